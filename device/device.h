@@ -1,0 +1,140 @@
+/* device/device.h - what a device can do: the operations that layers are written over.
+ *
+ * One const table per backend; every member is required (device_check). Layer code is plain C over this table, so it is written once. All tensors are
+ * row-major fp32 views: a pointer and a row stride in elements. No operation allocates, synchronises or reads back to the
+ * host; scratch comes from the caller, sized by scratch_bytes at plan time. Operations run in call order.
+ *
+ * Determinism: the result of every operation depends on its arguments alone: not on the thread count, nor (for all but sums over
+ * rows) on how rows are grouped into calls. Sums over rows (reduce_rows, norm_backward's weight gradients, matmul over rows with beta 1) depend on the
+ * rows of a call, and add onto their destination once a call.
+ *
+ * Dropout: element e of row r of the minibatch is kept if its Philox word (proto/random.h) >= random_threshold(p), then scaled by
+ * 1/(1-p). p = 0 draws nothing. */
+#ifndef DEVICE_DEVICE_H
+#define DEVICE_DEVICE_H
+
+#include "proto/error.h"
+#include "proto/model.h"
+#include "proto/random.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct device; /* the backend's own */
+
+struct device_dropout {
+    float p;
+    struct random_key key;
+    uint64_t first_row; /* minibatch row of the call's row 0 */
+};
+
+enum device_epilogue {
+    DEVICE_NO_EPILOGUE,
+    DEVICE_BIAS,                /* c = ab + bias */
+    DEVICE_BIAS_ACTIVATION,     /* pre = ab + bias, c = act(pre) */
+    DEVICE_ACTIVATION_GRADIENT, /* c = ab * act'(pre) */
+};
+
+/* c (m, n) = alpha * op(a) op(b) + beta * c, then the epilogue. op(a) is (m, k): a itself, or a (k, m) transposed. */
+struct device_matmul {
+    bool transpose_a, transpose_b;
+    size_t m, n, k;
+    const float *a, *b;
+    size_t a_stride, b_stride, c_stride;
+    float *c;
+    float beta;                    /* 0 or 1 */
+    enum device_epilogue epilogue; /* with beta 0 only */
+    enum model_activation activation;
+    const float *bias; /* (n) */
+    float *pre;        /* (m, n), stride c_stride: written by BIAS_ACTIVATION, read by ACTIVATION_GRADIENT */
+};
+
+/* Causal attention over n_rows sequences of n_tokens, heads side by side: q, k, v are views of one buffer qkv (n_rows*n_tokens, 3*width), q at
+ * column 0, k at width, v at 2*width, head h at h*width/n_heads of each. Scores are scaled by `scale`. Tiled: no score matrix is
+ * stored. Flash attention - Dao et al., arXiv:2205.14135; backward by the log-sum-exp of the forward pass. */
+struct device_attention {
+    size_t n_rows, n_tokens, n_heads, width;
+    float scale;
+    const float *qkv;              /* (n_rows*n_tokens, 3*width) */
+    float *out;                    /* (n_rows*n_tokens, width): written forward, read backward */
+    float *log_sum_exp;            /* (n_rows, n_heads, n_tokens): written forward, read backward */
+    const float *out_gradient;     /* (n_rows*n_tokens, width), backward */
+    float *qkv_gradient;           /* (n_rows*n_tokens, 3*width), backward, overwritten */
+    void *scratch;                 /* scratch_bytes() */
+    struct device_dropout dropout; /* of probabilities; element (head*n_tokens + query)*n_tokens + key of the row */
+};
+
+struct device_ops {
+    const char *name; /* "cpu": as given to --device and shown in logs */
+
+    /* Claims device `index` and an arena of exactly arena_bytes; n_threads for the CPU. *out is owned: close it. -ENODEV, -ENOMEM. */
+    int (*open)(struct device **out, unsigned index, size_t arena_bytes, unsigned n_threads, struct error *err);
+    void (*close)(struct device *dev);
+    /* The arena's first byte; 64-byte aligned. */
+    void *(*arena)(struct device *dev);
+    /* Bytes outside the arena that the backend's libraries take for themselves at most, measured; part of the budget. */
+    size_t (*library_bytes)(void);
+    /* Scratch that attention needs for these sizes; the same for forward and backward. */
+    size_t (*scratch_bytes)(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width, unsigned n_threads);
+
+    /* Copies between host and device memory. Borrowed until sync. */
+    void (*upload)(struct device *dev, void *dst, const void *host, size_t bytes);
+    void (*download)(struct device *dev, void *host, const void *src, size_t bytes);
+    /* Waits for all that was queued. Faults surface here: -EIO, after which only close is allowed. */
+    int (*sync)(struct device *dev);
+
+    void (*zero)(struct device *dev, float *x, size_t n);
+    void (*matmul)(struct device *dev, const struct device_matmul *op);
+
+    /* sum (n) += sum over the m rows of x (m, n). */
+    void (*reduce_rows)(struct device *dev, float *sum, const float *x, size_t m, size_t n);
+
+    /* y = (x - mean) / sqrt(variance + epsilon) * weight + bias, row by row; all (m, n). statistics (m, 2): mean and 1/deviation, kept for backward.
+     * Ba, Kiros & Hinton, arXiv:1607.06450. */
+    void (*norm)(struct device *dev, float *y, float *statistics, const float *x, const float *weight,
+                 const float *bias, size_t m, size_t n, float epsilon);
+    /* dx = or += (accumulate) the gradient; weight_gradient, bias_gradient (n) += theirs. x and statistics as forward left them. dx may be dy if not accumulating. */
+    void (*norm_backward)(struct device *dev, float *dx, bool accumulate, float *weight_gradient, float *bias_gradient,
+                          const float *dy, const float *x, const float *statistics, const float *weight, size_t m,
+                          size_t n);
+
+    void (*attention)(struct device *dev, const struct device_attention *op);
+    void (*attention_backward)(struct device *dev, const struct device_attention *op);
+
+    /* y = x + dropout(h), all (n_rows*n_tokens, n); y may be x or h; x NULL: y = dropout(h). Element of a row: token*n + column. */
+    void (*dropout_add)(struct device *dev, float *y, const float *x, const float *h, size_t n_rows, size_t n_tokens,
+                        size_t n, const struct device_dropout *dropout);
+    /* dh = dropout's mask and scale applied to dy; may be in place. */
+    void (*dropout_backward)(struct device *dev, float *dh, const float *dy, size_t n_rows, size_t n_tokens, size_t n,
+                             const struct device_dropout *dropout);
+
+    /* For each i < m whose id lies in [first, first + n_table): y (m, n) row i = or += (accumulate) table (n_table, n) row ids[i]-first. Other rows stay as they are. */
+    void (*embed)(struct device *dev, float *y, bool accumulate, const uint32_t *ids, size_t m, const float *table,
+                  uint32_t first, uint32_t n_table, size_t n);
+    /* table_gradient row ids[i]-first += dy row i, in order of i. */
+    void (*embed_backward)(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const float *dy,
+                           uint32_t first, uint32_t n_table, size_t n);
+    /* y row r*n_tokens+t += table (n_tokens, n) row t; and its gradient: table_gradient row t += sum over rows r, in order. */
+    void (*position)(struct device *dev, float *y, const float *table, size_t n_rows, size_t n_tokens, size_t n);
+    void (*position_backward)(struct device *dev, float *table_gradient, const float *dy, size_t n_rows,
+                              size_t n_tokens, size_t n);
+
+    /* Softmax over a vocabulary that comes in chunks. logits (m, n) are those of labels first .. first+n-1.
+     * running (m, 3): maximum, sum of exp(logit - maximum), logit of the label. `start`: this is the row's first chunk. Rows whose label is
+     * MESSAGE_NO_LABEL's value (UINT32_MAX) take part, and count for nothing. */
+    void (*log_sum_exp)(struct device *dev, float *running, bool start, const float *logits, size_t logits_stride,
+                        const uint32_t *labels, size_t m, uint32_t first, size_t n);
+    /* loss (m) in double = -log p of the label, from running; 0 without a label. */
+    void (*loss)(struct device *dev, double *loss, const float *running, const uint32_t *labels, size_t m);
+    /* logits := (softmax - one-hot) * scale; 0 in rows without a label. */
+    void (*cross_entropy_gradient)(struct device *dev, float *logits, size_t logits_stride, const float *running,
+                                   const uint32_t *labels, size_t m, uint32_t first, size_t n, float scale);
+};
+
+extern const struct device_ops device_cpu;
+
+/* Asserts that no member of the table is NULL. */
+void device_check(const struct device_ops *ops);
+
+#endif

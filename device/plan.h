@@ -1,0 +1,57 @@
+/* device/plan.h - where every byte of the arena lies, before there is an arena.
+ *
+ * The plan is the arena's own allocator run dry: it lays out the same buffers in the same order, so what it predicts is what is used,
+ * to the byte. It needs no device: scratch sizes come from the operations table.
+ *
+ * The arrangement: n_weight_buffers of the largest unit, one contribution sum, every layer's input stashed on the device, recompute in backward.
+ * Boundary activations are (share rows * tokens, width) fp32, one for each layer but the first: a layer reads boundary l-1 and
+ * writes boundary l; the head's input is the last. */
+#ifndef DEVICE_PLAN_H
+#define DEVICE_PLAN_H
+
+#include "device/device.h"
+#include "proto/error.h"
+#include "proto/ledger.h"
+#include "proto/model.h"
+
+struct plan_options {
+    const struct device_ops *ops;
+    uint64_t budget;     /* bytes of the device, library_bytes included */
+    uint32_t share_rows; /* rows of the largest share: parts * rows of a part */
+    uint32_t part_rows;
+    uint32_t seq;
+    uint32_t microbatch;       /* rows; 0: the largest that fits */
+    uint32_t n_weight_buffers; /* 1..3 */
+    uint32_t n_threads;
+    bool train; /* else forward only: no contribution, no gradient, two boundaries in turn */
+};
+
+/* Offsets in bytes from the arena's start, all multiples of 64. */
+
+
+enum {
+    PLAN_MAX_WEIGHT_BUFFERS = 3,
+    PLAN_HEAD_TILE = 256 /* tokens whose logits are there at a time: a constant of the model */
+};
+
+struct plan {
+    struct plan_options options; /* microbatch filled in */
+    uint32_t n_boundaries;
+    uint64_t weights[PLAN_MAX_WEIGHT_BUFFERS];
+    uint64_t contribution;               /* largest unit, fp32 */
+    uint64_t boundaries, boundary_bytes; /* boundary b at boundaries + b * boundary_bytes */
+    uint64_t gradient;                   /* one boundary's size */
+    uint64_t running;                    /* (share tokens, 3) log-sum-exp of the head */
+    uint64_t losses;                     /* (share tokens) double */
+    uint64_t ids, labels;                /* (share tokens) u32 each */
+    uint64_t workspace, workspace_bytes;
+    uint64_t arena_bytes; /* the whole arena */
+    uint64_t
+        bytes[LEDGER_CATEGORIES]; /* the same, by category, library included: sums to arena_bytes + library_bytes */
+};
+
+/* 0 and *out; -ENOSPC if it does not fit, with a sentence that names the smallest sufficient budget (for the given microbatch, and for 1 row) and the terms that
+ * take most; -EINVAL for a microbatch beyond the part's rows. */
+int plan_make(struct plan *out, const struct model *model, const struct plan_options *options, struct error *err);
+
+#endif

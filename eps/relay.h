@@ -1,0 +1,102 @@
+/* eps/relay.h - the step protocol: who works on what, what is folded when, which pull is answered.
+ *
+ * A state machine without I/O: one event in, actions out, in a fixed order. The daemon turns messages into events and actions into
+ * messages and jobs; the tests replay event orders. Its specification is executable and was searched exhaustively; this file follows
+ * it rule by rule, so that traces of both can be compared line by line (tests/relay/).
+ *
+ * Words: a *visit* is a unit's place in the computation, 0 at the bottom, a tied unit has two. A contribution's *name* in its step
+ * is (visit, part, slice). *Fold order* is visit downwards, then part, then slice upwards. The *mark* is the lowest name in
+ * fold order that is not folded.
+ *
+ * Workers, units and readers are small numbers given by the caller; a worker's is never used again after it was lost. */
+#ifndef EPS_RELAY_H
+#define EPS_RELAY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct relay_config {
+    uint32_t n_parts;
+    uint32_t n_slots;        /* of an inbox, apart from slot 0, the reserved one */
+    uint32_t n_accumulators; /* units whose parts are being summed at a time: adamw with several parts */
+    bool adamw;              /* else AdamA */
+    bool fenced;             /* else eager */
+    bool deterministic;      /* the contributions to one slice are folded in fold order */
+    bool replay;             /* version t of every unit stands until the step is covered */
+};
+
+enum relay_event_kind {
+    RELAY_ATTACHED,     /* worker */
+    RELAY_LOST,         /* worker; final */
+    RELAY_OPEN,         /* step, visits, n_slices, frozen, owners */
+    RELAY_PULL,         /* worker, step (the version), unit */
+    RELAY_LOSS,         /* worker, step, part, attempt, ok */
+    RELAY_CONTRIBUTION, /* worker, step, visit, part, slice, attempt, slot */
+    RELAY_FOLDED,       /* unit, slice, ok: from the optimizer thread; not ok: not finite, nothing was folded */
+    RELAY_UPDATED,      /* unit */
+    RELAY_SAVE,         /* reader comes */
+    RELAY_RELEASED,     /* reader has read unit */
+};
+
+struct relay_event {
+    enum relay_event_kind kind;
+    uint32_t worker, unit, visit, part, slice, attempt, slot, reader;
+    uint64_t step;
+    bool ok;
+    /* RELAY_OPEN alone; borrowed during the call. */
+    const uint32_t *visits;   /* (n_visits) unit of each visit */
+    const uint32_t *n_slices; /* (n_visits) slices of each visit's unit */
+    uint32_t n_visits;
+    const uint32_t *frozen; /* (n_frozen) units to leave alone */
+    uint32_t n_frozen;
+    const uint32_t *owners; /* (n_owners) worker of each part; n_owners must be n_parts */
+    uint32_t n_owners;
+};
+
+enum relay_action_kind {
+    RELAY_SHARE,   /* worker, step, parts (n_parts): these are yours, in these attempts */
+    RELAY_ANSWER,  /* worker, unit, step, before: weights of that version, in the current or in the replay buffer */
+    RELAY_REFUSE,  /* worker, or to_client; why: to the event just fed, or a worker at fault, which is lost at once */
+    RELAY_FOLD,    /* unit, visit, part, slice, worker, slot, first: job; first decays (or clears the sum), then adds */
+    RELAY_UPDATE,  /* unit: job */
+    RELAY_FREE,    /* worker, slot, visit, part, slice: may be written again */
+    RELAY_GRANT,   /* worker, visit, part, slice: the reserved slot is for that name */
+    RELAY_COVERED, /* step: all folded, step+1 may open */
+    RELAY_SKIPPED, /* step: left no trace */
+    RELAY_DONE,    /* step: all units at step+1 */
+    RELAY_TORN,    /* step: begun, and can neither be finished nor redone */
+    RELAY_CAPTURE, /* reader, unit, step: read unit now; it is at that version and stays until released */
+    RELAY_SAVED,   /* reader, step */
+    RELAY_ABANDON, /* reader: will not come */
+};
+
+struct relay_part {
+    uint32_t part, attempt;
+};
+
+struct relay_action {
+    enum relay_action_kind kind;
+    uint32_t worker, unit, visit, part, slice, slot, reader;
+    uint64_t step;
+    bool before;                    /* RELAY_ANSWER */
+    bool first;                     /* RELAY_FOLD */
+    bool to_client;                 /* RELAY_REFUSE of an open */
+    const char *why;                /* RELAY_REFUSE: a constant string */
+    const struct relay_part *parts; /* RELAY_SHARE; valid until the next call */
+    uint32_t n_parts;
+};
+
+struct relay;
+
+/* -ENOMEM. Owned: relay_close. */
+int relay_open(struct relay **out, const struct relay_config *config);
+void relay_close(struct relay *relay);
+
+/* Feeds one event. Returns the number of actions, which stand in *actions until the next call, or -ENOMEM with the state untouched (memory is taken while events are new, never after the second step). */
+int relay_feed(struct relay *relay, const struct relay_event *event, const struct relay_action **actions);
+
+/* Version of a unit that has been in a step. */
+uint64_t relay_version(const struct relay *relay, uint32_t unit);
+
+#endif

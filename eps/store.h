@@ -1,0 +1,62 @@
+/* eps/store.h - the units: relayed weights, moments, sums.
+ *
+ * In fp32 the relayed weights are the master: 4 bytes in a shared segment that workers map read-only, and 4 + 4 bytes of
+ * moments private to the daemon: 12 bytes a parameter. Memory is bound by hwloc, asked for in huge pages and page-locked where the system
+ * allows, and first touched by the optimizer's threads, in the ranges in which they will work. What the system did not allow is said once. */
+#ifndef EPS_STORE_H
+#define EPS_STORE_H
+
+#include "eps/optimizer.h"
+#include "proto/ledger.h"
+#include "proto/model.h"
+#include "proto/segment.h"
+
+#include <stdbool.h>
+
+struct eps_store_options {
+    bool train;              /* moments, sums; else weights alone */
+    uint32_t n_accumulators; /* 0 unless adamw with several parts */
+    uint64_t seed;           /* of fresh weights */
+};
+
+struct eps_store {
+    const struct model *model;  /* borrowed */
+    struct segment weights;     /* model.segment_n floats, units at their offsets */
+    float *m, *v;               /* (segment_n) each, the same offsets; NULL without training */
+    float **sums;               /* (n_units) NULL, or where the unit's contributions are summed in this step */
+    float *tied;                /* sums of all tied units, one block */
+    float *accumulators;        /* n_accumulators blocks of the largest unit */
+    uint32_t *accumulator_unit; /* (n_accumulators) the unit that has it, or UINT32_MAX */
+    uint32_t n_accumulators;
+    uint64_t *updates;                    /* (n_units) Adam's t of the unit */
+    struct ledger *ledger;                /* borrowed */
+    uint64_t ledgered[LEDGER_CATEGORIES]; /* what eps_store_free gives back */
+};
+
+/* Allocates and zeroes, touching pages with the caller's OpenMP team. -ENOMEM with a sentence. Undo: eps_store_free. */
+int eps_store_init(struct eps_store *store, const struct model *model, const struct eps_store_options *options,
+                   struct ledger *ledger, struct error *err);
+void eps_store_free(struct eps_store *store); /* safe on a zeroed one */
+
+/* GPT-2's initialisation, each element a function of (seed, tensor, index) alone. */
+void eps_store_draw(struct eps_store *store, uint64_t seed);
+
+/* Reads weights from open safetensors files (fds stay the caller's): names with or without "transformer." in front; F32, F16, BF16.
+ * Every tensor of the model exactly once with its shape; names known to be no weights (attention mask buffers) are passed over, lm_head.weight of a tied model too if its bits equal
+ * wte's; anything else unknown, missing, twice, of another shape or type, or not finite is -EINVAL, by name. */
+int eps_store_load(struct eps_store *store, const int *fds, unsigned n_fds, struct error *err);
+
+/* Writes model.safetensors' content (fp32, names with "transformer.") to fd, tensor by tensor. */
+int eps_store_write(const struct eps_store *store, int fd, struct error *err);
+
+float *eps_store_weights(const struct eps_store *store, uint32_t unit);
+
+/* The jobs of the optimizer thread. slice: 0-based, of MODEL_SLICE elements. g: the slice's contribution, in an inbox.
+ * Returns false, with nothing changed, if the slice is not finite.
+ * direct (one part, untied, eager): first fold and update in one; eps_store_update then only counts. */
+enum eps_store_fold { EPS_FOLD_DIRECT, EPS_FOLD_MOMENTS, EPS_FOLD_SUM };
+bool eps_store_fold(struct eps_store *store, uint32_t unit, uint32_t slice, const float *g, bool first,
+                    enum eps_store_fold how, const struct eps_hyper *hp);
+void eps_store_update(struct eps_store *store, uint32_t unit, enum eps_store_fold how, const struct eps_hyper *hp);
+
+#endif

@@ -1,0 +1,44 @@
+/* proto/ledger.h - every allocation over 4 KiB of ours, by category, current and peak.
+ *
+ * One ledger for the daemon and one for each worker; `eps mem` shows both sides. A category is a row of that table and
+ * a term of the plan. Sizes are counted as asked for, so that the plan and the ledger can be compared to the byte.
+ * Not thread safe: the daemon's belongs to its loop thread, the worker's to its compute thread. */
+#ifndef PROTO_LEDGER_H
+#define PROTO_LEDGER_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum ledger_category {
+    LEDGER_WEIGHTS,       /* daemon: relayed weights, which in fp32 are the master; worker: weight buffers */
+    LEDGER_FIRST_MOMENT,  /* m */
+    LEDGER_SECOND_MOMENT, /* v */
+    LEDGER_INBOX,         /* daemon: slots that workers write contributions to */
+    LEDGER_ACCUMULATORS,  /* daemon: summed parts (adamw with several) */
+    LEDGER_TIED,          /* daemon: summed visits of tied units */
+    LEDGER_DATA,          /* daemon: minibatches; worker: ids and labels */
+    LEDGER_CONTRIBUTION,  /* worker: the sum over a part's microbatches */
+    LEDGER_STASH,         /* worker: boundary activations, one per layer */
+    LEDGER_GRADIENT,      /* worker: the boundary activations' gradient */
+    LEDGER_STATISTICS,    /* worker: log-sum-exp of the head */
+    LEDGER_WORKSPACE,     /* worker: one microbatch inside one layer */
+    LEDGER_LIBRARY,       /* worker: what a library takes for itself, measured */
+    LEDGER_OTHER,         /* tables and the arena's own rounding */
+    LEDGER_CATEGORIES
+};
+
+struct ledger {
+    struct ledger_row {
+        uint64_t current, peak; /* bytes */
+    } rows[LEDGER_CATEGORIES], total;
+};
+
+/* The name in tables and JSON: "weights", "first_moment", ... A constant string; NULL outside the enum. */
+const char *ledger_name(enum ledger_category category);
+
+void ledger_add(struct ledger *ledger, enum ledger_category category, uint64_t bytes);
+
+/* It is a mistake of ours (assert) to take away more than is there. */
+void ledger_sub(struct ledger *ledger, enum ledger_category category, uint64_t bytes);
+
+#endif

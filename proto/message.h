@@ -1,0 +1,226 @@
+/* proto/message.h - everything two processes say to each other.
+ *
+ * One codec for both links of a session (proto/session.h). A message is at most 1 KiB, fixed little-endian:
+ *   magic u16 | version u8 | kind u8 | body bytes u16 | zero u16 | sequence u64 | body
+ * The sequence counts from 1 in each direction of each link; anything but the next number is refused by the session.
+ * Every decoder takes hostile bytes: no length is trusted, every enumeration, count, size and text is checked, and what decodes encodes to the same bytes.
+ *
+ * Life of a session, and who sends what (C client, W worker, V viewer, D daemon; "door" messages may carry descriptors):
+ *
+ *   attach    HELLO door >D, WELCOME or REFUSED door <D, GREETING both ways on the channel; PING D>, PONG >D
+ *   job       C>D JOB door [config, output directory or -, weight files...]   D>C JOB_OPENED door [data] or REFUSED
+ *             D>W ASSIGN door [weights, inbox, data]   W>D ASSIGNED or REFUSED (does not fit: what would)
+ *             C>D CLOSE; D>W RELEASE: memory is given back, the worker waits for the next job
+ *   step      C>D OPEN_STEP; D>W SHARE; W>D PULL; D>W WEIGHTS; W>D LOSS; W>D CONTRIBUTION; D>W FREE, GRANT;
+ *             D>C COVERED (step+1 may be opened, its data written), then DONE (all units at step+1)
+ *   evaluate  C>D EVALUATE; D>W EVALUATE, PULL and WEIGHTS as above; W>D EVALUATED; D>C EVALUATED
+ *   save      C>D SAVE; D>C SAVED or REFUSED
+ *   look      any>D STATUS; D> STATUS_REPLY.  any>D MEMORY; D> MEMORY_REPLY for the host, then one for each worker, the last marked
+ *   stop      V>D STOP: the daemon ends its job with a word to the client, and itself
+ *   FAILED    D>C: the job ended, and why; the session stays
+ *   LEDGER    W>D: after ASSIGNED, at the end of each step, after RELEASE
+ *   BYE       either: closing on purpose */
+#ifndef PROTO_MESSAGE_H
+#define PROTO_MESSAGE_H
+
+#include "proto/ledger.h"
+#include "proto/model.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    MESSAGE_MAGIC = 0xE951,
+    MESSAGE_VERSION = 1,
+    MESSAGE_HEADER_BYTES = 16,
+    MESSAGE_MAX_BYTES = 1024,
+    MESSAGE_MAX_PARTS = 64,
+};
+
+enum message_kind {
+    MESSAGE_HELLO = 1,
+    MESSAGE_WELCOME,
+    MESSAGE_GREETING,
+    MESSAGE_PING,
+    MESSAGE_PONG,
+    MESSAGE_JOB,
+    MESSAGE_JOB_OPENED,
+    MESSAGE_ASSIGN,
+    MESSAGE_ASSIGNED,
+    MESSAGE_RELEASE,
+    MESSAGE_CLOSE,
+    MESSAGE_OPEN_STEP,
+    MESSAGE_SHARE,
+    MESSAGE_PULL,
+    MESSAGE_WEIGHTS,
+    MESSAGE_LOSS,
+    MESSAGE_CONTRIBUTION,
+    MESSAGE_FREE,
+    MESSAGE_GRANT,
+    MESSAGE_COVERED,
+    MESSAGE_DONE,
+    MESSAGE_EVALUATE,
+    MESSAGE_EVALUATED,
+    MESSAGE_SAVE,
+    MESSAGE_SAVED,
+    MESSAGE_STATUS,
+    MESSAGE_STATUS_REPLY,
+    MESSAGE_MEMORY,
+    MESSAGE_MEMORY_REPLY,
+    MESSAGE_LEDGER,
+    MESSAGE_STOP,
+    MESSAGE_REFUSED,
+    MESSAGE_FAILED,
+    MESSAGE_BYE,
+    MESSAGE_KINDS
+};
+
+enum message_role { ROLE_CLIENT = 1, ROLE_WORKER, ROLE_VIEWER };
+enum message_optimizer { OPTIMIZER_ADAMA, OPTIMIZER_ADAMW };
+enum message_state { STATE_IDLE, STATE_LOADING, STATE_TRAINING, STATE_EVALUATING, STATE_SAVING, STATE_STOPPING };
+
+/* Label of a position that does not count: padding. */
+#define MESSAGE_NO_LABEL UINT32_MAX
+
+struct message {
+    enum message_kind kind;
+    uint64_t sequence;
+    union {
+        struct {
+            enum message_role role;
+            uint32_t pid;
+            char device[32]; /* of a worker: "cpu" */
+            uint64_t budget; /* of a worker: its --device-mem in bytes */
+            uint64_t nonce;  /* of this attempt to attach */
+        } hello;
+        struct {
+            uint32_t id;       /* of the session, never used twice by one daemon */
+            char address[108]; /* "ipc:///run/.../s-3-5f0c..." */
+        } welcome;
+        struct {
+            uint32_t id;
+            uint64_t nonce;
+        } greeting;
+        struct {
+            uint64_t progress;
+        } pong;
+        struct {
+            bool train;  /* else: evaluation only, no moments */
+            bool fresh;  /* weights are drawn from seed, no weight files come */
+            bool output; /* a descriptor of the output directory comes */
+            bool deterministic;
+            uint64_t seed;
+            uint32_t batch;      /* rows of a minibatch, a multiple of n_parts */
+            uint32_t seq;        /* tokens of a row */
+            uint32_t n_parts;    /* 1..MESSAGE_MAX_PARTS */
+            uint32_t microbatch; /* rows; 0: the worker chooses */
+            enum message_optimizer optimizer;
+            double beta1, beta2, epsilon, weight_decay;
+        } job;
+        struct {
+            struct model_config config; /* as the daemon read it */
+            uint64_t n_parameters;
+            uint32_t n_workers;
+            uint64_t data_bytes; /* of the data segment: two buffers of batch*seq ids and batch*seq labels, u32 each */
+        } job_opened;
+        struct {
+            struct model_config config;
+            uint64_t seed;
+            uint32_t batch, seq, n_parts, microbatch;
+            uint32_t max_parts; /* of this worker's share */
+            uint32_t n_slots;   /* of its inbox, the reserved slot 0 not counted; a slot holds the largest slice */
+            uint32_t n_threads; /* that it may use */
+            bool train;
+            bool takes_turns; /* blocks until its contribution is folded: it shares cores with the optimizer */
+        } assign;
+        struct {
+            uint64_t arena_bytes; /* planned */
+            uint32_t microbatch;
+        } assigned;
+        struct {
+            uint64_t step;    /* from 0: the version that is pulled */
+            uint32_t buffer;  /* of the data segment: 0 or 1 */
+            uint64_t n_valid; /* T: labels that count in the whole minibatch */
+            double lr;
+        } open_step;
+        struct {
+            uint64_t step;
+            uint32_t buffer;
+            uint64_t n_valid;
+            uint32_t n; /* parts */
+            struct {
+                uint32_t part, attempt;
+            } parts[MESSAGE_MAX_PARTS];
+        } share;
+        struct {
+            uint64_t version;
+            uint32_t unit;
+        } pull, weights;
+        struct {
+            uint64_t step;
+            uint32_t part, attempt;
+            double sum; /* of -log p over the part's labels, nats; not divided by T */
+            bool finite;
+        } loss;
+        struct {
+            uint64_t step;
+            uint32_t visit, part, slice, attempt, slot;
+        } contribution;
+        struct {
+            uint32_t slot, visit, part, slice;
+        } free;
+        struct {
+            uint32_t visit, part, slice;
+        } grant;
+        struct {
+            uint64_t step;
+            double loss;          /* nats per token, before this step's update */
+            uint64_t device_peak; /* bytes, of the worker that has most */
+            uint64_t host_bytes;
+        } covered, done;
+        struct {
+            uint32_t buffer;
+            uint32_t first_row, n_rows; /* of the buffer; the client's name all, a worker's its share */
+        } evaluate;
+        struct {
+            double sum; /* as in loss */
+            uint64_t n_valid;
+        } evaluated;
+        struct {
+            uint64_t step; /* updates done: the N of step-N */
+        } save, saved;
+        struct {
+            enum message_state state;
+            uint64_t step; /* updates done */
+            uint64_t n_parameters;
+            uint32_t n_workers;
+            uint32_t pid;
+            double loss;    /* of the last step; NAN before the first */
+            char model[64]; /* "gpt2 6x384" */
+        } status_reply;
+        struct {
+            bool last;
+            uint32_t worker; /* its session's id; 0: the host */
+            char device[32];
+            uint64_t budget;
+            struct ledger ledger;
+        } memory_reply;
+        struct ledger ledger;
+        struct {
+            int32_t code; /* -errno */
+            struct error error;
+        } refused, failed;
+    };
+};
+
+/* Bytes written to buf (cap at least MESSAGE_MAX_BYTES). Cannot fail: a field outside what the decoder accepts is a mistake of ours (assert). */
+size_t message_encode(uint8_t *buf, size_t cap, const struct message *m);
+
+/* 0, or -EBADMSG with *out untouched and *why a constant string. buf (n) is borrowed and may hold anything. -EPROTONOSUPPORT for another version of the protocol. */
+int message_decode(struct message *out, const uint8_t *buf, size_t n, const char **why);
+
+/* "HELLO"; for logs. A constant string, "?" outside the enum. */
+const char *message_name(enum message_kind kind);
+
+#endif

@@ -1,0 +1,68 @@
+/* proto/safetensors.h - weights on disk, as Hugging Face writes them.
+ *
+ * A file is: header length u64 little-endian | JSON header | data. The header names dtype, shape and byte range of each
+ * tensor. Reading maps the file and believes nothing: every length, offset, overlap and gap is checked before a pointer is given
+ * out. Writing streams, tensor by tensor, so that no copy of the model is needed.
+ * Format: github.com/huggingface/safetensors, README "Format". */
+#ifndef PROTO_SAFETENSORS_H
+#define PROTO_SAFETENSORS_H
+
+#include "proto/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum safetensors_type { SAFETENSORS_F32, SAFETENSORS_F16, SAFETENSORS_BF16, SAFETENSORS_OTHER };
+
+struct safetensors_entry {
+    char *name;
+    enum safetensors_type type;
+    uint32_t n_dims;
+    uint64_t shape[8];
+    uint64_t n;       /* elements */
+    const void *data; /* into the map; not aligned */
+};
+
+struct safetensors {
+    struct safetensors_entry *entries;
+    size_t n_entries;
+    void *map;
+    size_t map_bytes;
+};
+
+/* Maps an open regular file. fd stays the caller's and may be closed afterwards. -EINVAL with a sentence (truncated, header
+ * too long (over 100 MB) or not JSON, type unknown, shape and range disagree, ranges overlap, leave gaps or pass the end, a
+ * name twice), or -errno. Undo: safetensors_close. */
+int safetensors_open(struct safetensors *out, int fd, struct error *err);
+void safetensors_close(struct safetensors *file); /* safe on a zeroed one */
+
+/* Borrowed, or NULL. */
+const struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name);
+
+/* Converts n elements from index first on to fp32. f16 and bf16 widen exactly. Asserts the range and that the type is one of the three. */
+void safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n);
+
+struct safetensors_writer {
+    int fd;            /* borrowed */
+    uint64_t expected; /* data bytes that the header promises */
+    uint64_t written;
+};
+
+/* What is to come: names, fp32 only, shapes; in this order. */
+struct safetensors_plan {
+    const char *name;
+    uint32_t n_dims;
+    uint64_t shape[2];
+};
+
+/* Writes the header (padded with blanks so that data starts at a multiple of 8; metadata {"format": "pt"}). -errno. */
+int safetensors_begin(struct safetensors_writer *writer, int fd, const struct safetensors_plan *plan, size_t n,
+                      struct error *err);
+
+/* Appends data of the tensor that is next, all or a run of it. -errno: -ENOSPC and short writes included. */
+int safetensors_append(struct safetensors_writer *writer, const float *data, uint64_t n, struct error *err);
+
+/* -EINVAL if less was appended than promised; flushes (fsync). -errno. */
+int safetensors_end(struct safetensors_writer *writer, struct error *err);
+
+#endif
