@@ -1,0 +1,185 @@
+#include "eps/updater.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+struct eps_updater {
+    struct eps_store *store;
+    unsigned n_threads;
+    void (*on_done)(void *context);
+    void *context;
+    pthread_t thread;
+    pthread_mutex_t mutex;
+    pthread_cond_t wake;
+    /* Under the mutex: */
+    struct eps_job *ready, *done; /* (capacity) each, in order of arrival */
+    size_t n_ready, n_done, capacity;
+    bool stopping;
+    /* The owner's: */
+    size_t pending;
+};
+
+void eps_job_run(struct eps_job *job, struct eps_store *store)
+{
+    job->result = 0;
+    switch (job->kind) {
+    case EPS_JOB_FOLD:
+        if (!eps_store_fold(store, job->unit, job->slice, job->contribution, job->first, job->how, &job->hyper))
+            job->result = -EDOM;
+        break;
+    case EPS_JOB_UPDATE:
+        eps_store_update(store, job->unit, job->how, &job->hyper);
+        break;
+    case EPS_JOB_CALL:
+        job->result = job->call(job->context);
+        break;
+    }
+}
+
+/* Lowest unit first, among equals the oldest; a call before all. The queue is short: a scan is cheaper than a heap. */
+static size_t find_next(const struct eps_updater *up)
+{
+    size_t best = 0;
+
+    for (size_t i = 0; i < up->n_ready; i++) {
+        if (up->ready[i].kind == EPS_JOB_CALL)
+            return i;
+        if (up->ready[i].unit < up->ready[best].unit)
+            best = i;
+    }
+    return best;
+}
+
+static void remove_at(struct eps_job *jobs, size_t *n, size_t i)
+{
+    memmove(jobs + i, jobs + i + 1, (*n - i - 1) * sizeof *jobs);
+    --*n;
+}
+
+static void *run(void *arg)
+{
+    struct eps_updater *up = arg;
+
+#ifdef _OPENMP
+    if (up->n_threads)
+        omp_set_num_threads((int)up->n_threads);
+#endif
+    pthread_mutex_lock(&up->mutex);
+    for (;;) {
+        while (!up->n_ready && !up->stopping)
+            pthread_cond_wait(&up->wake, &up->mutex);
+        if (!up->n_ready)
+            break;
+        size_t i = find_next(up);
+        struct eps_job job = up->ready[i];
+        remove_at(up->ready, &up->n_ready, i);
+        pthread_mutex_unlock(&up->mutex);
+        eps_job_run(&job, up->store);
+        pthread_mutex_lock(&up->mutex);
+        up->done[up->n_done++] = job;
+        up->on_done(up->context);
+    }
+    pthread_mutex_unlock(&up->mutex);
+    return NULL;
+}
+
+int eps_updater_start(struct eps_updater **out, struct eps_store *store, unsigned n_threads,
+                      void (*on_done)(void *context), void *context)
+{
+    struct eps_updater *up = calloc(1, sizeof *up);
+    int rc;
+
+    *out = NULL;
+    if (!up)
+        return -ENOMEM;
+    up->store = store;
+    up->n_threads = n_threads;
+    up->on_done = on_done;
+    up->context = context;
+    pthread_mutex_init(&up->mutex, NULL);
+    pthread_cond_init(&up->wake, NULL);
+    rc = eps_updater_reserve(up, 4);
+    if (!rc)
+        rc = -pthread_create(&up->thread, NULL, run, up);
+    if (rc) {
+        free(up->ready);
+        free(up->done);
+        free(up);
+        return rc;
+    }
+    *out = up;
+    return 0;
+}
+
+int eps_updater_reserve(struct eps_updater *up, size_t n)
+{
+    int rc = 0;
+
+    pthread_mutex_lock(&up->mutex);
+    if (n > up->capacity) {
+        struct eps_job *ready = realloc(up->ready, n * sizeof *ready);
+        if (ready)
+            up->ready = ready;
+        struct eps_job *done = realloc(up->done, n * sizeof *done);
+        if (done)
+            up->done = done;
+        if (ready && done)
+            up->capacity = n;
+        else
+            rc = -ENOMEM;
+    }
+    pthread_mutex_unlock(&up->mutex);
+    return rc;
+}
+
+void eps_updater_submit(struct eps_updater *up, const struct eps_job *job)
+{
+    pthread_mutex_lock(&up->mutex);
+    assert(up->pending < up->capacity);
+    up->ready[up->n_ready++] = *job;
+    up->pending++;
+    pthread_cond_signal(&up->wake);
+    pthread_mutex_unlock(&up->mutex);
+}
+
+bool eps_updater_take(struct eps_updater *up, struct eps_job *job)
+{
+    bool any;
+
+    pthread_mutex_lock(&up->mutex);
+    any = up->n_done > 0;
+    if (any) {
+        *job = up->done[0];
+        remove_at(up->done, &up->n_done, 0);
+        up->pending--;
+    }
+    pthread_mutex_unlock(&up->mutex);
+    return any;
+}
+
+size_t eps_updater_pending(const struct eps_updater *up)
+{
+    return up->pending;
+}
+
+void eps_updater_stop(struct eps_updater *up)
+{
+    if (!up)
+        return;
+    pthread_mutex_lock(&up->mutex);
+    up->stopping = true;
+    pthread_cond_signal(&up->wake);
+    pthread_mutex_unlock(&up->mutex);
+    pthread_join(up->thread, NULL);
+    pthread_mutex_destroy(&up->mutex);
+    pthread_cond_destroy(&up->wake);
+    free(up->ready);
+    free(up->done);
+    free(up);
+}

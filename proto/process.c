@@ -1,0 +1,67 @@
+#include "proto/process.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+void process_bound_spinning(char **argv)
+{
+    if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY"))
+        return;
+    if (setenv("GOMP_SPINCOUNT", "2000", 1) == 0)
+        execv("/proc/self/exe", argv);
+}
+
+bool process_follow_parent(void)
+{
+    pid_t parent = getppid();
+
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    return parent != 1 && getppid() == parent;
+}
+
+int process_parse_bytes(uint64_t *out, const char *option, const char *text, struct error *err)
+{
+    static const struct {
+        const char *name;
+        unsigned shift;
+    } units[] = {{"", 0}, {"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
+    char *end;
+
+    errno = 0;
+    double value = strtod(text, &end);
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
+        if (end != text && !errno && strcmp(end, units[i].name) == 0) {
+            double bytes = value * (double)((uint64_t)1 << units[i].shift);
+            if (!(bytes >= 1 && bytes < 0x1p62))
+                break;
+            *out = (uint64_t)bytes;
+            return 0;
+        }
+    return error_set(err, -EINVAL,
+                     "%s: '%.40s' is not a size; write bytes, or a number with KiB, MiB or GiB, as in 2GiB", option,
+                     text);
+}
+
+const char *process_format_bytes(char out[PROCESS_BYTES_TEXT], uint64_t bytes)
+{
+    static const char *const names[] = {"KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes / 1024;
+    size_t i = 0;
+
+    if (bytes < 1024) {
+        snprintf(out, PROCESS_BYTES_TEXT, "%" PRIu64 " B", bytes);
+        return out;
+    }
+    while (value >= 1024 && i + 1 < sizeof names / sizeof *names) {
+        value /= 1024;
+        i++;
+    }
+    snprintf(out, PROCESS_BYTES_TEXT, "%.1f %s", value, names[i]);
+    return out;
+}

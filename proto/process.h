@@ -1,0 +1,26 @@
+/* proto/process.h - what every program of ours does before it works. */
+#ifndef PROTO_PROCESS_H
+#define PROTO_PROCESS_H
+
+#include "proto/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Two OpenMP teams that spin on the same cores can slow each other a hundredfold, and libgomp reads its limit when it is
+ * loaded. So a program that was started without one starts itself anew with GOMP_SPINCOUNT=2000 (measured best: it costs nothing alone and
+ * survives company). Call first in main. Returns if the environment says something already, or if it cannot be done. */
+void process_bound_spinning(char **argv);
+
+/* Ends this process with SIGTERM when its parent dies: private daemons and workers must not outlive who started them.
+ * Returns false if the parent is gone already. */
+bool process_follow_parent(void);
+
+/* "2GiB", "512MiB", "64KiB", "1000": bytes, at least 1. -EINVAL with a sentence that names the option. */
+int process_parse_bytes(uint64_t *out, const char *option, const char *text, struct error *err);
+
+/* "1.4 GiB", "37.0 MiB", "12.5 KiB", "812 B"; returns out. */
+enum { PROCESS_BYTES_TEXT = 24 };
+const char *process_format_bytes(char out[PROCESS_BYTES_TEXT], uint64_t bytes);
+
+#endif
