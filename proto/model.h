@@ -54,7 +54,8 @@ struct model_piece {
 };
 
 struct model_unit {
-    uint64_t id; /* stable: kind << 56 | layer << 24 | chunk, the same in every checkpoint of the model */
+    uint64_t id; /* stable: kind << 56 | layer << 24 | chunk, the same in every checkpoint of the model; layer is a
+                  * block's index, 0 for wte, 1 for wpe, else 0 */
     uint32_t first_piece, n_pieces; /* into model.pieces; they fill the unit without gaps, in order of offset */
     uint64_t n;                     /* elements */
     uint64_t offset;                /* elements from the weight segment's start; a multiple of 16 (a cache line) */
