@@ -1,11 +1,11 @@
 /* device/plan.h - where every byte of the arena lies, before there is an arena.
  *
- * The plan is the arena's own allocator run dry: it lays out the same buffers in the same order, so what it predicts is what is used,
- * to the byte. It needs no device: scratch sizes come from the operations table.
+ * The plan is the arena's own allocator run dry: it lays out the same buffers in the same order, so what it predicts is
+ * what is used, to the byte. It needs no device: scratch sizes come from the operations table.
  *
- * The arrangement: n_weight_buffers of the largest unit, one contribution sum, every layer's input stashed on the device, recompute in backward.
- * Boundary activations are (share rows * tokens, width) fp32, one for each layer but the first: a layer reads boundary l-1 and
- * writes boundary l; the head's input is the last. */
+ * The arrangement: n_weight_buffers of the largest unit, one contribution sum, every layer's input stashed on the device,
+ * recompute in backward. Boundary activations are (share rows * tokens, width) fp32, one for each layer but the last:
+ * layer l reads boundary l-1 and writes boundary l; the embedding reads ids, and the head writes losses. */
 #ifndef DEVICE_PLAN_H
 #define DEVICE_PLAN_H
 
@@ -13,6 +13,12 @@
 #include "proto/error.h"
 #include "proto/ledger.h"
 #include "proto/model.h"
+
+enum {
+    PLAN_MAX_WEIGHT_BUFFERS = 3,
+    PLAN_HEAD_TILE = 256, /* tokens whose logits are there at a time: a constant of the model */
+    PLAN_ALIGNMENT = 64,  /* of every buffer: a cache line */
+};
 
 struct plan_options {
     const struct device_ops *ops;
@@ -26,32 +32,27 @@ struct plan_options {
     bool train; /* else forward only: no contribution, no gradient, two boundaries in turn */
 };
 
-/* Offsets in bytes from the arena's start, all multiples of 64. */
-
-
-enum {
-    PLAN_MAX_WEIGHT_BUFFERS = 3,
-    PLAN_HEAD_TILE = 256 /* tokens whose logits are there at a time: a constant of the model */
-};
-
+/* Offsets are in bytes from the arena's start, multiples of PLAN_ALIGNMENT. */
 struct plan {
     struct plan_options options; /* microbatch filled in */
     uint32_t n_boundaries;
-    uint64_t weights[PLAN_MAX_WEIGHT_BUFFERS];
-    uint64_t contribution;               /* largest unit, fp32 */
-    uint64_t boundaries, boundary_bytes; /* boundary b at boundaries + b * boundary_bytes */
-    uint64_t gradient;                   /* one boundary's size */
+    uint64_t weights[PLAN_MAX_WEIGHT_BUFFERS]; /* largest unit each */
+    uint64_t contribution;                     /* largest unit, fp32 */
+    uint64_t boundaries, boundary_bytes; /* layer l's output at boundaries + (l % n_boundaries) * boundary_bytes */
+    uint64_t gradient;                   /* (share tokens, width) */
     uint64_t running;                    /* (share tokens, 3) log-sum-exp of the head */
     uint64_t losses;                     /* (share tokens) double */
     uint64_t ids, labels;                /* (share tokens) u32 each */
-    uint64_t workspace, workspace_bytes;
-    uint64_t arena_bytes; /* the whole arena */
-    uint64_t
-        bytes[LEDGER_CATEGORIES]; /* the same, by category, library included: sums to arena_bytes + library_bytes */
+    uint64_t workspace, workspace_bytes; /* the largest that a layer asks for one microbatch */
+    uint64_t arena_bytes;                /* the whole arena */
+    /* The same, by category, and the library's: sums to arena_bytes + library_bytes. */
+    uint64_t bytes[LEDGER_CATEGORIES];
 };
 
-/* 0 and *out; -ENOSPC if it does not fit, with a sentence that names the smallest sufficient budget (for the given microbatch, and for 1 row) and the terms that
- * take most; -EINVAL for a microbatch beyond the part's rows. */
+/* 0 and *out. -ENOSPC if it does not fit, with a sentence that names the smallest sufficient budget in bytes (for the
+ * given microbatch, and for 1 row) and the terms that take most; *out is then the plan of that smallest budget. -EINVAL
+ * with a sentence, and *out untouched: a microbatch beyond the part's rows, more tokens than the model has positions, no
+ * rows, more than 2^32 tokens. */
 int plan_make(struct plan *out, const struct model *model, const struct plan_options *options, struct error *err);
 
 #endif

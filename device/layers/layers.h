@@ -1,8 +1,12 @@
 /* device/layers/layers.h - what the step loop asks of a layer.
  *
- * A layer runs one visit (one unit's weights on the device) over one microbatch. It reads boundary l-1 and writes boundary l (the embedding reads ids; the head reads the last
- * boundary and writes losses); in backward the gradient buffer holds dL/d(boundary l) on entry and dL/d(boundary l-1) on return. It recomputes what it
- * needs from its stashed input, bit for bit what forward computed, in the workspace. */
+ * A layer runs one visit (one unit's weights on the device) over one microbatch. It reads boundary l-1 and writes
+ * boundary l (the embedding reads ids; the head reads the last boundary and writes losses). In backward the gradient
+ * buffer holds dL/d(boundary l) on entry to the layer's first visit and dL/d(boundary l-1) on return from its last; it
+ * recomputes what it needs from its stashed input, bit for bit what forward computed, in the workspace.
+ *
+ * Dropout's bits are named by the unit that is visited where they are drawn; the embedding's, which has several units,
+ * by that of its topmost visit. */
 #ifndef DEVICE_LAYERS_LAYERS_H
 #define DEVICE_LAYERS_LAYERS_H
 
@@ -17,16 +21,18 @@ struct layer_pass {
     const struct model *model;
     const struct model_layer *layer;
     const struct model_unit *unit;
-    const float *weights;         /* the unit's, on the device */
-    float *contribution;          /* the same layout: += in backward; NULL forward */
-    const float *input;           /* (tokens, width) boundary l-1 of this microbatch; NULL for the embedding */
-    float *output;                /* (tokens, width) boundary l, forward; NULL for the head */
-    float *gradient;              /* (tokens, width) of this microbatch, in and out */
+    bool bottom, top;     /* of the layer's visits: the first in forward, the first in backward */
+    const float *weights; /* the unit's, on the device */
+    float *contribution;  /* the same layout: += in backward; NULL forward */
+    const float *input;   /* (tokens, width) boundary l-1 of this microbatch; NULL for the embedding */
+    /* (tokens, width) boundary l; NULL for the head. Written forward. In backward it is free: all who read it are done. */
+    float *output;
+    float *gradient;              /* (tokens, width) of this microbatch, in and out; NULL forward */
     const uint32_t *ids, *labels; /* (tokens), on the device */
     float *running;               /* (tokens, 3) */
     double *losses;               /* (tokens) */
-    void *workspace;              /* layer_workspace_bytes() */
-    uint32_t n_rows, n_tokens;    /* of this microbatch: rows, and tokens of a row */
+    void *workspace;              /* workspace_bytes(), of any content */
+    uint32_t n_rows, n_tokens;    /* of this microbatch: rows, and tokens of a row; above, tokens = n_rows * n_tokens */
     uint64_t first_row;           /* in the minibatch */
     uint64_t seed, step;
     float loss_scale; /* 1/T */
@@ -37,12 +43,27 @@ struct layer_pass {
 struct layer_ops {
     void (*forward)(const struct layer_pass *pass);
     void (*backward)(const struct layer_pass *pass);
-    /* Bytes for one microbatch of n_rows; forward alone needs no more. */
+    /* Bytes for one microbatch of n_rows, forward or backward. */
     size_t (*workspace_bytes)(const struct model *model, const struct device_ops *ops, uint32_t n_rows,
                               uint32_t n_tokens, uint32_t n_threads);
 };
 
-/* By kind; every member set. */
-extern const struct layer_ops layer_table[];
+/* By enum model_layer_kind; every member set. */
+extern const struct layer_ops layer_embedding, layer_block, layer_norm, layer_head;
+extern const struct layer_ops *const layer_table[];
+
+/* Tokens of the microbatch. */
+static inline size_t layer_tokens(const struct layer_pass *pass)
+{
+    return (size_t)pass->n_rows * pass->n_tokens;
+}
+
+/* The dropout of one site of this visit; p as configured, or 0 where the pass has none. */
+static inline struct device_dropout layer_dropout(const struct layer_pass *pass, float p, enum random_site site)
+{
+    return (struct device_dropout){.p = pass->dropout ? p : 0,
+                                   .key = random_site_key(pass->seed, pass->step, pass->unit->id, site),
+                                   .first_row = pass->first_row};
+}
 
 #endif
