@@ -3,7 +3,8 @@
  * One codec for both links of a session (proto/session.h). A message is at most 1 KiB, fixed little-endian:
  *   magic u16 | version u8 | kind u8 | body bytes u16 | zero u16 | sequence u64 | body
  * The sequence counts from 1 in each direction of each link; anything but the next number is refused by the session.
- * Every decoder takes hostile bytes: no length is trusted, every enumeration, count, size and text is checked, and what decodes encodes to the same bytes.
+ * Every decoder takes hostile bytes: no length is trusted, every enumeration, count, size and text is checked, and what
+ * decodes encodes to the same bytes.
  *
  * Life of a session, and who sends what (C client, W worker, V viewer, D daemon; "door" messages may carry descriptors):
  *
@@ -15,7 +16,8 @@
  *             D>C COVERED (step+1 may be opened, its data written), then DONE (all units at step+1)
  *   evaluate  C>D EVALUATE; D>W EVALUATE, PULL and WEIGHTS as above; W>D EVALUATED; D>C EVALUATED
  *   save      C>D SAVE; D>C SAVED or REFUSED
- *   look      any>D STATUS; D> STATUS_REPLY.  any>D MEMORY; D> MEMORY_REPLY for the host, then one for each worker, the last marked
+ *   look      any>D STATUS; D> STATUS_REPLY
+ *             any>D MEMORY; D> MEMORY_REPLY for the host, then one for each worker, the last marked
  *   stop      V>D STOP: the daemon ends its job with a word to the client, and itself
  *   FAILED    D>C: the job ended, and why; the session stays
  *   LEDGER    W>D: after ASSIGNED, at the end of each step, after RELEASE
@@ -214,11 +216,16 @@ struct message {
     };
 };
 
-/* Bytes written to buf (cap at least MESSAGE_MAX_BYTES). Cannot fail: a field outside what the decoder accepts is a mistake of ours (assert). */
+/* Bytes written to buf (cap at least MESSAGE_MAX_BYTES). Cannot fail: a field outside what the decoder accepts is a
+ * mistake of ours (assert), except that unprintable bytes of a text become '?', since a sentence may quote a file. */
 size_t message_encode(uint8_t *buf, size_t cap, const struct message *m);
 
-/* 0, or -EBADMSG with *out untouched and *why a constant string. buf (n) is borrowed and may hold anything. -EPROTONOSUPPORT for another version of the protocol. */
+/* 0, or -EBADMSG with *out untouched and *why a constant string. buf (n) is borrowed and may hold anything.
+ * -EPROTONOSUPPORT for another version of the protocol. */
 int message_decode(struct message *out, const uint8_t *buf, size_t n, const char **why);
+
+/* The protocol version of a message of ours, whichever it is; -1 if it is none of ours. */
+int message_version(const uint8_t *buf, size_t n);
 
 /* "HELLO"; for logs. A constant string, "?" outside the enum. */
 const char *message_name(enum message_kind kind);
