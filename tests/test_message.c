@@ -290,13 +290,10 @@ START_TEST(every_changed_byte_is_refused_or_comes_back)
         for (unsigned change = 1; change < 256; change++) {
             bytes[at] ^= (uint8_t)change;
             int rc = message_decode(&out, bytes, n, &why);
-            if (rc == 0) {
-                ck_assert_uint_eq(message_encode(again, sizeof again, &out), n);
-                ck_assert_int_eq(memcmp(again, bytes, n), 0);
-            } else {
-                ck_assert_int_eq(rc, at == 2 ? -EPROTONOSUPPORT : -EBADMSG);
-                ck_assert_ptr_nonnull(why);
-            }
+            bool fine = rc == 0 ? message_encode(again, sizeof again, &out) == n && memcmp(again, bytes, n) == 0
+                                : rc == (at == 2 ? -EPROTONOSUPPORT : -EBADMSG) && why;
+            if (!fine) /* an assertion of Check writes to a file each time, too slow for here */
+                ck_abort_msg("byte %zu changed by %u: rc %d", at, change, rc);
             bytes[at] ^= (uint8_t)change;
         }
     }
