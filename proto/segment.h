@@ -20,8 +20,9 @@ struct segment {
 
 enum segment_access { SEGMENT_READ, SEGMENT_READ_WRITE };
 
-/* A fresh segment, zero, mapped read-write here; others may map it with `others`. Pages are touched later, by the threads that
- * will use them. name shows up in /proc/PID/maps. Huge pages are asked for where the system gives them to shared memory. -ENOMEM, -errno. */
+/* A fresh segment, zero, mapped read-write here; others may map it with `others`. Pages are touched later, by those that
+ * will use them. name shows up in /proc/PID/maps. Huge pages are asked for where the system gives them to shared memory.
+ * bytes > 0. -ENOMEM, -errno; then *out is zeroed. */
 int segment_create(struct segment *out, const char *name, size_t bytes, enum segment_access others, struct error *err);
 
 /* Maps a segment that came through the door. Takes fd, in every case. The file must be at least bytes long and sealed against
