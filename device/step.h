@@ -34,8 +34,8 @@ struct device_evaluation {
 
 /* All calls block until done and return 0, or -ECANCELED when the job ends meanwhile: the step then returns at once. */
 struct device_link {
-    /* Asks for a unit; returns at once. At most n_weight_buffers are outstanding or in use. A unit that is still on the
-     * device from the visit before (the head's top one, as forward turns into backward) is not asked for again. */
+    /* Asks for a unit; returns at once. At most n_weight_buffers are outstanding or in use. A unit that an earlier visit
+     * left on the device (the head's top one, as forward turns into backward) is not asked for again. */
     int (*pull)(void *context, uint64_t version, uint32_t unit);
     /* Waits for the oldest pull; *weights (unit.n) stays readable until the contribution of this visit is accepted, or
      * for a forward visit until the step's end. */
@@ -56,6 +56,7 @@ struct device_worker_options {
     struct plan_options plan;
     uint32_t batch; /* rows of the whole minibatch: a multiple of plan.part_rows */
     uint64_t seed;  /* of dropout */
+    unsigned index; /* of the device: cuda:1 */
 };
 
 struct device_worker {
@@ -74,7 +75,7 @@ int device_worker_init(struct device_worker *worker, const struct device_worker_
                        struct error *err);
 void device_worker_free(struct device_worker *worker); /* safe on a zeroed one */
 
-/* One training step. 0; -ECANCELED from the link; -EINVAL with a sentence for a token id outside the vocabulary or parts
+/* One training step; an empty share is done at once. 0; -ECANCELED from the link; -EINVAL with a sentence for a token id outside the vocabulary or parts
  * that are not a share of this worker; -EIO: the device is lost. */
 int device_worker_step(struct device_worker *worker, const struct device_share *share, const struct device_link *link,
                        void *context, struct error *err);

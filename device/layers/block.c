@@ -1,0 +1,280 @@
+/* A transformer block as in GPT-2 (Radford et al. 2019, section 2.3; norms before, not after):
+ *
+ *   r = x + dropout(projection(attention(qkv(norm_1(x)))))
+ *   y = r + dropout(down(activation(up(norm_2(r)))))
+ *
+ * A linear map is y = x W + b with W (in, out). Backward first computes all of forward again but y, from x. */
+#include "device/layers/layers.h"
+
+#include <math.h>
+
+/* The workspace. Two buffers serve twice, because their first content is dead by then. */
+struct buffers {
+    float *normed;      /* (tokens, width): norm_1(x), then norm_2(r); backward: gradient of attended, then norm_1(x) */
+    float *statistics;  /* (tokens, 2): of the norm that stands in normed */
+    float *qkv;         /* (tokens, 3 width) */
+    float *attended;    /* (tokens, width) */
+    float *log_sum_exp; /* (rows, heads, tokens) */
+    float *residual;    /* (tokens, width): r */
+    float *pre;         /* (tokens, inner): up's result */
+    float *active;      /* (tokens, inner): its activation; backward: pre's gradient */
+    float *qkv_gradient; /* (tokens, 3 width), where pre and active were */
+    void *scratch;       /* attention's */
+};
+
+static void *take(uintptr_t *at, size_t bytes)
+{
+    void *taken = (void *)*at;
+
+    *at += (bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
+    return taken;
+}
+
+/* Bytes of all of them, from base on; base may be 0 to ask for the bytes alone. */
+static size_t lay_out(struct buffers *b, uintptr_t base, const struct model *model, size_t tokens, size_t scratch)
+{
+    const struct model_config *c = &model->config;
+    const size_t column = tokens * sizeof(float);
+    const size_t mlp = 2 * (size_t)c->inner_width, qkv = 3 * (size_t)c->width;
+    uintptr_t at = base;
+
+    b->normed = take(&at, column * c->width);
+    b->statistics = take(&at, column * 2);
+    b->qkv = take(&at, column * qkv);
+    b->attended = take(&at, column * c->width);
+    b->log_sum_exp = take(&at, column * c->n_heads);
+    b->residual = take(&at, column * c->width);
+    b->pre = take(&at, column * (mlp > qkv ? mlp : qkv));
+    b->active = (float *)((uintptr_t)b->pre + column * c->inner_width);
+    b->qkv_gradient = b->pre;
+    b->scratch = take(&at, scratch);
+    return at - base;
+}
+
+static size_t scratch_bytes(const struct model *model, const struct device_ops *ops, uint32_t n_rows, uint32_t n_tokens,
+                            uint32_t n_threads)
+{
+    return ops->scratch_bytes(n_rows, n_tokens, model->config.n_heads, model->config.width, n_threads);
+}
+
+static size_t workspace_bytes(const struct model *model, const struct device_ops *ops, uint32_t n_rows,
+                              uint32_t n_tokens, uint32_t n_threads)
+{
+    struct buffers b;
+
+    return lay_out(&b, 0, model, (size_t)n_rows * n_tokens, scratch_bytes(model, ops, n_rows, n_tokens, n_threads));
+}
+
+static const struct model_piece *piece_of(const struct layer_pass *pass, enum model_block_piece piece)
+{
+    return &pass->model->pieces[pass->unit->first_piece + piece];
+}
+
+static const float *weights_of(const struct layer_pass *pass, enum model_block_piece piece)
+{
+    return pass->weights + piece_of(pass, piece)->offset;
+}
+
+static float *contribution_of(const struct layer_pass *pass, enum model_block_piece piece)
+{
+    return pass->contribution + piece_of(pass, piece)->offset;
+}
+
+/* The bias is the piece after the weight, of linear maps and norms alike. */
+static enum model_block_piece bias_after(enum model_block_piece weight)
+{
+    return weight + 1;
+}
+
+/* y (tokens, out) = x (tokens, in) W + b; with pre, that is pre, and y its activation. */
+static void linear(const struct layer_pass *pass, enum model_block_piece weight, float *y, const float *x, float *pre)
+{
+    const struct model_tensor *w = &pass->model->tensors[piece_of(pass, weight)->tensor];
+    const struct device_matmul op = {.m = layer_tokens(pass),
+                                     .n = w->shape[1],
+                                     .k = w->shape[0],
+                                     .a = x,
+                                     .a_stride = w->shape[0],
+                                     .b = weights_of(pass, weight),
+                                     .b_stride = w->shape[1],
+                                     .c = y,
+                                     .c_stride = w->shape[1],
+                                     .epilogue = pre ? DEVICE_BIAS_ACTIVATION : DEVICE_BIAS,
+                                     .activation = pass->model->config.activation,
+                                     .bias = weights_of(pass, bias_after(weight)),
+                                     .pre = pre};
+
+    pass->ops->matmul(pass->dev, &op);
+}
+
+/* W's gradient += x^T dy, b's += the sum of dy's rows. */
+static void linear_contribution(const struct layer_pass *pass, enum model_block_piece weight, const float *x,
+                                const float *dy)
+{
+    const struct model_tensor *w = &pass->model->tensors[piece_of(pass, weight)->tensor];
+    const struct device_matmul op = {.transpose_a = true,
+                                     .m = w->shape[0],
+                                     .n = w->shape[1],
+                                     .k = layer_tokens(pass),
+                                     .a = x,
+                                     .a_stride = w->shape[0],
+                                     .b = dy,
+                                     .b_stride = w->shape[1],
+                                     .c = contribution_of(pass, weight),
+                                     .c_stride = w->shape[1],
+                                     .beta = 1};
+
+    pass->ops->matmul(pass->dev, &op);
+    pass->ops->reduce_rows(pass->dev, contribution_of(pass, bias_after(weight)), dy, layer_tokens(pass), w->shape[1]);
+}
+
+/* dx (tokens, in) = dy (tokens, out) W^T; with pre, times the activation's slope there. */
+static void linear_backward(const struct layer_pass *pass, enum model_block_piece weight, float *dx, const float *dy,
+                            float *pre)
+{
+    const struct model_tensor *w = &pass->model->tensors[piece_of(pass, weight)->tensor];
+    const struct device_matmul op = {.transpose_b = true,
+                                     .m = layer_tokens(pass),
+                                     .n = w->shape[0],
+                                     .k = w->shape[1],
+                                     .a = dy,
+                                     .a_stride = w->shape[1],
+                                     .b = weights_of(pass, weight),
+                                     .b_stride = w->shape[1],
+                                     .c = dx,
+                                     .c_stride = w->shape[0],
+                                     .epilogue = pre ? DEVICE_ACTIVATION_GRADIENT : DEVICE_NO_EPILOGUE,
+                                     .activation = pass->model->config.activation,
+                                     .pre = pre};
+
+    pass->ops->matmul(pass->dev, &op);
+}
+
+static void normalize(const struct layer_pass *pass, const struct buffers *b, enum model_block_piece weight,
+                      const float *x)
+{
+    pass->ops->norm(pass->dev, b->normed, b->statistics, x, weights_of(pass, weight),
+                    weights_of(pass, bias_after(weight)), layer_tokens(pass), pass->model->config.width,
+                    pass->model->config.norm_epsilon);
+}
+
+/* The gradient += that of x, for dy that of norm(x), whose statistics are there. */
+static void normalize_backward(const struct layer_pass *pass, const struct buffers *b, enum model_block_piece weight,
+                               const float *dy, const float *x)
+{
+    pass->ops->norm_backward(pass->dev, pass->gradient, true, contribution_of(pass, weight),
+                             contribution_of(pass, bias_after(weight)), dy, x, b->statistics, weights_of(pass, weight),
+                             layer_tokens(pass), pass->model->config.width);
+}
+
+static struct device_attention attention_of(const struct layer_pass *pass, const struct buffers *b)
+{
+    const struct model_config *c = &pass->model->config;
+    float scale = 1;
+
+    if (c->scale_attention)
+        scale /= sqrtf((float)(c->width / c->n_heads));
+    if (c->scale_by_layer)
+        scale /= (float)(pass->layer->index + 1);
+    return (struct device_attention){.n_rows = pass->n_rows,
+                                     .n_tokens = pass->n_tokens,
+                                     .n_heads = c->n_heads,
+                                     .width = c->width,
+                                     .scale = scale,
+                                     .qkv = b->qkv,
+                                     .out = b->attended,
+                                     .log_sum_exp = b->log_sum_exp,
+                                     .out_gradient = b->normed,
+                                     .qkv_gradient = b->qkv_gradient,
+                                     .scratch = b->scratch,
+                                     .dropout = layer_dropout(pass, c->dropout_attention, RANDOM_DROPOUT_ATTENTION)};
+}
+
+static struct buffers buffers_of(const struct layer_pass *pass)
+{
+    struct buffers b;
+
+    lay_out(&b, (uintptr_t)pass->workspace, pass->model, layer_tokens(pass),
+            scratch_bytes(pass->model, pass->ops, pass->n_rows, pass->n_tokens, pass->n_threads));
+    return b;
+}
+
+/* y = x + dropout(h), all (tokens, width). */
+static void add_residual(const struct layer_pass *pass, float *y, const float *x, const float *h, enum random_site site)
+{
+    const struct device_dropout dropout = layer_dropout(pass, pass->model->config.dropout_residual, site);
+
+    pass->ops->dropout_add(pass->dev, y, x, h, pass->n_rows, pass->n_tokens, pass->model->config.width, &dropout);
+}
+
+/* dh for the gradient at hand, which is that of y. */
+static void residual_backward(const struct layer_pass *pass, float *dh, enum random_site site)
+{
+    const struct device_dropout dropout = layer_dropout(pass, pass->model->config.dropout_residual, site);
+
+    pass->ops->dropout_backward(pass->dev, dh, pass->gradient, pass->n_rows, pass->n_tokens, pass->model->config.width,
+                                &dropout);
+}
+
+/* All but y: the same calls in forward and in backward, so the same bits. */
+static void compute_internals(const struct layer_pass *pass, const struct buffers *b)
+{
+    const struct device_attention attention = attention_of(pass, b);
+
+    normalize(pass, b, BLOCK_NORM_1_WEIGHT, pass->input);
+    linear(pass, BLOCK_QKV_WEIGHT, b->qkv, b->normed, NULL);
+    pass->ops->attention(pass->dev, &attention);
+    linear(pass, BLOCK_ATTENTION_WEIGHT, b->residual, b->attended, NULL);
+    add_residual(pass, b->residual, pass->input, b->residual, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
+    normalize(pass, b, BLOCK_NORM_2_WEIGHT, b->residual);
+    linear(pass, BLOCK_UP_WEIGHT, b->active, b->normed, b->pre);
+}
+
+static void forward(const struct layer_pass *pass)
+{
+    const struct buffers b = buffers_of(pass);
+
+    compute_internals(pass, &b);
+    linear(pass, BLOCK_DOWN_WEIGHT, pass->output, b.active, NULL);
+    add_residual(pass, pass->output, b.residual, pass->output, RANDOM_DROPOUT_RESIDUAL_MLP);
+}
+
+/* From dy to dr, both in pass->gradient. */
+static void mlp_backward(const struct layer_pass *pass, const struct buffers *b)
+{
+    float *d = pass->output; /* (tokens, width), free in backward */
+
+    residual_backward(pass, d, RANDOM_DROPOUT_RESIDUAL_MLP);
+    linear_contribution(pass, BLOCK_DOWN_WEIGHT, b->active, d);
+    linear_backward(pass, BLOCK_DOWN_WEIGHT, b->active, d, b->pre);
+    linear_contribution(pass, BLOCK_UP_WEIGHT, b->normed, b->active);
+    linear_backward(pass, BLOCK_UP_WEIGHT, d, b->active, NULL);
+    normalize_backward(pass, b, BLOCK_NORM_2_WEIGHT, d, b->residual);
+}
+
+/* From dr to dx, both in pass->gradient. */
+static void attention_backward(const struct layer_pass *pass, const struct buffers *b)
+{
+    const struct device_attention attention = attention_of(pass, b);
+    float *d = pass->output;
+
+    residual_backward(pass, d, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
+    linear_contribution(pass, BLOCK_ATTENTION_WEIGHT, b->attended, d);
+    linear_backward(pass, BLOCK_ATTENTION_WEIGHT, b->normed, d, NULL);
+    pass->ops->attention_backward(pass->dev, &attention);
+    normalize(pass, b, BLOCK_NORM_1_WEIGHT, pass->input);
+    linear_contribution(pass, BLOCK_QKV_WEIGHT, b->normed, b->qkv_gradient);
+    linear_backward(pass, BLOCK_QKV_WEIGHT, d, b->qkv_gradient, NULL);
+    normalize_backward(pass, b, BLOCK_NORM_1_WEIGHT, d, pass->input);
+}
+
+static void backward(const struct layer_pass *pass)
+{
+    const struct buffers b = buffers_of(pass);
+
+    compute_internals(pass, &b);
+    mlp_backward(pass, &b);
+    attention_backward(pass, &b);
+}
+
+const struct layer_ops layer_block = {forward, backward, workspace_bytes};

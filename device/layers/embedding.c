@@ -1,0 +1,80 @@
+/* x[r][t] = dropout(wte[id] + wpe[t]). The table of tokens, and that of positions if it is long, come in several units:
+ * each token finds its row in exactly one of them, so the first write of a row is plain and nothing need be zeroed. */
+#include "device/layers/layers.h"
+
+/* Rows first .. first+n-1 of one of the two tables. */
+struct table {
+    bool is_position;
+    uint64_t first, n;
+};
+
+static struct table table_of(const struct layer_pass *pass)
+{
+    const struct model_piece *piece = &pass->model->pieces[pass->unit->first_piece];
+
+    return (struct table){.is_position = &pass->model->tensors[piece->tensor] == model_find(pass->model, "wpe.weight"),
+                          .first = piece->first_row,
+                          .n = piece->n_rows};
+}
+
+/* Positions of this table that a row of n_tokens reaches. */
+static uint64_t reached(const struct table *table, uint32_t n_tokens)
+{
+    const uint64_t rest = table->first < n_tokens ? n_tokens - table->first : 0;
+
+    return rest < table->n ? rest : table->n;
+}
+
+static void forward(const struct layer_pass *pass)
+{
+    const struct table table = table_of(pass);
+    const size_t width = pass->model->config.width;
+
+    if (!table.is_position) {
+        pass->ops->embed(pass->dev, pass->output, false, pass->ids, layer_tokens(pass), pass->weights,
+                         (uint32_t)table.first, (uint32_t)table.n, width);
+    } else if (reached(&table, pass->n_tokens)) {
+        for (size_t row = 0; row < pass->n_rows; row++)
+            pass->ops->position(pass->dev, pass->output + (row * pass->n_tokens + table.first) * width, pass->weights,
+                                1, reached(&table, pass->n_tokens), width);
+    }
+    if (pass->top) {
+        const struct device_dropout dropout =
+            layer_dropout(pass, pass->model->config.dropout_embedding, RANDOM_DROPOUT_EMBEDDING);
+        if (dropout.p > 0)
+            pass->ops->dropout_add(pass->dev, pass->output, NULL, pass->output, pass->n_rows, pass->n_tokens, width,
+                                   &dropout);
+    }
+}
+
+static void backward(const struct layer_pass *pass)
+{
+    const struct table table = table_of(pass);
+    const size_t width = pass->model->config.width;
+
+    if (pass->top) {
+        const struct device_dropout dropout =
+            layer_dropout(pass, pass->model->config.dropout_embedding, RANDOM_DROPOUT_EMBEDDING);
+        if (dropout.p > 0)
+            pass->ops->dropout_backward(pass->dev, pass->gradient, pass->gradient, pass->n_rows, pass->n_tokens, width,
+                                        &dropout);
+    }
+    if (!table.is_position) {
+        pass->ops->embed_backward(pass->dev, pass->contribution, pass->ids, layer_tokens(pass), pass->gradient,
+                                  (uint32_t)table.first, (uint32_t)table.n, width);
+    } else if (reached(&table, pass->n_tokens)) {
+        for (size_t row = 0; row < pass->n_rows; row++)
+            pass->ops->position_backward(pass->dev, pass->contribution,
+                                         pass->gradient + (row * pass->n_tokens + table.first) * width, 1,
+                                         reached(&table, pass->n_tokens), width);
+    }
+}
+
+static size_t workspace_bytes(const struct model *model, const struct device_ops *ops, uint32_t n_rows,
+                              uint32_t n_tokens, uint32_t n_threads)
+{
+    (void)model, (void)ops, (void)n_rows, (void)n_tokens, (void)n_threads;
+    return 0;
+}
+
+const struct layer_ops layer_embedding = {forward, backward, workspace_bytes};

@@ -1,0 +1,117 @@
+/* logits = h W^T, loss = -log softmax(logits)[label]. A visit holds the rows of W for one chunk of the vocabulary; logits
+ * exist for PLAN_HEAD_TILE tokens at a time only. Forward, each row's log-sum-exp runs along over the chunks, so that
+ * backward can turn any chunk's logits, computed again, into their gradient without seeing the others. */
+#include "device/layers/layers.h"
+
+struct chunk {
+    uint32_t first;
+    size_t n; /* labels */
+};
+
+static struct chunk chunk_of(const struct layer_pass *pass)
+{
+    const struct model_piece *piece = &pass->model->pieces[pass->unit->first_piece];
+
+    return (struct chunk){.first = (uint32_t)piece->first_row, .n = piece->n_rows};
+}
+
+static size_t tile_tokens(size_t first, size_t tokens)
+{
+    return tokens - first < PLAN_HEAD_TILE ? tokens - first : PLAN_HEAD_TILE;
+}
+
+/* Tokens first .. first+m-1: logits (m, n) into the workspace. */
+static float *tile_logits(const struct layer_pass *pass, struct chunk chunk, size_t first, size_t m)
+{
+    const size_t width = pass->model->config.width;
+    const struct device_matmul op = {.transpose_b = true,
+                                     .m = m,
+                                     .n = chunk.n,
+                                     .k = width,
+                                     .a = pass->input + first * width,
+                                     .a_stride = width,
+                                     .b = pass->weights,
+                                     .b_stride = width,
+                                     .c = pass->workspace,
+                                     .c_stride = chunk.n};
+
+    pass->ops->matmul(pass->dev, &op);
+    return pass->workspace;
+}
+
+static void forward(const struct layer_pass *pass)
+{
+    const struct chunk chunk = chunk_of(pass);
+    const size_t tokens = layer_tokens(pass);
+
+    for (size_t first = 0; first < tokens; first += PLAN_HEAD_TILE) {
+        const size_t m = tile_tokens(first, tokens);
+        const float *logits = tile_logits(pass, chunk, first, m);
+        pass->ops->log_sum_exp(pass->dev, pass->running + first * 3, pass->bottom, logits, chunk.n,
+                               pass->labels + first, m, chunk.first, chunk.n);
+    }
+    if (pass->top)
+        pass->ops->loss(pass->dev, pass->losses, pass->running, pass->labels, tokens);
+}
+
+/* dh = or += g W, W's gradient += g^T h, for g (m, n) the gradient of the logits of tokens first .. first+m-1. */
+static void tile_backward(const struct layer_pass *pass, struct chunk chunk, const float *g, size_t first, size_t m)
+{
+    const size_t width = pass->model->config.width;
+    const struct device_matmul input = {.m = m,
+                                        .n = width,
+                                        .k = chunk.n,
+                                        .a = g,
+                                        .a_stride = chunk.n,
+                                        .b = pass->weights,
+                                        .b_stride = width,
+                                        .c = pass->gradient + first * width,
+                                        .c_stride = width,
+                                        .beta = pass->top ? 0 : 1};
+    const struct device_matmul weights = {.transpose_a = true,
+                                          .m = chunk.n,
+                                          .n = width,
+                                          .k = m,
+                                          .a = g,
+                                          .a_stride = chunk.n,
+                                          .b = pass->input + first * width,
+                                          .b_stride = width,
+                                          .c = pass->contribution,
+                                          .c_stride = width,
+                                          .beta = 1};
+
+    pass->ops->matmul(pass->dev, &input);
+    pass->ops->matmul(pass->dev, &weights);
+}
+
+static void backward(const struct layer_pass *pass)
+{
+    const struct chunk chunk = chunk_of(pass);
+    const size_t tokens = layer_tokens(pass);
+
+    for (size_t first = 0; first < tokens; first += PLAN_HEAD_TILE) {
+        const size_t m = tile_tokens(first, tokens);
+        float *logits = tile_logits(pass, chunk, first, m);
+        pass->ops->cross_entropy_gradient(pass->dev, logits, chunk.n, pass->running + first * 3, pass->labels + first,
+                                          m, chunk.first, chunk.n, pass->loss_scale);
+        tile_backward(pass, chunk, logits, first, m);
+    }
+}
+
+/* Logits of one tile and the largest chunk. */
+static size_t workspace_bytes(const struct model *model, const struct device_ops *ops, uint32_t n_rows,
+                              uint32_t n_tokens, uint32_t n_threads)
+{
+    const struct model_layer *head = &model->layers[model->n_layers - 1];
+    size_t most = 0;
+
+    (void)ops, (void)n_threads;
+    for (uint32_t i = 0; i < head->n_visits; i++) {
+        const struct model_unit *unit = &model->units[model->visits[head->first_visit + i]];
+        if (most < model->pieces[unit->first_piece].n_rows)
+            most = model->pieces[unit->first_piece].n_rows;
+    }
+    return tile_tokens(0, (size_t)n_rows * n_tokens) * most * sizeof(float);
+}
+
+const struct layer_ops layer_head = {forward, backward, workspace_bytes};

@@ -1,0 +1,8 @@
+#include "device/layers/layers.h"
+
+const struct layer_ops *const layer_table[] = {
+    [MODEL_EMBEDDING] = &layer_embedding,
+    [MODEL_BLOCK] = &layer_block,
+    [MODEL_NORM] = &layer_norm,
+    [MODEL_HEAD] = &layer_head,
+};

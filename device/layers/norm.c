@@ -1,0 +1,36 @@
+/* y = norm(x) * weight + bias: GPT-2's ln_f, a layer of its own between the blocks and the head. */
+#include "device/layers/layers.h"
+
+/* The unit's two pieces, in weights and contribution alike. */
+enum { WEIGHT, BIAS };
+
+static uint64_t offset(const struct layer_pass *pass, int piece)
+{
+    return pass->model->pieces[pass->unit->first_piece + (uint32_t)piece].offset;
+}
+
+/* Into output, which in backward is free and gets the same values again; the statistics are what backward is after. */
+static void forward(const struct layer_pass *pass)
+{
+    pass->ops->norm(pass->dev, pass->output, pass->workspace, pass->input, pass->weights + offset(pass, WEIGHT),
+                    pass->weights + offset(pass, BIAS), layer_tokens(pass), pass->model->config.width,
+                    pass->model->config.norm_epsilon);
+}
+
+static void backward(const struct layer_pass *pass)
+{
+    forward(pass);
+    pass->ops->norm_backward(pass->dev, pass->gradient, false, pass->contribution + offset(pass, WEIGHT),
+                             pass->contribution + offset(pass, BIAS), pass->gradient, pass->input, pass->workspace,
+                             pass->weights + offset(pass, WEIGHT), layer_tokens(pass), pass->model->config.width);
+}
+
+/* Statistics (tokens, 2). */
+static size_t workspace_bytes(const struct model *model, const struct device_ops *ops, uint32_t n_rows,
+                              uint32_t n_tokens, uint32_t n_threads)
+{
+    (void)model, (void)ops, (void)n_threads;
+    return (size_t)n_rows * n_tokens * 2 * sizeof(float);
+}
+
+const struct layer_ops layer_norm = {forward, backward, workspace_bytes};

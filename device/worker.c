@@ -1,0 +1,48 @@
+/* A worker's life around its steps: device/step.c. */
+#include "device/step.h"
+
+#include <errno.h>
+
+static void enter_ledger(struct device_worker *worker)
+{
+    for (int c = 0; c < LEDGER_CATEGORIES; c++)
+        ledger_add(worker->ledger, (enum ledger_category)c, worker->plan.bytes[c]);
+}
+
+static void leave_ledger(struct device_worker *worker)
+{
+    for (int c = 0; c < LEDGER_CATEGORIES; c++)
+        ledger_sub(worker->ledger, (enum ledger_category)c, worker->plan.bytes[c]);
+}
+
+int device_worker_init(struct device_worker *worker, const struct device_worker_options *options, struct ledger *ledger,
+                       struct error *err)
+{
+    const struct plan_options *plan = &options->plan;
+
+    device_check(plan->ops);
+    *worker =
+        (struct device_worker){.ops = plan->ops, .seed = options->seed, .batch = options->batch, .ledger = ledger};
+    int rc = model_init(&worker->model, &options->config, err);
+    if (rc == 0)
+        rc = plan_make(&worker->plan, &worker->model, plan, err);
+    if (rc == 0)
+        rc = plan->ops->open(&worker->dev, options->index, worker->plan.arena_bytes, plan->n_threads, err);
+    if (rc == 0) {
+        enter_ledger(worker);
+        return 0;
+    }
+    model_free(&worker->model);
+    *worker = (struct device_worker){0};
+    return rc;
+}
+
+void device_worker_free(struct device_worker *worker)
+{
+    if (worker->dev) {
+        leave_ledger(worker);
+        worker->ops->close(worker->dev);
+    }
+    model_free(&worker->model);
+    *worker = (struct device_worker){0};
+}
