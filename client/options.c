@@ -1,0 +1,232 @@
+#include "client/options.h"
+
+#include "proto/message.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+enum {
+    TOKENS_OF_A_BATCH = 16384,
+    MAX_BATCH = 1 << 20,
+    MAX_TOKENS = 1 << 27, /* of a minibatch: two of them take 2 GiB */
+};
+
+struct eps_train_options eps_train_defaults(void)
+{
+    return (struct eps_train_options){
+        .epochs = NAN,
+        .lr = NAN,
+        .min_lr = NAN,
+        .weight_decay = NAN,
+        .beta1 = NAN,
+        .beta2 = NAN,
+        .epsilon = NAN,
+        .warmup = UINT64_MAX,
+    };
+}
+
+static double chosen(double given, double otherwise)
+{
+    return isnan(given) ? otherwise : given;
+}
+
+uint32_t client_options_batch(uint32_t seq, uint32_t n_parts, uint64_t n_windows)
+{
+    uint64_t rows = (TOKENS_OF_A_BATCH + seq / 2) / seq;
+
+    if (rows > n_windows)
+        rows = n_windows;
+    rows -= rows % n_parts;
+    return rows ? (uint32_t)rows : n_parts;
+}
+
+uint64_t client_options_device_mem(uint64_t free_bytes, uint32_t n_workers)
+{
+    const uint64_t mib = 1 << 20, each = free_bytes / 2 / n_workers;
+    return each < mib ? mib : each - each % mib;
+}
+
+uint64_t client_options_free_bytes(void)
+{
+    FILE *file = fopen("/proc/meminfo", "re");
+    unsigned long long kib = 0;
+    char line[128];
+
+    while (file && fgets(line, sizeof line, file)) {
+        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+            break;
+    }
+    if (file)
+        fclose(file);
+    return kib ? kib * 1024 : (uint64_t)1 << 30; /* without /proc: little, so that it is safe */
+}
+
+uint64_t client_options_n_train(const struct eps_train_options *options, uint64_t n_tokens)
+{
+    const uint64_t window = (uint64_t)options->seq + 1;
+    uint64_t held_out = n_tokens / 100;
+
+    if (options->eval_data)
+        return n_tokens;
+    if (held_out < window)
+        held_out = window;
+    return n_tokens > held_out ? n_tokens - held_out : 0;
+}
+
+static int check_real(const char *option, double value, double least, double most, struct error *err)
+{
+    if (value >= least && value <= most) /* false for NaN */
+        return 0;
+    return error_set(err, -EDOM, "%s %g is not within %g and %g", option, value, least, most);
+}
+
+static int resolve_optimizer(struct eps_train_options *o, bool fresh, struct error *err)
+{
+    const double tiny = 1e-12;
+
+    o->lr = chosen(o->lr, fresh ? 3e-4 : 2e-5);
+    o->weight_decay = chosen(o->weight_decay, 0.01);
+    o->beta1 = chosen(o->beta1, 0.9);
+    o->beta2 = chosen(o->beta2, 0.999);
+    o->epsilon = chosen(o->epsilon, 1e-8);
+    if (o->schedule == EPS_SCHEDULE_DEFAULT)
+        o->schedule = EPS_SCHEDULE_COSINE;
+    int rc = check_real("--lr", o->lr, tiny, 10, err);
+    if (rc)
+        return rc;
+    if (isnan(o->min_lr))
+        o->min_lr = o->schedule == EPS_SCHEDULE_CONSTANT ? o->lr : o->lr / 10;
+    if (!(o->min_lr >= 0 && o->min_lr <= o->lr))
+        return error_set(err, -EDOM, "--min-lr %g is not within 0 and --lr %g", o->min_lr, o->lr);
+    rc = check_real("--weight-decay", o->weight_decay, 0, 10, err);
+    if (rc)
+        return rc;
+    if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
+        return error_set(err, -EDOM, "--betas %g,%g: each has to be at least 0 and less than 1", o->beta1, o->beta2);
+    return check_real("--epsilon", o->epsilon, 1e-30, 1, err);
+}
+
+/* parts, seq, microbatch; batch needs the data and comes later. */
+static int resolve_shape(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
+{
+    if (o->connect && o->workers)
+        return error_set(err, -EDOM, "--workers %u does not go with --connect: attach workers to that daemon instead",
+                         o->workers);
+    if (o->connect && o->device_mem)
+        return error_set(err, -EDOM, "--device-mem does not go with --connect: give it to each eps-worker instead");
+    if (o->connect && facts->n_workers == 0)
+        return error_set(err, -EAGAIN, "the daemon has no worker: attach one with eps-worker --connect");
+    if (!o->connect && o->workers == 0)
+        o->workers = 1;
+    if (o->workers > MESSAGE_MAX_PARTS)
+        return error_set(err, -EDOM, "--workers %u is more than %d", o->workers, MESSAGE_MAX_PARTS);
+    if (o->parts == 0)
+        o->parts = o->connect ? facts->n_workers : o->workers;
+    if (o->parts > MESSAGE_MAX_PARTS)
+        return error_set(err, -EDOM, "--parts %u is more than %d", o->parts, MESSAGE_MAX_PARTS);
+    if (o->seq == 0)
+        o->seq = facts->n_positions < 1024 ? facts->n_positions : 1024;
+    if (o->seq > facts->n_positions)
+        return error_set(err, -EDOM, "--seq %u is more than the model's %u positions", o->seq, facts->n_positions);
+    if (!o->connect && o->device_mem == 0)
+        o->device_mem = client_options_device_mem(facts->free_bytes, o->workers);
+    return 0;
+}
+
+static int check_batch(const struct eps_train_options *o, struct error *err)
+{
+    if (o->batch > MAX_BATCH || (uint64_t)o->batch * o->seq > MAX_TOKENS)
+        return error_set(err, -EDOM, "--batch %u of --seq %u: a minibatch has at most %d rows and %d tokens", o->batch,
+                         o->seq, MAX_BATCH, MAX_TOKENS);
+    if (o->batch % o->parts)
+        return error_set(err, -EDOM, "--batch %u is not a multiple of --parts %u: choose %u", o->batch, o->parts,
+                         o->batch < o->parts ? o->parts : o->batch - o->batch % o->parts);
+    if (o->microbatch > o->batch / o->parts)
+        return error_set(err, -EDOM, "--microbatch %u is more than the %u rows of a part (--batch %u, --parts %u)",
+                         o->microbatch, o->batch / o->parts, o->batch, o->parts);
+    return 0;
+}
+
+/* steps and warmup, from the windows to train on. */
+static int resolve_length(struct eps_train_options *o, uint64_t n_windows, struct error *err)
+{
+    const uint64_t most = (uint64_t)1 << 40;
+
+    if (o->steps && !isnan(o->epochs))
+        return error_set(err, -EDOM, "--steps and --epochs say the same thing twice: give one of them");
+    if (o->steps == 0) {
+        o->epochs = chosen(o->epochs, 1);
+        if (!(o->epochs > 0 && o->epochs <= 1e9))
+            return error_set(err, -EDOM, "--epochs %g is not more than 0 and at most 1e9", o->epochs);
+        double steps = ceil(o->epochs * (double)n_windows / o->batch);
+        o->steps = steps > (double)most ? most + 1 : (uint64_t)steps;
+    }
+    if (o->steps > most)
+        return error_set(err, -EDOM, "a run has at most %" PRIu64 " steps: give fewer --steps or --epochs", most);
+    o->epochs = NAN;
+    if (o->warmup == UINT64_MAX)
+        o->warmup = (uint64_t)round(0.03 * (double)o->steps);
+    if (o->warmup > o->steps)
+        return error_set(err, -EDOM, "--warmup %" PRIu64 " is more than the run's %" PRIu64 " steps", o->warmup,
+                         o->steps);
+    if (o->eval_every > o->steps)
+        return error_set(err, -EDOM, "--eval-every %" PRIu64 " is more than the run's %" PRIu64 " steps", o->eval_every,
+                         o->steps);
+    return 0;
+}
+
+int client_options_resolve(struct eps_train_options *out, const struct eps_train_options *in,
+                           const struct client_facts *facts, struct error *err)
+{
+    uint64_t n_train, window;
+
+    *out = *in;
+    int rc = resolve_optimizer(out, facts->fresh, err);
+    if (!rc)
+        rc = resolve_shape(out, facts, err);
+    if (rc)
+        return rc;
+    n_train = client_options_n_train(out, facts->n_tokens);
+    window = (uint64_t)out->seq + 1;
+    if (out->eval_data && facts->n_eval_tokens < window)
+        return error_set(err, -EINVAL,
+                         "--eval-data %s: %" PRIu64 " tokens are less than a window of --seq %u and its successor",
+                         out->eval_data, facts->n_eval_tokens, out->seq);
+    if (n_train < window)
+        return error_set(err, -EINVAL,
+                         "--data %s: %" PRIu64 " tokens are less than %s of --seq %u and a successor: give more data "
+                         "or a lower --seq",
+                         out->n_data ? out->data[0] : "", facts->n_tokens,
+                         out->eval_data ? "a window" : "two windows (one is held out)", out->seq);
+    const uint64_t n_windows = (n_train - 1) / out->seq;
+    if (out->batch == 0)
+        out->batch = client_options_batch(out->seq, out->parts, n_windows);
+    rc = check_batch(out, err);
+    return rc ? rc : resolve_length(out, n_windows, err);
+}
+
+double client_options_lr(const struct eps_train_options *options, uint64_t step)
+{
+    const double lr = options->lr, min_lr = options->min_lr;
+
+    if (step < options->warmup)
+        return lr * (double)(step + 1) / (double)(options->warmup + 1);
+    if (step >= options->steps)
+        return min_lr;
+    const double way = (double)(step - options->warmup) / (double)(options->steps - options->warmup);
+    switch (options->schedule) {
+    case EPS_SCHEDULE_CONSTANT:
+        return lr;
+    case EPS_SCHEDULE_LINEAR:
+        return lr - (lr - min_lr) * way;
+    case EPS_SCHEDULE_COSINE:
+        return min_lr + (lr - min_lr) * (1 + cos(M_PI * way)) / 2;
+    case EPS_SCHEDULE_DEFAULT:
+        break;
+    }
+    assert(!"resolved options name a schedule");
+    return lr;
+}

@@ -1,0 +1,46 @@
+/* client/options.h - what the user left to choose, and the learning rate of each step.
+ *
+ * Defaults are DESIGN's: they depend on the model, the data, the machine and the other options only, so that a run can
+ * be repeated from what it printed. */
+#ifndef CLIENT_OPTIONS_H
+#define CLIENT_OPTIONS_H
+
+#include "client/eps.h"
+#include "proto/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* What the defaults depend on. */
+struct client_facts {
+    uint32_t n_positions;
+    bool fresh;             /* no weights come with the model */
+    uint64_t n_tokens;      /* of the data */
+    uint64_t n_eval_tokens; /* of eval_data, if there is one */
+    uint32_t n_workers;     /* attached to the daemon of `connect`, if that is given */
+    uint64_t free_bytes;    /* of memory, for private workers */
+};
+
+/* Resolved options resolve to themselves: steps is set and epochs is not; workers is 0 with `connect`.
+ * -EDOM with a sentence that names the option, its value and what is accepted; -EINVAL if the data is too short. */
+int client_options_resolve(struct eps_train_options *out, const struct eps_train_options *in,
+                           const struct client_facts *facts, struct error *err);
+
+/* The tokens to train on; those after them are held out: none of the data if eval_data is given, else the last
+ * 1 %, and at least one window. options are resolved. */
+uint64_t client_options_n_train(const struct eps_train_options *options, uint64_t n_tokens);
+
+/* The learning rate of a step, from 0; options are resolved. It rises by equal amounts over `warmup` steps to lr, and
+ * then falls to min_lr (what the step after the last one would have): linear, or as half a cosine. */
+double client_options_lr(const struct eps_train_options *options, uint64_t step);
+
+/* Rows of a minibatch: about 16 Ki tokens, a multiple of n_parts, no more than n_windows where that leaves one each. */
+uint32_t client_options_batch(uint32_t seq, uint32_t n_parts, uint64_t n_windows);
+
+/* For each of n workers: half of the memory that is free, divided by them, rounded down to MiB. */
+uint64_t client_options_device_mem(uint64_t free_bytes, uint32_t n_workers);
+
+/* What the system counts as free for new programs (MemAvailable). */
+uint64_t client_options_free_bytes(void);
+
+#endif

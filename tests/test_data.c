@@ -1,0 +1,279 @@
+/* Token streams and windows, from files written here byte by byte. */
+#include "client/data.h"
+#include "proto/random.h"
+
+#include <check.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char directory[] = "/tmp/test_data.XXXXXX";
+
+/* Writes a file into the test's directory; the name is the caller's to free. */
+static char *put(const char *name, const void *bytes, size_t n)
+{
+    char *path;
+
+    ck_assert_int_gt(asprintf(&path, "%s/%s", directory, name), 0);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(fwrite(bytes, 1, n, file), n);
+    fclose(file);
+    return path;
+}
+
+/* Opens one file that has to be refused, with these words in the sentence. */
+static void refused(char *path, uint32_t vocabulary, int code, const char *first, const char *second)
+{
+    const char *paths[] = {path};
+    struct client_data data;
+    struct error err = {0};
+
+    ck_assert_int_eq(client_data_open(&data, paths, 1, vocabulary, &err), code);
+    ck_assert_msg(strstr(err.text, path), "no file name: %s", err.text);
+    ck_assert_msg(strstr(err.text, first), "no \"%s\": %s", first, err.text);
+    ck_assert_msg(strstr(err.text, second), "no \"%s\": %s", second, err.text);
+    ck_assert_ptr_null(data.files);
+    free(path);
+}
+
+START_TEST(text_is_one_token_a_byte_and_files_are_one_stream)
+{
+    char *paths[] = {put("a.txt", "ab\xC3\xA9", 4), put("empty.txt", "", 0), put("b.txt", "xyz", 3)};
+    static const uint32_t expected[] = {'a', 'b', 0xC3, 0xA9, 'x', 'y', 'z'};
+    struct client_data data;
+    uint32_t tokens[7];
+
+    ck_assert_int_eq(client_data_open(&data, (const char *const *)paths, 3, 256, NULL), 0);
+    ck_assert_uint_eq(data.n, 7);
+    for (uint64_t first = 0; first < 7; first++) { /* every run, across the seams */
+        for (uint64_t n = 0; first + n <= 7; n++) {
+            ck_assert_int_eq(client_data_read(&data, tokens, first, n, NULL), 0);
+            ck_assert_mem_eq(tokens, expected + first, n * sizeof *tokens);
+        }
+    }
+    client_data_free(&data);
+    for (int i = 0; i < 3; i++)
+        free(paths[i]);
+}
+END_TEST
+
+START_TEST(bin_has_two_bytes_a_token_and_four_for_large_vocabularies)
+{
+    char *path = put("a.bin", "\x01\x00\x02\x01\xFF\xFF\x00\x00", 8);
+    const char *paths[] = {path};
+    struct client_data data;
+    uint32_t tokens[4];
+
+    ck_assert_int_eq(client_data_open(&data, paths, 1, 65536, NULL), 0);
+    ck_assert_uint_eq(data.n, 4);
+    ck_assert_int_eq(client_data_read(&data, tokens, 0, 4, NULL), 0);
+    ck_assert_mem_eq(tokens, ((uint32_t[]){1, 0x102, 0xFFFF, 0}), sizeof tokens);
+    client_data_free(&data);
+    ck_assert_int_eq(client_data_open(&data, paths, 1, 1 << 25, NULL), 0);
+    ck_assert_uint_eq(data.n, 2);
+    ck_assert_int_eq(client_data_read(&data, tokens, 0, 2, NULL), 0);
+    ck_assert_mem_eq(tokens, ((uint32_t[]){0x1020001, 0xFFFF}), 2 * sizeof *tokens);
+    client_data_free(&data);
+    free(path);
+}
+END_TEST
+
+/* A header of 64 bytes in front of n bytes. */
+static char *put_npy(const char *name, const char *descr, unsigned count, const void *bytes, size_t n)
+{
+    char file[256];
+
+    snprintf(file, sizeof file, "\x93NUMPY\x01%c%c%c{'descr': '%s', 'fortran_order': False, 'shape': (%u,)}", 0, 64, 0,
+             descr, count);
+    /* snprintf has put the zero bytes, but strlen would stop at them: the dictionary starts at 10. */
+    size_t used = 10 + strlen(file + 10);
+    memset(file + used, ' ', 74 - used);
+    memcpy(file + 74, bytes, n);
+    return put(name, file, 74 + n);
+}
+
+START_TEST(npy_holds_integers_of_any_width)
+{
+    static const int32_t i32[] = {7, 0, 9};
+    static const int64_t i64[] = {7, 0, 9};
+    static const uint16_t u16[] = {7, 0, 9};
+    char *paths[] = {put_npy("i4.npy", "<i4", 3, i32, sizeof i32), put_npy("i8.npy", "<i8", 3, i64, sizeof i64),
+                     put_npy("u2.npy", "<u2", 3, u16, sizeof u16)};
+    struct client_data data;
+    uint32_t tokens[9];
+
+    ck_assert_int_eq(client_data_open(&data, (const char *const *)paths, 3, 10, NULL), 0);
+    ck_assert_int_eq(client_data_read(&data, tokens, 0, 9, NULL), 0);
+    ck_assert_mem_eq(tokens, ((uint32_t[]){7, 0, 9, 7, 0, 9, 7, 0, 9}), sizeof tokens);
+    client_data_free(&data);
+    for (int i = 0; i < 3; i++)
+        free(paths[i]);
+}
+END_TEST
+
+START_TEST(a_token_outside_the_vocabulary_is_refused_with_its_place_and_value)
+{
+    static const int64_t negative[] = {7, -3};
+    static const int64_t huge[] = {7, 1, (int64_t)1 << 40};
+    static uint16_t late[20000];
+
+    refused(put_npy("n.npy", "<i8", 2, negative, sizeof negative), 10, -EINVAL, "token 1 is -3", "vocabulary of 10");
+    refused(put_npy("h.npy", "<i8", 3, huge, sizeof huge), 10, -EINVAL, "token 2 is 1099511627776", "vocabulary");
+    late[19999] = 10; /* beyond the first chunk that is read */
+    refused(put("late.bin", late, sizeof late), 10, -EINVAL, "token 19999 is 10", "vocabulary of 10");
+}
+END_TEST
+
+START_TEST(files_that_are_not_tokens_are_refused_with_a_sentence)
+{
+    char *path;
+
+    refused(put("t.txt", "text", 4), 50257, -EINVAL, "vocabulary of 256", "50257");
+    refused(put("odd.bin", "abc", 3), 1000, -EINVAL, "3 bytes", "2 bytes");
+    refused(put("odd4.bin", "abcdef", 6), 70000, -EINVAL, "6 bytes", "4 bytes");
+    refused(put_npy("short.npy", "<u2", 3, "abcd", 4), 65536, -EINVAL, "promises 3", "2");
+    refused(put_npy("long.npy", "<u2", 1, "abcd", 4), 65536, -EINVAL, "promises 1", "2");
+    refused(put("not.npy", "abcdefghijkl", 12), 256, -EINVAL, "not a NumPy file", "");
+    ck_assert_int_gt(asprintf(&path, "%s/missing", directory), 0);
+    refused(path, 256, -ENOENT, "No such file", "");
+    ck_assert_int_gt(asprintf(&path, "%s/fifo", directory), 0);
+    ck_assert_int_eq(mkfifo(path, 0600), 0);
+    refused(path, 256, -EINVAL, "not a regular file", "");
+    refused(strdup(directory), 256, -EINVAL, "not a regular file", "");
+}
+END_TEST
+
+START_TEST(text_is_utf_8_but_may_be_cut_at_both_ends)
+{
+    static const struct {
+        const char *bytes;
+        bool accepted;
+    } texts[] = {
+        {"gr\xC3\xBC\xC3\x9F", true},   {"\xE2\x82\xAC \xF0\x9F\x98\x80 \xEF\xBF\xBF", true},
+        {"\x82\xAC euro", true}, /* begins and ends inside a character */
+        {"euro \xE2\x82", true},        {"\x80\x80\x80\x80", false},
+        {"gr\xFC\xDF", false},                                      /* Latin-1 */
+        {"ab \xC0\xAF", false},                                     /* overlong */
+        {"ab \xE0\x80\xAF", false},     {"ab \xED\xA0\x80", false}, /* surrogate */
+        {"ab \xF4\x90\x80\x80", false},                             /* above U+10FFFF */
+        {"ab \xE2\x82x", false},        {"ab \xFF", false},
+    };
+
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        char *path = put("utf8.txt", texts[i].bytes, strlen(texts[i].bytes));
+        const char *paths[] = {path};
+        struct client_data data;
+        if (texts[i].accepted) {
+            ck_assert_msg(client_data_open(&data, paths, 1, 256, NULL) == 0, "text %zu", i);
+            client_data_free(&data);
+            free(path);
+        } else {
+            refused(path, 256, -EINVAL, "UTF-8", "iconv");
+        }
+    }
+}
+END_TEST
+
+START_TEST(a_file_that_becomes_shorter_is_noticed)
+{
+    char *path = put("shrinks.txt", "abcdef", 6);
+    const char *paths[] = {path};
+    struct client_data data;
+    struct error err = {0};
+    uint32_t tokens[6];
+
+    ck_assert_int_eq(client_data_open(&data, paths, 1, 256, NULL), 0);
+    ck_assert_int_eq(truncate(path, 3), 0);
+    ck_assert_int_eq(client_data_read(&data, tokens, 0, 6, &err), -EIO);
+    ck_assert_ptr_nonnull(strstr(err.text, "shorter"));
+    client_data_free(&data);
+    free(path);
+}
+END_TEST
+
+/* By hand: 10 tokens and windows of 3: (10-1)/3 = 3 of them; 9 tokens give 2, as the last has no successor. */
+START_TEST(windows_predict_each_successor)
+{
+    char *path = put("w.txt", "0123456789", 10);
+    const char *paths[] = {path};
+    struct client_data data;
+    uint32_t ids[3], labels[3];
+
+    ck_assert_int_eq(client_data_open(&data, paths, 1, 256, NULL), 0);
+    ck_assert_uint_eq(client_windows_of(&data, 0, 9, 3).n, 2);
+    ck_assert_uint_eq(client_windows_of(&data, 0, 3, 3).n, 0);
+    ck_assert_uint_eq(client_windows_of(&data, 0, 0, 3).n, 0);
+    struct client_windows windows = client_windows_of(&data, 0, 10, 3);
+    ck_assert_uint_eq(windows.n, 3);
+    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, NULL), 0);
+    ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7', '8'}), sizeof ids);
+    ck_assert_mem_eq(labels, ((uint32_t[]){'7', '8', '9'}), sizeof labels);
+    windows = client_windows_of(&data, 6, 4, 3); /* the held-out end */
+    ck_assert_uint_eq(windows.n, 1);
+    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 0, NULL), 0);
+    ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7', '8'}), sizeof ids);
+    client_data_free(&data);
+    free(path);
+}
+END_TEST
+
+START_TEST(sequential_order_wraps_around)
+{
+    const struct client_windows windows = {.n = 5};
+
+    for (uint64_t row = 0; row < 23; row++)
+        ck_assert_uint_eq(client_windows_pick(&windows, EPS_SEQUENTIAL, 9, row), row % 5);
+}
+END_TEST
+
+START_TEST(each_shuffled_epoch_is_a_permutation_of_its_own)
+{
+    enum { N = 1000, EPOCHS = 3 };
+    const struct client_windows windows = {.n = N};
+    static uint8_t seen[EPOCHS][N];
+    unsigned same_as_before = 0, same_for_other_seed = 0;
+
+    for (uint64_t row = 0; row < N * EPOCHS; row++) {
+        const uint64_t k = client_windows_pick(&windows, EPS_SHUFFLED, 1, row);
+        ck_assert_uint_lt(k, N);
+        ck_assert_uint_eq(seen[row / N][k]++, 0);
+        same_as_before += row >= N && k == client_windows_pick(&windows, EPS_SHUFFLED, 1, row - N);
+        same_for_other_seed += k == client_windows_pick(&windows, EPS_SHUFFLED, 2, row);
+        ck_assert_uint_eq(k, random_permute(random_site_key(1, row / N, 0, RANDOM_ORDER), row % N, N));
+    }
+    /* Two independent permutations agree in 1 place on average (Poisson): 20 has a chance below 1e-18. */
+    ck_assert_uint_lt(same_as_before, 20 * (EPOCHS - 1));
+    ck_assert_uint_lt(same_for_other_seed, 20 * EPOCHS);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("data");
+    TCase *tests = tcase_create("data");
+    SRunner *runner = srunner_create(suite);
+    char command[64];
+
+    if (!mkdtemp(directory))
+        return 1;
+    tcase_add_test(tests, text_is_one_token_a_byte_and_files_are_one_stream);
+    tcase_add_test(tests, bin_has_two_bytes_a_token_and_four_for_large_vocabularies);
+    tcase_add_test(tests, npy_holds_integers_of_any_width);
+    tcase_add_test(tests, a_token_outside_the_vocabulary_is_refused_with_its_place_and_value);
+    tcase_add_test(tests, files_that_are_not_tokens_are_refused_with_a_sentence);
+    tcase_add_test(tests, text_is_utf_8_but_may_be_cut_at_both_ends);
+    tcase_add_test(tests, a_file_that_becomes_shorter_is_noticed);
+    tcase_add_test(tests, windows_predict_each_successor);
+    tcase_add_test(tests, sequential_order_wraps_around);
+    tcase_add_test(tests, each_shuffled_epoch_is_a_permutation_of_its_own);
+    suite_add_tcase(suite, tests);
+    srunner_run_all(runner, CK_NORMAL);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    snprintf(command, sizeof command, "rm -r %s", directory);
+    return system(command) != 0 || failed != 0;
+}

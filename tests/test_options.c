@@ -1,0 +1,253 @@
+/* Defaults and limits of a run, and the learning rate of each step. */
+#include "client/options.h"
+
+#include <check.h>
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+static const char *const text[] = {"some.txt"};
+
+static struct eps_train_options given(void)
+{
+    struct eps_train_options options = eps_train_defaults();
+
+    options.model = "m", options.data = text, options.n_data = 1;
+    return options;
+}
+
+/* 100,001 tokens: 1,000 held out leave 99,001, which are 386 windows of 256. */
+static const struct client_facts facts = {.n_positions = 256,
+                                          .fresh = true,
+                                          .n_tokens = 100001,
+                                          .free_bytes = (uint64_t)8 << 30};
+
+START_TEST(what_is_left_to_choose_is_chosen_by_the_documented_rules)
+{
+    const struct eps_train_options in = given();
+    struct eps_train_options out;
+
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert_double_eq(out.lr, 3e-4);
+    ck_assert_double_eq_tol(out.min_lr, 3e-5, 1e-20);
+    ck_assert_double_eq(out.weight_decay, 0.01);
+    ck_assert_double_eq(out.beta1, 0.9);
+    ck_assert_double_eq(out.beta2, 0.999);
+    ck_assert_double_eq(out.epsilon, 1e-8);
+    ck_assert_int_eq(out.schedule, EPS_SCHEDULE_COSINE);
+    ck_assert_uint_eq(out.workers, 1);
+    ck_assert_uint_eq(out.parts, 1);
+    ck_assert_uint_eq(out.seq, 256);
+    ck_assert_uint_eq(out.batch, 64);                     /* 16,384 / 256 */
+    ck_assert_uint_eq(out.steps, 7);                      /* ceil(386 / 64) */
+    ck_assert_uint_eq(out.warmup, 0);                     /* round(0.21) */
+    ck_assert_uint_eq(out.device_mem, (uint64_t)4 << 30); /* half of what is free */
+    ck_assert_uint_eq(client_options_n_train(&out, 100001), 99001);
+}
+END_TEST
+
+START_TEST(defaults_follow_the_model_the_workers_and_the_data)
+{
+    struct eps_train_options in = given(), out;
+    struct client_facts other = facts;
+
+    other.fresh = false, other.n_positions = 4096;
+    in.workers = 3, in.epochs = 2.5;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &other, NULL), 0);
+    ck_assert_double_eq(out.lr, 2e-5);
+    ck_assert_uint_eq(out.seq, 1024);
+    ck_assert_uint_eq(out.parts, 3);
+    ck_assert_uint_eq(out.batch, 15); /* 16 rows, a multiple of 3 */
+    /* 100,001 - 1,025 held out = 98,976 tokens, 96 windows; ceil(2.5 * 96 / 15) */
+    ck_assert_uint_eq(out.steps, 16);
+    ck_assert_uint_eq(out.device_mem, (((uint64_t)4 << 30) / 3) >> 20 << 20);
+    in = given(), in.connect = "d", other.n_workers = 2;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &other, NULL), 0);
+    ck_assert_uint_eq(out.parts, 2);
+    ck_assert_uint_eq(out.workers, 0);
+    other = facts, other.n_tokens = 2050; /* 7 windows beside the one held out: fewer than a batch */
+    in = given(), in.parts = 2;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &other, NULL), 0);
+    ck_assert_uint_eq(out.batch, 6);
+}
+END_TEST
+
+START_TEST(resolved_options_resolve_to_themselves)
+{
+    struct eps_train_options in = given(), once, twice;
+    struct client_facts served = facts;
+
+    in.epochs = 3, in.workers = 2;
+    for (int connect = 0; connect < 2; connect++) {
+        ck_assert_int_eq(client_options_resolve(&once, &in, &served, NULL), 0);
+        ck_assert_int_eq(client_options_resolve(&twice, &once, &served, NULL), 0);
+        ck_assert_mem_eq(&once, &twice, sizeof once);
+        in = given(), in.connect = "d", served.n_workers = 4;
+    }
+}
+END_TEST
+
+START_TEST(at_least_a_window_is_held_out_and_none_with_data_of_its_own)
+{
+    struct eps_train_options options = given();
+
+    options.seq = 100;
+    ck_assert_uint_eq(client_options_n_train(&options, 1000), 899);
+    ck_assert_uint_eq(client_options_n_train(&options, 100000), 99000);
+    ck_assert_uint_eq(client_options_n_train(&options, 101), 0);
+    options.eval_data = "other.txt";
+    ck_assert_uint_eq(client_options_n_train(&options, 1000), 1000);
+}
+END_TEST
+
+/* One wrong option each: how to set it, and the words that the sentence must hold. */
+#define SET(name, statement)                                                                                           \
+    static void name(struct eps_train_options *o)                                                                      \
+    {                                                                                                                  \
+        statement;                                                                                                     \
+    }
+SET(lr_zero, o->lr = 0)
+SET(lr_negative, o->lr = -1)
+SET(lr_huge, o->lr = 1e9)
+SET(lr_infinite, o->lr = INFINITY)
+SET(min_lr_above, (o->lr = 1e-4, o->min_lr = 1e-3))
+SET(decay_negative, o->weight_decay = -0.1)
+SET(beta_one, o->beta2 = 1)
+SET(beta_negative, o->beta1 = -0.1)
+SET(epsilon_zero, o->epsilon = 0)
+SET(seq_long, o->seq = 257)
+SET(parts_many, o->parts = 65)
+SET(workers_many, o->workers = 65)
+SET(batch_odd, (o->batch = 7, o->parts = 2))
+SET(batch_huge, o->batch = UINT32_MAX)
+SET(batch_tokens, o->batch = 1 << 20)
+SET(microbatch_large, (o->batch = 8, o->parts = 2, o->microbatch = 5))
+SET(steps_and_epochs, (o->steps = 3, o->epochs = 1))
+SET(steps_huge, o->steps = UINT64_MAX)
+SET(epochs_zero, o->epochs = 0)
+SET(epochs_negative, o->epochs = -2)
+SET(epochs_huge, o->epochs = 1e300)
+SET(warmup_long, (o->steps = 3, o->warmup = 4))
+SET(eval_rare, (o->steps = 3, o->eval_every = 4))
+SET(connect_workers, (o->connect = "x", o->workers = 1))
+SET(connect_mem, (o->connect = "x", o->device_mem = 1 << 30))
+SET(connect_nobody, o->connect = "x")
+
+static const struct wrong {
+    void (*set)(struct eps_train_options *o);
+    int code;
+    const char *first, *second;
+} wrongs[] = {
+    {lr_zero, -EDOM, "--lr 0", "1e-12 and 10"},
+    {lr_negative, -EDOM, "--lr -1", ""},
+    {lr_huge, -EDOM, "--lr 1e+09", ""},
+    {lr_infinite, -EDOM, "--lr inf", ""},
+    {min_lr_above, -EDOM, "--min-lr 0.001", "--lr 0.0001"},
+    {decay_negative, -EDOM, "--weight-decay -0.1", "0 and 10"},
+    {beta_one, -EDOM, "--betas 0.9,1", "less than 1"},
+    {beta_negative, -EDOM, "--betas -0.1", ""},
+    {epsilon_zero, -EDOM, "--epsilon 0", ""},
+    {seq_long, -EDOM, "--seq 257", "256 positions"},
+    {parts_many, -EDOM, "--parts 65", "64"},
+    {workers_many, -EDOM, "--workers 65", "64"},
+    {batch_odd, -EDOM, "--batch 7", "choose 6"},
+    {batch_huge, -EDOM, "--batch 4294967295", "at most"},
+    {batch_tokens, -EDOM, "--batch 1048576", "--seq 256"},
+    {microbatch_large, -EDOM, "--microbatch 5", "4 rows"},
+    {steps_and_epochs, -EDOM, "--steps", "--epochs"},
+    {steps_huge, -EDOM, "--steps", "at most"},
+    {epochs_zero, -EDOM, "--epochs 0", ""},
+    {epochs_negative, -EDOM, "--epochs -2", ""},
+    {epochs_huge, -EDOM, "--epochs 1e+300", ""},
+    {warmup_long, -EDOM, "--warmup 4", "3 steps"},
+    {eval_rare, -EDOM, "--eval-every 4", "3 steps"},
+    {connect_workers, -EDOM, "--workers 1", "--connect"},
+    {connect_mem, -EDOM, "--device-mem", "--connect"},
+    {connect_nobody, -EAGAIN, "no worker", "eps-worker"},
+};
+
+START_TEST(a_wrong_option_is_refused_by_name_value_and_remedy)
+{
+    const struct wrong *wrong = &wrongs[_i];
+    struct eps_train_options in = given(), out;
+    struct error err = {0};
+
+    wrong->set(&in);
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, &err), wrong->code);
+    ck_assert_msg(strstr(err.text, wrong->first), "no \"%s\": %s", wrong->first, err.text);
+    ck_assert_msg(strstr(err.text, wrong->second), "no \"%s\": %s", wrong->second, err.text);
+}
+END_TEST
+
+START_TEST(data_shorter_than_its_windows_is_refused)
+{
+    struct eps_train_options in = given(), out;
+    struct client_facts few = facts;
+    struct error err = {0};
+
+    few.n_tokens = 2 * 257 - 1;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &few, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.text, "some.txt: 513 tokens are less than two windows"));
+    few.n_tokens = 2 * 257;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &few, &err), 0);
+    ck_assert_uint_eq(out.batch, 1);
+    in.eval_data = "e.txt", few.n_tokens = 257, few.n_eval_tokens = 256;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &few, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.text, "--eval-data e.txt: 256 tokens"));
+    few.n_eval_tokens = 257;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &few, &err), 0);
+    few.n_tokens = 256;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &few, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.text, "less than a window"));
+}
+END_TEST
+
+/* By hand, warmup 3 of 11 steps: 1/4, 2/4, 3/4, then the top, and eight steps of the way down. */
+START_TEST(the_rate_warms_up_and_falls)
+{
+    struct eps_train_options o = {.lr = 8, .min_lr = 0, .warmup = 3, .steps = 11, .schedule = EPS_SCHEDULE_LINEAR};
+    static const double linear[] = {2, 4, 6, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0};
+
+    for (uint64_t step = 0; step < 13; step++)
+        ck_assert_double_eq_tol(client_options_lr(&o, step), linear[step], 1e-14);
+    o.schedule = EPS_SCHEDULE_COSINE, o.min_lr = 2;
+    ck_assert_double_eq_tol(client_options_lr(&o, 2), 6, 1e-14);
+    ck_assert_double_eq_tol(client_options_lr(&o, 3), 8, 1e-14);
+    ck_assert_double_eq_tol(client_options_lr(&o, 7), 5, 1e-14);                 /* half way: the middle */
+    ck_assert_double_eq_tol(client_options_lr(&o, 5), 5 + 3 * sqrt(0.5), 1e-14); /* a quarter: cos 45 degrees */
+    ck_assert_double_eq_tol(client_options_lr(&o, 11), 2, 1e-14);
+    o.schedule = EPS_SCHEDULE_CONSTANT;
+    ck_assert_double_eq(client_options_lr(&o, 10), 8);
+    o.warmup = 0;
+    ck_assert_double_eq(client_options_lr(&o, 0), 8);
+}
+END_TEST
+
+START_TEST(the_machine_has_free_memory)
+{
+    ck_assert_uint_gt(client_options_free_bytes(), 1 << 20);
+    ck_assert_uint_eq(client_options_device_mem(100, 7), 1 << 20);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("options");
+    TCase *tests = tcase_create("options");
+    SRunner *runner = srunner_create(suite);
+
+    tcase_add_test(tests, what_is_left_to_choose_is_chosen_by_the_documented_rules);
+    tcase_add_test(tests, defaults_follow_the_model_the_workers_and_the_data);
+    tcase_add_test(tests, resolved_options_resolve_to_themselves);
+    tcase_add_test(tests, at_least_a_window_is_held_out_and_none_with_data_of_its_own);
+    tcase_add_loop_test(tests, a_wrong_option_is_refused_by_name_value_and_remedy, 0,
+                        (int)(sizeof wrongs / sizeof *wrongs));
+    tcase_add_test(tests, data_shorter_than_its_windows_is_refused);
+    tcase_add_test(tests, the_rate_warms_up_and_falls);
+    tcase_add_test(tests, the_machine_has_free_memory);
+    suite_add_tcase(suite, tests);
+    srunner_run_all(runner, CK_NORMAL);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
