@@ -14,6 +14,9 @@ int error_set(struct error *err, int code, const char *format, ...)
         va_start(args, format);
         vsnprintf(err->text, sizeof err->text, format, args);
         va_end(args);
+        for (char *c = err->text; *c; c++) /* a name in a file, say, may hold anything */
+            if ((unsigned char)*c < ' ' || *c == 0x7F)
+                *c = '?';
     }
     return code;
 }

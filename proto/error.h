@@ -14,7 +14,8 @@ struct error {
     char text[ERROR_TEXT_BYTES]; /* one sentence, no full stop, no newline; empty if nothing went wrong */
 };
 
-/* Writes the sentence and returns code, so that a check reads `return error_set(err, -EINVAL, "...")`. err may be NULL. */
+/* Writes the sentence and returns code, so that a check reads `return error_set(err, -EINVAL, "...")`. err may be NULL.
+ * Control characters become '?'; what does not fit is cut off. */
 int error_set(struct error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
 /* Puts "what: " in front of the sentence that is there: a file's name before what is wrong with its content. */
