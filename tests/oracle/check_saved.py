@@ -1,0 +1,55 @@
+"""Loads a model directory that we saved with transformers, and holds it against the one it came from.
+
+    python check_saved.py SAVED [ORIGIN]
+
+Nothing may be missing or left over; every tensor that transformers then has is bit for bit the file's. With ORIGIN
+(made by transformers, loaded by us and saved again) all tensors are equal and so are the logits. Exit status 0 or 1.
+"""
+import glob
+import os
+import sys
+
+import torch
+from safetensors import safe_open
+from transformers import GPT2LMHeadModel
+
+
+def load(folder):
+    model, info = GPT2LMHeadModel.from_pretrained(folder, dtype=torch.float32, output_loading_info=True)
+    for what in ("missing_keys", "unexpected_keys", "mismatched_keys"):
+        if info[what]:
+            sys.exit(f"{folder}: {what}: {sorted(info[what])}")
+    return model.eval()
+
+
+def stored(folder):
+    tensors = {}
+    for path in glob.glob(os.path.join(folder, "*.safetensors")):
+        with safe_open(path, "pt") as f:
+            tensors.update({name: f.get_tensor(name) for name in f.keys()})
+    return tensors
+
+
+def main(saved, origin=None):
+    ours = load(saved)
+    params = dict(ours.named_parameters())
+    files = stored(saved)
+    if set(files) != set(params):
+        sys.exit(f"{saved}: names differ: {sorted(set(files) ^ set(params))}")
+    for name, tensor in files.items():
+        if tensor.dtype != torch.float32 or not torch.equal(tensor, params[name]):
+            sys.exit(f"{saved}: {name} is not what transformers has of it")
+    if origin:
+        theirs = load(origin)
+        for name, p in theirs.named_parameters():
+            if not torch.equal(p, params[name]):
+                sys.exit(f"{name}: {(p - params[name]).abs().max().item():.3e} apart")
+        ids = torch.arange(2 * 11).view(2, 11) % theirs.config.vocab_size
+        with torch.no_grad():
+            if not torch.equal(theirs(input_ids=ids).logits, ours(input_ids=ids).logits):
+                sys.exit("equal tensors, but logits differ: config.json is not the same model")
+    print(f"{saved}: {len(files)} tensors equal" + (", logits equal" if origin else ""))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,71 @@
+"""Model directories as transformers writes them, with their logits in float64: tests/fixtures/{tied,untied,bf16,bare}.
+
+    python logits.py
+
+    tied     one file, no lm_head
+    untied   lm_head, n_inner, gelu in its erf form, scaled by layer, in several files with an index
+    bf16     weights in bfloat16
+    bare     GPT2Model alone: names without "transformer.", no head of its own
+
+Beside each: tokens.json with ids (rows, seq), and logits.f64, (rows, seq, vocabulary).
+Made with torch 2.15.0 and transformers 5.23.0.
+"""
+import json
+import os
+import shutil
+
+import numpy as np
+import torch
+from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
+
+import drawn
+
+FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures")
+ROWS, SEQ = 2, 13
+BASE = dict(n_embd=24, n_head=3, n_layer=2, n_positions=16, vocab_size=61, initializer_range=0.3, bos_token_id=0,
+            eos_token_id=0)
+MODELS = {
+    "tied": {},
+    "untied": dict(tie_word_embeddings=False, n_inner=40, n_layer=3, activation_function="gelu",
+                   scale_attn_by_inverse_layer_idx=True),
+    "bf16": dict(n_head=2),
+    "bare": dict(n_head=4),
+}
+
+
+def make(name):
+    torch.manual_seed(sum(name.encode()))
+    config = GPT2Config(**{**BASE, **MODELS[name]}, attn_implementation="eager")
+    model = GPT2LMHeadModel(config)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(torch.randn_like(p) * 0.1)    # so that no bias is zero and no norm is one
+    if name == "bf16":
+        model = model.to(torch.bfloat16)
+    folder = os.path.join(FIXTURES, name)
+    shutil.rmtree(folder, ignore_errors=True)
+    if name == "untied":
+        model.save_pretrained(folder, max_shard_size="40KB")
+    elif name == "bare":
+        model.transformer.save_pretrained(folder)
+    else:
+        model.save_pretrained(folder)
+
+    # What is on disk is what counts: read it back before computing.
+    again = GPT2LMHeadModel.from_pretrained(folder, attn_implementation="eager", dtype=torch.float64).eval()
+    for (_, p), (_, q) in zip(model.named_parameters(), again.named_parameters()):
+        assert torch.equal(p.double(), q)
+    ids, _ = drawn.minibatch(name, 0, ROWS, SEQ, config.vocab_size, 0)
+    with torch.no_grad():
+        logits = again(input_ids=torch.from_numpy(ids)).logits
+    assert logits.dtype == torch.float64
+    with open(os.path.join(folder, "tokens.json"), "w") as f:
+        json.dump({"rows": ROWS, "seq": SEQ, "vocabulary": config.vocab_size, "ids": ids.tolist()}, f)
+        f.write("\n")
+    logits.numpy().astype("<f8").tofile(os.path.join(folder, "logits.f64"))
+    print(name, sorted(os.listdir(folder)), float(logits.abs().max()))
+
+
+if __name__ == "__main__":
+    for which in MODELS:
+        make(which)

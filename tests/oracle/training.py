@@ -1,0 +1,250 @@
+"""Gradients and 20 training steps of three GPT-2 models by transformers and PyTorch: tests/fixtures/{a,b,c}.
+
+    python training.py [a] [b] [c]        minutes for c, seconds for the others
+
+What is committed, from float64 throughout: losses, and of each tensor's gradient and final weights its norm, a sample
+of its elements (all of them for the gradients of a and b), inner products with random signs (drawn.projections) and
+the distances of PyTorch's own fp32 runs from float64, which are the yardstick for ours. c_attn.bias stands as three
+pieces, q, k and v: the gradient of k is zero analytically, since softmax does not see what all keys have in common.
+
+Made with torch 2.15.0 and transformers 5.23.0 on the CPU.
+"""
+import json
+import os
+import sys
+import time
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import drawn
+
+FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures")
+N_STEPS, N_MINIBATCHES, N_PROJECTIONS, SAMPLE = 20, 4, 32, 1000
+BETAS, EPSILON, DECAY = (0.9, 0.999), 1e-8, 0.1
+
+SMALL = {"wte": 0.5, "wpe": 0.3, "lm_head": 0.5, "attn.c_attn": 0.6, "attn.c_proj": 0.4, "mlp.c_fc": 0.5,
+         "mlp.c_proj": 0.4, "norm": 0.4, "bias": 0.2}
+LARGE = {"wte": 0.07, "wpe": 0.05, "attn.c_attn": 0.1, "attn.c_proj": 0.05, "mlp.c_fc": 0.1, "mlp.c_proj": 0.05,
+         "norm": 0.2, "bias": 0.05}
+MODELS = {
+    "a": dict(n_embd=48, n_head=3, n_layer=2, n_positions=40, vocab_size=97, activation_function="gelu_new",
+              batch=8, seq=24, label_gap=7, lr=1e-3, scales=SMALL, full_gradient=True),
+    "b": dict(n_embd=40, n_head=5, n_layer=3, n_positions=32, vocab_size=131, activation_function="gelu", n_inner=72,
+              scale_attn_by_inverse_layer_idx=True, tie_word_embeddings=False,
+              batch=16, seq=19, label_gap=0, lr=1e-3, scales=SMALL, full_gradient=True),
+    "c": dict(n_embd=768, n_head=12, n_layer=2, n_positions=64, vocab_size=50257, activation_function="gelu_new",
+              batch=8, seq=17, label_gap=11, lr=3e-4, scales=LARGE, full_gradient=False),
+}
+OURS = ("batch", "seq", "label_gap", "lr", "scales", "full_gradient")
+
+
+def config_of(name):
+    return GPT2Config(**{k: v for k, v in MODELS[name].items() if k not in OURS}, attn_pdrop=0.0, embd_pdrop=0.0,
+                      resid_pdrop=0.0, bos_token_id=0, eos_token_id=0)
+
+
+def how_drawn(name, tensor):
+    """base and scale of a tensor's weights."""
+    scales = MODELS[name]["scales"]
+    if ".ln_" in tensor:
+        return (1.0, scales["norm"]) if tensor.endswith("weight") else (0.0, scales["bias"])
+    if tensor.endswith("bias"):
+        return 0.0, scales["bias"]
+    return 0.0, next(s for part, s in scales.items() if part + ".weight" in tensor)
+
+
+def model_of(name, dtype, attention="eager"):
+    model = GPT2LMHeadModel._from_config(config_of(name), attn_implementation=attention, dtype=torch.float32)
+    with torch.no_grad():
+        for tensor, p in model.named_parameters():
+            w = drawn.weights(f"{name}:{tensor}", p.numel(), *how_drawn(name, tensor))
+            p.copy_(torch.from_numpy(w).view_as(p))
+    return model.to(dtype).train()
+
+
+def minibatch_of(name, number):
+    m = MODELS[name]
+    ids, labels = drawn.minibatch(name, number, m["batch"], m["seq"], m["vocab_size"], m["label_gap"])
+    return torch.from_numpy(ids), torch.from_numpy(labels)
+
+
+def loss_of(model, ids, labels, n_valid):
+    """Sum over these rows, divided by the valid labels of the whole minibatch."""
+    logits = model(input_ids=ids, use_cache=False).logits
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=-100, reduction="sum") / n_valid
+
+
+def backward(model, ids, labels, n_runs=1):
+    """The gradient of the minibatch's mean loss, summed into .grad over n_runs equal runs of rows."""
+    n_valid, total = int((labels >= 0).sum()), 0.0
+    for i, l in zip(ids.chunk(n_runs), labels.chunk(n_runs)):
+        loss = loss_of(model, i, l, n_valid)
+        loss.backward()
+        total += loss.item()
+    return total
+
+
+def adamw(model, lr):
+    groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": DECAY},
+              {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=lr, betas=BETAS, eps=EPSILON, foreach=False)
+
+
+def train_adamw(name, dtype, attention="eager"):
+    model, losses = model_of(name, dtype, attention), []
+    optimizer = adamw(model, MODELS[name]["lr"])
+    for step in range(N_STEPS):
+        optimizer.zero_grad(set_to_none=True)
+        losses.append(backward(model, *minibatch_of(name, step % N_MINIBATCHES)))
+        optimizer.step()
+    return model, losses
+
+
+def train_adama(name, dtype, attention, n_parts):
+    """arXiv:2305.19982 with N = n_parts: both moments decay once, then each part's gradient and its square are added.
+    A tied tensor's parts are summed and squared once."""
+    model, losses = model_of(name, dtype, attention), []
+    lr, (b1, b2) = MODELS[name]["lr"], BETAS
+    tied = model.transformer.wte.weight if MODELS[name].get("tie_word_embeddings", True) else None
+    params = list(model.parameters())
+    moments = [(torch.zeros_like(p), torch.zeros_like(p)) for p in params]
+
+    def fold(m, v, g):
+        m.add_(g, alpha=1 - b1)
+        v.addcmul_(g, g, value=1 - b2)
+
+    for step in range(1, N_STEPS + 1):
+        for m, v in moments:
+            m.mul_(b1)
+            v.mul_(b2)
+        ids, labels = minibatch_of(name, (step - 1) % N_MINIBATCHES)
+        n_valid, total = int((labels >= 0).sum()), 0.0
+        model.zero_grad(set_to_none=True)
+        for i, l in zip(ids.chunk(n_parts), labels.chunk(n_parts)):
+            loss = loss_of(model, i, l, n_valid)
+            loss.backward()
+            total += loss.item()
+            for p, (m, v) in zip(params, moments):
+                if p is not tied:
+                    fold(m, v, p.grad)
+                    p.grad = None
+        losses.append(total)
+        with torch.no_grad():
+            for p, (m, v) in zip(params, moments):
+                if p is tied:
+                    fold(m, v, p.grad)
+                p.mul_(1 - lr * (DECAY if p.dim() > 1 else 0.0))
+                p.addcdiv_(m / (1 - b1**step), (v / (1 - b2**step)).sqrt_().add_(EPSILON), value=-lr)
+    return model, losses
+
+
+class Writer:
+    """Collects values.f64; each add returns its place, in elements."""
+
+    def __init__(self):
+        self.values, self.n = [], 0
+
+    def add(self, x):
+        first, self.n = self.n, self.n + x.size
+        self.values.append(np.ascontiguousarray(x, dtype="<f8"))
+        return first
+
+
+def pieces_of(tensor, x):
+    """A tensor (flat), or q, k and v of c_attn.bias: (suffix, first, elements)."""
+    if not tensor.endswith("c_attn.bias"):
+        return [("", 0, x)]
+    width = x.size // 3
+    return [("." + part, i * width, x[i * width:(i + 1) * width]) for i, part in enumerate("qkv")]
+
+
+def digest(writer, label, exact, singles, sample, start=None):
+    """exact: {tensor: float64 array}; singles: the same of each fp32 run; start: where training began."""
+    out = []
+    for tensor, x in exact.items():
+        path = pieces_of(tensor, x - start[tensor]) if start else None
+        others = [pieces_of(tensor, s[tensor].astype(np.float64)) for s in singles]
+        for k, (suffix, first, piece) in enumerate(pieces_of(tensor, x)):
+            text = f"{label}:{tensor}{suffix}"
+            at = drawn.sample(text + ":sample", piece.size, sample)
+            entry = {"tensor": tensor, "tensor_n": x.size, "piece": suffix[1:], "first": first, "n": piece.size,
+                     "norm": float(np.linalg.norm(piece)),
+                     "fp32_distances": [float(np.linalg.norm(o[k][2] - piece)) for o in others],
+                     **({"moved": float(np.linalg.norm(path[k][2]))} if start else {}),
+                     "n_sample": at.size, "sample": writer.add(piece[at])}
+            if at.size < piece.size:
+                entry["fp32_sample_distances"] = [float(np.linalg.norm((o[k][2] - piece)[at])) for o in others]
+                entry["projections"] = writer.add(drawn.projections(text + ":signs", piece, N_PROJECTIONS))
+            out.append(entry)
+    return out
+
+
+def arrays(model, what):
+    return {t: (p.grad if what == "grad" else p).detach().numpy().ravel().copy() for t, p in model.named_parameters()}
+
+
+def make(name):
+    began, m, writer = time.time(), MODELS[name], Writer()
+    folder = os.path.join(FIXTURES, name)
+    os.makedirs(folder, exist_ok=True)
+    config = config_of(name).to_dict()
+    keep = ("model_type", "n_embd", "n_head", "n_layer", "n_inner", "n_positions", "vocab_size",
+            "activation_function", "attn_pdrop", "embd_pdrop", "resid_pdrop", "layer_norm_epsilon",
+            "initializer_range", "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "tie_word_embeddings")
+    with open(os.path.join(folder, "config.json"), "w") as f:
+        json.dump({k: config[k] for k in keep if k in config}, f, indent=2)
+        f.write("\n")
+
+    ids, labels = minibatch_of(name, 0)
+    exact = model_of(name, torch.float64)
+    result = {"name": name, "made_with": f"torch {torch.__version__}", "batch": m["batch"], "seq": m["seq"],
+              "label_gap": m["label_gap"], "n_minibatches": N_MINIBATCHES, "n_steps": N_STEPS, "lr": m["lr"],
+              "beta1": BETAS[0], "beta2": BETAS[1], "epsilon": EPSILON, "weight_decay": DECAY,
+              "n_projections": N_PROJECTIONS,
+              "weights": [{"tensor": t, "shape": list(p.shape), "n": p.numel(),
+                           "base": how_drawn(name, t)[0], "scale": how_drawn(name, t)[1]}
+                          for t, p in exact.named_parameters()]}
+
+    # PyTorch's own fp32, three ways: attention spelled out, fused, and the minibatch row by row.
+    start, singles, losses = arrays(exact, "weights"), [], []
+    loss = backward(exact, ids, labels)
+    for attention, n_runs in (("eager", 1), ("sdpa", 1), ("eager", m["batch"])):
+        single = model_of(name, torch.float32, attention)
+        losses.append(backward(single, ids, labels, n_runs))
+        singles.append(arrays(single, "grad"))
+    result["gradient"] = {"loss": loss, "fp32_losses": losses,
+                          "pieces": digest(writer, f"{name}:gradient", arrays(exact, "grad"), singles,
+                                           1 << 62 if m["full_gradient"] else SAMPLE)}
+    del singles, single, exact
+    print(f"{name}: gradient after {time.time() - began:.0f} s", flush=True)
+
+    result["training"] = []
+    for optimizer, n_parts in (("adamw", 1), ("adama", 2), ("adama", 8)):
+        def run(dtype, attention):
+            model, losses = (train_adamw(name, dtype, attention) if optimizer == "adamw" else
+                             train_adama(name, dtype, attention, n_parts))
+            return arrays(model, "weights"), losses
+
+        singles, single_losses = zip(*(run(torch.float32, attention) for attention in ("eager", "sdpa")))
+        exact, losses = run(torch.float64, "eager")
+        label = f"{name}:{optimizer}{n_parts}"
+        result["training"].append({"optimizer": optimizer, "parts": n_parts, "losses": losses,
+                                   "fp32_losses": single_losses,
+                                   "pieces": digest(writer, label, exact, singles, SAMPLE, start)})
+        print(f"{label}: loss {losses[0]:.6f} -> {losses[-1]:.6f}, fp32 within "
+              f"{max(abs(a - b) for run in single_losses for a, b in zip(losses, run)):.1e}, "
+              f"{time.time() - began:.0f} s", flush=True)
+
+    with open(os.path.join(folder, "reference.json"), "w") as f:
+        json.dump(result, f, indent=1)
+        f.write("\n")
+    np.concatenate(writer.values).tofile(os.path.join(folder, "values.f64"))
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(2)
+    for which in sys.argv[1:] or MODELS:
+        make(which)

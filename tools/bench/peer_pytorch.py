@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""Trains GPT-2 on random tokens with PyTorch on the CPU and prints its speed: the peer that ours is measured against.
+
+    peer_pytorch.py --width 384 --layers 6 --heads 6 --vocabulary 256 --batch 8 --seq 256 --checkpoint on
+
+One JSON object per way of doing it (attention spelled out or fused where this PyTorch has it; each form of AdamW)
+and, last, the fastest again with "best": true. Works with Debian's python3-torch (1.13) and with current releases.
+
+The peer runs at its best: the script starts itself anew with OPENBLAS_CORETYPE unset (some machines force an old core
+by it: half the speed), OpenBLAS in front of the reference BLAS, AVX-512 kernels where the CPU has them, threads that
+do not spin for ever, and as many as asked for.
+"""
+import argparse
+import glob
+import itertools
+import json
+import os
+import statistics
+import sys
+import time
+
+
+def arguments():
+    p = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    for name, default in (("width", 384), ("layers", 6), ("heads", 6), ("vocabulary", 256), ("batch", 8), ("seq", 256),
+                          ("threads", os.cpu_count()), ("steps", 5), ("warmup", 2)):
+        p.add_argument("--" + name, type=int, default=default)
+    p.add_argument("--precision", choices=("fp32", "bf16"), default="fp32")
+    p.add_argument("--checkpoint", choices=("on", "off"), default="on", help="recompute each block in backward")
+    p.add_argument("--attention", choices=("all", "eager", "sdpa"), default="all")
+    p.add_argument("--optimizer", choices=("all", "loop", "foreach", "fused"), default="all")
+    return p.parse_args()
+
+
+def fair_environment(threads):
+    """Libraries read these when they load, so they must be there before Python starts."""
+    env = dict(os.environ, GOMP_SPINCOUNT="2000", OMP_NUM_THREADS=str(threads), PEER_ENVIRONMENT="set")
+    env.pop("OPENBLAS_CORETYPE", None)
+    with open("/proc/cpuinfo") as f:
+        if "avx512f" in f.read():
+            env["ATEN_CPU_CAPABILITY"] = "avx512"
+    openblas = glob.glob("/usr/lib/*/openblas-openmp")
+    if openblas:
+        env["LD_LIBRARY_PATH"] = ":".join(openblas + [env.get("LD_LIBRARY_PATH", "")]).rstrip(":")
+    return env
+
+
+options = arguments()
+if os.environ.get("PEER_ENVIRONMENT") != "set":
+    os.execve(sys.executable, [sys.executable] + sys.argv, fair_environment(options.threads))
+
+import torch  # noqa: E402
+import torch.nn as nn  # noqa: E402
+import torch.nn.functional as F  # noqa: E402
+from torch.utils.checkpoint import checkpoint  # noqa: E402
+
+HAS_SDPA = hasattr(F, "scaled_dot_product_attention")
+
+
+class Block(nn.Module):
+    def __init__(self, o, sdpa):
+        super().__init__()
+        self.heads, self.sdpa = o.heads, sdpa
+        self.ln_1, self.ln_2 = nn.LayerNorm(o.width), nn.LayerNorm(o.width)
+        self.c_attn, self.c_proj = nn.Linear(o.width, 3 * o.width), nn.Linear(o.width, o.width)
+        self.up, self.down = nn.Linear(o.width, 4 * o.width), nn.Linear(4 * o.width, o.width)
+        self.register_buffer("mask", torch.full((o.seq, o.seq), float("-inf")).triu(1), persistent=False)
+
+    def attention(self, x):
+        b, t, d = x.shape
+        q, k, v = (a.view(b, t, self.heads, -1).transpose(1, 2) for a in self.c_attn(x).split(d, dim=2))
+        if self.sdpa:
+            y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            y = ((q * (d // self.heads) ** -0.5) @ k.transpose(2, 3) + self.mask.to(q.dtype)).softmax(-1) @ v
+        return self.c_proj(y.transpose(1, 2).reshape(b, t, d))
+
+    def forward(self, x):
+        x = x + self.attention(self.ln_1(x))
+        return x + self.down(F.gelu(self.up(self.ln_2(x)), approximate="tanh"))
+
+
+class GPT2(nn.Module):
+    def __init__(self, o, sdpa):
+        super().__init__()
+        self.checkpoint = o.checkpoint == "on"
+        self.wte, self.wpe = nn.Embedding(o.vocabulary, o.width), nn.Embedding(o.seq, o.width)
+        self.blocks = nn.ModuleList(Block(o, sdpa) for _ in range(o.layers))
+        self.ln_f = nn.LayerNorm(o.width)
+        for p in self.parameters():
+            if p.dim() > 1:
+                nn.init.normal_(p, std=0.02)
+
+    def forward(self, ids, labels):
+        x = self.wte(ids) + self.wpe.weight[:ids.shape[1]]
+        for block in self.blocks:
+            x = checkpoint(block, x, use_reentrant=True, preserve_rng_state=False) if self.checkpoint else block(x)
+        logits = F.linear(self.ln_f(x), self.wte.weight)
+        return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
+
+
+def make_optimizer(model, kind):
+    groups = [{"params": [p for p in model.parameters() if p.dim() > 1], "weight_decay": 0.01},
+              {"params": [p for p in model.parameters() if p.dim() == 1], "weight_decay": 0.0}]
+    return torch.optim.AdamW(groups, lr=3e-4, **{"loop": {"foreach": False}, "foreach": {"foreach": True},
+                                                 "fused": {"fused": True}}[kind])
+
+
+def measure(o, attention, kind):
+    torch.manual_seed(1)
+    model = GPT2(o, attention == "sdpa").train()
+    optimizer = make_optimizer(model, kind)
+    tokens, times = torch.randint(o.vocabulary, (o.batch, o.seq + 1)), []
+    for _ in range(o.warmup + o.steps):
+        began = time.perf_counter()
+        optimizer.zero_grad(set_to_none=True)
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=o.precision == "bf16"):
+            loss = model(tokens[:, :-1], tokens[:, 1:])
+        loss.backward()
+        optimizer.step()
+        times.append(time.perf_counter() - began)
+    ms = statistics.median(times[o.warmup:]) * 1e3
+    return {"peer": "torch " + torch.__version__, "precision": o.precision, "checkpoint": o.checkpoint == "on",
+            "attention": attention, "optimizer": kind, "threads": torch.get_num_threads(),
+            "parameters": sum(p.numel() for p in model.parameters()), "loss": round(loss.item(), 4), "ms": round(ms, 1),
+            "best_ms": round(min(times[o.warmup:]) * 1e3, 1), "tokens_per_s": round(o.batch * o.seq / ms * 1e3, 1)}
+
+
+def ways(o):
+    attentions = ["eager", "sdpa"] if o.attention == "all" else [o.attention]
+    kinds = ["loop", "foreach", "fused"] if o.optimizer == "all" else [o.optimizer]
+    for attention, kind in itertools.product(attentions, kinds):
+        if attention == "sdpa" and not HAS_SDPA:
+            continue
+        try:    # fused AdamW on the CPU came with 2.4
+            make_optimizer(nn.Linear(1, 1), kind)
+        except (TypeError, RuntimeError):
+            continue
+        yield attention, kind
+
+
+def main():
+    torch.set_num_threads(options.threads)
+    results = []
+    for attention, kind in ways(options):
+        results.append(measure(options, attention, kind))
+        print(json.dumps(results[-1]), flush=True)
+    print(json.dumps(dict(min(results, key=lambda r: r["ms"]), best=True)), flush=True)
+
+
+main()
