@@ -1,0 +1,239 @@
+#!/usr/bin/env python3
+"""generate.py RELAY_PY [FOLDER] - writes the traces that test_relay replays, from the relay's executable specification.
+
+Two kinds, each event with the actions that the specification gives:
+  walks   a world of decent workers with faults (check_relay.py, beside relay.py, walks through it at random)
+  chaos   events without a world behind them: mostly possible, often stale, doubled, misnamed; steps that differ in their
+          units, visits, frozen ones and slices; several readers
+The walks are the shortest of each sort of setting, so that all sorts are there in little text. Then every mutant of
+check_relay.py is fed the events, to show that the traces tell it from the specification.
+"""
+import importlib.util
+import os
+import random
+import sys
+
+FILES, PER_FILE = (('walks', 6), ('chaos', 3)), 40
+
+
+def load(path, name):
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def load_both(relay_py):
+    """(relay, check_relay)"""
+    sys.dont_write_bytecode = True
+    relay = load(relay_py, 'relay')
+    return relay, load(os.path.join(os.path.dirname(relay_py), 'check_relay.py'), 'check_relay')
+
+
+def sliced(relay_class):
+    """Lets the visits differ in their slices: a further column of open."""
+    class Sliced(relay_class):
+        def on_open(self, t, visits, frozen, owners, slices=None):
+            before = self.t
+            super().on_open(t, visits, frozen, owners)
+            if self.t != before and slices:
+                self.names = tuple((v, p, s) for v in reversed(range(len(visits))) if visits[v] not in frozen
+                                   for p in range(self.config.parts) for s in range(slices[v]))
+    return Sliced
+
+
+class Chaos:
+    """Looks into the relay for what would be possible next, and mostly does that."""
+    def __init__(self, relay, seed):
+        self.rng = rng = random.Random(seed)
+        fenced = rng.random() < 0.3
+        parts = rng.randint(1, 3)
+        self.config = relay.Config(parts, 1, rng.randint(1, 3), rng.randint(1, 2),
+                                   'adamw' if fenced and parts > 1 else rng.choice(('adama', 'adamw')),
+                                   'fenced' if fenced else 'eager', rng.random() < 0.5, rng.random() < 0.6)
+        self.relay = sliced(relay.Relay)(self.config)
+        self.past = []
+        self.order = rng.choice((0.1, 0.4))               # how much of fold order there is in the contributions
+
+    def events(self, n):
+        for _ in range(n):
+            event = self.next()
+            if event:
+                self.past.append(event)
+                yield event
+                if self.relay.torn and self.rng.random() < 0.2:
+                    return
+
+    def next(self):
+        r, rng = self.relay, self.rng
+        x = rng.random()
+        if len(r.inbox) < 2 and x < 0.5:
+            return 'attached', rng.randrange(6)
+        if r.covered and r.inbox and x < 0.4:
+            return self.open()
+        if x < 0.02:
+            return rng.choice((('attached', rng.randrange(6)), self.open()))
+        if x < 0.03:
+            return 'lost', rng.randrange(6)
+        if x < 0.06:
+            return rng.choice((('save', rng.randrange(3)), ('released', rng.randrange(4), rng.randrange(6))))
+        if x < 0.12:
+            captured = [(i, u) for i, (_, _, c) in sorted(r.readers.items()) for u in sorted(c)]
+            return captured and ('released', *rng.choice(captured))
+        if x < 0.14 and self.past:
+            event = rng.choice(self.past[-40:])
+            return None if event[0] in ('folded', 'updated') else event
+        if x < 0.22:
+            return self.pull()
+        if x < 0.40 and not all(r.loss):
+            return self.loss()
+        if x < 0.65:
+            return r.jobs and ('folded', *rng.choice(sorted(r.jobs)), 'bad' if rng.random() < 0.02 else 'ok')
+        if x < 0.72:
+            return r.updating and ('updated', rng.choice(sorted(r.updating)))
+        return self.contribution()
+
+    def open(self):
+        r, rng = self.relay, self.rng
+        visits = r.visits
+        if rng.random() < 0.4 or not visits:
+            visits = tuple(rng.sample(range(5), rng.randint(1, 4)))
+            if rng.random() < 0.4:
+                visits += rng.choice(visits),
+        known = sorted(set(visits) | (set(r.version) if rng.random() < 0.1 else set()))
+        frozen = tuple(u for u in known if rng.random() < 0.15)
+        workers = sorted(r.inbox) if rng.random() < 0.95 else list(range(6))
+        parts = self.config.parts + (rng.random() < 0.02)
+        of_unit = {u: rng.randint(1, 2) for u in visits}
+        return ('open', r.t + (1 if rng.random() < 0.95 else rng.randrange(3)), visits, frozen,
+                tuple(rng.choice(workers or [0]) for _ in range(parts)), tuple(of_unit[u] for u in visits))
+
+    def spoil(self, x, top):
+        return x if self.rng.random() < 0.97 else self.rng.randrange(top)
+
+    def pull(self):
+        r, rng = self.relay, self.rng
+        if rng.random() < 0.05 or not r.inbox or not r.visits:
+            return 'pull', rng.randrange(6), r.t + rng.choice((0, 1, -1, 2)), rng.randrange(6)
+        return 'pull', rng.choice(sorted(r.inbox)), r.t + rng.randrange(2), rng.choice(r.visits)
+
+    def loss(self):
+        r, rng = self.relay, self.rng
+        if not r.owner or r.tail is not None and rng.random() < 0.9:
+            return None
+        open_parts = [p for p in range(len(r.owner)) if not r.loss[p]]
+        if not open_parts and rng.random() < 0.8:
+            return None
+        p = rng.choice(open_parts or range(len(r.owner)))
+        w = rng.randrange(6) if r.owner[p] is None else r.owner[p]
+        return ('loss', self.spoil(w, 6), self.spoil(r.t, r.t + 2), self.spoil(p, 4), self.spoil(r.attempt[p], 3),
+                'bad' if rng.random() < 0.03 else 'ok')
+
+    def contribution(self):
+        r, rng = self.relay, self.rng
+        todo = [n for n in r.names if n not in r.folded]
+        if not r.names or r.covered and rng.random() < 0.9:
+            return None
+        v, p, s = rng.choice(r.names) if rng.random() < 0.05 or not todo else todo[min(int(rng.expovariate(self.order)), len(todo) - 1)]
+        if not r.loss[p] and rng.random() < 0.9:
+            return None
+        w = rng.randrange(6) if r.owner[p] is None else r.owner[p]
+        free = [k for k, cell in enumerate(r.inbox.get(w, [])) if k and not cell]
+        k = rng.choice(free) if free and rng.random() < 0.93 else rng.choice((0, 0, 0, 1, 2, 4))
+        return ('contribution', self.spoil(w, 6), self.spoil(r.t, r.t + 2), self.spoil(v, 5), self.spoil(p, 4),
+                self.spoil(s, 3), self.spoil(r.attempt[p], 3), k)
+
+
+def chaos(relay, seed, n=0):
+    """Lines of one trace."""
+    world = Chaos(relay, seed)
+    lines = [relay.config_to_text(world.config)]
+    for event in world.events(n or world.rng.randint(80, 260)):
+        lines.append(relay.to_text(event))
+        lines += ['  ' + relay.to_text(a) for a in world.relay.feed(event)]
+    return lines
+
+
+def walk(check_relay, seed):
+    return check_relay.walk(check_relay.big(seed), seed, trace=True)[1]
+
+
+def select_walks(check_relay, n):
+    """The shortest that are not too short, as many of each sort."""
+    sorts = {}
+    for seed in range(n * 12):
+        c = check_relay.big(seed).config
+        sorts.setdefault((c.optimizer, c.commit, c.deterministic, c.replay, c.parts > 1), []).append(seed)
+    chosen, share = [], n // len(sorts) + 1
+    for _, seeds in sorted(sorts.items()):
+        traces = [walk(check_relay, seed) for seed in seeds[:6 * share]]
+        chosen += sorted((x for x in traces if len(x) > 100), key=len)[:share]
+    random.Random(0).shuffle(chosen)
+    return chosen[:n]
+
+
+def parse(relay, line):
+    """As the specification's from_text, with the slices of open."""
+    event = relay.from_text(line)
+    words = line.split()
+    return event + (tuple(map(int, words[5].split(','))),) if event[0] == 'open' and len(words) > 5 else event
+
+
+def differs(relay, mutant, trace):
+    """Place of the first line where the mutant does something else."""
+    r = sliced(mutant)(relay.config_from_text(trace[0]))
+    i = 1
+    while i < len(trace):
+        expected = []
+        event = i
+        while i + 1 < len(trace) and trace[i + 1][0] == ' ':
+            i += 1
+            expected.append(trace[i])
+        i += 1
+        try:
+            if ['  ' + relay.to_text(a) for a in r.feed(parse(relay, trace[event]))] != expected:
+                return event
+        except (KeyError, IndexError, ValueError, TypeError):
+            return event
+    return None
+
+
+def select_chaos(relay, mutants, n):
+    """The first ones; but at least three that tell each mutant from the specification."""
+    def add(seed):
+        trace = chaos(relay, seed)
+        tells = [m for m in mutants if differs(relay, m, trace) is not None]
+        if seed < n - 2 * len(mutants) or any(caught[m] < 3 for m in tells):
+            chosen.append(trace)
+            for m in tells:
+                caught[m] += 1
+    chosen, seed, caught = [], 0, dict.fromkeys(mutants, 0)
+    while len(chosen) < n and (seed < n or min(caught.values()) < 3):
+        add(seed)
+        seed += 1
+    while len(chosen) < n:
+        chosen.append(chaos(relay, seed))
+        seed += 1
+    return chosen
+
+
+def main():
+    if len(sys.argv) not in (2, 3):
+        sys.exit(__doc__)
+    relay, check_relay = load_both(sys.argv[1])
+    folder = sys.argv[2] if len(sys.argv) == 3 else os.path.dirname(os.path.abspath(__file__))
+    traces = {'walks': select_walks(check_relay, FILES[0][1] * PER_FILE),
+              'chaos': select_chaos(relay, check_relay.MUTANTS, FILES[1][1] * PER_FILE)}
+    for kind, n in FILES:
+        for i in range(n):
+            with open(os.path.join(folder, '%s-%d.trace' % (kind, i)), 'w') as f:
+                for trace in traces[kind][i * PER_FILE:(i + 1) * PER_FILE]:
+                    f.write('\n'.join(trace) + '\n\n')
+    for mutant in check_relay.MUTANTS:
+        caught = [kind for kind, _ in FILES for trace in traces[kind] if differs(relay, mutant, trace) is not None]
+        print('%-14s caught by %3d walks, %3d chaos' % (mutant.__name__, caught.count('walks'), caught.count('chaos')))
+
+
+if __name__ == '__main__':
+    main()
