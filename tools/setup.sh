@@ -1,0 +1,49 @@
+#!/usr/bin/env bash
+# Installs what building needs and this machine lacks, from Debian's packages; with --tests, what testing needs too.
+# Says nothing when nothing is missing. Uses sudo when it is not run by root.
+set -euo pipefail
+
+build=(build-essential cmake ninja-build pkg-config
+       libuv1-dev libnanomsg-dev libhwloc-dev libdnnl-dev libjansson-dev check)
+tests=(clang clang-format)
+
+case "${1-}" in
+"") wanted=("${build[@]}") ;;
+--tests) wanted=("${build[@]}" "${tests[@]}") ;;
+--help | -h) echo "usage: tools/setup.sh [--tests]"; exit ;;
+*) echo "setup.sh: unknown option $1; usage: tools/setup.sh [--tests]" >&2; exit 2 ;;
+esac
+
+installed() {
+    dpkg-query -W -f='${db:Status-Abbrev}' "$1" 2>/dev/null | grep -q '^.i'
+}
+
+if ! command -v apt-get dpkg-query >/dev/null; then
+    echo "setup.sh: this needs Debian's apt; on another system install yourself: ${wanted[*]}" >&2
+    exit 1
+fi
+missing=()
+for package in "${wanted[@]}"; do
+    installed "$package" || missing+=("$package")
+done
+[ ${#missing[@]} -gt 0 ] || exit 0
+
+as_root=()
+if [ "$(id -u)" -ne 0 ]; then
+    if ! command -v sudo >/dev/null; then
+        echo "setup.sh: not root and no sudo; as root: apt-get install ${missing[*]}" >&2
+        exit 1
+    fi
+    as_root=(sudo)
+fi
+
+echo "Installing ${missing[*]}"
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
+if ! "${as_root[@]}" apt-get update >"$log" 2>&1 ||
+    ! "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends "${missing[@]}" \
+        >"$log" 2>&1; then
+    tail -n 20 "$log" >&2
+    echo "setup.sh: apt-get failed; try: apt-get update && apt-get install ${missing[*]}" >&2
+    exit 1
+fi

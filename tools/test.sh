@@ -1,0 +1,124 @@
+#!/usr/bin/env bash
+# Everything a change must pass, from a bare Debian 12 on: format, headers that compile alone, and the tests of each
+# preset. The last line is "N passed, N failed"; the exit status is 0 if nothing failed. What the programs printed is
+# in build/test-PRESET.log.
+#
+# usage: tools/test.sh [PRESET...]      presets: debug asan tsan clang release; all of them by default
+set -uo pipefail
+cd "$(dirname "$0")/.." || exit 1
+
+all_presets=(debug asan tsan clang release)
+case "${1-}" in
+--help | -h) sed -n '2,7s/^# \{0,1\}//p' "$0"; exit ;;
+esac
+presets=("${@:-${all_presets[@]}}")
+for preset in "${presets[@]}"; do
+    if [[ " ${all_presets[*]} " != *" $preset "* ]]; then
+        echo "test.sh: $preset is not one of: ${all_presets[*]}" >&2
+        exit 2
+    fi
+done
+
+passed=0 failed=0 skipped=0
+
+# count NAME PASSED FAILED SKIPPED: one line of the report, added to the sums
+count() {
+    passed=$((passed + $2)) failed=$((failed + $3)) skipped=$((skipped + $4))
+    printf '%-8s %5d ok, %d not, %d s\n' "$1" "$2" "$3" $((SECONDS - began))
+}
+
+# Sources whose names end in one of $@.
+sources() {
+    find client device eps proto tests tools -type f -name "*.$1" -o -type f -name "*.${2-$1}" | sort
+}
+
+check_format() {
+    sources c h | xargs clang-format --dry-run -Werror
+}
+
+check_headers() {
+    local header rc=0
+    while read -r header; do
+        echo "#include \"$header\"" |
+            gcc -std=gnu11 -D_GNU_SOURCE -I. -Wall -Wextra -Wshadow -Wconversion -Werror -fsyntax-only -x c - || rc=1
+    done < <(sources h)
+    return $rc
+}
+
+# summarise LOG: "passed failed skipped" of what `ctest -V` printed. The unit is one test of Check, as in its line
+# "100%: Checks: 8, Failures: 0, Errors: 0"; a program without such a line, or one that fails after it, counts as one.
+summarise() {
+    awk '
+        match($0, /^[0-9]+: [0-9]+%: Checks: [0-9]+, Failures: [0-9]+, Errors: [0-9]+/) {
+            split(substr($0, 1, RLENGTH), field, /[^0-9]+/)
+            checks[field[1]] += field[3]; bad[field[1]] += field[4] + field[5]
+        }
+        match($0, /^ *[0-9]+\/[0-9]+ Test +#[0-9]+: /) {
+            split(substr($0, 1, RLENGTH), field, "#")
+            id = field[2] + 0
+            ok = checks[id] - bad[id]
+            if (/\*\*\*Skipped/) { skipped++; next }
+            failed += bad[id]
+            passed += ok
+            if (/ Passed /) { if (!checks[id]) passed++ }
+            else if (!bad[id]) failed++
+            programs++
+        }
+        END { print passed + 0, failed + (programs || skipped ? 0 : 1), skipped + 0 } # no test at all is a failure' "$1"
+}
+
+# Thread sanitizers of this age cannot stand addresses that are too random.
+steady() {
+    if setarch -R true 2>/dev/null; then
+        setarch -R "$@"
+    else
+        "$@"
+    fi
+}
+
+# Release and asan run everything; the others leave out what is labelled long, which would only be slow there.
+run_preset() {
+    local preset=$1 log=build/test-$1.log
+    local -a subset=() totals
+    case $preset in
+    debug | tsan | clang) subset=(-LE long) ;;
+    esac
+
+    mkdir -p build
+    if ! { cmake --preset "$preset" && cmake --build --preset "$preset"; } >"$log" 2>&1; then
+        grep -v "^\[" "$log" | tail -n 40
+        count "$preset" 0 1 0
+        return
+    fi
+    steady ctest --preset "$preset" -V "${subset[@]}" >"$log" 2>&1
+    read -ra totals < <(summarise "$log")
+    if [ "${totals[1]}" -ne 0 ]; then
+        grep -E '^[0-9]+: .*:[FE]:|ERROR: .*Sanitizer|WARNING: ThreadSanitizer|runtime error|\*\*\*' "$log" |
+            head -n 40
+        echo "$preset: the whole output is in $log"
+    fi
+    count "$preset" "${totals[@]}"
+}
+
+# check NAME COMMAND: one test by itself
+check() {
+    local name=$1
+    shift
+    began=$SECONDS
+    if "$@"; then
+        count "$name" 1 0 0
+    else
+        count "$name" 0 1 0
+    fi
+}
+
+tools/setup.sh --tests || exit 1
+check format check_format
+check headers check_headers
+for preset in "${presets[@]}"; do
+    began=$SECONDS
+    run_preset "$preset"
+done
+
+echo "$passed passed, $failed failed$([ $skipped -eq 0 ] || echo ", $skipped skipped")"
+[ $failed -eq 0 ]
