@@ -1,0 +1,254 @@
+#include "eps/store.h"
+#include "eps/team.h"
+#include "proto/safetensors.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Where each tensor's pieces lie. Those of one tensor follow each other in the model's list, in order of rows. */
+struct places {
+    uint32_t *first_piece; /* (n_tensors + 1) */
+    uint64_t *at;          /* (n_pieces) elements from the segment's start */
+};
+
+static void free_places(struct places *places)
+{
+    free(places->first_piece);
+    free(places->at);
+}
+
+static int find_places(struct places *out, const struct model *model, struct error *err)
+{
+    *out = (struct places){.first_piece = calloc(model->n_tensors + 1, sizeof *out->first_piece),
+                           .at = calloc(model->n_pieces + 1, sizeof *out->at)};
+    if (!out->first_piece || !out->at) {
+        free_places(out);
+        return error_set(err, -ENOMEM, "no memory for a table of %u tensors", model->n_tensors);
+    }
+    for (uint32_t u = 0; u < model->n_units; u++)
+        for (uint32_t i = 0; i < model->units[u].n_pieces; i++) {
+            const uint32_t p = model->units[u].first_piece + i;
+            out->at[p] = model->units[u].offset + model->pieces[p].offset;
+            if (model->pieces[p].first_row == 0)
+                out->first_piece[model->pieces[p].tensor] = p;
+        }
+    out->first_piece[model->n_tensors] = model->n_pieces;
+    return 0;
+}
+
+/* One piece to be read, for the threads. */
+struct read {
+    float *out;
+    const struct safetensors_entry *entry;
+    uint64_t first;
+};
+
+static void read_range(void *data, size_t begin, size_t n)
+{
+    const struct read *r = data;
+
+    safetensors_read(r->out + begin, r->entry, r->first + begin, n);
+}
+
+/* Reads run by run, at most this many elements (64 KiB) on the stack. */
+enum { COMPARED = 16384 };
+
+static bool is_equal(const float *weights, const struct safetensors_entry *entry, uint64_t first, uint64_t n)
+{
+    float other[COMPARED];
+
+    for (uint64_t done = 0; done < n; done += COMPARED) {
+        const uint64_t now = n - done < COMPARED ? n - done : COMPARED;
+        safetensors_read(other, entry, first + done, now);
+        if (memcmp(weights + done, other, now * sizeof *other) != 0)
+            return false;
+    }
+    return true;
+}
+
+struct loading {
+    struct eps_store *store;
+    struct places places;
+    bool *seen;                           /* (n_tensors) */
+    const struct safetensors_entry *head; /* of a tied model: lm_head.weight, compared at the end */
+};
+
+/* GPT-2's causal masks, which old files carry: "h.0.attn.bias", "transformer.h.11.attn.masked_bias". */
+static bool is_mask(const char *name)
+{
+    unsigned layer;
+    int n = 0;
+
+    if (strncmp(name, "transformer.", 12) == 0)
+        name += 12;
+    if (sscanf(name, "h.%u.attn.%n", &layer, &n) != 1 || n == 0)
+        return false;
+    return strcmp(name + n, "bias") == 0 || strcmp(name + n, "masked_bias") == 0;
+}
+
+static bool has_shape(const struct safetensors_entry *entry, const struct model_tensor *tensor)
+{
+    return entry->n_dims == tensor->n_dims && entry->shape[0] == tensor->shape[0] &&
+           (entry->n_dims < 2 || entry->shape[1] == tensor->shape[1]);
+}
+
+/* "3 x 4" */
+static const char *shape_text(char out[64], const uint64_t *shape, uint32_t n_dims)
+{
+    int n = 0;
+
+    snprintf(out, 64, "no dimension");
+    for (uint32_t i = 0; i < n_dims && n < 40; i++)
+        n += snprintf(out + n, 64 - (size_t)n, "%s%" PRIu64, i ? " x " : "", shape[i]);
+    return out;
+}
+
+static int check_entry(const struct safetensors_entry *entry, const struct model_tensor *tensor, struct error *err)
+{
+    char got[64], want[64];
+
+    if (!has_shape(entry, tensor))
+        return error_set(err, -EINVAL, "%s is %s, the model's is %s; is this the config.json of these weights?",
+                         entry->name, shape_text(got, entry->shape, entry->n_dims),
+                         shape_text(want, tensor->shape, tensor->n_dims));
+    if (entry->type == SAFETENSORS_OTHER)
+        return error_set(err, -EINVAL, "%s is of a type that is not read here; F32, F16 and BF16 are", entry->name);
+    return 0;
+}
+
+static int load_tensor(struct loading *loading, const struct safetensors_entry *entry, uint32_t index,
+                       struct error *err)
+{
+    const struct model *model = loading->store->model;
+    const struct model_tensor *tensor = &model->tensors[index];
+    float *weights = loading->store->weights.base;
+
+    int rc = check_entry(entry, tensor, err);
+    if (rc != 0)
+        return rc;
+    if (loading->seen[index])
+        return error_set(err, -EINVAL, "%s comes twice; which of the two is meant?", tensor->name);
+    loading->seen[index] = true;
+    for (uint32_t p = loading->places.first_piece[index]; p < model->n_pieces; p++) {
+        const struct model_piece *piece = &model->pieces[p];
+        if (piece->tensor != index)
+            break;
+        struct read read = {weights + loading->places.at[p], entry, piece->first_row * tensor->shape[1]};
+        eps_team_run(piece->n, read_range, &read);
+        if (!eps_optimizer_is_finite(read.out, piece->n))
+            return error_set(err, -EINVAL, "%s has a value that is not finite", entry->name);
+    }
+    return 0;
+}
+
+static int load_entry(struct loading *loading, const struct safetensors_entry *entry, struct error *err)
+{
+    const struct model *model = loading->store->model;
+    const struct model_tensor *tensor = model_find(model, entry->name);
+
+    if (tensor)
+        return load_tensor(loading, entry, (uint32_t)(tensor - model->tensors), err);
+    if (is_mask(entry->name))
+        return 0;
+    if (model->config.tied && strcmp(entry->name, "lm_head.weight") == 0) {
+        if (loading->head)
+            return error_set(err, -EINVAL, "%s comes twice; which of the two is meant?", entry->name);
+        loading->head = entry;
+        return 0;
+    }
+    return error_set(err, -EINVAL, "%s is no tensor of this model; is this the config.json of these weights?",
+                     entry->name);
+}
+
+/* A tied head may be written out, as long as it says the same. */
+static int check_head(const struct loading *loading, struct error *err)
+{
+    const struct model *model = loading->store->model;
+    const struct model_tensor *wte = model_find(model, "transformer.wte.weight");
+    const uint32_t index = (uint32_t)(wte - model->tensors);
+    const float *weights = loading->store->weights.base;
+
+    if (!loading->head)
+        return 0;
+    int rc = check_entry(loading->head, wte, err);
+    for (uint32_t p = loading->places.first_piece[index]; rc == 0 && p < model->n_pieces; p++) {
+        const struct model_piece *piece = &model->pieces[p];
+        if (piece->tensor != index)
+            break;
+        if (!is_equal(weights + loading->places.at[p], loading->head, piece->first_row * wte->shape[1], piece->n))
+            rc = error_set(err, -EINVAL,
+                           "lm_head.weight differs from wte.weight, though config.json ties them "
+                           "(tie_word_embeddings); set that to false to train them apart");
+    }
+    return rc;
+}
+
+static int check_all_seen(const struct loading *loading, struct error *err)
+{
+    const struct model *model = loading->store->model;
+
+    for (uint32_t i = 0; i < model->n_tensors; i++)
+        if (!loading->seen[i])
+            return error_set(err, -EINVAL, "%s is missing; are all files of these weights there?",
+                             model->tensors[i].name);
+    return 0;
+}
+
+int eps_store_load(struct eps_store *store, const int *fds, unsigned n_fds, struct error *err)
+{
+    struct loading loading = {.store = store};
+    struct safetensors *files = calloc(n_fds ? n_fds : 1, sizeof *files);
+    unsigned n_open = 0;
+
+    loading.seen = calloc(store->model->n_tensors, sizeof *loading.seen);
+    int rc = files && loading.seen ? find_places(&loading.places, store->model, err)
+                                   : error_set(err, -ENOMEM, "no memory for a list of weights");
+    if (rc != 0)
+        goto out;
+    for (; rc == 0 && n_open < n_fds; n_open += rc == 0)
+        rc = safetensors_open(&files[n_open], fds[n_open], err);
+    for (unsigned i = 0; rc == 0 && i < n_fds; i++)
+        for (size_t k = 0; rc == 0 && k < files[i].n_entries; k++)
+            rc = load_entry(&loading, &files[i].entries[k], err);
+    if (rc == 0)
+        rc = check_all_seen(&loading, err);
+    if (rc == 0)
+        rc = check_head(&loading, err);
+    free_places(&loading.places);
+    while (n_open > 0)
+        safetensors_close(&files[--n_open]);
+out:
+    free(loading.seen);
+    free(files);
+    return rc;
+}
+
+int eps_store_write(const struct eps_store *store, int fd, struct error *err)
+{
+    const struct model *model = store->model;
+    const float *weights = store->weights.base;
+    struct safetensors_plan *plan = calloc(model->n_tensors, sizeof *plan);
+    struct safetensors_writer writer;
+    struct places places = {0};
+
+    int rc = plan ? find_places(&places, model, err) : error_set(err, -ENOMEM, "no memory for a list of weights");
+    if (rc != 0)
+        goto out;
+    for (uint32_t i = 0; i < model->n_tensors; i++) {
+        const struct model_tensor *tensor = &model->tensors[i];
+        plan[i] = (struct safetensors_plan){tensor->name, tensor->n_dims, {tensor->shape[0], tensor->shape[1]}};
+    }
+    rc = safetensors_begin(&writer, fd, plan, model->n_tensors, err);
+    for (uint32_t i = 0; rc == 0 && i < model->n_tensors; i++)
+        for (uint32_t p = places.first_piece[i]; rc == 0 && p < model->n_pieces && model->pieces[p].tensor == i; p++)
+            rc = safetensors_append(&writer, weights + places.at[p], model->pieces[p].n, err);
+    if (rc == 0)
+        rc = safetensors_end(&writer, err);
+    free_places(&places);
+out:
+    free(plan);
+    return rc;
+}
