@@ -123,4 +123,9 @@ int eps_mem(const char *address, void (*on_memory)(void *user, const struct eps_
 /* Ends its job, if it has one, and itself; returns when it is gone. */
 int eps_stop(const char *address, struct eps_error *error);
 
+/* "2GiB", "512MiB", "1000" in bytes. -EDOM with a sentence that names the option. */
+int eps_parse_bytes(uint64_t *out, const char *option, const char *text, struct eps_error *error);
+/* "1.4 GiB"; returns out. */
+const char *eps_format_bytes(char out[24], uint64_t bytes);
+
 #endif

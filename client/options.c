@@ -136,11 +136,16 @@ static int resolve_shape(struct eps_train_options *o, const struct client_facts 
     return 0;
 }
 
-static int check_batch(const struct eps_train_options *o, struct error *err)
+int client_options_check_batch(uint32_t batch, uint32_t seq, struct error *err)
 {
-    if (o->batch > MAX_BATCH || (uint64_t)o->batch * o->seq > MAX_TOKENS)
-        return error_set(err, -EDOM, "--batch %u of --seq %u: a minibatch has at most %d rows and %d tokens", o->batch,
-                         o->seq, MAX_BATCH, MAX_TOKENS);
+    if (batch <= MAX_BATCH && (uint64_t)batch * seq <= MAX_TOKENS)
+        return 0;
+    return error_set(err, -EDOM, "--batch %u of --seq %u: a minibatch has at most %d rows and %d tokens", batch, seq,
+                     MAX_BATCH, MAX_TOKENS);
+}
+
+static int check_parts(const struct eps_train_options *o, struct error *err)
+{
     if (o->batch % o->parts)
         return error_set(err, -EDOM, "--batch %u is not a multiple of --parts %u: choose %u", o->batch, o->parts,
                          o->batch < o->parts ? o->parts : o->batch - o->batch % o->parts);
@@ -204,7 +209,9 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
     const uint64_t n_windows = (n_train - 1) / out->seq;
     if (out->batch == 0)
         out->batch = client_options_batch(out->seq, out->parts, n_windows);
-    rc = check_batch(out, err);
+    rc = client_options_check_batch(out->batch, out->seq, err);
+    if (!rc)
+        rc = check_parts(out, err);
     return rc ? rc : resolve_length(out, n_windows, err);
 }
 

@@ -37,6 +37,9 @@ double client_options_lr(const struct eps_train_options *options, uint64_t step)
 /* Rows of a minibatch: about 16 Ki tokens, a multiple of n_parts, no more than n_windows where that leaves one each. */
 uint32_t client_options_batch(uint32_t seq, uint32_t n_parts, uint64_t n_windows);
 
+/* Limits of a minibatch: -EDOM. */
+int client_options_check_batch(uint32_t batch, uint32_t seq, struct error *err);
+
 /* For each of n workers: half of the memory that is free, divided by them, rounded down to MiB. */
 uint64_t client_options_device_mem(uint64_t free_bytes, uint32_t n_workers);
 

@@ -1,0 +1,88 @@
+#include "client/job.h"
+
+#include <errno.h>
+#include <inttypes.h>
+
+static uint32_t *buffer_ids(const struct client_job *job, unsigned buffer)
+{
+    return (uint32_t *)job->data.base + (size_t)buffer * 2 * job->batch * job->seq;
+}
+
+int client_job_open(struct client_job *job, struct client_link *link, struct message *request,
+                    const struct client_model *model, int output_fd, struct error *err)
+{
+    int fds[SESSION_MAX_FDS], fd;
+    unsigned n_fds = 0;
+    struct message m;
+
+    *job = (struct client_job){.link = link, .batch = request->job.batch, .seq = request->job.seq};
+    job->data.fd = -1;
+    request->job.fresh = model->n_weights == 0;
+    request->job.output = output_fd >= 0;
+    fds[n_fds++] = model->config_fd;
+    if (output_fd >= 0)
+        fds[n_fds++] = output_fd;
+    for (unsigned i = 0; i < model->n_weights; i++)
+        fds[n_fds++] = model->weight_fds[i];
+    client_link_send_fds(link, request, fds, n_fds);
+    int rc = client_link_expect(link, MESSAGE_JOB_OPENED, &m, &fd, err);
+    if (rc)
+        return rc;
+    const uint64_t bytes = (uint64_t)2 * 2 * sizeof(uint32_t) * job->batch * job->seq;
+    if (fd < 0 || m.job_opened.data_bytes < bytes)
+        return error_set(err, -EPROTO, "the daemon opened the job with %" PRIu64 " bytes for data, not %" PRIu64,
+                         fd < 0 ? 0 : m.job_opened.data_bytes, bytes);
+    job->n_parameters = m.job_opened.n_parameters;
+    return segment_attach(&job->data, fd, (size_t)bytes, SEGMENT_READ_WRITE, err);
+}
+
+int client_job_close(struct client_job *job, struct error *err)
+{
+    struct message m;
+
+    client_link_send(job->link, &(struct message){.kind = MESSAGE_CLOSE});
+    return client_link_expect(job->link, MESSAGE_CLOSE, &m, NULL, err);
+}
+
+void client_job_free(struct client_job *job)
+{
+    if (job->link)
+        segment_close(&job->data);
+    *job = (struct client_job){0};
+}
+
+int client_job_put(struct client_job *job, unsigned buffer, uint32_t row, const struct client_windows *windows,
+                   uint64_t k, struct error *err)
+{
+    uint32_t *ids = buffer_ids(job, buffer), *labels = ids + (size_t)job->batch * job->seq;
+    const size_t at = (size_t)row * job->seq;
+
+    return client_windows_read(windows, ids + at, labels + at, k, err);
+}
+
+int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job, const struct client_windows *windows,
+                        unsigned buffer, struct error *err)
+{
+    double sum = 0;
+
+    *n_tokens = 0;
+    for (uint64_t first = 0; first < windows->n;) {
+        const uint64_t left = windows->n - first;
+        const uint32_t n_rows = left < job->batch ? (uint32_t)left : job->batch;
+        struct message m = {.kind = MESSAGE_EVALUATE, .evaluate = {.buffer = buffer, .n_rows = n_rows}};
+        for (uint32_t row = 0; row < n_rows; row++) {
+            int rc = client_job_put(job, buffer, row, windows, first + row, err);
+            if (rc)
+                return rc;
+        }
+        client_link_send(job->link, &m);
+        int rc = client_link_expect(job->link, MESSAGE_EVALUATED, &m, NULL, err);
+        if (rc)
+            return rc;
+        sum += m.evaluated.sum;
+        *n_tokens += m.evaluated.n_valid;
+        first += n_rows;
+    }
+    *loss = sum / (double)*n_tokens;
+    return 0;
+}

@@ -1,0 +1,20 @@
+/* client/look.h - questions that a daemon answers at any moment, over a link that is open. */
+#ifndef CLIENT_LOOK_H
+#define CLIENT_LOOK_H
+
+#include "client/eps.h"
+#include "client/link.h"
+
+/* Attaches to the daemon of this address, as eps_status's. */
+int client_look_open(struct client_link *link, const char *address, enum message_role role, struct error *err);
+
+int client_look_status(struct client_link *link, struct message *reply, struct error *err);
+
+/* on_memory for the host, then for each worker. What it is given is gone when it returns. */
+int client_look_memory(struct client_link *link, void (*on_memory)(void *user, const struct eps_memory *side),
+                       void *user, struct error *err);
+
+/* What the public calls do with their sentence. */
+int client_report(struct eps_error *error, const struct error *err, int rc);
+
+#endif

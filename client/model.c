@@ -1,0 +1,239 @@
+#include "client/model.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_JSON_BYTES = 64 << 20 }; /* an index names every tensor; a config is a page */
+
+static int open_regular(const char *path, struct error *err)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), rc = 0;
+    struct stat st;
+
+    if (fd < 0)
+        return error_set(err, -errno, "%s: %s", path, strerror(errno));
+    if (fstat(fd, &st))
+        rc = error_set(err, -errno, "%s: %s", path, strerror(errno));
+    else if (!S_ISREG(st.st_mode))
+        rc = error_set(err, -EINVAL, "%s: not a regular file", path);
+    if (!rc)
+        return fd;
+    close(fd);
+    return rc;
+}
+
+/* The whole file, owned; the descriptor's position stays, as the daemon shares it. */
+static int read_all(char **out, size_t *n, int fd, const char *path, struct error *err)
+{
+    struct stat st;
+    size_t used = 0;
+
+    *out = NULL;
+    if (fstat(fd, &st))
+        return error_set(err, -errno, "%s: %s", path, strerror(errno));
+    if (st.st_size > MAX_JSON_BYTES)
+        return error_set(err, -EFBIG, "%s: %lld bytes are too many for a JSON file of a model", path,
+                         (long long)st.st_size);
+    *out = malloc((size_t)st.st_size + 1);
+    if (!*out)
+        return error_set(err, -ENOMEM, "%s: out of memory", path);
+    while (used < (size_t)st.st_size) {
+        ssize_t got = pread(fd, *out + used, (size_t)st.st_size - used, (off_t)used);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0) {
+            free(*out);
+            *out = NULL;
+            return error_set(err, -EIO, "%s: %s", path, got < 0 ? strerror(errno) : "became shorter while it was read");
+        }
+        used += (size_t)got;
+    }
+    *n = used;
+    return 0;
+}
+
+static int open_config(struct client_model *model, const char *path, struct error *err)
+{
+    char *text;
+    size_t n;
+    int rc;
+
+    model->config_fd = open_regular(path, err);
+    if (model->config_fd < 0)
+        return model->config_fd;
+    rc = read_all(&text, &n, model->config_fd, path, err);
+    if (rc)
+        return rc;
+    rc = model_config_parse(&model->config, text, n, err);
+    if (rc)
+        error_prefix(err, path);
+    free(text);
+    return rc;
+}
+
+static int join(char out[PATH_MAX], const char *directory, const char *name, struct error *err)
+{
+    if (snprintf(out, PATH_MAX, "%s/%s", directory, name) < PATH_MAX)
+        return 0;
+    return error_set(err, -ENAMETOOLONG, "%.200s: name too long", directory);
+}
+
+static int add_weights(struct client_model *model, const char *directory, const char *name, struct error *err)
+{
+    char path[PATH_MAX];
+    int rc = join(path, directory, name, err);
+
+    if (rc)
+        return rc;
+    if (model->n_weights == CLIENT_MODEL_MAX_FILES)
+        return error_set(err, -E2BIG, "%s: more than %d files of weights: save it in larger shards", directory,
+                         CLIENT_MODEL_MAX_FILES);
+    rc = open_regular(path, err);
+    if (rc < 0)
+        return rc;
+    model->weight_fds[model->n_weights++] = rc;
+    return 0;
+}
+
+/* The files that weight_map's values name, each once. */
+static int add_indexed(struct client_model *model, const char *directory, json_t *map, struct error *err)
+{
+    json_t *seen = json_object(), *value;
+    const char *tensor;
+    int rc = seen ? 0 : error_set(err, -ENOMEM, "out of memory");
+
+    json_object_foreach(map, tensor, value)
+    {
+        const char *name = json_string_value(value);
+        if (rc)
+            break;
+        if (!name || !*name || strchr(name, '/'))
+            rc = error_set(err, -EINVAL, "%s: its index has no plain file name for %.100s", directory, tensor);
+        else if (!json_object_get(seen, name))
+            rc = json_object_set_new(seen, name, json_true()) ? error_set(err, -ENOMEM, "out of memory")
+                                                              : add_weights(model, directory, name, err);
+    }
+    json_decref(seen);
+    return rc;
+}
+
+/* 1 if there is no index. */
+static int open_index(struct client_model *model, const char *directory, struct error *err)
+{
+    char path[PATH_MAX], *text;
+    json_error_t where;
+    size_t n;
+    int rc = join(path, directory, "model.safetensors.index.json", err);
+
+    if (rc)
+        return rc;
+    if (access(path, F_OK))
+        return 1;
+    int fd = open_regular(path, err);
+    if (fd < 0)
+        return fd;
+    rc = read_all(&text, &n, fd, path, err);
+    close(fd);
+    if (rc)
+        return rc;
+    json_t *index = json_loadb(text, n, JSON_REJECT_DUPLICATES, &where);
+    json_t *map = json_object_get(index, "weight_map");
+    if (!index)
+        rc = error_set(err, -EINVAL, "%s: line %d: %s", path, where.line, where.text);
+    else if (!json_is_object(map) || json_object_size(map) == 0)
+        rc = error_set(err, -EINVAL, "%s: no weight_map in it", path);
+    else
+        rc = add_indexed(model, directory, map, err);
+    json_decref(index);
+    free(text);
+    return rc;
+}
+
+static int is_weights(const struct dirent *entry)
+{
+    static const char end[] = ".safetensors";
+    const size_t n = strlen(entry->d_name), m = sizeof end - 1;
+    return n > m && entry->d_name[0] != '.' && strcmp(entry->d_name + n - m, end) == 0;
+}
+
+static int open_weights(struct client_model *model, const char *directory, struct error *err)
+{
+    struct dirent **entries;
+    int rc = open_index(model, directory, err);
+
+    if (rc <= 0)
+        return rc;
+    int n = scandir(directory, &entries, is_weights, alphasort);
+    if (n < 0)
+        return error_set(err, -errno, "%s: %s", directory, strerror(errno));
+    rc = n > 0 ? 0
+               : error_set(err, -ENOENT, "%s holds no *.safetensors: name %s/config.json to begin with fresh weights",
+                           directory, directory);
+    for (int i = 0; i < n; i++) {
+        if (!rc)
+            rc = add_weights(model, directory, entries[i]->d_name, err);
+        free(entries[i]);
+    }
+    free(entries);
+    return rc;
+}
+
+/* "runs/small/step-100" and "small/config.json" are called by what tells them apart: step-100, small. */
+static void name_model(struct client_model *model, const char *path, bool directory)
+{
+    char real[PATH_MAX], *name;
+
+    if (!realpath(path, real))
+        snprintf(real, sizeof real, "%s", path);
+    name = basename(real);
+    if (!directory && strcmp(name, "config.json") == 0) {
+        char *parent = dirname(real); /* basename gave a pointer into real, which dirname cuts off before it */
+        name = basename(parent);
+    } else if (!directory && strlen(name) > 5 && strcmp(name + strlen(name) - 5, ".json") == 0) {
+        name[strlen(name) - 5] = 0;
+    }
+    snprintf(model->name, sizeof model->name, "%s", strcmp(name, "/") == 0 ? "model" : name);
+}
+
+int client_model_open(struct client_model *out, const char *path, struct error *err)
+{
+    char config[PATH_MAX];
+    struct stat st;
+    int rc = 0;
+
+    *out = (struct client_model){.config_fd = -1};
+    if (stat(path, &st))
+        return error_set(err, -errno, "--model %s: %s", path, strerror(errno));
+    name_model(out, path, S_ISDIR(st.st_mode));
+    if (!S_ISDIR(st.st_mode)) {
+        rc = open_config(out, path, err);
+    } else {
+        rc = join(config, path, "config.json", err);
+        if (!rc)
+            rc = open_config(out, config, err);
+        if (!rc)
+            rc = open_weights(out, path, err);
+    }
+    if (rc)
+        client_model_close(out);
+    return rc;
+}
+
+void client_model_close(struct client_model *model)
+{
+    for (unsigned i = 0; i < model->n_weights; i++)
+        close(model->weight_fds[i]);
+    model->n_weights = 0;
+    if (model->config_fd >= 0)
+        close(model->config_fd);
+    model->config_fd = -1;
+}

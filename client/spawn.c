@@ -1,0 +1,243 @@
+#include "client/spawn.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <libgen.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ATTACH_MS = 10000, RETRY_MS = 10, TERM_MS = 5000, KILL_MS = 10000 };
+
+static void on_exit_of(uv_process_t *process, int64_t status, int signal)
+{
+    struct client_child *child = process->data;
+
+    child->ended = true;
+    child->status = status;
+    child->signal = signal;
+}
+
+static void on_child_closed(uv_handle_t *handle)
+{
+    struct client_child *child = handle->data;
+    child->running = false;
+}
+
+/* The last line that this program wrote into the log, without its name; empty if there is none. */
+static void last_words(char *out, size_t cap, int log_fd, const char *name)
+{
+    char text[4096], *line, *rest = text;
+    const off_t size = lseek(log_fd, 0, SEEK_END);
+    const off_t first = size > (off_t)sizeof text - 1 ? size - (off_t)sizeof text + 1 : 0;
+    const ssize_t n = pread(log_fd, text, sizeof text - 1, first);
+
+    out[0] = 0;
+    text[n > 0 ? n : 0] = 0;
+    while ((line = strsep(&rest, "\n"))) {
+        const size_t length = strlen(name);
+        if (strncmp(line, name, length) == 0 && strncmp(line + length, ": ", 2) == 0)
+            snprintf(out, cap, "%s", line + length + 2);
+    }
+}
+
+static int check_children(void *data, struct error *err)
+{
+    const struct client_spawn *spawn = data;
+
+    for (unsigned i = 0; i < spawn->n_children && !spawn->ending; i++) {
+        const struct client_child *child = &spawn->children[i];
+        char words[300];
+        if (!child->ended)
+            continue;
+        last_words(words, sizeof words, spawn->options.log_fd, child->name);
+        if (child->signal)
+            return error_set(err, -EIO, "%s was killed by signal %d (%s)", child->name, child->signal,
+                             strsignal(child->signal));
+        return error_set(err, -EIO, "%s ended with status %" PRId64 "%s%s", child->name, child->status,
+                         words[0] ? ": " : "", words);
+    }
+    return 0;
+}
+
+/* Where the program is: in the directory given, else beside this one, else for execvp to find. */
+static int find_program(char out[PATH_MAX], const char *programs, const char *name, struct error *err)
+{
+    char self[PATH_MAX];
+
+    if (programs) {
+        if (snprintf(out, PATH_MAX, "%s/%s", programs, name) < PATH_MAX && access(out, X_OK) == 0)
+            return 0;
+        return error_set(err, -ENOENT, "%s is not in %s", name, programs);
+    }
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[n > 0 ? n : 0] = 0;
+    if (n > 0 && snprintf(out, PATH_MAX, "%s/%s", dirname(self), name) < PATH_MAX && access(out, X_OK) == 0)
+        return 0;
+    snprintf(out, PATH_MAX, "%s", name);
+    return 0;
+}
+
+static int start_child(struct client_spawn *spawn, const char *name, char **args, struct error *err)
+{
+    struct client_child *child = &spawn->children[spawn->n_children];
+    char program[PATH_MAX];
+    uv_stdio_container_t stdio[] = {{.flags = UV_IGNORE},
+                                    {.flags = UV_IGNORE},
+                                    {.flags = UV_INHERIT_FD, .data.fd = spawn->options.log_fd}};
+    uv_process_options_t options = {.file = program,
+                                    .args = args,
+                                    .flags = UV_PROCESS_DETACHED,
+                                    .stdio_count = 3,
+                                    .stdio = stdio,
+                                    .exit_cb = on_exit_of};
+    int rc = find_program(program, spawn->options.programs, name, err);
+
+    if (rc)
+        return rc;
+    *child = (struct client_child){.name = name, .running = true};
+    child->process.data = child;
+    spawn->n_children++;
+    rc = uv_spawn(&spawn->link->loop, &child->process, &options);
+    if (rc) {
+        child->ended = true; /* there is a handle to close, and no process */
+        return error_set(err, rc, "%s did not start: %s (looked for beside this program and in PATH)", name,
+                         uv_strerror(rc));
+    }
+    return 0;
+}
+
+/* Tries the door until the daemon has opened it. */
+static int attach(struct client_spawn *spawn, struct error *err)
+{
+    uv_update_time(&spawn->link->loop);
+    const uint64_t until = uv_now(&spawn->link->loop) + ATTACH_MS;
+
+    for (;;) {
+        int rc = client_link_open(spawn->link, spawn->directory, ROLE_CLIENT, err);
+        if (rc != -ENOENT && rc != -ECONNREFUSED)
+            return rc;
+        if (uv_now(&spawn->link->loop) >= until)
+            return error_set(err, -ETIMEDOUT, "epsd did not open its door at %s within %d s", spawn->directory,
+                             ATTACH_MS / 1000);
+        rc = client_link_pause(spawn->link, RETRY_MS, err);
+        if (rc)
+            return rc;
+    }
+}
+
+static int await_workers(struct client_spawn *spawn, struct error *err)
+{
+    const uint64_t until = uv_now(&spawn->link->loop) + ATTACH_MS;
+    struct message m;
+
+    for (;;) {
+        client_link_send(spawn->link, &(struct message){.kind = MESSAGE_STATUS});
+        int rc = client_link_expect(spawn->link, MESSAGE_STATUS_REPLY, &m, NULL, err);
+        if (rc || m.status_reply.n_workers >= spawn->options.n_workers)
+            return rc;
+        if (uv_now(&spawn->link->loop) >= until)
+            return error_set(err, -ETIMEDOUT, "%u of %u eps-workers attached within %d s", m.status_reply.n_workers,
+                             spawn->options.n_workers, ATTACH_MS / 1000);
+        rc = client_link_pause(spawn->link, RETRY_MS, err);
+        if (rc)
+            return rc;
+    }
+}
+
+static int start_all(struct client_spawn *spawn, struct error *err)
+{
+    char *daemon_args[] = {"epsd", "--private", "--listen", spawn->directory, NULL};
+    char device_mem[32];
+    char *worker_args[] = {"eps-worker",   "--private", "--connect", spawn->directory, "--device", "cpu",
+                           "--device-mem", device_mem,  NULL};
+
+    snprintf(device_mem, sizeof device_mem, "%" PRIu64, spawn->options.device_mem);
+    int rc = start_child(spawn, "epsd", daemon_args, err);
+    if (!rc)
+        rc = attach(spawn, err);
+    for (uint32_t i = 0; !rc && i < spawn->options.n_workers; i++)
+        rc = start_child(spawn, "eps-worker", worker_args, err);
+    return rc ? rc : await_workers(spawn, err);
+}
+
+int client_spawn_start(struct client_spawn *spawn, struct client_link *link, const struct client_spawn_options *options,
+                       struct error *err)
+{
+    char name[64];
+
+    *spawn = (struct client_spawn){.link = link, .options = *options};
+    snprintf(name, sizeof name, "run-%d-%06" PRIx64, (int)getpid(), uv_hrtime() & 0xFFFFFF);
+    int rc = session_directory(spawn->directory, sizeof spawn->directory, name, err);
+    if (rc) {
+        spawn->directory[0] = 0;
+        return rc;
+    }
+    link->watches[0] = (struct client_watch){.ask = check_children, .data = spawn};
+    rc = start_all(spawn, err);
+    if (rc)
+        client_spawn_stop(spawn);
+    return rc;
+}
+
+static bool any_left(struct client_spawn *spawn)
+{
+    bool left = false;
+
+    for (unsigned i = 0; i < spawn->n_children; i++) {
+        uv_handle_t *handle = (uv_handle_t *)&spawn->children[i].process;
+        if (spawn->children[i].ended && !uv_is_closing(handle))
+            uv_close(handle, on_child_closed);
+        left |= spawn->children[i].running;
+    }
+    return left;
+}
+
+static void signal_all(struct client_spawn *spawn, int signal)
+{
+    for (unsigned i = 0; i < spawn->n_children; i++) {
+        if (!spawn->children[i].ended)
+            uv_process_kill(&spawn->children[i].process, signal);
+    }
+}
+
+/* What a killed daemon leaves: the door, the lock, sessions' sockets. */
+static void remove_directory(const char *directory)
+{
+    DIR *dir = opendir(directory);
+    const struct dirent *entry;
+
+    while (dir && (entry = readdir(dir)))
+        unlinkat(dirfd(dir), entry->d_name, 0);
+    if (dir)
+        closedir(dir);
+    rmdir(directory);
+}
+
+void client_spawn_stop(struct client_spawn *spawn)
+{
+    uint64_t begin;
+    int signalled = 0;
+
+    if (!spawn->link || spawn->ending)
+        return;
+    spawn->ending = true;
+    spawn->link->watches[0] = (struct client_watch){0};
+    client_link_close(spawn->link);
+    uv_update_time(&spawn->link->loop);
+    begin = uv_now(&spawn->link->loop);
+    while (any_left(spawn)) {
+        const uint64_t waited = uv_now(&spawn->link->loop) - begin;
+        const int due = waited >= KILL_MS ? SIGKILL : waited >= TERM_MS ? SIGTERM : 0;
+        if (due != signalled)
+            signal_all(spawn, due);
+        signalled = due;
+        uv_run(&spawn->link->loop, UV_RUN_ONCE);
+    }
+    if (spawn->n_children > 0)
+        remove_directory(spawn->directory);
+}

@@ -1,0 +1,239 @@
+#include "tools/arguments.h"
+
+#include "client/eps.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MISUSE = 2, HELP_COLUMN = 30 };
+
+int arguments_fail(const struct command *command, int rc, const char *sentence)
+{
+    fprintf(stderr, "%s: %s\n", command->name, sentence);
+    return rc == -EDOM ? MISUSE : 1;
+}
+
+static int __attribute__((format(printf, 2, 3))) misuse(const struct command *command, const char *format, ...)
+{
+    char sentence[600];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(sentence, sizeof sentence, format, args);
+    va_end(args);
+    return arguments_fail(command, -EDOM, sentence);
+}
+
+/* Lines of text, each but the first indented to the help's column. */
+static void print_lines(const char *text)
+{
+    for (; *text; text++) {
+        putchar(*text);
+        if (*text == '\n')
+            printf("%*s", HELP_COLUMN, "");
+    }
+    putchar('\n');
+}
+
+static void print_help(const struct command *command)
+{
+    printf("usage: %s", command->name);
+    for (size_t i = 0; i < command->n_arguments; i++) {
+        if (command->arguments[i].kind == ARGUMENT_POSITIONAL)
+            printf(" [%s]", command->arguments[i].name);
+    }
+    printf(" [OPTIONS]\n\n%s\n\n", command->summary);
+    for (size_t i = 0; i < command->n_arguments; i++) {
+        const struct argument *a = &command->arguments[i];
+        int used = printf("  %s%s%s", a->name, a->value ? " " : "", a->value ? a->value : "");
+        if (used >= HELP_COLUMN)
+            printf("\n%*s", HELP_COLUMN, "");
+        else
+            printf("%*s", HELP_COLUMN - used, "");
+        print_lines(a->help);
+    }
+    printf("  %-*s%s\n", HELP_COLUMN - 2, "--help", "this text");
+    printf("\nExit status: 0 done, 1 failed, 2 misused, 130 interrupted.\n");
+}
+
+static int parse_whole(const struct command *command, const struct argument *a, const char *text, uint64_t least,
+                       uint64_t most, uint64_t *out)
+{
+    char *end;
+
+    errno = 0;
+    *out = strtoull(text, &end, 10);
+    if (*text >= '0' && *text <= '9' && !*end && !errno && *out >= least && *out <= most)
+        return -1;
+    if (most == UINT64_MAX)
+        return misuse(command, "%s '%.80s': a whole number of at least %" PRIu64 " is needed%s", a->name, text, least,
+                      a->kind == ARGUMENT_AUTO ? ", or auto" : "");
+    return misuse(command, "%s '%.80s': a whole number from %" PRIu64 " to %" PRIu64 "%s is needed", a->name, text,
+                  least, most, a->kind == ARGUMENT_AUTO ? ", or auto," : "");
+}
+
+static int parse_count(const struct command *command, const struct argument *a, const char *text)
+{
+    uint64_t value;
+    int status = parse_whole(command, a, text, 1, UINT32_MAX, &value);
+
+    if (status < 0)
+        *(uint32_t *)a->target = (uint32_t)value;
+    return status;
+}
+
+/* The number at text; *end is what follows. NaN is none: libeps takes it for "choose". */
+static bool parse_real(const char *text, char **end, double *out)
+{
+    *out = strtod(text, end);
+    return *end > text && *text > ' ' && !isnan(*out);
+}
+
+static int parse_pair(const struct command *command, const struct argument *a, const char *text)
+{
+    double *out = a->target;
+    char *end;
+
+    if (parse_real(text, &end, &out[0]) && *end == ',' && parse_real(end + 1, &end, &out[1]) && !*end)
+        return -1;
+    return misuse(command, "%s '%.80s': two numbers with a comma between are needed, as in 0.9,0.999", a->name, text);
+}
+
+static int parse_choice(const struct command *command, const struct argument *a, const char *text)
+{
+    const size_t n = strlen(text);
+    const char *word = a->value;
+
+    for (unsigned i = 0;; i++) {
+        const size_t length = strcspn(word, "|");
+        if (n == length && memcmp(word, text, n) == 0) {
+            *(unsigned *)a->target = i;
+            return -1;
+        }
+        if (!word[length])
+            return misuse(command, "%s '%.80s': %s is needed", a->name, text, a->value);
+        word += length + 1;
+    }
+}
+
+static int parse_value(const struct command *command, const struct argument *a, const char *text)
+{
+    struct eps_error error;
+    char *end;
+
+    switch (a->kind) {
+    case ARGUMENT_TEXT:
+    case ARGUMENT_POSITIONAL:
+        *(const char **)a->target = text;
+        return *text ? -1 : misuse(command, "%s is empty", a->name);
+    case ARGUMENT_TEXTS: {
+        struct argument_texts *texts = a->target;
+        texts->items[texts->n++] = text;
+        return *text ? -1 : misuse(command, "%s is empty", a->name);
+    }
+    case ARGUMENT_COUNT:
+        return parse_count(command, a, text);
+    case ARGUMENT_AUTO:
+        *(uint32_t *)a->target = 0;
+        return strcmp(text, "auto") == 0 ? -1 : parse_count(command, a, text);
+    case ARGUMENT_LONG:
+        return parse_whole(command, a, text, 1, UINT64_MAX, a->target);
+    case ARGUMENT_NUMBER:
+        return parse_whole(command, a, text, 0, UINT64_MAX, a->target);
+    case ARGUMENT_REAL:
+        if (parse_real(text, &end, a->target) && !*end)
+            return -1;
+        return misuse(command, "%s '%.80s': a number is needed", a->name, text);
+    case ARGUMENT_PAIR:
+        return parse_pair(command, a, text);
+    case ARGUMENT_BYTES:
+        if (eps_parse_bytes(a->target, a->name, text, &error) == 0)
+            return -1;
+        return misuse(command, "%s", error.text);
+    case ARGUMENT_CHOICE:
+        return parse_choice(command, a, text);
+    case ARGUMENT_FLAG:
+        break;
+    }
+    return misuse(command, "%s takes no value", a->name);
+}
+
+/* The argument that `word` names, up to '=' if there is one. */
+static const struct argument *find(const struct command *command, const char *word)
+{
+    const size_t n = strcspn(word, "=");
+
+    for (size_t i = 0; i < command->n_arguments; i++) {
+        const char *name = command->arguments[i].name;
+        if (command->arguments[i].kind != ARGUMENT_POSITIONAL && strlen(name) == n && memcmp(name, word, n) == 0)
+            return &command->arguments[i];
+    }
+    return NULL;
+}
+
+/* The option at argv[*at] with its values; *at is moved past them. */
+static int parse_option(const struct command *command, const struct argument *a, int argc, char **argv, int *at)
+{
+    const char *equals = strchr(argv[*at], '=');
+    int status;
+
+    ++*at;
+    if (a->kind == ARGUMENT_FLAG) {
+        *(bool *)a->target = true;
+        return equals ? misuse(command, "%s takes no value", a->name) : -1;
+    }
+    if (a->kind == ARGUMENT_TEXTS) {
+        struct argument_texts *texts = a->target;
+        const char **items = realloc(texts->items, (texts->n + (size_t)argc) * sizeof *items);
+        if (!items)
+            return misuse(command, "out of memory");
+        texts->items = items;
+    }
+    if (equals)
+        return parse_value(command, a, equals + 1);
+    if (*at == argc || strncmp(argv[*at], "--", 2) == 0)
+        return misuse(command, "%s needs a value: %s %s", a->name, a->name, a->value);
+    do {
+        status = parse_value(command, a, argv[(*at)++]);
+    } while (status < 0 && a->kind == ARGUMENT_TEXTS && *at < argc && strncmp(argv[*at], "--", 2) != 0);
+    return status;
+}
+
+static int parse_word(const struct command *command, const char *word, size_t *next)
+{
+    for (; *next < command->n_arguments; ++*next) {
+        const struct argument *a = &command->arguments[*next];
+        if (a->kind == ARGUMENT_POSITIONAL) {
+            ++*next;
+            return parse_value(command, a, word);
+        }
+    }
+    return misuse(command, "'%.80s' is not expected: see %s --help", word, command->name);
+}
+
+int arguments_parse(const struct command *command, int argc, char **argv)
+{
+    size_t next = 0; /* positional */
+    int status = -1;
+
+    for (int at = 1; at < argc && status < 0;) {
+        const struct argument *a = find(command, argv[at]);
+        if (strcmp(argv[at], "--help") == 0 || strcmp(argv[at], "-h") == 0) {
+            print_help(command);
+            return 0;
+        }
+        if (a)
+            status = parse_option(command, a, argc, argv, &at);
+        else if (argv[at][0] == '-' && argv[at][1])
+            status = misuse(command, "%.80s is no option: see %s --help", argv[at], command->name);
+        else
+            status = parse_word(command, argv[at++], &next);
+    }
+    return status;
+}

@@ -1,0 +1,11 @@
+/* tools/commands.h - the eps command's subcommands, one file each. Each returns the exit status. */
+#ifndef TOOLS_COMMANDS_H
+#define TOOLS_COMMANDS_H
+
+int command_train(int argc, char **argv);
+int command_eval(int argc, char **argv);
+int command_status(int argc, char **argv);
+int command_mem(int argc, char **argv);
+int command_stop(int argc, char **argv);
+
+#endif

@@ -1,0 +1,184 @@
+#include "client/eps.h"
+#include "tools/arguments.h"
+#include "tools/commands.h"
+#include "tools/memory.h"
+#include "tools/progress.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+struct train {
+    struct progress progress;
+    double before, after; /* held-out loss */
+};
+
+static void print_workers(const struct eps_train_options *o)
+{
+    char text[24];
+
+    if (o->connect)
+        printf("workers      those of the daemon %s\n", o->connect);
+    else
+        printf("workers      %u, device memory %s each\n", o->workers, eps_format_bytes(text, o->device_mem));
+}
+
+static void on_start(void *user, const struct eps_train_options *o, uint64_t n_parameters)
+{
+    static const char *const schedules[] = {"default", "cosine", "linear", "constant"};
+
+    (void)user;
+    printf("model        %s, %" PRIu64 " parameters\n", o->model, n_parameters);
+    printf("data         %s%s, %s order, seed %" PRIu64 "\n", o->data[0], o->n_data > 1 ? " and more" : "",
+           o->order == EPS_SEQUENTIAL ? "sequential" : "shuffled", o->seed);
+    printf("held out     %s\n", o->eval_data ? o->eval_data : "the last 1 % of the data");
+    printf("steps        %" PRIu64 " of %u rows of %u tokens, in %u part%s\n", o->steps, o->batch, o->seq, o->parts,
+           o->parts == 1 ? "" : "s");
+    printf("optimizer    %s, betas %g,%g, epsilon %g, weight decay %g%s\n",
+           o->optimizer == EPS_ADAMW ? "adamw" : "adama", o->beta1, o->beta2, o->epsilon, o->weight_decay,
+           o->deterministic ? ", deterministic" : "");
+    printf("rate         %g to %g, %s, %" PRIu64 " steps of warm-up\n", o->lr, o->min_lr, schedules[o->schedule],
+           o->warmup);
+    print_workers(o);
+    printf("out          %s\n", o->out);
+    fflush(stdout);
+}
+
+static void on_step(void *user, const struct eps_step *step)
+{
+    struct train *t = user;
+    progress_step(&t->progress, step);
+}
+
+static void on_evaluated(void *user, uint64_t step, double loss, uint64_t tokens)
+{
+    struct train *t = user;
+
+    progress_clear(&t->progress);
+    printf("held-out loss after %" PRIu64 " step%s: %.4f over %" PRIu64 " tokens\n", step, step == 1 ? "" : "s", loss,
+           tokens);
+    fflush(stdout);
+    if (step == 0)
+        t->before = loss;
+    t->after = loss;
+}
+
+static void on_memory(void *user, const struct eps_memory *side)
+{
+    struct train *t = user;
+
+    progress_clear(&t->progress);
+    putchar('\n');
+    memory_print(stdout, side);
+}
+
+static void on_saved(void *user, uint64_t step, const char *path)
+{
+    struct train *t = user;
+
+    (void)step;
+    printf("\nheld-out loss %.4f before, %.4f after\nweights in %s\n", t->before, t->after, path);
+}
+
+/* SIGINT and SIGTERM are blocked and looked for here, so that no handler is needed. */
+static bool should_stop(void *user)
+{
+    sigset_t pending;
+
+    (void)user;
+    return sigpending(&pending) == 0 && (sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1);
+}
+
+static int run(const struct command *command, const struct eps_train_options *options)
+{
+    const struct eps_train_events events = {on_start, on_step, on_evaluated, on_memory, on_saved, should_stop};
+    struct train t = {.before = NAN};
+    struct eps_error error;
+    sigset_t stopping, pending;
+
+    sigemptyset(&stopping);
+    sigaddset(&stopping, SIGINT);
+    sigaddset(&stopping, SIGTERM);
+    sigprocmask(SIG_BLOCK, &stopping, NULL);
+    progress_init(&t.progress, stdout);
+    int rc = eps_train(options, &events, &t, &error);
+    progress_clear(&t.progress);
+    fflush(stdout);
+    if (!rc)
+        return 0;
+    int status = arguments_fail(command, rc, error.text);
+    if (rc != -EINTR)
+        return status;
+    sigpending(&pending);
+    return 128 + (sigismember(&pending, SIGINT) == 1 ? SIGINT : SIGTERM);
+}
+
+int command_train(int argc, char **argv)
+{
+    struct eps_train_options options = eps_train_defaults();
+    struct argument_texts data = {0};
+    double betas[2] = {NAN, NAN};
+    unsigned schedule = 0, optimizer = EPS_ADAMA, order = EPS_SHUFFLED, device;
+    const struct argument arguments[] = {
+        {"--model", "DIR|config.json", ARGUMENT_TEXT, &options.model,
+         "a directory with config.json and *.safetensors, or a config.json alone:\nfresh weights"},
+        {"--data", "FILE...", ARGUMENT_TEXTS, &data,
+         "one stream of tokens: UTF-8 text (a byte is a token; for a vocabulary of 256),\n.bin (u16; u32 for "
+         "vocabularies over 65536), .npy (1 dimension of integers)"},
+        {"--eval-data", "FILE", ARGUMENT_TEXT, &options.eval_data,
+         "measure the loss on this; default the last 1 % of the data, held out"},
+        {"--out", "DIR", ARGUMENT_TEXT, &options.out,
+         "metrics.jsonl, log, step-N/, latest go here; default runs/MODEL-TIME"},
+        {"--steps", "N", ARGUMENT_LONG, &options.steps, "updates; default what --epochs takes, rounded up"},
+        {"--epochs", "X", ARGUMENT_REAL, &options.epochs, "times through the data; default 1"},
+        {"--batch", "N", ARGUMENT_COUNT, &options.batch,
+         "rows behind one update, a multiple of --parts; default about 16 Ki tokens"},
+        {"--seq", "N", ARGUMENT_COUNT, &options.seq, "tokens of a row; default the model's positions, at most 1024"},
+        {"--microbatch", "N|auto", ARGUMENT_AUTO, &options.microbatch,
+         "rows that a device runs at once; default auto: what fits"},
+        {"--parts", "N", ARGUMENT_COUNT, &options.parts,
+         "runs of the batch that are shared out; default the number of workers.\nWith 1, adama is AdamW"},
+        {"--lr", "X", ARGUMENT_REAL, &options.lr, "learning rate; default 3e-4 for fresh weights, else 2e-5"},
+        {"--min-lr", "X", ARGUMENT_REAL, &options.min_lr, "the rate at the end; default a tenth of --lr"},
+        {"--schedule", "cosine|linear|constant", ARGUMENT_CHOICE, &schedule, "how it falls; default cosine"},
+        {"--warmup", "N", ARGUMENT_NUMBER, &options.warmup, "steps in which it rises first; default 3 % of them"},
+        {"--weight-decay", "X", ARGUMENT_REAL, &options.weight_decay, "not on biases and norms; default 0.01"},
+        {"--betas", "A,B", ARGUMENT_PAIR, betas, "default 0.9,0.999"},
+        {"--epsilon", "X", ARGUMENT_REAL, &options.epsilon, "default 1e-8"},
+        {"--optimizer", "adama|adamw", ARGUMENT_CHOICE, &optimizer,
+         "adama squares each part's gradient, adamw their sum; default adama"},
+        {"--order", "shuffled|sequential", ARGUMENT_CHOICE, &order, "of the windows; default shuffled, by the seed"},
+        {"--seed", "N", ARGUMENT_NUMBER, &options.seed, "of fresh weights, order and dropout; default 0"},
+        {"--eval-every", "N", ARGUMENT_LONG, &options.eval_every,
+         "steps between held-out losses; before the first step and after the last there\nis one anyway"},
+        {"--deterministic", NULL, ARGUMENT_FLAG, &options.deterministic,
+         "the same bits whatever the number of workers"},
+        {"--device", "auto|cpu", ARGUMENT_CHOICE, &device, "default auto: the processor, so far"},
+        {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
+         "a hard cap on each worker's memory, as in 2GiB; default half of what is free,\ndivided by the workers"},
+        {"--workers", "N", ARGUMENT_COUNT, &options.workers, "processes that compute; default 1"},
+        {"--connect", "ADDRESS", ARGUMENT_TEXT, &options.connect,
+         "use this daemon, by name or directory, and its workers; default private ones\nthat start and end with the "
+         "run"},
+    };
+    const struct command command = {
+        "eps train",
+        "Trains a model: a daemon (epsd) holds it in host memory, workers (eps-worker) pull it layer by layer.\n"
+        "Both are started privately, unless --connect names a daemon.",
+        arguments, sizeof arguments / sizeof *arguments};
+    int status = arguments_parse(&command, argc, argv);
+
+    if (status < 0) {
+        options.data = data.items, options.n_data = data.n;
+        options.beta1 = betas[0], options.beta2 = betas[1];
+        options.optimizer = (enum eps_optimizer_kind)optimizer;
+        options.order = (enum eps_order)order;
+        options.schedule = (enum eps_schedule)(schedule + EPS_SCHEDULE_COSINE);
+        status = run(&command, &options);
+    }
+    free(data.items);
+    return status;
+}
