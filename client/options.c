@@ -234,6 +234,6 @@ double client_options_lr(const struct eps_train_options *options, uint64_t step)
     case EPS_SCHEDULE_DEFAULT:
         break;
     }
-    assert(!"resolved options name a schedule");
+    assert(options->schedule != EPS_SCHEDULE_DEFAULT); /* resolved options name one */
     return lr;
 }
