@@ -1,0 +1,189 @@
+/* bench_optimizer [MILLIONS] - how close the optimizer comes to the memory bus.
+ *
+ * Everything here is bound by memory, whose rate drifts by a factor of two on a shared machine. So each round measures all
+ * rows one after the other, a row's ratio is taken to the triad of its own round (a = b + x * c, written past the cache),
+ * and medians over 15 rounds are printed. Bytes are those that must travel: the triad's 12 and a step's 28 a parameter. */
+#include "eps/memory.h"
+#include "eps/optimizer.h"
+#include "eps/store.h"
+#include "eps/team.h"
+#include "proto/process.h"
+#include "proto/random.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+#include <xmmintrin.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+enum { ROUNDS = 15, ROWS = 7 };
+
+struct arrays {
+    float *w, *m, *v, *g;
+    size_t n;
+    uint64_t t;
+};
+
+static const struct eps_hyper hyper = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.1};
+
+static void triad_range(void *data, size_t begin, size_t n)
+{
+    const struct arrays *a = data;
+    const __m128 x = _mm_set1_ps(0.5f);
+
+    for (size_t i = begin; i + 4 <= begin + n; i += 4)
+        _mm_stream_ps(a->w + i, _mm_add_ps(_mm_load_ps(a->m + i), _mm_mul_ps(x, _mm_load_ps(a->g + i))));
+    _mm_sfence();
+}
+
+static void triad(struct arrays *a)
+{
+    eps_team_run(a->n, triad_range, a);
+}
+
+static void step(struct arrays *a)
+{
+    eps_optimizer_step(a->w, a->m, a->v, a->g, a->n, &hyper, ++a->t, true);
+}
+
+static void fold(struct arrays *a)
+{
+    eps_optimizer_fold(a->m, a->v, a->g, a->n, &hyper, true);
+}
+
+static void update(struct arrays *a)
+{
+    eps_optimizer_update(a->w, a->m, a->v, a->n, &hyper, ++a->t, true);
+}
+
+static void look_through(struct arrays *a)
+{
+    if (!eps_optimizer_is_finite(a->g, a->n))
+        abort();
+}
+
+static void sum(struct arrays *a)
+{
+    eps_optimizer_sum(a->m, a->g, a->n, false);
+}
+
+/* What the daemon does with one part: each slice is looked through, then stepped. */
+static void direct(struct arrays *a)
+{
+    a->t++;
+    for (size_t i = 0; i < a->n; i += MODEL_SLICE) {
+        size_t n = a->n - i < MODEL_SLICE ? a->n - i : MODEL_SLICE;
+        if (!eps_optimizer_is_finite(a->g + i, n))
+            abort();
+        eps_optimizer_step(a->w + i, a->m + i, a->v + i, a->g + i, n, &hyper, a->t, true);
+    }
+}
+
+static const struct {
+    const char *name;
+    void (*run)(struct arrays *a);
+    unsigned bytes; /* a parameter */
+} rows[ROWS] = {
+    {"triad, past the cache", triad, 12},
+    {"AdamW: fused step", step, 28},
+    {"fold (first)", fold, 20},
+    {"update", update, 16},
+    {"check finite", look_through, 4},
+    {"sum", sum, 12},
+    {"slices: check and step", direct, 28},
+};
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static int compare(const void *a, const void *b)
+{
+    const double x = *(const double *)a, y = *(const double *)b;
+
+    return (x > y) - (x < y);
+}
+
+static double median(const double *x)
+{
+    double sorted[ROUNDS];
+
+    for (int i = 0; i < ROUNDS; i++)
+        sorted[i] = x[i];
+    qsort(sorted, ROUNDS, sizeof *sorted, compare);
+    return sorted[ROUNDS / 2];
+}
+
+static void fill_range(void *data, size_t begin, size_t n)
+{
+    struct arrays *a = data;
+    const struct random_key key = random_site_key(1, 0, 0, RANDOM_WEIGHTS);
+
+    random_normal(a->w + begin, key, 0, begin, n);
+    random_normal(a->g + begin, key, 1, begin, n);
+    for (size_t i = begin; i < begin + n; i++)
+        a->m[i] = a->v[i] = 0;
+}
+
+static void measure(struct arrays *a)
+{
+    static double seconds[ROWS][ROUNDS], ratios[ROWS][ROUNDS];
+
+    for (int round = -1; round < ROUNDS; round++) /* the first is for the caches and the clock */
+        for (int row = 0; row < ROWS; row++) {
+            const double begin = now();
+            rows[row].run(a);
+            const double took = now() - begin;
+            if (round < 0)
+                continue;
+            seconds[row][round] = took;
+            ratios[row][round] = rows[row].bytes / took / (rows[0].bytes / seconds[0][round]);
+        }
+    printf("%-24s %8s %8s %10s %8s\n", "", "bytes", "GB/s", "Mparam/s", "ratio");
+    for (int row = 0; row < ROWS; row++) {
+        const double rate = (double)a->n / median(seconds[row]);
+        printf("%-24s %8u %8.1f %10.0f %8.2f\n", rows[row].name, rows[row].bytes, rate * rows[row].bytes * 1e-9,
+               rate * 1e-6, median(ratios[row]));
+    }
+}
+
+int main(int argc, char **argv)
+{
+    const size_t millions = argc > 1 ? strtoul(argv[1], NULL, 10) : 64;
+    struct arrays a = {.n = millions << 20};
+    struct eps_memory memory;
+    float **const arrays[] = {&a.w, &a.m, &a.v, &a.g};
+    int threads = 1;
+
+    process_bound_spinning(argv);
+    if (millions < 1 || millions > 4096) {
+        fprintf(stderr, "usage: bench_optimizer [MILLIONS], 1 to 4096 of parameters, 16 bytes each\n");
+        return 2;
+    }
+    if (eps_memory_init(&memory) != 0)
+        return 1;
+    for (int i = 0; i < 4; i++)
+        if (!(*arrays[i] = eps_memory_map(&memory, a.n * sizeof(float)))) {
+            fprintf(stderr, "bench_optimizer: no memory for %zu parameters\n", a.n);
+            return 1;
+        }
+    eps_memory_report(&memory);
+    eps_memory_free(&memory);
+    eps_optimizer_select(EPS_ISA_BEST);
+#ifdef _OPENMP
+    threads = omp_get_max_threads();
+#endif
+    const double begin = now();
+    eps_team_run(a.n, fill_range, &a);
+    printf("%zu Mi parameters, %d threads, medians of %d rounds; drawn at %.0f M/s\n", millions, threads, ROUNDS,
+           2e-6 * (double)a.n / (now() - begin));
+    measure(&a);
+    return 0;
+}
