@@ -238,6 +238,8 @@ START_TEST(a_tensor_is_found_with_and_without_its_prefix)
     ck_assert_str_eq(model_find(&m, "lm_head.weight")->name, "lm_head.weight");
     ck_assert_ptr_null(model_find(&m, "transformer.lm_head.weight"));
     ck_assert_ptr_null(model_find(&m, "h.3.ln_2.bias"));
+    ck_assert_ptr_null(
+        model_find(&m, "ht")); /* what is left of lm_head.weight after as many letters as the prefix has */
     ck_assert_ptr_null(model_find(&m, "transformer."));
     ck_assert_ptr_null(model_find(&m, ""));
     model_free(&m);

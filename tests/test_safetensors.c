@@ -4,9 +4,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <poll.h>
+#include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -269,6 +274,22 @@ START_TEST(a_header_that_lies_is_refused)
 }
 END_TEST
 
+START_TEST(tensors_may_be_listed_in_any_order)
+{
+    int fd = make_from_header("{" TENSOR("d", "F16", "[2]", 8, 12) "," TENSOR("b", "F32", "[2]", 0, 8) "," TENSOR(
+                                  "c", "F32", "[0]", 8, 8) "," TENSOR("a", "F32", "[0,9]", 0, 0) "}   ",
+                              12);
+    struct safetensors file;
+    struct error err;
+
+    ck_assert_msg(safetensors_open(&file, fd, &err) == 0, "%s", err.text);
+    touch(&file);
+    ck_assert_ptr_eq(find(&file, "d")->data, (const char *)find(&file, "a")->data + 8);
+    safetensors_close(&file);
+    close(fd);
+}
+END_TEST
+
 START_TEST(a_header_length_that_lies_is_refused)
 {
     static const struct {
@@ -410,6 +431,66 @@ START_TEST(a_short_write_is_reported)
 }
 END_TEST
 
+struct reader {
+    pthread_t writer;
+    const int *fds;
+    uint8_t *bytes;
+    size_t n;
+};
+
+static void on_signal(int signal)
+{
+    (void)signal;
+}
+
+/* Lets the writer fill the pipe, interrupts it there (in the first write, which ends short, and in the next ones, which
+ * cannot begin), and only then reads. */
+static void *interrupt_and_read(void *argument)
+{
+    const struct reader *reader = argument;
+    struct pollfd room = {.fd = reader->fds[1], .events = POLLOUT};
+    size_t n = 0;
+
+    while (poll(&room, 1, 0) == 1)
+        sched_yield();
+    for (int i = 0; i < 1000; i++) {
+        pthread_kill(reader->writer, SIGUSR1);
+        sched_yield();
+    }
+    for (ssize_t got = 1; got > 0 && n < reader->n; n += (size_t)got)
+        got = read(reader->fds[0], reader->bytes + n, reader->n - n);
+    return NULL;
+}
+
+START_TEST(an_interrupted_write_goes_on_where_it_was)
+{
+    enum { N = 1 << 18 };
+    static float values[N];
+    static uint8_t bytes[N * sizeof(float) + 1024];
+    static const struct safetensors_plan plan = {"a", 1, {N, 1}};
+    const struct sigaction action = {.sa_handler = on_signal}; /* without SA_RESTART */
+    struct safetensors_writer writer;
+    struct error err;
+    pthread_t thread;
+    int fds[2];
+
+    for (int i = 0; i < N; i++)
+        values[i] = (float)i;
+    sigaction(SIGUSR1, &action, NULL);
+    ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
+    ck_assert_int_eq(safetensors_begin(&writer, fds[1], &plan, 1, &err), 0);
+    int header = 0;
+    ioctl(fds[0], FIONREAD, &header);
+    struct reader reader = {pthread_self(), fds, bytes, (size_t)header + sizeof values};
+    ck_assert_int_eq(pthread_create(&thread, NULL, interrupt_and_read, &reader), 0);
+    ck_assert_int_eq(safetensors_append(&writer, values, N, &err), 0);
+    pthread_join(thread, NULL);
+    ck_assert(memcmp(bytes + header, values, sizeof values) == 0);
+    close(fds[0]);
+    close(fds[1]);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("safetensors");
@@ -417,11 +498,13 @@ int main(void)
     SRunner *runner = srunner_create(suite);
 
     suite_add_tcase(suite, tcase);
+    tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, a_file_of_the_python_package_is_read);
     tcase_add_test(tcase, what_is_written_equals_the_package_byte_by_byte);
     tcase_add_test(tcase, what_is_written_reads_back);
     tcase_add_test(tcase, every_f16_widens_exactly);
     tcase_add_loop_test(tcase, a_header_that_lies_is_refused, 0, sizeof refusals / sizeof refusals[0]);
+    tcase_add_test(tcase, tensors_may_be_listed_in_any_order);
     tcase_add_test(tcase, a_header_length_that_lies_is_refused);
     tcase_add_test(tcase, a_deeply_nested_header_is_refused);
     tcase_add_test(tcase, what_is_not_a_regular_file_is_refused);
@@ -429,6 +512,7 @@ int main(void)
     tcase_add_test(tcase, every_change_of_a_byte_of_the_header_is_survived);
     tcase_add_test(tcase, a_full_disk_is_reported);
     tcase_add_test(tcase, a_short_write_is_reported);
+    tcase_add_test(tcase, an_interrupted_write_goes_on_where_it_was);
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);
