@@ -113,7 +113,8 @@ int model_config_parse(struct model_config *out, const char *text, size_t n, str
  * so that no product of them overflows 64 bits. */
 int model_config_check(const struct model_config *config, struct error *err);
 
-/* Builds the description; owned by the caller: model_free. -ENOMEM, or as model_config_check. On failure *out is zeroed. */
+/* Builds the description; owned by the caller: model_free. -ENOMEM, or as model_config_check. On failure *out is
+ * zeroed. */
 int model_init(struct model *out, const struct model_config *config, struct error *err);
 void model_free(struct model *model); /* safe on a zeroed one */
 

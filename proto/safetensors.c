@@ -277,7 +277,8 @@ static float from_bits(uint32_t bits)
     return value;
 }
 
-/* Shifted into place, an f16 is 2^112 too small as an fp32, subnormal or not; infinity and NaN have an exponent apart. */
+/* Shifted into place, an f16 is 2^112 too small as an fp32, subnormal or not; infinity and NaN have an exponent of
+ * their own. */
 static float from_f16(uint16_t half)
 {
     const uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = (uint32_t)(half & 0x7FFF) << 13;

@@ -1,8 +1,9 @@
 /* proto/safetensors.h - weights on disk, as Hugging Face writes them.
  *
  * A file is: header length u64 little-endian | JSON header | data. The header names dtype, shape and byte range of each
- * tensor. Reading maps the file and believes nothing: every length, offset, overlap and gap is checked before a pointer is given
- * out. Writing streams, tensor by tensor, so that no copy of the model is needed.
+ * tensor. Reading maps the file and believes nothing: every length, offset, overlap and gap is checked before a pointer
+ * is given out. (What no check can help: a file that another program cuts short while it is mapped ends the process that
+ * reads there, by SIGBUS.) Writing streams, tensor by tensor, so that no copy of the model is needed.
  * Format: github.com/huggingface/safetensors, README "Format". */
 #ifndef PROTO_SAFETENSORS_H
 #define PROTO_SAFETENSORS_H
@@ -24,22 +25,23 @@ struct safetensors_entry {
 };
 
 struct safetensors {
-    struct safetensors_entry *entries;
+    struct safetensors_entry *entries; /* by name */
     size_t n_entries;
     void *map;
     size_t map_bytes;
 };
 
-/* Maps an open regular file. fd stays the caller's and may be closed afterwards. -EINVAL with a sentence (truncated, header
- * too long (over 100 MB) or not JSON, type unknown, shape and range disagree, ranges overlap, leave gaps or pass the end, a
- * name twice), or -errno. Undo: safetensors_close. */
+/* Maps an open regular file. fd stays the caller's and may be closed afterwards. -EINVAL with a sentence (truncated,
+ * header too long (over 100 MB) or not JSON, type unknown, shape and range disagree, ranges overlap, leave gaps or pass
+ * the end, a name twice), or -errno. On failure *out is zeroed. Undo: safetensors_close. */
 int safetensors_open(struct safetensors *out, int fd, struct error *err);
 void safetensors_close(struct safetensors *file); /* safe on a zeroed one */
 
 /* Borrowed, or NULL. */
 const struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name);
 
-/* Converts n elements from index first on to fp32. f16 and bf16 widen exactly. Asserts the range and that the type is one of the three. */
+/* Converts n elements from index first on to fp32. f16 and bf16 widen exactly. Asserts the range and that the type is
+ * one of the three. */
 void safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n);
 
 struct safetensors_writer {

@@ -37,7 +37,8 @@ static struct model build(struct model_config config)
     return m;
 }
 
-/* Whatever the configuration: pieces fill units, units fill the segment, and every row of every tensor is in one piece. */
+/* Whatever the configuration: pieces fill units, units fill the segment, and every row of every tensor is in one
+ * piece. */
 static void check_whole(const struct model *m)
 {
     uint64_t *rows = calloc(m->n_tensors, sizeof *rows);
