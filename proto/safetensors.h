@@ -1,9 +1,9 @@
 /* proto/safetensors.h - weights on disk, as Hugging Face writes them.
  *
- * A file is: header length u64 little-endian | JSON header | data. The header names dtype, shape and byte range of each
- * tensor. Reading maps the file and believes nothing: every length, offset, overlap and gap is checked before a pointer
- * is given out. (What no check can help: a file that another program cuts short while it is mapped ends the process that
- * reads there, by SIGBUS.) Writing streams, tensor by tensor, so that no copy of the model is needed.
+ * A file is: header length u64 little-endian | JSON header | data. The header names dtype, shape and byte range of
+ * each tensor. Reading maps the file and believes nothing: every length, offset, overlap and gap is checked before a
+ * pointer is given out. (What no check can help: a file that another program cuts short while it is mapped ends the
+ * process that reads there, by SIGBUS.) Writing streams, tensor by tensor, so that no copy of the model is needed.
  * Format: github.com/huggingface/safetensors, README "Format". */
 #ifndef PROTO_SAFETENSORS_H
 #define PROTO_SAFETENSORS_H
