@@ -1,12 +1,13 @@
 /* device/device.h - what a device can do: the operations that layers are written over.
  *
- * One const table per backend; every member is required (device_check). Layer code is plain C over this table, so it is written once. All tensors are
- * row-major fp32 views: a pointer and a row stride in elements. No operation allocates, synchronises or reads back to the
- * host; scratch comes from the caller, sized by scratch_bytes at plan time. Operations run in call order.
+ * One const table per backend; every member is required (device_check). Layer code is plain C over this table, so it is
+ * written once. All tensors are row-major fp32 views: a pointer and a row stride in elements. No operation allocates,
+ * synchronises or reads back to the host; scratch comes from the caller, sized by scratch_bytes at plan time. Operations
+ * run in call order.
  *
- * Determinism: the result of every operation depends on its arguments alone: not on the thread count, nor (for all but sums over
- * rows) on how rows are grouped into calls. Sums over rows (reduce_rows, norm_backward's weight gradients, matmul over rows with beta 1) depend on the
- * rows of a call, and add onto their destination once a call.
+ * Determinism: the result of every operation depends on its arguments alone: not on the thread count, nor (for all but
+ * sums over rows) on how rows are grouped into calls. Sums over rows (reduce_rows, norm_backward's weight gradients,
+ * matmul over rows with beta 1) depend on the rows of a call, and add onto their destination once a call.
  *
  * Dropout: element e of row r of the minibatch is kept if its Philox word (proto/random.h) >= random_threshold(p), then scaled by
  * 1/(1-p). p = 0 draws nothing. */
@@ -36,7 +37,7 @@ enum device_epilogue {
     DEVICE_ACTIVATION_GRADIENT, /* c = ab * act'(pre) */
 };
 
-/* c (m, n) = alpha * op(a) op(b) + beta * c, then the epilogue. op(a) is (m, k): a itself, or a (k, m) transposed. */
+/* c (m, n) = op(a) op(b) + beta * c, then the epilogue. op(a) is (m, k): a itself, or a (k, m) transposed. */
 struct device_matmul {
     bool transpose_a, transpose_b;
     size_t m, n, k;
@@ -50,12 +51,13 @@ struct device_matmul {
     float *pre;        /* (m, n), stride c_stride: written by BIAS_ACTIVATION, read by ACTIVATION_GRADIENT */
 };
 
-/* Causal attention over n_rows sequences of n_tokens, heads side by side: q, k, v are views of one buffer qkv (n_rows*n_tokens, 3*width), q at
- * column 0, k at width, v at 2*width, head h at h*width/n_heads of each. Scores are scaled by `scale`. Tiled: no score matrix is
- * stored. Flash attention - Dao et al., arXiv:2205.14135; backward by the log-sum-exp of the forward pass. */
+/* Causal attention over n_rows sequences of n_tokens, heads side by side: q, k, v are views of one buffer qkv
+ * (n_rows*n_tokens, 3*width), q at column 0, k at width, v at 2*width, head h at h*width/n_heads of each. Scores are
+ * scaled by `scale`. Tiled: no score matrix is stored. Flash attention - Dao et al., arXiv:2205.14135; backward by the
+ * log-sum-exp of the forward pass. */
 struct device_attention {
     size_t n_rows, n_tokens, n_heads, width;
-    float scale;
+    float scale;                   /* > 0 */
     const float *qkv;              /* (n_rows*n_tokens, 3*width) */
     float *out;                    /* (n_rows*n_tokens, width): written forward, read backward */
     float *log_sum_exp;            /* (n_rows, n_heads, n_tokens): written forward, read backward */
@@ -68,14 +70,15 @@ struct device_attention {
 struct device_ops {
     const char *name; /* "cpu": as given to --device and shown in logs */
 
-    /* Claims device `index` and an arena of exactly arena_bytes; n_threads for the CPU. *out is owned: close it. -ENODEV, -ENOMEM. */
+    /* Claims device `index` and an arena of exactly arena_bytes (> 0), zeroed; n_threads (> 0) for the CPU. *out is
+     * owned: close it. -ENODEV, -ENOMEM. */
     int (*open)(struct device **out, unsigned index, size_t arena_bytes, unsigned n_threads, struct error *err);
     void (*close)(struct device *dev);
     /* The arena's first byte; 64-byte aligned. */
     void *(*arena)(struct device *dev);
     /* Bytes outside the arena that the backend's libraries take for themselves at most, measured; part of the budget. */
-    size_t (*library_bytes)(void);
-    /* Scratch that attention needs for these sizes; the same for forward and backward. */
+    size_t (*library_bytes)(unsigned n_threads);
+    /* Scratch that attention needs for these sizes; the same for forward and backward. A multiple of 64. */
     size_t (*scratch_bytes)(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width, unsigned n_threads);
 
     /* Copies between host and device memory. Borrowed until sync. */
@@ -94,7 +97,8 @@ struct device_ops {
      * Ba, Kiros & Hinton, arXiv:1607.06450. */
     void (*norm)(struct device *dev, float *y, float *statistics, const float *x, const float *weight,
                  const float *bias, size_t m, size_t n, float epsilon);
-    /* dx = or += (accumulate) the gradient; weight_gradient, bias_gradient (n) += theirs. x and statistics as forward left them. dx may be dy if not accumulating. */
+    /* dx = or += (accumulate) the gradient; weight_gradient, bias_gradient (n) += theirs. x and statistics as forward left
+     * them. dx may be dy if not accumulating. */
     void (*norm_backward)(struct device *dev, float *dx, bool accumulate, float *weight_gradient, float *bias_gradient,
                           const float *dy, const float *x, const float *statistics, const float *weight, size_t m,
                           size_t n);
@@ -102,14 +106,16 @@ struct device_ops {
     void (*attention)(struct device *dev, const struct device_attention *op);
     void (*attention_backward)(struct device *dev, const struct device_attention *op);
 
-    /* y = x + dropout(h), all (n_rows*n_tokens, n); y may be x or h; x NULL: y = dropout(h). Element of a row: token*n + column. */
+    /* y = x + dropout(h), all (n_rows*n_tokens, n); y may be x or h; x NULL: y = dropout(h). Element of a row:
+     * token*n + column. */
     void (*dropout_add)(struct device *dev, float *y, const float *x, const float *h, size_t n_rows, size_t n_tokens,
                         size_t n, const struct device_dropout *dropout);
     /* dh = dropout's mask and scale applied to dy; may be in place. */
     void (*dropout_backward)(struct device *dev, float *dh, const float *dy, size_t n_rows, size_t n_tokens, size_t n,
                              const struct device_dropout *dropout);
 
-    /* For each i < m whose id lies in [first, first + n_table): y (m, n) row i = or += (accumulate) table (n_table, n) row ids[i]-first. Other rows stay as they are. */
+    /* For each i < m whose id lies in [first, first + n_table): y (m, n) row i = or += (accumulate) table (n_table, n) row
+     * ids[i]-first. Other rows stay as they are. */
     void (*embed)(struct device *dev, float *y, bool accumulate, const uint32_t *ids, size_t m, const float *table,
                   uint32_t first, uint32_t n_table, size_t n);
     /* table_gradient row ids[i]-first += dy row i, in order of i. */
@@ -121,8 +127,9 @@ struct device_ops {
                               size_t n_tokens, size_t n);
 
     /* Softmax over a vocabulary that comes in chunks. logits (m, n) are those of labels first .. first+n-1.
-     * running (m, 3): maximum, sum of exp(logit - maximum), logit of the label. `start`: this is the row's first chunk. Rows whose label is
-     * MESSAGE_NO_LABEL's value (UINT32_MAX) take part, and count for nothing. */
+     * running (m, 3): maximum, sum of exp(logit - maximum), logit of the label. `start`: this is the row's first chunk.
+     * Rows whose label is MESSAGE_NO_LABEL's value (UINT32_MAX) take part, and count for nothing. A logit that is not
+     * finite upwards (NaN, infinity) makes the loss a NaN. */
     void (*log_sum_exp)(struct device *dev, float *running, bool start, const float *logits, size_t logits_stride,
                         const uint32_t *labels, size_t m, uint32_t first, size_t n);
     /* loss (m) in double = -log p of the label, from running; 0 without a label. */
