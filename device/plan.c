@@ -67,7 +67,7 @@ static void lay_out(struct plan *plan, const struct model *model, const struct p
     plan->workspace_bytes = workspace_bytes(model, o);
     plan->workspace = take(&l, LEDGER_WORKSPACE, plan->workspace_bytes);
     plan->arena_bytes = l.offset;
-    plan->bytes[LEDGER_LIBRARY] = o->ops->library_bytes();
+    plan->bytes[LEDGER_LIBRARY] = o->ops->library_bytes(o->n_threads);
 }
 
 static uint64_t total(const struct plan *plan)

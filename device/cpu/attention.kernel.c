@@ -1,0 +1,393 @@
+/* device/cpu/attention.kernel.c - causal attention in tiles of 64 queries by 64 keys, no score matrix.
+ *
+ * Flash attention - Dao et al., arXiv:2205.14135. One thread computes one head of one row from end to end, so heads and
+ * rows cannot disturb each other's bits. Views of qkv are packed once per head: rows of qkv are 3 * width apart, often a
+ * multiple of 4 KiB, where a tile's rows would all fall into the same few sets of the first-level cache. */
+#include "device/cpu/cpu.h"
+#include "device/cpu/dropout.h"
+#include "device/cpu/math.h"
+#include "device/cpu/product.h"
+
+#include <math.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+enum { TILE = CPU_ATTENTION_TILE };
+
+/* One head of one row. */
+struct head {
+    const struct device_attention *op;
+    size_t row, index;
+    size_t n_tokens, width, padded; /* head width, and rounded up to 16 */
+    size_t stride;                  /* of qkv's rows */
+    const float *q, *k, *v;
+    float to_log2;  /* score * to_log2 is the exponent of 2 */
+    float *scratch; /* this thread's */
+};
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static size_t round_up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+static struct head find_head(const struct device_attention *op, size_t item, unsigned thread)
+{
+    const size_t width = op->width / op->n_heads, row = item / op->n_heads, index = item % op->n_heads;
+    const float *q = op->qkv + row * op->n_tokens * 3 * op->width + index * width;
+
+    return (struct head){
+        .op = op,
+        .row = row,
+        .index = index,
+        .n_tokens = op->n_tokens,
+        .width = width,
+        .padded = round_up(width, 16),
+        .stride = 3 * op->width,
+        .q = q,
+        .k = q + op->width,
+        .v = q + 2 * op->width,
+        .to_log2 = (float)((double)op->scale * 1.4426950408889634),
+        .scratch = (float *)op->scratch + thread * cpu_attention_scratch(op->n_tokens, width),
+    };
+}
+
+/* to (n, padded) = from (n, width) at a stride, zeros behind each row. */
+static void pack(const struct head *head, float *to, const float *from, size_t stride, size_t n)
+{
+    for (size_t i = 0; i < n; i++, to += head->padded, from += stride) {
+        memcpy(to, from, head->width * sizeof *to);
+        memset(to + head->width, 0, (head->padded - head->width) * sizeof *to);
+    }
+}
+
+static void unpack(const struct head *head, float *to, size_t stride, const float *from, size_t n)
+{
+    for (size_t i = 0; i < n; i++, to += stride, from += head->padded)
+        memcpy(to, from, head->width * sizeof *to);
+}
+
+/* to (width, TILE) = transpose of from (n, width) at a stride, zeros behind. */
+static void pack_transposed(const struct head *head, float *to, const float *from, size_t n)
+{
+    for (size_t d = 0; d < head->width; d++, to += TILE) {
+        for (size_t i = 0; i < n; i++)
+            to[i] = from[i * head->stride + d];
+        memset(to + n, 0, (TILE - n) * sizeof *to);
+    }
+}
+
+/* Scores of one tile, from packed q (n, padded) and k transposed. */
+static void tile_scores(const struct head *head, float *scores, const float *q, const float *transposed, size_t n,
+                        bool diagonal)
+{
+    product(&(struct product){.a = q,
+                              .a_row = head->padded,
+                              .a_step = 1,
+                              .b = transposed,
+                              .b_stride = TILE,
+                              .c = scores,
+                              .c_stride = TILE,
+                              .m = n,
+                              .n = TILE,
+                              .depth = head->width,
+                              .shape = diagonal ? PRODUCT_COLUMNS_TO_ROW : PRODUCT_WHOLE});
+}
+
+/* Keys of query i of a tile that take part in what is computed: all, or on the diagonal those up to its own, and the
+ * rest of its block of product rows, which become zeros. */
+static size_t tile_columns(size_t i, bool diagonal)
+{
+    return diagonal ? smaller(TILE, round_up(i + PRODUCT_ROWS, VECTOR)) : TILE;
+}
+
+static void draw_factors(const struct head *head, float factors[TILE], size_t query, size_t key)
+{
+    const struct device_dropout *dropout = &head->op->dropout;
+    const uint64_t first = ((uint64_t)head->index * head->n_tokens + query) * head->n_tokens + key;
+
+    dropout_factors(factors, first, TILE, dropout->first_row + head->row, dropout);
+}
+
+/* Of the queries of one tile: what the keys seen so far amount to. */
+struct softmax {
+    float max[TILE];
+    float sums[TILE][VECTOR]; /* of exponentials, lane by lane */
+    float rescale[TILE];      /* what sums and outputs before this tile of keys shrink by */
+};
+
+static void update_max(struct softmax *softmax, const struct head *head, float *scores, size_t n, bool diagonal)
+{
+    float before[TILE];
+
+    memcpy(before, softmax->max, sizeof before);
+    for (size_t i = 0; i < n; i++) {
+        float *row = scores + i * TILE;
+        const size_t columns = tile_columns(i, diagonal);
+        vec max = vec_all(softmax->max[i]);
+
+        if (diagonal)
+            for (size_t j = i + 1; j < columns; j++)
+                row[j] = -INFINITY;
+        for (size_t j = 0; j < columns; j += VECTOR)
+            max = vec_max(vec_load(row + j), max);
+        softmax->max[i] = vec_largest(max);
+    }
+    for (size_t i = 0; i < TILE; i += VECTOR)
+        vec_store(softmax->rescale + i, math_exp2((vec_load(before + i) - vec_load(softmax->max + i)) * head->to_log2));
+}
+
+/* Scores become exponentials, times their dropout factors. */
+static void exponentiate(struct softmax *softmax, const struct head *head, float *scores, size_t n,
+                         const size_t place[2])
+{
+    const bool diagonal = place[0] == place[1], drops = head->op->dropout.p > 0;
+
+    for (size_t i = 0; i < n; i++) {
+        float *row = scores + i * TILE, factors[TILE];
+        const float max = softmax->max[i] * head->to_log2;
+        vec sum = vec_load(softmax->sums[i]) * softmax->rescale[i];
+
+        if (drops)
+            draw_factors(head, factors, place[0] + i, place[1]);
+        for (size_t j = 0; j < tile_columns(i, diagonal); j += VECTOR) {
+            vec p = math_exp2(vec_load(row + j) * head->to_log2 - max);
+            sum += p;
+            vec_store(row + j, drops ? p * vec_load(factors + j) : p);
+        }
+        vec_store(softmax->sums[i], sum);
+    }
+}
+
+static void rescale_rows(const struct softmax *softmax, const struct head *head, float *out, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (softmax->rescale[i] != 1)
+            for (size_t j = 0; j < head->padded; j += VECTOR) {
+                float *at = out + i * head->padded + j;
+                vec_store(at, vec_load(at) * softmax->rescale[i]);
+            }
+}
+
+static void finish_rows(const struct softmax *softmax, const struct head *head, const float *out, size_t query,
+                        size_t n)
+{
+    const struct device_attention *op = head->op;
+    float *to = op->out + (head->row * op->n_tokens + query) * op->width + head->index * head->width;
+    float *log_sum_exp = op->log_sum_exp + (head->row * op->n_heads + head->index) * op->n_tokens + query;
+
+    for (size_t i = 0; i < n; i++, to += op->width, out += head->padded) {
+        const float sum = (float)vec_sum(vec_load(softmax->sums[i])), max = softmax->max[i] * head->to_log2;
+        for (size_t j = 0; j < head->width; j += VECTOR)
+            vec_store_n(to + j, vec_load(out + j) / sum, head->width - j);
+        /* from the rounded maximum, which is what the exponentials were taken relative to */
+        log_sum_exp[i] = (float)((double)max * 0.6931471805599453 + (double)logf(sum));
+    }
+}
+
+/* The scratch of one head's forward pass. */
+struct forward {
+    float *transposed, *v; /* of all tokens: k by tiles, transposed; v packed */
+    float *q, *scores, *out;
+};
+
+static void forward_tile(const struct head *head, const struct forward *at, size_t query)
+{
+    const size_t n = smaller(TILE, head->n_tokens - query);
+    struct softmax softmax = {.max = {0}};
+
+    for (size_t i = 0; i < TILE; i++)
+        softmax.max[i] = -INFINITY;
+    pack(head, at->q, head->q + query * head->stride, head->stride, n);
+    for (size_t key = 0; key <= query; key += TILE) {
+        const bool diagonal = key == query;
+
+        tile_scores(head, at->scores, at->q, at->transposed + key * head->width, n, diagonal);
+        update_max(&softmax, head, at->scores, n, diagonal);
+        exponentiate(&softmax, head, at->scores, n, (const size_t[2]){query, key});
+        if (key > 0)
+            rescale_rows(&softmax, head, at->out, n);
+        product(&(struct product){.a = at->scores,
+                                  .a_row = TILE,
+                                  .a_step = 1,
+                                  .b = at->v + key * head->padded,
+                                  .b_stride = head->padded,
+                                  .c = at->out,
+                                  .c_stride = head->padded,
+                                  .m = n,
+                                  .n = head->padded,
+                                  .depth = smaller(TILE, head->n_tokens - key),
+                                  .add = key > 0,
+                                  .shape = diagonal ? PRODUCT_DEPTH_TO_ROW : PRODUCT_WHOLE});
+    }
+    finish_rows(&softmax, head, at->out, query, n);
+}
+
+static void forward_head(const struct head *head)
+{
+    const size_t tokens = round_up(head->n_tokens, TILE);
+    struct forward at = {.transposed = head->scratch};
+
+    at.v = at.transposed + tokens * head->padded;
+    at.q = at.v + tokens * head->padded;
+    at.scores = at.q + TILE * head->padded;
+    at.out = at.scores + TILE * TILE;
+    for (size_t key = 0; key < head->n_tokens; key += TILE) {
+        const size_t n = smaller(TILE, head->n_tokens - key);
+        pack_transposed(head, at.transposed + key * head->width, head->k + key * head->stride, n);
+        pack(head, at.v + key * head->padded, head->v + key * head->stride, head->stride, n);
+    }
+    for (size_t query = 0; query < head->n_tokens; query += TILE)
+        forward_tile(head, &at, query);
+}
+
+/* The scratch of one head's backward pass. */
+struct backward {
+    float *q, *out_gradient, *q_gradient; /* of all tokens */
+    float *delta;                         /* sum over the head of out * its gradient, a number a token */
+    float *log2_sum;                      /* log_sum_exp in powers of 2 */
+    float *k, *k_transposed, *v_transposed, *k_gradient, *v_gradient; /* of one tile of keys */
+    float *scores, *score_gradient;
+};
+
+static void backward_prepare(const struct head *head, const struct backward *at)
+{
+    const struct device_attention *op = head->op;
+    const size_t first = head->row * op->n_tokens * op->width + head->index * head->width;
+    const float *log_sum_exp = op->log_sum_exp + (head->row * op->n_heads + head->index) * op->n_tokens;
+
+    pack(head, at->q, head->q, head->stride, head->n_tokens);
+    pack(head, at->out_gradient, op->out_gradient + first, op->width, head->n_tokens);
+    for (size_t i = 0; i < head->n_tokens; i++) {
+        const float *out = op->out + first + i * op->width, *gradient = at->out_gradient + i * head->padded;
+        vec sum = {0};
+        for (size_t j = 0; j < head->width; j += VECTOR)
+            sum += vec_load_n(out + j, head->width - j, 0) * vec_load(gradient + j);
+        at->delta[i] = (float)vec_sum(sum);
+        at->log2_sum[i] = (float)((double)log_sum_exp[i] * 1.4426950408889634);
+    }
+}
+
+/* From scores and the gradient of the (dropped) probabilities: probabilities, dropped, and the gradient of scores. */
+static void softmax_backward(const struct head *head, const struct backward *at, size_t n, const size_t place[2])
+{
+    const bool diagonal = place[0] == place[1], drops = head->op->dropout.p > 0;
+
+    for (size_t i = 0; i < n; i++) {
+        float *row = at->scores + i * TILE, *gradient = at->score_gradient + i * TILE, factors[TILE];
+        const float log2_sum = at->log2_sum[place[0] + i], delta = at->delta[place[0] + i];
+        const size_t columns = tile_columns(i, diagonal);
+
+        if (diagonal)
+            for (size_t j = i + 1; j < columns; j++)
+                row[j] = -INFINITY, gradient[j] = 0;
+        if (drops)
+            draw_factors(head, factors, place[0] + i, place[1]);
+        for (size_t j = 0; j < columns; j += VECTOR) {
+            vec p = math_exp2(vec_load(row + j) * head->to_log2 - log2_sum), dp = vec_load(gradient + j);
+            if (drops) {
+                vec factor = vec_load(factors + j);
+                vec_store(row + j, p * factor);
+                dp *= factor;
+            } else {
+                vec_store(row + j, p);
+            }
+            vec_store(gradient + j, p * (dp - delta) * head->op->scale);
+        }
+    }
+}
+
+static void backward_tile(const struct head *head, const struct backward *at, size_t query, size_t key)
+{
+    const bool diagonal = query == key;
+    const size_t n = smaller(TILE, head->n_tokens - query), n_keys = smaller(TILE, head->n_tokens - key);
+    const float *out_gradient = at->out_gradient + query * head->padded, *q = at->q + query * head->padded;
+    struct product sum = {.b_stride = head->padded, .c_stride = head->padded, .n = head->padded};
+
+    tile_scores(head, at->scores, q, at->k_transposed, n, diagonal);
+    tile_scores(head, at->score_gradient, out_gradient, at->v_transposed, n, diagonal);
+    softmax_backward(head, at, n, (const size_t[2]){query, key});
+
+    sum.a = at->score_gradient, sum.a_row = TILE, sum.a_step = 1;
+    sum.b = at->k, sum.c = at->q_gradient + query * head->padded;
+    sum.m = n, sum.depth = n_keys, sum.add = key > 0;
+    sum.shape = diagonal ? PRODUCT_DEPTH_TO_ROW : PRODUCT_WHOLE;
+    product(&sum);
+
+    sum.a_row = 1, sum.a_step = TILE;
+    sum.b = q, sum.c = at->k_gradient;
+    sum.m = n_keys, sum.depth = n, sum.add = !diagonal;
+    sum.shape = diagonal ? PRODUCT_DEPTH_FROM_ROW : PRODUCT_WHOLE;
+    product(&sum);
+
+    sum.a = at->scores;
+    sum.b = out_gradient, sum.c = at->v_gradient;
+    product(&sum);
+}
+
+static void backward_head(const struct head *head)
+{
+    const size_t tokens = round_up(head->n_tokens, TILE), whole = tokens * head->padded, tile = TILE * head->padded;
+    const size_t first = head->row * head->n_tokens * head->stride + head->index * head->width;
+    float *gradient = head->op->qkv_gradient + first, *next = head->scratch;
+    struct backward at;
+    float **wholes[] = {&at.q, &at.out_gradient, &at.q_gradient};
+    float **tiles[] = {&at.k, &at.k_transposed, &at.v_transposed, &at.k_gradient, &at.v_gradient};
+
+    for (size_t i = 0; i < 3; i++, next += whole)
+        *wholes[i] = next;
+    for (size_t i = 0; i < 5; i++, next += tile)
+        *tiles[i] = next;
+    at.scores = next, at.score_gradient = next + TILE * TILE;
+    at.delta = next + 2 * TILE * TILE, at.log2_sum = at.delta + tokens;
+
+    backward_prepare(head, &at);
+    for (size_t key = 0; key < head->n_tokens; key += TILE) {
+        const size_t n = smaller(TILE, head->n_tokens - key);
+        const float *k = head->k + key * head->stride, *v = head->v + key * head->stride;
+        float *to = gradient + key * head->stride + head->op->width;
+
+        pack(head, at.k, k, head->stride, n);
+        pack_transposed(head, at.k_transposed, k, n);
+        pack_transposed(head, at.v_transposed, v, n);
+        for (size_t query = key; query < head->n_tokens; query += TILE)
+            backward_tile(head, &at, query, key);
+        unpack(head, to, head->stride, at.k_gradient, n);
+        unpack(head, to + head->op->width, head->stride, at.v_gradient, n);
+    }
+    unpack(head, gradient, head->stride, at.q_gradient, head->n_tokens);
+}
+
+static unsigned thread_number(void)
+{
+#ifdef _OPENMP
+    return (unsigned)omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
+static void forward(struct device *dev, const struct device_attention *op)
+{
+#pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
+    for (size_t item = 0; item < op->n_rows * op->n_heads; item++) {
+        const struct head head = find_head(op, item, thread_number());
+        forward_head(&head);
+    }
+}
+
+static void backward(struct device *dev, const struct device_attention *op)
+{
+#pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
+    for (size_t item = 0; item < op->n_rows * op->n_heads; item++) {
+        const struct head head = find_head(op, item, thread_number());
+        backward_head(&head);
+    }
+}
+
+const struct cpu_attention_kernels KERNEL_NAME(cpu_attention) = {.forward = forward, .backward = backward};

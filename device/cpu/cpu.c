@@ -1,0 +1,260 @@
+/* device/cpu/cpu.c - the CPU as a device: its own arena, its own copies, kernels for the machine it runs on. */
+#include "device/cpu/cpu.h"
+
+#include <assert.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { HUGE_PAGE = 2 << 20 };
+
+static const struct cpu_kernels kernels[CPU_ISAS] = {
+    [CPU_V2] = {"x86-64-v2", &cpu_rows_v2, &cpu_norm_v2, &cpu_dropout_v2, &cpu_attention_v2, &cpu_softmax_v2},
+    [CPU_V3] = {"x86-64-v3", &cpu_rows_v3, &cpu_norm_v3, &cpu_dropout_v3, &cpu_attention_v3, &cpu_softmax_v3},
+    [CPU_V4] = {"x86-64-v4", &cpu_rows_v4, &cpu_norm_v4, &cpu_dropout_v4, &cpu_attention_v4, &cpu_softmax_v4},
+};
+
+bool cpu_isa_runs(enum cpu_isa isa)
+{
+    const bool v2 =
+        __builtin_cpu_supports("ssse3") && __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt");
+    const bool v3 = v2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+
+    switch (isa) {
+    case CPU_V2:
+        return v2;
+    case CPU_V3:
+        return v3;
+    case CPU_V4:
+        return v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+               __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+               __builtin_cpu_supports("avx512vl");
+    case CPU_ISAS:
+        break;
+    }
+    return false;
+}
+
+void cpu_isa_use(struct device *dev, enum cpu_isa isa)
+{
+    assert(cpu_isa_runs(isa));
+    dev->kernels = &kernels[isa];
+}
+
+/* Maps exactly the pages of `bytes`, from a 2 MiB boundary, so that the system can back them with huge pages. */
+static void *map_arena(size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), size = (bytes + page - 1) / page * page;
+    char *base = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    size_t before;
+
+    if (base == MAP_FAILED)
+        return NULL;
+    before = (HUGE_PAGE - (uintptr_t)base % HUGE_PAGE) % HUGE_PAGE;
+    if (before > 0)
+        munmap(base, before);
+    munmap(base + before + size, HUGE_PAGE - before);
+    madvise(base + before, size, MADV_HUGEPAGE); /* a system without them runs as well, more slowly */
+    return base + before;
+}
+
+static void close_device(struct device *dev)
+{
+    if (dev && dev->arena)
+        munmap(dev->arena, dev->arena_bytes);
+    free(dev);
+}
+
+/* Without OpenMP we run on one thread, and the library has to as well: it brings its own OpenMP along. */
+static void bound_library_threads(void)
+{
+#ifndef _OPENMP
+    void (*set)(int);
+    *(void **)&set = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
+    if (set)
+        set(1);
+#endif
+}
+
+static int open_device(struct device **out, unsigned index, size_t arena_bytes, unsigned n_threads, struct error *err)
+{
+    struct device *dev;
+
+    *out = NULL;
+    assert(arena_bytes > 0 && n_threads > 0);
+    if (index != 0)
+        return error_set(err, -ENODEV, "there is no CPU device %u: all cores together are device 0", index);
+    if (!cpu_isa_runs(CPU_V2))
+        return error_set(err, -ENODEV, "this processor lacks SSE4.2, which the CPU device needs");
+    dev = calloc(1, sizeof *dev);
+    if (dev) {
+        dev->n_threads = n_threads;
+        dev->arena_bytes = arena_bytes;
+        dev->arena = map_arena(arena_bytes);
+    }
+    if (!dev || !dev->arena) {
+        close_device(dev);
+        return error_set(err, -ENOMEM, "the CPU device's memory, %zu bytes, cannot be had: lower --device-mem",
+                         arena_bytes);
+    }
+    for (int isa = CPU_V2; isa < CPU_ISAS; isa++)
+        if (cpu_isa_runs((enum cpu_isa)isa))
+            cpu_isa_use(dev, (enum cpu_isa)isa);
+    bound_library_threads();
+    dev->kernels->rows->zero(dev, dev->arena, arena_bytes / sizeof(float)); /* touched, hence claimed */
+    *out = dev;
+    return 0;
+}
+
+static void *arena(struct device *dev)
+{
+    return dev->arena;
+}
+
+static size_t scratch_bytes(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width, unsigned n_threads)
+{
+    (void)n_rows; /* one head of one row a thread at a time */
+    return n_threads * cpu_attention_scratch(n_tokens, width / n_heads) * sizeof(float);
+}
+
+static void copy(struct device *dev, void *to, const void *from, size_t bytes)
+{
+    enum { PIECE = 1 << 20 };
+
+#pragma omp parallel for num_threads(dev->n_threads) if (bytes > PIECE)
+    for (size_t i = 0; i < bytes; i += PIECE)
+        memcpy((char *)to + i, (const char *)from + i, bytes - i < PIECE ? bytes - i : PIECE);
+}
+
+static void upload(struct device *dev, void *dst, const void *host, size_t bytes)
+{
+    copy(dev, dst, host, bytes);
+}
+
+static void download(struct device *dev, void *host, const void *src, size_t bytes)
+{
+    copy(dev, host, src, bytes);
+}
+
+static int sync_device(struct device *dev)
+{
+    (void)dev; /* nothing is ever queued */
+    return 0;
+}
+
+static void zero(struct device *dev, float *x, size_t n)
+{
+    dev->kernels->rows->zero(dev, x, n);
+}
+
+static void reduce_rows(struct device *dev, float *sum, const float *x, size_t m, size_t n)
+{
+    dev->kernels->rows->reduce_rows(dev, sum, x, m, n);
+}
+
+static void norm(struct device *dev, float *y, float *statistics, const float *x, const float *weight,
+                 const float *bias, size_t m, size_t n, float epsilon)
+{
+    dev->kernels->norm->forward(dev, y, statistics, x, weight, bias, m, n, epsilon);
+}
+
+static void norm_backward(struct device *dev, float *dx, bool accumulate, float *weight_gradient, float *bias_gradient,
+                          const float *dy, const float *x, const float *statistics, const float *weight, size_t m,
+                          size_t n)
+{
+    dev->kernels->norm->backward(dev, dx, accumulate, weight_gradient, bias_gradient, dy, x, statistics, weight, m, n);
+}
+
+static void attention(struct device *dev, const struct device_attention *op)
+{
+    dev->kernels->attention->forward(dev, op);
+}
+
+static void attention_backward(struct device *dev, const struct device_attention *op)
+{
+    dev->kernels->attention->backward(dev, op);
+}
+
+static void dropout_add(struct device *dev, float *y, const float *x, const float *h, size_t n_rows, size_t n_tokens,
+                        size_t n, const struct device_dropout *dropout)
+{
+    dev->kernels->dropout->add(dev, y, x, h, n_rows, n_tokens, n, dropout);
+}
+
+static void dropout_backward(struct device *dev, float *dh, const float *dy, size_t n_rows, size_t n_tokens, size_t n,
+                             const struct device_dropout *dropout)
+{
+    dev->kernels->dropout->add(dev, dh, NULL, dy, n_rows, n_tokens, n, dropout); /* a product is its own gradient */
+}
+
+static void embed(struct device *dev, float *y, bool accumulate, const uint32_t *ids, size_t m, const float *table,
+                  uint32_t first, uint32_t n_table, size_t n)
+{
+    dev->kernels->rows->embed(dev, y, accumulate, ids, m, table, first, n_table, n);
+}
+
+static void embed_backward(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const float *dy,
+                           uint32_t first, uint32_t n_table, size_t n)
+{
+    dev->kernels->rows->embed_backward(dev, table_gradient, ids, m, dy, first, n_table, n);
+}
+
+static void position(struct device *dev, float *y, const float *table, size_t n_rows, size_t n_tokens, size_t n)
+{
+    dev->kernels->rows->position(dev, y, table, n_rows, n_tokens, n);
+}
+
+static void position_backward(struct device *dev, float *table_gradient, const float *dy, size_t n_rows,
+                              size_t n_tokens, size_t n)
+{
+    dev->kernels->rows->position_backward(dev, table_gradient, dy, n_rows, n_tokens, n);
+}
+
+static void log_sum_exp(struct device *dev, float *running, bool start, const float *logits, size_t logits_stride,
+                        const uint32_t *labels, size_t m, uint32_t first, size_t n)
+{
+    dev->kernels->softmax->log_sum_exp(dev, running, start, logits, logits_stride, labels, m, first, n);
+}
+
+static void loss(struct device *dev, double *losses, const float *running, const uint32_t *labels, size_t m)
+{
+    dev->kernels->softmax->loss(dev, losses, running, labels, m);
+}
+
+static void cross_entropy_gradient(struct device *dev, float *logits, size_t logits_stride, const float *running,
+                                   const uint32_t *labels, size_t m, uint32_t first, size_t n, float scale)
+{
+    dev->kernels->softmax->gradient(dev, logits, logits_stride, running, labels, m, first, n, scale);
+}
+
+const struct device_ops device_cpu = {
+    .name = "cpu",
+    .open = open_device,
+    .close = close_device,
+    .arena = arena,
+    .library_bytes = cpu_library_bytes,
+    .scratch_bytes = scratch_bytes,
+    .upload = upload,
+    .download = download,
+    .sync = sync_device,
+    .zero = zero,
+    .matmul = cpu_matmul,
+    .reduce_rows = reduce_rows,
+    .norm = norm,
+    .norm_backward = norm_backward,
+    .attention = attention,
+    .attention_backward = attention_backward,
+    .dropout_add = dropout_add,
+    .dropout_backward = dropout_backward,
+    .embed = embed,
+    .embed_backward = embed_backward,
+    .position = position,
+    .position_backward = position_backward,
+    .log_sum_exp = log_sum_exp,
+    .loss = loss,
+    .cross_entropy_gradient = cross_entropy_gradient,
+};

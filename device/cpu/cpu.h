@@ -1,0 +1,105 @@
+/* device/cpu/cpu.h - the inside of the CPU device: its state, and the kernels compiled per instruction set.
+ *
+ * X.kernel.c is compiled once for each x86-64 level and gives one table X_v2, X_v3, X_v4; cpu_open takes the best that
+ * the machine runs. Work is cut into pieces that depend on shapes alone, and each piece is computed by one thread in a
+ * fixed order, so results do not depend on the number of threads. */
+#ifndef DEVICE_CPU_CPU_H
+#define DEVICE_CPU_CPU_H
+
+#include "device/device.h"
+
+#ifndef _OPENMP /* then the pragmas that read dev->n_threads are gone */
+#pragma GCC diagnostic ignored "-Wunused-parameter"
+#endif
+
+enum cpu_isa { CPU_V2, CPU_V3, CPU_V4, CPU_ISAS };
+
+struct cpu_row_kernels {
+    void (*zero)(struct device *dev, float *x, size_t n);
+    void (*reduce_rows)(struct device *dev, float *sum, const float *x, size_t m, size_t n);
+    void (*embed)(struct device *dev, float *y, bool accumulate, const uint32_t *ids, size_t m, const float *table,
+                  uint32_t first, uint32_t n_table, size_t n);
+    void (*embed_backward)(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const float *dy,
+                           uint32_t first, uint32_t n_table, size_t n);
+    void (*position)(struct device *dev, float *y, const float *table, size_t n_rows, size_t n_tokens, size_t n);
+    void (*position_backward)(struct device *dev, float *table_gradient, const float *dy, size_t n_rows,
+                              size_t n_tokens, size_t n);
+    /* The epilogue on rows [row, row + m) and columns [column, column + n) of op's c. */
+    void (*epilogue)(const struct device_matmul *op, size_t row, size_t column, size_t m, size_t n);
+};
+
+struct cpu_norm_kernels {
+    void (*forward)(struct device *dev, float *y, float *statistics, const float *x, const float *weight,
+                    const float *bias, size_t m, size_t n, float epsilon);
+    void (*backward)(struct device *dev, float *dx, bool accumulate, float *weight_gradient, float *bias_gradient,
+                     const float *dy, const float *x, const float *statistics, const float *weight, size_t m, size_t n);
+};
+
+struct cpu_dropout_kernels {
+    void (*add)(struct device *dev, float *y, const float *x, const float *h, size_t n_rows, size_t n_tokens, size_t n,
+                const struct device_dropout *dropout);
+};
+
+struct cpu_attention_kernels {
+    void (*forward)(struct device *dev, const struct device_attention *op);
+    void (*backward)(struct device *dev, const struct device_attention *op);
+};
+
+struct cpu_softmax_kernels {
+    void (*log_sum_exp)(struct device *dev, float *running, bool start, const float *logits, size_t logits_stride,
+                        const uint32_t *labels, size_t m, uint32_t first, size_t n);
+    void (*loss)(struct device *dev, double *loss, const float *running, const uint32_t *labels, size_t m);
+    void (*gradient)(struct device *dev, float *logits, size_t logits_stride, const float *running,
+                     const uint32_t *labels, size_t m, uint32_t first, size_t n, float scale);
+};
+
+struct cpu_kernels {
+    const char *name;
+    const struct cpu_row_kernels *rows;
+    const struct cpu_norm_kernels *norm;
+    const struct cpu_dropout_kernels *dropout;
+    const struct cpu_attention_kernels *attention;
+    const struct cpu_softmax_kernels *softmax;
+};
+
+struct device {
+    unsigned n_threads;
+    const struct cpu_kernels *kernels;
+    void *arena;
+    size_t arena_bytes;
+};
+
+/* A name for this compilation: KERNEL_NAME(cpu_rows) is cpu_rows_v4. */
+#define KERNEL_JOIN_(name, isa) name##_##isa
+#define KERNEL_JOIN(name, isa)  KERNEL_JOIN_(name, isa)
+#define KERNEL_NAME(name)       KERNEL_JOIN(name, KERNEL_ISA)
+
+extern const struct cpu_row_kernels cpu_rows_v2, cpu_rows_v3, cpu_rows_v4;
+extern const struct cpu_norm_kernels cpu_norm_v2, cpu_norm_v3, cpu_norm_v4;
+extern const struct cpu_dropout_kernels cpu_dropout_v2, cpu_dropout_v3, cpu_dropout_v4;
+extern const struct cpu_attention_kernels cpu_attention_v2, cpu_attention_v3, cpu_attention_v4;
+extern const struct cpu_softmax_kernels cpu_softmax_v2, cpu_softmax_v3, cpu_softmax_v4;
+
+/* Whether this machine runs the kernels of an instruction set, and making a device use them: for tests. */
+bool cpu_isa_runs(enum cpu_isa isa);
+void cpu_isa_use(struct device *dev, enum cpu_isa isa);
+
+/* matmul.c: the product in tiles, each by one thread, epilogue while the tile is in cache. */
+void cpu_matmul(struct device *dev, const struct device_matmul *op);
+size_t cpu_library_bytes(unsigned n_threads);
+
+/* Attention's tile: queries and keys. A constant, so that sums are the same on every machine of an instruction set. */
+enum { CPU_ATTENTION_TILE = 64 };
+
+/* Attention's scratch of one thread, in floats; the same for every instruction set. */
+static inline size_t cpu_attention_scratch(size_t n_tokens, size_t head_width)
+{
+    const size_t tile = CPU_ATTENTION_TILE, width = (head_width + 15) / 16 * 16;
+    const size_t tokens = (n_tokens + tile - 1) / tile * tile;
+
+    /* backward, the larger: q, out's gradient and q's gradient of a head, its two numbers a token; a tile of k, k and v
+     * transposed, gradients of k and v; two tiles of scores */
+    return tokens * (3 * width + 2) + tile * 5 * width + 2 * tile * tile;
+}
+
+#endif

@@ -1,0 +1,187 @@
+/* device/cpu/rows.kernel.c - sums over rows, table look-ups, and what a product's tile gets when it is done. */
+#include "device/cpu/cpu.h"
+#include "device/cpu/math.h"
+
+#include <assert.h>
+
+enum { COLUMNS = 128 }; /* columns that one thread sums at once: its sums in double stay in the first-level cache */
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static void zero(struct device *dev, float *x, size_t n)
+{
+    enum { PIECE = 1 << 16 };
+
+#pragma omp parallel for num_threads(dev->n_threads) if (n > PIECE)
+    for (size_t i = 0; i < n; i += PIECE)
+        memset(x + i, 0, smaller(PIECE, n - i) * sizeof *x);
+}
+
+/* sum (n) += the m rows of x at a stride. Added up in double from the first row to the last. */
+static void sum_rows(float *sum, const float *x, size_t stride, size_t m, size_t n)
+{
+    double total[COLUMNS + VECTOR] = {0};
+
+    assert(n <= COLUMNS);
+    for (size_t i = 0; i < m; i++) {
+        const float *row = x + i * stride;
+        size_t j = 0;
+        for (; j + VECTOR <= n; j += VECTOR) {
+            vec value = vec_load(row + j);
+            vec_double low, high;
+            memcpy(&low, total + j, sizeof low);
+            memcpy(&high, total + j + VECTOR / 2, sizeof high);
+            low += vec_widen(vec_low(value));
+            high += vec_widen(vec_high(value));
+            memcpy(total + j, &low, sizeof low);
+            memcpy(total + j + VECTOR / 2, &high, sizeof high);
+        }
+        for (; j < n; j++)
+            total[j] += (double)row[j];
+    }
+    for (size_t j = 0; j < n; j++)
+        sum[j] = (float)((double)sum[j] + total[j]);
+}
+
+static void reduce_rows(struct device *dev, float *sum, const float *x, size_t m, size_t n)
+{
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+    for (size_t j = 0; j < n; j += COLUMNS)
+        sum_rows(sum + j, x + j, n, m, smaller(COLUMNS, n - j));
+}
+
+/* y = or += x, n elements */
+static void add_row(float *y, bool accumulate, const float *x, size_t n)
+{
+    size_t i = 0;
+
+    if (!accumulate) {
+        memcpy(y, x, n * sizeof *y);
+        return;
+    }
+    for (; i + VECTOR <= n; i += VECTOR)
+        vec_store(y + i, vec_load(y + i) + vec_load(x + i));
+    for (; i < n; i++)
+        y[i] += x[i];
+}
+
+static void embed(struct device *dev, float *y, bool accumulate, const uint32_t *ids, size_t m, const float *table,
+                  uint32_t first, uint32_t n_table, size_t n)
+{
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+    for (size_t i = 0; i < m; i++)
+        if (ids[i] >= first && ids[i] - first < n_table)
+            add_row(y + i * n, accumulate, table + (size_t)(ids[i] - first) * n, n);
+}
+
+/* Threads share the columns, so that every row of the table gets its additions in order of i. */
+static void embed_backward(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const float *dy,
+                           uint32_t first, uint32_t n_table, size_t n)
+{
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+    for (size_t j = 0; j < n; j += COLUMNS)
+        for (size_t i = 0; i < m; i++)
+            if (ids[i] >= first && ids[i] - first < n_table)
+                add_row(table_gradient + (size_t)(ids[i] - first) * n + j, true, dy + i * n + j,
+                        smaller(COLUMNS, n - j));
+}
+
+static void position(struct device *dev, float *y, const float *table, size_t n_rows, size_t n_tokens, size_t n)
+{
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+    for (size_t i = 0; i < n_rows * n_tokens; i++)
+        add_row(y + i * n, true, table + i % n_tokens * n, n);
+}
+
+static void position_backward(struct device *dev, float *table_gradient, const float *dy, size_t n_rows,
+                              size_t n_tokens, size_t n)
+{
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+    for (size_t t = 0; t < n_tokens; t++)
+        for (size_t j = 0; j < n; j += COLUMNS)
+            sum_rows(table_gradient + t * n + j, dy + t * n + j, n_tokens * n, n_rows, smaller(COLUMNS, n - j));
+}
+
+VECTOR_INLINE vec activate(enum model_activation activation, vec x)
+{
+    switch (activation) {
+    case MODEL_GELU_NEW:
+        return math_gelu_new(x);
+    case MODEL_GELU:
+        return math_gelu(x);
+    case MODEL_RELU:
+        return math_relu(x);
+    }
+    return x;
+}
+
+VECTOR_INLINE vec activate_gradient(enum model_activation activation, vec x)
+{
+    switch (activation) {
+    case MODEL_GELU_NEW:
+        return math_gelu_new_gradient(x);
+    case MODEL_GELU:
+        return math_gelu_gradient(x);
+    case MODEL_RELU:
+        return math_relu_gradient(x);
+    }
+    return x;
+}
+
+/* Inlined once per activation, which is then a constant. */
+VECTOR_INLINE void epilogue_rows(const struct device_matmul *op, enum model_activation activation, size_t offset,
+                                 const float *bias, size_t m, size_t n)
+{
+    for (size_t i = 0; i < m; i++) {
+        float *c = op->c + offset + i * op->c_stride;
+        float *pre = op->pre ? op->pre + offset + i * op->c_stride : NULL;
+        for (size_t j = 0; j < n; j += VECTOR) {
+            const size_t left = smaller(VECTOR, n - j);
+            vec x = vec_load_n(c + j, left, 0);
+            if (op->epilogue == DEVICE_ACTIVATION_GRADIENT) {
+                x *= activate_gradient(activation, vec_load_n(pre + j, left, 0));
+            } else {
+                x += vec_load_n(bias + j, left, 0);
+                if (op->epilogue == DEVICE_BIAS_ACTIVATION) {
+                    vec_store_n(pre + j, x, left);
+                    x = activate(activation, x);
+                }
+            }
+            vec_store_n(c + j, x, left);
+        }
+    }
+}
+
+static void epilogue(const struct device_matmul *op, size_t row, size_t column, size_t m, size_t n)
+{
+    const size_t offset = row * op->c_stride + column;
+    const float *bias = op->bias ? op->bias + column : NULL;
+
+    if (op->epilogue == DEVICE_NO_EPILOGUE)
+        return;
+    assert(op->activation <= MODEL_RELU);
+    switch (op->activation) {
+    case MODEL_GELU_NEW:
+        epilogue_rows(op, MODEL_GELU_NEW, offset, bias, m, n);
+        break;
+    case MODEL_GELU:
+        epilogue_rows(op, MODEL_GELU, offset, bias, m, n);
+        break;
+    case MODEL_RELU:
+        epilogue_rows(op, MODEL_RELU, offset, bias, m, n);
+        break;
+    }
+}
+
+const struct cpu_row_kernels KERNEL_NAME(cpu_rows) = {
+    .zero = zero,
+    .reduce_rows = reduce_rows,
+    .embed = embed,
+    .embed_backward = embed_backward,
+    .position = position,
+    .position_backward = position_backward,
+    .epilogue = epilogue,
+};

@@ -1,0 +1,88 @@
+/* device/cpu/softmax.kernel.c - softmax and cross entropy over a vocabulary that comes in chunks. */
+#include "device/cpu/cpu.h"
+#include "device/cpu/math.h"
+
+#include <math.h>
+
+enum { BLOCK = 512 }; /* terms summed in fp32, 32 or more a lane; blocks are added in double */
+
+static float row_max(const float *x, size_t n)
+{
+    vec max = vec_all(-INFINITY);
+
+    for (size_t j = 0; j < n; j += VECTOR)
+        max = vec_max(vec_load_n(x + j, n - j, -INFINITY), max);
+    return vec_largest(max);
+}
+
+/* Sum of exp(x - max). A NaN among x gives a NaN. */
+static double row_sum(const float *x, size_t n, float max)
+{
+    double sum = 0;
+
+    for (size_t first = 0; first < n; first += BLOCK) {
+        const size_t width = n - first < BLOCK ? n - first : BLOCK;
+        vec lanes = {0};
+        for (size_t j = 0; j < width; j += VECTOR)
+            lanes += math_exp(vec_load_n(x + first + j, width - j, -INFINITY) - max);
+        sum += vec_sum(lanes);
+    }
+    return sum;
+}
+
+static void log_sum_exp(struct device *dev, float *running, bool start, const float *logits, size_t logits_stride,
+                        const uint32_t *labels, size_t m, uint32_t first, size_t n)
+{
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+    for (size_t i = 0; i < m; i++) {
+        const float *row = logits + i * logits_stride;
+        float *state = running + 3 * i;
+        float max = row_max(row, n);
+
+        if (start) {
+            state[0] = max;
+            state[1] = (float)row_sum(row, n, max);
+            state[2] = 0;
+        } else {
+            max = max > state[0] ? max : state[0];
+            state[1] = (float)((double)state[1] * exp((double)state[0] - (double)max) + row_sum(row, n, max));
+            state[0] = max;
+        }
+        if (labels[i] >= first && labels[i] - first < n)
+            state[2] = row[labels[i] - first];
+    }
+}
+
+static void loss(struct device *dev, double *loss, const float *running, const uint32_t *labels, size_t m)
+{
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+    for (size_t i = 0; i < m; i++) {
+        const float *state = running + 3 * i;
+        loss[i] = labels[i] == UINT32_MAX ? 0 : log((double)state[1]) + (double)state[0] - (double)state[2];
+    }
+}
+
+static void gradient(struct device *dev, float *logits, size_t logits_stride, const float *running,
+                     const uint32_t *labels, size_t m, uint32_t first, size_t n, float scale)
+{
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+    for (size_t i = 0; i < m; i++) {
+        float *row = logits + i * logits_stride;
+        const float max = running[3 * i], factor = scale / running[3 * i + 1];
+
+        if (labels[i] == UINT32_MAX) {
+            memset(row, 0, n * sizeof *row);
+            continue;
+        }
+        for (size_t j = 0; j < n; j += VECTOR)
+            vec_store_n(row + j, math_exp(vec_load_n(row + j, n - j, 0) - max) * factor, n - j);
+        if (labels[i] >= first && labels[i] - first < n)
+            row[labels[i] - first] -= scale;
+    }
+}
+
+const struct cpu_softmax_kernels KERNEL_NAME(cpu_softmax) = {
+    .log_sum_exp = log_sum_exp,
+    .loss = loss,
+    .gradient = gradient,
+};

@@ -1,0 +1,129 @@
+/* device/cpu/vector.h - vectors as wide as the instruction set a kernel file is compiled for.
+ *
+ * The compiler's own vector types, so that one source serves every instruction set and loads are as wide as they can be
+ * without relying on a loop being recognised. Tails go through vec_load_n and vec_store_n, so every element is computed
+ * by the same instructions wherever it stands in a row. */
+#ifndef DEVICE_CPU_VECTOR_H
+#define DEVICE_CPU_VECTOR_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#if defined(__AVX512F__)
+enum { VECTOR = 16 };
+#elif defined(__AVX2__)
+enum { VECTOR = 8 };
+#else
+enum { VECTOR = 4 };
+#endif
+
+typedef float vec __attribute__((vector_size(4 * VECTOR)));
+typedef int32_t vec_int __attribute__((vector_size(4 * VECTOR))); /* also what a comparison gives: -1 or 0 */
+typedef uint32_t vec_uint __attribute__((vector_size(4 * VECTOR)));
+typedef float vec_half __attribute__((vector_size(2 * VECTOR)));
+typedef double vec_double __attribute__((vector_size(4 * VECTOR))); /* VECTOR / 2 of them */
+
+#define VECTOR_INLINE static inline __attribute__((always_inline, unused))
+
+VECTOR_INLINE vec vec_all(float x)
+{
+    return x - (vec){0}; /* not x + 0: that would lose the sign of -0 */
+}
+
+VECTOR_INLINE vec vec_load(const float *p)
+{
+    vec x;
+    memcpy(&x, p, sizeof x);
+    return x;
+}
+
+VECTOR_INLINE void vec_store(float *p, vec x)
+{
+    memcpy(p, &x, sizeof x);
+}
+
+/* The first n <= VECTOR elements; `fill` in the others. */
+VECTOR_INLINE vec vec_load_n(const float *p, size_t n, float fill)
+{
+    vec x = vec_all(fill);
+
+    if (n >= VECTOR)
+        return vec_load(p);
+    memcpy(&x, p, n * sizeof *p);
+    return x;
+}
+
+VECTOR_INLINE void vec_store_n(float *p, vec x, size_t n)
+{
+    if (n >= VECTOR)
+        vec_store(p, x);
+    else
+        memcpy(p, &x, n * sizeof *p);
+}
+
+VECTOR_INLINE vec vec_select(vec_int mask, vec yes, vec no)
+{
+    return (vec)((mask & (vec_int)yes) | (~mask & (vec_int)no));
+}
+
+/* The larger; b where either is NaN, so a NaN in b stays. */
+VECTOR_INLINE vec vec_max(vec a, vec b)
+{
+    return vec_select(a > b, a, b);
+}
+
+VECTOR_INLINE vec vec_min(vec a, vec b)
+{
+    return vec_select(a < b, a, b);
+}
+
+VECTOR_INLINE vec_half vec_low(vec x)
+{
+    vec_half half;
+    memcpy(&half, &x, sizeof half);
+    return half;
+}
+
+VECTOR_INLINE vec_half vec_high(vec x)
+{
+    vec_half half;
+    memcpy(&half, (const char *)&x + sizeof half, sizeof half);
+    return half;
+}
+
+VECTOR_INLINE vec_double vec_widen(vec_half x)
+{
+    return __builtin_convertvector(x, vec_double);
+}
+
+VECTOR_INLINE double vec_double_sum(vec_double x)
+{
+    double lanes[VECTOR / 2];
+
+    memcpy(lanes, &x, sizeof lanes);
+    for (size_t n = VECTOR / 4; n > 0; n /= 2)
+        for (size_t i = 0; i < n; i++)
+            lanes[i] += lanes[i + n];
+    return lanes[0];
+}
+
+/* Sum of all lanes, in double: halves added first, a fixed order. */
+VECTOR_INLINE double vec_sum(vec x)
+{
+    return vec_double_sum(vec_widen(vec_low(x)) + vec_widen(vec_high(x)));
+}
+
+/* The largest lane; NaNs are passed over. */
+VECTOR_INLINE float vec_largest(vec x)
+{
+    float lanes[VECTOR];
+
+    memcpy(lanes, &x, sizeof lanes);
+    for (size_t n = VECTOR / 2; n > 0; n /= 2)
+        for (size_t i = 0; i < n; i++)
+            lanes[i] = lanes[i] > lanes[i + n] ? lanes[i] : lanes[i + n];
+    return lanes[0];
+}
+
+#endif

@@ -1,0 +1,124 @@
+/* The CPU as a device: what open claims and refuses, copies, and the library's own bytes. */
+#include "tests/operation.h"
+
+#include <check.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+START_TEST(the_table_is_complete)
+{
+    device_check(&device_cpu);
+    ck_assert_str_eq(device_cpu.name, "cpu");
+}
+END_TEST
+
+START_TEST(there_is_one_cpu_device)
+{
+    struct error err = {{0}};
+    struct device *dev;
+
+    ck_assert_int_eq(device_cpu.open(&dev, 1, 4096, 1, &err), -ENODEV);
+    ck_assert_ptr_null(dev);
+    ck_assert_str_eq(err.text, "there is no CPU device 1: all cores together are device 0");
+}
+END_TEST
+
+START_TEST(an_arena_beyond_the_address_space_is_refused)
+{
+    struct error err = {{0}};
+    struct device *dev;
+
+    ck_assert_int_eq(device_cpu.open(&dev, 0, (size_t)1 << 60, 1, &err), -ENOMEM);
+    ck_assert_str_eq(err.text, "the CPU device's memory, 1152921504606846976 bytes, cannot be had: lower --device-mem");
+}
+END_TEST
+
+static size_t resident_bytes(void)
+{
+    unsigned long size = 0, resident = 0;
+    FILE *file = fopen("/proc/self/statm", "r");
+
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_eq(fscanf(file, "%lu %lu", &size, &resident), 2);
+    fclose(file);
+    return resident * 4096;
+}
+
+/* 64 MiB and a page: claimed at open, all of it, and no more than a thread's stack beside it. */
+START_TEST(open_claims_the_arena_and_close_gives_it_back)
+{
+    const size_t bytes = ((size_t)64 << 20) + 4096, slack = (size_t)2 << 20;
+    const size_t before = resident_bytes();
+    struct device *dev;
+
+    ck_assert_int_eq(device_cpu.open(&dev, 0, bytes, 2, NULL), 0);
+    ck_assert_uint_eq((uintptr_t)device_cpu.arena(dev) % 64, 0);
+    ck_assert_uint_ge(resident_bytes(), before + bytes);
+    ck_assert_uint_le(resident_bytes(), before + bytes + slack);
+    for (size_t i = 0; i < bytes; i += 4095)
+        ck_assert(((char *)device_cpu.arena(dev))[i] == 0);
+    ((char *)device_cpu.arena(dev))[bytes - 1] = 1;
+    device_cpu.close(dev);
+    ck_assert_uint_le(resident_bytes(), before + slack);
+    device_cpu.close(NULL);
+}
+END_TEST
+
+START_TEST(what_is_uploaded_comes_back)
+{
+    const size_t bytes = ((size_t)3 << 20) + 7; /* over several pieces, the last one odd */
+    unsigned char *data = malloc(bytes), *back = calloc(bytes, 1);
+    struct device *dev;
+
+    ck_assert_int_eq(device_cpu.open(&dev, 0, bytes, 2, NULL), 0);
+    for (size_t i = 0; i < bytes; i++)
+        data[i] = (unsigned char)(i * 131 >> 3);
+    device_cpu.upload(dev, device_cpu.arena(dev), data, bytes);
+    device_cpu.download(dev, back, device_cpu.arena(dev), bytes);
+    ck_assert_int_eq(device_cpu.sync(dev), 0);
+    ck_assert_int_eq(memcmp(data, back, bytes), 0);
+    device_cpu.close(dev);
+    free(data), free(back);
+}
+END_TEST
+
+static void run_zero(struct device *dev, float *out, const void *context)
+{
+    device_cpu.zero(dev, out, *(const size_t *)context);
+}
+
+START_TEST(zero_writes_its_elements_alone)
+{
+    static const size_t sizes[] = {0, 1, 65536, 100001};
+    const size_t n = sizes[_i];
+    float *held = operation_values(n + 3, 1);
+    double *want = operation_widen(held, n + 3);
+
+    memset(want, 0, n * sizeof *want);
+    operation_check(
+        &(struct operation){.run = run_zero, .context = &n, .initial = held, .parts = {{"x", n + 3, want, 0}}});
+    free(held), free(want);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cpu");
+    TCase *tcase = tcase_create("device");
+    SRunner *runner = srunner_create(suite);
+    int failed;
+
+    suite_add_tcase(suite, tcase);
+    tcase_add_test(tcase, the_table_is_complete);
+    tcase_add_test(tcase, there_is_one_cpu_device);
+    tcase_add_test(tcase, an_arena_beyond_the_address_space_is_refused);
+    tcase_add_test(tcase, open_claims_the_arena_and_close_gives_it_back);
+    tcase_add_test(tcase, what_is_uploaded_comes_back);
+    tcase_add_loop_test(tcase, zero_writes_its_elements_alone, 0, 4);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}

@@ -1,0 +1,218 @@
+/* Attention in tiles against attention by the formula. */
+#include "tests/operation.h"
+#include "tests/reference.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Sequences of 1, of less than a tile, of exactly one, and ending anywhere in the third; head widths of 1, of no
+ * multiple of any vector, and over 64. */
+static const struct shape {
+    size_t n_rows, n_tokens, n_heads, width;
+    float p;
+} shapes[] = {
+    {1, 1, 1, 1, 0},     {2, 1, 3, 24, 0.5f},  {1, 5, 2, 6, 0},    {2, 17, 1, 40, 0.1f},
+    {1, 64, 2, 128, 0},  {2, 65, 3, 75, 0},    {1, 100, 5, 80, 0}, {1, 130, 2, 160, 0.2f},
+    {1, 191, 1, 100, 0}, {1, 67, 2, 14, 0.3f}, {1, 256, 1, 64, 0},
+};
+enum { N_SHAPES = sizeof shapes / sizeof *shapes };
+
+static const struct random_key key = {{11, 22}};
+enum { FIRST_ROW = 5 };
+
+/* One shape's inputs and what the reference makes of them. */
+struct attention {
+    const struct shape *shape;
+    struct device_attention op;
+    size_t n_out, n_qkv, n_sum;
+    float *qkv, *out, *sum, *dy;
+    double *want_out, *want_sum, *want_gradient;
+};
+
+static void set_up(struct attention *t, const struct shape *s)
+{
+    const size_t n_out = s->n_rows * s->n_tokens * s->width, n_sum = s->n_rows * s->n_heads * s->n_tokens;
+    double *factors = operation_zeros(n_sum * s->n_tokens), *qkv, *dy;
+    const struct reference_attention op = {s->n_rows, s->n_tokens, s->n_heads, s->width, (double)0.4f, factors};
+
+    *t = (struct attention){.shape = s, .n_out = n_out, .n_qkv = 3 * n_out, .n_sum = n_sum};
+    t->qkv = operation_values(t->n_qkv, 1), t->dy = operation_values(n_out, 2);
+    t->out = calloc(n_out, sizeof *t->out), t->sum = calloc(n_sum, sizeof *t->sum);
+    t->want_out = operation_zeros(n_out), t->want_sum = operation_zeros(n_sum);
+    t->want_gradient = operation_zeros(t->n_qkv);
+    for (size_t i = 0; i < n_sum * s->n_tokens; i++) {
+        const size_t row = s->n_heads * s->n_tokens * s->n_tokens;
+        factors[i] = reference_dropout(s->p, key, FIRST_ROW + i / row, i % row);
+    }
+    qkv = operation_widen(t->qkv, t->n_qkv), dy = operation_widen(t->dy, n_out);
+    reference_attention(t->want_out, t->want_sum, qkv, &op);
+    reference_attention_backward(t->want_gradient, dy, qkv, &op);
+    t->op = (struct device_attention){.n_rows = s->n_rows,
+                                      .n_tokens = s->n_tokens,
+                                      .n_heads = s->n_heads,
+                                      .width = s->width,
+                                      .scale = 0.4f,
+                                      .qkv = t->qkv,
+                                      .out = t->out,
+                                      .log_sum_exp = t->sum,
+                                      .out_gradient = t->dy,
+                                      .dropout = {s->p, key, FIRST_ROW}};
+    free(factors), free(qkv), free(dy);
+}
+
+static void tear_down(struct attention *t)
+{
+    free(t->qkv), free(t->out), free(t->sum), free(t->dy);
+    free(t->want_out), free(t->want_sum), free(t->want_gradient);
+}
+
+/* Scratch that holds NaNs before, and not a byte more than asked for. */
+static void *make_scratch(const struct device_attention *op)
+{
+    const size_t bytes = device_cpu.scratch_bytes(op->n_rows, op->n_tokens, op->n_heads, op->width, 3);
+    void *scratch = malloc(bytes);
+
+    memset(scratch, 0xff, bytes);
+    return scratch;
+}
+
+static void run_forward(struct device *dev, float *out, const void *context)
+{
+    const struct attention *t = context;
+    struct device_attention op = t->op;
+
+    op.scratch = make_scratch(&op);
+    op.out = out;
+    op.log_sum_exp = out + t->n_out;
+    device_cpu.attention(dev, &op);
+    free(op.scratch);
+}
+
+static void run_both(struct device *dev, float *out, const void *context)
+{
+    const struct attention *t = context;
+    struct device_attention op = t->op;
+
+    op.scratch = make_scratch(&op);
+    op.qkv_gradient = out;
+    device_cpu.attention(dev, &op);
+    memset(op.scratch, 0xff, device_cpu.scratch_bytes(op.n_rows, op.n_tokens, op.n_heads, op.width, 3));
+    device_cpu.attention_backward(dev, &op);
+    free(op.scratch);
+}
+
+/* Sums of a few hundred terms of size 1 in fp32, in blocks: a few times 2^-24; scores of up to 0.4 * 4 * sqrt(width),
+ * whose own rounding the exponential passes on, make it a few more. */
+static const double tolerance = 40 * 0x1p-24;
+
+START_TEST(attention_is_the_formula)
+{
+    struct attention t;
+
+    set_up(&t, &shapes[_i]);
+    operation_check(&(struct operation){.run = run_forward,
+                                        .context = &t,
+                                        .parts = {{"out", t.n_out, t.want_out, tolerance},
+                                                  {"log_sum_exp", t.n_sum, t.want_sum, tolerance}}});
+    tear_down(&t);
+}
+END_TEST
+
+START_TEST(attention_backward_is_the_formula)
+{
+    struct attention t;
+
+    set_up(&t, &shapes[_i]);
+    operation_check(&(struct operation){.run = run_both,
+                                        .context = &t,
+                                        .parts = {{"qkv_gradient", t.n_qkv, t.want_gradient, tolerance}}});
+    tear_down(&t);
+}
+END_TEST
+
+/* A row computed by itself, at its place in the minibatch, equals the same row among others. */
+START_TEST(attention_of_a_row_does_not_depend_on_the_others)
+{
+    struct attention t;
+    float *all, *alone;
+    struct operation run = {.run = run_both, .context = &t};
+
+    set_up(&t, &shapes[_i]);
+    all = calloc(t.n_qkv, sizeof *all), alone = calloc(t.n_qkv, sizeof *alone);
+    run.parts[0].n = t.n_qkv;
+    operation_run(&run, all);
+
+    const size_t last = t.op.n_rows - 1, row = t.n_out / t.op.n_rows;
+    t.op.n_rows = 1, t.op.dropout.first_row += last;
+    t.op.qkv += last * 3 * row, t.op.out_gradient += last * row;
+    run.parts[0].n = 3 * row;
+    operation_run(&run, alone);
+    ck_assert_mem_eq(alone, all + last * 3 * row, 3 * row * sizeof *all);
+    free(all), free(alone);
+    tear_down(&t);
+}
+END_TEST
+
+/* Scores of 1000 and -1000 would overflow an exponential that is not taken relative to the largest. */
+START_TEST(attention_holds_large_scores)
+{
+    float qkv[2][3] = {{1, 1000, 3}, {1, -1000, 5}}, out[2], sum[2];
+    struct device_attention op = {.n_rows = 1,
+                                  .n_tokens = 2,
+                                  .n_heads = 1,
+                                  .width = 1,
+                                  .scale = 1,
+                                  .qkv = &qkv[0][0],
+                                  .out = out,
+                                  .log_sum_exp = sum};
+    struct device *dev = operation_open(1);
+
+    op.scratch = make_scratch(&op);
+    device_cpu.attention(dev, &op);
+    ck_assert_float_eq(out[0], 3);
+    ck_assert_float_eq(out[1], 3);
+    ck_assert_float_eq(sum[1], 1000);
+    free(op.scratch);
+    device_cpu.close(dev);
+}
+END_TEST
+
+/* A NaN in one key reaches every later query's output, so that the loss shows it, and no earlier one's. */
+START_TEST(attention_passes_nan_on)
+{
+    struct attention t;
+    float *out;
+    struct operation run = {.run = run_forward, .context = &t};
+
+    set_up(&t, &shapes[6]);
+    out = calloc(t.n_out + t.n_sum, sizeof *out);
+    run.parts[0].n = t.n_out + t.n_sum;
+    t.qkv[70 * 3 * t.op.width + t.op.width] = NAN; /* key 70, head 0 */
+    operation_run(&run, out);
+    for (size_t query = 0; query < t.op.n_tokens; query++)
+        ck_assert_int_eq(isnan(out[query * t.op.width]), query >= 70);
+    free(out);
+    tear_down(&t);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cpu attention");
+    TCase *tcase = tcase_create("attention");
+    SRunner *runner = srunner_create(suite);
+    int failed;
+
+    suite_add_tcase(suite, tcase);
+    tcase_add_loop_test(tcase, attention_is_the_formula, 0, N_SHAPES);
+    tcase_add_loop_test(tcase, attention_backward_is_the_formula, 0, N_SHAPES);
+    tcase_add_loop_test(tcase, attention_of_a_row_does_not_depend_on_the_others, 0, N_SHAPES);
+    tcase_add_test(tcase, attention_holds_large_scores);
+    tcase_add_test(tcase, attention_passes_nan_on);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}

@@ -1,0 +1,69 @@
+/* Dropout against one Philox word at a time. */
+#include "tests/operation.h"
+#include "tests/reference.h"
+
+#include <check.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct shape {
+    size_t n_rows, n_tokens, n;
+    float p;
+} shapes[] = {{1, 1, 1, 0.5f}, {2, 3, 7, 0.5f}, {3, 5, 130, 0.1f}, {2, 2, 384, 0.9f}, {2, 3, 50, 0}};
+enum { N_SHAPES = sizeof shapes / sizeof *shapes, FIRST_ROW = 9 };
+
+struct dropout {
+    const struct shape *shape;
+    struct device_dropout dropout;
+    float *x, *h;
+    enum { APART, ONTO_X, ONTO_H, WITHOUT_X, BACKWARD, BACKWARD_IN_PLACE, WAYS } way;
+};
+
+static void run_dropout(struct device *dev, float *out, const void *context)
+{
+    const struct dropout *t = context;
+    const struct shape *s = t->shape;
+    const size_t bytes = s->n_rows * s->n_tokens * s->n * sizeof *out;
+    const float *x = t->x, *h = t->h;
+
+    if (t->way == ONTO_X)
+        x = memcpy(out, x, bytes);
+    if (t->way == ONTO_H || t->way == BACKWARD_IN_PLACE)
+        h = memcpy(out, h, bytes);
+    if (t->way == BACKWARD || t->way == BACKWARD_IN_PLACE)
+        device_cpu.dropout_backward(dev, out, h, s->n_rows, s->n_tokens, s->n, &t->dropout);
+    else
+        device_cpu.dropout_add(dev, out, t->way == WITHOUT_X ? NULL : x, h, s->n_rows, s->n_tokens, s->n, &t->dropout);
+}
+
+/* One product, one sum: half a unit in the last place each. Kept and dropped elements cannot be mistaken for another. */
+START_TEST(dropout_keeps_what_its_words_say)
+{
+    const struct shape *s = &shapes[_i / WAYS];
+    const struct random_key key = {{3, 4}};
+    const size_t n = s->n_rows * s->n_tokens * s->n, row = s->n_tokens * s->n;
+    struct dropout t = {s, {s->p, key, FIRST_ROW}, operation_values(n, 1), operation_values(n, 2), _i % WAYS};
+    double *want = operation_zeros(n);
+
+    for (size_t i = 0; i < n; i++)
+        want[i] = (double)t.h[i] * reference_dropout(s->p, key, FIRST_ROW + i / row, i % row) +
+                  (t.way <= ONTO_H ? (double)t.x[i] : 0);
+    operation_check(&(struct operation){.run = run_dropout, .context = &t, .parts = {{"y", n, want, 0x1p-23}}});
+    free(t.x), free(t.h), free(want);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cpu dropout");
+    TCase *tcase = tcase_create("dropout");
+    SRunner *runner = srunner_create(suite);
+    int failed;
+
+    suite_add_tcase(suite, tcase);
+    tcase_add_loop_test(tcase, dropout_keeps_what_its_words_say, 0, WAYS * N_SHAPES);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}

@@ -1,0 +1,295 @@
+/* Products against the plain one in double, and the activations that follow them against libm's. */
+#include "tests/operation.h"
+#include "tests/reference.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* m, n, k and how far strides exceed widths: single rows, odd sizes, tiles that end anywhere, several tiles, and k = 2048
+ * with b transposed, which the library itself would cut by threads. */
+static const struct shape {
+    size_t m, n, k, gap;
+} shapes[] = {
+    {1, 1, 1, 0},      {1, 7, 5, 3},    {3, 1, 9, 1},      {17, 33, 65, 5},    {64, 64, 64, 0},
+    {130, 257, 31, 2}, {65, 515, 7, 1}, {520, 140, 40, 0}, {96, 120, 2048, 8}, {700, 600, 3, 0},
+};
+enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_TRANSPOSITIONS = 4 };
+
+struct product {
+    struct device_matmul op;
+    size_t n_c;        /* floats of c, gaps included */
+    bool pre_in_front; /* out holds pre, then c */
+};
+
+static void run_matmul(struct device *dev, float *out, const void *context)
+{
+    const struct product *product = context;
+    struct device_matmul op = product->op;
+
+    op.c = out;
+    if (product->pre_in_front) {
+        op.pre = out;
+        op.c = out + product->n_c;
+    }
+    device_cpu.matmul(dev, &op);
+}
+
+/* Without the gaps, in double. */
+static double *gather(const float *x, size_t stride, size_t m, size_t n)
+{
+    double *dense = operation_zeros(m * n);
+
+    for (size_t i = 0; i < m * n; i++)
+        dense[i] = (double)x[i / n * stride + i % n];
+    return dense;
+}
+
+/* c with its gaps: they keep what they held. */
+static double *scatter(const double *dense, const float *held, const struct shape *s, bool add)
+{
+    const size_t stride = s->n + s->gap;
+    double *c = operation_widen(held, s->m * stride);
+
+    for (size_t i = 0; i < s->m * s->n; i++) {
+        double *to = c + i / s->n * stride + i % s->n;
+        *to = dense[i] + (add ? *to : 0);
+    }
+    return c;
+}
+
+/* k products of unit deviation, each rounded once: an error of sqrt(k) 2^-24 or less against a largest sum of a few
+ * sqrt(k); four times that for the chance extremes of many sums. */
+static double tolerance(const struct shape *s)
+{
+    return 4 * 0x1p-24 * sqrt((double)s->k) + 0x1p-23;
+}
+
+START_TEST(matmul_is_the_product)
+{
+    const struct shape *s = &shapes[_i / N_TRANSPOSITIONS];
+    const bool ta = _i & 1, tb = _i & 2;
+    const size_t a_rows = ta ? s->k : s->m, b_rows = tb ? s->n : s->k, stride = s->n + s->gap;
+    const size_t a_stride = (ta ? s->m : s->k) + s->gap, b_stride = (tb ? s->k : s->n) + s->gap;
+    float *a = operation_values(a_rows * a_stride, 1), *b = operation_values(b_rows * b_stride, 2);
+    float *held = operation_values(s->m * stride, 3);
+    double *dense_a = gather(a, a_stride, a_rows, a_stride - s->gap);
+    double *dense_b = gather(b, b_stride, b_rows, b_stride - s->gap), *dense_c = operation_zeros(s->m * s->n);
+
+    reference_matmul(dense_c, dense_a, ta, dense_b, tb, (const size_t[3]){s->m, s->n, s->k});
+    for (int beta = 0; beta < 2; beta++) {
+        const struct product product = {
+            .op = {ta, tb, s->m, s->n, s->k, a, b, a_stride, b_stride, stride, .beta = (float)beta}};
+        double *expected = scatter(dense_c, held, s, beta);
+
+        operation_check(&(struct operation){.run = run_matmul,
+                                            .context = &product,
+                                            .initial = held,
+                                            .parts = {{"c", s->m * stride, expected, tolerance(s)}}});
+        free(expected);
+    }
+    free(a), free(b), free(held), free(dense_a), free(dense_b), free(dense_c);
+}
+END_TEST
+
+START_TEST(matmul_adds_the_bias)
+{
+    const struct shape *s = &shapes[_i];
+    float *a = operation_values(s->m * s->k, 1), *b = operation_values(s->k * s->n, 2);
+    float *bias = operation_values(s->n, 3), *held = operation_values(s->m * (s->n + s->gap), 4);
+    double *wide_a = operation_widen(a, s->m * s->k), *wide_b = operation_widen(b, s->k * s->n), *expected;
+    double *c = operation_zeros(s->m * s->n);
+    const struct product product = {
+        .op = {false, false, s->m, s->n, s->k, a, b, s->k, s->n, s->n + s->gap, .epilogue = DEVICE_BIAS, .bias = bias}};
+
+    reference_matmul(c, wide_a, false, wide_b, false, (const size_t[3]){s->m, s->n, s->k});
+    for (size_t i = 0; i < s->m * s->n; i++)
+        c[i] += (double)bias[i % s->n];
+    expected = scatter(c, held, s, false);
+    operation_check(&(struct operation){.run = run_matmul,
+                                        .context = &product,
+                                        .initial = held,
+                                        .parts = {{"c", s->m * (s->n + s->gap), expected, tolerance(s)}}});
+    free(a), free(b), free(bias), free(held), free(wide_a), free(wide_b), free(expected), free(c);
+}
+END_TEST
+
+/* With k = 1 and b = 1, c is a's column, exactly; plus a bias of j/512 it is a grid of every 1/512 from -15 to 15. Rows
+ * of 37, so that vectors end anywhere. */
+enum { GRID_N = 37, GRID_M = 30 * 512 / GRID_N + 1, GRID = GRID_M * GRID_N };
+
+struct grid {
+    float a[GRID_M], b[GRID_N], bias[GRID_N], x[GRID];
+};
+
+static void make_grid(struct grid *grid)
+{
+    for (int i = 0; i < GRID; i++) {
+        grid->x[i] = (float)(i - GRID / 2) / 512;
+        if (i % GRID_N == 0)
+            grid->a[i / GRID_N] = grid->x[i];
+    }
+    for (int j = 0; j < GRID_N; j++) {
+        grid->b[j] = 1;
+        grid->bias[j] = (float)j / 512;
+    }
+}
+
+/* In units of the last place of the result, or of `least` where it is smaller: there it is a small difference of larger
+ * terms, which PyTorch's form has no nearer in fp32. */
+static double worst_ulp(const float *got, const double *want, double least)
+{
+    double worst = 0;
+
+    for (int i = 0; i < GRID; i++) {
+        int exponent;
+        frexp(fmax(fabs(want[i]), least), &exponent);
+        worst = fmax(worst, fabs((double)got[i] - want[i]) / ldexp(1, exponent - 24));
+    }
+    return worst;
+}
+
+static void check_activation(struct device *dev, const struct grid *grid, enum model_activation activation)
+{
+    static float out[2 * GRID], pre[GRID];
+    static double want[GRID], slope[GRID];
+    struct product product = {.op = {.m = GRID_M,
+                                     .n = GRID_N,
+                                     .k = 1,
+                                     .a = grid->a,
+                                     .a_stride = 1,
+                                     .b = grid->b,
+                                     .b_stride = GRID_N,
+                                     .c_stride = GRID_N,
+                                     .activation = activation,
+                                     .epilogue = DEVICE_BIAS_ACTIVATION,
+                                     .bias = grid->bias},
+                              .n_c = GRID,
+                              .pre_in_front = true};
+
+    for (int i = 0; i < GRID; i++) {
+        want[i] = reference_activation(activation, (double)grid->x[i]);
+        slope[i] = 3 * reference_activation_gradient(activation, (double)grid->x[i]);
+    }
+    run_matmul(dev, out, &product);
+    ck_assert_mem_eq(out, grid->x, sizeof grid->x);
+    ck_assert_double_le(worst_ulp(out + GRID, want, 0.25), 3);
+
+    float threes[GRID_M];
+    for (int i = 0; i < GRID_M; i++)
+        threes[i] = 3;
+    memcpy(pre, grid->x, sizeof pre);
+    product.pre_in_front = false;
+    product.op.epilogue = DEVICE_ACTIVATION_GRADIENT;
+    product.op.a = threes;
+    product.op.pre = pre;
+    run_matmul(dev, out, &product);
+    ck_assert_double_le(worst_ulp(out, slope, 1), 4); /* of a slope of 3 ulp, times 3, rounded again */
+}
+
+START_TEST(activations_and_slopes_are_within_three_ulp)
+{
+    static struct grid grid;
+
+    make_grid(&grid);
+    for (int isa = CPU_V2; isa < CPU_ISAS; isa++) {
+        struct device *dev;
+        if (!cpu_isa_runs((enum cpu_isa)isa))
+            continue;
+        dev = operation_open(2);
+        cpu_isa_use(dev, (enum cpu_isa)isa);
+        check_activation(dev, &grid, (enum model_activation)_i);
+        device_cpu.close(dev);
+    }
+}
+END_TEST
+
+/* The finite checks further up rely on it. */
+START_TEST(activations_pass_nan_on)
+{
+    float a = NAN, b = 1, bias = 0, pre, c;
+    struct device *dev = operation_open(1);
+
+    for (int isa = CPU_V2; isa < CPU_ISAS; isa++) {
+        struct device_matmul op = {false, false, 1, 1, 1, &a, &b, 1, 1, 1, .c = &c, .bias = &bias, .pre = &pre};
+        if (!cpu_isa_runs((enum cpu_isa)isa))
+            continue;
+        cpu_isa_use(dev, (enum cpu_isa)isa);
+        op.activation = (enum model_activation)_i;
+        op.epilogue = DEVICE_BIAS_ACTIVATION;
+        c = pre = 0;
+        device_cpu.matmul(dev, &op);
+        ck_assert(isnan(pre) && isnan(c));
+    }
+    device_cpu.close(dev);
+}
+END_TEST
+
+/* Shapes of GPT-2 layers of width 384 and a microbatch of 2 x 256: each product of a step, on 1 and 2 threads, and for
+ * those that go row by row, the two halves of the rows by themselves. */
+static const struct step_shape {
+    bool transpose_a, transpose_b;
+    size_t m, n, k;
+} step_shapes[] = {
+    {false, false, 512, 1152, 384}, {false, false, 512, 384, 384}, {false, false, 512, 1536, 384},
+    {false, false, 512, 384, 1536}, {false, true, 512, 256, 384},  {false, true, 512, 384, 1152},
+    {false, true, 512, 384, 384},   {false, true, 512, 384, 1536}, {false, true, 512, 1536, 384},
+    {false, false, 512, 384, 256},  {true, false, 384, 1152, 512}, {true, false, 384, 384, 512},
+    {true, false, 384, 1536, 512},  {true, false, 1536, 384, 512}, {true, false, 256, 384, 512},
+};
+enum { N_STEP_SHAPES = sizeof step_shapes / sizeof *step_shapes };
+
+START_TEST(a_step_s_products_do_not_depend_on_threads_or_grouping)
+{
+    const struct step_shape *s = &step_shapes[_i];
+    float *a = operation_values(s->m * s->k, 1), *b = operation_values(s->n * s->k, 2);
+    float *c = calloc(s->m * s->n, sizeof *c), *again = calloc(s->m * s->n, sizeof *c);
+    struct device_matmul op = {s->transpose_a,
+                               s->transpose_b,
+                               s->m,
+                               s->n,
+                               s->k,
+                               a,
+                               b,
+                               s->transpose_a ? s->m : s->k,
+                               s->transpose_b ? s->k : s->n,
+                               s->n,
+                               .c = c};
+    struct device *one = operation_open(1), *two = operation_open(2);
+
+    device_cpu.matmul(one, &op);
+    op.c = again;
+    device_cpu.matmul(two, &op);
+    ck_assert_mem_eq(c, again, s->m * s->n * sizeof *c);
+    if (!s->transpose_a) {
+        op.m /= 2;
+        device_cpu.matmul(one, &op);
+        op.a += op.m * s->k;
+        op.c += op.m * s->n;
+        device_cpu.matmul(two, &op);
+        ck_assert_mem_eq(c, again, s->m * s->n * sizeof *c);
+    }
+    device_cpu.close(one), device_cpu.close(two);
+    free(a), free(b), free(c), free(again);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cpu matmul");
+    TCase *tcase = tcase_create("matmul");
+    SRunner *runner = srunner_create(suite);
+    int failed;
+
+    suite_add_tcase(suite, tcase);
+    tcase_add_loop_test(tcase, matmul_is_the_product, 0, N_SHAPES * N_TRANSPOSITIONS);
+    tcase_add_loop_test(tcase, matmul_adds_the_bias, 0, N_SHAPES);
+    tcase_add_loop_test(tcase, activations_and_slopes_are_within_three_ulp, MODEL_GELU_NEW, MODEL_RELU + 1);
+    tcase_add_loop_test(tcase, activations_pass_nan_on, MODEL_GELU_NEW, MODEL_RELU + 1);
+    tcase_add_loop_test(tcase, a_step_s_products_do_not_depend_on_threads_or_grouping, 0, N_STEP_SHAPES);
+    srunner_run_all(runner, CK_NORMAL);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
