@@ -1,8 +1,5 @@
 #include "proto/session_internal.h"
 
-#include "proto/channel.h"
-#include "proto/door.h"
-
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -119,16 +116,16 @@ static int take_lock(int *out, const char *directory, struct error *err)
     }
 }
 
-int session_is_live(const char *directory)
+bool session_is_live(const char *directory)
 {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     char path[PATH_MAX];
 
     if ((size_t)snprintf(path, sizeof path, "%s/lock", directory) >= sizeof path)
-        return 0;
+        return false;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     if (fd < 0)
-        return 0;
+        return false;
     int rc = fcntl(fd, F_OFD_GETLK, &whole);
     close(fd);
     return rc == 0 && whole.l_type != F_UNLCK;

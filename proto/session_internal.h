@@ -1,8 +1,13 @@
-/* proto/session_internal.h - what the listener (proto/listen.c) and the session (proto/session.c) share. */
+/* proto/session_internal.h - a session from inside: its life (proto/session.c), its beginning (proto/attach.c), and the
+ * listener that begins it (proto/listen.c). */
 #ifndef PROTO_SESSION_INTERNAL_H
 #define PROTO_SESSION_INTERNAL_H
 
+#include "proto/channel.h"
+#include "proto/door.h"
 #include "proto/session.h"
+
+#include <stdatomic.h>
 
 enum {
     SESSION_TICK_MS = 1000,
@@ -11,6 +16,68 @@ enum {
     SESSION_ADDRESS_MAX = 108 /* bytes of an address, its end included: sun_path's */
 };
 
+enum session_state {
+    SESSION_HELLO,    /* ended by HELLO (daemon's side) or WELCOME (peer's) through the door, or by too many ticks */
+    SESSION_GREETING, /* ended by GREETING on the channel, or by too many ticks: then the peer tries anew */
+    SESSION_OPEN,     /* ended by either side's wish, death or fault */
+    SESSION_LEAVING,  /* ended by the peer closing its door, having read our last words, or by a tick */
+    SESSION_RETRYING, /* ended when this attempt's links are closed */
+    SESSION_CLOSING   /* ended when libuv has given all handles back */
+};
+
+struct session {
+    enum session_state state;
+    bool accepted; /* the daemon's side */
+    bool opened;   /* on_open was called */
+    bool decided;  /* how it ends: reason, or NULL for our own wish */
+    bool at_fault; /* the peer */
+    const char *reason;
+    char reason_text[ERROR_TEXT_BYTES];
+    uv_loop_t *loop;
+    uv_timer_t timer;
+    unsigned tick_ms, n_ticks; /* since the state was entered; on a peer's side also since the last ping */
+    unsigned n_attempts, n_unanswered;
+    unsigned n_handles; /* timer, door, channel: not given back yet */
+    struct door door;
+    struct channel channel;
+    struct {
+        uint64_t sent, received; /* sequence numbers */
+    } on_door, on_channel;
+    uint32_t id;
+    uint64_t nonce;
+    int peer_pid;
+    char address[SESSION_ADDRESS_MAX]; /* of the channel; on a peer's side, before WELCOME, nothing */
+    char path[SESSION_ADDRESS_MAX];    /* of the door, on a peer's side */
+    struct message hello;              /* ours on a peer's side, else the peer's */
+    _Atomic uint64_t progress;
+    uint64_t peer_progress;
+    const struct session_events *events;
+    void *data;
+};
+
+/* session.c: the parts of a life. Only session_enter assigns the state. */
+struct session *session_new(uv_loop_t *loop, const struct session_events *events, void *data);
+int session_open_door(struct session *s, int fd); /* takes fd */
+int session_open_channel(struct session *s);
+void session_start(struct session *s); /* its clock: from here on it ends by on_closed */
+void session_enter(struct session *s, enum session_state state);
+void session_send_by_door(struct session *s, const struct message *m, const int *fds, unsigned n_fds);
+void session_send_by_channel(struct session *s, const struct message *m);
+void session_close_links(struct session *s);
+/* The end: nothing more is sent or delivered. reason counts if none was given before. */
+void session_finish(struct session *s, const char *reason);
+/* The peer is told why, and gets a tick to read it. */
+void session_refuse_code(struct session *s, int code, const char *reason);
+/* The same, for what it did. */
+void session_fault(struct session *s, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+
+/* attach.c: what ends the states SESSION_HELLO, SESSION_GREETING and SESSION_RETRYING. */
+void attach_on_hello(struct session *s, const struct message *m);
+void attach_on_welcome(struct session *s, const struct message *m);
+void attach_on_greeting(struct session *s, const struct message *m);
+void attach_on_tick(struct session *s);
+void attach_again(struct session *s);
+
 /* The daemon's side of a connected socket (taken in every case), whose channel will be at address. -errno. */
 int session_accept(struct session **out, uv_loop_t *loop, int fd, uint32_t id, const char *address,
                    const struct session_events *events, void *data);
@@ -18,7 +85,7 @@ int session_accept(struct session **out, uv_loop_t *loop, int fd, uint32_t id, c
 /* For tests that cannot wait: another length of a tick, from the next one on. */
 void session_set_tick(struct session *s, unsigned ms);
 
-/* 1 if a daemon lives in directory, else 0: is its lock held? Holds nothing itself, so that it cannot be in the way. */
-int session_is_live(const char *directory);
+/* A daemon lives in directory: its lock is held? Takes no lock itself, so that it cannot be in the way. */
+bool session_is_live(const char *directory);
 
 #endif
