@@ -1,166 +1,23 @@
-#include "proto/session_internal.h"
-
-#include "proto/channel.h"
-#include "proto/door.h"
+#include "tests/stage.h"
 
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <nanomsg/nn.h>
-#include <nanomsg/pair.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* What happened to one side; the callbacks find it by session_data. */
-struct side {
-    struct session *s;
-    unsigned n_opened, n_closed;
-    uint64_t n_received, n_expected; /* of PULL, whose version counts up */
-    uint64_t n_to_send;              /* by on_open */
-    bool ordered;
-    int fd; /* the last that came */
-    struct message peer, last;
-    char reason[ERROR_TEXT_BYTES]; /* "" for NULL */
-    bool close_when_open, close_on_message, refuse_when_open;
-};
-
-static char directory[64]; /* each test is a process of its own */
-static uv_loop_t loop;
-static struct session_listener *listener;
-
-static void make_directory(void)
-{
-    snprintf(directory, sizeof directory, "/tmp/eps-test-XXXXXX");
-    ck_assert_ptr_nonnull(mkdtemp(directory));
-    uv_loop_init(&loop);
-}
-
-static void on_watchdog(uv_timer_t *timer)
-{
-    (void)timer;
-    fprintf(stderr, "waited too long\n");
-    abort();
-}
-
-/* Runs the loop until *count reaches n. */
-static void run_until(const unsigned *count, unsigned n)
-{
-    static uv_timer_t watchdog;
-
-    uv_timer_init(&loop, &watchdog);
-    uv_timer_start(&watchdog, on_watchdog, 20000, 0);
-    while (*count < n)
-        uv_run(&loop, UV_RUN_ONCE);
-    uv_close((uv_handle_t *)&watchdog, NULL);
-    uv_run(&loop, UV_RUN_NOWAIT);
-}
-
-static void send_pulls(struct session *s, uint64_t first, uint64_t n)
-{
-    struct message m = {.kind = MESSAGE_PULL};
-
-    for (uint64_t i = first; i < first + n; i++) {
-        m.pull.version = i;
-        session_send(s, &m);
-    }
-}
-
-static void on_open(struct session *s, const struct message *peer)
-{
-    struct side *side = session_data(s);
-
-    ck_assert_uint_eq(side->n_opened, 0);
-    side->n_opened++;
-    side->s = s;
-    side->peer = *peer;
-    send_pulls(s, 0, side->n_to_send);
-    if (side->close_when_open)
-        session_close(s);
-    if (side->refuse_when_open)
-        session_refuse(s, "no room for you");
-}
-
-static void on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
-{
-    struct side *side = session_data(s);
-
-    if (side->n_opened != 1 || side->n_closed != 0)
-        ck_abort_msg("a message outside the session's life");
-    side->last = *m;
-    if (m->kind == MESSAGE_PULL && m->pull.version != side->n_received)
-        ck_abort_msg("message %llu came as number %llu", (unsigned long long)m->pull.version,
-                     (unsigned long long)side->n_received);
-    side->n_received++;
-    for (unsigned i = 0; i < n_fds; i++) {
-        if (side->fd > 0)
-            close(side->fd);
-        side->fd = fds[i];
-    }
-    if (side->close_on_message)
-        session_close(s);
-}
-
-static void on_closed(struct session *s, const char *reason)
-{
-    struct side *side = session_data(s);
-
-    snprintf(side->reason, sizeof side->reason, "%s", reason ? reason : "");
-    side->n_closed++;
-    side->s = NULL;
-}
-
-static const struct session_events events = {on_open, on_message, on_closed};
-
-static const struct message worker_hello = {.kind = MESSAGE_HELLO,
-                                            .hello = {.role = ROLE_WORKER, .device = "cpu", .budget = 1 << 30}};
-
-static void listen_here(struct side *side)
-{
-    struct error err = {0};
-
-    ck_assert_msg(session_listen(&listener, &loop, directory, &events, side, &err) == 0, "%s", err.text);
-}
-
-static void connect_here(struct side *side)
-{
-    struct error err = {0};
-
-    ck_assert_msg(session_connect(&side->s, &loop, directory, &worker_hello, &events, side, &err) == 0, "%s", err.text);
-}
-
-static void run_until_open(struct side *a, struct side *b)
-{
-    run_until(&a->n_opened, 1);
-    run_until(&b->n_opened, 1);
-}
-
-/* Closes the listener and sees that nothing stays: no handle in the loop, no file in the directory, no directory. */
-static void end_clean(void)
-{
-    struct stat info;
-
-    session_unlisten(listener, NULL);
-    uv_run(&loop, UV_RUN_DEFAULT);
-    ck_assert_int_eq(uv_loop_close(&loop), 0);
-    ck_assert_int_eq(stat(directory, &info), -1);
-    ck_assert_int_eq(errno, ENOENT);
-}
+static struct stage st; /* each test is a process of its own */
 
 START_TEST(a_session_opens_and_closes)
 {
     struct side daemon = {0}, worker = {0};
 
-    make_directory();
-    listen_here(&daemon);
-    connect_here(&worker);
-    run_until_open(&daemon, &worker);
+    stage_begin(&st);
+    stage_open(&st, &daemon, &worker);
     ck_assert_int_eq(daemon.peer.kind, MESSAGE_HELLO);
     ck_assert_int_eq(daemon.peer.hello.role, ROLE_WORKER);
     ck_assert_str_eq(daemon.peer.hello.device, "cpu");
@@ -174,112 +31,376 @@ START_TEST(a_session_opens_and_closes)
     session_close(worker.s);
     session_close(worker.s);
     ck_assert_uint_eq(worker.n_closed, 0); /* never from inside */
-    run_until(&worker.n_closed, 1);
-    run_until(&daemon.n_closed, 1);
+    stage_run_until(&st, &worker.n_closed, 1);
+    stage_run_until(&st, &daemon.n_closed, 1);
     ck_assert_str_eq(worker.reason, "");
     ck_assert_str_eq(daemon.reason, "closed");
-    end_clean();
+    stage_end(&st);
 }
 END_TEST
 
-START_TEST(messages_go_both_ways_in_order)
+/* 10,000 at once are more than nanomsg and the kernel hold, so that both queues fill. */
+START_TEST(ten_thousand_messages_go_each_way_in_order)
 {
-    struct side daemon = {.n_to_send = 300}, worker = {.n_to_send = 200};
+    struct side daemon = {.n_to_send = 10000}, worker = {.n_to_send = 10000};
 
-    make_directory();
-    listen_here(&daemon);
-    connect_here(&worker);
-    run_until_open(&daemon, &worker);
-    while (daemon.n_received < 200 || worker.n_received < 300)
-        uv_run(&loop, UV_RUN_ONCE);
+    stage_begin(&st);
+    stage_open(&st, &daemon, &worker);
+    stage_run_until(&st, &daemon.n_received, 10000);
+    stage_run_until(&st, &worker.n_received, 10000);
     session_close(daemon.s);
-    run_until(&worker.n_closed, 1);
-    run_until(&daemon.n_closed, 1);
+    stage_run_until(&st, &worker.n_closed, 1);
+    stage_run_until(&st, &daemon.n_closed, 1);
     ck_assert_str_eq(worker.reason, "closed");
     ck_assert_str_eq(daemon.reason, "");
-    end_clean();
+    stage_end(&st);
 }
 END_TEST
 
-/* More than nanomsg and the kernel hold, so that both queues fill; closed at once, and nothing of it may be lost. */
+/* Closed at once behind 20,000 messages: none may be lost. */
 START_TEST(what_was_sent_before_closing_arrives)
 {
-    struct side daemon = {.n_to_send = 20000}, worker = {.close_when_open = true};
+    struct side sides[2] = {{.n_to_send = 20000, .close_on_open = true}, {0}};
+    struct side *daemon = &sides[_i], *worker = &sides[!_i];
 
-    make_directory();
-    if (_i == 1) {
-        worker = (struct side){.n_to_send = 20000, .close_when_open = true};
-        daemon = (struct side){0};
-    } else {
-        daemon.close_when_open = true;
-        worker.close_when_open = false;
-    }
-    listen_here(&daemon);
-    connect_here(&worker);
-    run_until(&worker.n_closed, 1);
-    run_until(&daemon.n_closed, 1);
-    ck_assert_uint_eq((_i == 1 ? &daemon : &worker)->n_received, 20000);
-    ck_assert_str_eq((_i == 1 ? &daemon : &worker)->reason, "closed");
-    end_clean();
+    stage_begin(&st);
+    stage_open(&st, daemon, worker);
+    stage_run_until(&st, &sides[0].n_closed, 1);
+    stage_run_until(&st, &sides[1].n_closed, 1);
+    ck_assert_uint_eq(sides[1].n_received, 20000);
+    ck_assert_str_eq(sides[0].reason, "");
+    ck_assert_str_eq(sides[1].reason, "closed");
+    stage_end(&st);
 }
 END_TEST
 
 START_TEST(both_may_close_at_once)
 {
-    struct side daemon = {.close_when_open = true}, worker = {.close_when_open = true};
+    struct side daemon = {.close_on_open = true}, worker = {.close_on_open = true};
 
-    make_directory();
-    listen_here(&daemon);
-    connect_here(&worker);
-    run_until(&worker.n_closed, 1);
-    run_until(&daemon.n_closed, 1);
+    stage_begin(&st);
+    stage_open(&st, &daemon, &worker);
+    stage_run_until(&st, &worker.n_closed, 1);
+    stage_run_until(&st, &daemon.n_closed, 1);
     ck_assert_str_eq(daemon.reason, "");
-    end_clean();
+    stage_end(&st);
+}
+END_TEST
+
+START_TEST(closing_on_a_message_delivers_no_other)
+{
+    struct side daemon = {.n_to_send = 100}, worker = {.close_on_message = true};
+
+    stage_begin(&st);
+    stage_open(&st, &daemon, &worker);
+    stage_run_until(&st, &worker.n_closed, 1);
+    stage_run_until(&st, &daemon.n_closed, 1);
+    ck_assert_uint_eq(worker.n_received, 1);
+    ck_assert_str_eq(worker.reason, "");
+    stage_end(&st);
 }
 END_TEST
 
 START_TEST(descriptors_come_through_the_door)
 {
     struct side daemon = {0}, worker = {0};
-    struct message m = {.kind = MESSAGE_RELEASE};
+    const struct message m = {.kind = MESSAGE_RELEASE};
     int pipes[2];
     char byte;
 
-    make_directory();
-    listen_here(&daemon);
-    connect_here(&worker);
-    run_until_open(&daemon, &worker);
+    stage_begin(&st);
+    stage_open(&st, &daemon, &worker);
     ck_assert_int_eq(pipe2(pipes, O_CLOEXEC), 0);
     session_send_fds(daemon.s, &m, pipes, 2);
-    while (worker.n_received < 1)
-        uv_run(&loop, UV_RUN_ONCE);
+    stage_run_until(&st, &worker.n_received, 1);
     ck_assert_int_eq(worker.last.kind, MESSAGE_RELEASE);
-    ck_assert_int_ne(worker.fd, pipes[1]);
-    ck_assert_int_eq(fcntl(worker.fd, F_GETFD), FD_CLOEXEC);
-    ck_assert_int_eq(write(worker.fd, "x", 1), 1);
+    ck_assert_uint_eq(worker.n_fds, 2);
+    ck_assert_int_eq(fcntl(worker.fds[1], F_GETFD), FD_CLOEXEC);
+    ck_assert_int_eq(write(worker.fds[1], "x", 1), 1);
     ck_assert_int_eq(read(pipes[0], &byte, 1), 1); /* ours stayed open, and theirs is the same pipe */
+    for (int i = 0; i < 2; i++) {
+        close(worker.fds[i]);
+        close(pipes[i]);
+    }
     session_close(daemon.s);
-    run_until(&worker.n_closed, 1);
-    run_until(&daemon.n_closed, 1);
-    close(worker.fd);
-    close(pipes[0]);
-    close(pipes[1]);
-    end_clean();
+    stage_run_until(&st, &worker.n_closed, 1);
+    stage_run_until(&st, &daemon.n_closed, 1);
+    stage_end(&st);
 }
 END_TEST
 
 START_TEST(who_is_refused_learns_why)
 {
-    struct side daemon = {.refuse_when_open = true}, worker = {0};
+    struct side daemon = {.refuse_on_open = "no room for you"}, worker = {.n_to_send = 100};
 
-    make_directory();
-    listen_here(&daemon);
-    connect_here(&worker);
-    run_until(&worker.n_closed, 1);
-    run_until(&daemon.n_closed, 1);
+    stage_begin(&st);
+    stage_listen(&st, &daemon);
+    stage_connect(&st, &worker);
+    stage_run_until(&st, &worker.n_closed, 1); /* it may not even have heard that it was open */
+    stage_run_until(&st, &daemon.n_closed, 1);
     ck_assert_str_eq(worker.reason, "refused: no room for you");
     ck_assert_str_eq(daemon.reason, "no room for you");
-    end_clean();
+    ck_assert_uint_eq(daemon.n_received, 0);
+    stage_end(&st);
+}
+END_TEST
+
+START_TEST(a_pong_carries_the_progress)
+{
+    struct side daemon = {.tick_ms = 1}, worker = {0};
+
+    stage_begin(&st);
+    stage_open(&st, &daemon, &worker);
+    session_set_progress(worker.s, 1234);
+    while (session_peer_progress(daemon.s) != 1234)
+        uv_run(&st.loop, UV_RUN_ONCE);
+    session_close(daemon.s);
+    stage_run_until(&st, &worker.n_closed, 1);
+    stage_end(&st);
+}
+END_TEST
+
+/* Bodies of the other process. */
+static void be_worker(struct stage *stage)
+{
+    struct side worker = {0};
+
+    stage_await(stage);
+    stage_connect(stage, &worker);
+    stage_run_until(stage, &worker.n_closed, 1);
+}
+
+static void be_daemon(struct stage *stage)
+{
+    struct side daemon = {0};
+
+    stage_listen(stage, &daemon);
+    stage_signal(stage);
+    stage_run_until(stage, &daemon.n_closed, 1);
+}
+
+static void stop_when_open(struct stage *stage)
+{
+    struct side worker = {0};
+
+    stage_await(stage);
+    stage_connect(stage, &worker);
+    stage_run_until(stage, &worker.n_opened, 1);
+    kill(getpid(), SIGSTOP);
+}
+
+START_TEST(a_killed_worker_is_noticed_and_costs_only_its_session)
+{
+    struct side other = {0}, daemon = {.next = &other}, worker = {0};
+
+    stage_begin(&st);
+    pid_t pid = stage_fork(&st, be_worker);
+    stage_listen(&st, &daemon);
+    stage_signal(&st);
+    stage_run_until(&st, &daemon.n_opened, 1);
+    ck_assert_int_eq(session_peer_pid(daemon.s), pid);
+    stage_connect(&st, &worker);
+    stage_run_until(&st, &other.n_opened, 1);
+    stage_run_until(&st, &worker.n_opened, 1);
+    uint64_t before = uv_hrtime();
+    stage_kill(pid);
+    side_send_pulls(daemon.s, 0, 1000); /* SIGPIPE has its default: death */
+    stage_run_until(&st, &daemon.n_closed, 1);
+    ck_assert_str_eq(daemon.reason, "killed");
+    ck_assert_uint_lt(uv_hrtime() - before, 5000000000);
+    side_send_pulls(other.s, 0, 10);
+    stage_run_until(&st, &worker.n_received, 10);
+    session_close(other.s);
+    stage_run_until(&st, &worker.n_closed, 1);
+    stage_end(&st);
+}
+END_TEST
+
+START_TEST(a_killed_daemon_is_noticed_and_its_directory_taken_over)
+{
+    struct side worker = {0}, daemon = {0};
+    struct error err = {0};
+
+    stage_begin(&st);
+    pid_t pid = stage_fork(&st, be_daemon);
+    stage_await(&st);
+    stage_connect(&st, &worker);
+    stage_run_until(&st, &worker.n_opened, 1);
+    ck_assert_int_eq(session_peer_pid(worker.s), pid);
+    ck_assert(session_is_live(st.directory));
+    uint64_t before = uv_hrtime();
+    stage_kill(pid);
+    side_send_pulls(worker.s, 0, 1000);
+    stage_run_until(&st, &worker.n_closed, 1);
+    ck_assert_str_eq(worker.reason, "killed");
+    ck_assert_uint_lt(uv_hrtime() - before, 5000000000);
+    ck_assert(!session_is_live(st.directory));
+    ck_assert_int_eq(session_connect(&worker.s, &st.loop, st.directory, &worker_hello, &side_events, &worker, &err),
+                     -ECONNREFUSED);
+    ck_assert_ptr_nonnull(strstr(err.text, "nobody listens at /tmp/eps-test-"));
+    worker = (struct side){0};
+    stage_open(&st, &daemon, &worker);
+    session_close(worker.s);
+    stage_run_until(&st, &daemon.n_closed, 1);
+    stage_end(&st); /* no socket of the killed one is left either */
+}
+END_TEST
+
+START_TEST(a_stopped_worker_is_lost_after_15_pings)
+{
+    struct side daemon = {.tick_ms = 2};
+
+    stage_begin(&st);
+    pid_t pid = stage_fork(&st, stop_when_open);
+    stage_listen(&st, &daemon);
+    stage_signal(&st);
+    stage_run_until(&st, &daemon.n_closed, 1);
+    ck_assert_str_eq(daemon.reason, "silent for 15 s");
+    stage_kill(pid);
+    stage_end(&st);
+}
+END_TEST
+
+START_TEST(a_stopped_daemon_is_given_up)
+{
+    struct side worker = {0}, daemon = {0};
+
+    stage_begin(&st);
+    pid_t pid = stage_fork(&st, be_daemon);
+    stage_await(&st);
+    stage_connect(&st, &worker);
+    stage_run_until(&st, &worker.n_opened, 1);
+    kill(pid, SIGSTOP);
+    waitpid(pid, NULL, WUNTRACED);
+    session_set_tick(worker.s, 2);
+    stage_run_until(&st, &worker.n_closed, 1);
+    ck_assert_str_eq(worker.reason, "silent for 60 s");
+    stage_kill(pid);
+    stage_listen(&st, &daemon);
+    stage_end(&st);
+}
+END_TEST
+
+START_TEST(a_worker_that_does_not_read_is_ended)
+{
+    struct side daemon = {0};
+    struct message m = {.kind = MESSAGE_FAILED, .failed = {.code = -EIO}};
+
+    stage_begin(&st);
+    pid_t pid = stage_fork(&st, stop_when_open);
+    stage_listen(&st, &daemon);
+    stage_signal(&st);
+    stage_run_until(&st, &daemon.n_opened, 1);
+    waitpid(pid, NULL, WUNTRACED);
+    for (unsigned i = 0; i < 40000; i++) /* of 532 bytes: 20 MiB */
+        session_send(daemon.s, &m);
+    stage_run_until(&st, &daemon.n_closed, 1);
+    ck_assert_str_eq(daemon.reason, "does not read: 16 MiB of messages wait for it");
+    stage_kill(pid);
+    stage_end(&st);
+}
+END_TEST
+
+/* By a raw peer with an open session: each costs it the session, with the reason said to both sides. */
+static void send_garbage(struct raw *raw)
+{
+    raw_send_channel(raw, "garbage", 7);
+}
+
+static void send_overlong(struct raw *raw)
+{
+    static const uint8_t bytes[100000] = {0x51, 0xE9, MESSAGE_VERSION};
+
+    raw_send_channel(raw, bytes, sizeof bytes);
+}
+
+static void send_a_replay(struct raw *raw)
+{
+    const struct message m = {.kind = MESSAGE_STATUS};
+
+    raw->sent_by_channel--;
+    raw_say_channel(raw, &m);
+}
+
+static void send_a_gap(struct raw *raw)
+{
+    const struct message m = {.kind = MESSAGE_STATUS};
+
+    raw->sent_by_channel += 5;
+    raw_say_channel(raw, &m);
+}
+
+static void send_an_unasked_pong(struct raw *raw)
+{
+    const struct message m = {.kind = MESSAGE_PONG};
+
+    raw_say_channel(raw, &m);
+}
+
+static void send_another_greeting(struct raw *raw)
+{
+    const struct message m = {.kind = MESSAGE_GREETING};
+
+    raw_say_channel(raw, &m);
+}
+
+static void send_another_version(struct raw *raw)
+{
+    static const uint8_t bytes[MESSAGE_HEADER_BYTES] = {0x51, 0xE9, 200};
+
+    raw_send_channel(raw, bytes, sizeof bytes);
+}
+
+static void send_garbage_by_door(struct raw *raw)
+{
+    raw_send(raw, "garbage that is longer than a header", 36);
+}
+
+static void send_hello_again(struct raw *raw)
+{
+    raw_say(raw, &worker_hello);
+}
+
+static const struct {
+    void (*send)(struct raw *raw);
+    const char *reason;
+} faults[] = {
+    {send_garbage, "sent what is no message: shorter than a header"},
+    {send_overlong, "sent what is no message: longer than any message"},
+    {send_a_replay, "sent STATUS as message 1 where 2 was due"},
+    {send_a_gap, "sent STATUS as message 7 where 2 was due"},
+    {send_an_unasked_pong, "sent PONG by the channel, out of place"},
+    {send_another_greeting, "sent GREETING by the channel, out of place"},
+    {send_another_version, "speaks version 200 of the protocol, not 1: use programs of one build"},
+    {send_garbage_by_door, "sent what is no message: not one of our messages"},
+    {send_hello_again, "sent HELLO through the door, out of place"},
+};
+enum { N_FAULTS = sizeof faults / sizeof *faults };
+
+START_TEST(a_fault_costs_its_sender_the_session)
+{
+    struct side good = {0}, bad = {.next = &good}, worker = {0};
+    struct message m;
+    struct raw raw;
+
+    stage_begin(&st);
+    stage_listen(&st, &bad);
+    raw_attach(&raw, &st);
+    raw_greet(&raw, &st);
+    stage_run_until(&st, &bad.n_opened, 1);
+    faults[_i].send(&raw);
+    raw_expect(&raw, &st, MESSAGE_REFUSED, &m);
+    ck_assert_str_eq(m.refused.error.text, faults[_i].reason);
+    raw_close(&raw);
+    stage_run_until(&st, &bad.n_closed, 1);
+    ck_assert_str_eq(bad.reason, faults[_i].reason);
+    ck_assert_uint_eq(bad.n_received, 0);
+    stage_connect(&st, &worker); /* the daemon stands */
+    stage_run_until(&st, &good.n_opened, 1);
+    stage_run_until(&st, &worker.n_opened, 1);
+    session_close(worker.s);
+    stage_run_until(&st, &good.n_closed, 1);
+    stage_end(&st);
 }
 END_TEST
 
@@ -290,11 +411,19 @@ int main(void)
     SRunner *runner = srunner_create(suite);
 
     tcase_add_test(cases, a_session_opens_and_closes);
-    tcase_add_test(cases, messages_go_both_ways_in_order);
+    tcase_add_test(cases, ten_thousand_messages_go_each_way_in_order);
     tcase_add_loop_test(cases, what_was_sent_before_closing_arrives, 0, 2);
     tcase_add_test(cases, both_may_close_at_once);
+    tcase_add_test(cases, closing_on_a_message_delivers_no_other);
     tcase_add_test(cases, descriptors_come_through_the_door);
     tcase_add_test(cases, who_is_refused_learns_why);
+    tcase_add_test(cases, a_pong_carries_the_progress);
+    tcase_add_test(cases, a_killed_worker_is_noticed_and_costs_only_its_session);
+    tcase_add_test(cases, a_killed_daemon_is_noticed_and_its_directory_taken_over);
+    tcase_add_test(cases, a_stopped_worker_is_lost_after_15_pings);
+    tcase_add_test(cases, a_stopped_daemon_is_given_up);
+    tcase_add_test(cases, a_worker_that_does_not_read_is_ended);
+    tcase_add_loop_test(cases, a_fault_costs_its_sender_the_session, 0, N_FAULTS);
     suite_add_tcase(suite, cases);
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);
