@@ -80,7 +80,7 @@ int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job
         if (rc)
             return rc;
         sum += m.evaluated.sum;
-        *n_tokens += m.evaluated.n_valid;
+        *n_tokens += (uint64_t)n_rows * job->seq;
         first += n_rows;
     }
     *loss = sum / (double)*n_tokens;

@@ -30,6 +30,16 @@ static void cut_windows(struct client_run *run)
                                  : client_windows_of(&run->data, n_train, run->data.n - n_train, o->seq);
 }
 
+static int open_data(struct client_data *data, const char *option, const char *const *paths, size_t n_paths,
+                     uint32_t vocabulary, struct error *err)
+{
+    int rc = client_data_open(data, paths, n_paths, vocabulary, err);
+
+    if (rc)
+        error_prefix(err, option);
+    return rc;
+}
+
 int client_run_open(struct client_run *run, const struct eps_train_options *in, struct error *err)
 {
     *run = (struct client_run){.directory_fd = -1, .model.config_fd = -1};
@@ -37,9 +47,9 @@ int client_run_open(struct client_run *run, const struct eps_train_options *in, 
     if (!rc)
         rc = client_model_open(&run->model, in->model, err);
     if (!rc)
-        rc = client_data_open(&run->data, in->data, in->n_data, run->model.config.vocabulary, err);
+        rc = open_data(&run->data, "--data", in->data, in->n_data, run->model.config.vocabulary, err);
     if (!rc && in->eval_data)
-        rc = client_data_open(&run->eval_data, &in->eval_data, 1, run->model.config.vocabulary, err);
+        rc = open_data(&run->eval_data, "--eval-data", &in->eval_data, 1, run->model.config.vocabulary, err);
     return rc;
 }
 
