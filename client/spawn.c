@@ -82,6 +82,26 @@ static int find_program(char out[PATH_MAX], const char *programs, const char *na
     return 0;
 }
 
+/* The caller's environment, and a bound on how long OpenMP threads spin: daemon and worker share cores, and each would
+ * otherwise start itself anew to get one. (n) pointers, owned; NULL: the environment as it is. */
+static char **child_environment(void)
+{
+    static char bound[] = "GOMP_SPINCOUNT=2000";
+    size_t n = 0;
+
+    if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY"))
+        return NULL;
+    while (environ[n])
+        n++;
+    char **env = malloc((n + 2) * sizeof *env);
+    if (!env)
+        return NULL;
+    memcpy(env, environ, n * sizeof *env);
+    env[n] = bound;
+    env[n + 1] = NULL;
+    return env;
+}
+
 static int start_child(struct client_spawn *spawn, const char *name, char **args, struct error *err)
 {
     struct client_child *child = &spawn->children[spawn->n_children];
@@ -102,7 +122,9 @@ static int start_child(struct client_spawn *spawn, const char *name, char **args
     *child = (struct client_child){.name = name, .running = true};
     child->process.data = child;
     spawn->n_children++;
+    options.env = child_environment();
     rc = uv_spawn(&spawn->link->loop, &child->process, &options);
+    free(options.env);
     if (rc) {
         child->ended = true; /* there is a handle to close, and no process */
         return error_set(err, rc, "%s did not start: %s (looked for beside this program and in PATH)", name,
