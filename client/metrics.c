@@ -57,7 +57,7 @@ int client_metrics_write(struct client_metrics *metrics, const struct eps_step *
     if (!line)
         return error_set(err, -ENOMEM, "out of memory");
     errno = 0;
-    int rc = json_dumpf(line, metrics->file, JSON_COMPACT | JSON_REAL_PRECISION(12));
+    int rc = json_dumpf(line, metrics->file, JSON_REAL_PRECISION(12));
     json_decref(line);
     if (rc || fputc('\n', metrics->file) == EOF || fflush(metrics->file))
         return error_set(err, errno ? -errno : -EIO, "metrics.jsonl: %s", strerror(errno ? errno : EIO));

@@ -55,10 +55,11 @@ static int check_children(void *data, struct error *err)
         if (!child->ended)
             continue;
         last_words(words, sizeof words, spawn->options.log_fd, child->name);
+        const char *role = i == 0 ? "daemon" : "worker";
         if (child->signal)
-            return error_set(err, -EIO, "%s was killed by signal %d (%s)", child->name, child->signal,
+            return error_set(err, -EIO, "the %s (%s) was killed by signal %d (%s)", role, child->name, child->signal,
                              strsignal(child->signal));
-        return error_set(err, -EIO, "%s ended with status %" PRId64 "%s%s", child->name, child->status,
+        return error_set(err, -EIO, "the %s (%s) ended with status %" PRId64 "%s%s", role, child->name, child->status,
                          words[0] ? ": " : "", words);
     }
     return 0;
