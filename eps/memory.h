@@ -1,9 +1,9 @@
 /* eps/memory.h - large, long-lived memory: near the threads that work on it, in huge pages, locked.
  *
- * All three are wishes, each worth a few per cent: without huge pages a pass over the moments waits for the page table,
- * without locking the system may swap them out, without binding half of the passes cross to another node. What the system
- * does not allow is collected while memory is prepared, and said in the log once. Pages come zeroed and are placed on the node
- * of the thread that touches them first. */
+ * All three are wishes, each worth a few per cent: without huge pages a pass over the moments waits for the page
+ * table, without locking the system may swap them out, without binding half of the passes cross to another node. What
+ * the system does not allow is collected while memory is prepared, and said in the log once. Pages come zeroed and
+ * are placed on the node of the thread that touches them first. */
 #ifndef EPS_MEMORY_H
 #define EPS_MEMORY_H
 

@@ -35,7 +35,7 @@ int eps_optimizer_select(enum eps_isa isa)
         kernel = has_v4 ? &eps_kernel_v4 : has_v3 ? &eps_kernel_v3 : &eps_kernel_v2;
         return 0;
     }
-    assert(!"an instruction path");
+    assert(false); /* no such path */
     return -ENOTSUP;
 }
 

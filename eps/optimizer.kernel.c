@@ -10,8 +10,8 @@ static inline float first_moment(float m, float g, float c1)
     return fmaf(c1, g, fmaf(-c1, m, m));
 }
 
-/* v + c2 * g^2; c2 * g first, which overflows later than g^2. It stops at the largest finite value: an infinity would be
- * a NaN when it decays, and one gradient of 1e21 would cost the model. */
+/* v + c2 * g^2; c2 * g first, which overflows later than g^2. It stops at the largest finite value: an infinity would
+ * be a NaN when it decays, and one gradient of 1e21 would cost the model. */
 static inline float squared(float v, float g, float c2)
 {
     float sum = fmaf(c2 * g, g, v);

@@ -10,8 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A walk over a slice, run by run: a run lies in one piece, so it decays or does not. All passes over a slice go this way,
- * the first touch too, so that the same thread comes to the same pages each time. */
+/* A walk over a slice, run by run: a run lies in one piece, so it decays or does not. All passes over a slice go this
+ * way, the first touch too, so that the same thread comes to the same pages each time. */
 struct walk {
     const struct model *model;
     const struct model_unit *unit;

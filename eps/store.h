@@ -1,9 +1,9 @@
 /* eps/store.h - the units: relayed weights, moments, sums.
  *
- * In fp32 the relayed weights are the master: 4 bytes in a shared segment that workers map read-only, and 4 + 4 bytes of
- * moments private to the daemon: 12 bytes a parameter. Memory is bound by hwloc, asked for in huge pages and page-locked
- * where the system allows (eps/memory.h), and first touched by the optimizer's threads, in the ranges in which they will
- * work. */
+ * In fp32 the relayed weights are the master: 4 bytes in a shared segment that workers map read-only, and 4 + 4 bytes
+ * of moments private to the daemon: 12 bytes a parameter. Memory is bound by hwloc, asked for in huge pages and
+ * page-locked where the system allows (eps/memory.h), and first touched by the optimizer's threads, in the ranges in
+ * which they will work. */
 #ifndef EPS_STORE_H
 #define EPS_STORE_H
 
@@ -34,8 +34,8 @@ struct eps_store {
     uint64_t ledgered[LEDGER_CATEGORIES]; /* what eps_store_free gives back */
 };
 
-/* Allocates and zeroes, touching pages with the caller's OpenMP team, and logs once what the system did not allow. -ENOMEM
- * with a sentence. Undo: eps_store_free. */
+/* Allocates and zeroes, touching pages with the caller's OpenMP team, and logs once what the system did not allow.
+ * -ENOMEM with a sentence. Undo: eps_store_free. */
 int eps_store_init(struct eps_store *store, const struct model *model, const struct eps_store_options *options,
                    struct ledger *ledger, struct error *err);
 void eps_store_free(struct eps_store *store); /* safe on a zeroed one */
@@ -47,10 +47,11 @@ uint64_t eps_store_accumulator_bytes(const struct model *model);
 /* GPT-2's initialisation, each element a function of (seed, tensor, index) alone. */
 void eps_store_draw(struct eps_store *store, uint64_t seed);
 
-/* Reads weights from open safetensors files (fds stay the caller's): names with or without "transformer." in front; F32,
- * F16, BF16. Every tensor of the model exactly once with its shape; names known to be no weights (attention mask buffers)
- * are passed over, lm_head.weight of a tied model too if its bits equal wte's; anything else unknown, missing, twice, of
- * another shape or type, or not finite is -EINVAL, by name. -ENOMEM. After a failure the weights are to be loaded anew. */
+/* Reads weights from open safetensors files (fds stay the caller's): names with or without "transformer." in front;
+ * F32, F16, BF16. Every tensor of the model exactly once with its shape; names known to be no weights (attention mask
+ * buffers) are passed over, lm_head.weight of a tied model too if its bits equal wte's; anything else unknown,
+ * missing, twice, of another shape or type, or not finite is -EINVAL, by name. -ENOMEM. After a failure the weights
+ * are to be loaded anew. */
 int eps_store_load(struct eps_store *store, const int *fds, unsigned n_fds, struct error *err);
 
 /* Writes model.safetensors' content (fp32, names with "transformer.") to fd, tensor by tensor. -ENOMEM, -errno. */
@@ -58,7 +59,7 @@ int eps_store_write(const struct eps_store *store, int fd, struct error *err);
 
 float *eps_store_weights(const struct eps_store *store, uint32_t unit);
 
-/* The jobs of the optimizer thread. slice: 0-based, of MODEL_SLICE elements. g: the slice's contribution, in an inbox.
+/* The jobs of the optimizer thread. slice: 0-based, of MODEL_SLICE elements. g: its contribution, in an inbox.
  *
  * How contributions of a unit become its update, the same for all of a step:
  *   DIRECT    one part, untied: first fold and update in one pass; eps_store_update then only counts

@@ -1,7 +1,7 @@
 #include "eps/memory.h"
 
 #include <check.h>
-#include <signal.h>
+#include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -49,13 +49,16 @@ END_TEST
 START_TEST(unmapped_memory_is_gone)
 {
     struct eps_memory memory;
+    unsigned char resident;
 
     ck_assert_int_eq(eps_memory_init(&memory), 0);
-    volatile char *base = eps_memory_map(&memory, BYTES);
-    ck_assert_ptr_nonnull((void *)base);
-    eps_memory_unmap((void *)base, BYTES);
+    char *base = eps_memory_map(&memory, BYTES);
+    ck_assert_ptr_nonnull(base);
+    ck_assert_int_eq(mincore(base + BYTES / 2, 4096, &resident), 0);
+    eps_memory_unmap(base, BYTES);
+    ck_assert_int_eq(mincore(base + BYTES / 2, 4096, &resident), -1);
+    ck_assert_int_eq(errno, ENOMEM); /* nothing is mapped there */
     eps_memory_free(&memory);
-    base[0] = 1;
 }
 END_TEST
 
@@ -138,9 +141,7 @@ int main(void)
 
     tcase_set_timeout(tcase, 60);
     tcase_add_test(tcase, mapped_memory_is_zero_and_can_be_written);
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they take the signal */
-    tcase_add_test_raise_signal(tcase, unmapped_memory_is_gone, SIGSEGV);
-#endif
+    tcase_add_test(tcase, unmapped_memory_is_gone);
     tcase_add_test(tcase, more_than_the_address_space_is_refused);
     tcase_add_test(tcase, pages_that_may_not_be_locked_are_used_and_reported);
     tcase_add_test(tcase, what_was_allowed_is_not_reported);

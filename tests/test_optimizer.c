@@ -109,8 +109,8 @@ static void read_floats(FILE *file, const char *word, float *x, double *exact, i
 enum { MOST = 16 }; /* elements of a case in the file */
 
 /* Four where each step rounds a state once, as with AdamW or one part. Every further fold of a step rounds m and v
- * again, by up to half an ulp and for equal parts in the same direction: computing folds in fp64 changes nothing in that
- * (6.5 ulp after 40, against 5.5 as it is here), only wider moments would. */
+ * again, by up to half an ulp and for equal parts in the same direction: computing folds in fp64 changes nothing in
+ * that (6.5 ulp after 40, against 5.5 as it is here), only wider moments would. */
 static double allowed_ulps(int n_folds, uint64_t steps)
 {
     return 4 + (n_folds - 1) * 0.5 * (double)steps;
@@ -160,8 +160,8 @@ static void run_case(FILE *file)
     }
 }
 
-/* tests/data/adama.txt is written by tests/oracle/make_adama.py. Where parts cancel before AdamW squares their sum, v is
- * as uncertain as the sum, whose ulp is that of its largest partial result. */
+/* tests/data/adama.txt is written by tests/oracle/make_adama.py. Where parts cancel before AdamW squares their sum, v
+ * is as uncertain as the sum, whose ulp is that of its largest partial result. */
 START_TEST(numbers_are_those_of_the_specification)
 {
     char word[16];

@@ -17,11 +17,11 @@
 
 static const struct eps_hyper hyper = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-8, .weight_decay = 0.5};
 
-/* cut: wte in several units. long: a block of two slices. */
+/* cut: wte in two units. big: a block of two slices. */
 static const struct model_config
     small = {.n_layers = 2, .n_heads = 2, .width = 8, .inner_width = 32, .n_positions = 5, .vocabulary = 17},
-    cut = {.n_layers = 1, .n_heads = 2, .width = 96, .inner_width = 384, .n_positions = 64, .vocabulary = 50257},
-    big = {.n_layers = 1, .n_heads = 12, .width = 768, .inner_width = 3072, .n_positions = 8, .vocabulary = 10};
+    cut = {.n_layers = 1, .n_heads = 2, .width = 64, .inner_width = 64, .n_positions = 8, .vocabulary = 33000},
+    big = {.n_layers = 1, .n_heads = 8, .width = 512, .inner_width = 3200, .n_positions = 8, .vocabulary = 10};
 
 /* A store and all that it borrows. */
 struct fixture {
@@ -63,7 +63,8 @@ static float *gradient(uint64_t n, uint64_t seed)
 {
     float *g = floats(n);
 
-    random_normal(g, random_site_key(seed, 0, 0, RANDOM_ORDER), 0, 0, n);
+    for (uint64_t i = 0; i < n; i++) /* a cheap mix, within -1 and 1 */
+        g[i] = (float)(int32_t)((uint32_t)(i + seed * 1000003) * 2654435761u) * 0x1p-31f;
     return g;
 }
 
@@ -130,7 +131,7 @@ START_TEST(a_fresh_store_is_zero_and_in_the_ledger)
     ck_assert_uint_eq(f.ledger.rows[LEDGER_FIRST_MOMENT].current, bytes);
     ck_assert_uint_eq(f.ledger.rows[LEDGER_SECOND_MOMENT].current, bytes);
     ck_assert_uint_eq(f.ledger.rows[LEDGER_TIED].current, (17 * 8 + 8) * 4); /* wte, up to a multiple of 16 */
-    /* A block by hand: norms 4 * 8, products 8 * 24 + 8 * 8 + 8 * 32 + 32 * 8, biases 24 + 8 + 32 + 8: 872, up to 880 */
+    /* A block by hand: norms 4 * 8, products 8 * 24 + 8 * 8 + 2 * 8 * 32, biases 24 + 8 + 32 + 8: 872, up to 880 */
     ck_assert_uint_eq(f.ledger.rows[LEDGER_ACCUMULATORS].current, 3 * 880 * 4);
     close_fixture(&f);
 }
@@ -182,7 +183,7 @@ START_TEST(a_drawn_weight_depends_on_seed_tensor_and_index_alone)
 }
 END_TEST
 
-/* The sample deviation of 50257 * 96 elements is within 0.1 % of the tensor's at 3 sigma. */
+/* The sample deviation of 33000 * 64 elements is within 0.2 % of the tensor's at 4 sigma. */
 START_TEST(drawn_weights_have_the_deviation_of_their_tensor)
 {
     struct fixture f;
@@ -197,9 +198,9 @@ START_TEST(drawn_weights_have_the_deviation_of_their_tensor)
             sum += w;
             squares += w * w;
         }
-    ck_assert_uint_eq(n, 50257 * 96);
+    ck_assert_uint_eq(n, 33000 * 64);
     ck_assert_double_eq_tol(sum / (double)n, 0, 0.02 * 3 / sqrt((double)n));
-    ck_assert_double_eq_tol(sqrt(squares / (double)n), 0.02, 0.02 * 1e-3);
+    ck_assert_double_eq_tol(sqrt(squares / (double)n), 0.02, 0.02 * 2e-3);
     close_fixture(&f);
 }
 END_TEST

@@ -1,8 +1,9 @@
 /* bench_optimizer [MILLIONS] - how close the optimizer comes to the memory bus.
  *
- * Everything here is bound by memory, whose rate drifts by a factor of two on a shared machine. So each round measures all
- * rows one after the other, a row's ratio is taken to the triad of its own round (a = b + x * c, written past the cache),
- * and medians over 15 rounds are printed. Bytes are those that must travel: the triad's 12 and a step's 28 a parameter. */
+ * Everything here is bound by memory, whose rate drifts by a factor of two on a shared machine. So each round
+ * measures all rows one after the other, a row's ratio is taken to the triad of its own round (a = b + x * c, written
+ * past the cache), and medians over 15 rounds are printed. Bytes are those that must travel: the triad's 12 and a
+ * step's 28 a parameter. */
 #include "eps/memory.h"
 #include "eps/optimizer.h"
 #include "eps/store.h"
