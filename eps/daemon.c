@@ -1,0 +1,339 @@
+#include "eps/daemon.h"
+
+#include "proto/process.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LONELY_MS = 10000 };
+
+static const char *role_name(enum message_role role)
+{
+    return role == ROLE_CLIENT ? "client" : role == ROLE_WORKER ? "worker" : "viewer";
+}
+
+unsigned daemon_count_workers(const struct daemon *d)
+{
+    unsigned n = 0;
+
+    for (const struct peer *p = d->peers; p; p = p->next)
+        n += p->role == ROLE_WORKER;
+    return n;
+}
+
+void peer_refuse(struct peer *peer, const char *reason)
+{
+    log_line("%s %u refused: %s", role_name(peer->role), peer->id, reason);
+    session_refuse(peer->session, reason);
+}
+
+static struct peer *find_peer(struct session *s)
+{
+    struct daemon *d = session_data(s);
+    struct peer *peer = d->peers;
+
+    while (peer && peer->session != s)
+        peer = peer->next;
+    return peer;
+}
+
+static void on_peer_open(struct session *s, const struct message *hello)
+{
+    struct daemon *d = session_data(s);
+    struct peer *peer = calloc(1, sizeof *peer);
+
+    if (!peer) {
+        session_refuse(s, "the daemon is out of memory");
+        return;
+    }
+    peer->daemon = d;
+    peer->session = s;
+    peer->role = hello->hello.role;
+    peer->id = session_id(s);
+    peer->budget = hello->hello.budget;
+    memcpy(peer->device, hello->hello.device, sizeof peer->device);
+    peer->inbox.fd = -1;
+    struct peer **end = &d->peers; /* kept in order of id */
+    while (*end)
+        end = &(*end)->next;
+    *end = peer;
+    if (peer->role == ROLE_WORKER) {
+        char budget[PROCESS_BYTES_TEXT];
+        log_line("worker %u attached: %s, %s, pid %d", peer->id, peer->device,
+                 process_format_bytes(budget, peer->budget), session_peer_pid(s));
+    } else if (peer->role == ROLE_CLIENT) {
+        log_line("client %u attached: pid %d", peer->id, session_peer_pid(s));
+        uv_timer_stop(&d->lonely);
+    }
+}
+
+static void reply_status(struct peer *peer)
+{
+    static const enum message_state states[] = {
+        [JOB_NONE] = STATE_IDLE,        [JOB_LOADING] = STATE_LOADING,   [JOB_ASSIGNING] = STATE_LOADING,
+        [JOB_RESTING] = STATE_TRAINING, [JOB_STEPPING] = STATE_TRAINING, [JOB_EVALUATING] = STATE_EVALUATING,
+        [JOB_SAVING] = STATE_SAVING,    [JOB_ENDING] = STATE_STOPPING,
+    };
+    const struct daemon *d = peer->daemon;
+    const struct job *job = &d->job;
+    struct message m = {.kind = MESSAGE_STATUS_REPLY};
+
+    m.status_reply.state = d->stopping ? STATE_STOPPING : states[job->state];
+    m.status_reply.step = job->step;
+    m.status_reply.n_parameters = job->model.n_parameters;
+    m.status_reply.n_workers = daemon_count_workers(d);
+    m.status_reply.pid = (uint32_t)getpid();
+    m.status_reply.loss = job->state == JOB_NONE ? NAN : job->loss;
+    if (job->model.n_units)
+        snprintf(m.status_reply.model, sizeof m.status_reply.model, "gpt2 %ux%u, vocabulary %u",
+                 job->model.config.n_layers, job->model.config.width, job->model.config.vocabulary);
+    session_send(peer->session, &m);
+}
+
+static void reply_memory(struct peer *peer)
+{
+    const struct daemon *d = peer->daemon;
+    struct message m = {.kind = MESSAGE_MEMORY_REPLY};
+    unsigned left = daemon_count_workers(d);
+
+    snprintf(m.memory_reply.device, sizeof m.memory_reply.device, "host");
+    m.memory_reply.last = left == 0;
+    m.memory_reply.ledger = d->ledger;
+    session_send(peer->session, &m);
+    for (const struct peer *p = d->peers; p; p = p->next) {
+        if (p->role != ROLE_WORKER)
+            continue;
+        m.memory_reply.last = --left == 0;
+        m.memory_reply.worker = p->id;
+        m.memory_reply.budget = p->budget;
+        m.memory_reply.ledger = p->ledger;
+        memcpy(m.memory_reply.device, p->device, sizeof p->device);
+        session_send(peer->session, &m);
+    }
+}
+
+static void on_client_message(struct peer *peer, const struct message *m, const int *fds, unsigned n_fds)
+{
+    struct daemon *d = peer->daemon;
+
+    if (m->kind == MESSAGE_JOB) {
+        job_open(d, peer, m, fds, n_fds);
+        return;
+    }
+    if (d->job.client != peer) /* its job has ended, and it has been told; these were under way */
+        return;
+    const enum job_state state = d->job.state;
+    if (m->kind == MESSAGE_OPEN_STEP && (state == JOB_RESTING || (state == JOB_STEPPING && d->job.covered)))
+        steps_open(d, m);
+    else if (m->kind == MESSAGE_EVALUATE && state == JOB_RESTING)
+        steps_evaluate(d, m);
+    else if (m->kind == MESSAGE_SAVE && state == JOB_RESTING && d->job.output >= 0)
+        save_start(d, m->save.step);
+    else if (m->kind == MESSAGE_CLOSE)
+        job_end(d, 0, "closed");
+    else
+        peer_refuse(peer, "a request that does not fit the state of its job");
+}
+
+static void on_worker_message(struct peer *peer, const struct message *m)
+{
+    struct daemon *d = peer->daemon;
+
+    if (m->kind == MESSAGE_LEDGER)
+        peer->ledger = m->ledger;
+    else if (m->kind == MESSAGE_RELEASE && peer->state == PEER_RELEASING)
+        job_on_released(d, peer);
+    else if (peer->state == PEER_RELEASING)
+        return; /* said before it heard that the job has ended */
+    else if ((m->kind == MESSAGE_ASSIGNED || m->kind == MESSAGE_REFUSED) && peer->state == PEER_ASSIGNING)
+        job_on_assigned(d, peer, m);
+    else if (m->kind == MESSAGE_FAILED && peer->state == PEER_ASSIGNED)
+        job_end(d, m->failed.code, "worker %u (%s): %s", peer->id, peer->device, m->failed.error.text);
+    else if (peer->state == PEER_ASSIGNED)
+        steps_on_worker(d, peer, m);
+    else
+        peer_refuse(peer, "a message that does not fit its state");
+}
+
+/* Only a job comes with descriptors; whatever else does, they are closed and not looked at. */
+static void on_peer_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
+{
+    struct peer *peer = find_peer(s);
+
+    if (m->kind != MESSAGE_JOB)
+        for (unsigned i = 0; i < n_fds; i++)
+            close(fds[i]);
+    if (m->kind == MESSAGE_STATUS)
+        reply_status(peer);
+    else if (m->kind == MESSAGE_MEMORY)
+        reply_memory(peer);
+    else if (m->kind == MESSAGE_STOP && peer->role != ROLE_WORKER)
+        daemon_stop(peer->daemon, "by request");
+    else if (peer->role == ROLE_CLIENT)
+        on_client_message(peer, m, fds, n_fds);
+    else if (peer->role == ROLE_WORKER && m->kind != MESSAGE_JOB)
+        on_worker_message(peer, m);
+    else {
+        for (unsigned i = 0; m->kind == MESSAGE_JOB && i < n_fds; i++)
+            close(fds[i]);
+        peer_refuse(peer, "a message that its role does not send");
+    }
+}
+
+static void on_client_gone(struct daemon *d, struct peer *peer, const char *reason)
+{
+    log_line("client %u gone: %s", peer->id, reason ? reason : "closed");
+    job_forget_waiting(d, peer);
+    if (d->job.client == peer) {
+        d->job.client = NULL;
+        job_end(d, -ECANCELED, "its client is gone");
+    }
+    if (d->is_private)
+        daemon_stop(d, "its client is gone");
+}
+
+/* A worker that has parts takes the job with it: redoing them elsewhere needs replay, which this daemon has not got. */
+static void on_worker_gone(struct daemon *d, struct peer *peer, const char *reason)
+{
+    log_line("worker %u (%s) gone: %s", peer->id, peer->device, reason ? reason : "released");
+    for (uint32_t i = 0; i < d->job.n_workers; i++)
+        if (d->job.workers[i] == peer) {
+            d->job.workers[i] = d->job.workers[--d->job.n_workers];
+            job_end(d, -EIO,
+                    "worker %u (%s) was lost in step %" PRIu64
+                    ": %s; its part of the step cannot be redone, so the run ends here",
+                    peer->id, peer->device, d->job.step + 1, reason ? reason : "released");
+            break;
+        }
+}
+
+static void on_peer_closed(struct session *s, const char *reason)
+{
+    struct daemon *d = session_data(s);
+    struct peer **place = &d->peers, *peer;
+
+    while (*place && (*place)->session != s)
+        place = &(*place)->next;
+    peer = *place;
+    if (!peer) /* it never opened */
+        return;
+    *place = peer->next;
+    if (peer->role == ROLE_WORKER)
+        on_worker_gone(d, peer, reason);
+    if (peer->role == ROLE_CLIENT)
+        on_client_gone(d, peer, reason);
+    job_free_inbox(d, peer);
+    free(peer);
+    job_finish(d);
+}
+
+static void close_handle(uv_handle_t *handle)
+{
+    if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
+}
+
+void daemon_stop(struct daemon *d, const char *why)
+{
+    if (d->stopping)
+        return;
+    d->stopping = true;
+    log_line("stopping: %s", why);
+    job_end(d, -ECANCELED, "the daemon was stopped %s", why);
+    for (struct peer *p = d->peers; p; p = p->next)
+        session_close(p->session);
+    session_unlisten(d->listener, NULL);
+    close_handle((uv_handle_t *)&d->sigterm);
+    close_handle((uv_handle_t *)&d->sigint);
+    close_handle((uv_handle_t *)&d->lonely);
+    daemon_end(d);
+}
+
+void daemon_end(struct daemon *d)
+{
+    if (d->stopping && !d->peers && d->job.state == JOB_NONE && !eps_updater_pending(d->updater))
+        close_handle((uv_handle_t *)&d->optimizer_done);
+}
+
+static void on_signal(uv_signal_t *handle, int number)
+{
+    daemon_stop(handle->data, number == SIGTERM ? "by SIGTERM" : "by SIGINT");
+}
+
+static void on_lonely(uv_timer_t *timer)
+{
+    struct daemon *d = timer->data;
+
+    d->exit_code = -ETIMEDOUT;
+    daemon_stop(d, "no client came within 10 s");
+}
+
+static void on_optimizer_done(uv_async_t *async)
+{
+    steps_on_optimizer(async->data);
+}
+
+static void wake_loop(void *context)
+{
+    struct daemon *d = context;
+
+    uv_async_send(&d->optimizer_done);
+}
+
+static const struct session_events peer_events = {on_peer_open, on_peer_message, on_session_closed};
+
+static int daemon_init(struct daemon *d, uv_loop_t *loop, const char *directory, struct error *err)
+{
+    int rc;
+
+    d->loop = loop;
+    d->job.output = -1;
+    rc = session_listen(&d->listener, loop, directory, &peer_events, d, err);
+    if (rc)
+        return rc;
+    uv_async_init(loop, &d->optimizer_done, on_optimizer_done);
+    uv_signal_init(loop, &d->sigterm);
+    uv_signal_init(loop, &d->sigint);
+    uv_timer_init(loop, &d->lonely);
+    d->optimizer_done.data = d->sigterm.data = d->sigint.data = d->lonely.data = d;
+    uv_signal_start(&d->sigterm, on_signal, SIGTERM);
+    uv_signal_start(&d->sigint, on_signal, SIGINT);
+    if (d->is_private)
+        uv_timer_start(&d->lonely, on_lonely, LONELY_MS, 0);
+    rc = eps_updater_start(&d->updater, &d->job.store, 0, wake_loop, d);
+    if (rc)
+        error_set(err, rc, "the optimizer thread did not start: %s", strerror(-rc));
+    return rc;
+}
+
+int daemon_run(const char *directory, bool is_private, struct error *err)
+{
+    struct daemon *d = calloc(1, sizeof *d);
+    uv_loop_t loop;
+    int rc;
+
+    if (!d)
+        return error_set(err, -ENOMEM, "out of memory");
+    uv_loop_init(&loop);
+    d->is_private = is_private;
+    rc = daemon_init(d, &loop, directory, err);
+    if (!rc) {
+        log_line("listening at %s, pid %d", directory, (int)getpid());
+        uv_run(&loop, UV_RUN_DEFAULT);
+        rc = d->exit_code;
+        if (rc)
+            error_set(err, rc, "no client came within 10 s");
+    }
+    eps_updater_stop(d->updater);
+    if (!rc) /* otherwise handles may be open; the process ends anyway */
+        assert(uv_loop_close(&loop) == 0);
+    free(d);
+    return rc;
+}

@@ -1,0 +1,146 @@
+/* eps/daemon.h - epsd: who is attached, what is trained.
+ *
+ * One loop thread (everything here), one optimizer thread (eps/updater.h). The loop never computes and never blocks: it turns messages into relay events
+ * and relay actions into messages and jobs. The daemon serves one job after another.
+ *
+ *   daemon.c   peers: attach, dispatch, leave; start and stop
+ *   job.c      one job's life: weights in, workers assigned, ... memory given back
+ *   steps.c    steps and evaluations: messages <-> relay <-> optimizer thread
+ *   save.c     weights out */
+#ifndef EPS_DAEMON_H
+#define EPS_DAEMON_H
+
+#include "eps/relay.h"
+#include "eps/store.h"
+#include "eps/updater.h"
+#include "proto/message.h"
+#include "proto/session.h"
+
+#include <stdbool.h>
+#include <uv.h>
+
+enum { DAEMON_MAX_WORKERS = MESSAGE_MAX_PARTS };
+
+/* What a worker is doing with the job's memory. */
+enum peer_state {
+    PEER_IDLE,      /* until it is assigned */
+    PEER_ASSIGNING, /* ASSIGN sent; until ASSIGNED or REFUSED */
+    PEER_ASSIGNED,  /* until the job ends */
+    PEER_RELEASING, /* RELEASE sent; until it comes back. Only then is nothing of the old job under way */
+};
+
+struct peer {
+    struct peer *next;
+    struct daemon *daemon;
+    struct session *session;
+    enum message_role role;
+    uint32_t id;
+    char device[32];
+    uint64_t budget;
+    enum peer_state state; /* of a worker; all below too */
+    struct segment inbox;
+    struct ledger ledger; /* as it last said */
+    double evaluated;     /* its part of the evaluation under way */
+    bool evaluating;
+};
+
+/* What the job does. The client's request must fit the state: anything else is out of place and costs it its session. */
+enum job_state {
+    JOB_NONE,
+    JOB_LOADING,    /* until the optimizer thread has drawn or read the weights */
+    JOB_ASSIGNING,  /* until every worker has answered */
+    JOB_RESTING,    /* until a step, an evaluation or a save is asked for */
+    JOB_STEPPING,   /* until the last step opened is done */
+    JOB_EVALUATING, /* until every worker has told its sum */
+    JOB_SAVING,     /* until the files stand */
+    JOB_ENDING,     /* until the optimizer thread and the writer are through, and workers have let go */
+};
+
+struct job {
+    enum job_state state;
+    struct peer *client;    /* NULL once it has gone, or has been told that the job ended */
+    bool closing;           /* the client asked for the end, and is told when memory is given back */
+    struct message request; /* the JOB */
+    char *config_text;      /* as in the file: copied into what is saved */
+    size_t config_bytes;
+    int output; /* directory, or -1 */
+    int weight_files[SESSION_MAX_FDS];
+    unsigned n_weight_files;
+    struct model model;
+    struct eps_store store;
+    struct segment data;
+    struct relay *relay;
+    uint32_t n_slots;
+    size_t slot_bytes;
+    struct peer *workers[DAEMON_MAX_WORKERS]; /* those that have parts, in order of id */
+    uint32_t n_workers;
+    /* The open step: */
+    uint64_t step;     /* updates done */
+    uint64_t n_opened; /* steps opened: step, or one or two more */
+    bool covered;      /* the last of them is folded entirely */
+    uint64_t n_valid;
+    uint32_t buffer;
+    struct eps_hyper hyper;
+    double part_loss[MESSAGE_MAX_PARTS];
+    double loss;               /* of the last step that was covered; NAN before */
+    uint32_t *slices;          /* (n_visits) for the relay's open */
+    struct ledger load_ledger; /* of the optimizer thread, while it loads */
+    struct error load_error, save_error;
+    uv_work_t save_work;
+    bool saving;
+    uint64_t save_step;
+    int save_result;
+};
+
+struct daemon {
+    uv_loop_t *loop;
+    struct session_listener *listener;
+    uv_async_t optimizer_done;
+    uv_signal_t sigterm, sigint;
+    uv_timer_t lonely; /* a private daemon's patience until its client comes */
+    struct eps_updater *updater;
+    struct peer *peers;
+    struct job job;
+    struct { /* a request that came while the last job's memory was being given back */
+        struct peer *client;
+        struct message request;
+        int fds[SESSION_MAX_FDS];
+        unsigned n_fds;
+    } waiting;
+    struct ledger ledger;
+    bool is_private; /* ends with its first client */
+    bool stopping;
+    int exit_code;
+};
+
+/* daemon.c */
+int daemon_run(const char *directory, bool is_private, struct error *err);
+void daemon_stop(struct daemon *d, const char *why);
+/* Lets the loop run out, once a daemon that is stopping has nothing left; called whenever that may have become true. */
+void daemon_end(struct daemon *d);
+void peer_refuse(struct peer *peer, const char *reason);
+unsigned daemon_count_workers(const struct daemon *d);
+
+/* job.c. Sentences go to the client as REFUSED (the job did not begin) or FAILED (it ended). */
+void job_open(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds);
+void job_on_loaded(struct daemon *d, int result);
+void job_on_assigned(struct daemon *d, struct peer *worker, const struct message *m);
+void job_on_released(struct daemon *d, struct peer *worker);
+/* Ends the job, whatever it is doing: code 0 is the client's own CLOSE. Does nothing without a job. */
+void job_end(struct daemon *d, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
+/* The client that waits for the last job's memory to be given back has gone. */
+void job_forget_waiting(struct daemon *d, struct peer *client);
+void job_free_inbox(struct daemon *d, struct peer *worker);
+/* Frees the job once nothing uses it any more; called whenever that may have become true. */
+void job_finish(struct daemon *d);
+
+/* steps.c */
+void steps_open(struct daemon *d, const struct message *m);
+void steps_evaluate(struct daemon *d, const struct message *m);
+void steps_on_worker(struct daemon *d, struct peer *worker, const struct message *m);
+void steps_on_optimizer(struct daemon *d);
+
+/* save.c */
+void save_start(struct daemon *d, uint64_t step);
+
+#endif

@@ -1,0 +1,472 @@
+#include "eps/daemon.h"
+
+#include "proto/process.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    CONFIG_MAX_BYTES = 1 << 20,
+    MIN_SLOTS = 2,
+    MAX_SLOTS = 4, /* of an inbox, apart from the reserved one: a unit of 64 MiB under way */
+    N_ACCUMULATORS =
+        2, /* adamw with several parts: the unit that is being contributed, and the one above, being updated */
+};
+
+static void refuse(struct peer *client, int code, const struct error *err)
+{
+    struct message m = {.kind = MESSAGE_REFUSED, .refused = {.code = code, .error = *err}};
+
+    log_line("client %u: job refused: %s", client->id, err->text);
+    session_send(client->session, &m);
+}
+
+static void close_fds(const int *fds, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        close(fds[i]);
+}
+
+/* Memory of the host that could be given to a job now; UINT64_MAX where the system does not say. */
+static uint64_t available_bytes(void)
+{
+    FILE *file = fopen("/proc/meminfo", "r");
+    char line[128];
+    uint64_t kib = UINT64_MAX / 1024;
+
+    if (!file)
+        return UINT64_MAX;
+    while (fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
+            break;
+    fclose(file);
+    return kib * 1024;
+}
+
+static int read_config(struct job *job, int fd, struct error *err)
+{
+    struct stat st;
+
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size < 0 || st.st_size > CONFIG_MAX_BYTES)
+        return error_set(err, -EINVAL, "config.json is not a regular file of at most 1 MiB");
+    job->config_bytes = (size_t)st.st_size;
+    job->config_text = malloc(job->config_bytes + 1);
+    if (!job->config_text)
+        return error_set(err, -ENOMEM, "out of memory");
+    if (pread(fd, job->config_text, job->config_bytes, 0) != (ssize_t)job->config_bytes)
+        return error_set(err, -EIO, "config.json could not be read");
+    return 0;
+}
+
+static uint64_t data_bytes(const struct job *job)
+{
+    return 4 * (uint64_t)job->request.job.batch * job->request.job.seq * sizeof(uint32_t);
+}
+
+static int check_request(const struct job *job, struct error *err)
+{
+    const struct model_config *c = &job->model.config;
+    const uint32_t batch = job->request.job.batch, seq = job->request.job.seq, n_parts = job->request.job.n_parts;
+
+    if (seq < 1 || seq > c->n_positions)
+        return error_set(err, -EINVAL, "--seq %u: the model has positions for 1 to %u tokens", seq, c->n_positions);
+    if (batch < 1 || n_parts < 1 || batch % n_parts)
+        return error_set(err, -EINVAL, "--batch %u rows do not divide into --parts %u equal parts", batch, n_parts);
+    if ((uint64_t)batch * seq > 1u << 28)
+        return error_set(err, -EINVAL, "--batch %u x --seq %u: more than 2^28 tokens in a minibatch", batch, seq);
+    if (job->request.job.fresh != (job->n_weight_files == 0))
+        return error_set(err, -EINVAL, "weights come from files or are drawn, not both and not neither");
+    return 0;
+}
+
+static unsigned shared_workers(const struct daemon *d)
+{
+    const unsigned n = daemon_count_workers(d), n_parts = d->job.request.job.n_parts;
+
+    return n < n_parts ? n : n_parts;
+}
+
+static void size_inbox(struct job *job)
+{
+    job->n_slots = MIN_SLOTS;
+    for (uint32_t u = 0; u < job->model.n_units; u++)
+        if (job->model.units[u].n_slices > job->n_slots)
+            job->n_slots = job->model.units[u].n_slices;
+    if (job->n_slots > MAX_SLOTS)
+        job->n_slots = MAX_SLOTS;
+    job->slot_bytes = model_slot_bytes(&job->model);
+}
+
+static int check_memory(const struct daemon *d, struct error *err)
+{
+    const struct job *job = &d->job;
+    const uint64_t have = available_bytes();
+    uint64_t need = job->model.segment_n * (job->request.job.train ? 12 : 4) + data_bytes(job);
+    char need_text[PROCESS_BYTES_TEXT], have_text[PROCESS_BYTES_TEXT];
+
+    if (job->request.job.train)
+        need += shared_workers(d) * (1 + job->n_slots) * job->slot_bytes;
+    if (need <= have)
+        return 0;
+    return error_set(err, -ENOMEM,
+                     "the model's weights and moments need %s of host memory, %s are free; choose a smaller model",
+                     process_format_bytes(need_text, need), process_format_bytes(have_text, have));
+}
+
+/* On the optimizer thread, whose team touches the pages first. */
+static int load_weights(void *context)
+{
+    struct job *job = context;
+    const struct eps_store_options options = {
+        .train = job->request.job.train,
+        .n_accumulators =
+            job->request.job.optimizer == OPTIMIZER_ADAMW && job->request.job.n_parts > 1 ? N_ACCUMULATORS : 0,
+        .seed = job->request.job.seed,
+    };
+    int rc = eps_store_init(&job->store, &job->model, &options, &job->load_ledger, &job->load_error);
+
+    if (!rc && job->request.job.fresh)
+        eps_store_draw(&job->store, job->request.job.seed);
+    else if (!rc)
+        rc = eps_store_load(&job->store, job->weight_files, job->n_weight_files, &job->load_error);
+    return rc;
+}
+
+static int begin(struct daemon *d, struct error *err)
+{
+    struct job *job = &d->job;
+    struct model_config config;
+    size_t n_jobs = 0;
+    int rc = model_config_parse(&config, job->config_text, job->config_bytes, err);
+
+    if (!rc)
+        rc = model_init(&job->model, &config, err);
+    if (!rc)
+        rc = check_request(job, err);
+    if (rc)
+        return rc;
+    size_inbox(job);
+    rc = check_memory(d, err);
+    if (rc)
+        return rc;
+    for (uint32_t u = 0; u < job->model.n_units; u++)
+        n_jobs += job->model.units[u].n_slices + 1;
+    job->slices = calloc(job->model.n_visits, sizeof *job->slices);
+    if (!job->slices || eps_updater_reserve(d->updater, n_jobs + 4))
+        return error_set(err, -ENOMEM, "out of memory");
+    for (uint32_t v = 0; v < job->model.n_visits; v++)
+        job->slices[v] = job->model.units[job->model.visits[v]].n_slices;
+    return 0;
+}
+
+static void start(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
+{
+    struct job *job = &d->job;
+    struct error err = {""};
+    unsigned next = 1;
+    int rc;
+
+    *job = (struct job){.client = client, .request = *m, .output = -1, .loss = NAN, .state = JOB_LOADING};
+    if (n_fds < 1u + m->job.output) {
+        close_fds(fds, n_fds);
+        n_fds = 0;
+        rc = error_set(&err, -EINVAL, "the job came without its files");
+    } else {
+        if (m->job.output)
+            job->output = fds[next++];
+        job->n_weight_files = n_fds - next;
+        memcpy(job->weight_files, fds + next, job->n_weight_files * sizeof *fds);
+        rc = read_config(job, fds[0], &err);
+        close(fds[0]);
+    }
+    if (!rc && !daemon_count_workers(d))
+        rc = error_set(&err, -EAGAIN, "no worker is attached; start one with eps-worker --connect NAME --device cpu");
+    if (!rc)
+        rc = begin(d, &err);
+    if (rc) {
+        job_end(d, rc, "%s", err.text);
+        return;
+    }
+    log_line("job of client %u: gpt2 %ux%u, %" PRIu64 " parameters, %u rows of %u tokens, %u part%s", client->id,
+             job->model.config.n_layers, job->model.config.width, job->model.n_parameters, m->job.batch, m->job.seq,
+             m->job.n_parts, m->job.n_parts > 1 ? "s" : "");
+    const struct eps_job load = {.kind = EPS_JOB_CALL, .call = load_weights, .context = job};
+    eps_updater_submit(d->updater, &load);
+}
+
+void job_open(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
+{
+    struct job *job = &d->job;
+    struct error err;
+
+    if (job->state == JOB_NONE && !d->stopping) {
+        start(d, client, m, fds, n_fds);
+        return;
+    }
+    if (job->state == JOB_ENDING && !d->stopping && !d->waiting.client) {
+        d->waiting.client = client;
+        d->waiting.request = *m;
+        memcpy(d->waiting.fds, fds, n_fds * sizeof *fds);
+        d->waiting.n_fds = n_fds;
+        return;
+    }
+    close_fds(fds, n_fds);
+    error_set(&err, -EBUSY,
+              "the daemon is busy with another job (gpt2 %ux%u, step %" PRIu64
+              "); wait for its end, or start a daemon of your own",
+              job->model.config.n_layers, job->model.config.width, job->step);
+    refuse(client, -EBUSY, &err);
+}
+
+void job_forget_waiting(struct daemon *d, struct peer *client)
+{
+    if (d->waiting.client != client)
+        return;
+    close_fds(d->waiting.fds, d->waiting.n_fds);
+    d->waiting.client = NULL;
+}
+
+static int assign(struct daemon *d, struct peer *worker, struct error *err)
+{
+    struct job *job = &d->job;
+    const uint32_t n_parts = job->request.job.n_parts;
+    struct message m = {.kind = MESSAGE_ASSIGN};
+    int fds[3] = {job->store.weights.fd, -1, job->data.fd};
+    const long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
+    char name[32];
+    int rc;
+
+    snprintf(name, sizeof name, "eps-inbox-%u", worker->id);
+    const size_t bytes = job->request.job.train ? (1 + job->n_slots) * job->slot_bytes : 64;
+    rc = segment_create(&worker->inbox, name, bytes, SEGMENT_READ_WRITE, err);
+    if (rc)
+        return rc;
+    ledger_add(&d->ledger, LEDGER_INBOX, bytes);
+    fds[1] = worker->inbox.fd;
+    m.assign.config = job->model.config;
+    m.assign.seed = job->request.job.seed;
+    m.assign.batch = job->request.job.batch;
+    m.assign.seq = job->request.job.seq;
+    m.assign.n_parts = n_parts;
+    m.assign.microbatch = job->request.job.microbatch;
+    m.assign.max_parts = (n_parts + job->n_workers - 1) / job->n_workers;
+    m.assign.n_slots = job->n_slots;
+    m.assign.n_threads = n_cores > job->n_workers ? (uint32_t)n_cores / job->n_workers : 1;
+    m.assign.train = job->request.job.train;
+    m.assign.takes_turns = strcmp(worker->device, "cpu") == 0;
+    worker->state = PEER_ASSIGNING;
+    session_send_fds(worker->session, &m, fds, 3);
+    return 0;
+}
+
+static int begin_assigning(struct daemon *d, struct error *err)
+{
+    struct job *job = &d->job;
+    const struct message *m = &job->request;
+    const struct relay_config config = {
+        .n_parts = m->job.n_parts,
+        .n_slots = job->n_slots,
+        .n_accumulators = job->store.n_accumulators,
+        .adamw = m->job.optimizer == OPTIMIZER_ADAMW,
+        .deterministic = m->job.deterministic,
+    };
+    unsigned wanted = shared_workers(d);
+    int rc = relay_open(&job->relay, &config);
+
+    if (rc)
+        return error_set(err, rc, "out of memory");
+    rc = segment_create(&job->data, "eps-data", data_bytes(job), SEGMENT_READ_WRITE, err);
+    if (rc)
+        return rc;
+    ledger_add(&d->ledger, LEDGER_DATA, job->data.bytes);
+    for (struct peer *p = d->peers; p && job->n_workers < wanted; p = p->next)
+        if (p->role == ROLE_WORKER && p->state == PEER_IDLE)
+            job->workers[job->n_workers++] = p;
+    for (uint32_t i = 0; !rc && i < job->n_workers; i++)
+        rc = assign(d, job->workers[i], err);
+    if (!rc && !job->n_workers)
+        rc = error_set(err, -EAGAIN, "every worker went away while the weights were loaded");
+    return rc;
+}
+
+/* The store's allocations were counted apart, on the optimizer thread; from here on they are in the daemon's ledger. */
+static void take_over_ledger(struct daemon *d)
+{
+    struct eps_store *store = &d->job.store;
+
+    for (unsigned c = 0; c < LEDGER_CATEGORIES; c++)
+        ledger_add(&d->ledger, c, store->ledgered[c]);
+    store->ledger = &d->ledger;
+}
+
+void job_on_loaded(struct daemon *d, int result)
+{
+    struct job *job = &d->job;
+    struct error err = job->load_error;
+
+    take_over_ledger(d);
+    if (job->state != JOB_LOADING) /* it was ended meanwhile */
+        return;
+    job->state = JOB_ASSIGNING;
+    if (!result)
+        result = begin_assigning(d, &err);
+    if (result)
+        job_end(d, result, "%s", err.text);
+}
+
+static void on_all_assigned(struct daemon *d)
+{
+    struct job *job = &d->job;
+    struct message m = {.kind = MESSAGE_JOB_OPENED};
+
+    for (uint32_t i = 0; i < job->n_workers; i++) {
+        const struct relay_action *actions;
+        const struct relay_event event = {.kind = RELAY_ATTACHED, .worker = job->workers[i]->id};
+        if (relay_feed(job->relay, &event, &actions) < 0) {
+            job_end(d, -ENOMEM, "out of memory");
+            return;
+        }
+    }
+    m.job_opened.config = job->model.config;
+    m.job_opened.n_parameters = job->model.n_parameters;
+    m.job_opened.n_workers = job->n_workers;
+    m.job_opened.data_bytes = job->data.bytes;
+    job->state = JOB_RESTING;
+    session_send_fds(job->client->session, &m, &job->data.fd, 1);
+}
+
+/* ASSIGN goes through the door and RELEASE by the channel, so the answer to the first must be in before the second is sent. */
+static void release(struct peer *worker)
+{
+    const struct message m = {.kind = MESSAGE_RELEASE};
+
+    if (worker->state != PEER_ASSIGNED)
+        return;
+    worker->state = PEER_RELEASING;
+    session_send(worker->session, &m);
+}
+
+void job_on_assigned(struct daemon *d, struct peer *worker, const struct message *m)
+{
+    struct job *job = &d->job;
+    char arena[PROCESS_BYTES_TEXT];
+
+    worker->state = m->kind == MESSAGE_REFUSED ? PEER_IDLE : PEER_ASSIGNED;
+    if (m->kind == MESSAGE_REFUSED)
+        job_end(d, m->refused.code, "%s", m->refused.error.text);
+    if (job->state == JOB_ENDING) { /* only now is it known to have heard of the job at all */
+        release(worker);
+        job_finish(d);
+        return;
+    }
+    assert(job->state == JOB_ASSIGNING);
+    log_line("worker %u: arena of %s, microbatches of %u row%s", worker->id,
+             process_format_bytes(arena, m->assigned.arena_bytes), m->assigned.microbatch,
+             m->assigned.microbatch > 1 ? "s" : "");
+    for (uint32_t i = 0; i < job->n_workers; i++)
+        if (job->workers[i]->state != PEER_ASSIGNED)
+            return;
+    on_all_assigned(d);
+}
+
+void job_free_inbox(struct daemon *d, struct peer *worker)
+{
+    if (!worker->inbox.base)
+        return;
+    ledger_sub(&d->ledger, LEDGER_INBOX, worker->inbox.bytes);
+    segment_close(&worker->inbox);
+}
+
+void job_on_released(struct daemon *d, struct peer *worker)
+{
+    worker->state = PEER_IDLE;
+    job_finish(d);
+}
+
+static void tell_client(struct job *job, int code, const struct error *err)
+{
+    struct message m = {.kind = job->state < JOB_RESTING ? MESSAGE_REFUSED : MESSAGE_FAILED};
+
+    if (m.kind == MESSAGE_REFUSED) {
+        m.refused.code = code;
+        m.refused.error = *err;
+    } else {
+        m.failed.code = code;
+        m.failed.error = *err;
+    }
+    session_send(job->client->session, &m);
+    job->client = NULL;
+}
+
+void job_end(struct daemon *d, int code, const char *format, ...)
+{
+    struct job *job = &d->job;
+    struct error err;
+    va_list args;
+
+    if (job->state == JOB_NONE || job->state == JOB_ENDING)
+        return;
+    va_start(args, format);
+    vsnprintf(err.text, sizeof err.text, format, args);
+    va_end(args);
+    log_line("job ended after %" PRIu64 " steps: %s", job->step, err.text);
+    job->closing = code == 0;
+    if (job->client && code)
+        tell_client(job, code, &err);
+    job->state = JOB_ENDING;
+    for (struct peer *p = d->peers; p; p = p->next)
+        release(p);
+    job_finish(d);
+}
+
+static void free_job(struct daemon *d)
+{
+    struct job *job = &d->job;
+
+    for (struct peer *p = d->peers; p; p = p->next)
+        job_free_inbox(d, p);
+    if (job->data.base) {
+        ledger_sub(&d->ledger, LEDGER_DATA, job->data.bytes);
+        segment_close(&job->data);
+    }
+    relay_close(job->relay);
+    eps_store_free(&job->store);
+    model_free(&job->model);
+    close_fds(job->weight_files, job->n_weight_files);
+    if (job->output >= 0)
+        close(job->output);
+    free(job->config_text);
+    free(job->slices);
+    *job = (struct job){.output = -1};
+}
+
+void job_finish(struct daemon *d)
+{
+    struct job *job = &d->job;
+    bool in_use = job->saving || eps_updater_pending(d->updater);
+
+    for (const struct peer *p = d->peers; p; p = p->next)
+        in_use = in_use || p->state == PEER_ASSIGNING || p->state == PEER_RELEASING;
+    if (job->state == JOB_ENDING && !in_use) {
+        struct peer *client = job->closing ? job->client : NULL;
+        free_job(d);
+        if (client) {
+            const struct message m = {.kind = MESSAGE_CLOSE};
+            session_send(client->session, &m);
+        }
+        if (d->waiting.client) {
+            client = d->waiting.client;
+            d->waiting.client = NULL;
+            job_open(d, client, &d->waiting.request, d->waiting.fds, d->waiting.n_fds);
+        }
+    }
+    daemon_end(d);
+}

@@ -1,0 +1,321 @@
+#include "eps/daemon.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+static struct peer *find_worker(const struct job *job, uint32_t id)
+{
+    for (uint32_t i = 0; i < job->n_workers; i++)
+        if (job->workers[i]->id == id)
+            return job->workers[i];
+    return NULL;
+}
+
+/* Both visits of a tied unit are one gradient and are summed before they are squared; so are the parts of AdamW. */
+static enum eps_store_fold fold_kind(const struct job *job, uint32_t unit)
+{
+    const bool several = job->request.job.n_parts > 1;
+
+    if (job->model.units[unit].n_visits > 1 || (several && job->request.job.optimizer == OPTIMIZER_ADAMW))
+        return EPS_FOLD_SUM;
+    return several ? EPS_FOLD_MOMENTS : EPS_FOLD_DIRECT;
+}
+
+static void send_share(struct daemon *d, struct peer *worker, const struct relay_action *a)
+{
+    struct message m = {.kind = MESSAGE_SHARE};
+
+    m.share.step = a->step;
+    m.share.buffer = d->job.buffer;
+    m.share.n_valid = d->job.n_valid;
+    m.share.n = a->n_parts;
+    for (uint32_t i = 0; i < a->n_parts; i++) {
+        m.share.parts[i].part = a->parts[i].part;
+        m.share.parts[i].attempt = a->parts[i].attempt;
+    }
+    session_send(worker->session, &m);
+}
+
+static void send_weights(struct peer *worker, uint64_t version, uint32_t unit)
+{
+    const struct message m = {.kind = MESSAGE_WEIGHTS, .weights = {.version = version, .unit = unit}};
+
+    session_send(worker->session, &m);
+}
+
+static void submit(struct daemon *d, const struct relay_action *a)
+{
+    const struct job *job = &d->job;
+    struct eps_job work = {
+        .kind = a->kind == RELAY_FOLD ? EPS_JOB_FOLD : EPS_JOB_UPDATE,
+        .unit = a->unit,
+        .slice = a->slice,
+        .first = a->first,
+        .how = fold_kind(job, a->unit),
+        .hyper = job->hyper,
+    };
+
+    if (a->kind == RELAY_FOLD) {
+        const struct peer *worker = find_worker(job, a->worker);
+        assert(worker); /* a job without one of its workers has ended */
+        work.contribution = (const float *)((const char *)worker->inbox.base + a->slot * job->slot_bytes);
+    }
+    eps_updater_submit(d->updater, &work);
+}
+
+static void send_step(struct daemon *d, enum message_kind kind, uint64_t step)
+{
+    struct job *job = &d->job;
+    struct message m = {.kind = kind};
+
+    m.done.step = step;
+    m.done.loss = job->loss;
+    m.done.host_bytes = d->ledger.total.current;
+    for (uint32_t i = 0; i < job->n_workers; i++)
+        if (m.done.device_peak < job->workers[i]->ledger.total.peak)
+            m.done.device_peak = job->workers[i]->ledger.total.peak;
+    session_send(job->client->session, &m);
+}
+
+static void on_covered(struct daemon *d, uint64_t step)
+{
+    struct job *job = &d->job;
+    double sum = 0;
+
+    for (uint32_t p = 0; p < job->request.job.n_parts; p++)
+        sum += job->part_loss[p];
+    job->covered = true;
+    job->loss = sum / (double)job->n_valid;
+    send_step(d, MESSAGE_COVERED, step);
+}
+
+static void on_done(struct daemon *d, uint64_t step)
+{
+    struct job *job = &d->job;
+
+    job->step = step + 1;
+    send_step(d, MESSAGE_DONE, step);
+    if (job->n_opened == job->step)
+        job->state = JOB_RESTING;
+}
+
+static void send_slot(struct peer *worker, const struct relay_action *a)
+{
+    struct message m = {.kind = a->kind == RELAY_FREE ? MESSAGE_FREE : MESSAGE_GRANT};
+
+    if (m.kind == MESSAGE_FREE) {
+        m.free.slot = a->slot;
+        m.free.visit = a->visit;
+        m.free.part = a->part;
+        m.free.slice = a->slice;
+    } else {
+        m.grant.visit = a->visit;
+        m.grant.part = a->part;
+        m.grant.slice = a->slice;
+    }
+    session_send(worker->session, &m);
+}
+
+/* Carries one action out. The job may have ended when this returns. */
+static void act(struct daemon *d, const struct relay_action *a)
+{
+    struct peer *worker = find_worker(&d->job, a->worker);
+
+    switch (a->kind) {
+    case RELAY_SHARE:
+        send_share(d, worker, a);
+        break;
+    case RELAY_ANSWER:
+        send_weights(worker, a->step, a->unit);
+        break;
+    case RELAY_FOLD:
+    case RELAY_UPDATE:
+        submit(d, a);
+        break;
+    case RELAY_FREE:
+    case RELAY_GRANT:
+        send_slot(worker, a);
+        break;
+    case RELAY_COVERED:
+        on_covered(d, a->step);
+        break;
+    case RELAY_DONE:
+        on_done(d, a->step);
+        break;
+    case RELAY_REFUSE:
+        if (a->to_client)
+            job_end(d, -EPROTO, "step refused: %s", a->why);
+        else
+            job_end(d, -EIO, "worker %u (%s) was at fault in step %" PRIu64 ": %s", a->worker,
+                    worker ? worker->device : "?", d->job.step + 1, a->why);
+        break;
+    case RELAY_SKIPPED:
+        job_end(d, -EDOM,
+                "the loss of step %" PRIu64 " is not finite; nothing of that step was applied: try a lower --lr",
+                a->step + 1);
+        break;
+    case RELAY_TORN:
+        job_end(d, -EDOM, "step %" PRIu64 " was begun and could not be finished; the weights in memory are void",
+                a->step + 1);
+        break;
+    case RELAY_CAPTURE:
+    case RELAY_SAVED:
+    case RELAY_ABANDON:
+        assert(!"no reader was announced");
+    }
+}
+
+static void feed(struct daemon *d, const struct relay_event *event)
+{
+    const struct relay_action *actions;
+    int n = relay_feed(d->job.relay, event, &actions);
+
+    if (n < 0)
+        job_end(d, -ENOMEM, "out of memory");
+    for (int i = 0; i < n && (d->job.state == JOB_STEPPING || d->job.state == JOB_RESTING); i++)
+        act(d, &actions[i]); /* once the job has ended, the actions are gone with the relay */
+}
+
+void steps_open(struct daemon *d, const struct message *m)
+{
+    struct job *job = &d->job;
+    uint32_t owners[MESSAGE_MAX_PARTS];
+    const uint32_t n_parts = job->request.job.n_parts;
+    const struct relay_event event = {
+        .kind = RELAY_OPEN,
+        .step = m->open_step.step,
+        .visits = job->model.visits,
+        .n_slices = job->slices,
+        .n_visits = job->model.n_visits,
+        .owners = owners,
+        .n_owners = n_parts,
+    };
+
+    if (!job->request.job.train || m->open_step.step != job->n_opened || m->open_step.buffer > 1 ||
+        m->open_step.n_valid < 1 || m->open_step.n_valid > (uint64_t)job->request.job.batch * job->request.job.seq ||
+        !(m->open_step.lr >= 0)) {
+        peer_refuse(job->client, "a step that cannot be");
+        return;
+    }
+    for (uint32_t p = 0; p < n_parts; p++)
+        owners[p] = job->workers[(uint64_t)p * job->n_workers / n_parts]->id;
+    job->buffer = m->open_step.buffer;
+    job->n_valid = m->open_step.n_valid;
+    job->hyper = (struct eps_hyper){.lr = m->open_step.lr,
+                                    .beta1 = job->request.job.beta1,
+                                    .beta2 = job->request.job.beta2,
+                                    .epsilon = job->request.job.epsilon,
+                                    .weight_decay = job->request.job.weight_decay};
+    job->state = JOB_STEPPING;
+    job->covered = false;
+    job->n_opened++;
+    feed(d, &event);
+}
+
+void steps_evaluate(struct daemon *d, const struct message *m)
+{
+    struct job *job = &d->job;
+    const uint32_t n_rows = m->evaluate.n_rows, n = job->n_workers;
+
+    if (m->evaluate.buffer > 1 || m->evaluate.first_row != 0 || n_rows < 1 || n_rows > job->request.job.batch) {
+        peer_refuse(job->client, "an evaluation that cannot be");
+        return;
+    }
+    job->state = JOB_EVALUATING;
+    for (uint32_t i = 0; i < n; i++) {
+        struct message out = *m;
+        const uint32_t first = (uint32_t)((uint64_t)n_rows * i / n), end = (uint32_t)((uint64_t)n_rows * (i + 1) / n);
+        out.evaluate.first_row = first;
+        out.evaluate.n_rows = end - first;
+        job->workers[i]->evaluating = end > first;
+        job->workers[i]->evaluated = 0;
+        if (end > first)
+            session_send(job->workers[i]->session, &out);
+    }
+}
+
+static void on_evaluated(struct daemon *d, struct peer *worker, const struct message *m)
+{
+    struct job *job = &d->job;
+    struct message out = {.kind = MESSAGE_EVALUATED};
+
+    worker->evaluating = false;
+    worker->evaluated = m->evaluated.sum;
+    for (uint32_t i = 0; i < job->n_workers; i++) {
+        if (job->workers[i]->evaluating)
+            return;
+        out.evaluated.sum += job->workers[i]->evaluated;
+    }
+    job->state = JOB_RESTING;
+    session_send(job->client->session, &out);
+}
+
+/* Weights stand still during an evaluation: whatever version is asked for, it is the one there is. */
+static void on_evaluating_worker(struct daemon *d, struct peer *worker, const struct message *m)
+{
+    if (m->kind == MESSAGE_PULL && m->pull.unit < d->job.model.n_units)
+        send_weights(worker, m->pull.version, m->pull.unit);
+    else if (m->kind == MESSAGE_EVALUATED && worker->evaluating)
+        on_evaluated(d, worker, m);
+    else
+        peer_refuse(worker, "a message that does not fit an evaluation");
+}
+
+void steps_on_worker(struct daemon *d, struct peer *worker, const struct message *m)
+{
+    struct job *job = &d->job;
+    struct relay_event event = {.worker = worker->id};
+
+    if (job->state == JOB_EVALUATING) {
+        on_evaluating_worker(d, worker, m);
+        return;
+    }
+    if (m->kind == MESSAGE_PULL) {
+        event.kind = RELAY_PULL;
+        event.step = m->pull.version;
+        event.unit = m->pull.unit;
+    } else if (m->kind == MESSAGE_LOSS && m->loss.part < job->request.job.n_parts) {
+        event.kind = RELAY_LOSS;
+        event.step = m->loss.step;
+        event.part = m->loss.part;
+        event.attempt = m->loss.attempt;
+        event.ok = m->loss.finite && isfinite(m->loss.sum);
+        job->part_loss[m->loss.part] = m->loss.sum;
+    } else if (m->kind == MESSAGE_CONTRIBUTION) {
+        event.kind = RELAY_CONTRIBUTION;
+        event.step = m->contribution.step;
+        event.visit = m->contribution.visit;
+        event.part = m->contribution.part;
+        event.slice = m->contribution.slice;
+        event.attempt = m->contribution.attempt;
+        event.slot = m->contribution.slot;
+    } else {
+        peer_refuse(worker, "a message that does not fit a step");
+        return;
+    }
+    feed(d, &event);
+}
+
+void steps_on_optimizer(struct daemon *d)
+{
+    struct eps_job work;
+
+    while (eps_updater_take(d->updater, &work)) {
+        struct relay_event event = {.kind = RELAY_FOLDED,
+                                    .unit = work.unit,
+                                    .slice = work.slice,
+                                    .ok = work.result == 0};
+        if (work.kind == EPS_JOB_CALL) {
+            job_on_loaded(d, work.result);
+            continue;
+        }
+        if (work.kind == EPS_JOB_UPDATE)
+            event.kind = RELAY_UPDATED;
+        if (d->job.state == JOB_STEPPING)
+            feed(d, &event);
+    }
+    job_finish(d);
+}
