@@ -287,7 +287,7 @@ static void wake_loop(void *context)
     uv_async_send(&d->optimizer_done);
 }
 
-static const struct session_events peer_events = {on_peer_open, on_peer_message, on_session_closed};
+static const struct session_events peer_events = {on_peer_open, on_peer_message, on_peer_closed};
 
 static int daemon_init(struct daemon *d, uv_loop_t *loop, const char *directory, struct error *err)
 {

@@ -35,22 +35,6 @@ static void close_fds(const int *fds, unsigned n)
         close(fds[i]);
 }
 
-/* Memory of the host that could be given to a job now; UINT64_MAX where the system does not say. */
-static uint64_t available_bytes(void)
-{
-    FILE *file = fopen("/proc/meminfo", "r");
-    char line[128];
-    uint64_t kib = UINT64_MAX / 1024;
-
-    if (!file)
-        return UINT64_MAX;
-    while (fgets(line, sizeof line, file))
-        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
-            break;
-    fclose(file);
-    return kib * 1024;
-}
-
 static int read_config(struct job *job, int fd, struct error *err)
 {
     struct stat st;
@@ -108,7 +92,7 @@ static void size_inbox(struct job *job)
 static int check_memory(const struct daemon *d, struct error *err)
 {
     const struct job *job = &d->job;
-    const uint64_t have = available_bytes();
+    const uint64_t have = process_available_bytes();
     uint64_t need = job->model.segment_n * (job->request.job.train ? 12 : 4) + data_bytes(job);
     char need_text[PROCESS_BYTES_TEXT], have_text[PROCESS_BYTES_TEXT];
 

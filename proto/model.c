@@ -222,3 +222,10 @@ const struct model_tensor *model_find(const struct model *model, const char *nam
     }
     return NULL;
 }
+
+size_t model_slot_bytes(const struct model *model)
+{
+    const uint64_t n = model->largest_unit < MODEL_SLICE ? model->largest_unit : MODEL_SLICE;
+
+    return (n * sizeof(float) + 63) / 64 * 64;
+}

@@ -121,4 +121,7 @@ void model_free(struct model *model); /* safe on a zeroed one */
 /* The tensor of this name, with or without the "transformer." in front, or NULL. Borrowed. */
 const struct model_tensor *model_find(const struct model *model, const char *name);
 
+/* Bytes of one inbox slot: the largest slice of any unit, rounded up to a cache line. */
+size_t model_slot_bytes(const struct model *model);
+
 #endif

@@ -25,6 +25,21 @@ bool process_follow_parent(void)
     return parent != 1 && getppid() == parent;
 }
 
+uint64_t process_available_bytes(void)
+{
+    FILE *file = fopen("/proc/meminfo", "r");
+    char line[128];
+    uint64_t kib = UINT64_MAX / 1024;
+
+    if (!file)
+        return UINT64_MAX;
+    while (fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
+            break;
+    fclose(file);
+    return kib * 1024;
+}
+
 int process_parse_bytes(uint64_t *out, const char *option, const char *text, struct error *err)
 {
     static const struct {

@@ -16,6 +16,9 @@ void process_bound_spinning(char **argv);
  * Returns false if the parent is gone already. */
 bool process_follow_parent(void);
 
+/* Memory of this host that could be taken now; UINT64_MAX where the system does not say. */
+uint64_t process_available_bytes(void);
+
 /* "2GiB", "512MiB", "64KiB", "1000": bytes, at least 1. -EINVAL with a sentence that names the option. */
 int process_parse_bytes(uint64_t *out, const char *option, const char *text, struct error *err);
 

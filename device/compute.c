@@ -1,0 +1,210 @@
+#include "device/compute.h"
+
+#include "device/link.h"
+#include "device/step.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+struct compute {
+    const struct compute_options *options;
+    struct mailbox *box;
+    struct ledger ledger;
+    struct link link;
+    struct message assign; /* kind 0: none */
+    struct segment weights, inbox, data;
+    struct device_worker worker;
+};
+
+static void post_ledger(struct compute *c)
+{
+    const struct message m = {.kind = MESSAGE_LEDGER, .ledger = c->ledger};
+
+    mailbox_post(c->box, &m);
+}
+
+static void post_failed(struct compute *c, int code, const struct error *err)
+{
+    const struct message m = {.kind = MESSAGE_FAILED, .failed = {.code = code, .error = *err}};
+
+    mailbox_post(c->box, &m);
+}
+
+static uint64_t data_bytes(const struct compute *c)
+{
+    return 4 * (uint64_t)c->assign.assign.batch * c->assign.assign.seq * sizeof(uint32_t);
+}
+
+static const uint32_t *ids_of(const struct compute *c, uint32_t buffer)
+{
+    return (const uint32_t *)c->data.base + 2 * (size_t)buffer * c->assign.assign.batch * c->assign.assign.seq;
+}
+
+static const uint32_t *labels_of(const struct compute *c, uint32_t buffer)
+{
+    return ids_of(c, buffer) + (size_t)c->assign.assign.batch * c->assign.assign.seq;
+}
+
+static void let_go(struct compute *c)
+{
+    device_worker_free(&c->worker);
+    segment_close(&c->weights);
+    segment_close(&c->inbox);
+    segment_close(&c->data);
+    memset(&c->assign, 0, sizeof c->assign);
+}
+
+static int claim(struct compute *c, struct error *err)
+{
+    const struct message *m = &c->assign;
+    const uint32_t part_rows = m->assign.batch / m->assign.n_parts;
+    const struct device_worker_options options = {
+        .config = m->assign.config,
+        .plan = {.ops = c->options->ops,
+                 .budget = c->options->budget,
+                 .share_rows = m->assign.max_parts * part_rows,
+                 .part_rows = part_rows,
+                 .seq = m->assign.seq,
+                 .microbatch = m->assign.microbatch,
+                 .n_weight_buffers = 2,
+                 .n_threads = m->assign.n_threads,
+                 .train = m->assign.train},
+        .batch = m->assign.batch,
+        .seed = m->assign.seed,
+    };
+
+    return device_worker_init(&c->worker, &options, &c->ledger, err);
+}
+
+/* Takes the descriptors in every case. */
+static int attach(struct compute *c, const struct mail *mail, struct error *err)
+{
+    const struct message *m = &mail->message;
+    const struct model *model = &c->worker.model;
+    const size_t slot_bytes = model_slot_bytes(model);
+    const size_t inbox_bytes = m->assign.train ? (1 + m->assign.n_slots) * slot_bytes : 1;
+    int rc = segment_attach(&c->weights, mail->fds[0], model->segment_n * sizeof(float), SEGMENT_READ, err);
+    int rc2 = segment_attach(&c->inbox, mail->fds[1], inbox_bytes, SEGMENT_READ_WRITE, rc ? NULL : err);
+    int rc3 = segment_attach(&c->data, mail->fds[2], data_bytes(c), SEGMENT_READ, rc || rc2 ? NULL : err);
+
+    c->link = (struct link){.box = c->box,
+                            .model = model,
+                            .weights = &c->weights,
+                            .inbox = &c->inbox,
+                            .slot_bytes = slot_bytes,
+                            .n_slots = m->assign.n_slots,
+                            .takes_turns = m->assign.takes_turns};
+    return rc ? rc : rc2 ? rc2 : rc3;
+}
+
+static void on_assign(struct compute *c, const struct mail *mail)
+{
+    struct message reply = {.kind = MESSAGE_ASSIGNED};
+    struct error err = {""};
+    int rc;
+
+    let_go(c);
+    c->assign = mail->message;
+    rc = mail->n_fds == 3 && mail->message.assign.n_slots <= LINK_MAX_SLOTS
+             ? claim(c, &err)
+             : error_set(&err, -EPROTO, "an assignment that cannot be");
+    if (!rc)
+        rc = attach(c, mail, &err);
+    else
+        for (unsigned i = 0; i < mail->n_fds; i++)
+            close(mail->fds[i]);
+    if (rc) {
+        let_go(c);
+        reply.kind = MESSAGE_REFUSED;
+        reply.refused.code = rc;
+        reply.refused.error = err;
+    } else {
+        reply.assigned.arena_bytes = c->worker.plan.arena_bytes;
+        reply.assigned.microbatch = c->worker.plan.options.microbatch;
+    }
+    post_ledger(c);
+    mailbox_post(c->box, &reply);
+}
+
+static void on_share(struct compute *c, const struct message *m)
+{
+    uint32_t parts[MESSAGE_MAX_PARTS];
+    struct error err = {""};
+    const struct device_share share = {
+        .step = m->share.step,
+        .n_valid = m->share.n_valid,
+        .n_parts = m->share.n,
+        .parts = parts,
+        .ids = ids_of(c, m->share.buffer),
+        .labels = labels_of(c, m->share.buffer),
+    };
+
+    for (uint32_t i = 0; i < m->share.n; i++) {
+        parts[i] = m->share.parts[i].part;
+        c->link.attempts[parts[i]] = m->share.parts[i].attempt;
+    }
+    link_begin(&c->link, m->share.step);
+    int rc = device_worker_step(&c->worker, &share, &link_session, &c->link, &err);
+    if (rc && rc != -ECANCELED)
+        post_failed(c, rc, &err);
+    post_ledger(c);
+}
+
+static void on_evaluate(struct compute *c, const struct message *m)
+{
+    struct message reply = {.kind = MESSAGE_EVALUATED};
+    struct error err = {""};
+    const struct device_evaluation evaluation = {
+        .ids = ids_of(c, m->evaluate.buffer),
+        .labels = labels_of(c, m->evaluate.buffer),
+        .first_row = m->evaluate.first_row,
+        .n_rows = m->evaluate.n_rows,
+    };
+
+    link_begin(&c->link, 0);
+    int rc = device_worker_evaluate(&c->worker, &evaluation, &link_session, &c->link, &reply.evaluated.sum, &err);
+    if (!rc)
+        mailbox_post(c->box, &reply);
+    else if (rc != -ECANCELED)
+        post_failed(c, rc, &err);
+}
+
+static void on_release(struct compute *c)
+{
+    const struct message reply = {.kind = MESSAGE_RELEASE};
+
+    let_go(c);
+    post_ledger(c);
+    mailbox_post(c->box, &reply);
+}
+
+void *compute_run(void *arg)
+{
+    struct compute c = {.options = arg};
+    struct mail mail;
+
+    c.box = c.options->box;
+    for (;;) {
+        if (c.link.has_next) {
+            c.link.has_next = false;
+            mail = c.link.next;
+        } else
+            mailbox_wait(c.box, &mail);
+        const struct message *m = &mail.message;
+        if (m->kind == MESSAGE_ASSIGN)
+            on_assign(&c, &mail);
+        else if (m->kind == MESSAGE_SHARE && c.assign.kind && c.assign.assign.train)
+            on_share(&c, m);
+        else if (m->kind == MESSAGE_EVALUATE && c.assign.kind)
+            on_evaluate(&c, m);
+        else if (m->kind == MESSAGE_RELEASE)
+            c.link.cancelled = true;
+        else if (m->kind == MESSAGE_FREE && c.assign.kind && m->free.slot <= c.link.n_slots)
+            c.link.slot_used[m->free.slot] = false; /* of the step before, between two steps */
+        if (c.link.cancelled) {
+            c.link = (struct link){.box = c.box};
+            on_release(&c);
+        }
+    }
+}

@@ -1,0 +1,147 @@
+#include "device/link.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+void link_begin(struct link *link, uint64_t step)
+{
+    link->step = step;
+    link->n_pulls = 0;
+    link->granted = false;
+}
+
+static void on_weights(struct link *link, const struct message *m)
+{
+    for (uint32_t i = 0; i < link->n_pulls; i++)
+        if (!link->pulls[i].ready && link->pulls[i].unit == m->weights.unit &&
+            link->pulls[i].version == m->weights.version) {
+            link->pulls[i].ready = true;
+            return;
+        }
+}
+
+/* Waits for one message and takes it in. */
+static int pump(struct link *link)
+{
+    struct mail mail;
+
+    mailbox_wait(link->box, &mail);
+    const struct message *m = &mail.message;
+    if (m->kind == MESSAGE_WEIGHTS)
+        on_weights(link, m);
+    else if (m->kind == MESSAGE_FREE && m->free.slot <= link->n_slots)
+        link->slot_used[m->free.slot] = false;
+    else if (m->kind == MESSAGE_GRANT) {
+        link->granted = true;
+        link->granted_visit = m->grant.visit;
+        link->granted_part = m->grant.part;
+        link->granted_slice = m->grant.slice;
+    } else if (m->kind == MESSAGE_RELEASE)
+        link->cancelled = true;
+    else if (!link->has_next) { /* the next step's share, while this step's last slices are being folded */
+        link->has_next = true;
+        link->next = mail;
+    }
+    return link->cancelled ? -ECANCELED : 0;
+}
+
+static int pull(void *context, uint64_t version, uint32_t unit)
+{
+    struct link *link = context;
+    const struct message m = {.kind = MESSAGE_PULL, .pull = {.version = version, .unit = unit}};
+
+    assert(link->n_pulls < PLAN_MAX_WEIGHT_BUFFERS);
+    link->pulls[link->n_pulls].version = version;
+    link->pulls[link->n_pulls].unit = unit;
+    link->pulls[link->n_pulls].ready = false;
+    link->n_pulls++;
+    mailbox_post(link->box, &m);
+    return link->cancelled ? -ECANCELED : 0;
+}
+
+static int wait_weights(void *context, const float **weights)
+{
+    struct link *link = context;
+
+    assert(link->n_pulls > 0);
+    while (!link->pulls[0].ready) {
+        int rc = pump(link);
+        if (rc)
+            return rc;
+    }
+    *weights = (const float *)link->weights->base + link->model->units[link->pulls[0].unit].offset;
+    link->n_pulls--;
+    memmove(link->pulls, link->pulls + 1, link->n_pulls * sizeof *link->pulls);
+    return 0;
+}
+
+static int loss(void *context, uint32_t part, double sum, bool finite)
+{
+    struct link *link = context;
+    struct message m = {.kind = MESSAGE_LOSS};
+
+    m.loss.step = link->step;
+    m.loss.part = part;
+    m.loss.attempt = link->attempts[part];
+    m.loss.sum = finite ? sum : 0;
+    m.loss.finite = finite;
+    mailbox_post(link->box, &m);
+    return link->cancelled ? -ECANCELED : 0;
+}
+
+static int wait_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, float **slot)
+{
+    struct link *link = context;
+
+    for (;;) {
+        uint32_t k = 1;
+        while (k <= link->n_slots && link->slot_used[k])
+            k++;
+        if (k > link->n_slots && link->granted && link->granted_visit == visit && link->granted_part == part &&
+            link->granted_slice == slice && !link->slot_used[0])
+            k = 0;
+        if (k <= link->n_slots) {
+            link->slot = k;
+            *slot = (float *)((char *)link->inbox->base + k * link->slot_bytes);
+            return 0;
+        }
+        int rc = pump(link);
+        if (rc)
+            return rc;
+    }
+}
+
+static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice)
+{
+    struct link *link = context;
+    struct message m = {.kind = MESSAGE_CONTRIBUTION};
+
+    m.contribution.step = link->step;
+    m.contribution.visit = visit;
+    m.contribution.part = part;
+    m.contribution.slice = slice;
+    m.contribution.attempt = link->attempts[part];
+    m.contribution.slot = link->slot;
+    link->slot_used[link->slot] = true;
+    mailbox_post(link->box, &m);
+    return link->cancelled ? -ECANCELED : 0;
+}
+
+/* The optimizer's team and this worker's share the cores: while one works the other blocks (they would slow each other far more than they
+ * could overlap). All slots free again: all is folded. */
+static int contributed(void *context, uint32_t visit, uint32_t part)
+{
+    struct link *link = context;
+
+    (void)visit, (void)part;
+    for (uint32_t k = 0; link->takes_turns && k <= link->n_slots; k++)
+        while (link->slot_used[k]) {
+            int rc = pump(link);
+            if (rc)
+                return rc;
+        }
+    return link->cancelled ? -ECANCELED : 0;
+}
+
+const struct device_link link_session = {pull, wait_weights, loss, wait_slot, contribute, contributed};

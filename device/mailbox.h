@@ -1,0 +1,44 @@
+/* device/mailbox.h - messages between the worker's two threads.
+ *
+ * The main thread talks: it runs the event loop, so that pings are answered and the daemon's death is noticed while a layer computes.
+ * The compute thread owns the device and waits here for what to do. Both directions are rings of fixed size: nothing is allocated
+ * per message. The daemon has only so many things to say before the worker must answer; one that says more is at fault. */
+#ifndef DEVICE_MAILBOX_H
+#define DEVICE_MAILBOX_H
+
+#include "proto/message.h"
+
+#include <pthread.h>
+#include <stdbool.h>
+
+enum { MAILBOX_ENTRIES = 128, MAILBOX_FDS = 3 };
+
+struct mail {
+    struct message message;
+    int fds[MAILBOX_FDS]; /* of ASSIGN: the taker's to close */
+    unsigned n_fds;
+};
+
+struct mailbox {
+    pthread_mutex_t mutex;
+    pthread_cond_t changed;
+    struct mailbox_ring {
+        struct mail entries[MAILBOX_ENTRIES];
+        size_t first, n;
+    } in, out;
+    void (*on_out)(void *context); /* wakes the loop: called on the compute thread */
+    void *context;
+};
+
+void mailbox_init(struct mailbox *box, void (*on_out)(void *context), void *context);
+
+/* Main thread: hands a message in; false if the ring is full. */
+bool mailbox_deliver(struct mailbox *box, const struct message *m, const int *fds, unsigned n_fds);
+/* Main thread: takes the oldest message that is to be sent; false if there is none. */
+bool mailbox_collect(struct mailbox *box, struct message *m);
+/* Compute thread: waits for the next message. */
+void mailbox_wait(struct mailbox *box, struct mail *mail);
+/* Compute thread: leaves a message to be sent; waits if the ring is full. */
+void mailbox_post(struct mailbox *box, const struct message *m);
+
+#endif

@@ -1,0 +1,198 @@
+/* eps-worker: owns one device and works for one daemon. The main thread talks, a second one computes: device/compute.h. */
+#include "device/compute.h"
+#include "proto/process.h"
+#include "proto/session.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <uv.h>
+
+static const char usage[] =
+    "usage: eps-worker --connect ADDRESS [--device cpu] [--device-mem BYTES]\n"
+    "\n"
+    "Lends one device to a daemon: pulls a layer's weights, runs every microbatch through it, sends contributions "
+    "back.\n"
+    "Ends with the daemon, or on SIGTERM or SIGINT.\n"
+    "\n"
+    "  --connect ADDRESS   the daemon's, as given to epsd --listen; without it, your only live daemon\n"
+    "  --device cpu        the device (only cpu so far)\n"
+    "  --device-mem BYTES  memory of the device that may be used, at most: 512MiB, 2GiB; default half of what is free\n"
+    "  --private           end with the process that started this one\n"
+    "  --help              this text\n"
+    "\n"
+    "Exit status: 0 released, 1 failed, 2 misused.\n";
+
+struct worker_process {
+    uv_loop_t loop;
+    uv_async_t outgoing;
+    uv_signal_t sigterm, sigint;
+    struct session *session;
+    struct mailbox box;
+    struct compute_options options;
+    bool open;
+    uint64_t progress; /* messages of the compute thread: while they come, it is not stuck */
+};
+
+/* The compute thread may be in the middle of a layer, so the process ends without waiting for it: nothing of it outlives the process. */
+static void end(int code)
+{
+    _exit(code);
+}
+
+static void on_open(struct session *s, const struct message *welcome)
+{
+    struct worker_process *w = session_data(s);
+
+    w->open = true;
+    log_line("attached as worker %u", welcome->welcome.id);
+}
+
+static void on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
+{
+    struct worker_process *w = session_data(s);
+
+    if (n_fds > MAILBOX_FDS || !mailbox_deliver(&w->box, m, fds, n_fds)) {
+        for (unsigned i = 0; i < n_fds; i++)
+            close(fds[i]);
+        session_refuse(s, "more than this worker was asked to take");
+    }
+}
+
+static void on_closed(struct session *s, const char *reason)
+{
+    (void)s;
+    if (!reason || strcmp(reason, "closed") == 0) {
+        log_line("the daemon has ended this session");
+        end(0);
+    }
+    log_line("the session with the daemon has ended: %s", reason);
+    end(1);
+}
+
+static void on_outgoing(uv_async_t *async)
+{
+    struct worker_process *w = async->data;
+    struct message m;
+
+    while (mailbox_collect(&w->box, &m)) {
+        session_send(w->session, &m);
+        session_set_progress(w->session, ++w->progress);
+    }
+}
+
+static void wake(void *context)
+{
+    struct worker_process *w = context;
+
+    uv_async_send(&w->outgoing);
+}
+
+static void on_signal(uv_signal_t *handle, int number)
+{
+    struct worker_process *w = handle->data;
+
+    (void)number;
+    if (!w->open)
+        end(0);
+    session_close(w->session);
+}
+
+static int run(const char *directory, const struct compute_options *options, struct error *err)
+{
+    static const struct session_events events = {on_open, on_message, on_closed};
+    struct message hello = {.kind = MESSAGE_HELLO};
+    struct worker_process *w = calloc(1, sizeof *w);
+    pthread_t thread;
+    int rc;
+
+    if (!w)
+        return error_set(err, -ENOMEM, "out of memory");
+    w->options = *options;
+    w->options.box = &w->box;
+    uv_loop_init(&w->loop);
+    uv_async_init(&w->loop, &w->outgoing, on_outgoing);
+    uv_signal_init(&w->loop, &w->sigterm);
+    uv_signal_init(&w->loop, &w->sigint);
+    w->outgoing.data = w->sigterm.data = w->sigint.data = w;
+    uv_signal_start(&w->sigterm, on_signal, SIGTERM);
+    uv_signal_start(&w->sigint, on_signal, SIGINT);
+    mailbox_init(&w->box, wake, w);
+    hello.hello.role = ROLE_WORKER;
+    hello.hello.budget = options->budget;
+    snprintf(hello.hello.device, sizeof hello.hello.device, "%s", options->ops->name);
+    rc = session_connect(&w->session, &w->loop, directory, &hello, &events, w, err);
+    if (rc)
+        return rc;
+    rc = -pthread_create(&thread, NULL, compute_run, &w->options);
+    if (rc)
+        return error_set(err, rc, "the compute thread did not start: %s", strerror(-rc));
+    return uv_run(&w->loop, UV_RUN_DEFAULT); /* on_closed ends the process */
+}
+
+int main(int argc, char **argv)
+{
+    static const struct option options[] = {
+        {"connect", required_argument, NULL, 'c'},
+        {"device", required_argument, NULL, 'd'},
+        {"device-mem", required_argument, NULL, 'm'},
+        {"private", no_argument, NULL, 'p'},
+        {"help", no_argument, NULL, 'h'},
+        {0},
+    };
+    struct compute_options compute = {.ops = &device_cpu, .budget = 0};
+    const char *address = NULL, *device = "cpu";
+    char directory[4096];
+    struct error err = {""};
+    bool is_private = false;
+    int option;
+
+    process_bound_spinning(argv);
+    log_name("eps-worker");
+    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1)
+        switch (option) {
+        case 'c':
+            address = optarg;
+            break;
+        case 'd':
+            device = optarg;
+            break;
+        case 'm':
+            if (process_parse_bytes(&compute.budget, "--device-mem", optarg, &err)) {
+                log_line("%s", err.text);
+                return 2;
+            }
+            break;
+        case 'p':
+            is_private = true;
+            break;
+        case 'h':
+            fputs(usage, stdout);
+            return 0;
+        default:
+            return 2;
+        }
+    if (optind < argc) {
+        log_line("'%s' is not an option; see eps-worker --help", argv[optind]);
+        return 2;
+    }
+    if (strcmp(device, "cpu") != 0) {
+        log_line("--device %s: this build has cpu only", device);
+        return 2;
+    }
+    signal(SIGPIPE, SIG_IGN);
+    if (is_private && !process_follow_parent())
+        return 1;
+    if (!compute.budget)
+        compute.budget = process_available_bytes() / 2;
+    device_check(compute.ops);
+    int rc = session_directory(directory, sizeof directory, address, &err);
+    if (!rc)
+        rc = run(directory, &compute, &err);
+    log_line("%s", err.text);
+    return rc ? 1 : 0;
+}
