@@ -1,0 +1,218 @@
+/* kill -9 in mid-step: the others say so within 5 seconds and end as documented; no process is left over and nothing stands in
+ * the way of the next run. Real processes, real signals. */
+#include "tests/processes.h"
+
+#include <check.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { STEPS = 100000 }; /* far more than there is time for: every run here is ended from outside */
+
+struct victim {
+    const char *program;
+    uint64_t at_step;
+    pid_t killed;
+};
+
+/* A few steps in, the victim dies; the step under way dies with it. */
+static void on_step(void *user, const struct eps_step *step)
+{
+    struct victim *victim = user;
+
+    if (step->step != victim->at_step)
+        return;
+    victim->killed = processes_find(victim->program);
+    ck_assert_int_gt(victim->killed, 0);
+    ck_assert_int_eq(kill(victim->killed, SIGKILL), 0);
+}
+
+static struct eps_train_options endless(const char *const *files, const char *out)
+{
+    struct eps_train_options options = processes_options(processes_config("faults.json", 4, 4, 64, 64), files, out);
+
+    options.steps = STEPS;
+    options.batch = 8;
+    options.seq = 64;
+    return options;
+}
+
+static bool nobody_is_left(void *context)
+{
+    (void)context;
+    while (waitpid(-1, NULL, WNOHANG) > 0) {
+    }
+    return !processes_find("epsd") && !processes_find("eps-worker");
+}
+
+static void check_next_run_works(const char *connect, const char *const *files, const char *out)
+{
+    struct eps_train_options options = endless(files, out);
+    struct eps_error error = {""};
+
+    options.connect = connect;
+    options.steps = 2;
+    ck_assert_msg(eps_train(&options, NULL, NULL, &error) == 0, "%s", error.text);
+}
+
+START_TEST(private_run_ends_with_a_word_when_its_worker_or_daemon_is_killed)
+{
+    const char *files[] = {processes_text("faults.txt", 40000)};
+    struct victim victim = {.program = _i ? "epsd" : "eps-worker", .at_step = 3};
+    const struct eps_train_events events = {.on_step = on_step};
+    struct eps_train_options options = endless(files, processes_path(victim.program));
+    struct eps_error error = {""};
+    time_t start = time(NULL);
+
+    ck_assert_int_eq(eps_train(&options, &events, &victim, &error), -EIO);
+    ck_assert_int_le((int)(time(NULL) - start), 8);
+    ck_assert_msg(strstr(error.text, _i ? "daemon" : "worker") != NULL, "%s", error.text);
+    ck_assert(processes_until(nobody_is_left, NULL));
+    check_next_run_works(NULL, files, processes_path(_i ? "after-epsd" : "after-worker"));
+}
+END_TEST
+
+static bool has_steps(void *context)
+{
+    char *text = access(context, R_OK) == 0 ? processes_read(context) : NULL;
+    bool yes = text && strstr(text, "\"step\": 3") != NULL;
+
+    free(text);
+    return yes;
+}
+
+START_TEST(private_processes_end_when_the_client_is_killed)
+{
+    const char *files[] = {processes_text("faults.txt", 40000)};
+    char out[300], metrics[340];
+    pid_t client;
+
+    snprintf(out, sizeof out, "%s", processes_path("killed-client"));
+    snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", out);
+    const char *const argv[] = {"train",   "--model", processes_config("faults.json", 4, 4, 64, 64),
+                                "--data",  files[0],  "--eval-data",
+                                files[0],  "--out",   out,
+                                "--steps", "100000",  "--batch",
+                                "8",       "--seq",   "64",
+                                NULL};
+    client = processes_start("eps", argv, NULL);
+    ck_assert(processes_until(has_steps, metrics));
+    ck_assert_int_gt(processes_find("epsd"), 0);
+    ck_assert_int_gt(processes_find("eps-worker"), 0);
+    ck_assert_int_eq(kill(client, SIGKILL), 0);
+    ck_assert_int_eq(processes_wait(client), 128 + SIGKILL);
+    ck_assert(processes_until(nobody_is_left, NULL));
+    check_next_run_works(NULL, files, processes_path("after-client"));
+}
+END_TEST
+
+static void on_status(void *user, const struct eps_status *status)
+{
+    *(bool *)user = status->n_workers > 0;
+}
+
+static bool has_worker(void *context)
+{
+    bool yes = false;
+
+    return eps_status(context, on_status, &yes, NULL) == 0 && yes;
+}
+
+START_TEST(daemon_outlives_a_killed_worker_and_serves_the_next_job)
+{
+    const char *files[] = {processes_text("faults.txt", 40000)};
+    const char *const again[] = {"--connect", "lab", "--device-mem", "256MiB", NULL};
+    struct victim victim = {.program = "eps-worker", .at_step = 3};
+    const struct eps_train_events events = {.on_step = on_step};
+    struct eps_train_options options = endless(files, processes_path("lab-run"));
+    struct eps_error error = {""};
+    pid_t worker, daemon = processes_daemon("lab", 1, &worker);
+
+    options.connect = "lab";
+    ck_assert_int_eq(eps_train(&options, &events, &victim, &error), -EIO);
+    ck_assert_msg(strstr(error.text, "worker") && strstr(error.text, "step"), "%s", error.text);
+    ck_assert_int_eq(processes_wait(worker), 128 + SIGKILL);
+    processes_start("eps-worker", again, NULL);
+    ck_assert(processes_until(has_worker, "lab"));
+    check_next_run_works("lab", files, processes_path("lab-again"));
+    ck_assert_int_eq(eps_stop("lab", &error), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+    ck_assert(processes_until(nobody_is_left, NULL));
+}
+END_TEST
+
+/* A daemon killed with SIGKILL leaves its directory behind: connecting to it is an error with a sentence, and the next daemon takes it over. */
+START_TEST(killed_daemon_leaves_nothing_in_the_way)
+{
+    const char *files[] = {processes_text("faults.txt", 40000)};
+    struct eps_train_options options = endless(files, processes_path("stale-run"));
+    struct eps_error error = {""};
+    pid_t worker, daemon = processes_daemon("lab", 1, &worker);
+
+    ck_assert_int_eq(kill(daemon, SIGKILL), 0);
+    ck_assert_int_eq(processes_wait(daemon), 128 + SIGKILL);
+    ck_assert_int_eq(processes_wait(worker), 1);
+    options.connect = "lab";
+    ck_assert_int_lt(eps_train(&options, NULL, NULL, &error), 0);
+    ck_assert_msg(strstr(error.text, "lab") != NULL, "%s", error.text);
+    daemon = processes_daemon("lab", 1, NULL);
+    check_next_run_works("lab", files, processes_path("after-stale"));
+    ck_assert_int_eq(eps_stop("lab", &error), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+}
+END_TEST
+
+static void on_step_try_second(void *user, const struct eps_step *step)
+{
+    const char *files[] = {processes_path("faults.txt")};
+    struct eps_train_options options = endless(files, processes_path("second"));
+    struct eps_error *error = user;
+
+    if (step->step != 2)
+        return;
+    options.connect = "lab";
+    ck_assert_int_eq(eps_train(&options, NULL, NULL, error), -EBUSY);
+}
+
+START_TEST(busy_daemon_says_so_and_goes_on)
+{
+    const char *files[] = {processes_text("faults.txt", 40000)};
+    struct eps_train_options options = endless(files, processes_path("first"));
+    const struct eps_train_events events = {.on_step = on_step_try_second};
+    struct eps_error error = {""}, busy = {""};
+    pid_t daemon = processes_daemon("lab", 1, NULL);
+
+    options.connect = "lab";
+    options.steps = 5;
+    ck_assert_msg(eps_train(&options, &events, &busy, &error) == 0, "%s", error.text);
+    ck_assert_msg(strstr(busy.text, "busy") != NULL, "%s", busy.text);
+    ck_assert_int_eq(kill(daemon, SIGTERM), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+    ck_assert(processes_until(nobody_is_left, NULL));
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("faults");
+    TCase *tcase = tcase_create("faults");
+    SRunner *runner = srunner_create(suite);
+
+    tcase_add_checked_fixture(tcase, processes_setup, processes_remove);
+    tcase_set_timeout(tcase, 120);
+    tcase_add_loop_test(tcase, private_run_ends_with_a_word_when_its_worker_or_daemon_is_killed, 0, 2);
+    tcase_add_test(tcase, private_processes_end_when_the_client_is_killed);
+    tcase_add_test(tcase, daemon_outlives_a_killed_worker_and_serves_the_next_job);
+    tcase_add_test(tcase, killed_daemon_leaves_nothing_in_the_way);
+    tcase_add_test(tcase, busy_daemon_says_so_and_goes_on);
+    suite_add_tcase(suite, tcase);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
