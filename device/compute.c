@@ -162,6 +162,9 @@ static void on_evaluate(struct compute *c, const struct message *m)
         .n_rows = m->evaluate.n_rows,
     };
 
+    const size_t seq = c->assign.assign.seq;
+    for (size_t i = m->evaluate.first_row * seq; i < (m->evaluate.first_row + m->evaluate.n_rows) * seq; i++)
+        reply.evaluated.n_valid += evaluation.labels[i] != MESSAGE_NO_LABEL;
     link_begin(&c->link, 0);
     int rc = device_worker_evaluate(&c->worker, &evaluation, &link_session, &c->link, &reply.evaluated.sum, &err);
     if (!rc)
@@ -196,7 +199,8 @@ void *compute_run(void *arg)
             on_assign(&c, &mail);
         else if (m->kind == MESSAGE_SHARE && c.assign.kind && c.assign.assign.train)
             on_share(&c, m);
-        else if (m->kind == MESSAGE_EVALUATE && c.assign.kind)
+        else if (m->kind == MESSAGE_EVALUATE && c.assign.kind &&
+                 (uint64_t)m->evaluate.first_row + m->evaluate.n_rows <= c.assign.assign.batch)
             on_evaluate(&c, m);
         else if (m->kind == MESSAGE_RELEASE)
             c.link.cancelled = true;

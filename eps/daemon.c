@@ -59,7 +59,6 @@ static void on_peer_open(struct session *s, const struct message *hello)
     peer->id = session_id(s);
     peer->budget = hello->hello.budget;
     memcpy(peer->device, hello->hello.device, sizeof peer->device);
-    peer->inbox.fd = -1;
     struct peer **end = &d->peers; /* kept in order of id */
     while (*end)
         end = &(*end)->next;
@@ -229,7 +228,6 @@ static void on_peer_closed(struct session *s, const char *reason)
         on_worker_gone(d, peer, reason);
     if (peer->role == ROLE_CLIENT)
         on_client_gone(d, peer, reason);
-    job_free_inbox(d, peer);
     free(peer);
     job_finish(d);
 }

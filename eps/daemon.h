@@ -37,10 +37,11 @@ struct peer {
     uint32_t id;
     char device[32];
     uint64_t budget;
-    enum peer_state state; /* of a worker; all below too */
-    struct segment inbox;
-    struct ledger ledger; /* as it last said */
-    double evaluated;     /* its part of the evaluation under way */
+    enum peer_state state;       /* of a worker; all below too */
+    const struct segment *inbox; /* the job's; NULL between jobs */
+    struct ledger ledger;        /* as it last said */
+    double evaluated;            /* its part of the evaluation under way: sum of losses, */
+    uint64_t n_evaluated;        /* and labels */
     bool evaluating;
 };
 
@@ -69,11 +70,13 @@ struct job {
     struct model model;
     struct eps_store store;
     struct segment data;
+    struct segment inboxes[DAEMON_MAX_WORKERS]; /* (n_inboxes); they outlive their workers */
+    uint32_t n_inboxes;
     struct relay *relay;
     uint32_t n_slots;
     size_t slot_bytes;
     struct peer *workers[DAEMON_MAX_WORKERS]; /* those that have parts, in order of id */
-    uint32_t n_workers;
+    uint32_t n_workers, n_wanted;             /* n_wanted: when the job began */
     /* The open step: */
     uint64_t step;     /* updates done */
     uint64_t n_opened; /* steps opened: step, or one or two more */
@@ -130,7 +133,6 @@ void job_on_released(struct daemon *d, struct peer *worker);
 void job_end(struct daemon *d, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* The client that waits for the last job's memory to be given back has gone. */
 void job_forget_waiting(struct daemon *d, struct peer *client);
-void job_free_inbox(struct daemon *d, struct peer *worker);
 /* Frees the job once nothing uses it any more; called whenever that may have become true. */
 void job_finish(struct daemon *d);
 

@@ -71,13 +71,6 @@ static int check_request(const struct job *job, struct error *err)
     return 0;
 }
 
-static unsigned shared_workers(const struct daemon *d)
-{
-    const unsigned n = daemon_count_workers(d), n_parts = d->job.request.job.n_parts;
-
-    return n < n_parts ? n : n_parts;
-}
-
 static void size_inbox(struct job *job)
 {
     job->n_slots = MIN_SLOTS;
@@ -89,15 +82,14 @@ static void size_inbox(struct job *job)
     job->slot_bytes = model_slot_bytes(&job->model);
 }
 
-static int check_memory(const struct daemon *d, struct error *err)
+static int check_memory(const struct job *job, struct error *err)
 {
-    const struct job *job = &d->job;
     const uint64_t have = process_available_bytes();
     uint64_t need = job->model.segment_n * (job->request.job.train ? 12 : 4) + data_bytes(job);
     char need_text[PROCESS_BYTES_TEXT], have_text[PROCESS_BYTES_TEXT];
 
     if (job->request.job.train)
-        need += shared_workers(d) * (1 + job->n_slots) * job->slot_bytes;
+        need += job->n_wanted * (1 + job->n_slots) * job->slot_bytes;
     if (need <= have)
         return 0;
     return error_set(err, -ENOMEM,
@@ -105,8 +97,21 @@ static int check_memory(const struct daemon *d, struct error *err)
                      process_format_bytes(need_text, need), process_format_bytes(have_text, have));
 }
 
+/* A segment whose pages are all there: what the ledger says is then what the system says, and no step waits for a page. */
+static int create_touched(struct segment *out, const char *name, size_t bytes, enum ledger_category category,
+                          struct job *job)
+{
+    int rc = segment_create(out, name, bytes, SEGMENT_READ_WRITE, &job->load_error);
+
+    if (rc)
+        return rc;
+    memset(out->base, 0, out->bytes);
+    ledger_add(&job->load_ledger, category, out->bytes);
+    return 0;
+}
+
 /* On the optimizer thread, whose team touches the pages first. */
-static int load_weights(void *context)
+static int load(void *context)
 {
     struct job *job = context;
     const struct eps_store_options options = {
@@ -115,8 +120,15 @@ static int load_weights(void *context)
             job->request.job.optimizer == OPTIMIZER_ADAMW && job->request.job.n_parts > 1 ? N_ACCUMULATORS : 0,
         .seed = job->request.job.seed,
     };
-    int rc = eps_store_init(&job->store, &job->model, &options, &job->load_ledger, &job->load_error);
+    const size_t inbox_bytes = job->request.job.train ? (1 + job->n_slots) * job->slot_bytes : 64;
+    int rc = create_touched(&job->data, "eps-data", data_bytes(job), LEDGER_DATA, job);
 
+    while (!rc && job->n_inboxes < job->n_wanted) {
+        rc = create_touched(&job->inboxes[job->n_inboxes], "eps-inbox", inbox_bytes, LEDGER_INBOX, job);
+        job->n_inboxes += rc == 0;
+    }
+    if (!rc)
+        rc = eps_store_init(&job->store, &job->model, &options, &job->load_ledger, &job->load_error);
     if (!rc && job->request.job.fresh)
         eps_store_draw(&job->store, job->request.job.seed);
     else if (!rc)
@@ -137,8 +149,11 @@ static int begin(struct daemon *d, struct error *err)
         rc = check_request(job, err);
     if (rc)
         return rc;
+    job->n_wanted = daemon_count_workers(d);
+    if (job->n_wanted > job->request.job.n_parts)
+        job->n_wanted = job->request.job.n_parts;
     size_inbox(job);
-    rc = check_memory(d, err);
+    rc = check_memory(job, err);
     if (rc)
         return rc;
     for (uint32_t u = 0; u < job->model.n_units; u++)
@@ -182,8 +197,8 @@ static void start(struct daemon *d, struct peer *client, const struct message *m
     log_line("job of client %u: gpt2 %ux%u, %" PRIu64 " parameters, %u rows of %u tokens, %u part%s", client->id,
              job->model.config.n_layers, job->model.config.width, job->model.n_parameters, m->job.batch, m->job.seq,
              m->job.n_parts, m->job.n_parts > 1 ? "s" : "");
-    const struct eps_job load = {.kind = EPS_JOB_CALL, .call = load_weights, .context = job};
-    eps_updater_submit(d->updater, &load);
+    const struct eps_job work = {.kind = EPS_JOB_CALL, .call = load, .context = job};
+    eps_updater_submit(d->updater, &work);
 }
 
 void job_open(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
@@ -218,23 +233,14 @@ void job_forget_waiting(struct daemon *d, struct peer *client)
     d->waiting.client = NULL;
 }
 
-static int assign(struct daemon *d, struct peer *worker, struct error *err)
+static void assign(struct job *job, struct peer *worker, const struct segment *inbox)
 {
-    struct job *job = &d->job;
     const uint32_t n_parts = job->request.job.n_parts;
     struct message m = {.kind = MESSAGE_ASSIGN};
-    int fds[3] = {job->store.weights.fd, -1, job->data.fd};
+    int fds[3] = {job->store.weights.fd, inbox->fd, job->data.fd};
     const long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
-    char name[32];
-    int rc;
 
-    snprintf(name, sizeof name, "eps-inbox-%u", worker->id);
-    const size_t bytes = job->request.job.train ? (1 + job->n_slots) * job->slot_bytes : 64;
-    rc = segment_create(&worker->inbox, name, bytes, SEGMENT_READ_WRITE, err);
-    if (rc)
-        return rc;
-    ledger_add(&d->ledger, LEDGER_INBOX, bytes);
-    fds[1] = worker->inbox.fd;
+    worker->inbox = inbox;
     m.assign.config = job->model.config;
     m.assign.seed = job->request.job.seed;
     m.assign.batch = job->request.job.batch;
@@ -248,7 +254,6 @@ static int assign(struct daemon *d, struct peer *worker, struct error *err)
     m.assign.takes_turns = strcmp(worker->device, "cpu") == 0;
     worker->state = PEER_ASSIGNING;
     session_send_fds(worker->session, &m, fds, 3);
-    return 0;
 }
 
 static int begin_assigning(struct daemon *d, struct error *err)
@@ -262,33 +267,26 @@ static int begin_assigning(struct daemon *d, struct error *err)
         .adamw = m->job.optimizer == OPTIMIZER_ADAMW,
         .deterministic = m->job.deterministic,
     };
-    unsigned wanted = shared_workers(d);
     int rc = relay_open(&job->relay, &config);
 
     if (rc)
         return error_set(err, rc, "out of memory");
-    rc = segment_create(&job->data, "eps-data", data_bytes(job), SEGMENT_READ_WRITE, err);
-    if (rc)
-        return rc;
-    ledger_add(&d->ledger, LEDGER_DATA, job->data.bytes);
-    for (struct peer *p = d->peers; p && job->n_workers < wanted; p = p->next)
+    for (struct peer *p = d->peers; p && job->n_workers < job->n_wanted; p = p->next)
         if (p->role == ROLE_WORKER && p->state == PEER_IDLE)
             job->workers[job->n_workers++] = p;
-    for (uint32_t i = 0; !rc && i < job->n_workers; i++)
-        rc = assign(d, job->workers[i], err);
-    if (!rc && !job->n_workers)
-        rc = error_set(err, -EAGAIN, "every worker went away while the weights were loaded");
-    return rc;
+    if (!job->n_workers)
+        return error_set(err, -EAGAIN, "every worker went away while the weights were loaded");
+    for (uint32_t i = 0; i < job->n_workers; i++)
+        assign(job, job->workers[i], &job->inboxes[i]);
+    return 0;
 }
 
-/* The store's allocations were counted apart, on the optimizer thread; from here on they are in the daemon's ledger. */
+/* What the job allocated was counted apart, on the optimizer thread; from here on it is in the daemon's ledger. */
 static void take_over_ledger(struct daemon *d)
 {
-    struct eps_store *store = &d->job.store;
-
     for (unsigned c = 0; c < LEDGER_CATEGORIES; c++)
-        ledger_add(&d->ledger, c, store->ledgered[c]);
-    store->ledger = &d->ledger;
+        ledger_add(&d->ledger, c, d->job.load_ledger.rows[c].current);
+    d->job.store.ledger = &d->ledger;
 }
 
 void job_on_loaded(struct daemon *d, int result)
@@ -361,14 +359,6 @@ void job_on_assigned(struct daemon *d, struct peer *worker, const struct message
     on_all_assigned(d);
 }
 
-void job_free_inbox(struct daemon *d, struct peer *worker)
-{
-    if (!worker->inbox.base)
-        return;
-    ledger_sub(&d->ledger, LEDGER_INBOX, worker->inbox.bytes);
-    segment_close(&worker->inbox);
-}
-
 void job_on_released(struct daemon *d, struct peer *worker)
 {
     worker->state = PEER_IDLE;
@@ -416,11 +406,13 @@ static void free_job(struct daemon *d)
     struct job *job = &d->job;
 
     for (struct peer *p = d->peers; p; p = p->next)
-        job_free_inbox(d, p);
-    if (job->data.base) {
-        ledger_sub(&d->ledger, LEDGER_DATA, job->data.bytes);
-        segment_close(&job->data);
+        p->inbox = NULL;
+    for (uint32_t i = 0; i < job->n_inboxes; i++) {
+        ledger_sub(&d->ledger, LEDGER_INBOX, job->inboxes[i].bytes);
+        segment_close(&job->inboxes[i]);
     }
+    ledger_sub(&d->ledger, LEDGER_DATA, job->data.bytes);
+    segment_close(&job->data);
     relay_close(job->relay);
     eps_store_free(&job->store);
     model_free(&job->model);

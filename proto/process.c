@@ -13,8 +13,13 @@ void process_bound_spinning(char **argv)
 {
     if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY"))
         return;
-    if (setenv("GOMP_SPINCOUNT", "2000", 1) == 0)
-        execv("/proc/self/exe", argv);
+    /* By its own path, not by /proc/self/exe, which would be its name in ps. */
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (n > 0 && setenv("GOMP_SPINCOUNT", "2000", 1) == 0) {
+        path[n] = '\0';
+        execv(path, argv);
+    }
 }
 
 bool process_follow_parent(void)

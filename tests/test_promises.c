@@ -65,7 +65,7 @@ START_TEST(no_device_cap_is_ever_passed)
         int rc = run_with_cap(cap, &seen, &error);
         if (rc) {
             const char *figure = strstr(error.text, "at least ");
-            ck_assert_int_eq(rc, -ENOSPC);
+            ck_assert_msg(rc == -ENOSPC, "%s", error.text);
             ck_assert_uint_eq(seen.steps, 0);
             ck_assert_msg(kept == 0, "%" PRIu64 " bytes refused after less was enough: %s", cap, error.text);
             ck_assert_msg(figure != NULL, "no figure in: %s", error.text);
