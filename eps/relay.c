@@ -1,3 +1,7 @@
+/* eps/relay.c - what each event does, and who has which part.
+ *
+ * relay_feed makes room for all that may follow (relay_memory.c), hands the event to its on_x here, and pumps
+ * (relay_pump.c). The step is in relay_step.c, the slots in relay_inbox.c, the readers in relay_readers.c. */
 #include "eps/relay_state.h"
 
 #include <assert.h>
@@ -44,8 +48,8 @@ static bool can_redo(const struct relay *r, uint32_t part)
     return r->config.replay || r->config.fenced || !r->parts[part].n_sure;
 }
 
-/* The step will not be finished. Eager, with something folded: the model is torn. Else it is skipped: every unit's fence
- * advances, nothing else does. */
+/* The step will not be finished. Eager, with something folded: the model is torn. Else it is skipped: every unit's
+ * fence advances, nothing else does. */
 static void give_up(struct relay *r)
 {
     if (!r->config.fenced && (r->n_folded || r->n_flying)) {
@@ -217,8 +221,8 @@ static bool is_name(const struct relay *r, const struct relay_event *e)
            !r->units[r->visits[e->visit].unit].frozen;
 }
 
-/* Judged by its name; a duplicate is dropped. The slot is freed for a name that is folded already, but never when it holds
- * something else: then this is an old message delivered twice. */
+/* Judged by its name; a duplicate is dropped. The slot is freed for a name that is folded already, but never when it
+ * holds something else: then this is an old message delivered twice. Why it is refused, or NULL. */
 static const char *take(struct relay *r, const struct relay_event *e)
 {
     struct relay_worker *w = relay_find_worker(r, e->worker);

@@ -4,13 +4,13 @@
  * actions into messages and jobs; the tests replay event orders. Its specification is executable and was searched
  * exhaustively; this follows it rule by rule, so that traces of both can be compared line by line (tests/relay/).
  *
- * Words: a *visit* is a unit's place in the computation, 0 at the bottom, a tied unit has two. A contribution's *name* in
- * its step is (visit, part, slice). *Fold order* is visit downwards, then part, then slice upwards. The *mark* is the
- * lowest name in fold order that is not folded.
+ * Words: a *visit* is a unit's place in the computation, 0 at the bottom, a tied unit has two (of as many slices). A
+ * contribution's *name* in its step is (visit, part, slice). *Fold order* is visit downwards, then part, then slice
+ * upwards. The *mark* is the lowest name in fold order that is not folded.
  *
  * Workers, units and readers are numbers given by the caller. Units should be small, for they index a table; at most 64
- * readers may be there at a time. A contribution that was refused as "not finite", or one that breaks the rules, is the
- * worker's fault; an event about a job that was never given out is the caller's, and asserted. */
+ * readers may be there at a time. What a message can bring about is judged and refused; an event about a job that was
+ * never given out can only be the caller's mistake, and is asserted. */
 #ifndef EPS_RELAY_H
 #define EPS_RELAY_H
 
@@ -57,13 +57,14 @@ struct relay_event {
 };
 
 enum relay_action_kind {
-    RELAY_SHARE,  /* worker, step, parts (n_parts): these are yours, in these attempts */
-    RELAY_ANSWER, /* worker, unit, step, before: weights of that version, in the current or in the replay buffer */
-    RELAY_REFUSE, /* worker, or to_client, or to_reader and reader; why: to the event just fed, or a worker at fault, which is lost at once */
-    RELAY_FOLD,   /* unit, visit, part, slice, worker, slot, first: job; first decays (or clears the sum), then adds */
-    RELAY_UPDATE, /* unit: job */
-    RELAY_FREE,   /* worker, slot, visit, part, slice: may be written again */
-    RELAY_GRANT,  /* worker, visit, part, slice: the reserved slot is for that name */
+    RELAY_SHARE,   /* worker, step, parts (n_parts): these are yours, in these attempts */
+    RELAY_ANSWER,  /* worker, unit, step, before: weights of that version, in the current or in the replay buffer */
+    RELAY_REFUSE,  /* worker, or to_client, or to_reader and reader; why: to the event just fed. "not finite" is to the
+                     worker at fault, perhaps another: its session must end, and RELAY_LOST be fed as for any other */
+    RELAY_FOLD,    /* unit, visit, part, slice, worker, slot, first: job; first decays (or clears the sum), then adds */
+    RELAY_UPDATE,  /* unit: job */
+    RELAY_FREE,    /* worker, slot, visit, part, slice: may be written again */
+    RELAY_GRANT,   /* worker, visit, part, slice: the reserved slot is for that name */
     RELAY_COVERED, /* step: all folded, step+1 may open */
     RELAY_SKIPPED, /* step: left no trace */
     RELAY_DONE,    /* step: all units at step+1 */
@@ -96,8 +97,8 @@ struct relay;
 int relay_open(struct relay **out, const struct relay_config *config);
 void relay_close(struct relay *relay);
 
-/* Feeds one event. Returns the number of actions, which stand in *actions until the next call, or -ENOMEM with the state
- * untouched. Memory is taken while events are new (a worker more, a longer step), never once they repeat. */
+/* Feeds one event. Returns the number of actions, which stand in *actions until the next call, or -ENOMEM with the
+ * state untouched. Memory is taken while events are new (a worker more, a longer step), never once they repeat. */
 int relay_feed(struct relay *relay, const struct relay_event *event, const struct relay_action **actions);
 
 /* Version of a unit that has been in a step. */

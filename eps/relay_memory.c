@@ -1,6 +1,7 @@
 /* eps/relay_memory.c - the relay's memory, all of it taken before an event is looked at.
  *
- * Every array keeps what it once had, so a run stops allocating when nothing larger comes: no new worker, no longer step. */
+ * Every array keeps what it once had, so a run stops allocating when nothing larger comes: no worker more, no longer
+ * step. */
 #include "eps/relay_state.h"
 
 #include <errno.h>

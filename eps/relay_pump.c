@@ -32,8 +32,8 @@ static void hand_out_accumulators(struct relay *r)
         r->n_summing += r->units[r->sums[r->sums_end++]].version == r->t;
 }
 
-/* The thread holds at most one fold of a slice: so a bad one can be redone in its place in the order, and the first good
- * one is known to be first. The step's losses and the tail were looked at for all. */
+/* The thread holds at most one fold of a slice: so a bad one can be redone in its place in the order, and the first
+ * good one is known to be first. The step's losses and the tail were looked at for all. */
 static bool is_foldable(const struct relay *r, const struct relay_standing *x)
 {
     const struct relay_unit *u = &r->units[x->tag.unit];
@@ -115,8 +115,8 @@ static void answer_waiting(struct relay *r)
     r->n_waiting = kept;
 }
 
-/* To the worker that has the mark to do and no ordinary slot to put it in. The mark is foldable, or will be with nobody's
- * help but the thread's and the readers': so what stands in a reserved slot always leaves it. */
+/* To the worker that has the mark to do and no ordinary slot to put it in. The mark is foldable, or will be with
+ * nobody's help but the thread's and the readers': so what stands in a reserved slot always leaves it. */
 static void grant(struct relay *r)
 {
     if (r->covered || !relay_find_mark(r))

@@ -1,4 +1,4 @@
-/* eps/relay_readers.c - checkpoint, evaluation, export: whoever reads the units at one version, while the run goes on. */
+/* eps/relay_readers.c - checkpoint, evaluation, export: who reads all units at one version, while the run goes on. */
 #include "eps/relay_state.h"
 
 #include <string.h>

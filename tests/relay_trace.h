@@ -2,10 +2,10 @@
  *
  *   config parts=2 slices=1 slots=2 accumulators=1 optimizer=adama commit=eager deterministic=0 replay=1
  *   attached 0
- *   open 0 0,1,0 - 0,0             step, units by visit, frozen units, owners by part; then, if the visits differ in it,
- *     share 0 0 0:0 1:0            their slices, which is a column that the specification lacks
+ *   open 0 0,1,0 - 0,0             step, units by visit, frozen units, owners by part; then, if the visits differ in
+ *     share 0 0 0:0 1:0            slices, those, which is a column that the specification lacks
  *
- * An action stands under its event, indented by two. Blanks in a reason are written as '_'. A reader may have a name. */
+ * An action stands under its event, indented by two. Blanks in a reason are written as '_'. Readers may have names. */
 #ifndef TESTS_RELAY_TRACE_H
 #define TESTS_RELAY_TRACE_H
 
@@ -24,7 +24,8 @@ struct relay_trace {
 };
 
 /* Feeds one line that is not indented; a config line begins anew. Writes the actions, each a line, to out.
- * Returns 0, -EINVAL for a line that is neither, or what the relay returned. trace begins zeroed; undo: relay_trace_free. */
+ * Returns 0, -EINVAL for a line that is neither, or what the relay returned. trace begins zeroed.
+ * Undo: relay_trace_free. */
 int relay_trace_feed(struct relay_trace *trace, const char *line, FILE *out);
 void relay_trace_free(struct relay_trace *trace);
 
