@@ -86,7 +86,7 @@ run_preset() {
 
     mkdir -p build
     if ! { cmake --preset "$preset" && cmake --build --preset "$preset"; } >"$log" 2>&1; then
-        grep -E -A 3 'FAILED|[Ee]rror' "$log" | head -n 40
+        grep -E -A 3 'FAILED: |error: |CMake Error' "$log" | head -n 40
         echo "$preset: the whole output is in $log"
         count "$preset" 0 1 0
         return
