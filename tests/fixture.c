@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { N_BUCKETS = 128 };
+
 /* drawn.py, line by line. */
 static uint64_t key_of(const char *text)
 {
@@ -117,11 +119,13 @@ void fixture_open(struct fixture *fixture, const char *name)
 
     snprintf(path, sizeof path, "%s/fixtures/%s/reference.json", TESTS_DIR, name);
     r = fixture->reference = read_json(path);
+    fixture->draw = text_at(r, "draw");
     fixture->batch = (uint32_t)count_at(r, "batch");
     fixture->seq = (uint32_t)count_at(r, "seq");
     fixture->label_gap = (uint32_t)count_at(r, "label_gap");
     fixture->n_minibatches = (uint32_t)count_at(r, "n_minibatches");
     fixture->n_steps = (uint32_t)count_at(r, "n_steps");
+    ck_assert_uint_eq(count_at(r, "n_buckets"), N_BUCKETS);
     fixture->lr = number_at(r, "lr");
     fixture->beta1 = number_at(r, "beta1");
     fixture->beta2 = number_at(r, "beta2");
@@ -141,7 +145,7 @@ void fixture_close(struct fixture *fixture)
 
 static void draw(float *weights, const struct fixture *fixture, const json_t *tensor)
 {
-    const uint64_t n = count_at(tensor, "n"), key = keyf("%s:%s", fixture->name, text_at(tensor, "tensor"));
+    const uint64_t n = count_at(tensor, "n"), key = keyf("%s:%s", fixture->draw, text_at(tensor, "tensor"));
     const double base = number_at(tensor, "base"), scale = (float)number_at(tensor, "scale");
 
     for (uint64_t i = 0; i < n; i++)
@@ -167,7 +171,7 @@ uint64_t fixture_minibatch(uint32_t *ids, uint32_t *labels, const struct fixture
 {
     const uint64_t v = fixture->vocabulary;
     const uint32_t seq = fixture->seq, which = number % fixture->n_minibatches;
-    const uint64_t key = keyf("%s:ids:%u", fixture->name, which), gaps = keyf("%s:gaps:%u", fixture->name, which);
+    const uint64_t key = keyf("%s:ids:%u", fixture->draw, which), gaps = keyf("%s:gaps:%u", fixture->draw, which);
     uint64_t n_valid = 0;
 
     for (uint32_t row = 0; row < fixture->batch; row++) {
@@ -280,12 +284,11 @@ double fixture_loss(const struct fixture_set *set, uint32_t step)
 
 /* A stored piece beside ours. */
 struct pair {
-    char text[160];    /* names its sample and signs */
+    char text[160];    /* names its sample and sketch */
     const float *ours; /* (n) */
     uint64_t n, n_sample;
-    const double *sample;   /* (n_sample) */
-    const double *products; /* (n_products), or NULL where the sample is everything */
-    uint64_t n_products;
+    const double *sample; /* (n_sample) */
+    const double *sketch; /* (N_BUCKETS), or NULL where the sample is everything */
 };
 
 static double sample_distance(const struct pair *pair)
@@ -294,32 +297,25 @@ static double sample_distance(const struct pair *pair)
     double sum = 0;
 
     for (uint64_t i = 0; i < pair->n_sample; i++) {
-        double d = pair->ours[pair->products ? word_of(key, i) % pair->n : i] - pair->sample[i];
+        double d = pair->ours[pair->sketch ? word_of(key, i) % pair->n : i] - pair->sample[i];
         sum += d * d;
     }
     return sqrt(sum);
 }
 
-/* Products with our elements less the stored ones: of the difference, since they are linear. */
-static double product_distance(const struct pair *pair)
+/* The sketch of ours less the stored one is that of the difference, since a sketch is linear. */
+static double sketch_distance(const struct pair *pair)
 {
-    enum { MOST = 64 };
-    const uint64_t key = keyf("%s:signs", pair->text);
-    double sums[MOST] = {0}, total = 0, square = 0;
+    const uint64_t key = keyf("%s:sketch", pair->text);
+    double sketch[N_BUCKETS] = {0}, square = 0;
 
-    ck_assert_uint_le(pair->n_products, MOST);
     for (uint64_t i = 0; i < pair->n; i++) {
-        const double x = pair->ours[i];
         const uint64_t z = word_of(key, i);
-        total += x;
-        for (unsigned j = 0; j < pair->n_products; j++)
-            sums[j] += (z >> j & 1) ? x : 0.0;
+        sketch[z % N_BUCKETS] += z & N_BUCKETS ? -(double)pair->ours[i] : (double)pair->ours[i];
     }
-    for (unsigned j = 0; j < pair->n_products; j++) {
-        double d = 2 * sums[j] - total - pair->products[j];
-        square += d * d;
-    }
-    return sqrt(square / (double)pair->n_products);
+    for (unsigned j = 0; j < N_BUCKETS; j++)
+        square += (sketch[j] - pair->sketch[j]) * (sketch[j] - pair->sketch[j]);
+    return sqrt(square);
 }
 
 static struct pair pair_of(const struct fixture_set *set, const json_t *piece, const float *tensor)
@@ -328,15 +324,14 @@ static struct pair pair_of(const struct fixture_set *set, const json_t *piece, c
     const char *part = text_at(piece, "piece");
     struct pair pair = {.ours = tensor + count_at(piece, "first"),
                         .n = count_at(piece, "n"),
-                        .n_sample = count_at(piece, "n_sample"),
-                        .n_products = count_at(fixture->reference, "n_projections")};
+                        .n_sample = count_at(piece, "n_sample")};
 
     snprintf(pair.text, sizeof pair.text, "%s:%s%s%s", set->label, text_at(piece, "tensor"), *part ? "." : "", part);
     ck_assert_uint_le(count_at(piece, "sample") + pair.n_sample, fixture->n_values);
     pair.sample = fixture->values + count_at(piece, "sample");
     if (pair.n_sample < pair.n) {
-        ck_assert_uint_le(count_at(piece, "projections") + pair.n_products, fixture->n_values);
-        pair.products = fixture->values + count_at(piece, "projections");
+        ck_assert_uint_le(count_at(piece, "sketch") + N_BUCKETS, fixture->n_values);
+        pair.sketch = fixture->values + count_at(piece, "sketch");
     }
     return pair;
 }
@@ -351,14 +346,14 @@ struct fixture_piece fixture_measure(const struct fixture_set *set, size_t piece
     const json_t *json = json_array_get(at(set->json, "pieces"), piece);
     const struct pair pair = pair_of(set, json, find(context, text_at(json, "tensor"), count_at(json, "tensor_n")));
     struct fixture_piece out = {.is_key = strcmp(text_at(json, "piece"), "k") == 0,
-                                .estimated = pair.products != NULL,
+                                .estimated = pair.sketch != NULL,
                                 .norm = number_at(json, "norm"),
                                 .single = largest_at(json, "fp32_distances"),
                                 .moved = json_number_value(json_object_get(json, "moved"))};
 
     memcpy(out.text, pair.text, sizeof out.text);
     if (out.estimated) {
-        out.distance = product_distance(&pair);
+        out.distance = sketch_distance(&pair);
         out.sample = sample_distance(&pair);
         out.single_sample = largest_at(json, "fp32_sample_distances");
     } else {

@@ -91,8 +91,8 @@ static const float *find_drawn(void *context, const char *name, uint64_t n)
 }
 
 /* Python knows how far each tensor moved in training; from the weights at the start, C must measure the same: exactly
- * where everything is stored, else by inner products, of which 32 give the norm to one part in eight (one deviation). */
-START_TEST(inner_products_measure_a_distance)
+ * where everything is stored, else by a sketch of 128 buckets, whose norms have a deviation of 6 %. */
+START_TEST(a_sketch_measures_a_distance)
 {
     struct fixture f;
     struct fixture_set set;
@@ -103,7 +103,7 @@ START_TEST(inner_products_measure_a_distance)
     for (size_t i = 0; i < fixture_n_pieces(&set); i++) {
         struct fixture_piece piece = fixture_measure(&set, i, find_drawn, &f);
         ck_assert_double_gt(piece.moved, 0);
-        ck_assert_double_eq_tol(piece.distance, piece.moved, (piece.estimated ? 0.5 : 1e-9) * piece.moved);
+        ck_assert_double_eq_tol(piece.distance, piece.moved, (piece.estimated ? 0.25 : 1e-9) * piece.moved);
         n_estimated += piece.estimated;
     }
     ck_assert_uint_eq(n_estimated, 10); /* wte, wpe and the four matrices of each block */
@@ -122,7 +122,7 @@ int main(void)
     tcase_add_test(tcase, weights_are_those_that_python_drew);
     tcase_add_test(tcase, tokens_are_those_that_python_drew);
     tcase_add_test(tcase, a_gradient_off_by_one_in_ten_thousand_is_beyond);
-    tcase_add_test(tcase, inner_products_measure_a_distance);
+    tcase_add_test(tcase, a_sketch_measures_a_distance);
     srunner_run_all(runner, CK_NORMAL);
     n_failed = srunner_ntests_failed(runner);
     srunner_free(runner);

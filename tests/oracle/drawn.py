@@ -51,13 +51,14 @@ def sample(text, n, size):
     return (words(text, 0, size) % np.uint64(n)).astype(np.int64)
 
 
-def projections(text, x, count):
-    """Inner products of x (n), float64, with `count` vectors of +1 and -1: bit j of word i is the sign of element i.
-    For a difference d, the mean of their squares is |d|^2 in expectation."""
-    out = np.zeros(count)
-    for first in range(0, x.size, 1 << 18):
-        part = x[first:first + (1 << 18)]
+def sketch(text, x, n_buckets):
+    """x (n), float64, thrown with random signs into a power of two of buckets (count sketch; Charikar, Chen,
+    Farach-Colton 2002). Linear; the sum of squares of a difference's sketch is its squared norm in expectation, with
+    deviation sqrt(2 / n_buckets) of it."""
+    out = np.zeros(n_buckets)
+    for first in range(0, x.size, 1 << 20):
+        part = x[first:first + (1 << 20)]
         z = words(text, first, part.size)
-        signs = ((z[:, None] >> np.arange(count, dtype=np.uint64)) & np.uint64(1)).astype(np.float64)
-        out += 2 * (part @ signs) - part.sum()
+        signed = np.where(z & np.uint64(n_buckets), -part, part)
+        out += np.bincount((z & np.uint64(n_buckets - 1)).astype(np.int64), signed, n_buckets)
     return out
