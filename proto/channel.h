@@ -1,10 +1,10 @@
 /* proto/channel.h - packets over a nanomsg PAIR at an ipc address used once, watched by a libuv loop.
  *
  * nanomsg's rules, measured: its two descriptors are level-triggered and are only polled, never read; every call is
- * NN_DONTWAIT, on the loop's thread; the one for sending is watched only while something waits to be sent, else the loop
- * spins; nn_close comes after the polls are closed. nanomsg says nothing of a peer that is gone (the door does) and its
- * reconnection can livelock, so that a channel that does not work is closed, and a new one opened at another address.
- * No allocation of ours per packet; the queue grows while the peer does not read. */
+ * NN_DONTWAIT, on the loop's thread; the one for sending is watched only while something waits to be sent, else the
+ * loop spins; nn_close comes after the polls are closed. nanomsg says nothing of a peer that is gone (the door does)
+ * and its reconnection can livelock, so that a channel that does not work is closed, and a new one opened at another
+ * address. No allocation of ours per packet; the queue grows while the peer does not read. */
 #ifndef PROTO_CHANNEL_H
 #define PROTO_CHANNEL_H
 
@@ -20,7 +20,8 @@ enum { CHANNEL_MAX_QUEUED = 16 << 20 }; /* bytes; credits keep a live peer far b
 struct channel;
 
 struct channel_events {
-    /* bytes are borrowed. n as it was sent: past MESSAGE_MAX_BYTES, only that many bytes are there. It may close the channel. */
+    /* bytes are borrowed. n as it was sent: past MESSAGE_MAX_BYTES, only that many bytes are there. It may close the
+     * channel. */
     void (*on_packet)(struct channel *channel, const uint8_t *bytes, size_t n);
     /* nanomsg failed: close the channel. */
     void (*on_fault)(struct channel *channel, const char *fault);
@@ -44,8 +45,8 @@ struct channel {
 /* "ipc://PATH" and its path are short enough and absolute? nanomsg aborts the process on longer ones. */
 bool channel_address_fits(const char *address);
 
-/* Binds or connects to an address that fits. -EMFILE, -EADDRINUSE, -errno, then no callback comes. Until a peer is there,
- * packets wait in the queue. */
+/* Binds or connects to an address that fits. -EMFILE, -EADDRINUSE, -errno, then no callback comes. Until a peer is
+ * there, packets wait in the queue. */
 int channel_open(struct channel *channel, uv_loop_t *loop, const char *address, bool bind,
                  const struct channel_events *events, void *data);
 

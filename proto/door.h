@@ -1,7 +1,7 @@
 /* proto/door.h - packets and descriptors over one connected Unix SOCK_SEQPACKET socket, watched by a libuv loop.
  *
- * libuv's own pipes pass no memfds, so this is sendmsg and recvmsg on a uv_poll. A door carries bytes; what they mean, and
- * when a door may say what, is the session's business (proto/session.h). Its end of file is how one process learns
+ * libuv's own pipes pass no memfds, so this is sendmsg and recvmsg on a uv_poll. A door carries bytes; what they mean,
+ * and when a door may say what, is the session's business (proto/session.h). Its end of file is how one process learns
  * of the other's death. Nothing here blocks; all of it belongs to the loop's thread. */
 #ifndef PROTO_DOOR_H
 #define PROTO_DOOR_H
@@ -46,8 +46,8 @@ bool door_is_ours(int fd, int *pid);
 /* Starts watching fd (connected; taken in every case). -errno, then no callback comes. */
 int door_open(struct door *door, uv_loop_t *loop, int fd, const struct door_events *events, void *data);
 
-/* Sends a packet, or queues it with duplicates of fds (n_fds at most DOOR_MAX_FDS), which stay the caller's. -ENOBUFS if
- * DOOR_MAX_QUEUED wait already, -EMFILE, -ENOMEM. A peer that is gone is no error here: on_end tells. */
+/* Sends a packet, or queues it with duplicates of fds (n_fds at most DOOR_MAX_FDS), which stay the caller's. -ENOBUFS
+ * if DOOR_MAX_QUEUED wait already, -EMFILE, -ENOMEM. A peer that is gone is no error here: on_end tells. */
 int door_send(struct door *door, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds);
 
 /* Paused, packets stay unread until door_resume or the peer's end, when they are delivered before on_end. */

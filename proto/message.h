@@ -6,7 +6,8 @@
  * Every decoder takes hostile bytes: no length is trusted, every enumeration, count, size and text is checked, and what
  * decodes encodes to the same bytes.
  *
- * Life of a session, and who sends what (C client, W worker, V viewer, D daemon; "door" messages may carry descriptors):
+ * Life of a session, and who sends what (C client, W worker, V viewer, D daemon; "door" messages may carry
+ * descriptors):
  *
  *   attach    HELLO door >D, WELCOME or REFUSED door <D, GREETING both ways on the channel; PING D>, PONG >D
  *   job       C>D JOB door [config, output directory or -, weight files...]   D>C JOB_OPENED door [data] or REFUSED

@@ -1,17 +1,17 @@
 /* proto/session.h - one peer: its door, its channel, its life.
  *
  * A session joins client, worker or viewer to the daemon. It is made of two links:
- *   door     a Unix SOCK_SEQPACKET connection, DIRECTORY/door: attaching, descriptors, and the end of file by which each
- *            side learns of the other's death within milliseconds. It stays open.
+ *   door     a Unix SOCK_SEQPACKET connection, DIRECTORY/door: attaching, descriptors, and the end of file by which
+ *            each side learns of the other's death within milliseconds. It stays open.
  *   channel  a nanomsg PAIR at an ipc address of its own, DIRECTORY/s-ID-NONCE, never used twice: everything else.
- * Attaching: HELLO through the door (version, role) -> WELCOME (id, address) -> GREETING both ways on the channel, within
- * 1 s, else the peer tries anew from the door (nanomsg can wedge: TRANSPORT.md). After that the session is open.
+ * Attaching: HELLO through the door (version, role) -> WELCOME (id, address) -> GREETING both ways on the channel,
+ * within 1 s, else the peer tries anew from the door (nanomsg can wedge: proto/channel.h). After that the session is open.
  *
  * All of it runs on the caller's libuv loop thread and never blocks; session_send queues what the socket does not take.
- * A message that does not decode, or comes out of place (wrong sequence number) ends the session, reported by on_closed.
- * REFUSED through the door ends the session too; by the channel it is an answer like any other.
- * Pings go out every second by the daemon's own ticks; a peer that has not answered 15 of them is lost. A daemon that has
- * sent none for 60 ticks of the peer's is lost too. */
+ * A message that does not decode, or comes out of place (wrong sequence number) ends the session, reported by
+ * on_closed. REFUSED through the door ends the session too; by the channel it is an answer like any other. Pings go out
+ * every second by the daemon's own ticks; a peer that has not answered 15 of them is lost. A daemon that has sent none
+ * for 60 ticks of the peer's is lost too. */
 #ifndef PROTO_SESSION_H
 #define PROTO_SESSION_H
 
@@ -32,31 +32,32 @@ struct session_events {
     /* fds (n_fds) came with a door message; they are the callee's to close. Never called before on_open, after
      * session_close or session_refuse, or after on_closed. */
     void (*on_message)(struct session *s, const struct message *m, const int *fds, unsigned n_fds);
-    /* The last call, always from the loop: the peer is gone (reason says how: "closed", "killed", "refused: ...", "silent
-     * for 15 s", "sent ...", "speaks version ..."), or session_close was called (reason NULL). What the peer sent before it
-     * closed has been delivered. The struct is freed when this returns. Called even if on_open never was. */
+    /* The last call, always from the loop: the peer is gone (reason says how: "closed", "killed", "refused: ...",
+     * "silent for 15 s", "sent ...", "speaks version ..."), or session_close was called (reason NULL). What the peer
+     * sent before it closed has been delivered. The struct is freed when this returns. Called even if on_open never
+     * was. */
     void (*on_closed)(struct session *s, const char *reason);
 };
 
 struct session_listener; /* the daemon's side */
 
-/* Makes DIRECTORY (0700, its parents too; owner checked), takes its lock (on DIRECTORY/lock, so that a stale directory of
- * a killed daemon is taken over and a live one is not: -EADDRINUSE), binds the door. Each peer that attaches becomes a
- * session with `events` and a data pointer of its own, data at first. Peers of another user are refused. -ENAMETOOLONG if
- * an address would pass 107 bytes. */
+/* Makes DIRECTORY (0700, its parents too; owner checked), takes its lock (on DIRECTORY/lock, so that a stale directory
+ * of a killed daemon is taken over and a live one is not: -EADDRINUSE), binds the door. Each peer that attaches becomes
+ * a session with `events` and a data pointer of its own, data at first. Peers of another user are refused.
+ * -ENAMETOOLONG if an address would pass 107 bytes. */
 int session_listen(struct session_listener **out, uv_loop_t *loop, const char *directory,
                    const struct session_events *events, void *data, struct error *err);
 /* Closes the door, removes its files and the directory. Sessions stay open: close each. The callback may be NULL. */
 void session_unlisten(struct session_listener *listener, void (*on_closed)(void *data));
 
-/* Starts attaching to the daemon at directory. hello: role and what goes with it; version and pid are filled in. Returns 0
- * and *out, or -ENOENT (no such daemon), -ECONNREFUSED (a stale socket: nobody listens), -errno with a sentence; then no
- * callback comes. A daemon of another protocol version, or one that refuses, ends in on_closed. */
+/* Starts attaching to the daemon at directory. hello: role and what goes with it; version and pid are filled in.
+ * Returns 0 and *out, or -ENOENT (no such daemon), -ECONNREFUSED (a stale socket: nobody listens), -errno with a
+ * sentence; then no callback comes. A daemon of another protocol version, or one that refuses, ends in on_closed. */
 int session_connect(struct session **out, uv_loop_t *loop, const char *directory, const struct message *hello,
                     const struct session_events *events, void *data, struct error *err);
 
-/* By the channel; in order; never blocks, never fails: a session that cannot take it is closed and says so in on_closed.
- * The message is copied. Not before on_open; after the end has begun it does nothing. */
+/* By the channel; in order; never blocks, never fails: a session that cannot take it is closed and says so in
+ * on_closed. The message is copied. Not before on_open; after the end has begun it does nothing. */
 void session_send(struct session *s, const struct message *m);
 /* By the door, with descriptors, which stay the caller's. In order among themselves, not with the channel's. Not for
  * REFUSED. */
@@ -64,22 +65,22 @@ void session_send_fds(struct session *s, const struct message *m, const int *fds
 /* Sends what is queued (up to 1 s), says BYE and closes; on_closed(NULL) follows from the loop. Calling it twice does
  * nothing. */
 void session_close(struct session *s);
-/* Ends a peer at fault: REFUSED with this sentence (copied), then as session_close, on_closed(reason). What is queued for
- * the channel is dropped. */
+/* Ends a peer at fault: REFUSED with this sentence (copied), then as session_close, on_closed(reason). What is queued
+ * for the channel is dropped. */
 void session_refuse(struct session *s, const char *reason);
 
 void *session_data(const struct session *s);
 void session_set_data(struct session *s, void *data);
 uint32_t session_id(const struct session *s);
-/* The worker's progress counter, sent with each PONG, so that a daemon can tell a slow worker from a stuck one; any thread
- * may raise it. */
+/* The worker's progress counter, sent with each PONG, so that a daemon can tell a slow worker from a stuck one; any
+ * thread may raise it. */
 void session_set_progress(struct session *s, uint64_t progress);
 uint64_t session_peer_progress(const struct session *s);
 int session_peer_pid(const struct session *s);
 
-/* DIRECTORY of an address: a path with '/' stands for itself; NAME is $XDG_RUNTIME_DIR/eps/NAME, else /tmp/eps-UID/NAME;
- * NULL or "" is the caller's only live daemon (-ENOENT if none, -ENOTUNIQ with their names if several). tcp:// is refused:
- * -EPROTONOSUPPORT. */
+/* DIRECTORY of an address: a path with '/' stands for itself; NAME is $XDG_RUNTIME_DIR/eps/NAME, else
+ * /tmp/eps-UID/NAME; NULL or "" is the caller's only live daemon (-ENOENT if none, -ENOTUNIQ with their names if
+ * several). tcp:// is refused: -EPROTONOSUPPORT. */
 int session_directory(char *out, size_t cap, const char *address, struct error *err);
 
 #endif

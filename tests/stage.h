@@ -1,4 +1,5 @@
-/* tests/stage.h - a daemon's and its peers' sides of sessions on one loop, raw sockets that say anything, and processes. */
+/* tests/stage.h - a daemon's and its peers' sides of sessions on one loop, raw sockets that say anything, and
+ * processes. */
 #ifndef TESTS_STAGE_H
 #define TESTS_STAGE_H
 
@@ -9,7 +10,7 @@
 struct stage {
     uv_loop_t loop;
     uv_timer_t watchdog;
-    char directory[64];
+    char directory[80];
     struct session_listener *listener;
     int gate; /* to the other process, of stage_fork */
 };
@@ -39,7 +40,7 @@ void stage_connect(struct stage *st, struct side *peer);
 void stage_open(struct stage *st, struct side *daemon, struct side *peer); /* the three, until both are open */
 /* Runs the loop until *count reaches n; aborts after 30 s. */
 void stage_run_until(struct stage *st, const unsigned *count, unsigned n);
-/* Unlistens; sees that no handle stays in the loop and nothing in the file system. Sessions must be closed or closing. */
+/* Unlistens; sees that no handle stays in the loop and nothing in the file system. Close the sessions before. */
 void stage_end(struct stage *st);
 
 void side_send_pulls(struct session *s, unsigned first, unsigned n);

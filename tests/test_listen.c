@@ -1,0 +1,312 @@
+#include "tests/stage.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct stage st; /* each test is a process of its own */
+
+static void expect_refusal(const char *directory, int code, const char *sentence)
+{
+    struct session_listener *listener;
+    struct error err = {0};
+
+    ck_assert_int_eq(session_listen(&listener, &st.loop, directory, &side_events, NULL, &err), code);
+    ck_assert_msg(strstr(err.text, sentence) != NULL, "%s", err.text);
+    ck_assert_ptr_null(listener);
+}
+
+static void end_without_daemon(void)
+{
+    struct side daemon = {0};
+
+    chmod(st.directory, 0700);
+    stage_listen(&st, &daemon);
+    stage_end(&st);
+}
+
+START_TEST(a_second_daemon_is_told_of_the_first)
+{
+    struct side first = {0}, worker = {0};
+
+    stage_begin(&st);
+    stage_listen(&st, &first);
+    expect_refusal(st.directory, -EADDRINUSE, "another daemon listens at /tmp/eps-test-");
+    stage_connect(&st, &worker); /* the first is none the worse */
+    stage_run_until(&st, &first.n_opened, 1);
+    session_close(first.s);
+    stage_run_until(&st, &worker.n_closed, 1);
+    stage_end(&st);
+}
+END_TEST
+
+static void listen_for_ever(struct stage *stage)
+{
+    struct side daemon = {0};
+
+    stage_listen(stage, &daemon);
+    stage_signal(stage);
+    stage_run_until(stage, &daemon.n_closed, 1);
+}
+
+START_TEST(so_is_one_in_another_process_until_the_first_is_killed)
+{
+    struct side daemon = {0};
+    char door[100];
+    struct stat before, after;
+
+    stage_begin(&st);
+    snprintf(door, sizeof door, "%s/door", st.directory);
+    pid_t pid = stage_fork(&st, listen_for_ever);
+    stage_await(&st);
+    ck_assert_int_eq(stat(door, &before), 0);
+    expect_refusal(st.directory, -EADDRINUSE, "stop it with eps stop");
+    ck_assert_int_eq(stat(door, &after), 0);
+    ck_assert_uint_eq(before.st_ino, after.st_ino);
+    stage_kill(pid);
+    stage_listen(&st, &daemon);
+    stage_end(&st);
+}
+END_TEST
+
+START_TEST(what_a_killed_daemon_left_is_removed_and_nothing_else)
+{
+    struct side daemon = {0};
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char note[100];
+    struct stat info;
+
+    stage_begin(&st);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/s-3-01234567", st.directory);
+    int stale = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(stale, (const struct sockaddr *)&address, sizeof address), 0);
+    close(stale);
+    snprintf(note, sizeof note, "%s/s-notes.txt", st.directory);
+    close(open(note, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    stage_listen(&st, &daemon);
+    ck_assert_int_eq(stat(address.sun_path, &info), -1);
+    session_unlisten(st.listener, NULL);
+    st.listener = NULL;
+    ck_assert_int_eq(stat(note, &info), 0);
+    unlink(note);
+    rmdir(st.directory);
+    stage_end(&st);
+}
+END_TEST
+
+START_TEST(its_files_are_private_and_its_parents_too)
+{
+    struct session_listener *listener;
+    struct error err = {0};
+    struct stat info;
+    char path[100];
+
+    stage_begin(&st);
+    snprintf(path, sizeof path, "%s/deep/down", st.directory);
+    ck_assert_int_eq(session_listen(&listener, &st.loop, path, &side_events, NULL, &err), 0);
+    ck_assert_int_eq(stat(path, &info), 0);
+    ck_assert_uint_eq(info.st_mode & 0777, 0700);
+    snprintf(path, sizeof path, "%s/deep", st.directory);
+    ck_assert_int_eq(stat(path, &info), 0);
+    ck_assert_uint_eq(info.st_mode & 0777, 0700);
+    session_unlisten(listener, NULL);
+    ck_assert_int_eq(rmdir(path), 0); /* down is gone already */
+    end_without_daemon();
+}
+END_TEST
+
+START_TEST(a_directory_that_cannot_be_ones_own_is_refused)
+{
+    char path[300];
+
+    stage_begin(&st);
+    chmod(st.directory, 0770);
+    expect_refusal(st.directory, -EACCES, "others may write to");
+    chmod(st.directory, 0700);
+    expect_refusal("/etc/passwd", -ENOTDIR, "/etc/passwd is not a directory");
+    expect_refusal("/etc/passwd/below", -ENOTDIR, "/etc/passwd");
+    int n = snprintf(path, sizeof path, "%s/", st.directory);
+    memset(path + n, 'x', 80 - (size_t)n);
+    path[80] = '\0';
+    expect_refusal(path, -ENAMETOOLONG, "is 80 characters long, 1 too many for the sockets in it");
+    rmdir(path);
+    if (geteuid() == 0) {
+        ck_assert_int_eq(chown(st.directory, 65534, 65534), 0);
+        expect_refusal(st.directory, -EACCES, "belongs to another user");
+        ck_assert_int_eq(chown(st.directory, 0, 0), 0);
+    }
+    end_without_daemon();
+}
+END_TEST
+
+/* nanomsg takes the longest address that passes; 107 is what it asserts. */
+START_TEST(a_session_opens_in_the_longest_directory)
+{
+    struct side daemon = {0}, worker = {0};
+    char base[80];
+
+    stage_begin(&st);
+    memcpy(base, st.directory, sizeof base);
+    size_t n = strlen(base);
+    memset(st.directory + n, 'x', 79 - n);
+    st.directory[n] = '/';
+    st.directory[79] = '\0';
+    stage_open(&st, &daemon, &worker);
+    session_close(worker.s);
+    stage_run_until(&st, &daemon.n_closed, 1);
+    stage_end(&st);
+    rmdir(base);
+}
+END_TEST
+
+static unsigned n_unlistened;
+
+static void on_unlistened(void *data)
+{
+    ck_assert_ptr_eq(data, &n_unlistened);
+    n_unlistened++;
+}
+
+START_TEST(sessions_outlive_the_listener)
+{
+    struct side daemon = {0}, worker = {0}, late = {0};
+    struct error err = {0};
+    struct stat info;
+
+    stage_begin(&st);
+    ck_assert_int_eq(session_listen(&st.listener, &st.loop, st.directory, &side_events, &daemon, &err), 0);
+    stage_connect(&st, &worker);
+    stage_run_until(&st, &daemon.n_opened, 1);
+    stage_run_until(&st, &worker.n_opened, 1);
+    session_unlisten(st.listener, NULL);
+    st.listener = NULL;
+    ck_assert_int_eq(stat(st.directory, &info), -1);
+    ck_assert_int_eq(session_connect(&late.s, &st.loop, st.directory, &worker_hello, &side_events, &late, &err),
+                     -ENOENT);
+    ck_assert_ptr_nonnull(strstr(err.text, "no daemon at /tmp/eps-test-"));
+    side_send_pulls(daemon.s, 0, 10);
+    stage_run_until(&st, &worker.n_received, 10);
+    session_close(worker.s);
+    stage_run_until(&st, &daemon.n_closed, 1);
+    stage_run_until(&st, &worker.n_closed, 1);
+    ck_assert_int_eq(session_listen(&st.listener, &st.loop, st.directory, &side_events, &n_unlistened, &err), 0);
+    session_unlisten(st.listener, on_unlistened);
+    st.listener = NULL;
+    ck_assert_uint_eq(n_unlistened, 0);
+    stage_run_until(&st, &n_unlistened, 1);
+    stage_end(&st);
+}
+END_TEST
+
+/* Without descriptors nanomsg would spin, so the daemon turns peers away while it still has some. */
+START_TEST(without_descriptors_a_peer_is_turned_away_with_the_reason)
+{
+    struct side daemon = {0}, worker = {0};
+    struct rlimit limit;
+
+    stage_begin(&st);
+    stage_listen(&st, &daemon);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    struct rlimit few = {.rlim_cur = 30, .rlim_max = limit.rlim_max};
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    stage_connect(&st, &worker);
+    stage_run_until(&st, &worker.n_closed, 1);
+    ck_assert_str_eq(worker.reason, "refused: the daemon has no descriptors left for another session");
+    ck_assert_uint_eq(daemon.n_turned_away, 1);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    stage_end(&st);
+}
+END_TEST
+
+/* None at all, not even to accept: who waits must not make the loop spin, and is let in later. */
+START_TEST(without_any_descriptor_the_door_waits)
+{
+    struct side daemon = {0};
+    struct rlimit limit;
+    struct raw raw;
+    unsigned n_turns = 0;
+
+    stage_begin(&st);
+    stage_listen(&st, &daemon);
+    raw_connect(&raw, &st);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    struct rlimit none = {.rlim_cur = 3, .rlim_max = limit.rlim_max};
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    uint64_t begin = uv_hrtime();
+    while (uv_hrtime() - begin < 100000000) {
+        uv_run(&st.loop, UV_RUN_ONCE);
+        n_turns++;
+    }
+    ck_assert_uint_le(n_turns, 5);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    raw_say(&raw, &worker_hello);
+    struct message m;
+    raw_expect(&raw, &st, MESSAGE_WELCOME, &m);
+    raw_close(&raw);
+    stage_run_until(&st, &daemon.n_turned_away, 1);
+    stage_end(&st);
+}
+END_TEST
+
+/* Only root can play two users. */
+START_TEST(another_user_is_refused)
+{
+    struct side daemon = {0};
+    struct message m;
+    struct raw raw;
+
+    if (geteuid() != 0)
+        return;
+    stage_begin(&st);
+    umask(0);
+    stage_listen(&st, &daemon);
+    chmod(st.directory, 0711); /* someone opened it by hand */
+    ck_assert_int_eq(seteuid(65534), 0);
+    raw_connect(&raw, &st);
+    ck_assert_int_eq(seteuid(0), 0);
+    raw_expect(&raw, &st, MESSAGE_REFUSED, &m);
+    ck_assert_str_eq(m.refused.error.text, "the daemon belongs to another user");
+    raw_close(&raw);
+    ck_assert_int_eq(seteuid(65534), 0); /* and a peer does not talk to another user's daemon */
+    struct session *s;
+    struct error err = {0};
+    ck_assert_int_eq(session_connect(&s, &st.loop, st.directory, &worker_hello, &side_events, NULL, &err), -EACCES);
+    ck_assert_ptr_nonnull(strstr(err.text, "belongs to another user"));
+    ck_assert_int_eq(seteuid(0), 0);
+    stage_run_until(&st, &daemon.n_turned_away, 2);
+    stage_end(&st);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("listen");
+    TCase *cases = tcase_create("directory and door");
+    SRunner *runner = srunner_create(suite);
+
+    tcase_add_test(cases, a_second_daemon_is_told_of_the_first);
+    tcase_add_test(cases, so_is_one_in_another_process_until_the_first_is_killed);
+    tcase_add_test(cases, what_a_killed_daemon_left_is_removed_and_nothing_else);
+    tcase_add_test(cases, its_files_are_private_and_its_parents_too);
+    tcase_add_test(cases, a_directory_that_cannot_be_ones_own_is_refused);
+    tcase_add_test(cases, a_session_opens_in_the_longest_directory);
+    tcase_add_test(cases, sessions_outlive_the_listener);
+    tcase_add_test(cases, without_descriptors_a_peer_is_turned_away_with_the_reason);
+    tcase_add_test(cases, without_any_descriptor_the_door_waits);
+    tcase_add_test(cases, another_user_is_refused);
+    suite_add_tcase(suite, cases);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
