@@ -1,55 +1,17 @@
-#include "eps/store.h"
+#include "tests/store_fixture.h"
 
 #include "proto/random.h"
 
 #include <check.h>
-#include <errno.h>
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #ifdef _OPENMP
 #include <omp.h>
 #endif
 
 static const struct eps_hyper hyper = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-8, .weight_decay = 0.5};
-
-/* cut: wte in two units. big: a block of two slices. */
-static const struct model_config
-    small = {.n_layers = 2, .n_heads = 2, .width = 8, .inner_width = 32, .n_positions = 5, .vocabulary = 17},
-    cut = {.n_layers = 1, .n_heads = 2, .width = 64, .inner_width = 64, .n_positions = 8, .vocabulary = 33000},
-    big = {.n_layers = 1, .n_heads = 8, .width = 512, .inner_width = 3200, .n_positions = 8, .vocabulary = 10};
-
-/* A store and all that it borrows. */
-struct fixture {
-    struct model model;
-    struct ledger ledger;
-    struct eps_store store;
-};
-
-static void open_fixture(struct fixture *f, struct model_config config, bool tied, uint32_t n_accumulators)
-{
-    const struct eps_store_options options = {.train = true, .n_accumulators = n_accumulators};
-    struct error err = {0};
-
-    *f = (struct fixture){0};
-    config.tied = tied;
-    config.scale_attention = true;
-    config.norm_epsilon = 1e-5f;
-    config.initializer_range = 0.02f;
-    ck_assert_msg(model_init(&f->model, &config, &err) == 0, "%s", err.text);
-    ck_assert_msg(eps_store_init(&f->store, &f->model, &options, &f->ledger, &err) == 0, "%s", err.text);
-}
-
-static void close_fixture(struct fixture *f)
-{
-    eps_store_free(&f->store);
-    ck_assert_uint_eq(f->ledger.total.current, 0);
-    model_free(&f->model);
-}
 
 static float *floats(uint64_t n)
 {
@@ -75,19 +37,12 @@ static void fold_unit(struct eps_store *store, uint32_t unit, const float *g, bo
         ck_assert(eps_store_fold(store, unit, slice, g + (uint64_t)slice * MODEL_SLICE, first, how, &hyper));
 }
 
-static void same(const float *a, const float *b, uint64_t n, const char *what)
-{
-    for (uint64_t i = 0; i < n; i++)
-        if (memcmp(&a[i], &b[i], sizeof *a) != 0)
-            ck_abort_msg("%s, element %ju: %a and %a", what, (uintmax_t)i, a[i], b[i]);
-}
-
 /* The unit's weights and moments after steps as the optimizer makes them, piece by piece. */
 struct expected {
     float *w, *m, *v;
 };
 
-static struct expected expect(const struct fixture *f, uint32_t unit)
+static struct expected expect(const struct store_fixture *f, uint32_t unit)
 {
     const uint64_t n = f->model.units[unit].n;
     struct expected e = {floats(n), floats(n), floats(n)};
@@ -96,7 +51,7 @@ static struct expected expect(const struct fixture *f, uint32_t unit)
     return e;
 }
 
-static void expect_step(struct expected *e, const struct fixture *f, uint32_t unit, const float *g, uint64_t t)
+static void expect_step(struct expected *e, const struct store_fixture *f, uint32_t unit, const float *g, uint64_t t)
 {
     const struct model_unit *u = &f->model.units[unit];
 
@@ -108,21 +63,21 @@ static void expect_step(struct expected *e, const struct fixture *f, uint32_t un
     }
 }
 
-static void check_and_free(struct expected *e, const struct fixture *f, uint32_t unit)
+static void check_and_free(struct expected *e, const struct store_fixture *f, uint32_t unit)
 {
     const struct model_unit *u = &f->model.units[unit];
 
-    same(eps_store_weights(&f->store, unit), e->w, u->n, "w");
-    same(f->store.m + u->offset, e->m, u->n, "m");
-    same(f->store.v + u->offset, e->v, u->n, "v");
+    store_fixture_same(eps_store_weights(&f->store, unit), e->w, u->n, "w");
+    store_fixture_same(f->store.m + u->offset, e->m, u->n, "m");
+    store_fixture_same(f->store.v + u->offset, e->v, u->n, "v");
     free(e->w), free(e->m), free(e->v);
 }
 
 START_TEST(a_fresh_store_is_zero_and_in_the_ledger)
 {
-    struct fixture f;
+    struct store_fixture f;
 
-    open_fixture(&f, small, true, 3);
+    store_fixture_open(&f, store_fixture_small, true, 3);
     const uint64_t bytes = f.model.segment_n * sizeof(float);
     const float *w = f.store.weights.base;
     for (uint64_t i = 0; i < f.model.segment_n; i++)
@@ -133,33 +88,33 @@ START_TEST(a_fresh_store_is_zero_and_in_the_ledger)
     ck_assert_uint_eq(f.ledger.rows[LEDGER_TIED].current, (17 * 8 + 8) * 4); /* wte, up to a multiple of 16 */
     /* A block by hand: norms 4 * 8, products 8 * 24 + 8 * 8 + 2 * 8 * 32, biases 24 + 8 + 32 + 8: 872, up to 880 */
     ck_assert_uint_eq(f.ledger.rows[LEDGER_ACCUMULATORS].current, 3 * 880 * 4);
-    close_fixture(&f);
+    store_fixture_close(&f);
 }
 END_TEST
 
 START_TEST(without_training_there_are_weights_alone)
 {
     const struct eps_store_options options = {.train = false};
-    struct fixture f;
+    struct store_fixture f;
     struct error err = {0};
 
-    open_fixture(&f, small, true, 0);
+    store_fixture_open(&f, store_fixture_small, true, 0);
     eps_store_free(&f.store);
     ck_assert_int_eq(eps_store_init(&f.store, &f.model, &options, &f.ledger, &err), 0);
     ck_assert_ptr_null(f.store.m);
     ck_assert_ptr_null(f.store.v);
     ck_assert_uint_eq(f.ledger.total.current, f.model.segment_n * sizeof(float));
     eps_store_draw(&f.store, 1);
-    close_fixture(&f);
+    store_fixture_close(&f);
 }
 END_TEST
 
 START_TEST(a_drawn_weight_depends_on_seed_tensor_and_index_alone)
 {
     const struct random_key key = random_site_key(42, 0, 0, RANDOM_WEIGHTS);
-    struct fixture f;
+    struct store_fixture f;
 
-    open_fixture(&f, cut, false, 0);
+    store_fixture_open(&f, store_fixture_cut, false, 0);
 #ifdef _OPENMP
     omp_set_num_threads(3);
 #endif
@@ -179,18 +134,18 @@ START_TEST(a_drawn_weight_depends_on_seed_tensor_and_index_alone)
                     ck_abort_msg("%s, unit %u, element %ju: %a, not %a", tensor->name, u, (uintmax_t)k, w[k], want);
             }
         }
-    close_fixture(&f);
+    store_fixture_close(&f);
 }
 END_TEST
 
 /* The sample deviation of 33000 * 64 elements is within 0.2 % of the tensor's at 4 sigma. */
 START_TEST(drawn_weights_have_the_deviation_of_their_tensor)
 {
-    struct fixture f;
+    struct store_fixture f;
     double sum = 0, squares = 0;
     uint64_t n = 0;
 
-    open_fixture(&f, cut, true, 0);
+    store_fixture_open(&f, store_fixture_cut, true, 0);
     eps_store_draw(&f.store, 7);
     for (uint32_t u = 0; f.model.units[u].n_visits == 2; u++)
         for (uint64_t i = 0; i < f.model.units[u].n; i++, n++) {
@@ -201,16 +156,16 @@ START_TEST(drawn_weights_have_the_deviation_of_their_tensor)
     ck_assert_uint_eq(n, 33000 * 64);
     ck_assert_double_eq_tol(sum / (double)n, 0, 0.02 * 3 / sqrt((double)n));
     ck_assert_double_eq_tol(sqrt(squares / (double)n), 0.02, 0.02 * 2e-3);
-    close_fixture(&f);
+    store_fixture_close(&f);
 }
 END_TEST
 
-/* The block of `big` is two slices, the cut between them inside a tensor. */
+/* The block of `store_fixture_big` is two slices, the cut between them inside a tensor. */
 START_TEST(a_direct_fold_is_adamw_tensor_by_tensor)
 {
-    struct fixture f;
+    struct store_fixture f;
 
-    open_fixture(&f, big, false, 0);
+    store_fixture_open(&f, store_fixture_big, false, 0);
     eps_store_draw(&f.store, 1);
     for (uint32_t unit = 0; unit < f.model.n_units; unit++) {
         struct expected e = expect(&f, unit);
@@ -225,7 +180,7 @@ START_TEST(a_direct_fold_is_adamw_tensor_by_tensor)
         check_and_free(&e, &f, unit);
     }
     ck_assert_uint_eq(f.model.largest_unit > MODEL_SLICE, 1);
-    close_fixture(&f);
+    store_fixture_close(&f);
 }
 END_TEST
 
@@ -234,9 +189,9 @@ START_TEST(with_one_part_every_way_gives_the_same_bits)
 {
     const enum eps_store_fold how = (enum eps_store_fold)_i;
     const uint32_t unit = 2; /* a block */
-    struct fixture f;
+    struct store_fixture f;
 
-    open_fixture(&f, small, true, 1);
+    store_fixture_open(&f, store_fixture_small, true, 1);
     eps_store_draw(&f.store, 1);
     struct expected e = expect(&f, unit);
     for (uint64_t t = 1; t <= 3; t++) {
@@ -247,16 +202,16 @@ START_TEST(with_one_part_every_way_gives_the_same_bits)
         free(g);
     }
     check_and_free(&e, &f, unit);
-    close_fixture(&f);
+    store_fixture_close(&f);
 }
 END_TEST
 
 START_TEST(adama_folds_each_part_into_the_moments)
 {
     const uint32_t unit = 2;
-    struct fixture f;
+    struct store_fixture f;
 
-    open_fixture(&f, small, true, 0);
+    store_fixture_open(&f, store_fixture_small, true, 0);
     eps_store_draw(&f.store, 1);
     const struct model_unit *u = &f.model.units[unit];
     struct expected e = expect(&f, unit);
@@ -266,7 +221,7 @@ START_TEST(adama_folds_each_part_into_the_moments)
         eps_optimizer_fold(e.m, e.v, g, u->n, &hyper, part == 0);
         free(g);
     }
-    same(eps_store_weights(&f.store, unit), e.w, u->n, "w before the update");
+    store_fixture_same(eps_store_weights(&f.store, unit), e.w, u->n, "w before the update");
     eps_store_update(&f.store, unit, EPS_FOLD_MOMENTS, &hyper);
     for (uint32_t i = 0; i < u->n_pieces; i++) {
         const struct model_piece *p = &f.model.pieces[u->first_piece + i];
@@ -274,16 +229,16 @@ START_TEST(adama_folds_each_part_into_the_moments)
                              f.model.tensors[p->tensor].n_dims == 2);
     }
     check_and_free(&e, &f, unit);
-    close_fixture(&f);
+    store_fixture_close(&f);
 }
 END_TEST
 
 /* Two visits of wte, cut into units: each unit's sum is its own. */
 START_TEST(tied_units_are_summed_over_their_visits)
 {
-    struct fixture f;
+    struct store_fixture f;
 
-    open_fixture(&f, cut, true, 0);
+    store_fixture_open(&f, store_fixture_cut, true, 0);
     eps_store_draw(&f.store, 1);
     ck_assert_uint_gt(f.model.units[1].n_visits, 1); /* more than one tied unit */
     for (uint64_t t = 1; t <= 2; t++) {
@@ -310,15 +265,15 @@ START_TEST(tied_units_are_summed_over_their_visits)
             free(g[unit][0]), free(g[unit][1]), free(sum[unit]);
         }
     }
-    close_fixture(&f);
+    store_fixture_close(&f);
 }
 END_TEST
 
 START_TEST(accumulators_go_round)
 {
-    struct fixture f;
+    struct store_fixture f;
 
-    open_fixture(&f, small, false, 2);
+    store_fixture_open(&f, store_fixture_small, false, 2);
     for (uint32_t unit = 0; unit < f.model.n_units; unit++) {
         float *g = gradient(f.model.units[unit].n, unit);
         fold_unit(&f.store, unit, g, true, EPS_FOLD_SUM);
@@ -330,16 +285,16 @@ START_TEST(accumulators_go_round)
         }
         free(g);
     }
-    close_fixture(&f);
+    store_fixture_close(&f);
 }
 END_TEST
 
 START_TEST(a_slice_that_is_not_finite_changes_nothing)
 {
     const enum eps_store_fold how = (enum eps_store_fold)_i;
-    struct fixture f;
+    struct store_fixture f;
 
-    open_fixture(&f, big, false, 1);
+    store_fixture_open(&f, store_fixture_big, false, 1);
     eps_store_draw(&f.store, 1);
     const uint32_t unit = 2;
     const struct model_unit *u = &f.model.units[unit];
@@ -352,254 +307,7 @@ START_TEST(a_slice_that_is_not_finite_changes_nothing)
     check_and_free(&e, &f, unit);
     ck_assert(eps_store_fold(&f.store, unit, 0, g, true, how, &hyper)); /* the other slice is good */
     free(g);
-    close_fixture(&f);
-}
-END_TEST
-
-/* ---- files ---- */
-
-/* A safetensors file in the making. */
-struct file {
-    char header[65536];
-    size_t header_n;
-    uint8_t *data;
-    uint64_t data_n;
-};
-
-/* Exact in all three types, so that one expectation serves all. */
-static float exact(uint64_t i)
-{
-    return (float)((int)(i * 7 % 127) - 63) * 0x1p-5f;
-}
-
-static void put_value(struct file *file, float value, const char *type)
-{
-    uint32_t bits;
-
-    memcpy(&bits, &value, sizeof bits);
-    if (strcmp(type, "BF16") == 0) {
-        bits >>= 16;
-    } else if (strcmp(type, "F16") == 0) { /* a normal number or zero: rebias the exponent from 127 to 15 */
-        uint32_t exponent = bits >> 23 & 0xff;
-        bits = (bits >> 16 & 0x8000) | (exponent ? (exponent - 112) << 10 : 0) | (bits >> 13 & 0x3ff);
-    }
-    size_t size = strcmp(type, "F32") == 0 ? 4 : 2;
-    memcpy(file->data + file->data_n, &bits, size); /* little-endian */
-    file->data_n += size;
-}
-
-/* shape of a tensor of the model; odd is put at element 3 instead of the usual, if not zero. */
-static void add_tensor(struct file *file, const char *name, const char *type, const struct model_tensor *tensor,
-                       float odd)
-{
-    const uint64_t begin = file->data_n;
-    char shape[64];
-
-    snprintf(shape, sizeof shape, tensor->n_dims == 2 ? "%ju,%ju" : "%ju", (uintmax_t)tensor->shape[0],
-             (uintmax_t)tensor->shape[1]);
-    file->data = realloc(file->data, begin + tensor->n * 4);
-    ck_assert_ptr_nonnull(file->data);
-    for (uint64_t i = 0; i < tensor->n; i++)
-        put_value(file, i == 3 && odd != 0 ? odd : exact(i), type);
-    file->header_n +=
-        (size_t)snprintf(file->header + file->header_n, sizeof file->header - file->header_n,
-                         "%c\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%ju,%ju]}",
-                         file->header_n ? ',' : '{', name, type, shape, (uintmax_t)begin, (uintmax_t)file->data_n);
-    ck_assert_uint_lt(file->header_n, sizeof file->header - 1);
-}
-
-/* The descriptor; file is done with. */
-static int finish(struct file *file)
-{
-    int fd = memfd_create("weights", MFD_CLOEXEC);
-
-    file->header[file->header_n++] = '}';
-    while (file->header_n % 8)
-        file->header[file->header_n++] = ' ';
-    const uint64_t n = file->header_n;
-    ck_assert_int_eq(write(fd, &n, 8), 8);
-    ck_assert_int_eq(write(fd, file->header, n), (ssize_t)n);
-    ck_assert_int_eq(write(fd, file->data, file->data_n), (ssize_t)file->data_n);
-    free(file->data);
-    *file = (struct file){0};
-    return fd;
-}
-
-/* Every tensor but one; type F32, full names. */
-static void add_all_but(struct file *file, const struct model *model, const char *left_out)
-{
-    for (uint32_t i = 0; i < model->n_tensors; i++)
-        if (!left_out || strcmp(model->tensors[i].name, left_out) != 0)
-            add_tensor(file, model->tensors[i].name, "F32", &model->tensors[i], 0);
-}
-
-static void check_exact(const struct fixture *f)
-{
-    for (uint32_t u = 0; u < f->model.n_units; u++)
-        for (uint32_t i = 0; i < f->model.units[u].n_pieces; i++) {
-            const struct model_piece *p = &f->model.pieces[f->model.units[u].first_piece + i];
-            const struct model_tensor *tensor = &f->model.tensors[p->tensor];
-            const float *w = eps_store_weights(&f->store, u) + p->offset;
-            for (uint64_t k = 0; k < p->n; k++)
-                if (w[k] != exact(p->first_row * tensor->shape[1] + k))
-                    ck_abort_msg("%s, unit %u, element %ju: %a", tensor->name, u, (uintmax_t)k, w[k]);
-        }
-}
-
-START_TEST(what_was_written_is_loaded_bit_for_bit)
-{
-    struct fixture a, b;
-    struct error err = {0};
-    int fd = memfd_create("weights", MFD_CLOEXEC);
-
-    open_fixture(&a, cut, _i, 0);
-    open_fixture(&b, cut, _i, 0);
-    eps_store_draw(&a.store, 9);
-    ck_assert_msg(eps_store_write(&a.store, fd, &err) == 0, "%s", err.text);
-    ck_assert_int_eq(lseek(fd, 0, SEEK_SET), 0);
-    ck_assert_msg(eps_store_load(&b.store, &fd, 1, &err) == 0, "%s", err.text);
-    same(a.store.weights.base, b.store.weights.base, a.model.segment_n, "w");
-    close(fd);
-    close_fixture(&a), close_fixture(&b);
-}
-END_TEST
-
-START_TEST(a_full_disk_is_said)
-{
-    struct fixture f;
-    struct error err = {0};
-    FILE *full = fopen("/dev/full", "w");
-
-    ck_assert_ptr_nonnull(full);
-    open_fixture(&f, small, true, 0);
-    ck_assert_int_eq(eps_store_write(&f.store, fileno(full), &err), -ENOSPC);
-    ck_assert_str_ne(err.text, "");
-    fclose(full);
-    close_fixture(&f);
-}
-END_TEST
-
-/* The three types, short names in the second of two files, and what may be passed over. */
-START_TEST(weights_of_every_type_are_loaded_from_several_files)
-{
-    static const char *const types[] = {"F32", "F16", "BF16"};
-    const bool tied = _i % 2;
-    struct model_tensor mask = {.n_dims = 2, .shape = {5, 5}, .n = 25};
-    struct file file = {0};
-    struct fixture f;
-    struct error err = {0};
-    int fds[2];
-
-    open_fixture(&f, small, tied, 0);
-    for (uint32_t i = 0; i < f.model.n_tensors; i++) {
-        const char *name = f.model.tensors[i].name;
-        if (i == f.model.n_tensors / 2)
-            fds[0] = finish(&file);
-        if (i >= f.model.n_tensors / 2 && strncmp(name, "transformer.", 12) == 0)
-            name += 12;
-        add_tensor(&file, name, types[(unsigned)_i / 2], &f.model.tensors[i], 0);
-    }
-    add_tensor(&file, "h.1.attn.bias", "F32", &mask, NAN);
-    add_tensor(&file, "transformer.h.0.attn.masked_bias", "F16", &mask, 0);
-    if (tied)
-        add_tensor(&file, "lm_head.weight", "F32", model_find(&f.model, "wte.weight"), 0);
-    fds[1] = finish(&file);
-    ck_assert_msg(eps_store_load(&f.store, fds, 2, &err) == 0, "%s", err.text);
-    check_exact(&f);
-    close(fds[0]), close(fds[1]);
-    close_fixture(&f);
-}
-END_TEST
-
-START_TEST(a_tensor_cut_over_units_is_loaded_in_order_of_rows)
-{
-    struct file file = {0};
-    struct fixture f;
-    struct error err = {0};
-
-    open_fixture(&f, cut, true, 0);
-    add_all_but(&file, &f.model, NULL);
-    add_tensor(&file, "lm_head.weight", "F32", model_find(&f.model, "wte.weight"), 0);
-    int fd = finish(&file);
-    ck_assert_msg(eps_store_load(&f.store, &fd, 1, &err) == 0, "%s", err.text);
-    check_exact(&f);
-    close(fd);
-    close_fixture(&f);
-}
-END_TEST
-
-/* A file as it should be but for one tensor, which says what is wrong. */
-static const struct {
-    const char *left_out, *added, *type;
-    uint64_t rows; /* 0: as it should be */
-    float odd;
-    const char *sentence;
-} bad_files[] = {
-    {"transformer.ln_f.bias", NULL, NULL, 0, 0, "transformer.ln_f.bias is missing"},
-    {"transformer.wpe.weight", "transformer.wpe.weight", "F32", 4, 0,
-     "transformer.wpe.weight is 4 x 8, the model's is 5 x 8"},
-    {NULL, "transformer.h.2.ln_1.bias", "F32", 8, 0, "transformer.h.2.ln_1.bias is no tensor of this model"},
-    {NULL, "attn.bias", "F32", 8, 0, "attn.bias is no tensor of this model"},
-    {NULL, "h.0.ln_1.weight", "F32", 0, 0, "transformer.h.0.ln_1.weight comes twice"},
-    {"transformer.h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "F32", 0, NAN,
-     "h.1.mlp.c_fc.bias has a value that is not finite"},
-    {"transformer.h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "BF16", 0, INFINITY,
-     "h.1.mlp.c_fc.bias has a value that is not finite"},
-    {"transformer.h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "I16", 0, 0,
-     "h.1.mlp.c_fc.bias is of a type that is not read here"},
-    {NULL, "lm_head.weight", "F32", 0, 0.5f, "lm_head.weight differs from wte.weight"},
-    {NULL, "lm_head.weight", "F32", 16, 0, "lm_head.weight is 16 x 8, the model's is 17 x 8"},
-};
-
-START_TEST(what_is_wrong_with_a_file_is_said_by_name)
-{
-    const char *added = bad_files[_i].added;
-    struct file file = {0};
-    struct fixture f;
-    struct error err = {0};
-
-    open_fixture(&f, small, true, 0);
-    add_all_but(&file, &f.model, bad_files[_i].left_out);
-    if (added) {
-        struct model_tensor tensor = {.n_dims = 2, .shape = {1, 8}};
-        const char *like = strcmp(added, "lm_head.weight") == 0 ? "wte.weight" : added;
-        if (model_find(&f.model, like))
-            tensor = *model_find(&f.model, like);
-        if (bad_files[_i].rows)
-            tensor.shape[0] = bad_files[_i].rows;
-        tensor.n = tensor.shape[0] * tensor.shape[1];
-        add_tensor(&file, added, bad_files[_i].type, &tensor, bad_files[_i].odd);
-    }
-    int fd = finish(&file);
-    ck_assert_int_eq(eps_store_load(&f.store, &fd, 1, &err), -EINVAL);
-    if (strncmp(err.text, bad_files[_i].sentence, strlen(bad_files[_i].sentence)) != 0)
-        ck_abort_msg("'%s', not '%s...'", err.text, bad_files[_i].sentence);
-    close(fd);
-    close_fixture(&f);
-}
-END_TEST
-
-START_TEST(a_tensor_in_two_files_is_refused)
-{
-    struct file file = {0};
-    struct fixture f;
-    struct error err = {0};
-    int fds[2];
-
-    open_fixture(&f, small, false, 0);
-    add_all_but(&file, &f.model, NULL);
-    fds[0] = finish(&file);
-    add_tensor(&file, "lm_head.weight", "F32", model_find(&f.model, "lm_head.weight"), 0);
-    fds[1] = finish(&file);
-    ck_assert_int_eq(eps_store_load(&f.store, fds, 2, &err), -EINVAL);
-    ck_assert_ptr_nonnull(strstr(err.text, "lm_head.weight comes twice"));
-    ck_assert_int_eq(eps_store_load(&f.store, fds + 1, 1, &err), -EINVAL);
-    ck_assert_ptr_nonnull(strstr(err.text, "transformer.wte.weight is missing"));
-    ck_assert_int_eq(eps_store_load(&f.store, NULL, 0, &err), -EINVAL);
-    ck_assert_msg(eps_store_load(&f.store, fds, 1, &err) == 0, "%s", err.text); /* after all that, still */
-    check_exact(&f);
-    close(fds[0]), close(fds[1]);
-    close_fixture(&f);
+    store_fixture_close(&f);
 }
 END_TEST
 
@@ -620,12 +328,6 @@ int main(void)
     tcase_add_test(tcase, tied_units_are_summed_over_their_visits);
     tcase_add_test(tcase, accumulators_go_round);
     tcase_add_loop_test(tcase, a_slice_that_is_not_finite_changes_nothing, EPS_FOLD_DIRECT, EPS_FOLD_SUM + 1);
-    tcase_add_loop_test(tcase, what_was_written_is_loaded_bit_for_bit, 0, 2);
-    tcase_add_test(tcase, a_full_disk_is_said);
-    tcase_add_loop_test(tcase, weights_of_every_type_are_loaded_from_several_files, 0, 6);
-    tcase_add_test(tcase, a_tensor_cut_over_units_is_loaded_in_order_of_rows);
-    tcase_add_loop_test(tcase, what_is_wrong_with_a_file_is_said_by_name, 0, sizeof bad_files / sizeof *bad_files);
-    tcase_add_test(tcase, a_tensor_in_two_files_is_refused);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

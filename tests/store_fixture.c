@@ -1,0 +1,51 @@
+#include "tests/store_fixture.h"
+
+#include <check.h>
+#include <string.h>
+
+const struct model_config store_fixture_small = {.n_layers = 2,
+                                                 .n_heads = 2,
+                                                 .width = 8,
+                                                 .inner_width = 32,
+                                                 .n_positions = 5,
+                                                 .vocabulary = 17},
+                          store_fixture_cut = {.n_layers = 1,
+                                               .n_heads = 2,
+                                               .width = 64,
+                                               .inner_width = 64,
+                                               .n_positions = 8,
+                                               .vocabulary = 33000},
+                          store_fixture_big = {.n_layers = 1,
+                                               .n_heads = 8,
+                                               .width = 512,
+                                               .inner_width = 3200,
+                                               .n_positions = 8,
+                                               .vocabulary = 10};
+
+void store_fixture_open(struct store_fixture *f, struct model_config config, bool tied, uint32_t n_accumulators)
+{
+    const struct eps_store_options options = {.train = true, .n_accumulators = n_accumulators};
+    struct error err = {0};
+
+    *f = (struct store_fixture){0};
+    config.tied = tied;
+    config.scale_attention = true;
+    config.norm_epsilon = 1e-5f;
+    config.initializer_range = 0.02f;
+    ck_assert_msg(model_init(&f->model, &config, &err) == 0, "%s", err.text);
+    ck_assert_msg(eps_store_init(&f->store, &f->model, &options, &f->ledger, &err) == 0, "%s", err.text);
+}
+
+void store_fixture_close(struct store_fixture *f)
+{
+    eps_store_free(&f->store);
+    ck_assert_uint_eq(f->ledger.total.current, 0);
+    model_free(&f->model);
+}
+
+void store_fixture_same(const float *a, const float *b, uint64_t n, const char *what)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (memcmp(&a[i], &b[i], sizeof *a) != 0)
+            ck_abort_msg("%s, element %ju: %a and %a", what, (uintmax_t)i, a[i], b[i]);
+}

@@ -1,0 +1,25 @@
+/* tests/store_fixture.h - a small model and its store, for the tests of eps/store.c and eps/store_file.c. */
+#ifndef TESTS_STORE_FIXTURE_H
+#define TESTS_STORE_FIXTURE_H
+
+#include "eps/store.h"
+
+/* small: everything in a few KiB. cut: wte in two units. big: a block of two slices. */
+extern const struct model_config store_fixture_small, store_fixture_cut, store_fixture_big;
+
+/* A store and all that it borrows. */
+struct store_fixture {
+    struct model model;
+    struct ledger ledger;
+    struct eps_store store;
+};
+
+/* A fresh store for training; tied overrides the configuration's. */
+void store_fixture_open(struct store_fixture *f, struct model_config config, bool tied, uint32_t n_accumulators);
+/* Checks that the ledger is empty afterwards. */
+void store_fixture_close(struct store_fixture *f);
+
+/* Fails the test at the first element whose bits differ. */
+void store_fixture_same(const float *a, const float *b, uint64_t n, const char *what);
+
+#endif
