@@ -108,20 +108,17 @@ static double mib(uint64_t bytes)
 /* "stash 120.0 MiB, weights 54.0 MiB, workspace 31.5 MiB": the largest terms. */
 static void name_terms(char *text, size_t n, const struct plan *plan)
 {
-    uint64_t below = UINT64_MAX;
+    bool named[LEDGER_CATEGORIES] = {false};
     size_t used = 0;
 
-    text[0] = 0;
     for (int i = 0; i < NAMED_TERMS; i++) {
         int largest = -1;
         for (int c = 0; c < LEDGER_CATEGORIES; c++)
-            if (plan->bytes[c] < below && (largest < 0 || plan->bytes[c] > plan->bytes[largest]))
+            if (!named[c] && (largest < 0 || plan->bytes[c] > plan->bytes[largest]))
                 largest = c;
-        if (largest < 0)
-            return;
-        below = plan->bytes[largest];
+        named[largest] = true;
         int wanted = snprintf(text + used, n - used, "%s%s %.1f MiB", i ? ", " : "",
-                              ledger_name((enum ledger_category)largest), mib(below));
+                              ledger_name((enum ledger_category)largest), mib(plan->bytes[largest]));
         if (wanted < 0 || (size_t)wanted >= n - used)
             return;
         used += (size_t)wanted;

@@ -1,0 +1,326 @@
+#include "device/plan.h"
+
+#include <check.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A device of which only the sizes are asked. Odd ones, so that rounding shows. */
+static size_t library(void)
+{
+    return 1000;
+}
+
+static size_t scratch(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width, unsigned n_threads)
+{
+    return n_rows * n_tokens * n_heads + width + n_threads;
+}
+
+static const struct device_ops sizes_only = {.name = "sizes", .library_bytes = library, .scratch_bytes = scratch};
+
+static struct model_config config_of(uint32_t n_layers, uint32_t width, uint32_t vocabulary, bool tied)
+{
+    return (struct model_config){.n_layers = n_layers,
+                                 .n_heads = 2,
+                                 .width = width,
+                                 .inner_width = 4 * width,
+                                 .n_positions = 64,
+                                 .vocabulary = vocabulary,
+                                 .tied = tied,
+                                 .norm_epsilon = 1e-5f,
+                                 .initializer_range = 0.02f};
+}
+
+static struct plan_options options_of(uint32_t parts, uint32_t part_rows, uint32_t seq)
+{
+    return (struct plan_options){.ops = &sizes_only,
+                                 .budget = UINT64_MAX,
+                                 .share_rows = parts * part_rows,
+                                 .part_rows = part_rows,
+                                 .seq = seq,
+                                 .n_weight_buffers = 2,
+                                 .n_threads = 2,
+                                 .train = true};
+}
+
+static void open_model(struct model *model, uint32_t n_layers, uint32_t width, uint32_t vocabulary, bool tied)
+{
+    const struct model_config config = config_of(n_layers, width, vocabulary, tied);
+
+    ck_assert_int_eq(model_init(model, &config, NULL), 0);
+}
+
+static uint64_t sum_of(const struct plan *plan)
+{
+    uint64_t sum = 0;
+
+    for (int c = 0; c < LEDGER_CATEGORIES; c++)
+        sum += plan->bytes[c];
+    return sum;
+}
+
+/* The first "(N bytes)" after `from` in a sentence. */
+static uint64_t figure(const char *text, const char *from)
+{
+    const char *at = strstr(text, from);
+    uint64_t bytes = 0;
+
+    ck_assert_ptr_nonnull(at);
+    at = strchr(at, '(');
+    ck_assert_ptr_nonnull(at);
+    ck_assert_int_eq(sscanf(at, "(%" SCNu64 " bytes)", &bytes), 1);
+    return bytes;
+}
+
+struct extent {
+    uint64_t at, bytes;
+};
+
+static int by_place(const void *a, const void *b)
+{
+    const struct extent *x = a, *y = b;
+
+    return x->at < y->at ? -1 : x->at > y->at;
+}
+
+/* By hand: 2 layers of width 8, inner 32: a block is 4*64 + 2*8*32 + 9*8 + 32 = 872; wte 11 * 8, wpe 64 * 8 = 512. */
+START_TEST(the_terms_are_those_counted_by_hand)
+{
+    struct model model;
+    struct plan plan;
+    struct plan_options o = options_of(2, 3, 5); /* 6 rows, 30 tokens */
+
+    open_model(&model, 2, 8, 11, true);
+    o.microbatch = 2; /* 10 tokens */
+    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
+    ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], 2 * 872 * 4);
+    ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], 872 * 4);
+    ck_assert_uint_eq(plan.bytes[LEDGER_STASH], 4 * 30 * 8 * 4); /* embedding, two blocks, norm */
+    ck_assert_uint_eq(plan.bytes[LEDGER_GRADIENT], 30 * 8 * 4);
+    ck_assert_uint_eq(plan.bytes[LEDGER_STATISTICS], 30 * 3 * 4 + 30 * 8);
+    ck_assert_uint_eq(plan.bytes[LEDGER_DATA], 2 * 30 * 4);
+    ck_assert_uint_eq(plan.bytes[LEDGER_LIBRARY], 1000);
+    /* The block's, for 10 tokens, each term rounded up to 64 bytes: normed 320, statistics 80 -> 128, qkv 960, attended 320,
+     * log-sum-exp (2 heads) 80 -> 128, residual 320, two of inner 2560, scratch 20 + 8 + 2 = 30 -> 64. */
+    ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 320 + 128 + 960 + 320 + 128 + 320 + 2560 + 64);
+    model_free(&model);
+}
+END_TEST
+
+START_TEST(categories_sum_to_the_arena_and_the_library)
+{
+    for (uint32_t i = 0; i < 48; i++) {
+        struct model model;
+        struct plan plan;
+        struct plan_options o = options_of(1 + i % 3, 1 + i % 5, 1 + i % 7);
+        open_model(&model, 1 + i % 4, 2 * (1 + i % 9), 5 + i, i % 2);
+        o.train = i % 3 != 0;
+        o.n_weight_buffers = 1 + i % 3;
+        ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
+        ck_assert_uint_eq(sum_of(&plan), plan.arena_bytes + plan.bytes[LEDGER_LIBRARY]);
+        ck_assert_uint_eq(plan.options.microbatch, o.part_rows);
+        model_free(&model);
+    }
+}
+END_TEST
+
+START_TEST(buffers_lie_apart_and_fill_the_arena)
+{
+    struct model model;
+    struct plan plan;
+    struct plan_options o = options_of(2, 3, 7);
+
+    open_model(&model, 3, 6, 13, false);
+    o.n_weight_buffers = 3;
+    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
+    const uint64_t tokens = 42, unit = model.largest_unit * 4;
+    struct extent e[16] = {{plan.weights[0], unit},         {plan.weights[1], unit},
+                           {plan.weights[2], unit},         {plan.contribution, unit},
+                           {plan.gradient, tokens * 6 * 4}, {plan.running, tokens * 12},
+                           {plan.losses, tokens * 8},       {plan.ids, tokens * 4},
+                           {plan.labels, tokens * 4},       {plan.workspace, plan.workspace_bytes}};
+    size_t n = 10;
+    for (uint32_t b = 0; b < plan.n_boundaries; b++)
+        e[n++] = (struct extent){plan.boundaries + b * plan.boundary_bytes, tokens * 6 * 4};
+    e[n++] = (struct extent){plan.arena_bytes, 0};
+    qsort(e, n, sizeof *e, by_place);
+    ck_assert_uint_eq(e[0].at, 0);
+    for (size_t i = 0; i + 1 < n; i++) {
+        ck_assert_uint_eq(e[i].at % PLAN_ALIGNMENT, 0);
+        ck_assert_uint_eq(e[i + 1].at, (e[i].at + e[i].bytes + 63) / 64 * 64);
+    }
+    model_free(&model);
+}
+END_TEST
+
+/* Every cap from too small to roomy either holds the whole plan, with as many rows as fit, or is refused with a figure
+ * that suffices, to the byte. */
+START_TEST(every_budget_is_kept_or_refused_with_the_figure_that_suffices)
+{
+    struct model model;
+    struct plan all, plan;
+    struct plan_options o = options_of(2, 8, 16);
+    unsigned kept = 0, refused = 0;
+
+    open_model(&model, 3, 16, 50, true);
+    ck_assert_int_eq(plan_make(&all, &model, &o, NULL), 0);
+    const uint64_t roomy = sum_of(&all);
+    for (o.budget = 0; o.budget < roomy + roomy / 8; o.budget += roomy / 100) {
+        struct error err = {""};
+        int rc = plan_make(&plan, &model, &o, &err);
+        if (rc == 0) {
+            kept++;
+            ck_assert_uint_le(sum_of(&plan), o.budget);
+            struct plan_options more = o;
+            more.microbatch = plan.options.microbatch + 1;
+            ck_assert(plan.options.microbatch == o.part_rows || plan_make(&plan, &model, &more, NULL) == -ENOSPC);
+        } else {
+            refused++;
+            ck_assert_int_eq(rc, -ENOSPC);
+            const uint64_t least = figure(err.text, "at least");
+            ck_assert_uint_gt(least, o.budget);
+            ck_assert_uint_eq(least, sum_of(&plan));
+            struct plan_options again = o;
+            again.budget = least;
+            ck_assert_int_eq(plan_make(&plan, &model, &again, NULL), 0);
+            again.budget = least - 1;
+            ck_assert_int_eq(plan_make(&plan, &model, &again, &err), -ENOSPC);
+            ck_assert_uint_eq(figure(err.text, "at least"), least);
+        }
+    }
+    ck_assert_uint_gt(kept, 20);
+    ck_assert_uint_gt(refused, 20);
+    model_free(&model);
+}
+END_TEST
+
+START_TEST(a_fixed_microbatch_is_refused_with_its_own_figure_and_that_of_one_row)
+{
+    struct model model;
+    struct plan plan;
+    struct plan_options o = options_of(1, 8, 16);
+    struct error err;
+
+    open_model(&model, 3, 16, 50, true);
+    o.microbatch = 4;
+    o.budget = 1000;
+    ck_assert_int_eq(plan_make(&plan, &model, &o, &err), -ENOSPC);
+    const uint64_t four = figure(err.text, "at least"), one = figure(err.text, ", or ");
+    ck_assert_ptr_nonnull(strstr(err.text, "microbatches of 4 rows"));
+    ck_assert_ptr_nonnull(strstr(err.text, "workspace"));
+    ck_assert_uint_eq(figure(err.text, "--device-mem"), 1000);
+    ck_assert_uint_lt(one, four);
+    o.budget = four;
+    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
+    o.budget = four - 1;
+    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), -ENOSPC);
+    o.microbatch = 1;
+    o.budget = one;
+    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
+    o.budget = one - 1;
+    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), -ENOSPC);
+    model_free(&model);
+}
+END_TEST
+
+START_TEST(evaluation_keeps_two_boundaries_and_no_gradients)
+{
+    struct model model;
+    struct plan plan;
+    struct plan_options o = options_of(1, 4, 8);
+
+    open_model(&model, 6, 8, 11, true);
+    o.train = false;
+    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
+    ck_assert_uint_eq(plan.bytes[LEDGER_STASH], 2 * 32 * 8 * 4);
+    ck_assert_uint_eq(plan.bytes[LEDGER_GRADIENT], 0);
+    ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], 0);
+    model_free(&model);
+}
+END_TEST
+
+/* Depth costs its stash and nothing else. */
+START_TEST(a_layer_more_costs_one_boundary)
+{
+    struct model shallow, deep;
+    struct plan a, b;
+    const struct plan_options o = options_of(1, 4, 8);
+
+    open_model(&shallow, 6, 8, 11, true);
+    open_model(&deep, 7, 8, 11, true);
+    ck_assert_int_eq(plan_make(&a, &shallow, &o, NULL), 0);
+    ck_assert_int_eq(plan_make(&b, &deep, &o, NULL), 0);
+    ck_assert_uint_eq(b.arena_bytes - a.arena_bytes, 32 * 8 * 4);
+    model_free(&shallow);
+    model_free(&deep);
+}
+END_TEST
+
+START_TEST(impossible_options_are_refused_by_name)
+{
+    struct model model;
+    struct plan plan;
+    const struct {
+        uint32_t parts, part_rows, seq, microbatch, buffers;
+        const char *name;
+    } cases[] = {
+        {1, 4, 8, 5, 2, "--microbatch 5"}, {1, 4, 65, 0, 2, "--seq 65"},       {0, 4, 8, 0, 2, "0 rows"},
+        {1, 0, 8, 0, 2, "0 rows"},         {1, 4, 0, 0, 2, "0 tokens"},        {1, 4, 8, 0, 0, "0 weight buffers"},
+        {1, 4, 8, 0, 4, "4 weight"},       {1, 1u << 30, 8, 0, 2, "too many"},
+    };
+
+    open_model(&model, 1, 8, 11, true);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct plan_options o = options_of(cases[i].parts, cases[i].part_rows, cases[i].seq);
+        struct error err = {""};
+        o.microbatch = cases[i].microbatch;
+        o.n_weight_buffers = cases[i].buffers;
+        ck_assert_int_eq(plan_make(&plan, &model, &o, &err), -EINVAL);
+        ck_assert_msg(strstr(err.text, cases[i].name), "%s: %s", cases[i].name, err.text);
+    }
+    model_free(&model);
+}
+END_TEST
+
+/* The largest of everything: figures stay true where a product could wrap around. */
+START_TEST(the_largest_sizes_do_not_overflow)
+{
+    struct model model;
+    struct plan plan;
+    struct error err;
+    struct model_config config = config_of(4096, 65536, 1 << 24, false);
+    struct plan_options o = options_of(1, 1 << 8, 1 << 23);
+
+    config.n_positions = 1 << 24;
+    ck_assert_int_eq(model_init(&model, &config, &err), 0);
+    o.budget = (uint64_t)1 << 50;
+    ck_assert_int_eq(plan_make(&plan, &model, &o, &err), -ENOSPC);
+    ck_assert_uint_ge(figure(err.text, "at least"), (uint64_t)4098 << 49); /* boundaries of 2^31 * 2^16 * 4 bytes */
+    model_free(&model);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("plan");
+    TCase *tests = tcase_create("plan");
+
+    suite_add_tcase(suite, tests);
+    tcase_add_test(tests, the_terms_are_those_counted_by_hand);
+    tcase_add_test(tests, categories_sum_to_the_arena_and_the_library);
+    tcase_add_test(tests, buffers_lie_apart_and_fill_the_arena);
+    tcase_add_test(tests, every_budget_is_kept_or_refused_with_the_figure_that_suffices);
+    tcase_add_test(tests, a_fixed_microbatch_is_refused_with_its_own_figure_and_that_of_one_row);
+    tcase_add_test(tests, evaluation_keeps_two_boundaries_and_no_gradients);
+    tcase_add_test(tests, a_layer_more_costs_one_boundary);
+    tcase_add_test(tests, impossible_options_are_refused_by_name);
+    tcase_add_test(tests, the_largest_sizes_do_not_overflow);
+
+    SRunner *runner = srunner_create(suite);
+    srunner_run_all(runner, CK_ENV);
+    int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
