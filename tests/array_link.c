@@ -1,0 +1,118 @@
+#include "tests/array_link.h"
+
+#include <check.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+
+void array_link_init(struct array_link *link, const struct model *model, const float *weights)
+{
+    *link = (struct array_link){.model = model, .weights = weights, .n_buffers = PLAN_MAX_WEIGHT_BUFFERS};
+    link->gradient = calloc(model->segment_n, sizeof(float));
+    link->slot = malloc(MODEL_SLICE * sizeof(float));
+    ck_assert(link->gradient && link->slot);
+    for (int i = 0; i < ARRAY_LINK_PARTS; i++) {
+        link->parts[i] = calloc(model->segment_n, sizeof(float));
+        ck_assert_ptr_nonnull(link->parts[i]);
+    }
+}
+
+void array_link_free(struct array_link *link)
+{
+    for (int i = 0; i < ARRAY_LINK_PARTS; i++)
+        free(link->parts[i]);
+    free(link->gradient);
+    free(link->slot);
+}
+
+static int count(struct array_link *link)
+{
+    link->n_calls++;
+    if (link->cancel_at == 0 || link->n_calls < link->cancel_at)
+        return 0;
+    ck_assert_uint_eq(link->n_calls, link->cancel_at); /* nothing is asked of a link that has ended */
+    return -ECANCELED;
+}
+
+static int pull(void *context, uint64_t version, uint32_t unit)
+{
+    struct array_link *link = context;
+
+    if (link->n_pulls == 0 && link->on_first_pull)
+        link->on_first_pull(link->context);
+    ck_assert_uint_eq(version, link->version);
+    ck_assert_uint_lt(unit, link->model->n_units);
+    ck_assert_uint_lt(link->n_pulls - link->n_waits, link->n_buffers);
+    link->asked[link->n_pulls++ % PLAN_MAX_WEIGHT_BUFFERS] = unit;
+    return count(link);
+}
+
+static int wait_weights(void *context, const float **weights)
+{
+    struct array_link *link = context;
+
+    ck_assert_uint_lt(link->n_waits, link->n_pulls);
+    *weights = link->weights + link->model->units[link->asked[link->n_waits++ % PLAN_MAX_WEIGHT_BUFFERS]].offset;
+    return count(link);
+}
+
+static int loss(void *context, uint32_t part, double sum, bool finite)
+{
+    struct array_link *link = context;
+
+    ck_assert_uint_lt(part, ARRAY_LINK_PARTS);
+    ck_assert(!link->told[part]);
+    ck_assert_uint_eq(link->n_slots, 0);
+    link->told[part] = true;
+    link->losses[part] = sum;
+    link->finite[part] = finite;
+    return count(link);
+}
+
+/* Rises in fold order: visit downwards, part, slice. */
+static uint64_t name_of(const struct array_link *link, uint32_t visit, uint32_t part, uint32_t slice)
+{
+    return (uint64_t)(link->model->n_visits - visit) << 32 | (uint64_t)part << 16 | slice;
+}
+
+static int wait_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, float **slot)
+{
+    struct array_link *link = context;
+    const uint64_t name = name_of(link, visit, part, slice);
+
+    ck_assert(link->told[part]);
+    ck_assert_uint_gt(name, link->last_name);
+    ck_assert_uint_eq(link->n_slots++, link->n_contributions);
+    link->last_name = name;
+    for (size_t i = 0; i < MODEL_SLICE; i++)
+        link->slot[i] = NAN; /* all of it is the worker's to fill */
+    *slot = link->slot;
+    return count(link);
+}
+
+static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice)
+{
+    struct array_link *link = context;
+    const struct model_unit *unit = &link->model->units[link->model->visits[visit]];
+    const uint64_t first = (uint64_t)slice * MODEL_SLICE;
+
+    ck_assert_uint_eq(name_of(link, visit, part, slice), link->last_name);
+    ck_assert_uint_eq(link->n_slots, ++link->n_contributions);
+    for (uint64_t i = first; i < unit->n && i < first + MODEL_SLICE; i++) {
+        link->parts[part][unit->offset + i] += link->slot[i - first];
+        link->gradient[unit->offset + i] += link->slot[i - first];
+    }
+    return count(link);
+}
+
+static int contributed(void *context, uint32_t visit, uint32_t part)
+{
+    struct array_link *link = context;
+    const struct model_unit *unit = &link->model->units[link->model->visits[visit]];
+
+    ck_assert_uint_eq(name_of(link, visit, part, unit->n_slices - 1), link->last_name);
+    link->n_completed++;
+    return count(link);
+}
+
+const struct device_link array_link = {pull, wait_weights, loss, wait_slot, contribute, contributed};

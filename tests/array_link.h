@@ -1,0 +1,42 @@
+/* tests/array_link.h - a step's link over plain arrays: no daemon, no messages, no optimizer.
+ *
+ * Weights come from an array in the model's unit layout, contributions are added up in two arrays of the same layout: of
+ * each part and of all. It holds the step to its protocol: pulls within the buffers, losses before contributions, names in
+ * fold order. */
+#ifndef TESTS_ARRAY_LINK_H
+#define TESTS_ARRAY_LINK_H
+
+#include "device/step.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { ARRAY_LINK_PARTS = 8 };
+
+struct array_link {
+    const struct model *model; /* borrowed */
+    const float *weights;      /* (segment_n), borrowed */
+    uint64_t version;          /* that pulls must ask for */
+    uint32_t n_buffers;
+    float *gradient;                 /* (segment_n): the sum of all contributions */
+    float *parts[ARRAY_LINK_PARTS];  /* (segment_n) each: of one part */
+    double losses[ARRAY_LINK_PARTS]; /* as told */
+    bool told[ARRAY_LINK_PARTS], finite[ARRAY_LINK_PARTS];
+    unsigned n_pulls, n_waits, n_slots, n_contributions, n_completed; /* calls; completed: contributed() */
+    unsigned n_calls;
+    unsigned cancel_at; /* the call of this number (from 1) and all after it are -ECANCELED; 0: none */
+    void (*on_first_pull)(void *context); /* or NULL */
+    void *context;
+    uint32_t asked[PLAN_MAX_WEIGHT_BUFFERS]; /* units, a ring from n_waits to n_pulls */
+    uint64_t last_name;                      /* of the latest contribution, rising in fold order */
+    float *slot;                             /* (MODEL_SLICE) */
+};
+
+extern const struct device_link array_link;
+
+/* Owned: array_link_free. Everything else is 0 and may be set. */
+void array_link_init(struct array_link *link, const struct model *model, const float *weights);
+void array_link_free(struct array_link *link);
+
+#endif
