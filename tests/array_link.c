@@ -84,7 +84,8 @@ static int wait_slot(void *context, uint32_t visit, uint32_t part, uint32_t slic
     ck_assert_uint_gt(name, link->last_name);
     ck_assert_uint_eq(link->n_slots++, link->n_contributions);
     link->last_name = name;
-    for (size_t i = 0; i < MODEL_SLICE; i++)
+    const uint64_t n = link->model->units[link->model->visits[visit]].n - (uint64_t)slice * MODEL_SLICE;
+    for (uint64_t i = 0; i < n && i < MODEL_SLICE; i++)
         link->slot[i] = NAN; /* all of it is the worker's to fill */
     *slot = link->slot;
     return count(link);
