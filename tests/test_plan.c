@@ -216,6 +216,10 @@ START_TEST(a_fixed_microbatch_is_refused_with_its_own_figure_and_that_of_one_row
     ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
     o.budget = four - 1;
     ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), -ENOSPC);
+    o.microbatch = 0; /* as many as fit: exactly these */
+    o.budget = four;
+    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
+    ck_assert_uint_eq(plan.options.microbatch, 4);
     o.microbatch = 1;
     o.budget = one;
     ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);

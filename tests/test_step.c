@@ -223,6 +223,32 @@ START_TEST(evaluation_sums_the_loss_without_dropout)
 }
 END_TEST
 
+/* 4,500 tokens pass between host and device in several pieces; in groups of 50 rows in one. */
+START_TEST(many_rows_at_once_are_as_a_few_at_a_time)
+{
+    struct setting s;
+    double sums[2];
+
+    setting_open(&s, &setting_configs[1], 500, 9);
+    const struct device_evaluation e = {.version = SETTING_STEP, .ids = s.ids, .labels = s.labels, .n_rows = 500};
+    for (int i = 0; i < 2; i++) {
+        struct device_worker worker;
+        struct ledger ledger = {0};
+        struct array_link link;
+        struct device_worker_options options = setting_options(&s, 50, 50);
+        options.plan.share_rows = i ? 50 : 500;
+        ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
+        array_link_init(&link, &s.model, s.weights);
+        link.version = SETTING_STEP;
+        ck_assert_int_eq(device_worker_evaluate(&worker, &e, &array_link, &link, &sums[i], NULL), 0);
+        array_link_free(&link);
+        device_worker_free(&worker);
+    }
+    ck_assert(sums[0] == sums[1]);
+    setting_close(&s);
+}
+END_TEST
+
 START_TEST(tokens_outside_the_vocabulary_are_refused_by_place)
 {
     struct setting s;
@@ -409,6 +435,7 @@ int main(void)
     tcase_add_loop_test(tests, a_part_is_the_same_bits_whoever_does_it, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, a_step_again_in_the_same_arena_gives_the_same_bits, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, evaluation_sums_the_loss_without_dropout, 0, SETTING_CONFIGS);
+    tcase_add_test(tests, many_rows_at_once_are_as_a_few_at_a_time);
     tcase_add_test(tests, tokens_outside_the_vocabulary_are_refused_by_place);
     tcase_add_test(tests, data_that_changes_during_the_step_changes_nothing);
     tcase_add_test(tests, shares_that_were_not_planned_for_are_refused);
