@@ -83,7 +83,8 @@ START_TEST(any_budget_gives_the_same_bits_at_the_same_microbatch)
 }
 END_TEST
 
-/* Sums over rows are grouped otherwise, all else is the same: within fp32 rounding of a few additions. */
+/* Sums over rows are grouped otherwise, and a library may add up a product of few rows in another order: within fp32
+ * rounding of a few additions. */
 START_TEST(any_microbatch_gives_the_same_gradient)
 {
     struct setting s;
@@ -95,7 +96,7 @@ START_TEST(any_microbatch_gives_the_same_gradient)
     for (options.plan.microbatch = 1; options.plan.microbatch < 5; options.plan.microbatch++) {
         setting_step_whole(&sliced, &s, &options);
         ck_assert_double_lt(setting_distance(&s.model, sliced.gradient, whole.gradient), 1e-6);
-        ck_assert(sliced.losses[0] == whole.losses[0]);
+        ck_assert_double_eq_tol(sliced.losses[0], whole.losses[0], 1e-6 * whole.losses[0]);
         array_link_free(&sliced);
     }
     array_link_free(&whole);
