@@ -34,7 +34,7 @@ START_TEST(a_cap_is_kept_or_refused)
 
     setting_open(&s, &setting_configs[0], 8, 9);
     struct device_worker_options options = setting_options(&s, 4, 0);
-    const uint64_t library = options.plan.ops->library_bytes();
+    const uint64_t library = options.plan.ops->library_bytes(options.plan.n_threads);
     for (options.plan.budget = library; kept < 10; options.plan.budget += 8192) {
         struct ledger ledger = {0};
         struct error err = {""};
