@@ -9,7 +9,7 @@
 
 const struct model_config setting_configs[SETTING_CONFIGS] = {
     {2, 3, 12, 20, 9, 17, MODEL_GELU_NEW, true, true, false, 1e-5f, 0, 0, 0, 0},
-    {1, 1, 6, 24, 9, 11, MODEL_GELU, false, false, false, 1e-5f, 0, 0, 0, 0},
+    {1, 1, 14, 24, 9, 11, MODEL_GELU, false, false, false, 1e-5f, 0, 0, 0, 0},
     {3, 5, 15, 7, 9, 13, MODEL_RELU, true, true, true, 1e-3f, 0, 0, 0, 0},
     {2, 2, 10, 16, 9, 12, MODEL_GELU_NEW, false, true, false, 1e-5f, 0.2f, 0.3f, 0.1f, 0},
 };
