@@ -1,8 +1,8 @@
 /* tests/relay_world.h - what must hold whatever happens, watched from outside the relay.
  *
- * The world feeds events and judges every action by tables of its own, filled from nothing but the events and actions it
- * saw: what stands in which slot, what was folded, the version of each unit. A rule broken ends the test and prints
- * the last events. It also plays the decent workers, the optimizer thread and the readers, to drive a step to its end. */
+ * The world feeds events and judges every action by tables of its own, filled from nothing but the events and actions
+ * it saw: what stands in which slot, what was folded, the version of each unit. A rule broken ends the test and prints
+ * the last events. It also plays decent workers, the optimizer thread and the readers, to drive a step to its end. */
 #ifndef TESTS_RELAY_WORLD_H
 #define TESTS_RELAY_WORLD_H
 

@@ -161,6 +161,18 @@ START_TEST(save_in_the_middle)
 }
 END_TEST
 
+START_TEST(step_is_skipped_while_the_thread_reads)
+{
+    ck_assert_int_eq(replay("skipped", NULL), 1);
+}
+END_TEST
+
+START_TEST(frozen_unit_is_answered_at_either_version)
+{
+    ck_assert_int_eq(replay("frozen", NULL), 1);
+}
+END_TEST
+
 /* ---- random orders, watched by tests/relay_world.c -------------------------------------------------------------- */
 
 struct dice {
@@ -463,6 +475,8 @@ int main(int argc, char **argv)
     tcase_add_test(tcase, inbox_full_then_its_head_of_line_worker_dies);
     tcase_add_test(tcase, stopped_worker_wakes_after_its_unit_was_updated);
     tcase_add_test(tcase, save_in_the_middle);
+    tcase_add_test(tcase, step_is_skipped_while_the_thread_reads);
+    tcase_add_test(tcase, frozen_unit_is_answered_at_either_version);
     tcase_add_test(tcase, more_readers_than_64_are_refused);
     tcase_add_test(tcase, a_step_of_more_names_than_can_be_numbered_is_not_opened);
     if (OWN_ALLOCATOR) {

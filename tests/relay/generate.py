@@ -165,11 +165,6 @@ def more_mutants(relay):
             self.faults[p] -= 0.5
             super().fault(w, p)
 
-    class OldFlying(relay.Relay):
-        """counts jobs of a skipped step to the next one"""
-        def flying(self):
-            return [tag[1] for _, _, tag in self.jobs.values()]
-
     class Careless(relay.Relay):
         """frees at a skip what the thread reads"""
         def give_up(self):
@@ -178,7 +173,7 @@ def more_mutants(relay):
                 self.jobs = {}
             super().give_up()
             self.jobs = kept
-    return [Patient, OldFlying, Careless]
+    return [Patient, Careless]
 
 
 def walk(check_relay, seed):
