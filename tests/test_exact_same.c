@@ -1,0 +1,142 @@
+/* What must not change a bit: threads, weight buffers, budget, and with --deterministic the number of workers. */
+#include "tests/exact.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { STEPS = 4 };
+
+static void train(struct exact *exact, const char *fixture, const struct inprocess_options *how)
+{
+    exact_open(exact, fixture, how);
+    const struct eps_hyper hyper = exact_hyper(exact);
+    for (uint32_t step = 0; step < STEPS; step++)
+        exact_step(exact, step, &hyper);
+}
+
+static uint64_t digest(const struct exact *exact)
+{
+    const struct eps_store *store = &exact->ip->store;
+
+    return exact_digest(exact, exact_weights(exact)) ^ 3 * exact_digest(exact, store->m) ^
+           7 * exact_digest(exact, store->v);
+}
+
+static uint64_t digest_of(const char *fixture, const struct inprocess_options *how)
+{
+    struct exact exact;
+    uint64_t out;
+
+    train(&exact, fixture, how);
+    out = digest(&exact);
+    exact_close(&exact);
+    return out;
+}
+
+START_TEST(threads_do_not_change_a_bit)
+{
+    struct inprocess_options how = {.n_parts = 2, .microbatch = 4, .n_threads = 1};
+    const uint64_t one = digest_of("b", &how);
+
+    how.n_threads = 2;
+    ck_assert_uint_eq(digest_of("b", &how), one);
+    how.n_threads = 5; /* more than rows */
+    ck_assert_uint_eq(digest_of("b", &how), one);
+}
+END_TEST
+
+START_TEST(weight_buffers_do_not_change_a_bit)
+{
+    struct inprocess_options how = {.n_parts = 2, .microbatch = 2, .n_weight_buffers = 1};
+    const uint64_t one = digest_of("a", &how);
+
+    how.n_weight_buffers = 2;
+    ck_assert_uint_eq(digest_of("a", &how), one);
+    how.n_weight_buffers = 3;
+    ck_assert_uint_eq(digest_of("a", &how), one);
+}
+END_TEST
+
+START_TEST(a_tight_budget_does_not_change_a_bit)
+{
+    struct inprocess_options how = {.n_parts = 2, .microbatch = 2};
+    struct exact roomy;
+    uint64_t expected;
+
+    train(&roomy, "b", &how);
+    expected = digest(&roomy);
+    how.budget = roomy.ip->workers[0].worker.plan.arena_bytes +
+                 roomy.ip->workers[0].worker.plan.bytes[LEDGER_LIBRARY]; /* to the byte */
+    exact_close(&roomy);
+    ck_assert_uint_eq(digest_of("b", &how), expected);
+    how.budget += 1 << 20;
+    ck_assert_uint_eq(digest_of("b", &how), expected);
+}
+END_TEST
+
+/* Parts, shares and order of folding: 8 parts by 1, 2, 3 and 8 workers; 3 do not divide 8. */
+static const struct {
+    uint32_t n_workers;
+    bool adamw;
+} crews[] = {{1, false}, {2, false}, {3, false}, {8, false}, {1, true}, {2, true}, {3, true}};
+
+START_TEST(deterministic_workers_do_not_change_a_bit)
+{
+    struct inprocess_options how = {.n_parts = 8, .microbatch = 1, .n_workers = 1, .adamw = crews[_i].adamw};
+    const uint64_t one = digest_of("a", &how);
+
+    how.deterministic = true;
+    how.n_workers = crews[_i].n_workers;
+    ck_assert_uint_eq(digest_of("a", &how), one);
+}
+END_TEST
+
+/* The same without --deterministic: contributions are folded as they come, so only the order of rounding differs. */
+START_TEST(workers_change_no_more_than_rounding)
+{
+    struct inprocess_options how = {.n_parts = 8, .microbatch = 1, .n_workers = 1, .adamw = crews[_i].adamw};
+    struct exact one, several;
+    double apart = 0, norm = 0;
+
+    exact_open(&one, "a", &how);
+    how.n_workers = crews[_i].n_workers;
+    exact_open(&several, "a", &how);
+    const struct eps_hyper hyper = exact_hyper(&one);
+    ck_assert_double_eq_tol(exact_step(&one, 0, &hyper), exact_step(&several, 0, &hyper), 1e-6);
+    const struct model *model = &one.ip->model;
+    for (uint32_t u = 0; u < model->n_units; u++) {
+        for (uint64_t i = 0; i < model->units[u].n; i++) {
+            const double m = one.ip->store.m[model->units[u].offset + i];
+            const double d = several.ip->store.m[model->units[u].offset + i] - m;
+            apart += d * d;
+            norm += m * m;
+        }
+    }
+    ck_assert_double_gt(norm, 0);
+    ck_assert_double_le(sqrt(apart / norm), 1e-6);
+    exact_close(&one);
+    exact_close(&several);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("exact same");
+    TCase *tcase = tcase_create("same");
+    SRunner *runner = srunner_create(suite);
+    int n_failed;
+
+    suite_add_tcase(suite, tcase);
+    tcase_add_test(tcase, threads_do_not_change_a_bit);
+    tcase_add_test(tcase, weight_buffers_do_not_change_a_bit);
+    tcase_add_test(tcase, a_tight_budget_does_not_change_a_bit);
+    tcase_add_loop_test(tcase, deterministic_workers_do_not_change_a_bit, 0, (int)(sizeof crews / sizeof *crews));
+    tcase_add_loop_test(tcase, workers_change_no_more_than_rounding, 0, (int)(sizeof crews / sizeof *crews));
+    srunner_run_all(runner, CK_NORMAL);
+    n_failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return n_failed != 0;
+}
