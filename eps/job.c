@@ -118,7 +118,6 @@ static int load(void *context)
         .train = job->request.job.train,
         .n_accumulators =
             job->request.job.optimizer == OPTIMIZER_ADAMW && job->request.job.n_parts > 1 ? N_ACCUMULATORS : 0,
-        .seed = job->request.job.seed,
     };
     const size_t inbox_bytes = job->request.job.train ? (1 + job->n_slots) * job->slot_bytes : 64;
     int rc = create_touched(&job->data, "eps-data", data_bytes(job), LEDGER_DATA, job);

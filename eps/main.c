@@ -55,6 +55,7 @@ int main(int argc, char **argv)
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
+    eps_optimizer_select(EPS_ISA_BEST);
     if (is_private && !process_follow_parent())
         return 1;
     int rc = session_directory(directory, sizeof directory, address, &err);

@@ -17,7 +17,6 @@
 struct eps_store_options {
     bool train;              /* moments, sums; else weights alone */
     uint32_t n_accumulators; /* 0 unless adamw with several parts */
-    uint64_t seed;           /* of fresh weights */
 };
 
 struct eps_store {

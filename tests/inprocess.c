@@ -289,6 +289,7 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
     ip->covered = true;
     pthread_mutex_init(&ip->mutex, NULL);
     pthread_cond_init(&ip->changed, NULL);
+    eps_optimizer_select(EPS_ISA_BEST);
     rc = model_init(&ip->model, &o->config, err);
     if (rc)
         goto fail;
@@ -298,8 +299,7 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
     for (uint32_t v = 0; v < ip->model.n_visits; v++)
         ip->slices[v] = ip->model.units[ip->model.visits[v]].n_slices;
     const struct eps_store_options store = {.train = !o->evaluate_only,
-                                            .n_accumulators = o->adamw && o->n_parts > 1 ? 2 : 0,
-                                            .seed = o->seed};
+                                            .n_accumulators = o->adamw && o->n_parts > 1 ? 2 : 0};
     rc = eps_store_init(&ip->store, &ip->model, &store, &ip->ledger, err);
     if (rc)
         goto fail;
