@@ -341,8 +341,11 @@ void job_on_assigned(struct daemon *d, struct peer *worker, const struct message
     char arena[PROCESS_BYTES_TEXT];
 
     worker->state = m->kind == MESSAGE_REFUSED ? PEER_IDLE : PEER_ASSIGNED;
-    if (m->kind == MESSAGE_REFUSED)
-        job_end(d, m->refused.code, "%s", m->refused.error.text);
+    if (m->kind == MESSAGE_REFUSED) {
+        job_end(d, m->refused.code, "%s", m->refused.error.text); /* may free the job at once: nobody holds it */
+        job_finish(d);
+        return;
+    }
     if (job->state == JOB_ENDING) { /* only now is it known to have heard of the job at all */
         release(worker);
         job_finish(d);
