@@ -11,10 +11,6 @@ void array_link_init(struct array_link *link, const struct model *model, const f
     link->gradient = calloc(model->segment_n, sizeof(float));
     link->slot = malloc(MODEL_SLICE * sizeof(float));
     ck_assert(link->gradient && link->slot);
-    for (int i = 0; i < ARRAY_LINK_PARTS; i++) {
-        link->parts[i] = calloc(model->segment_n, sizeof(float));
-        ck_assert_ptr_nonnull(link->parts[i]);
-    }
 }
 
 void array_link_free(struct array_link *link)
@@ -99,6 +95,9 @@ static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t sli
 
     ck_assert_uint_eq(name_of(link, visit, part, slice), link->last_name);
     ck_assert_uint_eq(link->n_slots, ++link->n_contributions);
+    if (!link->parts[part])
+        link->parts[part] = calloc(link->model->segment_n, sizeof(float));
+    ck_assert_ptr_nonnull(link->parts[part]);
     for (uint64_t i = first; i < unit->n && i < first + MODEL_SLICE; i++) {
         link->parts[part][unit->offset + i] += link->slot[i - first];
         link->gradient[unit->offset + i] += link->slot[i - first];

@@ -20,7 +20,7 @@ struct array_link {
     uint64_t version;          /* that pulls must ask for */
     uint32_t n_buffers;
     float *gradient;                 /* (segment_n): the sum of all contributions */
-    float *parts[ARRAY_LINK_PARTS];  /* (segment_n) each: of one part */
+    float *parts[ARRAY_LINK_PARTS];  /* (segment_n) each: of one part, NULL before it has any */
     double losses[ARRAY_LINK_PARTS]; /* as told */
     bool told[ARRAY_LINK_PARTS], finite[ARRAY_LINK_PARTS];
     unsigned n_pulls, n_waits, n_slots, n_contributions, n_completed; /* calls; completed: contributed() */

@@ -70,7 +70,7 @@ struct device_worker_options setting_options(const struct setting *s, uint32_t p
                                                    .seq = s->seq,
                                                    .microbatch = microbatch,
                                                    .n_weight_buffers = 2,
-                                                   .n_threads = 2,
+                                                   .n_threads = 1,
                                                    .train = true},
                                           .batch = s->batch,
                                           .seed = SETTING_SEED};

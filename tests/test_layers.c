@@ -15,7 +15,7 @@ START_TEST(gradients_are_the_slopes_of_the_loss)
     struct array_link link;
     struct reference_gpt2 ref, found;
 
-    setting_open(&s, &setting_configs[_i], 3, 5);
+    setting_open(&s, &setting_configs[_i], 3, 4);
     const struct device_worker_options options = setting_options(&s, 3, 2);
     setting_step_whole(&link, &s, &options);
     reference_gpt2_init(&ref, &s.model, s.weights);
@@ -121,7 +121,7 @@ static struct layer_pass pass_of(const struct stage *st, uint32_t layer)
                                .step = SETTING_STEP,
                                .loss_scale = 0.25f,
                                .dropout = true,
-                               .n_threads = 2};
+                               .n_threads = 1};
 }
 
 static void upload(const struct stage *st, uint64_t offset, const void *from, size_t bytes)
@@ -146,7 +146,7 @@ static void open_stage(struct stage *st, const struct setting *s, uint32_t layer
     *st = (struct stage){.s = s, .boundary_n = tokens * s->model.config.width};
     ck_assert_int_eq(plan_make(&st->plan, &s->model, &options.plan, NULL), 0);
     const size_t bytes = st->plan.arena_bytes + GUARD_BYTES;
-    ck_assert_int_eq(device_cpu.open(&st->dev, 0, bytes, 2, NULL), 0);
+    ck_assert_int_eq(device_cpu.open(&st->dev, 0, bytes, 1, NULL), 0);
     char *fill = malloc(bytes);
     st->input = malloc(st->boundary_n * sizeof(float));
     ck_assert(fill && st->input);
@@ -196,7 +196,7 @@ static void run_backward(struct stage *st, float *contribution)
 static void check_guard(const struct stage *st, int filling)
 {
     const struct layer_ops *ops = layer_table[st->pass.layer->kind];
-    const size_t used = ops->workspace_bytes(st->pass.model, &device_cpu, st->s->batch, st->s->seq, 2);
+    const size_t used = ops->workspace_bytes(st->pass.model, &device_cpu, st->s->batch, st->s->seq, 1);
     const size_t n = st->plan.arena_bytes + GUARD_BYTES - st->plan.workspace - used;
     unsigned char *guard = malloc(n);
 

@@ -59,6 +59,24 @@ START_TEST(one_two_or_three_weight_buffers_give_the_same_bits)
 }
 END_TEST
 
+START_TEST(one_or_two_threads_give_the_same_bits)
+{
+    struct setting s;
+    struct array_link one, two;
+
+    setting_open(&s, &setting_configs[_i], 4, 7);
+    struct device_worker_options options = setting_options(&s, 2, 0);
+    setting_step_whole(&one, &s, &options);
+    options.plan.n_threads = 2;
+    setting_step_whole(&two, &s, &options);
+    ck_assert(setting_same_bits(one.gradient, two.gradient, s.model.segment_n));
+    ck_assert(one.losses[1] == two.losses[1]);
+    array_link_free(&one);
+    array_link_free(&two);
+    setting_close(&s);
+}
+END_TEST
+
 /* Whatever arena a budget leads to, the rows at a time alone decide on the bits. */
 START_TEST(any_budget_gives_the_same_bits_at_the_same_microbatch)
 {
@@ -430,6 +448,7 @@ int main(void)
     suite_add_tcase(suite, tests);
     tcase_add_loop_test(tests, each_part_is_told_its_own_loss, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, one_two_or_three_weight_buffers_give_the_same_bits, 0, SETTING_CONFIGS);
+    tcase_add_loop_test(tests, one_or_two_threads_give_the_same_bits, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, any_budget_gives_the_same_bits_at_the_same_microbatch, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, any_microbatch_gives_the_same_gradient, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, the_parts_sum_to_the_whole, 0, SETTING_CONFIGS);
