@@ -144,6 +144,11 @@ bool channel_is_flushed(const struct channel *channel)
     return channel->queue.head == channel->queue.tail;
 }
 
+bool channel_is_connected(const struct channel *channel)
+{
+    return nn_get_statistic(channel->socket, NN_STAT_CURRENT_CONNECTIONS) > 0;
+}
+
 static int descriptor(int socket, int which)
 {
     int fd;

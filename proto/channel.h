@@ -54,7 +54,11 @@ int channel_open(struct channel *channel, uv_loop_t *loop, const char *address, 
 int channel_send(struct channel *channel, const uint8_t *bytes, size_t n);
 bool channel_is_flushed(const struct channel *channel);
 
-/* Delivers what nanomsg has received so far, now. */
+/* Someone is at the other end, as far as nanomsg knows: it learns of an end only once all before it was received. */
+bool channel_is_connected(const struct channel *channel);
+
+/* Delivers what nanomsg has received so far, now. It fetches ahead one message only, so that more may follow at once.
+ * */
 void channel_drain(struct channel *channel);
 
 /* Drops what is queued; on_closed follows from the loop. Once. What nanomsg has not written yet is lost. */

@@ -8,6 +8,8 @@
 #include <string.h>
 #include <unistd.h>
 
+enum { ENDING_MS = 2, ENDING_TICKS = 50 }; /* nanomsg sees a peer's end some milliseconds after the door */
+
 static void on_tick(uv_timer_t *timer);
 
 void session_enter(struct session *s, enum session_state state)
@@ -98,7 +100,7 @@ void session_refuse_code(struct session *s, int code, const char *reason)
     if (s->state == SESSION_LEAVING || s->state == SESSION_CLOSING)
         return;
     decide(s, reason);
-    if (s->state == SESSION_RETRYING) {
+    if (s->state == SESSION_RETRYING || s->state == SESSION_ENDING) {
         session_finish(s, reason);
         return;
     }
@@ -190,15 +192,26 @@ static void on_door_packet(struct door *door, const uint8_t *bytes, size_t n, co
         close(fds[i]);
 }
 
+static void on_ending(struct session *s)
+{
+    channel_drain(&s->channel);
+    if (s->state == SESSION_ENDING && (!channel_is_connected(&s->channel) || s->n_ticks == ENDING_TICKS))
+        session_finish(s, "killed");
+}
+
 static void on_door_end(struct door *door, const char *what)
 {
     struct session *s = door->data;
 
+    if (s->state == SESSION_OPEN && !what) {
+        session_enter(s, SESSION_ENDING);
+        uv_timer_start(&s->timer, on_tick, ENDING_MS, ENDING_MS);
+        on_ending(s);
+        return;
+    }
     if (what && s->state != SESSION_LEAVING)
         session_fault(s, -EPROTO, "%s", what);
-    else if (s->state == SESSION_OPEN)
-        channel_drain(&s->channel); /* it may have said BYE */
-    session_finish(s, s->opened ? "killed" : "closed before the session was open");
+    session_finish(s, "closed before the session was open");
 }
 
 static void on_door_closed(struct door *door)
@@ -213,8 +226,8 @@ static bool on_channel_message(struct session *s, const struct message *m)
 {
     if (s->state == SESSION_GREETING && m->kind == MESSAGE_GREETING) {
         attach_on_greeting(s, m);
-    } else if (s->state != SESSION_OPEN || m->kind == MESSAGE_HELLO || m->kind == MESSAGE_WELCOME ||
-               m->kind == MESSAGE_GREETING) {
+    } else if ((s->state != SESSION_OPEN && s->state != SESSION_ENDING) || m->kind == MESSAGE_HELLO ||
+               m->kind == MESSAGE_WELCOME || m->kind == MESSAGE_GREETING) {
         out_of_place(s, m, "by the channel");
     } else if (m->kind == MESSAGE_BYE) {
         decide(s, "closed");
@@ -222,7 +235,8 @@ static bool on_channel_message(struct session *s, const struct message *m)
         session_finish(s, NULL);
     } else if (m->kind == MESSAGE_PING && !s->accepted) {
         struct message pong = {.kind = MESSAGE_PONG, .pong = {.progress = s->progress}};
-        s->n_ticks = 0;
+        if (s->state == SESSION_OPEN)
+            s->n_ticks = 0;
         session_send_by_channel(s, &pong);
     } else if (m->kind == MESSAGE_PONG && s->n_unanswered > 0) {
         s->n_unanswered--;
@@ -303,6 +317,9 @@ static void on_tick(uv_timer_t *timer)
         break;
     case SESSION_OPEN:
         on_open_tick(s);
+        break;
+    case SESSION_ENDING:
+        on_ending(s);
         break;
     case SESSION_LEAVING:
         session_finish(s, NULL);

@@ -20,6 +20,7 @@ enum session_state {
     SESSION_HELLO,    /* ended by HELLO (daemon's side) or WELCOME (peer's) through the door, or by too many ticks */
     SESSION_GREETING, /* ended by GREETING on the channel, or by too many ticks: then the peer tries anew */
     SESSION_OPEN,     /* ended by either side's wish, death or fault */
+    SESSION_ENDING, /* ended by BYE, the end of the channel, or 100 ms: the door has ended, words may be on their way */
     SESSION_LEAVING,  /* ended by the peer closing its door, having read our last words, or by a tick */
     SESSION_RETRYING, /* ended when this attempt's links are closed */
     SESSION_CLOSING   /* ended when libuv has given all handles back */

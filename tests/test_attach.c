@@ -2,6 +2,8 @@
 
 #include <check.h>
 #include <errno.h>
+#include <nanomsg/nn.h>
+#include <nanomsg/pair.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -315,6 +317,39 @@ START_TEST(a_daemon_that_is_none_ends_the_attempt)
 }
 END_TEST
 
+/* The daemon's session is open before the peer's, so what comes through its door must not overtake its greeting. */
+START_TEST(the_door_waits_for_the_greeting)
+{
+    struct message m, release = {.kind = MESSAGE_RELEASE}, greeting;
+    struct side worker = {0};
+    struct raw raw;
+    uint8_t bytes[MESSAGE_MAX_BYTES];
+    char address[100];
+    const char *why;
+    int n;
+
+    stage_begin(&st);
+    int listening = false_daemon();
+    stage_connect(&st, &worker);
+    false_accept(&raw, listening, &m);
+    snprintf(address, sizeof address, "ipc://%s/s-1-0", st.directory);
+    raw.channel = nn_socket(AF_SP, NN_PAIR);
+    ck_assert_int_ge(nn_bind(raw.channel, address), 0);
+    answer_with_an_address(&raw, address);
+    raw_say(&raw, &release);
+    while ((n = nn_recv(raw.channel, bytes, sizeof bytes, NN_DONTWAIT)) < 0)
+        uv_run(&st.loop, UV_RUN_NOWAIT);
+    ck_assert_int_eq(message_decode(&greeting, bytes, (size_t)n, &why), 0);
+    ck_assert_uint_eq(worker.n_received + worker.n_opened + worker.n_closed, 0);
+    raw_say_channel(&raw, &greeting);
+    stage_run_until(&st, &worker.n_received, 1);
+    ck_assert_int_eq(worker.last.kind, MESSAGE_RELEASE);
+    raw_close(&raw);
+    stage_run_until(&st, &worker.n_closed, 1);
+    end_false_daemon(listening);
+}
+END_TEST
+
 /* nanomsg can wedge; then another address helps. Here: a WELCOME to where nobody is. Each attempt has a nonce of its
  * own. */
 START_TEST(without_a_greeting_it_attaches_anew_and_at_last_gives_up)
@@ -395,6 +430,7 @@ int main(void)
     tcase_add_loop_test(cases, a_greeting_for_another_session_is_refused, 0, 2);
     tcase_add_test(cases, nothing_comes_by_the_channel_before_the_greeting);
     tcase_add_loop_test(cases, a_daemon_that_is_none_ends_the_attempt, 0, N_STRANGE);
+    tcase_add_test(cases, the_door_waits_for_the_greeting);
     tcase_add_loop_test(cases, without_a_greeting_it_attaches_anew_and_at_last_gives_up, 0, 2);
     tcase_add_test(cases, a_second_attempt_may_succeed);
     tcase_add_loop_test(cases, closing_while_attaching_is_closing, 0, 6);

@@ -404,6 +404,53 @@ START_TEST(a_fault_costs_its_sender_the_session)
 }
 END_TEST
 
+/* nanomsg hands over one message after the other, and learns last that the peer is gone: all must be waited for. */
+START_TEST(what_is_in_the_channel_when_the_door_ends_is_delivered)
+{
+    const struct message status = {.kind = MESSAGE_STATUS}, bye = {.kind = MESSAGE_BYE};
+    struct side daemon = {0};
+    struct raw raw;
+
+    stage_begin(&st);
+    stage_listen(&st, &daemon);
+    raw_attach(&raw, &st);
+    raw_greet(&raw, &st);
+    stage_run_until(&st, &daemon.n_opened, 1);
+    for (int i = 0; i < 200; i++)
+        raw_say_channel(&raw, &status);
+    if (_i == 0)
+        raw_say_channel(&raw, &bye);
+    close(raw.fd);
+    stage_run_until(&st, &daemon.n_closed, 1);
+    ck_assert_uint_eq(daemon.n_received, 200);
+    ck_assert_str_eq(daemon.reason, _i == 0 ? "closed" : "killed");
+    nn_close(raw.channel);
+    stage_end(&st);
+}
+END_TEST
+
+START_TEST(what_is_in_the_door_at_a_bye_is_delivered)
+{
+    const struct message status = {.kind = MESSAGE_STATUS}, bye = {.kind = MESSAGE_BYE};
+    struct side daemon = {0};
+    struct raw raw;
+
+    stage_begin(&st);
+    stage_listen(&st, &daemon);
+    raw_attach(&raw, &st);
+    raw_greet(&raw, &st);
+    stage_run_until(&st, &daemon.n_opened, 1);
+    for (int i = 0; i < 100; i++) /* more than are read at one go */
+        raw_say(&raw, &status);
+    raw_say_channel(&raw, &bye);
+    stage_run_until(&st, &daemon.n_closed, 1);
+    ck_assert_uint_eq(daemon.n_received, 100);
+    ck_assert_str_eq(daemon.reason, "closed");
+    raw_close(&raw);
+    stage_end(&st);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("session");
@@ -423,6 +470,8 @@ int main(void)
     tcase_add_test(cases, a_stopped_worker_is_lost_after_15_pings);
     tcase_add_test(cases, a_stopped_daemon_is_given_up);
     tcase_add_test(cases, a_worker_that_does_not_read_is_ended);
+    tcase_add_loop_test(cases, what_is_in_the_channel_when_the_door_ends_is_delivered, 0, 2);
+    tcase_add_test(cases, what_is_in_the_door_at_a_bye_is_delivered);
     tcase_add_loop_test(cases, a_fault_costs_its_sender_the_session, 0, N_FAULTS);
     suite_add_tcase(suite, cases);
     srunner_run_all(runner, CK_ENV);
