@@ -423,10 +423,15 @@ END_TEST
 
 START_TEST(a_step_of_more_names_than_can_be_numbered_is_not_opened)
 {
-    struct relay_config config = {.n_parts = 2, .n_slots = 1, .n_accumulators = 1};
-    const uint32_t unit = 0, owners[] = {0, 0}, n_slices = UINT32_MAX / 2 + 1, one = 1;
-    struct relay_event open = {
-        .kind = RELAY_OPEN, .visits = &unit, .n_slices = &n_slices, .n_visits = 1, .owners = owners, .n_owners = 2};
+    static const uint32_t owners[1 << 16]; /* all are worker 0's */
+    struct relay_config config = {.n_parts = 1 << 16, .n_slots = 1, .n_accumulators = 1};
+    const uint32_t unit = 0, n_slices = 1 << 16, one = 1;
+    struct relay_event open = {.kind = RELAY_OPEN,
+                               .visits = &unit,
+                               .n_slices = &n_slices,
+                               .n_visits = 1,
+                               .owners = owners,
+                               .n_owners = 1 << 16};
     const struct relay_action *actions = NULL;
     struct relay *relay = NULL;
     ck_assert_int_eq(relay_open(&relay, &config), 0);
