@@ -6,6 +6,7 @@
 #include "client/look.h"
 #include "client/options.h"
 #include "client/spawn.h"
+#include "proto/process.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -55,7 +56,7 @@ static int resolve(struct eval *e, struct error *err)
     if (o->batch == 0)
         o->batch = client_options_batch(o->seq, 1, e->windows.n);
     if (o->device_mem == 0)
-        o->device_mem = client_options_device_mem(client_options_free_bytes(), 1);
+        o->device_mem = client_options_device_mem(process_available_bytes(), 1);
     return client_options_check_batch(o->batch, o->seq, err);
 }
 

@@ -1,5 +1,7 @@
 #include "client/model.h"
 
+#include "proto/safetensors.h"
+
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -87,6 +89,19 @@ static int join(char out[PATH_MAX], const char *directory, const char *name, str
     return error_set(err, -ENAMETOOLONG, "%.200s: name too long", directory);
 }
 
+/* The daemon reads the tensors; that they are where the header says is checked here, where the file has a name. */
+static int check_weights(int fd, const char *path, struct error *err)
+{
+    struct safetensors file;
+    int rc = safetensors_open(&file, fd, err);
+
+    if (rc)
+        error_prefix(err, path);
+    else
+        safetensors_close(&file);
+    return rc;
+}
+
 static int add_weights(struct client_model *model, const char *directory, const char *name, struct error *err)
 {
     char path[PATH_MAX];
@@ -101,7 +116,7 @@ static int add_weights(struct client_model *model, const char *directory, const 
     if (rc < 0)
         return rc;
     model->weight_fds[model->n_weights++] = rc;
-    return 0;
+    return check_weights(rc, path, err);
 }
 
 /* The files that weight_map's values name, each once. */

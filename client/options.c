@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 
 enum {
     TOKENS_OF_A_BATCH = 16384,
@@ -47,21 +46,6 @@ uint64_t client_options_device_mem(uint64_t free_bytes, uint32_t n_workers)
 {
     const uint64_t mib = 1 << 20, each = free_bytes / 2 / n_workers;
     return each < mib ? mib : each - each % mib;
-}
-
-uint64_t client_options_free_bytes(void)
-{
-    FILE *file = fopen("/proc/meminfo", "re");
-    unsigned long long kib = 0;
-    char line[128];
-
-    while (file && fgets(line, sizeof line, file)) {
-        if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
-            break;
-    }
-    if (file)
-        fclose(file);
-    return kib ? kib * 1024 : (uint64_t)1 << 30; /* without /proc: little, so that it is safe */
 }
 
 uint64_t client_options_n_train(const struct eps_train_options *options, uint64_t n_tokens)

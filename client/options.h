@@ -43,7 +43,4 @@ int client_options_check_batch(uint32_t batch, uint32_t seq, struct error *err);
 /* For each of n workers: half of the memory that is free, divided by them, rounded down to MiB. */
 uint64_t client_options_device_mem(uint64_t free_bytes, uint32_t n_workers);
 
-/* What the system counts as free for new programs (MemAvailable). */
-uint64_t client_options_free_bytes(void);
-
 #endif

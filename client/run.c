@@ -1,6 +1,7 @@
 #include "client/run.h"
 
 #include "client/options.h"
+#include "proto/process.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -62,7 +63,7 @@ int client_run_resolve(struct client_run *run, const struct eps_train_options *i
         .n_tokens = run->data.n,
         .n_eval_tokens = run->eval_data.n,
         .n_workers = n_workers,
-        .free_bytes = client_options_free_bytes(),
+        .free_bytes = process_available_bytes(),
     };
     int rc = client_options_resolve(&run->options, in, &facts, err);
 

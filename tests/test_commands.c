@@ -210,14 +210,14 @@ START_TEST(damaged_weights_are_refused_by_name)
         size_t keep;
         const char *says;
     } damages[] = {
-        {"cut-header", NULL, NULL, 100, ""},
-        {"cut-data", NULL, NULL, 10000, ""},
-        {"empty", NULL, NULL, 3, ""},
-        {"type", "\"F32\"", "\"I32\"", 0, ""},
-        {"unknown", "ln_f.weight", "ln_g.weight", 0, "ln_"},
-        {"shape", "[16]", "[61]", 0, ""},
-        {"offsets", "[0,", "[4,", 0, ""},
-        {"json", "{\"", "[\"", 0, ""},
+        {"cut-header", NULL, NULL, 100, "cut-header/model.safetensors: truncated"},
+        {"cut-data", NULL, NULL, 10000, "cut-data/model.safetensors: tensor"},
+        {"empty", NULL, NULL, 3, "empty/model.safetensors: truncated"},
+        {"type", "\"F32\"", "\"I32\"", 0, ".weight is of a type"},
+        {"unknown", "ln_f.weight", "ln_g.weight", 0, "ln_g.weight is no tensor"},
+        {"shape", "[16]", "[61]", 0, "shape/model.safetensors: tensor"},
+        {"offsets", "[0,", "[4,", 0, "offsets/model.safetensors: tensor"},
+        {"json", "{\"", "[\"", 0, "json/model.safetensors: not a safetensors file"},
     };
 
     train("whole", "--steps 1");

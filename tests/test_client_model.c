@@ -1,0 +1,200 @@
+/* Which files a model is made of, in directories made here. */
+#include "client/model.h"
+#include "proto/safetensors.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char directory[] = "/tmp/test_client_model.XXXXXX";
+
+static const char config[] = "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 8, "
+                             "\"n_positions\": 16, \"vocab_size\": 256, \"attn_pdrop\": 0.0, \"embd_pdrop\": 0.0, "
+                             "\"resid_pdrop\": 0.0}";
+
+static void put(const char *path, const char *content)
+{
+    FILE *file = fopen(path, "w");
+
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_ge(fputs(content, file), 0);
+    fclose(file);
+}
+
+/* A well-formed file with one tensor of this name. */
+static void put_weights(const char *path, const char *name)
+{
+    const struct safetensors_plan plan = {.name = name, .n_dims = 1, .shape = {2, 1}};
+    static const float values[2] = {1, 2};
+    struct safetensors_writer writer;
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+    ck_assert_int_eq(safetensors_begin(&writer, fd, &plan, 1, NULL), 0);
+    ck_assert_int_eq(safetensors_append(&writer, values, 2, NULL), 0);
+    ck_assert_int_eq(safetensors_end(&writer, NULL), 0);
+    close(fd);
+}
+
+static void make(const char *name)
+{
+    char path[64];
+
+    ck_assert_int_eq(mkdir(name, 0700), 0);
+    snprintf(path, sizeof path, "%s/config.json", name);
+    put(path, config);
+}
+
+static unsigned n_open(void)
+{
+    unsigned n = 0;
+
+    for (int fd = 0; fd < 256; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+static void refused(const char *path, int code, const char *first, const char *second)
+{
+    const unsigned before = n_open();
+    struct client_model model;
+    struct error err = {0};
+
+    ck_assert_msg(client_model_open(&model, path, &err) == code, "%s: %s", path, err.text);
+    ck_assert_msg(strstr(err.text, first) && strstr(err.text, second), "no \"%s\" and \"%s\": %s", first, second,
+                  err.text);
+    ck_assert_uint_eq(n_open(), before); /* nothing stays open */
+}
+
+/* The tensor that the k-th file holds. */
+static void check_holds(const struct client_model *model, unsigned k, const char *name)
+{
+    struct safetensors file;
+
+    ck_assert_int_eq(safetensors_open(&file, model->weight_fds[k], NULL), 0);
+    ck_assert_ptr_nonnull(safetensors_find(&file, name));
+    safetensors_close(&file);
+}
+
+START_TEST(a_config_alone_means_fresh_weights)
+{
+    const unsigned before = n_open();
+    struct client_model model;
+    char text[sizeof config];
+
+    make("alone");
+    put("alone/small.json", config);
+    ck_assert_int_eq(client_model_open(&model, "alone/config.json", NULL), 0);
+    ck_assert_uint_eq(model.n_weights, 0);
+    ck_assert_str_eq(model.name, "alone");
+    ck_assert_uint_eq(model.config.width, 8);
+    /* The daemon shares the descriptor's position: it has to stand at the beginning. */
+    ck_assert_int_eq(read(model.config_fd, text, sizeof text), sizeof config - 1);
+    client_model_close(&model);
+    ck_assert_int_eq(client_model_open(&model, "alone/small.json", NULL), 0);
+    ck_assert_str_eq(model.name, "small");
+    client_model_close(&model);
+    ck_assert_uint_eq(n_open(), before);
+}
+END_TEST
+
+START_TEST(a_directory_gives_all_its_safetensors)
+{
+    struct client_model model;
+
+    make("plain");
+    put_weights("plain/model.safetensors", "one");
+    put("plain/notes.txt", "not weights");
+    put("plain/.hidden.safetensors", "not weights either");
+    ck_assert_int_eq(client_model_open(&model, "plain/", NULL), 0);
+    ck_assert_uint_eq(model.n_weights, 1);
+    ck_assert_str_eq(model.name, "plain");
+    check_holds(&model, 0, "one");
+    client_model_close(&model);
+    put_weights("plain/another.safetensors", "two");
+    ck_assert_int_eq(client_model_open(&model, "plain", NULL), 0);
+    ck_assert_uint_eq(model.n_weights, 2);
+    client_model_close(&model);
+}
+END_TEST
+
+START_TEST(an_index_names_the_files_each_once)
+{
+    struct client_model model;
+
+    make("sharded");
+    put_weights("sharded/a.safetensors", "one");
+    put_weights("sharded/b.safetensors", "two");
+    put_weights("sharded/left-over.safetensors", "three");
+    put("sharded/model.safetensors.index.json",
+        "{\"metadata\": {}, \"weight_map\": {\"one\": \"a.safetensors\", \"two\": \"b.safetensors\", "
+        "\"three\": \"a.safetensors\"}}");
+    ck_assert_int_eq(client_model_open(&model, "sharded", NULL), 0);
+    ck_assert_uint_eq(model.n_weights, 2);
+    check_holds(&model, 0, "one");
+    check_holds(&model, 1, "two");
+    client_model_close(&model);
+}
+END_TEST
+
+START_TEST(what_is_missing_or_damaged_is_refused_by_file)
+{
+    refused("nowhere", -ENOENT, "--model nowhere", "No such file");
+    ck_assert_int_eq(mkdir("empty", 0700), 0);
+    refused("empty", -ENOENT, "empty/config.json", "No such file");
+    make("bare");
+    refused("bare", -ENOENT, "no *.safetensors", "bare/config.json");
+    make("damaged");
+    put("damaged/model.safetensors", "12345678{}");
+    refused("damaged", -EINVAL, "damaged/model.safetensors", "");
+    make("holes");
+    put("holes/model.safetensors.index.json", "{\"weight_map\": {\"one\": \"gone.safetensors\"}}");
+    refused("holes", -ENOENT, "holes/gone.safetensors", "No such file");
+    put("holes/model.safetensors.index.json", "{\"weight_map\": {\"one\": \"../plain/model.safetensors\"}}");
+    refused("holes", -EINVAL, "holes", "plain file name for one");
+    put("holes/model.safetensors.index.json", "{\"weight_map\": {\"one\": 1}}");
+    refused("holes", -EINVAL, "holes", "plain file name for one");
+    put("holes/model.safetensors.index.json", "{\"weight_map\": {}}");
+    refused("holes", -EINVAL, "index.json", "weight_map");
+    put("holes/model.safetensors.index.json", "[");
+    refused("holes", -EINVAL, "index.json: line 1", "");
+    ck_assert_int_eq(mkfifo("pipe.json", 0600), 0);
+    refused("pipe.json", -EINVAL, "pipe.json", "regular file");
+}
+END_TEST
+
+static void setup(void)
+{
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    ck_assert_int_eq(chdir(directory), 0);
+}
+
+static void remove_all(void)
+{
+    char command[64];
+
+    snprintf(command, sizeof command, "rm -r %s", directory);
+    ck_assert_int_eq(system(command), 0);
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("client model");
+    TCase *tests = tcase_create("client model");
+    SRunner *runner = srunner_create(suite);
+
+    tcase_add_unchecked_fixture(tests, setup, remove_all);
+    tcase_add_test(tests, a_config_alone_means_fresh_weights);
+    tcase_add_test(tests, a_directory_gives_all_its_safetensors);
+    tcase_add_test(tests, an_index_names_the_files_each_once);
+    tcase_add_test(tests, what_is_missing_or_damaged_is_refused_by_file);
+    suite_add_tcase(suite, tests);
+    srunner_run_all(runner, CK_NORMAL);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
