@@ -19,7 +19,10 @@
 #include <stdbool.h>
 #include <uv.h>
 
-enum { DAEMON_MAX_WORKERS = MESSAGE_MAX_PARTS };
+enum {
+    DAEMON_MAX_WORKERS = MESSAGE_MAX_PARTS,
+    DAEMON_MAX_PULLS = 16, /* of one worker at a time: it has fewer weight buffers than that */
+};
 
 /* What a worker is doing with the job's memory. */
 enum peer_state {
@@ -43,6 +46,7 @@ struct peer {
     double evaluated;            /* its part of the evaluation under way: sum of losses, */
     uint64_t n_evaluated;        /* and labels */
     bool evaluating;
+    uint32_t n_pulls; /* not answered */
 };
 
 /* What the job does. The client's request must fit the state: anything else is out of place and costs it its session. */

@@ -240,6 +240,7 @@ static void assign(struct job *job, struct peer *worker, const struct segment *i
     const long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
 
     worker->inbox = inbox;
+    worker->n_pulls = 0;
     m.assign.config = job->model.config;
     m.assign.seed = job->request.job.seed;
     m.assign.batch = job->request.job.batch;

@@ -43,6 +43,7 @@ static void send_weights(struct peer *worker, uint64_t version, uint32_t unit)
 {
     const struct message m = {.kind = MESSAGE_WEIGHTS, .weights = {.version = version, .unit = unit}};
 
+    worker->n_pulls--;
     session_send(worker->session, &m);
 }
 
@@ -272,6 +273,10 @@ void steps_on_worker(struct daemon *d, struct peer *worker, const struct message
     struct job *job = &d->job;
     struct relay_event event = {.worker = worker->id};
 
+    if (m->kind == MESSAGE_PULL && worker->n_pulls++ == DAEMON_MAX_PULLS) {
+        peer_refuse(worker, "more pulls than a worker can have buffers for");
+        return;
+    }
     if (job->state == JOB_EVALUATING) {
         on_evaluating_worker(d, worker, m);
         return;
