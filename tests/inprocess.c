@@ -104,7 +104,7 @@ static void act(struct inprocess *ip, const struct relay_action *a)
     case RELAY_CAPTURE:
     case RELAY_SAVED:
     case RELAY_ABANDON:
-        assert(!"no reader was announced");
+        assert(false); /* no reader was announced */
     }
 }
 
