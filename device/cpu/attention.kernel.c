@@ -57,13 +57,25 @@ static struct head find_head(const struct device_attention *op, size_t item, uns
     };
 }
 
-/* to (n, padded) = from (n, width) at a stride, zeros behind each row. */
+/* to (n, padded) = from (n, width) at a stride, zeros behind each row. Rows of qkv lie in pages of their own, which no
+ * hardware prefetcher runs ahead over. */
 static void pack(const struct head *head, float *to, const float *from, size_t stride, size_t n)
 {
-    for (size_t i = 0; i < n; i++, to += head->padded, from += stride) {
-        memcpy(to, from, head->width * sizeof *to);
-        memset(to + head->width, 0, (head->padded - head->width) * sizeof *to);
-    }
+    enum { AHEAD = 8, LINE = 16 };
+
+    for (size_t i = 0; i < n; i++, to += head->padded, from += stride)
+        for (size_t j = 0; j < head->padded; j += LINE) {
+            __builtin_prefetch(from + AHEAD * stride + j);
+            for (size_t v = j; v < j + LINE; v += VECTOR)
+                vec_store(to + v, v < head->width ? vec_load_n(from + v, head->width - v, 0) : (vec){0});
+        }
+}
+
+/* The same for up to TILE rows; to (TILE, padded) has zeros below them. */
+static void pack_tile(const struct head *head, float *to, const float *from, size_t stride, size_t n)
+{
+    pack(head, to, from, stride, n);
+    memset(to + n * head->padded, 0, (TILE - n) * head->padded * sizeof *to);
 }
 
 static void unpack(const struct head *head, float *to, size_t stride, const float *from, size_t n)
@@ -72,14 +84,25 @@ static void unpack(const struct head *head, float *to, size_t stride, const floa
         memcpy(to, from, head->width * sizeof *to);
 }
 
-/* to (width, TILE) = transpose of from (n, width) at a stride, zeros behind. */
-static void pack_transposed(const struct head *head, float *to, const float *from, size_t n)
+/* to (padded, TILE) = transpose of from (TILE, padded), in blocks of 4 x 4. */
+static void transpose(const struct head *head, float *to, const float *from)
 {
-    for (size_t d = 0; d < head->width; d++, to += TILE) {
-        for (size_t i = 0; i < n; i++)
-            to[i] = from[i * head->stride + d];
-        memset(to + n, 0, (TILE - n) * sizeof *to);
-    }
+    typedef float quad __attribute__((vector_size(16)));
+
+    for (size_t i = 0; i < TILE; i += 4)
+        for (size_t d = 0; d < head->padded; d += 4) {
+            quad row[4], pair[4], column[4];
+            for (size_t r = 0; r < 4; r++)
+                memcpy(&row[r], from + (i + r) * head->padded + d, sizeof row[r]);
+            pair[0] = VECTOR_SHUFFLE(row[0], row[1], 0, 4, 1, 5), pair[1] = VECTOR_SHUFFLE(row[2], row[3], 0, 4, 1, 5);
+            pair[2] = VECTOR_SHUFFLE(row[0], row[1], 2, 6, 3, 7), pair[3] = VECTOR_SHUFFLE(row[2], row[3], 2, 6, 3, 7);
+            column[0] = VECTOR_SHUFFLE(pair[0], pair[1], 0, 1, 4, 5);
+            column[1] = VECTOR_SHUFFLE(pair[0], pair[1], 2, 3, 6, 7);
+            column[2] = VECTOR_SHUFFLE(pair[2], pair[3], 0, 1, 4, 5);
+            column[3] = VECTOR_SHUFFLE(pair[2], pair[3], 2, 3, 6, 7);
+            for (size_t r = 0; r < 4; r++)
+                memcpy(to + (d + r) * TILE + i, &column[r], sizeof column[r]);
+        }
 }
 
 /* Scores of one tile, from packed q (n, padded) and k transposed. */
@@ -207,7 +230,7 @@ static void forward_tile(const struct head *head, const struct forward *at, size
     for (size_t key = 0; key <= query; key += TILE) {
         const bool diagonal = key == query;
 
-        tile_scores(head, at->scores, at->q, at->transposed + key * head->width, n, diagonal);
+        tile_scores(head, at->scores, at->q, at->transposed + key * head->padded, n, diagonal);
         update_max(&softmax, head, at->scores, n, diagonal);
         exponentiate(&softmax, head, at->scores, n, (const size_t[2]){query, key});
         if (key > 0)
@@ -239,7 +262,8 @@ static void forward_head(const struct head *head)
     at.out = at.scores + TILE * TILE;
     for (size_t key = 0; key < head->n_tokens; key += TILE) {
         const size_t n = smaller(TILE, head->n_tokens - key);
-        pack_transposed(head, at.transposed + key * head->width, head->k + key * head->stride, n);
+        pack_tile(head, at.out, head->k + key * head->stride, head->stride, n);
+        transpose(head, at.transposed + key * head->padded, at.out);
         pack(head, at.v + key * head->padded, head->v + key * head->stride, head->stride, n);
     }
     for (size_t query = 0; query < head->n_tokens; query += TILE)
@@ -352,9 +376,10 @@ static void backward_head(const struct head *head)
         const float *k = head->k + key * head->stride, *v = head->v + key * head->stride;
         float *to = gradient + key * head->stride + head->op->width;
 
-        pack(head, at.k, k, head->stride, n);
-        pack_transposed(head, at.k_transposed, k, n);
-        pack_transposed(head, at.v_transposed, v, n);
+        pack_tile(head, at.k_gradient, v, head->stride, n);
+        transpose(head, at.v_transposed, at.k_gradient);
+        pack_tile(head, at.k, k, head->stride, n);
+        transpose(head, at.k_transposed, at.k);
         for (size_t query = key; query < head->n_tokens; query += TILE)
             backward_tile(head, &at, query, key);
         unpack(head, to, head->stride, at.k_gradient, n);

@@ -8,14 +8,36 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <immintrin.h>
 #include <string.h>
 
+/* What the compiler's vectors have no operator for: the larger and smaller of two, the halves, and lanes d apart
+ * exchanged. */
+#define VECTOR_SHUFFLE __builtin_shufflevector
 #if defined(__AVX512F__)
 enum { VECTOR = 16 };
+#define VECTOR_MAX     _mm512_max_ps
+#define VECTOR_MIN     _mm512_min_ps
+#define VECTOR_LOW(x)  VECTOR_SHUFFLE(x, x, 0, 1, 2, 3, 4, 5, 6, 7)
+#define VECTOR_HIGH(x) VECTOR_SHUFFLE(x, x, 8, 9, 10, 11, 12, 13, 14, 15)
+#define VECTOR_EXCHANGE(x, d)                                                                                          \
+    VECTOR_SHUFFLE(x, x, 0 ^ (d), 1 ^ (d), 2 ^ (d), 3 ^ (d), 4 ^ (d), 5 ^ (d), 6 ^ (d), 7 ^ (d), 8 ^ (d), 9 ^ (d),     \
+                   10 ^ (d), 11 ^ (d), 12 ^ (d), 13 ^ (d), 14 ^ (d), 15 ^ (d))
 #elif defined(__AVX2__)
 enum { VECTOR = 8 };
+#define VECTOR_MAX     _mm256_max_ps
+#define VECTOR_MIN     _mm256_min_ps
+#define VECTOR_LOW(x)  VECTOR_SHUFFLE(x, x, 0, 1, 2, 3)
+#define VECTOR_HIGH(x) VECTOR_SHUFFLE(x, x, 4, 5, 6, 7)
+#define VECTOR_EXCHANGE(x, d)                                                                                          \
+    VECTOR_SHUFFLE(x, x, 0 ^ (d), 1 ^ (d), 2 ^ (d), 3 ^ (d), 4 ^ (d), 5 ^ (d), 6 ^ (d), 7 ^ (d))
 #else
 enum { VECTOR = 4 };
+#define VECTOR_MAX            _mm_max_ps
+#define VECTOR_MIN            _mm_min_ps
+#define VECTOR_LOW(x)         VECTOR_SHUFFLE(x, x, 0, 1)
+#define VECTOR_HIGH(x)        VECTOR_SHUFFLE(x, x, 2, 3)
+#define VECTOR_EXCHANGE(x, d) VECTOR_SHUFFLE(x, x, 0 ^ (d), 1 ^ (d), 2 ^ (d), 3 ^ (d))
 #endif
 
 typedef float vec __attribute__((vector_size(4 * VECTOR)));
@@ -70,26 +92,23 @@ VECTOR_INLINE vec vec_select(vec_int mask, vec yes, vec no)
 /* The larger; b where either is NaN, so a NaN in b stays. */
 VECTOR_INLINE vec vec_max(vec a, vec b)
 {
-    return vec_select(a > b, a, b);
+    return VECTOR_MAX(a, b);
 }
 
+/* The smaller; b where either is NaN. */
 VECTOR_INLINE vec vec_min(vec a, vec b)
 {
-    return vec_select(a < b, a, b);
+    return VECTOR_MIN(a, b);
 }
 
 VECTOR_INLINE vec_half vec_low(vec x)
 {
-    vec_half half;
-    memcpy(&half, &x, sizeof half);
-    return half;
+    return VECTOR_LOW(x);
 }
 
 VECTOR_INLINE vec_half vec_high(vec x)
 {
-    vec_half half;
-    memcpy(&half, (const char *)&x + sizeof half, sizeof half);
-    return half;
+    return VECTOR_HIGH(x);
 }
 
 VECTOR_INLINE vec_double vec_widen(vec_half x)
@@ -114,16 +133,18 @@ VECTOR_INLINE double vec_sum(vec x)
     return vec_double_sum(vec_widen(vec_low(x)) + vec_widen(vec_high(x)));
 }
 
-/* The largest lane; NaNs are passed over. */
+/* The largest lane; where there is a NaN, that or some lane. */
 VECTOR_INLINE float vec_largest(vec x)
 {
-    float lanes[VECTOR];
-
-    memcpy(lanes, &x, sizeof lanes);
-    for (size_t n = VECTOR / 2; n > 0; n /= 2)
-        for (size_t i = 0; i < n; i++)
-            lanes[i] = lanes[i] > lanes[i + n] ? lanes[i] : lanes[i + n];
-    return lanes[0];
+#if defined(__AVX512F__)
+    x = vec_max(x, VECTOR_EXCHANGE(x, 8));
+#endif
+#if defined(__AVX2__)
+    x = vec_max(x, VECTOR_EXCHANGE(x, 4));
+#endif
+    x = vec_max(x, VECTOR_EXCHANGE(x, 2));
+    x = vec_max(x, VECTOR_EXCHANGE(x, 1));
+    return x[0];
 }
 
 #endif

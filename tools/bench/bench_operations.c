@@ -1,0 +1,319 @@
+/* tools/bench/bench_operations.c - how fast each operation of the CPU device is, beside what the machine can do.
+ *
+ *     bench_operations [threads]
+ *
+ * At the sizes of two models: products and attention in GFLOP/s, the others in GB/s of what they must read and write.
+ * The first lines are the yardsticks of the same run: dnnl_sgemm as one call, and a copy. Best of the repeats that fit
+ * into a fifth of a second, at least five: neighbours only ever make it slower. One thread is timed by its own clock, so
+ * that a busy machine may be measured as well. */
+#include "device/cpu/cpu.h"
+
+#include <dnnl.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+struct size {
+    size_t n_rows, n_tokens, n_heads, width, vocabulary;
+};
+
+struct bench {
+    struct device *dev;
+    struct size size;
+    size_t m;                /* tokens of all rows */
+    float *x, *y, *z, *w;    /* (m, 4 width), and w (4 width, width) or a table */
+    float *small;            /* (4 width) and statistics */
+    uint32_t *ids;           /* (m) */
+    double *losses;
+    void *scratch;
+};
+
+struct work {
+    const char *name;
+    void (*run)(struct bench *b);
+    double (*flops)(const struct bench *b); /* or */
+    double floats;                          /* read and written, in units of m * width */
+};
+
+static double seconds(const struct bench *b)
+{
+    struct timespec t;
+
+    clock_gettime(b->dev->n_threads == 1 ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static double best_time(struct bench *b, void (*run)(struct bench *b))
+{
+    double best = INFINITY;
+    const double start = seconds(b);
+
+    run(b);
+    for (int i = 0; i < 5 || seconds(b) - start < 0.2; i++) {
+        const double before = seconds(b);
+        run(b);
+        best = fmin(best, seconds(b) - before);
+    }
+    return best;
+}
+
+static double product_flops(const struct bench *b)
+{
+    return 8.0 * (double)b->m * (double)b->size.width * (double)b->size.width;
+}
+
+/* Whole tiles of 64 x 64, as many as the triangle touches: two products forward, five backward. */
+static double tile_flops(const struct bench *b, int products)
+{
+    const double tiles = ceil((double)b->size.n_tokens / CPU_ATTENTION_TILE);
+
+    return products * 2.0 * CPU_ATTENTION_TILE * CPU_ATTENTION_TILE * tiles * (tiles + 1) / 2 *
+           (double)(b->size.n_rows * b->size.width);
+}
+
+static double forward_flops(const struct bench *b)
+{
+    return tile_flops(b, 2);
+}
+
+static double backward_flops(const struct bench *b)
+{
+    return tile_flops(b, 5);
+}
+
+static void one_sgemm(struct bench *b)
+{
+    const dnnl_dim_t d = (dnnl_dim_t)b->size.width;
+
+    dnnl_sgemm('N', 'N', (dnnl_dim_t)b->m, 4 * d, d, 1, b->x, d, b->w, 4 * d, 0, b->y, 4 * d);
+}
+
+static void copy(struct bench *b)
+{
+    device_cpu.upload(b->dev, b->y, b->x, 4 * b->m * b->size.width * sizeof(float));
+}
+
+static void product(struct bench *b, enum device_epilogue epilogue)
+{
+    const size_t d = b->size.width;
+
+    device_cpu.matmul(b->dev, &(struct device_matmul){.m = b->m, .n = 4 * d, .k = d, .a = b->x, .a_stride = d,
+                                                      .b = b->w, .b_stride = 4 * d, .c = b->y, .c_stride = 4 * d,
+                                                      .epilogue = epilogue, .bias = b->small, .pre = b->z});
+}
+
+static void matmul(struct bench *b)
+{
+    product(b, DEVICE_NO_EPILOGUE);
+}
+
+static void matmul_gelu(struct bench *b)
+{
+    product(b, DEVICE_BIAS_ACTIVATION);
+}
+
+static void matmul_gelu_gradient(struct bench *b)
+{
+    product(b, DEVICE_ACTIVATION_GRADIENT);
+}
+
+static void matmul_input_gradient(struct bench *b)
+{
+    const size_t d = b->size.width;
+
+    device_cpu.matmul(b->dev, &(struct device_matmul){.transpose_b = true, .m = b->m, .n = d, .k = 4 * d, .a = b->x,
+                                                      .a_stride = 4 * d, .b = b->w, .b_stride = 4 * d, .c = b->y,
+                                                      .c_stride = d});
+}
+
+static void matmul_weight_gradient(struct bench *b)
+{
+    const size_t d = b->size.width;
+
+    device_cpu.matmul(b->dev, &(struct device_matmul){.transpose_a = true, .m = d, .n = 4 * d, .k = b->m, .a = b->x,
+                                                      .a_stride = d, .b = b->y, .b_stride = 4 * d, .c = b->w,
+                                                      .c_stride = 4 * d, .beta = 1});
+}
+
+static struct device_attention attention_of(struct bench *b)
+{
+    const struct size *s = &b->size;
+
+    return (struct device_attention){.n_rows = s->n_rows, .n_tokens = s->n_tokens, .n_heads = s->n_heads,
+                                     .width = s->width, .scale = 0.125f, .qkv = b->x, .out = b->z,
+                                     .log_sum_exp = b->small, .out_gradient = b->x, .qkv_gradient = b->y,
+                                     .scratch = b->scratch};
+}
+
+static void attention(struct bench *b)
+{
+    const struct device_attention op = attention_of(b);
+    device_cpu.attention(b->dev, &op);
+}
+
+static void attention_backward(struct bench *b)
+{
+    const struct device_attention op = attention_of(b);
+    device_cpu.attention_backward(b->dev, &op);
+}
+
+static void attention_dropout(struct bench *b)
+{
+    struct device_attention op = attention_of(b);
+    op.dropout.p = 0.1f;
+    device_cpu.attention(b->dev, &op);
+}
+
+static void norm(struct bench *b)
+{
+    device_cpu.norm(b->dev, b->y, b->small, b->x, b->w, b->w, b->m, b->size.width, 1e-5f);
+}
+
+static void norm_backward(struct bench *b)
+{
+    device_cpu.norm_backward(b->dev, b->y, true, b->z, b->z + b->size.width, b->x, b->x, b->small, b->w, b->m,
+                             b->size.width);
+}
+
+static void reduce_rows(struct bench *b)
+{
+    device_cpu.reduce_rows(b->dev, b->z, b->x, b->m, 4 * b->size.width);
+}
+
+static void dropout_add(struct bench *b, float p)
+{
+    const struct device_dropout dropout = {.p = p};
+
+    device_cpu.dropout_add(b->dev, b->y, b->x, b->z, b->size.n_rows, b->size.n_tokens, b->size.width, &dropout);
+}
+
+static void add(struct bench *b)
+{
+    dropout_add(b, 0);
+}
+
+static void add_dropped(struct bench *b)
+{
+    dropout_add(b, 0.1f);
+}
+
+static void embed(struct bench *b)
+{
+    device_cpu.embed(b->dev, b->y, false, b->ids, b->m, b->w, 0, 256, b->size.width);
+}
+
+static void embed_backward(struct bench *b)
+{
+    device_cpu.embed_backward(b->dev, b->w, b->ids, b->m, b->x, 0, 256, b->size.width);
+}
+
+static void log_sum_exp(struct bench *b)
+{
+    device_cpu.log_sum_exp(b->dev, b->small, true, b->x, 4 * b->size.width, b->ids, b->m, 0, 4 * b->size.width);
+}
+
+static void cross_entropy_gradient(struct bench *b)
+{
+    memcpy(b->y, b->x, 4 * sizeof(float)); /* keeps the logits from going to 0: only the speed counts */
+    device_cpu.cross_entropy_gradient(b->dev, b->y, 4 * b->size.width, b->small, b->ids, b->m, 0, 4 * b->size.width,
+                                      1e-3f);
+}
+
+static const struct work works[] = {
+    {"dnnl_sgemm, one call", one_sgemm, product_flops, 0},
+    {"copy", copy, NULL, 8},
+    {"matmul", matmul, product_flops, 0},
+    {"matmul + bias + gelu", matmul_gelu, product_flops, 0},
+    {"matmul * gelu gradient", matmul_gelu_gradient, product_flops, 0},
+    {"matmul, b transposed", matmul_input_gradient, product_flops, 0},
+    {"matmul, a transposed, added", matmul_weight_gradient, product_flops, 0},
+    {"attention", attention, forward_flops, 0},
+    {"attention, dropout", attention_dropout, forward_flops, 0},
+    {"attention backward", attention_backward, backward_flops, 0},
+    {"norm", norm, NULL, 2},
+    {"norm backward", norm_backward, NULL, 4},
+    {"reduce_rows", reduce_rows, NULL, 4},
+    {"add", add, NULL, 3},
+    {"add, dropout", add_dropped, NULL, 3},
+    {"embed", embed, NULL, 2},
+    {"embed backward", embed_backward, NULL, 3},
+    {"log_sum_exp", log_sum_exp, NULL, 4},
+    {"cross entropy gradient", cross_entropy_gradient, NULL, 8},
+};
+
+static void *allocate(size_t bytes)
+{
+    void *memory = aligned_alloc(64, (bytes + 63) / 64 * 64);
+
+    if (!memory) {
+        fprintf(stderr, "bench_operations: out of memory\n");
+        exit(1);
+    }
+    memset(memory, 0, bytes);
+    return memory;
+}
+
+static float *allocate_floats(size_t n)
+{
+    float *x = allocate(n * sizeof *x);
+
+    random_normal(x, (struct random_key){{1, 2}}, 0, 0, n);
+    return x;
+}
+
+static void measure(struct bench *b, const char *isa)
+{
+    const struct size *s = &b->size;
+    const double unit = (double)(b->m * s->width * sizeof(float));
+
+    printf("%zu x %zu tokens, width %zu, %zu heads, %u threads, %s\n", s->n_rows, s->n_tokens, s->width, s->n_heads,
+           b->dev->n_threads, isa);
+    for (size_t i = 0; i < sizeof works / sizeof *works; i++) {
+        const struct work *work = &works[i];
+        const double time = best_time(b, work->run);
+        const double rate = (work->flops ? work->flops(b) : work->floats * unit) / time * 1e-9;
+        printf("  %-28s %8.3f ms %8.1f %s\n", work->name, time * 1e3, rate, work->flops ? "GFLOP/s" : "GB/s");
+    }
+}
+
+static void run(struct device *dev, const struct size *s)
+{
+    const size_t m = s->n_rows * s->n_tokens;
+    struct bench b = {.dev = dev, .size = *s, .m = m};
+
+    b.x = allocate_floats(4 * m * s->width), b.y = allocate_floats(4 * m * s->width);
+    b.z = allocate_floats(4 * m * s->width), b.w = allocate_floats(4 * s->width * s->width);
+    b.small = allocate_floats(4 * s->width + 3 * m + m * s->n_heads);
+    b.ids = allocate(m * sizeof *b.ids), b.losses = allocate(m * sizeof *b.losses);
+    b.scratch =
+        allocate(device_cpu.scratch_bytes(s->n_rows, s->n_tokens, s->n_heads, s->width, dev->n_threads));
+    for (size_t i = 0; i < m; i++)
+        b.ids[i] = (uint32_t)(i * 37 % 256);
+    measure(&b, dev->kernels->name);
+    free(b.x), free(b.y), free(b.z), free(b.w), free(b.small), free(b.ids), free(b.losses), free(b.scratch);
+}
+
+int main(int argc, char **argv)
+{
+    static const struct size sizes[] = {{8, 256, 6, 384, 256}, {2, 1024, 12, 768, 256}};
+    const int n_threads = argc > 1 ? atoi(argv[1]) : 2;
+    struct error err = {{0}};
+    struct device *dev;
+
+    if (n_threads < 1 || device_cpu.open(&dev, 0, 4096, (unsigned)n_threads, &err) != 0) {
+        fprintf(stderr, "bench_operations: %s\n", n_threads < 1 ? "threads is a number from 1 on" : err.text);
+        return 2;
+    }
+#ifdef _OPENMP
+    omp_set_num_threads(n_threads); /* for the library's own call */
+#endif
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
+        run(dev, &sizes[i]);
+    device_cpu.close(dev);
+    return 0;
+}
