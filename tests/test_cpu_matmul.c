@@ -3,7 +3,9 @@
 #include "tests/reference.h"
 
 #include <check.h>
+#include <malloc.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -275,6 +277,53 @@ START_TEST(a_step_s_products_do_not_depend_on_threads_or_grouping)
 }
 END_TEST
 
+/* Anonymous memory of this process that is there, in bytes. */
+static size_t anonymous_bytes(void)
+{
+    char line[256];
+    size_t kib = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+
+    ck_assert_ptr_nonnull(file);
+    while (fgets(line, sizeof line, file))
+        if (sscanf(line, "RssAnon: %zu kB", &kib) == 1)
+            break;
+    fclose(file);
+    return kib << 10;
+}
+
+/* The shapes whose tiles are the largest there are, and whose packing was seen to take most. */
+START_TEST(the_library_stays_within_its_bytes)
+{
+    static const struct step_shape large[] = {{false, true, 1024, 3072, 768}, {true, false, 768, 3072, 1024}};
+    const size_t n = 3072 * 1024;
+    float *a = operation_values(n, 1), *b = operation_values(n, 2), *c = operation_values(n, 3);
+    struct device *dev = operation_open(2);
+    size_t before;
+
+    malloc_trim(0);
+    before = anonymous_bytes();
+    for (int i = 0; i < 8; i++) {
+        const struct step_shape *s = &large[i % 2];
+        const struct device_matmul op = {s->transpose_a,
+                                         s->transpose_b,
+                                         s->m,
+                                         s->n,
+                                         s->k,
+                                         a,
+                                         b,
+                                         s->transpose_a ? s->m : s->k,
+                                         s->transpose_b ? s->k : s->n,
+                                         s->n,
+                                         .c = c};
+        device_cpu.matmul(dev, &op);
+        ck_assert_uint_le(anonymous_bytes(), before + device_cpu.library_bytes(2));
+    }
+    device_cpu.close(dev);
+    free(a), free(b), free(c);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("cpu matmul");
@@ -288,6 +337,9 @@ int main(void)
     tcase_add_loop_test(tcase, activations_and_slopes_are_within_three_ulp, MODEL_GELU_NEW, MODEL_RELU + 1);
     tcase_add_loop_test(tcase, activations_pass_nan_on, MODEL_GELU_NEW, MODEL_RELU + 1);
     tcase_add_loop_test(tcase, a_step_s_products_do_not_depend_on_threads_or_grouping, 0, N_STEP_SHAPES);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they keep what is freed */
+    tcase_add_test(tcase, the_library_stays_within_its_bytes);
+#endif
     srunner_run_all(runner, CK_NORMAL);
     failed = srunner_ntests_failed(runner);
     srunner_free(runner);

@@ -84,24 +84,17 @@ static void unpack(const struct head *head, float *to, size_t stride, const floa
         memcpy(to, from, head->width * sizeof *to);
 }
 
-/* to (padded, TILE) = transpose of from (TILE, padded), in blocks of 4 x 4. */
+/* to (padded, TILE) = transpose of from (TILE, padded). */
 static void transpose(const struct head *head, float *to, const float *from)
 {
-    typedef float quad __attribute__((vector_size(16)));
-
     for (size_t i = 0; i < TILE; i += 4)
-        for (size_t d = 0; d < head->padded; d += 4) {
-            quad row[4], pair[4], column[4];
+        for (size_t d = 0; d < head->padded; d += VECTOR) {
+            vec row[4];
             for (size_t r = 0; r < 4; r++)
-                memcpy(&row[r], from + (i + r) * head->padded + d, sizeof row[r]);
-            pair[0] = VECTOR_SHUFFLE(row[0], row[1], 0, 4, 1, 5), pair[1] = VECTOR_SHUFFLE(row[2], row[3], 0, 4, 1, 5);
-            pair[2] = VECTOR_SHUFFLE(row[0], row[1], 2, 6, 3, 7), pair[3] = VECTOR_SHUFFLE(row[2], row[3], 2, 6, 3, 7);
-            column[0] = VECTOR_SHUFFLE(pair[0], pair[1], 0, 1, 4, 5);
-            column[1] = VECTOR_SHUFFLE(pair[0], pair[1], 2, 3, 6, 7);
-            column[2] = VECTOR_SHUFFLE(pair[2], pair[3], 0, 1, 4, 5);
-            column[3] = VECTOR_SHUFFLE(pair[2], pair[3], 2, 3, 6, 7);
-            for (size_t r = 0; r < 4; r++)
-                memcpy(to + (d + r) * TILE + i, &column[r], sizeof column[r]);
+                row[r] = vec_load(from + (i + r) * head->padded + d);
+            vec_transpose(row);
+            for (size_t j = 0; j < VECTOR; j++) /* column d + j of four rows */
+                memcpy(to + (d + j) * TILE + i, (const float *)&row[j % 4] + j / 4 * 4, 4 * sizeof *to);
         }
 }
 
@@ -376,7 +369,7 @@ static void backward_head(const struct head *head)
         const float *k = head->k + key * head->stride, *v = head->v + key * head->stride;
         float *to = gradient + key * head->stride + head->op->width;
 
-        pack_tile(head, at.k_gradient, v, head->stride, n);
+        pack_tile(head, at.k_gradient, v, head->stride, n); /* its room is free until the first tile of queries */
         transpose(head, at.v_transposed, at.k_gradient);
         pack_tile(head, at.k, k, head->stride, n);
         transpose(head, at.k_transposed, at.k);

@@ -2,7 +2,6 @@
 #include "device/cpu/cpu.h"
 
 #include <assert.h>
-#include <dlfcn.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,17 +68,6 @@ static void close_device(struct device *dev)
     free(dev);
 }
 
-/* Without OpenMP we run on one thread, and the library has to as well: it brings its own OpenMP along. */
-static void bound_library_threads(void)
-{
-#ifndef _OPENMP
-    void (*set)(int);
-    *(void **)&set = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
-    if (set)
-        set(1);
-#endif
-}
-
 static int open_device(struct device **out, unsigned index, size_t arena_bytes, unsigned n_threads, struct error *err)
 {
     struct device *dev;
@@ -104,7 +92,6 @@ static int open_device(struct device **out, unsigned index, size_t arena_bytes, 
     for (int isa = CPU_V2; isa < CPU_ISAS; isa++)
         if (cpu_isa_runs((enum cpu_isa)isa))
             cpu_isa_use(dev, (enum cpu_isa)isa);
-    bound_library_threads();
     dev->kernels->rows->zero(dev, dev->arena, arena_bytes / sizeof(float)); /* touched, hence claimed */
     *out = dev;
     return 0;

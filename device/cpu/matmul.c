@@ -7,7 +7,11 @@
 #include "device/cpu/cpu.h"
 
 #include <assert.h>
+#include <dlfcn.h>
 #include <dnnl.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
 
 enum {
     LARGEST_EDGE = 768, /* of a tile: what the library packs of a and b stays in a cache of 1 or 2 MiB */
@@ -51,8 +55,28 @@ static void multiply_tile(struct device *dev, const struct device_matmul *op, si
     dev->kernels->rows->epilogue(op, row, column, size[0], size[1]);
 }
 
+/* Sets how many threads the library may use when this thread calls it; returns how many it was. Inside a team it uses one
+ * of its own accord, but a team of one is none to it. Without OpenMP of ours it still has its own. */
+static int set_library_threads(int n)
+{
+#ifdef _OPENMP
+    const int before = omp_get_max_threads();
+
+    omp_set_num_threads(n);
+    return before;
+#else
+    void (*set)(int);
+
+    *(void **)&set = dlsym(RTLD_DEFAULT, "omp_set_num_threads");
+    if (set)
+        set(n);
+    return n;
+#endif
+}
+
 void cpu_matmul(struct device *dev, const struct device_matmul *op)
 {
+    const int library_threads = set_library_threads(1);
     size_t height, width, n_down, n_across;
 
     assert(op->beta == 0 || (op->beta == 1 && op->epilogue == DEVICE_NO_EPILOGUE));
@@ -67,9 +91,14 @@ void cpu_matmul(struct device *dev, const struct device_matmul *op)
 
         multiply_tile(dev, op, row, column, (const size_t[2]){m, n});
     }
+    set_library_threads(library_threads);
 }
 
+/* Measured with oneDNN 2.6 and glibc 2.36, allocators interposed and the process's anonymous memory read, over tiles of up
+ * to 768 x 768 with k up to 65536, every transposition, 1 to 4 threads. Code generated at run time, tables: 4 MiB, mapped
+ * 5.5. Packing buffers of one call: at most 1.8 MiB, which the C library's heap of each thread keeps as up to 12.2, since
+ * it reuses aligned blocks badly; random shapes kept 3. That it does not grow with calls was seen over 400 of them. */
 size_t cpu_library_bytes(unsigned n_threads)
 {
-    return ((size_t)16 << 20) + n_threads * ((size_t)8 << 20);
+    return ((size_t)8 << 20) + n_threads * ((size_t)13 << 20);
 }

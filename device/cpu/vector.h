@@ -11,30 +11,32 @@
 #include <immintrin.h>
 #include <string.h>
 
-/* What the compiler's vectors have no operator for: the larger and smaller of two, the halves, and lanes d apart
- * exchanged. */
+/* For what the compiler's vectors have no operator: VECTOR_CALL(max_ps) is _mm512_max_ps here or _mm256_max_ps there. */
 #define VECTOR_SHUFFLE __builtin_shufflevector
 #if defined(__AVX512F__)
 enum { VECTOR = 16 };
-#define VECTOR_MAX     _mm512_max_ps
-#define VECTOR_MIN     _mm512_min_ps
-#define VECTOR_LOW(x)  VECTOR_SHUFFLE(x, x, 0, 1, 2, 3, 4, 5, 6, 7)
-#define VECTOR_HIGH(x) VECTOR_SHUFFLE(x, x, 8, 9, 10, 11, 12, 13, 14, 15)
+typedef __m512i vec_integer;
+typedef __m512d vec_pair;
+#define VECTOR_CALL(name) _mm512_##name
+#define VECTOR_LOW(x)     VECTOR_SHUFFLE(x, x, 0, 1, 2, 3, 4, 5, 6, 7)
+#define VECTOR_HIGH(x)    VECTOR_SHUFFLE(x, x, 8, 9, 10, 11, 12, 13, 14, 15)
 #define VECTOR_EXCHANGE(x, d)                                                                                          \
     VECTOR_SHUFFLE(x, x, 0 ^ (d), 1 ^ (d), 2 ^ (d), 3 ^ (d), 4 ^ (d), 5 ^ (d), 6 ^ (d), 7 ^ (d), 8 ^ (d), 9 ^ (d),     \
                    10 ^ (d), 11 ^ (d), 12 ^ (d), 13 ^ (d), 14 ^ (d), 15 ^ (d))
 #elif defined(__AVX2__)
 enum { VECTOR = 8 };
-#define VECTOR_MAX     _mm256_max_ps
-#define VECTOR_MIN     _mm256_min_ps
-#define VECTOR_LOW(x)  VECTOR_SHUFFLE(x, x, 0, 1, 2, 3)
-#define VECTOR_HIGH(x) VECTOR_SHUFFLE(x, x, 4, 5, 6, 7)
+typedef __m256i vec_integer;
+typedef __m256d vec_pair;
+#define VECTOR_CALL(name) _mm256_##name
+#define VECTOR_LOW(x)     VECTOR_SHUFFLE(x, x, 0, 1, 2, 3)
+#define VECTOR_HIGH(x)    VECTOR_SHUFFLE(x, x, 4, 5, 6, 7)
 #define VECTOR_EXCHANGE(x, d)                                                                                          \
     VECTOR_SHUFFLE(x, x, 0 ^ (d), 1 ^ (d), 2 ^ (d), 3 ^ (d), 4 ^ (d), 5 ^ (d), 6 ^ (d), 7 ^ (d))
 #else
 enum { VECTOR = 4 };
-#define VECTOR_MAX            _mm_max_ps
-#define VECTOR_MIN            _mm_min_ps
+typedef __m128i vec_integer;
+typedef __m128d vec_pair;
+#define VECTOR_CALL(name)     _mm_##name
 #define VECTOR_LOW(x)         VECTOR_SHUFFLE(x, x, 0, 1)
 #define VECTOR_HIGH(x)        VECTOR_SHUFFLE(x, x, 2, 3)
 #define VECTOR_EXCHANGE(x, d) VECTOR_SHUFFLE(x, x, 0 ^ (d), 1 ^ (d), 2 ^ (d), 3 ^ (d))
@@ -43,6 +45,7 @@ enum { VECTOR = 4 };
 typedef float vec __attribute__((vector_size(4 * VECTOR)));
 typedef int32_t vec_int __attribute__((vector_size(4 * VECTOR))); /* also what a comparison gives: -1 or 0 */
 typedef uint32_t vec_uint __attribute__((vector_size(4 * VECTOR)));
+typedef uint64_t vec_long __attribute__((vector_size(4 * VECTOR))); /* VECTOR / 2 of them */
 typedef float vec_half __attribute__((vector_size(2 * VECTOR)));
 typedef double vec_double __attribute__((vector_size(4 * VECTOR))); /* VECTOR / 2 of them */
 
@@ -92,13 +95,27 @@ VECTOR_INLINE vec vec_select(vec_int mask, vec yes, vec no)
 /* The larger; b where either is NaN, so a NaN in b stays. */
 VECTOR_INLINE vec vec_max(vec a, vec b)
 {
-    return VECTOR_MAX(a, b);
+    return VECTOR_CALL(max_ps)(a, b);
 }
 
 /* The smaller; b where either is NaN. */
 VECTOR_INLINE vec vec_min(vec a, vec b)
 {
-    return VECTOR_MIN(a, b);
+    return VECTOR_CALL(min_ps)(a, b);
+}
+
+/* Groups of four lanes hold four rows of 4 x 4 matrices, one matrix per place of a group: each is transposed. */
+VECTOR_INLINE void vec_transpose(vec row[4])
+{
+    vec_pair low = (vec_pair)VECTOR_CALL(unpacklo_ps)(row[0], row[1]);
+    vec_pair high = (vec_pair)VECTOR_CALL(unpackhi_ps)(row[0], row[1]);
+    vec_pair low2 = (vec_pair)VECTOR_CALL(unpacklo_ps)(row[2], row[3]);
+    vec_pair high2 = (vec_pair)VECTOR_CALL(unpackhi_ps)(row[2], row[3]);
+
+    row[0] = (vec)VECTOR_CALL(unpacklo_pd)(low, low2);
+    row[1] = (vec)VECTOR_CALL(unpackhi_pd)(low, low2);
+    row[2] = (vec)VECTOR_CALL(unpacklo_pd)(high, high2);
+    row[3] = (vec)VECTOR_CALL(unpackhi_pd)(high, high2);
 }
 
 VECTOR_INLINE vec_half vec_low(vec x)

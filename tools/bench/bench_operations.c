@@ -25,10 +25,10 @@ struct size {
 struct bench {
     struct device *dev;
     struct size size;
-    size_t m;                /* tokens of all rows */
-    float *x, *y, *z, *w;    /* (m, 4 width), and w (4 width, width) or a table */
-    float *small;            /* (4 width) and statistics */
-    uint32_t *ids;           /* (m) */
+    size_t m;             /* tokens of all rows */
+    float *x, *y, *z, *w; /* (m, 4 width), and w (4 width, width) or a table */
+    float *small;         /* (4 width) and statistics */
+    uint32_t *ids;        /* (m) */
     double *losses;
     void *scratch;
 };
@@ -102,9 +102,18 @@ static void product(struct bench *b, enum device_epilogue epilogue)
 {
     const size_t d = b->size.width;
 
-    device_cpu.matmul(b->dev, &(struct device_matmul){.m = b->m, .n = 4 * d, .k = d, .a = b->x, .a_stride = d,
-                                                      .b = b->w, .b_stride = 4 * d, .c = b->y, .c_stride = 4 * d,
-                                                      .epilogue = epilogue, .bias = b->small, .pre = b->z});
+    device_cpu.matmul(b->dev, &(struct device_matmul){.m = b->m,
+                                                      .n = 4 * d,
+                                                      .k = d,
+                                                      .a = b->x,
+                                                      .a_stride = d,
+                                                      .b = b->w,
+                                                      .b_stride = 4 * d,
+                                                      .c = b->y,
+                                                      .c_stride = 4 * d,
+                                                      .epilogue = epilogue,
+                                                      .bias = b->small,
+                                                      .pre = b->z});
 }
 
 static void matmul(struct bench *b)
@@ -126,8 +135,15 @@ static void matmul_input_gradient(struct bench *b)
 {
     const size_t d = b->size.width;
 
-    device_cpu.matmul(b->dev, &(struct device_matmul){.transpose_b = true, .m = b->m, .n = d, .k = 4 * d, .a = b->x,
-                                                      .a_stride = 4 * d, .b = b->w, .b_stride = 4 * d, .c = b->y,
+    device_cpu.matmul(b->dev, &(struct device_matmul){.transpose_b = true,
+                                                      .m = b->m,
+                                                      .n = d,
+                                                      .k = 4 * d,
+                                                      .a = b->x,
+                                                      .a_stride = 4 * d,
+                                                      .b = b->w,
+                                                      .b_stride = 4 * d,
+                                                      .c = b->y,
                                                       .c_stride = d});
 }
 
@@ -135,18 +151,33 @@ static void matmul_weight_gradient(struct bench *b)
 {
     const size_t d = b->size.width;
 
-    device_cpu.matmul(b->dev, &(struct device_matmul){.transpose_a = true, .m = d, .n = 4 * d, .k = b->m, .a = b->x,
-                                                      .a_stride = d, .b = b->y, .b_stride = 4 * d, .c = b->w,
-                                                      .c_stride = 4 * d, .beta = 1});
+    device_cpu.matmul(b->dev, &(struct device_matmul){.transpose_a = true,
+                                                      .m = d,
+                                                      .n = 4 * d,
+                                                      .k = b->m,
+                                                      .a = b->x,
+                                                      .a_stride = d,
+                                                      .b = b->y,
+                                                      .b_stride = 4 * d,
+                                                      .c = b->w,
+                                                      .c_stride = 4 * d,
+                                                      .beta = 1});
 }
 
 static struct device_attention attention_of(struct bench *b)
 {
     const struct size *s = &b->size;
 
-    return (struct device_attention){.n_rows = s->n_rows, .n_tokens = s->n_tokens, .n_heads = s->n_heads,
-                                     .width = s->width, .scale = 0.125f, .qkv = b->x, .out = b->z,
-                                     .log_sum_exp = b->small, .out_gradient = b->x, .qkv_gradient = b->y,
+    return (struct device_attention){.n_rows = s->n_rows,
+                                     .n_tokens = s->n_tokens,
+                                     .n_heads = s->n_heads,
+                                     .width = s->width,
+                                     .scale = 0.125f,
+                                     .qkv = b->x,
+                                     .out = b->z,
+                                     .log_sum_exp = b->small,
+                                     .out_gradient = b->x,
+                                     .qkv_gradient = b->y,
                                      .scratch = b->scratch};
 }
 
@@ -290,8 +321,7 @@ static void run(struct device *dev, const struct size *s)
     b.z = allocate_floats(4 * m * s->width), b.w = allocate_floats(4 * s->width * s->width);
     b.small = allocate_floats(4 * s->width + 3 * m + m * s->n_heads);
     b.ids = allocate(m * sizeof *b.ids), b.losses = allocate(m * sizeof *b.losses);
-    b.scratch =
-        allocate(device_cpu.scratch_bytes(s->n_rows, s->n_tokens, s->n_heads, s->width, dev->n_threads));
+    b.scratch = allocate(device_cpu.scratch_bytes(s->n_rows, s->n_tokens, s->n_heads, s->width, dev->n_threads));
     for (size_t i = 0; i < m; i++)
         b.ids[i] = (uint32_t)(i * 37 % 256);
     measure(&b, dev->kernels->name);
