@@ -12,11 +12,13 @@ static const struct shape {
 } shapes[] = {{1, 1, 1, 0.5f}, {2, 3, 7, 0.5f}, {3, 5, 130, 0.1f}, {2, 2, 384, 0.9f}, {2, 3, 50, 0}};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, FIRST_ROW = 9 };
 
+enum way { APART, ONTO_X, ONTO_H, WITHOUT_X, BACKWARD, BACKWARD_IN_PLACE, WAYS };
+
 struct dropout {
     const struct shape *shape;
     struct device_dropout dropout;
     float *x, *h;
-    enum { APART, ONTO_X, ONTO_H, WITHOUT_X, BACKWARD, BACKWARD_IN_PLACE, WAYS } way;
+    enum way way;
 };
 
 static void run_dropout(struct device *dev, float *out, const void *context)
@@ -42,7 +44,8 @@ START_TEST(dropout_keeps_what_its_words_say)
     const struct shape *s = &shapes[_i / WAYS];
     const struct random_key key = {{3, 4}};
     const size_t n = s->n_rows * s->n_tokens * s->n, row = s->n_tokens * s->n;
-    struct dropout t = {s, {s->p, key, FIRST_ROW}, operation_values(n, 1), operation_values(n, 2), _i % WAYS};
+    struct dropout t = {
+        s, {s->p, key, FIRST_ROW}, operation_values(n, 1), operation_values(n, 2), (enum way)(_i % WAYS)};
     double *want = operation_zeros(n);
 
     for (size_t i = 0; i < n; i++)
