@@ -229,7 +229,8 @@ START_TEST(activations_pass_nan_on)
 END_TEST
 
 /* Shapes of GPT-2 layers of width 384 and a microbatch of 2 x 256: each product of a step, on 1 and 2 threads, and for
- * those that go row by row, the two halves of the rows by themselves. */
+ * those that go row by row, the two halves of the rows by themselves. And one whose tiles the library would itself cut
+ * along k, given threads. */
 static const struct step_shape {
     bool transpose_a, transpose_b;
     size_t m, n, k;
@@ -237,8 +238,9 @@ static const struct step_shape {
     {false, false, 512, 1152, 384}, {false, false, 512, 384, 384}, {false, false, 512, 1536, 384},
     {false, false, 512, 384, 1536}, {false, true, 512, 256, 384},  {false, true, 512, 384, 1152},
     {false, true, 512, 384, 384},   {false, true, 512, 384, 1536}, {false, true, 512, 1536, 384},
-    {false, false, 512, 384, 256},  {true, false, 384, 1152, 512}, {true, false, 384, 384, 512},
-    {true, false, 384, 1536, 512},  {true, false, 1536, 384, 512}, {true, false, 256, 384, 512},
+    {false, false, 512, 384, 256},  {false, true, 384, 384, 4096}, {true, false, 384, 1152, 512},
+    {true, false, 384, 384, 512},   {true, false, 384, 1536, 512}, {true, false, 1536, 384, 512},
+    {true, false, 256, 384, 512},
 };
 enum { N_STEP_SHAPES = sizeof step_shapes / sizeof *step_shapes };
 
