@@ -2,15 +2,15 @@
  *
  * One const table per backend; every member is required (device_check). Layer code is plain C over this table, so it is
  * written once. All tensors are row-major fp32 views: a pointer and a row stride in elements. No operation allocates,
- * synchronises or reads back to the host; scratch comes from the caller, sized by scratch_bytes at plan time. Operations
- * run in call order.
+ * synchronises or reads back to the host; scratch comes from the caller, sized by scratch_bytes at plan time.
+ * Operations run in call order.
  *
  * Determinism: the result of every operation depends on its arguments alone: not on the thread count, nor (for all but
  * sums over rows) on how rows are grouped into calls. Sums over rows (reduce_rows, norm_backward's weight gradients,
  * matmul over rows with beta 1) depend on the rows of a call, and add onto their destination once a call.
  *
- * Dropout: element e of row r of the minibatch is kept if its Philox word (proto/random.h) >= random_threshold(p), then scaled by
- * 1/(1-p). p = 0 draws nothing. */
+ * Dropout: element e of row r of the minibatch is kept if its Philox word (proto/random.h) >= random_threshold(p), then
+ * scaled by 1/(1-p). p = 0 draws nothing. */
 #ifndef DEVICE_DEVICE_H
 #define DEVICE_DEVICE_H
 
@@ -76,7 +76,7 @@ struct device_ops {
     void (*close)(struct device *dev);
     /* The arena's first byte; 64-byte aligned. */
     void *(*arena)(struct device *dev);
-    /* Bytes outside the arena that the backend's libraries take for themselves at most, measured; part of the budget. */
+    /* Bytes outside the arena that the backend's libraries take for themselves at most, measured: part of the budget. */
     size_t (*library_bytes)(unsigned n_threads);
     /* Scratch that attention needs for these sizes; the same for forward and backward. A multiple of 64. */
     size_t (*scratch_bytes)(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width, unsigned n_threads);
@@ -93,12 +93,12 @@ struct device_ops {
     /* sum (n) += sum over the m rows of x (m, n). */
     void (*reduce_rows)(struct device *dev, float *sum, const float *x, size_t m, size_t n);
 
-    /* y = (x - mean) / sqrt(variance + epsilon) * weight + bias, row by row; all (m, n). statistics (m, 2): mean and 1/deviation, kept for backward.
-     * Ba, Kiros & Hinton, arXiv:1607.06450. */
+    /* y = (x - mean) / sqrt(variance + epsilon) * weight + bias, row by row; all (m, n). statistics (m, 2): mean and
+     * 1/deviation, kept for backward. Ba, Kiros & Hinton, arXiv:1607.06450. */
     void (*norm)(struct device *dev, float *y, float *statistics, const float *x, const float *weight,
                  const float *bias, size_t m, size_t n, float epsilon);
-    /* dx = or += (accumulate) the gradient; weight_gradient, bias_gradient (n) += theirs. x and statistics as forward left
-     * them. dx may be dy if not accumulating. */
+    /* dx = or += (accumulate) the gradient; weight_gradient, bias_gradient (n) += theirs. x and statistics as forward
+     * left them. dx may be dy if not accumulating. */
     void (*norm_backward)(struct device *dev, float *dx, bool accumulate, float *weight_gradient, float *bias_gradient,
                           const float *dy, const float *x, const float *statistics, const float *weight, size_t m,
                           size_t n);
@@ -114,14 +114,15 @@ struct device_ops {
     void (*dropout_backward)(struct device *dev, float *dh, const float *dy, size_t n_rows, size_t n_tokens, size_t n,
                              const struct device_dropout *dropout);
 
-    /* For each i < m whose id lies in [first, first + n_table): y (m, n) row i = or += (accumulate) table (n_table, n) row
-     * ids[i]-first. Other rows stay as they are. */
+    /* For each i < m whose id lies in [first, first + n_table): y (m, n) row i = or += (accumulate) table (n_table, n)
+     * row ids[i]-first. Other rows stay as they are. */
     void (*embed)(struct device *dev, float *y, bool accumulate, const uint32_t *ids, size_t m, const float *table,
                   uint32_t first, uint32_t n_table, size_t n);
     /* table_gradient row ids[i]-first += dy row i, in order of i. */
     void (*embed_backward)(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const float *dy,
                            uint32_t first, uint32_t n_table, size_t n);
-    /* y row r*n_tokens+t += table (n_tokens, n) row t; and its gradient: table_gradient row t += sum over rows r, in order. */
+    /* y row r*n_tokens+t += table (n_tokens, n) row t; and its gradient: table_gradient row t += sum over rows r, in
+     * order. */
     void (*position)(struct device *dev, float *y, const float *table, size_t n_rows, size_t n_tokens, size_t n);
     void (*position_backward)(struct device *dev, float *table_gradient, const float *dy, size_t n_rows,
                               size_t n_tokens, size_t n);

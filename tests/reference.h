@@ -1,7 +1,7 @@
 /* tests/reference.h - the operations of device/device.h, plainly and in double.
  *
- * What every backend is compared with. Written from the formulas, one loop per index, nothing shared with the code under
- * test but proto/random.h; the backward functions are proven by finite differences in test_reference.c. */
+ * What every backend is compared with. Written from the formulas, one loop per index, nothing shared with the code
+ * under test but proto/random.h; the backward functions are proven by finite differences in test_reference.c. */
 #ifndef TESTS_REFERENCE_H
 #define TESTS_REFERENCE_H
 

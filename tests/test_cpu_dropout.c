@@ -38,7 +38,7 @@ static void run_dropout(struct device *dev, float *out, const void *context)
         device_cpu.dropout_add(dev, out, t->way == WITHOUT_X ? NULL : x, h, s->n_rows, s->n_tokens, s->n, &t->dropout);
 }
 
-/* One product, one sum: half a unit in the last place each. Kept and dropped elements cannot be mistaken for another. */
+/* One product, one sum: half a unit in the last place each. Kept and dropped elements differ by far more. */
 START_TEST(dropout_keeps_what_its_words_say)
 {
     const struct shape *s = &shapes[_i / WAYS];

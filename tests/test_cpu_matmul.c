@@ -9,8 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* m, n, k and how far strides exceed widths: single rows, odd sizes, tiles that end anywhere, several tiles, and k = 2048
- * with b transposed, which the library itself would cut by threads. */
+/* m, n, k and how far strides exceed widths: single rows, odd sizes, tiles that end anywhere, several tiles, and k =
+ * 2048 with b transposed, which the library itself would cut by threads. */
 static const struct shape {
     size_t m, n, k, gap;
 } shapes[] = {

@@ -1,8 +1,8 @@
 /* device/cpu/attention.kernel.c - causal attention in tiles of 64 queries by 64 keys, no score matrix.
  *
  * Flash attention - Dao et al., arXiv:2205.14135. One thread computes one head of one row from end to end, so heads and
- * rows cannot disturb each other's bits. Views of qkv are packed once per head: rows of qkv are 3 * width apart, often a
- * multiple of 4 KiB, where a tile's rows would all fall into the same few sets of the first-level cache. */
+ * rows cannot disturb each other's bits. Views of qkv are packed once per head: rows of qkv are 3 * width apart, often
+ * a multiple of 4 KiB, where a tile's rows would all fall into the same few sets of the first-level cache. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/dropout.h"
 #include "device/cpu/math.h"

@@ -1,9 +1,9 @@
 /* device/cpu/math.h - exponential and GELU on vectors, without a library.
  *
- * libm's vector forms appear only under -ffast-math, which would take NaN and infinity away from the checks that rely on
- * them. These are polynomials of our own: least relative error over the reduced interval, first coefficients pinned so
- * that 0 maps to 1 exactly. tests/test_cpu_matmul.c and test_cpu_softmax.c hold them to libm's double over a dense grid,
- * through the operations. NaN stays NaN. */
+ * libm's vector forms appear only under -ffast-math, which would take NaN and infinity away from the checks that rely
+ * on them. These are polynomials of our own: least relative error over the reduced interval, first coefficients pinned
+ * so that 0 maps to 1 exactly. tests/test_cpu_matmul.c and test_cpu_softmax.c hold them to libm's double over a dense
+ * grid, through the operations. NaN stays NaN. */
 #ifndef DEVICE_CPU_MATH_H
 #define DEVICE_CPU_MATH_H
 
@@ -75,9 +75,9 @@ VECTOR_INLINE vec math_gelu_new_gradient(vec x)
     return s + x * (a + b * (x * x)) * s * (e * s);
 }
 
-/* Phi(x), the normal distribution's integral, and *density its derivative. Up to |x| = 1, 1/2 + x q(x^2), relative error
- * 7e-10; beyond, Phi(-|x|) = exp(-x^2/2) t p(t) with t = 1/(1 + 0.3|x|), relative error 4e-9 up to |x| = 14, where the
- * exponential is 0. */
+/* Phi(x), the normal distribution's integral, and *density its derivative. Up to |x| = 1, 1/2 + x q(x^2), relative
+ * error 7e-10; beyond, Phi(-|x|) = exp(-x^2/2) t p(t) with t = 1/(1 + 0.3|x|), relative error 4e-9 up to |x| = 14,
+ * where the exponential is 0. */
 VECTOR_INLINE vec math_normal(vec x, vec *density)
 {
     vec square = x * x, a = vec_select(x < 0, -x, x), e = math_exp(square * -0.5f), t = 1 / (1 + 0.3f * a);

@@ -2,8 +2,8 @@
  *
  * Why not one call on all threads: given several threads, the library may split the sum over k among them (it does for
  * b transposed, k = 2048), and results would depend on the thread count. In tiles that depend on the shape alone they
- * cannot. It costs 0 to 8 % of the call's speed, and gives back: the epilogue finds its tile in the cache, a thread that
- * loses its core for a while does not hold up the others, and the library's packing buffers have a bound. */
+ * cannot. It costs 0 to 6 % of the call's speed, and gives back: the epilogue finds its tile in the cache, a thread
+ * that loses its core for a while does not hold up the others, and the library's packing buffers have a bound. */
 #include "device/cpu/cpu.h"
 
 #include <assert.h>
@@ -20,7 +20,7 @@ enum {
     EDGE_UNIT = 16,   /* tiles begin at a cache line */
 };
 
-/* Edges are halved, the longer one first, so that the tiles are even and share out evenly among 2, 4 or more threads. */
+/* Edges are halved, the longer one first: tiles are even, and share out evenly among 2, 4 or more threads. */
 static void cut_tiles(size_t *height, size_t *width, size_t m, size_t n)
 {
     size_t n_tiles = 1;
@@ -55,8 +55,8 @@ static void multiply_tile(struct device *dev, const struct device_matmul *op, si
     dev->kernels->rows->epilogue(op, row, column, size[0], size[1]);
 }
 
-/* Sets how many threads the library may use when this thread calls it; returns how many it was. Inside a team it uses one
- * of its own accord, but a team of one is none to it. Without OpenMP of ours it still has its own. */
+/* Sets how many threads the library may use when this thread calls it; returns how many it was. Inside a team it uses
+ * one of its own accord, but a team of one is none to it. Without OpenMP of ours it still has its own. */
 static int set_library_threads(int n)
 {
 #ifdef _OPENMP
@@ -94,10 +94,11 @@ void cpu_matmul(struct device *dev, const struct device_matmul *op)
     set_library_threads(library_threads);
 }
 
-/* Measured with oneDNN 2.6 and glibc 2.36, allocators interposed and the process's anonymous memory read, over tiles of up
- * to 768 x 768 with k up to 65536, every transposition, 1 to 4 threads. Code generated at run time, tables: 4 MiB, mapped
- * 5.5. Packing buffers of one call: at most 1.8 MiB, which the C library's heap of each thread keeps as up to 12.2, since
- * it reuses aligned blocks badly; random shapes kept 3. That it does not grow with calls was seen over 400 of them. */
+/* Measured with oneDNN 2.6 and glibc 2.36, allocators interposed and the process's anonymous memory read, over tiles of
+ * up to 768 x 768 with k up to 65536, every transposition, 1 to 4 threads. Code generated at run time, tables: 4 MiB,
+ * mapped 5.5. Packing buffers of one call: at most 1.8 MiB, which the C library's heap of each thread keeps as up to
+ * 12.2, since it reuses aligned blocks badly; random shapes kept 3. That it does not grow with calls was seen over 400
+ * of them. */
 size_t cpu_library_bytes(unsigned n_threads)
 {
     return ((size_t)8 << 20) + n_threads * ((size_t)13 << 20);

@@ -11,7 +11,7 @@
 #include <immintrin.h>
 #include <string.h>
 
-/* For what the compiler's vectors have no operator: VECTOR_CALL(max_ps) is _mm512_max_ps here or _mm256_max_ps there. */
+/* For what the compiler's vectors have no operator: VECTOR_CALL(max_ps) is _mm512_max_ps or _mm256_max_ps. */
 #define VECTOR_SHUFFLE __builtin_shufflevector
 #if defined(__AVX512F__)
 enum { VECTOR = 16 };

@@ -4,8 +4,8 @@
  *
  * At the sizes of two models: products and attention in GFLOP/s, the others in GB/s of what they must read and write.
  * The first lines are the yardsticks of the same run: dnnl_sgemm as one call, and a copy. Best of the repeats that fit
- * into a fifth of a second, at least five: neighbours only ever make it slower. One thread is timed by its own clock, so
- * that a busy machine may be measured as well. */
+ * into a fifth of a second, at least five: neighbours only ever make it slower. One thread is timed by its own clock,
+ * so that a busy machine may be measured as well. */
 #include "device/cpu/cpu.h"
 
 #include <dnnl.h>
