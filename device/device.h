@@ -76,7 +76,7 @@ struct device_ops {
     void (*close)(struct device *dev);
     /* The arena's first byte; 64-byte aligned. */
     void *(*arena)(struct device *dev);
-    /* Bytes outside the arena that the backend's libraries take for themselves at most, measured: part of the budget. */
+    /* Bytes outside the arena that the backend's libraries take for themselves at most, measured: in the budget. */
     size_t (*library_bytes)(unsigned n_threads);
     /* Scratch that attention needs for these sizes; the same for forward and backward. A multiple of 64. */
     size_t (*scratch_bytes)(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width, unsigned n_threads);
