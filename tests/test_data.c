@@ -123,6 +123,7 @@ START_TEST(a_token_outside_the_vocabulary_is_refused_with_its_place_and_value)
 
     refused(put_npy("n.npy", "<i8", 2, negative, sizeof negative), 10, -EINVAL, "token 1 is -3", "vocabulary of 10");
     refused(put_npy("h.npy", "<i8", 3, huge, sizeof huge), 10, -EINVAL, "token 2 is 1099511627776", "vocabulary");
+    refused(put_npy("i.npy", "<i4", 1, &(int32_t){-3}, 4), 10, -EINVAL, "token 0 is -3", "vocabulary of 10");
     late[19999] = 10; /* beyond the first chunk that is read */
     refused(put("late.bin", late, sizeof late), 10, -EINVAL, "token 19999 is 10", "vocabulary of 10");
 }

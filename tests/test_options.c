@@ -72,6 +72,19 @@ START_TEST(defaults_follow_the_model_the_workers_and_the_data)
 }
 END_TEST
 
+START_TEST(warm_up_is_three_percent_and_a_constant_rate_stays)
+{
+    struct eps_train_options in = given(), out;
+
+    in.steps = 1000;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert_uint_eq(out.warmup, 30);
+    in.schedule = EPS_SCHEDULE_CONSTANT, in.lr = 0.5;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert_double_eq(out.min_lr, 0.5); /* what is printed is what it ends at */
+}
+END_TEST
+
 START_TEST(resolved_options_resolve_to_themselves)
 {
     struct eps_train_options in = given(), once, twice;
@@ -238,6 +251,7 @@ int main(void)
 
     tcase_add_test(tests, what_is_left_to_choose_is_chosen_by_the_documented_rules);
     tcase_add_test(tests, defaults_follow_the_model_the_workers_and_the_data);
+    tcase_add_test(tests, warm_up_is_three_percent_and_a_constant_rate_stays);
     tcase_add_test(tests, resolved_options_resolve_to_themselves);
     tcase_add_test(tests, at_least_a_window_is_held_out_and_none_with_data_of_its_own);
     tcase_add_loop_test(tests, a_wrong_option_is_refused_by_name_value_and_remedy, 0,
