@@ -57,8 +57,8 @@ struct client_windows client_windows_of(const struct client_data *data, uint64_t
 int client_windows_read(const struct client_windows *windows, uint32_t *ids, uint32_t *labels, uint64_t k,
                         struct error *err);
 
-/* The window that is row `row` of the run, step * batch + i. Sequential: row modulo n. Shuffled: each epoch of n rows is
- * a permutation of its own, drawn from the seed. n >= 1. */
+/* The window that is row `row` of the run, step * batch + i. Sequential: row modulo n. Shuffled: each epoch of n rows
+ * is a permutation of its own, drawn from the seed. n >= 1. */
 uint64_t client_windows_pick(const struct client_windows *windows, enum eps_order order, uint64_t seed, uint64_t row);
 
 #endif

@@ -94,9 +94,9 @@ struct eps_train_events {
 /* Everything left to choose. */
 struct eps_train_options eps_train_defaults(void);
 
-/* Fills in what was left to choose and checks the rest, as eps_train does at its start; reads the model's config and the
- * data, and asks the daemon of `connect` for its workers. out->out stays NULL if it was: the name holds the time of the
- * start. Pointers inside *out borrow from *in. */
+/* Fills in what was left to choose and checks the rest, as eps_train does at its start; reads the model's config and
+ * the data, and asks the daemon of `connect` for its workers. out->out stays NULL if it was: the name holds the time of
+ * the start. Pointers inside *out borrow from *in. */
 int eps_train_resolve(struct eps_train_options *out, const struct eps_train_options *in, struct eps_error *error);
 
 /* Trains, and leaves metrics.jsonl, step-N/ and latest in the run directory. Without `connect` its daemon and workers

@@ -1,7 +1,8 @@
 /* client/link.h - a session with the daemon, read one message after the other.
  *
- * What comes in is an event of a libuv loop; what libeps does with it reads best from top to bottom. So a link runs its
- * own loop until the next message is there, or something else ends the wait: the session, a child that died, the user. */
+ * What comes in is an event of a libuv loop; what libeps does with it reads best from top to bottom. So a link runs
+ * its own loop until the next message is there, or something else ends the wait: the session, a child that died, the
+ * user. */
 #ifndef CLIENT_LINK_H
 #define CLIENT_LINK_H
 

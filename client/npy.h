@@ -22,7 +22,8 @@ struct client_npy {
     uint64_t offset; /* of the first, bytes from the file's start */
 };
 
-/* head (n) is the file's beginning, all of it or CLIENT_NPY_HEAD_BYTES; it may hold anything. -EINVAL with a sentence. */
+/* head (n) is the file's beginning, all of it or CLIENT_NPY_HEAD_BYTES; it may hold anything.
+ * -EINVAL with a sentence. */
 int client_npy_parse(struct client_npy *out, const uint8_t *head, size_t n, struct error *err);
 
 #endif

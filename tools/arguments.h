@@ -1,7 +1,7 @@
 /* tools/arguments.h - a command line, from one table: names, kinds, where values go, and what --help says.
  *
- * Options are --name VALUE or --name=VALUE. Whatever is wrong is one sentence on stderr that names the option, the value
- * and what is accepted; the exit status is then 2. */
+ * Options are --name VALUE or --name=VALUE. Whatever is wrong is one sentence on stderr that names the option, the
+ * value and what is accepted; the exit status is then 2. */
 #ifndef TOOLS_ARGUMENTS_H
 #define TOOLS_ARGUMENTS_H
 

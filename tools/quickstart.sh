@@ -28,8 +28,8 @@ if ! { cmake --preset release && cmake --build build --target eps epsd eps-worke
     exit 1
 fi
 
-# CMake's manual (building needs CMake, so it is there), Perl's where it is installed, and the licences, in an order that
-# is mixed but the same each time, so that the end that is held out is like the rest.
+# CMake's manual (building needs CMake, so it is there), Perl's where it is installed, and the licences, in an order
+# that is mixed but the same each time, so that the end that is held out is like the rest.
 gather() {
     find /usr/share/cmake*/Help /usr/share/perl /usr/share/common-licenses -type f \
         \( -name '*.rst' -o -name '*.pod' -o -path '*/common-licenses/*' \) -print0 2>/dev/null |
