@@ -41,8 +41,8 @@ struct client_spawn {
 };
 
 /* Starts epsd, attaches the link to it (as a client), starts the workers and returns when all are attached. From then
- * on the link watches them: a child's end ends its waits with the child's last words. *spawn must stay where it is until
- * client_spawn_stop, which a failure has called already. */
+ * on the link watches them: a child's end ends its waits with the child's last words. *spawn must stay where it is
+ * until client_spawn_stop, which a failure has called already. */
 int client_spawn_start(struct client_spawn *spawn, struct client_link *link, const struct client_spawn_options *options,
                        struct error *err);
 
