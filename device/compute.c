@@ -162,9 +162,6 @@ static void on_evaluate(struct compute *c, const struct message *m)
         .n_rows = m->evaluate.n_rows,
     };
 
-    const size_t seq = c->assign.assign.seq;
-    for (size_t i = m->evaluate.first_row * seq; i < (m->evaluate.first_row + m->evaluate.n_rows) * seq; i++)
-        reply.evaluated.n_valid += evaluation.labels[i] != MESSAGE_NO_LABEL;
     link_begin(&c->link, 0);
     int rc = device_worker_evaluate(&c->worker, &evaluation, &link_session, &c->link, &reply.evaluated.sum, &err);
     if (!rc)

@@ -185,8 +185,8 @@ int main(int argc, char **argv)
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
-    if (is_private && !process_follow_parent())
-        return 1;
+    if (is_private)
+        process_follow_parent();
     if (!compute.budget)
         compute.budget = process_available_bytes() / 2;
     device_check(compute.ops);

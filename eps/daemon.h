@@ -43,8 +43,7 @@ struct peer {
     enum peer_state state;       /* of a worker; all below too */
     const struct segment *inbox; /* the job's; NULL between jobs */
     struct ledger ledger;        /* as it last said */
-    double evaluated;            /* its part of the evaluation under way: sum of losses, */
-    uint64_t n_evaluated;        /* and labels */
+    double evaluated;            /* its part of the evaluation under way */
     bool evaluating;
     uint32_t n_pulls; /* not answered */
 };

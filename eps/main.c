@@ -56,8 +56,8 @@ int main(int argc, char **argv)
     }
     signal(SIGPIPE, SIG_IGN);
     eps_optimizer_select(EPS_ISA_BEST);
-    if (is_private && !process_follow_parent())
-        return 1;
+    if (is_private)
+        process_follow_parent();
     int rc = session_directory(directory, sizeof directory, address, &err);
     if (!rc)
         rc = daemon_run(directory, is_private, &err);

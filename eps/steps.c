@@ -233,7 +233,6 @@ void steps_evaluate(struct daemon *d, const struct message *m)
         out.evaluate.n_rows = end - first;
         job->workers[i]->evaluating = end > first;
         job->workers[i]->evaluated = 0;
-        job->workers[i]->n_evaluated = 0;
         if (end > first)
             session_send(job->workers[i]->session, &out);
     }
@@ -246,12 +245,10 @@ static void on_evaluated(struct daemon *d, struct peer *worker, const struct mes
 
     worker->evaluating = false;
     worker->evaluated = m->evaluated.sum;
-    worker->n_evaluated = m->evaluated.n_valid;
     for (uint32_t i = 0; i < job->n_workers; i++) {
         if (job->workers[i]->evaluating)
             return;
         out.evaluated.sum += job->workers[i]->evaluated;
-        out.evaluated.n_valid += job->workers[i]->n_evaluated;
     }
     job->state = JOB_RESTING;
     session_send(job->client->session, &out);

@@ -370,7 +370,6 @@ static void evaluate(struct wire *w, struct message *m)
 static void evaluated(struct wire *w, struct message *m)
 {
     f64(w, &m->evaluated.sum);
-    u64(w, &m->evaluated.n_valid);
 }
 
 static void save(struct wire *w, struct message *m)

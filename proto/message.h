@@ -188,7 +188,6 @@ struct message {
         } evaluate;
         struct {
             double sum; /* as in loss */
-            uint64_t n_valid;
         } evaluated;
         struct {
             uint64_t step; /* updates done: the N of step-N */

@@ -22,12 +22,9 @@ void process_bound_spinning(char **argv)
     }
 }
 
-bool process_follow_parent(void)
+void process_follow_parent(void)
 {
-    pid_t parent = getppid();
-
     prctl(PR_SET_PDEATHSIG, SIGTERM);
-    return parent != 1 && getppid() == parent;
 }
 
 uint64_t process_available_bytes(void)

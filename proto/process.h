@@ -13,8 +13,8 @@
 void process_bound_spinning(char **argv);
 
 /* Ends this process with SIGTERM when its parent dies: private daemons and workers must not outlive who started them.
- * Returns false if the parent is gone already. */
-bool process_follow_parent(void);
+ * (If it died before this call, they notice that nobody comes: a daemon waits 10 s for its client.) */
+void process_follow_parent(void);
 
 /* Memory of this host that could be taken now; UINT64_MAX where the system does not say. */
 uint64_t process_available_bytes(void);

@@ -154,7 +154,6 @@ static struct message sample(enum message_kind kind)
         break;
     case MESSAGE_EVALUATED:
         m.evaluated.sum = 12345.678;
-        m.evaluated.n_valid = 24 * 256;
         break;
     case MESSAGE_SAVE:
     case MESSAGE_SAVED:
