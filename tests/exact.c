@@ -1,6 +1,7 @@
 #include "tests/exact.h"
 
 #include <check.h>
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -113,4 +114,50 @@ uint64_t exact_digest(const struct exact *exact, const float *segment)
         }
     }
     return h;
+}
+
+/* Within 1e-5 of a tensor's norm, and at most twice as far as PyTorch's own fp32. The gradient of a key bias is
+ * rounding alone, 1e-8 in PyTorch with gradients of order 1; ten times that is the bound. */
+void exact_check_gradient(const char *fixture, const struct inprocess_options *how)
+{
+    const struct fixture_limits limits = {.relative = 1e-5, .singles = 2, .keys = 1e-7};
+    struct exact exact;
+    struct fixture_set set;
+    float *gradient;
+
+    exact_open(&exact, fixture, how);
+    gradient = calloc(exact.ip->model.segment_n, sizeof *gradient);
+    ck_assert_ptr_nonnull(gradient);
+    exact.ip->gradient = gradient;
+    set = fixture_gradient(&exact.fixture);
+
+    const struct eps_hyper hyper = exact_hyper(&exact);
+    const double loss = exact_step(&exact, 0, &hyper);
+    ck_assert_double_eq_tol(loss, fixture_loss(&set, 0), 1e-6 * fixture_loss(&set, 0)); /* fp32 rounding of a mean */
+    exact.segment = gradient;
+    ck_assert_uint_eq(fixture_compare(&set, &limits, exact_find, &exact), 0);
+    exact_close(&exact);
+    free(gradient);
+}
+
+/* Nothing but rounding moves a key bias, and Adam makes steps of up to lr of it: it can go no farther than this. */
+static double farthest(const struct exact *exact)
+{
+    return exact->fixture.lr * exact->fixture.n_steps * sqrt(exact->ip->model.config.width);
+}
+
+void exact_check_training(const char *fixture, const struct inprocess_options *how)
+{
+    struct exact exact;
+    struct fixture_set set;
+
+    exact_open(&exact, fixture, how);
+    set = fixture_run(&exact.fixture, how->adamw ? "adamw" : "adama", how->n_parts);
+    const struct eps_hyper hyper = exact_hyper(&exact);
+    for (uint32_t step = 0; step < exact.fixture.n_steps; step++)
+        ck_assert_double_eq_tol(exact_step(&exact, step, &hyper), fixture_loss(&set, step), 1e-5);
+
+    const struct fixture_limits limits = {.singles = 2, .keys = farthest(&exact)};
+    ck_assert_uint_eq(fixture_compare(&set, &limits, exact_find, &exact), 0);
+    exact_close(&exact);
 }

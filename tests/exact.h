@@ -31,6 +31,12 @@ float *exact_weights(const struct exact *exact);
 /* A fixture_find over exact->segment; context: the exact. */
 const float *exact_find(void *exact, const char *name, uint64_t n);
 
+/* Asserts that the gradient of the first minibatch is PyTorch's. */
+void exact_check_gradient(const char *fixture, const struct inprocess_options *how);
+
+/* Asserts that the losses and final weights of 20 steps, by how->adamw and how->n_parts, are PyTorch's. */
+void exact_check_training(const char *fixture, const struct inprocess_options *how);
+
 /* 64 bits that tell two segments apart (FNV-1a over the units, word by word; the gaps between them are left out). */
 uint64_t exact_digest(const struct exact *exact, const float *segment);
 

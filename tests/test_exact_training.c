@@ -3,9 +3,6 @@
 
 #include <check.h>
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const struct {
     const char *fixture;
@@ -17,31 +14,13 @@ static const struct {
     {"b", 8, 2, true},  {"b", 1, 16, false}, {"b", 2, 4, false}, {"b", 8, 1, false},
 };
 
-/* Nothing but rounding moves a key bias, and Adam makes steps of up to lr of it: it can go no farther than this. */
-static double farthest(const struct exact *exact)
-{
-    return exact->fixture.lr * exact->fixture.n_steps * sqrt(exact->ip->model.config.width);
-}
-
 START_TEST(twenty_steps_are_pytorchs)
 {
-    const char *optimizer = runs[_i].adamw ? "adamw" : "adama";
     const struct inprocess_options how = {.n_parts = runs[_i].n_parts,
                                           .microbatch = runs[_i].microbatch,
-                                          .adamw = runs[_i].adamw,
-                                          .n_threads = *runs[_i].fixture == 'c' ? 2 : 1};
-    struct exact exact;
-    struct fixture_set set;
+                                          .adamw = runs[_i].adamw};
 
-    exact_open(&exact, runs[_i].fixture, &how);
-    set = fixture_run(&exact.fixture, optimizer, runs[_i].n_parts);
-    const struct eps_hyper hyper = exact_hyper(&exact);
-    for (uint32_t step = 0; step < exact.fixture.n_steps; step++)
-        ck_assert_double_eq_tol(exact_step(&exact, step, &hyper), fixture_loss(&set, step), 1e-5);
-
-    const struct fixture_limits limits = {.singles = 2, .keys = farthest(&exact)};
-    ck_assert_uint_eq(fixture_compare(&set, &limits, exact_find, &exact), 0);
-    exact_close(&exact);
+    exact_check_training(runs[_i].fixture, &how);
 }
 END_TEST
 

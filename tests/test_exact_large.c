@@ -1,0 +1,67 @@
+/* GPT-2's own width and vocabulary, 50,257 x 768 tied, two blocks, against PyTorch: one step's gradient and 20 steps.
+ * The embedding is cut into several units here, and contributions travel in slices. Skipped under sanitizers, which look
+ * at the same code at smaller sizes in test_exact_gradients and test_exact_training. */
+#include "tests/exact.h"
+
+#include <check.h>
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define IS_SANITIZED 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define IS_SANITIZED 1
+#endif
+#ifndef IS_SANITIZED
+#define IS_SANITIZED 0
+#endif
+
+/* A minibatch of 8 rows. */
+static const struct cut {
+    uint32_t n_parts, microbatch;
+    bool adamw;
+} gradients[] = {{1, 8, true}, {2, 2, true}, {8, 1, false}},
+  runs[] = {{1, 8, true}, {2, 4, true}, {8, 1, true}, {2, 4, false}, {8, 1, false}};
+
+static struct inprocess_options options_of(const struct cut *cut)
+{
+    return (struct inprocess_options){.n_parts = cut->n_parts,
+                                      .microbatch = cut->microbatch,
+                                      .adamw = cut->adamw,
+                                      .n_threads = 2};
+}
+
+START_TEST(a_large_gradient_is_pytorchs)
+{
+    const struct inprocess_options how = options_of(&gradients[_i]);
+
+    exact_check_gradient("c", &how);
+}
+END_TEST
+
+START_TEST(twenty_large_steps_are_pytorchs)
+{
+    const struct inprocess_options how = options_of(&runs[_i]);
+
+    exact_check_training("c", &how);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("exact large");
+    TCase *tcase = tcase_create("large");
+    SRunner *runner = srunner_create(suite);
+    int n_failed;
+
+    if (IS_SANITIZED)
+        return 77;
+    suite_add_tcase(suite, tcase);
+    tcase_add_loop_test(tcase, a_large_gradient_is_pytorchs, 0, (int)(sizeof gradients / sizeof *gradients));
+    tcase_add_loop_test(tcase, twenty_large_steps_are_pytorchs, 0, (int)(sizeof runs / sizeof *runs));
+    srunner_run_all(runner, CK_NORMAL);
+    n_failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return n_failed != 0;
+}
