@@ -4,6 +4,7 @@
  *
  *   bench_relay [WIDTH LAYERS HEADS ROWS TOKENS] */
 #include "client/eps.h"
+#include "proto/process.h"
 #include "tests/inprocess.h"
 
 #include <stdio.h>
@@ -148,6 +149,7 @@ int main(int argc, char **argv)
     struct samples direct = {.n = 0}, processes = {.n = 0};
     char dir[] = "/tmp/eps-bench-XXXXXX", command[64];
 
+    process_bound_spinning(argv); /* as epsd and eps-worker do */
     if (argc == 6)
         size = (struct size){(uint32_t)atoi(argv[1]), (uint32_t)atoi(argv[2]), (uint32_t)atoi(argv[3]),
                              (uint32_t)atoi(argv[4]), (uint32_t)atoi(argv[5])};
