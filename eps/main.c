@@ -55,6 +55,7 @@ int main(int argc, char **argv)
         return 2;
     }
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a file grown too large is a refusal to save, not the end */
     eps_optimizer_select(EPS_ISA_BEST);
     if (is_private)
         process_follow_parent();
