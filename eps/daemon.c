@@ -47,10 +47,10 @@ static struct peer *find_peer(struct session *s)
 static void on_peer_open(struct session *s, const struct message *hello)
 {
     struct daemon *d = session_data(s);
-    struct peer *peer = calloc(1, sizeof *peer);
+    struct peer *peer = d->stopping ? NULL : calloc(1, sizeof *peer);
 
     if (!peer) {
-        session_refuse(s, "the daemon is out of memory");
+        session_refuse(s, d->stopping ? "the daemon is stopping" : "the daemon is out of memory");
         return;
     }
     peer->daemon = d;
@@ -154,7 +154,8 @@ static void on_worker_message(struct peer *peer, const struct message *m)
     else if ((m->kind == MESSAGE_ASSIGNED || m->kind == MESSAGE_REFUSED) && peer->state == PEER_ASSIGNING)
         job_on_assigned(d, peer, m);
     else if (m->kind == MESSAGE_FAILED && peer->state == PEER_ASSIGNED)
-        job_end(d, m->failed.code, "worker %u (%s): %s", peer->id, peer->device, m->failed.error.text);
+        job_end(d, m->failed.code ? m->failed.code : -EIO, "worker %u (%s): %s", peer->id, peer->device,
+                m->failed.error.text);
     else if (peer->state == PEER_ASSIGNED)
         steps_on_worker(d, peer, m);
     else
@@ -201,16 +202,25 @@ static void on_client_gone(struct daemon *d, struct peer *peer, const char *reas
 /* A worker that has parts takes the job with it: redoing them elsewhere needs replay, which this daemon has not got. */
 static void on_worker_gone(struct daemon *d, struct peer *peer, const char *reason)
 {
-    log_line("worker %u (%s) gone: %s", peer->id, peer->device, reason ? reason : "released");
-    for (uint32_t i = 0; i < d->job.n_workers; i++)
-        if (d->job.workers[i] == peer) {
-            d->job.workers[i] = d->job.workers[--d->job.n_workers];
-            job_end(d, -EIO,
-                    "worker %u (%s) was lost in step %" PRIu64
-                    ": %s; its part of the step cannot be redone, so the run ends here",
-                    peer->id, peer->device, d->job.step + 1, reason ? reason : "released");
-            break;
-        }
+    struct job *job = &d->job;
+    uint32_t i = 0;
+
+    if (!reason)
+        reason = "released";
+    log_line("worker %u (%s) gone: %s", peer->id, peer->device, reason);
+    while (i < job->n_workers && job->workers[i] != peer)
+        i++;
+    if (i == job->n_workers)
+        return;
+    job->workers[i] = job->workers[--job->n_workers];
+    if (job->state == JOB_STEPPING)
+        job_end(d, -EIO,
+                "worker %u (%s) was lost in step %" PRIu64
+                ": %s; its part of the step cannot be redone, so the run ends here",
+                peer->id, peer->device, job->step + 1, reason);
+    else
+        job_end(d, -EIO, "worker %u (%s) was lost after %" PRIu64 " steps: %s; the run ends here", peer->id,
+                peer->device, job->step, reason);
 }
 
 static void on_peer_closed(struct session *s, const char *reason)

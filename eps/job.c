@@ -97,7 +97,8 @@ static int check_memory(const struct job *job, struct error *err)
                      process_format_bytes(need_text, need), process_format_bytes(have_text, have));
 }
 
-/* A segment whose pages are all there: what the ledger says is then what the system says, and no step waits for a page. */
+/* A segment whose pages are all there: what the ledger says is then what the system says, and no step waits for a
+ * page. */
 static int create_touched(struct segment *out, const char *name, size_t bytes, enum ledger_category category,
                           struct job *job)
 {
@@ -325,7 +326,8 @@ static void on_all_assigned(struct daemon *d)
     session_send_fds(job->client->session, &m, &job->data.fd, 1);
 }
 
-/* ASSIGN goes through the door and RELEASE by the channel, so the answer to the first must be in before the second is sent. */
+/* ASSIGN goes through the door and RELEASE by the channel, so the answer to the first must be in before the second is
+ * sent. */
 static void release(struct peer *worker)
 {
     const struct message m = {.kind = MESSAGE_RELEASE};
@@ -343,7 +345,8 @@ void job_on_assigned(struct daemon *d, struct peer *worker, const struct message
 
     worker->state = m->kind == MESSAGE_REFUSED ? PEER_IDLE : PEER_ASSIGNED;
     if (m->kind == MESSAGE_REFUSED) {
-        job_end(d, m->refused.code, "%s", m->refused.error.text); /* may free the job at once: nobody holds it */
+        job_end(d, m->refused.code ? m->refused.code : -EPROTO, "%s",
+                m->refused.error.text); /* may free the job at once: nobody holds it */
         job_finish(d);
         return;
     }

@@ -4,7 +4,6 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <string.h>
 
 static struct peer *find_worker(const struct job *job, uint32_t id)
 {
@@ -276,6 +275,10 @@ void steps_on_worker(struct daemon *d, struct peer *worker, const struct message
     }
     if (job->state == JOB_EVALUATING) {
         on_evaluating_worker(d, worker, m);
+        return;
+    }
+    if (job->state != JOB_STEPPING) {
+        peer_refuse(worker, "a message that does not fit the state of its job");
         return;
     }
     if (m->kind == MESSAGE_PULL) {
