@@ -244,16 +244,21 @@ static int start(struct session_listener *listener, const char *directory, struc
     return 0;
 }
 
+/* Where the directory was removed under us, another daemon may live at its name by now. */
 static void remove_files(struct session_listener *listener)
 {
     char path[DIRECTORY_MAX + 8];
+    struct stat ours, there;
 
     if (listener->lock < 0)
         return;
-    remove_sockets(listener->directory);
     snprintf(path, sizeof path, "%s/lock", listener->directory);
-    unlink(path);
-    rmdir(listener->directory); /* if it is empty */
+    if (fstat(listener->lock, &ours) == 0 && stat(path, &there) == 0 && ours.st_dev == there.st_dev &&
+        ours.st_ino == there.st_ino) {
+        remove_sockets(listener->directory);
+        unlink(path);
+        rmdir(listener->directory); /* if it is empty */
+    }
     close(listener->lock);
     listener->lock = -1;
 }
