@@ -26,9 +26,11 @@ const char *processes_config(const char *name, uint32_t n_layers, uint32_t n_hea
 const char *processes_text(const char *name, size_t n);
 uint32_t processes_token(size_t i);
 
-/* Starts one of our programs; its stderr goes to the file log (NULL: to nowhere). argv ends with NULL and begins after the program's name. */
+/* Starts one of our programs; its stderr goes to the file log (NULL: to nowhere). argv ends with NULL and begins after
+ * the program's name. */
 pid_t processes_start(const char *program, const char *const *argv, const char *log);
-/* Waits up to 5 s for the end of a process that was started; the exit status as the shell has it (128 + signal), -1 if it lives on. */
+/* Waits up to 5 s for the end of a process that was started; the exit status as the shell has it (128 + signal), -1 if
+ * it lives on. */
 int processes_wait(pid_t pid);
 /* A daemon named `name` and n workers, all attached; workers[n]. Asserts. */
 pid_t processes_daemon(const char *name, uint32_t n_workers, pid_t *workers);
@@ -43,7 +45,8 @@ char *processes_read(const char *path);
 /* Polls until ready(context) is true; false after 5 s. */
 bool processes_until(bool (*ready)(void *context), void *context);
 
-/* Options for a short run: this model, this text, `out` in the directory, everything else chosen. files must outlive it. */
+/* Options for a short run: this model, this text, `out` in the directory, everything else chosen. files must outlive
+ * it. */
 struct eps_train_options processes_options(const char *model, const char *const *files, const char *out);
 
 #endif

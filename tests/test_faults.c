@@ -1,5 +1,5 @@
-/* kill -9 in mid-step: the others say so within 5 seconds and end as documented; no process is left over and nothing stands in
- * the way of the next run. Real processes, real signals. */
+/* kill -9 in mid-step: the others say so within 5 seconds and end as documented; no process is left over and nothing
+ * stands in the way of the next run. Real processes, real signals. */
 #include "tests/processes.h"
 
 #include <check.h>
@@ -146,7 +146,8 @@ START_TEST(daemon_outlives_a_killed_worker_and_serves_the_next_job)
 }
 END_TEST
 
-/* A daemon killed with SIGKILL leaves its directory behind: connecting to it is an error with a sentence, and the next daemon takes it over. */
+/* A daemon killed with SIGKILL leaves its directory behind: connecting to it is an error with a sentence, and the next
+ * daemon takes it over. */
 START_TEST(killed_daemon_leaves_nothing_in_the_way)
 {
     const char *files[] = {processes_text("faults.txt", 40000)};
@@ -197,6 +198,146 @@ START_TEST(busy_daemon_says_so_and_goes_on)
 }
 END_TEST
 
+static void on_loss(void *user, const struct eps_step *step)
+{
+    *(double *)user = step->loss;
+}
+
+/* Two steps of a fresh model; the loss of the second. */
+static double run_on_lab(const char *model, const char *text, const char *out)
+{
+    const struct eps_train_events events = {.on_step = on_loss};
+    struct eps_train_options options = processes_options(model, &text, out);
+    struct eps_error error = {""};
+    double loss = 0;
+
+    options.connect = "lab";
+    options.steps = 2;
+    options.batch = 8;
+    options.seq = 32;
+    ck_assert_msg(eps_train(&options, &events, &loss, &error) == 0, "%s", error.text);
+    return loss;
+}
+
+/* The same job finds the same loss whatever the daemon and its workers did before. */
+START_TEST(jobs_leave_nothing_to_the_next)
+{
+    char text[300], small[300], large[300], saved[340];
+    uint64_t tokens;
+    struct eps_error error = {""};
+    double loss;
+    pid_t daemon = processes_daemon("lab", 2, NULL);
+
+    snprintf(text, sizeof text, "%s", processes_text("faults.txt", 4000));
+    snprintf(small, sizeof small, "%s", processes_config("small.json", 1, 2, 16, 32));
+    snprintf(large, sizeof large, "%s", processes_config("large.json", 3, 4, 96, 64));
+    const double alone = run_on_lab(small, text, processes_path("alone"));
+    run_on_lab(large, text, processes_path("between"));
+    snprintf(saved, sizeof saved, "%s/latest", processes_path("between"));
+    const struct eps_eval_options eval = {.model = saved, .data = text, .connect = "lab"};
+    ck_assert_msg(eps_eval(&loss, &tokens, &eval, &error) == 0, "%s", error.text);
+    ck_assert_double_eq(run_on_lab(small, text, processes_path("after")), alone);
+    ck_assert_int_eq(eps_stop("lab", &error), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+}
+END_TEST
+
+static void on_state(void *user, const struct eps_status *status)
+{
+    *(bool *)user = strcmp(status->state, "loading") == 0;
+}
+
+static bool is_loading(void *context)
+{
+    bool yes = false;
+
+    return eps_status(context, on_state, &yes, NULL) == 0 && yes;
+}
+
+/* A worker that is stopped does not answer its assignment: the job stays where it is for as long as the test needs. */
+static pid_t begin_job_that_hangs(pid_t worker, const char *log)
+{
+    char out[300];
+
+    snprintf(out, sizeof out, "%s", processes_path("hangs"));
+    const char *const argv[] = {"train",
+                                "--model",
+                                processes_config("faults.json", 4, 4, 64, 64),
+                                "--data",
+                                processes_text("faults.txt", 40000),
+                                "--out",
+                                out,
+                                "--connect",
+                                "lab",
+                                "--batch",
+                                "8",
+                                "--seq",
+                                "64",
+                                NULL};
+    ck_assert_int_eq(kill(worker, SIGSTOP), 0);
+    pid_t client = processes_start("eps", argv, log);
+    ck_assert(processes_until(is_loading, "lab"));
+    return client;
+}
+
+START_TEST(worker_killed_or_daemon_stopped_while_a_job_begins)
+{
+    char log[300];
+    struct eps_error error = {""};
+    pid_t worker, daemon = processes_daemon("lab", 1, &worker);
+
+    snprintf(log, sizeof log, "%s", processes_path("hangs.err"));
+    unlink(log);
+    pid_t client = begin_job_that_hangs(worker, log);
+    if (_i == 0)
+        ck_assert_int_eq(kill(worker, SIGKILL), 0);
+    ck_assert_msg(_i == 0 || eps_stop("lab", &error) == 0, "%s", error.text);
+    ck_assert_int_eq(processes_wait(client), 1);
+    char *said = processes_read(log);
+    ck_assert_msg(strstr(said, _i ? "the daemon was stopped" : "worker") != NULL, "%s", said);
+    free(said);
+    kill(worker, SIGKILL);
+    if (_i == 0)
+        ck_assert_int_eq(eps_stop("lab", &error), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+}
+END_TEST
+
+/* The worker hears of the dead job late, lets go of it, and serves the next, which waited for that. */
+START_TEST(client_killed_while_its_job_begins)
+{
+    char text[300], small[300];
+    struct eps_error error = {""};
+    pid_t worker, daemon = processes_daemon("lab", 1, &worker), client = begin_job_that_hangs(worker, NULL);
+
+    snprintf(text, sizeof text, "%s", processes_text("faults.txt", 4000));
+    snprintf(small, sizeof small, "%s", processes_config("small.json", 1, 2, 16, 32));
+    ck_assert_int_eq(kill(client, SIGKILL), 0);
+    ck_assert_int_eq(processes_wait(client), 128 + SIGKILL);
+    ck_assert_int_eq(kill(worker, SIGCONT), 0);
+    run_on_lab(small, text, processes_path("after-hang"));
+    ck_assert_int_eq(eps_stop("lab", &error), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+    ck_assert_int_eq(processes_wait(worker), 0);
+}
+END_TEST
+
+START_TEST(daemon_whose_directory_was_removed_leaves_its_successor_alone)
+{
+    char command[340];
+    struct eps_error error = {""};
+    pid_t first = processes_daemon("lab", 1, NULL), second;
+
+    snprintf(command, sizeof command, "rm -r %s", processes_path("run/eps/lab"));
+    ck_assert_int_eq(system(command), 0);
+    second = processes_daemon("lab", 1, NULL);
+    ck_assert_int_eq(kill(first, SIGTERM), 0);
+    ck_assert_int_eq(processes_wait(first), 0);
+    ck_assert_msg(eps_stop("lab", &error) == 0, "%s", error.text);
+    ck_assert_int_eq(processes_wait(second), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("faults");
@@ -210,6 +351,10 @@ int main(void)
     tcase_add_test(tcase, daemon_outlives_a_killed_worker_and_serves_the_next_job);
     tcase_add_test(tcase, killed_daemon_leaves_nothing_in_the_way);
     tcase_add_test(tcase, busy_daemon_says_so_and_goes_on);
+    tcase_add_test(tcase, jobs_leave_nothing_to_the_next);
+    tcase_add_loop_test(tcase, worker_killed_or_daemon_stopped_while_a_job_begins, 0, 2);
+    tcase_add_test(tcase, client_killed_while_its_job_begins);
+    tcase_add_test(tcase, daemon_whose_directory_was_removed_leaves_its_successor_alone);
     suite_add_tcase(suite, tcase);
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);
