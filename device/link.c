@@ -128,8 +128,8 @@ static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t sli
     return link->cancelled ? -ECANCELED : 0;
 }
 
-/* The optimizer's team and this worker's share the cores: while one works the other blocks (they would slow each other far more than they
- * could overlap). All slots free again: all is folded. */
+/* The optimizer's team and this worker's share the cores: while one works the other blocks (they would slow each other
+ * far more than they could overlap). All slots free again: all is folded. */
 static int contributed(void *context, uint32_t visit, uint32_t part)
 {
     struct link *link = context;

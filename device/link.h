@@ -1,7 +1,8 @@
 /* device/link.h - the step's link (device/step.h) over messages to a daemon on this host.
  *
- * Weights are read from a segment that the daemon maps for reading; contributions go into slots of this worker's inbox, where slot 0 is the
- * reserved one: it may hold only the contribution that the daemon grants it to by name. Compute thread only. */
+ * Weights are read from a segment that the daemon hands out for reading; contributions go into slots of this worker's
+ * inbox, where slot 0 is the reserved one: it may hold only the contribution that the daemon grants it to by name.
+ * Compute thread only. */
 #ifndef DEVICE_LINK_H
 #define DEVICE_LINK_H
 
@@ -38,7 +39,7 @@ struct link {
 
 extern const struct device_link link_session;
 
-/* Before each step or evaluation: nothing is pulled, no slot is in use. */
+/* Before each step or evaluation: nothing is pulled or granted. Slots of the step before may still be in use. */
 void link_begin(struct link *link, uint64_t step);
 
 #endif

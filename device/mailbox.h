@@ -1,8 +1,9 @@
 /* device/mailbox.h - messages between the worker's two threads.
  *
- * The main thread talks: it runs the event loop, so that pings are answered and the daemon's death is noticed while a layer computes.
- * The compute thread owns the device and waits here for what to do. Both directions are rings of fixed size: nothing is allocated
- * per message. The daemon has only so many things to say before the worker must answer; one that says more is at fault. */
+ * The main thread talks: it runs the event loop, so that pings are answered and the daemon's death is noticed while a
+ * layer computes. The compute thread owns the device and waits here for what to do. Both directions are rings of fixed
+ * size: nothing is allocated per message. The daemon has only so many things to say before the worker must answer; one
+ * that says more is at fault. */
 #ifndef DEVICE_MAILBOX_H
 #define DEVICE_MAILBOX_H
 

@@ -1,7 +1,7 @@
 /* eps/daemon.h - epsd: who is attached, what is trained.
  *
- * One loop thread (everything here), one optimizer thread (eps/updater.h). The loop never computes and never blocks: it turns messages into relay events
- * and relay actions into messages and jobs. The daemon serves one job after another.
+ * One loop thread (everything here), one optimizer thread (eps/updater.h). The loop never computes and never blocks: it
+ * turns messages into relay events and relay actions into messages and jobs. The daemon serves one job after another.
  *
  *   daemon.c   peers: attach, dispatch, leave; start and stop
  *   job.c      one job's life: weights in, workers assigned, ... memory given back
@@ -48,7 +48,8 @@ struct peer {
     uint32_t n_pulls; /* not answered */
 };
 
-/* What the job does. The client's request must fit the state: anything else is out of place and costs it its session. */
+/* What the job does. The client's request must fit the state: anything else is out of place and costs it its
+ * session. */
 enum job_state {
     JOB_NONE,
     JOB_LOADING,    /* until the optimizer thread has drawn or read the weights */

@@ -5,8 +5,6 @@
 #include <getopt.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 
 static const char usage[] =
     "usage: epsd --listen ADDRESS\n"

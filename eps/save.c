@@ -1,5 +1,5 @@
-/* Weights out: step-N/ is written beside as step-N.partial/, flushed and renamed, then `latest` points to it. A crash at
- * any instant leaves what was there. */
+/* Weights out: step-N/ is written beside as step-N.partial/, flushed and renamed, then `latest` points to it. A crash
+ * at any instant leaves what was there. */
 #include "eps/daemon.h"
 
 #include <errno.h>

@@ -1,8 +1,8 @@
 /* eps/updater.h - the optimizer thread.
  *
- * One thread owns the OpenMP team and everything that team touches: it draws and loads weights, folds slices and updates
- * units, while the loop thread goes on talking. Of the jobs that are ready it takes the one of the lowest unit first: the next forward
- * pass begins at the bottom and waits for nothing else. */
+ * One thread owns the OpenMP team and everything that team touches: it draws and loads weights, folds slices and
+ * updates units, while the loop thread goes on talking. Of the jobs that are ready it takes the one of the lowest unit
+ * first: the next forward pass begins at the bottom and waits for nothing else. */
 #ifndef EPS_UPDATER_H
 #define EPS_UPDATER_H
 
@@ -19,7 +19,7 @@ struct eps_job {
     struct eps_hyper hyper;     /* of the step that the job belongs to */
     int (*call)(void *context); /* of a call: 0 or -errno */
     void *context;
-    int result; /* of a call: what it returned; of a fold: 0, or -EDOM if the slice is not finite and nothing was folded */
+    int result; /* of a call: what it returned; of a fold: 0, or -EDOM: the slice is not finite, nothing was folded */
 };
 
 /* Does one job here and now, with the caller's OpenMP team. */
@@ -27,8 +27,8 @@ void eps_job_run(struct eps_job *job, struct eps_store *store);
 
 struct eps_updater;
 
-/* Starts the thread. store is borrowed: jobs work on it. on_done is called on the optimizer thread after each job, to wake
- * the owner (uv_async_send). n_threads of the OpenMP team, 0: all cores. -ENOMEM, -EAGAIN. Undo: eps_updater_stop. */
+/* Starts the thread. store is borrowed: jobs work on it. on_done is called on the optimizer thread after each job, to
+ * wake the owner (uv_async_send). n_threads of the OpenMP team, 0: all cores. -ENOMEM, -EAGAIN. Undo: eps_updater_stop. */
 int eps_updater_start(struct eps_updater **out, struct eps_store *store, unsigned n_threads,
                       void (*on_done)(void *context), void *context);
 /* Makes room for n jobs at a time; more is a mistake (assert in submit). Before the first step: -ENOMEM. */
