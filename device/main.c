@@ -136,7 +136,14 @@ static int run(const char *directory, const struct compute_options *options, str
     return uv_run(&w->loop, UV_RUN_DEFAULT); /* on_closed ends the process */
 }
 
-int main(int argc, char **argv)
+struct arguments {
+    const char *address;
+    bool is_private, help;
+    uint64_t budget; /* 0: not said */
+};
+
+/* False, and said why, if the command line is misused. */
+static bool parse(struct arguments *out, int argc, char **argv)
 {
     static const struct option options[] = {
         {"connect", required_argument, NULL, 'c'},
@@ -146,53 +153,61 @@ int main(int argc, char **argv)
         {"help", no_argument, NULL, 'h'},
         {0},
     };
-    struct compute_options compute = {.ops = &device_cpu, .budget = 0};
-    const char *address = NULL, *device = "cpu";
-    char directory[4096];
+    const char *device = "cpu";
     struct error err = {""};
-    bool is_private = false;
     int option;
 
-    process_bound_spinning(argv);
-    log_name("eps-worker");
-    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1)
-        switch (option) {
-        case 'c':
-            address = optarg;
-            break;
-        case 'd':
+    *out = (struct arguments){0};
+    while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
+        if (option == '?')
+            return false;
+        if (option == 'c')
+            out->address = optarg;
+        if (option == 'd')
             device = optarg;
-            break;
-        case 'm':
-            if (process_parse_bytes(&compute.budget, "--device-mem", optarg, &err)) {
-                log_line("%s", err.text);
-                return 2;
-            }
-            break;
-        case 'p':
-            is_private = true;
-            break;
-        case 'h':
-            fputs(usage, stdout);
-            return 0;
-        default:
-            return 2;
+        if (option == 'm' && process_parse_bytes(&out->budget, "--device-mem", optarg, &err)) {
+            log_line("%s", err.text);
+            return false;
         }
+        if (option == 'p')
+            out->is_private = true;
+        if (option == 'h') {
+            out->help = true;
+            return true;
+        }
+    }
     if (optind < argc) {
         log_line("'%s' is not an option; see eps-worker --help", argv[optind]);
-        return 2;
+        return false;
     }
     if (strcmp(device, "cpu") != 0) {
         log_line("--device %s: this build has cpu only", device);
+        return false;
+    }
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    struct compute_options compute = {.ops = &device_cpu};
+    struct arguments arguments;
+    char directory[4096];
+    struct error err = {""};
+
+    process_bound_spinning(argv);
+    log_name("eps-worker");
+    if (!parse(&arguments, argc, argv))
         return 2;
+    if (arguments.help) {
+        fputs(usage, stdout);
+        return 0;
     }
     signal(SIGPIPE, SIG_IGN);
-    if (is_private)
+    if (arguments.is_private)
         process_follow_parent();
-    if (!compute.budget)
-        compute.budget = process_available_bytes() / 2;
+    compute.budget = arguments.budget ? arguments.budget : process_available_bytes() / 2;
     device_check(compute.ops);
-    int rc = session_directory(directory, sizeof directory, address, &err);
+    int rc = session_directory(directory, sizeof directory, arguments.address, &err);
     if (!rc)
         rc = run(directory, &compute, &err);
     log_line("%s", err.text);

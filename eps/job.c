@@ -16,9 +16,8 @@
 enum {
     CONFIG_MAX_BYTES = 1 << 20,
     MIN_SLOTS = 2,
-    MAX_SLOTS = 4, /* of an inbox, apart from the reserved one: a unit of 64 MiB under way */
-    N_ACCUMULATORS =
-        2, /* adamw with several parts: the unit that is being contributed, and the one above, being updated */
+    MAX_SLOTS = 4,      /* of an inbox, apart from the reserved one: a unit of 64 MiB under way */
+    N_ACCUMULATORS = 2, /* adamw with parts: of the unit that is contributed, and of the one above, being updated */
 };
 
 static void refuse(struct peer *client, int code, const struct error *err)
@@ -82,6 +81,13 @@ static void size_inbox(struct job *job)
     job->slot_bytes = model_slot_bytes(&job->model);
 }
 
+static struct eps_store_options store_options(const struct job *job)
+{
+    const bool sums = job->request.job.optimizer == OPTIMIZER_ADAMW && job->request.job.n_parts > 1;
+
+    return (struct eps_store_options){.train = job->request.job.train, .n_accumulators = sums ? N_ACCUMULATORS : 0};
+}
+
 static int check_memory(const struct job *job, struct error *err)
 {
     const uint64_t have = process_available_bytes();
@@ -89,7 +95,8 @@ static int check_memory(const struct job *job, struct error *err)
     char need_text[PROCESS_BYTES_TEXT], have_text[PROCESS_BYTES_TEXT];
 
     if (job->request.job.train)
-        need += job->n_wanted * (1 + job->n_slots) * job->slot_bytes;
+        need += job->n_wanted * (1 + job->n_slots) * job->slot_bytes + eps_store_tied_bytes(&job->model) +
+                store_options(job).n_accumulators * eps_store_accumulator_bytes(&job->model);
     if (need <= have)
         return 0;
     return error_set(err, -ENOMEM,
@@ -115,11 +122,7 @@ static int create_touched(struct segment *out, const char *name, size_t bytes, e
 static int load(void *context)
 {
     struct job *job = context;
-    const struct eps_store_options options = {
-        .train = job->request.job.train,
-        .n_accumulators =
-            job->request.job.optimizer == OPTIMIZER_ADAMW && job->request.job.n_parts > 1 ? N_ACCUMULATORS : 0,
-    };
+    const struct eps_store_options options = store_options(job);
     const size_t inbox_bytes = job->request.job.train ? (1 + job->n_slots) * job->slot_bytes : 64;
     int rc = create_touched(&job->data, "eps-data", data_bytes(job), LEDGER_DATA, job);
 
