@@ -215,6 +215,7 @@ static double run_on_lab(const char *model, const char *text, const char *out)
     options.steps = 2;
     options.batch = 8;
     options.seq = 32;
+    options.deterministic = true;
     ck_assert_msg(eps_train(&options, &events, &loss, &error) == 0, "%s", error.text);
     return loss;
 }
