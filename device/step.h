@@ -75,8 +75,8 @@ int device_worker_init(struct device_worker *worker, const struct device_worker_
                        struct error *err);
 void device_worker_free(struct device_worker *worker); /* safe on a zeroed one */
 
-/* One training step; an empty share is done at once. 0; -ECANCELED from the link; -EINVAL with a sentence for a token id outside the vocabulary or parts
- * that are not a share of this worker; -EIO: the device is lost. */
+/* One training step; an empty share is done at once. 0; -ECANCELED from the link; -EINVAL with a sentence for a token id
+ * outside the vocabulary or parts that are not a share of this worker; -EIO: the device is lost. */
 int device_worker_step(struct device_worker *worker, const struct device_share *share, const struct device_link *link,
                        void *context, struct error *err);
 
