@@ -243,16 +243,18 @@ START_TEST(jobs_leave_nothing_to_the_next)
 }
 END_TEST
 
-static void on_state(void *user, const struct eps_status *status)
+static void on_memory(void *user, const struct eps_memory *side)
 {
-    *(bool *)user = strcmp(status->state, "loading") == 0;
+    if (side->worker == 0)
+        *(bool *)user = side->current > 0;
 }
 
-static bool is_loading(void *context)
+/* What a job loaded enters the daemon's ledger at the moment in which its workers are assigned. */
+static bool is_assigning(void *context)
 {
     bool yes = false;
 
-    return eps_status(context, on_state, &yes, NULL) == 0 && yes;
+    return eps_mem(context, on_memory, &yes, NULL) == 0 && yes;
 }
 
 /* A worker that is stopped does not answer its assignment: the job stays where it is for as long as the test needs. */
@@ -277,7 +279,7 @@ static pid_t begin_job_that_hangs(pid_t worker, const char *log)
                                 NULL};
     ck_assert_int_eq(kill(worker, SIGSTOP), 0);
     pid_t client = processes_start("eps", argv, log);
-    ck_assert(processes_until(is_loading, "lab"));
+    ck_assert(processes_until(is_assigning, "lab"));
     return client;
 }
 
