@@ -5,9 +5,10 @@
  * synchronises or reads back to the host; scratch comes from the caller, sized by scratch_bytes at plan time.
  * Operations run in call order.
  *
- * Determinism: the result of every operation depends on its arguments alone: not on the thread count, nor (for all but
- * sums over rows) on how rows are grouped into calls. Sums over rows (reduce_rows, norm_backward's weight gradients,
- * matmul over rows with beta 1) depend on the rows of a call, and add onto their destination once a call.
+ * Determinism: the result of every operation depends on its arguments alone, never on the thread count. How rows are
+ * grouped into calls changes no bit of operations on single rows, but for matmul, whose library may add up products of
+ * fewer than about 16 rows in another order. Sums over rows (reduce_rows, norm_backward's weight gradients, matmul over
+ * rows with beta 1) depend on the rows of a call, and add onto their destination once a call.
  *
  * Dropout: element e of row r of the minibatch is kept if its Philox word (proto/random.h) >= random_threshold(p), then
  * scaled by 1/(1-p). p = 0 draws nothing. */

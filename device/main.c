@@ -39,8 +39,8 @@ struct worker_process {
     uint64_t progress; /* messages of the compute thread: while they come, it is not stuck */
 };
 
-/* The compute thread may be in the middle of a layer, so the process ends without waiting for it: nothing of it outlives
- * the process. */
+/* The compute thread may be in the middle of a layer, so the process ends without waiting for it: nothing of it
+ * outlives the process. */
 static void end(int code)
 {
     _exit(code);

@@ -3,9 +3,9 @@
  * The plan is the arena's own allocator run dry: it lays out the same buffers in the same order, so what it predicts is
  * what is used, to the byte. It needs no device: scratch sizes come from the operations table.
  *
- * The arrangement: n_weight_buffers of the largest unit, one contribution sum, every layer's input stashed on the device,
- * recompute in backward. Boundary activations are (share rows * tokens, width) fp32, one for each layer but the last:
- * layer l reads boundary l-1 and writes boundary l; the embedding reads ids, and the head writes losses. */
+ * The arrangement: n_weight_buffers of the largest unit, one contribution sum, every layer's input stashed on the
+ * device, recompute in backward. Boundary activations are (share rows * tokens, width) fp32, one for each layer but the
+ * last: layer l reads boundary l-1 and writes boundary l; the embedding reads ids, and the head writes losses. */
 #ifndef DEVICE_PLAN_H
 #define DEVICE_PLAN_H
 
@@ -50,9 +50,9 @@ struct plan {
 };
 
 /* 0 and *out. -ENOSPC if it does not fit, with a sentence that names the smallest sufficient budget in bytes (for the
- * given microbatch, and for 1 row) and the terms that take most; *out is then the plan of that smallest budget. -EINVAL
- * with a sentence, and *out untouched: a microbatch beyond the part's rows, more tokens than the model has positions, no
- * rows, more than 2^32 tokens. */
+ * given microbatch, and for 1 row) and the terms that take most; *out is then the plan for 1 row. -EINVAL with a
+ * sentence, and *out untouched: a microbatch beyond the part's rows, more tokens than the model has positions, no rows,
+ * more than 2^32 tokens. */
 int plan_make(struct plan *out, const struct model *model, const struct plan_options *options, struct error *err);
 
 #endif

@@ -44,8 +44,8 @@ static float *boundary(const struct run *run, uint32_t layer, size_t first_token
     return base + first_token * run->worker->model.config.width;
 }
 
-/* One field (n tokens from the minibatch's token `first` on) to the device. The client can write this memory at any time,
- * so what is checked is a copy, and the copy is what is used. */
+/* One field (n tokens from the minibatch's token `first` on) to the device. The client can write this memory at any
+ * time, so what is checked is a copy, and the copy is what is used. */
 static int load_field(struct run *run, uint32_t *to, const uint32_t *from, size_t first, size_t n, bool is_label)
 {
     struct device_worker *w = run->worker;

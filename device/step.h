@@ -20,8 +20,8 @@ struct device_share {
     uint64_t n_valid;      /* T */
     uint32_t n_parts;      /* of this share */
     const uint32_t *parts; /* (n_parts), ascending */
-    /* (batch * seq) each, the whole minibatch, host memory that others can write: copied first, then the copy is checked
-     * against the vocabulary. */
+    /* (batch * seq) each, the whole minibatch, host memory that others can write: copied first, then the copy is
+     * checked against the vocabulary. */
     const uint32_t *ids, *labels;
 };
 
@@ -34,8 +34,8 @@ struct device_evaluation {
 
 /* All calls block until done and return 0, or -ECANCELED when the job ends meanwhile: the step then returns at once. */
 struct device_link {
-    /* Asks for a unit; returns at once. At most n_weight_buffers are outstanding or in use. A unit that an earlier visit
-     * left on the device (the head's top one, as forward turns into backward) is not asked for again. */
+    /* Asks for a unit; returns at once. At most n_weight_buffers are outstanding or in use. A unit that an earlier
+     * visit left on the device (the head's top one, as forward turns into backward) is not asked for again. */
     int (*pull)(void *context, uint64_t version, uint32_t unit);
     /* Waits for the oldest pull; *weights (unit.n) stays readable until the contribution of this visit is accepted, or
      * for a forward visit until the step's end. */
@@ -75,8 +75,8 @@ int device_worker_init(struct device_worker *worker, const struct device_worker_
                        struct error *err);
 void device_worker_free(struct device_worker *worker); /* safe on a zeroed one */
 
-/* One training step; an empty share is done at once. 0; -ECANCELED from the link; -EINVAL with a sentence for a token id
- * outside the vocabulary or parts that are not a share of this worker; -EIO: the device is lost. */
+/* One training step; an empty share is done at once. 0; -ECANCELED from the link; -EINVAL with a sentence for a token
+ * id outside the vocabulary or parts that are not a share of this worker; -EIO: the device is lost. */
 int device_worker_step(struct device_worker *worker, const struct device_share *share, const struct device_link *link,
                        void *context, struct error *err);
 

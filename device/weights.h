@@ -8,8 +8,8 @@
 #include "device/plan.h"
 #include "device/step.h"
 
-/* A sequence of visits, numbered from 0 by their place in it: all of them upwards, and if `backward` all of them downwards
- * after that. */
+/* A sequence of visits, numbered from 0 by their place in it: all of them upwards, and if `backward` all of them
+ * downwards after that. */
 struct device_weights {
     const struct device_worker *worker;
     const struct device_link *link;
@@ -33,8 +33,8 @@ void device_weights_init(struct device_weights *weights, const struct device_wor
 /* The visit at this place of the sequence. */
 uint32_t device_weights_visit(const struct device_weights *weights, uint32_t place);
 
-/* *out (unit.n) on the device: the weights of the visit at this place, which must be the one after the last call's. They
- * stay until the next call. Pulls what comes next, as far as buffers allow. Blocks; errors of the link. */
+/* *out (unit.n) on the device: the weights of the visit at this place, which must be the one after the last call's.
+ * They stay until the next call. Pulls what comes next, as far as buffers allow. Blocks; errors of the link. */
 int device_weights_next(struct device_weights *weights, uint32_t place, const float **out);
 
 #endif

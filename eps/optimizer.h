@@ -13,7 +13,8 @@
  * Folds are fp32 with c1 = 1-b1 and c2 = 1-b2: written so, a moment decays by a beta exact to 2^-24 of 1 - beta,
  * where b2 itself, rounded to fp32, would in the long run put 1e-5 on v. The update is fp64 in registers, rounded
  * once, since a weight of zero shows every rounding of its update; step_size = lr / (1 - b1^t), root_scale = 1 /
- * sqrt(1 - b2^t), shrink = 1 - lr * decay (1 where nothing decays). A v past fp32's range stays at its largest value. */
+ * sqrt(1 - b2^t), shrink = 1 - lr * decay (1 where nothing decays). A v past fp32's range stays at its largest value.
+ */
 #ifndef EPS_OPTIMIZER_H
 #define EPS_OPTIMIZER_H
 

@@ -48,7 +48,7 @@ static int write_weights(const struct job *job, int dir, struct error *err)
 /* A directory of ours that a killed run left behind. */
 static void remove_partial(int output, const char *name)
 {
-    int dir = openat(output, name, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int dir = openat(output, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
 
     if (dir < 0)
         return;

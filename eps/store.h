@@ -63,8 +63,8 @@ float *eps_store_weights(const struct eps_store *store, uint32_t unit);
  * How contributions of a unit become its update, the same for all of a step:
  *   DIRECT    one part, untied: first fold and update in one pass; eps_store_update then only counts
  *   MOMENTS   AdamA: each part goes into the moments; eps_store_update moves the weights
- *   SUM       tied units, AdamW with several parts: parts are summed; eps_store_update folds the sum and moves the weights.
- *             An accumulator is taken at an untied unit's first fold and given back by eps_store_update; that one is free
+ *   SUM       tied units, AdamW with several parts: parts are summed; eps_store_update folds the sum and moves the
+ * weights. An accumulator is taken at an untied unit's first fold and given back by eps_store_update; that one is free
  *             is the relay's promise (assert).
  * first: of the slice in this step. Returns false, with nothing changed, if the slice is not finite. */
 enum eps_store_fold { EPS_FOLD_DIRECT, EPS_FOLD_MOMENTS, EPS_FOLD_SUM };

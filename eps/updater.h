@@ -28,7 +28,8 @@ void eps_job_run(struct eps_job *job, struct eps_store *store);
 struct eps_updater;
 
 /* Starts the thread. store is borrowed: jobs work on it. on_done is called on the optimizer thread after each job, to
- * wake the owner (uv_async_send). n_threads of the OpenMP team, 0: all cores. -ENOMEM, -EAGAIN. Undo: eps_updater_stop. */
+ * wake the owner (uv_async_send). n_threads of the OpenMP team, 0: all cores. -ENOMEM, -EAGAIN. Undo: eps_updater_stop.
+ */
 int eps_updater_start(struct eps_updater **out, struct eps_store *store, unsigned n_threads,
                       void (*on_done)(void *context), void *context);
 /* Makes room for n jobs at a time; more is a mistake (assert in submit). Before the first step: -ENOMEM. */

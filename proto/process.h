@@ -8,7 +8,8 @@
 
 /* Two OpenMP teams that spin on the same cores can slow each other a hundredfold, and libgomp reads its limit when it
  * is loaded. So a program that was started without one starts itself anew with GOMP_SPINCOUNT=2000 (measured best: it
- * costs nothing alone and survives company). Call first in main. Returns if the environment says something already, or if it cannot be done. */
+ * costs nothing alone and survives company). Call first in main. Returns if the environment says something already, or
+ * if it cannot be done. */
 void process_bound_spinning(char **argv);
 
 /* Ends this process with SIGTERM when its parent dies: private daemons and workers must not outlive who started them.

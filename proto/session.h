@@ -5,7 +5,8 @@
  *            each side learns of the other's death within milliseconds. It stays open.
  *   channel  a nanomsg PAIR at an ipc address of its own, DIRECTORY/s-ID-NONCE, never used twice: everything else.
  * Attaching: HELLO through the door (version, role) -> WELCOME (id, address) -> GREETING both ways on the channel,
- * within 1 s, else the peer tries anew from the door (nanomsg can wedge: proto/channel.h). After that the session is open.
+ * within 1 s, else the peer tries anew from the door (nanomsg can wedge: proto/channel.h). After that the session is
+ * open.
  *
  * All of it runs on the caller's libuv loop thread and never blocks; session_send queues what the socket does not take.
  * A message that does not decode, or comes out of place (wrong sequence number) ends the session, reported by

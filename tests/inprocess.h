@@ -1,8 +1,9 @@
 /* tests/inprocess.h - daemon and workers in one process, with function calls for messages.
  *
- * The same relay, store, optimizer calls and worker steps as in epsd and eps-worker; only sessions are missing. Each worker is a thread;
- * whatever it says is done under one lock, folds and updates included, so that a step is what the protocol makes of it and nothing else. Tests hold the
- * real processes against this, bit for bit, and the overhead of messages is measured against it. */
+ * The same relay, store, optimizer calls and worker steps as in epsd and eps-worker; only sessions are missing. Each
+ * worker is a thread; whatever it says is done under one lock, folds and updates included, so that a step is what the
+ * protocol makes of it and nothing else. Tests hold the real processes against this, bit for bit, and the overhead of
+ * messages is measured against it. */
 #ifndef TESTS_INPROCESS_H
 #define TESTS_INPROCESS_H
 
@@ -73,8 +74,8 @@ int inprocess_step(struct inprocess *ip, const uint32_t *ids, const uint32_t *la
 int inprocess_evaluate(struct inprocess *ip, const uint32_t *ids, const uint32_t *labels, uint32_t first_row,
                        uint32_t n_rows, double *sum, struct error *err);
 
-/* Copies a whole tensor (its n elements, in row order) out of, or into, a buffer laid out like the weight segment: store.weights.base, store.m,
- * store.v, gradient. tensor: index into model.tensors. */
+/* Copies a whole tensor (its n elements, in row order) out of, or into, a buffer laid out like the weight segment:
+ * store.weights.base, store.m, store.v, gradient. tensor: index into model.tensors. */
 void inprocess_get(const struct inprocess *ip, float *out, const float *segment, uint32_t tensor);
 void inprocess_set(const struct inprocess *ip, float *segment, uint32_t tensor, const float *values);
 

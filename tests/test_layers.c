@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Element by element: fp32 against double, whose differences are good to 1e-9. Also proves that dropout's masks are the same
- * in forward, in recomputation, in backward and by definition. */
+/* Element by element: fp32 against double, whose differences are good to 1e-9. Also proves that dropout's masks are the
+ * same in forward, in recomputation, in backward and by definition. */
 START_TEST(gradients_are_the_slopes_of_the_loss)
 {
     struct setting s;
@@ -213,7 +213,8 @@ struct outcome {
     double *losses;
 };
 
-/* Forward and backward of one layer in an arena full of `filling`. Input and what lies behind the workspace must stay. */
+/* Forward and backward of one layer in an arena full of `filling`. Input and what lies behind the workspace must stay.
+ */
 static void run_layer(struct outcome *o, const struct setting *s, uint32_t layer, int filling)
 {
     struct stage st;

@@ -103,8 +103,8 @@ START_TEST(the_terms_are_those_counted_by_hand)
     ck_assert_uint_eq(plan.bytes[LEDGER_STATISTICS], 30 * 3 * 4 + 30 * 8);
     ck_assert_uint_eq(plan.bytes[LEDGER_DATA], 2 * 30 * 4);
     ck_assert_uint_eq(plan.bytes[LEDGER_LIBRARY], 1000);
-    /* The block's, for 10 tokens, each term rounded up to 64 bytes: normed 320, statistics 80 -> 128, qkv 960, attended 320,
-     * log-sum-exp (2 heads) 80 -> 128, residual 320, two of inner 2560, scratch 20 + 8 + 2 = 30 -> 64. */
+    /* The block's, for 10 tokens, each term rounded up to 64 bytes: normed 320, statistics 80 -> 128, qkv 960, attended
+     * 320, log-sum-exp (2 heads) 80 -> 128, residual 320, two of inner 2560, scratch 20 + 8 + 2 = 30 -> 64. */
     ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 320 + 128 + 960 + 320 + 128 + 320 + 2560 + 64);
     model_free(&model);
 }

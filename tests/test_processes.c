@@ -1,5 +1,6 @@
-/* Daemon and workers as processes of their own against the same code in one process (tests/inprocess.h), and several workers
- * against one: DESIGN's exactness table, the rows that need no outside reference. The model has dropout, so masks must agree too. */
+/* Daemon and workers as processes of their own against the same code in one process (tests/inprocess.h), and several
+ * workers against one: DESIGN's exactness table, the rows that need no outside reference. The model has dropout, so
+ * masks must agree too. */
 #include "client/eps.h"
 #include "proto/safetensors.h"
 #include "tests/inprocess.h"
@@ -163,7 +164,8 @@ START_TEST(processes_equal_one_process_bit_for_bit)
 }
 END_TEST
 
-/* The optimizer differs between one part and four, and between AdamA and AdamW of four: otherwise the test above could not fail. */
+/* The optimizer differs between one part and four, and between AdamA and AdamW of four: otherwise the test above could
+ * not fail. */
 START_TEST(parts_change_the_result_of_adama_alone)
 {
     const struct cut one = {.n_parts = 1, .n_workers = 1, .microbatch = 3},

@@ -1,5 +1,5 @@
-/* The memory that is promised, measured from outside: device caps, the ledger against the operating system's count, bytes a
- * parameter, and a step loop that allocates nothing. */
+/* The memory that is promised, measured from outside: device caps, the ledger against the operating system's count,
+ * bytes a parameter, and a step loop that allocates nothing. */
 #include "tests/preload/allocations.h"
 #include "tests/processes.h"
 
@@ -33,8 +33,8 @@ static void on_step(void *user, const struct eps_step *step)
     seen->steps++;
 }
 
-/* 20 caps from hopeless to roomy, on a geometric scale. Below some figure all are refused, above it none, and the figure that a
- * refusal names is that one: a run with it is accepted, with one byte less refused. */
+/* 20 caps from hopeless to roomy, on a geometric scale. Below some figure all are refused, above it none, and the
+ * figure that a refusal names is that one: a run with it is accepted, with one byte less refused. */
 static int run_with_cap(uint64_t cap, struct seen *seen, struct eps_error *error)
 {
     const char *files[] = {processes_path("caps.txt")};
@@ -145,7 +145,8 @@ START_TEST(ledger_agrees_with_the_operating_system)
     const double grown = (double)(seen.resident - before), counted = (double)seen.ledger;
     ck_assert_msg(grown < counted * 1.03 + 8e6 && grown > counted * 0.97 - 8e6,
                   "the system says %.1f MB, the ledger %.1f MB", grown / 1e6, counted / 1e6);
-    /* 12 bytes a parameter: 4 of weights, 8 of moments; units begin on cache lines, which rounds up by less than 64 bytes each. */
+    /* 12 bytes a parameter: 4 of weights, 8 of moments; units begin on cache lines, which rounds up by less than 64
+     * bytes each. */
     ck_assert_uint_ge(seen.weights + seen.moments, 12 * seen.n_parameters);
     ck_assert_uint_le(seen.weights + seen.moments, 12 * (seen.n_parameters + 16 * 20));
     ck_assert_int_eq(eps_stop("lab", NULL), 0);

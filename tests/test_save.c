@@ -1,5 +1,5 @@
-/* What a run leaves in its output directory, by real programs, and what it leaves when the directory is not as it should
- * be. What must not be there when a run begins is put there during its first step. */
+/* What a run leaves in its output directory, by real programs, and what it leaves when the directory is not as it
+ * should be. What must not be there when a run begins is put there during its first step. */
 #include "tests/processes.h"
 
 #include "proto/safetensors.h"

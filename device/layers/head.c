@@ -1,6 +1,6 @@
-/* logits = h W^T, loss = -log softmax(logits)[label]. A visit holds the rows of W for one chunk of the vocabulary; logits
- * exist for PLAN_HEAD_TILE tokens at a time only. Forward, each row's log-sum-exp runs along over the chunks, so that
- * backward can turn any chunk's logits, computed again, into their gradient without seeing the others. */
+/* logits = h W^T, loss = -log softmax(logits)[label]. A visit holds the rows of W for one chunk of the vocabulary;
+ * logits exist for PLAN_HEAD_TILE tokens at a time only. Forward, each row's log-sum-exp runs along over the chunks, so
+ * that backward can turn any chunk's logits, computed again, into their gradient without seeing the others. */
 #include "device/layers/layers.h"
 
 struct chunk {

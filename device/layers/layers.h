@@ -25,7 +25,7 @@ struct layer_pass {
     const float *weights; /* the unit's, on the device */
     float *contribution;  /* the same layout: += in backward; NULL forward */
     const float *input;   /* (tokens, width) boundary l-1 of this microbatch; NULL for the embedding */
-    /* (tokens, width) boundary l; NULL for the head. Written forward. In backward it is free: all who read it are done. */
+    /* (tokens, width) boundary l; NULL for the head. Written forward; free in backward: all who read it are done. */
     float *output;
     float *gradient;              /* (tokens, width) of this microbatch, in and out; NULL forward */
     const uint32_t *ids, *labels; /* (tokens), on the device */

@@ -1,7 +1,7 @@
 /* tests/fuzz/fuzz_message.c - message_decode takes any bytes, and what it takes encodes to the same bytes.
  *
- * Built by the fuzz preset: build/fuzz/bin/fuzz_message -max_total_time=60. Most random bytes fall at the header, so each
- * input is tried twice: as it is, and as the kind and the body behind a good header. */
+ * Built by the fuzz preset: build/fuzz/bin/fuzz_message -max_total_time=60. Most random bytes fall at the header, so
+ * each input is tried twice: as it is, and as the kind and the body behind a good header. */
 #include "proto/message.h"
 
 #include <stdlib.h>
