@@ -306,6 +306,19 @@ START_TEST(worker_killed_or_daemon_stopped_while_a_job_begins)
 }
 END_TEST
 
+static void on_state(void *user, const struct eps_status *status)
+{
+    *(bool *)user = strcmp(status->state, "stopping") == 0;
+}
+
+/* The job has ended, and waits for its worker to let go. */
+static bool is_ending(void *context)
+{
+    bool yes = false;
+
+    return eps_status(context, on_state, &yes, NULL) == 0 && yes;
+}
+
 /* The worker hears of the dead job late, lets go of it, and serves the next, which waited for that. */
 START_TEST(client_killed_while_its_job_begins)
 {
@@ -317,6 +330,7 @@ START_TEST(client_killed_while_its_job_begins)
     snprintf(small, sizeof small, "%s", processes_config("small.json", 1, 2, 16, 32));
     ck_assert_int_eq(kill(client, SIGKILL), 0);
     ck_assert_int_eq(processes_wait(client), 128 + SIGKILL);
+    ck_assert(processes_until(is_ending, "lab"));
     ck_assert_int_eq(kill(worker, SIGCONT), 0);
     run_on_lab(small, text, processes_path("after-hang"));
     ck_assert_int_eq(eps_stop("lab", &error), 0);
