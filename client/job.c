@@ -28,7 +28,7 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     int rc = client_link_expect(link, MESSAGE_JOB_OPENED, &m, &fd, err);
     if (rc)
         return rc;
-    const uint64_t bytes = (uint64_t)2 * 2 * sizeof(uint32_t) * job->batch * job->seq;
+    const uint64_t bytes = message_data_bytes(job->batch, job->seq);
     if (fd < 0 || m.job_opened.data_bytes < bytes)
         return error_set(err, -EPROTO, "the daemon opened the job with %" PRIu64 " bytes for data, not %" PRIu64,
                          fd < 0 ? 0 : m.job_opened.data_bytes, bytes);

@@ -31,11 +31,6 @@ static void post_failed(struct compute *c, int code, const struct error *err)
     mailbox_post(c->box, &m);
 }
 
-static uint64_t data_bytes(const struct compute *c)
-{
-    return 4 * (uint64_t)c->assign.assign.batch * c->assign.assign.seq * sizeof(uint32_t);
-}
-
 static const uint32_t *ids_of(const struct compute *c, uint32_t buffer)
 {
     return (const uint32_t *)c->data.base + 2 * (size_t)buffer * c->assign.assign.batch * c->assign.assign.seq;
@@ -86,7 +81,8 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
     const size_t inbox_bytes = m->assign.train ? (1 + m->assign.n_slots) * slot_bytes : 1;
     int rc = segment_attach(&c->weights, mail->fds[0], model->segment_n * sizeof(float), SEGMENT_READ, err);
     int rc2 = segment_attach(&c->inbox, mail->fds[1], inbox_bytes, SEGMENT_READ_WRITE, rc ? NULL : err);
-    int rc3 = segment_attach(&c->data, mail->fds[2], data_bytes(c), SEGMENT_READ, rc || rc2 ? NULL : err);
+    int rc3 = segment_attach(&c->data, mail->fds[2], message_data_bytes(c->assign.assign.batch, c->assign.assign.seq),
+                             SEGMENT_READ, rc || rc2 ? NULL : err);
 
     c->link = (struct link){.box = c->box,
                             .model = model,

@@ -49,11 +49,6 @@ static int read_config(struct job *job, int fd, struct error *err)
     return 0;
 }
 
-static uint64_t data_bytes(const struct job *job)
-{
-    return 4 * (uint64_t)job->request.job.batch * job->request.job.seq * sizeof(uint32_t);
-}
-
 static int check_request(const struct job *job, struct error *err)
 {
     const struct model_config *c = &job->model.config;
@@ -91,7 +86,8 @@ static struct eps_store_options store_options(const struct job *job)
 static int check_memory(const struct job *job, struct error *err)
 {
     const uint64_t have = process_available_bytes();
-    uint64_t need = job->model.segment_n * (job->request.job.train ? 12 : 4) + data_bytes(job);
+    uint64_t need = job->model.segment_n * (job->request.job.train ? 12 : 4) +
+                    message_data_bytes(job->request.job.batch, job->request.job.seq);
     char need_text[PROCESS_BYTES_TEXT], have_text[PROCESS_BYTES_TEXT];
 
     if (job->request.job.train)
@@ -124,7 +120,8 @@ static int load(void *context)
     struct job *job = context;
     const struct eps_store_options options = store_options(job);
     const size_t inbox_bytes = job->request.job.train ? (1 + job->n_slots) * job->slot_bytes : 64;
-    int rc = create_touched(&job->data, "eps-data", data_bytes(job), LEDGER_DATA, job);
+    int rc = create_touched(&job->data, "eps-data", message_data_bytes(job->request.job.batch, job->request.job.seq),
+                            LEDGER_DATA, job);
 
     while (!rc && job->n_inboxes < job->n_wanted) {
         rc = create_touched(&job->inboxes[job->n_inboxes], "eps-inbox", inbox_bytes, LEDGER_INBOX, job);

@@ -13,16 +13,6 @@ static struct peer *find_worker(const struct job *job, uint32_t id)
     return NULL;
 }
 
-/* Both visits of a tied unit are one gradient and are summed before they are squared; so are the parts of AdamW. */
-static enum eps_store_fold fold_kind(const struct job *job, uint32_t unit)
-{
-    const bool several = job->request.job.n_parts > 1;
-
-    if (job->model.units[unit].n_visits > 1 || (several && job->request.job.optimizer == OPTIMIZER_ADAMW))
-        return EPS_FOLD_SUM;
-    return several ? EPS_FOLD_MOMENTS : EPS_FOLD_DIRECT;
-}
-
 static void send_share(struct daemon *d, struct peer *worker, const struct relay_action *a)
 {
     struct message m = {.kind = MESSAGE_SHARE};
@@ -54,7 +44,8 @@ static void submit(struct daemon *d, const struct relay_action *a)
         .unit = a->unit,
         .slice = a->slice,
         .first = a->first,
-        .how = fold_kind(job, a->unit),
+        .how = eps_store_fold_kind(&job->store, a->unit, job->request.job.n_parts,
+                                   job->request.job.optimizer == OPTIMIZER_ADAMW),
         .hyper = job->hyper,
     };
 

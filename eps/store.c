@@ -339,3 +339,10 @@ void eps_store_update(struct eps_store *store, uint32_t unit, enum eps_store_fol
     if (how == EPS_FOLD_SUM)
         give_accumulator_back(store, unit);
 }
+
+enum eps_store_fold eps_store_fold_kind(const struct eps_store *store, uint32_t unit, uint32_t n_parts, bool adamw)
+{
+    if (store->model->units[unit].n_visits > 1 || (n_parts > 1 && adamw))
+        return EPS_FOLD_SUM;
+    return n_parts > 1 ? EPS_FOLD_MOMENTS : EPS_FOLD_DIRECT;
+}

@@ -72,4 +72,8 @@ bool eps_store_fold(struct eps_store *store, uint32_t unit, uint32_t slice, cons
                     enum eps_store_fold how, const struct eps_hyper *hp);
 void eps_store_update(struct eps_store *store, uint32_t unit, enum eps_store_fold how, const struct eps_hyper *hp);
 
+/* How contributions to a unit are folded: both visits of a tied unit are one gradient and are summed before they are
+ * squared; so are the parts of AdamW. */
+enum eps_store_fold eps_store_fold_kind(const struct eps_store *store, uint32_t unit, uint32_t n_parts, bool adamw);
+
 #endif

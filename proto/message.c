@@ -520,3 +520,8 @@ int message_decode(struct message *out, const uint8_t *buf, size_t n, const char
     *out = m;
     return 0;
 }
+
+uint64_t message_data_bytes(uint32_t batch, uint32_t seq)
+{
+    return 4 * (uint64_t)batch * seq * sizeof(uint32_t);
+}

@@ -230,4 +230,7 @@ int message_version(const uint8_t *buf, size_t n);
 /* "HELLO"; for logs. A constant string, "?" outside the enum. */
 const char *message_name(enum message_kind kind);
 
+/* Bytes of a job's data segment: two buffers, each of batch * seq ids and then as many labels, u32. */
+uint64_t message_data_bytes(uint32_t batch, uint32_t seq);
+
 #endif

@@ -9,11 +9,7 @@ static void feed(struct inprocess *ip, const struct relay_event *event);
 
 static enum eps_store_fold fold_kind(const struct inprocess *ip, uint32_t unit)
 {
-    const bool several = ip->options.n_parts > 1;
-
-    if (ip->model.units[unit].n_visits > 1 || (several && ip->options.adamw))
-        return EPS_FOLD_SUM;
-    return several ? EPS_FOLD_MOMENTS : EPS_FOLD_DIRECT;
+    return eps_store_fold_kind(&ip->store, unit, ip->options.n_parts, ip->options.adamw);
 }
 
 static float *slot_of(struct inprocess_worker *w, uint32_t slot)
