@@ -1,10 +1,10 @@
-/* client/eps.h - libeps: train a model on a daemon's machine, look at a live one.
+/* client/eps.h - libeps: train a model, let it speak, look at a live one.
  *
  * The whole public interface; the eps command is its first customer and uses nothing else. Calls block until done and
  * report through callbacks, on the caller's thread; a call runs its own event loop and leaves no thread behind.
  * Errors: 0 or -errno, and one sentence in error (which may be NULL). Everywhere:
  *   -EDOM         an option's value is at fault, or options that contradict each other
- *   -EINTR        should_stop said so
+ *   -EINTR        should_stop said so; the run was saved as save_every promised
  *   -EIO          a process on the other side is gone
  *   others        files, data, model, memory: what errno means for them */
 #ifndef CLIENT_EPS_H
@@ -24,15 +24,19 @@ enum eps_order { EPS_SHUFFLED, EPS_SEQUENTIAL };
 
 /* Start from eps_train_defaults(), which leaves everything to be chosen; model and data have no default. */
 struct eps_train_options {
-    const char *model;       /* config.json, or a directory with config.json and *.safetensors */
-    const char *const *data; /* (n_data) files: text, .bin, .npy */
+    const char *model; /* config.json, a directory with config.json and *.safetensors, a preset; NULL: a preset that
+                          fits the data and the machine */
+    const char *const *data; /* (n_data) files: text, .bin, .npy; patterns as of glob(7) */
     size_t n_data;
     const char *eval_data; /* NULL: the last 1 % of the data is held out */
-    const char *out;       /* run directory; NULL: runs/MODEL-TIME */
-    const char *connect;   /* address of a daemon; NULL: a private daemon and worker, as processes of their own */
-    const char *programs;  /* directory of epsd and eps-worker; NULL: where the calling program is, then PATH */
-    uint64_t steps;        /* 0: `epochs` of the data, rounded up */
-    double epochs;         /* NAN: 1 */
+    const char *out;       /* run directory; NULL: runs/MODEL-TIME, or that of `resume` */
+    const char *resume;  /* a run directory (its latest checkpoint) or a step-N of one: what was stored there stands for
+                              everything that is left to choose here; a differing value is refused, but for steps,
+                              device_mem, workers, connect, save_every, keep, eval_every, and out */
+    const char *connect; /* address of a daemon; NULL: a private daemon and worker, as processes of their own */
+    const char *programs; /* directory of epsd and eps-worker; NULL: where the calling program is, then PATH */
+    uint64_t steps;       /* 0: `epochs` of the data, rounded up */
+    double epochs;        /* NAN: 1 */
     uint32_t batch, seq, microbatch, parts, workers;        /* 0: chosen */
     double lr, min_lr, weight_decay, beta1, beta2, epsilon; /* NAN: chosen */
     enum eps_schedule schedule;
@@ -41,6 +45,8 @@ struct eps_train_options {
     enum eps_order order;
     uint64_t seed;
     uint64_t eval_every; /* steps; before the first and after the last it is done in any case. 0: only then */
+    uint64_t save_every; /* steps between checkpoints, 0: only at the end. UINT64_MAX: a tenth of the run, rounded up */
+    uint32_t keep;       /* checkpoints that stand at a time, the newest; UINT32_MAX: 2. 0: all */
     bool deterministic;
     uint64_t device_mem; /* bytes for each private worker; 0: chosen from the memory that is free */
 };
@@ -72,11 +78,15 @@ struct eps_memory {
 };
 
 struct eps_status {
-    const char *state; /* "idle", "loading", "training", ... */
-    uint64_t step, n_parameters;
-    uint32_t n_workers, pid;
+    const char *address; /* its directory */
+    const char *state;   /* "idle", "loading", "training", ... */
+    uint64_t step, n_steps, n_parameters;
+    uint32_t n_workers, pid, uid;
     double loss;
-    const char *model;
+    const char *model, *out; /* empty without a job, or output directory */
+    bool saving;
+    uint64_t saved_step; /* UINT64_MAX: none */
+    const char *trouble; /* why the last save failed; empty if it did not */
 };
 
 struct eps_train_events {
@@ -87,8 +97,11 @@ struct eps_train_events {
                          uint64_t tokens);                        /* held-out loss after `step` updates */
     void (*on_memory)(void *user, const struct eps_memory *side); /* at the end: the host, then each worker */
     void (*on_saved)(void *user, uint64_t step, const char *path);
-    /* Asked several times a second: true ends the run now (SIGINT): -EINTR. */
-    bool (*should_stop)(void *user);
+    /* A checkpoint or metrics.jsonl could not be written; training goes on, and eps_train ends with an error. */
+    void (*on_save_failed)(void *user, uint64_t step, const char *why);
+    /* Asked several times a second: 1 ends the run when it has been saved (if save_every is not 0), 2 at once: -EINTR.
+     */
+    int (*should_stop)(void *user);
 };
 
 /* Everything left to choose. */
@@ -106,7 +119,7 @@ int eps_train(const struct eps_train_options *options, const struct eps_train_ev
 
 /* Mean loss of a model over a file's windows. connect, programs, device_mem as above; batch, seq 0: chosen. */
 struct eps_eval_options {
-    const char *model;
+    const char *model; /* a directory; NULL: as it is now, the model that the daemon of connect trains, which goes on */
     const char *data;
     const char *connect, *programs;
     uint32_t batch, seq;
@@ -114,13 +127,71 @@ struct eps_eval_options {
 };
 int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *options, struct eps_error *error);
 
+/* Continues a text, token by token. */
+struct eps_generate_options {
+    const char *model; /* as eps_eval_options */
+    const char *connect, *programs;
+    uint64_t device_mem;
+    const char *prompt; /* (prompt_bytes) text; NULL: prompt_ids, or, without any, the tokenizer's first token */
+    size_t prompt_bytes;
+    const uint32_t *prompt_ids; /* (n_prompt_ids) token ids instead */
+    size_t n_prompt_ids;
+    uint32_t n_tokens;  /* to generate at most; 0: 200, or what the model's positions leave */
+    double temperature; /* 0: greedy, the likeliest token each time; NAN: 1 */
+    uint32_t top_k;     /* of the k likeliest only; 0: of all */
+    double top_p;       /* of the likeliest that together have this probability; NAN: 1, all */
+    uint64_t seed;
+};
+
+struct eps_generated {
+    uint32_t n_prompt, n_tokens;
+    double prompt_ms, tokens_ms; /* from the first token's input to the last one's output, loading not counted */
+    uint64_t resident_bytes, weight_bytes; /* weights that stayed on the device; all weights that a token visits */
+    bool ended;                            /* by the model's end-of-text token */
+};
+
+struct eps_generate_events {
+    /* Each token as it comes: its id, and the bytes of text that are complete with it (a character is never cut);
+     * text is NULL where the model has no tokenizer. */
+    void (*on_token)(void *user, uint32_t id, const char *text, size_t n);
+    int (*should_stop)(void *user);
+};
+int eps_generate(struct eps_generated *out, const struct eps_generate_options *options,
+                 const struct eps_generate_events *events, void *user, struct eps_error *error);
+
+/* Writes a model for others to load: config.json, tokenizer, weights in fp32 or bf16 (rounded to nearest, ties to
+ * even), in several files where they take over 4 GiB. out must not hold a model yet. */
+struct eps_export_options {
+    const char *model, *connect; /* as eps_eval_options */
+    const char *out;
+    bool bf16;
+};
+int eps_export(const struct eps_export_options *options, struct eps_error *error);
+
+/* Reads a checkpoint, or every one of a run directory, byte by byte against its checksums. on_checked is called for
+ * each, with why NULL if it is whole. -EINVAL if one is not, -ENOENT if there is none. */
+int eps_verify(const char *directory, void (*on_checked)(void *user, const char *path, uint64_t step, const char *why),
+               void *user, struct eps_error *error);
+
+/* The presets of --model, name by name; NULL after the last. */
+struct eps_preset {
+    const char *name;
+    uint32_t n_layers, n_heads, width, n_positions, vocabulary;
+    uint64_t n_parameters;
+};
+const struct eps_preset *eps_preset(size_t index);
+
 /* On a live daemon: address is a name, a directory, or NULL for the caller's only one. */
 int eps_status(const char *address, void (*on_status)(void *user, const struct eps_status *status), void *user,
                struct eps_error *error);
 /* on_memory is called for the host, then for each worker. */
 int eps_mem(const char *address, void (*on_memory)(void *user, const struct eps_memory *side), void *user,
             struct eps_error *error);
-/* Ends its job, if it has one, and itself; returns when it is gone. */
+/* The caller's daemons, by directory, those of running eps_train included. */
+int eps_daemons(void (*on_daemon)(void *user, const char *address), void *user, struct eps_error *error);
+/* A checkpoint of its job, in that job's output directory, while training goes on; returns when it stands. */
+int eps_save(const char *address, uint64_t *step, struct eps_error *error);
+/* Ends its job, if it has one, saved as that promised, and itself; returns when it is gone. */
 int eps_stop(const char *address, struct eps_error *error);
 
 /* "2GiB", "512MiB", "1000" in bytes. -EDOM with a sentence that names the option. */

@@ -90,7 +90,7 @@ static int ask_status(struct client_link *link, void *context, struct error *err
 {
     static const char *const states[] = {
         [STATE_IDLE] = "idle",     [STATE_LOADING] = "loading",       [STATE_TRAINING] = "training",
-        [STATE_SAVING] = "saving", [STATE_EVALUATING] = "evaluating", [STATE_STOPPING] = "stopping",
+        [STATE_GENERATING] = "generating", [STATE_EVALUATING] = "evaluating", [STATE_STOPPING] = "stopping",
     };
     const struct status_call *call = context;
     struct message m;

@@ -78,7 +78,7 @@ static void reply_status(struct peer *peer)
     static const enum message_state states[] = {
         [JOB_NONE] = STATE_IDLE,        [JOB_LOADING] = STATE_LOADING,   [JOB_ASSIGNING] = STATE_LOADING,
         [JOB_RESTING] = STATE_TRAINING, [JOB_STEPPING] = STATE_TRAINING, [JOB_EVALUATING] = STATE_EVALUATING,
-        [JOB_SAVING] = STATE_SAVING,    [JOB_ENDING] = STATE_STOPPING,
+        [JOB_SAVING] = STATE_TRAINING,  [JOB_ENDING] = STATE_STOPPING,
     };
     const struct daemon *d = peer->daemon;
     const struct job *job = &d->job;

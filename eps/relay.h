@@ -19,6 +19,7 @@
 #include <stdint.h>
 
 struct relay_config {
+    uint64_t first_step; /* the first that may be opened: updates done before */
     uint32_t n_parts;
     uint32_t n_slots;        /* of an inbox, apart from slot 0, the reserved one */
     uint32_t n_accumulators; /* units whose parts are being summed at a time: adamw with several parts */

@@ -128,7 +128,7 @@ int relay_open(struct relay **out, const struct relay_config *config)
     if (!r)
         return -ENOMEM;
     r->config = *config;
-    r->t = RELAY_NO_STEP;
+    r->t = config->first_step - 1; /* RELAY_NO_STEP before 0 */
     r->covered = true;
     r->parts = calloc(config->n_parts, sizeof *r->parts);
     r->shared = calloc(config->n_parts, sizeof *r->shared);

@@ -239,7 +239,9 @@ int eps_store_write(const struct eps_store *store, int fd, struct error *err)
         goto out;
     for (uint32_t i = 0; i < model->n_tensors; i++) {
         const struct model_tensor *tensor = &model->tensors[i];
-        plan[i] = (struct safetensors_plan){tensor->name, tensor->n_dims, {tensor->shape[0], tensor->shape[1]}};
+        plan[i] = (struct safetensors_plan){.name = tensor->name,
+                                            .n_dims = tensor->n_dims,
+                                            .shape = {tensor->shape[0], tensor->shape[1]}};
     }
     rc = safetensors_begin(&writer, fd, plan, model->n_tensors, err);
     for (uint32_t i = 0; rc == 0 && i < model->n_tensors; i++)

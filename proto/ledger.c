@@ -16,6 +16,7 @@ const char *ledger_name(enum ledger_category category)
         [LEDGER_STASH] = "stash",
         [LEDGER_GRADIENT] = "gradient",
         [LEDGER_STATISTICS] = "statistics",
+        [LEDGER_CACHE] = "cache",
         [LEDGER_WORKSPACE] = "workspace",
         [LEDGER_LIBRARY] = "library",
         [LEDGER_OTHER] = "other",

@@ -21,6 +21,7 @@ enum ledger_category {
     LEDGER_STASH,         /* worker: boundary activations, one per layer */
     LEDGER_GRADIENT,      /* worker: the boundary activations' gradient */
     LEDGER_STATISTICS,    /* worker: log-sum-exp of the head */
+    LEDGER_CACHE,         /* worker: keys and values of the tokens so far, while it generates */
     LEDGER_WORKSPACE,     /* worker: one microbatch inside one layer */
     LEDGER_LIBRARY,       /* worker: what a library takes for itself, measured */
     LEDGER_OTHER,         /* tables and the arena's own rounding */

@@ -214,6 +214,15 @@ static void ledger_fields(struct wire *w, struct ledger *ledger)
     u64(w, &ledger->total.peak);
 }
 
+/* -errno, 0 where none fits. */
+static void code(struct wire *w, int32_t *value)
+{
+    uint32_t positive = (uint32_t) - *value;
+
+    u32_in(w, &positive, 0, 4095);
+    *value = -(int32_t)(positive & 4095);
+}
+
 static void nothing(struct wire *w, struct message *m)
 {
     (void)w, (void)m;
@@ -248,9 +257,14 @@ static void pong(struct wire *w, struct message *m)
 static void job(struct wire *w, struct message *m)
 {
     flag(w, &m->job.train);
+    flag(w, &m->job.generate);
     flag(w, &m->job.fresh);
     flag(w, &m->job.output);
+    flag(w, &m->job.side);
+    flag(w, &m->job.resume);
     flag(w, &m->job.deterministic);
+    u64(w, &m->job.step);
+    u64(w, &m->job.n_steps);
     u64(w, &m->job.seed);
     u32(w, &m->job.batch);
     u32(w, &m->job.seq);
@@ -268,6 +282,7 @@ static void job_opened(struct wire *w, struct message *m)
     config_fields(w, &m->job_opened.config);
     u64(w, &m->job_opened.n_parameters);
     u32(w, &m->job_opened.n_workers);
+    u32(w, &m->job_opened.microbatch);
     u64(w, &m->job_opened.data_bytes);
 }
 
@@ -283,6 +298,7 @@ static void assign(struct wire *w, struct message *m)
     u32(w, &m->assign.n_slots);
     u32(w, &m->assign.n_threads);
     flag(w, &m->assign.train);
+    flag(w, &m->assign.generate);
     flag(w, &m->assign.takes_turns);
 }
 
@@ -372,20 +388,39 @@ static void evaluated(struct wire *w, struct message *m)
     f64(w, &m->evaluated.sum);
 }
 
+static void generate(struct wire *w, struct message *m)
+{
+    u32(w, &m->generate.first);
+    u32_in(w, &m->generate.n, 1, UINT32_MAX);
+}
+
 static void save(struct wire *w, struct message *m)
 {
     u64(w, &m->save.step);
+}
+
+static void save_failed(struct wire *w, struct message *m)
+{
+    u64(w, &m->save_failed.step);
+    code(w, &m->save_failed.code);
+    text(w, m->save_failed.error.text, sizeof m->save_failed.error.text);
 }
 
 static void status_reply(struct wire *w, struct message *m)
 {
     m->status_reply.state = choice(w, m->status_reply.state, STATE_IDLE, STATE_STOPPING);
     u64(w, &m->status_reply.step);
+    u64(w, &m->status_reply.n_steps);
     u64(w, &m->status_reply.n_parameters);
     u32(w, &m->status_reply.n_workers);
     u32(w, &m->status_reply.pid);
+    u32(w, &m->status_reply.uid);
     f64(w, &m->status_reply.loss);
+    u64(w, &m->status_reply.saved_step);
+    flag(w, &m->status_reply.saving);
     text(w, m->status_reply.model, sizeof m->status_reply.model);
+    text(w, m->status_reply.out, sizeof m->status_reply.out);
+    text(w, m->status_reply.trouble, sizeof m->status_reply.trouble);
 }
 
 static void memory_reply(struct wire *w, struct message *m)
@@ -404,10 +439,7 @@ static void ledger(struct wire *w, struct message *m)
 
 static void refused(struct wire *w, struct message *m)
 {
-    uint32_t positive = (uint32_t)-m->refused.code; /* an errno, 0 where none fits */
-
-    u32_in(w, &positive, 0, 4095);
-    m->refused.code = -(int32_t)(positive & 4095);
+    code(w, &m->refused.code);
     text(w, m->refused.error.text, sizeof m->refused.error.text);
 }
 
@@ -438,8 +470,12 @@ static const struct {
     [MESSAGE_DONE] = {"DONE", done},
     [MESSAGE_EVALUATE] = {"EVALUATE", evaluate},
     [MESSAGE_EVALUATED] = {"EVALUATED", evaluated},
+    [MESSAGE_GENERATE] = {"GENERATE", generate},
+    [MESSAGE_GENERATED] = {"GENERATED", nothing},
     [MESSAGE_SAVE] = {"SAVE", save},
     [MESSAGE_SAVED] = {"SAVED", save},
+    [MESSAGE_SAVE_FAILED] = {"SAVE_FAILED", save_failed},
+    [MESSAGE_SNAPSHOT] = {"SNAPSHOT", nothing},
     [MESSAGE_STATUS] = {"STATUS", nothing},
     [MESSAGE_STATUS_REPLY] = {"STATUS_REPLY", status_reply},
     [MESSAGE_MEMORY] = {"MEMORY", nothing},
@@ -524,4 +560,19 @@ int message_decode(struct message *out, const uint8_t *buf, size_t n, const char
 uint64_t message_data_bytes(uint32_t batch, uint32_t seq)
 {
     return 4 * (uint64_t)batch * seq * sizeof(uint32_t);
+}
+
+static uint64_t rounded(uint64_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+uint64_t message_generate_logits(uint32_t seq)
+{
+    return rounded(seq * sizeof(uint32_t));
+}
+
+uint64_t message_generate_bytes(uint32_t seq, uint32_t vocabulary)
+{
+    return message_generate_logits(seq) + rounded(vocabulary * sizeof(float));
 }

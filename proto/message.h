@@ -10,16 +10,21 @@
  * descriptors):
  *
  *   attach    HELLO door >D, WELCOME or REFUSED door <D, GREETING both ways on the channel; PING D>, PONG >D
- *   job       C>D JOB door [config, output directory or -, weight files...]   D>C JOB_OPENED door [data] or REFUSED
+ *   job       C>D JOB door [config, output directory or -, side file or -, weight files..., moments or -]
+ *             D>C JOB_OPENED door [data] or REFUSED
  *             D>W ASSIGN door [weights, inbox, data]   W>D ASSIGNED or REFUSED (does not fit: what would)
  *             C>D CLOSE; D>W RELEASE: memory is given back, the worker waits for the next job
  *   step      C>D OPEN_STEP; D>W SHARE; W>D PULL; D>W WEIGHTS; W>D LOSS; W>D CONTRIBUTION; D>W FREE, GRANT;
  *             D>C COVERED (step+1 may be opened, its data written), then DONE (all units at step+1)
  *   evaluate  C>D EVALUATE; D>W EVALUATE, PULL and WEIGHTS as above; W>D EVALUATED; D>C EVALUATED
- *   save      C>D SAVE; D>C SAVED or REFUSED
+ *   generate  C>D GENERATE; D>W GENERATE, PULL and WEIGHTS as above; W>D GENERATED; D>C GENERATED
+ *   save      C>D SAVE, at any moment; V>D SAVE too. Training goes on. For each save that ends D>C SAVED or SAVE_FAILED,
+ *             whoever asked for it, and D>V SAVED or REFUSED. V>D SNAPSHOT door [weights, config, side file]: the weights
+ *             as they are at the next fence are written into empty files of the viewer's; D>V SAVED or REFUSED
  *   look      any>D STATUS; D> STATUS_REPLY
  *             any>D MEMORY; D> MEMORY_REPLY for the host, then one for each worker, the last marked
- *   stop      V>D STOP: the daemon ends its job with a word to the client, and itself
+ *   stop      V>D STOP: D>C STOP, to which the client answers by saving what it promised, and CLOSE; then, or after 60 s,
+ *             or at a second STOP, the daemon ends its job with a word to the client, and itself
  *   FAILED    D>C: the job ended, and why; the session stays
  *   LEDGER    W>D: after ASSIGNED, at the end of each step, after RELEASE
  *   BYE       either: closing on purpose */
@@ -65,8 +70,12 @@ enum message_kind {
     MESSAGE_DONE,
     MESSAGE_EVALUATE,
     MESSAGE_EVALUATED,
+    MESSAGE_GENERATE,
+    MESSAGE_GENERATED,
     MESSAGE_SAVE,
     MESSAGE_SAVED,
+    MESSAGE_SAVE_FAILED,
+    MESSAGE_SNAPSHOT,
     MESSAGE_STATUS,
     MESSAGE_STATUS_REPLY,
     MESSAGE_MEMORY,
@@ -81,10 +90,13 @@ enum message_kind {
 
 enum message_role { ROLE_CLIENT = 1, ROLE_WORKER, ROLE_VIEWER };
 enum message_optimizer { OPTIMIZER_ADAMA, OPTIMIZER_ADAMW };
-enum message_state { STATE_IDLE, STATE_LOADING, STATE_TRAINING, STATE_EVALUATING, STATE_SAVING, STATE_STOPPING };
+enum message_state { STATE_IDLE, STATE_LOADING, STATE_TRAINING, STATE_EVALUATING, STATE_GENERATING, STATE_STOPPING };
 
 /* Label of a position that does not count: padding. */
 #define MESSAGE_NO_LABEL UINT32_MAX
+
+/* Of SAVE: whichever comes next. Of status: nothing saved yet. */
+#define MESSAGE_NO_STEP UINT64_MAX
 
 struct message {
     enum message_kind kind;
@@ -109,10 +121,15 @@ struct message {
             uint64_t progress;
         } pong;
         struct {
-            bool train;  /* else: evaluation only, no moments */
-            bool fresh;  /* weights are drawn from seed, no weight files come */
-            bool output; /* a descriptor of the output directory comes */
+            bool train;    /* else: evaluation or generation, no moments */
+            bool generate; /* instead of evaluation: one row of up to seq tokens, with its keys and values kept */
+            bool fresh;    /* weights are drawn from seed, no weight files come */
+            bool output;   /* a descriptor of the output directory comes */
+            bool side;     /* a file comes: JSON {"options": {...}, "files": {NAME: TEXT, ...}} for checkpoints */
+            bool resume;   /* the last file is optimizer.safetensors */
             bool deterministic;
+            uint64_t step;    /* updates done when the job begins */
+            uint64_t n_steps; /* of the run, for those who look */
             uint64_t seed;
             uint32_t batch;      /* rows of a minibatch, a multiple of n_parts */
             uint32_t seq;        /* tokens of a row */
@@ -125,7 +142,8 @@ struct message {
             struct model_config config; /* as the daemon read it */
             uint64_t n_parameters;
             uint32_t n_workers;
-            uint64_t data_bytes; /* of the data segment: two buffers of batch*seq ids and batch*seq labels, u32 each */
+            uint32_t microbatch; /* rows, if all workers have the same; else 0 */
+            uint64_t data_bytes; /* of the data segment: message_data_bytes or message_generate_bytes */
         } job_opened;
         struct {
             struct model_config config;
@@ -134,7 +152,7 @@ struct message {
             uint32_t max_parts; /* of this worker's share */
             uint32_t n_slots;   /* of its inbox, the reserved slot 0 not counted; a slot holds the largest slice */
             uint32_t n_threads; /* that it may use */
-            bool train;
+            bool train, generate;
             bool takes_turns; /* blocks until its contribution is folded: it shares cores with the optimizer */
         } assign;
         struct {
@@ -190,16 +208,29 @@ struct message {
             double sum; /* as in loss */
         } evaluated;
         struct {
+            uint32_t first, n; /* tokens first .. first+n-1 of the data segment are new; those before have been run */
+        } generate;            /* GENERATED has no fields: logits of the last one stand in the data segment */
+        struct {
             uint64_t step; /* updates done: the N of step-N */
         } save, saved;
         struct {
+            uint64_t step;
+            int32_t code; /* -errno */
+            struct error error;
+        } save_failed;
+        struct {
             enum message_state state;
-            uint64_t step; /* updates done */
+            uint64_t step, n_steps; /* updates done, and of the run */
             uint64_t n_parameters;
             uint32_t n_workers;
             uint32_t pid;
-            double loss;    /* of the last step; NAN before the first */
-            char model[64]; /* "gpt2 6x384" */
+            uint32_t uid;        /* whose job it is; the daemon's, without one */
+            double loss;         /* of the last step; NAN before the first */
+            uint64_t saved_step; /* of the last checkpoint of this job, or MESSAGE_NO_STEP */
+            bool saving;
+            char model[64];    /* "gpt2 6x384" */
+            char out[192];     /* output directory; empty without one */
+            char trouble[256]; /* why the last save failed; empty if it did not */
         } status_reply;
         struct {
             bool last;
@@ -232,5 +263,8 @@ const char *message_name(enum message_kind kind);
 
 /* Bytes of a job's data segment: two buffers, each of batch * seq ids and then as many labels, u32. */
 uint64_t message_data_bytes(uint32_t batch, uint32_t seq);
+/* Of a job that generates: seq ids, u32, and at message_generate_logits the vocabulary's logits, float. */
+uint64_t message_generate_bytes(uint32_t seq, uint32_t vocabulary);
+uint64_t message_generate_logits(uint32_t seq);
 
 #endif

@@ -13,7 +13,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum safetensors_type { SAFETENSORS_F32, SAFETENSORS_F16, SAFETENSORS_BF16, SAFETENSORS_OTHER };
+enum safetensors_type { SAFETENSORS_F32, SAFETENSORS_F16, SAFETENSORS_BF16, SAFETENSORS_I64, SAFETENSORS_OTHER };
 
 struct safetensors_entry {
     char *name;
@@ -50,12 +50,26 @@ struct safetensors_writer {
     uint64_t written;
 };
 
-/* What is to come: names, fp32 only, shapes; in this order. */
+/* What is to come: names, shapes, types (F32, BF16, I64); in this order. */
 struct safetensors_plan {
     const char *name;
     uint32_t n_dims;
     uint64_t shape[2];
+    enum safetensors_type type;
 };
+
+/* A file laid out before it is written, for those who write in another order than the file's. */
+struct safetensors_layout {
+    char *header; /* (header_bytes), owned: the length, the JSON, its padding: the file's first bytes */
+    size_t header_bytes;
+    uint64_t *offsets; /* (n), owned: of each tensor's first byte, from the file's start */
+    uint64_t file_bytes;
+};
+
+/* -ENOMEM, -EFBIG. Undo: safetensors_layout_free. */
+int safetensors_layout_init(struct safetensors_layout *out, const struct safetensors_plan *plan, size_t n,
+                            struct error *err);
+void safetensors_layout_free(struct safetensors_layout *layout); /* safe on a zeroed one */
 
 /* Writes the header (padded with blanks so that data starts at a multiple of 8; metadata {"format": "pt"}). -errno. */
 int safetensors_begin(struct safetensors_writer *writer, int fd, const struct safetensors_plan *plan, size_t n,

@@ -46,8 +46,8 @@ END_TEST
 START_TEST(each_category_has_its_name)
 {
     static const char *const names[LEDGER_CATEGORIES] = {
-        "weights",      "first_moment", "second_moment", "inbox",      "accumulators", "tied",    "data",
-        "contribution", "stash",        "gradient",      "statistics", "workspace",    "library", "other",
+        "weights", "first_moment", "second_moment", "inbox", "accumulators", "tied",    "data",  "contribution",
+        "stash",   "gradient",     "statistics",    "cache", "workspace",    "library", "other",
     };
 
     for (int i = 0; i < LEDGER_CATEGORIES; i++)

@@ -59,7 +59,9 @@ static struct message sample(enum message_kind kind)
         m.pong.progress = 99;
         break;
     case MESSAGE_JOB:
-        m.job.train = m.job.output = true;
+        m.job.train = m.job.output = m.job.resume = true;
+        m.job.step = 500;
+        m.job.n_steps = 1000;
         m.job.seed = 42;
         m.job.batch = 64;
         m.job.seq = 256;
@@ -75,6 +77,7 @@ static struct message sample(enum message_kind kind)
         m.job_opened.config = small_config();
         m.job_opened.n_parameters = 123456789012;
         m.job_opened.n_workers = 2;
+        m.job_opened.microbatch = 8;
         m.job_opened.data_bytes = 1 << 20;
         break;
     case MESSAGE_ASSIGN:
@@ -155,13 +158,28 @@ static struct message sample(enum message_kind kind)
     case MESSAGE_EVALUATED:
         m.evaluated.sum = 12345.678;
         break;
+    case MESSAGE_GENERATE:
+        m.generate.first = 511;
+        m.generate.n = 2;
+        break;
     case MESSAGE_SAVE:
     case MESSAGE_SAVED:
         m.save.step = 1000;
         break;
+    case MESSAGE_SAVE_FAILED:
+        m.save_failed.step = 1000;
+        m.save_failed.code = -ENOSPC;
+        strcpy(m.save_failed.error.text, "step-1000: no space left");
+        break;
     case MESSAGE_STATUS_REPLY:
         m.status_reply.state = STATE_STOPPING;
         m.status_reply.step = 1000;
+        m.status_reply.n_steps = 2000;
+        m.status_reply.uid = 1000;
+        m.status_reply.saved_step = 900;
+        m.status_reply.saving = true;
+        strcpy(m.status_reply.out, "/home/jürgen/runs/a");
+        strcpy(m.status_reply.trouble, "step-1000: no space left");
         m.status_reply.n_parameters = 30000000;
         m.status_reply.n_workers = 1;
         m.status_reply.pid = 4712;
@@ -183,6 +201,8 @@ static struct message sample(enum message_kind kind)
         m.refused.code = -ENOSPC;
         strcpy(m.refused.error.text, "/home/jürgen/modèles/👍: no space left");
         break;
+    case MESSAGE_GENERATED:
+    case MESSAGE_SNAPSHOT:
     case MESSAGE_PING:
     case MESSAGE_RELEASE:
     case MESSAGE_CLOSE:
@@ -347,9 +367,9 @@ START_TEST(a_field_out_of_range_is_refused_with_its_reason)
         {MESSAGE_HELLO, 5, 0xC3, "a text that is not printable UTF-8"},
         {MESSAGE_HELLO, 30, 'x', "bytes after the end of a text"},
         {MESSAGE_JOB, 0, 2, "a flag that is neither 0 nor 1"},
-        {MESSAGE_JOB, 20, 0, "a count or an index out of range"},  /* n_parts 0 */
-        {MESSAGE_JOB, 20, 65, "a count or an index out of range"}, /* n_parts 65 */
-        {MESSAGE_JOB, 28, 2, "an enumeration out of range"},
+        {MESSAGE_JOB, 39, 0, "a count or an index out of range"},  /* n_parts 0 */
+        {MESSAGE_JOB, 39, 65, "a count or an index out of range"}, /* n_parts 65 */
+        {MESSAGE_JOB, 47, 2, "an enumeration out of range"},
         {MESSAGE_JOB_OPENED, 0, 0, "a model past its limits"}, /* no layers */
         {MESSAGE_SHARE, 8, 2, "a count or an index out of range"},
         {MESSAGE_SHARE, 20, 65, "a count or an index out of range"},

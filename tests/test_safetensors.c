@@ -133,7 +133,8 @@ END_TEST
 
 START_TEST(what_is_written_equals_the_package_byte_by_byte)
 {
-    static const struct safetensors_plan plan[] = {{"h.0.ln_1.bias", 1, {3, 1}}, {"wte.weight", 2, {2, 3}}};
+    static const struct safetensors_plan plan[] = {{"h.0.ln_1.bias", 1, {3, 1}, SAFETENSORS_F32},
+                                                   {"wte.weight", 2, {2, 3}, SAFETENSORS_F32}};
     static const float bias[] = {1, 2, 3}, wte[] = {-0.5f, -0.25f, 0, 0.25f, 0.5f, 0.75f};
     uint8_t expected[1024], written[1024];
     const size_t n = load(expected, sizeof expected, "package_f32.safetensors");
@@ -155,7 +156,7 @@ END_TEST
 START_TEST(what_is_written_reads_back)
 {
     char name[64] = "\"\\\xC3\xBC";
-    const struct safetensors_plan plan[] = {{name, 2, {3, 5}}, {"a", 1, {7, 1}}};
+    const struct safetensors_plan plan[] = {{name, 2, {3, 5}, SAFETENSORS_F32}, {"a", 1, {7, 1}, SAFETENSORS_F32}};
     struct safetensors_writer writer;
     struct safetensors file;
     struct error err;
@@ -393,7 +394,7 @@ END_TEST
 
 START_TEST(a_full_disk_is_reported)
 {
-    static const struct safetensors_plan plan = {"a", 1, {1, 1}};
+    static const struct safetensors_plan plan = {"a", 1, {1, 1}, SAFETENSORS_F32};
     struct safetensors_writer writer;
     struct error err;
     int fd = open("/dev/full", O_WRONLY | O_CLOEXEC);
@@ -413,7 +414,7 @@ START_TEST(a_short_write_is_reported)
 {
     enum { N = 1 << 16 };
     static float values[N];
-    static const struct safetensors_plan plan = {"a", 1, {N, 1}};
+    static const struct safetensors_plan plan = {"a", 1, {N, 1}, SAFETENSORS_F32};
     struct safetensors_writer writer;
     struct error err;
     int fds[2];
@@ -467,7 +468,7 @@ START_TEST(an_interrupted_write_goes_on_where_it_was)
     enum { N = 1 << 18 };
     static float values[N];
     static uint8_t bytes[N * sizeof(float) + 1024];
-    static const struct safetensors_plan plan = {"a", 1, {N, 1}};
+    static const struct safetensors_plan plan = {"a", 1, {N, 1}, SAFETENSORS_F32};
     const struct sigaction action = {.sa_handler = on_signal}; /* without SA_RESTART */
     struct safetensors_writer writer;
     struct error err;

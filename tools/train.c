@@ -84,7 +84,7 @@ static void on_saved(void *user, uint64_t step, const char *path)
 }
 
 /* SIGINT and SIGTERM are blocked and looked for here, so that no handler is needed. */
-static bool should_stop(void *user)
+static int should_stop(void *user)
 {
     sigset_t pending;
 
@@ -94,7 +94,7 @@ static bool should_stop(void *user)
 
 static int run(const struct command *command, const struct eps_train_options *options)
 {
-    const struct eps_train_events events = {on_start, on_step, on_evaluated, on_memory, on_saved, should_stop};
+    const struct eps_train_events events = {on_start, on_step, on_evaluated, on_memory, on_saved, NULL, should_stop};
     struct train t = {.before = NAN};
     struct eps_error error;
     sigset_t stopping, pending;
