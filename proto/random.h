@@ -18,6 +18,7 @@ enum random_site {
     RANDOM_DROPOUT_ATTENTION, /* element: (head * n_tokens + query) * n_tokens + key */
     RANDOM_DROPOUT_RESIDUAL_ATTENTION,
     RANDOM_DROPOUT_RESIDUAL_MLP,
+    RANDOM_SAMPLE, /* of generated tokens; quad: position in the text */
 };
 
 struct random_key {
