@@ -24,6 +24,7 @@ static const char usage[] =
     "  --device cpu        the device (only cpu so far)\n"
     "  --device-mem BYTES  memory of the device that may be used, at most: 512MiB, 2GiB; default half of what is free\n"
     "  --private           end with the process that started this one\n"
+    "  --version           which build this is\n"
     "  --help              this text\n"
     "\n"
     "Exit status: 0 released, 1 failed, 2 misused.\n";
@@ -138,8 +139,9 @@ static int run(const char *directory, const struct compute_options *options, str
 
 struct arguments {
     const char *address;
-    bool is_private, help;
-    uint64_t budget; /* 0: not said */
+    bool is_private;
+    const char *answer; /* all that was asked for: --help, --version */
+    uint64_t budget;    /* 0: not said */
 };
 
 /* False, and said why, if the command line is misused. */
@@ -150,6 +152,7 @@ static bool parse(struct arguments *out, int argc, char **argv)
         {"device", required_argument, NULL, 'd'},
         {"device-mem", required_argument, NULL, 'm'},
         {"private", no_argument, NULL, 'p'},
+        {"version", no_argument, NULL, 'v'},
         {"help", no_argument, NULL, 'h'},
         {0},
     };
@@ -171,8 +174,8 @@ static bool parse(struct arguments *out, int argc, char **argv)
         }
         if (option == 'p')
             out->is_private = true;
-        if (option == 'h') {
-            out->help = true;
+        if (option == 'h' || option == 'v') {
+            out->answer = option == 'h' ? usage : "eps-worker " EPS_VERSION "\n";
             return true;
         }
     }
@@ -198,8 +201,8 @@ int main(int argc, char **argv)
     log_name("eps-worker");
     if (!parse(&arguments, argc, argv))
         return 2;
-    if (arguments.help) {
-        fputs(usage, stdout);
+    if (arguments.answer) {
+        fputs(arguments.answer, stdout);
         return 0;
     }
     signal(SIGPIPE, SIG_IGN);

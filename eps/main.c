@@ -14,6 +14,7 @@ static const char usage[] =
     "\n"
     "  --listen ADDRESS  a name ($XDG_RUNTIME_DIR/eps/NAME, else /tmp/eps-UID/NAME), or a directory with a '/' in it\n"
     "  --private         end with the first client, and with the process that started this one\n"
+    "  --version         which build this is\n"
     "  --help            this text\n"
     "\n"
     "Exit status: 0 stopped, 1 failed, 2 misused.\n";
@@ -23,6 +24,7 @@ int main(int argc, char **argv)
     static const struct option options[] = {
         {"listen", required_argument, NULL, 'l'},
         {"private", no_argument, NULL, 'p'},
+        {"version", no_argument, NULL, 'v'},
         {"help", no_argument, NULL, 'h'},
         {0},
     };
@@ -42,6 +44,9 @@ int main(int argc, char **argv)
         case 'p':
             is_private = true;
             break;
+        case 'v':
+            puts("epsd " EPS_VERSION);
+            return 0;
         case 'h':
             fputs(usage, stdout);
             return 0;

@@ -41,8 +41,21 @@ static void print_lines(const char *text)
     putchar('\n');
 }
 
+static void print_argument(const struct argument *a)
+{
+    int used = printf("  %s%s%s", a->name, a->value ? " " : "", a->value ? a->value : "");
+
+    if (used >= HELP_COLUMN)
+        printf("\n%*s", HELP_COLUMN, "");
+    else
+        printf("%*s", HELP_COLUMN - used, "");
+    print_lines(a->help);
+}
+
 static void print_help(const struct command *command)
 {
+    bool grouped = false;
+
     printf("usage: %s", command->name);
     for (size_t i = 0; i < command->n_arguments; i++) {
         if (command->arguments[i].kind == ARGUMENT_POSITIONAL)
@@ -51,13 +64,15 @@ static void print_help(const struct command *command)
     printf(" [OPTIONS]\n\n%s\n\n", command->summary);
     for (size_t i = 0; i < command->n_arguments; i++) {
         const struct argument *a = &command->arguments[i];
-        int used = printf("  %s%s%s", a->name, a->value ? " " : "", a->value ? a->value : "");
-        if (used >= HELP_COLUMN)
-            printf("\n%*s", HELP_COLUMN, "");
-        else
-            printf("%*s", HELP_COLUMN - used, "");
-        print_lines(a->help);
+        if (a->kind == ARGUMENT_HEADING) {
+            printf("%s%s:\n", i > 0 ? "\n" : "", a->name);
+            grouped = true;
+        } else {
+            print_argument(a);
+        }
     }
+    if (grouped)
+        putchar('\n');
     printf("  %-*s%s\n", HELP_COLUMN - 2, "--help", "this text");
     printf("\nExit status: 0 done, 1 failed, 2 misused, 130 interrupted.\n");
 }
@@ -159,6 +174,7 @@ static int parse_value(const struct command *command, const struct argument *a, 
     case ARGUMENT_CHOICE:
         return parse_choice(command, a, text);
     case ARGUMENT_FLAG:
+    case ARGUMENT_HEADING:
         break;
     }
     return misuse(command, "%s takes no value", a->name);
@@ -171,7 +187,7 @@ static const struct argument *find(const struct command *command, const char *wo
 
     for (size_t i = 0; i < command->n_arguments; i++) {
         const char *name = command->arguments[i].name;
-        if (command->arguments[i].kind != ARGUMENT_POSITIONAL && strlen(name) == n && memcmp(name, word, n) == 0)
+        if (name[0] == '-' && strlen(name) == n && memcmp(name, word, n) == 0)
             return &command->arguments[i];
     }
     return NULL;

@@ -8,18 +8,19 @@
 #include <stddef.h>
 
 enum argument_kind {
-    ARGUMENT_FLAG,      /* bool */
-    ARGUMENT_TEXT,      /* const char * */
-    ARGUMENT_TEXTS,     /* struct argument_texts: one or more words, up to the next option */
-    ARGUMENT_COUNT,     /* uint32_t, at least 1 */
-    ARGUMENT_LONG,      /* uint64_t, at least 1 */
-    ARGUMENT_NUMBER,    /* uint64_t, 0 too */
-    ARGUMENT_REAL,      /* double */
-    ARGUMENT_PAIR,      /* double[2], as in 0.9,0.999 */
-    ARGUMENT_BYTES,     /* uint64_t, as in 2GiB */
-    ARGUMENT_CHOICE,    /* unsigned: which of the words in `value`, which stand between bars */
-    ARGUMENT_AUTO,      /* uint32_t, at least 1, or the word auto: 0 */
-    ARGUMENT_POSITIONAL /* const char *: a word that belongs to no option */
+    ARGUMENT_FLAG,       /* bool */
+    ARGUMENT_TEXT,       /* const char * */
+    ARGUMENT_TEXTS,      /* struct argument_texts: one or more words, up to the next option */
+    ARGUMENT_COUNT,      /* uint32_t, at least 1 */
+    ARGUMENT_LONG,       /* uint64_t, at least 1 */
+    ARGUMENT_NUMBER,     /* uint64_t, 0 too */
+    ARGUMENT_REAL,       /* double */
+    ARGUMENT_PAIR,       /* double[2], as in 0.9,0.999 */
+    ARGUMENT_BYTES,      /* uint64_t, as in 2GiB */
+    ARGUMENT_CHOICE,     /* unsigned: which of the words in `value`, which stand between bars */
+    ARGUMENT_AUTO,       /* uint32_t, at least 1, or the word auto: 0 */
+    ARGUMENT_POSITIONAL, /* const char *: a word that belongs to no option */
+    ARGUMENT_HEADING     /* nothing to give: a line above the arguments that follow, in the help */
 };
 
 struct argument_texts {
@@ -28,7 +29,7 @@ struct argument_texts {
 };
 
 struct argument {
-    const char *name;  /* "--batch" */
+    const char *name;  /* "--batch"; a heading's text, as in {"Model and data", .kind = ARGUMENT_HEADING} */
     const char *value; /* in the help: "N"; NULL for a flag */
     enum argument_kind kind;
     void *target;

@@ -2,16 +2,19 @@
 #include "tools/commands.h"
 
 #include <errno.h>
+#include <locale.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 static const struct {
     const char *name, *does;
-    int (*run)(int argc, char **argv);
+    int (*run)(int argc, char **argv); /* NULL: a heading */
 } commands[] = {
+    {"Models", NULL, NULL},
     {"train", "train a model", command_train},
     {"eval", "the loss of a model over a file", command_eval},
+    {"Live runs and daemons", NULL, NULL},
     {"status", "what a live daemon is doing", command_status},
     {"mem", "its memory and its workers', by category", command_mem},
     {"stop", "end it", command_stop},
@@ -19,11 +22,15 @@ static const struct {
 
 static void print_usage(FILE *to)
 {
-    fprintf(to, "usage: eps COMMAND [OPTIONS]\n\n");
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++)
-        fprintf(to, "  %-8s %s\n", commands[i].name, commands[i].does);
-    fprintf(to,
-            "\neps COMMAND --help tells more. epsd is the daemon, eps-worker owns a device: they have --help too.\n");
+    fprintf(to, "usage: eps COMMAND [OPTIONS]\n");
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        if (commands[i].run)
+            fprintf(to, "  %-8s  %s\n", commands[i].name, commands[i].does);
+        else
+            fprintf(to, "\n%s:\n", commands[i].name);
+    }
+    fprintf(to, "\neps COMMAND --help tells more, man eps more yet; eps --version says which build this is.\n"
+                "epsd is the daemon, eps-worker owns a device: they have --help too.\n");
 }
 
 static int dispatch(int argc, char **argv)
@@ -36,8 +43,12 @@ static int dispatch(int argc, char **argv)
         print_usage(stdout);
         return 0;
     }
+    if (strcmp(argv[1], "--version") == 0) {
+        puts("eps " EPS_VERSION);
+        return 0;
+    }
     for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
-        if (strcmp(argv[1], commands[i].name) == 0)
+        if (commands[i].run && strcmp(argv[1], commands[i].name) == 0)
             return commands[i].run(argc - 1, argv + 1);
     }
     fprintf(stderr, "eps: '%.80s' is no command: see eps --help\n", argv[1]);
@@ -46,6 +57,7 @@ static int dispatch(int argc, char **argv)
 
 int main(int argc, char **argv)
 {
+    setlocale(LC_CTYPE, ""); /* how wide a character is; numbers stay as C has them */
     const int status = dispatch(argc, argv);
 
     if ((fflush(stdout) || ferror(stdout)) && status == 0) {

@@ -1,16 +1,34 @@
 #include "tools/progress.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
+#include <wchar.h>
 
 static const uint64_t second_ns = 1000000000;
+static const char red[] = "\033[31m", plain[] = "\033[0m", mark[] = "NOT SAVED";
+
+static uint64_t now_ns(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * second_ns + (uint64_t)now.tv_nsec;
+}
 
 void progress_init(struct progress *progress, FILE *out)
 {
-    *progress = (struct progress){.out = out, .terminal = isatty(fileno(out)) == 1};
+    const char *term = getenv("TERM"), *no_colour = getenv("NO_COLOR");
+    const bool terminal = isatty(fileno(out)) == 1 && term && *term && strcmp(term, "dumb") != 0;
+
+    *progress = (struct progress){.out = out,
+                                  .terminal = terminal,
+                                  .colour = terminal && !(no_colour && *no_colour),
+                                  .saved = UINT64_MAX};
 }
 
 /* "45s", "1m20s", "2h05m", "3d04h" */
@@ -28,22 +46,44 @@ static void format_duration(char *out, size_t cap, double ms)
         snprintf(out, cap, "%" PRIu64 "d%02" PRIu64 "h", s / 86400, s % 86400 / 3600);
 }
 
-void progress_format(char *out, size_t cap, const struct eps_step *step, double mean_ms)
+void progress_format(char *out, size_t cap, const struct progress *progress)
 {
-    char left[32], peak[24], budget[24];
+    const struct eps_step *step = &progress->step;
+    char left[32], peak[24], budget[24], saved[40] = "";
 
-    format_duration(left, sizeof left, mean_ms * (double)(step->n_steps - step->step));
-    snprintf(out, cap, "step %" PRIu64 "/%" PRIu64 "  loss %.4f  %.0f tokens/s  %s left  device %s of %s", step->step,
-             step->n_steps, step->loss, step->tokens_per_s, left, eps_format_bytes(peak, step->device_peak_bytes),
-             eps_format_bytes(budget, step->device_budget_bytes));
+    format_duration(left, sizeof left, progress->mean_ms * (double)(step->n_steps - step->step));
+    if (progress->saved != UINT64_MAX)
+        snprintf(saved, sizeof saved, "  saved %" PRIu64, progress->saved);
+    snprintf(out, cap, "step %" PRIu64 "/%" PRIu64 "  loss %.4f%s%s  %.0f tokens/s  %s left  device %s of %s%s",
+             step->step, step->n_steps, step->loss, progress->trouble ? "  " : "", progress->trouble ? mark : "",
+             step->tokens_per_s, left, eps_format_bytes(peak, step->device_peak_bytes),
+             eps_format_bytes(budget, step->device_budget_bytes), saved);
 }
 
-static uint64_t now_ns(void)
+size_t progress_fit(const char *text, size_t n_columns, size_t *used)
 {
-    struct timespec now;
+    const char *at = text, *const end = text + strlen(text);
+    mbstate_t state = {0};
 
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * second_ns + (uint64_t)now.tv_nsec;
+    *used = 0;
+    while (at < end) {
+        wchar_t c;
+        size_t n = mbrtowc(&c, at, (size_t)(end - at), &state);
+        int columns = 1;
+        if (n == (size_t)-1 || n == (size_t)-2) { /* not a character here: a byte in a place of its own */
+            n = 1;
+            state = (mbstate_t){0};
+        } else {
+            columns = wcwidth(c);
+        }
+        if (columns < 0) /* what does not print is one place in some terminals, none in others */
+            columns = 1;
+        if (*used + (size_t)columns > n_columns)
+            break;
+        *used += (size_t)columns;
+        at += n;
+    }
+    return (size_t)(at - text);
 }
 
 static size_t width_of(FILE *out)
@@ -52,31 +92,117 @@ static size_t width_of(FILE *out)
     return ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
 }
 
+/* One write, as far as the terminal takes it so, after whatever the stream still held. */
+static void put(const struct progress *progress, const char *text, size_t n)
+{
+    fflush(progress->out);
+    while (n > 0) {
+        const ssize_t written = write(fileno(progress->out), text, n);
+        if (written < 0 && errno != EINTR)
+            return; /* a terminal that is gone is no reason to end a run */
+        if (written > 0)
+            text += written, n -= (size_t)written;
+    }
+}
+
+/* "\r", the line with the mark in red, and the rest of what stood there erased. */
+static void draw(struct progress *progress)
+{
+    const size_t width = width_of(progress->out) - 1; /* a full line would wrap on some terminals */
+    char line[sizeof progress->line], text[sizeof line + 64];
+    size_t columns;
+
+    progress_format(line, sizeof line, progress);
+    line[progress_fit(line, width, &columns)] = 0;
+    if (progress->n_columns > 0 && strcmp(line, progress->line) == 0)
+        return;
+    const char *below = progress->n_columns > width ? "\n" : "\r"; /* a narrowed window has wrapped the old line */
+    const char *found = progress->colour && progress->trouble ? strstr(line, mark) : NULL;
+    int n = found ? snprintf(text, sizeof text, "%s%.*s%s%s%s%s\033[K", below, (int)(found - line), line, red, mark,
+                             plain, found + strlen(mark))
+                  : snprintf(text, sizeof text, "%s%s\033[K", below, line);
+    put(progress, text, (size_t)n);
+    memcpy(progress->line, line, sizeof line);
+    progress->n_columns = columns;
+}
+
+/* In a pipe. */
+static void print_line(struct progress *progress)
+{
+    char line[sizeof progress->line];
+
+    progress_format(line, sizeof line, progress);
+    fprintf(progress->out, "%s\n", line);
+    fflush(progress->out);
+}
+
+static bool is_due(const struct progress *progress, bool first, uint64_t now)
+{
+    const struct eps_step *step = &progress->step;
+
+    if (first || step->step >= step->n_steps)
+        return true;
+    if (progress->terminal)
+        return now - progress->shown_ns >= second_ns / 10;
+    return now - progress->shown_ns >= 10 * second_ns ||
+           step->step * 100 / step->n_steps > progress->shown_step * 100 / step->n_steps;
+}
+
 void progress_step(struct progress *progress, const struct eps_step *step)
 {
-    const uint64_t now = now_ns(), pause = progress->terminal ? second_ns / 10 : second_ns;
-    char line[512];
+    const uint64_t now = now_ns();
+    const bool first = progress->mean_ms == 0;
 
-    progress->mean_ms = step->step == 1 ? step->step_ms : 0.9 * progress->mean_ms + 0.1 * step->step_ms;
-    if (step->step > 1 && step->step < step->n_steps && now - progress->shown_ns < pause)
+    progress->step = *step;
+    progress->mean_ms = first ? step->step_ms : 0.9 * progress->mean_ms + 0.1 * step->step_ms;
+    if (!is_due(progress, first, now))
         return;
     progress->shown_ns = now;
-    progress_format(line, sizeof line, step, progress->mean_ms);
+    progress->shown_step = step->step;
+    if (progress->terminal)
+        draw(progress);
+    else
+        print_line(progress);
+}
+
+void progress_saved(struct progress *progress, uint64_t step, const char *path)
+{
+    progress->saved = step;
+    progress->trouble = false;
     if (!progress->terminal) {
-        fprintf(progress->out, "%s\n", line);
-    } else {
-        const size_t width = width_of(progress->out) - 1; /* a full line would wrap on some terminals */
-        if (width < sizeof line)
-            line[width] = 0;
-        fprintf(progress->out, "\r\033[K%s", line);
-        progress->shown = true;
+        fprintf(progress->out, "saved %s\n", path);
+        fflush(progress->out);
+    } else if (progress->n_columns > 0) {
+        draw(progress);
     }
+}
+
+void progress_trouble(struct progress *progress, const char *why)
+{
+    const bool stood = progress->n_columns > 0;
+
+    progress_clear(progress);
+    progress->trouble = true;
+    fprintf(progress->out, "%snot saved: %s%s\n", progress->colour ? red : "", why, progress->colour ? plain : "");
     fflush(progress->out);
+    if (stood)
+        draw(progress);
 }
 
 void progress_clear(struct progress *progress)
 {
-    if (progress->shown)
-        fprintf(progress->out, "\r\033[K");
-    progress->shown = false;
+    static const char erase[] = "\r\033[K";
+
+    if (progress->n_columns > 0)
+        put(progress, erase, sizeof erase - 1);
+    progress->n_columns = 0;
+}
+
+void progress_finish(struct progress *progress)
+{
+    if (progress->n_columns > 0) {
+        draw(progress);
+        put(progress, "\n", 1);
+    }
+    progress->n_columns = 0;
 }

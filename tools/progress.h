@@ -1,7 +1,13 @@
 /* tools/progress.h - a run as it goes by: one line that changes on a terminal, plain lines in a pipe.
  *
- * On a terminal the line is redrawn ten times a second at most and clipped to the width. In a pipe there is a line for
- * the first step and the last one, and about one a second between them. */
+ * On a terminal the line is drawn again when it has changed, ten times a second at most, in one write that ends by
+ * erasing what is left of the old one, so that it does not flicker. It is cut one column short of the terminal's width,
+ * asked for at each drawing, so that it never wraps and a resized window needs no signal handler. Nothing of the
+ * terminal is changed that would outlast a line: a run that is killed leaves nothing to restore. Red, for trouble, is
+ * the only colour; NO_COLOR turns it off.
+ *
+ * In a pipe, or where TERM is dumb or not set, there is a line for the first step, for the last, for each step that
+ * completes another hundredth of the run, and for the first after ten seconds without any. */
 #ifndef TOOLS_PROGRESS_H
 #define TOOLS_PROGRESS_H
 
@@ -14,21 +20,40 @@
 
 struct progress {
     FILE *out;
-    bool terminal;
-    bool shown;        /* a line stands there that the next output has to clear */
-    double mean_ms;    /* of a step, recent ones more: what time is left is reckoned from */
-    uint64_t shown_ns; /* when the last line was written */
+    bool terminal, colour;
+    size_t n_columns;              /* of the line that stands on the terminal; 0: none does */
+    double mean_ms;                /* of a step, recent ones more: what time is left is reckoned from. 0: no step yet */
+    uint64_t shown_ns, shown_step; /* when the last line was written, and for which step */
+    struct eps_step step;          /* the last one */
+    uint64_t saved;                /* the last checkpoint's step; UINT64_MAX: none */
+    bool trouble;                  /* what should have been saved was not */
+    char line[640];                /* as it stands on the terminal */
 };
 
+/* Colour, and whether a line is drawn over, follow from what `out` is and from the environment. */
 void progress_init(struct progress *progress, FILE *out);
 
 /* Shows a step, if it is time to. */
 void progress_step(struct progress *progress, const struct eps_step *step);
 
-/* Takes the line away, or ends it, so that something else can be printed. */
+/* A checkpoint stands: in the line from now on; in a pipe a line of its own. Ends a trouble. */
+void progress_saved(struct progress *progress, uint64_t step, const char *path);
+
+/* Something could not be saved: a line of its own that stays, and a mark in the line until progress_saved. */
+void progress_trouble(struct progress *progress, const char *why);
+
+/* Takes the line away, so that something else can be printed. Nothing in a pipe. */
 void progress_clear(struct progress *progress);
 
-/* "step 12/200  loss 2.3456  12345 tokens/s  1m20s left  device 120.0 MiB of 2.0 GiB"; at most cap-1 characters. */
-void progress_format(char *out, size_t cap, const struct eps_step *step, double mean_ms);
+/* Leaves the line standing, up to date, and goes on below it; for the end of a run. */
+void progress_finish(struct progress *progress);
+
+/* "step 12/200  loss 2.3456  12345 tokens/s  1m20s left  device 120.0 MiB of 2.0 GiB  saved 10"; at most cap-1
+ * characters. "NOT SAVED" stands after the loss where there is trouble. */
+void progress_format(char *out, size_t cap, const struct progress *progress);
+
+/* Bytes of text that fit into n_columns of a terminal; *used is how many columns they take. Wide characters take two;
+ * where the locale does not know UTF-8, every byte counts as one. */
+size_t progress_fit(const char *text, size_t n_columns, size_t *used);
 
 #endif
