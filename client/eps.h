@@ -19,8 +19,8 @@ struct eps_error {
 };
 
 enum eps_schedule { EPS_SCHEDULE_DEFAULT, EPS_SCHEDULE_COSINE, EPS_SCHEDULE_LINEAR, EPS_SCHEDULE_CONSTANT };
-enum eps_optimizer_kind { EPS_ADAMA, EPS_ADAMW };
-enum eps_order { EPS_SHUFFLED, EPS_SEQUENTIAL };
+enum eps_optimizer_kind { EPS_OPTIMIZER_DEFAULT, EPS_ADAMA, EPS_ADAMW };
+enum eps_order { EPS_ORDER_DEFAULT, EPS_SHUFFLED, EPS_SEQUENTIAL };
 
 /* Start from eps_train_defaults(), which leaves everything to be chosen; model and data have no default. */
 struct eps_train_options {
@@ -30,9 +30,10 @@ struct eps_train_options {
     size_t n_data;
     const char *eval_data; /* NULL: the last 1 % of the data is held out */
     const char *out;       /* run directory; NULL: runs/MODEL-TIME, or that of `resume` */
-    const char *resume;  /* a run directory (its latest checkpoint) or a step-N of one: what was stored there stands for
+    const char *resume;  /* a run directory (its newest checkpoint) or a step-N of one: what was stored there stands for
                               everything that is left to choose here; a differing value is refused, but for steps,
-                              device_mem, workers, connect, save_every, keep, eval_every, and out */
+                              epochs, device_mem, workers, connect, save_every, keep, eval_every, microbatch, and out;
+                              data may lie elsewhere if its content is the same */
     const char *connect; /* address of a daemon; NULL: a private daemon and worker, as processes of their own */
     const char *programs; /* directory of epsd and eps-worker; NULL: where the calling program is, then PATH */
     uint64_t steps;       /* 0: `epochs` of the data, rounded up */
@@ -43,9 +44,10 @@ struct eps_train_options {
     uint64_t warmup; /* steps; UINT64_MAX: 3 % */
     enum eps_optimizer_kind optimizer;
     enum eps_order order;
-    uint64_t seed;
+    uint64_t seed;       /* below 2^63; UINT64_MAX: 0 */
     uint64_t eval_every; /* steps; before the first and after the last it is done in any case. 0: only then */
-    uint64_t save_every; /* steps between checkpoints, 0: only at the end. UINT64_MAX: a tenth of the run, rounded up */
+    uint64_t save_every; /* steps between checkpoints, 0: only at the end, and not when interrupted. UINT64_MAX: a tenth
+                            of the run, rounded up */
     uint32_t keep;       /* checkpoints that stand at a time, the newest; UINT32_MAX: 2. 0: all */
     bool deterministic;
     uint64_t device_mem; /* bytes for each private worker; 0: chosen from the memory that is free */
@@ -99,6 +101,8 @@ struct eps_train_events {
     void (*on_saved)(void *user, uint64_t step, const char *path);
     /* A checkpoint or metrics.jsonl could not be written; training goes on, and eps_train ends with an error. */
     void (*on_save_failed)(void *user, uint64_t step, const char *why);
+    /* Something that the caller of a run may want to know and has no option to ask for; one sentence. */
+    void (*on_note)(void *user, const char *sentence);
     /* Asked several times a second: 1 ends the run when it has been saved (if save_every is not 0), 2 at once: -EINTR.
      */
     int (*should_stop)(void *user);

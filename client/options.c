@@ -24,6 +24,9 @@ struct eps_train_options eps_train_defaults(void)
         .beta2 = NAN,
         .epsilon = NAN,
         .warmup = UINT64_MAX,
+        .seed = UINT64_MAX,
+        .save_every = UINT64_MAX,
+        .keep = UINT32_MAX,
     };
 }
 
@@ -78,6 +81,14 @@ static int resolve_optimizer(struct eps_train_options *o, bool fresh, struct err
     o->epsilon = chosen(o->epsilon, 1e-8);
     if (o->schedule == EPS_SCHEDULE_DEFAULT)
         o->schedule = EPS_SCHEDULE_COSINE;
+    if (o->optimizer == EPS_OPTIMIZER_DEFAULT)
+        o->optimizer = EPS_ADAMA;
+    if (o->order == EPS_ORDER_DEFAULT)
+        o->order = EPS_SHUFFLED;
+    if (o->seed == UINT64_MAX)
+        o->seed = 0;
+    if (o->seed > INT64_MAX)
+        return error_set(err, -EDOM, "--seed %" PRIu64 " is not below 2^63", o->seed);
     int rc = check_real("--lr", o->lr, tiny, 10, err);
     if (rc)
         return rc;
@@ -139,8 +150,10 @@ static int check_parts(const struct eps_train_options *o, struct error *err)
     return 0;
 }
 
-/* steps and warmup, from the windows to train on. */
-static int resolve_length(struct eps_train_options *o, uint64_t n_windows, struct error *err)
+/* steps, and what is counted in them, from the windows to train on. What a run stored stands even if a shorter one now
+ * ends before it. */
+static int resolve_length(struct eps_train_options *o, const struct client_facts *facts, uint64_t n_windows,
+                          struct error *err)
 {
     const uint64_t most = (uint64_t)1 << 40;
 
@@ -158,6 +171,14 @@ static int resolve_length(struct eps_train_options *o, uint64_t n_windows, struc
     o->epochs = NAN;
     if (o->warmup == UINT64_MAX)
         o->warmup = (uint64_t)round(0.03 * (double)o->steps);
+    if (o->save_every == UINT64_MAX)
+        o->save_every = (o->steps + 9) / 10;
+    if (o->save_every > most)
+        return error_set(err, -EDOM, "--save-every %" PRIu64 " is more than %" PRIu64, o->save_every, most);
+    if (o->keep == UINT32_MAX)
+        o->keep = 2;
+    if (facts->resumed)
+        return 0;
     if (o->warmup > o->steps)
         return error_set(err, -EDOM, "--warmup %" PRIu64 " is more than the run's %" PRIu64 " steps", o->warmup,
                          o->steps);
@@ -196,7 +217,7 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
     rc = client_options_check_batch(out->batch, out->seq, err);
     if (!rc)
         rc = check_parts(out, err);
-    return rc ? rc : resolve_length(out, n_windows, err);
+    return rc ? rc : resolve_length(out, facts, n_windows, err);
 }
 
 double client_options_lr(const struct eps_train_options *options, uint64_t step)

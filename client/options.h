@@ -15,6 +15,7 @@
 struct client_facts {
     uint32_t n_positions;
     bool fresh;             /* no weights come with the model */
+    bool resumed;           /* a run goes on: options are what it stored, and what may differ */
     uint64_t n_tokens;      /* of the data */
     uint64_t n_eval_tokens; /* of eval_data, if there is one */
     uint32_t n_workers;     /* attached to the daemon of `connect`, if that is given */

@@ -43,6 +43,11 @@ START_TEST(what_is_left_to_choose_is_chosen_by_the_documented_rules)
     ck_assert_uint_eq(out.warmup, 0);                     /* round(0.21) */
     ck_assert_uint_eq(out.device_mem, (uint64_t)4 << 30); /* half of what is free */
     ck_assert_uint_eq(client_options_n_train(&out, 100001), 99001);
+    ck_assert_int_eq(out.optimizer, EPS_ADAMA);
+    ck_assert_int_eq(out.order, EPS_SHUFFLED);
+    ck_assert_uint_eq(out.seed, 0);
+    ck_assert_uint_eq(out.save_every, 1); /* ceil(0.7) */
+    ck_assert_uint_eq(out.keep, 2);
 }
 END_TEST
 
@@ -82,6 +87,21 @@ START_TEST(warm_up_is_three_percent_and_a_constant_rate_stays)
     in.schedule = EPS_SCHEDULE_CONSTANT, in.lr = 0.5;
     ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
     ck_assert_double_eq(out.min_lr, 0.5); /* what is printed is what it ends at */
+}
+END_TEST
+
+/* What a run of 1000 steps stored stands where it now ends after 20: the warm-up is never left. */
+START_TEST(a_resumed_run_may_end_before_its_warm_up)
+{
+    struct eps_train_options in = given(), out;
+    struct client_facts resumed = facts;
+
+    in.steps = 20, in.warmup = 30, in.eval_every = 100, in.save_every = 100;
+    resumed.resumed = true;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &resumed, NULL), 0);
+    ck_assert_uint_eq(out.warmup, 30);
+    ck_assert_double_eq_tol(client_options_lr(&out, 19), out.lr * 20 / 31, 1e-18);
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), -EDOM);
 }
 END_TEST
 
@@ -142,6 +162,8 @@ SET(epochs_negative, o->epochs = -2)
 SET(epochs_huge, o->epochs = 1e300)
 SET(warmup_long, (o->steps = 3, o->warmup = 4))
 SET(eval_rare, (o->steps = 3, o->eval_every = 4))
+SET(seed_huge, o->seed = (uint64_t)1 << 63)
+SET(save_rare, o->save_every = (uint64_t)1 << 41)
 SET(connect_workers, (o->connect = "x", o->workers = 1))
 SET(connect_mem, (o->connect = "x", o->device_mem = 1 << 30))
 SET(connect_nobody, o->connect = "x")
@@ -174,6 +196,8 @@ static const struct wrong {
     {epochs_huge, -EDOM, "--epochs 1e+300", ""},
     {warmup_long, -EDOM, "--warmup 4", "3 steps"},
     {eval_rare, -EDOM, "--eval-every 4", "3 steps"},
+    {seed_huge, -EDOM, "--seed 9223372036854775808", "2^63"},
+    {save_rare, -EDOM, "--save-every 2199023255552", "more than"},
     {connect_workers, -EDOM, "--workers 1", "--connect"},
     {connect_mem, -EDOM, "--device-mem", "--connect"},
     {connect_nobody, -EAGAIN, "no worker", "eps-worker"},
@@ -252,6 +276,7 @@ int main(void)
     tcase_add_test(tests, what_is_left_to_choose_is_chosen_by_the_documented_rules);
     tcase_add_test(tests, defaults_follow_the_model_the_workers_and_the_data);
     tcase_add_test(tests, warm_up_is_three_percent_and_a_constant_rate_stays);
+    tcase_add_test(tests, a_resumed_run_may_end_before_its_warm_up);
     tcase_add_test(tests, resolved_options_resolve_to_themselves);
     tcase_add_test(tests, at_least_a_window_is_held_out_and_none_with_data_of_its_own);
     tcase_add_loop_test(tests, a_wrong_option_is_refused_by_name_value_and_remedy, 0,

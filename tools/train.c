@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+enum { UNSET = 1000 }; /* of a choice: the option was not given */
+
 struct train {
     struct progress progress;
     double before, after; /* held-out loss */
@@ -94,7 +96,12 @@ static int should_stop(void *user)
 
 static int run(const struct command *command, const struct eps_train_options *options)
 {
-    const struct eps_train_events events = {on_start, on_step, on_evaluated, on_memory, on_saved, NULL, should_stop};
+    const struct eps_train_events events = {.on_start = on_start,
+                                            .on_step = on_step,
+                                            .on_evaluated = on_evaluated,
+                                            .on_memory = on_memory,
+                                            .on_saved = on_saved,
+                                            .should_stop = should_stop};
     struct train t = {.before = NAN};
     struct eps_error error;
     sigset_t stopping, pending;
@@ -121,7 +128,7 @@ int command_train(int argc, char **argv)
     struct eps_train_options options = eps_train_defaults();
     struct argument_texts data = {0};
     double betas[2] = {NAN, NAN};
-    unsigned schedule = 0, optimizer = EPS_ADAMA, order = EPS_SHUFFLED, device;
+    unsigned schedule = UNSET, optimizer = UNSET, order = UNSET, device;
     const struct argument arguments[] = {
         {"Model and data", .kind = ARGUMENT_HEADING},
         {"--model", "DIR|config.json", ARGUMENT_TEXT, &options.model,
@@ -180,9 +187,11 @@ int command_train(int argc, char **argv)
     if (status < 0) {
         options.data = data.items, options.n_data = data.n;
         options.beta1 = betas[0], options.beta2 = betas[1];
-        options.optimizer = (enum eps_optimizer_kind)optimizer;
-        options.order = (enum eps_order)order;
-        options.schedule = (enum eps_schedule)(schedule + EPS_SCHEDULE_COSINE);
+        options.optimizer =
+            optimizer == UNSET ? EPS_OPTIMIZER_DEFAULT : (enum eps_optimizer_kind)(EPS_ADAMA + optimizer);
+        options.order = order == UNSET ? EPS_ORDER_DEFAULT : (enum eps_order)(EPS_SHUFFLED + order);
+        options.schedule =
+            schedule == UNSET ? EPS_SCHEDULE_DEFAULT : (enum eps_schedule)(EPS_SCHEDULE_COSINE + schedule);
         status = run(&command, &options);
     }
     free(data.items);
