@@ -284,6 +284,7 @@ static void job_opened(struct wire *w, struct message *m)
     u32(w, &m->job_opened.n_workers);
     u32(w, &m->job_opened.microbatch);
     u64(w, &m->job_opened.data_bytes);
+    u64(w, &m->job_opened.resident_bytes);
 }
 
 static void assign(struct wire *w, struct message *m)
@@ -305,6 +306,7 @@ static void assign(struct wire *w, struct message *m)
 static void assigned(struct wire *w, struct message *m)
 {
     u64(w, &m->assigned.arena_bytes);
+    u64(w, &m->assigned.resident_bytes);
     u32(w, &m->assigned.microbatch);
 }
 

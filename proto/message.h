@@ -142,8 +142,9 @@ struct message {
             struct model_config config; /* as the daemon read it */
             uint64_t n_parameters;
             uint32_t n_workers;
-            uint32_t microbatch; /* rows, if all workers have the same; else 0 */
-            uint64_t data_bytes; /* of the data segment: message_data_bytes or message_generate_bytes */
+            uint32_t microbatch;     /* rows, if all workers have the same; else 0 */
+            uint64_t data_bytes;     /* of the data segment: message_data_bytes or message_generate_bytes */
+            uint64_t resident_bytes; /* of weights that stay on the device while it generates */
         } job_opened;
         struct {
             struct model_config config;
@@ -156,7 +157,8 @@ struct message {
             bool takes_turns; /* blocks until its contribution is folded: it shares cores with the optimizer */
         } assign;
         struct {
-            uint64_t arena_bytes; /* planned */
+            uint64_t arena_bytes;    /* planned */
+            uint64_t resident_bytes; /* of weights that stay there while it generates; else 0 */
             uint32_t microbatch;
         } assigned;
         struct {

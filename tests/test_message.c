@@ -79,6 +79,7 @@ static struct message sample(enum message_kind kind)
         m.job_opened.n_workers = 2;
         m.job_opened.microbatch = 8;
         m.job_opened.data_bytes = 1 << 20;
+        m.job_opened.resident_bytes = (uint64_t)7 << 33;
         break;
     case MESSAGE_ASSIGN:
         m.assign.config = small_config();
@@ -94,6 +95,7 @@ static struct message sample(enum message_kind kind)
         break;
     case MESSAGE_ASSIGNED:
         m.assigned.arena_bytes = (uint64_t)5 << 32;
+        m.assigned.resident_bytes = (uint64_t)3 << 32;
         m.assigned.microbatch = 2;
         break;
     case MESSAGE_OPEN_STEP:
