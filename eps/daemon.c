@@ -78,13 +78,15 @@ static void reply_status(struct peer *peer)
     static const enum message_state states[] = {
         [JOB_NONE] = STATE_IDLE,        [JOB_LOADING] = STATE_LOADING,   [JOB_ASSIGNING] = STATE_LOADING,
         [JOB_RESTING] = STATE_TRAINING, [JOB_STEPPING] = STATE_TRAINING, [JOB_EVALUATING] = STATE_EVALUATING,
-        [JOB_SAVING] = STATE_TRAINING,  [JOB_ENDING] = STATE_STOPPING,
+        [JOB_SAVING] = STATE_TRAINING,  [JOB_ENDING] = STATE_STOPPING,   [JOB_GENERATING] = STATE_GENERATING,
     };
     const struct daemon *d = peer->daemon;
     const struct job *job = &d->job;
     struct message m = {.kind = MESSAGE_STATUS_REPLY};
 
     m.status_reply.state = d->stopping ? STATE_STOPPING : states[job->state];
+    if (job->state == JOB_RESTING && job->request.job.generate) /* between two tokens */
+        m.status_reply.state = STATE_GENERATING;
     m.status_reply.step = job->step;
     m.status_reply.n_parameters = job->model.n_parameters;
     m.status_reply.n_workers = daemon_count_workers(d);
@@ -131,7 +133,9 @@ static void on_client_message(struct peer *peer, const struct message *m, const 
     const enum job_state state = d->job.state;
     if (m->kind == MESSAGE_OPEN_STEP && (state == JOB_RESTING || (state == JOB_STEPPING && d->job.covered)))
         steps_open(d, m);
-    else if (m->kind == MESSAGE_EVALUATE && state == JOB_RESTING)
+    else if (m->kind == MESSAGE_GENERATE && state == JOB_RESTING && d->job.request.job.generate)
+        generate_start(d, m);
+    else if (m->kind == MESSAGE_EVALUATE && state == JOB_RESTING && !d->job.request.job.generate)
         steps_evaluate(d, m);
     else if (m->kind == MESSAGE_SAVE && state == JOB_RESTING && d->job.output >= 0)
         save_start(d, m->save.step);

@@ -6,6 +6,7 @@
  *   daemon.c   peers: attach, dispatch, leave; start and stop
  *   job.c      one job's life: weights in, workers assigned, ... memory given back
  *   steps.c    steps and evaluations: messages <-> relay <-> optimizer thread
+ *   generate.c tokens, one after another: messages between client and worker
  *   save.c     weights out */
 #ifndef EPS_DAEMON_H
 #define EPS_DAEMON_H
@@ -57,6 +58,7 @@ enum job_state {
     JOB_RESTING,    /* until a step, an evaluation or a save is asked for */
     JOB_STEPPING,   /* until the last step opened is done */
     JOB_EVALUATING, /* until every worker has told its sum */
+    JOB_GENERATING, /* until the worker has run the tokens that the client named */
     JOB_SAVING,     /* until the files stand */
     JOB_ENDING,     /* until the optimizer thread and the writer are through, and workers have let go */
 };
@@ -87,6 +89,8 @@ struct job {
     bool covered;      /* the last of them is folded entirely */
     uint64_t n_valid;
     uint32_t buffer;
+    uint32_t n_generated;    /* tokens run, or being run, of a job that generates */
+    uint64_t resident_bytes; /* as its worker planned */
     struct eps_hyper hyper;
     double part_loss[MESSAGE_MAX_PARTS];
     double loss;               /* of the last step that was covered; NAN before */
@@ -145,6 +149,15 @@ void steps_open(struct daemon *d, const struct message *m);
 void steps_evaluate(struct daemon *d, const struct message *m);
 void steps_on_worker(struct daemon *d, struct peer *worker, const struct message *m);
 void steps_on_optimizer(struct daemon *d);
+
+/* Answers a pull. */
+void steps_send_weights(struct peer *worker, uint64_t version, uint32_t unit);
+
+/* generate.c */
+uint64_t generate_data_bytes(const struct job *job); /* of the job's data segment, whatever the job does */
+int generate_check(const struct job *job, struct error *err);
+void generate_start(struct daemon *d, const struct message *m);
+void generate_on_worker(struct daemon *d, struct peer *worker, const struct message *m);
 
 /* save.c */
 void save_start(struct daemon *d, uint64_t step);

@@ -62,7 +62,7 @@ static int check_request(const struct job *job, struct error *err)
         return error_set(err, -EINVAL, "--batch %u x --seq %u: more than 2^28 tokens in a minibatch", batch, seq);
     if (job->request.job.fresh != (job->n_weight_files == 0))
         return error_set(err, -EINVAL, "weights come from files or are drawn, not both and not neither");
-    return 0;
+    return generate_check(job, err);
 }
 
 static void size_inbox(struct job *job)
@@ -86,8 +86,7 @@ static struct eps_store_options store_options(const struct job *job)
 static int check_memory(const struct job *job, struct error *err)
 {
     const uint64_t have = process_available_bytes();
-    uint64_t need = job->model.segment_n * (job->request.job.train ? 12 : 4) +
-                    message_data_bytes(job->request.job.batch, job->request.job.seq);
+    uint64_t need = job->model.segment_n * (job->request.job.train ? 12 : 4) + generate_data_bytes(job);
     char need_text[PROCESS_BYTES_TEXT], have_text[PROCESS_BYTES_TEXT];
 
     if (job->request.job.train)
@@ -120,8 +119,7 @@ static int load(void *context)
     struct job *job = context;
     const struct eps_store_options options = store_options(job);
     const size_t inbox_bytes = job->request.job.train ? (1 + job->n_slots) * job->slot_bytes : 64;
-    int rc = create_touched(&job->data, "eps-data", message_data_bytes(job->request.job.batch, job->request.job.seq),
-                            LEDGER_DATA, job);
+    int rc = create_touched(&job->data, "eps-data", generate_data_bytes(job), LEDGER_DATA, job);
 
     while (!rc && job->n_inboxes < job->n_wanted) {
         rc = create_touched(&job->inboxes[job->n_inboxes], "eps-inbox", inbox_bytes, LEDGER_INBOX, job);
@@ -252,6 +250,7 @@ static void assign(struct job *job, struct peer *worker, const struct segment *i
     m.assign.n_slots = job->n_slots;
     m.assign.n_threads = n_cores > job->n_workers ? (uint32_t)n_cores / job->n_workers : 1;
     m.assign.train = job->request.job.train;
+    m.assign.generate = job->request.job.generate;
     m.assign.takes_turns = strcmp(worker->device, "cpu") == 0;
     worker->state = PEER_ASSIGNING;
     session_send_fds(worker->session, &m, fds, 3);
@@ -322,6 +321,7 @@ static void on_all_assigned(struct daemon *d)
     m.job_opened.n_parameters = job->model.n_parameters;
     m.job_opened.n_workers = job->n_workers;
     m.job_opened.data_bytes = job->data.bytes;
+    m.job_opened.resident_bytes = job->resident_bytes;
     job->state = JOB_RESTING;
     session_send_fds(job->client->session, &m, &job->data.fd, 1);
 }
@@ -356,6 +356,7 @@ void job_on_assigned(struct daemon *d, struct peer *worker, const struct message
         return;
     }
     assert(job->state == JOB_ASSIGNING);
+    job->resident_bytes = m->assigned.resident_bytes; /* a job that generates has one worker */
     log_line("worker %u: arena of %s, microbatches of %u row%s", worker->id,
              process_format_bytes(arena, m->assigned.arena_bytes), m->assigned.microbatch,
              m->assigned.microbatch > 1 ? "s" : "");

@@ -28,7 +28,7 @@ static void send_share(struct daemon *d, struct peer *worker, const struct relay
     session_send(worker->session, &m);
 }
 
-static void send_weights(struct peer *worker, uint64_t version, uint32_t unit)
+void steps_send_weights(struct peer *worker, uint64_t version, uint32_t unit)
 {
     const struct message m = {.kind = MESSAGE_WEIGHTS, .weights = {.version = version, .unit = unit}};
 
@@ -120,7 +120,7 @@ static void act(struct daemon *d, const struct relay_action *a)
         send_share(d, worker, a);
         break;
     case RELAY_ANSWER:
-        send_weights(worker, a->step, a->unit);
+        steps_send_weights(worker, a->step, a->unit);
         break;
     case RELAY_FOLD:
     case RELAY_UPDATE:
@@ -248,7 +248,7 @@ static void on_evaluated(struct daemon *d, struct peer *worker, const struct mes
 static void on_evaluating_worker(struct daemon *d, struct peer *worker, const struct message *m)
 {
     if (m->kind == MESSAGE_PULL && m->pull.unit < d->job.model.n_units)
-        send_weights(worker, m->pull.version, m->pull.unit);
+        steps_send_weights(worker, m->pull.version, m->pull.unit);
     else if (m->kind == MESSAGE_EVALUATED && worker->evaluating)
         on_evaluated(d, worker, m);
     else
@@ -266,6 +266,10 @@ void steps_on_worker(struct daemon *d, struct peer *worker, const struct message
     }
     if (job->state == JOB_EVALUATING) {
         on_evaluating_worker(d, worker, m);
+        return;
+    }
+    if (job->state == JOB_GENERATING) {
+        generate_on_worker(d, worker, m);
         return;
     }
     if (job->state != JOB_STEPPING) {
