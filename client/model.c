@@ -1,5 +1,7 @@
 #include "client/model.h"
 
+#include "client/side.h"
+#include "proto/checkpoint.h"
 #include "proto/safetensors.h"
 
 #include <dirent.h>
@@ -8,6 +10,7 @@
 #include <jansson.h>
 #include <libgen.h>
 #include <limits.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,16 +66,12 @@ static int read_all(char **out, size_t *n, int fd, const char *path, struct erro
     return 0;
 }
 
-static int open_config(struct client_model *model, const char *path, struct error *err)
+static int read_config(struct client_model *model, const char *path, struct error *err)
 {
     char *text;
     size_t n;
-    int rc;
+    int rc = read_all(&text, &n, model->config_fd, path, err);
 
-    model->config_fd = open_regular(path, err);
-    if (model->config_fd < 0)
-        return model->config_fd;
-    rc = read_all(&text, &n, model->config_fd, path, err);
     if (rc)
         return rc;
     rc = model_config_parse(&model->config, text, n, err);
@@ -80,6 +79,12 @@ static int open_config(struct client_model *model, const char *path, struct erro
         error_prefix(err, path);
     free(text);
     return rc;
+}
+
+static int open_config(struct client_model *model, const char *path, struct error *err)
+{
+    model->config_fd = open_regular(path, err);
+    return model->config_fd < 0 ? model->config_fd : read_config(model, path, err);
 }
 
 static int join(char out[PATH_MAX], const char *directory, const char *name, struct error *err)
@@ -177,7 +182,14 @@ static int is_weights(const struct dirent *entry)
 {
     static const char end[] = ".safetensors";
     const size_t n = strlen(entry->d_name), m = sizeof end - 1;
-    return n > m && entry->d_name[0] != '.' && strcmp(entry->d_name + n - m, end) == 0;
+    return n > m && entry->d_name[0] != '.' && strcmp(entry->d_name, CHECKPOINT_MOMENTS) != 0 &&
+           strcmp(entry->d_name + n - m, end) == 0;
+}
+
+static bool is_in(const char *directory, const char *name)
+{
+    char path[PATH_MAX];
+    return join(path, directory, name, NULL) == 0 && access(path, F_OK) == 0;
 }
 
 static int open_weights(struct client_model *model, const char *directory, struct error *err)
@@ -187,6 +199,8 @@ static int open_weights(struct client_model *model, const char *directory, struc
 
     if (rc <= 0)
         return rc;
+    if (is_in(directory, CHECKPOINT_WEIGHTS))
+        return add_weights(model, directory, CHECKPOINT_WEIGHTS, err);
     int n = scandir(directory, &entries, is_weights, alphasort);
     if (n < 0)
         return error_set(err, -errno, "%s: %s", directory, strerror(errno));
@@ -219,25 +233,49 @@ static void name_model(struct client_model *model, const char *path, bool direct
     snprintf(model->name, sizeof model->name, "%s", strcmp(name, "/") == 0 ? "model" : name);
 }
 
-int client_model_open(struct client_model *out, const char *path, struct error *err)
+static int open_directory(struct client_model *model, const char *directory, struct error *err)
 {
     char config[PATH_MAX];
+    int rc = join(config, directory, CHECKPOINT_CONFIG, err);
+
+    if (!rc)
+        rc = open_config(model, config, err);
+    if (!rc)
+        rc = open_weights(model, directory, err);
+    return rc ? rc : client_side_read(&model->side, directory, err);
+}
+
+int client_model_open(struct client_model *out, const char *path, struct error *err)
+{
+    char latest[PATH_MAX];
     struct stat st;
-    int rc = 0;
+    int rc;
 
     *out = (struct client_model){.config_fd = -1};
     if (stat(path, &st))
         return error_set(err, -errno, "--model %s: %s", path, strerror(errno));
+    if (S_ISDIR(st.st_mode) && !is_in(path, CHECKPOINT_CONFIG) && is_in(path, "latest") &&
+        join(latest, path, "latest", err) == 0)
+        path = latest;
     name_model(out, path, S_ISDIR(st.st_mode));
-    if (!S_ISDIR(st.st_mode)) {
-        rc = open_config(out, path, err);
-    } else {
-        rc = join(config, path, "config.json", err);
-        if (!rc)
-            rc = open_config(out, config, err);
-        if (!rc)
-            rc = open_weights(out, path, err);
-    }
+    rc = S_ISDIR(st.st_mode) ? open_directory(out, path, err) : open_config(out, path, err);
+    if (rc)
+        client_model_close(out);
+    return rc;
+}
+
+int client_model_from(struct client_model *out, const char *name, int config_fd, int weights_fd, json_t *side,
+                      struct error *err)
+{
+    *out = (struct client_model){.config_fd = config_fd, .side = side};
+    snprintf(out->name, sizeof out->name, "%s", name);
+    if (weights_fd >= 0)
+        out->weight_fds[out->n_weights++] = weights_fd;
+    int rc = read_config(out, name, err);
+    if (!rc && weights_fd >= 0)
+        rc = check_weights(weights_fd, name, err);
+    if (!rc && side && (rc = client_side_check(side, err)) != 0)
+        error_prefix(err, name);
     if (rc)
         client_model_close(out);
     return rc;
@@ -251,4 +289,6 @@ void client_model_close(struct client_model *model)
     if (model->config_fd >= 0)
         close(model->config_fd);
     model->config_fd = -1;
+    json_decref(model->side);
+    model->side = NULL;
 }

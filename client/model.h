@@ -2,7 +2,8 @@
  *
  * The daemon opens no path that a client names: it is given descriptors. Which files those are is decided here: a
  * config.json alone (fresh weights), or a directory as Hugging Face writes it: config.json beside
- * model.safetensors.index.json and the files it names, or beside *.safetensors. */
+ * model.safetensors.index.json and the files it names, or model.safetensors, or *.safetensors but for a checkpoint's
+ * optimizer.safetensors. A run directory stands for its latest checkpoint. */
 #ifndef CLIENT_MODEL_H
 #define CLIENT_MODEL_H
 
@@ -10,9 +11,9 @@
 #include "proto/model.h"
 #include "proto/session.h"
 
-#include <stdbool.h>
+#include <jansson.h>
 
-enum { CLIENT_MODEL_MAX_FILES = SESSION_MAX_FDS - 2 }; /* config and output directory go along */
+enum { CLIENT_MODEL_MAX_FILES = SESSION_MAX_FDS - 4 }; /* config, output directory, side file, moments go along */
 
 struct client_model {
     char name[64]; /* of the directory, or of the config file without .json: for people */
@@ -20,10 +21,18 @@ struct client_model {
     int config_fd;
     int weight_fds[CLIENT_MODEL_MAX_FILES];
     unsigned n_weights; /* 0: fresh */
+    json_t *side;       /* what else came in its directory, as client/side.h has it; NULL: a config alone */
 };
 
 /* -errno or -EINVAL with a sentence that begins with the path. Undo: client_model_close; on failure nothing is open. */
 int client_model_open(struct client_model *out, const char *path, struct error *err);
-void client_model_close(struct client_model *model); /* once */
+
+/* A model of files that are open already: a snapshot of a live one. config_fd, weights_fd (-1: fresh) and side (NULL:
+ * nothing) are the model's from now on, after a failure too. As client_model_open, sentences begin with name. */
+int client_model_from(struct client_model *out, const char *name, int config_fd, int weights_fd, json_t *side,
+                      struct error *err);
+
+/* Safe after a failure, twice, and on {.config_fd = -1}. */
+void client_model_close(struct client_model *model);
 
 #endif

@@ -1,5 +1,6 @@
 /* Which files a model is made of, in directories made here. */
 #include "client/model.h"
+#include "client/side.h"
 #include "proto/safetensors.h"
 
 #include <check.h>
@@ -122,6 +123,101 @@ START_TEST(a_directory_gives_all_its_safetensors)
 }
 END_TEST
 
+START_TEST(model_safetensors_stands_for_itself_and_moments_are_no_weights)
+{
+    struct client_model model;
+
+    make("checkpoint");
+    put_weights("checkpoint/model.safetensors", "weights");
+    put_weights("checkpoint/optimizer.safetensors", "moments");
+    put_weights("checkpoint/extra.safetensors", "extra");
+    ck_assert_int_eq(client_model_open(&model, "checkpoint", NULL), 0);
+    ck_assert_uint_eq(model.n_weights, 1);
+    check_holds(&model, 0, "weights");
+    client_model_close(&model);
+    ck_assert_int_eq(unlink("checkpoint/model.safetensors"), 0);
+    ck_assert_int_eq(client_model_open(&model, "checkpoint", NULL), 0);
+    ck_assert_uint_eq(model.n_weights, 1);
+    check_holds(&model, 0, "extra");
+    client_model_close(&model);
+    ck_assert_int_eq(unlink("checkpoint/extra.safetensors"), 0);
+    refused("checkpoint", -ENOENT, "no *.safetensors", "checkpoint/config.json");
+}
+END_TEST
+
+START_TEST(a_run_directory_stands_for_its_latest_checkpoint)
+{
+    struct client_model model;
+
+    ck_assert_int_eq(mkdir("run", 0700), 0);
+    make("run/step-20");
+    put_weights("run/step-20/model.safetensors", "weights");
+    ck_assert_int_eq(symlink("step-20", "run/latest"), 0);
+    ck_assert_int_eq(client_model_open(&model, "run", NULL), 0);
+    ck_assert_str_eq(model.name, "step-20");
+    ck_assert_uint_eq(model.n_weights, 1);
+    client_model_close(&model);
+    put("run/config.json", config); /* a model of its own */
+    refused("run", -ENOENT, "no *.safetensors", "run/config.json");
+}
+END_TEST
+
+START_TEST(what_came_with_the_weights_is_kept_and_other_files_are_not)
+{
+    struct client_model model;
+    size_t n;
+
+    make("talks");
+    put_weights("talks/model.safetensors", "weights");
+    put("talks/tokenizer.json", "{\"model\": \"\xC3\xA9\"}");
+    put("talks/merges.txt", "");
+    put("talks/README.md", "words");
+    ck_assert_int_eq(client_model_open(&model, "talks", NULL), 0);
+    ck_assert_uint_eq(json_object_size(model.side), 2);
+    ck_assert_str_eq(client_side_find(model.side, "tokenizer.json", &n), "{\"model\": \"\xC3\xA9\"}");
+    ck_assert_uint_eq(n, 15);
+    ck_assert_ptr_null(client_side_find(model.side, "README.md", &n));
+    client_model_close(&model);
+    put("talks/vocab.json", "\xC3");
+    refused("talks", -EINVAL, "talks/vocab.json", "UTF-8");
+}
+END_TEST
+
+/* A file of this content without a name; -1 for NULL. */
+static int nameless(const char *content)
+{
+    int fd = content ? open(".", O_TMPFILE | O_RDWR, 0600) : -1;
+
+    if (content)
+        ck_assert_int_eq(write(fd, content, strlen(content)), (ssize_t)strlen(content));
+    return fd;
+}
+
+START_TEST(a_snapshot_is_a_model_and_its_files_are_checked_as_any_others)
+{
+    const unsigned before = n_open();
+    struct client_model model;
+    struct error err = {0};
+
+    put_weights("snapshot", "one");
+    int weights = open("snapshot", O_RDONLY);
+    ck_assert_int_eq(client_model_from(&model, "live", nameless(config), weights,
+                                       json_pack("{ss}", "merges.txt", "a b"), NULL),
+                     0);
+    ck_assert_uint_eq(model.config.vocabulary, 256);
+    ck_assert_uint_eq(model.n_weights, 1);
+    check_holds(&model, 0, "one");
+    client_model_close(&model);
+    ck_assert_int_eq(client_model_from(&model, "live", nameless("{"), nameless("x"), json_object(), &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.text, "live: "));
+    ck_assert_int_eq(client_model_from(&model, "live", nameless(config), nameless("x"), NULL, &err), -EINVAL);
+    ck_assert_int_eq(client_model_from(&model, "live", nameless(config), -1, json_pack("{ss}", "../x", "y"), &err),
+                     -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.text, "live: ../x"));
+    ck_assert_uint_eq(n_open(), before);
+}
+END_TEST
+
 START_TEST(an_index_names_the_files_each_once)
 {
     struct client_model model;
@@ -190,6 +286,10 @@ int main(void)
     tcase_add_unchecked_fixture(tests, setup, remove_all);
     tcase_add_test(tests, a_config_alone_means_fresh_weights);
     tcase_add_test(tests, a_directory_gives_all_its_safetensors);
+    tcase_add_test(tests, model_safetensors_stands_for_itself_and_moments_are_no_weights);
+    tcase_add_test(tests, a_run_directory_stands_for_its_latest_checkpoint);
+    tcase_add_test(tests, what_came_with_the_weights_is_kept_and_other_files_are_not);
+    tcase_add_test(tests, a_snapshot_is_a_model_and_its_files_are_checked_as_any_others);
     tcase_add_test(tests, an_index_names_the_files_each_once);
     tcase_add_test(tests, what_is_missing_or_damaged_is_refused_by_file);
     suite_add_tcase(suite, tests);
