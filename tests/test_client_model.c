@@ -108,7 +108,7 @@ START_TEST(a_directory_gives_all_its_safetensors)
     struct client_model model;
 
     make("plain");
-    put_weights("plain/model.safetensors", "one");
+    put_weights("plain/some.safetensors", "one");
     put("plain/notes.txt", "not weights");
     put("plain/.hidden.safetensors", "not weights either");
     ck_assert_int_eq(client_model_open(&model, "plain/", NULL), 0);
