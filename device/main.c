@@ -18,7 +18,7 @@ static const char usage[] =
     "\n"
     "Lends one device to a daemon: pulls a layer's weights, runs every microbatch through it, sends contributions "
     "back.\n"
-    "Ends with the daemon, or on SIGTERM or SIGINT.\n"
+    "Ends with the daemon, or on SIGTERM, SIGINT or SIGHUP.\n"
     "\n"
     "  --connect ADDRESS   the daemon's, as given to epsd --listen; without it, your only live daemon\n"
     "  --device cpu        the device (only cpu so far)\n"
@@ -32,7 +32,7 @@ static const char usage[] =
 struct worker_process {
     uv_loop_t loop;
     uv_async_t outgoing;
-    uv_signal_t sigterm, sigint;
+    uv_signal_t sigterm, sigint, sighup;
     struct session *session;
     struct mailbox box;
     struct compute_options options;
@@ -105,6 +105,21 @@ static void on_signal(uv_signal_t *handle, int number)
     session_close(w->session);
 }
 
+static void watch_signals(struct worker_process *w)
+{
+    struct sigaction hangup;
+
+    uv_signal_init(&w->loop, &w->sigterm);
+    uv_signal_init(&w->loop, &w->sigint);
+    uv_signal_init(&w->loop, &w->sighup);
+    w->sigterm.data = w->sigint.data = w->sighup.data = w;
+    uv_signal_start(&w->sigterm, on_signal, SIGTERM);
+    uv_signal_start(&w->sigint, on_signal, SIGINT);
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) /* else: nohup */
+        uv_signal_start(&w->sighup, on_signal, SIGHUP);
+    process_take_signals();
+}
+
 static int run(const char *directory, const struct compute_options *options, struct error *err)
 {
     static const struct session_events events = {on_open, on_message, on_closed};
@@ -119,11 +134,7 @@ static int run(const char *directory, const struct compute_options *options, str
     w->options.box = &w->box;
     uv_loop_init(&w->loop);
     uv_async_init(&w->loop, &w->outgoing, on_outgoing);
-    uv_signal_init(&w->loop, &w->sigterm);
-    uv_signal_init(&w->loop, &w->sigint);
-    w->outgoing.data = w->sigterm.data = w->sigint.data = w;
-    uv_signal_start(&w->sigterm, on_signal, SIGTERM);
-    uv_signal_start(&w->sigint, on_signal, SIGINT);
+    w->outgoing.data = w;
     mailbox_init(&w->box, wake, w);
     hello.hello.role = ROLE_WORKER;
     hello.hello.budget = options->budget;
@@ -134,6 +145,7 @@ static int run(const char *directory, const struct compute_options *options, str
     rc = -pthread_create(&thread, NULL, compute_run, &w->options);
     if (rc)
         return error_set(err, rc, "the compute thread did not start: %s", strerror(-rc));
+    watch_signals(w);
     return uv_run(&w->loop, UV_RUN_DEFAULT); /* on_closed ends the process */
 }
 
@@ -197,6 +209,7 @@ int main(int argc, char **argv)
     char directory[4096];
     struct error err = {""};
 
+    process_hold_signals();
     process_bound_spinning(argv);
     log_name("eps-worker");
     if (!parse(&arguments, argc, argv))

@@ -166,6 +166,17 @@ static void on_worker_message(struct peer *peer, const struct message *m)
         peer_refuse(peer, "a message that does not fit its state");
 }
 
+static void on_stop(struct peer *peer)
+{
+    struct message m = {.kind = MESSAGE_REFUSED};
+
+    m.refused.code = rights_stop(peer, &m.refused.error);
+    if (m.refused.code)
+        session_send(peer->session, &m);
+    else
+        daemon_stop(peer->daemon, "by request");
+}
+
 /* Only a job comes with descriptors; whatever else does, they are closed and not looked at. */
 static void on_peer_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
 {
@@ -179,7 +190,7 @@ static void on_peer_message(struct session *s, const struct message *m, const in
     else if (m->kind == MESSAGE_MEMORY)
         reply_memory(peer);
     else if (m->kind == MESSAGE_STOP && peer->role != ROLE_WORKER)
-        daemon_stop(peer->daemon, "by request");
+        on_stop(peer);
     else if (peer->role == ROLE_CLIENT)
         on_client_message(peer, m, fds, n_fds);
     else if (peer->role == ROLE_WORKER && m->kind != MESSAGE_JOB)
@@ -264,6 +275,7 @@ void daemon_stop(struct daemon *d, const char *why)
     session_unlisten(d->listener, NULL);
     close_handle((uv_handle_t *)&d->sigterm);
     close_handle((uv_handle_t *)&d->sigint);
+    close_handle((uv_handle_t *)&d->sighup);
     close_handle((uv_handle_t *)&d->lonely);
     daemon_end(d);
 }
@@ -276,7 +288,7 @@ void daemon_end(struct daemon *d)
 
 static void on_signal(uv_signal_t *handle, int number)
 {
-    daemon_stop(handle->data, number == SIGTERM ? "by SIGTERM" : "by SIGINT");
+    daemon_stop(handle->data, number == SIGTERM ? "by SIGTERM" : number == SIGINT ? "by SIGINT" : "by SIGHUP");
 }
 
 static void on_lonely(uv_timer_t *timer)
@@ -301,31 +313,58 @@ static void wake_loop(void *context)
 
 static const struct session_events peer_events = {on_peer_open, on_peer_message, on_peer_closed};
 
-static int daemon_init(struct daemon *d, uv_loop_t *loop, const char *directory, struct error *err)
+static int daemon_listen(struct daemon *d, const struct daemon_options *options, struct error *err)
+{
+    int rc = session_listen(&d->listener, d->loop, options->directory, &peer_events, d, err);
+
+    if (!rc && options->shared) {
+        rc = session_admit_group(d->listener, options->group, err);
+        if (rc)
+            session_unlisten(d->listener, NULL); /* its files at least: the process ends */
+    }
+    return rc;
+}
+
+static void watch_signals(struct daemon *d)
+{
+    struct sigaction hangup;
+
+    uv_signal_init(d->loop, &d->sigterm);
+    uv_signal_init(d->loop, &d->sigint);
+    uv_signal_init(d->loop, &d->sighup);
+    d->sigterm.data = d->sigint.data = d->sighup.data = d;
+    uv_signal_start(&d->sigterm, on_signal, SIGTERM);
+    uv_signal_start(&d->sigint, on_signal, SIGINT);
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) /* else: nohup */
+        uv_signal_start(&d->sighup, on_signal, SIGHUP);
+    process_take_signals();
+}
+
+static int daemon_init(struct daemon *d, uv_loop_t *loop, const struct daemon_options *options, struct error *err)
 {
     int rc;
 
     d->loop = loop;
+    d->is_private = options->is_private;
     d->job.output = -1;
-    rc = session_listen(&d->listener, loop, directory, &peer_events, d, err);
+    rc = daemon_listen(d, options, err);
     if (rc)
         return rc;
     uv_async_init(loop, &d->optimizer_done, on_optimizer_done);
-    uv_signal_init(loop, &d->sigterm);
-    uv_signal_init(loop, &d->sigint);
     uv_timer_init(loop, &d->lonely);
-    d->optimizer_done.data = d->sigterm.data = d->sigint.data = d->lonely.data = d;
-    uv_signal_start(&d->sigterm, on_signal, SIGTERM);
-    uv_signal_start(&d->sigint, on_signal, SIGINT);
+    d->optimizer_done.data = d->lonely.data = d;
     if (d->is_private)
         uv_timer_start(&d->lonely, on_lonely, LONELY_MS, 0);
     rc = eps_updater_start(&d->updater, &d->job.store, 0, wake_loop, d);
-    if (rc)
-        error_set(err, rc, "the optimizer thread did not start: %s", strerror(-rc));
-    return rc;
+    if (rc) {
+        session_unlisten(d->listener, NULL);
+        return error_set(err, rc, "the optimizer thread did not start: %s", strerror(-rc));
+    }
+    watch_signals(d);
+    return 0;
 }
 
-int daemon_run(const char *directory, bool is_private, struct error *err)
+int daemon_run(const struct daemon_options *options, struct error *err)
 {
     struct daemon *d = calloc(1, sizeof *d);
     uv_loop_t loop;
@@ -334,10 +373,9 @@ int daemon_run(const char *directory, bool is_private, struct error *err)
     if (!d)
         return error_set(err, -ENOMEM, "out of memory");
     uv_loop_init(&loop);
-    d->is_private = is_private;
-    rc = daemon_init(d, &loop, directory, err);
+    rc = daemon_init(d, &loop, options, err);
     if (!rc) {
-        log_line("listening at %s, pid %d", directory, (int)getpid());
+        log_line("listening at %s, pid %d", options->directory, (int)getpid());
         uv_run(&loop, UV_RUN_DEFAULT);
         rc = d->exit_code;
         if (rc)

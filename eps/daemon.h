@@ -7,7 +7,8 @@
  *   job.c      one job's life: weights in, workers assigned, ... memory given back
  *   steps.c    steps and evaluations: messages <-> relay <-> optimizer thread
  *   generate.c tokens, one after another: messages between client and worker
- *   save.c     weights out */
+ *   save.c     weights out
+ *   rights.c   who may do what, where a daemon serves a group */
 #ifndef EPS_DAEMON_H
 #define EPS_DAEMON_H
 
@@ -107,7 +108,7 @@ struct daemon {
     uv_loop_t *loop;
     struct session_listener *listener;
     uv_async_t optimizer_done;
-    uv_signal_t sigterm, sigint;
+    uv_signal_t sigterm, sigint, sighup;
     uv_timer_t lonely; /* a private daemon's patience until its client comes */
     struct eps_updater *updater;
     struct peer *peers;
@@ -125,7 +126,15 @@ struct daemon {
 };
 
 /* daemon.c */
-int daemon_run(const char *directory, bool is_private, struct error *err);
+struct daemon_options {
+    const char *directory;
+    bool is_private;
+    bool shared; /* with the members of group, who may do all but stop it */
+    gid_t group;
+};
+/* The caller has blocked SIGTERM, SIGINT and SIGHUP: they are taken from the moment in which their end is an orderly
+ * one. */
+int daemon_run(const struct daemon_options *options, struct error *err);
 void daemon_stop(struct daemon *d, const char *why);
 /* Lets the loop run out, once a daemon that is stopping has nothing left; called whenever that may have become true. */
 void daemon_end(struct daemon *d);
@@ -158,6 +167,10 @@ uint64_t generate_data_bytes(const struct job *job); /* of the job's data segmen
 int generate_check(const struct job *job, struct error *err);
 void generate_start(struct daemon *d, const struct message *m);
 void generate_on_worker(struct daemon *d, struct peer *worker, const struct message *m);
+
+/* rights.c: 0, or -EPERM with a sentence that names whose it is. */
+int rights_stop(const struct peer *peer, struct error *err);
+int rights_save(const struct daemon *d, const struct peer *peer, struct error *err);
 
 /* save.c */
 void save_start(struct daemon *d, uint64_t step);

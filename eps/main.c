@@ -2,69 +2,126 @@
 #include "eps/daemon.h"
 #include "proto/process.h"
 
+#include <errno.h>
 #include <getopt.h>
+#include <grp.h>
 #include <signal.h>
 #include <stdio.h>
+#include <string.h>
+#include <unistd.h>
 
 static const char usage[] =
-    "usage: epsd --listen ADDRESS\n"
+    "usage: epsd --listen ADDRESS [--group G]\n"
     "\n"
     "Holds models and optimizer state in host memory; workers attach to it, eps train drives it.\n"
-    "Serves one job after another until SIGTERM, SIGINT or eps stop.\n"
+    "Serves one job after another until SIGTERM, SIGINT, SIGHUP or eps stop.\n"
     "\n"
     "  --listen ADDRESS  a name ($XDG_RUNTIME_DIR/eps/NAME, else /tmp/eps-UID/NAME), or a directory with a '/' in it\n"
+    "  --group G         let the members of this group of yours bring jobs, workers, and look: they name the "
+    "directory,\n"
+    "                    which they must be able to reach, as in --listen /srv/eps; stopping stays yours\n"
     "  --private         end with the first client, and with the process that started this one\n"
     "  --version         which build this is\n"
     "  --help            this text\n"
     "\n"
     "Exit status: 0 stopped, 1 failed, 2 misused.\n";
 
-int main(int argc, char **argv)
+struct arguments {
+    const char *address, *group; /* NULL: not said */
+    bool is_private, help;
+};
+
+/* False, and said why, if the command line is misused. */
+static bool parse(struct arguments *out, int argc, char **argv)
 {
     static const struct option options[] = {
         {"listen", required_argument, NULL, 'l'},
+        {"group", required_argument, NULL, 'g'},
         {"private", no_argument, NULL, 'p'},
         {"version", no_argument, NULL, 'v'},
         {"help", no_argument, NULL, 'h'},
         {0},
     };
-    const char *address = NULL;
-    bool is_private = false;
-    char directory[4096];
-    struct error err = {""};
     int option;
 
-    process_bound_spinning(argv);
-    log_name("epsd");
+    *out = (struct arguments){0};
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1)
         switch (option) {
         case 'l':
-            address = optarg;
+            out->address = optarg;
+            break;
+        case 'g':
+            out->group = optarg;
             break;
         case 'p':
-            is_private = true;
+            out->is_private = true;
             break;
         case 'v':
             puts("epsd " EPS_VERSION);
             return 0;
         case 'h':
-            fputs(usage, stdout);
-            return 0;
+            out->help = true;
+            return true;
         default:
-            return 2;
+            return false;
         }
-    if (optind < argc || !address || !*address) {
-        fprintf(stderr, "epsd: --listen ADDRESS is needed, and nothing else; see epsd --help\n");
-        return 2;
+    if (optind < argc || !out->address || !*out->address) {
+        log_line("--listen ADDRESS is needed; see epsd --help");
+        return false;
     }
+    if (out->group && out->is_private) {
+        log_line("--private and --group: a private daemon has nobody to share with");
+        return false;
+    }
+    return true;
+}
+
+/* False, and said why, if it is not a group that the caller can share with. */
+static bool find_group(gid_t *out, const char *name)
+{
+    const struct group *group = getgrnam(name);
+
+    if (!group) {
+        log_line("--group %s: there is no such group", name);
+        return false;
+    }
+    if (geteuid() != 0 && group->gr_gid != getegid() && !group_member(group->gr_gid)) {
+        log_line("--group %s: you are not a member of it; see id", name);
+        return false;
+    }
+    *out = group->gr_gid;
+    return true;
+}
+
+int main(int argc, char **argv)
+{
+    struct daemon_options options = {0};
+    struct arguments arguments;
+    char directory[4096];
+    struct error err = {""};
+
+    process_hold_signals();
+    process_bound_spinning(argv);
+    log_name("epsd");
+    if (!parse(&arguments, argc, argv))
+        return 2;
+    if (arguments.help) {
+        fputs(usage, stdout);
+        return 0;
+    }
+    options.directory = directory;
+    options.is_private = arguments.is_private;
+    options.shared = arguments.group != NULL;
+    if (options.shared && !find_group(&options.group, arguments.group))
+        return 2;
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file grown too large is a refusal to save, not the end */
     eps_optimizer_select(EPS_ISA_BEST);
-    if (is_private)
+    if (options.is_private)
         process_follow_parent();
-    int rc = session_directory(directory, sizeof directory, address, &err);
+    int rc = session_directory(directory, sizeof directory, arguments.address, &err);
     if (!rc)
-        rc = daemon_run(directory, is_private, &err);
+        rc = daemon_run(&options, &err);
     if (rc)
         log_line("%s", err.text);
     return rc ? 1 : 0;

@@ -29,31 +29,67 @@ static int base_directory(char *out, size_t cap, struct error *err)
     return 0;
 }
 
-static int only_live(char *out, size_t cap, const char *base, struct error *err)
+/* The directory of each live daemon in base, in order; on_daemon may be NULL. */
+static void walk(const char *base, void (*on_daemon)(void *user, const char *directory), void *user)
 {
     struct dirent **entries = NULL;
-    char path[PATH_MAX], names[300] = "";
-    int n = scandir(base, &entries, NULL, alphasort), n_live = 0;
+    char path[PATH_MAX + NAME_MAX];
+    int n = scandir(base, &entries, NULL, alphasort);
 
     for (int i = 0; i < n; i++) {
         const char *name = entries[i]->d_name;
         snprintf(path, sizeof path, "%s/%s", base, name);
         if (name[0] != '.' && session_is_live(path)) {
-            size_t used = strlen(names);
-            if (used + strlen(name) + 3 <= sizeof names)
-                snprintf(names + used, sizeof names - used, "%s%.255s", n_live ? ", " : "", name);
-            if (n_live++ == 0)
-                snprintf(out, cap, "%s", path);
+            if (on_daemon)
+                on_daemon(user, path);
+        } else if (strncmp(name, "run-", 4) == 0) {
+            session_remove_stale(path);
         }
         free(entries[i]);
     }
     free(entries);
-    if (n_live == 0)
+}
+
+int session_list(void (*on_daemon)(void *user, const char *directory), void *user, struct error *err)
+{
+    char base[PATH_MAX / 2];
+    int rc = base_directory(base, sizeof base, err);
+
+    if (rc == 0)
+        walk(base, on_daemon, user);
+    return rc;
+}
+
+struct found {
+    int n;
+    char directory[PATH_MAX], names[300];
+};
+
+static void on_found(void *user, const char *directory)
+{
+    struct found *found = user;
+    const char *name = strrchr(directory, '/') + 1;
+    const size_t used = strlen(found->names);
+
+    if (used + strlen(name) + 3 <= sizeof found->names)
+        snprintf(found->names + used, sizeof found->names - used, "%s%.255s", found->n ? ", " : "", name);
+    if (found->n++ == 0)
+        snprintf(found->directory, sizeof found->directory, "%s", directory);
+}
+
+static int only_live(char *out, size_t cap, const char *base, struct error *err)
+{
+    struct found found = {0};
+
+    walk(base, on_found, &found);
+    if (found.n == 0)
         return error_set(err, -ENOENT, "no daemon of yours is running (looked in %s): start one, or name its address",
                          base);
-    if (n_live > 1)
-        return error_set(err, -ENOTUNIQ, "%d daemons are running: name one of %s", n_live, names);
-    return 0;
+    if (found.n > 1)
+        return error_set(err, -ENOTUNIQ, "%d daemons are running: name one of %s", found.n, found.names);
+    return (size_t)snprintf(out, cap, "%s", found.directory) < cap
+               ? 0
+               : error_set(err, -ENAMETOOLONG, "%s: too long an address", found.directory);
 }
 
 int session_directory(char *out, size_t cap, const char *address, struct error *err)
@@ -75,6 +111,7 @@ int session_directory(char *out, size_t cap, const char *address, struct error *
             return only_live(out, cap, base, err);
         if (address[0] == '.')
             return error_set(err, -EINVAL, "%s: a daemon's name does not begin with a dot", address);
+        walk(base, NULL, NULL);
         n = snprintf(out, cap, "%s/%s", base, address);
     }
     if (n < 0 || (size_t)n >= cap)

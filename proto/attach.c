@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum {
@@ -13,11 +14,23 @@ enum {
     GREETING_TICKS = 15 /* a peer tries anew long before, which ends this session */
 };
 
+/* The socket that nanomsg has bound is the user's own; here it becomes the group's too, before anyone is told of it. */
+static int admit_group(const struct session *s)
+{
+    const char *path = s->address + strlen("ipc://");
+
+    if (s->group == SESSION_NO_GROUP)
+        return 0;
+    return chown(path, (uid_t)-1, s->group) || chmod(path, 0660) ? -errno : 0;
+}
+
 void attach_on_hello(struct session *s, const struct message *m)
 {
     struct message welcome = {.kind = MESSAGE_WELCOME};
     int rc = session_open_channel(s);
 
+    if (rc == 0)
+        rc = admit_group(s);
     if (rc < 0) {
         char reason[160];
         snprintf(reason, sizeof reason, "the daemon cannot open a channel: %s", strerror(-rc));

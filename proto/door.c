@@ -5,9 +5,15 @@
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
+#include <libgen.h>
+#include <limits.h>
+#include <pwd.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -20,6 +26,70 @@ struct door_packet {
     int fds[DOOR_MAX_FDS];
     uint8_t bytes[MESSAGE_MAX_BYTES];
 };
+
+bool door_peer(struct door_peer *out, int fd)
+{
+    struct ucred peer = {0};
+    socklen_t size = sizeof peer;
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
+        return false;
+    *out = (struct door_peer){peer.pid, peer.uid, peer.gid};
+    return true;
+}
+
+/* As the groups' file has it, where the kernel does not tell a peer's supplementary groups (before 4.13). */
+static bool is_listed(uid_t uid, gid_t gid, gid_t group)
+{
+    const struct passwd *user = getpwuid(uid);
+    gid_t groups[256];
+    int n = 256;
+
+    if (!user || getgrouplist(user->pw_name, gid, groups, &n) < 0)
+        return false;
+    for (int i = 0; i < n; i++)
+        if (groups[i] == group)
+            return true;
+    return false;
+}
+
+bool door_peer_is_member(int fd, gid_t group)
+{
+    struct door_peer peer;
+    gid_t *groups = NULL;
+    socklen_t size = 0;
+    bool yes = false;
+
+    if (!door_peer(&peer, fd))
+        return false;
+    if (peer.gid == group)
+        return true;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, NULL, &size) < 0 && errno != ERANGE)
+        return is_listed(peer.uid, peer.gid, group);
+    groups = malloc(size + 1);
+    if (groups && getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &size) == 0)
+        for (size_t i = 0; i < size / sizeof *groups; i++)
+            yes = yes || groups[i] == group;
+    free(groups);
+    return yes;
+}
+
+/* The caller's own daemon, or one that serves a group of the caller's from a directory that says so: what
+ * else listens there may be anyone's, and would be given files. Root may look at everybody's. */
+static bool is_trusted(int fd, const char *path)
+{
+    char directory[PATH_MAX];
+    struct door_peer peer;
+    struct stat info;
+
+    if (!door_peer(&peer, fd))
+        return false;
+    if (peer.uid == geteuid() || geteuid() == 0)
+        return true;
+    snprintf(directory, sizeof directory, "%s", path);
+    return stat(dirname(directory), &info) == 0 && info.st_uid == peer.uid && (info.st_mode & 07777) == 0750 &&
+           (info.st_gid == getegid() || group_member(info.st_gid));
+}
 
 int door_connect(int *out, const char *path, struct error *err)
 {
@@ -35,7 +105,7 @@ int door_connect(int *out, const char *path, struct error *err)
     int rc = 0;
     while (connect(fd, (const struct sockaddr *)&address, sizeof address) < 0 && (rc = -errno) == -EINTR)
         rc = 0;
-    if (rc == 0 && !door_is_ours(fd, NULL))
+    if (rc == 0 && !is_trusted(fd, path))
         rc = -EACCES;
     if (rc == 0) {
         *out = fd;
@@ -49,24 +119,12 @@ int door_connect(int *out, const char *path, struct error *err)
     case -ECONNREFUSED:
         return error_set(err, rc, "nobody listens at %s: its daemon was killed; start epsd there again", path);
     case -EACCES:
-        return error_set(err, rc, "the daemon at %s belongs to another user", path);
+        return error_set(err, rc, "the daemon at %s belongs to another user, and serves no group of yours", path);
     case -EAGAIN:
         return error_set(err, rc, "the daemon at %s does not answer: too many wait at its door", path);
     default:
         return error_set(err, rc, "connecting to %s: %s", path, strerror(-rc));
     }
-}
-
-bool door_is_ours(int fd, int *pid)
-{
-    struct ucred peer = {0};
-    socklen_t size = sizeof peer;
-
-    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
-        return false;
-    if (pid)
-        *pid = peer.pid;
-    return peer.uid == geteuid();
 }
 
 static void close_all(const int *fds, unsigned n)

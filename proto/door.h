@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 #include <uv.h>
 
 enum { DOOR_MAX_FDS = 128, DOOR_MAX_QUEUED = 64 };
@@ -37,11 +38,19 @@ struct door {
 };
 
 /* A connected socket to the door at path, closed on exec. -ENOENT (no such door), -ECONNREFUSED (nobody listens behind
- * it), -ENAMETOOLONG, -EACCES (another user's), -errno. */
+ * it), -ENAMETOOLONG, -EACCES (another user's, who does not serve a group of the caller's with it), -errno. */
 int door_connect(int *fd, const char *path, struct error *err);
 
-/* The user behind a connected socket is the caller's own? The one who connected, or who listened. *pid may be NULL. */
-bool door_is_ours(int fd, int *pid);
+/* Who is behind a connected socket: the one who connected, or who listened. False if the kernel does not say. */
+struct door_peer {
+    pid_t pid;
+    uid_t uid;
+    gid_t gid;
+};
+bool door_peer(struct door_peer *out, int fd);
+
+/* The process behind the socket is in this group, by its own or a supplementary one. */
+bool door_peer_is_member(int fd, gid_t group);
 
 /* Starts watching fd (connected; taken in every case). -errno, then no callback comes. */
 int door_open(struct door *door, uv_loop_t *loop, int fd, const struct door_events *events, void *data);

@@ -12,12 +12,14 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
+#include <time.h>
 #include <unistd.h>
 
 enum {
     BACKLOG = 128,
     ACCEPTS = 16,       /* by one event */
     RETRY_MS = 500,     /* after the process ran out of descriptors */
+    STALE_S = 60,       /* a directory without a door */
     SPARE_FDS = 32,     /* below the limit no session is begun: nanomsg spins when it cannot accept */
     DIRECTORY_MAX = 128 /* more than an address has room for */
 };
@@ -26,6 +28,7 @@ struct session_listener {
     uv_poll_t poll;
     uv_timer_t retry;
     int fd, lock;
+    gid_t group; /* whose members are let in, or SESSION_NO_GROUP */
     unsigned n_handles;
     uint32_t n_sessions; /* so far: the id of the last */
     char directory[DIRECTORY_MAX];
@@ -147,6 +150,29 @@ static void remove_sockets(const char *directory)
         closedir(dir);
 }
 
+void session_remove_stale(const char *directory)
+{
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    char door[PATH_MAX], lock[PATH_MAX];
+    struct stat info;
+
+    snprintf(door, sizeof door, "%.4000s/door", directory);
+    snprintf(lock, sizeof lock, "%.4000s/lock", directory);
+    if (lstat(door, &info) < 0 && (lstat(directory, &info) < 0 || time(NULL) - info.st_mtime < STALE_S))
+        return;
+    int fd = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0 && errno == ENOENT)
+        rmdir(directory);
+    if (fd < 0)
+        return;
+    if (fcntl(fd, F_OFD_SETLK, &whole) == 0) {
+        remove_sockets(directory);
+        unlink(lock);
+        rmdir(directory);
+    }
+    close(fd);
+}
+
 /* Bound beside its name and renamed once it listens, so that nobody meets a door without a daemon behind it. */
 static int bind_door(int *out, const char *directory, struct error *err)
 {
@@ -175,24 +201,38 @@ static bool too_many(int fd)
     return getrlimit(RLIMIT_NOFILE, &limit) == 0 && (rlim_t)fd + SPARE_FDS > limit.rlim_cur;
 }
 
+/* Why the peer is not let in; NULL: it is. */
+static const char *turn_away(const struct session_listener *listener, int fd, const struct door_peer *peer)
+{
+    if (too_many(fd))
+        return "the daemon has no descriptors left for another session";
+    if (peer->uid == geteuid() || peer->uid == 0)
+        return NULL;
+    if (listener->group == SESSION_NO_GROUP)
+        return "the daemon belongs to another user";
+    return door_peer_is_member(fd, listener->group) ? NULL : "the daemon serves a group that you are not a member of";
+}
+
 static void admit(struct session_listener *listener, int fd)
 {
     struct session *s;
+    struct door_peer peer = {.uid = (uid_t)-1};
     char address[DIRECTORY_MAX + 64];
     uint32_t nonce;
-    int pid = 0;
-    bool ours = door_is_ours(fd, &pid), full = too_many(fd);
 
+    door_peer(&peer, fd);
+    const char *why = turn_away(listener, fd, &peer);
     if (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce)
         nonce = (uint32_t)uv_hrtime();
     snprintf(address, sizeof address, "ipc://%s/s-%u-%08x", listener->directory, ++listener->n_sessions, nonce);
     int rc = session_accept(&s, listener->loop, fd, listener->n_sessions, address, listener->events, listener->data);
     if (rc < 0) {
-        log_line("turned away at the door, pid %d: %s", pid, strerror(-rc));
-    } else if (!ours || full) {
-        const char *why =
-            ours ? "the daemon has no descriptors left for another session" : "the daemon belongs to another user";
-        log_line("turned away at the door, pid %d: %s", pid, why);
+        log_line("turned away at the door, pid %d: %s", (int)peer.pid, strerror(-rc));
+        return;
+    }
+    s->group = listener->group;
+    if (why) {
+        log_line("turned away at the door, pid %d of user %u: %s", (int)peer.pid, (unsigned)peer.uid, why);
         session_refuse(s, why);
     }
 }
@@ -276,6 +316,7 @@ int session_listen(struct session_listener **out, uv_loop_t *loop, const char *d
     listener->events = events;
     listener->data = data;
     listener->fd = listener->lock = -1;
+    listener->group = SESSION_NO_GROUP;
     rc = start(listener, directory, err);
     if (rc < 0) {
         if (listener->fd >= 0)
@@ -290,6 +331,42 @@ int session_listen(struct session_listener **out, uv_loop_t *loop, const char *d
     uv_poll_start(&listener->poll, UV_READABLE, on_connection);
     uv_timer_start(&listener->retry, on_retry, RETRY_MS, RETRY_MS);
     *out = listener;
+    return 0;
+}
+
+/* Every directory above lets members pass? They would be told of a daemon they cannot reach. */
+static int check_way(const char *directory, gid_t group, struct error *err)
+{
+    char part[DIRECTORY_MAX];
+    struct stat info;
+
+    snprintf(part, sizeof part, "%s", directory);
+    for (char *slash = strrchr(part, '/'); slash && slash > part; slash = strrchr(part, '/')) {
+        *slash = '\0';
+        if (stat(part, &info) < 0)
+            return error_set(err, -errno, "%s: %s", part, strerror(errno));
+        if (!(info.st_mode & S_IXOTH) && !(info.st_mode & S_IXGRP && info.st_gid == group))
+            return error_set(err, -EACCES,
+                             "members of the group cannot reach %s, since %s is closed to them: listen at a directory "
+                             "elsewhere, or open that one with chmod o+x",
+                             directory, part);
+    }
+    return 0;
+}
+
+int session_admit_group(struct session_listener *listener, gid_t group, struct error *err)
+{
+    const char *directory = listener->directory;
+    char door[DIRECTORY_MAX + 8];
+    int rc = check_way(directory, group, err);
+
+    if (rc < 0)
+        return rc;
+    snprintf(door, sizeof door, "%s/door", directory);
+    if (chown(door, (uid_t)-1, group) || chmod(door, 0660) || chown(directory, (uid_t)-1, group) ||
+        chmod(directory, 0750))
+        return error_set(err, -errno, "%s could not be given to the group: %s", directory, strerror(errno));
+    listener->group = group;
     return 0;
 }
 

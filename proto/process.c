@@ -27,6 +27,27 @@ void process_follow_parent(void)
     prctl(PR_SET_PDEATHSIG, SIGTERM);
 }
 
+static void mask_signals(int how)
+{
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    pthread_sigmask(how, &set, NULL);
+}
+
+void process_hold_signals(void)
+{
+    mask_signals(SIG_BLOCK);
+}
+
+void process_take_signals(void)
+{
+    mask_signals(SIG_UNBLOCK);
+}
+
 uint64_t process_available_bytes(void)
 {
     FILE *file = fopen("/proc/meminfo", "r");

@@ -16,6 +16,12 @@ void process_bound_spinning(char **argv);
  * (If it died before this call, they notice that nobody comes: a daemon waits 10 s for its client.) */
 void process_follow_parent(void);
 
+/* Blocks SIGTERM, SIGINT and SIGHUP, which would end the process where it stands; call first in main, so that from its
+ * first instruction on they wait, across process_bound_spinning too, for process_take_signals, when their handlers are
+ * there and what they should take down can be taken down. */
+void process_hold_signals(void);
+void process_take_signals(void);
+
 /* Memory of this host that could be taken now; UINT64_MAX where the system does not say. */
 uint64_t process_available_bytes(void);
 

@@ -341,12 +341,20 @@ struct session *session_new(uv_loop_t *loop, const struct session_events *events
     s->data = data;
     s->tick_ms = SESSION_TICK_MS;
     s->door.fd = s->channel.socket = -1;
+    s->group = SESSION_NO_GROUP;
     return s;
 }
 
 int session_open_door(struct session *s, int fd)
 {
-    door_is_ours(fd, &s->peer_pid);
+    struct door_peer peer;
+
+    if (!door_peer(&peer, fd)) {
+        close(fd);
+        return -EACCES;
+    }
+    s->peer_pid = peer.pid;
+    s->peer_uid = peer.uid;
     int rc = door_open(&s->door, s->loop, fd, &door_events, s);
 
     if (rc == 0)
@@ -433,6 +441,11 @@ uint64_t session_peer_progress(const struct session *s)
 int session_peer_pid(const struct session *s)
 {
     return s->peer_pid;
+}
+
+uid_t session_peer_uid(const struct session *s)
+{
+    return s->peer_uid;
 }
 
 void session_set_tick(struct session *s, unsigned ms)

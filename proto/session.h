@@ -21,6 +21,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 #include <uv.h>
 
 enum { SESSION_MAX_FDS = 128 };
@@ -44,10 +45,13 @@ struct session_listener; /* the daemon's side */
 
 /* Makes DIRECTORY (0700, its parents too; owner checked), takes its lock (on DIRECTORY/lock, so that a stale directory
  * of a killed daemon is taken over and a live one is not: -EADDRINUSE), binds the door. Each peer that attaches becomes
- * a session with `events` and a data pointer of its own, data at first. Peers of another user are refused.
+ * a session with `events` and a data pointer of its own, data at first. Peers of another user are refused, but root's.
  * -ENAMETOOLONG if an address would pass 107 bytes. */
 int session_listen(struct session_listener **out, uv_loop_t *loop, const char *directory,
                    const struct session_events *events, void *data, struct error *err);
+/* From here on members of the group are let in too: the directory becomes 0750, its sockets 0660, theirs. Call before
+ * the loop runs. -EPERM (not a group of the caller's), -EACCES (they cannot reach the directory), -errno. */
+int session_admit_group(struct session_listener *listener, gid_t group, struct error *err);
 /* Closes the door, removes its files and the directory. Sessions stay open: close each. The callback may be NULL. */
 void session_unlisten(struct session_listener *listener, void (*on_closed)(void *data));
 
@@ -78,10 +82,17 @@ uint32_t session_id(const struct session *s);
 void session_set_progress(struct session *s, uint64_t progress);
 uint64_t session_peer_progress(const struct session *s);
 int session_peer_pid(const struct session *s);
+/* Whose process it is, as the kernel says: who connected, or who listened. */
+uid_t session_peer_uid(const struct session *s);
 
 /* DIRECTORY of an address: a path with '/' stands for itself; NAME is $XDG_RUNTIME_DIR/eps/NAME, else
  * /tmp/eps-UID/NAME; NULL or "" is the caller's only live daemon (-ENOENT if none, -ENOTUNIQ with their names if
- * several). tcp:// is refused: -EPROTONOSUPPORT. */
+ * several). tcp:// is refused: -EPROTONOSUPPORT. Unless the address is a path, it looks among the caller's daemons, and
+ * removes what killed private ones (run-...) have left there. */
 int session_directory(char *out, size_t cap, const char *address, struct error *err);
+
+/* Calls on_daemon with the directory of each live daemon of the caller's, in order of their names; what killed private
+ * ones have left is removed. 0 also if there is none; -errno if it could not be looked. */
+int session_list(void (*on_daemon)(void *user, const char *directory), void *user, struct error *err);
 
 #endif

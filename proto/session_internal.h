@@ -47,6 +47,8 @@ struct session {
     uint32_t id;
     uint64_t nonce;
     int peer_pid;
+    uid_t peer_uid;
+    gid_t group;                       /* whose members may come to the channel's address too, or SESSION_NO_GROUP */
     char address[SESSION_ADDRESS_MAX]; /* of the channel; on a peer's side, before WELCOME, nothing */
     char path[SESSION_ADDRESS_MAX];    /* of the door, on a peer's side */
     struct message hello;              /* ours on a peer's side, else the peer's */
@@ -83,10 +85,16 @@ void attach_again(struct session *s);
 int session_accept(struct session **out, uv_loop_t *loop, int fd, uint32_t id, const char *address,
                    const struct session_events *events, void *data);
 
+#define SESSION_NO_GROUP ((gid_t)-1)
+
 /* For tests that cannot wait: another length of a tick, from the next one on. */
 void session_set_tick(struct session *s, unsigned ms);
 
 /* A daemon lives in directory: its lock is held? Takes no lock itself, so that it cannot be in the way. */
 bool session_is_live(const char *directory);
+
+/* Removes a directory that a killed daemon left: its lock is free, and there is a door, or it has been like that for a
+ * minute (a daemon that is just starting has none yet). For names that are never used again. */
+void session_remove_stale(const char *directory);
 
 #endif

@@ -318,9 +318,12 @@ START_TEST(the_right_errno_says_what_is_behind_a_path)
     ck_assert_int_eq(bind(listening, (const struct sockaddr *)&address, sizeof address), 0);
     ck_assert_int_eq(listen(listening, 1), 0);
     ck_assert_int_eq(door_connect(&fd, path, &err), 0);
-    int pid = 0;
-    ck_assert(door_is_ours(fd, &pid));
-    ck_assert_int_eq(pid, getpid());
+    struct door_peer peer;
+    ck_assert(door_peer(&peer, fd));
+    ck_assert_int_eq(peer.pid, getpid());
+    ck_assert_uint_eq(peer.uid, geteuid());
+    ck_assert(door_peer_is_member(fd, getegid()));
+    ck_assert(!door_peer_is_member(fd, 4242));
     close(fd);
     close(listening);
     ck_assert_int_eq(door_connect(&fd, path, &err), -ECONNREFUSED); /* stale */
