@@ -86,7 +86,7 @@ static int evaluate(struct eval *e, double *loss, uint64_t *tokens, struct error
                                       .beta1 = 0.9,
                                       .beta2 = 0.999,
                                       .epsilon = 1e-8}};
-    int rc = client_job_open(&e->job, &e->link, &request, &e->model, -1, err);
+    int rc = client_job_open(&e->job, &e->link, &request, &e->model, NULL, err);
 
     if (!rc)
         rc = client_job_evaluate(loss, tokens, &e->job, &e->windows, 0, err);

@@ -9,8 +9,9 @@ static uint32_t *buffer_ids(const struct client_job *job, unsigned buffer)
 }
 
 int client_job_open(struct client_job *job, struct client_link *link, struct message *request,
-                    const struct client_model *model, int output_fd, struct error *err)
+                    const struct client_model *model, const struct client_job_files *files, struct error *err)
 {
+    static const struct client_job_files none = {-1, -1, -1};
     int fds[SESSION_MAX_FDS], fd;
     unsigned n_fds = 0;
     struct message m;
@@ -18,12 +19,20 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     *job = (struct client_job){.link = link, .batch = request->job.batch, .seq = request->job.seq};
     job->data.fd = -1;
     request->job.fresh = model->n_weights == 0;
-    request->job.output = output_fd >= 0;
+    if (!files)
+        files = &none;
+    request->job.output = files->output >= 0;
+    request->job.side = files->side >= 0;
+    request->job.resume = files->moments >= 0;
     fds[n_fds++] = model->config_fd;
-    if (output_fd >= 0)
-        fds[n_fds++] = output_fd;
+    if (files->output >= 0)
+        fds[n_fds++] = files->output;
+    if (files->side >= 0)
+        fds[n_fds++] = files->side;
     for (unsigned i = 0; i < model->n_weights; i++)
         fds[n_fds++] = model->weight_fds[i];
+    if (files->moments >= 0)
+        fds[n_fds++] = files->moments;
     client_link_send_fds(link, request, fds, n_fds);
     int rc = client_link_expect(link, MESSAGE_JOB_OPENED, &m, &fd, err);
     if (rc)
@@ -33,6 +42,7 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
         return error_set(err, -EPROTO, "the daemon opened the job with %" PRIu64 " bytes for data, not %" PRIu64,
                          fd < 0 ? 0 : m.job_opened.data_bytes, bytes);
     job->n_parameters = m.job_opened.n_parameters;
+    job->microbatch = m.job_opened.microbatch;
     return segment_attach(&job->data, fd, (size_t)bytes, SEGMENT_READ_WRITE, err);
 }
 
@@ -69,6 +79,8 @@ int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job
     for (uint64_t first = 0; first < windows->n;) {
         const uint64_t left = windows->n - first;
         const uint32_t n_rows = left < job->batch ? (uint32_t)left : job->batch;
+        if (job->stop && *job->stop)
+            return error_set(err, -ECANCELED, "the evaluation was cut short");
         struct message m = {.kind = MESSAGE_EVALUATE, .evaluate = {.buffer = buffer, .n_rows = n_rows}};
         for (uint32_t row = 0; row < n_rows; row++) {
             int rc = client_job_put(job, buffer, row, windows, first + row, err);

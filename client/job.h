@@ -15,14 +15,23 @@
 struct client_job {
     struct client_link *link; /* borrowed */
     uint32_t batch, seq;
+    uint32_t microbatch; /* rows, if all workers chose the same; else 0 */
     uint64_t n_parameters;
+    const int *stop; /* borrowed or NULL: once it is not 0, an evaluation ends between two minibatches: -ECANCELED */
     struct segment data;
 };
 
-/* Sends the job with the model's files (and the output directory, unless -1), waits until weights are loaded and
- * workers have their memory, and maps the segment. request: kind JOB, its fields but fresh and output. */
+/* What goes with a job besides the model's files; each -1 if there is none. */
+struct client_job_files {
+    int output;  /* directory */
+    int side;    /* what every checkpoint repeats: proto/message.h */
+    int moments; /* optimizer.safetensors */
+};
+
+/* Sends the job with the model's files and others (NULL: none), waits until weights are loaded and workers have their
+ * memory, and maps the segment. request: kind JOB, its fields but fresh, output, side and resume. */
 int client_job_open(struct client_job *job, struct client_link *link, struct message *request,
-                    const struct client_model *model, int output_fd, struct error *err);
+                    const struct client_model *model, const struct client_job_files *files, struct error *err);
 
 /* Ends the job and waits until the daemon has given its memory back. */
 int client_job_close(struct client_job *job, struct error *err);

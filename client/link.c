@@ -159,11 +159,20 @@ int client_link_next(struct client_link *link, struct message *out, int *fd, str
     return 0;
 }
 
+static bool is_aside(const struct message *m)
+{
+    return m->kind == MESSAGE_SAVED || m->kind == MESSAGE_SAVE_FAILED || m->kind == MESSAGE_STOP;
+}
+
 int client_link_expect(struct client_link *link, enum message_kind kind, struct message *out, int *fd,
                        struct error *err)
 {
     int rc = client_link_next(link, out, fd, err);
 
+    while (!rc && out->kind != kind && link->on_aside && is_aside(out)) {
+        link->on_aside(link->aside_data, out);
+        rc = client_link_next(link, out, fd, err);
+    }
     if (rc || out->kind == kind)
         return rc;
     if (fd && *fd >= 0)

@@ -34,6 +34,9 @@ struct client_link {
     struct client_mail *mail;       /* ring: what was sent and not read yet */
     size_t n_mail, first_mail, mail_cap;
     int rc; /* -ENOMEM once a message had to be dropped */
+    /* SAVED, SAVE_FAILED and STOP come at any time: given to this where another kind is expected. NULL: out of turn. */
+    void (*on_aside)(void *data, const struct message *m);
+    void *aside_data;
 };
 
 /* Undo: client_link_free. On failure *link is zeroed. */
@@ -54,7 +57,8 @@ void client_link_send_fds(struct client_link *link, const struct message *m, con
  * -EIO for a closed session, and what a watch says. fd may be NULL, a descriptor is then closed. */
 int client_link_next(struct client_link *link, struct message *out, int *fd, struct error *err);
 
-/* As client_link_next, for a message of this kind: any other one is a mistake of the daemon's (-EPROTO). */
+/* As client_link_next, for a message of this kind: any other one, if it is not for on_aside, is a mistake of the
+ * daemon's (-EPROTO). */
 int client_link_expect(struct client_link *link, enum message_kind kind, struct message *out, int *fd,
                        struct error *err);
 

@@ -188,7 +188,8 @@ static int open_job(struct train *t, struct error *err)
                 .epsilon = o->epsilon,
                 .weight_decay = o->weight_decay},
     };
-    return client_job_open(&t->job, &t->link, &request, &t->run.model, t->run.directory_fd, err);
+    const struct client_job_files files = {.output = t->run.directory_fd, .side = -1, .moments = -1};
+    return client_job_open(&t->job, &t->link, &request, &t->run.model, &files, err);
 }
 
 static int finish(struct train *t, struct error *err)
