@@ -14,6 +14,11 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+#pragma GCC visibility push(default) /* what libeps.so shows */
+
 struct eps_error {
     char text[512]; /* one sentence, no full stop */
 };
@@ -35,7 +40,8 @@ struct eps_train_options {
                               epochs, device_mem, workers, connect, save_every, keep, eval_every, microbatch, and out;
                               data may lie elsewhere if its content is the same */
     const char *connect; /* address of a daemon; NULL: a private daemon and worker, as processes of their own */
-    const char *programs; /* directory of epsd and eps-worker; NULL: where the calling program is, then PATH */
+    const char *programs; /* directory of epsd and eps-worker; NULL: where the calling program is, then
+                             where libeps was installed, then PATH */
     uint64_t steps;       /* 0: `epochs` of the data, rounded up */
     double epochs;        /* NAN: 1 */
     uint32_t batch, seq, microbatch, parts, workers;        /* 0: chosen */
@@ -202,5 +208,10 @@ int eps_stop(const char *address, struct eps_error *error);
 int eps_parse_bytes(uint64_t *out, const char *option, const char *text, struct eps_error *error);
 /* "1.4 GiB"; returns out. */
 const char *eps_format_bytes(char out[24], uint64_t bytes);
+
+#pragma GCC visibility pop
+#ifdef __cplusplus
+}
+#endif
 
 #endif

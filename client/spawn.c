@@ -1,6 +1,7 @@
 #include "client/spawn.h"
 
 #include <dirent.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -65,7 +66,21 @@ static int check_children(void *data, struct error *err)
     return 0;
 }
 
-/* Where the program is: in the directory given, else beside this one, else for execvp to find. */
+/* The programs that were installed with libeps, wherever that was to. The loader knows a library by its path, and a
+ * program by the word it was called by, which need not be one. */
+static bool find_installed(char out[PATH_MAX], const char *name)
+{
+    static const char here;
+    char self[PATH_MAX];
+    Dl_info info;
+
+    return dladdr(&here, &info) && info.dli_fname && *info.dli_fname == '/' && realpath(info.dli_fname, self) &&
+           snprintf(out, PATH_MAX, "%s/" EPS_PROGRAMS_FROM_LIBRARY "/%s", dirname(self), name) < PATH_MAX &&
+           access(out, X_OK) == 0;
+}
+
+/* Where the program is: in the directory given, else beside this one, else where libeps was installed, else for execvp
+ * to find. */
 static int find_program(char out[PATH_MAX], const char *programs, const char *name, struct error *err)
 {
     char self[PATH_MAX];
@@ -78,6 +93,8 @@ static int find_program(char out[PATH_MAX], const char *programs, const char *na
     const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
     self[n > 0 ? n : 0] = 0;
     if (n > 0 && snprintf(out, PATH_MAX, "%s/%s", dirname(self), name) < PATH_MAX && access(out, X_OK) == 0)
+        return 0;
+    if (find_installed(out, name))
         return 0;
     snprintf(out, PATH_MAX, "%s", name);
     return 0;

@@ -16,7 +16,8 @@
 #include <uv.h>
 
 struct client_spawn_options {
-    const char *programs; /* directory of epsd and eps-worker; NULL: where this program is, then PATH */
+    const char
+        *programs; /* directory of epsd and eps-worker; NULL: beside this program, as installed with libeps, PATH */
     uint32_t n_workers;
     uint64_t device_mem; /* bytes, each */
     int log_fd;          /* read and write, appending: what they say on stderr; borrowed */

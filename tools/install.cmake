@@ -1,0 +1,36 @@
+# What `cmake --install build --prefix P` leaves, and the .deb that `cpack` in build/ makes of it. Nothing in it holds
+# the prefix, so that the tree works wherever it is moved.
+target_link_options(eps PRIVATE -Wl,--as-needed)
+target_link_options(epsd PRIVATE -Wl,--as-needed)
+target_link_options(eps-worker PRIVATE -Wl,--as-needed)
+
+install(TARGETS eps epsd eps-worker RUNTIME)
+install(TARGETS libeps LIBRARY)
+install(FILES client/eps.h TYPE INCLUDE)
+file(RELATIVE_PATH PREFIX_FROM_PKGCONFIG ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
+configure_file(client/eps.pc.in eps.pc @ONLY)
+install(FILES ${CMAKE_BINARY_DIR}/eps.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+install(FILES man/eps.1 man/epsd.1 man/eps-worker.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES completion/eps.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME eps)
+install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES client/example_train.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
+
+set(CPACK_GENERATOR DEB)
+set(CPACK_PACKAGE_NAME eps)
+set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
+set(CPACK_PACKAGE_CONTACT "the eps developers <eps@localhost>") # Debian's format wants somebody; who packages, says who
+set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "trains neural networks larger than the memory of their device")
+set(CPACK_PACKAGE_DESCRIPTION
+    "A daemon holds weights and optimizer state in host memory; workers own a device each, pull one layer at a time, run
+every microbatch through it and stream the gradients back. Training stays inside the device memory that is named, and
+is exact. This package holds the eps command, the daemon epsd, eps-worker, and libeps with its header.")
+set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
+set(CPACK_STRIP_FILES ON)
+set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
+set(CPACK_DEBIAN_PACKAGE_SECTION science)
+set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
+set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
+set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
+set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS bash-completion)
+include(CPack)
