@@ -1,6 +1,7 @@
 /* Weights out: step-N/ is written beside as step-N.partial/, flushed and renamed, then `latest` points to it. A crash
  * at any instant leaves what was there. */
 #include "eps/daemon.h"
+#include "eps/store_files.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -36,11 +37,21 @@ static int write_config(const struct job *job, int dir, struct error *err)
 static int write_weights(const struct job *job, int dir, struct error *err)
 {
     int fd = openat(dir, "model.safetensors", O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    struct eps_store_files files;
     int rc;
 
     if (fd < 0)
         return fail(err, "made", "model.safetensors");
-    rc = eps_store_write(&job->store, fd, err);
+    rc = eps_store_files_init(&files, &job->store, err);
+    if (!rc)
+        rc = eps_store_files_begin(&files, fd, -1, NULL, err);
+    for (uint32_t u = 0; !rc && u < job->model.n_units; u++)
+        rc = eps_store_files_write(&files, u, err);
+    if (!rc)
+        rc = eps_store_files_end(&files, err);
+    if (!rc && fsync(fd))
+        rc = fail(err, "flushed", "model.safetensors");
+    eps_store_files_free(&files);
     close(fd);
     return rc;
 }

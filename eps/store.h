@@ -53,8 +53,11 @@ void eps_store_draw(struct eps_store *store, uint64_t seed);
  * are to be loaded anew. */
 int eps_store_load(struct eps_store *store, const int *fds, unsigned n_fds, struct error *err);
 
-/* Writes model.safetensors' content (fp32, names with "transformer.") to fd, tensor by tensor. -ENOMEM, -errno. */
-int eps_store_write(const struct eps_store *store, int fd, struct error *err);
+/* Reads both moments and the counts of updates from an open optimizer.safetensors (proto/checkpoint.h; fd stays the
+ * caller's): "m.NAME" and "v.NAME" of every tensor exactly once, F32, with its shape, finite, v not negative, and
+ * "updates"; anything else unknown, missing, twice or misshapen is -EINVAL, by name. -ENOMEM. The store trains
+ * (asserted); after a failure it is to be thrown away. Writing: eps/store_files.h. */
+int eps_store_load_moments(struct eps_store *store, int fd, struct error *err);
 
 float *eps_store_weights(const struct eps_store *store, uint32_t unit);
 

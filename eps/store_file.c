@@ -2,6 +2,7 @@
 #include "eps/team.h"
 #include "proto/safetensors.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@ static void free_places(struct places *places)
 {
     free(places->first_piece);
     free(places->at);
+    *places = (struct places){0};
 }
 
 static int find_places(struct places *out, const struct model *model, struct error *err)
@@ -55,6 +57,7 @@ static void read_range(void *data, size_t begin, size_t n)
 
 /* Reads run by run, at most this many elements (64 KiB) on the stack. */
 enum { COMPARED = 16384 };
+#define MOST_UPDATES ((int64_t)1 << 48)
 
 static bool is_equal(const float *weights, const struct safetensors_entry *entry, uint64_t first, uint64_t n)
 {
@@ -72,7 +75,7 @@ static bool is_equal(const float *weights, const struct safetensors_entry *entry
 struct loading {
     struct eps_store *store;
     struct places places;
-    bool *seen;                           /* (n_tensors) */
+    bool *seen;                           /* (n_tensors); for moments twice that, m first */
     const struct safetensors_entry *head; /* of a tied model: lm_head.weight, compared at the end */
 };
 
@@ -114,17 +117,33 @@ static int check_entry(const struct safetensors_entry *entry, const struct model
         return error_set(err, -EINVAL, "%s is %s, the model's is %s; is this the config.json of these weights?",
                          entry->name, shape_text(got, entry->shape, entry->n_dims),
                          shape_text(want, tensor->shape, tensor->n_dims));
-    if (entry->type == SAFETENSORS_OTHER)
+    if (entry->type == SAFETENSORS_OTHER || entry->type == SAFETENSORS_I64)
         return error_set(err, -EINVAL, "%s is of a type that is not read here; F32, F16 and BF16 are", entry->name);
+    return 0;
+}
+
+/* All pieces of a tensor into an array laid out as the weights are. */
+static int read_tensor(float *array, const struct loading *loading, const struct safetensors_entry *entry,
+                       uint32_t index, struct error *err)
+{
+    const struct model *model = loading->store->model;
+
+    for (uint32_t p = loading->places.first_piece[index]; p < model->n_pieces; p++) {
+        const struct model_piece *piece = &model->pieces[p];
+        if (piece->tensor != index)
+            break;
+        struct read read = {array + loading->places.at[p], entry, piece->first_row * model->tensors[index].shape[1]};
+        eps_team_run(piece->n, read_range, &read);
+        if (!eps_optimizer_is_finite(read.out, piece->n))
+            return error_set(err, -EINVAL, "%s has a value that is not finite", entry->name);
+    }
     return 0;
 }
 
 static int load_tensor(struct loading *loading, const struct safetensors_entry *entry, uint32_t index,
                        struct error *err)
 {
-    const struct model *model = loading->store->model;
-    const struct model_tensor *tensor = &model->tensors[index];
-    float *weights = loading->store->weights.base;
+    const struct model_tensor *tensor = &loading->store->model->tensors[index];
 
     int rc = check_entry(entry, tensor, err);
     if (rc != 0)
@@ -132,16 +151,7 @@ static int load_tensor(struct loading *loading, const struct safetensors_entry *
     if (loading->seen[index])
         return error_set(err, -EINVAL, "%s comes twice; which of the two is meant?", tensor->name);
     loading->seen[index] = true;
-    for (uint32_t p = loading->places.first_piece[index]; p < model->n_pieces; p++) {
-        const struct model_piece *piece = &model->pieces[p];
-        if (piece->tensor != index)
-            break;
-        struct read read = {weights + loading->places.at[p], entry, piece->first_row * tensor->shape[1]};
-        eps_team_run(piece->n, read_range, &read);
-        if (!eps_optimizer_is_finite(read.out, piece->n))
-            return error_set(err, -EINVAL, "%s has a value that is not finite", entry->name);
-    }
-    return 0;
+    return read_tensor(loading->store->weights.base, loading, entry, index, err);
 }
 
 static int load_entry(struct loading *loading, const struct safetensors_entry *entry, struct error *err)
@@ -226,31 +236,110 @@ out:
     return rc;
 }
 
-int eps_store_write(const struct eps_store *store, int fd, struct error *err)
+static bool has_negative(const float *values, uint64_t n)
+{
+    float least = 0;
+
+    for (uint64_t i = 0; i < n; i++)
+        least = values[i] < least ? values[i] : least;
+    return least < 0;
+}
+
+/* "m.NAME" or "v.NAME". */
+static int load_moment(struct loading *loading, const struct safetensors_entry *entry, struct error *err)
+{
+    const struct model *model = loading->store->model;
+    const bool second = entry->name[0] == 'v';
+    const struct model_tensor *tensor = NULL;
+    char got[64], want[64];
+
+    if ((entry->name[0] == 'm' || second) && entry->name[1] == '.')
+        tensor = model_find(model, entry->name + 2);
+    if (!tensor)
+        return error_set(err, -EINVAL, "%s is no moment of this model; are these another model's moments?",
+                         entry->name);
+    const uint32_t index = (uint32_t)(tensor - model->tensors);
+    bool *seen = &loading->seen[index + (second ? model->n_tensors : 0)];
+    if (!has_shape(entry, tensor))
+        return error_set(err, -EINVAL, "%s is %s, the model's is %s; are these another model's moments?", entry->name,
+                         shape_text(got, entry->shape, entry->n_dims), shape_text(want, tensor->shape, tensor->n_dims));
+    if (entry->type != SAFETENSORS_F32)
+        return error_set(err, -EINVAL, "%s is not F32, as moments are", entry->name);
+    if (*seen)
+        return error_set(err, -EINVAL, "%s comes twice; which of the two is meant?", entry->name);
+    *seen = true;
+    float *array = second ? loading->store->v : loading->store->m;
+    int rc = read_tensor(array, loading, entry, index, err);
+    for (uint32_t p = loading->places.first_piece[index]; rc == 0 && second && p < model->n_pieces; p++) {
+        if (model->pieces[p].tensor != index)
+            break;
+        if (has_negative(array + loading->places.at[p], model->pieces[p].n))
+            rc = error_set(err, -EINVAL, "%s has a negative value, which no mean of squares has", entry->name);
+    }
+    return rc;
+}
+
+/* Counts stand there by tensor, since units are not in the file; they are kept by unit. */
+static int load_updates(struct eps_store *store, const struct safetensors_entry *entry, struct error *err)
 {
     const struct model *model = store->model;
-    const float *weights = store->weights.base;
-    struct safetensors_plan *plan = calloc(model->n_tensors, sizeof *plan);
-    struct safetensors_writer writer;
-    struct places places = {0};
+    char got[64];
 
-    int rc = plan ? find_places(&places, model, err) : error_set(err, -ENOMEM, "no memory for a list of weights");
+    if (entry->type != SAFETENSORS_I64 || entry->n_dims != 1 || entry->n != model->n_tensors)
+        return error_set(err, -EINVAL, "updates is %s, not one count (I64) for each of the model's %u tensors",
+                         shape_text(got, entry->shape, entry->n_dims), model->n_tensors);
+    for (uint32_t u = 0; u < model->n_units; u++)
+        for (uint32_t i = 0; i < model->units[u].n_pieces; i++) {
+            const uint32_t tensor = model->pieces[model->units[u].first_piece + i].tensor;
+            int64_t updates;
+            memcpy(&updates, (const char *)entry->data + tensor * sizeof updates, sizeof updates);
+            if (updates < 0 || updates > MOST_UPDATES)
+                return error_set(err, -EINVAL, "updates: %" PRId64 " for %s is no count", updates,
+                                 model->tensors[tensor].name);
+            if (i > 0 && (uint64_t)updates != store->updates[u])
+                return error_set(err, -EINVAL, "updates: %" PRId64 " for %s, where its neighbours had %" PRIu64,
+                                 updates, model->tensors[tensor].name, store->updates[u]);
+            store->updates[u] = (uint64_t)updates;
+        }
+    return 0;
+}
+
+static int check_all_moments(const struct loading *loading, struct error *err)
+{
+    const struct model *model = loading->store->model;
+
+    for (uint32_t i = 0; i < 2 * model->n_tensors; i++)
+        if (!loading->seen[i])
+            return error_set(err, -EINVAL, "%c.%s is missing; are these another model's moments?",
+                             i < model->n_tensors ? 'm' : 'v', model->tensors[i % model->n_tensors].name);
+    return 0;
+}
+
+int eps_store_load_moments(struct eps_store *store, int fd, struct error *err)
+{
+    struct loading loading = {.store = store};
+    const struct safetensors_entry *updates;
+    struct safetensors file;
+
+    assert(store->m);
+    int rc = safetensors_open(&file, fd, err);
     if (rc != 0)
-        goto out;
-    for (uint32_t i = 0; i < model->n_tensors; i++) {
-        const struct model_tensor *tensor = &model->tensors[i];
-        plan[i] = (struct safetensors_plan){.name = tensor->name,
-                                            .n_dims = tensor->n_dims,
-                                            .shape = {tensor->shape[0], tensor->shape[1]}};
-    }
-    rc = safetensors_begin(&writer, fd, plan, model->n_tensors, err);
-    for (uint32_t i = 0; rc == 0 && i < model->n_tensors; i++)
-        for (uint32_t p = places.first_piece[i]; rc == 0 && p < model->n_pieces && model->pieces[p].tensor == i; p++)
-            rc = safetensors_append(&writer, weights + places.at[p], model->pieces[p].n, err);
+        return rc;
+    rc = find_places(&loading.places, store->model, err);
+    loading.seen = calloc(2 * (size_t)store->model->n_tensors, sizeof *loading.seen);
+    if (rc == 0 && !loading.seen)
+        rc = error_set(err, -ENOMEM, "no memory for a list of moments");
+    updates = safetensors_find(&file, "updates");
     if (rc == 0)
-        rc = safetensors_end(&writer, err);
-    free_places(&places);
-out:
-    free(plan);
+        rc = updates ? load_updates(store, updates, err)
+                     : error_set(err, -EINVAL, "updates is missing; was this file written by eps?");
+    for (size_t i = 0; rc == 0 && i < file.n_entries; i++)
+        if (&file.entries[i] != updates)
+            rc = load_moment(&loading, &file.entries[i], err);
+    if (rc == 0)
+        rc = check_all_moments(&loading, err);
+    free_places(&loading.places);
+    free(loading.seen);
+    safetensors_close(&file);
     return rc;
 }

@@ -63,8 +63,8 @@ uint64_t checkpoint_hash(const void *data, size_t n);
 /* A file's name that may stand in a checkpoint: 1..63 of [A-Za-z0-9._-], not beginning with a dot. */
 bool checkpoint_is_name(const char *name);
 
-/* Adds an empty file (asserts that there is room and that the name is fit); runs are added in any order. Borrowed until
- * the next call. */
+/* Adds a file without runs (asserts that there is room and that the name is fit and new); runs are added in any order.
+ * Borrowed; it stays where it is as long as the checkpoint does. */
 struct checkpoint_file *checkpoint_add_file(struct checkpoint *checkpoint, const char *name, uint64_t bytes);
 /* -ENOMEM. */
 int checkpoint_add_run(struct checkpoint_file *file, uint64_t offset, uint64_t bytes, uint64_t hash);

@@ -23,7 +23,7 @@ static const struct type {
     unsigned bytes;
 } types[] = {
     {"F32", SAFETENSORS_F32, 4},       {"F16", SAFETENSORS_F16, 2},       {"BF16", SAFETENSORS_BF16, 2},
-    {"F64", SAFETENSORS_OTHER, 8},     {"I64", SAFETENSORS_OTHER, 8},     {"U64", SAFETENSORS_OTHER, 8},
+    {"F64", SAFETENSORS_OTHER, 8},     {"I64", SAFETENSORS_I64, 8},       {"U64", SAFETENSORS_OTHER, 8},
     {"C64", SAFETENSORS_OTHER, 8},     {"I32", SAFETENSORS_OTHER, 4},     {"U32", SAFETENSORS_OTHER, 4},
     {"I16", SAFETENSORS_OTHER, 2},     {"U16", SAFETENSORS_OTHER, 2},     {"I8", SAFETENSORS_OTHER, 1},
     {"U8", SAFETENSORS_OTHER, 1},      {"BOOL", SAFETENSORS_OTHER, 1},    {"F8_E4M3", SAFETENSORS_OTHER, 1},
@@ -292,7 +292,7 @@ void safetensors_read(float *out, const struct safetensors_entry *entry, uint64_
 {
     const uint8_t *data = entry->data;
 
-    assert(entry->type != SAFETENSORS_OTHER);
+    assert(entry->type == SAFETENSORS_F32 || entry->type == SAFETENSORS_F16 || entry->type == SAFETENSORS_BF16);
     assert(first <= entry->n && n <= entry->n - first);
     if (entry->type == SAFETENSORS_F32) {
         memcpy(out, data + 4 * first, 4 * n);

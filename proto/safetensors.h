@@ -41,7 +41,7 @@ void safetensors_close(struct safetensors *file); /* safe on a zeroed one */
 const struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name);
 
 /* Converts n elements from index first on to fp32. f16 and bf16 widen exactly. Asserts the range and that the type is
- * one of the three. */
+ * one of these three; what is I64 lies at entry->data, to be copied. */
 void safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n);
 
 struct safetensors_writer {
@@ -58,7 +58,9 @@ struct safetensors_plan {
     enum safetensors_type type;
 };
 
-/* A file laid out before it is written, for those who write in another order than the file's. */
+/* A file laid out before it is written, for those who write in another order than the file's. Tensors follow each other
+ * without gaps, in the order of the plan; one whose elements are larger should not follow smaller ones, since readers
+ * may want it aligned. */
 struct safetensors_layout {
     char *header; /* (header_bytes), owned: the length, the JSON, its padding: the file's first bytes */
     size_t header_bytes;
@@ -75,8 +77,9 @@ void safetensors_layout_free(struct safetensors_layout *layout); /* safe on a ze
 int safetensors_begin(struct safetensors_writer *writer, int fd, const struct safetensors_plan *plan, size_t n,
                       struct error *err);
 
-/* Appends data of the tensor that is next, all or a run of it. -errno: -ENOSPC and short writes included. */
-int safetensors_append(struct safetensors_writer *writer, const float *data, uint64_t n, struct error *err);
+/* Appends bytes of the tensor that is next, all or a run of it, in its type. -errno: -ENOSPC and short writes included.
+ */
+int safetensors_append(struct safetensors_writer *writer, const void *data, uint64_t bytes, struct error *err);
 
 /* -EINVAL if less was appended than promised; flushes (fsync). -errno. */
 int safetensors_end(struct safetensors_writer *writer, struct error *err);

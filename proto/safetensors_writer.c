@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_AT_ONCE = 1 << 30, MAX_HEADER_BYTES = 100000000 };
+enum { LENGTH_BYTES = 8, MOST_AT_ONCE = 1 << 30, MAX_HEADER_BYTES = 100000000 };
 
 static int write_all(int fd, const void *data, uint64_t n, struct error *err)
 {
@@ -29,13 +29,22 @@ static int write_all(int fd, const void *data, uint64_t n, struct error *err)
     return 0;
 }
 
+static const struct {
+    const char *name;
+    unsigned bytes;
+} types[] = {
+    [SAFETENSORS_F32] = {"F32", 4},
+    [SAFETENSORS_BF16] = {"BF16", 2},
+    [SAFETENSORS_I64] = {"I64", 8},
+};
+
 /* One more tensor of the header, its data at *offset; NULL if there is no memory. */
 static json_t *describe(const struct safetensors_plan *plan, uint64_t *offset)
 {
+    assert(plan->n_dims <= 2 && plan->type < sizeof types / sizeof *types && types[plan->type].name);
+    uint64_t bytes = types[plan->type].bytes, end;
     json_t *shape = json_array();
-    uint64_t bytes = sizeof(float), end;
 
-    assert(plan->n_dims <= 2);
     for (uint32_t i = 0; i < plan->n_dims; i++) {
         bool overflow = __builtin_mul_overflow(bytes, plan->shape[i], &bytes);
         assert(!overflow);
@@ -46,22 +55,24 @@ static json_t *describe(const struct safetensors_plan *plan, uint64_t *offset)
     }
     bool overflow = __builtin_add_overflow(*offset, bytes, &end);
     assert(!overflow && end <= INT64_MAX);
-    json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", "F32", "shape", shape, "data_offsets",
+    json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", types[plan->type].name, "shape", shape, "data_offsets",
                               (json_int_t)*offset, (json_int_t)end);
     *offset = end;
     return entry;
 }
 
-/* The header as text, free() it; NULL if there is no memory. */
-static char *print_header(const struct safetensors_plan *plan, size_t n, uint64_t *data_bytes)
+/* The header as text, free() it; NULL if there is no memory. Fills in offsets, from the data's start. */
+static char *print_header(const struct safetensors_plan *plan, size_t n, uint64_t *offsets, uint64_t *data_bytes)
 {
     json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
     char *text = NULL;
 
     *data_bytes = 0;
-    for (size_t i = 0; i < n; i++)
+    for (size_t i = 0; i < n; i++) {
+        offsets[i] = *data_bytes;
         if (json_object_set_new(header, plan[i].name, describe(&plan[i], data_bytes)) != 0)
             goto out;
+    }
     assert(json_object_size(header) == n + 1); /* no name twice */
     text = json_dumps(header, JSON_COMPACT);
 out:
@@ -69,38 +80,71 @@ out:
     return text;
 }
 
-int safetensors_begin(struct safetensors_writer *writer, int fd, const struct safetensors_plan *plan, size_t n,
-                      struct error *err)
+int safetensors_layout_init(struct safetensors_layout *out, const struct safetensors_plan *plan, size_t n,
+                            struct error *err)
 {
-    static const char blanks[8] = "        ";
-    uint8_t length[8];
+    uint64_t data_bytes;
+    char *text = NULL;
+    int rc = -ENOMEM;
 
-    *writer = (struct safetensors_writer){.fd = fd};
-    char *text = print_header(plan, n, &writer->expected);
-    if (!text)
-        return error_set(err, -ENOMEM, "no memory for a header of %zu tensors", n);
-    const size_t bytes = strlen(text), padded = (bytes + 7) / 8 * 8;
-    for (unsigned i = 0; i < sizeof length; i++)
-        length[i] = (uint8_t)(padded >> (8 * i));
-    int rc = 0;
-    if (padded > MAX_HEADER_BYTES)
+    *out = (struct safetensors_layout){.offsets = calloc(n + 1, sizeof *out->offsets)};
+    if (out->offsets)
+        text = print_header(plan, n, out->offsets, &data_bytes);
+    const size_t bytes = text ? strlen(text) : 0, padded = (bytes + 7) / 8 * 8;
+    if (text)
+        out->header = malloc(LENGTH_BYTES + padded);
+    if (!out->header) {
+        error_set(err, rc, "no memory for a header of %zu tensors", n);
+        goto fail;
+    }
+    if (padded > MAX_HEADER_BYTES) {
         rc = error_set(err, -EFBIG, "a header of %zu bytes, where %d are the most", padded, MAX_HEADER_BYTES);
-    if (rc == 0)
-        rc = write_all(fd, length, sizeof length, err);
-    if (rc == 0)
-        rc = write_all(fd, text, bytes, err);
-    if (rc == 0)
-        rc = write_all(fd, blanks, padded - bytes, err);
+        goto fail;
+    }
+    for (unsigned i = 0; i < LENGTH_BYTES; i++)
+        out->header[i] = (char)(padded >> (8 * i));
+    memcpy(out->header + LENGTH_BYTES, text, bytes);
+    memset(out->header + LENGTH_BYTES + bytes, ' ', padded - bytes);
+    out->header_bytes = LENGTH_BYTES + padded;
+    for (size_t i = 0; i < n; i++)
+        out->offsets[i] += out->header_bytes;
+    out->file_bytes = out->header_bytes + data_bytes;
     free(text);
+    return 0;
+fail:
+    free(text);
+    safetensors_layout_free(out);
     return rc;
 }
 
-int safetensors_append(struct safetensors_writer *writer, const float *data, uint64_t n, struct error *err)
+void safetensors_layout_free(struct safetensors_layout *layout)
 {
-    assert(n <= (writer->expected - writer->written) / sizeof *data);
-    int rc = write_all(writer->fd, data, n * sizeof *data, err);
+    free(layout->header);
+    free(layout->offsets);
+    *layout = (struct safetensors_layout){0};
+}
+
+int safetensors_begin(struct safetensors_writer *writer, int fd, const struct safetensors_plan *plan, size_t n,
+                      struct error *err)
+{
+    struct safetensors_layout layout;
+    int rc = safetensors_layout_init(&layout, plan, n, err);
+
+    *writer = (struct safetensors_writer){.fd = fd};
+    if (rc != 0)
+        return rc;
+    writer->expected = layout.file_bytes - layout.header_bytes;
+    rc = write_all(fd, layout.header, layout.header_bytes, err);
+    safetensors_layout_free(&layout);
+    return rc;
+}
+
+int safetensors_append(struct safetensors_writer *writer, const void *data, uint64_t bytes, struct error *err)
+{
+    assert(bytes <= writer->expected - writer->written);
+    int rc = write_all(writer->fd, data, bytes, err);
     if (rc == 0)
-        writer->written += n * sizeof *data;
+        writer->written += bytes;
     return rc;
 }
 

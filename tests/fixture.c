@@ -237,7 +237,8 @@ void fixture_write_model(const struct fixture *fixture, const char *directory)
     json_array_foreach(list, i, entry)
     {
         draw(weights, fixture, entry);
-        ck_assert_msg(safetensors_append(&writer, weights, count_at(entry, "n"), &err) == 0, "%s", err.text);
+        ck_assert_msg(safetensors_append(&writer, weights, count_at(entry, "n") * sizeof *weights, &err) == 0, "%s",
+                      err.text);
     }
     ck_assert_msg(safetensors_end(&writer, &err) == 0, "%s", err.text);
     close(fd);

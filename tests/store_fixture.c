@@ -43,6 +43,19 @@ void store_fixture_close(struct store_fixture *f)
     model_free(&f->model);
 }
 
+void store_fixture_write(const struct eps_store *store, int weights_fd, int moments_fd, struct checkpoint *checkpoint)
+{
+    struct eps_store_files files;
+    struct error err = {""};
+
+    ck_assert_msg(eps_store_files_init(&files, store, &err) == 0, "%s", err.text);
+    ck_assert_msg(eps_store_files_begin(&files, weights_fd, moments_fd, checkpoint, &err) == 0, "%s", err.text);
+    for (uint32_t u = store->model->n_units; u-- > 0;)
+        ck_assert_msg(eps_store_files_write(&files, u, &err) == 0, "%s", err.text);
+    ck_assert_msg(eps_store_files_end(&files, &err) == 0, "%s", err.text);
+    eps_store_files_free(&files);
+}
+
 void store_fixture_same(const float *a, const float *b, uint64_t n, const char *what)
 {
     for (uint64_t i = 0; i < n; i++)

@@ -2,7 +2,7 @@
 #ifndef TESTS_STORE_FIXTURE_H
 #define TESTS_STORE_FIXTURE_H
 
-#include "eps/store.h"
+#include "eps/store_files.h"
 
 /* small: everything in a few KiB. cut: wte in two units. big: a block of two slices. */
 extern const struct model_config store_fixture_small, store_fixture_cut, store_fixture_big;
@@ -18,6 +18,10 @@ struct store_fixture {
 void store_fixture_open(struct store_fixture *f, struct model_config config, bool tied, uint32_t n_accumulators);
 /* Checks that the ledger is empty afterwards. */
 void store_fixture_close(struct store_fixture *f);
+
+/* Writes the store's weights, and its moments unless moments_fd is -1, units from the last to the first, as
+ * eps/store_files.h does; checkpoint may be NULL. */
+void store_fixture_write(const struct eps_store *store, int weights_fd, int moments_fd, struct checkpoint *checkpoint);
 
 /* Fails the test at the first element whose bits differ. */
 void store_fixture_same(const float *a, const float *b, uint64_t n, const char *what);

@@ -36,7 +36,7 @@ static void put_weights(const char *path, const char *name)
     int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
 
     ck_assert_int_eq(safetensors_begin(&writer, fd, &plan, 1, NULL), 0);
-    ck_assert_int_eq(safetensors_append(&writer, values, 2, NULL), 0);
+    ck_assert_int_eq(safetensors_append(&writer, values, sizeof values, NULL), 0);
     ck_assert_int_eq(safetensors_end(&writer, NULL), 0);
     close(fd);
 }

@@ -1,6 +1,7 @@
 /* Directories made by transformers load, and give its logits; what the store writes is what it loaded, and with a
  * Python that has transformers at hand (EPS_ORACLE_PYTHON), transformers says so too. */
 #include "tests/inprocess.h"
+#include "tests/store_fixture.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -145,7 +146,6 @@ END_TEST
 static void save(const struct inprocess *ip, const struct fixture_tokens *t, const char *directory)
 {
     char text[16384], path[600];
-    struct error err = {""};
     size_t n = read_file(text, sizeof text, t->directory, "config.json");
     FILE *config;
     int fd;
@@ -155,7 +155,7 @@ static void save(const struct inprocess *ip, const struct fixture_tokens *t, con
     ck_assert(config != NULL && fwrite(text, 1, n, config) == n && fclose(config) == 0);
     path_of(path, directory, "model.safetensors");
     fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
-    ck_assert_msg(eps_store_write(&ip->store, fd, &err) == 0, "%s", err.text);
+    store_fixture_write(&ip->store, fd, -1, NULL);
     close(fd);
 }
 

@@ -1,0 +1,43 @@
+/* eps/store_files.h - model.safetensors and optimizer.safetensors, written unit by unit.
+ *
+ * A checkpoint's units are captured in whatever order the relay holds them still, while the optimizer goes on with the
+ * others. So both files are laid out in advance, and each unit's weights and moments go to their places as it comes:
+ * hashed and written from the store's own memory, in runs of at most 4 MiB, with no copy of the model in between.
+ *
+ * One save at a time: begin, then each unit once, then end. Every call blocks on the disk and is meant for the
+ * checkpoint thread; eps_store_files_write reads that unit of the store and nothing else of it. After a failed call the
+ * files hold nothing of use; the next begin, with other files, starts afresh. */
+#ifndef EPS_STORE_FILES_H
+#define EPS_STORE_FILES_H
+
+#include "eps/store.h"
+#include "proto/checkpoint.h"
+#include "proto/safetensors.h"
+
+struct eps_store_files {
+    const struct eps_store *store;              /* borrowed */
+    struct safetensors_layout weights, moments; /* moments zeroed without training */
+    uint64_t *updates;                          /* (n_tensors) as captured; UINT64_MAX: not yet */
+    /* Of the save that is going on: */
+    int weights_fd, moments_fd;
+    struct checkpoint_file *weights_file, *moments_file; /* borrowed; NULL where no checksums are wanted */
+    uint32_t n_written;                                  /* units */
+};
+
+/* Lays out both files (optimizer.safetensors only if the store trains). -ENOMEM. Undo: eps_store_files_free. */
+int eps_store_files_init(struct eps_store_files *files, const struct eps_store *store, struct error *err);
+void eps_store_files_free(struct eps_store_files *files); /* safe on a zeroed one */
+
+/* Writes the headers into empty files (which stay the caller's) and asks for their whole size, so that a full disk is
+ * known before anything else is written. moments_fd -1: weights alone. checkpoint: gets both files' entries and, as
+ * they are written, their checksums; NULL: neither checksums nor flushing (a snapshot). -ENOSPC, -errno, -ENOMEM. */
+int eps_store_files_begin(struct eps_store_files *files, int weights_fd, int moments_fd, struct checkpoint *checkpoint,
+                          struct error *err);
+
+/* Writes a unit as it is now: weights, moments, its count of updates. It must stand still meanwhile. */
+int eps_store_files_write(struct eps_store_files *files, uint32_t unit, struct error *err);
+
+/* After every unit (asserted): writes "updates", and flushes both files if there is a checkpoint. */
+int eps_store_files_end(struct eps_store_files *files, struct error *err);
+
+#endif
