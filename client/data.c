@@ -1,10 +1,10 @@
-#include "client/data.h"
-
+#include "client/data_file.h"
 #include "proto/random.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <glob.h>
 #include <inttypes.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -14,24 +14,14 @@
 
 enum { CHUNK_BYTES = 16384 };
 
-static unsigned bytes_of(enum client_integer type)
+unsigned client_data_width(enum client_integer type)
 {
-    static const unsigned bytes[] = {
+    static const unsigned widths[] = {
         [CLIENT_U8] = 1, [CLIENT_U16] = 2, [CLIENT_U32] = 4, [CLIENT_I32] = 4, [CLIENT_I64] = 8};
-    return bytes[type];
+    return widths[type];
 }
 
-static int64_t get(const uint8_t *at, enum client_integer type)
-{
-    uint64_t bits = 0;
-
-    for (unsigned i = 0; i < bytes_of(type); i++)
-        bits |= (uint64_t)at[i] << (8 * i);
-    return type == CLIENT_I32 ? (int32_t)bits : (int64_t)bits;
-}
-
-/* Reads exactly n bytes at offset. */
-static int read_exactly(const struct client_data_file *file, uint8_t *out, size_t n, uint64_t offset, struct error *err)
+int client_data_pread(const struct client_data_file *file, uint8_t *out, size_t n, uint64_t offset, struct error *err)
 {
     while (n > 0) {
         ssize_t got = pread(file->fd, out, n, (off_t)offset);
@@ -46,79 +36,32 @@ static int read_exactly(const struct client_data_file *file, uint8_t *out, size_
     return 0;
 }
 
-/* Tokens first .. first+n-1 of one file, each checked against the vocabulary. */
+int client_data_outside(const struct client_data_file *file, uint64_t at, int64_t token, uint32_t vocabulary,
+                        struct error *err)
+{
+    return error_set(err, -EINVAL, "%s: token %" PRIu64 " is %" PRId64 ", outside the model's vocabulary of %u",
+                     file->path, at, token, vocabulary);
+}
+
+/* Tokens first .. first+n-1 of one file, each checked against the vocabulary: the file may have changed. */
 static int file_read(const struct client_data_file *file, uint32_t vocabulary, uint32_t *out, uint64_t first,
                      uint64_t n, struct error *err)
 {
-    const unsigned bytes = bytes_of(file->type);
+    const unsigned width = client_data_width(file->type);
     uint8_t raw[CHUNK_BYTES];
 
     while (n > 0) {
-        const uint64_t now = n < CHUNK_BYTES / bytes ? n : CHUNK_BYTES / bytes;
-        int rc = read_exactly(file, raw, (size_t)now * bytes, file->offset + first * bytes, err);
+        const uint64_t now = n < CHUNK_BYTES / width ? n : CHUNK_BYTES / width;
+        int rc = client_data_pread(file, raw, (size_t)now * width, file->offset + first * width, err);
         if (rc)
             return rc;
         for (uint64_t i = 0; i < now; i++) {
-            const int64_t token = get(raw + i * bytes, file->type);
+            const int64_t token = client_data_token(raw, i, file->type);
             if (token < 0 || token >= vocabulary)
-                return error_set(err, -EINVAL,
-                                 "%s: token %" PRIu64 " is %" PRId64 ", outside the model's vocabulary of %u",
-                                 file->path, first + i, token, vocabulary);
+                return client_data_outside(file, first + i, token, vocabulary, err);
             *out++ = (uint32_t)token;
         }
         first += now, n -= now;
-    }
-    return 0;
-}
-
-/* What the next byte of a UTF-8 text may be. */
-struct utf8 {
-    unsigned remaining; /* bytes of the current character still to come */
-    uint32_t low, high; /* the next of them; only its first one is narrower than 0x80..0xBF */
-};
-
-static bool utf8_accept(struct utf8 *u, uint32_t byte)
-{
-    if (u->remaining > 0) {
-        if (byte < u->low || byte > u->high)
-            return false;
-        *u = (struct utf8){u->remaining - 1, 0x80, 0xBF};
-    } else if (byte < 0x80) {
-        return true;
-    } else if (byte >= 0xC2 && byte <= 0xDF) {
-        *u = (struct utf8){1, 0x80, 0xBF};
-    } else if (byte >= 0xE0 && byte <= 0xEF) { /* no overlong forms, no surrogates */
-        *u = (struct utf8){2, byte == 0xE0 ? 0xA0 : 0x80, byte == 0xED ? 0x9F : 0xBF};
-    } else if (byte >= 0xF0 && byte <= 0xF4) { /* nor code points above U+10FFFF */
-        *u = (struct utf8){3, byte == 0xF0 ? 0x90 : 0x80, byte == 0xF4 ? 0x8F : 0xBF};
-    } else {
-        return false;
-    }
-    return true;
-}
-
-/* Reads every token once. */
-static int file_check(const struct client_data_file *file, uint32_t vocabulary, struct error *err)
-{
-    const bool text = file->type == CLIENT_U8;
-    uint32_t tokens[4096];
-    struct utf8 utf8 = {0};
-
-    for (uint64_t first = 0; first < file->n;) {
-        const uint64_t now = file->n - first < 4096 ? file->n - first : 4096;
-        int rc = file_read(file, vocabulary, tokens, first, now, err);
-        if (rc)
-            return rc;
-        for (uint64_t i = 0; text && i < now; i++) {
-            const bool cut = first + i < 3 && tokens[i] >= 0x80 && tokens[i] <= 0xBF && utf8.remaining == 0;
-            if (!cut && !utf8_accept(&utf8, tokens[i]))
-                return error_set(err, -EINVAL,
-                                 "%s: not UTF-8 text at byte %" PRIu64
-                                 " (0x%02X): convert it (iconv -t UTF-8), or name "
-                                 "files of token ids .bin or .npy",
-                                 file->path, first + i, tokens[i]);
-        }
-        first += now;
     }
     return 0;
 }
@@ -129,50 +72,36 @@ static bool ends_with(const char *path, const char *end)
     return n > m && strcmp(path + n - m, end) == 0;
 }
 
-/* Type, offset and count from the name's end, the size and, of .npy, the header. */
-static int file_describe(struct client_data_file *file, uint64_t size, uint32_t vocabulary, struct error *err)
+static int describe_npy(struct client_data_file *file, uint64_t size, struct error *err)
 {
-    if (ends_with(file->path, ".npy")) {
-        uint8_t head[CLIENT_NPY_HEAD_BYTES];
-        const size_t n = size < sizeof head ? (size_t)size : sizeof head;
-        struct client_npy npy;
-        int rc = read_exactly(file, head, n, 0, err);
-        if (rc)
-            return rc;
-        rc = client_npy_parse(&npy, head, n, err);
-        if (rc) {
-            error_prefix(err, file->path);
-            return rc;
-        }
-        file->type = npy.type, file->offset = npy.offset, file->n = npy.n;
-        if ((size - npy.offset) % bytes_of(npy.type) || (size - npy.offset) / bytes_of(npy.type) != npy.n)
-            return error_set(err, -EINVAL, "%s: its header promises %" PRIu64 " tokens, its size is that of %" PRIu64,
-                             file->path, npy.n, (size - npy.offset) / bytes_of(npy.type));
-    } else if (ends_with(file->path, ".bin")) {
-        file->type = vocabulary > 65536 ? CLIENT_U32 : CLIENT_U16;
-        file->n = size / bytes_of(file->type);
-        if (size % bytes_of(file->type))
-            return error_set(err, -EINVAL,
-                             "%s: %" PRIu64 " bytes are not a whole number of tokens of %u bytes, which .bin has for a "
-                             "vocabulary of %u",
-                             file->path, size, bytes_of(file->type), vocabulary);
-    } else {
-        file->type = CLIENT_U8;
-        file->n = size;
-        if (vocabulary != 256)
-            return error_set(err, -EINVAL,
-                             "%s: text is trained on as bytes, for a vocabulary of 256, and this model's is %u: give "
-                             "token ids as .bin or .npy",
-                             file->path, vocabulary);
+    uint8_t head[CLIENT_NPY_HEAD_BYTES];
+    const size_t n = size < sizeof head ? (size_t)size : sizeof head;
+    struct client_npy npy;
+    int rc = client_data_pread(file, head, n, 0, err);
+
+    if (rc)
+        return rc;
+    rc = client_npy_parse(&npy, head, n, err);
+    if (rc) {
+        error_prefix(err, file->path);
+        return rc;
     }
+    const unsigned width = client_data_width(npy.type);
+    file->kind = CLIENT_DATA_NPY, file->type = npy.type, file->offset = npy.offset, file->n = npy.n;
+    file->bytes = size - npy.offset;
+    if (file->bytes % width || file->bytes / width != npy.n)
+        return error_set(err, -EINVAL, "%s: its header promises %" PRIu64 " tokens, its size is that of %" PRIu64,
+                         file->path, npy.n, file->bytes / width);
     return 0;
 }
 
-static int file_open(struct client_data_file *file, const char *path, uint32_t vocabulary, struct error *err)
+static int file_open(struct client_data_file *file, const char *path, struct error *err)
 {
     struct stat st;
 
-    *file = (struct client_data_file){.path = path};
+    *file = (struct client_data_file){.path = strdup(path), .fd = -1};
+    if (!file->path)
+        return error_set(err, -ENOMEM, "%s: out of memory", path);
     file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not hold us up before it is refused */
     if (file->fd < 0)
         return error_set(err, -errno, "%s: %s", path, strerror(errno));
@@ -180,29 +109,58 @@ static int file_open(struct client_data_file *file, const char *path, uint32_t v
         return error_set(err, -errno, "%s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode))
         return error_set(err, -EINVAL, "%s: not a regular file", path);
-    int rc = file_describe(file, (uint64_t)st.st_size, vocabulary, err);
-    return rc ? rc : file_check(file, vocabulary, err);
+    if (ends_with(path, ".npy"))
+        return describe_npy(file, (uint64_t)st.st_size, err);
+    file->kind = ends_with(path, ".bin") ? CLIENT_DATA_BIN : CLIENT_DATA_TEXT;
+    file->bytes = (uint64_t)st.st_size;
+    return 0;
 }
 
-int client_data_open(struct client_data *out, const char *const *paths, size_t n_paths, uint32_t vocabulary,
-                     struct error *err)
+static int add_file(struct client_data *data, const char *path, struct error *err)
 {
-    *out = (struct client_data){.vocabulary = vocabulary};
-    out->files = calloc(n_paths ? n_paths : 1, sizeof *out->files);
-    if (!out->files)
-        return error_set(err, -ENOMEM, "out of memory");
-    for (size_t i = 0; i < n_paths; i++) {
-        struct client_data_file *file = &out->files[i];
-        int rc = file_open(file, paths[i], vocabulary, err);
-        out->n_files++;
-        if (rc) {
-            client_data_free(out);
-            return rc;
-        }
-        file->first = out->n;
-        out->n += file->n;
+    struct client_data_file *files = realloc(data->files, (data->n_files + 1) * sizeof *files);
+
+    if (!files)
+        return error_set(err, -ENOMEM, "%s: out of memory", path);
+    data->files = files;
+    struct client_data_file *file = &files[data->n_files++];
+    int rc = file_open(file, path, err);
+    data->bytes += file->bytes;
+    if (file->kind == CLIENT_DATA_TEXT)
+        data->has_text = true;
+    else
+        data->has_ids = true;
+    return rc;
+}
+
+static int add_matches(struct client_data *data, const char *pattern, struct error *err)
+{
+    glob_t found = {0};
+    int rc = glob(pattern, GLOB_ERR, NULL, &found);
+
+    if (rc == GLOB_NOMATCH)
+        rc = error_set(err, -ENOENT, "%s: no file of such a name", pattern);
+    else if (rc)
+        rc = error_set(err, rc == GLOB_NOSPACE ? -ENOMEM : -EIO, "%s: %s", pattern,
+                       rc == GLOB_NOSPACE ? "out of memory" : "a directory cannot be read");
+    for (size_t i = 0; !rc && i < found.gl_pathc; i++)
+        rc = add_file(data, found.gl_pathv[i], err);
+    globfree(&found);
+    return rc;
+}
+
+int client_data_open(struct client_data *out, const char *const *names, size_t n_names, struct error *err)
+{
+    int rc = 0;
+
+    *out = (struct client_data){0};
+    for (size_t i = 0; !rc && i < n_names; i++) {
+        const bool pattern = strpbrk(names[i], "*?[") && access(names[i], F_OK) != 0;
+        rc = pattern ? add_matches(out, names[i], err) : add_file(out, names[i], err);
     }
-    return 0;
+    if (rc)
+        client_data_free(out);
+    return rc;
 }
 
 void client_data_free(struct client_data *data)
@@ -210,6 +168,7 @@ void client_data_free(struct client_data *data)
     for (size_t i = 0; i < data->n_files; i++) {
         if (data->files[i].fd >= 0)
             close(data->files[i].fd);
+        free(data->files[i].path);
     }
     free(data->files);
     *data = (struct client_data){0};

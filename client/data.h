@@ -1,8 +1,9 @@
 /* client/data.h - tokens from files, cut into windows.
  *
  * Several files are one stream, in their order. By the name's end: .bin is u16 (u32 for vocabularies over 65,536), .npy
- * one dimension of integers, anything else UTF-8 text, one token a byte, for models with a vocabulary of 256.
- * Tokens stay in their files: a window is read when it is needed, which costs nothing beside a step and no memory.
+ * one dimension of integers, anything else UTF-8 text. Text is tokenised by the model's tokenizer, into a nameless file
+ * of its own; for a vocabulary of 256 without one a byte is a token. Tokens stay in files: a window is read when it is
+ * needed, which costs nothing beside a step and no memory.
  *
  * A stream of T tokens gives floor((T-1)/seq) windows: window k reads tokens k*seq .. k*seq+seq-1 and predicts each
  * one's successor. */
@@ -10,36 +11,56 @@
 #define CLIENT_DATA_H
 
 #include "client/eps.h"
+#include "client/link.h"
 #include "client/npy.h"
 #include "proto/error.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
+enum client_data_kind { CLIENT_DATA_TEXT, CLIENT_DATA_BIN, CLIENT_DATA_NPY };
+
 struct client_data_file {
-    const char *path; /* borrowed */
+    char *path; /* owned */
     int fd;
+    enum client_data_kind kind;
     enum client_integer type;
+    uint64_t bytes;  /* of tokens: behind a header, and before text is tokenised */
     uint64_t offset; /* of its first token in the file, bytes */
     uint64_t first;  /* its first token's place in the stream */
-    uint64_t n;      /* tokens */
+    uint64_t n;      /* tokens; of text and .bin 0 until they are checked */
 };
 
 struct client_data {
     struct client_data_file *files;
     size_t n_files;
+    bool has_text, has_ids; /* among the files */
+    uint64_t bytes;         /* of all files' tokens, as they are stored */
+    /* From here on known when checked: */
     uint64_t n; /* tokens of all files */
     uint32_t vocabulary;
+    uint32_t largest; /* token */
+    uint64_t hash;    /* xxh3, 64 bits, of the tokens as they are stored, file after file: of a text, its bytes */
 };
 
-/* Opens the files and reads every token once: what is outside the vocabulary, not UTF-8, truncated or not there is
- * refused with the file, the position and the value. paths are borrowed until client_data_free. -EINVAL, -errno.
- * A text may begin or end inside a character, as split and head leave it. */
-int client_data_open(struct client_data *out, const char *const *paths, size_t n_paths, uint32_t vocabulary,
-                     struct error *err);
+/* Opens the files and reads sizes and headers, no tokens. A name that is not there and holds *, ? or [ is a pattern as
+ * of glob(7): the files that match, sorted; one at least. -ENOENT, -EINVAL, -errno with a sentence that begins with the
+ * name. Undo: client_data_free; after a failure *out is zeroed. */
+int client_data_open(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
 void client_data_free(struct client_data *data); /* safe on a zeroed one */
 
-/* Tokens first .. first+n-1 of the stream, which must be there. -EIO if a file changed since it was opened. */
+struct client_data_rules {
+    uint32_t vocabulary;
+    const struct client_watch *watch; /* asked every few MiB; NULL: nobody. What it says ends the check */
+};
+
+/* Reads every token once, and tokenises text: what is outside the vocabulary, not UTF-8 or truncated is refused with the
+ * file, the position and the value, and text for a model that has neither tokenizer nor a vocabulary of 256. A text may
+ * begin or end inside a character, as split and head leave it. Once. -EINVAL, -errno. */
+int client_data_check(struct client_data *data, const struct client_data_rules *rules, struct error *err);
+
+/* Tokens first .. first+n-1 of the stream, which must be there. -EIO if a file changed since it was checked. */
 int client_data_read(const struct client_data *data, uint32_t *out, uint64_t first, uint64_t n, struct error *err);
 
 /* Part of a stream as windows. */

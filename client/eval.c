@@ -40,7 +40,9 @@ static int resolve(struct eval *e, struct error *err)
         rc = error_set(err, -EINVAL, "--model %s has no weights: name a directory that holds config.json and them",
                        o->model);
     if (!rc)
-        rc = client_data_open(&e->data, &o->data, 1, e->model.config.vocabulary, err);
+        rc = client_data_open(&e->data, &o->data, 1, err);
+    if (!rc)
+        rc = client_data_check(&e->data, &(struct client_data_rules){.vocabulary = e->model.config.vocabulary}, err);
     if (rc)
         return rc;
     const uint32_t n_positions = e->model.config.n_positions;

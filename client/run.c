@@ -31,26 +31,31 @@ static void cut_windows(struct client_run *run)
                                  : client_windows_of(&run->data, n_train, run->data.n - n_train, o->seq);
 }
 
-static int open_data(struct client_data *data, const char *option, const char *const *paths, size_t n_paths,
-                     uint32_t vocabulary, struct error *err)
+static int prefixed(int rc, const char *option, struct error *err)
 {
-    int rc = client_data_open(data, paths, n_paths, vocabulary, err);
-
-    if (rc)
+    if (rc && rc != -EINTR)
         error_prefix(err, option);
     return rc;
 }
 
-int client_run_open(struct client_run *run, const struct eps_train_options *in, struct error *err)
+int client_run_open(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                    struct error *err)
 {
+    struct client_data_rules rules = {.watch = watch};
+
     *run = (struct client_run){.directory_fd = -1, .model.config_fd = -1};
     int rc = check_names(in, err);
     if (!rc)
         rc = client_model_open(&run->model, in->model, err);
     if (!rc)
-        rc = open_data(&run->data, "--data", in->data, in->n_data, run->model.config.vocabulary, err);
+        rc = prefixed(client_data_open(&run->data, in->data, in->n_data, err), "--data", err);
     if (!rc && in->eval_data)
-        rc = open_data(&run->eval_data, "--eval-data", &in->eval_data, 1, run->model.config.vocabulary, err);
+        rc = prefixed(client_data_open(&run->eval_data, &in->eval_data, 1, err), "--eval-data", err);
+    rules.vocabulary = run->model.config.vocabulary;
+    if (!rc)
+        rc = prefixed(client_data_check(&run->data, &rules, err), "--data", err);
+    if (!rc)
+        rc = prefixed(client_data_check(&run->eval_data, &rules, err), "--eval-data", err);
     return rc;
 }
 

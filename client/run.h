@@ -19,9 +19,10 @@ struct client_run {
     bool made; /* it was not there before */
 };
 
-/* Opens the model's files and the data, and checks every token. -EDOM, -EINVAL, -errno with a sentence.
- * Undo: client_run_close, also after a failure. */
-int client_run_open(struct client_run *run, const struct eps_train_options *in, struct error *err);
+/* Opens the model's files and the data, and checks every token; watch (may be NULL) can end that. -EDOM, -EINVAL,
+ * -errno with a sentence. Undo: client_run_close, also after a failure. */
+int client_run_open(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                    struct error *err);
 
 /* Resolves the options and cuts the windows; n_workers are attached to the daemon of in->connect. As
  * client_options_resolve. */

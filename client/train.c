@@ -277,9 +277,10 @@ int eps_train(const struct eps_train_options *options, const struct eps_train_ev
     t->events = events ? events : &silent;
     t->user = user;
     t->log_fd = t->run.directory_fd = t->run.model.config_fd = -1;
+    const struct client_watch stop = {.ask = t->events->should_stop ? ask_stop : NULL, .data = t};
     int rc = client_link_init(&t->link, &err);
     if (!rc)
-        rc = client_run_open(&t->run, options, &err); /* may take long, and a session must not wait for it */
+        rc = client_run_open(&t->run, options, &stop, &err); /* may take long, and a session must not wait for it */
     if (!rc)
         rc = count_workers(&t->link, options->connect, ROLE_CLIENT, &n_workers, &err);
     if (!rc)
@@ -301,7 +302,7 @@ int eps_train_resolve(struct eps_train_options *out, const struct eps_train_opti
 
     if (!run)
         return client_report(error, &(struct error){"out of memory"}, -ENOMEM);
-    rc = client_run_open(run, in, &err);
+    rc = client_run_open(run, in, NULL, &err);
     if (!rc)
         rc = client_link_init(&link, &err);
     if (!rc)

@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 static char directory[] = "/tmp/test_data.XXXXXX";
 
@@ -25,6 +26,15 @@ static char *put(const char *name, const void *bytes, size_t n)
     return path;
 }
 
+/* Opens files and checks them. */
+static int open_checked(struct client_data *data, const char *const *paths, size_t n, uint32_t vocabulary,
+                        struct error *err)
+{
+    int rc = client_data_open(data, paths, n, err);
+
+    return rc ? rc : client_data_check(data, &(struct client_data_rules){.vocabulary = vocabulary}, err);
+}
+
 /* Opens one file that has to be refused, with these words in the sentence. */
 static void refused(char *path, uint32_t vocabulary, int code, const char *first, const char *second)
 {
@@ -32,11 +42,11 @@ static void refused(char *path, uint32_t vocabulary, int code, const char *first
     struct client_data data;
     struct error err = {0};
 
-    ck_assert_int_eq(client_data_open(&data, paths, 1, vocabulary, &err), code);
+    ck_assert_int_eq(open_checked(&data, paths, 1, vocabulary, &err), code);
     ck_assert_msg(strstr(err.text, path), "no file name: %s", err.text);
     ck_assert_msg(strstr(err.text, first), "no \"%s\": %s", first, err.text);
     ck_assert_msg(strstr(err.text, second), "no \"%s\": %s", second, err.text);
-    ck_assert_ptr_null(data.files);
+    client_data_free(&data);
     free(path);
 }
 
@@ -47,7 +57,7 @@ START_TEST(text_is_one_token_a_byte_and_files_are_one_stream)
     struct client_data data;
     uint32_t tokens[7];
 
-    ck_assert_int_eq(client_data_open(&data, (const char *const *)paths, 3, 256, NULL), 0);
+    ck_assert_int_eq(open_checked(&data, (const char *const *)paths, 3, 256, NULL), 0);
     ck_assert_uint_eq(data.n, 7);
     for (uint64_t first = 0; first < 7; first++) { /* every run, across the seams */
         for (uint64_t n = 0; first + n <= 7; n++) {
@@ -68,12 +78,12 @@ START_TEST(bin_has_two_bytes_a_token_and_four_for_large_vocabularies)
     struct client_data data;
     uint32_t tokens[4];
 
-    ck_assert_int_eq(client_data_open(&data, paths, 1, 65536, NULL), 0);
+    ck_assert_int_eq(open_checked(&data, paths, 1, 65536, NULL), 0);
     ck_assert_uint_eq(data.n, 4);
     ck_assert_int_eq(client_data_read(&data, tokens, 0, 4, NULL), 0);
     ck_assert_mem_eq(tokens, ((uint32_t[]){1, 0x102, 0xFFFF, 0}), sizeof tokens);
     client_data_free(&data);
-    ck_assert_int_eq(client_data_open(&data, paths, 1, 1 << 25, NULL), 0);
+    ck_assert_int_eq(open_checked(&data, paths, 1, 1 << 25, NULL), 0);
     ck_assert_uint_eq(data.n, 2);
     ck_assert_int_eq(client_data_read(&data, tokens, 0, 2, NULL), 0);
     ck_assert_mem_eq(tokens, ((uint32_t[]){0x1020001, 0xFFFF}), 2 * sizeof *tokens);
@@ -106,7 +116,7 @@ START_TEST(npy_holds_integers_of_any_width)
     struct client_data data;
     uint32_t tokens[9];
 
-    ck_assert_int_eq(client_data_open(&data, (const char *const *)paths, 3, 10, NULL), 0);
+    ck_assert_int_eq(open_checked(&data, (const char *const *)paths, 3, 10, NULL), 0);
     ck_assert_int_eq(client_data_read(&data, tokens, 0, 9, NULL), 0);
     ck_assert_mem_eq(tokens, ((uint32_t[]){7, 0, 9, 7, 0, 9, 7, 0, 9}), sizeof tokens);
     client_data_free(&data);
@@ -169,7 +179,7 @@ START_TEST(text_is_utf_8_but_may_be_cut_at_both_ends)
         const char *paths[] = {path};
         struct client_data data;
         if (texts[i].accepted) {
-            ck_assert_msg(client_data_open(&data, paths, 1, 256, NULL) == 0, "text %zu", i);
+            ck_assert_msg(open_checked(&data, paths, 1, 256, NULL) == 0, "text %zu", i);
             client_data_free(&data);
             free(path);
         } else {
@@ -187,7 +197,7 @@ START_TEST(a_file_that_becomes_shorter_is_noticed)
     struct error err = {0};
     uint32_t tokens[6];
 
-    ck_assert_int_eq(client_data_open(&data, paths, 1, 256, NULL), 0);
+    ck_assert_int_eq(open_checked(&data, paths, 1, 256, NULL), 0);
     ck_assert_int_eq(truncate(path, 3), 0);
     ck_assert_int_eq(client_data_read(&data, tokens, 0, 6, &err), -EIO);
     ck_assert_ptr_nonnull(strstr(err.text, "shorter"));
@@ -204,7 +214,7 @@ START_TEST(windows_predict_each_successor)
     struct client_data data;
     uint32_t ids[3], labels[3];
 
-    ck_assert_int_eq(client_data_open(&data, paths, 1, 256, NULL), 0);
+    ck_assert_int_eq(open_checked(&data, paths, 1, 256, NULL), 0);
     ck_assert_uint_eq(client_windows_of(&data, 0, 9, 3).n, 2);
     ck_assert_uint_eq(client_windows_of(&data, 0, 3, 3).n, 0);
     ck_assert_uint_eq(client_windows_of(&data, 0, 0, 3).n, 0);
@@ -252,6 +262,129 @@ START_TEST(each_shuffled_epoch_is_a_permutation_of_its_own)
 }
 END_TEST
 
+/* Names relative to the test's directory. */
+static int open_names(struct client_data *data, const char *const *names, size_t n, struct error *err)
+{
+    char before[256];
+
+    ck_assert_ptr_nonnull(getcwd(before, sizeof before));
+    ck_assert_int_eq(chdir(directory), 0);
+    int rc = client_data_open(data, names, n, err);
+    ck_assert_int_eq(chdir(before), 0);
+    return rc;
+}
+
+START_TEST(a_pattern_stands_for_its_files_in_order)
+{
+    static const char *const names[] = {"g-*.txt", "g-[b].txt", "g-?.txt"};
+    static const char *const nothing[] = {"g-a.txt", "h-*.txt"};
+    static const char *const literal[] = {"z[ab].txt", "z*"};
+    struct client_data data;
+    struct error err = {0};
+
+    free(put("g-b.txt", "b", 1));
+    free(put("g-a.txt", "a", 1));
+    free(put("g-c.txt", "c", 1));
+    ck_assert_int_eq(open_names(&data, names, 3, NULL), 0);
+    ck_assert_uint_eq(data.n_files, 7);
+    for (size_t i = 0; i < 7; i++)
+        ck_assert_int_eq(data.files[i].path[2], "abcbabc"[i]);
+    client_data_free(&data);
+    ck_assert_int_eq(open_names(&data, nothing, 2, &err), -ENOENT);
+    ck_assert_msg(strstr(err.text, "h-*.txt: ") != NULL, "%s", err.text);
+    ck_assert_ptr_null(data.files);
+    /* A file that is called like a pattern is itself. */
+    free(put("z[ab].txt", "x", 1));
+    free(put("za.txt", "x", 1));
+    ck_assert_int_eq(open_names(&data, literal, 1, NULL), 0);
+    ck_assert_uint_eq(data.n_files, 1);
+    ck_assert_str_eq(data.files[0].path, "z[ab].txt");
+    client_data_free(&data);
+    ck_assert_int_eq(open_names(&data, literal, 2, NULL), 0);
+    ck_assert_uint_eq(data.n_files, 3);
+    client_data_free(&data);
+}
+END_TEST
+
+/* However the stream is cut into files; ids of two bytes are other bytes than a text's. */
+START_TEST(the_hash_is_of_the_stream_alone)
+{
+    char *paths[] = {put("h1.txt", "abc", 3), put("h2.txt", "def", 3), put("h.txt", "abcdef", 6),
+                     put_npy("h.npy", "<u2", 3, "a\0b\0c\0", 6), put("h.bin", "a\0b\0c\0", 6)};
+    struct client_data data;
+    uint64_t hashes[3];
+
+    ck_assert_int_eq(open_checked(&data, (const char *const *)paths, 2, 256, NULL), 0);
+    ck_assert_uint_eq(data.hash, XXH3_64bits("abcdef", 6));
+    ck_assert(data.has_text && !data.has_ids);
+    client_data_free(&data);
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(open_checked(&data, (const char *const *)paths + 2 + i, 1, 256, NULL), 0);
+        hashes[i] = data.hash;
+        if (i > 0)
+            ck_assert_uint_eq(data.largest, 'c');
+        ck_assert(data.has_ids == (i > 0));
+        client_data_free(&data);
+    }
+    ck_assert_uint_eq(hashes[0], XXH3_64bits("abcdef", 6));
+    ck_assert_uint_eq(hashes[1], hashes[2]);
+    ck_assert_uint_ne(hashes[0], hashes[1]);
+    for (int i = 0; i < 5; i++)
+        free(paths[i]);
+}
+END_TEST
+
+static int stop_at_once(void *asked, struct error *err)
+{
+    ++*(int *)asked;
+    return error_set(err, -EINTR, "interrupted");
+}
+
+START_TEST(a_long_check_can_be_interrupted)
+{
+    enum { N = 16 << 20 };
+    char *text = malloc(N);
+    struct client_data data;
+    int asked = 0;
+
+    memset(text, 'a', N);
+    char *path = put("long.txt", text, N);
+    const struct client_watch watch = {stop_at_once, &asked};
+    const struct client_data_rules rules = {.vocabulary = 256, .watch = &watch};
+    ck_assert_int_eq(client_data_open(&data, (const char *const[]){path}, 1, NULL), 0);
+    ck_assert_int_eq(client_data_check(&data, &rules, NULL), -EINTR);
+    ck_assert_int_eq(asked, 1);
+    client_data_free(&data);
+    free(path);
+    free(text);
+}
+END_TEST
+
+/* A character across every place where a block could end, and a wrong byte after it, found where it is. */
+START_TEST(a_wrong_byte_is_found_at_its_place_however_long_the_text)
+{
+    enum { N = 600000 };
+    char *text = malloc(N + 1), place[40];
+
+    for (int shift = 0; shift < 5; shift++) {
+        memset(text, 'x', N);
+        for (int i = shift; i + 4 < N - 10; i += 4)
+            memcpy(text + i, "\xF0\x9F\x98\x80", 4);
+        text[N - 3] = (char)0xFF;
+        snprintf(place, sizeof place, "at byte %d (0xFF)", N - 3);
+        refused(put("wrong.txt", text, N), 256, -EINVAL, place, "UTF-8");
+        text[N - 3] = 'y';
+        char *path = put("right.txt", text, N);
+        struct client_data data;
+        ck_assert_int_eq(open_checked(&data, (const char *const[]){path}, 1, 256, NULL), 0);
+        ck_assert_uint_eq(data.n, N);
+        client_data_free(&data);
+        free(path);
+    }
+    free(text);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("data");
@@ -271,6 +404,10 @@ int main(void)
     tcase_add_test(tests, windows_predict_each_successor);
     tcase_add_test(tests, sequential_order_wraps_around);
     tcase_add_test(tests, each_shuffled_epoch_is_a_permutation_of_its_own);
+    tcase_add_test(tests, a_pattern_stands_for_its_files_in_order);
+    tcase_add_test(tests, the_hash_is_of_the_stream_alone);
+    tcase_add_test(tests, a_long_check_can_be_interrupted);
+    tcase_add_test(tests, a_wrong_byte_is_found_at_its_place_however_long_the_text);
     suite_add_tcase(suite, tests);
     srunner_run_all(runner, CK_NORMAL);
     const int failed = srunner_ntests_failed(runner);
