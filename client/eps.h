@@ -191,7 +191,8 @@ struct eps_preset {
 };
 const struct eps_preset *eps_preset(size_t index);
 
-/* On a live daemon: address is a name, a directory, or NULL for the caller's only one. */
+/* On a live daemon: address is a name, a daemon's directory, the output directory of its job, or NULL for the caller's
+ * only one (-ENOENT: there is none; -ENOTUNIQ: there are several, by name). */
 int eps_status(const char *address, void (*on_status)(void *user, const struct eps_status *status), void *user,
                struct eps_error *error);
 /* on_memory is called for the host, then for each worker. */
@@ -203,6 +204,24 @@ int eps_daemons(void (*on_daemon)(void *user, const char *address), void *user, 
 int eps_save(const char *address, uint64_t *step, struct eps_error *error);
 /* Ends its job, if it has one, saved as that promised, and itself; returns when it is gone. */
 int eps_stop(const char *address, struct eps_error *error);
+
+/* The same over one session that is kept open, for who looks again and again. should_stop, which may be NULL, is asked
+ * several times a second while a call waits: anything but 0 ends that call with -EINTR. Once the daemon is gone, calls
+ * return -EIO. */
+struct eps_look;
+int eps_look_open(struct eps_look **out, const char *address, int (*should_stop)(void *user), void *user,
+                  struct eps_error *error);
+void eps_look_close(struct eps_look *look);                /* NULL is fine */
+const char *eps_look_address(const struct eps_look *look); /* the daemon's directory */
+/* What *out points to stays until the next call. */
+int eps_look_status(struct eps_look *look, struct eps_status *out, struct eps_error *error);
+int eps_look_mem(struct eps_look *look, void (*on_memory)(void *user, const struct eps_memory *side), void *user,
+                 struct eps_error *error);
+int eps_look_save(struct eps_look *look, uint64_t *step, struct eps_error *error);
+/* Returns 0 when the daemon has heard of it, or has ended already; eps_look_wait tells of its end. */
+int eps_look_stop(struct eps_look *look, struct eps_error *error);
+/* Lets time pass; UINT64_MAX: for ever. */
+int eps_look_wait(struct eps_look *look, uint64_t ms, struct eps_error *error);
 
 /* "2GiB", "512MiB", "1000" in bytes. -EDOM with a sentence that names the option. */
 int eps_parse_bytes(uint64_t *out, const char *option, const char *text, struct eps_error *error);

@@ -5,7 +5,9 @@
 #include <errno.h>
 #include <limits.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 int client_report(struct eps_error *error, const struct error *err, int rc)
 {
@@ -14,18 +16,88 @@ int client_report(struct eps_error *error, const struct error *err, int rc)
     return rc;
 }
 
-int client_look_open(struct client_link *link, const char *address, enum message_role role, struct error *err)
-{
-    char directory[PATH_MAX];
-    int rc = session_directory(directory, sizeof directory, address, err);
-
-    return rc ? rc : client_link_open(link, directory, role, err);
-}
-
 int client_look_status(struct client_link *link, struct message *reply, struct error *err)
 {
     client_link_send(link, &(struct message){.kind = MESSAGE_STATUS});
     return client_link_expect(link, MESSAGE_STATUS_REPLY, reply, NULL, err);
+}
+
+enum { ASK_MS = 3000 };
+
+struct limit {
+    const uv_loop_t *loop;
+    uint64_t until;
+};
+
+static int ask_limit(void *data, struct error *err)
+{
+    const struct limit *limit = data;
+
+    return uv_now(limit->loop) < limit->until ? 0 : error_set(err, -ETIMEDOUT, "does not answer");
+}
+
+/* Asks one daemon for its status, and does not wait long for it: it is one of several. */
+static int ask_once(const char *directory, struct message *reply)
+{
+    struct client_link link;
+    struct limit limit = {.loop = &link.loop};
+    int rc = client_link_init(&link, NULL);
+
+    if (!rc) {
+        limit.until = uv_now(&link.loop) + ASK_MS;
+        link.watches[1] = (struct client_watch){.ask = ask_limit, .data = &limit};
+        rc = client_link_open(&link, directory, ROLE_VIEWER, NULL);
+    }
+    if (!rc)
+        rc = client_look_status(&link, reply, NULL);
+    client_link_free(&link);
+    return rc;
+}
+
+/* A daemon tells where its job writes in as many characters as a message has room for. */
+struct search {
+    char path[PATH_MAX]; /* what is looked for */
+    char directory[PATH_MAX];
+};
+
+static void on_daemon(void *user, const char *directory)
+{
+    struct search *search = user;
+    struct message m;
+
+    if (search->directory[0] || ask_once(directory, &m))
+        return;
+    const char *out = m.status_reply.out;
+    const size_t n = strlen(out), last = sizeof m.status_reply.out - 1;
+    if (n > 0 && strncmp(out, search->path, n) == 0 && (search->path[n] == 0 || n == last))
+        snprintf(search->directory, sizeof search->directory, "%s", directory);
+}
+
+int client_look_find(char *out, size_t cap, const char *address, struct error *err)
+{
+    struct search search = {.directory = ""};
+    char door[PATH_MAX];
+    struct stat info;
+    int rc = session_directory(out, cap, address, err);
+
+    if (rc || !address || !address[0] || (size_t)snprintf(door, sizeof door, "%s/door", out) >= sizeof door)
+        return rc;
+    if (lstat(door, &info) == 0 || stat(address, &info) || !S_ISDIR(info.st_mode) || !realpath(address, search.path))
+        return 0; /* connecting tells what is wrong with it */
+    rc = session_list(on_daemon, &search, err);
+    if (!rc && !search.directory[0])
+        return error_set(err, -ENOENT, "%s: no daemon at it, and no daemon of yours trains into it: see eps status",
+                         address);
+    snprintf(out, cap, "%s", search.directory);
+    return rc;
+}
+
+int client_look_open(struct client_link *link, const char *address, enum message_role role, struct error *err)
+{
+    char directory[PATH_MAX];
+    int rc = client_look_find(directory, sizeof directory, address, err);
+
+    return rc ? rc : client_link_open(link, directory, role, err);
 }
 
 static void tell_side(const struct message *m, void (*on_memory)(void *user, const struct eps_memory *side), void *user)
@@ -63,95 +135,6 @@ int client_look_memory(struct client_link *link, void (*on_memory)(void *user, c
         tell_side(&m, on_memory, user);
     } while (!m.memory_reply.last);
     return 0;
-}
-
-/* Opens a link, asks, and closes it. */
-static int with_daemon(const char *address, int (*ask)(struct client_link *link, void *context, struct error *err),
-                       void *context, struct eps_error *error)
-{
-    struct client_link link;
-    struct error err = {""};
-    int rc = client_link_init(&link, &err);
-
-    if (!rc)
-        rc = client_look_open(&link, address, ROLE_VIEWER, &err);
-    if (!rc)
-        rc = ask(&link, context, &err);
-    client_link_free(&link);
-    return client_report(error, &err, rc);
-}
-
-struct status_call {
-    void (*on_status)(void *user, const struct eps_status *status);
-    void *user;
-};
-
-static int ask_status(struct client_link *link, void *context, struct error *err)
-{
-    static const char *const states[] = {
-        [STATE_IDLE] = "idle",     [STATE_LOADING] = "loading",       [STATE_TRAINING] = "training",
-        [STATE_GENERATING] = "generating", [STATE_EVALUATING] = "evaluating", [STATE_STOPPING] = "stopping",
-    };
-    const struct status_call *call = context;
-    struct message m;
-    int rc = client_look_status(link, &m, err);
-
-    if (rc)
-        return rc;
-    const struct eps_status status = {
-        .state = states[m.status_reply.state],
-        .step = m.status_reply.step,
-        .n_parameters = m.status_reply.n_parameters,
-        .n_workers = m.status_reply.n_workers,
-        .pid = m.status_reply.pid,
-        .loss = m.status_reply.loss,
-        .model = m.status_reply.model,
-    };
-    if (call->on_status)
-        call->on_status(call->user, &status);
-    return 0;
-}
-
-int eps_status(const char *address, void (*on_status)(void *user, const struct eps_status *status), void *user,
-               struct eps_error *error)
-{
-    return with_daemon(address, ask_status, &(struct status_call){on_status, user}, error);
-}
-
-struct memory_call {
-    void (*on_memory)(void *user, const struct eps_memory *side);
-    void *user;
-};
-
-static int ask_memory(struct client_link *link, void *context, struct error *err)
-{
-    const struct memory_call *call = context;
-    return client_look_memory(link, call->on_memory, call->user, err);
-}
-
-int eps_mem(const char *address, void (*on_memory)(void *user, const struct eps_memory *side), void *user,
-            struct eps_error *error)
-{
-    return with_daemon(address, ask_memory, &(struct memory_call){on_memory, user}, error);
-}
-
-/* The daemon closes every session when it stops, ours too: that is the answer. */
-static int ask_stop(struct client_link *link, void *context, struct error *err)
-{
-    struct message m;
-    int rc;
-
-    (void)context;
-    client_link_send(link, &(struct message){.kind = MESSAGE_STOP});
-    do {
-        rc = client_link_next(link, &m, NULL, err);
-    } while (!rc && link->session);
-    return link->session ? rc : 0;
-}
-
-int eps_stop(const char *address, struct eps_error *error)
-{
-    return with_daemon(address, ask_stop, NULL, error);
 }
 
 int eps_parse_bytes(uint64_t *out, const char *option, const char *text, struct eps_error *error)

@@ -1,11 +1,16 @@
-/* client/look.h - questions that a daemon answers at any moment, over a link that is open. */
+/* client/look.h - which daemon an address means, and questions that it answers at any moment, over a link that is
+ * open. */
 #ifndef CLIENT_LOOK_H
 #define CLIENT_LOOK_H
 
 #include "client/eps.h"
 #include "client/link.h"
 
-/* Attaches to the daemon of this address, as eps_status's. */
+/* The directory of the daemon that an address means, as eps_status has it: session_directory's, or else, where address
+ * is some directory, that of the daemon whose job writes there. */
+int client_look_find(char *out, size_t cap, const char *address, struct error *err);
+
+/* Attaches to it. */
 int client_look_open(struct client_link *link, const char *address, enum message_role role, struct error *err);
 
 int client_look_status(struct client_link *link, struct message *reply, struct error *err);

@@ -110,6 +110,14 @@ static bool parse_real(const char *text, char **end, double *out)
     return *end > text && *text > ' ' && !isnan(*out);
 }
 
+static bool is_number(const char *text)
+{
+    char *end;
+    double number;
+
+    return parse_real(text, &end, &number) && !*end;
+}
+
 static int parse_pair(const struct command *command, const struct argument *a, const char *text)
 {
     double *out = a->target;
@@ -118,6 +126,16 @@ static int parse_pair(const struct command *command, const struct argument *a, c
     if (parse_real(text, &end, &out[0]) && *end == ',' && parse_real(end + 1, &end, &out[1]) && !*end)
         return -1;
     return misuse(command, "%s '%.80s': two numbers with a comma between are needed, as in 0.9,0.999", a->name, text);
+}
+
+static int parse_period(const struct command *command, const struct argument *a, const char *text)
+{
+    double *out = a->target;
+    char *end;
+
+    if (parse_real(text, &end, out) && !*end && *out >= 0.1 && *out <= 86400)
+        return -1;
+    return misuse(command, "%s '%.80s': seconds from 0.1 to 86400 are needed, or nothing, for 1", a->name, text);
 }
 
 static int parse_choice(const struct command *command, const struct argument *a, const char *text)
@@ -171,6 +189,8 @@ static int parse_value(const struct command *command, const struct argument *a, 
         if (eps_parse_bytes(a->target, a->name, text, &error) == 0)
             return -1;
         return misuse(command, "%s", error.text);
+    case ARGUMENT_PERIOD:
+        return parse_period(command, a, text);
     case ARGUMENT_CHOICE:
         return parse_choice(command, a, text);
     case ARGUMENT_FLAG:
@@ -203,6 +223,10 @@ static int parse_option(const struct command *command, const struct argument *a,
     if (a->kind == ARGUMENT_FLAG) {
         *(bool *)a->target = true;
         return equals ? misuse(command, "%s takes no value", a->name) : -1;
+    }
+    if (a->kind == ARGUMENT_PERIOD && !equals && (*at == argc || !is_number(argv[*at]))) {
+        *(double *)a->target = 1;
+        return -1;
     }
     if (a->kind == ARGUMENT_TEXTS) {
         struct argument_texts *texts = a->target;

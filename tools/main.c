@@ -15,9 +15,10 @@ static const struct {
     {"train", "train a model", command_train},
     {"eval", "the loss of a model over a file", command_eval},
     {"Live runs and daemons", NULL, NULL},
-    {"status", "what a live daemon is doing", command_status},
+    {"status", "what it is doing", command_status},
     {"mem", "its memory and its workers', by category", command_mem},
-    {"stop", "end it", command_stop},
+    {"save", "a checkpoint now", command_save},
+    {"stop", "save what was promised and end it", command_stop},
 };
 
 static void print_usage(FILE *to)

@@ -1,17 +1,52 @@
 #include "client/eps.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
+#include "tools/live.h"
 #include "tools/memory.h"
 
-#include <jansson.h>
-#include <stdio.h>
+#include <stdint.h>
 
 static void print_side(void *user, const struct eps_memory *side)
 {
-    (void)user;
+    FILE *out = user;
+
     if (side->worker > 0)
-        putchar('\n');
-    memory_print(stdout, side);
+        fputc('\n', out);
+    memory_print(out, side);
+}
+
+static int print(FILE *out, struct eps_look *look, struct eps_error *error)
+{
+    return eps_look_mem(look, print_side, out, error);
+}
+
+struct sums {
+    uint64_t host, workers, budget;
+};
+
+static void add_sums(void *user, const struct eps_memory *side)
+{
+    struct sums *sums = user;
+
+    *(side->worker ? &sums->workers : &sums->host) += side->current;
+    sums->budget += side->budget;
+}
+
+static int print_line(FILE *out, struct eps_look *look, struct eps_error *error)
+{
+    char host[24], workers[24], budget[24];
+    struct sums sums = {0};
+    struct eps_status status;
+    int rc = eps_look_mem(look, add_sums, &sums, error);
+
+    if (!rc)
+        rc = eps_look_status(look, &status, error);
+    if (rc)
+        return rc;
+    live_print_status(out, &status);
+    fprintf(out, "  host %s, workers %s of %s\n", eps_format_bytes(host, sums.host),
+            eps_format_bytes(workers, sums.workers), eps_format_bytes(budget, sums.budget));
+    return 0;
 }
 
 static json_t *sizes(uint64_t current, uint64_t peak)
@@ -43,31 +78,39 @@ static void add_side(void *user, const struct eps_memory *side)
     json_array_append_new(json_object_get(all, "workers"), object);
 }
 
+static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
+{
+    json_t *all = json_pack("{s:s, s:[]}", "address", eps_look_address(look), "workers");
+    int rc = eps_look_mem(look, add_side, all, error);
+
+    if (rc)
+        json_decref(all);
+    else
+        *out = all;
+    return rc;
+}
+
 int command_mem(int argc, char **argv)
 {
-    const char *address = NULL;
-    bool json = false;
+    static const struct live_view view = {print, print_line, to_json, .lines_in_pipe = false};
+    struct live_options options = {0};
     const struct argument arguments[] = {
-        {"ADDRESS", NULL, ARGUMENT_POSITIONAL, &address, "the daemon's name or directory; yours, if you run only one"},
-        {"--json", NULL, ARGUMENT_FLAG, &json,
+        {"ADDRESS", NULL, ARGUMENT_POSITIONAL, &options.address,
+         "the daemon's name or directory, or its run's --out; without it, all of yours"},
+        {"--watch", "[SECONDS]", ARGUMENT_PERIOD, &options.watch_s,
+         "again and again, until it ends or Ctrl-C: in place on a terminal, else a block each\ntime; every second, if "
+         "no "
+         "number is given"},
+        {"--json", NULL, ARGUMENT_FLAG, &options.json,
          "{\"host\": {\"current\", \"peak\", \"categories\": {NAME: {\"current\", \"peak\"}}},\n"
-         "\"workers\": [{\"id\", \"device\", \"budget\", \"current\", \"peak\", \"categories\"}]}, in bytes"},
+         "\"workers\": [{\"id\", \"device\", \"budget\", \"current\", \"peak\", \"categories\"}], \"address\"},\nin "
+         "bytes; of several daemons {\"daemons\": [...]}. With --watch an object a line"},
     };
     const struct command command = {"eps mem",
-                                    "Memory of a live daemon and of its workers, by category, now and at most.",
+                                    "Memory of a live daemon and of its workers, by category, now and at most. Several "
+                                    "daemons are listed,\na line each.",
                                     arguments, sizeof arguments / sizeof *arguments};
-    json_t *all = json_pack("{s:[]}", "workers");
-    struct eps_error error;
     int status = arguments_parse(&command, argc, argv);
 
-    if (status < 0) {
-        int rc = eps_mem(address, json ? add_side : print_side, all, &error);
-        status = rc ? arguments_fail(&command, rc, error.text) : 0;
-        if (!rc && json) {
-            json_dumpf(all, stdout, JSON_INDENT(2));
-            putchar('\n');
-        }
-    }
-    json_decref(all);
-    return status;
+    return status >= 0 ? status : live_run(&command, &view, &options);
 }

@@ -1,56 +1,109 @@
 #include "client/eps.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
+#include "tools/live.h"
 
 #include <inttypes.h>
-#include <jansson.h>
 #include <math.h>
-#include <stdio.h>
+#include <stdint.h>
 
-static void print_status(void *user, const struct eps_status *status)
+static void print_job(FILE *out, const struct eps_status *s)
 {
-    (void)user;
-    printf("%s, %u worker%s, pid %u\n", status->state, status->n_workers, status->n_workers == 1 ? "" : "s",
-           status->pid);
-    if (!*status->model)
+    fprintf(out, "model        %s, %" PRIu64 " parameters\n", s->model, s->n_parameters);
+    fprintf(out, "step         %" PRIu64, s->step);
+    if (s->n_steps)
+        fprintf(out, " of %" PRIu64, s->n_steps);
+    if (!isnan(s->loss))
+        fprintf(out, ", loss %.4f", s->loss);
+    fputc('\n', out);
+    if (!*s->out)
         return;
-    printf("%s, %" PRIu64 " parameters, step %" PRIu64, status->model, status->n_parameters, status->step);
-    if (!isnan(status->loss))
-        printf(", loss %.4f", status->loss);
-    putchar('\n');
+    fprintf(out, "out          %s\n", s->out);
+    fprintf(out, "saved        ");
+    if (s->saved_step != UINT64_MAX)
+        fprintf(out, "step %" PRIu64 "%s", s->saved_step, s->saving ? ", the next is being written" : "");
+    else
+        fprintf(out, s->saving ? "nothing yet, the first is being written" : "nothing yet");
+    fputc('\n', out);
 }
 
-/* json_real gives NULL for a loss that is not finite. */
-static void print_json(void *user, const struct eps_status *status)
+static int print(FILE *out, struct eps_look *look, struct eps_error *error)
 {
-    json_t *loss = json_real(status->loss);
-    json_t *object =
-        json_pack("{s:s, s:I, s:s, s:I, s:I, s:I, s:o}", "state", status->state, "step", (json_int_t)status->step,
-                  "model", status->model, "parameters", (json_int_t)status->n_parameters, "workers",
-                  (json_int_t)status->n_workers, "pid", (json_int_t)status->pid, "loss", loss ? loss : json_null());
+    struct eps_status s;
+    int rc = eps_look_status(look, &s, error);
 
-    (void)user;
-    json_dumpf(object, stdout, JSON_INDENT(2));
-    putchar('\n');
-    json_decref(object);
+    if (rc)
+        return rc;
+    fprintf(out, "state        %s, %" PRIu32 " worker%s, pid %" PRIu32 "\n", s.state, s.n_workers,
+            s.n_workers == 1 ? "" : "s", s.pid);
+    fprintf(out, "address      %s\n", s.address);
+    if (*s.model)
+        print_job(out, &s);
+    if (*s.trouble)
+        fprintf(out, "trouble      NOT SAVED: %s\n", s.trouble);
+    return 0;
+}
+
+static int print_line(FILE *out, struct eps_look *look, struct eps_error *error)
+{
+    struct eps_status s;
+    int rc = eps_look_status(look, &s, error);
+
+    if (rc)
+        return rc;
+    live_print_status(out, &s);
+    fputc('\n', out);
+    return 0;
+}
+
+static json_t *text_or_null(const char *text)
+{
+    return *text ? json_string(text) : json_null();
+}
+
+static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
+{
+    struct eps_status s;
+    int rc = eps_look_status(look, &s, error);
+
+    if (rc)
+        return rc;
+    json_t *loss = json_real(s.loss); /* NULL if it is not finite */
+    *out = json_pack("{s:s, s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:o}", "state", s.state, "step", (json_int_t)s.step,
+                     "n_steps", (json_int_t)s.n_steps, "model", s.model, "parameters", (json_int_t)s.n_parameters,
+                     "workers", (json_int_t)s.n_workers, "pid", (json_int_t)s.pid, "uid", (json_int_t)s.uid, "loss",
+                     loss ? loss : json_null());
+    json_object_set_new(*out, "saving", json_boolean(s.saving));
+    json_object_set_new(*out, "saved_step",
+                        s.saved_step == UINT64_MAX ? json_null() : json_integer((json_int_t)s.saved_step));
+    json_object_set_new(*out, "trouble", text_or_null(s.trouble));
+    json_object_set_new(*out, "out", text_or_null(s.out));
+    json_object_set_new(*out, "address", json_string(s.address));
+    return 0;
 }
 
 int command_status(int argc, char **argv)
 {
-    const char *address = NULL;
-    bool json = false;
+    static const struct live_view view = {print, print_line, to_json, .lines_in_pipe = true};
+    struct live_options options = {0};
     const struct argument arguments[] = {
-        {"ADDRESS", NULL, ARGUMENT_POSITIONAL, &address, "the daemon's name or directory; yours, if you run only one"},
-        {"--json", NULL, ARGUMENT_FLAG, &json,
-         "an object with state, step, model, parameters, workers, pid and loss (null before\nthe first step)"},
+        {"ADDRESS", NULL, ARGUMENT_POSITIONAL, &options.address,
+         "the daemon's name or directory, or its run's --out; without it, all of yours"},
+        {"--watch", "[SECONDS]", ARGUMENT_PERIOD, &options.watch_s,
+         "again and again, until it ends or Ctrl-C: in place on a terminal, else a line each\ntime; every second, if "
+         "no "
+         "number is given"},
+        {"--json", NULL, ARGUMENT_FLAG, &options.json,
+         "an object with state, step, n_steps, model, parameters, workers, pid, uid (whose\njob), loss (null before "
+         "the "
+         "first step), saving, saved_step, trouble, out (null\nwhere there is none) and address; of several daemons "
+         "{\"daemons\": [...]}.\nWith --watch an object a line"},
     };
-    const struct command command = {"eps status", "What a live daemon is doing.", arguments,
-                                    sizeof arguments / sizeof *arguments};
-    struct eps_error error;
+    const struct command command = {"eps status",
+                                    "What a live daemon is doing, those of running eps train included. Several are "
+                                    "listed, a line each:\nname, state, step, model, pid, output directory.",
+                                    arguments, sizeof arguments / sizeof *arguments};
     int status = arguments_parse(&command, argc, argv);
 
-    if (status >= 0)
-        return status;
-    int rc = eps_status(address, json ? print_json : print_status, NULL, &error);
-    return rc ? arguments_fail(&command, rc, error.text) : 0;
+    return status >= 0 ? status : live_run(&command, &view, &options);
 }

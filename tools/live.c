@@ -1,0 +1,264 @@
+#include "tools/live.h"
+
+#include "tools/interrupt.h"
+#include "tools/screen.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { PATIENCE_MS = 3000, SLICE_MS = 20 };
+
+struct member {
+    char *address;
+    struct eps_look *look; /* NULL once it is gone */
+};
+
+struct live {
+    const struct command *command;
+    const struct live_view *view;
+    const struct live_options *options;
+    struct member *members;
+    size_t n_members;
+    bool several;   /* more than one daemon was met at a time: they are listed, and none is waited for long */
+    uint64_t until; /* ms: when the daemon that is being asked is given up */
+    struct screen screen;
+    struct eps_error error;
+};
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+const char *live_name(const char *address)
+{
+    const char *slash = strrchr(address, '/');
+
+    return slash && slash[1] ? slash + 1 : address;
+}
+
+static int should_stop(void *user)
+{
+    const struct live *live = user;
+
+    return interrupt_pending() != 0 || (live->several && now_ms() >= live->until);
+}
+
+static int open_member(struct live *live, const char *address)
+{
+    struct member *members = realloc(live->members, (live->n_members + 1) * sizeof *members);
+
+    if (!members)
+        return -ENOMEM;
+    live->members = members;
+    live->until = now_ms() + PATIENCE_MS;
+    struct eps_look *look;
+    int rc = eps_look_open(&look, address, should_stop, live, &live->error);
+    if (!rc)
+        members[live->n_members++] = (struct member){strdup(address ? address : ""), look};
+    return rc;
+}
+
+static void drop_member(struct live *live, size_t i)
+{
+    eps_look_close(live->members[i].look);
+    free(live->members[i].address);
+    live->members[i] = live->members[--live->n_members];
+}
+
+struct names {
+    char **items;
+    size_t n;
+};
+
+static void on_daemon(void *user, const char *address)
+{
+    struct names *names = user;
+    char **items = realloc(names->items, (names->n + 1) * sizeof *items);
+
+    if (!items)
+        return;
+    names->items = items;
+    items[names->n] = strdup(address);
+    names->n += items[names->n] != NULL;
+}
+
+static bool is_member(const struct live *live, const char *address)
+{
+    size_t i = 0;
+
+    while (i < live->n_members && strcmp(live->members[i].address, address) != 0)
+        i++;
+    return i < live->n_members;
+}
+
+/* Sessions with all of the caller's daemons that have none yet. One that does not answer is passed over, with a word,
+ * and so is one that has just ended. */
+static int gather(struct live *live)
+{
+    struct names names = {0};
+    int rc = eps_daemons(on_daemon, &names, &live->error);
+
+    live->several = names.n > 1;
+    for (size_t i = 0; i < names.n; i++) {
+        int failed = !rc && !is_member(live, names.items[i]) ? open_member(live, names.items[i]) : 0;
+        if (failed == -ENOMEM || (failed && interrupt_pending()))
+            rc = failed;
+        else if (failed && failed != -ENOENT && failed != -ECONNREFUSED && live->several)
+            fprintf(stderr, "%s: %s: %s\n", live->command->name, live_name(names.items[i]),
+                    failed == -EINTR ? "it does not answer" : live->error.text);
+        else if (failed && !live->several)
+            rc = failed;
+        free(names.items[i]);
+    }
+    free(names.items);
+    return rc;
+}
+
+static int ask_member(struct live *live, size_t i, FILE *out, json_t *list)
+{
+    const struct live_view *view = live->view;
+    struct eps_look *look = live->members[i].look;
+    const bool watched_in_pipe = live->options->watch_s > 0 && !live->screen.terminal;
+    json_t *object = NULL;
+    int rc;
+
+    live->until = now_ms() + PATIENCE_MS;
+    if (live->options->json) {
+        rc = view->to_json(&object, look, &live->error);
+        if (!rc)
+            json_array_append_new(list, object);
+    } else if (live->n_members > 1 || (watched_in_pipe && view->lines_in_pipe))
+        rc = view->print_line(out, look, &live->error);
+    else
+        rc = view->print(out, look, &live->error);
+    return rc;
+}
+
+static void print_json(FILE *out, json_t *list, bool several, bool compact)
+{
+    json_t *all = several ? json_pack("{s:O}", "daemons", list) : json_incref(json_array_get(list, 0));
+
+    json_dumpf(all, out, compact ? JSON_COMPACT : JSON_INDENT(2));
+    fputc('\n', out);
+    json_decref(all);
+}
+
+/* One answer of all. Who is gone is dropped: -EIO once nobody is left. */
+static int show(struct live *live)
+{
+    const bool watching = live->options->watch_s > 0;
+    json_t *list = json_array();
+    char *text = NULL;
+    size_t size = 0, i = 0;
+    FILE *out = open_memstream(&text, &size);
+    int rc = out ? 0 : -ENOMEM;
+
+    while (!rc && i < live->n_members) {
+        int failed = ask_member(live, i, out, list);
+        if (!failed) {
+            i++;
+            continue;
+        }
+        if (interrupt_pending() || live->n_members == 1)
+            rc = failed;
+        drop_member(live, i);
+    }
+    if (!rc && live->options->json)
+        print_json(out, list, live->n_members > 1, watching);
+    else if (!rc && watching && !live->screen.terminal && !live->view->lines_in_pipe)
+        fputc('\n', out); /* between blocks */
+    if (out)
+        fclose(out);
+    if (!rc && watching)
+        screen_draw(&live->screen, text);
+    else if (!rc)
+        fputs(text, stdout);
+    free(text);
+    json_decref(list);
+    return rc;
+}
+
+/* Until the next answer is due. All sessions are kept alive; the first end is an end of the wait. */
+static int wait_all(struct live *live, uint64_t until)
+{
+    for (uint64_t now = now_ms(); now < until; now = now_ms()) {
+        const uint64_t left = until - now;
+        live->until = until + PATIENCE_MS;
+        for (size_t i = 0; i < live->n_members; i++) {
+            const uint64_t slice = live->n_members == 1 || left < SLICE_MS ? left : SLICE_MS;
+            int rc = eps_look_wait(live->members[i].look, slice, &live->error);
+            if (!rc)
+                continue;
+            if (interrupt_pending())
+                return rc;
+            drop_member(live, i);
+            return live->n_members > 0 ? 0 : rc;
+        }
+    }
+    return 0;
+}
+
+static int watch(struct live *live)
+{
+    const uint64_t period = (uint64_t)(live->options->watch_s * 1000);
+    uint64_t due = now_ms();
+    int rc = 0;
+
+    while (!rc && !ferror(stdout)) {
+        rc = show(live);
+        due = now_ms() >= due + period ? now_ms() + period : due + period;
+        if (!rc)
+            rc = wait_all(live, due);
+        if (!rc && !live->options->address)
+            rc = gather(live);
+    }
+    return rc;
+}
+
+int live_run(const struct command *command, const struct live_view *view, const struct live_options *options)
+{
+    struct live live = {.command = command, .view = view, .options = options};
+    int rc;
+
+    interrupt_hold();
+    screen_init(&live.screen, stdout);
+    if (options->json)
+        live.screen.terminal = false;
+    rc = options->address ? 0 : gather(&live);
+    if (!rc && live.n_members == 0)
+        rc = open_member(&live, options->address); /* or the sentence that says why not */
+    const bool begun = !rc;
+    if (!rc)
+        rc = options->watch_s > 0 ? watch(&live) : show(&live);
+    while (live.n_members > 0)
+        drop_member(&live, 0);
+    free(live.members);
+    if (rc && interrupt_pending()) {
+        if (live.screen.begun)
+            putchar('\n'); /* below the ^C */
+        return 128 + interrupt_pending();
+    }
+    if (rc == -EIO && begun && options->watch_s > 0) {
+        if (!options->json)
+            puts("ended");
+        return 0;
+    }
+    return rc ? arguments_fail(command, rc, live.error.text) : 0;
+}
+
+void live_print_status(FILE *out, const struct eps_status *s)
+{
+    char step[48] = "-";
+
+    if (*s->model && s->n_steps)
+        snprintf(step, sizeof step, "%" PRIu64 "/%" PRIu64, s->step, s->n_steps);
+    fprintf(out, "%-18s  %-10s  %11s  %-26s  pid %-7" PRIu32 "  %s%s", live_name(s->address), s->state, step,
+            *s->model ? s->model : "-", s->pid, *s->out ? s->out : "-", *s->trouble ? "  NOT SAVED" : "");
+}
