@@ -1,5 +1,6 @@
 #include "device/compute.h"
 
+#include "device/generate.h"
 #include "device/link.h"
 #include "device/step.h"
 
@@ -64,12 +65,20 @@ static int claim(struct compute *c, struct error *err)
                  .microbatch = m->assign.microbatch,
                  .n_weight_buffers = 2,
                  .n_threads = m->assign.n_threads,
-                 .train = m->assign.train},
+                 .train = m->assign.train,
+                 .generate = m->assign.generate},
         .batch = m->assign.batch,
         .seed = m->assign.seed,
     };
 
     return device_worker_init(&c->worker, &options, &c->ledger, err);
+}
+
+/* Of a job that generates, the client's ids and the logits for it. */
+static uint64_t data_bytes(const struct message *m)
+{
+    return m->assign.generate ? message_generate_bytes(m->assign.seq, m->assign.config.vocabulary)
+                              : message_data_bytes(m->assign.batch, m->assign.seq);
 }
 
 /* Takes the descriptors in every case. */
@@ -81,8 +90,8 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
     const size_t inbox_bytes = m->assign.train ? (1 + m->assign.n_slots) * slot_bytes : 1;
     int rc = segment_attach(&c->weights, mail->fds[0], model->segment_n * sizeof(float), SEGMENT_READ, err);
     int rc2 = segment_attach(&c->inbox, mail->fds[1], inbox_bytes, SEGMENT_READ_WRITE, rc ? NULL : err);
-    int rc3 = segment_attach(&c->data, mail->fds[2], message_data_bytes(c->assign.assign.batch, c->assign.assign.seq),
-                             SEGMENT_READ, rc || rc2 ? NULL : err);
+    int rc3 = segment_attach(&c->data, mail->fds[2], data_bytes(m),
+                             m->assign.generate ? SEGMENT_READ_WRITE : SEGMENT_READ, rc || rc2 ? NULL : err);
 
     c->link = (struct link){.box = c->box,
                             .model = model,
@@ -117,6 +126,7 @@ static void on_assign(struct compute *c, const struct mail *mail)
         reply.refused.error = err;
     } else {
         reply.assigned.arena_bytes = c->worker.plan.arena_bytes;
+        reply.assigned.resident_bytes = c->worker.plan.resident_bytes;
         reply.assigned.microbatch = c->worker.plan.options.microbatch;
     }
     post_ledger(c);
@@ -166,6 +176,25 @@ static void on_evaluate(struct compute *c, const struct message *m)
         post_failed(c, rc, &err);
 }
 
+static void on_generate(struct compute *c, const struct message *m)
+{
+    const struct message reply = {.kind = MESSAGE_GENERATED};
+    struct error err = {""};
+    const struct device_run run = {
+        .ids = c->data.base,
+        .first = m->generate.first,
+        .n = m->generate.n,
+        .logits = (float *)((char *)c->data.base + message_generate_logits(c->assign.assign.seq)),
+    };
+
+    link_begin(&c->link, 0);
+    int rc = device_worker_generate(&c->worker, &run, &link_session, &c->link, &err);
+    if (!rc)
+        mailbox_post(c->box, &reply);
+    else if (rc != -ECANCELED)
+        post_failed(c, rc, &err);
+}
+
 static void on_release(struct compute *c)
 {
     const struct message reply = {.kind = MESSAGE_RELEASE};
@@ -192,7 +221,9 @@ void *compute_run(void *arg)
             on_assign(&c, &mail);
         else if (m->kind == MESSAGE_SHARE && c.assign.kind && c.assign.assign.train)
             on_share(&c, m);
-        else if (m->kind == MESSAGE_EVALUATE && c.assign.kind &&
+        else if (m->kind == MESSAGE_GENERATE && c.assign.kind && c.assign.assign.generate)
+            on_generate(&c, m);
+        else if (m->kind == MESSAGE_EVALUATE && c.assign.kind && !c.assign.assign.generate &&
                  (uint64_t)m->evaluate.first_row + m->evaluate.n_rows <= c.assign.assign.batch)
             on_evaluate(&c, m);
         else if (m->kind == MESSAGE_RELEASE)

@@ -11,7 +11,7 @@ struct compute_options {
     struct mailbox *box;
 };
 
-/* Takes ASSIGN, SHARE, EVALUATE and RELEASE from the mailbox for ever; the process ends by its main thread. arg: a
+/* Takes ASSIGN, SHARE, EVALUATE, GENERATE and RELEASE from the mailbox for ever; the process ends by its main thread. arg: a
  * struct compute_options, borrowed. */
 void *compute_run(void *arg);
 

@@ -68,6 +68,18 @@ struct device_attention {
     struct device_dropout dropout; /* of probabilities; element (head*n_tokens + query)*n_tokens + key of the row */
 };
 
+/* Attention of n_tokens queries at positions first .. first+n_tokens-1 of one sequence, after their own keys and values
+ * have been added to the cache: each sees the keys of all positions up to its own. No dropout. */
+struct device_attention_cached {
+    size_t first, n_tokens, n_heads, width;
+    size_t n_positions; /* that the cache was laid out for, at least first + n_tokens */
+    float scale;        /* > 0 */
+    const float *qkv;   /* (n_tokens, 3*width), as in struct device_attention */
+    float *out;         /* (n_tokens, width) */
+    void *cache;        /* cache_bytes(): laid out as the backend likes; of any content beyond position first-1 */
+    void *scratch;      /* scratch_bytes() of n_tokens tokens in 1 row */
+};
+
 struct device_ops {
     const char *name; /* "cpu": as given to --device and shown in logs */
 
@@ -81,6 +93,8 @@ struct device_ops {
     size_t (*library_bytes)(unsigned n_threads);
     /* Scratch that attention needs for these sizes; the same for forward and backward. A multiple of 64. */
     size_t (*scratch_bytes)(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width, unsigned n_threads);
+    /* Keys and values of n_positions tokens in one block. A multiple of 64. */
+    size_t (*cache_bytes)(size_t n_positions, size_t n_heads, size_t width);
 
     /* Copies between host and device memory. Borrowed until sync. */
     void (*upload)(struct device *dev, void *dst, const void *host, size_t bytes);
@@ -106,6 +120,7 @@ struct device_ops {
 
     void (*attention)(struct device *dev, const struct device_attention *op);
     void (*attention_backward)(struct device *dev, const struct device_attention *op);
+    void (*attention_cached)(struct device *dev, const struct device_attention_cached *op);
 
     /* y = x + dropout(h), all (n_rows*n_tokens, n); y may be x or h; x NULL: y = dropout(h). Element of a row:
      * token*n + column. */

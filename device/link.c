@@ -21,13 +21,10 @@ static void on_weights(struct link *link, const struct message *m)
         }
 }
 
-/* Waits for one message and takes it in. */
-static int pump(struct link *link)
+static void take_in(struct link *link, const struct mail *mail)
 {
-    struct mail mail;
+    const struct message *m = &mail->message;
 
-    mailbox_wait(link->box, &mail);
-    const struct message *m = &mail.message;
     if (m->kind == MESSAGE_WEIGHTS)
         on_weights(link, m);
     else if (m->kind == MESSAGE_FREE && m->free.slot <= link->n_slots)
@@ -41,8 +38,27 @@ static int pump(struct link *link)
         link->cancelled = true;
     else if (!link->has_next) { /* the next step's share, while this step's last slices are being folded */
         link->has_next = true;
-        link->next = mail;
+        link->next = *mail;
     }
+}
+
+/* Waits for one message and takes it in. */
+static int pump(struct link *link)
+{
+    struct mail mail;
+
+    mailbox_wait(link->box, &mail);
+    take_in(link, &mail);
+    return link->cancelled ? -ECANCELED : 0;
+}
+
+static int ended(void *context)
+{
+    struct link *link = context;
+    struct mail mail;
+
+    while (mailbox_poll(link->box, &mail))
+        take_in(link, &mail);
     return link->cancelled ? -ECANCELED : 0;
 }
 
@@ -144,4 +160,4 @@ static int contributed(void *context, uint32_t visit, uint32_t part)
     return link->cancelled ? -ECANCELED : 0;
 }
 
-const struct device_link link_session = {pull, wait_weights, loss, wait_slot, contribute, contributed};
+const struct device_link link_session = {pull, wait_weights, loss, wait_slot, contribute, contributed, ended};

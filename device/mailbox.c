@@ -64,6 +64,16 @@ void mailbox_wait(struct mailbox *box, struct mail *mail)
     pthread_mutex_unlock(&box->mutex);
 }
 
+bool mailbox_poll(struct mailbox *box, struct mail *mail)
+{
+    pthread_mutex_lock(&box->mutex);
+    const bool any = box->in.n > 0;
+    if (any)
+        *mail = *ring_pop(&box->in);
+    pthread_mutex_unlock(&box->mutex);
+    return any;
+}
+
 void mailbox_post(struct mailbox *box, const struct message *m)
 {
     pthread_mutex_lock(&box->mutex);

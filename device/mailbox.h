@@ -39,6 +39,8 @@ bool mailbox_deliver(struct mailbox *box, const struct message *m, const int *fd
 bool mailbox_collect(struct mailbox *box, struct message *m);
 /* Compute thread: waits for the next message. */
 void mailbox_wait(struct mailbox *box, struct mail *mail);
+/* Compute thread: takes the next message if there is one; false otherwise. */
+bool mailbox_poll(struct mailbox *box, struct mail *mail);
 /* Compute thread: leaves a message to be sent; waits if the ring is full. */
 void mailbox_post(struct mailbox *box, const struct message *m);
 

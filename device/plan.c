@@ -70,6 +70,54 @@ static void lay_out(struct plan *plan, const struct model *model, const struct p
     plan->bytes[LEDGER_LIBRARY] = o->ops->library_bytes(o->n_threads);
 }
 
+/* What a tile of tokens needs: the head's logits have a place of their own, and its product needs no room. */
+static uint64_t tile_workspace_bytes(const struct model *model, const struct plan_options *o, uint32_t n_tokens)
+{
+    uint64_t most = 0;
+
+    for (enum model_layer_kind kind = MODEL_EMBEDDING; kind < MODEL_HEAD; kind++) {
+        uint64_t bytes = layer_table[kind]->workspace_bytes(model, o->ops, 1, n_tokens, o->n_threads);
+        if (most < bytes)
+            most = bytes;
+    }
+    return most;
+}
+
+/* The same to generate, with the lowest n_resident units on the device. */
+static void lay_out_generation(struct plan *plan, const struct model *model, const struct plan_options *o,
+                               uint32_t n_resident)
+{
+    const uint32_t tokens = o->seq < PLAN_GENERATE_TILE ? o->seq : PLAN_GENERATE_TILE;
+    const struct model_config *c = &model->config;
+    struct layout l = {.bytes = plan->bytes};
+
+    *plan = (struct plan){.options = *o, .n_boundaries = 2, .n_resident = n_resident};
+    plan->options.microbatch = 1;
+    for (uint32_t u = 0; u < n_resident; u++) {
+        take(&l, LEDGER_WEIGHTS, model->units[u].n * sizeof(float));
+        plan->resident_bytes += model->units[u].n * sizeof(float);
+    }
+    for (uint32_t i = 0; n_resident < model->n_units && i < o->n_weight_buffers; i++)
+        plan->weights[i] = take(&l, LEDGER_WEIGHTS, model->largest_unit * sizeof(float));
+
+    plan->cache_bytes = o->ops->cache_bytes(o->seq, c->n_heads, c->width);
+    plan->cache = l.offset;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        take(&l, LEDGER_CACHE, plan->cache_bytes);
+
+    plan->boundaries = l.offset;
+    for (uint32_t i = 0; i < plan->n_boundaries; i++)
+        take(&l, LEDGER_STASH, (uint64_t)tokens * c->width * sizeof(float));
+    plan->boundary_bytes = (l.offset - plan->boundaries) / plan->n_boundaries;
+    plan->ids = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
+    plan->logits = take(&l, LEDGER_DATA, c->vocabulary * sizeof(float));
+
+    plan->workspace_bytes = tile_workspace_bytes(model, o, tokens);
+    plan->workspace = take(&l, LEDGER_WORKSPACE, plan->workspace_bytes);
+    plan->arena_bytes = l.offset;
+    plan->bytes[LEDGER_LIBRARY] = o->ops->library_bytes(o->n_threads);
+}
+
 static uint64_t total(const struct plan *plan)
 {
     return plan->arena_bytes + plan->bytes[LEDGER_LIBRARY];
@@ -97,6 +145,29 @@ static void lay_out_largest(struct plan *plan, const struct model *model, const 
             most = rows - 1;
     }
     lay_out_rows(plan, model, o, fits);
+}
+
+/* All units if the budget holds them, else as many as leave room for the buffers of the others; or the least that can
+ * do, if the budget does not hold that. A model of a few units can do with less than its buffers. */
+static void lay_out_most_resident(struct plan *plan, const struct model *model, const struct plan_options *o)
+{
+    uint32_t fits = 0, most = model->n_units - 1;
+
+    lay_out_generation(plan, model, o, model->n_units);
+    const uint64_t all = total(plan);
+    if (all <= o->budget)
+        return;
+    while (fits < most) {
+        const uint32_t n = fits + (most - fits + 1) / 2;
+        lay_out_generation(plan, model, o, n);
+        if (total(plan) <= o->budget)
+            fits = n;
+        else
+            most = n - 1;
+    }
+    lay_out_generation(plan, model, o, fits);
+    if (all < total(plan))
+        lay_out_generation(plan, model, o, model->n_units);
 }
 
 /* Rounded up, so that the figure suffices when it is typed back. */
@@ -132,6 +203,12 @@ static int refuse(struct plan *plan, const struct model *model, const struct pla
     char terms[160], otherwise[96] = "";
 
     name_terms(terms, sizeof terms, plan);
+    if (o->generate)
+        return error_set(err, -ENOSPC,
+                         "this model needs at least %.1f MiB (%" PRIu64
+                         " bytes) of device memory to generate up to %u tokens (%s); --device-mem is %.1f MiB (%" PRIu64
+                         " bytes)",
+                         mib(needed), needed, o->seq, terms, (double)budget / (1 << 20), budget);
     if (rows > 1) {
         lay_out_rows(plan, model, o, 1);
         snprintf(otherwise, sizeof otherwise, ", or %.1f MiB (%" PRIu64 " bytes) with microbatches of 1 row",
@@ -151,6 +228,8 @@ static int check_options(const struct model *model, const struct plan_options *o
         return error_set(err, -EINVAL,
                          "a share of %u rows in parts of %u rows of %u tokens on %u threads cannot be planned",
                          o->share_rows, o->part_rows, o->seq, o->n_threads);
+    if (o->generate && (o->train || o->share_rows != 1))
+        return error_set(err, -EINVAL, "generating takes one row at a time, not %u, and does not train", o->share_rows);
     if (o->n_weight_buffers == 0 || o->n_weight_buffers > PLAN_MAX_WEIGHT_BUFFERS)
         return error_set(err, -EINVAL, "%u weight buffers: 1 to %d are possible", o->n_weight_buffers,
                          PLAN_MAX_WEIGHT_BUFFERS);
@@ -172,7 +251,9 @@ int plan_make(struct plan *out, const struct model *model, const struct plan_opt
 
     if (rc != 0)
         return rc;
-    if (options->microbatch)
+    if (options->generate)
+        lay_out_most_resident(out, model, options);
+    else if (options->microbatch)
         lay_out(out, model, options);
     else
         lay_out_largest(out, model, options, options->part_rows);

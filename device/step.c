@@ -295,6 +295,8 @@ int device_worker_evaluate(struct device_worker *worker, const struct device_eva
     int rc = 0;
 
     *sum = 0;
+    if (worker->plan.options.generate)
+        return error_set(err, -EINVAL, "this worker was planned to generate, not to evaluate");
     if ((uint64_t)evaluation->first_row + evaluation->n_rows > worker->batch)
         return error_set(err, -EINVAL, "rows %u to %u to evaluate: a minibatch has %u", evaluation->first_row,
                          evaluation->first_row + evaluation->n_rows, worker->batch);

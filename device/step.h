@@ -49,6 +49,8 @@ struct device_link {
     /* All slices of this visit and part were contributed: where the worker takes turns with the optimizer, waits until
      * they are folded. */
     int (*contributed)(void *context, uint32_t visit, uint32_t part);
+    /* Whether the job has ended meanwhile: 0 or -ECANCELED, without waiting. */
+    int (*ended)(void *context);
 };
 
 struct device_worker_options {
@@ -67,6 +69,10 @@ struct device_worker {
     uint64_t seed;
     uint32_t batch;
     struct ledger *ledger; /* borrowed; the arena stands in it, category by category */
+    /* Generating (device/generate.h): */
+    uint32_t *visits; /* (model.n_visits) of the tile under way */
+    uint32_t n_run;   /* tokens whose keys and values are in the cache */
+    bool loaded;      /* the units that stay on the device are there */
 };
 
 /* Plans, claims the arena, enters it in the ledger. -EINVAL, -ENOSPC, -ENOMEM, -ENODEV with a sentence; *worker is then

@@ -12,12 +12,31 @@ uint32_t device_weights_visit(const struct device_weights *weights, uint32_t pla
 {
     const uint32_t n = weights->worker->model.n_visits;
 
+    if (weights->listed)
+        return weights->listed[place];
     return place < n ? place : 2 * n - 1 - place;
 }
 
 static uint32_t unit_at(const struct device_weights *weights, uint32_t place)
 {
     return weights->worker->model.visits[device_weights_visit(weights, place)];
+}
+
+static bool is_resident(const struct device_weights *weights, uint32_t unit)
+{
+    return unit < weights->worker->plan.n_resident;
+}
+
+static float *resident_address(const struct device_weights *weights, uint32_t unit)
+{
+    const struct device_worker *w = weights->worker;
+
+    return (float *)((char *)w->ops->arena(w->dev) + w->plan.resident) + w->model.units[unit].offset;
+}
+
+static uint32_t count_places(const struct device_weights *weights)
+{
+    return weights->listed ? weights->n_listed : weights->worker->model.n_visits * (weights->backward ? 2 : 1);
 }
 
 static struct device_weights_buffer *find(struct device_weights *weights, uint32_t unit)
@@ -46,10 +65,12 @@ static struct device_weights_buffer *find_free(struct device_weights *weights, u
 /* Gives buffers to as many visits as can have one while `place` is at work. */
 static int arrange(struct device_weights *weights, uint32_t place)
 {
-    const uint32_t end = weights->worker->model.n_visits * (weights->backward ? 2 : 1);
+    const uint32_t end = count_places(weights);
 
     for (; weights->arranged < end; weights->arranged++) {
         const uint32_t unit = unit_at(weights, weights->arranged);
+        if (is_resident(weights, unit))
+            continue;
         struct device_weights_buffer *b = find(weights, unit);
         if (!b) {
             b = find_free(weights, place);
@@ -93,14 +114,37 @@ static int receive(struct device_weights *weights, struct device_weights_buffer 
 
 int device_weights_next(struct device_weights *weights, uint32_t place, const float **out)
 {
+    const uint32_t unit = unit_at(weights, place);
     int rc = arrange(weights, place);
     if (rc != 0)
         return rc;
 
-    struct device_weights_buffer *b = find(weights, unit_at(weights, place));
+    if (is_resident(weights, unit)) {
+        *out = resident_address(weights, unit);
+        return 0;
+    }
+    struct device_weights_buffer *b = find(weights, unit);
     assert(b && b->last >= place);
     if (b->pending)
         rc = receive(weights, b);
     *out = device_address(weights, b);
+    return rc;
+}
+
+int device_weights_load_resident(struct device_weights *weights)
+{
+    const struct device_worker *w = weights->worker;
+    const uint32_t n = w->plan.n_resident, ahead = w->plan.options.n_weight_buffers;
+    int rc = 0;
+
+    for (uint32_t unit = 0, asked = 0; rc == 0 && unit < n; unit++) {
+        const float *host;
+        for (; rc == 0 && asked < n && asked < unit + ahead; asked++)
+            rc = weights->link->pull(weights->context, weights->version, asked);
+        if (rc == 0)
+            rc = weights->link->wait_weights(weights->context, &host);
+        if (rc == 0)
+            w->ops->upload(w->dev, resident_address(weights, unit), host, w->model.units[unit].n * sizeof(float));
+    }
     return rc;
 }

@@ -8,14 +8,17 @@
 #include "device/plan.h"
 #include "device/step.h"
 
-/* A sequence of visits, numbered from 0 by their place in it: all of them upwards, and if `backward` all of them
- * downwards after that. */
+/* A sequence of visits, numbered from 0 by their place in it: those listed, or all of them upwards, and if `backward`
+ * all of them downwards after that. Units that the plan keeps on the device are read where they are: nothing is pulled.
+ */
 struct device_weights {
     const struct device_worker *worker;
     const struct device_link *link;
     void *context;
     uint64_t version;
     bool backward;
+    const uint32_t *listed; /* (n_listed) visits, or NULL */
+    uint32_t n_listed;
     struct device_weights_buffer {
         uint64_t order; /* of its pull: the next to be answered is the lowest */
         uint32_t unit;
@@ -29,6 +32,9 @@ struct device_weights {
 /* The buffers are empty; nothing to undo. */
 void device_weights_init(struct device_weights *weights, const struct device_worker *worker,
                          const struct device_link *link, void *context);
+
+/* Pulls the units that the plan keeps on the device to their place there. Blocks; errors of the link. */
+int device_weights_load_resident(struct device_weights *weights);
 
 /* The visit at this place of the sequence. */
 uint32_t device_weights_visit(const struct device_weights *weights, uint32_t place);

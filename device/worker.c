@@ -2,6 +2,7 @@
 #include "device/step.h"
 
 #include <errno.h>
+#include <stdlib.h>
 
 static void enter_ledger(struct device_worker *worker)
 {
@@ -26,12 +27,17 @@ int device_worker_init(struct device_worker *worker, const struct device_worker_
     int rc = model_init(&worker->model, &options->config, err);
     if (rc == 0)
         rc = plan_make(&worker->plan, &worker->model, plan, err);
+    if (rc == 0 && plan->generate) {
+        worker->visits = calloc(worker->model.n_visits, sizeof *worker->visits);
+        rc = worker->visits ? 0 : error_set(err, -ENOMEM, "out of memory");
+    }
     if (rc == 0)
         rc = plan->ops->open(&worker->dev, options->index, worker->plan.arena_bytes, plan->n_threads, err);
     if (rc == 0) {
         enter_ledger(worker);
         return 0;
     }
+    free(worker->visits);
     model_free(&worker->model);
     *worker = (struct device_worker){0};
     return rc;
@@ -43,6 +49,7 @@ void device_worker_free(struct device_worker *worker)
         leave_ledger(worker);
         worker->ops->close(worker->dev);
     }
+    free(worker->visits);
     model_free(&worker->model);
     *worker = (struct device_worker){0};
 }

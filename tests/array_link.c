@@ -115,4 +115,9 @@ static int contributed(void *context, uint32_t visit, uint32_t part)
     return count(link);
 }
 
-const struct device_link array_link = {pull, wait_weights, loss, wait_slot, contribute, contributed};
+static int ended(void *context)
+{
+    return count(context);
+}
+
+const struct device_link array_link = {pull, wait_weights, loss, wait_slot, contribute, contributed, ended};

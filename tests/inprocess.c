@@ -220,8 +220,14 @@ static int link_contributed(void *context, uint32_t visit, uint32_t part)
     return 0;
 }
 
-static const struct device_link link_inprocess = {link_pull,      link_wait_weights, link_loss,
-                                                  link_wait_slot, link_contribute,   link_contributed};
+static int link_ended(void *context)
+{
+    (void)context;
+    return 0;
+}
+
+static const struct device_link link_inprocess = {link_pull,       link_wait_weights, link_loss, link_wait_slot,
+                                                  link_contribute, link_contributed,  link_ended};
 
 static void *run_step(void *arg)
 {

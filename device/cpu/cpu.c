@@ -11,9 +11,12 @@
 enum { HUGE_PAGE = 2 << 20 };
 
 static const struct cpu_kernels kernels[CPU_ISAS] = {
-    [CPU_V2] = {"x86-64-v2", &cpu_rows_v2, &cpu_norm_v2, &cpu_dropout_v2, &cpu_attention_v2, &cpu_softmax_v2},
-    [CPU_V3] = {"x86-64-v3", &cpu_rows_v3, &cpu_norm_v3, &cpu_dropout_v3, &cpu_attention_v3, &cpu_softmax_v3},
-    [CPU_V4] = {"x86-64-v4", &cpu_rows_v4, &cpu_norm_v4, &cpu_dropout_v4, &cpu_attention_v4, &cpu_softmax_v4},
+    [CPU_V2] = {"x86-64-v2", &cpu_rows_v2, &cpu_norm_v2, &cpu_dropout_v2, &cpu_attention_v2, &cpu_attention_cached_v2,
+                &cpu_softmax_v2},
+    [CPU_V3] = {"x86-64-v3", &cpu_rows_v3, &cpu_norm_v3, &cpu_dropout_v3, &cpu_attention_v3, &cpu_attention_cached_v3,
+                &cpu_softmax_v3},
+    [CPU_V4] = {"x86-64-v4", &cpu_rows_v4, &cpu_norm_v4, &cpu_dropout_v4, &cpu_attention_v4, &cpu_attention_cached_v4,
+                &cpu_softmax_v4},
 };
 
 bool cpu_isa_runs(enum cpu_isa isa)
@@ -108,6 +111,11 @@ static size_t scratch_bytes(size_t n_rows, size_t n_tokens, size_t n_heads, size
     return n_threads * cpu_attention_scratch(n_tokens, width / n_heads) * sizeof(float);
 }
 
+static size_t cache_bytes(size_t n_positions, size_t n_heads, size_t width)
+{
+    return 2 * n_heads * cpu_attention_kept(n_positions, width / n_heads) * sizeof(float);
+}
+
 static void copy(struct device *dev, void *to, const void *from, size_t bytes)
 {
     enum { PIECE = 1 << 20 };
@@ -164,6 +172,11 @@ static void attention(struct device *dev, const struct device_attention *op)
 static void attention_backward(struct device *dev, const struct device_attention *op)
 {
     dev->kernels->attention->backward(dev, op);
+}
+
+static void attention_cached(struct device *dev, const struct device_attention_cached *op)
+{
+    dev->kernels->attention_cached->forward(dev, op);
 }
 
 static void dropout_add(struct device *dev, float *y, const float *x, const float *h, size_t n_rows, size_t n_tokens,
@@ -225,6 +238,7 @@ const struct device_ops device_cpu = {
     .arena = arena,
     .library_bytes = cpu_library_bytes,
     .scratch_bytes = scratch_bytes,
+    .cache_bytes = cache_bytes,
     .upload = upload,
     .download = download,
     .sync = sync_device,
@@ -235,6 +249,7 @@ const struct device_ops device_cpu = {
     .norm_backward = norm_backward,
     .attention = attention,
     .attention_backward = attention_backward,
+    .attention_cached = attention_cached,
     .dropout_add = dropout_add,
     .dropout_backward = dropout_backward,
     .embed = embed,

@@ -45,6 +45,10 @@ struct cpu_attention_kernels {
     void (*backward)(struct device *dev, const struct device_attention *op);
 };
 
+struct cpu_attention_cached_kernels {
+    void (*forward)(struct device *dev, const struct device_attention_cached *op);
+};
+
 struct cpu_softmax_kernels {
     void (*log_sum_exp)(struct device *dev, float *running, bool start, const float *logits, size_t logits_stride,
                         const uint32_t *labels, size_t m, uint32_t first, size_t n);
@@ -59,6 +63,7 @@ struct cpu_kernels {
     const struct cpu_norm_kernels *norm;
     const struct cpu_dropout_kernels *dropout;
     const struct cpu_attention_kernels *attention;
+    const struct cpu_attention_cached_kernels *attention_cached;
     const struct cpu_softmax_kernels *softmax;
 };
 
@@ -78,6 +83,8 @@ extern const struct cpu_row_kernels cpu_rows_v2, cpu_rows_v3, cpu_rows_v4;
 extern const struct cpu_norm_kernels cpu_norm_v2, cpu_norm_v3, cpu_norm_v4;
 extern const struct cpu_dropout_kernels cpu_dropout_v2, cpu_dropout_v3, cpu_dropout_v4;
 extern const struct cpu_attention_kernels cpu_attention_v2, cpu_attention_v3, cpu_attention_v4;
+extern const struct cpu_attention_cached_kernels cpu_attention_cached_v2, cpu_attention_cached_v3,
+    cpu_attention_cached_v4;
 extern const struct cpu_softmax_kernels cpu_softmax_v2, cpu_softmax_v3, cpu_softmax_v4;
 
 /* Whether this machine runs the kernels of an instruction set, and making a device use them: for tests. */
@@ -100,6 +107,14 @@ static inline size_t cpu_attention_scratch(size_t n_tokens, size_t head_width)
     /* backward, the larger: q, out's gradient and q's gradient of a head, its two numbers a token; a tile of k, k and v
      * transposed, gradients of k and v; two tiles of scores */
     return tokens * (3 * width + 2) + tile * 5 * width + 2 * tile * tile;
+}
+
+/* Floats of one head's keys, or values, of n tokens in the cache: whole tiles, as the products want them. */
+static inline size_t cpu_attention_kept(size_t n, size_t head_width)
+{
+    const size_t tile = CPU_ATTENTION_TILE;
+
+    return (n + tile - 1) / tile * tile * ((head_width + 15) / 16 * 16);
 }
 
 #endif

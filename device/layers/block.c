@@ -190,6 +190,23 @@ static struct device_attention attention_of(const struct layer_pass *pass, const
                                      .dropout = layer_dropout(pass, c->dropout_attention, RANDOM_DROPOUT_ATTENTION)};
 }
 
+/* Of the tokens before this pass, keys and values are in the cache. */
+static void attend_cached(const struct layer_pass *pass, const struct device_attention *attention)
+{
+    const struct device_attention_cached op = {.first = pass->position,
+                                               .n_tokens = attention->n_tokens,
+                                               .n_heads = attention->n_heads,
+                                               .width = attention->width,
+                                               .n_positions = pass->n_positions,
+                                               .scale = attention->scale,
+                                               .qkv = attention->qkv,
+                                               .out = attention->out,
+                                               .cache = pass->cache,
+                                               .scratch = attention->scratch};
+
+    pass->ops->attention_cached(pass->dev, &op);
+}
+
 static struct buffers buffers_of(const struct layer_pass *pass)
 {
     struct buffers b;
@@ -223,7 +240,10 @@ static void compute_internals(const struct layer_pass *pass, const struct buffer
 
     normalize(pass, b, BLOCK_NORM_1_WEIGHT, pass->input);
     linear(pass, BLOCK_QKV_WEIGHT, b->qkv, b->normed, NULL);
-    pass->ops->attention(pass->dev, &attention);
+    if (pass->cache)
+        attend_cached(pass, &attention);
+    else
+        pass->ops->attention(pass->dev, &attention);
     linear(pass, BLOCK_ATTENTION_WEIGHT, b->residual, b->attended, NULL);
     add_residual(pass, b->residual, pass->input, b->residual, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
     normalize(pass, b, BLOCK_NORM_2_WEIGHT, b->residual);

@@ -17,12 +17,14 @@ static struct table table_of(const struct layer_pass *pass)
                           .n = piece->n_rows};
 }
 
-/* Positions of this table that a row of n_tokens reaches. */
-static uint64_t reached(const struct table *table, uint32_t n_tokens)
+/* Positions of this table that a row of n_tokens from pass->position on reaches: n of them, from `first` on. */
+static struct table reached(const struct layer_pass *pass, const struct table *table)
 {
-    const uint64_t rest = table->first < n_tokens ? n_tokens - table->first : 0;
+    const uint64_t end = (uint64_t)pass->position + pass->n_tokens, table_end = table->first + table->n;
+    const uint64_t first = pass->position > table->first ? pass->position : table->first;
+    const uint64_t last = end < table_end ? end : table_end;
 
-    return rest < table->n ? rest : table->n;
+    return (struct table){.is_position = true, .first = first, .n = last > first ? last - first : 0};
 }
 
 static void forward(const struct layer_pass *pass)
@@ -33,10 +35,12 @@ static void forward(const struct layer_pass *pass)
     if (!table.is_position) {
         pass->ops->embed(pass->dev, pass->output, false, pass->ids, layer_tokens(pass), pass->weights,
                          (uint32_t)table.first, (uint32_t)table.n, width);
-    } else if (reached(&table, pass->n_tokens)) {
+    } else if (reached(pass, &table).n) {
+        const struct table reach = reached(pass, &table);
+        const float *from = pass->weights + (reach.first - table.first) * width;
         for (size_t row = 0; row < pass->n_rows; row++)
-            pass->ops->position(pass->dev, pass->output + (row * pass->n_tokens + table.first) * width, pass->weights,
-                                1, reached(&table, pass->n_tokens), width);
+            pass->ops->position(pass->dev, pass->output + (row * pass->n_tokens + reach.first - pass->position) * width,
+                                from, 1, reach.n, width);
     }
     if (pass->top) {
         const struct device_dropout dropout =
@@ -62,11 +66,11 @@ static void backward(const struct layer_pass *pass)
     if (!table.is_position) {
         pass->ops->embed_backward(pass->dev, pass->contribution, pass->ids, layer_tokens(pass), pass->gradient,
                                   (uint32_t)table.first, (uint32_t)table.n, width);
-    } else if (reached(&table, pass->n_tokens)) {
+    } else if (reached(pass, &table).n) { /* from the table's first row on: position is 0 */
         for (size_t row = 0; row < pass->n_rows; row++)
             pass->ops->position_backward(pass->dev, pass->contribution,
                                          pass->gradient + (row * pass->n_tokens + table.first) * width, 1,
-                                         reached(&table, pass->n_tokens), width);
+                                         reached(pass, &table).n, width);
     }
 }
 

@@ -20,8 +20,8 @@ static size_t tile_tokens(size_t first, size_t tokens)
     return tokens - first < PLAN_HEAD_TILE ? tokens - first : PLAN_HEAD_TILE;
 }
 
-/* Tokens first .. first+m-1: logits (m, n) into the workspace. */
-static float *tile_logits(const struct layer_pass *pass, struct chunk chunk, size_t first, size_t m)
+/* Tokens first .. first+m-1: logits (m, n) into `to`. */
+static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t first, size_t m, float *to)
 {
     const size_t width = pass->model->config.width;
     const struct device_matmul op = {.transpose_b = true,
@@ -32,10 +32,16 @@ static float *tile_logits(const struct layer_pass *pass, struct chunk chunk, siz
                                      .a_stride = width,
                                      .b = pass->weights,
                                      .b_stride = width,
-                                     .c = pass->workspace,
+                                     .c = to,
                                      .c_stride = chunk.n};
 
     pass->ops->matmul(pass->dev, &op);
+}
+
+/* The same into the workspace. */
+static float *tile_logits(const struct layer_pass *pass, struct chunk chunk, size_t first, size_t m)
+{
+    multiply(pass, chunk, first, m, pass->workspace);
     return pass->workspace;
 }
 
@@ -44,6 +50,10 @@ static void forward(const struct layer_pass *pass)
     const struct chunk chunk = chunk_of(pass);
     const size_t tokens = layer_tokens(pass);
 
+    if (pass->logits) {
+        multiply(pass, chunk, 0, 1, pass->logits + chunk.first);
+        return;
+    }
     for (size_t first = 0; first < tokens; first += PLAN_HEAD_TILE) {
         const size_t m = tile_tokens(first, tokens);
         const float *logits = tile_logits(pass, chunk, first, m);

@@ -37,6 +37,11 @@ struct layer_pass {
     uint64_t seed, step;
     float loss_scale; /* 1/T */
     bool dropout;     /* false in evaluation */
+    /* Generating, where n_rows is 1: */
+    uint32_t position;    /* of the row's first token; 0 otherwise */
+    uint32_t n_positions; /* that the cache was laid out for */
+    void *cache;          /* of this block; NULL otherwise */
+    float *logits;        /* (vocabulary): what the head writes instead of losses, for n_tokens 1; NULL otherwise */
     unsigned n_threads;
 };
 

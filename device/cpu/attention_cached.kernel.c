@@ -1,0 +1,173 @@
+/* device/cpu/attention_cached.kernel.c - attention of a few queries over keys and values that are kept.
+ *
+ * The cache is laid out for reading: head after head, of each its keys by tiles of 64, transposed, then its values, token
+ * by token. So one query streams through memory from one end to the other, and neither transposes nor packs. Tiles are
+ * counted from position 0, and each query's sums run from there, so how tokens were cut into calls changes no bit. */
+#include "device/cpu/cpu.h"
+#include "device/cpu/math.h"
+#include "device/cpu/product.h"
+
+#include <math.h>
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+enum { TILE = CPU_ATTENTION_TILE };
+
+struct head {
+    const struct device_attention_cached *op;
+    size_t width, padded;          /* head width, and rounded up to 16 */
+    const float *q;                /* of the first token; k and v behind it; 3 * op->width to the next */
+    float *out;                    /* op->width to the next token's */
+    float *keys, *values;          /* in the cache */
+    float *packed, *scores, *sums; /* scratch: (TILE, padded), (TILE, TILE), (TILE, padded) */
+    float to_log2;                 /* score * to_log2 is the exponent of 2 */
+};
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+static struct head find_head(const struct device_attention_cached *op, size_t index, unsigned thread)
+{
+    const size_t width = op->width / op->n_heads, padded = (width + 15) / 16 * 16;
+    const size_t kept = cpu_attention_kept(op->n_positions, width);
+    float *scratch = (float *)op->scratch + thread * cpu_attention_scratch(op->n_tokens, width);
+    float *cache = (float *)op->cache + 2 * index * kept;
+
+    return (struct head){.op = op,
+                         .width = width,
+                         .padded = padded,
+                         .q = op->qkv + index * width,
+                         .out = op->out + index * width,
+                         .keys = cache,
+                         .values = cache + kept,
+                         .packed = scratch,
+                         .scores = scratch + TILE * padded,
+                         .sums = scratch + TILE * padded + TILE * TILE,
+                         .to_log2 = (float)((double)op->scale * 1.4426950408889634)};
+}
+
+static void append(const struct head *head)
+{
+    const struct device_attention_cached *op = head->op;
+
+    for (size_t i = 0; i < op->n_tokens; i++) {
+        const float *k = head->q + i * 3 * op->width + op->width, *v = k + op->width;
+        const size_t position = op->first + i;
+        float *keys = head->keys + position / TILE * TILE * head->padded + position % TILE;
+
+        for (size_t d = 0; d < head->width; d++)
+            keys[d * TILE] = k[d];
+        memcpy(head->values + position * head->padded, v, head->width * sizeof *v);
+    }
+}
+
+/* Of one query: what the keys seen so far amount to. */
+struct softmax {
+    float max;
+    float sums[VECTOR]; /* of exponentials, lane by lane */
+};
+
+/* A row of scores, of which the first `visible` count, becomes exponentials. Returns what the sums before shrink by. */
+static float exponentiate(struct softmax *softmax, const struct head *head, float *row, size_t visible)
+{
+    vec max = vec_all(softmax->max), rescale, sum;
+
+    for (size_t j = visible; j < TILE; j++)
+        row[j] = -INFINITY;
+    for (size_t j = 0; j < TILE; j += VECTOR)
+        max = vec_max(vec_load(row + j), max);
+    const float before = softmax->max, now = vec_largest(max);
+    rescale = math_exp2(vec_all((before - now) * head->to_log2));
+    sum = vec_load(softmax->sums) * rescale;
+    for (size_t j = 0; j < TILE; j += VECTOR) {
+        const vec p = math_exp2(vec_load(row + j) * head->to_log2 - now * head->to_log2);
+        sum += p;
+        vec_store(row + j, p);
+    }
+    vec_store(softmax->sums, sum);
+    softmax->max = now;
+    return rescale[0];
+}
+
+/* n queries from `query` on against the keys of one tile. */
+static void attend_tile(const struct head *head, struct softmax *softmax, size_t query, size_t n, size_t key)
+{
+    const size_t position = head->op->first + query, end = position + n;
+
+    product(&(struct product){.a = head->packed,
+                              .a_row = head->padded,
+                              .a_step = 1,
+                              .b = head->keys + key * head->padded,
+                              .b_stride = TILE,
+                              .c = head->scores,
+                              .c_stride = TILE,
+                              .m = n,
+                              .n = TILE,
+                              .depth = head->width});
+    for (size_t i = 0; i < n; i++) {
+        const size_t seen = position + i + 1; /* keys */
+        const float rescale =
+            exponentiate(&softmax[i], head, head->scores + i * TILE, seen > key ? smaller(seen - key, TILE) : 0);
+        float *sums = head->sums + i * head->padded;
+        for (size_t j = 0; key > 0 && rescale != 1 && j < head->padded; j += VECTOR)
+            vec_store(sums + j, vec_load(sums + j) * rescale);
+    }
+    product(&(struct product){.a = head->scores,
+                              .a_row = TILE,
+                              .a_step = 1,
+                              .b = head->values + key * head->padded,
+                              .b_stride = head->padded,
+                              .c = head->sums,
+                              .c_stride = head->padded,
+                              .m = n,
+                              .n = head->padded,
+                              .depth = smaller(TILE, end - key),
+                              .add = key > 0});
+}
+
+static void attend(const struct head *head)
+{
+    const struct device_attention_cached *op = head->op;
+
+    for (size_t query = 0; query < op->n_tokens; query += TILE) {
+        const size_t n = smaller(TILE, op->n_tokens - query);
+        struct softmax softmax[TILE];
+
+        for (size_t i = 0; i < n; i++) {
+            softmax[i] = (struct softmax){.max = -INFINITY};
+            memcpy(head->packed + i * head->padded, head->q + (query + i) * 3 * op->width, head->width * sizeof(float));
+        }
+        for (size_t key = 0; key < op->first + query + n; key += TILE)
+            attend_tile(head, softmax, query, n, key);
+        for (size_t i = 0; i < n; i++) {
+            const float sum = (float)vec_sum(vec_load(softmax[i].sums)), *from = head->sums + i * head->padded;
+            float *to = head->out + (query + i) * op->width;
+            for (size_t j = 0; j < head->width; j += VECTOR)
+                vec_store_n(to + j, vec_load(from + j) / sum, head->width - j);
+        }
+    }
+}
+
+static unsigned thread_number(void)
+{
+#ifdef _OPENMP
+    return (unsigned)omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
+
+static void cached(struct device *dev, const struct device_attention_cached *op)
+{
+#pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
+    for (size_t index = 0; index < op->n_heads; index++) {
+        const struct head head = find_head(op, index, thread_number());
+        append(&head);
+        attend(&head);
+    }
+}
+
+const struct cpu_attention_cached_kernels KERNEL_NAME(cpu_attention_cached) = {.forward = cached};

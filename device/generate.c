@@ -1,0 +1,165 @@
+#include "device/generate.h"
+
+#include "device/layers/layers.h"
+#include "device/weights.h"
+
+#include <errno.h>
+#include <string.h>
+
+/* Consecutive tokens that go through the layers together. */
+struct tile {
+    struct device_worker *worker;
+    const struct device_link *link;
+    void *context;
+    struct device_weights weights;
+    uint32_t ids[PLAN_GENERATE_TILE];
+    uint32_t first, n; /* the row's */
+    bool last;         /* logits are wanted */
+};
+
+static void *address(const struct device_worker *w, uint64_t offset)
+{
+    return (char *)w->ops->arena(w->dev) + offset;
+}
+
+static float *boundary(const struct device_worker *w, uint32_t layer)
+{
+    return address(w, w->plan.boundaries + layer % w->plan.n_boundaries * w->plan.boundary_bytes);
+}
+
+/* Whether a table's rows first .. first+n-1 hold anything that the tile looks up. */
+static bool looks_up(const struct tile *t, bool positions, uint64_t first, uint64_t n)
+{
+    if (positions)
+        return first < (uint64_t)t->first + t->n && t->first < first + n;
+    for (uint32_t i = 0; i < t->n; i++)
+        if (t->ids[i] >= first && t->ids[i] - first < n)
+            return true;
+    return false;
+}
+
+static bool wants(const struct tile *t, uint32_t visit)
+{
+    const struct model *model = &t->worker->model;
+    const struct model_piece *piece = &model->pieces[model->units[model->visits[visit]].first_piece];
+    bool positions;
+
+    switch (model->layers[model->visit_layers[visit]].kind) {
+    case MODEL_EMBEDDING:
+        positions = &model->tensors[piece->tensor] == model_find(model, "wpe.weight");
+        return looks_up(t, positions, piece->first_row, piece->n_rows);
+    case MODEL_BLOCK:
+        return true;
+    case MODEL_NORM:
+    case MODEL_HEAD:
+        break;
+    }
+    return t->last;
+}
+
+/* Above the blocks, only the last token goes on. */
+static struct layer_pass pass_of(const struct tile *t, uint32_t visit)
+{
+    struct device_worker *w = t->worker;
+    const uint32_t l = w->model.visit_layers[visit];
+    const struct model_layer *layer = &w->model.layers[l];
+    const size_t skipped = layer->kind == MODEL_NORM ? (size_t)(t->n - 1) * w->model.config.width : 0;
+    const bool block = layer->kind == MODEL_BLOCK, above = layer->kind == MODEL_NORM || layer->kind == MODEL_HEAD;
+
+    return (struct layer_pass){.ops = w->ops,
+                               .dev = w->dev,
+                               .model = &w->model,
+                               .layer = layer,
+                               .unit = &w->model.units[w->model.visits[visit]],
+                               .input = l > 0 ? boundary(w, l - 1) + skipped : NULL,
+                               .output = l < w->model.n_layers - 1 ? boundary(w, l) : NULL,
+                               .ids = address(w, w->plan.ids),
+                               .workspace = address(w, w->plan.workspace),
+                               .n_rows = 1,
+                               .n_tokens = above ? 1 : t->n,
+                               .n_threads = w->plan.options.n_threads,
+                               .position = t->first,
+                               .n_positions = w->plan.options.seq,
+                               .cache = block ? address(w, w->plan.cache + layer->index * w->plan.cache_bytes) : NULL,
+                               .logits = address(w, w->plan.logits)};
+}
+
+static int run_layers(struct tile *t)
+{
+    struct device_worker *w = t->worker;
+    uint32_t n = 0;
+
+    for (uint32_t visit = 0; visit < w->model.n_visits; visit++)
+        if (wants(t, visit))
+            w->visits[n++] = visit;
+    device_weights_init(&t->weights, w, t->link, t->context);
+    t->weights.listed = w->visits;
+    t->weights.n_listed = n;
+    for (uint32_t place = 0; place < n; place++) {
+        struct layer_pass pass = pass_of(t, w->visits[place]);
+        int rc = t->link->ended(t->context);
+        if (rc == 0)
+            rc = device_weights_next(&t->weights, place, &pass.weights);
+        if (rc != 0)
+            return rc;
+        layer_table[pass.layer->kind]->forward(&pass);
+    }
+    return 0;
+}
+
+/* The copy of the ids that was checked is the one that is used: the client can write theirs at any time. */
+static int load_ids(struct tile *t, const uint32_t *ids, struct error *err)
+{
+    struct device_worker *w = t->worker;
+    const uint32_t vocabulary = w->model.config.vocabulary;
+
+    memcpy(t->ids, ids + t->first, t->n * sizeof *t->ids);
+    for (uint32_t i = 0; i < t->n; i++)
+        if (t->ids[i] >= vocabulary)
+            return error_set(err, -EINVAL, "token id %u at position %u: the vocabulary has %u", t->ids[i], t->first + i,
+                             vocabulary);
+    w->ops->upload(w->dev, address(w, w->plan.ids), t->ids, t->n * sizeof *t->ids);
+    return 0;
+}
+
+static int run_tiles(struct device_worker *worker, const struct device_run *run, const struct device_link *link,
+                     void *context, struct error *err)
+{
+    const uint32_t end = run->first + run->n;
+    struct tile t = {.worker = worker, .link = link, .context = context};
+    int rc = 0;
+
+    if (!worker->loaded) {
+        device_weights_init(&t.weights, worker, link, context);
+        rc = device_weights_load_resident(&t.weights);
+        worker->loaded = rc == 0;
+    }
+    for (t.first = run->first; rc == 0 && t.first < end; t.first += t.n) {
+        t.n = end - t.first < PLAN_GENERATE_TILE ? end - t.first : PLAN_GENERATE_TILE;
+        t.last = t.first + t.n == end;
+        rc = load_ids(&t, run->ids, err);
+        if (rc == 0)
+            rc = run_layers(&t);
+    }
+    return rc;
+}
+
+int device_worker_generate(struct device_worker *worker, const struct device_run *run, const struct device_link *link,
+                           void *context, struct error *err)
+{
+    const struct plan *plan = &worker->plan;
+
+    if (!plan->options.generate || run->first != worker->n_run || run->n == 0 ||
+        run->n > plan->options.seq - worker->n_run)
+        return error_set(err, -EINVAL, "tokens %u to %llu to run: %u of up to %u were run so far", run->first,
+                         (unsigned long long)run->first + run->n, worker->n_run, plan->options.seq);
+    int rc = run_tiles(worker, run, link, context, err);
+    if (rc == 0)
+        worker->ops->download(worker->dev, run->logits, address(worker, plan->logits),
+                              worker->model.config.vocabulary * sizeof(float));
+    if (worker->ops->sync(worker->dev) != 0)
+        return error_set(err, -EIO, "the device is lost");
+    if (rc == 0)
+        worker->n_run += run->n;
+    return rc;
+}
