@@ -9,26 +9,16 @@
 #include "client/link.h"
 #include "client/model.h"
 
-#include <jansson.h>
 #include <stdint.h>
 
-struct client_snapshot {
-    struct client_model model; /* one file of weights; its name is what the daemon calls it */
-    uint64_t step;             /* updates done */
-    json_t *files;             /* {NAME: TEXT, ...}, owned: tokenizer.json and the like; NULL: none came along */
-};
+/* Over a link to the daemon, open in any role but the worker's. Blocks until all is there. *step (may be NULL): updates
+ * done. The daemon's own code where it refuses (it has no model, or no room for a copy); -EPROTO: what it wrote is no
+ * side file; as client_model_from. Undo: client_model_close; on failure nothing is open. */
+int client_snapshot_take(struct client_model *out, uint64_t *step, struct client_link *link, struct error *err);
 
-/* address: a daemon's name or directory, NULL for the caller's only one. Blocks until all is there; watch, which may be
- * NULL, can end that. -ENOENT: no such daemon; its own code where it refuses (no model there, no room); -EPROTO: what
- * it wrote is no model. On failure *out is zeroed. Undo: client_snapshot_free. */
-int client_snapshot_take(struct client_snapshot *out, const char *address, const struct client_watch *watch,
-                         struct error *err);
-
-/* The text of a file that came along (NUL-terminated), or NULL. Borrowed. */
-const char *client_snapshot_file(const struct client_snapshot *snapshot, const char *name);
-
-/* Closes the model's files too; for one whose model was handed on, set model.config_fd to -1 and n_weights to 0. Safe on
- * one that take has zeroed. */
-void client_snapshot_free(struct client_snapshot *snapshot);
+/* The same over a link for this alone. address: a daemon's name or directory, NULL for the caller's only one. watch, of
+ * which a copy is made, may be NULL. -ENOENT: no such daemon. */
+int client_snapshot_fetch(struct client_model *out, uint64_t *step, const char *address,
+                          const struct client_watch *watch, struct error *err);
 
 #endif
