@@ -1,0 +1,70 @@
+#!/usr/bin/env bash
+# What saving costs a run that goes on meanwhile: step times with a checkpoint every 20 steps and without any, in turns,
+# so that a busy machine slows both alike; and how fast the same directory takes as many bytes from dd, flushed.
+#
+# usage: tools/bench/bench_save.sh [options]      defaults in brackets
+#   --width N [384] --layers N [6] --heads N [6] --batch N [8] --seq N [256]
+#   --steps N [100]       of a run, the first two not counted
+#   --every N [20]        steps between checkpoints
+#   --rounds N [3]        with and without once each
+#   --dir DIR [build]     where the checkpoints go
+#   --bin DIR [build/bin] where eps, epsd and eps-worker are
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+width=384 layers=6 heads=6 batch=8 seq=256 steps=100 every=20 rounds=3 dir=build bin=build/bin
+while [ $# -gt 0 ]; do
+    case "$1" in
+    --help | -h) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit ;;
+    --width | --layers | --heads | --batch | --seq | --steps | --every | --rounds | --dir | --bin)
+        [ $# -ge 2 ] || { echo "bench_save.sh: $1 needs a value" >&2; exit 2; }
+        declare "${1#--}=$2"
+        shift 2 ;;
+    *) echo "bench_save.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
+    esac
+done
+[ -x "$bin/eps" ] || { echo "bench_save.sh: no $bin/eps: build the release preset first" >&2; exit 1; }
+
+work=$(mktemp -d -p "$dir" save.XXXXXX)
+trap 'rm -rf "$work"' EXIT
+cat >"$work/config.json" <<JSON
+{"model_type": "gpt2", "n_embd": $width, "n_layer": $layers, "n_head": $heads, "vocab_size": 256,
+ "n_positions": $seq, "activation_function": "gelu_new", "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+JSON
+head -c $((batch * seq * 20 + 1)) < <(yes 'some text to train on' | tr '\n' ' ') >"$work/data.txt"
+head -c $((seq + 1)) "$work/data.txt" >"$work/held_out.txt"
+
+# times SAVE_EVERY: milliseconds of each step, one a line, the first two left out
+times() {
+    rm -rf "$work/run"
+    "$bin/eps" train --model "$work/config.json" --data "$work/data.txt" --eval-data "$work/held_out.txt" \
+        --out "$work/run" --steps "$steps" --batch "$batch" --seq "$seq" --save-every "$1" >"$work/log" 2>&1 ||
+        { cat "$work/log" >&2; exit 1; }
+    sed -n 's/.*"step_ms": *\([0-9.]*\).*/\1/p' "$work/run/metrics.jsonl" | tail -n +3
+}
+median() { sort -n "$1" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
+longest() { sort -n "$1" | tail -n 1; }
+mean() { awk '{ s += $1 } END { print s / NR }' "$1"; }
+
+: >"$work/without"
+: >"$work/saving"
+for ((round = 1; round <= rounds; round++)); do
+    times 0 >>"$work/without"
+    times "$every" >>"$work/saving"
+done
+bytes=$(du -sbL "$work/run/latest" | cut -f 1)
+rate=$({ LC_ALL=C dd if=/dev/zero of="$work/probe" bs=1M count=$(((bytes + 1048575) / 1048576)) conv=fsync; } 2>&1 |
+    awk -F, '/copied/ { split($3, t, " "); split($1, b, " "); printf "%.0f", b[1] / t[1] / 1e6 }')
+
+echo "width $width, $layers layers, $batch x $seq tokens, $steps steps, $rounds rounds, $(nproc) processors"
+for kind in without saving; do
+    printf '%-8s median %.1f ms, mean %.1f ms, longest %.1f ms\n' $kind "$(median "$work/$kind")" \
+        "$(mean "$work/$kind")" "$(longest "$work/$kind")"
+done
+awk -v a="$(mean "$work/without")" -v b="$(mean "$work/saving")" -v m="$(median "$work/saving")" \
+    -v longest="$(longest "$work/saving")" -v bytes="$bytes" -v rate="$rate" -v every="$every" 'BEGIN {
+    printf "a checkpoint: %.1f MB; dd writes them to this directory at %.0f MB/s: %.0f ms\n", bytes / 1e6, rate,
+        bytes / 1e3 / rate
+    printf "saving costs %.1f ms a step, %.0f ms a checkpoint; the longest step is %.2f of the median\n", b - a,
+        (b - a) * every, longest / m
+}'
