@@ -29,6 +29,8 @@ static const char usage[] =
     "\n"
     "Exit status: 0 released, 1 failed, 2 misused.\n";
 
+enum { ATTACH_MS = 5000, RETRY_MS = 20 };
+
 struct worker_process {
     uv_loop_t loop;
     uv_async_t outgoing;
@@ -36,7 +38,7 @@ struct worker_process {
     struct session *session;
     struct mailbox box;
     struct compute_options options;
-    bool open;
+    bool open, is_private;
     uint64_t progress; /* messages of the compute thread: while they come, it is not stuck */
 };
 
@@ -120,9 +122,30 @@ static void watch_signals(struct worker_process *w)
     process_take_signals();
 }
 
-static int run(const char *directory, const struct compute_options *options, struct error *err)
+/* A daemon that was started together with this worker may not have opened its door yet. A private one has: its client
+ * is attached to it already. */
+static int attach(struct worker_process *w, const char *directory, const struct message *hello, struct error *err)
 {
     static const struct session_events events = {on_open, on_message, on_closed};
+    static const struct timespec pause = {.tv_nsec = RETRY_MS * 1000000};
+    sigset_t ending; /* held until watch_signals: taken from here */
+
+    sigemptyset(&ending);
+    sigaddset(&ending, SIGTERM);
+    sigaddset(&ending, SIGINT);
+    for (int waited_ms = 0;; waited_ms += RETRY_MS) {
+        const int rc = session_connect(&w->session, &w->loop, directory, hello, &events, w, err);
+        if ((rc != -ENOENT && rc != -ECONNREFUSED) || w->is_private || waited_ms >= ATTACH_MS)
+            return rc;
+        if (waited_ms == 0)
+            log_line("waiting for the daemon at %s", directory);
+        if (sigtimedwait(&ending, NULL, &pause) > 0)
+            end(0);
+    }
+}
+
+static int run(const char *directory, const struct compute_options *options, bool is_private, struct error *err)
+{
     struct message hello = {.kind = MESSAGE_HELLO};
     struct worker_process *w = calloc(1, sizeof *w);
     pthread_t thread;
@@ -130,6 +153,7 @@ static int run(const char *directory, const struct compute_options *options, str
 
     if (!w)
         return error_set(err, -ENOMEM, "out of memory");
+    w->is_private = is_private;
     w->options = *options;
     w->options.box = &w->box;
     uv_loop_init(&w->loop);
@@ -139,7 +163,7 @@ static int run(const char *directory, const struct compute_options *options, str
     hello.hello.role = ROLE_WORKER;
     hello.hello.budget = options->budget;
     snprintf(hello.hello.device, sizeof hello.hello.device, "%s", options->ops->name);
-    rc = session_connect(&w->session, &w->loop, directory, &hello, &events, w, err);
+    rc = attach(w, directory, &hello, err);
     if (rc)
         return rc;
     rc = -pthread_create(&thread, NULL, compute_run, &w->options);
@@ -225,7 +249,7 @@ int main(int argc, char **argv)
     device_check(compute.ops);
     int rc = session_directory(directory, sizeof directory, arguments.address, &err);
     if (!rc)
-        rc = run(directory, &compute, &err);
+        rc = run(directory, &compute, arguments.is_private, &err);
     log_line("%s", err.text);
     return rc ? 1 : 0;
 }

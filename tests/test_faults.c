@@ -124,6 +124,39 @@ static bool has_worker(void *context)
     return eps_status(context, on_status, &yes, NULL) == 0 && yes;
 }
 
+static bool waits(void *context)
+{
+    char *said = access(context, R_OK) == 0 ? processes_read(context) : NULL;
+    const bool yes = said && strstr(said, "waiting for the daemon");
+
+    free(said);
+    return yes;
+}
+
+/* As when both are started in one breath, whichever comes first. */
+START_TEST(worker_waits_for_a_daemon_that_is_about_to_start)
+{
+    const char *const worker[] = {"--connect", "lab", "--device-mem", "256MiB", NULL};
+    const char *const listen[] = {"--listen", "lab", NULL};
+    char early_log[300], log[300];
+
+    snprintf(early_log, sizeof early_log, "%s", processes_path("early.err"));
+    snprintf(log, sizeof log, "%s", processes_path("waiting.err"));
+    pid_t early = processes_start("eps-worker", worker, early_log), waiting, daemon;
+    ck_assert(processes_until(waits, early_log));
+
+    daemon = processes_start("epsd", listen, NULL);
+    ck_assert(processes_until(has_worker, "lab"));
+    ck_assert_int_eq(eps_stop("lab", NULL), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+    ck_assert_int_eq(processes_wait(early), 0);
+    waiting = processes_start("eps-worker", worker, log);
+    ck_assert(processes_until(waits, log));
+    ck_assert_int_eq(kill(waiting, SIGTERM), 0);
+    ck_assert_int_eq(processes_wait(waiting), 0);
+}
+END_TEST
+
 START_TEST(daemon_outlives_a_killed_worker_and_serves_the_next_job)
 {
     const char *files[] = {processes_text("faults.txt", 40000)};
@@ -366,6 +399,7 @@ int main(void)
     tcase_set_timeout(tcase, 120);
     tcase_add_loop_test(tcase, private_run_ends_with_a_word_when_its_worker_or_daemon_is_killed, 0, 2);
     tcase_add_test(tcase, private_processes_end_when_the_client_is_killed);
+    tcase_add_test(tcase, worker_waits_for_a_daemon_that_is_about_to_start);
     tcase_add_test(tcase, daemon_outlives_a_killed_worker_and_serves_the_next_job);
     tcase_add_test(tcase, killed_daemon_leaves_nothing_in_the_way);
     tcase_add_test(tcase, busy_daemon_says_so_and_goes_on);
