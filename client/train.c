@@ -137,6 +137,8 @@ static int take_steps(struct train *t, struct error *err)
             t->covered++;
         else if (m.kind == MESSAGE_DONE && m.done.step == t->done && t->done < t->covered)
             rc = on_done(t, &m, err);
+        else if (m.kind == MESSAGE_STOP)
+            rc = error_set(err, -ECANCELED, "the daemon was stopped by request");
         else
             rc = error_set(err, -EPROTO, "the daemon sent %s out of turn", message_name(m.kind));
     }
@@ -199,7 +201,11 @@ static int finish(struct train *t, struct error *err)
     struct message m = {.kind = MESSAGE_SAVE, .save = {.step = step}};
 
     client_link_send(&t->link, &m);
-    int rc = client_link_expect(&t->link, MESSAGE_SAVED, &m, NULL, err);
+    int rc = client_link_next(&t->link, &m, NULL, err);
+    if (!rc && m.kind == MESSAGE_SAVE_FAILED)
+        rc = error_set(err, m.save_failed.code, "%s", m.save_failed.error.text);
+    else if (!rc && m.kind != MESSAGE_SAVED)
+        rc = error_set(err, -EPROTO, "the daemon sent %s out of turn", message_name(m.kind));
     if (!rc)
         rc = client_look_memory(&t->link, t->events->on_memory, t->user, err);
     if (!rc)

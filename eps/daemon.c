@@ -12,7 +12,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { LONELY_MS = 10000 };
+enum {
+    LONELY_MS = 10000,
+    TICK_MS = 1000,
+    PATIENCE_TICKS = 60, /* counted here, so that a machine that slept does not cost a run its checkpoint */
+};
 
 static const char *role_name(enum message_role role)
 {
@@ -73,53 +77,6 @@ static void on_peer_open(struct session *s, const struct message *hello)
     }
 }
 
-static void reply_status(struct peer *peer)
-{
-    static const enum message_state states[] = {
-        [JOB_NONE] = STATE_IDLE,        [JOB_LOADING] = STATE_LOADING,   [JOB_ASSIGNING] = STATE_LOADING,
-        [JOB_RESTING] = STATE_TRAINING, [JOB_STEPPING] = STATE_TRAINING, [JOB_EVALUATING] = STATE_EVALUATING,
-        [JOB_SAVING] = STATE_TRAINING,  [JOB_ENDING] = STATE_STOPPING,   [JOB_GENERATING] = STATE_GENERATING,
-    };
-    const struct daemon *d = peer->daemon;
-    const struct job *job = &d->job;
-    struct message m = {.kind = MESSAGE_STATUS_REPLY};
-
-    m.status_reply.state = d->stopping ? STATE_STOPPING : states[job->state];
-    if (job->state == JOB_RESTING && job->request.job.generate) /* between two tokens */
-        m.status_reply.state = STATE_GENERATING;
-    m.status_reply.step = job->step;
-    m.status_reply.n_parameters = job->model.n_parameters;
-    m.status_reply.n_workers = daemon_count_workers(d);
-    m.status_reply.pid = (uint32_t)getpid();
-    m.status_reply.loss = job->state == JOB_NONE ? NAN : job->loss;
-    if (job->model.n_units)
-        snprintf(m.status_reply.model, sizeof m.status_reply.model, "gpt2 %ux%u, vocabulary %u",
-                 job->model.config.n_layers, job->model.config.width, job->model.config.vocabulary);
-    session_send(peer->session, &m);
-}
-
-static void reply_memory(struct peer *peer)
-{
-    const struct daemon *d = peer->daemon;
-    struct message m = {.kind = MESSAGE_MEMORY_REPLY};
-    unsigned left = daemon_count_workers(d);
-
-    snprintf(m.memory_reply.device, sizeof m.memory_reply.device, "host");
-    m.memory_reply.last = left == 0;
-    m.memory_reply.ledger = d->ledger;
-    session_send(peer->session, &m);
-    for (const struct peer *p = d->peers; p; p = p->next) {
-        if (p->role != ROLE_WORKER)
-            continue;
-        m.memory_reply.last = --left == 0;
-        m.memory_reply.worker = p->id;
-        m.memory_reply.budget = p->budget;
-        m.memory_reply.ledger = p->ledger;
-        memcpy(m.memory_reply.device, p->device, sizeof p->device);
-        session_send(peer->session, &m);
-    }
-}
-
 static void on_client_message(struct peer *peer, const struct message *m, const int *fds, unsigned n_fds)
 {
     struct daemon *d = peer->daemon;
@@ -137,8 +94,8 @@ static void on_client_message(struct peer *peer, const struct message *m, const 
         generate_start(d, m);
     else if (m->kind == MESSAGE_EVALUATE && state == JOB_RESTING && !d->job.request.job.generate)
         steps_evaluate(d, m);
-    else if (m->kind == MESSAGE_SAVE && state == JOB_RESTING && d->job.output >= 0)
-        save_start(d, m->save.step);
+    else if (m->kind == MESSAGE_SAVE && steps_are_on(&d->job) && d->job.request.job.train && d->job.output >= 0)
+        save_on_client(d, m);
     else if (m->kind == MESSAGE_CLOSE)
         job_end(d, 0, "closed");
     else
@@ -166,40 +123,65 @@ static void on_worker_message(struct peer *peer, const struct message *m)
         peer_refuse(peer, "a message that does not fit its state");
 }
 
-static void on_stop(struct peer *peer)
+static void refuse_request(struct peer *peer, int code, const struct error *err)
 {
-    struct message m = {.kind = MESSAGE_REFUSED};
+    const struct message m = {.kind = MESSAGE_REFUSED, .refused = {.code = code, .error = *err}};
 
-    m.refused.code = rights_stop(peer, &m.refused.error);
-    if (m.refused.code)
-        session_send(peer->session, &m);
-    else
-        daemon_stop(peer->daemon, "by request");
+    session_send(peer->session, &m);
 }
 
-/* Only a job comes with descriptors; whatever else does, they are closed and not looked at. */
+static void on_stop(struct peer *peer)
+{
+    struct error err;
+    int rc = rights_stop(peer, &err);
+
+    if (rc)
+        refuse_request(peer, rc, &err);
+    else
+        daemon_ask(peer->daemon, "by request");
+}
+
+static void on_viewer_message(struct peer *peer, const struct message *m, const int *fds, unsigned n_fds)
+{
+    struct daemon *d = peer->daemon;
+    struct error err;
+    int rc = rights_save(d, peer, &err);
+
+    for (unsigned i = 0; rc && i < n_fds; i++)
+        close(fds[i]);
+    if (rc)
+        refuse_request(peer, rc, &err);
+    else if (m->kind == MESSAGE_SNAPSHOT)
+        save_on_snapshot(d, peer, fds, n_fds);
+    else
+        save_on_viewer(d, peer, m);
+}
+
+/* A client's job comes with descriptors, and a viewer's snapshot; whatever else does, they are closed and not looked
+ * at. */
 static void on_peer_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
 {
     struct peer *peer = find_peer(s);
+    const bool is_job = m->kind == MESSAGE_JOB && peer->role == ROLE_CLIENT;
+    const bool is_snapshot = m->kind == MESSAGE_SNAPSHOT && peer->role == ROLE_VIEWER;
 
-    if (m->kind != MESSAGE_JOB)
+    if (!is_job && !is_snapshot)
         for (unsigned i = 0; i < n_fds; i++)
             close(fds[i]);
     if (m->kind == MESSAGE_STATUS)
-        reply_status(peer);
+        look_status(peer);
     else if (m->kind == MESSAGE_MEMORY)
-        reply_memory(peer);
+        look_memory(peer);
     else if (m->kind == MESSAGE_STOP && peer->role != ROLE_WORKER)
         on_stop(peer);
+    else if (is_snapshot || (m->kind == MESSAGE_SAVE && peer->role == ROLE_VIEWER))
+        on_viewer_message(peer, m, fds, n_fds);
     else if (peer->role == ROLE_CLIENT)
         on_client_message(peer, m, fds, n_fds);
     else if (peer->role == ROLE_WORKER && m->kind != MESSAGE_JOB)
         on_worker_message(peer, m);
-    else {
-        for (unsigned i = 0; m->kind == MESSAGE_JOB && i < n_fds; i++)
-            close(fds[i]);
+    else
         peer_refuse(peer, "a message that its role does not send");
-    }
 }
 
 static void on_client_gone(struct daemon *d, struct peer *peer, const char *reason)
@@ -263,6 +245,32 @@ static void close_handle(uv_handle_t *handle)
         uv_close(handle, NULL);
 }
 
+static void on_patience(uv_timer_t *timer)
+{
+    struct daemon *d = timer->data;
+
+    if (++d->n_ticks == PATIENCE_TICKS)
+        daemon_stop(d, d->asked);
+}
+
+void daemon_ask(struct daemon *d, const char *why)
+{
+    struct job *job = &d->job;
+
+    if (d->stopping)
+        return;
+    const bool can_save = job->client && job->request.job.train && (steps_are_on(job) || job->state == JOB_ENDING);
+    if (d->asked || !can_save) {
+        daemon_stop(d, why);
+        return;
+    }
+    d->asked = why;
+    log_line("asked to stop %s: the run is told, and has %d s to save what it promised", why, PATIENCE_TICKS);
+    if (job->state != JOB_ENDING)
+        session_send(job->client->session, &(struct message){.kind = MESSAGE_STOP});
+    uv_timer_start(&d->patience, on_patience, TICK_MS, TICK_MS);
+}
+
 void daemon_stop(struct daemon *d, const char *why)
 {
     if (d->stopping)
@@ -277,6 +285,7 @@ void daemon_stop(struct daemon *d, const char *why)
     close_handle((uv_handle_t *)&d->sigint);
     close_handle((uv_handle_t *)&d->sighup);
     close_handle((uv_handle_t *)&d->lonely);
+    close_handle((uv_handle_t *)&d->patience);
     daemon_end(d);
 }
 
@@ -288,7 +297,7 @@ void daemon_end(struct daemon *d)
 
 static void on_signal(uv_signal_t *handle, int number)
 {
-    daemon_stop(handle->data, number == SIGTERM ? "by SIGTERM" : number == SIGINT ? "by SIGINT" : "by SIGHUP");
+    daemon_ask(handle->data, number == SIGTERM ? "by SIGTERM" : number == SIGINT ? "by SIGINT" : "by SIGHUP");
 }
 
 static void on_lonely(uv_timer_t *timer)
@@ -346,13 +355,14 @@ static int daemon_init(struct daemon *d, uv_loop_t *loop, const struct daemon_op
 
     d->loop = loop;
     d->is_private = options->is_private;
-    d->job.output = -1;
+    job_init(&d->job);
     rc = daemon_listen(d, options, err);
     if (rc)
         return rc;
     uv_async_init(loop, &d->optimizer_done, on_optimizer_done);
     uv_timer_init(loop, &d->lonely);
-    d->optimizer_done.data = d->lonely.data = d;
+    uv_timer_init(loop, &d->patience);
+    d->optimizer_done.data = d->lonely.data = d->patience.data = d;
     if (d->is_private)
         uv_timer_start(&d->lonely, on_lonely, LONELY_MS, 0);
     rc = eps_updater_start(&d->updater, &d->job.store, 0, wake_loop, d);

@@ -7,7 +7,8 @@
  *   job.c      one job's life: weights in, workers assigned, ... memory given back
  *   steps.c    steps and evaluations: messages <-> relay <-> optimizer thread
  *   generate.c tokens, one after another: messages between client and worker
- *   save.c     weights out
+ *   save.c     checkpoints and snapshots, while the job goes on
+ *   look.c     what is told to those who look
  *   rights.c   who may do what, where a daemon serves a group */
 #ifndef EPS_DAEMON_H
 #define EPS_DAEMON_H
@@ -47,7 +48,8 @@ struct peer {
     struct ledger ledger;        /* as it last said */
     double evaluated;            /* its part of the evaluation under way */
     bool evaluating;
-    uint32_t n_pulls; /* not answered */
+    uint32_t n_pulls;    /* not answered */
+    uint32_t microbatch; /* rows, as it chose */
 };
 
 /* What the job does. The client's request must fit the state: anything else is out of place and costs it its
@@ -56,11 +58,10 @@ enum job_state {
     JOB_NONE,
     JOB_LOADING,    /* until the optimizer thread has drawn or read the weights */
     JOB_ASSIGNING,  /* until every worker has answered */
-    JOB_RESTING,    /* until a step, an evaluation or a save is asked for */
+    JOB_RESTING,    /* until a step or an evaluation is asked for */
     JOB_STEPPING,   /* until the last step opened is done */
     JOB_EVALUATING, /* until every worker has told its sum */
     JOB_GENERATING, /* until the worker has run the tokens that the client named */
-    JOB_SAVING,     /* until the files stand */
     JOB_ENDING,     /* until the optimizer thread and the writer are through, and workers have let go */
 };
 
@@ -74,6 +75,9 @@ struct job {
     int output; /* directory, or -1 */
     int weight_files[SESSION_MAX_FDS];
     unsigned n_weight_files;
+    int moments_file, side_file; /* or -1 */
+    char *side_text;             /* NULL: none came */
+    size_t side_bytes;
     struct model model;
     struct eps_store store;
     struct segment data;
@@ -97,11 +101,13 @@ struct job {
     double loss;               /* of the last step that was covered; NAN before */
     uint32_t *slices;          /* (n_visits) for the relay's open */
     struct ledger load_ledger; /* of the optimizer thread, while it loads */
-    struct error load_error, save_error;
-    uv_work_t save_work;
-    bool saving;
-    uint64_t save_step;
-    int save_result;
+    struct error load_error;
+    struct save *saves;   /* oldest first (save.c) */
+    struct save *writing; /* which of them the writer is at; NULL: none */
+    uint32_t n_readers;   /* so far, of the relay's: the number of the last */
+    bool releasing;
+    uint64_t saved_step; /* of the last checkpoint, or MESSAGE_NO_STEP */
+    char trouble[256];   /* why the last save failed; empty if it did not */
 };
 
 struct daemon {
@@ -109,7 +115,10 @@ struct daemon {
     struct session_listener *listener;
     uv_async_t optimizer_done;
     uv_signal_t sigterm, sigint, sighup;
-    uv_timer_t lonely; /* a private daemon's patience until its client comes */
+    uv_timer_t lonely;   /* a private daemon's patience until its client comes */
+    uv_timer_t patience; /* until the client has stopped, which was asked to */
+    unsigned n_ticks;    /* of patience */
+    const char *asked;   /* to stop, and how; NULL: not */
     struct eps_updater *updater;
     struct peer *peers;
     struct job job;
@@ -135,13 +144,17 @@ struct daemon_options {
 /* The caller has blocked SIGTERM, SIGINT and SIGHUP: they are taken from the moment in which their end is an orderly
  * one. */
 int daemon_run(const struct daemon_options *options, struct error *err);
-void daemon_stop(struct daemon *d, const char *why);
+/* Stops the daemon; first a client in training is asked to end its run, unless that was done before. why: "by ...", a
+ * constant. */
+void daemon_ask(struct daemon *d, const char *why);
+void daemon_stop(struct daemon *d, const char *why); /* at once */
 /* Lets the loop run out, once a daemon that is stopping has nothing left; called whenever that may have become true. */
 void daemon_end(struct daemon *d);
 void peer_refuse(struct peer *peer, const char *reason);
 unsigned daemon_count_workers(const struct daemon *d);
 
 /* job.c. Sentences go to the client as REFUSED (the job did not begin) or FAILED (it ended). */
+void job_init(struct job *job); /* no job */
 void job_open(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds);
 void job_on_loaded(struct daemon *d, int result);
 void job_on_assigned(struct daemon *d, struct peer *worker, const struct message *m);
@@ -158,6 +171,10 @@ void steps_open(struct daemon *d, const struct message *m);
 void steps_evaluate(struct daemon *d, const struct message *m);
 void steps_on_worker(struct daemon *d, struct peer *worker, const struct message *m);
 void steps_on_optimizer(struct daemon *d);
+/* The job is open: steps may be opened, and the relay be fed. */
+bool steps_are_on(const struct job *job);
+/* Feeds the relay and carries out what it says. The job may have ended when this returns. */
+void steps_feed(struct daemon *d, const struct relay_event *event);
 
 /* Answers a pull. */
 void steps_send_weights(struct peer *worker, uint64_t version, uint32_t unit);
@@ -172,7 +189,20 @@ void generate_on_worker(struct daemon *d, struct peer *worker, const struct mess
 int rights_stop(const struct peer *peer, struct error *err);
 int rights_save(const struct daemon *d, const struct peer *peer, struct error *err);
 
-/* save.c */
-void save_start(struct daemon *d, uint64_t step);
+/* save.c. The first three answer by themselves; the job is open in the first. */
+void save_on_client(struct daemon *d, const struct message *m);
+void save_on_viewer(struct daemon *d, struct peer *viewer, const struct message *m);
+void save_on_snapshot(struct daemon *d, struct peer *viewer, const int *fds, unsigned n_fds); /* takes fds */
+void save_on_capture(struct daemon *d, const struct relay_action *a);
+/* The relay has just been told of the job's first step. */
+void save_on_first_step(struct daemon *d);
+/* Tells the relay of units that are written; after each event that may have brought one. */
+void save_release(struct daemon *d);
+/* The job has ended and the optimizer thread is through: no unit will come any more. */
+void save_on_job_over(struct daemon *d);
+
+/* look.c */
+void look_status(struct peer *peer);
+void look_memory(struct peer *peer);
 
 #endif

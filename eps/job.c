@@ -1,5 +1,7 @@
 #include "eps/daemon.h"
 
+#include "eps/capture.h"
+#include "eps/output.h"
 #include "proto/process.h"
 
 #include <assert.h>
@@ -15,6 +17,7 @@
 
 enum {
     CONFIG_MAX_BYTES = 1 << 20,
+    MOST_STEPS = 1 << 30,
     MIN_SLOTS = 2,
     MAX_SLOTS = 4,      /* of an inbox, apart from the reserved one: a unit of 64 MiB under way */
     N_ACCUMULATORS = 2, /* adamw with parts: of the unit that is contributed, and of the one above, being updated */
@@ -62,6 +65,13 @@ static int check_request(const struct job *job, struct error *err)
         return error_set(err, -EINVAL, "--batch %u x --seq %u: more than 2^28 tokens in a minibatch", batch, seq);
     if (job->request.job.fresh != (job->n_weight_files == 0))
         return error_set(err, -EINVAL, "weights come from files or are drawn, not both and not neither");
+    if (job->request.job.resume && (!job->request.job.train || job->request.job.fresh))
+        return error_set(err, -EINVAL, "what is resumed is training, from weights and moments in files");
+    if (job->request.job.step > 0 && !job->request.job.resume)
+        return error_set(err, -EINVAL, "a run that begins at step %" PRIu64 " needs the moments of that step",
+                         job->request.job.step);
+    if (job->request.job.step > MOST_STEPS)
+        return error_set(err, -EINVAL, "step %" PRIu64 " is none that a run gets to", job->request.job.step);
     return generate_check(job, err);
 }
 
@@ -113,24 +123,60 @@ static int create_touched(struct segment *out, const char *name, size_t bytes, e
     return 0;
 }
 
-/* On the optimizer thread, whose team touches the pages first. */
+static int read_side(struct job *job)
+{
+    struct error *err = &job->load_error;
+    struct stat st;
+
+    if (job->side_file < 0)
+        return 0;
+    if (fstat(job->side_file, &st) || !S_ISREG(st.st_mode) || st.st_size < 0 || st.st_size > CHECKPOINT_MAX_TEXT)
+        return error_set(err, -EINVAL, "the job's side file is not a regular file of at most %d MiB",
+                         CHECKPOINT_MAX_TEXT >> 20);
+    job->side_bytes = (size_t)st.st_size;
+    job->side_text = malloc(job->side_bytes + 1);
+    if (!job->side_text)
+        return error_set(err, -ENOMEM, "out of memory");
+    ledger_add(&job->load_ledger, LEDGER_OTHER, job->side_bytes + 1);
+    if (pread(job->side_file, job->side_text, job->side_bytes, 0) != (ssize_t)job->side_bytes)
+        return error_set(err, -EIO, "the job's side file could not be read");
+    return eps_capture_check_side(job->side_text, job->side_bytes, err);
+}
+
+static int load_model(struct job *job)
+{
+    int rc;
+
+    if (job->request.job.fresh) {
+        eps_store_draw(&job->store, job->request.job.seed);
+        return 0;
+    }
+    rc = eps_store_load(&job->store, job->weight_files, job->n_weight_files, &job->load_error);
+    if (!rc && job->moments_file >= 0)
+        rc = eps_store_load_moments(&job->store, job->moments_file, &job->load_error);
+    return rc;
+}
+
+/* On the optimizer thread, whose team touches the pages first, and which may wait for disks. */
 static int load(void *context)
 {
     struct job *job = context;
     const struct eps_store_options options = store_options(job);
     const size_t inbox_bytes = job->request.job.train ? (1 + job->n_slots) * job->slot_bytes : 64;
-    int rc = create_touched(&job->data, "eps-data", generate_data_bytes(job), LEDGER_DATA, job);
+    int rc = read_side(job);
 
+    if (!rc)
+        rc = create_touched(&job->data, "eps-data", generate_data_bytes(job), LEDGER_DATA, job);
     while (!rc && job->n_inboxes < job->n_wanted) {
         rc = create_touched(&job->inboxes[job->n_inboxes], "eps-inbox", inbox_bytes, LEDGER_INBOX, job);
         job->n_inboxes += rc == 0;
     }
     if (!rc)
         rc = eps_store_init(&job->store, &job->model, &options, &job->load_ledger, &job->load_error);
-    if (!rc && job->request.job.fresh)
-        eps_store_draw(&job->store, job->request.job.seed);
-    else if (!rc)
-        rc = eps_store_load(&job->store, job->weight_files, job->n_weight_files, &job->load_error);
+    if (!rc)
+        rc = load_model(job);
+    if (!rc && job->output >= 0)
+        eps_output_clean(job->output);
     return rc;
 }
 
@@ -164,26 +210,46 @@ static int begin(struct daemon *d, struct error *err)
     return 0;
 }
 
+/* config, [output directory], [side file], weight files..., [moments] */
+static int take_files(struct job *job, const int *fds, unsigned n_fds, struct error *err)
+{
+    const struct message *m = &job->request;
+    unsigned next = 1, end = n_fds;
+
+    if (n_fds < 1u + m->job.output + m->job.side + m->job.resume) {
+        close_fds(fds, n_fds);
+        return error_set(err, -EINVAL, "the job came without its files");
+    }
+    if (m->job.output)
+        job->output = fds[next++];
+    if (m->job.side)
+        job->side_file = fds[next++];
+    if (m->job.resume)
+        job->moments_file = fds[--end];
+    job->n_weight_files = end - next;
+    memcpy(job->weight_files, fds + next, job->n_weight_files * sizeof *fds);
+    int rc = read_config(job, fds[0], err);
+    close(fds[0]);
+    return rc;
+}
+
+void job_init(struct job *job)
+{
+    *job = (struct job){.output = -1, .side_file = -1, .moments_file = -1, .saved_step = MESSAGE_NO_STEP};
+}
+
 static void start(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
 {
     struct job *job = &d->job;
     struct error err = {""};
-    unsigned next = 1;
-    int rc;
 
-    *job = (struct job){.client = client, .request = *m, .output = -1, .loss = NAN, .state = JOB_LOADING};
-    if (n_fds < 1u + m->job.output) {
-        close_fds(fds, n_fds);
-        n_fds = 0;
-        rc = error_set(&err, -EINVAL, "the job came without its files");
-    } else {
-        if (m->job.output)
-            job->output = fds[next++];
-        job->n_weight_files = n_fds - next;
-        memcpy(job->weight_files, fds + next, job->n_weight_files * sizeof *fds);
-        rc = read_config(job, fds[0], &err);
-        close(fds[0]);
-    }
+    job_init(job);
+    job->client = client;
+    job->request = *m;
+    job->step = job->n_opened = m->job.step;
+    job->loss = NAN;
+    job->state = JOB_LOADING;
+    int rc = take_files(job, fds, n_fds, &err);
     if (!rc && !daemon_count_workers(d))
         rc = error_set(&err, -EAGAIN, "no worker is attached; start one with eps-worker --connect NAME --device cpu");
     if (!rc)
@@ -204,11 +270,17 @@ void job_open(struct daemon *d, struct peer *client, const struct message *m, co
     struct job *job = &d->job;
     struct error err;
 
-    if (job->state == JOB_NONE && !d->stopping) {
+    if (d->stopping || d->asked) {
+        close_fds(fds, n_fds);
+        error_set(&err, -ECANCELED, "the daemon is stopping");
+        refuse(client, -ECANCELED, &err);
+        return;
+    }
+    if (job->state == JOB_NONE) {
         start(d, client, m, fds, n_fds);
         return;
     }
-    if (job->state == JOB_ENDING && !d->stopping && !d->waiting.client) {
+    if (job->state == JOB_ENDING && !d->waiting.client) {
         d->waiting.client = client;
         d->waiting.request = *m;
         memcpy(d->waiting.fds, fds, n_fds * sizeof *fds);
@@ -261,6 +333,7 @@ static int begin_assigning(struct daemon *d, struct error *err)
     struct job *job = &d->job;
     const struct message *m = &job->request;
     const struct relay_config config = {
+        .first_step = m->job.step,
         .n_parts = m->job.n_parts,
         .n_slots = job->n_slots,
         .n_accumulators = job->store.n_accumulators,
@@ -320,6 +393,10 @@ static void on_all_assigned(struct daemon *d)
     m.job_opened.config = job->model.config;
     m.job_opened.n_parameters = job->model.n_parameters;
     m.job_opened.n_workers = job->n_workers;
+    m.job_opened.microbatch = job->workers[0]->microbatch;
+    for (uint32_t i = 1; i < job->n_workers; i++)
+        if (job->workers[i]->microbatch != m.job_opened.microbatch)
+            m.job_opened.microbatch = 0;
     m.job_opened.data_bytes = job->data.bytes;
     m.job_opened.resident_bytes = job->resident_bytes;
     job->state = JOB_RESTING;
@@ -356,6 +433,7 @@ void job_on_assigned(struct daemon *d, struct peer *worker, const struct message
         return;
     }
     assert(job->state == JOB_ASSIGNING);
+    worker->microbatch = m->assigned.microbatch;
     job->resident_bytes = m->assigned.resident_bytes; /* a job that generates has one worker */
     log_line("worker %u: arena of %s, microbatches of %u row%s", worker->id,
              process_format_bytes(arena, m->assigned.arena_bytes), m->assigned.microbatch,
@@ -424,18 +502,27 @@ static void free_job(struct daemon *d)
     eps_store_free(&job->store);
     model_free(&job->model);
     close_fds(job->weight_files, job->n_weight_files);
-    if (job->output >= 0)
-        close(job->output);
+    for (unsigned i = 0; i < 3; i++) {
+        const int fds[] = {job->output, job->side_file, job->moments_file};
+        if (fds[i] >= 0)
+            close(fds[i]);
+    }
+    if (job->side_text)
+        ledger_sub(&d->ledger, LEDGER_OTHER, job->side_bytes + 1);
+    free(job->side_text);
     free(job->config_text);
     free(job->slices);
-    *job = (struct job){.output = -1};
+    job_init(job);
 }
 
 void job_finish(struct daemon *d)
 {
     struct job *job = &d->job;
-    bool in_use = job->saving || eps_updater_pending(d->updater);
+    const bool is_updating = eps_updater_pending(d->updater) > 0;
 
+    if (job->state == JOB_ENDING && !is_updating)
+        save_on_job_over(d);
+    bool in_use = job->saves || is_updating;
     for (const struct peer *p = d->peers; p; p = p->next)
         in_use = in_use || p->state == PEER_ASSIGNING || p->state == PEER_RELEASING;
     if (job->state == JOB_ENDING && !in_use) {
@@ -445,7 +532,9 @@ void job_finish(struct daemon *d)
             const struct message m = {.kind = MESSAGE_CLOSE};
             session_send(client->session, &m);
         }
-        if (d->waiting.client) {
+        if (d->asked) {
+            daemon_stop(d, d->asked);
+        } else if (d->waiting.client) {
             client = d->waiting.client;
             d->waiting.client = NULL;
             job_open(d, client, &d->waiting.request, d->waiting.fds, d->waiting.n_fds);

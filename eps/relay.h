@@ -102,6 +102,10 @@ void relay_close(struct relay *relay);
  * state untouched. Memory is taken while events are new (a worker more, a longer step), never once they repeat. */
 int relay_feed(struct relay *relay, const struct relay_event *event, const struct relay_action **actions);
 
+/* The version that a reader who comes now would read; UINT64_MAX if it would be refused: before the first step was opened
+ * here, when the caller may read what it likes, and once the model is torn. */
+uint64_t relay_cut(const struct relay *relay);
+
 /* Version of a unit that has been in a step. */
 uint64_t relay_version(const struct relay *relay, uint32_t unit);
 

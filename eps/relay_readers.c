@@ -37,11 +37,22 @@ void relay_refuse_reader(struct relay *r, uint32_t reader, const char *why)
     a->why = why;
 }
 
-/* The cut is the version that all units have, or will all have next: the present one while no fold of the open step was
- * issued, else the one it leads to. Units already there are captured at once. */
+/* The version that all units have, or will all have next: the present one while no fold of the open step was issued, else
+ * the one it leads to. */
+uint64_t relay_cut(const struct relay *r)
+{
+    const bool begun = r->t + 1 != r->config.first_step;
+
+    if (r->torn || !begun)
+        return RELAY_NO_STEP;
+    return r->covered || r->n_folded || r->n_flying ? r->t + 1 : r->t;
+}
+
+/* Units that are at the cut already are captured at once. */
 void relay_on_save(struct relay *r, uint32_t id)
 {
-    if (find_reader(r, id) || r->t == RELAY_NO_STEP) {
+    const uint64_t cut = relay_cut(r);
+    if (find_reader(r, id) || cut == RELAY_NO_STEP) {
         relay_refuse_reader(r, id, "no such reader");
         return;
     }
@@ -49,9 +60,8 @@ void relay_on_save(struct relay *r, uint32_t id)
         relay_refuse_reader(r, id, "too many readers");
         return;
     }
-    bool touched = r->covered || r->n_folded || r->n_flying;
     struct relay_reader *reader = add_reader(r, id);
-    reader->version = touched ? r->t + 1 : r->t;
+    reader->version = cut;
     for (uint32_t u = 0; u < r->n_units; u++) {
         if (r->units[u].n_visits) {
             r->units[u].to_come |= reader->bit;

@@ -137,6 +137,7 @@ static void act(struct daemon *d, const struct relay_action *a)
         on_done(d, a->step);
         break;
     case RELAY_REFUSE:
+        assert(!a->to_reader); /* none comes too early, twice, or as one of too many */
         if (a->to_client)
             job_end(d, -EPROTO, "step refused: %s", a->why);
         else
@@ -153,21 +154,40 @@ static void act(struct daemon *d, const struct relay_action *a)
                 a->step + 1);
         break;
     case RELAY_CAPTURE:
-    case RELAY_SAVED:
-    case RELAY_ABANDON:
-        assert(false); /* no reader was announced */
+        save_on_capture(d, a);
+        break;
+    case RELAY_SAVED:   /* all units were released: known */
+    case RELAY_ABANDON: /* the job ends with the next action */
+        break;
     }
 }
 
-static void feed(struct daemon *d, const struct relay_event *event)
+bool steps_are_on(const struct job *job)
+{
+    return job->state == JOB_RESTING || job->state == JOB_STEPPING || job->state == JOB_EVALUATING;
+}
+
+void steps_feed(struct daemon *d, const struct relay_event *event)
 {
     const struct relay_action *actions;
     int n = relay_feed(d->job.relay, event, &actions);
 
     if (n < 0)
         job_end(d, -ENOMEM, "out of memory");
-    for (int i = 0; i < n && (d->job.state == JOB_STEPPING || d->job.state == JOB_RESTING); i++)
+    for (int i = 0; i < n && steps_are_on(&d->job); i++)
         act(d, &actions[i]); /* once the job has ended, the actions are gone with the relay */
+    save_release(d);
+}
+
+/* The job has ended, but what the optimizer thread still finishes may be the last that a checkpoint waits for. */
+static void feed_saves(struct daemon *d, const struct relay_event *event)
+{
+    const struct relay_action *actions;
+    int n = d->job.saves ? relay_feed(d->job.relay, event, &actions) : 0;
+
+    for (int i = 0; i < n; i++)
+        if (actions[i].kind == RELAY_CAPTURE)
+            save_on_capture(d, &actions[i]);
 }
 
 void steps_open(struct daemon *d, const struct message *m)
@@ -202,8 +222,10 @@ void steps_open(struct daemon *d, const struct message *m)
                                     .weight_decay = job->request.job.weight_decay};
     job->state = JOB_STEPPING;
     job->covered = false;
-    job->n_opened++;
-    feed(d, &event);
+    const bool is_first = job->n_opened++ == job->request.job.step;
+    steps_feed(d, &event);
+    if (is_first)
+        save_on_first_step(d);
 }
 
 void steps_evaluate(struct daemon *d, const struct message *m)
@@ -299,7 +321,7 @@ void steps_on_worker(struct daemon *d, struct peer *worker, const struct message
         peer_refuse(worker, "a message that does not fit a step");
         return;
     }
-    feed(d, &event);
+    steps_feed(d, &event);
 }
 
 void steps_on_optimizer(struct daemon *d)
@@ -318,7 +340,9 @@ void steps_on_optimizer(struct daemon *d)
         if (work.kind == EPS_JOB_UPDATE)
             event.kind = RELAY_UPDATED;
         if (d->job.state == JOB_STEPPING)
-            feed(d, &event);
+            steps_feed(d, &event);
+        else if (d->job.state == JOB_ENDING)
+            feed_saves(d, &event);
     }
     job_finish(d);
 }

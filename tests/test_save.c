@@ -126,7 +126,7 @@ static void check_saved(const char *out)
     struct error err = {""};
 
     snprintf(path, sizeof path, "%s/step-2", out);
-    ck_assert_str_eq(names_in(path), "config.json model.safetensors ");
+    ck_assert_str_eq(names_in(path), "config.json model.safetensors optimizer.safetensors training.json ");
     check_file(out, "step-2/config.json", config);
     snprintf(path, sizeof path, "%s/latest", out);
     ck_assert_int_eq(readlink(path, target, sizeof target - 1), 6);
@@ -182,7 +182,7 @@ START_TEST(weights_that_stand_there_already_are_left_alone)
 
     ck_assert_int_eq(train("taken", NULL, take_the_name, &error), -EEXIST);
     ck_assert_ptr_nonnull(strstr(error.text, "step-2"));
-    ck_assert_ptr_nonnull(strstr(error.text, "--out"));
+    ck_assert_ptr_nonnull(strstr(error.text, "move it away"));
     ck_assert_str_eq(names_in("taken"), "log metrics.jsonl step-2 ");
     ck_assert_str_eq(names_in("taken/step-2"), "precious ");
     check_file("taken", "step-2/precious", "mine");
@@ -231,7 +231,7 @@ static void leave_room_for_half_of_config(const char *out)
 START_TEST(without_room_there_is_no_step_n_and_the_daemon_lives)
 {
     static void (*const limits[])(const char *) = {leave_room_for_config, leave_room_for_half_of_config};
-    static const char *const outs[] = {"full", "fuller"}, *const says[] = {"File too large", "config.json"};
+    static const char *const outs[] = {"full", "fuller"}, *const says[] = {"File too large", "model.safetensors"};
     struct eps_error error = {""};
 
     daemon_pid = processes_daemon("lab", 1, NULL);

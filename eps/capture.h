@@ -1,0 +1,51 @@
+/* eps/capture.h - one version of the model on its way to disk: as a checkpoint in the output directory, or as a snapshot
+ * into a viewer's files.
+ *
+ * Units come in any order, each while it stands still. Calls wait for disks, so they are not for the loop thread; one
+ * thread at a time. */
+#ifndef EPS_CAPTURE_H
+#define EPS_CAPTURE_H
+
+#include "eps/store_files.h"
+
+#include <stdbool.h>
+
+enum eps_capture_file { EPS_CAPTURE_WEIGHTS, EPS_CAPTURE_CONFIG, EPS_CAPTURE_SIDE, EPS_CAPTURE_FILES };
+
+/* All borrowed, until the capture is over. */
+struct eps_capture_options {
+    const struct eps_store *store; /* which trains */
+    uint64_t step;
+    const char *config; /* config.json as it came */
+    size_t config_bytes;
+    const char *side; /* the job's side file, which eps_capture_check_side liked; NULL: none */
+    size_t side_bytes;
+    bool checkpoint;
+    int output;                   /* of a checkpoint: the directory */
+    int files[EPS_CAPTURE_FILES]; /* of a snapshot; emptied first */
+};
+
+struct eps_capture {
+    struct eps_capture_options options;
+    bool open;
+    int directory;              /* step-N.partial, or -1 */
+    int weights_fd, moments_fd; /* of a checkpoint, or -1 */
+    struct eps_store_files files;
+    struct checkpoint checkpoint;
+    uint64_t table_bytes; /* taken for layouts and checksums, for the ledger */
+};
+
+/* 0 if it is JSON {"options": {...}, "files": {NAME: TEXT, ...}} with names that a checkpoint may have beside its own
+ * four; else -EINVAL with a sentence. */
+int eps_capture_check_side(const char *side, size_t side_bytes, struct error *err);
+
+/* Makes or empties the files. On failure, here and below: -errno with a sentence that names the file and what to do
+ * about it; eps_capture_discard is due. */
+int eps_capture_open(struct eps_capture *capture, const struct eps_capture_options *options, struct error *err);
+int eps_capture_write(struct eps_capture *capture, uint32_t unit, struct error *err);
+/* All units are written: the rest, and of a checkpoint its name, all of it on disk. Nothing is open afterwards. */
+int eps_capture_finish(struct eps_capture *capture, struct error *err);
+/* Closes and removes what there is. Safe on a zeroed one, and after finish. */
+void eps_capture_discard(struct eps_capture *capture);
+
+#endif
