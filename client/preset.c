@@ -1,0 +1,118 @@
+#include "client/preset.h"
+
+#include "proto/message.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* The byte ones by size, then GPT-2's. */
+static const struct eps_preset presets[] = {
+    {"byte-small", 4, 4, 128, 128, 256, 842496},
+    {"byte-medium", 6, 6, 384, 256, 256, 10844160},
+    {"byte-large", 12, 12, 768, 1024, 256, 86039040},
+    {"gpt2", 12, 12, 768, 1024, 50257, 124439808},
+    {"gpt2-medium", 24, 16, 1024, 1024, 50257, 354823168},
+    {"gpt2-large", 36, 20, 1280, 1024, 50257, 774030080},
+    {"gpt2-xl", 48, 25, 1600, 1024, 50257, 1557611200},
+};
+
+enum { N_PRESETS = sizeof presets / sizeof *presets, BYTE_SMALL = 0, BYTE_MEDIUM = 1, BYTE_LARGE = 2, GPT2 = 3 };
+
+const struct eps_preset *eps_preset(size_t index)
+{
+    return index < N_PRESETS ? &presets[index] : NULL;
+}
+
+const struct eps_preset *client_preset_find(const char *name)
+{
+    for (size_t i = 0; i < N_PRESETS; i++) {
+        if (strcmp(presets[i].name, name) == 0)
+            return &presets[i];
+    }
+    return NULL;
+}
+
+int client_preset_unknown(const char *name, struct error *err)
+{
+    char list[160] = "";
+    size_t used = 0;
+
+    for (size_t i = 0; i < N_PRESETS; i++)
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", presets[i].name);
+    return error_set(err, -ENOENT, "--model %.200s: No such file or directory, and none of the presets: %s", name, list);
+}
+
+int client_preset_open(struct client_model *out, const struct eps_preset *preset, uint32_t vocabulary,
+                       struct error *err)
+{
+    const double dropout = preset->vocabulary > 256 ? 0.1 : 0;
+    char text[800];
+    const int n = snprintf(text, sizeof text,
+                           "{\n"
+                           "  \"architectures\": [\"GPT2LMHeadModel\"],\n"
+                           "  \"model_type\": \"gpt2\",\n"
+                           "  \"vocab_size\": %u,\n"
+                           "  \"n_positions\": %u,\n"
+                           "  \"n_layer\": %u,\n"
+                           "  \"n_head\": %u,\n"
+                           "  \"n_embd\": %u,\n"
+                           "  \"n_inner\": null,\n"
+                           "  \"activation_function\": \"gelu_new\",\n"
+                           "  \"layer_norm_epsilon\": 1e-05,\n"
+                           "  \"initializer_range\": 0.02,\n"
+                           "  \"tie_word_embeddings\": true,\n"
+                           "  \"attn_pdrop\": %.1f,\n"
+                           "  \"embd_pdrop\": %.1f,\n"
+                           "  \"resid_pdrop\": %.1f\n"
+                           "}\n",
+                           vocabulary, preset->n_positions, preset->n_layers, preset->n_heads, preset->width, dropout,
+                           dropout, dropout);
+
+    *out = (struct client_model){.config_fd = -1};
+    int fd = memfd_create("eps-config", MFD_CLOEXEC);
+    if (fd < 0)
+        return error_set(err, -errno, "no memory for a model's config: %s", strerror(errno));
+    if (pwrite(fd, text, (size_t)n, 0) != n) {
+        close(fd);
+        return error_set(err, -ENOSPC, "no memory for a model's config");
+    }
+    return client_model_from(out, preset->name, fd, -1, NULL, err);
+}
+
+/* What a worker needs for its minibatch of some 16 Ki tokens: an input for each layer and a few more, two buffers of the
+ * largest unit, what one layer makes of one row, and what libraries take. An estimate: the worker's own plan is exact,
+ * but a choice must be made before there is one. */
+static uint64_t device_bytes(const struct eps_preset *preset, const struct client_preset_facts *facts)
+{
+    const uint64_t width = preset->width, block = 12 * width * width;
+    const uint64_t tokens = facts->n_tokens < 16384 ? facts->n_tokens : 16384;
+    const uint64_t boundaries = (preset->n_layers + 3) * tokens / facts->n_workers * width;
+    const uint64_t row = preset->n_positions * width * 24, logits = 2 * 256 * (uint64_t)preset->vocabulary;
+    const uint64_t unit = block > MODEL_SLICE ? block : MODEL_SLICE;
+
+    return 4 * (boundaries + 2 * unit + row + logits) + ((uint64_t)32 << 20);
+}
+
+static bool fits(const struct eps_preset *preset, const struct client_preset_facts *facts)
+{
+    const uint64_t half = facts->free_bytes / 2; /* for the daemon; the other half is the workers' */
+    const uint64_t device = facts->device_mem ? facts->device_mem : half / facts->n_workers;
+    const uint64_t host = 12 * preset->n_parameters + ((uint64_t)64 << 20); /* and inboxes, data, code */
+
+    return (facts->free_bytes == 0 || host <= half) && (device == 0 || device_bytes(preset, facts) <= device);
+}
+
+const struct eps_preset *client_preset_choose(const struct client_preset_facts *facts)
+{
+    const uint64_t mi = 1 << 20;
+    size_t i = facts->n_tokens < 8 * mi ? BYTE_SMALL : facts->n_tokens < 128 * mi ? BYTE_MEDIUM : BYTE_LARGE;
+
+    if (facts->vocabulary > 256)
+        return &presets[GPT2];
+    while (i > BYTE_SMALL && !fits(&presets[i], facts))
+        i--;
+    return &presets[i];
+}

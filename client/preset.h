@@ -1,0 +1,40 @@
+/* client/preset.h - models by name, with fresh weights, and which one is trained when none is named.
+ *
+ * The gpt2 ones have OpenAI's published shapes (Radford et al. 2019), vocabulary and dropout of 0.1. Texts have no
+ * tokenizer before one is trained, so on a text they begin as models of bytes, of a vocabulary of 256, like the byte
+ * ones, which have no dropout. */
+#ifndef CLIENT_PRESET_H
+#define CLIENT_PRESET_H
+
+#include "client/eps.h"
+#include "client/model.h"
+#include "proto/error.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* NULL if there is none of this name. */
+const struct eps_preset *client_preset_find(const char *name);
+
+/* The sentence for a --model that is neither a file nor a preset: -ENOENT. */
+int client_preset_unknown(const char *name, struct error *err);
+
+/* The preset as a model without weights; its config.json is a file in memory. As client_model_open. */
+int client_preset_open(struct client_model *out, const struct eps_preset *preset, uint32_t vocabulary,
+                       struct error *err);
+
+/* What a choice depends on. */
+struct client_preset_facts {
+    uint64_t n_tokens;   /* to train on; of a text, its bytes */
+    uint32_t vocabulary; /* that the tokens need */
+    uint64_t free_bytes; /* of the host's memory; 0: the daemon is not ours, and it is not known */
+    uint64_t device_mem; /* of a worker; 0: half of free_bytes, divided by them */
+    uint32_t n_workers;
+};
+
+/* Under 8 Mi tokens byte-small, under 128 Mi byte-medium, else byte-large; gpt2 in their place for a vocabulary over
+ * 256; and a smaller one while it would take over half of the host's free memory, or more than a worker's. The
+ * smallest is chosen in any case: the daemon and the worker say what they lack. */
+const struct eps_preset *client_preset_choose(const struct client_preset_facts *facts);
+
+#endif
