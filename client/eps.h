@@ -29,8 +29,9 @@ enum eps_order { EPS_ORDER_DEFAULT, EPS_SHUFFLED, EPS_SEQUENTIAL };
 
 /* Start from eps_train_defaults(), which leaves everything to be chosen; model and data have no default. */
 struct eps_train_options {
-    const char *model; /* config.json, a directory with config.json and *.safetensors, a preset; NULL: a preset that
-                          fits the data and the machine */
+    const char *model;   /* config.json, a directory with config.json and *.safetensors, a preset; NULL: a preset that
+                          fits the data and the machine. A file of a preset's name comes first */
+    char model_note[96]; /* resolved: what was chosen of the model and why, "chosen for 1.2 M tokens"; or empty */
     const char *const *data; /* (n_data) files: text, .bin, .npy; patterns as of glob(7) */
     size_t n_data;
     const char *eval_data; /* NULL: the last 1 % of the data is held out */

@@ -10,12 +10,9 @@
 
 /* The byte ones by size, then GPT-2's. */
 static const struct eps_preset presets[] = {
-    {"byte-small", 4, 4, 128, 128, 256, 842496},
-    {"byte-medium", 6, 6, 384, 256, 256, 10844160},
-    {"byte-large", 12, 12, 768, 1024, 256, 86039040},
-    {"gpt2", 12, 12, 768, 1024, 50257, 124439808},
-    {"gpt2-medium", 24, 16, 1024, 1024, 50257, 354823168},
-    {"gpt2-large", 36, 20, 1280, 1024, 50257, 774030080},
+    {"byte-small", 4, 4, 128, 128, 256, 842496},           {"byte-medium", 6, 6, 384, 256, 256, 10844160},
+    {"byte-large", 12, 12, 768, 1024, 256, 86039040},      {"gpt2", 12, 12, 768, 1024, 50257, 124439808},
+    {"gpt2-medium", 24, 16, 1024, 1024, 50257, 354823168}, {"gpt2-large", 36, 20, 1280, 1024, 50257, 774030080},
     {"gpt2-xl", 48, 25, 1600, 1024, 50257, 1557611200},
 };
 
@@ -42,7 +39,8 @@ int client_preset_unknown(const char *name, struct error *err)
 
     for (size_t i = 0; i < N_PRESETS; i++)
         used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", presets[i].name);
-    return error_set(err, -ENOENT, "--model %.200s: No such file or directory, and none of the presets: %s", name, list);
+    return error_set(err, -ENOENT, "--model %.200s: No such file or directory, and none of the presets: %s", name,
+                     list);
 }
 
 int client_preset_open(struct client_model *out, const struct eps_preset *preset, uint32_t vocabulary,
@@ -82,18 +80,17 @@ int client_preset_open(struct client_model *out, const struct eps_preset *preset
     return client_model_from(out, preset->name, fd, -1, NULL, err);
 }
 
-/* What a worker needs for its minibatch of some 16 Ki tokens: an input for each layer and a few more, two buffers of the
- * largest unit, what one layer makes of one row, and what libraries take. An estimate: the worker's own plan is exact,
- * but a choice must be made before there is one. */
+/* What a worker needs for its minibatch of some 16 Ki tokens: an input for each layer and a few more, three buffers of
+ * a block, what one layer makes of one row, and what libraries take. An estimate, 2 % from what the worker's plan says
+ * of the three byte presets: that plan is exact, but a choice must be made before there is one. */
 static uint64_t device_bytes(const struct eps_preset *preset, const struct client_preset_facts *facts)
 {
-    const uint64_t width = preset->width, block = 12 * width * width;
-    const uint64_t tokens = facts->n_tokens < 16384 ? facts->n_tokens : 16384;
+    const uint64_t width = preset->width, tokens = facts->n_tokens < 16384 ? facts->n_tokens : 16384;
     const uint64_t boundaries = (preset->n_layers + 3) * tokens / facts->n_workers * width;
-    const uint64_t row = preset->n_positions * width * 24, logits = 2 * 256 * (uint64_t)preset->vocabulary;
-    const uint64_t unit = block > MODEL_SLICE ? block : MODEL_SLICE;
+    const uint64_t blocks = 3 * 12 * width * width, row = 24 * preset->n_positions * width;
+    const uint64_t bytes = 4 * (boundaries + blocks + row) + ((uint64_t)34 << 20);
 
-    return 4 * (boundaries + 2 * unit + row + logits) + ((uint64_t)32 << 20);
+    return bytes + bytes / 20;
 }
 
 static bool fits(const struct eps_preset *preset, const struct client_preset_facts *facts)
@@ -102,17 +99,28 @@ static bool fits(const struct eps_preset *preset, const struct client_preset_fac
     const uint64_t device = facts->device_mem ? facts->device_mem : half / facts->n_workers;
     const uint64_t host = 12 * preset->n_parameters + ((uint64_t)64 << 20); /* and inboxes, data, code */
 
-    return (facts->free_bytes == 0 || host <= half) && (device == 0 || device_bytes(preset, facts) <= device);
+    return host <= half && device_bytes(preset, facts) <= device;
+}
+
+static const struct eps_preset *by_tokens(const struct client_preset_facts *facts)
+{
+    const uint64_t mi = 1 << 20;
+
+    if (facts->vocabulary > 256)
+        return &presets[GPT2];
+    return &presets[facts->n_tokens < 8 * mi ? BYTE_SMALL : facts->n_tokens < 128 * mi ? BYTE_MEDIUM : BYTE_LARGE];
 }
 
 const struct eps_preset *client_preset_choose(const struct client_preset_facts *facts)
 {
-    const uint64_t mi = 1 << 20;
-    size_t i = facts->n_tokens < 8 * mi ? BYTE_SMALL : facts->n_tokens < 128 * mi ? BYTE_MEDIUM : BYTE_LARGE;
+    const struct eps_preset *preset = by_tokens(facts);
 
-    if (facts->vocabulary > 256)
-        return &presets[GPT2];
-    while (i > BYTE_SMALL && !fits(&presets[i], facts))
-        i--;
-    return &presets[i];
+    while (preset != &presets[BYTE_SMALL] && preset != &presets[GPT2] && !fits(preset, facts))
+        preset--;
+    return preset;
+}
+
+bool client_preset_is_smaller(const struct eps_preset *chosen, const struct client_preset_facts *facts)
+{
+    return chosen != by_tokens(facts);
 }

@@ -27,8 +27,8 @@ int client_preset_open(struct client_model *out, const struct eps_preset *preset
 struct client_preset_facts {
     uint64_t n_tokens;   /* to train on; of a text, its bytes */
     uint32_t vocabulary; /* that the tokens need */
-    uint64_t free_bytes; /* of the host's memory; 0: the daemon is not ours, and it is not known */
-    uint64_t device_mem; /* of a worker; 0: half of free_bytes, divided by them */
+    uint64_t free_bytes; /* of the host's memory */
+    uint64_t device_mem; /* of a worker; 0: half of free_bytes, divided by them; UINT64_MAX: not known */
     uint32_t n_workers;
 };
 
@@ -36,5 +36,8 @@ struct client_preset_facts {
  * 256; and a smaller one while it would take over half of the host's free memory, or more than a worker's. The
  * smallest is chosen in any case: the daemon and the worker say what they lack. */
 const struct eps_preset *client_preset_choose(const struct client_preset_facts *facts);
+
+/* It was memory that decided. */
+bool client_preset_is_smaller(const struct eps_preset *chosen, const struct client_preset_facts *facts);
 
 #endif

@@ -1,5 +1,6 @@
 #include "client/run.h"
 
+#include "client/choose.h"
 #include "client/options.h"
 #include "proto/process.h"
 
@@ -14,8 +15,6 @@
 
 static int check_names(const struct eps_train_options *in, struct error *err)
 {
-    if (!in->model)
-        return error_set(err, -EDOM, "--model is needed: a config.json, or a directory with weights");
     if (in->n_data == 0)
         return error_set(err, -EDOM, "--data is needed: files of text, .bin or .npy");
     return 0;
@@ -31,32 +30,12 @@ static void cut_windows(struct client_run *run)
                                  : client_windows_of(&run->data, n_train, run->data.n - n_train, o->seq);
 }
 
-static int prefixed(int rc, const char *option, struct error *err)
-{
-    if (rc && rc != -EINTR)
-        error_prefix(err, option);
-    return rc;
-}
-
 int client_run_open(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                     struct error *err)
 {
-    struct client_data_rules rules = {.watch = watch};
-
     *run = (struct client_run){.directory_fd = -1, .model.config_fd = -1};
     int rc = check_names(in, err);
-    if (!rc)
-        rc = client_model_open(&run->model, in->model, err);
-    if (!rc)
-        rc = prefixed(client_data_open(&run->data, in->data, in->n_data, err), "--data", err);
-    if (!rc && in->eval_data)
-        rc = prefixed(client_data_open(&run->eval_data, &in->eval_data, 1, err), "--eval-data", err);
-    rules.vocabulary = run->model.config.vocabulary;
-    if (!rc)
-        rc = prefixed(client_data_check(&run->data, &rules, err), "--data", err);
-    if (!rc)
-        rc = prefixed(client_data_check(&run->eval_data, &rules, err), "--eval-data", err);
-    return rc;
+    return rc ? rc : client_choose(run, in, watch, err);
 }
 
 int client_run_resolve(struct client_run *run, const struct eps_train_options *in, uint32_t n_workers,
@@ -72,9 +51,12 @@ int client_run_resolve(struct client_run *run, const struct eps_train_options *i
     };
     int rc = client_options_resolve(&run->options, in, &facts, err);
 
-    if (!rc)
-        cut_windows(run);
-    return rc;
+    if (rc)
+        return rc;
+    run->options.model = run->model_name;
+    snprintf(run->options.model_note, sizeof run->options.model_note, "%s", run->model_note);
+    cut_windows(run);
+    return 0;
 }
 
 void client_run_close(struct client_run *run)

@@ -12,6 +12,8 @@
 struct client_run {
     struct eps_train_options options; /* resolved */
     struct client_model model;
+    const char *model_name;             /* options.model, or the preset chosen; borrowed from it, or static */
+    char model_note[96];                /* options.model_note */
     struct client_data data, eval_data; /* eval_data has no files where data's end is held out */
     struct client_windows train, held_out;
     char directory[PATH_MAX]; /* options.out, once it is made */

@@ -129,7 +129,11 @@ static const struct {
     const char *first, *second; /* words of the sentence */
 } wrongs[] = {
     {"frobnicate", 2, "'frobnicate'", "--help"},
-    {"train --data text.txt", 2, "--model", "needed"},
+    {"train --model gpt3 --data text.txt", 1, "gpt3", "gpt2-xl"},
+    {"train --data none.txt", 1, "none.txt", "No such file"},
+    {"train --data none-*.txt", 1, "none-*.txt", "no file of such a name"},
+    {"train --data short.txt", 1, "short.txt", "20 tokens"},
+    {"train --model gpt2 --data latin1.txt", 1, "latin1.txt", "UTF-8"},
     {"train --model good.json", 2, "--data", "needed"},
     {GOOD "--frobnicate 3", 2, "--frobnicate", "--help"},
     {GOOD "-x", 2, "-x", "--help"},

@@ -47,5 +47,5 @@ if [ -z "$data" ]; then
 fi
 
 echo "Training"
-build/bin/eps train --model tools/models/byte-small.json --data "$data" --steps 1500 --batch 8 --lr 1e-3 \
+build/bin/eps train --model byte-small --data "$data" --steps 1500 --batch 8 --lr 1e-3 \
     --betas 0.9,0.99 --eval-every 500 --device-mem 256MiB

@@ -33,7 +33,8 @@ static void on_start(void *user, const struct eps_train_options *o, uint64_t n_p
     static const char *const schedules[] = {"default", "cosine", "linear", "constant"};
 
     (void)user;
-    printf("model        %s, %" PRIu64 " parameters\n", o->model, n_parameters);
+    printf("model        %s%s%s, %" PRIu64 " parameters\n", o->model, *o->model_note ? ", " : "", o->model_note,
+           n_parameters);
     printf("data         %s%s, %s order, seed %" PRIu64 "\n", o->data[0], o->n_data > 1 ? " and more" : "",
            o->order == EPS_SEQUENTIAL ? "sequential" : "shuffled", o->seed);
     printf("held out     %s\n", o->eval_data ? o->eval_data : "the last 1 % of the data");
@@ -131,8 +132,11 @@ int command_train(int argc, char **argv)
     unsigned schedule = UNSET, optimizer = UNSET, order = UNSET, device;
     const struct argument arguments[] = {
         {"Model and data", .kind = ARGUMENT_HEADING},
-        {"--model", "DIR|config.json", ARGUMENT_TEXT, &options.model,
-         "a directory with config.json and *.safetensors, or a config.json alone:\nfresh weights"},
+        {"--model", "DIR|config.json|PRESET", ARGUMENT_TEXT, &options.model,
+         "a directory with config.json and *.safetensors; or fresh weights: a config.json\nalone, byte-small, "
+         "byte-medium, byte-large, gpt2, gpt2-medium, gpt2-large,\ngpt2-xl (on text with a vocabulary of bytes); "
+         "default "
+         "what suits the data"},
         {"--data", "FILE...", ARGUMENT_TEXTS, &data,
          "one stream of tokens: UTF-8 text (a byte is a token; for a vocabulary of 256),\n.bin (u16; u32 for "
          "vocabularies over 65536), .npy (1 dimension of integers)"},

@@ -1,0 +1,146 @@
+/* Which model is trained on which tokens, when one of them leaves it open. */
+#include "client/run.h"
+
+#include <check.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char directory[] = "/tmp/test_choose.XXXXXX";
+
+static void put(const char *name, const void *bytes, size_t n)
+{
+    FILE *file = fopen(name, "w");
+
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(fwrite(bytes, 1, n, file), n);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+/* Opens and resolves; the run is the caller's to close. */
+static int chosen(struct client_run *run, const char *model, const char *data, const char *eval_data, struct error *err)
+{
+    struct eps_train_options in = eps_train_defaults();
+
+    in.model = model, in.data = &data, in.n_data = 1, in.eval_data = eval_data;
+    int rc = client_run_open(run, &in, NULL, err);
+    return rc ? rc : client_run_resolve(run, &in, 0, err);
+}
+
+static void expect(const char *model, const char *data, const char *name, const char *note, uint32_t vocabulary)
+{
+    struct client_run run;
+    struct error err = {0};
+
+    ck_assert_msg(chosen(&run, model, data, NULL, &err) == 0, "%s", err.text);
+    ck_assert_str_eq(run.options.model, name);
+    ck_assert_str_eq(run.options.model_note, note);
+    ck_assert_uint_eq(run.model.config.vocabulary, vocabulary);
+    ck_assert_uint_eq(run.data.vocabulary, vocabulary);
+    ck_assert_uint_eq(run.train.n > 0, 1);
+    client_run_close(&run);
+}
+
+START_TEST(a_text_alone_trains_a_model_of_bytes)
+{
+    expect(NULL, "text.txt", "byte-small", "chosen for 5.0 k tokens", 256);
+    expect(NULL, "text.bin", "byte-small", "chosen for 2.5 k tokens", 256); /* small ids */
+}
+END_TEST
+
+START_TEST(ids_beyond_a_byte_train_gpt2)
+{
+    expect(NULL, "words.bin", "gpt2", "chosen for 2.5 k tokens", 50257);
+}
+END_TEST
+
+START_TEST(a_gpt2_preset_on_text_is_one_of_bytes_and_says_so)
+{
+    expect("gpt2", "text.txt", "gpt2", "vocabulary 256, as the data is text", 256);
+    expect("gpt2", "words.bin", "gpt2", "", 50257);
+    expect("byte-small", "text.txt", "byte-small", "", 256);
+}
+END_TEST
+
+START_TEST(a_file_of_a_preset_s_name_comes_first)
+{
+    static const char config[] = "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 8, "
+                                 "\"n_positions\": 16, \"vocab_size\": 256}";
+
+    put("byte-large", config, sizeof config - 1);
+    expect("byte-large", "text.txt", "byte-large", "", 256);
+    ck_assert_int_eq(unlink("byte-large"), 0);
+}
+END_TEST
+
+START_TEST(what_does_not_go_together_is_refused)
+{
+    static const struct {
+        const char *model, *data, *eval_data;
+        int code;
+        const char *first, *second;
+    } wrongs[] = {
+        {"byte-small", "words.bin", NULL, -EINVAL, "--data", "vocabulary of 256"},
+        {NULL, "text.txt", "words.bin", -EINVAL, "--eval-data", "vocabulary of 256"},
+        {NULL, "huge.bin", NULL, -EINVAL, "--data", "vocabulary of 50257"},
+        {"gpt2", "words.bin", "text.txt", -EINVAL, "--eval-data", "tokenizer"},
+        {"gpt-2", "text.txt", NULL, -ENOENT, "--model gpt-2", "byte-small, "},
+        {"./gpt2", "text.txt", NULL, -ENOENT, "--model ./gpt2", "No such file"},
+    };
+
+    for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
+        struct client_run run;
+        struct error err = {0};
+        ck_assert_msg(chosen(&run, wrongs[i].model, wrongs[i].data, wrongs[i].eval_data, &err) == wrongs[i].code,
+                      "%zu: %s", i, err.text);
+        ck_assert_msg(strstr(err.text, wrongs[i].first) && strstr(err.text, wrongs[i].second), "%zu: %s", i, err.text);
+        client_run_close(&run);
+    }
+}
+END_TEST
+
+static void setup(void)
+{
+    static uint16_t ids[2500];
+
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    ck_assert_int_eq(chdir(directory), 0);
+    for (size_t i = 0; i < 2500; i++)
+        ids[i] = 'a';
+    put("text.bin", ids, sizeof ids);
+    put("text.txt", memset(malloc(5000), 'a', 5000), 5000);
+    ids[2000] = 50256;
+    put("words.bin", ids, sizeof ids);
+    ids[2000] = 50257;
+    put("huge.bin", ids, sizeof ids);
+}
+
+static void remove_all(void)
+{
+    char command[64];
+
+    snprintf(command, sizeof command, "rm -r %s", directory);
+    ck_assert_int_eq(system(command), 0);
+}
+
+int main(void)
+{
+    Suite *suite = suite_create("choose");
+    TCase *tests = tcase_create("choose");
+    SRunner *runner = srunner_create(suite);
+
+    tcase_add_unchecked_fixture(tests, setup, remove_all);
+    tcase_add_test(tests, a_text_alone_trains_a_model_of_bytes);
+    tcase_add_test(tests, ids_beyond_a_byte_train_gpt2);
+    tcase_add_test(tests, a_gpt2_preset_on_text_is_one_of_bytes_and_says_so);
+    tcase_add_test(tests, a_file_of_a_preset_s_name_comes_first);
+    tcase_add_test(tests, what_does_not_go_together_is_refused);
+    suite_add_tcase(suite, tests);
+    srunner_run_all(runner, CK_NORMAL);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
