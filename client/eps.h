@@ -128,13 +128,16 @@ int eps_train_resolve(struct eps_train_options *out, const struct eps_train_opti
 int eps_train(const struct eps_train_options *options, const struct eps_train_events *events, void *user,
               struct eps_error *error);
 
-/* Mean loss of a model over a file's windows. connect, programs, device_mem as above; batch, seq 0: chosen. */
+/* Mean loss of a model over the windows of files. programs, device_mem as above; batch, seq 0: chosen. */
 struct eps_eval_options {
-    const char *model; /* a directory; NULL: as it is now, the model that the daemon of connect trains, which goes on */
-    const char *data;
-    const char *connect, *programs;
+    const char *model; /* a directory, or that of a run: its latest checkpoint; NULL: the model that a daemon trains, as
+                          it is now, while its training goes on */
+    const char *const *data; /* (n_data), as eps_train's */
+    size_t n_data;
+    const char *connect; /* with a model: as above. Without: the daemon that trains it; NULL: the caller's only one */
+    const char *programs;
     uint32_t batch, seq;
-    uint64_t device_mem;
+    uint64_t device_mem; /* not with both model and connect */
 };
 int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *options, struct eps_error *error);
 
@@ -143,7 +146,8 @@ struct eps_generate_options {
     const char *model; /* as eps_eval_options */
     const char *connect, *programs;
     uint64_t device_mem;
-    const char *prompt; /* (prompt_bytes) text; NULL: prompt_ids, or, without any, the tokenizer's first token */
+    const char *prompt; /* (prompt_bytes) UTF-8 text; NULL or empty: prompt_ids, or, without any, what texts begin
+                           after: the end-of-text token, or, of bytes, a new line */
     size_t prompt_bytes;
     const uint32_t *prompt_ids; /* (n_prompt_ids) token ids instead */
     size_t n_prompt_ids;
@@ -154,18 +158,20 @@ struct eps_generate_options {
     uint64_t seed;
 };
 
-struct eps_generated {
+struct eps_generated { /* what is known, after a failure too */
     uint32_t n_prompt, n_tokens;
-    double prompt_ms, tokens_ms; /* from the first token's input to the last one's output, loading not counted */
+    double prompt_ms;                      /* until the first new token was drawn; loading is not counted */
+    double tokens_ms;                      /* for the others; callbacks are not counted */
     uint64_t resident_bytes, weight_bytes; /* weights that stayed on the device; all weights that a token visits */
     bool ended;                            /* by the model's end-of-text token */
 };
 
 struct eps_generate_events {
-    /* Each token as it comes: its id, and the bytes of text that are complete with it (a character is never cut);
-     * text is NULL where the model has no tokenizer. */
+    /* Each token as it comes: its id, and the text that is complete with it: valid UTF-8, maybe nothing. Bytes that are
+     * no character become U+FFFD. Of the end-of-text token there is no text; text is NULL where the model has no
+     * tokenizer. */
     void (*on_token)(void *user, uint32_t id, const char *text, size_t n);
-    int (*should_stop)(void *user);
+    int (*should_stop)(void *user); /* asked several times a second, and between two tokens; not 0: -EINTR */
 };
 int eps_generate(struct eps_generated *out, const struct eps_generate_options *options,
                  const struct eps_generate_events *events, void *user, struct eps_error *error);

@@ -37,11 +37,13 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     int rc = client_link_expect(link, MESSAGE_JOB_OPENED, &m, &fd, err);
     if (rc)
         return rc;
-    const uint64_t bytes = message_data_bytes(job->batch, job->seq);
+    const uint64_t bytes = request->job.generate ? message_generate_bytes(job->seq, model->config.vocabulary)
+                                                 : message_data_bytes(job->batch, job->seq);
     if (fd < 0 || m.job_opened.data_bytes < bytes)
         return error_set(err, -EPROTO, "the daemon opened the job with %" PRIu64 " bytes for data, not %" PRIu64,
                          fd < 0 ? 0 : m.job_opened.data_bytes, bytes);
     job->n_parameters = m.job_opened.n_parameters;
+    job->resident_bytes = m.job_opened.resident_bytes;
     job->microbatch = m.job_opened.microbatch;
     return segment_attach(&job->data, fd, (size_t)bytes, SEGMENT_READ_WRITE, err);
 }
@@ -97,4 +99,18 @@ int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job
     }
     *loss = sum / (double)*n_tokens;
     return 0;
+}
+
+uint32_t *client_job_ids(const struct client_job *job)
+{
+    return job->data.base;
+}
+
+int client_job_generate(const float **logits, struct client_job *job, uint32_t first, uint32_t n, struct error *err)
+{
+    struct message m = {.kind = MESSAGE_GENERATE, .generate = {.first = first, .n = n}};
+
+    client_link_send(job->link, &m);
+    *logits = (const float *)((const char *)job->data.base + message_generate_logits(job->seq));
+    return client_link_expect(job->link, MESSAGE_GENERATED, &m, NULL, err);
 }

@@ -1,7 +1,7 @@
-/* client/job.h - one job at the daemon: its shared data segment, and the held-out loss.
+/* client/job.h - one job at the daemon: its shared data segment, the held-out loss, the logits of a text's last token.
  *
  * The segment holds two buffers, each batch * seq ids and then batch * seq labels, u32. The client writes one while the
- * workers read the other. */
+ * workers read the other. Of a job that generates, it holds one row of ids, and the vocabulary's logits. */
 #ifndef CLIENT_JOB_H
 #define CLIENT_JOB_H
 
@@ -17,6 +17,7 @@ struct client_job {
     uint32_t batch, seq;
     uint32_t microbatch; /* rows, if all workers chose the same; else 0 */
     uint64_t n_parameters;
+    uint64_t resident_bytes; /* of weights that stay on the device while it generates */
     const int *stop; /* borrowed or NULL: once it is not 0, an evaluation ends between two minibatches: -ECANCELED */
     struct segment data;
 };
@@ -45,5 +46,12 @@ int client_job_put(struct client_job *job, unsigned buffer, uint32_t row, const 
 /* Mean loss over all windows, in nats per token, with the weights as they are. No step may be open. Uses `buffer`. */
 int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job, const struct client_windows *windows,
                         unsigned buffer, struct error *err);
+
+/* Of a job that generates: the ids of the text (seq), to be written before they are run. */
+uint32_t *client_job_ids(const struct client_job *job);
+
+/* Runs tokens first .. first+n-1 of the text, those before having been run. *logits (vocabulary): what follows the last
+ * of them; borrowed until the next call, and only as sound as the worker. */
+int client_job_generate(const float **logits, struct client_job *job, uint32_t first, uint32_t n, struct error *err);
 
 #endif

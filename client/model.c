@@ -236,8 +236,10 @@ static void name_model(struct client_model *model, const char *path, bool direct
 static int open_directory(struct client_model *model, const char *directory, struct error *err)
 {
     char config[PATH_MAX];
-    int rc = join(config, directory, CHECKPOINT_CONFIG, err);
 
+    if (!realpath(directory, model->directory)) /* a run's latest may be another one a moment later */
+        return error_set(err, -errno, "%s: %s", directory, strerror(errno));
+    int rc = join(config, directory, CHECKPOINT_CONFIG, err);
     if (!rc)
         rc = open_config(model, config, err);
     if (!rc)
@@ -261,6 +263,40 @@ int client_model_open(struct client_model *out, const char *path, struct error *
     rc = S_ISDIR(st.st_mode) ? open_directory(out, path, err) : open_config(out, path, err);
     if (rc)
         client_model_close(out);
+    return rc;
+}
+
+/* All that is used of it: the moments are not. */
+static int check_files(const struct checkpoint *checkpoint, int directory, int (*on_bytes)(void *data, uint64_t bytes),
+                       void *data, struct error *err)
+{
+    int rc = checkpoint_check(checkpoint, directory, CHECKPOINT_WEIGHTS, on_bytes, data, err);
+
+    for (size_t i = 0; !rc && i < checkpoint->n_files; i++) {
+        const char *name = checkpoint->files[i].name;
+        if (strcmp(name, CHECKPOINT_WEIGHTS) != 0 && strcmp(name, CHECKPOINT_MOMENTS) != 0)
+            rc = checkpoint_check(checkpoint, directory, name, on_bytes, data, err);
+    }
+    return rc;
+}
+
+int client_model_check(const struct client_model *model, int (*on_bytes)(void *data, uint64_t bytes), void *data,
+                       struct error *err)
+{
+    struct checkpoint checkpoint;
+
+    if (!model->directory[0] || !is_in(model->directory, CHECKPOINT_TRAINING))
+        return 0;
+    int directory = open(model->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (directory < 0)
+        return error_set(err, -errno, "%s: %s", model->directory, strerror(errno));
+    int rc = checkpoint_read(&checkpoint, directory, err);
+    if (!rc)
+        rc = check_files(&checkpoint, directory, on_bytes, data, err);
+    checkpoint_free(&checkpoint);
+    close(directory);
+    if (rc && rc != -EINTR)
+        error_prefix(err, model->directory);
     return rc;
 }
 

@@ -12,6 +12,7 @@
 #include "proto/session.h"
 
 #include <jansson.h>
+#include <limits.h>
 
 enum { CLIENT_MODEL_MAX_FILES = SESSION_MAX_FDS - 4 }; /* config, output directory, side file, moments go along */
 
@@ -20,12 +21,18 @@ struct client_model {
     struct model_config config;
     int config_fd;
     int weight_fds[CLIENT_MODEL_MAX_FILES];
-    unsigned n_weights; /* 0: fresh */
-    json_t *side;       /* what else came in its directory, as client/side.h has it; NULL: a config alone */
+    unsigned n_weights;       /* 0: fresh */
+    json_t *side;             /* what else came in its directory, as client/side.h has it; NULL: a config alone */
+    char directory[PATH_MAX]; /* that holds it, links resolved; empty: a config alone, or open files */
 };
 
 /* -errno or -EINVAL with a sentence that begins with the path. Undo: client_model_close; on failure nothing is open. */
 int client_model_open(struct client_model *out, const char *path, struct error *err);
+
+/* Compares the model's files with the checksums of the checkpoint that they are part of; where there are none, it passes.
+ * on_bytes as checkpoint_check. -EINVAL with a sentence that names directory and file. */
+int client_model_check(const struct client_model *model, int (*on_bytes)(void *data, uint64_t bytes), void *data,
+                       struct error *err);
 
 /* A model of files that are open already: a snapshot of a live one. config_fd, weights_fd (-1: fresh) and side (NULL:
  * nothing) are the model's from now on, after a failure too. As client_model_open, sentences begin with name. */

@@ -1,6 +1,7 @@
 /* Which files a model is made of, in directories made here. */
 #include "client/model.h"
 #include "client/side.h"
+#include "proto/checkpoint.h"
 #include "proto/safetensors.h"
 
 #include <check.h>
@@ -263,6 +264,102 @@ START_TEST(what_is_missing_or_damaged_is_refused_by_file)
 }
 END_TEST
 
+/* training.json for these files as they are. */
+static void put_training(const char *path, const char *const *names, size_t n)
+{
+    struct checkpoint checkpoint = {.step = 4};
+    char file[64], bytes[4096];
+
+    for (size_t i = 0; i < n; i++) {
+        snprintf(file, sizeof file, "%s/%s", path, names[i]);
+        int fd = open(file, O_RDONLY);
+        ssize_t got = read(fd, bytes, sizeof bytes);
+        ck_assert(got > 0 && close(fd) == 0);
+        struct checkpoint_file *entry = checkpoint_add_file(&checkpoint, names[i], (uint64_t)got);
+        ck_assert_int_eq(checkpoint_add_run(entry, 0, (uint64_t)got, checkpoint_hash(bytes, (size_t)got)), 0);
+    }
+    char *text = checkpoint_print(&checkpoint);
+    snprintf(file, sizeof file, "%s/training.json", path);
+    put(file, text);
+    free(text);
+    checkpoint_free(&checkpoint);
+}
+
+/* A bit of the byte at `at`, from the end if that is negative. */
+static void flip(const char *path, off_t at)
+{
+    int fd = open(path, O_RDWR);
+    char byte;
+
+    at = at < 0 ? lseek(fd, 0, SEEK_END) + at : at;
+    ck_assert(fd >= 0 && pread(fd, &byte, 1, at) == 1);
+    byte ^= 1;
+    ck_assert(pwrite(fd, &byte, 1, at) == 1 && close(fd) == 0);
+}
+
+static int on_bytes(void *data, uint64_t bytes)
+{
+    *(uint64_t *)data += bytes;
+    return 0;
+}
+
+static int cut_short(void *data, uint64_t bytes)
+{
+    (void)data;
+    (void)bytes;
+    return -EINTR;
+}
+
+/* code and a word of the sentence, or 0. */
+static void check_checks(const char *path, int code, const char *says)
+{
+    struct client_model model;
+    struct error err = {""};
+    const unsigned before = n_open();
+
+    ck_assert_msg(client_model_open(&model, path, &err) == 0, "%s", err.text);
+    ck_assert_msg(client_model_check(&model, NULL, NULL, &err) == code, "%s", err.text);
+    ck_assert_msg(!says || strstr(err.text, says), "no \"%s\": %s", says, err.text);
+    client_model_close(&model);
+    ck_assert_uint_eq(n_open(), before);
+}
+
+START_TEST(a_checkpoint_is_held_to_its_checksums)
+{
+    static const char *const names[] = {"config.json", "merges.txt", "optimizer.safetensors", "model.safetensors"};
+    uint64_t bytes = 0;
+    struct client_model model;
+
+    make("sealed");
+    put_weights("sealed/model.safetensors", "w");
+    put("sealed/merges.txt", "#version: 0.2\n");
+    check_checks("sealed", 0, NULL); /* no training.json: nothing to hold it to */
+    put("sealed/optimizer.safetensors", "moments");
+    put_training("sealed", names, 4);
+    check_checks("sealed", 0, NULL);
+    flip("sealed/optimizer.safetensors", 3); /* not used, not read */
+    check_checks("sealed", 0, NULL);
+
+    ck_assert_int_eq(client_model_open(&model, "sealed", NULL), 0);
+    ck_assert_int_eq(client_model_check(&model, on_bytes, &bytes, NULL), 0);
+    ck_assert_uint_gt(bytes, sizeof config);
+    ck_assert_int_eq(client_model_check(&model, cut_short, NULL, NULL), -EINTR);
+    client_model_close(&model);
+
+    flip("sealed/model.safetensors", -3);
+    check_checks("sealed", -EINVAL, "/sealed: model.safetensors");
+    flip("sealed/model.safetensors", -3);
+    flip("sealed/merges.txt", 3);
+    check_checks("sealed", -EINVAL, "/sealed: merges.txt");
+    flip("sealed/merges.txt", 3);
+    flip("sealed/training.json", 12);
+    check_checks("sealed", -EINVAL, "/sealed: training.json");
+    flip("sealed/training.json", 12);
+    put_training("sealed", names, 3);
+    check_checks("sealed", -EINVAL, "model.safetensors is not among its files");
+}
+END_TEST
+
 static void setup(void)
 {
     ck_assert_ptr_nonnull(mkdtemp(directory));
@@ -291,6 +388,7 @@ int main(void)
     tcase_add_test(tests, what_came_with_the_weights_is_kept_and_other_files_are_not);
     tcase_add_test(tests, a_snapshot_is_a_model_and_its_files_are_checked_as_any_others);
     tcase_add_test(tests, an_index_names_the_files_each_once);
+    tcase_add_test(tests, a_checkpoint_is_held_to_its_checksums);
     tcase_add_test(tests, what_is_missing_or_damaged_is_refused_by_file);
     suite_add_tcase(suite, tests);
     srunner_run_all(runner, CK_NORMAL);

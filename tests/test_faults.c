@@ -258,6 +258,7 @@ static double run_on_lab(const char *model, const char *text, const char *out)
 START_TEST(jobs_leave_nothing_to_the_next)
 {
     char text[300], small[300], large[300], saved[340];
+    const char *const files[] = {text};
     uint64_t tokens;
     struct eps_error error = {""};
     double loss;
@@ -269,7 +270,7 @@ START_TEST(jobs_leave_nothing_to_the_next)
     const double alone = run_on_lab(small, text, processes_path("alone"));
     run_on_lab(large, text, processes_path("between"));
     snprintf(saved, sizeof saved, "%s/latest", processes_path("between"));
-    const struct eps_eval_options eval = {.model = saved, .data = text, .connect = "lab"};
+    const struct eps_eval_options eval = {.model = saved, .data = files, .n_data = 1, .connect = "lab"};
     ck_assert_msg(eps_eval(&loss, &tokens, &eval, &error) == 0, "%s", error.text);
     ck_assert_double_eq(run_on_lab(small, text, processes_path("after")), alone);
     ck_assert_int_eq(eps_stop("lab", &error), 0);

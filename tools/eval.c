@@ -6,6 +6,7 @@
 #include <jansson.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 static void print_result(double loss, uint64_t tokens, bool json)
 {
@@ -14,7 +15,9 @@ static void print_result(double loss, uint64_t tokens, bool json)
         return;
     }
     json_t *value = json_real(loss); /* NULL if it is not finite */
-    json_t *object = json_pack("{s:o, s:I}", "loss", value ? value : json_null(), "tokens", (json_int_t)tokens);
+    json_t *perplexity = json_real(exp(loss));
+    json_t *object = json_pack("{s:o, s:I, s:o}", "loss", value ? value : json_null(), "tokens", (json_int_t)tokens,
+                               "perplexity", perplexity ? perplexity : json_null());
     json_dumpf(object, stdout, JSON_INDENT(2));
     putchar('\n');
     json_decref(object);
@@ -23,34 +26,42 @@ static void print_result(double loss, uint64_t tokens, bool json)
 int command_eval(int argc, char **argv)
 {
     struct eps_eval_options options = {0};
+    struct argument_texts data = {0};
     unsigned device;
     bool json = false;
     const struct argument arguments[] = {
+        {"Model and data", .kind = ARGUMENT_HEADING},
         {"--model", "DIR", ARGUMENT_TEXT, &options.model,
-         "config.json and *.safetensors, as eps train leaves in latest"},
-        {"--data", "FILE", ARGUMENT_TEXT, &options.data, "text, or token ids as .bin or .npy; see eps train --help"},
+         "config.json and *.safetensors, or what eps train left (DIR, or DIR/step-N);\ndefault the model that your "
+         "only "
+         "live run is training, as it is now"},
+        {"--data", "FILE...", ARGUMENT_TEXTS, &data, "text, or token ids as .bin or .npy; see eps train --help"},
         {"--batch", "N", ARGUMENT_COUNT, &options.batch, "rows at once; default about 16 Ki tokens of them"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq, "tokens of a row; default the model's positions, at most 1024"},
+        {"Machine", .kind = ARGUMENT_HEADING},
         {"--device", "auto|cpu", ARGUMENT_CHOICE, &device, "default auto: the processor, so far"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
          "a hard cap on the worker's memory, as in 2GiB; default half of what is free"},
         {"--connect", "ADDRESS", ARGUMENT_TEXT, &options.connect,
-         "use this daemon, by name or directory, and its workers"},
-        {"--json", NULL, ARGUMENT_FLAG, &json, "an object with loss and tokens"},
+         "with --model, use this daemon and its workers; without, take the model it\ntrains"},
+        {"Output", .kind = ARGUMENT_HEADING},
+        {"--json", NULL, ARGUMENT_FLAG, &json, "an object with loss, tokens and perplexity"},
     };
     const struct command command = {"eps eval",
-                                    "Mean loss, in nats per token, of a model over a file, window by window.",
-                                    arguments, sizeof arguments / sizeof *arguments};
+                                    "Mean loss, in nats per token, of a model over files, window by window.", arguments,
+                                    sizeof arguments / sizeof *arguments};
     struct eps_error error;
     uint64_t tokens;
     double loss;
     int status = arguments_parse(&command, argc, argv);
 
-    if (status >= 0)
-        return status;
-    int rc = eps_eval(&loss, &tokens, &options, &error);
-    if (rc)
-        return arguments_fail(&command, rc, error.text);
-    print_result(loss, tokens, json);
-    return 0;
+    if (status < 0) {
+        options.data = data.items, options.n_data = data.n;
+        int rc = eps_eval(&loss, &tokens, &options, &error);
+        status = rc ? arguments_fail(&command, rc, error.text) : 0;
+        if (!rc)
+            print_result(loss, tokens, json);
+    }
+    free(data.items);
+    return status;
 }
