@@ -160,10 +160,12 @@ struct eps_generate_options {
 
 struct eps_generated { /* what is known, after a failure too */
     uint32_t n_prompt, n_tokens;
-    double prompt_ms;                      /* until the first new token was drawn; loading is not counted */
-    double tokens_ms;                      /* for the others; callbacks are not counted */
-    uint64_t resident_bytes, weight_bytes; /* weights that stayed on the device; all weights that a token visits */
-    bool ended;                            /* by the model's end-of-text token */
+    double prompt_ms;        /* until the first new token was drawn; loading is not counted */
+    double tokens_ms;        /* for the others; callbacks are not counted */
+    uint64_t weight_bytes;   /* of the whole model */
+    uint64_t token_bytes;    /* of them, those that each token visits */
+    uint64_t resident_bytes; /* of them, those that stayed on the device; others are relayed each time */
+    bool ended;              /* by the model's end-of-text token */
 };
 
 struct eps_generate_events {
