@@ -1,7 +1,12 @@
 #include "tests/store_fixture.h"
 
 #include <check.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 const struct model_config store_fixture_small = {.n_layers = 2,
                                                  .n_heads = 2,
@@ -54,6 +59,47 @@ void store_fixture_write(const struct eps_store *store, int weights_fd, int mome
         ck_assert_msg(eps_store_files_write(&files, u, &err) == 0, "%s", err.text);
     ck_assert_msg(eps_store_files_end(&files, &err) == 0, "%s", err.text);
     eps_store_files_free(&files);
+}
+
+/* With its checksum, unless checkpoint is NULL. */
+static void put_text(int directory_fd, const char *name, const char *text, struct checkpoint *checkpoint)
+{
+    const size_t n = strlen(text);
+    int fd = openat(directory_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, text, n), (ssize_t)n);
+    close(fd);
+    if (checkpoint)
+        ck_assert_int_eq(checkpoint_add_run(checkpoint_add_file(checkpoint, name, n), 0, n, checkpoint_hash(text, n)),
+                         0);
+}
+
+void store_fixture_save(const struct store_fixture *f, const char *directory, uint64_t step)
+{
+    const struct model_config *c = &f->model.config;
+    struct checkpoint checkpoint = {.step = step};
+    char config[512];
+
+    snprintf(config, sizeof config,
+             "{\n  \"model_type\": \"gpt2\",\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"n_layer\": %u,\n"
+             "  \"n_head\": %u,\n  \"n_embd\": %u,\n  \"n_inner\": %u,\n  \"n_positions\": %u,\n"
+             "  \"vocab_size\": %u,\n  \"tie_word_embeddings\": %s,\n  \"layer_norm_epsilon\": 1e-05\n}\n",
+             c->n_layers, c->n_heads, c->width, c->inner_width, c->n_positions, c->vocabulary,
+             c->tied ? "true" : "false");
+    ck_assert_int_eq(mkdir(directory, 0777), 0);
+    const int dir = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int weights = openat(dir, CHECKPOINT_WEIGHTS, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666),
+              moments = openat(dir, CHECKPOINT_MOMENTS, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    put_text(dir, CHECKPOINT_CONFIG, config, &checkpoint);
+    put_text(dir, "vocab.json", "{\"a\": 0}", &checkpoint);
+    put_text(dir, "merges.txt", "#version: 0.2\na b\n", &checkpoint);
+    store_fixture_write(&f->store, weights, moments, &checkpoint);
+    char *training = checkpoint_print(&checkpoint);
+    put_text(dir, CHECKPOINT_TRAINING, training, NULL);
+    free(training);
+    checkpoint_free(&checkpoint);
+    close(weights), close(moments), close(dir);
 }
 
 void store_fixture_same(const float *a, const float *b, uint64_t n, const char *what)

@@ -23,6 +23,10 @@ void store_fixture_close(struct store_fixture *f);
  * eps/store_files.h does; checkpoint may be NULL. */
 void store_fixture_write(const struct eps_store *store, int weights_fd, int moments_fd, struct checkpoint *checkpoint);
 
+/* A whole checkpoint: a new directory with the model's config.json, weights and moments, vocab.json and merges.txt as
+ * side files, and training.json. */
+void store_fixture_save(const struct store_fixture *f, const char *directory, uint64_t step);
+
 /* Fails the test at the first element whose bits differ. */
 void store_fixture_same(const float *a, const float *b, uint64_t n, const char *what);
 

@@ -14,6 +14,7 @@ static const struct {
     {"Models", NULL, NULL},
     {"train", "train a model", command_train},
     {"eval", "the loss of a model over a file", command_eval},
+    {"verify", "checkpoints against their checksums", command_verify},
     {"Live runs and daemons", NULL, NULL},
     {"status", "what it is doing", command_status},
     {"mem", "its memory and its workers', by category", command_mem},

@@ -1,0 +1,56 @@
+#include "client/eps.h"
+#include "tools/arguments.h"
+#include "tools/commands.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+
+static void print_line(void *user, const char *path, uint64_t step, const char *why)
+{
+    (void)user;
+    if (why)
+        printf("%s  NOT WHOLE: %s\n", path, why);
+    else
+        printf("%s  whole, %" PRIu64 " step%s\n", path, step, step == 1 ? "" : "s");
+    fflush(stdout); /* the next one may take a while */
+}
+
+static void add_to_list(void *user, const char *path, uint64_t step, const char *why)
+{
+    json_t *list = user;
+
+    json_array_append_new(list, json_pack("{s:s, s:I, s:b, s:s?}", "path", path, "step", (json_int_t)step, "whole",
+                                          why == NULL, "why", why));
+}
+
+int command_verify(int argc, char **argv)
+{
+    const char *directory = NULL;
+    bool json = false;
+    const struct argument arguments[] = {
+        {"DIR", NULL, ARGUMENT_POSITIONAL, &directory, "a checkpoint (step-N), or the directory of a run: each of its"},
+        {"--json", NULL, ARGUMENT_FLAG, &json,
+         "a list of objects with path, step, whole, and why (null if it is whole)"},
+    };
+    const struct command command = {"eps verify",
+                                    "Reads checkpoints byte by byte and compares them with their checksums. The exit "
+                                    "status is 1 if one is not\nwhole; what is being written is passed over.",
+                                    arguments, sizeof arguments / sizeof *arguments};
+    struct eps_error error;
+    int status = arguments_parse(&command, argc, argv);
+
+    if (status >= 0)
+        return status;
+    if (!directory)
+        return arguments_fail(&command, -EDOM, "DIR is needed: a step-N, or the directory of a run");
+    json_t *list = json ? json_array() : NULL;
+    int rc = eps_verify(directory, json ? add_to_list : print_line, list, &error);
+    if (json && (rc == 0 || json_array_size(list) > 0)) {
+        json_dumpf(list, stdout, JSON_INDENT(2));
+        putchar('\n');
+    }
+    json_decref(list);
+    return rc ? arguments_fail(&command, rc, error.text) : 0;
+}
