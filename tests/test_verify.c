@@ -46,7 +46,7 @@ static void set_up(void)
 
 static void tear_down(void)
 {
-    char command[64];
+    char command[128];
 
     snprintf(command, sizeof command, "chmod -R u+rwx %s; rm -r %s", directory, directory);
     ck_assert_int_eq(system(command), 0);
@@ -194,6 +194,25 @@ START_TEST(where_no_checkpoint_is_that_is_said)
 }
 END_TEST
 
+static void remove_the_next(void *user, const char *path, uint64_t step, const char *why)
+{
+    collect(user, path, step, why);
+    if (step == 1)
+        ck_assert_int_eq(system("rm -r run/step-2"), 0);
+}
+
+START_TEST(one_that_the_run_removes_meanwhile_is_passed_over)
+{
+    struct eps_error error;
+
+    mkdir("run", 0777);
+    save("run/step-1", 1), save("run/step-2", 2), save("run/step-3", 3);
+    said[0] = 0;
+    ck_assert_int_eq(eps_verify("run", remove_the_next, said, &error), 0);
+    ck_assert_str_eq(said, "run/step-1 1 whole;run/step-3 3 whole;");
+}
+END_TEST
+
 /* Status of the command; what it printed goes to out and err. */
 static int eps(const char *arguments)
 {
@@ -252,6 +271,7 @@ int main(void)
     tcase_add_loop_test(tcase, what_is_wrong_with_a_checkpoint_is_said, 0, sizeof damages / sizeof *damages);
     tcase_add_test(tcase, a_checkpoint_under_another_s_name_is_not_it);
     tcase_add_test(tcase, where_no_checkpoint_is_that_is_said);
+    tcase_add_test(tcase, one_that_the_run_removes_meanwhile_is_passed_over);
     tcase_add_test(tcase, the_command_says_the_same);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
