@@ -1,0 +1,68 @@
+#!/usr/bin/env bash
+# The commands of README.md's worked session, in their order, each as it stands there, in a folder that looks like a
+# clone that tools/quickstart.sh has built in. Blocks of indented lines are what a reader pastes; one that leaves
+# something running in the background is followed by a look at what that has come to, as a reader's eyes would take.
+#
+# usage: tests/test_readme.sh BUILD_DIRECTORY
+set -euo pipefail
+
+source=$(realpath "$(dirname "$0")/..") build=$(realpath "$1")
+work=$(mktemp -d)
+export XDG_RUNTIME_DIR=$work/runtime
+# shellcheck disable=SC2317
+clean_up() {
+    "$build/bin/eps" stop lab >/dev/null 2>&1 || true
+    wait
+    rm -rf "$work"
+}
+trap clean_up EXIT
+fail() {
+    echo "test_readme: $*" >&2
+    exit 1
+}
+
+mkdir -m 700 "$XDG_RUNTIME_DIR"
+mkdir -p "$work/clone/build"
+cd "$work/clone"
+ln -s "$source"/* . 2>/dev/null || true # build/ stands already
+rm -rf runs
+ln -s "$build/bin" build/bin
+cat "$source"/*/*.[ch] "$source"/*/*/*.[ch] | head -c 400000 >build/quickstart.txt
+
+# One line for each command, an empty one where a block ends.
+awk '/^## / { on = /A worked session/ } on && /^    / { print substr($0, 5); open = 1; next }
+     open { print ""; open = 0 }' README.md >"$work/commands"
+[ "$(grep -c . "$work/commands")" -ge 10 ] || fail "README.md's worked session has too few commands"
+
+state() { build/bin/eps status lab --json 2>/dev/null | grep -E '"(state|workers)"' || true; }
+# Until what was started in the background shows: the daemon, its worker, the first step.
+settle() {
+    local i
+    for ((i = 0; i < 200; i++)); do
+        case $(state) in
+        *loading*) ;;
+        *'"workers": 0'*) ;;
+        "$1" | "") ;;
+        *) return ;;
+        esac
+        read -rt 0.05 <> <(:) || true
+    done
+    fail "nothing came of what was started in the background"
+}
+
+before=$(state) background=no
+while IFS= read -r command <&3; do
+    if [ -z "$command" ]; then
+        if [ "$background" = yes ]; then
+            settle "$before"
+            before=$(state) background=no
+        fi
+        continue
+    fi
+    echo "\$ $command"
+    case $command in *'&') background=yes ;; esac
+    began=$SECONDS
+    eval "$command" >"$work/said" 2>&1 || fail "failed: $command: $(tail -n 5 "$work/said")"
+    [ $((SECONDS - began)) -lt 30 ] || fail "over 30 s: $command"
+done 3<"$work/commands"
+echo "test_readme: all well"
