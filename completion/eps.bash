@@ -2,7 +2,8 @@
 # The lists are those of --help: tests/test_documentation.c compares them.
 # shellcheck shell=bash disable=SC2207
 
-_eps_commands="train eval status mem stop"
+_eps_commands="train eval status mem save stop"
+_eps_presets="byte-small byte-medium byte-large gpt2 gpt2-medium gpt2-large gpt2-xl"
 
 # The options of a command, one list each; those without a value have no place in _eps_values.
 _eps_options() {
@@ -12,10 +13,9 @@ _eps_options() {
         "--schedule --warmup --weight-decay --betas --epsilon --optimizer --order --seed --deterministic --eval-every" \
         "--device --device-mem --workers --connect --help" ;;
     eval) echo "--model --data --batch --seq --device --device-mem --connect --json --help" ;;
-    status) echo "--json --help" ;;
-    mem) echo "--json --help" ;;
-    stop) echo "--help" ;;
-    epsd) echo "--listen --private --version --help" ;;
+    status | mem) echo "--watch --json --help" ;;
+    save | stop) echo "--json --help" ;;
+    epsd) echo "--listen --group --private --version --help" ;;
     eps-worker) echo "--connect --device --device-mem --private --version --help" ;;
     esac
 }
@@ -27,24 +27,34 @@ _eps_daemons() {
     done | sed 's|.*/||'
 }
 
-_eps_files() {
+_eps_files() { # KIND WORD: -f files, -d directories
     compopt -o filenames 2>/dev/null
-    COMPREPLY=($(compgen -f -- "$1"))
+    COMPREPLY=($(compgen "$1" -- "$2"))
+}
+
+_eps_words() { # WORDS WORD
+    COMPREPLY=($(compgen -W "$1" -- "$2"))
 }
 
 # What may follow an option of a command: in COMPREPLY. Fails if nothing is known to.
 _eps_values() {
     case $2 in
-    --model | --data | --eval-data) _eps_files "$3" ;;
-    --out) compopt -o filenames 2>/dev/null && COMPREPLY=($(compgen -d -- "$3")) ;;
-    --schedule) COMPREPLY=($(compgen -W "cosine linear constant" -- "$3")) ;;
-    --optimizer) COMPREPLY=($(compgen -W "adama adamw" -- "$3")) ;;
-    --order) COMPREPLY=($(compgen -W "shuffled sequential" -- "$3")) ;;
-    --microbatch) COMPREPLY=($(compgen -W "auto" -- "$3")) ;;
-    --device) [ "$1" = eps-worker ] && COMPREPLY=($(compgen -W "cpu" -- "$3")) ||
-        COMPREPLY=($(compgen -W "auto cpu" -- "$3")) ;;
-    --connect | --listen) COMPREPLY=($(compgen -W "$(_eps_daemons)" -- "$3")) ;;
-    --json | --deterministic | --private | --help | --version) return 1 ;;
+    --model)
+        _eps_files -f "$3"
+        [ "$1" != train ] || COMPREPLY+=($(compgen -W "$_eps_presets" -- "$3"))
+        ;;
+    --data | --eval-data) _eps_files -f "$3" ;;
+    --out) _eps_files -d "$3" ;;
+    --schedule) _eps_words "cosine linear constant" "$3" ;;
+    --optimizer) _eps_words "adama adamw" "$3" ;;
+    --order) _eps_words "shuffled sequential" "$3" ;;
+    --microbatch) _eps_words auto "$3" ;;
+    --device)
+        if [ "$1" = eps-worker ]; then _eps_words cpu "$3"; else _eps_words "auto cpu" "$3"; fi
+        ;;
+    --connect | --listen) _eps_words "$(_eps_daemons)" "$3" ;;
+    --group) COMPREPLY=($(compgen -g -- "$3")) ;;
+    --watch | --json | --deterministic | --private | --help | --version) return 1 ;;
     --*) COMPREPLY=() ;;
     *) return 1 ;;
     esac
@@ -74,9 +84,9 @@ _eps() {
         return
     fi
     case $command:$word in
-    *:-*) COMPREPLY=($(compgen -W "$(_eps_options "$command")" -- "$word")) ;;
-    status:* | mem:* | stop:*) COMPREPLY=($(compgen -W "$(_eps_daemons)" -- "$word")) ;;
-    *) COMPREPLY=($(compgen -W "$(_eps_options "$command")" -- "$word")) ;;
+    status:-* | mem:-* | save:-* | stop:-*) _eps_words "$(_eps_options "$command")" "$word" ;;
+    status:* | mem:* | save:* | stop:*) _eps_words "$(_eps_daemons)" "$word" ;;
+    *) _eps_words "$(_eps_options "$command")" "$word" ;;
     esac
 }
 
