@@ -124,5 +124,5 @@ int main(int argc, char **argv)
         rc = daemon_run(&options, &err);
     if (rc)
         log_line("%s", err.text);
-    return rc ? 1 : 0;
+    return rc == -EDOM ? 2 : rc ? 1 : 0;
 }

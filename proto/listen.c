@@ -346,7 +346,7 @@ static int check_way(const char *directory, gid_t group, struct error *err)
         if (stat(part, &info) < 0)
             return error_set(err, -errno, "%s: %s", part, strerror(errno));
         if (!(info.st_mode & S_IXOTH) && !(info.st_mode & S_IXGRP && info.st_gid == group))
-            return error_set(err, -EACCES,
+            return error_set(err, -EDOM,
                              "members of the group cannot reach %s, since %s is closed to them: listen at a directory "
                              "elsewhere, or open that one with chmod o+x",
                              directory, part);

@@ -2,11 +2,13 @@
 
 #include <check.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static char runtime[64]; /* XDG_RUNTIME_DIR; each test is a process of its own */
@@ -111,6 +113,78 @@ START_TEST(no_address_is_the_only_live_daemon)
 }
 END_TEST
 
+/* A directory as a killed daemon leaves it: a lock that nobody holds, and a door that nobody is behind. */
+static void leave(const char *name, bool lock, bool door, int age_s)
+{
+    char path[120];
+    const struct timespec times[2] = {{.tv_sec = time(NULL) - age_s}, {.tv_sec = time(NULL) - age_s}};
+
+    snprintf(path, sizeof path, "%s/eps", runtime);
+    mkdir(path, 0700);
+    snprintf(path, sizeof path, "%s/eps/%s", runtime, name);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "%s/eps/%s/lock", runtime, name);
+    if (lock)
+        fclose(fopen(path, "w"));
+    snprintf(path, sizeof path, "%s/eps/%s/door", runtime, name);
+    if (door)
+        ck_assert_int_eq(mknod(path, S_IFSOCK | 0600, 0), 0);
+    snprintf(path, sizeof path, "%s/eps/%s", runtime, name);
+    ck_assert_int_eq(utimensat(AT_FDCWD, path, times, 0), 0);
+}
+
+static bool stands(const char *name)
+{
+    char path[120];
+
+    snprintf(path, sizeof path, "%s/eps/%s", runtime, name);
+    return access(path, F_OK) == 0;
+}
+
+static void on_daemon(void *user, const char *directory)
+{
+    (void)directory;
+    ++*(int *)user;
+}
+
+/* Whoever looks among the daemons removes what killed private ones have left. Their names come never again; a daemon's
+ * that somebody chose stands until the next of that name. One that is just starting has no door yet. */
+START_TEST(what_killed_private_daemons_left_is_removed)
+{
+    static const struct {
+        const char *name;
+        bool lock, door;
+        int age_s;
+        bool stands;
+    } left[] = {
+        {"run-1-aa", true, true, 0, false},    {"run-2-bb", true, false, 0, true},
+        {"run-3-cc", true, false, 61, false},  {"run-4-dd", false, false, 0, true},
+        {"run-5-ee", false, false, 61, false}, {"lab", true, true, 61, true},
+    };
+    char out[100], command[100];
+    struct error err;
+    int n = 0;
+
+    start();
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++)
+        leave(left[i].name, left[i].lock, left[i].door, left[i].age_s);
+    struct session_listener *run = live("run-6-ff");
+    if (_i == 0) {
+        ck_assert_int_eq(session_list(on_daemon, &n, &err), 0);
+        ck_assert_int_eq(n, 1);
+    } else
+        ck_assert_int_eq(session_directory(out, sizeof out, _i == 1 ? "new" : NULL, &err), 0);
+    for (size_t i = 0; i < sizeof left / sizeof *left; i++)
+        ck_assert_msg(stands(left[i].name) == left[i].stands, "%s", left[i].name);
+    ck_assert(stands("run-6-ff"));
+    session_unlisten(run, NULL);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    snprintf(command, sizeof command, "rm -r %s/eps", runtime);
+    ck_assert_int_eq(system(command), 0);
+    finish();
+}
+END_TEST
+
 /* Looking for daemons must not be in the way of one that starts: it takes no lock. */
 START_TEST(looking_holds_no_lock)
 {
@@ -176,6 +250,7 @@ int main(void)
     tcase_add_test(cases, a_path_stands_for_itself);
     tcase_add_test(cases, a_name_is_a_directory_of_the_users_own);
     tcase_add_test(cases, no_address_is_the_only_live_daemon);
+    tcase_add_loop_test(cases, what_killed_private_daemons_left_is_removed, 0, 3);
     tcase_add_test(cases, looking_holds_no_lock);
     tcase_add_test(cases, what_is_no_address_is_refused_by_name);
     tcase_add_test(cases, a_base_that_another_made_is_refused);

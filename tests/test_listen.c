@@ -3,6 +3,7 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -288,6 +289,94 @@ START_TEST(another_user_is_refused)
 }
 END_TEST
 
+/* Each peer as a user with these groups; only root can play them. */
+static void raw_connect_as(struct raw *raw, uid_t uid, gid_t gid, const gid_t *groups, size_t n_groups)
+{
+    ck_assert_int_eq(setgroups(n_groups, groups), 0);
+    ck_assert_int_eq(setegid(gid), 0);
+    ck_assert_int_eq(seteuid(uid), 0);
+    raw_connect(raw, &st);
+    ck_assert_int_eq(seteuid(0), 0);
+    ck_assert_int_eq(setegid(0), 0);
+    ck_assert_int_eq(setgroups(0, NULL), 0);
+}
+
+enum { GROUP = 4242, MEMBER = 54321 };
+
+START_TEST(members_of_its_group_are_let_in_and_nobody_else)
+{
+    static const struct {
+        uid_t uid;
+        gid_t gid, groups[2];
+        bool member;
+    } peers[] = {
+        {MEMBER, GROUP, {1, 2}, true},
+        {MEMBER, 54321, {1, GROUP}, true},
+        {MEMBER, 54321, {1, 2}, false},
+        {0, 0, {1, 2}, true},
+    };
+    struct side daemon = {0};
+    struct error err = {0};
+    struct message m;
+    struct stat info;
+    struct raw raw;
+    char path[200];
+
+    if (geteuid() != 0)
+        return;
+    stage_begin(&st);
+    stage_listen(&st, &daemon);
+    ck_assert_msg(session_admit_group(st.listener, GROUP, &err) == 0, "%s", err.text);
+    ck_assert_int_eq(stat(st.directory, &info), 0);
+    ck_assert_uint_eq(info.st_mode & 07777, 0750);
+    ck_assert_uint_eq(info.st_gid, GROUP);
+    snprintf(path, sizeof path, "%s/door", st.directory);
+    ck_assert_int_eq(stat(path, &info), 0);
+    ck_assert_uint_eq(info.st_mode & 07777, 0660);
+    ck_assert_uint_eq(info.st_gid, GROUP);
+    if (!peers[_i].member) { /* they do not come as far as the door, unless someone has opened the way */
+        chmod(st.directory, 0755);
+        chmod(path, 0666);
+    }
+    raw_connect_as(&raw, peers[_i].uid, peers[_i].gid, peers[_i].groups, 2);
+    if (peers[_i].member) {
+        raw_say(&raw, &worker_hello);
+        raw_expect(&raw, &st, MESSAGE_WELCOME, &m);
+        ck_assert_int_eq(stat(m.welcome.address + strlen("ipc://"), &info), 0);
+        ck_assert_uint_eq(info.st_mode & 07777, 0660);
+        ck_assert_uint_eq(info.st_gid, GROUP);
+    } else {
+        raw_expect(&raw, &st, MESSAGE_REFUSED, &m);
+        ck_assert_str_eq(m.refused.error.text, "the daemon serves a group that you are not a member of");
+    }
+    raw_close(&raw);
+    stage_run_until(&st, &daemon.n_turned_away, 1);
+    stage_end(&st);
+}
+END_TEST
+
+START_TEST(a_directory_that_members_cannot_reach_is_refused)
+{
+    struct side daemon = {0};
+    struct error err = {0};
+    char base[80];
+
+    stage_begin(&st);
+    memcpy(base, st.directory, sizeof base);
+    strcat(st.directory, "/below");
+    stage_listen(&st, &daemon);
+    ck_assert_int_eq(session_admit_group(st.listener, getegid() + 1, &err), -EDOM);
+    ck_assert_msg(strstr(err.text, "/below, since /tmp/eps-test-") != NULL, "%s", err.text);
+    ck_assert_int_eq(chmod(base, 0711), 0);
+    if (geteuid() == 0)
+        ck_assert_int_eq(session_admit_group(st.listener, GROUP, &err), 0);
+    else
+        ck_assert_int_eq(session_admit_group(st.listener, 0, &err), -EPERM);
+    stage_end(&st);
+    ck_assert_int_eq(rmdir(base), 0);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("listen");
@@ -304,6 +393,8 @@ int main(void)
     tcase_add_test(cases, without_descriptors_a_peer_is_turned_away_with_the_reason);
     tcase_add_test(cases, without_any_descriptor_the_door_waits);
     tcase_add_test(cases, another_user_is_refused);
+    tcase_add_loop_test(cases, members_of_its_group_are_let_in_and_nobody_else, 0, 4);
+    tcase_add_test(cases, a_directory_that_members_cannot_reach_is_refused);
     suite_add_tcase(suite, cases);
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);

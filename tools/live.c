@@ -22,7 +22,7 @@ struct live {
     const struct live_options *options;
     struct member *members;
     size_t n_members;
-    bool several;   /* more than one daemon was met at a time: they are listed, and none is waited for long */
+    bool several;   /* there is more than one daemon: they are listed, and none is waited for long */
     uint64_t until; /* ms: when the daemon that is being asked is given up */
     struct screen screen;
     struct eps_error error;
@@ -98,8 +98,8 @@ static bool is_member(const struct live *live, const char *address)
     return i < live->n_members;
 }
 
-/* Sessions with all of the caller's daemons that have none yet. One that does not answer is passed over, with a word,
- * and so is one that has just ended. */
+/* Sessions with all of the caller's daemons that have none yet. One that does not answer is passed over, with a word
+ * where nothing is redrawn, and so is one that has just ended. */
 static int gather(struct live *live)
 {
     struct names names = {0};
@@ -110,7 +110,7 @@ static int gather(struct live *live)
         int failed = !rc && !is_member(live, names.items[i]) ? open_member(live, names.items[i]) : 0;
         if (failed == -ENOMEM || (failed && interrupt_pending()))
             rc = failed;
-        else if (failed && failed != -ENOENT && failed != -ECONNREFUSED && live->several)
+        else if (failed && failed != -ENOENT && failed != -ECONNREFUSED && live->several && live->options->watch_s == 0)
             fprintf(stderr, "%s: %s: %s\n", live->command->name, live_name(names.items[i]),
                     failed == -EINTR ? "it does not answer" : live->error.text);
         else if (failed && !live->several)
@@ -134,7 +134,7 @@ static int ask_member(struct live *live, size_t i, FILE *out, json_t *list)
         rc = view->to_json(&object, look, &live->error);
         if (!rc)
             json_array_append_new(list, object);
-    } else if (live->n_members > 1 || (watched_in_pipe && view->lines_in_pipe))
+    } else if (live->several || (watched_in_pipe && view->lines_in_pipe))
         rc = view->print_line(out, look, &live->error);
     else
         rc = view->print(out, look, &live->error);
@@ -171,7 +171,7 @@ static int show(struct live *live)
         drop_member(live, i);
     }
     if (!rc && live->options->json)
-        print_json(out, list, live->n_members > 1, watching);
+        print_json(out, list, live->several, watching);
     else if (!rc && watching && !live->screen.terminal && !live->view->lines_in_pipe)
         fputc('\n', out); /* between blocks */
     if (out)
@@ -250,6 +250,8 @@ int live_run(const struct command *command, const struct live_view *view, const 
             puts("ended");
         return 0;
     }
+    if (rc == -EINTR) /* the limit */
+        return arguments_fail(command, rc, "the daemon does not answer");
     return rc ? arguments_fail(command, rc, live.error.text) : 0;
 }
 
