@@ -82,7 +82,8 @@ int client_look_find(char *out, size_t cap, const char *address, struct error *e
 
     if (rc || !address || !address[0] || (size_t)snprintf(door, sizeof door, "%s/door", out) >= sizeof door)
         return rc;
-    if (lstat(door, &info) == 0 || stat(address, &info) || !S_ISDIR(info.st_mode) || !realpath(address, search.path))
+    if (lstat(door, &info) == 0 || errno != ENOENT || stat(address, &info) || !S_ISDIR(info.st_mode) ||
+        !realpath(address, search.path))
         return 0; /* connecting tells what is wrong with it */
     rc = session_list(on_daemon, &search, err);
     if (!rc && !search.directory[0])

@@ -8,6 +8,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const char usage[] =
@@ -19,7 +20,8 @@ static const char usage[] =
     "  --listen ADDRESS  a name ($XDG_RUNTIME_DIR/eps/NAME, else /tmp/eps-UID/NAME), or a directory with a '/' in it\n"
     "  --group G         let the members of this group of yours bring jobs, workers, and look: they name the "
     "directory,\n"
-    "                    which they must be able to reach, as in --listen /srv/eps; stopping stays yours\n"
+    "                    which they must be able to reach, as in --listen /srv/eps; stopping stays yours.\n"
+    "                    Their --out must be writable for the group (chmod g+ws)\n"
     "  --private         end with the first client, and with the process that started this one\n"
     "  --version         which build this is\n"
     "  --help            this text\n"
@@ -35,12 +37,9 @@ struct arguments {
 static bool parse(struct arguments *out, int argc, char **argv)
 {
     static const struct option options[] = {
-        {"listen", required_argument, NULL, 'l'},
-        {"group", required_argument, NULL, 'g'},
-        {"private", no_argument, NULL, 'p'},
-        {"version", no_argument, NULL, 'v'},
-        {"help", no_argument, NULL, 'h'},
-        {0},
+        {"listen", required_argument, NULL, 'l'}, {"group", required_argument, NULL, 'g'},
+        {"private", no_argument, NULL, 'p'},      {"version", no_argument, NULL, 'v'},
+        {"help", no_argument, NULL, 'h'},         {0},
     };
     int option;
 
@@ -114,6 +113,8 @@ int main(int argc, char **argv)
     options.shared = arguments.group != NULL;
     if (options.shared && !find_group(&options.group, arguments.group))
         return 2;
+    if (options.shared)
+        umask(0002); /* what it writes into a client's directory is the group's too, who may want to remove it */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file grown too large is a refusal to save, not the end */
     eps_optimizer_select(EPS_ISA_BEST);
