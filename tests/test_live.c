@@ -265,7 +265,7 @@ static unsigned n_channels(char *name, size_t cap)
     ck_assert_ptr_nonnull(dir);
     for (const struct dirent *entry; (entry = readdir(dir));)
         if (strncmp(entry->d_name, "s-", 2) == 0) {
-            snprintf(name, cap, "%s", entry->d_name);
+            snprintf(name, cap, "%.80s", entry->d_name);
             n++;
         }
     closedir(dir);
