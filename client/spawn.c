@@ -265,6 +265,8 @@ void client_spawn_stop(struct client_spawn *spawn)
 
     if (!spawn->link || spawn->ending)
         return;
+    /* A daemon that never had a session cannot see one end. */
+    const uint64_t term_ms = spawn->link->attached || spawn->link->end[0] ? TERM_MS : 0;
     spawn->ending = true;
     spawn->link->watches[0] = (struct client_watch){0};
     client_link_close(spawn->link);
@@ -272,7 +274,7 @@ void client_spawn_stop(struct client_spawn *spawn)
     begin = uv_now(&spawn->link->loop);
     while (any_left(spawn)) {
         const uint64_t waited = uv_now(&spawn->link->loop) - begin;
-        const int due = waited >= KILL_MS ? SIGKILL : waited >= TERM_MS ? SIGTERM : 0;
+        const int due = waited >= KILL_MS ? SIGKILL : waited >= term_ms ? SIGTERM : 0;
         if (due != signalled)
             signal_all(spawn, due);
         signalled = due;

@@ -105,11 +105,10 @@ static void read_values(struct fixture *fixture, const char *path)
     fclose(file);
 }
 
-void fixture_open(struct fixture *fixture, const char *name)
+void fixture_open_model(struct fixture *fixture, const char *name)
 {
     char path[600];
     json_t *config;
-    const json_t *r;
 
     *fixture = (struct fixture){.name = name};
     snprintf(fixture->config, sizeof fixture->config, "%s/fixtures/%s/config.json", TESTS_DIR, name);
@@ -118,8 +117,17 @@ void fixture_open(struct fixture *fixture, const char *name)
     json_decref(config);
 
     snprintf(path, sizeof path, "%s/fixtures/%s/reference.json", TESTS_DIR, name);
-    r = fixture->reference = read_json(path);
-    fixture->draw = text_at(r, "draw");
+    fixture->reference = read_json(path);
+    fixture->draw = text_at(fixture->reference, "draw");
+}
+
+void fixture_open(struct fixture *fixture, const char *name)
+{
+    char path[600];
+    const json_t *r;
+
+    fixture_open_model(fixture, name);
+    r = fixture->reference;
     fixture->batch = (uint32_t)count_at(r, "batch");
     fixture->seq = (uint32_t)count_at(r, "seq");
     fixture->label_gap = (uint32_t)count_at(r, "label_gap");

@@ -29,6 +29,9 @@ struct fixture {
 void fixture_open(struct fixture *fixture, const char *name);
 void fixture_close(struct fixture *fixture);
 
+/* The model alone: of the fields above, those up to config, vocabulary and reference are set. */
+void fixture_open_model(struct fixture *fixture, const char *name);
+
 /* The weights of one tensor (n), by its full name. */
 void fixture_draw(float *weights, const struct fixture *fixture, const char *tensor);
 

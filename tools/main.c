@@ -13,7 +13,8 @@ static const struct {
 } commands[] = {
     {"Models", NULL, NULL},
     {"train", "train a model", command_train},
-    {"eval", "the loss of a model over a file", command_eval},
+    {"eval", "the loss of a model over files", command_eval},
+    {"generate", "continue a text", command_generate},
     {"verify", "checkpoints against their checksums", command_verify},
     {"Live runs and daemons", NULL, NULL},
     {"status", "what it is doing", command_status},

@@ -1,0 +1,292 @@
+/* eps_generate: a text goes on. The worker runs tokens and keeps their keys and values; which one comes next is drawn
+ * here, from the logits of the last. */
+#include "client/eps.h"
+#include "client/forward.h"
+#include "client/job.h"
+#include "client/look.h"
+#include "client/sample.h"
+#include "client/stream.h"
+#include "client/utf8.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEFAULT_TOKENS = 200 };
+
+/* Of a vocabulary of 256: a byte is a token. */
+#define CLIENT_TOKENIZER_NONE UINT32_MAX
+struct client_tokenizer {
+    char byte;
+};
+
+static int client_tokenizer_open(struct client_tokenizer **out, uint32_t vocabulary, struct error *err)
+{
+    *out = vocabulary == 256 ? calloc(1, sizeof **out) : NULL;
+    return *out || vocabulary != 256 ? 0 : error_set(err, -ENOMEM, "out of memory");
+}
+
+static uint32_t client_tokenizer_end(const struct client_tokenizer *tokenizer)
+{
+    (void)tokenizer;
+    return CLIENT_TOKENIZER_NONE;
+}
+
+static int client_tokenizer_encode(const struct client_tokenizer *tokenizer, uint32_t **ids, size_t *n_ids,
+                                   const char *text, size_t n, struct error *err)
+{
+    (void)tokenizer;
+    *ids = malloc(n * sizeof **ids);
+    if (!*ids)
+        return error_set(err, -ENOMEM, "out of memory");
+    for (size_t i = 0; i < n; i++)
+        (*ids)[i] = (unsigned char)text[i];
+    *n_ids = n;
+    return 0;
+}
+
+static const char *client_tokenizer_decode(struct client_tokenizer *tokenizer, uint32_t id, size_t *n)
+{
+    tokenizer->byte = (char)id;
+    *n = 1;
+    return &tokenizer->byte;
+}
+
+struct generate {
+    struct eps_generate_options options; /* n_tokens resolved */
+    const struct eps_generate_events *events;
+    void *user;
+    struct client_forward forward;
+    struct client_job job;
+    struct client_tokenizer *tokenizer; /* NULL: the model has none */
+    struct client_sampler sampler;
+    struct client_stream stream;
+    uint32_t *prompt; /* (n_prompt) */
+    size_t n_prompt;
+};
+
+static int check_options(const struct eps_generate_options *o, struct client_sample_options *sample, struct error *err)
+{
+    *sample = (struct client_sample_options){
+        .temperature = isnan(o->temperature) ? 1 : o->temperature,
+        .top_k = o->top_k,
+        .top_p = isnan(o->top_p) ? 1 : o->top_p,
+        .seed = o->seed,
+    };
+    if (o->prompt && o->n_prompt_ids > 0)
+        return error_set(err, -EDOM, "--prompt and --ids are two beginnings: give one of them");
+    return client_sample_check(sample, err);
+}
+
+static int check_ids(const struct generate *g, struct error *err)
+{
+    const uint32_t vocabulary = g->forward.model.config.vocabulary;
+
+    for (size_t i = 0; i < g->n_prompt; i++) {
+        if (g->prompt[i] >= vocabulary)
+            return error_set(err, -EDOM, "--ids: %" PRIu32 " is no token: the model's vocabulary ends at %" PRIu32,
+                             g->prompt[i], vocabulary - 1);
+    }
+    return 0;
+}
+
+static int encode_prompt(struct generate *g, struct error *err)
+{
+    const struct eps_generate_options *o = &g->options;
+    const size_t at = client_utf8_whole((const uint8_t *)o->prompt, o->prompt_bytes);
+
+    if (at < o->prompt_bytes)
+        return error_set(err, -EINVAL, "the prompt is not UTF-8 text: byte %zu is 0x%02X", at,
+                         (unsigned char)o->prompt[at]);
+    if (!g->tokenizer)
+        return error_set(err, -EINVAL,
+                         "the model comes without a tokenizer (tokenizer.json, or vocab.json and merges.txt), and its "
+                         "vocabulary of %" PRIu32 " is not that of bytes, 256: give --ids instead of a text",
+                         g->forward.model.config.vocabulary);
+    return client_tokenizer_encode(g->tokenizer, &g->prompt, &g->n_prompt, o->prompt, o->prompt_bytes, err);
+}
+
+/* With no prompt, a text begins as texts begin: after the end of another, or, of bytes, with a new line. */
+static int begin_anywhere(struct generate *g, struct error *err)
+{
+    const uint32_t end = g->tokenizer ? client_tokenizer_end(g->tokenizer) : CLIENT_TOKENIZER_NONE;
+
+    if (!g->tokenizer)
+        return error_set(err, -EDOM, "--ids is needed, as the model has no tokenizer");
+    if (end == CLIENT_TOKENIZER_NONE)
+        return client_tokenizer_encode(g->tokenizer, &g->prompt, &g->n_prompt, "\n", 1, err);
+    g->prompt = malloc(sizeof *g->prompt);
+    if (!g->prompt)
+        return error_set(err, -ENOMEM, "out of memory");
+    g->prompt[0] = end;
+    g->n_prompt = 1;
+    return 0;
+}
+
+static int make_prompt(struct generate *g, struct error *err)
+{
+    const struct eps_generate_options *o = &g->options;
+
+    if (o->prompt && o->prompt_bytes > 0)
+        return encode_prompt(g, err);
+    if (o->n_prompt_ids == 0)
+        return begin_anywhere(g, err);
+    g->prompt = malloc(o->n_prompt_ids * sizeof *g->prompt);
+    if (!g->prompt)
+        return error_set(err, -ENOMEM, "out of memory for %zu ids", o->n_prompt_ids);
+    memcpy(g->prompt, o->prompt_ids, o->n_prompt_ids * sizeof *g->prompt);
+    g->n_prompt = o->n_prompt_ids;
+    return check_ids(g, err);
+}
+
+/* The prompt and what is to come take a position each. */
+static int resolve_length(struct generate *g, struct error *err)
+{
+    const uint32_t n_positions = g->forward.model.config.n_positions;
+
+    if (g->n_prompt >= n_positions)
+        return error_set(err, -EINVAL,
+                         "the prompt has %zu tokens; the model has positions for %" PRIu32
+                         ", one of them for a new token: shorten it",
+                         g->n_prompt, n_positions);
+    const uint32_t left = n_positions - (uint32_t)g->n_prompt;
+    if (g->options.n_tokens > left)
+        return error_set(err, -EDOM,
+                         "--tokens %" PRIu32 ": after a prompt of %zu tokens the model's %" PRIu32
+                         " positions leave %" PRIu32 ": give that at most",
+                         g->options.n_tokens, g->n_prompt, n_positions, left);
+    if (g->options.n_tokens == 0)
+        g->options.n_tokens = left < DEFAULT_TOKENS ? left : DEFAULT_TOKENS;
+    return 0;
+}
+
+static int open_job(struct generate *g, struct error *err)
+{
+    /* An optimizer's numbers must be valid although none will work. */
+    struct message request = {.kind = MESSAGE_JOB,
+                              .job = {.generate = true,
+                                      .batch = 1,
+                                      .seq = (uint32_t)g->n_prompt + g->options.n_tokens,
+                                      .n_parts = 1,
+                                      .beta1 = 0.9,
+                                      .beta2 = 0.999,
+                                      .epsilon = 1e-8}};
+    return client_job_open(&g->job, &g->forward.link, &request, &g->forward.model, NULL, err);
+}
+
+/* Of tables, one row is read for a token: the rest of them is not visited, but where the head is the embedding. */
+static uint64_t bytes_per_token(const struct generate *g)
+{
+    const struct model_config *c = &g->forward.model.config;
+    const uint64_t tables = (uint64_t)c->width * (c->n_positions + (c->tied ? 0 : c->vocabulary));
+
+    return (g->job.n_parameters - tables) * sizeof(float);
+}
+
+static int tell(struct generate *g, uint32_t id, bool last, bool ended, struct error *err)
+{
+    const char *bytes = "", *text = NULL;
+    size_t n_bytes = 0, n = 0;
+
+    if (!g->events->on_token)
+        return 0;
+    if (g->tokenizer && !ended)
+        bytes = client_tokenizer_decode(g->tokenizer, id, &n_bytes);
+    int rc = g->tokenizer ? client_stream_push(&g->stream, &text, &n, bytes, n_bytes, last, err) : 0;
+    if (!rc)
+        g->events->on_token(g->user, id, text, n);
+    return rc;
+}
+
+static int run(struct generate *g, struct eps_generated *out, struct error *err)
+{
+    const uint32_t n_prompt = (uint32_t)g->n_prompt,
+                   end = g->tokenizer ? client_tokenizer_end(g->tokenizer) : CLIENT_TOKENIZER_NONE;
+    uint32_t *ids = client_job_ids(&g->job), first = 0;
+    int rc = 0;
+
+    memcpy(ids, g->prompt, n_prompt * sizeof *ids);
+    for (uint32_t at = n_prompt; !rc && !out->ended && at < n_prompt + g->options.n_tokens; at++) {
+        const uint64_t since_ns = uv_hrtime();
+        const float *logits;
+        uint32_t id = 0;
+        if (g->events->should_stop && g->events->should_stop(g->user))
+            return error_set(err, -EINTR, "interrupted");
+        rc = client_job_generate(&logits, &g->job, first, at - first, err);
+        if (!rc)
+            rc = client_sampler_draw(&id, &g->sampler, logits, at, err);
+        if (rc)
+            break;
+        ids[at] = id;
+        first = at;
+        *(at == n_prompt ? &out->prompt_ms : &out->tokens_ms) += (double)(uv_hrtime() - since_ns) / 1e6;
+        out->n_tokens++;
+        out->ended = id == end;
+        rc = tell(g, id, out->ended || out->n_tokens == g->options.n_tokens, out->ended, err);
+    }
+    return rc;
+}
+
+static int generate(struct generate *g, struct eps_generated *out, const struct client_sample_options *sample,
+                    struct error *err)
+{
+    const struct client_model *model = &g->forward.model;
+    int rc = client_tokenizer_open(&g->tokenizer, model->config.vocabulary, err);
+
+    if (!rc)
+        rc = make_prompt(g, err);
+    if (!rc)
+        rc = resolve_length(g, err);
+    if (!rc)
+        rc = client_sampler_init(&g->sampler, sample, model->config.vocabulary, err);
+    if (!rc)
+        rc = client_forward_start(&g->forward, err);
+    if (!rc)
+        rc = open_job(g, err);
+    if (rc)
+        return rc;
+    out->n_prompt = (uint32_t)g->n_prompt;
+    out->resident_bytes = g->job.resident_bytes;
+    out->weight_bytes = g->job.n_parameters * sizeof(float);
+    out->token_bytes = bytes_per_token(g);
+    rc = run(g, out, err);
+    return rc ? rc : client_job_close(&g->job, err);
+}
+
+int eps_generate(struct eps_generated *out, const struct eps_generate_options *options,
+                 const struct eps_generate_events *events, void *user, struct eps_error *error)
+{
+    static const struct eps_generate_events silent;
+    struct generate *g = calloc(1, sizeof *g);
+    struct client_sample_options sample;
+    struct error err = {""};
+
+    *out = (struct eps_generated){0};
+    int rc = g ? check_options(options, &sample, &err) : error_set(&err, -ENOMEM, "out of memory");
+    if (rc) {
+        free(g);
+        return client_report(error, &err, rc);
+    }
+    g->options = *options;
+    g->events = events ? events : &silent;
+    g->user = user;
+    const struct client_forward_options forward = {.model = options->model,
+                                                   .connect = options->connect,
+                                                   .programs = options->programs,
+                                                   .device_mem = options->device_mem,
+                                                   .should_stop = g->events->should_stop,
+                                                   .user = user};
+    rc = client_forward_open(&g->forward, &forward, &err);
+    if (!rc)
+        rc = generate(g, out, &sample, &err);
+    client_job_free(&g->job);
+    client_forward_close(&g->forward);
+    client_sampler_free(&g->sampler);
+    client_stream_free(&g->stream);
+    free(g->tokenizer);
+    free(g->prompt);
+    free(g);
+    return client_report(error, &err, rc);
+}

@@ -1,0 +1,323 @@
+/* eps generate: the text goes to stdout as it comes, and nothing else does. */
+#include "client/eps.h"
+#include "tools/arguments.h"
+#include "tools/commands.h"
+#include "tools/interrupt.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MAX_PROMPT = 64 << 20 };
+
+struct text {
+    char *bytes; /* (n, then 0), owned */
+    size_t n;
+};
+
+struct generate {
+    struct eps_generate_options options;
+    const char *prompt, *prompt_file, *ids_text; /* as given */
+    struct text file;                            /* what prompt_file held */
+    uint32_t *ids;                               /* (options.n_prompt_ids), parsed from ids_text */
+    bool json, terminal;
+    bool begun;               /* something was printed */
+    char last;                /* character printed */
+    int write_error;          /* errno of stdout, 0 */
+    struct text continuation; /* for JSON */
+    json_t *new_ids;
+};
+
+/* -ENOMEM, and text stays as it was. */
+static int append(struct text *text, const char *bytes, size_t n)
+{
+    char *longer = realloc(text->bytes, text->n + n + 1);
+
+    if (!longer)
+        return -ENOMEM;
+    memcpy(longer + text->n, bytes, n);
+    text->bytes = longer;
+    text->n += n;
+    text->bytes[text->n] = 0;
+    return 0;
+}
+
+static void put(struct generate *g, const char *bytes, size_t n)
+{
+    if (n > 0 && fwrite(bytes, 1, n, stdout) < n)
+        g->write_error = errno;
+    if (n > 0)
+        g->last = bytes[n - 1];
+}
+
+/* Of what a model says, a terminal gets characters and no commands: control characters, those of one byte and U+0080 to
+ * U+009F, are shown as U+FFFD. text is UTF-8. */
+static void print_text(struct generate *g, const char *text, size_t n)
+{
+    size_t from = 0;
+
+    for (size_t i = 0; g->terminal && i < n; i++) {
+        const unsigned char c = (unsigned char)text[i];
+        const size_t length = c == 0xC2 && i + 1 < n && (unsigned char)text[i + 1] < 0xA0 ? 2 : 1;
+        if (length == 1 && ((c >= 0x20 && c != 0x7F) || c == '\n' || c == '\t'))
+            continue;
+        put(g, text + from, i - from);
+        put(g, "\xEF\xBF\xBD", 3);
+        from = i + length;
+        i = from - 1;
+    }
+    put(g, text + from, n - from);
+}
+
+static void print_ids(struct generate *g, const uint32_t *ids, size_t n)
+{
+    char text[16];
+
+    for (size_t i = 0; i < n; i++)
+        put(g, text, (size_t)snprintf(text, sizeof text, "%s%" PRIu32, g->last ? " " : "", ids[i]));
+}
+
+static void on_token(void *user, uint32_t id, const char *text, size_t n)
+{
+    struct generate *g = user;
+    const struct eps_generate_options *o = &g->options;
+
+    if (g->json) {
+        json_array_append_new(g->new_ids, json_integer(id));
+        if (text && append(&g->continuation, text, n))
+            g->write_error = ENOMEM;
+        return;
+    }
+    if (!g->begun && o->prompt)
+        print_text(g, o->prompt, o->prompt_bytes);
+    else if (!g->begun && !text)
+        print_ids(g, o->prompt_ids, o->n_prompt_ids);
+    g->begun = true;
+    if (text)
+        print_text(g, text, n);
+    else
+        print_ids(g, &id, 1);
+    if (fflush(stdout))
+        g->write_error = errno;
+}
+
+static int should_stop(void *user)
+{
+    const struct generate *g = user;
+    return g->write_error || interrupt_pending();
+}
+
+static double tokens_per_s(const struct eps_generated *out)
+{
+    return out->n_tokens > 1 && out->tokens_ms > 0 ? (out->n_tokens - 1) * 1000. / out->tokens_ms : NAN;
+}
+
+static void print_json(const struct generate *g, const struct eps_generated *out)
+{
+    const struct eps_generate_options *o = &g->options;
+    json_t *object = json_object();
+    const double rate = tokens_per_s(out);
+
+    json_object_set_new(object, "prompt", o->prompt ? json_stringn(o->prompt, o->prompt_bytes) : json_null());
+    json_object_set_new(object, "text",
+                        g->continuation.bytes ? json_stringn(g->continuation.bytes, g->continuation.n) : json_null());
+    json_object_set(object, "ids", g->new_ids);
+    json_object_set_new(object, "prompt_tokens", json_integer(out->n_prompt));
+    json_object_set_new(object, "tokens", json_integer(out->n_tokens));
+    json_object_set_new(object, "ended", json_boolean(out->ended));
+    json_object_set_new(object, "prompt_ms", json_real(out->prompt_ms));
+    json_object_set_new(object, "tokens_ms", json_real(out->tokens_ms));
+    json_object_set_new(object, "tokens_per_s", isnan(rate) ? json_null() : json_real(rate));
+    json_object_set_new(object, "weight_bytes", json_integer((json_int_t)out->weight_bytes));
+    json_object_set_new(object, "token_bytes", json_integer((json_int_t)out->token_bytes));
+    json_object_set_new(object, "resident_bytes", json_integer((json_int_t)out->resident_bytes));
+    json_dumpf(object, stdout, JSON_INDENT(2));
+    putchar('\n');
+    json_decref(object);
+}
+
+static void print_figures(const struct command *command, const struct eps_generated *out)
+{
+    const double rate = tokens_per_s(out);
+    char resident[24], all[24];
+
+    fprintf(stderr, "%s: %" PRIu32 " token%s after %" PRIu32, command->name, out->n_tokens,
+            out->n_tokens == 1 ? "" : "s", out->n_prompt);
+    if (!isnan(rate))
+        fprintf(stderr, ", %.1f tokens/s", rate);
+    fprintf(stderr, "; %s of %s of weights stayed on the device\n", eps_format_bytes(resident, out->resident_bytes),
+            eps_format_bytes(all, out->weight_bytes));
+}
+
+/* The status to exit with. */
+static int end(struct generate *g, const struct command *command, int rc, const struct eps_generated *out,
+               const struct eps_error *error)
+{
+    const int stopped = interrupt_pending();
+
+    if (g->json && (rc == 0 || rc == -EINTR))
+        print_json(g, out);
+    else if (g->terminal && g->begun && g->last != '\n')
+        putchar('\n');
+    fflush(stdout);
+    if (g->write_error == EPIPE) /* whoever read it has seen enough */
+        return 128 + SIGPIPE;
+    if (g->write_error) {
+        fprintf(stderr, "%s: standard output: %s\n", command->name, strerror(g->write_error));
+        return 1;
+    }
+    if (rc == 0 && !g->json)
+        print_figures(command, out);
+    if (rc == 0)
+        return 0;
+    int status = arguments_fail(command, rc, error->text);
+    return rc == -EINTR && stopped ? 128 + stopped : status;
+}
+
+static int run(struct generate *g, const struct command *command)
+{
+    const struct eps_generate_events events = {on_token, should_stop};
+    struct eps_generated out;
+    struct eps_error error;
+
+    interrupt_hold();
+    signal(SIGPIPE, SIG_IGN);
+    g->terminal = isatty(STDOUT_FILENO) == 1;
+    return end(g, command, eps_generate(&out, &g->options, &events, g, &error), &out, &error);
+}
+
+static int __attribute__((format(printf, 3, 4))) fail(const struct command *command, int rc, const char *format, ...)
+{
+    char sentence[600];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(sentence, sizeof sentence, format, args);
+    va_end(args);
+    return arguments_fail(command, rc, sentence);
+}
+
+/* -1 to go on, as arguments_parse. */
+static int read_prompt(struct generate *g, const struct command *command)
+{
+    FILE *file = strcmp(g->prompt_file, "-") == 0 ? stdin : fopen(g->prompt_file, "rb");
+    char bytes[65536];
+    int status = -1;
+    size_t n;
+
+    if (!file)
+        return fail(command, -errno, "--prompt-file %s: %s", g->prompt_file, strerror(errno));
+    while (status < 0 && (n = fread(bytes, 1, sizeof bytes, file)) > 0) {
+        if (g->file.n + n > MAX_PROMPT)
+            status = fail(command, -EFBIG, "--prompt-file %s: more than %d MiB: shorten it", g->prompt_file,
+                          MAX_PROMPT >> 20);
+        else if (append(&g->file, bytes, n))
+            status = fail(command, -ENOMEM, "--prompt-file %s: out of memory", g->prompt_file);
+    }
+    if (status < 0 && ferror(file))
+        status = fail(command, -errno, "--prompt-file %s: %s", g->prompt_file, strerror(errno));
+    else if (status < 0 && g->file.n == 0)
+        status = fail(command, -EINVAL, "--prompt-file %s is empty", g->prompt_file);
+    if (file != stdin)
+        fclose(file);
+    g->options.prompt = g->file.bytes;
+    g->options.prompt_bytes = g->file.n;
+    return status;
+}
+
+static int parse_ids(struct generate *g, const struct command *command)
+{
+    const char *at = g->ids_text;
+    size_t n = 0;
+
+    g->ids = malloc((strlen(at) / 2 + 1) * sizeof *g->ids);
+    if (!g->ids)
+        return fail(command, -ENOMEM, "--ids: out of memory");
+    for (;; at++) {
+        char *end_of;
+        errno = 0;
+        const unsigned long long id = strtoull(at, &end_of, 10);
+        if (*at < '0' || *at > '9' || errno || id > UINT32_MAX || (*end_of && *end_of != ','))
+            return fail(command, -EDOM, "--ids '%.80s': token ids with commas between are needed, as in 464,2068",
+                        g->ids_text);
+        g->ids[n++] = (uint32_t)id;
+        at = end_of;
+        if (!*at)
+            break;
+    }
+    g->options.prompt_ids = g->ids;
+    g->options.n_prompt_ids = n;
+    return -1;
+}
+
+static int find_prompt(struct generate *g, const struct command *command)
+{
+    if (!!g->prompt + !!g->prompt_file + !!g->ids_text > 1)
+        return fail(command, -EDOM, "--prompt, --prompt-file and --ids are several beginnings: give one of them");
+    if (g->prompt_file)
+        return read_prompt(g, command);
+    if (g->ids_text)
+        return parse_ids(g, command);
+    g->options.prompt = g->prompt;
+    g->options.prompt_bytes = g->prompt ? strlen(g->prompt) : 0;
+    return -1;
+}
+
+int command_generate(int argc, char **argv)
+{
+    struct generate g = {.options = {.temperature = NAN, .top_p = NAN}};
+    struct eps_generate_options *o = &g.options;
+    unsigned device;
+    const struct argument arguments[] = {
+        {"Model and text", .kind = ARGUMENT_HEADING},
+        {"--model", "DIR", ARGUMENT_TEXT, &o->model,
+         "config.json, *.safetensors and a tokenizer, or what eps train left (DIR, or\nDIR/step-N); default the model "
+         "that your only live run is training, as it is now"},
+        {"--prompt", "TEXT", ARGUMENT_TEXT, &g.prompt, "what to go on from; default the model begins by itself"},
+        {"--prompt-file", "FILE|-", ARGUMENT_TEXT, &g.prompt_file, "the same from a file, or from standard input"},
+        {"--ids", "N,N,...", ARGUMENT_TEXT, &g.ids_text, "the same as token ids"},
+        {"--tokens", "N", ARGUMENT_COUNT, &o->n_tokens,
+         "to generate at most; default 200, or what the model's positions leave"},
+        {"How a token is chosen", .kind = ARGUMENT_HEADING},
+        {"--temperature", "X", ARGUMENT_REAL, &o->temperature,
+         "below 1 likely tokens get likelier, above 1 all get alike; 0 takes the\nlikeliest; default 1: as the model "
+         "says"},
+        {"--top-k", "N", ARGUMENT_COUNT, &o->top_k, "from the N likeliest only; default from all"},
+        {"--top-p", "X", ARGUMENT_REAL, &o->top_p,
+         "from the likeliest that together have this probability; default 1: all"},
+        {"--seed", "N", ARGUMENT_NUMBER, &o->seed, "another one, another text; default 0"},
+        {"Machine", .kind = ARGUMENT_HEADING},
+        {"--device", "auto|cpu", ARGUMENT_CHOICE, &device, "default auto: the processor, so far"},
+        {"--device-mem", "BYTES", ARGUMENT_BYTES, &o->device_mem,
+         "a hard cap on the worker's memory, as in 2GiB; default half of what is free"},
+        {"--connect", "ADDRESS", ARGUMENT_TEXT, &o->connect,
+         "with --model, use this daemon and its workers; without, take the model it\ntrains"},
+        {"Output", .kind = ARGUMENT_HEADING},
+        {"--json", NULL, ARGUMENT_FLAG, &g.json,
+         "an object at the end: prompt, text, ids, prompt_tokens, tokens, ended,\nprompt_ms, tokens_ms, tokens_per_s,\n"
+         "weight_bytes, token_bytes, resident_bytes"},
+    };
+    const struct command command = {"eps generate",
+                                    "Prints a text and what a model makes of it, token by token. Tokens per second are "
+                                    "told on stderr.",
+                                    arguments, sizeof arguments / sizeof *arguments};
+    int status = arguments_parse(&command, argc, argv);
+
+    if (status < 0)
+        status = find_prompt(&g, &command);
+    if (status < 0) {
+        g.new_ids = json_array();
+        status = run(&g, &command);
+    }
+    json_decref(g.new_ids);
+    free(g.continuation.bytes);
+    free(g.file.bytes);
+    free(g.ids);
+    return status;
+}
