@@ -9,13 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* m, n, k and how far strides exceed widths: single rows, odd sizes, tiles that end anywhere, several tiles, and k =
+/* m, n, k and how far strides exceed widths: single rows, short and long, odd sizes, tiles that end anywhere, several tiles, and k =
  * 2048 with b transposed, which the library itself would cut by threads. */
 static const struct shape {
     size_t m, n, k, gap;
 } shapes[] = {
-    {1, 1, 1, 0},      {1, 7, 5, 3},    {3, 1, 9, 1},      {17, 33, 65, 5},    {64, 64, 64, 0},
-    {130, 257, 31, 2}, {65, 515, 7, 1}, {520, 140, 40, 0}, {96, 120, 2048, 8}, {700, 600, 3, 0},
+    {1, 1, 1, 0},    {1, 7, 5, 3},      {3, 1, 9, 1},       {17, 33, 65, 5},  {64, 64, 64, 0},  {130, 257, 31, 2},
+    {65, 515, 7, 1}, {520, 140, 40, 0}, {96, 120, 2048, 8}, {700, 600, 3, 0}, {1, 391, 774, 3}, {1, 192, 3072, 0},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_TRANSPOSITIONS = 4 };
 

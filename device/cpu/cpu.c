@@ -12,11 +12,11 @@ enum { HUGE_PAGE = 2 << 20 };
 
 static const struct cpu_kernels kernels[CPU_ISAS] = {
     [CPU_V2] = {"x86-64-v2", &cpu_rows_v2, &cpu_norm_v2, &cpu_dropout_v2, &cpu_attention_v2, &cpu_attention_cached_v2,
-                &cpu_softmax_v2},
+                &cpu_single_v2, &cpu_softmax_v2},
     [CPU_V3] = {"x86-64-v3", &cpu_rows_v3, &cpu_norm_v3, &cpu_dropout_v3, &cpu_attention_v3, &cpu_attention_cached_v3,
-                &cpu_softmax_v3},
+                &cpu_single_v3, &cpu_softmax_v3},
     [CPU_V4] = {"x86-64-v4", &cpu_rows_v4, &cpu_norm_v4, &cpu_dropout_v4, &cpu_attention_v4, &cpu_attention_cached_v4,
-                &cpu_softmax_v4},
+                &cpu_single_v4, &cpu_softmax_v4},
 };
 
 bool cpu_isa_runs(enum cpu_isa isa)

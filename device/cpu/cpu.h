@@ -49,6 +49,11 @@ struct cpu_attention_cached_kernels {
     void (*forward)(struct device *dev, const struct device_attention_cached *op);
 };
 
+struct cpu_single_kernels {
+    /* A product with m 1, a as it stands and beta 0. */
+    void (*multiply)(struct device *dev, const struct device_matmul *op);
+};
+
 struct cpu_softmax_kernels {
     void (*log_sum_exp)(struct device *dev, float *running, bool start, const float *logits, size_t logits_stride,
                         const uint32_t *labels, size_t m, uint32_t first, size_t n);
@@ -64,6 +69,7 @@ struct cpu_kernels {
     const struct cpu_dropout_kernels *dropout;
     const struct cpu_attention_kernels *attention;
     const struct cpu_attention_cached_kernels *attention_cached;
+    const struct cpu_single_kernels *single;
     const struct cpu_softmax_kernels *softmax;
 };
 
@@ -85,6 +91,7 @@ extern const struct cpu_dropout_kernels cpu_dropout_v2, cpu_dropout_v3, cpu_drop
 extern const struct cpu_attention_kernels cpu_attention_v2, cpu_attention_v3, cpu_attention_v4;
 extern const struct cpu_attention_cached_kernels cpu_attention_cached_v2, cpu_attention_cached_v3,
     cpu_attention_cached_v4;
+extern const struct cpu_single_kernels cpu_single_v2, cpu_single_v3, cpu_single_v4;
 extern const struct cpu_softmax_kernels cpu_softmax_v2, cpu_softmax_v3, cpu_softmax_v4;
 
 /* Whether this machine runs the kernels of an instruction set, and making a device use them: for tests. */

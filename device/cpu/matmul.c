@@ -76,10 +76,14 @@ static int set_library_threads(int n)
 
 void cpu_matmul(struct device *dev, const struct device_matmul *op)
 {
-    const int library_threads = set_library_threads(1);
     size_t height, width, n_down, n_across;
 
     assert(op->beta == 0 || (op->beta == 1 && op->epilogue == DEVICE_NO_EPILOGUE));
+    if (op->m == 1 && !op->transpose_a && op->beta == 0) { /* the library would pack a matrix that is used once */
+        dev->kernels->single->multiply(dev, op);
+        return;
+    }
+    const int library_threads = set_library_threads(1);
     cut_tiles(&height, &width, op->m, op->n);
     height = round_up(height), width = round_up(width);
     n_down = (op->m + height - 1) / height, n_across = (op->n + width - 1) / width;
