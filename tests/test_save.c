@@ -1,11 +1,11 @@
-/* What a run leaves in its output directory, by real programs, and what it leaves when the directory is not as it
- * should be. What must not be there when a run begins is put there during its first step. */
+/* Checkpoints by a real daemon, while it trains: what they hold, when they come, how a run goes on from them. */
+#include "tests/driver.h"
+#include "tests/outputs.h"
 #include "tests/processes.h"
 
-#include "proto/safetensors.h"
+#include "proto/checkpoint.h"
 
 #include <check.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -16,20 +16,13 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { FINAL_STEP = 2 };
-
-/* As no program of ours would write it: what is saved is a copy, not a rewriting. */
-static const char config[] = "\n{  \"model_type\":\"gpt2\",\t\"n_head\": 2, \"n_layer\": 1,\r\n"
-                             "\"n_positions\": 32, \"n_embd\": 16, \"vocab_size\": 256,\n"
-                             "\"embd_pdrop\": 0e0, \"attn_pdrop\": 0.000, \"resid_pdrop\": 0}\n\n ";
-static char model[300], text[300];
+static pid_t daemon_pid;
 
 static void setup(void)
 {
     processes_setup();
     ck_assert_int_eq(chdir(processes_path(".")), 0);
-    snprintf(model, sizeof model, "%s", processes_write("model.json", config, sizeof config - 1));
-    snprintf(text, sizeof text, "%s", processes_text("text.txt", 8000));
+    daemon_pid = processes_daemon("lab", 1, NULL);
 }
 
 static void remove_all(void)
@@ -38,237 +31,292 @@ static void remove_all(void)
     processes_remove();
 }
 
-/* What happens in a run's first step. */
-struct meanwhile {
-    void (*act)(const char *out);
-    const char *out;
-};
+static const struct {
+    bool adamw;
+    uint32_t n_parts;
+} runs[] = {{false, 1}, {false, 4}, {true, 1}, {true, 4}};
+enum { N_RUNS = sizeof runs / sizeof *runs };
 
-static void on_step(void *user, const struct eps_step *step)
+static struct driver_options run_options(int i, const char *out)
 {
-    const struct meanwhile *m = user;
-
-    if (step->step == 1 && m->act)
-        m->act(m->out);
+    return (struct driver_options){.adamw = runs[i].adamw, .n_parts = runs[i].n_parts, .out = out};
 }
 
-/* A run into this directory; what eps_train returns. */
-static int train(const char *out, const char *connect, void (*act)(const char *out), struct eps_error *error)
+/* One run saves after 3 steps without stopping; another stops there; a third goes on from where the first was. */
+START_TEST(a_save_under_way_holds_its_step_and_resumes_bit_for_bit)
 {
-    const struct eps_train_events events = {.on_step = on_step};
-    struct meanwhile meanwhile = {act, out};
-    const char *files[] = {text};
-    struct eps_train_options options = processes_options(model, files, out);
+    struct driver driver;
+    struct driver_options options = run_options(_i, outputs_make("going"));
 
-    options.steps = FINAL_STEP;
-    options.batch = 4;
-    options.seq = 32;
-    options.connect = connect;
-    if (!connect)
-        options.device_mem = 256 << 20;
-    return eps_train(&options, &events, &meanwhile, error);
+    driver_open(&driver, "lab", &options);
+    driver_train(&driver, 2);
+    driver_begin(&driver);
+    driver_await_covered(&driver, 3);
+    driver_ask_save(&driver, 3);
+    driver_train(&driver, 6);
+    driver_ask_save(&driver, 6);
+    driver_await_saves(&driver, 2);
+    ck_assert_uint_eq(driver.saved[0], 3);
+    ck_assert_uint_eq(driver.saved[1], 6);
+    driver_close(&driver);
+    outputs_check_whole("going", 6);
+
+    options = run_options(_i, outputs_make("stopped"));
+    driver_open(&driver, "lab", &options);
+    driver_train(&driver, 3);
+    driver_ask_save(&driver, 3);
+    driver_await_saves(&driver, 1);
+    driver_close(&driver);
+    outputs_check_whole("stopped", 3);
+    outputs_check_same_state("going/step-3", "stopped/step-3");
+    outputs_check_same("going/step-3", "stopped/step-3", CHECKPOINT_TRAINING);
+
+    options = run_options(_i, outputs_make("resumed"));
+    options.resume = "stopped/step-3";
+    options.step = 3;
+    driver_open(&driver, "lab", &options);
+    driver_train(&driver, 6);
+    driver_ask_save(&driver, 6);
+    driver_await_saves(&driver, 1);
+    driver_close(&driver);
+    outputs_check_same_state("going/step-6", "resumed/step-6");
 }
+END_TEST
 
-static void write_at(const char *out, const char *name, const char *content)
+START_TEST(a_checkpoint_has_the_models_config_the_options_and_the_side_files)
 {
-    char path[300];
+    struct driver driver;
+    const struct driver_options options = {
+        .out = outputs_make("side"),
+        .side = "{\"options\": {\"lr\": 0.5}, \"files\": {\"tokenizer.json\": \"{}\\n\", \"merges.txt\": \"\"}}"};
 
-    snprintf(path, sizeof path, "%s/%s", out, name);
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
-    fputs(content, file);
-    ck_assert_int_eq(fclose(file), 0);
+    driver_open(&driver, "lab", &options);
+    driver_train(&driver, 1);
+    driver_ask_save(&driver, 1);
+    driver_await_saves(&driver, 1);
+    driver_close(&driver);
+    outputs_check_whole("side", 1);
+    ck_assert_str_eq(outputs_names("side"), "latest step-1 ");
+    ck_assert_str_eq(outputs_names("side/step-1"), "config.json merges.txt model.safetensors optimizer.safetensors "
+                                                   "tokenizer.json training.json ");
+    outputs_check_file("side/step-1/config.json", driver_config);
+    outputs_check_file("side/step-1/tokenizer.json", "{}\n");
+    char *training = processes_read("side/step-1/training.json");
+    ck_assert_ptr_nonnull(strstr(training, "\"lr\""));
+    free(training);
 }
+END_TEST
 
-static void make_at(const char *out, const char *name)
+/* Nothing is known to the relay before the first step, so the daemon reads by itself, and the step must wait. */
+START_TEST(a_save_before_the_first_step_holds_what_was_there)
 {
-    char path[300];
+    struct driver driver;
+    struct driver_options options = {.out = outputs_make("before"), .n_layers = 6};
 
-    snprintf(path, sizeof path, "%s/%s", out, name);
-    ck_assert_int_eq(mkdir(path, 0700), 0);
+    driver_open(&driver, "lab", &options);
+    driver_ask_save(&driver, 0);
+    driver_train(&driver, 2);
+    driver_await_saves(&driver, 1);
+    driver_close(&driver);
+    outputs_check_whole("before", 0);
+
+    options.out = outputs_make("idle");
+    driver_open(&driver, "lab", &options);
+    driver_ask_save(&driver, 0);
+    driver_await_saves(&driver, 1);
+    driver_close(&driver);
+    outputs_check_same_state("before/step-0", "idle/step-0");
 }
+END_TEST
 
-/* The names in a directory, sorted, a space behind each. */
-static const char *names_in(const char *path)
+/* Large enough for several saves to be under way at a time; all are compared with those of a run that waits. */
+START_TEST(saves_of_every_step_hold_their_steps)
 {
-    static char names[500];
-    struct dirent **entries;
-    int n = scandir(path, &entries, NULL, alphasort);
+    struct driver driver;
+    struct driver_options options = {.out = outputs_make("hasty"), .n_layers = 6, .n_parts = 2};
+    char hasty[40], patient[40];
 
-    ck_assert_int_ge(n, 0);
-    names[0] = '\0';
-    for (int i = 0; i < n; i++) {
-        if (entries[i]->d_name[0] != '.') {
-            strncat(names, entries[i]->d_name, sizeof names - strlen(names) - 2);
-            strcat(names, " ");
-        }
-        free(entries[i]);
+    driver_open(&driver, "lab", &options);
+    for (uint64_t step = 1; step <= 5; step++) {
+        driver_begin(&driver);
+        driver_await_covered(&driver, step);
+        driver_ask_save(&driver, step);
     }
-    free(entries);
-    return names;
+    driver_await_done(&driver, 5);
+    driver_await_saves(&driver, 5);
+    driver_close(&driver);
+
+    options.out = outputs_make("patient");
+    driver_open(&driver, "lab", &options);
+    for (uint64_t step = 1; step <= 5; step++) {
+        driver_train(&driver, step);
+        driver_ask_save(&driver, step);
+        driver_await_saves(&driver, (unsigned)step);
+        ck_assert_uint_eq(driver.saved[step - 1], step);
+        snprintf(hasty, sizeof hasty, "hasty/step-%ju", (uintmax_t)step);
+        snprintf(patient, sizeof patient, "patient/step-%ju", (uintmax_t)step);
+        outputs_check_same_state(hasty, patient);
+    }
+    driver_close(&driver);
+    ck_assert_str_eq(outputs_names("hasty"), "latest step-1 step-2 step-3 step-4 step-5 ");
 }
+END_TEST
 
-static void check_file(const char *out, const char *name, const char *content)
+START_TEST(the_client_may_close_right_after_it_asked)
 {
-    char path[300];
+    struct driver driver;
+    const struct driver_options options = {.out = outputs_make("closing"), .n_layers = 6};
 
-    snprintf(path, sizeof path, "%s/%s", out, name);
-    char *bytes = processes_read(path);
-    ck_assert_str_eq(bytes, content);
-    free(bytes);
+    driver_open(&driver, "lab", &options);
+    driver_begin(&driver);
+    driver_await_covered(&driver, 1);
+    driver_ask_save(&driver, 1);
+    driver_close(&driver); /* perhaps before all units are there */
+    outputs_check_whole("closing", 1);
 }
+END_TEST
 
-/* A whole save: both files, readable, and latest. */
-static void check_saved(const char *out)
+START_TEST(a_client_that_is_gone_leaves_a_whole_checkpoint_or_none)
 {
-    char path[300], target[64] = "";
-    struct safetensors file;
+    struct driver driver;
+    const struct driver_options options = {.out = outputs_make("gone"), .n_layers = 6};
+
+    driver_open(&driver, "lab", &options);
+    driver_begin(&driver);
+    driver_await_covered(&driver, 1);
+    driver_ask_save(&driver, 1);
+    driver_leave(&driver);
+    driver_open(&driver, "lab", &(struct driver_options){.out = outputs_make("next")}); /* waits for the other's end */
+    driver_close(&driver);
+    if (*outputs_names("gone"))
+        outputs_check_whole("gone", 1);
+}
+END_TEST
+
+START_TEST(what_stands_is_not_written_again)
+{
+    struct driver driver;
+    const struct driver_options options = {.out = outputs_make("twice")};
+    struct stat before, after;
+
+    driver_open(&driver, "lab", &options);
+    driver_train(&driver, 1);
+    driver_ask_save(&driver, 1);
+    driver_ask_save(&driver, 1); /* under way: one answer for both */
+    driver_await_saves(&driver, 1);
+    ck_assert_int_eq(stat("twice/step-1", &before), 0);
+    const unsigned n = driver.n_saved;
+    driver_ask_save(&driver, 1);
+    driver_await_saves(&driver, n + 1);
+    ck_assert_int_eq(stat("twice/step-1", &after), 0);
+    ck_assert_uint_eq(before.st_ino, after.st_ino);
+    driver_close(&driver);
+}
+END_TEST
+
+START_TEST(a_save_of_another_step_costs_the_client_its_session)
+{
+    struct driver driver;
+    const struct driver_options options = {.out = outputs_make("wrong")};
+    struct error err = {""};
+    struct message m;
+
+    driver_open(&driver, "lab", &options);
+    driver_train(&driver, 2);
+    driver_ask_save(&driver, 1);
+    ck_assert_int_lt(client_link_next(&driver.link, &m, NULL, &err), 0);
+    ck_assert_msg(strstr(err.text, "another step") != NULL, "%s", err.text);
+    driver_leave(&driver);
+}
+END_TEST
+
+START_TEST(a_job_resumes_from_what_can_be_resumed_alone)
+{
+    struct driver driver;
+    struct driver_options options = {.step = 2};
     struct error err = {""};
 
-    snprintf(path, sizeof path, "%s/step-2", out);
-    ck_assert_str_eq(names_in(path), "config.json model.safetensors optimizer.safetensors training.json ");
-    check_file(out, "step-2/config.json", config);
-    snprintf(path, sizeof path, "%s/latest", out);
-    ck_assert_int_eq(readlink(path, target, sizeof target - 1), 6);
-    ck_assert_str_eq(target, "step-2");
-    snprintf(path, sizeof path, "%s/latest/model.safetensors", out);
-    int fd = open(path, O_RDONLY);
-    ck_assert_int_ge(fd, 0);
-    ck_assert_msg(safetensors_open(&file, fd, &err) == 0, "%s", err.text);
-    ck_assert_uint_eq(file.n_entries, 2 + 12 + 2); /* wte, wpe; of the layer; ln_f */
-    safetensors_close(&file);
-    close(fd);
-}
+    ck_assert_int_eq(driver_try(&driver, "lab", &options, &err), -EINVAL);
+    ck_assert_msg(strstr(err.text, "moments") != NULL, "%s", err.text);
+    driver_leave(&driver);
 
-START_TEST(weights_stand_in_step_n_and_latest_points_there)
-{
-    struct eps_error error = {""};
-
-    ck_assert_msg(train("plain", NULL, NULL, &error) == 0, "%s", error.text);
-    check_saved("plain");
-    ck_assert_str_eq(names_in("plain"), "latest log metrics.jsonl step-2 ");
+    options = (struct driver_options){.out = outputs_make("source")};
+    driver_open(&driver, "lab", &options);
+    driver_train(&driver, 1);
+    driver_ask_save(&driver, 1);
+    driver_await_saves(&driver, 1);
+    driver_close(&driver);
+    options = (struct driver_options){.resume = "source/step-1", .step = 1, .only_looks = true};
+    ck_assert_int_eq(driver_try(&driver, "lab", &options, &err), -EINVAL);
+    ck_assert_msg(strstr(err.text, "training") != NULL, "%s", err.text);
+    driver_leave(&driver);
+    ck_assert_int_eq(rename("source/step-1/model.safetensors", "source/step-1/optimizer.safetensors"), 0);
+    ck_assert_int_eq(system("cp source/step-1/optimizer.safetensors source/step-1/model.safetensors"), 0);
+    options.only_looks = false;
+    ck_assert_int_lt(driver_try(&driver, "lab", &options, &err), 0);
+    driver_leave(&driver);
 }
 END_TEST
 
-static void leave_what_a_killed_run_leaves(const char *out)
+START_TEST(a_side_file_that_is_none_is_refused)
 {
-    make_at(out, "step-2.partial");
-    write_at(out, "step-2.partial/config.json", "{}");
-    write_at(out, "step-2.partial/model.safetensors", "half");
-    make_at(out, "step-1");
-    ck_assert_int_eq(symlink("step-1", "killed/latest"), 0);
-    ck_assert_int_eq(symlink("step-1", "killed/latest.partial"), 0);
-}
+    static const char *const sides[] = {"",
+                                        "[]",
+                                        "{\"options\": 3}",
+                                        "{\"options\": {}, \"files\": {\"a.json\": 1}}",
+                                        "{\"options\": {}, \"files\": {\"../a.json\": \"\"}}",
+                                        "{\"options\": {}, \"files\": {\"training.json\": \"\"}}",
+                                        "{\"options\": {}, \"files\": {\"program\": \"\"}}"};
+    struct driver driver;
+    struct error err = {""};
 
-START_TEST(what_a_killed_run_left_is_replaced)
-{
-    struct eps_error error = {""};
-
-    ck_assert_msg(train("killed", NULL, leave_what_a_killed_run_leaves, &error) == 0, "%s", error.text);
-    check_saved("killed");
-    ck_assert_str_eq(names_in("killed"), "latest log metrics.jsonl step-1 step-2 ");
-}
-END_TEST
-
-static void take_the_name(const char *out)
-{
-    make_at(out, "step-2");
-    write_at(out, "step-2/precious", "mine");
-}
-
-START_TEST(weights_that_stand_there_already_are_left_alone)
-{
-    struct eps_error error = {""};
-
-    ck_assert_int_eq(train("taken", NULL, take_the_name, &error), -EEXIST);
-    ck_assert_ptr_nonnull(strstr(error.text, "step-2"));
-    ck_assert_ptr_nonnull(strstr(error.text, "move it away"));
-    ck_assert_str_eq(names_in("taken"), "log metrics.jsonl step-2 ");
-    ck_assert_str_eq(names_in("taken/step-2"), "precious ");
-    check_file("taken", "step-2/precious", "mine");
-}
-END_TEST
-
-static void put_a_file_of_somebodys_into_partial(const char *out)
-{
-    make_at(out, "step-2.partial");
-    write_at(out, "step-2.partial/precious", "mine");
-}
-
-START_TEST(a_partial_directory_with_more_in_it_is_not_ours_to_remove)
-{
-    struct eps_error error = {""};
-
-    ck_assert_int_eq(train("foreign", NULL, put_a_file_of_somebodys_into_partial, &error), -EEXIST);
-    ck_assert_ptr_nonnull(strstr(error.text, "step-2.partial"));
-    ck_assert_str_eq(names_in("foreign"), "log metrics.jsonl step-2.partial ");
-    check_file("foreign", "step-2.partial/precious", "mine");
-}
-END_TEST
-
-/* Files of the daemon may grow to so many bytes; its shared memory has been made by then. */
-static pid_t daemon_pid;
-
-static void limit_files(rlim_t bytes)
-{
-    const struct rlimit limit = {.rlim_cur = bytes, .rlim_max = RLIM_INFINITY};
-
-    ck_assert_int_eq(prlimit(daemon_pid, RLIMIT_FSIZE, &limit, NULL), 0);
-}
-
-static void leave_room_for_config(const char *out)
-{
-    (void)out;
-    limit_files(4096);
-}
-
-static void leave_room_for_half_of_config(const char *out)
-{
-    (void)out;
-    limit_files(100);
-}
-
-START_TEST(without_room_there_is_no_step_n_and_the_daemon_lives)
-{
-    static void (*const limits[])(const char *) = {leave_room_for_config, leave_room_for_half_of_config};
-    static const char *const outs[] = {"full", "fuller"}, *const says[] = {"File too large", "model.safetensors"};
-    struct eps_error error = {""};
-
-    daemon_pid = processes_daemon("lab", 1, NULL);
-    for (int i = 0; i < 2; i++) {
-        const int rc = train(outs[i], "lab", limits[i], &error);
-        ck_assert_msg(rc == -EFBIG || rc == -ENOSPC, "%d: %s", rc, error.text);
-        ck_assert_msg(strstr(error.text, says[i]) != NULL, "%s", error.text);
-        ck_assert_str_eq(names_in(outs[i]), "metrics.jsonl ");
-        limit_files(RLIM_INFINITY);
+    for (size_t i = 0; i < sizeof sides / sizeof *sides; i++) {
+        const struct driver_options options = {.side = sides[i]};
+        ck_assert_int_eq(driver_try(&driver, "lab", &options, &err), -EINVAL);
+        ck_assert_msg(strstr(err.text, "side file") != NULL, "%s", err.text);
+        driver_leave(&driver);
     }
-    ck_assert_msg(train("roomy", "lab", NULL, &error) == 0, "%s", error.text);
-    check_saved("roomy");
-    kill(daemon_pid, SIGTERM);
-    ck_assert_int_eq(processes_wait(daemon_pid), 0);
 }
 END_TEST
 
-/* The same through the command, where it has a disk of its own. */
-START_TEST(the_command_says_so_and_exits_with_1_on_a_full_disk)
+START_TEST(the_job_says_how_many_rows_its_workers_run_at_once)
 {
-    char command[2000];
+    struct driver driver;
+    const struct driver_options options = {.n_parts = 2, .microbatch = 1};
 
-    snprintf(command, sizeof command,
-             "mkdir disk && unshare -rm sh -c 'mount -t tmpfs -o size=24k none disk || exit 77\n"
-             "%s/eps train --model %s --data %s --eval-data %s --out disk/run --batch 4 --steps 2 "
-             "--device-mem 256MiB >/dev/null 2>said\n"
-             "echo $? $(ls disk/run) >left'",
-             BIN_DIR, model, text, text);
-    if (system(command) != 0) { /* the daemon's part of it is tested above */
-        fprintf(stderr, "test_save: not on a disk of its own: no user name spaces, or no mounts in them\n");
-        return;
-    }
-    check_file(".", "left", "1 log metrics.jsonl\n");
-    char *said = processes_read("said");
-    ck_assert_msg(strncmp(said, "eps", 3) == 0 && strstr(said, "No space left on device"), "%s", said);
-    ck_assert_ptr_eq(strchr(said, '\n'), said + strlen(said) - 1); /* one line */
-    free(said);
+    driver_open(&driver, "lab", &options);
+    ck_assert_uint_eq(driver.opened_with.job_opened.microbatch, 1);
+    driver_close(&driver);
+}
+END_TEST
+
+START_TEST(the_status_tells_of_saves)
+{
+    struct client_link viewer;
+    struct driver driver;
+    struct message m;
+    const struct driver_options options = {.out = outputs_make("status")};
+
+    driver_look(&viewer, "lab");
+    driver_status(&viewer, &m);
+    ck_assert(m.status_reply.saved_step == MESSAGE_NO_STEP);
+    driver_open(&driver, "lab", &options);
+    driver_train(&driver, 2);
+    driver_status(&viewer, &m);
+    ck_assert(m.status_reply.saved_step == MESSAGE_NO_STEP);
+    driver_ask_save(&driver, 2);
+    driver_await_saves(&driver, 1);
+    driver_status(&viewer, &m);
+    ck_assert_uint_eq(m.status_reply.saved_step, 2);
+    ck_assert_uint_eq(m.status_reply.n_steps, 100);
+    ck_assert_uint_eq(m.status_reply.uid, getuid());
+    ck_assert(!m.status_reply.saving);
+    ck_assert_str_eq(m.status_reply.trouble, "");
+    char *path = realpath("status", NULL);
+    ck_assert_str_eq(m.status_reply.out, path);
+    free(path);
+    driver_close(&driver);
+    client_link_free(&viewer);
 }
 END_TEST
 
@@ -277,14 +325,20 @@ int main(void)
     Suite *suite = suite_create("save");
     TCase *tests = tcase_create("save");
 
-    tcase_add_unchecked_fixture(tests, setup, remove_all);
+    tcase_add_checked_fixture(tests, setup, remove_all);
     tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, weights_stand_in_step_n_and_latest_points_there);
-    tcase_add_test(tests, what_a_killed_run_left_is_replaced);
-    tcase_add_test(tests, weights_that_stand_there_already_are_left_alone);
-    tcase_add_test(tests, a_partial_directory_with_more_in_it_is_not_ours_to_remove);
-    tcase_add_test(tests, without_room_there_is_no_step_n_and_the_daemon_lives);
-    tcase_add_test(tests, the_command_says_so_and_exits_with_1_on_a_full_disk);
+    tcase_add_loop_test(tests, a_save_under_way_holds_its_step_and_resumes_bit_for_bit, 0, N_RUNS);
+    tcase_add_test(tests, a_checkpoint_has_the_models_config_the_options_and_the_side_files);
+    tcase_add_test(tests, a_save_before_the_first_step_holds_what_was_there);
+    tcase_add_test(tests, saves_of_every_step_hold_their_steps);
+    tcase_add_test(tests, the_client_may_close_right_after_it_asked);
+    tcase_add_test(tests, a_client_that_is_gone_leaves_a_whole_checkpoint_or_none);
+    tcase_add_test(tests, what_stands_is_not_written_again);
+    tcase_add_test(tests, a_save_of_another_step_costs_the_client_its_session);
+    tcase_add_test(tests, a_job_resumes_from_what_can_be_resumed_alone);
+    tcase_add_test(tests, a_side_file_that_is_none_is_refused);
+    tcase_add_test(tests, the_job_says_how_many_rows_its_workers_run_at_once);
+    tcase_add_test(tests, the_status_tells_of_saves);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -1,235 +1,201 @@
-#include "client/snapshot.h"
-#include "client/side.h"
+/* Viewers of a run in training: a checkpoint when they ask for it, the weights of one version in files of their own. */
+#include "tests/driver.h"
+#include "tests/outputs.h"
+#include "tests/processes.h"
 
-#include "tests/stage.h"
-#include "tests/store_fixture.h"
+#include "proto/checkpoint.h"
 
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <glob.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-static struct stage st; /* each test is a process of its own */
+static pid_t daemon_pid;
 
-static const char config[] = "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 2, \"n_embd\": 8, \"n_inner\": 32,"
-                             "\"n_positions\": 5, \"vocab_size\": 17}";
-
-/* What the daemon, another process, does when it is asked for a snapshot. */
-static enum { GOOD, NO_SIDE, REFUSE, BAD_CONFIG, BAD_WEIGHTS, BAD_SIDE, STRANGE_SIDE, SILENT, DIE } plan;
-
-static void put(int fd, const char *text)
+static void setup(void)
 {
-    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text)); /* which moves the shared position */
+    processes_setup();
+    ck_assert_int_eq(chdir(processes_path(".")), 0);
+    daemon_pid = processes_daemon("lab", 1, NULL);
 }
 
-static void write_snapshot(const int *fds)
+static void remove_all(void)
 {
-    struct store_fixture f;
-
-    store_fixture_open(&f, store_fixture_small, true, 0);
-    eps_store_draw(&f.store, 3);
-    if (plan == BAD_WEIGHTS)
-        put(fds[0], "half of it");
-    else
-        store_fixture_write(&f.store, fds[0], -1, NULL);
-    put(fds[1], plan == BAD_CONFIG ? "{" : config);
-    if (plan == BAD_SIDE)
-        put(fds[2], "{\"files\":");
-    else if (plan == STRANGE_SIDE)
-        put(fds[2], "{\"files\": {\"../x\": \"\"}}");
-    else if (plan != NO_SIDE)
-        put(fds[2], "{\"options\": {\"lr\": 1}, \"files\": {\"merges.txt\": \"a b\\n\"}}");
-    store_fixture_close(&f);
+    ck_assert_int_eq(chdir("/"), 0);
+    processes_remove();
 }
 
-static void on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
+static void ask(struct client_link *viewer, enum message_kind kind, struct message *answer)
 {
-    struct message reply = {.kind = MESSAGE_STATUS_REPLY};
+    const struct message m = {.kind = kind, .save = {.step = MESSAGE_NO_STEP}};
 
-    if (m->kind == MESSAGE_STATUS) {
-        strcpy(reply.status_reply.model, "gpt2 2x8");
-        session_send(s, &reply);
-        return;
-    }
-    ck_assert_int_eq(m->kind, MESSAGE_SNAPSHOT);
-    ck_assert_uint_eq(n_fds, 3);
-    if (plan == DIE)
-        raise(SIGKILL);
-    if (plan == REFUSE)
-        reply = (struct message){.kind = MESSAGE_REFUSED,
-                                 .refused = {-ENODATA, {"no model is trained here: begin with eps train"}}};
-    else
-        reply = (struct message){.kind = MESSAGE_SAVED, .saved.step = 7};
-    if (plan != REFUSE && plan != SILENT)
-        write_snapshot(fds);
-    for (unsigned i = 0; i < n_fds; i++)
-        close(fds[i]);
-    if (plan != SILENT)
-        session_send(s, &reply);
+    client_link_send(viewer, &m);
+    driver_next(viewer, answer);
 }
 
-static void on_open(struct session *s, const struct message *peer)
+START_TEST(a_viewers_save_is_told_to_both)
 {
-    (void)s;
-    ck_assert_int_eq(peer->hello.role, ROLE_VIEWER);
-}
+    struct client_link viewer;
+    struct driver driver;
+    struct message m = {0};
+    const struct driver_options options = {.out = outputs_make("viewed")};
 
-static void on_closed(struct session *s, const char *reason)
-{
-    (void)s, (void)reason;
-}
-
-static void be_the_daemon(struct stage *stage)
-{
-    static const struct session_events events = {on_open, on_message, on_closed};
-    struct error err = {""};
-
-    ck_assert_msg(session_listen(&stage->listener, &stage->loop, stage->directory, &events, NULL, &err) == 0, "%s",
-                  err.text);
-    stage_signal(stage);
-    uv_run(&stage->loop, UV_RUN_DEFAULT);
-}
-
-static int n_asked;
-
-static int give_up(void *data, struct error *err)
-{
-    (void)data;
-    return ++n_asked < 5 ? 0 : error_set(err, -EINTR, "interrupted");
-}
-
-/* What a daemon leaves behind that was killed. */
-static void remove_directory(void)
-{
-    char pattern[sizeof st.directory + 8];
-    glob_t files;
-
-    snprintf(pattern, sizeof pattern, "%s/*", st.directory);
-    if (glob(pattern, 0, NULL, &files) == 0) {
-        for (size_t i = 0; i < files.gl_pathc; i++)
-            unlink(files.gl_pathv[i]);
-        globfree(&files);
-    }
-    ck_assert_int_eq(rmdir(st.directory), 0);
-}
-
-static int fetch(struct client_model *model, uint64_t *step, struct error *err)
-{
-    const struct client_watch watch = {give_up, NULL};
-
-    stage_begin(&st);
-    const pid_t pid = stage_fork(&st, be_the_daemon);
-    stage_await(&st);
-    int rc = client_snapshot_fetch(model, step, st.directory, plan == SILENT ? &watch : NULL, err);
-    stage_kill(pid);
-    remove_directory();
-    return rc;
-}
-
-START_TEST(a_snapshot_is_a_model_like_any_other)
-{
-    struct client_model model;
-    struct store_fixture got, drawn;
-    struct error err = {""};
-    uint64_t step = 0;
-    size_t n;
-
-    plan = _i ? NO_SIDE : GOOD;
-    ck_assert_msg(fetch(&model, &step, &err) == 0, "%s", err.text);
-    ck_assert_uint_eq(step, 7);
-    ck_assert_str_eq(model.name, "gpt2 2x8");
-    ck_assert_uint_eq(model.config.width, 8);
-    ck_assert_uint_eq(model.n_weights, 1);
-    ck_assert_int_eq(lseek(model.config_fd, 0, SEEK_CUR), 0);
-    if (plan == GOOD)
-        ck_assert_str_eq(client_side_find(model.side, "merges.txt", &n), "a b\n");
-    else
-        ck_assert_ptr_null(model.side);
-    store_fixture_open(&got, store_fixture_small, true, 0);
-    store_fixture_open(&drawn, store_fixture_small, true, 0);
-    eps_store_draw(&drawn.store, 3);
-    ck_assert_msg(eps_store_load(&got.store, model.weight_fds, 1, &err) == 0, "%s", err.text);
-    store_fixture_same(got.store.weights.base, drawn.store.weights.base, got.model.segment_n, "w");
-    store_fixture_close(&got), store_fixture_close(&drawn);
-    client_model_close(&model);
+    driver_open(&driver, "lab", &options);
+    driver_look(&viewer, "lab");
+    driver_train(&driver, 2);
+    ask(&viewer, MESSAGE_SAVE, &m);
+    ck_assert_str_eq(message_name(m.kind), "SAVED");
+    ck_assert_uint_eq(m.saved.step, 2);
+    driver_await_saves(&driver, 1);
+    ck_assert_uint_eq(driver.saved[0], 2);
+    ask(&viewer, MESSAGE_SAVE, &m); /* it stands */
+    ck_assert_str_eq(message_name(m.kind), "SAVED");
+    outputs_check_whole("viewed", 2);
+    client_link_free(&viewer);
+    driver_train(&driver, 3);
+    driver_close(&driver);
 }
 END_TEST
 
-static const struct {
-    int plan, rc;
-    const char *sentence;
-} failures[] = {
-    {REFUSE, -ENODATA, "no model is trained here: begin with eps train"},
-    {BAD_CONFIG, -EINVAL, "gpt2 2x8: "},
-    {BAD_WEIGHTS, -EINVAL, "gpt2 2x8: not a safetensors file"},
-    {BAD_SIDE, -EPROTO, "the daemon's side file: line 1: "},
-    {STRANGE_SIDE, -EINVAL, "gpt2 2x8: ../x is not one of a model's side files"},
-    {SILENT, -EINTR, "interrupted"},
-    {DIE, -EIO, "the daemon is gone: killed"},
-};
-
-START_TEST(what_goes_wrong_is_said_and_nothing_stays_open)
+START_TEST(a_viewer_is_told_why_nothing_can_be_saved)
 {
-    struct client_model model;
-    struct error err = {""};
+    struct client_link viewer;
+    struct driver driver;
+    struct message m = {0};
 
-    plan = failures[_i].plan;
-    const int next = dup(STDIN_FILENO);
-    close(next);
-    ck_assert_int_eq(fetch(&model, NULL, &err), failures[_i].rc);
-    ck_assert_msg(strncmp(err.text, failures[_i].sentence, strlen(failures[_i].sentence)) == 0, "%s", err.text);
-    ck_assert_int_eq(model.config_fd, -1);
-    ck_assert_uint_eq(model.n_weights, 0);
-    client_model_close(&model);
-    for (int fd = next; fd < 256; fd++) { /* what is open is not one of the three files, which have no name */
-        struct stat s;
-        if (fstat(fd, &s) == 0 && S_ISREG(s.st_mode))
-            ck_assert_uint_gt(s.st_nlink, 0);
+    driver_look(&viewer, "lab");
+    ask(&viewer, MESSAGE_SAVE, &m);
+    ck_assert_str_eq(message_name(m.kind), "REFUSED");
+    ck_assert_msg(strstr(m.refused.error.text, "trains nothing") != NULL, "%s", m.refused.error.text);
+    driver_open(&driver, "lab", &(struct driver_options){0});
+    ask(&viewer, MESSAGE_SAVE, &m);
+    ck_assert_str_eq(message_name(m.kind), "REFUSED");
+    ck_assert_msg(strstr(m.refused.error.text, "no output directory") != NULL, "%s", m.refused.error.text);
+    driver_close(&driver);
+    client_link_free(&viewer);
+}
+END_TEST
+
+static void ask_snapshot(struct client_link *viewer, const int *files, unsigned n)
+{
+    const struct message m = {.kind = MESSAGE_SNAPSHOT};
+
+    client_link_send_fds(viewer, &m, files, n);
+}
+
+static int make_file(const char *path)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
+
+    ck_assert_int_ge(fd, 0);
+    return fd;
+}
+
+/* Whatever version it is, a checkpoint of that version stands beside it. */
+START_TEST(a_snapshot_is_the_weights_of_one_version)
+{
+    const int files[3] = {make_file("model.safetensors"), make_file("config.json"), make_file("side.json")};
+    struct client_link viewer;
+    struct driver driver;
+    struct message m = {0};
+    char path[40];
+    const struct driver_options options = {.out = outputs_make("snapshot"),
+                                           .n_layers = 4,
+                                           .side = "{\"options\": {\"a\": 1}}"};
+
+    outputs_write(".", "side.json", "longer than what is to come, which is short");
+    driver_open(&driver, "lab", &options);
+    driver_look(&viewer, "lab");
+    for (uint64_t step = 1; step <= 6; step++) {
+        driver_begin(&driver);
+        if (step == 4)
+            ask_snapshot(&viewer, files, 3);
+        driver_await_covered(&driver, step);
+        driver_ask_save(&driver, step);
     }
+    driver_await_done(&driver, 6);
+    driver_await_saves(&driver, 6);
+    driver_next(&viewer, &m);
+    ck_assert_msg(m.kind == MESSAGE_SAVED, "%s", m.kind == MESSAGE_REFUSED ? m.refused.error.text : "?");
+    ck_assert_uint_ge(m.saved.step, 1);
+    ck_assert_uint_le(m.saved.step, 6);
+    snprintf(path, sizeof path, "snapshot/step-%ju", (uintmax_t)m.saved.step);
+    outputs_check_same(path, ".", "model.safetensors");
+    outputs_check_same(path, ".", "config.json");
+    outputs_check_file("side.json", options.side);
+    driver_close(&driver);
+    client_link_free(&viewer);
+    for (int i = 0; i < 3; i++)
+        close(files[i]);
 }
 END_TEST
 
-START_TEST(without_a_daemon_there_is_no_snapshot)
+START_TEST(a_snapshot_needs_a_model_in_training_and_three_files)
 {
-    struct client_model model;
-    struct error err = {""};
+    const int files[3] = {make_file("a"), make_file("b"), make_file("c")};
+    int pipe_fds[2], wrong[3] = {files[0], files[1], -1};
+    struct client_link viewer;
+    struct driver driver;
+    struct message m = {0};
 
-    ck_assert_int_eq(client_snapshot_fetch(&model, NULL, "/tmp/no-such-daemon", NULL, &err), -ENOENT);
-    ck_assert_int_eq(model.config_fd, -1);
-}
-END_TEST
+    driver_look(&viewer, "lab");
+    ask_snapshot(&viewer, files, 3);
+    driver_next(&viewer, &m);
+    ck_assert_str_eq(message_name(m.kind), "REFUSED");
+    ck_assert_str_eq(m.refused.error.text, "the daemon trains nothing; name a --model");
+    driver_open(&driver, "lab", &(struct driver_options){.only_looks = true});
+    ask_snapshot(&viewer, files, 3);
+    driver_next(&viewer, &m);
+    ck_assert_str_eq(message_name(m.kind), "REFUSED");
+    driver_close(&driver);
 
-/* A directory that is none, then one of /var/tmp or memory is taken. */
-START_TEST(a_temporary_directory_that_is_none_does_not_matter)
-{
-    struct client_model model;
-    struct error err = {""};
-
-    setenv("TMPDIR", "/nonexistent", 1);
-    ck_assert_msg(fetch(&model, NULL, &err) == 0, "%s", err.text);
-    client_model_close(&model);
+    driver_open(&driver, "lab", &(struct driver_options){0});
+    ask_snapshot(&viewer, files, 2);
+    driver_next(&viewer, &m);
+    ck_assert_str_eq(message_name(m.kind), "REFUSED");
+    ck_assert_int_eq(pipe(pipe_fds), 0);
+    const int kinds[] = {pipe_fds[1], open("a", O_RDONLY), open("a", O_WRONLY | O_APPEND), open(".", O_RDONLY)};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        wrong[2] = kinds[i];
+        ask_snapshot(&viewer, wrong, 3);
+        driver_next(&viewer, &m);
+        ck_assert_str_eq(message_name(m.kind), "REFUSED");
+        close(kinds[i]);
+    }
+    close(pipe_fds[0]);
+    ask_snapshot(&viewer, files, 3); /* at rest, before the first step, without an output directory */
+    driver_next(&viewer, &m);
+    ck_assert_str_eq(message_name(m.kind), "SAVED");
+    ck_assert_uint_eq(m.saved.step, 0);
+    driver_train(&driver, 1);
+    driver_close(&driver);
+    client_link_free(&viewer);
+    for (int i = 0; i < 3; i++)
+        close(files[i]);
 }
 END_TEST
 
 int main(void)
 {
     Suite *suite = suite_create("snapshot");
-    TCase *tcase = tcase_create("snapshot");
+    TCase *tests = tcase_create("snapshot");
 
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, a_snapshot_is_a_model_like_any_other, 0, 2);
-    tcase_add_loop_test(tcase, what_goes_wrong_is_said_and_nothing_stays_open, 0, sizeof failures / sizeof *failures);
-    tcase_add_test(tcase, without_a_daemon_there_is_no_snapshot);
-    tcase_add_test(tcase, a_temporary_directory_that_is_none_does_not_matter);
-    suite_add_tcase(suite, tcase);
+    tcase_add_checked_fixture(tests, setup, remove_all);
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, a_viewers_save_is_told_to_both);
+    tcase_add_test(tests, a_viewer_is_told_why_nothing_can_be_saved);
+    tcase_add_test(tests, a_snapshot_is_the_weights_of_one_version);
+    tcase_add_test(tests, a_snapshot_needs_a_model_in_training_and_three_files);
+    suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
+    const int failed = srunner_ntests_failed(runner);
     srunner_free(runner);
     return failed != 0;
 }
