@@ -233,3 +233,11 @@ void driver_status(struct client_link *link, struct message *status)
     driver_next(link, status);
     ck_assert_str_eq(message_name(status->kind), "STATUS_REPLY");
 }
+
+void driver_ask(struct client_link *link, struct message *answer)
+{
+    const struct message m = {.kind = MESSAGE_SAVE, .save = {.step = MESSAGE_NO_STEP}};
+
+    client_link_send(link, &m);
+    driver_next(link, answer);
+}

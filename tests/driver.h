@@ -55,6 +55,8 @@ void driver_ask_save(struct driver *driver, uint64_t step);
 /* A viewer. */
 void driver_look(struct client_link *link, const char *name);
 void driver_status(struct client_link *link, struct message *status);
+/* Sends SAVE, of whichever step comes next, and takes the answer. */
+void driver_ask(struct client_link *link, struct message *answer);
 /* The next message, whatever it is. */
 void driver_next(struct client_link *link, struct message *m);
 

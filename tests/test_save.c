@@ -8,21 +8,17 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static pid_t daemon_pid;
 
 static void setup(void)
 {
     processes_setup();
     ck_assert_int_eq(chdir(processes_path(".")), 0);
-    daemon_pid = processes_daemon("lab", 1, NULL);
+    processes_daemon("lab", 1, NULL);
 }
 
 static void remove_all(void)

@@ -8,7 +8,6 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -191,7 +190,7 @@ START_TEST(a_failed_save_leaves_the_old_one_and_the_run_goes_on)
         driver_status(&viewer, &m);
         ck_assert_str_eq(m.status_reply.trouble, "");
     } else {
-        ask(&viewer, MESSAGE_SAVE, &m);
+        driver_ask(&viewer, &m);
         ck_assert_str_eq(message_name(m.kind), _i == 4 ? "REFUSED" : "SAVED");
     }
     client_link_free(&viewer);
@@ -216,6 +215,29 @@ START_TEST(a_directory_that_takes_nothing_is_said_to)
 }
 END_TEST
 
+/* The same by the command, where it has a disk of its own. */
+START_TEST(the_command_says_so_and_exits_with_1_on_a_full_disk)
+{
+    const char *model = processes_config("model.json", 1, 2, 16, 32), *text = processes_text("text.txt", 8000);
+    char command[2000];
+
+    snprintf(command, sizeof command,
+             "mkdir disk && unshare -rm sh -c 'mount -t tmpfs -o size=24k none disk || exit 77\n"
+             "%s/eps train --model %s --data %s --eval-data %s --out disk/run --batch 4 --steps 2 "
+             "--device-mem 256MiB >/dev/null 2>said\n"
+             "echo $? >left; ls disk/run | grep -c step- >>left; true'",
+             BIN_DIR, model, text, text);
+    if (system(command) != 0) { /* the daemon's part of it is tested above */
+        fprintf(stderr, "test_save_failures: not on a disk of its own: no user name spaces, or no mounts in them\n");
+        return;
+    }
+    outputs_check_file("left", "1\n0\n");
+    char *said = processes_read("said");
+    ck_assert_msg(strstr(said, "No space left on device") != NULL, "%s", said);
+    free(said);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("save failures");
@@ -227,6 +249,7 @@ int main(void)
     tcase_add_test(tests, a_checkpoint_that_stands_is_replaced_whole);
     tcase_add_loop_test(tests, a_failed_save_leaves_the_old_one_and_the_run_goes_on, 0, N_OBSTACLES);
     tcase_add_loop_test(tests, a_directory_that_takes_nothing_is_said_to, 0, 2);
+    tcase_add_test(tests, the_command_says_so_and_exits_with_1_on_a_full_disk);
     suite_add_tcase(suite, tests);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);

@@ -3,40 +3,24 @@
 #include "tests/outputs.h"
 #include "tests/processes.h"
 
-#include "proto/checkpoint.h"
-
 #include <check.h>
-#include <errno.h>
 #include <fcntl.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-static pid_t daemon_pid;
 
 static void setup(void)
 {
     processes_setup();
     ck_assert_int_eq(chdir(processes_path(".")), 0);
-    daemon_pid = processes_daemon("lab", 1, NULL);
+    processes_daemon("lab", 1, NULL);
 }
 
 static void remove_all(void)
 {
     ck_assert_int_eq(chdir("/"), 0);
     processes_remove();
-}
-
-static void ask(struct client_link *viewer, enum message_kind kind, struct message *answer)
-{
-    const struct message m = {.kind = kind, .save = {.step = MESSAGE_NO_STEP}};
-
-    client_link_send(viewer, &m);
-    driver_next(viewer, answer);
 }
 
 START_TEST(a_viewers_save_is_told_to_both)
@@ -49,12 +33,12 @@ START_TEST(a_viewers_save_is_told_to_both)
     driver_open(&driver, "lab", &options);
     driver_look(&viewer, "lab");
     driver_train(&driver, 2);
-    ask(&viewer, MESSAGE_SAVE, &m);
+    driver_ask(&viewer, &m);
     ck_assert_str_eq(message_name(m.kind), "SAVED");
     ck_assert_uint_eq(m.saved.step, 2);
     driver_await_saves(&driver, 1);
     ck_assert_uint_eq(driver.saved[0], 2);
-    ask(&viewer, MESSAGE_SAVE, &m); /* it stands */
+    driver_ask(&viewer, &m); /* it stands */
     ck_assert_str_eq(message_name(m.kind), "SAVED");
     outputs_check_whole("viewed", 2);
     client_link_free(&viewer);
@@ -70,11 +54,11 @@ START_TEST(a_viewer_is_told_why_nothing_can_be_saved)
     struct message m = {0};
 
     driver_look(&viewer, "lab");
-    ask(&viewer, MESSAGE_SAVE, &m);
+    driver_ask(&viewer, &m);
     ck_assert_str_eq(message_name(m.kind), "REFUSED");
     ck_assert_msg(strstr(m.refused.error.text, "trains nothing") != NULL, "%s", m.refused.error.text);
     driver_open(&driver, "lab", &(struct driver_options){0});
-    ask(&viewer, MESSAGE_SAVE, &m);
+    driver_ask(&viewer, &m);
     ck_assert_str_eq(message_name(m.kind), "REFUSED");
     ck_assert_msg(strstr(m.refused.error.text, "no output directory") != NULL, "%s", m.refused.error.text);
     driver_close(&driver);

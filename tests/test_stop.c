@@ -3,17 +3,11 @@
 #include "tests/outputs.h"
 #include "tests/processes.h"
 
-#include "proto/checkpoint.h"
-
 #include <check.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 static pid_t daemon_pid;
