@@ -98,9 +98,12 @@ static void act(struct inprocess *ip, const struct relay_action *a)
         ip->failed = true;
         break;
     case RELAY_CAPTURE:
+        assert(ip->on_capture);
+        ip->on_capture(ip->capture_data, a->reader, a->unit, a->step);
+        break;
     case RELAY_SAVED:
     case RELAY_ABANDON:
-        assert(false); /* no reader was announced */
+        break;
     }
 }
 
@@ -131,6 +134,24 @@ static int say(struct inprocess_worker *w, const struct relay_event *event)
     const bool failed = ip->failed;
     pthread_mutex_unlock(&ip->mutex);
     return failed ? -ECANCELED : 0;
+}
+
+void inprocess_read(struct inprocess *ip, uint32_t reader)
+{
+    const struct relay_event event = {.kind = RELAY_SAVE, .reader = reader};
+
+    pthread_mutex_lock(&ip->mutex);
+    feed(ip, &event);
+    pthread_mutex_unlock(&ip->mutex);
+}
+
+void inprocess_release(struct inprocess *ip, uint32_t reader, uint32_t unit)
+{
+    const struct relay_event event = {.kind = RELAY_RELEASED, .reader = reader, .unit = unit};
+
+    pthread_mutex_lock(&ip->mutex);
+    feed(ip, &event);
+    pthread_mutex_unlock(&ip->mutex);
 }
 
 static int link_pull(void *context, uint64_t version, uint32_t unit)
@@ -306,7 +327,9 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
     if (rc)
         goto fail;
     eps_store_draw(&ip->store, o->seed);
-    const struct relay_config relay = {.n_parts = o->n_parts,
+    ip->n_opened = ip->n_done = o->first_step;
+    const struct relay_config relay = {.first_step = o->first_step,
+                                       .n_parts = o->n_parts,
                                        .n_slots = ip->n_slots,
                                        .n_accumulators = store.n_accumulators,
                                        .adamw = o->adamw,

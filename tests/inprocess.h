@@ -21,7 +21,8 @@ struct inprocess_options {
     uint32_t n_workers, n_weight_buffers, n_threads; /* 0: 1, 2 and 1 */
     uint64_t budget;                                 /* bytes of each worker; 0: all it could want */
     bool adamw, deterministic, evaluate_only;
-    uint64_t seed; /* of fresh weights and dropout */
+    uint64_t seed;       /* of fresh weights and dropout */
+    uint64_t first_step; /* updates done before: steps are numbered from here */
 };
 
 struct inprocess_worker {
@@ -58,6 +59,9 @@ struct inprocess {
     double part_loss[64];
     bool failed;     /* the relay refused, skipped or tore: the step returns -EPROTO */
     float *gradient; /* (model.segment_n) or NULL: set by the caller, who zeroes it; contributions are added */
+    /* A reader's captures, told under the lock: set by the caller. NULL: no reader may be announced. */
+    void (*on_capture)(void *data, uint32_t reader, uint32_t unit, uint64_t step);
+    void *capture_data;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     struct inprocess_worker workers[INPROCESS_MAX_WORKERS];
@@ -70,6 +74,10 @@ void inprocess_close(struct inprocess *ip);
 /* One step over ids and labels (batch * seq each). *loss: nats per token before the update. */
 int inprocess_step(struct inprocess *ip, const uint32_t *ids, const uint32_t *labels, uint64_t n_valid,
                    const struct eps_hyper *hyper, double *loss, struct error *err);
+/* Announces a reader, or releases a unit; from any thread. */
+void inprocess_read(struct inprocess *ip, uint32_t reader);
+void inprocess_release(struct inprocess *ip, uint32_t reader, uint32_t unit);
+
 /* Sum of -log p over rows first_row .. first_row + n_rows - 1, on the first worker. */
 int inprocess_evaluate(struct inprocess *ip, const uint32_t *ids, const uint32_t *labels, uint32_t first_row,
                        uint32_t n_rows, double *sum, struct error *err);
