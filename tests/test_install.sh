@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The installed tree, from outside: what is there, what libeps shows, and example_train.c built against it by pkg-config
-# and run. The tree is moved once first: nothing in it may hold its prefix.
+# and run. The tree is moved once first: nothing in it may hold its prefix. Then the Debian package, in the same way.
 #
 # usage: tests/test_install.sh BUILD_DIRECTORY
 set -euo pipefail
@@ -45,4 +45,18 @@ PATH=/usr/bin:/bin ./example config.json book.txt out 3 >said 2>&1 || fail "exam
 [ -s out/step-3/model.safetensors ] || fail "example_train left no out/step-3"
 if ./example none.json book.txt none 3 >said 2>&1; then fail "example_train took a model that is not there"; fi
 grep -q 'none.json.*No such file' said || fail "example_train did not say what was wrong: $(cat said)"
+
+# The Debian package, unpacked and run from there.
+cd "$build"
+cpack -G DEB -B "$work/package" >"$work/log" 2>&1 || fail "cpack: $(tail -n 5 "$work/log")"
+deb=$(echo "$work"/package/eps_*.deb)
+depends=$(dpkg-deb -f "$deb" Depends)
+for library in libc6 libdnnl2 libhwloc15 libjansson4 libnanomsg5 libuv1; do
+    [[ $depends == *$library* ]] || fail "the package does not depend on $library: $depends"
+done
+dpkg-deb -x "$deb" "$work/root"
+cd "$work"
+"$work/root/usr/bin/eps" train --model config.json --data book.txt --out packaged --steps 2 >said 2>&1 ||
+    fail "the package's eps: $(cat said)"
+[ -s packaged/latest/model.safetensors ] || fail "the package's eps left no model"
 echo "test_install: all well"

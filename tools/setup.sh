@@ -3,7 +3,7 @@
 # Says nothing when nothing is missing. Uses sudo when it is not run by root.
 set -euo pipefail
 
-build=(build-essential cmake ninja-build pkg-config
+build=(build-essential cmake ninja-build pkg-config file
        libuv1-dev libnanomsg-dev libhwloc-dev libdnnl-dev libjansson-dev libxxhash-dev libpcre2-dev check)
 tests=(clang clang-format)
 
