@@ -4,6 +4,8 @@ target_link_options(eps PRIVATE -Wl,--as-needed)
 target_link_options(epsd PRIVATE -Wl,--as-needed)
 target_link_options(eps-worker PRIVATE -Wl,--as-needed)
 
+set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON) # what is packaged must be built; tests and benchmarks need not be
+
 install(TARGETS eps epsd eps-worker RUNTIME)
 install(TARGETS libeps LIBRARY)
 install(FILES client/eps.h TYPE INCLUDE)
