@@ -133,6 +133,7 @@ static int attach(struct worker_process *w, const char *directory, const struct 
     sigemptyset(&ending);
     sigaddset(&ending, SIGTERM);
     sigaddset(&ending, SIGINT);
+    sigaddset(&ending, SIGHUP);
     for (int waited_ms = 0;; waited_ms += RETRY_MS) {
         const int rc = session_connect(&w->session, &w->loop, directory, hello, &events, w, err);
         if ((rc != -ENOENT && rc != -ECONNREFUSED) || w->is_private || waited_ms >= ATTACH_MS)

@@ -89,6 +89,7 @@ void attach_on_greeting(struct session *s, const struct message *m)
     session_enter(s, SESSION_OPEN);
     door_resume(&s->door);
     s->opened = true;
+    session_unlist(s);
     memcpy(welcome.welcome.address, s->address, sizeof welcome.welcome.address);
     s->events->on_open(s, s->accepted ? &s->hello : &welcome);
 }

@@ -30,7 +30,8 @@ struct session_listener {
     int fd, lock;
     gid_t group; /* whose members are let in, or SESSION_NO_GROUP */
     unsigned n_handles;
-    uint32_t n_sessions; /* so far: the id of the last */
+    uint32_t n_sessions;       /* so far: the id of the last */
+    struct session *attaching; /* those that are not open yet */
     char directory[DIRECTORY_MAX];
     uv_loop_t *loop;
     const struct session_events *events;
@@ -231,6 +232,7 @@ static void admit(struct session_listener *listener, int fd)
         return;
     }
     s->group = listener->group;
+    session_enlist(s, &listener->attaching);
     if (why) {
         log_line("turned away at the door, pid %d of user %u: %s", (int)peer.pid, (unsigned)peer.uid, why);
         session_refuse(s, why);
@@ -384,6 +386,10 @@ static void on_handle_closed(uv_handle_t *handle)
 void session_unlisten(struct session_listener *listener, void (*on_closed)(void *data))
 {
     listener->on_closed = on_closed;
+    for (struct session *s = listener->attaching; s; s = listener->attaching) {
+        session_unlist(s);
+        session_refuse(s, "the daemon is stopping");
+    }
     remove_files(listener);
     uv_close((uv_handle_t *)&listener->poll, on_handle_closed);
     uv_close((uv_handle_t *)&listener->retry, on_handle_closed);

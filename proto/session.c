@@ -286,6 +286,7 @@ static void on_handle_closed(struct session *s)
         return;
     if (s->accepted && !s->opened && s->at_fault && s->reason)
         log_line("turned away at the door, pid %d: it %s", s->peer_pid, s->reason);
+    session_unlist(s);
     s->events->on_closed(s, s->reason);
     free(s);
 }
@@ -343,6 +344,25 @@ struct session *session_new(uv_loop_t *loop, const struct session_events *events
     s->door.fd = s->channel.socket = -1;
     s->group = SESSION_NO_GROUP;
     return s;
+}
+
+void session_enlist(struct session *s, struct session **first)
+{
+    s->next = *first;
+    s->listed = first;
+    if (s->next)
+        s->next->listed = &s->next;
+    *first = s;
+}
+
+void session_unlist(struct session *s)
+{
+    if (!s->listed)
+        return;
+    *s->listed = s->next;
+    if (s->next)
+        s->next->listed = s->listed;
+    s->listed = NULL;
 }
 
 int session_open_door(struct session *s, int fd)

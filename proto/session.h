@@ -52,7 +52,8 @@ int session_listen(struct session_listener **out, uv_loop_t *loop, const char *d
 /* From here on members of the group are let in too: the directory becomes 0750, its sockets 0660, theirs. Call before
  * the loop runs. -EPERM (not a group of the caller's), -EDOM (they cannot reach the directory), -errno. */
 int session_admit_group(struct session_listener *listener, gid_t group, struct error *err);
-/* Closes the door, removes its files and the directory. Sessions stay open: close each. The callback may be NULL. */
+/* Closes the door, removes its files and the directory. Sessions that are open stay so: close each; those that are not
+ * yet are refused. The callback may be NULL. */
 void session_unlisten(struct session_listener *listener, void (*on_closed)(void *data));
 
 /* Starts attaching to the daemon at directory. hello: role and what goes with it; version and pid are filled in.

@@ -28,10 +28,11 @@ enum session_state {
 
 struct session {
     enum session_state state;
-    bool accepted; /* the daemon's side */
-    bool opened;   /* on_open was called */
-    bool decided;  /* how it ends: reason, or NULL for our own wish */
-    bool at_fault; /* the peer */
+    struct session *next, **listed; /* among the listener's that are not open yet; listed: what points here, or NULL */
+    bool accepted;                  /* the daemon's side */
+    bool opened;                    /* on_open was called */
+    bool decided;                   /* how it ends: reason, or NULL for our own wish */
+    bool at_fault;                  /* the peer */
     const char *reason;
     char reason_text[ERROR_TEXT_BYTES];
     uv_loop_t *loop;
@@ -80,6 +81,10 @@ void attach_on_welcome(struct session *s, const struct message *m);
 void attach_on_greeting(struct session *s, const struct message *m);
 void attach_on_tick(struct session *s);
 void attach_again(struct session *s);
+
+/* The sessions of a listener that are not open yet: nobody else knows of them, and its end is theirs. */
+void session_enlist(struct session *s, struct session **first);
+void session_unlist(struct session *s); /* does nothing if it is in no list */
 
 /* The daemon's side of a connected socket (taken in every case), whose channel will be at address. -errno. */
 int session_accept(struct session **out, uv_loop_t *loop, int fd, uint32_t id, const char *address,
