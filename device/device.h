@@ -93,7 +93,7 @@ struct device_ops {
     size_t (*library_bytes)(unsigned n_threads);
     /* Scratch that attention needs for these sizes; the same for forward and backward. A multiple of 64. */
     size_t (*scratch_bytes)(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width, unsigned n_threads);
-    /* Keys and values of n_positions tokens in one block. A multiple of 64. */
+    /* Keys and values of n_positions tokens in one block. */
     size_t (*cache_bytes)(size_t n_positions, size_t n_heads, size_t width);
 
     /* Copies between host and device memory. Borrowed until sync. */

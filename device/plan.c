@@ -100,10 +100,10 @@ static void lay_out_generation(struct plan *plan, const struct model *model, con
     for (uint32_t i = 0; n_resident < model->n_units && i < o->n_weight_buffers; i++)
         plan->weights[i] = take(&l, LEDGER_WEIGHTS, model->largest_unit * sizeof(float));
 
-    plan->cache_bytes = o->ops->cache_bytes(o->seq, c->n_heads, c->width);
     plan->cache = l.offset;
     for (uint32_t i = 0; i < c->n_layers; i++)
-        take(&l, LEDGER_CACHE, plan->cache_bytes);
+        take(&l, LEDGER_CACHE, o->ops->cache_bytes(o->seq, c->n_heads, c->width));
+    plan->cache_bytes = (l.offset - plan->cache) / c->n_layers;
 
     plan->boundaries = l.offset;
     for (uint32_t i = 0; i < plan->n_boundaries; i++)

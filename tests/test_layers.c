@@ -336,6 +336,37 @@ START_TEST(positions_cut_in_two_units_are_as_in_one)
 }
 END_TEST
 
+/* Tokens 2 to 5 of a row, where positions are cut at 4; by hand: the row of wte plus that of wpe, one rounding. */
+START_TEST(embedding_begins_at_a_position)
+{
+    enum { FIRST = 2, N = 4 };
+    struct setting whole, parted;
+    struct stage st;
+    float got[N * 16];
+
+    setting_open(&whole, &setting_configs[3], 1, 7);
+    parted = whole;
+    cut_positions(&parted.model, &whole.model);
+    open_stage(&st, &parted, 0, 0xff);
+    st.pass.n_tokens = N;
+    st.pass.position = FIRST;
+    st.pass.dropout = false;
+    for (uint32_t i = 0; i < 3; i++) {
+        enter_visit(&st, i);
+        layer_table[MODEL_EMBEDDING]->forward(&st.pass);
+    }
+    const size_t width = whole.model.config.width;
+    download(&st, got, st.plan.boundaries + st.plan.boundary_bytes, N * width * sizeof(float));
+    const float *wte = whole.weights + whole.model.units[0].offset, *wpe = whole.weights + whole.model.units[1].offset;
+    for (size_t i = 0; i < N; i++)
+        for (size_t j = 0; j < width; j++)
+            ck_assert(got[i * width + j] == wte[whole.ids[i] * width + j] + wpe[(FIRST + i) * width + j]);
+    close_stage(&st);
+    free_cut(&parted.model);
+    setting_close(&whole);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("layers");
@@ -346,6 +377,7 @@ int main(void)
     tcase_add_loop_test(tests, gradients_of_cut_units_are_the_slopes_of_the_loss, 0, 2);
     tcase_add_loop_test(tests, layers_read_nothing_that_they_were_not_given, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, positions_cut_in_two_units_are_as_in_one, 0, 2);
+    tcase_add_test(tests, embedding_begins_at_a_position);
 
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

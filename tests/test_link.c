@@ -294,6 +294,24 @@ START_TEST(release_cancels_every_wait_and_all_that_follows)
 }
 END_TEST
 
+/* It takes in whatever has come, without waiting for more. */
+START_TEST(whether_the_job_has_ended_is_seen_without_waiting)
+{
+    const float *at;
+
+    ck_assert_int_eq(link_session.ended(&link_), 0);
+    pull(STEP, 1);
+    say_weights(STEP, 1);
+    ck_assert_int_eq(link_session.ended(&link_), 0);
+    ck_assert_uint_eq(unread(), 0);
+    ck_assert_int_eq(link_session.wait_weights(&link_, &at), 0);
+    ck_assert_ptr_eq(at, weights_base + model.units[1].offset);
+    say((struct message){.kind = MESSAGE_RELEASE});
+    ck_assert_int_eq(link_session.ended(&link_), -ECANCELED);
+    ck_assert_int_eq(link_session.ended(&link_), -ECANCELED);
+}
+END_TEST
+
 START_TEST(a_share_that_comes_early_is_kept)
 {
     const struct message share = {
@@ -361,6 +379,7 @@ int main(void)
     tcase_add_test(tests, contributed_waits_until_all_is_folded_when_it_takes_turns);
     tcase_add_test(tests, contributed_goes_on_at_once_when_it_takes_no_turns);
     tcase_add_loop_test(tests, release_cancels_every_wait_and_all_that_follows, 0, 3);
+    tcase_add_test(tests, whether_the_job_has_ended_is_seen_without_waiting);
     tcase_add_test(tests, a_share_that_comes_early_is_kept);
     tcase_add_test(tests, losses_and_contributions_carry_step_and_attempt);
     suite_add_tcase(suite, tests);

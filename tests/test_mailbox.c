@@ -184,6 +184,20 @@ START_TEST(waiting_ends_with_the_message_that_comes)
 }
 END_TEST
 
+START_TEST(polling_takes_what_is_there_and_does_not_wait)
+{
+    struct mail mail;
+
+    ck_assert(!mailbox_poll(&box, &mail));
+    ck_assert(deliver(1));
+    ck_assert(deliver(2));
+    ck_assert(mailbox_poll(&box, &mail));
+    check_number(&mail.message, 1);
+    wait_for(2);
+    ck_assert(!mailbox_poll(&box, &mail));
+}
+END_TEST
+
 START_TEST(descriptors_travel_with_their_message)
 {
     const struct message assign = {.kind = MESSAGE_ASSIGN, .assign = {.n_slots = 5}};
@@ -228,6 +242,7 @@ int main(void)
     tcase_add_test(tests, a_full_ring_refuses_delivery_and_keeps_what_it_has);
     tcase_add_test(tests, a_post_into_a_full_ring_waits_until_one_is_collected);
     tcase_add_test(tests, waiting_ends_with_the_message_that_comes);
+    tcase_add_test(tests, polling_takes_what_is_there_and_does_not_wait);
     tcase_add_test(tests, descriptors_travel_with_their_message);
     tcase_add_test_raise_signal(tests, more_descriptors_than_there_is_room_for_is_a_mistake, SIGABRT);
     suite_add_tcase(suite, tests);

@@ -19,7 +19,15 @@ static size_t scratch(size_t n_rows, size_t n_tokens, size_t n_heads, size_t wid
     return n_rows * n_tokens * n_heads + width + n_threads;
 }
 
-static const struct device_ops sizes_only = {.name = "sizes", .library_bytes = library, .scratch_bytes = scratch};
+static size_t cache(size_t n_positions, size_t n_heads, size_t width)
+{
+    return n_positions * width * 8 + n_heads;
+}
+
+static const struct device_ops sizes_only = {.name = "sizes",
+                                             .library_bytes = library,
+                                             .scratch_bytes = scratch,
+                                             .cache_bytes = cache};
 
 static struct model_config config_of(uint32_t n_layers, uint32_t width, uint32_t vocabulary, bool tied)
 {
@@ -44,6 +52,15 @@ static struct plan_options options_of(uint32_t parts, uint32_t part_rows, uint32
                                  .n_weight_buffers = 2,
                                  .n_threads = 2,
                                  .train = true};
+}
+
+static struct plan_options generation_of(uint32_t seq)
+{
+    struct plan_options o = options_of(1, 1, seq);
+
+    o.train = false;
+    o.generate = true;
+    return o;
 }
 
 static void open_model(struct model *model, uint32_t n_layers, uint32_t width, uint32_t vocabulary, bool tied)
@@ -307,6 +324,151 @@ START_TEST(the_largest_sizes_do_not_overflow)
 }
 END_TEST
 
+/* By hand, the model of the_terms_are_those_counted_by_hand: wte 88, wpe 512, blocks 872 each, norm 16 floats. */
+START_TEST(the_terms_of_generating_are_those_counted_by_hand)
+{
+    struct model model;
+    struct plan plan;
+    struct plan_options o = generation_of(5);
+
+    open_model(&model, 2, 8, 11, true);
+    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
+    ck_assert_uint_eq(plan.n_resident, model.n_units);
+    ck_assert_uint_eq(plan.resident_bytes, (88 + 512 + 2 * 872 + 16) * 4);
+    ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], plan.resident_bytes);
+    ck_assert_uint_eq(plan.bytes[LEDGER_CACHE], 2 * (5 * 8 * 8 + 2));
+    ck_assert_uint_eq(plan.bytes[LEDGER_STASH], 2 * 5 * 8 * 4);
+    ck_assert_uint_eq(plan.bytes[LEDGER_DATA], (5 + 11) * 4); /* ids, logits */
+    ck_assert_uint_eq(plan.bytes[LEDGER_STATISTICS], 0);
+    ck_assert_uint_eq(plan.bytes[LEDGER_GRADIENT], 0);
+    /* The block's for 5 tokens: normed 160 -> 192, statistics 40 -> 64, qkv 480 -> 512, attended 192, log-sum-exp 40 ->
+     * 64, residual 192, two of inner 1280, scratch 10 + 8 + 2 -> 64. */
+    ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 192 + 64 + 512 + 192 + 64 + 192 + 1280 + 64);
+    ck_assert_uint_eq(plan.bytes[LEDGER_LIBRARY], 1000);
+    ck_assert_uint_eq(sum_of(&plan), plan.arena_bytes + 1000);
+
+    o.budget = sum_of(&plan) - 1; /* two buffers of 872 floats are more than the two smallest units save */
+    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
+    ck_assert_uint_lt(plan.n_resident, model.n_units);
+    ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], plan.resident_bytes + 2 * 872 * 4);
+    model_free(&model);
+}
+END_TEST
+
+/* Only the cache grows with the row, and with it what is planned for a prompt of up to one tile. */
+START_TEST(a_longer_row_costs_its_cache_alone)
+{
+    struct model model;
+    struct plan a, b;
+    struct plan_options o = generation_of(PLAN_GENERATE_TILE);
+    struct model_config config = config_of(3, 8, 11, true);
+
+    config.n_positions = 1000;
+    ck_assert_int_eq(model_init(&model, &config, NULL), 0);
+    ck_assert_int_eq(plan_make(&a, &model, &o, NULL), 0);
+    o.seq = 1000;
+    ck_assert_int_eq(plan_make(&b, &model, &o, NULL), 0);
+    ck_assert_uint_eq(b.arena_bytes - a.arena_bytes, 3 * (1000 - PLAN_GENERATE_TILE) * 8 * 8);
+    ck_assert_uint_eq(b.bytes[LEDGER_CACHE] - a.bytes[LEDGER_CACHE], b.arena_bytes - a.arena_bytes);
+    model_free(&model);
+}
+END_TEST
+
+START_TEST(buffers_of_generating_lie_apart_and_fill_the_arena)
+{
+    struct model model;
+    struct plan plan;
+    struct plan_options o = generation_of(7);
+
+    open_model(&model, 6, 6, 13, false);
+    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
+    if (_i)
+        o.budget = sum_of(&plan) - 1;
+    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
+    ck_assert(_i ? plan.n_resident > 0 && plan.n_resident < model.n_units : plan.n_resident == model.n_units);
+    struct extent e[40];
+    size_t n = 0;
+    for (uint32_t u = 0; u < plan.n_resident; u++)
+        e[n++] = (struct extent){plan.resident + model.units[u].offset * 4, model.units[u].n * 4};
+    for (uint32_t i = 0; _i && i < o.n_weight_buffers; i++)
+        e[n++] = (struct extent){plan.weights[i], model.largest_unit * 4};
+    for (uint32_t i = 0; i < 6; i++)
+        e[n++] = (struct extent){plan.cache + i * plan.cache_bytes, cache(7, 2, 6)};
+    for (uint32_t i = 0; i < 2; i++)
+        e[n++] = (struct extent){plan.boundaries + i * plan.boundary_bytes, 7 * 6 * 4};
+    e[n++] = (struct extent){plan.ids, 7 * 4};
+    e[n++] = (struct extent){plan.logits, 13 * 4};
+    e[n++] = (struct extent){plan.workspace, plan.workspace_bytes};
+    e[n++] = (struct extent){plan.arena_bytes, 0};
+    qsort(e, n, sizeof *e, by_place);
+    ck_assert_uint_eq(e[0].at, 0);
+    for (size_t i = 0; i + 1 < n; i++) {
+        ck_assert_uint_eq(e[i].at % PLAN_ALIGNMENT, 0);
+        ck_assert_uint_eq(e[i + 1].at, (e[i].at + e[i].bytes + 63) / 64 * 64);
+    }
+    model_free(&model);
+}
+END_TEST
+
+/* From nothing to everything on the device: each cap is kept, or refused with the figure that suffices; what stays never
+ * falls as the cap grows, and each unit stays as soon as it fits. */
+START_TEST(every_budget_to_generate_is_kept_or_refused)
+{
+    struct model model;
+    struct plan plan;
+    struct plan_options o = generation_of(16);
+    uint32_t most = 0, distinct = 0;
+    uint64_t least = 0;
+
+    open_model(&model, _i ? 1 : 9, 16, 50, true); /* of one block: the whole model is less than two buffers */
+    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
+    const uint64_t roomy = sum_of(&plan);
+    for (o.budget = 0; o.budget <= roomy; o.budget += 4) {
+        struct error err = {""};
+        if (plan_make(&plan, &model, &o, &err) != 0) {
+            least = figure(err.text, "at least");
+            ck_assert_ptr_nonnull(strstr(err.text, "to generate up to 16 tokens"));
+            ck_assert_uint_gt(least, o.budget);
+            ck_assert_uint_eq(least, sum_of(&plan));
+            ck_assert_uint_eq(most, 0);
+            continue;
+        }
+        ck_assert_uint_ge(o.budget, least);
+        ck_assert_uint_le(sum_of(&plan), o.budget);
+        ck_assert_uint_ge(plan.n_resident, most);
+        if (plan.n_resident + 1 < model.n_units)
+            ck_assert_uint_gt(sum_of(&plan) + model.units[plan.n_resident].n * 4, o.budget);
+        distinct += plan.n_resident > most;
+        most = plan.n_resident;
+    }
+    ck_assert_uint_eq(most, model.n_units);
+    ck_assert(_i ? distinct == 1 : distinct > 8);
+    o.budget = least;
+    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
+    o.budget = least - 1;
+    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), -ENOSPC);
+    model_free(&model);
+}
+END_TEST
+
+START_TEST(generating_is_of_one_row_and_does_not_train)
+{
+    struct model model;
+    struct plan plan;
+    struct plan_options o = generation_of(8);
+    struct error err;
+
+    open_model(&model, 1, 8, 11, true);
+    o.train = true;
+    ck_assert_int_eq(plan_make(&plan, &model, &o, &err), -EINVAL);
+    o.train = false;
+    o.share_rows = 2;
+    ck_assert_int_eq(plan_make(&plan, &model, &o, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.text, "one row at a time, not 2"));
+    model_free(&model);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("plan");
@@ -322,6 +484,11 @@ int main(void)
     tcase_add_test(tests, a_layer_more_costs_one_boundary);
     tcase_add_test(tests, impossible_options_are_refused_by_name);
     tcase_add_test(tests, the_largest_sizes_do_not_overflow);
+    tcase_add_test(tests, the_terms_of_generating_are_those_counted_by_hand);
+    tcase_add_test(tests, a_longer_row_costs_its_cache_alone);
+    tcase_add_loop_test(tests, buffers_of_generating_lie_apart_and_fill_the_arena, 0, 2);
+    tcase_add_loop_test(tests, every_budget_to_generate_is_kept_or_refused, 0, 2);
+    tcase_add_test(tests, generating_is_of_one_row_and_does_not_train);
 
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_ENV);

@@ -1,0 +1,187 @@
+/* Attention over kept keys and values against attention by the formula over the whole row. */
+#include "tests/operation.h"
+#include "tests/reference.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Positions kept room for, tokens before, tokens at once; heads and width: one query alone, at both sides of a tile's
+ * end; a few that cross it; more than a tile; head widths of 1, of no multiple of any vector, and over 64. */
+static const struct shape {
+    size_t n_positions, first, n, n_heads, width;
+} shapes[] = {
+    {1, 0, 1, 1, 1},       {9, 0, 9, 3, 12},    {9, 8, 1, 3, 12},      {70, 63, 1, 2, 6},     {70, 64, 1, 2, 6},
+    {70, 65, 1, 5, 35},    {90, 60, 10, 1, 40}, {200, 130, 1, 2, 128}, {200, 0, 200, 3, 75},  {150, 3, 64, 5, 80},
+    {300, 129, 70, 2, 10}, {64, 0, 64, 1, 64},  {128, 64, 64, 1, 64},  {256, 255, 1, 2, 200}, {256, 17, 200, 1, 100},
+};
+enum { N_SHAPES = sizeof shapes / sizeof *shapes };
+
+/* A row of shape->first + shape->n tokens, and what the reference makes of the last shape->n. */
+struct row {
+    const struct shape *shape;
+    size_t n_out, n_before; /* floats of the tokens' outputs, and of those before them */
+    float *qkv;
+    double *want;
+    size_t each; /* tokens of a call before the one that is looked at */
+};
+
+static void set_up(struct row *t, const struct shape *s)
+{
+    const size_t tokens = s->first + s->n, n = tokens * s->width;
+    const struct reference_attention op = {1, tokens, s->n_heads, s->width, (double)0.4f, NULL};
+    double *sum = operation_zeros(s->n_heads * tokens);
+
+    *t = (struct row){.shape = s, .n_out = s->n * s->width, .n_before = s->first * s->width, .each = 5};
+    t->qkv = operation_values(3 * n, 1);
+    t->want = operation_zeros(n);
+    double *qkv = operation_widen(t->qkv, 3 * n);
+    reference_attention(t->want, sum, qkv, &op);
+    free(sum), free(qkv);
+}
+
+static void tear_down(struct row *t)
+{
+    free(t->qkv), free(t->want);
+}
+
+/* n bytes that are NaNs, not a byte more. */
+static void *spoiled(size_t n)
+{
+    void *bytes = malloc(n);
+
+    ck_assert_ptr_nonnull(bytes);
+    return memset(bytes, 0xff, n);
+}
+
+/* Tokens first .. first+n-1, with scratch of any content. */
+static void attend(struct device *dev, const struct row *t, void *cache, float *out, size_t first, size_t n)
+{
+    const struct shape *s = t->shape;
+    const struct device_attention_cached op = {
+        .first = first,
+        .n_tokens = n,
+        .n_heads = s->n_heads,
+        .width = s->width,
+        .n_positions = s->n_positions,
+        .scale = 0.4f,
+        .qkv = t->qkv + first * 3 * s->width,
+        .out = out,
+        .cache = cache,
+        .scratch = spoiled(device_cpu.scratch_bytes(1, n, s->n_heads, s->width, 3)),
+    };
+
+    device_cpu.attention_cached(dev, &op);
+    free(op.scratch);
+}
+
+static void run(struct device *dev, float *out, const void *context)
+{
+    const struct row *t = context;
+    const struct shape *s = t->shape;
+    void *cache = spoiled(device_cpu.cache_bytes(s->n_positions, s->n_heads, s->width));
+    float *before = malloc((t->n_before + 1) * sizeof *before);
+
+    ck_assert_ptr_nonnull(before);
+    for (size_t at = 0; at < s->first; at += t->each)
+        attend(dev, t, cache, before, at, s->first - at < t->each ? s->first - at : t->each);
+    attend(dev, t, cache, out, s->first, s->n);
+    free(before);
+    free(cache);
+}
+
+/* As for attention at once, tests/test_cpu_attention.c; heads of width 100 make scores a little larger. */
+static const double tolerance = 60 * 0x1p-24;
+
+START_TEST(cached_attention_is_the_formula)
+{
+    struct row t;
+
+    set_up(&t, &shapes[_i]);
+    operation_check(
+        &(struct operation){.run = run, .context = &t, .parts = {{"out", t.n_out, t.want + t.n_before, tolerance}}});
+    tear_down(&t);
+}
+END_TEST
+
+START_TEST(how_tokens_came_to_the_cache_changes_no_bit)
+{
+    static const size_t each[] = {1, 63, 64, 65, 1000};
+    struct row t;
+    struct operation operation = {.run = run, .context = &t};
+
+    set_up(&t, &shapes[_i]);
+    float *first = malloc(t.n_out * sizeof *first), *again = malloc(t.n_out * sizeof *again);
+    operation.parts[0].n = t.n_out;
+    operation_run(&operation, first);
+    for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
+        t.each = each[i];
+        operation_run(&operation, again);
+        ck_assert_mem_eq(first, again, t.n_out * sizeof *first);
+    }
+    free(first), free(again);
+    tear_down(&t);
+}
+END_TEST
+
+/* Each query of a call by itself. */
+START_TEST(queries_of_a_call_are_as_one_by_one)
+{
+    const struct shape *s = &shapes[_i];
+    struct row t;
+    struct operation operation = {.run = run, .context = &t};
+
+    set_up(&t, s);
+    float *all = malloc(t.n_out * sizeof *all), *one = malloc(s->width * sizeof *one);
+    operation.parts[0].n = t.n_out;
+    operation_run(&operation, all);
+    for (size_t i = 0; i < s->n; i++) {
+        const struct shape alone = {s->n_positions, s->first + i, 1, s->n_heads, s->width};
+        t.shape = &alone;
+        t.n_before = alone.first * s->width;
+        operation.parts[0].n = s->width;
+        operation_run(&operation, one);
+        ck_assert_mem_eq(one, all + i * s->width, s->width * sizeof *one);
+    }
+    free(all), free(one);
+    tear_down(&t);
+}
+END_TEST
+
+/* A NaN in one key reaches every later query's output, and no earlier one's. */
+START_TEST(cached_attention_passes_nan_on)
+{
+    const struct shape s = {130, 0, 130, 2, 20};
+    struct row t;
+    struct operation operation = {.run = run, .context = &t};
+
+    set_up(&t, &s);
+    float *out = malloc(t.n_out * sizeof *out);
+    operation.parts[0].n = t.n_out;
+    t.qkv[70 * 3 * s.width + s.width] = NAN; /* key 70, head 0 */
+    operation_run(&operation, out);
+    for (size_t query = 0; query < s.n; query++)
+        ck_assert_int_eq(isnan(out[query * s.width]), query >= 70);
+    free(out);
+    tear_down(&t);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("cpu attention cached");
+    TCase *tcase = tcase_create("attention");
+    SRunner *runner = srunner_create(suite);
+    int failed;
+
+    suite_add_tcase(suite, tcase);
+    tcase_add_loop_test(tcase, cached_attention_is_the_formula, 0, N_SHAPES);
+    tcase_add_loop_test(tcase, how_tokens_came_to_the_cache_changes_no_bit, 0, N_SHAPES);
+    tcase_add_loop_test(tcase, queries_of_a_call_are_as_one_by_one, 0, N_SHAPES);
+    tcase_add_test(tcase, cached_attention_passes_nan_on);
+    srunner_run_all(runner, CK_ENV);
+    failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
