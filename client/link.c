@@ -84,8 +84,7 @@ static int turn(struct client_link *link, struct error *err)
     if (link->rc)
         return error_set(err, link->rc, "out of memory");
     for (size_t i = 0; i < sizeof link->watches / sizeof *link->watches; i++) {
-        const struct client_watch *watch = &link->watches[i];
-        int rc = watch->ask ? watch->ask(watch->data, err) : 0;
+        int rc = client_watch_ask(&link->watches[i], err);
         if (rc)
             return rc;
     }

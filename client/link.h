@@ -6,18 +6,13 @@
 #ifndef CLIENT_LINK_H
 #define CLIENT_LINK_H
 
+#include "client/watch.h"
 #include "proto/error.h"
 #include "proto/message.h"
 #include "proto/session.h"
 
 #include <stdbool.h>
 #include <uv.h>
-
-/* Asked after each event, and ten times a second: anything but 0 ends the wait with that code and its sentence. */
-struct client_watch {
-    int (*ask)(void *data, struct error *err);
-    void *data;
-};
 
 struct client_mail {
     struct message message;
@@ -27,7 +22,7 @@ struct client_mail {
 struct client_link {
     uv_loop_t loop;
     uv_timer_t tick;
-    struct client_watch watches[2]; /* ask NULL where there is none */
+    struct client_watch watches[2]; /* asked after each event, and ten times a second */
     struct session *session;        /* NULL: none, or closed */
     bool attached;                  /* the session is open */
     char end[160];                  /* why the session was closed by the other side; empty while it was not */

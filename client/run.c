@@ -1,5 +1,6 @@
 #include "client/run.h"
 
+#include "client/checkpoints.h"
 #include "client/choose.h"
 #include "client/options.h"
 #include "proto/process.h"
@@ -7,7 +8,9 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -30,30 +33,86 @@ static void cut_windows(struct client_run *run)
                                  : client_windows_of(&run->data, n_train, run->data.n - n_train, o->seq);
 }
 
+void client_run_init(struct client_run *run)
+{
+    *run = (struct client_run){.directory_fd = -1, .model.config_fd = -1};
+    run->resume.directory_fd = run->resume.moments_fd = -1;
+}
+
+static int open_resume(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                       struct error *err)
+{
+    int rc = client_resume_open(&run->resume, in, watch, err);
+
+    if (rc)
+        return rc;
+    run->first_step = run->resume.checkpoint.step;
+    return client_record_merge(&run->asked, in, &run->resume.record, err);
+}
+
+/* The data of a run that goes on must be what it was, wherever it lies. */
+static int check_content(const struct client_data *data, const struct client_content *stored, const char *option,
+                         struct error *err)
+{
+    if (data->n == stored->tokens && data->hash == stored->hash)
+        return 0;
+    return error_set(err, -EINVAL,
+                     "%s %s%s is not what the run was trained on (%" PRIu64 " tokens, checksum %016" PRIx64
+                     "; there %" PRIu64 ", %016" PRIx64
+                     "): name the files as they were, or start a new run from its weights with --model instead of "
+                     "--resume",
+                     option, data->files[0].path, data->n_files > 1 ? " and more" : "", data->n, data->hash,
+                     stored->tokens, stored->hash);
+}
+
 int client_run_open(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                     struct error *err)
 {
-    *run = (struct client_run){.directory_fd = -1, .model.config_fd = -1};
-    int rc = check_names(in, err);
-    return rc ? rc : client_choose(run, in, watch, err);
+    const struct client_record *record = &run->resume.record;
+    int rc = 0;
+
+    client_run_init(run);
+    run->asked = *in;
+    if (in->resume)
+        rc = open_resume(run, in, watch, err);
+    if (!rc)
+        rc = check_names(&run->asked, err);
+    if (rc)
+        return rc;
+    struct eps_train_options sources = run->asked;
+    if (in->resume)
+        sources.model = run->resume.path;
+    rc = client_choose(run, &sources, watch, err);
+    if (rc == -ENOENT && in->resume)
+        error_append(err, "; if it has moved, say where it is now with --data or --eval-data");
+    if (!rc && in->resume)
+        rc = check_content(&run->data, &record->data, "--data", err);
+    if (!rc && in->resume && run->asked.eval_data)
+        rc = check_content(&run->eval_data, &record->eval_data, "--eval-data", err);
+    return rc;
 }
 
-int client_run_resolve(struct client_run *run, const struct eps_train_options *in, uint32_t n_workers,
-                       struct error *err)
+int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error *err)
 {
     const struct client_facts facts = {
         .n_positions = run->model.config.n_positions,
         .fresh = run->model.n_weights == 0,
+        .resumed = run->asked.resume != NULL,
         .n_tokens = run->data.n,
         .n_eval_tokens = run->eval_data.n,
         .n_workers = n_workers,
         .free_bytes = process_available_bytes(),
     };
-    int rc = client_options_resolve(&run->options, in, &facts, err);
+    int rc = client_options_resolve(&run->options, &run->asked, &facts, err);
 
+    if (!rc && facts.resumed && run->options.steps <= run->first_step)
+        rc = error_set(err, -EINVAL,
+                       "--resume %s: the run is complete: it has done %" PRIu64 " of %" PRIu64
+                       " steps; give more --steps to go on (they count from the run's beginning)",
+                       run->resume.path, run->first_step, run->options.steps);
     if (rc)
         return rc;
-    run->options.model = run->model_name;
+    run->options.model = facts.resumed ? run->asked.model : run->model_name;
     snprintf(run->options.model_note, sizeof run->options.model_note, "%s", run->model_note);
     cut_windows(run);
     return 0;
@@ -64,42 +123,72 @@ void client_run_close(struct client_run *run)
     client_model_close(&run->model);
     client_data_free(&run->data);
     client_data_free(&run->eval_data);
-    if (run->directory_fd >= 0)
+    if (run->directory_fd >= 0 && run->directory_fd != run->resume.directory_fd)
         close(run->directory_fd);
     run->directory_fd = -1;
+    client_resume_close(&run->resume);
 }
 
-/* The directory and its parents. *made: the last one was not there. */
-static int make_directories(const char *path, bool *made, struct error *err)
+json_t *client_run_record(const struct client_run *run, uint32_t microbatch)
+{
+    const struct client_content data = {run->data.n, run->data.hash};
+    const struct client_content eval_data = {run->eval_data.n, run->eval_data.hash};
+    struct eps_train_options options = run->options;
+    const char **paths = calloc(run->data.n_files + 1, sizeof *paths);
+
+    if (!paths)
+        return NULL;
+    for (size_t i = 0; i < run->data.n_files; i++)
+        paths[i] = run->data.files[i].path; /* where a pattern was given, what it stood for */
+    options.data = paths;
+    options.n_data = run->data.n_files;
+    options.device_mem = run->asked.device_mem;
+    options.microbatch = microbatch;
+    json_t *record = client_record_write(&options, &data, &eval_data);
+    free(paths);
+    return record;
+}
+
+/* The directory and its parents. *made: bytes of the path to the first that was not there, 0 if all were. */
+static int make_directories(const char *path, size_t *made, struct error *err)
 {
     char part[PATH_MAX];
 
-    for (size_t i = 1; path[i]; i++) {
-        if (path[i] != '/')
+    *made = 0;
+    for (size_t i = 1; i == 1 || path[i - 1]; i++) {
+        if (path[i] != '/' && path[i])
             continue;
         snprintf(part, sizeof part, "%.*s", (int)i, path);
-        if (mkdir(part, 0777) && errno != EEXIST)
+        if (mkdir(part, 0777) == 0)
+            *made = *made ? *made : i;
+        else if (errno != EEXIST)
             return error_set(err, -errno, "--out %s: %s: %s", path, part, strerror(errno));
     }
-    *made = mkdir(path, 0777) == 0;
-    if (!*made && errno != EEXIST)
-        return error_set(err, -errno, "--out %s: %s", path, strerror(errno));
     return 0;
 }
 
-/* Weights of this very run's end would stand in the way only hours later: say so now. */
+/* A run's account or checkpoints, whole or not. */
 static int check_unused(const struct client_run *run, struct error *err)
 {
-    char step[40];
+    const int fd = openat(run->directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = fd >= 0 ? fdopendir(fd) : NULL;
+    const struct dirent *entry;
+    int rc = 0;
 
-    snprintf(step, sizeof step, "step-%llu", (unsigned long long)run->options.steps);
-    const char *names[] = {"metrics.jsonl", step};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (faccessat(run->directory_fd, names[i], F_OK, AT_SYMLINK_NOFOLLOW) == 0)
-            return error_set(err, -EEXIST, "--out %s holds a run already (%s): choose another directory",
-                             run->directory, names[i]);
+    if (!entries) {
+        rc = error_set(err, -errno, "--out %s: %s", run->directory, strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        return rc;
     }
-    return 0;
+    while (!rc && (entry = readdir(entries))) {
+        if (strcmp(entry->d_name, "metrics.jsonl") == 0 || strncmp(entry->d_name, "step-", 5) == 0)
+            rc = error_set(err, -EEXIST,
+                           "--out %s holds a run already (%s): choose another directory, or let it go on with --resume",
+                           run->directory, entry->d_name);
+    }
+    closedir(entries);
+    return rc;
 }
 
 /* runs/MODEL-TIME, or, if two begin in one second, runs/MODEL-TIME-2 and so on. */
@@ -117,9 +206,18 @@ static int make_named(struct client_run *run, struct error *err)
             snprintf(run->directory + used, sizeof run->directory - (size_t)used, "-%d", i);
         int rc = make_directories(run->directory, &run->made, err);
         if (rc || run->made)
-            return rc;
+            return rc; /* made: this very directory, perhaps with its parents */
     }
     return error_set(err, -EEXIST, "%s and its like are there already: name a directory with --out", run->directory);
+}
+
+/* Its own: locked since its checkpoint was looked for. */
+static void take_back_directory(struct client_run *run)
+{
+    snprintf(run->directory, sizeof run->directory, "%s", run->resume.directory);
+    run->directory_fd = run->resume.directory_fd;
+    run->options.out = run->directory;
+    client_checkpoints_sweep(run->directory_fd);
 }
 
 int client_run_make_directory(struct client_run *run, struct error *err)
@@ -127,6 +225,10 @@ int client_run_make_directory(struct client_run *run, struct error *err)
     const char *out = run->options.out;
     int rc;
 
+    if (run->resume.in_place) {
+        take_back_directory(run);
+        return 0;
+    }
     if (!out)
         rc = make_named(run, err);
     else if (!*out || strlen(out) >= sizeof run->directory - 32) /* room for a file's name */
@@ -141,11 +243,18 @@ int client_run_make_directory(struct client_run *run, struct error *err)
     run->directory_fd = open(run->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (run->directory_fd < 0)
         return error_set(err, -errno, "--out %s: %s", run->directory, strerror(errno));
-    return check_unused(run, err);
+    rc = check_unused(run, err);
+    return rc ? rc : client_resume_lock(run->directory_fd, run->directory, 0, NULL, err);
 }
 
 void client_run_forget_directory(struct client_run *run)
 {
-    if (run->made)
-        rmdir(run->directory);
+    for (size_t n = strlen(run->directory); run->made > 0 && n >= run->made; n--) {
+        const char at = run->directory[n];
+        if (at && at != '/')
+            continue;
+        run->directory[n] = 0;
+        if (rmdir(run->directory) && errno != ENOENT) /* "a/" and "a" are the same */
+            return;
+    }
 }

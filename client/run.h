@@ -5,37 +5,48 @@
 #include "client/data.h"
 #include "client/eps.h"
 #include "client/model.h"
+#include "client/resume.h"
 #include "proto/error.h"
 
+#include <jansson.h>
 #include <limits.h>
 
 struct client_run {
+    struct client_resume resume;      /* zeroed, its descriptors -1, for a run that begins */
+    struct eps_train_options asked;   /* as they came, or, of a run that goes on, with what was stored */
     struct eps_train_options options; /* resolved */
+    uint64_t first_step;              /* updates done before */
     struct client_model model;
     const char *model_name;             /* options.model, or the preset chosen; borrowed from it, or static */
     char model_note[96];                /* options.model_note */
     struct client_data data, eval_data; /* eval_data has no files where data's end is held out */
     struct client_windows train, held_out;
     char directory[PATH_MAX]; /* options.out, once it is made */
-    int directory_fd;
-    bool made; /* it was not there before */
+    int directory_fd;         /* locked */
+    size_t made; /* bytes of `directory` that name the first directory of its path that was made; 0: all were there */
 };
 
-/* Opens the model's files and the data, and checks every token; watch (may be NULL) can end that. -EDOM, -EINVAL,
- * -errno with a sentence. Undo: client_run_close, also after a failure. */
+/* So that client_run_close can follow without client_run_open. */
+void client_run_init(struct client_run *run);
+
+/* Finds and checks the checkpoint of in->resume, opens the model's files and the data, and checks every token; watch
+ * (may be NULL) can end that. -EDOM, -EINVAL, -errno with a sentence. */
 int client_run_open(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                     struct error *err);
 
-/* Resolves the options and cuts the windows; n_workers are attached to the daemon of in->connect. As
- * client_options_resolve. */
-int client_run_resolve(struct client_run *run, const struct eps_train_options *in, uint32_t n_workers,
-                       struct error *err);
+/* Resolves the options and cuts the windows; n_workers are attached to the daemon of connect. As
+ * client_options_resolve; -EINVAL if the run is complete already. */
+int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error *err);
 void client_run_close(struct client_run *run);
 
-/* Makes the run directory, whose parents are made too; one that holds a run already is refused: -EEXIST. */
+/* Makes the run directory, whose parents are made too, and locks it. One that holds a run is refused (-EEXIST) unless
+ * that run goes on, and so is one in use (-EBUSY). */
 int client_run_make_directory(struct client_run *run, struct error *err);
 
-/* Takes an empty directory that was made away again: the run never began. */
+/* Takes away again what was made and is empty: the run never began. */
 void client_run_forget_directory(struct client_run *run);
+
+/* The run's options for its checkpoints; the microbatch is what the workers chose. Owned; NULL: no memory. */
+json_t *client_run_record(const struct client_run *run, uint32_t microbatch);
 
 #endif

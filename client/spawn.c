@@ -30,11 +30,12 @@ static void on_child_closed(uv_handle_t *handle)
 }
 
 /* The last line that this program wrote into the log, without its name; empty if there is none. */
-static void last_words(char *out, size_t cap, int log_fd, const char *name)
+static void last_words(char *out, size_t cap, const struct client_spawn *spawn, const char *name)
 {
     char text[4096], *line, *rest = text;
-    const off_t size = lseek(log_fd, 0, SEEK_END);
-    const off_t first = size > (off_t)sizeof text - 1 ? size - (off_t)sizeof text + 1 : 0;
+    const int log_fd = spawn->options.log_fd;
+    const off_t size = lseek(log_fd, 0, SEEK_END), start = spawn->log_start;
+    const off_t first = size - start > (off_t)sizeof text - 1 ? size - (off_t)sizeof text + 1 : start;
     const ssize_t n = pread(log_fd, text, sizeof text - 1, first);
 
     out[0] = 0;
@@ -55,7 +56,7 @@ static int check_children(void *data, struct error *err)
         char words[300];
         if (!child->ended)
             continue;
-        last_words(words, sizeof words, spawn->options.log_fd, child->name);
+        last_words(words, sizeof words, spawn, child->name);
         const char *role = i == 0 ? "daemon" : "worker";
         if (child->signal)
             return error_set(err, -EIO, "the %s (%s) was killed by signal %d (%s)", role, child->name, child->signal,
@@ -210,7 +211,7 @@ int client_spawn_start(struct client_spawn *spawn, struct client_link *link, con
 {
     char name[64];
 
-    *spawn = (struct client_spawn){.link = link, .options = *options};
+    *spawn = (struct client_spawn){.link = link, .options = *options, .log_start = lseek(options->log_fd, 0, SEEK_END)};
     snprintf(name, sizeof name, "run-%d-%06" PRIx64, (int)getpid(), uv_hrtime() & 0xFFFFFF);
     int rc = session_directory(spawn->directory, sizeof spawn->directory, name, err);
     if (rc) {

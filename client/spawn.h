@@ -13,6 +13,7 @@
 #include <limits.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 #include <uv.h>
 
 struct client_spawn_options {
@@ -38,7 +39,8 @@ struct client_spawn {
     char directory[PATH_MAX];
     struct client_child children[1 + MESSAGE_MAX_PARTS]; /* the daemon first */
     unsigned n_children;
-    bool ending; /* their end is expected */
+    off_t log_start; /* bytes of the log that were there before: another run's */
+    bool ending;     /* their end is expected */
 };
 
 /* Starts epsd, attaches the link to it (as a client), starts the workers and returns when all are attached. From then

@@ -1,155 +1,35 @@
-/* eps_train: from options to step-N/. The daemon holds the model; what happens here is data, order and account. */
+/* eps_train: from options to a run directory. The daemon holds the model; here is who is asked for what, and what is said
+ * of the end. The steps between are client/steps.c. */
 #include "client/eps.h"
 #include "client/job.h"
 #include "client/link.h"
 #include "client/look.h"
-#include "client/metrics.h"
-#include "client/options.h"
+#include "client/record.h"
 #include "client/run.h"
 #include "client/spawn.h"
+#include "client/steps.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <math.h>
-#include <stdio.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 struct train {
-    const struct eps_train_events *events;
-    void *user;
     struct client_run run;
     struct client_link link;
     struct client_spawn spawn; /* without --connect */
     struct client_job job;
-    struct client_metrics metrics;
-    int log_fd;
-    uint64_t opened, covered, done; /* steps */
-    uint64_t since_ns;              /* when what is being timed began: a step's opening, or the end of the one before */
-    uint64_t tokens, budget;
+    struct client_steps steps;
+    int log_fd, side_fd;
 };
-
-static int ask_stop(void *data, struct error *err)
-{
-    const struct train *t = data;
-    return t->events->should_stop(t->user)
-               ? error_set(err, -EINTR, "interrupted after %llu steps", (unsigned long long)t->done)
-               : 0;
-}
-
-/* Writes the data of step `opened` where no open step reads: the buffers take turns. */
-static int prepare(struct train *t, struct error *err)
-{
-    const struct eps_train_options *o = &t->run.options;
-    int rc = 0;
-
-    for (uint32_t i = 0; !rc && i < o->batch; i++) {
-        const uint64_t k = client_windows_pick(&t->run.train, o->order, o->seed, t->opened * o->batch + i);
-        rc = client_job_put(&t->job, t->opened % 2, i, &t->run.train, k, err);
-    }
-    return rc;
-}
-
-static bool evaluates_after(const struct train *t, uint64_t step)
-{
-    const struct eps_train_options *o = &t->run.options;
-    return step == o->steps || (o->eval_every > 0 && step % o->eval_every == 0);
-}
-
-/* All that was opened is done, so the buffer that holds no data for the next step is free. */
-static int evaluate(struct train *t, double *loss, struct error *err)
-{
-    uint64_t n_tokens;
-    int rc = client_job_evaluate(loss, &n_tokens, &t->job, &t->run.held_out, (t->opened + 1) % 2, err);
-
-    if (!rc && t->events->on_evaluated)
-        t->events->on_evaluated(t->user, t->done, *loss, n_tokens);
-    return rc;
-}
-
-static int on_done(struct train *t, const struct message *m, struct error *err)
-{
-    const struct eps_train_options *o = &t->run.options;
-    const uint64_t now = uv_hrtime(), tokens = (uint64_t)o->batch * o->seq;
-    struct eps_step step = {
-        .step = ++t->done,
-        .n_steps = o->steps,
-        .loss = m->done.loss,
-        .lr = client_options_lr(o, t->done - 1),
-        .tokens = t->tokens += tokens,
-        .step_ms = (double)(now - t->since_ns) / 1e6,
-        .tokens_per_s = (double)tokens * 1e9 / (double)(now - t->since_ns),
-        .device_peak_bytes = m->done.device_peak,
-        .device_budget_bytes = t->budget,
-        .host_bytes = m->done.host_bytes,
-        .eval_loss = NAN,
-    };
-    int rc = evaluates_after(t, t->done) ? evaluate(t, &step.eval_loss, err) : 0;
-
-    t->since_ns = uv_hrtime();
-    if (!rc)
-        rc = client_metrics_write(&t->metrics, &step, err);
-    if (!rc && t->events->on_step)
-        t->events->on_step(t->user, &step);
-    return rc;
-}
-
-/* The next step may open when the last one is covered; it waits for an evaluation that is due before it. */
-static bool may_open(const struct train *t)
-{
-    return t->opened < t->run.options.steps && t->covered == t->opened &&
-           (t->done == t->opened || !evaluates_after(t, t->opened));
-}
-
-static int open_step(struct train *t, struct error *err)
-{
-    const struct eps_train_options *o = &t->run.options;
-    const struct message m = {
-        .kind = MESSAGE_OPEN_STEP,
-        .open_step = {.step = t->opened,
-                      .buffer = t->opened % 2,
-                      .n_valid = (uint64_t)o->batch * o->seq,
-                      .lr = client_options_lr(o, t->opened)},
-    };
-
-    if (t->done == t->opened)
-        t->since_ns = uv_hrtime();
-    client_link_send(&t->link, &m);
-    t->opened++;
-    return t->opened < o->steps ? prepare(t, err) : 0;
-}
-
-static int take_steps(struct train *t, struct error *err)
-{
-    struct message m;
-    int rc = prepare(t, err);
-
-    while (!rc && t->done < t->run.options.steps) {
-        if (may_open(t)) {
-            rc = open_step(t, err);
-            continue;
-        }
-        rc = client_link_next(&t->link, &m, NULL, err);
-        if (rc)
-            break;
-        if (m.kind == MESSAGE_COVERED && m.covered.step == t->covered && t->covered < t->opened)
-            t->covered++;
-        else if (m.kind == MESSAGE_DONE && m.done.step == t->done && t->done < t->covered)
-            rc = on_done(t, &m, err);
-        else if (m.kind == MESSAGE_STOP)
-            rc = error_set(err, -ECANCELED, "the daemon was stopped by request");
-        else
-            rc = error_set(err, -EPROTO, "the daemon sent %s out of turn", message_name(m.kind));
-    }
-    return rc;
-}
 
 static void on_budget(void *user, const struct eps_memory *side)
 {
     struct train *t = user;
-    if (t->budget < side->budget)
-        t->budget = side->budget;
+    if (t->steps.budget < side->budget)
+        t->steps.budget = side->budget;
 }
 
 /* The daemon and its workers: private ones are started, those of --connect are attached already. */
@@ -157,19 +37,28 @@ static int find_workers(struct train *t, struct error *err)
 {
     const struct eps_train_options *o = &t->run.options;
 
-    if (t->events->should_stop)
-        t->link.watches[1] = (struct client_watch){.ask = ask_stop, .data = t};
     if (o->connect)
         return client_look_memory(&t->link, on_budget, t, err);
-    t->log_fd = openat(t->run.directory_fd, "log", O_RDWR | O_CREAT | O_APPEND | O_TRUNC | O_CLOEXEC, 0666);
+    t->log_fd = openat(t->run.directory_fd, "log", O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (t->log_fd < 0)
         return error_set(err, -errno, "%s/log: %s", o->out, strerror(errno));
-    t->budget = o->device_mem;
+    t->steps.budget = o->device_mem;
     const struct client_spawn_options options = {.programs = o->programs,
                                                  .n_workers = o->workers,
                                                  .device_mem = o->device_mem,
                                                  .log_fd = t->log_fd};
     return client_spawn_start(&t->spawn, &t->link, &options, err);
+}
+
+/* What every checkpoint repeats. The microbatch is recorded as it is asked for; the daemon puts in what was chosen. */
+static int make_side(struct train *t, struct error *err)
+{
+    json_t *options = client_run_record(&t->run, t->run.options.microbatch);
+    int rc = options ? client_record_side(&t->side_fd, options, t->run.model.side, err)
+                     : error_set(err, -ENOMEM, "out of memory, or a file's name that is not UTF-8");
+
+    json_decref(options);
+    return rc;
 }
 
 static int open_job(struct train *t, struct error *err)
@@ -179,6 +68,8 @@ static int open_job(struct train *t, struct error *err)
         .kind = MESSAGE_JOB,
         .job = {.train = true,
                 .deterministic = o->deterministic,
+                .step = t->run.first_step,
+                .n_steps = o->steps,
                 .seed = o->seed,
                 .batch = o->batch,
                 .seq = o->seq,
@@ -190,51 +81,137 @@ static int open_job(struct train *t, struct error *err)
                 .epsilon = o->epsilon,
                 .weight_decay = o->weight_decay},
     };
-    const struct client_job_files files = {.output = t->run.directory_fd, .side = -1, .moments = -1};
-    return client_job_open(&t->job, &t->link, &request, &t->run.model, &files, err);
+    int rc = make_side(t, err);
+
+    if (rc)
+        return rc;
+    const struct client_job_files files = {.output = t->run.directory_fd,
+                                           .side = t->side_fd,
+                                           .moments = t->run.resume.moments_fd};
+    rc = client_job_open(&t->job, &t->link, &request, &t->run.model, &files, err);
+    if (!rc && t->job.microbatch)
+        t->run.options.microbatch = t->job.microbatch;
+    return rc;
 }
 
-static int finish(struct train *t, struct error *err)
+static void note(const struct train *t, const char *sentence)
 {
-    const uint64_t step = t->run.options.steps;
-    char path[PATH_MAX + 40];
-    struct message m = {.kind = MESSAGE_SAVE, .save = {.step = step}};
+    if (t->steps.events->on_note)
+        t->steps.events->on_note(t->steps.user, sentence);
+}
 
-    client_link_send(&t->link, &m);
-    int rc = client_link_next(&t->link, &m, NULL, err);
-    if (!rc && m.kind == MESSAGE_SAVE_FAILED)
-        rc = error_set(err, m.save_failed.code, "%s", m.save_failed.error.text);
-    else if (!rc && m.kind != MESSAGE_SAVED)
-        rc = error_set(err, -EPROTO, "the daemon sent %s out of turn", message_name(m.kind));
-    if (!rc)
-        rc = client_look_memory(&t->link, t->events->on_memory, t->user, err);
-    if (!rc)
-        rc = client_job_close(&t->job, err);
-    snprintf(path, sizeof path, "%s/step-%llu", t->run.directory, (unsigned long long)step);
-    if (!rc && t->events->on_saved)
-        t->events->on_saved(t->user, step, path);
-    return rc;
+/* What the caller is told before the first step. */
+static void announce(struct train *t)
+{
+    const struct client_run *run = &t->run;
+    const struct eps_train_options *stored = &run->resume.record.options;
+    struct error sentence;
+
+    if (t->steps.events->on_start)
+        t->steps.events->on_start(t->steps.user, &run->options, t->job.n_parameters);
+    if (!run->asked.resume)
+        return;
+    error_set(&sentence, 0, "going on from %s after %" PRIu64 " steps", run->resume.path, run->first_step);
+    note(t, sentence.text);
+    if (run->options.steps != stored->steps) {
+        error_set(&sentence, 0, "the run's end moves from step %" PRIu64 " to %" PRIu64 ", and the rate's fall with it",
+                  stored->steps, run->options.steps);
+        note(t, sentence.text);
+    }
+    if (stored->microbatch && run->options.microbatch != stored->microbatch) {
+        error_set(&sentence, 0, "microbatches of %u rows, where the run had %u: results agree to rounding only",
+                  run->options.microbatch, stored->microbatch);
+        note(t, sentence.text);
+    }
 }
 
 static int run(struct train *t, struct error *err)
 {
-    double before;
     int rc = client_run_make_directory(&t->run, err);
 
     if (!rc)
         rc = find_workers(t, err);
     if (!rc)
         rc = open_job(t, err);
-    if (!rc)
-        rc = client_metrics_open(&t->metrics, t->run.directory, err);
     if (rc)
         return rc;
-    if (t->events->on_start)
-        t->events->on_start(t->user, &t->run.options, t->job.n_parameters);
-    rc = evaluate(t, &before, err);
+    announce(t);
+    rc = client_steps_run(&t->steps, err);
     if (!rc)
-        rc = take_steps(t, err);
-    return rc ? rc : finish(t, err);
+        rc = client_look_memory(&t->link, t->steps.events->on_memory, t->steps.user, err);
+    return rc ? rc : client_job_close(&t->job, err);
+}
+
+/* How the run can go on, if it can. */
+static void add_remedy(const struct train *t, struct error *err)
+{
+    const uint64_t saved = client_steps_saved(&t->steps);
+
+    if (saved != MESSAGE_NO_STEP)
+        error_append(err, "; eps train --resume %s continues from step %" PRIu64, t->run.directory, saved);
+    else if (t->steps.begun)
+        error_append(err, "; no checkpoint stands");
+}
+
+/* Everything that was begun is done: was it what was wanted, and is all of it written? */
+static int conclude(const struct train *t, struct error *err)
+{
+    const struct client_steps *s = &t->steps;
+    int rc = 0;
+
+    if (s->stop) {
+        rc = error_set(err, -EINTR, "%s after %" PRIu64 " steps",
+                       s->daemon_stops ? "the daemon was stopped: the run ended" : "interrupted", s->done);
+        if (!s->save_rc)
+            error_append(err, "; saved in %s/step-%" PRIu64, t->run.directory, s->done);
+        if (!s->save_rc && s->done < t->run.options.steps)
+            error_append(err, "; resume with: eps train --resume %s", t->run.directory);
+    }
+    if (s->save_rc) {
+        rc = error_set(err, s->save_rc, "%sthe last checkpoint, step-%" PRIu64 ", could not be written: %.200s",
+                       s->stop ? "interrupted, and " : "", s->asked, s->save_error.text);
+        add_remedy(t, err);
+    }
+    if (s->metrics_rc) {
+        if (!rc)
+            error_set(err, 0, "metrics.jsonl is incomplete: %s", s->metrics_error.text);
+        else
+            error_append(err, "; metrics.jsonl is incomplete: %.100s", s->metrics_error.text);
+        rc = s->metrics_rc;
+    }
+    return rc;
+}
+
+static int describe_failure(const struct train *t, int rc, struct error *err)
+{
+    const struct client_steps *s = &t->steps;
+    const char *who = s->daemon_stops ? "the daemon was stopped: the run ended" : "interrupted";
+
+    if (rc == -EINTR && s->begun)
+        error_set(err, rc, "%s after %" PRIu64 " steps", who, s->done);
+    else if (rc == -EINTR)
+        error_set(err, rc, "%s before the first step", who);
+    if (s->begun)
+        add_remedy(t, err);
+    return rc;
+}
+
+/* A run that has written nothing leaves nothing. */
+static void clean_up(struct train *t)
+{
+    const struct client_steps *s = &t->steps;
+
+    if (t->run.directory_fd < 0)
+        return;
+    if (!t->run.options.connect)
+        client_checkpoints_sweep(t->run.directory_fd); /* of a daemon that was ended while it was saving */
+    if (t->run.resume.in_place || s->done > t->run.first_step || s->checkpoints.n > 0)
+        return;
+    if (s->metrics.fd >= 0)
+        unlinkat(t->run.directory_fd, "metrics.jsonl", 0);
+    if (t->log_fd >= 0)
+        unlinkat(t->run.directory_fd, "log", 0);
+    client_run_forget_directory(&t->run);
 }
 
 static void take_down(struct train *t)
@@ -242,14 +219,12 @@ static void take_down(struct train *t)
     client_job_free(&t->job);
     client_spawn_stop(&t->spawn);
     client_link_free(&t->link);
+    clean_up(t);
     if (t->log_fd >= 0)
         close(t->log_fd);
-    if (!t->metrics.file && t->run.directory_fd >= 0) { /* the run never began */
-        if (t->log_fd >= 0)
-            unlinkat(t->run.directory_fd, "log", 0);
-        client_run_forget_directory(&t->run);
-    }
-    client_metrics_close(&t->metrics);
+    if (t->side_fd >= 0)
+        close(t->side_fd);
+    client_steps_free(&t->steps);
     client_run_close(&t->run);
 }
 
@@ -280,19 +255,22 @@ int eps_train(const struct eps_train_options *options, const struct eps_train_ev
 
     if (!t)
         return client_report(error, &(struct error){"out of memory"}, -ENOMEM);
-    t->events = events ? events : &silent;
-    t->user = user;
-    t->log_fd = t->run.directory_fd = t->run.model.config_fd = -1;
-    const struct client_watch stop = {.ask = t->events->should_stop ? ask_stop : NULL, .data = t};
+    t->log_fd = t->side_fd = -1;
+    t->steps = (struct client_steps){
+        .events = events ? events : &silent, .user = user, .run = &t->run, .link = &t->link, .job = &t->job};
+    client_run_init(&t->run);
     int rc = client_link_init(&t->link, &err);
-    if (!rc)
-        rc = client_run_open(&t->run, options, &stop, &err); /* may take long, and a session must not wait for it */
+    client_steps_init(&t->steps);
+    t->link.watches[1] = (struct client_watch){.ask = client_steps_ask, .data = &t->steps};
+    if (!rc) /* may take long, and a session must not wait for it */
+        rc = client_run_open(&t->run, options, &t->link.watches[1], &err);
     if (!rc)
         rc = count_workers(&t->link, options->connect, ROLE_CLIENT, &n_workers, &err);
     if (!rc)
-        rc = client_run_resolve(&t->run, options, n_workers, &err);
+        rc = client_run_resolve(&t->run, n_workers, &err);
     if (!rc)
         rc = run(t, &err);
+    rc = rc ? describe_failure(t, rc, &err) : conclude(t, &err);
     take_down(t);
     free(t);
     return client_report(error, &err, rc);
@@ -308,14 +286,16 @@ int eps_train_resolve(struct eps_train_options *out, const struct eps_train_opti
 
     if (!run)
         return client_report(error, &(struct error){"out of memory"}, -ENOMEM);
+    client_run_init(run);
     rc = client_run_open(run, in, NULL, &err);
     if (!rc)
         rc = client_link_init(&link, &err);
     if (!rc)
         rc = count_workers(&link, in->connect, ROLE_VIEWER, &n_workers, &err);
     if (!rc)
-        rc = client_run_resolve(run, in, n_workers, &err);
+        rc = client_run_resolve(run, n_workers, &err);
     *out = run->options;
+    out->model = in->model, out->data = in->data, out->n_data = in->n_data, out->eval_data = in->eval_data;
     client_run_close(run);
     client_link_free(&link);
     free(run);

@@ -185,7 +185,11 @@ static int finish_checkpoint(struct eps_capture *capture, struct error *err)
         rc = parse_side(&side, o->side, o->side_bytes, err);
     if (!rc && side) {
         capture->checkpoint.options = json_incref(json_object_get(side, "options"));
-        rc = add_side_files(capture, side, err);
+        if (o->microbatch &&
+            json_object_set_new(capture->checkpoint.options, "microbatch", json_integer(o->microbatch)))
+            rc = error_set(err, -ENOMEM, "out of memory");
+        else
+            rc = add_side_files(capture, side, err);
         json_decref(side);
     }
     if (!rc)

@@ -20,6 +20,7 @@ struct eps_capture_options {
     size_t config_bytes;
     const char *side; /* the job's side file, which eps_capture_check_side liked; NULL: none */
     size_t side_bytes;
+    uint32_t microbatch; /* rows that all workers chose, recorded in the options; 0: they differ */
     bool checkpoint;
     int output;                   /* of a checkpoint: the directory */
     int files[EPS_CAPTURE_FILES]; /* of a snapshot; emptied first */

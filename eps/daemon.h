@@ -84,6 +84,7 @@ struct job {
     struct segment inboxes[DAEMON_MAX_WORKERS]; /* (n_inboxes); they outlive their workers */
     uint32_t n_inboxes;
     struct relay *relay;
+    uint32_t microbatch; /* of all workers; 0: they differ */
     uint32_t n_slots;
     size_t slot_bytes;
     struct peer *workers[DAEMON_MAX_WORKERS]; /* those that have parts, in order of id */

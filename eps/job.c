@@ -393,10 +393,11 @@ static void on_all_assigned(struct daemon *d)
     m.job_opened.config = job->model.config;
     m.job_opened.n_parameters = job->model.n_parameters;
     m.job_opened.n_workers = job->n_workers;
-    m.job_opened.microbatch = job->workers[0]->microbatch;
+    job->microbatch = job->workers[0]->microbatch;
     for (uint32_t i = 1; i < job->n_workers; i++)
-        if (job->workers[i]->microbatch != m.job_opened.microbatch)
-            m.job_opened.microbatch = 0;
+        if (job->workers[i]->microbatch != job->microbatch)
+            job->microbatch = 0;
+    m.job_opened.microbatch = job->microbatch;
     m.job_opened.data_bytes = job->data.bytes;
     m.job_opened.resident_bytes = job->resident_bytes;
     job->state = JOB_RESTING;

@@ -412,6 +412,7 @@ static struct save *add(struct daemon *d, bool checkpoint, struct error *err)
                                               .config_bytes = job->config_bytes,
                                               .side = job->side_text,
                                               .side_bytes = job->side_bytes,
+                                              .microbatch = job->microbatch,
                                               .checkpoint = checkpoint,
                                               .output = job->output};
     count_memory(s, job->model.n_units);

@@ -10,7 +10,8 @@
  * training.json is one JSON object:
  *   "format"    1; a reader refuses what it does not know
  *   "step"      N: updates done
- *   "options"   the run's options, as the client recorded them (client/record.h); an object
+ *   "options"   the run's options, as the client recorded them (client/record.h), and "microbatch", the rows that the
+ *               workers chose (0 if they differ): bits depend on it; an object
  *   "files"     {NAME: {"bytes": B, "runs": [[offset, bytes, "xxh3, 64 bits, 16 hex digits"], ...]}, ...}: for each
  *               file but this one; its runs, in order of offset, cover it without gap or overlap. Units are written as
  *               they come, so there is no checksum of a whole file that could be had without reading it again

@@ -29,6 +29,21 @@ void error_prefix(struct error *err, const char *what)
     memcpy(err->text, whole, sizeof whole);
 }
 
+void error_append(struct error *err, const char *format, ...)
+{
+    char more[ERROR_TEXT_BYTES - 300];
+    va_list args;
+
+    if (!err)
+        return;
+    va_start(args, format);
+    const int wanted = vsnprintf(more, sizeof more, format, args);
+    va_end(args);
+    const size_t n = wanted < (int)sizeof more ? (size_t)wanted : sizeof more - 1, used = strlen(err->text);
+    const size_t at = used + n < sizeof err->text ? used : sizeof err->text - n - 1;
+    memcpy(err->text + at, more, n + 1);
+}
+
 void log_name(const char *name)
 {
     program = name;

@@ -21,6 +21,9 @@ int error_set(struct error *err, int code, const char *format, ...) __attribute_
 /* Puts "what: " in front of the sentence that is there: a file's name before what is wrong with its content. */
 void error_prefix(struct error *err, const char *what);
 
+/* Adds to the sentence that is there, which keeps its first 300 bytes at least: what can be done about it. */
+void error_append(struct error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
 /* One line on stderr, "name: text", for the events of a daemon's or worker's life. name is set once, in main, before
  * any thread starts; it defaults to "eps". Safe from every thread (one write each). */
 void log_name(const char *name);

@@ -27,7 +27,7 @@ static int chosen(struct client_run *run, const char *model, const char *data, c
 
     in.model = model, in.data = &data, in.n_data = 1, in.eval_data = eval_data;
     int rc = client_run_open(run, &in, NULL, err);
-    return rc ? rc : client_run_resolve(run, &in, 0, err);
+    return rc ? rc : client_run_resolve(run, 0, err);
 }
 
 static void expect(const char *model, const char *data, const char *name, const char *note, uint32_t vocabulary)

@@ -1,13 +1,12 @@
 #include "client/eps.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
-#include "tools/memory.h"
 #include "tools/progress.h"
+#include "tools/stopping.h"
 
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -15,7 +14,12 @@ enum { UNSET = 1000 }; /* of a choice: the option was not given */
 
 struct train {
     struct progress progress;
-    double before, after; /* held-out loss */
+    struct stopping stopping;
+    char out[4096];
+    uint64_t first, last, n_steps; /* updates: when this began, and so far; of the run */
+    double loss, before, after;    /* of the last step; held out */
+    double tokens, ms;             /* of all steps here */
+    uint64_t device_peak, device_budget, host_peak;
 };
 
 static void print_workers(const struct eps_train_options *o)
@@ -32,7 +36,9 @@ static void on_start(void *user, const struct eps_train_options *o, uint64_t n_p
 {
     static const char *const schedules[] = {"default", "cosine", "linear", "constant"};
 
-    (void)user;
+    struct train *t = user;
+    snprintf(t->out, sizeof t->out, "%s", o->out);
+    t->n_steps = o->steps;
     printf("model        %s%s%s, %" PRIu64 " parameters\n", o->model, *o->model_note ? ", " : "", o->model_note,
            n_parameters);
     printf("data         %s%s, %s order, seed %" PRIu64 "\n", o->data[0], o->n_data > 1 ? " and more" : "",
@@ -46,13 +52,32 @@ static void on_start(void *user, const struct eps_train_options *o, uint64_t n_p
     printf("rate         %g to %g, %s, %" PRIu64 " steps of warm-up\n", o->lr, o->min_lr, schedules[o->schedule],
            o->warmup);
     print_workers(o);
-    printf("out          %s\n", o->out);
+    printf("checkpoints  ");
+    if (o->save_every == 0 || o->save_every >= o->steps)
+        printf("at the end");
+    else
+        printf("every %" PRIu64 " step%s", o->save_every, o->save_every == 1 ? "" : "s");
+    if (o->keep > 0)
+        printf(", the last %u stay", o->keep);
+    printf("\nout          %s\n", o->out);
+    fflush(stdout);
+}
+
+static void on_note(void *user, const char *sentence)
+{
+    (void)user;
+    printf("note         %s\n", sentence);
     fflush(stdout);
 }
 
 static void on_step(void *user, const struct eps_step *step)
 {
     struct train *t = user;
+
+    t->last = step->step;
+    t->loss = step->loss;
+    t->ms += step->step_ms;
+    t->tokens += step->tokens_per_s * step->step_ms / 1000;
     progress_step(&t->progress, step);
 }
 
@@ -64,8 +89,10 @@ static void on_evaluated(void *user, uint64_t step, double loss, uint64_t tokens
     printf("held-out loss after %" PRIu64 " step%s: %.4f over %" PRIu64 " tokens\n", step, step == 1 ? "" : "s", loss,
            tokens);
     fflush(stdout);
-    if (step == 0)
+    if (isnan(t->before)) {
         t->before = loss;
+        t->first = t->last = step;
+    }
     t->after = loss;
 }
 
@@ -73,26 +100,52 @@ static void on_memory(void *user, const struct eps_memory *side)
 {
     struct train *t = user;
 
-    progress_clear(&t->progress);
-    putchar('\n');
-    memory_print(stdout, side);
+    if (side->worker == 0) {
+        t->host_peak = side->peak;
+    } else if (side->peak >= t->device_peak) {
+        t->device_peak = side->peak;
+        t->device_budget = side->budget;
+    }
 }
 
 static void on_saved(void *user, uint64_t step, const char *path)
 {
     struct train *t = user;
-
-    (void)step;
-    printf("\nheld-out loss %.4f before, %.4f after\nweights in %s\n", t->before, t->after, path);
+    progress_saved(&t->progress, step, path);
 }
 
-/* SIGINT and SIGTERM are blocked and looked for here, so that no handler is needed. */
+static void on_save_failed(void *user, uint64_t step, const char *why)
+{
+    struct train *t = user;
+
+    (void)step;
+    progress_trouble(&t->progress, why);
+}
+
 static int should_stop(void *user)
 {
-    sigset_t pending;
+    struct train *t = user;
+    return stopping_look(&t->stopping);
+}
 
-    (void)user;
-    return sigpending(&pending) == 0 && (sigismember(&pending, SIGINT) == 1 || sigismember(&pending, SIGTERM) == 1);
+/* After the last step of the run, or the last before it was interrupted. */
+static void print_summary(const struct train *t)
+{
+    char peak[24], budget[24], host[24];
+
+    printf("\nloss         %.4f at step %" PRIu64 "; held out %.4f before, %.4f after\n", t->loss, t->last, t->before,
+           t->after);
+    printf("speed        %.0f tokens/s over %" PRIu64 " step%s\n", t->ms > 0 ? t->tokens * 1000 / t->ms : 0,
+           t->last - t->first, t->last - t->first == 1 ? "" : "s");
+    printf("memory       device %s of %s at most, host %s\n", eps_format_bytes(peak, t->device_peak),
+           eps_format_bytes(budget, t->device_budget), eps_format_bytes(host, t->host_peak));
+    printf("files        weights in %s/step-%" PRIu64 ", steps in %s/metrics.jsonl\n", t->out, t->last, t->out);
+    if (t->last < t->n_steps)
+        printf("next         eps train --resume %s\n", t->out);
+    else
+        printf("next         eps generate --model %s/latest --prompt TEXT\n"
+               "             eps train --resume %s --steps %" PRIu64 "\n",
+               t->out, t->out, 2 * t->last);
 }
 
 static int run(const struct command *command, const struct eps_train_options *options)
@@ -102,26 +155,23 @@ static int run(const struct command *command, const struct eps_train_options *op
                                             .on_evaluated = on_evaluated,
                                             .on_memory = on_memory,
                                             .on_saved = on_saved,
+                                            .on_save_failed = on_save_failed,
+                                            .on_note = on_note,
                                             .should_stop = should_stop};
-    struct train t = {.before = NAN};
+    struct train t = {.before = NAN, .after = NAN};
     struct eps_error error;
-    sigset_t stopping, pending;
 
-    sigemptyset(&stopping);
-    sigaddset(&stopping, SIGINT);
-    sigaddset(&stopping, SIGTERM);
-    sigprocmask(SIG_BLOCK, &stopping, NULL);
+    stopping_init(&t.stopping);
     progress_init(&t.progress, stdout);
     int rc = eps_train(options, &events, &t, &error);
-    progress_clear(&t.progress);
+    progress_finish(&t.progress);
+    if (t.host_peak > 0)
+        print_summary(&t);
     fflush(stdout);
     if (!rc)
         return 0;
     int status = arguments_fail(command, rc, error.text);
-    if (rc != -EINTR)
-        return status;
-    sigpending(&pending);
-    return 128 + (sigismember(&pending, SIGINT) == 1 ? SIGINT : SIGTERM);
+    return rc == -EINTR && t.stopping.first ? 128 + t.stopping.first : status;
 }
 
 int command_train(int argc, char **argv)
@@ -129,6 +179,7 @@ int command_train(int argc, char **argv)
     struct eps_train_options options = eps_train_defaults();
     struct argument_texts data = {0};
     double betas[2] = {NAN, NAN};
+    uint64_t keep = UINT64_MAX;
     unsigned schedule = UNSET, optimizer = UNSET, order = UNSET, device;
     const struct argument arguments[] = {
         {"Model and data", .kind = ARGUMENT_HEADING},
@@ -143,7 +194,17 @@ int command_train(int argc, char **argv)
         {"--eval-data", "FILE", ARGUMENT_TEXT, &options.eval_data,
          "measure the loss on this; default the last 1 % of the data, held out"},
         {"--out", "DIR", ARGUMENT_TEXT, &options.out,
-         "metrics.jsonl, log, step-N/, latest go here; default runs/MODEL-TIME"},
+         "metrics.jsonl, log, step-N/, latest go here; default runs/MODEL-TIME,\nor that of --resume"},
+        {"Checkpoints", .kind = ARGUMENT_HEADING},
+        {"--resume", "DIR", ARGUMENT_TEXT, &options.resume,
+         "go on from a run's newest checkpoint, or from the step-N named: bit for bit as\nif it had never stopped. "
+         "What "
+         "is stored there need not be given, and what\ndiffers is refused, but for --steps, --out and the groups "
+         "Checkpoints, Measuring\nand Machine. With --out a run of its own begins there"},
+        {"--save-every", "N", ARGUMENT_NUMBER, &options.save_every,
+         "steps between checkpoints, which are written while training goes on; 0: only at\nthe end, and not when "
+         "interrupted; default a tenth of the steps"},
+        {"--keep", "N", ARGUMENT_NUMBER, &keep, "checkpoints that stay, the newest; 0: all; default 2"},
         {"Length and batch", .kind = ARGUMENT_HEADING},
         {"--steps", "N", ARGUMENT_LONG, &options.steps, "updates; default what --epochs takes, rounded up"},
         {"--epochs", "X", ARGUMENT_REAL, &options.epochs, "times through the data; default 1"},
@@ -184,7 +245,9 @@ int command_train(int argc, char **argv)
     const struct command command = {
         "eps train",
         "Trains a model: a daemon (epsd) holds it in host memory, workers (eps-worker) pull it layer by layer.\n"
-        "Both are started privately, unless --connect names a daemon.",
+        "Both are started privately, unless --connect names a daemon. Ctrl-C, SIGTERM or SIGHUP finishes the open "
+        "step,\n"
+        "saves and ends, unless --save-every is 0; a second Ctrl-C or SIGTERM ends at once.",
         arguments, sizeof arguments / sizeof *arguments};
     int status = arguments_parse(&command, argc, argv);
 
@@ -196,6 +259,8 @@ int command_train(int argc, char **argv)
         options.order = order == UNSET ? EPS_ORDER_DEFAULT : (enum eps_order)(EPS_SHUFFLED + order);
         options.schedule =
             schedule == UNSET ? EPS_SCHEDULE_DEFAULT : (enum eps_schedule)(EPS_SCHEDULE_COSINE + schedule);
+        if (keep != UINT64_MAX)
+            options.keep = keep < UINT32_MAX ? (uint32_t)keep : UINT32_MAX - 1;
         status = run(&command, &options);
     }
     free(data.items);

@@ -1,0 +1,393 @@
+#include "client/record.h"
+
+#include "proto/checkpoint.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum kind {
+    COUNT,  /* uint32_t */
+    LONG,   /* uint64_t */
+    REAL,   /* double; NaN is left to choose */
+    PAIR,   /* double[2] */
+    CHOICE, /* an enum, 0 is left to choose; names are those of its values */
+    FLAG,   /* bool; false is left to choose */
+};
+
+static const char *const schedules[] = {"", "cosine", "linear", "constant", NULL};
+static const char *const optimizers[] = {"", "adama", "adamw", NULL};
+static const char *const orders[] = {"", "shuffled", "sequential", NULL};
+
+#define AT(member) offsetof(struct eps_train_options, member)
+
+static const struct field {
+    const char *key;
+    enum kind kind;
+    size_t at;
+    bool may_differ;
+    uint64_t left; /* of a count: this value is left to choose */
+    const char *const *names;
+} fields[] = {
+    {"steps", LONG, AT(steps), true, 0, NULL},
+    {"batch", COUNT, AT(batch), false, 0, NULL},
+    {"seq", COUNT, AT(seq), false, 0, NULL},
+    {"microbatch", COUNT, AT(microbatch), true, 0, NULL},
+    {"parts", COUNT, AT(parts), false, 0, NULL},
+    {"lr", REAL, AT(lr), false, 0, NULL},
+    {"min_lr", REAL, AT(min_lr), false, 0, NULL},
+    {"schedule", CHOICE, AT(schedule), false, 0, schedules},
+    {"warmup", LONG, AT(warmup), false, UINT64_MAX, NULL},
+    {"weight_decay", REAL, AT(weight_decay), false, 0, NULL},
+    {"betas", PAIR, AT(beta1), false, 0, NULL},
+    {"epsilon", REAL, AT(epsilon), false, 0, NULL},
+    {"optimizer", CHOICE, AT(optimizer), false, 0, optimizers},
+    {"order", CHOICE, AT(order), false, 0, orders},
+    {"seed", LONG, AT(seed), false, UINT64_MAX, NULL},
+    {"eval_every", LONG, AT(eval_every), true, 0, NULL},
+    {"save_every", LONG, AT(save_every), true, UINT64_MAX, NULL},
+    {"keep", COUNT, AT(keep), true, UINT32_MAX, NULL},
+    {"deterministic", FLAG, AT(deterministic), false, 0, NULL},
+    {"device_mem", LONG, AT(device_mem), true, 0, NULL},
+    {"workers", COUNT, AT(workers), true, 0, NULL},
+};
+enum { N_FIELDS = sizeof fields / sizeof *fields };
+
+static_assert(AT(beta2) == AT(beta1) + sizeof(double), "a pair");
+static_assert(sizeof(enum eps_schedule) == sizeof(uint32_t), "a choice is stored as a count");
+
+static const void *value_at(const struct field *f, const struct eps_train_options *o)
+{
+    return (const char *)o + f->at;
+}
+
+/* Of a count, a choice or a flag. */
+static uint64_t whole(const struct field *f, const struct eps_train_options *o)
+{
+    const void *at = value_at(f, o);
+
+    return f->kind == LONG ? *(const uint64_t *)at : f->kind == FLAG ? *(const bool *)at : *(const uint32_t *)at;
+}
+
+static bool is_left(const struct field *f, const struct eps_train_options *o)
+{
+    if (f->kind == REAL || f->kind == PAIR)
+        return isnan(*(const double *)value_at(f, o));
+    return whole(f, o) == f->left;
+}
+
+static size_t value_bytes(const struct field *f)
+{
+    static const size_t bytes[] = {[COUNT] = sizeof(uint32_t),  [LONG] = sizeof(uint64_t),   [REAL] = sizeof(double),
+                                   [PAIR] = 2 * sizeof(double), [CHOICE] = sizeof(uint32_t), [FLAG] = sizeof(bool)};
+    return bytes[f->kind];
+}
+
+static json_t *value_json(const struct field *f, const struct eps_train_options *o)
+{
+    const double *real = value_at(f, o);
+
+    switch (f->kind) {
+    case REAL:
+        return json_real(*real);
+    case PAIR:
+        return json_pack("[f, f]", real[0], real[1]);
+    case CHOICE:
+        return json_string(f->names[whole(f, o)]);
+    case FLAG:
+        return json_boolean(whole(f, o) != 0);
+    case COUNT:
+    case LONG:
+        break;
+    }
+    return json_integer((json_int_t)whole(f, o));
+}
+
+/* A preset's name, or another one that is no path of anything, stays what it is. */
+static json_t *path_json(const char *path)
+{
+    char *real = realpath(path, NULL);
+    json_t *text = json_string(real ? real : path);
+
+    free(real);
+    return text;
+}
+
+static int add_content(json_t *json, const char *tokens, const char *hash, const struct client_content *content)
+{
+    char digits[20];
+
+    snprintf(digits, sizeof digits, "%016" PRIx64, content->hash);
+    return json_object_set_new(json, tokens, json_integer((json_int_t)content->tokens)) ||
+           json_object_set_new(json, hash, json_string(digits));
+}
+
+json_t *client_record_write(const struct eps_train_options *options, const struct client_content *data,
+                            const struct client_content *eval_data)
+{
+    json_t *json = json_object(), *paths = json_array();
+    int rc = json_object_set_new(json, "model", path_json(options->model)) || json_object_set(json, "data", paths);
+
+    for (size_t i = 0; i < options->n_data; i++)
+        rc = rc || json_array_append_new(paths, path_json(options->data[i]));
+    rc = rc || add_content(json, "data_tokens", "data_hash", data);
+    if (options->eval_data)
+        rc = rc || json_object_set_new(json, "eval_data", path_json(options->eval_data)) ||
+             add_content(json, "eval_data_tokens", "eval_data_hash", eval_data);
+    for (size_t i = 0; i < N_FIELDS; i++)
+        rc = rc || json_object_set_new(json, fields[i].key, value_json(&fields[i], options));
+    json_decref(paths);
+    if (!rc)
+        return json;
+    json_decref(json);
+    return NULL;
+}
+
+static bool get_whole(void *out, size_t bytes, const json_t *value, uint64_t most)
+{
+    const json_int_t n = json_integer_value(value);
+    const uint32_t narrow = (uint32_t)n;
+    const uint64_t wide = (uint64_t)n;
+
+    if (!json_is_integer(value) || n < 0 || wide > most)
+        return false;
+    memcpy(out, bytes == sizeof narrow ? (const void *)&narrow : &wide, bytes);
+    return true;
+}
+
+static bool get_choice(uint32_t *out, const json_t *value, const char *const *names)
+{
+    const char *name = json_string_value(value);
+
+    for (*out = 1; name && names[*out]; ++*out) {
+        if (strcmp(names[*out], name) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool get_value(struct eps_train_options *o, const struct field *f, const json_t *value)
+{
+    void *out = (char *)o + f->at;
+    double *real = out;
+
+    switch (f->kind) {
+    case COUNT:
+        return get_whole(out, sizeof(uint32_t), value, UINT32_MAX);
+    case LONG:
+        return get_whole(out, sizeof(uint64_t), value, INT64_MAX);
+    case REAL:
+        *real = json_number_value(value);
+        return json_is_number(value);
+    case PAIR:
+        real[0] = json_number_value(json_array_get(value, 0));
+        real[1] = json_number_value(json_array_get(value, 1));
+        return json_array_size(value) == 2 && json_is_number(json_array_get(value, 0)) &&
+               json_is_number(json_array_get(value, 1));
+    case CHOICE:
+        return get_choice(out, value, f->names);
+    case FLAG:
+        break;
+    }
+    *(bool *)out = json_is_true(value);
+    return json_is_boolean(value);
+}
+
+static bool get_content(struct client_content *out, const json_t *tokens, const json_t *hash)
+{
+    const char *digits = json_string_value(hash);
+    char *end;
+
+    if (!get_whole(&out->tokens, sizeof out->tokens, tokens, INT64_MAX) || !digits || strlen(digits) != 16)
+        return false;
+    out->hash = strtoull(digits, &end, 16);
+    return !*end;
+}
+
+/* The key that is not as client_record_write writes it; NULL if all are. */
+static const char *read_paths(struct client_record *r)
+{
+    const json_t *data = json_object_get(r->json, "data"), *eval_data = json_object_get(r->json, "eval_data");
+    struct eps_train_options *o = &r->options;
+
+    o->model = json_string_value(json_object_get(r->json, "model"));
+    if (!o->model)
+        return "model";
+    r->data_paths = calloc(json_array_size(data) + 1, sizeof *r->data_paths);
+    for (; r->data_paths && o->n_data < json_array_size(data); o->n_data++) {
+        r->data_paths[o->n_data] = json_string_value(json_array_get(data, o->n_data));
+        if (!r->data_paths[o->n_data])
+            return "data";
+    }
+    o->data = r->data_paths;
+    if (o->n_data == 0)
+        return "data";
+    if (!get_content(&r->data, json_object_get(r->json, "data_tokens"), json_object_get(r->json, "data_hash")))
+        return "data_tokens or data_hash";
+    o->eval_data = json_string_value(eval_data);
+    if (eval_data && (!o->eval_data || !get_content(&r->eval_data, json_object_get(r->json, "eval_data_tokens"),
+                                                    json_object_get(r->json, "eval_data_hash"))))
+        return "eval_data";
+    return NULL;
+}
+
+int client_record_read(struct client_record *out, json_t *json, struct error *err)
+{
+    *out = (struct client_record){.options = eps_train_defaults(), .json = json_incref(json)};
+    const char *wrong = read_paths(out);
+
+    for (size_t i = 0; !wrong && i < N_FIELDS; i++) {
+        if (!get_value(&out->options, &fields[i], json_object_get(json, fields[i].key)))
+            wrong = fields[i].key;
+    }
+    if (!wrong && out->options.steps == 0)
+        wrong = "steps";
+    if (!wrong)
+        return 0;
+    client_record_free(out);
+    return error_set(err, -EINVAL, "its options have no fit %s, so it was not written by eps train", wrong);
+}
+
+void client_record_free(struct client_record *record)
+{
+    free(record->data_paths);
+    json_decref(record->json);
+    *record = (struct client_record){0};
+}
+
+/* As short as a number can be written that is read back as the same. */
+static void print_real(char out[32], double value)
+{
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(out, 32, "%.*g", digits, value);
+        if (strtod(out, NULL) == value)
+            return;
+    }
+}
+
+static void print_value(char out[72], const struct field *f, const struct eps_train_options *o)
+{
+    const double *real = value_at(f, o);
+    char first[32], second[32];
+
+    if (f->kind == REAL || f->kind == PAIR) {
+        print_real(first, real[0]);
+        if (f->kind == PAIR)
+            print_real(second, real[1]);
+        snprintf(out, 72, f->kind == PAIR ? "%s,%s" : "%s", first, second);
+    } else if (f->kind == CHOICE) {
+        snprintf(out, 72, "%s", f->names[whole(f, o)]);
+    } else {
+        snprintf(out, 72, "%" PRIu64, whole(f, o));
+    }
+}
+
+static void print_flag(char out[40], const char *key)
+{
+    snprintf(out, 40, "--%s", key);
+    for (char *at = out; *at; at++)
+        *at = *at == '_' ? '-' : *at;
+}
+
+static int refuse(const char *flag, const char *given, const char *stored, struct error *err)
+{
+    return error_set(err, -EDOM,
+                     "%s%s%.100s differs from the run's %.100s: leave it out, or start a new run from its weights with "
+                     "--model instead of --resume",
+                     flag, *given ? " " : "", given, stored);
+}
+
+static int merge_field(struct eps_train_options *out, const struct eps_train_options *given,
+                       const struct eps_train_options *stored, const struct field *f, struct error *err)
+{
+    const bool left = is_left(f, given);
+    char mine[72], its[72], flag[40];
+
+    if (left || !f->may_differ) {
+        if (!left && memcmp(value_at(f, given), value_at(f, stored), value_bytes(f)) != 0) {
+            print_flag(flag, f->key);
+            print_value(mine, f, given);
+            print_value(its, f, stored);
+            return f->kind == FLAG ? refuse(flag, "", "default without it", err) : refuse(flag, mine, its, err);
+        }
+        memcpy((char *)out + f->at, value_at(f, stored), value_bytes(f));
+    }
+    return 0;
+}
+
+static int merge_model(const char *given, const char *stored, struct error *err)
+{
+    char *real = given ? realpath(given, NULL) : NULL;
+    const bool same = !given || strcmp(given, stored) == 0 || (real && strcmp(real, stored) == 0);
+
+    free(real);
+    return same ? 0 : refuse("--model", given, stored, err);
+}
+
+int client_record_merge(struct eps_train_options *out, const struct eps_train_options *given,
+                        const struct client_record *record, struct error *err)
+{
+    const struct eps_train_options *stored = &record->options;
+    int rc = merge_model(given->model, stored->model, err);
+
+    *out = *given;
+    for (size_t i = 0; !rc && i < N_FIELDS; i++)
+        rc = merge_field(out, given, stored, &fields[i], err);
+    if (rc)
+        return rc;
+    if (!isnan(given->epochs) && given->steps == 0)
+        out->steps = 0;   /* follows from epochs */
+    if (given->connect) { /* its workers are what they are; what was given is refused elsewhere */
+        out->workers = given->workers;
+        out->device_mem = given->device_mem;
+    }
+    out->model = stored->model;
+    if (given->n_data == 0) {
+        out->data = stored->data;
+        out->n_data = stored->n_data;
+    }
+    if (given->eval_data && !stored->eval_data)
+        return refuse("--eval-data", given->eval_data, "held-out end of the data", err);
+    if (!given->eval_data)
+        out->eval_data = stored->eval_data;
+    return 0;
+}
+
+int client_record_side(int *fd, json_t *options, json_t *files, struct error *err)
+{
+    json_t *side = json_object(), *none = json_object();
+    int rc = json_object_set(side, "options", options) || json_object_set(side, "files", files ? files : none);
+    char *text = rc ? NULL : json_dumps(side, JSON_INDENT(1));
+    const size_t n = text ? strlen(text) : 0;
+
+    json_decref(side);
+    json_decref(none);
+    *fd = -1;
+    if (!text)
+        return error_set(err, -ENOMEM, "out of memory");
+    rc = n > CHECKPOINT_MAX_TEXT ? error_set(err, -EFBIG, "options and tokenizer take %zu bytes, more than %d MiB", n,
+                                             CHECKPOINT_MAX_TEXT >> 20)
+                                 : 0;
+    if (!rc) {
+        *fd = memfd_create("eps-side", MFD_CLOEXEC);
+        for (size_t done = 0; *fd >= 0 && done < n;) { /* of a signal or lack of memory alone is it not all at once */
+            const ssize_t written = pwrite(*fd, text + done, n - done, (off_t)done);
+            if (written <= 0) {
+                close(*fd);
+                *fd = -1;
+            }
+            done += written > 0 ? (size_t)written : 0;
+        }
+        if (*fd < 0)
+            rc = error_set(err, -errno, "no memory for the run's side file: %s", strerror(errno));
+    }
+    free(text);
+    return rc;
+}

@@ -1,0 +1,285 @@
+#include "client/steps.h"
+
+#include "client/options.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static void on_saved(struct client_steps *s, uint64_t step)
+{
+    char path[PATH_MAX + 40];
+
+    if (step == s->asked) {
+        s->saving = false;
+        s->save_rc = 0;
+    }
+    if (client_checkpoints_add(&s->checkpoints, step) == 0)
+        client_checkpoints_prune(&s->checkpoints, s->run->options.keep);
+    snprintf(path, sizeof path, "%s/step-%" PRIu64, s->run->directory, step);
+    if (s->events->on_saved)
+        s->events->on_saved(s->user, step, path);
+}
+
+static void on_save_failed(struct client_steps *s, uint64_t step, int code, const struct error *why)
+{
+    if (s->saving && step == s->asked) {
+        s->saving = false;
+        s->save_rc = code < 0 ? code : -EIO;
+        s->save_error = *why;
+    }
+    if (s->events->on_save_failed)
+        s->events->on_save_failed(s->user, step, why->text);
+}
+
+static void on_aside(void *data, const struct message *m)
+{
+    struct client_steps *s = data;
+
+    if (m->kind == MESSAGE_SAVED)
+        on_saved(s, m->saved.step);
+    if (m->kind == MESSAGE_SAVE_FAILED)
+        on_save_failed(s, m->save_failed.step, m->save_failed.code, &m->save_failed.error);
+    if (m->kind == MESSAGE_STOP && s->stop == 0) {
+        s->stop = 1;
+        s->daemon_stops = true;
+    }
+}
+
+void client_steps_init(struct client_steps *s)
+{
+    s->metrics.fd = -1;
+    s->asked = MESSAGE_NO_STEP;
+    s->link->on_aside = on_aside;
+    s->link->aside_data = s;
+}
+
+void client_steps_free(struct client_steps *s)
+{
+    client_metrics_close(&s->metrics);
+    client_checkpoints_free(&s->checkpoints);
+}
+
+uint64_t client_steps_saved(const struct client_steps *s)
+{
+    return s->checkpoints.n > 0 ? s->checkpoints.steps[s->checkpoints.n - 1] : MESSAGE_NO_STEP;
+}
+
+int client_steps_ask(void *steps, struct error *err)
+{
+    struct client_steps *s = steps;
+    const int stop = s->events->should_stop ? s->events->should_stop(s->user) : 0;
+
+    if (s->stop < stop)
+        s->stop = stop;
+    if (s->stop == 0 || (s->stop == 1 && s->begun && s->run->options.save_every != 0))
+        return 0;
+    return error_set(err, -EINTR, "interrupted");
+}
+
+/* Writes the data of step `opened` where no open step reads: the buffers take turns. */
+static int prepare(struct client_steps *s, struct error *err)
+{
+    const struct eps_train_options *o = &s->run->options;
+    int rc = 0;
+
+    for (uint32_t i = 0; !rc && i < o->batch; i++) {
+        const uint64_t k = client_windows_pick(&s->run->train, o->order, o->seed, s->opened * o->batch + i);
+        rc = client_job_put(s->job, s->opened % 2, i, &s->run->train, k, err);
+    }
+    return rc;
+}
+
+static bool evaluates_after(const struct client_steps *s, uint64_t step)
+{
+    const struct eps_train_options *o = &s->run->options;
+    return step == o->steps || (o->eval_every > 0 && step % o->eval_every == 0);
+}
+
+/* All that was opened is done, so the buffer that holds no data for the next step is free. A stop cuts it short: the
+ * loss is NaN then. */
+static int evaluate(struct client_steps *s, double *loss, struct error *err)
+{
+    uint64_t n_tokens;
+    int rc = client_job_evaluate(loss, &n_tokens, s->job, &s->run->held_out, (s->opened + 1) % 2, err);
+
+    if (rc == -ECANCELED) {
+        *loss = NAN;
+        return 0;
+    }
+    if (!rc && s->events->on_evaluated)
+        s->events->on_evaluated(s->user, s->done, *loss, n_tokens);
+    return rc;
+}
+
+/* A line that could not be written does not end the run: it is tried again with the next. */
+static void note_metrics(struct client_steps *s, int rc, const struct error *why)
+{
+    const bool news = rc && !s->metrics_rc;
+
+    s->metrics_rc = rc;
+    s->metrics_error = *why;
+    if (news && s->events->on_save_failed)
+        s->events->on_save_failed(s->user, s->done, why->text);
+}
+
+static int on_done(struct client_steps *s, const struct message *m, struct error *err)
+{
+    const struct eps_train_options *o = &s->run->options;
+    const uint64_t now = uv_hrtime(), tokens = (uint64_t)o->batch * o->seq;
+    struct error why = {""};
+    struct eps_step step = {
+        .step = ++s->done,
+        .n_steps = o->steps,
+        .loss = m->done.loss,
+        .lr = client_options_lr(o, s->done - 1),
+        .tokens = s->done * tokens,
+        .step_ms = (double)(now - s->since_ns) / 1e6,
+        .tokens_per_s = (double)tokens * 1e9 / (double)(now - s->since_ns),
+        .device_peak_bytes = m->done.device_peak,
+        .device_budget_bytes = s->budget,
+        .host_bytes = m->done.host_bytes,
+        .eval_loss = NAN,
+    };
+    int rc = 0;
+
+    /* Before the evaluation, which takes long: the checkpoint of this step may stand by now. */
+    note_metrics(s, client_metrics_write(&s->metrics, &step, &why), &why);
+    if (evaluates_after(s, s->done))
+        rc = evaluate(s, &step.eval_loss, err);
+    if (!isnan(step.eval_loss))
+        note_metrics(s, client_metrics_rewrite(&s->metrics, &step, &why), &why);
+    s->since_ns = uv_hrtime();
+    if (!rc && s->events->on_step)
+        s->events->on_step(s->user, &step);
+    return rc;
+}
+
+/* A checkpoint of what is covered, which is all that was opened. */
+static bool is_due(const struct client_steps *s)
+{
+    const struct eps_train_options *o = &s->run->options;
+
+    if (s->covered != s->opened || s->covered == s->asked || s->covered == s->run->first_step)
+        return false;
+    return s->stop || s->covered == o->steps || (o->save_every > 0 && s->covered % o->save_every == 0);
+}
+
+static void ask_save(struct client_steps *s)
+{
+    const struct message m = {.kind = MESSAGE_SAVE, .save = {.step = s->covered}};
+
+    s->asked = s->covered;
+    s->saving = true;
+    client_link_send(s->link, &m);
+}
+
+/* The next step may open when the last one is covered; it waits for a checkpoint that is due, and for an evaluation. */
+static bool may_open(const struct client_steps *s)
+{
+    return !s->stop && s->opened < s->run->options.steps && s->covered == s->opened && !is_due(s) &&
+           (s->done == s->opened || !evaluates_after(s, s->opened));
+}
+
+static int open_step(struct client_steps *s, struct error *err)
+{
+    const struct eps_train_options *o = &s->run->options;
+    const struct message m = {
+        .kind = MESSAGE_OPEN_STEP,
+        .open_step = {.step = s->opened,
+                      .buffer = s->opened % 2,
+                      .n_valid = (uint64_t)o->batch * o->seq,
+                      .lr = client_options_lr(o, s->opened)},
+    };
+
+    if (s->done == s->opened)
+        s->since_ns = uv_hrtime();
+    client_link_send(s->link, &m);
+    s->begun = true;
+    s->opened++;
+    return s->opened < o->steps ? prepare(s, err) : 0;
+}
+
+static bool is_over(const struct client_steps *s)
+{
+    return s->done == s->opened && !s->saving && !is_due(s) && (s->stop || s->opened == s->run->options.steps);
+}
+
+static int hear(struct client_steps *s, struct error *err)
+{
+    struct message m;
+    int rc = client_link_next(s->link, &m, NULL, err);
+
+    if (rc)
+        return rc;
+    if (m.kind == MESSAGE_COVERED && m.covered.step == s->covered && s->covered < s->opened)
+        s->covered++;
+    else if (m.kind == MESSAGE_DONE && m.done.step == s->done && s->done < s->covered)
+        return on_done(s, &m, err);
+    else if (m.kind == MESSAGE_SAVED || m.kind == MESSAGE_SAVE_FAILED || m.kind == MESSAGE_STOP)
+        on_aside(s, &m);
+    else
+        return error_set(err, -EPROTO, "the daemon sent %s out of turn", message_name(m.kind));
+    return 0;
+}
+
+static int take_steps(struct client_steps *s, struct error *err)
+{
+    int rc = prepare(s, err);
+
+    while (!rc && !is_over(s)) {
+        if (is_due(s) && !s->saving)
+            ask_save(s);
+        else if (may_open(s))
+            rc = open_step(s, err);
+        else
+            rc = hear(s, err);
+    }
+    return rc;
+}
+
+/* Of a step whose line was lost. The rate is not known if the run's end, and with it the schedule, was another. */
+static void fill_line(void *data, struct eps_step *lost)
+{
+    const struct client_steps *s = data;
+    const struct eps_train_options *o = &s->run->options;
+
+    lost->tokens = lost->step * o->batch * o->seq;
+    if (o->steps == s->run->resume.record.options.steps)
+        lost->lr = client_options_lr(o, lost->step - 1);
+}
+
+static int open_metrics(struct client_steps *s, struct error *err)
+{
+    const int fd = s->run->directory_fd;
+    int rc = s->run->resume.in_place ? client_metrics_reopen(&s->metrics, fd, s->run->first_step, fill_line, s, err)
+                                     : client_metrics_open(&s->metrics, fd, err);
+
+    if (rc)
+        error_prefix(err, s->run->directory);
+    return rc;
+}
+
+int client_steps_run(struct client_steps *s, struct error *err)
+{
+    double before;
+    int rc;
+
+    s->job->stop = &s->stop;
+    s->opened = s->covered = s->done = s->run->first_step;
+    rc = evaluate(s, &before, err);
+    if (!rc)
+        rc = client_steps_ask(s, err); /* a stop that cut the evaluation short, and has not been heard otherwise */
+    if (!rc)
+        rc = client_checkpoints_list(&s->checkpoints, s->run->directory_fd, err);
+    if (!rc)
+        rc = open_metrics(s, err);
+    if (!rc)
+        rc = take_steps(s, err);
+    struct error why = {""};
+    if (s->metrics_rc)
+        note_metrics(s, client_metrics_flush(&s->metrics, &why), &why);
+    return rc;
+}

@@ -1,0 +1,52 @@
+/* client/steps.h - the course of a run: data in, steps opened, checkpoints asked for, until the last step or a stop.
+ *
+ * A checkpoint of step N is asked for between the covering of the N-th step and the opening of the next, so that it is
+ * the state after exactly N updates; the files are written while training goes on. One is under way at a time: the next
+ * that is due waits, and the step after it. */
+#ifndef CLIENT_STEPS_H
+#define CLIENT_STEPS_H
+
+#include "client/checkpoints.h"
+#include "client/job.h"
+#include "client/metrics.h"
+#include "client/run.h"
+
+#include <stdbool.h>
+
+struct client_steps {
+    const struct eps_train_events *events; /* borrowed, as all pointers here */
+    void *user;
+    struct client_run *run;
+    struct client_link *link;
+    struct client_job *job;
+    uint64_t budget; /* device memory of the worker that may take most */
+    struct client_metrics metrics;
+    struct client_checkpoints checkpoints; /* that stand in the run directory */
+    uint64_t opened, covered, done;        /* steps, counted from the model's beginning */
+    uint64_t since_ns;       /* when what is being timed began: a step's opening, or the end of the last */
+    bool begun;              /* a step was opened */
+    int stop;                /* as should_stop */
+    bool daemon_stops;       /* because the daemon said so */
+    uint64_t asked;          /* step of the last checkpoint asked for; MESSAGE_NO_STEP: none */
+    bool saving;             /* it is under way */
+    int save_rc, metrics_rc; /* of the last that was tried; why, if not 0: */
+    struct error save_error, metrics_error;
+};
+
+/* run, link and events must be set; the link hears what the daemon says at any time. Undo: client_steps_free. */
+void client_steps_init(struct client_steps *steps);
+void client_steps_free(struct client_steps *steps);
+
+/* A watch: whether it is time to end, at once. Before the first step any stop is; later the first one is only if
+ * nothing is to be saved. -EINTR. */
+int client_steps_ask(void *steps, struct error *err);
+
+/* The held-out loss, then every step from run->first_step on. Returns 0 after the last one, or after the one that was
+ * open when it was to stop; then nothing is under way, and save_rc and metrics_rc say what was not written. -EINTR,
+ * and as client_link_next. */
+int client_steps_run(struct client_steps *steps, struct error *err);
+
+/* Of the newest checkpoint that stands in the run directory; MESSAGE_NO_STEP: none. */
+uint64_t client_steps_saved(const struct client_steps *steps);
+
+#endif
