@@ -79,19 +79,6 @@ struct loading {
     const struct safetensors_entry *head; /* of a tied model: lm_head.weight, compared at the end */
 };
 
-/* GPT-2's causal masks, which old files carry: "h.0.attn.bias", "transformer.h.11.attn.masked_bias". */
-static bool is_mask(const char *name)
-{
-    unsigned layer;
-    int n = 0;
-
-    if (strncmp(name, "transformer.", 12) == 0)
-        name += 12;
-    if (sscanf(name, "h.%u.attn.%n", &layer, &n) != 1 || n == 0)
-        return false;
-    return strcmp(name + n, "bias") == 0 || strcmp(name + n, "masked_bias") == 0;
-}
-
 static bool has_shape(const struct safetensors_entry *entry, const struct model_tensor *tensor)
 {
     return entry->n_dims == tensor->n_dims && entry->shape[0] == tensor->shape[0] &&
@@ -161,7 +148,7 @@ static int load_entry(struct loading *loading, const struct safetensors_entry *e
 
     if (tensor)
         return load_tensor(loading, entry, (uint32_t)(tensor - model->tensors), err);
-    if (is_mask(entry->name))
+    if (model_is_mask(entry->name))
         return 0;
     if (model->config.tied && strcmp(entry->name, "lm_head.weight") == 0) {
         if (loading->head)

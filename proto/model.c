@@ -223,6 +223,19 @@ const struct model_tensor *model_find(const struct model *model, const char *nam
     return NULL;
 }
 
+bool model_is_mask(const char *name)
+{
+    const size_t prefixed = strlen(prefix);
+    unsigned layer;
+    int n = 0;
+
+    if (strncmp(name, prefix, prefixed) == 0)
+        name += prefixed;
+    if (sscanf(name, "h.%u.attn.%n", &layer, &n) != 1 || n == 0)
+        return false;
+    return strcmp(name + n, "bias") == 0 || strcmp(name + n, "masked_bias") == 0;
+}
+
 size_t model_slot_bytes(const struct model *model)
 {
     const uint64_t n = model->largest_unit < MODEL_SLICE ? model->largest_unit : MODEL_SLICE;

@@ -121,6 +121,10 @@ void model_free(struct model *model); /* safe on a zeroed one */
 /* The tensor of this name, with or without the "transformer." in front, or NULL. Borrowed. */
 const struct model_tensor *model_find(const struct model *model, const char *name);
 
+/* The name of a causal mask, which old files carry among the weights: "h.0.attn.bias",
+ * "transformer.h.11.attn.masked_bias". */
+bool model_is_mask(const char *name);
+
 /* Bytes of one inbox slot: the largest slice of any unit, rounded up to a cache line. */
 size_t model_slot_bytes(const struct model *model);
 

@@ -247,6 +247,23 @@ START_TEST(a_tensor_is_found_with_and_without_its_prefix)
 }
 END_TEST
 
+START_TEST(masks_are_told_from_weights)
+{
+    static const char *const masks[] = {"h.0.attn.bias", "transformer.h.11.attn.masked_bias"},
+                             *const others[] = {"h.0.attn.c_attn.bias",
+                                                "h.attn.bias",
+                                                "attn.bias",
+                                                "h.0.attn.bias2",
+                                                "transformer.transformer.h.0.attn.bias",
+                                                ""};
+
+    for (size_t i = 0; i < sizeof masks / sizeof *masks; i++)
+        ck_assert_msg(model_is_mask(masks[i]), "%s", masks[i]);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        ck_assert_msg(!model_is_mask(others[i]), "%s", others[i]);
+}
+END_TEST
+
 START_TEST(a_refused_configuration_leaves_nothing_behind)
 {
     struct model_config config = odd;
@@ -276,6 +293,7 @@ int main(void)
     tcase_add_test(tcase, a_block_holds_its_tensors_in_the_order_of_the_enum);
     tcase_add_test(tcase, the_largest_description_is_whole);
     tcase_add_test(tcase, a_tensor_is_found_with_and_without_its_prefix);
+    tcase_add_test(tcase, masks_are_told_from_weights);
     tcase_add_test(tcase, a_refused_configuration_leaves_nothing_behind);
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);

@@ -190,6 +190,57 @@ START_TEST(what_is_written_reads_back)
 }
 END_TEST
 
+/* Offsets by hand: 16 bytes of counts, 6 of bf16, 4 of fp32, behind a header that is a multiple of 8. */
+START_TEST(a_layout_says_where_everything_goes)
+{
+    static const struct safetensors_plan plan[] = {{"updates", 1, {2, 1}, SAFETENSORS_I64},
+                                                   {"b", 2, {1, 3}, SAFETENSORS_BF16},
+                                                   {"f", 1, {1, 1}, SAFETENSORS_F32}};
+    static const char json[] = "{\"__metadata__\":{\"format\":\"pt\"},"
+                               "\"updates\":{\"dtype\":\"I64\",\"shape\":[2],\"data_offsets\":[0,16]},"
+                               "\"b\":{\"dtype\":\"BF16\",\"shape\":[1,3],\"data_offsets\":[16,22]},"
+                               "\"f\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[22,26]}}";
+    const uint16_t brain[] = {0x3f80, 0xc000, 0x4049};
+    const int64_t updates[] = {-1, (int64_t)1 << 40};
+    struct safetensors_layout layout;
+    struct safetensors_writer writer;
+    struct safetensors file;
+    struct error err;
+    float values[3];
+    char header[512];
+    int64_t back[2];
+
+    ck_assert_int_eq(safetensors_layout_init(&layout, plan, 3, &err), 0);
+    ck_assert_uint_eq(layout.header_bytes % 8, 0);
+    ck_assert_mem_eq(layout.header + 8, json, strlen(json));
+    for (size_t i = 8 + strlen(json); i < layout.header_bytes; i++)
+        ck_assert_int_eq(layout.header[i], ' ');
+    ck_assert_uint_eq(layout.offsets[0], layout.header_bytes);
+    ck_assert_uint_eq(layout.offsets[1], layout.header_bytes + 16);
+    ck_assert_uint_eq(layout.offsets[2], layout.header_bytes + 22);
+    ck_assert_uint_eq(layout.file_bytes, layout.header_bytes + 26);
+
+    int fd = memfd_create("written", MFD_CLOEXEC);
+    ck_assert_int_eq(safetensors_begin(&writer, fd, plan, 3, &err), 0);
+    ck_assert_int_eq(pread(fd, header, sizeof header, 0), (ssize_t)layout.header_bytes);
+    ck_assert_mem_eq(header, layout.header, layout.header_bytes);
+    ck_assert_int_eq(safetensors_append(&writer, updates, sizeof updates, &err), 0);
+    ck_assert_int_eq(safetensors_append(&writer, brain, sizeof brain, &err), 0);
+    ck_assert_int_eq(safetensors_append(&writer, (const float[]){2.5f}, 4, &err), 0);
+    ck_assert_int_eq(safetensors_end(&writer, &err), 0);
+    ck_assert_msg(safetensors_open(&file, fd, &err) == 0, "%s", err.text);
+    ck_assert_int_eq(find(&file, "updates")->type, SAFETENSORS_I64);
+    memcpy(back, find(&file, "updates")->data, sizeof back);
+    ck_assert_mem_eq(back, updates, sizeof back);
+    safetensors_read(values, find(&file, "b"), 0, 3);
+    ck_assert(values[0] == 1 && values[1] == -2 && values[2] == 3.140625f);
+    safetensors_close(&file);
+    safetensors_layout_free(&layout);
+    safetensors_layout_free(&layout);
+    close(fd);
+}
+END_TEST
+
 /* By the definition of the format (IEEE 754, binary16), for all of its values. */
 START_TEST(every_f16_widens_exactly)
 {
@@ -503,6 +554,7 @@ int main(void)
     tcase_add_test(tcase, a_file_of_the_python_package_is_read);
     tcase_add_test(tcase, what_is_written_equals_the_package_byte_by_byte);
     tcase_add_test(tcase, what_is_written_reads_back);
+    tcase_add_test(tcase, a_layout_says_where_everything_goes);
     tcase_add_test(tcase, every_f16_widens_exactly);
     tcase_add_loop_test(tcase, a_header_that_lies_is_refused, 0, sizeof refusals / sizeof refusals[0]);
     tcase_add_test(tcase, tensors_may_be_listed_in_any_order);

@@ -15,6 +15,7 @@ static const struct {
     {"train", "train a model", command_train},
     {"eval", "the loss of a model over files", command_eval},
     {"generate", "continue a text", command_generate},
+    {"export", "a model for other programs to load", command_export},
     {"verify", "checkpoints against their checksums", command_verify},
     {"Live runs and daemons", NULL, NULL},
     {"status", "what it is doing", command_status},

@@ -1,0 +1,253 @@
+/* eps_export: the directory, and what goes into it besides the weights. It is written beside as OUT.partial, flushed
+ * and renamed, so that what is called OUT is whole. */
+#include "client/export.h"
+
+#include "client/look.h"
+#include "client/side.h"
+#include "client/snapshot.h"
+#include "proto/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct export
+{
+    const struct eps_export_options *options;
+    uint64_t shard_bytes;
+    struct client_model model;
+    char out[PATH_MAX], partial[PATH_MAX];
+    int directory_fd; /* of partial */
+};
+
+int client_export_text(int directory_fd, const char *name, const char *text, size_t n, struct error *err)
+{
+    int fd = openat(directory_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666), rc = fd < 0 ? -errno : 0;
+
+    for (size_t done = 0; rc == 0 && done < n;) {
+        const ssize_t now = write(fd, text + done, n - done);
+        if (now < 0 && errno != EINTR)
+            rc = -errno;
+        done += now > 0 ? (size_t)now : 0;
+    }
+    if (rc == 0 && fsync(fd) != 0)
+        rc = -errno;
+    if (fd >= 0)
+        close(fd);
+    return rc == 0 ? 0 : error_set(err, rc, "%s: %s", name, strerror(-rc));
+}
+
+/* A checkpoint knows what its files were when they were written. Moments are not looked at: they stay behind. */
+static int check_sums(const char *directory, struct error *err)
+{
+    struct checkpoint checkpoint;
+    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+
+    if (fd < 0)
+        return error_set(err, -errno, "%s: %s", directory, strerror(errno));
+    int rc = checkpoint_read(&checkpoint, fd, err);
+    for (size_t i = 0; rc == 0 && i < checkpoint.n_files; i++)
+        if (strcmp(checkpoint.files[i].name, CHECKPOINT_MOMENTS) != 0)
+            rc = checkpoint_check(&checkpoint, fd, checkpoint.files[i].name, NULL, NULL, err);
+    checkpoint_free(&checkpoint);
+    close(fd);
+    if (rc == -ENOENT) /* a model from elsewhere has none */
+        return 0;
+    if (rc != 0)
+        error_prefix(err, directory);
+    return rc;
+}
+
+/* A run's directory stands for its latest checkpoint, as in client/model.h. */
+static int open_model(struct export *e, struct error *err)
+{
+    const char *path = e->options->model;
+    char inside[PATH_MAX];
+    struct stat st;
+
+    int rc = client_model_open(&e->model, path, err);
+    if (rc != 0)
+        return rc;
+    if (e->model.n_weights == 0)
+        return error_set(err, -EINVAL, "--model %s: no weights to export; name the directory that holds them", path);
+    if (snprintf(inside, sizeof inside, "%s/%s", path, CHECKPOINT_CONFIG) >= (int)sizeof inside)
+        return error_set(err, -ENAMETOOLONG, "--model %.200s: name too long", path);
+    if (stat(inside, &st) == 0)
+        return check_sums(path, err);
+    snprintf(inside, sizeof inside, "%.*s/latest", PATH_MAX - 8, path);
+    return check_sums(inside, err);
+}
+
+static const char *const type_names[] = {"float32", "bfloat16"};
+
+/* The shortest of two spellings that mean the same numbers: 15 digits, else all 17. */
+static char *print_config(const json_t *config)
+{
+    char *text = json_dumps(config, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    json_t *back = text ? json_loads(text, 0, NULL) : NULL;
+    const bool same = json_equal(back, config);
+
+    json_decref(back);
+    if (same)
+        return text;
+    free(text);
+    return json_dumps(config, JSON_INDENT(2));
+}
+
+/* As it came, but for the type of the weights. "dtype" is what newer files call it. */
+static int write_config(const struct export *e, struct error *err)
+{
+    const char *type = type_names[e->options->bf16];
+    json_error_t why;
+
+    if (lseek(e->model.config_fd, 0, SEEK_SET) != 0)
+        return error_set(err, -errno, "config.json: %s", strerror(errno));
+    json_t *config = json_loadfd(e->model.config_fd, 0, &why);
+    if (!config)
+        return error_set(err, -EINVAL, "config.json: line %d: %s", why.line, why.text);
+    int rc = json_object_set_new(config, "torch_dtype", json_string(type));
+    if (rc == 0 && json_object_get(config, "dtype"))
+        rc = json_object_set_new(config, "dtype", json_string(type));
+    char *text = rc == 0 ? print_config(config) : NULL;
+    rc = text ? client_export_text(e->directory_fd, CHECKPOINT_CONFIG, text, strlen(text), err)
+              : error_set(err, -ENOMEM, "out of memory");
+    json_decref(config);
+    free(text);
+    return rc;
+}
+
+/* Which this call has made, and all that is in it. */
+static void remove_partial(const struct export *e)
+{
+    int fd = dup(e->directory_fd);
+    DIR *directory = fd >= 0 ? fdopendir(fd) : NULL;
+    const struct dirent *entry;
+
+    if (!directory)
+        return;
+    rewinddir(directory);
+    while ((entry = readdir(directory)))
+        unlinkat(e->directory_fd, entry->d_name, 0);
+    closedir(directory);
+    rmdir(e->partial);
+}
+
+/* The names, absolute where OUT is there already, and that nothing is in it. */
+static int check_out(struct export *e, struct error *err)
+{
+    const char *out = e->options->out;
+    struct dirent **entries;
+    struct stat st;
+
+    if (!out || !*out)
+        return error_set(err, -EDOM, "--out is needed: a new directory");
+    if (strlen(out) >= sizeof e->out - sizeof ".partial")
+        return error_set(err, -ENAMETOOLONG, "--out %.200s: name too long", out);
+    if (stat(out, &st) != 0) {
+        snprintf(e->out, sizeof e->out, "%s", out);
+        for (size_t n = strlen(e->out); n > 1 && e->out[n - 1] == '/'; n--)
+            e->out[n - 1] = 0;
+    } else {
+        if (!S_ISDIR(st.st_mode))
+            return error_set(err, -ENOTDIR, "--out %s: not a directory", out);
+        if (!realpath(out, e->out) || strlen(e->out) >= sizeof e->out - sizeof ".partial")
+            return error_set(err, -ENAMETOOLONG, "--out %.200s: name too long", out);
+        int n = scandir(e->out, &entries, NULL, NULL);
+        if (n < 0)
+            return error_set(err, -errno, "--out %s: %s", out, strerror(errno));
+        for (int i = 0; i < n; i++)
+            free(entries[i]);
+        free(entries);
+        if (n > 2)
+            return error_set(err, -EEXIST, "--out %s is not empty: choose a new directory", out);
+    }
+    snprintf(e->partial, sizeof e->partial, "%.*s.partial", PATH_MAX - 9, e->out);
+    return 0;
+}
+
+static int make_partial(struct export *e, struct error *err)
+{
+    if (mkdir(e->partial, 0777) != 0 && errno == EEXIST)
+        return error_set(err, -EEXIST,
+                         "%s is there: another export is writing it, or one was cut short; then remove it", e->partial);
+    e->directory_fd = open(e->partial, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (e->directory_fd < 0)
+        return error_set(err, -errno, "--out %s: %s", e->options->out, strerror(errno));
+    return 0;
+}
+
+/* Flushes the directory that this name is in. */
+static int flush_parent(const char *path, struct error *err)
+{
+    char parent[PATH_MAX];
+
+    snprintf(parent, sizeof parent, "%s", path);
+    int fd = open(dirname(parent), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int rc = fd < 0 || fsync(fd) != 0 ? -errno : 0;
+    if (fd >= 0)
+        close(fd);
+    return rc == 0 ? 0 : error_set(err, rc, "--out %s: cannot be flushed: %s", path, strerror(-rc));
+}
+
+static int fill(struct export *e, struct error *err)
+{
+    int rc = write_config(e, err);
+
+    if (rc == 0)
+        rc = client_side_write(e->model.side, e->directory_fd, err);
+    if (rc == 0)
+        rc = client_export_weights(&e->model, e->directory_fd, e->options->bf16, e->shard_bytes, err);
+    if (rc == 0 && fsync(e->directory_fd) != 0)
+        rc = error_set(err, -errno, "cannot be flushed: %s", strerror(errno));
+    if (rc != 0)
+        error_prefix(err, e->partial);
+    return rc;
+}
+
+/* An empty directory gives way to a renamed one; one that is not empty any more does not. */
+static int write_out(struct export *e, struct error *err)
+{
+    int rc = make_partial(e, err);
+
+    if (rc != 0)
+        return rc;
+    rc = fill(e, err);
+    if (rc == 0 && rename(e->partial, e->out) != 0)
+        rc = error_set(err, -errno, "--out %s: %s", e->options->out, strerror(errno));
+    if (rc != 0)
+        remove_partial(e);
+    return rc != 0 ? rc : flush_parent(e->out, err);
+}
+
+int client_export(const struct eps_export_options *options, uint64_t shard_bytes, struct error *err)
+{
+    struct export e = {.options = options, .shard_bytes = shard_bytes, .model.config_fd = -1, .directory_fd = -1};
+    int rc = check_out(&e, err);
+
+    if (rc == 0 && options->model && options->connect)
+        rc = error_set(err, -EDOM, "--connect is for the model that a live daemon trains: leave out --model %s",
+                       options->model);
+    if (rc == 0)
+        rc = options->model ? open_model(&e, err) : client_snapshot_fetch(&e.model, NULL, options->connect, NULL, err);
+    if (rc == 0)
+        rc = write_out(&e, err);
+    if (e.directory_fd >= 0)
+        close(e.directory_fd);
+    client_model_close(&e.model);
+    return rc;
+}
+
+int eps_export(const struct eps_export_options *options, struct eps_error *error)
+{
+    struct error err = {""};
+    int rc = client_export(options, CLIENT_EXPORT_SHARD_BYTES, &err);
+
+    return client_report(error, &err, rc);
+}

@@ -1,0 +1,38 @@
+#include "client/eps.h"
+#include "tools/arguments.h"
+#include "tools/commands.h"
+
+#include <stdio.h>
+
+int command_export(int argc, char **argv)
+{
+    struct eps_export_options options = {0};
+    unsigned type = 0;
+    const struct argument arguments[] = {
+        {"--model", "DIR", ARGUMENT_TEXT, &options.model,
+         "a checkpoint, a run's directory (its latest), or any directory with config.json and\n*.safetensors; default "
+         "the model that a live daemon trains, which goes on"},
+        {"--connect", "ADDRESS", ARGUMENT_TEXT, &options.connect,
+         "that daemon, by name or directory; default yours, if you run only one"},
+        {"--out", "DIR", ARGUMENT_TEXT, &options.out, "a new directory"},
+        {"--dtype", "fp32|bf16", ARGUMENT_CHOICE, &type,
+         "type of the weights; default fp32. bf16 has half the bytes, rounded to the nearest"},
+    };
+    const struct command command = {
+        "eps export",
+        "Writes a model as Hugging Face's transformers loads it: config.json, the tokenizer's files if there are any,\n"
+        "and the weights, in several files where they take over 4 GiB.",
+        arguments, sizeof arguments / sizeof *arguments};
+    struct eps_error error;
+    int status = arguments_parse(&command, argc, argv);
+
+    if (status >= 0)
+        return status;
+    options.bf16 = type == 1;
+    int rc = eps_export(&options, &error);
+    if (rc)
+        return arguments_fail(&command, rc, error.text);
+    printf("%s holds the model in %s. In Python: transformers.AutoModelForCausalLM.from_pretrained(\"%s\")\n",
+           options.out, options.bf16 ? "bf16" : "fp32", options.out);
+    return 0;
+}
