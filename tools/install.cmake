@@ -17,22 +17,28 @@ install(FILES completion/eps.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-comp
 install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES client/example_train.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
 
+set(EPS_MAINTAINER "eps developers <eps@example.org>" CACHE STRING "who answers for the Debian package")
 set(CPACK_GENERATOR DEB)
 set(CPACK_PACKAGE_NAME eps)
 set(CPACK_PACKAGE_VERSION ${PROJECT_VERSION})
-set(CPACK_PACKAGE_CONTACT "the eps developers <eps@localhost>") # Debian's format wants somebody; who packages, says who
+set(CPACK_PACKAGE_CONTACT ${EPS_MAINTAINER})
 set(CPACK_PACKAGE_DESCRIPTION_SUMMARY "trains neural networks larger than the memory of their device")
 set(CPACK_PACKAGE_DESCRIPTION
-    "A daemon holds weights and optimizer state in host memory; workers own a device each, pull one layer at a time, run
-every microbatch through it and stream the gradients back. Training stays inside the device memory that is named, and
-is exact. This package holds the eps command, the daemon epsd, eps-worker, and libeps with its header.")
+    "A daemon holds weights and optimizer state in host memory; workers own a
+device each, pull one layer at a time, run every microbatch through it and
+stream the gradients back. Training stays inside the device memory that is
+named, and is exact. This package holds the eps command, the daemon epsd,
+eps-worker, and libeps with its header.")
 set(CPACK_PACKAGING_INSTALL_PREFIX /usr)
 set(CPACK_STRIP_FILES ON)
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_PRIORITY optional)
 set(CPACK_DEBIAN_PACKAGE_SHLIBDEPS ON)
-set(CPACK_DEBIAN_PACKAGE_GENERATE_SHLIBS ON)
 set(CPACK_DEBIAN_PACKAGE_CONTROL_STRICT_PERMISSION ON)
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS bash-completion)
+file(WRITE ${CMAKE_BINARY_DIR}/debian/triggers "activate-noawait ldconfig\n")
+file(WRITE ${CMAKE_BINARY_DIR}/debian/shlibs "libeps ${PROJECT_VERSION_MAJOR} eps (>= ${PROJECT_VERSION})\n")
+set(CPACK_DEBIAN_PACKAGE_CONTROL_EXTRA ${CMAKE_BINARY_DIR}/debian/triggers ${CMAKE_BINARY_DIR}/debian/shlibs)
+set(CPACK_PRE_BUILD_SCRIPTS ${CMAKE_SOURCE_DIR}/tools/package.cmake)
 include(CPack)
