@@ -25,6 +25,8 @@ void error_prefix(struct error *err, const char *what)
 {
     char whole[ERROR_TEXT_BYTES];
 
+    if (!err)
+        return;
     snprintf(whole, sizeof whole, "%.200s: %.300s", what, err->text);
     memcpy(err->text, whole, sizeof whole);
 }

@@ -18,7 +18,8 @@ struct error {
  * Control characters become '?'; what does not fit is cut off. */
 int error_set(struct error *err, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
-/* Puts "what: " in front of the sentence that is there: a file's name before what is wrong with its content. */
+/* Puts "what: " in front of the sentence that is there: a file's name before what is wrong with its content. err may be
+ * NULL. */
 void error_prefix(struct error *err, const char *what);
 
 /* Adds to the sentence that is there, which keeps its first 300 bytes at least: what can be done about it. */

@@ -1,0 +1,100 @@
+"""Trains two small byte-level BPE tokenizers with Hugging Face's tokenizers, and writes them and what they make of awkward
+texts to tests/fixtures/bpe: tokenizer.json, vocab.json and merges.txt (GPT-2's pattern, 600 tokens), split.json (a
+pattern as Llama 3's, 500 tokens, words taken whole), and expected.json, {"tokenizer": [["text", [ids]], ...], ...}.
+
+usage: python tests/oracle/make_tokenizer.py      (pip install tokenizers; made with 0.23.3)
+"""
+
+import json
+import pathlib
+import random
+
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+
+OUT = pathlib.Path(__file__).resolve().parent.parent / "fixtures" / "bpe"
+
+CORPUS = [
+    "The quick brown fox jumps over the lazy dog. It's what they'd do; we've seen it, I'm sure they'll return.",
+    "In 1984, 2,048 of 65,536 bytes were lost; by 2024 nobody's counting. 3.14159 is not 22/7.",
+    "    for (int i = 0; i < n; i++) {\n        total += values[i];\n    }\n\n\treturn total;\n",
+    "Größe, Straße, naïve café, Ångström, señor; Привет, мир! Καλημέρα κόσμε. שלום עולם. مرحبا بالعالم.",
+    "人工智能是计算机科学的一个分支。日本語の文章です。안녕하세요 세계.",
+    "😀 😃 👍🏽 👩‍👩‍👧‍👦 🇫🇷🇩🇪 e\u0301 n\u0303 — “quotes” … ½ ² Ⅷ ٣",
+]
+
+AWKWARD = [
+    "",
+    " ",
+    "a",
+    "Hello world",
+    " leading and trailing ",
+    "two  blanks   three    four\n\n\nlines\r\n\twith tabs \t \n",
+    "   \n   ",
+    "blank at the end   ",
+    "It's they're I've I'm we'll he'd 's 'S IT'S don't 'tis '''s",
+    "0 1 12 123 1234 12345 1234567890 3.14 1,000,000 ٣٤٥ ²³ ½ Ⅷ x2y",
+    "!!! ??? ... --- ()[]{} <|endoftext|> #!/bin/sh $HOME @user a_b-c.d",
+    "naïve café Ångström e\u0301e\u0301 n\u0303 \u0301 lone",
+    "Привет, мир! Καλημέρα κόσμε שלום עולם مرحبا",
+    "人工智能。日本語の文章、カタカナ 안녕하세요",
+    "😀😃 👍🏽 👩‍👩‍👧‍👦 🇫🇷🇩🇪 ☃️ 𝕏 𐍈",
+    "\u00a0no-break\u2003em\u200bzero\u3000wide\u2028line\u2029para\u0085next\u180emongol\ufeffbom",
+    "\u001c\u001d\u001e\u001f\u000b\u000c controls \u0001\u007f",
+    "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa",
+    "the the the thethethethe THE The tHe",
+    "    for (int i = 0; i < n; i++) {\n        total += values[i];\n    }\n",
+    "\ud7ff\ue000\uffff\U00010000\U0010ffff",
+    "ſ 'ſ K ß ẞ ı İ",
+]
+
+
+def noise(count):
+    """Texts of characters drawn from every corner, the same each time."""
+    draw = random.Random(20260101)
+    ranges = [(32, 126), (32, 126), (9, 13), (160, 591), (768, 879), (1024, 1279), (0x4E00, 0x4FFF), (0x2000, 0x206F),
+              (0x1F600, 0x1F64F), (48, 57), (32, 32), (39, 39)]
+    for _ in range(count):
+        yield "".join(chr(draw.randint(*draw.choice(ranges))) for _ in range(draw.randint(1, 120)))
+
+
+def train(pre_tokenizer, size, **options):
+    tokenizer = Tokenizer(models.BPE(**options))
+    tokenizer.pre_tokenizer = pre_tokenizer
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(vocab_size=size, special_tokens=["<|endoftext|>"], show_progress=False,
+                                  initial_alphabet=pre_tokenizers.ByteLevel.alphabet())
+    tokenizer.train_from_iterator(CORPUS * 3, trainer)
+    return tokenizer
+
+
+def expected(tokenizer):
+    tokenizer = Tokenizer.from_str(tokenizer.to_str())
+    answers = []
+    for text in AWKWARD + list(noise(60)):
+        # Special tokens are text like any other: encode what is between them, and the rest as pieces of text.
+        pieces = tokenizer.pre_tokenizer.pre_tokenize_str(text)
+        ids = [token.id for piece, _ in pieces for token in tokenizer.model.tokenize(piece)]
+        if "<|endoftext|>" not in text:
+            assert ids == tokenizer.encode(text).ids, text
+        answers.append([text, ids])
+    return answers
+
+
+def main():
+    OUT.mkdir(parents=True, exist_ok=True)
+    gpt2 = train(pre_tokenizers.ByteLevel(add_prefix_space=False), 600)
+    llama = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+    split = train(pre_tokenizers.Sequence([pre_tokenizers.Split(Regex(llama), "isolated"),
+                                           pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)]),
+                  500, ignore_merges=True)
+    shorter = json.loads(split.to_str())  # so that some tokens can only be taken whole
+    shorter["model"]["merges"] = shorter["model"]["merges"][:-80]
+    split = Tokenizer.from_str(json.dumps(shorter))
+    gpt2.save(str(OUT / "tokenizer.json"), pretty=False)
+    gpt2.model.save(str(OUT))  # vocab.json, merges.txt
+    split.save(str(OUT / "split.json"), pretty=False)
+    answers = {"tokenizer": expected(gpt2), "split": expected(split)}
+    (OUT / "expected.json").write_text(json.dumps(answers, ensure_ascii=True) + "\n")
+
+
+main()
