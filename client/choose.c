@@ -1,6 +1,7 @@
 #include "client/choose.h"
 
 #include "client/preset.h"
+#include "client/tokenizer.h"
 #include "proto/process.h"
 
 #include <errno.h>
@@ -24,12 +25,18 @@ static int open_data(struct client_run *run, const struct eps_train_options *in,
     return rc;
 }
 
-static int check_data(struct client_run *run, uint32_t vocabulary, const struct client_watch *watch, struct error *err)
+int client_choose_check(struct client_data *data, const struct client_model *model, const struct client_watch *watch,
+                        struct error *err)
 {
-    const struct client_data_rules rules = {.vocabulary = vocabulary, .watch = watch};
-    int rc = prefixed(client_data_check(&run->data, &rules, err), "--data", err);
+    struct client_data_rules rules = {.vocabulary = model->config.vocabulary, .watch = watch};
+    int rc = 0;
 
-    return rc ? rc : prefixed(client_data_check(&run->eval_data, &rules, err), "--eval-data", err);
+    if (data->has_text) /* a tokenizer that nobody needs is not looked at: it may be one that we cannot read */
+        rc = client_tokenizer_open(&rules.tokenizer, model->side, rules.vocabulary, err);
+    if (!rc)
+        rc = client_data_check(data, &rules, err);
+    client_tokenizer_close(rules.tokenizer);
+    return rc;
 }
 
 /* Files come before presets, so that a name means what it meant before there was a preset of that name. */
@@ -53,7 +60,9 @@ static int open_named(struct client_run *run, const struct eps_train_options *in
             snprintf(run->model_note, sizeof run->model_note, "vocabulary 256, as the data is text");
         rc = client_preset_open(&run->model, preset, bytes ? 256 : preset->vocabulary, err);
     }
-    return rc ? rc : check_data(run, run->model.config.vocabulary, watch, err);
+    if (!rc)
+        rc = prefixed(client_choose_check(&run->data, &run->model, watch, err), "--data", err);
+    return rc ? rc : prefixed(client_choose_check(&run->eval_data, &run->model, watch, err), "--eval-data", err);
 }
 
 static void print_count(char *out, size_t cap, uint64_t n)
@@ -77,13 +86,15 @@ static int open_chosen(struct client_run *run, const struct eps_train_options *i
     struct client_preset_facts facts = {.free_bytes = process_available_bytes(),
                                         .device_mem = in->connect ? UINT64_MAX : in->device_mem,
                                         .n_workers = in->workers ? in->workers : 1};
+    struct client_data_rules rules = {.watch = watch};
     char tokens[16];
     int rc = open_data(run, in, err);
 
+    rules.vocabulary = run->data.has_text || run->eval_data.has_text ? 256 : client_preset_find("gpt2")->vocabulary;
     if (!rc)
-        rc = check_data(run,
-                        run->data.has_text || run->eval_data.has_text ? 256 : client_preset_find("gpt2")->vocabulary,
-                        watch, err);
+        rc = prefixed(client_data_check(&run->data, &rules, err), "--data", err);
+    if (!rc)
+        rc = prefixed(client_data_check(&run->eval_data, &rules, err), "--eval-data", err);
     if (rc)
         return rc;
     const uint32_t largest = run->data.largest > run->eval_data.largest ? run->data.largest : run->eval_data.largest;

@@ -50,9 +50,12 @@ struct client_data {
 int client_data_open(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
 void client_data_free(struct client_data *data); /* safe on a zeroed one */
 
+struct client_tokenizer;
+
 struct client_data_rules {
     uint32_t vocabulary;
-    const struct client_watch *watch; /* asked every few MiB; NULL: nobody. What it says ends the check */
+    struct client_tokenizer *tokenizer; /* the model's, for text; NULL: none. Borrowed for the call */
+    const struct client_watch *watch;   /* asked every few MiB; NULL: nobody. What it says ends the check */
 };
 
 /* Reads every token once, and tokenises text: what is outside the vocabulary, not UTF-8 or truncated is refused with the

@@ -1,5 +1,6 @@
 /* Every token is read once before a run begins, so that a bad one is met now and not after hours. */
 #include "client/data_file.h"
+#include "client/tokenizer.h"
 #include "client/utf8.h"
 
 #include <errno.h>
@@ -8,34 +9,34 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { BLOCK_BYTES = 256 << 10, BLOCKS_UNASKED = 16 };
+enum { BLOCK_BYTES = 256 << 10, UNASKED_BYTES = 4 << 20 };
 
 struct check {
-    struct client_data *data;
-    const struct client_data_rules *rules;
-    XXH3_state_t *hash;
-    uint8_t *block;  /* (BLOCK_BYTES) */
-    unsigned n_read; /* blocks */
+    struct client_data_pass pass;
+    uint8_t *block; /* (BLOCK_BYTES) */
 };
 
-/* Reads the next block of a file's tokens. */
-static int read_block(struct check *c, const struct client_data_file *file, uint8_t *out, size_t n, uint64_t at,
-                      struct error *err)
+int client_data_next(struct client_data_pass *pass, const struct client_data_file *file, uint8_t *out, size_t n,
+                     uint64_t at, struct error *err)
 {
-    const struct client_watch *watch = c->rules->watch;
+    const struct client_watch *watch = pass->rules->watch;
 
-    if (watch && watch->ask && ++c->n_read % BLOCKS_UNASKED == 0) {
+    pass->n_asked += n;
+    if (watch && watch->ask && pass->n_asked >= UNASKED_BYTES) {
         int rc = watch->ask(watch->data, err);
         if (rc)
             return rc;
+        pass->n_asked = 0;
     }
-    int rc = client_data_pread(file, out, n, file->offset + at, err);
-    if (!rc)
-        XXH3_64bits_update(c->hash, out, n);
-    return rc;
+    return client_data_pread(file, out, n, file->offset + at, err);
 }
 
-static int not_text(const struct client_data_file *file, uint64_t at, uint8_t byte, struct error *err)
+void client_data_add(struct client_data_pass *pass, const uint8_t *raw, size_t n)
+{
+    XXH3_64bits_update(pass->hash, raw, n);
+}
+
+int client_data_not_text(const struct client_data_file *file, uint64_t at, uint8_t byte, struct error *err)
 {
     return error_set(err, -EINVAL,
                      "%s: not UTF-8 text at byte %" PRIu64 " (0x%02X): convert it (iconv -t UTF-8), or name files of "
@@ -43,8 +44,7 @@ static int not_text(const struct client_data_file *file, uint64_t at, uint8_t by
                      file->path, at, byte);
 }
 
-/* A character that split cut off may begin the file: up to three bytes that continue one. */
-static size_t cut_bytes(const uint8_t *text, size_t n)
+size_t client_data_cut(const uint8_t *text, size_t n)
 {
     size_t i = 0;
 
@@ -62,19 +62,20 @@ static int check_bytes(struct check *c, struct client_data_file *file, struct er
     for (uint64_t at = 0; at < file->bytes;) {
         const uint64_t left = file->bytes - at;
         const size_t now = left < BLOCK_BYTES - kept ? (size_t)left : BLOCK_BYTES - kept, n = kept + now;
-        int rc = read_block(c, file, c->block + kept, now, at, err);
+        int rc = client_data_next(&c->pass, file, c->block + kept, now, at, err);
         if (rc)
             return rc;
-        const size_t cut = at == 0 ? cut_bytes(c->block, n) : 0;
+        client_data_add(&c->pass, c->block + kept, now);
+        const size_t cut = at == 0 ? client_data_cut(c->block, n) : 0;
         const size_t whole = cut + client_utf8_whole(c->block + cut, n - cut);
         if (whole < n && client_utf8_character(c->block + whole, n - whole) < 0)
-            return not_text(file, at - kept + whole, c->block[whole], err);
+            return client_data_not_text(file, at - kept + whole, c->block[whole], err);
         at += now;
         kept = n - whole;
         memmove(c->block, c->block + whole, kept);
     }
-    if (file->n > 0 && c->data->largest < 255)
-        c->data->largest = 255; /* a text may use any */
+    if (file->n > 0 && c->pass.data->largest < 255)
+        c->pass.data->largest = 255; /* a text may use any */
     return 0;
 }
 
@@ -116,21 +117,22 @@ static struct range range_of(const uint8_t *raw, size_t n, enum client_integer t
 static int check_ids(struct check *c, struct client_data_file *file, struct error *err)
 {
     const unsigned width = client_data_width(file->type);
-    const uint32_t vocabulary = c->rules->vocabulary;
+    const uint32_t vocabulary = c->pass.rules->vocabulary;
 
     for (uint64_t at = 0; at < file->bytes;) {
         const size_t now = file->bytes - at < BLOCK_BYTES ? (size_t)(file->bytes - at) : BLOCK_BYTES, n = now / width;
-        int rc = read_block(c, file, c->block, now, at, err);
+        int rc = client_data_next(&c->pass, file, c->block, now, at, err);
         if (rc)
             return rc;
+        client_data_add(&c->pass, c->block, now);
         const struct range r = range_of(c->block, n, file->type);
         for (size_t i = 0; (r.least < 0 || r.most >= vocabulary) && i < n; i++) {
             const int64_t token = client_data_token(c->block, i, file->type);
             if (token < 0 || token >= vocabulary)
                 return client_data_outside(file, at / width + i, token, vocabulary, err);
         }
-        if (r.most > c->data->largest)
-            c->data->largest = (uint32_t)r.most;
+        if (r.most > c->pass.data->largest)
+            c->pass.data->largest = (uint32_t)r.most;
         at += now;
     }
     return 0;
@@ -138,25 +140,30 @@ static int check_ids(struct check *c, struct client_data_file *file, struct erro
 
 static int check_bin(struct check *c, struct client_data_file *file, struct error *err)
 {
-    file->type = c->rules->vocabulary > 65536 ? CLIENT_U32 : CLIENT_U16;
+    file->type = c->pass.rules->vocabulary > 65536 ? CLIENT_U32 : CLIENT_U16;
     const unsigned width = client_data_width(file->type);
     file->n = file->bytes / width;
     if (file->bytes % width)
         return error_set(err, -EINVAL,
                          "%s: %" PRIu64 " bytes are not a whole number of tokens of %u bytes, which .bin has for a "
                          "vocabulary of %u",
-                         file->path, file->bytes, width, c->rules->vocabulary);
+                         file->path, file->bytes, width, c->pass.rules->vocabulary);
     return check_ids(c, file, err);
 }
 
 static int check_text(struct check *c, struct client_data_file *file, struct error *err)
 {
-    if (c->rules->vocabulary != 256)
-        return error_set(err, -EINVAL,
-                         "%s: text needs a tokenizer, which this model of a vocabulary of %u came without: give token "
-                         "ids as .bin or .npy, or train a model of bytes, of a vocabulary of 256",
-                         file->path, c->rules->vocabulary);
-    return check_bytes(c, file, err);
+    struct client_tokenizer *tokenizer = c->pass.rules->tokenizer;
+
+    if (tokenizer && !client_tokenizer_is_bytes(tokenizer))
+        return client_data_tokenise(&c->pass, file, err);
+    if (c->pass.rules->vocabulary == 256)
+        return check_bytes(c, file, err);
+    return error_set(err, -EINVAL,
+                     "%s: text needs a tokenizer, and this model of a vocabulary of %u has none (tokenizer.json, or "
+                     "vocab.json and merges.txt, beside its weights): give token ids as .bin or .npy, or train a model "
+                     "of bytes, of a vocabulary of 256",
+                     file->path, c->pass.rules->vocabulary);
 }
 
 static int check_file(struct check *c, struct client_data_file *file, struct error *err)
@@ -174,24 +181,25 @@ static int check_file(struct check *c, struct client_data_file *file, struct err
         rc = check_ids(c, file, err);
         break;
     }
-    file->first = c->data->n;
-    c->data->n += file->n;
+    file->first = c->pass.data->n;
+    c->pass.data->n += file->n;
     return rc;
 }
 
 int client_data_check(struct client_data *data, const struct client_data_rules *rules, struct error *err)
 {
-    struct check c = {.data = data, .rules = rules, .hash = XXH3_createState(), .block = malloc(BLOCK_BYTES)};
-    int rc = c.hash && c.block ? 0 : error_set(err, -ENOMEM, "out of memory");
+    XXH3_state_t *hash = XXH3_createState();
+    struct check c = {.pass = {.data = data, .rules = rules, .hash = hash}, .block = malloc(BLOCK_BYTES)};
+    int rc = hash && c.block ? 0 : error_set(err, -ENOMEM, "out of memory");
 
     data->vocabulary = rules->vocabulary;
     if (!rc)
-        XXH3_64bits_reset(c.hash);
+        XXH3_64bits_reset(hash);
     for (size_t i = 0; !rc && i < data->n_files; i++)
         rc = check_file(&c, &data->files[i], err);
     if (!rc)
-        data->hash = XXH3_64bits_digest(c.hash);
-    XXH3_freeState(c.hash);
+        data->hash = XXH3_64bits_digest(hash);
+    XXH3_freeState(hash);
     free(c.block);
     return rc;
 }

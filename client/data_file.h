@@ -27,4 +27,27 @@ int client_data_pread(const struct client_data_file *file, uint8_t *out, size_t 
 int client_data_outside(const struct client_data_file *file, uint64_t at, int64_t token, uint32_t vocabulary,
                         struct error *err);
 
+/* A check on its way from file to file. */
+struct client_data_pass {
+    struct client_data *data;
+    const struct client_data_rules *rules;
+    void *hash;       /* of xxhash */
+    uint64_t n_asked; /* bytes read since the watch was asked */
+};
+
+/* Reads the next n bytes of a file's tokens, and asks the watch now and then. */
+int client_data_next(struct client_data_pass *pass, const struct client_data_file *file, uint8_t *out, size_t n,
+                     uint64_t at, struct error *err);
+
+/* Hashes tokens as they are stored. */
+void client_data_add(struct client_data_pass *pass, const uint8_t *raw, size_t n);
+
+/* Bytes at the beginning of a file that end a character of another one: three at most. */
+size_t client_data_cut(const uint8_t *text, size_t n);
+
+int client_data_not_text(const struct client_data_file *file, uint64_t at, uint8_t byte, struct error *err);
+
+/* Puts a file of the text's tokens in the file's place: data_text.c. */
+int client_data_tokenise(struct client_data_pass *pass, struct client_data_file *file, struct error *err);
+
 #endif

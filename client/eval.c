@@ -1,4 +1,5 @@
 /* eps_eval: the loss of a model over files, with a job that has weights and no moments. */
+#include "client/choose.h"
 #include "client/data.h"
 #include "client/eps.h"
 #include "client/forward.h"
@@ -20,11 +21,10 @@ struct eval {
 
 static int open_data(struct eval *e, struct error *err)
 {
-    const struct client_data_rules rules = {.vocabulary = e->forward.model.config.vocabulary};
     int rc = client_data_open(&e->data, e->options.data, e->options.n_data, err);
 
     if (!rc)
-        rc = client_data_check(&e->data, &rules, err);
+        rc = client_choose_check(&e->data, &e->forward.model, NULL, err);
     if (rc)
         error_prefix(err, "--data");
     return rc;

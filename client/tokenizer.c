@@ -135,6 +135,11 @@ void client_tokenizer_close(struct client_tokenizer *t)
     free(t);
 }
 
+bool client_tokenizer_is_bytes(const struct client_tokenizer *t)
+{
+    return t->is_bytes;
+}
+
 static int encode_bytes(struct client_tokens *out, const char *text, size_t n, struct error *err)
 {
     if (n > out->cap - out->n) {

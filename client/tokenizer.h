@@ -31,6 +31,9 @@ enum { CLIENT_TOKENIZER_MAX_WORD = 16 << 20 }; /* bytes that the pattern leaves 
 int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, uint32_t vocabulary, struct error *err);
 void client_tokenizer_close(struct client_tokenizer *tokenizer); /* NULL is safe */
 
+/* A byte is a token: there is nothing to do. */
+bool client_tokenizer_is_bytes(const struct client_tokenizer *tokenizer);
+
 struct client_tokens {
     uint32_t *ids; /* (n), owned: free */
     size_t n, cap;

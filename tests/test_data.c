@@ -1,5 +1,7 @@
 /* Token streams and windows, from files written here byte by byte. */
 #include "client/data.h"
+#include "client/side.h"
+#include "client/tokenizer.h"
 #include "proto/random.h"
 
 #include <check.h>
@@ -385,6 +387,96 @@ START_TEST(a_wrong_byte_is_found_at_its_place_however_long_the_text)
 }
 END_TEST
 
+/* The fixture's tokenizer of 600 tokens. */
+static struct client_tokenizer *open_tokenizer(void)
+{
+    json_t *side;
+    struct client_tokenizer *t;
+
+    ck_assert_int_eq(client_side_read(&side, TESTS_DIR "/fixtures/bpe", NULL), 0);
+    ck_assert_int_eq(client_tokenizer_open(&t, side, 600, NULL), 0);
+    json_decref(side);
+    return t;
+}
+
+static void check_tokenised(const char *text, size_t n, uint32_t vocabulary)
+{
+    struct client_tokenizer *t = open_tokenizer();
+    struct client_tokens expected = {0};
+    struct client_data data;
+    size_t used, cut = 0;
+    char *paths[] = {put("a.bin", "\x05\0\x07\0\x05\0\x07\0", 8), put("tokens.txt", text, n)};
+
+    while (cut < n && ((uint8_t)text[cut] & 0xC0) == 0x80)
+        cut++;
+    ck_assert_int_eq(client_tokenizer_encode_word(&expected, t, text, cut, NULL), 0);
+    ck_assert_int_eq(client_tokenizer_encode(&expected, &used, t, text + cut, n - cut, false, NULL), 0);
+    const size_t sure = expected.n; /* the last words could go on */
+    ck_assert_int_eq(client_data_open(&data, (const char *const *)paths, 2, NULL), 0);
+    const struct client_data_rules rules = {.vocabulary = vocabulary, .tokenizer = t};
+    ck_assert_int_eq(client_data_check(&data, &rules, NULL), 0);
+    const uint64_t before = vocabulary > 65536 ? 2 : 4;
+    ck_assert_uint_eq(data.files[1].first, before);
+    ck_assert_uint_ge(data.n, before + sure);
+    uint32_t *tokens = calloc(data.n, sizeof *tokens);
+    ck_assert_int_eq(client_data_read(&data, tokens, 0, data.n, NULL), 0);
+    ck_assert(sure == 0 || memcmp(tokens + before, expected.ids, sure * sizeof *tokens) == 0);
+    size_t at = 0, length;
+    for (uint64_t i = before; i < data.n; i++, at += length) { /* they are the text's bytes again */
+        const char *bytes = client_tokenizer_decode(t, tokens[i], &length);
+        if (at + length > n || memcmp(bytes, text + at, length) != 0)
+            ck_abort_msg("token %llu", (unsigned long long)i);
+    }
+    ck_assert_uint_eq(at, n);
+    free(tokens);
+    free(expected.ids);
+    client_data_free(&data);
+    client_tokenizer_close(t);
+    free(paths[0]);
+    free(paths[1]);
+}
+
+START_TEST(text_is_tokenised_by_the_model_s_own_tokenizer)
+{
+    check_tokenised("The quick brown fox, it's 42 \xF0\x9F\x98\x80", 33, 600);
+    check_tokenised("The quick brown fox, it's 42 \xF0\x9F\x98\x80", 33, 1 << 25);
+    check_tokenised("\x82\xAC cut at both ends \xE2\x82", 22, 600);
+    check_tokenised("", 0, 600);
+}
+END_TEST
+
+/* Words and characters lie across the pieces that a file is read in; one word is longer than a piece. */
+START_TEST(a_long_text_has_the_tokens_that_it_has_in_one_piece)
+{
+    enum { N = 5 << 19, LONG = 5 << 18 };
+    char *text = malloc(N + 64 + LONG);
+    size_t n = 0;
+
+    for (unsigned i = 0; n < N; i++) {
+        if (i == 1000) {
+            memset(text + n, 'o', LONG);
+            n += LONG;
+        }
+        n +=
+            (size_t)sprintf(text + n, "%u \xC3\xA9t\xC3\xA9%s it's\n", i * 7919 % 10007, i % 3 ? "  " : "\xE2\x82\xAC");
+    }
+    check_tokenised(text, n, 600);
+    text[n - 5000] = (char)0xFF;
+    char *path = put("bad.txt", text, n);
+    struct client_tokenizer *t = open_tokenizer();
+    const struct client_data_rules rules = {.vocabulary = 600, .tokenizer = t};
+    struct client_data data;
+    struct error err;
+    ck_assert_int_eq(client_data_open(&data, (const char *const[]){path}, 1, NULL), 0);
+    ck_assert_int_eq(client_data_check(&data, &rules, &err), -EINVAL);
+    ck_assert_msg(strstr(err.text, "UTF-8") && strstr(err.text, "bad.txt"), "%s", err.text);
+    client_data_free(&data);
+    client_tokenizer_close(t);
+    free(path);
+    free(text);
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("data");
@@ -408,6 +500,8 @@ int main(void)
     tcase_add_test(tests, the_hash_is_of_the_stream_alone);
     tcase_add_test(tests, a_long_check_can_be_interrupted);
     tcase_add_test(tests, a_wrong_byte_is_found_at_its_place_however_long_the_text);
+    tcase_add_test(tests, text_is_tokenised_by_the_model_s_own_tokenizer);
+    tcase_add_test(tests, a_long_text_has_the_tokens_that_it_has_in_one_piece);
     suite_add_tcase(suite, tests);
     srunner_run_all(runner, CK_NORMAL);
     const int failed = srunner_ntests_failed(runner);

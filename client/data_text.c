@@ -1,0 +1,163 @@
+/* Text into tokens: read in pieces, tokenised, and put into a file of ids without a name, which takes page cache rather
+ * than memory and is gone when the run is. */
+#include "client/data_file.h"
+#include "client/tokenizer.h"
+#include "client/utf8.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { PIECE_BYTES = 1 << 20 };
+
+struct tokenising {
+    struct client_data_pass *pass;
+    const struct client_data_file *file;
+    int fd; /* of the ids */
+    unsigned width;
+    uint64_t n; /* tokens written */
+    struct client_tokens tokens;
+    char *text; /* (cap) what is read and not tokenised yet */
+    size_t n_text, cap;
+};
+
+/* A nameless file in $TMPDIR or /var/tmp, or, where neither takes one, in memory. */
+static int open_nameless(struct error *err)
+{
+    const char *places[] = {getenv("TMPDIR"), "/var/tmp"};
+
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        int fd = places[i] && *places[i] ? open(places[i], O_TMPFILE | O_RDWR | O_CLOEXEC, 0600) : -1;
+        if (fd >= 0)
+            return fd;
+    }
+    int fd = memfd_create("eps-tokens", MFD_CLOEXEC);
+    return fd >= 0 ? fd : error_set(err, -errno, "no temporary file for tokens: %s", strerror(errno));
+}
+
+/* Narrows the ids in place and appends them to the file. */
+static int write_ids(struct tokenising *t, struct error *err)
+{
+    const size_t bytes = t->tokens.n * t->width;
+    uint8_t *raw = (uint8_t *)t->tokens.ids;
+
+    for (size_t i = 0; i < t->tokens.n; i++) {
+        const uint32_t id = t->tokens.ids[i];
+        if (id > t->pass->data->largest)
+            t->pass->data->largest = id;
+        for (unsigned k = 0; k < t->width; k++)
+            raw[i * t->width + k] = (uint8_t)(id >> (8 * k));
+    }
+    client_data_add(t->pass, raw, bytes);
+    for (size_t done = 0; done < bytes;) {
+        ssize_t put = pwrite(t->fd, raw + done, bytes - done, (off_t)(t->n * t->width + done));
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return error_set(err, -errno, "%s: no room for its tokens: %s: name another directory in TMPDIR",
+                             t->file->path, strerror(errno));
+        done += (size_t)put;
+    }
+    t->n += t->tokens.n;
+    t->tokens.n = 0;
+    return 0;
+}
+
+/* Reads on behind the text that is there; twice the room where there is none. */
+static int read_piece(struct tokenising *t, uint64_t *at, struct error *err)
+{
+    if (t->n_text == t->cap) {
+        const size_t cap = t->cap ? 2 * t->cap : PIECE_BYTES;
+        char *larger = cap > 2 * (size_t)CLIENT_TOKENIZER_MAX_WORD ? NULL : realloc(t->text, cap);
+        if (!larger)
+            return error_set(err, t->cap > CLIENT_TOKENIZER_MAX_WORD ? -EINVAL : -ENOMEM,
+                             "%s: %zu bytes without a place to split them%s", t->file->path, t->cap,
+                             t->cap > CLIENT_TOKENIZER_MAX_WORD ? ": give token ids as .bin or .npy" : ": no memory");
+        t->text = larger, t->cap = cap;
+    }
+    const uint64_t left = t->file->bytes - *at;
+    const size_t now = left < t->cap - t->n_text ? (size_t)left : t->cap - t->n_text;
+    int rc = client_data_next(t->pass, t->file, (uint8_t *)t->text + t->n_text, now, *at, err);
+    t->n_text += now, *at += now;
+    return rc;
+}
+
+/* Takes n bytes of the text away, in front. */
+static void drop(struct tokenising *t, size_t n)
+{
+    t->n_text -= n;
+    memmove(t->text, t->text + n, t->n_text);
+}
+
+static int encode_word(struct tokenising *t, const char *bytes, size_t n, struct error *err)
+{
+    int rc = client_tokenizer_encode_word(&t->tokens, t->pass->rules->tokenizer, bytes, n, err);
+
+    if (rc)
+        error_prefix(err, t->file->path);
+    return rc;
+}
+
+/* Tokenises what can be of the text that is there, bytes [at - n_text, at) of the file. */
+static int encode_piece(struct tokenising *t, uint64_t at, struct error *err)
+{
+    const uint8_t *text = (const uint8_t *)t->text;
+    const bool last = at == t->file->bytes;
+    const size_t whole = client_utf8_whole(text, t->n_text);
+    size_t used = 0;
+
+    if (whole < t->n_text && client_utf8_character(text + whole, t->n_text - whole) < 0)
+        return client_data_not_text(t->file, at - t->n_text + whole, text[whole], err);
+    int rc = client_tokenizer_encode(&t->tokens, &used, t->pass->rules->tokenizer, t->text, whole, last, err);
+    if (rc) {
+        error_prefix(err, t->file->path);
+        return rc;
+    }
+    if (last) /* half a character at the end */
+        rc = encode_word(t, t->text + whole, t->n_text - whole, err);
+    drop(t, last ? t->n_text : used);
+    return rc;
+}
+
+static int tokenise(struct tokenising *t, struct error *err)
+{
+    uint64_t at = 0;
+    int rc = 0;
+
+    while (!rc && at < t->file->bytes) {
+        const bool first = at == 0;
+        rc = read_piece(t, &at, err);
+        const size_t head = first && !rc ? client_data_cut((const uint8_t *)t->text, t->n_text) : 0;
+        if (head) /* half a character at the beginning */
+            rc = encode_word(t, t->text, head, err);
+        drop(t, head);
+        if (!rc)
+            rc = encode_piece(t, at, err);
+        if (!rc)
+            rc = write_ids(t, err);
+    }
+    return rc;
+}
+
+int client_data_tokenise(struct client_data_pass *pass, struct client_data_file *file, struct error *err)
+{
+    const bool small = pass->rules->vocabulary <= 65536;
+    struct tokenising t = {.pass = pass, .file = file, .width = small ? 2 : 4, .fd = open_nameless(err)};
+    int rc = t.fd < 0 ? t.fd : tokenise(&t, err);
+
+    free(t.text);
+    free(t.tokens.ids);
+    if (rc) {
+        if (t.fd >= 0)
+            close(t.fd);
+        return rc;
+    }
+    close(file->fd);
+    file->fd = t.fd;
+    file->type = small ? CLIENT_U16 : CLIENT_U32;
+    file->n = t.n;
+    return 0;
+}
