@@ -1,0 +1,282 @@
+/* Models that are asked while others train them, and checkpoints that are not what was written. */
+#include "client/forward.h"
+#include "tests/processes.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { N_STEPS = 150, N_TOKENS = 20 };
+
+static char config[300], text[300];
+static const char *const files[] = {text};
+
+static void setup(void)
+{
+    processes_setup();
+    snprintf(config, sizeof config, "%s", processes_config("tiny.json", 2, 2, 32, 64));
+    snprintf(text, sizeof text, "%s", processes_text("tiny.txt", 8000));
+}
+
+/* eps train as a process, with private ones of its own. */
+static pid_t train(const char *out)
+{
+    char steps[16];
+    const char *const arguments[] = {"train",  "--model", config, "--data",      text,    "--eval-data",
+                                     text,     "--out",   out,    "--seed",      "9",     "--batch",
+                                     "8",      "--steps", steps,  "--optimizer", "adamw", "--device-mem",
+                                     "256MiB", NULL};
+
+    snprintf(steps, sizeof steps, "%d", N_STEPS);
+    return processes_start("eps", arguments, NULL);
+}
+
+static bool has_ended(void *context)
+{
+    siginfo_t info = {0};
+
+    return waitid(P_PID, *(id_t *)context, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+}
+
+/* A run may take longer than processes_wait waits. */
+static int wait_long(pid_t pid)
+{
+    id_t id = (id_t)pid;
+
+    for (int i = 0; i < 10 && !processes_until(has_ended, &id); i++)
+        ;
+    return processes_wait(pid);
+}
+
+static size_t n_lines(const char *directory)
+{
+    char path[400];
+    size_t n = 0;
+
+    snprintf(path, sizeof path, "%s/metrics.jsonl", directory);
+    if (access(path, R_OK))
+        return 0;
+    char *lines = processes_read(path);
+    for (const char *at = lines; (at = strchr(at, '\n')); at++)
+        n++;
+    free(lines);
+    return n;
+}
+
+static bool is_training(void *context)
+{
+    return n_lines(context) >= 3;
+}
+
+static double evaluate(const char *model, uint64_t *tokens)
+{
+    const struct eps_eval_options options = {
+        .model = model, .data = files, .n_data = 1, .programs = BIN_DIR, .device_mem = 128 << 20};
+    struct eps_error error;
+    double loss;
+
+    ck_assert_msg(eps_eval(&loss, tokens, &options, &error) == 0, "%s", error.text);
+    return loss;
+}
+
+static void on_token(void *user, uint32_t id, const char *text_, size_t n)
+{
+    uint32_t **next = user;
+
+    (void)text_;
+    (void)n;
+    *(*next)++ = id;
+}
+
+static void generate(uint32_t ids[N_TOKENS], const char *model)
+{
+    static const struct eps_generate_events events = {on_token, NULL};
+    const struct eps_generate_options options = {.model = model,
+                                                 .programs = BIN_DIR,
+                                                 .prompt = "The",
+                                                 .prompt_bytes = 3,
+                                                 .n_tokens = N_TOKENS,
+                                                 .temperature = NAN,
+                                                 .top_p = NAN,
+                                                 .device_mem = 128 << 20};
+    struct eps_generated out;
+    struct eps_error error;
+
+    ck_assert_msg(eps_generate(&out, &options, &events, &ids, &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(out.n_tokens, N_TOKENS);
+}
+
+static uint64_t save(void)
+{
+    struct eps_error error;
+    uint64_t step;
+
+    ck_assert_msg(eps_save(NULL, &step, &error) == 0, "%s", error.text);
+    return step;
+}
+
+static void check_same_file(const char *a, const char *b, const char *name)
+{
+    char command[1024];
+
+    snprintf(command, sizeof command, "cmp %s/latest/%s %s/latest/%s", a, name, b, name);
+    ck_assert_int_eq(system(command), 0);
+}
+
+/* Looks at a run as it goes, and again with its client stopped, so that the model stands still: then what is live is
+ * what a checkpoint of the same moment holds. The run ends as one that nobody looked at. */
+START_TEST(a_live_model_is_asked_and_its_training_goes_on_untouched)
+{
+    char alone[300], watched[300], step[400];
+    uint32_t live_ids[N_TOKENS], saved_ids[N_TOKENS];
+    uint64_t before, after, n_live, n_saved;
+    double live, saved;
+
+    snprintf(alone, sizeof alone, "%s", processes_path("alone"));
+    snprintf(watched, sizeof watched, "%s", processes_path("watched"));
+    ck_assert_int_eq(wait_long(train(alone)), 0);
+
+    pid_t pid = train(watched);
+    ck_assert(processes_until(is_training, watched));
+    evaluate(NULL, &n_live);
+    ck_assert_int_eq(kill(pid, SIGSTOP), 0);
+    do { /* until no step that was open ends between the two */
+        before = save();
+        live = evaluate(NULL, &n_live);
+        generate(live_ids, NULL);
+        after = save();
+    } while (before != after);
+    ck_assert_uint_lt(after, N_STEPS);
+    snprintf(step, sizeof step, "%s/step-%d", watched, (int)after);
+    saved = evaluate(step, &n_saved);
+    generate(saved_ids, step);
+    ck_assert_int_eq(kill(pid, SIGCONT), 0);
+    ck_assert_int_eq(wait_long(pid), 0);
+
+    ck_assert_double_eq(live, saved);
+    ck_assert_uint_eq(n_live, 8000 / 64 * 64);
+    ck_assert_uint_eq(n_saved, n_live);
+    ck_assert_mem_eq(live_ids, saved_ids, sizeof live_ids);
+    ck_assert_uint_eq(n_lines(watched), N_STEPS);
+    check_same_file(alone, watched, "model.safetensors");
+    check_same_file(alone, watched, "optimizer.safetensors");
+}
+END_TEST
+
+static void refused(const char *model, const char *connect, int code, const char *first, const char *second)
+{
+    const struct eps_eval_options eval = {
+        .model = model, .data = files, .n_data = 1, .connect = connect, .programs = BIN_DIR};
+    const struct eps_generate_options generating = {
+        .model = model, .connect = connect, .programs = BIN_DIR, .prompt = "x", .prompt_bytes = 1, .top_p = NAN};
+    struct eps_generated out;
+    struct eps_error error;
+    uint64_t tokens;
+    double loss;
+
+    for (int i = 0; i < 2; i++) {
+        int rc = i ? eps_generate(&out, &generating, NULL, NULL, &error) : eps_eval(&loss, &tokens, &eval, &error);
+        ck_assert_msg(rc == code, "%d: %s", rc, error.text);
+        ck_assert_msg(strstr(error.text, first) && strstr(error.text, second), "no \"%s\" and \"%s\": %s", first,
+                      second, error.text);
+    }
+}
+
+START_TEST(without_a_model_a_live_one_is_needed)
+{
+    struct eps_error error;
+
+    refused(NULL, NULL, -EDOM, "--model is needed", "live");
+    refused(NULL, "nowhere", -ENOENT, "nowhere", "");
+    pid_t daemon = processes_daemon("idle", 1, NULL);
+    refused(NULL, "idle", -ENOENT, "trains nothing", "--model");
+    refused(NULL, NULL, -EDOM, "--model is needed", "live");
+    ck_assert_int_eq(eps_stop("idle", &error), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+}
+END_TEST
+
+static void flip(const char *path, off_t at)
+{
+    int fd = open(path, O_RDWR);
+    char byte;
+
+    ck_assert(fd >= 0 && pread(fd, &byte, 1, at) == 1);
+    byte ^= 4;
+    ck_assert(pwrite(fd, &byte, 1, at) == 1 && close(fd) == 0);
+}
+
+START_TEST(a_damaged_checkpoint_is_refused_by_name)
+{
+    char out[300], path[400];
+    struct stat st;
+    uint64_t tokens;
+
+    snprintf(out, sizeof out, "%s", processes_path("damaged"));
+    ck_assert_int_eq(wait_long(train(out)), 0);
+    ck_assert(isfinite(evaluate(out, &tokens))); /* the run stands for its latest */
+
+    snprintf(path, sizeof path, "%s/latest/model.safetensors", out);
+    ck_assert_int_eq(stat(path, &st), 0);
+    flip(path, st.st_size / 2);
+    refused(out, NULL, -EINVAL, "/damaged/step-150: model.safetensors is not what was written", "checksum");
+    flip(path, st.st_size / 2);
+    ck_assert_int_eq(truncate(path, st.st_size - 1), 0);
+    refused(out, NULL, -EINVAL, "model.safetensors", "tensor");
+    ck_assert_int_eq(unlink(path), 0);
+    refused(out, NULL, -ENOENT, "/damaged/latest", "holds no *.safetensors");
+}
+END_TEST
+
+START_TEST(several_files_are_one_stream)
+{
+    char out[300], a[300], b[300], pattern[300];
+    const char *const parts[] = {a, b}, *const patterns[] = {pattern};
+    struct eps_eval_options options = {.model = out, .data = parts, .n_data = 2, .programs = BIN_DIR};
+    struct eps_error error;
+    uint64_t n_whole, n;
+    double whole, loss;
+
+    snprintf(out, sizeof out, "%s", processes_path("parts"));
+    ck_assert_int_eq(wait_long(train(out)), 0);
+    whole = evaluate(out, &n_whole);
+    char *bytes = processes_read(text);
+    snprintf(a, sizeof a, "%s", processes_write("part-1.txt", bytes, 3001));
+    snprintf(b, sizeof b, "%s", processes_write("part-2.txt", bytes + 3001, 8000 - 3001));
+    snprintf(pattern, sizeof pattern, "%s", processes_path("part-?.txt"));
+    free(bytes);
+    ck_assert_msg(eps_eval(&loss, &n, &options, &error) == 0, "%s", error.text);
+    ck_assert_double_eq(loss, whole);
+    ck_assert_uint_eq(n, n_whole);
+    options.data = patterns, options.n_data = 1;
+    ck_assert_msg(eps_eval(&loss, &n, &options, &error) == 0, "%s", error.text);
+    ck_assert_double_eq(loss, whole);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("forward");
+    TCase *tests = tcase_create("forward");
+    SRunner *runner = srunner_create(suite);
+
+    tcase_add_unchecked_fixture(tests, setup, processes_remove);
+    tcase_add_test(tests, a_live_model_is_asked_and_its_training_goes_on_untouched);
+    tcase_add_test(tests, without_a_model_a_live_one_is_needed);
+    tcase_add_test(tests, a_damaged_checkpoint_is_refused_by_name);
+    tcase_add_test(tests, several_files_are_one_stream);
+    suite_add_tcase(suite, tests);
+    srunner_run_all(runner, CK_NORMAL);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
