@@ -15,17 +15,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { N_STEPS = 150, N_TOKENS = 20 };
+enum { N_STEPS = 60, N_TOKENS = 20 };
 
 static char config[300], text[300];
+static char alone[300]; /* a run that nobody looks at */
 static const char *const files[] = {text};
-
-static void setup(void)
-{
-    processes_setup();
-    snprintf(config, sizeof config, "%s", processes_config("tiny.json", 2, 2, 32, 64));
-    snprintf(text, sizeof text, "%s", processes_text("tiny.txt", 8000));
-}
 
 /* eps train as a process, with private ones of its own. */
 static pid_t train(const char *out)
@@ -55,6 +49,15 @@ static int wait_long(pid_t pid)
     for (int i = 0; i < 10 && !processes_until(has_ended, &id); i++)
         ;
     return processes_wait(pid);
+}
+
+static void setup(void)
+{
+    processes_setup();
+    snprintf(config, sizeof config, "%s", processes_config("tiny.json", 2, 2, 32, 64));
+    snprintf(text, sizeof text, "%s", processes_text("tiny.txt", 8000));
+    snprintf(alone, sizeof alone, "%s", processes_path("alone"));
+    ck_assert_int_eq(wait_long(train(alone)), 0);
 }
 
 static size_t n_lines(const char *directory)
@@ -136,15 +139,12 @@ static void check_same_file(const char *a, const char *b, const char *name)
  * what a checkpoint of the same moment holds. The run ends as one that nobody looked at. */
 START_TEST(a_live_model_is_asked_and_its_training_goes_on_untouched)
 {
-    char alone[300], watched[300], step[400];
+    char watched[300], step[400];
     uint32_t live_ids[N_TOKENS], saved_ids[N_TOKENS];
     uint64_t before, after, n_live, n_saved;
     double live, saved;
 
-    snprintf(alone, sizeof alone, "%s", processes_path("alone"));
     snprintf(watched, sizeof watched, "%s", processes_path("watched"));
-    ck_assert_int_eq(wait_long(train(alone)), 0);
-
     pid_t pid = train(watched);
     ck_assert(processes_until(is_training, watched));
     evaluate(NULL, &n_live);
@@ -163,7 +163,7 @@ START_TEST(a_live_model_is_asked_and_its_training_goes_on_untouched)
     ck_assert_int_eq(wait_long(pid), 0);
 
     ck_assert_double_eq(live, saved);
-    ck_assert_uint_eq(n_live, 8000 / 64 * 64);
+    ck_assert_uint_eq(n_live, 7999 / 64 * 64);
     ck_assert_uint_eq(n_saved, n_live);
     ck_assert_mem_eq(live_ids, saved_ids, sizeof live_ids);
     ck_assert_uint_eq(n_lines(watched), N_STEPS);
@@ -217,18 +217,19 @@ static void flip(const char *path, off_t at)
 
 START_TEST(a_damaged_checkpoint_is_refused_by_name)
 {
-    char out[300], path[400];
+    char out[300], path[400], command[800];
     struct stat st;
     uint64_t tokens;
 
     snprintf(out, sizeof out, "%s", processes_path("damaged"));
-    ck_assert_int_eq(wait_long(train(out)), 0);
+    snprintf(command, sizeof command, "cp -r %s %s", alone, out);
+    ck_assert_int_eq(system(command), 0);
     ck_assert(isfinite(evaluate(out, &tokens))); /* the run stands for its latest */
 
     snprintf(path, sizeof path, "%s/latest/model.safetensors", out);
     ck_assert_int_eq(stat(path, &st), 0);
     flip(path, st.st_size / 2);
-    refused(out, NULL, -EINVAL, "/damaged/step-150: model.safetensors is not what was written", "checksum");
+    refused(out, NULL, -EINVAL, "/damaged/step-60: model.safetensors is not what was written", "checksum");
     flip(path, st.st_size / 2);
     ck_assert_int_eq(truncate(path, st.st_size - 1), 0);
     refused(out, NULL, -EINVAL, "model.safetensors", "tensor");
@@ -239,16 +240,14 @@ END_TEST
 
 START_TEST(several_files_are_one_stream)
 {
-    char out[300], a[300], b[300], pattern[300];
+    char a[300], b[300], pattern[300];
     const char *const parts[] = {a, b}, *const patterns[] = {pattern};
-    struct eps_eval_options options = {.model = out, .data = parts, .n_data = 2, .programs = BIN_DIR};
+    struct eps_eval_options options = {.model = alone, .data = parts, .n_data = 2, .programs = BIN_DIR};
     struct eps_error error;
     uint64_t n_whole, n;
     double whole, loss;
 
-    snprintf(out, sizeof out, "%s", processes_path("parts"));
-    ck_assert_int_eq(wait_long(train(out)), 0);
-    whole = evaluate(out, &n_whole);
+    whole = evaluate(alone, &n_whole);
     char *bytes = processes_read(text);
     snprintf(a, sizeof a, "%s", processes_write("part-1.txt", bytes, 3001));
     snprintf(b, sizeof b, "%s", processes_write("part-2.txt", bytes + 3001, 8000 - 3001));

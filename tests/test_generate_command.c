@@ -202,16 +202,16 @@ static bool nobody_is_left(void *context)
     return !processes_find("epsd") && !processes_find("eps-worker");
 }
 
-/* run/latest: a model with more positions than anybody waits for. */
+/* long/latest: a model with more positions than anybody waits for. */
 static void make_long(void)
 {
     char command[1024];
 
-    if (access("run", F_OK) == 0)
+    if (access("long", F_OK) == 0)
         return;
     processes_config("long.json", 2, 2, 64, 65000);
     snprintf(command, sizeof command,
-             "%s/eps train --model long.json --data %s --out run --steps 1 --seq 8 --batch 1 >/dev/null", BIN_DIR,
+             "%s/eps train --model long.json --data %s --out long --steps 1 --seq 8 --batch 1 >/dev/null", BIN_DIR,
              processes_text("text", 2000));
     ck_assert_int_eq(system(command), 0);
 }
@@ -236,7 +236,7 @@ START_TEST(an_interrupt_keeps_what_was_said)
     if (pid == 0) {
         redirect(out_file, STDOUT_FILENO);
         redirect(err_file, STDERR_FILENO);
-        execl(program, "eps", "generate", "--model", "run", "--prompt", prompt, "--tokens", "60000", (char *)NULL);
+        execl(program, "eps", "generate", "--model", "long", "--prompt", prompt, "--tokens", "60000", (char *)NULL);
         _exit(127);
     }
     ck_assert(processes_until(has_text, out_file));
@@ -256,7 +256,7 @@ START_TEST(a_reader_that_has_seen_enough_ends_it_without_a_word)
 
     make_long();
     snprintf(command, sizeof command,
-             "(%s/eps generate --model run --tokens 60000 --prompt x 2>%s; echo $? >status) | head -c 20 >%s", BIN_DIR,
+             "(%s/eps generate --model long --tokens 60000 --prompt x 2>%s; echo $? >status) | head -c 20 >%s", BIN_DIR,
              err_file, out_file);
     ck_assert_int_eq(system(command), 0);
     ck_assert(processes_until(nobody_is_left, NULL));
@@ -297,7 +297,7 @@ START_TEST(a_terminal_gets_characters_and_no_commands)
         execl(program, "eps", "generate", "--model", model, "--prompt",
               "\033[2Jx\xC2\x9B"
               "2J\t\x7F.",
-              "--temperature", "0", (char *)NULL);
+              "--temperature", "0", "--tokens", "100", (char *)NULL);
         _exit(127);
     }
     while (n < sizeof said - 1 && (got = read(fd, said + n, sizeof said - 1 - n)) > 0)
@@ -317,7 +317,7 @@ START_TEST(a_terminal_gets_characters_and_no_commands)
         n_marks += c == 0xEF;
     }
     ck_assert_uint_ge(n_marks, 4);
-    ck_assert_ptr_nonnull(strstr(said, "\neps generate: 200 tokens after ")); /* on a line of its own */
+    ck_assert_ptr_nonnull(strstr(said, "\neps generate: 100 tokens after ")); /* on a line of its own */
 }
 END_TEST
 
