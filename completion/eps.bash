@@ -2,17 +2,21 @@
 # The lists are those of --help: tests/test_documentation.c compares them.
 # shellcheck shell=bash disable=SC2207
 
-_eps_commands="train eval status mem save stop"
+_eps_commands="train eval generate export verify status mem save stop"
 _eps_presets="byte-small byte-medium byte-large gpt2 gpt2-medium gpt2-large gpt2-xl"
 
 # The options of a command, one list each; those without a value have no place in _eps_values.
 _eps_options() {
     case $1 in
     eps) echo "--help --version" ;;
-    train) echo "--model --data --eval-data --out --steps --epochs --batch --seq --microbatch --parts --lr --min-lr" \
-        "--schedule --warmup --weight-decay --betas --epsilon --optimizer --order --seed --deterministic --eval-every" \
-        "--device --device-mem --workers --connect --help" ;;
+    train) echo "--model --data --eval-data --out --resume --save-every --keep --steps --epochs --batch --seq" \
+        "--microbatch --parts --lr --min-lr --schedule --warmup --weight-decay --betas --epsilon --optimizer --order" \
+        "--seed --deterministic --eval-every --device --device-mem --workers --connect --help" ;;
     eval) echo "--model --data --batch --seq --device --device-mem --connect --json --help" ;;
+    generate) echo "--model --prompt --prompt-file --ids --tokens --temperature --top-k --top-p --seed --device" \
+        "--device-mem --connect --json --help" ;;
+    export) echo "--model --connect --out --dtype --help" ;;
+    verify) echo "--json --help" ;;
     status | mem) echo "--watch --json --help" ;;
     save | stop) echo "--json --help" ;;
     epsd) echo "--listen --group --private --version --help" ;;
@@ -43,10 +47,11 @@ _eps_values() {
         _eps_files -f "$3"
         [ "$1" != train ] || COMPREPLY+=($(compgen -W "$_eps_presets" -- "$3"))
         ;;
-    --data | --eval-data) _eps_files -f "$3" ;;
-    --out) _eps_files -d "$3" ;;
+    --data | --eval-data | --prompt-file) _eps_files -f "$3" ;;
+    --out | --resume) _eps_files -d "$3" ;;
     --schedule) _eps_words "cosine linear constant" "$3" ;;
     --optimizer) _eps_words "adama adamw" "$3" ;;
+    --dtype) _eps_words "fp32 bf16" "$3" ;;
     --order) _eps_words "shuffled sequential" "$3" ;;
     --microbatch) _eps_words auto "$3" ;;
     --device)
@@ -84,6 +89,8 @@ _eps() {
         return
     fi
     case $command:$word in
+    verify:-*) _eps_words "$(_eps_options "$command")" "$word" ;;
+    verify:*) _eps_files -d "$word" ;;
     status:-* | mem:-* | save:-* | stop:-*) _eps_words "$(_eps_options "$command")" "$word" ;;
     status:* | mem:* | save:* | stop:*) _eps_words "$(_eps_daemons)" "$word" ;;
     *) _eps_words "$(_eps_options "$command")" "$word" ;;

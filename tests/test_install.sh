@@ -30,6 +30,9 @@ readelf -d lib/libeps.so | grep -q 'SONAME.*\[libeps\.so\.0\]' || fail "libeps.s
 seen=$(nm -D --defined-only lib/libeps.so | awk '{ print $3 }')
 stray=$(grep -v '^eps_' <<<"$seen" || true)
 [ -z "$stray" ] || fail "libeps.so shows more than client/eps.h:" $stray
+for name in $(grep -o '\beps_[a-z_]*(' include/eps.h | tr -d '(' | sort -u); do
+    grep -qx "$name" <<<"$seen" || fail "libeps.so does not show $name"
+done
 
 # As a user would, with a compiler and pkg-config; the programs are found beside the library, not beside the example.
 export PKG_CONFIG_PATH=$work/moved/lib/pkgconfig LD_LIBRARY_PATH=$work/moved/lib XDG_RUNTIME_DIR=$work

@@ -27,7 +27,7 @@ cd "$work/clone"
 ln -s "$source"/* . 2>/dev/null || true # build/ stands already
 rm -rf runs
 ln -s "$build/bin" build/bin
-cat "$source"/*/*.[ch] "$source"/*/*/*.[ch] | head -c 400000 >build/quickstart.txt
+cat "$source"/*/*.[ch] "$source"/*/*/*.[ch] >build/quickstart.txt
 
 # One line for each command, an empty one where a block ends.
 awk '/^## / { on = /A worked session/ } on && /^    / { print substr($0, 5); open = 1; next }
