@@ -402,6 +402,10 @@ int inprocess_step(struct inprocess *ip, const uint32_t *ids, const uint32_t *la
     ip->n_opened++;
     feed(ip, &open);
     run_workers(ip);
+    pthread_mutex_lock(&ip->mutex);
+    while (ip->on_capture && !ip->failed && ip->n_done != ip->n_opened) /* a reader holds units up */
+        pthread_cond_wait(&ip->changed, &ip->mutex);
+    pthread_mutex_unlock(&ip->mutex);
     if (ip->failed || ip->n_done != ip->n_opened)
         return error_set(err, -EPROTO, "the step was not finished");
     *loss = 0;
