@@ -244,7 +244,13 @@ int client_run_make_directory(struct client_run *run, struct error *err)
     if (run->directory_fd < 0)
         return error_set(err, -errno, "--out %s: %s", run->directory, strerror(errno));
     rc = check_unused(run, err);
-    return rc ? rc : client_resume_lock(run->directory_fd, run->directory, 0, NULL, err);
+    if (!rc)
+        rc = client_resume_lock(run->directory_fd, run->directory, 0, NULL, err);
+    if (rc) { /* another run's */
+        close(run->directory_fd);
+        run->directory_fd = -1;
+    }
+    return rc;
 }
 
 void client_run_forget_directory(struct client_run *run)

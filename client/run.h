@@ -22,7 +22,7 @@ struct client_run {
     struct client_data data, eval_data; /* eval_data has no files where data's end is held out */
     struct client_windows train, held_out;
     char directory[PATH_MAX]; /* options.out, once it is made */
-    int directory_fd;         /* locked */
+    int directory_fd;         /* locked; -1 until then */
     size_t made; /* bytes of `directory` that name the first directory of its path that was made; 0: all were there */
 };
 

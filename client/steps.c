@@ -164,7 +164,8 @@ static bool is_due(const struct client_steps *s)
 
     if (s->covered != s->opened || s->covered == s->asked || s->covered == s->run->first_step)
         return false;
-    return s->stop || s->covered == o->steps || (o->save_every > 0 && s->covered % o->save_every == 0);
+    return (s->stop && o->save_every > 0) || s->covered == o->steps ||
+           (o->save_every > 0 && s->covered % o->save_every == 0);
 }
 
 static void ask_save(struct client_steps *s)
@@ -229,7 +230,11 @@ static int take_steps(struct client_steps *s, struct error *err)
 {
     int rc = prepare(s, err);
 
-    while (!rc && !is_over(s)) {
+    while (!rc) {
+        if (s->stop) /* the link says so too, unless a message came with it */
+            rc = client_steps_ask(s, err);
+        if (rc || is_over(s))
+            break;
         if (is_due(s) && !s->saving)
             ask_save(s);
         else if (may_open(s))

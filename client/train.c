@@ -23,6 +23,7 @@ struct train {
     struct client_job job;
     struct client_steps steps;
     int log_fd, side_fd;
+    bool log_made; /* it was not there before */
 };
 
 static void on_budget(void *user, const struct eps_memory *side)
@@ -39,7 +40,11 @@ static int find_workers(struct train *t, struct error *err)
 
     if (o->connect)
         return client_look_memory(&t->link, on_budget, t, err);
-    t->log_fd = openat(t->run.directory_fd, "log", O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    const int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC;
+    t->log_fd = openat(t->run.directory_fd, "log", flags | O_EXCL, 0666);
+    t->log_made = t->log_fd >= 0;
+    if (!t->log_made && errno == EEXIST)
+        t->log_fd = openat(t->run.directory_fd, "log", flags, 0666);
     if (t->log_fd < 0)
         return error_set(err, -errno, "%s/log: %s", o->out, strerror(errno));
     t->steps.budget = o->device_mem;
@@ -209,7 +214,7 @@ static void clean_up(struct train *t)
         return;
     if (s->metrics.fd >= 0)
         unlinkat(t->run.directory_fd, "metrics.jsonl", 0);
-    if (t->log_fd >= 0)
+    if (t->log_made)
         unlinkat(t->run.directory_fd, "log", 0);
     client_run_forget_directory(&t->run);
 }

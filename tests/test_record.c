@@ -1,0 +1,303 @@
+/* Options into a checkpoint and back, and what of them may differ when a run goes on. */
+#include "client/record.h"
+
+#include <check.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *const files[] = {"/etc/passwd", "/no/such.txt"};
+
+/* Every number is one that no default and no other option has. */
+static struct eps_train_options resolved(void)
+{
+    struct eps_train_options o = eps_train_defaults();
+
+    o.model = "byte-small", o.data = files, o.n_data = 2, o.eval_data = "/etc/group";
+    o.steps = 1001, o.batch = 12, o.seq = 34, o.microbatch = 3, o.parts = 4, o.workers = 2;
+    o.lr = 0.1 + 0.2, o.min_lr = 1e-300, o.weight_decay = 1.0 / 3, o.beta1 = nextafter(0.9, 1), o.beta2 = 0.98;
+    o.epsilon = 5e-324, o.schedule = EPS_SCHEDULE_LINEAR, o.warmup = 17, o.optimizer = EPS_ADAMW;
+    o.order = EPS_SEQUENTIAL, o.seed = (uint64_t)INT64_MAX, o.eval_every = 19, o.save_every = 0, o.keep = 5;
+    o.deterministic = true, o.device_mem = (uint64_t)3 << 40;
+    return o;
+}
+
+static const struct client_content data = {123456789012, 0xFEDCBA9876543210}, eval_data = {5, 1};
+
+/* Through the text of a file, as a checkpoint keeps it. */
+static void stored(struct client_record *record, const struct eps_train_options *options)
+{
+    json_t *json = client_record_write(options, &data, &eval_data);
+    char *text = json_dumps(json, JSON_COMPACT);
+    json_t *again = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    struct error err = {0};
+
+    ck_assert_ptr_nonnull(again);
+    ck_assert_msg(client_record_read(record, again, &err) == 0, "%s", err.text);
+    json_decref(again);
+    json_decref(json);
+    free(text);
+}
+
+START_TEST(what_is_read_is_what_was_written_to_the_bit)
+{
+    struct eps_train_options in = resolved(), out;
+    struct client_record record;
+
+    stored(&record, &in);
+    out = record.options;
+    ck_assert_str_eq(out.model, "byte-small");
+    ck_assert_uint_eq(out.n_data, 2);
+    ck_assert_str_eq(out.data[0], "/etc/passwd");
+    ck_assert_str_eq(out.data[1], "/no/such.txt");
+    ck_assert_str_eq(out.eval_data, "/etc/group");
+    ck_assert_mem_eq(&record.data, &data, sizeof data);
+    ck_assert_mem_eq(&record.eval_data, &eval_data, sizeof data);
+    out.model = in.model, out.data = in.data, out.eval_data = in.eval_data;
+    ck_assert_mem_eq(&out, &in, sizeof in);
+    client_record_free(&record);
+    client_record_free(&record);
+}
+END_TEST
+
+START_TEST(paths_are_absolute_where_they_are_paths)
+{
+    static const char *const relative[] = {"../etc/passwd"};
+    struct eps_train_options in = resolved();
+    struct client_record record;
+
+    ck_assert_int_eq(chdir("/tmp"), 0);
+    in.data = relative, in.n_data = 1, in.model = "../etc/group", in.eval_data = NULL;
+    stored(&record, &in);
+    ck_assert_str_eq(record.options.data[0], "/etc/passwd");
+    ck_assert_str_eq(record.options.model, "/etc/group");
+    ck_assert_ptr_null(record.options.eval_data);
+    client_record_free(&record);
+}
+END_TEST
+
+START_TEST(what_was_not_written_by_us_is_refused_by_its_key)
+{
+    static const struct {
+        const char *key, *value; /* NULL: it is missing */
+    } wrongs[] = {
+        {"steps", NULL},
+        {"steps", "0"},
+        {"steps", "-1"},
+        {"steps", "\"5\""},
+        {"batch", "4294967296"},
+        {"lr", "\"0.1\""},
+        {"lr", NULL},
+        {"betas", "[0.9]"},
+        {"betas", "0.9"},
+        {"schedule", "\"\""},
+        {"schedule", "\"up\""},
+        {"optimizer", "1"},
+        {"order", NULL},
+        {"deterministic", "1"},
+        {"model", "7"},
+        {"data", "[]"},
+        {"data", "\"a\""},
+        {"data", "[1]"},
+        {"data_hash", "\"1\""},
+        {"data_hash", "\"000000000000000g\""},
+        {"data_tokens", NULL},
+        {"eval_data_hash", NULL},
+        {"eval_data", "3"},
+    };
+    const struct eps_train_options in = resolved();
+    struct client_record record;
+    struct error err = {0};
+
+    for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
+        json_t *json = client_record_write(&in, &data, &eval_data);
+        if (wrongs[i].value)
+            json_object_set_new(json, wrongs[i].key, json_loads(wrongs[i].value, JSON_DECODE_ANY, NULL));
+        else
+            json_object_del(json, wrongs[i].key);
+        ck_assert_msg(client_record_read(&record, json, &err) == -EINVAL, "%s", wrongs[i].key);
+        char key[20];
+        snprintf(key, sizeof key, "%.*s", (int)(strncmp(wrongs[i].key, "eval_", 5) ? 20 : 9), wrongs[i].key);
+        ck_assert_msg(strstr(err.text, strcmp(key, "eval_data") ? wrongs[i].key : key) != NULL, "no %s: %s", key,
+                      err.text);
+        json_decref(json);
+    }
+    ck_assert_int_eq(client_record_read(&record, NULL, &err), -EINVAL);
+}
+END_TEST
+
+START_TEST(a_run_goes_on_as_it_was_where_nothing_is_said)
+{
+    struct eps_train_options in = resolved(), given = eps_train_defaults(), out;
+    struct client_record record;
+
+    given.resume = "r", given.out = "o", given.programs = "p";
+    stored(&record, &in);
+    ck_assert_int_eq(client_record_merge(&out, &given, &record, NULL), 0);
+    ck_assert_str_eq(out.model, "byte-small");
+    ck_assert_str_eq(out.data[1], "/no/such.txt");
+    ck_assert_str_eq(out.eval_data, "/etc/group");
+    ck_assert_str_eq(out.out, "o");
+    ck_assert_str_eq(out.programs, "p");
+    in.model = out.model, in.data = out.data, in.eval_data = out.eval_data;
+    in.resume = out.resume, in.out = out.out, in.programs = out.programs;
+    ck_assert_mem_eq(&out, &in, sizeof in);
+    client_record_free(&record);
+}
+END_TEST
+
+#define SET(name, statement)                                                                                           \
+    static void name(struct eps_train_options *o)                                                                      \
+    {                                                                                                                  \
+        statement;                                                                                                     \
+    }
+SET(other_model, o->model = "/etc/passwd")
+SET(other_eval, o->eval_data = "x")
+SET(other_batch, o->batch = 16)
+SET(other_seq, o->seq = 35)
+SET(other_parts, o->parts = 2)
+SET(other_lr, o->lr = 0.3)
+SET(other_min_lr, o->min_lr = 0)
+SET(other_schedule, o->schedule = EPS_SCHEDULE_COSINE)
+SET(other_warmup, o->warmup = 0)
+SET(other_decay, o->weight_decay = 0)
+SET(other_betas, (o->beta1 = 0.9, o->beta2 = 0.999))
+SET(other_beta2, (o->beta1 = nextafter(0.9, 1), o->beta2 = 0.999))
+SET(other_epsilon, o->epsilon = 1e-8)
+SET(other_optimizer, o->optimizer = EPS_ADAMA)
+SET(other_order, o->order = EPS_SHUFFLED)
+SET(other_seed, o->seed = 0)
+
+static const struct {
+    void (*set)(struct eps_train_options *o);
+    const char *first, *second; /* option and value; the run's */
+} differing[] = {
+    {other_model, "--model /etc/passwd ", "byte-small"},
+    {other_batch, "--batch 16 ", "the run's 12"},
+    {other_seq, "--seq 35 ", "the run's 34"},
+    {other_parts, "--parts 2 ", "the run's 4"},
+    {other_lr, "--lr 0.3 ", "the run's 0.30000000000000004"},
+    {other_min_lr, "--min-lr 0 ", "the run's 1e-300"},
+    {other_schedule, "--schedule cosine ", "the run's linear"},
+    {other_warmup, "--warmup 0 ", "the run's 17"},
+    {other_decay, "--weight-decay 0 ", "the run's 0.3333333333333333:"},
+    {other_betas, "--betas 0.9,0.999 ", "the run's 0.9000000000000001,0.98"},
+    {other_beta2, "--betas 0.9000000000000001,0.999 ", ",0.98"},
+    {other_epsilon, "--epsilon 1e-08 ", "the run's 4.94066e-324"},
+    {other_optimizer, "--optimizer adama ", "the run's adamw"},
+    {other_order, "--order shuffled ", "the run's sequential"},
+    {other_seed, "--seed 0 ", "the run's 9223372036854775807"},
+};
+
+START_TEST(what_differs_is_refused_by_name_and_both_values)
+{
+    struct eps_train_options in = resolved(), given = eps_train_defaults(), out;
+    struct client_record record;
+    struct error err = {0};
+
+    stored(&record, &in);
+    differing[_i].set(&given);
+    ck_assert_int_eq(client_record_merge(&out, &given, &record, &err), -EDOM);
+    ck_assert_msg(strncmp(err.text, differing[_i].first, strlen(differing[_i].first)) == 0, "%s", err.text);
+    ck_assert_msg(strstr(err.text, differing[_i].second) != NULL, "no %s: %s", differing[_i].second, err.text);
+    ck_assert_ptr_nonnull(strstr(err.text, "leave it out"));
+    /* What is the same may be said again. */
+    differing[_i].set(&in);
+    client_record_free(&record);
+    stored(&record, &in);
+    ck_assert_int_eq(client_record_merge(&out, &given, &record, NULL), 0);
+    client_record_free(&record);
+}
+END_TEST
+
+START_TEST(held_out_data_and_determinism_cannot_come_later)
+{
+    struct eps_train_options in = resolved(), given = eps_train_defaults(), out;
+    struct client_record record;
+    struct error err = {0};
+
+    in.eval_data = NULL, in.deterministic = false;
+    stored(&record, &in);
+    other_eval(&given);
+    ck_assert_int_eq(client_record_merge(&out, &given, &record, &err), -EDOM);
+    ck_assert_ptr_nonnull(strstr(err.text, "--eval-data x"));
+    given = eps_train_defaults(), given.deterministic = true;
+    ck_assert_int_eq(client_record_merge(&out, &given, &record, &err), -EDOM);
+    ck_assert_ptr_nonnull(strstr(err.text, "--deterministic "));
+    client_record_free(&record);
+}
+END_TEST
+
+START_TEST(what_may_differ_is_taken_as_given)
+{
+    static const char *const moved[] = {"moved.txt"};
+    struct eps_train_options in = resolved(), given = eps_train_defaults(), out;
+    struct client_record record;
+
+    given.steps = 2000, given.microbatch = 1, given.eval_every = 7, given.save_every = 8, given.keep = 0;
+    given.device_mem = 99, given.workers = 9, given.data = moved, given.n_data = 1, given.eval_data = "e";
+    stored(&record, &in);
+    ck_assert_int_eq(client_record_merge(&out, &given, &record, NULL), 0);
+    ck_assert_uint_eq(out.steps, 2000);
+    ck_assert_uint_eq(out.microbatch, 1);
+    ck_assert_uint_eq(out.eval_every, 7);
+    ck_assert_uint_eq(out.save_every, 8);
+    ck_assert_uint_eq(out.keep, 0);
+    ck_assert_uint_eq(out.device_mem, 99);
+    ck_assert_uint_eq(out.workers, 9);
+    ck_assert_ptr_eq(out.data, moved);
+    ck_assert_str_eq(out.eval_data, "e");
+    ck_assert_double_eq(out.lr, 0.1 + 0.2);
+    given = eps_train_defaults(), given.epochs = 2, given.connect = "lab";
+    ck_assert_int_eq(client_record_merge(&out, &given, &record, NULL), 0);
+    ck_assert_uint_eq(out.steps, 0); /* what 2 epochs are */
+    ck_assert_uint_eq(out.workers, 0);
+    ck_assert_uint_eq(out.device_mem, 0);
+    client_record_free(&record);
+}
+END_TEST
+
+START_TEST(the_side_file_holds_options_and_files)
+{
+    json_t *options = json_pack("{s:f}", "lr", 0.1), *texts = json_pack("{s:s}", "merges.txt", "a b\n");
+    char bytes[400];
+
+    for (int with = 0; with < 2; with++) {
+        int fd;
+        ck_assert_int_eq(client_record_side(&fd, options, with ? texts : NULL, NULL), 0);
+        const ssize_t n = read(fd, bytes, sizeof bytes); /* from its beginning */
+        ck_assert_int_gt((int)n, 0);
+        json_t *side = json_loadb(bytes, (size_t)n, 0, NULL);
+        ck_assert_int_eq(json_equal(json_object_get(side, "options"), options), 1);
+        ck_assert_uint_eq(json_object_size(json_object_get(side, "files")), (unsigned)with);
+        json_decref(side);
+        close(fd);
+    }
+    json_decref(options);
+    json_decref(texts);
+}
+END_TEST
+
+int main(void)
+{
+    Suite *suite = suite_create("record");
+    TCase *tests = tcase_create("record");
+    SRunner *runner = srunner_create(suite);
+
+    tcase_add_test(tests, what_is_read_is_what_was_written_to_the_bit);
+    tcase_add_test(tests, paths_are_absolute_where_they_are_paths);
+    tcase_add_test(tests, what_was_not_written_by_us_is_refused_by_its_key);
+    tcase_add_test(tests, a_run_goes_on_as_it_was_where_nothing_is_said);
+    tcase_add_loop_test(tests, what_differs_is_refused_by_name_and_both_values, 0,
+                        (int)(sizeof differing / sizeof *differing));
+    tcase_add_test(tests, held_out_data_and_determinism_cannot_come_later);
+    tcase_add_test(tests, what_may_differ_is_taken_as_given);
+    tcase_add_test(tests, the_side_file_holds_options_and_files);
+    suite_add_tcase(suite, tests);
+    srunner_run_all(runner, CK_NORMAL);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed != 0;
+}
