@@ -6,6 +6,7 @@
 #include "client/look.h"
 #include "client/sample.h"
 #include "client/stream.h"
+#include "client/tokenizer.h"
 #include "client/utf8.h"
 
 #include <errno.h>
@@ -15,44 +16,6 @@
 #include <string.h>
 
 enum { DEFAULT_TOKENS = 200 };
-
-/* Of a vocabulary of 256: a byte is a token. */
-#define CLIENT_TOKENIZER_NONE UINT32_MAX
-struct client_tokenizer {
-    char byte;
-};
-
-static int client_tokenizer_open(struct client_tokenizer **out, uint32_t vocabulary, struct error *err)
-{
-    *out = vocabulary == 256 ? calloc(1, sizeof **out) : NULL;
-    return *out || vocabulary != 256 ? 0 : error_set(err, -ENOMEM, "out of memory");
-}
-
-static uint32_t client_tokenizer_end(const struct client_tokenizer *tokenizer)
-{
-    (void)tokenizer;
-    return CLIENT_TOKENIZER_NONE;
-}
-
-static int client_tokenizer_encode(const struct client_tokenizer *tokenizer, uint32_t **ids, size_t *n_ids,
-                                   const char *text, size_t n, struct error *err)
-{
-    (void)tokenizer;
-    *ids = malloc(n * sizeof **ids);
-    if (!*ids)
-        return error_set(err, -ENOMEM, "out of memory");
-    for (size_t i = 0; i < n; i++)
-        (*ids)[i] = (unsigned char)text[i];
-    *n_ids = n;
-    return 0;
-}
-
-static const char *client_tokenizer_decode(struct client_tokenizer *tokenizer, uint32_t id, size_t *n)
-{
-    tokenizer->byte = (char)id;
-    *n = 1;
-    return &tokenizer->byte;
-}
 
 struct generate {
     struct eps_generate_options options; /* n_tokens resolved */
@@ -92,6 +55,17 @@ static int check_ids(const struct generate *g, struct error *err)
     return 0;
 }
 
+static int encode(struct generate *g, const char *text, size_t n, struct error *err)
+{
+    struct client_tokens tokens = {0};
+    size_t used;
+    int rc = client_tokenizer_encode(&tokens, &used, g->tokenizer, text, n, true, err);
+
+    g->prompt = tokens.ids;
+    g->n_prompt = tokens.n;
+    return rc;
+}
+
 static int encode_prompt(struct generate *g, struct error *err)
 {
     const struct eps_generate_options *o = &g->options;
@@ -105,18 +79,18 @@ static int encode_prompt(struct generate *g, struct error *err)
                          "the model comes without a tokenizer (tokenizer.json, or vocab.json and merges.txt), and its "
                          "vocabulary of %" PRIu32 " is not that of bytes, 256: give --ids instead of a text",
                          g->forward.model.config.vocabulary);
-    return client_tokenizer_encode(g->tokenizer, &g->prompt, &g->n_prompt, o->prompt, o->prompt_bytes, err);
+    return encode(g, o->prompt, o->prompt_bytes, err);
 }
 
 /* With no prompt, a text begins as texts begin: after the end of another, or, of bytes, with a new line. */
 static int begin_anywhere(struct generate *g, struct error *err)
 {
-    const uint32_t end = g->tokenizer ? client_tokenizer_end(g->tokenizer) : CLIENT_TOKENIZER_NONE;
+    const uint32_t end = g->tokenizer ? client_tokenizer_end(g->tokenizer) : CLIENT_NO_TOKEN;
 
     if (!g->tokenizer)
         return error_set(err, -EDOM, "--ids is needed, as the model has no tokenizer");
-    if (end == CLIENT_TOKENIZER_NONE)
-        return client_tokenizer_encode(g->tokenizer, &g->prompt, &g->n_prompt, "\n", 1, err);
+    if (end == CLIENT_NO_TOKEN)
+        return encode(g, "\n", 1, err);
     g->prompt = malloc(sizeof *g->prompt);
     if (!g->prompt)
         return error_set(err, -ENOMEM, "out of memory");
@@ -194,6 +168,8 @@ static int tell(struct generate *g, uint32_t id, bool last, bool ended, struct e
         return 0;
     if (g->tokenizer && !ended)
         bytes = client_tokenizer_decode(g->tokenizer, id, &n_bytes);
+    if (!bytes) /* a model may have more places than its tokenizer has tokens */
+        bytes = "", n_bytes = 0;
     int rc = g->tokenizer ? client_stream_push(&g->stream, &text, &n, bytes, n_bytes, last, err) : 0;
     if (!rc)
         g->events->on_token(g->user, id, text, n);
@@ -203,7 +179,7 @@ static int tell(struct generate *g, uint32_t id, bool last, bool ended, struct e
 static int run(struct generate *g, struct eps_generated *out, struct error *err)
 {
     const uint32_t n_prompt = (uint32_t)g->n_prompt,
-                   end = g->tokenizer ? client_tokenizer_end(g->tokenizer) : CLIENT_TOKENIZER_NONE;
+                   end = g->tokenizer ? client_tokenizer_end(g->tokenizer) : CLIENT_NO_TOKEN;
     uint32_t *ids = client_job_ids(&g->job), first = 0;
     int rc = 0;
 
@@ -233,8 +209,10 @@ static int generate(struct generate *g, struct eps_generated *out, const struct 
                     struct error *err)
 {
     const struct client_model *model = &g->forward.model;
-    int rc = client_tokenizer_open(&g->tokenizer, model->config.vocabulary, err);
+    int rc = client_tokenizer_open(&g->tokenizer, model->side, model->config.vocabulary, err);
 
+    if (rc && g->options.n_prompt_ids > 0) /* one that we cannot read is not needed: ids go on as ids */
+        rc = 0;
     if (!rc)
         rc = make_prompt(g, err);
     if (!rc)
@@ -285,7 +263,7 @@ int eps_generate(struct eps_generated *out, const struct eps_generate_options *o
     client_forward_close(&g->forward);
     client_sampler_free(&g->sampler);
     client_stream_free(&g->stream);
-    free(g->tokenizer);
+    client_tokenizer_close(g->tokenizer);
     free(g->prompt);
     free(g);
     return client_report(error, &err, rc);
