@@ -247,6 +247,19 @@ static int open_directory(struct client_model *model, const char *directory, str
     return rc ? rc : client_side_read(&model->side, directory, err);
 }
 
+/* A config without weights; one of that very name brings the files beside it, a tokenizer to begin with. */
+static int open_alone(struct client_model *model, const char *path, struct error *err)
+{
+    char directory[PATH_MAX];
+    int rc = open_config(model, path, err);
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+
+    if (rc || strcmp(name, CHECKPOINT_CONFIG) != 0)
+        return rc;
+    snprintf(directory, sizeof directory, "%.*s", slash ? (int)(name - path) : 1, slash ? path : ".");
+    return client_side_read(&model->side, directory, err);
+}
+
 int client_model_open(struct client_model *out, const char *path, struct error *err)
 {
     char latest[PATH_MAX];
@@ -260,7 +273,7 @@ int client_model_open(struct client_model *out, const char *path, struct error *
         join(latest, path, "latest", err) == 0)
         path = latest;
     name_model(out, path, S_ISDIR(st.st_mode));
-    rc = S_ISDIR(st.st_mode) ? open_directory(out, path, err) : open_config(out, path, err);
+    rc = S_ISDIR(st.st_mode) ? open_directory(out, path, err) : open_alone(out, path, err);
     if (rc)
         client_model_close(out);
     return rc;

@@ -22,7 +22,7 @@ struct client_model {
     int config_fd;
     int weight_fds[CLIENT_MODEL_MAX_FILES];
     unsigned n_weights;       /* 0: fresh */
-    json_t *side;             /* what else came in its directory, as client/side.h has it; NULL: a config alone */
+    json_t *side;             /* what else came beside config.json, as client/side.h has it; NULL: nothing could */
     char directory[PATH_MAX]; /* that holds it, links resolved; empty: a config alone, or open files */
 };
 

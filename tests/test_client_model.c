@@ -179,6 +179,20 @@ START_TEST(what_came_with_the_weights_is_kept_and_other_files_are_not)
     ck_assert_uint_eq(n, 15);
     ck_assert_ptr_null(client_side_find(model.side, "README.md", &n));
     client_model_close(&model);
+    /* A config.json alone is the beginning of a model with this tokenizer; one of another name is not. */
+    ck_assert_int_eq(client_model_open(&model, "talks/config.json", NULL), 0);
+    ck_assert_uint_eq(model.n_weights, 0);
+    ck_assert_uint_eq(json_object_size(model.side), 2);
+    client_model_close(&model);
+    ck_assert_int_eq(chdir("talks"), 0);
+    ck_assert_int_eq(client_model_open(&model, "config.json", NULL), 0);
+    ck_assert_uint_eq(json_object_size(model.side), 2);
+    client_model_close(&model);
+    ck_assert_int_eq(chdir(".."), 0);
+    put("talks/small.json", config);
+    ck_assert_int_eq(client_model_open(&model, "talks/small.json", NULL), 0);
+    ck_assert_ptr_null(model.side);
+    client_model_close(&model);
     put("talks/vocab.json", "\xC3");
     refused("talks", -EINVAL, "talks/vocab.json", "UTF-8");
 }
