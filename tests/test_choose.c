@@ -105,13 +105,14 @@ END_TEST
 static void setup(void)
 {
     static uint16_t ids[2500];
+    static char text[5000];
 
     ck_assert_ptr_nonnull(mkdtemp(directory));
     ck_assert_int_eq(chdir(directory), 0);
     for (size_t i = 0; i < 2500; i++)
         ids[i] = 'a';
     put("text.bin", ids, sizeof ids);
-    put("text.txt", memset(malloc(5000), 'a', 5000), 5000);
+    put("text.txt", memset(text, 'a', sizeof text), sizeof text);
     ids[2000] = 50256;
     put("words.bin", ids, sizeof ids);
     ids[2000] = 50257;
