@@ -12,7 +12,10 @@
 #include <omp.h>
 #endif
 
-enum { TILE = CPU_ATTENTION_TILE };
+enum {
+    TILE = CPU_ATTENTION_TILE,
+    ENOUGH = 1 << 15, /* keys and values, read by each query: less is done before a second thread is awake */
+};
 
 struct head {
     const struct device_attention_cached *op;
@@ -162,7 +165,9 @@ static unsigned thread_number(void)
 
 static void cached(struct device *dev, const struct device_attention_cached *op)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
+    const size_t n = op->n_tokens * (op->first + op->n_tokens) * 2 * op->width;
+
+#pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic) if (n > ENOUGH)
     for (size_t index = 0; index < op->n_heads; index++) {
         const struct head head = find_head(op, index, thread_number());
         append(&head);

@@ -27,7 +27,7 @@ static void add_row(float *y, const float *x, const float *h, size_t n)
 static void add(struct device *dev, float *y, const float *x, const float *h, size_t n_rows, size_t n_tokens, size_t n,
                 const struct device_dropout *dropout)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n_rows * n_tokens > 1)
     for (size_t i = 0; i < n_rows * n_tokens; i++) {
         const uint64_t row = dropout->first_row + i / n_tokens, first = (uint64_t)(i % n_tokens) * n;
         const size_t at = i * n;

@@ -52,7 +52,7 @@ static double row_variance(const float *x, size_t n, double mean)
 static void forward(struct device *dev, float *y, float *statistics, const float *x, const float *weight,
                     const float *bias, size_t m, size_t n, float epsilon)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (m > 1)
     for (size_t i = 0; i < m; i++) {
         const float *row = x + i * n;
         const double mean = row_mean(row, n);

@@ -71,7 +71,7 @@ static void add_row(float *y, bool accumulate, const float *x, size_t n)
 static void embed(struct device *dev, float *y, bool accumulate, const uint32_t *ids, size_t m, const float *table,
                   uint32_t first, uint32_t n_table, size_t n)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (m > 1)
     for (size_t i = 0; i < m; i++)
         if (ids[i] >= first && ids[i] - first < n_table)
             add_row(y + i * n, accumulate, table + (size_t)(ids[i] - first) * n, n);
@@ -91,7 +91,7 @@ static void embed_backward(struct device *dev, float *table_gradient, const uint
 
 static void position(struct device *dev, float *y, const float *table, size_t n_rows, size_t n_tokens, size_t n)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n_rows * n_tokens > 1)
     for (size_t i = 0; i < n_rows * n_tokens; i++)
         add_row(y + i * n, true, table + i % n_tokens * n, n);
 }

@@ -9,8 +9,9 @@
 enum {
     COLUMNS = 192, /* of a block: 768 bytes of each row; GPT-2's widths share out evenly among 2, 4 or more threads */
     ROWS = 4,
-    DOTS = 64, /* rows of b transposed, of a block */
-    LANES = 4, /* vectors of sums that a dot product is spread over: the multipliers never wait */
+    DOTS = 64,        /* rows of b transposed, of a block */
+    ENOUGH = 1 << 15, /* weights: less is done before a second thread is awake */
+    LANES = 4,        /* vectors of sums that a dot product is spread over: the multipliers never wait */
 };
 
 static size_t smaller(size_t a, size_t b)
@@ -62,7 +63,7 @@ static void multiply(struct device *dev, const struct device_matmul *op)
 {
     const size_t each = op->transpose_b ? DOTS : COLUMNS;
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
+#pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic) if (op->n * op->k > ENOUGH)
     for (size_t column = 0; column < op->n; column += each) {
         const size_t n = smaller(each, op->n - column);
 

@@ -71,7 +71,7 @@ static void check(int rc, const char *what, const struct error *err)
     exit(1);
 }
 
-enum { PIECE = 1 << 16, LINES = 8 };
+enum { PIECE = 1 << 12, LINES = 8 };
 typedef uint64_t line __attribute__((vector_size(64)));
 
 /* Sums of whole cache lines, eight at a time, so that nothing but memory is waited for. */
