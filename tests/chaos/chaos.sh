@@ -1,0 +1,125 @@
+#!/usr/bin/env bash
+# Training that is killed at random instants and resumed until it is through ends as if it had been left alone.
+#
+# usage: tests/chaos/chaos.sh BIN [KILLS] [SEED]      BIN: the folder of eps, epsd and eps-worker
+#
+# Each time one of client, worker and daemon, drawn at random, gets SIGKILL after a random time, saves, start-up and
+# shut-down included. Then, within 6 s: no process, socket or directory of the run is left; every checkpoint that stands
+# is whole; what is resumed ends with the same bits of weights and moments, and with each step once in metrics.jsonl.
+set -u
+
+bin=$(realpath "${1:?usage: tests/chaos/chaos.sh BIN [KILLS] [SEED]}")
+kills=${2:-100}
+RANDOM=${3:-$$}
+echo "seed ${3:-$$}, $kills kills"
+
+top=$(mktemp -d)
+export XDG_RUNTIME_DIR=$top/run
+mkdir -m 700 "$XDG_RUNTIME_DIR"
+trap 'rm -rf "$top"' EXIT
+cd "$top" || exit 1
+
+steps=60 every=7
+cat >config.json <<'JSON'
+{"model_type": "gpt2", "vocab_size": 256, "n_positions": 32, "n_layer": 2, "n_head": 2, "n_embd": 32, "n_inner": null,
+ "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05, "initializer_range": 0.02,
+ "tie_word_embeddings": true, "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1}
+JSON
+for i in $(seq 400); do
+    echo "$i: the quick brown fox number $((i * i % 97)) jumps over the lazy dog."
+done >book.txt
+
+fail() {
+    echo "FAILED: $*"
+    tail -n 5 "$top"/said "$run"/log 2>/dev/null
+    exit 1
+}
+
+# begin KIND OUT: a run from its beginning, in place of this shell
+begin() {
+    exec "$bin/eps" train --model config.json --data book.txt --steps $steps --batch 8 --seq 32 --seed 7 \
+        --device-mem 64MiB --save-every $every --deterministic --optimizer "${optimizers[$1]}" \
+        --parts "${parts[$1]}" --out "$2"
+}
+optimizers=(adama adamw adama adamw) parts=(1 1 4 4)
+
+# What a run has written, without what depends on the clock.
+losses() {
+    sed -E 's/.*"step": ([0-9]+),.*"loss": ([0-9.e+-]+),.*/\1 \2/' "$1/metrics.jsonl"
+}
+
+# Everything that belongs to this test runs in this runtime directory.
+ours() {
+    local process
+    for process in /proc/[0-9]*; do
+        case $(readlink "$process/exe" 2>/dev/null) in
+        "$bin"/*) grep -qz "XDG_RUNTIME_DIR=$XDG_RUNTIME_DIR" "$process/environ" 2>/dev/null && echo "${process#/proc/}" ;;
+        esac
+    done
+}
+
+await_nothing() {
+    for _ in $(seq 60); do
+        [ -z "$(ours)" ] && [ -z "$(ls -A "$XDG_RUNTIME_DIR/eps" 2>/dev/null)" ] && return
+        sleep 0.1
+    done
+    fail "left after 6 s: $(ours) $(ls -A "$XDG_RUNTIME_DIR/eps")"
+}
+
+# kill_one CLIENT: the client, or one of its children; sets victim
+kill_one() {
+    local -a pids=("$1")
+    mapfile -t -O 1 pids < <(pgrep -P "$1")
+    local pid=${pids[$((RANDOM % ${#pids[@]}))]}
+    victim=$(cat "/proc/$pid/comm" 2>/dev/null || echo gone)
+    kill -KILL "$pid" 2>/dev/null || victim=
+}
+
+for kind in 0 1 2 3; do
+    run=reference-$kind
+    began=$(date +%s%N)
+    (begin $kind $run) >said 2>&1 || fail "the run that nobody disturbs: $kind"
+    took=$((($(date +%s%N) - began) / 1000000))
+    await_nothing
+done
+
+done_kills=0 trial=0
+declare -A killed
+while [ $done_kills -lt "$kills" ]; do
+    kind=$((trial % 4)) run=trial-$trial status=1
+    trial=$((trial + 1))
+    while [ $status -ne 0 ]; do
+        if [ -e "$run/latest" ]; then
+            "$bin/eps" train --resume "$run" >said 2>&1 &
+        else # nothing was saved yet
+            rm -rf "$run"
+            begin $kind $run >said 2>&1 &
+        fi
+        client=$! victim=
+        if [ $done_kills -lt "$kills" ]; then
+            sleep "$(printf '0.%03d' $((RANDOM % (took < 999 ? took : 999))))"
+            if kill -0 $client 2>/dev/null; then
+                kill_one $client
+                [ -z "$victim" ] || done_kills=$((done_kills + 1))
+                [ -z "$victim" ] || killed[$victim]=$((${killed[$victim]:-0} + 1))
+            fi
+        fi
+        wait $client 2>/dev/null
+        status=$?
+        [ "$(readlink "$run/latest")" != step-$steps ] || status=0 # killed after its work was done
+        [ $status -eq 0 ] || [ -n "$victim" ] || fail "nobody was killed, and yet: status $status"
+        await_nothing
+        if ls -d "$run"/step-*[0-9] >/dev/null 2>&1; then
+            "$bin/eps" verify "$run" >verified 2>&1 || fail "eps verify: $(cat verified)"
+        fi
+    done
+    for file in model.safetensors optimizer.safetensors; do
+        cmp -s "$run/step-$steps/$file" "reference-$kind/step-$steps/$file" || fail "$run: $file differs"
+    done
+    diff <(losses "$run") <(losses "reference-$kind") >/dev/null || fail "$run: metrics.jsonl differs"
+    rm -rf "$run"
+done
+for victim in "${!killed[@]}"; do
+    echo "killed $victim: ${killed[$victim]} times"
+done
+echo "$trial runs, each with the bits of the one that nobody disturbed"
