@@ -54,7 +54,16 @@ static int ask_once(const char *directory, struct message *reply)
     return rc;
 }
 
-/* A daemon tells where its job writes in as many characters as a message has room for. */
+/* A daemon tells where its job writes; of a path too long for a message, its end behind three dots. */
+static bool is_same(const char *out, const char *path)
+{
+    const size_t n = strlen(out), n_path = strlen(path);
+
+    if (strcmp(out, path) == 0)
+        return true;
+    return strncmp(out, "...", 3) == 0 && n_path >= n && strcmp(path + n_path - (n - 3), out + 3) == 0;
+}
+
 struct search {
     char path[PATH_MAX]; /* what is looked for */
     char directory[PATH_MAX];
@@ -67,9 +76,7 @@ static void on_daemon(void *user, const char *directory)
 
     if (search->directory[0] || ask_once(directory, &m))
         return;
-    const char *out = m.status_reply.out;
-    const size_t n = strlen(out), last = sizeof m.status_reply.out - 1;
-    if (n > 0 && strncmp(out, search->path, n) == 0 && (search->path[n] == 0 || n == last))
+    if (is_same(m.status_reply.out, search->path))
         snprintf(search->directory, sizeof search->directory, "%s", directory);
 }
 

@@ -355,6 +355,7 @@ static int daemon_init(struct daemon *d, uv_loop_t *loop, const struct daemon_op
 
     d->loop = loop;
     d->is_private = options->is_private;
+    d->host_mem = options->host_mem;
     job_init(&d->job);
     rc = daemon_listen(d, options, err);
     if (rc)

@@ -131,6 +131,7 @@ struct daemon {
     } waiting;
     struct ledger ledger;
     bool is_private; /* ends with its first client */
+    uint64_t host_mem;
     bool stopping;
     int exit_code;
 };
@@ -141,6 +142,7 @@ struct daemon_options {
     bool is_private;
     bool shared; /* with the members of group, who may do all but stop it */
     gid_t group;
+    uint64_t host_mem; /* bytes that a job may take; 0: what is free */
 };
 /* The caller has blocked SIGTERM, SIGINT and SIGHUP: they are taken from the moment in which their end is an orderly
  * one. */
@@ -186,8 +188,10 @@ int generate_check(const struct job *job, struct error *err);
 void generate_start(struct daemon *d, const struct message *m);
 void generate_on_worker(struct daemon *d, struct peer *worker, const struct message *m);
 
-/* rights.c: 0, or -EPERM with a sentence that names whose it is. */
+/* rights.c: 0, or -EPERM (-EACCES) with a sentence that names whose it is. */
 int rights_stop(const struct peer *peer, struct error *err);
+/* The job's output directory, that of another user, can be written to. */
+int rights_output(const struct daemon *d, struct error *err);
 int rights_save(const struct daemon *d, const struct peer *peer, struct error *err);
 
 /* save.c. The first three answer by themselves; the job is open in the first. */

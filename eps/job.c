@@ -93,9 +93,11 @@ static struct eps_store_options store_options(const struct job *job)
     return (struct eps_store_options){.train = job->request.job.train, .n_accumulators = sums ? N_ACCUMULATORS : 0};
 }
 
-static int check_memory(const struct job *job, struct error *err)
+static int check_memory(const struct job *job, uint64_t host_mem, struct error *err)
 {
-    const uint64_t have = process_available_bytes();
+    const uint64_t available = process_available_bytes();
+    const bool capped = host_mem && host_mem < available;
+    const uint64_t have = capped ? host_mem : available;
     uint64_t need = job->model.segment_n * (job->request.job.train ? 12 : 4) + generate_data_bytes(job);
     char need_text[PROCESS_BYTES_TEXT], have_text[PROCESS_BYTES_TEXT];
 
@@ -105,8 +107,9 @@ static int check_memory(const struct job *job, struct error *err)
     if (need <= have)
         return 0;
     return error_set(err, -ENOMEM,
-                     "the model's weights and moments need %s of host memory, %s are free; choose a smaller model",
-                     process_format_bytes(need_text, need), process_format_bytes(have_text, have));
+                     "the model's weights and moments need %s of host memory, %s%s; choose a smaller model",
+                     process_format_bytes(need_text, need), process_format_bytes(have_text, have),
+                     capped ? " are what the daemon's --host-mem allows" : " are free");
 }
 
 /* A segment whose pages are all there: what the ledger says is then what the system says, and no step waits for a
@@ -191,13 +194,15 @@ static int begin(struct daemon *d, struct error *err)
         rc = model_init(&job->model, &config, err);
     if (!rc)
         rc = check_request(job, err);
+    if (!rc)
+        rc = rights_output(d, err);
     if (rc)
         return rc;
     job->n_wanted = daemon_count_workers(d);
     if (job->n_wanted > job->request.job.n_parts)
         job->n_wanted = job->request.job.n_parts;
     size_inbox(job);
-    rc = check_memory(job, err);
+    rc = check_memory(job, d->host_mem, err);
     if (rc)
         return rc;
     for (uint32_t u = 0; u < job->model.n_units; u++)

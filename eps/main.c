@@ -12,12 +12,13 @@
 #include <unistd.h>
 
 static const char usage[] =
-    "usage: epsd --listen ADDRESS [--group G]\n"
+    "usage: epsd --listen ADDRESS [--host-mem BYTES] [--group G]\n"
     "\n"
     "Holds models and optimizer state in host memory; workers attach to it, eps train drives it.\n"
     "Serves one job after another until SIGTERM, SIGINT, SIGHUP or eps stop.\n"
     "\n"
     "  --listen ADDRESS  a name ($XDG_RUNTIME_DIR/eps/NAME, else /tmp/eps-UID/NAME), or a directory with a '/' in it\n"
+    "  --host-mem BYTES  memory that a job may take here, at most: 8GiB; default what is free\n"
     "  --group G         let the members of this group of yours bring jobs, workers, and look: they name the "
     "directory,\n"
     "                    which they must be able to reach, as in --listen /srv/eps; stopping stays yours.\n"
@@ -30,17 +31,24 @@ static const char usage[] =
 
 struct arguments {
     const char *address, *group; /* NULL: not said */
-    bool is_private, help;
+    bool is_private;
+    uint64_t host_mem;  /* 0: not said */
+    const char *answer; /* all that was asked for: --help, --version */
 };
 
 /* False, and said why, if the command line is misused. */
 static bool parse(struct arguments *out, int argc, char **argv)
 {
     static const struct option options[] = {
-        {"listen", required_argument, NULL, 'l'}, {"group", required_argument, NULL, 'g'},
-        {"private", no_argument, NULL, 'p'},      {"version", no_argument, NULL, 'v'},
-        {"help", no_argument, NULL, 'h'},         {0},
+        {"listen", required_argument, NULL, 'l'},
+        {"host-mem", required_argument, NULL, 'm'},
+        {"group", required_argument, NULL, 'g'},
+        {"private", no_argument, NULL, 'p'},
+        {"version", no_argument, NULL, 'v'},
+        {"help", no_argument, NULL, 'h'},
+        {0},
     };
+    struct error err = {""};
     int option;
 
     *out = (struct arguments){0};
@@ -56,11 +64,16 @@ static bool parse(struct arguments *out, int argc, char **argv)
             out->is_private = true;
             break;
         case 'v':
-            puts("epsd " EPS_VERSION);
-            return 0;
-        case 'h':
-            out->help = true;
+            out->answer = "epsd " EPS_VERSION "\n";
             return true;
+        case 'h':
+            out->answer = usage;
+            return true;
+        case 'm':
+            if (process_parse_bytes(&out->host_mem, "--host-mem", optarg, &err) == 0)
+                break;
+            log_line("%s", err.text);
+            return false;
         default:
             return false;
         }
@@ -104,12 +117,13 @@ int main(int argc, char **argv)
     log_name("epsd");
     if (!parse(&arguments, argc, argv))
         return 2;
-    if (arguments.help) {
-        fputs(usage, stdout);
+    if (arguments.answer) {
+        fputs(arguments.answer, stdout);
         return 0;
     }
     options.directory = directory;
     options.is_private = arguments.is_private;
+    options.host_mem = arguments.host_mem;
     options.shared = arguments.group != NULL;
     if (options.shared && !find_group(&options.group, arguments.group))
         return 2;

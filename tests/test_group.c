@@ -168,9 +168,12 @@ START_TEST(members_bring_workers_and_jobs_and_do_not_stop_it)
     snprintf(out, sizeof out, "%s", processes_path("out"));
     ck_assert_int_eq(mkdir(out, 0700), 0);
     ck_assert_int_eq(chown(out, MEMBER, group), 0);
-    ck_assert_int_eq(chmod(out, 02770), 0); /* the daemon writes there as its own user */
+    ck_assert_int_eq(chmod(out, 02750), 0); /* the daemon writes there as its own user */
     const char *const train[] = {"train",   "--model", model,       "--data", text,      "--out", out,
                                  "--steps", "3",       "--connect", service,  "--batch", "4",     NULL};
+    ck_assert_int_eq(run_as(MEMBER, true, "eps", train), 1);
+    check_log("--out: user 54321", "chmod g+ws");
+    ck_assert_int_eq(chmod(out, 02770), 0);
     ck_assert_msg(run_as(MEMBER, true, "eps", train) == 0, "%s", processes_read(log_file));
     ck_assert_int_eq(access(strcat(out, "/latest/model.safetensors"), R_OK), 0);
     ck_assert_int_eq(eps_as(PRIMARY, "status"), 1); /* not a member yet */

@@ -443,10 +443,51 @@ START_TEST(a_private_run_is_found_and_stopped)
     json_decref(status);
     ck_assert_int_eq(eps("mem"), 0);
     check_file(out_file, "first_moment", "worker ");
+    ck_assert_int_eq(eps("status book"), 0); /* its output directory names it too, from wherever one looks */
+    check_file(out_file, "/book\n", "training");
+    ck_assert_int_eq(eps("status ./book/../book/ --json"), 0);
+    ck_assert_int_eq(eps("status %s", processes_path("book")), 0);
+    ck_assert_int_eq(eps("status ."), 1);
     ck_assert_int_eq(eps("stop"), 0);
     ck_assert_int_ne(processes_wait(client), -1);
     ck_assert_int_eq(eps("status"), 1);
     ck_assert_int_eq(rmdir(processes_path("run/eps")), 0); /* empty */
+}
+END_TEST
+
+static void on_status(void *user, const struct eps_status *status)
+{
+    *(bool *)user = status->n_workers == 1;
+}
+
+static bool has_worker(void *context)
+{
+    bool yes = false;
+
+    (void)context;
+    return eps_status("lab", on_status, &yes, NULL) == 0 && yes;
+}
+
+START_TEST(a_job_past_the_daemons_cap_is_refused)
+{
+    const char *const listen[] = {"--listen", "lab", "--host-mem", "100KiB", NULL}, *const wrong[] = {"--listen", "lab",
+                                                                                                      "--host-mem",
+                                                                                                      "much", NULL};
+    const char *log = processes_path("epsd.log");
+    char model[300];
+
+    ck_assert_int_eq(processes_wait(processes_start("epsd", wrong, log)), 2);
+    check_file(log, "--host-mem: 'much'", "GiB");
+    pid_t daemon = processes_start("epsd", listen, log);
+    const char *const lend[] = {"--connect", "lab", "--device-mem", "256MiB", NULL};
+    pid_t worker = processes_start("eps-worker", lend, NULL);
+    ck_assert(processes_until(has_worker, NULL));
+    snprintf(model, sizeof model, "%s", processes_config("tiny.json", 1, 2, 16, 32));
+    ck_assert_int_eq(eps("train --connect lab --model %s --data %s --batch 4", model, processes_text("tiny.txt", 8000)),
+                     1);
+    check_file(err_file, "100.0 KiB", "--host-mem");
+    stop_daemon("lab", daemon);
+    ck_assert_int_eq(processes_wait(worker), 0);
 }
 END_TEST
 
@@ -469,6 +510,7 @@ int main(void)
     tcase_add_test(tests, a_dumb_terminal_gets_plain_lines);
     tcase_add_test(tests, a_second_daemon_of_one_name_is_refused_and_the_first_goes_on);
     tcase_add_test(tests, two_stops_at_once_both_succeed);
+    tcase_add_test(tests, a_job_past_the_daemons_cap_is_refused);
     tcase_add_test(tests, a_private_run_is_found_and_stopped);
     suite_add_tcase(suite, tests);
     srunner_run_all(runner, CK_ENV);
