@@ -172,6 +172,7 @@ START_TEST(what_is_asked_for_in_vain_is_one_sentence)
     ck_assert_int_eq(eps("stop elsewhere"), 1);
     check_file(err_file, "no daemon at ", "run/eps/elsewhere");
     ck_assert_int_eq(eps("save"), 1);
+    check_file(err_file, "eps save: the daemon trains nothing", "");
     ck_assert_uint_eq(count_lines(err_file), 1);
     ck_assert_int_eq(eps("status --watch 0"), 2);
     check_file(err_file, "--watch '0'", "0.1 to 86400");
@@ -181,21 +182,31 @@ START_TEST(what_is_asked_for_in_vain_is_one_sentence)
 }
 END_TEST
 
-/* eps ... in a pipe of its own file, going on. */
-static pid_t watch(const char *what, const char *period, const char *json)
+/* eps ..., going on; what it prints goes to the file. */
+static pid_t start_into(const char *file, const char *const *argv)
 {
     char path[400];
+    const char *all[8] = {"eps"};
     pid_t pid = fork();
 
     ck_assert_int_ge(pid, 0);
     if (pid > 0)
         return pid;
+    for (size_t i = 0; argv[i]; i++)
+        all[i + 1] = argv[i];
     snprintf(path, sizeof path, "%s/eps", BIN_DIR);
-    int fd = open(watch_file, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    int fd = open(file, O_WRONLY | O_CREAT | O_TRUNC, 0600);
     dup2(fd, STDOUT_FILENO);
     signal(SIGINT, SIG_DFL);
-    execl(path, "eps", what, "--watch", period, json, (char *)NULL);
+    execv(path, (char *const *)all);
     _exit(127);
+}
+
+static pid_t watch(const char *what, const char *period, const char *json)
+{
+    const char *const argv[] = {what, "--watch", period, json, NULL};
+
+    return start_into(watch_file, argv);
 }
 
 static int status_of(pid_t pid)
@@ -213,10 +224,15 @@ static bool has_lines(void *context)
     return access(context, R_OK) == 0 && count_lines(context) >= wanted_lines;
 }
 
-static void await_lines(size_t n)
+static void await_lines_of(const char *file, size_t n)
 {
     wanted_lines = n;
-    ck_assert(processes_until(has_lines, watch_file));
+    ck_assert(processes_until(has_lines, (void *)(uintptr_t)file));
+}
+
+static void await_lines(size_t n)
+{
+    await_lines_of(watch_file, n);
 }
 
 START_TEST(a_watch_in_a_pipe_is_a_line_a_period_until_the_end)
@@ -423,71 +439,109 @@ START_TEST(two_stops_at_once_both_succeed)
 }
 END_TEST
 
-/* A run of its own: named after itself, found without a name, gone with it. */
-START_TEST(a_private_run_is_found_and_stopped)
+/* A run with processes of its own that is some steps in; its output directory is `book`. */
+static pid_t begin_run(void)
 {
     char model[300], text[300], metrics[300];
 
     snprintf(model, sizeof model, "%s", processes_config("tiny.json", 1, 2, 16, 32));
     snprintf(text, sizeof text, "%s", processes_text("tiny.txt", 8000));
     snprintf(metrics, sizeof metrics, "%s", processes_path("book/metrics.jsonl"));
-    const char *const train[] = {"train",   "--model", model,     "--data", text, "--out", processes_path("book"),
-                                 "--steps", "100000",  "--batch", "4",      NULL};
+    const char *const train[] = {
+        "train",   "--model", model,     "--data", text,           "--out",  processes_path("book"),
+        "--steps", "1000000", "--batch", "4",      "--save-every", "900000", "--device-mem",
+        "256MiB",  NULL};
     pid_t client = processes_start("eps", train, NULL);
     wanted_lines = 3;
     ck_assert(processes_until(has_lines, metrics));
+    return client;
+}
+
+/* Named after itself, found without a name or by its output directory, gone with its client. */
+START_TEST(a_private_run_is_found_and_stopped)
+{
+    pid_t client = begin_run(), watcher = watch("status", "0.1", NULL);
+
     ck_assert_int_eq(eps("status --json"), 0);
     json_t *status = answer();
     ck_assert_str_eq(text_at(status, "state"), "training");
     ck_assert_ptr_nonnull(strstr(text_at(status, "address"), "/run/eps/run-"));
+    ck_assert_ptr_nonnull(strstr(text_at(status, "out"), "/book"));
+    ck_assert_int_eq(json_integer_value(json_object_get(status, "n_steps")), 1000000);
+    ck_assert(json_is_null(json_object_get(status, "saved_step")));
     json_decref(status);
     ck_assert_int_eq(eps("mem"), 0);
     check_file(out_file, "first_moment", "worker ");
-    ck_assert_int_eq(eps("status book"), 0); /* its output directory names it too, from wherever one looks */
+    ck_assert_int_eq(eps("status book"), 0);
     check_file(out_file, "/book\n", "training");
     ck_assert_int_eq(eps("status ./book/../book/ --json"), 0);
     ck_assert_int_eq(eps("status %s", processes_path("book")), 0);
     ck_assert_int_eq(eps("status ."), 1);
-    ck_assert_int_eq(eps("stop"), 0);
-    ck_assert_int_ne(processes_wait(client), -1);
+    ck_assert_int_eq(eps("stop book"), 0);
+    check_file(out_file, "saving, then stopping; again to stop at once\n", "");
+    ck_assert_int_gt(processes_wait(client), 0);
+    ck_assert_int_eq(status_of(watcher), 0);
+    check_file(watch_file, "/1000000", "\nended\n");
+    ck_assert_int_eq(eps("verify book"), 0); /* what it promised */
     ck_assert_int_eq(eps("status"), 1);
     ck_assert_int_eq(rmdir(processes_path("run/eps")), 0); /* empty */
 }
 END_TEST
 
-static void on_status(void *user, const struct eps_status *status)
+START_TEST(a_save_prints_what_stands_and_training_goes_on)
 {
-    *(bool *)user = status->n_workers == 1;
+    const char *const save[] = {"save", "--json", NULL};
+    pid_t client = begin_run();
+
+    ck_assert_int_eq(eps("save"), 0);
+    char *path = processes_read(out_file);
+    path[strcspn(path, "\n")] = 0;
+    ck_assert_msg(strstr(path, "/book/step-") != NULL, "%s", path);
+    ck_assert_int_eq(eps("verify %s", path), 0);
+    const double first = atof(strstr(path, "/step-") + 6);
+    free(path);
+    await_lines_of(processes_path("book/metrics.jsonl"), 5);
+    ck_assert_int_eq(eps("save book --json"), 0);
+    json_t *saved = answer();
+    ck_assert_double_ge(json_number_value(json_object_get(saved, "step")), first);
+    ck_assert_ptr_nonnull(strstr(text_at(saved, "path"), "/book/step-"));
+    json_decref(saved);
+    pid_t one = processes_start("eps", save, NULL), two = processes_start("eps", save, NULL);
+    ck_assert_int_eq(processes_wait(one), 0);
+    ck_assert_int_eq(processes_wait(two), 0);
+    ck_assert_int_eq(eps("status --json"), 0);
+    json_t *status = answer();
+    ck_assert_double_ge(json_number_value(json_object_get(status, "saved_step")), first);
+    ck_assert(json_is_null(json_object_get(status, "trouble")));
+    json_decref(status);
+    ck_assert_int_eq(eps("stop --json"), 0);
+    json_t *stopped = answer();
+    ck_assert(json_is_true(json_object_get(stopped, "stopped")));
+    json_decref(stopped);
+    ck_assert_int_gt(processes_wait(client), 0);
 }
+END_TEST
 
-static bool has_worker(void *context)
+/* The client hangs, so that what it promised is never saved: one stop waits for it, until Ctrl-C; the next does not. */
+START_TEST(ctrl_c_leaves_a_stop_to_the_daemon)
 {
-    bool yes = false;
+    const char *const stop[] = {"stop", NULL};
+    char log[300];
+    pid_t client = begin_run();
 
-    (void)context;
-    return eps_status("lab", on_status, &yes, NULL) == 0 && yes;
-}
-
-START_TEST(a_job_past_the_daemons_cap_is_refused)
-{
-    const char *const listen[] = {"--listen", "lab", "--host-mem", "100KiB", NULL}, *const wrong[] = {"--listen", "lab",
-                                                                                                      "--host-mem",
-                                                                                                      "much", NULL};
-    const char *log = processes_path("epsd.log");
-    char model[300];
-
-    ck_assert_int_eq(processes_wait(processes_start("epsd", wrong, log)), 2);
-    check_file(log, "--host-mem: 'much'", "GiB");
-    pid_t daemon = processes_start("epsd", listen, log);
-    const char *const lend[] = {"--connect", "lab", "--device-mem", "256MiB", NULL};
-    pid_t worker = processes_start("eps-worker", lend, NULL);
-    ck_assert(processes_until(has_worker, NULL));
-    snprintf(model, sizeof model, "%s", processes_config("tiny.json", 1, 2, 16, 32));
-    ck_assert_int_eq(eps("train --connect lab --model %s --data %s --batch 4", model, processes_text("tiny.txt", 8000)),
-                     1);
-    check_file(err_file, "100.0 KiB", "--host-mem");
-    stop_daemon("lab", daemon);
-    ck_assert_int_eq(processes_wait(worker), 0);
+    snprintf(log, sizeof log, "%s", processes_path("stop.log"));
+    ck_assert_int_eq(kill(client, SIGSTOP), 0);
+    pid_t first = start_into(log, stop);
+    await_lines_of(log, 1);
+    check_file(log, "saving, then stopping", "");
+    ck_assert_int_eq(kill(first, SIGINT), 0);
+    ck_assert_int_eq(status_of(first), 130);
+    ck_assert_int_eq(eps("status"), 0);
+    check_file(out_file, "stopping", "/book\n");
+    ck_assert_int_eq(eps("stop"), 0);
+    check_file(out_file, "stopping at once\n", "");
+    ck_assert_int_eq(kill(client, SIGCONT), 0);
+    ck_assert_int_gt(processes_wait(client), 0);
 }
 END_TEST
 
@@ -510,8 +564,9 @@ int main(void)
     tcase_add_test(tests, a_dumb_terminal_gets_plain_lines);
     tcase_add_test(tests, a_second_daemon_of_one_name_is_refused_and_the_first_goes_on);
     tcase_add_test(tests, two_stops_at_once_both_succeed);
-    tcase_add_test(tests, a_job_past_the_daemons_cap_is_refused);
     tcase_add_test(tests, a_private_run_is_found_and_stopped);
+    tcase_add_test(tests, a_save_prints_what_stands_and_training_goes_on);
+    tcase_add_test(tests, ctrl_c_leaves_a_stop_to_the_daemon);
     suite_add_tcase(suite, tests);
     srunner_run_all(runner, CK_ENV);
     const int failed = srunner_ntests_failed(runner);
