@@ -178,7 +178,7 @@ static int load(void *context)
         rc = eps_store_init(&job->store, &job->model, &options, &job->load_ledger, &job->load_error);
     if (!rc)
         rc = load_model(job);
-    if (!rc && job->output >= 0)
+    if (!rc && job->request.job.train && job->output >= 0)
         eps_output_clean(job->output);
     return rc;
 }
