@@ -2,6 +2,7 @@
 
 #include "client/look.h"
 #include "client/options.h"
+#include "client/preset.h"
 #include "client/snapshot.h"
 #include "proto/process.h"
 
@@ -29,6 +30,9 @@ static int open_model(struct client_forward *f, struct error *err)
     const char *path = f->options.model;
     int rc = client_model_open(&f->model, path, err);
 
+    if (rc == -ENOENT && client_preset_find(path))
+        return error_set(err, -EINVAL,
+                         "--model %s is a preset, which has no weights before it is trained: name a directory", path);
     if (!rc && f->model.n_weights == 0)
         return error_set(err, -EINVAL, "--model %s has no weights: name a directory that holds config.json and them",
                          path);

@@ -272,6 +272,10 @@ int client_model_open(struct client_model *out, const char *path, struct error *
     if (S_ISDIR(st.st_mode) && !is_in(path, CHECKPOINT_CONFIG) && is_in(path, "latest") &&
         join(latest, path, "latest", err) == 0)
         path = latest;
+    if (S_ISDIR(st.st_mode) && !is_in(path, CHECKPOINT_CONFIG))
+        return error_set(err, -ENOENT,
+                         "--model %s holds no config.json, and no checkpoint as latest: name a directory that has one",
+                         path);
     name_model(out, path, S_ISDIR(st.st_mode));
     rc = S_ISDIR(st.st_mode) ? open_directory(out, path, err) : open_alone(out, path, err);
     if (rc)

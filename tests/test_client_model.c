@@ -256,7 +256,7 @@ START_TEST(what_is_missing_or_damaged_is_refused_by_file)
 {
     refused("nowhere", -ENOENT, "--model nowhere", "No such file");
     ck_assert_int_eq(mkdir("empty", 0700), 0);
-    refused("empty", -ENOENT, "empty/config.json", "No such file");
+    refused("empty", -ENOENT, "--model empty holds no config.json", "latest");
     make("bare");
     refused("bare", -ENOENT, "no *.safetensors", "bare/config.json");
     make("damaged");

@@ -325,6 +325,10 @@ START_TEST(what_cannot_be_generated_is_refused_in_a_sentence)
     check_refused(&o, -EDOM, "--device-mem", "--connect");
     o = greedy("x"), o.model = "/nonexistent/model";
     check_refused(&o, -ENOENT, "/nonexistent/model", "");
+    o.model = "byte-small";
+    check_refused(&o, -EINVAL, "--model byte-small is a preset", "directory");
+    o.model = processes_path(".");
+    check_refused(&o, -ENOENT, "holds no config.json", "latest");
     o.model = NULL;
     check_refused(&o, -EDOM, "--model is needed", "live");
 
