@@ -237,21 +237,27 @@ START_TEST(a_drawn_text_comes_again_with_its_seed)
 }
 END_TEST
 
+/* The fifth token of this text is 200, the first byte of two. */
 START_TEST(text_comes_as_whole_characters_and_all_of_it)
 {
-    const struct eps_generate_options options = greedy(prompt_of(1));
+    static const uint32_t lengths[] = {200, 5};
+    struct eps_generate_options options = greedy(prompt_of(1));
     struct client_stream stream = {0};
     uint8_t bytes[MAX_TOKENS];
     const char *text;
     struct heard h;
     size_t n;
 
-    generate(&h, &options);
-    for (uint32_t i = 0; i < h.n; i++)
-        bytes[i] = (uint8_t)h.ids[i];
-    ck_assert_int_eq(client_stream_push(&stream, &text, &n, bytes, h.n, true, NULL), 0);
-    ck_assert_uint_eq(h.n_text, n);
-    ck_assert_mem_eq(h.text, text, n);
+    for (int k = 0; k < 2; k++) {
+        options.n_tokens = lengths[k];
+        generate(&h, &options);
+        for (uint32_t i = 0; i < h.n; i++)
+            bytes[i] = (uint8_t)h.ids[i];
+        ck_assert_uint_eq(bytes[4], 200);
+        ck_assert_int_eq(client_stream_push(&stream, &text, &n, bytes, h.n, true, NULL), 0);
+        ck_assert_uint_eq(h.n_text, n);
+        ck_assert_mem_eq(h.text, text, n);
+    }
     client_stream_free(&stream);
 }
 END_TEST
@@ -305,7 +311,8 @@ START_TEST(what_cannot_be_generated_is_refused_in_a_sentence)
     o = greedy("x"), o.prompt_ids = one, o.n_prompt_ids = 1;
     check_refused(&o, -EDOM, "--prompt", "--ids");
 
-    memset(long_prompt, 'x', sizeof long_prompt);
+    memset(long_prompt, 'x', sizeof long_prompt - 1);
+    long_prompt[sizeof long_prompt - 1] = 0;
     o = greedy(long_prompt), o.prompt_bytes = 512;
     check_refused(&o, -EINVAL,
                   "the prompt has 512 tokens; the model has positions for 512, one of them for a new token",

@@ -80,10 +80,10 @@ static bool is_training(void *context)
     return n_lines(context) >= 3;
 }
 
-static double evaluate(const char *model, uint64_t *tokens)
+static double evaluate(const char *model, const char *connect, uint64_t *tokens)
 {
     const struct eps_eval_options options = {
-        .model = model, .data = files, .n_data = 1, .programs = BIN_DIR, .device_mem = 128 << 20};
+        .model = model, .data = files, .n_data = 1, .connect = connect, .programs = BIN_DIR, .device_mem = 128 << 20};
     struct eps_error error;
     double loss;
 
@@ -118,6 +118,11 @@ static void generate(uint32_t ids[N_TOKENS], const char *model)
     ck_assert_uint_eq(out.n_tokens, N_TOKENS);
 }
 
+static void on_daemon(void *user, const char *address)
+{
+    snprintf(user, 300, "%s", address);
+}
+
 static uint64_t save(void)
 {
     struct eps_error error;
@@ -139,7 +144,7 @@ static void check_same_file(const char *a, const char *b, const char *name)
  * what a checkpoint of the same moment holds. The run ends as one that nobody looked at. */
 START_TEST(a_live_model_is_asked_and_its_training_goes_on_untouched)
 {
-    char watched[300], step[400];
+    char watched[300], step[400], address[300] = "";
     uint32_t live_ids[N_TOKENS], saved_ids[N_TOKENS];
     uint64_t before, after, n_live, n_saved;
     double live, saved;
@@ -147,17 +152,18 @@ START_TEST(a_live_model_is_asked_and_its_training_goes_on_untouched)
     snprintf(watched, sizeof watched, "%s", processes_path("watched"));
     pid_t pid = train(watched);
     ck_assert(processes_until(is_training, watched));
-    evaluate(NULL, &n_live);
+    ck_assert_int_eq(eps_daemons(on_daemon, address, NULL), 0);
+    evaluate(NULL, address, &n_live); /* named, as among several */
     ck_assert_int_eq(kill(pid, SIGSTOP), 0);
     do { /* until no step that was open ends between the two */
         before = save();
-        live = evaluate(NULL, &n_live);
+        live = evaluate(NULL, NULL, &n_live);
         generate(live_ids, NULL);
         after = save();
     } while (before != after);
     ck_assert_uint_lt(after, N_STEPS);
     snprintf(step, sizeof step, "%s/step-%d", watched, (int)after);
-    saved = evaluate(step, &n_saved);
+    saved = evaluate(step, NULL, &n_saved);
     generate(saved_ids, step);
     ck_assert_int_eq(kill(pid, SIGCONT), 0);
     ck_assert_int_eq(wait_long(pid), 0);
@@ -224,7 +230,7 @@ START_TEST(a_damaged_checkpoint_is_refused_by_name)
     snprintf(out, sizeof out, "%s", processes_path("damaged"));
     snprintf(command, sizeof command, "cp -r %s %s", alone, out);
     ck_assert_int_eq(system(command), 0);
-    ck_assert(isfinite(evaluate(out, &tokens))); /* the run stands for its latest */
+    ck_assert(isfinite(evaluate(out, NULL, &tokens))); /* the run stands for its latest */
 
     snprintf(path, sizeof path, "%s/latest/model.safetensors", out);
     ck_assert_int_eq(stat(path, &st), 0);
@@ -247,7 +253,7 @@ START_TEST(several_files_are_one_stream)
     uint64_t n_whole, n;
     double whole, loss;
 
-    whole = evaluate(alone, &n_whole);
+    whole = evaluate(alone, NULL, &n_whole);
     char *bytes = processes_read(text);
     snprintf(a, sizeof a, "%s", processes_write("part-1.txt", bytes, 3001));
     snprintf(b, sizeof b, "%s", processes_write("part-2.txt", bytes + 3001, 8000 - 3001));

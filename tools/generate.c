@@ -17,8 +17,8 @@
 enum { MAX_PROMPT = 64 << 20 };
 
 struct text {
-    char *bytes; /* (n, then 0), owned */
-    size_t n;
+    char *bytes; /* (n of cap, then 0), owned */
+    size_t n, cap;
 };
 
 struct generate {
@@ -37,12 +37,15 @@ struct generate {
 /* -ENOMEM, and text stays as it was. */
 static int append(struct text *text, const char *bytes, size_t n)
 {
-    char *longer = realloc(text->bytes, text->n + n + 1);
-
-    if (!longer)
-        return -ENOMEM;
-    memcpy(longer + text->n, bytes, n);
-    text->bytes = longer;
+    if (text->n + n >= text->cap) {
+        const size_t cap = 2 * (text->n + n) + 1;
+        char *longer = realloc(text->bytes, cap);
+        if (!longer)
+            return -ENOMEM;
+        text->bytes = longer;
+        text->cap = cap;
+    }
+    memcpy(text->bytes + text->n, bytes, n);
     text->n += n;
     text->bytes[text->n] = 0;
     return 0;
