@@ -154,6 +154,8 @@ int client_link_next(struct client_link *link, struct message *out, int *fd, str
     if (out->kind == MESSAGE_REFUSED)
         return error_set(err, out->refused.code < 0 ? out->refused.code : -EIO, "%s", out->refused.error.text);
     if (out->kind == MESSAGE_FAILED)
+        link->failed = out->failed.code;
+    if (out->kind == MESSAGE_FAILED)
         return error_set(err, -EIO, "%s", out->failed.error.text);
     return 0;
 }

@@ -28,7 +28,8 @@ struct client_link {
     char end[160];                  /* why the session was closed by the other side; empty while it was not */
     struct client_mail *mail;       /* ring: what was sent and not read yet */
     size_t n_mail, first_mail, mail_cap;
-    int rc; /* -ENOMEM once a message had to be dropped */
+    int rc;     /* -ENOMEM once a message had to be dropped */
+    int failed; /* the code of a FAILED that came */
     /* SAVED, SAVE_FAILED and STOP come at any time: given to this where another kind is expected. NULL: out of turn. */
     void (*on_aside)(void *data, const struct message *m);
     void *aside_data;

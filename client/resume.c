@@ -14,12 +14,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { WAIT_MS = 3000, RETRY_MS = 20 }; /* a killed client's daemon is gone well within that */
+enum { WAIT_MS = 3000, RETRY_MS = 20 };
 
-int client_resume_lock(int directory_fd, const char *path, unsigned wait_ms, const struct client_watch *watch,
-                       struct error *err)
+int client_resume_lock(int directory_fd, const char *path, const struct client_watch *watch, struct error *err)
 {
-    unsigned waited = 0;
+    int waited = 0;
 
     while (flock(directory_fd, LOCK_EX | LOCK_NB)) {
         if (errno != EWOULDBLOCK && errno != EINTR)
@@ -27,7 +26,7 @@ int client_resume_lock(int directory_fd, const char *path, unsigned wait_ms, con
         int rc = client_watch_ask(watch, err);
         if (rc)
             return rc;
-        if (waited >= wait_ms)
+        if (waited >= WAIT_MS)
             return error_set(err, -EBUSY, "%s is in use by another run: wait for its end, or choose another --out",
                              path);
         poll(NULL, 0, RETRY_MS);
@@ -176,7 +175,7 @@ int client_resume_open(struct client_resume *r, const struct eps_train_options *
     r->in_place = is_in_place(r, given->out);
     if (r->in_place) {
         r->directory_fd = fd;
-        rc = client_resume_lock(fd, r->directory, WAIT_MS, watch, err);
+        rc = client_resume_lock(fd, r->directory, watch, err);
     }
     if (!rc)
         rc = find_checkpoint(r, newest, fd, err);

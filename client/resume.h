@@ -29,9 +29,8 @@ int client_resume_open(struct client_resume *out, const struct eps_train_options
                        const struct client_watch *watch, struct error *err);
 void client_resume_close(struct client_resume *resume);
 
-/* The directory of a run that is still going on is in use by it until the last of its processes has ended: waits up to
- * wait_ms for that. -EBUSY, -errno. */
-int client_resume_lock(int directory_fd, const char *path, unsigned wait_ms, const struct client_watch *watch,
-                       struct error *err);
+/* A run's directory is in use until the last of its processes has ended, which a killed client's daemon does a moment
+ * later: waits up to 3 s for that, unless the watch, which may be NULL, ends it. -EBUSY, -errno. */
+int client_resume_lock(int directory_fd, const char *path, const struct client_watch *watch, struct error *err);
 
 #endif

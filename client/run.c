@@ -220,7 +220,7 @@ static void take_back_directory(struct client_run *run)
     client_checkpoints_sweep(run->directory_fd);
 }
 
-int client_run_make_directory(struct client_run *run, struct error *err)
+int client_run_make_directory(struct client_run *run, const struct client_watch *watch, struct error *err)
 {
     const char *out = run->options.out;
     int rc;
@@ -245,8 +245,10 @@ int client_run_make_directory(struct client_run *run, struct error *err)
         return error_set(err, -errno, "--out %s: %s", run->directory, strerror(errno));
     rc = check_unused(run, err);
     if (!rc)
-        rc = client_resume_lock(run->directory_fd, run->directory, 0, NULL, err);
-    if (rc) { /* another run's */
+        rc = client_resume_lock(run->directory_fd, run->directory, watch, err);
+    if (!rc)
+        rc = check_unused(run, err); /* whoever had the lock may have begun one */
+    if (rc) {                        /* another run's */
         close(run->directory_fd);
         run->directory_fd = -1;
     }

@@ -40,8 +40,8 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
 void client_run_close(struct client_run *run);
 
 /* Makes the run directory, whose parents are made too, and locks it. One that holds a run is refused (-EEXIST) unless
- * that run goes on, and so is one in use (-EBUSY). */
-int client_run_make_directory(struct client_run *run, struct error *err);
+ * that run goes on, and so is one in use (-EBUSY). As client_resume_lock. */
+int client_run_make_directory(struct client_run *run, const struct client_watch *watch, struct error *err);
 
 /* Takes away again what was made and is empty: the run never began. */
 void client_run_forget_directory(struct client_run *run);

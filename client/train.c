@@ -132,7 +132,7 @@ static void announce(struct train *t)
 
 static int run(struct train *t, struct error *err)
 {
-    int rc = client_run_make_directory(&t->run, err);
+    int rc = client_run_make_directory(&t->run, &t->link.watches[1], err);
 
     if (!rc)
         rc = find_workers(t, err);
@@ -152,7 +152,9 @@ static void add_remedy(const struct train *t, struct error *err)
 {
     const uint64_t saved = client_steps_saved(&t->steps);
 
-    if (saved != MESSAGE_NO_STEP)
+    if (saved != MESSAGE_NO_STEP && t->link.failed == -EDOM) /* its numbers: they would come again */
+        error_append(err, "; its weights before that are in %s/step-%" PRIu64, t->run.directory, saved);
+    else if (saved != MESSAGE_NO_STEP)
         error_append(err, "; eps train --resume %s continues from step %" PRIu64, t->run.directory, saved);
     else if (t->steps.begun)
         error_append(err, "; no checkpoint stands");
