@@ -20,7 +20,8 @@ static const char config[] = "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_hea
                              "\"n_positions\": 5, \"vocab_size\": 17}";
 
 /* What the daemon, another process, does when it is asked for a snapshot. */
-static enum { GOOD, NO_SIDE, REFUSE, BAD_CONFIG, BAD_WEIGHTS, BAD_SIDE, STRANGE_SIDE, SILENT, DIE } plan;
+enum plan { GOOD, NO_SIDE, REFUSE, BAD_CONFIG, BAD_WEIGHTS, BAD_SIDE, STRANGE_SIDE, SILENT, DIE };
+static enum plan plan;
 
 static void put(int fd, const char *text)
 {
@@ -161,7 +162,8 @@ START_TEST(a_snapshot_is_a_model_like_any_other)
 END_TEST
 
 static const struct {
-    int plan, rc;
+    enum plan plan;
+    int rc;
     const char *sentence;
 } failures[] = {
     {REFUSE, -ENODATA, "no model is trained here: begin with eps train"},
