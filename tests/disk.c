@@ -167,8 +167,8 @@ static void rename_node(struct disk *disk, const char *path, const char *other, 
 
 static void play(struct disk *disk, const struct record *r, const char *path, const char *other, const char *data)
 {
+    struct node *node = find_node(disk, path), *parent;
     const char *name;
-    struct node *node = find_node(disk, path);
 
     switch ((enum record_kind)r->kind) {
     case RECORD_CREATE:
@@ -198,7 +198,8 @@ static void play(struct disk *disk, const struct record *r, const char *path, co
         rename_node(disk, path, other, r->kind == RECORD_EXCHANGE);
         break;
     case RECORD_REMOVE:
-        unlink_name(&find_parent(disk, path, &name)->names, name);
+        parent = find_parent(disk, path, &name);
+        unlink_name(&parent->names, name);
         break;
     case RECORD_KINDS:
         ck_abort_msg("no record");
@@ -315,10 +316,26 @@ static void put_names(const struct names *names, const char *directory, const st
     }
 }
 
+/* from NULL: takes them away. */
+static void copy_links(struct names *to, const struct names *from)
+{
+    for (size_t i = 0; from && i < from->n; i++)
+        if (from->entries[i].node->kind == NODE_LINK)
+            link_node(to, from->entries[i].name, from->entries[i].node);
+    for (size_t i = to->n; !from && i-- > 0;)
+        if (to->entries[i].node->kind == NODE_LINK)
+            to->entries[i] = to->entries[--to->n];
+}
+
 void disk_crash(const struct disk *disk, const char *directory, const struct disk_loss *loss)
 {
     ck_assert_uint_lt(loss->behind, disk->n_states);
-    put_names(&disk->states[disk->n_states - 1 - loss->behind], directory, loss);
+    struct names names = disk->states[disk->n_states - 1 - loss->behind];
+    if (loss->links) {
+        copy_links(&names, NULL);
+        copy_links(&names, &disk->root->names);
+    }
+    put_names(&names, directory, loss);
 }
 
 static int remove_one(const char *path, const struct stat *st, int type, struct FTW *where)

@@ -4,7 +4,8 @@
  * directory, what it holds and what it held when it was last flushed. A crash may leave
  *   the content of a file: as it is, or as last flushed (never: empty);
  *   a directory one level down: as it is, or as last flushed;
- *   the directory itself: in any state since it was last flushed, for names change in order.
+ *   the directory itself: in any state since it was last flushed, its symbolic links in the present one all the same,
+ *   since not every file system keeps changes of names in order.
  * A program that is killed loses nothing: all as it is. A machine that stops may lose all that was not flushed. */
 #ifndef TESTS_DISK_H
 #define TESTS_DISK_H
@@ -26,6 +27,7 @@ size_t disk_play(struct disk *disk, const char *at);
 struct disk_loss {
     bool data;     /* contents are as last flushed */
     bool names;    /* directories one level down too */
+    bool links;    /* symbolic links of the directory itself are not behind */
     size_t behind; /* the directory itself is as it was so many changes before, less than disk_n_states */
 };
 

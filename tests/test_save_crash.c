@@ -81,8 +81,8 @@ static unsigned check_crashes(const struct disk *disk, int64_t before, int64_t a
     unsigned n = 0;
 
     for (size_t behind = 0; behind < disk_n_states(disk); behind++)
-        for (unsigned losses = 0; losses < 4; losses++, n++)
-            check_crash(disk, &(struct disk_loss){losses & 1, losses & 2, behind}, before, after);
+        for (unsigned losses = 0; losses < (behind ? 8 : 4); losses++, n++)
+            check_crash(disk, &(struct disk_loss){losses & 1, losses & 2, losses & 4, behind}, before, after);
     return n;
 }
 
