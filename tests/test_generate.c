@@ -356,6 +356,22 @@ START_TEST(a_link_that_ends_ends_the_run)
 }
 END_TEST
 
+/* With nothing left to pull, the run asks by itself. */
+START_TEST(a_job_that_ends_ends_a_run_that_waits_for_nothing)
+{
+    struct speech t;
+
+    set_up(&t, &tall, 150);
+    open_worker(&t);
+    run(&t, 0, 1);
+    t.link.cancel_at = t.link.n_calls + 7;
+    ck_assert_int_eq(try_run(&t, 1, 149), -ECANCELED);
+    ck_assert_uint_eq(t.worker.n_run, 1);
+    close_worker(&t);
+    tear_down(&t);
+}
+END_TEST
+
 static void spoil(void *context)
 {
     struct setting *s = context;
@@ -399,6 +415,7 @@ int main(void)
     tcase_add_test(tests, what_cannot_be_run_is_refused_and_changes_nothing);
     tcase_add_test(tests, a_worker_does_what_it_was_planned_for);
     tcase_add_test(tests, a_link_that_ends_ends_the_run);
+    tcase_add_test(tests, a_job_that_ends_ends_a_run_that_waits_for_nothing);
     tcase_add_test(tests, ids_that_change_during_the_run_change_nothing);
 
     SRunner *runner = srunner_create(suite);

@@ -301,6 +301,7 @@ START_TEST(whether_the_job_has_ended_is_seen_without_waiting)
 
     ck_assert_int_eq(link_session.ended(&link_), 0);
     pull(STEP, 1);
+    say_free(1);
     say_weights(STEP, 1);
     ck_assert_int_eq(link_session.ended(&link_), 0);
     ck_assert_uint_eq(unread(), 0);
