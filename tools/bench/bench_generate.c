@@ -1,16 +1,16 @@
-/* bench_generate: how near generation comes to what memory allows. Each token reads every weight once, so tokens a
- * second times bytes of weights is a bandwidth; beside it stands what all cores reach who do nothing but read as many
- * bytes. Client, daemon and worker are processes, as for eps generate; the same worker called as a function shows what
- * the messages cost. Rounds take turns, medians are printed.
+/* bench_generate: how near generation comes to what memory allows. Each token reads every weight it visits once, so
+ * tokens a second times those bytes is a bandwidth; beside it stands what all cores reach who do nothing but read a
+ * buffer as large as the weights. eps_generate runs with a daemon and a worker of its own, greedily, on weights that
+ * were drawn; the same worker called as a function shows what processes, messages and sampling cost. The three take
+ * turns between two tokens, and medians are printed.
  *
  *   bench_generate [LAYERS WIDTH HEADS VOCABULARY [DEVICE_MEM]]      default 12 768 12 50257 4GiB: GPT-2 124M */
-#include "client/spawn.h"
+#include "client/eps.h"
 #include "device/generate.h"
+#include "eps/store_files.h"
 #include "proto/process.h"
-#include "proto/segment.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,18 +28,18 @@ struct samples {
 struct bench {
     struct model model;
     uint64_t device_mem;
-    float *weights; /* (segment_n): what is read, and what the worker in this process pulls */
+    char directory[64];     /* of the model's files */
+    struct eps_store store; /* what the worker in this process pulls */
+    void *buffer;           /* what is read: as large as the weights, in huge pages like a worker's arena */
+    struct ledger host, device;
     struct device_worker worker;
-    struct ledger ledger;
-    struct client_link link;
-    struct client_spawn spawn;
-    struct segment data; /* ids and logits, of the processes */
-    uint32_t ids[SEQ];   /* and of the worker in this process */
+    uint32_t ids[SEQ]; /* of the worker in this process */
     float *logits;
     uint32_t pulled[PLAN_MAX_WEIGHT_BUFFERS], n_pulls, n_waits;
-    uint64_t resident_bytes;
     struct samples read, direct, processes;
-    double prompt_ms;
+    struct eps_generated generated;
+    uint32_t n_tokens; /* told by eps_generate */
+    double since_ms;   /* the last of them */
 };
 
 static double now_ms(void)
@@ -90,7 +90,7 @@ __attribute__((target_clones("avx512f", "avx2", "default"))) static uint64_t rea
 static void read_all(const struct bench *b, struct samples *out)
 {
     const size_t n = b->model.segment_n / 16 / PIECE * PIECE;
-    const line *from = (const line *)b->weights;
+    const line *from = (const line *)b->buffer;
     const double start = now_ms();
     uint64_t total = 0;
 
@@ -124,7 +124,8 @@ static int wait_weights(void *context, const float **weights)
 {
     struct bench *b = context;
 
-    *weights = b->weights + b->model.units[b->pulled[b->n_waits++ % PLAN_MAX_WEIGHT_BUFFERS]].offset;
+    *weights =
+        (const float *)b->store.weights.base + b->model.units[b->pulled[b->n_waits++ % PLAN_MAX_WEIGHT_BUFFERS]].offset;
     return 0;
 }
 
@@ -145,26 +146,67 @@ static void run_direct(struct bench *b, uint32_t first, uint32_t n)
         b->ids[first + n] = likeliest(b, b->logits);
 }
 
-static void run_processes(struct bench *b, uint32_t first, uint32_t n)
-{
-    struct message m = {.kind = MESSAGE_GENERATE, .generate = {first, n}};
-    const float *logits = (const float *)((const char *)b->data.base + message_generate_logits(SEQ));
-    struct error err = {""};
-
-    client_link_send(&b->link, &m);
-    check(client_link_expect(&b->link, MESSAGE_GENERATED, &m, NULL, &err), "daemon", &err);
-    if (first + n < SEQ)
-        ((uint32_t *)b->data.base)[first + n] = likeliest(b, logits);
-}
-
-static void time_tokens(struct bench *b, struct samples *out, void (*run)(struct bench *, uint32_t, uint32_t),
-                        uint32_t first)
+static void time_direct(struct bench *b, uint32_t first)
 {
     for (uint32_t i = 0; i < TOKENS; i++) {
         const double start = now_ms();
-        run(b, first + i, 1);
-        out->ms[out->n++] = now_ms() - start;
+        run_direct(b, first + i, 1);
+        b->direct.ms[b->direct.n++] = now_ms() - start;
     }
+}
+
+/* The first token is the prompt's; after each round the others have their turns. */
+static void on_token(void *user, uint32_t id, const char *text, size_t n)
+{
+    struct bench *b = user;
+
+    (void)id, (void)text, (void)n;
+    if (b->n_tokens++ > 0)
+        b->processes.ms[b->processes.n++] = now_ms() - b->since_ms;
+    if (b->n_tokens % TOKENS == 1 && b->n_tokens < SEQ - PROMPT) {
+        read_all(b, &b->read);
+        time_direct(b, PROMPT + b->n_tokens - 1);
+        read_all(b, &b->read);
+    }
+    b->since_ms = now_ms();
+}
+
+static FILE *create(const struct bench *b, const char *name)
+{
+    char path[96];
+
+    snprintf(path, sizeof path, "%s/%s", b->directory, name);
+    FILE *file = fopen(path, "w");
+    struct error err;
+    check(file ? 0 : error_set(&err, -errno, "it cannot be written"), path, &err);
+    return file;
+}
+
+/* config.json and drawn weights; the store keeps them. */
+static void make_model(struct bench *b)
+{
+    const struct model_config *c = &b->model.config;
+    struct error err = {""};
+
+    snprintf(b->directory, sizeof b->directory, "/tmp/bench_generate.XXXXXX");
+    check(mkdtemp(b->directory) ? 0 : error_set(&err, -errno, "it cannot be made"), b->directory, &err);
+    FILE *config = create(b, "config.json"), *weights = create(b, "model.safetensors");
+    fprintf(config,
+            "{\"model_type\": \"gpt2\", \"n_layer\": %u, \"n_head\": %u, \"n_embd\": %u, \"n_positions\": %u, "
+            "\"vocab_size\": %u}",
+            c->n_layers, c->n_heads, c->width, c->n_positions, c->vocabulary);
+    fclose(config);
+    check(eps_store_init(&b->store, &b->model, &(struct eps_store_options){.train = false}, &b->host, &err), "store",
+          &err);
+    eps_store_draw(&b->store, 1);
+    struct eps_store_files files;
+    check(eps_store_files_init(&files, &b->store, &err), "files", &err);
+    check(eps_store_files_begin(&files, fileno(weights), -1, NULL, &err), "files", &err);
+    for (uint32_t unit = 0; unit < b->model.n_units; unit++)
+        check(eps_store_files_write(&files, unit, &err), "files", &err);
+    check(eps_store_files_end(&files, &err), "files", &err);
+    eps_store_files_free(&files);
+    fclose(weights);
 }
 
 static void open_direct(struct bench *b)
@@ -179,64 +221,56 @@ static void open_direct(struct bench *b)
                                                            .n_threads = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN),
                                                            .generate = true},
                                                   .batch = 1};
-    const size_t bytes = b->model.segment_n * sizeof(float);
     struct error err = {""};
-    uint64_t state = 1;
 
-    b->weights = aligned_alloc(2 << 20, (bytes + (2 << 20) - 1) >> 21 << 21);
     b->logits = calloc(b->model.config.vocabulary, sizeof *b->logits);
-    check(b->weights && b->logits ? 0 : error_set(&err, -ENOMEM, "out of memory"), "weights", &err);
-    madvise(b->weights, bytes, MADV_HUGEPAGE);
-    for (uint64_t i = 0; i < b->model.segment_n; i++) {
-        state = state * 6364136223846793005u + 1442695040888963407u;
-        b->weights[i] = (float)(int32_t)(state >> 32) * 0x1p-36f;
-    }
-    check(device_worker_init(&b->worker, &options, &b->ledger, &err), "worker", &err);
+    check(b->logits ? 0 : error_set(&err, -ENOMEM, "out of memory"), "logits", &err);
+    check(device_worker_init(&b->worker, &options, &b->device, &err), "worker", &err);
 }
 
-static void open_processes(struct bench *b)
+static void make_buffer(struct bench *b)
 {
-    const struct model_config *c = &b->model.config;
-    const struct client_spawn_options how = {.programs = NULL,
-                                             .n_workers = 1,
-                                             .device_mem = b->device_mem,
-                                             .log_fd = 2};
-    struct message m = {.kind = MESSAGE_JOB};
+    const size_t huge = 2 << 20, bytes = (b->model.segment_n * sizeof(float) + huge - 1) / huge * huge;
     struct error err = {""};
-    char text[400];
-    int data, fd = memfd_create("config.json", MFD_CLOEXEC);
-    const int n = snprintf(text, sizeof text,
-                           "{\"model_type\": \"gpt2\", \"n_layer\": %u, \"n_head\": %u, \"n_embd\": %u, "
-                           "\"n_positions\": %u, \"vocab_size\": %u}",
-                           c->n_layers, c->n_heads, c->width, c->n_positions, c->vocabulary);
 
-    check(fd < 0 || write(fd, text, (size_t)n) != n ? error_set(&err, -EIO, "no memfd") : 0, "config", &err);
-    check(client_link_init(&b->link, &err), "client", &err);
-    check(client_spawn_start(&b->spawn, &b->link, &how, &err), "processes", &err);
-    m.job.generate = m.job.fresh = true;
-    m.job.seed = 1;
-    m.job.batch = m.job.n_parts = 1;
-    m.job.seq = SEQ;
-    client_link_send_fds(&b->link, &m, &fd, 1);
-    check(client_link_expect(&b->link, MESSAGE_JOB_OPENED, &m, &data, &err), "job", &err);
-    check(segment_attach(&b->data, data, m.job_opened.data_bytes, SEGMENT_READ_WRITE, &err), "job", &err);
-    b->resident_bytes = m.job_opened.resident_bytes;
-    close(fd);
+    b->buffer = aligned_alloc(huge, bytes);
+    check(b->buffer ? 0 : error_set(&err, -ENOMEM, "out of memory"), "buffer", &err);
+    madvise(b->buffer, bytes, MADV_HUGEPAGE);
+    memset(b->buffer, 1, bytes);
+}
+
+static void generate(struct bench *b)
+{
+    const struct eps_generate_options options = {.model = b->directory,
+                                                 .device_mem = b->device_mem,
+                                                 .prompt_ids = b->ids,
+                                                 .n_prompt_ids = PROMPT,
+                                                 .n_tokens = SEQ - PROMPT,
+                                                 .top_p = 1};
+    const struct eps_generate_events events = {.on_token = on_token};
+    struct eps_error error = {""};
+
+    if (eps_generate(&b->generated, &options, &events, b, &error)) {
+        fprintf(stderr, "bench_generate: %s\n", error.text);
+        exit(1);
+    }
 }
 
 static void print(struct bench *b)
 {
-    const double bytes = 4 * (double)b->model.n_parameters, read = median(&b->read);
-    const double direct = median(&b->direct), processes = median(&b->processes);
+    const double all = (double)b->model.segment_n * 4, bytes = (double)b->generated.token_bytes;
+    const double read = all / median(&b->read), direct = bytes / median(&b->direct);
+    const double processes = bytes / median(&b->processes); /* bytes a ms */
     const struct model_config *c = &b->model.config;
 
-    printf("gpt2 %ux%u, vocabulary %u: %.1f MB of weights, %.1f MB of them on the device; tokens %d to %d\n",
-           c->n_layers, c->width, c->vocabulary, bytes * 1e-6, (double)b->resident_bytes * 1e-6, PROMPT, SEQ);
-    printf("reading             %7.2f ms  %6.1f GB/s\n", read, bytes / read * 1e-6);
-    printf("one process         %7.2f ms  %6.1f GB/s  %.2f of reading\n", direct, bytes / direct * 1e-6, read / direct);
-    printf("daemon and worker   %7.2f ms  %6.1f GB/s  %.2f of reading  %.1f tokens/s\n", processes,
-           bytes / processes * 1e-6, read / processes, 1e3 / processes);
-    printf("prompt of %d tokens %7.2f ms  %.0f tokens/s\n", PROMPT, b->prompt_ms, 1e3 * PROMPT / b->prompt_ms);
+    printf("gpt2 %ux%u, vocabulary %u: a token visits %.1f MB of weights, %.1f MB of all %.1f on the device\n",
+           c->n_layers, c->width, c->vocabulary, bytes * 1e-6, (double)b->generated.resident_bytes * 1e-6, all * 1e-6);
+    printf("reading            %6.1f GB/s\n", read * 1e-6);
+    printf("one process        %6.1f GB/s  %.2f of reading  %8.3f ms a token\n", direct * 1e-6, direct / read,
+           bytes / direct);
+    printf("eps_generate       %6.1f GB/s  %.2f of reading  %8.3f ms a token, %.1f tokens/s, positions %d to %d\n",
+           processes * 1e-6, processes / read, bytes / processes, 1e3 * processes / bytes, PROMPT, SEQ);
+    printf("a prompt of %d tokens, weights not on the device yet: %.0f ms\n", PROMPT, b->generated.prompt_ms);
 }
 
 int main(int argc, char **argv)
@@ -253,6 +287,7 @@ int main(int argc, char **argv)
                                   .norm_epsilon = 1e-5f,
                                   .initializer_range = 0.02f};
     struct error err = {""};
+    char command[96];
 
     process_bound_spinning(argv);
     log_name("bench_generate");
@@ -264,24 +299,19 @@ int main(int argc, char **argv)
         check(process_parse_bytes(&b.device_mem, "DEVICE_MEM", argv[5], &err), argv[5], &err);
     config.inner_width = 4 * config.width;
     check(model_init(&b.model, &config, &err), "model", &err);
+    make_model(&b);
     open_direct(&b);
-    open_processes(&b);
+    make_buffer(&b);
+    for (uint32_t i = 0; i < PROMPT; i++)
+        b.ids[i] = i % config.vocabulary;
     run_direct(&b, 0, PROMPT);
-    run_processes(&b, 0, 1); /* which pulls what stays */
-    const double start = now_ms();
-    run_processes(&b, 1, PROMPT - 1);
-    b.prompt_ms = now_ms() - start;
-    for (uint32_t round = 0; round < ROUNDS; round++) {
-        read_all(&b, &b.read);
-        time_tokens(&b, &b.direct, run_direct, PROMPT + round * TOKENS);
-        read_all(&b, &b.read);
-        time_tokens(&b, &b.processes, run_processes, PROMPT + round * TOKENS);
-    }
+    generate(&b);
     print(&b);
-    segment_close(&b.data);
-    client_spawn_stop(&b.spawn);
-    client_link_free(&b.link);
     device_worker_free(&b.worker);
-    free(b.weights);
-    return 0;
+    eps_store_free(&b.store);
+    free(b.buffer);
+    free(b.logits);
+    model_free(&b.model);
+    snprintf(command, sizeof command, "rm -rf %s", b.directory);
+    return system(command) != 0;
 }
