@@ -92,6 +92,27 @@ START_TEST(a_log_line_is_one_line_with_the_name_in_front)
 }
 END_TEST
 
+/* What to do about it must be read: of a long sentence the end makes room for it. */
+START_TEST(what_is_appended_is_never_lost)
+{
+    struct error err;
+    char longest[600];
+
+    error_set(&err, 0, "disk full");
+    error_append(&err, "; %s continues from step %d", "eps", 7);
+    ck_assert_str_eq(err.text, "disk full; eps continues from step 7");
+    memset(longest, 'x', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    error_set(&err, 0, "%s", longest);
+    error_append(&err, "; remedy");
+    ck_assert_uint_eq(strlen(err.text), sizeof err.text - 1);
+    ck_assert_str_eq(err.text + strlen(err.text) - 10, "xx; remedy");
+    error_append(&err, "%s", longest);
+    ck_assert_uint_eq(strlen(err.text), sizeof err.text - 1);
+    error_append(NULL, "nobody asked");
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("error");
@@ -104,6 +125,7 @@ int main(void)
     tcase_add_test(tcase, control_characters_do_not_reach_the_terminal);
     tcase_add_test(tcase, a_prefix_goes_in_front);
     tcase_add_test(tcase, a_log_line_is_one_line_with_the_name_in_front);
+    tcase_add_test(tcase, what_is_appended_is_never_lost);
     srunner_run_all(runner, CK_ENV);
     int failed = srunner_ntests_failed(runner);
     srunner_free(runner);
