@@ -72,6 +72,10 @@ START_TEST(a_file_of_a_preset_s_name_comes_first)
 
     put("byte-large", config, sizeof config - 1);
     expect("byte-large", "text.txt", "byte-large", "", 256);
+    struct client_run run;
+    ck_assert_int_eq(chosen(&run, "byte-large", "text.txt", NULL, NULL), 0);
+    ck_assert_uint_eq(run.model.config.width, 8);
+    client_run_close(&run);
     ck_assert_int_eq(unlink("byte-large"), 0);
 }
 END_TEST

@@ -44,6 +44,7 @@ AWKWARD = [
     "the the the thethethethe THE The tHe",
     "    for (int i = 0; i < n; i++) {\n        total += values[i];\n    }\n",
     "\ud7ff\ue000\uffff\U00010000\U0010ffff",
+    "a mongolian vowel separator is no blank  \u180e",
     "ſ 'ſ K ß ẞ ı İ",
 ]
 
