@@ -186,13 +186,14 @@ int command_train(int argc, char **argv)
         {"--model", "DIR|config.json|PRESET", ARGUMENT_TEXT, &options.model,
          "a directory with config.json and *.safetensors; or fresh weights: a config.json\nalone, byte-small, "
          "byte-medium, byte-large, gpt2, gpt2-medium, gpt2-large,\ngpt2-xl (on text with a vocabulary of bytes); "
-         "default "
-         "what suits the data"},
+         "default what "
+         "suits the data"},
         {"--data", "FILE...", ARGUMENT_TEXTS, &data,
-         "one stream of tokens: UTF-8 text (a byte is a token; for a vocabulary of 256),\n.bin (u16; u32 for "
-         "vocabularies over 65536), .npy (1 dimension of integers)"},
+         "one stream of tokens, from files and patterns: UTF-8 text, by the model's own\ntokenizer or, for a "
+         "vocabulary of 256, a byte a token; .bin (u16; u32 for\nvocabularies over 65536); .npy (1 dimension of "
+         "integers)"},
         {"--eval-data", "FILE", ARGUMENT_TEXT, &options.eval_data,
-         "measure the loss on this; default the last 1 % of the data, held out"},
+         "measure the loss on this, as --data; default the last 1 % of the data, held out"},
         {"--out", "DIR", ARGUMENT_TEXT, &options.out,
          "metrics.jsonl, log, step-N/, latest go here; default runs/MODEL-TIME,\nor that of --resume"},
         {"Checkpoints", .kind = ARGUMENT_HEADING},
