@@ -67,16 +67,15 @@ static int open_named(struct client_run *run, const struct eps_train_options *in
 
 static void print_count(char *out, size_t cap, uint64_t n)
 {
-    if (n < 1000)
-        snprintf(out, cap, "%u", (unsigned)n);
-    else
-        snprintf(out, cap, "%.1f %c",
-                 (double)n / (n < 1000000      ? 1e3
-                              : n < 1000000000 ? 1e6
-                                               : 1e9),
-                 n < 1000000      ? 'k'
-                 : n < 1000000000 ? 'M'
-                                  : 'G');
+    static const struct {
+        double least, unit;
+        const char *name;
+    } units[] = {{999.95e6, 1e9, " G"}, {999.95e3, 1e6, " M"}, {1e3, 1e3, " k"}, {0, 1, ""}};
+    size_t i = 0;
+
+    while ((double)n < units[i].least)
+        i++;
+    snprintf(out, cap, "%.*f%s", *units[i].name ? 1 : 0, (double)n / units[i].unit, units[i].name);
 }
 
 /* Tokens are checked against the largest vocabulary of a preset; which one they need is known then. */

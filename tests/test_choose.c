@@ -51,6 +51,26 @@ START_TEST(a_text_alone_trains_a_model_of_bytes)
 }
 END_TEST
 
+/* One figure behind the point, and never 1000.0 of anything. */
+START_TEST(a_count_of_tokens_is_said_in_few_figures)
+{
+    static const struct {
+        size_t n;
+        const char *note;
+    } counts[] = {{999, "chosen for 999 tokens"},
+                  {1000, "chosen for 1.0 k tokens"},
+                  {999949, "chosen for 999.9 k tokens"},
+                  {999951, "chosen for 1.0 M tokens"}};
+    static char text[1 << 20];
+
+    memset(text, 'b', sizeof text);
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
+        put("counted.txt", text, counts[i].n);
+        expect(NULL, "counted.txt", "byte-small", counts[i].note, 256);
+    }
+}
+END_TEST
+
 START_TEST(ids_beyond_a_byte_train_gpt2)
 {
     expect(NULL, "words.bin", "gpt2", "chosen for 2.5 k tokens", 50257);
@@ -139,6 +159,7 @@ int main(void)
 
     tcase_add_unchecked_fixture(tests, setup, remove_all);
     tcase_add_test(tests, a_text_alone_trains_a_model_of_bytes);
+    tcase_add_test(tests, a_count_of_tokens_is_said_in_few_figures);
     tcase_add_test(tests, ids_beyond_a_byte_train_gpt2);
     tcase_add_test(tests, a_gpt2_preset_on_text_is_one_of_bytes_and_says_so);
     tcase_add_test(tests, a_file_of_a_preset_s_name_comes_first);
