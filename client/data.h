@@ -41,7 +41,8 @@ struct client_data {
     uint64_t n; /* tokens of all files */
     uint32_t vocabulary;
     uint32_t largest; /* token */
-    uint64_t hash;    /* xxh3, 64 bits, of the tokens as they are stored, file after file: of a text, its bytes */
+    /* xxh3, 64 bits, of the tokens as they are stored, file after file: of a text its bytes, or, tokenised, its ids. */
+    uint64_t hash;
 };
 
 /* Opens the files and reads sizes and headers, no tokens. A name that is not there and holds *, ? or [ is a pattern as
