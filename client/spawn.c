@@ -192,11 +192,13 @@ static int await_workers(struct client_spawn *spawn, struct error *err)
 
 static int start_all(struct client_spawn *spawn, struct error *err)
 {
-    char *daemon_args[] = {"epsd", "--private", "--listen", spawn->directory, NULL};
+    char follow[48];
+    char *daemon_args[] = {"epsd", follow, "--listen", spawn->directory, NULL};
     char device_mem[32];
-    char *worker_args[] = {"eps-worker",   "--private", "--connect", spawn->directory, "--device", "cpu",
-                           "--device-mem", device_mem,  NULL};
+    char *worker_args[] = {"eps-worker",   follow,     "--connect", spawn->directory, "--device", "cpu",
+                           "--device-mem", device_mem, NULL};
 
+    snprintf(follow, sizeof follow, "--private=%d", (int)getpid());
     snprintf(device_mem, sizeof device_mem, "%" PRIu64, spawn->options.device_mem);
     int rc = start_child(spawn, "epsd", daemon_args, err);
     if (!rc)

@@ -23,7 +23,7 @@ static const char usage[] =
     "  --connect ADDRESS   the daemon's, as given to epsd --listen; without it, your only live daemon\n"
     "  --device cpu        the device (only cpu so far)\n"
     "  --device-mem BYTES  memory of the device that may be used, at most: 512MiB, 2GiB; default half of what is free\n"
-    "  --private           end with the process that started this one\n"
+    "  --private[=PID]     end with the process (PID) that started this one\n"
     "  --version           which build this is\n"
     "  --help              this text\n"
     "\n"
@@ -177,6 +177,7 @@ static int run(const char *directory, const struct compute_options *options, boo
 struct arguments {
     const char *address;
     bool is_private;
+    long parent;        /* 0: not said */
     const char *answer; /* all that was asked for: --help, --version */
     uint64_t budget;    /* 0: not said */
 };
@@ -188,7 +189,7 @@ static bool parse(struct arguments *out, int argc, char **argv)
         {"connect", required_argument, NULL, 'c'},
         {"device", required_argument, NULL, 'd'},
         {"device-mem", required_argument, NULL, 'm'},
-        {"private", no_argument, NULL, 'p'},
+        {"private", optional_argument, NULL, 'p'},
         {"version", no_argument, NULL, 'v'},
         {"help", no_argument, NULL, 'h'},
         {0},
@@ -209,8 +210,10 @@ static bool parse(struct arguments *out, int argc, char **argv)
             log_line("%s", err.text);
             return false;
         }
-        if (option == 'p')
+        if (option == 'p') {
             out->is_private = true;
+            out->parent = optarg ? atol(optarg) : 0;
+        }
         if (option == 'h' || option == 'v') {
             out->answer = option == 'h' ? usage : "eps-worker " EPS_VERSION "\n";
             return true;
@@ -244,8 +247,10 @@ int main(int argc, char **argv)
         return 0;
     }
     signal(SIGPIPE, SIG_IGN);
-    if (arguments.is_private)
-        process_follow_parent();
+    if (arguments.is_private && !process_follow_parent(arguments.parent)) {
+        log_line("whoever started this worker is gone");
+        return 1;
+    }
     compute.budget = arguments.budget ? arguments.budget : process_available_bytes() / 2;
     device_check(compute.ops);
     int rc = session_directory(directory, sizeof directory, arguments.address, &err);

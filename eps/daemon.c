@@ -375,6 +375,12 @@ static int daemon_init(struct daemon *d, uv_loop_t *loop, const struct daemon_op
     return 0;
 }
 
+static void close_any(uv_handle_t *handle, void *data)
+{
+    (void)data;
+    close_handle(handle);
+}
+
 int daemon_run(const struct daemon_options *options, struct error *err)
 {
     struct daemon *d = calloc(1, sizeof *d);
@@ -391,10 +397,14 @@ int daemon_run(const struct daemon_options *options, struct error *err)
         rc = d->exit_code;
         if (rc)
             error_set(err, rc, "no client came within 10 s");
+    } else { /* what was begun */
+        uv_walk(&loop, close_any, NULL);
+        uv_run(&loop, UV_RUN_DEFAULT);
     }
     eps_updater_stop(d->updater);
-    if (!rc) /* otherwise handles may be open; the process ends anyway */
-        assert(uv_loop_close(&loop) == 0);
+    const int left = uv_loop_close(&loop);
+    assert(left == 0);
+    (void)left;
     free(d);
     return rc;
 }

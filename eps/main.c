@@ -7,6 +7,7 @@
 #include <grp.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,7 +24,7 @@ static const char usage[] =
     "directory,\n"
     "                    which they must be able to reach, as in --listen /srv/eps; stopping stays yours.\n"
     "                    Their --out must be writable for the group (chmod g+ws)\n"
-    "  --private         end with the first client, and with the process that started this one\n"
+    "  --private[=PID]   end with the first client, and with the process (PID) that started this one\n"
     "  --version         which build this is\n"
     "  --help            this text\n"
     "\n"
@@ -32,6 +33,7 @@ static const char usage[] =
 struct arguments {
     const char *address, *group; /* NULL: not said */
     bool is_private;
+    long parent;        /* 0: not said */
     uint64_t host_mem;  /* 0: not said */
     const char *answer; /* all that was asked for: --help, --version */
 };
@@ -43,7 +45,7 @@ static bool parse(struct arguments *out, int argc, char **argv)
         {"listen", required_argument, NULL, 'l'},
         {"host-mem", required_argument, NULL, 'm'},
         {"group", required_argument, NULL, 'g'},
-        {"private", no_argument, NULL, 'p'},
+        {"private", optional_argument, NULL, 'p'},
         {"version", no_argument, NULL, 'v'},
         {"help", no_argument, NULL, 'h'},
         {0},
@@ -62,6 +64,7 @@ static bool parse(struct arguments *out, int argc, char **argv)
             break;
         case 'p':
             out->is_private = true;
+            out->parent = optarg ? atol(optarg) : 0;
             break;
         case 'v':
             out->answer = "epsd " EPS_VERSION "\n";
@@ -132,8 +135,10 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file grown too large is a refusal to save, not the end */
     eps_optimizer_select(EPS_ISA_BEST);
-    if (options.is_private)
-        process_follow_parent();
+    if (options.is_private && !process_follow_parent(arguments.parent)) {
+        log_line("whoever started this daemon is gone");
+        return 1;
+    }
     int rc = session_directory(directory, sizeof directory, arguments.address, &err);
     if (!rc)
         rc = daemon_run(&options, &err);

@@ -22,9 +22,10 @@ void process_bound_spinning(char **argv)
     }
 }
 
-void process_follow_parent(void)
+bool process_follow_parent(long parent)
 {
     prctl(PR_SET_PDEATHSIG, SIGTERM);
+    return parent == 0 || getppid() == parent;
 }
 
 static void mask_signals(int how)

@@ -4,6 +4,7 @@
 
 #include "proto/error.h"
 
+#include <stdbool.h>
 #include <stdint.h>
 
 /* Two OpenMP teams that spin on the same cores can slow each other a hundredfold, and libgomp reads its limit when it
@@ -13,8 +14,8 @@
 void process_bound_spinning(char **argv);
 
 /* Ends this process with SIGTERM when its parent dies: private daemons and workers must not outlive who started them.
- * (If it died before this call, they notice that nobody comes: a daemon waits 10 s for its client.) */
-void process_follow_parent(void);
+ * False if the process of that number (0: not known) is no more the parent: it died before this call. */
+bool process_follow_parent(long parent);
 
 /* Blocks SIGTERM, SIGINT and SIGHUP, which would end the process where it stands; call first in main, so that from its
  * first instruction on they wait, across process_bound_spinning too, for process_take_signals, when their handlers are

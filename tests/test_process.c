@@ -193,7 +193,7 @@ START_TEST(a_process_that_follows_its_parent_ends_with_it)
         const pid_t pid = fork();
         if (pid == 0) {
             signal(SIGTERM, SIG_DFL); /* Check has a handler there */
-            process_follow_parent();
+            process_follow_parent(0);
             const pid_t self = getpid();
             if (write(ready[1], &self, sizeof self) < 0)
                 _exit(1);

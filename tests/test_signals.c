@@ -219,24 +219,6 @@ START_TEST(worker_ends_when_its_daemon_does_while_it_attaches)
 }
 END_TEST
 
-/* A private daemon that nobody comes to: its client was killed as it started. */
-START_TEST(private_daemon_ends_with_its_parent)
-{
-    const char *const argv[] = {"--private", "--listen", daemon_directory, NULL};
-    pid_t middle = fork();
-
-    ck_assert_int_ge(middle, 0);
-    if (middle == 0) {
-        pid_t pid = start_traced("epsd", argv);
-        run_to(pid, TRACE_MAX, 0, NULL);
-        ptrace(PTRACE_DETACH, pid, NULL, NULL);
-        kill(getpid(), SIGKILL);
-    }
-    ck_assert_int_eq(processes_wait(middle), 128 + SIGKILL);
-    ck_assert(processes_until(nothing_is_left, NULL));
-}
-END_TEST
-
 static bool no_process_is_left(void *context)
 {
     (void)context;
@@ -244,6 +226,34 @@ static bool no_process_is_left(void *context)
     }
     return !processes_find("epsd") && !processes_find("eps-worker") && !processes_find("eps");
 }
+
+/* A private daemon that nobody comes to: its client was killed as it started, when it worked already, or before it knew
+ * of anyone. */
+START_TEST(private_daemon_ends_with_its_parent)
+{
+    char follow[40];
+    const char *const argv[] = {follow, "--listen", daemon_directory, NULL};
+    pid_t middle = fork();
+
+    ck_assert_int_ge(middle, 0);
+    if (middle == 0) {
+        snprintf(follow, sizeof follow, "--private=%d", (int)getpid());
+        pid_t pid = start_traced("epsd", argv);
+        run_to(pid, _i ? 1 : TRACE_MAX, 0, NULL);
+        ck_assert_int_eq(ptrace(PTRACE_SETOPTIONS, pid, NULL, 0), 0); /* it is not to be killed with its tracer */
+        if (_i)
+            kill(pid, SIGSTOP); /* until its parent is gone */
+        ptrace(PTRACE_DETACH, pid, NULL, NULL);
+        kill(getpid(), SIGKILL);
+    }
+    ck_assert_int_eq(processes_wait(middle), 128 + SIGKILL);
+    const pid_t pid = processes_find("epsd"); /* ours now */
+    if (pid > 0)
+        kill(pid, SIGCONT);
+    ck_assert(processes_until(no_process_is_left, NULL));
+    ck_assert(nothing_is_left(NULL));
+}
+END_TEST
 
 enum { STAGE_DAEMON, STAGE_WORKER, STAGE_STEPS, STAGES };
 
@@ -322,7 +332,7 @@ int main(void)
     tcase_add_loop_test(start, daemon_meets_a_signal_at_each_system_call_of_its_start, 0, N_SIGNALS);
     tcase_add_loop_test(start, worker_meets_a_signal_at_each_system_call_of_its_start, 0, N_SIGNALS);
     tcase_add_loop_test(start, worker_ends_when_its_daemon_does_while_it_attaches, 0, 2);
-    tcase_add_test(start, private_daemon_ends_with_its_parent);
+    tcase_add_loop_test(start, private_daemon_ends_with_its_parent, 0, 2);
     suite_add_tcase(suite, start);
     tcase_add_checked_fixture(run, setup, processes_remove);
     tcase_add_loop_test(run, a_run_meets_a_signal_at_each_stage, 0, N_SIGNALS * 3 * STAGES);
