@@ -165,9 +165,8 @@ static unsigned thread_number(void)
 
 static void cached(struct device *dev, const struct device_attention_cached *op)
 {
-    const size_t n = op->n_tokens * (op->first + op->n_tokens) * 2 * op->width;
-
-#pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic) if (n > ENOUGH)
+#pragma omp parallel for num_threads(dev->n_threads)                                                                   \
+    schedule(dynamic) if (op->n_tokens * (op->first + op->n_tokens) * 2 * op->width > ENOUGH)
     for (size_t index = 0; index < op->n_heads; index++) {
         const struct head head = find_head(op, index, thread_number());
         append(&head);
