@@ -65,24 +65,36 @@ static int check_sums(const char *directory, struct error *err)
     return rc;
 }
 
-/* A run's directory stands for its latest checkpoint, as in client/model.h. */
+/* A run's directory stands for its latest checkpoint, as in client/model.h; which one that is is asked once, since a run
+ * that goes on changes it. */
+static int find_model(char out[PATH_MAX], const char *path, struct error *err)
+{
+    char inside[PATH_MAX];
+
+    if (snprintf(out, PATH_MAX, "%s", path) >= PATH_MAX - (int)sizeof "/" CHECKPOINT_CONFIG)
+        return error_set(err, -ENAMETOOLONG, "--model %.200s: name too long", path);
+    snprintf(inside, sizeof inside, "%.*s/" CHECKPOINT_CONFIG, PATH_MAX - 16, path);
+    if (access(inside, F_OK) == 0)
+        return 0;
+    snprintf(inside, sizeof inside, "%.*s/latest", PATH_MAX - 16, path);
+    if (!realpath(inside, out)) /* then it is no run */
+        snprintf(out, PATH_MAX, "%s", path);
+    return 0;
+}
+
 static int open_model(struct export *e, struct error *err)
 {
-    const char *path = e->options->model;
-    char inside[PATH_MAX];
-    struct stat st;
+    char path[PATH_MAX];
+    int rc = find_model(path, e->options->model, err);
 
-    int rc = client_model_open(&e->model, path, err);
+    if (rc == 0)
+        rc = client_model_open(&e->model, path, err);
     if (rc != 0)
         return rc;
     if (e->model.n_weights == 0)
-        return error_set(err, -EINVAL, "--model %s: no weights to export; name the directory that holds them", path);
-    if (snprintf(inside, sizeof inside, "%s/%s", path, CHECKPOINT_CONFIG) >= (int)sizeof inside)
-        return error_set(err, -ENAMETOOLONG, "--model %.200s: name too long", path);
-    if (stat(inside, &st) == 0)
-        return check_sums(path, err);
-    snprintf(inside, sizeof inside, "%.*s/latest", PATH_MAX - 8, path);
-    return check_sums(inside, err);
+        return error_set(err, -EINVAL, "--model %s: no weights to export; name the directory that holds them",
+                         e->options->model);
+    return check_sums(path, err);
 }
 
 static const char *const type_names[] = {"float32", "bfloat16"};

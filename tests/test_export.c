@@ -382,7 +382,7 @@ START_TEST(a_damaged_checkpoint_is_not_exported)
     ck_assert_int_eq(export("run/step-7", "out", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EINVAL);
     ck_assert(strncmp(err.text, "run/step-7: model.safetensors is not what was written", 53) == 0);
     ck_assert_int_eq(export("run", "out", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EINVAL);
-    ck_assert(strncmp(err.text, "run/latest: model.safetensors is not what was written", 53) == 0);
+    ck_assert_ptr_nonnull(strstr(err.text, "/run/step-7: model.safetensors is not what was written"));
     ck_assert_str_eq(names_in("out"), "none");
     store_fixture_close(&f);
 }
