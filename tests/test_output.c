@@ -122,7 +122,9 @@ START_TEST(what_is_no_checkpoint_is_not_replaced)
     foreign[_i]();
     ck_assert_int_eq(system("ls -lR --time-style=full-iso out/step-3 elsewhere >before 2>&1; true"), 0);
     ck_assert_int_eq(put(3, "new", &err), -EEXIST);
-    snprintf(before, sizeof before, "%s/step-3 could not be replaced", realpath("out", NULL));
+    char *path = realpath("out", NULL);
+    snprintf(before, sizeof before, "%s/step-3 could not be replaced", path);
+    free(path);
     ck_assert_msg(strncmp(err.text, before, strlen(before)) == 0 &&
                       strstr(err.text, "; it holds what is no checkpoint"),
                   "%s", err.text);
