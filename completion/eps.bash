@@ -19,7 +19,7 @@ _eps_options() {
     verify) echo "--json --help" ;;
     status | mem) echo "--watch --json --help" ;;
     save | stop) echo "--json --help" ;;
-    epsd) echo "--listen --group --private --version --help" ;;
+    epsd) echo "--listen --host-mem --group --private --version --help" ;;
     eps-worker) echo "--connect --device --device-mem --private --version --help" ;;
     esac
 }

@@ -23,7 +23,7 @@ static const char usage[] =
     "  --connect ADDRESS   the daemon's, as given to epsd --listen; without it, your only live daemon\n"
     "  --device cpu        the device (only cpu so far)\n"
     "  --device-mem BYTES  memory of the device that may be used, at most: 512MiB, 2GiB; default half of what is free\n"
-    "  --private[=PID]     end with the process (PID) that started this one\n"
+    "  --private           end with the process that started this one; --private=PID says which that is\n"
     "  --version           which build this is\n"
     "  --help              this text\n"
     "\n"
