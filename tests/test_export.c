@@ -3,6 +3,9 @@
 #include "client/export.h"
 
 #include "proto/safetensors.h"
+#include "tests/driver.h"
+#include "tests/outputs.h"
+#include "tests/processes.h"
 #include "tests/store_fixture.h"
 
 #include <check.h>
@@ -460,6 +463,37 @@ START_TEST(the_command_says_where_it_is_and_how_to_load_it)
 }
 END_TEST
 
+static void remove_processes(void)
+{
+    ck_assert_int_eq(chdir("/"), 0);
+    processes_remove();
+}
+
+/* What comes from a live daemon is what a checkpoint of the same step gives. */
+START_TEST(a_live_model_is_exported_while_its_run_goes_on)
+{
+    struct driver driver;
+    struct driver_options options = {.side = "{\"options\": {}, \"files\": {\"merges.txt\": \"a b\\n\"}}"};
+    const struct eps_export_options live = {.connect = "lab", .out = "live", .bf16 = _i};
+    struct error err;
+
+    processes_setup();
+    ck_assert_int_eq(chdir(processes_path(".")), 0);
+    processes_daemon("lab", 1, NULL);
+    options.out = outputs_make("trained");
+    driver_open(&driver, "lab", &options);
+    driver_train(&driver, 2);
+    ck_assert_msg(client_export(&live, CLIENT_EXPORT_SHARD_BYTES, &err) == 0, "%s", err.text);
+    driver_ask_save(&driver, 2);
+    driver_await_saves(&driver, 1);
+    driver_train(&driver, 3);
+    driver_close(&driver);
+    check_export("trained", "saved", _i, CLIENT_EXPORT_SHARD_BYTES);
+    ck_assert_int_eq(system("diff -r live saved"), 0);
+    remove_processes();
+}
+END_TEST
+
 int main(void)
 {
     Suite *suite = suite_create("export");
@@ -477,6 +511,10 @@ int main(void)
     tcase_add_test(tcase, only_a_new_or_empty_directory_is_written_to);
     tcase_add_test(tcase, what_is_no_model_is_refused);
     tcase_add_test(tcase, the_command_says_where_it_is_and_how_to_load_it);
+    suite_add_tcase(suite, tcase);
+    tcase = tcase_create("live"); /* in a directory of its own */
+    tcase_set_timeout(tcase, 120);
+    tcase_add_loop_test(tcase, a_live_model_is_exported_while_its_run_goes_on, 0, 2);
     suite_add_tcase(suite, tcase);
     SRunner *runner = srunner_create(suite);
     srunner_run_all(runner, CK_NORMAL);
