@@ -421,6 +421,48 @@ START_TEST(more_readers_than_64_are_refused)
 }
 END_TEST
 
+/* One unit, one part, one slice; steps begin at 0 or where a run is resumed. */
+START_TEST(the_cut_is_known_before_a_reader_comes)
+{
+    const struct relay_config config = {.first_step = _i ? 70 : 0, .n_parts = 1, .n_slots = 1, .n_accumulators = 1};
+    const uint32_t unit = 0, one = 1, owner = 0;
+    const uint64_t t = config.first_step;
+    const struct relay_event events[] = {
+        {.kind = RELAY_ATTACHED},
+        {.kind = RELAY_SAVE, .reader = 1}, /* refused: no unit is known */
+        {.kind = RELAY_OPEN,
+         .step = t,
+         .visits = &unit,
+         .n_slices = &one,
+         .n_visits = 1,
+         .owners = &owner,
+         .n_owners = 1},
+        {.kind = RELAY_LOSS, .step = t, .ok = true},
+        {.kind = RELAY_CONTRIBUTION, .step = t, .slot = 1},
+        {.kind = RELAY_FOLDED, .ok = true},
+        {.kind = RELAY_UPDATED},
+        {.kind = RELAY_SAVE, .reader = 2},
+    };
+    const uint64_t cuts[] = {UINT64_MAX, UINT64_MAX, t, t, t + 1, t + 1, t + 1, t + 1};
+    const struct relay_action *actions = NULL;
+    struct relay *relay;
+    int n = 0;
+
+    ck_assert_int_eq(relay_open(&relay, &config), 0);
+    ck_assert_uint_eq(relay_cut(relay), UINT64_MAX);
+    for (size_t i = 0; i < sizeof events / sizeof *events; i++) {
+        n = relay_feed(relay, &events[i], &actions);
+        ck_assert_int_ge(n, 0);
+        ck_assert_msg(relay_cut(relay) == cuts[i], "after event %zu: %ju", i, (uintmax_t)relay_cut(relay));
+        ck_assert(i != 1 || (n == 1 && actions[0].kind == RELAY_REFUSE && actions[0].to_reader));
+    }
+    ck_assert_int_eq(n, 1);
+    ck_assert_int_eq(actions[0].kind, RELAY_CAPTURE);
+    ck_assert_uint_eq(actions[0].step, t + 1);
+    relay_close(relay);
+}
+END_TEST
+
 START_TEST(a_step_of_more_names_than_can_be_numbered_is_not_opened)
 {
     static const uint32_t owners[1 << 16]; /* all are worker 0's */
@@ -483,6 +525,7 @@ int main(int argc, char **argv)
     tcase_add_test(tcase, step_is_skipped_while_the_thread_reads);
     tcase_add_test(tcase, frozen_unit_is_answered_at_either_version);
     tcase_add_test(tcase, more_readers_than_64_are_refused);
+    tcase_add_loop_test(tcase, the_cut_is_known_before_a_reader_comes, 0, 2);
     tcase_add_test(tcase, a_step_of_more_names_than_can_be_numbered_is_not_opened);
     if (OWN_ALLOCATOR) {
         tcase_add_test(tcase, an_event_that_finds_no_memory_changes_nothing);
