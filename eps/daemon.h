@@ -7,7 +7,7 @@
  *   job.c      one job's life: weights in, workers assigned, ... memory given back
  *   steps.c    steps and evaluations: messages <-> relay <-> optimizer thread
  *   generate.c tokens, one after another: messages between client and worker
- *   save.c     checkpoints and snapshots, while the job goes on
+ *   save.c     checkpoints and snapshots, while the job goes on; who asks for them: save_request.c
  *   look.c     what is told to those who look
  *   rights.c   who may do what, where a daemon serves a group */
 #ifndef EPS_DAEMON_H
@@ -103,7 +103,7 @@ struct job {
     uint32_t *slices;          /* (n_visits) for the relay's open */
     struct ledger load_ledger; /* of the optimizer thread, while it loads */
     struct error load_error;
-    struct save *saves;   /* oldest first (save.c) */
+    struct save *saves;   /* oldest first (save_state.h) */
     struct save *writing; /* which of them the writer is at; NULL: none */
     uint32_t n_readers;   /* so far, of the relay's: the number of the last */
     bool releasing;
@@ -194,7 +194,7 @@ int rights_stop(const struct peer *peer, struct error *err);
 int rights_output(const struct daemon *d, struct error *err);
 int rights_save(const struct daemon *d, const struct peer *peer, struct error *err);
 
-/* save.c. The first three answer by themselves; the job is open in the first. */
+/* save_request.c, save.c. The first three answer by themselves; the job is open in the first. */
 void save_on_client(struct daemon *d, const struct message *m);
 void save_on_viewer(struct daemon *d, struct peer *viewer, const struct message *m);
 void save_on_snapshot(struct daemon *d, struct peer *viewer, const int *fds, unsigned n_fds); /* takes fds */

@@ -1,0 +1,194 @@
+/* Who asks for a checkpoint or a snapshot, whether it can be had, and where it begins. */
+#include "eps/save_state.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* The version that would be saved now. */
+static uint64_t find_cut(const struct job *job)
+{
+    const uint64_t cut = relay_cut(job->relay);
+
+    return cut == MESSAGE_NO_STEP ? job->step : cut;
+}
+
+static struct save *find_checkpoint(struct job *job, uint64_t step)
+{
+    struct save *s = job->saves;
+
+    while (s && (!s->checkpoint || s->over || s->rc || s->step != step))
+        s = s->next;
+    return s;
+}
+
+static struct save *add(struct daemon *d, bool checkpoint, struct error *err)
+{
+    struct job *job = &d->job;
+    struct save **end = &job->saves, *s;
+    unsigned n = 0;
+
+    for (; *end; end = &(*end)->next)
+        n++;
+    if (n == SAVE_MOST) {
+        error_set(err, -EBUSY, "%u saves are under way: the disk is too slow for more", n);
+        return NULL;
+    }
+    s = calloc(1, sizeof *s);
+    if (s)
+        s->units = calloc(job->model.n_units, sizeof *s->units);
+    if (!s || !s->units) {
+        free(s);
+        error_set(err, -ENOMEM, "out of memory");
+        return NULL;
+    }
+    s->daemon = d;
+    s->step = find_cut(job);
+    s->reader = ++job->n_readers;
+    s->checkpoint = checkpoint;
+    s->work.data = s;
+    s->options = (struct eps_capture_options){.store = &job->store,
+                                              .step = s->step,
+                                              .config = job->config_text,
+                                              .config_bytes = job->config_bytes,
+                                              .side = job->side_text,
+                                              .side_bytes = job->side_bytes,
+                                              .microbatch = job->microbatch,
+                                              .checkpoint = checkpoint,
+                                              .output = job->output};
+    save_count_memory(s, job->model.n_units);
+    *end = s;
+    return s;
+}
+
+static void begin(struct daemon *d, struct save *s)
+{
+    if (relay_cut(d->job.relay) != MESSAGE_NO_STEP) {
+        save_announce(d, s);
+        return;
+    }
+    for (uint32_t u = 0; u < d->job.model.n_units; u++)
+        save_capture_unit(s, u);
+    save_pump(d);
+}
+
+void save_on_client(struct daemon *d, const struct message *m)
+{
+    struct job *job = &d->job;
+    const uint64_t cut = find_cut(job);
+    struct error err;
+
+    if (m->save.step != MESSAGE_NO_STEP && m->save.step != cut) {
+        peer_refuse(job->client, "a save of another step than comes next");
+        return;
+    }
+    if (job->saved_step == cut) {
+        save_tell_client(job, 0, NULL, cut);
+        return;
+    }
+    if (find_checkpoint(job, cut)) /* its end will be told */
+        return;
+    struct save *s = add(d, true, &err);
+    if (s) {
+        begin(d, s);
+        return;
+    }
+    save_note_failure(job, &err);
+    save_tell_client(job, -EBUSY, &err, cut);
+}
+
+/* Why nothing can be saved now, or 0. */
+static int check_job(const struct job *job, bool needs_output, struct error *err)
+{
+    if (job->state == JOB_NONE || !job->request.job.train)
+        return error_set(err, -ENOENT, "the daemon trains nothing; name a --model");
+    if (!steps_are_on(job))
+        return error_set(err, -EAGAIN, "the job is %s; try again",
+                         job->state == JOB_ENDING ? "ending" : "being opened");
+    if (needs_output && job->output < 0)
+        return error_set(err, -EINVAL, "the job has no output directory to save into");
+    return 0;
+}
+
+static void add_viewer(struct save *s, struct peer *viewer)
+{
+    struct error err;
+
+    if (s->n_viewers < SAVE_VIEWERS) {
+        s->viewers[s->n_viewers++] = viewer->id;
+        return;
+    }
+    error_set(&err, -EBUSY, "%d others wait for this checkpoint; try again", SAVE_VIEWERS);
+    save_tell_viewer(viewer, -EBUSY, &err, s->step);
+}
+
+void save_on_viewer(struct daemon *d, struct peer *viewer, const struct message *m)
+{
+    struct job *job = &d->job;
+    struct error err;
+    struct save *s;
+    int rc;
+
+    if (m->save.step != MESSAGE_NO_STEP) {
+        peer_refuse(viewer, "only the client says which step is saved");
+        return;
+    }
+    rc = check_job(job, true, &err);
+    if (!rc && job->saved_step == find_cut(job)) {
+        save_tell_viewer(viewer, 0, NULL, job->saved_step);
+        return;
+    }
+    s = rc ? NULL : find_checkpoint(job, find_cut(job));
+    if (s) {
+        add_viewer(s, viewer);
+        return;
+    }
+    s = rc ? NULL : add(d, true, &err);
+    if (s) {
+        add_viewer(s, viewer);
+        begin(d, s);
+        return;
+    }
+    save_tell_viewer(viewer, rc ? rc : -EBUSY, &err, 0);
+}
+
+/* Written to at offsets, so not for appending; of a kind that never blocks. */
+static int check_files(const int *fds, unsigned n_fds, struct error *err)
+{
+    struct stat st;
+
+    if (n_fds != 3)
+        return error_set(err, -EINVAL, "a snapshot comes with three files: weights, config and side file");
+    for (unsigned i = 0; i < n_fds; i++) {
+        const int flags = fcntl(fds[i], F_GETFL);
+        if (fstat(fds[i], &st) || !S_ISREG(st.st_mode) || flags < 0 || (flags & O_ACCMODE) == O_RDONLY ||
+            flags & O_APPEND)
+            return error_set(err, -EINVAL, "a snapshot goes into regular files that are open for writing");
+    }
+    return 0;
+}
+
+void save_on_snapshot(struct daemon *d, struct peer *viewer, const int *fds, unsigned n_fds)
+{
+    struct error err;
+    struct save *s = NULL;
+    int rc = check_files(fds, n_fds, &err);
+
+    if (!rc)
+        rc = check_job(&d->job, false, &err);
+    if (!rc)
+        s = add(d, false, &err);
+    if (!s) {
+        for (unsigned i = 0; i < n_fds; i++)
+            close(fds[i]);
+        save_tell_viewer(viewer, rc ? rc : -EBUSY, &err, 0);
+        return;
+    }
+    memcpy(s->options.files, fds, sizeof s->options.files);
+    add_viewer(s, viewer);
+    begin(d, s);
+}

@@ -1,0 +1,66 @@
+/* eps/save_state.h - what a checkpoint or snapshot under way is. For eps/save.c, which brings it to its end, and
+ * eps/save_request.c, where it begins; everyone else includes eps/daemon.h. */
+#ifndef EPS_SAVE_STATE_H
+#define EPS_SAVE_STATE_H
+
+#include "eps/capture.h"
+#include "eps/daemon.h"
+
+enum {
+    SAVE_MOST = 8,    /* at a time */
+    SAVE_VIEWERS = 8, /* that wait for one */
+    SAVE_UNITS = 64,  /* that the writer is given at once */
+};
+
+enum unit_flag {
+    UNIT_CAPTURED = 1,
+    UNIT_QUEUED = 2, /* given to the writer, or not to be written at all */
+    UNIT_WRITTEN = 4,
+    UNIT_HELD = 8, /* the relay waits for its release */
+};
+
+enum save_task { SAVE_WRITE, SAVE_FINISH, SAVE_DISCARD };
+
+struct save {
+    struct save *next;
+    struct daemon *daemon;
+    uint64_t step;
+    uint32_t reader;
+    bool checkpoint; /* else a snapshot */
+    bool announced;  /* to the relay */
+    bool begun;      /* there may be something to discard */
+    bool over;       /* whoever asked has been told */
+    int rc;          /* why it is given up */
+    struct error error;
+    uint8_t *units; /* (n_units) enum unit_flag */
+    uint32_t n_captured, n_written;
+    uint32_t viewers[SAVE_VIEWERS]; /* ids of those who asked */
+    unsigned n_viewers;
+    uint64_t ledgered;
+    /* The writer's, while job.writing is this one: */
+    struct eps_capture_options options;
+    struct eps_capture capture;
+    enum save_task task;
+    uint32_t batch[SAVE_UNITS];
+    unsigned n_batch;
+    int result;
+    struct error why;
+    uv_work_t work;
+};
+
+/* A unit stands still at the version: it may be written. */
+void save_capture_unit(struct save *s, uint32_t unit);
+/* The relay gets to know the reader. */
+void save_announce(struct daemon *d, struct save *s);
+/* Gives the writer something to do, if it has nothing. */
+void save_pump(struct daemon *d);
+
+/* SAVED, or why not: REFUSED and SAVE_FAILED. err is looked at if rc is not 0. */
+void save_tell_viewer(struct peer *viewer, int rc, const struct error *err, uint64_t step);
+void save_tell_client(struct job *job, int rc, const struct error *err, uint64_t step);
+void save_note_failure(struct job *job, const struct error *err); /* for the status */
+
+/* What the ledger says of this save from now on. */
+void save_count_memory(struct save *s, uint64_t bytes);
+
+#endif
