@@ -29,6 +29,18 @@ rm -rf runs
 ln -s "$build/bin" build/bin
 cat "$source"/*/*.[ch] "$source"/*/*/*.[ch] >build/quickstart.txt
 
+# The functions that the tour names are where it says.
+tour=0
+while IFS='|' read -r _ file names _; do
+    file=$(tr -d ' `' <<<"$file")
+    [ -e "$file" ] || fail "README.md's tour names $file, which is not there"
+    for name in $(grep -o '`[a-z_]*`' <<<"$names" | tr -d '`'); do
+        grep -rqw -- "$name" "$file" || fail "README.md's tour: $file has no $name"
+        tour=$((tour + 1))
+    done
+done < <(grep -E '^\| `[a-z]+/[a-z_/.]+` \|' README.md)
+[ "$tour" -ge 20 ] || fail "README.md's tour has too few functions"
+
 # One line for each command, an empty one where a block ends.
 awk '/^## / { on = /A worked session/ } on && /^    / { print substr($0, 5); open = 1; next }
      open { print ""; open = 0 }' README.md >"$work/commands"
