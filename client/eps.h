@@ -52,7 +52,8 @@ struct eps_train_options {
     enum eps_optimizer_kind optimizer;
     enum eps_order order;
     uint64_t seed;       /* below 2^63; UINT64_MAX: 0 */
-    uint64_t eval_every; /* steps; before the first and after the last it is done in any case. 0: only then */
+    uint64_t eval_every; /* steps between held-out losses; there is one before the first step too, and after the last
+                            in any case. 0: only then */
     uint64_t save_every; /* steps between checkpoints, 0: only at the end, and not when interrupted. UINT64_MAX: a tenth
                             of the run, rounded up */
     uint32_t keep;       /* checkpoints that stand at a time, the newest; UINT32_MAX: 2. 0: all */

@@ -274,7 +274,7 @@ int client_steps_run(struct client_steps *s, struct error *err)
 
     s->job->stop = &s->stop;
     s->opened = s->covered = s->done = s->run->first_step;
-    rc = evaluate(s, &before, err);
+    rc = s->run->options.eval_every > 0 && s->done == 0 ? evaluate(s, &before, err) : 0;
     if (!rc)
         rc = client_steps_ask(s, err); /* a stop that cut the evaluation short, and has not been heard otherwise */
     if (!rc)

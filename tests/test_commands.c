@@ -154,9 +154,10 @@ START_TEST(training_goes_on_from_saved_weights)
 
     train("begun", "--steps 20 --lr 0.01");
     json_t *step = last_step("begun/metrics.jsonl");
-    ck_assert_int_eq(eps("train --model begun/latest --data %s --eval-data %s --out on --batch 4 --steps 1", text,
-                         text),
-                     0);
+    ck_assert_int_eq(
+        eps("train --model begun/latest --data %s --eval-data %s --out on --batch 4 --steps 1 --eval-every 1", text,
+            text),
+        0);
     said = processes_read(out_file);
     char words[64];
     snprintf(words, sizeof words, "held-out loss after 0 steps: %.4f", number_at(step, "eval_loss"));

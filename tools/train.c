@@ -74,6 +74,8 @@ static void on_step(void *user, const struct eps_step *step)
 {
     struct train *t = user;
 
+    if (t->last == 0)
+        t->first = step->step - 1;
     t->last = step->step;
     t->loss = step->loss;
     t->ms += step->step_ms;
@@ -89,11 +91,10 @@ static void on_evaluated(void *user, uint64_t step, double loss, uint64_t tokens
     printf("held-out loss after %" PRIu64 " step%s: %.4f over %" PRIu64 " tokens\n", step, step == 1 ? "" : "s", loss,
            tokens);
     fflush(stdout);
-    if (isnan(t->before)) {
+    if (step == 0)
         t->before = loss;
-        t->first = t->last = step;
-    }
-    t->after = loss;
+    else
+        t->after = loss;
 }
 
 static void on_memory(void *user, const struct eps_memory *side)
@@ -133,8 +134,12 @@ static void print_summary(const struct train *t)
 {
     char peak[24], budget[24], host[24];
 
-    printf("\nloss         %.4f at step %" PRIu64 "; held out %.4f before, %.4f after\n", t->loss, t->last, t->before,
-           t->after);
+    printf("\nloss         %.4f at step %" PRIu64, t->loss, t->last);
+    if (!isnan(t->after))
+        printf("; held out %.4f%s", t->after, isnan(t->before) ? "" : ", ");
+    if (!isnan(t->before))
+        printf("%.4f before the first step", t->before);
+    putchar('\n');
     printf("speed        %.0f tokens/s over %" PRIu64 " step%s\n", t->ms > 0 ? t->tokens * 1000 / t->ms : 0,
            t->last - t->first, t->last - t->first == 1 ? "" : "s");
     printf("memory       device %s of %s at most, host %s\n", eps_format_bytes(peak, t->device_peak),
@@ -233,7 +238,7 @@ int command_train(int argc, char **argv)
          "the same bits whatever the number of workers"},
         {"Measuring", .kind = ARGUMENT_HEADING},
         {"--eval-every", "N", ARGUMENT_LONG, &options.eval_every,
-         "steps between held-out losses; before the first step and after the last there\nis one anyway"},
+         "steps between held-out losses, and one before the first step; after the last there\nis one anyway"},
         {"Machine", .kind = ARGUMENT_HEADING},
         {"--device", "auto|cpu", ARGUMENT_CHOICE, &device, "default auto: the processor, so far"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
