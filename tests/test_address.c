@@ -1,3 +1,5 @@
+#include "tests/run.h"
+
 #include "proto/session_internal.h"
 
 #include <check.h>
@@ -243,9 +245,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("address");
     TCase *cases = tcase_create("directories of addresses");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_test(cases, a_path_stands_for_itself);
     tcase_add_test(cases, a_name_is_a_directory_of_the_users_own);
@@ -254,9 +254,5 @@ int main(void)
     tcase_add_test(cases, looking_holds_no_lock);
     tcase_add_test(cases, what_is_no_address_is_refused_by_name);
     tcase_add_test(cases, a_base_that_another_made_is_refused);
-    suite_add_tcase(suite, cases);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(cases);
 }

@@ -1,3 +1,4 @@
+#include "tests/run.h"
 #include "tests/stage.h"
 
 #include <check.h>
@@ -420,9 +421,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("attach");
     TCase *cases = tcase_create("at the door");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_loop_test(cases, who_does_not_attach_properly_is_turned_away, 0, N_RUDE);
     tcase_add_test(cases, a_crowd_of_strangers_does_not_disturb_a_session);
@@ -434,9 +433,5 @@ int main(void)
     tcase_add_loop_test(cases, without_a_greeting_it_attaches_anew_and_at_last_gives_up, 0, 2);
     tcase_add_test(cases, a_second_attempt_may_succeed);
     tcase_add_loop_test(cases, closing_while_attaching_is_closing, 0, 6);
-    suite_add_tcase(suite, cases);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(cases);
 }

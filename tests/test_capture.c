@@ -3,6 +3,7 @@
 #include "tests/inprocess.h"
 #include "tests/outputs.h"
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include "eps/capture.h"
 #include "eps/output.h"
@@ -264,7 +265,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("capture");
     TCase *tests = tcase_create("capture");
 
     tcase_add_checked_fixture(tests, setup, remove_all);
@@ -272,10 +272,5 @@ int main(void)
     tcase_add_loop_test(tests, what_is_written_during_a_step_is_the_version_before_it, 0, N_WAYS);
     tcase_add_loop_test(tests, a_run_goes_on_from_a_checkpoint_bit_for_bit, 0, N_WAYS);
     tcase_add_test(tests, what_is_given_up_leaves_nothing);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

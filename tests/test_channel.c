@@ -1,3 +1,5 @@
+#include "tests/run.h"
+
 #include "proto/channel.h"
 
 #include "proto/message.h"
@@ -223,9 +225,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("channel");
     TCase *cases = tcase_create("packets over nanomsg");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_test(cases, ten_thousand_packets_each_way_arrive_in_order);
     tcase_add_test(cases, what_is_sent_before_a_peer_comes_waits_for_it);
@@ -234,9 +234,5 @@ int main(void)
     tcase_add_test(cases, an_overlong_packet_shows_its_length);
     tcase_add_test(cases, addresses_that_would_abort_nanomsg_do_not_fit);
     tcase_add_test(cases, an_address_that_cannot_be_bound_is_an_error);
-    suite_add_tcase(suite, cases);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(cases);
 }

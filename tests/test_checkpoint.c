@@ -1,3 +1,5 @@
+#include "tests/run.h"
+
 #include "proto/checkpoint.h"
 
 #include <check.h>
@@ -391,7 +393,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("checkpoint");
     TCase *tcase = tcase_create("checkpoint");
 
     tcase_set_timeout(tcase, 60);
@@ -407,10 +408,5 @@ int main(void)
     tcase_add_test(tcase, at_most_sixteen_files_are_listed);
     tcase_add_test(tcase, reading_ends_when_progress_says_so);
     tcase_add_test(tcase, a_run_may_be_longer_than_what_is_read_at_once);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

@@ -3,6 +3,7 @@
 
 #include "tests/outputs.h"
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -129,18 +130,12 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("checkpoints");
     TCase *tests = tcase_create("checkpoints");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, a_name_is_a_checkpoints_if_the_daemon_would_write_it);
     tcase_add_test(tests, those_that_are_whole_are_listed_in_order);
     tcase_add_test(tests, the_oldest_go_and_neither_latest_nor_what_is_somebodys);
     tcase_add_test(tests, what_is_half_is_swept_and_nothing_else);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

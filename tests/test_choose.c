@@ -1,4 +1,6 @@
 /* Which model is trained on which tokens, when one of them leaves it open. */
+#include "tests/run.h"
+
 #include "client/run.h"
 
 #include <check.h>
@@ -153,9 +155,7 @@ static void remove_all(void)
 
 int main(void)
 {
-    Suite *suite = suite_create("choose");
     TCase *tests = tcase_create("choose");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_unchecked_fixture(tests, setup, remove_all);
     tcase_add_test(tests, a_text_alone_trains_a_model_of_bytes);
@@ -164,9 +164,5 @@ int main(void)
     tcase_add_test(tests, a_gpt2_preset_on_text_is_one_of_bytes_and_says_so);
     tcase_add_test(tests, a_file_of_a_preset_s_name_comes_first);
     tcase_add_test(tests, what_does_not_go_together_is_refused);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

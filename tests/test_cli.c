@@ -1,5 +1,7 @@
 /* The eps command with real arguments and files, all of them wrong: one sentence on stderr that names what is at fault,
  * the right exit status, nothing on stdout, and nothing left behind. None of this reaches a worker. */
+#include "tests/run.h"
+
 #include <check.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -269,9 +271,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cli");
     TCase *tests = tcase_create("cli");
-    SRunner *runner = srunner_create(suite);
     char command[64];
 
     if (!mkdtemp(directory) || chdir(directory))
@@ -282,10 +282,8 @@ int main(void)
     tcase_add_loop_test(tests, counts_take_whole_numbers_in_range_only, 0, 8);
     tcase_add_test(tests, help_names_every_option_and_succeeds);
     tcase_add_test(tests, a_full_disk_under_stdout_is_a_failure);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+
+    const int failed = run_tests(tests);
     snprintf(command, sizeof command, "rm -r %s", directory);
     return system(command) != 0 || failed != 0;
 }

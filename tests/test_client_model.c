@@ -1,4 +1,6 @@
 /* Which files a model is made of, in directories made here. */
+#include "tests/run.h"
+
 #include "client/model.h"
 #include "client/side.h"
 #include "proto/checkpoint.h"
@@ -390,9 +392,7 @@ static void remove_all(void)
 
 int main(void)
 {
-    Suite *suite = suite_create("client model");
     TCase *tests = tcase_create("client model");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_unchecked_fixture(tests, setup, remove_all);
     tcase_add_test(tests, a_config_alone_means_fresh_weights);
@@ -404,9 +404,5 @@ int main(void)
     tcase_add_test(tests, an_index_names_the_files_each_once);
     tcase_add_test(tests, a_checkpoint_is_held_to_its_checksums);
     tcase_add_test(tests, what_is_missing_or_damaged_is_refused_by_file);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

@@ -1,6 +1,7 @@
 #include "client/snapshot.h"
 #include "client/side.h"
 
+#include "tests/run.h"
 #include "tests/stage.h"
 #include "tests/store_fixture.h"
 
@@ -220,7 +221,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("client_snapshot");
     TCase *tcase = tcase_create("client_snapshot");
 
     tcase_set_timeout(tcase, 60);
@@ -228,10 +228,5 @@ int main(void)
     tcase_add_loop_test(tcase, what_goes_wrong_is_said_and_nothing_stays_open, 0, sizeof failures / sizeof *failures);
     tcase_add_test(tcase, without_a_daemon_there_is_no_snapshot);
     tcase_add_test(tcase, a_temporary_directory_that_is_none_does_not_matter);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

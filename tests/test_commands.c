@@ -1,5 +1,6 @@
 /* The eps command at work: real runs with real processes, and what they leave, print and answer. */
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <errno.h>
@@ -401,9 +402,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("commands");
     TCase *tests = tcase_create("commands");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_unchecked_fixture(tests, setup, remove_all);
     tcase_add_test(tests, a_run_in_a_pipe_prints_lines_and_leaves_its_files);
@@ -416,9 +415,5 @@ int main(void)
     tcase_add_test(tests, a_client_is_told_why_its_daemon_stopped);
     tcase_add_test(tests, options_of_private_workers_do_not_go_with_a_daemon);
     tcase_add_test(tests, on_a_terminal_the_progress_line_stays_one_line);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

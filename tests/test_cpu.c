@@ -1,5 +1,6 @@
 /* The CPU as a device: what open claims and refuses, copies, and the library's own bytes. */
 #include "tests/operation.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <errno.h>
@@ -113,20 +114,13 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cpu");
     TCase *tcase = tcase_create("device");
-    SRunner *runner = srunner_create(suite);
-    int failed;
 
-    suite_add_tcase(suite, tcase);
     tcase_add_test(tcase, the_table_is_complete);
     tcase_add_test(tcase, there_is_one_cpu_device);
     tcase_add_test(tcase, an_arena_beyond_the_address_space_is_refused);
     tcase_add_test(tcase, open_claims_the_arena_and_close_gives_it_back);
     tcase_add_test(tcase, what_is_uploaded_comes_back);
     tcase_add_loop_test(tcase, zero_writes_its_elements_alone, 0, 4);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

@@ -1,6 +1,7 @@
 /* Attention in tiles against attention by the formula. */
 #include "tests/operation.h"
 #include "tests/reference.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <math.h>
@@ -200,19 +201,12 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cpu attention");
     TCase *tcase = tcase_create("attention");
-    SRunner *runner = srunner_create(suite);
-    int failed;
 
-    suite_add_tcase(suite, tcase);
     tcase_add_loop_test(tcase, attention_is_the_formula, 0, N_SHAPES);
     tcase_add_loop_test(tcase, attention_backward_is_the_formula, 0, N_SHAPES);
     tcase_add_loop_test(tcase, attention_of_a_row_does_not_depend_on_the_others, 0, N_SHAPES);
     tcase_add_test(tcase, attention_holds_large_scores);
     tcase_add_test(tcase, attention_passes_nan_on);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

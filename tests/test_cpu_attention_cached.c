@@ -1,6 +1,7 @@
 /* Attention over kept keys and values against attention by the formula over the whole row. */
 #include "tests/operation.h"
 #include "tests/reference.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <math.h>
@@ -170,18 +171,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cpu attention cached");
     TCase *tcase = tcase_create("attention");
-    SRunner *runner = srunner_create(suite);
-    int failed;
 
-    suite_add_tcase(suite, tcase);
     tcase_add_loop_test(tcase, cached_attention_is_the_formula, 0, N_SHAPES);
     tcase_add_loop_test(tcase, how_tokens_came_to_the_cache_changes_no_bit, 0, N_SHAPES);
     tcase_add_loop_test(tcase, queries_of_a_call_are_as_one_by_one, 0, N_SHAPES);
     tcase_add_test(tcase, cached_attention_passes_nan_on);
-    srunner_run_all(runner, CK_ENV);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

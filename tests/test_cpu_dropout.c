@@ -1,6 +1,7 @@
 /* Dropout against one Philox word at a time. */
 #include "tests/operation.h"
 #include "tests/reference.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -58,15 +59,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cpu dropout");
     TCase *tcase = tcase_create("dropout");
-    SRunner *runner = srunner_create(suite);
-    int failed;
 
-    suite_add_tcase(suite, tcase);
     tcase_add_loop_test(tcase, dropout_keeps_what_its_words_say, 0, WAYS * N_SHAPES);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

@@ -1,6 +1,7 @@
 /* Products against the plain one in double, and the activations that follow them against libm's. */
 #include "tests/operation.h"
 #include "tests/reference.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <malloc.h>
@@ -335,20 +336,13 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cpu matmul");
     TCase *tcase = tcase_create("matmul");
-    SRunner *runner = srunner_create(suite);
-    int failed;
 
-    suite_add_tcase(suite, tcase);
     tcase_add_loop_test(tcase, matmul_is_the_product, 0, N_SHAPES * N_TRANSPOSITIONS);
     tcase_add_loop_test(tcase, matmul_adds_the_bias, 0, N_SHAPES);
     tcase_add_loop_test(tcase, activations_and_slopes_are_within_three_ulp, MODEL_GELU_NEW, MODEL_RELU + 1);
     tcase_add_loop_test(tcase, activations_pass_nan_on, MODEL_GELU_NEW, MODEL_RELU + 1);
     tcase_add_loop_test(tcase, a_step_s_products_do_not_depend_on_threads_or_grouping, 0, N_STEP_SHAPES);
     tcase_add_test(tcase, the_library_stays_within_its_bytes);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

@@ -1,6 +1,7 @@
 /* Layer normalisation against the plain one in double. */
 #include "tests/operation.h"
 #include "tests/reference.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <math.h>
@@ -135,17 +136,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cpu norm");
     TCase *tcase = tcase_create("norm");
-    SRunner *runner = srunner_create(suite);
-    int failed;
 
-    suite_add_tcase(suite, tcase);
     tcase_add_loop_test(tcase, norm_is_the_formula, 0, N_SHAPES);
     tcase_add_loop_test(tcase, norm_backward_is_the_formula, 0, 2 * N_SHAPES);
     tcase_add_test(tcase, norm_of_one_and_three_is_minus_one_and_one);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

@@ -1,5 +1,6 @@
 /* Sums over rows, the embedding's look-ups and their gradients, and positions. */
 #include "tests/operation.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <math.h>
@@ -168,18 +169,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cpu rows");
     TCase *tcase = tcase_create("rows");
-    SRunner *runner = srunner_create(suite);
-    int failed;
 
-    suite_add_tcase(suite, tcase);
     tcase_add_loop_test(tcase, reduce_rows_adds_the_rows, 0, N_SHAPES);
     tcase_add_loop_test(tcase, embed_takes_the_rows_of_its_chunk_alone, 0, 2 * N_SHAPES);
     tcase_add_loop_test(tcase, embed_backward_adds_in_order, 0, N_SHAPES);
     tcase_add_loop_test(tcase, positions_are_added_to_every_row_and_summed_over_rows, 0, N_SHAPES);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

@@ -1,6 +1,7 @@
 /* Cross entropy over a vocabulary in chunks against the plain one in double. */
 #include "tests/operation.h"
 #include "tests/reference.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <math.h>
@@ -164,17 +165,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("cpu softmax");
     TCase *tcase = tcase_create("softmax");
-    SRunner *runner = srunner_create(suite);
-    int failed;
 
-    suite_add_tcase(suite, tcase);
     tcase_add_loop_test(tcase, chunks_give_the_whole_softmax, 0, N_SHAPES);
     tcase_add_test(tcase, the_exponential_is_within_one_ulp);
     tcase_add_test(tcase, a_loss_holds_large_logits_and_shows_what_is_not_finite);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

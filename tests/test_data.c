@@ -1,4 +1,6 @@
 /* Token streams and windows, from files written here byte by byte. */
+#include "tests/run.h"
+
 #include "client/data.h"
 #include "client/side.h"
 #include "client/tokenizer.h"
@@ -483,9 +485,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("data");
     TCase *tests = tcase_create("data");
-    SRunner *runner = srunner_create(suite);
     char command[64];
 
     if (!mkdtemp(directory))
@@ -506,10 +506,8 @@ int main(void)
     tcase_add_test(tests, a_wrong_byte_is_found_at_its_place_however_long_the_text);
     tcase_add_test(tests, text_is_tokenised_by_the_model_s_own_tokenizer);
     tcase_add_test(tests, a_long_text_has_the_tokens_that_it_has_in_one_piece);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+
+    const int failed = run_tests(tests);
     snprintf(command, sizeof command, "rm -r %s", directory);
     return system(command) != 0 || failed != 0;
 }

@@ -1,5 +1,7 @@
 /* What --help says, the manual pages and the shell's completion: three accounts of the same options, which must not
  * drift apart. --help is the one that the programs themselves keep true. */
+#include "tests/run.h"
+
 #include "client/eps.h"
 
 #include <check.h>
@@ -266,9 +268,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("documentation");
     TCase *tests = tcase_create("documentation");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_test(tests, every_command_is_in_the_manual_and_in_the_completion);
     tcase_add_test(tests, every_option_of_a_command_is_in_the_manual_and_in_the_completion);
@@ -276,9 +276,5 @@ int main(void)
     tcase_add_loop_test(tests, every_option_of_the_other_programs_is_in_theirs, 0, 2);
     tcase_add_test(tests, every_preset_is_offered_and_in_the_manual);
     tcase_add_loop_test(tests, the_manual_pages_are_well_formed, 0, 3);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

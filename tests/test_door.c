@@ -1,3 +1,5 @@
+#include "tests/run.h"
+
 #include "proto/door.h"
 
 #include "proto/message.h"
@@ -335,9 +337,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("door");
     TCase *cases = tcase_create("packets and descriptors");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_test(cases, a_packet_stays_one_packet);
     tcase_add_test(cases, packets_wait_their_turn_and_their_descriptors_with_them);
@@ -351,9 +351,5 @@ int main(void)
     tcase_add_test(cases, as_many_descriptors_come_as_fit);
     tcase_add_loop_test(cases, more_descriptors_are_a_fault_and_none_stays, 0, 2);
     tcase_add_test(cases, the_right_errno_says_what_is_behind_a_path);
-    suite_add_tcase(suite, cases);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(cases);
 }

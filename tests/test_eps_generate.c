@@ -3,6 +3,7 @@
 #include "client/stream.h"
 #include "tests/fixture.h"
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <errno.h>
@@ -433,9 +434,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("eps_generate");
     TCase *tests = tcase_create("generate");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_unchecked_fixture(tests, setup, remove_all);
     tcase_add_loop_test(tests, greedy_texts_are_those_of_transformers, 0, N_TEXTS);
@@ -451,9 +450,5 @@ int main(void)
     tcase_add_test(tests, an_interrupt_while_loading_ends_it_too);
     tcase_add_test(tests, a_worker_that_dies_is_told_of);
     tcase_add_test(tests, logits_that_are_no_numbers_end_it);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

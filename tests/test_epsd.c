@@ -1,5 +1,6 @@
 /* epsd's own options. What --listen and --group do is in test_listen and test_group. */
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <stdlib.h>
@@ -69,16 +70,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("epsd");
     TCase *tests = tcase_create("epsd");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_checked_fixture(tests, processes_setup, processes_remove);
     tcase_add_loop_test(tests, a_mistake_is_one_sentence_and_status_2, 0, N_WRONGS);
     tcase_add_test(tests, a_job_past_the_cap_is_refused);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

@@ -1,3 +1,5 @@
+#include "tests/run.h"
+
 #include "proto/error.h"
 
 #include <check.h>
@@ -115,19 +117,13 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("error");
     TCase *tcase = tcase_create("error");
-    SRunner *runner = srunner_create(suite);
 
-    suite_add_tcase(suite, tcase);
     tcase_add_test(tcase, a_sentence_is_kept_and_its_code_returned);
     tcase_add_test(tcase, a_sentence_too_long_is_cut_off);
     tcase_add_test(tcase, control_characters_do_not_reach_the_terminal);
     tcase_add_test(tcase, a_prefix_goes_in_front);
     tcase_add_test(tcase, a_log_line_is_one_line_with_the_name_in_front);
     tcase_add_test(tcase, what_is_appended_is_never_lost);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

@@ -1,5 +1,6 @@
 /* One step's gradient against PyTorch in float64, however the minibatch is cut. */
 #include "tests/exact.h"
+#include "tests/run.h"
 
 #include <check.h>
 
@@ -27,15 +28,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("exact gradients");
     TCase *tcase = tcase_create("cuts");
-    SRunner *runner = srunner_create(suite);
-    int n_failed;
 
-    suite_add_tcase(suite, tcase);
     tcase_add_loop_test(tcase, a_gradient_is_pytorchs, 0, (int)(sizeof cuts / sizeof *cuts));
-    srunner_run_all(runner, CK_NORMAL);
-    n_failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return n_failed != 0;
+    return run_tests(tcase);
 }

@@ -2,6 +2,7 @@
  * The embedding is cut into several units here, and contributions travel in slices. Skipped under a sanitizer, which
  * looks at the same code at smaller sizes in test_exact_gradients and test_exact_training. */
 #include "tests/exact.h"
+#include "tests/run.h"
 
 #include <check.h>
 
@@ -46,16 +47,9 @@ int main(void)
 {
     if (IS_SANITIZED)
         return 77;
-    Suite *suite = suite_create("exact large");
     TCase *tcase = tcase_create("large");
-    SRunner *runner = srunner_create(suite);
-    int n_failed;
 
-    suite_add_tcase(suite, tcase);
     tcase_add_loop_test(tcase, a_large_gradient_is_pytorchs, 0, (int)(sizeof gradients / sizeof *gradients));
     tcase_add_loop_test(tcase, twenty_large_steps_are_pytorchs, 0, (int)(sizeof runs / sizeof *runs));
-    srunner_run_all(runner, CK_NORMAL);
-    n_failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return n_failed != 0;
+    return run_tests(tcase);
 }

@@ -1,6 +1,7 @@
 /* Directories made by transformers load, and give its logits; what the store writes is what it loaded, and with a
  * Python that has transformers at hand (EPS_ORACLE_PYTHON), transformers says so too. */
 #include "tests/inprocess.h"
+#include "tests/run.h"
 #include "tests/store_fixture.h"
 
 #include <check.h>
@@ -201,16 +202,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("exact logits");
     TCase *tcase = tcase_create("transformers");
-    SRunner *runner = srunner_create(suite);
-    int n_failed;
 
-    suite_add_tcase(suite, tcase);
     tcase_add_loop_test(tcase, logits_are_those_of_transformers, 0, N_DIRECTORIES);
     tcase_add_loop_test(tcase, what_is_saved_is_what_was_loaded, 0, N_DIRECTORIES);
-    srunner_run_all(runner, CK_NORMAL);
-    n_failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return n_failed != 0;
+    return run_tests(tcase);
 }

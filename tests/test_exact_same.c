@@ -1,5 +1,6 @@
 /* What must not change a bit: threads, weight buffers, budget, and with --deterministic the number of workers. */
 #include "tests/exact.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <math.h>
@@ -124,19 +125,12 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("exact same");
     TCase *tcase = tcase_create("same");
-    SRunner *runner = srunner_create(suite);
-    int n_failed;
 
-    suite_add_tcase(suite, tcase);
     tcase_add_test(tcase, threads_do_not_change_a_bit);
     tcase_add_test(tcase, weight_buffers_do_not_change_a_bit);
     tcase_add_test(tcase, a_tight_budget_does_not_change_a_bit);
     tcase_add_loop_test(tcase, deterministic_workers_do_not_change_a_bit, 0, (int)(sizeof crews / sizeof *crews));
     tcase_add_loop_test(tcase, workers_change_no_more_than_rounding, 0, (int)(sizeof crews / sizeof *crews));
-    srunner_run_all(runner, CK_NORMAL);
-    n_failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return n_failed != 0;
+    return run_tests(tcase);
 }

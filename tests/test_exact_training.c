@@ -1,5 +1,6 @@
 /* Twenty steps against PyTorch in float64: AdamW in 1, 2 and 8 parts, AdamA with as many microbatches. */
 #include "tests/exact.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <math.h>
@@ -76,17 +77,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("exact training");
     TCase *tcase = tcase_create("training");
-    SRunner *runner = srunner_create(suite);
-    int n_failed;
 
-    suite_add_tcase(suite, tcase);
     tcase_add_loop_test(tcase, twenty_steps_are_pytorchs, 0, (int)(sizeof runs / sizeof *runs));
     tcase_add_test(tcase, adama_in_one_part_is_adamw_bit_for_bit);
     tcase_add_test(tcase, adamas_m_is_adamws_and_its_v_at_least_an_eighth);
-    srunner_run_all(runner, CK_NORMAL);
-    n_failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return n_failed != 0;
+    return run_tests(tcase);
 }

@@ -6,6 +6,7 @@
 #include "tests/driver.h"
 #include "tests/outputs.h"
 #include "tests/processes.h"
+#include "tests/run.h"
 #include "tests/store_fixture.h"
 
 #include <check.h>
@@ -496,8 +497,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("export");
-    TCase *tcase = tcase_create("export");
+    TCase *tcase = tcase_create("export"), *live = tcase_create("live"); /* live: in a directory of its own */
 
     tcase_set_timeout(tcase, 120);
     tcase_add_checked_fixture(tcase, set_up, tear_down);
@@ -511,14 +511,9 @@ int main(void)
     tcase_add_test(tcase, only_a_new_or_empty_directory_is_written_to);
     tcase_add_test(tcase, what_is_no_model_is_refused);
     tcase_add_test(tcase, the_command_says_where_it_is_and_how_to_load_it);
-    suite_add_tcase(suite, tcase);
-    tcase = tcase_create("live"); /* in a directory of its own */
-    tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, a_live_model_is_exported_while_its_run_goes_on, 0, 2);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    tcase_set_timeout(live, 120);
+    tcase_add_loop_test(live, a_live_model_is_exported_while_its_run_goes_on, 0, 2);
+
+    const int failed = run_tests(tcase);
+    return run_tests(live) || failed;
 }

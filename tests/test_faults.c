@@ -1,6 +1,7 @@
 /* kill -9 in mid-step: the others say so within 5 seconds and end as documented; no process is left over and nothing
  * stands in the way of the next run. Real processes, real signals. */
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <errno.h>
@@ -392,9 +393,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("faults");
     TCase *tcase = tcase_create("faults");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_checked_fixture(tcase, processes_setup, processes_remove);
     tcase_set_timeout(tcase, 120);
@@ -408,9 +407,5 @@ int main(void)
     tcase_add_loop_test(tcase, worker_killed_or_daemon_stopped_while_a_job_begins, 0, 2);
     tcase_add_test(tcase, client_killed_while_its_job_begins);
     tcase_add_test(tcase, daemon_whose_directory_was_removed_leaves_its_successor_alone);
-    suite_add_tcase(suite, tcase);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

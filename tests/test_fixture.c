@@ -1,5 +1,6 @@
 /* The oracle's own footing: C draws what Python drew, and the comparison has teeth. */
 #include "tests/fixture.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <math.h>
@@ -113,18 +114,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("fixture");
     TCase *tcase = tcase_create("fixture");
-    SRunner *runner = srunner_create(suite);
-    int n_failed;
 
-    suite_add_tcase(suite, tcase);
     tcase_add_test(tcase, weights_are_those_that_python_drew);
     tcase_add_test(tcase, tokens_are_those_that_python_drew);
     tcase_add_test(tcase, a_gradient_off_by_one_in_ten_thousand_is_beyond);
     tcase_add_test(tcase, a_sketch_measures_a_distance);
-    srunner_run_all(runner, CK_NORMAL);
-    n_failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return n_failed != 0;
+    return run_tests(tcase);
 }

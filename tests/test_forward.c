@@ -1,6 +1,7 @@
 /* Models that are asked while others train them, and checkpoints that are not what was written. */
 #include "client/forward.h"
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <errno.h>
@@ -270,18 +271,12 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("forward");
     TCase *tests = tcase_create("forward");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_unchecked_fixture(tests, setup, processes_remove);
     tcase_add_test(tests, a_live_model_is_asked_and_its_training_goes_on_untouched);
     tcase_add_test(tests, without_a_model_a_live_one_is_needed);
     tcase_add_test(tests, a_damaged_checkpoint_is_refused_by_name);
     tcase_add_test(tests, several_files_are_one_stream);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

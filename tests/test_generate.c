@@ -2,6 +2,7 @@
 #include "device/generate.h"
 
 #include "proto/message.h"
+#include "tests/run.h"
 #include "tests/setting.h"
 
 #include <check.h>
@@ -401,10 +402,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("generate");
     TCase *tests = tcase_create("generate");
 
-    suite_add_tcase(suite, tests);
     tcase_add_loop_test(tests, logits_after_every_token_are_those_of_the_reference, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, a_long_prompt_then_single_tokens_are_as_the_reference_says, 0, 2);
     tcase_add_test(tests, evaluation_of_the_same_row_says_the_same);
@@ -417,10 +416,5 @@ int main(void)
     tcase_add_test(tests, a_link_that_ends_ends_the_run);
     tcase_add_test(tests, a_job_that_ends_ends_a_run_that_waits_for_nothing);
     tcase_add_test(tests, ids_that_change_during_the_run_change_nothing);
-
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

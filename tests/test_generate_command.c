@@ -1,6 +1,7 @@
 /* eps generate at a shell: what goes to stdout, to stderr, to a terminal, and how it ends. */
 #include "tests/fixture.h"
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -323,9 +324,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("generate command");
     TCase *tests = tcase_create("generate command");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_unchecked_fixture(tests, setup, remove_all);
     tcase_add_test(tests, prompt_and_continuation_are_all_that_goes_to_stdout);
@@ -336,9 +335,5 @@ int main(void)
     tcase_add_test(tests, a_reader_that_has_seen_enough_ends_it_without_a_word);
     tcase_add_test(tests, a_full_disk_is_told);
     tcase_add_test(tests, a_terminal_gets_characters_and_no_commands);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

@@ -6,6 +6,7 @@
 #include "tests/array_link.h"
 #include "tests/inprocess.h"
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <errno.h>
@@ -303,10 +304,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("generate processes");
     TCase *tests = tcase_create("generate");
 
-    suite_add_tcase(suite, tests);
     tcase_add_unchecked_fixture(tests, processes_setup, processes_remove);
     tcase_add_test(tests, processes_give_the_logits_of_one_process);
     tcase_add_test(tests, status_and_memory_show_it);
@@ -314,10 +313,5 @@ int main(void)
     tcase_add_test(tests, a_token_outside_the_vocabulary_ends_the_job_with_a_word);
     tcase_add_test(tests, jobs_that_cannot_generate_are_refused);
     tcase_add_loop_test(tests, a_job_closed_in_mid_run_leaves_the_worker_free, 0, 2);
-
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

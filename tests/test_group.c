@@ -1,6 +1,7 @@
 /* epsd --group: a daemon that serves the members of a group, with real programs of several users. Only root can play
  * them, so that for everyone else most of this is skipped. */
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <dirent.h>
@@ -235,9 +236,7 @@ static bool find_group(void)
 
 int main(void)
 {
-    Suite *suite = suite_create("group");
     TCase *tests = tcase_create("group");
-    SRunner *runner = srunner_create(suite);
 
     if (geteuid() != 0 || !find_group()) {
         puts("skipped: only root can play several users");
@@ -248,9 +247,5 @@ int main(void)
     tcase_add_test(tests, members_bring_workers_and_jobs_and_do_not_stop_it);
     tcase_add_test(tests, root_stops_anyones);
     tcase_add_test(tests, a_directory_open_to_all_is_not_trusted);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

@@ -1,5 +1,6 @@
 #include "device/layers/layers.h"
 
+#include "tests/run.h"
 #include "tests/setting.h"
 
 #include <check.h>
@@ -369,19 +370,12 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("layers");
     TCase *tests = tcase_create("layers");
 
-    suite_add_tcase(suite, tests);
     tcase_add_loop_test(tests, gradients_are_the_slopes_of_the_loss, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, gradients_of_cut_units_are_the_slopes_of_the_loss, 0, 2);
     tcase_add_loop_test(tests, layers_read_nothing_that_they_were_not_given, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, positions_cut_in_two_units_are_as_in_one, 0, 2);
     tcase_add_test(tests, embedding_begins_at_a_position);
-
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

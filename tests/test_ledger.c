@@ -1,3 +1,5 @@
+#include "tests/run.h"
+
 #include "proto/ledger.h"
 
 #include <check.h>
@@ -59,18 +61,13 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("ledger");
     TCase *tcase = tcase_create("ledger");
-    SRunner *runner = srunner_create(suite);
+    const char *forks = getenv("CK_FORK");
 
-    suite_add_tcase(suite, tcase);
     tcase_add_test(tcase, the_total_is_the_sum_and_peaks_remember);
     tcase_add_test(tcase, more_than_32_bits_are_counted);
-    if (srunner_fork_status(runner) == CK_FORK) /* CK_FORK=no, for a debugger: an abort would end it */
+    if (!forks || strcmp(forks, "no") != 0) /* CK_FORK=no is for a debugger: an abort would end it */
         tcase_add_test_raise_signal(tcase, taking_away_more_than_is_there_is_our_mistake, SIGABRT);
     tcase_add_test(tcase, each_category_has_its_name);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

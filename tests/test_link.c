@@ -2,6 +2,7 @@
  * that waits for it, so that no second thread is needed; what a call has taken in is seen by what is left there. */
 #include "device/link.h"
 
+#include "tests/run.h"
 #include "tests/store_fixture.h"
 
 #include <check.h>
@@ -365,7 +366,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("link");
     TCase *tests = tcase_create("link");
 
     tcase_add_checked_fixture(tests, setup, tear_down);
@@ -383,10 +383,5 @@ int main(void)
     tcase_add_test(tests, whether_the_job_has_ended_is_seen_without_waiting);
     tcase_add_test(tests, a_share_that_comes_early_is_kept);
     tcase_add_test(tests, losses_and_contributions_carry_step_and_attempt);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

@@ -1,3 +1,4 @@
+#include "tests/run.h"
 #include "tests/stage.h"
 
 #include <check.h>
@@ -379,9 +380,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("listen");
     TCase *cases = tcase_create("directory and door");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_test(cases, a_second_daemon_is_told_of_the_first);
     tcase_add_test(cases, so_is_one_in_another_process_until_the_first_is_killed);
@@ -395,9 +394,5 @@ int main(void)
     tcase_add_test(cases, another_user_is_refused);
     tcase_add_loop_test(cases, members_of_its_group_are_let_in_and_nobody_else, 0, 4);
     tcase_add_test(cases, a_directory_that_members_cannot_reach_is_refused);
-    suite_add_tcase(suite, cases);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(cases);
 }

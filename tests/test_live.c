@@ -1,6 +1,7 @@
 /* eps status, mem, save and stop on live daemons: which one is meant, what is said of one and of several, watching in a
  * pipe and on a terminal, and two of everything. Real programs. */
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <dirent.h>
@@ -547,9 +548,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("live");
     TCase *tests = tcase_create("live");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_checked_fixture(tests, setup, processes_remove);
     tcase_add_test(tests, without_a_name_one_daemon_is_the_one);
@@ -567,9 +566,5 @@ int main(void)
     tcase_add_test(tests, a_private_run_is_found_and_stopped);
     tcase_add_test(tests, a_save_prints_what_stands_and_training_goes_on);
     tcase_add_test(tests, ctrl_c_leaves_a_stop_to_the_daemon);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

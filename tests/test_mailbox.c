@@ -1,6 +1,7 @@
 #include "device/mailbox.h"
 
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <signal.h>
@@ -234,7 +235,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("mailbox");
     TCase *tests = tcase_create("mailbox");
 
     tcase_add_checked_fixture(tests, setup, NULL);
@@ -245,10 +245,5 @@ int main(void)
     tcase_add_test(tests, polling_takes_what_is_there_and_does_not_wait);
     tcase_add_test(tests, descriptors_travel_with_their_message);
     tcase_add_test_raise_signal(tests, more_descriptors_than_there_is_room_for_is_a_mistake, SIGABRT);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

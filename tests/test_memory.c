@@ -1,3 +1,5 @@
+#include "tests/run.h"
+
 #include "eps/memory.h"
 
 #include <check.h>
@@ -136,7 +138,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("memory");
     TCase *tcase = tcase_create("memory");
 
     tcase_set_timeout(tcase, 60);
@@ -146,10 +147,5 @@ int main(void)
     tcase_add_test(tcase, pages_that_may_not_be_locked_are_used_and_reported);
     tcase_add_test(tcase, what_was_allowed_is_not_reported);
     tcase_add_test(tcase, shared_pages_are_prepared_where_they_are);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

@@ -1,3 +1,5 @@
+#include "tests/run.h"
+
 #include "proto/message.h"
 
 #include <check.h>
@@ -461,9 +463,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("message");
     TCase *cases = tcase_create("codec");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_loop_test(cases, every_kind_comes_back_as_it_was_sent, MESSAGE_HELLO, MESSAGE_KINDS);
     tcase_add_test(cases, the_bytes_of_a_free_are_these);
@@ -478,9 +478,5 @@ int main(void)
     tcase_add_test(cases, unprintable_bytes_of_a_sentence_are_sent_as_question_marks);
     tcase_add_test(cases, an_overlong_sentence_is_cut);
     tcase_add_test(cases, numbers_outside_the_enumeration_have_no_name);
-    suite_add_tcase(suite, cases);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(cases);
 }

@@ -1,4 +1,6 @@
 /* metrics.jsonl, read back with another program's eyes: jansson. */
+#include "tests/run.h"
+
 #include "client/metrics.h"
 
 #include <check.h>
@@ -228,9 +230,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("metrics");
     TCase *tests = tcase_create("metrics");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, each_step_is_one_line_there_as_soon_as_it_is_written);
@@ -239,9 +239,5 @@ int main(void)
     tcase_add_test(tests, what_a_full_disk_did_not_take_comes_with_the_next_line);
     tcase_add_test(tests, a_file_that_was_removed_is_reported);
     tcase_add_loop_test(tests, a_run_that_goes_on_has_each_step_once, 0, 6);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

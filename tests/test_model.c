@@ -1,3 +1,5 @@
+#include "tests/run.h"
+
 #include "proto/model.h"
 
 #include <check.h>
@@ -281,11 +283,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("model");
     TCase *tcase = tcase_create("model");
-    SRunner *runner = srunner_create(suite);
 
-    suite_add_tcase(suite, tcase);
     tcase_add_test(tcase, gpt2_has_the_published_size_and_is_cut_by_hand_alike);
     tcase_add_test(tcase, small_tables_are_not_cut_below_8_MiB);
     tcase_add_test(tcase, a_tied_head_visits_the_embedding_again);
@@ -295,8 +294,5 @@ int main(void)
     tcase_add_test(tcase, a_tensor_is_found_with_and_without_its_prefix);
     tcase_add_test(tcase, masks_are_told_from_weights);
     tcase_add_test(tcase, a_refused_configuration_leaves_nothing_behind);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

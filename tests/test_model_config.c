@@ -1,3 +1,5 @@
+#include "tests/run.h"
+
 #include "proto/model.h"
 
 #include <check.h>
@@ -256,11 +258,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("model_config");
     TCase *tcase = tcase_create("model_config");
-    SRunner *runner = srunner_create(suite);
 
-    suite_add_tcase(suite, tcase);
     tcase_add_test(tcase, every_key_of_a_full_file_arrives);
     tcase_add_test(tcase, missing_keys_take_the_defaults_of_GPT2Config);
     tcase_add_loop_test(tcase, each_name_of_an_activation_is_known, 0, 4);
@@ -271,8 +270,5 @@ int main(void)
     tcase_add_test(tcase, a_file_past_16_MiB_is_refused_unread);
     tcase_add_test(tcase, a_value_too_long_for_a_sentence_is_shortened);
     tcase_add_test(tcase, the_check_alone_refuses_hostile_numbers);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

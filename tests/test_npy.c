@@ -1,4 +1,6 @@
 /* NumPy headers, as numpy.lib.format.write_array_header_1_0 writes them, and what is not one. */
+#include "tests/run.h"
+
 #include "client/npy.h"
 
 #include <check.h>
@@ -118,17 +120,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("npy");
     TCase *tests = tcase_create("npy");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_test(tests, a_header_that_numpy_wrote_is_read);
     tcase_add_test(tests, every_type_version_and_order_of_keys_is_read);
     tcase_add_test(tests, what_is_not_one_dimension_of_integers_is_refused_with_a_sentence);
     tcase_add_test(tests, every_truncation_is_refused_and_every_changed_byte_is_survived);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

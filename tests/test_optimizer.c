@@ -1,3 +1,5 @@
+#include "tests/run.h"
+
 #include "eps/optimizer.h"
 
 #include <check.h>
@@ -499,7 +501,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("optimizer");
     TCase *tcase = tcase_create("optimizer");
     const int n_random = sizeof random_cases / sizeof *random_cases;
 
@@ -517,10 +518,5 @@ int main(void)
     tcase_add_loop_test(tcase, unequal_parts_keep_adams_m_and_bound_its_v, 0, 4);
     tcase_add_loop_test(tcase, one_value_that_is_not_finite_is_found_anywhere, EPS_ISA_V2, EPS_ISA_BEST);
     tcase_add_test(tcase, a_sum_starts_anew_and_grows);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

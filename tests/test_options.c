@@ -1,4 +1,6 @@
 /* Defaults and limits of a run, and the learning rate of each step. */
+#include "tests/run.h"
+
 #include "client/options.h"
 
 #include <check.h>
@@ -269,9 +271,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("options");
     TCase *tests = tcase_create("options");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_test(tests, what_is_left_to_choose_is_chosen_by_the_documented_rules);
     tcase_add_test(tests, defaults_follow_the_model_the_workers_and_the_data);
@@ -284,9 +284,5 @@ int main(void)
     tcase_add_test(tests, data_shorter_than_its_windows_is_refused);
     tcase_add_test(tests, the_rate_warms_up_and_falls);
     tcase_add_test(tests, device_memory_is_whole_mebibytes_and_never_none);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

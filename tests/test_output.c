@@ -2,6 +2,7 @@
  * checkpoint's is never removed. */
 #include "tests/outputs.h"
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include "eps/output.h"
 
@@ -202,7 +203,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("output");
     TCase *tests = tcase_create("output");
 
     tcase_add_checked_fixture(tests, setup, remove_all);
@@ -214,10 +214,5 @@ int main(void)
     tcase_add_test(tests, a_partial_in_the_way_is_named);
     tcase_add_test(tests, a_directory_that_was_removed_is_said_to_be);
     tcase_add_test(tests, a_long_path_is_cut_in_front);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

@@ -1,3 +1,5 @@
+#include "tests/run.h"
+
 #include "device/plan.h"
 
 #include <check.h>
@@ -471,10 +473,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("plan");
     TCase *tests = tcase_create("plan");
 
-    suite_add_tcase(suite, tests);
     tcase_add_test(tests, the_terms_are_those_counted_by_hand);
     tcase_add_test(tests, categories_sum_to_the_arena_and_the_library);
     tcase_add_test(tests, buffers_lie_apart_and_fill_the_arena);
@@ -489,10 +489,5 @@ int main(void)
     tcase_add_loop_test(tests, buffers_of_generating_lie_apart_and_fill_the_arena, 0, 2);
     tcase_add_loop_test(tests, every_budget_to_generate_is_kept_or_refused, 0, 2);
     tcase_add_test(tests, generating_is_of_one_row_and_does_not_train);
-
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

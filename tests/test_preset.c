@@ -1,4 +1,6 @@
 /* Presets against the published figures, and the choice among them. */
+#include "tests/run.h"
+
 #include "client/preset.h"
 
 #include <check.h>
@@ -136,9 +138,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("preset");
     TCase *tests = tcase_create("preset");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_test(tests, gpt2_has_its_published_sizes);
     tcase_add_test(tests, every_preset_opens_as_the_model_that_it_names);
@@ -146,9 +146,5 @@ int main(void)
     tcase_add_test(tests, an_unknown_name_is_answered_with_the_list);
     tcase_add_test(tests, the_data_decide_which_preset_is_trained);
     tcase_add_test(tests, memory_makes_it_smaller);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

@@ -1,3 +1,5 @@
+#include "tests/run.h"
+
 #include "proto/process.h"
 
 #include <check.h>
@@ -219,7 +221,6 @@ int main(int argc, char **argv)
     if (argc > 1 && strcmp(argv[1], "--child") == 0)
         return child(argc, argv);
 
-    Suite *suite = suite_create("process");
     TCase *tests = tcase_create("process");
 
     tcase_add_test(tests, sizes_are_read_in_bytes_and_binary_units);
@@ -229,10 +230,5 @@ int main(int argc, char **argv)
     tcase_add_test(tests, a_program_without_a_limit_starts_anew_once_with_one_under_its_name);
     tcase_add_test(tests, what_the_environment_says_already_stands);
     tcase_add_test(tests, a_process_that_follows_its_parent_ends_with_it);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

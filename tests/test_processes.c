@@ -5,6 +5,7 @@
 #include "proto/safetensors.h"
 #include "tests/inprocess.h"
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -240,9 +241,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("processes");
     TCase *tcase = tcase_create("processes");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_unchecked_fixture(tcase, setup, processes_remove);
     tcase_set_timeout(tcase, 120);
@@ -251,9 +250,5 @@ int main(void)
     tcase_add_loop_test(tcase, deterministic_workers_equal_one_bit_for_bit, 0, 4);
     tcase_add_loop_test(tcase, plain_workers_stay_near_one, 2, 4);
     tcase_add_test(tcase, weight_buffers_and_budget_change_no_bit);
-    suite_add_tcase(suite, tcase);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

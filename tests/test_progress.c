@@ -1,4 +1,6 @@
 /* The progress line, against a terminal of the test's own: what it shows is read from the other end. */
+#include "tests/run.h"
+
 #include "tools/progress.h"
 
 #include <check.h>
@@ -256,9 +258,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("progress");
     TCase *tests = tcase_create("progress");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, a_line_says_where_the_run_is);
@@ -271,9 +271,5 @@ int main(void)
     tcase_add_test(tests, a_pipe_sees_every_step_of_a_short_run_and_a_hundredth_of_a_long_one);
     tcase_add_test(tests, a_slow_run_in_a_pipe_is_heard_of_every_ten_seconds);
     tcase_add_test(tests, wide_characters_are_counted_as_they_are_shown);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

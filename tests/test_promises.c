@@ -2,6 +2,7 @@
  * bytes a parameter, and a step loop that allocates nothing. */
 #include "tests/preload/allocations.h"
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <dirent.h>
@@ -239,18 +240,12 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("promises");
     TCase *tcase = tcase_create("promises");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_unchecked_fixture(tcase, processes_setup, processes_remove);
     tcase_set_timeout(tcase, 240);
     tcase_add_test(tcase, no_device_cap_is_ever_passed);
     tcase_add_test(tcase, ledger_agrees_with_the_operating_system);
     tcase_add_test(tcase, step_loop_allocates_nothing);
-    suite_add_tcase(suite, tcase);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

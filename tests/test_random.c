@@ -1,3 +1,5 @@
+#include "tests/run.h"
+
 #include "proto/random.h"
 
 #include <check.h>
@@ -224,11 +226,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("random");
     TCase *tcase = tcase_create("random");
-    SRunner *runner = srunner_create(suite);
 
-    suite_add_tcase(suite, tcase);
     tcase_set_timeout(tcase, 120);
     tcase_add_loop_test(tcase, philox_gives_the_published_answers, 0, 3);
     tcase_add_test(tcase, the_key_of_a_site_is_two_philox_blocks);
@@ -242,8 +241,5 @@ int main(void)
     tcase_add_loop_test(tcase, a_permutation_takes_every_place_once, 0, 15);
     tcase_add_loop_test(tcase, a_permutation_of_a_huge_range_stays_inside_it, 0, 3);
     tcase_add_test(tcase, every_order_is_as_likely);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

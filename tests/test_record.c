@@ -1,4 +1,6 @@
 /* Options into a checkpoint and back, and what of them may differ when a run goes on. */
+#include "tests/run.h"
+
 #include "client/record.h"
 
 #include <check.h>
@@ -282,9 +284,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("record");
     TCase *tests = tcase_create("record");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_test(tests, what_is_read_is_what_was_written_to_the_bit);
     tcase_add_test(tests, paths_are_absolute_where_they_are_paths);
@@ -295,9 +295,5 @@ int main(void)
     tcase_add_test(tests, held_out_data_and_determinism_cannot_come_later);
     tcase_add_test(tests, what_may_differ_is_taken_as_given);
     tcase_add_test(tests, the_side_file_holds_options_and_files);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

@@ -1,6 +1,7 @@
 /* The references' gradients against central differences of the references themselves, in double: the error of a
  * difference of step h is h^2 times a third derivative plus rounding / h, 1e-9 at h = 1e-5. */
 #include "tests/reference.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <math.h>
@@ -147,19 +148,12 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("reference");
     TCase *tcase = tcase_create("gradients");
-    SRunner *runner = srunner_create(suite);
-    int failed;
 
-    suite_add_tcase(suite, tcase);
     tcase_add_loop_test(tcase, activation_gradients_are_the_activations_slopes, MODEL_GELU_NEW, MODEL_RELU + 1);
     tcase_add_test(tcase, norm_backward_is_the_slope_of_norm);
     tcase_add_loop_test(tcase, attention_backward_is_the_slope_of_attention, 0, 2);
     tcase_add_test(tcase, attention_averages_values);
     tcase_add_test(tcase, cross_entropy_backward_is_the_slope_of_cross_entropy);
-    srunner_run_all(runner, CK_NORMAL);
-    failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

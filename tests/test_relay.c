@@ -1,5 +1,6 @@
 #include "tests/relay_trace.h"
 #include "tests/relay_world.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <errno.h>
@@ -516,8 +517,8 @@ int main(int argc, char **argv)
 {
     if (argc > 2 && !strcmp(argv[1], "--trace"))
         return main_trace(argc, argv);
-    Suite *suite = suite_create("relay");
     TCase *tcase = tcase_create("relay");
+
     tcase_add_loop_test(tcase, actions_are_those_of_the_specification, 0, sizeof traces / sizeof *traces);
     tcase_add_test(tcase, inbox_full_then_its_head_of_line_worker_dies);
     tcase_add_test(tcase, stopped_worker_wakes_after_its_unit_was_updated);
@@ -532,10 +533,5 @@ int main(int argc, char **argv)
         tcase_add_test(tcase, nothing_is_allocated_after_the_second_step);
     }
     tcase_add_loop_test(tcase, any_order_keeps_the_rules, 0, 4);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int n_failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return n_failed != 0;
+    return run_tests(tcase);
 }

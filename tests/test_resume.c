@@ -1,6 +1,7 @@
 /* Runs that stop and go on, with real processes: the same bits as if they had never stopped, and what is refused. */
 #include "tests/outputs.h"
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <dirent.h>
@@ -545,9 +546,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("resume");
     TCase *tests = tcase_create("resume");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_set_timeout(tests, 120);
@@ -566,9 +565,5 @@ int main(void)
     tcase_add_test(tests, a_second_interrupt_does_not_wait_for_a_checkpoint);
     tcase_add_test(tests, metrics_that_find_no_room_are_kept_and_complained_about_at_the_end);
     tcase_add_test(tests, a_directory_that_vanishes_does_not_end_the_run);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

@@ -1,3 +1,5 @@
+#include "tests/run.h"
+
 #include "proto/safetensors.h"
 
 #include <check.h>
@@ -545,11 +547,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("safetensors");
     TCase *tcase = tcase_create("safetensors");
-    SRunner *runner = srunner_create(suite);
 
-    suite_add_tcase(suite, tcase);
     tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, a_file_of_the_python_package_is_read);
     tcase_add_test(tcase, what_is_written_equals_the_package_byte_by_byte);
@@ -566,8 +565,5 @@ int main(void)
     tcase_add_test(tcase, a_full_disk_is_reported);
     tcase_add_test(tcase, a_short_write_is_reported);
     tcase_add_test(tcase, an_interrupted_write_goes_on_where_it_was);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

@@ -1,4 +1,6 @@
 /* Drawing tokens: by hand, against a plain reference, and by counting. */
+#include "tests/run.h"
+
 #include "client/sample.h"
 
 #include <check.h>
@@ -280,9 +282,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("sample");
     TCase *tests = tcase_create("sample");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_test(tests, temperature_0_takes_the_likeliest_and_of_equals_the_lowest);
     tcase_add_test(tests, small_distributions_come_out_as_by_hand);
@@ -292,9 +292,5 @@ int main(void)
     tcase_add_test(tests, logits_that_are_no_numbers_are_refused);
     tcase_add_test(tests, the_largest_logits_are_numbers_too);
     tcase_add_test(tests, options_out_of_range_are_named);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

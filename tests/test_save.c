@@ -2,6 +2,7 @@
 #include "tests/driver.h"
 #include "tests/outputs.h"
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include "proto/checkpoint.h"
 
@@ -335,7 +336,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("save");
     TCase *tests = tcase_create("save");
 
     tcase_add_checked_fixture(tests, setup, remove_all);
@@ -352,10 +352,5 @@ int main(void)
     tcase_add_test(tests, a_side_file_that_is_none_is_refused);
     tcase_add_test(tests, the_job_says_how_many_rows_its_workers_run_at_once);
     tcase_add_test(tests, the_status_tells_of_saves);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

@@ -6,9 +6,13 @@
 #include "tests/driver.h"
 #include "tests/outputs.h"
 #include "tests/processes.h"
+#include "tests/run.h"
+
+#include "eps/output.h"
 
 #include <check.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +65,24 @@ static int64_t latest_of(const char *directory, const struct standing *standing)
     return NONE;
 }
 
+/* The next save of a run that goes on from there: nothing that a crash left is in its way, or stays beside it. */
+static void check_next_save(uint64_t step)
+{
+    int directory, output = open(CRASHED, O_RDONLY | O_DIRECTORY);
+    struct error err = {""};
+    char name[64];
+
+    ck_assert_int_ge(output, 0);
+    ck_assert_msg(eps_output_begin(&directory, output, step, &err) == 0, "%s", err.text);
+    ck_assert_msg(eps_output_write(directory, "training.json", "next", 4, &err) == 0, "%s", err.text);
+    ck_assert_msg(eps_output_place(output, directory, step, &err) == 0, "%s", err.text);
+    close(directory);
+    close(output);
+    outputs_check_file(CRASHED "/latest/training.json", "next");
+    snprintf(name, sizeof name, "step-%ju.", (uintmax_t)step);
+    ck_assert_msg(!strstr(outputs_names(CRASHED), name), "%s", outputs_names(CRASHED));
+}
+
 static void check_crash(const struct disk *disk, const struct disk_loss *loss, int64_t before, int64_t after)
 {
     struct standing standing = {.n = 0};
@@ -72,6 +94,7 @@ static void check_crash(const struct disk *disk, const struct disk_loss *loss, i
     const int64_t latest = latest_of(CRASHED, &standing);
     ck_assert_msg(latest == before || latest == after, "latest is step %jd, not %jd nor %jd", (intmax_t)latest,
                   (intmax_t)before, (intmax_t)after);
+    check_next_save((uint64_t)after);
     disk_remove(CRASHED);
 }
 
@@ -182,18 +205,12 @@ static void remove_all(void)
 
 int main(void)
 {
-    Suite *suite = suite_create("save_crash");
     TCase *tcase = tcase_create("save_crash");
-    SRunner *runner = srunner_create(suite);
 
     if (SANITIZED) /* a sanitizer must be preloaded first */
         return 77;
     tcase_set_timeout(tcase, 120);
     tcase_add_checked_fixture(tcase, setup, remove_all);
     tcase_add_test(tcase, a_crash_at_any_call_leaves_the_old_checkpoint_or_the_new_one);
-    suite_add_tcase(suite, tcase);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

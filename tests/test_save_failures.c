@@ -2,6 +2,7 @@
 #include "tests/driver.h"
 #include "tests/outputs.h"
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include "proto/checkpoint.h"
 
@@ -240,7 +241,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("save failures");
     TCase *tests = tcase_create("save failures");
 
     tcase_add_checked_fixture(tests, setup, remove_all);
@@ -250,10 +250,5 @@ int main(void)
     tcase_add_loop_test(tests, a_failed_save_leaves_the_old_one_and_the_run_goes_on, 0, N_OBSTACLES);
     tcase_add_loop_test(tests, a_directory_that_takes_nothing_is_said_to, 0, 2);
     tcase_add_test(tests, the_command_says_so_and_exits_with_1_on_a_full_disk);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

@@ -3,6 +3,7 @@
 #include "tests/driver.h"
 #include "tests/outputs.h"
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <errno.h>
@@ -174,7 +175,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("save slow");
     TCase *tests = tcase_create("save slow");
 
     if (SANITIZED)
@@ -185,10 +185,5 @@ int main(void)
     tcase_add_test(tests, who_asks_while_it_is_written_is_told_at_its_end);
     tcase_add_loop_test(tests, a_save_that_is_captured_outlives_its_job, 0, 3);
     tcase_add_test(tests, a_directory_removed_meanwhile_costs_the_save_alone);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

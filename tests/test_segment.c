@@ -1,3 +1,5 @@
+#include "tests/run.h"
+
 #include "proto/segment.h"
 
 #include <check.h>
@@ -175,9 +177,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("segment");
     TCase *cases = tcase_create("sealed memory");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_test(cases, a_fresh_segment_is_zero_and_aligned);
     tcase_add_test(cases, what_the_owner_writes_is_read_by_who_attached);
@@ -189,9 +189,5 @@ int main(void)
     tcase_add_test(cases, a_file_or_a_pipe_is_refused);
     tcase_add_test(cases, more_than_there_can_be_is_refused);
     tcase_add_test(cases, the_descriptor_is_not_inherited);
-    suite_add_tcase(suite, cases);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(cases);
 }

@@ -1,3 +1,4 @@
+#include "tests/run.h"
 #include "tests/stage.h"
 
 #include <check.h>
@@ -453,9 +454,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("session");
     TCase *cases = tcase_create("life");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_test(cases, a_session_opens_and_closes);
     tcase_add_test(cases, ten_thousand_messages_go_each_way_in_order);
@@ -473,9 +472,5 @@ int main(void)
     tcase_add_loop_test(cases, what_is_in_the_channel_when_the_door_ends_is_delivered, 0, 2);
     tcase_add_test(cases, what_is_in_the_door_at_a_bye_is_delivered);
     tcase_add_loop_test(cases, a_fault_costs_its_sender_the_session, 0, N_FAULTS);
-    suite_add_tcase(suite, cases);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(cases);
 }

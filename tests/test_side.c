@@ -1,4 +1,6 @@
 /* A model's side files: read, found, written again, and limits kept. */
+#include "tests/run.h"
+
 #include "client/side.h"
 
 #include <check.h>
@@ -109,17 +111,11 @@ static void remove_all(void)
 
 int main(void)
 {
-    Suite *suite = suite_create("side");
     TCase *tests = tcase_create("side");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_unchecked_fixture(tests, setup, remove_all);
     tcase_add_test(tests, what_was_read_is_written_as_it_was);
     tcase_add_test(tests, what_cannot_be_kept_is_refused_by_name);
     tcase_add_test(tests, a_stranger_s_object_is_checked);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

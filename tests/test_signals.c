@@ -3,6 +3,7 @@
  * and for all three programs at the stages of a run. Then nothing may be left: no process, directory, socket or lock. */
 #include "proto/session_internal.h"
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <dirent.h>
@@ -324,21 +325,13 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("signals");
-    TCase *start = tcase_create("start"), *run = tcase_create("run");
-    SRunner *runner = srunner_create(suite);
+    TCase *tests = tcase_create("signals");
 
-    tcase_add_checked_fixture(start, setup, processes_remove);
-    tcase_add_loop_test(start, daemon_meets_a_signal_at_each_system_call_of_its_start, 0, N_SIGNALS);
-    tcase_add_loop_test(start, worker_meets_a_signal_at_each_system_call_of_its_start, 0, N_SIGNALS);
-    tcase_add_loop_test(start, worker_ends_when_its_daemon_does_while_it_attaches, 0, 2);
-    tcase_add_loop_test(start, private_daemon_ends_with_its_parent, 0, 2);
-    suite_add_tcase(suite, start);
-    tcase_add_checked_fixture(run, setup, processes_remove);
-    tcase_add_loop_test(run, a_run_meets_a_signal_at_each_stage, 0, N_SIGNALS * 3 * STAGES);
-    suite_add_tcase(suite, run);
-    srunner_run_all(runner, CK_ENV);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    tcase_add_checked_fixture(tests, setup, processes_remove);
+    tcase_add_loop_test(tests, daemon_meets_a_signal_at_each_system_call_of_its_start, 0, N_SIGNALS);
+    tcase_add_loop_test(tests, worker_meets_a_signal_at_each_system_call_of_its_start, 0, N_SIGNALS);
+    tcase_add_loop_test(tests, worker_ends_when_its_daemon_does_while_it_attaches, 0, 2);
+    tcase_add_loop_test(tests, private_daemon_ends_with_its_parent, 0, 2);
+    tcase_add_loop_test(tests, a_run_meets_a_signal_at_each_stage, 0, N_SIGNALS * 3 * STAGES);
+    return run_tests(tests);
 }

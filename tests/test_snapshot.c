@@ -2,6 +2,7 @@
 #include "tests/driver.h"
 #include "tests/outputs.h"
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -167,7 +168,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("snapshot");
     TCase *tests = tcase_create("snapshot");
 
     tcase_add_checked_fixture(tests, setup, remove_all);
@@ -176,10 +176,5 @@ int main(void)
     tcase_add_test(tests, a_viewer_is_told_why_nothing_can_be_saved);
     tcase_add_test(tests, a_snapshot_is_the_weights_of_one_version);
     tcase_add_test(tests, a_snapshot_needs_a_model_in_training_and_three_files);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

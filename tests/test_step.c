@@ -1,6 +1,7 @@
 #include "device/step.h"
 
 #include "proto/message.h"
+#include "tests/run.h"
 #include "tests/setting.h"
 
 #include <check.h>
@@ -442,10 +443,8 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("step");
     TCase *tests = tcase_create("step");
 
-    suite_add_tcase(suite, tests);
     tcase_add_loop_test(tests, each_part_is_told_its_own_loss, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, one_two_or_three_weight_buffers_give_the_same_bits, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, one_or_two_threads_give_the_same_bits, 0, SETTING_CONFIGS);
@@ -462,10 +461,5 @@ int main(void)
     tcase_add_test(tests, a_link_that_ends_ends_the_step);
     tcase_add_test(tests, a_loss_that_is_not_finite_is_told);
     tcase_add_test(tests, padding_contributes_nothing);
-
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

@@ -2,6 +2,7 @@
 #include "tests/driver.h"
 #include "tests/outputs.h"
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <fcntl.h>
@@ -85,17 +86,11 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("stop");
     TCase *tests = tcase_create("stop");
 
     tcase_add_checked_fixture(tests, setup, remove_all);
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, a_daemon_that_is_asked_to_stop_lets_its_client_save, 0, 3);
     tcase_add_loop_test(tests, asked_twice_or_without_a_run_a_daemon_stops_at_once, 0, 3);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

@@ -1,3 +1,4 @@
+#include "tests/run.h"
 #include "tests/store_fixture.h"
 
 #include "proto/random.h"
@@ -313,7 +314,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("store");
     TCase *tcase = tcase_create("store");
 
     eps_optimizer_select(EPS_ISA_BEST);
@@ -328,10 +328,5 @@ int main(void)
     tcase_add_test(tcase, tied_units_are_summed_over_their_visits);
     tcase_add_test(tcase, accumulators_go_round);
     tcase_add_loop_test(tcase, a_slice_that_is_not_finite_changes_nothing, EPS_FOLD_DIRECT, EPS_FOLD_SUM + 1);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

@@ -1,3 +1,4 @@
+#include "tests/run.h"
 #include "tests/store_fixture.h"
 
 #include <check.h>
@@ -361,7 +362,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("store_file");
     TCase *tcase = tcase_create("store_file");
 
     tcase_set_timeout(tcase, 60);
@@ -372,10 +372,5 @@ int main(void)
     tcase_add_test(tcase, a_tensor_in_two_files_is_refused);
     tcase_add_loop_test(tcase, moments_and_their_counts_are_loaded, 0, 2);
     tcase_add_loop_test(tcase, what_is_wrong_with_moments_is_said_by_name, 0, sizeof bad_moments / sizeof *bad_moments);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

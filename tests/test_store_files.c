@@ -1,3 +1,4 @@
+#include "tests/run.h"
 #include "tests/store_fixture.h"
 
 #include <check.h>
@@ -256,7 +257,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("store_files");
     TCase *tcase = tcase_create("store_files");
 
     tcase_set_timeout(tcase, 60);
@@ -267,10 +267,5 @@ int main(void)
     tcase_add_test(tcase, a_store_that_does_not_train_writes_weights_alone);
     tcase_add_test(tcase, room_is_asked_for_first);
     tcase_add_test(tcase, a_disk_that_is_full_is_reported_wherever_it_is);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

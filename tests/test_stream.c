@@ -1,4 +1,6 @@
 /* Characters out of bytes that come in pieces. */
+#include "tests/run.h"
+
 #include "client/stream.h"
 #include "client/utf8.h"
 
@@ -83,15 +85,9 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("stream");
     TCase *tests = tcase_create("stream");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_loop_test(tests, pieces_of_any_size_give_the_same_text, 0, N_CASES);
     tcase_add_test(tests, a_character_comes_as_soon_as_its_last_byte);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

@@ -1,3 +1,5 @@
+#include "tests/run.h"
+
 #include "eps/team.h"
 
 #include <check.h>
@@ -66,16 +68,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("team");
     TCase *tcase = tcase_create("team");
 
     tcase_set_timeout(tcase, 60);
     tcase_add_loop_test(tcase, runs_cover_the_range_once_at_block_limits, 1, 9);
     tcase_add_test(tcase, a_small_range_is_the_callers_alone);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

@@ -1,4 +1,6 @@
 /* Tokens against those of Hugging Face's tokenizers, in tests/fixtures/bpe, and files that nobody's tokenizer wrote. */
+#include "tests/run.h"
+
 #include "client/side.h"
 #include "client/tokenizer.h"
 
@@ -392,9 +394,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("tokenizer");
     TCase *tests = tcase_create("tokenizer");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_test(tests, tokenizer_json_gives_the_tokens_that_hugging_face_s_gives);
     tcase_add_test(tests, vocab_json_and_merges_txt_are_the_same_tokenizer);
@@ -408,9 +408,5 @@ int main(void)
     tcase_add_test(tests, patterns_that_mean_something_else_here_are_refused);
     tcase_add_test(tests, holes_and_strange_tokens_are_lived_with);
     tcase_add_test(tests, damaged_files_never_do_harm);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

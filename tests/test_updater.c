@@ -2,6 +2,7 @@
  * jobs queue. */
 #include "eps/updater.h"
 
+#include "tests/run.h"
 #include "tests/store_fixture.h"
 
 #include <check.h>
@@ -251,7 +252,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("updater");
     TCase *tests = tcase_create("updater");
 
     tcase_add_test(tests, a_call_goes_first_then_the_lowest_unit_and_of_one_unit_the_oldest);
@@ -260,10 +260,5 @@ int main(void)
     tcase_add_test(tests, folds_and_updates_are_the_stores);
     tcase_add_test(tests, stop_finishes_what_is_queued);
     tcase_add_test_raise_signal(tests, more_jobs_than_room_was_made_for_is_a_mistake, SIGABRT);
-    suite_add_tcase(suite, tests);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

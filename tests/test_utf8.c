@@ -1,4 +1,6 @@
 /* Every sequence of up to four bytes that matters, against the definition. */
+#include "tests/run.h"
+
 #include "client/utf8.h"
 
 #include <check.h>
@@ -72,16 +74,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("utf8");
     TCase *tests = tcase_create("utf8");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_test(tests, every_character_is_one_and_its_beginnings_are_cut_off);
     tcase_add_test(tests, nothing_else_is_a_character);
     tcase_add_test(tests, whole_characters_end_where_something_is_wrong_or_cut);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }

@@ -1,5 +1,6 @@
 #include "client/eps.h"
 
+#include "tests/run.h"
 #include "tests/store_fixture.h"
 
 #include <check.h>
@@ -261,7 +262,6 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("verify");
     TCase *tcase = tcase_create("verify");
 
     tcase_set_timeout(tcase, 60);
@@ -273,10 +273,5 @@ int main(void)
     tcase_add_test(tcase, where_no_checkpoint_is_that_is_said);
     tcase_add_test(tcase, one_that_the_run_removes_meanwhile_is_passed_over);
     tcase_add_test(tcase, the_command_says_the_same);
-    suite_add_tcase(suite, tcase);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }

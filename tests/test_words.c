@@ -1,5 +1,6 @@
 /* A model with a tokenizer of its own, from text to text: trained, measured, asked, and exported by the eps command. */
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <stdarg.h>
@@ -154,19 +155,15 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("words");
     TCase *tests = tcase_create("words");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_unchecked_fixture(tests, setup, remove_all);
     tcase_add_test(tests, a_tokenizer_goes_with_the_model_wherever_that_goes);
     tcase_add_test(tests, a_prompt_of_words_is_the_prompt_of_their_ids);
     tcase_add_test(tests, a_tokenizer_that_cannot_be_read_is_in_the_way_of_texts_alone);
     tcase_add_test(tests, a_text_alone_is_trained_on_and_says_with_what);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
+
+    const int failed = run_tests(tests);
     free(said);
     return failed != 0;
 }

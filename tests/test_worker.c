@@ -1,5 +1,6 @@
 #include "device/step.h"
 
+#include "tests/run.h"
 #include "tests/setting.h"
 
 #include <check.h>
@@ -76,17 +77,10 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("worker");
     TCase *tests = tcase_create("worker");
 
-    suite_add_tcase(suite, tests);
     tcase_add_test(tests, the_arena_stands_in_the_ledger_while_the_worker_lives);
     tcase_add_test(tests, a_cap_is_kept_or_refused);
     tcase_add_test(tests, an_impossible_model_is_refused);
-
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tests);
 }
