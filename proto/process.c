@@ -49,6 +49,21 @@ void process_take_signals(void)
     mask_signals(SIG_UNBLOCK);
 }
 
+bool process_is_stopped(long pid)
+{
+    char path[48], text[256]; /* "12345 (name) T ...", and a name has 15 bytes */
+
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return false;
+    const size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[n] = '\0';
+    const char *name_end = strrchr(text, ')');
+    return name_end && (strncmp(name_end, ") T", 3) == 0 || strncmp(name_end, ") t", 3) == 0);
+}
+
 uint64_t process_available_bytes(void)
 {
     FILE *file = fopen("/proc/meminfo", "r");

@@ -23,6 +23,9 @@ bool process_follow_parent(long parent);
 void process_hold_signals(void);
 void process_take_signals(void);
 
+/* Whether a process of this host is stopped: by Ctrl-Z, SIGSTOP, a debugger. False where the system does not say. */
+bool process_is_stopped(long pid);
+
 /* Memory of this host that could be taken now; UINT64_MAX where the system does not say. */
 uint64_t process_available_bytes(void);
 

@@ -1,5 +1,7 @@
 #include "proto/session_internal.h"
 
+#include "proto/process.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
@@ -291,6 +293,13 @@ static void on_handle_closed(struct session *s)
     free(s);
 }
 
+/* Ctrl-Z is no reason to lose a run, nor is a debugger: such a peer will answer when it goes on. A worker's steps are
+ * others' to wait for. */
+static bool is_suspended(const struct session *s)
+{
+    return s->n_unanswered > 0 && s->hello.hello.role != ROLE_WORKER && process_is_stopped(s->peer_pid);
+}
+
 static void on_open_tick(struct session *s)
 {
     const struct message ping = {.kind = MESSAGE_PING};
@@ -298,6 +307,8 @@ static void on_open_tick(struct session *s)
     if (!s->accepted) {
         if (s->n_ticks >= SESSION_PATIENCE)
             session_finish(s, "silent for 60 s");
+    } else if (is_suspended(s)) {
+        return; /* this second counts for nothing */
     } else if (s->n_unanswered == SESSION_PINGS) {
         session_refuse_code(s, -ETIMEDOUT, "silent for 15 s");
     } else {

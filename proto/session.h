@@ -11,8 +11,9 @@
  * All of it runs on the caller's libuv loop thread and never blocks; session_send queues what the socket does not take.
  * A message that does not decode, or comes out of place (wrong sequence number) ends the session, reported by
  * on_closed. REFUSED through the door ends the session too; by the channel it is an answer like any other. Pings go out
- * every second by the daemon's own ticks; a peer that has not answered 15 of them is lost. A daemon that has sent none
- * for 60 ticks of the peer's is lost too. */
+ * every second by the daemon's own ticks; a peer that has not answered 15 of them is lost. Seconds in which a client
+ * or viewer is stopped (Ctrl-Z, a debugger) do not count. A daemon that has sent none for 60 ticks of the peer's is
+ * lost too. */
 #ifndef PROTO_SESSION_H
 #define PROTO_SESSION_H
 

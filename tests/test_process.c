@@ -216,6 +216,30 @@ START_TEST(a_process_that_follows_its_parent_ends_with_it)
 }
 END_TEST
 
+/* Its name looks like the end of a name and a state. */
+START_TEST(a_stopped_process_is_told_from_others)
+{
+    pid_t pid = fork();
+
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        prctl(PR_SET_NAME, "a) T 1");
+        raise(SIGSTOP);
+        for (;;)
+            pause();
+    }
+    ck_assert_int_eq(waitpid(pid, NULL, WUNTRACED), pid);
+    ck_assert(process_is_stopped(pid));
+    ck_assert_int_eq(kill(pid, SIGCONT), 0);
+    ck_assert_int_eq(waitpid(pid, NULL, WCONTINUED), pid);
+    ck_assert(!process_is_stopped(pid));
+    kill(pid, SIGKILL);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    ck_assert(!process_is_stopped(pid));
+    ck_assert(!process_is_stopped(0));
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     if (argc > 1 && strcmp(argv[1], "--child") == 0)
@@ -230,5 +254,6 @@ int main(int argc, char **argv)
     tcase_add_test(tests, a_program_without_a_limit_starts_anew_once_with_one_under_its_name);
     tcase_add_test(tests, what_the_environment_says_already_stands);
     tcase_add_test(tests, a_process_that_follows_its_parent_ends_with_it);
+    tcase_add_test(tests, a_stopped_process_is_told_from_others);
     return run_tests(tests);
 }

@@ -262,6 +262,58 @@ START_TEST(a_stopped_worker_is_lost_after_15_pings)
 }
 END_TEST
 
+static void be_client(struct stage *stage)
+{
+    struct message hello = {.kind = MESSAGE_HELLO, .hello = {.role = ROLE_CLIENT}};
+    struct side client = {0};
+    struct error err;
+
+    stage_await(stage);
+    ck_assert_int_eq(session_connect(&client.s, &stage->loop, stage->directory, &hello, &side_events, &client, &err),
+                     0);
+    stage_run_until(stage, &client.n_opened, 1);
+    kill(getpid(), SIGSTOP);
+    stage_run_until(stage, &client.n_closed, 1);
+    ck_assert_str_eq(client.reason, "closed");
+}
+
+static void count_tick(uv_timer_t *timer)
+{
+    ++*(unsigned *)timer->data;
+}
+
+START_TEST(a_suspended_client_is_waited_for)
+{
+    struct side daemon = {.tick_ms = 2};
+    unsigned n_ticks = 0;
+    uv_timer_t timer;
+
+    stage_begin(&st);
+    pid_t pid = stage_fork(&st, be_client);
+    stage_listen(&st, &daemon);
+    stage_signal(&st);
+    stage_run_until(&st, &daemon.n_opened, 1);
+    ck_assert_int_eq(waitpid(pid, NULL, WUNTRACED), pid);
+    uv_timer_init(&st.loop, &timer);
+    timer.data = &n_ticks;
+    uv_timer_start(&timer, count_tick, 2, 2);
+    stage_run_until(&st, &n_ticks, 10 * SESSION_PINGS);
+    ck_assert_uint_eq(daemon.n_closed, 0);
+    ck_assert_uint_le(daemon.s->n_unanswered, 2); /* one may have gone out before it was stopped */
+    session_set_tick(daemon.s, 200);
+    kill(pid, SIGCONT);
+    while (daemon.s->n_unanswered > 0) /* awake, it answers */
+        uv_run(&st.loop, UV_RUN_ONCE);
+    uv_close((uv_handle_t *)&timer, NULL);
+    session_close(daemon.s);
+    stage_run_until(&st, &daemon.n_closed, 1);
+    int status;
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_int_eq(status, 0);
+    stage_end(&st);
+}
+END_TEST
+
 START_TEST(a_stopped_daemon_is_given_up)
 {
     struct side worker = {0}, daemon = {0};
@@ -467,6 +519,7 @@ int main(void)
     tcase_add_test(cases, a_killed_worker_is_noticed_and_costs_only_its_session);
     tcase_add_test(cases, a_killed_daemon_is_noticed_and_its_directory_taken_over);
     tcase_add_test(cases, a_stopped_worker_is_lost_after_15_pings);
+    tcase_add_test(cases, a_suspended_client_is_waited_for);
     tcase_add_test(cases, a_stopped_daemon_is_given_up);
     tcase_add_test(cases, a_worker_that_does_not_read_is_ended);
     tcase_add_loop_test(cases, what_is_in_the_channel_when_the_door_ends_is_delivered, 0, 2);
