@@ -131,41 +131,32 @@ static void lay_out_rows(struct plan *plan, const struct model *model, const str
     lay_out(plan, model, &fixed);
 }
 
-/* The plan of the most rows up to `most` that the budget holds, or of 1 row. Bytes never fall as rows grow. */
-static void lay_out_largest(struct plan *plan, const struct model *model, const struct plan_options *o, uint32_t most)
+/* Lays out with the most of something, from least to most, that the budget holds; with the least, if it does not hold
+ * that. Bytes never fall as the number grows. */
+static void lay_out_largest(struct plan *plan, const struct model *model, const struct plan_options *o,
+                            void (*with)(struct plan *, const struct model *, const struct plan_options *, uint32_t n),
+                            uint32_t least, uint32_t most)
 {
-    uint32_t fits = 1;
-
-    while (fits < most) {
-        uint32_t rows = fits + (most - fits + 1) / 2;
-        lay_out_rows(plan, model, o, rows);
+    while (least < most) {
+        const uint32_t n = least + (most - least + 1) / 2;
+        with(plan, model, o, n);
         if (total(plan) <= o->budget)
-            fits = rows;
+            least = n;
         else
-            most = rows - 1;
+            most = n - 1;
     }
-    lay_out_rows(plan, model, o, fits);
+    with(plan, model, o, least);
 }
 
 /* All units if the budget holds them, else as many as leave room for the buffers of the others; or the least that can
  * do, if the budget does not hold that. A model of a few units can do with less than its buffers. */
 static void lay_out_most_resident(struct plan *plan, const struct model *model, const struct plan_options *o)
 {
-    uint32_t fits = 0, most = model->n_units - 1;
-
     lay_out_generation(plan, model, o, model->n_units);
     const uint64_t all = total(plan);
     if (all <= o->budget)
         return;
-    while (fits < most) {
-        const uint32_t n = fits + (most - fits + 1) / 2;
-        lay_out_generation(plan, model, o, n);
-        if (total(plan) <= o->budget)
-            fits = n;
-        else
-            most = n - 1;
-    }
-    lay_out_generation(plan, model, o, fits);
+    lay_out_largest(plan, model, o, lay_out_generation, 0, model->n_units - 1);
     if (all < total(plan))
         lay_out_generation(plan, model, o, model->n_units);
 }
@@ -256,6 +247,6 @@ int plan_make(struct plan *out, const struct model *model, const struct plan_opt
     else if (options->microbatch)
         lay_out(out, model, options);
     else
-        lay_out_largest(out, model, options, options->part_rows);
+        lay_out_largest(out, model, options, lay_out_rows, 1, options->part_rows);
     return total(out) <= options->budget ? 0 : refuse(out, model, options, err);
 }

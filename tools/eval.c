@@ -1,4 +1,5 @@
 #include "client/eps.h"
+#include "tools/answer.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
 
@@ -18,9 +19,7 @@ static void print_result(double loss, uint64_t tokens, bool json)
     json_t *perplexity = json_real(exp(loss));
     json_t *object = json_pack("{s:o, s:I, s:o}", "loss", value ? value : json_null(), "tokens", (json_int_t)tokens,
                                "perplexity", perplexity ? perplexity : json_null());
-    json_dumpf(object, stdout, JSON_INDENT(2));
-    putchar('\n');
-    json_decref(object);
+    answer_print(object);
 }
 
 int command_eval(int argc, char **argv)
@@ -32,9 +31,8 @@ int command_eval(int argc, char **argv)
     const struct argument arguments[] = {
         {"Model and data", .kind = ARGUMENT_HEADING},
         {"--model", "DIR", ARGUMENT_TEXT, &options.model,
-         "config.json and *.safetensors, or what eps train left (DIR, or DIR/step-N);\ndefault the model that your "
-         "only "
-         "live run is training, as it is now"},
+         "config.json and *.safetensors, or what eps train left (DIR, or DIR/step-N);\n"
+         "default the model that your only live run is training, as it is now"},
         {"--data", "FILE...", ARGUMENT_TEXTS, &data, "text, or token ids as .bin or .npy; see eps train --help"},
         {"--batch", "N", ARGUMENT_COUNT, &options.batch, "rows at once; default about 16 Ki tokens of them"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq, "tokens of a row; default the model's positions, at most 1024"},

@@ -1,5 +1,6 @@
 /* eps generate: the text goes to stdout as it comes, and nothing else does. */
 #include "client/eps.h"
+#include "tools/answer.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/interrupt.h"
@@ -140,9 +141,7 @@ static void print_json(const struct generate *g, const struct eps_generated *out
     json_object_set_new(object, "weight_bytes", json_integer((json_int_t)out->weight_bytes));
     json_object_set_new(object, "token_bytes", json_integer((json_int_t)out->token_bytes));
     json_object_set_new(object, "resident_bytes", json_integer((json_int_t)out->resident_bytes));
-    json_dumpf(object, stdout, JSON_INDENT(2));
-    putchar('\n');
-    json_decref(object);
+    answer_print(object);
 }
 
 static void print_figures(const struct command *command, const struct eps_generated *out)

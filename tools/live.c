@@ -1,5 +1,6 @@
 #include "tools/live.h"
 
+#include "tools/arguments.h"
 #include "tools/interrupt.h"
 #include "tools/screen.h"
 
@@ -16,8 +17,13 @@ struct member {
     struct eps_look *look; /* NULL once it is gone */
 };
 
+struct live_options {
+    const char *address; /* NULL: all of the caller's */
+    bool json;
+    double watch_s; /* period; 0: once */
+};
+
 struct live {
-    const struct command *command;
     const struct live_view *view;
     const struct live_options *options;
     struct member *members;
@@ -111,7 +117,7 @@ static int gather(struct live *live)
         if (failed == -ENOMEM || (failed && interrupt_pending()))
             rc = failed;
         else if (failed && failed != -ENOENT && failed != -ECONNREFUSED && live->several && live->options->watch_s == 0)
-            fprintf(stderr, "%s: %s: %s\n", live->command->name, live_name(names.items[i]),
+            fprintf(stderr, "%s: %s: %s\n", live->view->name, live_name(names.items[i]),
                     failed == -EINTR ? "it does not answer" : live->error.text);
         else if (failed && !live->several)
             rc = failed;
@@ -222,9 +228,9 @@ static int watch(struct live *live)
     return rc;
 }
 
-int live_run(const struct command *command, const struct live_view *view, const struct live_options *options)
+static int run(const struct command *command, const struct live_view *view, const struct live_options *options)
 {
-    struct live live = {.command = command, .view = view, .options = options};
+    struct live live = {.view = view, .options = options};
     int rc;
 
     interrupt_hold();
@@ -253,6 +259,25 @@ int live_run(const struct command *command, const struct live_view *view, const 
     if (rc == -EINTR) /* the limit */
         return arguments_fail(command, rc, "the daemon does not answer");
     return rc ? arguments_fail(command, rc, live.error.text) : 0;
+}
+
+int live_command(int argc, char **argv, const struct live_view *view)
+{
+    struct live_options options = {0};
+    const struct argument arguments[] = {
+        {"ADDRESS", NULL, ARGUMENT_POSITIONAL, &options.address,
+         "the daemon's name or directory, or its run's --out; without it, all of yours"},
+        {"--watch", "[SECONDS]", ARGUMENT_PERIOD, &options.watch_s,
+         view->lines_in_pipe ? "again and again, until it ends or Ctrl-C: in place on a terminal, else a line each\n"
+                               "time; every second, if no number is given"
+                             : "again and again, until it ends or Ctrl-C: in place on a terminal, else a block each\n"
+                               "time; every second, if no number is given"},
+        {"--json", NULL, ARGUMENT_FLAG, &options.json, view->json},
+    };
+    const struct command command = {view->name, view->text, arguments, sizeof arguments / sizeof *arguments};
+    int status = arguments_parse(&command, argc, argv);
+
+    return status >= 0 ? status : run(&command, view, &options);
 }
 
 void live_print_status(FILE *out, const struct eps_status *s)

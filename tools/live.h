@@ -8,28 +8,23 @@
 #define TOOLS_LIVE_H
 
 #include "client/eps.h"
-#include "tools/arguments.h"
 
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdio.h>
 
-/* How a daemon is shown. Each asks it once (print_line may ask for its status too), and returns what libeps returned. */
+/* A command that shows daemons, and how it shows one. Each function asks it once (print_line may ask for its status too), and returns what libeps returned. */
 struct live_view {
+    const char *name, *text; /* of the command, as in struct command */
+    const char *json;        /* what --help says of its objects */
     int (*print)(FILE *out, struct eps_look *look, struct eps_error *error);
     int (*print_line)(FILE *out, struct eps_look *look, struct eps_error *error);
     int (*to_json)(json_t **out, struct eps_look *look, struct eps_error *error);
     bool lines_in_pipe; /* a watch that is not shown on a terminal prints lines, not blocks */
 };
 
-struct live_options {
-    const char *address; /* NULL: all of the caller's */
-    bool json;
-    double watch_s; /* period; 0: once */
-};
-
-/* The exit status: 130 after Ctrl-C. */
-int live_run(const struct command *command, const struct live_view *view, const struct live_options *options);
+/* Such a command. The exit status: 130 after Ctrl-C. */
+int live_command(int argc, char **argv, const struct live_view *view);
 
 /* "lab" of ".../eps/lab". */
 const char *live_name(const char *address);

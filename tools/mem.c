@@ -1,5 +1,4 @@
 #include "client/eps.h"
-#include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/live.h"
 #include "tools/memory.h"
@@ -92,25 +91,18 @@ static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
 
 int command_mem(int argc, char **argv)
 {
-    static const struct live_view view = {print, print_line, to_json, .lines_in_pipe = false};
-    struct live_options options = {0};
-    const struct argument arguments[] = {
-        {"ADDRESS", NULL, ARGUMENT_POSITIONAL, &options.address,
-         "the daemon's name or directory, or its run's --out; without it, all of yours"},
-        {"--watch", "[SECONDS]", ARGUMENT_PERIOD, &options.watch_s,
-         "again and again, until it ends or Ctrl-C: in place on a terminal, else a block each\ntime; every second, if "
-         "no "
-         "number is given"},
-        {"--json", NULL, ARGUMENT_FLAG, &options.json,
-         "{\"host\": {\"current\", \"peak\", \"categories\": {NAME: {\"current\", \"peak\"}}},\n"
-         "\"workers\": [{\"id\", \"device\", \"budget\", \"current\", \"peak\", \"categories\"}], \"address\"},\nin "
-         "bytes; of several daemons {\"daemons\": [...]}. With --watch an object a line"},
+    static const struct live_view view = {
+        "eps mem",
+        "Memory of a live daemon and of its workers, by category, now and at most. Several daemons are listed,\n"
+        "a line each.",
+        "{\"host\": {\"current\", \"peak\", \"categories\": {NAME: {\"current\", \"peak\"}}},\n"
+        "\"workers\": [{\"id\", \"device\", \"budget\", \"current\", \"peak\", \"categories\"}], \"address\"},\n"
+        "in bytes; of several daemons {\"daemons\": [...]}. With --watch an object a line",
+        print,
+        print_line,
+        to_json,
+        .lines_in_pipe = false,
     };
-    const struct command command = {"eps mem",
-                                    "Memory of a live daemon and of its workers, by category, now and at most. Several "
-                                    "daemons are listed,\na line each.",
-                                    arguments, sizeof arguments / sizeof *arguments};
-    int status = arguments_parse(&command, argc, argv);
 
-    return status >= 0 ? status : live_run(&command, &view, &options);
+    return live_command(argc, argv, &view);
 }

@@ -1,4 +1,5 @@
 #include "client/eps.h"
+#include "tools/answer.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/interrupt.h"
@@ -13,14 +14,10 @@
 /* "OUT/step-N" */
 static void print_saved(uint64_t step, const char *path, bool json)
 {
-    if (!json) {
+    if (json)
+        answer_print(json_pack("{s:I, s:s}", "step", (json_int_t)step, "path", path));
+    else
         printf("%s\n", path);
-        return;
-    }
-    json_t *object = json_pack("{s:I, s:s}", "step", (json_int_t)step, "path", path);
-    json_dumpf(object, stdout, JSON_INDENT(2));
-    putchar('\n');
-    json_decref(object);
 }
 
 static int save(const char *address, bool json, struct eps_error *error)

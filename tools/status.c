@@ -1,5 +1,4 @@
 #include "client/eps.h"
-#include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/live.h"
 
@@ -84,26 +83,19 @@ static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
 
 int command_status(int argc, char **argv)
 {
-    static const struct live_view view = {print, print_line, to_json, .lines_in_pipe = true};
-    struct live_options options = {0};
-    const struct argument arguments[] = {
-        {"ADDRESS", NULL, ARGUMENT_POSITIONAL, &options.address,
-         "the daemon's name or directory, or its run's --out; without it, all of yours"},
-        {"--watch", "[SECONDS]", ARGUMENT_PERIOD, &options.watch_s,
-         "again and again, until it ends or Ctrl-C: in place on a terminal, else a line each\ntime; every second, if "
-         "no "
-         "number is given"},
-        {"--json", NULL, ARGUMENT_FLAG, &options.json,
-         "an object with state, step, n_steps, model, parameters, workers, pid, uid (whose\njob), loss (null before "
-         "the "
-         "first step), saving, saved_step, trouble, out (null\nwhere there is none) and address; of several daemons "
-         "{\"daemons\": [...]}.\nWith --watch an object a line"},
+    static const struct live_view view = {
+        "eps status",
+        "What a live daemon is doing, those of running eps train included. Several are listed, a line each:\n"
+        "name, state, step, model, pid, output directory.",
+        "an object with state, step, n_steps, model, parameters, workers, pid, uid (whose\n"
+        "job), loss (null before the first step), saving, saved_step, trouble, out (null\n"
+        "where there is none) and address; of several daemons {\"daemons\": [...]}.\n"
+        "With --watch an object a line",
+        print,
+        print_line,
+        to_json,
+        .lines_in_pipe = true,
     };
-    const struct command command = {"eps status",
-                                    "What a live daemon is doing, those of running eps train included. Several are "
-                                    "listed, a line each:\nname, state, step, model, pid, output directory.",
-                                    arguments, sizeof arguments / sizeof *arguments};
-    int status = arguments_parse(&command, argc, argv);
 
-    return status >= 0 ? status : live_run(&command, &view, &options);
+    return live_command(argc, argv, &view);
 }

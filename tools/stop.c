@@ -1,4 +1,5 @@
 #include "client/eps.h"
+#include "tools/answer.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/interrupt.h"
@@ -41,12 +42,8 @@ static int stop(const char *address, bool json, struct eps_error *error)
         rc = eps_look_wait(look, UINT64_MAX, error);
     if (rc == -EIO && word)
         rc = 0; /* it is gone */
-    if (!rc && json) {
-        json_t *object = json_pack("{s:s, s:b}", "address", eps_look_address(look), "stopped", 1);
-        json_dumpf(object, stdout, JSON_INDENT(2));
-        putchar('\n');
-        json_decref(object);
-    }
+    if (!rc && json)
+        answer_print(json_pack("{s:s, s:b}", "address", eps_look_address(look), "stopped", 1));
     eps_look_close(look);
     return rc;
 }

@@ -1,4 +1,5 @@
 #include "client/eps.h"
+#include "tools/answer.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
 
@@ -47,10 +48,8 @@ int command_verify(int argc, char **argv)
         return arguments_fail(&command, -EDOM, "DIR is needed: a step-N, or the directory of a run");
     json_t *list = json ? json_array() : NULL;
     int rc = eps_verify(directory, json ? add_to_list : print_line, list, &error);
-    if (json && (rc == 0 || json_array_size(list) > 0)) {
-        json_dumpf(list, stdout, JSON_INDENT(2));
-        putchar('\n');
-    }
+    if (json && (rc == 0 || json_array_size(list) > 0))
+        answer_print(json_incref(list));
     json_decref(list);
     return rc ? arguments_fail(&command, rc, error.text) : 0;
 }

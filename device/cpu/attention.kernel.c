@@ -9,9 +9,6 @@
 #include "device/cpu/product.h"
 
 #include <math.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 enum { TILE = CPU_ATTENTION_TILE };
 
@@ -381,20 +378,11 @@ static void backward_head(const struct head *head)
     unpack(head, gradient, head->stride, at.q_gradient, head->n_tokens);
 }
 
-static unsigned thread_number(void)
-{
-#ifdef _OPENMP
-    return (unsigned)omp_get_thread_num();
-#else
-    return 0;
-#endif
-}
-
 static void forward(struct device *dev, const struct device_attention *op)
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
     for (size_t item = 0; item < op->n_rows * op->n_heads; item++) {
-        const struct head head = find_head(op, item, thread_number());
+        const struct head head = find_head(op, item, cpu_thread());
         forward_head(&head);
     }
 }
@@ -403,7 +391,7 @@ static void backward(struct device *dev, const struct device_attention *op)
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
     for (size_t item = 0; item < op->n_rows * op->n_heads; item++) {
-        const struct head head = find_head(op, item, thread_number());
+        const struct head head = find_head(op, item, cpu_thread());
         backward_head(&head);
     }
 }

@@ -8,9 +8,6 @@
 #include "device/cpu/product.h"
 
 #include <math.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 enum {
     TILE = CPU_ATTENTION_TILE,
@@ -154,21 +151,12 @@ static void attend(const struct head *head)
     }
 }
 
-static unsigned thread_number(void)
-{
-#ifdef _OPENMP
-    return (unsigned)omp_get_thread_num();
-#else
-    return 0;
-#endif
-}
-
 static void cached(struct device *dev, const struct device_attention_cached *op)
 {
 #pragma omp parallel for num_threads(dev->n_threads)                                                                   \
     schedule(dynamic) if (op->n_tokens * (op->first + op->n_tokens) * 2 * op->width > ENOUGH)
     for (size_t index = 0; index < op->n_heads; index++) {
-        const struct head head = find_head(op, index, thread_number());
+        const struct head head = find_head(op, index, cpu_thread());
         append(&head);
         attend(&head);
     }

@@ -8,7 +8,9 @@
 
 #include "device/device.h"
 
-#ifndef _OPENMP /* then the pragmas that read dev->n_threads are gone */
+#ifdef _OPENMP
+#include <omp.h>
+#else /* then the pragmas that read dev->n_threads are gone */
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #endif
 
@@ -101,6 +103,16 @@ void cpu_isa_use(struct device *dev, enum cpu_isa isa);
 /* matmul.c: the product in tiles, each by one thread, epilogue while the tile is in cache. */
 void cpu_matmul(struct device *dev, const struct device_matmul *op);
 size_t cpu_library_bytes(unsigned n_threads);
+
+/* Of the caller, within its parallel loop. */
+static inline unsigned cpu_thread(void)
+{
+#ifdef _OPENMP
+    return (unsigned)omp_get_thread_num();
+#else
+    return 0;
+#endif
+}
 
 /* Attention's tile: queries and keys. A constant, so that sums are the same on every machine of an instruction set. */
 enum { CPU_ATTENTION_TILE = 64 };

@@ -9,21 +9,16 @@
 #include "device/generate.h"
 #include "eps/store_files.h"
 #include "proto/process.h"
+#include "tools/bench/samples.h"
 
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { ROUNDS = 15, TOKENS = 24, PROMPT = 128, SEQ = PROMPT + ROUNDS * TOKENS };
-
-struct samples {
-    double ms[ROUNDS * TOKENS];
-    size_t n;
-};
 
 struct bench {
     struct model model;
@@ -41,27 +36,6 @@ struct bench {
     uint32_t n_tokens; /* told by eps_generate */
     double since_ms;   /* the last of them */
 };
-
-static double now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
-static int compare(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(struct samples *s)
-{
-    qsort(s->ms, s->n, sizeof *s->ms, compare);
-    return s->ms[s->n / 2];
-}
 
 static void check(int rc, const char *what, const struct error *err)
 {
@@ -91,14 +65,14 @@ static void read_all(const struct bench *b, struct samples *out)
 {
     const size_t n = b->model.segment_n / 16 / PIECE * PIECE;
     const line *from = (const line *)b->buffer;
-    const double start = now_ms();
+    const double start = samples_now_ms();
     uint64_t total = 0;
 
 #pragma omp parallel for schedule(dynamic) reduction(+ : total)
     for (size_t i = 0; i < n; i += PIECE)
         total += read_piece(from + i);
     __asm__ volatile("" ::"r"(total));
-    out->ms[out->n++] = (now_ms() - start) * (double)b->model.segment_n / (double)(n * 16);
+    out->ms[out->n++] = (samples_now_ms() - start) * (double)b->model.segment_n / (double)(n * 16);
 }
 
 static uint32_t likeliest(const struct bench *b, const float *logits)
@@ -149,9 +123,9 @@ static void run_direct(struct bench *b, uint32_t first, uint32_t n)
 static void time_direct(struct bench *b, uint32_t first)
 {
     for (uint32_t i = 0; i < TOKENS; i++) {
-        const double start = now_ms();
+        const double start = samples_now_ms();
         run_direct(b, first + i, 1);
-        b->direct.ms[b->direct.n++] = now_ms() - start;
+        samples_add(&b->direct, start);
     }
 }
 
@@ -162,13 +136,13 @@ static void on_token(void *user, uint32_t id, const char *text, size_t n)
 
     (void)id, (void)text, (void)n;
     if (b->n_tokens++ > 0)
-        b->processes.ms[b->processes.n++] = now_ms() - b->since_ms;
+        samples_add(&b->processes, b->since_ms);
     if (b->n_tokens % TOKENS == 1 && b->n_tokens < SEQ - PROMPT) {
         read_all(b, &b->read);
         time_direct(b, PROMPT + b->n_tokens - 1);
         read_all(b, &b->read);
     }
-    b->since_ms = now_ms();
+    b->since_ms = samples_now_ms();
 }
 
 static FILE *create(const struct bench *b, const char *name)
@@ -259,8 +233,8 @@ static void generate(struct bench *b)
 static void print(struct bench *b)
 {
     const double all = (double)b->model.segment_n * 4, bytes = (double)b->generated.token_bytes;
-    const double read = all / median(&b->read), direct = bytes / median(&b->direct);
-    const double processes = bytes / median(&b->processes); /* bytes a ms */
+    const double read = all / samples_median(&b->read), direct = bytes / samples_median(&b->direct);
+    const double processes = bytes / samples_median(&b->processes); /* bytes a ms */
     const struct model_config *c = &b->model.config;
 
     printf("gpt2 %ux%u, vocabulary %u: a token visits %.1f MB of weights, %.1f MB of all %.1f on the device\n",

@@ -10,10 +10,10 @@
 #include "eps/team.h"
 #include "proto/process.h"
 #include "proto/random.h"
+#include "tools/bench/samples.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <xmmintrin.h>
 
 #ifdef _OPENMP
@@ -97,28 +97,13 @@ static const struct {
     {"slices: check and step", direct, 28},
 };
 
-static double now(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
-
-static int compare(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
 static double median(const double *x)
 {
     double sorted[ROUNDS];
 
     for (int i = 0; i < ROUNDS; i++)
         sorted[i] = x[i];
-    qsort(sorted, ROUNDS, sizeof *sorted, compare);
+    qsort(sorted, ROUNDS, sizeof *sorted, samples_compare);
     return sorted[ROUNDS / 2];
 }
 
@@ -139,9 +124,9 @@ static void measure(struct arrays *a)
 
     for (int round = -1; round < ROUNDS; round++) /* the first is for the caches and the clock */
         for (int row = 0; row < ROWS; row++) {
-            const double begin = now();
+            const double begin = 1e-3 * samples_now_ms();
             rows[row].run(a);
-            const double took = now() - begin;
+            const double took = 1e-3 * samples_now_ms() - begin;
             if (round < 0)
                 continue;
             seconds[row][round] = took;
@@ -181,10 +166,10 @@ int main(int argc, char **argv)
 #ifdef _OPENMP
     threads = omp_get_max_threads();
 #endif
-    const double begin = now();
+    const double begin = 1e-3 * samples_now_ms();
     eps_team_run(a.n, fill_range, &a);
     printf("%zu Mi parameters, %d threads, medians of %d rounds; drawn at %.0f M/s\n", millions, threads, ROUNDS,
-           2e-6 * (double)a.n / (now() - begin));
+           2e-6 * (double)a.n / (1e-3 * samples_now_ms() - begin));
     measure(&a);
     return 0;
 }

@@ -7,11 +7,11 @@
 #include "client/eps.h"
 #include "proto/process.h"
 #include "tests/inprocess.h"
+#include "tools/bench/samples.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { ROUNDS = 5, STEPS = 10, SKIP = 2, VOCABULARY = 256 };
@@ -19,32 +19,6 @@ enum { ROUNDS = 5, STEPS = 10, SKIP = 2, VOCABULARY = 256 };
 struct size {
     uint32_t width, n_layers, n_heads, batch, seq;
 };
-
-struct samples {
-    double ms[ROUNDS * STEPS];
-    size_t n;
-};
-
-static double now_ms(void)
-{
-    struct timespec t;
-
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
-}
-
-static int compare(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-
-    return (x > y) - (x < y);
-}
-
-static double median(struct samples *s)
-{
-    qsort(s->ms, s->n, sizeof *s->ms, compare);
-    return s->ms[s->n / 2];
-}
 
 static void die(const char *what, const char *why)
 {
@@ -102,11 +76,11 @@ static void round_in_process(struct samples *out, const struct size *size)
     for (size_t i = 0; i < 2 * n; i++)
         ids[i] = (uint32_t)(32 + i % n * 2654435761u % 95);
     for (int step = 0; step < STEPS; step++) {
-        double loss, start = now_ms();
+        double loss, start = samples_now_ms();
         if (inprocess_step(ip, ids, ids + n, n, &hyper, &loss, &err))
             die("in one process", err.text);
         if (step >= SKIP)
-            out->ms[out->n++] = now_ms() - start;
+            samples_add(out, start);
     }
     inprocess_close(ip);
     free(ids);
@@ -161,7 +135,7 @@ int main(int argc, char **argv)
         round_in_process(&direct, &size);
         round_processes(&processes, &size, dir, round);
     }
-    const double one = median(&direct), two = median(&processes);
+    const double one = samples_median(&direct), two = samples_median(&processes);
     printf("width %u, %u layers, %u x %u tokens: one process %.1f ms, daemon and worker %.1f ms a step: overhead %.1f "
            "%%\n",
            size.width, size.n_layers, size.batch, size.seq, one, two, 100 * (two / one - 1));
