@@ -3,7 +3,7 @@
 #include "tools/answer.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
-#include "tools/interrupt.h"
+#include "tools/stopping.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -28,9 +28,10 @@ struct generate {
     struct text file;                            /* what prompt_file held */
     uint32_t *ids;                               /* (options.n_prompt_ids), parsed from ids_text */
     bool json, terminal;
-    bool begun;               /* something was printed */
-    char last;                /* character printed */
-    int write_error;          /* errno of stdout, 0 */
+    bool begun;      /* something was printed */
+    char last;       /* character printed */
+    int write_error; /* errno of stdout, 0 */
+    struct stopping stopping;
     struct text continuation; /* for JSON */
     json_t *new_ids;
 };
@@ -113,8 +114,8 @@ static void on_token(void *user, uint32_t id, const char *text, size_t n)
 
 static int should_stop(void *user)
 {
-    const struct generate *g = user;
-    return g->write_error || interrupt_pending();
+    struct generate *g = user;
+    return g->write_error || stopping_look(&g->stopping);
 }
 
 static double tokens_per_s(const struct eps_generated *out)
@@ -161,8 +162,6 @@ static void print_figures(const struct command *command, const struct eps_genera
 static int end(struct generate *g, const struct command *command, int rc, const struct eps_generated *out,
                const struct eps_error *error)
 {
-    const int stopped = interrupt_pending();
-
     if (g->json && (rc == 0 || rc == -EINTR))
         print_json(g, out);
     else if (g->terminal && g->begun && g->last != '\n')
@@ -179,7 +178,7 @@ static int end(struct generate *g, const struct command *command, int rc, const 
     if (rc == 0)
         return 0;
     int status = arguments_fail(command, rc, error->text);
-    return rc == -EINTR && stopped ? 128 + stopped : status;
+    return rc == -EINTR ? stopping_status(&g->stopping, status) : status;
 }
 
 static int run(struct generate *g, const struct command *command)
@@ -188,8 +187,8 @@ static int run(struct generate *g, const struct command *command)
     struct eps_generated out;
     struct eps_error error;
 
-    interrupt_hold();
-    signal(SIGPIPE, SIG_IGN);
+    signal(SIGPIPE, SIG_IGN); /* writing says so too */
+    stopping_init(&g->stopping);
     g->terminal = isatty(STDOUT_FILENO) == 1;
     return end(g, command, eps_generate(&out, &g->options, &events, g, &error), &out, &error);
 }

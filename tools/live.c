@@ -1,8 +1,8 @@
 #include "tools/live.h"
 
 #include "tools/arguments.h"
-#include "tools/interrupt.h"
 #include "tools/screen.h"
+#include "tools/stopping.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -31,6 +31,7 @@ struct live {
     bool several;   /* there is more than one daemon: they are listed, and none is waited for long */
     uint64_t until; /* ms: when the daemon that is being asked is given up */
     struct screen screen;
+    struct stopping stopping;
     struct eps_error error;
 };
 
@@ -51,9 +52,9 @@ const char *live_name(const char *address)
 
 static int should_stop(void *user)
 {
-    const struct live *live = user;
+    struct live *live = user;
 
-    return interrupt_pending() != 0 || (live->several && now_ms() >= live->until);
+    return stopping_look(&live->stopping) != 0 || (live->several && now_ms() >= live->until);
 }
 
 static int open_member(struct live *live, const char *address)
@@ -114,7 +115,7 @@ static int gather(struct live *live)
     live->several = names.n > 1;
     for (size_t i = 0; i < names.n; i++) {
         int failed = !rc && !is_member(live, names.items[i]) ? open_member(live, names.items[i]) : 0;
-        if (failed == -ENOMEM || (failed && interrupt_pending()))
+        if (failed == -ENOMEM || (failed && stopping_look(&live->stopping)))
             rc = failed;
         else if (failed && failed != -ENOENT && failed != -ECONNREFUSED && live->several && live->options->watch_s == 0)
             fprintf(stderr, "%s: %s: %s\n", live->view->name, live_name(names.items[i]),
@@ -172,7 +173,7 @@ static int show(struct live *live)
             i++;
             continue;
         }
-        if (interrupt_pending() || live->n_members == 1)
+        if (stopping_look(&live->stopping) || live->n_members == 1)
             rc = failed;
         drop_member(live, i);
     }
@@ -202,7 +203,7 @@ static int wait_all(struct live *live, uint64_t until)
             int rc = eps_look_wait(live->members[i].look, slice, &live->error);
             if (!rc)
                 continue;
-            if (interrupt_pending())
+            if (stopping_look(&live->stopping))
                 return rc;
             drop_member(live, i);
             return live->n_members > 0 ? 0 : rc;
@@ -233,7 +234,7 @@ static int run(const struct command *command, const struct live_view *view, cons
     struct live live = {.view = view, .options = options};
     int rc;
 
-    interrupt_hold();
+    stopping_init(&live.stopping);
     screen_init(&live.screen, stdout);
     if (options->json)
         live.screen.terminal = false;
@@ -246,10 +247,10 @@ static int run(const struct command *command, const struct live_view *view, cons
     while (live.n_members > 0)
         drop_member(&live, 0);
     free(live.members);
-    if (rc && interrupt_pending()) {
+    if (rc && stopping_look(&live.stopping)) {
         if (live.screen.begun)
             putchar('\n'); /* below the ^C */
-        return 128 + interrupt_pending();
+        return stopping_status(&live.stopping, 0);
     }
     if (rc == -EIO && begun && options->watch_s > 0) {
         if (!options->json)

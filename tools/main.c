@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <locale.h>
+#include <signal.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -65,6 +66,8 @@ int main(int argc, char **argv)
     const int status = dispatch(argc, argv);
 
     if ((fflush(stdout) || ferror(stdout)) && status == 0) {
+        if (errno == EPIPE) /* whoever read it has seen enough */
+            return 128 + SIGPIPE;
         fprintf(stderr, "eps: standard output: %s\n", strerror(errno));
         return 1;
     }

@@ -2,7 +2,7 @@
 #include "tools/answer.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
-#include "tools/interrupt.h"
+#include "tools/stopping.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -20,13 +20,13 @@ static void print_saved(uint64_t step, const char *path, bool json)
         printf("%s\n", path);
 }
 
-static int save(const char *address, bool json, struct eps_error *error)
+static int save(const char *address, bool json, struct stopping *stopping, struct eps_error *error)
 {
     struct eps_look *look;
     struct eps_status status;
     char path[300];
     uint64_t step;
-    int rc = eps_look_open(&look, address, interrupt_should_stop, NULL, error);
+    int rc = eps_look_open(&look, address, stopping_should_stop, stopping, error);
 
     if (!rc)
         rc = eps_look_status(look, &status, error); /* what it points to goes with the next call */
@@ -55,13 +55,13 @@ int command_save(int argc, char **argv)
                                     "A checkpoint of the run under way, in its output directory, while training goes "
                                     "on.\nPrints its path when it stands; Ctrl-C leaves the daemon to it.",
                                     arguments, sizeof arguments / sizeof *arguments};
+    struct stopping stopping;
     struct eps_error error;
     int status = arguments_parse(&command, argc, argv);
 
     if (status >= 0)
         return status;
-    interrupt_hold();
-    int rc = save(address, json, &error);
-    status = rc ? arguments_fail(&command, rc, error.text) : 0;
-    return rc && interrupt_pending() ? 128 + interrupt_pending() : status;
+    stopping_init(&stopping);
+    int rc = save(address, json, &stopping, &error);
+    return rc ? stopping_status(&stopping, arguments_fail(&command, rc, error.text)) : 0;
 }

@@ -2,7 +2,7 @@
 #include "tools/answer.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
-#include "tools/interrupt.h"
+#include "tools/stopping.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -21,12 +21,12 @@ static const char *announce(const struct eps_status *s)
     return "stopping";
 }
 
-static int stop(const char *address, bool json, struct eps_error *error)
+static int stop(const char *address, bool json, struct stopping *stopping, struct eps_error *error)
 {
     struct eps_look *look;
     struct eps_status status;
     const char *word = NULL;
-    int rc = eps_look_open(&look, address, interrupt_should_stop, NULL, error);
+    int rc = eps_look_open(&look, address, stopping_should_stop, stopping, error);
 
     if (!rc)
         rc = eps_look_status(look, &status, error);
@@ -62,13 +62,13 @@ int command_stop(int argc, char **argv)
         "Ends a live daemon: its run saves what it promised and ends, and so do daemon and workers. Again: at "
         "once.\nReturns when it is gone; Ctrl-C leaves it to that.",
         arguments, sizeof arguments / sizeof *arguments};
+    struct stopping stopping;
     struct eps_error error;
     int status = arguments_parse(&command, argc, argv);
 
     if (status >= 0)
         return status;
-    interrupt_hold();
-    int rc = stop(address, json, &error);
-    status = rc ? arguments_fail(&command, rc, error.text) : 0;
-    return rc && interrupt_pending() ? 128 + interrupt_pending() : status;
+    stopping_init(&stopping);
+    int rc = stop(address, json, &stopping, &error);
+    return rc ? stopping_status(&stopping, arguments_fail(&command, rc, error.text)) : 0;
 }

@@ -33,3 +33,14 @@ int stopping_look(struct stopping *stopping)
     }
     return stopping->level;
 }
+
+int stopping_should_stop(void *user)
+{
+    return stopping_look(user);
+}
+
+int stopping_status(struct stopping *stopping, int status)
+{
+    stopping_look(stopping);
+    return stopping->first ? 128 + stopping->first : status;
+}
