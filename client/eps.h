@@ -103,6 +103,8 @@ struct eps_train_events {
     void (*on_start)(void *user, const struct eps_train_options *resolved,
                      uint64_t n_parameters); /* before the first step */
     void (*on_step)(void *user, const struct eps_step *step);
+    void (*on_evaluating)(void *user, uint64_t n_tokens,
+                          uint64_t n_all); /* a held-out loss is measured: so far, of all */
     void (*on_evaluated)(void *user, uint64_t step, double loss,
                          uint64_t tokens);                        /* held-out loss after `step` updates */
     void (*on_memory)(void *user, const struct eps_memory *side); /* at the end: the host, then each worker */
@@ -140,7 +142,14 @@ struct eps_eval_options {
     uint32_t batch, seq;
     uint64_t device_mem; /* not with both model and connect */
 };
-int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *options, struct eps_error *error);
+
+struct eps_eval_events {
+    void (*on_evaluating)(void *user, uint64_t n_tokens, uint64_t n_all); /* how far it is, after each minibatch */
+    int (*should_stop)(void *user); /* asked several times a second; not 0: -EINTR */
+};
+/* events may be NULL, and so may each callback. */
+int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *options,
+             const struct eps_eval_events *events, void *user, struct eps_error *error);
 
 /* Continues a text, token by token. */
 struct eps_generate_options {

@@ -13,6 +13,8 @@
 
 struct eval {
     struct eps_eval_options options; /* seq, batch resolved */
+    const struct eps_eval_events *events;
+    void *user;
     struct client_forward forward;
     struct client_data data;
     struct client_windows windows;
@@ -24,8 +26,8 @@ static int open_data(struct eval *e, struct error *err)
     int rc = client_data_open(&e->data, e->options.data, e->options.n_data, err);
 
     if (!rc)
-        rc = client_choose_check(&e->data, &e->forward.model, NULL, err);
-    if (rc)
+        rc = client_choose_check(&e->data, &e->forward.model, &e->forward.link.watches[1], err);
+    if (rc && rc != -EINTR)
         error_prefix(err, "--data");
     return rc;
 }
@@ -62,17 +64,23 @@ static int evaluate(struct eval *e, double *loss, uint64_t *tokens, struct error
                                       .epsilon = 1e-8}};
     int rc = client_job_open(&e->job, &e->forward.link, &request, &e->forward.model, NULL, err);
 
+    e->job.on_evaluating = e->events->on_evaluating;
+    e->job.user = e->user;
     if (!rc)
         rc = client_job_evaluate(loss, tokens, &e->job, &e->windows, 0, err);
     return rc ? rc : client_job_close(&e->job, err);
 }
 
-int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *options, struct eps_error *error)
+int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *options,
+             const struct eps_eval_events *events, void *user, struct eps_error *error)
 {
+    static const struct eps_eval_events silent;
     const struct client_forward_options forward = {.model = options->model,
                                                    .connect = options->connect,
                                                    .programs = options->programs,
-                                                   .device_mem = options->device_mem};
+                                                   .device_mem = options->device_mem,
+                                                   .should_stop = events ? events->should_stop : NULL,
+                                                   .user = user};
     struct eval *e;
     struct error err = {""};
 
@@ -82,6 +90,8 @@ int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *opti
     if (!e)
         return client_report(error, &(struct error){"out of memory"}, -ENOMEM);
     e->options = *options;
+    e->events = events ? events : &silent;
+    e->user = user;
     int rc = client_forward_open(&e->forward, &forward, &err);
     if (!rc)
         rc = open_data(e, &err);

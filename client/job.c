@@ -72,12 +72,19 @@ int client_job_put(struct client_job *job, unsigned buffer, uint32_t row, const 
     return client_windows_read(windows, ids + at, labels + at, k, err);
 }
 
+static void tell(const struct client_job *job, uint64_t n_windows, const struct client_windows *windows)
+{
+    if (job->on_evaluating)
+        job->on_evaluating(job->user, n_windows * windows->seq, windows->n * windows->seq);
+}
+
 int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job, const struct client_windows *windows,
                         unsigned buffer, struct error *err)
 {
     double sum = 0;
 
     *n_tokens = 0;
+    tell(job, 0, windows);
     for (uint64_t first = 0; first < windows->n;) {
         const uint64_t left = windows->n - first;
         const uint32_t n_rows = left < job->batch ? (uint32_t)left : job->batch;
@@ -96,6 +103,7 @@ int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job
         sum += m.evaluated.sum;
         *n_tokens += (uint64_t)n_rows * job->seq;
         first += n_rows;
+        tell(job, first, windows);
     }
     *loss = sum / (double)*n_tokens;
     return 0;

@@ -19,6 +19,9 @@ struct client_job {
     uint64_t n_parameters;
     uint64_t resident_bytes; /* of weights that stay on the device while it generates */
     const int *stop; /* borrowed or NULL: once it is not 0, an evaluation ends between two minibatches: -ECANCELED */
+    /* Before the first minibatch of an evaluation and after each: how far it is. NULL: nobody wants to know. */
+    void (*on_evaluating)(void *user, uint64_t n_tokens, uint64_t n_all);
+    void *user;
     struct segment data;
 };
 

@@ -273,6 +273,8 @@ int client_steps_run(struct client_steps *s, struct error *err)
     int rc;
 
     s->job->stop = &s->stop;
+    s->job->on_evaluating = s->events->on_evaluating;
+    s->job->user = s->user;
     s->opened = s->covered = s->done = s->run->first_step;
     rc = s->run->options.eval_every > 0 && s->done == 0 ? evaluate(s, &before, err) : 0;
     if (!rc)

@@ -133,6 +133,37 @@ static json_t *last_step(const char *path)
     return step;
 }
 
+static bool nobody_is_left(void *context)
+{
+    (void)context;
+    return !processes_find("epsd") && !processes_find("eps-worker");
+}
+
+static bool somebody_works(void *context)
+{
+    (void)context;
+    return processes_find("eps-worker");
+}
+
+/* A text that takes long, for it is read a row at a time. */
+START_TEST(an_interrupted_eval_leaves_nothing)
+{
+    const char *long_text = processes_text("long.txt", 2000000);
+    const char *const arguments[] = {"eval", "--model", "evaluated", "--data", long_text, "--batch", "1", NULL};
+    train("evaluated", "--steps 1");
+    unlink(err_file);
+    pid_t pid = processes_start("eps", arguments, err_file);
+    ck_assert(processes_until(somebody_works, NULL));
+    ck_assert_int_eq(kill(pid, SIGINT), 0);
+    ck_assert_int_eq(processes_wait(pid), 130);
+    ck_assert(nobody_is_left(NULL)); /* at once: they were waited for */
+    char *said = processes_read(err_file);
+    ck_assert_str_eq(said, "eps eval: interrupted\n");
+    free(said);
+    ck_assert_int_eq(system("rm -r evaluated"), 0);
+}
+END_TEST
+
 /* The same weights over the same text, in other batches: the order of double sums differs, fp32 rows do not. */
 START_TEST(eval_finds_the_loss_that_the_run_ended_with)
 {
@@ -240,12 +271,6 @@ static bool has_steps(void *context)
 
     free(metrics);
     return yes;
-}
-
-static bool nobody_is_left(void *context)
-{
-    (void)context;
-    return !processes_find("epsd") && !processes_find("eps-worker");
 }
 
 START_TEST(an_interrupt_takes_everything_down_in_order)
@@ -406,6 +431,7 @@ int main(void)
 
     tcase_add_unchecked_fixture(tests, setup, remove_all);
     tcase_add_test(tests, a_run_in_a_pipe_prints_lines_and_leaves_its_files);
+    tcase_add_test(tests, an_interrupted_eval_leaves_nothing);
     tcase_add_test(tests, eval_finds_the_loss_that_the_run_ended_with);
     tcase_add_test(tests, training_goes_on_from_saved_weights);
     tcase_add_test(tests, a_cap_too_small_is_refused_before_anything_is_left);

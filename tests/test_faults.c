@@ -272,7 +272,7 @@ START_TEST(jobs_leave_nothing_to_the_next)
     run_on_lab(large, text, processes_path("between"));
     snprintf(saved, sizeof saved, "%s/latest", processes_path("between"));
     const struct eps_eval_options eval = {.model = saved, .data = files, .n_data = 1, .connect = "lab"};
-    ck_assert_msg(eps_eval(&loss, &tokens, &eval, &error) == 0, "%s", error.text);
+    ck_assert_msg(eps_eval(&loss, &tokens, &eval, NULL, NULL, &error) == 0, "%s", error.text);
     ck_assert_double_eq(run_on_lab(small, text, processes_path("after")), alone);
     ck_assert_int_eq(eps_stop("lab", &error), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);

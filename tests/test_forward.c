@@ -88,7 +88,7 @@ static double evaluate(const char *model, const char *connect, uint64_t *tokens)
     struct eps_error error;
     double loss;
 
-    ck_assert_msg(eps_eval(&loss, tokens, &options, &error) == 0, "%s", error.text);
+    ck_assert_msg(eps_eval(&loss, tokens, &options, NULL, NULL, &error) == 0, "%s", error.text);
     return loss;
 }
 
@@ -191,7 +191,8 @@ static void refused(const char *model, const char *connect, int code, const char
     double loss;
 
     for (int i = 0; i < 2; i++) {
-        int rc = i ? eps_generate(&out, &generating, NULL, NULL, &error) : eps_eval(&loss, &tokens, &eval, &error);
+        int rc = i ? eps_generate(&out, &generating, NULL, NULL, &error)
+                   : eps_eval(&loss, &tokens, &eval, NULL, NULL, &error);
         ck_assert_msg(rc == code, "%d: %s", rc, error.text);
         ck_assert_msg(strstr(error.text, first) && strstr(error.text, second), "no \"%s\" and \"%s\": %s", first,
                       second, error.text);
@@ -260,12 +261,56 @@ START_TEST(several_files_are_one_stream)
     snprintf(b, sizeof b, "%s", processes_write("part-2.txt", bytes + 3001, 8000 - 3001));
     snprintf(pattern, sizeof pattern, "%s", processes_path("part-?.txt"));
     free(bytes);
-    ck_assert_msg(eps_eval(&loss, &n, &options, &error) == 0, "%s", error.text);
+    ck_assert_msg(eps_eval(&loss, &n, &options, NULL, NULL, &error) == 0, "%s", error.text);
     ck_assert_double_eq(loss, whole);
     ck_assert_uint_eq(n, n_whole);
     options.data = patterns, options.n_data = 1;
-    ck_assert_msg(eps_eval(&loss, &n, &options, &error) == 0, "%s", error.text);
+    ck_assert_msg(eps_eval(&loss, &n, &options, NULL, NULL, &error) == 0, "%s", error.text);
     ck_assert_double_eq(loss, whole);
+}
+END_TEST
+
+struct hearing {
+    uint64_t n_tokens, n_all, stop_at; /* tokens */
+    unsigned n_told;
+};
+
+static void on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
+{
+    struct hearing *h = user;
+
+    ck_assert_uint_eq(n_tokens, h->n_told * 64); /* a row of the model's positions at a time */
+    h->n_tokens = n_tokens, h->n_all = n_all;
+    h->n_told++;
+}
+
+static int should_stop(void *user)
+{
+    const struct hearing *h = user;
+    return h->n_tokens >= h->stop_at;
+}
+
+/* 8000 bytes are 124 windows of 64 and a successor. */
+START_TEST(an_evaluation_says_how_far_it_is_and_can_be_stopped)
+{
+    static const struct eps_eval_events events = {on_evaluating, should_stop};
+    struct eps_eval_options options = {.model = alone, .data = files, .n_data = 1, .programs = BIN_DIR, .batch = 1};
+    struct hearing whole = {.stop_at = UINT64_MAX}, part = {.stop_at = 640}, none = {.stop_at = 0};
+    struct eps_error error;
+    uint64_t n;
+    double loss;
+
+    ck_assert_msg(eps_eval(&loss, &n, &options, &events, &whole, &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(n, 124 * 64);
+    ck_assert_uint_eq(whole.n_all, n);
+    ck_assert_uint_eq(whole.n_tokens, n);
+    ck_assert_int_eq(eps_eval(&loss, &n, &options, &events, &part, &error), -EINTR);
+    ck_assert_str_eq(error.text, "interrupted");
+    ck_assert_uint_ge(part.n_tokens, 640);
+    ck_assert_uint_lt(part.n_tokens, whole.n_tokens);
+    ck_assert_int_eq(eps_eval(&loss, &n, &options, &events, &none, &error), -EINTR);
+    ck_assert_uint_eq(none.n_told, 0);
+    ck_assert(!processes_find("epsd") && !processes_find("eps-worker"));
 }
 END_TEST
 
@@ -278,5 +323,6 @@ int main(void)
     tcase_add_test(tests, without_a_model_a_live_one_is_needed);
     tcase_add_test(tests, a_damaged_checkpoint_is_refused_by_name);
     tcase_add_test(tests, several_files_are_one_stream);
+    tcase_add_test(tests, an_evaluation_says_how_far_it_is_and_can_be_stopped);
     return run_tests(tests);
 }

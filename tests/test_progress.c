@@ -153,6 +153,40 @@ START_TEST(trouble_stays_above_the_line_and_in_it_until_something_is_saved)
 }
 END_TEST
 
+/* Half a second without a word is no silence; what follows is told until the next step. */
+START_TEST(an_evaluation_that_takes_long_is_in_the_line)
+{
+    struct progress progress;
+    struct eps_step step = step_of(7, 9);
+
+    resize(200);
+    progress_init(&progress, out);
+    progress_evaluating(&progress, 0, 300);
+    progress_evaluating(&progress, 100, 300);
+    ck_assert_str_eq(look(), "");
+    progress.evaluating_ns -= 500000000;
+    progress_evaluating(&progress, 200, 300); /* before the first step */
+    ck_assert_str_eq(look(), "\revaluating 66 %\033[K");
+    progress_clear(&progress);
+    look();
+    progress_step(&progress, &step);
+    ck_assert_ptr_null(strstr(look(), "evaluating"));
+    progress_evaluating(&progress, 0, 300);
+    progress.evaluating_ns -= 500000000;
+    progress_evaluating(&progress, 299, 300);
+    ck_assert_ptr_nonnull(strstr(look(), "\rstep 7/9  loss 2.3457  evaluating 99 %  12345 tokens/s"));
+    step.step = 9;
+    progress_step(&progress, &step);
+    ck_assert_ptr_null(strstr(look(), "evaluating"));
+    setenv("TERM", "dumb", 1);
+    progress_init(&progress, out);
+    progress_evaluating(&progress, 0, 300);
+    progress.evaluating_ns -= 500000000;
+    progress_evaluating(&progress, 200, 300);
+    ck_assert_str_eq(look(), "");
+}
+END_TEST
+
 START_TEST(no_color_leaves_the_words_alone)
 {
     struct progress progress;
@@ -266,6 +300,7 @@ int main(void)
     tcase_add_test(tests, a_terminal_sees_a_line_at_once_then_after_a_tenth_of_a_second);
     tcase_add_test(tests, the_same_line_is_not_drawn_twice);
     tcase_add_test(tests, trouble_stays_above_the_line_and_in_it_until_something_is_saved);
+    tcase_add_test(tests, an_evaluation_that_takes_long_is_in_the_line);
     tcase_add_test(tests, no_color_leaves_the_words_alone);
     tcase_add_loop_test(tests, a_dumb_terminal_gets_plain_lines, 0, 3);
     tcase_add_test(tests, a_pipe_sees_every_step_of_a_short_run_and_a_hundredth_of_a_long_one);

@@ -46,7 +46,7 @@ struct script {
     int level;
     void (*act)(uint64_t step);
     uint64_t done;
-    unsigned n_saved, n_save_failed, n_notes;
+    unsigned n_saved, n_save_failed, n_notes, n_evaluations;
     char why[512];
 };
 
@@ -57,6 +57,14 @@ static void on_step(void *user, const struct eps_step *step)
     s->done = step->step;
     if (s->act)
         s->act(step->step);
+}
+
+static void on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
+{
+    struct script *s = user;
+
+    ck_assert_uint_le(n_tokens, n_all);
+    s->n_evaluations += n_tokens == n_all;
 }
 
 static void on_saved(void *user, uint64_t step, const char *path)
@@ -96,6 +104,7 @@ static struct eps_error error;
 static int train(const struct eps_train_options *options, struct script *script)
 {
     static const struct eps_train_events events = {.on_step = on_step,
+                                                   .on_evaluating = on_evaluating,
                                                    .on_saved = on_saved,
                                                    .on_save_failed = on_save_failed,
                                                    .on_note = on_note,
@@ -213,7 +222,9 @@ START_TEST(from_every_checkpoint_a_fork_ends_the_same)
     char from[40], out[40], last[60];
 
     o.save_every = 1, o.keep = 0, o.eval_every = 2;
-    must_train(&o);
+    struct script script = {.stop_after = UINT64_MAX};
+    ck_assert_msg(train(&o, &script) == 0, "%s", error.text);
+    ck_assert_uint_eq(script.n_evaluations, 4); /* before the first step too */
     ck_assert_uint_eq(check_metrics("source", 1, N_STEPS), 3);
     ck_assert_str_eq(outputs_names("source"), "latest log metrics.jsonl step-1 step-2 step-3 step-4 step-5 step-6 ");
     for (unsigned k = 1; k < N_STEPS; k++) {

@@ -2,7 +2,10 @@
 #include "tools/answer.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
+#include "tools/progress.h"
+#include "tools/stopping.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -20,6 +23,43 @@ static void print_result(double loss, uint64_t tokens, bool json)
     json_t *object = json_pack("{s:o, s:I, s:o}", "loss", value ? value : json_null(), "tokens", (json_int_t)tokens,
                                "perplexity", perplexity ? perplexity : json_null());
     answer_print(object);
+}
+
+struct eval {
+    struct progress progress;
+    struct stopping stopping;
+};
+
+static void on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
+{
+    struct eval *e = user;
+    progress_evaluating(&e->progress, n_tokens, n_all);
+}
+
+static int should_stop(void *user)
+{
+    struct eval *e = user;
+    return stopping_look(&e->stopping);
+}
+
+static int run(const struct command *command, const struct eps_eval_options *options, bool json)
+{
+    static const struct eps_eval_events events = {on_evaluating, should_stop};
+    struct eps_error error;
+    struct eval e;
+    uint64_t tokens;
+    double loss;
+
+    stopping_init(&e.stopping);
+    progress_init(&e.progress, stderr);
+    int rc = eps_eval(&loss, &tokens, options, &events, &e, &error);
+    progress_clear(&e.progress);
+    if (!rc) {
+        print_result(loss, tokens, json);
+        return 0;
+    }
+    int status = arguments_fail(command, rc, error.text);
+    return rc == -EINTR ? stopping_status(&e.stopping, status) : status;
 }
 
 int command_eval(int argc, char **argv)
@@ -48,17 +88,11 @@ int command_eval(int argc, char **argv)
     const struct command command = {"eps eval",
                                     "Mean loss, in nats per token, of a model over files, window by window.", arguments,
                                     sizeof arguments / sizeof *arguments};
-    struct eps_error error;
-    uint64_t tokens;
-    double loss;
     int status = arguments_parse(&command, argc, argv);
 
     if (status < 0) {
         options.data = data.items, options.n_data = data.n;
-        int rc = eps_eval(&loss, &tokens, &options, &error);
-        status = rc ? arguments_fail(&command, rc, error.text) : 0;
-        if (!rc)
-            print_result(loss, tokens, json);
+        status = run(&command, &options, json);
     }
     free(data.items);
     return status;

@@ -49,14 +49,20 @@ static void format_duration(char *out, size_t cap, double ms)
 void progress_format(char *out, size_t cap, const struct progress *progress)
 {
     const struct eps_step *step = &progress->step;
-    char left[32], peak[24], budget[24], saved[40] = "";
+    char left[32], peak[24], budget[24], saved[40] = "", evaluating[40] = "";
 
+    if (progress->evaluating)
+        snprintf(evaluating, sizeof evaluating, "evaluating %u %%", progress->evaluated);
+    if (step->n_steps == 0) {
+        snprintf(out, cap, "%s", evaluating);
+        return;
+    }
     format_duration(left, sizeof left, progress->mean_ms * (double)(step->n_steps - step->step));
     if (progress->saved != UINT64_MAX)
         snprintf(saved, sizeof saved, "  saved %" PRIu64, progress->saved);
-    snprintf(out, cap, "step %" PRIu64 "/%" PRIu64 "  loss %.4f%s%s  %.0f tokens/s  %s left  device %s of %s%s",
-             step->step, step->n_steps, step->loss, progress->trouble ? "  " : "", progress->trouble ? mark : "",
-             step->tokens_per_s, left, eps_format_bytes(peak, step->device_peak_bytes),
+    snprintf(out, cap, "step %" PRIu64 "/%" PRIu64 "  loss %.4f%s%s%s%s  %.0f tokens/s  %s left  device %s of %s%s",
+             step->step, step->n_steps, step->loss, *evaluating ? "  " : "", evaluating, progress->trouble ? "  " : "",
+             progress->trouble ? mark : "", step->tokens_per_s, left, eps_format_bytes(peak, step->device_peak_bytes),
              eps_format_bytes(budget, step->device_budget_bytes), saved);
 }
 
@@ -154,6 +160,7 @@ void progress_step(struct progress *progress, const struct eps_step *step)
     const bool first = progress->mean_ms == 0;
 
     progress->step = *step;
+    progress->evaluating = false;
     progress->mean_ms = first ? step->step_ms : 0.9 * progress->mean_ms + 0.1 * step->step_ms;
     if (!is_due(progress, first, now))
         return;
@@ -163,6 +170,16 @@ void progress_step(struct progress *progress, const struct eps_step *step)
         draw(progress);
     else
         print_line(progress);
+}
+
+void progress_evaluating(struct progress *progress, uint64_t n_tokens, uint64_t n_all)
+{
+    if (n_tokens == 0)
+        progress->evaluating_ns = now_ns();
+    progress->evaluating = progress->terminal && n_tokens > 0 && now_ns() - progress->evaluating_ns >= second_ns / 2;
+    progress->evaluated = (unsigned)(100 * n_tokens / n_all);
+    if (progress->evaluating)
+        draw(progress);
 }
 
 void progress_saved(struct progress *progress, uint64_t step, const char *path)
@@ -196,6 +213,7 @@ void progress_clear(struct progress *progress)
     if (progress->n_columns > 0)
         put(progress, erase, sizeof erase - 1);
     progress->n_columns = 0;
+    progress->evaluating = false;
 }
 
 void progress_finish(struct progress *progress)

@@ -27,6 +27,9 @@ struct progress {
     struct eps_step step;          /* the last one */
     uint64_t saved;                /* the last checkpoint's step; UINT64_MAX: none */
     bool trouble;                  /* what should have been saved was not */
+    bool evaluating;               /* for long enough to be shown */
+    unsigned evaluated;            /* per cent */
+    uint64_t evaluating_ns;        /* since when */
     char line[640];                /* as it stands on the terminal */
 };
 
@@ -35,6 +38,10 @@ void progress_init(struct progress *progress, FILE *out);
 
 /* Shows a step, if it is time to. */
 void progress_step(struct progress *progress, const struct eps_step *step);
+
+/* A held-out loss is being measured, of which n_tokens are done: in the line, if that takes more than half a second,
+ * until the next step or progress_clear. Nothing in a pipe. */
+void progress_evaluating(struct progress *progress, uint64_t n_tokens, uint64_t n_all);
 
 /* A checkpoint stands: in the line from now on; in a pipe a line of its own. Ends a trouble. */
 void progress_saved(struct progress *progress, uint64_t step, const char *path);
@@ -49,7 +56,7 @@ void progress_clear(struct progress *progress);
 void progress_finish(struct progress *progress);
 
 /* "step 12/200  loss 2.3456  12345 tokens/s  1m20s left  device 120.0 MiB of 2.0 GiB  saved 10"; at most cap-1
- * characters. "NOT SAVED" stands after the loss where there is trouble. */
+ * characters. "NOT SAVED" stands after the loss where there is trouble, "evaluating 12 %" before it, or alone before a step. */
 void progress_format(char *out, size_t cap, const struct progress *progress);
 
 /* Bytes of text that fit into n_columns of a terminal; *used is how many columns they take. Wide characters take two;

@@ -83,6 +83,12 @@ static void on_step(void *user, const struct eps_step *step)
     progress_step(&t->progress, step);
 }
 
+static void on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
+{
+    struct train *t = user;
+    progress_evaluating(&t->progress, n_tokens, n_all);
+}
+
 static void on_evaluated(void *user, uint64_t step, double loss, uint64_t tokens)
 {
     struct train *t = user;
@@ -157,6 +163,7 @@ static int run(const struct command *command, const struct eps_train_options *op
 {
     const struct eps_train_events events = {.on_start = on_start,
                                             .on_step = on_step,
+                                            .on_evaluating = on_evaluating,
                                             .on_evaluated = on_evaluated,
                                             .on_memory = on_memory,
                                             .on_saved = on_saved,
@@ -176,7 +183,7 @@ static int run(const struct command *command, const struct eps_train_options *op
     if (!rc)
         return 0;
     int status = arguments_fail(command, rc, error.text);
-    return rc == -EINTR && t.stopping.first ? 128 + t.stopping.first : status;
+    return rc == -EINTR ? stopping_status(&t.stopping, status) : status;
 }
 
 int command_train(int argc, char **argv)
