@@ -59,6 +59,8 @@ struct eps_train_options {
     uint32_t keep;       /* checkpoints that stand at a time, the newest; UINT32_MAX: 2. 0: all */
     bool deterministic;
     uint64_t device_mem; /* bytes for each private worker; 0: chosen from the memory that is free */
+    const char *trace;   /* a new file for what every thread did when, to look at in chrome://tracing or
+                            ui.perfetto.dev; NULL: none. Not stored. On a full disk it ends, with a note */
 };
 
 /* One step as written to metrics.jsonl. */

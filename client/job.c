@@ -11,7 +11,7 @@ static uint32_t *buffer_ids(const struct client_job *job, unsigned buffer)
 int client_job_open(struct client_job *job, struct client_link *link, struct message *request,
                     const struct client_model *model, const struct client_job_files *files, struct error *err)
 {
-    static const struct client_job_files none = {-1, -1, -1};
+    static const struct client_job_files none = {-1, -1, -1, -1};
     int fds[SESSION_MAX_FDS], fd;
     unsigned n_fds = 0;
     struct message m;
@@ -23,12 +23,15 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
         files = &none;
     request->job.output = files->output >= 0;
     request->job.side = files->side >= 0;
+    request->job.trace = files->trace >= 0;
     request->job.resume = files->moments >= 0;
     fds[n_fds++] = model->config_fd;
     if (files->output >= 0)
         fds[n_fds++] = files->output;
     if (files->side >= 0)
         fds[n_fds++] = files->side;
+    if (files->trace >= 0)
+        fds[n_fds++] = files->trace;
     for (unsigned i = 0; i < model->n_weights; i++)
         fds[n_fds++] = model->weight_fds[i];
     if (files->moments >= 0)

@@ -29,11 +29,12 @@ struct client_job {
 struct client_job_files {
     int output;  /* directory */
     int side;    /* what every checkpoint repeats: proto/message.h */
+    int trace;   /* what is recorded of it: proto/trace.h */
     int moments; /* optimizer.safetensors */
 };
 
 /* Sends the job with the model's files and others (NULL: none), waits until weights are loaded and workers have their
- * memory, and maps the segment. request: kind JOB, its fields but fresh, output, side and resume. */
+ * memory, and maps the segment. request: kind JOB, its fields but fresh, output, side, trace and resume. */
 int client_job_open(struct client_job *job, struct client_link *link, struct message *request,
                     const struct client_model *model, const struct client_job_files *files, struct error *err);
 

@@ -83,12 +83,15 @@ int client_steps_ask(void *steps, struct error *err)
 static int prepare(struct client_steps *s, struct error *err)
 {
     const struct eps_train_options *o = &s->run->options;
+    const uint64_t since = trace_begin(s->trace);
     int rc = 0;
 
     for (uint32_t i = 0; !rc && i < o->batch; i++) {
         const uint64_t k = client_windows_pick(&s->run->train, o->order, o->seed, s->opened * o->batch + i);
         rc = client_job_put(s->job, s->opened % 2, i, &s->run->train, k, err);
     }
+    if (s->trace)
+        trace_end(s->trace, since, "prepare data", NULL, (struct trace_arg[]){{"step", s->opened + 1}, {NULL, 0}});
     return rc;
 }
 
@@ -102,9 +105,12 @@ static bool evaluates_after(const struct client_steps *s, uint64_t step)
  * loss is NaN then. */
 static int evaluate(struct client_steps *s, double *loss, struct error *err)
 {
+    const uint64_t since = trace_begin(s->trace);
     uint64_t n_tokens;
     int rc = client_job_evaluate(loss, &n_tokens, s->job, &s->run->held_out, (s->opened + 1) % 2, err);
 
+    if (s->trace)
+        trace_end(s->trace, since, "evaluate", NULL, (struct trace_arg[]){{"step", s->done}, {NULL, 0}});
     if (rc == -ECANCELED) {
         *loss = NAN;
         return 0;
@@ -123,6 +129,23 @@ static void note_metrics(struct client_steps *s, int rc, const struct error *why
     s->metrics_error = *why;
     if (news && s->events->on_save_failed)
         s->events->on_save_failed(s->user, s->done, why->text);
+}
+
+/* Once a step: what there is of it, and whether it goes on. */
+static void write_trace(struct client_steps *s)
+{
+    struct error sentence;
+
+    if (!s->trace)
+        return;
+    trace_flush(s->trace);
+    if (!s->trace->rc || s->trace_ended)
+        return;
+    s->trace_ended = true;
+    error_set(&sentence, 0, "the trace %s ends at step %" PRIu64 ": %s; training goes on", s->run->options.trace,
+              s->done, strerror(-s->trace->rc));
+    if (s->events->on_note)
+        s->events->on_note(s->user, sentence.text);
 }
 
 static int on_done(struct client_steps *s, const struct message *m, struct error *err)
@@ -152,6 +175,7 @@ static int on_done(struct client_steps *s, const struct message *m, struct error
     if (!isnan(step.eval_loss))
         note_metrics(s, client_metrics_rewrite(&s->metrics, &step, &why), &why);
     s->since_ns = uv_hrtime();
+    write_trace(s);
     if (!rc && s->events->on_step)
         s->events->on_step(s->user, &step);
     return rc;
@@ -210,9 +234,12 @@ static bool is_over(const struct client_steps *s)
 
 static int hear(struct client_steps *s, struct error *err)
 {
+    const uint64_t since = trace_begin(s->trace);
     struct message m;
     int rc = client_link_next(s->link, &m, NULL, err);
 
+    if (s->trace)
+        trace_end(s->trace, since, "wait", NULL, NULL);
     if (rc)
         return rc;
     if (m.kind == MESSAGE_COVERED && m.covered.step == s->covered && s->covered < s->opened)

@@ -10,6 +10,7 @@
 #include "client/job.h"
 #include "client/metrics.h"
 #include "client/run.h"
+#include "proto/trace.h"
 
 #include <stdbool.h>
 
@@ -19,7 +20,8 @@ struct client_steps {
     struct client_run *run;
     struct client_link *link;
     struct client_job *job;
-    uint64_t budget; /* device memory of the worker that may take most */
+    struct trace *trace; /* the client's track; NULL: none */
+    uint64_t budget;     /* device memory of the worker that may take most */
     struct client_metrics metrics;
     struct client_checkpoints checkpoints; /* that stand in the run directory */
     uint64_t opened, covered, done;        /* steps, counted from the model's beginning */
@@ -31,6 +33,7 @@ struct client_steps {
     bool saving;             /* it is under way */
     int save_rc, metrics_rc; /* of the last that was tried; why, if not 0: */
     struct error save_error, metrics_error;
+    bool trace_ended; /* and it was said */
 };
 
 /* run, link and events must be set; the link hears what the daemon says at any time. Undo: client_steps_free. */

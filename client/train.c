@@ -22,8 +22,10 @@ struct train {
     struct client_spawn spawn; /* without --connect */
     struct client_job job;
     struct client_steps steps;
-    int log_fd, side_fd;
+    int log_fd, side_fd, trace_fd;
     bool log_made; /* it was not there before */
+    struct trace trace;
+    bool closed; /* the daemon has let go of the job */
 };
 
 static void on_budget(void *user, const struct eps_memory *side)
@@ -92,6 +94,7 @@ static int open_job(struct train *t, struct error *err)
         return rc;
     const struct client_job_files files = {.output = t->run.directory_fd,
                                            .side = t->side_fd,
+                                           .trace = t->trace_fd,
                                            .moments = t->run.resume.moments_fd};
     rc = client_job_open(&t->job, &t->link, &request, &t->run.model, &files, err);
     if (!rc && t->job.microbatch)
@@ -130,21 +133,48 @@ static void announce(struct train *t)
     }
 }
 
+static int create_trace(struct train *t, struct error *err)
+{
+    const char *path = t->run.options.trace;
+    int rc = path ? trace_create(&t->trace_fd, path, err) : 0;
+
+    if (!path || rc)
+        return rc;
+    trace_open(&t->trace, t->trace_fd, "eps train", "client");
+    t->steps.trace = &t->trace;
+    return 0;
+}
+
+static int open_traced_job(struct train *t, struct error *err)
+{
+    const uint64_t since = trace_begin(t->steps.trace);
+    int rc = open_job(t, err);
+
+    if (t->steps.trace)
+        trace_end(t->steps.trace, since, "open job", NULL, NULL);
+    return rc;
+}
+
 static int run(struct train *t, struct error *err)
 {
     int rc = client_run_make_directory(&t->run, &t->link.watches[1], err);
 
     if (!rc)
+        rc = create_trace(t, err);
+    if (!rc)
         rc = find_workers(t, err);
     if (!rc)
-        rc = open_job(t, err);
+        rc = open_traced_job(t, err);
     if (rc)
         return rc;
     announce(t);
     rc = client_steps_run(&t->steps, err);
     if (!rc)
         rc = client_look_memory(&t->link, t->steps.events->on_memory, t->steps.user, err);
-    return rc ? rc : client_job_close(&t->job, err);
+    if (!rc)
+        rc = client_job_close(&t->job, err);
+    t->closed = rc == 0;
+    return rc;
 }
 
 /* How the run can go on, if it can. */
@@ -203,6 +233,26 @@ static int describe_failure(const struct train *t, int rc, struct error *err)
     return rc;
 }
 
+/* Whoever else writes to it has let go: the job is closed, or private processes have ended. Else it stays without its
+ * end, which readers do without. */
+static void finish_trace(struct train *t)
+{
+    const bool last = t->closed || !t->run.options.connect;
+    struct error sentence;
+
+    if (t->trace_fd < 0)
+        return;
+    const int ended = trace_close(&t->trace), finished = last ? trace_finish(t->trace_fd) : 0;
+    const int rc = ended ? ended : finished;
+    close(t->trace_fd);
+    if (!t->steps.begun)
+        unlink(t->run.options.trace);
+    error_set(&sentence, 0, "the trace %s ends early: %s", t->run.options.trace,
+              rc == -ENODATA ? "what followed was not written whole" : strerror(-rc));
+    if (rc && t->steps.begun && !t->steps.trace_ended)
+        note(t, sentence.text);
+}
+
 /* A run that has written nothing leaves nothing. */
 static void clean_up(struct train *t)
 {
@@ -226,6 +276,7 @@ static void take_down(struct train *t)
     client_job_free(&t->job);
     client_spawn_stop(&t->spawn);
     client_link_free(&t->link);
+    finish_trace(t);
     clean_up(t);
     if (t->log_fd >= 0)
         close(t->log_fd);
@@ -262,7 +313,7 @@ int eps_train(const struct eps_train_options *options, const struct eps_train_ev
 
     if (!t)
         return client_report(error, &(struct error){"out of memory"}, -ENOMEM);
-    t->log_fd = t->side_fd = -1;
+    t->log_fd = t->side_fd = t->trace_fd = -1;
     t->steps = (struct client_steps){
         .events = events ? events : &silent, .user = user, .run = &t->run, .link = &t->link, .job = &t->job};
     client_run_init(&t->run);

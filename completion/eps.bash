@@ -11,7 +11,7 @@ _eps_options() {
     eps) echo "--help --version" ;;
     train) echo "--model --data --eval-data --out --resume --save-every --keep --steps --epochs --batch --seq" \
         "--microbatch --parts --lr --min-lr --schedule --warmup --weight-decay --betas --epsilon --optimizer --order" \
-        "--seed --deterministic --eval-every --device --device-mem --workers --connect --help" ;;
+        "--seed --deterministic --eval-every --trace --device --device-mem --workers --connect --help" ;;
     eval) echo "--model --data --batch --seq --device --device-mem --connect --json --help" ;;
     generate) echo "--model --prompt --prompt-file --ids --tokens --temperature --top-k --top-p --seed --device" \
         "--device-mem --connect --json --help" ;;
@@ -47,7 +47,7 @@ _eps_values() {
         _eps_files -f "$3"
         [ "$1" != train ] || COMPREPLY+=($(compgen -W "$_eps_presets" -- "$3"))
         ;;
-    --data | --eval-data | --prompt-file) _eps_files -f "$3" ;;
+    --data | --eval-data | --prompt-file | --trace) _eps_files -f "$3" ;;
     --out | --resume) _eps_files -d "$3" ;;
     --schedule) _eps_words "cosine linear constant" "$3" ;;
     --optimizer) _eps_words "adama adamw" "$3" ;;

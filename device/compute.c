@@ -15,6 +15,7 @@ struct compute {
     struct link link;
     struct message assign; /* kind 0: none */
     struct segment weights, inbox, data;
+    struct trace trace; /* open if the job is traced */
     struct device_worker worker;
 };
 
@@ -42,12 +43,31 @@ static const uint32_t *labels_of(const struct compute *c, uint32_t buffer)
     return ids_of(c, buffer) + (size_t)c->assign.assign.batch * c->assign.assign.seq;
 }
 
+static void open_trace(struct compute *c, int fd)
+{
+    trace_open(&c->trace, fd, "eps-worker", "compute");
+    c->worker.trace = c->link.trace = &c->trace;
+}
+
+static void close_trace(struct compute *c)
+{
+    const bool open = c->trace.pid != 0;
+    const int fd = c->trace.fd;
+    const int rc = trace_close(&c->trace);
+
+    if (open)
+        close(fd);
+    if (rc)
+        log_line("the trace ends early: %s", strerror(-rc));
+}
+
 static void let_go(struct compute *c)
 {
     device_worker_free(&c->worker);
     segment_close(&c->weights);
     segment_close(&c->inbox);
     segment_close(&c->data);
+    close_trace(c);
     memset(&c->assign, 0, sizeof c->assign);
 }
 
@@ -100,6 +120,8 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
                             .slot_bytes = slot_bytes,
                             .n_slots = m->assign.n_slots,
                             .takes_turns = m->assign.takes_turns};
+    if (m->assign.trace)
+        open_trace(c, mail->fds[3]);
     return rc ? rc : rc2 ? rc2 : rc3;
 }
 
@@ -111,7 +133,7 @@ static void on_assign(struct compute *c, const struct mail *mail)
 
     let_go(c);
     c->assign = mail->message;
-    rc = mail->n_fds == 3 && mail->message.assign.n_slots <= LINK_MAX_SLOTS
+    rc = mail->n_fds == 3u + mail->message.assign.trace && mail->message.assign.n_slots <= LINK_MAX_SLOTS
              ? claim(c, &err)
              : error_set(&err, -EPROTO, "an assignment that cannot be");
     if (!rc)
@@ -133,6 +155,14 @@ static void on_assign(struct compute *c, const struct mail *mail)
     mailbox_post(c->box, &reply);
 }
 
+/* What goes on within it has its own events. Written at once: whoever looks at a run under way sees whole steps. */
+static void record_step(struct compute *c, uint64_t since, const struct message *m)
+{
+    trace_end(&c->trace, since, "step", NULL,
+              (struct trace_arg[]){{"step", m->share.step + 1}, {"parts", m->share.n}, {NULL, 0}});
+    trace_flush(&c->trace);
+}
+
 static void on_share(struct compute *c, const struct message *m)
 {
     uint32_t parts[MESSAGE_MAX_PARTS];
@@ -151,7 +181,10 @@ static void on_share(struct compute *c, const struct message *m)
         c->link.attempts[parts[i]] = m->share.parts[i].attempt;
     }
     link_begin(&c->link, m->share.step);
+    const uint64_t since = trace_begin(c->worker.trace);
     int rc = device_worker_step(&c->worker, &share, &link_session, &c->link, &err);
+    if (c->worker.trace)
+        record_step(c, since, m);
     if (rc && rc != -ECANCELED)
         post_failed(c, rc, &err);
     post_ledger(c);
@@ -169,7 +202,10 @@ static void on_evaluate(struct compute *c, const struct message *m)
     };
 
     link_begin(&c->link, 0);
+    const uint64_t since = trace_begin(c->worker.trace);
     int rc = device_worker_evaluate(&c->worker, &evaluation, &link_session, &c->link, &reply.evaluated.sum, &err);
+    if (c->worker.trace)
+        trace_end(&c->trace, since, "evaluate", NULL, (struct trace_arg[]){{"rows", m->evaluate.n_rows}, {NULL, 0}});
     if (!rc)
         mailbox_post(c->box, &reply);
     else if (rc != -ECANCELED)

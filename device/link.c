@@ -79,13 +79,18 @@ static int pull(void *context, uint64_t version, uint32_t unit)
 static int wait_weights(void *context, const float **weights)
 {
     struct link *link = context;
+    char name[MODEL_NAME_BYTES];
 
     assert(link->n_pulls > 0);
+    const uint64_t since = link->pulls[0].ready ? 0 : trace_begin(link->trace);
     while (!link->pulls[0].ready) {
         int rc = pump(link);
         if (rc)
             return rc;
     }
+    if (since)
+        trace_end(link->trace, since, "wait for weights", model_unit_name(name, link->model, link->pulls[0].unit),
+                  NULL);
     *weights = (const float *)link->weights->base + link->model->units[link->pulls[0].unit].offset;
     link->n_pulls--;
     memmove(link->pulls, link->pulls + 1, link->n_pulls * sizeof *link->pulls);
@@ -109,6 +114,8 @@ static int loss(void *context, uint32_t part, double sum, bool finite)
 static int wait_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, float **slot)
 {
     struct link *link = context;
+    char name[MODEL_NAME_BYTES];
+    uint64_t since = 0;
 
     for (;;) {
         uint32_t k = 1;
@@ -120,8 +127,12 @@ static int wait_slot(void *context, uint32_t visit, uint32_t part, uint32_t slic
         if (k <= link->n_slots) {
             link->slot = k;
             *slot = (float *)((char *)link->inbox->base + k * link->slot_bytes);
+            if (since)
+                trace_end(link->trace, since, "wait for a slot", model_visit_name(name, link->model, visit), NULL);
             return 0;
         }
+        if (!since)
+            since = trace_begin(link->trace);
         int rc = pump(link);
         if (rc)
             return rc;
@@ -149,14 +160,18 @@ static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t sli
 static int contributed(void *context, uint32_t visit, uint32_t part)
 {
     struct link *link = context;
+    const uint64_t since = link->takes_turns ? trace_begin(link->trace) : 0;
+    char name[MODEL_NAME_BYTES];
 
-    (void)visit, (void)part;
+    (void)part;
     for (uint32_t k = 0; link->takes_turns && k <= link->n_slots; k++)
         while (link->slot_used[k]) {
             int rc = pump(link);
             if (rc)
                 return rc;
         }
+    if (since)
+        trace_end(link->trace, since, "wait until folded", model_visit_name(name, link->model, visit), NULL);
     return link->cancelled ? -ECANCELED : 0;
 }
 

@@ -247,6 +247,7 @@ int main(int argc, char **argv)
         return 0;
     }
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a trace grown too large ends, not the worker */
     if (arguments.is_private && !process_follow_parent(arguments.parent)) {
         log_line("whoever started this worker is gone");
         return 1;

@@ -25,6 +25,15 @@ struct run {
     bool train;
 };
 
+static void record(const struct run *run, uint64_t since, const char *what, uint32_t visit,
+                   const struct trace_arg *args)
+{
+    char name[MODEL_NAME_BYTES];
+
+    if (run->worker->trace)
+        trace_end(run->worker->trace, since, what, model_visit_name(name, &run->worker->model, visit), args);
+}
+
 /* Row of the minibatch. */
 static uint64_t first_row_of(const struct run *run, uint32_t index)
 {
@@ -145,6 +154,24 @@ static uint32_t microbatch_at(const struct run *run, uint32_t row)
     return run->run_rows - row < most ? run->run_rows - row : most;
 }
 
+static uint32_t count_microbatches(const struct run *run)
+{
+    const uint32_t most = run->worker->plan.options.microbatch;
+
+    return (run->run_rows + most - 1) / most;
+}
+
+/* Of an evaluation without the step, which it is not a part of. */
+static void record_forward(const struct run *run, uint64_t since, uint32_t visit)
+{
+    const struct trace_arg args[] = {{"visit", visit},
+                                     {"microbatches", run->n_runs * count_microbatches(run)},
+                                     {run->train ? "step" : NULL, run->step + 1},
+                                     {NULL, 0}};
+
+    record(run, since, "forward", visit, args);
+}
+
 static int forward(struct run *run)
 {
     const struct model *model = &run->worker->model;
@@ -154,12 +181,14 @@ static int forward(struct run *run)
         int rc = device_weights_next(&run->weights, visit, &weights);
         if (rc != 0)
             return rc;
+        const uint64_t since = trace_begin(run->worker->trace);
         for (uint32_t i = 0; i < run->n_runs; i++)
             for (uint32_t row = 0; row < run->run_rows; row += microbatch_at(run, row)) {
                 struct layer_pass pass = pass_of(run, visit, i, row, microbatch_at(run, row));
                 pass.weights = weights;
                 layer_table[pass.layer->kind]->forward(&pass);
             }
+        record_forward(run, since, visit);
     }
     return 0;
 }
@@ -191,8 +220,16 @@ static int offer(struct run *run, uint32_t visit, uint32_t part)
         int rc = run->link->wait_slot(run->context, visit, part, slice, &slot);
         if (rc != 0)
             return rc;
+        const uint64_t since = trace_begin(w->trace);
         w->ops->download(w->dev, slot, contribution + first, n * sizeof *slot);
         rc = w->ops->sync(w->dev);
+        record(run, since, "download", visit,
+               (struct trace_arg[]){{"visit", visit},
+                                    {"step", run->step + 1},
+                                    {"part", part},
+                                    {"slice", slice},
+                                    {"bytes", n * sizeof *slot},
+                                    {NULL, 0}});
         if (rc == 0)
             rc = run->link->contribute(run->context, visit, part, slice);
         if (rc != 0)
@@ -205,6 +242,7 @@ static void backward_part(struct run *run, uint32_t visit, uint32_t index, const
 {
     struct device_worker *w = run->worker;
     float *contribution = address(run, w->plan.contribution);
+    const uint64_t since = trace_begin(w->trace);
 
     w->ops->zero(w->dev, contribution, w->model.units[w->model.visits[visit]].n);
     for (uint32_t row = 0; row < run->run_rows; row += microbatch_at(run, row)) {
@@ -215,6 +253,12 @@ static void backward_part(struct run *run, uint32_t visit, uint32_t index, const
         pass.gradient = (float *)address(run, w->plan.gradient) + token * w->model.config.width;
         layer_table[pass.layer->kind]->backward(&pass);
     }
+    record(run, since, "backward", visit,
+           (struct trace_arg[]){{"visit", visit},
+                                {"microbatches", count_microbatches(run)},
+                                {"step", run->step + 1},
+                                {"part", run->parts[index]},
+                                {NULL, 0}});
 }
 
 static int backward(struct run *run)

@@ -14,6 +14,7 @@
 #include "device/plan.h"
 #include "proto/ledger.h"
 #include "proto/model.h"
+#include "proto/trace.h"
 
 struct device_share {
     uint64_t step;         /* the version of every unit that is pulled; also names dropout's bits */
@@ -69,6 +70,7 @@ struct device_worker {
     uint64_t seed;
     uint32_t batch;
     struct ledger *ledger; /* borrowed; the arena stands in it, category by category */
+    struct trace *trace;   /* borrowed: set by the caller after init; NULL: nothing is recorded */
     /* Generating (device/generate.h): */
     uint32_t *visits; /* (model.n_visits) of the tile under way */
     uint32_t n_run;   /* tokens whose keys and values are in the cache */

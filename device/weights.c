@@ -100,6 +100,7 @@ static float *device_address(const struct device_weights *weights, const struct 
 static int receive(struct device_weights *weights, struct device_weights_buffer *b)
 {
     const struct device_worker *w = weights->worker;
+    char name[MODEL_NAME_BYTES];
     const float *host;
 
     for (uint32_t i = 0; i < w->plan.options.n_weight_buffers; i++)
@@ -107,7 +108,11 @@ static int receive(struct device_weights *weights, struct device_weights_buffer 
     int rc = weights->link->wait_weights(weights->context, &host);
     if (rc != 0)
         return rc;
-    w->ops->upload(w->dev, device_address(weights, b), host, w->model.units[b->unit].n * sizeof(float));
+    const uint64_t since = trace_begin(w->trace), bytes = w->model.units[b->unit].n * sizeof(float);
+    w->ops->upload(w->dev, device_address(weights, b), host, bytes);
+    if (w->trace)
+        trace_end(w->trace, since, "upload", model_unit_name(name, &w->model, b->unit),
+                  (struct trace_arg[]){{"bytes", bytes}, {NULL, 0}});
     b->pending = false;
     return 0;
 }

@@ -18,6 +18,7 @@
 #include "eps/updater.h"
 #include "proto/message.h"
 #include "proto/session.h"
+#include "proto/trace.h"
 
 #include <stdbool.h>
 #include <uv.h>
@@ -75,8 +76,9 @@ struct job {
     int output; /* directory, or -1 */
     int weight_files[SESSION_MAX_FDS];
     unsigned n_weight_files;
-    int moments_file, side_file; /* or -1 */
-    char *side_text;             /* NULL: none came */
+    int moments_file, side_file, trace_file;    /* or -1 */
+    struct trace optimizer_trace, writer_trace; /* tracks of the two threads; not open without a trace_file */
+    char *side_text;                            /* NULL: none came */
     size_t side_bytes;
     struct model model;
     struct eps_store store;
@@ -158,6 +160,8 @@ unsigned daemon_count_workers(const struct daemon *d);
 
 /* job.c. Sentences go to the client as REFUSED (the job did not begin) or FAILED (it ended). */
 void job_init(struct job *job); /* no job */
+/* The track, or NULL where the job is not traced. */
+struct trace *job_trace(const struct job *job, struct trace *track);
 void job_open(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds);
 void job_on_loaded(struct daemon *d, int result);
 void job_on_assigned(struct daemon *d, struct peer *worker, const struct message *m);

@@ -168,6 +168,8 @@ static int load(void *context)
     const size_t inbox_bytes = job->request.job.train ? (1 + job->n_slots) * job->slot_bytes : 64;
     int rc = read_side(job);
 
+    if (job->trace_file >= 0)
+        trace_open(&job->optimizer_trace, job->trace_file, "epsd", "optimizer");
     if (!rc)
         rc = create_touched(&job->data, "eps-data", generate_data_bytes(job), LEDGER_DATA, job);
     while (!rc && job->n_inboxes < job->n_wanted) {
@@ -215,13 +217,13 @@ static int begin(struct daemon *d, struct error *err)
     return 0;
 }
 
-/* config, [output directory], [side file], weight files..., [moments] */
+/* config, [output directory], [side file], [trace], weight files..., [moments] */
 static int take_files(struct job *job, const int *fds, unsigned n_fds, struct error *err)
 {
     const struct message *m = &job->request;
     unsigned next = 1, end = n_fds;
 
-    if (n_fds < 1u + m->job.output + m->job.side + m->job.resume) {
+    if (n_fds < 1u + m->job.output + m->job.side + m->job.trace + m->job.resume) {
         close_fds(fds, n_fds);
         return error_set(err, -EINVAL, "the job came without its files");
     }
@@ -229,18 +231,28 @@ static int take_files(struct job *job, const int *fds, unsigned n_fds, struct er
         job->output = fds[next++];
     if (m->job.side)
         job->side_file = fds[next++];
+    if (m->job.trace)
+        job->trace_file = fds[next++];
     if (m->job.resume)
         job->moments_file = fds[--end];
     job->n_weight_files = end - next;
     memcpy(job->weight_files, fds + next, job->n_weight_files * sizeof *fds);
     int rc = read_config(job, fds[0], err);
     close(fds[0]);
+    if (!rc && m->job.trace && !trace_is_file(job->trace_file)) /* anything else could make a thread wait */
+        rc = error_set(err, -EINVAL, "the job's trace is not a regular file that is open for appending");
     return rc;
 }
 
 void job_init(struct job *job)
 {
-    *job = (struct job){.output = -1, .side_file = -1, .moments_file = -1, .saved_step = MESSAGE_NO_STEP};
+    *job = (struct job){
+        .output = -1, .side_file = -1, .trace_file = -1, .moments_file = -1, .saved_step = MESSAGE_NO_STEP};
+}
+
+struct trace *job_trace(const struct job *job, struct trace *track)
+{
+    return job->trace_file >= 0 ? track : NULL;
 }
 
 static void start(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
@@ -266,7 +278,10 @@ static void start(struct daemon *d, struct peer *client, const struct message *m
     log_line("job of client %u: gpt2 %ux%u, %" PRIu64 " parameters, %u rows of %u tokens, %u part%s", client->id,
              job->model.config.n_layers, job->model.config.width, job->model.n_parameters, m->job.batch, m->job.seq,
              m->job.n_parts, m->job.n_parts > 1 ? "s" : "");
-    const struct eps_job work = {.kind = EPS_JOB_CALL, .call = load, .context = job};
+    const struct eps_job work = {.kind = EPS_JOB_CALL,
+                                 .call = load,
+                                 .context = job,
+                                 .trace = job_trace(job, &job->optimizer_trace)};
     eps_updater_submit(d->updater, &work);
 }
 
@@ -312,7 +327,7 @@ static void assign(struct job *job, struct peer *worker, const struct segment *i
 {
     const uint32_t n_parts = job->request.job.n_parts;
     struct message m = {.kind = MESSAGE_ASSIGN};
-    int fds[3] = {job->store.weights.fd, inbox->fd, job->data.fd};
+    const int fds[4] = {job->store.weights.fd, inbox->fd, job->data.fd, job->trace_file};
     const long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
 
     worker->inbox = inbox;
@@ -329,8 +344,9 @@ static void assign(struct job *job, struct peer *worker, const struct segment *i
     m.assign.train = job->request.job.train;
     m.assign.generate = job->request.job.generate;
     m.assign.takes_turns = strcmp(worker->device, "cpu") == 0;
+    m.assign.trace = job->trace_file >= 0;
     worker->state = PEER_ASSIGNING;
-    session_send_fds(worker->session, &m, fds, 3);
+    session_send_fds(worker->session, &m, fds, m.assign.trace ? 4 : 3);
 }
 
 static int begin_assigning(struct daemon *d, struct error *err)
@@ -492,6 +508,15 @@ void job_end(struct daemon *d, int code, const char *format, ...)
     job_finish(d);
 }
 
+/* Both threads are through. The client puts the end into the file once it hears that the job is closed. */
+static void close_trace(struct job *job)
+{
+    const int rc = trace_close(&job->optimizer_trace), rc2 = trace_close(&job->writer_trace);
+
+    if (rc || rc2)
+        log_line("the trace ends early: %s", strerror(rc ? -rc : -rc2));
+}
+
 static void free_job(struct daemon *d)
 {
     struct job *job = &d->job;
@@ -508,8 +533,9 @@ static void free_job(struct daemon *d)
     eps_store_free(&job->store);
     model_free(&job->model);
     close_fds(job->weight_files, job->n_weight_files);
-    for (unsigned i = 0; i < 3; i++) {
-        const int fds[] = {job->output, job->side_file, job->moments_file};
+    close_trace(job);
+    for (unsigned i = 0; i < 4; i++) {
+        const int fds[] = {job->output, job->side_file, job->moments_file, job->trace_file};
         if (fds[i] >= 0)
             close(fds[i]);
     }

@@ -137,9 +137,41 @@ static void sweep(struct job *job)
 
 /* ---- the writer ------------------------------------------------------------------------------------------------- */
 
+/* The track is the writer's, whichever thread of the pool it is this time. */
+static struct trace *find_track(struct job *job)
+{
+    struct trace *track = job_trace(job, &job->writer_trace);
+
+    if (track && track->pid == 0)
+        trace_open(track, job->trace_file, "epsd", "checkpoint writer");
+    return track;
+}
+
+static void write_unit(struct save *s, struct trace *track, uint32_t unit)
+{
+    const struct model *model = &s->daemon->job.model;
+    const uint64_t since = trace_begin(track), bytes = model->units[unit].n * sizeof(float);
+    char name[MODEL_NAME_BYTES];
+
+    s->result = eps_capture_write(&s->capture, unit, &s->why);
+    if (track)
+        trace_end(track, since, "write", model_unit_name(name, model, unit),
+                  (struct trace_arg[]){{"step", s->step}, {"bytes", s->checkpoint ? 3 * bytes : bytes}, {NULL, 0}});
+}
+
+static void finish(struct save *s, struct trace *track)
+{
+    const uint64_t since = trace_begin(track);
+
+    s->result = eps_capture_finish(&s->capture, &s->why);
+    if (track)
+        trace_end(track, since, "flush", NULL, (struct trace_arg[]){{"step", s->step}, {NULL, 0}});
+}
+
 static void do_task(uv_work_t *work)
 {
     struct save *s = work->data;
+    struct trace *track = find_track(&s->daemon->job);
 
     s->result = 0;
     if (s->task == SAVE_DISCARD) {
@@ -149,9 +181,9 @@ static void do_task(uv_work_t *work)
     if (!s->capture.open)
         s->result = eps_capture_open(&s->capture, &s->options, &s->why);
     for (unsigned i = 0; !s->result && i < s->n_batch; i++)
-        s->result = eps_capture_write(&s->capture, s->batch[i], &s->why);
+        write_unit(s, track, s->batch[i]);
     if (!s->result && s->task == SAVE_FINISH)
-        s->result = eps_capture_finish(&s->capture, &s->why);
+        finish(s, track);
 }
 
 static void on_task_done(uv_work_t *work, int status)

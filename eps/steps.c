@@ -47,6 +47,10 @@ static void submit(struct daemon *d, const struct relay_action *a)
         .how = eps_store_fold_kind(&job->store, a->unit, job->request.job.n_parts,
                                    job->request.job.optimizer == OPTIMIZER_ADAMW),
         .hyper = job->hyper,
+        .trace = job_trace(job, &d->job.optimizer_trace),
+        .step = relay_version(job->relay, a->unit),
+        .visit = a->visit,
+        .part = a->part,
     };
 
     if (a->kind == RELAY_FOLD) {

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #ifdef _OPENMP
@@ -40,6 +41,31 @@ void eps_job_run(struct eps_job *job, struct eps_store *store)
         job->result = job->call(job->context);
         break;
     }
+}
+
+/* On its track: "fold h.3 part 1", "update h.3", "load". */
+static void record(const struct eps_job *job, const struct model *model, uint64_t since)
+{
+    const bool fold = job->kind == EPS_JOB_FOLD;
+    char unit[MODEL_NAME_BYTES], name[MODEL_NAME_BYTES + 16];
+
+    if (job->kind == EPS_JOB_CALL) {
+        trace_end(job->trace, since, "load", "model", NULL);
+        return;
+    }
+    const uint64_t n = model->units[job->unit].n, left = n - (uint64_t)job->slice * MODEL_SLICE;
+    const struct trace_arg args[] = {{"step", job->step + 1},
+                                     {"bytes", sizeof(float) * (!fold                ? n
+                                                                : left < MODEL_SLICE ? left
+                                                                                     : MODEL_SLICE)},
+                                     {fold ? "visit" : NULL, job->visit},
+                                     {"part", job->part},
+                                     {"slice", job->slice},
+                                     {NULL, 0}};
+    model_unit_name(unit, model, job->unit);
+    if (fold)
+        snprintf(name, sizeof name, "%s part %u", unit, job->part);
+    trace_end(job->trace, since, fold ? "fold" : "update", fold ? name : unit, args);
 }
 
 /* Lowest unit first, among equals the oldest; a call before all. The queue is short: a scan is cheaper than a heap. */
@@ -80,7 +106,10 @@ static void *run(void *arg)
         struct eps_job job = up->ready[i];
         remove_at(up->ready, &up->n_ready, i);
         pthread_mutex_unlock(&up->mutex);
+        const uint64_t since = trace_begin(job.trace);
         eps_job_run(&job, up->store);
+        if (job.trace)
+            record(&job, up->store->model, since);
         pthread_mutex_lock(&up->mutex);
         up->done[up->n_done++] = job;
         up->on_done(up->context);

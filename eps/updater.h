@@ -7,6 +7,7 @@
 #define EPS_UPDATER_H
 
 #include "eps/store.h"
+#include "proto/trace.h"
 
 enum eps_job_kind { EPS_JOB_FOLD, EPS_JOB_UPDATE, EPS_JOB_CALL };
 
@@ -19,6 +20,9 @@ struct eps_job {
     struct eps_hyper hyper;     /* of the step that the job belongs to */
     int (*call)(void *context); /* of a call: 0 or -errno */
     void *context;
+    struct trace *trace; /* where it is recorded, with these; or NULL. Borrowed until it is done */
+    uint64_t step;
+    uint32_t visit, part;
     int result; /* of a call: what it returned; of a fold: 0, or -EDOM: the slice is not finite, nothing was folded */
 };
 

@@ -261,6 +261,7 @@ static void job(struct wire *w, struct message *m)
     flag(w, &m->job.fresh);
     flag(w, &m->job.output);
     flag(w, &m->job.side);
+    flag(w, &m->job.trace);
     flag(w, &m->job.resume);
     flag(w, &m->job.deterministic);
     u64(w, &m->job.step);
@@ -301,6 +302,7 @@ static void assign(struct wire *w, struct message *m)
     flag(w, &m->assign.train);
     flag(w, &m->assign.generate);
     flag(w, &m->assign.takes_turns);
+    flag(w, &m->assign.trace);
 }
 
 static void assigned(struct wire *w, struct message *m)

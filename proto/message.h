@@ -10,9 +10,10 @@
  * descriptors):
  *
  *   attach    HELLO door >D, WELCOME or REFUSED door <D, GREETING both ways on the channel; PING D>, PONG >D
- *   job       C>D JOB door [config, output directory or -, side file or -, weight files..., moments or -]
+ *   job       C>D JOB door [config, output directory or -, side file or -, trace or -, weight files...,
+ *                       moments or -]
  *             D>C JOB_OPENED door [data] or REFUSED
- *             D>W ASSIGN door [weights, inbox, data]   W>D ASSIGNED or REFUSED (does not fit: what would)
+ *             D>W ASSIGN door [weights, inbox, data, trace or -]   W>D ASSIGNED or REFUSED (does not fit: what would)
  *             C>D CLOSE; D>W RELEASE: memory is given back, the worker waits for the next job
  *   step      C>D OPEN_STEP; D>W SHARE; W>D PULL; D>W WEIGHTS; W>D LOSS; W>D CONTRIBUTION; D>W FREE, GRANT;
  *             D>C COVERED (step+1 may be opened, its data written), then DONE (all units at step+1)
@@ -126,6 +127,7 @@ struct message {
             bool fresh;    /* weights are drawn from seed, no weight files come */
             bool output;   /* a descriptor of the output directory comes */
             bool side;     /* a file comes: JSON {"options": {...}, "files": {NAME: TEXT, ...}} for checkpoints */
+            bool trace;    /* a file comes that events are appended to: proto/trace.h */
             bool resume;   /* the last file is optimizer.safetensors */
             bool deterministic;
             uint64_t step;    /* updates done when the job begins */
@@ -155,6 +157,7 @@ struct message {
             uint32_t n_threads; /* that it may use */
             bool train, generate;
             bool takes_turns; /* blocks until its contribution is folded: it shares cores with the optimizer */
+            bool trace;       /* as in job */
         } assign;
         struct {
             uint64_t arena_bytes;    /* planned */

@@ -223,6 +223,34 @@ const struct model_tensor *model_find(const struct model *model, const char *nam
     return NULL;
 }
 
+const char *model_unit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t unit)
+{
+    const struct model_unit *u = &model->units[unit];
+    const struct model_piece *piece = &model->pieces[u->first_piece];
+    const enum model_layer_kind kind = (enum model_layer_kind)(u->id >> 56);
+    const unsigned layer = (unsigned)(u->id >> 24), chunk = (unsigned)(u->id & 0xFFFFFF);
+    const char *table = kind == MODEL_HEAD ? "lm_head" : layer == 0 ? "wte" : "wpe";
+
+    if (kind == MODEL_BLOCK)
+        snprintf(out, MODEL_NAME_BYTES, "h.%u", layer);
+    else if (kind == MODEL_NORM)
+        snprintf(out, MODEL_NAME_BYTES, "ln_f");
+    else if (piece->n_rows < model->tensors[piece->tensor].shape[0])
+        snprintf(out, MODEL_NAME_BYTES, "%s.%u", table, chunk);
+    else
+        snprintf(out, MODEL_NAME_BYTES, "%s", table);
+    return out;
+}
+
+const char *model_visit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t visit)
+{
+    const bool head = model->layers[model->visit_layers[visit]].kind == MODEL_HEAD;
+    char name[MODEL_NAME_BYTES];
+
+    snprintf(out, MODEL_NAME_BYTES, "%s%.20s", head ? "head " : "", model_unit_name(name, model, model->visits[visit]));
+    return out;
+}
+
 bool model_is_mask(const char *name)
 {
     const size_t prefixed = strlen(prefix);

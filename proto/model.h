@@ -121,6 +121,12 @@ void model_free(struct model *model); /* safe on a zeroed one */
 /* The tensor of this name, with or without the "transformer." in front, or NULL. Borrowed. */
 const struct model_tensor *model_find(const struct model *model, const char *name);
 
+/* "h.3", "ln_f", "wpe", or, of a table that is cut into several units, "wte.2": for people. Returns out. */
+enum { MODEL_NAME_BYTES = 32 };
+const char *model_unit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t unit);
+/* The same of a visit's unit; "head wte.2" where the head visits it. */
+const char *model_visit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t visit);
+
 /* The name of a causal mask, which old files carry among the weights: "h.0.attn.bias",
  * "transformer.h.11.attn.masked_bias". */
 bool model_is_mask(const char *name);

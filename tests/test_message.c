@@ -61,7 +61,7 @@ static struct message sample(enum message_kind kind)
         m.pong.progress = 99;
         break;
     case MESSAGE_JOB:
-        m.job.train = m.job.output = m.job.resume = true;
+        m.job.train = m.job.output = m.job.trace = m.job.resume = true;
         m.job.step = 500;
         m.job.n_steps = 1000;
         m.job.seed = 42;
@@ -93,7 +93,7 @@ static struct message sample(enum message_kind kind)
         m.assign.max_parts = 5;
         m.assign.n_slots = 4;
         m.assign.n_threads = 16;
-        m.assign.train = m.assign.takes_turns = true;
+        m.assign.train = m.assign.takes_turns = m.assign.trace = true;
         break;
     case MESSAGE_ASSIGNED:
         m.assigned.arena_bytes = (uint64_t)5 << 32;
@@ -371,9 +371,9 @@ START_TEST(a_field_out_of_range_is_refused_with_its_reason)
         {MESSAGE_HELLO, 5, 0xC3, "a text that is not printable UTF-8"},
         {MESSAGE_HELLO, 30, 'x', "bytes after the end of a text"},
         {MESSAGE_JOB, 0, 2, "a flag that is neither 0 nor 1"},
-        {MESSAGE_JOB, 39, 0, "a count or an index out of range"},  /* n_parts 0 */
-        {MESSAGE_JOB, 39, 65, "a count or an index out of range"}, /* n_parts 65 */
-        {MESSAGE_JOB, 47, 2, "an enumeration out of range"},
+        {MESSAGE_JOB, 40, 0, "a count or an index out of range"},  /* n_parts 0 */
+        {MESSAGE_JOB, 40, 65, "a count or an index out of range"}, /* n_parts 65 */
+        {MESSAGE_JOB, 48, 2, "an enumeration out of range"},
         {MESSAGE_JOB_OPENED, 0, 0, "a model past its limits"}, /* no layers */
         {MESSAGE_SHARE, 8, 2, "a count or an index out of range"},
         {MESSAGE_SHARE, 20, 65, "a count or an index out of range"},

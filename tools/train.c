@@ -65,7 +65,9 @@ static void on_start(void *user, const struct eps_train_options *o, uint64_t n_p
 
 static void on_note(void *user, const char *sentence)
 {
-    (void)user;
+    struct train *t = user;
+
+    progress_clear(&t->progress);
     printf("note         %s\n", sentence);
     fflush(stdout);
 }
@@ -246,6 +248,8 @@ int command_train(int argc, char **argv)
         {"Measuring", .kind = ARGUMENT_HEADING},
         {"--eval-every", "N", ARGUMENT_LONG, &options.eval_every,
          "steps between held-out losses, and one before the first step; after the last there\nis one anyway"},
+        {"--trace", "FILE", ARGUMENT_TEXT, &options.trace,
+         "a new file for what every thread did when, for chrome://tracing or\nui.perfetto.dev"},
         {"Machine", .kind = ARGUMENT_HEADING},
         {"--device", "auto|cpu", ARGUMENT_CHOICE, &device, "default auto: the processor, so far"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
