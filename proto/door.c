@@ -87,7 +87,7 @@ static bool is_trusted(int fd, const char *path)
     if (peer.uid == geteuid() || geteuid() == 0)
         return true;
     snprintf(directory, sizeof directory, "%s", path);
-    return stat(dirname(directory), &info) == 0 && info.st_uid == peer.uid && (info.st_mode & 07777) == 0750 &&
+    return stat(dirname(directory), &info) == 0 && info.st_uid == peer.uid && (info.st_mode & 07777) == 0710 &&
            (info.st_gid == getegid() || group_member(info.st_gid));
 }
 

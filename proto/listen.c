@@ -366,7 +366,7 @@ int session_admit_group(struct session_listener *listener, gid_t group, struct e
         return rc;
     snprintf(door, sizeof door, "%s/door", directory);
     if (chown(door, (uid_t)-1, group) || chmod(door, 0660) || chown(directory, (uid_t)-1, group) ||
-        chmod(directory, 0750))
+        chmod(directory, 0710))
         return error_set(err, -errno, "%s could not be given to the group: %s", directory, strerror(errno));
     listener->group = group;
     return 0;

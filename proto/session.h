@@ -50,8 +50,9 @@ struct session_listener; /* the daemon's side */
  * -ENAMETOOLONG if an address would pass 107 bytes. */
 int session_listen(struct session_listener **out, uv_loop_t *loop, const char *directory,
                    const struct session_events *events, void *data, struct error *err);
-/* From here on members of the group are let in too: the directory becomes 0750, its sockets 0660, theirs. Call before
- * the loop runs. -EPERM (not a group of the caller's), -EDOM (they cannot reach the directory), -errno. */
+/* From here on members of the group are let in too: the directory becomes 0710, its sockets 0660, theirs. They need not
+ * list it, and so see of their fellows' sockets as little as the system allows. Call before the loop runs. -EPERM (not a
+ * group of the caller's), -EDOM (they cannot reach the directory), -errno. */
 int session_admit_group(struct session_listener *listener, gid_t group, struct error *err);
 /* Closes the door, removes its files and the directory. Sessions that are open stay so: close each; those that are not
  * yet are refused. The callback may be NULL. */

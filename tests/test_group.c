@@ -160,7 +160,7 @@ START_TEST(members_bring_workers_and_jobs_and_do_not_stop_it)
     const char *const worker[] = {"--connect", service, "--device-mem", "256MiB", NULL};
 
     snprintf(door, sizeof door, "%s/door", service);
-    check_mode(service, 0750);
+    check_mode(service, 0710);
     check_mode(door, 0660);
     pid_t lent = start_as(MEMBER, true, "eps-worker", worker);
     ck_assert(processes_until(is_up, &(struct service){1}));
@@ -211,7 +211,7 @@ START_TEST(a_directory_open_to_all_is_not_trusted)
     ck_assert_int_eq(chmod(service, 0755), 0);
     ck_assert_int_eq(eps_as(MEMBER, "status"), 1);
     check_log("belongs to another user", "");
-    ck_assert_int_eq(chmod(service, 0750), 0);
+    ck_assert_int_eq(chmod(service, 0710), 0);
     ck_assert_int_eq(eps_as(MEMBER, "status"), 0);
     ck_assert_int_eq(eps_stop(service, NULL), 0);
     ck_assert_int_eq(status_of(daemon), 0);

@@ -329,7 +329,7 @@ START_TEST(members_of_its_group_are_let_in_and_nobody_else)
     stage_listen(&st, &daemon);
     ck_assert_msg(session_admit_group(st.listener, GROUP, &err) == 0, "%s", err.text);
     ck_assert_int_eq(stat(st.directory, &info), 0);
-    ck_assert_uint_eq(info.st_mode & 07777, 0750);
+    ck_assert_uint_eq(info.st_mode & 07777, 0710);
     ck_assert_uint_eq(info.st_gid, GROUP);
     snprintf(path, sizeof path, "%s/door", st.directory);
     ck_assert_int_eq(stat(path, &info), 0);
