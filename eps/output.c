@@ -101,29 +101,37 @@ static bool is_dots(const char *name)
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
-static bool holds_a_checkpoint_alone(int output, const char *name)
+static bool is_checkpoints(DIR *dir, const char *name)
+{
+    struct stat st;
+
+    return eps_output_is_name(name) && fstatat(dirfd(dir), name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
+}
+
+/* The directory, if it holds a checkpoint alone; else NULL. */
+static DIR *open_checkpoint(int output, const char *name)
 {
     DIR *dir = open_directory(output, name);
     bool yes = dir != NULL;
-    struct stat st;
 
     for (struct dirent *entry; yes && (entry = readdir(dir));)
-        yes = is_dots(entry->d_name) ||
-              (eps_output_is_name(entry->d_name) && fstatat(dirfd(dir), entry->d_name, &st, AT_SYMLINK_NOFOLLOW) == 0 &&
-               S_ISREG(st.st_mode));
-    if (dir)
+        yes = is_dots(entry->d_name) || is_checkpoints(dir, entry->d_name);
+    if (dir && !yes)
         closedir(dir);
-    return yes;
+    if (yes)
+        rewinddir(dir);
+    return yes ? dir : NULL;
 }
 
+/* What has come in since it was looked at stays, and the directory with it. */
 static void remove_checkpoint(int output, const char *name)
 {
-    DIR *dir = holds_a_checkpoint_alone(output, name) ? open_directory(output, name) : NULL;
+    DIR *dir = open_checkpoint(output, name);
 
     if (!dir)
         return;
     for (struct dirent *entry; (entry = readdir(dir));)
-        if (!is_dots(entry->d_name))
+        if (is_checkpoints(dir, entry->d_name))
             unlinkat(dirfd(dir), entry->d_name, 0);
     closedir(dir);
     unlinkat(output, name, AT_REMOVEDIR);
@@ -207,8 +215,10 @@ static int rename_step(int output, const char *partial, const char *name, bool *
     }
     if (errno != EEXIST)
         return eps_output_fail(err, -errno, output, partial, "renamed");
-    if (!holds_a_checkpoint_alone(output, name))
+    DIR *dir = open_checkpoint(output, name);
+    if (!dir)
         return eps_output_fail(err, -EEXIST, output, name, "replaced");
+    closedir(dir);
     if (renameat2(output, partial, output, name, RENAME_EXCHANGE) < 0)
         return eps_output_fail(err, -errno, output, name, "replaced");
     *exchanged = true;
