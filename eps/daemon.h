@@ -196,6 +196,7 @@ void generate_on_worker(struct daemon *d, struct peer *worker, const struct mess
 int rights_stop(const struct peer *peer, struct error *err);
 /* The job's output directory, that of another user, can be written to. */
 int rights_output(const struct daemon *d, struct error *err);
+/* Without a client there is nothing to be had, which others say. */
 int rights_save(const struct daemon *d, const struct peer *peer, struct error *err);
 
 /* save_request.c, save.c. The first three answer by themselves; the job is open in the first. */

@@ -34,7 +34,7 @@ int rights_output(const struct daemon *d, struct error *err)
 int rights_save(const struct daemon *d, const struct peer *peer, struct error *err)
 {
     const uid_t uid = session_peer_uid(peer->session);
-    const uid_t client = d->job.client ? session_peer_uid(d->job.client->session) : geteuid();
+    const uid_t client = d->job.client ? session_peer_uid(d->job.client->session) : uid;
 
     if (is_owner(uid) || uid == client)
         return 0;

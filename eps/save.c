@@ -120,12 +120,16 @@ static void give_up(struct save *s, int rc, const struct error *err)
             s->units[u] |= UNIT_QUEUED | UNIT_WRITTEN;
 }
 
-/* Those that are over, once the relay has forgotten them too. */
-static void sweep(struct job *job)
+/* Those that are over, once the relay will say no more of them: that of a job which has ended still does, of what the
+ * optimizer thread was at. */
+static void sweep(struct daemon *d)
 {
+    struct job *job = &d->job;
+    const bool is_silent = !steps_are_on(job) && !eps_updater_pending(d->updater);
+
     for (struct save **at = &job->saves; *at;) {
         struct save *s = *at;
-        const bool forgotten = !s->announced || !steps_are_on(job) || s->n_captured == job->model.n_units;
+        const bool forgotten = !s->announced || is_silent || s->n_captured == job->model.n_units;
         if (s->over && !s->begun && forgotten) {
             *at = s->next;
             free_save(s);
@@ -204,7 +208,6 @@ static void on_task_done(uv_work_t *work, int status)
     if (!s->begun && !s->over)
         conclude(s);
     save_release(d);
-    sweep(&d->job);
     save_pump(d);
     job_finish(d);
 }
@@ -304,7 +307,7 @@ void save_release(struct daemon *d)
     while (steps_are_on(&d->job) && find_released(&d->job, &event))
         steps_feed(d, &event);
     d->job.releasing = false;
-    sweep(&d->job);
+    sweep(d);
 }
 
 void save_announce(struct daemon *d, struct save *s)
@@ -343,6 +346,6 @@ void save_on_job_over(struct daemon *d)
         if (!s->begun)
             conclude(s);
     }
-    sweep(job);
+    sweep(d);
     save_pump(d);
 }

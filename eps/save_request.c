@@ -26,25 +26,24 @@ static struct save *find_checkpoint(struct job *job, uint64_t step)
     return s;
 }
 
-static struct save *add(struct daemon *d, bool checkpoint, struct error *err)
+/* Those who look are not in the way of what the run has promised: checkpoints and snapshots are counted apart. */
+static int add(struct save **out, struct daemon *d, bool checkpoint, struct error *err)
 {
     struct job *job = &d->job;
     struct save **end = &job->saves, *s;
     unsigned n = 0;
 
     for (; *end; end = &(*end)->next)
-        n++;
-    if (n == SAVE_MOST) {
-        error_set(err, -EBUSY, "%u saves are under way: the disk is too slow for more", n);
-        return NULL;
-    }
+        n += (*end)->checkpoint == checkpoint;
+    if (n == SAVE_MOST)
+        return error_set(err, -EBUSY, "%u %s are under way: the disk is too slow for more", n,
+                         checkpoint ? "checkpoints" : "snapshots");
     s = calloc(1, sizeof *s);
     if (s)
         s->units = calloc(job->model.n_units, sizeof *s->units);
     if (!s || !s->units) {
         free(s);
-        error_set(err, -ENOMEM, "out of memory");
-        return NULL;
+        return error_set(err, -ENOMEM, "out of memory");
     }
     s->daemon = d;
     s->step = find_cut(job);
@@ -61,8 +60,8 @@ static struct save *add(struct daemon *d, bool checkpoint, struct error *err)
                                               .checkpoint = checkpoint,
                                               .output = job->output};
     save_count_memory(s, job->model.n_units);
-    *end = s;
-    return s;
+    *out = *end = s;
+    return 0;
 }
 
 static void begin(struct daemon *d, struct save *s)
@@ -81,6 +80,7 @@ void save_on_client(struct daemon *d, const struct message *m)
     struct job *job = &d->job;
     const uint64_t cut = find_cut(job);
     struct error err;
+    struct save *s;
 
     if (m->save.step != MESSAGE_NO_STEP && m->save.step != cut) {
         peer_refuse(job->client, "a save of another step than comes next");
@@ -92,24 +92,25 @@ void save_on_client(struct daemon *d, const struct message *m)
     }
     if (find_checkpoint(job, cut)) /* its end will be told */
         return;
-    struct save *s = add(d, true, &err);
-    if (s) {
+    int rc = add(&s, d, true, &err);
+    if (rc) {
+        save_note_failure(job, &err);
+        save_tell_client(job, rc, &err, cut);
+    } else {
         begin(d, s);
-        return;
     }
-    save_note_failure(job, &err);
-    save_tell_client(job, -EBUSY, &err, cut);
 }
 
-/* Why nothing can be saved now, or 0. */
-static int check_job(const struct job *job, bool needs_output, struct error *err)
+/* Why a checkpoint, or a snapshot, cannot be had now; or 0. */
+static int check_job(const struct job *job, bool checkpoint, struct error *err)
 {
     if (job->state == JOB_NONE || !job->request.job.train)
-        return error_set(err, -ENOENT, "the daemon trains nothing; name a --model");
+        return error_set(err, -ENOENT, "the daemon trains nothing%s",
+                         checkpoint ? ": there is nothing to save" : "; name a --model");
     if (!steps_are_on(job))
         return error_set(err, -EAGAIN, "the job is %s; try again",
                          job->state == JOB_ENDING ? "ending" : "being opened");
-    if (needs_output && job->output < 0)
+    if (checkpoint && job->output < 0)
         return error_set(err, -EINVAL, "the job has no output directory to save into");
     return 0;
 }
@@ -147,13 +148,14 @@ void save_on_viewer(struct daemon *d, struct peer *viewer, const struct message 
         add_viewer(s, viewer);
         return;
     }
-    s = rc ? NULL : add(d, true, &err);
-    if (s) {
+    if (!rc)
+        rc = add(&s, d, true, &err);
+    if (rc) {
+        save_tell_viewer(viewer, rc, &err, 0);
+    } else {
         add_viewer(s, viewer);
         begin(d, s);
-        return;
     }
-    save_tell_viewer(viewer, rc ? rc : -EBUSY, &err, 0);
 }
 
 /* Written to at offsets, so not for appending; of a kind that never blocks. */
@@ -175,17 +177,17 @@ static int check_files(const int *fds, unsigned n_fds, struct error *err)
 void save_on_snapshot(struct daemon *d, struct peer *viewer, const int *fds, unsigned n_fds)
 {
     struct error err;
-    struct save *s = NULL;
+    struct save *s;
     int rc = check_files(fds, n_fds, &err);
 
     if (!rc)
         rc = check_job(&d->job, false, &err);
     if (!rc)
-        s = add(d, false, &err);
-    if (!s) {
+        rc = add(&s, d, false, &err);
+    if (rc) {
         for (unsigned i = 0; i < n_fds; i++)
             close(fds[i]);
-        save_tell_viewer(viewer, rc ? rc : -EBUSY, &err, 0);
+        save_tell_viewer(viewer, rc, &err, 0);
         return;
     }
     memcpy(s->options.files, fds, sizeof s->options.files);

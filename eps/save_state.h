@@ -7,7 +7,7 @@
 #include "eps/daemon.h"
 
 enum {
-    SAVE_MOST = 8,    /* at a time */
+    SAVE_MOST = 8,    /* checkpoints at a time, and as many snapshots */
     SAVE_VIEWERS = 8, /* that wait for one */
     SAVE_UNITS = 64,  /* that the writer is given at once */
 };

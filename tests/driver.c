@@ -30,12 +30,12 @@ static int open_config(const struct driver_options *options)
     char text[400];
     int n;
 
-    if (!options->n_layers)
+    if (!options->n_layers && !options->vocabulary)
         return text_file(driver_config, sizeof driver_config - 1);
     n = snprintf(text, sizeof text,
                  "{\"model_type\": \"gpt2\", \"n_head\": 2, \"n_layer\": %u, \"n_positions\": 32, \"n_embd\": 128, "
-                 "\"vocab_size\": 256, \"embd_pdrop\": 0.1, \"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1}",
-                 options->n_layers);
+                 "\"vocab_size\": %u, \"embd_pdrop\": 0.1, \"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1}",
+                 options->n_layers ? options->n_layers : 2, options->vocabulary ? options->vocabulary : 256);
     return text_file(text, (size_t)n);
 }
 

@@ -13,11 +13,12 @@ enum { DRIVER_BATCH = 4, DRIVER_SEQ = 16, DRIVER_MAX_SAVES = 32 };
 struct driver_options {
     bool adamw, only_looks; /* only_looks: a job that does not train */
     uint32_t n_parts, microbatch;
-    const char *out;    /* directory that exists, or NULL */
-    const char *resume; /* step-N/, or NULL: fresh weights */
-    uint64_t step;      /* its N */
-    const char *side;   /* JSON, or NULL */
-    uint32_t n_layers;  /* 0: 2 */
+    const char *out;     /* directory that exists, or NULL */
+    const char *resume;  /* step-N/, or NULL: fresh weights */
+    uint64_t step;       /* its N */
+    const char *side;    /* JSON, or NULL */
+    uint32_t n_layers;   /* 0: 2 */
+    uint32_t vocabulary; /* 0: 256; a large one's update outlasts many messages */
 };
 
 struct driver {

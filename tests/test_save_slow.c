@@ -6,10 +6,13 @@
 #include "tests/run.h"
 
 #include <check.h>
+#include <dirent.h>
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
@@ -152,6 +155,62 @@ START_TEST(a_save_that_is_captured_outlives_its_job)
 }
 END_TEST
 
+static unsigned count_descriptors(pid_t pid)
+{
+    char path[40];
+    unsigned n = 0;
+
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *dir = opendir(path);
+    ck_assert_ptr_nonnull(dir);
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n;
+}
+
+/* Far more than are taken at a time: what a run has promised has its own places, and nothing stays open. */
+START_TEST(snapshots_without_end_are_not_in_the_way_of_a_save)
+{
+    enum { ASKED = 100, TAKEN = 8 };
+    const struct message snapshot = {.kind = MESSAGE_SNAPSHOT};
+    int files[3];
+    struct driver driver;
+    struct message m = {0};
+    const struct driver_options options = {.out = outputs_make("crowded")};
+
+    driver_open(&driver, "lab", &options);
+    driver_train(&driver, 1);
+    driver_status(&viewer, &m);
+    const unsigned n_before = count_descriptors(daemon_pid);
+    hold_disk();
+    for (int i = 0; i < ASKED; i++) {
+        for (int k = 0; k < 3; k++)
+            ck_assert_int_ge(files[k] = memfd_create("snapshot", MFD_CLOEXEC), 0);
+        client_link_send_fds(&viewer, &snapshot, files, 3);
+        for (int k = 0; k < 3; k++)
+            close(files[k]);
+        if (i < TAKEN)
+            continue;
+        driver_next(&viewer, &m);
+        ck_assert_str_eq(message_name(m.kind), "REFUSED");
+        ck_assert_msg(strstr(m.refused.error.text, "8 snapshots are under way") != NULL, "%s", m.refused.error.text);
+    }
+    driver_ask_save(&driver, 1);
+    check_nothing_moves(1);
+    let_disk_go();
+    for (int i = 0; i < TAKEN; i++) {
+        driver_next(&viewer, &m);
+        ck_assert_str_eq(message_name(m.kind), "SAVED");
+    }
+    driver_await_saves(&driver, 1);
+    ck_assert_uint_eq(driver.n_failed, 0);
+    outputs_check_whole("crowded", 1);
+    ck_assert_uint_eq(count_descriptors(daemon_pid), n_before);
+    driver_close(&driver);
+}
+END_TEST
+
 START_TEST(a_directory_removed_meanwhile_costs_the_save_alone)
 {
     struct driver driver;
@@ -184,6 +243,7 @@ int main(void)
     tcase_add_loop_test(tests, a_step_waits_for_what_is_being_written, 0, 2);
     tcase_add_test(tests, who_asks_while_it_is_written_is_told_at_its_end);
     tcase_add_loop_test(tests, a_save_that_is_captured_outlives_its_job, 0, 3);
+    tcase_add_test(tests, snapshots_without_end_are_not_in_the_way_of_a_save);
     tcase_add_test(tests, a_directory_removed_meanwhile_costs_the_save_alone);
     return run_tests(tests);
 }
