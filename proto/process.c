@@ -1,5 +1,7 @@
 #include "proto/process.h"
 
+#include "proto/cgroup.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -76,7 +78,8 @@ uint64_t process_available_bytes(void)
         if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
             break;
     fclose(file);
-    return kib * 1024;
+    const uint64_t host = kib * 1024, group = cgroup_available_bytes("/proc/self/cgroup", "/sys/fs/cgroup");
+    return host < group ? host : group;
 }
 
 int process_parse_bytes(uint64_t *out, const char *option, const char *text, struct error *err)

@@ -26,7 +26,8 @@ void process_take_signals(void);
 /* Whether a process of this host is stopped: by Ctrl-Z, SIGSTOP, a debugger. False where the system does not say. */
 bool process_is_stopped(long pid);
 
-/* Memory of this host that could be taken now; UINT64_MAX where the system does not say. */
+/* Memory of this host that could be taken now, no more than this process's control group allows; UINT64_MAX where the
+ * system does not say. */
 uint64_t process_available_bytes(void);
 
 /* "2GiB", "512MiB", "64KiB", "1000": bytes, at least 1. -EINVAL with a sentence that names the option. */

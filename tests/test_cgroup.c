@@ -1,0 +1,96 @@
+/* Limits of memory, from files like those of /proc/self/cgroup and /sys/fs/cgroup. */
+#include "proto/cgroup.h"
+#include "tests/run.h"
+
+#include <check.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static char directory[] = "/tmp/test_cgroup.XXXXXX";
+
+static void put(const char *path, const char *text)
+{
+    FILE *file = fopen(path, "w");
+
+    ck_assert_ptr_nonnull(file);
+    ck_assert_int_ge(fputs(text, file), 0);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+static uint64_t available(const char *membership)
+{
+    put("self", membership);
+    return cgroup_available_bytes("self", "fs");
+}
+
+/* A container: its own group is the root that it sees. */
+START_TEST(a_limit_leaves_what_is_not_used_yet)
+{
+    put("fs/memory.max", "1000000\n");
+    put("fs/memory.current", "300000\n");
+    ck_assert_uint_eq(available("0::/\n"), 700000);
+    put("fs/memory.stat", "anon 150000\nfile 150000\nactive_file 40000\ninactive_file 60000\n");
+    ck_assert_uint_eq(available("0::/\n"), 800000); /* those pages can be taken back */
+    put("fs/memory.current", "90000\n");
+    ck_assert_uint_eq(available("0::/\n"), 1000000); /* read at another instant: no more than all of it */
+    put("fs/memory.stat", "anon 90000\n");
+    put("fs/memory.current", "1000001\n"); /* a limit can be lowered below what is used */
+    ck_assert_uint_eq(available("0::/\n"), 0);
+}
+END_TEST
+
+START_TEST(the_narrowest_of_a_group_and_those_around_it_counts)
+{
+    put("fs/a/memory.max", "500\n");
+    put("fs/a/memory.current", "100\n");
+    put("fs/a/b/memory.max", "max\n");
+    put("fs/a/b/memory.current", "100\n");
+    ck_assert_uint_eq(available("0::/a/b\n"), 400);
+    put("fs/a/b/memory.max", "250\n");
+    ck_assert_uint_eq(available("0::/a/b\n"), 150);
+    ck_assert_uint_eq(available("0::/a\n"), 400);
+    ck_assert_uint_eq(available("0::/a/missing\n"), 400);
+}
+END_TEST
+
+START_TEST(without_a_limit_there_is_none)
+{
+    ck_assert_uint_eq(available("0::/\n"), UINT64_MAX);
+    put("fs/memory.max", "max\n");
+    put("fs/memory.current", "300000\n");
+    ck_assert_uint_eq(available("0::/\n"), UINT64_MAX);
+    put("fs/memory.max", "1000\n");
+    ck_assert_uint_eq(available("4:memory:/a\n3:cpuset:/\n"), UINT64_MAX); /* v1 */
+    ck_assert_uint_eq(available(""), UINT64_MAX);
+    ck_assert_uint_eq(cgroup_available_bytes("nowhere", "fs"), UINT64_MAX);
+}
+END_TEST
+
+static void setup(void)
+{
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    ck_assert_int_eq(chdir(directory), 0);
+    ck_assert_int_eq(mkdir("fs", 0777) || mkdir("fs/a", 0777) || mkdir("fs/a/b", 0777), 0);
+}
+
+static void remove_all(void)
+{
+    char command[64];
+
+    snprintf(command, sizeof command, "rm -r %s", directory);
+    ck_assert_int_eq(system(command), 0);
+    snprintf(directory, sizeof directory, "/tmp/test_cgroup.XXXXXX");
+}
+
+int main(void)
+{
+    TCase *tests = tcase_create("cgroup");
+
+    tcase_add_checked_fixture(tests, setup, remove_all);
+    tcase_add_test(tests, a_limit_leaves_what_is_not_used_yet);
+    tcase_add_test(tests, the_narrowest_of_a_group_and_those_around_it_counts);
+    tcase_add_test(tests, without_a_limit_there_is_none);
+    return run_tests(tests);
+}
