@@ -100,7 +100,7 @@ static int open_chosen(struct client_run *run, const struct eps_train_options *i
     facts.n_tokens = run->data.n, facts.vocabulary = largest + 1;
     const struct eps_preset *preset = client_preset_choose(&facts);
     print_count(tokens, sizeof tokens, run->data.n);
-    run->model_name = preset->name;
+    run->chosen = preset, run->model_name = preset->name;
     snprintf(run->model_note, sizeof run->model_note, "chosen for %s tokens%s", tokens,
              client_preset_is_smaller(preset, &facts) ? " and the memory that is free" : "");
     run->data.vocabulary = run->eval_data.vocabulary = preset->vocabulary;

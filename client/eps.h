@@ -30,7 +30,7 @@ enum eps_order { EPS_ORDER_DEFAULT, EPS_SHUFFLED, EPS_SEQUENTIAL };
 /* Start from eps_train_defaults(), which leaves everything to be chosen; model and data have no default. */
 struct eps_train_options {
     const char *model;   /* config.json, a directory with config.json and *.safetensors, a preset; NULL: a preset that
-                          fits the data and the machine. A file of a preset's name comes first */
+                          fits the data and the machine, trained by what fits it. A file of a preset's name comes first */
     char model_note[96]; /* resolved: what was chosen of the model and why, "chosen for 1.2 M tokens"; or empty */
     const char *const *data; /* (n_data) files: text, .bin, .npy; patterns as of glob(7) */
     size_t n_data;
@@ -44,7 +44,7 @@ struct eps_train_options {
     const char *programs; /* directory of epsd and eps-worker; NULL: where the calling program is, then
                              where libeps was installed, then PATH */
     uint64_t steps;       /* 0: `epochs` of the data, rounded up */
-    double epochs;        /* NAN: 1 */
+    double epochs;        /* NAN: 1; without a model as many, up to 10, as make 1500 steps */
     uint32_t batch, seq, microbatch, parts, workers;        /* 0: chosen */
     double lr, min_lr, weight_decay, beta1, beta2, epsilon; /* NAN: chosen */
     enum eps_schedule schedule;

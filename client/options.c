@@ -6,9 +6,14 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 enum {
     TOKENS_OF_A_BATCH = 16384,
+    LEAST_TOKENS = 1024, /* of a batch, for a model that was chosen */
+    STEPS = 1500,        /* for one, if that takes no more than EPOCHS */
+    EPOCHS = 10,
+    SMALL = 32 << 20, /* parameters, of a model that learns at the higher rate */
     MAX_BATCH = 1 << 20,
     MAX_TOKENS = 1 << 27, /* of a minibatch: two of them take 2 GiB */
 };
@@ -35,14 +40,44 @@ static double chosen(double given, double otherwise)
     return isnan(given) ? otherwise : given;
 }
 
-uint32_t client_options_batch(uint32_t seq, uint32_t n_parts, uint64_t n_windows)
+/* Of about n_tokens, a multiple of n_parts, no more than `most` where that leaves one each. */
+static uint32_t rows_of(uint64_t n_tokens, uint32_t seq, uint32_t n_parts, uint64_t most)
 {
-    uint64_t rows = (TOKENS_OF_A_BATCH + seq / 2) / seq;
+    uint64_t rows = (n_tokens + seq / 2) / seq;
 
-    if (rows > n_windows)
-        rows = n_windows;
+    if (rows > most)
+        rows = most;
     rows -= rows % n_parts;
     return rows ? (uint32_t)rows : n_parts;
+}
+
+uint32_t client_options_batch(uint32_t seq, uint32_t n_parts, uint64_t n_windows)
+{
+    return rows_of(TOKENS_OF_A_BATCH, seq, n_parts, n_windows);
+}
+
+uint64_t client_options_chosen_tokens(uint64_t n_train)
+{
+    const uint64_t share = n_train / STEPS;
+    return share < LEAST_TOKENS ? LEAST_TOKENS : share < TOKENS_OF_A_BATCH ? share : TOKENS_OF_A_BATCH;
+}
+
+/* Of a model that was chosen: so many that it learns what its data can teach, before it knows them by heart. */
+static uint64_t chosen_steps(uint64_t n_windows, uint32_t batch)
+{
+    const uint64_t once = (n_windows + batch - 1) / batch, most = (EPOCHS * n_windows + batch - 1) / batch;
+    return once > STEPS ? once : most < STEPS ? most : STEPS;
+}
+
+/* Of a model that was chosen: less than its positions where the data are shorter than the two windows they must give.
+ * Positions beyond would learn nothing, so it is not lowered for more windows. */
+static uint32_t chosen_seq(const struct eps_train_options *o, const struct client_facts *facts)
+{
+    uint64_t most = o->eval_data ? facts->n_tokens : facts->n_tokens / 2;
+
+    if (o->eval_data && facts->n_eval_tokens < most)
+        most = facts->n_eval_tokens;
+    return most < 2 ? 1 : most - 1 < o->seq ? (uint32_t)(most - 1) : o->seq;
 }
 
 uint64_t client_options_device_mem(uint64_t free_bytes, uint32_t n_workers)
@@ -70,14 +105,15 @@ static int check_real(const char *option, double value, double least, double mos
     return error_set(err, -EDOM, "%s %g is not within %g and %g", option, value, least, most);
 }
 
-static int resolve_optimizer(struct eps_train_options *o, bool fresh, struct error *err)
+static int resolve_optimizer(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
 {
     const double tiny = 1e-12;
+    const bool small = facts->chosen && facts->chosen->n_parameters < SMALL;
 
-    o->lr = chosen(o->lr, fresh ? 3e-4 : 2e-5);
+    o->lr = chosen(o->lr, small ? 1e-3 : facts->fresh ? 3e-4 : 2e-5);
     o->weight_decay = chosen(o->weight_decay, 0.01);
     o->beta1 = chosen(o->beta1, 0.9);
-    o->beta2 = chosen(o->beta2, 0.999);
+    o->beta2 = chosen(o->beta2, facts->chosen ? 0.99 : 0.999);
     o->epsilon = chosen(o->epsilon, 1e-8);
     if (o->schedule == EPS_SCHEDULE_DEFAULT)
         o->schedule = EPS_SCHEDULE_COSINE;
@@ -122,8 +158,10 @@ static int resolve_shape(struct eps_train_options *o, const struct client_facts 
         o->parts = o->connect ? facts->n_workers : o->workers;
     if (o->parts > MESSAGE_MAX_PARTS)
         return error_set(err, -EDOM, "--parts %u is more than %d", o->parts, MESSAGE_MAX_PARTS);
-    if (o->seq == 0)
+    if (o->seq == 0) {
         o->seq = facts->n_positions < 1024 ? facts->n_positions : 1024;
+        o->seq = facts->chosen ? chosen_seq(o, facts) : o->seq;
+    }
     if (o->seq > facts->n_positions)
         return error_set(err, -EDOM, "--seq %u is more than the model's %u positions", o->seq, facts->n_positions);
     if (!o->connect && o->device_mem == 0)
@@ -159,6 +197,8 @@ static int resolve_length(struct eps_train_options *o, const struct client_facts
 
     if (o->steps && !isnan(o->epochs))
         return error_set(err, -EDOM, "--steps and --epochs say the same thing twice: give one of them");
+    if (o->steps == 0 && isnan(o->epochs) && facts->chosen)
+        o->steps = chosen_steps(n_windows, o->batch);
     if (o->steps == 0) {
         o->epochs = chosen(o->epochs, 1);
         if (!(o->epochs > 0 && o->epochs <= 1e9))
@@ -194,7 +234,7 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
     uint64_t n_train, window;
 
     *out = *in;
-    int rc = resolve_optimizer(out, facts->fresh, err);
+    int rc = resolve_optimizer(out, facts, err);
     if (!rc)
         rc = resolve_shape(out, facts, err);
     if (rc)
@@ -207,17 +247,38 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
                          out->eval_data, facts->n_eval_tokens, out->seq);
     if (n_train < window)
         return error_set(err, -EINVAL,
-                         "--data %s: %" PRIu64 " tokens are less than %s of --seq %u and a successor: give more data "
-                         "or a lower --seq",
+                         "--data %s: %" PRIu64 " tokens are less than %s of --seq %u and a successor: give more data%s",
                          out->n_data ? out->data[0] : "", facts->n_tokens,
-                         out->eval_data ? "a window" : "two windows (one is held out)", out->seq);
+                         out->eval_data ? "a window" : "two windows (one is held out)", out->seq,
+                         out->seq > 1 ? " or a lower --seq" : "");
     const uint64_t n_windows = (n_train - 1) / out->seq;
     if (out->batch == 0)
-        out->batch = client_options_batch(out->seq, out->parts, n_windows);
+        out->batch = facts->chosen
+                         ? rows_of(client_options_chosen_tokens(n_train), out->seq, out->parts, n_windows / 10)
+                         : client_options_batch(out->seq, out->parts, n_windows);
     rc = client_options_check_batch(out->batch, out->seq, err);
     if (!rc)
         rc = check_parts(out, err);
     return rc ? rc : resolve_length(out, facts, n_windows, err);
+}
+
+bool client_options_say_chosen(struct error *sentence, const struct eps_train_options *asked,
+                               const struct eps_train_options *resolved)
+{
+    error_set(sentence, 0, "chosen with the model:");
+    const size_t none = strlen(sentence->text);
+
+    if (asked->seq == 0)
+        error_append(sentence, " --seq %u", resolved->seq);
+    if (asked->batch == 0)
+        error_append(sentence, " --batch %u", resolved->batch);
+    if (asked->steps == 0 && isnan(asked->epochs))
+        error_append(sentence, " --steps %" PRIu64, resolved->steps);
+    if (isnan(asked->lr))
+        error_append(sentence, " --lr %g", resolved->lr);
+    if (isnan(asked->beta1) && isnan(asked->beta2))
+        error_append(sentence, " --betas %g,%g", resolved->beta1, resolved->beta2);
+    return strlen(sentence->text) > none;
 }
 
 double client_options_lr(const struct eps_train_options *options, uint64_t step)

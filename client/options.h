@@ -1,7 +1,19 @@
 /* client/options.h - what the user left to choose, and the learning rate of each step.
  *
- * Defaults are DESIGN's: they depend on the model, the data, the machine and the other options only, so that a run can
- * be repeated from what it printed. */
+ * Defaults depend on the model, the data, the machine and the other options only, so that a run can be repeated from what
+ * it printed. For a model that is named they are the usual ones: batches of about 16 Ki tokens, once through the data, a
+ * rate of 3e-4 (2e-5 from weights), betas 0.9,0.999.
+ *
+ * Where eps chose the model, someone has a text and no wish but to see it learnt:
+ *   batch   a thousandth of the tokens, at least 1 Ki and at most 16 Ki of them; no more than a tenth of the windows
+ *   steps   once through the data, or 1500 where that is more, but at most 10 times through the data
+ *   lr      1e-3 for models under 32 Mi parameters
+ *   betas   0.9,0.99, as the second moment's memory should be shorter than the run
+ *   seq     less than the model's positions where the data are shorter than two windows
+ *
+ * The rate: Kaplan et al., arXiv:2001.08361, appendix D.6, 0.003239 - 0.0001395 ln(parameters), is 1.3e-3 for byte-small
+ * and 9.8e-4 for byte-medium. It is for batches of 500 k tokens; nanoGPT's small examples use 1e-3 and 0.9,0.99 with
+ * batches of 16 Ki for the shape of byte-medium. Larger models keep 3e-4, as their batches here are so much smaller. */
 #ifndef CLIENT_OPTIONS_H
 #define CLIENT_OPTIONS_H
 
@@ -20,6 +32,8 @@ struct client_facts {
     uint64_t n_eval_tokens; /* of eval_data, if there is one */
     uint32_t n_workers;     /* attached to the daemon of `connect`, if that is given */
     uint64_t free_bytes;    /* of memory, for private workers */
+
+    const struct eps_preset *chosen; /* the model, where the user named none */
 };
 
 /* Resolved options resolve to themselves: steps is set and epochs is not; workers is 0 with `connect`.
@@ -37,6 +51,13 @@ double client_options_lr(const struct eps_train_options *options, uint64_t step)
 
 /* Rows of a minibatch: about 16 Ki tokens, a multiple of n_parts, no more than n_windows where that leaves one each. */
 uint32_t client_options_batch(uint32_t seq, uint32_t n_parts, uint64_t n_windows);
+
+/* About so many tokens has a minibatch of a model that was chosen. */
+uint64_t client_options_chosen_tokens(uint64_t n_train);
+
+/* What of `resolved` was chosen with the model, as a sentence; false: nothing was. */
+bool client_options_say_chosen(struct error *sentence, const struct eps_train_options *asked,
+                               const struct eps_train_options *resolved);
 
 /* Limits of a minibatch: -EDOM. */
 int client_options_check_batch(uint32_t batch, uint32_t seq, struct error *err);

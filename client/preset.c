@@ -1,5 +1,6 @@
 #include "client/preset.h"
 
+#include "client/options.h"
 #include "proto/message.h"
 
 #include <errno.h>
@@ -80,12 +81,12 @@ int client_preset_open(struct client_model *out, const struct eps_preset *preset
     return client_model_from(out, preset->name, fd, -1, NULL, err);
 }
 
-/* What a worker needs for its minibatch of some 16 Ki tokens: an input for each layer and a few more, three buffers of
+/* What a worker needs for its minibatch: an input for each layer and a few more, three buffers of
  * a block, what one layer makes of one row, and what libraries take. An estimate, 2 % from what the worker's plan says
  * of the three byte presets: that plan is exact, but a choice must be made before there is one. */
 static uint64_t device_bytes(const struct eps_preset *preset, const struct client_preset_facts *facts)
 {
-    const uint64_t width = preset->width, tokens = facts->n_tokens < 16384 ? facts->n_tokens : 16384;
+    const uint64_t width = preset->width, tokens = client_options_chosen_tokens(facts->n_tokens);
     const uint64_t boundaries = (preset->n_layers + 3) * tokens / facts->n_workers * width;
     const uint64_t blocks = 3 * 12 * width * width, row = 24 * preset->n_positions * width;
     const uint64_t bytes = 4 * (boundaries + blocks + row) + ((uint64_t)34 << 20);

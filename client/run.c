@@ -97,6 +97,7 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
     const struct client_facts facts = {
         .n_positions = run->model.config.n_positions,
         .fresh = run->model.n_weights == 0,
+        .chosen = run->chosen,
         .resumed = run->asked.resume != NULL,
         .n_tokens = run->data.n,
         .n_eval_tokens = run->eval_data.n,

@@ -4,6 +4,7 @@
 #include "client/job.h"
 #include "client/link.h"
 #include "client/look.h"
+#include "client/options.h"
 #include "client/record.h"
 #include "client/run.h"
 #include "client/spawn.h"
@@ -117,6 +118,8 @@ static void announce(struct train *t)
 
     if (t->steps.events->on_start)
         t->steps.events->on_start(t->steps.user, &run->options, t->job.n_parameters);
+    if (run->chosen && client_options_say_chosen(&sentence, &run->asked, &run->options))
+        note(t, sentence.text);
     if (!run->asked.resume)
         return;
     error_set(&sentence, 0, "going on from %s after %" PRIu64 " steps", run->resume.path, run->first_step);

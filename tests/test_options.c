@@ -135,6 +135,120 @@ START_TEST(at_least_a_window_is_held_out_and_none_with_data_of_its_own)
 }
 END_TEST
 
+static const struct eps_preset byte_small = {"byte-small", 4, 4, 128, 128, 256, 842496};
+static const struct eps_preset byte_medium = {"byte-medium", 6, 6, 384, 256, 256, 10844160};
+static const struct eps_preset byte_large = {"byte-large", 12, 12, 768, 1024, 256, 86039040};
+
+/* By hand, 1 % or a window held out. 1,000,000: 990,000 to train on, 7734 windows of 128; a 1500th of them is less than
+ * 1 Ki, which is 8 rows; 967 such steps go once through. 4,000,000: a 1500th of 3,960,000 is 2640, 21 rows (20.6); 30,937
+ * windows. 10,000,000 of byte-medium: 6600, 26 rows of 256 (25.8); 38,671 windows. 300,000,000 of byte-large: 16 Ki, 16
+ * rows; 290,039 windows of 1024, of which once is 18,128 steps. 20,000: 154 windows, of which ten times is 193 steps of 8.
+ * 2000: 14 windows, a tenth of which is 1. 257: 127 held out with a successor, as many to train on. */
+static const struct {
+    const struct eps_preset *model;
+    uint64_t n_tokens;
+    uint32_t seq, batch;
+    uint64_t steps;
+    double lr;
+} chosen[] = {
+    {&byte_small, 4, 1, 1, 10, 1e-3},
+    {&byte_small, 257, 127, 1, 10, 1e-3},
+    {&byte_small, 258, 128, 1, 10, 1e-3},
+    {&byte_small, 2000, 128, 1, 140, 1e-3},
+    {&byte_small, 20000, 128, 8, 193, 1e-3},
+    {&byte_small, 200000, 128, 8, 1500, 1e-3},
+    {&byte_small, 1000000, 128, 8, 1500, 1e-3},
+    {&byte_small, 4000000, 128, 21, 1500, 1e-3},
+    {&byte_medium, 10000000, 256, 26, 1500, 1e-3},
+    {&byte_large, 300000000, 1024, 16, 18128, 3e-4},
+};
+
+static struct client_facts facts_of(const struct eps_preset *model, uint64_t n_tokens)
+{
+    return (struct client_facts){.n_positions = model->n_positions,
+                                 .fresh = true,
+                                 .chosen = model,
+                                 .n_tokens = n_tokens,
+                                 .free_bytes = (uint64_t)8 << 30};
+}
+
+START_TEST(a_model_that_was_chosen_is_trained_as_its_data_allow)
+{
+    const struct client_facts known = facts_of(chosen[_i].model, chosen[_i].n_tokens);
+    const struct eps_train_options in = given();
+    struct eps_train_options out, twice;
+
+    ck_assert_int_eq(client_options_resolve(&out, &in, &known, NULL), 0);
+    ck_assert_uint_eq(out.seq, chosen[_i].seq);
+    ck_assert_uint_eq(out.batch, chosen[_i].batch);
+    ck_assert_uint_eq(out.steps, chosen[_i].steps);
+    ck_assert_double_eq(out.lr, chosen[_i].lr);
+    ck_assert_double_eq(out.beta1, 0.9);
+    ck_assert_double_eq(out.beta2, 0.99);
+    ck_assert_int_eq(client_options_resolve(&twice, &out, &known, NULL), 0);
+    ck_assert_mem_eq(&out, &twice, sizeof out);
+}
+END_TEST
+
+START_TEST(what_is_given_stands_for_a_model_that_was_chosen)
+{
+    const struct client_facts known = facts_of(&byte_small, 1000000);
+    struct eps_train_options in = given(), out;
+
+    in.batch = 64, in.epochs = 2, in.lr = 5e-4, in.beta1 = 0.8, in.beta2 = 0.9, in.seq = 100;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &known, NULL), 0);
+    ck_assert_uint_eq(out.batch, 64);
+    ck_assert_uint_eq(out.seq, 100);
+    ck_assert_uint_eq(out.steps, 310); /* 9899 windows, twice: 309.3 */
+    ck_assert_double_eq(out.lr, 5e-4);
+    ck_assert_double_eq(out.beta2, 0.9);
+    in = given(), in.parts = in.workers = 3;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &known, NULL), 0);
+    ck_assert_uint_eq(out.batch, 6); /* of 8, a multiple of 3 */
+    in = given(), in.seq = 128;
+    struct client_facts few = facts_of(&byte_small, 257); /* what is given is not lowered */
+    ck_assert_int_eq(client_options_resolve(&out, &in, &few, NULL), -EINVAL);
+    in = given(), in.eval_data = "e.txt", few.n_tokens = 1000, few.n_eval_tokens = 50;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &few, NULL), 0);
+    ck_assert_uint_eq(out.seq, 49);
+    few.n_tokens = 40;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &few, NULL), 0);
+    ck_assert_uint_eq(out.seq, 39);
+}
+END_TEST
+
+START_TEST(what_was_chosen_with_the_model_is_said)
+{
+    const struct client_facts known = facts_of(&byte_small, 1000000);
+    struct eps_train_options in = given(), out;
+    struct error sentence;
+
+    ck_assert_int_eq(client_options_resolve(&out, &in, &known, NULL), 0);
+    ck_assert(client_options_say_chosen(&sentence, &in, &out));
+    ck_assert_str_eq(sentence.text,
+                     "chosen with the model: --seq 128 --batch 8 --steps 1500 --lr 0.001 --betas 0.9,0.99");
+    in.epochs = 1, in.lr = 0.5, in.seq = 64;
+    ck_assert(client_options_say_chosen(&sentence, &in, &out));
+    ck_assert_str_eq(sentence.text, "chosen with the model: --batch 8 --betas 0.9,0.99");
+    ck_assert(!client_options_say_chosen(&sentence, &out, &out));
+}
+END_TEST
+
+START_TEST(a_text_of_hardly_any_bytes_is_refused)
+{
+    const struct eps_train_options in = given();
+    struct eps_train_options out;
+    struct error err;
+
+    for (uint64_t n = 0; n < 4; n++) {
+        const struct client_facts known = facts_of(&byte_small, n);
+        ck_assert_int_eq(client_options_resolve(&out, &in, &known, &err), -EINVAL);
+        ck_assert_ptr_nonnull(strstr(err.text, "give more data"));
+        ck_assert_ptr_null(strstr(err.text, "lower"));
+    }
+}
+END_TEST
+
 /* One wrong option each: how to set it, and the words that the sentence must hold. */
 #define SET(name, statement)                                                                                           \
     static void name(struct eps_train_options *o)                                                                      \
@@ -281,6 +395,11 @@ int main(void)
     tcase_add_test(tests, at_least_a_window_is_held_out_and_none_with_data_of_its_own);
     tcase_add_loop_test(tests, a_wrong_option_is_refused_by_name_value_and_remedy, 0,
                         (int)(sizeof wrongs / sizeof *wrongs));
+    tcase_add_loop_test(tests, a_model_that_was_chosen_is_trained_as_its_data_allow, 0,
+                        (int)(sizeof chosen / sizeof *chosen));
+    tcase_add_test(tests, what_is_given_stands_for_a_model_that_was_chosen);
+    tcase_add_test(tests, what_was_chosen_with_the_model_is_said);
+    tcase_add_test(tests, a_text_of_hardly_any_bytes_is_refused);
     tcase_add_test(tests, data_shorter_than_its_windows_is_refused);
     tcase_add_test(tests, the_rate_warms_up_and_falls);
     tcase_add_test(tests, device_memory_is_whole_mebibytes_and_never_none);

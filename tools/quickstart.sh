@@ -48,8 +48,7 @@ fi
 
 echo "Training"
 out=runs/quickstart-$(date +%Y%m%d-%H%M%S)
-build/bin/eps train --model byte-small --data "$data" --out "$out" --steps 1500 --batch 8 --lr 1e-3 --betas 0.9,0.99 \
-    --eval-every 500 --device-mem 256MiB
+build/bin/eps train --data "$data" --out "$out"
 
 echo
 echo "What it writes after \"The \""

@@ -200,8 +200,8 @@ int command_train(int argc, char **argv)
         {"--model", "DIR|config.json|PRESET", ARGUMENT_TEXT, &options.model,
          "a directory with config.json and *.safetensors; or fresh weights: a config.json\nalone, byte-small, "
          "byte-medium, byte-large, gpt2, gpt2-medium, gpt2-large,\ngpt2-xl (on text with a vocabulary of bytes); "
-         "default what "
-         "suits the data"},
+         "default what suits the data and\nthe memory, by a batch, steps, a rate and betas that suit it, and are "
+         "shown"},
         {"--data", "FILE...", ARGUMENT_TEXTS, &data,
          "one stream of tokens, from files and patterns: UTF-8 text, by the model's own\ntokenizer or, for a "
          "vocabulary of 256, a byte a token; .bin (u16; u32 for\nvocabularies over 65536); .npy (1 dimension of "
@@ -222,21 +222,25 @@ int command_train(int argc, char **argv)
         {"--keep", "N", ARGUMENT_NUMBER, &keep, "checkpoints that stay, the newest; 0: all; default 2"},
         {"Length and batch", .kind = ARGUMENT_HEADING},
         {"--steps", "N", ARGUMENT_LONG, &options.steps, "updates; default what --epochs takes, rounded up"},
-        {"--epochs", "X", ARGUMENT_REAL, &options.epochs, "times through the data; default 1"},
+        {"--epochs", "X", ARGUMENT_REAL, &options.epochs,
+         "times through the data; default 1; without --model up to 10, for 1500 steps"},
         {"--batch", "N", ARGUMENT_COUNT, &options.batch,
-         "rows behind one update, a multiple of --parts; default about 16 Ki tokens"},
+         "rows behind one update, a multiple of --parts; default about 16 Ki tokens; without\n--model a 1500th of the "
+         "data, 1 Ki to 16 Ki"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq, "tokens of a row; default the model's positions, at most 1024"},
         {"--microbatch", "N|auto", ARGUMENT_AUTO, &options.microbatch,
          "rows that a device runs at once; default auto: what fits"},
         {"--parts", "N", ARGUMENT_COUNT, &options.parts,
          "runs of the batch that are shared out; default the number of workers.\nWith 1, adama is AdamW"},
         {"Optimizer", .kind = ARGUMENT_HEADING},
-        {"--lr", "X", ARGUMENT_REAL, &options.lr, "learning rate; default 3e-4 for fresh weights, else 2e-5"},
+        {"--lr", "X", ARGUMENT_REAL, &options.lr,
+         "learning rate; default 3e-4 for fresh weights, else 2e-5; without --model 1e-3 for\nbyte-small and "
+         "byte-medium"},
         {"--min-lr", "X", ARGUMENT_REAL, &options.min_lr, "the rate at the end; default a tenth of --lr"},
         {"--schedule", "cosine|linear|constant", ARGUMENT_CHOICE, &schedule, "how it falls; default cosine"},
         {"--warmup", "N", ARGUMENT_NUMBER, &options.warmup, "steps in which it rises first; default 3 % of them"},
         {"--weight-decay", "X", ARGUMENT_REAL, &options.weight_decay, "not on biases and norms; default 0.01"},
-        {"--betas", "A,B", ARGUMENT_PAIR, betas, "default 0.9,0.999"},
+        {"--betas", "A,B", ARGUMENT_PAIR, betas, "default 0.9,0.999; without --model 0.9,0.99"},
         {"--epsilon", "X", ARGUMENT_REAL, &options.epsilon, "default 1e-8"},
         {"--optimizer", "adama|adamw", ARGUMENT_CHOICE, &optimizer,
          "adama squares each part's gradient, adamw their sum; default adama"},
