@@ -126,6 +126,8 @@ START_TEST(memory_makes_it_smaller)
     ck_assert_str_eq(chosen(200 << 20, 256, 1 << 20, 1000), "byte-large");
     ck_assert_str_eq(chosen(200 << 20, 256, 1 << 20, 879), "byte-medium");
     ck_assert_str_eq(chosen(200 << 20, 256, 1 << 20, 276), "byte-small");
+    ck_assert_str_eq(chosen(10319298, 256, 1 << 20, 162), "byte-medium"); /* batches of 6.6 Ki: 149 MiB, it says */
+    ck_assert_str_eq(chosen(10319298, 256, 1 << 20, 148), "byte-small");
     ck_assert_str_eq(chosen(200 << 20, 256, 10, 1), "byte-small");          /* there is none smaller */
     facts.free_bytes = (uint64_t)1900 << 20, facts.device_mem = UINT64_MAX; /* the daemon's own workers' */
     ck_assert_str_eq(client_preset_choose(&facts)->name, "byte-medium");
