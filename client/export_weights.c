@@ -95,17 +95,19 @@ static int check_head(const struct source *from, const struct target *to, struct
     const struct safetensors_entry *wte =
         from->entries[model_find(&from->model, "transformer.wte.weight") - from->model.tensors];
     float *half = to->block + BLOCK / 2;
+    int rc = 0;
 
-    for (uint64_t at = 0; from->head && at < wte->n; at += BLOCK / 2) {
+    for (uint64_t at = 0; rc == 0 && from->head && at < wte->n; at += BLOCK / 2) {
         const uint64_t n = wte->n - at < BLOCK / 2 ? wte->n - at : BLOCK / 2;
-        safetensors_read(to->block, wte, at, n);
-        safetensors_read(half, from->head, at, n);
-        if (memcmp(to->block, half, n * sizeof *half) != 0)
-            return error_set(err, -EINVAL,
-                             "lm_head.weight differs from wte.weight, though config.json ties them "
-                             "(tie_word_embeddings)");
+        rc = safetensors_read(to->block, wte, at, n, err);
+        if (rc == 0)
+            rc = safetensors_read(half, from->head, at, n, err);
+        if (rc == 0 && memcmp(to->block, half, n * sizeof *half) != 0)
+            rc = error_set(err, -EINVAL,
+                           "lm_head.weight differs from wte.weight, though config.json ties them "
+                           "(tie_word_embeddings)");
     }
-    return 0;
+    return rc;
 }
 
 static int open_source(struct source *from, const struct client_model *model, struct error *err)
@@ -172,7 +174,9 @@ static int write_tensor(struct safetensors_writer *writer, const struct source *
 
     for (uint64_t at = 0; rc == 0 && at < entry->n; at += BLOCK) {
         const uint64_t n = entry->n - at < BLOCK ? entry->n - at : BLOCK;
-        safetensors_read(to->block, entry, at, n);
+        rc = safetensors_read(to->block, entry, at, n, err);
+        if (rc != 0)
+            return rc;
         if (!to->bf16) {
             rc = safetensors_append(writer, to->block, n * sizeof *to->block, err);
             continue;

@@ -41,35 +41,55 @@ static int find_places(struct places *out, const struct model *model, struct err
     return 0;
 }
 
-/* One piece to be read, for the threads. */
+/* One piece to be read, for the threads; why it could not be, from one of them. */
 struct read {
     float *out;
     const struct safetensors_entry *entry;
     uint64_t first;
+    _Atomic int rc;
 };
 
 static void read_range(void *data, size_t begin, size_t n)
 {
-    const struct read *r = data;
+    struct read *r = data;
+    int rc = safetensors_read(r->out + begin, r->entry, r->first + begin, n, NULL);
 
-    safetensors_read(r->out + begin, r->entry, r->first + begin, n);
+    if (rc != 0)
+        r->rc = rc;
+}
+
+static int read_piece(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err)
+{
+    struct read read = {out, entry, first, 0};
+
+    eps_team_run(n, read_range, &read);
+    if (read.rc != 0)
+        return error_set(err, read.rc, "%s could not be read: %s; did the file change meanwhile?", entry->name,
+                         strerror(-read.rc));
+    if (!eps_optimizer_is_finite(out, n))
+        return error_set(err, -EINVAL, "%s has a value that is not finite", entry->name);
+    return 0;
 }
 
 /* Reads run by run, at most this many elements (64 KiB) on the stack. */
 enum { COMPARED = 16384 };
 #define MOST_UPDATES ((int64_t)1 << 48)
 
-static bool is_equal(const float *weights, const struct safetensors_entry *entry, uint64_t first, uint64_t n)
+/* 0, -EDOM if they differ, -errno. */
+static int compare(const float *weights, const struct safetensors_entry *entry, uint64_t first, uint64_t n,
+                   struct error *err)
 {
     float other[COMPARED];
 
     for (uint64_t done = 0; done < n; done += COMPARED) {
         const uint64_t now = n - done < COMPARED ? n - done : COMPARED;
-        safetensors_read(other, entry, first + done, now);
+        int rc = safetensors_read(other, entry, first + done, now, err);
+        if (rc != 0)
+            return rc;
         if (memcmp(weights + done, other, now * sizeof *other) != 0)
-            return false;
+            return -EDOM;
     }
-    return true;
+    return 0;
 }
 
 struct loading {
@@ -114,17 +134,16 @@ static int read_tensor(float *array, const struct loading *loading, const struct
                        uint32_t index, struct error *err)
 {
     const struct model *model = loading->store->model;
+    const uint64_t columns = model->tensors[index].shape[1];
+    int rc = 0;
 
-    for (uint32_t p = loading->places.first_piece[index]; p < model->n_pieces; p++) {
+    for (uint32_t p = loading->places.first_piece[index]; rc == 0 && p < model->n_pieces; p++) {
         const struct model_piece *piece = &model->pieces[p];
         if (piece->tensor != index)
             break;
-        struct read read = {array + loading->places.at[p], entry, piece->first_row * model->tensors[index].shape[1]};
-        eps_team_run(piece->n, read_range, &read);
-        if (!eps_optimizer_is_finite(read.out, piece->n))
-            return error_set(err, -EINVAL, "%s has a value that is not finite", entry->name);
+        rc = read_piece(array + loading->places.at[p], entry, piece->first_row * columns, piece->n, err);
     }
-    return 0;
+    return rc;
 }
 
 static int load_tensor(struct loading *loading, const struct safetensors_entry *entry, uint32_t index,
@@ -175,7 +194,8 @@ static int check_head(const struct loading *loading, struct error *err)
         const struct model_piece *piece = &model->pieces[p];
         if (piece->tensor != index)
             break;
-        if (!is_equal(weights + loading->places.at[p], loading->head, piece->first_row * wte->shape[1], piece->n))
+        rc = compare(weights + loading->places.at[p], loading->head, piece->first_row * wte->shape[1], piece->n, err);
+        if (rc == -EDOM)
             rc = error_set(err, -EINVAL,
                            "lm_head.weight differs from wte.weight, though config.json ties them "
                            "(tie_word_embeddings); set that to false to train them apart");
@@ -271,6 +291,7 @@ static int load_updates(struct eps_store *store, const struct safetensors_entry 
 {
     const struct model *model = store->model;
     char got[64];
+    int rc;
 
     if (entry->type != SAFETENSORS_I64 || entry->n_dims != 1 || entry->n != model->n_tensors)
         return error_set(err, -EINVAL, "updates is %s, not one count (I64) for each of the model's %u tensors",
@@ -279,7 +300,8 @@ static int load_updates(struct eps_store *store, const struct safetensors_entry 
         for (uint32_t i = 0; i < model->units[u].n_pieces; i++) {
             const uint32_t tensor = model->pieces[model->units[u].first_piece + i].tensor;
             int64_t updates;
-            memcpy(&updates, (const char *)entry->data + tensor * sizeof updates, sizeof updates);
+            if ((rc = safetensors_read_counts(&updates, entry, tensor, 1, err)) != 0)
+                return rc;
             if (updates < 0 || updates > MOST_UPDATES)
                 return error_set(err, -EINVAL, "updates: %" PRId64 " for %s is no count", updates,
                                  model->tensors[tensor].name);

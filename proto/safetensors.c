@@ -6,8 +6,8 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100000000, MAX_DIMS = 8 };
 
@@ -151,9 +151,10 @@ static int by_name(const void *a, const void *b)
     return strcmp(left->name, right->name);
 }
 
-static int read_header(struct safetensors *file, json_t *header, size_t data_offset, struct error *err)
+/* The data follows at data_offset. */
+static int read_header(struct safetensors *file, int fd, json_t *header, uint64_t data_offset, uint64_t data_bytes,
+                       struct error *err)
 {
-    const uint64_t data_bytes = file->map_bytes - data_offset;
     const size_t n = json_object_size(header);
     struct range *ranges = calloc(n + 1, sizeof *ranges);
     const char *name;
@@ -174,8 +175,8 @@ static int read_header(struct safetensors *file, json_t *header, size_t data_off
         const size_t i = file->n_entries++;
         ranges[i].entry = i;
         rc = read_entry(&file->entries[i], &ranges[i], name, value, data_bytes, err);
-        if (rc == 0)
-            file->entries[i].data = (const char *)file->map + data_offset + ranges[i].begin;
+        file->entries[i].offset = data_offset + ranges[i].begin;
+        file->entries[i].fd = fd;
     }
     if (rc == 0)
         rc = check_ranges(file, ranges, data_bytes, err);
@@ -185,7 +186,23 @@ static int read_header(struct safetensors *file, json_t *header, size_t data_off
     return rc;
 }
 
-static int map_file(struct safetensors *out, int fd, struct error *err)
+/* All n bytes, or the file has changed. */
+static int read_at(int fd, void *out, uint64_t n, uint64_t offset, struct error *err)
+{
+    for (uint64_t done = 0; done < n;) {
+        const ssize_t got = pread(fd, (char *)out + done, n - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return error_set(err, -errno, "cannot be read: %s", strerror(errno));
+        if (got == 0)
+            return error_set(err, -EIO, "became shorter while it was read");
+        done += (uint64_t)got;
+    }
+    return 0;
+}
+
+static int look_at(uint64_t *file_bytes, int fd, struct error *err)
 {
     struct stat st;
 
@@ -195,49 +212,59 @@ static int map_file(struct safetensors *out, int fd, struct error *err)
         return error_set(err, -EINVAL, "not a regular file");
     if (st.st_size < LENGTH_BYTES)
         return error_set(err, -EINVAL, "truncated: %jd bytes are too few for a safetensors file", (intmax_t)st.st_size);
-    void *map = mmap(NULL, (size_t)st.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    if (map == MAP_FAILED)
-        return error_set(err, -errno, "%jd bytes cannot be mapped: %s", (intmax_t)st.st_size, strerror(errno));
-    out->map = map;
-    out->map_bytes = (size_t)st.st_size;
+    *file_bytes = (uint64_t)st.st_size;
     return 0;
 }
 
-/* Header length, then the header as JSON; *header is the caller's. */
-static int parse_header(json_t **header, size_t *data_offset, const struct safetensors *file, struct error *err)
+/* The JSON's length. */
+static int read_length(uint64_t *out, int fd, uint64_t file_bytes, struct error *err)
 {
-    const uint8_t *bytes = file->map;
+    uint8_t bytes[LENGTH_BYTES];
     uint64_t length = 0;
-    json_error_t why;
+    int rc = read_at(fd, bytes, LENGTH_BYTES, 0, err);
 
+    if (rc != 0)
+        return rc;
     for (int i = LENGTH_BYTES - 1; i >= 0; i--)
         length = length << 8 | bytes[i];
     if (length > MAX_HEADER_BYTES)
         return error_set(err, -EINVAL, "not a safetensors file: a header of %ju bytes, where %d are the most",
                          (uintmax_t)length, MAX_HEADER_BYTES);
-    if (length > file->map_bytes - LENGTH_BYTES)
-        return error_set(err, -EINVAL, "truncated: a header of %ju bytes in a file of %zu", (uintmax_t)length,
-                         file->map_bytes);
-    if (length == 0 || bytes[LENGTH_BYTES] != '{')
-        return error_set(err, -EINVAL, "not a safetensors file: its header does not begin with '{'");
-    *header = json_loadb((const char *)bytes + LENGTH_BYTES, length, JSON_REJECT_DUPLICATES, &why);
-    if (!*header)
-        return error_set(err, -EINVAL, "its header is not JSON at byte %d: %s", why.position, why.text);
-    *data_offset = LENGTH_BYTES + length;
+    if (length > file_bytes - LENGTH_BYTES)
+        return error_set(err, -EINVAL, "truncated: a header of %ju bytes in a file of %ju", (uintmax_t)length,
+                         (uintmax_t)file_bytes);
+    *out = length;
     return 0;
+}
+
+/* The header as JSON; *header is the caller's. */
+static int parse_header(json_t **header, int fd, uint64_t length, struct error *err)
+{
+    json_error_t why;
+    char *text = malloc(length + 1);
+    int rc = text ? read_at(fd, text, length, LENGTH_BYTES, err) : error_set(err, -ENOMEM, "no memory for its header");
+
+    if (rc == 0 && (length == 0 || text[0] != '{'))
+        rc = error_set(err, -EINVAL, "not a safetensors file: its header does not begin with '{'");
+    if (rc == 0 && !(*header = json_loadb(text, length, JSON_REJECT_DUPLICATES, &why)))
+        rc = error_set(err, -EINVAL, "its header is not JSON at byte %d: %s", why.position, why.text);
+    free(text);
+    return rc;
 }
 
 int safetensors_open(struct safetensors *out, int fd, struct error *err)
 {
+    uint64_t file_bytes = 0, length = 0;
     json_t *header = NULL;
-    size_t data_offset;
 
     *out = (struct safetensors){0};
-    int rc = map_file(out, fd, err);
+    int rc = look_at(&file_bytes, fd, err);
     if (rc == 0)
-        rc = parse_header(&header, &data_offset, out, err);
+        rc = read_length(&length, fd, file_bytes, err);
     if (rc == 0)
-        rc = read_header(out, header, data_offset, err);
+        rc = parse_header(&header, fd, length, err);
+    if (rc == 0)
+        rc = read_header(out, fd, header, LENGTH_BYTES + length, file_bytes - LENGTH_BYTES - length, err);
     json_decref(header);
     if (rc != 0)
         safetensors_close(out);
@@ -249,8 +276,6 @@ void safetensors_close(struct safetensors *file)
     for (size_t i = 0; i < file->n_entries; i++)
         free(file->entries[i].name);
     free(file->entries);
-    if (file->map)
-        munmap(file->map, file->map_bytes);
     *file = (struct safetensors){0};
 }
 
@@ -288,19 +313,34 @@ static float from_f16(uint16_t half)
     return from_bits(sign | rest) * 0x1p112f;
 }
 
-void safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n)
-{
-    const uint8_t *data = entry->data;
+enum { HALVES = 16384 }; /* read at a time, on the stack */
 
+static int read_halves(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err)
+{
+    uint16_t bits[HALVES];
+    int rc = 0;
+
+    for (uint64_t done = 0; rc == 0 && done < n; done += HALVES) {
+        const uint64_t now = n - done < HALVES ? n - done : HALVES;
+        rc = read_at(entry->fd, bits, now * sizeof *bits, entry->offset + (first + done) * sizeof *bits, err);
+        for (uint64_t i = 0; rc == 0 && i < now; i++)
+            out[done + i] = entry->type == SAFETENSORS_F16 ? from_f16(bits[i]) : from_bits((uint32_t)bits[i] << 16);
+    }
+    return rc;
+}
+
+int safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err)
+{
     assert(entry->type == SAFETENSORS_F32 || entry->type == SAFETENSORS_F16 || entry->type == SAFETENSORS_BF16);
     assert(first <= entry->n && n <= entry->n - first);
-    if (entry->type == SAFETENSORS_F32) {
-        memcpy(out, data + 4 * first, 4 * n);
-        return;
-    }
-    for (uint64_t i = 0; i < n; i++) {
-        uint16_t bits;
-        memcpy(&bits, data + 2 * (first + i), sizeof bits);
-        out[i] = entry->type == SAFETENSORS_F16 ? from_f16(bits) : from_bits((uint32_t)bits << 16);
-    }
+    return entry->type == SAFETENSORS_F32
+               ? read_at(entry->fd, out, n * sizeof *out, entry->offset + first * sizeof *out, err)
+               : read_halves(out, entry, first, n, err);
+}
+
+int safetensors_read_counts(int64_t *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n,
+                            struct error *err)
+{
+    assert(entry->type == SAFETENSORS_I64 && first <= entry->n && n <= entry->n - first);
+    return read_at(entry->fd, out, n * sizeof *out, entry->offset + first * sizeof *out, err);
 }

@@ -1,9 +1,9 @@
 /* proto/safetensors.h - weights on disk, as Hugging Face writes them.
  *
  * A file is: header length u64 little-endian | JSON header | data. The header names dtype, shape and byte range of
- * each tensor. Reading maps the file and believes nothing: every length, offset, overlap and gap is checked before a
- * pointer is given out. (What no check can help: a file that another program cuts short while it is mapped ends the
- * process that reads there, by SIGBUS.) Writing streams, tensor by tensor, so that no copy of the model is needed.
+ * each tensor. Reading believes nothing: every length, offset, overlap and gap is checked first. Nothing is mapped, for
+ * a file that another program cuts short, or a bad disk, would end the process that reads there. Writing streams,
+ * tensor by tensor, so that no copy of the model is needed.
  * Format: github.com/huggingface/safetensors, README "Format". */
 #ifndef PROTO_SAFETENSORS_H
 #define PROTO_SAFETENSORS_H
@@ -20,18 +20,17 @@ struct safetensors_entry {
     enum safetensors_type type;
     uint32_t n_dims;
     uint64_t shape[8];
-    uint64_t n;       /* elements */
-    const void *data; /* into the map; not aligned */
+    uint64_t n;      /* elements */
+    uint64_t offset; /* of the first in the file */
+    int fd;          /* of the file */
 };
 
 struct safetensors {
     struct safetensors_entry *entries; /* by name */
     size_t n_entries;
-    void *map;
-    size_t map_bytes;
 };
 
-/* Maps an open regular file. fd stays the caller's and may be closed afterwards. -EINVAL with a sentence (truncated,
+/* Reads the header of an open regular file. fd is borrowed until safetensors_close. -EINVAL with a sentence (truncated,
  * header too long (over 100 MB) or not JSON, type unknown, shape and range disagree, ranges overlap, leave gaps or pass
  * the end, a name twice), or -errno. On failure *out is zeroed. Undo: safetensors_close. */
 int safetensors_open(struct safetensors *out, int fd, struct error *err);
@@ -41,8 +40,12 @@ void safetensors_close(struct safetensors *file); /* safe on a zeroed one */
 const struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name);
 
 /* Converts n elements from index first on to fp32. f16 and bf16 widen exactly. Asserts the range and that the type is
- * one of these three; what is I64 lies at entry->data, to be copied. */
-void safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n);
+ * one of these three. -EIO if the file is shorter by now, -errno, with a sentence; any thread. */
+int safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err);
+
+/* The same for I64, as they stand there. */
+int safetensors_read_counts(int64_t *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n,
+                            struct error *err);
 
 struct safetensors_writer {
     int fd;            /* borrowed */
