@@ -43,29 +43,35 @@ void eps_job_run(struct eps_job *job, struct eps_store *store)
     }
 }
 
-/* On its track: "fold h.3 part 1", "update h.3", "load". */
-static void record(const struct eps_job *job, const struct model *model, uint64_t since)
+static void record_fold(const struct eps_job *job, const struct model *model, const char *unit, uint64_t since)
 {
-    const bool fold = job->kind == EPS_JOB_FOLD;
-    char unit[MODEL_NAME_BYTES], name[MODEL_NAME_BYTES + 16];
-
-    if (job->kind == EPS_JOB_CALL) {
-        trace_end(job->trace, since, "load", "model", NULL);
-        return;
-    }
-    const uint64_t n = model->units[job->unit].n, left = n - (uint64_t)job->slice * MODEL_SLICE;
+    const uint64_t left = model->units[job->unit].n - (uint64_t)job->slice * MODEL_SLICE;
     const struct trace_arg args[] = {{"step", job->step + 1},
-                                     {"bytes", sizeof(float) * (!fold                ? n
-                                                                : left < MODEL_SLICE ? left
-                                                                                     : MODEL_SLICE)},
-                                     {fold ? "visit" : NULL, job->visit},
+                                     {"visit", job->visit},
                                      {"part", job->part},
                                      {"slice", job->slice},
+                                     {"bytes", (left < MODEL_SLICE ? left : MODEL_SLICE) * sizeof(float)},
                                      {NULL, 0}};
-    model_unit_name(unit, model, job->unit);
-    if (fold)
-        snprintf(name, sizeof name, "%s part %u", unit, job->part);
-    trace_end(job->trace, since, fold ? "fold" : "update", fold ? name : unit, args);
+    char name[MODEL_NAME_BYTES + 16];
+
+    snprintf(name, sizeof name, "%s part %u", unit, job->part);
+    trace_end(job->trace, since, "fold", name, args);
+}
+
+/* On its track: "fold h.3 part 1", "update h.3", "load model". */
+static void record(const struct eps_job *job, const struct model *model, uint64_t since)
+{
+    char unit[MODEL_NAME_BYTES];
+
+    if (job->kind == EPS_JOB_CALL)
+        trace_end(job->trace, since, "load", "model", NULL);
+    else if (job->kind == EPS_JOB_FOLD)
+        record_fold(job, model, model_unit_name(unit, model, job->unit), since);
+    else
+        trace_end(job->trace, since, "update", model_unit_name(unit, model, job->unit),
+                  (struct trace_arg[]){{"step", job->step + 1}, {NULL, 0}});
+    if (job->kind == EPS_JOB_UPDATE && job->unit == 0) /* the last of a step: who looks at a run sees whole steps */
+        trace_flush(job->trace);
 }
 
 /* Lowest unit first, among equals the oldest; a call before all. The queue is short: a scan is cheaper than a heap. */

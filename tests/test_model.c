@@ -112,6 +112,31 @@ START_TEST(gpt2_has_the_published_size_and_is_cut_by_hand_alike)
 }
 END_TEST
 
+START_TEST(units_and_visits_have_the_names_that_people_use)
+{
+    static const char *const names[] = {"wte.0", "wte.5", "wpe", "h.0", "h.11", "ln_f"};
+    static const uint32_t units[] = {0, 5, 6, 7, 18, 19}; /* also visits: all but the head's */
+    struct model_config config = gpt2;
+    struct model m = build(config);
+    char name[MODEL_NAME_BYTES];
+
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        ck_assert_str_eq(model_unit_name(name, &m, units[i]), names[i]);
+        ck_assert_str_eq(model_visit_name(name, &m, units[i]), names[i]);
+    }
+    ck_assert_str_eq(model_visit_name(name, &m, 20), "head wte.0");
+    ck_assert_str_eq(model_visit_name(name, &m, 25), "head wte.5");
+    model_free(&m);
+    config.tied = false;
+    config.vocabulary = 1000;
+    m = build(config);
+    ck_assert_str_eq(model_unit_name(name, &m, 0), "wte");
+    ck_assert_str_eq(model_unit_name(name, &m, 15), "lm_head");
+    ck_assert_str_eq(model_visit_name(name, &m, 15), "head lm_head");
+    model_free(&m);
+}
+END_TEST
+
 START_TEST(small_tables_are_not_cut_below_8_MiB)
 {
     struct model_config config = odd;
@@ -286,6 +311,7 @@ int main(void)
     TCase *tcase = tcase_create("model");
 
     tcase_add_test(tcase, gpt2_has_the_published_size_and_is_cut_by_hand_alike);
+    tcase_add_test(tcase, units_and_visits_have_the_names_that_people_use);
     tcase_add_test(tcase, small_tables_are_not_cut_below_8_MiB);
     tcase_add_test(tcase, a_tied_head_visits_the_embedding_again);
     tcase_add_test(tcase, an_untied_head_has_units_of_its_own);

@@ -1,5 +1,6 @@
 /* Traces: of several processes in one file, of a real run, and what is left of those that did not end well. */
 #include "client/eps.h"
+#include "client/link.h"
 #include "proto/trace.h"
 #include "tests/outputs.h"
 #include "tests/processes.h"
@@ -466,6 +467,30 @@ START_TEST(a_run_whose_trace_is_refused_leaves_nothing)
 }
 END_TEST
 
+/* The daemon writes to what a client names, so it looks at it first. */
+START_TEST(a_daemon_writes_to_no_pipe)
+{
+    struct message m = {.kind = MESSAGE_JOB,
+                        .job = {.train = true, .fresh = true, .trace = true, .batch = 4, .seq = 16, .n_parts = 1}};
+    struct client_link link;
+    struct error err = {""};
+    char directory[300];
+    int ends[2], fds[2];
+
+    processes_daemon("lab", 1, NULL);
+    ck_assert_int_eq(session_directory(directory, sizeof directory, "lab", &err), 0);
+    ck_assert_int_eq(client_link_init(&link, &err), 0);
+    ck_assert_int_eq(client_link_open(&link, directory, ROLE_CLIENT, &err), 0);
+    ck_assert_int_eq(pipe(ends), 0);
+    fds[0] = open("config.json", O_RDONLY);
+    fds[1] = ends[1];
+    client_link_send_fds(&link, &m, fds, 2);
+    ck_assert_int_eq(client_link_expect(&link, MESSAGE_JOB_OPENED, &m, NULL, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.text, "trace is not a regular file that is open for appending"));
+    client_link_free(&link);
+}
+END_TEST
+
 struct limited {
     unsigned n_notes, n_steps;
     char note[200];
@@ -558,6 +583,7 @@ int main(void)
     tcase_add_test(tcase, what_is_no_trace_is_told_apart);
     tcase_add_test(tcase, a_run_is_recorded_step_by_step_and_trains_the_same_bits);
     tcase_add_test(tcase, a_run_whose_trace_is_refused_leaves_nothing);
+    tcase_add_test(tcase, a_daemon_writes_to_no_pipe);
     tcase_add_test(tcase, a_run_whose_trace_finds_no_room_goes_on_and_says_so);
     tcase_add_test(tcase, the_trace_of_a_killed_run_can_be_read);
     suite_add_tcase(suite, tcase);
