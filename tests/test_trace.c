@@ -405,6 +405,15 @@ static void check_visit(const struct events *events, int64_t step, int64_t visit
         ck_assert_int_ge(find(events, "forward", name, step + 1, visit, -1)->begin, update->end);
 }
 
+static unsigned count(const struct events *events, const char *name, const char *key)
+{
+    unsigned n = 0;
+
+    for (size_t i = 0; i < events->n; i++)
+        n += strcmp(events->items[i].name, name) == 0 && arg(&events->items[i], key) >= 0;
+    return n;
+}
+
 static void check_tracks(const struct events *events)
 {
     for (size_t i = 0; i < events->n; i++) {
@@ -436,6 +445,11 @@ START_TEST(a_run_is_recorded_step_by_step_and_trains_the_same_bits)
     struct events events = read_events(options.trace, true);
     check_nesting(&events);
     check_tracks(&events);
+    ck_assert_uint_eq(count(&events, "step", "parts"), STEPS);
+    ck_assert_uint_eq(count(&events, "prepare data", "step"), STEPS);
+    /* Before the first step, after the third and the last; (1200 - 1) / 16 = 74 windows are 19 times four rows. */
+    ck_assert_uint_eq(count(&events, "evaluate", "step"), 3);
+    ck_assert_uint_eq(count(&events, "evaluate", "rows"), 3 * 19);
     for (int64_t step = 1; step <= STEPS; step++) {
         for (int64_t visit = 0; visit < VISITS; visit++)
             check_visit(&events, step, visit);
