@@ -236,12 +236,12 @@ static bool find_group(void)
 
 int main(void)
 {
-    TCase *tests = tcase_create("group");
-
     if (geteuid() != 0 || !find_group()) {
         puts("skipped: only root can play several users");
         return 77;
     }
+    TCase *tests = tcase_create("group");
+
     tcase_add_checked_fixture(tests, setup, processes_remove);
     tcase_add_test(tests, a_group_that_cannot_be_is_misuse);
     tcase_add_test(tests, members_bring_workers_and_jobs_and_do_not_stop_it);

@@ -212,10 +212,10 @@ static void remove_all(void)
 
 int main(void)
 {
-    TCase *tcase = tcase_create("save_crash");
-
     if (SANITIZED) /* a sanitizer must be preloaded first */
         return 77;
+    TCase *tcase = tcase_create("save_crash");
+
     tcase_set_timeout(tcase, 120);
     tcase_add_checked_fixture(tcase, setup, remove_all);
     tcase_add_test(tcase, a_crash_at_any_call_leaves_the_old_checkpoint_or_the_new_one);

@@ -234,10 +234,10 @@ END_TEST
 
 int main(void)
 {
-    TCase *tests = tcase_create("save slow");
-
     if (SANITIZED)
         return 77;
+    TCase *tests = tcase_create("save slow");
+
     tcase_add_checked_fixture(tests, setup, remove_all);
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, a_step_waits_for_what_is_being_written, 0, 2);
