@@ -36,12 +36,6 @@ START_TEST(an_arena_beyond_the_address_space_is_refused)
 }
 END_TEST
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-static const bool sanitized = true; /* shadows count as well */
-#else
-static const bool sanitized = false;
-#endif
-
 static size_t resident_bytes(void)
 {
     unsigned long size = 0, resident = 0;
@@ -63,13 +57,13 @@ START_TEST(open_claims_the_arena_and_close_gives_it_back)
     ck_assert_int_eq(device_cpu.open(&dev, 0, bytes, 2, NULL), 0);
     ck_assert_uint_eq((uintptr_t)device_cpu.arena(dev) % 64, 0);
     ck_assert_uint_ge(resident_bytes(), before + bytes);
-    if (!sanitized)
+    if (!SANITIZED)
         ck_assert_uint_le(resident_bytes(), before + bytes + slack);
     for (size_t i = 0; i < bytes; i += 4095)
         ck_assert(((char *)device_cpu.arena(dev))[i] == 0);
     ((char *)device_cpu.arena(dev))[bytes - 1] = 1;
     device_cpu.close(dev);
-    if (!sanitized)
+    if (!SANITIZED)
         ck_assert_uint_le(resident_bytes(), before + slack);
     device_cpu.close(NULL);
 }

@@ -280,12 +280,6 @@ START_TEST(a_step_s_products_do_not_depend_on_threads_or_grouping)
 }
 END_TEST
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-static const bool sanitized = true; /* what is freed is kept a while, and shadowed */
-#else
-static const bool sanitized = false;
-#endif
-
 /* Anonymous memory of this process that is there, in bytes. */
 static size_t anonymous_bytes(void)
 {
@@ -326,7 +320,7 @@ START_TEST(the_library_stays_within_its_bytes)
                                          s->n,
                                          .c = c};
         device_cpu.matmul(dev, &op);
-        if (!sanitized)
+        if (!SANITIZED)
             ck_assert_uint_le(anonymous_bytes(), before + device_cpu.library_bytes(2));
     }
     device_cpu.close(dev);

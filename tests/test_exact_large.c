@@ -6,12 +6,6 @@
 
 #include <check.h>
 
-#ifdef __SANITIZE_ADDRESS__
-enum { IS_SANITIZED = 1 };
-#else
-enum { IS_SANITIZED = 0 };
-#endif
-
 /* A minibatch of 8 rows. */
 static const struct cut {
     uint32_t n_parts, microbatch;
@@ -45,7 +39,7 @@ END_TEST
 
 int main(void)
 {
-    if (IS_SANITIZED)
+    if (SANITIZED)
         return 77;
     TCase *tcase = tcase_create("large");
 

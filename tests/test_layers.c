@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Element by element: fp32 against double, whose differences are good to 1e-9. Also proves that dropout's masks are the
+/* Element by element (some, under a sanitizer): fp32 against double, whose differences are good to 1e-9. Also proves that dropout's masks are the
  * same in forward, in recomputation, in backward and by definition. */
 START_TEST(gradients_are_the_slopes_of_the_loss)
 {
@@ -25,7 +25,7 @@ START_TEST(gradients_are_the_slopes_of_the_loss)
     ck_assert_double_eq_tol(link.losses[0], reference_gpt2_loss(&ref, &batch), 1e-6 * link.losses[0]);
     for (uint32_t t = 0; t < s.model.n_tensors; t++) {
         double difference = 0, size = 0;
-        for (uint64_t i = 0; i < s.model.tensors[t].n; i++) {
+        for (uint64_t i = 0; i < s.model.tensors[t].n; i += SANITIZED ? 7 : 1) {
             const double slope = reference_gpt2_slope(&ref, &batch, t, i) / (double)s.n_valid;
             difference += pow(found.tensors[t][i] - slope, 2);
             size += pow(slope, 2);

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+enum { DRAWS = SANITIZED ? 1 << 16 : 1 << 20 }; /* where they are counted */
+
 static const struct random_key key = {{0x12345678, 0x9ABCDEF0}};
 
 /* Random123's known answers for philox4x32, 10 rounds (its file kat_vectors): nought, ones, and the digits of pi. */
@@ -84,10 +86,10 @@ START_TEST(the_threshold_drops_with_its_probability)
     ck_assert_uint_eq(random_threshold(0.5f), 0x80000000);
     ck_assert_uint_eq(random_threshold(0x1.fffffep-1f), 0xFFFFFF00); /* the largest below 1 does not wrap */
     for (size_t i = 0; i < sizeof probabilities / sizeof probabilities[0]; i++) {
-        const double p = (double)probabilities[i], n = 1 << 20;
+        const double p = (double)probabilities[i], n = DRAWS;
         const uint32_t threshold = random_threshold(probabilities[i]);
         int dropped = 0;
-        for (uint64_t quad = 0; quad < 1 << 18; quad++) {
+        for (uint64_t quad = 0; quad < DRAWS / 4; quad++) {
             uint32_t word[4];
             random_quad(word, key, i, quad);
             for (int lane = 0; lane < 4; lane++)
@@ -98,11 +100,11 @@ START_TEST(the_threshold_drops_with_its_probability)
 }
 END_TEST
 
-/* Five deviations of each estimate for n = 2^20 draws: the moments of N(0, 1) are 0, 1, 0, 3, and the variances of
+/* Five deviations of each estimate for n draws: the moments of N(0, 1) are 0, 1, 0, 3, and the variances of
  * their estimates 1/n, 2/n, 15/n, 96/n. */
 START_TEST(normals_have_the_moments_of_a_normal)
 {
-    enum { N = 1 << 20 };
+    enum { N = DRAWS };
     float *x = malloc(N * sizeof *x);
     double sum[5] = {0}, beyond = 0, product[4] = {0};
 

@@ -21,24 +21,12 @@ static FILE *open_trace(const char *name)
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
-#if defined(__has_feature)
-#define HAS_FEATURE(x) __has_feature(x)
-#else
-#define HAS_FEATURE(x) 0
-#endif
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !HAS_FEATURE(address_sanitizer) &&              \
-    !HAS_FEATURE(thread_sanitizer)
-#define OWN_ALLOCATOR 1 /* the sanitizers bring theirs */
-#else
-#define OWN_ALLOCATOR 0
-#endif
-
 /* What the allocator is asked for, and which of the requests it is to refuse, counted from 1; 0: none. */
 static struct {
     unsigned n_calls, refused;
 } allocator;
 
-#if OWN_ALLOCATOR
+#if !SANITIZED /* the sanitizers bring an allocator of their own */
 void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t n, size_t size);
 void *__libc_realloc(void *p, size_t n);
@@ -528,7 +516,7 @@ int main(int argc, char **argv)
     tcase_add_test(tcase, more_readers_than_64_are_refused);
     tcase_add_loop_test(tcase, the_cut_is_known_before_a_reader_comes, 0, 2);
     tcase_add_test(tcase, a_step_of_more_names_than_can_be_numbered_is_not_opened);
-    if (OWN_ALLOCATOR) {
+    if (!SANITIZED) {
         tcase_add_test(tcase, an_event_that_finds_no_memory_changes_nothing);
         tcase_add_test(tcase, nothing_is_allocated_after_the_second_step);
     }

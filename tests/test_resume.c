@@ -182,7 +182,7 @@ static const struct {
     enum eps_optimizer_kind optimizer;
     uint32_t parts;
 } runs[] = {{EPS_ADAMA, 1}, {EPS_ADAMA, 4}, {EPS_ADAMW, 1}, {EPS_ADAMW, 4}};
-enum { N_RUNS = sizeof runs / sizeof *runs };
+enum { N_RUNS = sizeof runs / sizeof *runs, FIRST_RUN = SANITIZED ? N_RUNS - 1 : 0 };
 
 static struct eps_train_options begin_run(int i, const char *out)
 {
@@ -561,8 +561,8 @@ int main(void)
 
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, stopped_after_each_step_and_gone_on_it_is_the_run_that_never_stopped, 0, N_RUNS);
-    tcase_add_loop_test(tests, from_every_checkpoint_a_fork_ends_the_same, 0, N_RUNS);
+    tcase_add_loop_test(tests, stopped_after_each_step_and_gone_on_it_is_the_run_that_never_stopped, FIRST_RUN, N_RUNS);
+    tcase_add_loop_test(tests, from_every_checkpoint_a_fork_ends_the_same, FIRST_RUN, N_RUNS);
     tcase_add_loop_test(tests, other_budgets_and_workers_find_the_same_bits, 1, 2);
     tcase_add_loop_test(tests, other_budgets_and_workers_find_the_same_bits, 3, 4);
     tcase_add_loop_test(tests, killed_it_goes_on_from_what_stands, 0, 3);

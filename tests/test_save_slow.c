@@ -15,12 +15,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-enum { SANITIZED = 1 }; /* nothing can be loaded before the sanitizer */
-#else
-enum { SANITIZED = 0 };
-#endif
-
 enum { GLANCES = 300 }; /* at a daemon that must not move: each takes its loop once round */
 
 static pid_t daemon_pid, worker;

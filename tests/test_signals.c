@@ -22,7 +22,12 @@
 static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGKILL};
 
 /* Before a program makes or asks for anything there is little to see: only every so many moments are tried. */
-enum { N_SIGNALS = sizeof signals / sizeof *signals, EARLY_STRIDE = 60, STRIDE = 3, TRACE_MAX = 100000 };
+enum {
+    N_SIGNALS = sizeof signals / sizeof *signals,
+    EARLY_STRIDE = SANITIZED ? 240 : 60,
+    STRIDE = SANITIZED ? 15 : 3,
+    TRACE_MAX = 100000
+};
 
 static char daemon_directory[300];
 
