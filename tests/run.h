@@ -7,10 +7,13 @@
 /* Under a sanitizer memory is not what it is otherwise, nothing can be loaded before it, and everything is slow. */
 #if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
 #define SANITIZED 1
-#elif !defined __has_feature
+#elif defined __has_feature
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+#ifndef SANITIZED
 #define SANITIZED 0
-#else
-#define SANITIZED (__has_feature(address_sanitizer) || __has_feature(thread_sanitizer))
 #endif
 
 /* Runs the tests; returns the exit status of a program that has no others: 0 if all passed. Frees them. */

@@ -4,6 +4,7 @@
 #include "proto/trace.h"
 #include "tests/outputs.h"
 #include "tests/processes.h"
+#include "tests/run.h"
 
 #include <check.h>
 #include <errno.h>
@@ -582,9 +583,7 @@ END_TEST
 
 int main(void)
 {
-    Suite *suite = suite_create("trace");
     TCase *tcase = tcase_create("trace");
-    SRunner *runner = srunner_create(suite);
 
     tcase_add_unchecked_fixture(tcase, setup, remove_all);
     tcase_set_timeout(tcase, 120);
@@ -600,9 +599,5 @@ int main(void)
     tcase_add_test(tcase, a_daemon_writes_to_no_pipe);
     tcase_add_test(tcase, a_run_whose_trace_finds_no_room_goes_on_and_says_so);
     tcase_add_test(tcase, the_trace_of_a_killed_run_can_be_read);
-    suite_add_tcase(suite, tcase);
-    srunner_run_all(runner, CK_ENV);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed != 0;
+    return run_tests(tcase);
 }
