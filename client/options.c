@@ -13,7 +13,6 @@ enum {
     LEAST_TOKENS = 1024, /* of a batch, for a model that was chosen */
     STEPS = 1500,        /* for one, if that takes no more than EPOCHS */
     EPOCHS = 10,
-    SMALL = 32 << 20, /* parameters, of a model that learns at the higher rate */
     MAX_BATCH = 1 << 20,
     MAX_TOKENS = 1 << 27, /* of a minibatch: two of them take 2 GiB */
 };
@@ -105,12 +104,19 @@ static int check_real(const char *option, double value, double least, double mos
     return error_set(err, -EDOM, "%s %g is not within %g and %g", option, value, least, most);
 }
 
+/* Of a preset that was chosen. */
+static double chosen_lr(uint64_t n_parameters)
+{
+    const uint64_t mi = 1 << 20;
+    return n_parameters < 4 * mi ? 2e-3 : n_parameters < 32 * mi ? 1e-3 : 3e-4;
+}
+
 static int resolve_optimizer(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
 {
     const double tiny = 1e-12;
-    const bool small = facts->chosen && facts->chosen->n_parameters < SMALL;
+    const double usual = facts->fresh ? 3e-4 : 2e-5;
 
-    o->lr = chosen(o->lr, small ? 1e-3 : facts->fresh ? 3e-4 : 2e-5);
+    o->lr = chosen(o->lr, facts->chosen ? chosen_lr(facts->chosen->n_parameters) : usual);
     o->weight_decay = chosen(o->weight_decay, 0.01);
     o->beta1 = chosen(o->beta1, 0.9);
     o->beta2 = chosen(o->beta2, facts->chosen ? 0.99 : 0.999);
@@ -253,9 +259,8 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
                          out->seq > 1 ? " or a lower --seq" : "");
     const uint64_t n_windows = (n_train - 1) / out->seq;
     if (out->batch == 0)
-        out->batch = facts->chosen
-                         ? rows_of(client_options_chosen_tokens(n_train), out->seq, out->parts, n_windows / 10)
-                         : client_options_batch(out->seq, out->parts, n_windows);
+        out->batch = facts->chosen ? rows_of(client_options_chosen_tokens(n_train), out->seq, out->parts, n_windows)
+                                   : client_options_batch(out->seq, out->parts, n_windows);
     rc = client_options_check_batch(out->batch, out->seq, err);
     if (!rc)
         rc = check_parts(out, err);
@@ -278,7 +283,10 @@ bool client_options_say_chosen(struct error *sentence, const struct eps_train_op
         error_append(sentence, " --lr %g", resolved->lr);
     if (isnan(asked->beta1) && isnan(asked->beta2))
         error_append(sentence, " --betas %g,%g", resolved->beta1, resolved->beta2);
-    return strlen(sentence->text) > none;
+    const bool any = strlen(sentence->text) > none;
+    if (any && asked->steps == 0 && isnan(asked->epochs) && resolved->steps < STEPS)
+        error_append(sentence, "; a longer text would teach it more");
+    return any;
 }
 
 double client_options_lr(const struct eps_train_options *options, uint64_t step)

@@ -5,15 +5,13 @@
  * rate of 3e-4 (2e-5 from weights), betas 0.9,0.999.
  *
  * Where eps chose the model, someone has a text and no wish but to see it learnt:
- *   batch   a thousandth of the tokens, at least 1 Ki and at most 16 Ki of them; no more than a tenth of the windows
+ *   batch   a 1500th of the tokens, at least 1 Ki and at most 16 Ki of them
  *   steps   once through the data, or 1500 where that is more, but at most 10 times through the data
- *   lr      1e-3 for models under 32 Mi parameters
+ *   lr      2e-3 under 4 Mi parameters (byte-small), 1e-3 under 32 Mi (byte-medium), else 3e-4
  *   betas   0.9,0.99, as the second moment's memory should be shorter than the run
  *   seq     less than the model's positions where the data are shorter than two windows
  *
- * The rate: Kaplan et al., arXiv:2001.08361, appendix D.6, 0.003239 - 0.0001395 ln(parameters), is 1.3e-3 for byte-small
- * and 9.8e-4 for byte-medium. It is for batches of 500 k tokens; nanoGPT's small examples use 1e-3 and 0.9,0.99 with
- * batches of 16 Ki for the shape of byte-medium. Larger models keep 3e-4, as their batches here are so much smaller. */
+Measured: PENDING */
 #ifndef CLIENT_OPTIONS_H
 #define CLIENT_OPTIONS_H
 

@@ -143,7 +143,7 @@ static const struct eps_preset byte_large = {"byte-large", 12, 12, 768, 1024, 25
  * 1 Ki, which is 8 rows; 967 such steps go once through. 4,000,000: a 1500th of 3,960,000 is 2640, 21 rows (20.6); 30,937
  * windows. 10,000,000 of byte-medium: 6600, 26 rows of 256 (25.8); 38,671 windows. 300,000,000 of byte-large: 16 Ki, 16
  * rows; 290,039 windows of 1024, of which once is 18,128 steps. 20,000: 154 windows, of which ten times is 193 steps of 8.
- * 2000: 14 windows, a tenth of which is 1. 257: 127 held out with a successor, as many to train on. */
+ * 2000: 14 windows, ten times 18 steps (17.5). 257: 127 held out with a successor, as many to train on. */
 static const struct {
     const struct eps_preset *model;
     uint64_t n_tokens;
@@ -151,14 +151,14 @@ static const struct {
     uint64_t steps;
     double lr;
 } chosen[] = {
-    {&byte_small, 4, 1, 1, 10, 1e-3},
-    {&byte_small, 257, 127, 1, 10, 1e-3},
-    {&byte_small, 258, 128, 1, 10, 1e-3},
-    {&byte_small, 2000, 128, 1, 140, 1e-3},
-    {&byte_small, 20000, 128, 8, 193, 1e-3},
-    {&byte_small, 200000, 128, 8, 1500, 1e-3},
-    {&byte_small, 1000000, 128, 8, 1500, 1e-3},
-    {&byte_small, 4000000, 128, 21, 1500, 1e-3},
+    {&byte_small, 4, 1, 1, 10, 2e-3},
+    {&byte_small, 257, 127, 1, 10, 2e-3},
+    {&byte_small, 258, 128, 1, 10, 2e-3},
+    {&byte_small, 2000, 128, 8, 18, 2e-3},
+    {&byte_small, 20000, 128, 8, 193, 2e-3},
+    {&byte_small, 200000, 128, 8, 1500, 2e-3},
+    {&byte_small, 1000000, 128, 8, 1500, 2e-3},
+    {&byte_small, 4000000, 128, 21, 1500, 2e-3},
     {&byte_medium, 10000000, 256, 26, 1500, 1e-3},
     {&byte_large, 300000000, 1024, 16, 18128, 3e-4},
 };
@@ -226,11 +226,16 @@ START_TEST(what_was_chosen_with_the_model_is_said)
     ck_assert_int_eq(client_options_resolve(&out, &in, &known, NULL), 0);
     ck_assert(client_options_say_chosen(&sentence, &in, &out));
     ck_assert_str_eq(sentence.text,
-                     "chosen with the model: --seq 128 --batch 8 --steps 1500 --lr 0.001 --betas 0.9,0.99");
+                     "chosen with the model: --seq 128 --batch 8 --steps 1500 --lr 0.002 --betas 0.9,0.99");
     in.epochs = 1, in.lr = 0.5, in.seq = 64;
     ck_assert(client_options_say_chosen(&sentence, &in, &out));
     ck_assert_str_eq(sentence.text, "chosen with the model: --batch 8 --betas 0.9,0.99");
     ck_assert(!client_options_say_chosen(&sentence, &out, &out));
+    const struct client_facts few = facts_of(&byte_small, 20000);
+    in = given();
+    ck_assert_int_eq(client_options_resolve(&out, &in, &few, NULL), 0);
+    ck_assert(client_options_say_chosen(&sentence, &in, &out));
+    ck_assert_ptr_nonnull(strstr(sentence.text, "--steps 193 --lr 0.002 --betas 0.9,0.99; a longer text"));
 }
 END_TEST
 

@@ -43,7 +43,7 @@ static void on_start(void *user, const struct eps_train_options *o, uint64_t n_p
            n_parameters);
     printf("data         %s%s, %s order, seed %" PRIu64 "\n", o->data[0], o->n_data > 1 ? " and more" : "",
            o->order == EPS_SEQUENTIAL ? "sequential" : "shuffled", o->seed);
-    printf("held out     %s\n", o->eval_data ? o->eval_data : "the last 1 % of the data");
+    printf("held out     %s\n", o->eval_data ? o->eval_data : "the end of the data: 1 %, at least a row");
     printf("steps        %" PRIu64 " of %u rows of %u tokens, in %u part%s\n", o->steps, o->batch, o->seq, o->parts,
            o->parts == 1 ? "" : "s");
     printf("optimizer    %s, betas %g,%g, epsilon %g, weight decay %g%s\n",
@@ -140,6 +140,7 @@ static int should_stop(void *user)
 /* After the last step of the run, or the last before it was interrupted. */
 static void print_summary(const struct train *t)
 {
+    const char *const eps = program_invocation_name; /* to be pasted: as it was called this time */
     char peak[24], budget[24], host[24];
 
     printf("\nloss         %.4f at step %" PRIu64, t->loss, t->last);
@@ -154,11 +155,11 @@ static void print_summary(const struct train *t)
            eps_format_bytes(budget, t->device_budget), eps_format_bytes(host, t->host_peak));
     printf("files        weights in %s/step-%" PRIu64 ", steps in %s/metrics.jsonl\n", t->out, t->last, t->out);
     if (t->last < t->n_steps)
-        printf("next         eps train --resume %s\n", t->out);
+        printf("next         %s train --resume %s\n", eps, t->out);
     else
-        printf("next         eps generate --model %s/latest --prompt TEXT\n"
-               "             eps train --resume %s --steps %" PRIu64 "\n",
-               t->out, t->out, 2 * t->last);
+        printf("next         %s generate --model %s/latest\n"
+               "             %s train --resume %s --steps %" PRIu64 "\n",
+               eps, t->out, eps, t->out, 2 * t->last);
 }
 
 static int run(const struct command *command, const struct eps_train_options *options)
