@@ -6,6 +6,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +30,7 @@ void processes_setup(void)
     snprintf(runtime, sizeof runtime, "%s/run", dir);
     ck_assert_int_eq(mkdir(runtime, 0700), 0);
     setenv("XDG_RUNTIME_DIR", runtime, 1);
+    ck_assert_int_eq(chdir(dir), 0);
     prctl(PR_SET_CHILD_SUBREAPER, 1); /* grandchildren of a killed child come to us and can be found */
 }
 
@@ -39,6 +41,7 @@ void processes_remove(void)
     for (size_t i = 0; i < n_started; i++)
         kill(started[i], SIGKILL);
     n_started = 0;
+    ck_assert_int_eq(chdir("/"), 0);
     snprintf(command, sizeof command, "rm -rf %s", dir);
     ck_assert_int_eq(system(command), 0);
 }
@@ -139,6 +142,20 @@ static bool has_ended(void *context)
     struct waiting *w = context;
 
     return waitpid(w->pid, &w->status, WNOHANG) == w->pid;
+}
+
+int processes_eps(const char *format, ...)
+{
+    char arguments[1024], command[2048];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(arguments, sizeof arguments, format, args);
+    va_end(args);
+    snprintf(command, sizeof command, "cd %s && %s/eps %s >out 2>err", dir, BIN_DIR, arguments);
+    int status = system(command);
+    ck_assert(WIFEXITED(status));
+    return WEXITSTATUS(status);
 }
 
 int processes_wait(pid_t pid)

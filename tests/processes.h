@@ -9,7 +9,7 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-/* A fresh directory for this test program, $XDG_RUNTIME_DIR inside it, so that no other daemon is met. Removed again by
+/* A fresh working directory for this test program, $XDG_RUNTIME_DIR in it, so that no other daemon is met. Removed again by
  * processes_remove, which also kills whatever was started and still lives. For Check's unchecked fixtures. */
 void processes_setup(void);
 void processes_remove(void);
@@ -29,6 +29,9 @@ uint32_t processes_token(size_t i);
 /* Starts one of our programs; its stderr goes to the file log (NULL: to nowhere). argv ends with NULL and begins after
  * the program's name. */
 pid_t processes_start(const char *program, const char *const *argv, const char *log);
+/* Runs eps with these arguments, as a shell reads them, in the directory, its stdout to the file out, its stderr to err;
+ * the exit status. */
+int processes_eps(const char *format, ...) __attribute__((format(printf, 1, 2)));
 /* Waits up to 5 s for the end of a process that was started; the exit status as the shell has it (128 + signal), -1 if
  * it lives on. */
 int processes_wait(pid_t pid);

@@ -21,18 +21,6 @@ enum { BATCH = 4, SEQ = 12, READER = 3, MAX_UNITS = 16, CUT = 3, END = 6 };
 
 static const char config[] = "{}"; /* what stands in config.json is nobody's business here */
 
-static void setup(void)
-{
-    processes_setup();
-    ck_assert_int_eq(chdir(processes_path(".")), 0);
-}
-
-static void remove_all(void)
-{
-    ck_assert_int_eq(chdir("/"), 0);
-    processes_remove();
-}
-
 /* How a run is made: both optimizers, one part and several, one worker and two. */
 static const struct {
     bool adamw;
@@ -267,7 +255,7 @@ int main(void)
 {
     TCase *tests = tcase_create("capture");
 
-    tcase_add_checked_fixture(tests, setup, remove_all);
+    tcase_add_checked_fixture(tests, processes_setup, processes_remove);
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, what_is_written_during_a_step_is_the_version_before_it, 0, N_WAYS);
     tcase_add_loop_test(tests, a_run_goes_on_from_a_checkpoint_bit_for_bit, 0, N_WAYS);

@@ -21,39 +21,17 @@ static char model[300], text[300], out_file[300], err_file[300];
 static void setup(void)
 {
     processes_setup();
-    ck_assert_int_eq(chdir(processes_path(".")), 0);
     snprintf(model, sizeof model, "%s", processes_config("tiny.json", 1, 2, 16, 32));
     snprintf(text, sizeof text, "%s", processes_text("tiny.txt", 8000));
     snprintf(out_file, sizeof out_file, "%s", processes_path("out"));
     snprintf(err_file, sizeof err_file, "%s", processes_path("err"));
 }
 
-static void remove_all(void)
-{
-    ck_assert_int_eq(chdir("/"), 0);
-    processes_remove();
-}
-
-/* Runs eps with these arguments, as a shell reads them; the exit status. */
-static int __attribute__((format(printf, 1, 2))) eps(const char *format, ...)
-{
-    char arguments[1024], command[2048];
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(arguments, sizeof arguments, format, args);
-    va_end(args);
-    snprintf(command, sizeof command, "%s/eps %s >%s 2>%s", BIN_DIR, arguments, out_file, err_file);
-    int status = system(command);
-    ck_assert(WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
-
 /* A run of the tiny model that has to succeed. */
 static void train(const char *out, const char *more)
 {
-    int status = eps("train --model %s --data %s --eval-data %s --out %s --batch 4 --device-mem 256MiB %s", model, text,
-                     text, out, more);
+    int status = processes_eps("train --model %s --data %s --eval-data %s --out %s --batch 4 --device-mem 256MiB %s",
+                               model, text, text, out, more);
     char *said = processes_read(err_file);
 
     ck_assert_msg(status == 0, "%s", said);
@@ -170,12 +148,14 @@ START_TEST(eval_finds_the_loss_that_the_run_ended_with)
     train("evaluated", "--steps 3");
     json_t *step = last_step("evaluated/metrics.jsonl");
 
-    ck_assert_int_eq(eps("eval --model evaluated/latest --data %s --json --batch 7 --device-mem 256MiB", text), 0);
+    ck_assert_int_eq(processes_eps("eval --model evaluated/latest --data %s --json --batch 7 --device-mem 256MiB",
+                                   text),
+                     0);
     json_t *result = answer();
     ck_assert_double_eq_tol(number_at(result, "loss"), number_at(step, "eval_loss"), 1e-6);
     ck_assert_double_eq(number_at(result, "tokens"), 7999 / 32 * 32);
     json_decref(result);
-    ck_assert_int_eq(eps("eval --model evaluated/latest --data %s --connect nobody", text), 1);
+    ck_assert_int_eq(processes_eps("eval --model evaluated/latest --data %s --connect nobody", text), 1);
     json_decref(step);
 }
 END_TEST
@@ -187,8 +167,8 @@ START_TEST(training_goes_on_from_saved_weights)
     train("begun", "--steps 20 --lr 0.01");
     json_t *step = last_step("begun/metrics.jsonl");
     ck_assert_int_eq(
-        eps("train --model begun/latest --data %s --eval-data %s --out on --batch 4 --steps 1 --eval-every 1", text,
-            text),
+        processes_eps("train --model begun/latest --data %s --eval-data %s --out on --batch 4 --steps 1 --eval-every 1",
+                      text, text),
         0);
     said = processes_read(out_file);
     char words[64];
@@ -202,7 +182,7 @@ END_TEST
 
 START_TEST(a_cap_too_small_is_refused_before_anything_is_left)
 {
-    int status = eps("train --model %s --data %s --out capped --device-mem 4KiB", model, text);
+    int status = processes_eps("train --model %s --data %s --out capped --device-mem 4KiB", model, text);
 
     check_said(status, 1, "--device-mem", "iB");
     ck_assert_int_ne(access("capped", F_OK), 0);
@@ -257,7 +237,7 @@ START_TEST(damaged_weights_are_refused_by_name)
     train("whole", "--steps 1");
     for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
         damage(damages[i].name, damages[i].from, damages[i].to, damages[i].keep);
-        int status = eps("train --model %s --data %s --out after", damages[i].name, text);
+        int status = processes_eps("train --model %s --data %s --out after", damages[i].name, text);
         check_said(status, 1, "eps train: ", damages[i].says);
         ck_assert_int_ne(access("after", F_OK), 0);
     }
@@ -319,7 +299,7 @@ START_TEST(a_live_daemon_answers_in_stable_json)
     pid_t client = processes_start("eps", arguments, log);
 
     ck_assert(processes_until(has_steps, "live/metrics.jsonl"));
-    ck_assert_int_eq(eps("status --json"), 0);
+    ck_assert_int_eq(processes_eps("status --json"), 0);
     json_t *status = answer();
     ck_assert_str_eq(json_string_value(json_object_get(status, "state")), "training");
     ck_assert_double_ge(number_at(status, "step"), 2);
@@ -329,7 +309,7 @@ START_TEST(a_live_daemon_answers_in_stable_json)
     ck_assert_double_eq(number_at(status, "workers"), 2);
     json_decref(status);
 
-    ck_assert_int_eq(eps("mem lab --json"), 0);
+    ck_assert_int_eq(processes_eps("mem lab --json"), 0);
     json_t *memory = answer(), *worker;
     size_t i;
     check_sizes(json_object_get(memory, "host"));
@@ -344,7 +324,7 @@ START_TEST(a_live_daemon_answers_in_stable_json)
     }
     json_decref(memory);
 
-    ck_assert_int_eq(eps("stop lab"), 0);
+    ck_assert_int_eq(processes_eps("stop lab"), 0);
     ck_assert_int_eq(processes_wait(client), 1);
     ck_assert_int_eq(processes_wait(daemon), 0);
     char *said = processes_read(log);
@@ -378,18 +358,19 @@ START_TEST(options_of_private_workers_do_not_go_with_a_daemon)
 {
     pid_t daemon = processes_daemon("lab", 0, NULL);
 
-    check_said(eps("train --model %s --data %s --out no --connect lab", model, text), 1, "no worker", "eps-worker");
-    check_said(eps("eval --model whole/latest --data %s --connect lab --device-mem 1GiB", text), 2, "--device-mem",
-               "--connect");
+    check_said(processes_eps("train --model %s --data %s --out no --connect lab", model, text), 1, "no worker",
+               "eps-worker");
+    check_said(processes_eps("eval --model whole/latest --data %s --connect lab --device-mem 1GiB", text), 2,
+               "--device-mem", "--connect");
     ck_assert_int_eq(kill(daemon, SIGTERM), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
     daemon = processes_daemon("lab", 1, NULL);
-    check_said(eps("train --model %s --data %s --out no --connect lab --workers 2", model, text), 2, "--workers 2",
-               "--connect");
-    check_said(eps("train --model %s --data %s --out no --connect lab --device-mem 1GiB", model, text), 2,
+    check_said(processes_eps("train --model %s --data %s --out no --connect lab --workers 2", model, text), 2,
+               "--workers 2", "--connect");
+    check_said(processes_eps("train --model %s --data %s --out no --connect lab --device-mem 1GiB", model, text), 2,
                "--device-mem", "--connect");
     ck_assert_int_ne(access("no", F_OK), 0);
-    ck_assert_int_eq(eps("stop"), 0);
+    ck_assert_int_eq(processes_eps("stop"), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
 }
 END_TEST
@@ -429,7 +410,7 @@ int main(void)
 {
     TCase *tests = tcase_create("commands");
 
-    tcase_add_unchecked_fixture(tests, setup, remove_all);
+    tcase_add_unchecked_fixture(tests, setup, processes_remove);
     tcase_add_test(tests, a_run_in_a_pipe_prints_lines_and_leaves_its_files);
     tcase_add_test(tests, an_interrupted_eval_leaves_nothing);
     tcase_add_test(tests, eval_finds_the_loss_that_the_run_ended_with);

@@ -464,12 +464,6 @@ START_TEST(the_command_says_where_it_is_and_how_to_load_it)
 }
 END_TEST
 
-static void remove_processes(void)
-{
-    ck_assert_int_eq(chdir("/"), 0);
-    processes_remove();
-}
-
 /* What comes from a live daemon is what a checkpoint of the same step gives. */
 START_TEST(a_live_model_is_exported_while_its_run_goes_on)
 {
@@ -479,7 +473,6 @@ START_TEST(a_live_model_is_exported_while_its_run_goes_on)
     struct error err;
 
     processes_setup();
-    ck_assert_int_eq(chdir(processes_path(".")), 0);
     processes_daemon("lab", 1, NULL);
     options.out = outputs_make("trained");
     driver_open(&driver, "lab", &options);
@@ -491,7 +484,7 @@ START_TEST(a_live_model_is_exported_while_its_run_goes_on)
     driver_close(&driver);
     check_export("trained", "saved", _i, CLIENT_EXPORT_SHARD_BYTES);
     ck_assert_int_eq(system("diff -r live saved"), 0);
-    remove_processes();
+    processes_remove();
 }
 END_TEST
 

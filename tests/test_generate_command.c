@@ -21,7 +21,6 @@ static void setup(void)
 {
     processes_setup();
     fixture_open_model(&fixture, "generate");
-    ck_assert_int_eq(chdir(processes_path(".")), 0);
     snprintf(model, sizeof model, "%s", processes_path("model"));
     snprintf(out_file, sizeof out_file, "%s", processes_path("out"));
     snprintf(err_file, sizeof err_file, "%s", processes_path("err"));
@@ -32,24 +31,19 @@ static void setup(void)
 static void remove_all(void)
 {
     fixture_close(&fixture);
-    ck_assert_int_eq(chdir("/"), 0);
     processes_remove();
 }
 
 /* Runs eps generate --model of the fixture with these words, as a shell reads them; the exit status. */
 static int __attribute__((format(printf, 1, 2))) generate(const char *format, ...)
 {
-    char words[1024], command[2048];
+    char words[1024];
     va_list args;
 
     va_start(args, format);
     vsnprintf(words, sizeof words, format, args);
     va_end(args);
-    snprintf(command, sizeof command, "%s/eps generate --model %s %s >%s 2>%s", BIN_DIR, model, words, out_file,
-             err_file);
-    int status = system(command);
-    ck_assert(WIFEXITED(status));
-    return WEXITSTATUS(status);
+    return processes_eps("generate --model %s %s", model, words);
 }
 
 static json_t *first_text(void)

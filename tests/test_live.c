@@ -10,7 +10,6 @@
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,22 +26,6 @@ static void setup(void)
     snprintf(out_file, sizeof out_file, "%s", processes_path("out"));
     snprintf(err_file, sizeof err_file, "%s", processes_path("err"));
     snprintf(watch_file, sizeof watch_file, "%s", processes_path("watch"));
-}
-
-/* Runs eps with these arguments, as a shell reads them; the exit status. */
-static int __attribute__((format(printf, 1, 2))) eps(const char *format, ...)
-{
-    char arguments[1024], command[2048];
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(arguments, sizeof arguments, format, args);
-    va_end(args);
-    snprintf(command, sizeof command, "cd %s && %s/eps %s >%s 2>%s", processes_path("."), BIN_DIR, arguments, out_file,
-             err_file);
-    int status = system(command);
-    ck_assert(WIFEXITED(status));
-    return WEXITSTATUS(status);
 }
 
 static void check_file(const char *file, const char *first, const char *second)
@@ -84,7 +67,7 @@ static const char *text_at(json_t *object, const char *key)
 
 static void stop_daemon(const char *name, pid_t pid)
 {
-    ck_assert_int_eq(eps("stop %s", name), 0);
+    ck_assert_int_eq(processes_eps("stop %s", name), 0);
     ck_assert_int_eq(processes_wait(pid), 0);
 }
 
@@ -94,9 +77,9 @@ START_TEST(without_a_name_one_daemon_is_the_one)
                                        "uid",   "loss", "saving",  "saved_step", "trouble",    "out",     "address"};
     pid_t lab = processes_daemon("lab", 0, NULL);
 
-    ck_assert_int_eq(eps("status"), 0);
+    ck_assert_int_eq(processes_eps("status"), 0);
     check_file(out_file, "state        idle, 0 workers, pid ", "run/eps/lab\n");
-    ck_assert_int_eq(eps("status --json"), 0);
+    ck_assert_int_eq(processes_eps("status --json"), 0);
     json_t *status = answer();
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         ck_assert_msg(json_object_get(status, keys[i]) != NULL, "no %s", keys[i]);
@@ -106,10 +89,10 @@ START_TEST(without_a_name_one_daemon_is_the_one)
     ck_assert(json_is_null(json_object_get(status, "loss")));
     ck_assert_str_eq(strrchr(text_at(status, "address"), '/'), "/lab");
     json_decref(status);
-    ck_assert_int_eq(eps("mem"), 0);
+    ck_assert_int_eq(processes_eps("mem"), 0);
     check_file(out_file, "host", "total");
     stop_daemon("", lab);
-    ck_assert_int_eq(eps("status"), 1);
+    ck_assert_int_eq(processes_eps("status"), 1);
     check_file(err_file, "no daemon of yours is running", "run/eps");
     ck_assert_uint_eq(count_lines(err_file), 1);
 }
@@ -120,26 +103,26 @@ START_TEST(several_are_listed_and_not_chosen_from)
     pid_t home = processes_daemon("home", 0, NULL), lab = processes_daemon("lab", 0, NULL);
 
     for (int mem = 0; mem < 2; mem++) {
-        ck_assert_int_eq(eps(mem ? "mem" : "status"), 0);
+        ck_assert_int_eq(processes_eps(mem ? "mem" : "status"), 0);
         ck_assert_uint_eq(count_lines(out_file), 2);
         check_file(out_file, "home  ", "\nlab  ");
-        ck_assert_int_eq(eps("%s --json", mem ? "mem" : "status"), 0);
+        ck_assert_int_eq(processes_eps("%s --json", mem ? "mem" : "status"), 0);
         json_t *all = answer(), *daemons = json_object_get(all, "daemons");
         ck_assert_uint_eq(json_array_size(daemons), 2);
         ck_assert_str_eq(strrchr(text_at(json_array_get(daemons, 0), "address"), '/'), "/home");
         ck_assert_str_eq(strrchr(text_at(json_array_get(daemons, 1), "address"), '/'), "/lab");
         ck_assert_ptr_nonnull(json_object_get(json_array_get(daemons, 1), mem ? "host" : "state"));
         json_decref(all);
-        ck_assert_int_eq(eps(mem ? "stop" : "save"), 1);
+        ck_assert_int_eq(processes_eps(mem ? "stop" : "save"), 1);
         check_file(err_file, "2 daemons are running", "name one of home, lab");
         ck_assert_uint_eq(count_lines(err_file), 1);
         ck_assert_uint_eq(count_lines(out_file), 0);
     }
-    ck_assert_int_eq(eps("status home --json"), 0);
+    ck_assert_int_eq(processes_eps("status home --json"), 0);
     json_t *one = answer();
     ck_assert_int_eq(json_integer_value(json_object_get(one, "pid")), home);
     json_decref(one);
-    ck_assert_int_eq(eps("status %s", processes_path("run/eps/home")), 0);
+    ck_assert_int_eq(processes_eps("status %s", processes_path("run/eps/home")), 0);
     check_file(out_file, "state ", "/home\n");
     stop_daemon("home", home);
     stop_daemon("", lab);
@@ -152,7 +135,7 @@ START_TEST(one_that_does_not_answer_hides_no_other)
     pid_t home = processes_daemon("home", 0, NULL), lab = processes_daemon("lab", 0, NULL);
 
     ck_assert_int_eq(kill(home, SIGSTOP), 0);
-    ck_assert_int_eq(eps("status"), 0);
+    ck_assert_int_eq(processes_eps("status"), 0);
     check_file(out_file, "lab  ", "idle");
     check_file(err_file, "eps status: home: ", "does not answer");
     ck_assert_int_eq(kill(home, SIGCONT), 0);
@@ -166,18 +149,18 @@ START_TEST(what_is_asked_for_in_vain_is_one_sentence)
     pid_t lab = processes_daemon("lab", 0, NULL);
 
     ck_assert_int_eq(mkdir(processes_path("somewhere"), 0700), 0);
-    ck_assert_int_eq(eps("status ./somewhere"), 1);
+    ck_assert_int_eq(processes_eps("status ./somewhere"), 1);
     check_file(err_file, "./somewhere: no daemon at it", "trains into it");
-    ck_assert_int_eq(eps("save somewhere"), 1);
+    ck_assert_int_eq(processes_eps("save somewhere"), 1);
     check_file(err_file, "somewhere: no daemon at it", "trains into it");
-    ck_assert_int_eq(eps("stop elsewhere"), 1);
+    ck_assert_int_eq(processes_eps("stop elsewhere"), 1);
     check_file(err_file, "no daemon at ", "run/eps/elsewhere");
-    ck_assert_int_eq(eps("save"), 1);
+    ck_assert_int_eq(processes_eps("save"), 1);
     check_file(err_file, "eps save: the daemon trains nothing", "");
     ck_assert_uint_eq(count_lines(err_file), 1);
-    ck_assert_int_eq(eps("status --watch 0"), 2);
+    ck_assert_int_eq(processes_eps("status --watch 0"), 2);
     check_file(err_file, "--watch '0'", "0.1 to 86400");
-    ck_assert_int_eq(eps("status --watch=soon"), 2);
+    ck_assert_int_eq(processes_eps("status --watch=soon"), 2);
     check_file(err_file, "--watch 'soon'", "seconds");
     stop_daemon("lab", lab);
 }
@@ -417,7 +400,7 @@ START_TEST(a_second_daemon_of_one_name_is_refused_and_the_first_goes_on)
     ck_assert_int_eq(processes_wait(processes_start("epsd", again, log)), 1);
     check_file(log, "another daemon listens at ", "/lab");
     ck_assert_uint_eq(count_lines(log), 1);
-    ck_assert_int_eq(eps("status lab"), 0);
+    ck_assert_int_eq(processes_eps("status lab"), 0);
     stop_daemon("lab", lab);
 }
 END_TEST
@@ -463,7 +446,7 @@ START_TEST(a_private_run_is_found_and_stopped)
 {
     pid_t client = begin_run(), watcher = watch("status", "0.1", NULL);
 
-    ck_assert_int_eq(eps("status --json"), 0);
+    ck_assert_int_eq(processes_eps("status --json"), 0);
     json_t *status = answer();
     ck_assert_str_eq(text_at(status, "state"), "training");
     ck_assert_ptr_nonnull(strstr(text_at(status, "address"), "/run/eps/run-"));
@@ -471,20 +454,20 @@ START_TEST(a_private_run_is_found_and_stopped)
     ck_assert_int_eq(json_integer_value(json_object_get(status, "n_steps")), 1000000);
     ck_assert(json_is_null(json_object_get(status, "saved_step")));
     json_decref(status);
-    ck_assert_int_eq(eps("mem"), 0);
+    ck_assert_int_eq(processes_eps("mem"), 0);
     check_file(out_file, "first_moment", "worker ");
-    ck_assert_int_eq(eps("status book"), 0);
+    ck_assert_int_eq(processes_eps("status book"), 0);
     check_file(out_file, "/book\n", "training");
-    ck_assert_int_eq(eps("status ./book/../book/ --json"), 0);
-    ck_assert_int_eq(eps("status %s", processes_path("book")), 0);
-    ck_assert_int_eq(eps("status ."), 1);
-    ck_assert_int_eq(eps("stop book"), 0);
+    ck_assert_int_eq(processes_eps("status ./book/../book/ --json"), 0);
+    ck_assert_int_eq(processes_eps("status %s", processes_path("book")), 0);
+    ck_assert_int_eq(processes_eps("status ."), 1);
+    ck_assert_int_eq(processes_eps("stop book"), 0);
     check_file(out_file, "saving, then stopping; again to stop at once\n", "");
     ck_assert_int_gt(processes_wait(client), 0);
     ck_assert_int_eq(status_of(watcher), 0);
     check_file(watch_file, "/1000000", "\nended\n");
-    ck_assert_int_eq(eps("verify book"), 0); /* what it promised */
-    ck_assert_int_eq(eps("status"), 1);
+    ck_assert_int_eq(processes_eps("verify book"), 0); /* what it promised */
+    ck_assert_int_eq(processes_eps("status"), 1);
     ck_assert_int_eq(rmdir(processes_path("run/eps")), 0); /* empty */
 }
 END_TEST
@@ -494,15 +477,15 @@ START_TEST(a_save_prints_what_stands_and_training_goes_on)
     const char *const save[] = {"save", "--json", NULL};
     pid_t client = begin_run();
 
-    ck_assert_int_eq(eps("save"), 0);
+    ck_assert_int_eq(processes_eps("save"), 0);
     char *path = processes_read(out_file);
     path[strcspn(path, "\n")] = 0;
     ck_assert_msg(strstr(path, "/book/step-") != NULL, "%s", path);
-    ck_assert_int_eq(eps("verify %s", path), 0);
+    ck_assert_int_eq(processes_eps("verify %s", path), 0);
     const double first = atof(strstr(path, "/step-") + 6);
     free(path);
     await_lines_of(processes_path("book/metrics.jsonl"), 5);
-    ck_assert_int_eq(eps("save book --json"), 0);
+    ck_assert_int_eq(processes_eps("save book --json"), 0);
     json_t *saved = answer();
     ck_assert_double_ge(json_number_value(json_object_get(saved, "step")), first);
     ck_assert_ptr_nonnull(strstr(text_at(saved, "path"), "/book/step-"));
@@ -510,12 +493,12 @@ START_TEST(a_save_prints_what_stands_and_training_goes_on)
     pid_t one = processes_start("eps", save, NULL), two = processes_start("eps", save, NULL);
     ck_assert_int_eq(processes_wait(one), 0);
     ck_assert_int_eq(processes_wait(two), 0);
-    ck_assert_int_eq(eps("status --json"), 0);
+    ck_assert_int_eq(processes_eps("status --json"), 0);
     json_t *status = answer();
     ck_assert_double_ge(json_number_value(json_object_get(status, "saved_step")), first);
     ck_assert(json_is_null(json_object_get(status, "trouble")));
     json_decref(status);
-    ck_assert_int_eq(eps("stop --json"), 0);
+    ck_assert_int_eq(processes_eps("stop --json"), 0);
     json_t *stopped = answer();
     ck_assert(json_is_true(json_object_get(stopped, "stopped")));
     json_decref(stopped);
@@ -537,9 +520,9 @@ START_TEST(ctrl_c_leaves_a_stop_to_the_daemon)
     check_file(log, "saving, then stopping", "");
     ck_assert_int_eq(kill(first, SIGINT), 0);
     ck_assert_int_eq(status_of(first), 130);
-    ck_assert_int_eq(eps("status"), 0);
+    ck_assert_int_eq(processes_eps("status"), 0);
     check_file(out_file, "stopping", "/book\n");
-    ck_assert_int_eq(eps("stop"), 0);
+    ck_assert_int_eq(processes_eps("stop"), 0);
     check_file(out_file, "stopping at once\n", "");
     ck_assert_int_eq(kill(client, SIGCONT), 0);
     ck_assert_int_gt(processes_wait(client), 0);

@@ -29,15 +29,8 @@ static void setup(void)
         "\"vocab_size\": 256, \"attn_pdrop\": 0.2, \"embd_pdrop\": 0.1, \"resid_pdrop\": 0.1}\n";
 
     processes_setup();
-    ck_assert_int_eq(chdir(processes_path(".")), 0);
     snprintf(model, sizeof model, "%s", processes_write("model.json", config, sizeof config - 1));
     snprintf(text, sizeof text, "%s", processes_text("text.txt", 4000));
-}
-
-static void teardown(void)
-{
-    ck_assert_int_eq(chdir("/"), 0);
-    processes_remove();
 }
 
 /* What a run hears and does. */
@@ -559,7 +552,7 @@ int main(void)
 {
     TCase *tests = tcase_create("resume");
 
-    tcase_add_checked_fixture(tests, setup, teardown);
+    tcase_add_checked_fixture(tests, setup, processes_remove);
     tcase_set_timeout(tests, 120);
     tcase_add_loop_test(tests, stopped_after_each_step_and_gone_on_it_is_the_run_that_never_stopped, FIRST_RUN, N_RUNS);
     tcase_add_loop_test(tests, from_every_checkpoint_a_fork_ends_the_same, FIRST_RUN, N_RUNS);

@@ -18,14 +18,7 @@
 static void setup(void)
 {
     processes_setup();
-    ck_assert_int_eq(chdir(processes_path(".")), 0);
     processes_daemon("lab", 1, NULL);
-}
-
-static void remove_all(void)
-{
-    ck_assert_int_eq(chdir("/"), 0);
-    processes_remove();
 }
 
 static const struct {
@@ -338,7 +331,7 @@ int main(void)
 {
     TCase *tests = tcase_create("save");
 
-    tcase_add_checked_fixture(tests, setup, remove_all);
+    tcase_add_checked_fixture(tests, setup, processes_remove);
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, a_save_under_way_holds_its_step_and_resumes_bit_for_bit, 0, N_RUNS);
     tcase_add_test(tests, a_checkpoint_has_the_models_config_the_options_and_the_side_files);

@@ -192,18 +192,6 @@ START_TEST(a_crash_at_any_call_leaves_the_old_checkpoint_or_the_new_one)
 }
 END_TEST
 
-static void setup(void)
-{
-    processes_setup();
-    ck_assert_int_eq(chdir(processes_path(".")), 0);
-}
-
-static void remove_all(void)
-{
-    ck_assert_int_eq(chdir("/"), 0);
-    processes_remove();
-}
-
 int main(void)
 {
     if (SANITIZED) /* a sanitizer must be preloaded first */
@@ -211,7 +199,7 @@ int main(void)
     TCase *tcase = tcase_create("save_crash");
 
     tcase_set_timeout(tcase, 120);
-    tcase_add_checked_fixture(tcase, setup, remove_all);
+    tcase_add_checked_fixture(tcase, processes_setup, processes_remove);
     tcase_add_test(tcase, a_crash_at_any_call_leaves_the_old_checkpoint_or_the_new_one);
     return run_tests(tcase);
 }

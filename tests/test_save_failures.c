@@ -21,14 +21,7 @@ static pid_t daemon_pid;
 static void setup(void)
 {
     processes_setup();
-    ck_assert_int_eq(chdir(processes_path(".")), 0);
     daemon_pid = processes_daemon("lab", 1, NULL);
-}
-
-static void remove_all(void)
-{
-    ck_assert_int_eq(chdir("/"), 0);
-    processes_remove();
 }
 
 START_TEST(what_killed_runs_left_is_removed_when_a_job_begins)
@@ -243,7 +236,7 @@ int main(void)
 {
     TCase *tests = tcase_create("save failures");
 
-    tcase_add_checked_fixture(tests, setup, remove_all);
+    tcase_add_checked_fixture(tests, setup, processes_remove);
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, what_killed_runs_left_is_removed_when_a_job_begins);
     tcase_add_test(tests, a_checkpoint_that_stands_is_replaced_whole);

@@ -15,14 +15,7 @@
 static void setup(void)
 {
     processes_setup();
-    ck_assert_int_eq(chdir(processes_path(".")), 0);
     processes_daemon("lab", 1, NULL);
-}
-
-static void remove_all(void)
-{
-    ck_assert_int_eq(chdir("/"), 0);
-    processes_remove();
 }
 
 START_TEST(a_viewers_save_is_told_to_both)
@@ -203,7 +196,7 @@ int main(void)
 {
     TCase *tests = tcase_create("snapshot");
 
-    tcase_add_checked_fixture(tests, setup, remove_all);
+    tcase_add_checked_fixture(tests, setup, processes_remove);
     tcase_set_timeout(tests, 60);
     tcase_add_test(tests, a_viewers_save_is_told_to_both);
     tcase_add_test(tests, a_viewer_is_told_why_nothing_can_be_saved);

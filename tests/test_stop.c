@@ -16,14 +16,7 @@ static pid_t daemon_pid;
 static void setup(void)
 {
     processes_setup();
-    ck_assert_int_eq(chdir(processes_path(".")), 0);
     daemon_pid = processes_daemon("lab", 1, NULL);
-}
-
-static void remove_all(void)
-{
-    ck_assert_int_eq(chdir("/"), 0);
-    processes_remove();
 }
 
 START_TEST(a_daemon_that_is_asked_to_stop_lets_its_client_save)
@@ -88,7 +81,7 @@ int main(void)
 {
     TCase *tests = tcase_create("stop");
 
-    tcase_add_checked_fixture(tests, setup, remove_all);
+    tcase_add_checked_fixture(tests, setup, processes_remove);
     tcase_set_timeout(tests, 60);
     tcase_add_loop_test(tests, a_daemon_that_is_asked_to_stop_lets_its_client_save, 0, 3);
     tcase_add_loop_test(tests, asked_twice_or_without_a_run_a_daemon_stops_at_once, 0, 3);

@@ -28,15 +28,8 @@ static const char *const units[VISITS] = {"wte", "wpe", "h.0", "h.1", "ln_f", "w
 static void setup(void)
 {
     processes_setup();
-    ck_assert_int_eq(chdir(processes_path(".")), 0);
     processes_config("config.json", 2, 2, 16, 16);
     processes_text("data.txt", 1200);
-}
-
-static void remove_all(void)
-{
-    ck_assert_int_eq(chdir("/"), 0);
-    processes_remove();
 }
 
 /* ---- reading ---------------------------------------------------------------------------------------------------- */
@@ -585,7 +578,7 @@ int main(void)
 {
     TCase *tcase = tcase_create("trace");
 
-    tcase_add_unchecked_fixture(tcase, setup, remove_all);
+    tcase_add_unchecked_fixture(tcase, setup, processes_remove);
     tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, two_processes_write_one_file_without_tearing_it);
     tcase_add_test(tcase, a_file_can_be_read_while_it_is_written);

@@ -18,16 +18,15 @@ static char *said; /* stdout of the last command */
 /* Runs eps, which must end with this status; *said is its stdout, or what it wrote on stderr if it failed. */
 static void __attribute__((format(printf, 2, 3))) eps(int status, const char *format, ...)
 {
-    char arguments[1024], command[2048];
+    char arguments[1024];
     va_list args;
 
     va_start(args, format);
     vsnprintf(arguments, sizeof arguments, format, args);
     va_end(args);
-    snprintf(command, sizeof command, "%s/eps %s >out 2>err", BIN_DIR, arguments);
-    const int ended = system(command);
+    const int ended = processes_eps("%s", arguments);
     char *complaint = processes_read(processes_path("err"));
-    ck_assert_msg(WIFEXITED(ended) && WEXITSTATUS(ended) == status, "eps %s: %s", arguments, complaint);
+    ck_assert_msg(ended == status, "eps %s: %s", arguments, complaint);
     free(said);
     said = status ? complaint : processes_read(processes_path("out"));
     if (!status)
@@ -65,7 +64,6 @@ static void setup(void)
                                  "\"resid_pdrop\": 0.0}";
 
     processes_setup();
-    ck_assert_int_eq(chdir(processes_path(".")), 0);
     FILE *file = fopen("text.txt", "w");
     ck_assert_ptr_nonnull(file);
     for (int i = 0; i < 300; i++)
@@ -75,12 +73,6 @@ static void setup(void)
     ck_assert_int_eq(mkdir("model", 0700), 0);
     processes_write("model/config.json", config, sizeof config - 1);
     copy("tokenizer.json", "model/tokenizer.json");
-}
-
-static void remove_all(void)
-{
-    ck_assert_int_eq(chdir("/"), 0);
-    processes_remove();
 }
 
 /* How many tokens eps eval --json counts in the text by this model. */
@@ -157,7 +149,7 @@ int main(void)
 {
     TCase *tests = tcase_create("words");
 
-    tcase_add_unchecked_fixture(tests, setup, remove_all);
+    tcase_add_unchecked_fixture(tests, setup, processes_remove);
     tcase_add_test(tests, a_tokenizer_goes_with_the_model_wherever_that_goes);
     tcase_add_test(tests, a_prompt_of_words_is_the_prompt_of_their_ids);
     tcase_add_test(tests, a_tokenizer_that_cannot_be_read_is_in_the_way_of_texts_alone);
