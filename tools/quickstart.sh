@@ -29,11 +29,11 @@ if ! { cmake --preset release && cmake --build build --target eps epsd eps-worke
 fi
 
 # CMake's manual (building needs CMake, so it is there), Perl's where it is installed, and the licences, in an order
-# that is mixed but the same each time, so that the end that is held out is like the rest; as much as a thick book.
+# that is mixed but the same each time, so that the end that is held out is like the rest.
 gather() {
     find /usr/share/cmake*/Help /usr/share/perl /usr/share/common-licenses -type f \
         \( -name '*.rst' -o -name '*.pod' -o -path '*/common-licenses/*' \) -print0 2>/dev/null |
-        LC_ALL=C sort -z | shuf -z --random-source=<(yes) | xargs -0 cat | iconv -f UTF-8 -t UTF-8 -c | head -c 1500000
+        LC_ALL=C sort -z | shuf -z --random-source=<(yes) | xargs -0 cat | iconv -f UTF-8 -t UTF-8 -c
 }
 
 if [ -z "$data" ]; then
