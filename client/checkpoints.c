@@ -137,7 +137,7 @@ static void remove_ours(int directory_fd, const char *name)
     }
 }
 
-static void remove_step(int directory_fd, uint64_t step)
+void client_checkpoints_remove(int directory_fd, uint64_t step)
 {
     char name[NAME_BYTES], partial[NAME_BYTES + 16];
 
@@ -162,19 +162,20 @@ static bool is_latest(int directory_fd, uint64_t step)
     return strcmp(name, target) == 0;
 }
 
-void client_checkpoints_prune(struct client_checkpoints *c, uint32_t keep)
+size_t client_checkpoints_take_old(uint64_t *out, size_t cap, struct client_checkpoints *c, uint32_t keep)
 {
-    size_t at = 0;
+    size_t at = 0, n = 0;
 
-    while (keep > 0 && c->n > keep && at < c->n - 1) { /* the newest stays in any case */
+    while (keep > 0 && c->n > keep && at < c->n - 1 && n < cap) {
         if (is_latest(c->directory_fd, c->steps[at])) {
             at++;
             continue;
         }
-        remove_step(c->directory_fd, c->steps[at]);
+        out[n++] = c->steps[at];
         memmove(c->steps + at, c->steps + at + 1, (c->n - at - 1) * sizeof *c->steps);
         c->n--;
     }
+    return n;
 }
 
 void client_checkpoints_sweep(int directory_fd)

@@ -27,9 +27,12 @@ int client_checkpoints_list(struct client_checkpoints *out, int directory_fd, st
 /* A step that stands from now on, or stands already. -ENOMEM. */
 int client_checkpoints_add(struct client_checkpoints *checkpoints, uint64_t step);
 
-/* Removes the oldest until `keep` are left (0: all stay), but never the one that `latest` names. One that cannot be
- * removed is forgotten: it is not worth a run. */
-void client_checkpoints_prune(struct client_checkpoints *checkpoints, uint32_t keep);
+/* Takes the oldest out of the list, into out (cap), until `keep` are left (0: all stay), but never the newest, nor the
+ * one that `latest` names. Returns how many. */
+size_t client_checkpoints_take_old(uint64_t *out, size_t cap, struct client_checkpoints *checkpoints, uint32_t keep);
+
+/* Removes a step-N; from any thread. One that cannot be removed is not worth a run. */
+void client_checkpoints_remove(int directory_fd, uint64_t step);
 
 /* Removes what a killed run left half written or half removed: step-N.partial, latest.partial. */
 void client_checkpoints_sweep(int directory_fd);

@@ -17,7 +17,7 @@ static void on_saved(struct client_steps *s, uint64_t step)
         s->save_rc = 0;
     }
     if (client_checkpoints_add(&s->checkpoints, step) == 0)
-        client_checkpoints_prune(&s->checkpoints, s->run->options.keep);
+        client_tidy_begin(&s->tidy, &s->checkpoints, s->run->options.keep, s->metrics.fd);
     snprintf(path, sizeof path, "%s/step-%" PRIu64, s->run->directory, step);
     if (s->events->on_saved)
         s->events->on_saved(s->user, step, path);
@@ -58,6 +58,7 @@ void client_steps_init(struct client_steps *s)
 
 void client_steps_free(struct client_steps *s)
 {
+    client_tidy_end(&s->tidy);
     client_metrics_close(&s->metrics);
     client_checkpoints_free(&s->checkpoints);
 }
@@ -272,6 +273,15 @@ static int take_steps(struct client_steps *s, struct error *err)
     return rc;
 }
 
+/* What a tidying that was under way at the last checkpoint has left. */
+static void finish_tidying(struct client_steps *s)
+{
+    do {
+        client_tidy_end(&s->tidy);
+        client_tidy_begin(&s->tidy, &s->checkpoints, s->run->options.keep, s->metrics.fd);
+    } while (s->tidy.n_steps == CLIENT_TIDY_MOST);
+}
+
 /* Of a step whose line was lost. The rate is not known if the run's end, and with it the schedule, was another. */
 static void fill_line(void *data, struct eps_step *lost)
 {
@@ -315,5 +325,7 @@ int client_steps_run(struct client_steps *s, struct error *err)
     struct error why = {""};
     if (s->metrics_rc)
         note_metrics(s, client_metrics_flush(&s->metrics, &why), &why);
+    if (!rc && !s->save_rc)
+        finish_tidying(s);
     return rc;
 }

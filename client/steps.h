@@ -10,6 +10,7 @@
 #include "client/job.h"
 #include "client/metrics.h"
 #include "client/run.h"
+#include "client/tidy.h"
 #include "proto/trace.h"
 
 #include <stdbool.h>
@@ -24,14 +25,15 @@ struct client_steps {
     uint64_t budget;     /* device memory of the worker that may take most */
     struct client_metrics metrics;
     struct client_checkpoints checkpoints; /* that stand in the run directory */
-    uint64_t opened, covered, done;        /* steps, counted from the model's beginning */
-    uint64_t since_ns;       /* when what is being timed began: a step's opening, or the end of the last */
-    bool begun;              /* a step was opened */
-    int stop;                /* as should_stop */
-    bool daemon_stops;       /* because the daemon said so */
-    uint64_t asked;          /* step of the last checkpoint asked for; MESSAGE_NO_STEP: none */
-    bool saving;             /* it is under way */
-    int save_rc, metrics_rc; /* of the last that was tried; why, if not 0: */
+    struct client_tidy tidy;
+    uint64_t opened, covered, done; /* steps, counted from the model's beginning */
+    uint64_t since_ns;              /* when what is being timed began: a step's opening, or the end of the last */
+    bool begun;                     /* a step was opened */
+    int stop;                       /* as should_stop */
+    bool daemon_stops;              /* because the daemon said so */
+    uint64_t asked;                 /* step of the last checkpoint asked for; MESSAGE_NO_STEP: none */
+    bool saving;                    /* it is under way */
+    int save_rc, metrics_rc;        /* of the last that was tried; why, if not 0: */
     struct error save_error, metrics_error;
     bool trace_ended; /* and it was said */
 };
