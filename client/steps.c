@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { RETRY_MS = 2000, SLICE_MS = 100, PATIENCE_S = 600 };
+
 static void on_saved(struct client_steps *s, uint64_t step)
 {
     char path[PATH_MAX + 40];
@@ -25,12 +27,14 @@ static void on_saved(struct client_steps *s, uint64_t step)
 
 static void on_save_failed(struct client_steps *s, uint64_t step, int code, const struct error *why)
 {
+    const bool again = s->no_room_ns != 0 && step == s->asked;
+
     if (s->saving && step == s->asked) {
         s->saving = false;
         s->save_rc = code < 0 ? code : -EIO;
         s->save_error = *why;
     }
-    if (s->events->on_save_failed)
+    if (s->events->on_save_failed && !again)
         s->events->on_save_failed(s->user, step, why->text);
 }
 
@@ -273,6 +277,48 @@ static int take_steps(struct client_steps *s, struct error *err)
     return rc;
 }
 
+/* The run is over but for its last checkpoint: the disk is full, and that the user can mend. */
+static bool lacks_room(const struct client_steps *s)
+{
+    const bool full = s->save_rc == -ENOSPC || s->save_rc == -EDQUOT;
+
+    return full && (s->no_room_ns == 0 || uv_hrtime() - s->no_room_ns < PATIENCE_S * UINT64_C(1000000000));
+}
+
+static void say_no_room(struct client_steps *s)
+{
+    struct error sentence;
+
+    s->no_room_ns = uv_hrtime();
+    error_set(&sentence, 0,
+              "no room for step-%" PRIu64
+              ": it is tried again every %d s for %d minutes; make some, or interrupt to end "
+              "without it",
+              s->asked, RETRY_MS / 1000, PATIENCE_S / 60);
+    if (s->events->on_note)
+        s->events->on_note(s->user, sentence.text);
+}
+
+/* Any further stop is a wish to end without. */
+static int await_room(struct client_steps *s, struct error *err)
+{
+    const int stop = s->stop;
+    int rc = 0;
+
+    while (!rc && lacks_room(s)) {
+        if (s->no_room_ns == 0)
+            say_no_room(s);
+        for (unsigned ms = 0; !rc && ms < RETRY_MS && s->stop == stop; ms += SLICE_MS)
+            rc = client_link_pause(s->link, SLICE_MS, err);
+        if (s->stop != stop)
+            return 0;
+        ask_save(s);
+        while (!rc && s->saving)
+            rc = hear(s, err);
+    }
+    return rc;
+}
+
 /* What a tidying that was under way at the last checkpoint has left. */
 static void finish_tidying(struct client_steps *s)
 {
@@ -322,6 +368,8 @@ int client_steps_run(struct client_steps *s, struct error *err)
         rc = open_metrics(s, err);
     if (!rc)
         rc = take_steps(s, err);
+    if (!rc)
+        rc = await_room(s, err);
     struct error why = {""};
     if (s->metrics_rc)
         note_metrics(s, client_metrics_flush(&s->metrics, &why), &why);

@@ -2,7 +2,8 @@
  *
  * A checkpoint of step N is asked for between the covering of the N-th step and the opening of the next, so that it is
  * the state after exactly N updates; the files are written while training goes on. One is under way at a time: the next
- * that is due waits, and the step after it. */
+ * that is due waits, and the step after it. The last one of a run is worth waiting for: where a full disk does not take
+ * it, it is tried again every 2 s for 10 minutes, unless the user ends that. */
 #ifndef CLIENT_STEPS_H
 #define CLIENT_STEPS_H
 
@@ -35,7 +36,8 @@ struct client_steps {
     bool saving;                    /* it is under way */
     int save_rc, metrics_rc;        /* of the last that was tried; why, if not 0: */
     struct error save_error, metrics_error;
-    bool trace_ended; /* and it was said */
+    uint64_t no_room_ns; /* since when the last one has been waiting for room; 0: it has not */
+    bool trace_ended;    /* and it was said */
 };
 
 /* run, link and events must be set; the link hears what the daemon says at any time. Undo: client_steps_free. */

@@ -9,6 +9,7 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -209,25 +210,34 @@ START_TEST(a_directory_that_takes_nothing_is_said_to)
 }
 END_TEST
 
-/* The same by the command, where it has a disk of its own. */
-START_TEST(the_command_says_so_and_exits_with_1_on_a_full_disk)
+/* The same by the command, where it has a disk of its own. The last checkpoint waits for room, and gets some, or the
+ * user will not wait. */
+START_TEST(the_command_waits_for_room_on_a_full_disk_or_exits_with_1)
 {
+    static const char *const acts[] = {"mount -o remount,size=8m disk", "kill -INT $run"};
     const char *model = processes_config("model.json", 1, 2, 16, 32), *text = processes_text("text.txt", 8000);
     char command[2000];
 
+    signal(SIGINT, SIG_DFL);
     snprintf(command, sizeof command,
-             "mkdir disk && unshare -rm sh -c 'mount -t tmpfs -o size=24k none disk || exit 77\n"
+             "mkdir disk && unshare -rm bash -c 'mount -t tmpfs -o size=24k none disk || exit 77; set -m\n"
              "%s/eps train --model %s --data %s --eval-data %s --out disk/run --batch 4 --steps 2 "
-             "--device-mem 256MiB >/dev/null 2>said\n"
-             "echo $? >left; ls disk/run | grep -c step- >>left; true'",
-             BIN_DIR, model, text, text);
+             "--save-every 2 --device-mem 256MiB >out 2>said & run=$!\n"
+             "until grep -q \"^note  *no room for step-2: \" out || ! kill -0 $run; do sleep 0.05; done\n"
+             "%s; wait $run; echo $? >left; ls disk/run | grep -c step- >>left; true' 2>/dev/null",
+             BIN_DIR, model, text, text, acts[_i]);
     if (system(command) != 0) { /* the daemon's part of it is tested above */
         fprintf(stderr, "test_save_failures: not on a disk of its own: no user name spaces, or no mounts in them\n");
         return;
     }
-    outputs_check_file("left", "1\n0\n");
-    char *said = processes_read("said");
-    ck_assert_msg(strstr(said, "No space left on device") != NULL, "%s", said);
+    outputs_check_file("left", _i == 0 ? "0\n1\n" : "1\n0\n");
+    char *said = processes_read("out");
+    const char *first = strstr(said, "not saved: ");
+    ck_assert_msg(first && strstr(first, "No space left on device"), "%s", said);
+    ck_assert_ptr_null(strstr(first + 1, "not saved: ")); /* said once, however often it is tried */
+    free(said);
+    said = processes_read("said");
+    ck_assert_msg(_i == 0 ? !*said : strstr(said, "No space left on device") != NULL, "%s", said);
     free(said);
 }
 END_TEST
@@ -242,6 +252,6 @@ int main(void)
     tcase_add_test(tests, a_checkpoint_that_stands_is_replaced_whole);
     tcase_add_loop_test(tests, a_failed_save_leaves_the_old_one_and_the_run_goes_on, 0, N_OBSTACLES);
     tcase_add_loop_test(tests, a_directory_that_takes_nothing_is_said_to, 0, 2);
-    tcase_add_test(tests, the_command_says_so_and_exits_with_1_on_a_full_disk);
+    tcase_add_loop_test(tests, the_command_waits_for_room_on_a_full_disk_or_exits_with_1, 0, 2);
     return run_tests(tests);
 }
