@@ -235,6 +235,8 @@ START_TEST(the_command_waits_for_room_on_a_full_disk_or_exits_with_1)
     const char *first = strstr(said, "not saved: ");
     ck_assert_msg(first && strstr(first, "No space left on device"), "%s", said);
     ck_assert_ptr_null(strstr(first + 1, "not saved: ")); /* said once, however often it is tried */
+    ck_assert_int_eq(strstr(said, "weights in disk/run/step-2") != NULL, _i == 0);
+    ck_assert_int_eq(strstr(said, "disk/run/latest") != NULL, _i == 0);
     free(said);
     said = processes_read("said");
     ck_assert_msg(_i == 0 ? !*said : strstr(said, "No space left on device") != NULL, "%s", said);

@@ -137,10 +137,28 @@ static int should_stop(void *user)
     return stopping_look(&t->stopping);
 }
 
+/* What stands, which need not be the last step's, and what it is good for. */
+static void print_files(const struct train *t)
+{
+    const char *const eps = program_invocation_name; /* to be pasted: as it was called this time */
+    const uint64_t saved = t->progress.saved;
+
+    if (saved == UINT64_MAX) {
+        printf("files        steps in %s/metrics.jsonl\n", t->out);
+        return;
+    }
+    printf("files        weights in %s/step-%" PRIu64 ", steps in %s/metrics.jsonl\n", t->out, saved, t->out);
+    if (saved < t->n_steps)
+        printf("next         %s train --resume %s\n", eps, t->out);
+    else
+        printf("next         %s generate --model %s/latest\n"
+               "             %s train --resume %s --steps %" PRIu64 "\n",
+               eps, t->out, eps, t->out, 2 * saved);
+}
+
 /* After the last step of the run, or the last before it was interrupted. */
 static void print_summary(const struct train *t)
 {
-    const char *const eps = program_invocation_name; /* to be pasted: as it was called this time */
     char peak[24], budget[24], host[24];
 
     printf("\nloss         %.4f at step %" PRIu64, t->loss, t->last);
@@ -153,13 +171,7 @@ static void print_summary(const struct train *t)
            t->last - t->first, t->last - t->first == 1 ? "" : "s");
     printf("memory       device %s of %s at most, host %s\n", eps_format_bytes(peak, t->device_peak),
            eps_format_bytes(budget, t->device_budget), eps_format_bytes(host, t->host_peak));
-    printf("files        weights in %s/step-%" PRIu64 ", steps in %s/metrics.jsonl\n", t->out, t->last, t->out);
-    if (t->last < t->n_steps)
-        printf("next         %s train --resume %s\n", eps, t->out);
-    else
-        printf("next         %s generate --model %s/latest\n"
-               "             %s train --resume %s --steps %" PRIu64 "\n",
-               eps, t->out, eps, t->out, 2 * t->last);
+    print_files(t);
 }
 
 static int run(const struct command *command, const struct eps_train_options *options)
