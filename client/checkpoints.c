@@ -124,17 +124,23 @@ static DIR *open_ours(int directory_fd, const char *name)
     return entries;
 }
 
-static void remove_ours(int directory_fd, const char *name)
+bool client_checkpoints_empty(int directory_fd, const char *name)
 {
     DIR *entries = open_ours(directory_fd, name);
     const struct dirent *entry;
 
-    while (entries && (entry = readdir(entries)))
+    if (!entries)
+        return false;
+    while ((entry = readdir(entries)))
         unlinkat(dirfd(entries), entry->d_name, 0);
-    if (entries) {
-        closedir(entries);
+    closedir(entries);
+    return true;
+}
+
+static void remove_ours(int directory_fd, const char *name)
+{
+    if (client_checkpoints_empty(directory_fd, name))
         unlinkat(directory_fd, name, AT_REMOVEDIR);
-    }
 }
 
 void client_checkpoints_remove(int directory_fd, uint64_t step)

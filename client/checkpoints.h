@@ -34,6 +34,9 @@ size_t client_checkpoints_take_old(uint64_t *out, size_t cap, struct client_chec
 /* Removes a step-N; from any thread. One that cannot be removed is not worth a run. */
 void client_checkpoints_remove(int directory_fd, uint64_t step);
 
+/* Removes the files of a directory in this one. False, and all stay, if any is not as a checkpoint's are named. */
+bool client_checkpoints_empty(int directory_fd, const char *name);
+
 /* Removes what a killed run left half written or half removed: step-N.partial, latest.partial. */
 void client_checkpoints_sweep(int directory_fd);
 

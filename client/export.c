@@ -1,7 +1,8 @@
 /* eps_export: the directory, and what goes into it besides the weights. It is written beside as OUT.partial, flushed
- * and renamed, so that what is called OUT is whole. */
+ * and renamed, so that what is called OUT is whole; what a killed one left as OUT.partial, the next one takes. */
 #include "client/export.h"
 
+#include "client/checkpoints.h"
 #include "client/look.h"
 #include "client/side.h"
 #include "client/snapshot.h"
@@ -15,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -44,57 +46,16 @@ int client_export_text(int directory_fd, const char *name, const char *text, siz
     return rc == 0 ? 0 : error_set(err, rc, "%s: %s", name, strerror(-rc));
 }
 
-/* A checkpoint knows what its files were when they were written. Moments are not looked at: they stay behind. */
-static int check_sums(const char *directory, struct error *err)
-{
-    struct checkpoint checkpoint;
-    int fd = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-
-    if (fd < 0)
-        return error_set(err, -errno, "%s: %s", directory, strerror(errno));
-    int rc = checkpoint_read(&checkpoint, fd, err);
-    for (size_t i = 0; rc == 0 && i < checkpoint.n_files; i++)
-        if (strcmp(checkpoint.files[i].name, CHECKPOINT_MOMENTS) != 0)
-            rc = checkpoint_check(&checkpoint, fd, checkpoint.files[i].name, NULL, NULL, err);
-    checkpoint_free(&checkpoint);
-    close(fd);
-    if (rc == -ENOENT) /* a model from elsewhere has none */
-        return 0;
-    if (rc != 0)
-        error_prefix(err, directory);
-    return rc;
-}
-
-/* A run's directory stands for its latest checkpoint, as in client/model.h; which one that is is asked once, since a run
- * that goes on changes it. */
-static int find_model(char out[PATH_MAX], const char *path, struct error *err)
-{
-    char inside[PATH_MAX];
-
-    if (snprintf(out, PATH_MAX, "%s", path) >= PATH_MAX - (int)sizeof "/" CHECKPOINT_CONFIG)
-        return error_set(err, -ENAMETOOLONG, "--model %.200s: name too long", path);
-    snprintf(inside, sizeof inside, "%.*s/" CHECKPOINT_CONFIG, PATH_MAX - 16, path);
-    if (access(inside, F_OK) == 0)
-        return 0;
-    snprintf(inside, sizeof inside, "%.*s/latest", PATH_MAX - 16, path);
-    if (!realpath(inside, out)) /* then it is no run */
-        snprintf(out, PATH_MAX, "%s", path);
-    return 0;
-}
-
 static int open_model(struct export *e, struct error *err)
 {
-    char path[PATH_MAX];
-    int rc = find_model(path, e->options->model, err);
+    int rc = client_model_open(&e->model, e->options->model, err);
 
-    if (rc == 0)
-        rc = client_model_open(&e->model, path, err);
     if (rc != 0)
         return rc;
     if (e->model.n_weights == 0)
         return error_set(err, -EINVAL, "--model %s: no weights to export; name the directory that holds them",
                          e->options->model);
-    return check_sums(path, err);
+    return client_model_check(&e->model, NULL, NULL, err);
 }
 
 static const char *const type_names[] = {"float32", "bfloat16"};
@@ -135,22 +96,6 @@ static int write_config(const struct export *e, struct error *err)
     return rc;
 }
 
-/* Which this call has made, and all that is in it. */
-static void remove_partial(const struct export *e)
-{
-    int fd = dup(e->directory_fd);
-    DIR *directory = fd >= 0 ? fdopendir(fd) : NULL;
-    const struct dirent *entry;
-
-    if (!directory)
-        return;
-    rewinddir(directory);
-    while ((entry = readdir(directory)))
-        unlinkat(e->directory_fd, entry->d_name, 0);
-    closedir(directory);
-    rmdir(e->partial);
-}
-
 /* The names, absolute where OUT is there already, and that nothing is in it. */
 static int check_out(struct export *e, struct error *err)
 {
@@ -184,14 +129,28 @@ static int check_out(struct export *e, struct error *err)
     return 0;
 }
 
+/* A renamed one is no longer who has its name. */
+static bool is_partial(const struct export *e)
+{
+    struct stat ours, named;
+
+    return fstat(e->directory_fd, &ours) == 0 && stat(e->partial, &named) == 0 && ours.st_dev == named.st_dev &&
+           ours.st_ino == named.st_ino;
+}
+
+/* Locked, so that what an export that was killed has left is told from what is being written. */
 static int make_partial(struct export *e, struct error *err)
 {
-    if (mkdir(e->partial, 0777) != 0 && errno == EEXIST)
-        return error_set(err, -EEXIST,
-                         "%s is there: another export is writing it, or one was cut short; then remove it", e->partial);
+    if (mkdir(e->partial, 0777) != 0 && errno != EEXIST)
+        return error_set(err, -errno, "--out %s: %s", e->options->out, strerror(errno));
     e->directory_fd = open(e->partial, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (e->directory_fd < 0)
-        return error_set(err, -errno, "--out %s: %s", e->options->out, strerror(errno));
+        return error_set(err, -errno, "--out %s: %s: %s", e->options->out, e->partial, strerror(errno));
+    if (flock(e->directory_fd, LOCK_EX | LOCK_NB) != 0 || !is_partial(e))
+        return error_set(err, -EBUSY, "--out %s: another export is writing it", e->options->out);
+    if (!client_checkpoints_empty(e->directory_fd, "."))
+        return error_set(err, -EEXIST, "%s holds what no export has written: move it, or choose another --out",
+                         e->partial);
     return 0;
 }
 
@@ -233,8 +192,8 @@ static int write_out(struct export *e, struct error *err)
     rc = fill(e, err);
     if (rc == 0 && rename(e->partial, e->out) != 0)
         rc = error_set(err, -errno, "--out %s: %s", e->options->out, strerror(errno));
-    if (rc != 0)
-        remove_partial(e);
+    if (rc != 0 && client_checkpoints_empty(e->directory_fd, "."))
+        rmdir(e->partial);
     return rc != 0 ? rc : flush_parent(e->out, err);
 }
 
