@@ -1,14 +1,13 @@
 /* Text into tokens: read in pieces, tokenised, and put into a file of ids without a name, which takes page cache rather
  * than memory and is gone when the run is. */
 #include "client/data_file.h"
+#include "client/nameless.h"
 #include "client/tokenizer.h"
 #include "client/utf8.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 enum { PIECE_BYTES = 1 << 20 };
@@ -23,20 +22,6 @@ struct tokenising {
     char *text; /* (cap) what is read and not tokenised yet */
     size_t n_text, cap;
 };
-
-/* A nameless file in $TMPDIR or /var/tmp, or, where neither takes one, in memory. */
-static int open_nameless(struct error *err)
-{
-    const char *places[] = {getenv("TMPDIR"), "/var/tmp"};
-
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
-        int fd = places[i] && *places[i] ? open(places[i], O_TMPFILE | O_RDWR | O_CLOEXEC, 0600) : -1;
-        if (fd >= 0)
-            return fd;
-    }
-    int fd = memfd_create("eps-tokens", MFD_CLOEXEC);
-    return fd >= 0 ? fd : error_set(err, -errno, "no temporary file for tokens: %s", strerror(errno));
-}
 
 /* Narrows the ids in place and appends them to the file. */
 static int write_ids(struct tokenising *t, struct error *err)
@@ -145,7 +130,10 @@ static int tokenise(struct tokenising *t, struct error *err)
 int client_data_tokenise(struct client_data_pass *pass, struct client_data_file *file, struct error *err)
 {
     const bool small = pass->rules->vocabulary <= 65536;
-    struct tokenising t = {.pass = pass, .file = file, .width = small ? 2 : 4, .fd = open_nameless(err)};
+    struct tokenising t = {.pass = pass,
+                           .file = file,
+                           .width = small ? 2 : 4,
+                           .fd = client_nameless_open("tokens", err)};
     int rc = t.fd < 0 ? t.fd : tokenise(&t, err);
 
     free(t.text);

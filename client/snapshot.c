@@ -1,31 +1,16 @@
 #include "client/snapshot.h"
 
 #include "client/look.h"
+#include "client/nameless.h"
 #include "proto/checkpoint.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 enum { WEIGHTS, CONFIG, SIDE, N_FILES };
-
-static int make_file(const char *name, struct error *err)
-{
-    const char *directories[] = {getenv("TMPDIR"), "/var/tmp"};
-    int fd = -1;
-
-    for (size_t i = 0; fd < 0 && i < sizeof directories / sizeof *directories; i++)
-        if (directories[i] && directories[i][0])
-            fd = open(directories[i], O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    if (fd < 0)
-        fd = memfd_create(name, MFD_CLOEXEC);
-    return fd >= 0 ? fd : error_set(err, -errno, "no temporary file: %s", strerror(errno));
-}
 
 /* The files of the side file, or NULL where the job had none: it is left empty then. */
 static int read_side(json_t **files, int fd, struct error *err)
@@ -67,14 +52,14 @@ static int ask(char name[64], uint64_t *step, struct client_link *link, const in
 
 int client_snapshot_take(struct client_model *out, uint64_t *step, struct client_link *link, struct error *err)
 {
-    static const char *const names[N_FILES] = {"weights", "config", "side"};
+    static const char *const names[N_FILES] = {"weights", "config.json", "a tokenizer"};
     int fds[N_FILES] = {-1, -1, -1}, rc = 0;
     json_t *files = NULL;
     char name[64];
 
     *out = (struct client_model){.config_fd = -1};
     for (int i = 0; rc == 0 && i < N_FILES; i++) {
-        fds[i] = make_file(names[i], err);
+        fds[i] = client_nameless_open(names[i], err);
         rc = fds[i] < 0 ? fds[i] : 0;
     }
     if (rc == 0)

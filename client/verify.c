@@ -1,4 +1,5 @@
 /* eps_verify: checkpoints, byte by byte against their checksums. */
+#include "client/checkpoints.h"
 #include "client/eps.h"
 #include "client/look.h"
 #include "proto/checkpoint.h"
@@ -21,19 +22,6 @@ struct verify {
     uint64_t n_checked, n_bad, newest_whole;
 };
 
-/* "step-N", nothing more and nothing less; step-N.partial is being written, or was. */
-static bool read_name(uint64_t *step, const char *name)
-{
-    char again[32];
-
-    if (strncmp(name, "step-", 5) != 0 || name[5] < '0' || name[5] > '9')
-        return false;
-    errno = 0;
-    *step = strtoull(name + 5, NULL, 10);
-    snprintf(again, sizeof again, "step-%" PRIu64, *step);
-    return errno == 0 && strcmp(again, name) == 0;
-}
-
 static int check_open(int fd, const char *name, uint64_t *step, struct error *err)
 {
     struct checkpoint checkpoint;
@@ -44,7 +32,7 @@ static int check_open(int fd, const char *name, uint64_t *step, struct error *er
         return error_set(err, -EINVAL, "training.json is missing: this is no checkpoint, or not all of one");
     if (rc != 0)
         return rc;
-    if (read_name(&named, name) && named != checkpoint.step)
+    if (client_checkpoints_parse(&named, name) && named != checkpoint.step)
         rc = error_set(err, -EINVAL, "holds step %" PRIu64 ": was the directory renamed?", checkpoint.step);
     else
         rc = checkpoint_check(&checkpoint, fd, NULL, NULL, NULL, err);
@@ -99,15 +87,15 @@ static void check_one(struct verify *v, const char *path, uint64_t step)
 static int is_checkpoint(const struct dirent *entry)
 {
     uint64_t step;
-    return read_name(&step, entry->d_name);
+    return client_checkpoints_parse(&step, entry->d_name);
 }
 
 static int by_step(const struct dirent **a, const struct dirent **b)
 {
     uint64_t left = 0, right = 0;
 
-    read_name(&left, (*a)->d_name);
-    read_name(&right, (*b)->d_name);
+    client_checkpoints_parse(&left, (*a)->d_name);
+    client_checkpoints_parse(&right, (*b)->d_name);
     return (left > right) - (left < right);
 }
 
@@ -121,7 +109,7 @@ static int check_run(struct verify *v, const char *directory, struct error *err)
     if (n < 0)
         return error_set(err, -errno, "%s: %s", directory, strerror(errno));
     for (int i = 0; i < n; i++) {
-        read_name(&step, entries[i]->d_name);
+        client_checkpoints_parse(&step, entries[i]->d_name);
         if (snprintf(path, sizeof path, "%s/%s", directory, entries[i]->d_name) < (int)sizeof path)
             check_one(v, path, step);
         free(entries[i]);
@@ -140,7 +128,7 @@ static bool is_one(const char *directory)
     uint64_t step;
 
     snprintf(path, sizeof path, "%s", directory);
-    if (read_name(&step, basename(path)))
+    if (client_checkpoints_parse(&step, basename(path)))
         return true;
     return snprintf(path, sizeof path, "%s/%s", directory, CHECKPOINT_TRAINING) < (int)sizeof path &&
            access(path, F_OK) == 0;
