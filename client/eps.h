@@ -111,7 +111,8 @@ struct eps_train_events {
                          uint64_t tokens);                        /* held-out loss after `step` updates */
     void (*on_memory)(void *user, const struct eps_memory *side); /* at the end: the host, then each worker */
     void (*on_saved)(void *user, uint64_t step, const char *path);
-    /* A checkpoint or metrics.jsonl could not be written; training goes on, and eps_train ends with an error. */
+    /* A checkpoint or metrics.jsonl could not be written; training goes on, and both are tried again. eps_train ends
+     * with an error if the last checkpoint, or a line, stays unwritten. */
     void (*on_save_failed)(void *user, uint64_t step, const char *why);
     /* Something that the caller of a run may want to know and has no option to ask for; one sentence. */
     void (*on_note)(void *user, const char *sentence);
@@ -129,7 +130,8 @@ struct eps_train_options eps_train_defaults(void);
 int eps_train_resolve(struct eps_train_options *out, const struct eps_train_options *in, struct eps_error *error);
 
 /* Trains, and leaves metrics.jsonl, step-N/ and latest in the run directory. Without `connect` its daemon and workers
- * start and end with it. A callback may be NULL. */
+ * start and end with it. Where the disk is too full for the last checkpoint, it waits up to 10 minutes for room; a stop
+ * ends that. A callback may be NULL. */
 int eps_train(const struct eps_train_options *options, const struct eps_train_events *events, void *user,
               struct eps_error *error);
 

@@ -4,6 +4,8 @@
 #include "tests/run.h"
 
 #include <check.h>
+#include <fcntl.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,13 +40,17 @@ static void check_usable(int fd)
 START_TEST(it_lies_where_tmpdir_says_or_where_it_can)
 {
     static const char *const others[] = {"/nonexistent", "", "/proc"};
-    char place[400];
+    char place[400], own[300];
 
-    setenv("TMPDIR", processes_path("."), 1);
-    int fd = client_nameless_open("a test", NULL);
+    snprintf(own, sizeof own, "%s", processes_path("run")); /* which is there */
+    int fd = open(own, O_TMPFILE | O_RDWR, 0600);
+    const bool takes_any = fd >= 0;
+    if (fd >= 0)
+        close(fd);
+    setenv("TMPDIR", own, 1);
+    fd = client_nameless_open("a test", NULL);
     place_of(place, fd);
-    if (strncmp(place, "/memfd:", 7) != 0) /* a file system without nameless files */
-        ck_assert_msg(strncmp(place, "/tmp/", 5) == 0 || strncmp(place, "/var/tmp/", 9) == 0, "%s", place);
+    ck_assert_msg(!takes_any || strncmp(place, own, strlen(own)) == 0, "%s", place);
     check_usable(fd);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         setenv("TMPDIR", others[i], 1);
