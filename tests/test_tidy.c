@@ -10,7 +10,14 @@
 #include <stdio.h>
 #include <unistd.h>
 
-static int out;
+static int out, flushed = -1;
+
+/* In this program. */
+int fdatasync(int fd)
+{
+    flushed = fd;
+    return 0;
+}
 
 static void setup(void)
 {
@@ -37,7 +44,7 @@ static void stand(unsigned step)
     outputs_write(path, "training.json", "{}");
 }
 
-START_TEST(old_ones_go_one_tidying_after_the_other)
+START_TEST(metrics_are_flushed_and_old_ones_go_one_tidying_after_the_other)
 {
     struct client_checkpoints c;
     struct client_tidy tidy = {0};
@@ -46,10 +53,11 @@ START_TEST(old_ones_go_one_tidying_after_the_other)
         stand(step);
     ck_assert_int_eq(client_checkpoints_list(&c, out, NULL), 0);
     client_tidy_end(&tidy);
-    client_tidy_begin(&tidy, &c, 2, -1);
+    client_tidy_begin(&tidy, &c, 2, 77);
     ck_assert_uint_eq(tidy.n_steps, CLIENT_TIDY_MOST);
     ck_assert_uint_eq(c.n, 3);
     client_tidy_end(&tidy);
+    ck_assert_int_eq(flushed, 77);
     ck_assert_str_eq(outputs_names("out"), "step-17 step-18 step-19 ");
     client_tidy_begin(&tidy, &c, 2, -1);
     client_tidy_end(&tidy);
@@ -85,7 +93,7 @@ int main(void)
     TCase *tests = tcase_create("tidy");
 
     tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, old_ones_go_one_tidying_after_the_other);
+    tcase_add_test(tests, metrics_are_flushed_and_old_ones_go_one_tidying_after_the_other);
     tcase_add_test(tests, what_comes_while_it_is_at_work_is_left_to_the_next);
     return run_tests(tests);
 }

@@ -227,8 +227,8 @@ int command_train(int argc, char **argv)
         {"--resume", "DIR", ARGUMENT_TEXT, &options.resume,
          "go on from a run's newest checkpoint, or from the step-N named: bit for bit as\n"
          "if it had never stopped. What is stored there need not be given, and what\n"
-         "differs is refused, but for --steps, --out and the groups Checkpoints, Measuring\n"
-         "and Machine. With --out a run of its own begins there"},
+         "differs is refused, but for --steps, --epochs, --microbatch, --out and the groups\n"
+         "Checkpoints, Measuring and Machine. With --out a run of its own begins there"},
         {"--save-every", "N", ARGUMENT_NUMBER, &options.save_every,
          "steps between checkpoints, which are written while training goes on; 0: only at\nthe end, and not when "
          "interrupted; default a tenth of the steps"},
