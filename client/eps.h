@@ -30,7 +30,7 @@ enum eps_order { EPS_ORDER_DEFAULT, EPS_SHUFFLED, EPS_SEQUENTIAL };
 /* Start from eps_train_defaults(), which leaves everything to be chosen; model and data have no default. */
 struct eps_train_options {
     const char *model;   /* config.json, a directory with config.json and *.safetensors, a preset; NULL: a preset that
-                          fits the data and the machine, trained by what fits it. A file of a preset's name comes first */
+                          fits the data and the machine, trained as suits it. A file of a preset's name is first */
     char model_note[96]; /* resolved: what was chosen of the model and why, "chosen for 1.2 M tokens"; or empty */
     const char *const *data; /* (n_data) files: text, .bin, .npy; patterns as of glob(7) */
     size_t n_data;

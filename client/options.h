@@ -1,8 +1,8 @@
 /* client/options.h - what the user left to choose, and the learning rate of each step.
  *
- * Defaults depend on the model, the data, the machine and the other options only, so that a run can be repeated from what
- * it printed. For a model that is named they are the usual ones: batches of about 16 Ki tokens, once through the data, a
- * rate of 3e-4 (2e-5 from weights), betas 0.9,0.999.
+ * Defaults depend on the model, the data, the machine and the other options only, so that a run can be repeated from
+ * what it printed. For a model that is named they are the usual ones: batches of about 16 Ki tokens, once through the
+ * data, a rate of 3e-4 (2e-5 from weights), betas 0.9,0.999.
  *
  * Where eps chose the model, someone has a text and no wish but to see it learnt:
  *   batch   a 1500th of the tokens, at least 1 Ki and at most 16 Ki of them
@@ -13,9 +13,9 @@
  *
  * Measured with byte-small on plays, one run each, held-out loss on other 40 kB of them, at 2e-3 (at 1e-3): 20 kB,
  * 5 times through 2.89 (2.75), 10 times 2.79 (2.74), 20 times 2.85 (2.85), as it knows them by heart then; 200 kB,
- * 1500 steps 2.18 (2.19); 1 MB, as many, 1.95 (2.03). The higher rate is for the sake of whole books. That of byte-medium and the betas are those of
- * nanoGPT's example of the same shape (github.com/karpathy/nanoGPT, config/train_shakespeare_char.py), whose batches
- * have 16 Ki tokens; it has not been measured here. */
+ * 1500 steps 2.18 (2.19); 1 MB, as many, 1.95 (2.03). The higher rate is for the sake of whole books. That of
+ * byte-medium and the betas are those of nanoGPT's example of the same shape (github.com/karpathy/nanoGPT,
+ * config/train_shakespeare_char.py), whose batches have 16 Ki tokens; it has not been measured here. */
 #ifndef CLIENT_OPTIONS_H
 #define CLIENT_OPTIONS_H
 

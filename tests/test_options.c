@@ -139,11 +139,11 @@ static const struct eps_preset byte_small = {"byte-small", 4, 4, 128, 128, 256, 
 static const struct eps_preset byte_medium = {"byte-medium", 6, 6, 384, 256, 256, 10844160};
 static const struct eps_preset byte_large = {"byte-large", 12, 12, 768, 1024, 256, 86039040};
 
-/* By hand, 1 % or a window held out. 1,000,000: 990,000 to train on, 7734 windows of 128; a 1500th of them is less than
- * 1 Ki, which is 8 rows; 967 such steps go once through. 4,000,000: a 1500th of 3,960,000 is 2640, 21 rows (20.6); 30,937
- * windows. 10,000,000 of byte-medium: 6600, 26 rows of 256 (25.8); 38,671 windows. 300,000,000 of byte-large: 16 Ki, 16
- * rows; 290,039 windows of 1024, of which once is 18,128 steps. 20,000: 154 windows, of which ten times is 193 steps of 8.
- * 2000: 14 windows, ten times 18 steps (17.5). 257: 127 held out with a successor, as many to train on. */
+/* By hand, 1 % or a window held out. 1,000,000: 990,000 to train on, 7734 windows of 128; a 1500th of them is less
+ * than 1 Ki, which is 8 rows; 967 such steps go once through. 4,000,000: a 1500th of 3,960,000 is 2640, 21 rows (20.6);
+ * 30,937 windows. 10,000,000 of byte-medium: 6600, 26 rows of 256 (25.8); 38,671 windows. 300,000,000 of byte-large:
+ * 16 Ki, 16 rows; 290,039 windows of 1024, of which once is 18,128 steps. 20,000: 154 windows, of which ten times is
+ * 193 steps of 8. 2000: 14 windows, ten times 18 steps (17.5). 257: 128 held out, as many and one to train on. */
 static const struct {
     const struct eps_preset *model;
     uint64_t n_tokens;
