@@ -161,11 +161,16 @@ int client_metrics_reopen(struct client_metrics *out, int directory_fd, uint64_t
                           void (*fill)(void *data, struct eps_step *lost), void *data, struct error *err)
 {
     uint64_t last = 0;
+    struct stat st;
     int rc = 0;
 
-    *out = (struct client_metrics){.fd = openat(directory_fd, name, O_RDWR | O_CREAT | O_CLOEXEC, 0666)};
+    *out = (struct client_metrics){.fd = openat(directory_fd, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666)};
     if (out->fd < 0)
         return error_set(err, -errno, "%s: %s", name, strerror(errno));
+    if (fstat(out->fd, &st) != 0 || !S_ISREG(st.st_mode)) { /* a pipe's end, or /dev/full's, would never be found */
+        client_metrics_close(out);
+        return error_set(err, -EINVAL, "%s: not a regular file: move it away", name);
+    }
     rc = find_end(out, step, &last);
     if (!rc && ftruncate(out->fd, out->good))
         rc = -errno;

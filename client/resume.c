@@ -145,18 +145,23 @@ static int read_checkpoint(struct client_resume *r, const struct client_watch *w
     if (fd < 0)
         return error_set(err, -errno, "--resume %s: %s", r->path, strerror(errno));
     int rc = checkpoint_read(&r->checkpoint, fd, err);
+    bool damaged = rc == -EINVAL;
     if (!rc)
         rc = client_record_read(&r->record, r->checkpoint.options, err);
+    if (!rc) {
+        rc = checkpoint_check(&r->checkpoint, fd, NULL, on_bytes, &checking, err);
+        damaged = rc && rc != -EINTR;
+    }
     if (!rc) {
         r->moments_fd = openat(fd, CHECKPOINT_MOMENTS, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
         if (r->moments_fd < 0)
             rc = error_set(err, -errno, "%s: %s", CHECKPOINT_MOMENTS, strerror(errno));
     }
-    if (!rc)
-        rc = checkpoint_check(&r->checkpoint, fd, NULL, on_bytes, &checking, err);
     close(fd);
     if (rc && rc != -EINTR)
         error_prefix(err, r->path);
+    if (damaged)
+        error_append(err, "; eps verify %s tells which checkpoints are whole", r->directory);
     return rc;
 }
 

@@ -44,6 +44,8 @@ static void last_words(char *out, size_t cap, const struct client_spawn *spawn, 
         const size_t length = strlen(name);
         if (strncmp(line, name, length) == 0 && strncmp(line + length, ": ", 2) == 0)
             snprintf(out, cap, "%s", line + length + 2);
+        else if (strncmp(line, "libgomp: ", 9) == 0) /* which ends the process in its own way */
+            snprintf(out, cap, "%s", line + 9);
     }
 }
 

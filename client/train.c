@@ -15,6 +15,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 struct train {
@@ -43,7 +44,7 @@ static int find_workers(struct train *t, struct error *err)
 
     if (o->connect)
         return client_look_memory(&t->link, on_budget, t, err);
-    const int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC;
+    const int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK; /* of a pipe that stands there */
     t->log_fd = openat(t->run.directory_fd, "log", flags | O_EXCL, 0666);
     t->log_made = t->log_fd >= 0;
     if (!t->log_made && errno == EEXIST)
@@ -184,8 +185,11 @@ static int run(struct train *t, struct error *err)
 static void add_remedy(const struct train *t, struct error *err)
 {
     const uint64_t saved = client_steps_saved(&t->steps);
+    struct stat st;
 
-    if (saved != MESSAGE_NO_STEP && t->link.failed == -EDOM) /* its numbers: they would come again */
+    if (t->run.directory_fd >= 0 && fstat(t->run.directory_fd, &st) == 0 && st.st_nlink == 0)
+        error_append(err, "; no checkpoint stands: %s was removed", t->run.directory);
+    else if (saved != MESSAGE_NO_STEP && t->link.failed == -EDOM) /* its numbers: they would come again */
         error_append(err, "; its weights before that are in %s/step-%" PRIu64, t->run.directory, saved);
     else if (saved != MESSAGE_NO_STEP)
         error_append(err, "; eps train --resume %s continues from step %" PRIu64, t->run.directory, saved);

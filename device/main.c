@@ -157,7 +157,9 @@ static int run(const char *directory, const struct compute_options *options, boo
     w->is_private = is_private;
     w->options = *options;
     w->options.box = &w->box;
-    uv_loop_init(&w->loop);
+    rc = uv_loop_init(&w->loop);
+    if (rc)
+        return error_set(err, rc, "no event loop: %s", uv_strerror(rc));
     uv_async_init(&w->loop, &w->outgoing, on_outgoing);
     w->outgoing.data = w;
     mailbox_init(&w->box, wake, w);
@@ -198,10 +200,13 @@ static bool parse(struct arguments *out, int argc, char **argv)
     struct error err = {""};
     int option;
 
+    opterr = 0;
     *out = (struct arguments){0};
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
-        if (option == '?')
+        if (option == '?') {
+            log_line("%s: no such option, or its value is missing; see eps-worker --help", argv[optind - 1]);
             return false;
+        }
         if (option == 'c')
             out->address = optarg;
         if (option == 'd')
@@ -240,6 +245,10 @@ int main(int argc, char **argv)
     process_hold_signals();
     process_bound_spinning(argv);
     log_name("eps-worker");
+    if (process_check_descriptors(&err)) {
+        log_line("%s", err.text);
+        return 1;
+    }
     if (!parse(&arguments, argc, argv))
         return 2;
     if (arguments.answer) {

@@ -389,7 +389,11 @@ int daemon_run(const struct daemon_options *options, struct error *err)
 
     if (!d)
         return error_set(err, -ENOMEM, "out of memory");
-    uv_loop_init(&loop);
+    rc = uv_loop_init(&loop);
+    if (rc) {
+        free(d);
+        return error_set(err, rc, "no event loop: %s", uv_strerror(rc));
+    }
     rc = daemon_init(d, &loop, options, err);
     if (!rc) {
         log_line("listening at %s, pid %d", options->directory, (int)getpid());

@@ -146,6 +146,19 @@ static int read_side(struct job *job)
     return eps_capture_check_side(job->side_text, job->side_bytes, err);
 }
 
+/* A unit that had another number of updates would go on with another correction of its bias. */
+static int check_updates(struct job *job)
+{
+    for (uint32_t u = 0; u < job->model.n_units; u++) {
+        if (job->store.updates[u] != job->step)
+            return error_set(&job->load_error, -EINVAL,
+                             "the moments have had %" PRIu64 " updates, and the checkpoint is of step %" PRIu64
+                             ": are these another step's?",
+                             job->store.updates[u], job->step);
+    }
+    return 0;
+}
+
 static int load_model(struct job *job)
 {
     int rc;
@@ -157,6 +170,8 @@ static int load_model(struct job *job)
     rc = eps_store_load(&job->store, job->weight_files, job->n_weight_files, &job->load_error);
     if (!rc && job->moments_file >= 0)
         rc = eps_store_load_moments(&job->store, job->moments_file, &job->load_error);
+    if (!rc && job->moments_file >= 0)
+        rc = check_updates(job);
     return rc;
 }
 

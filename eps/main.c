@@ -54,6 +54,7 @@ static bool parse(struct arguments *out, int argc, char **argv)
     struct error err = {""};
     int option;
 
+    opterr = 0;
     *out = (struct arguments){0};
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1)
         switch (option) {
@@ -79,6 +80,7 @@ static bool parse(struct arguments *out, int argc, char **argv)
             log_line("%s", err.text);
             return false;
         default:
+            log_line("%s: no such option, or its value is missing; see epsd --help", argv[optind - 1]);
             return false;
         }
     if (optind < argc || !out->address || !*out->address) {
@@ -119,6 +121,10 @@ int main(int argc, char **argv)
     process_hold_signals();
     process_bound_spinning(argv);
     log_name("epsd");
+    if (process_check_descriptors(&err)) {
+        log_line("%s", err.text);
+        return 1;
+    }
     if (!parse(&arguments, argc, argv))
         return 2;
     if (arguments.answer) {

@@ -32,6 +32,8 @@ static const char *find_remedy(int code)
     case EACCES:
     case EPERM:
         return "make the directory writable";
+    case EISDIR:
+        return "it is a directory: move it away";
     case EEXIST:
         return "it holds what is no checkpoint: move it away";
     case ENOENT:

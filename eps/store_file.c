@@ -67,7 +67,9 @@ static int read_piece(float *out, const struct safetensors_entry *entry, uint64_
         return error_set(err, read.rc, "%s could not be read: %s; did the file change meanwhile?", entry->name,
                          strerror(-read.rc));
     if (!eps_optimizer_is_finite(out, n))
-        return error_set(err, -EINVAL, "%s has a value that is not finite", entry->name);
+        return error_set(err, -EINVAL,
+                         "%s has a value that is not finite: the file is damaged, or its training had gone astray",
+                         entry->name);
     return 0;
 }
 

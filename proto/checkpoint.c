@@ -138,7 +138,8 @@ static int open_file(int *fd, uint64_t *bytes, int directory_fd, const char *nam
 
     *fd = openat(directory_fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (*fd < 0)
-        return error_set(err, -errno, "%s: %s", name, errno == ENOENT ? "is missing" : strerror(errno));
+        return errno == ENOENT ? error_set(err, -ENOENT, "%s is missing", name)
+                               : error_set(err, -errno, "%s: %s", name, strerror(errno));
     if (fstat(*fd, &st) != 0)
         rc = error_set(err, -errno, "%s: %s", name, strerror(errno));
     else if (!S_ISREG(st.st_mode))

@@ -266,12 +266,15 @@ static void on_retry(uv_timer_t *timer)
 
 static int start(struct session_listener *listener, const char *directory, struct error *err)
 {
+    const bool was_there = access(directory, F_OK) == 0;
     int rc = make_directory(directory, err);
 
     if (rc == 0)
         rc = check_directory(directory, err);
     if (rc == 0)
         rc = resolve_directory(listener->directory, directory, err);
+    if (rc == -ENAMETOOLONG && !was_there)
+        rmdir(directory); /* known only now, as links are resolved; if it was not even made, nothing happens */
     if (rc == 0)
         rc = take_lock(&listener->lock, listener->directory, err);
     if (rc < 0)

@@ -3,12 +3,14 @@
 #include "proto/cgroup.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 void process_bound_spinning(char **argv)
@@ -22,6 +24,21 @@ void process_bound_spinning(char **argv)
         path[n] = '\0';
         execv(path, argv);
     }
+}
+
+int process_check_descriptors(struct error *err)
+{
+    enum { FEWEST = 64 }; /* a daemon with a client and a worker has 40 at most, libraries being loaded included */
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < FEWEST)
+        return error_set(err, -EMFILE, "only %ju files may be open at once: allow at least %d (ulimit -n)",
+                         (uintmax_t)limit.rlim_cur, FEWEST);
+    for (int fd = 0; fd <= 2; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd)
+            return error_set(err, -EMFILE, "descriptor %d is closed, and /dev/null cannot be opened for it", fd);
+    }
+    return 0;
 }
 
 bool process_follow_parent(long parent)

@@ -13,6 +13,11 @@
  * if it cannot be done. */
 void process_bound_spinning(char **argv);
 
+/* What libuv takes for granted and dies without: that 0, 1 and 2 are open (else what is opened next gets their numbers, a
+ * file of the run standard output's, say), and room for descriptors. What was closed gets /dev/null, the wrong way round,
+ * so that reading or writing it goes on failing. -EMFILE with a sentence. Call before anything is opened. */
+int process_check_descriptors(struct error *err);
+
 /* Ends this process with SIGTERM when its parent dies: private daemons and workers must not outlive who started them.
  * False if the process of that number (0: not known) is no more the parent: it died before this call. */
 bool process_follow_parent(long parent);

@@ -51,7 +51,8 @@ int segment_create(struct segment *out, const char *name, size_t bytes, enum seg
     }
     if (rc < 0) {
         close(segment.fd);
-        return error_set(err, rc, "%zu bytes of shared memory for %s: %s", bytes, name, strerror(-rc));
+        return error_set(err, rc, "%zu bytes of shared memory for %s: %s%s", bytes, name, strerror(-rc),
+                         rc == -EFBIG ? ": raise the limit of file sizes (ulimit -f)" : "");
     }
     *out = segment;
     return 0;

@@ -2,11 +2,15 @@
 #include "tools/commands.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <locale.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/resource.h>
 
 static const struct {
     const char *name, *does;
@@ -60,8 +64,29 @@ static int dispatch(int argc, char **argv)
     return 2;
 }
 
+/* As process_check_descriptors in the daemon and the worker: 0, 1 and 2 are open, and there is room for more. What was
+ * closed gets /dev/null, the wrong way round, so that writing to it goes on failing. */
+static bool check_descriptors(void)
+{
+    enum { FEWEST = 64 }; /* the daemon that is started inherits this */
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < FEWEST) {
+        fprintf(stderr, "eps: only %ju files may be open at once: allow at least %d (ulimit -n)\n",
+                (uintmax_t)limit.rlim_cur, FEWEST);
+        return false;
+    }
+    for (int fd = 0; fd <= 2; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd)
+            return false;
+    }
+    return true;
+}
+
 int main(int argc, char **argv)
 {
+    if (!check_descriptors())
+        return 1;
     setlocale(LC_CTYPE, ""); /* how wide a character is; numbers stay as C has them */
     const int status = dispatch(argc, argv);
 

@@ -2,6 +2,7 @@
 #include "tools/commands.h"
 #include "tools/live.h"
 #include "tools/memory.h"
+#include "tools/text.h"
 
 #include <stdint.h>
 
@@ -79,7 +80,7 @@ static void add_side(void *user, const struct eps_memory *side)
 
 static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
 {
-    json_t *all = json_pack("{s:s, s:[]}", "address", eps_look_address(look), "workers");
+    json_t *all = json_pack("{s:o, s:[]}", "address", text_json(eps_look_address(look)), "workers");
     int rc = eps_look_mem(look, add_side, all, error);
 
     if (rc)

@@ -3,6 +3,7 @@
 #include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/stopping.h"
+#include "tools/text.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -15,7 +16,7 @@
 static void print_saved(uint64_t step, const char *path, bool json)
 {
     if (json)
-        answer_print(json_pack("{s:I, s:s}", "step", (json_int_t)step, "path", path));
+        answer_print(json_pack("{s:I, s:o}", "step", (json_int_t)step, "path", text_json(path)));
     else
         printf("%s\n", path);
 }

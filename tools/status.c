@@ -1,6 +1,7 @@
 #include "client/eps.h"
 #include "tools/commands.h"
 #include "tools/live.h"
+#include "tools/text.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -57,7 +58,7 @@ static int print_line(FILE *out, struct eps_look *look, struct eps_error *error)
 
 static json_t *text_or_null(const char *text)
 {
-    return *text ? json_string(text) : json_null();
+    return *text ? text_json(text) : json_null();
 }
 
 static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
@@ -77,7 +78,7 @@ static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
                         s.saved_step == UINT64_MAX ? json_null() : json_integer((json_int_t)s.saved_step));
     json_object_set_new(*out, "trouble", text_or_null(s.trouble));
     json_object_set_new(*out, "out", text_or_null(s.out));
-    json_object_set_new(*out, "address", json_string(s.address));
+    json_object_set_new(*out, "address", text_json(s.address));
     return 0;
 }
 

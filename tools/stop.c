@@ -3,6 +3,7 @@
 #include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/stopping.h"
+#include "tools/text.h"
 
 #include <errno.h>
 #include <jansson.h>
@@ -43,7 +44,7 @@ static int stop(const char *address, bool json, struct stopping *stopping, struc
     if (rc == -EIO && word)
         rc = 0; /* it is gone */
     if (!rc && json)
-        answer_print(json_pack("{s:s, s:b}", "address", eps_look_address(look), "stopped", 1));
+        answer_print(json_pack("{s:o, s:b}", "address", text_json(eps_look_address(look)), "stopped", 1));
     eps_look_close(look);
     return rc;
 }

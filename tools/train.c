@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 enum { UNSET = 1000 }; /* of a choice: the option was not given */
 
@@ -137,12 +138,25 @@ static int should_stop(void *user)
     return stopping_look(&t->stopping);
 }
 
+/* Whether a file of the run is where it should be: the directory may have been removed, or moved. */
+static bool stands(const struct train *t, const char *name)
+{
+    char path[sizeof t->out + 64];
+
+    snprintf(path, sizeof path, "%s/%s", t->out, name);
+    return access(path, F_OK) == 0;
+}
+
 /* What stands, which need not be the last step's, and what it is good for. */
 static void print_files(const struct train *t)
 {
     const char *const eps = program_invocation_name; /* to be pasted: as it was called this time */
     const uint64_t saved = t->progress.saved;
 
+    if (!stands(t, "metrics.jsonl")) {
+        printf("files        no longer in %s: it was moved or removed\n", t->out);
+        return;
+    }
     if (saved == UINT64_MAX) {
         printf("files        steps in %s/metrics.jsonl\n", t->out);
         return;

@@ -2,6 +2,7 @@
 #include "tools/answer.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
+#include "tools/text.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -22,8 +23,8 @@ static void add_to_list(void *user, const char *path, uint64_t step, const char 
 {
     json_t *list = user;
 
-    json_array_append_new(list, json_pack("{s:s, s:I, s:b, s:s?}", "path", path, "step", (json_int_t)step, "whole",
-                                          why == NULL, "why", why));
+    json_array_append_new(list, json_pack("{s:o, s:I, s:b, s:s?}", "path", text_json(path), "step", (json_int_t)step,
+                                          "whole", why == NULL, "why", why));
 }
 
 int command_verify(int argc, char **argv)

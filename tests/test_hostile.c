@@ -1,0 +1,232 @@
+/* Programs that are started badly, and runs whose directory is pulled away under them: a clear word and the right exit
+ * status, and nothing but what belongs there in any file. */
+#include "tests/processes.h"
+#include "tests/run.h"
+
+#include <check.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void setup(void)
+{
+    processes_setup();
+    ck_assert_int_eq(chdir(processes_path(".")), 0);
+    processes_config("tiny.json", 1, 2, 16, 32);
+    processes_text("tiny.txt", 8000);
+}
+
+static void remove_all(void)
+{
+    ck_assert_int_eq(chdir("/"), 0);
+    processes_remove();
+}
+
+/* A line of bash, where $bin holds the programs and $train begins a run of the tiny model; its exit status. */
+static int __attribute__((format(printf, 1, 2))) shell(const char *format, ...)
+{
+    char line[1024], command[2048];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    snprintf(command, sizeof command,
+             "bin=%s; train=\"$bin/eps train --model tiny.json --data tiny.txt --batch 4 --device-mem 256MiB\"; %s",
+             BIN_DIR, line);
+    const char *const argv[] = {"bash", "-c", command, NULL};
+    const pid_t pid = fork();
+    if (pid == 0) {
+        execvp(argv[0], (char *const *)argv);
+        _exit(99);
+    }
+    return processes_wait(pid);
+}
+
+/* What a file holds, these words among it. */
+static void says(const char *file, const char *words)
+{
+    char *text = processes_read(processes_path(file));
+
+    ck_assert_msg(strstr(text, words), "no \"%s\" in %s: %s", words, file, text);
+    free(text);
+}
+
+static void does_not_say(const char *file, const char *words)
+{
+    char *text = processes_read(processes_path(file));
+
+    ck_assert_msg(!strstr(text, words), "\"%s\" in %s: %s", words, file, text);
+    free(text);
+}
+
+/* What is opened next would get the number of the one that is missing, and with it all that is printed. */
+START_TEST(without_standard_descriptors_a_run_is_what_it_is_with_them)
+{
+    ck_assert_int_eq(shell("$train --steps 4 --out with >said 2>&1"), 0);
+    ck_assert_int_eq(shell("$train --steps 4 --out no-in <&- >said 2>err"), 0);
+    ck_assert_int_eq(shell("$train --steps 4 --out no-out >&- 2>err"), 1);
+    says("err", "eps: standard output: Bad file descriptor");
+    ck_assert_int_eq(shell("$train --steps 4 --out none <&- >&- 2>&-"), 1);
+    for (int i = 0; i < 3; i++) {
+        const char *out = (const char *[]){"no-in", "no-out", "none"}[i];
+        ck_assert_int_eq(
+            shell("$bin/eps verify %s >said && cmp with/step-4/model.safetensors %s/step-4/model.safetensors", out,
+                  out),
+            0);
+        ck_assert_int_eq(shell("[ $(wc -l <%s/metrics.jsonl) = 4 ] && ! grep -v '^{\"step\": .*}$' %s/metrics.jsonl",
+                               out, out),
+                         0);
+    }
+}
+END_TEST
+
+START_TEST(a_daemon_and_a_worker_without_standard_descriptors_serve)
+{
+    ck_assert_int_eq(shell(
+                         "$bin/epsd --listen bare <&- >&- 2>&- & d=$!; $bin/eps-worker --connect bare --device-mem "
+                         "256MiB <&- >&- 2>&- & "
+                         "until $bin/eps status bare 2>err | grep -q '1 worker'; do :; done; "
+                         "$bin/eps train --connect bare --model tiny.json --data tiny.txt --batch 4 --steps 2 --out o "
+                         ">said 2>err && $bin/eps verify o >said && $bin/eps stop bare 2>err && wait $d"),
+                     0);
+}
+END_TEST
+
+START_TEST(too_few_descriptors_are_refused_by_each_program)
+{
+    static const char *const programs[] = {"eps status", "epsd --listen few", "eps-worker --connect few"};
+
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(shell("ulimit -n 20; $bin/%s 2>err", programs[i]), 1);
+        says("err", "only 20 files may be open at once: allow at least 64 (ulimit -n)");
+    }
+    ck_assert_int_eq(shell("ulimit -n 64; $train --workers 2 --steps 2 --out o >said 2>err"), 0);
+}
+END_TEST
+
+/* What is gone is not what a run could go on from. */
+START_TEST(a_directory_that_was_removed_is_not_said_to_resume)
+{
+    ck_assert_int_eq(shell("$train --steps 100 --save-every 10 --out o >said 2>err & "
+                           "until [ -e o/latest ]; do kill -0 $! || exit 9; done; rm -rf o; "
+                           "wait $!"),
+                     1);
+    says("err", "no checkpoint stands: o was removed");
+    does_not_say("err", "--resume");
+    says("said", "no longer in o: it was moved or removed");
+    does_not_say("said", "weights in");
+    does_not_say("said", "\nnext");
+}
+END_TEST
+
+START_TEST(the_summary_names_the_checkpoint_that_stands)
+{
+    /* A file of mine where step-60 would go. */
+    ck_assert_int_eq(shell(
+                         "$train --steps 60 --save-every 20 --out o >said 2>err & "
+                         "until [ -e o/metrics.jsonl ]; do kill -0 $! || exit 9; done; echo mine >o/step-60; wait $!"),
+                     1);
+    says("said", "weights in o/step-40, steps in o/metrics.jsonl");
+    says("err", "eps train --resume o continues from step 40");
+    says("o/step-60", "mine");
+}
+END_TEST
+
+START_TEST(a_pipe_in_place_of_a_file_of_the_run_is_refused)
+{
+    ck_assert_int_eq(shell("$train --steps 2 --out o >said 2>err"), 0);
+    ck_assert_int_eq(
+        shell("mv o/metrics.jsonl m && mkfifo o/metrics.jsonl && $bin/eps train --resume o --steps 4 >said 2>err"), 1);
+    says("err", "metrics.jsonl: not a regular file");
+    ck_assert_int_eq(shell("ln -sf /dev/full o/metrics.jsonl && $bin/eps train --resume o --steps 4 >said 2>err"), 1);
+    says("err", "metrics.jsonl: not a regular file");
+    ck_assert_int_eq(shell("rm o/metrics.jsonl && mv m o/metrics.jsonl && $bin/eps train --resume o --steps 4 >said"),
+                     0);
+}
+END_TEST
+
+START_TEST(a_damaged_checkpoint_is_refused_with_the_way_to_a_whole_one)
+{
+    ck_assert_int_eq(shell("$train --steps 4 --save-every 2 --out o >said 2>err"), 0);
+    ck_assert_int_eq(shell("printf X | dd of=o/step-4/optimizer.safetensors bs=1 seek=3000 conv=notrunc 2>err; "
+                           "$bin/eps train --resume o --steps 6 2>err"),
+                     1);
+    says("err", "o/step-4: optimizer.safetensors is not what was written");
+    says("err", "; eps verify o tells which checkpoints are whole");
+}
+END_TEST
+
+/* A tenth of 3e-4, the default, is not the double that is nearest to 3e-5. */
+START_TEST(a_rate_that_was_computed_is_the_same_when_it_is_typed)
+{
+    ck_assert_int_eq(shell("$train --steps 2 --out o >said 2>err"), 0);
+    ck_assert_int_eq(shell("$bin/eps train --resume o --steps 3 --lr 3e-4 --min-lr 3e-5 >said 2>err"), 0);
+    ck_assert_int_eq(shell("$bin/eps train --resume o --steps 4 --min-lr 3.0000001e-5 >said 2>err"), 2);
+    says("err", "--min-lr 3.0000001e-05 differs from the run's");
+}
+END_TEST
+
+/* The scale of the last norm becomes so large that the logits are infinite. */
+static void enlarge(const char *path)
+{
+    static char header[65536];
+    const float huge[16] = {3e38f, 3e38f, 3e38f, 3e38f, 3e38f, 3e38f, 3e38f, 3e38f,
+                            3e38f, 3e38f, 3e38f, 3e38f, 3e38f, 3e38f, 3e38f, 3e38f};
+    FILE *file = fopen(path, "r+");
+    uint64_t n;
+    json_int_t begin, end;
+
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(fread(&n, sizeof n, 1, file), 1);
+    ck_assert_uint_lt(n, sizeof header);
+    ck_assert_uint_eq(fread(header, 1, n, file), n);
+    json_t *json = json_loadb(header, n, 0, NULL);
+    ck_assert_int_eq(json_unpack(json, "{s:{s:[I, I]}}", "transformer.ln_f.weight", "data_offsets", &begin, &end), 0);
+    ck_assert_int_eq(end - begin, sizeof huge);
+    ck_assert_int_eq(fseek(file, (long)(8 + n) + begin, SEEK_SET), 0);
+    ck_assert_uint_eq(fwrite(huge, sizeof huge, 1, file), 1);
+    ck_assert_int_eq(fclose(file), 0);
+    json_decref(json);
+}
+
+START_TEST(a_loss_that_is_no_number_is_no_result)
+{
+    ck_assert_int_eq(shell("$train --steps 1 --out o >said && $bin/eps export --model o --out e >said"), 0);
+    enlarge("e/model.safetensors");
+    ck_assert_int_eq(shell("$bin/eps eval --model e --data tiny.txt >said 2>err"), 1);
+    says("err", "eps eval: the model's loss is ");
+    does_not_say("said", "loss");
+}
+END_TEST
+
+START_TEST(a_run_in_a_folder_whose_name_is_no_utf8_is_listed)
+{
+    ck_assert_int_eq(shell("$train --steps 1 --out $'o\\xff' >said && $bin/eps verify $'o\\xff' --json >said"), 0);
+    says("said", "\"path\": \"o\xEF\xBF\xBD/step-1\"");
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("hostile");
+
+    tcase_set_timeout(tests, 120);
+    tcase_add_checked_fixture(tests, setup, remove_all);
+    tcase_add_test(tests, without_standard_descriptors_a_run_is_what_it_is_with_them);
+    tcase_add_test(tests, a_daemon_and_a_worker_without_standard_descriptors_serve);
+    tcase_add_test(tests, too_few_descriptors_are_refused_by_each_program);
+    tcase_add_test(tests, a_directory_that_was_removed_is_not_said_to_resume);
+    tcase_add_test(tests, the_summary_names_the_checkpoint_that_stands);
+    tcase_add_test(tests, a_pipe_in_place_of_a_file_of_the_run_is_refused);
+    tcase_add_test(tests, a_damaged_checkpoint_is_refused_with_the_way_to_a_whole_one);
+    tcase_add_test(tests, a_rate_that_was_computed_is_the_same_when_it_is_typed);
+    tcase_add_test(tests, a_loss_that_is_no_number_is_no_result);
+    tcase_add_test(tests, a_run_in_a_folder_whose_name_is_no_utf8_is_listed);
+    return run_tests(tests);
+}
