@@ -110,6 +110,24 @@ START_TEST(too_few_descriptors_are_refused_by_each_program)
 }
 END_TEST
 
+/* How long a path is shows when its links are resolved, for which it has to be there. */
+START_TEST(a_name_that_is_too_long_leaves_no_directory)
+{
+    ck_assert_int_eq(shell("$bin/epsd --listen $(printf %%0200d 0) 2>err"), 1);
+    says("err", "too many for the sockets in it");
+    ck_assert_int_eq(shell("[ -z \"$(ls -A \"$XDG_RUNTIME_DIR/eps\")\" ]"), 0);
+}
+END_TEST
+
+START_TEST(an_option_that_is_none_is_named_with_the_way_to_help)
+{
+    ck_assert_int_eq(shell("$bin/epsd --frobnicate 2>err"), 2);
+    says("err", "epsd: --frobnicate: no such option, or its value is missing; see epsd --help\n");
+    ck_assert_int_eq(shell("$bin/eps-worker --device-mem 2>err"), 2);
+    says("err", "eps-worker: --device-mem: no such option, or its value is missing; see eps-worker --help\n");
+}
+END_TEST
+
 /* What is gone is not what a run could go on from. */
 START_TEST(a_directory_that_was_removed_is_not_said_to_resume)
 {
@@ -221,6 +239,8 @@ int main(void)
     tcase_add_test(tests, without_standard_descriptors_a_run_is_what_it_is_with_them);
     tcase_add_test(tests, a_daemon_and_a_worker_without_standard_descriptors_serve);
     tcase_add_test(tests, too_few_descriptors_are_refused_by_each_program);
+    tcase_add_test(tests, a_name_that_is_too_long_leaves_no_directory);
+    tcase_add_test(tests, an_option_that_is_none_is_named_with_the_way_to_help);
     tcase_add_test(tests, a_directory_that_was_removed_is_not_said_to_resume);
     tcase_add_test(tests, the_summary_names_the_checkpoint_that_stands);
     tcase_add_test(tests, a_pipe_in_place_of_a_file_of_the_run_is_refused);
