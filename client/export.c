@@ -177,8 +177,8 @@ static int fill(struct export *e, struct error *err)
         rc = client_export_weights(&e->model, e->directory_fd, e->options->bf16, e->shard_bytes, err);
     if (rc == 0 && fsync(e->directory_fd) != 0)
         rc = error_set(err, -errno, "cannot be flushed: %s", strerror(errno));
-    if (rc != 0) /* -EINVAL: what is read is not fit, else what is written fails */
-        error_prefix(err, rc == -EINVAL && e->options->model ? e->options->model : e->partial);
+    if (rc != 0) /* -EINVAL, -ERANGE: what is read is not fit, else what is written fails */
+        error_prefix(err, (rc == -EINVAL || rc == -ERANGE) && e->options->model ? e->options->model : e->partial);
     return rc;
 }
 
