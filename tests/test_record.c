@@ -160,7 +160,7 @@ SET(other_eval, o->eval_data = "x")
 SET(other_batch, o->batch = 16)
 SET(other_seq, o->seq = 35)
 SET(other_parts, o->parts = 2)
-SET(other_lr, o->lr = 0.3)
+SET(other_lr, o->lr = 0.5)
 SET(other_min_lr, o->min_lr = 0)
 SET(other_schedule, o->schedule = EPS_SCHEDULE_COSINE)
 SET(other_warmup, o->warmup = 0)
@@ -180,7 +180,7 @@ static const struct {
     {other_batch, "--batch 16 ", "the run's 12"},
     {other_seq, "--seq 35 ", "the run's 34"},
     {other_parts, "--parts 2 ", "the run's 4"},
-    {other_lr, "--lr 0.3 ", "the run's 0.30000000000000004"},
+    {other_lr, "--lr 0.5 ", "the run's 0.30000000000000004"},
     {other_min_lr, "--min-lr 0 ", "the run's 1e-300"},
     {other_schedule, "--schedule cosine ", "the run's linear"},
     {other_warmup, "--warmup 0 ", "the run's 17"},

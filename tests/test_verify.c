@@ -144,7 +144,7 @@ static const struct {
     void (*damage)(void);
     const char *why;
 } damages[] = {
-    {drop_weights, "step-5 5 model.safetensors: is missing;"},
+    {drop_weights, "step-5 5 model.safetensors is missing;"},
     {cut_moments, "step-5 5 optimizer.safetensors has 4000 bytes, "},
     {drop_training, "step-5 0 training.json is missing: this is no checkpoint, or not all of one;"},
     {flip_training, "step-5 0 training.json"},
@@ -244,13 +244,13 @@ START_TEST(the_command_says_the_same)
     check_file("err", "");
     ck_assert_int_eq(unlink("run/step-2/config.json"), 0);
     ck_assert_int_eq(eps("run"), 1);
-    check_file("out", "run/step-1  whole, 1 step\nrun/step-2  NOT WHOLE: config.json: is missing\n");
+    check_file("out", "run/step-1  whole, 1 step\nrun/step-2  NOT WHOLE: config.json is missing\n");
     check_file("err", "eps verify: run: 1 of 2 checkpoints is not whole: the newest to --resume is run/step-1\n");
     ck_assert_int_eq(eps("run --json"), 1);
     check_file("out",
                "[\n  {\n    \"path\": \"run/step-1\",\n    \"step\": 1,\n    \"whole\": true,\n    \"why\": null\n"
                "  },\n  {\n    \"path\": \"run/step-2\",\n    \"step\": 2,\n    \"whole\": false,\n"
-               "    \"why\": \"config.json: is missing\"\n  }\n]\n");
+               "    \"why\": \"config.json is missing\"\n  }\n]\n");
     ck_assert_int_eq(eps("none"), 1);
     check_file("out", "");
     ck_assert_int_eq(eps("none --json"), 1);
