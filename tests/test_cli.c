@@ -58,6 +58,7 @@ static void put_files(void)
     memset(text, 'a', sizeof text);
     put("text.txt", text, sizeof text);
     put("short.txt", text, 20);
+    put("scrap.txt", text, 3);
     put("latin1.txt", "gr\xFC\xDF", 4);
     ids[77] = 300;
     put("ids.bin", ids, sizeof ids);
@@ -134,7 +135,7 @@ static const struct {
     {"train --model gpt3 --data text.txt", 1, "gpt3", "gpt2-xl"},
     {"train --data none.txt", 1, "none.txt", "No such file"},
     {"train --data none-*.txt", 1, "none-*.txt", "no file of such a name"},
-    {"train --data short.txt", 1, "short.txt", "20 tokens"},
+    {"train --data scrap.txt", 1, "scrap.txt", "3 tokens"},
     {"train --model gpt2 --data latin1.txt", 1, "latin1.txt", "UTF-8"},
     {"train --model good.json", 2, "--data", "needed"},
     {GOOD "--frobnicate 3", 2, "--frobnicate", "--help"},
