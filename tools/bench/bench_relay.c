@@ -111,6 +111,7 @@ static void round_processes(struct samples *out, const struct size *size, const 
     options.eval_data = data;
     options.out = run;
     options.steps = STEPS;
+    options.save_every = 0;
     options.batch = size->batch;
     options.seq = size->seq;
     options.order = EPS_SEQUENTIAL;

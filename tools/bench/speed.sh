@@ -47,7 +47,7 @@ PY
 ours() {
     rm -rf "$work/run"
     env -u OPENBLAS_CORETYPE OMP_NUM_THREADS="$threads" "$bin/eps" train --model "$work/config.json" \
-        --data "$work/data.bin" --eval-data "$work/data.bin" --out "$work/run" --steps $((steps + 2)) \
+        --data "$work/data.bin" --eval-data "$work/data.bin" --out "$work/run" --steps $((steps + 2)) --save-every 0 \
         --batch "$batch" --seq "$seq" --lr 3e-4 >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
     "$python" - "$work/run/metrics.jsonl" <<'PY'
 import json, statistics, sys
