@@ -27,7 +27,7 @@ enum eps_schedule { EPS_SCHEDULE_DEFAULT, EPS_SCHEDULE_COSINE, EPS_SCHEDULE_LINE
 enum eps_optimizer_kind { EPS_OPTIMIZER_DEFAULT, EPS_ADAMA, EPS_ADAMW };
 enum eps_order { EPS_ORDER_DEFAULT, EPS_SHUFFLED, EPS_SEQUENTIAL };
 
-/* Start from eps_train_defaults(), which leaves everything to be chosen; model and data have no default. */
+/* Start from eps_train_defaults(), which leaves everything to be chosen; data has no default. */
 struct eps_train_options {
     const char *model;   /* config.json, a directory with config.json and *.safetensors, a preset; NULL: a preset that
                           fits the data and the machine, trained as suits it. A file of a preset's name is first */

@@ -43,6 +43,40 @@ static void stored(struct client_record *record, const struct eps_train_options 
     free(text);
 }
 
+static bool same_bits(double a, double b)
+{
+    return memcmp(&a, &b, sizeof a) == 0;
+}
+
+/* All but the texts. Field by field: what pads the struct is anybody's. */
+static void check_same(const struct eps_train_options *got, const struct eps_train_options *want)
+{
+    ck_assert_uint_eq(got->n_data, want->n_data);
+    ck_assert_uint_eq(got->steps, want->steps);
+    ck_assert(same_bits(got->epochs, want->epochs));
+    ck_assert_uint_eq(got->batch, want->batch);
+    ck_assert_uint_eq(got->seq, want->seq);
+    ck_assert_uint_eq(got->microbatch, want->microbatch);
+    ck_assert_uint_eq(got->parts, want->parts);
+    ck_assert_uint_eq(got->workers, want->workers);
+    ck_assert(same_bits(got->lr, want->lr));
+    ck_assert(same_bits(got->min_lr, want->min_lr));
+    ck_assert(same_bits(got->weight_decay, want->weight_decay));
+    ck_assert(same_bits(got->beta1, want->beta1));
+    ck_assert(same_bits(got->beta2, want->beta2));
+    ck_assert(same_bits(got->epsilon, want->epsilon));
+    ck_assert_int_eq(got->schedule, want->schedule);
+    ck_assert_uint_eq(got->warmup, want->warmup);
+    ck_assert_int_eq(got->optimizer, want->optimizer);
+    ck_assert_int_eq(got->order, want->order);
+    ck_assert_uint_eq(got->seed, want->seed);
+    ck_assert_uint_eq(got->eval_every, want->eval_every);
+    ck_assert_uint_eq(got->save_every, want->save_every);
+    ck_assert_uint_eq(got->keep, want->keep);
+    ck_assert_int_eq(got->deterministic, want->deterministic);
+    ck_assert_uint_eq(got->device_mem, want->device_mem);
+}
+
 START_TEST(what_is_read_is_what_was_written_to_the_bit)
 {
     struct eps_train_options in = resolved(), out;
@@ -57,8 +91,7 @@ START_TEST(what_is_read_is_what_was_written_to_the_bit)
     ck_assert_str_eq(out.eval_data, "/etc/group");
     ck_assert_mem_eq(&record.data, &data, sizeof data);
     ck_assert_mem_eq(&record.eval_data, &eval_data, sizeof data);
-    out.model = in.model, out.data = in.data, out.eval_data = in.eval_data;
-    ck_assert_mem_eq(&out, &in, sizeof in);
+    check_same(&out, &in);
     client_record_free(&record);
     client_record_free(&record);
 }
@@ -143,9 +176,8 @@ START_TEST(a_run_goes_on_as_it_was_where_nothing_is_said)
     ck_assert_str_eq(out.eval_data, "/etc/group");
     ck_assert_str_eq(out.out, "o");
     ck_assert_str_eq(out.programs, "p");
-    in.model = out.model, in.data = out.data, in.eval_data = out.eval_data;
-    in.resume = out.resume, in.out = out.out, in.programs = out.programs;
-    ck_assert_mem_eq(&out, &in, sizeof in);
+    ck_assert_str_eq(out.resume, "r");
+    check_same(&out, &in);
     client_record_free(&record);
 }
 END_TEST
