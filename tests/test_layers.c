@@ -24,8 +24,9 @@ START_TEST(gradients_are_the_slopes_of_the_loss)
     const struct reference_batch batch = setting_batch(&s);
     ck_assert_double_eq_tol(link.losses[0], reference_gpt2_loss(&ref, &batch), 1e-6 * link.losses[0]);
     for (uint32_t t = 0; t < s.model.n_tensors; t++) {
+        const uint64_t n = s.model.tensors[t].n, stride = SANITIZED && n > 100 ? 7 : 1;
         double difference = 0, size = 0;
-        for (uint64_t i = 0; i < s.model.tensors[t].n; i += SANITIZED ? 7 : 1) {
+        for (uint64_t i = 0; i < n; i += stride) {
             const double slope = reference_gpt2_slope(&ref, &batch, t, i) / (double)s.n_valid;
             difference += pow(found.tensors[t][i] - slope, 2);
             size += pow(slope, 2);
