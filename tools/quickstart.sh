@@ -52,4 +52,5 @@ build/bin/eps train --data "$data" --out "$out"
 
 echo
 echo "What it writes after \"The \""
-build/bin/eps generate --model "$out/latest" --prompt "The " --tokens 100 --temperature 0.8
+build/bin/eps generate --model "$out/latest" --prompt "The " --tokens 100 --temperature 0.8 2>>"$log"
+echo
