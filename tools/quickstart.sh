@@ -52,5 +52,6 @@ build/bin/eps train --data "$data" --out "$out"
 
 echo
 echo "What it writes after \"The \""
-build/bin/eps generate --model "$out/latest" --prompt "The " --tokens 100 --temperature 0.8 2>>"$log"
+build/bin/eps generate --model "$out/latest" --prompt "The " --tokens 100 --temperature 0.8 2>>"$log" ||
+    { tail -n 1 "$log" >&2; exit 1; }
 echo
