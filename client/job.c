@@ -94,13 +94,13 @@ int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job
         if (job->stop && *job->stop)
             return error_set(err, -ECANCELED, "the evaluation was cut short");
         struct message m = {.kind = MESSAGE_EVALUATE, .evaluate = {.buffer = buffer, .n_rows = n_rows}};
-        for (uint32_t row = 0; row < n_rows; row++) {
-            int rc = client_job_put(job, buffer, row, windows, first + row, err);
-            if (rc)
-                return rc;
-        }
+        int rc = client_link_ask(job->link, err);
+        for (uint32_t row = 0; !rc && row < n_rows; row++)
+            rc = client_job_put(job, buffer, row, windows, first + row, err);
+        if (rc)
+            return rc;
         client_link_send(job->link, &m);
-        int rc = client_link_expect(job->link, MESSAGE_EVALUATED, &m, NULL, err);
+        rc = client_link_expect(job->link, MESSAGE_EVALUATED, &m, NULL, err);
         if (rc)
             return rc;
         sum += m.evaluated.sum;

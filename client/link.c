@@ -77,18 +77,21 @@ static void on_closed(struct session *s, const char *reason)
 
 static const struct session_events events = {.on_open = on_open, .on_message = on_message, .on_closed = on_closed};
 
-/* Runs the loop once; what the watches say. */
-static int turn(struct client_link *link, struct error *err)
+int client_link_ask(struct client_link *link, struct error *err)
 {
-    uv_run(&link->loop, UV_RUN_ONCE);
-    if (link->rc)
-        return error_set(err, link->rc, "out of memory");
     for (size_t i = 0; i < sizeof link->watches / sizeof *link->watches; i++) {
         int rc = client_watch_ask(&link->watches[i], err);
         if (rc)
             return rc;
     }
     return 0;
+}
+
+/* Runs the loop once; what the watches say. */
+static int turn(struct client_link *link, struct error *err)
+{
+    uv_run(&link->loop, UV_RUN_ONCE);
+    return link->rc ? error_set(err, link->rc, "out of memory") : client_link_ask(link, err);
 }
 
 /* The session has ended by itself. If a child of ours is the reason, its own last words say more than the end of file

@@ -46,6 +46,10 @@ void client_link_close(struct client_link *link); /* the session alone */
 /* Attaches to the daemon at directory. -ENOENT, -ECONNREFUSED: there is none; -EIO: refused, and why. */
 int client_link_open(struct client_link *link, const char *directory, enum message_role role, struct error *err);
 
+/* What the watches say now: 0, or the code that would end a wait. A message that is there comes before it, so who
+ * exchanges many in a row asks between them. */
+int client_link_ask(struct client_link *link, struct error *err);
+
 void client_link_send(struct client_link *link, const struct message *m);
 void client_link_send_fds(struct client_link *link, const struct message *m, const int *fds, unsigned n_fds);
 
