@@ -122,6 +122,16 @@ pid_t processes_start(const char *program, const char *const *argv, const char *
     return pid;
 }
 
+json_t *processes_answer(const char *path)
+{
+    char *said = processes_read(path);
+    json_t *answer = json_loads(said, JSON_REJECT_DUPLICATES, NULL);
+
+    ck_assert_msg(answer != NULL, "not JSON: %s", said);
+    free(said);
+    return answer;
+}
+
 bool processes_until(bool (*ready)(void *context), void *context)
 {
     for (int ms = 0; ms < WAIT_MS; ms += 5) {

@@ -4,6 +4,7 @@
 
 #include "client/eps.h"
 
+#include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -44,6 +45,9 @@ pid_t processes_find(const char *program);
 uint64_t processes_status_bytes(pid_t pid, const char *key);
 /* A file's whole content, terminated; the caller frees it. */
 char *processes_read(const char *path);
+
+/* What a program wrote to this file: one JSON value, which the caller drops. Asserts. */
+json_t *processes_answer(const char *path);
 
 /* Polls until ready(context) is true; false after 5 s. */
 bool processes_until(bool (*ready)(void *context), void *context);

@@ -1,5 +1,6 @@
 /* Limits of memory, from files like those of /proc/self/cgroup and /sys/fs/cgroup. */
 #include "proto/cgroup.h"
+#include "tests/processes.h"
 #include "tests/run.h"
 
 #include <check.h>
@@ -7,8 +8,6 @@
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static char directory[] = "/tmp/test_cgroup.XXXXXX";
 
 static void put(const char *path, const char *text)
 {
@@ -70,25 +69,15 @@ END_TEST
 
 static void setup(void)
 {
-    ck_assert_ptr_nonnull(mkdtemp(directory));
-    ck_assert_int_eq(chdir(directory), 0);
+    processes_setup();
     ck_assert_int_eq(mkdir("fs", 0777) || mkdir("fs/a", 0777) || mkdir("fs/a/b", 0777), 0);
-}
-
-static void remove_all(void)
-{
-    char command[64];
-
-    snprintf(command, sizeof command, "rm -r %s", directory);
-    ck_assert_int_eq(system(command), 0);
-    snprintf(directory, sizeof directory, "/tmp/test_cgroup.XXXXXX");
 }
 
 int main(void)
 {
     TCase *tests = tcase_create("cgroup");
 
-    tcase_add_checked_fixture(tests, setup, remove_all);
+    tcase_add_checked_fixture(tests, setup, processes_remove);
     tcase_add_test(tests, a_limit_leaves_what_is_not_used_yet);
     tcase_add_test(tests, the_narrowest_of_a_group_and_those_around_it_counts);
     tcase_add_test(tests, without_a_limit_there_is_none);

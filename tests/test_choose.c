@@ -1,4 +1,5 @@
 /* Which model is trained on which tokens, when one of them leaves it open. */
+#include "tests/processes.h"
 #include "tests/run.h"
 
 #include "client/run.h"
@@ -10,8 +11,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static char directory[] = "/tmp/test_choose.XXXXXX";
 
 static void put(const char *name, const void *bytes, size_t n)
 {
@@ -133,8 +132,7 @@ static void setup(void)
     static uint16_t ids[2500];
     static char text[5000];
 
-    ck_assert_ptr_nonnull(mkdtemp(directory));
-    ck_assert_int_eq(chdir(directory), 0);
+    processes_setup();
     for (size_t i = 0; i < 2500; i++)
         ids[i] = 'a';
     put("text.bin", ids, sizeof ids);
@@ -145,19 +143,11 @@ static void setup(void)
     put("huge.bin", ids, sizeof ids);
 }
 
-static void remove_all(void)
-{
-    char command[64];
-
-    snprintf(command, sizeof command, "rm -r %s", directory);
-    ck_assert_int_eq(system(command), 0);
-}
-
 int main(void)
 {
     TCase *tests = tcase_create("choose");
 
-    tcase_add_unchecked_fixture(tests, setup, remove_all);
+    tcase_add_unchecked_fixture(tests, setup, processes_remove);
     tcase_add_test(tests, a_text_alone_trains_a_model_of_bytes);
     tcase_add_test(tests, a_count_of_tokens_is_said_in_few_figures);
     tcase_add_test(tests, ids_beyond_a_byte_train_gpt2);

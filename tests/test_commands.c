@@ -39,16 +39,6 @@ static void train(const char *out, const char *more)
     free(said);
 }
 
-static json_t *answer(void)
-{
-    char *said = processes_read(out_file);
-    json_t *object = json_loads(said, JSON_REJECT_DUPLICATES, NULL);
-
-    ck_assert_msg(object != NULL, "not JSON: %s", said);
-    free(said);
-    return object;
-}
-
 static double number_at(json_t *object, const char *key)
 {
     ck_assert_msg(json_is_number(json_object_get(object, key)), "no number %s", key);
@@ -151,7 +141,7 @@ START_TEST(eval_finds_the_loss_that_the_run_ended_with)
     ck_assert_int_eq(processes_eps("eval --model evaluated/latest --data %s --json --batch 7 --device-mem 256MiB",
                                    text),
                      0);
-    json_t *result = answer();
+    json_t *result = processes_answer(out_file);
     ck_assert_double_eq_tol(number_at(result, "loss"), number_at(step, "eval_loss"), 1e-6);
     ck_assert_double_eq(number_at(result, "tokens"), 7999 / 32 * 32);
     json_decref(result);
@@ -300,7 +290,7 @@ START_TEST(a_live_daemon_answers_in_stable_json)
 
     ck_assert(processes_until(has_steps, "live/metrics.jsonl"));
     ck_assert_int_eq(processes_eps("status --json"), 0);
-    json_t *status = answer();
+    json_t *status = processes_answer(out_file);
     ck_assert_str_eq(json_string_value(json_object_get(status, "state")), "training");
     ck_assert_double_ge(number_at(status, "step"), 2);
     ck_assert_ptr_nonnull(json_string_value(json_object_get(status, "model")));
@@ -310,7 +300,7 @@ START_TEST(a_live_daemon_answers_in_stable_json)
     json_decref(status);
 
     ck_assert_int_eq(processes_eps("mem lab --json"), 0);
-    json_t *memory = answer(), *worker;
+    json_t *memory = processes_answer(out_file), *worker;
     size_t i;
     check_sizes(json_object_get(memory, "host"));
     ck_assert_uint_eq(json_array_size(json_object_get(memory, "workers")), 2);

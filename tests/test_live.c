@@ -47,16 +47,6 @@ static size_t count_lines(const char *file)
     return n;
 }
 
-static json_t *answer(void)
-{
-    char *said = processes_read(out_file);
-    json_t *object = json_loads(said, JSON_REJECT_DUPLICATES, NULL);
-
-    ck_assert_msg(object != NULL, "not JSON: %s", said);
-    free(said);
-    return object;
-}
-
 static const char *text_at(json_t *object, const char *key)
 {
     const char *text = json_string_value(json_object_get(object, key));
@@ -80,7 +70,7 @@ START_TEST(without_a_name_one_daemon_is_the_one)
     ck_assert_int_eq(processes_eps("status"), 0);
     check_file(out_file, "state        idle, 0 workers, pid ", "run/eps/lab\n");
     ck_assert_int_eq(processes_eps("status --json"), 0);
-    json_t *status = answer();
+    json_t *status = processes_answer(out_file);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         ck_assert_msg(json_object_get(status, keys[i]) != NULL, "no %s", keys[i]);
     ck_assert_uint_eq(json_object_size(status), sizeof keys / sizeof *keys);
@@ -107,7 +97,7 @@ START_TEST(several_are_listed_and_not_chosen_from)
         ck_assert_uint_eq(count_lines(out_file), 2);
         check_file(out_file, "home  ", "\nlab  ");
         ck_assert_int_eq(processes_eps("%s --json", mem ? "mem" : "status"), 0);
-        json_t *all = answer(), *daemons = json_object_get(all, "daemons");
+        json_t *all = processes_answer(out_file), *daemons = json_object_get(all, "daemons");
         ck_assert_uint_eq(json_array_size(daemons), 2);
         ck_assert_str_eq(strrchr(text_at(json_array_get(daemons, 0), "address"), '/'), "/home");
         ck_assert_str_eq(strrchr(text_at(json_array_get(daemons, 1), "address"), '/'), "/lab");
@@ -119,7 +109,7 @@ START_TEST(several_are_listed_and_not_chosen_from)
         ck_assert_uint_eq(count_lines(out_file), 0);
     }
     ck_assert_int_eq(processes_eps("status home --json"), 0);
-    json_t *one = answer();
+    json_t *one = processes_answer(out_file);
     ck_assert_int_eq(json_integer_value(json_object_get(one, "pid")), home);
     json_decref(one);
     ck_assert_int_eq(processes_eps("status %s", processes_path("run/eps/home")), 0);
@@ -447,7 +437,7 @@ START_TEST(a_private_run_is_found_and_stopped)
     pid_t client = begin_run(), watcher = watch("status", "0.1", NULL);
 
     ck_assert_int_eq(processes_eps("status --json"), 0);
-    json_t *status = answer();
+    json_t *status = processes_answer(out_file);
     ck_assert_str_eq(text_at(status, "state"), "training");
     ck_assert_ptr_nonnull(strstr(text_at(status, "address"), "/run/eps/run-"));
     ck_assert_ptr_nonnull(strstr(text_at(status, "out"), "/book"));
@@ -486,7 +476,7 @@ START_TEST(a_save_prints_what_stands_and_training_goes_on)
     free(path);
     await_lines_of(processes_path("book/metrics.jsonl"), 5);
     ck_assert_int_eq(processes_eps("save book --json"), 0);
-    json_t *saved = answer();
+    json_t *saved = processes_answer(out_file);
     ck_assert_double_ge(json_number_value(json_object_get(saved, "step")), first);
     ck_assert_ptr_nonnull(strstr(text_at(saved, "path"), "/book/step-"));
     json_decref(saved);
@@ -494,12 +484,12 @@ START_TEST(a_save_prints_what_stands_and_training_goes_on)
     ck_assert_int_eq(processes_wait(one), 0);
     ck_assert_int_eq(processes_wait(two), 0);
     ck_assert_int_eq(processes_eps("status --json"), 0);
-    json_t *status = answer();
+    json_t *status = processes_answer(out_file);
     ck_assert_double_ge(json_number_value(json_object_get(status, "saved_step")), first);
     ck_assert(json_is_null(json_object_get(status, "trouble")));
     json_decref(status);
     ck_assert_int_eq(processes_eps("stop --json"), 0);
-    json_t *stopped = answer();
+    json_t *stopped = processes_answer(out_file);
     ck_assert(json_is_true(json_object_get(stopped, "stopped")));
     json_decref(stopped);
     ck_assert_int_gt(processes_wait(client), 0);

@@ -146,6 +146,18 @@ START_TEST(categories_sum_to_the_arena_and_the_library)
 }
 END_TEST
 
+/* One after another, aligned, from the arena's start to its end. There is room for one more than n. */
+static void check_extents(struct extent *e, size_t n, uint64_t arena_bytes)
+{
+    e[n++] = (struct extent){arena_bytes, 0};
+    qsort(e, n, sizeof *e, by_place);
+    ck_assert_uint_eq(e[0].at, 0);
+    for (size_t i = 0; i + 1 < n; i++) {
+        ck_assert_uint_eq(e[i].at % PLAN_ALIGNMENT, 0);
+        ck_assert_uint_eq(e[i + 1].at, (e[i].at + e[i].bytes + 63) / 64 * 64);
+    }
+}
+
 START_TEST(buffers_lie_apart_and_fill_the_arena)
 {
     struct model model;
@@ -164,13 +176,7 @@ START_TEST(buffers_lie_apart_and_fill_the_arena)
     size_t n = 10;
     for (uint32_t b = 0; b < plan.n_boundaries; b++)
         e[n++] = (struct extent){plan.boundaries + b * plan.boundary_bytes, tokens * 6 * 4};
-    e[n++] = (struct extent){plan.arena_bytes, 0};
-    qsort(e, n, sizeof *e, by_place);
-    ck_assert_uint_eq(e[0].at, 0);
-    for (size_t i = 0; i + 1 < n; i++) {
-        ck_assert_uint_eq(e[i].at % PLAN_ALIGNMENT, 0);
-        ck_assert_uint_eq(e[i + 1].at, (e[i].at + e[i].bytes + 63) / 64 * 64);
-    }
+    check_extents(e, n, plan.arena_bytes);
     model_free(&model);
 }
 END_TEST
@@ -401,13 +407,7 @@ START_TEST(buffers_of_generating_lie_apart_and_fill_the_arena)
     e[n++] = (struct extent){plan.ids, 7 * 4};
     e[n++] = (struct extent){plan.logits, 13 * 4};
     e[n++] = (struct extent){plan.workspace, plan.workspace_bytes};
-    e[n++] = (struct extent){plan.arena_bytes, 0};
-    qsort(e, n, sizeof *e, by_place);
-    ck_assert_uint_eq(e[0].at, 0);
-    for (size_t i = 0; i + 1 < n; i++) {
-        ck_assert_uint_eq(e[i].at % PLAN_ALIGNMENT, 0);
-        ck_assert_uint_eq(e[i + 1].at, (e[i].at + e[i].bytes + 63) / 64 * 64);
-    }
+    check_extents(e, n, plan.arena_bytes);
     model_free(&model);
 }
 END_TEST

@@ -1,4 +1,5 @@
 /* A model's side files: read, found, written again, and limits kept. */
+#include "tests/processes.h"
 #include "tests/run.h"
 
 #include "client/side.h"
@@ -11,8 +12,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static char directory[] = "/tmp/test_side.XXXXXX";
 
 static void put(const char *path, const char *content, off_t n)
 {
@@ -95,25 +94,11 @@ START_TEST(a_stranger_s_object_is_checked)
 }
 END_TEST
 
-static void setup(void)
-{
-    ck_assert_ptr_nonnull(mkdtemp(directory));
-    ck_assert_int_eq(chdir(directory), 0);
-}
-
-static void remove_all(void)
-{
-    char command[64];
-
-    snprintf(command, sizeof command, "rm -r %s", directory);
-    ck_assert_int_eq(system(command), 0);
-}
-
 int main(void)
 {
     TCase *tests = tcase_create("side");
 
-    tcase_add_unchecked_fixture(tests, setup, remove_all);
+    tcase_add_unchecked_fixture(tests, processes_setup, processes_remove);
     tcase_add_test(tests, what_was_read_is_written_as_it_was);
     tcase_add_test(tests, what_cannot_be_kept_is_refused_by_name);
     tcase_add_test(tests, a_stranger_s_object_is_checked);
