@@ -181,13 +181,18 @@ static int run(struct train *t, struct error *err)
     return rc;
 }
 
+static bool is_removed(const struct client_run *run)
+{
+    struct stat st;
+    return run->directory_fd >= 0 && fstat(run->directory_fd, &st) == 0 && st.st_nlink == 0;
+}
+
 /* How the run can go on, if it can. */
 static void add_remedy(const struct train *t, struct error *err)
 {
     const uint64_t saved = client_steps_saved(&t->steps);
-    struct stat st;
 
-    if (t->run.directory_fd >= 0 && fstat(t->run.directory_fd, &st) == 0 && st.st_nlink == 0)
+    if (is_removed(&t->run))
         error_append(err, "; no checkpoint stands: %s was removed", t->run.directory);
     else if (saved != MESSAGE_NO_STEP && t->link.failed == -EDOM) /* its numbers: they would come again */
         error_append(err, "; its weights before that are in %s/step-%" PRIu64, t->run.directory, saved);
@@ -221,6 +226,8 @@ static int conclude(const struct train *t, struct error *err)
             error_set(err, 0, "metrics.jsonl is incomplete: %s", s->metrics_error.text);
         else
             error_append(err, "; metrics.jsonl is incomplete: %.100s", s->metrics_error.text);
+        if (!s->save_rc && is_removed(&t->run)) /* after the last checkpoint was written, that is */
+            add_remedy(t, err);
         rc = s->metrics_rc;
     }
     return rc;
