@@ -21,9 +21,18 @@
 
 static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGKILL};
 
+enum { N_SIGNALS = sizeof signals / sizeof *signals };
+
+/* The thread sanitizer keeps a signal until a call of its choice, and for ever if it came while it allocated for itself:
+ * a moment chosen by a system call would be its own, not ours. */
+#ifdef __SANITIZE_THREAD__
+enum { N_TRACED = 0 };
+#else
+enum { N_TRACED = N_SIGNALS };
+#endif
+
 /* Before a program makes or asks for anything there is little to see: only every so many moments are tried. */
 enum {
-    N_SIGNALS = sizeof signals / sizeof *signals,
     EARLY_STRIDE = SANITIZED ? 240 : 60,
     STRIDE = SANITIZED ? 15 : 3,
     TRACE_MAX = 100000
@@ -333,8 +342,8 @@ int main(void)
     TCase *tests = tcase_create("signals");
 
     tcase_add_checked_fixture(tests, setup, processes_remove);
-    tcase_add_loop_test(tests, daemon_meets_a_signal_at_each_system_call_of_its_start, 0, N_SIGNALS);
-    tcase_add_loop_test(tests, worker_meets_a_signal_at_each_system_call_of_its_start, 0, N_SIGNALS);
+    tcase_add_loop_test(tests, daemon_meets_a_signal_at_each_system_call_of_its_start, 0, N_TRACED);
+    tcase_add_loop_test(tests, worker_meets_a_signal_at_each_system_call_of_its_start, 0, N_TRACED);
     tcase_add_loop_test(tests, worker_ends_when_its_daemon_does_while_it_attaches, 0, 2);
     tcase_add_loop_test(tests, private_daemon_ends_with_its_parent, 0, 2);
     tcase_add_loop_test(tests, a_run_meets_a_signal_at_each_stage, 0, N_SIGNALS * 3 * STAGES);
