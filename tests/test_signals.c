@@ -32,11 +32,7 @@ enum { N_TRACED = N_SIGNALS };
 #endif
 
 /* Before a program makes or asks for anything there is little to see: only every so many moments are tried. */
-enum {
-    EARLY_STRIDE = SANITIZED ? 240 : 60,
-    STRIDE = SANITIZED ? 15 : 3,
-    TRACE_MAX = 100000
-};
+enum { EARLY_STRIDE = SANITIZED ? 240 : 60, STRIDE = SANITIZED ? 15 : 3, TRACE_MAX = 100000 };
 
 static char daemon_directory[300];
 
