@@ -94,7 +94,7 @@ int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job
         if (job->stop && *job->stop)
             return error_set(err, -ECANCELED, "the evaluation was cut short");
         struct message m = {.kind = MESSAGE_EVALUATE, .evaluate = {.buffer = buffer, .n_rows = n_rows}};
-        int rc = client_link_ask(job->link, err);
+        int rc = 0;
         for (uint32_t row = 0; !rc && row < n_rows; row++)
             rc = client_job_put(job, buffer, row, windows, first + row, err);
         if (rc)

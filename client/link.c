@@ -77,7 +77,7 @@ static void on_closed(struct session *s, const char *reason)
 
 static const struct session_events events = {.on_open = on_open, .on_message = on_message, .on_closed = on_closed};
 
-int client_link_ask(struct client_link *link, struct error *err)
+static int ask(struct client_link *link, struct error *err)
 {
     for (size_t i = 0; i < sizeof link->watches / sizeof *link->watches; i++) {
         int rc = client_watch_ask(&link->watches[i], err);
@@ -91,7 +91,7 @@ int client_link_ask(struct client_link *link, struct error *err)
 static int turn(struct client_link *link, struct error *err)
 {
     uv_run(&link->loop, UV_RUN_ONCE);
-    return link->rc ? error_set(err, link->rc, "out of memory") : client_link_ask(link, err);
+    return link->rc ? error_set(err, link->rc, "out of memory") : ask(link, err);
 }
 
 /* The session has ended by itself. If a child of ours is the reason, its own last words say more than the end of file
@@ -142,9 +142,13 @@ void client_link_send_fds(struct client_link *link, const struct message *m, con
 int client_link_next(struct client_link *link, struct message *out, int *fd, struct error *err)
 {
     while (link->n_mail == 0) {
-        int rc = link->session ? turn(link, err) : ended(link, err);
-        if (rc && link->n_mail == 0) /* last words that came with the end are read first */
-            return rc;
+        if (!link->asked)
+            link->asked = link->session ? turn(link, &link->why) : ended(link, &link->why);
+        if (link->asked && link->n_mail == 0) { /* last words that came with the end are read first */
+            const int rc = link->asked;
+            link->asked = 0;
+            return error_set(err, rc, "%s", link->why.text);
+        }
     }
     const struct client_mail *mail = &link->mail[link->first_mail];
     *out = mail->message;

@@ -30,6 +30,8 @@ struct client_link {
     size_t n_mail, first_mail, mail_cap;
     int rc;     /* -ENOMEM once a message had to be dropped */
     int failed; /* the code of a FAILED that came */
+    int asked;  /* to end a wait, while a message was there to be read first; 0: not. The next wait ends with it: */
+    struct error why;
     /* SAVED, SAVE_FAILED and STOP come at any time: given to this where another kind is expected. NULL: out of turn. */
     void (*on_aside)(void *data, const struct message *m);
     void *aside_data;
@@ -46,15 +48,12 @@ void client_link_close(struct client_link *link); /* the session alone */
 /* Attaches to the daemon at directory. -ENOENT, -ECONNREFUSED: there is none; -EIO: refused, and why. */
 int client_link_open(struct client_link *link, const char *directory, enum message_role role, struct error *err);
 
-/* What the watches say now: 0, or the code that would end a wait. A message that is there comes before it, so who
- * exchanges many in a row asks between them. */
-int client_link_ask(struct client_link *link, struct error *err);
-
 void client_link_send(struct client_link *link, const struct message *m);
 void client_link_send_fds(struct client_link *link, const struct message *m, const int *fds, unsigned n_fds);
 
 /* Waits for the next message. REFUSED gives its code and FAILED -EIO, with their sentences; so does what ends the wait:
- * -EIO for a closed session, and what a watch says. fd may be NULL, a descriptor is then closed. */
+ * -EIO for a closed session, and what a watch says, which is not lost where a message comes with it: that is read first,
+ * and the next wait ends at once. fd may be NULL, a descriptor is then closed. */
 int client_link_next(struct client_link *link, struct message *out, int *fd, struct error *err);
 
 /* As client_link_next, for a message of this kind: any other one, if it is not for on_aside, is a mistake of the

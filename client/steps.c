@@ -193,7 +193,7 @@ static bool is_due(const struct client_steps *s)
 
     if (s->covered != s->opened || s->covered == s->asked || s->covered == s->run->first_step)
         return false;
-    return (s->stop && o->save_every > 0) || s->covered == o->steps ||
+    return (s->stop == 1 && o->save_every > 0) || s->covered == o->steps ||
            (o->save_every > 0 && s->covered % o->save_every == 0);
 }
 
@@ -232,9 +232,13 @@ static int open_step(struct client_steps *s, struct error *err)
     return s->opened < o->steps ? prepare(s, err) : 0;
 }
 
+/* A stop that is not saved is no end: the link's next wait is. */
 static bool is_over(const struct client_steps *s)
 {
-    return s->done == s->opened && !s->saving && !is_due(s) && (s->stop || s->opened == s->run->options.steps);
+    const struct eps_train_options *o = &s->run->options;
+    const bool stopped = s->stop == 1 && o->save_every > 0;
+
+    return s->done == s->opened && !s->saving && !is_due(s) && (stopped || s->opened == o->steps);
 }
 
 static int hear(struct client_steps *s, struct error *err)
@@ -262,11 +266,7 @@ static int take_steps(struct client_steps *s, struct error *err)
 {
     int rc = prepare(s, err);
 
-    while (!rc) {
-        if (s->stop) /* the link says so too, unless a message came with it */
-            rc = client_steps_ask(s, err);
-        if (rc || is_over(s))
-            break;
+    while (!rc && !is_over(s)) {
         if (is_due(s) && !s->saving)
             ask_save(s);
         else if (may_open(s))
