@@ -360,6 +360,7 @@ static void assign(struct job *job, struct peer *worker, const struct segment *i
     m.assign.generate = job->request.job.generate;
     m.assign.takes_turns = strcmp(worker->device, "cpu") == 0;
     m.assign.trace = job->trace_file >= 0;
+    m.assign.n_weight_buffers = 2;
     worker->state = PEER_ASSIGNING;
     session_send_fds(worker->session, &m, fds, m.assign.trace ? 4 : 3);
 }

@@ -69,6 +69,7 @@ static void send_step(struct daemon *d, enum message_kind kind, uint64_t step)
     m.done.step = step;
     m.done.loss = job->loss;
     m.done.host_bytes = d->ledger.total.current;
+    m.done.grad_norm = NAN; /* eager: never there as a whole */
     for (uint32_t i = 0; i < job->n_workers; i++)
         if (m.done.device_peak < job->workers[i]->ledger.total.peak)
             m.done.device_peak = job->workers[i]->ledger.total.peak;

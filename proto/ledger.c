@@ -6,14 +6,17 @@ const char *ledger_name(enum ledger_category category)
 {
     static const char *const names[LEDGER_CATEGORIES] = {
         [LEDGER_WEIGHTS] = "weights",
+        [LEDGER_MASTER] = "master",
         [LEDGER_FIRST_MOMENT] = "first_moment",
         [LEDGER_SECOND_MOMENT] = "second_moment",
         [LEDGER_INBOX] = "inbox",
         [LEDGER_ACCUMULATORS] = "accumulators",
         [LEDGER_TIED] = "tied",
+        [LEDGER_SUM] = "gradient_sum",
         [LEDGER_DATA] = "data",
         [LEDGER_CONTRIBUTION] = "contribution",
         [LEDGER_STASH] = "stash",
+        [LEDGER_KEPT] = "kept",
         [LEDGER_GRADIENT] = "gradient",
         [LEDGER_STATISTICS] = "statistics",
         [LEDGER_CACHE] = "cache",

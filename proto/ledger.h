@@ -11,14 +11,17 @@
 
 enum ledger_category {
     LEDGER_WEIGHTS,       /* daemon: relayed weights, which in fp32 are the master; worker: weight buffers */
+    LEDGER_MASTER,        /* daemon: low halves of a split master, whose high halves are the relayed weights */
     LEDGER_FIRST_MOMENT,  /* m */
     LEDGER_SECOND_MOMENT, /* v */
     LEDGER_INBOX,         /* daemon: slots that workers write contributions to */
     LEDGER_ACCUMULATORS,  /* daemon: summed parts (adamw with several) */
     LEDGER_TIED,          /* daemon: summed visits of tied units */
+    LEDGER_SUM,           /* daemon: the gradient of all units, held until the step is known good (fenced commit) */
     LEDGER_DATA,          /* daemon: minibatches; worker: ids and labels */
     LEDGER_CONTRIBUTION,  /* worker: the sum over a part's microbatches */
-    LEDGER_STASH,         /* worker: boundary activations, one per layer */
+    LEDGER_STASH,         /* boundary activations, one per layer; daemon: those that its workers keep there */
+    LEDGER_KEPT,          /* worker: internals of layers, kept from forward to backward */
     LEDGER_GRADIENT,      /* worker: the boundary activations' gradient */
     LEDGER_STATISTICS,    /* worker: log-sum-exp of the head */
     LEDGER_CACHE,         /* worker: keys and values of the tokens so far, while it generates */

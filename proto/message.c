@@ -89,6 +89,13 @@ static void f64_finite(struct wire *w, double *value)
         wrong(w, "a number that is not finite");
 }
 
+static void f64_from_0(struct wire *w, double *value)
+{
+    f64_finite(w, value);
+    if (signbit(*value))
+        wrong(w, "a number below zero");
+}
+
 static void f32(struct wire *w, float *value)
 {
     uint32_t bits;
@@ -115,6 +122,11 @@ static unsigned choice(struct wire *w, unsigned value, unsigned first, unsigned 
     if (value < first || value > last)
         wrong(w, "an enumeration out of range");
     return value;
+}
+
+static enum number_type number_field(struct wire *w, enum number_type value)
+{
+    return choice(w, value, NUMBER_FP32, NUMBER_BF16);
 }
 
 /* Bytes of the printable UTF-8 character at s (n > 0 bytes), or 0: control characters, overlong forms, surrogates and
@@ -276,6 +288,14 @@ static void job(struct wire *w, struct message *m)
     f64_finite(w, &m->job.beta2);
     f64_finite(w, &m->job.epsilon);
     f64_finite(w, &m->job.weight_decay);
+    m->job.precision = number_field(w, m->job.precision);
+    m->job.moments = number_field(w, m->job.moments);
+    m->job.grad = number_field(w, m->job.grad);
+    flag(w, &m->job.fenced);
+    flag(w, &m->job.require_pinned);
+    f64_from_0(w, &m->job.clip_norm);
+    f64_from_0(w, &m->job.clip_update);
+    u64(w, &m->job.host_mem);
 }
 
 static void job_opened(struct wire *w, struct message *m)
@@ -303,6 +323,16 @@ static void assign(struct wire *w, struct message *m)
     flag(w, &m->assign.generate);
     flag(w, &m->assign.takes_turns);
     flag(w, &m->assign.trace);
+    m->assign.precision = number_field(w, m->assign.precision);
+    m->assign.grad = number_field(w, m->assign.grad);
+    flag(w, &m->assign.host_stash);
+    flag(w, &m->assign.whole_head);
+    u32(w, &m->assign.n_kept);
+    u32_in(w, &m->assign.n_weight_buffers, 1, MESSAGE_MAX_WEIGHT_BUFFERS);
+    u32(w, &m->assign.n_resident);
+    u64(w, &m->assign.host_stash_bytes);
+    if (m->assign.host_stash != (m->assign.host_stash_bytes > 0))
+        wrong(w, "a stash without its bytes, or bytes without it");
 }
 
 static void assigned(struct wire *w, struct message *m)
@@ -378,6 +408,8 @@ static void done(struct wire *w, struct message *m)
     f64(w, &m->done.loss);
     u64(w, &m->done.device_peak);
     u64(w, &m->done.host_bytes);
+    f64(w, &m->done.grad_norm);
+    flag(w, &m->done.skipped);
 }
 
 static void evaluate(struct wire *w, struct message *m)

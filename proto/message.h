@@ -13,7 +13,8 @@
  *   job       C>D JOB door [config, output directory or -, side file or -, trace or -, weight files...,
  *                       moments or -]
  *             D>C JOB_OPENED door [data] or REFUSED
- *             D>W ASSIGN door [weights, inbox, data, trace or -]   W>D ASSIGNED or REFUSED (does not fit: what would)
+ *             D>W ASSIGN door [weights, inbox, data, stash or -, trace or -]
+ *             W>D ASSIGNED or REFUSED (does not fit: what would)
  *             C>D CLOSE; D>W RELEASE: memory is given back, the worker waits for the next job
  *   step      C>D OPEN_STEP; D>W SHARE; W>D PULL; D>W WEIGHTS; W>D LOSS; W>D CONTRIBUTION; D>W FREE, GRANT;
  *             D>C COVERED (step+1 may be opened, its data written), then DONE (all units at step+1)
@@ -34,6 +35,7 @@
 
 #include "proto/ledger.h"
 #include "proto/model.h"
+#include "proto/number.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -45,6 +47,7 @@ enum {
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
+    MESSAGE_MAX_WEIGHT_BUFFERS = 3,
 };
 
 enum message_kind {
@@ -139,6 +142,14 @@ struct message {
             uint32_t microbatch; /* rows; 0: the worker chooses */
             enum message_optimizer optimizer;
             double beta1, beta2, epsilon, weight_decay;
+            enum number_type precision; /* of weights on the device, activations, stash */
+            enum number_type moments;   /* of m and v in host memory; bf16: v in 8 + 8 bits */
+            enum number_type grad;      /* of contributions as they travel */
+            bool fenced;                /* commit: updates once all of a step is folded; else eager */
+            bool require_pinned;        /* host memory that cannot be page-locked is an error */
+            double clip_norm;           /* the gradient's norm at most; 0: not clipped, else fenced */
+            double clip_update;         /* root mean square of a tensor's update at most; 0: not clipped */
+            uint64_t host_mem;          /* bytes the job may take of the host; 0: what is free */
         } job;
         struct {
             struct model_config config; /* as the daemon read it */
@@ -158,6 +169,14 @@ struct message {
             bool train, generate;
             bool takes_turns; /* blocks until its contribution is folded: it shares cores with the optimizer */
             bool trace;       /* as in job */
+            enum number_type precision, grad; /* as in job */
+            /* The daemon's plan; microbatch is of it too. */
+            bool host_stash;           /* boundaries and their gradient live in a segment that comes */
+            bool whole_head;           /* the head's units are on the device at once */
+            uint32_t n_kept;           /* blocks, the topmost, whose internals are kept */
+            uint32_t n_weight_buffers; /* 1..3 */
+            uint32_t n_resident;       /* units that stay */
+            uint64_t host_stash_bytes; /* of that segment; 0 without */
         } assign;
         struct {
             uint64_t arena_bytes;    /* planned */
@@ -204,6 +223,8 @@ struct message {
             double loss;          /* nats per token, before this step's update */
             uint64_t device_peak; /* bytes, of the worker that has most */
             uint64_t host_bytes;
+            double grad_norm; /* of the whole gradient, before it was clipped; NAN where not known: eager, skipped */
+            bool skipped;     /* not finite: a step of a fenced job that left no trace */
         } covered, done;
         struct {
             uint32_t buffer;

@@ -74,6 +74,11 @@ static struct message sample(enum message_kind kind)
         m.job.beta2 = 0.999;
         m.job.epsilon = 1e-8;
         m.job.weight_decay = -0.0; /* keeps its sign */
+        m.job.precision = m.job.grad = NUMBER_BF16;
+        m.job.fenced = true;
+        m.job.clip_norm = 1.5;
+        m.job.clip_update = 0.25;
+        m.job.host_mem = (uint64_t)5 << 40;
         break;
     case MESSAGE_JOB_OPENED:
         m.job_opened.config = small_config();
@@ -94,6 +99,12 @@ static struct message sample(enum message_kind kind)
         m.assign.n_slots = 4;
         m.assign.n_threads = 16;
         m.assign.train = m.assign.takes_turns = m.assign.trace = true;
+        m.assign.precision = NUMBER_BF16;
+        m.assign.host_stash = true;
+        m.assign.n_kept = 11;
+        m.assign.n_weight_buffers = MESSAGE_MAX_WEIGHT_BUFFERS;
+        m.assign.n_resident = 12;
+        m.assign.host_stash_bytes = (uint64_t)6 << 40;
         break;
     case MESSAGE_ASSIGNED:
         m.assigned.arena_bytes = (uint64_t)5 << 32;
@@ -153,6 +164,8 @@ static struct message sample(enum message_kind kind)
         m.done.loss = 3.25;
         m.done.device_peak = (uint64_t)2 << 30;
         m.done.host_bytes = (uint64_t)9 << 30;
+        m.done.grad_norm = 0.75;
+        m.done.skipped = true;
         break;
     case MESSAGE_EVALUATE:
         m.evaluate.buffer = 1;
@@ -374,6 +387,19 @@ START_TEST(a_field_out_of_range_is_refused_with_its_reason)
         {MESSAGE_JOB, 40, 0, "a count or an index out of range"},  /* n_parts 0 */
         {MESSAGE_JOB, 40, 65, "a count or an index out of range"}, /* n_parts 65 */
         {MESSAGE_JOB, 48, 2, "an enumeration out of range"},
+        {MESSAGE_JOB, 81, 2, "an enumeration out of range"}, /* precision, then moments, then grad */
+        {MESSAGE_JOB, 82, 2, "an enumeration out of range"},
+        {MESSAGE_JOB, 83, 2, "an enumeration out of range"},
+        {MESSAGE_JOB, 84, 2, "a flag that is neither 0 nor 1"},
+        {MESSAGE_JOB, 85, 2, "a flag that is neither 0 nor 1"},
+        {MESSAGE_JOB, 93, 0xBF, "a number below zero"},         /* -1.5 as a norm */
+        {MESSAGE_JOB, 93, 0x7F, "a number that is not finite"}, /* NaN as a norm */
+        {MESSAGE_JOB, 101, 0xBF, "a number below zero"},
+        {MESSAGE_ASSIGN, 97, 2, "an enumeration out of range"},
+        {MESSAGE_ASSIGN, 98, 2, "an enumeration out of range"},
+        {MESSAGE_ASSIGN, 99, 0, "a stash without its bytes, or bytes without it"},
+        {MESSAGE_ASSIGN, 105, 0, "a count or an index out of range"}, /* no weight buffers */
+        {MESSAGE_ASSIGN, 105, 4, "a count or an index out of range"},
         {MESSAGE_JOB_OPENED, 0, 0, "a model past its limits"}, /* no layers */
         {MESSAGE_SHARE, 8, 2, "a count or an index out of range"},
         {MESSAGE_SHARE, 20, 65, "a count or an index out of range"},
@@ -390,7 +416,7 @@ START_TEST(a_field_out_of_range_is_refused_with_its_reason)
     ck_assert_str_eq(refusal(bytes, n), cases[_i].why);
 }
 END_TEST
-enum { N_FIELD_CASES = 16 };
+enum { N_FIELD_CASES = 30 };
 
 START_TEST(a_text_without_its_end_is_refused)
 {
