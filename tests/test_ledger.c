@@ -48,8 +48,9 @@ END_TEST
 START_TEST(each_category_has_its_name)
 {
     static const char *const names[LEDGER_CATEGORIES] = {
-        "weights", "first_moment", "second_moment", "inbox", "accumulators", "tied",    "data",  "contribution",
-        "stash",   "gradient",     "statistics",    "cache", "workspace",    "library", "other",
+        "weights",  "master",       "first_moment", "second_moment", "inbox",   "accumulators",
+        "tied",     "gradient_sum", "data",         "contribution",  "stash",   "kept",
+        "gradient", "statistics",   "cache",        "workspace",     "library", "other",
     };
 
     for (int i = 0; i < LEDGER_CATEGORIES; i++)
