@@ -1,0 +1,308 @@
+#include "proto/profile.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <limits.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { MAX_FILE_BYTES = 64 << 10, MATMUL_FIGURES = NUMBER_TYPES * PROFILE_ROWS };
+
+const uint32_t profile_rows[PROFILE_ROWS] = {64, 512, 4096, 32768};
+
+/* Two Zen 5 cores: products by the best library measured there, copies and AdamW over arrays beyond any cache, the
+ * triad with writes past the caches. */
+static const struct profile cpu = {
+    .matmul_flops = {[NUMBER_FP32] = {300e9, 490e9, 490e9, 490e9}, [NUMBER_BF16] = {500e9, 980e9, 980e9, 980e9}},
+    .link_bytes_per_s = 22e9,
+    .memory_bytes_per_s = 59e9,
+    .update_parameters_per_s = 2.1e9,
+};
+
+const struct profile *profile_default(const char *device)
+{
+    return strcmp(device, "cpu") == 0 ? &cpu : NULL;
+}
+
+/* The figures beside matmul_flops. */
+static const struct figure {
+    const char *name;
+    size_t offset;
+} figures[] = {
+    {"link_bytes_per_s", offsetof(struct profile, link_bytes_per_s)},
+    {"memory_bytes_per_s", offsetof(struct profile, memory_bytes_per_s)},
+    {"update_parameters_per_s", offsetof(struct profile, update_parameters_per_s)},
+};
+enum { N_FIGURES = sizeof figures / sizeof *figures };
+
+static double figure_of(const struct profile *profile, const struct figure *figure)
+{
+    double value;
+
+    memcpy(&value, (const char *)profile + figure->offset, sizeof value);
+    return value;
+}
+
+static int check_figure(const char *name, const char *of, double value, struct error *err)
+{
+    if (value > 0 && isfinite(value))
+        return 0;
+    return error_set(err, -EINVAL, "%s%s is %g: it must be more than 0 and finite", name, of, value);
+}
+
+int profile_check(const struct profile *profile, struct error *err)
+{
+    int rc = 0;
+
+    for (int i = 0; !rc && i < MATMUL_FIGURES; i++) {
+        char of[32];
+        snprintf(of, sizeof of, ".%s.%u", number_name((enum number_type)(i / PROFILE_ROWS)),
+                 profile_rows[i % PROFILE_ROWS]);
+        rc = check_figure("matmul_flops", of, profile->matmul_flops[i / PROFILE_ROWS][i % PROFILE_ROWS], err);
+    }
+    for (int i = 0; !rc && i < N_FIGURES; i++)
+        rc = check_figure(figures[i].name, "", figure_of(profile, &figures[i]), err);
+    return rc;
+}
+
+double profile_flops(const struct profile *profile, enum number_type type, double rows)
+{
+    const double *rates = profile->matmul_flops[type];
+
+    if (rows <= profile_rows[0])
+        return rates[0];
+    for (int i = 1; i < PROFILE_ROWS; i++) {
+        const double low = profile_rows[i - 1], high = profile_rows[i];
+        if (rows < high)
+            return rates[i - 1] + (rates[i] - rates[i - 1]) * log(rows / low) / log(high / low);
+    }
+    return rates[PROFILE_ROWS - 1];
+}
+
+int profile_path(char *out, size_t cap, const char *device, struct error *err)
+{
+    const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
+    int n;
+
+    if (cache && cache[0] == '/')
+        n = snprintf(out, cap, "%s/eps/profile-%s.json", cache, device);
+    else if (home && home[0] == '/')
+        n = snprintf(out, cap, "%s/.cache/eps/profile-%s.json", home, device);
+    else
+        return error_set(err, -ENOENT, "no place for a profile: set XDG_CACHE_HOME or HOME to a directory");
+    if (n < 0 || (size_t)n >= cap)
+        return error_set(err, -ENAMETOOLONG, "XDG_CACHE_HOME or HOME is too long a path");
+    return 0;
+}
+
+/* The member `name` of an object, which must be a number. */
+static int read_number(double *out, const json_t *object, const char *name, struct error *err)
+{
+    const json_t *value = json_object_get(object, name);
+
+    if (!json_is_number(value))
+        return error_set(err, -EINVAL, "%s is %s", name, value ? "not a number" : "missing");
+    *out = json_number_value(value);
+    return 0;
+}
+
+static int refuse_unknown(json_t *object, size_t n_known, const char *const *known, struct error *err)
+{
+    const char *key;
+    json_t *value;
+
+    json_object_foreach(object, key, value)
+    {
+        size_t i = 0;
+        while (i < n_known && strcmp(known[i], key) != 0)
+            i++;
+        if (i == n_known)
+            return error_set(err, -EINVAL, "'%.60s' is no figure of a profile", key);
+    }
+    return 0;
+}
+
+static int read_rates(double rates[PROFILE_ROWS], json_t *object, const char *number, struct error *err)
+{
+    char names[PROFILE_ROWS][12];
+    const char *known[PROFILE_ROWS];
+    int rc = json_is_object(object) ? 0 : error_set(err, -EINVAL, "it must be an object, by rows");
+
+    for (int i = 0; i < PROFILE_ROWS; i++) {
+        snprintf(names[i], sizeof names[i], "%u", profile_rows[i]);
+        known[i] = names[i];
+        if (!rc)
+            rc = read_number(&rates[i], object, names[i], err);
+    }
+    if (!rc)
+        rc = refuse_unknown(object, PROFILE_ROWS, known, err);
+    if (rc) {
+        error_prefix(err, number);
+        error_prefix(err, "matmul_flops");
+    }
+    return rc;
+}
+
+static int read_matmul(struct profile *out, json_t *object, struct error *err)
+{
+    const char *known[NUMBER_TYPES];
+    int rc = json_is_object(object) ? 0 : error_set(err, -EINVAL, "matmul_flops is missing or not an object");
+
+    for (int i = 0; i < NUMBER_TYPES; i++) {
+        known[i] = number_name((enum number_type)i);
+        if (!rc)
+            rc = read_rates(out->matmul_flops[i], json_object_get(object, known[i]), known[i], err);
+    }
+    return rc ? rc : refuse_unknown(object, NUMBER_TYPES, known, err);
+}
+
+static int read_object(struct profile *out, json_t *root, const char *device, struct error *err)
+{
+    static const char *const known[2 + N_FIGURES] = {"device", "matmul_flops", "link_bytes_per_s", "memory_bytes_per_s",
+                                                     "update_parameters_per_s"};
+    const char *named = json_string_value(json_object_get(root, "device"));
+
+    if (!json_is_object(root))
+        return error_set(err, -EINVAL, "not a JSON object");
+    if (!named || strcmp(named, device) != 0)
+        return error_set(err, -EINVAL, "it is a profile of device '%.40s', not of '%s'", named ? named : "", device);
+    int rc = read_matmul(out, json_object_get(root, "matmul_flops"), err);
+    for (int i = 0; !rc && i < N_FIGURES; i++) {
+        double value;
+        rc = read_number(&value, root, figures[i].name, err);
+        if (!rc)
+            memcpy((char *)out + figures[i].offset, &value, sizeof value);
+    }
+    if (!rc)
+        rc = refuse_unknown(root, sizeof known / sizeof *known, known, err);
+    return rc ? rc : profile_check(out, err);
+}
+
+/* All of a small regular file, 0-terminated. */
+static int read_text(char text[MAX_FILE_BYTES + 1], size_t *n, const char *path, struct error *err)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat st;
+    int rc = 0;
+
+    if (fd < 0)
+        return error_set(err, -errno, "%s", strerror(errno));
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size > MAX_FILE_BYTES)
+        rc = error_set(err, -EINVAL, "not a regular file of at most %d KiB", MAX_FILE_BYTES >> 10);
+    const ssize_t got = rc ? 0 : pread(fd, text, (size_t)st.st_size, 0);
+    if (got < 0)
+        rc = error_set(err, -errno, "%s", strerror(errno));
+    *n = got > 0 ? (size_t)got : 0;
+    close(fd);
+    return rc;
+}
+
+static int read_file(struct profile *out, const char *path, const char *device, struct error *err)
+{
+    char text[MAX_FILE_BYTES + 1];
+    json_error_t where;
+    size_t n = 0;
+    int rc = read_text(text, &n, path, err);
+
+    if (rc)
+        return rc;
+    json_t *root = json_loadb(text, n, JSON_REJECT_DUPLICATES, &where);
+    if (!root)
+        return error_set(err, -EINVAL, "not JSON at line %d, column %d: %s", where.line, where.column, where.text);
+    rc = read_object(out, root, device, err);
+    json_decref(root);
+    return rc;
+}
+
+int profile_read(struct profile *out, const char *path, const char *device, struct error *err)
+{
+    struct profile profile;
+    const int rc = read_file(&profile, path, device, err);
+
+    if (rc)
+        error_prefix(err, path);
+    else
+        *out = profile;
+    return rc;
+}
+
+int profile_find(struct profile *out, bool *measured, const char *device, struct error *err)
+{
+    const struct profile *otherwise = profile_default(device);
+    char path[PATH_MAX];
+
+    assert(otherwise);
+    *out = *otherwise;
+    if (measured)
+        *measured = false;
+    if (profile_path(path, sizeof path, device, NULL))
+        return 0;
+    const int rc = profile_read(out, path, device, err);
+    if (measured)
+        *measured = rc == 0;
+    if (rc && rc != -ENOENT)
+        error_append(err, "; measure again with eps bench --profile, or remove it");
+    return rc == -ENOENT ? 0 : rc;
+}
+
+static json_t *to_json(const struct profile *profile, const char *device)
+{
+    json_t *root = json_pack("{s:s, s:{}}", "device", device, "matmul_flops"),
+           *matmul = json_object_get(root, "matmul_flops");
+
+    for (int i = 0; i < NUMBER_TYPES; i++) {
+        json_t *rates = json_object();
+        for (int j = 0; j < PROFILE_ROWS; j++) {
+            char rows[12];
+            snprintf(rows, sizeof rows, "%u", profile_rows[j]);
+            json_object_set_new(rates, rows, json_real(profile->matmul_flops[i][j]));
+        }
+        json_object_set_new(matmul, number_name((enum number_type)i), rates);
+    }
+    for (int i = 0; i < N_FIGURES; i++)
+        json_object_set_new(root, figures[i].name, json_real(figure_of(profile, &figures[i])));
+    return root;
+}
+
+/* Like mkdir -p of what is above the file; what is wrong shows when that is opened. */
+static void make_directories(const char *path)
+{
+    char above[PATH_MAX];
+
+    if ((size_t)snprintf(above, sizeof above, "%s", path) >= sizeof above)
+        return;
+    for (char *at = above + 1; (at = strchr(at, '/')); *at++ = '/') {
+        *at = 0;
+        mkdir(above, 0777);
+    }
+}
+
+int profile_write(const struct profile *profile, const char *path, const char *device, struct error *err)
+{
+    char partial[PATH_MAX];
+
+    if ((size_t)snprintf(partial, sizeof partial, "%s.partial", path) >= sizeof partial)
+        return error_set(err, -ENAMETOOLONG, "%.200s: name too long", path);
+    make_directories(path);
+    const int fd = open(partial, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
+    if (fd < 0)
+        return error_set(err, -errno, "%s: %s", partial, strerror(errno));
+    json_t *root = to_json(profile, device);
+    int rc = !root ? -ENOMEM : json_dumpfd(root, fd, JSON_INDENT(2)) ? -EIO : 0;
+    json_decref(root);
+    if (!rc && (write(fd, "\n", 1) != 1 || fsync(fd)))
+        rc = errno ? -errno : -EIO;
+    close(fd);
+    if (!rc && rename(partial, path))
+        rc = -errno;
+    if (!rc)
+        return 0;
+    unlink(partial);
+    return error_set(err, rc, "%s could not be written: %s", path, strerror(-rc));
+}
