@@ -174,7 +174,7 @@ static int read_object(struct profile *out, json_t *root, const char *device, st
         return error_set(err, -EINVAL, "it is a profile of device '%.40s', not of '%s'", named ? named : "", device);
     int rc = read_matmul(out, json_object_get(root, "matmul_flops"), err);
     for (int i = 0; !rc && i < N_FIGURES; i++) {
-        double value;
+        double value = 0;
         rc = read_number(&value, root, figures[i].name, err);
         if (!rc)
             memcpy((char *)out + figures[i].offset, &value, sizeof value);
