@@ -4,7 +4,8 @@
  * turns messages into relay events and relay actions into messages and jobs. The daemon serves one job after another.
  *
  *   daemon.c   peers: attach, dispatch, leave; start and stop
- *   job.c      one job's life: weights in, workers assigned, ... memory given back
+ *   job.c      one job's life: weights in, workers assigned, ... memory given back; how it is sized: job_plan.c, what is
+ *              read and touched first: job_load.c
  *   steps.c    steps and evaluations: messages <-> relay <-> optimizer thread
  *   generate.c tokens, one after another: messages between client and worker
  *   save.c     checkpoints and snapshots, while the job goes on; who asks for them: save_request.c

@@ -1,7 +1,5 @@
-#include "eps/daemon.h"
+#include "eps/job_state.h"
 
-#include "eps/capture.h"
-#include "eps/output.h"
 #include "proto/process.h"
 
 #include <assert.h>
@@ -12,16 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
-
-enum {
-    CONFIG_MAX_BYTES = 1 << 20,
-    MOST_STEPS = 1 << 30,
-    MIN_SLOTS = 2,
-    MAX_SLOTS = 4,      /* of an inbox, apart from the reserved one: a unit of 64 MiB under way */
-    N_ACCUMULATORS = 2, /* adamw with parts: of the unit that is contributed, and of the one above, being updated */
-};
 
 static void refuse(struct peer *client, int code, const struct error *err)
 {
@@ -29,234 +18,6 @@ static void refuse(struct peer *client, int code, const struct error *err)
 
     log_line("client %u: job refused: %s", client->id, err->text);
     session_send(client->session, &m);
-}
-
-static void close_fds(const int *fds, unsigned n)
-{
-    for (unsigned i = 0; i < n; i++)
-        close(fds[i]);
-}
-
-static int read_config(struct job *job, int fd, struct error *err)
-{
-    struct stat st;
-
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size < 0 || st.st_size > CONFIG_MAX_BYTES)
-        return error_set(err, -EINVAL, "config.json is not a regular file of at most 1 MiB");
-    job->config_bytes = (size_t)st.st_size;
-    job->config_text = malloc(job->config_bytes + 1);
-    if (!job->config_text)
-        return error_set(err, -ENOMEM, "out of memory");
-    if (pread(fd, job->config_text, job->config_bytes, 0) != (ssize_t)job->config_bytes)
-        return error_set(err, -EIO, "config.json could not be read");
-    return 0;
-}
-
-static int check_request(const struct job *job, struct error *err)
-{
-    const struct model_config *c = &job->model.config;
-    const uint32_t batch = job->request.job.batch, seq = job->request.job.seq, n_parts = job->request.job.n_parts;
-
-    if (seq < 1 || seq > c->n_positions)
-        return error_set(err, -EINVAL, "--seq %u: the model has positions for 1 to %u tokens", seq, c->n_positions);
-    if (batch < 1 || n_parts < 1 || batch % n_parts)
-        return error_set(err, -EINVAL, "--batch %u rows do not divide into --parts %u equal parts", batch, n_parts);
-    if ((uint64_t)batch * seq > 1u << 28)
-        return error_set(err, -EINVAL, "--batch %u x --seq %u: more than 2^28 tokens in a minibatch", batch, seq);
-    if (job->request.job.fresh != (job->n_weight_files == 0))
-        return error_set(err, -EINVAL, "weights come from files or are drawn, not both and not neither");
-    if (job->request.job.resume && (!job->request.job.train || job->request.job.fresh))
-        return error_set(err, -EINVAL, "what is resumed is training, from weights and moments in files");
-    if (job->request.job.step > 0 && !job->request.job.resume)
-        return error_set(err, -EINVAL, "a run that begins at step %" PRIu64 " needs the moments of that step",
-                         job->request.job.step);
-    if (job->request.job.step > MOST_STEPS)
-        return error_set(err, -EINVAL, "step %" PRIu64 " is none that a run gets to", job->request.job.step);
-    return generate_check(job, err);
-}
-
-static void size_inbox(struct job *job)
-{
-    job->n_slots = MIN_SLOTS;
-    for (uint32_t u = 0; u < job->model.n_units; u++)
-        if (job->model.units[u].n_slices > job->n_slots)
-            job->n_slots = job->model.units[u].n_slices;
-    if (job->n_slots > MAX_SLOTS)
-        job->n_slots = MAX_SLOTS;
-    job->slot_bytes = model_slot_bytes(&job->model);
-}
-
-static struct eps_store_options store_options(const struct job *job)
-{
-    const bool sums = job->request.job.optimizer == OPTIMIZER_ADAMW && job->request.job.n_parts > 1;
-
-    return (struct eps_store_options){.train = job->request.job.train, .n_accumulators = sums ? N_ACCUMULATORS : 0};
-}
-
-static int check_memory(const struct job *job, uint64_t host_mem, struct error *err)
-{
-    const uint64_t available = process_available_bytes();
-    const bool capped = host_mem && host_mem < available;
-    const uint64_t have = capped ? host_mem : available;
-    uint64_t need = job->model.segment_n * (job->request.job.train ? 12 : 4) + generate_data_bytes(job);
-    char need_text[PROCESS_BYTES_TEXT], have_text[PROCESS_BYTES_TEXT];
-
-    if (job->request.job.train)
-        need += job->n_wanted * (1 + job->n_slots) * job->slot_bytes + eps_store_tied_bytes(&job->model) +
-                store_options(job).n_accumulators * eps_store_accumulator_bytes(&job->model);
-    if (need <= have)
-        return 0;
-    return error_set(err, -ENOMEM,
-                     "the model's weights and moments need %s of host memory, %s%s; choose a smaller model",
-                     process_format_bytes(need_text, need), process_format_bytes(have_text, have),
-                     capped ? " are what the daemon's --host-mem allows" : " are free");
-}
-
-/* A segment whose pages are all there: what the ledger says is then what the system says, and no step waits for a
- * page. */
-static int create_touched(struct segment *out, const char *name, size_t bytes, enum ledger_category category,
-                          struct job *job)
-{
-    int rc = segment_create(out, name, bytes, SEGMENT_READ_WRITE, &job->load_error);
-
-    if (rc)
-        return rc;
-    memset(out->base, 0, out->bytes);
-    ledger_add(&job->load_ledger, category, out->bytes);
-    return 0;
-}
-
-static int read_side(struct job *job)
-{
-    struct error *err = &job->load_error;
-    struct stat st;
-
-    if (job->side_file < 0)
-        return 0;
-    if (fstat(job->side_file, &st) || !S_ISREG(st.st_mode) || st.st_size < 0 || st.st_size > CHECKPOINT_MAX_TEXT)
-        return error_set(err, -EINVAL, "the job's side file is not a regular file of at most %d MiB",
-                         CHECKPOINT_MAX_TEXT >> 20);
-    job->side_bytes = (size_t)st.st_size;
-    job->side_text = malloc(job->side_bytes + 1);
-    if (!job->side_text)
-        return error_set(err, -ENOMEM, "out of memory");
-    ledger_add(&job->load_ledger, LEDGER_OTHER, job->side_bytes + 1);
-    if (pread(job->side_file, job->side_text, job->side_bytes, 0) != (ssize_t)job->side_bytes)
-        return error_set(err, -EIO, "the job's side file could not be read");
-    return eps_capture_check_side(job->side_text, job->side_bytes, err);
-}
-
-/* A unit that had another number of updates would go on with another correction of its bias. */
-static int check_updates(struct job *job)
-{
-    for (uint32_t u = 0; u < job->model.n_units; u++) {
-        if (job->store.updates[u] != job->step)
-            return error_set(&job->load_error, -EINVAL,
-                             "the moments have had %" PRIu64 " updates, and the checkpoint is of step %" PRIu64
-                             ": are these another step's?",
-                             job->store.updates[u], job->step);
-    }
-    return 0;
-}
-
-static int load_model(struct job *job)
-{
-    int rc;
-
-    if (job->request.job.fresh) {
-        eps_store_draw(&job->store, job->request.job.seed);
-        return 0;
-    }
-    rc = eps_store_load(&job->store, job->weight_files, job->n_weight_files, &job->load_error);
-    if (!rc && job->moments_file >= 0)
-        rc = eps_store_load_moments(&job->store, job->moments_file, &job->load_error);
-    if (!rc && job->moments_file >= 0)
-        rc = check_updates(job);
-    return rc;
-}
-
-/* On the optimizer thread, whose team touches the pages first, and which may wait for disks. */
-static int load(void *context)
-{
-    struct job *job = context;
-    const struct eps_store_options options = store_options(job);
-    const size_t inbox_bytes = job->request.job.train ? (1 + job->n_slots) * job->slot_bytes : 64;
-    int rc = read_side(job);
-
-    if (job->trace_file >= 0)
-        trace_open(&job->optimizer_trace, job->trace_file, "epsd", "optimizer");
-    if (!rc)
-        rc = create_touched(&job->data, "eps-data", generate_data_bytes(job), LEDGER_DATA, job);
-    while (!rc && job->n_inboxes < job->n_wanted) {
-        rc = create_touched(&job->inboxes[job->n_inboxes], "eps-inbox", inbox_bytes, LEDGER_INBOX, job);
-        job->n_inboxes += rc == 0;
-    }
-    if (!rc)
-        rc = eps_store_init(&job->store, &job->model, &options, &job->load_ledger, &job->load_error);
-    if (!rc)
-        rc = load_model(job);
-    if (!rc && job->request.job.train && job->output >= 0)
-        eps_output_clean(job->output);
-    return rc;
-}
-
-static int begin(struct daemon *d, struct error *err)
-{
-    struct job *job = &d->job;
-    struct model_config config;
-    size_t n_jobs = 0;
-    int rc = model_config_parse(&config, job->config_text, job->config_bytes, err);
-
-    if (!rc)
-        rc = model_init(&job->model, &config, err);
-    if (!rc)
-        rc = check_request(job, err);
-    if (!rc)
-        rc = rights_output(d, err);
-    if (rc)
-        return rc;
-    job->n_wanted = daemon_count_workers(d);
-    if (job->n_wanted > job->request.job.n_parts)
-        job->n_wanted = job->request.job.n_parts;
-    size_inbox(job);
-    rc = check_memory(job, d->host_mem, err);
-    if (rc)
-        return rc;
-    for (uint32_t u = 0; u < job->model.n_units; u++)
-        n_jobs += job->model.units[u].n_slices + 1;
-    job->slices = calloc(job->model.n_visits, sizeof *job->slices);
-    if (!job->slices || eps_updater_reserve(d->updater, n_jobs + 4))
-        return error_set(err, -ENOMEM, "out of memory");
-    for (uint32_t v = 0; v < job->model.n_visits; v++)
-        job->slices[v] = job->model.units[job->model.visits[v]].n_slices;
-    return 0;
-}
-
-/* config, [output directory], [side file], [trace], weight files..., [moments] */
-static int take_files(struct job *job, const int *fds, unsigned n_fds, struct error *err)
-{
-    const struct message *m = &job->request;
-    unsigned next = 1, end = n_fds;
-
-    if (n_fds < 1u + m->job.output + m->job.side + m->job.trace + m->job.resume) {
-        close_fds(fds, n_fds);
-        return error_set(err, -EINVAL, "the job came without its files");
-    }
-    if (m->job.output)
-        job->output = fds[next++];
-    if (m->job.side)
-        job->side_file = fds[next++];
-    if (m->job.trace)
-        job->trace_file = fds[next++];
-    if (m->job.resume)
-        job->moments_file = fds[--end];
-    job->n_weight_files = end - next;
-    memcpy(job->weight_files, fds + next, job->n_weight_files * sizeof *fds);
-    int rc = read_config(job, fds[0], err);
-    close(fds[0]);
-    if (!rc && m->job.trace && !trace_is_file(job->trace_file)) /* anything else could make a thread wait */
-        rc = error_set(err, -EINVAL, "the job's trace is not a regular file that is open for appending");
-    return rc;
 }
 
 void job_init(struct job *job)
@@ -270,6 +31,29 @@ struct trace *job_trace(const struct job *job, struct trace *track)
     return job->trace_file >= 0 ? track : NULL;
 }
 
+static int begin(struct daemon *d, struct error *err)
+{
+    struct job *job = &d->job;
+    struct model_config config;
+    size_t n_jobs = 0;
+    int rc = model_config_parse(&config, job->config_text, job->config_bytes, err);
+
+    if (!rc)
+        rc = model_init(&job->model, &config, err);
+    if (!rc)
+        rc = job_plan(d, err);
+    if (rc)
+        return rc;
+    for (uint32_t u = 0; u < job->model.n_units; u++)
+        n_jobs += job->model.units[u].n_slices + 1;
+    job->slices = calloc(job->model.n_visits, sizeof *job->slices);
+    if (!job->slices || eps_updater_reserve(d->updater, n_jobs + 4))
+        return error_set(err, -ENOMEM, "out of memory");
+    for (uint32_t v = 0; v < job->model.n_visits; v++)
+        job->slices[v] = job->model.units[job->model.visits[v]].n_slices;
+    return 0;
+}
+
 static void start(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
 {
     struct job *job = &d->job;
@@ -281,7 +65,7 @@ static void start(struct daemon *d, struct peer *client, const struct message *m
     job->step = job->n_opened = m->job.step;
     job->loss = NAN;
     job->state = JOB_LOADING;
-    int rc = take_files(job, fds, n_fds, &err);
+    int rc = job_take_files(job, fds, n_fds, &err);
     if (!rc && !daemon_count_workers(d))
         rc = error_set(&err, -EAGAIN, "no worker is attached; start one with eps-worker --connect NAME --device cpu");
     if (!rc)
@@ -294,7 +78,7 @@ static void start(struct daemon *d, struct peer *client, const struct message *m
              job->model.config.n_layers, job->model.config.width, job->model.n_parameters, m->job.batch, m->job.seq,
              m->job.n_parts, m->job.n_parts > 1 ? "s" : "");
     const struct eps_job work = {.kind = EPS_JOB_CALL,
-                                 .call = load,
+                                 .call = job_load,
                                  .context = job,
                                  .trace = job_trace(job, &job->optimizer_trace)};
     eps_updater_submit(d->updater, &work);
@@ -306,7 +90,7 @@ void job_open(struct daemon *d, struct peer *client, const struct message *m, co
     struct error err;
 
     if (d->stopping || d->asked) {
-        close_fds(fds, n_fds);
+        job_close_fds(fds, n_fds);
         error_set(&err, -ECANCELED, "the daemon is stopping");
         refuse(client, -ECANCELED, &err);
         return;
@@ -322,7 +106,7 @@ void job_open(struct daemon *d, struct peer *client, const struct message *m, co
         d->waiting.n_fds = n_fds;
         return;
     }
-    close_fds(fds, n_fds);
+    job_close_fds(fds, n_fds);
     error_set(&err, -EBUSY,
               "the daemon is busy with another job (gpt2 %ux%u, step %" PRIu64
               "); wait for its end, or start a daemon of your own",
@@ -334,7 +118,7 @@ void job_forget_waiting(struct daemon *d, struct peer *client)
 {
     if (d->waiting.client != client)
         return;
-    close_fds(d->waiting.fds, d->waiting.n_fds);
+    job_close_fds(d->waiting.fds, d->waiting.n_fds);
     d->waiting.client = NULL;
 }
 
@@ -548,7 +332,7 @@ static void free_job(struct daemon *d)
     relay_close(job->relay);
     eps_store_free(&job->store);
     model_free(&job->model);
-    close_fds(job->weight_files, job->n_weight_files);
+    job_close_fds(job->weight_files, job->n_weight_files);
     close_trace(job);
     for (unsigned i = 0; i < 4; i++) {
         const int fds[] = {job->output, job->side_file, job->moments_file, job->trace_file};

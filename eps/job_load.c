@@ -1,0 +1,149 @@
+/* What a job brings with it, and its memory: read and touched before the first step. */
+#include "eps/job_state.h"
+
+#include "eps/capture.h"
+#include "eps/output.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { CONFIG_MAX_BYTES = 1 << 20 };
+
+void job_close_fds(const int *fds, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        close(fds[i]);
+}
+
+static int read_config(struct job *job, int fd, struct error *err)
+{
+    struct stat st;
+
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size < 0 || st.st_size > CONFIG_MAX_BYTES)
+        return error_set(err, -EINVAL, "config.json is not a regular file of at most 1 MiB");
+    job->config_bytes = (size_t)st.st_size;
+    job->config_text = malloc(job->config_bytes + 1);
+    if (!job->config_text)
+        return error_set(err, -ENOMEM, "out of memory");
+    if (pread(fd, job->config_text, job->config_bytes, 0) != (ssize_t)job->config_bytes)
+        return error_set(err, -EIO, "config.json could not be read");
+    return 0;
+}
+
+/* config, [output directory], [side file], [trace], weight files..., [moments] */
+int job_take_files(struct job *job, const int *fds, unsigned n_fds, struct error *err)
+{
+    const struct message *m = &job->request;
+    unsigned next = 1, end = n_fds;
+
+    if (n_fds < 1u + m->job.output + m->job.side + m->job.trace + m->job.resume) {
+        job_close_fds(fds, n_fds);
+        return error_set(err, -EINVAL, "the job came without its files");
+    }
+    if (m->job.output)
+        job->output = fds[next++];
+    if (m->job.side)
+        job->side_file = fds[next++];
+    if (m->job.trace)
+        job->trace_file = fds[next++];
+    if (m->job.resume)
+        job->moments_file = fds[--end];
+    job->n_weight_files = end - next;
+    memcpy(job->weight_files, fds + next, job->n_weight_files * sizeof *fds);
+    int rc = read_config(job, fds[0], err);
+    close(fds[0]);
+    if (!rc && m->job.trace && !trace_is_file(job->trace_file)) /* anything else could make a thread wait */
+        rc = error_set(err, -EINVAL, "the job's trace is not a regular file that is open for appending");
+    return rc;
+}
+
+/* A segment whose pages are all there: what the ledger says is then what the system says, and no step waits for a
+ * page. */
+static int create_touched(struct segment *out, const char *name, size_t bytes, enum ledger_category category,
+                          struct job *job)
+{
+    int rc = segment_create(out, name, bytes, SEGMENT_READ_WRITE, &job->load_error);
+
+    if (rc)
+        return rc;
+    memset(out->base, 0, out->bytes);
+    ledger_add(&job->load_ledger, category, out->bytes);
+    return 0;
+}
+
+static int read_side(struct job *job)
+{
+    struct error *err = &job->load_error;
+    struct stat st;
+
+    if (job->side_file < 0)
+        return 0;
+    if (fstat(job->side_file, &st) || !S_ISREG(st.st_mode) || st.st_size < 0 || st.st_size > CHECKPOINT_MAX_TEXT)
+        return error_set(err, -EINVAL, "the job's side file is not a regular file of at most %d MiB",
+                         CHECKPOINT_MAX_TEXT >> 20);
+    job->side_bytes = (size_t)st.st_size;
+    job->side_text = malloc(job->side_bytes + 1);
+    if (!job->side_text)
+        return error_set(err, -ENOMEM, "out of memory");
+    ledger_add(&job->load_ledger, LEDGER_OTHER, job->side_bytes + 1);
+    if (pread(job->side_file, job->side_text, job->side_bytes, 0) != (ssize_t)job->side_bytes)
+        return error_set(err, -EIO, "the job's side file could not be read");
+    return eps_capture_check_side(job->side_text, job->side_bytes, err);
+}
+
+/* A unit that had another number of updates would go on with another correction of its bias. */
+static int check_updates(struct job *job)
+{
+    for (uint32_t u = 0; u < job->model.n_units; u++) {
+        if (job->store.updates[u] != job->step)
+            return error_set(&job->load_error, -EINVAL,
+                             "the moments have had %" PRIu64 " updates, and the checkpoint is of step %" PRIu64
+                             ": are these another step's?",
+                             job->store.updates[u], job->step);
+    }
+    return 0;
+}
+
+static int load_model(struct job *job)
+{
+    int rc;
+
+    if (job->request.job.fresh) {
+        eps_store_draw(&job->store, job->request.job.seed);
+        return 0;
+    }
+    rc = eps_store_load(&job->store, job->weight_files, job->n_weight_files, &job->load_error);
+    if (!rc && job->moments_file >= 0)
+        rc = eps_store_load_moments(&job->store, job->moments_file, &job->load_error);
+    if (!rc && job->moments_file >= 0)
+        rc = check_updates(job);
+    return rc;
+}
+
+int job_load(void *context)
+{
+    struct job *job = context;
+    const struct eps_store_options options = job_store_options(job);
+    const size_t inbox_bytes = job->request.job.train ? (1 + job->n_slots) * job->slot_bytes : 64;
+    int rc = read_side(job);
+
+    if (job->trace_file >= 0)
+        trace_open(&job->optimizer_trace, job->trace_file, "epsd", "optimizer");
+    if (!rc)
+        rc = create_touched(&job->data, "eps-data", generate_data_bytes(job), LEDGER_DATA, job);
+    while (!rc && job->n_inboxes < job->n_wanted) {
+        rc = create_touched(&job->inboxes[job->n_inboxes], "eps-inbox", inbox_bytes, LEDGER_INBOX, job);
+        job->n_inboxes += rc == 0;
+    }
+    if (!rc)
+        rc = eps_store_init(&job->store, &job->model, &options, &job->load_ledger, &job->load_error);
+    if (!rc)
+        rc = load_model(job);
+    if (!rc && job->request.job.train && job->output >= 0)
+        eps_output_clean(job->output);
+    return rc;
+}

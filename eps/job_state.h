@@ -1,0 +1,19 @@
+/* eps/job_state.h - how a job begins. For eps/job*.c alone; everyone else includes eps/daemon.h. */
+#ifndef EPS_JOB_STATE_H
+#define EPS_JOB_STATE_H
+
+#include "eps/daemon.h"
+
+/* job_plan.c. The request is judged and everything sized: 0, or a sentence and -EINVAL, -ENOMEM (the host has not the
+ * room), -EPERM, -EACCES. The model is there. */
+int job_plan(struct daemon *d, struct error *err);
+struct eps_store_options job_store_options(const struct job *job);
+
+/* job_load.c. Takes the request's descriptors in every case, and reads config.json. */
+int job_take_files(struct job *job, const int *fds, unsigned n_fds, struct error *err);
+/* On the optimizer thread, whose team touches the pages first, and which may wait for disks. context: the job. What is
+ * wrong is in its load_error. */
+int job_load(void *context);
+void job_close_fds(const int *fds, unsigned n);
+
+#endif
