@@ -3,6 +3,7 @@
 #include "device/generate.h"
 #include "device/link.h"
 #include "device/step.h"
+#include "plan/make.h"
 
 #include <errno.h>
 #include <string.h>
@@ -71,27 +72,42 @@ static void let_go(struct compute *c)
     memset(&c->assign, 0, sizeof c->assign);
 }
 
+static int plan_job(struct compute *c, struct device_worker_options *options, struct error *err)
+{
+    struct model model;
+    struct plan plan;
+    int rc = model_init(&model, &options->config, err);
+
+    if (rc == 0)
+        rc = plan_make(&plan, &model, &options->setting, &options->choice, c->options->budget, err);
+    if (rc == 0)
+        options->choice = plan.choice;
+    model_free(&model);
+    return rc;
+}
+
 static int claim(struct compute *c, struct error *err)
 {
     const struct message *m = &c->assign;
     const uint32_t part_rows = m->assign.batch / m->assign.n_parts;
-    const struct device_worker_options options = {
+    struct device_worker_options options = {
         .config = m->assign.config,
-        .plan = {.ops = c->options->ops,
-                 .budget = c->options->budget,
-                 .share_rows = m->assign.max_parts * part_rows,
-                 .part_rows = part_rows,
-                 .seq = m->assign.seq,
-                 .microbatch = m->assign.microbatch,
-                 .n_weight_buffers = 2,
-                 .n_threads = m->assign.n_threads,
-                 .train = m->assign.train,
-                 .generate = m->assign.generate},
+        .ops = c->options->ops,
+        .setting = {.backend = plan_backend_find(c->options->ops->name),
+                    .purpose = m->assign.generate ? PLAN_GENERATE
+                               : m->assign.train  ? PLAN_TRAIN
+                                                  : PLAN_EVALUATE,
+                    .share_rows = m->assign.max_parts * part_rows,
+                    .part_rows = part_rows,
+                    .seq = m->assign.seq,
+                    .n_threads = m->assign.n_threads},
+        .choice = {.microbatch = m->assign.microbatch, .n_weight_buffers = 2},
         .batch = m->assign.batch,
         .seed = m->assign.seed,
     };
+    int rc = plan_job(c, &options, err);
 
-    return device_worker_init(&c->worker, &options, &c->ledger, err);
+    return rc ? rc : device_worker_init(&c->worker, &options, &c->ledger, err);
 }
 
 /* Of a job that generates, the client's ids and the logits for it. */
@@ -149,7 +165,7 @@ static void on_assign(struct compute *c, const struct mail *mail)
     } else {
         reply.assigned.arena_bytes = c->worker.plan.arena_bytes;
         reply.assigned.resident_bytes = c->worker.plan.resident_bytes;
-        reply.assigned.microbatch = c->worker.plan.options.microbatch;
+        reply.assigned.microbatch = c->worker.plan.choice.microbatch;
     }
     post_ledger(c);
     mailbox_post(c->box, &reply);

@@ -2,7 +2,7 @@
  *
  * One const table per backend; every member is required (device_check). Layer code is plain C over this table, so it is
  * written once. All tensors are row-major fp32 views: a pointer and a row stride in elements. No operation allocates,
- * synchronises or reads back to the host; scratch comes from the caller, sized by scratch_bytes at plan time.
+ * synchronises or reads back to the host; scratch comes from the caller, sized by the backend's table in plan/backend.h.
  * Operations run in call order.
  *
  * Determinism: the result of every operation depends on its arguments alone, never on the thread count. How rows are
@@ -64,7 +64,7 @@ struct device_attention {
     float *log_sum_exp;            /* (n_rows, n_heads, n_tokens): written forward, read backward */
     const float *out_gradient;     /* (n_rows*n_tokens, width), backward */
     float *qkv_gradient;           /* (n_rows*n_tokens, 3*width), backward, overwritten */
-    void *scratch;                 /* scratch_bytes() */
+    void *scratch;                 /* scratch_bytes() of plan/backend.h */
     struct device_dropout dropout; /* of probabilities; element (head*n_tokens + query)*n_tokens + key of the row */
 };
 
@@ -76,8 +76,9 @@ struct device_attention_cached {
     float scale;        /* > 0 */
     const float *qkv;   /* (n_tokens, 3*width), as in struct device_attention */
     float *out;         /* (n_tokens, width) */
-    void *cache;        /* cache_bytes(): laid out as the backend likes; of any content beyond position first-1 */
-    void *scratch;      /* scratch_bytes() of n_tokens tokens in 1 row */
+    void *
+        cache; /* cache_bytes() of plan/backend.h: laid out as the backend likes; of any content beyond position first-1 */
+    void *scratch; /* scratch_bytes() of n_tokens tokens in 1 row */
 };
 
 struct device_ops {
@@ -89,12 +90,6 @@ struct device_ops {
     void (*close)(struct device *dev);
     /* The arena's first byte; 64-byte aligned. */
     void *(*arena)(struct device *dev);
-    /* Bytes outside the arena that the backend's libraries take for themselves at most, measured: in the budget. */
-    size_t (*library_bytes)(unsigned n_threads);
-    /* Scratch that attention needs for these sizes; the same for forward and backward. A multiple of 64. */
-    size_t (*scratch_bytes)(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width, unsigned n_threads);
-    /* Keys and values of n_positions tokens in one block. */
-    size_t (*cache_bytes)(size_t n_positions, size_t n_heads, size_t width);
 
     /* Copies between host and device memory. Borrowed until sync. */
     void (*upload)(struct device *dev, void *dst, const void *host, size_t bytes);

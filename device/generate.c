@@ -77,9 +77,9 @@ static struct layer_pass pass_of(const struct tile *t, uint32_t visit)
                                .workspace = address(w, w->plan.workspace),
                                .n_rows = 1,
                                .n_tokens = above ? 1 : t->n,
-                               .n_threads = w->plan.options.n_threads,
+                               .setting = &w->plan.setting,
                                .position = t->first,
-                               .n_positions = w->plan.options.seq,
+                               .n_positions = w->plan.setting.seq,
                                .cache = block ? address(w, w->plan.cache + layer->index * w->plan.cache_bytes) : NULL,
                                .logits = address(w, w->plan.logits)};
 }
@@ -149,10 +149,10 @@ int device_worker_generate(struct device_worker *worker, const struct device_run
 {
     const struct plan *plan = &worker->plan;
 
-    if (!plan->options.generate || run->first != worker->n_run || run->n == 0 ||
-        run->n > plan->options.seq - worker->n_run)
+    if (plan->setting.purpose != PLAN_GENERATE || run->first != worker->n_run || run->n == 0 ||
+        run->n > plan->setting.seq - worker->n_run)
         return error_set(err, -EINVAL, "tokens %u to %llu to run: %u of up to %u were run so far", run->first,
-                         (unsigned long long)run->first + run->n, worker->n_run, plan->options.seq);
+                         (unsigned long long)run->first + run->n, worker->n_run, plan->setting.seq);
     int rc = run_tiles(worker, run, link, context, err);
     if (rc == 0)
         worker->ops->download(worker->dev, run->logits, address(worker, plan->logits),

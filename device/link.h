@@ -7,7 +7,7 @@
 #define DEVICE_LINK_H
 
 #include "device/mailbox.h"
-#include "device/plan.h"
+#include "plan/plan.h"
 #include "device/step.h"
 #include "proto/segment.h"
 

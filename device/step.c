@@ -58,7 +58,7 @@ static float *boundary(const struct run *run, uint32_t layer, size_t first_token
 static int load_field(struct run *run, uint32_t *to, const uint32_t *from, size_t first, size_t n, bool is_label)
 {
     struct device_worker *w = run->worker;
-    const uint32_t vocabulary = w->model.config.vocabulary, seq = w->plan.options.seq;
+    const uint32_t vocabulary = w->model.config.vocabulary, seq = w->plan.setting.seq;
     uint32_t chunk[CHUNK_BYTES / sizeof(uint32_t)];
     const size_t most = sizeof chunk / sizeof *chunk;
     int rc = 0;
@@ -80,11 +80,11 @@ static int load_field(struct run *run, uint32_t *to, const uint32_t *from, size_
 static int load_rows(struct run *run, const uint32_t *ids, const uint32_t *labels)
 {
     const struct plan *plan = &run->worker->plan;
-    const size_t n = (size_t)run->run_rows * plan->options.seq;
+    const size_t n = (size_t)run->run_rows * plan->setting.seq;
     int rc = 0;
 
     for (uint32_t i = 0; rc == 0 && i < run->n_runs; i++) {
-        const size_t first = first_row_of(run, i) * plan->options.seq;
+        const size_t first = first_row_of(run, i) * plan->setting.seq;
         rc = load_field(run, (uint32_t *)address(run, plan->ids) + i * n, ids, first, n, false);
         if (rc == 0)
             rc = load_field(run, (uint32_t *)address(run, plan->labels) + i * n, labels, first, n, true);
@@ -96,7 +96,7 @@ static int load_rows(struct run *run, const uint32_t *ids, const uint32_t *label
 static int add_losses(struct run *run, uint32_t index, double *sum)
 {
     struct device_worker *w = run->worker;
-    const size_t n = (size_t)run->run_rows * w->plan.options.seq;
+    const size_t n = (size_t)run->run_rows * w->plan.setting.seq;
     const double *losses = (const double *)address(run, w->plan.losses) + index * n;
     double chunk[CHUNK_BYTES / sizeof(double)];
     const size_t most = sizeof chunk / sizeof *chunk;
@@ -121,7 +121,7 @@ static struct layer_pass pass_of(const struct run *run, uint32_t visit, uint32_t
     const struct model *model = &w->model;
     const uint32_t l = model->visit_layers[visit];
     const struct model_layer *layer = &model->layers[l];
-    const size_t token = ((size_t)index * run->run_rows + row) * plan->options.seq;
+    const size_t token = ((size_t)index * run->run_rows + row) * plan->setting.seq;
 
     return (struct layer_pass){.ops = w->ops,
                                .dev = w->dev,
@@ -138,25 +138,25 @@ static struct layer_pass pass_of(const struct run *run, uint32_t visit, uint32_t
                                .losses = (double *)address(run, plan->losses) + token,
                                .workspace = address(run, plan->workspace),
                                .n_rows = n_rows,
-                               .n_tokens = plan->options.seq,
+                               .n_tokens = plan->setting.seq,
                                .first_row = first_row_of(run, index) + row,
                                .seed = w->seed,
                                .step = run->step,
                                .loss_scale = run->loss_scale,
                                .dropout = run->train,
-                               .n_threads = plan->options.n_threads};
+                               .setting = &plan->setting};
 }
 
 static uint32_t microbatch_at(const struct run *run, uint32_t row)
 {
-    const uint32_t most = run->worker->plan.options.microbatch;
+    const uint32_t most = run->worker->plan.choice.microbatch;
 
     return run->run_rows - row < most ? run->run_rows - row : most;
 }
 
 static uint32_t count_microbatches(const struct run *run)
 {
-    const uint32_t most = run->worker->plan.options.microbatch;
+    const uint32_t most = run->worker->plan.choice.microbatch;
 
     return (run->run_rows + most - 1) / most;
 }
@@ -291,12 +291,12 @@ static int settle(const struct run *run, int rc)
 
 static int check_share(const struct device_worker *w, const struct device_share *share, struct error *err)
 {
-    const struct plan_options *o = &w->plan.options;
+    const struct plan_setting *s = &w->plan.setting;
 
-    if (!o->train || (uint64_t)share->n_parts * o->part_rows > o->share_rows)
+    if (s->purpose != PLAN_TRAIN || (uint64_t)share->n_parts * s->part_rows > s->share_rows)
         return error_set(err, -EINVAL, "a share of %u parts was not planned for", share->n_parts);
     for (uint32_t i = 0; i < share->n_parts; i++)
-        if (share->parts[i] >= w->batch / o->part_rows || (i > 0 && share->parts[i] <= share->parts[i - 1]))
+        if (share->parts[i] >= w->batch / s->part_rows || (i > 0 && share->parts[i] <= share->parts[i - 1]))
             return error_set(err, -EINVAL, "part %u has no place in a share of %u rows", share->parts[i], w->batch);
     return 0;
 }
@@ -314,7 +314,7 @@ int device_worker_step(struct device_worker *worker, const struct device_share *
                       .err = err,
                       .parts = share->parts,
                       .n_runs = share->n_parts,
-                      .run_rows = worker->plan.options.part_rows,
+                      .run_rows = worker->plan.setting.part_rows,
                       .step = share->step,
                       .loss_scale = share->n_valid ? (float)(1.0 / (double)share->n_valid) : 0,
                       .train = true};
@@ -335,11 +335,11 @@ int device_worker_step(struct device_worker *worker, const struct device_share *
 int device_worker_evaluate(struct device_worker *worker, const struct device_evaluation *evaluation,
                            const struct device_link *link, void *context, double *sum, struct error *err)
 {
-    const uint32_t most = worker->plan.options.share_rows;
+    const uint32_t most = worker->plan.setting.share_rows;
     int rc = 0;
 
     *sum = 0;
-    if (worker->plan.options.generate)
+    if (worker->plan.setting.purpose == PLAN_GENERATE)
         return error_set(err, -EINVAL, "this worker was planned to generate, not to evaluate");
     if ((uint64_t)evaluation->first_row + evaluation->n_rows > worker->batch)
         return error_set(err, -EINVAL, "rows %u to %u to evaluate: a minibatch has %u", evaluation->first_row,

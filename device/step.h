@@ -11,7 +11,7 @@
 #define DEVICE_STEP_H
 
 #include "device/device.h"
-#include "device/plan.h"
+#include "plan/plan.h"
 #include "proto/ledger.h"
 #include "proto/model.h"
 #include "proto/trace.h"
@@ -56,8 +56,10 @@ struct device_link {
 
 struct device_worker_options {
     struct model_config config;
-    struct plan_options plan;
-    uint32_t batch; /* rows of the whole minibatch: a multiple of plan.part_rows */
+    const struct device_ops *ops;
+    struct plan_setting setting;
+    struct plan_choice choice;
+    uint32_t batch; /* rows of the whole minibatch: a multiple of setting.part_rows */
     uint64_t seed;  /* of dropout */
     unsigned index; /* of the device: cuda:1 */
 };
@@ -77,7 +79,7 @@ struct device_worker {
     bool loaded;      /* the units that stay on the device are there */
 };
 
-/* Plans, claims the arena, enters it in the ledger. -EINVAL, -ENOSPC, -ENOMEM, -ENODEV with a sentence; *worker is then
+/* Lays out, claims the arena, enters it in the ledger. -EINVAL, -ENOMEM, -ENODEV with a sentence; *worker is then
  * zeroed. Undo: device_worker_free. */
 int device_worker_init(struct device_worker *worker, const struct device_worker_options *options, struct ledger *ledger,
                        struct error *err);

@@ -24,7 +24,7 @@ static uint32_t unit_at(const struct device_weights *weights, uint32_t place)
 
 static bool is_resident(const struct device_weights *weights, uint32_t unit)
 {
-    return unit < weights->worker->plan.n_resident;
+    return unit < weights->worker->plan.choice.n_resident;
 }
 
 static float *resident_address(const struct device_weights *weights, uint32_t unit)
@@ -41,7 +41,7 @@ static uint32_t count_places(const struct device_weights *weights)
 
 static struct device_weights_buffer *find(struct device_weights *weights, uint32_t unit)
 {
-    for (uint32_t i = 0; i < weights->worker->plan.options.n_weight_buffers; i++)
+    for (uint32_t i = 0; i < weights->worker->plan.choice.n_weight_buffers; i++)
         if (weights->buffers[i].taken && weights->buffers[i].unit == unit)
             return &weights->buffers[i];
     return NULL;
@@ -52,7 +52,7 @@ static struct device_weights_buffer *find_free(struct device_weights *weights, u
 {
     struct device_weights_buffer *best = NULL;
 
-    for (uint32_t i = 0; i < weights->worker->plan.options.n_weight_buffers; i++) {
+    for (uint32_t i = 0; i < weights->worker->plan.choice.n_weight_buffers; i++) {
         struct device_weights_buffer *b = &weights->buffers[i];
         if (!b->taken)
             return b;
@@ -103,7 +103,7 @@ static int receive(struct device_weights *weights, struct device_weights_buffer 
     char name[MODEL_NAME_BYTES];
     const float *host;
 
-    for (uint32_t i = 0; i < w->plan.options.n_weight_buffers; i++)
+    for (uint32_t i = 0; i < w->plan.choice.n_weight_buffers; i++)
         assert(!weights->buffers[i].pending || weights->buffers[i].order >= b->order);
     int rc = weights->link->wait_weights(weights->context, &host);
     if (rc != 0)
@@ -139,7 +139,7 @@ int device_weights_next(struct device_weights *weights, uint32_t place, const fl
 int device_weights_load_resident(struct device_weights *weights)
 {
     const struct device_worker *w = weights->worker;
-    const uint32_t n = w->plan.n_resident, ahead = w->plan.options.n_weight_buffers;
+    const uint32_t n = w->plan.choice.n_resident, ahead = w->plan.choice.n_weight_buffers;
     int rc = 0;
 
     for (uint32_t unit = 0, asked = 0; rc == 0 && unit < n; unit++) {

@@ -5,7 +5,7 @@
 #ifndef DEVICE_WEIGHTS_H
 #define DEVICE_WEIGHTS_H
 
-#include "device/plan.h"
+#include "plan/plan.h"
 #include "device/step.h"
 
 /* A sequence of visits, numbered from 0 by their place in it: those listed, or all of them upwards, and if `backward`

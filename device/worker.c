@@ -19,20 +19,24 @@ static void leave_ledger(struct device_worker *worker)
 int device_worker_init(struct device_worker *worker, const struct device_worker_options *options, struct ledger *ledger,
                        struct error *err)
 {
-    const struct plan_options *plan = &options->plan;
+    const struct plan_setting *setting = &options->setting;
 
-    device_check(plan->ops);
+    device_check(options->ops);
     *worker =
-        (struct device_worker){.ops = plan->ops, .seed = options->seed, .batch = options->batch, .ledger = ledger};
+        (struct device_worker){.ops = options->ops, .seed = options->seed, .batch = options->batch, .ledger = ledger};
     int rc = model_init(&worker->model, &options->config, err);
     if (rc == 0)
-        rc = plan_make(&worker->plan, &worker->model, plan, err);
-    if (rc == 0 && plan->generate) {
+        rc = plan_check(&worker->model, setting, err);
+    if (rc == 0)
+        rc = plan_check_choice(&worker->model, setting, &options->choice, err);
+    if (rc == 0)
+        plan_lay_out(&worker->plan, &worker->model, setting, &options->choice);
+    if (rc == 0 && setting->purpose == PLAN_GENERATE) {
         worker->visits = calloc(worker->model.n_visits, sizeof *worker->visits);
         rc = worker->visits ? 0 : error_set(err, -ENOMEM, "out of memory");
     }
     if (rc == 0)
-        rc = plan->ops->open(&worker->dev, options->index, worker->plan.arena_bytes, plan->n_threads, err);
+        rc = options->ops->open(&worker->dev, options->index, worker->plan.arena_bytes, setting->n_threads, err);
     if (rc == 0) {
         enter_ledger(worker);
         return 0;

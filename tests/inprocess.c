@@ -1,5 +1,7 @@
 #include "tests/inprocess.h"
 
+#include "plan/make.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -271,20 +273,20 @@ static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
     struct inprocess_worker *w = &ip->workers[id];
     const struct relay_event attached = {.kind = RELAY_ATTACHED, .worker = id};
     const uint32_t part_rows = o->batch / o->n_parts;
-    const struct device_worker_options options = {
+    struct device_worker_options options = {
         .config = o->config,
-        .plan = {.ops = &device_cpu,
-                 .budget = o->budget ? o->budget : UINT64_MAX,
-                 .share_rows = (o->n_parts + o->n_workers - 1) / o->n_workers * part_rows,
-                 .part_rows = part_rows,
-                 .seq = o->seq,
-                 .microbatch = o->microbatch,
-                 .n_weight_buffers = o->n_weight_buffers,
-                 .n_threads = o->n_threads,
-                 .train = !o->evaluate_only},
+        .ops = &device_cpu,
+        .setting = {.backend = &plan_cpu,
+                    .purpose = o->evaluate_only ? PLAN_EVALUATE : PLAN_TRAIN,
+                    .share_rows = (o->n_parts + o->n_workers - 1) / o->n_workers * part_rows,
+                    .part_rows = part_rows,
+                    .seq = o->seq,
+                    .n_threads = o->n_threads},
+        .choice = {.microbatch = o->microbatch, .n_weight_buffers = o->n_weight_buffers},
         .batch = o->batch,
         .seed = o->seed,
     };
+    struct plan plan;
 
     w->ip = ip;
     w->id = id;
@@ -292,7 +294,10 @@ static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
     if (!w->inbox)
         return -ENOMEM;
     feed(ip, &attached);
-    return device_worker_init(&w->worker, &options, &w->ledger, err);
+    int rc = plan_make(&plan, &ip->model, &options.setting, &options.choice, o->budget ? o->budget : UINT64_MAX, err);
+    if (rc == 0)
+        options.choice = plan.choice;
+    return rc ? rc : device_worker_init(&w->worker, &options, &w->ledger, err);
 }
 
 int inprocess_open(struct inprocess **out, const struct inprocess_options *options, struct error *err)

@@ -63,15 +63,15 @@ void setting_close(struct setting *s)
 struct device_worker_options setting_options(const struct setting *s, uint32_t part_rows, uint32_t microbatch)
 {
     return (struct device_worker_options){.config = s->model.config,
-                                          .plan = {.ops = &device_cpu,
-                                                   .budget = UINT64_MAX,
-                                                   .share_rows = s->batch,
-                                                   .part_rows = part_rows,
-                                                   .seq = s->seq,
-                                                   .microbatch = microbatch,
-                                                   .n_weight_buffers = 2,
-                                                   .n_threads = 1,
-                                                   .train = true},
+                                          .ops = &device_cpu,
+                                          .setting = {.backend = &plan_cpu,
+                                                      .purpose = PLAN_TRAIN,
+                                                      .share_rows = s->batch,
+                                                      .part_rows = part_rows,
+                                                      .seq = s->seq,
+                                                      .n_threads = 1},
+                                          .choice = {.microbatch = microbatch ? microbatch : part_rows,
+                                                     .n_weight_buffers = 2},
                                           .batch = s->batch,
                                           .seed = SETTING_SEED};
 }
@@ -91,7 +91,7 @@ void setting_step(struct array_link *link, const struct setting *s, const struct
 
     ck_assert_msg(device_worker_init(&worker, options, &ledger, &err) == 0, "%s", err.text);
     link->version = SETTING_STEP;
-    link->n_buffers = options->plan.n_weight_buffers;
+    link->n_buffers = options->choice.n_weight_buffers;
     ck_assert_msg(device_worker_step(&worker, &share, &array_link, link, &err) == 0, "%s", err.text);
     device_worker_free(&worker);
 }
@@ -101,7 +101,7 @@ const uint32_t setting_parts[ARRAY_LINK_PARTS] = {0, 1, 2, 3, 4, 5, 6, 7};
 void setting_step_whole(struct array_link *link, const struct setting *s, const struct device_worker_options *options)
 {
     array_link_init(link, &s->model, s->weights);
-    setting_step(link, s, options, s->batch / options->plan.part_rows, setting_parts);
+    setting_step(link, s, options, s->batch / options->setting.part_rows, setting_parts);
 }
 
 struct reference_batch setting_batch(const struct setting *s)

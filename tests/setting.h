@@ -33,7 +33,7 @@ void setting_close(struct setting *s);
 /* -1..1, Marsaglia's xorshift: nothing of proto/random.h. *state is not 0. */
 double setting_random(uint64_t *state);
 
-/* One thread, two weight buffers, no cap, the whole minibatch as the share. */
+/* One thread, two weight buffers, the whole minibatch as the share; microbatch 0: a whole part. */
 struct device_worker_options setting_options(const struct setting *s, uint32_t part_rows, uint32_t microbatch);
 
 /* One step of a fresh worker with these parts, on top of what the link already holds. */

@@ -72,7 +72,7 @@ static void tear_down(struct attention *t)
 /* Scratch that holds NaNs before, and not a byte more than asked for. */
 static void *make_scratch(const struct device_attention *op)
 {
-    const size_t bytes = device_cpu.scratch_bytes(op->n_rows, op->n_tokens, op->n_heads, op->width, 3);
+    const size_t bytes = plan_cpu.scratch_bytes(op->n_rows, op->n_tokens, op->n_heads, op->width, 3);
     void *scratch = malloc(bytes);
 
     memset(scratch, 0xff, bytes);
@@ -99,7 +99,7 @@ static void run_both(struct device *dev, float *out, const void *context)
     op.scratch = make_scratch(&op);
     op.qkv_gradient = out;
     device_cpu.attention(dev, &op);
-    memset(op.scratch, 0xff, device_cpu.scratch_bytes(op.n_rows, op.n_tokens, op.n_heads, op.width, 3));
+    memset(op.scratch, 0xff, plan_cpu.scratch_bytes(op.n_rows, op.n_tokens, op.n_heads, op.width, 3));
     device_cpu.attention_backward(dev, &op);
     free(op.scratch);
 }

@@ -70,7 +70,7 @@ static void attend(struct device *dev, const struct row *t, void *cache, float *
         .qkv = t->qkv + first * 3 * s->width,
         .out = out,
         .cache = cache,
-        .scratch = spoiled(device_cpu.scratch_bytes(1, n, s->n_heads, s->width, 3)),
+        .scratch = spoiled(plan_cpu.scratch_bytes(1, n, s->n_heads, s->width, 3)),
     };
 
     device_cpu.attention_cached(dev, &op);
@@ -81,7 +81,7 @@ static void run(struct device *dev, float *out, const void *context)
 {
     const struct row *t = context;
     const struct shape *s = t->shape;
-    void *cache = spoiled(device_cpu.cache_bytes(s->n_positions, s->n_heads, s->width));
+    void *cache = spoiled(plan_cpu.cache_bytes(s->n_positions, s->n_heads, s->width));
     float *before = malloc((t->n_before + 1) * sizeof *before);
 
     ck_assert_ptr_nonnull(before);

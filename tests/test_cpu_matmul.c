@@ -321,7 +321,7 @@ START_TEST(the_library_stays_within_its_bytes)
                                          .c = c};
         device_cpu.matmul(dev, &op);
         if (!SANITIZED)
-            ck_assert_uint_le(anonymous_bytes(), before + device_cpu.library_bytes(2));
+            ck_assert_uint_le(anonymous_bytes(), before + plan_cpu.library_bytes(2));
     }
     device_cpu.close(dev);
     free(a), free(b), free(c);

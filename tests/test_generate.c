@@ -31,8 +31,8 @@ static void set_up(struct speech *t, const struct model_config *config, uint32_t
     *t = (struct speech){0};
     setting_open(&t->s, config, 1, seq);
     t->options = setting_options(&t->s, 1, 0);
-    t->options.plan.train = false;
-    t->options.plan.generate = true;
+    t->options.setting.purpose = PLAN_GENERATE;
+    t->options.choice.n_resident = t->s.model.n_units;
     t->logits = calloc(config->vocabulary, sizeof *t->logits);
     ck_assert_ptr_nonnull(t->logits);
 }
@@ -43,7 +43,7 @@ static void open_worker(struct speech *t)
 
     ck_assert_msg(rc == 0, "%s", t->err.text);
     array_link_init(&t->link, &t->s.model, t->s.weights);
-    t->link.n_buffers = t->options.plan.n_weight_buffers;
+    t->link.n_buffers = t->options.choice.n_weight_buffers;
 }
 
 static void close_worker(struct speech *t)
@@ -163,7 +163,8 @@ START_TEST(evaluation_of_the_same_row_says_the_same)
     run(&t, 0, 150);
     close_worker(&t);
     memset(t.s.labels, 0xff, 150 * sizeof *t.s.labels);
-    t.options.plan.generate = false;
+    t.options.setting.purpose = PLAN_EVALUATE;
+    t.options.choice.n_resident = 0;
     for (uint32_t k = 0; k < tall.vocabulary; k++) {
         const struct device_evaluation e = {.ids = t.s.ids, .labels = t.s.labels, .n_rows = 1};
         t.s.labels[149] = k;
@@ -205,7 +206,7 @@ START_TEST(threads_change_nothing)
 
     set_up(&t, _i ? &wide : &tall, 9);
     one = run_all(&t, 1 + (uint32_t)_i * 3);
-    for (t.options.plan.n_threads = 2; t.options.plan.n_threads <= 3; t.options.plan.n_threads++) {
+    for (t.options.setting.n_threads = 2; t.options.setting.n_threads <= 3; t.options.setting.n_threads++) {
         more = run_all(&t, 1 + (uint32_t)_i * 3);
         ck_assert(setting_same_bits(one, more, (size_t)t.s.model.config.vocabulary * (_i ? 3 : 9)));
         free(more);
@@ -215,23 +216,6 @@ START_TEST(threads_change_nothing)
 }
 END_TEST
 
-/* The budget for which `n` units stay on the device, and no more. */
-static uint64_t budget_of(struct speech *t, uint32_t n)
-{
-    struct plan plan;
-    uint64_t low = 0, high = (uint64_t)1 << 40;
-
-    while (low < high) {
-        const uint64_t middle = low + (high - low) / 2;
-        t->options.plan.budget = middle;
-        if (plan_make(&plan, &t->s.model, &t->options.plan, NULL) == 0 && plan.n_resident >= n)
-            high = middle;
-        else
-            low = middle + 1;
-    }
-    return low;
-}
-
 START_TEST(budgets_from_streamed_to_resident_give_the_same_bits)
 {
     struct speech t;
@@ -240,15 +224,14 @@ START_TEST(budgets_from_streamed_to_resident_give_the_same_bits)
     set_up(&t, _i ? &wide : &tall, 9);
     roomy = run_all(&t, 2);
     for (uint32_t n = 0; n < t.s.model.n_units; n++) {
-        t.options.plan.budget = budget_of(&t, n);
-        for (t.options.plan.n_weight_buffers = 1; t.options.plan.n_weight_buffers <= 3;
-             t.options.plan.n_weight_buffers++) {
-            t.options.plan.budget = budget_of(&t, n);
+        t.options.choice.n_resident = n;
+        for (t.options.choice.n_weight_buffers = 1; t.options.choice.n_weight_buffers <= 3;
+             t.options.choice.n_weight_buffers++) {
             float *tight = run_all(&t, 2);
             ck_assert(setting_same_bits(roomy, tight, (size_t)t.s.model.config.vocabulary * 5));
             free(tight);
         }
-        t.options.plan.n_weight_buffers = 2;
+        t.options.choice.n_weight_buffers = 2;
     }
     free(roomy);
     tear_down(&t);
@@ -266,18 +249,17 @@ START_TEST(units_are_pulled_once_or_for_each_visit)
     for (uint32_t i = 0; i < 9; i++)
         t.s.ids[i] = i < 3 ? 29999 - i : i;
     open_worker(&t);
-    ck_assert_uint_eq(t.worker.plan.n_resident, 8);
+    ck_assert_uint_eq(t.worker.plan.choice.n_resident, 8);
     run(&t, 0, 1);
     run(&t, 1, 8);
     ck_assert_uint_eq(t.link.n_pulls, 8);
     ck_assert_uint_eq(t.link.n_waits, 8);
     close_worker(&t);
 
-    t.options.plan.budget = budget_of(&t, 0);
-    t.options.plan.n_weight_buffers = 1;
-    t.options.plan.budget = budget_of(&t, 0);
+    t.options.choice.n_resident = 0;
+    t.options.choice.n_weight_buffers = 1;
     open_worker(&t);
-    ck_assert_uint_eq(t.worker.plan.n_resident, 0);
+    ck_assert_uint_eq(t.worker.plan.choice.n_resident, 0);
     run(&t, 0, 1); /* the tokens' last unit, positions, block, norm, the tokens' five */
     ck_assert_uint_eq(t.link.n_pulls, 9);
     run(&t, 1, 8); /* the tokens' first and last unit, ... */
@@ -329,7 +311,8 @@ START_TEST(a_worker_does_what_it_was_planned_for)
     open_worker(&t);
     ck_assert_int_eq(device_worker_evaluate(&t.worker, &e, &array_link, &t.link, &sum, &t.err), -EINVAL);
     close_worker(&t);
-    t.options.plan.generate = false;
+    t.options.setting.purpose = PLAN_EVALUATE;
+    t.options.choice.n_resident = 0;
     open_worker(&t);
     ck_assert_int_eq(try_run(&t, 0, 1), -EINVAL);
     close_worker(&t);
@@ -344,7 +327,7 @@ START_TEST(a_link_that_ends_ends_the_run)
     int rc = -ECANCELED;
 
     set_up(&t, &tall, 150);
-    t.options.plan.budget = budget_of(&t, 2);
+    t.options.choice.n_resident = 2;
     for (unsigned at = 1; rc != 0; at++) {
         open_worker(&t);
         t.link.cancel_at = at;
@@ -387,9 +370,9 @@ START_TEST(ids_that_change_during_the_run_change_nothing)
 
     set_up(&t, &tall, 60);
     calm = run_all(&t, 60);
-    t.options.plan.budget = budget_of(&t, 0);
+    t.options.choice.n_resident = 0;
     open_worker(&t);
-    ck_assert_uint_eq(t.worker.plan.n_resident, 0); /* so the first pull comes when the ids have been read */
+    ck_assert_uint_eq(t.worker.plan.choice.n_resident, 0); /* so the first pull comes when the ids have been read */
     t.link.on_first_pull = spoil;
     t.link.context = &t.s;
     run(&t, 0, 60);

@@ -123,14 +123,14 @@ static void open_direct(struct direct *t, const struct message *opened)
     const struct inprocess_options how = {
         .config = opened->job_opened.config, .batch = 1, .seq = SEQ, .n_parts = 1, .evaluate_only = true, .seed = SEED};
     const struct device_worker_options options = {.config = opened->job_opened.config,
-                                                  .plan = {.ops = &device_cpu,
-                                                           .budget = UINT64_MAX,
-                                                           .share_rows = 1,
-                                                           .part_rows = 1,
-                                                           .seq = SEQ,
-                                                           .n_weight_buffers = 2,
-                                                           .n_threads = 1,
-                                                           .generate = true},
+                                                  .ops = &device_cpu,
+                                                  .setting = {.backend = &plan_cpu,
+                                                              .purpose = PLAN_GENERATE,
+                                                              .share_rows = 1,
+                                                              .part_rows = 1,
+                                                              .seq = SEQ,
+                                                              .n_threads = 1},
+                                                  .choice = {.microbatch = 1, .n_weight_buffers = 2},
                                                   .batch = 1};
 
     *t = (struct direct){0};

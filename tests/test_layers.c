@@ -123,7 +123,7 @@ static struct layer_pass pass_of(const struct stage *st, uint32_t layer)
                                .step = SETTING_STEP,
                                .loss_scale = 0.25f,
                                .dropout = true,
-                               .n_threads = 1};
+                               .setting = &p->setting};
 }
 
 static void upload(const struct stage *st, uint64_t offset, const void *from, size_t bytes)
@@ -146,7 +146,8 @@ static void open_stage(struct stage *st, const struct setting *s, uint32_t layer
     uint64_t state = 362436069u;
 
     *st = (struct stage){.s = s, .boundary_n = tokens * s->model.config.width};
-    ck_assert_int_eq(plan_make(&st->plan, &s->model, &options.plan, NULL), 0);
+    ck_assert_int_eq(plan_check(&s->model, &options.setting, NULL), 0);
+    plan_lay_out(&st->plan, &s->model, &options.setting, &options.choice);
     const size_t bytes = st->plan.arena_bytes + GUARD_BYTES;
     ck_assert_int_eq(device_cpu.open(&st->dev, 0, bytes, 1, NULL), 0);
     char *fill = malloc(bytes);
@@ -197,8 +198,8 @@ static void run_backward(struct stage *st, float *contribution)
 /* All behind what this layer asked for is as it was. */
 static void check_guard(const struct stage *st, int filling)
 {
-    const struct layer_ops *ops = layer_table[st->pass.layer->kind];
-    const size_t used = ops->workspace_bytes(st->pass.model, &device_cpu, st->s->batch, st->s->seq, 1);
+    const size_t used =
+        plan_workspace(st->pass.model, &st->plan.setting, st->pass.layer->kind, st->s->batch, st->s->seq);
     const size_t n = st->plan.arena_bytes + GUARD_BYTES - st->plan.workspace - used;
     unsigned char *guard = malloc(n);
 

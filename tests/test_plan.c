@@ -1,35 +1,33 @@
 #include "tests/run.h"
 
-#include "device/plan.h"
+#include "plan/plan.h"
 
 #include <check.h>
 #include <errno.h>
-#include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* A device of which only the sizes are asked. Odd ones, so that rounding shows. */
-static size_t library(unsigned n_threads)
+static uint64_t library(unsigned n_threads)
 {
     (void)n_threads;
     return 1000;
 }
 
-static size_t scratch(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width, unsigned n_threads)
+static uint64_t scratch(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width, unsigned n_threads)
 {
     return n_rows * n_tokens * n_heads + width + n_threads;
 }
 
-static size_t cache(size_t n_positions, size_t n_heads, size_t width)
+static uint64_t cache(size_t n_positions, size_t n_heads, size_t width)
 {
     return n_positions * width * 8 + n_heads;
 }
 
-static const struct device_ops sizes_only = {.name = "sizes",
-                                             .library_bytes = library,
-                                             .scratch_bytes = scratch,
-                                             .cache_bytes = cache};
+static const struct plan_backend sizes_only = {.name = "sizes",
+                                               .library_bytes = library,
+                                               .scratch_bytes = scratch,
+                                               .cache_bytes = cache};
 
 static struct model_config config_of(uint32_t n_layers, uint32_t width, uint32_t vocabulary, bool tied)
 {
@@ -44,24 +42,27 @@ static struct model_config config_of(uint32_t n_layers, uint32_t width, uint32_t
                                  .initializer_range = 0.02f};
 }
 
-static struct plan_options options_of(uint32_t parts, uint32_t part_rows, uint32_t seq)
+struct options {
+    struct plan_setting setting;
+    struct plan_choice choice;
+};
+
+static struct options options_of(uint32_t parts, uint32_t part_rows, uint32_t seq)
 {
-    return (struct plan_options){.ops = &sizes_only,
-                                 .budget = UINT64_MAX,
-                                 .share_rows = parts * part_rows,
-                                 .part_rows = part_rows,
-                                 .seq = seq,
-                                 .n_weight_buffers = 2,
-                                 .n_threads = 2,
-                                 .train = true};
+    return (struct options){.setting = {.backend = &sizes_only,
+                                        .purpose = PLAN_TRAIN,
+                                        .share_rows = parts * part_rows,
+                                        .part_rows = part_rows,
+                                        .seq = seq,
+                                        .n_threads = 2},
+                            .choice = {.microbatch = part_rows, .n_weight_buffers = 2}};
 }
 
-static struct plan_options generation_of(uint32_t seq)
+static struct options generation_of(uint32_t seq)
 {
-    struct plan_options o = options_of(1, 1, seq);
+    struct options o = options_of(1, 1, seq);
 
-    o.train = false;
-    o.generate = true;
+    o.setting.purpose = PLAN_GENERATE;
     return o;
 }
 
@@ -72,6 +73,17 @@ static void open_model(struct model *model, uint32_t n_layers, uint32_t width, u
     ck_assert_int_eq(model_init(model, &config, NULL), 0);
 }
 
+static int lay_out(struct plan *plan, const struct model *model, const struct options *o, struct error *err)
+{
+    int rc = plan_check(model, &o->setting, err);
+
+    if (rc == 0)
+        rc = plan_check_choice(model, &o->setting, &o->choice, err);
+    if (rc == 0)
+        plan_lay_out(plan, model, &o->setting, &o->choice);
+    return rc;
+}
+
 static uint64_t sum_of(const struct plan *plan)
 {
     uint64_t sum = 0;
@@ -79,19 +91,6 @@ static uint64_t sum_of(const struct plan *plan)
     for (int c = 0; c < LEDGER_CATEGORIES; c++)
         sum += plan->bytes[c];
     return sum;
-}
-
-/* The first "(N bytes)" after `from` in a sentence. */
-static uint64_t figure(const char *text, const char *from)
-{
-    const char *at = strstr(text, from);
-    uint64_t bytes = 0;
-
-    ck_assert_ptr_nonnull(at);
-    at = strchr(at, '(');
-    ck_assert_ptr_nonnull(at);
-    ck_assert_int_eq(sscanf(at, "(%" SCNu64 " bytes)", &bytes), 1);
-    return bytes;
 }
 
 struct extent {
@@ -110,11 +109,11 @@ START_TEST(the_terms_are_those_counted_by_hand)
 {
     struct model model;
     struct plan plan;
-    struct plan_options o = options_of(2, 3, 5); /* 6 rows, 30 tokens */
+    struct options o = options_of(2, 3, 5); /* 6 rows, 30 tokens */
 
     open_model(&model, 2, 8, 11, true);
-    o.microbatch = 2; /* 10 tokens */
-    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
+    o.choice.microbatch = 2; /* 10 tokens */
+    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
     ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], 2 * 872 * 4);
     ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], 872 * 4);
     ck_assert_uint_eq(plan.bytes[LEDGER_STASH], 4 * 30 * 8 * 4); /* embedding, two blocks, norm */
@@ -134,13 +133,13 @@ START_TEST(categories_sum_to_the_arena_and_the_library)
     for (uint32_t i = 0; i < 48; i++) {
         struct model model;
         struct plan plan;
-        struct plan_options o = options_of(1 + i % 3, 1 + i % 5, 1 + i % 7);
+        struct options o = options_of(1 + i % 3, 1 + i % 5, 1 + i % 7);
         open_model(&model, 1 + i % 4, 2 * (1 + i % 9), 5 + i, i % 2);
-        o.train = i % 3 != 0;
-        o.n_weight_buffers = 1 + i % 3;
-        ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
+        o.setting.purpose = i % 3 ? PLAN_TRAIN : PLAN_EVALUATE;
+        o.choice.n_weight_buffers = 1 + i % 3;
+        ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
         ck_assert_uint_eq(sum_of(&plan), plan.arena_bytes + plan.bytes[LEDGER_LIBRARY]);
-        ck_assert_uint_eq(plan.options.microbatch, o.part_rows);
+        ck_assert_uint_eq(plan_total(&plan), sum_of(&plan));
         model_free(&model);
     }
 }
@@ -162,11 +161,11 @@ START_TEST(buffers_lie_apart_and_fill_the_arena)
 {
     struct model model;
     struct plan plan;
-    struct plan_options o = options_of(2, 3, 7);
+    struct options o = options_of(2, 3, 7);
 
     open_model(&model, 3, 6, 13, false);
-    o.n_weight_buffers = 3;
-    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
+    o.choice.n_weight_buffers = 3;
+    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
     const uint64_t tokens = 42, unit = model.largest_unit * 4;
     struct extent e[16] = {{plan.weights[0], unit},         {plan.weights[1], unit},
                            {plan.weights[2], unit},         {plan.contribution, unit},
@@ -181,89 +180,15 @@ START_TEST(buffers_lie_apart_and_fill_the_arena)
 }
 END_TEST
 
-/* Every cap from too small to roomy either holds the whole plan, with as many rows as fit, or is refused with a figure
- * that suffices, to the byte. */
-START_TEST(every_budget_is_kept_or_refused_with_the_figure_that_suffices)
-{
-    struct model model;
-    struct plan all, plan;
-    struct plan_options o = options_of(2, 8, 16);
-    unsigned kept = 0, refused = 0;
-
-    open_model(&model, 3, 16, 50, true);
-    ck_assert_int_eq(plan_make(&all, &model, &o, NULL), 0);
-    const uint64_t roomy = sum_of(&all);
-    for (o.budget = 0; o.budget < roomy + roomy / 8; o.budget += roomy / 100) {
-        struct error err = {""};
-        int rc = plan_make(&plan, &model, &o, &err);
-        if (rc == 0) {
-            kept++;
-            ck_assert_uint_le(sum_of(&plan), o.budget);
-            struct plan_options more = o;
-            more.microbatch = plan.options.microbatch + 1;
-            ck_assert(plan.options.microbatch == o.part_rows || plan_make(&plan, &model, &more, NULL) == -ENOSPC);
-        } else {
-            refused++;
-            ck_assert_int_eq(rc, -ENOSPC);
-            const uint64_t least = figure(err.text, "at least");
-            ck_assert_uint_gt(least, o.budget);
-            ck_assert_uint_eq(least, sum_of(&plan));
-            struct plan_options again = o;
-            again.budget = least;
-            ck_assert_int_eq(plan_make(&plan, &model, &again, NULL), 0);
-            again.budget = least - 1;
-            ck_assert_int_eq(plan_make(&plan, &model, &again, &err), -ENOSPC);
-            ck_assert_uint_eq(figure(err.text, "at least"), least);
-        }
-    }
-    ck_assert_uint_gt(kept, 20);
-    ck_assert_uint_gt(refused, 20);
-    model_free(&model);
-}
-END_TEST
-
-START_TEST(a_fixed_microbatch_is_refused_with_its_own_figure_and_that_of_one_row)
-{
-    struct model model;
-    struct plan plan;
-    struct plan_options o = options_of(1, 8, 16);
-    struct error err;
-
-    open_model(&model, 3, 16, 50, true);
-    o.microbatch = 4;
-    o.budget = 1000;
-    ck_assert_int_eq(plan_make(&plan, &model, &o, &err), -ENOSPC);
-    const uint64_t four = figure(err.text, "at least"), one = figure(err.text, ", or ");
-    ck_assert_ptr_nonnull(strstr(err.text, "microbatches of 4 rows"));
-    ck_assert_ptr_nonnull(strstr(err.text, "workspace"));
-    ck_assert_uint_eq(figure(err.text, "--device-mem"), 1000);
-    ck_assert_uint_lt(one, four);
-    o.budget = four;
-    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
-    o.budget = four - 1;
-    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), -ENOSPC);
-    o.microbatch = 0; /* as many as fit: exactly these */
-    o.budget = four;
-    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
-    ck_assert_uint_eq(plan.options.microbatch, 4);
-    o.microbatch = 1;
-    o.budget = one;
-    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
-    o.budget = one - 1;
-    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), -ENOSPC);
-    model_free(&model);
-}
-END_TEST
-
 START_TEST(evaluation_keeps_two_boundaries_and_no_gradients)
 {
     struct model model;
     struct plan plan;
-    struct plan_options o = options_of(1, 4, 8);
+    struct options o = options_of(1, 4, 8);
 
     open_model(&model, 6, 8, 11, true);
-    o.train = false;
-    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
+    o.setting.purpose = PLAN_EVALUATE;
+    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
     ck_assert_uint_eq(plan.bytes[LEDGER_STASH], 2 * 32 * 8 * 4);
     ck_assert_uint_eq(plan.bytes[LEDGER_GRADIENT], 0);
     ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], 0);
@@ -276,12 +201,12 @@ START_TEST(a_layer_more_costs_one_boundary)
 {
     struct model shallow, deep;
     struct plan a, b;
-    const struct plan_options o = options_of(1, 4, 8);
+    const struct options o = options_of(1, 4, 8);
 
     open_model(&shallow, 6, 8, 11, true);
     open_model(&deep, 7, 8, 11, true);
-    ck_assert_int_eq(plan_make(&a, &shallow, &o, NULL), 0);
-    ck_assert_int_eq(plan_make(&b, &deep, &o, NULL), 0);
+    ck_assert_int_eq(lay_out(&a, &shallow, &o, NULL), 0);
+    ck_assert_int_eq(lay_out(&b, &deep, &o, NULL), 0);
     ck_assert_uint_eq(b.arena_bytes - a.arena_bytes, 32 * 8 * 4);
     model_free(&shallow);
     model_free(&deep);
@@ -296,18 +221,18 @@ START_TEST(impossible_options_are_refused_by_name)
         uint32_t parts, part_rows, seq, microbatch, buffers;
         const char *name;
     } cases[] = {
-        {1, 4, 8, 5, 2, "--microbatch 5"}, {1, 4, 65, 0, 2, "--seq 65"},       {0, 4, 8, 0, 2, "0 rows"},
-        {1, 0, 8, 0, 2, "0 rows"},         {1, 4, 0, 0, 2, "0 tokens"},        {1, 4, 8, 0, 0, "0 weight buffers"},
-        {1, 4, 8, 0, 4, "4 weight"},       {1, 1u << 30, 8, 0, 2, "too many"},
+        {1, 4, 8, 5, 2, "--microbatch 5"}, {1, 4, 65, 1, 2, "--seq 65"},       {0, 4, 8, 1, 2, "0 rows"},
+        {1, 0, 8, 1, 2, "0 rows"},         {1, 4, 0, 1, 2, "0 tokens"},        {1, 4, 8, 1, 0, "0 weight buffers"},
+        {1, 4, 8, 1, 4, "4 weight"},       {1, 1u << 30, 8, 1, 2, "too many"}, {1, 4, 8, 0, 2, "--microbatch 0"},
     };
 
     open_model(&model, 1, 8, 11, true);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct plan_options o = options_of(cases[i].parts, cases[i].part_rows, cases[i].seq);
+        struct options o = options_of(cases[i].parts, cases[i].part_rows, cases[i].seq);
         struct error err = {""};
-        o.microbatch = cases[i].microbatch;
-        o.n_weight_buffers = cases[i].buffers;
-        ck_assert_int_eq(plan_make(&plan, &model, &o, &err), -EINVAL);
+        o.choice.microbatch = cases[i].microbatch;
+        o.choice.n_weight_buffers = cases[i].buffers;
+        ck_assert_int_eq(lay_out(&plan, &model, &o, &err), -EINVAL);
         ck_assert_msg(strstr(err.text, cases[i].name), "%s: %s", cases[i].name, err.text);
     }
     model_free(&model);
@@ -319,15 +244,13 @@ START_TEST(the_largest_sizes_do_not_overflow)
 {
     struct model model;
     struct plan plan;
-    struct error err;
     struct model_config config = config_of(4096, 65536, 1 << 24, false);
-    struct plan_options o = options_of(1, 1 << 8, 1 << 23);
+    struct options o = options_of(1, 1 << 8, 1 << 23);
 
     config.n_positions = 1 << 24;
-    ck_assert_int_eq(model_init(&model, &config, &err), 0);
-    o.budget = (uint64_t)1 << 50;
-    ck_assert_int_eq(plan_make(&plan, &model, &o, &err), -ENOSPC);
-    ck_assert_uint_ge(figure(err.text, "at least"), (uint64_t)4098 << 49); /* boundaries of 2^31 * 2^16 * 4 bytes */
+    ck_assert_int_eq(model_init(&model, &config, NULL), 0);
+    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    ck_assert_uint_ge(plan_total(&plan), (uint64_t)4098 << 49); /* boundaries of 2^31 * 2^16 * 4 bytes */
     model_free(&model);
 }
 END_TEST
@@ -337,11 +260,11 @@ START_TEST(the_terms_of_generating_are_those_counted_by_hand)
 {
     struct model model;
     struct plan plan;
-    struct plan_options o = generation_of(5);
+    struct options o = generation_of(5);
 
     open_model(&model, 2, 8, 11, true);
-    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
-    ck_assert_uint_eq(plan.n_resident, model.n_units);
+    o.choice.n_resident = model.n_units;
+    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
     ck_assert_uint_eq(plan.resident_bytes, (88 + 512 + 2 * 872 + 16) * 4);
     ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], plan.resident_bytes);
     ck_assert_uint_eq(plan.bytes[LEDGER_CACHE], 2 * (5 * 8 * 8 + 2));
@@ -355,10 +278,9 @@ START_TEST(the_terms_of_generating_are_those_counted_by_hand)
     ck_assert_uint_eq(plan.bytes[LEDGER_LIBRARY], 1000);
     ck_assert_uint_eq(sum_of(&plan), plan.arena_bytes + 1000);
 
-    o.budget = sum_of(&plan) - 1; /* two buffers of 872 floats are more than the two smallest units save */
-    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
-    ck_assert_uint_lt(plan.n_resident, model.n_units);
-    ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], plan.resident_bytes + 2 * 872 * 4);
+    o.choice.n_resident = 3;
+    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], (88 + 512 + 872) * 4 + 2 * 872 * 4);
     model_free(&model);
 }
 END_TEST
@@ -368,14 +290,14 @@ START_TEST(a_longer_row_costs_its_cache_alone)
 {
     struct model model;
     struct plan a, b;
-    struct plan_options o = generation_of(PLAN_GENERATE_TILE);
+    struct options o = generation_of(PLAN_GENERATE_TILE);
     struct model_config config = config_of(3, 8, 11, true);
 
     config.n_positions = 1000;
     ck_assert_int_eq(model_init(&model, &config, NULL), 0);
-    ck_assert_int_eq(plan_make(&a, &model, &o, NULL), 0);
-    o.seq = 1000;
-    ck_assert_int_eq(plan_make(&b, &model, &o, NULL), 0);
+    ck_assert_int_eq(lay_out(&a, &model, &o, NULL), 0);
+    o.setting.seq = 1000;
+    ck_assert_int_eq(lay_out(&b, &model, &o, NULL), 0);
     ck_assert_uint_eq(b.arena_bytes - a.arena_bytes, 3 * (1000 - PLAN_GENERATE_TILE) * 8 * 8);
     ck_assert_uint_eq(b.bytes[LEDGER_CACHE] - a.bytes[LEDGER_CACHE], b.arena_bytes - a.arena_bytes);
     model_free(&model);
@@ -386,19 +308,16 @@ START_TEST(buffers_of_generating_lie_apart_and_fill_the_arena)
 {
     struct model model;
     struct plan plan;
-    struct plan_options o = generation_of(7);
+    struct options o = generation_of(7);
 
     open_model(&model, 6, 6, 13, false);
-    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
-    if (_i)
-        o.budget = sum_of(&plan) - 1;
-    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
-    ck_assert(_i ? plan.n_resident > 0 && plan.n_resident < model.n_units : plan.n_resident == model.n_units);
+    o.choice.n_resident = _i ? 4 : model.n_units;
+    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
     struct extent e[40];
     size_t n = 0;
-    for (uint32_t u = 0; u < plan.n_resident; u++)
+    for (uint32_t u = 0; u < plan.choice.n_resident; u++)
         e[n++] = (struct extent){plan.resident + model.units[u].offset * 4, model.units[u].n * 4};
-    for (uint32_t i = 0; _i && i < o.n_weight_buffers; i++)
+    for (uint32_t i = 0; _i && i < o.choice.n_weight_buffers; i++)
         e[n++] = (struct extent){plan.weights[i], model.largest_unit * 4};
     for (uint32_t i = 0; i < 6; i++)
         e[n++] = (struct extent){plan.cache + i * plan.cache_bytes, cache(7, 2, 6)};
@@ -412,60 +331,16 @@ START_TEST(buffers_of_generating_lie_apart_and_fill_the_arena)
 }
 END_TEST
 
-/* From nothing to everything on the device: each cap is kept, or refused with the figure that suffices; what stays never
- * falls as the cap grows, and each unit stays as soon as it fits. */
-START_TEST(every_budget_to_generate_is_kept_or_refused)
+START_TEST(generating_is_of_one_row)
 {
     struct model model;
     struct plan plan;
-    struct plan_options o = generation_of(16);
-    uint32_t most = 0, distinct = 0;
-    uint64_t least = 0;
-
-    open_model(&model, _i ? 1 : 9, 16, 50, true); /* of one block: the whole model is less than two buffers */
-    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
-    const uint64_t roomy = sum_of(&plan);
-    for (o.budget = 0; o.budget <= roomy; o.budget += 4) {
-        struct error err = {""};
-        if (plan_make(&plan, &model, &o, &err) != 0) {
-            least = figure(err.text, "at least");
-            ck_assert_ptr_nonnull(strstr(err.text, "to generate up to 16 tokens"));
-            ck_assert_uint_gt(least, o.budget);
-            ck_assert_uint_eq(least, sum_of(&plan));
-            ck_assert_uint_eq(most, 0);
-            continue;
-        }
-        ck_assert_uint_ge(o.budget, least);
-        ck_assert_uint_le(sum_of(&plan), o.budget);
-        ck_assert_uint_ge(plan.n_resident, most);
-        if (plan.n_resident + 1 < model.n_units)
-            ck_assert_uint_gt(sum_of(&plan) + model.units[plan.n_resident].n * 4, o.budget);
-        distinct += plan.n_resident > most;
-        most = plan.n_resident;
-    }
-    ck_assert_uint_eq(most, model.n_units);
-    ck_assert(_i ? distinct == 1 : distinct > 8);
-    o.budget = least;
-    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), 0);
-    o.budget = least - 1;
-    ck_assert_int_eq(plan_make(&plan, &model, &o, NULL), -ENOSPC);
-    model_free(&model);
-}
-END_TEST
-
-START_TEST(generating_is_of_one_row_and_does_not_train)
-{
-    struct model model;
-    struct plan plan;
-    struct plan_options o = generation_of(8);
+    struct options o = generation_of(8);
     struct error err;
 
     open_model(&model, 1, 8, 11, true);
-    o.train = true;
-    ck_assert_int_eq(plan_make(&plan, &model, &o, &err), -EINVAL);
-    o.train = false;
-    o.share_rows = 2;
-    ck_assert_int_eq(plan_make(&plan, &model, &o, &err), -EINVAL);
+    o.setting.share_rows = 2;
+    ck_assert_int_eq(lay_out(&plan, &model, &o, &err), -EINVAL);
     ck_assert_ptr_nonnull(strstr(err.text, "one row at a time, not 2"));
     model_free(&model);
 }
@@ -478,8 +353,6 @@ int main(void)
     tcase_add_test(tests, the_terms_are_those_counted_by_hand);
     tcase_add_test(tests, categories_sum_to_the_arena_and_the_library);
     tcase_add_test(tests, buffers_lie_apart_and_fill_the_arena);
-    tcase_add_test(tests, every_budget_is_kept_or_refused_with_the_figure_that_suffices);
-    tcase_add_test(tests, a_fixed_microbatch_is_refused_with_its_own_figure_and_that_of_one_row);
     tcase_add_test(tests, evaluation_keeps_two_boundaries_and_no_gradients);
     tcase_add_test(tests, a_layer_more_costs_one_boundary);
     tcase_add_test(tests, impossible_options_are_refused_by_name);
@@ -487,7 +360,6 @@ int main(void)
     tcase_add_test(tests, the_terms_of_generating_are_those_counted_by_hand);
     tcase_add_test(tests, a_longer_row_costs_its_cache_alone);
     tcase_add_loop_test(tests, buffers_of_generating_lie_apart_and_fill_the_arena, 0, 2);
-    tcase_add_loop_test(tests, every_budget_to_generate_is_kept_or_refused, 0, 2);
-    tcase_add_test(tests, generating_is_of_one_row_and_does_not_train);
+    tcase_add_test(tests, generating_is_of_one_row);
     return run_tests(tests);
 }

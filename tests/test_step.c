@@ -43,7 +43,7 @@ START_TEST(one_two_or_three_weight_buffers_give_the_same_bits)
     setting_open(&s, &setting_configs[_i], 4, 7);
     struct device_worker_options options = setting_options(&s, 2, 1);
     for (uint32_t i = 0; i < 3; i++) {
-        options.plan.n_weight_buffers = i + 1;
+        options.choice.n_weight_buffers = i + 1;
         setting_step_whole(&links[i], &s, &options);
     }
     const uint32_t visits = s.model.n_visits;
@@ -68,36 +68,12 @@ START_TEST(one_or_two_threads_give_the_same_bits)
     setting_open(&s, &setting_configs[_i], 4, 7);
     struct device_worker_options options = setting_options(&s, 2, 0);
     setting_step_whole(&one, &s, &options);
-    options.plan.n_threads = 2;
+    options.setting.n_threads = 2;
     setting_step_whole(&two, &s, &options);
     ck_assert(setting_same_bits(one.gradient, two.gradient, s.model.segment_n));
     ck_assert(one.losses[1] == two.losses[1]);
     array_link_free(&one);
     array_link_free(&two);
-    setting_close(&s);
-}
-END_TEST
-
-/* Whatever arena a budget leads to, the rows at a time alone decide on the bits. */
-START_TEST(any_budget_gives_the_same_bits_at_the_same_microbatch)
-{
-    struct setting s;
-    struct array_link fixed, planned;
-    struct model *model = &s.model;
-    struct plan plan;
-
-    setting_open(&s, &setting_configs[_i], 5, 7);
-    for (uint32_t rows = 1; rows <= 5; rows++) {
-        struct device_worker_options options = setting_options(&s, 5, rows);
-        setting_step_whole(&fixed, &s, &options);
-        ck_assert_int_eq(plan_make(&plan, model, &options.plan, NULL), 0);
-        options.plan.microbatch = 0;
-        options.plan.budget = plan.arena_bytes + plan.bytes[LEDGER_LIBRARY];
-        setting_step_whole(&planned, &s, &options);
-        ck_assert(setting_same_bits(fixed.gradient, planned.gradient, model->segment_n));
-        array_link_free(&fixed);
-        array_link_free(&planned);
-    }
     setting_close(&s);
 }
 END_TEST
@@ -112,7 +88,7 @@ START_TEST(any_microbatch_gives_the_same_gradient)
     setting_open(&s, &setting_configs[_i], 5, 7);
     struct device_worker_options options = setting_options(&s, 5, 5);
     setting_step_whole(&whole, &s, &options);
-    for (options.plan.microbatch = 1; options.plan.microbatch < 5; options.plan.microbatch++) {
+    for (options.choice.microbatch = 1; options.choice.microbatch < 5; options.choice.microbatch++) {
         setting_step_whole(&sliced, &s, &options);
         ck_assert_double_lt(setting_distance(&s.model, sliced.gradient, whole.gradient), 1e-6);
         ck_assert_double_eq_tol(sliced.losses[0], whole.losses[0], 1e-6 * whole.losses[0]);
@@ -132,7 +108,7 @@ START_TEST(the_parts_sum_to_the_whole)
     struct device_worker_options options = setting_options(&s, 6, 0);
     setting_step_whole(&whole, &s, &options);
     for (uint32_t rows = 1; rows <= 3; rows++) {
-        options.plan.part_rows = rows;
+        options.setting.part_rows = options.choice.microbatch = rows;
         setting_step_whole(&parted, &s, &options);
         ck_assert_double_lt(setting_distance(&s.model, parted.gradient, whole.gradient), 1e-6);
         array_link_free(&parted);
@@ -152,11 +128,11 @@ START_TEST(a_part_is_the_same_bits_whoever_does_it)
     struct device_worker_options options = setting_options(&s, 2, 0);
     setting_step_whole(&one, &s, &options);
     array_link_init(&two, &s.model, s.weights);
-    options.plan.share_rows = 4;
+    options.setting.share_rows = 4;
     setting_step(&two, &s, &options, 2, left);
     two.n_pulls = two.n_waits = two.n_slots = two.n_contributions = 0;
     two.last_name = 0;
-    options.plan.share_rows = 2;
+    options.setting.share_rows = 2;
     setting_step(&two, &s, &options, 1, right);
     for (uint32_t part = 0; part < 3; part++) {
         ck_assert(setting_same_bits(one.parts[part], two.parts[part], s.model.segment_n));
@@ -221,8 +197,8 @@ START_TEST(evaluation_sums_the_loss_without_dropout)
         struct ledger ledger = {0};
         struct array_link link;
         struct device_worker_options options = setting_options(&s, 1 + i % 3, 1);
-        options.plan.share_rows = 2 * (1 + i % 3);
-        options.plan.train = i < 3;
+        options.setting.share_rows = 2 * (1 + i % 3);
+        options.setting.purpose = i < 3 ? PLAN_TRAIN : PLAN_EVALUATE;
         const struct device_evaluation e = {
             .version = 9, .ids = s.ids, .labels = s.labels, .first_row = 1, .n_rows = 5};
         ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
@@ -232,7 +208,7 @@ START_TEST(evaluation_sums_the_loss_without_dropout)
         ck_assert_int_eq(device_worker_evaluate(&worker, &e, &array_link, &link, &sums[i], NULL), 0);
         ck_assert_uint_eq(link.n_waits, link.n_pulls);
         ck_assert_uint_eq(link.n_pulls,
-                          s.model.n_visits * ((5 + options.plan.share_rows - 1) / options.plan.share_rows));
+                          s.model.n_visits * ((5 + options.setting.share_rows - 1) / options.setting.share_rows));
         ck_assert_double_eq_tol(sums[i], expected, 1e-6 * expected);
         ck_assert(sums[i] == sums[0]);
         array_link_free(&link);
@@ -256,7 +232,7 @@ START_TEST(many_rows_at_once_are_as_a_few_at_a_time)
         struct ledger ledger = {0};
         struct array_link link;
         struct device_worker_options options = setting_options(&s, 50, 50);
-        options.plan.share_rows = i ? 50 : 500;
+        options.setting.share_rows = i ? 50 : 500;
         ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
         array_link_init(&link, &s.model, s.weights);
         link.version = SETTING_STEP;
@@ -345,7 +321,7 @@ START_TEST(shares_that_were_not_planned_for_are_refused)
 
     setting_open(&s, &setting_configs[0], 6, 5);
     struct device_worker_options options = setting_options(&s, 2, 0);
-    options.plan.share_rows = 4;
+    options.setting.share_rows = 4;
     ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
     array_link_init(&link, &s.model, s.weights);
     struct device_share share = {.step = SETTING_STEP, .n_valid = s.n_valid, .ids = s.ids, .labels = s.labels};
@@ -448,7 +424,6 @@ int main(void)
     tcase_add_loop_test(tests, each_part_is_told_its_own_loss, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, one_two_or_three_weight_buffers_give_the_same_bits, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, one_or_two_threads_give_the_same_bits, 0, SETTING_CONFIGS);
-    tcase_add_loop_test(tests, any_budget_gives_the_same_bits_at_the_same_microbatch, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, any_microbatch_gives_the_same_gradient, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, the_parts_sum_to_the_whole, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, a_part_is_the_same_bits_whoever_does_it, 0, SETTING_CONFIGS);

@@ -5,7 +5,6 @@
 
 #include <check.h>
 #include <errno.h>
-#include <string.h>
 
 START_TEST(the_arena_stands_in_the_ledger_while_the_worker_lives)
 {
@@ -26,33 +25,19 @@ START_TEST(the_arena_stands_in_the_ledger_while_the_worker_lives)
 }
 END_TEST
 
-/* Every cap from nothing to roomy: refused before anything is claimed, or kept. */
-START_TEST(a_cap_is_kept_or_refused)
+START_TEST(an_impossible_choice_is_refused)
 {
     struct setting s;
     struct device_worker worker;
-    unsigned kept = 0, refused = 0;
+    struct ledger ledger = {0};
+    struct error err = {""};
 
-    setting_open(&s, &setting_configs[0], 8, 9);
-    struct device_worker_options options = setting_options(&s, 4, 0);
-    const uint64_t library = options.plan.ops->library_bytes(options.plan.n_threads);
-    for (options.plan.budget = library; kept < 10; options.plan.budget += 8192) {
-        struct ledger ledger = {0};
-        struct error err = {""};
-        int rc = device_worker_init(&worker, &options, &ledger, &err);
-        if (rc == 0) {
-            kept++;
-            ck_assert_uint_le(ledger.total.peak, options.plan.budget);
-        } else {
-            refused++;
-            ck_assert_int_eq(rc, -ENOSPC);
-            ck_assert_ptr_nonnull(strstr(err.text, "at least"));
-            ck_assert_uint_eq(ledger.total.peak, 0);
-        }
-        device_worker_free(&worker);
-        ck_assert_uint_eq(ledger.total.current, 0);
-    }
-    ck_assert_uint_ge(refused, 5);
+    setting_open(&s, &setting_configs[0], 4, 7);
+    const struct device_worker_options options = setting_options(&s, 2, 3);
+    ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, &err), -EINVAL);
+    ck_assert_str_eq(err.text, "--microbatch 3: a part has 2 rows");
+    ck_assert_uint_eq(ledger.total.peak, 0);
+    device_worker_free(&worker);
     setting_close(&s);
 }
 END_TEST
@@ -80,7 +65,7 @@ int main(void)
     TCase *tests = tcase_create("worker");
 
     tcase_add_test(tests, the_arena_stands_in_the_ledger_while_the_worker_lives);
-    tcase_add_test(tests, a_cap_is_kept_or_refused);
+    tcase_add_test(tests, an_impossible_choice_is_refused);
     tcase_add_test(tests, an_impossible_model_is_refused);
     return run_tests(tests);
 }

@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-enum { TILE = CPU_ATTENTION_TILE };
+enum { TILE = PLAN_CPU_TILE };
 
 /* One head of one row. */
 struct head {
@@ -50,7 +50,7 @@ static struct head find_head(const struct device_attention *op, size_t item, uns
         .k = q + op->width,
         .v = q + 2 * op->width,
         .to_log2 = (float)((double)op->scale * 1.4426950408889634),
-        .scratch = (float *)op->scratch + thread * cpu_attention_scratch(op->n_tokens, width),
+        .scratch = (float *)op->scratch + thread * plan_cpu_attention_scratch(op->n_tokens, width),
     };
 }
 

@@ -10,7 +10,7 @@
 #include <math.h>
 
 enum {
-    TILE = CPU_ATTENTION_TILE,
+    TILE = PLAN_CPU_TILE,
     ENOUGH = 1 << 15, /* keys and values, read by each query: less is done before a second thread is awake */
 };
 
@@ -32,8 +32,8 @@ static size_t smaller(size_t a, size_t b)
 static struct head find_head(const struct device_attention_cached *op, size_t index, unsigned thread)
 {
     const size_t width = op->width / op->n_heads, padded = (width + 15) / 16 * 16;
-    const size_t kept = cpu_attention_kept(op->n_positions, width);
-    float *scratch = (float *)op->scratch + thread * cpu_attention_scratch(op->n_tokens, width);
+    const size_t kept = plan_cpu_attention_kept(op->n_positions, width);
+    float *scratch = (float *)op->scratch + thread * plan_cpu_attention_scratch(op->n_tokens, width);
     float *cache = (float *)op->cache + 2 * index * kept;
 
     return (struct head){.op = op,

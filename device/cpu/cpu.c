@@ -105,17 +105,6 @@ static void *arena(struct device *dev)
     return dev->arena;
 }
 
-static size_t scratch_bytes(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width, unsigned n_threads)
-{
-    (void)n_rows; /* one head of one row a thread at a time */
-    return n_threads * cpu_attention_scratch(n_tokens, width / n_heads) * sizeof(float);
-}
-
-static size_t cache_bytes(size_t n_positions, size_t n_heads, size_t width)
-{
-    return 2 * n_heads * cpu_attention_kept(n_positions, width / n_heads) * sizeof(float);
-}
-
 static void copy(struct device *dev, void *to, const void *from, size_t bytes)
 {
     enum { PIECE = 1 << 20 };
@@ -236,9 +225,6 @@ const struct device_ops device_cpu = {
     .open = open_device,
     .close = close_device,
     .arena = arena,
-    .library_bytes = cpu_library_bytes,
-    .scratch_bytes = scratch_bytes,
-    .cache_bytes = cache_bytes,
     .upload = upload,
     .download = download,
     .sync = sync_device,

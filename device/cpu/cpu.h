@@ -7,6 +7,7 @@
 #define DEVICE_CPU_CPU_H
 
 #include "device/device.h"
+#include "plan/backend.h"
 
 #ifdef _OPENMP
 #include <omp.h>
@@ -102,7 +103,6 @@ void cpu_isa_use(struct device *dev, enum cpu_isa isa);
 
 /* matmul.c: the product in tiles, each by one thread, epilogue while the tile is in cache. */
 void cpu_matmul(struct device *dev, const struct device_matmul *op);
-size_t cpu_library_bytes(unsigned n_threads);
 
 /* Of the caller, within its parallel loop. */
 static inline unsigned cpu_thread(void)
@@ -112,28 +112,6 @@ static inline unsigned cpu_thread(void)
 #else
     return 0;
 #endif
-}
-
-/* Attention's tile: queries and keys. A constant, so that sums are the same on every machine of an instruction set. */
-enum { CPU_ATTENTION_TILE = 64 };
-
-/* Attention's scratch of one thread, in floats; the same for every instruction set. */
-static inline size_t cpu_attention_scratch(size_t n_tokens, size_t head_width)
-{
-    const size_t tile = CPU_ATTENTION_TILE, width = (head_width + 15) / 16 * 16;
-    const size_t tokens = (n_tokens + tile - 1) / tile * tile;
-
-    /* backward, the larger: q, out's gradient and q's gradient of a head, its two numbers a token; a tile of k, k and v
-     * transposed, gradients of k and v; two tiles of scores */
-    return tokens * (3 * width + 2) + tile * 5 * width + 2 * tile * tile;
-}
-
-/* Floats of one head's keys, or values, of n tokens in the cache: whole tiles, as the products want them. */
-static inline size_t cpu_attention_kept(size_t n, size_t head_width)
-{
-    const size_t tile = CPU_ATTENTION_TILE;
-
-    return (n + tile - 1) / tile * tile * ((head_width + 15) / 16 * 16);
 }
 
 #endif

@@ -97,13 +97,3 @@ void cpu_matmul(struct device *dev, const struct device_matmul *op)
     }
     set_library_threads(library_threads);
 }
-
-/* Measured with oneDNN 2.6 and glibc 2.36, allocators interposed and the process's anonymous memory read, over tiles of
- * up to 768 x 768 with k up to 65536, every transposition, 1 to 4 threads. Code generated at run time, tables: 4 MiB,
- * mapped 5.5. Packing buffers of one call: at most 1.8 MiB, which the C library's heap of each thread keeps as up to
- * 12.2, since it reuses aligned blocks badly; random shapes kept 3. That it does not grow with calls was seen over 400
- * of them. */
-size_t cpu_library_bytes(unsigned n_threads)
-{
-    return ((size_t)8 << 20) + n_threads * ((size_t)13 << 20);
-}

@@ -8,62 +8,11 @@
 
 #include <math.h>
 
-/* The workspace. Two buffers serve twice, because their first content is dead by then. */
+/* The workspace, as plan/layers.h lays it out. */
 struct buffers {
-    float *normed;      /* (tokens, width): norm_1(x), then norm_2(r); backward: gradient of attended, then norm_1(x) */
-    float *statistics;  /* (tokens, 2): of the norm that stands in normed */
-    float *qkv;         /* (tokens, 3 width) */
-    float *attended;    /* (tokens, width) */
-    float *log_sum_exp; /* (rows, heads, tokens) */
-    float *residual;    /* (tokens, width): r */
-    float *pre;         /* (tokens, inner): up's result */
-    float *active;      /* (tokens, inner): its activation; backward: pre's gradient */
-    float *qkv_gradient; /* (tokens, 3 width), where pre and active were */
-    void *scratch;       /* attention's */
+    float *normed, *statistics, *qkv, *attended, *log_sum_exp, *residual, *pre, *active, *qkv_gradient;
+    void *scratch;
 };
-
-static void *take(uintptr_t *at, size_t bytes)
-{
-    void *taken = (void *)*at;
-
-    *at += (bytes + PLAN_ALIGNMENT - 1) / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
-    return taken;
-}
-
-/* Bytes of all of them, from base on; base may be 0 to ask for the bytes alone. */
-static size_t lay_out(struct buffers *b, uintptr_t base, const struct model *model, size_t tokens, size_t scratch)
-{
-    const struct model_config *c = &model->config;
-    const size_t column = tokens * sizeof(float);
-    const size_t mlp = 2 * (size_t)c->inner_width, qkv = 3 * (size_t)c->width;
-    uintptr_t at = base;
-
-    b->normed = take(&at, column * c->width);
-    b->statistics = take(&at, column * 2);
-    b->qkv = take(&at, column * qkv);
-    b->attended = take(&at, column * c->width);
-    b->log_sum_exp = take(&at, column * c->n_heads);
-    b->residual = take(&at, column * c->width);
-    b->pre = take(&at, column * (mlp > qkv ? mlp : qkv));
-    b->active = (float *)((uintptr_t)b->pre + column * c->inner_width);
-    b->qkv_gradient = b->pre;
-    b->scratch = take(&at, scratch);
-    return at - base;
-}
-
-static size_t scratch_bytes(const struct model *model, const struct device_ops *ops, uint32_t n_rows, uint32_t n_tokens,
-                            uint32_t n_threads)
-{
-    return ops->scratch_bytes(n_rows, n_tokens, model->config.n_heads, model->config.width, n_threads);
-}
-
-static size_t workspace_bytes(const struct model *model, const struct device_ops *ops, uint32_t n_rows,
-                              uint32_t n_tokens, uint32_t n_threads)
-{
-    struct buffers b;
-
-    return lay_out(&b, 0, model, (size_t)n_rows * n_tokens, scratch_bytes(model, ops, n_rows, n_tokens, n_threads));
-}
 
 static const struct model_piece *piece_of(const struct layer_pass *pass, enum model_block_piece piece)
 {
@@ -209,11 +158,20 @@ static void attend_cached(const struct layer_pass *pass, const struct device_att
 
 static struct buffers buffers_of(const struct layer_pass *pass)
 {
-    struct buffers b;
+    struct plan_block at;
+    char *base = pass->workspace;
 
-    lay_out(&b, (uintptr_t)pass->workspace, pass->model, layer_tokens(pass),
-            scratch_bytes(pass->model, pass->ops, pass->n_rows, pass->n_tokens, pass->n_threads));
-    return b;
+    plan_block(&at, pass->model, pass->setting, pass->n_rows, pass->n_tokens);
+    return (struct buffers){.normed = (float *)(base + at.normed),
+                            .statistics = (float *)(base + at.statistics),
+                            .qkv = (float *)(base + at.qkv),
+                            .attended = (float *)(base + at.attended),
+                            .log_sum_exp = (float *)(base + at.log_sum_exp),
+                            .residual = (float *)(base + at.residual),
+                            .pre = (float *)(base + at.pre),
+                            .active = (float *)(base + at.active),
+                            .qkv_gradient = (float *)(base + at.qkv_gradient),
+                            .scratch = base + at.scratch};
 }
 
 /* y = x + dropout(h), all (tokens, width). */
@@ -297,4 +255,4 @@ static void backward(const struct layer_pass *pass)
     attention_backward(pass, &b);
 }
 
-const struct layer_ops layer_block = {forward, backward, workspace_bytes};
+const struct layer_ops layer_block = {forward, backward};

@@ -74,11 +74,4 @@ static void backward(const struct layer_pass *pass)
     }
 }
 
-static size_t workspace_bytes(const struct model *model, const struct device_ops *ops, uint32_t n_rows,
-                              uint32_t n_tokens, uint32_t n_threads)
-{
-    (void)model, (void)ops, (void)n_rows, (void)n_tokens, (void)n_threads;
-    return 0;
-}
-
-const struct layer_ops layer_embedding = {forward, backward, workspace_bytes};
+const struct layer_ops layer_embedding = {forward, backward};

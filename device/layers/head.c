@@ -108,20 +108,4 @@ static void backward(const struct layer_pass *pass)
     }
 }
 
-/* Logits of one tile and the largest chunk. */
-static size_t workspace_bytes(const struct model *model, const struct device_ops *ops, uint32_t n_rows,
-                              uint32_t n_tokens, uint32_t n_threads)
-{
-    const struct model_layer *head = &model->layers[model->n_layers - 1];
-    size_t most = 0;
-
-    (void)ops, (void)n_threads;
-    for (uint32_t i = 0; i < head->n_visits; i++) {
-        const struct model_unit *unit = &model->units[model->visits[head->first_visit + i]];
-        if (most < model->pieces[unit->first_piece].n_rows)
-            most = model->pieces[unit->first_piece].n_rows;
-    }
-    return tile_tokens(0, (size_t)n_rows * n_tokens) * most * sizeof(float);
-}
-
-const struct layer_ops layer_head = {forward, backward, workspace_bytes};
+const struct layer_ops layer_head = {forward, backward};

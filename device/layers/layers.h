@@ -11,7 +11,7 @@
 #define DEVICE_LAYERS_LAYERS_H
 
 #include "device/device.h"
-#include "device/plan.h"
+#include "plan/layers.h"
 #include "proto/model.h"
 
 /* One visit over one microbatch: everything a layer may touch. */
@@ -31,7 +31,7 @@ struct layer_pass {
     const uint32_t *ids, *labels; /* (tokens), on the device */
     float *running;               /* (tokens, 3) */
     double *losses;               /* (tokens) */
-    void *workspace;              /* workspace_bytes(), of any content */
+    void *workspace;              /* plan_workspace(), of any content */
     uint32_t n_rows, n_tokens;    /* of this microbatch: rows, and tokens of a row; above, tokens = n_rows * n_tokens */
     uint64_t first_row;           /* in the minibatch */
     uint64_t seed, step;
@@ -42,15 +42,12 @@ struct layer_pass {
     uint32_t n_positions; /* that the cache was laid out for */
     void *cache;          /* of this block; NULL otherwise */
     float *logits;        /* (vocabulary): what the head writes instead of losses, for n_tokens 1; NULL otherwise */
-    unsigned n_threads;
+    const struct plan_setting *setting;
 };
 
 struct layer_ops {
     void (*forward)(const struct layer_pass *pass);
     void (*backward)(const struct layer_pass *pass);
-    /* Bytes for one microbatch of n_rows, forward or backward. */
-    size_t (*workspace_bytes)(const struct model *model, const struct device_ops *ops, uint32_t n_rows,
-                              uint32_t n_tokens, uint32_t n_threads);
 };
 
 /* By enum model_layer_kind; every member set. */

@@ -25,12 +25,4 @@ static void backward(const struct layer_pass *pass)
                              pass->weights + offset(pass, WEIGHT), layer_tokens(pass), pass->model->config.width);
 }
 
-/* Statistics (tokens, 2). */
-static size_t workspace_bytes(const struct model *model, const struct device_ops *ops, uint32_t n_rows,
-                              uint32_t n_tokens, uint32_t n_threads)
-{
-    (void)model, (void)ops, (void)n_threads;
-    return (size_t)n_rows * n_tokens * 2 * sizeof(float);
-}
-
-const struct layer_ops layer_norm = {forward, backward, workspace_bytes};
+const struct layer_ops layer_norm = {forward, backward};

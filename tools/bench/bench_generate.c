@@ -8,6 +8,7 @@
 #include "client/eps.h"
 #include "device/generate.h"
 #include "eps/store_files.h"
+#include "plan/make.h"
 #include "proto/process.h"
 #include "tools/bench/samples.h"
 
@@ -185,20 +186,23 @@ static void make_model(struct bench *b)
 
 static void open_direct(struct bench *b)
 {
-    const struct device_worker_options options = {.config = b->model.config,
-                                                  .plan = {.ops = &device_cpu,
-                                                           .budget = b->device_mem,
-                                                           .share_rows = 1,
-                                                           .part_rows = 1,
-                                                           .seq = SEQ,
-                                                           .n_weight_buffers = 2,
-                                                           .n_threads = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN),
-                                                           .generate = true},
-                                                  .batch = 1};
+    struct device_worker_options options = {.config = b->model.config,
+                                            .ops = &device_cpu,
+                                            .setting = {.backend = &plan_cpu,
+                                                        .purpose = PLAN_GENERATE,
+                                                        .share_rows = 1,
+                                                        .part_rows = 1,
+                                                        .seq = SEQ,
+                                                        .n_threads = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN)},
+                                            .choice = {.n_weight_buffers = 2},
+                                            .batch = 1};
+    struct plan plan;
     struct error err = {""};
 
     b->logits = calloc(b->model.config.vocabulary, sizeof *b->logits);
     check(b->logits ? 0 : error_set(&err, -ENOMEM, "out of memory"), "logits", &err);
+    check(plan_make(&plan, &b->model, &options.setting, &options.choice, b->device_mem, &err), "plan", &err);
+    options.choice = plan.choice;
     check(device_worker_init(&b->worker, &options, &b->device, &err), "worker", &err);
 }
 

@@ -70,9 +70,9 @@ static double product_flops(const struct bench *b)
 /* Whole tiles of 64 x 64, as many as the triangle touches: two products forward, five backward. */
 static double tile_flops(const struct bench *b, int products)
 {
-    const double tiles = ceil((double)b->size.n_tokens / CPU_ATTENTION_TILE);
+    const double tiles = ceil((double)b->size.n_tokens / PLAN_CPU_TILE);
 
-    return products * 2.0 * CPU_ATTENTION_TILE * CPU_ATTENTION_TILE * tiles * (tiles + 1) / 2 *
+    return products * 2.0 * PLAN_CPU_TILE * PLAN_CPU_TILE * tiles * (tiles + 1) / 2 *
            (double)(b->size.n_rows * b->size.width);
 }
 
@@ -321,7 +321,7 @@ static void run(struct device *dev, const struct size *s)
     b.z = allocate_floats(4 * m * s->width), b.w = allocate_floats(4 * s->width * s->width);
     b.small = allocate_floats(4 * s->width + 3 * m + m * s->n_heads);
     b.ids = allocate(m * sizeof *b.ids), b.losses = allocate(m * sizeof *b.losses);
-    b.scratch = allocate(device_cpu.scratch_bytes(s->n_rows, s->n_tokens, s->n_heads, s->width, dev->n_threads));
+    b.scratch = allocate(plan_cpu.scratch_bytes(s->n_rows, s->n_tokens, s->n_heads, s->width, dev->n_threads));
     for (size_t i = 0; i < m; i++)
         b.ids[i] = (uint32_t)(i * 37 % 256);
     measure(&b, dev->kernels->name);

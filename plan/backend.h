@@ -1,0 +1,51 @@
+/* plan/backend.h - the sizes that a device's operations need, known without the device.
+ *
+ * One table per backend, by the name of its operations (device/device.h): the plan lays out what they ask for, and the
+ * kernels take no more. So `eps plan` and the daemon can plan for a device that this machine has not got. */
+#ifndef PLAN_BACKEND_H
+#define PLAN_BACKEND_H
+
+#include "proto/number.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct plan_backend {
+    const char *name; /* "cpu" */
+    /* Bytes outside the arena that the backend's libraries take for themselves at most, measured: in the budget. */
+    uint64_t (*library_bytes)(unsigned n_threads);
+    /* Scratch that attention needs for these sizes; the same for forward and backward. A multiple of 64. */
+    uint64_t (*scratch_bytes)(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width, unsigned n_threads);
+    /* Keys and values of n_positions tokens in one block. */
+    uint64_t (*cache_bytes)(size_t n_positions, size_t n_heads, size_t width);
+};
+
+extern const struct plan_backend plan_cpu;
+
+/* NULL: there is none of this name. */
+const struct plan_backend *plan_backend_find(const char *name);
+
+/* The CPU's attention works in tiles of so many queries and keys. A constant, so that sums are the same on every machine
+ * of an instruction set. */
+enum { PLAN_CPU_TILE = 64 };
+
+/* Its scratch of one thread, in floats; the same for every instruction set. */
+static inline size_t plan_cpu_attention_scratch(size_t n_tokens, size_t head_width)
+{
+    const size_t tile = PLAN_CPU_TILE, width = (head_width + 15) / 16 * 16;
+    const size_t tokens = (n_tokens + tile - 1) / tile * tile;
+
+    /* backward, the larger: q, out's gradient and q's gradient of a head, its two numbers a token; a tile of k, k and v
+     * transposed, gradients of k and v; two tiles of scores */
+    return tokens * (3 * width + 2) + tile * 5 * width + 2 * tile * tile;
+}
+
+/* Floats of one head's keys, or values, of n tokens in the cache: whole tiles, as the products want them. */
+static inline size_t plan_cpu_attention_kept(size_t n, size_t head_width)
+{
+    const size_t tile = PLAN_CPU_TILE;
+
+    return (n + tile - 1) / tile * tile * ((head_width + 15) / 16 * 16);
+}
+
+#endif
