@@ -78,15 +78,26 @@ struct eps_step {
 /* A line of `eps mem`: one side's ledger. */
 struct eps_memory_row {
     const char *category;
-    uint64_t current, peak;
+    uint64_t current, peak, planned;
+};
+/* What the system says of the memory of one side's process: of its own, and of the shared memory that it gives out. */
+struct eps_pages {
+    bool known; /* else all below is 0 */
+    uint64_t resident;
+    uint64_t locked; /* of it, cannot be swapped out */
+    uint64_t huge;   /* of it, in huge pages */
+    size_t n_nodes;
+    uint64_t nodes[8]; /* of it, on each NUMA node; from the eighth on together */
 };
 struct eps_memory {
     uint32_t worker; /* 0: the host */
     const char *device;
     uint64_t budget; /* 0 for the host */
     uint64_t current, peak;
+    uint64_t planned;                  /* 0: nothing is */
     const struct eps_memory_row *rows; /* those that are not zero */
     size_t n_rows;
+    struct eps_pages pages;
 };
 
 struct eps_status {
@@ -238,8 +249,9 @@ void eps_look_close(struct eps_look *look);                /* NULL is fine */
 const char *eps_look_address(const struct eps_look *look); /* the daemon's directory */
 /* What *out points to stays until the next call. */
 int eps_look_status(struct eps_look *look, struct eps_status *out, struct eps_error *error);
-int eps_look_mem(struct eps_look *look, void (*on_memory)(void *user, const struct eps_memory *side), void *user,
-                 struct eps_error *error);
+/* pages: asks the system too, at most once a second, whoever looks; else no pages are known. */
+int eps_look_mem(struct eps_look *look, bool pages, void (*on_memory)(void *user, const struct eps_memory *side),
+                 void *user, struct eps_error *error);
 int eps_look_save(struct eps_look *look, uint64_t *step, struct eps_error *error);
 /* Returns 0 when the daemon has heard of it, or has ended already; eps_look_wait tells of its end. */
 int eps_look_stop(struct eps_look *look, struct eps_error *error);

@@ -95,11 +95,11 @@ int eps_look_status(struct eps_look *look, struct eps_status *out, struct eps_er
     return client_report(error, &err, rc);
 }
 
-int eps_look_mem(struct eps_look *look, void (*on_memory)(void *user, const struct eps_memory *side), void *user,
-                 struct eps_error *error)
+int eps_look_mem(struct eps_look *look, bool pages, void (*on_memory)(void *user, const struct eps_memory *side),
+                 void *user, struct eps_error *error)
 {
     struct error err = {""};
-    int rc = client_look_memory(&look->link, on_memory, user, &err);
+    int rc = client_look_memory(&look->link, pages, on_memory, user, &err);
 
     return client_report(error, &err, rc);
 }
@@ -169,7 +169,7 @@ int eps_mem(const char *address, void (*on_memory)(void *user, const struct eps_
     int rc = eps_look_open(&look, address, NULL, NULL, error);
 
     if (!rc)
-        rc = eps_look_mem(look, on_memory, user, error);
+        rc = eps_look_mem(look, true, on_memory, user, error);
     eps_look_close(look);
     return rc;
 }

@@ -112,6 +112,7 @@ static void tell_side(const struct message *m, void (*on_memory)(void *user, con
 {
     const struct ledger *ledger = &m->memory_reply.ledger;
     struct eps_memory_row rows[LEDGER_CATEGORIES];
+    const struct pages *pages = &m->memory_reply.pages;
     struct eps_memory side = {
         .worker = m->memory_reply.worker,
         .device = m->memory_reply.device,
@@ -119,23 +120,28 @@ static void tell_side(const struct message *m, void (*on_memory)(void *user, con
         .current = ledger->total.current,
         .peak = ledger->total.peak,
         .rows = rows,
+        .pages = {pages->known, pages->resident, pages->locked, pages->huge, pages->n_nodes, {0}},
     };
 
     for (unsigned i = 0; i < LEDGER_CATEGORIES; i++) {
-        if (ledger->rows[i].peak > 0)
+        const uint64_t planned = m->memory_reply.planned[i];
+        side.planned += planned;
+        if (ledger->rows[i].peak > 0 || planned > 0)
             rows[side.n_rows++] = (struct eps_memory_row){ledger_name((enum ledger_category)i), ledger->rows[i].current,
-                                                          ledger->rows[i].peak};
+                                                          ledger->rows[i].peak, planned};
     }
+    for (size_t i = 0; i < side.pages.n_nodes; i++)
+        side.pages.nodes[i] = pages->nodes[i];
     if (on_memory)
         on_memory(user, &side);
 }
 
-int client_look_memory(struct client_link *link, void (*on_memory)(void *user, const struct eps_memory *side),
-                       void *user, struct error *err)
+int client_look_memory(struct client_link *link, bool pages,
+                       void (*on_memory)(void *user, const struct eps_memory *side), void *user, struct error *err)
 {
     struct message m;
 
-    client_link_send(link, &(struct message){.kind = MESSAGE_MEMORY});
+    client_link_send(link, &(struct message){.kind = MESSAGE_MEMORY, .memory = {.pages = pages}});
     do {
         int rc = client_link_expect(link, MESSAGE_MEMORY_REPLY, &m, NULL, err);
         if (rc)

@@ -16,8 +16,8 @@ int client_look_open(struct client_link *link, const char *address, enum message
 int client_look_status(struct client_link *link, struct message *reply, struct error *err);
 
 /* on_memory for the host, then for each worker. What it is given is gone when it returns. */
-int client_look_memory(struct client_link *link, void (*on_memory)(void *user, const struct eps_memory *side),
-                       void *user, struct error *err);
+int client_look_memory(struct client_link *link, bool pages,
+                       void (*on_memory)(void *user, const struct eps_memory *side), void *user, struct error *err);
 
 /* What the public calls do with their sentence. */
 int client_report(struct eps_error *error, const struct error *err, int rc);

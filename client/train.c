@@ -43,7 +43,7 @@ static int find_workers(struct train *t, struct error *err)
     const struct eps_train_options *o = &t->run.options;
 
     if (o->connect)
-        return client_look_memory(&t->link, on_budget, t, err);
+        return client_look_memory(&t->link, false, on_budget, t, err);
     const int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK; /* of a pipe that stands there */
     t->log_fd = openat(t->run.directory_fd, "log", flags | O_EXCL, 0666);
     t->log_made = t->log_fd >= 0;
@@ -174,7 +174,7 @@ static int run(struct train *t, struct error *err)
     announce(t);
     rc = client_steps_run(&t->steps, err);
     if (!rc)
-        rc = client_look_memory(&t->link, t->steps.events->on_memory, t->steps.user, err);
+        rc = client_look_memory(&t->link, false, t->steps.events->on_memory, t->steps.user, err);
     if (!rc)
         rc = client_job_close(&t->job, err);
     t->closed = rc == 0;

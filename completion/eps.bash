@@ -17,7 +17,8 @@ _eps_options() {
         "--device-mem --connect --json --help" ;;
     export) echo "--model --connect --out --dtype --help" ;;
     verify) echo "--json --help" ;;
-    status | mem) echo "--watch --json --help" ;;
+    status) echo "--watch --json --help" ;;
+    mem) echo "--watch --json --prometheus --help" ;;
     save | stop) echo "--json --help" ;;
     epsd) echo "--listen --host-mem --group --private --version --help" ;;
     eps-worker) echo "--connect --device --device-mem --private --version --help" ;;
@@ -47,7 +48,7 @@ _eps_values() {
         _eps_files -f "$3"
         [ "$1" != train ] || COMPREPLY+=($(compgen -W "$_eps_presets" -- "$3"))
         ;;
-    --data | --eval-data | --prompt-file | --trace) _eps_files -f "$3" ;;
+    --data | --eval-data | --prompt-file | --trace | --prometheus) _eps_files -f "$3" ;;
     --out | --resume) _eps_files -d "$3" ;;
     --schedule) _eps_words "cosine linear constant" "$3" ;;
     --optimizer) _eps_words "adama adamw" "$3" ;;

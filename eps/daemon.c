@@ -171,7 +171,7 @@ static void on_peer_message(struct session *s, const struct message *m, const in
     if (m->kind == MESSAGE_STATUS)
         look_status(peer);
     else if (m->kind == MESSAGE_MEMORY)
-        look_memory(peer);
+        look_memory(peer, m->memory.pages);
     else if (m->kind == MESSAGE_STOP && peer->role != ROLE_WORKER)
         on_stop(peer);
     else if (is_snapshot || (m->kind == MESSAGE_SAVE && peer->role == ROLE_VIEWER))

@@ -43,6 +43,7 @@ struct peer {
     struct session *session;
     enum message_role role;
     uint32_t id;
+    unsigned n_asked; /* answers to MEMORY that wait for what the system says */
     char device[32];
     uint64_t budget;
     enum peer_state state;       /* of a worker; all below too */
@@ -114,6 +115,20 @@ struct job {
     char trouble[256];   /* why the last save failed; empty if it did not */
 };
 
+/* What the system says of the pages of both sides (look.c). The thread of `work` has the sides while it is busy. */
+enum { LOOK_MAX_SIDES = 1 + DAEMON_MAX_WORKERS };
+struct look_pages {
+    uv_work_t work;
+    bool busy;
+    uint64_t read_ms; /* when, by the loop's clock */
+    unsigned n;       /* sides; 0: never read */
+    struct look_side {
+        uint32_t worker; /* 0: this process */
+        pid_t pid;
+        struct pages pages;
+    } sides[LOOK_MAX_SIDES];
+};
+
 struct daemon {
     uv_loop_t *loop;
     struct session_listener *listener;
@@ -133,6 +148,7 @@ struct daemon {
         unsigned n_fds;
     } waiting;
     struct ledger ledger;
+    struct look_pages pages;
     bool is_private; /* ends with its first client */
     uint64_t host_mem;
     bool stopping;
@@ -214,6 +230,6 @@ void save_on_job_over(struct daemon *d);
 
 /* look.c */
 void look_status(struct peer *peer);
-void look_memory(struct peer *peer);
+void look_memory(struct peer *peer, bool pages); /* pages: later, if it has to be asked of the system */
 
 #endif

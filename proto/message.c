@@ -459,6 +459,22 @@ static void status_reply(struct wire *w, struct message *m)
     text(w, m->status_reply.trouble, sizeof m->status_reply.trouble);
 }
 
+static void memory(struct wire *w, struct message *m)
+{
+    flag(w, &m->memory.pages);
+}
+
+static void pages_fields(struct wire *w, struct pages *pages)
+{
+    flag(w, &pages->known);
+    u64(w, &pages->resident);
+    u64(w, &pages->locked);
+    u64(w, &pages->huge);
+    u32_in(w, &pages->n_nodes, 0, PAGES_MAX_NODES);
+    for (uint32_t i = 0; !w->why && i < pages->n_nodes; i++)
+        u64(w, &pages->nodes[i]);
+}
+
 static void memory_reply(struct wire *w, struct message *m)
 {
     flag(w, &m->memory_reply.last);
@@ -466,6 +482,9 @@ static void memory_reply(struct wire *w, struct message *m)
     text(w, m->memory_reply.device, sizeof m->memory_reply.device);
     u64(w, &m->memory_reply.budget);
     ledger_fields(w, &m->memory_reply.ledger);
+    for (unsigned i = 0; i < LEDGER_CATEGORIES; i++)
+        u64(w, &m->memory_reply.planned[i]);
+    pages_fields(w, &m->memory_reply.pages);
 }
 
 static void ledger(struct wire *w, struct message *m)
@@ -514,7 +533,7 @@ static const struct {
     [MESSAGE_SNAPSHOT] = {"SNAPSHOT", nothing},
     [MESSAGE_STATUS] = {"STATUS", nothing},
     [MESSAGE_STATUS_REPLY] = {"STATUS_REPLY", status_reply},
-    [MESSAGE_MEMORY] = {"MEMORY", nothing},
+    [MESSAGE_MEMORY] = {"MEMORY", memory},
     [MESSAGE_MEMORY_REPLY] = {"MEMORY_REPLY", memory_reply},
     [MESSAGE_LEDGER] = {"LEDGER", ledger},
     [MESSAGE_STOP] = {"STOP", nothing},

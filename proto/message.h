@@ -24,7 +24,8 @@
  *             whoever asked for it, and D>V SAVED or REFUSED. V>D SNAPSHOT door [weights, config, side file]: the weights
  *             as they are at the next fence are written into empty files of the viewer's; D>V SAVED or REFUSED
  *   look      any>D STATUS; D> STATUS_REPLY
- *             any>D MEMORY; D> MEMORY_REPLY for the host, then one for each worker, the last marked
+ *             any>D MEMORY; D> MEMORY_REPLY for the host, then one for each worker, the last marked; with what the
+ *             system says of their pages, where that was asked for
  *   stop      V>D STOP: D>C STOP, to which the client answers by saving what it promised, and CLOSE; then, or after 60 s,
  *             or at a second STOP, the daemon ends its job with a word to the client, and itself
  *   FAILED    D>C: the job ended, and why; the session stays
@@ -36,6 +37,7 @@
 #include "proto/ledger.h"
 #include "proto/model.h"
 #include "proto/number.h"
+#include "proto/pages.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -259,11 +261,16 @@ struct message {
             char trouble[256]; /* why the last save failed; empty if it did not */
         } status_reply;
         struct {
+            bool pages; /* are asked for, which takes milliseconds */
+        } memory;
+        struct {
             bool last;
             uint32_t worker; /* its session's id; 0: the host */
             char device[32];
             uint64_t budget;
             struct ledger ledger;
+            uint64_t planned[LEDGER_CATEGORIES]; /* bytes; all 0: nothing is planned */
+            struct pages pages;                  /* as the system told within the last second, if they were asked for */
         } memory_reply;
         struct ledger ledger;
         struct {

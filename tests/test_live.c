@@ -119,6 +119,35 @@ START_TEST(several_are_listed_and_not_chosen_from)
 }
 END_TEST
 
+/* Each side of a daemon with a worker, as the system sees it too; and the same as a file for Prometheus, which is
+ * replaced as a whole. */
+START_TEST(memory_is_told_with_its_pages_and_as_metrics)
+{
+    static const char *const keys[] = {"current",  "peak",   "planned", "categories",
+                                       "resident", "locked", "huge",    "numa"};
+    pid_t worker, lab = processes_daemon("lab", 1, &worker);
+
+    ck_assert_int_eq(processes_eps("mem --json"), 0);
+    json_t *all = processes_answer(out_file), *host = json_object_get(all, "host");
+    const json_t *one = json_array_get(json_object_get(all, "workers"), 0);
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        ck_assert_msg(json_object_get(host, keys[i]) && json_object_get(one, keys[i]), "no %s", keys[i]);
+    ck_assert_int_gt(json_integer_value(json_object_get(host, "resident")), 0);
+    ck_assert_int_gt(json_integer_value(json_object_get(one, "resident")), 0);
+    json_decref(all);
+    ck_assert_int_eq(processes_eps("mem lab --prometheus lab.prom"), 0);
+    ck_assert_int_eq(processes_eps("mem --prometheus"), 0);
+    check_file(out_file, "# TYPE eps_memory_bytes gauge\n", "{daemon=\"lab\",side=\"worker\",worker=\"");
+    check_file(processes_path("lab.prom"), "# HELP ", "eps_memory_budget_bytes{");
+    ck_assert_int_ne(access(processes_path("lab.prom.partial"), F_OK), 0);
+    ck_assert_int_eq(processes_eps("mem lab --prometheus nowhere/lab.prom"), 1);
+    check_file(err_file, "eps mem: --prometheus nowhere/lab.prom: ", "No such file");
+    ck_assert_int_eq(processes_eps("mem --json --prometheus"), 2);
+    check_file(err_file, "--json and --prometheus", "one");
+    stop_daemon("lab", lab);
+}
+END_TEST
+
 /* One that hangs costs the list 3 s and a word on stderr, nothing else. */
 START_TEST(one_that_does_not_answer_hides_no_other)
 {
@@ -526,6 +555,7 @@ int main(void)
     tcase_add_checked_fixture(tests, setup, processes_remove);
     tcase_add_test(tests, without_a_name_one_daemon_is_the_one);
     tcase_add_test(tests, several_are_listed_and_not_chosen_from);
+    tcase_add_test(tests, memory_is_told_with_its_pages_and_as_metrics);
     tcase_add_test(tests, one_that_does_not_answer_hides_no_other);
     tcase_add_test(tests, what_is_asked_for_in_vain_is_one_sentence);
     tcase_add_test(tests, a_watch_in_a_pipe_is_a_line_a_period_until_the_end);

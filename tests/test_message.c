@@ -209,6 +209,12 @@ static struct message sample(enum message_kind kind)
         strcpy(m.memory_reply.device, "cpu");
         m.memory_reply.budget = (uint64_t)3 << 30;
         m.memory_reply.ledger = some_ledger();
+        for (unsigned i = 0; i < LEDGER_CATEGORIES; i++)
+            m.memory_reply.planned[i] = (uint64_t)i << 33;
+        m.memory_reply.pages = (struct pages){true, (uint64_t)5 << 40, 4096, 2 << 20, 2, {(uint64_t)4 << 40, 1}};
+        break;
+    case MESSAGE_MEMORY:
+        m.memory.pages = true;
         break;
     case MESSAGE_LEDGER:
         m.ledger = some_ledger();
@@ -224,7 +230,6 @@ static struct message sample(enum message_kind kind)
     case MESSAGE_RELEASE:
     case MESSAGE_CLOSE:
     case MESSAGE_STATUS:
-    case MESSAGE_MEMORY:
     case MESSAGE_STOP:
     case MESSAGE_BYE:
     case MESSAGE_KINDS:

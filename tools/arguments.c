@@ -162,6 +162,7 @@ static int parse_value(const struct command *command, const struct argument *a, 
 
     switch (a->kind) {
     case ARGUMENT_TEXT:
+    case ARGUMENT_MAYBE:
     case ARGUMENT_POSITIONAL:
         *(const char **)a->target = text;
         return *text ? -1 : misuse(command, "%s is empty", a->name);
@@ -226,6 +227,10 @@ static int parse_option(const struct command *command, const struct argument *a,
     }
     if (a->kind == ARGUMENT_PERIOD && !equals && (*at == argc || !is_number(argv[*at]))) {
         *(double *)a->target = 1;
+        return -1;
+    }
+    if (a->kind == ARGUMENT_MAYBE && !equals && (*at == argc || strncmp(argv[*at], "--", 2) == 0)) {
+        *(const char **)a->target = "-";
         return -1;
     }
     if (a->kind == ARGUMENT_TEXTS) {

@@ -19,6 +19,7 @@ enum argument_kind {
     ARGUMENT_BYTES,      /* uint64_t, as in 2GiB */
     ARGUMENT_CHOICE,     /* unsigned: which of the words in `value`, which stand between bars */
     ARGUMENT_PERIOD,     /* double, seconds; 1 if no number follows */
+    ARGUMENT_MAYBE,      /* const char *; "-" if no word follows */
     ARGUMENT_AUTO,       /* uint32_t, at least 1, or the word auto: 0 */
     ARGUMENT_POSITIONAL, /* const char *: a word that belongs to no option */
     ARGUMENT_HEADING     /* nothing to give: a line above the arguments that follow, in the help */

@@ -6,9 +6,11 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 enum { PATIENCE_MS = 3000, SLICE_MS = 20 };
 
@@ -20,7 +22,8 @@ struct member {
 struct live_options {
     const char *address; /* NULL: all of the caller's */
     bool json;
-    double watch_s; /* period; 0: once */
+    double watch_s;      /* period; 0: once */
+    const char *metrics; /* for Prometheus: a file, "-" for standard output; NULL: not */
 };
 
 struct live {
@@ -137,7 +140,7 @@ static int ask_member(struct live *live, size_t i, FILE *out, json_t *list)
     int rc;
 
     live->until = now_ms() + PATIENCE_MS;
-    if (live->options->json) {
+    if (live->options->json || live->options->metrics) {
         rc = view->to_json(&object, look, &live->error);
         if (!rc)
             json_array_append_new(list, object);
@@ -155,6 +158,34 @@ static void print_json(FILE *out, json_t *list, bool several, bool compact)
     json_dumpf(all, out, compact ? JSON_COMPACT : JSON_INDENT(2));
     fputc('\n', out);
     json_decref(all);
+}
+
+/* Whoever collects the file must never see half of it. */
+static int write_metrics(struct live *live, const json_t *list)
+{
+    const char *path = live->options->metrics;
+    char partial[PATH_MAX];
+
+    if ((size_t)snprintf(partial, sizeof partial, "%s.partial", path) >= sizeof partial)
+        return snprintf(live->error.text, sizeof live->error.text, "--prometheus %.80s...: its name is too long", path),
+               -EDOM;
+    FILE *file = fopen(partial, "we");
+    int rc = file ? 0 : -errno;
+    if (file) {
+        live->view->print_metrics(file, list);
+        if (fflush(file) || ferror(file))
+            rc = -errno;
+        if (fclose(file) && !rc)
+            rc = -errno;
+    }
+    if (!rc && rename(partial, path))
+        rc = -errno;
+    if (rc) {
+        snprintf(live->error.text, sizeof live->error.text, "--prometheus %.300s: %s", path, strerror(-rc));
+        if (file)
+            unlink(partial);
+    }
+    return rc;
 }
 
 /* One answer of all. Who is gone is dropped: -EIO once nobody is left. */
@@ -177,7 +208,11 @@ static int show(struct live *live)
             rc = failed;
         drop_member(live, i);
     }
-    if (!rc && live->options->json)
+    if (!rc && live->options->metrics && strcmp(live->options->metrics, "-") != 0)
+        rc = write_metrics(live, list);
+    else if (!rc && live->options->metrics)
+        live->view->print_metrics(out, list);
+    else if (!rc && live->options->json)
         print_json(out, list, live->several, watching);
     else if (!rc && watching && !live->screen.terminal && !live->view->lines_in_pipe)
         fputc('\n', out); /* between blocks */
@@ -236,7 +271,7 @@ static int run(const struct command *command, const struct live_view *view, cons
 
     stopping_init(&live.stopping);
     screen_init(&live.screen, stdout);
-    if (options->json)
+    if (options->json || options->metrics)
         live.screen.terminal = false;
     rc = options->address ? 0 : gather(&live);
     if (!rc && live.n_members == 0)
@@ -253,7 +288,7 @@ static int run(const struct command *command, const struct live_view *view, cons
         return stopping_status(&live.stopping, 0);
     }
     if (rc == -EIO && begun && options->watch_s > 0) {
-        if (!options->json)
+        if (!options->json && !options->metrics)
             puts("ended");
         return 0;
     }
@@ -274,10 +309,16 @@ int live_command(int argc, char **argv, const struct live_view *view)
                              : "again and again, until it ends or Ctrl-C: in place on a terminal, else a block each\n"
                                "time; every second, if no number is given"},
         {"--json", NULL, ARGUMENT_FLAG, &options.json, view->json},
+        {"--prometheus", "[FILE]", ARGUMENT_MAYBE, &options.metrics,
+         "as metrics, for the textfile collector of Prometheus' node exporter: FILE, which ends in .prom, is replaced\n"
+         "as a whole; standard output, if no file is given"},
     };
-    const struct command command = {view->name, view->text, arguments, sizeof arguments / sizeof *arguments};
+    const size_t n_arguments = sizeof arguments / sizeof *arguments - (view->print_metrics ? 0 : 1);
+    const struct command command = {view->name, view->text, arguments, n_arguments};
     int status = arguments_parse(&command, argc, argv);
 
+    if (status < 0 && options.json && options.metrics)
+        return arguments_fail(&command, -EDOM, "--json and --prometheus are two answers: give one");
     return status >= 0 ? status : run(&command, view, &options);
 }
 

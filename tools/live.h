@@ -20,6 +20,7 @@ struct live_view {
     int (*print)(FILE *out, struct eps_look *look, struct eps_error *error);
     int (*print_line)(FILE *out, struct eps_look *look, struct eps_error *error);
     int (*to_json)(json_t **out, struct eps_look *look, struct eps_error *error);
+    void (*print_metrics)(FILE *out, const json_t *list); /* of these objects, for Prometheus; NULL: not this command */
     bool lines_in_pipe; /* a watch that is not shown on a terminal prints lines, not blocks */
 };
 

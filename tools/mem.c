@@ -2,6 +2,7 @@
 #include "tools/commands.h"
 #include "tools/live.h"
 #include "tools/memory.h"
+#include "tools/mem_metrics.h"
 #include "tools/text.h"
 
 #include <stdint.h>
@@ -17,7 +18,7 @@ static void print_side(void *user, const struct eps_memory *side)
 
 static int print(FILE *out, struct eps_look *look, struct eps_error *error)
 {
-    return eps_look_mem(look, print_side, out, error);
+    return eps_look_mem(look, true, print_side, out, error);
 }
 
 struct sums {
@@ -37,7 +38,7 @@ static int print_line(FILE *out, struct eps_look *look, struct eps_error *error)
     char host[24], workers[24], budget[24];
     struct sums sums = {0};
     struct eps_status status;
-    int rc = eps_look_mem(look, add_sums, &sums, error);
+    int rc = eps_look_mem(look, false, add_sums, &sums, error);
 
     if (!rc)
         rc = eps_look_status(look, &status, error);
@@ -49,18 +50,40 @@ static int print_line(FILE *out, struct eps_look *look, struct eps_error *error)
     return 0;
 }
 
-static json_t *sizes(uint64_t current, uint64_t peak)
+static json_t *sizes(uint64_t current, uint64_t peak, bool is_planned, uint64_t planned)
 {
-    return json_pack("{s:I, s:I}", "current", (json_int_t)current, "peak", (json_int_t)peak);
+    json_t *object = json_pack("{s:I, s:I}", "current", (json_int_t)current, "peak", (json_int_t)peak);
+
+    json_object_set_new(object, "planned", is_planned ? json_integer((json_int_t)planned) : json_null());
+    return object;
+}
+
+static void add_pages(json_t *object, const struct eps_pages *pages)
+{
+    const struct {
+        const char *key;
+        uint64_t bytes;
+    } rows[] = {{"resident", pages->resident}, {"locked", pages->locked}, {"huge", pages->huge}};
+    json_t *nodes = pages->known ? json_array() : json_null();
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        json_object_set_new(object, rows[i].key, pages->known ? json_integer((json_int_t)rows[i].bytes) : json_null());
+    for (size_t i = 0; i < pages->n_nodes; i++)
+        json_array_append_new(nodes, json_integer((json_int_t)pages->nodes[i]));
+    json_object_set_new(object, "numa", nodes);
 }
 
 static json_t *side_to_json(const struct eps_memory *side)
 {
-    json_t *object = sizes(side->current, side->peak), *categories = json_object();
+    const bool is_planned = side->planned > 0;
+    json_t *object = sizes(side->current, side->peak, is_planned, side->planned), *categories = json_object();
 
-    for (size_t i = 0; i < side->n_rows; i++)
-        json_object_set_new(categories, side->rows[i].category, sizes(side->rows[i].current, side->rows[i].peak));
+    for (size_t i = 0; i < side->n_rows; i++) {
+        const struct eps_memory_row *row = &side->rows[i];
+        json_object_set_new(categories, row->category, sizes(row->current, row->peak, is_planned, row->planned));
+    }
     json_object_set_new(object, "categories", categories);
+    add_pages(object, &side->pages);
     return object;
 }
 
@@ -81,7 +104,7 @@ static void add_side(void *user, const struct eps_memory *side)
 static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
 {
     json_t *all = json_pack("{s:o, s:[]}", "address", text_json(eps_look_address(look)), "workers");
-    int rc = eps_look_mem(look, add_side, all, error);
+    int rc = eps_look_mem(look, true, add_side, all, error);
 
     if (rc)
         json_decref(all);
@@ -94,14 +117,17 @@ int command_mem(int argc, char **argv)
 {
     static const struct live_view view = {
         "eps mem",
-        "Memory of a live daemon and of its workers, by category, now and at most. Several daemons are listed,\n"
-        "a line each.",
-        "{\"host\": {\"current\", \"peak\", \"categories\": {NAME: {\"current\", \"peak\"}}},\n"
-        "\"workers\": [{\"id\", \"device\", \"budget\", \"current\", \"peak\", \"categories\"}], \"address\"},\n"
-        "in bytes; of several daemons {\"daemons\": [...]}. With --watch an object a line",
+        "Memory of a live daemon and of its workers, by category, now, at most, and as planned; and what the\n"
+        "system says of it: resident, locked, in huge pages, on which node. Several daemons are listed, a line each.",
+        "{\"host\": {\"current\", \"peak\", \"planned\",\n"
+        "\"categories\": {NAME: {\"current\", \"peak\", \"planned\"}},\n"
+        "\"resident\", \"locked\", \"huge\", \"numa\": [...]},\n"
+        "\"workers\": [{\"id\", \"device\", \"budget\", and as host}], \"address\"}, in bytes, null where not known;\n"
+        "of several daemons {\"daemons\": [...]}. With --watch an object a line",
         print,
         print_line,
         to_json,
+        mem_metrics_print,
         .lines_in_pipe = false,
     };
 

@@ -1,13 +1,31 @@
 #include "tools/memory.h"
 
-static void print_row(FILE *out, const char *name, uint64_t current, uint64_t peak)
+static void print_row(FILE *out, const char *name, const struct eps_memory_row *row, bool planned)
 {
-    char a[24], b[24];
-    fprintf(out, "  %-16s %12s %12s\n", name, eps_format_bytes(a, current), eps_format_bytes(b, peak));
+    char a[24], b[24], c[24];
+
+    fprintf(out, "  %-16s %12s %12s", name, eps_format_bytes(a, row->current), eps_format_bytes(b, row->peak));
+    if (planned)
+        fprintf(out, " %12s", eps_format_bytes(c, row->planned));
+    fputc('\n', out);
+}
+
+static void print_pages(FILE *out, const struct eps_pages *pages)
+{
+    char text[24];
+
+    fprintf(out, "  resident %s", eps_format_bytes(text, pages->resident));
+    fprintf(out, ", locked %s", eps_format_bytes(text, pages->locked));
+    fprintf(out, ", in huge pages %s", eps_format_bytes(text, pages->huge));
+    for (size_t i = 0; i < pages->n_nodes && pages->n_nodes > 1; i++)
+        fprintf(out, "%s node %zu %s", i ? "," : ";", i, eps_format_bytes(text, pages->nodes[i]));
+    fputc('\n', out);
 }
 
 void memory_print(FILE *out, const struct eps_memory *side)
 {
+    const struct eps_memory_row total = {"total", side->current, side->peak, side->planned};
+    const bool planned = side->planned > 0;
     char name[64], budget[24];
 
     if (side->worker == 0)
@@ -15,8 +33,10 @@ void memory_print(FILE *out, const struct eps_memory *side)
     else
         snprintf(name, sizeof name, "worker %u: %.24s, of %s", side->worker, side->device,
                  eps_format_bytes(budget, side->budget));
-    fprintf(out, "%-30s %s         peak\n", name, "now");
+    fprintf(out, "%-30s %s         peak%s\n", name, "now", planned ? "      planned" : "");
     for (size_t i = 0; i < side->n_rows; i++)
-        print_row(out, side->rows[i].category, side->rows[i].current, side->rows[i].peak);
-    print_row(out, "total", side->current, side->peak);
+        print_row(out, side->rows[i].category, &side->rows[i], planned);
+    print_row(out, total.category, &total, planned);
+    if (side->pages.known)
+        print_pages(out, &side->pages);
 }
