@@ -1,9 +1,14 @@
 /* device/device.h - what a device can do: the operations that layers are written over.
  *
  * One const table per backend; every member is required (device_check). Layer code is plain C over this table, so it is
- * written once. All tensors are row-major fp32 views: a pointer and a row stride in elements. No operation allocates,
+ * written once. All tensors are row-major views: a pointer and a row stride in elements. No operation allocates,
  * synchronises or reads back to the host; scratch comes from the caller, sized by the backend's table in plan/backend.h.
  * Operations run in call order.
+ *
+ * Values - weights, activations and the gradients of activations, all that is `void *` here - are of the number type
+ * that the device was opened with. Always fp32: what is summed up over a step or a row (contributions, statistics,
+ * log-sum-exp, logits), and all arithmetic inside operations, which round what they write once, to nearest, ties away
+ * (proto/number.h).
  *
  * Determinism: the result of every operation depends on its arguments alone, never on the thread count. How rows are
  * grouped into calls changes no bit of operations on single rows, but for matmul, whose library may add up products of
@@ -17,6 +22,7 @@
 
 #include "proto/error.h"
 #include "proto/model.h"
+#include "proto/number.h"
 #include "proto/random.h"
 
 #include <stdbool.h>
@@ -34,7 +40,7 @@ struct device_dropout {
 enum device_epilogue {
     DEVICE_NO_EPILOGUE,
     DEVICE_BIAS,                /* c = ab + bias */
-    DEVICE_BIAS_ACTIVATION,     /* pre = ab + bias, c = act(pre) */
+    DEVICE_BIAS_ACTIVATION,     /* pre = ab + bias, c = act(pre), of pre as it is stored */
     DEVICE_ACTIVATION_GRADIENT, /* c = ab * act'(pre) */
 };
 
@@ -42,14 +48,15 @@ enum device_epilogue {
 struct device_matmul {
     bool transpose_a, transpose_b;
     size_t m, n, k;
-    const float *a, *b;
+    const void *a, *b;
     size_t a_stride, b_stride, c_stride;
-    float *c;
+    void *c;
+    bool wide;                     /* c is fp32 whatever the values are: logits, contributions; without epilogue */
     float beta;                    /* 0 or 1 */
     enum device_epilogue epilogue; /* with beta 0 only */
     enum model_activation activation;
-    const float *bias; /* (n) */
-    float *pre;        /* (m, n), stride c_stride: written by BIAS_ACTIVATION, read by ACTIVATION_GRADIENT */
+    const void *bias; /* (n) */
+    void *pre;        /* (m, n), stride c_stride: written by BIAS_ACTIVATION, read by ACTIVATION_GRADIENT */
 };
 
 /* Causal attention over n_rows sequences of n_tokens, heads side by side: q, k, v are views of one buffer qkv
@@ -59,8 +66,8 @@ struct device_matmul {
 struct device_attention {
     size_t n_rows, n_tokens, n_heads, width;
     float scale;                   /* > 0 */
-    const float *qkv;              /* (n_rows*n_tokens, 3*width) */
-    float *out;                    /* (n_rows*n_tokens, width): written forward, read backward */
+    const void *qkv;               /* (n_rows*n_tokens, 3*width) */
+    void *out;                     /* (n_rows*n_tokens, width): written forward, read backward */
     float *log_sum_exp;            /* (n_rows, n_heads, n_tokens): written forward, read backward */
     const float *out_gradient;     /* (n_rows*n_tokens, width), backward */
     float *qkv_gradient;           /* (n_rows*n_tokens, 3*width), backward, overwritten */
@@ -84,9 +91,10 @@ struct device_attention_cached {
 struct device_ops {
     const char *name; /* "cpu": as given to --device and shown in logs */
 
-    /* Claims device `index` and an arena of exactly arena_bytes (> 0), zeroed; n_threads (> 0) for the CPU. *out is
-     * owned: close it. -ENODEV, -ENOMEM. */
-    int (*open)(struct device **out, unsigned index, size_t arena_bytes, unsigned n_threads, struct error *err);
+    /* Claims device `index` for values of one type, and an arena of exactly arena_bytes (> 0), zeroed; n_threads (> 0)
+     * for the CPU. *out is owned: close it. -ENODEV, -ENOMEM. */
+    int (*open)(struct device **out, unsigned index, enum number_type type, size_t arena_bytes, unsigned n_threads,
+                struct error *err);
     void (*close)(struct device *dev);
     /* The arena's first byte; 64-byte aligned. */
     void *(*arena)(struct device *dev);
@@ -101,16 +109,16 @@ struct device_ops {
     void (*matmul)(struct device *dev, const struct device_matmul *op);
 
     /* sum (n) += sum over the m rows of x (m, n). */
-    void (*reduce_rows)(struct device *dev, float *sum, const float *x, size_t m, size_t n);
+    void (*reduce_rows)(struct device *dev, float *sum, const void *x, size_t m, size_t n);
 
     /* y = (x - mean) / sqrt(variance + epsilon) * weight + bias, row by row; all (m, n). statistics (m, 2): mean and
      * 1/deviation, kept for backward. Ba, Kiros & Hinton, arXiv:1607.06450. */
-    void (*norm)(struct device *dev, float *y, float *statistics, const float *x, const float *weight,
-                 const float *bias, size_t m, size_t n, float epsilon);
+    void (*norm)(struct device *dev, void *y, float *statistics, const void *x, const void *weight, const void *bias,
+                 size_t m, size_t n, float epsilon);
     /* dx = or += (accumulate) the gradient; weight_gradient, bias_gradient (n) += theirs. x and statistics as forward
      * left them. dx may be dy if not accumulating. */
-    void (*norm_backward)(struct device *dev, float *dx, bool accumulate, float *weight_gradient, float *bias_gradient,
-                          const float *dy, const float *x, const float *statistics, const float *weight, size_t m,
+    void (*norm_backward)(struct device *dev, void *dx, bool accumulate, float *weight_gradient, float *bias_gradient,
+                          const void *dy, const void *x, const float *statistics, const void *weight, size_t m,
                           size_t n);
 
     void (*attention)(struct device *dev, const struct device_attention *op);
@@ -119,24 +127,24 @@ struct device_ops {
 
     /* y = x + dropout(h), all (n_rows*n_tokens, n); y may be x or h; x NULL: y = dropout(h). Element of a row:
      * token*n + column. */
-    void (*dropout_add)(struct device *dev, float *y, const float *x, const float *h, size_t n_rows, size_t n_tokens,
+    void (*dropout_add)(struct device *dev, void *y, const void *x, const void *h, size_t n_rows, size_t n_tokens,
                         size_t n, const struct device_dropout *dropout);
     /* dh = dropout's mask and scale applied to dy; may be in place. */
-    void (*dropout_backward)(struct device *dev, float *dh, const float *dy, size_t n_rows, size_t n_tokens, size_t n,
+    void (*dropout_backward)(struct device *dev, void *dh, const void *dy, size_t n_rows, size_t n_tokens, size_t n,
                              const struct device_dropout *dropout);
 
     /* For each i < m whose id lies in [first, first + n_table): y (m, n) row i = or += (accumulate) table (n_table, n)
      * row ids[i]-first. Other rows stay as they are. */
-    void (*embed)(struct device *dev, float *y, bool accumulate, const uint32_t *ids, size_t m, const float *table,
+    void (*embed)(struct device *dev, void *y, bool accumulate, const uint32_t *ids, size_t m, const void *table,
                   uint32_t first, uint32_t n_table, size_t n);
     /* table_gradient row ids[i]-first += dy row i, in order of i. */
-    void (*embed_backward)(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const float *dy,
+    void (*embed_backward)(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const void *dy,
                            uint32_t first, uint32_t n_table, size_t n);
     /* y row r*n_tokens+t += table (n_tokens, n) row t; and its gradient: table_gradient row t += sum over rows r, in
      * order. */
-    void (*position)(struct device *dev, float *y, const float *table, size_t n_rows, size_t n_tokens, size_t n);
-    void (*position_backward)(struct device *dev, float *table_gradient, const float *dy, size_t n_rows,
-                              size_t n_tokens, size_t n);
+    void (*position)(struct device *dev, void *y, const void *table, size_t n_rows, size_t n_tokens, size_t n);
+    void (*position_backward)(struct device *dev, float *table_gradient, const void *dy, size_t n_rows, size_t n_tokens,
+                              size_t n);
 
     /* Softmax over a vocabulary that comes in chunks. logits (m, n) are those of labels first .. first+n-1.
      * running (m, 3): maximum, sum of exp(logit - maximum), logit of the label. `start`: this is the row's first chunk.
@@ -146,12 +154,26 @@ struct device_ops {
                         const uint32_t *labels, size_t m, uint32_t first, size_t n);
     /* loss (m) in double = -log p of the label, from running; 0 without a label. */
     void (*loss)(struct device *dev, double *loss, const float *running, const uint32_t *labels, size_t m);
-    /* logits := (softmax - one-hot) * scale; 0 in rows without a label. */
+    /* In the place of the logits their gradient, (softmax - one-hot) * scale, 0 in rows without a label. It is values:
+     * row i at the address where row i of the logits was, so its stride in elements is that of the logits times
+     * device_wide(type). */
     void (*cross_entropy_gradient)(struct device *dev, float *logits, size_t logits_stride, const float *running,
                                    const uint32_t *labels, size_t m, uint32_t first, size_t n, float scale);
 };
 
 extern const struct device_ops device_cpu;
+
+/* Element n of values. */
+static inline void *device_element(enum number_type type, const void *values, size_t n)
+{
+    return (char *)values + n * number_bytes(type);
+}
+
+/* Elements that fit where one in fp32 was. */
+static inline size_t device_wide(enum number_type type)
+{
+    return sizeof(float) / number_bytes(type);
+}
 
 /* Asserts that no member of the table is NULL. */
 void device_check(const struct device_ops *ops);

@@ -22,7 +22,7 @@ static void *address(const struct device_worker *w, uint64_t offset)
     return (char *)w->ops->arena(w->dev) + offset;
 }
 
-static float *boundary(const struct device_worker *w, uint32_t layer)
+static void *boundary(const struct device_worker *w, uint32_t layer)
 {
     return address(w, w->plan.boundaries + layer % w->plan.n_boundaries * w->plan.boundary_bytes);
 }
@@ -71,7 +71,8 @@ static struct layer_pass pass_of(const struct tile *t, uint32_t visit)
                                .model = &w->model,
                                .layer = layer,
                                .unit = &w->model.units[w->model.visits[visit]],
-                               .input = l > 0 ? boundary(w, l - 1) + skipped : NULL,
+                               .input = l > 0 ? device_element(w->plan.setting.precision, boundary(w, l - 1), skipped)
+                                              : NULL,
                                .output = l < w->model.n_layers - 1 ? boundary(w, l) : NULL,
                                .ids = address(w, w->plan.ids),
                                .workspace = address(w, w->plan.workspace),

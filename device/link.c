@@ -76,7 +76,7 @@ static int pull(void *context, uint64_t version, uint32_t unit)
     return link->cancelled ? -ECANCELED : 0;
 }
 
-static int wait_weights(void *context, const float **weights)
+static int wait_weights(void *context, const void **weights)
 {
     struct link *link = context;
     char name[MODEL_NAME_BYTES];

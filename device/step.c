@@ -45,12 +45,12 @@ static void *address(const struct run *run, uint64_t offset)
     return (char *)run->worker->ops->arena(run->worker->dev) + offset;
 }
 
-static float *boundary(const struct run *run, uint32_t layer, size_t first_token)
+static void *boundary(const struct run *run, uint32_t layer, size_t first_token)
 {
     const struct plan *plan = &run->worker->plan;
-    float *base = address(run, plan->boundaries + layer % plan->n_boundaries * plan->boundary_bytes);
+    const void *base = address(run, plan->boundaries + layer % plan->n_boundaries * plan->boundary_bytes);
 
-    return base + first_token * run->worker->model.config.width;
+    return device_element(plan->setting.precision, base, first_token * run->worker->model.config.width);
 }
 
 /* One field (n tokens from the minibatch's token `first` on) to the device. The client can write this memory at any
@@ -177,7 +177,7 @@ static int forward(struct run *run)
     const struct model *model = &run->worker->model;
 
     for (uint32_t visit = 0; visit < model->n_visits; visit++) {
-        const float *weights;
+        const void *weights;
         int rc = device_weights_next(&run->weights, visit, &weights);
         if (rc != 0)
             return rc;
@@ -238,7 +238,7 @@ static int offer(struct run *run, uint32_t visit, uint32_t part)
     return run->link->contributed(run->context, visit, part);
 }
 
-static void backward_part(struct run *run, uint32_t visit, uint32_t index, const float *weights)
+static void backward_part(struct run *run, uint32_t visit, uint32_t index, const void *weights)
 {
     struct device_worker *w = run->worker;
     float *contribution = address(run, w->plan.contribution);
@@ -250,7 +250,7 @@ static void backward_part(struct run *run, uint32_t visit, uint32_t index, const
         const size_t token = ((size_t)index * run->run_rows + row) * pass.n_tokens;
         pass.weights = weights;
         pass.contribution = contribution;
-        pass.gradient = (float *)address(run, w->plan.gradient) + token * w->model.config.width;
+        pass.gradient = layer_element(&pass, address(run, w->plan.gradient), token * w->model.config.width);
         layer_table[pass.layer->kind]->backward(&pass);
     }
     record(run, since, "backward", visit,
@@ -267,7 +267,7 @@ static int backward(struct run *run)
 
     for (uint32_t place = n; place < 2 * n; place++) {
         const uint32_t visit = device_weights_visit(&run->weights, place);
-        const float *weights;
+        const void *weights;
         int rc = device_weights_next(&run->weights, place, &weights);
         for (uint32_t i = 0; rc == 0 && i < run->n_runs; i++) {
             backward_part(run, visit, i, weights);

@@ -38,9 +38,9 @@ struct device_link {
     /* Asks for a unit; returns at once. At most n_weight_buffers are outstanding or in use. A unit that an earlier
      * visit left on the device (the head's top one, as forward turns into backward) is not asked for again. */
     int (*pull)(void *context, uint64_t version, uint32_t unit);
-    /* Waits for the oldest pull; *weights (unit.n) stays readable until the contribution of this visit is accepted, or
+    /* Waits for the oldest pull; *weights (unit.n values) stays readable until the contribution of this visit is accepted, or
      * for a forward visit until the step's end. */
-    int (*wait_weights)(void *context, const float **weights);
+    int (*wait_weights)(void *context, const void **weights);
     /* sum: of -log p over the part's labels, nats; not divided by T. Once for each part of the share, ascending. */
     int (*loss)(void *context, uint32_t part, double sum, bool finite);
     /* Waits for room for one slice, *slot (n floats) in host memory to be filled by the caller. */

@@ -27,11 +27,17 @@ static bool is_resident(const struct device_weights *weights, uint32_t unit)
     return unit < weights->worker->plan.choice.n_resident;
 }
 
-static float *resident_address(const struct device_weights *weights, uint32_t unit)
+static void *resident_address(const struct device_weights *weights, uint32_t unit)
 {
     const struct device_worker *w = weights->worker;
 
-    return (float *)((char *)w->ops->arena(w->dev) + w->plan.resident) + w->model.units[unit].offset;
+    return device_element(w->plan.setting.precision, (char *)w->ops->arena(w->dev) + w->plan.resident,
+                          w->model.units[unit].offset);
+}
+
+static uint64_t unit_bytes(const struct device_worker *w, uint32_t unit)
+{
+    return w->model.units[unit].n * number_bytes(w->plan.setting.precision);
 }
 
 static uint32_t count_places(const struct device_weights *weights)
@@ -89,11 +95,11 @@ static int arrange(struct device_weights *weights, uint32_t place)
     return 0;
 }
 
-static float *device_address(const struct device_weights *weights, const struct device_weights_buffer *b)
+static void *device_address(const struct device_weights *weights, const struct device_weights_buffer *b)
 {
     const struct device_worker *w = weights->worker;
 
-    return (float *)((char *)w->ops->arena(w->dev) + w->plan.weights[b - weights->buffers]);
+    return (char *)w->ops->arena(w->dev) + w->plan.weights[b - weights->buffers];
 }
 
 /* Visits want their units in the order of the pulls, so the oldest pull is this one's. */
@@ -101,14 +107,14 @@ static int receive(struct device_weights *weights, struct device_weights_buffer 
 {
     const struct device_worker *w = weights->worker;
     char name[MODEL_NAME_BYTES];
-    const float *host;
+    const void *host;
 
     for (uint32_t i = 0; i < w->plan.choice.n_weight_buffers; i++)
         assert(!weights->buffers[i].pending || weights->buffers[i].order >= b->order);
     int rc = weights->link->wait_weights(weights->context, &host);
     if (rc != 0)
         return rc;
-    const uint64_t since = trace_begin(w->trace), bytes = w->model.units[b->unit].n * sizeof(float);
+    const uint64_t since = trace_begin(w->trace), bytes = unit_bytes(w, b->unit);
     w->ops->upload(w->dev, device_address(weights, b), host, bytes);
     if (w->trace)
         trace_end(w->trace, since, "upload", model_unit_name(name, &w->model, b->unit),
@@ -117,7 +123,7 @@ static int receive(struct device_weights *weights, struct device_weights_buffer 
     return 0;
 }
 
-int device_weights_next(struct device_weights *weights, uint32_t place, const float **out)
+int device_weights_next(struct device_weights *weights, uint32_t place, const void **out)
 {
     const uint32_t unit = unit_at(weights, place);
     int rc = arrange(weights, place);
@@ -143,13 +149,13 @@ int device_weights_load_resident(struct device_weights *weights)
     int rc = 0;
 
     for (uint32_t unit = 0, asked = 0; rc == 0 && unit < n; unit++) {
-        const float *host;
+        const void *host;
         for (; rc == 0 && asked < n && asked < unit + ahead; asked++)
             rc = weights->link->pull(weights->context, weights->version, asked);
         if (rc == 0)
             rc = weights->link->wait_weights(weights->context, &host);
         if (rc == 0)
-            w->ops->upload(w->dev, resident_address(weights, unit), host, w->model.units[unit].n * sizeof(float));
+            w->ops->upload(w->dev, resident_address(weights, unit), host, unit_bytes(w, unit));
     }
     return rc;
 }

@@ -41,6 +41,6 @@ uint32_t device_weights_visit(const struct device_weights *weights, uint32_t pla
 
 /* *out (unit.n) on the device: the weights of the visit at this place, which must be the one after the last call's.
  * They stay until the next call. Pulls what comes next, as far as buffers allow. Blocks; errors of the link. */
-int device_weights_next(struct device_weights *weights, uint32_t place, const float **out);
+int device_weights_next(struct device_weights *weights, uint32_t place, const void **out);
 
 #endif

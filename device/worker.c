@@ -36,7 +36,8 @@ int device_worker_init(struct device_worker *worker, const struct device_worker_
         rc = worker->visits ? 0 : error_set(err, -ENOMEM, "out of memory");
     }
     if (rc == 0)
-        rc = options->ops->open(&worker->dev, options->index, worker->plan.arena_bytes, setting->n_threads, err);
+        rc = options->ops->open(&worker->dev, options->index, setting->precision, worker->plan.arena_bytes,
+                                setting->n_threads, err);
     if (rc == 0) {
         enter_ledger(worker);
         return 0;

@@ -43,7 +43,7 @@ static int pull(void *context, uint64_t version, uint32_t unit)
     return count(link);
 }
 
-static int wait_weights(void *context, const float **weights)
+static int wait_weights(void *context, const void **weights)
 {
     struct array_link *link = context;
 

@@ -170,7 +170,7 @@ static int link_pull(void *context, uint64_t version, uint32_t unit)
     return still ? 0 : say(w, &event);
 }
 
-static int link_wait_weights(void *context, const float **weights)
+static int link_wait_weights(void *context, const void **weights)
 {
     struct inprocess_worker *w = context;
     struct inprocess *ip = w->ip;

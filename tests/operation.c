@@ -9,7 +9,7 @@ struct device *operation_open(unsigned n_threads)
 {
     struct device *dev;
 
-    ck_assert_int_eq(device_cpu.open(&dev, 0, 4096, n_threads, NULL), 0);
+    ck_assert_int_eq(device_cpu.open(&dev, 0, NUMBER_FP32, 4096, n_threads, NULL), 0);
     return dev;
 }
 

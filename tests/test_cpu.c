@@ -20,7 +20,7 @@ START_TEST(there_is_one_cpu_device)
     struct error err = {{0}};
     struct device *dev;
 
-    ck_assert_int_eq(device_cpu.open(&dev, 1, 4096, 1, &err), -ENODEV);
+    ck_assert_int_eq(device_cpu.open(&dev, 1, NUMBER_FP32, 4096, 1, &err), -ENODEV);
     ck_assert_ptr_null(dev);
     ck_assert_str_eq(err.text, "there is no CPU device 1: all cores together are device 0");
 }
@@ -31,7 +31,7 @@ START_TEST(an_arena_beyond_the_address_space_is_refused)
     struct error err = {{0}};
     struct device *dev;
 
-    ck_assert_int_eq(device_cpu.open(&dev, 0, (size_t)1 << 60, 1, &err), -ENOMEM);
+    ck_assert_int_eq(device_cpu.open(&dev, 0, NUMBER_FP32, (size_t)1 << 60, 1, &err), -ENOMEM);
     ck_assert_str_eq(err.text, "the CPU device's memory, 1152921504606846976 bytes, cannot be had: lower --device-mem");
 }
 END_TEST
@@ -54,7 +54,7 @@ START_TEST(open_claims_the_arena_and_close_gives_it_back)
     const size_t before = resident_bytes();
     struct device *dev;
 
-    ck_assert_int_eq(device_cpu.open(&dev, 0, bytes, 2, NULL), 0);
+    ck_assert_int_eq(device_cpu.open(&dev, 0, NUMBER_FP32, bytes, 2, NULL), 0);
     ck_assert_uint_eq((uintptr_t)device_cpu.arena(dev) % 64, 0);
     ck_assert_uint_ge(resident_bytes(), before + bytes);
     if (!SANITIZED)
@@ -75,7 +75,7 @@ START_TEST(what_is_uploaded_comes_back)
     unsigned char *data = malloc(bytes), *back = calloc(bytes, 1);
     struct device *dev;
 
-    ck_assert_int_eq(device_cpu.open(&dev, 0, bytes, 2, NULL), 0);
+    ck_assert_int_eq(device_cpu.open(&dev, 0, NUMBER_FP32, bytes, 2, NULL), 0);
     for (size_t i = 0; i < bytes; i++)
         data[i] = (unsigned char)(i * 131 >> 3);
     device_cpu.upload(dev, device_cpu.arena(dev), data, bytes);

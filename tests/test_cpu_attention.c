@@ -147,7 +147,7 @@ START_TEST(attention_of_a_row_does_not_depend_on_the_others)
 
     const size_t last = t.op.n_rows - 1, row = t.n_out / t.op.n_rows;
     t.op.n_rows = 1, t.op.dropout.first_row += last;
-    t.op.qkv += last * 3 * row, t.op.out_gradient += last * row;
+    t.op.qkv = t.qkv + last * 3 * row, t.op.out_gradient = t.dy + last * row;
     run.parts[0].n = 3 * row;
     operation_run(&run, alone);
     ck_assert_mem_eq(alone, all + last * 3 * row, 3 * row * sizeof *all);

@@ -270,8 +270,8 @@ START_TEST(a_step_s_products_do_not_depend_on_threads_or_grouping)
     if (!s->transpose_a) {
         op.m /= 2;
         device_cpu.matmul(one, &op);
-        op.a += op.m * s->k;
-        op.c += op.m * s->n;
+        op.a = a + op.m * s->k;
+        op.c = again + op.m * s->n;
         device_cpu.matmul(two, &op);
         ck_assert_mem_eq(c, again, s->m * s->n * sizeof *c);
     }

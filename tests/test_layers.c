@@ -149,7 +149,7 @@ static void open_stage(struct stage *st, const struct setting *s, uint32_t layer
     ck_assert_int_eq(plan_check(&s->model, &options.setting, NULL), 0);
     plan_lay_out(&st->plan, &s->model, &options.setting, &options.choice);
     const size_t bytes = st->plan.arena_bytes + GUARD_BYTES;
-    ck_assert_int_eq(device_cpu.open(&st->dev, 0, bytes, 1, NULL), 0);
+    ck_assert_int_eq(device_cpu.open(&st->dev, 0, NUMBER_FP32, bytes, 1, NULL), 0);
     char *fill = malloc(bytes);
     st->input = malloc(st->boundary_n * sizeof(float));
     ck_assert(fill && st->input);

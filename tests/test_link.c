@@ -98,7 +98,7 @@ static void pull(uint64_t version, uint32_t unit)
 
 static void check_weights_of(uint32_t unit)
 {
-    const float *at = NULL;
+    const void *at = NULL;
 
     ck_assert_int_eq(link_session.wait_weights(&link_, &at), 0);
     ck_assert_ptr_eq(at, weights_base + model.units[unit].offset);
@@ -269,7 +269,7 @@ END_TEST
 
 START_TEST(release_cancels_every_wait_and_all_that_follows)
 {
-    const float *at;
+    const void *at;
     float *slot;
 
     fill_ordinary_slots();
@@ -298,7 +298,7 @@ END_TEST
 /* It takes in whatever has come, without waiting for more. */
 START_TEST(whether_the_job_has_ended_is_seen_without_waiting)
 {
-    const float *at;
+    const void *at;
 
     ck_assert_int_eq(link_session.ended(&link_), 0);
     pull(STEP, 1);

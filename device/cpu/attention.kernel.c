@@ -36,7 +36,7 @@ static size_t round_up(size_t n, size_t to)
 static struct head find_head(const struct device_attention *op, size_t item, unsigned thread)
 {
     const size_t width = op->width / op->n_heads, row = item / op->n_heads, index = item % op->n_heads;
-    const float *q = op->qkv + row * op->n_tokens * 3 * op->width + index * width;
+    const float *q = (const float *)op->qkv + row * op->n_tokens * 3 * op->width + index * width;
 
     return (struct head){
         .op = op,
@@ -191,7 +191,7 @@ static void finish_rows(const struct softmax *softmax, const struct head *head, 
                         size_t n)
 {
     const struct device_attention *op = head->op;
-    float *to = op->out + (head->row * op->n_tokens + query) * op->width + head->index * head->width;
+    float *to = (float *)op->out + (head->row * op->n_tokens + query) * op->width + head->index * head->width;
     float *log_sum_exp = op->log_sum_exp + (head->row * op->n_heads + head->index) * op->n_tokens + query;
 
     for (size_t i = 0; i < n; i++, to += op->width, out += head->padded) {
@@ -276,9 +276,10 @@ static void backward_prepare(const struct head *head, const struct backward *at)
     const float *log_sum_exp = op->log_sum_exp + (head->row * op->n_heads + head->index) * op->n_tokens;
 
     pack(head, at->q, head->q, head->stride, head->n_tokens);
-    pack(head, at->out_gradient, op->out_gradient + first, op->width, head->n_tokens);
+    pack(head, at->out_gradient, (const float *)op->out_gradient + first, op->width, head->n_tokens);
     for (size_t i = 0; i < head->n_tokens; i++) {
-        const float *out = op->out + first + i * op->width, *gradient = at->out_gradient + i * head->padded;
+        const float *out = (const float *)op->out + first + i * op->width,
+                    *gradient = at->out_gradient + i * head->padded;
         vec sum = {0};
         for (size_t j = 0; j < head->width; j += VECTOR)
             sum += vec_load_n(out + j, head->width - j, 0) * vec_load(gradient + j);
@@ -348,7 +349,7 @@ static void backward_head(const struct head *head)
 {
     const size_t tokens = round_up(head->n_tokens, TILE), whole = tokens * head->padded, tile = TILE * head->padded;
     const size_t first = head->row * head->n_tokens * head->stride + head->index * head->width;
-    float *gradient = head->op->qkv_gradient + first, *next = head->scratch;
+    float *gradient = (float *)head->op->qkv_gradient + first, *next = head->scratch;
     struct backward at;
     float **wholes[] = {&at.q, &at.out_gradient, &at.q_gradient};
     float **tiles[] = {&at.k, &at.k_transposed, &at.v_transposed, &at.k_gradient, &at.v_gradient};

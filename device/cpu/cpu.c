@@ -71,12 +71,13 @@ static void close_device(struct device *dev)
     free(dev);
 }
 
-static int open_device(struct device **out, unsigned index, size_t arena_bytes, unsigned n_threads, struct error *err)
+static int open_device(struct device **out, unsigned index, enum number_type type, size_t arena_bytes,
+                       unsigned n_threads, struct error *err)
 {
     struct device *dev;
 
     *out = NULL;
-    assert(arena_bytes > 0 && n_threads > 0);
+    assert(type == NUMBER_FP32 && arena_bytes > 0 && n_threads > 0);
     if (index != 0)
         return error_set(err, -ENODEV, "there is no CPU device %u: all cores together are device 0", index);
     if (!cpu_isa_runs(CPU_V2))
@@ -135,19 +136,19 @@ static void zero(struct device *dev, float *x, size_t n)
     dev->kernels->rows->zero(dev, x, n);
 }
 
-static void reduce_rows(struct device *dev, float *sum, const float *x, size_t m, size_t n)
+static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n)
 {
     dev->kernels->rows->reduce_rows(dev, sum, x, m, n);
 }
 
-static void norm(struct device *dev, float *y, float *statistics, const float *x, const float *weight,
-                 const float *bias, size_t m, size_t n, float epsilon)
+static void norm(struct device *dev, void *y, float *statistics, const void *x, const void *weight, const void *bias,
+                 size_t m, size_t n, float epsilon)
 {
     dev->kernels->norm->forward(dev, y, statistics, x, weight, bias, m, n, epsilon);
 }
 
-static void norm_backward(struct device *dev, float *dx, bool accumulate, float *weight_gradient, float *bias_gradient,
-                          const float *dy, const float *x, const float *statistics, const float *weight, size_t m,
+static void norm_backward(struct device *dev, void *dx, bool accumulate, float *weight_gradient, float *bias_gradient,
+                          const void *dy, const void *x, const float *statistics, const void *weight, size_t m,
                           size_t n)
 {
     dev->kernels->norm->backward(dev, dx, accumulate, weight_gradient, bias_gradient, dy, x, statistics, weight, m, n);
@@ -168,37 +169,37 @@ static void attention_cached(struct device *dev, const struct device_attention_c
     dev->kernels->attention_cached->forward(dev, op);
 }
 
-static void dropout_add(struct device *dev, float *y, const float *x, const float *h, size_t n_rows, size_t n_tokens,
+static void dropout_add(struct device *dev, void *y, const void *x, const void *h, size_t n_rows, size_t n_tokens,
                         size_t n, const struct device_dropout *dropout)
 {
     dev->kernels->dropout->add(dev, y, x, h, n_rows, n_tokens, n, dropout);
 }
 
-static void dropout_backward(struct device *dev, float *dh, const float *dy, size_t n_rows, size_t n_tokens, size_t n,
+static void dropout_backward(struct device *dev, void *dh, const void *dy, size_t n_rows, size_t n_tokens, size_t n,
                              const struct device_dropout *dropout)
 {
     dev->kernels->dropout->add(dev, dh, NULL, dy, n_rows, n_tokens, n, dropout); /* a product is its own gradient */
 }
 
-static void embed(struct device *dev, float *y, bool accumulate, const uint32_t *ids, size_t m, const float *table,
+static void embed(struct device *dev, void *y, bool accumulate, const uint32_t *ids, size_t m, const void *table,
                   uint32_t first, uint32_t n_table, size_t n)
 {
     dev->kernels->rows->embed(dev, y, accumulate, ids, m, table, first, n_table, n);
 }
 
-static void embed_backward(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const float *dy,
+static void embed_backward(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const void *dy,
                            uint32_t first, uint32_t n_table, size_t n)
 {
     dev->kernels->rows->embed_backward(dev, table_gradient, ids, m, dy, first, n_table, n);
 }
 
-static void position(struct device *dev, float *y, const float *table, size_t n_rows, size_t n_tokens, size_t n)
+static void position(struct device *dev, void *y, const void *table, size_t n_rows, size_t n_tokens, size_t n)
 {
     dev->kernels->rows->position(dev, y, table, n_rows, n_tokens, n);
 }
 
-static void position_backward(struct device *dev, float *table_gradient, const float *dy, size_t n_rows,
-                              size_t n_tokens, size_t n)
+static void position_backward(struct device *dev, float *table_gradient, const void *dy, size_t n_rows, size_t n_tokens,
+                              size_t n)
 {
     dev->kernels->rows->position_backward(dev, table_gradient, dy, n_rows, n_tokens, n);
 }

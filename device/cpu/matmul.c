@@ -43,14 +43,14 @@ static size_t round_up(size_t n)
 static void multiply_tile(struct device *dev, const struct device_matmul *op, size_t row, size_t column,
                           const size_t size[2])
 {
-    const float *a = op->a + (op->transpose_a ? row : row * op->a_stride);
-    const float *b = op->b + (op->transpose_b ? column * op->b_stride : column);
+    const float *a = (const float *)op->a + (op->transpose_a ? row : row * op->a_stride);
+    const float *b = (const float *)op->b + (op->transpose_b ? column * op->b_stride : column);
     dnnl_status_t status;
 
     status =
         dnnl_sgemm(op->transpose_a ? 'T' : 'N', op->transpose_b ? 'T' : 'N', (dnnl_dim_t)size[0], (dnnl_dim_t)size[1],
                    (dnnl_dim_t)op->k, 1, a, (dnnl_dim_t)op->a_stride, b, (dnnl_dim_t)op->b_stride, op->beta,
-                   op->c + row * op->c_stride + column, (dnnl_dim_t)op->c_stride);
+                   (float *)op->c + row * op->c_stride + column, (dnnl_dim_t)op->c_stride);
     assert(status == dnnl_success);
     dev->kernels->rows->epilogue(op, row, column, size[0], size[1]);
 }

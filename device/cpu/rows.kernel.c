@@ -136,8 +136,8 @@ VECTOR_INLINE void epilogue_rows(const struct device_matmul *op, enum model_acti
                                  const float *bias, size_t m, size_t n)
 {
     for (size_t i = 0; i < m; i++) {
-        float *c = op->c + offset + i * op->c_stride;
-        float *pre = op->pre ? op->pre + offset + i * op->c_stride : NULL;
+        float *c = (float *)op->c + offset + i * op->c_stride;
+        float *pre = op->pre ? (float *)op->pre + offset + i * op->c_stride : NULL;
         for (size_t j = 0; j < n; j += VECTOR) {
             const size_t left = smaller(VECTOR, n - j);
             vec x = vec_load_n(c + j, left, 0);
@@ -158,7 +158,7 @@ VECTOR_INLINE void epilogue_rows(const struct device_matmul *op, enum model_acti
 static void epilogue(const struct device_matmul *op, size_t row, size_t column, size_t m, size_t n)
 {
     const size_t offset = row * op->c_stride + column;
-    const float *bias = op->bias ? op->bias + column : NULL;
+    const float *bias = op->bias ? (const float *)op->bias + column : NULL;
 
     if (op->epilogue == DEVICE_NO_EPILOGUE)
         return;

@@ -35,14 +35,15 @@ VECTOR_INLINE void add_rows(float *sum, const float *a, const float *b, size_t s
 
 static void multiply_columns(const struct device_matmul *op, size_t column, size_t n)
 {
+    const float *a = op->a, *b = (const float *)op->b + column;
     float sum[COLUMNS] = {0};
     size_t p = 0;
 
     for (; p + ROWS <= op->k; p += ROWS)
-        add_rows(sum, op->a + p, op->b + p * op->b_stride + column, op->b_stride, n, ROWS);
+        add_rows(sum, a + p, b + p * op->b_stride, op->b_stride, n, ROWS);
     for (; p < op->k; p++)
-        add_rows(sum, op->a + p, op->b + p * op->b_stride + column, op->b_stride, n, 1);
-    memcpy(op->c + column, sum, n * sizeof *sum);
+        add_rows(sum, a + p, b + p * op->b_stride, op->b_stride, n, 1);
+    memcpy((float *)op->c + column, sum, n * sizeof *sum);
 }
 
 static float dot(const float *a, const float *b, size_t n)
@@ -69,7 +70,7 @@ static void multiply(struct device *dev, const struct device_matmul *op)
 
         if (op->transpose_b)
             for (size_t i = column; i < column + n; i++)
-                op->c[i] = dot(op->a, op->b + i * op->b_stride, op->k);
+                ((float *)op->c)[i] = dot(op->a, (const float *)op->b + i * op->b_stride, op->k);
         else
             multiply_columns(op, column, n);
         dev->kernels->rows->epilogue(op, 0, column, 1, n);

@@ -10,8 +10,8 @@
 
 /* The workspace, as plan/layers.h lays it out. */
 struct buffers {
-    float *normed, *statistics, *qkv, *attended, *log_sum_exp, *residual, *pre, *active, *qkv_gradient;
-    void *scratch;
+    void *normed, *qkv, *attended, *residual, *pre, *active, *qkv_gradient, *scratch;
+    float *statistics, *log_sum_exp;
 };
 
 static const struct model_piece *piece_of(const struct layer_pass *pass, enum model_block_piece piece)
@@ -19,9 +19,9 @@ static const struct model_piece *piece_of(const struct layer_pass *pass, enum mo
     return &pass->model->pieces[pass->unit->first_piece + piece];
 }
 
-static const float *weights_of(const struct layer_pass *pass, enum model_block_piece piece)
+static const void *weights_of(const struct layer_pass *pass, enum model_block_piece piece)
 {
-    return pass->weights + piece_of(pass, piece)->offset;
+    return layer_element(pass, pass->weights, piece_of(pass, piece)->offset);
 }
 
 static float *contribution_of(const struct layer_pass *pass, enum model_block_piece piece)
@@ -36,7 +36,7 @@ static enum model_block_piece bias_after(enum model_block_piece weight)
 }
 
 /* y (tokens, out) = x (tokens, in) W + b; with pre, that is pre, and y its activation. */
-static void linear(const struct layer_pass *pass, enum model_block_piece weight, float *y, const float *x, float *pre)
+static void linear(const struct layer_pass *pass, enum model_block_piece weight, void *y, const void *x, void *pre)
 {
     const struct model_tensor *w = &pass->model->tensors[piece_of(pass, weight)->tensor];
     const struct device_matmul op = {.m = layer_tokens(pass),
@@ -57,8 +57,8 @@ static void linear(const struct layer_pass *pass, enum model_block_piece weight,
 }
 
 /* W's gradient += x^T dy, b's += the sum of dy's rows. */
-static void linear_contribution(const struct layer_pass *pass, enum model_block_piece weight, const float *x,
-                                const float *dy)
+static void linear_contribution(const struct layer_pass *pass, enum model_block_piece weight, const void *x,
+                                const void *dy)
 {
     const struct model_tensor *w = &pass->model->tensors[piece_of(pass, weight)->tensor];
     const struct device_matmul op = {.transpose_a = true,
@@ -71,6 +71,7 @@ static void linear_contribution(const struct layer_pass *pass, enum model_block_
                                      .b_stride = w->shape[1],
                                      .c = contribution_of(pass, weight),
                                      .c_stride = w->shape[1],
+                                     .wide = true,
                                      .beta = 1};
 
     pass->ops->matmul(pass->dev, &op);
@@ -78,8 +79,8 @@ static void linear_contribution(const struct layer_pass *pass, enum model_block_
 }
 
 /* dx (tokens, in) = dy (tokens, out) W^T; with pre, times the activation's slope there. */
-static void linear_backward(const struct layer_pass *pass, enum model_block_piece weight, float *dx, const float *dy,
-                            float *pre)
+static void linear_backward(const struct layer_pass *pass, enum model_block_piece weight, void *dx, const void *dy,
+                            void *pre)
 {
     const struct model_tensor *w = &pass->model->tensors[piece_of(pass, weight)->tensor];
     const struct device_matmul op = {.transpose_b = true,
@@ -100,7 +101,7 @@ static void linear_backward(const struct layer_pass *pass, enum model_block_piec
 }
 
 static void normalize(const struct layer_pass *pass, const struct buffers *b, enum model_block_piece weight,
-                      const float *x)
+                      const void *x)
 {
     pass->ops->norm(pass->dev, b->normed, b->statistics, x, weights_of(pass, weight),
                     weights_of(pass, bias_after(weight)), layer_tokens(pass), pass->model->config.width,
@@ -109,7 +110,7 @@ static void normalize(const struct layer_pass *pass, const struct buffers *b, en
 
 /* The gradient += that of x, for dy that of norm(x), whose statistics are there. */
 static void normalize_backward(const struct layer_pass *pass, const struct buffers *b, enum model_block_piece weight,
-                               const float *dy, const float *x)
+                               const void *dy, const void *x)
 {
     pass->ops->norm_backward(pass->dev, pass->gradient, true, contribution_of(pass, weight),
                              contribution_of(pass, bias_after(weight)), dy, x, b->statistics, weights_of(pass, weight),
@@ -175,7 +176,7 @@ static struct buffers buffers_of(const struct layer_pass *pass)
 }
 
 /* y = x + dropout(h), all (tokens, width). */
-static void add_residual(const struct layer_pass *pass, float *y, const float *x, const float *h, enum random_site site)
+static void add_residual(const struct layer_pass *pass, void *y, const void *x, const void *h, enum random_site site)
 {
     const struct device_dropout dropout = layer_dropout(pass, pass->model->config.dropout_residual, site);
 
@@ -183,7 +184,7 @@ static void add_residual(const struct layer_pass *pass, float *y, const float *x
 }
 
 /* dh for the gradient at hand, which is that of y. */
-static void residual_backward(const struct layer_pass *pass, float *dh, enum random_site site)
+static void residual_backward(const struct layer_pass *pass, void *dh, enum random_site site)
 {
     const struct device_dropout dropout = layer_dropout(pass, pass->model->config.dropout_residual, site);
 
@@ -220,7 +221,7 @@ static void forward(const struct layer_pass *pass)
 /* From dy to dr, both in pass->gradient. */
 static void mlp_backward(const struct layer_pass *pass, const struct buffers *b)
 {
-    float *d = pass->output; /* (tokens, width), free in backward */
+    void *d = pass->output; /* (tokens, width), free in backward */
 
     residual_backward(pass, d, RANDOM_DROPOUT_RESIDUAL_MLP);
     linear_contribution(pass, BLOCK_DOWN_WEIGHT, b->active, d);
@@ -234,7 +235,7 @@ static void mlp_backward(const struct layer_pass *pass, const struct buffers *b)
 static void attention_backward(const struct layer_pass *pass, const struct buffers *b)
 {
     const struct device_attention attention = attention_of(pass, b);
-    float *d = pass->output;
+    void *d = pass->output;
 
     residual_backward(pass, d, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
     linear_contribution(pass, BLOCK_ATTENTION_WEIGHT, b->attended, d);

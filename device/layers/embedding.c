@@ -37,10 +37,11 @@ static void forward(const struct layer_pass *pass)
                          (uint32_t)table.first, (uint32_t)table.n, width);
     } else if (reached(pass, &table).n) {
         const struct table reach = reached(pass, &table);
-        const float *from = pass->weights + (reach.first - table.first) * width;
-        for (size_t row = 0; row < pass->n_rows; row++)
-            pass->ops->position(pass->dev, pass->output + (row * pass->n_tokens + reach.first - pass->position) * width,
-                                from, 1, reach.n, width);
+        const void *from = layer_element(pass, pass->weights, (reach.first - table.first) * width);
+        for (size_t row = 0; row < pass->n_rows; row++) {
+            const size_t token = row * pass->n_tokens + reach.first - pass->position;
+            pass->ops->position(pass->dev, layer_element(pass, pass->output, token * width), from, 1, reach.n, width);
+        }
     }
     if (pass->top) {
         const struct device_dropout dropout =
@@ -69,8 +70,9 @@ static void backward(const struct layer_pass *pass)
     } else if (reached(pass, &table).n) { /* from the table's first row on: position is 0 */
         for (size_t row = 0; row < pass->n_rows; row++)
             pass->ops->position_backward(pass->dev, pass->contribution,
-                                         pass->gradient + (row * pass->n_tokens + table.first) * width, 1,
-                                         reached(pass, &table).n, width);
+                                         layer_element(pass, pass->gradient,
+                                                       (row * pass->n_tokens + table.first) * width),
+                                         1, reached(pass, &table).n, width);
     }
 }
 

@@ -28,12 +28,13 @@ static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t f
                                      .m = m,
                                      .n = chunk.n,
                                      .k = width,
-                                     .a = pass->input + first * width,
+                                     .a = layer_element(pass, pass->input, first * width),
                                      .a_stride = width,
                                      .b = pass->weights,
                                      .b_stride = width,
                                      .c = to,
-                                     .c_stride = chunk.n};
+                                     .c_stride = chunk.n,
+                                     .wide = true};
 
     pass->ops->matmul(pass->dev, &op);
 }
@@ -64,18 +65,20 @@ static void forward(const struct layer_pass *pass)
         pass->ops->loss(pass->dev, pass->losses, pass->running, pass->labels, tokens);
 }
 
-/* dh = or += g W, W's gradient += g^T h, for g (m, n) the gradient of the logits of tokens first .. first+m-1. */
-static void tile_backward(const struct layer_pass *pass, struct chunk chunk, const float *g, size_t first, size_t m)
+/* dh = or += g W, W's gradient += g^T h, for g (m, n) the gradient of the logits of tokens first .. first+m-1, in the
+ * logits' place. */
+static void tile_backward(const struct layer_pass *pass, struct chunk chunk, const void *g, size_t first, size_t m)
 {
-    const size_t width = pass->model->config.width;
+    const size_t width = pass->model->config.width, g_stride = chunk.n * device_wide(pass->setting->precision);
+    const void *h = layer_element(pass, pass->input, first * width);
     const struct device_matmul input = {.m = m,
                                         .n = width,
                                         .k = chunk.n,
                                         .a = g,
-                                        .a_stride = chunk.n,
+                                        .a_stride = g_stride,
                                         .b = pass->weights,
                                         .b_stride = width,
-                                        .c = pass->gradient + first * width,
+                                        .c = layer_element(pass, pass->gradient, first * width),
                                         .c_stride = width,
                                         .beta = pass->top ? 0 : 1};
     const struct device_matmul weights = {.transpose_a = true,
@@ -83,11 +86,12 @@ static void tile_backward(const struct layer_pass *pass, struct chunk chunk, con
                                           .n = width,
                                           .k = m,
                                           .a = g,
-                                          .a_stride = chunk.n,
-                                          .b = pass->input + first * width,
+                                          .a_stride = g_stride,
+                                          .b = h,
                                           .b_stride = width,
                                           .c = pass->contribution,
                                           .c_stride = width,
+                                          .wide = true,
                                           .beta = 1};
 
     pass->ops->matmul(pass->dev, &input);

@@ -13,6 +13,7 @@
 #include "device/device.h"
 #include "plan/layers.h"
 #include "proto/model.h"
+#include "proto/number.h"
 
 /* One visit over one microbatch: everything a layer may touch. */
 struct layer_pass {
@@ -21,13 +22,13 @@ struct layer_pass {
     const struct model *model;
     const struct model_layer *layer;
     const struct model_unit *unit;
-    bool bottom, top;     /* of the layer's visits: the first in forward, the first in backward */
-    const float *weights; /* the unit's, on the device */
-    float *contribution;  /* the same layout: += in backward; NULL forward */
-    const float *input;   /* (tokens, width) boundary l-1 of this microbatch; NULL for the embedding */
+    bool bottom, top;    /* of the layer's visits: the first in forward, the first in backward */
+    const void *weights; /* the unit's, on the device */
+    float *contribution; /* the same layout: += in backward; NULL forward */
+    const void *input;   /* (tokens, width) boundary l-1 of this microbatch; NULL for the embedding */
     /* (tokens, width) boundary l; NULL for the head. Written forward; free in backward: all who read it are done. */
-    float *output;
-    float *gradient;              /* (tokens, width) of this microbatch, in and out; NULL forward */
+    void *output;
+    void *gradient;               /* (tokens, width) of this microbatch, in and out; NULL forward */
     const uint32_t *ids, *labels; /* (tokens), on the device */
     float *running;               /* (tokens, 3) */
     double *losses;               /* (tokens) */
@@ -58,6 +59,12 @@ extern const struct layer_ops *const layer_table[];
 static inline size_t layer_tokens(const struct layer_pass *pass)
 {
     return (size_t)pass->n_rows * pass->n_tokens;
+}
+
+/* Element n of values: of weights, boundaries, or a layer's own. */
+static inline void *layer_element(const struct layer_pass *pass, const void *values, size_t n)
+{
+    return device_element(pass->setting->precision, values, n);
 }
 
 /* The dropout of one site of this visit; p as configured, or 0 where the pass has none. */

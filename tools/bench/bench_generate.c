@@ -95,7 +95,7 @@ static int pull(void *context, uint64_t version, uint32_t unit)
     return 0;
 }
 
-static int wait_weights(void *context, const float **weights)
+static int wait_weights(void *context, const void **weights)
 {
     struct bench *b = context;
 

@@ -335,7 +335,7 @@ int main(int argc, char **argv)
     struct error err = {{0}};
     struct device *dev;
 
-    if (n_threads < 1 || device_cpu.open(&dev, 0, 4096, (unsigned)n_threads, &err) != 0) {
+    if (n_threads < 1 || device_cpu.open(&dev, 0, NUMBER_FP32, 4096, (unsigned)n_threads, &err) != 0) {
         fprintf(stderr, "bench_operations: %s\n", n_threads < 1 ? "threads is a number from 1 on" : err.text);
         return 2;
     }
