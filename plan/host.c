@@ -1,0 +1,102 @@
+#include "plan/host.h"
+
+#include "proto/message.h"
+
+enum {
+    MIN_SLOTS = 2,
+    MAX_SLOTS = 4,      /* of an inbox, apart from the reserved one: a unit of 64 MiB under way */
+    ACCUMULATORS = 2,   /* adamw with parts: of the unit that is contributed, and of the one above, being updated */
+    NO_INBOX = 64,      /* bytes, where nothing is contributed: a segment has some */
+    LEDGER_FROM = 4096, /* bytes of a table: smaller ones do not stand in a ledger */
+};
+
+/* The largest slice of any unit, up to a cache line. */
+static uint64_t slot_bytes(const struct model *model, enum number_type type)
+{
+    const uint64_t n = model->largest_unit < MODEL_SLICE ? model->largest_unit : MODEL_SLICE;
+
+    return (n * number_bytes(type) + 63) / 64 * 64;
+}
+
+/* Elements of a unit in the segment, up to where the next one begins. */
+static uint64_t span(const struct model *model, uint32_t unit)
+{
+    return (unit + 1 < model->n_units ? model->units[unit + 1].offset : model->segment_n) - model->units[unit].offset;
+}
+
+/* Slots for all slices of the largest unit, within limits. */
+static void size_inbox(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)
+{
+    out->n_slots = MIN_SLOTS;
+    for (uint32_t u = 0; u < model->n_units; u++)
+        if (model->units[u].n_slices > out->n_slots)
+            out->n_slots = model->units[u].n_slices;
+    if (out->n_slots > MAX_SLOTS)
+        out->n_slots = MAX_SLOTS;
+    out->slot_bytes = slot_bytes(model, s->grad);
+    out->inbox_bytes = s->purpose == PLAN_TRAIN ? (1 + out->n_slots) * out->slot_bytes : NO_INBOX;
+}
+
+/* Elements of the sums of all units that two visits contribute to. */
+static uint64_t tied_elements(const struct model *model)
+{
+    uint64_t n = 0;
+
+    for (uint32_t u = 0; u < model->n_units; u++)
+        if (model->units[u].n_visits > 1)
+            n += span(model, u);
+    return n;
+}
+
+static uint64_t largest_span(const struct model *model)
+{
+    uint64_t most = 0;
+
+    for (uint32_t u = 0; u < model->n_units; u++)
+        if (most < span(model, u))
+            most = span(model, u);
+    return most;
+}
+
+/* Moments, and sums: with fenced commit one of every unit, which then serves the tied ones and the parts too. */
+static void add_training(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)
+{
+    const uint64_t n = model->segment_n;
+
+    out->bytes[LEDGER_MASTER] = s->precision == NUMBER_BF16 ? n * sizeof(int16_t) : 0;
+    out->bytes[LEDGER_FIRST_MOMENT] = n * number_bytes(s->moments);
+    out->bytes[LEDGER_SECOND_MOMENT] = n * number_bytes(s->moments);
+    if (s->fenced) {
+        out->bytes[LEDGER_SUM] = n * sizeof(float);
+        return;
+    }
+    out->n_accumulators = s->adamw && s->n_parts > 1 ? ACCUMULATORS : 0;
+    out->bytes[LEDGER_TIED] = tied_elements(model) * sizeof(float);
+    out->bytes[LEDGER_ACCUMULATORS] = out->n_accumulators * largest_span(model) * sizeof(float);
+}
+
+/* What the ledger does not count, because it is small, is not counted here. */
+static uint64_t table(uint64_t bytes)
+{
+    return bytes > LEDGER_FROM ? bytes : 0;
+}
+
+void plan_host(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)
+{
+    *out = (struct plan_host){.n_workers = s->n_workers < s->n_parts ? s->n_workers : s->n_parts};
+    size_inbox(out, model, s);
+    out->bytes[LEDGER_WEIGHTS] = model->segment_n * number_bytes(s->precision);
+    out->bytes[LEDGER_INBOX] = out->n_workers * out->inbox_bytes;
+    out->bytes[LEDGER_STASH] = s->host_stash_bytes;
+    out->bytes[LEDGER_DATA] = s->purpose == PLAN_GENERATE ? message_generate_bytes(s->seq, model->config.vocabulary)
+                                                          : message_data_bytes(s->batch, s->seq);
+    if (s->side_bytes)
+        out->bytes[LEDGER_OTHER] = s->side_bytes + 1;
+    if (s->purpose == PLAN_TRAIN) {
+        add_training(out, model, s);
+        /* where each unit's sum is, and how many updates it has had */
+        out->bytes[LEDGER_OTHER] += table(model->n_units * sizeof(float *)) + table(model->n_units * sizeof(uint64_t));
+    }
+    for (int c = 0; c < LEDGER_CATEGORIES; c++)
+        out->total += out->bytes[c];
+}

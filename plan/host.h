@@ -1,0 +1,48 @@
+/* plan/host.h - the daemon's bytes of a job, by category, before any is taken.
+ *
+ * What stands in its ledger once the job is loaded: the store of units (weights and what completes them, moments, sums),
+ * one inbox for each worker, the minibatches, the stash that workers keep there. Bytes of a parameter, by mode:
+ *
+ *   fp32                    4 weights             + 4 + 4 moments       12
+ *   bf16, split master      2 weights + 2 master  + 4 + 4 moments       12
+ *   the same, 16-bit        2 weights + 2 master  + 2 + 2 moments        8
+ *   fenced commit           + 4 for the sum of its contributions
+ *   evaluated, generated    4 or 2 weights */
+#ifndef PLAN_HOST_H
+#define PLAN_HOST_H
+
+#include "plan/plan.h"
+#include "proto/ledger.h"
+#include "proto/model.h"
+#include "proto/number.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct plan_host_setting {
+    enum plan_purpose purpose;
+    enum number_type precision; /* of the relayed weights */
+    enum number_type moments;
+    enum number_type grad; /* of contributions on their way */
+    bool fenced;
+    bool adamw; /* several parts are summed before they are squared */
+    uint32_t n_parts;
+    uint32_t n_workers; /* attached; no more than n_parts of them get a share */
+    uint32_t batch, seq;
+    uint64_t host_stash_bytes; /* of all workers */
+    uint64_t side_bytes;       /* of the text that every checkpoint repeats; 0: none */
+};
+
+struct plan_host {
+    uint64_t bytes[LEDGER_CATEGORIES], total;
+    uint32_t n_workers; /* that get a share */
+    uint32_t n_slots;   /* of an inbox, the reserved one not counted */
+    uint64_t slot_bytes;
+    uint64_t inbox_bytes; /* of one worker */
+    uint32_t n_accumulators;
+};
+
+/* Nothing overflows: model_config_check bounds the model, the caller batch * seq (2^32), parts and workers (2^16). */
+void plan_host(struct plan_host *out, const struct model *model, const struct plan_host_setting *setting);
+
+#endif

@@ -1,0 +1,182 @@
+#include "tests/run.h"
+
+#include "plan/host.h"
+
+#include <check.h>
+#include <string.h>
+
+/* GPT-2 124M: 50257 tokens, 1024 positions, 12 blocks of 768; a tied head. 124439808 parameters (Radford et al. 2019,
+ * as Hugging Face counts them). */
+static const struct model_config gpt2 = {.n_layers = 12,
+                                         .n_heads = 12,
+                                         .width = 768,
+                                         .inner_width = 3072,
+                                         .n_positions = 1024,
+                                         .vocabulary = 50257,
+                                         .tied = true,
+                                         .scale_attention = true,
+                                         .norm_epsilon = 1e-5f,
+                                         .initializer_range = 0.02f};
+static struct model model;
+
+static void set_up(void)
+{
+    struct error err = {""};
+
+    ck_assert_msg(model_init(&model, &gpt2, &err) == 0, "%s", err.text);
+    ck_assert_uint_eq(model.n_parameters, 124439808);
+}
+
+static void tear_down(void)
+{
+    model_free(&model);
+}
+
+static struct plan_host_setting training(void)
+{
+    return (struct plan_host_setting){.purpose = PLAN_TRAIN, .n_parts = 1, .n_workers = 1, .batch = 8, .seq = 1024};
+}
+
+/* Of weights, what completes them, moments and gradient: what grows with the model. */
+static double bytes_per_parameter(const struct plan_host_setting *setting)
+{
+    static const enum ledger_category categories[] = {LEDGER_WEIGHTS, LEDGER_MASTER, LEDGER_FIRST_MOMENT,
+                                                      LEDGER_SECOND_MOMENT, LEDGER_SUM};
+    struct plan_host host;
+    uint64_t bytes = 0;
+
+    plan_host(&host, &model, setting);
+    for (size_t i = 0; i < sizeof categories / sizeof *categories; i++)
+        bytes += host.bytes[categories[i]];
+    return (double)bytes / (double)model.n_parameters;
+}
+
+/* The tolerance is what units take to end on cache lines: at most 31 elements of each. */
+START_TEST(a_parameter_takes_what_its_mode_says)
+{
+    static const struct {
+        enum plan_purpose purpose;
+        enum number_type precision, moments;
+        bool fenced;
+        double bytes;
+    } modes[] = {
+        {PLAN_TRAIN, NUMBER_FP32, NUMBER_FP32, false, 12},   {PLAN_TRAIN, NUMBER_BF16, NUMBER_FP32, false, 12},
+        {PLAN_TRAIN, NUMBER_BF16, NUMBER_BF16, false, 8},    {PLAN_TRAIN, NUMBER_FP32, NUMBER_BF16, false, 8},
+        {PLAN_TRAIN, NUMBER_FP32, NUMBER_FP32, true, 16},    {PLAN_TRAIN, NUMBER_BF16, NUMBER_BF16, true, 12},
+        {PLAN_EVALUATE, NUMBER_FP32, NUMBER_FP32, false, 4}, {PLAN_EVALUATE, NUMBER_BF16, NUMBER_FP32, false, 2},
+        {PLAN_GENERATE, NUMBER_FP32, NUMBER_FP32, false, 4}, {PLAN_GENERATE, NUMBER_BF16, NUMBER_FP32, false, 2},
+    };
+
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        struct plan_host_setting s = training();
+        s.purpose = modes[i].purpose, s.precision = modes[i].precision, s.moments = modes[i].moments;
+        s.fenced = modes[i].fenced;
+        const double most = 31.0 * model.n_units / (double)model.n_parameters * 16;
+        ck_assert_double_ge(bytes_per_parameter(&s), modes[i].bytes);
+        ck_assert_double_le(bytes_per_parameter(&s), modes[i].bytes + most);
+        ck_assert_double_eq_tol(bytes_per_parameter(&s), modes[i].bytes, 0.001);
+    }
+}
+END_TEST
+
+/* By hand: the largest unit is a block, 12 * 768^2 + 13 * 768 = 7087872 elements, so a slot holds a whole slice of 4 Mi
+ * elements, and two slots a unit. */
+START_TEST(the_rest_is_of_the_inbox_the_minibatches_and_the_tied_table)
+{
+    struct plan_host_setting s = training();
+    struct plan_host host;
+
+    plan_host(&host, &model, &s);
+    ck_assert_uint_eq(host.n_slots, 2);
+    ck_assert_uint_eq(host.slot_bytes, 16 << 20);
+    ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 3 * (16 << 20));
+    ck_assert_uint_eq(host.bytes[LEDGER_DATA], 2 * 2 * 4 * 8 * 1024); /* two minibatches of ids and labels */
+    ck_assert_uint_ge(host.bytes[LEDGER_TIED], 50257 * 768 * 4);
+    ck_assert_uint_le(host.bytes[LEDGER_TIED], 50257 * 768 * 4 + model.n_units * 31 * 4);
+    ck_assert_uint_eq(host.bytes[LEDGER_ACCUMULATORS], 0);
+    ck_assert_uint_eq(host.bytes[LEDGER_STASH], 0);
+    s.grad = NUMBER_BF16;
+    plan_host(&host, &model, &s);
+    ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 3 * (8 << 20));
+}
+END_TEST
+
+START_TEST(each_worker_with_a_share_has_an_inbox)
+{
+    struct plan_host_setting s = training();
+    struct plan_host host;
+
+    s.n_workers = 3, s.n_parts = 2;
+    plan_host(&host, &model, &s);
+    ck_assert_uint_eq(host.n_workers, 2);
+    ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 2 * 3 * (16 << 20));
+    s.purpose = PLAN_EVALUATE;
+    plan_host(&host, &model, &s);
+    ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 2 * 64);
+}
+END_TEST
+
+START_TEST(parts_of_adamw_have_two_accumulators_and_a_held_gradient_serves_them_all)
+{
+    struct plan_host_setting s = training();
+    struct plan_host host;
+
+    s.n_parts = 2, s.adamw = true;
+    plan_host(&host, &model, &s);
+    ck_assert_uint_eq(host.n_accumulators, 2);
+    ck_assert_uint_eq(host.bytes[LEDGER_ACCUMULATORS], 2 * 7087872 * 4); /* a multiple of 64 bytes as it is */
+    s.fenced = true;
+    plan_host(&host, &model, &s);
+    ck_assert_uint_eq(host.bytes[LEDGER_SUM], model.segment_n * 4);
+    ck_assert_uint_eq(host.bytes[LEDGER_ACCUMULATORS] + host.bytes[LEDGER_TIED] + host.n_accumulators, 0);
+}
+END_TEST
+
+START_TEST(a_stash_and_a_side_text_stand_in_it_and_all_is_in_the_total)
+{
+    struct plan_host_setting s = training();
+    struct plan_host without, with;
+    uint64_t sum = 0;
+
+    plan_host(&without, &model, &s);
+    s.host_stash_bytes = 12345678, s.side_bytes = 100;
+    plan_host(&with, &model, &s);
+    ck_assert_uint_eq(with.bytes[LEDGER_STASH], 12345678);
+    ck_assert_uint_eq(with.total - without.total, 12345678 + 101);
+    for (int c = 0; c < LEDGER_CATEGORIES; c++)
+        sum += with.bytes[c];
+    ck_assert_uint_eq(with.total, sum);
+}
+END_TEST
+
+/* Of a model of 4096 blocks the tables of units are large enough to be counted: a pointer and a count for each. */
+START_TEST(tables_count_from_4_kib_on)
+{
+    struct model_config deep = gpt2;
+    struct plan_host_setting s = training();
+    struct plan_host host;
+    struct model many;
+
+    plan_host(&host, &model, &s);
+    ck_assert_uint_eq(host.bytes[LEDGER_OTHER], 0);
+    deep.n_layers = 4096;
+    ck_assert_int_eq(model_init(&many, &deep, NULL), 0);
+    plan_host(&host, &many, &s);
+    ck_assert_uint_eq(host.bytes[LEDGER_OTHER], (uint64_t)many.n_units * 16);
+    model_free(&many);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("plan/host");
+
+    tcase_add_checked_fixture(tests, set_up, tear_down);
+    tcase_add_test(tests, a_parameter_takes_what_its_mode_says);
+    tcase_add_test(tests, the_rest_is_of_the_inbox_the_minibatches_and_the_tied_table);
+    tcase_add_test(tests, each_worker_with_a_share_has_an_inbox);
+    tcase_add_test(tests, parts_of_adamw_have_two_accumulators_and_a_held_gradient_serves_them_all);
+    tcase_add_test(tests, a_stash_and_a_side_text_stand_in_it_and_all_is_in_the_total);
+    tcase_add_test(tests, tables_count_from_4_kib_on);
+    return run_tests(tests);
+}
