@@ -112,6 +112,37 @@ struct eps_status {
     const char *trouble; /* why the last save failed; empty if it did not */
 };
 
+/* What a live daemon does right now, for eps top. Asking costs it next to nothing. */
+enum eps_unit_state {
+    EPS_UNIT_WAITING,  /* for its turn */
+    EPS_UNIT_RELAYING, /* its weights are with a worker, or its contribution is on the way back */
+    EPS_UNIT_FOLDING,  /* a contribution goes into the optimizer's state */
+    EPS_UNIT_UPDATING, /* its weights move */
+};
+struct eps_unit {
+    enum eps_unit_state state;
+    uint64_t version; /* updates that it has had, or that were passed over */
+};
+struct eps_worker {
+    uint32_t id, pid;
+    const char *device;
+    uint64_t budget, current, peak; /* bytes of its memory */
+    const char *phase;              /* "resting", "forward", "backward", "evaluating", "generating" */
+    const char *unit;               /* "h.3": what it is at; empty while it rests */
+    uint32_t visit, n_visits;       /* that unit's place in the model, 0 at the bottom */
+    uint32_t part, n_parts;         /* of the minibatch; how many it has */
+    uint32_t microbatch;            /* rows at a time; 0: not said yet */
+    uint64_t down_bytes, up_bytes;  /* weights to it, contributions from it, since it attached */
+};
+struct eps_recent {
+    uint64_t step;       /* the last whose loss is known */
+    uint64_t tokens;     /* of the job so far */
+    double tokens_per_s; /* of the last steps; NAN before the second */
+    double step_ms;
+    const float *losses; /* (n_losses) of the last steps, nats per token, oldest first */
+    size_t n_losses;
+};
+
 struct eps_train_events {
     void (*on_start)(void *user, const struct eps_train_options *resolved,
                      uint64_t n_parameters); /* before the first step */
@@ -252,6 +283,12 @@ int eps_look_status(struct eps_look *look, struct eps_status *out, struct eps_er
 /* pages: asks the system too, at most once a second, whoever looks; else no pages are known. */
 int eps_look_mem(struct eps_look *look, bool pages, void (*on_memory)(void *user, const struct eps_memory *side),
                  void *user, struct eps_error *error);
+/* What *units (n) points to stays until the next call; none without a job. */
+int eps_look_units(struct eps_look *look, const struct eps_unit **units, size_t *n, struct eps_error *error);
+int eps_look_workers(struct eps_look *look, void (*on_worker)(void *user, const struct eps_worker *worker), void *user,
+                     struct eps_error *error);
+/* losses stay until the next call. */
+int eps_look_recent(struct eps_look *look, struct eps_recent *out, struct eps_error *error);
 int eps_look_save(struct eps_look *look, uint64_t *step, struct eps_error *error);
 /* Returns 0 when the daemon has heard of it, or has ended already; eps_look_wait tells of its end. */
 int eps_look_stop(struct eps_look *look, struct eps_error *error);

@@ -11,7 +11,9 @@ enum { SLICE_MS = 100 };
 struct eps_look {
     struct client_link link;
     char directory[PATH_MAX];
-    struct message reply; /* to STATUS: what the caller's struct points into */
+    struct message reply; /* what the caller's struct points into */
+    struct eps_unit *units;
+    size_t n_units; /* room */
     int (*should_stop)(void *user);
     void *user;
 };
@@ -28,6 +30,7 @@ void eps_look_close(struct eps_look *look)
     if (!look)
         return;
     client_link_free(&look->link);
+    free(look->units);
     free(look);
 }
 
@@ -101,6 +104,104 @@ int eps_look_mem(struct eps_look *look, bool pages, void (*on_memory)(void *user
     struct error err = {""};
     int rc = client_look_memory(&look->link, pages, on_memory, user, &err);
 
+    return client_report(error, &err, rc);
+}
+
+/* One page; *n_all is how many there are. */
+static int look_page(struct eps_look *look, uint32_t first, uint32_t *n_all, struct error *err)
+{
+    struct message m;
+
+    client_link_send(&look->link, &(struct message){.kind = MESSAGE_UNITS, .units = {.first = first}});
+    int rc = client_link_expect(&look->link, MESSAGE_UNITS_REPLY, &m, NULL, err);
+    if (rc)
+        return rc;
+    *n_all = m.units_reply.n_units;
+    if (m.units_reply.first != first || m.units_reply.n > *n_all || first > *n_all - m.units_reply.n)
+        return error_set(err, -EPROTO, "the daemon sent units that do not follow");
+    if (*n_all > look->n_units) {
+        struct eps_unit *units = realloc(look->units, *n_all * sizeof *units);
+        if (!units)
+            return error_set(err, -ENOMEM, "out of memory");
+        look->units = units;
+        look->n_units = *n_all;
+    }
+    for (uint32_t i = 0; i < m.units_reply.n; i++)
+        look->units[first + i] =
+            (struct eps_unit){(enum eps_unit_state)(m.units_reply.units[i] & ~UNIT_AHEAD),
+                              m.units_reply.version + ((m.units_reply.units[i] & UNIT_AHEAD) != 0)};
+    return (int)m.units_reply.n;
+}
+
+int eps_look_units(struct eps_look *look, const struct eps_unit **units, size_t *n, struct eps_error *error)
+{
+    struct error err = {""};
+    uint32_t n_all = 0, first = 0;
+    int rc;
+
+    do {
+        rc = look_page(look, first, &n_all, &err);
+        first += rc > 0 ? (uint32_t)rc : 0;
+    } while (rc > 0 && first < n_all);
+    *units = look->units;
+    *n = rc < 0 ? 0 : first;
+    return client_report(error, &err, rc < 0 ? rc : 0);
+}
+
+int eps_look_workers(struct eps_look *look, void (*on_worker)(void *user, const struct eps_worker *worker), void *user,
+                     struct eps_error *error)
+{
+    static const char *const phases[] = {
+        [PHASE_RESTING] = "resting",       [PHASE_FORWARD] = "forward",       [PHASE_BACKWARD] = "backward",
+        [PHASE_EVALUATING] = "evaluating", [PHASE_GENERATING] = "generating",
+    };
+    struct error err = {""};
+    struct message m = {.kind = MESSAGE_WORKERS};
+    int rc;
+
+    client_link_send(&look->link, &m);
+    do {
+        rc = client_link_expect(&look->link, MESSAGE_WORKERS_REPLY, &m, NULL, &err);
+        if (rc || m.workers_reply.worker == 0)
+            break;
+        const struct eps_worker worker = {
+            .id = m.workers_reply.worker,
+            .pid = m.workers_reply.pid,
+            .device = m.workers_reply.device,
+            .budget = m.workers_reply.budget,
+            .current = m.workers_reply.current,
+            .peak = m.workers_reply.peak,
+            .phase = phases[m.workers_reply.phase],
+            .unit = m.workers_reply.unit,
+            .visit = m.workers_reply.visit,
+            .n_visits = m.workers_reply.n_visits,
+            .part = m.workers_reply.part,
+            .n_parts = m.workers_reply.n_parts,
+            .microbatch = m.workers_reply.microbatch,
+            .down_bytes = m.workers_reply.down_bytes,
+            .up_bytes = m.workers_reply.up_bytes,
+        };
+        on_worker(user, &worker);
+    } while (!m.workers_reply.last);
+    return client_report(error, &err, rc);
+}
+
+int eps_look_recent(struct eps_look *look, struct eps_recent *out, struct eps_error *error)
+{
+    const struct message *m = &look->reply;
+    struct error err = {""};
+
+    client_link_send(&look->link, &(struct message){.kind = MESSAGE_RECENT});
+    int rc = client_link_expect(&look->link, MESSAGE_RECENT_REPLY, &look->reply, NULL, &err);
+    if (!rc)
+        *out = (struct eps_recent){
+            .step = m->recent_reply.step,
+            .tokens = m->recent_reply.tokens,
+            .tokens_per_s = m->recent_reply.tokens_per_s,
+            .step_ms = m->recent_reply.step_ms,
+            .losses = m->recent_reply.losses,
+            .n_losses = m->recent_reply.n,
+        };
     return client_report(error, &err, rc);
 }
 

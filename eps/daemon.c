@@ -172,6 +172,12 @@ static void on_peer_message(struct session *s, const struct message *m, const in
         look_status(peer);
     else if (m->kind == MESSAGE_MEMORY)
         look_memory(peer, m->memory.pages);
+    else if (m->kind == MESSAGE_UNITS)
+        look_units(peer, m->units.first);
+    else if (m->kind == MESSAGE_WORKERS)
+        look_workers(peer);
+    else if (m->kind == MESSAGE_RECENT)
+        look_recent(peer);
     else if (m->kind == MESSAGE_STOP && peer->role != ROLE_WORKER)
         on_stop(peer);
     else if (is_snapshot || (m->kind == MESSAGE_SAVE && peer->role == ROLE_VIEWER))

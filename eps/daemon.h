@@ -14,6 +14,7 @@
 #ifndef EPS_DAEMON_H
 #define EPS_DAEMON_H
 
+#include "eps/place.h"
 #include "eps/relay.h"
 #include "eps/store.h"
 #include "eps/updater.h"
@@ -49,7 +50,8 @@ struct peer {
     enum peer_state state;       /* of a worker; all below too */
     const struct segment *inbox; /* the job's; NULL between jobs */
     struct ledger ledger;        /* as it last said */
-    double evaluated;            /* its part of the evaluation under way */
+    struct place place;
+    double evaluated; /* its part of the evaluation under way */
     bool evaluating;
     uint32_t n_pulls;    /* not answered */
     uint32_t microbatch; /* rows, as it chose */
@@ -66,6 +68,15 @@ enum job_state {
     JOB_EVALUATING, /* until every worker has told its sum */
     JOB_GENERATING, /* until the worker has run the tokens that the client named */
     JOB_ENDING,     /* until the optimizer thread and the writer are through, and workers have let go */
+};
+
+/* The last steps that were covered, for those who look (look.c). */
+struct look_recent {
+    uint64_t n, tokens; /* steps since the job began; tokens that counted, of them */
+    struct look_step {
+        float loss;
+        uint64_t covered_ms, tokens; /* by the loop's clock; of the job until then */
+    } steps[MESSAGE_RECENT_STEPS];   /* step number i since the job began at i modulo this */
 };
 
 struct job {
@@ -103,6 +114,7 @@ struct job {
     uint64_t resident_bytes; /* as its worker planned */
     struct eps_hyper hyper;
     double part_loss[MESSAGE_MAX_PARTS];
+    struct look_recent recent;
     double loss;               /* of the last step that was covered; NAN before */
     uint32_t *slices;          /* (n_visits) for the relay's open */
     struct ledger load_ledger; /* of the optimizer thread, while it loads */
@@ -230,6 +242,11 @@ void save_on_job_over(struct daemon *d);
 
 /* look.c */
 void look_status(struct peer *peer);
+void look_units(struct peer *peer, uint32_t first);
+void look_workers(struct peer *peer);
+void look_recent(struct peer *peer);
+/* A step was covered: its loss, and the tokens that counted. */
+void look_on_covered(struct daemon *d);
 void look_memory(struct peer *peer, bool pages); /* pages: later, if it has to be asked of the system */
 
 #endif

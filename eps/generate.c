@@ -32,6 +32,7 @@ void generate_start(struct daemon *d, const struct message *m)
     }
     job->state = JOB_GENERATING;
     job->n_generated += m->generate.n;
+    place_begin(&job->workers[0]->place, PHASE_GENERATING, 0, 0);
     session_send(job->workers[0]->session, m);
 }
 

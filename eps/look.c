@@ -1,4 +1,5 @@
-/* What those who look are told: the job's state, and the memory of both sides. */
+/* What those who look are told: the job's state, its units and last steps, where workers are, the memory of both
+ * sides. */
 #include "eps/daemon.h"
 
 #include <math.h>
@@ -141,4 +142,126 @@ void look_memory(struct peer *peer, bool pages)
         peer->n_asked = 0;
     }
     send_memory(peer, pages);
+}
+
+static bool is_at_work(const struct job *job)
+{
+    return job->state == JOB_STEPPING || job->state == JOB_EVALUATING || job->state == JOB_GENERATING;
+}
+
+/* Those whose weights a worker has now: all that is known is which it was given last. */
+static void mark_relayed(const struct job *job, struct message *m)
+{
+    for (uint32_t i = 0; i < job->n_workers && is_at_work(job); i++) {
+        const struct place *place = &job->workers[i]->place;
+        const uint32_t unit = place->visit < job->model.n_visits ? job->model.visits[place->visit] : 0;
+        if (place->phase == PHASE_RESTING || unit < m->units_reply.first ||
+            unit - m->units_reply.first >= m->units_reply.n)
+            continue;
+        uint8_t *byte = &m->units_reply.units[unit - m->units_reply.first];
+        if ((*byte & ~UNIT_AHEAD) == UNIT_WAITING)
+            *byte = (uint8_t)(*byte | UNIT_RELAYING);
+    }
+}
+
+void look_units(struct peer *peer, uint32_t first)
+{
+    static const enum message_unit states[] = {
+        [RELAY_AT_REST] = UNIT_WAITING,
+        [RELAY_AT_INBOX] = UNIT_RELAYING,
+        [RELAY_AT_FOLD] = UNIT_FOLDING,
+        [RELAY_AT_UPDATE] = UNIT_UPDATING,
+    };
+    const struct job *job = &peer->daemon->job;
+    struct message m = {.kind = MESSAGE_UNITS_REPLY};
+    struct relay_view views[MESSAGE_PAGE_UNITS];
+    const uint32_t n_units = job->model.n_units, left = first < n_units ? n_units - first : 0;
+
+    m.units_reply.first = first;
+    m.units_reply.n_units = n_units;
+    m.units_reply.version = job->step;
+    m.units_reply.n = left < MESSAGE_PAGE_UNITS ? left : MESSAGE_PAGE_UNITS;
+    if (job->relay) {
+        relay_look(job->relay, first, m.units_reply.n, views);
+        for (uint32_t i = 0; i < m.units_reply.n; i++)
+            m.units_reply.units[i] = (uint8_t)(states[views[i].at] | (views[i].version > job->step ? UNIT_AHEAD : 0));
+    }
+    mark_relayed(job, &m);
+    session_send(peer->session, &m);
+}
+
+static void fill_worker(struct message *m, const struct daemon *d, const struct peer *p)
+{
+    const struct job *job = &d->job;
+    const struct place *place = &p->place;
+
+    m->workers_reply.worker = p->id;
+    m->workers_reply.pid = (uint32_t)session_peer_pid(p->session);
+    memcpy(m->workers_reply.device, p->device, sizeof p->device);
+    m->workers_reply.budget = p->budget;
+    m->workers_reply.current = p->ledger.total.current;
+    m->workers_reply.peak = p->ledger.total.peak;
+    m->workers_reply.down_bytes = place->down_bytes;
+    m->workers_reply.up_bytes = place->up_bytes;
+    if (p->state != PEER_ASSIGNED)
+        return;
+    m->workers_reply.microbatch = p->microbatch;
+    if (!is_at_work(job) || place->phase == PHASE_RESTING || place->visit >= job->model.n_visits)
+        return;
+    m->workers_reply.phase = place->phase;
+    m->workers_reply.visit = place->visit;
+    m->workers_reply.n_visits = job->model.n_visits;
+    m->workers_reply.part = place->part;
+    m->workers_reply.n_parts = place->n_parts;
+    model_visit_name(m->workers_reply.unit, &job->model, place->visit);
+}
+
+void look_workers(struct peer *peer)
+{
+    const struct daemon *d = peer->daemon;
+    unsigned left = daemon_count_workers(d);
+    struct message m = {.kind = MESSAGE_WORKERS_REPLY, .workers_reply = {.last = left == 0}};
+
+    if (left == 0)
+        session_send(peer->session, &m);
+    for (const struct peer *p = d->peers; p; p = p->next) {
+        if (p->role != ROLE_WORKER)
+            continue;
+        m = (struct message){.kind = MESSAGE_WORKERS_REPLY, .workers_reply = {.last = --left == 0}};
+        fill_worker(&m, d, p);
+        session_send(peer->session, &m);
+    }
+}
+
+void look_on_covered(struct daemon *d)
+{
+    struct look_recent *recent = &d->job.recent;
+
+    recent->tokens += d->job.n_valid;
+    recent->steps[recent->n++ % MESSAGE_RECENT_STEPS] =
+        (struct look_step){(float)d->job.loss, uv_now(d->loop), recent->tokens};
+}
+
+void look_recent(struct peer *peer)
+{
+    enum { N_TIMED = 16 }; /* few enough to follow a change, enough for one slow step not to count */
+    const struct job *job = &peer->daemon->job;
+    const struct look_recent *recent = &job->recent;
+    const uint64_t n = recent->n < MESSAGE_RECENT_STEPS ? recent->n : MESSAGE_RECENT_STEPS;
+    struct message m = {.kind = MESSAGE_RECENT_REPLY, .recent_reply = {.tokens_per_s = NAN, .step_ms = NAN}};
+
+    m.recent_reply.step = job->request.job.step + recent->n;
+    m.recent_reply.tokens = recent->tokens;
+    m.recent_reply.n = (uint32_t)n;
+    for (uint64_t i = 0; i < n; i++)
+        m.recent_reply.losses[i] = recent->steps[(recent->n - n + i) % MESSAGE_RECENT_STEPS].loss;
+    if (n > 1) {
+        const uint64_t timed = n - 1 < N_TIMED ? n - 1 : N_TIMED;
+        const struct look_step *b = &recent->steps[(recent->n - 1) % MESSAGE_RECENT_STEPS];
+        const struct look_step *a = &recent->steps[(recent->n - 1 - timed) % MESSAGE_RECENT_STEPS];
+        const double ms = b->covered_ms > a->covered_ms ? (double)(b->covered_ms - a->covered_ms) : 0.5;
+        m.recent_reply.step_ms = ms / (double)timed;
+        m.recent_reply.tokens_per_s = 1e3 * (double)(b->tokens - a->tokens) / ms;
+    }
+    session_send(peer->session, &m);
 }

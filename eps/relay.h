@@ -109,4 +109,13 @@ uint64_t relay_cut(const struct relay *relay);
 /* Version of a unit that has been in a step. */
 uint64_t relay_version(const struct relay *relay, uint32_t unit);
 
+/* For those who look: n units from first on. One that has not been in a step yet is at rest, at version 0. Costs their
+ * slices and the occupied slots. */
+enum relay_at { RELAY_AT_REST, RELAY_AT_INBOX, RELAY_AT_FOLD, RELAY_AT_UPDATE };
+struct relay_view {
+    uint64_t version;
+    enum relay_at at;
+};
+void relay_look(const struct relay *relay, uint32_t first, uint32_t n, struct relay_view *out);
+
 #endif

@@ -21,6 +21,7 @@ static void send_share(struct daemon *d, struct peer *worker, const struct relay
     m.share.buffer = d->job.buffer;
     m.share.n_valid = d->job.n_valid;
     m.share.n = a->n_parts;
+    place_begin(&worker->place, PHASE_FORWARD, a->parts[0].part, a->n_parts);
     for (uint32_t i = 0; i < a->n_parts; i++) {
         m.share.parts[i].part = a->parts[i].part;
         m.share.parts[i].attempt = a->parts[i].attempt;
@@ -31,8 +32,10 @@ static void send_share(struct daemon *d, struct peer *worker, const struct relay
 void steps_send_weights(struct peer *worker, uint64_t version, uint32_t unit)
 {
     const struct message m = {.kind = MESSAGE_WEIGHTS, .weights = {.version = version, .unit = unit}};
+    const struct model *model = &worker->daemon->job.model;
 
     worker->n_pulls--;
+    place_pull(&worker->place, model, unit, model->units[unit].n * sizeof(float));
     session_send(worker->session, &m);
 }
 
@@ -85,6 +88,7 @@ static void on_covered(struct daemon *d, uint64_t step)
         sum += job->part_loss[p];
     job->covered = true;
     job->loss = sum / (double)job->n_valid;
+    look_on_covered(d);
     send_step(d, MESSAGE_COVERED, step);
 }
 
@@ -250,6 +254,7 @@ void steps_evaluate(struct daemon *d, const struct message *m)
         out.evaluate.n_rows = end - first;
         job->workers[i]->evaluating = end > first;
         job->workers[i]->evaluated = 0;
+        place_begin(&job->workers[i]->place, end > first ? PHASE_EVALUATING : PHASE_RESTING, 0, 0);
         if (end > first)
             session_send(job->workers[i]->session, &out);
     }
@@ -280,6 +285,19 @@ static void on_evaluating_worker(struct daemon *d, struct peer *worker, const st
         on_evaluated(d, worker, m);
     else
         peer_refuse(worker, "a message that does not fit an evaluation");
+}
+
+/* For those who look; what cannot be is refused by the relay. */
+static void note_contribution(struct peer *worker, const struct message *m)
+{
+    const struct model *model = &worker->daemon->job.model;
+    const uint32_t visit = m->contribution.visit, slice = m->contribution.slice;
+
+    if (visit >= model->n_visits || slice >= model->units[model->visits[visit]].n_slices)
+        return;
+    const uint64_t left = model->units[model->visits[visit]].n - (uint64_t)slice * MODEL_SLICE;
+    place_contribution(&worker->place, visit, m->contribution.part,
+                       (left < MODEL_SLICE ? left : MODEL_SLICE) * sizeof(float));
 }
 
 void steps_on_worker(struct daemon *d, struct peer *worker, const struct message *m)
@@ -314,6 +332,7 @@ void steps_on_worker(struct daemon *d, struct peer *worker, const struct message
         event.attempt = m->loss.attempt;
         event.ok = m->loss.finite && isfinite(m->loss.sum);
         job->part_loss[m->loss.part] = m->loss.sum;
+        place_loss(&worker->place, &job->model, m->loss.part);
     } else if (m->kind == MESSAGE_CONTRIBUTION) {
         event.kind = RELAY_CONTRIBUTION;
         event.step = m->contribution.step;
@@ -322,6 +341,7 @@ void steps_on_worker(struct daemon *d, struct peer *worker, const struct message
         event.slice = m->contribution.slice;
         event.attempt = m->contribution.attempt;
         event.slot = m->contribution.slot;
+        note_contribution(worker, m);
     } else {
         peer_refuse(worker, "a message that does not fit a step");
         return;

@@ -492,6 +492,52 @@ static void ledger(struct wire *w, struct message *m)
     ledger_fields(w, &m->ledger);
 }
 
+static void units(struct wire *w, struct message *m)
+{
+    u32(w, &m->units.first);
+}
+
+static void units_reply(struct wire *w, struct message *m)
+{
+    u32(w, &m->units_reply.first);
+    u32(w, &m->units_reply.n_units);
+    u64(w, &m->units_reply.version);
+    u32_in(w, &m->units_reply.n, 0, MESSAGE_PAGE_UNITS);
+    for (uint32_t i = 0; !w->why && i < m->units_reply.n; i++)
+        m->units_reply.units[i] = (uint8_t)choice(w, m->units_reply.units[i], UNIT_WAITING, UNIT_UPDATING | UNIT_AHEAD);
+}
+
+static void workers_reply(struct wire *w, struct message *m)
+{
+    flag(w, &m->workers_reply.last);
+    u32(w, &m->workers_reply.worker);
+    u32(w, &m->workers_reply.pid);
+    text(w, m->workers_reply.device, sizeof m->workers_reply.device);
+    u64(w, &m->workers_reply.budget);
+    u64(w, &m->workers_reply.current);
+    u64(w, &m->workers_reply.peak);
+    m->workers_reply.phase = choice(w, m->workers_reply.phase, PHASE_RESTING, PHASE_GENERATING);
+    u32(w, &m->workers_reply.visit);
+    u32(w, &m->workers_reply.n_visits);
+    text(w, m->workers_reply.unit, sizeof m->workers_reply.unit);
+    u32(w, &m->workers_reply.part);
+    u32_in(w, &m->workers_reply.n_parts, 0, MESSAGE_MAX_PARTS);
+    u32(w, &m->workers_reply.microbatch);
+    u64(w, &m->workers_reply.down_bytes);
+    u64(w, &m->workers_reply.up_bytes);
+}
+
+static void recent_reply(struct wire *w, struct message *m)
+{
+    u64(w, &m->recent_reply.step);
+    u64(w, &m->recent_reply.tokens);
+    f64(w, &m->recent_reply.tokens_per_s);
+    f64(w, &m->recent_reply.step_ms);
+    u32_in(w, &m->recent_reply.n, 0, MESSAGE_RECENT_STEPS);
+    for (uint32_t i = 0; !w->why && i < m->recent_reply.n; i++)
+        f32(w, &m->recent_reply.losses[i]);
+}
+
 static void refused(struct wire *w, struct message *m)
 {
     code(w, &m->refused.code);
@@ -536,6 +582,12 @@ static const struct {
     [MESSAGE_MEMORY] = {"MEMORY", memory},
     [MESSAGE_MEMORY_REPLY] = {"MEMORY_REPLY", memory_reply},
     [MESSAGE_LEDGER] = {"LEDGER", ledger},
+    [MESSAGE_UNITS] = {"UNITS", units},
+    [MESSAGE_UNITS_REPLY] = {"UNITS_REPLY", units_reply},
+    [MESSAGE_WORKERS] = {"WORKERS", nothing},
+    [MESSAGE_WORKERS_REPLY] = {"WORKERS_REPLY", workers_reply},
+    [MESSAGE_RECENT] = {"RECENT", nothing},
+    [MESSAGE_RECENT_REPLY] = {"RECENT_REPLY", recent_reply},
     [MESSAGE_STOP] = {"STOP", nothing},
     [MESSAGE_REFUSED] = {"REFUSED", refused},
     [MESSAGE_FAILED] = {"FAILED", refused},

@@ -26,6 +26,8 @@
  *   look      any>D STATUS; D> STATUS_REPLY
  *             any>D MEMORY; D> MEMORY_REPLY for the host, then one for each worker, the last marked; with what the
  *             system says of their pages, where that was asked for
+ *             any>D UNITS, WORKERS, RECENT; D> UNITS_REPLY (a page of units), a WORKERS_REPLY for each worker, the last
+ *             marked, RECENT_REPLY (the last steps)
  *   stop      V>D STOP: D>C STOP, to which the client answers by saving what it promised, and CLOSE; then, or after 60 s,
  *             or at a second STOP, the daemon ends its job with a word to the client, and itself
  *   FAILED    D>C: the job ended, and why; the session stays
@@ -49,6 +51,8 @@ enum {
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
+    MESSAGE_PAGE_UNITS = 900, /* in one UNITS_REPLY */
+    MESSAGE_RECENT_STEPS = 128,
     MESSAGE_MAX_WEIGHT_BUFFERS = 3,
 };
 
@@ -87,6 +91,12 @@ enum message_kind {
     MESSAGE_MEMORY,
     MESSAGE_MEMORY_REPLY,
     MESSAGE_LEDGER,
+    MESSAGE_UNITS,
+    MESSAGE_UNITS_REPLY,
+    MESSAGE_WORKERS,
+    MESSAGE_WORKERS_REPLY,
+    MESSAGE_RECENT,
+    MESSAGE_RECENT_REPLY,
     MESSAGE_STOP,
     MESSAGE_REFUSED,
     MESSAGE_FAILED,
@@ -97,6 +107,12 @@ enum message_kind {
 enum message_role { ROLE_CLIENT = 1, ROLE_WORKER, ROLE_VIEWER };
 enum message_optimizer { OPTIMIZER_ADAMA, OPTIMIZER_ADAMW };
 enum message_state { STATE_IDLE, STATE_LOADING, STATE_TRAINING, STATE_EVALUATING, STATE_GENERATING, STATE_STOPPING };
+
+/* What a worker is at. */
+enum message_phase { PHASE_RESTING, PHASE_FORWARD, PHASE_BACKWARD, PHASE_EVALUATING, PHASE_GENERATING };
+/* What a unit is at: nothing; its weights are with a worker, or a contribution waits in an inbox; the optimizer thread
+ * has a job of it. One byte on the wire, with UNIT_AHEAD. */
+enum message_unit { UNIT_WAITING, UNIT_RELAYING, UNIT_FOLDING, UNIT_UPDATING, UNIT_AHEAD = 4 };
 
 /* Label of a position that does not count: padding. */
 #define MESSAGE_NO_LABEL UINT32_MAX
@@ -273,6 +289,35 @@ struct message {
             struct pages pages;                  /* as the system told within the last second, if they were asked for */
         } memory_reply;
         struct ledger ledger;
+        struct {
+            uint32_t first;
+        } units;
+        struct {
+            uint32_t first, n, n_units;        /* of the page, and of the model; 0 without a job */
+            uint64_t version;                  /* of each of them, or one more: UNIT_AHEAD */
+            uint8_t units[MESSAGE_PAGE_UNITS]; /* (n) enum message_unit */
+        } units_reply;
+        struct {
+            bool last;
+            uint32_t worker; /* its session's id; 0: there is none */
+            uint32_t pid;
+            char device[32];
+            uint64_t budget, current, peak; /* bytes of its memory */
+            enum message_phase phase;
+            uint32_t visit, n_visits; /* of the model; 0: of none */
+            char unit[32];            /* of that visit: "h.3" */
+            uint32_t part, n_parts;   /* of its share */
+            uint32_t microbatch;
+            uint64_t down_bytes, up_bytes; /* since it attached */
+        } workers_reply;
+        struct {
+            uint64_t step;       /* updates done by the last of these steps, once it is done */
+            uint64_t tokens;     /* that counted, of the job so far */
+            double tokens_per_s; /* of the last steps; NAN before the second */
+            double step_ms;
+            uint32_t n;
+            float losses[MESSAGE_RECENT_STEPS]; /* (n) nats per token, oldest first */
+        } recent_reply;
         struct {
             int32_t code; /* -errno */
             struct error error;

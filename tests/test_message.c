@@ -216,6 +216,44 @@ static struct message sample(enum message_kind kind)
     case MESSAGE_MEMORY:
         m.memory.pages = true;
         break;
+    case MESSAGE_UNITS:
+        m.units.first = 900;
+        break;
+    case MESSAGE_UNITS_REPLY:
+        m.units_reply.first = 900;
+        m.units_reply.n_units = 1803;
+        m.units_reply.version = 1000;
+        m.units_reply.n = 9;
+        for (uint32_t i = 0; i < 8; i++)
+            m.units_reply.units[i] = (uint8_t)i;
+        break;
+    case MESSAGE_WORKERS_REPLY:
+        m.workers_reply.last = true;
+        m.workers_reply.worker = 3;
+        m.workers_reply.pid = 4712;
+        strcpy(m.workers_reply.device, "cpu");
+        m.workers_reply.budget = (uint64_t)3 << 30;
+        m.workers_reply.current = (uint64_t)2 << 30;
+        m.workers_reply.peak = (uint64_t)2 << 30;
+        m.workers_reply.phase = PHASE_BACKWARD;
+        m.workers_reply.visit = 11;
+        m.workers_reply.n_visits = 17;
+        strcpy(m.workers_reply.unit, "head wte.2");
+        m.workers_reply.part = 5;
+        m.workers_reply.n_parts = 8;
+        m.workers_reply.microbatch = 4;
+        m.workers_reply.down_bytes = (uint64_t)7 << 40;
+        m.workers_reply.up_bytes = (uint64_t)6 << 40;
+        break;
+    case MESSAGE_RECENT_REPLY:
+        m.recent_reply.step = 1000;
+        m.recent_reply.tokens = (uint64_t)1 << 40;
+        m.recent_reply.tokens_per_s = 12345.5;
+        m.recent_reply.step_ms = (double)NAN;
+        m.recent_reply.n = 3;
+        m.recent_reply.losses[0] = 5.5f;
+        m.recent_reply.losses[2] = (float)NAN;
+        break;
     case MESSAGE_LEDGER:
         m.ledger = some_ledger();
         break;
@@ -230,6 +268,8 @@ static struct message sample(enum message_kind kind)
     case MESSAGE_RELEASE:
     case MESSAGE_CLOSE:
     case MESSAGE_STATUS:
+    case MESSAGE_WORKERS:
+    case MESSAGE_RECENT:
     case MESSAGE_STOP:
     case MESSAGE_BYE:
     case MESSAGE_KINDS:

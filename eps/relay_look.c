@@ -1,0 +1,28 @@
+/* What those who look are shown of the units. */
+#include "eps/relay_state.h"
+
+static bool is_folding(const struct relay_unit *unit)
+{
+    for (uint32_t s = 0; s < unit->cap_slices; s++) {
+        if (unit->slices[s].flying)
+            return true;
+    }
+    return false;
+}
+
+void relay_look(const struct relay *r, uint32_t first, uint32_t n, struct relay_view *out)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const struct relay_unit *unit = first + i < r->n_units ? &r->units[first + i] : NULL;
+        out[i] = (struct relay_view){.at = RELAY_AT_REST};
+        if (!unit)
+            continue;
+        out[i].version = unit->version;
+        out[i].at = unit->updating ? RELAY_AT_UPDATE : is_folding(unit) ? RELAY_AT_FOLD : RELAY_AT_REST;
+    }
+    for (size_t i = 0; i < r->n_standing; i++) {
+        const uint32_t unit = r->standing[i].tag.unit;
+        if (unit >= first && unit - first < n && out[unit - first].at == RELAY_AT_REST)
+            out[unit - first].at = RELAY_AT_INBOX;
+    }
+}
