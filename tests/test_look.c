@@ -1,0 +1,131 @@
+/* What a live daemon tells of its units, its workers and the last steps, in the middle of a run. */
+#include "tests/processes.h"
+#include "tests/run.h"
+
+#include <check.h>
+#include <math.h>
+#include <string.h>
+
+enum { LAYERS = 3, STEPS = 3 };
+
+struct seen {
+    double losses[STEPS];
+    uint64_t tokens[STEPS];
+    uint32_t n_workers, n_looks;
+    uint64_t up_bytes, down_bytes, n_parameters;
+};
+
+static void on_worker(void *user, const struct eps_worker *worker)
+{
+    static const char *const phases[] = {"resting", "forward", "backward"};
+    struct seen *seen = user;
+    bool is_known = false;
+
+    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++)
+        is_known |= strcmp(worker->phase, phases[i]) == 0;
+    ck_assert_msg(is_known, "%s", worker->phase);
+    ck_assert_str_eq(worker->device, "cpu");
+    ck_assert_uint_gt(worker->budget, worker->current);
+    ck_assert_uint_gt(worker->current, 0);
+    ck_assert_uint_ge(worker->microbatch, 1);
+    if (worker->n_visits > 0)
+        ck_assert_uint_lt(worker->visit, worker->n_visits);
+    seen->down_bytes = worker->down_bytes;
+    seen->up_bytes = worker->up_bytes;
+    seen->n_workers++;
+}
+
+static void on_step(void *user, const struct eps_step *step)
+{
+    struct seen *seen = user;
+    struct eps_look *look;
+    const struct eps_unit *units;
+    struct eps_recent recent;
+    size_t n;
+
+    seen->losses[step->step - 1] = step->loss;
+    seen->tokens[step->step - 1] = step->tokens;
+    ck_assert_int_eq(eps_look_open(&look, "lab", NULL, NULL, NULL), 0);
+    ck_assert_int_eq(eps_look_units(look, &units, &n, NULL), 0);
+    ck_assert_uint_eq(n, LAYERS + 3); /* wte, wpe, blocks, ln_f */
+    for (size_t i = 0; i < n; i++) {
+        ck_assert_uint_ge(units[i].version, step->step - 1);
+        ck_assert_uint_le(units[i].version, step->step + 1);
+        ck_assert_uint_le(units[i].version, units[0].version + 1);
+        ck_assert_uint_le(units[i].state, EPS_UNIT_UPDATING);
+    }
+    seen->n_workers = 0;
+    ck_assert_int_eq(eps_look_workers(look, on_worker, seen, NULL), 0);
+    ck_assert_uint_eq(seen->n_workers, 1);
+    ck_assert_int_eq(eps_look_recent(look, &recent, NULL), 0);
+    ck_assert_uint_ge(recent.step, step->step); /* the next may be covered already */
+    ck_assert_uint_ge(recent.n_losses, step->step);
+    for (uint64_t i = 0; i < step->step; i++)
+        ck_assert_float_eq(recent.losses[i], (float)seen->losses[i]);
+    if (recent.step == step->step)
+        ck_assert_uint_eq(recent.tokens, step->tokens);
+    ck_assert(isnan(recent.step_ms) == (recent.n_losses < 2));
+    if (recent.n_losses > 1)
+        ck_assert(recent.tokens_per_s > 0);
+    eps_look_close(look);
+    seen->n_looks++;
+}
+
+static void on_start(void *user, const struct eps_train_options *resolved, uint64_t n_parameters)
+{
+    (void)resolved;
+    ((struct seen *)user)->n_parameters = n_parameters;
+}
+
+START_TEST(a_run_shows_its_units_workers_and_losses)
+{
+    const char *files[] = {processes_text("text", 8192)};
+    struct eps_train_options options =
+        processes_options(processes_config("config.json", LAYERS, 2, 32, 32), files, processes_path("run-1"));
+    const struct eps_train_events events = {.on_start = on_start, .on_step = on_step};
+    struct seen seen = {0};
+    struct eps_error error;
+
+    processes_daemon("lab", 1, NULL);
+    options.connect = "lab";
+    options.steps = STEPS;
+    options.batch = 4;
+    options.seq = 32;
+    options.save_every = 0;
+    ck_assert_msg(eps_train(&options, &events, &seen, &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(seen.n_looks, STEPS);
+    /* Each step takes every parameter down at least once, and its contribution up; a tied one twice. */
+    ck_assert_uint_ge(seen.down_bytes, STEPS * seen.n_parameters * 4);
+    ck_assert_uint_ge(seen.up_bytes, STEPS * seen.n_parameters * 4);
+    ck_assert_uint_le(seen.up_bytes, STEPS * seen.n_parameters * 8);
+}
+END_TEST
+
+START_TEST(a_daemon_that_does_nothing_shows_no_units)
+{
+    const struct eps_unit *units;
+    struct eps_look *look;
+    struct eps_recent recent;
+    size_t n = 1;
+
+    processes_daemon("idle", 0, NULL);
+    ck_assert_int_eq(eps_look_open(&look, "idle", NULL, NULL, NULL), 0);
+    ck_assert_int_eq(eps_look_units(look, &units, &n, NULL), 0);
+    ck_assert_uint_eq(n, 0);
+    ck_assert_int_eq(eps_look_workers(look, NULL, NULL, NULL), 0); /* there is none to tell of */
+    ck_assert_int_eq(eps_look_recent(look, &recent, NULL), 0);
+    ck_assert_uint_eq(recent.n_losses, 0);
+    ck_assert(isnan(recent.tokens_per_s));
+    eps_look_close(look);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("look");
+
+    tcase_add_unchecked_fixture(tests, processes_setup, processes_remove);
+    tcase_add_test(tests, a_run_shows_its_units_workers_and_losses);
+    tcase_add_test(tests, a_daemon_that_does_nothing_shows_no_units);
+    return run_tests(tests);
+}
