@@ -11,8 +11,8 @@
  * (proto/number.h).
  *
  * Determinism: the result of every operation depends on its arguments alone, never on the thread count. How rows are
- * grouped into calls changes no bit of operations on single rows, but for matmul, whose library may add up products of
- * fewer than about 16 rows in another order. Sums over rows (reduce_rows, norm_backward's weight gradients, matmul over
+ * grouped into calls changes no bit of operations on single rows, nor of matmul's, each element of which is added up in
+ * an order that depends on k alone. Sums over rows (reduce_rows, norm_backward's weight gradients, matmul over
  * rows with beta 1) depend on the rows of a call, and add onto their destination once a call.
  *
  * Dropout: element e of row r of the minibatch is kept if its Philox word (proto/random.h) >= random_threshold(p), then

@@ -12,7 +12,7 @@
 
 struct plan_backend {
     const char *name; /* "cpu" */
-    /* Bytes outside the arena that the backend's libraries take for themselves at most, measured: in the budget. */
+    /* Bytes outside the arena that the backend takes for products, and its libraries: in the budget. */
     uint64_t (*library_bytes)(unsigned n_threads);
     /* Scratch that attention needs for these sizes; the same for forward and backward. A multiple of 64. */
     uint64_t (*scratch_bytes)(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width, unsigned n_threads);
@@ -39,6 +39,16 @@ static inline size_t plan_cpu_attention_scratch(size_t n_tokens, size_t head_wid
      * transposed, gradients of k and v; two tiles of scores */
     return tokens * (3 * width + 2) + tile * 5 * width + 2 * tile * tile;
 }
+
+/* The CPU's products are computed in tiles of at most EDGE x EDGE, which depend on shapes alone, and along k in steps of
+ * DEPTH. Scratch of one thread, in bytes: a tile's sums, and what is packed of both factors. The same for every
+ * instruction set; whole pages. */
+enum {
+    PLAN_CPU_PRODUCT_EDGE = 384,
+    PLAN_CPU_PRODUCT_DEPTH = 256,
+    PLAN_CPU_PRODUCT_SCRATCH = 4 * (PLAN_CPU_PRODUCT_EDGE * PLAN_CPU_PRODUCT_EDGE +
+                                    PLAN_CPU_PRODUCT_DEPTH * (PLAN_CPU_PRODUCT_EDGE / 6 * 8 + 32)),
+};
 
 /* Floats of one head's keys, or values, of n tokens in the cache: whole tiles, as the products want them. */
 static inline size_t plan_cpu_attention_kept(size_t n, size_t head_width)

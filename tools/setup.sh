@@ -4,7 +4,7 @@
 set -euo pipefail
 
 build=(build-essential cmake ninja-build pkg-config file
-       libuv1-dev libnanomsg-dev libhwloc-dev libdnnl-dev libjansson-dev libxxhash-dev libpcre2-dev check)
+       libuv1-dev libnanomsg-dev libhwloc-dev libjansson-dev libxxhash-dev libpcre2-dev check)
 tests=(clang clang-format)
 
 case "${1-}" in

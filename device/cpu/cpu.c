@@ -12,11 +12,11 @@ enum { HUGE_PAGE = 2 << 20 };
 
 static const struct cpu_kernels kernels[CPU_ISAS] = {
     [CPU_V2] = {"x86-64-v2", &cpu_rows_v2, &cpu_norm_v2, &cpu_dropout_v2, &cpu_attention_v2, &cpu_attention_cached_v2,
-                &cpu_single_v2, &cpu_softmax_v2},
+                &cpu_tile_v2, &cpu_single_v2, &cpu_softmax_v2},
     [CPU_V3] = {"x86-64-v3", &cpu_rows_v3, &cpu_norm_v3, &cpu_dropout_v3, &cpu_attention_v3, &cpu_attention_cached_v3,
-                &cpu_single_v3, &cpu_softmax_v3},
+                &cpu_tile_v3, &cpu_single_v3, &cpu_softmax_v3},
     [CPU_V4] = {"x86-64-v4", &cpu_rows_v4, &cpu_norm_v4, &cpu_dropout_v4, &cpu_attention_v4, &cpu_attention_cached_v4,
-                &cpu_single_v4, &cpu_softmax_v4},
+                &cpu_tile_v4, &cpu_single_v4, &cpu_softmax_v4},
 };
 
 bool cpu_isa_runs(enum cpu_isa isa)
@@ -68,6 +68,8 @@ static void close_device(struct device *dev)
 {
     if (dev && dev->arena)
         munmap(dev->arena, dev->arena_bytes);
+    if (dev && dev->products)
+        munmap(dev->products, plan_cpu.library_bytes(dev->n_threads));
     free(dev);
 }
 
@@ -87,16 +89,18 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
         dev->n_threads = n_threads;
         dev->arena_bytes = arena_bytes;
         dev->arena = map_arena(arena_bytes);
+        dev->products = map_arena(plan_cpu.library_bytes(n_threads));
     }
-    if (!dev || !dev->arena) {
+    if (!dev || !dev->arena || !dev->products) {
         close_device(dev);
         return error_set(err, -ENOMEM, "the CPU device's memory, %zu bytes, cannot be had: lower --device-mem",
-                         arena_bytes);
+                         arena_bytes + plan_cpu.library_bytes(n_threads));
     }
     for (int isa = CPU_V2; isa < CPU_ISAS; isa++)
         if (cpu_isa_runs((enum cpu_isa)isa))
             cpu_isa_use(dev, (enum cpu_isa)isa);
     dev->kernels->rows->zero(dev, dev->arena, arena_bytes / sizeof(float)); /* touched, hence claimed */
+    dev->kernels->rows->zero(dev, dev->products, plan_cpu.library_bytes(n_threads) / sizeof(float));
     *out = dev;
     return 0;
 }

@@ -17,6 +17,11 @@
 
 enum cpu_isa { CPU_V2, CPU_V3, CPU_V4, CPU_ISAS };
 
+/* A part of a product's result, and its sums before they are stored there. */
+struct cpu_tile {
+    size_t row, column, m, n;
+};
+
 struct cpu_row_kernels {
     void (*zero)(struct device *dev, float *x, size_t n);
     void (*reduce_rows)(struct device *dev, float *sum, const float *x, size_t m, size_t n);
@@ -27,8 +32,8 @@ struct cpu_row_kernels {
     void (*position)(struct device *dev, float *y, const float *table, size_t n_rows, size_t n_tokens, size_t n);
     void (*position_backward)(struct device *dev, float *table_gradient, const float *dy, size_t n_rows,
                               size_t n_tokens, size_t n);
-    /* The epilogue on rows [row, row + m) and columns [column, column + n) of op's c. */
-    void (*epilogue)(const struct device_matmul *op, size_t row, size_t column, size_t m, size_t n);
+    /* Makes a tile of op's c of its sums, `stride` apart: added where beta is 1, after the epilogue. */
+    void (*finish)(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums, size_t stride);
 };
 
 struct cpu_norm_kernels {
@@ -52,6 +57,11 @@ struct cpu_attention_cached_kernels {
     void (*forward)(struct device *dev, const struct device_attention_cached *op);
 };
 
+struct cpu_tile_kernels {
+    /* The sums of a tile of at most PLAN_CPU_PRODUCT_EDGE either way, PLAN_CPU_PRODUCT_EDGE apart, at the start of scratch. */
+    void (*multiply)(const struct device_matmul *op, const struct cpu_tile *tile, float *scratch);
+};
+
 struct cpu_single_kernels {
     /* A product with m 1, a as it stands and beta 0. */
     void (*multiply)(struct device *dev, const struct device_matmul *op);
@@ -72,6 +82,7 @@ struct cpu_kernels {
     const struct cpu_dropout_kernels *dropout;
     const struct cpu_attention_kernels *attention;
     const struct cpu_attention_cached_kernels *attention_cached;
+    const struct cpu_tile_kernels *tile;
     const struct cpu_single_kernels *single;
     const struct cpu_softmax_kernels *softmax;
 };
@@ -81,6 +92,7 @@ struct device {
     const struct cpu_kernels *kernels;
     void *arena;
     size_t arena_bytes;
+    void *products; /* scratch of the products, PLAN_CPU_PRODUCT_SCRATCH a thread */
 };
 
 /* A name for this compilation: KERNEL_NAME(cpu_rows) is cpu_rows_v4. */
@@ -94,6 +106,7 @@ extern const struct cpu_dropout_kernels cpu_dropout_v2, cpu_dropout_v3, cpu_drop
 extern const struct cpu_attention_kernels cpu_attention_v2, cpu_attention_v3, cpu_attention_v4;
 extern const struct cpu_attention_cached_kernels cpu_attention_cached_v2, cpu_attention_cached_v3,
     cpu_attention_cached_v4;
+extern const struct cpu_tile_kernels cpu_tile_v2, cpu_tile_v3, cpu_tile_v4;
 extern const struct cpu_single_kernels cpu_single_v2, cpu_single_v3, cpu_single_v4;
 extern const struct cpu_softmax_kernels cpu_softmax_v2, cpu_softmax_v3, cpu_softmax_v4;
 
@@ -101,7 +114,7 @@ extern const struct cpu_softmax_kernels cpu_softmax_v2, cpu_softmax_v3, cpu_soft
 bool cpu_isa_runs(enum cpu_isa isa);
 void cpu_isa_use(struct device *dev, enum cpu_isa isa);
 
-/* matmul.c: the product in tiles, each by one thread, epilogue while the tile is in cache. */
+/* matmul.c: the product in tiles, each by one thread. */
 void cpu_matmul(struct device *dev, const struct device_matmul *op);
 
 /* Of the caller, within its parallel loop. */

@@ -131,47 +131,72 @@ VECTOR_INLINE vec activate_gradient(enum model_activation activation, vec x)
     return x;
 }
 
-/* Inlined once per activation, which is then a constant. */
-VECTOR_INLINE void epilogue_rows(const struct device_matmul *op, enum model_activation activation, size_t offset,
-                                 const float *bias, size_t m, size_t n)
+/* Inlined once per epilogue and activation, which are then constants. */
+VECTOR_INLINE vec follow(enum device_epilogue epilogue, enum model_activation activation, vec x, const float *bias,
+                         float *pre, size_t j, size_t left)
 {
-    for (size_t i = 0; i < m; i++) {
-        float *c = (float *)op->c + offset + i * op->c_stride;
-        float *pre = op->pre ? (float *)op->pre + offset + i * op->c_stride : NULL;
-        for (size_t j = 0; j < n; j += VECTOR) {
-            const size_t left = smaller(VECTOR, n - j);
-            vec x = vec_load_n(c + j, left, 0);
-            if (op->epilogue == DEVICE_ACTIVATION_GRADIENT) {
-                x *= activate_gradient(activation, vec_load_n(pre + j, left, 0));
-            } else {
-                x += vec_load_n(bias + j, left, 0);
-                if (op->epilogue == DEVICE_BIAS_ACTIVATION) {
-                    vec_store_n(pre + j, x, left);
-                    x = activate(activation, x);
-                }
-            }
-            vec_store_n(c + j, x, left);
+    switch (epilogue) {
+    case DEVICE_NO_EPILOGUE:
+        break;
+    case DEVICE_BIAS:
+        return x + vec_load_n(bias + j, left, 0);
+    case DEVICE_BIAS_ACTIVATION:
+        x += vec_load_n(bias + j, left, 0);
+        vec_store_n(pre + j, x, left);
+        return activate(activation, x);
+    case DEVICE_ACTIVATION_GRADIENT:
+        return x * activate_gradient(activation, vec_load_n(pre + j, left, 0));
+    }
+    return x;
+}
+
+VECTOR_INLINE void finish_rows(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums,
+                               size_t stride, enum device_epilogue epilogue, enum model_activation activation)
+{
+    const float *bias = op->bias ? (const float *)op->bias + tile->column : NULL;
+
+    for (size_t i = 0; i < tile->m; i++) {
+        const size_t offset = (tile->row + i) * op->c_stride + tile->column;
+        float *c = (float *)op->c + offset, *pre = op->pre ? (float *)op->pre + offset : NULL;
+        for (size_t j = 0; j < tile->n; j += VECTOR) {
+            const size_t left = smaller(VECTOR, tile->n - j);
+            vec x = vec_load_n(sums + i * stride + j, left, 0);
+            if (op->beta != 0)
+                x += vec_load_n(c + j, left, 0);
+            vec_store_n(c + j, follow(epilogue, activation, x, bias, pre, j, left), left);
         }
     }
 }
 
-static void epilogue(const struct device_matmul *op, size_t row, size_t column, size_t m, size_t n)
+VECTOR_INLINE void finish_activation(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums,
+                                     size_t stride, enum model_activation activation)
 {
-    const size_t offset = row * op->c_stride + column;
-    const float *bias = op->bias ? (const float *)op->bias + column : NULL;
+    if (op->epilogue == DEVICE_BIAS_ACTIVATION)
+        finish_rows(op, tile, sums, stride, DEVICE_BIAS_ACTIVATION, activation);
+    else
+        finish_rows(op, tile, sums, stride, DEVICE_ACTIVATION_GRADIENT, activation);
+}
 
-    if (op->epilogue == DEVICE_NO_EPILOGUE)
+static void finish(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums, size_t stride)
+{
+    if (op->epilogue == DEVICE_NO_EPILOGUE) {
+        finish_rows(op, tile, sums, stride, DEVICE_NO_EPILOGUE, MODEL_RELU);
         return;
+    }
+    if (op->epilogue == DEVICE_BIAS) {
+        finish_rows(op, tile, sums, stride, DEVICE_BIAS, MODEL_RELU);
+        return;
+    }
     assert(op->activation <= MODEL_RELU);
     switch (op->activation) {
     case MODEL_GELU_NEW:
-        epilogue_rows(op, MODEL_GELU_NEW, offset, bias, m, n);
+        finish_activation(op, tile, sums, stride, MODEL_GELU_NEW);
         break;
     case MODEL_GELU:
-        epilogue_rows(op, MODEL_GELU, offset, bias, m, n);
+        finish_activation(op, tile, sums, stride, MODEL_GELU);
         break;
     case MODEL_RELU:
-        epilogue_rows(op, MODEL_RELU, offset, bias, m, n);
+        finish_activation(op, tile, sums, stride, MODEL_RELU);
         break;
     }
 }
@@ -183,5 +208,5 @@ const struct cpu_row_kernels KERNEL_NAME(cpu_rows) = {
     .embed_backward = embed_backward,
     .position = position,
     .position_backward = position_backward,
-    .epilogue = epilogue,
+    .finish = finish,
 };

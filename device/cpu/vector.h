@@ -75,7 +75,11 @@ VECTOR_INLINE vec vec_load_n(const float *p, size_t n, float fill)
 
     if (n >= VECTOR)
         return vec_load(p);
+#if defined(__AVX512F__)
+    x = _mm512_mask_loadu_ps(x, (__mmask16)((1u << n) - 1), p);
+#else
     memcpy(&x, p, n * sizeof *p);
+#endif
     return x;
 }
 
@@ -85,6 +89,32 @@ VECTOR_INLINE void vec_store_n(float *p, vec x, size_t n)
         vec_store(p, x);
     else
         memcpy(p, &x, n * sizeof *p);
+}
+
+/* a * b + c: rounded once where the instruction set can, wherever it is written. */
+VECTOR_INLINE vec vec_multiply_add(vec a, vec b, vec c)
+{
+#if defined(__FMA__)
+    return VECTOR_CALL(fmadd_ps)(a, b, c);
+#else
+    return a * b + c;
+#endif
+}
+
+/* Group g of four lanes: four numbers from p[4 * g] + offset. */
+VECTOR_INLINE vec vec_gather_fours(const float *const *p, size_t offset)
+{
+#if defined(__AVX512F__)
+    __m512 x = _mm512_castps128_ps512(_mm_loadu_ps(p[0] + offset));
+    x = _mm512_insertf32x4(x, _mm_loadu_ps(p[4] + offset), 1);
+    x = _mm512_insertf32x4(x, _mm_loadu_ps(p[8] + offset), 2);
+    return _mm512_insertf32x4(x, _mm_loadu_ps(p[12] + offset), 3);
+#elif defined(__AVX2__)
+    const __m256 x = _mm256_castps128_ps256(_mm_loadu_ps(p[0] + offset));
+    return _mm256_insertf128_ps(x, _mm_loadu_ps(p[4] + offset), 1);
+#else
+    return _mm_loadu_ps(p[0] + offset);
+#endif
 }
 
 VECTOR_INLINE vec vec_select(vec_int mask, vec yes, vec no)

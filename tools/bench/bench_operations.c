@@ -3,20 +3,18 @@
  *     bench_operations [threads]
  *
  * At the sizes of two models: products and attention in GFLOP/s, the others in GB/s of what they must read and write.
- * The first lines are the yardsticks of the same run: dnnl_sgemm as one call, and a copy. Best of the repeats that fit
+ * The first lines are the yardsticks of the same run: what the multipliers do when nothing else holds them up, of which
+ * products and attention are given as a share, and a copy. Best of the repeats that fit
  * into a fifth of a second, at least five: neighbours only ever make it slower. One thread is timed by its own clock,
  * so that a busy machine may be measured as well. */
 #include "device/cpu/cpu.h"
 
-#include <dnnl.h>
+#include <immintrin.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
-#ifdef _OPENMP
-#include <omp.h>
-#endif
 
 struct size {
     size_t n_rows, n_tokens, n_heads, width, vocabulary;
@@ -86,11 +84,42 @@ static double backward_flops(const struct bench *b)
     return tile_flops(b, 5);
 }
 
-static void one_sgemm(struct bench *b)
-{
-    const dnnl_dim_t d = (dnnl_dim_t)b->size.width;
+enum { CHAINS = 12, TURNS = 200000 }; /* sums that do not wait for each other: 2 units of 4 or 5 cycles need 10 */
 
-    dnnl_sgemm('N', 'N', (dnnl_dim_t)b->m, 4 * d, d, 1, b->x, d, b->w, 4 * d, 0, b->y, 4 * d);
+/* In registers alone; returned, so that none is left out. */
+#define MULTIPLY(name, instructions, vector, step)                                                                     \
+    __attribute__((target(instructions))) static float name(void)                                                      \
+    {                                                                                                                  \
+        vector x = {0.999f}, y = {0.001f}, sum[CHAINS] = {{0}};                                                        \
+        for (int i = 0; i < TURNS; i++)                                                                                \
+            _Pragma("GCC unroll 12") for (int j = 0; j < CHAINS; j++) sum[j] = step;                                   \
+        for (int j = 1; j < CHAINS; j++)                                                                               \
+            sum[0] += sum[j];                                                                                          \
+        return sum[0][0];                                                                                              \
+    }
+MULTIPLY(multiply_v2, "sse4.2", __m128, sum[j] * x + y)
+MULTIPLY(multiply_v3, "avx2,fma", __m256, _mm256_fmadd_ps(sum[j], x, y))
+MULTIPLY(multiply_v4, "avx512f", __m512, _mm512_fmadd_ps(sum[j], x, y))
+#undef MULTIPLY
+
+static enum cpu_isa best_isa(void)
+{
+    return cpu_isa_runs(CPU_V4) ? CPU_V4 : cpu_isa_runs(CPU_V3) ? CPU_V3 : CPU_V2;
+}
+
+static double multiply_flops(const struct bench *b)
+{
+    return b->dev->n_threads * 2.0 * CHAINS * TURNS * (4 << best_isa());
+}
+
+static void multiply(struct bench *b)
+{
+    float sum = 0;
+
+#pragma omp parallel for num_threads(b->dev->n_threads) reduction(+ : sum)
+    for (unsigned i = 0; i < b->dev->n_threads; i++)
+        sum += best_isa() == CPU_V4 ? multiply_v4() : best_isa() == CPU_V3 ? multiply_v3() : multiply_v2();
+    b->small[0] = sum;
 }
 
 static void copy(struct bench *b)
@@ -256,7 +285,7 @@ static void cross_entropy_gradient(struct bench *b)
 }
 
 static const struct work works[] = {
-    {"dnnl_sgemm, one call", one_sgemm, product_flops, 0},
+    {"multipliers", multiply, multiply_flops, 0},
     {"copy", copy, NULL, 8},
     {"matmul", matmul, product_flops, 0},
     {"matmul + bias + gelu", matmul_gelu, product_flops, 0},
@@ -301,6 +330,7 @@ static void measure(struct bench *b, const char *isa)
 {
     const struct size *s = &b->size;
     const double unit = (double)(b->m * s->width * sizeof(float));
+    double peak = 0;
 
     printf("%zu x %zu tokens, width %zu, %zu heads, %u threads, %s\n", s->n_rows, s->n_tokens, s->width, s->n_heads,
            b->dev->n_threads, isa);
@@ -308,7 +338,13 @@ static void measure(struct bench *b, const char *isa)
         const struct work *work = &works[i];
         const double time = best_time(b, work->run);
         const double rate = (work->flops ? work->flops(b) : work->floats * unit) / time * 1e-9;
-        printf("  %-28s %8.3f ms %8.1f %s\n", work->name, time * 1e3, rate, work->flops ? "GFLOP/s" : "GB/s");
+        if (work->run == multiply)
+            peak = rate;
+        printf("  %-28s %8.3f ms %8.1f ", work->name, time * 1e3, rate);
+        if (work->flops)
+            printf("GFLOP/s %4.0f %%\n", 100 * rate / peak);
+        else
+            printf("GB/s\n");
     }
 }
 
@@ -339,9 +375,6 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_operations: %s\n", n_threads < 1 ? "threads is a number from 1 on" : err.text);
         return 2;
     }
-#ifdef _OPENMP
-    omp_set_num_threads(n_threads); /* for the library's own call */
-#endif
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++)
         run(dev, &sizes[i]);
     device_cpu.close(dev);
