@@ -34,7 +34,6 @@ VECTOR_INLINE void add_rows(float *sum, const float *a, const float *b, size_t s
 static void multiply_columns(float *total, bool add, const float *a, const float *b, size_t stride, size_t n,
                              size_t depth)
 {
-    const float *a = op->a, *b = (const float *)op->b + column;
     float sum[COLUMNS] = {0};
     size_t p = 0;
 

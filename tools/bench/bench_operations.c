@@ -84,13 +84,15 @@ static double backward_flops(const struct bench *b)
     return tile_flops(b, 5);
 }
 
-enum { CHAINS = 12, TURNS = 200000 }; /* sums that do not wait for each other: 2 units of 4 or 5 cycles need 10 */
+enum { CHAINS = 12, TURNS = 100000 }; /* sums that do not wait for each other: 2 units of 4 or 5 cycles need 10 */
 
 /* In registers alone; returned, so that none is left out. */
 #define MULTIPLY(name, instructions, vector, step)                                                                     \
     __attribute__((target(instructions))) static float name(void)                                                      \
     {                                                                                                                  \
-        vector x = {0.999f}, y = {0.001f}, sum[CHAINS] = {{0}};                                                        \
+        vector x = {0.999f}, y = {0.001f}, sum[CHAINS];                                                                \
+        for (int j = 0; j < CHAINS; j++)                                                                               \
+            sum[j] = (vector){(float)j};                                                                               \
         for (int i = 0; i < TURNS; i++)                                                                                \
             _Pragma("GCC unroll 12") for (int j = 0; j < CHAINS; j++) sum[j] = step;                                   \
         for (int j = 1; j < CHAINS; j++)                                                                               \
