@@ -25,6 +25,8 @@ struct eps_error {
 
 enum eps_schedule { EPS_SCHEDULE_DEFAULT, EPS_SCHEDULE_COSINE, EPS_SCHEDULE_LINEAR, EPS_SCHEDULE_CONSTANT };
 enum eps_optimizer_kind { EPS_OPTIMIZER_DEFAULT, EPS_ADAMA, EPS_ADAMW };
+enum eps_number { EPS_NUMBER_DEFAULT, EPS_FP32, EPS_BF16 };
+enum eps_commit { EPS_COMMIT_DEFAULT, EPS_EAGER, EPS_FENCED };
 enum eps_order { EPS_ORDER_DEFAULT, EPS_SHUFFLED, EPS_SEQUENTIAL };
 
 /* Start from eps_train_defaults(), which leaves everything to be chosen; data has no default. */
@@ -38,8 +40,8 @@ struct eps_train_options {
     const char *out;       /* run directory; NULL: runs/MODEL-TIME, or that of `resume` */
     const char *resume;  /* a run directory (its newest checkpoint) or a step-N of one: what was stored there stands for
                               everything that is left to choose here; a differing value is refused, but for steps,
-                              epochs, device_mem, workers, connect, save_every, keep, eval_every, microbatch, and out;
-                              data may lie elsewhere if its content is the same */
+                              epochs, device_mem, host_mem, require_pinned, workers, connect, save_every, keep,
+                              eval_every, microbatch, and out; data may lie elsewhere if its content is the same */
     const char *connect; /* address of a daemon; NULL: a private daemon and worker, as processes of their own */
     const char *programs; /* directory of epsd and eps-worker; NULL: where the calling program is, then
                              where libeps was installed, then PATH */
@@ -50,6 +52,15 @@ struct eps_train_options {
     enum eps_schedule schedule;
     uint64_t warmup; /* steps; UINT64_MAX: 3 % */
     enum eps_optimizer_kind optimizer;
+    enum eps_number precision; /* of weights and all that is computed on a device; sums, statistics and losses are fp32.
+                                  fp32 on the processor */
+    enum eps_number moments;   /* of the optimizer, in host memory: 4 or 2 bytes each. fp32 */
+    enum eps_number grad_dtype; /* of contributions on their way to the host; summed in fp32. fp32 */
+    enum eps_commit commit;     /* fenced: no unit is updated before all contributions of the step are known to be
+                                   finite, for 4 bytes of host memory a parameter; with several parts adamw alone. Fenced
+                                   with clip_norm, else eager */
+    double clip_norm;           /* the whole gradient is scaled down to this norm; NAN: not */
+    double clip_update; /* each tensor's update is scaled down to this root mean square, before the rate; NAN: not */
     enum eps_order order;
     uint64_t seed;       /* below 2^63; UINT64_MAX: 0 */
     uint64_t eval_every; /* steps between held-out losses; there is one before the first step too, and after the last
@@ -59,20 +70,10 @@ struct eps_train_options {
     uint32_t keep;       /* checkpoints that stand at a time, the newest; UINT32_MAX: 2. 0: all */
     bool deterministic;
     uint64_t device_mem; /* bytes for each private worker; 0: chosen from the memory that is free */
+    uint64_t host_mem;   /* bytes that the job may take at the daemon; 0: what is free there */
+    bool require_pinned; /* host memory that cannot be locked is a reason to refuse */
     const char *trace;   /* a new file for what every thread did when, to look at in chrome://tracing or
                             ui.perfetto.dev; NULL: none. Not stored. On a full disk it ends, with a note */
-};
-
-/* One step as written to metrics.jsonl. */
-struct eps_step {
-    uint64_t step;    /* from 1 */
-    uint64_t n_steps; /* of the run */
-    double loss;      /* nats per token, before this step's update */
-    double lr;
-    uint64_t tokens; /* so far */
-    double tokens_per_s, step_ms;
-    uint64_t device_peak_bytes, device_budget_bytes, host_bytes;
-    double eval_loss; /* NAN unless this step evaluated */
 };
 
 /* A line of `eps mem`: one side's ledger. */
@@ -98,6 +99,23 @@ struct eps_memory {
     const struct eps_memory_row *rows; /* those that are not zero */
     size_t n_rows;
     struct eps_pages pages;
+};
+
+/* One step as written to metrics.jsonl. */
+struct eps_step {
+    uint64_t step;    /* from 1 */
+    uint64_t n_steps; /* of the run */
+    double loss;      /* nats per token, before this step's update */
+    double lr;
+    uint64_t tokens; /* so far */
+    double tokens_per_s, step_ms;
+    uint64_t device_peak_bytes, device_budget_bytes, host_bytes;
+    double eval_loss; /* NAN unless this step evaluated */
+    double grad_norm; /* of the whole gradient, before clipping; NAN: not known, as with eager commit */
+    bool skipped;     /* it left no trace, as a contribution was not finite (fenced commit) */
+    /* (n_memory) the host's, and that of the device that has most; asked once a second, so none on most steps. */
+    const struct eps_memory *memory;
+    size_t n_memory;
 };
 
 struct eps_status {

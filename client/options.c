@@ -1,11 +1,13 @@
 #include "client/options.h"
 
 #include "proto/message.h"
+#include "proto/process.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 enum {
@@ -27,6 +29,8 @@ struct eps_train_options eps_train_defaults(void)
         .beta1 = NAN,
         .beta2 = NAN,
         .epsilon = NAN,
+        .clip_norm = NAN,
+        .clip_update = NAN,
         .warmup = UINT64_MAX,
         .seed = UINT64_MAX,
         .save_every = UINT64_MAX,
@@ -146,6 +150,46 @@ static int resolve_optimizer(struct eps_train_options *o, const struct client_fa
     return check_real("--epsilon", o->epsilon, 1e-30, 1, err);
 }
 
+static int check_clip(const char *option, double value, struct error *err)
+{
+    if (isnan(value) || (value > 0 && isfinite(value)))
+        return 0;
+    return error_set(err, -EDOM, "%s %g is not a number above 0: leave it out for no clipping", option, value);
+}
+
+/* What numbers are kept as, and when they are updated; parts are known. */
+static int resolve_commit(struct eps_train_options *o, struct error *err)
+{
+    const bool clips = !isnan(o->clip_norm);
+    char option[48];
+
+    if (o->precision == EPS_NUMBER_DEFAULT)
+        o->precision = EPS_FP32;
+    if (o->moments == EPS_NUMBER_DEFAULT)
+        o->moments = EPS_FP32;
+    if (o->grad_dtype == EPS_NUMBER_DEFAULT)
+        o->grad_dtype = EPS_FP32;
+    int rc = check_clip("--clip-norm", o->clip_norm, err);
+    if (!rc)
+        rc = check_clip("--clip-update", o->clip_update, err);
+    if (rc)
+        return rc;
+    if (clips && o->commit == EPS_EAGER)
+        return error_set(err, -EDOM,
+                         "--clip-norm %g does not go with --commit eager, which updates before the whole gradient is "
+                         "known: choose --commit fenced, or --clip-update, which clips tensor by tensor",
+                         o->clip_norm);
+    snprintf(option, sizeof option, o->commit == EPS_FENCED ? "--commit fenced" : "--clip-norm %g", o->clip_norm);
+    if (o->commit == EPS_COMMIT_DEFAULT)
+        o->commit = clips ? EPS_FENCED : EPS_EAGER;
+    if (o->commit == EPS_FENCED && o->optimizer == EPS_ADAMA && o->parts > 1)
+        return error_set(err, -EDOM,
+                         "%s with --parts %u needs --optimizer adamw: adama squares each part's gradient by itself, "
+                         "before their sum is known",
+                         option, o->parts);
+    return 0;
+}
+
 /* parts, seq, microbatch; batch needs the data and comes later. */
 static int resolve_shape(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
 {
@@ -243,6 +287,8 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
     int rc = resolve_optimizer(out, facts, err);
     if (!rc)
         rc = resolve_shape(out, facts, err);
+    if (!rc)
+        rc = resolve_commit(out, err);
     if (rc)
         return rc;
     n_train = client_options_n_train(out, facts->n_tokens);
@@ -287,6 +333,20 @@ bool client_options_say_chosen(struct error *sentence, const struct eps_train_op
     if (any && asked->steps == 0 && isnan(asked->epochs) && resolved->steps < STEPS)
         error_append(sentence, "; a longer text would teach it more");
     return any;
+}
+
+bool client_options_say_fenced(struct error *sentence, const struct eps_train_options *asked,
+                               const struct eps_train_options *resolved, uint64_t n_parameters)
+{
+    char bytes[24];
+
+    if (asked->commit != EPS_COMMIT_DEFAULT || resolved->commit != EPS_FENCED)
+        return false;
+    error_set(sentence, 0,
+              "--clip-norm turns --commit fenced on, which holds the summed gradient: %s of host memory, 4 bytes a "
+              "parameter",
+              process_format_bytes(bytes, 4 * n_parameters));
+    return true;
 }
 
 double client_options_lr(const struct eps_train_options *options, uint64_t step)

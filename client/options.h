@@ -61,6 +61,10 @@ uint64_t client_options_chosen_tokens(uint64_t n_train);
 bool client_options_say_chosen(struct error *sentence, const struct eps_train_options *asked,
                                const struct eps_train_options *resolved);
 
+/* That --clip-norm has chosen the commit, and what it costs; false: it has not. */
+bool client_options_say_fenced(struct error *sentence, const struct eps_train_options *asked,
+                               const struct eps_train_options *resolved, uint64_t n_parameters);
+
 /* Limits of a minibatch: -EDOM. */
 int client_options_check_batch(uint32_t batch, uint32_t seq, struct error *err);
 

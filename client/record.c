@@ -17,6 +17,7 @@ enum kind {
     COUNT,  /* uint32_t */
     LONG,   /* uint64_t */
     REAL,   /* double; NaN is left to choose */
+    CLIP,   /* double; NaN is none, and null in JSON */
     PAIR,   /* double[2] */
     CHOICE, /* an enum, 0 is left to choose; names are those of its values */
     FLAG,   /* bool; false is left to choose */
@@ -24,6 +25,8 @@ enum kind {
 
 static const char *const schedules[] = {"", "cosine", "linear", "constant", NULL};
 static const char *const optimizers[] = {"", "adama", "adamw", NULL};
+static const char *const numbers[] = {"", "fp32", "bf16", NULL};
+static const char *const commits[] = {"", "eager", "fenced", NULL};
 static const char *const orders[] = {"", "shuffled", "sequential", NULL};
 
 #define AT(member) offsetof(struct eps_train_options, member)
@@ -35,28 +38,36 @@ static const struct field {
     bool may_differ;
     uint64_t left; /* of a count: this value is left to choose */
     const char *const *names;
+    bool later; /* checkpoints of before have no such key: the first of the names, none, or what is left to choose */
 } fields[] = {
-    {"steps", LONG, AT(steps), true, 0, NULL},
-    {"batch", COUNT, AT(batch), false, 0, NULL},
-    {"seq", COUNT, AT(seq), false, 0, NULL},
-    {"microbatch", COUNT, AT(microbatch), true, 0, NULL},
-    {"parts", COUNT, AT(parts), false, 0, NULL},
-    {"lr", REAL, AT(lr), false, 0, NULL},
-    {"min_lr", REAL, AT(min_lr), false, 0, NULL},
-    {"schedule", CHOICE, AT(schedule), false, 0, schedules},
-    {"warmup", LONG, AT(warmup), false, UINT64_MAX, NULL},
-    {"weight_decay", REAL, AT(weight_decay), false, 0, NULL},
-    {"betas", PAIR, AT(beta1), false, 0, NULL},
-    {"epsilon", REAL, AT(epsilon), false, 0, NULL},
-    {"optimizer", CHOICE, AT(optimizer), false, 0, optimizers},
-    {"order", CHOICE, AT(order), false, 0, orders},
-    {"seed", LONG, AT(seed), false, UINT64_MAX, NULL},
-    {"eval_every", LONG, AT(eval_every), true, 0, NULL},
-    {"save_every", LONG, AT(save_every), true, UINT64_MAX, NULL},
-    {"keep", COUNT, AT(keep), true, UINT32_MAX, NULL},
-    {"deterministic", FLAG, AT(deterministic), false, 0, NULL},
-    {"device_mem", LONG, AT(device_mem), true, 0, NULL},
-    {"workers", COUNT, AT(workers), true, 0, NULL},
+    {"steps", LONG, AT(steps), true, 0, NULL, false},
+    {"batch", COUNT, AT(batch), false, 0, NULL, false},
+    {"seq", COUNT, AT(seq), false, 0, NULL, false},
+    {"microbatch", COUNT, AT(microbatch), true, 0, NULL, false},
+    {"parts", COUNT, AT(parts), false, 0, NULL, false},
+    {"lr", REAL, AT(lr), false, 0, NULL, false},
+    {"min_lr", REAL, AT(min_lr), false, 0, NULL, false},
+    {"schedule", CHOICE, AT(schedule), false, 0, schedules, false},
+    {"warmup", LONG, AT(warmup), false, UINT64_MAX, NULL, false},
+    {"weight_decay", REAL, AT(weight_decay), false, 0, NULL, false},
+    {"betas", PAIR, AT(beta1), false, 0, NULL, false},
+    {"epsilon", REAL, AT(epsilon), false, 0, NULL, false},
+    {"optimizer", CHOICE, AT(optimizer), false, 0, optimizers, false},
+    {"precision", CHOICE, AT(precision), false, 0, numbers, true},
+    {"moments", CHOICE, AT(moments), false, 0, numbers, true},
+    {"grad_dtype", CHOICE, AT(grad_dtype), false, 0, numbers, true},
+    {"commit", CHOICE, AT(commit), false, 0, commits, true},
+    {"clip_norm", CLIP, AT(clip_norm), false, 0, NULL, true},
+    {"clip_update", CLIP, AT(clip_update), false, 0, NULL, true},
+    {"order", CHOICE, AT(order), false, 0, orders, false},
+    {"seed", LONG, AT(seed), false, UINT64_MAX, NULL, false},
+    {"eval_every", LONG, AT(eval_every), true, 0, NULL, false},
+    {"save_every", LONG, AT(save_every), true, UINT64_MAX, NULL, false},
+    {"keep", COUNT, AT(keep), true, UINT32_MAX, NULL, false},
+    {"deterministic", FLAG, AT(deterministic), false, 0, NULL, false},
+    {"device_mem", LONG, AT(device_mem), true, 0, NULL, false},
+    {"host_mem", LONG, AT(host_mem), true, 0, NULL, true},
+    {"workers", COUNT, AT(workers), true, 0, NULL, false},
 };
 enum { N_FIELDS = sizeof fields / sizeof *fields };
 
@@ -76,17 +87,23 @@ static uint64_t whole(const struct field *f, const struct eps_train_options *o)
     return f->kind == LONG ? *(const uint64_t *)at : f->kind == FLAG ? *(const bool *)at : *(const uint32_t *)at;
 }
 
+static bool is_real(const struct field *f)
+{
+    return f->kind == REAL || f->kind == CLIP || f->kind == PAIR;
+}
+
 static bool is_left(const struct field *f, const struct eps_train_options *o)
 {
-    if (f->kind == REAL || f->kind == PAIR)
+    if (is_real(f))
         return isnan(*(const double *)value_at(f, o));
     return whole(f, o) == f->left;
 }
 
 static size_t value_bytes(const struct field *f)
 {
-    static const size_t bytes[] = {[COUNT] = sizeof(uint32_t),  [LONG] = sizeof(uint64_t),   [REAL] = sizeof(double),
-                                   [PAIR] = 2 * sizeof(double), [CHOICE] = sizeof(uint32_t), [FLAG] = sizeof(bool)};
+    static const size_t bytes[] = {
+        [COUNT] = sizeof(uint32_t),  [LONG] = sizeof(uint64_t),   [REAL] = sizeof(double), [CLIP] = sizeof(double),
+        [PAIR] = 2 * sizeof(double), [CHOICE] = sizeof(uint32_t), [FLAG] = sizeof(bool)};
     return bytes[f->kind];
 }
 
@@ -97,6 +114,8 @@ static json_t *value_json(const struct field *f, const struct eps_train_options 
     switch (f->kind) {
     case REAL:
         return json_real(*real);
+    case CLIP:
+        return isnan(*real) ? json_null() : json_real(*real);
     case PAIR:
         return json_pack("[f, f]", real[0], real[1]);
     case CHOICE:
@@ -186,6 +205,9 @@ static bool get_value(struct eps_train_options *o, const struct field *f, const 
     case REAL:
         *real = json_number_value(value);
         return json_is_number(value);
+    case CLIP:
+        *real = json_is_null(value) ? NAN : json_number_value(value);
+        return json_is_null(value) || json_is_number(value);
     case PAIR:
         real[0] = json_number_value(json_array_get(value, 0));
         real[1] = json_number_value(json_array_get(value, 1));
@@ -198,6 +220,18 @@ static bool get_value(struct eps_train_options *o, const struct field *f, const 
     }
     *(bool *)out = json_is_true(value);
     return json_is_boolean(value);
+}
+
+static bool get_field(struct eps_train_options *o, const struct field *f, const json_t *options)
+{
+    static const uint32_t first = 1;
+    const json_t *value = json_object_get(options, f->key);
+
+    if (value || !f->later)
+        return get_value(o, f, value);
+    if (f->kind == CHOICE)
+        memcpy((char *)o + f->at, &first, sizeof first);
+    return true;
 }
 
 static bool get_content(struct client_content *out, const json_t *tokens, const json_t *hash)
@@ -244,7 +278,7 @@ int client_record_read(struct client_record *out, json_t *json, struct error *er
     const char *wrong = read_paths(out);
 
     for (size_t i = 0; !wrong && i < N_FIELDS; i++) {
-        if (!get_value(&out->options, &fields[i], json_object_get(json, fields[i].key)))
+        if (!get_field(&out->options, &fields[i], json))
             wrong = fields[i].key;
     }
     if (!wrong && out->options.steps == 0)
@@ -277,7 +311,9 @@ static void print_value(char out[72], const struct field *f, const struct eps_tr
     const double *real = value_at(f, o);
     char first[32], second[32];
 
-    if (f->kind == REAL || f->kind == PAIR) {
+    if (f->kind == CLIP && isnan(real[0])) {
+        snprintf(out, 72, "none");
+    } else if (is_real(f)) {
         print_real(first, real[0]);
         if (f->kind == PAIR)
             print_real(second, real[1]);
@@ -308,7 +344,7 @@ static int refuse(const char *flag, const char *given, const char *stored, struc
  * not quite 3e-5. What is stored counts. */
 static bool is_same(const struct field *f, const struct eps_train_options *a, const struct eps_train_options *b)
 {
-    if (f->kind != REAL && f->kind != PAIR)
+    if (!is_real(f))
         return memcmp(value_at(f, a), value_at(f, b), value_bytes(f)) == 0;
     const double *x = value_at(f, a), *y = value_at(f, b);
     for (size_t i = 0; i < value_bytes(f) / sizeof *x; i++) {
@@ -361,6 +397,7 @@ int client_record_merge(struct eps_train_options *out, const struct eps_train_op
     if (given->connect) { /* its workers are what they are; what was given is refused elsewhere */
         out->workers = given->workers;
         out->device_mem = given->device_mem;
+        out->host_mem = given->host_mem;
     }
     out->model = stored->model;
     if (given->n_data == 0) {

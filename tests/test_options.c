@@ -50,6 +50,35 @@ START_TEST(what_is_left_to_choose_is_chosen_by_the_documented_rules)
     ck_assert_uint_eq(out.seed, 0);
     ck_assert_uint_eq(out.save_every, 1); /* ceil(0.7) */
     ck_assert_uint_eq(out.keep, 2);
+    ck_assert_int_eq(out.precision, EPS_FP32);
+    ck_assert_int_eq(out.moments, EPS_FP32);
+    ck_assert_int_eq(out.grad_dtype, EPS_FP32);
+    ck_assert_int_eq(out.commit, EPS_EAGER);
+    ck_assert(isnan(out.clip_norm) && isnan(out.clip_update));
+}
+END_TEST
+
+START_TEST(a_clipped_norm_turns_the_fenced_commit_on_and_says_what_it_costs)
+{
+    struct eps_train_options in = given(), out;
+    struct error sentence;
+
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert(!client_options_say_fenced(&sentence, &in, &out, 1000));
+    in.clip_norm = 0.5;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert_int_eq(out.commit, EPS_FENCED);
+    ck_assert(client_options_say_fenced(&sentence, &in, &out, (uint64_t)3 << 28)); /* 768 Mi parameters */
+    ck_assert_ptr_nonnull(strstr(sentence.text, "--clip-norm turns --commit fenced on"));
+    ck_assert_ptr_nonnull(strstr(sentence.text, "3.0 GiB of host memory"));
+    in.commit = EPS_FENCED; /* who asks for it knows */
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert(!client_options_say_fenced(&sentence, &in, &out, 1000));
+    in.optimizer = EPS_ADAMW, in.parts = 2;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    in = given(), in.clip_update = 1, in.parts = 2; /* each tensor by itself needs neither */
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert_int_eq(out.commit, EPS_EAGER);
 }
 END_TEST
 
@@ -287,6 +316,14 @@ SET(seed_huge, o->seed = (uint64_t)1 << 63)
 SET(save_rare, o->save_every = (uint64_t)1 << 41)
 SET(connect_workers, (o->connect = "x", o->workers = 1))
 SET(connect_mem, (o->connect = "x", o->device_mem = 1 << 30))
+SET(clip_zero, o->clip_norm = 0)
+SET(clip_negative, o->clip_norm = -1)
+SET(clip_infinite, o->clip_norm = INFINITY)
+SET(clip_update_zero, o->clip_update = 0)
+SET(clip_update_infinite, o->clip_update = INFINITY)
+SET(clip_eager, (o->clip_norm = 1, o->commit = EPS_EAGER))
+SET(clip_parts, (o->clip_norm = 1, o->parts = 2))
+SET(fenced_parts, (o->commit = EPS_FENCED, o->parts = 4))
 SET(connect_nobody, o->connect = "x")
 
 static const struct wrong {
@@ -321,6 +358,14 @@ static const struct wrong {
     {save_rare, -EDOM, "--save-every 2199023255552", "more than"},
     {connect_workers, -EDOM, "--workers 1", "--connect"},
     {connect_mem, -EDOM, "--device-mem", "--connect"},
+    {clip_zero, -EDOM, "--clip-norm 0 ", "above 0"},
+    {clip_negative, -EDOM, "--clip-norm -1 ", "leave it out"},
+    {clip_infinite, -EDOM, "--clip-norm inf ", ""},
+    {clip_update_zero, -EDOM, "--clip-update 0 ", "above 0"},
+    {clip_update_infinite, -EDOM, "--clip-update inf ", ""},
+    {clip_eager, -EDOM, "--clip-norm 1 does not go with --commit eager", "--commit fenced, or --clip-update"},
+    {clip_parts, -EDOM, "--clip-norm 1 with --parts 2", "--optimizer adamw"},
+    {fenced_parts, -EDOM, "--commit fenced with --parts 4", "--optimizer adamw"},
     {connect_nobody, -EAGAIN, "no worker", "eps-worker"},
 };
 
@@ -393,6 +438,7 @@ int main(void)
     TCase *tests = tcase_create("options");
 
     tcase_add_test(tests, what_is_left_to_choose_is_chosen_by_the_documented_rules);
+    tcase_add_test(tests, a_clipped_norm_turns_the_fenced_commit_on_and_says_what_it_costs);
     tcase_add_test(tests, defaults_follow_the_model_the_workers_and_the_data);
     tcase_add_test(tests, warm_up_is_three_percent_and_a_constant_rate_stays);
     tcase_add_test(tests, a_resumed_run_may_end_before_its_warm_up);

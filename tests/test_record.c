@@ -23,6 +23,8 @@ static struct eps_train_options resolved(void)
     o.epsilon = 5e-324, o.schedule = EPS_SCHEDULE_LINEAR, o.warmup = 17, o.optimizer = EPS_ADAMW;
     o.order = EPS_SEQUENTIAL, o.seed = (uint64_t)INT64_MAX, o.eval_every = 19, o.save_every = 0, o.keep = 5;
     o.deterministic = true, o.device_mem = (uint64_t)3 << 40;
+    o.precision = EPS_BF16, o.moments = EPS_BF16, o.grad_dtype = EPS_FP32, o.commit = EPS_FENCED;
+    o.clip_norm = 0.7, o.clip_update = 2.0 / 3, o.host_mem = (uint64_t)5 << 40;
     return o;
 }
 
@@ -75,6 +77,13 @@ static void check_same(const struct eps_train_options *got, const struct eps_tra
     ck_assert_uint_eq(got->keep, want->keep);
     ck_assert_int_eq(got->deterministic, want->deterministic);
     ck_assert_uint_eq(got->device_mem, want->device_mem);
+    ck_assert_int_eq(got->precision, want->precision);
+    ck_assert_int_eq(got->moments, want->moments);
+    ck_assert_int_eq(got->grad_dtype, want->grad_dtype);
+    ck_assert_int_eq(got->commit, want->commit);
+    ck_assert(same_bits(got->clip_norm, want->clip_norm));
+    ck_assert(same_bits(got->clip_update, want->clip_update));
+    ck_assert_uint_eq(got->host_mem, want->host_mem);
 }
 
 START_TEST(what_is_read_is_what_was_written_to_the_bit)
@@ -94,6 +103,42 @@ START_TEST(what_is_read_is_what_was_written_to_the_bit)
     check_same(&out, &in);
     client_record_free(&record);
     client_record_free(&record);
+}
+END_TEST
+
+START_TEST(a_clip_that_there_is_none_of_is_stored_too)
+{
+    struct eps_train_options in = resolved();
+    struct client_record record;
+
+    in.clip_norm = in.clip_update = NAN, in.commit = EPS_EAGER;
+    stored(&record, &in);
+    check_same(&record.options, &in);
+    client_record_free(&record);
+}
+END_TEST
+
+/* As the options were before: what trained then is what the defaults say. */
+START_TEST(checkpoints_of_before_have_fp32_eager_commit_and_no_clip)
+{
+    static const char *const keys[] = {"precision", "moments",     "grad_dtype", "commit",
+                                       "clip_norm", "clip_update", "host_mem"};
+    const struct eps_train_options in = resolved();
+    struct client_record record;
+    json_t *json = client_record_write(&in, &data, &eval_data);
+
+    for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
+        ck_assert_int_eq(json_object_del(json, keys[i]), 0);
+    ck_assert_int_eq(client_record_read(&record, json, NULL), 0);
+    ck_assert_int_eq(record.options.precision, EPS_FP32);
+    ck_assert_int_eq(record.options.moments, EPS_FP32);
+    ck_assert_int_eq(record.options.grad_dtype, EPS_FP32);
+    ck_assert_int_eq(record.options.commit, EPS_EAGER);
+    ck_assert(isnan(record.options.clip_norm));
+    ck_assert(isnan(record.options.clip_update));
+    ck_assert_uint_eq(record.options.host_mem, 0);
+    client_record_free(&record);
+    json_decref(json);
 }
 END_TEST
 
@@ -131,6 +176,9 @@ START_TEST(what_was_not_written_by_us_is_refused_by_its_key)
         {"schedule", "\"up\""},
         {"optimizer", "1"},
         {"order", NULL},
+        {"precision", "\"fp16\""},
+        {"commit", "\"\""},
+        {"clip_norm", "\"none\""},
         {"deterministic", "1"},
         {"model", "7"},
         {"data", "[]"},
@@ -203,6 +251,12 @@ SET(other_epsilon, o->epsilon = 1e-8)
 SET(other_optimizer, o->optimizer = EPS_ADAMA)
 SET(other_order, o->order = EPS_SHUFFLED)
 SET(other_seed, o->seed = 0)
+SET(other_precision, o->precision = EPS_FP32)
+SET(other_moments, o->moments = EPS_FP32)
+SET(other_grad, o->grad_dtype = EPS_BF16)
+SET(other_commit, o->commit = EPS_EAGER)
+SET(other_clip, o->clip_norm = 1)
+SET(other_clip_update, o->clip_update = 1)
 
 static const struct {
     void (*set)(struct eps_train_options *o);
@@ -223,6 +277,12 @@ static const struct {
     {other_optimizer, "--optimizer adama ", "the run's adamw"},
     {other_order, "--order shuffled ", "the run's sequential"},
     {other_seed, "--seed 0 ", "the run's 9223372036854775807"},
+    {other_precision, "--precision fp32 ", "the run's bf16"},
+    {other_moments, "--moments fp32 ", "the run's bf16"},
+    {other_grad, "--grad-dtype bf16 ", "the run's fp32"},
+    {other_commit, "--commit eager ", "the run's fenced"},
+    {other_clip, "--clip-norm 1 ", "the run's 0.7"},
+    {other_clip_update, "--clip-update 1 ", "the run's 0.6666666666666666"},
 };
 
 START_TEST(what_differs_is_refused_by_name_and_both_values)
@@ -264,6 +324,23 @@ START_TEST(held_out_data_and_determinism_cannot_come_later)
 }
 END_TEST
 
+START_TEST(a_clip_cannot_come_later)
+{
+    struct eps_train_options in = resolved(), given = eps_train_defaults(), out;
+    struct client_record record;
+    struct error err = {0};
+
+    in.clip_norm = NAN;
+    stored(&record, &in);
+    ck_assert_int_eq(client_record_merge(&out, &given, &record, NULL), 0);
+    ck_assert(isnan(out.clip_norm));
+    given.clip_norm = 2;
+    ck_assert_int_eq(client_record_merge(&out, &given, &record, &err), -EDOM);
+    ck_assert_msg(strstr(err.text, "--clip-norm 2 differs from the run's none") != NULL, "%s", err.text);
+    client_record_free(&record);
+}
+END_TEST
+
 START_TEST(what_may_differ_is_taken_as_given)
 {
     static const char *const moved[] = {"moved.txt"};
@@ -271,7 +348,8 @@ START_TEST(what_may_differ_is_taken_as_given)
     struct client_record record;
 
     given.steps = 2000, given.microbatch = 1, given.eval_every = 7, given.save_every = 8, given.keep = 0;
-    given.device_mem = 99, given.workers = 9, given.data = moved, given.n_data = 1, given.eval_data = "e";
+    given.device_mem = 99, given.host_mem = 98, given.require_pinned = true, given.workers = 9, given.data = moved,
+    given.n_data = 1, given.eval_data = "e";
     stored(&record, &in);
     ck_assert_int_eq(client_record_merge(&out, &given, &record, NULL), 0);
     ck_assert_uint_eq(out.steps, 2000);
@@ -280,6 +358,8 @@ START_TEST(what_may_differ_is_taken_as_given)
     ck_assert_uint_eq(out.save_every, 8);
     ck_assert_uint_eq(out.keep, 0);
     ck_assert_uint_eq(out.device_mem, 99);
+    ck_assert_uint_eq(out.host_mem, 98);
+    ck_assert(out.require_pinned);
     ck_assert_uint_eq(out.workers, 9);
     ck_assert_ptr_eq(out.data, moved);
     ck_assert_str_eq(out.eval_data, "e");
@@ -289,6 +369,7 @@ START_TEST(what_may_differ_is_taken_as_given)
     ck_assert_uint_eq(out.steps, 0); /* what 2 epochs are */
     ck_assert_uint_eq(out.workers, 0);
     ck_assert_uint_eq(out.device_mem, 0);
+    ck_assert_uint_eq(out.host_mem, 0);
     client_record_free(&record);
 }
 END_TEST
@@ -319,12 +400,15 @@ int main(void)
     TCase *tests = tcase_create("record");
 
     tcase_add_test(tests, what_is_read_is_what_was_written_to_the_bit);
+    tcase_add_test(tests, a_clip_that_there_is_none_of_is_stored_too);
+    tcase_add_test(tests, checkpoints_of_before_have_fp32_eager_commit_and_no_clip);
     tcase_add_test(tests, paths_are_absolute_where_they_are_paths);
     tcase_add_test(tests, what_was_not_written_by_us_is_refused_by_its_key);
     tcase_add_test(tests, a_run_goes_on_as_it_was_where_nothing_is_said);
     tcase_add_loop_test(tests, what_differs_is_refused_by_name_and_both_values, 0,
                         (int)(sizeof differing / sizeof *differing));
     tcase_add_test(tests, held_out_data_and_determinism_cannot_come_later);
+    tcase_add_test(tests, a_clip_cannot_come_later);
     tcase_add_test(tests, what_may_differ_is_taken_as_given);
     tcase_add_test(tests, the_side_file_holds_options_and_files);
     return run_tests(tests);
