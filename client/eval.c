@@ -60,6 +60,7 @@ static int evaluate(struct eval *e, double *loss, uint64_t *tokens, struct error
                               .job = {.batch = e->options.batch,
                                       .seq = e->options.seq,
                                       .n_parts = 1,
+                                      .precision = e->forward.model.precision,
                                       .beta1 = 0.9,
                                       .beta2 = 0.999,
                                       .epsilon = 1e-8}};

@@ -144,6 +144,7 @@ static int open_job(struct generate *g, struct error *err)
                                       .batch = 1,
                                       .seq = (uint32_t)g->n_prompt + g->options.n_tokens,
                                       .n_parts = 1,
+                                      .precision = g->forward.model.precision,
                                       .beta1 = 0.9,
                                       .beta2 = 0.999,
                                       .epsilon = 1e-8}};
@@ -156,7 +157,7 @@ static uint64_t bytes_per_token(const struct generate *g)
     const struct model_config *c = &g->forward.model.config;
     const uint64_t tables = (uint64_t)c->width * (c->n_positions + (c->tied ? 0 : c->vocabulary));
 
-    return (g->job.n_parameters - tables) * sizeof(float);
+    return (g->job.n_parameters - tables) * number_bytes(g->forward.model.precision);
 }
 
 static int tell(struct generate *g, uint32_t id, bool last, bool ended, struct error *err)
@@ -227,7 +228,7 @@ static int generate(struct generate *g, struct eps_generated *out, const struct 
         return rc;
     out->n_prompt = (uint32_t)g->n_prompt;
     out->resident_bytes = g->job.resident_bytes;
-    out->weight_bytes = g->job.n_parameters * sizeof(float);
+    out->weight_bytes = g->job.n_parameters * number_bytes(g->forward.model.precision);
     out->token_bytes = bytes_per_token(g);
     rc = run(g, out, err);
     return rc ? rc : client_job_close(&g->job, err);

@@ -297,7 +297,14 @@ static int check_files(const struct checkpoint *checkpoint, int directory, int (
     return rc;
 }
 
-int client_model_check(const struct client_model *model, int (*on_bytes)(void *data, uint64_t bytes), void *data,
+enum number_type client_model_precision(const json_t *options)
+{
+    const char *name = json_string_value(json_object_get(options, "precision"));
+
+    return name && strcmp(name, number_name(NUMBER_BF16)) == 0 ? NUMBER_BF16 : NUMBER_FP32;
+}
+
+int client_model_check(struct client_model *model, int (*on_bytes)(void *data, uint64_t bytes), void *data,
                        struct error *err)
 {
     struct checkpoint checkpoint;
@@ -308,8 +315,10 @@ int client_model_check(const struct client_model *model, int (*on_bytes)(void *d
     if (directory < 0)
         return error_set(err, -errno, "%s: %s", model->directory, strerror(errno));
     int rc = checkpoint_read(&checkpoint, directory, err);
-    if (!rc)
+    if (!rc) {
+        model->precision = client_model_precision(checkpoint.options);
         rc = check_files(&checkpoint, directory, on_bytes, data, err);
+    }
     checkpoint_free(&checkpoint);
     close(directory);
     if (rc && rc != -EINTR)

@@ -9,6 +9,7 @@
 
 #include "proto/error.h"
 #include "proto/model.h"
+#include "proto/number.h"
 #include "proto/session.h"
 
 #include <jansson.h>
@@ -21,18 +22,22 @@ struct client_model {
     struct model_config config;
     int config_fd;
     int weight_fds[CLIENT_MODEL_MAX_FILES];
-    unsigned n_weights;       /* 0: fresh */
-    json_t *side;             /* what else came beside config.json, as client/side.h has it; NULL: nothing could */
-    char directory[PATH_MAX]; /* that holds it, links resolved; empty: a config alone, or open files */
+    unsigned n_weights;         /* 0: fresh */
+    enum number_type precision; /* in which it was trained, as far as its checkpoint says; else fp32 */
+    json_t *side;               /* what else came beside config.json, as client/side.h has it; NULL: nothing could */
+    char directory[PATH_MAX];   /* that holds it, links resolved; empty: a config alone, or open files */
 };
 
 /* -errno or -EINVAL with a sentence that begins with the path. Undo: client_model_close; on failure nothing is open. */
 int client_model_open(struct client_model *out, const char *path, struct error *err);
 
-/* Compares the model's files with the checksums of the checkpoint that they are part of; where there are none, it passes.
- * on_bytes as checkpoint_check. -EINVAL with a sentence that names directory and file. */
-int client_model_check(const struct client_model *model, int (*on_bytes)(void *data, uint64_t bytes), void *data,
+/* Compares the model's files with the checksums of the checkpoint that they are part of, and takes its precision from
+ * there; where there are none, it passes. on_bytes as checkpoint_check. -EINVAL with a sentence that names directory and file. */
+int client_model_check(struct client_model *model, int (*on_bytes)(void *data, uint64_t bytes), void *data,
                        struct error *err);
+
+/* The precision that a run's recorded options (client/record.h) name; fp32 where they do not. */
+enum number_type client_model_precision(const json_t *options);
 
 /* A model of files that are open already: a snapshot of a live one. config_fd, weights_fd (-1: fresh) and side (NULL:
  * nothing) are the model's from now on, after a failure too. As client_model_open, sentences begin with name. */

@@ -13,7 +13,7 @@
 enum { WEIGHTS, CONFIG, SIDE, N_FILES };
 
 /* The files of the side file, or NULL where the job had none: it is left empty then. */
-static int read_side(json_t **files, int fd, struct error *err)
+static int read_side(json_t **files, enum number_type *precision, int fd, struct error *err)
 {
     json_error_t why;
     struct stat st;
@@ -30,6 +30,7 @@ static int read_side(json_t **files, int fd, struct error *err)
     if (!side)
         return error_set(err, -EPROTO, "the daemon's side file: line %d: %s", why.line, why.text);
     *files = json_incref(json_object_get(side, "files"));
+    *precision = client_model_precision(json_object_get(side, "options"));
     json_decref(side);
     return 0;
 }
@@ -54,6 +55,7 @@ int client_snapshot_take(struct client_model *out, uint64_t *step, struct client
 {
     static const char *const names[N_FILES] = {"weights", "config.json", "a tokenizer"};
     int fds[N_FILES] = {-1, -1, -1}, rc = 0;
+    enum number_type precision = NUMBER_FP32;
     json_t *files = NULL;
     char name[64];
 
@@ -69,9 +71,10 @@ int client_snapshot_take(struct client_model *out, uint64_t *step, struct client
         if (lseek(fds[i], 0, SEEK_SET) != 0)
             rc = error_set(err, -errno, "a temporary file: %s", strerror(errno));
     if (rc == 0)
-        rc = read_side(&files, fds[SIDE], err);
+        rc = read_side(&files, &precision, fds[SIDE], err);
     if (rc == 0) {
         rc = client_model_from(out, name, fds[CONFIG], fds[WEIGHTS], files, err);
+        out->precision = precision;
         fds[CONFIG] = fds[WEIGHTS] = -1;
     }
     for (int i = 0; i < N_FILES; i++)

@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -70,6 +71,11 @@ static int make_side(struct train *t, struct error *err)
     return rc;
 }
 
+static enum number_type number_of(enum eps_number number)
+{
+    return number == EPS_BF16 ? NUMBER_BF16 : NUMBER_FP32;
+}
+
 static int open_job(struct train *t, struct error *err)
 {
     const struct eps_train_options *o = &t->run.options;
@@ -85,6 +91,14 @@ static int open_job(struct train *t, struct error *err)
                 .n_parts = o->parts,
                 .microbatch = o->microbatch,
                 .optimizer = o->optimizer == EPS_ADAMW ? OPTIMIZER_ADAMW : OPTIMIZER_ADAMA,
+                .precision = number_of(o->precision),
+                .moments = number_of(o->moments),
+                .grad = number_of(o->grad_dtype),
+                .fenced = o->commit == EPS_FENCED,
+                .require_pinned = o->require_pinned,
+                .clip_norm = isnan(o->clip_norm) ? 0 : o->clip_norm,
+                .clip_update = isnan(o->clip_update) ? 0 : o->clip_update,
+                .host_mem = o->host_mem,
                 .beta1 = o->beta1,
                 .beta2 = o->beta2,
                 .epsilon = o->epsilon,
@@ -120,6 +134,8 @@ static void announce(struct train *t)
     if (t->steps.events->on_start)
         t->steps.events->on_start(t->steps.user, &run->options, t->job.n_parameters);
     if (run->chosen && client_options_say_chosen(&sentence, &run->asked, &run->options))
+        note(t, sentence.text);
+    if (client_options_say_fenced(&sentence, &run->asked, &run->options, t->job.n_parameters))
         note(t, sentence.text);
     if (!run->asked.resume)
         return;

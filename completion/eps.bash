@@ -10,8 +10,9 @@ _eps_options() {
     case $1 in
     eps) echo "--help --version" ;;
     train) echo "--model --data --eval-data --out --resume --save-every --keep --steps --epochs --batch --seq" \
-        "--microbatch --parts --lr --min-lr --schedule --warmup --weight-decay --betas --epsilon --optimizer --order" \
-        "--seed --deterministic --eval-every --trace --device --device-mem --workers --connect --help" ;;
+        "--microbatch --parts --lr --min-lr --schedule --warmup --weight-decay --betas --epsilon --optimizer" \
+        "--clip-norm --clip-update --commit --precision --moments --grad-dtype --order --seed --deterministic" \
+        "--eval-every --trace --device --device-mem --host-mem --require-pinned --workers --connect --help" ;;
     eval) echo "--model --data --batch --seq --device --device-mem --connect --json --help" ;;
     generate) echo "--model --prompt --prompt-file --ids --tokens --temperature --top-k --top-p --seed --device" \
         "--device-mem --connect --json --help" ;;
@@ -52,7 +53,8 @@ _eps_values() {
     --out | --resume) _eps_files -d "$3" ;;
     --schedule) _eps_words "cosine linear constant" "$3" ;;
     --optimizer) _eps_words "adama adamw" "$3" ;;
-    --dtype) _eps_words "fp32 bf16" "$3" ;;
+    --commit) _eps_words "eager fenced" "$3" ;;
+    --dtype | --precision | --moments | --grad-dtype) _eps_words "fp32 bf16" "$3" ;;
     --order) _eps_words "shuffled sequential" "$3" ;;
     --microbatch) _eps_words auto "$3" ;;
     --device)
@@ -60,7 +62,7 @@ _eps_values() {
         ;;
     --connect | --listen) _eps_words "$(_eps_daemons)" "$3" ;;
     --group) COMPREPLY=($(compgen -g -- "$3")) ;;
-    --watch | --json | --deterministic | --private | --help | --version) return 1 ;;
+    --watch | --json | --deterministic | --require-pinned | --private | --help | --version) return 1 ;;
     --*) COMPREPLY=() ;;
     *) return 1 ;;
     esac

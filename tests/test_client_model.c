@@ -340,6 +340,28 @@ static void check_checks(const char *path, int code, const char *says)
     ck_assert_uint_eq(n_open(), before);
 }
 
+START_TEST(a_model_has_the_precision_that_its_options_name)
+{
+    static const struct {
+        const char *options;
+        enum number_type precision;
+    } cases[] = {
+        {"{}", NUMBER_FP32},
+        {"{\"precision\": \"fp32\"}", NUMBER_FP32},
+        {"{\"precision\": \"bf16\"}", NUMBER_BF16},
+        {"{\"precision\": 16}", NUMBER_FP32},
+        {"[]", NUMBER_FP32},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        json_t *options = json_loads(cases[i].options, 0, NULL);
+        ck_assert_int_eq(client_model_precision(options), cases[i].precision);
+        json_decref(options);
+    }
+    ck_assert_int_eq(client_model_precision(NULL), NUMBER_FP32);
+}
+END_TEST
+
 START_TEST(a_checkpoint_is_held_to_its_checksums)
 {
     static const char *const names[] = {"config.json", "merges.txt", "optimizer.safetensors", "model.safetensors"};
@@ -402,6 +424,7 @@ int main(void)
     tcase_add_test(tests, what_came_with_the_weights_is_kept_and_other_files_are_not);
     tcase_add_test(tests, a_snapshot_is_a_model_and_its_files_are_checked_as_any_others);
     tcase_add_test(tests, an_index_names_the_files_each_once);
+    tcase_add_test(tests, a_model_has_the_precision_that_its_options_name);
     tcase_add_test(tests, a_checkpoint_is_held_to_its_checksums);
     tcase_add_test(tests, what_is_missing_or_damaged_is_refused_by_file);
     return run_tests(tests);

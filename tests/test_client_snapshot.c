@@ -45,7 +45,7 @@ static void write_snapshot(const int *fds)
     else if (plan == STRANGE_SIDE)
         put(fds[2], "{\"files\": {\"../x\": \"\"}}");
     else if (plan != NO_SIDE)
-        put(fds[2], "{\"options\": {\"lr\": 1}, \"files\": {\"merges.txt\": \"a b\\n\"}}");
+        put(fds[2], "{\"options\": {\"precision\": \"bf16\"}, \"files\": {\"merges.txt\": \"a b\\n\"}}");
     store_fixture_close(&f);
 }
 
@@ -152,6 +152,7 @@ START_TEST(a_snapshot_is_a_model_like_any_other)
         ck_assert_str_eq(client_side_find(model.side, "merges.txt", &n), "a b\n");
     else
         ck_assert_ptr_null(model.side);
+    ck_assert_int_eq(model.precision, plan == GOOD ? NUMBER_BF16 : NUMBER_FP32);
     store_fixture_open(&got, store_fixture_small, true, 0);
     store_fixture_open(&drawn, store_fixture_small, true, 0);
     eps_store_draw(&drawn.store, 3);

@@ -33,6 +33,22 @@ static void print_workers(const struct eps_train_options *o)
         printf("workers      %u, device memory %s each\n", o->workers, eps_format_bytes(text, o->device_mem));
 }
 
+static void print_optimizer(const struct eps_train_options *o)
+{
+    static const char *const numbers[] = {"default", "fp32", "bf16"};
+
+    printf("optimizer    %s, betas %g,%g, epsilon %g, weight decay %g%s\n",
+           o->optimizer == EPS_ADAMW ? "adamw" : "adama", o->beta1, o->beta2, o->epsilon, o->weight_decay,
+           o->deterministic ? ", deterministic" : "");
+    printf("commit       %s", o->commit == EPS_FENCED ? "fenced" : "eager");
+    if (!isnan(o->clip_norm))
+        printf(", gradient clipped to a norm of %g", o->clip_norm);
+    if (!isnan(o->clip_update))
+        printf(", updates clipped to %g", o->clip_update);
+    printf("\nnumbers      %s, moments %s, gradients %s\n", numbers[o->precision], numbers[o->moments],
+           numbers[o->grad_dtype]);
+}
+
 static void on_start(void *user, const struct eps_train_options *o, uint64_t n_parameters)
 {
     static const char *const schedules[] = {"default", "cosine", "linear", "constant"};
@@ -47,9 +63,7 @@ static void on_start(void *user, const struct eps_train_options *o, uint64_t n_p
     printf("held out     %s\n", o->eval_data ? o->eval_data : "the end of the data: 1 %, at least a row");
     printf("steps        %" PRIu64 " of %u rows of %u tokens, in %u part%s\n", o->steps, o->batch, o->seq, o->parts,
            o->parts == 1 ? "" : "s");
-    printf("optimizer    %s, betas %g,%g, epsilon %g, weight decay %g%s\n",
-           o->optimizer == EPS_ADAMW ? "adamw" : "adama", o->beta1, o->beta2, o->epsilon, o->weight_decay,
-           o->deterministic ? ", deterministic" : "");
+    print_optimizer(o);
     printf("rate         %g to %g, %s, %" PRIu64 " steps of warm-up\n", o->lr, o->min_lr, schedules[o->schedule],
            o->warmup);
     print_workers(o);
@@ -215,6 +229,12 @@ static int run(const struct command *command, const struct eps_train_options *op
     return rc == -EINTR ? stopping_status(&t.stopping, status) : status;
 }
 
+/* Words stand in the order of the enumeration's values, of which 0 is left to choose. */
+static unsigned chosen(unsigned word)
+{
+    return word == UNSET ? 0 : word + 1;
+}
+
 int command_train(int argc, char **argv)
 {
     struct eps_train_options options = eps_train_defaults();
@@ -222,6 +242,7 @@ int command_train(int argc, char **argv)
     double betas[2] = {NAN, NAN};
     uint64_t keep = UINT64_MAX;
     unsigned schedule = UNSET, optimizer = UNSET, order = UNSET, device;
+    unsigned precision = UNSET, moments = UNSET, grad_dtype = UNSET, commit = UNSET;
     const struct argument arguments[] = {
         {"Model and data", .kind = ARGUMENT_HEADING},
         {"--model", "DIR|config.json|PRESET", ARGUMENT_TEXT, &options.model,
@@ -271,6 +292,23 @@ int command_train(int argc, char **argv)
         {"--epsilon", "X", ARGUMENT_REAL, &options.epsilon, "default 1e-8"},
         {"--optimizer", "adama|adamw", ARGUMENT_CHOICE, &optimizer,
          "adama squares each part's gradient, adamw their sum; default adama"},
+        {"--clip-norm", "X", ARGUMENT_REAL, &options.clip_norm,
+         "scale the whole gradient down to this norm; turns --commit fenced on"},
+        {"--clip-update", "X", ARGUMENT_REAL, &options.clip_update,
+         "scale each tensor's update down to this root mean square, before the rate; of a\ntensor that is cut into "
+         "units, each unit's piece. Takes no memory"},
+        {"--commit", "eager|fenced", ARGUMENT_CHOICE, &commit,
+         "eager updates a unit when its last gradient is in; fenced when all of the step's\nare, and skips a step that "
+         "is not finite: 4 more bytes a parameter in host memory,\nadamw where there are several --parts; default "
+         "eager"},
+        {"Numbers", .kind = ARGUMENT_HEADING},
+        {"--precision", "fp32|bf16", ARGUMENT_CHOICE, &precision,
+         "of weights and activations on the device; sums, statistics and the optimizer's\nmaster weights stay fp32; "
+         "default fp32"},
+        {"--moments", "fp32|bf16", ARGUMENT_CHOICE, &moments,
+         "of the optimizer's moments in host memory: 8 bytes a parameter, or 4; default fp32"},
+        {"--grad-dtype", "fp32|bf16", ARGUMENT_CHOICE, &grad_dtype,
+         "of gradients on their way to the host, where they are summed in fp32; default fp32"},
         {"Order and chance", .kind = ARGUMENT_HEADING},
         {"--order", "shuffled|sequential", ARGUMENT_CHOICE, &order, "of the windows; default shuffled, by the seed"},
         {"--seed", "N", ARGUMENT_NUMBER, &options.seed, "of fresh weights, order and dropout; default 0"},
@@ -285,6 +323,11 @@ int command_train(int argc, char **argv)
         {"--device", "auto|cpu", ARGUMENT_CHOICE, &device, "default auto: the processor, so far"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
          "a hard cap on each worker's memory, as in 2GiB; default half of what is free,\ndivided by the workers"},
+        {"--host-mem", "BYTES", ARGUMENT_BYTES, &options.host_mem,
+         "of host memory for the model, its optimizer and what goes between host and devices,\nat most; default what "
+         "is free"},
+        {"--require-pinned", NULL, ARGUMENT_FLAG, &options.require_pinned,
+         "refuse where that memory cannot be locked (ulimit -l); default a note"},
         {"--workers", "N", ARGUMENT_COUNT, &options.workers, "processes that compute; default 1"},
         {"--connect", "ADDRESS", ARGUMENT_TEXT, &options.connect,
          "use this daemon, by name or directory, and its workers; default private ones\nthat start and end with the "
@@ -302,11 +345,13 @@ int command_train(int argc, char **argv)
     if (status < 0) {
         options.data = data.items, options.n_data = data.n;
         options.beta1 = betas[0], options.beta2 = betas[1];
-        options.optimizer =
-            optimizer == UNSET ? EPS_OPTIMIZER_DEFAULT : (enum eps_optimizer_kind)(EPS_ADAMA + optimizer);
-        options.order = order == UNSET ? EPS_ORDER_DEFAULT : (enum eps_order)(EPS_SHUFFLED + order);
-        options.schedule =
-            schedule == UNSET ? EPS_SCHEDULE_DEFAULT : (enum eps_schedule)(EPS_SCHEDULE_COSINE + schedule);
+        options.optimizer = (enum eps_optimizer_kind)chosen(optimizer);
+        options.order = (enum eps_order)chosen(order);
+        options.schedule = (enum eps_schedule)chosen(schedule);
+        options.precision = (enum eps_number)chosen(precision);
+        options.moments = (enum eps_number)chosen(moments);
+        options.grad_dtype = (enum eps_number)chosen(grad_dtype);
+        options.commit = (enum eps_commit)chosen(commit);
         if (keep != UINT64_MAX)
             options.keep = keep < UINT32_MAX ? (uint32_t)keep : UINT32_MAX - 1;
         status = run(&command, &options);
