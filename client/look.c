@@ -108,12 +108,12 @@ int client_look_open(struct client_link *link, const char *address, enum message
     return rc ? rc : client_link_open(link, directory, role, err);
 }
 
-static void tell_side(const struct message *m, void (*on_memory)(void *user, const struct eps_memory *side), void *user)
+void client_look_side(struct eps_memory *out, struct eps_memory_row rows[LEDGER_CATEGORIES], const struct message *m)
 {
     const struct ledger *ledger = &m->memory_reply.ledger;
-    struct eps_memory_row rows[LEDGER_CATEGORIES];
     const struct pages *pages = &m->memory_reply.pages;
-    struct eps_memory side = {
+
+    *out = (struct eps_memory){
         .worker = m->memory_reply.worker,
         .device = m->memory_reply.device,
         .budget = m->memory_reply.budget,
@@ -122,16 +122,23 @@ static void tell_side(const struct message *m, void (*on_memory)(void *user, con
         .rows = rows,
         .pages = {pages->known, pages->resident, pages->locked, pages->huge, pages->n_nodes, {0}},
     };
-
     for (unsigned i = 0; i < LEDGER_CATEGORIES; i++) {
         const uint64_t planned = m->memory_reply.planned[i];
-        side.planned += planned;
+        out->planned += planned;
         if (ledger->rows[i].peak > 0 || planned > 0)
-            rows[side.n_rows++] = (struct eps_memory_row){ledger_name((enum ledger_category)i), ledger->rows[i].current,
+            rows[out->n_rows++] = (struct eps_memory_row){ledger_name((enum ledger_category)i), ledger->rows[i].current,
                                                           ledger->rows[i].peak, planned};
     }
-    for (size_t i = 0; i < side.pages.n_nodes; i++)
-        side.pages.nodes[i] = pages->nodes[i];
+    for (size_t i = 0; i < out->pages.n_nodes; i++)
+        out->pages.nodes[i] = pages->nodes[i];
+}
+
+static void tell_side(const struct message *m, void (*on_memory)(void *user, const struct eps_memory *side), void *user)
+{
+    struct eps_memory_row rows[LEDGER_CATEGORIES];
+    struct eps_memory side;
+
+    client_look_side(&side, rows, m);
     if (on_memory)
         on_memory(user, &side);
 }

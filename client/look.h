@@ -19,6 +19,9 @@ int client_look_status(struct client_link *link, struct message *reply, struct e
 int client_look_memory(struct client_link *link, bool pages,
                        void (*on_memory)(void *user, const struct eps_memory *side), void *user, struct error *err);
 
+/* A MEMORY_REPLY as the public calls tell it: out points into rows and m. */
+void client_look_side(struct eps_memory *out, struct eps_memory_row rows[LEDGER_CATEGORIES], const struct message *m);
+
 /* What the public calls do with their sentence. */
 int client_report(struct eps_error *error, const struct error *err, int rc);
 

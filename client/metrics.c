@@ -34,6 +34,24 @@ static json_t *bytes_json(uint64_t bytes)
     return bytes ? json_integer((json_int_t)bytes) : NULL;
 }
 
+/* {"host": {CATEGORY: bytes, ...}, "device": {...}} */
+static json_t *memory_json(const struct eps_step *step)
+{
+    json_t *sides = json_object();
+
+    for (size_t i = 0; i < step->n_memory; i++) {
+        const struct eps_memory *side = &step->memory[i];
+        json_t *categories = json_object();
+        for (size_t k = 0; k < side->n_rows; k++) {
+            if (side->rows[k].current > 0)
+                json_object_set_new(categories, side->rows[k].category,
+                                    json_integer((json_int_t)side->rows[k].current));
+        }
+        json_object_set_new(sides, side->worker ? "device" : "host", categories);
+    }
+    return sides;
+}
+
 /* json_real gives NULL for what is not finite. */
 static json_t *line_of(const struct eps_step *step)
 {
@@ -50,6 +68,12 @@ static json_t *line_of(const struct eps_step *step)
     rc |= set(line, "host_bytes", bytes_json(step->host_bytes));
     if (!isnan(step->eval_loss))
         rc |= set(line, "eval_loss", json_real(step->eval_loss));
+    if (isfinite(step->grad_norm))
+        rc |= set(line, "grad_norm", json_real(step->grad_norm));
+    if (step->skipped)
+        rc |= set(line, "skipped", json_true());
+    if (step->n_memory > 0)
+        rc |= set(line, "memory", memory_json(step));
     if (rc) {
         json_decref(line);
         return NULL;
@@ -179,7 +203,8 @@ int client_metrics_reopen(struct client_metrics *out, int directory_fd, uint64_t
         return error_set(err, rc, "%s could not be cut back: %s", name, strerror(-rc));
     }
     while (fill && !rc && last < step) {
-        struct eps_step lost = {.loss = NAN, .lr = NAN, .tokens_per_s = NAN, .step_ms = NAN, .eval_loss = NAN};
+        struct eps_step lost = {
+            .loss = NAN, .lr = NAN, .tokens_per_s = NAN, .step_ms = NAN, .eval_loss = NAN, .grad_norm = NAN};
         lost.step = last + 1;
         fill(data, &lost);
         last++;

@@ -46,6 +46,8 @@ static void on_aside(void *data, const struct message *m)
         on_saved(s, m->saved.step);
     if (m->kind == MESSAGE_SAVE_FAILED)
         on_save_failed(s, m->save_failed.step, m->save_failed.code, &m->save_failed.error);
+    if (m->kind == MESSAGE_MEMORY_REPLY)
+        client_memory_hear(&s->memory, m);
     if (m->kind == MESSAGE_STOP && s->stop == 0) {
         s->stop = 1;
         s->daemon_stops = true;
@@ -170,9 +172,12 @@ static int on_done(struct client_steps *s, const struct message *m, struct error
         .device_budget_bytes = s->budget,
         .host_bytes = m->done.host_bytes,
         .eval_loss = NAN,
+        .grad_norm = m->done.grad_norm,
+        .skipped = m->done.skipped,
     };
     int rc = 0;
 
+    step.n_memory = client_memory_take(&s->memory, &step.memory);
     /* Before the evaluation, which takes long: the checkpoint of this step may stand by now. */
     note_metrics(s, client_metrics_write(&s->metrics, &step, &why), &why);
     if (evaluates_after(s, s->done))
@@ -229,6 +234,7 @@ static int open_step(struct client_steps *s, struct error *err)
     client_link_send(s->link, &m);
     s->begun = true;
     s->opened++;
+    client_memory_ask(&s->memory, s->link, s->opened == o->steps);
     return s->opened < o->steps ? prepare(s, err) : 0;
 }
 
@@ -238,7 +244,7 @@ static bool is_over(const struct client_steps *s)
     const struct eps_train_options *o = &s->run->options;
     const bool stopped = s->stop == 1 && o->save_every > 0;
 
-    return s->done == s->opened && !s->saving && !is_due(s) && (stopped || s->opened == o->steps);
+    return s->done == s->opened && !s->saving && !s->memory.asked && !is_due(s) && (stopped || s->opened == o->steps);
 }
 
 static int hear(struct client_steps *s, struct error *err)
@@ -255,7 +261,8 @@ static int hear(struct client_steps *s, struct error *err)
         s->covered++;
     else if (m.kind == MESSAGE_DONE && m.done.step == s->done && s->done < s->covered)
         return on_done(s, &m, err);
-    else if (m.kind == MESSAGE_SAVED || m.kind == MESSAGE_SAVE_FAILED || m.kind == MESSAGE_STOP)
+    else if (m.kind == MESSAGE_SAVED || m.kind == MESSAGE_SAVE_FAILED || m.kind == MESSAGE_STOP ||
+             m.kind == MESSAGE_MEMORY_REPLY)
         on_aside(s, &m);
     else
         return error_set(err, -EPROTO, "the daemon sent %s out of turn", message_name(m.kind));

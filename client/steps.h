@@ -9,6 +9,7 @@
 
 #include "client/checkpoints.h"
 #include "client/job.h"
+#include "client/memory.h"
 #include "client/metrics.h"
 #include "client/run.h"
 #include "client/tidy.h"
@@ -25,6 +26,7 @@ struct client_steps {
     struct trace *trace; /* the client's track; NULL: none */
     uint64_t budget;     /* device memory of the worker that may take most */
     struct client_metrics metrics;
+    struct client_memory memory;
     struct client_checkpoints checkpoints; /* that stand in the run directory */
     struct client_tidy tidy;
     uint64_t opened, covered, done; /* steps, counted from the model's beginning */
