@@ -43,7 +43,8 @@ static struct eps_step at(uint64_t step)
                              .step_ms = 163.84,
                              .device_peak_bytes = (uint64_t)1 << 33,
                              .host_bytes = 12345,
-                             .eval_loss = NAN};
+                             .eval_loss = NAN,
+                             .grad_norm = NAN};
 }
 
 static void write_steps(struct client_metrics *metrics, uint64_t first, uint64_t last)
@@ -96,6 +97,37 @@ START_TEST(each_step_is_one_line_there_as_soon_as_it_is_written)
     object = json_array_get(lines, 1);
     ck_assert(json_is_null(json_object_get(object, "loss")));
     ck_assert_double_eq(json_real_value(json_object_get(object, "eval_loss")), 4.25);
+    json_decref(lines);
+    client_metrics_close(&metrics);
+}
+END_TEST
+
+START_TEST(the_norm_a_skip_and_memory_are_there_where_they_are_known)
+{
+    static const struct eps_memory_row host[] = {{"weights", 400, 500}, {"inbox", 0, 10}, {"data", 7, 7}};
+    static const struct eps_memory_row device[] = {{"stash", 30, 30}};
+    const struct eps_memory sides[] = {{.rows = host, .n_rows = 3}, {.worker = 9, .rows = device, .n_rows = 1}};
+    struct client_metrics metrics;
+    struct eps_step step = at(1);
+
+    step.grad_norm = 0.25, step.memory = sides, step.n_memory = 2;
+    ck_assert_int_eq(client_metrics_open(&metrics, directory_fd, NULL), 0);
+    ck_assert_int_eq(client_metrics_write(&metrics, &step, NULL), 0);
+    step.eval_loss = 2;
+    ck_assert_int_eq(client_metrics_rewrite(&metrics, &step, NULL), 0);
+    step = at(2), step.grad_norm = INFINITY, step.skipped = true;
+    ck_assert_int_eq(client_metrics_write(&metrics, &step, NULL), 0);
+
+    json_t *lines = read_lines(2), *first = json_array_get(lines, 0), *second = json_array_get(lines, 1);
+    json_t *memory = json_pack("{s:{s:i, s:i}, s:{s:i}}", "host", "weights", 400, "data", 7, "device", "stash", 30);
+    ck_assert_double_eq(json_real_value(json_object_get(first, "grad_norm")), 0.25);
+    ck_assert_ptr_null(json_object_get(first, "skipped"));
+    ck_assert(json_equal(json_object_get(first, "memory"), memory)); /* what is held now, not what was */
+    ck_assert_double_eq(json_real_value(json_object_get(first, "eval_loss")), 2);
+    ck_assert_ptr_null(json_object_get(second, "grad_norm"));
+    ck_assert(json_is_true(json_object_get(second, "skipped")));
+    ck_assert_ptr_null(json_object_get(second, "memory"));
+    json_decref(memory);
     json_decref(lines);
     client_metrics_close(&metrics);
 }
@@ -234,6 +266,7 @@ int main(void)
 
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, each_step_is_one_line_there_as_soon_as_it_is_written);
+    tcase_add_test(tests, the_norm_a_skip_and_memory_are_there_where_they_are_known);
     tcase_add_test(tests, an_earlier_run_is_not_written_over);
     tcase_add_test(tests, a_line_can_be_written_again_with_more_in_it);
     tcase_add_test(tests, what_a_full_disk_did_not_take_comes_with_the_next_line);
