@@ -266,6 +266,12 @@ int eps_export(const struct eps_export_options *options, struct eps_error *error
 int eps_verify(const char *directory, void (*on_checked)(void *user, const char *path, uint64_t step, const char *why),
                void *user, struct eps_error *error);
 
+/* The steps of a run, as its directory's metrics.jsonl has them, in their order; the run may be under way. What a line
+ * does not say is NAN or 0, and so are n_steps and device_budget_bytes always. Lines that are none of a step are passed
+ * over: *n_bad, which may be NULL, counts them. What on_step is given is gone when it returns. -ENOENT, -errno. */
+int eps_metrics_read(const char *run, void (*on_step)(void *user, const struct eps_step *step), void *user,
+                     uint64_t *n_bad, struct eps_error *error);
+
 /* The presets of --model, name by name; NULL after the last. */
 struct eps_preset {
     const char *name;

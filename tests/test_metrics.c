@@ -104,8 +104,8 @@ END_TEST
 
 START_TEST(the_norm_a_skip_and_memory_are_there_where_they_are_known)
 {
-    static const struct eps_memory_row host[] = {{"weights", 400, 500}, {"inbox", 0, 10}, {"data", 7, 7}};
-    static const struct eps_memory_row device[] = {{"stash", 30, 30}};
+    static const struct eps_memory_row host[] = {{"weights", 400, 500, 0}, {"inbox", 0, 10, 0}, {"data", 7, 7, 0}};
+    static const struct eps_memory_row device[] = {{"stash", 30, 30, 0}};
     const struct eps_memory sides[] = {{.rows = host, .n_rows = 3}, {.worker = 9, .rows = device, .n_rows = 1}};
     struct client_metrics metrics;
     struct eps_step step = at(1);
