@@ -3,7 +3,7 @@
 #include "device/generate.h"
 #include "device/link.h"
 #include "device/step.h"
-#include "plan/make.h"
+#include "proto/process.h"
 
 #include <errno.h>
 #include <string.h>
@@ -15,7 +15,7 @@ struct compute {
     struct ledger ledger;
     struct link link;
     struct message assign; /* kind 0: none */
-    struct segment weights, inbox, data;
+    struct segment weights, inbox, data, stash;
     struct trace trace; /* open if the job is traced */
     struct device_worker worker;
 };
@@ -68,20 +68,31 @@ static void let_go(struct compute *c)
     segment_close(&c->weights);
     segment_close(&c->inbox);
     segment_close(&c->data);
+    segment_close(&c->stash);
     close_trace(c);
     memset(&c->assign, 0, sizeof c->assign);
 }
 
-static int plan_job(struct compute *c, struct device_worker_options *options, struct error *err)
+/* The daemon has chosen; the budget is this worker's to keep. */
+static int check_budget(const struct compute *c, const struct device_worker_options *options, struct error *err)
 {
+    char need[PROCESS_BYTES_TEXT], have[PROCESS_BYTES_TEXT];
     struct model model;
     struct plan plan;
     int rc = model_init(&model, &options->config, err);
 
-    if (rc == 0)
-        rc = plan_make(&plan, &model, &options->setting, &options->choice, c->options->budget, err);
-    if (rc == 0)
-        options->choice = plan.choice;
+    if (rc)
+        return rc;
+    rc = plan_check(&model, &options->setting, err);
+    if (!rc)
+        rc = plan_check_choice(&model, &options->setting, &options->choice, err);
+    if (!rc)
+        plan_lay_out(&plan, &model, &options->setting, &options->choice);
+    if (!rc && plan.host_stash_bytes != c->assign.assign.host_stash_bytes)
+        rc = error_set(err, -EPROTO, "the daemon's plan is not this worker's: are they of one build?");
+    if (!rc && plan_total(&plan) > c->options->budget)
+        rc = error_set(err, -ENOSPC, "the daemon's plan takes %s of this device, of which %s may be used",
+                       process_format_bytes(need, plan_total(&plan)), process_format_bytes(have, c->options->budget));
     model_free(&model);
     return rc;
 }
@@ -90,22 +101,28 @@ static int claim(struct compute *c, struct error *err)
 {
     const struct message *m = &c->assign;
     const uint32_t part_rows = m->assign.batch / m->assign.n_parts;
-    struct device_worker_options options = {
+    const struct device_worker_options options = {
         .config = m->assign.config,
         .ops = c->options->ops,
         .setting = {.backend = plan_backend_find(c->options->ops->name),
                     .purpose = m->assign.generate ? PLAN_GENERATE
                                : m->assign.train  ? PLAN_TRAIN
                                                   : PLAN_EVALUATE,
+                    .precision = m->assign.precision,
                     .share_rows = m->assign.max_parts * part_rows,
                     .part_rows = part_rows,
                     .seq = m->assign.seq,
                     .n_threads = m->assign.n_threads},
-        .choice = {.microbatch = m->assign.microbatch, .n_weight_buffers = 2},
+        .choice = {.microbatch = m->assign.microbatch,
+                   .host_stash = m->assign.host_stash,
+                   .whole_head = m->assign.whole_head,
+                   .n_kept = m->assign.n_kept,
+                   .n_weight_buffers = m->assign.n_weight_buffers,
+                   .n_resident = m->assign.n_resident},
         .batch = m->assign.batch,
         .seed = m->assign.seed,
     };
-    int rc = plan_job(c, &options, err);
+    int rc = check_budget(c, &options, err);
 
     return rc ? rc : device_worker_init(&c->worker, &options, &c->ledger, err);
 }
@@ -123,12 +140,25 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
     const struct message *m = &mail->message;
     const struct model *model = &c->worker.model;
     const size_t slot_bytes = model_slot_bytes(model);
-    const size_t inbox_bytes = m->assign.train ? (1 + m->assign.n_slots) * slot_bytes : 1;
-    int rc = segment_attach(&c->weights, mail->fds[0], model->segment_n * sizeof(float), SEGMENT_READ, err);
-    int rc2 = segment_attach(&c->inbox, mail->fds[1], inbox_bytes, SEGMENT_READ_WRITE, rc ? NULL : err);
-    int rc3 = segment_attach(&c->data, mail->fds[2], data_bytes(m),
-                             m->assign.generate ? SEGMENT_READ_WRITE : SEGMENT_READ, rc || rc2 ? NULL : err);
+    const enum segment_access data_access = m->assign.generate ? SEGMENT_READ_WRITE : SEGMENT_READ;
+    unsigned next = 0;
+    const struct {
+        struct segment *segment;
+        uint64_t bytes;
+        enum segment_access access;
+    } segments[] = {
+        {&c->weights, model->segment_n * sizeof(float), SEGMENT_READ},
+        {&c->inbox, m->assign.train ? (1 + m->assign.n_slots) * slot_bytes : 1, SEGMENT_READ_WRITE},
+        {&c->data, data_bytes(m), data_access},
+        {&c->stash, m->assign.host_stash_bytes, SEGMENT_READ_WRITE},
+    };
+    int rc = 0;
 
+    for (unsigned i = 0; i < 3u + m->assign.host_stash; i++) {
+        int rc2 = segment_attach(segments[i].segment, mail->fds[next++], segments[i].bytes, segments[i].access,
+                                 rc ? NULL : err);
+        rc = rc ? rc : rc2;
+    }
     c->link = (struct link){.box = c->box,
                             .model = model,
                             .weights = &c->weights,
@@ -137,8 +167,8 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
                             .n_slots = m->assign.n_slots,
                             .takes_turns = m->assign.takes_turns};
     if (m->assign.trace)
-        open_trace(c, mail->fds[3]);
-    return rc ? rc : rc2 ? rc2 : rc3;
+        open_trace(c, mail->fds[next]);
+    return rc;
 }
 
 static void on_assign(struct compute *c, const struct mail *mail)
@@ -149,7 +179,8 @@ static void on_assign(struct compute *c, const struct mail *mail)
 
     let_go(c);
     c->assign = mail->message;
-    rc = mail->n_fds == 3u + mail->message.assign.trace && mail->message.assign.n_slots <= LINK_MAX_SLOTS
+    const unsigned n_fds = 3u + mail->message.assign.host_stash + mail->message.assign.trace;
+    rc = mail->n_fds == n_fds && mail->message.assign.n_slots <= LINK_MAX_SLOTS
              ? claim(c, &err)
              : error_set(&err, -EPROTO, "an assignment that cannot be");
     if (!rc)

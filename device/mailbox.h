@@ -12,7 +12,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-enum { MAILBOX_ENTRIES = 128, MAILBOX_FDS = 4 };
+enum { MAILBOX_ENTRIES = 128, MAILBOX_FDS = 5 };
 
 struct mail {
     struct message message;

@@ -4,8 +4,8 @@
  * turns messages into relay events and relay actions into messages and jobs. The daemon serves one job after another.
  *
  *   daemon.c   peers: attach, dispatch, leave; start and stop
- *   job.c      one job's life: weights in, workers assigned, ... memory given back; how it is sized: job_plan.c, what is
- *              read and touched first: job_load.c
+ *   job.c      one job's life: weights in, workers assigned, ... memory given back; what it needs: job_plan.c on
+ *              devices, job_host.c here; what is read and touched first: job_load.c
  *   steps.c    steps and evaluations: messages <-> relay <-> optimizer thread
  *   generate.c tokens, one after another: messages between client and worker
  *   save.c     checkpoints and snapshots, while the job goes on; who asks for them: save_request.c
@@ -18,6 +18,7 @@
 #include "eps/relay.h"
 #include "eps/store.h"
 #include "eps/updater.h"
+#include "plan/host.h"
 #include "proto/message.h"
 #include "proto/session.h"
 #include "proto/trace.h"
@@ -48,13 +49,13 @@ struct peer {
     char device[32];
     uint64_t budget;
     enum peer_state state;       /* of a worker; all below too */
+    struct plan plan;            /* the job's of its device; all zero between jobs */
     const struct segment *inbox; /* the job's; NULL between jobs */
     struct ledger ledger;        /* as it last said */
     struct place place;
     double evaluated; /* its part of the evaluation under way */
     bool evaluating;
-    uint32_t n_pulls;    /* not answered */
-    uint32_t microbatch; /* rows, as it chose */
+    uint32_t n_pulls; /* not answered */
 };
 
 /* What the job does. The client's request must fit the state: anything else is out of place and costs it its
@@ -98,20 +99,21 @@ struct job {
     struct segment data;
     struct segment inboxes[DAEMON_MAX_WORKERS]; /* (n_inboxes); they outlive their workers */
     uint32_t n_inboxes;
+    struct segment stashes[DAEMON_MAX_WORKERS]; /* (n_inboxes) of workers that keep theirs on the host; else empty */
     struct relay *relay;
-    uint32_t microbatch; /* of all workers; 0: they differ */
-    uint32_t n_slots;
-    size_t slot_bytes;
+    uint32_t microbatch;                      /* rows, of all workers */
+    struct plan_host host;                    /* what it takes of this process */
     struct peer *workers[DAEMON_MAX_WORKERS]; /* those that have parts, in order of id */
-    uint32_t n_workers, n_wanted;             /* n_wanted: when the job began */
+    uint32_t n_workers;
+    uint32_t n_planned;                       /* of them, when the job began */
+    uint64_t stash_bytes[DAEMON_MAX_WORKERS]; /* (n_planned) by their plans */
     /* The open step: */
     uint64_t step;     /* updates done */
     uint64_t n_opened; /* steps opened: step, or one or two more */
     bool covered;      /* the last of them is folded entirely */
     uint64_t n_valid;
     uint32_t buffer;
-    uint32_t n_generated;    /* tokens run, or being run, of a job that generates */
-    uint64_t resident_bytes; /* as its worker planned */
+    uint32_t n_generated; /* tokens run, or being run, of a job that generates */
     struct eps_hyper hyper;
     double part_loss[MESSAGE_MAX_PARTS];
     struct look_recent recent;
@@ -189,6 +191,12 @@ unsigned daemon_count_workers(const struct daemon *d);
 
 /* job.c. Sentences go to the client as REFUSED (the job did not begin) or FAILED (it ended). */
 void job_init(struct job *job); /* no job */
+/* Of a JOB: updates wait until the whole step is known good. Clipping the norm needs it. */
+static inline bool job_is_fenced(const struct message *m)
+{
+    return m->job.train && (m->job.fenced || m->job.clip_norm > 0);
+}
+
 /* The track, or NULL where the job is not traced. */
 struct trace *job_trace(const struct job *job, struct trace *track);
 void job_open(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds);

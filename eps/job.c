@@ -66,8 +66,6 @@ static void start(struct daemon *d, struct peer *client, const struct message *m
     job->loss = NAN;
     job->state = JOB_LOADING;
     int rc = job_take_files(job, fds, n_fds, &err);
-    if (!rc && !daemon_count_workers(d))
-        rc = error_set(&err, -EAGAIN, "no worker is attached; start one with eps-worker --connect NAME --device cpu");
     if (!rc)
         rc = begin(d, &err);
     if (rc) {
@@ -122,12 +120,12 @@ void job_forget_waiting(struct daemon *d, struct peer *client)
     d->waiting.client = NULL;
 }
 
-static void assign(struct job *job, struct peer *worker, const struct segment *inbox)
+static void assign(struct job *job, struct peer *worker, const struct segment *inbox, const struct segment *stash)
 {
-    const uint32_t n_parts = job->request.job.n_parts;
     struct message m = {.kind = MESSAGE_ASSIGN};
-    const int fds[4] = {job->store.weights.fd, inbox->fd, job->data.fd, job->trace_file};
-    const long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
+    const struct plan *plan = &worker->plan;
+    int fds[5] = {job->store.weights.fd, inbox->fd, job->data.fd};
+    unsigned n_fds = 3;
 
     worker->inbox = inbox;
     worker->n_pulls = 0;
@@ -135,18 +133,29 @@ static void assign(struct job *job, struct peer *worker, const struct segment *i
     m.assign.seed = job->request.job.seed;
     m.assign.batch = job->request.job.batch;
     m.assign.seq = job->request.job.seq;
-    m.assign.n_parts = n_parts;
-    m.assign.microbatch = job->request.job.microbatch;
-    m.assign.max_parts = (n_parts + job->n_workers - 1) / job->n_workers;
-    m.assign.n_slots = job->n_slots;
-    m.assign.n_threads = n_cores > job->n_workers ? (uint32_t)n_cores / job->n_workers : 1;
+    m.assign.n_parts = job->request.job.n_parts;
+    m.assign.max_parts = plan->setting.share_rows / plan->setting.part_rows;
+    m.assign.n_slots = job->host.n_slots;
+    m.assign.n_threads = plan->setting.n_threads;
     m.assign.train = job->request.job.train;
     m.assign.generate = job->request.job.generate;
     m.assign.takes_turns = strcmp(worker->device, "cpu") == 0;
     m.assign.trace = job->trace_file >= 0;
-    m.assign.n_weight_buffers = 2;
+    m.assign.precision = plan->setting.precision;
+    m.assign.grad = job->request.job.grad;
+    m.assign.microbatch = plan->choice.microbatch;
+    m.assign.host_stash = plan->choice.host_stash;
+    m.assign.whole_head = plan->choice.whole_head;
+    m.assign.n_kept = plan->choice.n_kept;
+    m.assign.n_weight_buffers = plan->choice.n_weight_buffers;
+    m.assign.n_resident = plan->choice.n_resident;
+    m.assign.host_stash_bytes = plan->host_stash_bytes;
+    if (m.assign.host_stash)
+        fds[n_fds++] = stash->fd;
+    if (m.assign.trace)
+        fds[n_fds++] = job->trace_file;
     worker->state = PEER_ASSIGNING;
-    session_send_fds(worker->session, &m, fds, m.assign.trace ? 4 : 3);
+    session_send_fds(worker->session, &m, fds, n_fds);
 }
 
 static int begin_assigning(struct daemon *d, struct error *err)
@@ -156,7 +165,7 @@ static int begin_assigning(struct daemon *d, struct error *err)
     const struct relay_config config = {
         .first_step = m->job.step,
         .n_parts = m->job.n_parts,
-        .n_slots = job->n_slots,
+        .n_slots = job->host.n_slots,
         .n_accumulators = job->store.n_accumulators,
         .adamw = m->job.optimizer == OPTIMIZER_ADAMW,
         .deterministic = m->job.deterministic,
@@ -165,13 +174,8 @@ static int begin_assigning(struct daemon *d, struct error *err)
 
     if (rc)
         return error_set(err, rc, "out of memory");
-    for (struct peer *p = d->peers; p && job->n_workers < job->n_wanted; p = p->next)
-        if (p->role == ROLE_WORKER && p->state == PEER_IDLE)
-            job->workers[job->n_workers++] = p;
-    if (!job->n_workers)
-        return error_set(err, -EAGAIN, "every worker went away while the weights were loaded");
     for (uint32_t i = 0; i < job->n_workers; i++)
-        assign(job, job->workers[i], &job->inboxes[i]);
+        assign(job, job->workers[i], &job->inboxes[i], &job->stashes[i]);
     return 0;
 }
 
@@ -214,13 +218,9 @@ static void on_all_assigned(struct daemon *d)
     m.job_opened.config = job->model.config;
     m.job_opened.n_parameters = job->model.n_parameters;
     m.job_opened.n_workers = job->n_workers;
-    job->microbatch = job->workers[0]->microbatch;
-    for (uint32_t i = 1; i < job->n_workers; i++)
-        if (job->workers[i]->microbatch != job->microbatch)
-            job->microbatch = 0;
     m.job_opened.microbatch = job->microbatch;
     m.job_opened.data_bytes = job->data.bytes;
-    m.job_opened.resident_bytes = job->resident_bytes;
+    m.job_opened.resident_bytes = job->workers[0]->plan.resident_bytes;
     job->state = JOB_RESTING;
     session_send_fds(job->client->session, &m, &job->data.fd, 1);
 }
@@ -255,8 +255,6 @@ void job_on_assigned(struct daemon *d, struct peer *worker, const struct message
         return;
     }
     assert(job->state == JOB_ASSIGNING);
-    worker->microbatch = m->assigned.microbatch;
-    job->resident_bytes = m->assigned.resident_bytes; /* a job that generates has one worker */
     log_line("worker %u: arena of %s, microbatches of %u row%s", worker->id,
              process_format_bytes(arena, m->assigned.arena_bytes), m->assigned.microbatch,
              m->assigned.microbatch > 1 ? "s" : "");
@@ -321,11 +319,15 @@ static void free_job(struct daemon *d)
 {
     struct job *job = &d->job;
 
-    for (struct peer *p = d->peers; p; p = p->next)
+    for (struct peer *p = d->peers; p; p = p->next) {
         p->inbox = NULL;
+        memset(&p->plan, 0, sizeof p->plan);
+    }
     for (uint32_t i = 0; i < job->n_inboxes; i++) {
         ledger_sub(&d->ledger, LEDGER_INBOX, job->inboxes[i].bytes);
+        ledger_sub(&d->ledger, LEDGER_STASH, job->stashes[i].bytes);
         segment_close(&job->inboxes[i]);
+        segment_close(&job->stashes[i]);
     }
     ledger_sub(&d->ledger, LEDGER_DATA, job->data.bytes);
     segment_close(&job->data);

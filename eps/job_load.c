@@ -34,6 +34,17 @@ static int read_config(struct job *job, int fd, struct error *err)
     return 0;
 }
 
+static int size_side(struct job *job, struct error *err)
+{
+    struct stat st;
+
+    if (fstat(job->side_file, &st) || !S_ISREG(st.st_mode) || st.st_size < 0 || st.st_size > CHECKPOINT_MAX_TEXT)
+        return error_set(err, -EINVAL, "the job's side file is not a regular file of at most %d MiB",
+                         CHECKPOINT_MAX_TEXT >> 20);
+    job->side_bytes = (size_t)st.st_size;
+    return 0;
+}
+
 /* config, [output directory], [side file], [trace], weight files..., [moments] */
 int job_take_files(struct job *job, const int *fds, unsigned n_fds, struct error *err)
 {
@@ -56,6 +67,8 @@ int job_take_files(struct job *job, const int *fds, unsigned n_fds, struct error
     memcpy(job->weight_files, fds + next, job->n_weight_files * sizeof *fds);
     int rc = read_config(job, fds[0], err);
     close(fds[0]);
+    if (!rc && m->job.side)
+        rc = size_side(job, err);
     if (!rc && m->job.trace && !trace_is_file(job->trace_file)) /* anything else could make a thread wait */
         rc = error_set(err, -EINVAL, "the job's trace is not a regular file that is open for appending");
     return rc;
@@ -78,14 +91,9 @@ static int create_touched(struct segment *out, const char *name, size_t bytes, e
 static int read_side(struct job *job)
 {
     struct error *err = &job->load_error;
-    struct stat st;
 
     if (job->side_file < 0)
         return 0;
-    if (fstat(job->side_file, &st) || !S_ISREG(st.st_mode) || st.st_size < 0 || st.st_size > CHECKPOINT_MAX_TEXT)
-        return error_set(err, -EINVAL, "the job's side file is not a regular file of at most %d MiB",
-                         CHECKPOINT_MAX_TEXT >> 20);
-    job->side_bytes = (size_t)st.st_size;
     job->side_text = malloc(job->side_bytes + 1);
     if (!job->side_text)
         return error_set(err, -ENOMEM, "out of memory");
@@ -127,17 +135,19 @@ static int load_model(struct job *job)
 int job_load(void *context)
 {
     struct job *job = context;
-    const struct eps_store_options options = job_store_options(job);
-    const size_t inbox_bytes = job->request.job.train ? (1 + job->n_slots) * job->slot_bytes : 64;
+    const struct eps_store_options options = {.train = job->request.job.train,
+                                              .n_accumulators = job->host.n_accumulators};
     int rc = read_side(job);
 
     if (job->trace_file >= 0)
         trace_open(&job->optimizer_trace, job->trace_file, "epsd", "optimizer");
     if (!rc)
         rc = create_touched(&job->data, "eps-data", generate_data_bytes(job), LEDGER_DATA, job);
-    while (!rc && job->n_inboxes < job->n_wanted) {
-        rc = create_touched(&job->inboxes[job->n_inboxes], "eps-inbox", inbox_bytes, LEDGER_INBOX, job);
+    for (uint32_t i = 0; !rc && i < job->n_planned; i++) {
+        rc = create_touched(&job->inboxes[i], "eps-inbox", job->host.inbox_bytes, LEDGER_INBOX, job);
         job->n_inboxes += rc == 0;
+        if (!rc && job->stash_bytes[i])
+            rc = create_touched(&job->stashes[i], "eps-stash", job->stash_bytes[i], LEDGER_STASH, job);
     }
     if (!rc)
         rc = eps_store_init(&job->store, &job->model, &options, &job->load_ledger, &job->load_error);

@@ -1,17 +1,14 @@
 /* What a job needs, before anything of it is allocated. */
 #include "eps/job_state.h"
 
-#include "proto/process.h"
+#include "plan/make.h"
 
 #include <errno.h>
 #include <inttypes.h>
+#include <string.h>
+#include <unistd.h>
 
-enum {
-    MOST_STEPS = 1 << 30,
-    MIN_SLOTS = 2,
-    MAX_SLOTS = 4,      /* of an inbox, apart from the reserved one: a unit of 64 MiB under way */
-    N_ACCUMULATORS = 2, /* adamw with parts: of the unit that is contributed, and of the one above, being updated */
-};
+enum { MOST_STEPS = 1 << 30 };
 
 static int check_request(const struct job *job, struct error *err)
 {
@@ -36,55 +33,122 @@ static int check_request(const struct job *job, struct error *err)
     return generate_check(job, err);
 }
 
-static void size_inbox(struct job *job)
+/* The CPU's memory is the host's. */
+static bool is_host_memory(const struct peer *worker)
 {
-    job->n_slots = MIN_SLOTS;
-    for (uint32_t u = 0; u < job->model.n_units; u++)
-        if (job->model.units[u].n_slices > job->n_slots)
-            job->n_slots = job->model.units[u].n_slices;
-    if (job->n_slots > MAX_SLOTS)
-        job->n_slots = MAX_SLOTS;
-    job->slot_bytes = model_slot_bytes(&job->model);
+    return strcmp(worker->device, "cpu") == 0;
 }
 
-struct eps_store_options job_store_options(const struct job *job)
+/* Workers that have parts, in order of id. None is busy: the last job has ended. */
+static int choose_workers(struct daemon *d, struct error *err)
 {
-    const bool sums = job->request.job.optimizer == OPTIMIZER_ADAMW && job->request.job.n_parts > 1;
+    struct job *job = &d->job;
 
-    return (struct eps_store_options){.train = job->request.job.train, .n_accumulators = sums ? N_ACCUMULATORS : 0};
-}
-
-static int check_memory(const struct job *job, uint64_t host_mem, struct error *err)
-{
-    const uint64_t available = process_available_bytes();
-    const bool capped = host_mem && host_mem < available;
-    const uint64_t have = capped ? host_mem : available;
-    uint64_t need = job->model.segment_n * (job->request.job.train ? 12 : 4) + generate_data_bytes(job);
-    char need_text[PROCESS_BYTES_TEXT], have_text[PROCESS_BYTES_TEXT];
-
-    if (job->request.job.train)
-        need += job->n_wanted * (1 + job->n_slots) * job->slot_bytes + eps_store_tied_bytes(&job->model) +
-                job_store_options(job).n_accumulators * eps_store_accumulator_bytes(&job->model);
-    if (need <= have)
+    for (struct peer *p = d->peers; p && job->n_workers < job->request.job.n_parts; p = p->next)
+        if (p->role == ROLE_WORKER)
+            job->workers[job->n_workers++] = p;
+    job->n_planned = job->n_workers;
+    if (job->n_workers)
         return 0;
-    return error_set(err, -ENOMEM,
-                     "the model's weights and moments need %s of host memory, %s%s; choose a smaller model",
-                     process_format_bytes(need_text, need), process_format_bytes(have_text, have),
-                     capped ? " are what the daemon's --host-mem allows" : " are free");
+    return error_set(err, -EAGAIN, "no worker is attached; start one with eps-worker --connect NAME --device cpu");
 }
 
+static struct plan_setting setting_of(const struct job *job, const struct peer *worker)
+{
+    const struct message *m = &job->request;
+    const uint32_t part_rows = m->job.batch / m->job.n_parts;
+    const long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
+
+    return (struct plan_setting){
+        .backend = plan_backend_find(worker->device),
+        .purpose = m->job.generate ? PLAN_GENERATE
+                   : m->job.train  ? PLAN_TRAIN
+                                   : PLAN_EVALUATE,
+        .precision = m->job.precision,
+        .share_rows = (m->job.n_parts + job->n_workers - 1) / job->n_workers * part_rows,
+        .part_rows = part_rows,
+        .seq = m->job.seq,
+        .n_threads = n_cores > job->n_workers ? (uint32_t)n_cores / job->n_workers : 1,
+    };
+}
+
+/* most: bytes that the host can give a device whose memory is the host's. */
+static int plan_worker(const struct job *job, struct peer *worker, uint32_t microbatch, uint64_t most,
+                       struct error *err)
+{
+    const struct plan_setting setting = setting_of(job, worker);
+    const struct plan_choice wish = {.microbatch = microbatch, .n_weight_buffers = 2};
+    const uint64_t budget = is_host_memory(worker) && most < worker->budget ? most : worker->budget;
+
+    if (!setting.backend)
+        return error_set(err, -ENODEV, "worker %u has a device '%s', which this daemon knows nothing of", worker->id,
+                         worker->device);
+    return plan_make(&worker->plan, &job->model, &setting, &wish, budget, err);
+}
+
+/* Each as it likes, then all with the smallest microbatch: a run's bits depend on it, and shares may move. */
+static int plan_workers(const struct job *job, uint64_t most, struct error *err)
+{
+    uint32_t microbatch = job->request.job.microbatch;
+    int rc = 0;
+
+    for (uint32_t i = 0; !rc && i < job->n_workers; i++)
+        rc = plan_worker(job, job->workers[i], microbatch, most, err);
+    if (rc || microbatch)
+        return rc;
+    microbatch = job->workers[0]->plan.choice.microbatch;
+    for (uint32_t i = 1; i < job->n_workers; i++)
+        if (microbatch > job->workers[i]->plan.choice.microbatch)
+            microbatch = job->workers[i]->plan.choice.microbatch;
+    for (uint32_t i = 0; !rc && i < job->n_workers; i++)
+        if (job->workers[i]->plan.choice.microbatch != microbatch)
+            rc = plan_worker(job, job->workers[i], microbatch, most, err);
+    return rc;
+}
+
+/* What all of them take of the host's memory: for their devices. */
+static uint64_t count_arenas(const struct job *job, uint32_t *n)
+{
+    uint64_t bytes = 0;
+
+    *n = 0;
+    for (uint32_t i = 0; i < job->n_workers; i++)
+        if (is_host_memory(job->workers[i])) {
+            bytes += plan_total(&job->workers[i]->plan);
+            ++*n;
+        }
+    return bytes;
+}
+
+static void note_plans(struct job *job)
+{
+    job->n_planned = job->n_workers;
+    job->microbatch = job->workers[0]->plan.choice.microbatch;
+    for (uint32_t i = 0; i < job->n_workers; i++)
+        job->stash_bytes[i] = job->workers[i]->plan.host_stash_bytes;
+}
+
+/* A device whose memory is the host's may be given less than it would take: what the host has left. */
 int job_plan(struct daemon *d, struct error *err)
 {
     struct job *job = &d->job;
+    uint32_t n_arenas;
     int rc = check_request(job, err);
 
     if (!rc)
         rc = rights_output(d, err);
+    if (!rc)
+        rc = choose_workers(d, err);
+    if (!rc)
+        rc = plan_workers(job, UINT64_MAX, err);
     if (rc)
         return rc;
-    job->n_wanted = daemon_count_workers(d);
-    if (job->n_wanted > job->request.job.n_parts)
-        job->n_wanted = job->request.job.n_parts;
-    size_inbox(job);
-    return check_memory(job, d->host_mem, err);
+    note_plans(job);
+    uint64_t arenas = count_arenas(job, &n_arenas);
+    const uint64_t left = job_host_left(job);
+    if (n_arenas && arenas > left && plan_workers(job, left / n_arenas, NULL) == 0) {
+        note_plans(job);
+        arenas = count_arenas(job, &n_arenas);
+    }
+    return job_check_host(job, d->host_mem, arenas, err);
 }

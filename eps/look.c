@@ -74,6 +74,7 @@ static void send_memory(struct peer *peer, bool pages)
     snprintf(m.memory_reply.device, sizeof m.memory_reply.device, "host");
     m.memory_reply.last = left == 0;
     m.memory_reply.ledger = d->ledger;
+    memcpy(m.memory_reply.planned, d->job.host.bytes, sizeof m.memory_reply.planned);
     if (pages)
         m.memory_reply.pages = find_pages(d, 0);
     session_send(peer->session, &m);
@@ -84,6 +85,7 @@ static void send_memory(struct peer *peer, bool pages)
         m.memory_reply.worker = p->id;
         m.memory_reply.budget = p->budget;
         m.memory_reply.ledger = p->ledger;
+        memcpy(m.memory_reply.planned, p->plan.bytes, sizeof m.memory_reply.planned);
         memcpy(m.memory_reply.device, p->device, sizeof p->device);
         if (pages)
             m.memory_reply.pages = find_pages(d, p->id);
@@ -205,7 +207,7 @@ static void fill_worker(struct message *m, const struct daemon *d, const struct 
     m->workers_reply.up_bytes = place->up_bytes;
     if (p->state != PEER_ASSIGNED)
         return;
-    m->workers_reply.microbatch = p->microbatch;
+    m->workers_reply.microbatch = p->plan.choice.microbatch;
     if (!is_at_work(job) || place->phase == PHASE_RESTING || place->visit >= job->model.n_visits)
         return;
     m->workers_reply.phase = place->phase;

@@ -59,7 +59,7 @@ static void submit(struct daemon *d, const struct relay_action *a)
     if (a->kind == RELAY_FOLD) {
         const struct peer *worker = find_worker(job, a->worker);
         assert(worker); /* a job without one of its workers has ended */
-        work.contribution = (const float *)((const char *)worker->inbox->base + a->slot * job->slot_bytes);
+        work.contribution = (const float *)((const char *)worker->inbox->base + a->slot * job->host.slot_bytes);
     }
     eps_updater_submit(d->updater, &work);
 }

@@ -1,0 +1,119 @@
+/* How the daemon plans for its workers: real processes, a client that takes their word apart (tests/driver.h). */
+#include "tests/run.h"
+
+#include "plan/make.h"
+#include "proto/process.h"
+#include "tests/driver.h"
+#include "tests/processes.h"
+
+#include <check.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Bytes that a worker with this share of the driver's job takes with microbatches of so many rows. */
+static uint64_t bytes_of(uint32_t n_workers, uint32_t microbatch)
+{
+    const uint32_t n_cores = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
+    const struct plan_setting setting = {.backend = plan_backend_find("cpu"),
+                                         .share_rows = DRIVER_BATCH / n_workers,
+                                         .part_rows = DRIVER_BATCH / n_workers,
+                                         .seq = DRIVER_SEQ,
+                                         .n_threads = n_cores > n_workers ? n_cores / n_workers : 1};
+    const struct plan_choice wish = {.microbatch = microbatch, .n_weight_buffers = 2};
+    struct model_config config;
+    struct model model;
+    struct plan plan;
+    struct error err = {""};
+
+    ck_assert_int_eq(model_config_parse(&config, driver_config, strlen(driver_config), &err), 0);
+    ck_assert_int_eq(model_init(&model, &config, &err), 0);
+    ck_assert_int_eq(plan_make(&plan, &model, &setting, &wish, UINT64_MAX, &err), 0);
+    model_free(&model);
+    return plan_total(&plan);
+}
+
+static pid_t start_worker(const char *name, uint64_t budget)
+{
+    char text[32];
+    const char *const argv[] = {"--connect", name, "--device-mem", text, NULL};
+
+    snprintf(text, sizeof text, "%" PRIu64, budget);
+    return processes_start("eps-worker", argv, NULL);
+}
+
+struct attached {
+    struct client_link viewer;
+    uint32_t n;
+};
+
+static bool are_attached(void *context)
+{
+    struct attached *a = context;
+    struct message status;
+
+    driver_status(&a->viewer, &status);
+    return status.status_reply.n_workers == a->n;
+}
+
+static void await_workers(const char *name, uint32_t n)
+{
+    struct attached a = {.n = n};
+
+    driver_look(&a.viewer, name);
+    ck_assert(processes_until(are_attached, &a));
+    client_link_free(&a.viewer);
+}
+
+START_TEST(all_workers_run_the_smallest_microbatch_that_one_of_them_has)
+{
+    const struct driver_options options = {.n_parts = 2};
+    const pid_t daemon = processes_daemon("lab", 0, NULL);
+    const pid_t ample = start_worker("lab", bytes_of(2, 2)), tight = start_worker("lab", bytes_of(2, 2) - 1);
+    struct driver driver;
+
+    await_workers("lab", 2);
+    driver_open(&driver, "lab", &options);
+    ck_assert_uint_eq(driver.opened_with.job_opened.n_workers, 2);
+    ck_assert_uint_eq(driver.opened_with.job_opened.microbatch, 1);
+    driver_train(&driver, 2);
+    driver_close(&driver);
+    kill(ample, SIGKILL);
+    kill(tight, SIGKILL);
+    kill(daemon, SIGKILL);
+}
+END_TEST
+
+/* The sentence says what would do. */
+START_TEST(a_budget_that_does_not_hold_the_asked_microbatch_is_refused_before_anything_is_loaded)
+{
+    const struct driver_options options = {.n_parts = 1, .microbatch = 4};
+    const pid_t daemon = processes_daemon("desk", 0, NULL);
+    const pid_t worker = start_worker("desk", bytes_of(1, 4) - 1);
+    struct driver driver;
+    struct error err = {""};
+    char need[32];
+
+    await_workers("desk", 1);
+    ck_assert_int_eq(driver_try(&driver, "desk", &options, &err), -ENOSPC);
+    driver_leave(&driver);
+    snprintf(need, sizeof need, "(%" PRIu64 " bytes)", bytes_of(1, 4));
+    ck_assert_msg(strstr(err.text, need) != NULL, "%s", err.text);
+    kill(worker, SIGKILL);
+    kill(daemon, SIGKILL);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *cases = tcase_create("plan");
+
+    tcase_add_unchecked_fixture(cases, processes_setup, processes_remove);
+    tcase_set_timeout(cases, 60);
+    tcase_add_test(cases, all_workers_run_the_smallest_microbatch_that_one_of_them_has);
+    tcase_add_test(cases, a_budget_that_does_not_hold_the_asked_microbatch_is_refused_before_anything_is_loaded);
+    return run_tests(cases);
+}
