@@ -2,11 +2,13 @@
  *
  * Flash attention - Dao et al., arXiv:2205.14135. One thread computes one head of one row from end to end, so heads and
  * rows cannot disturb each other's bits. Views of qkv are packed once per head: rows of qkv are 3 * width apart, often
- * a multiple of 4 KiB, where a tile's rows would all fall into the same few sets of the first-level cache. */
+ * a multiple of 4 KiB, where a tile's rows would all fall into the same few sets of the first-level cache. Packed, they
+ * are fp32: scores, probabilities and their gradients never are anything else. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/dropout.h"
 #include "device/cpu/math.h"
 #include "device/cpu/product.h"
+#include "device/cpu/value.h"
 
 #include <math.h>
 
@@ -18,7 +20,7 @@ struct head {
     size_t row, index;
     size_t n_tokens, width, padded; /* head width, and rounded up to 16 */
     size_t stride;                  /* of qkv's rows */
-    const float *q, *k, *v;
+    const value *q, *k, *v;
     float to_log2;  /* score * to_log2 is the exponent of 2 */
     float *scratch; /* this thread's */
 };
@@ -36,7 +38,7 @@ static size_t round_up(size_t n, size_t to)
 static struct head find_head(const struct device_attention *op, size_t item, unsigned thread)
 {
     const size_t width = op->width / op->n_heads, row = item / op->n_heads, index = item % op->n_heads;
-    const float *q = (const float *)op->qkv + row * op->n_tokens * 3 * op->width + index * width;
+    const value *q = (const value *)op->qkv + row * op->n_tokens * 3 * op->width + index * width;
 
     return (struct head){
         .op = op,
@@ -56,7 +58,7 @@ static struct head find_head(const struct device_attention *op, size_t item, uns
 
 /* to (n, padded) = from (n, width) at a stride, zeros behind each row. Rows of qkv lie in pages of their own, which no
  * hardware prefetcher runs ahead over. */
-static void pack(const struct head *head, float *to, const float *from, size_t stride, size_t n)
+static void pack(const struct head *head, float *to, const value *from, size_t stride, size_t n)
 {
     enum { AHEAD = 8, LINE = 16 };
 
@@ -64,21 +66,22 @@ static void pack(const struct head *head, float *to, const float *from, size_t s
         for (size_t j = 0; j < head->padded; j += LINE) {
             __builtin_prefetch(from + AHEAD * stride + j);
             for (size_t v = j; v < j + LINE; v += VECTOR)
-                vec_store(to + v, v < head->width ? vec_load_n(from + v, head->width - v, 0) : (vec){0});
+                vec_store(to + v, v < head->width ? value_load_n(from + v, head->width - v) : (vec){0});
         }
 }
 
 /* The same for up to TILE rows; to (TILE, padded) has zeros below them. */
-static void pack_tile(const struct head *head, float *to, const float *from, size_t stride, size_t n)
+static void pack_tile(const struct head *head, float *to, const value *from, size_t stride, size_t n)
 {
     pack(head, to, from, stride, n);
     memset(to + n * head->padded, 0, (TILE - n) * head->padded * sizeof *to);
 }
 
-static void unpack(const struct head *head, float *to, size_t stride, const float *from, size_t n)
+static void unpack(const struct head *head, value *to, size_t stride, const float *from, size_t n)
 {
     for (size_t i = 0; i < n; i++, to += stride, from += head->padded)
-        memcpy(to, from, head->width * sizeof *to);
+        for (size_t j = 0; j < head->width; j += VECTOR)
+            value_store_n(to + j, vec_load(from + j), head->width - j);
 }
 
 /* to (padded, TILE) = transpose of from (TILE, padded). */
@@ -191,13 +194,13 @@ static void finish_rows(const struct softmax *softmax, const struct head *head, 
                         size_t n)
 {
     const struct device_attention *op = head->op;
-    float *to = (float *)op->out + (head->row * op->n_tokens + query) * op->width + head->index * head->width;
+    value *to = (value *)op->out + (head->row * op->n_tokens + query) * op->width + head->index * head->width;
     float *log_sum_exp = op->log_sum_exp + (head->row * op->n_heads + head->index) * op->n_tokens + query;
 
     for (size_t i = 0; i < n; i++, to += op->width, out += head->padded) {
         const float sum = (float)vec_sum(vec_load(softmax->sums[i])), max = softmax->max[i] * head->to_log2;
         for (size_t j = 0; j < head->width; j += VECTOR)
-            vec_store_n(to + j, vec_load(out + j) / sum, head->width - j);
+            value_store_n(to + j, vec_load(out + j) / sum, head->width - j);
         /* from the rounded maximum, which is what the exponentials were taken relative to */
         log_sum_exp[i] = (float)((double)max * 0.6931471805599453 + (double)logf(sum));
     }
@@ -276,13 +279,13 @@ static void backward_prepare(const struct head *head, const struct backward *at)
     const float *log_sum_exp = op->log_sum_exp + (head->row * op->n_heads + head->index) * op->n_tokens;
 
     pack(head, at->q, head->q, head->stride, head->n_tokens);
-    pack(head, at->out_gradient, (const float *)op->out_gradient + first, op->width, head->n_tokens);
+    pack(head, at->out_gradient, (const value *)op->out_gradient + first, op->width, head->n_tokens);
     for (size_t i = 0; i < head->n_tokens; i++) {
-        const float *out = (const float *)op->out + first + i * op->width,
-                    *gradient = at->out_gradient + i * head->padded;
+        const value *out = (const value *)op->out + first + i * op->width;
+        const float *gradient = at->out_gradient + i * head->padded;
         vec sum = {0};
         for (size_t j = 0; j < head->width; j += VECTOR)
-            sum += vec_load_n(out + j, head->width - j, 0) * vec_load(gradient + j);
+            sum += value_load_n(out + j, head->width - j) * vec_load(gradient + j);
         at->delta[i] = (float)vec_sum(sum);
         at->log2_sum[i] = (float)((double)log_sum_exp[i] * 1.4426950408889634);
     }
@@ -349,7 +352,8 @@ static void backward_head(const struct head *head)
 {
     const size_t tokens = round_up(head->n_tokens, TILE), whole = tokens * head->padded, tile = TILE * head->padded;
     const size_t first = head->row * head->n_tokens * head->stride + head->index * head->width;
-    float *gradient = (float *)head->op->qkv_gradient + first, *next = head->scratch;
+    value *gradient = (value *)head->op->qkv_gradient + first;
+    float *next = head->scratch;
     struct backward at;
     float **wholes[] = {&at.q, &at.out_gradient, &at.q_gradient};
     float **tiles[] = {&at.k, &at.k_transposed, &at.v_transposed, &at.k_gradient, &at.v_gradient};
@@ -364,8 +368,8 @@ static void backward_head(const struct head *head)
     backward_prepare(head, &at);
     for (size_t key = 0; key < head->n_tokens; key += TILE) {
         const size_t n = smaller(TILE, head->n_tokens - key);
-        const float *k = head->k + key * head->stride, *v = head->v + key * head->stride;
-        float *to = gradient + key * head->stride + head->op->width;
+        const value *k = head->k + key * head->stride, *v = head->v + key * head->stride;
+        value *to = gradient + key * head->stride + head->op->width;
 
         pack_tile(head, at.k_gradient, v, head->stride, n); /* its room is free until the first tile of queries */
         transpose(head, at.v_transposed, at.k_gradient);

@@ -5,6 +5,7 @@
  * counted from position 0, and each query's sums run from there, so how tokens were cut into calls changes no bit. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/math.h"
+#define PRODUCT_OF_VALUES
 #include "device/cpu/product.h"
 
 #include <math.h>
@@ -17,9 +18,9 @@ enum {
 struct head {
     const struct device_attention_cached *op;
     size_t width, padded;          /* head width, and rounded up to 16 */
-    const float *q;                /* of the first token; k and v behind it; 3 * op->width to the next */
-    float *out;                    /* op->width to the next token's */
-    float *keys, *values;          /* in the cache */
+    const value *q;                /* of the first token; k and v behind it; 3 * op->width to the next */
+    value *out;                    /* op->width to the next token's */
+    value *keys, *values;          /* in the cache */
     float *packed, *scores, *sums; /* scratch: (TILE, padded), (TILE, TILE), (TILE, padded) */
     float to_log2;                 /* score * to_log2 is the exponent of 2 */
 };
@@ -34,13 +35,13 @@ static struct head find_head(const struct device_attention_cached *op, size_t in
     const size_t width = op->width / op->n_heads, padded = (width + 15) / 16 * 16;
     const size_t kept = plan_cpu_attention_kept(op->n_positions, width);
     float *scratch = (float *)op->scratch + thread * plan_cpu_attention_scratch(op->n_tokens, width);
-    float *cache = (float *)op->cache + 2 * index * kept;
+    value *cache = (value *)op->cache + 2 * index * kept;
 
     return (struct head){.op = op,
                          .width = width,
                          .padded = padded,
-                         .q = (const float *)op->qkv + index * width,
-                         .out = (float *)op->out + index * width,
+                         .q = (const value *)op->qkv + index * width,
+                         .out = (value *)op->out + index * width,
                          .keys = cache,
                          .values = cache + kept,
                          .packed = scratch,
@@ -54,9 +55,9 @@ static void append(const struct head *head)
     const struct device_attention_cached *op = head->op;
 
     for (size_t i = 0; i < op->n_tokens; i++) {
-        const float *k = head->q + i * 3 * op->width + op->width, *v = k + op->width;
+        const value *k = head->q + i * 3 * op->width + op->width, *v = k + op->width;
         const size_t position = op->first + i;
-        float *keys = head->keys + position / TILE * TILE * head->padded + position % TILE;
+        value *keys = head->keys + position / TILE * TILE * head->padded + position % TILE;
 
         for (size_t d = 0; d < head->width; d++)
             keys[d * TILE] = k[d];
@@ -138,15 +139,17 @@ static void attend(const struct head *head)
 
         for (size_t i = 0; i < n; i++) {
             softmax[i] = (struct softmax){.max = -INFINITY};
-            memcpy(head->packed + i * head->padded, head->q + (query + i) * 3 * op->width, head->width * sizeof(float));
+            for (size_t j = 0; j < head->width; j += VECTOR)
+                vec_store(head->packed + i * head->padded + j,
+                          value_load_n(head->q + (query + i) * 3 * op->width + j, head->width - j));
         }
         for (size_t key = 0; key < op->first + query + n; key += TILE)
             attend_tile(head, softmax, query, n, key);
         for (size_t i = 0; i < n; i++) {
             const float sum = (float)vec_sum(vec_load(softmax[i].sums)), *from = head->sums + i * head->padded;
-            float *to = head->out + (query + i) * op->width;
+            value *to = head->out + (query + i) * op->width;
             for (size_t j = 0; j < head->width; j += VECTOR)
-                vec_store_n(to + j, vec_load(from + j) / sum, head->width - j);
+                value_store_n(to + j, vec_load(from + j) / sum, head->width - j);
         }
     }
 }

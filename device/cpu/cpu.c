@@ -10,14 +10,16 @@
 
 enum { HUGE_PAGE = 2 << 20 };
 
-static const struct cpu_kernels kernels[CPU_ISAS] = {
-    [CPU_V2] = {"x86-64-v2", &cpu_rows_v2, &cpu_norm_v2, &cpu_dropout_v2, &cpu_attention_v2, &cpu_attention_cached_v2,
-                &cpu_tile_v2, &cpu_single_v2, &cpu_softmax_v2},
-    [CPU_V3] = {"x86-64-v3", &cpu_rows_v3, &cpu_norm_v3, &cpu_dropout_v3, &cpu_attention_v3, &cpu_attention_cached_v3,
-                &cpu_tile_v3, &cpu_single_v3, &cpu_softmax_v3},
-    [CPU_V4] = {"x86-64-v4", &cpu_rows_v4, &cpu_norm_v4, &cpu_dropout_v4, &cpu_attention_v4, &cpu_attention_cached_v4,
-                &cpu_tile_v4, &cpu_single_v4, &cpu_softmax_v4},
+#define KERNELS(name, suffix)                                                                                          \
+    {                                                                                                                  \
+        name, &cpu_rows_##suffix, &cpu_norm_##suffix, &cpu_dropout_##suffix, &cpu_attention_##suffix,                  \
+            &cpu_attention_cached_##suffix, &cpu_tile_##suffix, &cpu_single_##suffix, &cpu_softmax_##suffix            \
+    }
+static const struct cpu_kernels kernels[NUMBER_TYPES][CPU_ISAS] = {
+    [NUMBER_FP32] = {KERNELS("x86-64-v2", fp32_v2), KERNELS("x86-64-v3", fp32_v3), KERNELS("x86-64-v4", fp32_v4)},
+    [NUMBER_BF16] = {KERNELS("x86-64-v2", bf16_v2), KERNELS("x86-64-v3", bf16_v3), KERNELS("x86-64-v4", bf16_v4)},
 };
+#undef KERNELS
 
 bool cpu_isa_runs(enum cpu_isa isa)
 {
@@ -44,7 +46,7 @@ bool cpu_isa_runs(enum cpu_isa isa)
 void cpu_isa_use(struct device *dev, enum cpu_isa isa)
 {
     assert(cpu_isa_runs(isa));
-    dev->kernels = &kernels[isa];
+    dev->kernels = &kernels[dev->type][isa];
 }
 
 /* Maps exactly the pages of `bytes`, from a 2 MiB boundary, so that the system can back them with huge pages. */
@@ -79,13 +81,14 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
     struct device *dev;
 
     *out = NULL;
-    assert(type == NUMBER_FP32 && arena_bytes > 0 && n_threads > 0);
+    assert(type < NUMBER_TYPES && arena_bytes > 0 && n_threads > 0);
     if (index != 0)
         return error_set(err, -ENODEV, "there is no CPU device %u: all cores together are device 0", index);
     if (!cpu_isa_runs(CPU_V2))
         return error_set(err, -ENODEV, "this processor lacks SSE4.2, which the CPU device needs");
     dev = calloc(1, sizeof *dev);
     if (dev) {
+        dev->type = type;
         dev->n_threads = n_threads;
         dev->arena_bytes = arena_bytes;
         dev->arena = map_arena(arena_bytes);

@@ -1,7 +1,7 @@
 /* device/cpu/cpu.h - the inside of the CPU device: its state, and the kernels compiled per instruction set.
  *
- * X.kernel.c is compiled once for each x86-64 level and gives one table X_v2, X_v3, X_v4; cpu_open takes the best that
- * the machine runs. Work is cut into pieces that depend on shapes alone, and each piece is computed by one thread in a
+ * X.kernel.c is compiled once for each x86-64 level and each type of values, and gives tables X_fp32_v2 to X_bf16_v4; a
+ * device takes those of its values and of the best level that the machine runs. Work is cut into pieces that depend on shapes alone, and each piece is computed by one thread in a
  * fixed order, so results do not depend on the number of threads. */
 #ifndef DEVICE_CPU_CPU_H
 #define DEVICE_CPU_CPU_H
@@ -24,27 +24,27 @@ struct cpu_tile {
 
 struct cpu_row_kernels {
     void (*zero)(struct device *dev, float *x, size_t n);
-    void (*reduce_rows)(struct device *dev, float *sum, const float *x, size_t m, size_t n);
-    void (*embed)(struct device *dev, float *y, bool accumulate, const uint32_t *ids, size_t m, const float *table,
+    void (*reduce_rows)(struct device *dev, float *sum, const void *x, size_t m, size_t n);
+    void (*embed)(struct device *dev, void *y, bool accumulate, const uint32_t *ids, size_t m, const void *table,
                   uint32_t first, uint32_t n_table, size_t n);
-    void (*embed_backward)(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const float *dy,
+    void (*embed_backward)(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const void *dy,
                            uint32_t first, uint32_t n_table, size_t n);
-    void (*position)(struct device *dev, float *y, const float *table, size_t n_rows, size_t n_tokens, size_t n);
-    void (*position_backward)(struct device *dev, float *table_gradient, const float *dy, size_t n_rows,
-                              size_t n_tokens, size_t n);
+    void (*position)(struct device *dev, void *y, const void *table, size_t n_rows, size_t n_tokens, size_t n);
+    void (*position_backward)(struct device *dev, float *table_gradient, const void *dy, size_t n_rows, size_t n_tokens,
+                              size_t n);
     /* Makes a tile of op's c of its sums, `stride` apart: added where beta is 1, after the epilogue. */
     void (*finish)(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums, size_t stride);
 };
 
 struct cpu_norm_kernels {
-    void (*forward)(struct device *dev, float *y, float *statistics, const float *x, const float *weight,
-                    const float *bias, size_t m, size_t n, float epsilon);
-    void (*backward)(struct device *dev, float *dx, bool accumulate, float *weight_gradient, float *bias_gradient,
-                     const float *dy, const float *x, const float *statistics, const float *weight, size_t m, size_t n);
+    void (*forward)(struct device *dev, void *y, float *statistics, const void *x, const void *weight, const void *bias,
+                    size_t m, size_t n, float epsilon);
+    void (*backward)(struct device *dev, void *dx, bool accumulate, float *weight_gradient, float *bias_gradient,
+                     const void *dy, const void *x, const float *statistics, const void *weight, size_t m, size_t n);
 };
 
 struct cpu_dropout_kernels {
-    void (*add)(struct device *dev, float *y, const float *x, const float *h, size_t n_rows, size_t n_tokens, size_t n,
+    void (*add)(struct device *dev, void *y, const void *x, const void *h, size_t n_rows, size_t n_tokens, size_t n,
                 const struct device_dropout *dropout);
 };
 
@@ -88,6 +88,7 @@ struct cpu_kernels {
 };
 
 struct device {
+    enum number_type type; /* of values */
     unsigned n_threads;
     const struct cpu_kernels *kernels;
     void *arena;
@@ -95,20 +96,27 @@ struct device {
     void *products; /* scratch of the products, PLAN_CPU_PRODUCT_SCRATCH a thread */
 };
 
-/* A name for this compilation: KERNEL_NAME(cpu_rows) is cpu_rows_v4. */
-#define KERNEL_JOIN_(name, isa) name##_##isa
-#define KERNEL_JOIN(name, isa)  KERNEL_JOIN_(name, isa)
-#define KERNEL_NAME(name)       KERNEL_JOIN(name, KERNEL_ISA)
+/* A name for this compilation: KERNEL_NAME(cpu_rows) is cpu_rows_bf16_v4. */
+#define KERNEL_JOIN_(name, type, isa) name##_##type##_##isa
+#define KERNEL_JOIN(name, type, isa)  KERNEL_JOIN_(name, type, isa)
+#define KERNEL_NAME(name)             KERNEL_JOIN(name, KERNEL_TYPE, KERNEL_ISA)
 
-extern const struct cpu_row_kernels cpu_rows_v2, cpu_rows_v3, cpu_rows_v4;
-extern const struct cpu_norm_kernels cpu_norm_v2, cpu_norm_v3, cpu_norm_v4;
-extern const struct cpu_dropout_kernels cpu_dropout_v2, cpu_dropout_v3, cpu_dropout_v4;
-extern const struct cpu_attention_kernels cpu_attention_v2, cpu_attention_v3, cpu_attention_v4;
-extern const struct cpu_attention_cached_kernels cpu_attention_cached_v2, cpu_attention_cached_v3,
-    cpu_attention_cached_v4;
-extern const struct cpu_tile_kernels cpu_tile_v2, cpu_tile_v3, cpu_tile_v4;
-extern const struct cpu_single_kernels cpu_single_v2, cpu_single_v3, cpu_single_v4;
-extern const struct cpu_softmax_kernels cpu_softmax_v2, cpu_softmax_v3, cpu_softmax_v4;
+#define CPU_TABLES(suffix)                                                                                             \
+    extern const struct cpu_row_kernels cpu_rows_##suffix;                                                             \
+    extern const struct cpu_norm_kernels cpu_norm_##suffix;                                                            \
+    extern const struct cpu_dropout_kernels cpu_dropout_##suffix;                                                      \
+    extern const struct cpu_attention_kernels cpu_attention_##suffix;                                                  \
+    extern const struct cpu_attention_cached_kernels cpu_attention_cached_##suffix;                                    \
+    extern const struct cpu_tile_kernels cpu_tile_##suffix;                                                            \
+    extern const struct cpu_single_kernels cpu_single_##suffix;                                                        \
+    extern const struct cpu_softmax_kernels cpu_softmax_##suffix
+CPU_TABLES(fp32_v2);
+CPU_TABLES(fp32_v3);
+CPU_TABLES(fp32_v4);
+CPU_TABLES(bf16_v2);
+CPU_TABLES(bf16_v3);
+CPU_TABLES(bf16_v4);
+#undef CPU_TABLES
 
 /* Whether this machine runs the kernels of an instruction set, and making a device use them: for tests. */
 bool cpu_isa_runs(enum cpu_isa isa);

@@ -1,32 +1,34 @@
 /* device/cpu/dropout.kernel.c - dropout of activations, and the residual addition that goes with it. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/dropout.h"
+#include "device/cpu/value.h"
 
 #include <string.h>
 
 /* y = x + factor * h, or factor * h if there is no x */
-static void apply(float *y, const float *x, const float *h, const float *factors, size_t n)
+static void apply(value *y, const value *x, const value *h, const float *factors, size_t n)
 {
-    if (x)
-        for (size_t j = 0; j < n; j++)
-            y[j] = x[j] + factors[j] * h[j];
-    else
-        for (size_t j = 0; j < n; j++)
-            y[j] = factors[j] * h[j];
+    for (size_t j = 0; j < n; j += VECTOR) {
+        const vec factor = vec_load_n(factors + j, n - j, 0), element = value_load_n(h + j, n - j);
+        value_store_n(y + j, x ? value_load_n(x + j, n - j) + factor * element : factor * element, n - j);
+    }
 }
 
-static void add_row(float *y, const float *x, const float *h, size_t n)
+static void add_row(value *y, const value *x, const value *h, size_t n)
 {
     if (x)
-        for (size_t j = 0; j < n; j++)
-            y[j] = x[j] + h[j];
+        for (size_t j = 0; j < n; j += VECTOR)
+            value_store_n(y + j, value_load_n(x + j, n - j) + value_load_n(h + j, n - j), n - j);
     else if (y != h)
         memcpy(y, h, n * sizeof *y);
 }
 
-static void add(struct device *dev, float *y, const float *x, const float *h, size_t n_rows, size_t n_tokens, size_t n,
-                const struct device_dropout *dropout)
+static void add(struct device *dev, void *to, const void *onto, const void *what, size_t n_rows, size_t n_tokens,
+                size_t n, const struct device_dropout *dropout)
 {
+    value *y = to;
+    const value *x = onto, *h = what;
+
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n_rows * n_tokens > 1)
     for (size_t i = 0; i < n_rows * n_tokens; i++) {
         const uint64_t row = dropout->first_row + i / n_tokens, first = (uint64_t)(i % n_tokens) * n;

@@ -5,13 +5,13 @@
 #ifndef DEVICE_CPU_PANEL_H
 #define DEVICE_CPU_PANEL_H
 
-#include "device/cpu/vector.h"
+#include "device/cpu/value.h"
 
 #include <stdbool.h>
 
 /* Where a panel comes from: element (lane, step) is at lane + step * stride, or at lane * stride + step (`across`). */
 struct panel_source {
-    const float *x;
+    const value *x;
     size_t stride;
     bool across;
     size_t n, depth; /* lanes and steps that there are; further lanes of the panel get numbers that nobody reads */
@@ -20,16 +20,16 @@ struct panel_source {
 VECTOR_INLINE void panel_along(float *panel, const size_t n_vectors, const struct panel_source *from)
 {
     for (size_t p = 0; p < from->depth; p++) {
-        const float *x = from->x + p * from->stride;
+        const value *x = from->x + p * from->stride;
         float *to = panel + p * n_vectors * VECTOR;
 
         if (from->n >= n_vectors * VECTOR) {
 #pragma GCC unroll 4
             for (size_t v = 0; v < n_vectors; v++)
-                vec_store(to + v * VECTOR, vec_load(x + v * VECTOR));
+                vec_store(to + v * VECTOR, value_load(x + v * VECTOR));
         } else {
             for (size_t v = 0; v * VECTOR < from->n; v++)
-                vec_store(to + v * VECTOR, vec_load_n(x + v * VECTOR, from->n - v * VECTOR, 0));
+                vec_store(to + v * VECTOR, value_load_n(x + v * VECTOR, from->n - v * VECTOR));
         }
     }
 }
@@ -38,7 +38,7 @@ VECTOR_INLINE void panel_along(float *panel, const size_t n_vectors, const struc
  * repeat the last one. */
 VECTOR_INLINE void panel_vector_across(float *to, const size_t width, const struct panel_source *from, size_t first)
 {
-    const float *lanes[VECTOR];
+    const value *lanes[VECTOR];
     size_t p = 0;
 
     for (size_t i = 0; i < VECTOR; i++)
@@ -47,7 +47,7 @@ VECTOR_INLINE void panel_vector_across(float *to, const size_t width, const stru
         vec row[4];
 #pragma GCC unroll 4
         for (size_t r = 0; r < 4; r++)
-            row[r] = vec_gather_fours(lanes + r, p);
+            row[r] = value_gather_fours(lanes + r, p);
         vec_transpose(row);
 #pragma GCC unroll 4
         for (size_t r = 0; r < 4; r++)
@@ -55,7 +55,7 @@ VECTOR_INLINE void panel_vector_across(float *to, const size_t width, const stru
     }
     for (; p < from->depth; p++)
         for (size_t i = 0; i < VECTOR; i++)
-            to[p * width + i] = lanes[i][p];
+            to[p * width + i] = value_widen(lanes[i][p]);
 }
 
 /* Fills a panel of n_vectors vectors a step; n_vectors is a constant wherever this is inlined. */

@@ -6,7 +6,7 @@
 #ifndef DEVICE_CPU_PRODUCT_H
 #define DEVICE_CPU_PRODUCT_H
 
-#include "device/cpu/vector.h"
+#include "device/cpu/value.h"
 
 #include <stdbool.h>
 
@@ -24,11 +24,20 @@ enum product_shape {
     PRODUCT_DEPTH_FROM_ROW, /* terms from the row's own: a is 0 before */
 };
 
+/* What b holds: floats, or values where a file says so. */
+#ifdef PRODUCT_OF_VALUES
+typedef value product_right;
+#define PRODUCT_LOAD value_load
+#else
+typedef float product_right;
+#define PRODUCT_LOAD vec_load
+#endif
+
 /* c (m, n) = or += (add) a (m, depth) b (depth, n) */
 struct product {
     const float *a; /* element (i, p) at i * a_row + p * a_step: a transposed view costs nothing */
     size_t a_row, a_step;
-    const float *b;
+    const product_right *b;
     size_t b_stride;
     float *c;
     size_t c_stride;
@@ -39,7 +48,7 @@ struct product {
 
 /* One block; rows and columns (vectors) are constants wherever this is inlined. */
 VECTOR_INLINE void product_block(const struct product *op, const size_t rows, const size_t columns, const float *a,
-                                 const float *b, float *c, size_t depth)
+                                 const product_right *b, float *c, size_t depth)
 {
     const size_t a_row = op->a_row, a_step = op->a_step, b_stride = op->b_stride, c_stride = op->c_stride;
     vec sum[PRODUCT_ROWS][4] = {{{0}}};
@@ -48,7 +57,7 @@ VECTOR_INLINE void product_block(const struct product *op, const size_t rows, co
         vec right[4];
 #pragma GCC unroll 8
         for (size_t v = 0; v < columns; v++)
-            right[v] = vec_load(b + v * VECTOR);
+            right[v] = PRODUCT_LOAD(b + v * VECTOR);
 #pragma GCC unroll 8
         for (size_t r = 0; r < rows; r++) {
             const vec left = vec_all(a[r * a_row]);
@@ -72,7 +81,8 @@ VECTOR_INLINE void product_block(const struct product *op, const size_t rows, co
 VECTOR_INLINE void product_rows(const struct product *op, const size_t rows, size_t row, size_t n, size_t from,
                                 size_t to)
 {
-    const float *a = op->a + row * op->a_row + from * op->a_step, *b = op->b + from * op->b_stride;
+    const float *a = op->a + row * op->a_row + from * op->a_step;
+    const product_right *b = op->b + from * op->b_stride;
     float *c = op->c + row * op->c_stride;
     size_t left = n / VECTOR, columns;
 

@@ -1,6 +1,7 @@
 /* device/cpu/rows.kernel.c - sums over rows, table look-ups, and what a product's tile gets when it is done. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/math.h"
+#include "device/cpu/value.h"
 
 #include <assert.h>
 
@@ -21,88 +22,91 @@ static void zero(struct device *dev, float *x, size_t n)
 }
 
 /* sum (n) += the m rows of x at a stride. Added up in double from the first row to the last. */
-static void sum_rows(float *sum, const float *x, size_t stride, size_t m, size_t n)
+static void sum_rows(float *sum, const value *x, size_t stride, size_t m, size_t n)
 {
     double total[COLUMNS + VECTOR] = {0};
 
     assert(n <= COLUMNS);
     for (size_t i = 0; i < m; i++) {
-        const float *row = x + i * stride;
-        size_t j = 0;
-        for (; j + VECTOR <= n; j += VECTOR) {
-            vec value = vec_load(row + j);
+        const value *row = x + i * stride;
+        for (size_t j = 0; j < n; j += VECTOR) {
+            vec element = value_load_n(row + j, n - j);
             vec_double low, high;
             memcpy(&low, total + j, sizeof low);
             memcpy(&high, total + j + VECTOR / 2, sizeof high);
-            low += vec_widen(vec_low(value));
-            high += vec_widen(vec_high(value));
+            low += vec_widen(vec_low(element));
+            high += vec_widen(vec_high(element));
             memcpy(total + j, &low, sizeof low);
             memcpy(total + j + VECTOR / 2, &high, sizeof high);
         }
-        for (; j < n; j++)
-            total[j] += (double)row[j];
     }
     for (size_t j = 0; j < n; j++)
         sum[j] = (float)((double)sum[j] + total[j]);
 }
 
-static void reduce_rows(struct device *dev, float *sum, const float *x, size_t m, size_t n)
+static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n)
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
     for (size_t j = 0; j < n; j += COLUMNS)
-        sum_rows(sum + j, x + j, n, m, smaller(COLUMNS, n - j));
+        sum_rows(sum + j, (const value *)x + j, n, m, smaller(COLUMNS, n - j));
 }
 
-/* y = or += x, n elements */
-static void add_row(float *y, bool accumulate, const float *x, size_t n)
+/* y += x, n elements */
+static void add_row(value *y, const value *x, size_t n)
 {
-    size_t i = 0;
-
-    if (!accumulate) {
-        memcpy(y, x, n * sizeof *y);
-        return;
-    }
-    for (; i + VECTOR <= n; i += VECTOR)
-        vec_store(y + i, vec_load(y + i) + vec_load(x + i));
-    for (; i < n; i++)
-        y[i] += x[i];
+    for (size_t i = 0; i < n; i += VECTOR)
+        value_store_n(y + i, value_load_n(y + i, n - i) + value_load_n(x + i, n - i), n - i);
 }
 
-static void embed(struct device *dev, float *y, bool accumulate, const uint32_t *ids, size_t m, const float *table,
+static void add_to_sums(float *sum, const value *x, size_t n)
+{
+    for (size_t i = 0; i < n; i += VECTOR)
+        vec_store_n(sum + i, vec_load_n(sum + i, n - i, 0) + value_load_n(x + i, n - i), n - i);
+}
+
+static void embed(struct device *dev, void *y, bool accumulate, const uint32_t *ids, size_t m, const void *table,
                   uint32_t first, uint32_t n_table, size_t n)
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (m > 1)
-    for (size_t i = 0; i < m; i++)
-        if (ids[i] >= first && ids[i] - first < n_table)
-            add_row(y + i * n, accumulate, table + (size_t)(ids[i] - first) * n, n);
+    for (size_t i = 0; i < m; i++) {
+        if (ids[i] < first || ids[i] - first >= n_table)
+            continue;
+        const value *from = (const value *)table + (size_t)(ids[i] - first) * n;
+        value *to = (value *)y + i * n;
+        if (accumulate)
+            add_row(to, from, n);
+        else
+            memcpy(to, from, n * sizeof *to);
+    }
 }
 
 /* Threads share the columns, so that every row of the table gets its additions in order of i. */
-static void embed_backward(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const float *dy,
+static void embed_backward(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const void *dy,
                            uint32_t first, uint32_t n_table, size_t n)
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
     for (size_t j = 0; j < n; j += COLUMNS)
         for (size_t i = 0; i < m; i++)
             if (ids[i] >= first && ids[i] - first < n_table)
-                add_row(table_gradient + (size_t)(ids[i] - first) * n + j, true, dy + i * n + j,
-                        smaller(COLUMNS, n - j));
+                add_to_sums(table_gradient + (size_t)(ids[i] - first) * n + j, (const value *)dy + i * n + j,
+                            smaller(COLUMNS, n - j));
 }
 
-static void position(struct device *dev, float *y, const float *table, size_t n_rows, size_t n_tokens, size_t n)
+static void position(struct device *dev, void *y, const void *table, size_t n_rows, size_t n_tokens, size_t n)
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n_rows * n_tokens > 1)
     for (size_t i = 0; i < n_rows * n_tokens; i++)
-        add_row(y + i * n, true, table + i % n_tokens * n, n);
+        add_row((value *)y + i * n, (const value *)table + i % n_tokens * n, n);
 }
 
-static void position_backward(struct device *dev, float *table_gradient, const float *dy, size_t n_rows,
-                              size_t n_tokens, size_t n)
+static void position_backward(struct device *dev, float *table_gradient, const void *dy, size_t n_rows, size_t n_tokens,
+                              size_t n)
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
     for (size_t t = 0; t < n_tokens; t++)
         for (size_t j = 0; j < n; j += COLUMNS)
-            sum_rows(table_gradient + t * n + j, dy + t * n + j, n_tokens * n, n_rows, smaller(COLUMNS, n - j));
+            sum_rows(table_gradient + t * n + j, (const value *)dy + t * n + j, n_tokens * n, n_rows,
+                     smaller(COLUMNS, n - j));
 }
 
 VECTOR_INLINE vec activate(enum model_activation activation, vec x)
@@ -132,20 +136,20 @@ VECTOR_INLINE vec activate_gradient(enum model_activation activation, vec x)
 }
 
 /* Inlined once per epilogue and activation, which are then constants. */
-VECTOR_INLINE vec follow(enum device_epilogue epilogue, enum model_activation activation, vec x, const float *bias,
-                         float *pre, size_t j, size_t left)
+VECTOR_INLINE vec follow(enum device_epilogue epilogue, enum model_activation activation, vec x, const value *bias,
+                         value *pre, size_t j, size_t left)
 {
     switch (epilogue) {
     case DEVICE_NO_EPILOGUE:
         break;
     case DEVICE_BIAS:
-        return x + vec_load_n(bias + j, left, 0);
+        return x + value_load_n(bias + j, left);
     case DEVICE_BIAS_ACTIVATION:
-        x += vec_load_n(bias + j, left, 0);
-        vec_store_n(pre + j, x, left);
+        x = value_as_stored(x + value_load_n(bias + j, left));
+        value_store_n(pre + j, x, left);
         return activate(activation, x);
     case DEVICE_ACTIVATION_GRADIENT:
-        return x * activate_gradient(activation, vec_load_n(pre + j, left, 0));
+        return x * activate_gradient(activation, value_load_n(pre + j, left));
     }
     return x;
 }
@@ -153,17 +157,32 @@ VECTOR_INLINE vec follow(enum device_epilogue epilogue, enum model_activation ac
 VECTOR_INLINE void finish_rows(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums,
                                size_t stride, enum device_epilogue epilogue, enum model_activation activation)
 {
-    const float *bias = op->bias ? (const float *)op->bias + tile->column : NULL;
+    const value *bias = op->bias ? (const value *)op->bias + tile->column : NULL;
 
     for (size_t i = 0; i < tile->m; i++) {
         const size_t offset = (tile->row + i) * op->c_stride + tile->column;
-        float *c = (float *)op->c + offset, *pre = op->pre ? (float *)op->pre + offset : NULL;
+        value *c = (value *)op->c + offset, *pre = op->pre ? (value *)op->pre + offset : NULL;
+        for (size_t j = 0; j < tile->n; j += VECTOR) {
+            const size_t left = smaller(VECTOR, tile->n - j);
+            vec x = vec_load_n(sums + i * stride + j, left, 0);
+            if (op->beta != 0)
+                x += value_load_n(c + j, left);
+            value_store_n(c + j, follow(epilogue, activation, x, bias, pre, j, left), left);
+        }
+    }
+}
+
+/* Of a c that is fp32. */
+static void finish_wide(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums, size_t stride)
+{
+    for (size_t i = 0; i < tile->m; i++) {
+        float *c = (float *)op->c + (tile->row + i) * op->c_stride + tile->column;
         for (size_t j = 0; j < tile->n; j += VECTOR) {
             const size_t left = smaller(VECTOR, tile->n - j);
             vec x = vec_load_n(sums + i * stride + j, left, 0);
             if (op->beta != 0)
                 x += vec_load_n(c + j, left, 0);
-            vec_store_n(c + j, follow(epilogue, activation, x, bias, pre, j, left), left);
+            vec_store_n(c + j, x, left);
         }
     }
 }
@@ -179,6 +198,10 @@ VECTOR_INLINE void finish_activation(const struct device_matmul *op, const struc
 
 static void finish(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums, size_t stride)
 {
+    if (op->wide) {
+        finish_wide(op, tile, sums, stride);
+        return;
+    }
     if (op->epilogue == DEVICE_NO_EPILOGUE) {
         finish_rows(op, tile, sums, stride, DEVICE_NO_EPILOGUE, MODEL_RELU);
         return;

@@ -4,10 +4,11 @@
  * all threads. b as it stands, (k, n), is cut into blocks of columns, of which four rows are read at a time: the sums
  * stay in the first-level cache, and are loaded and stored once in four. b transposed, (n, k), is read row by row. */
 #include "device/cpu/cpu.h"
-#include "device/cpu/vector.h"
+#include "device/cpu/value.h"
 
 enum {
-    COLUMNS = 192, /* of a block: 768 bytes of each row; GPT-2's widths share out evenly among 2, 4 or more threads */
+    COLUMNS =
+        192, /* of a block: 768 bytes of each row in fp32; GPT-2's widths share out evenly among 2, 4 or more threads */
     ROWS = 4,
     ENOUGH = 1 << 15, /* weights: less is done before a second thread is awake */
 };
@@ -18,20 +19,20 @@ static size_t smaller(size_t a, size_t b)
 }
 
 /* sum (n) += a (rows) b (rows, n); rows is a constant wherever this is inlined. */
-VECTOR_INLINE void add_rows(float *sum, const float *a, const float *b, size_t stride, size_t n, const size_t rows)
+VECTOR_INLINE void add_rows(float *sum, const value *a, const value *b, size_t stride, size_t n, const size_t rows)
 {
     for (size_t j = 0; j < n; j += VECTOR) {
         vec x = vec_load(sum + j);
 
 #pragma GCC unroll 4
         for (size_t r = 0; r < rows; r++)
-            x = vec_multiply_add(vec_all(a[r]), vec_load_n(b + r * stride + j, n - j, 0), x);
+            x = vec_multiply_add(vec_all(value_widen(a[r])), value_load_n(b + r * stride + j, n - j), x);
         vec_store(sum + j, x);
     }
 }
 
 /* total (n) = or += (add) the sums over `depth` of k. */
-static void multiply_columns(float *total, bool add, const float *a, const float *b, size_t stride, size_t n,
+static void multiply_columns(float *total, bool add, const value *a, const value *b, size_t stride, size_t n,
                              size_t depth)
 {
     float sum[COLUMNS] = {0};
@@ -53,8 +54,8 @@ static void multiply(struct device *dev, const struct device_matmul *op)
         float total[COLUMNS];
 
         for (size_t from = 0; from < op->k; from += PLAN_CPU_PRODUCT_DEPTH)
-            multiply_columns(total, from > 0, (const float *)op->a + from,
-                             (const float *)op->b + from * op->b_stride + column, op->b_stride, tile.n,
+            multiply_columns(total, from > 0, (const value *)op->a + from,
+                             (const value *)op->b + from * op->b_stride + column, op->b_stride, tile.n,
                              smaller(PLAN_CPU_PRODUCT_DEPTH, op->k - from));
         dev->kernels->rows->finish(op, &tile, total, COLUMNS);
     }

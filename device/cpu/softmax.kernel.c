@@ -1,6 +1,7 @@
 /* device/cpu/softmax.kernel.c - softmax and cross entropy over a vocabulary that comes in chunks. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/math.h"
+#include "device/cpu/value.h"
 
 #include <math.h>
 
@@ -62,22 +63,36 @@ static void loss(struct device *dev, double *loss, const float *running, const u
     }
 }
 
+/* to (n) may begin where the logits do: it never runs ahead of them. label is in the row or at n or beyond. */
+static void gradient_row(value *to, const float *logits, const float running[3], size_t n, uint32_t label, float scale)
+{
+    const float max = running[0], factor = scale / running[1];
+    float piece[BLOCK];
+
+    for (size_t first = 0; first < n; first += BLOCK) {
+        const size_t width = n - first < BLOCK ? n - first : BLOCK;
+
+        for (size_t j = 0; j < width; j += VECTOR)
+            vec_store(piece + j, math_exp(vec_load_n(logits + first + j, width - j, 0) - max) * factor);
+        if (label >= first && label - first < width)
+            piece[label - first] -= scale;
+        for (size_t j = 0; j < width; j += VECTOR)
+            value_store_n(to + first + j, vec_load(piece + j), width - j);
+    }
+}
+
 static void gradient(struct device *dev, float *logits, size_t logits_stride, const float *running,
                      const uint32_t *labels, size_t m, uint32_t first, size_t n, float scale)
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
     for (size_t i = 0; i < m; i++) {
-        float *row = logits + i * logits_stride;
-        const float max = running[3 * i], factor = scale / running[3 * i + 1];
+        const float *row = logits + i * logits_stride;
+        value *to = (value *)logits + i * logits_stride * (sizeof(float) / sizeof(value));
 
-        if (labels[i] == UINT32_MAX) {
-            memset(row, 0, n * sizeof *row);
-            continue;
-        }
-        for (size_t j = 0; j < n; j += VECTOR)
-            vec_store_n(row + j, math_exp(vec_load_n(row + j, n - j, 0) - max) * factor, n - j);
-        if (labels[i] >= first && labels[i] - first < n)
-            row[labels[i] - first] -= scale;
+        if (labels[i] == UINT32_MAX)
+            memset(to, 0, n * sizeof *to);
+        else
+            gradient_row(to, row, running + 3 * i, n, labels[i] - first, scale);
     }
 }
 

@@ -102,7 +102,7 @@ static void pack_left(float *left, const struct device_matmul *op, const struct 
     for (size_t i = 0; block_start(tile->m, i) < tile->m; i++) {
         const size_t start = block_start(tile->m, i), row = tile->row + start;
         const struct panel_source source = {
-            .x = (const float *)op->a + (op->transpose_a ? from * op->a_stride + row : row * op->a_stride + from),
+            .x = (const value *)op->a + (op->transpose_a ? from * op->a_stride + row : row * op->a_stride + from),
             .stride = op->a_stride,
             .across = !op->transpose_a,
             .n = block_start(tile->m, i + 1) - start,
@@ -115,7 +115,7 @@ static void pack_left(float *left, const struct device_matmul *op, const struct 
 static void pack_right(float *right, const struct device_matmul *op, size_t column, size_t n, size_t from, size_t depth)
 {
     const struct panel_source source = {
-        .x = (const float *)op->b + (op->transpose_b ? column * op->b_stride + from : from * op->b_stride + column),
+        .x = (const value *)op->b + (op->transpose_b ? column * op->b_stride + from : from * op->b_stride + column),
         .stride = op->b_stride,
         .across = op->transpose_b,
         .n = n,
