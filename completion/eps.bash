@@ -2,7 +2,7 @@
 # The lists are those of --help: tests/test_documentation.c compares them.
 # shellcheck shell=bash disable=SC2207
 
-_eps_commands="train eval generate export verify status mem save stop"
+_eps_commands="train eval generate report export verify status mem save stop"
 _eps_presets="byte-small byte-medium byte-large gpt2 gpt2-medium gpt2-large gpt2-xl"
 
 # The options of a command, one list each; those without a value have no place in _eps_values.
@@ -16,6 +16,7 @@ _eps_options() {
     eval) echo "--model --data --batch --seq --device --device-mem --connect --json --help" ;;
     generate) echo "--model --prompt --prompt-file --ids --tokens --temperature --top-k --top-p --seed --device" \
         "--device-mem --connect --json --help" ;;
+    report) echo "--out --help" ;;
     export) echo "--model --connect --out --dtype --help" ;;
     verify) echo "--json --help" ;;
     status) echo "--watch --json --help" ;;
@@ -50,7 +51,9 @@ _eps_values() {
         [ "$1" != train ] || COMPREPLY+=($(compgen -W "$_eps_presets" -- "$3"))
         ;;
     --data | --eval-data | --prompt-file | --trace | --prometheus) _eps_files -f "$3" ;;
-    --out | --resume) _eps_files -d "$3" ;;
+    --out | --resume)
+        if [ "$1" = report ]; then _eps_files -f "$3"; else _eps_files -d "$3"; fi
+        ;;
     --schedule) _eps_words "cosine linear constant" "$3" ;;
     --optimizer) _eps_words "adama adamw" "$3" ;;
     --commit) _eps_words "eager fenced" "$3" ;;
@@ -92,8 +95,8 @@ _eps() {
         return
     fi
     case $command:$word in
-    verify:-*) _eps_words "$(_eps_options "$command")" "$word" ;;
-    verify:*) _eps_files -d "$word" ;;
+    verify:-* | report:-*) _eps_words "$(_eps_options "$command")" "$word" ;;
+    verify:* | report:*) _eps_files -d "$word" ;;
     status:-* | mem:-* | save:-* | stop:-*) _eps_words "$(_eps_options "$command")" "$word" ;;
     status:* | mem:* | save:* | stop:*) _eps_words "$(_eps_daemons)" "$word" ;;
     *) _eps_words "$(_eps_options "$command")" "$word" ;;

@@ -6,6 +6,7 @@ int command_train(int argc, char **argv);
 int command_eval(int argc, char **argv);
 int command_generate(int argc, char **argv);
 int command_verify(int argc, char **argv);
+int command_report(int argc, char **argv);
 int command_export(int argc, char **argv);
 int command_status(int argc, char **argv);
 int command_mem(int argc, char **argv);

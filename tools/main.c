@@ -20,6 +20,7 @@ static const struct {
     {"train", "train a model", command_train},
     {"eval", "the loss of a model over files", command_eval},
     {"generate", "continue a text", command_generate},
+    {"report", "a run as curves: loss, tokens/s, memory", command_report},
     {"export", "a model for other programs to load", command_export},
     {"verify", "checkpoints against their checksums", command_verify},
     {"Live runs and daemons", NULL, NULL},
