@@ -1,6 +1,7 @@
 #include "plan/plan.h"
 
 #include "plan/layers.h"
+#include "plan/units.h"
 
 #include <errno.h>
 
@@ -19,25 +20,107 @@ static uint64_t take(struct layout *l, enum ledger_category category, uint64_t b
     return at;
 }
 
-/* The most that a layer up to `top` asks for. */
-static uint64_t workspace_bytes(const struct model *model, const struct plan_setting *s, enum model_layer_kind top,
-                                uint32_t n_rows, uint32_t n_tokens)
+static uint64_t value_bytes(const struct plan *plan)
 {
-    uint64_t most = 0;
-
-    for (enum model_layer_kind kind = MODEL_EMBEDDING; kind <= top; kind++) {
-        uint64_t bytes = plan_workspace(model, s, kind, n_rows, n_tokens);
-        if (most < bytes)
-            most = bytes;
-    }
-    return most;
+    return number_bytes(plan->setting.precision);
 }
 
-static void take_workspace(struct plan *plan, struct layout *l, uint64_t bytes)
+static bool is_training(const struct plan *plan)
 {
-    plan->workspace_bytes = bytes;
-    plan->workspace = take(l, LEDGER_WORKSPACE, bytes);
-    plan->arena_bytes = l->offset;
+    return plan->setting.purpose == PLAN_TRAIN;
+}
+
+/* Units that stay, and buffers for the others: one of each at most. */
+static void take_weights(struct plan *plan, const struct model *model, struct layout *l)
+{
+    const uint32_t uploaded = plan_count_uploaded(model);
+    const uint32_t passing = plan->n_resident < uploaded ? uploaded - plan->n_resident : 0;
+    const uint64_t largest = plan_largest_uploaded(model, plan->n_resident);
+
+    plan->resident = l->offset;
+    for (uint32_t place = 0; place < plan->n_resident; place++) {
+        const uint64_t bytes = model->units[plan_unit_at(model, place)].n * value_bytes(plan);
+        take(l, LEDGER_WEIGHTS, bytes);
+        plan->resident_bytes += bytes;
+    }
+    plan->n_weight_buffers = plan->choice.n_weight_buffers < passing ? plan->choice.n_weight_buffers : passing;
+    for (uint32_t i = 0; i < plan->n_weight_buffers; i++)
+        plan->weights[i] = take(l, LEDGER_WEIGHTS, largest * value_bytes(plan));
+}
+
+/* Boundaries of so many tokens, and to train their gradient: on the device, or tiles of what the host has. */
+static void take_boundaries(struct plan *plan, const struct model *model, struct layout *l, uint64_t tokens)
+{
+    const uint64_t token = model->config.width * value_bytes(plan);
+    const uint64_t tile = (uint64_t)plan->choice.microbatch * plan->setting.seq * token;
+
+    plan->n_boundaries = is_training(plan) ? model->n_layers - 1 : 2;
+    plan->boundary_bytes = plan_align(tokens * token);
+    if (plan->choice.host_stash) {
+        plan->gradient = plan->n_boundaries * plan->boundary_bytes;
+        plan->host_stash_bytes = plan->gradient + (is_training(plan) ? plan->boundary_bytes : 0);
+        plan->input = take(l, LEDGER_STASH, tile);
+        plan->output = take(l, LEDGER_STASH, tile);
+        if (is_training(plan))
+            plan->dy = take(l, LEDGER_GRADIENT, tile);
+        return;
+    }
+    plan->boundaries = l->offset;
+    for (uint32_t i = 0; i < plan->n_boundaries; i++)
+        take(l, LEDGER_STASH, tokens * token);
+    if (is_training(plan))
+        plan->gradient = take(l, LEDGER_GRADIENT, tokens * token);
+}
+
+/* One sum that every unit fits in which has no place of its own, and the head's for every part if they have. */
+static void take_contributions(struct plan *plan, const struct model *model, struct layout *l)
+{
+    const struct model_layer *head = plan_head(model);
+    const uint32_t n_visits = plan->head_apart ? head->first_visit : model->n_visits;
+    const uint64_t before = l->offset;
+    uint64_t most = 0;
+
+    for (uint32_t part = 0; plan->head_apart && part < plan->setting.share_rows / plan->setting.part_rows; part++)
+        for (uint32_t i = 0; i < head->n_visits; i++)
+            take(l, LEDGER_CONTRIBUTION, model->units[model->visits[head->first_visit + i]].n * sizeof(float));
+    plan->head = before;
+    plan->head_bytes = (l->offset - before) / (plan->setting.share_rows / plan->setting.part_rows);
+    for (uint32_t visit = 0; visit < n_visits; visit++)
+        if (most < model->units[model->visits[visit]].n)
+            most = model->units[model->visits[visit]].n;
+    plan->contribution = take(l, LEDGER_CONTRIBUTION, most * sizeof(float));
+}
+
+/* Internals of every microbatch of the share, for each block that keeps them. */
+static void take_kept(struct plan *plan, const struct model *model, struct layout *l)
+{
+    const struct plan_setting *s = &plan->setting;
+    const uint32_t n = s->part_rows / plan->choice.microbatch, rest = s->part_rows % plan->choice.microbatch;
+    struct plan_block block;
+
+    plan_block(&block, model, s, plan->choice.microbatch, s->seq, true);
+    plan->kept_microbatch = block.kept_bytes;
+    plan->kept_part = n * block.kept_bytes;
+    if (rest) {
+        plan_block(&block, model, s, rest, s->seq, true);
+        plan->kept_part += block.kept_bytes;
+    }
+    plan->kept_bytes = s->share_rows / s->part_rows * plan->kept_part;
+    plan->kept = take(l, LEDGER_KEPT, plan->choice.n_kept * plan->kept_bytes);
+}
+
+/* The most that a layer up to `top` asks for. Nothing lies behind it, so its end is the arena's, without rounding. */
+static void take_workspace(struct plan *plan, const struct model *model, struct layout *l, enum model_layer_kind top,
+                           uint32_t n_tokens)
+{
+    for (enum model_layer_kind kind = MODEL_EMBEDDING; kind <= top; kind++) {
+        uint64_t bytes = plan_workspace(plan, model, kind, plan->choice.microbatch, n_tokens);
+        if (plan->workspace_bytes < bytes)
+            plan->workspace_bytes = bytes;
+    }
+    plan->workspace = l->offset;
+    plan->bytes[LEDGER_WORKSPACE] += plan->workspace_bytes;
+    plan->arena_bytes = l->offset + plan->workspace_bytes;
     plan->bytes[LEDGER_LIBRARY] = plan->setting.backend->library_bytes(plan->setting.n_threads);
 }
 
@@ -46,28 +129,20 @@ static void take_workspace(struct plan *plan, struct layout *l, uint64_t bytes)
 static void lay_out(struct plan *plan, const struct model *model)
 {
     const struct plan_setting *s = &plan->setting;
-    const uint64_t value = number_bytes(s->precision), tokens = (uint64_t)s->share_rows * s->seq;
-    const uint64_t boundary = tokens * model->config.width * value;
+    const uint64_t tokens = (uint64_t)s->share_rows * s->seq;
     struct layout l = {.bytes = plan->bytes};
 
-    for (uint32_t i = 0; i < plan->choice.n_weight_buffers; i++)
-        plan->weights[i] = take(&l, LEDGER_WEIGHTS, model->largest_unit * value);
-
-    plan->n_boundaries = s->purpose == PLAN_TRAIN ? model->n_layers - 1 : 2;
-    plan->boundaries = l.offset;
-    for (uint32_t i = 0; i < plan->n_boundaries; i++)
-        take(&l, LEDGER_STASH, boundary);
-    plan->boundary_bytes = (l.offset - plan->boundaries) / plan->n_boundaries;
-
-    if (s->purpose == PLAN_TRAIN) {
-        plan->contribution = take(&l, LEDGER_CONTRIBUTION, model->largest_unit * sizeof(float));
-        plan->gradient = take(&l, LEDGER_GRADIENT, boundary);
+    take_weights(plan, model, &l);
+    take_boundaries(plan, model, &l, tokens);
+    if (is_training(plan)) {
+        take_contributions(plan, model, &l);
+        take_kept(plan, model, &l);
     }
     plan->running = take(&l, LEDGER_STATISTICS, tokens * 3 * sizeof(float));
     plan->losses = take(&l, LEDGER_STATISTICS, tokens * sizeof(double));
     plan->ids = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
     plan->labels = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
-    take_workspace(plan, &l, workspace_bytes(model, s, MODEL_HEAD, plan->choice.microbatch, s->seq));
+    take_workspace(plan, model, &l, MODEL_HEAD, s->seq);
 }
 
 /* The same to generate. The head's logits have a place of their own, and its product needs no room. */
@@ -76,39 +151,43 @@ static void lay_out_generation(struct plan *plan, const struct model *model)
     const struct plan_setting *s = &plan->setting;
     const struct model_config *c = &model->config;
     const uint32_t tokens = s->seq < PLAN_GENERATE_TILE ? s->seq : PLAN_GENERATE_TILE;
-    const uint64_t value = number_bytes(s->precision);
     struct layout l = {.bytes = plan->bytes};
 
-    for (uint32_t u = 0; u < plan->choice.n_resident; u++) {
-        take(&l, LEDGER_WEIGHTS, model->units[u].n * value);
-        plan->resident_bytes += model->units[u].n * value;
-    }
-    for (uint32_t i = 0; plan->choice.n_resident < model->n_units && i < plan->choice.n_weight_buffers; i++)
-        plan->weights[i] = take(&l, LEDGER_WEIGHTS, model->largest_unit * value);
-
+    take_weights(plan, model, &l);
     plan->cache = l.offset;
     for (uint32_t i = 0; i < c->n_layers; i++)
         take(&l, LEDGER_CACHE, s->backend->cache_bytes(s->seq, c->n_heads, c->width));
     plan->cache_bytes = (l.offset - plan->cache) / c->n_layers;
-
-    plan->n_boundaries = 2;
-    plan->boundaries = l.offset;
-    for (uint32_t i = 0; i < plan->n_boundaries; i++)
-        take(&l, LEDGER_STASH, (uint64_t)tokens * c->width * value);
-    plan->boundary_bytes = (l.offset - plan->boundaries) / plan->n_boundaries;
+    take_boundaries(plan, model, &l, tokens);
     plan->ids = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
     plan->logits = take(&l, LEDGER_DATA, c->vocabulary * sizeof(float));
-    take_workspace(plan, &l, workspace_bytes(model, s, MODEL_NORM, 1, tokens));
+    take_workspace(plan, model, &l, MODEL_NORM, tokens);
 }
 
 void plan_lay_out(struct plan *out, const struct model *model, const struct plan_setting *setting,
                   const struct plan_choice *choice)
 {
-    *out = (struct plan){.setting = *setting, .choice = *choice};
+    const uint32_t n_head = plan_head(model)->n_visits;
+    const bool alone = n_head == 1 && setting->share_rows / setting->part_rows == 1;
+
+    *out = (struct plan){.setting = *setting, .choice = *choice, .n_resident = choice->n_resident};
+    out->head_apart = choice->whole_head && !alone;
+    out->one_pass = is_training(out) && (choice->whole_head || alone);
+    if (out->head_apart && out->n_resident < n_head)
+        out->n_resident = n_head;
     if (setting->purpose == PLAN_GENERATE)
         lay_out_generation(out, model);
     else
         lay_out(out, model);
+}
+
+uint64_t plan_resident(const struct plan *plan, const struct model *model, uint32_t unit)
+{
+    uint64_t at = plan->resident;
+
+    for (uint32_t place = 0, end = plan_place_of(model, unit); place < end; place++)
+        at += plan_align(model->units[plan_unit_at(model, place)].n * value_bytes(plan));
+    return at;
 }
 
 uint64_t plan_total(const struct plan *plan)
@@ -141,9 +220,16 @@ int plan_check_choice(const struct model *model, const struct plan_setting *s, c
                          PLAN_MAX_WEIGHT_BUFFERS);
     if (c->microbatch == 0 || c->microbatch > s->part_rows)
         return error_set(err, -EINVAL, "--microbatch %u: a part has %u rows", c->microbatch, s->part_rows);
-    if (c->n_resident > (s->purpose == PLAN_GENERATE ? model->n_units : 0))
-        return error_set(err, -EINVAL, "%u units cannot stay on the device", c->n_resident);
-    if (c->host_stash || c->n_kept || c->whole_head)
-        return error_set(err, -EINVAL, "a plan that this device does not know");
+    const uint32_t most = s->purpose == PLAN_GENERATE ? model->n_units : plan_count_uploaded(model);
+    if (c->n_resident > most)
+        return error_set(err, -EINVAL, "%u units that stay: this model has %u", c->n_resident, most);
+    if (c->n_kept > (s->purpose == PLAN_TRAIN && !c->host_stash ? model->config.n_layers : 0))
+        return error_set(err, -EINVAL,
+                         "%u blocks that keep their internals: there are %u, which train with the stash on the device",
+                         c->n_kept, model->config.n_layers);
+    if (c->whole_head && s->purpose != PLAN_TRAIN)
+        return error_set(err, -EINVAL, "a whole head is for training");
+    if (c->host_stash && s->purpose == PLAN_GENERATE)
+        return error_set(err, -EINVAL, "generating has no stash");
     return 0;
 }

@@ -4,13 +4,18 @@
  * what is used, to the byte. It is pure arithmetic, and needs neither device nor daemon: what a device's operations need
  * is in a table (plan/backend.h). The setting is given; the choice is what a planner can trade against it.
  *
- * The arrangement: n_weight_buffers of the largest unit, one contribution sum, every layer's input stashed on the
- * device, recompute in backward. Boundary activations are (share rows * tokens, width), one for each layer but the
- * last: layer l reads boundary l-1 and writes boundary l; the embedding reads ids, and the head writes losses.
+ * The arrangement: weight buffers, each of the largest unit that is uploaded and does not stay; units that stay; one
+ * contribution sum; boundary activations and their gradient; the workspace of one microbatch inside one layer. There is
+ * a boundary (share tokens, width) for each layer but the last: layer l reads boundary l-1 and writes boundary l; the
+ * embedding reads ids, and the head writes losses. They are the stash: on the device, or in a segment of the host, and
+ * then the device has tiles of one microbatch and no term of the arena grows with depth.
+ *
+ * The embedding's rows are gathered where the host has them: its units take no room but for their contributions.
  *
  * To generate, one row's keys and values are kept in a cache, and its tokens run through all layers in tiles. Each token
- * visits all weights, so as many units as the budget holds stay on the device, the lowest ones; what is left passes
- * through the weight buffers, token by token. */
+ * visits all weights, so as many units as the budget holds stay on the device; what is left passes through the weight
+ * buffers, token by token.
+ */
 #ifndef PLAN_PLAN_H
 #define PLAN_PLAN_H
 
@@ -50,31 +55,43 @@ struct plan_choice {
     bool host_stash;           /* boundaries and their gradient live in a host segment; the device has tiles of them */
     uint32_t n_kept;           /* blocks, the topmost, whose internals are kept from forward to backward */
     uint32_t n_weight_buffers; /* 1..3 */
-    uint32_t n_resident;       /* units that stay: to generate the lowest, for good; to train those visited last by
-                                * forward, from their first visit of a step to their last */
-    bool whole_head;           /* the head's units and their contributions are on the device at once: one pass */
+    uint32_t n_resident;       /* units that stay, in the order of plan_unit_at (plan/units.h): to generate for good, to
+                                * train from their first visit of a step to their last */
+    bool whole_head;           /* the head's units and their contributions of every part are on the device at once, and
+                                * so are the logits of a tile: it computes them once. A head of one unit with one part
+                                * in the share always does */
 };
 
 /* Offsets are in bytes from the arena's start, multiples of PLAN_ALIGNMENT. */
 struct plan {
     struct plan_setting setting;
     struct plan_choice choice;
+    uint32_t n_resident;               /* those chosen; with the head apart, the head's at least */
+    uint64_t resident, resident_bytes; /* plan_resident() of a unit; what they hold, rounding not counted */
+    uint32_t n_weight_buffers;         /* those chosen, but no more than there are units that do not stay */
+    uint64_t weights[PLAN_MAX_WEIGHT_BUFFERS];
+    /* One per layer but the last, or two in turn to evaluate and to generate: boundary_of layer l's output is at
+     * boundaries + (l % n_boundaries) * boundary_bytes, in the arena or the host's stash. */
     uint32_t n_boundaries;
-    uint64_t weights[PLAN_MAX_WEIGHT_BUFFERS]; /* largest unit each */
-    uint64_t contribution;                     /* largest unit, fp32 */
-    uint64_t boundaries, boundary_bytes; /* layer l's output at boundaries + (l % n_boundaries) * boundary_bytes */
-    uint64_t gradient;                   /* (share tokens, width) */
-    uint64_t running;                    /* (share tokens, 3) log-sum-exp of the head */
-    uint64_t losses;                     /* (share tokens) double */
-    uint64_t ids, labels;                /* (share tokens) u32 each */
-    /* Of a plan to generate, whose boundaries and ids are those of one tile: */
-    uint64_t resident;                   /* unit u < n_resident at resident + units[u].offset * element size */
-    uint64_t resident_bytes;             /* of those units' weights; without others, no weight buffers */
-    uint64_t cache, cache_bytes;         /* keys and values: of block i at cache + i * cache_bytes */
-    uint64_t logits;                     /* (vocabulary) of the last token */
+    uint64_t boundaries, boundary_bytes;
+    uint64_t gradient;           /* (share tokens, width): where the boundaries are */
+    uint64_t input, output, dy;  /* with the stash on the host: tiles (microbatch tokens, width); dy of gradient */
+    uint64_t contribution;       /* of one unit, fp32 */
+    bool one_pass;               /* the head computes its logits once */
+    bool head_apart;             /* its contributions have a place of their own: */
+    uint64_t head, head_bytes;   /* of part i of the share at head + i * head_bytes, of unit j of the head at */
+                                 /* j * align(first unit's bytes) in there */
+    uint64_t running;            /* (share tokens, 3) log-sum-exp of the head */
+    uint64_t losses;             /* (share tokens) double */
+    uint64_t ids, labels;        /* (share tokens) u32 each; to generate, ids of one tile */
+    uint64_t kept, kept_bytes;   /* internals of the kept blocks, the lowest first: kept_bytes each */
+    uint64_t kept_part;          /* of one part in there, microbatch after microbatch */
+    uint64_t kept_microbatch;    /* of one microbatch in there */
+    uint64_t cache, cache_bytes; /* to generate: keys and values, of block i at cache + i * cache_bytes */
+    uint64_t logits;             /* to generate: (vocabulary) of the last token */
     uint64_t workspace, workspace_bytes; /* the largest that a layer asks for one microbatch */
     uint64_t arena_bytes;                /* the whole arena */
-    uint64_t host_stash_bytes;           /* of the segment that takes the boundaries; 0 without host_stash */
+    uint64_t host_stash_bytes;           /* of the segment that takes boundaries and gradient; 0 without host_stash */
     /* The same, by category, and the library's: sums to plan_total. */
     uint64_t bytes[LEDGER_CATEGORIES];
 };
@@ -91,6 +108,9 @@ int plan_check_choice(const struct model *model, const struct plan_setting *sett
 /* Cannot fail: both must have been checked. */
 void plan_lay_out(struct plan *out, const struct model *model, const struct plan_setting *setting,
                   const struct plan_choice *choice);
+
+/* Where a unit that stays lies, from the arena's start. */
+uint64_t plan_resident(const struct plan *plan, const struct model *model, uint32_t unit);
 
 /* The arena and what libraries take besides: what is compared with a budget. */
 uint64_t plan_total(const struct plan *plan);

@@ -1,0 +1,60 @@
+#include "plan/units.h"
+
+/* Units as proto/model.c adds them: those of the embedding (wte, then wpe), the blocks', the norm's, and unless it is
+ * tied the head's own. */
+static uint32_t first_block(const struct model *model)
+{
+    return model->visits[model->layers[1].first_visit];
+}
+
+static uint32_t norm(const struct model *model)
+{
+    return first_block(model) + model->config.n_layers;
+}
+
+bool plan_is_uploaded(const struct model *model, uint32_t unit)
+{
+    return unit >= first_block(model) || (model->config.tied && unit < plan_head(model)->n_visits);
+}
+
+uint32_t plan_count_uploaded(const struct model *model)
+{
+    return plan_head(model)->n_visits + 1 + model->config.n_layers;
+}
+
+uint32_t plan_unit_at(const struct model *model, uint32_t place)
+{
+    const struct model_layer *head = plan_head(model);
+
+    if (place < head->n_visits)
+        return model->visits[head->first_visit + head->n_visits - 1 - place];
+    place -= head->n_visits;
+    if (place <= model->config.n_layers)
+        return norm(model) - place;
+    place -= model->config.n_layers + 1;
+    return place + (model->config.tied ? head->n_visits : 0);
+}
+
+uint32_t plan_place_of(const struct model *model, uint32_t unit)
+{
+    const struct model_layer *head = plan_head(model);
+    const uint32_t first_of_head = model->visits[head->first_visit];
+
+    if (unit >= first_of_head && unit - first_of_head < head->n_visits)
+        return head->n_visits - 1 - (unit - first_of_head);
+    if (unit >= first_block(model))
+        return head->n_visits + norm(model) - unit;
+    return plan_count_uploaded(model) + unit - (model->config.tied ? head->n_visits : 0);
+}
+
+uint64_t plan_largest_uploaded(const struct model *model, uint32_t first)
+{
+    uint64_t most = 0;
+
+    for (uint32_t place = first; place < plan_count_uploaded(model); place++) {
+        const uint64_t n = model->units[plan_unit_at(model, place)].n;
+        if (most < n)
+            most = n;
+    }
+    return most;
+}

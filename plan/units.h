@@ -1,0 +1,28 @@
+/* plan/units.h - which units the device needs room for, and which of them stay. */
+#ifndef PLAN_UNITS_H
+#define PLAN_UNITS_H
+
+#include "plan/plan.h"
+
+/* Whether the unit's weights are uploaded: not those that the embedding alone visits, whose rows are gathered where the
+ * host has them. */
+bool plan_is_uploaded(const struct model *model, uint32_t unit);
+
+/* Units that are uploaded. */
+uint32_t plan_count_uploaded(const struct model *model);
+
+/* The unit of this place, 0 .. model.n_units-1, in the order in which units stay on the device: from the head
+ * downwards, and after all these those that the embedding alone visits; and the place of a unit. */
+uint32_t plan_unit_at(const struct model *model, uint32_t place);
+uint32_t plan_place_of(const struct model *model, uint32_t unit);
+
+/* The largest unit (elements) of the places from `first` on that is uploaded; 0 if there is none. */
+uint64_t plan_largest_uploaded(const struct model *model, uint32_t first);
+
+/* Of the head. */
+static inline const struct model_layer *plan_head(const struct model *model)
+{
+    return &model->layers[model->n_layers - 1];
+}
+
+#endif
