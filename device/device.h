@@ -108,6 +108,9 @@ struct device_ops {
     void (*zero)(struct device *dev, float *x, size_t n);
     void (*matmul)(struct device *dev, const struct device_matmul *op);
 
+    /* y = act(x), n elements: what matmul's epilogue makes of pre. */
+    void (*activate)(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation);
+
     /* sum (n) += sum over the m rows of x (m, n). */
     void (*reduce_rows)(struct device *dev, float *sum, const void *x, size_t m, size_t n);
 
@@ -134,7 +137,8 @@ struct device_ops {
                              const struct device_dropout *dropout);
 
     /* For each i < m whose id lies in [first, first + n_table): y (m, n) row i = or += (accumulate) table (n_table, n)
-     * row ids[i]-first. Other rows stay as they are. */
+     * row ids[i]-first. Other rows stay as they are. The table, and position's, may be host memory that the device can
+     * read. */
     void (*embed)(struct device *dev, void *y, bool accumulate, const uint32_t *ids, size_t m, const void *table,
                   uint32_t first, uint32_t n_table, size_t n);
     /* table_gradient row ids[i]-first += dy row i, in order of i. */

@@ -64,6 +64,8 @@ struct device_worker_options {
     unsigned index; /* of the device: cuda:1 */
 };
 
+struct layer_chunk;
+
 struct device_worker {
     const struct device_ops *ops;
     struct device *dev;
@@ -73,6 +75,8 @@ struct device_worker {
     uint32_t batch;
     struct ledger *ledger; /* borrowed; the arena stands in it, category by category */
     struct trace *trace;   /* borrowed: set by the caller after init; NULL: nothing is recorded */
+    void *stash;           /* borrowed: (plan.host_stash_bytes) of the host's, set by the caller after init; or NULL */
+    struct layer_chunk *chunks; /* (units of the head) of the run under way */
     /* Generating (device/generate.h): */
     uint32_t *visits; /* (model.n_visits) of the tile under way */
     uint32_t n_run;   /* tokens whose keys and values are in the cache */

@@ -1,6 +1,11 @@
 #include "device/weights.h"
 
+#include "plan/units.h"
+
 #include <assert.h>
+#include <string.h>
+
+enum where { NOWHERE, BUFFER, RESIDENT, HOST };
 
 void device_weights_init(struct device_weights *weights, const struct device_worker *worker,
                          const struct device_link *link, void *context)
@@ -22,32 +27,41 @@ static uint32_t unit_at(const struct device_weights *weights, uint32_t place)
     return weights->worker->model.visits[device_weights_visit(weights, place)];
 }
 
-static bool is_resident(const struct device_weights *weights, uint32_t unit)
-{
-    return unit < weights->worker->plan.choice.n_resident;
-}
-
-static void *resident_address(const struct device_weights *weights, uint32_t unit)
-{
-    const struct device_worker *w = weights->worker;
-
-    return device_element(w->plan.setting.precision, (char *)w->ops->arena(w->dev) + w->plan.resident,
-                          w->model.units[unit].offset);
-}
-
-static uint64_t unit_bytes(const struct device_worker *w, uint32_t unit)
-{
-    return w->model.units[unit].n * number_bytes(w->plan.setting.precision);
-}
-
 static uint32_t count_places(const struct device_weights *weights)
 {
     return weights->listed ? weights->n_listed : weights->worker->model.n_visits * (weights->backward ? 2 : 1);
 }
 
+static bool is_backward(const struct device_weights *weights, uint32_t place)
+{
+    return !weights->listed && place >= weights->worker->model.n_visits;
+}
+
+/* Where the visit at this place finds its weights. */
+static enum where where(const struct device_weights *weights, uint32_t place)
+{
+    const struct plan *plan = &weights->worker->plan;
+    const struct model *model = &weights->worker->model;
+    const uint32_t layer = model->visit_layers[device_weights_visit(weights, place)];
+    const bool resident = plan_place_of(model, unit_at(weights, place)) < plan->n_resident;
+    const bool looks_up = model->layers[layer].kind == MODEL_EMBEDDING;
+
+    if (is_backward(weights, place) && (looks_up || (plan->one_pass && model->layers[layer].kind == MODEL_HEAD)))
+        return NOWHERE;
+    if (looks_up && !(plan->setting.purpose == PLAN_GENERATE && resident))
+        return HOST;
+    return resident ? RESIDENT : BUFFER;
+}
+
+/* Whether a unit that stays has come: to generate, before all visits, else with its visit of the forward pass. */
+static bool has_come(const struct device_weights *weights, uint32_t place)
+{
+    return weights->worker->plan.setting.purpose == PLAN_GENERATE || is_backward(weights, place);
+}
+
 static struct device_weights_buffer *find(struct device_weights *weights, uint32_t unit)
 {
-    for (uint32_t i = 0; i < weights->worker->plan.choice.n_weight_buffers; i++)
+    for (uint32_t i = 0; i < weights->worker->plan.n_weight_buffers; i++)
         if (weights->buffers[i].taken && weights->buffers[i].unit == unit)
             return &weights->buffers[i];
     return NULL;
@@ -58,7 +72,7 @@ static struct device_weights_buffer *find_free(struct device_weights *weights, u
 {
     struct device_weights_buffer *best = NULL;
 
-    for (uint32_t i = 0; i < weights->worker->plan.choice.n_weight_buffers; i++) {
+    for (uint32_t i = 0; i < weights->worker->plan.n_weight_buffers; i++) {
         struct device_weights_buffer *b = &weights->buffers[i];
         if (!b->taken)
             return b;
@@ -68,94 +82,112 @@ static struct device_weights_buffer *find_free(struct device_weights *weights, u
     return best;
 }
 
-/* Gives buffers to as many visits as can have one while `place` is at work. */
+/* Asks for what a later place wants, while `place` is at work. False if it cannot be asked for yet; *rc of the link. */
+static bool ask(struct device_weights *weights, uint32_t place, uint32_t wanted, int *rc)
+{
+    const uint32_t unit = unit_at(weights, wanted);
+    const enum where from = where(weights, wanted);
+    struct device_weights_buffer *b = from == BUFFER ? find(weights, unit) : NULL;
+
+    if (b)
+        b->last = wanted;
+    if (b || from == NOWHERE || (from == RESIDENT && has_come(weights, wanted)))
+        return true;
+    b = from == BUFFER ? find_free(weights, place) : NULL;
+    if ((from == BUFFER && !b) || weights->n_pending == weights->worker->plan.choice.n_weight_buffers)
+        return false;
+    *rc = weights->link->pull(weights->context, weights->version, unit);
+    if (*rc != 0)
+        return false;
+    weights->pending[weights->n_pending++] = wanted;
+    if (b)
+        *b = (struct device_weights_buffer){.unit = unit, .last = wanted, .taken = true};
+    return true;
+}
+
 static int arrange(struct device_weights *weights, uint32_t place)
 {
     const uint32_t end = count_places(weights);
+    int rc = 0;
 
-    for (; weights->arranged < end; weights->arranged++) {
-        const uint32_t unit = unit_at(weights, weights->arranged);
-        if (is_resident(weights, unit))
-            continue;
-        struct device_weights_buffer *b = find(weights, unit);
-        if (!b) {
-            b = find_free(weights, place);
-            if (!b)
-                return 0;
-            int rc = weights->link->pull(weights->context, weights->version, unit);
-            if (rc != 0)
-                return rc;
-            *b = (struct device_weights_buffer){.order = weights->n_pulls++,
-                                                .unit = unit,
-                                                .taken = true,
-                                                .pending = true};
-        }
-        b->last = weights->arranged;
-    }
-    return 0;
+    while (weights->arranged < end && ask(weights, place, weights->arranged, &rc))
+        weights->arranged++;
+    return rc;
 }
 
-static void *device_address(const struct device_weights *weights, const struct device_weights_buffer *b)
+static void *device_address(struct device_weights *weights, uint32_t place)
 {
     const struct device_worker *w = weights->worker;
+    const uint32_t unit = unit_at(weights, place);
+    char *arena = w->ops->arena(w->dev);
 
-    return (char *)w->ops->arena(w->dev) + w->plan.weights[b - weights->buffers];
+    if (where(weights, place) == RESIDENT)
+        return arena + plan_resident(&w->plan, &w->model, unit);
+    return arena + w->plan.weights[find(weights, unit) - weights->buffers];
+}
+
+static uint64_t unit_bytes(const struct device_worker *w, uint32_t unit)
+{
+    return w->model.units[unit].n * number_bytes(w->plan.setting.precision);
 }
 
 /* Visits want their units in the order of the pulls, so the oldest pull is this one's. */
-static int receive(struct device_weights *weights, struct device_weights_buffer *b)
+static int receive(struct device_weights *weights, uint32_t place, const void **out)
 {
     const struct device_worker *w = weights->worker;
+    const uint32_t unit = unit_at(weights, place);
     char name[MODEL_NAME_BYTES];
     const void *host;
-
-    for (uint32_t i = 0; i < w->plan.choice.n_weight_buffers; i++)
-        assert(!weights->buffers[i].pending || weights->buffers[i].order >= b->order);
     int rc = weights->link->wait_weights(weights->context, &host);
+
+    weights->n_pending--;
+    memmove(weights->pending, weights->pending + 1, weights->n_pending * sizeof *weights->pending);
     if (rc != 0)
         return rc;
-    const uint64_t since = trace_begin(w->trace), bytes = unit_bytes(w, b->unit);
-    w->ops->upload(w->dev, device_address(weights, b), host, bytes);
+    *out = host;
+    if (where(weights, place) == HOST)
+        return 0;
+    const uint64_t since = trace_begin(w->trace), bytes = unit_bytes(w, unit);
+    void *to = device_address(weights, place);
+    w->ops->upload(w->dev, to, host, bytes);
+    *out = to;
     if (w->trace)
-        trace_end(w->trace, since, "upload", model_unit_name(name, &w->model, b->unit),
+        trace_end(w->trace, since, "upload", model_unit_name(name, &w->model, unit),
                   (struct trace_arg[]){{"bytes", bytes}, {NULL, 0}});
-    b->pending = false;
     return 0;
 }
 
 int device_weights_next(struct device_weights *weights, uint32_t place, const void **out)
 {
-    const uint32_t unit = unit_at(weights, place);
     int rc = arrange(weights, place);
+
+    *out = NULL;
     if (rc != 0)
         return rc;
-
-    if (is_resident(weights, unit)) {
-        *out = resident_address(weights, unit);
-        return 0;
-    }
-    struct device_weights_buffer *b = find(weights, unit);
-    assert(b && b->last >= place);
-    if (b->pending)
-        rc = receive(weights, b);
-    *out = device_address(weights, b);
-    return rc;
+    assert(weights->arranged > place);
+    if (weights->n_pending > 0 && weights->pending[0] == place)
+        return receive(weights, place, out);
+    if (where(weights, place) != NOWHERE)
+        *out = device_address(weights, place);
+    return 0;
 }
 
 int device_weights_load_resident(struct device_weights *weights)
 {
     const struct device_worker *w = weights->worker;
-    const uint32_t n = w->plan.choice.n_resident, ahead = w->plan.choice.n_weight_buffers;
+    const uint32_t n = w->plan.n_resident, ahead = w->plan.choice.n_weight_buffers;
+    char *arena = w->ops->arena(w->dev);
     int rc = 0;
 
-    for (uint32_t unit = 0, asked = 0; rc == 0 && unit < n; unit++) {
+    for (uint32_t place = 0, asked = 0; rc == 0 && place < n; place++) {
+        const uint32_t unit = plan_unit_at(&w->model, place);
         const void *host;
-        for (; rc == 0 && asked < n && asked < unit + ahead; asked++)
-            rc = weights->link->pull(weights->context, weights->version, asked);
+        for (; rc == 0 && asked < n && asked < place + ahead; asked++)
+            rc = weights->link->pull(weights->context, weights->version, plan_unit_at(&w->model, asked));
         if (rc == 0)
             rc = weights->link->wait_weights(weights->context, &host);
         if (rc == 0)
-            w->ops->upload(w->dev, resident_address(weights, unit), host, unit_bytes(w, unit));
+            w->ops->upload(w->dev, arena + plan_resident(&w->plan, &w->model, unit), host, unit_bytes(w, unit));
     }
     return rc;
 }

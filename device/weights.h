@@ -1,16 +1,19 @@
-/* device/weights.h - a few buffers through which all units of the model pass.
+/* device/weights.h - where a visit finds its unit's weights.
  *
- * The visits of a step are known beforehand, so pulls are asked for ahead: as many as there are buffers that no earlier
- * visit still needs. What a visit reads does not depend on the number of buffers, only when it was asked for. */
+ * In one of a few buffers through which units pass; in a place of its own, if the plan lets it stay; or, what the
+ * embedding looks up, where the host has it. The visits of a step are known beforehand, so pulls are asked for ahead: as
+ * many as the plan has buffers, and as there are buffers that no earlier visit still needs. What a visit reads does not
+ * depend on any of this, only when it was asked for.
+ *
+ * Of backward visits, the embedding's need no weights, nor do those of a head that computed all in forward. */
 #ifndef DEVICE_WEIGHTS_H
 #define DEVICE_WEIGHTS_H
 
-#include "plan/plan.h"
 #include "device/step.h"
+#include "plan/plan.h"
 
 /* A sequence of visits, numbered from 0 by their place in it: those listed, or all of them upwards, and if `backward`
- * all of them downwards after that. Units that the plan keeps on the device are read where they are: nothing is pulled.
- */
+ * all of them downwards after that. */
 struct device_weights {
     const struct device_worker *worker;
     const struct device_link *link;
@@ -20,13 +23,13 @@ struct device_weights {
     const uint32_t *listed; /* (n_listed) visits, or NULL */
     uint32_t n_listed;
     struct device_weights_buffer {
-        uint64_t order; /* of its pull: the next to be answered is the lowest */
         uint32_t unit;
         uint32_t last; /* place of the last visit known to want it */
-        bool taken, pending;
+        bool taken;
     } buffers[PLAN_MAX_WEIGHT_BUFFERS];
-    uint32_t arranged; /* visits up to here have a buffer */
-    uint64_t n_pulls;
+    uint32_t pending[PLAN_MAX_WEIGHT_BUFFERS]; /* places whose pulls are unanswered, oldest first */
+    uint32_t n_pending;
+    uint32_t arranged; /* what visits up to here want has been asked for, or is there */
 };
 
 /* The buffers are empty; nothing to undo. */
@@ -39,8 +42,9 @@ int device_weights_load_resident(struct device_weights *weights);
 /* The visit at this place of the sequence. */
 uint32_t device_weights_visit(const struct device_weights *weights, uint32_t place);
 
-/* *out (unit.n) on the device: the weights of the visit at this place, which must be the one after the last call's.
- * They stay until the next call. Pulls what comes next, as far as buffers allow. Blocks; errors of the link. */
+/* *out (unit.n): the weights of the visit at this place, which must be the one after the last call's; NULL if it needs
+ * none. They stay until the next call, or as long as the plan lets them. Pulls what comes next, as far as buffers allow.
+ * Blocks; errors of the link. */
 int device_weights_next(struct device_weights *weights, uint32_t place, const void **out);
 
 #endif

@@ -1,5 +1,7 @@
 /* A worker's life around its steps: device/step.c. */
+#include "device/layers/layers.h"
 #include "device/step.h"
+#include "plan/units.h"
 
 #include <errno.h>
 #include <stdlib.h>
@@ -14,6 +16,13 @@ static void leave_ledger(struct device_worker *worker)
 {
     for (int c = 0; c < LEDGER_CATEGORIES; c++)
         ledger_sub(worker->ledger, (enum ledger_category)c, worker->plan.bytes[c]);
+}
+
+static int allocate(struct device_worker *w, struct error *err)
+{
+    w->visits = calloc(w->model.n_visits, sizeof *w->visits);
+    w->chunks = calloc(plan_head(&w->model)->n_visits, sizeof *w->chunks);
+    return w->visits && w->chunks ? 0 : error_set(err, -ENOMEM, "out of memory");
 }
 
 int device_worker_init(struct device_worker *worker, const struct device_worker_options *options, struct ledger *ledger,
@@ -31,10 +40,8 @@ int device_worker_init(struct device_worker *worker, const struct device_worker_
         rc = plan_check_choice(&worker->model, setting, &options->choice, err);
     if (rc == 0)
         plan_lay_out(&worker->plan, &worker->model, setting, &options->choice);
-    if (rc == 0 && setting->purpose == PLAN_GENERATE) {
-        worker->visits = calloc(worker->model.n_visits, sizeof *worker->visits);
-        rc = worker->visits ? 0 : error_set(err, -ENOMEM, "out of memory");
-    }
+    if (rc == 0)
+        rc = allocate(worker, err);
     if (rc == 0)
         rc = options->ops->open(&worker->dev, options->index, setting->precision, worker->plan.arena_bytes,
                                 setting->n_threads, err);
@@ -43,6 +50,7 @@ int device_worker_init(struct device_worker *worker, const struct device_worker_
         return 0;
     }
     free(worker->visits);
+    free(worker->chunks);
     model_free(&worker->model);
     *worker = (struct device_worker){0};
     return rc;
@@ -55,6 +63,7 @@ void device_worker_free(struct device_worker *worker)
         worker->ops->close(worker->dev);
     }
     free(worker->visits);
+    free(worker->chunks);
     model_free(&worker->model);
     *worker = (struct device_worker){0};
 }

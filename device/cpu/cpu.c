@@ -143,6 +143,11 @@ static void zero(struct device *dev, float *x, size_t n)
     dev->kernels->rows->zero(dev, x, n);
 }
 
+static void activate(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation)
+{
+    dev->kernels->rows->activate(dev, y, x, n, activation);
+}
+
 static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n)
 {
     dev->kernels->rows->reduce_rows(dev, sum, x, m, n);
@@ -238,6 +243,7 @@ const struct device_ops device_cpu = {
     .sync = sync_device,
     .zero = zero,
     .matmul = cpu_matmul,
+    .activate = activate,
     .reduce_rows = reduce_rows,
     .norm = norm,
     .norm_backward = norm_backward,

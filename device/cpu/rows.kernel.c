@@ -224,8 +224,38 @@ static void finish(const struct device_matmul *op, const struct cpu_tile *tile, 
     }
 }
 
+/* Inlined once per activation, which is then a constant. */
+VECTOR_INLINE void activate_piece(enum model_activation activation, float *y, const float *x, size_t n)
+{
+    for (size_t i = 0; i < n; i += VECTOR)
+        vec_store_n(y + i, activate(activation, vec_load_n(x + i, smaller(VECTOR, n - i), 0)), smaller(VECTOR, n - i));
+}
+
+static void activate_values(struct device *dev, void *to, const void *from, size_t n, enum model_activation activation)
+{
+    enum { PIECE = 1 << 14 };
+    float *y = to;
+    const float *x = from;
+
+    assert(activation <= MODEL_RELU);
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n > PIECE)
+    for (size_t i = 0; i < n; i += PIECE)
+        switch (activation) {
+        case MODEL_GELU_NEW:
+            activate_piece(MODEL_GELU_NEW, y + i, x + i, smaller(PIECE, n - i));
+            break;
+        case MODEL_GELU:
+            activate_piece(MODEL_GELU, y + i, x + i, smaller(PIECE, n - i));
+            break;
+        case MODEL_RELU:
+            activate_piece(MODEL_RELU, y + i, x + i, smaller(PIECE, n - i));
+            break;
+        }
+}
+
 const struct cpu_row_kernels KERNEL_NAME(cpu_rows) = {
     .zero = zero,
+    .activate = activate_values,
     .reduce_rows = reduce_rows,
     .embed = embed,
     .embed_backward = embed_backward,

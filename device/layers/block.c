@@ -3,7 +3,8 @@
  *   r = x + dropout(projection(attention(qkv(norm_1(x)))))
  *   y = r + dropout(down(activation(up(norm_2(r)))))
  *
- * A linear map is y = x W + b with W (in, out). Backward first computes all of forward again but y, from x. */
+ * A linear map is y = x W + b with W (in, out). Backward first computes all of forward again but y, from x; or, if the
+ * block keeps its internals, only what can be had of them element by element. */
 #include "device/layers/layers.h"
 
 #include <math.h>
@@ -160,18 +161,18 @@ static void attend_cached(const struct layer_pass *pass, const struct device_att
 static struct buffers buffers_of(const struct layer_pass *pass)
 {
     struct plan_block at;
-    char *base = pass->workspace;
+    char *base = pass->workspace, *internals = pass->kept ? pass->kept : base;
 
-    plan_block(&at, pass->model, pass->setting, pass->n_rows, pass->n_tokens);
-    return (struct buffers){.normed = (float *)(base + at.normed),
+    plan_block(&at, pass->model, pass->setting, pass->n_rows, pass->n_tokens, pass->kept != NULL);
+    return (struct buffers){.normed = base + at.normed,
                             .statistics = (float *)(base + at.statistics),
-                            .qkv = (float *)(base + at.qkv),
-                            .attended = (float *)(base + at.attended),
-                            .log_sum_exp = (float *)(base + at.log_sum_exp),
-                            .residual = (float *)(base + at.residual),
-                            .pre = (float *)(base + at.pre),
-                            .active = (float *)(base + at.active),
-                            .qkv_gradient = (float *)(base + at.qkv_gradient),
+                            .qkv = internals + at.qkv,
+                            .attended = internals + at.attended,
+                            .log_sum_exp = (float *)(internals + at.log_sum_exp),
+                            .residual = internals + at.residual,
+                            .pre = internals + at.pre,
+                            .active = base + at.active,
+                            .qkv_gradient = base + at.qkv_gradient,
                             .scratch = base + at.scratch};
 }
 
@@ -207,6 +208,15 @@ static void compute_internals(const struct layer_pass *pass, const struct buffer
     add_residual(pass, b->residual, pass->input, b->residual, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
     normalize(pass, b, BLOCK_NORM_2_WEIGHT, b->residual);
     linear(pass, BLOCK_UP_WEIGHT, b->active, b->normed, b->pre);
+}
+
+/* What is not kept, from what is: elementwise, so it costs little. */
+static void complete_internals(const struct layer_pass *pass, const struct buffers *b)
+{
+    const struct model_config *c = &pass->model->config;
+
+    normalize(pass, b, BLOCK_NORM_2_WEIGHT, b->residual);
+    pass->ops->activate(pass->dev, b->active, b->pre, layer_tokens(pass) * c->inner_width, c->activation);
 }
 
 static void forward(const struct layer_pass *pass)
@@ -251,7 +261,10 @@ static void backward(const struct layer_pass *pass)
 {
     const struct buffers b = buffers_of(pass);
 
-    compute_internals(pass, &b);
+    if (pass->kept)
+        complete_internals(pass, &b);
+    else
+        compute_internals(pass, &b);
     mlp_backward(pass, &b);
     attention_backward(pass, &b);
 }

@@ -1,18 +1,36 @@
 /* logits = h W^T, loss = -log softmax(logits)[label]. A visit holds the rows of W for one chunk of the vocabulary;
  * logits exist for PLAN_HEAD_TILE tokens at a time only. Forward, each row's log-sum-exp runs along over the chunks, so
- * that backward can turn any chunk's logits, computed again, into their gradient without seeing the others. */
+ * that backward can turn any chunk's logits, computed again, into their gradient without seeing the others.
+ *
+ * With all chunks on the device, forward does it all, tile by tile: logits, log-sum-exp, their gradient, and what it
+ * contributes. The same operations on the same numbers, in the same order for every sum, so the same bits. */
 #include "device/layers/layers.h"
 
 struct chunk {
     uint32_t first;
     size_t n; /* labels */
+    const void *weights;
+    float *contribution;
 };
 
-static struct chunk chunk_of(const struct layer_pass *pass)
+static struct chunk chunk_of(const struct layer_pass *pass, const struct model_unit *unit)
 {
-    const struct model_piece *piece = &pass->model->pieces[pass->unit->first_piece];
+    const struct model_piece *piece = &pass->model->pieces[unit->first_piece];
 
-    return (struct chunk){.first = (uint32_t)piece->first_row, .n = piece->n_rows};
+    return (struct chunk){.first = (uint32_t)piece->first_row,
+                          .n = piece->n_rows,
+                          .weights = pass->weights,
+                          .contribution = pass->contribution};
+}
+
+/* Of a head in one pass. */
+static struct chunk chunk_at(const struct layer_pass *pass, uint32_t i)
+{
+    struct chunk chunk = chunk_of(pass, pass->chunks[i].unit);
+
+    chunk.weights = pass->chunks[i].weights;
+    chunk.contribution = pass->chunks[i].contribution;
+    return chunk;
 }
 
 static size_t tile_tokens(size_t first, size_t tokens)
@@ -30,7 +48,7 @@ static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t f
                                      .k = width,
                                      .a = layer_element(pass, pass->input, first * width),
                                      .a_stride = width,
-                                     .b = pass->weights,
+                                     .b = chunk.weights,
                                      .b_stride = width,
                                      .c = to,
                                      .c_stride = chunk.n,
@@ -39,35 +57,16 @@ static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t f
     pass->ops->matmul(pass->dev, &op);
 }
 
-/* The same into the workspace. */
-static float *tile_logits(const struct layer_pass *pass, struct chunk chunk, size_t first, size_t m)
+static void add_log_sum_exp(const struct layer_pass *pass, struct chunk chunk, const float *logits, size_t first,
+                            size_t m)
 {
-    multiply(pass, chunk, first, m, pass->workspace);
-    return pass->workspace;
+    pass->ops->log_sum_exp(pass->dev, pass->running + first * 3, chunk.first == 0, logits, chunk.n,
+                           pass->labels + first, m, chunk.first, chunk.n);
 }
 
-static void forward(const struct layer_pass *pass)
-{
-    const struct chunk chunk = chunk_of(pass);
-    const size_t tokens = layer_tokens(pass);
-
-    if (pass->logits) {
-        multiply(pass, chunk, 0, 1, pass->logits + chunk.first);
-        return;
-    }
-    for (size_t first = 0; first < tokens; first += PLAN_HEAD_TILE) {
-        const size_t m = tile_tokens(first, tokens);
-        const float *logits = tile_logits(pass, chunk, first, m);
-        pass->ops->log_sum_exp(pass->dev, pass->running + first * 3, pass->bottom, logits, chunk.n,
-                               pass->labels + first, m, chunk.first, chunk.n);
-    }
-    if (pass->top)
-        pass->ops->loss(pass->dev, pass->losses, pass->running, pass->labels, tokens);
-}
-
-/* dh = or += g W, W's gradient += g^T h, for g (m, n) the gradient of the logits of tokens first .. first+m-1, in the
- * logits' place. */
-static void tile_backward(const struct layer_pass *pass, struct chunk chunk, const void *g, size_t first, size_t m)
+/* dh += g W, or = for the topmost chunk, W's gradient += g^T h, for g (m, n) the gradient of the logits of tokens first ..
+ * first+m-1, which takes their place. */
+static void tile_backward(const struct layer_pass *pass, struct chunk chunk, float *g, size_t first, size_t m)
 {
     const size_t width = pass->model->config.width, g_stride = chunk.n * device_wide(pass->setting->precision);
     const void *h = layer_element(pass, pass->input, first * width);
@@ -76,11 +75,11 @@ static void tile_backward(const struct layer_pass *pass, struct chunk chunk, con
                                         .k = chunk.n,
                                         .a = g,
                                         .a_stride = g_stride,
-                                        .b = pass->weights,
+                                        .b = chunk.weights,
                                         .b_stride = width,
                                         .c = layer_element(pass, pass->gradient, first * width),
                                         .c_stride = width,
-                                        .beta = pass->top ? 0 : 1};
+                                        .beta = chunk.first + chunk.n == pass->model->config.vocabulary ? 0 : 1};
     const struct device_matmul weights = {.transpose_a = true,
                                           .m = chunk.n,
                                           .n = width,
@@ -89,26 +88,64 @@ static void tile_backward(const struct layer_pass *pass, struct chunk chunk, con
                                           .a_stride = g_stride,
                                           .b = h,
                                           .b_stride = width,
-                                          .c = pass->contribution,
+                                          .c = chunk.contribution,
                                           .c_stride = width,
                                           .wide = true,
                                           .beta = 1};
 
+    pass->ops->cross_entropy_gradient(pass->dev, g, chunk.n, pass->running + first * 3, pass->labels + first, m,
+                                      chunk.first, chunk.n, pass->loss_scale);
     pass->ops->matmul(pass->dev, &input);
     pass->ops->matmul(pass->dev, &weights);
 }
 
+/* All chunks of one tile: logits side by side, then from the top down as backward visits them. */
+static void tile_in_one_pass(const struct layer_pass *pass, size_t first, size_t m)
+{
+    float *logits = pass->workspace;
+
+    for (uint32_t i = 0; i < pass->layer->n_visits; i++) {
+        const struct chunk chunk = chunk_at(pass, i);
+        multiply(pass, chunk, first, m, logits + m * chunk.first);
+        add_log_sum_exp(pass, chunk, logits + m * chunk.first, first, m);
+    }
+    for (uint32_t i = pass->layer->n_visits; i-- > 0;) {
+        const struct chunk chunk = chunk_at(pass, i);
+        tile_backward(pass, chunk, logits + m * chunk.first, first, m);
+    }
+}
+
+static void forward(const struct layer_pass *pass)
+{
+    const struct chunk chunk = chunk_of(pass, pass->unit);
+    const size_t tokens = layer_tokens(pass);
+
+    if (pass->logits) {
+        multiply(pass, chunk, 0, 1, pass->logits + chunk.first);
+        return;
+    }
+    for (size_t first = 0; first < tokens; first += PLAN_HEAD_TILE) {
+        const size_t m = tile_tokens(first, tokens);
+        if (pass->chunks) {
+            tile_in_one_pass(pass, first, m);
+        } else {
+            multiply(pass, chunk, first, m, pass->workspace);
+            add_log_sum_exp(pass, chunk, pass->workspace, first, m);
+        }
+    }
+    if (pass->top)
+        pass->ops->loss(pass->dev, pass->losses, pass->running, pass->labels, tokens);
+}
+
 static void backward(const struct layer_pass *pass)
 {
-    const struct chunk chunk = chunk_of(pass);
+    const struct chunk chunk = chunk_of(pass, pass->unit);
     const size_t tokens = layer_tokens(pass);
 
     for (size_t first = 0; first < tokens; first += PLAN_HEAD_TILE) {
         const size_t m = tile_tokens(first, tokens);
-        float *logits = tile_logits(pass, chunk, first, m);
-        pass->ops->cross_entropy_gradient(pass->dev, logits, chunk.n, pass->running + first * 3, pass->labels + first,
-                                          m, chunk.first, chunk.n, pass->loss_scale);
-        tile_backward(pass, chunk, logits, first, m);
+        multiply(pass, chunk, first, m, pass->workspace);
+        tile_backward(pass, chunk, pass->workspace, first, m);
     }
 }
 

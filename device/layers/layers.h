@@ -3,7 +3,8 @@
  * A layer runs one visit (one unit's weights on the device) over one microbatch. It reads boundary l-1 and writes
  * boundary l (the embedding reads ids; the head reads the last boundary and writes losses). In backward the gradient
  * buffer holds dL/d(boundary l) on entry to the layer's first visit and dL/d(boundary l-1) on return from its last; it
- * recomputes what it needs from its stashed input, bit for bit what forward computed, in the workspace.
+ * recomputes what it needs from its stashed input, bit for bit what forward computed, in the workspace, or reads what
+ * forward kept.
  *
  * Dropout's bits are named by the unit that is visited where they are drawn; the embedding's, which has several units,
  * by that of its topmost visit. */
@@ -15,6 +16,13 @@
 #include "proto/model.h"
 #include "proto/number.h"
 
+/* A unit of the head that computes all of them in one pass. */
+struct layer_chunk {
+    const struct model_unit *unit;
+    const void *weights;
+    float *contribution; /* += */
+};
+
 /* One visit over one microbatch: everything a layer may touch. */
 struct layer_pass {
     const struct device_ops *ops;
@@ -22,8 +30,10 @@ struct layer_pass {
     const struct model *model;
     const struct model_layer *layer;
     const struct model_unit *unit;
-    bool bottom, top;    /* of the layer's visits: the first in forward, the first in backward */
-    const void *weights; /* the unit's, on the device */
+    bool bottom, top; /* of the layer's visits: the first in forward, the first in backward */
+    /* The unit's, on the device; the embedding's may be the host's, as the device can read it (embed, position), and are
+     * NULL in backward. */
+    const void *weights;
     float *contribution; /* the same layout: += in backward; NULL forward */
     const void *input;   /* (tokens, width) boundary l-1 of this microbatch; NULL for the embedding */
     /* (tokens, width) boundary l; NULL for the head. Written forward; free in backward: all who read it are done. */
@@ -33,8 +43,13 @@ struct layer_pass {
     float *running;               /* (tokens, 3) */
     double *losses;               /* (tokens) */
     void *workspace;              /* plan_workspace(), of any content */
-    uint32_t n_rows, n_tokens;    /* of this microbatch: rows, and tokens of a row; above, tokens = n_rows * n_tokens */
-    uint64_t first_row;           /* in the minibatch */
+    /* Where a block that keeps its internals has them (plan_block): written forward, read backward; NULL: backward
+     * computes them again. */
+    void *kept;
+    /* (the head's units, bottom first): forward over all of them does backward's work too; NULL otherwise. */
+    const struct layer_chunk *chunks;
+    uint32_t n_rows, n_tokens; /* of this microbatch: rows, and tokens of a row; above, tokens = n_rows * n_tokens */
+    uint64_t first_row;        /* in the minibatch */
     uint64_t seed, step;
     float loss_scale; /* 1/T */
     bool dropout;     /* false in evaluation */

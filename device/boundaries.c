@@ -1,0 +1,97 @@
+#include "device/boundaries.h"
+
+static bool is_head(const struct layer_pass *visit)
+{
+    return visit->layer->kind == MODEL_HEAD;
+}
+
+static uint32_t layer_of(const struct layer_pass *visit)
+{
+    return (uint32_t)(visit->layer - visit->model->layers);
+}
+
+/* The gradient is that of the layer's output on entry, and of its input afterwards; the head makes it. */
+static bool has_gradient(const struct layer_pass *visit, bool backward)
+{
+    return backward || visit->chunks;
+}
+
+static size_t bytes_of(const struct layer_pass *visit, size_t tokens)
+{
+    return tokens * visit->model->config.width * number_bytes(visit->setting->precision);
+}
+
+/* Where the boundary above a layer lies among the boundaries, and where the gradient does, from `token` on. */
+static uint64_t place_of_boundary(const struct device_pass *pass, const struct layer_pass *visit, uint32_t layer,
+                                  size_t token)
+{
+    const struct plan *plan = &pass->worker->plan;
+
+    return plan->boundaries + layer % plan->n_boundaries * plan->boundary_bytes + bytes_of(visit, token);
+}
+
+static uint64_t place_of_gradient(const struct device_pass *pass, const struct layer_pass *visit, size_t token)
+{
+    return pass->worker->plan.gradient + bytes_of(visit, token);
+}
+
+static void upload(const struct layer_pass *visit, const struct device_pass *pass, void *to, uint64_t place)
+{
+    visit->ops->upload(visit->dev, to, (const char *)pass->worker->stash + place, bytes_of(visit, layer_tokens(visit)));
+}
+
+static void download(const struct layer_pass *visit, const struct device_pass *pass, uint64_t place, const void *from)
+{
+    visit->ops->download(visit->dev, (char *)pass->worker->stash + place, from, bytes_of(visit, layer_tokens(visit)));
+}
+
+/* A layer of several visits adds to what the visit before wrote. */
+static void enter_tiles(const struct device_pass *pass, struct layer_pass *visit, size_t token, bool backward)
+{
+    const struct plan *plan = &pass->worker->plan;
+    const uint32_t layer = layer_of(visit);
+
+    if (layer > 0) {
+        void *input = device_pass_address(pass, plan->input);
+        upload(visit, pass, input, place_of_boundary(pass, visit, layer - 1, token));
+        visit->input = input;
+    }
+    if (!is_head(visit)) {
+        visit->output = device_pass_address(pass, plan->output);
+        if (!backward && !visit->bottom)
+            upload(visit, pass, visit->output, place_of_boundary(pass, visit, layer, token));
+    }
+    if (has_gradient(visit, backward)) {
+        visit->gradient = device_pass_address(pass, plan->dy);
+        if (backward && !(is_head(visit) && visit->top))
+            upload(visit, pass, visit->gradient, place_of_gradient(pass, visit, token));
+    }
+}
+
+void device_boundaries_enter(const struct device_pass *pass, struct layer_pass *visit, size_t token, bool backward)
+{
+    const uint32_t layer = layer_of(visit);
+
+    if (pass->worker->plan.choice.host_stash) {
+        enter_tiles(pass, visit, token, backward);
+        return;
+    }
+    if (layer > 0)
+        visit->input = device_pass_address(pass, place_of_boundary(pass, visit, layer - 1, token));
+    if (!is_head(visit))
+        visit->output = device_pass_address(pass, place_of_boundary(pass, visit, layer, token));
+    if (has_gradient(visit, backward))
+        visit->gradient = device_pass_address(pass, place_of_gradient(pass, visit, token));
+}
+
+/* Nobody reads the gradient after the embedding's last visit. */
+void device_boundaries_leave(const struct device_pass *pass, const struct layer_pass *visit, size_t token,
+                             bool backward)
+{
+    if (!pass->worker->plan.choice.host_stash)
+        return;
+    if (!backward && visit->output)
+        download(visit, pass, place_of_boundary(pass, visit, layer_of(visit), token), visit->output);
+    if (has_gradient(visit, backward) && !(visit->layer->kind == MODEL_EMBEDDING && visit->bottom))
+        download(visit, pass, place_of_gradient(pass, visit, token), visit->gradient);
+}

@@ -1,0 +1,47 @@
+/* device/pass.h - one pass of some rows through the model: what a step, or an evaluation, is at.
+ *
+ * The rows come in runs: the parts of a share, or one run to evaluate. On the device they lie packed, run after run. */
+#ifndef DEVICE_PASS_H
+#define DEVICE_PASS_H
+
+#include "device/step.h"
+#include "device/weights.h"
+
+struct device_pass {
+    struct device_worker *worker;
+    const struct device_link *link;
+    void *context;
+    struct error *err;
+    struct device_weights weights;
+    const uint32_t *parts; /* (n_runs), or NULL: one run from first_row on */
+    uint32_t n_runs, run_rows, first_row;
+    uint64_t step;
+    float loss_scale;
+    bool train;
+};
+
+/* In the arena. */
+static inline void *device_pass_address(const struct device_pass *pass, uint64_t offset)
+{
+    return (char *)pass->worker->ops->arena(pass->worker->dev) + offset;
+}
+
+/* Row of the minibatch. */
+static inline uint64_t device_pass_first_row(const struct device_pass *pass, uint32_t run)
+{
+    return pass->parts ? (uint64_t)pass->parts[run] * pass->run_rows : pass->first_row;
+}
+
+/* Token of the pass: of what lies packed on the device. */
+static inline size_t device_pass_token(const struct device_pass *pass, uint32_t run, uint32_t row)
+{
+    return ((size_t)run * pass->run_rows + row) * pass->worker->plan.setting.seq;
+}
+
+/* Ids and labels of all runs, both as in a share. 0; -EINVAL with a sentence for one outside the vocabulary; -EIO. */
+int device_pass_load_rows(struct device_pass *pass, const uint32_t *ids, const uint32_t *labels);
+
+/* Adds the losses of one run to *sum, row by row and token by token. 0 or -EIO. */
+int device_pass_add_losses(struct device_pass *pass, uint32_t run, double *sum);
+
+#endif
