@@ -49,17 +49,21 @@ static void lay_out_largest(struct plan *plan, const struct search *s,
     with(plan, s, least);
 }
 
-/* All units if the budget holds them, else as many as leave room for the buffers of the others; or the least that can
- * do, if the budget does not hold that. A model of a few units can do with less than its buffers. */
+/* As many units as leave room for the buffers of the others; or the least that can do, if the budget does not hold that.
+ * One more may take less, where a buffer goes with it. */
 static void lay_out_most_resident(struct plan *plan, const struct search *s)
 {
-    lay_out_resident(plan, s, s->model->n_units);
-    const uint64_t all = plan_total(plan);
-    if (all <= s->budget)
-        return;
-    lay_out_largest(plan, s, lay_out_resident, 0, s->model->n_units - 1);
-    if (all < plan_total(plan))
-        lay_out_resident(plan, s, s->model->n_units);
+    uint64_t least = UINT64_MAX;
+    uint32_t leanest = 0;
+
+    for (uint32_t n = s->model->n_units + 1; n-- > 0;) {
+        lay_out_resident(plan, s, n);
+        if (plan_total(plan) <= s->budget)
+            return;
+        if (plan_total(plan) < least)
+            least = plan_total(plan), leanest = n;
+    }
+    lay_out_resident(plan, s, leanest);
 }
 
 /* Rounded up, so that the figure suffices when it is typed back. */

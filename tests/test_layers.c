@@ -144,10 +144,12 @@ static void open_stage(struct stage *st, const struct setting *s, uint32_t layer
     const struct device_worker_options options = setting_options(s, s->batch, s->batch);
     const size_t tokens = (size_t)s->batch * s->seq;
     uint64_t state = 362436069u;
+    struct model model;
 
     *st = (struct stage){.s = s, .boundary_n = tokens * s->model.config.width};
-    ck_assert_int_eq(plan_check(&s->model, &options.setting, NULL), 0);
-    plan_lay_out(&st->plan, &s->model, &options.setting, &options.choice);
+    ck_assert_int_eq(model_init(&model, &s->model.config, NULL), 0); /* as it is when nothing is cut otherwise */
+    plan_lay_out(&st->plan, &model, &options.setting, &options.choice);
+    model_free(&model);
     const size_t bytes = st->plan.arena_bytes + GUARD_BYTES;
     ck_assert_int_eq(device_cpu.open(&st->dev, 0, NUMBER_FP32, bytes, 1, NULL), 0);
     char *fill = malloc(bytes);
@@ -198,8 +200,7 @@ static void run_backward(struct stage *st, float *contribution)
 /* All behind what this layer asked for is as it was. */
 static void check_guard(const struct stage *st, int filling)
 {
-    const size_t used =
-        plan_workspace(st->pass.model, &st->plan.setting, st->pass.layer->kind, st->s->batch, st->s->seq);
+    const size_t used = plan_workspace(&st->plan, st->pass.model, st->pass.layer->kind, st->s->batch, st->s->seq);
     const size_t n = st->plan.arena_bytes + GUARD_BYTES - st->plan.workspace - used;
     unsigned char *guard = malloc(n);
 

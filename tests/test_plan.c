@@ -1,6 +1,6 @@
 #include "tests/run.h"
 
-#include "plan/plan.h"
+#include "plan/units.h"
 
 #include <check.h>
 #include <errno.h>
@@ -280,7 +280,8 @@ START_TEST(the_terms_of_generating_are_those_counted_by_hand)
 
     o.choice.n_resident = 3;
     ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
-    ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], (88 + 512 + 872) * 4 + 2 * 872 * 4);
+    ck_assert_uint_eq(plan.resident_bytes, (88 + 16 + 872) * 4); /* from the head down */
+    ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], (88 + 16 + 872) * 4 + 872 * 4);
     model_free(&model);
 }
 END_TEST
@@ -316,7 +317,8 @@ START_TEST(buffers_of_generating_lie_apart_and_fill_the_arena)
     struct extent e[40];
     size_t n = 0;
     for (uint32_t u = 0; u < plan.choice.n_resident; u++)
-        e[n++] = (struct extent){plan.resident + model.units[u].offset * 4, model.units[u].n * 4};
+        e[n++] = (struct extent){plan_resident(&plan, &model, plan_unit_at(&model, u)),
+                                 model.units[plan_unit_at(&model, u)].n * 4};
     for (uint32_t i = 0; _i && i < o.choice.n_weight_buffers; i++)
         e[n++] = (struct extent){plan.weights[i], model.largest_unit * 4};
     for (uint32_t i = 0; i < 6; i++)
