@@ -225,17 +225,17 @@ static void finish(const struct device_matmul *op, const struct cpu_tile *tile, 
 }
 
 /* Inlined once per activation, which is then a constant. */
-VECTOR_INLINE void activate_piece(enum model_activation activation, float *y, const float *x, size_t n)
+VECTOR_INLINE void activate_piece(enum model_activation activation, value *y, const value *x, size_t n)
 {
     for (size_t i = 0; i < n; i += VECTOR)
-        vec_store_n(y + i, activate(activation, vec_load_n(x + i, smaller(VECTOR, n - i), 0)), smaller(VECTOR, n - i));
+        value_store_n(y + i, activate(activation, value_load_n(x + i, n - i)), n - i);
 }
 
 static void activate_values(struct device *dev, void *to, const void *from, size_t n, enum model_activation activation)
 {
     enum { PIECE = 1 << 14 };
-    float *y = to;
-    const float *x = from;
+    value *y = to;
+    const value *x = from;
 
     assert(activation <= MODEL_RELU);
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n > PIECE)
