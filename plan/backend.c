@@ -13,9 +13,9 @@ static uint64_t cpu_scratch_bytes(size_t n_rows, size_t n_tokens, size_t n_heads
     return n_threads * plan_cpu_attention_scratch(n_tokens, width / n_heads) * sizeof(float);
 }
 
-static uint64_t cpu_cache_bytes(size_t n_positions, size_t n_heads, size_t width)
+static uint64_t cpu_cache_bytes(enum number_type type, size_t n_positions, size_t n_heads, size_t width)
 {
-    return 2 * n_heads * plan_cpu_attention_kept(n_positions, width / n_heads) * sizeof(float);
+    return 2 * n_heads * plan_cpu_attention_kept(n_positions, width / n_heads) * number_bytes(type);
 }
 
 const struct plan_backend plan_cpu = {

@@ -17,7 +17,7 @@ struct plan_backend {
     /* Scratch that attention needs for these sizes; the same for forward and backward. A multiple of 64. */
     uint64_t (*scratch_bytes)(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width, unsigned n_threads);
     /* Keys and values of n_positions tokens in one block. */
-    uint64_t (*cache_bytes)(size_t n_positions, size_t n_heads, size_t width);
+    uint64_t (*cache_bytes)(enum number_type type, size_t n_positions, size_t n_heads, size_t width);
 };
 
 extern const struct plan_backend plan_cpu;
@@ -50,7 +50,7 @@ enum {
                                     PLAN_CPU_PRODUCT_DEPTH * (PLAN_CPU_PRODUCT_EDGE / 6 * 8 + 32)),
 };
 
-/* Floats of one head's keys, or values, of n tokens in the cache: whole tiles, as the products want them. */
+/* Elements of one head's keys, or values, of n tokens in the cache: whole tiles, as the products want them. */
 static inline size_t plan_cpu_attention_kept(size_t n, size_t head_width)
 {
     const size_t tile = PLAN_CPU_TILE;

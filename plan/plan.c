@@ -156,7 +156,7 @@ static void lay_out_generation(struct plan *plan, const struct model *model)
     take_weights(plan, model, &l);
     plan->cache = l.offset;
     for (uint32_t i = 0; i < c->n_layers; i++)
-        take(&l, LEDGER_CACHE, s->backend->cache_bytes(s->seq, c->n_heads, c->width));
+        take(&l, LEDGER_CACHE, s->backend->cache_bytes(s->precision, s->seq, c->n_heads, c->width));
     plan->cache_bytes = (l.offset - plan->cache) / c->n_layers;
     take_boundaries(plan, model, &l, tokens);
     plan->ids = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));

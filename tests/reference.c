@@ -152,12 +152,13 @@ void reference_attention(double *out, double *log_sum_exp, const double *qkv, co
     free(p);
 }
 
-/* Adds one query's part to the gradients of q, k and v. p and g (n_tokens) are room to work in. */
-static void query_backward(double *gradient, const double *dy, const struct view *view,
-                           const struct reference_attention *op, const size_t place[2], double *p, double *g)
+/* Adds one query's part to the gradients of q, k and v. out: of this query, or NULL. p and g (n_tokens) are room to work
+ * in. */
+static void query_backward(double *gradient, const double *dy, const double *out, const struct view *view,
+                           const struct reference_attention *op, const size_t place[2], double *room)
 {
     const size_t head = place[0], query = place[1], stride = view->stride;
-    double mean = 0;
+    double mean = 0, *p = room, *g = room + op->n_tokens;
 
     probabilities(p, view, op->scale, query);
     for (size_t key = 0; key <= query; key++) {
@@ -166,8 +167,10 @@ static void query_backward(double *gradient, const double *dy, const struct view
             g[key] += dy[d] * view->v[key * stride + d] * factor_of(op, head, query, key);
             gradient[key * stride + 2 * op->width + d] += p[key] * factor_of(op, head, query, key) * dy[d];
         }
-        mean += p[key] * g[key];
+        mean += out ? 0 : p[key] * g[key];
     }
+    for (size_t d = 0; out && d < view->head_width; d++)
+        mean += out[d] * dy[d];
     for (size_t key = 0; key <= query; key++)
         for (size_t d = 0; d < view->head_width; d++) {
             double ds = p[key] * (g[key] - mean) * op->scale;
@@ -179,20 +182,20 @@ static void query_backward(double *gradient, const double *dy, const struct view
 void reference_attention_backward(double *qkv_gradient, const double *out_gradient, const double *qkv,
                                   const struct reference_attention *op)
 {
-    double *p = calloc(op->n_tokens, sizeof *p), *g = calloc(op->n_tokens, sizeof *g);
+    double *room = calloc(2 * op->n_tokens, sizeof *room);
 
     for (size_t i = 0; i < op->n_rows * op->n_tokens * 3 * op->width; i++)
         qkv_gradient[i] = 0;
     for (size_t head = 0; head < op->n_rows * op->n_heads; head++) {
         const size_t row = head / op->n_heads, index = head % op->n_heads;
         const struct view view = view_of(op, qkv, row, index);
-        for (size_t query = 0; query < op->n_tokens; query++)
-            query_backward(qkv_gradient + view.offset,
-                           out_gradient + (row * op->n_tokens + query) * op->width + index * view.head_width, &view, op,
-                           (const size_t[2]){head, query}, p, g);
+        for (size_t query = 0; query < op->n_tokens; query++) {
+            const size_t at = (row * op->n_tokens + query) * op->width + index * view.head_width;
+            query_backward(qkv_gradient + view.offset, out_gradient + at, op->out ? op->out + at : NULL, &view, op,
+                           (const size_t[2]){head, query}, room);
+        }
     }
-    free(p);
-    free(g);
+    free(room);
 }
 
 double reference_dropout(float p, struct random_key key, uint64_t row, uint64_t element)

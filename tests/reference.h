@@ -33,6 +33,7 @@ struct reference_attention {
     size_t n_rows, n_tokens, n_heads, width;
     double scale;
     const double *factors;
+    const double *out; /* (n_rows*n_tokens, width): the output that backward reads; NULL: the exact one */
 };
 void reference_attention(double *out, double *log_sum_exp, const double *qkv, const struct reference_attention *op);
 void reference_attention_backward(double *qkv_gradient, const double *out_gradient, const double *qkv,

@@ -91,21 +91,20 @@ START_TEST(what_is_uploaded_comes_back)
 }
 END_TEST
 
-static void run_zero(struct device *dev, float *out, const void *context)
+static void run_zero(struct device *dev, void *const out[], const void *context)
 {
-    device_cpu.zero(dev, out, *(const size_t *)context);
+    device_cpu.zero(dev, out[0], *(const size_t *)context);
 }
 
 START_TEST(zero_writes_its_elements_alone)
 {
     static const size_t sizes[] = {0, 1, 65536, 100001};
     const size_t n = sizes[_i];
-    float *held = operation_values(n + 3, 1);
-    double *want = operation_widen(held, n + 3);
+    float *held = operation_values(NUMBER_FP32, n + 3, 1);
+    double *want = operation_widen(NUMBER_FP32, held, n + 3);
 
     memset(want, 0, n * sizeof *want);
-    operation_check(
-        &(struct operation){.run = run_zero, .context = &n, .initial = held, .parts = {{"x", n + 3, want, 0}}});
+    operation_check(&(struct operation){.run = run_zero, .context = &n, .parts = {{"x", n + 3, want, 0, held, true}}});
     free(held), free(want);
 }
 END_TEST

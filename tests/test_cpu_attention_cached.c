@@ -17,27 +17,28 @@ static const struct shape {
     {70, 65, 1, 5, 35},    {90, 60, 10, 1, 40}, {200, 130, 1, 2, 128}, {200, 0, 200, 3, 75},  {150, 3, 64, 5, 80},
     {300, 129, 70, 2, 10}, {64, 0, 64, 1, 64},  {128, 64, 64, 1, 64},  {256, 255, 1, 2, 200}, {256, 17, 200, 1, 100},
 };
-enum { N_SHAPES = sizeof shapes / sizeof *shapes };
+enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_CASES = N_SHAPES * NUMBER_TYPES };
 
 /* A row of shape->first + shape->n tokens, and what the reference makes of the last shape->n. */
 struct row {
     const struct shape *shape;
-    size_t n_out, n_before; /* floats of the tokens' outputs, and of those before them */
-    float *qkv;
+    enum number_type type;
+    size_t n_out, n_before; /* elements of the tokens' outputs, and of those before them */
+    void *qkv;
     double *want;
     size_t each; /* tokens of a call before the one that is looked at */
 };
 
-static void set_up(struct row *t, const struct shape *s)
+static void set_up(struct row *t, const struct shape *s, enum number_type type)
 {
     const size_t tokens = s->first + s->n, n = tokens * s->width;
-    const struct reference_attention op = {1, tokens, s->n_heads, s->width, (double)0.4f, NULL};
+    const struct reference_attention op = {1, tokens, s->n_heads, s->width, (double)0.4f, NULL, NULL};
     double *sum = operation_zeros(s->n_heads * tokens);
 
-    *t = (struct row){.shape = s, .n_out = s->n * s->width, .n_before = s->first * s->width, .each = 5};
-    t->qkv = operation_values(3 * n, 1);
+    *t = (struct row){.shape = s, .type = type, .n_out = s->n * s->width, .n_before = s->first * s->width, .each = 5};
+    t->qkv = operation_values(type, 3 * n, 1);
     t->want = operation_zeros(n);
-    double *qkv = operation_widen(t->qkv, 3 * n);
+    double *qkv = operation_widen(type, t->qkv, 3 * n);
     reference_attention(t->want, sum, qkv, &op);
     free(sum), free(qkv);
 }
@@ -57,7 +58,7 @@ static void *spoiled(size_t n)
 }
 
 /* Tokens first .. first+n-1, with scratch of any content. */
-static void attend(struct device *dev, const struct row *t, void *cache, float *out, size_t first, size_t n)
+static void attend(struct device *dev, const struct row *t, void *cache, void *out, size_t first, size_t n)
 {
     const struct shape *s = t->shape;
     const struct device_attention_cached op = {
@@ -67,7 +68,7 @@ static void attend(struct device *dev, const struct row *t, void *cache, float *
         .width = s->width,
         .n_positions = s->n_positions,
         .scale = 0.4f,
-        .qkv = t->qkv + first * 3 * s->width,
+        .qkv = device_element(t->type, t->qkv, first * 3 * s->width),
         .out = out,
         .cache = cache,
         .scratch = spoiled(plan_cpu.scratch_bytes(1, n, s->n_heads, s->width, 3)),
@@ -77,17 +78,16 @@ static void attend(struct device *dev, const struct row *t, void *cache, float *
     free(op.scratch);
 }
 
-static void run(struct device *dev, float *out, const void *context)
+static void run(struct device *dev, void *const out[], const void *context)
 {
     const struct row *t = context;
     const struct shape *s = t->shape;
-    void *cache = spoiled(plan_cpu.cache_bytes(s->n_positions, s->n_heads, s->width));
-    float *before = malloc((t->n_before + 1) * sizeof *before);
+    void *cache = spoiled(plan_cpu.cache_bytes(t->type, s->n_positions, s->n_heads, s->width));
+    void *before = operation_room(t->type, t->n_before);
 
-    ck_assert_ptr_nonnull(before);
     for (size_t at = 0; at < s->first; at += t->each)
         attend(dev, t, cache, before, at, s->first - at < t->each ? s->first - at : t->each);
-    attend(dev, t, cache, out, s->first, s->n);
+    attend(dev, t, cache, out[0], s->first, s->n);
     free(before);
     free(cache);
 }
@@ -99,9 +99,9 @@ START_TEST(cached_attention_is_the_formula)
 {
     struct row t;
 
-    set_up(&t, &shapes[_i]);
-    operation_check(
-        &(struct operation){.run = run, .context = &t, .parts = {{"out", t.n_out, t.want + t.n_before, tolerance}}});
+    set_up(&t, &shapes[_i / NUMBER_TYPES], (enum number_type)(_i % NUMBER_TYPES));
+    operation_check(&(struct operation){
+        .type = t.type, .run = run, .context = &t, .parts = {{"out", t.n_out, t.want + t.n_before, tolerance}}});
     tear_down(&t);
 }
 END_TEST
@@ -112,14 +112,15 @@ START_TEST(how_tokens_came_to_the_cache_changes_no_bit)
     struct row t;
     struct operation operation = {.run = run, .context = &t};
 
-    set_up(&t, &shapes[_i]);
-    float *first = malloc(t.n_out * sizeof *first), *again = malloc(t.n_out * sizeof *again);
+    set_up(&t, &shapes[_i / NUMBER_TYPES], (enum number_type)(_i % NUMBER_TYPES));
+    void *first = operation_room(t.type, t.n_out), *again = operation_room(t.type, t.n_out);
+    operation.type = t.type;
     operation.parts[0].n = t.n_out;
-    operation_run(&operation, first);
+    operation_run(&operation, &first);
     for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
         t.each = each[i];
-        operation_run(&operation, again);
-        ck_assert_mem_eq(first, again, t.n_out * sizeof *first);
+        operation_run(&operation, &again);
+        ck_assert_mem_eq(first, again, t.n_out * number_bytes(t.type));
     }
     free(first), free(again);
     tear_down(&t);
@@ -129,21 +130,22 @@ END_TEST
 /* Each query of a call by itself. */
 START_TEST(queries_of_a_call_are_as_one_by_one)
 {
-    const struct shape *s = &shapes[_i];
+    const struct shape *s = &shapes[_i / NUMBER_TYPES];
     struct row t;
     struct operation operation = {.run = run, .context = &t};
 
-    set_up(&t, s);
-    float *all = malloc(t.n_out * sizeof *all), *one = malloc(s->width * sizeof *one);
+    set_up(&t, s, (enum number_type)(_i % NUMBER_TYPES));
+    void *all = operation_room(t.type, t.n_out), *one = operation_room(t.type, s->width);
+    operation.type = t.type;
     operation.parts[0].n = t.n_out;
-    operation_run(&operation, all);
+    operation_run(&operation, &all);
     for (size_t i = 0; i < s->n; i++) {
         const struct shape alone = {s->n_positions, s->first + i, 1, s->n_heads, s->width};
         t.shape = &alone;
         t.n_before = alone.first * s->width;
         operation.parts[0].n = s->width;
-        operation_run(&operation, one);
-        ck_assert_mem_eq(one, all + i * s->width, s->width * sizeof *one);
+        operation_run(&operation, &one);
+        ck_assert_mem_eq(one, device_element(t.type, all, i * s->width), s->width * number_bytes(t.type));
     }
     free(all), free(one);
     tear_down(&t);
@@ -155,15 +157,15 @@ START_TEST(cached_attention_passes_nan_on)
 {
     const struct shape s = {130, 0, 130, 2, 20};
     struct row t;
-    struct operation operation = {.run = run, .context = &t};
+    struct operation operation = {.type = (enum number_type)_i, .run = run, .context = &t};
 
-    set_up(&t, &s);
-    float *out = malloc(t.n_out * sizeof *out);
+    set_up(&t, &s, operation.type);
+    void *out = operation_room(t.type, t.n_out);
     operation.parts[0].n = t.n_out;
-    t.qkv[70 * 3 * s.width + s.width] = NAN; /* key 70, head 0 */
-    operation_run(&operation, out);
+    operation_set(t.type, t.qkv, 70 * 3 * s.width + s.width, NAN); /* key 70, head 0 */
+    operation_run(&operation, &out);
     for (size_t query = 0; query < s.n; query++)
-        ck_assert_int_eq(isnan(out[query * s.width]), query >= 70);
+        ck_assert_int_eq(isnan(operation_get(t.type, out, query * s.width)), query >= 70);
     free(out);
     tear_down(&t);
 }
@@ -173,9 +175,9 @@ int main(void)
 {
     TCase *tcase = tcase_create("attention");
 
-    tcase_add_loop_test(tcase, cached_attention_is_the_formula, 0, N_SHAPES);
-    tcase_add_loop_test(tcase, how_tokens_came_to_the_cache_changes_no_bit, 0, N_SHAPES);
-    tcase_add_loop_test(tcase, queries_of_a_call_are_as_one_by_one, 0, N_SHAPES);
-    tcase_add_test(tcase, cached_attention_passes_nan_on);
+    tcase_add_loop_test(tcase, cached_attention_is_the_formula, 0, N_CASES);
+    tcase_add_loop_test(tcase, how_tokens_came_to_the_cache_changes_no_bit, 0, N_CASES);
+    tcase_add_loop_test(tcase, queries_of_a_call_are_as_one_by_one, 0, N_CASES);
+    tcase_add_loop_test(tcase, cached_attention_passes_nan_on, 0, NUMBER_TYPES);
     return run_tests(tcase);
 }

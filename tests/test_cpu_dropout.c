@@ -18,16 +18,18 @@ enum way { APART, ONTO_X, ONTO_H, WITHOUT_X, BACKWARD, BACKWARD_IN_PLACE, WAYS }
 struct dropout {
     const struct shape *shape;
     struct device_dropout dropout;
-    float *x, *h;
+    void *x, *h;
     enum way way;
+    enum number_type type;
 };
 
-static void run_dropout(struct device *dev, float *out, const void *context)
+static void run_dropout(struct device *dev, void *const results[], const void *context)
 {
     const struct dropout *t = context;
     const struct shape *s = t->shape;
-    const size_t bytes = s->n_rows * s->n_tokens * s->n * sizeof *out;
-    const float *x = t->x, *h = t->h;
+    const size_t bytes = s->n_rows * s->n_tokens * s->n * number_bytes(t->type);
+    const void *x = t->x, *h = t->h;
+    void *out = results[0];
 
     if (t->way == ONTO_X)
         x = memcpy(out, x, bytes);
@@ -39,20 +41,24 @@ static void run_dropout(struct device *dev, float *out, const void *context)
         device_cpu.dropout_add(dev, out, t->way == WITHOUT_X ? NULL : x, h, s->n_rows, s->n_tokens, s->n, &t->dropout);
 }
 
-/* One product, one sum: half a unit in the last place each. Kept and dropped elements differ by far more. */
+/* One product, one sum: half a unit in the last place each. Kept and dropped elements differ by far more. The factor
+ * 1/(1-p) is fp32. */
 START_TEST(dropout_keeps_what_its_words_say)
 {
-    const struct shape *s = &shapes[_i / WAYS];
+    const struct shape *s = &shapes[_i / (WAYS * NUMBER_TYPES)];
+    const enum number_type type = (enum number_type)(_i / WAYS % NUMBER_TYPES);
     const struct random_key key = {{3, 4}};
     const size_t n = s->n_rows * s->n_tokens * s->n, row = s->n_tokens * s->n;
     struct dropout t = {
-        s, {s->p, key, FIRST_ROW}, operation_values(n, 1), operation_values(n, 2), (enum way)(_i % WAYS)};
+        s,   {s->p, key, FIRST_ROW}, operation_values(type, n, 1), operation_values(type, n, 2), (enum way)(_i % WAYS),
+        type};
     double *want = operation_zeros(n);
 
     for (size_t i = 0; i < n; i++)
-        want[i] = (double)t.h[i] * reference_dropout(s->p, key, FIRST_ROW + i / row, i % row) +
-                  (t.way <= ONTO_H ? (double)t.x[i] : 0);
-    operation_check(&(struct operation){.run = run_dropout, .context = &t, .parts = {{"y", n, want, 0x1p-23}}});
+        want[i] = (double)operation_get(type, t.h, i) * reference_dropout(s->p, key, FIRST_ROW + i / row, i % row) +
+                  (t.way <= ONTO_H ? (double)operation_get(type, t.x, i) : 0);
+    operation_check(
+        &(struct operation){.type = type, .run = run_dropout, .context = &t, .parts = {{"y", n, want, 0x1p-23}}});
     free(t.x), free(t.h), free(want);
 }
 END_TEST
@@ -61,6 +67,6 @@ int main(void)
 {
     TCase *tcase = tcase_create("dropout");
 
-    tcase_add_loop_test(tcase, dropout_keeps_what_its_words_say, 0, WAYS * N_SHAPES);
+    tcase_add_loop_test(tcase, dropout_keeps_what_its_words_say, 0, WAYS * NUMBER_TYPES * N_SHAPES);
     return run_tests(tcase);
 }

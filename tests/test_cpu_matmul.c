@@ -25,8 +25,9 @@ struct product {
     bool pre_in_front; /* out holds pre, then c */
 };
 
-static void run_matmul(struct device *dev, float *out, const void *context)
+static void run_matmul(struct device *dev, void *const results[], const void *context)
 {
+    float *out = results[0];
     const struct product *product = context;
     struct device_matmul op = product->op;
 
@@ -52,7 +53,7 @@ static double *gather(const float *x, size_t stride, size_t m, size_t n)
 static double *scatter(const double *dense, const float *held, const struct shape *s, bool add)
 {
     const size_t stride = s->n + s->gap;
-    double *c = operation_widen(held, s->m * stride);
+    double *c = operation_widen(NUMBER_FP32, held, s->m * stride);
 
     for (size_t i = 0; i < s->m * s->n; i++) {
         double *to = c + i / s->n * stride + i % s->n;
@@ -74,8 +75,9 @@ START_TEST(matmul_is_the_product)
     const bool ta = _i & 1, tb = _i & 2;
     const size_t a_rows = ta ? s->k : s->m, b_rows = tb ? s->n : s->k, stride = s->n + s->gap;
     const size_t a_stride = (ta ? s->m : s->k) + s->gap, b_stride = (tb ? s->k : s->n) + s->gap;
-    float *a = operation_values(a_rows * a_stride, 1), *b = operation_values(b_rows * b_stride, 2);
-    float *held = operation_values(s->m * stride, 3);
+    float *a = operation_values(NUMBER_FP32, a_rows * a_stride, 1),
+          *b = operation_values(NUMBER_FP32, b_rows * b_stride, 2);
+    float *held = operation_values(NUMBER_FP32, s->m * stride, 3);
     double *dense_a = gather(a, a_stride, a_rows, a_stride - s->gap);
     double *dense_b = gather(b, b_stride, b_rows, b_stride - s->gap), *dense_c = operation_zeros(s->m * s->n);
 
@@ -87,8 +89,7 @@ START_TEST(matmul_is_the_product)
 
         operation_check(&(struct operation){.run = run_matmul,
                                             .context = &product,
-                                            .initial = held,
-                                            .parts = {{"c", s->m * stride, expected, tolerance(s)}}});
+                                            .parts = {{"c", s->m * stride, expected, tolerance(s), held}}});
         free(expected);
     }
     free(a), free(b), free(held), free(dense_a), free(dense_b), free(dense_c);
@@ -98,9 +99,11 @@ END_TEST
 START_TEST(matmul_adds_the_bias)
 {
     const struct shape *s = &shapes[_i];
-    float *a = operation_values(s->m * s->k, 1), *b = operation_values(s->k * s->n, 2);
-    float *bias = operation_values(s->n, 3), *held = operation_values(s->m * (s->n + s->gap), 4);
-    double *wide_a = operation_widen(a, s->m * s->k), *wide_b = operation_widen(b, s->k * s->n), *expected;
+    float *a = operation_values(NUMBER_FP32, s->m * s->k, 1), *b = operation_values(NUMBER_FP32, s->k * s->n, 2);
+    float *bias = operation_values(NUMBER_FP32, s->n, 3),
+          *held = operation_values(NUMBER_FP32, s->m * (s->n + s->gap), 4);
+    double *wide_a = operation_widen(NUMBER_FP32, a, s->m * s->k),
+           *wide_b = operation_widen(NUMBER_FP32, b, s->k * s->n), *expected;
     double *c = operation_zeros(s->m * s->n);
     const struct product product = {
         .op = {false, false, s->m, s->n, s->k, a, b, s->k, s->n, s->n + s->gap, .epilogue = DEVICE_BIAS, .bias = bias}};
@@ -111,8 +114,7 @@ START_TEST(matmul_adds_the_bias)
     expected = scatter(c, held, s, false);
     operation_check(&(struct operation){.run = run_matmul,
                                         .context = &product,
-                                        .initial = held,
-                                        .parts = {{"c", s->m * (s->n + s->gap), expected, tolerance(s)}}});
+                                        .parts = {{"c", s->m * (s->n + s->gap), expected, tolerance(s), held}}});
     free(a), free(b), free(bias), free(held), free(wide_a), free(wide_b), free(expected), free(c);
 }
 END_TEST
@@ -174,7 +176,7 @@ static void check_activation(struct device *dev, const struct grid *grid, enum m
         want[i] = reference_activation(activation, (double)grid->x[i]);
         slope[i] = 3 * reference_activation_gradient(activation, (double)grid->x[i]);
     }
-    run_matmul(dev, out, &product);
+    run_matmul(dev, (void *[]){out}, &product);
     ck_assert_mem_eq(out, grid->x, sizeof grid->x);
     ck_assert_double_le(worst_ulp(out + GRID, want, 0.25), 3);
 
@@ -186,7 +188,7 @@ static void check_activation(struct device *dev, const struct grid *grid, enum m
     product.op.epilogue = DEVICE_ACTIVATION_GRADIENT;
     product.op.a = threes;
     product.op.pre = pre;
-    run_matmul(dev, out, &product);
+    run_matmul(dev, (void *[]){out}, &product);
     ck_assert_double_le(worst_ulp(out, slope, 1), 4); /* of a slope of 3 ulp, times 3, rounded again */
 }
 
@@ -199,7 +201,7 @@ START_TEST(activations_and_slopes_are_within_three_ulp)
         struct device *dev;
         if (!cpu_isa_runs((enum cpu_isa)isa))
             continue;
-        dev = operation_open(2);
+        dev = operation_open(NUMBER_FP32, 2);
         cpu_isa_use(dev, (enum cpu_isa)isa);
         check_activation(dev, &grid, (enum model_activation)_i);
         device_cpu.close(dev);
@@ -211,7 +213,7 @@ END_TEST
 START_TEST(activations_pass_nan_on)
 {
     float a = NAN, b = 1, bias = 0, pre, c;
-    struct device *dev = operation_open(1);
+    struct device *dev = operation_open(NUMBER_FP32, 1);
 
     for (int isa = CPU_V2; isa < CPU_ISAS; isa++) {
         struct device_matmul op = {false, false, 1, 1, 1, &a, &b, 1, 1, 1, .c = &c, .bias = &bias, .pre = &pre};
@@ -246,7 +248,7 @@ enum { N_STEP_SHAPES = sizeof step_shapes / sizeof *step_shapes };
 START_TEST(a_step_s_products_do_not_depend_on_threads_or_grouping)
 {
     const struct step_shape *s = &step_shapes[_i];
-    float *a = operation_values(s->m * s->k, 1), *b = operation_values(s->n * s->k, 2);
+    float *a = operation_values(NUMBER_FP32, s->m * s->k, 1), *b = operation_values(NUMBER_FP32, s->n * s->k, 2);
     float *c = calloc(s->m * s->n, sizeof *c), *again = calloc(s->m * s->n, sizeof *c);
     struct device_matmul op = {s->transpose_a,
                                s->transpose_b,
@@ -259,7 +261,7 @@ START_TEST(a_step_s_products_do_not_depend_on_threads_or_grouping)
                                s->transpose_b ? s->k : s->n,
                                s->n,
                                .c = c};
-    struct device *one = operation_open(1), *two = operation_open(2);
+    struct device *one = operation_open(NUMBER_FP32, 1), *two = operation_open(NUMBER_FP32, 2);
 
     device_cpu.matmul(one, &op);
     op.c = again;
@@ -298,8 +300,9 @@ START_TEST(products_take_no_memory)
 {
     static const struct step_shape large[] = {{false, true, 1024, 3072, 768}, {true, false, 768, 3072, 1024}};
     const size_t n = 3072 * 1024;
-    float *a = operation_values(n, 1), *b = operation_values(n, 2), *c = operation_values(n, 3);
-    struct device *dev = operation_open(2);
+    float *a = operation_values(NUMBER_FP32, n, 1), *b = operation_values(NUMBER_FP32, n, 2),
+          *c = operation_values(NUMBER_FP32, n, 3);
+    struct device *dev = operation_open(NUMBER_FP32, 2);
     size_t before = 0;
 
     for (int i = 0; i < 4; i++) {

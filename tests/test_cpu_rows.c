@@ -11,23 +11,31 @@
 static const struct shape {
     size_t m, n;
 } shapes[] = {{1, 1}, {1, 5}, {3, 16}, {64, 33}, {129, 128}, {7, 300}, {1000, 19}};
-enum { N_SHAPES = sizeof shapes / sizeof *shapes, VOCABULARY = 13 };
+enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_CASES = N_SHAPES * NUMBER_TYPES, VOCABULARY = 13 };
 
 struct rows {
     struct shape shape;
-    float *x;      /* (m, n) */
+    enum number_type type;
+    void *x;       /* (m, n) */
     uint32_t *ids; /* (m) */
     size_t n_rows; /* positions: m = n_rows * n_tokens */
     bool accumulate;
 };
 
-static void set_up(struct rows *t, int shape)
+static void set_up(struct rows *t, int which)
 {
-    *t = (struct rows){.shape = shapes[shape], .n_rows = 1};
-    t->x = operation_values(t->shape.m * t->shape.n, 1);
+    *t = (struct rows){.shape = shapes[which / NUMBER_TYPES],
+                       .type = (enum number_type)(which % NUMBER_TYPES),
+                       .n_rows = 1};
+    t->x = operation_values(t->type, t->shape.m * t->shape.n, 1);
     t->ids = calloc(t->shape.m, sizeof *t->ids);
     for (size_t i = 0; i < t->shape.m; i++)
         t->ids[i] = (uint32_t)(i * i + i / 3) % (VOCABULARY + 7); /* some below, some above the chunk 3 .. 15 */
+}
+
+static double x_at(const struct rows *t, size_t i)
+{
+    return (double)operation_get(t->type, t->x, i);
 }
 
 static void tear_down(struct rows *t)
@@ -35,10 +43,10 @@ static void tear_down(struct rows *t)
     free(t->x), free(t->ids);
 }
 
-static void run_reduce(struct device *dev, float *out, const void *context)
+static void run_reduce(struct device *dev, void *const out[], const void *context)
 {
     const struct rows *t = context;
-    device_cpu.reduce_rows(dev, out, t->x, t->shape.m, t->shape.n);
+    device_cpu.reduce_rows(dev, out[0], t->x, t->shape.m, t->shape.n);
 }
 
 /* Added in double and rounded once at the end: half a unit in the last place, however many rows. */
@@ -49,21 +57,21 @@ START_TEST(reduce_rows_adds_the_rows)
     double *want;
 
     set_up(&t, _i);
-    held = operation_values(t.shape.n, 2);
-    want = operation_widen(held, t.shape.n);
+    held = operation_values(NUMBER_FP32, t.shape.n, 2);
+    want = operation_widen(NUMBER_FP32, held, t.shape.n);
     for (size_t i = 0; i < t.shape.m * t.shape.n; i++)
-        want[i % t.shape.n] += (double)t.x[i];
+        want[i % t.shape.n] += x_at(&t, i);
     operation_check(&(struct operation){
-        .run = run_reduce, .context = &t, .initial = held, .parts = {{"sum", t.shape.n, want, 0x1.01p-24}}});
+        .type = t.type, .run = run_reduce, .context = &t, .parts = {{"sum", t.shape.n, want, 0x1.01p-24, held, true}}});
     free(held), free(want);
     tear_down(&t);
 }
 END_TEST
 
-static void run_embed(struct device *dev, float *out, const void *context)
+static void run_embed(struct device *dev, void *const out[], const void *context)
 {
     const struct rows *t = context;
-    device_cpu.embed(dev, out, t->accumulate, t->ids, t->shape.m, t->x, 3, VOCABULARY, t->shape.n);
+    device_cpu.embed(dev, out[0], t->accumulate, t->ids, t->shape.m, t->x, 3, VOCABULARY, t->shape.n);
 }
 
 static bool in_chunk(uint32_t id)
@@ -75,32 +83,32 @@ START_TEST(embed_takes_the_rows_of_its_chunk_alone)
 {
     struct rows t;
     const size_t accumulate = (size_t)_i % 2;
-    float *held, *table = operation_values(VOCABULARY * 300, 3);
+    void *held;
     double *want;
 
     set_up(&t, _i / 2);
-    held = operation_values(t.shape.m * t.shape.n, 2);
-    want = operation_widen(held, t.shape.m * t.shape.n);
+    held = operation_values(t.type, t.shape.m * t.shape.n, 2);
+    want = operation_widen(t.type, held, t.shape.m * t.shape.n);
     free(t.x);
-    t.x = table, t.accumulate = accumulate;
+    t.x = operation_values(t.type, VOCABULARY * t.shape.n, 3), t.accumulate = accumulate;
     for (size_t i = 0; i < t.shape.m * t.shape.n; i++) {
         const uint32_t id = t.ids[i / t.shape.n];
         if (in_chunk(id))
-            want[i] = (accumulate ? want[i] : 0) + (double)table[(id - 3) * t.shape.n + i % t.shape.n];
+            want[i] = (accumulate ? want[i] : 0) + x_at(&t, (id - 3) * t.shape.n + i % t.shape.n);
     }
-    operation_check(&(struct operation){.run = run_embed,
+    operation_check(&(struct operation){.type = t.type,
+                                        .run = run_embed,
                                         .context = &t,
-                                        .initial = held,
-                                        .parts = {{"y", t.shape.m * t.shape.n, want, accumulate ? 0x1p-24 : 0}}});
+                                        .parts = {{"y", t.shape.m * t.shape.n, want, accumulate ? 0x1p-24 : 0, held}}});
     free(held), free(want);
     tear_down(&t);
 }
 END_TEST
 
-static void run_embed_backward(struct device *dev, float *out, const void *context)
+static void run_embed_backward(struct device *dev, void *const out[], const void *context)
 {
     const struct rows *t = context;
-    device_cpu.embed_backward(dev, out, t->ids, t->shape.m, t->x, 3, VOCABULARY, t->shape.n);
+    device_cpu.embed_backward(dev, out[0], t->ids, t->shape.m, t->x, 3, VOCABULARY, t->shape.n);
 }
 
 /* In order of i, in fp32: so that the bits are those of a plain loop. */
@@ -113,36 +121,39 @@ START_TEST(embed_backward_adds_in_order)
 
     set_up(&t, _i);
     n = VOCABULARY * t.shape.n;
-    held = operation_values(n, 2), sum = operation_values(n, 2);
+    held = operation_values(NUMBER_FP32, n, 2), sum = operation_values(NUMBER_FP32, n, 2);
     for (size_t i = 0; i < t.shape.m * t.shape.n; i++) {
         const uint32_t id = t.ids[i / t.shape.n];
         if (in_chunk(id))
-            sum[(id - 3) * t.shape.n + i % t.shape.n] += t.x[i];
+            sum[(id - 3) * t.shape.n + i % t.shape.n] += operation_get(t.type, t.x, i);
     }
-    want = operation_widen(sum, n);
-    operation_check(&(struct operation){
-        .run = run_embed_backward, .context = &t, .initial = held, .parts = {{"table_gradient", n, want, 0}}});
+    want = operation_widen(NUMBER_FP32, sum, n);
+    operation_check(&(struct operation){.type = t.type,
+                                        .run = run_embed_backward,
+                                        .context = &t,
+                                        .parts = {{"table_gradient", n, want, 0, held, true}}});
     free(held), free(sum), free(want);
     tear_down(&t);
 }
 END_TEST
 
-static void run_position(struct device *dev, float *out, const void *context)
+static void run_position(struct device *dev, void *const out[], const void *context)
 {
     const struct rows *t = context;
-    device_cpu.position(dev, out, t->x, t->n_rows, t->shape.m / t->n_rows, t->shape.n);
+    device_cpu.position(dev, out[0], t->x, t->n_rows, t->shape.m / t->n_rows, t->shape.n);
 }
 
-static void run_position_backward(struct device *dev, float *out, const void *context)
+static void run_position_backward(struct device *dev, void *const out[], const void *context)
 {
     const struct rows *t = context;
-    device_cpu.position_backward(dev, out, t->x, t->n_rows, t->shape.m / t->n_rows, t->shape.n);
+    device_cpu.position_backward(dev, out[0], t->x, t->n_rows, t->shape.m / t->n_rows, t->shape.n);
 }
 
 START_TEST(positions_are_added_to_every_row_and_summed_over_rows)
 {
     struct rows t;
-    float *held;
+    void *held;
+    float *held_sums;
     double *want, *gradient;
     size_t n, table;
 
@@ -150,19 +161,19 @@ START_TEST(positions_are_added_to_every_row_and_summed_over_rows)
     n = t.shape.m * t.shape.n;
     t.n_rows = t.shape.m % 4 ? 1 : 4;
     table = n / t.n_rows;
-    held = operation_values(n, 2);
-    want = operation_widen(held, n), gradient = operation_widen(held, table);
+    held = operation_values(t.type, n, 2), held_sums = operation_values(NUMBER_FP32, table, 3);
+    want = operation_widen(t.type, held, n), gradient = operation_widen(NUMBER_FP32, held_sums, table);
     for (size_t i = 0; i < n; i++) {
-        want[i] += (double)t.x[i % table];
-        gradient[i % table] += (double)t.x[i];
+        want[i] += x_at(&t, i % table);
+        gradient[i % table] += x_at(&t, i);
     }
-    operation_check(
-        &(struct operation){.run = run_position, .context = &t, .initial = held, .parts = {{"y", n, want, 0x1p-24}}});
-    operation_check(&(struct operation){.run = run_position_backward,
+    operation_check(&(struct operation){
+        .type = t.type, .run = run_position, .context = &t, .parts = {{"y", n, want, 0x1p-24, held}}});
+    operation_check(&(struct operation){.type = t.type,
+                                        .run = run_position_backward,
                                         .context = &t,
-                                        .initial = held,
-                                        .parts = {{"table_gradient", table, gradient, 0x1.01p-24}}});
-    free(held), free(want), free(gradient);
+                                        .parts = {{"table_gradient", table, gradient, 0x1.01p-24, held_sums, true}}});
+    free(held), free(held_sums), free(want), free(gradient);
     tear_down(&t);
 }
 END_TEST
@@ -171,9 +182,9 @@ int main(void)
 {
     TCase *tcase = tcase_create("rows");
 
-    tcase_add_loop_test(tcase, reduce_rows_adds_the_rows, 0, N_SHAPES);
-    tcase_add_loop_test(tcase, embed_takes_the_rows_of_its_chunk_alone, 0, 2 * N_SHAPES);
-    tcase_add_loop_test(tcase, embed_backward_adds_in_order, 0, N_SHAPES);
-    tcase_add_loop_test(tcase, positions_are_added_to_every_row_and_summed_over_rows, 0, N_SHAPES);
+    tcase_add_loop_test(tcase, reduce_rows_adds_the_rows, 0, N_CASES);
+    tcase_add_loop_test(tcase, embed_takes_the_rows_of_its_chunk_alone, 0, 2 * N_CASES);
+    tcase_add_loop_test(tcase, embed_backward_adds_in_order, 0, N_CASES);
+    tcase_add_loop_test(tcase, positions_are_added_to_every_row_and_summed_over_rows, 0, N_CASES);
     return run_tests(tcase);
 }

@@ -16,17 +16,18 @@ enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
 struct softmax {
     struct shape shape;
-    float *logits; /* (m, n) */
+    enum number_type type; /* of the gradient; logits are fp32 */
+    float *logits;         /* (m, n) */
     uint32_t *labels;
     float scale;
     size_t stride;
     double *losses; /* (m) of the last run */
 };
 
-static void set_up(struct softmax *t, const struct shape *s)
+static void set_up(struct softmax *t, const struct shape *s, enum number_type type)
 {
-    *t = (struct softmax){.shape = *s, .scale = 1 / 3.0f, .stride = s->chunk + s->gap};
-    t->logits = operation_values(s->m * s->n, 1);
+    *t = (struct softmax){.shape = *s, .type = type, .scale = 1 / 3.0f, .stride = s->chunk + s->gap};
+    t->logits = operation_values(NUMBER_FP32, s->m * s->n, 1);
     t->labels = calloc(s->m, sizeof *t->labels);
     t->losses = operation_zeros(s->m);
     for (size_t i = 0; i < s->m; i++)
@@ -47,8 +48,8 @@ static size_t take_chunk(float *chunk, const struct softmax *t, size_t first)
     return n;
 }
 
-/* out: the gradient (m, n), then the losses (m) as floats. */
-static void run_softmax(struct device *dev, float *out, const void *context)
+/* out: the gradient (m, n); the losses (m) as floats. */
+static void run_softmax(struct device *dev, void *const out[], const void *context)
 {
     const struct softmax *t = context;
     const struct shape *s = &t->shape;
@@ -65,10 +66,10 @@ static void run_softmax(struct device *dev, float *out, const void *context)
         device_cpu.cross_entropy_gradient(dev, chunk, t->stride, running, t->labels, s->m, (uint32_t)first, n,
                                           t->scale);
         for (size_t i = 0; i < s->m; i++)
-            memcpy(out + i * s->n + first, chunk + i * t->stride, n * sizeof *out);
+            memcpy(device_element(t->type, out[0], i * s->n + first), chunk + i * t->stride, n * number_bytes(t->type));
     }
     for (size_t i = 0; i < s->m; i++)
-        out[s->m * s->n + i] = (float)t->losses[i];
+        ((float *)out[1])[i] = (float)t->losses[i];
     free(chunk), free(running);
 }
 
@@ -76,12 +77,12 @@ static void run_softmax(struct device *dev, float *out, const void *context)
  * roundings; a loss is rounded to fp32 here alone. */
 START_TEST(chunks_give_the_whole_softmax)
 {
-    const struct shape *s = &shapes[_i];
+    const struct shape *s = &shapes[_i / NUMBER_TYPES];
     struct softmax t;
     double *gradient, *losses, *wide;
 
-    set_up(&t, s);
-    wide = operation_widen(t.logits, s->m * s->n);
+    set_up(&t, s, (enum number_type)(_i % NUMBER_TYPES));
+    wide = operation_widen(NUMBER_FP32, t.logits, s->m * s->n);
     gradient = operation_zeros(s->m * s->n), losses = operation_zeros(s->m);
     for (size_t i = 0; i < s->m; i++)
         if (t.labels[i] != UINT32_MAX) {
@@ -90,10 +91,11 @@ START_TEST(chunks_give_the_whole_softmax)
             for (size_t j = 0; j < s->n; j++)
                 gradient[i * s->n + j] *= (double)t.scale;
         }
-    operation_check(&(struct operation){.run = run_softmax,
+    operation_check(&(struct operation){.type = t.type,
+                                        .run = run_softmax,
                                         .context = &t,
                                         .parts = {{"gradient", s->m * s->n, gradient, 4 * 0x1p-24},
-                                                  {"loss", s->m, losses, 2 * 0x1p-24}}});
+                                                  {"loss", s->m, losses, 2 * 0x1p-24, .wide = true}}});
     free(wide), free(gradient), free(losses);
     tear_down(&t);
 }
@@ -120,7 +122,7 @@ START_TEST(the_exponential_is_within_one_ulp)
     static float out[GRID];
 
     for (int isa = CPU_V2; isa < CPU_ISAS; isa++) {
-        struct device *dev = operation_open(1);
+        struct device *dev = operation_open(NUMBER_FP32, 1);
         if (cpu_isa_runs((enum cpu_isa)isa)) {
             cpu_isa_use(dev, (enum cpu_isa)isa);
             run_exponential(dev, out, NULL);
@@ -139,7 +141,7 @@ static double loss_with(float value, int place, enum cpu_isa isa)
     const uint32_t label = 5;
     float logits[40] = {0}, running[3];
     double loss;
-    struct device *dev = operation_open(1);
+    struct device *dev = operation_open(NUMBER_FP32, 1);
 
     cpu_isa_use(dev, isa);
     logits[place] = value;
@@ -167,7 +169,7 @@ int main(void)
 {
     TCase *tcase = tcase_create("softmax");
 
-    tcase_add_loop_test(tcase, chunks_give_the_whole_softmax, 0, N_SHAPES);
+    tcase_add_loop_test(tcase, chunks_give_the_whole_softmax, 0, NUMBER_TYPES * N_SHAPES);
     tcase_add_test(tcase, the_exponential_is_within_one_ulp);
     tcase_add_test(tcase, a_loss_holds_large_logits_and_shows_what_is_not_finite);
     return run_tests(tcase);

@@ -20,8 +20,9 @@ static uint64_t scratch(size_t n_rows, size_t n_tokens, size_t n_heads, size_t w
     return n_rows * n_tokens * n_heads + width + n_threads;
 }
 
-static uint64_t cache(size_t n_positions, size_t n_heads, size_t width)
+static uint64_t cache(enum number_type type, size_t n_positions, size_t n_heads, size_t width)
 {
+    (void)type;
     return n_positions * width * 8 + n_heads;
 }
 

@@ -19,8 +19,9 @@ static uint64_t scratch(size_t n_rows, size_t n_tokens, size_t n_heads, size_t w
     return n_rows * n_tokens * n_heads + width + n_threads;
 }
 
-static uint64_t cache(size_t n_positions, size_t n_heads, size_t width)
+static uint64_t cache(enum number_type type, size_t n_positions, size_t n_heads, size_t width)
 {
+    (void)type;
     return n_positions * width * 8 + n_heads;
 }
 
@@ -322,7 +323,7 @@ START_TEST(buffers_of_generating_lie_apart_and_fill_the_arena)
     for (uint32_t i = 0; _i && i < o.choice.n_weight_buffers; i++)
         e[n++] = (struct extent){plan.weights[i], model.largest_unit * 4};
     for (uint32_t i = 0; i < 6; i++)
-        e[n++] = (struct extent){plan.cache + i * plan.cache_bytes, cache(7, 2, 6)};
+        e[n++] = (struct extent){plan.cache + i * plan.cache_bytes, cache(NUMBER_FP32, 7, 2, 6)};
     for (uint32_t i = 0; i < 2; i++)
         e[n++] = (struct extent){plan.boundaries + i * plan.boundary_bytes, 7 * 6 * 4};
     e[n++] = (struct extent){plan.ids, 7 * 4};
