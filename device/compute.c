@@ -139,7 +139,7 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
 {
     const struct message *m = &mail->message;
     const struct model *model = &c->worker.model;
-    const size_t slot_bytes = model_slot_bytes(model);
+    const size_t slot_bytes = model_slot_bytes(model, m->assign.grad);
     const enum segment_access data_access = m->assign.generate ? SEGMENT_READ_WRITE : SEGMENT_READ;
     unsigned next = 0;
     const struct {

@@ -1,11 +1,11 @@
 #include "eps/memory.h"
 
-#include "proto/error.h"
-
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 int eps_memory_init(struct eps_memory *memory)
 {
@@ -69,6 +69,21 @@ void eps_memory_unmap(void *base, size_t bytes)
 {
     if (base)
         munmap(base, bytes);
+}
+
+int eps_memory_check_locked(const struct eps_memory *memory, uint64_t bytes, struct error *err)
+{
+    const uint64_t need = (bytes + 1023) / 1024; /* ulimit counts KiB */
+    struct rlimit limit = {0};
+
+    if (!(memory->denied & EPS_MEMORY_LOCK))
+        return 0;
+    getrlimit(RLIMIT_MEMLOCK, &limit);
+    return error_set(err, -EPERM,
+                     "%" PRIu64 " KiB must be locked in memory (--require-pinned), and `ulimit -l` is %" PRIu64
+                     " KiB for this daemon; start it where that is %" PRIu64
+                     " or unlimited, or train without --require-pinned",
+                     need, (uint64_t)limit.rlim_cur / 1024, need);
 }
 
 void eps_memory_report(const struct eps_memory *memory)

@@ -7,9 +7,12 @@
 #ifndef EPS_MEMORY_H
 #define EPS_MEMORY_H
 
+#include "proto/error.h"
+
 #include <hwloc.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 enum { EPS_MEMORY_HUGE = 1, EPS_MEMORY_SHARED_HUGE = 2, EPS_MEMORY_LOCK = 4, EPS_MEMORY_BIND = 8 };
 
@@ -28,6 +31,9 @@ void eps_memory_prepare(struct eps_memory *memory, void *base, size_t bytes, boo
 /* Private zero pages, prepared. NULL if there is no room. Undo: eps_memory_unmap with the same size. */
 void *eps_memory_map(struct eps_memory *memory, size_t bytes);
 void eps_memory_unmap(void *base, size_t bytes); /* NULL is fine */
+
+/* 0, or -EPERM with a sentence if locking was refused: what `ulimit -l` is and what it must be for these bytes. */
+int eps_memory_check_locked(const struct eps_memory *memory, uint64_t bytes, struct error *err);
 
 /* One log line for what was denied, with what the machine's owner can do about it; none if nothing was. */
 void eps_memory_report(const struct eps_memory *memory);

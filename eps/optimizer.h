@@ -14,9 +14,16 @@
  * where b2 itself, rounded to fp32, would in the long run put 1e-5 on v. The update is fp64 in registers, rounded
  * once, since a weight of zero shows every rounding of its update; step_size = lr / (1 - b1^t), root_scale = 1 /
  * sqrt(1 - b2^t), shrink = 1 - lr * decay (1 where nothing decays). A v past fp32's range stays at its largest value.
- */
+ *
+ * Narrower forms (proto/number.h) are decoded a block at a time into the first-level cache, go through the same
+ * arithmetic and are encoded again: a split master exactly, 16-bit moments stochastically. Each element's random word
+ * is named by (seed, unit, its update, part, element), so that its bits depend on no thread and no order. A step moves
+ * the weights by the moments before they are rounded. */
 #ifndef EPS_OPTIMIZER_H
 #define EPS_OPTIMIZER_H
+
+#include "proto/number.h"
+#include "proto/random.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -24,6 +31,7 @@
 
 struct eps_hyper {
     double lr, beta1, beta2, epsilon, weight_decay;
+    float grad_scale; /* of held sums alone (eps/store.h): what they are multiplied by, 1 where nothing is clipped */
 };
 
 /* The instruction paths, least first. EPS_ISA_BEST is what this machine has. */
@@ -33,20 +41,51 @@ enum eps_isa { EPS_ISA_V2, EPS_ISA_V3, EPS_ISA_V4, EPS_ISA_BEST };
  * until then it is EPS_ISA_V2, which every machine has. */
 int eps_optimizer_select(enum eps_isa isa);
 
-/* All arrays: (n) fp32; g is borrowed and may lie in shared memory, written by a worker that is not trusted. Each
- * call uses every OpenMP thread of the caller and cannot fail. t: updates done, this one included (1 at the first).
- * decays: whether weight_decay applies here. */
+/* n parameters in a row, in the forms in which they are kept: (n) each, NULL where the other form is. */
+struct eps_parameters {
+    size_t n;
+    float *w; /* the master; or split: */
+    uint16_t *high;
+    int16_t *low;
+    float *m, *v;          /* or in 16 bits: */
+    uint16_t *m16, *v16;   /* bf16; 8 + 8 bits */
+    struct random_key key; /* of their rounding: random_site_key(seed, update, unit, RANDOM_MOMENTS) */
+    uint32_t part;
+    uint64_t first; /* where in its unit the first one lies */
+};
 
-/* True if every element is finite. */
-bool eps_optimizer_is_finite(const float *g, size_t n);
-/* first: the first fold of the step, which decays. */
-void eps_optimizer_fold(float *m, float *v, const float *g, size_t n, const struct eps_hyper *hp, bool first);
-void eps_optimizer_update(float *w, const float *m, const float *v, size_t n, const struct eps_hyper *hp, uint64_t t,
-                          bool decays);
-/* First fold and update in one pass: the same bits as one after the other. */
-void eps_optimizer_step(float *w, float *m, float *v, const float *g, size_t n, const struct eps_hyper *hp, uint64_t t,
-                        bool decays);
-/* sum = g or sum += g: accumulators and tied units. */
-void eps_optimizer_sum(float *sum, const float *g, size_t n, bool first);
+/* (n) of what is folded; borrowed, and may lie in shared memory, written by a worker that is not trusted. */
+struct eps_gradient {
+    const void *g;
+    enum number_type type;
+    float scale; /* multiplied by it; 1: taken as it is */
+};
+
+/* Each call uses every OpenMP thread of the caller and cannot fail. t: updates done, this one included (1 at the
+ * first). decays: whether weight_decay applies here. */
+
+/* True if every element is finite; g (n) is of this type. */
+bool eps_optimizer_is_finite(const void *g, enum number_type type, size_t n);
+/* first: the first fold of the step, which decays. Weights are not looked at. */
+void eps_optimizer_fold(const struct eps_parameters *p, const struct eps_gradient *g, const struct eps_hyper *hp,
+                        bool first);
+/* Moments are not changed. The update, but not the decay, is divided by divisor: 1 unless it is clipped. */
+void eps_optimizer_update(const struct eps_parameters *p, const struct eps_hyper *hp, uint64_t t, bool decays,
+                          double divisor);
+/* First fold and update in one pass: the same bits as one after the other, with fp32 moments. */
+void eps_optimizer_step(const struct eps_parameters *p, const struct eps_gradient *g, const struct eps_hyper *hp,
+                        uint64_t t, bool decays);
+/* sum = g or sum += g, (n): accumulators, tied units, held sums. */
+void eps_optimizer_sum(float *sum, const struct eps_gradient *g, size_t n, bool first);
+
+/* The sum of squares of g (n) in double, each block of 1024 summed on its own and then in order, whatever the threads. */
+double eps_optimizer_squares(const float *g, size_t n);
+/* The same of the update that eps_optimizer_update would make at a learning rate of 1, weight decay apart. */
+double eps_optimizer_update_squares(const struct eps_parameters *p, const struct eps_hyper *hp, uint64_t t);
+
+/* Decodes and encodes without rounding twice or anything random: 16-bit moments go to nearest. Out of what there is
+ * of w, m and v, those that are not NULL; serial. high without low: rounded to nearest. */
+void eps_optimizer_read(const struct eps_parameters *p, float *w, float *m, float *v);
+void eps_optimizer_write(const struct eps_parameters *p, const float *w, const float *m, const float *v);
 
 #endif

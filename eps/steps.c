@@ -46,20 +46,22 @@ static void submit(struct daemon *d, const struct relay_action *a)
         .kind = a->kind == RELAY_FOLD ? EPS_JOB_FOLD : EPS_JOB_UPDATE,
         .unit = a->unit,
         .slice = a->slice,
-        .first = a->first,
         .how = eps_store_fold_kind(&job->store, a->unit, job->request.job.n_parts,
                                    job->request.job.optimizer == OPTIMIZER_ADAMW),
         .hyper = job->hyper,
         .trace = job_trace(job, &d->job.optimizer_trace),
         .step = relay_version(job->relay, a->unit),
         .visit = a->visit,
-        .part = a->part,
     };
 
     if (a->kind == RELAY_FOLD) {
         const struct peer *worker = find_worker(job, a->worker);
         assert(worker); /* a job without one of its workers has ended */
-        work.contribution = (const float *)((const char *)worker->inbox->base + a->slot * job->host.slot_bytes);
+        work.contribution =
+            (struct eps_contribution){.g = (const char *)worker->inbox->base + a->slot * job->host.slot_bytes,
+                                      .type = job->request.job.grad,
+                                      .first = a->first,
+                                      .part = a->part};
     }
     eps_updater_submit(d->updater, &work);
 }

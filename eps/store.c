@@ -7,6 +7,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,7 +21,7 @@ struct walk {
 };
 
 struct run {
-    uint64_t at; /* elements from the segment's start */
+    uint64_t at; /* elements from the unit's start */
     uint64_t n;
     bool decays;
 };
@@ -42,16 +43,11 @@ static bool next_run(struct walk *walk, struct run *run)
         const uint64_t piece_end = p->offset + p->n, end = piece_end < walk->end ? piece_end : walk->end;
         if (walk->next >= piece_end)
             continue;
-        *run = (struct run){walk->unit->offset + walk->next, end - walk->next, walk->model->tensors[p->tensor].decays};
+        *run = (struct run){walk->next, end - walk->next, walk->model->tensors[p->tensor].decays};
         walk->next = end;
         return true;
     }
     return false;
-}
-
-static uint64_t rounded(uint64_t n)
-{
-    return (n + 15) / 16 * 16;
 }
 
 static bool is_tied(const struct model *model, uint32_t unit)
@@ -65,23 +61,42 @@ uint64_t eps_store_tied_bytes(const struct model *model)
 
     for (uint32_t u = 0; u < model->n_units; u++)
         if (is_tied(model, u))
-            n += rounded(model->units[u].n);
+            n += model_rounded(model->units[u].n);
     return n * sizeof(float);
 }
 
 uint64_t eps_store_accumulator_bytes(const struct model *model)
 {
-    return rounded(model->largest_unit) * sizeof(float);
-}
-
-static float *weights_of(const struct eps_store *store)
-{
-    return store->weights.base;
+    return model_rounded(model->largest_unit) * sizeof(float);
 }
 
 float *eps_store_weights(const struct eps_store *store, uint32_t unit)
 {
-    return weights_of(store) + store->model->units[unit].offset;
+    assert(store->options.precision == NUMBER_FP32);
+    return (float *)store->weights.base + store->model->units[unit].offset;
+}
+
+struct eps_parameters eps_store_parameters(const struct eps_store *store, uint32_t unit, uint64_t first, size_t n,
+                                           uint32_t part)
+{
+    const struct model_unit *u = &store->model->units[unit];
+    const uint64_t at = u->offset + first;
+    struct eps_parameters p = {.n = n, .part = part, .first = first};
+
+    assert(first <= u->n && n <= u->n - first);
+    if (store->options.precision == NUMBER_BF16)
+        p.high = (uint16_t *)store->weights.base + at;
+    else
+        p.w = (float *)store->weights.base + at;
+    if (store->low)
+        p.low = store->low + at;
+    if (store->m)
+        p.m = store->m + at, p.v = store->v + at;
+    if (store->m16) {
+        p.m16 = store->m16 + at, p.v16 = store->v16 + at;
+        p.key = random_site_key(store->options.seed, store->updates[unit] + 1, u->id, RANDOM_MOMENTS);
+    }
+    return p;
 }
 
 static void note(struct eps_store *store, enum ledger_category category, uint64_t bytes)
@@ -90,10 +105,11 @@ static void note(struct eps_store *store, enum ledger_category category, uint64_
     store->ledgered[category] += bytes;
 }
 
-/* A block of large memory, in the ledger; none and 0 if bytes is 0. */
-static int take(struct eps_store *store, struct eps_memory *memory, float **out, enum ledger_category category,
+/* A block of large memory, in the ledger; NULL and 0 if bytes is 0. */
+static int take(void **out, struct eps_store *store, struct eps_memory *memory, enum ledger_category category,
                 uint64_t bytes)
 {
+    *out = NULL;
     if (bytes == 0)
         return 0;
     *out = eps_memory_map(memory, bytes);
@@ -113,38 +129,59 @@ static void *take_table(struct eps_store *store, size_t n, size_t size)
     return table;
 }
 
-static int take_all(struct eps_store *store, struct eps_memory *memory, const struct eps_store_options *options,
-                    struct error *err)
+static int take_weights(struct eps_store *store, struct eps_memory *memory, struct error *err)
 {
-    const struct model *model = store->model;
-    const uint64_t bytes = model->segment_n * sizeof(float);
-
+    const uint64_t bytes = store->model->segment_n * number_bytes(store->options.precision);
     int rc = segment_create(&store->weights, "eps-weights", bytes, SEGMENT_READ, err);
+
     if (rc != 0)
         return rc;
     note(store, LEDGER_WEIGHTS, bytes);
     eps_memory_prepare(memory, store->weights.base, bytes, true);
-    if (!options->train)
-        return 0;
+    return 0;
+}
 
+static int take_blocks(struct eps_store *store, struct eps_memory *memory, struct error *err)
+{
+    const struct eps_store_options *o = &store->options;
+    const struct model *model = store->model;
+    const uint64_t n = model->segment_n;
+    void *low, *m, *v, *held, *tied, *accumulators;
     const struct {
-        float **out;
+        void **out;
         enum ledger_category category;
         uint64_t bytes;
         const char *what;
     } blocks[] = {
-        {&store->m, LEDGER_FIRST_MOMENT, bytes, "first moments"},
-        {&store->v, LEDGER_SECOND_MOMENT, bytes, "second moments"},
-        {&store->tied, LEDGER_TIED, eps_store_tied_bytes(model), "sums of tied weights"},
-        {&store->accumulators, LEDGER_ACCUMULATORS, options->n_accumulators * eps_store_accumulator_bytes(model),
-         "accumulators"},
+        {&low, LEDGER_MASTER, o->precision == NUMBER_BF16 ? n * sizeof *store->low : 0, "low halves of the weights"},
+        {&m, LEDGER_FIRST_MOMENT, n * number_bytes(o->moments), "first moments"},
+        {&v, LEDGER_SECOND_MOMENT, n * number_bytes(o->moments), "second moments"},
+        {&held, LEDGER_SUM, o->fenced ? n * sizeof *store->held : 0, "gradient's sum (--commit fenced)"},
+        {&tied, LEDGER_TIED, o->fenced ? 0 : eps_store_tied_bytes(model), "sums of tied weights"},
+        {&accumulators, LEDGER_ACCUMULATORS, o->n_accumulators * eps_store_accumulator_bytes(model), "accumulators"},
     };
-    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++)
-        if (take(store, memory, blocks[i].out, blocks[i].category, blocks[i].bytes) != 0)
-            return error_set(err, -ENOMEM, "no memory for the %s, %" PRIu64 " bytes; choose a smaller model",
-                             blocks[i].what, blocks[i].bytes);
+    int rc = 0;
 
-    store->n_accumulators = options->n_accumulators;
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) /* each *out is set */
+        if (take(blocks[i].out, store, memory, blocks[i].category, rc ? 0 : blocks[i].bytes) != 0)
+            rc = error_set(err, -ENOMEM, "no memory for the %s, %" PRIu64 " bytes; choose a smaller model",
+                           blocks[i].what, blocks[i].bytes);
+    store->low = low;
+    if (o->moments == NUMBER_BF16)
+        store->m16 = m, store->v16 = v;
+    else
+        store->m = m, store->v = v;
+    store->held = held;
+    store->tied = tied;
+    store->accumulators = accumulators;
+    return rc;
+}
+
+static int take_tables(struct eps_store *store, struct error *err)
+{
+    const struct model *model = store->model;
+
+    store->n_accumulators = store->options.n_accumulators;
     store->sums = take_table(store, model->n_units, sizeof *store->sums);
     store->updates = take_table(store, model->n_units, sizeof *store->updates);
     store->accumulator_unit = take_table(store, store->n_accumulators, sizeof *store->accumulator_unit);
@@ -153,31 +190,83 @@ static int take_all(struct eps_store *store, struct eps_memory *memory, const st
     return 0;
 }
 
+static int take_all(struct eps_store *store, struct eps_memory *memory, struct error *err)
+{
+    uint64_t bytes = 0;
+    int rc = take_weights(store, memory, err);
+
+    if (rc == 0 && store->options.train)
+        rc = take_blocks(store, memory, err);
+    if (rc == 0 && store->options.train)
+        rc = take_tables(store, err);
+    for (int i = 0; i < LEDGER_CATEGORIES; i++) /* blocks are locked in whole pages */
+        bytes += store->ledgered[i] ? store->ledgered[i] + 4096 : 0;
+    if (rc == 0 && store->options.require_pinned)
+        rc = eps_memory_check_locked(memory, bytes, err);
+    return rc;
+}
+
+/* n elements of so many bytes, from the one at `at` on, zeroed by the threads that will work on them. */
+struct zero {
+    char *base;
+    size_t size;
+};
+
 static void zero_range(void *data, size_t begin, size_t n)
 {
-    memset((float *)data + begin, 0, n * sizeof(float));
+    const struct zero *zero = data;
+
+    memset(zero->base + begin * zero->size, 0, n * zero->size);
+}
+
+static void zero(void *base, size_t size, uint64_t at, uint64_t n)
+{
+    struct zero zero = {(char *)base + at * size, size};
+
+    if (base)
+        eps_team_run(n, zero_range, &zero);
 }
 
 static void touch(const struct eps_store *store)
 {
     const struct model *model = store->model;
+    const size_t size = number_bytes(store->options.precision);
     struct run run;
 
     for (uint32_t u = 0; u < model->n_units; u++)
         for (uint32_t slice = 0; slice < model->units[u].n_slices; slice++)
             for (struct walk walk = walk_slice(model, u, slice); next_run(&walk, &run);) {
-                eps_team_run(run.n, zero_range, weights_of(store) + run.at);
-                if (!store->m)
-                    continue;
-                eps_team_run(run.n, zero_range, store->m + run.at);
-                eps_team_run(run.n, zero_range, store->v + run.at);
-                if (store->sums[u])
-                    eps_team_run(run.n, zero_range, store->sums[u] + (run.at - model->units[u].offset));
+                const uint64_t at = model->units[u].offset + run.at;
+                zero(store->weights.base, size, at, run.n);
+                zero(store->low, sizeof *store->low, at, run.n);
+                zero(store->m, sizeof *store->m, at, run.n);
+                zero(store->v, sizeof *store->v, at, run.n);
+                zero(store->m16, sizeof *store->m16, at, run.n);
+                zero(store->v16, sizeof *store->v16, at, run.n);
+                if (store->sums && store->sums[u])
+                    zero(store->sums[u], sizeof **store->sums, run.at, run.n);
             }
     for (uint32_t i = 0; i < store->n_accumulators; i++) {
         const uint64_t n = eps_store_accumulator_bytes(model) / sizeof(float);
-        eps_team_run(n, zero_range, store->accumulators + i * n);
+        zero(store->accumulators, sizeof *store->accumulators, i * n, n);
     }
+}
+
+/* Where sums have a place of their own: all if they are held, else those of tied units. */
+static void place_sums(struct eps_store *store)
+{
+    const struct model *model = store->model;
+    float *tied = store->tied;
+
+    for (uint32_t u = 0; u < model->n_units; u++)
+        if (store->held) {
+            store->sums[u] = store->held + model->units[u].offset;
+        } else if (is_tied(model, u)) {
+            store->sums[u] = tied;
+            tied += model_rounded(model->units[u].n);
+        }
+    for (uint32_t i = 0; i < store->n_accumulators; i++)
+        store->accumulator_unit[i] = UINT32_MAX;
 }
 
 int eps_store_init(struct eps_store *store, const struct model *model, const struct eps_store_options *options,
@@ -185,11 +274,13 @@ int eps_store_init(struct eps_store *store, const struct model *model, const str
 {
     struct eps_memory memory;
 
-    *store = (struct eps_store){.model = model, .ledger = ledger};
+    assert(options->train ? !options->fenced || options->n_accumulators == 0 : !options->fenced);
+    *store = (struct eps_store){.model = model, .options = *options, .ledger = ledger};
     int rc = eps_memory_init(&memory);
     if (rc != 0)
         return error_set(err, rc, "no memory for a description of this machine");
-    rc = take_all(store, &memory, options, err);
+    rc = take_all(store, &memory, err);
+    store->denied = memory.denied;
     if (rc == 0)
         eps_memory_report(&memory);
     eps_memory_free(&memory);
@@ -197,15 +288,8 @@ int eps_store_init(struct eps_store *store, const struct model *model, const str
         eps_store_free(store);
         return rc;
     }
-
-    float *tied = store->tied;
-    for (uint32_t u = 0; tied && u < model->n_units; u++)
-        if (is_tied(model, u)) {
-            store->sums[u] = tied;
-            tied += rounded(model->units[u].n);
-        }
-    for (uint32_t i = 0; i < store->n_accumulators; i++)
-        store->accumulator_unit[i] = UINT32_MAX;
+    if (options->train)
+        place_sums(store);
     touch(store);
     return 0;
 }
@@ -213,8 +297,12 @@ int eps_store_init(struct eps_store *store, const struct model *model, const str
 void eps_store_free(struct eps_store *store)
 {
     segment_close(&store->weights);
+    eps_memory_unmap(store->low, store->ledgered[LEDGER_MASTER]);
     eps_memory_unmap(store->m, store->ledgered[LEDGER_FIRST_MOMENT]);
     eps_memory_unmap(store->v, store->ledgered[LEDGER_SECOND_MOMENT]);
+    eps_memory_unmap(store->m16, store->ledgered[LEDGER_FIRST_MOMENT]);
+    eps_memory_unmap(store->v16, store->ledgered[LEDGER_SECOND_MOMENT]);
+    eps_memory_unmap(store->held, store->ledgered[LEDGER_SUM]);
     eps_memory_unmap(store->tied, store->ledgered[LEDGER_TIED]);
     eps_memory_unmap(store->accumulators, store->ledgered[LEDGER_ACCUMULATORS]);
     free(store->sums);
@@ -226,47 +314,44 @@ void eps_store_free(struct eps_store *store)
     *store = (struct eps_store){0};
 }
 
-/* A run of one tensor's elements to be drawn, for the threads. */
+/* A piece to be drawn, for the threads. */
 struct draw {
-    float *out;
-    const struct model_tensor *tensor;
+    struct eps_store *store;
+    uint32_t unit;
+    const struct model_piece *piece;
     struct random_key key;
-    uint64_t row, first;
 };
 
 static void draw_range(void *data, size_t begin, size_t n)
 {
     const struct draw *d = data;
-    float *out = d->out + begin;
+    const struct model_piece *piece = d->piece;
+    const struct model_tensor *tensor = &d->store->model->tensors[piece->tensor];
+    float drawn[1024];
 
-    random_normal(out, d->key, d->row, d->first + begin, n);
-    for (size_t i = 0; i < n; i++)
-        out[i] *= d->tensor->deviation;
-}
-
-static void fill_range(void *data, size_t begin, size_t n)
-{
-    const struct draw *d = data;
-
-    for (size_t i = begin; i < begin + n; i++)
-        d->out[i] = d->tensor->init == MODEL_INIT_ONE ? 1 : 0;
+    for (size_t at = begin, now; at < begin + n; at += now) {
+        now = begin + n - at < sizeof drawn / sizeof *drawn ? begin + n - at : sizeof drawn / sizeof *drawn;
+        const struct eps_parameters p = eps_store_parameters(d->store, d->unit, piece->offset + at, now, 0);
+        if (tensor->init == MODEL_INIT_NORMAL)
+            random_normal(drawn, d->key, piece->tensor, piece->first_row * tensor->shape[1] + at, now);
+        for (size_t i = 0; i < now; i++)
+            drawn[i] = tensor->init == MODEL_INIT_NORMAL ? drawn[i] * tensor->deviation
+                                                         : (tensor->init == MODEL_INIT_ONE ? 1 : 0);
+        eps_optimizer_write(&p, drawn, NULL, NULL);
+    }
 }
 
 void eps_store_draw(struct eps_store *store, uint64_t seed)
 {
     const struct model *model = store->model;
-    const struct random_key key = random_site_key(seed, 0, 0, RANDOM_WEIGHTS);
 
     for (uint32_t u = 0; u < model->n_units; u++)
         for (uint32_t i = 0; i < model->units[u].n_pieces; i++) {
-            const struct model_piece *piece = &model->pieces[model->units[u].first_piece + i];
-            const struct model_tensor *tensor = &model->tensors[piece->tensor];
-            struct draw draw = {.out = eps_store_weights(store, u) + piece->offset,
-                                .tensor = tensor,
-                                .key = key,
-                                .row = piece->tensor,
-                                .first = piece->first_row * tensor->shape[1]};
-            eps_team_run(piece->n, tensor->init == MODEL_INIT_NORMAL ? draw_range : fill_range, &draw);
+            struct draw draw = {.store = store,
+                                .unit = u,
+                                .piece = &model->pieces[model->units[u].first_piece + i],
+                                .key = random_site_key(seed, 0, 0, RANDOM_WEIGHTS)};
+            eps_team_run(draw.piece->n, draw_range, &draw);
         }
 }
 
@@ -284,7 +369,7 @@ static void take_accumulator(struct eps_store *store, uint32_t unit)
 
 static void give_accumulator_back(struct eps_store *store, uint32_t unit)
 {
-    if (is_tied(store->model, unit))
+    if (store->held || is_tied(store->model, unit))
         return;
     for (uint32_t i = 0; i < store->n_accumulators; i++)
         if (store->accumulator_unit[i] == unit)
@@ -292,57 +377,129 @@ static void give_accumulator_back(struct eps_store *store, uint32_t unit)
     store->sums[unit] = NULL;
 }
 
-bool eps_store_fold(struct eps_store *store, uint32_t unit, uint32_t slice, const float *g, bool first,
+static bool is_summed(enum eps_store_fold how)
+{
+    return how == EPS_FOLD_SUM || how == EPS_FOLD_HOLD;
+}
+
+bool eps_store_fold(struct eps_store *store, uint32_t unit, uint32_t slice, const struct eps_contribution *contribution,
                     enum eps_store_fold how, const struct eps_hyper *hp)
 {
+    const enum number_type type = contribution->type;
     struct walk walk = walk_slice(store->model, unit, slice);
-    const uint64_t unit_at = store->model->units[unit].offset, slice_at = unit_at + walk.next;
+    const uint64_t slice_at = walk.next;
     struct run run;
 
-    if (!eps_optimizer_is_finite(g, walk.end - walk.next))
+    assert(store->options.train && store->options.fenced == (how == EPS_FOLD_HOLD));
+    if (!eps_optimizer_is_finite(contribution->g, type, walk.end - walk.next))
         return false;
-    if (how == EPS_FOLD_SUM && !store->sums[unit])
+    if (is_summed(how) && !store->sums[unit])
         take_accumulator(store, unit);
     while (next_run(&walk, &run)) {
-        const float *part = g + (run.at - slice_at);
-        switch (how) {
-        case EPS_FOLD_DIRECT:
-            assert(first);
-            eps_optimizer_step(weights_of(store) + run.at, store->m + run.at, store->v + run.at, part, run.n, hp,
-                               store->updates[unit] + 1, run.decays);
-            break;
-        case EPS_FOLD_MOMENTS:
-            eps_optimizer_fold(store->m + run.at, store->v + run.at, part, run.n, hp, first);
-            break;
-        case EPS_FOLD_SUM:
-            eps_optimizer_sum(store->sums[unit] + (run.at - unit_at), part, run.n, first);
-            break;
-        }
+        const void *at = (const char *)contribution->g + (run.at - slice_at) * number_bytes(type);
+        const struct eps_gradient g = {at, type, 1};
+        const struct eps_parameters p = eps_store_parameters(store, unit, run.at, run.n, contribution->part);
+        if (is_summed(how))
+            eps_optimizer_sum(store->sums[unit] + run.at, &g, run.n, contribution->first);
+        else if (how == EPS_FOLD_MOMENTS)
+            eps_optimizer_fold(&p, &g, hp, contribution->first);
+        else
+            eps_optimizer_step(&p, &g, hp, store->updates[unit] + 1, run.decays);
+        assert(how != EPS_FOLD_DIRECT || contribution->first);
     }
     return true;
+}
+
+/* A sum, as the gradient of a run. */
+static struct eps_gradient gradient_of(const struct eps_store *store, uint32_t unit, const struct run *run,
+                                       enum eps_store_fold how, const struct eps_hyper *hp)
+{
+    return (struct eps_gradient){store->sums[unit] + run->at, NUMBER_FP32, how == EPS_FOLD_HOLD ? hp->grad_scale : 1};
+}
+
+/* All of a unit run by run: weights are moved by what its moments are, or are after its sum is folded. */
+static void update_runs(struct eps_store *store, uint32_t unit, enum eps_store_fold how, const struct eps_hyper *hp)
+{
+    const uint64_t t = store->updates[unit] + 1;
+    struct run run;
+
+    for (uint32_t slice = 0; slice < store->model->units[unit].n_slices; slice++)
+        for (struct walk walk = walk_slice(store->model, unit, slice); next_run(&walk, &run);) {
+            const struct eps_parameters p = eps_store_parameters(store, unit, run.at, run.n, 0);
+            if (is_summed(how)) {
+                const struct eps_gradient g = gradient_of(store, unit, &run, how, hp);
+                eps_optimizer_step(&p, &g, hp, t, run.decays);
+            } else {
+                eps_optimizer_update(&p, hp, t, run.decays, 1);
+            }
+        }
+}
+
+/* The runs of one piece, cut at slices as they are in a walk. */
+static bool next_run_of_piece(const struct model *model, const struct model_piece *piece, struct run *run)
+{
+    const uint64_t end = piece->offset + piece->n, at = run->n ? run->at + run->n : piece->offset;
+    const uint64_t slice_end = (at / MODEL_SLICE + 1) * MODEL_SLICE;
+
+    *run = (struct run){at, (slice_end < end ? slice_end : end) - at, model->tensors[piece->tensor].decays};
+    return at < end;
+}
+
+/* Moments first, then the RMS of the update, then the update: three passes, where an update that is not clipped has
+ * one. */
+static void update_clipped(struct eps_store *store, uint32_t unit, const struct model_piece *piece,
+                           enum eps_store_fold how, const struct eps_hyper *hp)
+{
+    const uint64_t t = store->updates[unit] + 1;
+    double squares = 0;
+
+    for (struct run run = {0}; next_run_of_piece(store->model, piece, &run);) {
+        const struct eps_parameters p = eps_store_parameters(store, unit, run.at, run.n, 0);
+        if (is_summed(how)) {
+            const struct eps_gradient g = gradient_of(store, unit, &run, how, hp);
+            eps_optimizer_fold(&p, &g, hp, true);
+        }
+        squares += eps_optimizer_update_squares(&p, hp, t);
+    }
+    const double excess = sqrt(squares / (double)piece->n) / store->options.clip_update;
+    for (struct run run = {0}; next_run_of_piece(store->model, piece, &run);) {
+        const struct eps_parameters p = eps_store_parameters(store, unit, run.at, run.n, 0);
+        eps_optimizer_update(&p, hp, t, run.decays, excess > 1 ? excess : 1);
+    }
 }
 
 void eps_store_update(struct eps_store *store, uint32_t unit, enum eps_store_fold how, const struct eps_hyper *hp)
 {
     const struct model_unit *u = &store->model->units[unit];
-    const uint64_t t = ++store->updates[unit];
-    struct run run;
 
-    for (uint32_t slice = 0; how != EPS_FOLD_DIRECT && slice < u->n_slices; slice++)
-        for (struct walk walk = walk_slice(store->model, unit, slice); next_run(&walk, &run);) {
-            float *w = weights_of(store) + run.at, *m = store->m + run.at, *v = store->v + run.at;
-            if (how == EPS_FOLD_SUM)
-                eps_optimizer_step(w, m, v, store->sums[unit] + (run.at - u->offset), run.n, hp, t, run.decays);
-            else
-                eps_optimizer_update(w, m, v, run.n, hp, t, run.decays);
-        }
-    if (how == EPS_FOLD_SUM)
+    if (store->options.clip_update > 0) {
+        assert(how != EPS_FOLD_DIRECT);
+        for (uint32_t i = 0; i < u->n_pieces; i++)
+            update_clipped(store, unit, &store->model->pieces[u->first_piece + i], how, hp);
+    } else if (how != EPS_FOLD_DIRECT) {
+        update_runs(store, unit, how, hp);
+    }
+    store->updates[unit]++;
+    if (is_summed(how))
         give_accumulator_back(store, unit);
+}
+
+double eps_store_sum_squares(const struct eps_store *store, uint32_t unit)
+{
+    const uint64_t n = store->model->units[unit].n;
+    double sum = 0;
+
+    assert(store->held);
+    for (uint64_t at = 0; at < n; at += MODEL_SLICE)
+        sum += eps_optimizer_squares(store->sums[unit] + at, n - at < MODEL_SLICE ? n - at : MODEL_SLICE);
+    return sum;
 }
 
 enum eps_store_fold eps_store_fold_kind(const struct eps_store *store, uint32_t unit, uint32_t n_parts, bool adamw)
 {
+    if (store->options.fenced)
+        return EPS_FOLD_HOLD;
     if (store->model->units[unit].n_visits > 1 || (n_parts > 1 && adamw))
         return EPS_FOLD_SUM;
-    return n_parts > 1 ? EPS_FOLD_MOMENTS : EPS_FOLD_DIRECT;
+    return n_parts > 1 || store->options.clip_update > 0 ? EPS_FOLD_MOMENTS : EPS_FOLD_DIRECT;
 }

@@ -12,28 +12,28 @@
 /* Where each tensor's pieces lie. Those of one tensor follow each other in the model's list, in order of rows. */
 struct places {
     uint32_t *first_piece; /* (n_tensors + 1) */
-    uint64_t *at;          /* (n_pieces) elements from the segment's start */
+    uint32_t *unit;        /* (n_pieces) */
 };
 
 static void free_places(struct places *places)
 {
     free(places->first_piece);
-    free(places->at);
+    free(places->unit);
     *places = (struct places){0};
 }
 
 static int find_places(struct places *out, const struct model *model, struct error *err)
 {
     *out = (struct places){.first_piece = calloc(model->n_tensors + 1, sizeof *out->first_piece),
-                           .at = calloc(model->n_pieces + 1, sizeof *out->at)};
-    if (!out->first_piece || !out->at) {
+                           .unit = calloc(model->n_pieces + 1, sizeof *out->unit)};
+    if (!out->first_piece || !out->unit) {
         free_places(out);
         return error_set(err, -ENOMEM, "no memory for a table of %u tensors", model->n_tensors);
     }
     for (uint32_t u = 0; u < model->n_units; u++)
         for (uint32_t i = 0; i < model->units[u].n_pieces; i++) {
             const uint32_t p = model->units[u].first_piece + i;
-            out->at[p] = model->units[u].offset + model->pieces[p].offset;
+            out->unit[p] = u;
             if (model->pieces[p].first_row == 0)
                 out->first_piece[model->pieces[p].tensor] = p;
         }
@@ -41,54 +41,97 @@ static int find_places(struct places *out, const struct model *model, struct err
     return 0;
 }
 
+/* Where a file's values go: weights, or one of the moments. */
+enum array { WEIGHTS, FIRST_MOMENT, SECOND_MOMENT };
+
 /* One piece to be read, for the threads; why it could not be, from one of them. */
 struct read {
-    float *out;
+    struct eps_store *store;
+    uint32_t unit;
+    const struct model_piece *piece;
+    enum array array;
     const struct safetensors_entry *entry;
-    uint64_t first;
+    uint64_t first; /* of the tensor's elements */
     _Atomic int rc;
 };
+
+/* Read at a time, into the stack: 64 KiB. */
+enum { RUN = 16384 };
+
+static bool has_negative(const float *values, size_t n)
+{
+    float least = 0;
+
+    for (size_t i = 0; i < n; i++)
+        least = values[i] < least ? values[i] : least;
+    return least < 0;
+}
+
+static int read_run(const struct read *r, uint64_t at, size_t n)
+{
+    const struct eps_parameters p = eps_store_parameters(r->store, r->unit, r->piece->offset + at, n, 0);
+    float values[RUN];
+    int rc = safetensors_read(values, r->entry, r->first + at, n, NULL);
+
+    if (rc != 0)
+        return rc;
+    if (!eps_optimizer_is_finite(values, NUMBER_FP32, n))
+        return -EDOM;
+    if (r->array == SECOND_MOMENT && has_negative(values, n))
+        return -ERANGE;
+    eps_optimizer_write(&p, r->array == WEIGHTS ? values : NULL, r->array == FIRST_MOMENT ? values : NULL,
+                        r->array == SECOND_MOMENT ? values : NULL);
+    return 0;
+}
 
 static void read_range(void *data, size_t begin, size_t n)
 {
     struct read *r = data;
-    int rc = safetensors_read(r->out + begin, r->entry, r->first + begin, n, NULL);
+    int rc = 0;
 
+    for (size_t at = begin; rc == 0 && at < begin + n; at += RUN)
+        rc = read_run(r, at, begin + n - at < RUN ? begin + n - at : RUN);
     if (rc != 0)
         r->rc = rc;
 }
 
-static int read_piece(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err)
+static int read_piece(struct read *read, struct error *err)
 {
-    struct read read = {out, entry, first, 0};
+    const char *name = read->entry->name;
 
-    eps_team_run(n, read_range, &read);
-    if (read.rc != 0)
-        return error_set(err, read.rc, "%s could not be read: %s; did the file change meanwhile?", entry->name,
-                         strerror(-read.rc));
-    if (!eps_optimizer_is_finite(out, n))
+    eps_team_run(read->piece->n, read_range, read);
+    if (read->rc == -EDOM)
         return error_set(err, -EINVAL,
                          "%s has a value that is not finite: the file is damaged, or its training had gone astray",
-                         entry->name);
+                         name);
+    if (read->rc == -ERANGE)
+        return error_set(err, -EINVAL, "%s has a negative value, which no mean of squares has", name);
+    if (read->rc != 0)
+        return error_set(err, read->rc, "%s could not be read: %s; did the file change meanwhile?", name,
+                         strerror(-read->rc));
     return 0;
 }
 
-/* Reads run by run, at most this many elements (64 KiB) on the stack. */
-enum { COMPARED = 16384 };
 #define MOST_UPDATES ((int64_t)1 << 48)
 
-/* 0, -EDOM if they differ, -errno. */
-static int compare(const float *weights, const struct safetensors_entry *entry, uint64_t first, uint64_t n,
-                   struct error *err)
+/* 0, -EDOM if they differ, -errno. What an evaluation in bf16 has is compared with what the file's values round to. */
+static int compare(const struct eps_store *store, uint32_t unit, const struct model_piece *piece,
+                   const struct safetensors_entry *entry, struct error *err)
 {
-    float other[COMPARED];
+    const bool rounds = store->options.precision == NUMBER_BF16 && !store->low;
+    const uint64_t first = piece->first_row * store->model->tensors[piece->tensor].shape[1];
+    float other[RUN / 2], weights[RUN / 2];
 
-    for (uint64_t done = 0; done < n; done += COMPARED) {
-        const uint64_t now = n - done < COMPARED ? n - done : COMPARED;
+    for (uint64_t done = 0; done < piece->n; done += RUN / 2) {
+        const size_t now = piece->n - done < RUN / 2 ? (size_t)(piece->n - done) : RUN / 2;
+        const struct eps_parameters p = eps_store_parameters(store, unit, piece->offset + done, now, 0);
         int rc = safetensors_read(other, entry, first + done, now, err);
         if (rc != 0)
             return rc;
-        if (memcmp(weights + done, other, now * sizeof *other) != 0)
+        eps_optimizer_read(&p, weights, NULL, NULL);
+        for (size_t i = 0; rounds && i < now; i++)
+            other[i] = number_from_bf16(number_to_bf16(other[i]));
+        if (memcmp(weights, other, now * sizeof *other) != 0)
             return -EDOM;
     }
     return 0;
@@ -131,19 +174,24 @@ static int check_entry(const struct safetensors_entry *entry, const struct model
     return 0;
 }
 
-/* All pieces of a tensor into an array laid out as the weights are. */
-static int read_tensor(float *array, const struct loading *loading, const struct safetensors_entry *entry,
-                       uint32_t index, struct error *err)
+/* All pieces of a tensor. */
+static int read_tensor(const struct loading *loading, const struct safetensors_entry *entry, uint32_t index,
+                       enum array array, struct error *err)
 {
     const struct model *model = loading->store->model;
-    const uint64_t columns = model->tensors[index].shape[1];
     int rc = 0;
 
     for (uint32_t p = loading->places.first_piece[index]; rc == 0 && p < model->n_pieces; p++) {
         const struct model_piece *piece = &model->pieces[p];
         if (piece->tensor != index)
             break;
-        rc = read_piece(array + loading->places.at[p], entry, piece->first_row * columns, piece->n, err);
+        struct read read = {.store = loading->store,
+                            .unit = loading->places.unit[p],
+                            .piece = piece,
+                            .array = array,
+                            .entry = entry,
+                            .first = piece->first_row * model->tensors[index].shape[1]};
+        rc = read_piece(&read, err);
     }
     return rc;
 }
@@ -159,7 +207,7 @@ static int load_tensor(struct loading *loading, const struct safetensors_entry *
     if (loading->seen[index])
         return error_set(err, -EINVAL, "%s comes twice; which of the two is meant?", tensor->name);
     loading->seen[index] = true;
-    return read_tensor(loading->store->weights.base, loading, entry, index, err);
+    return read_tensor(loading, entry, index, WEIGHTS, err);
 }
 
 static int load_entry(struct loading *loading, const struct safetensors_entry *entry, struct error *err)
@@ -187,7 +235,6 @@ static int check_head(const struct loading *loading, struct error *err)
     const struct model *model = loading->store->model;
     const struct model_tensor *wte = model_find(model, "transformer.wte.weight");
     const uint32_t index = (uint32_t)(wte - model->tensors);
-    const float *weights = loading->store->weights.base;
 
     if (!loading->head)
         return 0;
@@ -196,7 +243,7 @@ static int check_head(const struct loading *loading, struct error *err)
         const struct model_piece *piece = &model->pieces[p];
         if (piece->tensor != index)
             break;
-        rc = compare(weights + loading->places.at[p], loading->head, piece->first_row * wte->shape[1], piece->n, err);
+        rc = compare(loading->store, loading->places.unit[p], piece, loading->head, err);
         if (rc == -EDOM)
             rc = error_set(err, -EINVAL,
                            "lm_head.weight differs from wte.weight, though config.json ties them "
@@ -245,15 +292,6 @@ out:
     return rc;
 }
 
-static bool has_negative(const float *values, uint64_t n)
-{
-    float least = 0;
-
-    for (uint64_t i = 0; i < n; i++)
-        least = values[i] < least ? values[i] : least;
-    return least < 0;
-}
-
 /* "m.NAME" or "v.NAME". */
 static int load_moment(struct loading *loading, const struct safetensors_entry *entry, struct error *err)
 {
@@ -277,15 +315,7 @@ static int load_moment(struct loading *loading, const struct safetensors_entry *
     if (*seen)
         return error_set(err, -EINVAL, "%s comes twice; which of the two is meant?", entry->name);
     *seen = true;
-    float *array = second ? loading->store->v : loading->store->m;
-    int rc = read_tensor(array, loading, entry, index, err);
-    for (uint32_t p = loading->places.first_piece[index]; rc == 0 && second && p < model->n_pieces; p++) {
-        if (model->pieces[p].tensor != index)
-            break;
-        if (has_negative(array + loading->places.at[p], model->pieces[p].n))
-            rc = error_set(err, -EINVAL, "%s has a negative value, which no mean of squares has", entry->name);
-    }
-    return rc;
+    return read_tensor(loading, entry, index, second ? SECOND_MOMENT : FIRST_MOMENT, err);
 }
 
 /* Counts stand there by tensor, since units are not in the file; they are kept by unit. */
@@ -332,7 +362,7 @@ int eps_store_load_moments(struct eps_store *store, int fd, struct error *err)
     const struct safetensors_entry *updates;
     struct safetensors file;
 
-    assert(store->m);
+    assert(store->options.train);
     int rc = safetensors_open(&file, fd, err);
     if (rc != 0)
         return rc;

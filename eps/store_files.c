@@ -65,8 +65,14 @@ int eps_store_files_init(struct eps_store_files *files, const struct eps_store *
     files->updates = calloc(model->n_tensors, sizeof *files->updates);
     int rc = files->updates ? lay_out_weights(files, model, err)
                             : error_set(err, -ENOMEM, "no memory for a list of %u tensors", model->n_tensors);
-    if (rc == 0 && store->m)
+    if (rc == 0 && store->options.train)
         rc = lay_out_moments(files, model, err);
+    if (rc == 0 && (store->options.precision != NUMBER_FP32 || store->options.moments != NUMBER_FP32)) {
+        files->run = malloc(RUN_BYTES);
+        files->run_bytes = RUN_BYTES;
+        if (!files->run)
+            rc = error_set(err, -ENOMEM, "no memory for a run of the file, %d bytes", RUN_BYTES);
+    }
     if (rc != 0)
         eps_store_files_free(files);
     return rc;
@@ -77,6 +83,7 @@ void eps_store_files_free(struct eps_store_files *files)
     safetensors_layout_free(&files->weights);
     safetensors_layout_free(&files->moments);
     free(files->updates);
+    free(files->run);
     *files = (struct eps_store_files){0};
 }
 
@@ -102,22 +109,31 @@ struct target {
     struct checkpoint_file *file; /* or NULL */
 };
 
-/* Each run is hashed right before it is written: the second of the two finds it in the cache. */
+/* A run is hashed right before it is written: the second of the two finds it in the cache. */
+static int write_run(const struct target *to, const void *data, size_t n, uint64_t offset, struct error *err)
+{
+    int rc = 0;
+
+    if (to->file && checkpoint_add_run(to->file, offset, n, checkpoint_hash(data, n)) != 0)
+        rc = error_set(err, -ENOMEM, "no memory for its checksums");
+    if (rc == 0)
+        rc = write_at(to->fd, data, n, offset, err);
+    if (rc != 0)
+        error_prefix(err, to->name);
+    return rc;
+}
+
+static size_t run_of(uint64_t left)
+{
+    return left < RUN_BYTES ? (size_t)left : RUN_BYTES;
+}
+
 static int write_runs(const struct target *to, const void *data, uint64_t n, uint64_t offset, struct error *err)
 {
     int rc = 0;
 
-    for (uint64_t done = 0; rc == 0 && done < n;) {
-        const char *at = (const char *)data + done;
-        const size_t now = n - done < RUN_BYTES ? (size_t)(n - done) : RUN_BYTES;
-        if (to->file && checkpoint_add_run(to->file, offset + done, now, checkpoint_hash(at, now)) != 0)
-            rc = error_set(err, -ENOMEM, "no memory for its checksums");
-        if (rc == 0)
-            rc = write_at(to->fd, at, now, offset + done, err);
-        done += now;
-    }
-    if (rc != 0)
-        error_prefix(err, to->name);
+    for (uint64_t done = 0; rc == 0 && done < n; done += run_of(n - done))
+        rc = write_run(to, (const char *)data + done, run_of(n - done), offset + done, err);
     return rc;
 }
 
@@ -157,7 +173,7 @@ static int begin_file(const struct target *to, const struct safetensors_layout *
 int eps_store_files_begin(struct eps_store_files *files, int weights_fd, int moments_fd, struct checkpoint *checkpoint,
                           struct error *err)
 {
-    assert(moments_fd < 0 || files->store->m);
+    assert(moments_fd < 0 || files->store->options.train);
     files->weights_fd = weights_fd, files->moments_fd = moments_fd;
     files->weights_file = files->moments_file = NULL;
     files->n_written = 0;
@@ -173,25 +189,63 @@ int eps_store_files_begin(struct eps_store_files *files, int weights_fd, int mom
     return rc;
 }
 
-/* One of a unit's three arrays, data (unit->n). offsets: of the model's tensors in that file. Pieces that follow each
- * other in the file, as those of a block do, are written as one. */
-static int write_array(const struct target *to, const struct model *model, const struct model_unit *unit,
-                       const float *data, const uint64_t *offsets, struct error *err)
+/* Which of a unit's three arrays. */
+enum array { WEIGHTS, FIRST_MOMENT, SECOND_MOMENT };
+
+/* So many elements of one of them as fp32, from the unit's element `first` on: its own, or in the run. */
+static const float *find_values(const struct eps_store_files *files, uint32_t unit, enum array array, uint64_t first,
+                                size_t n)
 {
+    const struct eps_parameters p = eps_store_parameters(files->store, unit, first, n, 0);
+    const float *const own = array == WEIGHTS ? p.w : array == FIRST_MOMENT ? p.m : p.v;
+
+    if (!own)
+        eps_optimizer_read(&p, array == WEIGHTS ? files->run : NULL, array == FIRST_MOMENT ? files->run : NULL,
+                           array == SECOND_MOMENT ? files->run : NULL);
+    return own ? own : files->run;
+}
+
+static int write_values(const struct eps_store_files *files, uint32_t unit, enum array array, uint64_t first,
+                        uint64_t end, uint64_t offset, struct error *err)
+{
+    const struct target to = array == WEIGHTS ? weights_target(files) : moments_target(files);
+    int rc = 0;
+
+    for (uint64_t at = first; rc == 0 && at < end;) {
+        const size_t bytes = run_of((end - at) * sizeof(float)), n = bytes / sizeof(float);
+        rc = write_run(&to, find_values(files, unit, array, at, n), bytes, offset, err);
+        at += n, offset += bytes;
+    }
+    return rc;
+}
+
+static const uint64_t *offsets_of(const struct eps_store_files *files, enum array array)
+{
+    if (array == WEIGHTS)
+        return files->weights.offsets;
+    return files->moments.offsets + moment_tensor(files->store->model, array == SECOND_MOMENT, 0);
+}
+
+/* Pieces that follow each other in the file, as those of a block do, are written as one. */
+static int write_array(const struct eps_store_files *files, uint32_t unit, enum array array, struct error *err)
+{
+    const struct model *model = files->store->model;
+    const struct model_unit *u = &model->units[unit];
+    const uint64_t *offsets = offsets_of(files, array);
     uint64_t begin = 0, end = 0, offset = 0; /* elements of the unit not written yet, and where they belong */
     int rc = 0;
 
-    for (uint32_t i = 0; rc == 0 && i < unit->n_pieces; i++) {
-        const struct model_piece *piece = &model->pieces[unit->first_piece + i];
+    for (uint32_t i = 0; rc == 0 && i < u->n_pieces; i++) {
+        const struct model_piece *piece = &model->pieces[u->first_piece + i];
         const uint64_t columns = model->tensors[piece->tensor].shape[1];
-        const uint64_t at = offsets[piece->tensor] + piece->first_row * columns * sizeof *data;
-        if (at != offset + (end - begin) * sizeof *data) {
-            rc = write_runs(to, data + begin, (end - begin) * sizeof *data, offset, err);
+        const uint64_t at = offsets[piece->tensor] + piece->first_row * columns * sizeof(float);
+        if (at != offset + (end - begin) * sizeof(float)) {
+            rc = write_values(files, unit, array, begin, end, offset, err);
             begin = piece->offset, offset = at;
         }
         end = piece->offset + piece->n;
     }
-    return rc != 0 ? rc : write_runs(to, data + begin, (end - begin) * sizeof *data, offset, err);
+    return rc != 0 ? rc : write_values(files, unit, array, begin, end, offset, err);
 }
 
 static void take_updates(struct eps_store_files *files, const struct model *model, uint32_t unit)
@@ -207,19 +261,15 @@ static void take_updates(struct eps_store_files *files, const struct model *mode
 
 int eps_store_files_write(struct eps_store_files *files, uint32_t unit, struct error *err)
 {
-    const struct eps_store *store = files->store;
-    const struct model *model = store->model;
-    const struct model_unit *u = &model->units[unit];
-    const struct target weights = weights_target(files), moments = moments_target(files);
+    const struct model *model = files->store->model;
 
     assert(unit < model->n_units && files->n_written < model->n_units);
-    int rc = write_array(&weights, model, u, eps_store_weights(store, unit), files->weights.offsets, err);
+    int rc = write_array(files, unit, WEIGHTS, err);
     if (files->moments_fd >= 0) {
-        const uint64_t *offsets = files->moments.offsets;
         if (rc == 0)
-            rc = write_array(&moments, model, u, store->m + u->offset, offsets + moment_tensor(model, false, 0), err);
+            rc = write_array(files, unit, FIRST_MOMENT, err);
         if (rc == 0)
-            rc = write_array(&moments, model, u, store->v + u->offset, offsets + moment_tensor(model, true, 0), err);
+            rc = write_array(files, unit, SECOND_MOMENT, err);
         take_updates(files, model, unit);
     }
     files->n_written++;

@@ -31,7 +31,7 @@ void eps_job_run(struct eps_job *job, struct eps_store *store)
     job->result = 0;
     switch (job->kind) {
     case EPS_JOB_FOLD:
-        if (!eps_store_fold(store, job->unit, job->slice, job->contribution, job->first, job->how, &job->hyper))
+        if (!eps_store_fold(store, job->unit, job->slice, &job->contribution, job->how, &job->hyper))
             job->result = -EDOM;
         break;
     case EPS_JOB_UPDATE:
@@ -48,13 +48,13 @@ static void record_fold(const struct eps_job *job, const struct model *model, co
     const uint64_t left = model->units[job->unit].n - (uint64_t)job->slice * MODEL_SLICE;
     const struct trace_arg args[] = {{"step", job->step + 1},
                                      {"visit", job->visit},
-                                     {"part", job->part},
+                                     {"part", job->contribution.part},
                                      {"slice", job->slice},
                                      {"bytes", (left < MODEL_SLICE ? left : MODEL_SLICE) * sizeof(float)},
                                      {NULL, 0}};
     char name[MODEL_NAME_BYTES + 16];
 
-    snprintf(name, sizeof name, "%s part %u", unit, job->part);
+    snprintf(name, sizeof name, "%s part %u", unit, job->contribution.part);
     trace_end(job->trace, since, "fold", name, args);
 }
 

@@ -14,15 +14,14 @@ enum eps_job_kind { EPS_JOB_FOLD, EPS_JOB_UPDATE, EPS_JOB_CALL };
 struct eps_job {
     enum eps_job_kind kind;
     uint32_t unit, slice;
-    const float *contribution; /* of a fold: the slice, in an inbox; not trusted */
-    bool first;
+    struct eps_contribution contribution; /* of a fold */
     enum eps_store_fold how;
     struct eps_hyper hyper;     /* of the step that the job belongs to */
     int (*call)(void *context); /* of a call: 0 or -errno */
     void *context;
     struct trace *trace; /* where it is recorded, with these; or NULL. Borrowed until it is done */
     uint64_t step;
-    uint32_t visit, part;
+    uint32_t visit;
     int result; /* of a call: what it returned; of a fold: 0, or -EDOM: the slice is not finite, nothing was folded */
 };
 

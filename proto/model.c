@@ -84,7 +84,7 @@ static void close_unit(struct model *m)
     struct model_unit *unit = &m->units[m->n_units++];
 
     unit->n_slices = (uint32_t)((unit->n + MODEL_SLICE - 1) / MODEL_SLICE);
-    m->segment_n += (unit->n + 15) / 16 * 16;
+    m->segment_n += model_rounded(unit->n);
     if (m->largest_unit < unit->n)
         m->largest_unit = unit->n;
 }
@@ -264,9 +264,9 @@ bool model_is_mask(const char *name)
     return strcmp(name + n, "bias") == 0 || strcmp(name + n, "masked_bias") == 0;
 }
 
-size_t model_slot_bytes(const struct model *model)
+size_t model_slot_bytes(const struct model *model, enum number_type type)
 {
     const uint64_t n = model->largest_unit < MODEL_SLICE ? model->largest_unit : MODEL_SLICE;
 
-    return (n * sizeof(float) + 63) / 64 * 64;
+    return (n * number_bytes(type) + 63) / 64 * 64;
 }

@@ -13,6 +13,7 @@
 #define PROTO_MODEL_H
 
 #include "proto/error.h"
+#include "proto/number.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -58,7 +59,7 @@ struct model_unit {
                   * block's index, 0 for wte, 1 for wpe, else 0 */
     uint32_t first_piece, n_pieces; /* into model.pieces; they fill the unit without gaps, in order of offset */
     uint64_t n;                     /* elements */
-    uint64_t offset;                /* elements from the weight segment's start; a multiple of 16 (a cache line) */
+    uint64_t offset;                /* elements from the weight segment's start; as model_rounded */
     uint32_t n_slices;              /* ceil(n / MODEL_SLICE) */
     uint32_t n_visits;              /* 2 when tied */
 };
@@ -131,7 +132,13 @@ const char *model_visit_name(char out[MODEL_NAME_BYTES], const struct model *mod
  * "transformer.h.11.attn.masked_bias". */
 bool model_is_mask(const char *name);
 
-/* Bytes of one inbox slot: the largest slice of any unit, rounded up to a cache line. */
-size_t model_slot_bytes(const struct model *model);
+/* Elements, up to whole cache lines of 64 bytes, whether an element has four bytes or two. */
+static inline uint64_t model_rounded(uint64_t n)
+{
+    return (n + 31) / 32 * 32;
+}
+
+/* Bytes of one inbox slot, of contributions in this type: the largest slice of any unit, up to a cache line. */
+size_t model_slot_bytes(const struct model *model, enum number_type type);
 
 #endif

@@ -18,7 +18,8 @@ enum random_site {
     RANDOM_DROPOUT_ATTENTION, /* element: (head * n_tokens + query) * n_tokens + key */
     RANDOM_DROPOUT_RESIDUAL_ATTENTION,
     RANDOM_DROPOUT_RESIDUAL_MLP,
-    RANDOM_SAMPLE, /* of generated tokens; quad: position in the text */
+    RANDOM_SAMPLE,  /* of generated tokens; quad: position in the text */
+    RANDOM_MOMENTS, /* rounding of 16-bit moments (eps/optimizer.h); step: the unit's update, row: part */
 };
 
 struct random_key {

@@ -32,10 +32,11 @@ static void note_gradient(struct inprocess *ip, const struct relay_action *a, co
 static void fold(struct inprocess *ip, const struct relay_action *a)
 {
     const float *g = slot_of(&ip->workers[a->worker], a->slot);
+    const struct eps_contribution contribution = {g, NUMBER_FP32, a->first, a->part};
     struct relay_event done = {.kind = RELAY_FOLDED, .unit = a->unit, .slice = a->slice};
 
     note_gradient(ip, a, g);
-    done.ok = eps_store_fold(&ip->store, a->unit, a->slice, g, a->first, fold_kind(ip, a->unit), &ip->hyper);
+    done.ok = eps_store_fold(&ip->store, a->unit, a->slice, &contribution, fold_kind(ip, a->unit), &ip->hyper);
     feed(ip, &done);
 }
 
@@ -322,7 +323,7 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
     if (rc)
         goto fail;
     ip->n_slots = 2;
-    ip->slot_n = model_slot_bytes(&ip->model) / sizeof(float);
+    ip->slot_n = model_slot_bytes(&ip->model, NUMBER_FP32) / sizeof(float);
     ip->slices = calloc(ip->model.n_visits, sizeof *ip->slices);
     for (uint32_t v = 0; v < ip->model.n_visits; v++)
         ip->slices[v] = ip->model.units[ip->model.visits[v]].n_slices;

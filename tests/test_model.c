@@ -51,7 +51,7 @@ static void check_whole(const struct model *m)
         const struct model_unit *unit = &m->units[u];
         uint64_t n = 0;
         ck_assert_uint_eq(unit->first_piece, piece);
-        ck_assert_uint_eq(unit->offset % 16, 0);
+        ck_assert_uint_eq(unit->offset % 32, 0);
         ck_assert_uint_eq(unit->offset, offset);
         for (; piece < unit->first_piece + unit->n_pieces; piece++) {
             const struct model_piece *p = &m->pieces[piece];
@@ -65,7 +65,7 @@ static void check_whole(const struct model *m)
         }
         ck_assert_uint_eq(unit->n, n);
         ck_assert_uint_eq(unit->n_slices, (n + MODEL_SLICE - 1) / MODEL_SLICE);
-        offset += (n + 15) / 16 * 16;
+        offset += (n + 31) / 32 * 32;
         parameters += n;
         largest = n > largest ? n : largest;
         for (uint32_t other = 0; other < u; other++)
@@ -250,9 +250,22 @@ START_TEST(the_largest_description_is_whole)
     config = (struct model_config){4096, 1,    65536, 1 << 20,      1 << 24, 1 << 24, MODEL_RELU, false,
                                    true, true, 1,     0.999999881f, 0,       0,       1};
     m = build(config);
-    ck_assert_uint_eq(m.units[m.n_units - 1].offset % 16, 0);
+    ck_assert_uint_eq(m.units[m.n_units - 1].offset % 32, 0);
     ck_assert_uint_gt(m.n_parameters, (uint64_t)4096 * 65536 * (4 * 65536 + 2 * (1 << 20))); /* no overflow */
     model_free(&m);
+}
+END_TEST
+
+/* By hand: a block of `odd` has 4 * 21^2 + 2 * 21 * 37 + 9 * 21 + 37 = 3544 elements, more than wte's 2121. */
+START_TEST(a_slot_holds_the_largest_slice_in_whole_cache_lines)
+{
+    struct model small = build(odd), large = build(gpt2);
+
+    ck_assert_uint_eq(model_slot_bytes(&small, NUMBER_FP32), 14208); /* 221.5 lines */
+    ck_assert_uint_eq(model_slot_bytes(&small, NUMBER_BF16), 7104);  /* 110.75 */
+    ck_assert_uint_eq(model_slot_bytes(&large, NUMBER_FP32), 16 << 20);
+    ck_assert_uint_eq(model_slot_bytes(&large, NUMBER_BF16), 8 << 20);
+    model_free(&small), model_free(&large);
 }
 END_TEST
 
@@ -317,6 +330,7 @@ int main(void)
     tcase_add_test(tcase, an_untied_head_has_units_of_its_own);
     tcase_add_test(tcase, a_block_holds_its_tensors_in_the_order_of_the_enum);
     tcase_add_test(tcase, the_largest_description_is_whole);
+    tcase_add_test(tcase, a_slot_holds_the_largest_slice_in_whole_cache_lines);
     tcase_add_test(tcase, a_tensor_is_found_with_and_without_its_prefix);
     tcase_add_test(tcase, masks_are_told_from_weights);
     tcase_add_test(tcase, a_refused_configuration_leaves_nothing_behind);

@@ -1,3 +1,4 @@
+#include "tests/plain.h"
 #include "tests/run.h"
 
 #include "eps/optimizer.h"
@@ -139,15 +140,15 @@ static void run_case(FILE *file)
         for (int part = 0; part < n_parts; part++) {
             read_floats(file, "part", g, exact, n);
             if (adamw)
-                eps_optimizer_sum(sum, g, count, part == 0);
+                plain_sum(sum, g, count, part == 0);
             else
-                eps_optimizer_fold(m, v, g, count, &hp, part == 0);
+                plain_fold(m, v, g, count, &hp, part == 0);
             for (int i = 0; i < n; i++) /* for the largest partial results alone; a sum of parts has them as well */
                 truth_fold(&truth[i], g[i], &hp, part == 0);
         }
         if (adamw)
-            eps_optimizer_fold(m, v, sum, count, &hp, true);
-        eps_optimizer_update(w, m, v, count, &hp, t, true);
+            plain_fold(m, v, sum, count, &hp, true);
+        plain_update(w, m, v, count, &hp, t, true);
         read_floats(file, "w", g, want[0], n);
         read_floats(file, "m", g, want[1], n);
         read_floats(file, "v", g, want[2], n);
@@ -218,9 +219,9 @@ START_TEST(one_step_of_random_numbers_is_exact_to_its_rounding)
                 g[i] = spread(&seed, low, high);
                 truth_fold(&truth[i], g[i], &usual, part == 0);
             }
-            eps_optimizer_fold(m, v, g, N, &usual, part == 0);
+            plain_fold(m, v, g, N, &usual, part == 0);
         }
-        eps_optimizer_update(w, m, v, N, &usual, random_cases[which].t, true);
+        plain_update(w, m, v, N, &usual, random_cases[which].t, true);
         for (int i = 0; i < N; i++) {
             truth_update(&truth[i], &usual, random_cases[which].t, true);
             near("m", m[i], truth[i].m, truth[i].peak, allowed);
@@ -239,10 +240,10 @@ START_TEST(first_step_moves_a_weight_by_lr)
     const float g = -0.25f;
     float w = -2, m = 0, v = 0;
 
-    eps_optimizer_step(&w, &m, &v, &g, 1, &hp, 1, true);
+    plain_step(&w, &m, &v, &g, 1, &hp, 1, true);
     ck_assert_float_eq_tol(w, -2 - 0.1f * (-1 - 0.02f), 5e-7f); /* 2 ulp: m and v were rounded */
     w = -2, m = 0, v = 0;
-    eps_optimizer_step(&w, &m, &v, &g, 1, &hp, 1, false);
+    plain_step(&w, &m, &v, &g, 1, &hp, 1, false);
     ck_assert_float_eq_tol(w, -1.9f, 5e-7f);
 }
 END_TEST
@@ -253,9 +254,9 @@ START_TEST(what_has_no_gradient_only_decays)
     const float g = 0;
     float w = 3, m = 0, v = 0;
 
-    eps_optimizer_step(&w, &m, &v, &g, 1, &hp, 7, false);
+    plain_step(&w, &m, &v, &g, 1, &hp, 7, false);
     ck_assert(w == 3 && m == 0 && v == 0);
-    eps_optimizer_step(&w, &m, &v, &g, 1, &hp, 7, true);
+    plain_step(&w, &m, &v, &g, 1, &hp, 7, true);
     ck_assert(w == 2.25f);
 }
 END_TEST
@@ -303,14 +304,14 @@ static void walk(struct state *s)
 {
     float *sum = floats(N);
 
-    eps_optimizer_fold(s->m, s->v, s->g, N, &usual, true);
-    eps_optimizer_fold(s->m, s->v, s->w, N, &usual, false);
-    eps_optimizer_update(s->w, s->m, s->v, N, &usual, 3, true);
-    eps_optimizer_sum(sum, s->g, N, true);
-    eps_optimizer_sum(sum, s->m, N, false);
+    plain_fold(s->m, s->v, s->g, N, &usual, true);
+    plain_fold(s->m, s->v, s->w, N, &usual, false);
+    plain_update(s->w, s->m, s->v, N, &usual, 3, true);
+    plain_sum(sum, s->g, N, true);
+    plain_sum(sum, s->m, N, false);
     for (int i = 0; i < N; i++)
         sum[i] = isfinite(sum[i]) ? sum[i] : 1;
-    eps_optimizer_step(s->w, s->m, s->v, sum, N, &usual, 4, false);
+    plain_step(s->w, s->m, s->v, sum, N, &usual, 4, false);
     free(sum);
 }
 
@@ -341,7 +342,7 @@ START_TEST(gradients_up_to_1e37_never_make_a_nan)
     }
     walk(&state);
     for (int t = 5; t < 10; t++)
-        eps_optimizer_step(state.w, state.m, state.v, state.g, N, &usual, (uint64_t)t, true);
+        plain_step(state.w, state.m, state.v, state.g, N, &usual, (uint64_t)t, true);
     for (size_t i = 0; i < N; i++)
         if (isnan(state.w[i]) || isnan(state.m[i]) || !(state.v[i] >= 0))
             ck_abort_msg("element %zu: w %a, m %a, v %a, g %a", i, state.w[i], state.m[i], state.v[i], state.g[i]);
@@ -354,9 +355,9 @@ START_TEST(step_is_fold_then_update)
     struct state one = strange_state(), two = strange_state();
 
     if (selected(_i)) {
-        eps_optimizer_step(one.w, one.m, one.v, one.g, N, &usual, 5, true);
-        eps_optimizer_fold(two.m, two.v, two.g, N, &usual, true);
-        eps_optimizer_update(two.w, two.m, two.v, N, &usual, 5, true);
+        plain_step(one.w, one.m, one.v, one.g, N, &usual, 5, true);
+        plain_fold(two.m, two.v, two.g, N, &usual, true);
+        plain_update(two.w, two.m, two.v, N, &usual, 5, true);
         same(&one, &two);
     }
     free_state(&one), free_state(&two);
@@ -371,10 +372,10 @@ START_TEST(with_one_part_adama_is_adamw)
 
     if (selected(_i)) {
         for (uint64_t t = 1; t <= 3; t++) {
-            eps_optimizer_step(adama.w, adama.m, adama.v, adama.g, N, &usual, t, true);
-            eps_optimizer_sum(sum, adamw.g, N, true);
-            eps_optimizer_fold(adamw.m, adamw.v, sum, N, &usual, true);
-            eps_optimizer_update(adamw.w, adamw.m, adamw.v, N, &usual, t, true);
+            plain_step(adama.w, adama.m, adama.v, adama.g, N, &usual, t, true);
+            plain_sum(sum, adamw.g, N, true);
+            plain_fold(adamw.m, adamw.v, sum, N, &usual, true);
+            plain_update(adamw.w, adamw.m, adamw.v, N, &usual, t, true);
         }
         same(&adama, &adamw);
     }
@@ -389,17 +390,16 @@ START_TEST(results_do_not_depend_on_how_the_range_is_cut)
     const size_t at[] = {0, 1, 1023, 1040, 40000, N};
 
     ck_assert(selected(EPS_ISA_BEST));
-    eps_optimizer_step(whole.w, whole.m, whole.v, whole.g, N, &usual, 5, true);
+    plain_step(whole.w, whole.m, whole.v, whole.g, N, &usual, 5, true);
     for (int k = 0; k < 5; k++)
-        eps_optimizer_step(cut.w + at[k], cut.m + at[k], cut.v + at[k], cut.g + at[k], at[k + 1] - at[k], &usual, 5,
-                           true);
+        plain_step(cut.w + at[k], cut.m + at[k], cut.v + at[k], cut.g + at[k], at[k + 1] - at[k], &usual, 5, true);
     same(&whole, &cut);
 #ifdef _OPENMP
     for (int n_threads = 1; n_threads <= 7; n_threads++) {
         free_state(&cut);
         cut = strange_state();
         omp_set_num_threads(n_threads);
-        eps_optimizer_step(cut.w, cut.m, cut.v, cut.g, N, &usual, 5, true);
+        plain_step(cut.w, cut.m, cut.v, cut.g, N, &usual, 5, true);
         same(&whole, &cut);
     }
 #endif
@@ -429,9 +429,9 @@ START_TEST(equal_parts_add_one_nth_of_adams_square)
         adam.g[i] = short_gradient(&seed);
         adama.g[i] = adam.g[i] / (float)n_parts;
     }
-    eps_optimizer_fold(adam.m, adam.v, adam.g, N, &exact_hp, true);
+    plain_fold(adam.m, adam.v, adam.g, N, &exact_hp, true);
     for (int part = 0; part < n_parts; part++)
-        eps_optimizer_fold(adama.m, adama.v, adama.g, N, &exact_hp, part == 0);
+        plain_fold(adama.m, adama.v, adama.g, N, &exact_hp, part == 0);
     for (size_t i = 0; i < N; i++)
         if (adama.v[i] * (float)n_parts != adam.v[i] || adama.m[i] != adam.m[i])
             ck_abort_msg("g %a: v %a and %a, m %a and %a", adam.g[i], adama.v[i], adam.v[i], adama.m[i], adam.m[i]);
@@ -453,10 +453,10 @@ START_TEST(unequal_parts_keep_adams_m_and_bound_its_v)
     for (int part = 0; part < n_parts; part++) {
         for (size_t i = 0; i < N; i++)
             adama.g[i] = short_gradient(&seed);
-        eps_optimizer_fold(adama.m, adama.v, adama.g, N, &exact_hp, part == 0);
-        eps_optimizer_sum(sum, adama.g, N, part == 0);
+        plain_fold(adama.m, adama.v, adama.g, N, &exact_hp, part == 0);
+        plain_sum(sum, adama.g, N, part == 0);
     }
-    eps_optimizer_fold(adam.m, adam.v, sum, N, &exact_hp, true);
+    plain_fold(adam.m, adam.v, sum, N, &exact_hp, true);
     for (size_t i = 0; i < N; i++)
         if (adama.m[i] != adam.m[i] || adam.v[i] > (float)n_parts * adama.v[i] * (1 + FLT_EPSILON))
             ck_abort_msg("v %a and %a, m %a and %a", adama.v[i], adam.v[i], adama.m[i], adam.m[i]);
@@ -474,12 +474,12 @@ START_TEST(one_value_that_is_not_finite_is_found_anywhere)
     if (selected(_i)) {
         for (size_t i = 0; i < N; i++)
             g[i] = i % 5 ? spread(&seed, FLT_TRUE_MIN, FLT_MAX) : i % 2 ? FLT_MAX : -FLT_MAX;
-        ck_assert(eps_optimizer_is_finite(g, N));
-        ck_assert(eps_optimizer_is_finite(g, 0));
+        ck_assert(plain_is_finite(g, N));
+        ck_assert(plain_is_finite(g, 0));
         for (size_t at = 0; at < N; at = at < 200 || at > N - 100 ? at + 1 : at + 977) {
             float kept = g[at];
             g[at] = bad[at % 4];
-            if (eps_optimizer_is_finite(g, N) || eps_optimizer_is_finite(g, at + 1) || !eps_optimizer_is_finite(g, at))
+            if (plain_is_finite(g, N) || plain_is_finite(g, at + 1) || !plain_is_finite(g, at))
                 ck_abort_msg("element %zu", at);
             g[at] = kept;
         }
@@ -493,8 +493,8 @@ START_TEST(a_sum_starts_anew_and_grows)
     float sum[3] = {NAN, 1, 2};
     const float g[3] = {1, 2, 0.5f};
 
-    eps_optimizer_sum(sum, g, 3, true);
-    eps_optimizer_sum(sum, g, 3, false);
+    plain_sum(sum, g, 3, true);
+    plain_sum(sum, g, 3, false);
     ck_assert(sum[0] == 2 && sum[1] == 4 && sum[2] == 1);
 }
 END_TEST

@@ -1,3 +1,4 @@
+#include "tests/plain.h"
 #include "tests/run.h"
 #include "tests/store_fixture.h"
 
@@ -35,7 +36,7 @@ static float *gradient(uint64_t n, uint64_t seed)
 static void fold_unit(struct eps_store *store, uint32_t unit, const float *g, bool first, enum eps_store_fold how)
 {
     for (uint32_t slice = store->model->units[unit].n_slices; slice-- > 0;)
-        ck_assert(eps_store_fold(store, unit, slice, g + (uint64_t)slice * MODEL_SLICE, first, how, &hyper));
+        ck_assert(plain_store_fold(store, unit, slice, g + (uint64_t)slice * MODEL_SLICE, first, how, &hyper));
 }
 
 /* The unit's weights and moments after steps as the optimizer makes them, piece by piece. */
@@ -59,8 +60,7 @@ static void expect_step(struct expected *e, const struct store_fixture *f, uint3
     for (uint32_t i = 0; i < u->n_pieces; i++) {
         const struct model_piece *p = &f->model.pieces[u->first_piece + i];
         const bool is_matrix = f->model.tensors[p->tensor].n_dims == 2; /* those decay */
-        eps_optimizer_step(e->w + p->offset, e->m + p->offset, e->v + p->offset, g + p->offset, p->n, &hyper, t,
-                           is_matrix);
+        plain_step(e->w + p->offset, e->m + p->offset, e->v + p->offset, g + p->offset, p->n, &hyper, t, is_matrix);
     }
 }
 
@@ -219,15 +219,15 @@ START_TEST(adama_folds_each_part_into_the_moments)
     for (uint64_t part = 0; part < 3; part++) {
         float *g = gradient(u->n, part);
         fold_unit(&f.store, unit, g, part == 0, EPS_FOLD_MOMENTS);
-        eps_optimizer_fold(e.m, e.v, g, u->n, &hyper, part == 0);
+        plain_fold(e.m, e.v, g, u->n, &hyper, part == 0);
         free(g);
     }
     store_fixture_same(eps_store_weights(&f.store, unit), e.w, u->n, "w before the update");
     eps_store_update(&f.store, unit, EPS_FOLD_MOMENTS, &hyper);
     for (uint32_t i = 0; i < u->n_pieces; i++) {
         const struct model_piece *p = &f.model.pieces[u->first_piece + i];
-        eps_optimizer_update(e.w + p->offset, e.m + p->offset, e.v + p->offset, p->n, &hyper, 1,
-                             f.model.tensors[p->tensor].n_dims == 2);
+        plain_update(e.w + p->offset, e.m + p->offset, e.v + p->offset, p->n, &hyper, 1,
+                     f.model.tensors[p->tensor].n_dims == 2);
     }
     check_and_free(&e, &f, unit);
     store_fixture_close(&f);
@@ -303,10 +303,10 @@ START_TEST(a_slice_that_is_not_finite_changes_nothing)
     float *g = gradient(u->n, 1);
     struct expected e = expect(&f, unit);
     g[u->n - 1] = NAN;
-    ck_assert(!eps_store_fold(&f.store, unit, 1, g + MODEL_SLICE, true, how, &hyper));
+    ck_assert(!plain_store_fold(&f.store, unit, 1, g + MODEL_SLICE, true, how, &hyper));
     ck_assert_ptr_null(f.store.sums[unit]);
     check_and_free(&e, &f, unit);
-    ck_assert(eps_store_fold(&f.store, unit, 0, g, true, how, &hyper)); /* the other slice is good */
+    ck_assert(plain_store_fold(&f.store, unit, 0, g, true, how, &hyper)); /* the other slice is good */
     free(g);
     store_fixture_close(&f);
 }

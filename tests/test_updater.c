@@ -2,6 +2,7 @@
  * jobs queue. */
 #include "eps/updater.h"
 
+#include "tests/plain.h"
 #include "tests/run.h"
 #include "tests/store_fixture.h"
 
@@ -91,8 +92,11 @@ static void make_busy(struct world *w)
 
 static struct eps_job fold_of(const struct world *w, uint32_t unit, enum eps_store_fold how, bool first)
 {
-    return (struct eps_job){
-        .kind = EPS_JOB_FOLD, .unit = unit, .contribution = w->slice, .first = first, .how = how, .hyper = hyper};
+    return (struct eps_job){.kind = EPS_JOB_FOLD,
+                            .unit = unit,
+                            .contribution = {w->slice, NUMBER_FP32, first, 0},
+                            .how = how,
+                            .hyper = hyper};
 }
 
 /* The result of this one job. */
@@ -138,7 +142,7 @@ START_TEST(a_call_goes_first_then_the_lowest_unit_and_of_one_unit_the_oldest)
         ck_assert(eps_updater_take(w.updater, &job));
         ck_assert_int_eq(job.kind, EPS_JOB_FOLD);
         ck_assert_uint_eq(job.unit, taken[i].unit);
-        ck_assert_int_eq(job.first, taken[i].first);
+        ck_assert_int_eq(job.contribution.first, taken[i].first);
         ck_assert_int_eq(job.result, 0);
         ck_assert_uint_eq(eps_updater_pending(w.updater), N - 1 - i);
     }
@@ -203,7 +207,7 @@ START_TEST(folds_and_updates_are_the_stores)
         ck_assert_int_eq(
             do_one(&w, (struct eps_job){.kind = EPS_JOB_UPDATE, .unit = unit, .how = EPS_FOLD_MOMENTS, .hyper = hyper}),
             0);
-        ck_assert(eps_store_fold(&here.store, unit, 0, w.slice, true, EPS_FOLD_MOMENTS, &hyper));
+        ck_assert(plain_store_fold(&here.store, unit, 0, w.slice, true, EPS_FOLD_MOMENTS, &hyper));
         eps_store_update(&here.store, unit, EPS_FOLD_MOMENTS, &hyper);
         ck_assert_uint_eq(w.f.store.updates[unit], 1);
         store_fixture_same(eps_store_weights(&w.f.store, unit), eps_store_weights(&here.store, unit),

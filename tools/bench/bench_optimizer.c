@@ -10,6 +10,7 @@
 #include "eps/team.h"
 #include "proto/process.h"
 #include "proto/random.h"
+#include "tests/plain.h"
 #include "tools/bench/samples.h"
 
 #include <stdio.h>
@@ -47,28 +48,28 @@ static void triad(struct arrays *a)
 
 static void step(struct arrays *a)
 {
-    eps_optimizer_step(a->w, a->m, a->v, a->g, a->n, &hyper, ++a->t, true);
+    plain_step(a->w, a->m, a->v, a->g, a->n, &hyper, ++a->t, true);
 }
 
 static void fold(struct arrays *a)
 {
-    eps_optimizer_fold(a->m, a->v, a->g, a->n, &hyper, true);
+    plain_fold(a->m, a->v, a->g, a->n, &hyper, true);
 }
 
 static void update(struct arrays *a)
 {
-    eps_optimizer_update(a->w, a->m, a->v, a->n, &hyper, ++a->t, true);
+    plain_update(a->w, a->m, a->v, a->n, &hyper, ++a->t, true);
 }
 
 static void look_through(struct arrays *a)
 {
-    if (!eps_optimizer_is_finite(a->g, a->n))
+    if (!plain_is_finite(a->g, a->n))
         abort();
 }
 
 static void sum(struct arrays *a)
 {
-    eps_optimizer_sum(a->m, a->g, a->n, false);
+    plain_sum(a->m, a->g, a->n, false);
 }
 
 /* What the daemon does with one part: each slice is looked through, then stepped. */
@@ -77,9 +78,9 @@ static void direct(struct arrays *a)
     a->t++;
     for (size_t i = 0; i < a->n; i += MODEL_SLICE) {
         size_t n = a->n - i < MODEL_SLICE ? a->n - i : MODEL_SLICE;
-        if (!eps_optimizer_is_finite(a->g + i, n))
+        if (!plain_is_finite(a->g + i, n))
             abort();
-        eps_optimizer_step(a->w + i, a->m + i, a->v + i, a->g + i, n, &hyper, a->t, true);
+        plain_step(a->w + i, a->m + i, a->v + i, a->g + i, n, &hyper, a->t, true);
     }
 }
 
