@@ -86,9 +86,9 @@ START_TEST(a_fresh_store_is_zero_and_in_the_ledger)
     ck_assert_uint_eq(f.ledger.rows[LEDGER_WEIGHTS].current, bytes);
     ck_assert_uint_eq(f.ledger.rows[LEDGER_FIRST_MOMENT].current, bytes);
     ck_assert_uint_eq(f.ledger.rows[LEDGER_SECOND_MOMENT].current, bytes);
-    ck_assert_uint_eq(f.ledger.rows[LEDGER_TIED].current, (17 * 8 + 8) * 4); /* wte, up to a multiple of 16 */
-    /* A block by hand: norms 4 * 8, products 8 * 24 + 8 * 8 + 2 * 8 * 32, biases 24 + 8 + 32 + 8: 872, up to 880 */
-    ck_assert_uint_eq(f.ledger.rows[LEDGER_ACCUMULATORS].current, 3 * 880 * 4);
+    ck_assert_uint_eq(f.ledger.rows[LEDGER_TIED].current, (17 * 8 + 24) * 4); /* wte, up to a multiple of 32 */
+    /* A block by hand: norms 4 * 8, products 8 * 24 + 8 * 8 + 2 * 8 * 32, biases 24 + 8 + 32 + 8: 872, up to 896 */
+    ck_assert_uint_eq(f.ledger.rows[LEDGER_ACCUMULATORS].current, 3 * 896 * 4);
     store_fixture_close(&f);
 }
 END_TEST
