@@ -195,6 +195,48 @@ int eps_train_resolve(struct eps_train_options *out, const struct eps_train_opti
 int eps_train(const struct eps_train_options *options, const struct eps_train_events *events, void *user,
               struct eps_error *error);
 
+/* What training would take: both sides' bytes, what is chosen to make it fit, what a step moves and how long it takes.
+ * Needs no daemon, no weights, no data and no device: of the options, those of the model, the batch, the optimizer, the
+ * numbers and the memory are read. Where host_mem is left open, it is what this machine has free, and the workers of a
+ * device whose memory is the host's share in that; as a figure it is the daemon's alone, as it is when training. */
+struct eps_plan_term {
+    const char *category; /* as eps_memory_row's */
+    uint64_t bytes;
+};
+struct eps_plan_side {
+    uint64_t bytes, limit; /* limit UINT64_MAX: the system does not say */
+    struct eps_plan_term terms[32];
+    size_t n_terms; /* those that are not zero, in the order of eps mem */
+};
+struct eps_plan {
+    bool fits;
+    char why[512];                    /* it does not: what is needed; else empty */
+    struct eps_train_options options; /* resolved */
+    uint64_t n_parameters;
+    uint32_t n_layers, width;
+    uint32_t n_workers;                /* that get a share */
+    struct eps_plan_side host, worker; /* worker: each of them */
+    bool shared;                       /* the workers' bytes are of the host's memory, and of its limit */
+    uint64_t minimum;                  /* the smallest device_mem that can work */
+    /* The choice. microbatch rows at once, of part_rows of a part. */
+    uint32_t microbatch, part_rows, n_kept, n_weight_buffers, n_resident,
+        n_pulled; /* units: that stay; all that are pulled */
+    bool host_stash, whole_head, one_pass;
+    uint64_t stash_bytes; /* of all boundary activations of a worker's share, wherever they are */
+    uint64_t down_bytes, up_bytes, stash_traffic; /* of a step, for each worker */
+    double step_ms, compute_ms, pull_ms, push_ms, stash_ms, optimizer_ms;
+    bool measured;        /* times come from this machine's profile; else from another's */
+    bool overlaps;        /* pulls run while the device computes */
+    double hiding_tokens; /* of a worker's share, from which on computing a unit takes as long as pulling it */
+};
+/* 0 whether it fits or not. */
+int eps_plan(struct eps_plan *out, const struct eps_train_options *options, struct eps_error *error);
+/* The smallest device_mem with which it can work. */
+int eps_plan_minimum(uint64_t *bytes, const struct eps_train_options *options, struct eps_error *error);
+/* The most layers like this model's, and the most rows in a minibatch, that fit both memories. -ENOSPC: not even one. */
+int eps_plan_depth(uint32_t *n_layers, const struct eps_train_options *options, struct eps_error *error);
+int eps_plan_batch(uint32_t *n_rows, const struct eps_train_options *options, struct eps_error *error);
+
 /* Mean loss of a model over the windows of files. programs, device_mem as above; batch, seq 0: chosen. */
 struct eps_eval_options {
     const char *model; /* a directory, or that of a run: its latest checkpoint; NULL: the model that a daemon trains, as

@@ -260,27 +260,52 @@ static int open_alone(struct client_model *model, const char *path, struct error
     return client_side_read(&model->side, directory, err);
 }
 
-int client_model_open(struct client_model *out, const char *path, struct error *err)
+/* What a path stands for: a run directory for its latest checkpoint. *is_directory: it is one, with a config.json. */
+static int find_model(char out[PATH_MAX], bool *is_directory, const char *path, struct error *err)
 {
-    char latest[PATH_MAX];
     struct stat st;
-    int rc;
 
-    *out = (struct client_model){.config_fd = -1};
     if (stat(path, &st))
         return error_set(err, -errno, "--model %s: %s", path, strerror(errno));
-    if (S_ISDIR(st.st_mode) && !is_in(path, CHECKPOINT_CONFIG) && is_in(path, "latest") &&
-        join(latest, path, "latest", err) == 0)
-        path = latest;
-    if (S_ISDIR(st.st_mode) && !is_in(path, CHECKPOINT_CONFIG))
+    *is_directory = S_ISDIR(st.st_mode);
+    if ((size_t)snprintf(out, PATH_MAX, "%s", path) >= PATH_MAX)
+        return error_set(err, -ENAMETOOLONG, "--model %.200s: name too long", path);
+    if (*is_directory && !is_in(path, CHECKPOINT_CONFIG) && is_in(path, "latest"))
+        return join(out, path, "latest", err);
+    if (*is_directory && !is_in(path, CHECKPOINT_CONFIG))
         return error_set(err, -ENOENT,
                          "--model %s holds no config.json, and no checkpoint as latest: name a directory that has one",
                          path);
-    name_model(out, path, S_ISDIR(st.st_mode));
-    rc = S_ISDIR(st.st_mode) ? open_directory(out, path, err) : open_alone(out, path, err);
+    return 0;
+}
+
+static int open_found(struct client_model *out, const char *path, bool config_alone, struct error *err)
+{
+    char found[PATH_MAX], config[PATH_MAX];
+    bool is_directory = false;
+
+    *out = (struct client_model){.config_fd = -1};
+    int rc = find_model(found, &is_directory, path, err);
+    if (rc)
+        return rc;
+    name_model(out, found, is_directory);
+    if (!config_alone)
+        rc = is_directory ? open_directory(out, found, err) : open_alone(out, found, err);
+    else if (!is_directory || !(rc = join(config, found, CHECKPOINT_CONFIG, err)))
+        rc = open_config(out, is_directory ? config : found, err);
     if (rc)
         client_model_close(out);
     return rc;
+}
+
+int client_model_open(struct client_model *out, const char *path, struct error *err)
+{
+    return open_found(out, path, false, err);
+}
+
+int client_model_open_config(struct client_model *out, const char *path, struct error *err)
+{
+    return open_found(out, path, true, err);
 }
 
 /* All that is used of it: the moments are not. */

@@ -8,9 +8,7 @@
 #include <stdio.h>
 
 enum {
-    SLACK_DIVISOR = 50,            /* what is taken besides, of all bytes: 1/50 */
-    SLACK_PROCESS_BYTES = 8 << 20, /* and for each process its code, its stacks */
-    NAMED_TERMS = 3,               /* in a refusal: the largest say what to change */
+    NAMED_TERMS = 3, /* in a refusal: the largest say what to change */
 };
 
 static void plan(struct plan_host *out, const struct job *job, const struct message *m)
@@ -44,19 +42,13 @@ struct plan_host_setting job_host_setting(const struct job *job, const struct me
     };
 }
 
-/* What processes take besides what they count. */
-static uint64_t slack(const struct job *job, uint64_t bytes)
-{
-    return bytes / SLACK_DIVISOR + (1 + job->n_workers) * (uint64_t)SLACK_PROCESS_BYTES;
-}
-
 uint64_t job_host_left(const struct job *job)
 {
     const uint64_t available = process_available_bytes();
     struct plan_host host;
 
     plan(&host, job, &job->request);
-    const uint64_t taken = host.total + slack(job, available);
+    const uint64_t taken = host.total + plan_host_slack(available, job->n_workers);
     return available > taken ? available - taken : 0;
 }
 
@@ -71,7 +63,7 @@ static bool fits(const struct job *job, const struct room *room, const struct pl
 {
     const uint64_t all = host->total + room->arenas;
 
-    return host->total <= room->cap && all + slack(job, all) <= room->available;
+    return host->total <= room->cap && all + plan_host_slack(all, job->n_workers) <= room->available;
 }
 
 /* "first_moment 4.0 GiB, second_moment 4.0 GiB, weights 4.0 GiB": the largest terms. */
@@ -154,7 +146,7 @@ int job_check_host(struct job *job, uint64_t daemon_cap, uint64_t arenas, struct
         return 0;
     const bool capped = job->host.total > room.cap;
     const uint64_t all = job->host.total + arenas;
-    const uint64_t need = capped ? job->host.total : all + slack(job, all);
+    const uint64_t need = capped ? job->host.total : all + plan_host_slack(all, job->n_workers);
     name_terms(terms, sizeof terms, &job->host, capped ? 0 : arenas);
     name_remedy(remedy, sizeof remedy, job, &room);
     return error_set(err, -ENOMEM, "this job needs %s of host memory (%s), %s %s; %s",

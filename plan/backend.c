@@ -20,6 +20,7 @@ static uint64_t cpu_cache_bytes(enum number_type type, size_t n_positions, size_
 
 const struct plan_backend plan_cpu = {
     .name = "cpu",
+    .takes_turns = true,
     .library_bytes = cpu_library_bytes,
     .scratch_bytes = cpu_scratch_bytes,
     .cache_bytes = cpu_cache_bytes,

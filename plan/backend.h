@@ -7,11 +7,14 @@
 
 #include "proto/number.h"
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct plan_backend {
     const char *name; /* "cpu" */
+    /* It computes on the daemon's cores and in its memory: pulls, contributions and updates wait for each other. */
+    bool takes_turns;
     /* Bytes outside the arena that the backend takes for products, and its libraries: in the budget. */
     uint64_t (*library_bytes)(unsigned n_threads);
     /* Scratch that attention needs for these sizes; the same for forward and backward. A multiple of 64. */

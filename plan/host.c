@@ -8,6 +8,8 @@ enum {
     ACCUMULATORS = 2,   /* adamw with parts: of the unit that is contributed, and of the one above, being updated */
     NO_INBOX = 64,      /* bytes, where nothing is contributed: a segment has some */
     LEDGER_FROM = 4096, /* bytes of a table: smaller ones do not stand in a ledger */
+    SLACK_DIVISOR = 50, /* what is taken besides, of all bytes: 1/50 */
+    SLACK_PROCESS_BYTES = 8 << 20, /* and for each process its code, its stacks */
 };
 
 /* The largest slice of any unit, up to a cache line. */
@@ -99,4 +101,9 @@ void plan_host(struct plan_host *out, const struct model *model, const struct pl
     }
     for (int c = 0; c < LEDGER_CATEGORIES; c++)
         out->total += out->bytes[c];
+}
+
+uint64_t plan_host_slack(uint64_t bytes, uint32_t n_workers)
+{
+    return bytes / SLACK_DIVISOR + (1 + n_workers) * (uint64_t)SLACK_PROCESS_BYTES;
 }

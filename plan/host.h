@@ -42,6 +42,9 @@ struct plan_host {
     uint32_t n_accumulators;
 };
 
+/* What the daemon and n_workers on its host take besides, of all bytes that they count: page tables, code, stacks. */
+uint64_t plan_host_slack(uint64_t bytes, uint32_t n_workers);
+
 /* Nothing overflows: model_config_check bounds the model, the caller batch * seq (2^32), parts and workers (2^16). */
 void plan_host(struct plan_host *out, const struct model *model, const struct plan_host_setting *setting);
 

@@ -3,6 +3,7 @@
 #define TOOLS_COMMANDS_H
 
 int command_train(int argc, char **argv);
+int command_plan(int argc, char **argv);
 int command_eval(int argc, char **argv);
 int command_generate(int argc, char **argv);
 int command_verify(int argc, char **argv);

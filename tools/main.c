@@ -18,6 +18,7 @@ static const struct {
 } commands[] = {
     {"Models", NULL, NULL},
     {"train", "train a model", command_train},
+    {"plan", "will it fit, and how long will a step take", command_plan},
     {"eval", "the loss of a model over files", command_eval},
     {"generate", "continue a text", command_generate},
     {"report", "a run as curves: loss, tokens/s, memory", command_report},

@@ -1,0 +1,422 @@
+/* eps_plan: the daemon's and the worker's own arithmetic, with neither of them. */
+#include "client/eps.h"
+#include "client/link.h"
+#include "client/options.h"
+#include "client/preset.h"
+#include "plan/cost.h"
+#include "plan/search.h"
+#include "plan/units.h"
+#include "proto/process.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { MOST_LAYERS = 4096, MOST_ROWS = 1 << 20, MOST_TOKENS = 1 << 27, NAMED_TERMS = 3 };
+
+/* A model with its options, and the room there is. */
+struct question {
+    struct eps_train_options options; /* resolved */
+    struct model_config config;
+    struct model model;
+    struct profile profile;
+    bool measured;
+    const struct plan_backend *backend;
+    uint64_t available; /* of the host's memory, for everything there; UINT64_MAX: not said */
+    uint64_t cap;       /* of the daemon's bytes; UINT64_MAX: none but that */
+    bool shared;        /* the workers' memory is the host's, and it is the host's that is asked about */
+};
+
+/* What was found: a worker's plan and the daemon's bytes with it. */
+struct answer {
+    struct plan plan;
+    struct plan_host host;
+    struct plan_host_setting setting;
+};
+
+static int read_config(struct question *q, const char *name, struct error *err)
+{
+    const bool file = access(name, F_OK) == 0 || strpbrk(name, "/.");
+    const struct eps_preset *preset = file ? NULL : client_preset_find(name);
+    struct client_model model;
+    int rc;
+
+    if (!file && !preset)
+        return client_preset_unknown(name, err);
+    rc = preset ? client_preset_open(&model, preset, preset->vocabulary, err)
+                : client_model_open_config(&model, name, err);
+    if (rc)
+        return rc;
+    q->config = model.config;
+    client_model_close(&model);
+    return 0;
+}
+
+static int resolve(struct question *q, const struct eps_train_options *in, struct error *err)
+{
+    const struct client_facts facts = {.n_positions = q->config.n_positions,
+                                       .fresh = true,
+                                       .n_tokens = (uint64_t)1 << 40, /* enough for any batch */
+                                       .free_bytes = q->available};
+    struct eps_train_options options = *in;
+
+    options.steps = 1, options.epochs = NAN, options.eval_data = NULL, options.connect = NULL;
+    options.warmup = 0, options.eval_every = 0;
+    return client_options_resolve(&q->options, &options, &facts, err);
+}
+
+static void close_question(struct question *q)
+{
+    model_free(&q->model);
+}
+
+/* Undo: close_question, after a failure too. */
+static int open_question(struct question *q, const struct eps_train_options *in, struct error *err)
+{
+    *q = (struct question){.available = process_available_bytes(), .cap = UINT64_MAX};
+    if (!in->model)
+        return error_set(err, -EDOM, "--model is missing: name a directory, a config.json or a preset");
+    int rc = read_config(q, in->model, err);
+    if (!rc)
+        rc = resolve(q, in, err);
+    if (!rc)
+        rc = model_init(&q->model, &q->config, err);
+    if (rc)
+        return rc;
+    q->backend = plan_backend_find("cpu");
+    q->shared = q->backend->takes_turns && !in->host_mem;
+    if (in->host_mem)
+        q->cap = in->host_mem, q->available = UINT64_MAX;
+    return profile_find(&q->profile, &q->measured, q->backend->name, err);
+}
+
+/* That get a share. */
+static uint32_t workers_of(const struct question *q)
+{
+    return q->options.workers < q->options.parts ? q->options.workers : q->options.parts;
+}
+
+static struct plan_setting setting_of(const struct question *q)
+{
+    const struct eps_train_options *o = &q->options;
+    const uint32_t n = workers_of(q), part_rows = o->batch / o->parts;
+    const long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
+
+    return (struct plan_setting){
+        .backend = q->backend,
+        .purpose = PLAN_TRAIN,
+        .precision = o->precision == EPS_BF16 ? NUMBER_BF16 : NUMBER_FP32,
+        .share_rows = (o->parts + n - 1) / n * part_rows,
+        .part_rows = part_rows,
+        .seq = o->seq,
+        .n_threads = n_cores > n ? (uint32_t)n_cores / n : 1,
+    };
+}
+
+/* The daemon's bytes beside that plan. */
+static void add_host(struct answer *a, const struct question *q)
+{
+    const struct eps_train_options *o = &q->options;
+
+    a->setting = (struct plan_host_setting){
+        .purpose = PLAN_TRAIN,
+        .precision = o->precision == EPS_BF16 ? NUMBER_BF16 : NUMBER_FP32,
+        .moments = o->moments == EPS_BF16 ? NUMBER_BF16 : NUMBER_FP32,
+        .grad = o->grad_dtype == EPS_BF16 ? NUMBER_BF16 : NUMBER_FP32,
+        .fenced = o->commit == EPS_FENCED,
+        .adamw = o->optimizer == EPS_ADAMW,
+        .n_parts = o->parts,
+        .n_workers = o->workers,
+        .batch = o->batch,
+        .seq = o->seq,
+        .host_stash_bytes = workers_of(q) * a->plan.host_stash_bytes,
+    };
+    plan_host(&a->host, &q->model, &a->setting);
+}
+
+static uint64_t arenas_of(const struct question *q, const struct answer *a)
+{
+    return q->shared ? workers_of(q) * plan_total(&a->plan) : 0;
+}
+
+static bool host_fits(const struct question *q, const struct answer *a)
+{
+    const uint64_t all = a->host.total + arenas_of(q, a);
+
+    return a->host.total <= q->cap && all + plan_host_slack(all, workers_of(q)) <= q->available;
+}
+
+static struct plan_wish wish_of(const struct question *q, bool no_host_stash)
+{
+    return (struct plan_wish){.microbatch = q->options.microbatch, .no_host_stash = no_host_stash};
+}
+
+/* The plan with the fewest bytes, with or without a stash on the host. Whether both memories hold it. */
+static bool fit_smallest(struct answer *a, const struct question *q, bool no_host_stash)
+{
+    const struct plan_setting setting = setting_of(q);
+    const struct plan_wish wish = wish_of(q, no_host_stash);
+
+    plan_smallest(&a->plan, &q->model, &setting, &wish);
+    add_host(a, q);
+    return plan_total(&a->plan) <= q->options.device_mem && host_fits(q, a);
+}
+
+/* The fastest that fits both, where the smallest does: workers on the host's memory have what the daemon leaves. */
+static int fit_fastest(struct answer *a, const struct question *q, bool no_host_stash, struct error *err)
+{
+    const struct plan_setting setting = setting_of(q);
+    const struct plan_wish wish = wish_of(q, no_host_stash);
+    uint64_t budget = q->options.device_mem;
+
+    if (q->shared && q->available < UINT64_MAX) {
+        const uint64_t taken = a->host.total + plan_host_slack(q->available, workers_of(q));
+        const uint64_t left = q->available > taken ? (q->available - taken) / workers_of(q) : 0;
+        if (left < budget && left >= plan_total(&a->plan))
+            budget = left;
+    }
+    const int rc = plan_search(&a->plan, &q->model, &setting, &wish, &q->profile, budget, err);
+    add_host(a, q);
+    return rc;
+}
+
+/* "first_moment 4.0 GiB, second_moment 4.0 GiB, weights 4.0 GiB": the largest terms. */
+static void name_terms(char *text, size_t n, const struct plan_host *host)
+{
+    bool named[LEDGER_CATEGORIES] = {false};
+    size_t used = 0;
+
+    for (int i = 0; i < NAMED_TERMS && used < n; i++) {
+        char bytes[PROCESS_BYTES_TEXT];
+        int largest = 0;
+        for (int c = 0; c < LEDGER_CATEGORIES; c++)
+            if (!named[c] && (named[largest] || host->bytes[c] > host->bytes[largest]))
+                largest = c;
+        named[largest] = true;
+        used += (size_t)snprintf(text + used, n - used, "%s%s %s", i ? ", " : "",
+                                 ledger_name((enum ledger_category)largest),
+                                 process_format_bytes(bytes, host->bytes[largest]));
+    }
+}
+
+static int refuse_host(const struct question *q, const struct answer *a, struct error *err)
+{
+    const struct eps_train_options *o = &q->options;
+    const uint64_t arenas = arenas_of(q, a), all = a->host.total + arenas;
+    const uint64_t needed = all + (q->available < UINT64_MAX ? plan_host_slack(all, workers_of(q)) : 0);
+    const uint64_t have = q->cap < UINT64_MAX ? q->cap : q->available;
+    char terms[160], workers[64] = "", remedy[128] = "choose a smaller model", bytes[3][PROCESS_BYTES_TEXT];
+    struct question other = *q;
+    struct answer smaller = *a;
+
+    name_terms(terms, sizeof terms, &a->host);
+    if (arenas)
+        snprintf(workers, sizeof workers, "; workers %s", process_format_bytes(bytes[2], arenas));
+    other.options.moments = EPS_BF16;
+    add_host(&smaller, &other);
+    if (o->moments != EPS_BF16 && host_fits(&other, &smaller))
+        snprintf(remedy, sizeof remedy, "--moments bf16 would take %s",
+                 process_format_bytes(bytes[0], smaller.host.total + arenas));
+    return error_set(err, -ENOMEM, "this model needs %.1f MiB (%" PRIu64 " bytes) of host memory (%s%s); %s %s: %s",
+                     ceil((double)needed / (1 << 20) * 10) / 10, needed, terms, workers,
+                     q->cap < UINT64_MAX ? "--host-mem is" : "free are", process_format_bytes(bytes[1], have), remedy);
+}
+
+/* 0, or why it does not fit: *a is then the smallest there is. */
+static int fit(struct answer *a, const struct question *q, struct error *err)
+{
+    for (int no_host_stash = 0; no_host_stash < 2; no_host_stash++)
+        if (fit_smallest(a, q, no_host_stash) && fit_fastest(a, q, no_host_stash, err) == 0 && host_fits(q, a))
+            return 0;
+    fit_smallest(a, q, false);
+    if (plan_total(&a->plan) > q->options.device_mem)
+        return fit_fastest(a, q, false, err);
+    return refuse_host(q, a, err);
+}
+
+static void fill_side(struct eps_plan_side *side, const uint64_t bytes[LEDGER_CATEGORIES], uint64_t limit)
+{
+    side->limit = limit;
+    for (int c = 0; c < LEDGER_CATEGORIES; c++) {
+        if (bytes[c])
+            side->terms[side->n_terms++] = (struct eps_plan_term){ledger_name((enum ledger_category)c), bytes[c]};
+        side->bytes += bytes[c];
+    }
+}
+
+static void fill_choice(struct eps_plan *out, const struct question *q, const struct plan *plan)
+{
+    const uint64_t value = number_bytes(plan->setting.precision);
+
+    out->microbatch = plan->choice.microbatch, out->part_rows = plan->setting.part_rows;
+    out->n_kept = plan->choice.n_kept, out->n_weight_buffers = plan->n_weight_buffers;
+    out->n_resident = plan->n_resident, out->n_pulled = plan_count_uploaded(&q->model);
+    out->host_stash = plan->choice.host_stash;
+    out->whole_head = plan->choice.whole_head, out->one_pass = plan->one_pass;
+    out->stash_bytes =
+        (uint64_t)plan->setting.share_rows * plan->setting.seq * q->config.width * value * plan->n_boundaries;
+}
+
+static void fill_cost(struct eps_plan *out, const struct question *q, const struct answer *a)
+{
+    struct plan_cost cost;
+
+    plan_cost(&cost, &a->plan, &q->model, &a->setting, &q->profile);
+    out->down_bytes = cost.down_bytes, out->up_bytes = cost.up_bytes, out->stash_traffic = cost.stash_bytes;
+    out->step_ms = cost.step_ms, out->compute_ms = cost.compute_ms, out->pull_ms = cost.pull_ms;
+    out->push_ms = cost.push_ms, out->stash_ms = cost.stash_ms, out->optimizer_ms = cost.optimizer_ms;
+    out->hiding_tokens = cost.hiding_tokens;
+    out->measured = q->measured, out->overlaps = !q->backend->takes_turns;
+}
+
+static uint64_t minimum_of(const struct question *q)
+{
+    const struct plan_setting setting = setting_of(q);
+    const struct plan_wish wish = wish_of(q, false);
+    struct plan plan;
+
+    plan_smallest(&plan, &q->model, &setting, &wish);
+    return plan_total(&plan);
+}
+
+static void fill(struct eps_plan *out, const struct question *q, const struct answer *a, int rc,
+                 const struct error *err)
+{
+    *out = (struct eps_plan){.fits = rc == 0,
+                             .options = q->options,
+                             .n_parameters = q->model.n_parameters,
+                             .n_layers = q->config.n_layers,
+                             .width = q->config.width,
+                             .n_workers = workers_of(q),
+                             .shared = q->shared,
+                             .minimum = minimum_of(q)};
+    if (rc)
+        snprintf(out->why, sizeof out->why, "%s", err->text);
+    fill_side(&out->host, a->host.bytes, q->cap < UINT64_MAX ? q->cap : q->available);
+    fill_side(&out->worker, a->plan.bytes, q->options.device_mem);
+    fill_choice(out, q, &a->plan);
+    fill_cost(out, q, a);
+}
+
+/* Of the options that the search assumes to be right. */
+static int check(const struct question *q, struct error *err)
+{
+    const struct plan_setting setting = setting_of(q);
+
+    return plan_check(&q->model, &setting, err);
+}
+
+int eps_plan(struct eps_plan *out, const struct eps_train_options *options, struct eps_error *error)
+{
+    struct error err = {""};
+    struct question q;
+    struct answer answer;
+    int rc = open_question(&q, options, &err);
+
+    if (!rc)
+        rc = check(&q, &err);
+    if (!rc)
+        fill(out, &q, &answer, fit(&answer, &q, &err), &err);
+    close_question(&q);
+    return client_report(error, &err, rc);
+}
+
+int eps_plan_minimum(uint64_t *bytes, const struct eps_train_options *options, struct eps_error *error)
+{
+    struct error err = {""};
+    struct question q;
+    int rc = open_question(&q, options, &err);
+
+    if (!rc)
+        rc = check(&q, &err);
+    if (!rc)
+        *bytes = minimum_of(&q);
+    close_question(&q);
+    return client_report(error, &err, rc);
+}
+
+static bool fits(const struct question *q)
+{
+    struct answer answer;
+
+    return check(q, NULL) == 0 && (fit_smallest(&answer, q, false) || fit_smallest(&answer, q, true));
+}
+
+static bool fits_depth(struct question *q, uint32_t n_layers)
+{
+    struct question other = *q;
+
+    other.config.n_layers = n_layers;
+    if (model_init(&other.model, &other.config, NULL))
+        return false;
+    const bool yes = fits(&other);
+    model_free(&other.model);
+    return yes;
+}
+
+static bool fits_parts_of(struct question *q, uint32_t part_rows)
+{
+    struct question other = *q;
+
+    other.options.batch = part_rows * q->options.parts;
+    return fits(&other);
+}
+
+/* The most, of 1 .. most, that fits; 0: none does. */
+static uint32_t find_most(struct question *q, uint32_t most, bool (*fits_with)(struct question *q, uint32_t n))
+{
+    uint32_t least = 0;
+
+    while (least < most) {
+        const uint32_t middle = least + (most - least + 1) / 2;
+        if (fits_with(q, middle))
+            least = middle;
+        else
+            most = middle - 1;
+    }
+    return least;
+}
+
+/* Why not even one of it fits. */
+static int refuse_all(struct question *q, struct error *err)
+{
+    struct answer answer;
+    const int rc = fit(&answer, q, err);
+
+    return rc ? rc : error_set(err, -ENOSPC, "nothing of the kind fits");
+}
+
+int eps_plan_depth(uint32_t *n_layers, const struct eps_train_options *options, struct eps_error *error)
+{
+    struct error err = {""};
+    struct question q;
+    int rc = open_question(&q, options, &err);
+
+    if (!rc)
+        rc = check(&q, &err);
+    if (!rc && (*n_layers = find_most(&q, MOST_LAYERS, fits_depth)) == 0)
+        rc = refuse_all(&q, &err);
+    close_question(&q);
+    return client_report(error, &err, rc);
+}
+
+int eps_plan_batch(uint32_t *n_rows, const struct eps_train_options *options, struct eps_error *error)
+{
+    struct error err = {""};
+    struct question q;
+    int rc = open_question(&q, options, &err);
+
+    if (!rc)
+        rc = check(&q, &err);
+    if (!rc) {
+        const uint32_t by_tokens = MOST_TOKENS / q.options.seq, most = by_tokens < MOST_ROWS ? by_tokens : MOST_ROWS;
+        *n_rows = q.options.parts * find_most(&q, most / q.options.parts, fits_parts_of);
+        if (*n_rows == 0)
+            rc = refuse_all(&q, &err);
+    }
+    close_question(&q);
+    return client_report(error, &err, rc);
+}

@@ -1,0 +1,251 @@
+#include "client/eps.h"
+#include "tools/arguments.h"
+#include "tools/commands.h"
+#include "tools/text.h"
+
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+
+enum { UNSET = 1000 }; /* of a choice: the option was not given */
+
+static void print_side(const char *name, const struct eps_plan_side *side)
+{
+    char text[24];
+
+    printf("%s\n", name);
+    for (size_t i = 0; i < side->n_terms; i++)
+        printf("  %-16s %16" PRIu64 " %12s\n", side->terms[i].category, side->terms[i].bytes,
+               eps_format_bytes(text, side->terms[i].bytes));
+    printf("  %-16s %16" PRIu64 " %12s", "total", side->bytes, eps_format_bytes(text, side->bytes));
+    if (side->limit < UINT64_MAX)
+        printf("   of %s", eps_format_bytes(text, side->limit));
+    putchar('\n');
+}
+
+static const char *number_text(enum eps_number number)
+{
+    return number == EPS_BF16 ? "bf16" : "fp32";
+}
+
+static void print_asked(const struct eps_plan *plan)
+{
+    const struct eps_train_options *o = &plan->options;
+
+    printf("%s: %u layers of %u, %.1f M parameters\n", o->model, plan->n_layers, plan->width,
+           (double)plan->n_parameters / 1e6);
+    printf("%u rows of %u tokens in %u part%s, on %u cpu worker%s; %s, moments in %s, gradients in %s, %s commit\n\n",
+           o->batch, o->seq, o->parts, o->parts > 1 ? "s" : "", plan->n_workers, plan->n_workers > 1 ? "s" : "",
+           number_text(o->precision), number_text(o->moments), number_text(o->grad_dtype),
+           o->commit == EPS_FENCED ? "fenced" : "eager");
+}
+
+static void print_choice(const struct eps_plan *plan)
+{
+    char text[24];
+
+    printf("\nchosen      microbatches of %u of a part's %u row%s\n", plan->microbatch, plan->part_rows,
+           plan->part_rows > 1 ? "s" : "");
+    printf("            boundary activations, %s, on the %s\n", eps_format_bytes(text, plan->stash_bytes),
+           plan->host_stash ? "host, as the device has room for something faster: they pass through tiles" : "device");
+    if (plan->n_kept == plan->n_layers)
+        printf("            the internals of all %u blocks kept\n", plan->n_layers);
+    else
+        printf("            the internals of %u of %u blocks kept, those of the others computed again in backward\n",
+               plan->n_kept, plan->n_layers);
+    printf("            %u of %u units stay between forward and backward; %u weight buffer%s for the others\n",
+           plan->n_resident, plan->n_pulled, plan->n_weight_buffers, plan->n_weight_buffers == 1 ? "" : "s");
+    printf("            the head's logits computed %s\n",
+           plan->one_pass ? "once" : "twice: its units are not on the device together");
+}
+
+/* "812 ms", "12.3 s" */
+static const char *time_text(char out[24], double ms)
+{
+    if (ms < 1000)
+        snprintf(out, 24, ms < 10 ? "%.2f ms" : "%.0f ms", ms);
+    else
+        snprintf(out, 24, "%.1f s", ms / 1e3);
+    return out;
+}
+
+static void print_step(const struct eps_plan *plan)
+{
+    const uint64_t share = (plan->options.parts + plan->n_workers - 1) / plan->n_workers * (uint64_t)plan->part_rows;
+    const struct {
+        const char *name;
+        double ms;
+    } terms[] = {{"computing", plan->compute_ms},
+                 {"pulls", plan->pull_ms},
+                 {"contributions", plan->push_ms},
+                 {"stash", plan->stash_ms},
+                 {"optimizer", plan->optimizer_ms}};
+    char text[24];
+
+    printf("\na step      down %s", eps_format_bytes(text, plan->down_bytes));
+    printf(", up %s", eps_format_bytes(text, plan->up_bytes));
+    if (plan->stash_traffic)
+        printf(", stash %s", eps_format_bytes(text, plan->stash_traffic));
+    printf("%s\n            %s: ", plan->n_workers > 1 ? ", for each worker" : "", time_text(text, plan->step_ms));
+    for (size_t i = 0; i < sizeof terms / sizeof *terms; i++)
+        printf("%s%s %s", i ? ", " : "", terms[i].name, time_text(text, terms[i].ms));
+    printf(plan->overlaps ? ", beside each other\n" : ", one after the other\n");
+    if (!plan->measured)
+        printf("            by another machine's rates: eps bench --profile measures this one's\n");
+    printf("            a unit computes as long as it is pulled with %.0f tokens; a worker's share has %" PRIu64 "\n",
+           ceil(plan->hiding_tokens), share * plan->options.seq);
+}
+
+static void print_plan(const struct eps_plan *plan)
+{
+    print_asked(plan);
+    print_side(plan->shared ? "host (of what is free, the workers take too)" : "host", &plan->host);
+    print_side(plan->n_workers > 1 ? "each worker" : "worker", &plan->worker);
+    print_choice(plan);
+    print_step(plan);
+    printf("\nsmallest    --device-mem %" PRIu64 " works, with single rows unless --microbatch says\n", plan->minimum);
+    printf("fits        %s\n", plan->fits ? "yes" : "no: ");
+}
+
+static json_t *sizes(uint64_t bytes)
+{
+    return json_pack("{s:I, s:I}", "current", (json_int_t)bytes, "peak", (json_int_t)bytes);
+}
+
+static json_t *side_to_json(const struct eps_plan_side *side)
+{
+    json_t *object = sizes(side->bytes), *categories = json_object();
+
+    for (size_t i = 0; i < side->n_terms; i++)
+        json_object_set_new(categories, side->terms[i].category, sizes(side->terms[i].bytes));
+    json_object_set_new(object, "categories", categories);
+    return object;
+}
+
+static json_t *choice_to_json(const struct eps_plan *plan)
+{
+    return json_pack("{s:i, s:s, s:i, s:i, s:i, s:b}", "microbatch", (int)plan->microbatch, "stash",
+                     plan->host_stash ? "host" : "device", "kept", (int)plan->n_kept, "weight_buffers",
+                     (int)plan->n_weight_buffers, "resident", (int)plan->n_resident, "one_pass_head", plan->one_pass);
+}
+
+static json_t *times_to_json(const struct eps_plan *plan)
+{
+    return json_pack("{s:f, s:f, s:f, s:f, s:f, s:f}", "step", plan->step_ms, "compute", plan->compute_ms, "pull",
+                     plan->pull_ms, "push", plan->push_ms, "stash", plan->stash_ms, "optimizer", plan->optimizer_ms);
+}
+
+static int print_json(const struct eps_plan *plan)
+{
+    json_t *workers = json_array(), *host = side_to_json(&plan->host);
+
+    for (uint32_t i = 0; i < plan->n_workers; i++) {
+        json_t *worker = side_to_json(&plan->worker);
+        json_object_set_new(worker, "id", json_integer(i + 1));
+        json_object_set_new(worker, "device", json_string("cpu"));
+        json_object_set_new(worker, "budget", json_integer((json_int_t)plan->worker.limit));
+        json_array_append_new(workers, worker);
+    }
+    if (plan->host.limit < UINT64_MAX)
+        json_object_set_new(host, "budget", json_integer((json_int_t)plan->host.limit));
+    json_t *all =
+        json_pack("{s:o, s:o, s:b, s:o, s:o, s:{s:I, s:I, s:I}, s:o, s:f, s:I, s:I}", "host", host, "workers", workers,
+                  "fits", plan->fits, "why", text_json(plan->why), "choice", choice_to_json(plan), "bytes_per_step",
+                  "down", (json_int_t)plan->down_bytes, "up", (json_int_t)plan->up_bytes, "stash",
+                  (json_int_t)plan->stash_traffic, "ms", times_to_json(plan), "hiding_tokens", plan->hiding_tokens,
+                  "minimum", (json_int_t)plan->minimum, "parameters", (json_int_t)plan->n_parameters);
+    const int rc = all ? json_dumpf(all, stdout, 0) : -1;
+
+    putchar('\n');
+    json_decref(all);
+    return rc;
+}
+
+struct question {
+    bool minimum, find_depth, find_batch, json;
+};
+
+static int answer(const struct command *command, const struct eps_train_options *options, const struct question *q)
+{
+    struct eps_error error;
+    struct eps_plan plan;
+    uint64_t bytes = 0;
+    uint32_t n = 0;
+    int rc;
+
+    if (q->minimum + q->find_depth + q->find_batch + q->json > 1)
+        return arguments_fail(command, -EDOM, "one of --minimum, --find-depth, --find-batch and --json at a time");
+    rc = q->minimum      ? eps_plan_minimum(&bytes, options, &error)
+         : q->find_depth ? eps_plan_depth(&n, options, &error)
+         : q->find_batch ? eps_plan_batch(&n, options, &error)
+                         : eps_plan(&plan, options, &error);
+    if (rc)
+        return arguments_fail(command, rc, error.text);
+    if (q->minimum || q->find_depth || q->find_batch) {
+        printf("%" PRIu64 "\n", q->minimum ? bytes : n);
+        return 0;
+    }
+    if (q->json)
+        print_json(&plan);
+    else
+        print_plan(&plan);
+    return plan.fits ? 0 : arguments_fail(command, 1, plan.why);
+}
+
+int command_plan(int argc, char **argv)
+{
+    struct eps_train_options options = eps_train_defaults();
+    unsigned precision = UNSET, moments = UNSET, grad_dtype = UNSET, commit = UNSET, optimizer = UNSET, device;
+    struct question question = {0};
+    const struct argument arguments[] = {
+        {"Model and batch", .kind = ARGUMENT_HEADING},
+        {"--model", "DIR|config.json|PRESET", ARGUMENT_TEXT, &options.model,
+         "as eps train takes it; its config.json alone is read"},
+        {"--batch", "N", ARGUMENT_COUNT, &options.batch, "rows behind one update; default about 16 Ki tokens"},
+        {"--seq", "N", ARGUMENT_COUNT, &options.seq, "tokens of a row; default the model's positions, at most 1024"},
+        {"--microbatch", "N|auto", ARGUMENT_AUTO, &options.microbatch,
+         "rows that a device runs at once; default auto: what takes the least time"},
+        {"--parts", "N", ARGUMENT_COUNT, &options.parts, "runs of the batch; default the number of workers"},
+        {"Optimizer and numbers", .kind = ARGUMENT_HEADING},
+        {"--optimizer", "adama|adamw", ARGUMENT_CHOICE, &optimizer, "default adama"},
+        {"--commit", "eager|fenced", ARGUMENT_CHOICE, &commit, "default eager; with --clip-norm fenced"},
+        {"--clip-norm", "X", ARGUMENT_REAL, &options.clip_norm, "turns --commit fenced on"},
+        {"--precision", "fp32|bf16", ARGUMENT_CHOICE, &precision, "of weights and activations; default fp32"},
+        {"--moments", "fp32|bf16", ARGUMENT_CHOICE, &moments, "8 bytes a parameter, or 4; default fp32"},
+        {"--grad-dtype", "fp32|bf16", ARGUMENT_CHOICE, &grad_dtype, "of gradients on their way; default fp32"},
+        {"Machine", .kind = ARGUMENT_HEADING},
+        {"--device", "auto|cpu", ARGUMENT_CHOICE, &device, "default auto: the processor, so far"},
+        {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
+         "of each worker; default half of what is free here, divided by the workers"},
+        {"--host-mem", "BYTES", ARGUMENT_BYTES, &options.host_mem,
+         "of the daemon, on whatever machine; default what is free here, which CPU workers share"},
+        {"--workers", "N", ARGUMENT_COUNT, &options.workers, "processes that compute; default 1"},
+        {"Answer", .kind = ARGUMENT_HEADING},
+        {"--minimum", NULL, ARGUMENT_FLAG, &question.minimum, "only the smallest --device-mem that can work, in bytes"},
+        {"--find-depth", NULL, ARGUMENT_FLAG, &question.find_depth,
+         "only the most layers of the model's width that fit both memories"},
+        {"--find-batch", NULL, ARGUMENT_FLAG, &question.find_batch, "only the most rows that fit"},
+        {"--json", NULL, ARGUMENT_FLAG, &question.json,
+         "{\"host\": {\"current\", \"peak\", \"categories\": {NAME: {\"current\", \"peak\"}}},\n"
+         "\"workers\": [the same with \"id\", \"device\", \"budget\"], \"fits\", \"why\", \"choice\",\n"
+         "\"bytes_per_step\": {\"down\", \"up\", \"stash\"}, \"ms\", \"hiding_tokens\", \"minimum\",\n"
+         "\"parameters\"}, in bytes"},
+    };
+    const struct command command = {"eps plan",
+                                    "Will training fit, what is chosen so that it does, what does a step move, how "
+                                    "long does it take: to the byte,\n"
+                                    "without a daemon, weights, data or device. Exits with 1 if it does not fit.",
+                                    arguments, sizeof arguments / sizeof *arguments};
+    const int status = arguments_parse(&command, argc, argv);
+
+    if (status >= 0)
+        return status;
+    options.precision = precision == UNSET ? EPS_NUMBER_DEFAULT : (enum eps_number)(EPS_FP32 + precision);
+    options.moments = moments == UNSET ? EPS_NUMBER_DEFAULT : (enum eps_number)(EPS_FP32 + moments);
+    options.grad_dtype = grad_dtype == UNSET ? EPS_NUMBER_DEFAULT : (enum eps_number)(EPS_FP32 + grad_dtype);
+    options.commit = commit == UNSET ? EPS_COMMIT_DEFAULT : (enum eps_commit)(EPS_EAGER + commit);
+    options.optimizer = optimizer == UNSET ? EPS_OPTIMIZER_DEFAULT : (enum eps_optimizer_kind)(EPS_ADAMA + optimizer);
+    return answer(&command, &options, &question);
+}
