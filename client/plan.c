@@ -1,6 +1,6 @@
 /* eps_plan: the daemon's and the worker's own arithmetic, with neither of them. */
 #include "client/eps.h"
-#include "client/link.h"
+#include "client/look.h"
 #include "client/options.h"
 #include "client/preset.h"
 #include "plan/cost.h"
@@ -149,9 +149,12 @@ static bool host_fits(const struct question *q, const struct answer *a)
     return a->host.total <= q->cap && all + plan_host_slack(all, workers_of(q)) <= q->available;
 }
 
+/* No more rows at once than a part has: where the batch is what is asked for. */
 static struct plan_wish wish_of(const struct question *q, bool no_host_stash)
 {
-    return (struct plan_wish){.microbatch = q->options.microbatch, .no_host_stash = no_host_stash};
+    const uint32_t rows = q->options.microbatch, most = q->options.batch / q->options.parts;
+
+    return (struct plan_wish){.microbatch = rows < most ? rows : most, .no_host_stash = no_host_stash};
 }
 
 /* The plan with the fewest bytes, with or without a stash on the host. Whether both memories hold it. */

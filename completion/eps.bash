@@ -2,7 +2,7 @@
 # The lists are those of --help: tests/test_documentation.c compares them.
 # shellcheck shell=bash disable=SC2207
 
-_eps_commands="train eval generate report export verify status mem save stop"
+_eps_commands="train plan eval generate report export verify status mem save stop"
 _eps_presets="byte-small byte-medium byte-large gpt2 gpt2-medium gpt2-large gpt2-xl"
 
 # The options of a command, one list each; those without a value have no place in _eps_values.
@@ -13,6 +13,8 @@ _eps_options() {
         "--microbatch --parts --lr --min-lr --schedule --warmup --weight-decay --betas --epsilon --optimizer" \
         "--clip-norm --clip-update --commit --precision --moments --grad-dtype --order --seed --deterministic" \
         "--eval-every --trace --device --device-mem --host-mem --require-pinned --workers --connect --help" ;;
+    plan) echo "--model --batch --seq --microbatch --parts --optimizer --commit --clip-norm --precision --moments" \
+        "--grad-dtype --device --device-mem --host-mem --workers --minimum --find-depth --find-batch --json --help" ;;
     eval) echo "--model --data --batch --seq --device --device-mem --connect --json --help" ;;
     generate) echo "--model --prompt --prompt-file --ids --tokens --temperature --top-k --top-p --seed --device" \
         "--device-mem --connect --json --help" ;;
@@ -48,7 +50,7 @@ _eps_values() {
     case $2 in
     --model)
         _eps_files -f "$3"
-        [ "$1" != train ] || COMPREPLY+=($(compgen -W "$_eps_presets" -- "$3"))
+        [[ $1 != train && $1 != plan ]] || COMPREPLY+=($(compgen -W "$_eps_presets" -- "$3"))
         ;;
     --data | --eval-data | --prompt-file | --trace | --prometheus) _eps_files -f "$3" ;;
     --out | --resume)
@@ -65,7 +67,7 @@ _eps_values() {
         ;;
     --connect | --listen) _eps_words "$(_eps_daemons)" "$3" ;;
     --group) COMPREPLY=($(compgen -g -- "$3")) ;;
-    --watch | --json | --deterministic | --require-pinned | --private | --help | --version) return 1 ;;
+    --watch | --json | --minimum | --find-depth | --find-batch | --deterministic | --require-pinned | --private | --help | --version) return 1 ;;
     --*) COMPREPLY=() ;;
     *) return 1 ;;
     esac

@@ -22,7 +22,7 @@ struct search {
     struct plan_host_setting host; /* nominal: what is chosen here changes nothing of it */
     uint64_t budget;
     struct plan best;
-    double best_ms;
+    int64_t best_time;
     bool found;
 };
 
@@ -49,21 +49,23 @@ static void lay_out_at(struct plan *out, const struct search *s, const struct ch
     plan_lay_out(out, s->model, s->setting, &choice);
 }
 
-static double ms_of(const struct search *s, const struct plan *plan)
+/* Predicted time in steps of a thousandth: what differs by less is a tie, rounding and the prediction's worth being what
+ * they are. Whole steps, so that the least of more plans is never more. */
+static int64_t time_of(const struct search *s, const struct plan *plan)
 {
     struct plan_cost cost;
 
     plan_cost(&cost, plan, s->model, &s->host, s->profile);
-    return cost.step_ms;
+    return (int64_t)floor(log(cost.step_ms) * 1000);
 }
 
 static void offer(struct search *s, const struct plan *plan)
 {
-    const double ms = ms_of(s, plan);
+    const int64_t time = time_of(s, plan);
 
-    if (s->found && (ms > s->best_ms || (ms == s->best_ms && plan_total(plan) >= plan_total(&s->best))))
+    if (s->found && (time > s->best_time || (time == s->best_time && plan_total(plan) >= plan_total(&s->best))))
         return;
-    s->best = *plan, s->best_ms = ms, s->found = true;
+    s->best = *plan, s->best_time = time, s->found = true;
 }
 
 /* Where bytes may fall as the chain goes on: with the last of the head's units, or of all, that stay, buffers need less
@@ -114,14 +116,14 @@ static void follow(struct search *s, const struct chain *chain)
 
     if (!find_furthest(&least, &high, s, chain))
         return;
-    const double ms = ms_of(s, &least);
-    if (s->found && ms > s->best_ms)
+    const int64_t time = time_of(s, &least);
+    if (s->found && time > s->best_time)
         return;
     offer(s, &least);
     for (uint32_t low = 0; low < high;) {
         const uint32_t middle = low + (high - low) / 2;
         lay_out_at(&plan, s, chain, middle);
-        if (ms_of(s, &plan) <= ms)
+        if (time_of(s, &plan) <= time)
             high = middle, least = plan;
         else
             low = middle + 1;

@@ -17,7 +17,7 @@ struct plan_wish {
     bool no_host_stash;  /* the host has no room for one */
 };
 
-/* 0 and *out; ties go to less memory. -ENOSPC if nothing fits, with a sentence that names the smallest sufficient budget
+/* 0 and *out; ties, within a thousandth, go to less memory. -ENOSPC if nothing fits, with a sentence that names the smallest sufficient budget
  * in bytes (and that of single rows, if the microbatch is fixed to more) and the terms that take most; *out is then the
  * smallest plan. -EINVAL with a sentence, and *out untouched: as plan_check, or a microbatch beyond the part's rows.
  * The profile is checked. */

@@ -3,6 +3,7 @@
 #include "tools/commands.h"
 #include "tools/text.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <math.h>
@@ -49,7 +50,7 @@ static void print_choice(const struct eps_plan *plan)
     printf("\nchosen      microbatches of %u of a part's %u row%s\n", plan->microbatch, plan->part_rows,
            plan->part_rows > 1 ? "s" : "");
     printf("            boundary activations, %s, on the %s\n", eps_format_bytes(text, plan->stash_bytes),
-           plan->host_stash ? "host, as the device has room for something faster: they pass through tiles" : "device");
+           plan->host_stash ? "host: they pass through tiles of a microbatch" : "device");
     if (plan->n_kept == plan->n_layers)
         printf("            the internals of all %u blocks kept\n", plan->n_layers);
     else
@@ -101,12 +102,12 @@ static void print_step(const struct eps_plan *plan)
 static void print_plan(const struct eps_plan *plan)
 {
     print_asked(plan);
-    print_side(plan->shared ? "host (of what is free, the workers take too)" : "host", &plan->host);
+    print_side(plan->shared ? "host (what is free is for the workers too)" : "host", &plan->host);
     print_side(plan->n_workers > 1 ? "each worker" : "worker", &plan->worker);
     print_choice(plan);
     print_step(plan);
-    printf("\nsmallest    --device-mem %" PRIu64 " works, with single rows unless --microbatch says\n", plan->minimum);
-    printf("fits        %s\n", plan->fits ? "yes" : "no: ");
+    printf("\nsmallest    --device-mem %" PRIu64 "\n", plan->minimum);
+    printf("fits        %s\n", plan->fits ? "yes" : "no");
 }
 
 static json_t *sizes(uint64_t bytes)
