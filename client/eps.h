@@ -161,9 +161,24 @@ struct eps_recent {
     size_t n_losses;
 };
 
+/* What a planner chose for a device, so that its memory holds the model. */
+struct eps_choice {
+    uint32_t microbatch; /* rows at a time; 0: workers differ */
+    bool host_stash;     /* layers' inputs wait in host memory for their backward pass; else on the device */
+    uint32_t n_kept;     /* blocks that keep what they computed in forward; the other ones compute it again */
+    uint32_t n_blocks;
+    uint32_t n_weight_buffers; /* units whose weights are there at a time */
+    uint32_t n_resident;       /* units that stay */
+    bool whole_head;           /* all of the head's weights are there at once; else it runs piece by piece, twice */
+};
+
 struct eps_train_events {
     void (*on_start)(void *user, const struct eps_train_options *resolved,
                      uint64_t n_parameters); /* before the first step */
+    /* After it: what was chosen for the first worker; what the host and the device that takes most are to hold, in
+     * `planned` of each and of its rows. */
+    void (*on_plan)(void *user, const struct eps_choice *choice, const struct eps_memory *host,
+                    const struct eps_memory *device);
     void (*on_step)(void *user, const struct eps_step *step);
     void (*on_evaluating)(void *user, uint64_t n_tokens,
                           uint64_t n_all); /* a held-out loss is measured: so far, of all */

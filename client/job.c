@@ -48,6 +48,13 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     job->n_parameters = m.job_opened.n_parameters;
     job->resident_bytes = m.job_opened.resident_bytes;
     job->microbatch = m.job_opened.microbatch;
+    job->choice = (struct eps_choice){.microbatch = m.job_opened.microbatch,
+                                      .host_stash = m.job_opened.host_stash,
+                                      .n_kept = m.job_opened.n_kept,
+                                      .n_blocks = m.job_opened.config.n_layers,
+                                      .n_weight_buffers = m.job_opened.n_weight_buffers,
+                                      .n_resident = m.job_opened.n_resident,
+                                      .whole_head = m.job_opened.whole_head};
     return segment_attach(&job->data, fd, (size_t)bytes, SEGMENT_READ_WRITE, err);
 }
 

@@ -6,6 +6,7 @@
 #define CLIENT_JOB_H
 
 #include "client/data.h"
+#include "client/eps.h"
 #include "client/link.h"
 #include "client/model.h"
 #include "proto/segment.h"
@@ -16,6 +17,7 @@ struct client_job {
     struct client_link *link; /* borrowed */
     uint32_t batch, seq;
     uint32_t microbatch; /* rows, if all workers chose the same; else 0 */
+    struct eps_choice choice;
     uint64_t n_parameters;
     uint64_t resident_bytes; /* of weights that stay on the device while it generates */
     const int *stop; /* borrowed or NULL: once it is not 0, an evaluation ends between two minibatches: -ECANCELED */

@@ -38,6 +38,20 @@ void client_memory_hear(struct client_memory *memory, const struct message *m)
     }
 }
 
+int client_memory_await(struct client_memory *memory, struct client_link *link, struct error *err)
+{
+    struct message m;
+    int rc = 0;
+
+    client_memory_ask(memory, link, true);
+    while (!rc && memory->asked) {
+        rc = client_link_expect(link, MESSAGE_MEMORY_REPLY, &m, NULL, err);
+        if (!rc)
+            client_memory_hear(memory, &m);
+    }
+    return rc;
+}
+
 size_t client_memory_take(struct client_memory *memory, const struct eps_memory **out)
 {
     *out = memory->sides;

@@ -25,6 +25,8 @@ struct client_memory {
 
 /* Asks, unless it has within the last second, or an answer is under way. at_once: within the last second too. */
 void client_memory_ask(struct client_memory *memory, struct client_link *link, bool at_once);
+/* Asks, and waits for the answer, which is told next. What a wait of client/link.h can end with. */
+int client_memory_await(struct client_memory *memory, struct client_link *link, struct error *err);
 /* A MEMORY_REPLY; one that was not asked for here is passed over. */
 void client_memory_hear(struct client_memory *memory, const struct message *m);
 /* Sides, the host first: each answer once, else 0. *out is borrowed until the next call. */

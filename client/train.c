@@ -124,6 +124,18 @@ static void note(const struct train *t, const char *sentence)
         t->steps.events->on_note(t->steps.user, sentence);
 }
 
+static int tell_plan(struct train *t, struct error *err)
+{
+    const struct client_steps *s = &t->steps;
+    struct client_memory memory = {0};
+    const struct eps_memory *sides;
+    int rc = s->events->on_plan ? client_memory_await(&memory, &t->link, err) : 0;
+
+    if (!rc && client_memory_take(&memory, &sides) == 2)
+        s->events->on_plan(s->user, &t->job.choice, &sides[0], &sides[1]);
+    return rc;
+}
+
 /* What the caller is told before the first step. */
 static void announce(struct train *t)
 {
@@ -188,7 +200,9 @@ static int run(struct train *t, struct error *err)
     if (rc)
         return rc;
     announce(t);
-    rc = client_steps_run(&t->steps, err);
+    rc = tell_plan(t, err);
+    if (!rc)
+        rc = client_steps_run(&t->steps, err);
     if (!rc)
         rc = client_look_memory(&t->link, false, t->steps.events->on_memory, t->steps.user, err);
     if (!rc)

@@ -215,12 +215,18 @@ static void on_all_assigned(struct daemon *d)
             return;
         }
     }
+    const struct plan_choice *choice = &job->workers[0]->plan.choice;
     m.job_opened.config = job->model.config;
     m.job_opened.n_parameters = job->model.n_parameters;
     m.job_opened.n_workers = job->n_workers;
     m.job_opened.microbatch = job->microbatch;
     m.job_opened.data_bytes = job->data.bytes;
     m.job_opened.resident_bytes = job->workers[0]->plan.resident_bytes;
+    m.job_opened.host_stash = choice->host_stash;
+    m.job_opened.whole_head = choice->whole_head;
+    m.job_opened.n_kept = choice->n_kept;
+    m.job_opened.n_weight_buffers = choice->n_weight_buffers;
+    m.job_opened.n_resident = choice->n_resident;
     job->state = JOB_RESTING;
     session_send_fds(job->client->session, &m, &job->data.fd, 1);
 }

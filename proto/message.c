@@ -123,6 +123,11 @@ static void job_opened(struct wire *w, struct message *m)
     wire_u32(w, &m->job_opened.microbatch);
     wire_u64(w, &m->job_opened.data_bytes);
     wire_u64(w, &m->job_opened.resident_bytes);
+    wire_flag(w, &m->job_opened.host_stash);
+    wire_flag(w, &m->job_opened.whole_head);
+    wire_u32(w, &m->job_opened.n_kept);
+    wire_u32(w, &m->job_opened.n_weight_buffers);
+    wire_u32(w, &m->job_opened.n_resident);
 }
 
 static void assign(struct wire *w, struct message *m)

@@ -176,6 +176,9 @@ struct message {
             uint32_t microbatch;     /* rows, if all workers have the same; else 0 */
             uint64_t data_bytes;     /* of the data segment: message_data_bytes or message_generate_bytes */
             uint64_t resident_bytes; /* of weights that stay on the device while it generates */
+            /* What else was chosen for the first worker: as in assign. */
+            bool host_stash, whole_head;
+            uint32_t n_kept, n_weight_buffers, n_resident;
         } job_opened;
         struct {
             struct model_config config;

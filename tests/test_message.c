@@ -87,6 +87,10 @@ static struct message sample(enum message_kind kind)
         m.job_opened.microbatch = 8;
         m.job_opened.data_bytes = 1 << 20;
         m.job_opened.resident_bytes = (uint64_t)7 << 33;
+        m.job_opened.whole_head = true;
+        m.job_opened.n_kept = 3;
+        m.job_opened.n_weight_buffers = 2;
+        m.job_opened.n_resident = 5;
         break;
     case MESSAGE_ASSIGN:
         m.assign.config = small_config();

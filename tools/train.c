@@ -20,7 +20,7 @@ struct train {
     uint64_t first, last, n_steps; /* updates: when this began, and so far; of the run */
     double loss, before, after;    /* of the last step; held out */
     double tokens, ms;             /* of all steps here */
-    uint64_t device_peak, device_budget, host_peak;
+    uint64_t device_peak, device_planned, device_budget, host_peak, host_planned;
 };
 
 static void print_workers(const struct eps_train_options *o)
@@ -78,6 +78,50 @@ static void on_start(void *user, const struct eps_train_options *o, uint64_t n_p
     fflush(stdout);
 }
 
+/* "device 47 MiB of 64 MiB: workspace 20 MiB, stash 8 MiB, ...": the largest terms of what is planned. */
+static void print_planned(const struct eps_memory *side)
+{
+    enum { NAMED = 4 };
+    char bytes[24], budget[24];
+    uint64_t left = side->planned, told = 0; /* bit i: row i */
+
+    printf("%s %s", side->worker ? "device" : "host", eps_format_bytes(bytes, side->planned));
+    if (side->budget)
+        printf(" of %s", eps_format_bytes(budget, side->budget));
+    for (unsigned n = 0; n < NAMED && left > 0; n++) {
+        size_t most = side->n_rows;
+        for (size_t i = 0; i < side->n_rows && i < 64; i++)
+            if (!(told >> i & 1) && (most == side->n_rows || side->rows[i].planned > side->rows[most].planned))
+                most = i;
+        if (most == side->n_rows)
+            break;
+        told |= (uint64_t)1 << most;
+        left -= side->rows[most].planned;
+        printf("%s %s %s", n ? "," : ":", side->rows[most].category, eps_format_bytes(bytes, side->rows[most].planned));
+    }
+    printf("%s\n", left > 0 ? ", ..." : "");
+}
+
+static void on_plan(void *user, const struct eps_choice *choice, const struct eps_memory *host,
+                    const struct eps_memory *device)
+{
+    (void)user;
+    if (device->planned == 0)
+        return;
+    printf("plan         ");
+    if (choice->microbatch)
+        printf("%u row%s at a time, ", choice->microbatch, choice->microbatch == 1 ? "" : "s");
+    printf("stash on the %s, %u of %u blocks kept, %u weight buffer%s, %u unit%s stay%s\n",
+           choice->host_stash ? "host" : "device", choice->n_kept, choice->n_blocks, choice->n_weight_buffers,
+           choice->n_weight_buffers == 1 ? "" : "s", choice->n_resident, choice->n_resident == 1 ? "" : "s",
+           choice->whole_head ? ", the head whole" : "");
+    printf("planned      ");
+    print_planned(device);
+    printf("             ");
+    print_planned(host);
+    fflush(stdout);
+}
+
 static void on_note(void *user, const char *sentence)
 {
     struct train *t = user;
@@ -126,9 +170,11 @@ static void on_memory(void *user, const struct eps_memory *side)
 
     if (side->worker == 0) {
         t->host_peak = side->peak;
+        t->host_planned = side->planned;
     } else if (side->peak >= t->device_peak) {
         t->device_peak = side->peak;
         t->device_budget = side->budget;
+        t->device_planned = side->planned;
     }
 }
 
@@ -184,6 +230,16 @@ static void print_files(const struct train *t)
                eps, t->out, eps, t->out, 2 * saved);
 }
 
+static void print_against(uint64_t peak, uint64_t planned)
+{
+    char text[24];
+
+    if (peak == planned)
+        printf(" (as planned)");
+    else if (planned > 0)
+        printf(" (%s planned)", eps_format_bytes(text, planned));
+}
+
 /* After the last step of the run, or the last before it was interrupted. */
 static void print_summary(const struct train *t)
 {
@@ -197,14 +253,19 @@ static void print_summary(const struct train *t)
     putchar('\n');
     printf("speed        %.0f tokens/s over %" PRIu64 " step%s\n", t->ms > 0 ? t->tokens * 1000 / t->ms : 0,
            t->last - t->first, t->last - t->first == 1 ? "" : "s");
-    printf("memory       device %s of %s at most, host %s\n", eps_format_bytes(peak, t->device_peak),
-           eps_format_bytes(budget, t->device_budget), eps_format_bytes(host, t->host_peak));
+    printf("memory       device %s of %s at most", eps_format_bytes(peak, t->device_peak),
+           eps_format_bytes(budget, t->device_budget));
+    print_against(t->device_peak, t->device_planned);
+    printf(", host %s", eps_format_bytes(host, t->host_peak));
+    print_against(t->host_peak, t->host_planned);
+    putchar('\n');
     print_files(t);
 }
 
 static int run(const struct command *command, const struct eps_train_options *options)
 {
     const struct eps_train_events events = {.on_start = on_start,
+                                            .on_plan = on_plan,
                                             .on_step = on_step,
                                             .on_evaluating = on_evaluating,
                                             .on_evaluated = on_evaluated,
