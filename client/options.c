@@ -85,7 +85,7 @@ static uint32_t chosen_seq(const struct eps_train_options *o, const struct clien
 
 uint64_t client_options_device_mem(uint64_t free_bytes, uint32_t n_workers)
 {
-    const uint64_t mib = 1 << 20, each = free_bytes / 2 / n_workers;
+    const uint64_t mib = 1 << 20, each = (free_bytes - free_bytes / 8) / n_workers;
     return each < mib ? mib : each - each % mib;
 }
 

@@ -68,7 +68,8 @@ bool client_options_say_fenced(struct error *sentence, const struct eps_train_op
 /* Limits of a minibatch: -EDOM. */
 int client_options_check_batch(uint32_t batch, uint32_t seq, struct error *err);
 
-/* For each of n workers: half of the memory that is free, divided by them, rounded down to MiB. */
+/* For each of n workers: the memory that is free but an eighth, divided by them, rounded down to MiB. Where it is the
+ * daemon's too, that gives a device no more than what the job leaves there. */
 uint64_t client_options_device_mem(uint64_t free_bytes, uint32_t n_workers);
 
 #endif

@@ -43,7 +43,7 @@ START_TEST(what_is_left_to_choose_is_chosen_by_the_documented_rules)
     ck_assert_uint_eq(out.batch, 64);                     /* 16,384 / 256 */
     ck_assert_uint_eq(out.steps, 7);                      /* ceil(386 / 64) */
     ck_assert_uint_eq(out.warmup, 0);                     /* round(0.21) */
-    ck_assert_uint_eq(out.device_mem, (uint64_t)4 << 30); /* half of what is free */
+    ck_assert_uint_eq(out.device_mem, (uint64_t)7 << 30); /* of 8 GiB, an eighth stays free */
     ck_assert_uint_eq(client_options_n_train(&out, 100001), 99001);
     ck_assert_int_eq(out.optimizer, EPS_ADAMA);
     ck_assert_int_eq(out.order, EPS_SHUFFLED);
@@ -96,7 +96,7 @@ START_TEST(defaults_follow_the_model_the_workers_and_the_data)
     ck_assert_uint_eq(out.batch, 15); /* 16 rows, a multiple of 3 */
     /* 100,001 - 1,025 held out = 98,976 tokens, 96 windows; ceil(2.5 * 96 / 15) */
     ck_assert_uint_eq(out.steps, 16);
-    ck_assert_uint_eq(out.device_mem, (((uint64_t)4 << 30) / 3) >> 20 << 20);
+    ck_assert_uint_eq(out.device_mem, (((uint64_t)7 << 30) / 3) >> 20 << 20);
     in = given(), in.connect = "d", other.n_workers = 2;
     ck_assert_int_eq(client_options_resolve(&out, &in, &other, NULL), 0);
     ck_assert_uint_eq(out.parts, 2);
@@ -429,7 +429,7 @@ END_TEST
 START_TEST(device_memory_is_whole_mebibytes_and_never_none)
 {
     ck_assert_uint_eq(client_options_device_mem(100, 7), 1 << 20);
-    ck_assert_uint_eq(client_options_device_mem((uint64_t)100 << 20, 3), 16 << 20); /* 100 / 2 / 3 = 16.7 */
+    ck_assert_uint_eq(client_options_device_mem((uint64_t)100 << 20, 3), 29 << 20); /* 87.5 / 3 = 29.2 */
 }
 END_TEST
 

@@ -79,7 +79,7 @@ int command_eval(int argc, char **argv)
         {"Machine", .kind = ARGUMENT_HEADING},
         {"--device", "auto|cpu", ARGUMENT_CHOICE, &device, "default auto: the processor, so far"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
-         "a hard cap on the worker's memory, as in 2GiB; default half of what is free"},
+         "a hard cap on the worker's memory, as in 2GiB; default what is free but an eighth"},
         {"--connect", "ADDRESS", ARGUMENT_TEXT, &options.connect,
          "with --model, use this daemon and its workers; without, take the model it\ntrains"},
         {"Output", .kind = ARGUMENT_HEADING},

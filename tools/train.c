@@ -17,20 +17,23 @@ struct train {
     struct progress progress;
     struct stopping stopping;
     char out[4096];
+    bool free_memory;              /* --device-mem was left to choose */
     uint64_t first, last, n_steps; /* updates: when this began, and so far; of the run */
     double loss, before, after;    /* of the last step; held out */
     double tokens, ms;             /* of all steps here */
     uint64_t device_peak, device_planned, device_budget, host_peak, host_planned;
 };
 
-static void print_workers(const struct eps_train_options *o)
+/* free_memory: nobody said how much. */
+static void print_workers(const struct eps_train_options *o, bool free_memory)
 {
     char text[24];
 
     if (o->connect)
         printf("workers      those of the daemon %s\n", o->connect);
     else
-        printf("workers      %u, device memory %s each\n", o->workers, eps_format_bytes(text, o->device_mem));
+        printf("workers      %u, device memory %s each%s\n", o->workers, eps_format_bytes(text, o->device_mem),
+               free_memory ? ": what is free but a margin of an eighth" : "");
 }
 
 static void print_optimizer(const struct eps_train_options *o)
@@ -66,7 +69,7 @@ static void on_start(void *user, const struct eps_train_options *o, uint64_t n_p
     print_optimizer(o);
     printf("rate         %g to %g, %s, %" PRIu64 " steps of warm-up\n", o->lr, o->min_lr, schedules[o->schedule],
            o->warmup);
-    print_workers(o);
+    print_workers(o, t->free_memory);
     printf("checkpoints  ");
     if (o->save_every == 0 || o->save_every >= o->steps)
         printf("at the end");
@@ -274,7 +277,7 @@ static int run(const struct command *command, const struct eps_train_options *op
                                             .on_save_failed = on_save_failed,
                                             .on_note = on_note,
                                             .should_stop = should_stop};
-    struct train t = {.before = NAN, .after = NAN};
+    struct train t = {.before = NAN, .after = NAN, .free_memory = options->device_mem == 0 && !options->resume};
     struct eps_error error;
 
     stopping_init(&t.stopping);
@@ -383,7 +386,7 @@ int command_train(int argc, char **argv)
         {"Machine", .kind = ARGUMENT_HEADING},
         {"--device", "auto|cpu", ARGUMENT_CHOICE, &device, "default auto: the processor, so far"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
-         "a hard cap on each worker's memory, as in 2GiB; default half of what is free,\ndivided by the workers"},
+         "a hard cap on each worker's memory, as in 2GiB; default what is free but an\neighth, divided by the workers"},
         {"--host-mem", "BYTES", ARGUMENT_BYTES, &options.host_mem,
          "of host memory for the model, its optimizer and what goes between host and devices,\nat most; default what "
          "is free"},
