@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
-# The commands of README.md's worked session, in their order, each as it stands there, in a folder that looks like a
-# clone that tools/quickstart.sh has built in. Blocks of indented lines are what a reader pastes; one that leaves
-# something running in the background is followed by a look at what that has come to, as a reader's eyes would take.
+# The commands of README.md's worked session and of its memory promise, in their order, each as it stands there, in a
+# folder that looks like a clone that tools/quickstart.sh has built in. Blocks of indented lines are what a reader pastes;
+# one that leaves something running in the background is followed by a look at what that has come to, as a reader's eyes
+# would take.
 #
 # usage: tests/test_readme.sh BUILD_DIRECTORY
 set -euo pipefail
@@ -42,8 +43,9 @@ done < <(grep -E '^\| `[a-z]+/[a-z_/.]+` \|' README.md)
 [ "$tour" -ge 20 ] || fail "README.md's tour has too few functions"
 
 # One line for each command, an empty one where a block ends.
-awk '/^## / { on = /A worked session/ } on && /^    / { print substr($0, 5); open = 1; next }
+awk '/^## / { on = /A worked session|The memory promise/ } on && /^    / { print substr($0, 5); open = 1; next }
      open { print ""; open = 0 }' README.md >"$work/commands"
+command -v gnuplot >/dev/null || sed -i '/eps report/d' "$work/commands"
 [ "$(grep -c . "$work/commands")" -ge 10 ] || fail "README.md's worked session has too few commands"
 
 state() { build/bin/eps status lab --json 2>/dev/null | grep -E '"(state|workers)"' || true; }

@@ -114,11 +114,25 @@ START_TEST(what_is_planned_is_said_before_the_first_step_and_is_what_is_used)
 }
 END_TEST
 
+START_TEST(a_job_over_the_host_memory_named_is_refused_before_the_first_step)
+{
+    struct eps_train_options options = options_of("small-host");
+    struct eps_error error;
+    struct told t;
+
+    options.host_mem = 1000;
+    ck_assert_int_eq(train(&t, &options, &error), -ENOMEM);
+    ck_assert_msg(strstr(error.text, "--host-mem") != NULL, "%s", error.text);
+    ck_assert_uint_eq(t.n_steps, 0);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = tcase_create("train");
 
     tcase_add_unchecked_fixture(tests, setup, processes_remove);
     tcase_add_test(tests, what_is_planned_is_said_before_the_first_step_and_is_what_is_used);
+    tcase_add_test(tests, a_job_over_the_host_memory_named_is_refused_before_the_first_step);
     return run_tests(tests);
 }
