@@ -1,4 +1,5 @@
 #include "client/eps.h"
+#include "tools/account.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/progress.h"
@@ -9,120 +10,30 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 enum { UNSET = 1000 }; /* of a choice: the option was not given */
 
 struct train {
     struct progress progress;
     struct stopping stopping;
-    char out[4096];
-    bool free_memory;              /* --device-mem was left to choose */
-    uint64_t first, last, n_steps; /* updates: when this began, and so far; of the run */
-    double loss, before, after;    /* of the last step; held out */
-    double tokens, ms;             /* of all steps here */
-    uint64_t device_peak, device_planned, device_budget, host_peak, host_planned;
+    struct account account;
+    bool free_memory; /* --device-mem was left to choose */
 };
-
-/* free_memory: nobody said how much. */
-static void print_workers(const struct eps_train_options *o, bool free_memory)
-{
-    char text[24];
-
-    if (o->connect)
-        printf("workers      those of the daemon %s\n", o->connect);
-    else
-        printf("workers      %u, device memory %s each%s\n", o->workers, eps_format_bytes(text, o->device_mem),
-               free_memory ? ": what is free but a margin of an eighth" : "");
-}
-
-static void print_optimizer(const struct eps_train_options *o)
-{
-    static const char *const numbers[] = {"default", "fp32", "bf16"};
-
-    printf("optimizer    %s, betas %g,%g, epsilon %g, weight decay %g%s\n",
-           o->optimizer == EPS_ADAMW ? "adamw" : "adama", o->beta1, o->beta2, o->epsilon, o->weight_decay,
-           o->deterministic ? ", deterministic" : "");
-    printf("commit       %s", o->commit == EPS_FENCED ? "fenced" : "eager");
-    if (!isnan(o->clip_norm))
-        printf(", gradient clipped to a norm of %g", o->clip_norm);
-    if (!isnan(o->clip_update))
-        printf(", updates clipped to %g", o->clip_update);
-    printf("\nnumbers      %s, moments %s, gradients %s\n", numbers[o->precision], numbers[o->moments],
-           numbers[o->grad_dtype]);
-}
 
 static void on_start(void *user, const struct eps_train_options *o, uint64_t n_parameters)
 {
-    static const char *const schedules[] = {"default", "cosine", "linear", "constant"};
-
     struct train *t = user;
-    snprintf(t->out, sizeof t->out, "%s", o->out);
-    t->n_steps = o->steps;
-    printf("model        %s%s%s, %" PRIu64 " parameters\n", o->model, *o->model_note ? ", " : "", o->model_note,
-           n_parameters);
-    printf("data         %s%s, %s order, seed %" PRIu64 "\n", o->data[0], o->n_data > 1 ? " and more" : "",
-           o->order == EPS_SEQUENTIAL ? "sequential" : "shuffled", o->seed);
-    printf("held out     %s\n", o->eval_data ? o->eval_data : "the end of the data: 1 %, at least a row");
-    printf("steps        %" PRIu64 " of %u rows of %u tokens, in %u part%s\n", o->steps, o->batch, o->seq, o->parts,
-           o->parts == 1 ? "" : "s");
-    print_optimizer(o);
-    printf("rate         %g to %g, %s, %" PRIu64 " steps of warm-up\n", o->lr, o->min_lr, schedules[o->schedule],
-           o->warmup);
-    print_workers(o, t->free_memory);
-    printf("checkpoints  ");
-    if (o->save_every == 0 || o->save_every >= o->steps)
-        printf("at the end");
-    else
-        printf("every %" PRIu64 " step%s", o->save_every, o->save_every == 1 ? "" : "s");
-    if (o->keep > 0)
-        printf(", the last %u stay", o->keep);
-    printf("\nout          %s\n", o->out);
-    fflush(stdout);
-}
 
-/* "device 47 MiB of 64 MiB: workspace 20 MiB, stash 8 MiB, ...": the largest terms of what is planned. */
-static void print_planned(const struct eps_memory *side)
-{
-    enum { NAMED = 4 };
-    char bytes[24], budget[24];
-    uint64_t left = side->planned, told = 0; /* bit i: row i */
-
-    printf("%s %s", side->worker ? "device" : "host", eps_format_bytes(bytes, side->planned));
-    if (side->budget)
-        printf(" of %s", eps_format_bytes(budget, side->budget));
-    for (unsigned n = 0; n < NAMED && left > 0; n++) {
-        size_t most = side->n_rows;
-        for (size_t i = 0; i < side->n_rows && i < 64; i++)
-            if (!(told >> i & 1) && (most == side->n_rows || side->rows[i].planned > side->rows[most].planned))
-                most = i;
-        if (most == side->n_rows)
-            break;
-        told |= (uint64_t)1 << most;
-        left -= side->rows[most].planned;
-        printf("%s %s %s", n ? "," : ":", side->rows[most].category, eps_format_bytes(bytes, side->rows[most].planned));
-    }
-    printf("%s\n", left > 0 ? ", ..." : "");
+    snprintf(t->account.out, sizeof t->account.out, "%s", o->out);
+    t->account.n_steps = o->steps;
+    account_options(o, n_parameters, t->free_memory);
 }
 
 static void on_plan(void *user, const struct eps_choice *choice, const struct eps_memory *host,
                     const struct eps_memory *device)
 {
     (void)user;
-    if (device->planned == 0)
-        return;
-    printf("plan         ");
-    if (choice->microbatch)
-        printf("%u row%s at a time, ", choice->microbatch, choice->microbatch == 1 ? "" : "s");
-    printf("stash on the %s, %u of %u blocks kept, %u weight buffer%s, %u unit%s stay%s\n",
-           choice->host_stash ? "host" : "device", choice->n_kept, choice->n_blocks, choice->n_weight_buffers,
-           choice->n_weight_buffers == 1 ? "" : "s", choice->n_resident, choice->n_resident == 1 ? "" : "s",
-           choice->whole_head ? ", the head whole" : "");
-    printf("planned      ");
-    print_planned(device);
-    printf("             ");
-    print_planned(host);
-    fflush(stdout);
+    account_plan(choice, host, device);
 }
 
 static void on_note(void *user, const char *sentence)
@@ -138,12 +49,12 @@ static void on_step(void *user, const struct eps_step *step)
 {
     struct train *t = user;
 
-    if (t->last == 0)
-        t->first = step->step - 1;
-    t->last = step->step;
-    t->loss = step->loss;
-    t->ms += step->step_ms;
-    t->tokens += step->tokens_per_s * step->step_ms / 1000;
+    if (t->account.last == 0)
+        t->account.first = step->step - 1;
+    t->account.last = step->step;
+    t->account.loss = step->loss;
+    t->account.ms += step->step_ms;
+    t->account.tokens += step->tokens_per_s * step->step_ms / 1000;
     progress_step(&t->progress, step);
 }
 
@@ -162,9 +73,9 @@ static void on_evaluated(void *user, uint64_t step, double loss, uint64_t tokens
            tokens);
     fflush(stdout);
     if (step == 0)
-        t->before = loss;
+        t->account.before = loss;
     else
-        t->after = loss;
+        t->account.after = loss;
 }
 
 static void on_memory(void *user, const struct eps_memory *side)
@@ -172,12 +83,12 @@ static void on_memory(void *user, const struct eps_memory *side)
     struct train *t = user;
 
     if (side->worker == 0) {
-        t->host_peak = side->peak;
-        t->host_planned = side->planned;
-    } else if (side->peak >= t->device_peak) {
-        t->device_peak = side->peak;
-        t->device_budget = side->budget;
-        t->device_planned = side->planned;
+        t->account.host_peak = side->peak;
+        t->account.host_planned = side->planned;
+    } else if (side->peak >= t->account.device_peak) {
+        t->account.device_peak = side->peak;
+        t->account.device_budget = side->budget;
+        t->account.device_planned = side->planned;
     }
 }
 
@@ -201,70 +112,6 @@ static int should_stop(void *user)
     return stopping_look(&t->stopping);
 }
 
-/* Whether a file of the run is where it should be: the directory may have been removed, or moved. */
-static bool stands(const struct train *t, const char *name)
-{
-    char path[sizeof t->out + 64];
-
-    snprintf(path, sizeof path, "%s/%s", t->out, name);
-    return access(path, F_OK) == 0;
-}
-
-/* What stands, which need not be the last step's, and what it is good for. */
-static void print_files(const struct train *t)
-{
-    const char *const eps = program_invocation_name; /* to be pasted: as it was called this time */
-    const uint64_t saved = t->progress.saved;
-
-    if (!stands(t, "metrics.jsonl")) {
-        printf("files        no longer in %s: it was moved or removed\n", t->out);
-        return;
-    }
-    if (saved == UINT64_MAX) {
-        printf("files        steps in %s/metrics.jsonl\n", t->out);
-        return;
-    }
-    printf("files        weights in %s/step-%" PRIu64 ", steps in %s/metrics.jsonl\n", t->out, saved, t->out);
-    if (saved < t->n_steps)
-        printf("next         %s train --resume %s\n", eps, t->out);
-    else
-        printf("next         %s generate --model %s/latest\n"
-               "             %s train --resume %s --steps %" PRIu64 "\n",
-               eps, t->out, eps, t->out, 2 * saved);
-}
-
-static void print_against(uint64_t peak, uint64_t planned)
-{
-    char text[24];
-
-    if (peak == planned)
-        printf(" (as planned)");
-    else if (planned > 0)
-        printf(" (%s planned)", eps_format_bytes(text, planned));
-}
-
-/* After the last step of the run, or the last before it was interrupted. */
-static void print_summary(const struct train *t)
-{
-    char peak[24], budget[24], host[24];
-
-    printf("\nloss         %.4f at step %" PRIu64, t->loss, t->last);
-    if (!isnan(t->after))
-        printf("; held out %.4f%s", t->after, isnan(t->before) ? "" : ", ");
-    if (!isnan(t->before))
-        printf("%.4f before the first step", t->before);
-    putchar('\n');
-    printf("speed        %.0f tokens/s over %" PRIu64 " step%s\n", t->ms > 0 ? t->tokens * 1000 / t->ms : 0,
-           t->last - t->first, t->last - t->first == 1 ? "" : "s");
-    printf("memory       device %s of %s at most", eps_format_bytes(peak, t->device_peak),
-           eps_format_bytes(budget, t->device_budget));
-    print_against(t->device_peak, t->device_planned);
-    printf(", host %s", eps_format_bytes(host, t->host_peak));
-    print_against(t->host_peak, t->host_planned);
-    putchar('\n');
-    print_files(t);
-}
-
 static int run(const struct command *command, const struct eps_train_options *options)
 {
     const struct eps_train_events events = {.on_start = on_start,
@@ -277,15 +124,17 @@ static int run(const struct command *command, const struct eps_train_options *op
                                             .on_save_failed = on_save_failed,
                                             .on_note = on_note,
                                             .should_stop = should_stop};
-    struct train t = {.before = NAN, .after = NAN, .free_memory = options->device_mem == 0 && !options->resume};
+    struct train t = {.account = {.before = NAN, .after = NAN},
+                      .free_memory = options->device_mem == 0 && !options->resume};
     struct eps_error error;
 
     stopping_init(&t.stopping);
     progress_init(&t.progress, stdout);
     int rc = eps_train(options, &events, &t, &error);
     progress_finish(&t.progress);
-    if (t.host_peak > 0)
-        print_summary(&t);
+    t.account.saved = t.progress.saved;
+    if (t.account.host_peak > 0)
+        account_end(&t.account);
     fflush(stdout);
     if (!rc)
         return 0;
