@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# Step time against the device's memory: one model, from the smallest budget that can work to one that holds everything,
+# the budgets in turns, so that a busy machine slows all alike. The microbatch is the same throughout, and so are the
+# weights at the end: that is checked. Prints a table, and draws it where gnuplot is.
+#
+# usage: tools/bench/bench_budget.sh [options]      defaults in brackets
+#   --width N [384] --layers N [6] --heads N [6] --vocabulary N [256] --batch N [8] --seq N [256] --microbatch N [2]
+#   --precision fp32|bf16 [fp32]
+#   --budgets N [8]       as many, evenly on a logarithmic scale
+#   --steps N [8]         of a run, the first two not counted
+#   --rounds N [3]        each budget once
+#   --plot FILE           an SVG of step time over budget
+#   --bin DIR [build/bin] where eps, epsd and eps-worker are
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+width=384 layers=6 heads=6 vocabulary=256 batch=8 seq=256 microbatch=2 precision=fp32
+budgets=8 steps=8 rounds=3 plot='' bin=build/bin
+while [ $# -gt 0 ]; do
+    case "$1" in
+    --help | -h) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit ;;
+    --width | --layers | --heads | --vocabulary | --batch | --seq | --microbatch | --precision | --budgets | --steps | --rounds | --plot | --bin)
+        [ $# -ge 2 ] || { echo "bench_budget.sh: $1 needs a value" >&2; exit 2; }
+        declare "${1#--}=$2"
+        shift 2 ;;
+    *) echo "bench_budget.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
+    esac
+done
+[ -x "$bin/eps" ] || { echo "bench_budget.sh: no $bin/eps: build the release preset first" >&2; exit 1; }
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cat >"$work/config.json" <<JSON
+{"model_type": "gpt2", "n_embd": $width, "n_layer": $layers, "n_head": $heads, "vocab_size": $vocabulary,
+ "n_positions": $seq, "activation_function": "gelu_new", "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+JSON
+head -c $((2 * (batch * seq * (steps + 1) + 1))) /dev/urandom | od -An -v -tu2 -w2 |
+    awk -v n="$vocabulary" '{ printf "%c%c", $1 % n % 256, int($1 % n / 256) }' LC_ALL=C >"$work/data.bin" || true
+options=(--model "$work/config.json" --batch "$batch" --seq "$seq" --microbatch "$microbatch" --precision "$precision")
+
+minimum=$("$bin/eps" plan "${options[@]}" --minimum)
+# All that the plan would ever take: what it uses of a budget without bounds.
+everything=$("$bin/eps" plan "${options[@]}" --device-mem 1TiB --json | sed -n 's/.*"workers": *\[{[^}]*"current": *\([0-9]*\).*/\1/p')
+sizes=$(awk -v a="$minimum" -v b="$everything" -v n="$budgets" 'BEGIN {
+    for (i = 0; i < n; i++) printf "%.0f\n", i == n - 1 ? b : a * exp(log(b / a) * i / (n - 1)) }')
+
+# run BUDGET: the steps' milliseconds to its file; the weights' checksum must be that of all others
+run() {
+    rm -rf "$work/run"
+    "$bin/eps" train "${options[@]}" --data "$work/data.bin" --eval-data "$work/data.bin" --out "$work/run" \
+        --steps "$steps" --save-every 0 --device-mem "$1" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+    sed -n 's/.*"step_ms": *\([0-9.]*\).*/\1/p' "$work/run/metrics.jsonl" | tail -n +3 >>"$work/ms.$1"
+    sed -n 's/.*"device_peak_bytes": *\([0-9]*\).*/\1/p' "$work/run/metrics.jsonl" | tail -n 1 >"$work/peak.$1"
+    sum=$(cksum <"$work/run/latest/model.safetensors")
+    [ "${first:=$sum}" = "$sum" ] || { echo "bench_budget.sh: $1 bytes trained other weights" >&2; exit 1; }
+}
+for ((round = 1; round <= rounds; round++)); do
+    for size in $sizes; do
+        run "$size"
+    done
+done
+
+echo "width $width, $layers layers, vocabulary $vocabulary, $batch x $seq tokens, microbatches of $microbatch, $precision," \
+    "$(nproc) processors; all weights equal"
+echo "budget_bytes peak_bytes median_step_ms"
+for size in $sizes; do
+    echo "$size $(cat "$work/peak.$size") $(sort -n "$work/ms.$size" | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }')"
+done | tee "$work/table"
+if [ -n "$plot" ]; then
+    gnuplot -e "set terminal svg size 640,360; set output '$plot'; set logscale x; set xlabel 'device memory, MiB';
+        set ylabel 'step, ms'; set yrange [0:*]; unset key; plot '$work/table' using (\$1/1048576):3 with linespoints"
+fi
