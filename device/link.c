@@ -36,7 +36,8 @@ static void take_in(struct link *link, const struct mail *mail)
         link->granted_slice = m->grant.slice;
     } else if (m->kind == MESSAGE_RELEASE)
         link->cancelled = true;
-    else if (!link->has_next) { /* the next step's share, while this step's last slices are being folded */
+    else { /* the next step's share, while this step's last slices are being folded; of several the newest, as those
+            * before it are of steps that were skipped meanwhile */
         link->has_next = true;
         link->next = *mail;
     }

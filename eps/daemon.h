@@ -7,6 +7,7 @@
  *   job.c      one job's life: weights in, workers assigned, ... memory given back; what it needs: job_plan.c on
  *              devices, job_host.c here; what is read and touched first: job_load.c
  *   steps.c    steps and evaluations: messages <-> relay <-> optimizer thread
+ *   fence.c    fenced commit: the gradient's norm, clipping, skipped steps
  *   generate.c tokens, one after another: messages between client and worker
  *   save.c     checkpoints and snapshots, while the job goes on; who asks for them: save_request.c
  *   look.c     what is told to those who look
@@ -80,6 +81,15 @@ struct look_recent {
     } steps[MESSAGE_RECENT_STEPS];   /* step number i since the job began at i modulo this */
 };
 
+/* Of a fenced job, for its open step (fence.c). */
+struct fence {
+    double *squares;   /* (n_units) of each unit's gradient once it is whole: written by the optimizer thread */
+    uint32_t *n_given; /* (n_units) its folds given to that thread */
+    double norm;       /* of the gradient, before it is clipped; NAN until it is known, and of a skipped step */
+    bool skipped;
+    uint64_t n_past; /* a step below may have been skipped while a worker was in the middle of it */
+};
+
 struct job {
     enum job_state state;
     struct peer *client;    /* NULL once it has gone, or has been told that the job ended */
@@ -115,6 +125,7 @@ struct job {
     uint32_t buffer;
     uint32_t n_generated; /* tokens run, or being run, of a job that generates */
     struct eps_hyper hyper;
+    struct fence fence;
     double part_loss[MESSAGE_MAX_PARTS];
     struct look_recent recent;
     double loss;               /* of the last step that was covered; NAN before */
@@ -222,6 +233,18 @@ void steps_feed(struct daemon *d, const struct relay_event *event);
 
 /* Answers a pull. */
 void steps_send_weights(struct peer *worker, uint64_t version, uint32_t unit);
+
+/* fence.c. A step is opened. */
+void fence_begin(struct job *job);
+/* A fold is given to the optimizer thread: where the unit's sum of squares goes if it is the unit's last, else NULL. */
+double *fence_note_fold(struct job *job, uint32_t unit);
+/* Before each update: the norm, and what the step's gradient is multiplied by. */
+void fence_commit(struct job *job);
+void fence_skip(struct job *job, uint64_t step);
+/* Nats per token; NAN where a part's is not finite, or not known. */
+double fence_loss(const struct job *job);
+/* Whether the message belongs to a step that was skipped while the worker went on with it; then it is answered. */
+bool fence_on_worker(struct daemon *d, struct peer *worker, const struct message *m);
 
 /* generate.c */
 uint64_t generate_data_bytes(const struct job *job); /* of the job's data segment, whatever the job does */

@@ -47,7 +47,10 @@ static int begin(struct daemon *d, struct error *err)
     for (uint32_t u = 0; u < job->model.n_units; u++)
         n_jobs += job->model.units[u].n_slices + 1;
     job->slices = calloc(job->model.n_visits, sizeof *job->slices);
-    if (!job->slices || eps_updater_reserve(d->updater, n_jobs + 4))
+    job->fence.squares = calloc(job->model.n_units, sizeof *job->fence.squares);
+    job->fence.n_given = calloc(job->model.n_units, sizeof *job->fence.n_given);
+    job->fence.norm = NAN;
+    if (!job->slices || !job->fence.squares || !job->fence.n_given || eps_updater_reserve(d->updater, n_jobs + 4))
         return error_set(err, -ENOMEM, "out of memory");
     for (uint32_t v = 0; v < job->model.n_visits; v++)
         job->slices[v] = job->model.units[job->model.visits[v]].n_slices;
@@ -168,6 +171,7 @@ static int begin_assigning(struct daemon *d, struct error *err)
         .n_slots = job->host.n_slots,
         .n_accumulators = job->store.n_accumulators,
         .adamw = m->job.optimizer == OPTIMIZER_ADAMW,
+        .fenced = job_is_fenced(m),
         .deterministic = m->job.deterministic,
     };
     int rc = relay_open(&job->relay, &config);
@@ -352,6 +356,8 @@ static void free_job(struct daemon *d)
     free(job->side_text);
     free(job->config_text);
     free(job->slices);
+    free(job->fence.squares);
+    free(job->fence.n_given);
     job_init(job);
 }
 

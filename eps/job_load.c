@@ -103,15 +103,19 @@ static int read_side(struct job *job)
     return eps_capture_check_side(job->side_text, job->side_bytes, err);
 }
 
-/* A unit that had another number of updates would go on with another correction of its bias. */
+/* A unit that had another number of updates would go on with another correction of its bias. Of a fenced run steps may
+ * have been skipped: by all units. */
 static int check_updates(struct job *job)
 {
+    const uint64_t *updates = job->store.updates;
+
     for (uint32_t u = 0; u < job->model.n_units; u++) {
-        if (job->store.updates[u] != job->step)
+        const bool skipped = job_is_fenced(&job->request) && updates[u] == updates[0] && updates[u] < job->step;
+        if (updates[u] != job->step && !skipped)
             return error_set(&job->load_error, -EINVAL,
                              "the moments have had %" PRIu64 " updates, and the checkpoint is of step %" PRIu64
                              ": are these another step's?",
-                             job->store.updates[u], job->step);
+                             updates[u], job->step);
     }
     return 0;
 }
@@ -135,8 +139,15 @@ static int load_model(struct job *job)
 int job_load(void *context)
 {
     struct job *job = context;
-    const struct eps_store_options options = {.train = job->request.job.train,
-                                              .n_accumulators = job->host.n_accumulators};
+    const struct message *m = &job->request;
+    const struct eps_store_options options = {.train = m->job.train,
+                                              .precision = m->job.precision,
+                                              .moments = m->job.moments,
+                                              .fenced = job_is_fenced(m),
+                                              .require_pinned = m->job.require_pinned,
+                                              .n_accumulators = job->host.n_accumulators,
+                                              .seed = m->job.seed,
+                                              .clip_update = m->job.clip_update};
     int rc = read_side(job);
 
     if (job->trace_file >= 0)

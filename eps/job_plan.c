@@ -30,6 +30,12 @@ static int check_request(const struct job *job, struct error *err)
                          job->request.job.step);
     if (job->request.job.step > MOST_STEPS)
         return error_set(err, -EINVAL, "step %" PRIu64 " is none that a run gets to", job->request.job.step);
+    if (job_is_fenced(&job->request) && n_parts > 1 && job->request.job.optimizer == OPTIMIZER_ADAMA)
+        return error_set(
+            err, -EINVAL,
+            "a fenced commit sums the parts before they are squared, and AdamA squares each of --parts %u: "
+            "choose --optimizer adamw, or --parts 1",
+            n_parts);
     return generate_check(job, err);
 }
 

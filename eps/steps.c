@@ -41,7 +41,10 @@ void steps_send_weights(struct peer *worker, uint64_t version, uint32_t unit)
 
 static void submit(struct daemon *d, const struct relay_action *a)
 {
-    const struct job *job = &d->job;
+    struct job *job = &d->job;
+
+    if (a->kind == RELAY_UPDATE)
+        fence_commit(job);
     struct eps_job work = {
         .kind = a->kind == RELAY_FOLD ? EPS_JOB_FOLD : EPS_JOB_UPDATE,
         .unit = a->unit,
@@ -62,6 +65,7 @@ static void submit(struct daemon *d, const struct relay_action *a)
                                       .type = job->request.job.grad,
                                       .first = a->first,
                                       .part = a->part};
+        work.squares = fence_note_fold(job, a->unit);
     }
     eps_updater_submit(d->updater, &work);
 }
@@ -74,7 +78,8 @@ static void send_step(struct daemon *d, enum message_kind kind, uint64_t step)
     m.done.step = step;
     m.done.loss = job->loss;
     m.done.host_bytes = d->ledger.total.current;
-    m.done.grad_norm = NAN; /* eager: never there as a whole */
+    m.done.grad_norm = job->fence.norm;
+    m.done.skipped = job->fence.skipped;
     for (uint32_t i = 0; i < job->n_workers; i++)
         if (m.done.device_peak < job->workers[i]->ledger.total.peak)
             m.done.device_peak = job->workers[i]->ledger.total.peak;
@@ -84,12 +89,9 @@ static void send_step(struct daemon *d, enum message_kind kind, uint64_t step)
 static void on_covered(struct daemon *d, uint64_t step)
 {
     struct job *job = &d->job;
-    double sum = 0;
 
-    for (uint32_t p = 0; p < job->request.job.n_parts; p++)
-        sum += job->part_loss[p];
     job->covered = true;
-    job->loss = sum / (double)job->n_valid;
+    job->loss = fence_loss(job);
     look_on_covered(d);
     send_step(d, MESSAGE_COVERED, step);
 }
@@ -156,6 +158,10 @@ static void act(struct daemon *d, const struct relay_action *a)
                     worker ? worker->device : "?", d->job.step + 1, a->why);
         break;
     case RELAY_SKIPPED:
+        if (job_is_fenced(&d->job.request)) {
+            fence_skip(&d->job, a->step);
+            break;
+        }
         job_end(d, -EDOM,
                 "the loss of step %" PRIu64 " is not finite; nothing of that step was applied: try a lower --lr",
                 a->step + 1);
@@ -230,7 +236,11 @@ void steps_open(struct daemon *d, const struct message *m)
                                     .beta1 = job->request.job.beta1,
                                     .beta2 = job->request.job.beta2,
                                     .epsilon = job->request.job.epsilon,
-                                    .weight_decay = job->request.job.weight_decay};
+                                    .weight_decay = job->request.job.weight_decay,
+                                    .grad_scale = 1};
+    for (uint32_t p = 0; p < n_parts; p++)
+        job->part_loss[p] = NAN;
+    fence_begin(job);
     job->state = JOB_STEPPING;
     job->covered = false;
     const bool is_first = job->n_opened++ == job->request.job.step;
@@ -311,6 +321,8 @@ void steps_on_worker(struct daemon *d, struct peer *worker, const struct message
         peer_refuse(worker, "more pulls than a worker can have buffers for");
         return;
     }
+    if (fence_on_worker(d, worker, m))
+        return;
     if (job->state == JOB_EVALUATING) {
         on_evaluating_worker(d, worker, m);
         return;
@@ -333,7 +345,7 @@ void steps_on_worker(struct daemon *d, struct peer *worker, const struct message
         event.part = m->loss.part;
         event.attempt = m->loss.attempt;
         event.ok = m->loss.finite && isfinite(m->loss.sum);
-        job->part_loss[m->loss.part] = m->loss.sum;
+        job->part_loss[m->loss.part] = event.ok ? m->loss.sum : NAN;
         place_loss(&worker->place, &job->model, m->loss.part);
     } else if (m->kind == MESSAGE_CONTRIBUTION) {
         event.kind = RELAY_CONTRIBUTION;

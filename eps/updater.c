@@ -2,6 +2,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -33,6 +34,10 @@ void eps_job_run(struct eps_job *job, struct eps_store *store)
     case EPS_JOB_FOLD:
         if (!eps_store_fold(store, job->unit, job->slice, &job->contribution, job->how, &job->hyper))
             job->result = -EDOM;
+        else if (job->squares) {
+            *job->squares = eps_store_sum_squares(store, job->unit);
+            job->result = isfinite(*job->squares) ? 0 : -EDOM;
+        }
         break;
     case EPS_JOB_UPDATE:
         eps_store_update(store, job->unit, job->how, &job->hyper);

@@ -16,13 +16,15 @@ struct eps_job {
     uint32_t unit, slice;
     struct eps_contribution contribution; /* of a fold */
     enum eps_store_fold how;
+    double *squares; /* of a fold: NULL, or where the sum of squares of the unit's held sum goes, which is now whole */
     struct eps_hyper hyper;     /* of the step that the job belongs to */
     int (*call)(void *context); /* of a call: 0 or -errno */
     void *context;
     struct trace *trace; /* where it is recorded, with these; or NULL. Borrowed until it is done */
     uint64_t step;
     uint32_t visit;
-    int result; /* of a call: what it returned; of a fold: 0, or -EDOM: the slice is not finite, nothing was folded */
+    int result; /* of a call: what it returned; of a fold: 0, or -EDOM: not finite. Nothing was folded then, unless
+                   it is the held sum that has overflowed */
 };
 
 /* Does one job here and now, with the caller's OpenMP team. */
