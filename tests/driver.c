@@ -96,7 +96,9 @@ int driver_try(struct driver *driver, const char *name, const struct driver_opti
                 .beta1 = 0.9,
                 .beta2 = 0.999,
                 .epsilon = 1e-8,
-                .weight_decay = 0.01},
+                .weight_decay = 0.01,
+                .fenced = options->fenced,
+                .clip_norm = options->clip_norm},
     };
     int fds[5], fd = -1;
     unsigned n_fds = collect_files(fds, options);
@@ -173,6 +175,7 @@ void driver_turn(struct driver *driver)
         ck_assert_uint_eq(m.covered.step, driver->covered++);
     } else if (m.kind == MESSAGE_DONE) {
         ck_assert_uint_eq(m.done.step, driver->done++);
+        driver->last_done = m;
     } else if (m.kind == MESSAGE_SAVED) {
         ck_assert_uint_lt(driver->n_saved, DRIVER_MAX_SAVES);
         driver->saved[driver->n_saved++] = m.saved.step;

@@ -12,6 +12,8 @@ enum { DRIVER_BATCH = 4, DRIVER_SEQ = 16, DRIVER_MAX_SAVES = 32 };
 
 struct driver_options {
     bool adamw, only_looks; /* only_looks: a job that does not train */
+    bool fenced;
+    double clip_norm;
     uint32_t n_parts, microbatch;
     const char *out;     /* directory that exists, or NULL */
     const char *resume;  /* step-N/, or NULL: fresh weights */
@@ -27,6 +29,7 @@ struct driver {
     struct segment data;
     struct message opened_with; /* JOB_OPENED */
     uint64_t opened, covered, done;
+    struct message last_done;         /* DONE */
     uint64_t saved[DRIVER_MAX_SAVES]; /* (n_saved) steps of SAVED, as they came */
     unsigned n_saved, n_failed, n_stops;
     struct message failed; /* the last SAVE_FAILED */

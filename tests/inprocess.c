@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,10 +41,24 @@ static void fold(struct inprocess *ip, const struct relay_action *a)
     feed(ip, &done);
 }
 
+/* Everything is folded and nothing updated. */
+static void clip(struct inprocess *ip)
+{
+    double sum = 0;
+
+    for (uint32_t u = 0; u < ip->model.n_units; u++)
+        sum += eps_store_sum_squares(&ip->store, u);
+    ip->norm = sqrt(sum);
+    if (ip->options.clip_norm > 0)
+        ip->hyper.grad_scale = (float)fmin(1, ip->options.clip_norm / (ip->norm + 1e-6));
+}
+
 static void update(struct inprocess *ip, const struct relay_action *a)
 {
     const struct relay_event done = {.kind = RELAY_UPDATED, .unit = a->unit};
 
+    if (ip->options.fenced && isnan(ip->norm))
+        clip(ip);
     eps_store_update(&ip->store, a->unit, fold_kind(ip, a->unit), &ip->hyper);
     feed(ip, &done);
 }
@@ -328,7 +343,8 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
     for (uint32_t v = 0; v < ip->model.n_visits; v++)
         ip->slices[v] = ip->model.units[ip->model.visits[v]].n_slices;
     const struct eps_store_options store = {.train = !o->evaluate_only,
-                                            .n_accumulators = o->adamw && o->n_parts > 1 ? 2 : 0};
+                                            .fenced = o->fenced,
+                                            .n_accumulators = o->adamw && o->n_parts > 1 && !o->fenced ? 2 : 0};
     rc = eps_store_init(&ip->store, &ip->model, &store, &ip->ledger, err);
     if (rc)
         goto fail;
@@ -339,6 +355,7 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
                                        .n_slots = ip->n_slots,
                                        .n_accumulators = store.n_accumulators,
                                        .adamw = o->adamw,
+                                       .fenced = o->fenced,
                                        .deterministic = o->deterministic};
     rc = relay_open(&ip->relay, &relay);
     for (uint32_t i = 0; !rc && i < o->n_workers; i++)
@@ -404,6 +421,8 @@ int inprocess_step(struct inprocess *ip, const uint32_t *ids, const uint32_t *la
         ip->workers[i].share = (struct device_share){
             .step = ip->n_opened, .n_valid = n_valid, .parts = ip->workers[i].parts, .ids = ids, .labels = labels};
     ip->hyper = *hyper;
+    ip->hyper.grad_scale = 1;
+    ip->norm = NAN;
     ip->covered = false;
     ip->n_opened++;
     feed(ip, &open);

@@ -21,6 +21,8 @@ struct inprocess_options {
     uint32_t n_workers, n_weight_buffers, n_threads; /* 0: 1, 2 and 1 */
     uint64_t budget;                                 /* bytes of each worker; 0: all it could want */
     bool adamw, deterministic, evaluate_only;
+    bool fenced;
+    double clip_norm;    /* of a fenced one; 0: not clipped */
     uint64_t seed;       /* of fresh weights and dropout */
     uint64_t first_step; /* updates done before: steps are numbered from here */
 };
@@ -56,6 +58,7 @@ struct inprocess {
     uint64_t n_opened, n_done;
     bool covered;
     struct eps_hyper hyper;
+    double norm; /* fenced: of the last step's gradient, before it was clipped; NAN while a step has not updated */
     double part_loss[64];
     bool failed;     /* the relay refused, skipped or tore: the step returns -EPROTO */
     float *gradient; /* (model.segment_n) or NULL: set by the caller, who zeroes it; contributions are added */

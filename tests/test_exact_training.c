@@ -25,15 +25,68 @@ START_TEST(twenty_steps_are_pytorchs)
 }
 END_TEST
 
-static void train(struct exact *exact, bool adamw, uint32_t n_parts, uint32_t n_steps)
+/* By clip_grad_norm_, before which PyTorch has the norm: the same as a sum in double of fp32 contributions, whose own
+ * rounding is 1e-6 of it. */
+START_TEST(twenty_clipped_steps_are_pytorchs)
 {
-    const struct inprocess_options how = {.n_parts = n_parts, .microbatch = 1, .adamw = adamw};
+    struct fixture fixture;
+    struct inprocess_options how = {.n_parts = (uint32_t)_i, .microbatch = 1, .adamw = true, .fenced = true};
+    struct exact exact;
+    unsigned n_clipped = 0;
 
-    exact_open(exact, "a", &how);
+    fixture_open(&fixture, "clip");
+    how.clip_norm = json_number_value(json_object_get(fixture.reference, "clip_norm"));
+    exact_check_training("clip", &how);
+
+    exact_open(&exact, "clip", &how);
+    const struct eps_hyper hyper = exact_hyper(&exact);
+    const json_t *norms = json_object_get(fixture.reference, "norms");
+    ck_assert_uint_eq(json_array_size(norms), fixture.n_steps);
+    for (uint32_t step = 0; step < fixture.n_steps; step++) {
+        const double norm = json_number_value(json_array_get(norms, step));
+        exact_step(&exact, step, &hyper);
+        ck_assert_double_eq_tol(exact.ip->norm, norm, 1e-5 * norm);
+        n_clipped += norm > how.clip_norm;
+    }
+    ck_assert_uint_gt(n_clipped, 3); /* and some are not: */
+    ck_assert_uint_lt(n_clipped, fixture.n_steps - 3);
+    exact_close(&exact);
+    fixture_close(&fixture);
+}
+END_TEST
+
+static void train_as(struct exact *exact, const struct inprocess_options *how, uint32_t n_steps)
+{
+    exact_open(exact, "a", how);
     const struct eps_hyper hyper = exact_hyper(exact);
     for (uint32_t step = 0; step < n_steps; step++)
         exact_step(exact, step, &hyper);
 }
+
+static void train(struct exact *exact, bool adamw, uint32_t n_parts, uint32_t n_steps)
+{
+    const struct inprocess_options how = {.n_parts = n_parts, .microbatch = 1, .adamw = adamw};
+
+    train_as(exact, &how, n_steps);
+}
+
+/* AdamW in 1 and 4 parts, AdamA in one. */
+START_TEST(a_fenced_commit_is_the_eager_one_bit_for_bit)
+{
+    const struct inprocess_options eager = {.n_parts = _i == 1 ? 4 : 1, .microbatch = 1, .adamw = _i < 2};
+    struct inprocess_options fenced = eager;
+    struct exact one, other;
+
+    fenced.fenced = true;
+    train_as(&one, &eager, 20);
+    train_as(&other, &fenced, 20);
+    ck_assert_uint_eq(exact_digest(&one, exact_weights(&one)), exact_digest(&other, exact_weights(&other)));
+    ck_assert_uint_eq(exact_digest(&one, one.ip->store.m), exact_digest(&other, other.ip->store.m));
+    ck_assert_uint_eq(exact_digest(&one, one.ip->store.v), exact_digest(&other, other.ip->store.v));
+    exact_close(&one);
+    exact_close(&other);
+}
+END_TEST
 
 START_TEST(adama_in_one_part_is_adamw_bit_for_bit)
 {
@@ -80,6 +133,8 @@ int main(void)
     TCase *tcase = tcase_create("training");
 
     tcase_add_loop_test(tcase, twenty_steps_are_pytorchs, 0, (int)(sizeof runs / sizeof *runs));
+    tcase_add_loop_test(tcase, twenty_clipped_steps_are_pytorchs, 1, 3);
+    tcase_add_loop_test(tcase, a_fenced_commit_is_the_eager_one_bit_for_bit, 0, 3);
     tcase_add_test(tcase, adama_in_one_part_is_adamw_bit_for_bit);
     tcase_add_test(tcase, adamas_m_is_adamws_and_its_v_at_least_an_eighth);
     return run_tests(tcase);

@@ -1,6 +1,6 @@
-"""Gradients and 20 training steps of three GPT-2 models by transformers and PyTorch: tests/fixtures/{a,b,c}.
+"""Gradients and 20 training steps of three GPT-2 models by transformers and PyTorch: tests/fixtures/{a,b,c,clip}.
 
-    python training.py [a] [b] [c]        minutes for c, seconds for the others
+    python training.py [a] [b] [c] [clip]        minutes for c, seconds for the others
 
 What is committed, from float64 throughout: losses, and of each tensor's gradient and final weights its norm, a sample
 of its elements (all of them for the gradients of a and b), a sketch (drawn.sketch) that gives the norm of a
@@ -25,6 +25,7 @@ import drawn
 FIXTURES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "fixtures")
 N_STEPS, N_MINIBATCHES, N_BUCKETS, SAMPLE = 20, 4, 128, 1000
 BETAS, DECAY = (0.9, 0.999), 0.1
+CLIP_NORM = 1.4
 
 SMALL = {"wte": 0.5, "wpe": 0.3, "lm_head": 0.5, "attn.c_attn": 0.6, "attn.c_proj": 0.4, "mlp.c_fc": 0.5,
          "mlp.c_proj": 0.4, "norm": 0.4, "bias": 0.2}
@@ -42,9 +43,11 @@ MODELS = {
     "c": dict(n_embd=768, n_head=12, n_layer=2, n_positions=64, vocab_size=50257, activation_function="gelu_new",
               draw="c", epsilon=1e-4, batch=8, seq=17, label_gap=11, lr=1e-3, scales=LARGE, full_gradient=False),
 }
+# a again, its gradient clipped to a norm that some of its steps exceed and others do not.
+MODELS["clip"] = dict(MODELS["a"], clip_norm=CLIP_NORM, full_gradient=False)
 # PyTorch's own fp32: attention spelled out, fused, and the minibatch in eight runs of rows.
 WAYS = (("eager", 1), ("sdpa", 1), ("eager", 8))
-OURS = ("draw", "epsilon", "batch", "seq", "label_gap", "lr", "scales", "full_gradient")
+OURS = ("draw", "epsilon", "batch", "seq", "label_gap", "lr", "scales", "full_gradient", "clip_norm")
 
 
 def config_of(name):
@@ -99,12 +102,18 @@ def adamw(model, lr, epsilon):
     return torch.optim.AdamW(groups, lr=lr, betas=BETAS, eps=epsilon, foreach=False)
 
 
-def train_adamw(name, dtype, attention, n_runs):
+def train_adamw(name, dtype, attention, n_runs, norms=None):
+    """norms: takes the gradient's, where it is clipped."""
     model, losses = model_of(name, dtype, attention), []
+    clip_norm = MODELS[name].get("clip_norm")
     optimizer = adamw(model, MODELS[name]["lr"], MODELS[name]["epsilon"])
     for step in range(N_STEPS):
         optimizer.zero_grad(set_to_none=True)
         losses.append(backward(model, *minibatch_of(name, step % N_MINIBATCHES), n_runs))
+        if clip_norm:
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), clip_norm)
+            if norms is not None:
+                norms.append(norm.item())
         optimizer.step()
     return model, losses
 
@@ -228,10 +237,11 @@ def make(name):
     print(f"{name}: gradient after {time.time() - began:.0f} s", flush=True)
 
     result["training"] = []
-    for optimizer, n_parts in (("adamw", 1), ("adama", 2), ("adama", 8)):
+    norms = []
+    for optimizer, n_parts in (("adamw", 1), ("adama", 2), ("adama", 8))[:1 if "clip_norm" in m else 3]:
         def run(dtype, attention, n_runs=1):
-            model, losses = (train_adamw(name, dtype, attention, n_runs) if optimizer == "adamw" else
-                             train_adama(name, dtype, attention, n_parts))
+            model, losses = (train_adamw(name, dtype, attention, n_runs, norms if dtype == torch.float64 else None)
+                             if optimizer == "adamw" else train_adama(name, dtype, attention, n_parts))
             return arrays(model, "weights"), losses
 
         singles, single_losses = zip(*(run(torch.float32, *way) for way in (WAYS if n_parts == 1 else WAYS[:2])))
@@ -244,6 +254,9 @@ def make(name):
               f"{max(abs(a - b) for run in single_losses for a, b in zip(losses, run)):.1e}, "
               f"{time.time() - began:.0f} s", flush=True)
 
+    if "clip_norm" in m:
+        result["clip_norm"] = m["clip_norm"]
+        result["norms"] = norms
     with open(os.path.join(folder, "reference.json"), "w") as f:
         json.dump(result, f, indent=1)
         f.write("\n")

@@ -1,0 +1,296 @@
+/* Fenced commit in a real daemon: its worker is one of our own, which contributes what the test wants. */
+#include "tests/run.h"
+
+#include "proto/process.h"
+#include "tests/driver.h"
+#include "tests/processes.h"
+
+#include <check.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+/* What is not finite in step 1. */
+enum fault { IN_FIRST_CONTRIBUTION, IN_LAST_CONTRIBUTION, IN_LOSS, NOWHERE };
+
+/* A worker without a device: asks for weights and contributes a pattern, visit by visit, to the end of each step,
+ * whatever becomes of it. */
+struct puppet {
+    uv_loop_t loop;
+    struct session *session;
+    struct message assign;
+    struct model model;
+    struct segment inbox;
+    enum fault fault;
+    bool busy, has_next;
+    struct message share, next;
+    uint32_t visit;
+};
+
+static float pattern(uint32_t visit, uint64_t i)
+{
+    return 1e-3f * (float)((int)((i * 7 + visit * 13) % 11) - 5);
+}
+
+static void ask_weights(struct puppet *p)
+{
+    struct message m = {.kind = MESSAGE_PULL};
+
+    m.pull.version = p->share.share.step;
+    m.pull.unit = p->model.visits[p->visit];
+    session_send(p->session, &m);
+}
+
+static void contribute(struct puppet *p)
+{
+    const struct model_unit *unit = &p->model.units[p->model.visits[p->visit]];
+    float *slot =
+        (float *)((char *)p->inbox.base + model_slot_bytes(&p->model, NUMBER_FP32)); /* the first ordinary one */
+    struct message m = {.kind = MESSAGE_CONTRIBUTION};
+
+    for (uint64_t i = 0; i < unit->n; i++)
+        slot[i] = pattern(p->visit, i);
+    if (p->share.share.step == 1 && p->fault == IN_FIRST_CONTRIBUTION && p->visit == p->model.n_visits - 1)
+        slot[unit->n / 2] = NAN;
+    if (p->share.share.step == 1 && p->fault == IN_LAST_CONTRIBUTION && p->visit == 0)
+        slot[unit->n - 1] = INFINITY;
+    m.contribution.step = p->share.share.step;
+    m.contribution.visit = p->visit;
+    m.contribution.slot = 1;
+    session_send(p->session, &m);
+}
+
+static void begin_step(struct puppet *p, const struct message *share)
+{
+    struct message m = {.kind = MESSAGE_LOSS, .loss = {.step = share->share.step, .sum = 64, .finite = true}};
+
+    p->busy = true;
+    p->share = *share;
+    p->visit = p->model.n_visits - 1;
+    if (share->share.step == 1 && p->fault == IN_LOSS) {
+        m.loss.finite = false;
+        m.loss.sum = 0;
+    }
+    session_send(p->session, &m);
+    ask_weights(p);
+}
+
+static void next_visit(struct puppet *p)
+{
+    p->busy = p->visit > 0;
+    if (p->busy) {
+        p->visit--;
+        ask_weights(p);
+    } else if (p->has_next) {
+        p->has_next = false;
+        begin_step(p, &p->next);
+    }
+}
+
+static void take_assignment(struct puppet *p, const struct message *m, const int *fds)
+{
+    struct message reply = {.kind = MESSAGE_ASSIGNED, .assigned = {.microbatch = m->assign.microbatch}};
+    struct error err = {""};
+
+    if (model_init(&p->model, &m->assign.config, &err) ||
+        segment_attach(&p->inbox, fds[1], 2 * model_slot_bytes(&p->model, NUMBER_FP32), SEGMENT_READ_WRITE, &err))
+        _exit(1);
+    for (uint32_t u = 0; u < p->model.n_units; u++)
+        if (p->model.units[u].n_slices != 1)
+            _exit(1);
+    session_send(p->session, &reply);
+}
+
+static void on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
+{
+    struct puppet *p = session_data(s);
+
+    (void)n_fds;
+    if (m->kind == MESSAGE_ASSIGN) {
+        take_assignment(p, m, fds);
+    } else if (m->kind == MESSAGE_SHARE && p->busy) {
+        p->has_next = true;
+        p->next = *m;
+    } else if (m->kind == MESSAGE_SHARE) {
+        begin_step(p, m);
+    } else if (m->kind == MESSAGE_WEIGHTS) {
+        contribute(p);
+    } else if (m->kind == MESSAGE_FREE) {
+        next_visit(p);
+    } else if (m->kind == MESSAGE_RELEASE) {
+        session_send(s, m);
+    }
+}
+
+static void on_open(struct session *s, const struct message *welcome)
+{
+    (void)s, (void)welcome;
+}
+
+static void on_closed(struct session *s, const char *reason)
+{
+    (void)s, (void)reason;
+    _exit(0);
+}
+
+static void play(const char *name, enum fault fault)
+{
+    static const struct session_events events = {on_open, on_message, on_closed};
+    struct puppet *p = calloc(1, sizeof *p);
+    struct message hello = {
+        .kind = MESSAGE_HELLO,
+        .hello = {.role = ROLE_WORKER, .pid = (uint32_t)getpid(), .device = "cpu", .budget = 1 << 30, .nonce = 77}};
+    char directory[300];
+    struct error err = {""};
+
+    p->fault = fault;
+    if (uv_loop_init(&p->loop) || session_directory(directory, sizeof directory, name, &err) ||
+        session_connect(&p->session, &p->loop, directory, &hello, &events, p, &err))
+        _exit(1);
+    uv_run(&p->loop, UV_RUN_DEFAULT);
+    _exit(1);
+}
+
+/* Before any session of this process. */
+static pid_t start_puppet(const char *name, enum fault fault)
+{
+    const pid_t parent = getpid(), pid = fork();
+
+    ck_assert_int_ge(pid, 0);
+    if (pid > 0)
+        return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() == parent)
+        play(name, fault);
+    _exit(1);
+}
+
+static void await_worker(const char *name)
+{
+    struct client_link viewer;
+    struct message status;
+
+    driver_look(&viewer, name);
+    do
+        driver_status(&viewer, &status);
+    while (!status.status_reply.n_workers);
+    client_link_free(&viewer);
+}
+
+/* Of all units' sums over their visits, in double, by the pattern. */
+static double expected_norm(void)
+{
+    struct model_config config;
+    struct model model;
+    struct error err = {""};
+    double sum = 0;
+
+    ck_assert_int_eq(model_config_parse(&config, driver_config, strlen(driver_config), &err), 0);
+    ck_assert_int_eq(model_init(&model, &config, &err), 0);
+    for (uint32_t u = 0; u < model.n_units; u++)
+        for (uint64_t i = 0; i < model.units[u].n; i++) {
+            float g = 0;
+            for (uint32_t v = 0; v < model.n_visits; v++)
+                if (model.visits[v] == u)
+                    g += pattern(v, i);
+            sum += (double)g * g;
+        }
+    model_free(&model);
+    return sqrt(sum);
+}
+
+static void check_same(const char *out, const char *file, bool same)
+{
+    char one[400], other[400], command[900];
+
+    snprintf(one, sizeof one, "%s/step-1/%s", out, file);
+    snprintf(other, sizeof other, "%s/step-2/%s", out, file);
+    snprintf(command, sizeof command, "cmp -s '%s' '%s'", one, other);
+    ck_assert_msg((system(command) == 0) == same, "%s of step 1 and step 2", file);
+}
+
+static const char *make_out(const char *name)
+{
+    char command[400];
+    const char *out = processes_path(name);
+
+    snprintf(command, sizeof command, "mkdir '%s'", out);
+    ck_assert_int_eq(system(command), 0);
+    return out;
+}
+
+/* The worker goes on with the skipped step, and is given back its slots; the next step is as if it had not been. */
+START_TEST(a_step_that_is_not_finite_leaves_weights_and_moments_bit_for_bit)
+{
+    const enum fault fault = (enum fault)_i;
+    char name[16], out_name[16], out[400];
+    struct driver driver;
+
+    snprintf(name, sizeof name, "skip%d", _i);
+    snprintf(out_name, sizeof out_name, "out%d", _i);
+    snprintf(out, sizeof out, "%s", make_out(out_name));
+    const struct driver_options options = {.fenced = true, .out = out};
+    const pid_t daemon = processes_daemon(name, 0, NULL), worker = start_puppet(name, fault);
+
+    await_worker(name);
+    driver_open(&driver, name, &options);
+    driver_train(&driver, 1);
+    ck_assert(!driver.last_done.done.skipped);
+    ck_assert_double_eq_tol(driver.last_done.done.grad_norm, expected_norm(), 1e-12 * expected_norm());
+    driver_ask_save(&driver, 1);
+    driver_await_saves(&driver, 1);
+    driver_train(&driver, 2);
+    ck_assert(driver.last_done.done.skipped == (fault != NOWHERE));
+    ck_assert(isnan(driver.last_done.done.grad_norm) == (fault != NOWHERE));
+    ck_assert(isnan(driver.last_done.done.loss) == (fault == IN_LOSS));
+    driver_ask_save(&driver, 2);
+    driver_await_saves(&driver, 2);
+    ck_assert_uint_eq(driver.n_saved, 2);
+    check_same(out, "model.safetensors", fault != NOWHERE);
+    check_same(out, "optimizer.safetensors", fault != NOWHERE);
+    driver_train(&driver, 4);
+    ck_assert(!driver.last_done.done.skipped);
+    ck_assert_double_eq(driver.last_done.done.loss, 1); /* 64 nats over 64 tokens */
+    ck_assert_double_eq_tol(driver.last_done.done.grad_norm, expected_norm(), 1e-12 * expected_norm());
+    driver_close(&driver);
+    kill(worker, SIGKILL);
+    kill(daemon, SIGKILL);
+}
+END_TEST
+
+START_TEST(parts_that_adama_would_square_are_refused)
+{
+    const struct driver_options fenced = {.fenced = true, .n_parts = 2}, clipped = {.clip_norm = 1, .n_parts = 2},
+                                summed = {.clip_norm = 1, .n_parts = 2, .adamw = true};
+    const pid_t daemon = processes_daemon("parts", 2, NULL);
+    struct driver driver;
+    struct error err = {""};
+
+    ck_assert_int_lt(driver_try(&driver, "parts", &fenced, &err), 0);
+    ck_assert_msg(strstr(err.text, "choose --optimizer adamw") != NULL, "%s", err.text);
+    driver_leave(&driver);
+    ck_assert_int_lt(driver_try(&driver, "parts", &clipped, &err), 0);
+    driver_leave(&driver);
+    driver_open(&driver, "parts", &summed);
+    driver_train(&driver, 2);
+    ck_assert_double_gt(driver.last_done.done.grad_norm, 0);
+    driver_close(&driver);
+    kill(daemon, SIGKILL);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *cases = tcase_create("fence");
+
+    tcase_add_unchecked_fixture(cases, processes_setup, processes_remove);
+    tcase_set_timeout(cases, 60);
+    tcase_add_loop_test(cases, a_step_that_is_not_finite_leaves_weights_and_moments_bit_for_bit, IN_FIRST_CONTRIBUTION,
+                        NOWHERE + 1);
+    tcase_add_test(cases, parts_that_adama_would_square_are_refused);
+    return run_tests(cases);
+}
