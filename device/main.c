@@ -2,6 +2,7 @@
  * device/compute.h. */
 #include "device/compute.h"
 #include "proto/process.h"
+#include "proto/profile.h"
 #include "proto/session.h"
 
 #include <errno.h>
@@ -22,7 +23,8 @@ static const char usage[] =
     "\n"
     "  --connect ADDRESS   the daemon's, as given to epsd --listen; without it, your only live daemon\n"
     "  --device cpu        the device (only cpu so far)\n"
-    "  --device-mem BYTES  memory of the device that may be used, at most: 512MiB, 2GiB; default half of what is free\n"
+    "  --device-mem BYTES  memory of the device that may be used, at most: 512MiB, 2GiB; default what is free but an "
+    "eighth\n"
     "  --private           end with the process that started this one; --private=PID says which that is\n"
     "  --version           which build this is\n"
     "  --help              this text\n"
@@ -165,6 +167,8 @@ static int run(const char *directory, const struct compute_options *options, boo
     mailbox_init(&w->box, wake, w);
     hello.hello.role = ROLE_WORKER;
     hello.hello.budget = options->budget;
+    if (profile_find(&hello.hello.profile, NULL, options->ops->name, err))
+        log_line("%s; it is taken to be as fast as most", err->text);
     snprintf(hello.hello.device, sizeof hello.hello.device, "%s", options->ops->name);
     rc = attach(w, directory, &hello, err);
     if (rc)
@@ -235,6 +239,18 @@ static bool parse(struct arguments *out, int argc, char **argv)
     return true;
 }
 
+/* What is free, but a margin for others. The CPU's memory is the daemon's too: it gives a job's device no more than what
+ * the job leaves there. */
+static uint64_t default_budget(void)
+{
+    const uint64_t available = process_available_bytes(), margin = available / 8;
+    char free_text[PROCESS_BYTES_TEXT], margin_text[PROCESS_BYTES_TEXT];
+
+    log_line("no --device-mem: of %s that are free it may be all but a margin of %s",
+             process_format_bytes(free_text, available), process_format_bytes(margin_text, margin));
+    return available - margin;
+}
+
 int main(int argc, char **argv)
 {
     struct compute_options compute = {.ops = &device_cpu};
@@ -261,7 +277,7 @@ int main(int argc, char **argv)
         log_line("whoever started this worker is gone");
         return 1;
     }
-    compute.budget = arguments.budget ? arguments.budget : process_available_bytes() / 2;
+    compute.budget = arguments.budget ? arguments.budget : default_budget();
     device_check(compute.ops);
     int rc = session_directory(directory, sizeof directory, arguments.address, &err);
     if (!rc)

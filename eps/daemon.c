@@ -63,6 +63,9 @@ static void on_peer_open(struct session *s, const struct message *hello)
     peer->id = session_id(s);
     peer->budget = hello->hello.budget;
     memcpy(peer->device, hello->hello.device, sizeof peer->device);
+    peer->profile = hello->hello.profile;
+    if (profile_check(&peer->profile, NULL) && profile_default(peer->device))
+        peer->profile = *profile_default(peer->device);
     struct peer **end = &d->peers; /* kept in order of id */
     while (*end)
         end = &(*end)->next;

@@ -49,6 +49,7 @@ struct peer {
     unsigned n_asked; /* answers to MEMORY that wait for what the system says */
     char device[32];
     uint64_t budget;
+    struct profile profile;      /* of a worker: as it said, or its device's default */
     enum peer_state state;       /* of a worker; all below too */
     struct plan plan;            /* the job's of its device; all zero between jobs */
     const struct segment *inbox; /* the job's; NULL between jobs */

@@ -57,6 +57,17 @@ static void nothing(struct wire *w, struct message *m)
     (void)w, (void)m;
 }
 
+/* Rates. */
+static void profile_fields(struct wire *w, struct profile *p)
+{
+    for (unsigned type = 0; type < NUMBER_TYPES; type++)
+        for (unsigned rows = 0; rows < PROFILE_ROWS; rows++)
+            wire_f64_from_0(w, &p->matmul_flops[type][rows]);
+    wire_f64_from_0(w, &p->link_bytes_per_s);
+    wire_f64_from_0(w, &p->memory_bytes_per_s);
+    wire_f64_from_0(w, &p->update_parameters_per_s);
+}
+
 static void hello(struct wire *w, struct message *m)
 {
     m->hello.role = wire_choice(w, m->hello.role, ROLE_CLIENT, ROLE_VIEWER);
@@ -64,6 +75,7 @@ static void hello(struct wire *w, struct message *m)
     wire_text(w, m->hello.device, sizeof m->hello.device);
     wire_u64(w, &m->hello.budget);
     wire_u64(w, &m->hello.nonce);
+    profile_fields(w, &m->hello.profile);
 }
 
 static void welcome(struct wire *w, struct message *m)

@@ -40,6 +40,7 @@
 #include "proto/model.h"
 #include "proto/number.h"
 #include "proto/pages.h"
+#include "proto/profile.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -127,9 +128,10 @@ struct message {
         struct {
             enum message_role role;
             uint32_t pid;
-            char device[32]; /* of a worker: "cpu" */
-            uint64_t budget; /* of a worker: its --device-mem in bytes */
-            uint64_t nonce;  /* of this attempt to attach */
+            char device[32];        /* of a worker: "cpu" */
+            uint64_t budget;        /* of a worker: its --device-mem in bytes */
+            uint64_t nonce;         /* of this attempt to attach */
+            struct profile profile; /* of a worker's device; all zero: not known */
         } hello;
         struct {
             uint32_t id;       /* of the session, never used twice by one daemon */

@@ -48,6 +48,10 @@ static struct message sample(enum message_kind kind)
         strcpy(m.hello.device, "cpu");
         m.hello.budget = (uint64_t)3 << 30;
         m.hello.nonce = UINT64_MAX - 1;
+        m.hello.profile = (struct profile){.matmul_flops = {{1e9, 2e9, 3e9, 4e9}, {2e9, 4e9, 6e9, 8e9}},
+                                           .link_bytes_per_s = 5,
+                                           .memory_bytes_per_s = 6,
+                                           .update_parameters_per_s = 7};
         break;
     case MESSAGE_WELCOME:
         m.welcome.id = 3;
@@ -432,6 +436,7 @@ START_TEST(a_field_out_of_range_is_refused_with_its_reason)
         {MESSAGE_HELLO, 5, 0x1B, "a text that is not printable UTF-8"},
         {MESSAGE_HELLO, 5, 0xC3, "a text that is not printable UTF-8"},
         {MESSAGE_HELLO, 30, 'x', "bytes after the end of a text"},
+        {MESSAGE_HELLO, 60, 0xC1, "a number below zero"}, /* the first rate's sign */
         {MESSAGE_JOB, 0, 2, "a flag that is neither 0 nor 1"},
         {MESSAGE_JOB, 40, 0, "a count or an index out of range"},  /* n_parts 0 */
         {MESSAGE_JOB, 40, 65, "a count or an index out of range"}, /* n_parts 65 */
@@ -465,7 +470,7 @@ START_TEST(a_field_out_of_range_is_refused_with_its_reason)
     ck_assert_str_eq(refusal(bytes, n), cases[_i].why);
 }
 END_TEST
-enum { N_FIELD_CASES = 29 };
+enum { N_FIELD_CASES = 30 };
 
 START_TEST(a_text_without_its_end_is_refused)
 {
