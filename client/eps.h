@@ -252,6 +252,18 @@ int eps_plan_minimum(uint64_t *bytes, const struct eps_train_options *options, s
 int eps_plan_depth(uint32_t *n_layers, const struct eps_train_options *options, struct eps_error *error);
 int eps_plan_batch(uint32_t *n_rows, const struct eps_train_options *options, struct eps_error *error);
 
+/* What this machine manages, measured: eps_plan and the daemon predict times from it. */
+struct eps_profile {
+    char path[4096];                /* of the file that was written */
+    uint32_t rows[4];               /* of matrix products, */
+    double matmul_flops[2][4];      /* whose operations a second these are, in fp32 and in bf16 */
+    double link_bytes_per_s;        /* from the host to the device */
+    double memory_bytes_per_s;      /* of the device, read and written */
+    double update_parameters_per_s; /* by the optimizer on the host */
+};
+/* Takes some seconds. path NULL: where eps_plan and eps-worker look, in the user's cache. programs as eps_train's. */
+int eps_profile(struct eps_profile *out, const char *path, const char *programs, struct eps_error *error);
+
 /* Mean loss of a model over the windows of files. programs, device_mem as above; batch, seq 0: chosen. */
 struct eps_eval_options {
     const char *model; /* a directory, or that of a run: its latest checkpoint; NULL: the model that a daemon trains, as

@@ -82,9 +82,7 @@ static bool find_installed(char out[PATH_MAX], const char *name)
            access(out, X_OK) == 0;
 }
 
-/* Where the program is: in the directory given, else beside this one, else where libeps was installed, else for execvp
- * to find. */
-static int find_program(char out[PATH_MAX], const char *programs, const char *name, struct error *err)
+int client_spawn_find(char out[PATH_MAX], const char *programs, const char *name, struct error *err)
 {
     char self[PATH_MAX];
 
@@ -136,7 +134,7 @@ static int start_child(struct client_spawn *spawn, const char *name, char **args
                                     .stdio_count = 3,
                                     .stdio = stdio,
                                     .exit_cb = on_exit_of};
-    int rc = find_program(program, spawn->options.programs, name, err);
+    int rc = client_spawn_find(program, spawn->options.programs, name, err);
 
     if (rc)
         return rc;

@@ -49,6 +49,10 @@ struct client_spawn {
 int client_spawn_start(struct client_spawn *spawn, struct client_link *link, const struct client_spawn_options *options,
                        struct error *err);
 
+/* Where a program of ours is: in the directory `programs` (-ENOENT: it is not), else beside this one, else where libeps
+ * was installed, else its bare name, for execvp to find. */
+int client_spawn_find(char out[PATH_MAX], const char *programs, const char *name, struct error *err);
+
 /* Closes the link's session, waits for the children, ends those who stay (SIGTERM after 5 s, at once if there was
  * no session; SIGKILL after 10), and removes the directory if a killed daemon left it. Safe on a zeroed one. */
 void client_spawn_stop(struct client_spawn *spawn);

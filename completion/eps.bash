@@ -2,7 +2,7 @@
 # The lists are those of --help: tests/test_documentation.c compares them.
 # shellcheck shell=bash disable=SC2207
 
-_eps_commands="train plan eval generate report export verify status mem save stop"
+_eps_commands="train plan eval generate report export verify bench status mem save stop"
 _eps_presets="byte-small byte-medium byte-large gpt2 gpt2-medium gpt2-large gpt2-xl"
 
 # The options of a command, one list each; those without a value have no place in _eps_values.
@@ -15,6 +15,7 @@ _eps_options() {
         "--eval-every --trace --device --device-mem --host-mem --require-pinned --workers --connect --help" ;;
     plan) echo "--model --batch --seq --microbatch --parts --optimizer --commit --clip-norm --precision --moments" \
         "--grad-dtype --device --device-mem --host-mem --workers --minimum --find-depth --find-batch --json --help" ;;
+    bench) echo "--profile --device --help" ;;
     eval) echo "--model --data --batch --seq --device --device-mem --connect --json --help" ;;
     generate) echo "--model --prompt --prompt-file --ids --tokens --temperature --top-k --top-p --seed --device" \
         "--device-mem --connect --json --help" ;;
@@ -25,7 +26,7 @@ _eps_options() {
     mem) echo "--watch --json --prometheus --help" ;;
     save | stop) echo "--json --help" ;;
     epsd) echo "--listen --host-mem --group --private --version --help" ;;
-    eps-worker) echo "--connect --device --device-mem --private --version --help" ;;
+    eps-worker) echo "--connect --device --device-mem --profile --private --version --help" ;;
     esac
 }
 
@@ -52,7 +53,7 @@ _eps_values() {
         _eps_files -f "$3"
         [[ $1 != train && $1 != plan ]] || COMPREPLY+=($(compgen -W "$_eps_presets" -- "$3"))
         ;;
-    --data | --eval-data | --prompt-file | --trace | --prometheus) _eps_files -f "$3" ;;
+    --data | --eval-data | --prompt-file | --trace | --prometheus | --profile) _eps_files -f "$3" ;;
     --out | --resume)
         if [ "$1" = report ]; then _eps_files -f "$3"; else _eps_files -d "$3"; fi
         ;;

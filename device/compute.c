@@ -159,6 +159,7 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
                                  rc ? NULL : err);
         rc = rc ? rc : rc2;
     }
+    c->worker.stash = c->stash.base;
     c->link = (struct link){.box = c->box,
                             .model = model,
                             .weights = &c->weights,

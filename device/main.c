@@ -1,6 +1,7 @@
 /* eps-worker: owns one device and works for one daemon. The main thread talks, a second one computes:
  * device/compute.h. */
 #include "device/compute.h"
+#include "device/profile.h"
 #include "proto/process.h"
 #include "proto/profile.h"
 #include "proto/session.h"
@@ -25,6 +26,7 @@ static const char usage[] =
     "  --device cpu        the device (only cpu so far)\n"
     "  --device-mem BYTES  memory of the device that may be used, at most: 512MiB, 2GiB; default what is free but an "
     "eighth\n"
+    "  --profile FILE      measure the device and this host, for eps plan and eps train, write it there and end\n"
     "  --private           end with the process that started this one; --private=PID says which that is\n"
     "  --version           which build this is\n"
     "  --help              this text\n"
@@ -183,9 +185,10 @@ static int run(const char *directory, const struct compute_options *options, boo
 struct arguments {
     const char *address;
     bool is_private;
-    long parent;        /* 0: not said */
-    const char *answer; /* all that was asked for: --help, --version */
-    uint64_t budget;    /* 0: not said */
+    long parent;         /* 0: not said */
+    const char *answer;  /* all that was asked for: --help, --version */
+    uint64_t budget;     /* 0: not said */
+    const char *profile; /* file to measure for; NULL: not asked */
 };
 
 /* False, and said why, if the command line is misused. */
@@ -195,6 +198,7 @@ static bool parse(struct arguments *out, int argc, char **argv)
         {"connect", required_argument, NULL, 'c'},
         {"device", required_argument, NULL, 'd'},
         {"device-mem", required_argument, NULL, 'm'},
+        {"profile", required_argument, NULL, 'f'},
         {"private", optional_argument, NULL, 'p'},
         {"version", no_argument, NULL, 'v'},
         {"help", no_argument, NULL, 'h'},
@@ -215,6 +219,8 @@ static bool parse(struct arguments *out, int argc, char **argv)
             out->address = optarg;
         if (option == 'd')
             device = optarg;
+        if (option == 'f')
+            out->profile = optarg;
         if (option == 'm' && process_parse_bytes(&out->budget, "--device-mem", optarg, &err)) {
             log_line("%s", err.text);
             return false;
@@ -251,6 +257,17 @@ static uint64_t default_budget(void)
     return available - margin;
 }
 
+static int measure(const char *path, const struct device_ops *ops, struct error *err)
+{
+    const long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
+    struct profile profile;
+    int rc;
+
+    process_take_signals();
+    rc = device_profile(&profile, ops, n_cores > 0 ? (unsigned)n_cores : 1, err);
+    return rc ? rc : profile_write(&profile, path, ops->name, err);
+}
+
 int main(int argc, char **argv)
 {
     struct compute_options compute = {.ops = &device_cpu};
@@ -279,6 +296,12 @@ int main(int argc, char **argv)
     }
     compute.budget = arguments.budget ? arguments.budget : default_budget();
     device_check(compute.ops);
+    if (arguments.profile) {
+        if (measure(arguments.profile, compute.ops, &err) == 0)
+            return 0;
+        log_line("%s", err.text);
+        return 1;
+    }
     int rc = session_directory(directory, sizeof directory, arguments.address, &err);
     if (!rc)
         rc = run(directory, &compute, arguments.is_private, &err);

@@ -1,7 +1,7 @@
 /* What a job needs, before anything of it is allocated. */
 #include "eps/job_state.h"
 
-#include "plan/make.h"
+#include "plan/search.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -83,13 +83,13 @@ static int plan_worker(const struct job *job, struct peer *worker, uint32_t micr
                        struct error *err)
 {
     const struct plan_setting setting = setting_of(job, worker);
-    const struct plan_choice wish = {.microbatch = microbatch, .n_weight_buffers = 2};
+    const struct plan_wish wish = {.microbatch = microbatch};
     const uint64_t budget = is_host_memory(worker) && most < worker->budget ? most : worker->budget;
 
     if (!setting.backend)
         return error_set(err, -ENODEV, "worker %u has a device '%s', which this daemon knows nothing of", worker->id,
                          worker->device);
-    return plan_make(&worker->plan, &job->model, &setting, &wish, budget, err);
+    return plan_search(&worker->plan, &job->model, &setting, &wish, &worker->profile, budget, err);
 }
 
 /* Each as it likes, then all with the smallest microbatch: a run's bits depend on it, and shares may move. */

@@ -4,6 +4,7 @@
 
 int command_train(int argc, char **argv);
 int command_plan(int argc, char **argv);
+int command_bench(int argc, char **argv);
 int command_eval(int argc, char **argv);
 int command_generate(int argc, char **argv);
 int command_verify(int argc, char **argv);

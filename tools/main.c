@@ -24,6 +24,7 @@ static const struct {
     {"report", "a run as curves: loss, tokens/s, memory", command_report},
     {"export", "a model for other programs to load", command_export},
     {"verify", "checkpoints against their checksums", command_verify},
+    {"bench", "what this machine manages, for eps plan", command_bench},
     {"Live runs and daemons", NULL, NULL},
     {"status", "what it is doing", command_status},
     {"mem", "its memory and its workers', by category", command_mem},

@@ -1,0 +1,167 @@
+#include "device/profile.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum {
+    WIDTH = 768,         /* of the products: rows x WIDTH x WIDTH */
+    ELEMENTS = 16 << 20, /* of the arrays that pass by: beyond any cache */
+    ROUNDS = 5,
+    LEAST_MS = 10,         /* of a round: short products are repeated */
+    LEAST_ROUNDS_MS = 400, /* no more rounds, but two, once all of them took this long */
+};
+
+struct bench {
+    const struct device_ops *ops;
+    struct device *dev;
+    enum number_type type;
+    unsigned n_threads;
+    uint32_t rows;
+    char *arena;
+    float *host; /* (4, ELEMENTS): in the order of an optimizer's weights, moments and gradient */
+};
+
+static double now(void)
+{
+    struct timespec t;
+
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+/* Seconds of one call, the least of some rounds; *rc is the device's. */
+static double time_of(const struct bench *b, void (*call)(const struct bench *), int *rc)
+{
+    const double begin = now();
+    double best = INFINITY;
+
+    call(b); /* touches what is new */
+    *rc = b->dev ? b->ops->sync(b->dev) : 0;
+    for (int round = 0; !*rc && round < ROUNDS; round++) {
+        const double since = now();
+        unsigned n = 0;
+        do {
+            call(b);
+            *rc = b->dev ? b->ops->sync(b->dev) : 0;
+            n++;
+        } while (!*rc && now() - since < LEAST_MS / 1e3);
+        const double each = (now() - since) / n;
+        best = each < best ? each : best;
+        if (round > 0 && now() - begin > LEAST_ROUNDS_MS / 1e3)
+            break;
+    }
+    return best;
+}
+
+static void multiply(const struct bench *b)
+{
+    const size_t value = number_bytes(b->type), weights = (size_t)WIDTH * WIDTH * value;
+    const struct device_matmul op = {.m = b->rows,
+                                     .n = WIDTH,
+                                     .k = WIDTH,
+                                     .a = b->arena + weights,
+                                     .a_stride = WIDTH,
+                                     .b = b->arena,
+                                     .b_stride = WIDTH,
+                                     .c = b->arena + weights + (size_t)b->rows * WIDTH * value,
+                                     .c_stride = WIDTH};
+
+    b->ops->matmul(b->dev, &op);
+}
+
+static void upload(const struct bench *b)
+{
+    b->ops->upload(b->dev, b->arena, b->host, ELEMENTS * sizeof(float));
+}
+
+/* y = x + h */
+static void add(const struct bench *b)
+{
+    float *x = (float *)b->arena;
+    static const struct device_dropout none;
+
+    b->ops->dropout_add(b->dev, x, x + ELEMENTS, x + 2 * (size_t)ELEMENTS, 1, ELEMENTS / WIDTH, WIDTH, &none);
+}
+
+/* An update as AdamW's: it reads four arrays and writes three. */
+static void update(const struct bench *b)
+{
+    const ptrdiff_t n = ELEMENTS;
+    float *restrict w = b->host, *restrict m = w + n, *restrict v = m + n;
+    const float *restrict g = v + n;
+
+#pragma omp parallel for simd num_threads(b->n_threads)
+    for (ptrdiff_t i = 0; i < n; i++) {
+        m[i] = 0.9f * m[i] + 0.1f * g[i];
+        v[i] = 0.999f * v[i] + 0.001f * g[i] * g[i];
+        w[i] = w[i] - 1e-3f * m[i] / (sqrtf(v[i]) + 1e-8f);
+    }
+}
+
+static int open_device(struct bench *b, enum number_type type, size_t bytes, struct error *err)
+{
+    const int rc = b->ops->open(&b->dev, 0, type, bytes, b->n_threads, err);
+
+    b->type = type;
+    if (!rc)
+        b->arena = b->ops->arena(b->dev);
+    return rc;
+}
+
+static void close_device(struct bench *b)
+{
+    b->ops->close(b->dev);
+    b->dev = NULL;
+}
+
+static int measure_products(struct profile *out, struct bench *b, enum number_type type, struct error *err)
+{
+    const size_t largest = profile_rows[PROFILE_ROWS - 1];
+    int rc = open_device(b, type, (2 * largest + WIDTH) * WIDTH * number_bytes(type), err);
+
+    if (rc)
+        return rc;
+    for (int i = 0; !rc && i < PROFILE_ROWS; i++) {
+        b->rows = profile_rows[i];
+        out->matmul_flops[type][i] = 2.0 * b->rows * WIDTH * WIDTH / time_of(b, multiply, &rc);
+    }
+    close_device(b);
+    return rc ? error_set(err, rc, "the device is lost") : 0;
+}
+
+static int measure_memory(struct profile *out, struct bench *b, struct error *err)
+{
+    int rc = open_device(b, NUMBER_FP32, 3 * (size_t)ELEMENTS * sizeof(float), err);
+
+    if (rc)
+        return rc;
+    out->link_bytes_per_s = ELEMENTS * sizeof(float) / time_of(b, upload, &rc);
+    if (!rc)
+        out->memory_bytes_per_s = 3.0 * ELEMENTS / WIDTH * WIDTH * sizeof(float) / time_of(b, add, &rc);
+    close_device(b);
+    return rc ? error_set(err, rc, "the device is lost") : 0;
+}
+
+int device_profile(struct profile *out, const struct device_ops *ops, unsigned n_threads, struct error *err)
+{
+    struct bench b = {.ops = ops, .n_threads = n_threads};
+    int rc = 0;
+
+    for (int type = 0; !rc && type < NUMBER_TYPES; type++)
+        rc = measure_products(out, &b, (enum number_type)type, err);
+    if (rc)
+        return rc;
+    b.host = aligned_alloc(64, 4 * (size_t)ELEMENTS * sizeof(float));
+    if (!b.host)
+        return error_set(err, -ENOMEM, "no memory to measure with: 256 MiB are needed");
+    for (size_t i = 0; i < 4 * (size_t)ELEMENTS; i++)
+        b.host[i] = 1e-3f; /* nothing whose arithmetic is slow */
+    rc = measure_memory(out, &b, err);
+    if (!rc)
+        out->update_parameters_per_s = ELEMENTS / time_of(&b, update, &rc);
+    free(b.host);
+    return rc ? rc : profile_check(out, err);
+}

@@ -1,0 +1,12 @@
+/* device/profile.h - measures what proto/profile.h describes, on the device and the host at hand. */
+#ifndef DEVICE_PROFILE_H
+#define DEVICE_PROFILE_H
+
+#include "device/device.h"
+#include "proto/profile.h"
+
+/* Takes some seconds, and 400 MiB of the device and of the host at most. Every figure is the best of several, as
+ * neighbours only ever make it worse. -ENOMEM, -ENODEV, -EIO with a sentence. */
+int device_profile(struct profile *out, const struct device_ops *ops, unsigned n_threads, struct error *err);
+
+#endif
