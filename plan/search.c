@@ -50,13 +50,15 @@ static void lay_out_at(struct plan *out, const struct search *s, const struct ch
 }
 
 /* Predicted time in steps of a thousandth: what differs by less is a tie, rounding and the prediction's worth being what
- * they are. Whole steps, so that the least of more plans is never more. */
+ * they are. Whole steps, so that the least of more plans is never more. To generate nothing is predicted but copies, and
+ * the last rows that need none count. */
 static int64_t time_of(const struct search *s, const struct plan *plan)
 {
+    const double steps = s->setting->purpose == PLAN_GENERATE ? 1e9 : 1e3;
     struct plan_cost cost;
 
     plan_cost(&cost, plan, s->model, &s->host, s->profile);
-    return (int64_t)floor(log(cost.step_ms) * 1000);
+    return (int64_t)floor(log(cost.step_ms) * steps);
 }
 
 static void offer(struct search *s, const struct plan *plan)

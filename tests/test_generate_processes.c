@@ -267,8 +267,8 @@ START_TEST(jobs_that_cannot_generate_are_refused)
     m[0].job.seq = SEQ + 11;
     ck_assert_int_eq(open_job(&c, &m[0], small()), -EINVAL);
     ck_assert_msg(strstr(c.err.text, "positions"), "%s", c.err.text);
-    m[0].job.seq = SEQ; /* two buffers of 139 MB, where the worker has 256 MiB less what the library takes */
-    ck_assert_int_eq(open_job(&c, &m[0], processes_config("large.json", 2, 2, 1700, 128)), -ENOSPC);
+    m[0].job.seq = SEQ; /* a block of 277 MB, where the worker has 256 MiB */
+    ck_assert_int_eq(open_job(&c, &m[0], processes_config("large.json", 2, 2, 2400, 128)), -ENOSPC);
     ck_assert_msg(strstr(c.err.text, "needs at least") && strstr(c.err.text, "to generate"), "%s", c.err.text);
     end(&c);
 }
