@@ -7,11 +7,11 @@
 #include <time.h>
 
 enum {
-    WIDTH = 768,         /* of the products: rows x WIDTH x WIDTH */
+    WIDTH = 512,         /* of the products: rows x WIDTH x WIDTH */
     ELEMENTS = 16 << 20, /* of the arrays that pass by: beyond any cache */
     ROUNDS = 5,
-    LEAST_MS = 10,         /* of a round: short products are repeated */
-    LEAST_ROUNDS_MS = 400, /* no more rounds, but two, once all of them took this long */
+    LEAST_MS = 10,        /* of a round: short products are repeated */
+    MOST_ROUNDS_MS = 400, /* and no further round begins after that */
 };
 
 struct bench {
@@ -50,7 +50,7 @@ static double time_of(const struct bench *b, void (*call)(const struct bench *),
         } while (!*rc && now() - since < LEAST_MS / 1e3);
         const double each = (now() - since) / n;
         best = each < best ? each : best;
-        if (round > 0 && now() - begin > LEAST_ROUNDS_MS / 1e3)
+        if (now() - begin > MOST_ROUNDS_MS / 1e3)
             break;
     }
     return best;

@@ -381,15 +381,16 @@ static void check_visit(const struct events *events, int64_t step, int64_t visit
     const char *name = visits[visit], *unit = units[visit];
     const struct event *update = find(events, "update", unit, step, -1, -1);
     const struct event *forward = find(events, "forward", name, step, visit, -1);
+    const bool one_pass = strncmp(name, "head", 4) == 0; /* backward is part of forward: the budget has room for that */
 
     ck_assert_int_eq(arg(forward, "microbatches"), PARTS * 2); /* of one row, of four in two parts */
     for (int64_t part = 0; part < PARTS; part++) {
         char fold_name[40];
         snprintf(fold_name, sizeof fold_name, "%s part %d", unit, (int)part);
-        const struct event *backward = find(events, "backward", name, step, visit, part);
+        const struct event *backward = one_pass ? forward : find(events, "backward", name, step, visit, part);
         const struct event *download = find(events, "download", name, step, visit, part);
         const struct event *fold = find(events, "fold", fold_name, step, visit, part);
-        ck_assert_int_ge(backward->begin, forward->end);
+        ck_assert(one_pass || backward->begin >= forward->end);
         ck_assert_int_ge(download->begin, backward->end);
         ck_assert_int_ge(fold->begin, download->end);
         ck_assert_int_ge(update->begin, fold->end);
