@@ -1,7 +1,7 @@
 /* How the daemon plans for its workers: real processes, a client that takes their word apart (tests/driver.h). */
 #include "tests/run.h"
 
-#include "plan/make.h"
+#include "plan/search.h"
 #include "proto/process.h"
 #include "tests/driver.h"
 #include "tests/processes.h"
@@ -14,7 +14,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Bytes that a worker with this share of the driver's job takes with microbatches of so many rows. */
+/* The fewest bytes with which a worker can do this share of the driver's job in microbatches of so many rows. */
 static uint64_t bytes_of(uint32_t n_workers, uint32_t microbatch)
 {
     const uint32_t n_cores = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
@@ -23,7 +23,7 @@ static uint64_t bytes_of(uint32_t n_workers, uint32_t microbatch)
                                          .part_rows = DRIVER_BATCH / n_workers,
                                          .seq = DRIVER_SEQ,
                                          .n_threads = n_cores > n_workers ? n_cores / n_workers : 1};
-    const struct plan_choice wish = {.microbatch = microbatch, .n_weight_buffers = 2};
+    const struct plan_wish wish = {.microbatch = microbatch};
     struct model_config config;
     struct model model;
     struct plan plan;
@@ -31,7 +31,7 @@ static uint64_t bytes_of(uint32_t n_workers, uint32_t microbatch)
 
     ck_assert_int_eq(model_config_parse(&config, driver_config, strlen(driver_config), &err), 0);
     ck_assert_int_eq(model_init(&model, &config, &err), 0);
-    ck_assert_int_eq(plan_make(&plan, &model, &setting, &wish, UINT64_MAX, &err), 0);
+    plan_smallest(&plan, &model, &setting, &wish);
     model_free(&model);
     return plan_total(&plan);
 }
@@ -72,7 +72,7 @@ START_TEST(all_workers_run_the_smallest_microbatch_that_one_of_them_has)
 {
     const struct driver_options options = {.n_parts = 2};
     const pid_t daemon = processes_daemon("lab", 0, NULL);
-    const pid_t ample = start_worker("lab", bytes_of(2, 2)), tight = start_worker("lab", bytes_of(2, 2) - 1);
+    const pid_t ample = start_worker("lab", 64 << 20), tight = start_worker("lab", bytes_of(2, 2) - 1);
     struct driver driver;
 
     await_workers("lab", 2);
