@@ -6,34 +6,46 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A table that is cut by rows is cut into units about as large as a block's, but never into crumbs: a transfer below a
- * few MiB costs more in messages than in bytes. */
-enum { LEAST_CUT = 8 << 20 }; /* bytes */
+/* A table that is cut by rows is cut into units about as large as a block's, since a device needs room for that anyway,
+ * but never into crumbs: a transfer below a few MiB costs more in messages than in bytes. Nor does a unit of the
+ * vocabulary have more rows than make 8 MiB of logits for 256 tokens: enough for a product to run at full speed. */
+enum { LEAST_CUT = 4 << 20 /* bytes */, MOST_ROWS = 8192 };
 
 static const char prefix[] = "transformer.";
 
-/* Rows of one unit when a table (rows, columns) is cut evenly. */
-static uint64_t rows_per_unit(const struct model_config *c, uint64_t rows, uint64_t columns)
+/* Rows of one unit when a table (rows, width) is cut evenly. */
+static uint64_t rows_per_unit(const struct model_config *c, uint64_t rows, uint64_t most_rows)
 {
     const uint64_t width = c->width, inner = c->inner_width;
     const uint64_t block = 4 * width * width + 2 * width * inner + 9 * width + inner;
     const uint64_t target = 4 * block > LEAST_CUT ? 4 * block : LEAST_CUT;
-    const uint64_t n = (4 * rows * columns + target - 1) / target;
+    const uint64_t by_bytes = (4 * rows * width + target - 1) / target, by_rows = (rows + most_rows - 1) / most_rows;
+    const uint64_t n = by_bytes > by_rows ? by_bytes : by_rows;
 
     return (rows + n - 1) / n;
 }
 
-static uint32_t cut_units(const struct model_config *c, uint64_t rows)
+/* Positions have no logits. */
+static uint64_t vocabulary_per_unit(const struct model_config *c)
 {
-    const uint64_t each = rows_per_unit(c, rows, c->width);
+    return rows_per_unit(c, c->vocabulary, MOST_ROWS);
+}
 
+static uint64_t positions_per_unit(const struct model_config *c)
+{
+    return rows_per_unit(c, c->n_positions, c->n_positions);
+}
+
+static uint32_t count_units(uint64_t rows, uint64_t each)
+{
     return (uint32_t)((rows + each - 1) / each);
 }
 
 static int allocate(struct model *m)
 {
     const struct model_config *c = &m->config;
-    const uint32_t n_wte = cut_units(c, c->vocabulary), n_wpe = cut_units(c, c->n_positions);
+    const uint32_t n_wte = count_units(c->vocabulary, vocabulary_per_unit(c));
+    const uint32_t n_wpe = count_units(c->n_positions, positions_per_unit(c));
     const uint32_t n_tensors = 12 * c->n_layers + 4 + !c->tied;
     const uint32_t n_cut = n_wte + n_wpe + (c->tied ? 0 : n_wte);
 
@@ -104,10 +116,9 @@ static void visit(struct model *m, uint32_t unit)
 }
 
 /* One tensor in units of its own, each visited by the layer that is open; table tells apart those of one kind. */
-static void add_table(struct model *m, uint32_t tensor, enum model_layer_kind kind, uint32_t table)
+static void add_table(struct model *m, uint32_t tensor, enum model_layer_kind kind, uint32_t table, uint64_t each)
 {
     const uint64_t rows = m->tensors[tensor].shape[0];
-    const uint64_t each = rows_per_unit(&m->config, rows, m->tensors[tensor].shape[1]);
 
     for (uint64_t first = 0, chunk = 0; first < rows; first += each, chunk++) {
         open_unit(m, kind, table, chunk);
@@ -185,9 +196,9 @@ int model_init(struct model *out, const struct model_config *config, struct erro
     open_layer(m, MODEL_EMBEDDING, 0);
     uint32_t wte = add_tensor(m, "transformer.wte.weight", config->vocabulary, width, MODEL_INIT_NORMAL);
     uint32_t wpe = add_tensor(m, "transformer.wpe.weight", config->n_positions, width, MODEL_INIT_NORMAL);
-    add_table(m, wte, MODEL_EMBEDDING, 0);
+    add_table(m, wte, MODEL_EMBEDDING, 0, vocabulary_per_unit(config));
     const uint32_t n_wte = m->n_units;
-    add_table(m, wpe, MODEL_EMBEDDING, 1);
+    add_table(m, wpe, MODEL_EMBEDDING, 1, positions_per_unit(config));
     for (uint32_t i = 0; i < config->n_layers; i++)
         add_block(m, i);
     add_norm(m);
@@ -196,7 +207,8 @@ int model_init(struct model *out, const struct model_config *config, struct erro
         for (uint32_t unit = 0; unit < n_wte; unit++)
             visit(m, unit);
     else
-        add_table(m, add_tensor(m, "lm_head.weight", config->vocabulary, width, MODEL_INIT_NORMAL), MODEL_HEAD, 0);
+        add_table(m, add_tensor(m, "lm_head.weight", config->vocabulary, width, MODEL_INIT_NORMAL), MODEL_HEAD, 0,
+                  vocabulary_per_unit(config));
     return 0;
 }
 

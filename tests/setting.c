@@ -90,10 +90,12 @@ void setting_step(struct array_link *link, const struct setting *s, const struct
                                        .labels = s->labels};
 
     ck_assert_msg(device_worker_init(&worker, options, &ledger, &err) == 0, "%s", err.text);
+    void *stash = worker.stash = malloc(worker.plan.host_stash_bytes);
     link->version = SETTING_STEP;
     link->n_buffers = options->choice.n_weight_buffers;
     ck_assert_msg(device_worker_step(&worker, &share, &array_link, link, &err) == 0, "%s", err.text);
     device_worker_free(&worker);
+    free(stash);
 }
 
 const uint32_t setting_parts[ARRAY_LINK_PARTS] = {0, 1, 2, 3, 4, 5, 6, 7};

@@ -238,32 +238,32 @@ START_TEST(budgets_from_streamed_to_resident_give_the_same_bits)
 }
 END_TEST
 
-/* wide's units: 5 of tokens, 1 of positions, a block, the norm. A run visits those of its tokens, the positions, the
+/* wide's units: 9 of tokens, 1 of positions, a block, the norm. A run visits those of its tokens, the positions, the
  * block, the norm, and all of the tokens' as the head. */
 START_TEST(units_are_pulled_once_or_for_each_visit)
 {
     struct speech t;
 
     set_up(&t, &wide, 9);
-    ck_assert_uint_eq(t.s.model.n_units, 8);
+    ck_assert_uint_eq(t.s.model.n_units, 12);
     for (uint32_t i = 0; i < 9; i++)
         t.s.ids[i] = i < 3 ? 29999 - i : i;
     open_worker(&t);
-    ck_assert_uint_eq(t.worker.plan.choice.n_resident, 8);
+    ck_assert_uint_eq(t.worker.plan.choice.n_resident, 12);
     run(&t, 0, 1);
     run(&t, 1, 8);
-    ck_assert_uint_eq(t.link.n_pulls, 8);
-    ck_assert_uint_eq(t.link.n_waits, 8);
+    ck_assert_uint_eq(t.link.n_pulls, 12);
+    ck_assert_uint_eq(t.link.n_waits, 12);
     close_worker(&t);
 
     t.options.choice.n_resident = 0;
     t.options.choice.n_weight_buffers = 1;
     open_worker(&t);
     ck_assert_uint_eq(t.worker.plan.choice.n_resident, 0);
-    run(&t, 0, 1); /* the tokens' last unit, positions, block, norm, the tokens' five */
-    ck_assert_uint_eq(t.link.n_pulls, 9);
+    run(&t, 0, 1); /* the tokens' last unit, positions, block, norm, the tokens' nine */
+    ck_assert_uint_eq(t.link.n_pulls, 13);
     run(&t, 1, 8); /* the tokens' first and last unit, ... */
-    ck_assert_uint_eq(t.link.n_pulls, 9 + 10);
+    ck_assert_uint_eq(t.link.n_pulls, 13 + 14);
     close_worker(&t);
     tear_down(&t);
 }

@@ -93,7 +93,8 @@ static void check_whole(const struct model *m)
 }
 
 /* 124,439,808: the sum over the tensors of the published gpt2. A block has 7,087,872 elements, so wte (50,257 x 768) is
- * cut in ceil(38,597,376 / 7,087,872) = 6 units of ceil(50,257 / 6) = 8,377 rows. */
+ * cut in ceil(38,597,376 / 7,087,872) = 6 units, but ceil(50,257 / 8,192) = 7 of at most 8,192 rows: ceil(50,257 / 7) =
+ * 7,180 each. */
 START_TEST(gpt2_has_the_published_size_and_is_cut_by_hand_alike)
 {
     struct model m = build(gpt2);
@@ -101,21 +102,21 @@ START_TEST(gpt2_has_the_published_size_and_is_cut_by_hand_alike)
     check_whole(&m);
     ck_assert_uint_eq(m.n_parameters, 124439808);
     ck_assert_uint_eq(m.n_tensors, 148);
-    ck_assert_uint_eq(m.n_units, 6 + 1 + 12 + 1);
-    ck_assert_uint_eq(m.n_visits, 6 + 1 + 12 + 1 + 6);
+    ck_assert_uint_eq(m.n_units, 7 + 1 + 12 + 1);
+    ck_assert_uint_eq(m.n_visits, 7 + 1 + 12 + 1 + 7);
     ck_assert_uint_eq(m.n_layers, 15);
-    ck_assert_uint_eq(m.pieces[0].n_rows, 8377);
-    ck_assert_uint_eq(m.pieces[5].n_rows, 50257 - 5 * 8377);
+    ck_assert_uint_eq(m.pieces[0].n_rows, 7180);
+    ck_assert_uint_eq(m.pieces[6].n_rows, 50257 - 6 * 7180);
     ck_assert_uint_eq(m.largest_unit, 7087872);
-    ck_assert_uint_eq(m.units[7].n_slices, 2);
+    ck_assert_uint_eq(m.units[8].n_slices, 2);
     model_free(&m);
 }
 END_TEST
 
 START_TEST(units_and_visits_have_the_names_that_people_use)
 {
-    static const char *const names[] = {"wte.0", "wte.5", "wpe", "h.0", "h.11", "ln_f"};
-    static const uint32_t units[] = {0, 5, 6, 7, 18, 19}; /* also visits: all but the head's */
+    static const char *const names[] = {"wte.0", "wte.6", "wpe", "h.0", "h.11", "ln_f"};
+    static const uint32_t units[] = {0, 6, 7, 8, 19, 20}; /* also visits: all but the head's */
     struct model_config config = gpt2;
     struct model m = build(config);
     char name[MODEL_NAME_BYTES];
@@ -124,8 +125,8 @@ START_TEST(units_and_visits_have_the_names_that_people_use)
         ck_assert_str_eq(model_unit_name(name, &m, units[i]), names[i]);
         ck_assert_str_eq(model_visit_name(name, &m, units[i]), names[i]);
     }
-    ck_assert_str_eq(model_visit_name(name, &m, 20), "head wte.0");
-    ck_assert_str_eq(model_visit_name(name, &m, 25), "head wte.5");
+    ck_assert_str_eq(model_visit_name(name, &m, 21), "head wte.0");
+    ck_assert_str_eq(model_visit_name(name, &m, 27), "head wte.6");
     model_free(&m);
     config.tied = false;
     config.vocabulary = 1000;
@@ -137,21 +138,21 @@ START_TEST(units_and_visits_have_the_names_that_people_use)
 }
 END_TEST
 
-START_TEST(small_tables_are_not_cut_below_8_MiB)
+START_TEST(small_tables_are_cut_by_rows_alone)
 {
     struct model_config config = odd;
-    config.vocabulary = 50257; /* 4.2 MB: one unit, though a block has 14 KB */
+    config.vocabulary = 8192; /* 0.7 MB: one unit, though a block has 14 KB */
     struct model m = build(config);
 
     check_whole(&m);
     ck_assert_uint_eq(m.n_units, 1 + 1 + 3 + 1 + 1);
     model_free(&m);
-    config.vocabulary = 100000; /* 8,400,000 bytes, over 8 MiB: two of 50,000 rows */
+    config.vocabulary = 50257; /* 4,221,588 bytes, over 4 MiB: two by bytes, seven by rows */
     config.tied = true;
     m = build(config);
     check_whole(&m);
-    ck_assert_uint_eq(m.n_units, 2 + 1 + 3 + 1);
-    ck_assert_uint_eq(m.pieces[0].n_rows, 50000);
+    ck_assert_uint_eq(m.n_units, 7 + 1 + 3 + 1);
+    ck_assert_uint_eq(m.pieces[0].n_rows, 7180);
     model_free(&m);
 }
 END_TEST
@@ -162,12 +163,12 @@ START_TEST(a_tied_head_visits_the_embedding_again)
     const struct model_layer *head = &m.layers[m.n_layers - 1];
 
     ck_assert_int_eq(head->kind, MODEL_HEAD);
-    ck_assert_uint_eq(head->n_visits, 6);
+    ck_assert_uint_eq(head->n_visits, 7);
     for (uint32_t i = 0; i < head->n_visits; i++) {
         ck_assert_uint_eq(m.visits[head->first_visit + i], i);
         ck_assert_uint_eq(m.units[i].n_visits, 2);
     }
-    ck_assert_uint_eq(m.units[6].n_visits, 1); /* wpe */
+    ck_assert_uint_eq(m.units[7].n_visits, 1); /* wpe */
     ck_assert_ptr_null(model_find(&m, "lm_head.weight"));
     model_free(&m);
 }
@@ -181,7 +182,7 @@ START_TEST(an_untied_head_has_units_of_its_own)
 
     check_whole(&m);
     ck_assert_uint_eq(m.n_parameters, 124439808 + 50257 * 768);
-    ck_assert_uint_eq(m.n_units, 6 + 1 + 12 + 1 + 6);
+    ck_assert_uint_eq(m.n_units, 7 + 1 + 12 + 1 + 7);
     for (uint32_t u = 0; u < m.n_units; u++)
         ck_assert_uint_eq(m.units[u].n_visits, 1);
     const struct model_tensor *head = model_find(&m, "lm_head.weight");
@@ -325,7 +326,7 @@ int main(void)
 
     tcase_add_test(tcase, gpt2_has_the_published_size_and_is_cut_by_hand_alike);
     tcase_add_test(tcase, units_and_visits_have_the_names_that_people_use);
-    tcase_add_test(tcase, small_tables_are_not_cut_below_8_MiB);
+    tcase_add_test(tcase, small_tables_are_cut_by_rows_alone);
     tcase_add_test(tcase, a_tied_head_visits_the_embedding_again);
     tcase_add_test(tcase, an_untied_head_has_units_of_its_own);
     tcase_add_test(tcase, a_block_holds_its_tensors_in_the_order_of_the_enum);

@@ -1,0 +1,212 @@
+#include "device/boundaries.h"
+
+#include "plan/units.h"
+#include "tests/extents.h"
+#include "tests/run.h"
+#include "tests/setting.h"
+
+#include <check.h>
+#include <stdlib.h>
+
+enum { SETTINGS = 25 }; /* of each of 8 runs of the loop */
+
+static uint32_t below(uint64_t *state, uint32_t n)
+{
+    return (uint32_t)((setting_random(state) + 1) / 2 * n) % n;
+}
+
+/* Small, every second one with a vocabulary that is cut into two or three units. */
+static struct model_config random_config(uint64_t *state)
+{
+    const uint32_t heads = 1 + below(state, 3);
+    const bool cut = below(state, 2), drops = below(state, 3) == 0;
+
+    return (struct model_config){.n_layers = 1 + below(state, 4),
+                                 .n_heads = heads,
+                                 .width = heads * (1 + below(state, cut ? 3 : 8)),
+                                 .inner_width = 1 + below(state, 40),
+                                 .n_positions = 12,
+                                 .vocabulary = cut ? 8193 + below(state, 10000) : 2 + below(state, 60),
+                                 .activation = (enum model_activation)below(state, 3),
+                                 .tied = below(state, 2),
+                                 .scale_attention = true,
+                                 .norm_epsilon = 1e-5f,
+                                 .dropout_attention = drops ? 0.1f : 0,
+                                 .dropout_embedding = drops ? 0.2f : 0,
+                                 .dropout_residual = drops ? 0.3f : 0};
+}
+
+static void choose(struct plan_choice *choice, const struct model *model, uint64_t *state)
+{
+    choice->host_stash = below(state, 2);
+    choice->n_kept = choice->host_stash ? 0 : below(state, model->config.n_layers + 1);
+    choice->n_weight_buffers = 1 + below(state, 3);
+    choice->n_resident = below(state, 2) ? below(state, plan_count_uploaded(model) + 1) : 0;
+    choice->whole_head = below(state, 2);
+}
+
+/* The step on a device that records what it is given; its figures against the plan's. */
+static void step_measured(struct array_link *link, const struct setting *s, struct device_worker_options options)
+{
+    struct extents extents;
+    struct plan plan;
+
+    options.ops = &device_extents;
+    extents_begin(&extents);
+    setting_step_whole(link, s, &options);
+    plan_lay_out(&plan, &s->model, &options.setting, &options.choice);
+    ck_assert_uint_eq(extents.n_outside, 0);
+    ck_assert_uint_eq(extents.high_water, plan.arena_bytes);
+}
+
+static void check_same(const struct array_link *a, const struct array_link *b, const struct setting *s)
+{
+    ck_assert(setting_same_bits(a->gradient, b->gradient, s->model.segment_n));
+    for (int part = 0; part < ARRAY_LINK_PARTS; part++)
+        ck_assert(a->losses[part] == b->losses[part]);
+}
+
+/* Whatever stays, is kept, passes through buffers or lies on the host. */
+START_TEST(every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte)
+{
+    uint64_t state = 88172645463325252u + (uint64_t)_i;
+
+    for (int i = 0; i < SETTINGS; i++) {
+        const struct model_config config = random_config(&state);
+        const uint32_t part_rows = 1 + below(&state, 4), parts = 1 + below(&state, 3);
+        struct array_link roomy, chosen;
+        struct setting s;
+
+        setting_open(&s, &config, parts * part_rows, 1 + below(&state, 12));
+        struct device_worker_options options = setting_options(&s, part_rows, 1 + below(&state, part_rows));
+        options.setting.n_threads = 1 + (below(&state, 8) == 0);
+        options.choice.n_weight_buffers = 3;
+        step_measured(&roomy, &s, options);
+        choose(&options.choice, &s.model, &state);
+        step_measured(&chosen, &s, options);
+        check_same(&roomy, &chosen, &s);
+        array_link_free(&roomy);
+        array_link_free(&chosen);
+        setting_close(&s);
+    }
+}
+END_TEST
+
+/* One unit's logits, computed twice for a share of two parts, once for each part alone. */
+START_TEST(a_head_in_one_pass_gives_the_bits_of_two)
+{
+    struct setting s;
+    struct array_link both, each;
+
+    setting_open(&s, &setting_configs[_i], 6, 5);
+    struct device_worker_options options = setting_options(&s, 3, 2);
+    setting_step_whole(&both, &s, &options);
+    options.setting.share_rows = 3;
+    for (uint32_t part = 0; part < 2; part++) {
+        array_link_init(&each, &s.model, s.weights);
+        setting_step(&each, &s, &options, 1, setting_parts + part);
+        ck_assert(setting_same_bits(both.parts[part], each.parts[part], s.model.segment_n));
+        ck_assert(both.losses[part] == each.losses[part]);
+        array_link_free(&each);
+    }
+    array_link_free(&both);
+    setting_close(&s);
+}
+END_TEST
+
+/* Constant memory: 384 layers take what 12 take, and train as they would with room. */
+START_TEST(with_the_stash_on_the_host_depth_costs_the_device_nothing)
+{
+    static const uint32_t depths[] = {12, 48, 96, 384};
+    uint64_t first = 0;
+
+    for (size_t i = 0; i < sizeof depths / sizeof *depths; i++) {
+        struct model_config config = setting_configs[0];
+        struct array_link roomy, constant;
+        struct setting s;
+        struct plan plan;
+
+        config.n_layers = depths[i];
+        setting_open(&s, &config, 2, 9);
+        struct device_worker_options options = setting_options(&s, 2, 1);
+        step_measured(&roomy, &s, options);
+        options.choice.host_stash = true;
+        step_measured(&constant, &s, options);
+        check_same(&roomy, &constant, &s);
+        plan_lay_out(&plan, &s.model, &options.setting, &options.choice);
+        first = i ? first : plan.arena_bytes;
+        ck_assert_uint_eq(plan.arena_bytes, first);
+        /* embedding, blocks, norm; their gradient: 18 tokens of width 12, rounded up to 64 bytes */
+        ck_assert_uint_eq(plan.host_stash_bytes, (depths[i] + 3) * 896u);
+        array_link_free(&roomy);
+        array_link_free(&constant);
+        setting_close(&s);
+    }
+}
+END_TEST
+
+/* With a whole matrix of 154 MB: rows of it are gathered for the tokens there are, and it passes in pieces as the head. */
+START_TEST(a_vocabulary_of_50257_by_768_trains_under_24_mib)
+{
+    const struct model_config config = {2,     12,    768, 96, 64, 50257, MODEL_GELU_NEW, true, true,
+                                        false, 1e-5f, 0,   0,  0,  0};
+    struct array_link roomy, tight;
+    struct setting s;
+    struct plan plan;
+
+    setting_open(&s, &config, 2, 16);
+    struct device_worker_options options = setting_options(&s, 2, 1);
+    options.choice.n_weight_buffers = 3;
+    options.choice.whole_head = true;
+    step_measured(&roomy, &s, options);
+    options.choice = (struct plan_choice){.microbatch = 1, .host_stash = true, .n_weight_buffers = 1};
+    plan_lay_out(&plan, &s.model, &options.setting, &options.choice);
+    ck_assert_uint_le(plan_total(&plan), 24 << 20);
+    step_measured(&tight, &s, options);
+    check_same(&roomy, &tight, &s);
+    array_link_free(&roomy);
+    array_link_free(&tight);
+    setting_close(&s);
+}
+END_TEST
+
+/* Rows of a step keep their place between microbatches and parts while an evaluation passes in between. */
+START_TEST(an_evaluation_is_the_same_wherever_boundaries_are)
+{
+    struct setting s;
+    double sums[3];
+
+    setting_open(&s, &setting_configs[_i], 5, 7);
+    for (int i = 0; i < 3; i++) {
+        struct device_worker worker;
+        struct ledger ledger = {0};
+        struct array_link link;
+        struct device_worker_options options = setting_options(&s, 5, 2);
+        const struct device_evaluation e = {.ids = s.ids, .labels = s.labels, .n_rows = 5};
+        options.setting.purpose = i < 2 ? PLAN_TRAIN : PLAN_EVALUATE;
+        options.choice.n_kept = i == 1 ? s.model.config.n_layers : 0;
+        options.choice.host_stash = i == 2;
+        ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
+        void *stash = worker.stash = malloc(worker.plan.host_stash_bytes);
+        array_link_init(&link, &s.model, s.weights);
+        ck_assert_int_eq(device_worker_evaluate(&worker, &e, &array_link, &link, &sums[i], NULL), 0);
+        ck_assert(sums[i] == sums[0]);
+        device_worker_free(&worker);
+        array_link_free(&link);
+        free(stash);
+    }
+    setting_close(&s);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("boundaries");
+
+    tcase_add_loop_test(tests, every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte, 0, 8);
+    tcase_add_loop_test(tests, a_head_in_one_pass_gives_the_bits_of_two, 0, SETTING_CONFIGS);
+    tcase_add_test(tests, with_the_stash_on_the_host_depth_costs_the_device_nothing);
+    tcase_add_test(tests, a_vocabulary_of_50257_by_768_trains_under_24_mib);
+    tcase_add_loop_test(tests, an_evaluation_is_the_same_wherever_boundaries_are, 0, SETTING_CONFIGS);
+    return run_tests(tests);
+}
