@@ -30,6 +30,13 @@ const struct model_config store_fixture_small = {.n_layers = 2,
 void store_fixture_open(struct store_fixture *f, struct model_config config, bool tied, uint32_t n_accumulators)
 {
     const struct eps_store_options options = {.train = true, .n_accumulators = n_accumulators};
+
+    store_fixture_open_as(f, config, tied, &options);
+}
+
+void store_fixture_open_as(struct store_fixture *f, struct model_config config, bool tied,
+                           const struct eps_store_options *options)
+{
     struct error err = {0};
 
     *f = (struct store_fixture){0};
@@ -38,7 +45,7 @@ void store_fixture_open(struct store_fixture *f, struct model_config config, boo
     config.norm_epsilon = 1e-5f;
     config.initializer_range = 0.02f;
     ck_assert_msg(model_init(&f->model, &config, &err) == 0, "%s", err.text);
-    ck_assert_msg(eps_store_init(&f->store, &f->model, &options, &f->ledger, &err) == 0, "%s", err.text);
+    ck_assert_msg(eps_store_init(&f->store, &f->model, options, &f->ledger, &err) == 0, "%s", err.text);
 }
 
 void store_fixture_close(struct store_fixture *f)
@@ -46,6 +53,24 @@ void store_fixture_close(struct store_fixture *f)
     eps_store_free(&f->store);
     ck_assert_uint_eq(f->ledger.total.current, 0);
     model_free(&f->model);
+}
+
+struct store_values store_fixture_values(const struct store_fixture *f, uint32_t unit)
+{
+    const size_t n = f->model.units[unit].n;
+    const struct eps_parameters p = eps_store_parameters(&f->store, unit, 0, n, 0);
+    struct store_values x = {calloc(n, sizeof *x.w), NULL, NULL};
+
+    if (f->store.options.train)
+        x.m = calloc(n, sizeof *x.m), x.v = calloc(n, sizeof *x.v);
+    ck_assert(x.w && (!f->store.options.train || (x.m && x.v)));
+    eps_optimizer_read(&p, x.w, x.m, x.v);
+    return x;
+}
+
+void store_values_free(struct store_values *x)
+{
+    free(x->w), free(x->m), free(x->v);
 }
 
 void store_fixture_write(const struct eps_store *store, int weights_fd, int moments_fd, struct checkpoint *checkpoint)

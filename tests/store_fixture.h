@@ -16,8 +16,17 @@ struct store_fixture {
 
 /* A fresh store for training; tied overrides the configuration's. */
 void store_fixture_open(struct store_fixture *f, struct model_config config, bool tied, uint32_t n_accumulators);
+void store_fixture_open_as(struct store_fixture *f, struct model_config config, bool tied,
+                           const struct eps_store_options *options);
 /* Checks that the ledger is empty afterwards. */
 void store_fixture_close(struct store_fixture *f);
+
+/* A unit's arrays, whatever their form; m and v are NULL in an evaluation. */
+struct store_values {
+    float *w, *m, *v; /* (n) each */
+};
+struct store_values store_fixture_values(const struct store_fixture *f, uint32_t unit);
+void store_values_free(struct store_values *values);
 
 /* Writes the store's weights, and its moments unless moments_fd is -1, units from the last to the first, as
  * eps/store_files.h does; checkpoint may be NULL. */
