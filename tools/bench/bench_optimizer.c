@@ -3,7 +3,7 @@
  * Everything here is bound by memory, whose rate drifts by a factor of two on a shared machine. So each round
  * measures all rows one after the other, a row's ratio is taken to the triad of its own round (a = b + x * c, written
  * past the cache), and medians over 15 rounds are printed. Bytes are those that must travel: the triad's 12 and a
- * step's 28 a parameter. */
+ * step's 28 a parameter, or fewer in narrower forms. */
 #include "eps/memory.h"
 #include "eps/optimizer.h"
 #include "eps/store.h"
@@ -21,10 +21,11 @@
 #include <omp.h>
 #endif
 
-enum { ROUNDS = 15, ROWS = 7 };
+enum { ROUNDS = 15, ROWS = 12 };
 
 struct arrays {
     float *w, *m, *v, *g;
+    uint16_t *high, *low, *m16, *v16, *g16; /* the same in narrower forms; low: the master's, of int16 */
     size_t n;
     uint64_t t;
 };
@@ -84,6 +85,59 @@ static void direct(struct arrays *a)
     }
 }
 
+/* In which form the weights, the moments and the gradient are. */
+static struct eps_parameters parameters_of(const struct arrays *a, bool split, bool narrow)
+{
+    struct eps_parameters p = {.n = a->n, .key = random_site_key(1, a->t, 0, RANDOM_MOMENTS)};
+
+    if (split)
+        p.high = a->high, p.low = (int16_t *)a->low;
+    else
+        p.w = a->w;
+    if (narrow)
+        p.m16 = a->m16, p.v16 = a->v16;
+    else
+        p.m = a->m, p.v = a->v;
+    return p;
+}
+
+static void step_split(struct arrays *a)
+{
+    const struct eps_parameters p = parameters_of(a, true, false);
+
+    eps_optimizer_step(&p, &(struct eps_gradient){a->g, NUMBER_FP32, 1}, &hyper, ++a->t, true);
+}
+
+static void step_narrow(struct arrays *a)
+{
+    const struct eps_parameters p = parameters_of(a, true, true);
+
+    eps_optimizer_step(&p, &(struct eps_gradient){a->g, NUMBER_FP32, 1}, &hyper, ++a->t, true);
+}
+
+static void step_narrowest(struct arrays *a)
+{
+    const struct eps_parameters p = parameters_of(a, true, true);
+
+    eps_optimizer_step(&p, &(struct eps_gradient){a->g16, NUMBER_BF16, 1}, &hyper, ++a->t, true);
+}
+
+/* A fenced commit's two passes more: held, then its norm. */
+static void hold(struct arrays *a)
+{
+    plain_sum(a->m, a->g, a->n, true);
+}
+
+static void norm(struct arrays *a)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < a->n; i += MODEL_SLICE)
+        sum += eps_optimizer_squares(a->g + i, a->n - i < MODEL_SLICE ? a->n - i : MODEL_SLICE);
+    if (!(sum > 0))
+        abort();
+}
+
 static const struct {
     const char *name;
     void (*run)(struct arrays *a);
@@ -96,6 +150,11 @@ static const struct {
     {"check finite", look_through, 4},
     {"sum", sum, 12},
     {"slices: check and step", direct, 28},
+    {"step: split master", step_split, 28},
+    {"  and 16-bit moments", step_narrow, 20},
+    {"  and bf16 gradient", step_narrowest, 18},
+    {"fenced: hold (first)", hold, 8},
+    {"fenced: sum of squares", norm, 4},
 };
 
 static double median(const double *x)
@@ -115,8 +174,12 @@ static void fill_range(void *data, size_t begin, size_t n)
 
     random_normal(a->w + begin, key, 0, begin, n);
     random_normal(a->g + begin, key, 1, begin, n);
-    for (size_t i = begin; i < begin + n; i++)
+    for (size_t i = begin; i < begin + n; i++) {
         a->m[i] = a->v[i] = 0;
+        a->m16[i] = a->v16[i] = 0;
+        number_split(a->w[i], &a->high[i], (int16_t *)&a->low[i]);
+        a->g16[i] = number_to_bf16(a->g[i]);
+    }
 }
 
 static void measure(struct arrays *a)
@@ -147,20 +210,25 @@ int main(int argc, char **argv)
     struct arrays a = {.n = millions << 20};
     struct eps_memory memory;
     float **const arrays[] = {&a.w, &a.m, &a.v, &a.g};
+    uint16_t **const halves[] = {&a.high, &a.low, &a.m16, &a.v16, &a.g16};
     int threads = 1;
 
     process_bound_spinning(argv);
     if (millions < 1 || millions > 4096) {
-        fprintf(stderr, "usage: bench_optimizer [MILLIONS], 1 to 4096 of parameters, 16 bytes each\n");
+        fprintf(stderr, "usage: bench_optimizer [MILLIONS], 1 to 4096 of parameters, 26 bytes each\n");
         return 2;
     }
     if (eps_memory_init(&memory) != 0)
         return 1;
+    bool enough = true;
     for (int i = 0; i < 4; i++)
-        if (!(*arrays[i] = eps_memory_map(&memory, a.n * sizeof(float)))) {
-            fprintf(stderr, "bench_optimizer: no memory for %zu parameters\n", a.n);
-            return 1;
-        }
+        enough = enough && (*arrays[i] = eps_memory_map(&memory, a.n * sizeof(float)));
+    for (int i = 0; i < 5; i++)
+        enough = enough && (*halves[i] = eps_memory_map(&memory, a.n * sizeof(uint16_t)));
+    if (!enough) {
+        fprintf(stderr, "bench_optimizer: no memory for %zu parameters\n", a.n);
+        return 1;
+    }
     eps_memory_report(&memory);
     eps_memory_free(&memory);
     eps_optimizer_select(EPS_ISA_BEST);
