@@ -19,6 +19,7 @@ void array_link_free(struct array_link *link)
         free(link->parts[i]);
     free(link->gradient);
     free(link->slot);
+    free(link->rounded);
 }
 
 static int count(struct array_link *link)
@@ -43,12 +44,29 @@ static int pull(void *context, uint64_t version, uint32_t unit)
     return count(link);
 }
 
+static const uint16_t *rounded(struct array_link *link)
+{
+    const size_t n = link->model->segment_n;
+
+    if (link->rounded)
+        return link->rounded;
+    link->rounded = malloc(n * sizeof *link->rounded);
+    ck_assert_ptr_nonnull(link->rounded);
+    for (size_t i = 0; i < n; i++)
+        link->rounded[i] = number_to_bf16(link->weights[i]);
+    return link->rounded;
+}
+
 static int wait_weights(void *context, const void **weights)
 {
     struct array_link *link = context;
 
     ck_assert_uint_lt(link->n_waits, link->n_pulls);
-    *weights = link->weights + link->model->units[link->asked[link->n_waits++ % PLAN_MAX_WEIGHT_BUFFERS]].offset;
+    const uint64_t offset = link->model->units[link->asked[link->n_waits++ % PLAN_MAX_WEIGHT_BUFFERS]].offset;
+    if (link->precision == NUMBER_BF16)
+        *weights = rounded(link) + offset;
+    else
+        *weights = link->weights + offset;
     return count(link);
 }
 

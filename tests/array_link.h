@@ -15,9 +15,11 @@
 enum { ARRAY_LINK_PARTS = 8 };
 
 struct array_link {
-    const struct model *model; /* borrowed */
-    const float *weights;      /* (segment_n), borrowed */
-    uint64_t version;          /* that pulls must ask for */
+    const struct model *model;  /* borrowed */
+    const float *weights;       /* (segment_n), borrowed */
+    enum number_type precision; /* in which they are handed out: what was rounded at the first pull stays */
+    uint16_t *rounded;          /* (segment_n) bf16; NULL before the first pull */
+    uint64_t version;           /* that pulls must ask for */
     uint32_t n_buffers;
     float *gradient;                 /* (segment_n): the sum of all contributions */
     float *parts[ARRAY_LINK_PARTS];  /* (segment_n) each: of one part, NULL before it has any */

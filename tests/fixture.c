@@ -345,6 +345,16 @@ static struct pair pair_of(const struct fixture_set *set, const json_t *piece, c
     return pair;
 }
 
+/* The largest of PyTorch's own distances, of fp32 or what the set names. */
+static double yardstick(const struct fixture_set *set, const json_t *piece, const char *which)
+{
+    const char *type = json_string_value(json_object_get(set->json, "yardstick"));
+    char key[64];
+
+    snprintf(key, sizeof key, "%s_%s", type ? type : "fp32", which);
+    return largest_at(piece, key);
+}
+
 size_t fixture_n_pieces(const struct fixture_set *set)
 {
     return json_array_size(at(set->json, "pieces"));
@@ -357,14 +367,14 @@ struct fixture_piece fixture_measure(const struct fixture_set *set, size_t piece
     struct fixture_piece out = {.is_key = strcmp(text_at(json, "piece"), "k") == 0,
                                 .estimated = pair.sketch != NULL,
                                 .norm = number_at(json, "norm"),
-                                .single = largest_at(json, "fp32_distances"),
+                                .single = yardstick(set, json, "distances"),
                                 .moved = json_number_value(json_object_get(json, "moved"))};
 
     memcpy(out.text, pair.text, sizeof out.text);
     if (out.estimated) {
         out.distance = sketch_distance(&pair);
         out.sample = sample_distance(&pair);
-        out.single_sample = largest_at(json, "fp32_sample_distances");
+        out.single_sample = yardstick(set, json, "sample_distances");
     } else {
         out.distance = sample_distance(&pair);
     }
@@ -391,7 +401,7 @@ unsigned fixture_compare(const struct fixture_set *set, const struct fixture_lim
         const struct fixture_piece piece = fixture_measure(set, i, find, context);
         const bool within = is_within(&piece, limits);
         if (verbose || (!within && n_beyond < 5))
-            fprintf(stderr, "%s %s: %.2e from float64: %.1e of its norm, %.2f of fp32 PyTorch's; sample %.2f\n",
+            fprintf(stderr, "%s %s: %.2e from float64: %.1e of its norm, %.2f of PyTorch's own; sample %.2f\n",
                     within ? "within" : "BEYOND", piece.text, piece.distance, piece.distance / piece.norm,
                     piece.distance / piece.single, piece.estimated ? piece.sample / piece.single_sample : 0.0);
         n_beyond += !within;

@@ -69,6 +69,7 @@ struct device_worker_options setting_options(const struct setting *s, uint32_t p
                                                       .share_rows = s->batch,
                                                       .part_rows = part_rows,
                                                       .seq = s->seq,
+                                                      .precision = s->precision,
                                                       .n_threads = 1},
                                           .choice = {.microbatch = microbatch ? microbatch : part_rows,
                                                      .n_weight_buffers = 2},
@@ -92,6 +93,7 @@ void setting_step(struct array_link *link, const struct setting *s, const struct
     ck_assert_msg(device_worker_init(&worker, options, &ledger, &err) == 0, "%s", err.text);
     void *stash = worker.stash = malloc(worker.plan.host_stash_bytes);
     link->version = SETTING_STEP;
+    link->precision = options->setting.precision;
     link->n_buffers = options->choice.n_weight_buffers;
     ck_assert_msg(device_worker_step(&worker, &share, &array_link, link, &err) == 0, "%s", err.text);
     device_worker_free(&worker);

@@ -24,6 +24,7 @@ struct setting {
     uint32_t batch, seq;
     uint32_t *ids, *labels; /* (batch * seq): random, every sixth label padding */
     uint64_t n_valid;
+    enum number_type precision; /* of the device; fp32 unless it is set */
 };
 
 /* The same for the same arguments. Owned: setting_close. */

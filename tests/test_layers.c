@@ -109,9 +109,9 @@ static struct layer_pass pass_of(const struct stage *st, uint32_t layer)
                                .dev = st->dev,
                                .model = &st->s->model,
                                .layer = &st->s->model.layers[layer],
-                               .weights = (float *)(a + p->weights[0]),
-                               .input = (float *)(a + p->boundaries),
-                               .output = (float *)(a + p->boundaries + p->boundary_bytes),
+                               .weights = a + p->weights[0],
+                               .input = a + p->boundaries,
+                               .output = a + p->boundaries + p->boundary_bytes,
                                .ids = (uint32_t *)(a + p->ids),
                                .labels = (uint32_t *)(a + p->labels),
                                .running = (float *)(a + p->running),
@@ -132,10 +132,35 @@ static void upload(const struct stage *st, uint64_t offset, const void *from, si
     ck_assert_int_eq(device_cpu.sync(st->dev), 0);
 }
 
+/* n values, rounded to the device's precision. */
+static void upload_values(const struct stage *st, uint64_t offset, const float *from, size_t n)
+{
+    const enum number_type type = st->plan.setting.precision;
+    uint16_t *rounded = malloc(n * sizeof *rounded);
+
+    ck_assert_ptr_nonnull(rounded);
+    for (size_t i = 0; i < n; i++)
+        rounded[i] = number_to_bf16(from[i]);
+    upload(st, offset, type == NUMBER_BF16 ? (const void *)rounded : from, n * number_bytes(type));
+    free(rounded);
+}
+
 static void download(const struct stage *st, void *to, uint64_t offset, size_t bytes)
 {
     device_cpu.download(st->dev, to, arena_of(st) + offset, bytes);
     ck_assert_int_eq(device_cpu.sync(st->dev), 0);
+}
+
+static void download_values(const struct stage *st, float *to, uint64_t offset, size_t n)
+{
+    const enum number_type type = st->plan.setting.precision;
+    uint16_t *rounded = malloc(n * sizeof *rounded);
+
+    ck_assert_ptr_nonnull(rounded);
+    download(st, type == NUMBER_BF16 ? (void *)rounded : to, offset, n * number_bytes(type));
+    for (size_t i = 0; type == NUMBER_BF16 && i < n; i++)
+        to[i] = number_from_bf16(rounded[i]);
+    free(rounded);
 }
 
 /* Every byte of the arena is `filling` at first. */
@@ -151,16 +176,16 @@ static void open_stage(struct stage *st, const struct setting *s, uint32_t layer
     plan_lay_out(&st->plan, &model, &options.setting, &options.choice);
     model_free(&model);
     const size_t bytes = st->plan.arena_bytes + GUARD_BYTES;
-    ck_assert_int_eq(device_cpu.open(&st->dev, 0, NUMBER_FP32, bytes, 1, NULL), 0);
+    ck_assert_int_eq(device_cpu.open(&st->dev, 0, s->precision, bytes, 1, NULL), 0);
     char *fill = malloc(bytes);
     st->input = malloc(st->boundary_n * sizeof(float));
     ck_assert(fill && st->input);
     memset(fill, filling, bytes);
     for (size_t i = 0; i < st->boundary_n; i++)
-        st->input[i] = (float)setting_random(&state);
+        st->input[i] = number_from_bf16(number_to_bf16((float)setting_random(&state))); /* as it is in either type */
     upload(st, 0, fill, bytes);
-    upload(st, st->plan.boundaries, st->input, st->boundary_n * sizeof(float));
-    upload(st, st->plan.gradient, st->input, st->boundary_n * sizeof(float)); /* any numbers do */
+    upload_values(st, st->plan.boundaries, st->input, st->boundary_n);
+    upload_values(st, st->plan.gradient, st->input, st->boundary_n); /* any numbers do */
     upload(st, st->plan.ids, s->ids, tokens * sizeof(uint32_t));
     upload(st, st->plan.labels, s->labels, tokens * sizeof(uint32_t));
     st->pass = pass_of(st, layer);
@@ -181,14 +206,14 @@ static void enter_visit(struct stage *st, uint32_t i)
     st->pass.unit = &m->units[m->visits[st->pass.layer->first_visit + i]];
     st->pass.bottom = i == 0;
     st->pass.top = i == st->pass.layer->n_visits - 1;
-    upload(st, st->plan.weights[0], st->s->weights + st->pass.unit->offset, st->pass.unit->n * sizeof(float));
+    upload_values(st, st->plan.weights[0], st->s->weights + st->pass.unit->offset, st->pass.unit->n);
 }
 
 /* contribution (segment_n) gets that of every visit. */
 static void run_backward(struct stage *st, float *contribution)
 {
     st->pass.contribution = (float *)(arena_of(st) + st->plan.contribution);
-    st->pass.gradient = (float *)(arena_of(st) + st->plan.gradient);
+    st->pass.gradient = arena_of(st) + st->plan.gradient;
     for (uint32_t i = st->pass.layer->n_visits; i-- > 0;) {
         enter_visit(st, i);
         device_cpu.zero(st->dev, st->pass.contribution, st->pass.unit->n);
@@ -225,9 +250,8 @@ static void run_layer(struct outcome *o, const struct setting *s, uint32_t layer
     const size_t tokens = (size_t)s->batch * s->seq;
 
     open_stage(&st, s, layer, filling);
-    const size_t bytes = st.boundary_n * sizeof(float);
-    *o = (struct outcome){.output = calloc(1, bytes),
-                          .gradient = calloc(1, bytes),
+    *o = (struct outcome){.output = calloc(st.boundary_n, sizeof(float)),
+                          .gradient = calloc(st.boundary_n, sizeof(float)),
                           .contribution = calloc(s->model.segment_n, sizeof(float)),
                           .losses = calloc(tokens, sizeof(double))};
     ck_assert(o->output && o->gradient && o->contribution && o->losses);
@@ -238,11 +262,11 @@ static void run_layer(struct outcome *o, const struct setting *s, uint32_t layer
     if (st.pass.layer->kind == MODEL_HEAD)
         download(&st, o->losses, st.plan.losses, tokens * sizeof(double));
     else
-        download(&st, o->output, st.plan.boundaries + st.plan.boundary_bytes, bytes);
+        download_values(&st, o->output, st.plan.boundaries + st.plan.boundary_bytes, st.boundary_n);
     run_backward(&st, o->contribution);
-    download(&st, o->gradient, st.plan.boundaries, bytes);
+    download_values(&st, o->gradient, st.plan.boundaries, st.boundary_n);
     ck_assert(setting_same_bits(o->gradient, st.input, st.boundary_n));
-    download(&st, o->gradient, st.plan.gradient, bytes);
+    download_values(&st, o->gradient, st.plan.gradient, st.boundary_n);
     check_guard(&st, filling);
     close_stage(&st);
 }
@@ -261,7 +285,8 @@ START_TEST(layers_read_nothing_that_they_were_not_given)
     struct setting s;
     struct outcome clean, dirty;
 
-    setting_open(&s, &setting_configs[_i], 3, 7);
+    setting_open(&s, &setting_configs[_i / NUMBER_TYPES], 3, 7);
+    s.precision = (enum number_type)(_i % NUMBER_TYPES);
     const size_t tokens = 3 * 7, n = tokens * s.model.config.width;
     for (uint32_t layer = 0; layer < s.model.n_layers; layer++) {
         run_layer(&clean, &s, layer, 0);
@@ -377,7 +402,7 @@ int main(void)
 
     tcase_add_loop_test(tests, gradients_are_the_slopes_of_the_loss, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, gradients_of_cut_units_are_the_slopes_of_the_loss, 0, 2);
-    tcase_add_loop_test(tests, layers_read_nothing_that_they_were_not_given, 0, SETTING_CONFIGS);
+    tcase_add_loop_test(tests, layers_read_nothing_that_they_were_not_given, 0, NUMBER_TYPES * SETTING_CONFIGS);
     tcase_add_loop_test(tests, positions_cut_in_two_units_are_as_in_one, 0, 2);
     tcase_add_test(tests, embedding_begins_at_a_position);
     return run_tests(tests);

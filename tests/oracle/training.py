@@ -176,8 +176,9 @@ def pieces_of(tensor, x):
     return [("." + part, i * width, x[i * width:(i + 1) * width]) for i, part in enumerate("qkv")]
 
 
-def digest(writer, label, exact, singles, sample, start=None):
-    """exact: {tensor: float64 array}; singles: the same of each fp32 run; start: where training began."""
+def digest(writer, label, exact, singles, sample, start=None, yardstick="fp32"):
+    """exact: {tensor: float64 array}; singles: the same of each fp32 run, or of whatever is the yardstick; start: where
+    training began."""
     out = []
     for tensor, x in exact.items():
         path = pieces_of(tensor, x - start[tensor]) if start else None
@@ -187,11 +188,11 @@ def digest(writer, label, exact, singles, sample, start=None):
             at = drawn.sample(text + ":sample", piece.size, sample)
             entry = {"tensor": tensor, "tensor_n": x.size, "piece": suffix[1:], "first": first, "n": piece.size,
                      "norm": float(np.linalg.norm(piece)),
-                     "fp32_distances": [float(np.linalg.norm(o[k][2] - piece)) for o in others],
+                     f"{yardstick}_distances": [float(np.linalg.norm(o[k][2] - piece)) for o in others],
                      **({"moved": float(np.linalg.norm(path[k][2]))} if start else {}),
                      "n_sample": at.size, "sample": writer.add(piece[at])}
             if at.size < piece.size:
-                entry["fp32_sample_distances"] = [float(np.linalg.norm((o[k][2] - piece)[at])) for o in others]
+                entry[f"{yardstick}_sample_distances"] = [float(np.linalg.norm((o[k][2] - piece)[at])) for o in others]
                 entry["sketch"] = writer.add(drawn.sketch(text + ":sketch", piece, N_BUCKETS))
             out.append(entry)
     return out
