@@ -1,5 +1,6 @@
 /* Sums over rows, the embedding's look-ups and their gradients, and positions. */
 #include "tests/operation.h"
+#include "tests/reference.h"
 #include "tests/run.h"
 
 #include <check.h>
@@ -11,7 +12,12 @@
 static const struct shape {
     size_t m, n;
 } shapes[] = {{1, 1}, {1, 5}, {3, 16}, {64, 33}, {129, 128}, {7, 300}, {1000, 19}};
-enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_CASES = N_SHAPES * NUMBER_TYPES, VOCABULARY = 13 };
+enum {
+    N_SHAPES = sizeof shapes / sizeof *shapes,
+    N_CASES = N_SHAPES * NUMBER_TYPES,
+    N_ACTIVATIONS = MODEL_RELU + 1,
+    VOCABULARY = 13
+};
 
 struct rows {
     struct shape shape;
@@ -20,6 +26,7 @@ struct rows {
     uint32_t *ids; /* (m) */
     size_t n_rows; /* positions: m = n_rows * n_tokens */
     bool accumulate;
+    enum model_activation activation;
 };
 
 static void set_up(struct rows *t, int which)
@@ -178,6 +185,74 @@ START_TEST(positions_are_added_to_every_row_and_summed_over_rows)
 }
 END_TEST
 
+static void run_activate(struct device *dev, void *const out[], const void *context)
+{
+    const struct rows *t = context;
+    device_cpu.activate(dev, out[0], t->x, t->shape.m * t->shape.n, t->activation);
+}
+
+/* Within 3 units in the last place, as after a product (test_cpu_matmul.c), of numbers of which the largest is near 1 or
+ * beyond. */
+START_TEST(activate_is_the_formula)
+{
+    struct rows t;
+
+    set_up(&t, _i / N_ACTIVATIONS);
+    t.activation = (enum model_activation)(_i % N_ACTIVATIONS);
+    const size_t n = t.shape.m * t.shape.n;
+    double *want = operation_zeros(n);
+    for (size_t i = 0; i < n; i++)
+        want[i] = reference_activation(t.activation, x_at(&t, i));
+    operation_check(&(
+        struct operation){.type = t.type, .run = run_activate, .context = &t, .parts = {{"y", n, want, 3 * 0x1p-23}}});
+    free(want);
+    tear_down(&t);
+}
+END_TEST
+
+/* x, times 1, plus 0: what stands before the activation, and after it. */
+static void run_product(struct device *dev, void *const out[], const void *context)
+{
+    const struct rows *t = context;
+    const size_t m = t->shape.m * t->shape.n;
+    float one = 1, zero = 0;
+    uint16_t one_bf16 = number_to_bf16(1), zero_bf16 = 0;
+    const struct device_matmul op = {.m = m,
+                                     .n = 1,
+                                     .k = 1,
+                                     .a = t->x,
+                                     .a_stride = 1,
+                                     .b = t->type == NUMBER_BF16 ? (void *)&one_bf16 : &one,
+                                     .b_stride = 1,
+                                     .c = out[0],
+                                     .c_stride = 1,
+                                     .epilogue = DEVICE_BIAS_ACTIVATION,
+                                     .activation = t->activation,
+                                     .bias = t->type == NUMBER_BF16 ? (void *)&zero_bf16 : &zero,
+                                     .pre = out[1]};
+
+    device_cpu.matmul(dev, &op);
+}
+
+/* So that an activation may be kept or computed again from what was stored before it. */
+START_TEST(activate_gives_the_bits_of_a_product_s_epilogue)
+{
+    struct rows t;
+
+    set_up(&t, _i / N_ACTIVATIONS);
+    t.activation = (enum model_activation)(_i % N_ACTIVATIONS);
+    const size_t n = t.shape.m * t.shape.n;
+    void *after = operation_room(t.type, n), *again = operation_room(t.type, n), *pre = operation_room(t.type, n);
+    operation_run(&(struct operation){.type = t.type, .run = run_product, .context = &t, .parts = {{.n = n}, {.n = n}}},
+                  (void *[]){after, pre});
+    ck_assert_mem_eq(pre, t.x, n * number_bytes(t.type));
+    operation_run(&(struct operation){.type = t.type, .run = run_activate, .context = &t, .parts = {{.n = n}}}, &again);
+    ck_assert_mem_eq(after, again, n * number_bytes(t.type));
+    free(after), free(again), free(pre);
+    tear_down(&t);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tcase = tcase_create("rows");
@@ -186,5 +261,7 @@ int main(void)
     tcase_add_loop_test(tcase, embed_takes_the_rows_of_its_chunk_alone, 0, 2 * N_CASES);
     tcase_add_loop_test(tcase, embed_backward_adds_in_order, 0, N_CASES);
     tcase_add_loop_test(tcase, positions_are_added_to_every_row_and_summed_over_rows, 0, N_CASES);
+    tcase_add_loop_test(tcase, activate_is_the_formula, 0, N_CASES * N_ACTIVATIONS);
+    tcase_add_loop_test(tcase, activate_gives_the_bits_of_a_product_s_epilogue, 0, N_CASES * N_ACTIVATIONS);
     return run_tests(tcase);
 }
