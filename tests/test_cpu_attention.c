@@ -138,7 +138,7 @@ START_TEST(attention_is_the_formula)
     operation_check(&(struct operation){.type = t.type,
                                         .run = run_forward,
                                         .context = &t,
-                                        .parts = {{"out", t.n_out, t.want_out, tolerance},
+                                        .parts = {{"out", t.n_out, t.want_out, tolerance, NULL, false},
                                                   {"log_sum_exp", t.n_sum, t.want_sum, tolerance, .wide = true}}});
     tear_down(&t);
 }
@@ -150,10 +150,11 @@ START_TEST(attention_backward_is_the_formula)
     struct attention t;
 
     set_up(&t, &shapes[_i / NUMBER_TYPES], (enum number_type)(_i % NUMBER_TYPES));
-    operation_check(&(struct operation){.type = t.type,
-                                        .run = run_backward,
-                                        .context = &t,
-                                        .parts = {{"qkv_gradient", t.n_qkv, t.want_gradient, 1.5 * tolerance}}});
+    operation_check(
+        &(struct operation){.type = t.type,
+                            .run = run_backward,
+                            .context = &t,
+                            .parts = {{"qkv_gradient", t.n_qkv, t.want_gradient, 1.5 * tolerance, NULL, false}}});
     tear_down(&t);
 }
 END_TEST

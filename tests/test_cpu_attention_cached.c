@@ -100,8 +100,10 @@ START_TEST(cached_attention_is_the_formula)
     struct row t;
 
     set_up(&t, &shapes[_i / NUMBER_TYPES], (enum number_type)(_i % NUMBER_TYPES));
-    operation_check(&(struct operation){
-        .type = t.type, .run = run, .context = &t, .parts = {{"out", t.n_out, t.want + t.n_before, tolerance}}});
+    operation_check(&(struct operation){.type = t.type,
+                                        .run = run,
+                                        .context = &t,
+                                        .parts = {{"out", t.n_out, t.want + t.n_before, tolerance, NULL, false}}});
     tear_down(&t);
 }
 END_TEST

@@ -57,8 +57,8 @@ START_TEST(dropout_keeps_what_its_words_say)
     for (size_t i = 0; i < n; i++)
         want[i] = (double)operation_get(type, t.h, i) * reference_dropout(s->p, key, FIRST_ROW + i / row, i % row) +
                   (t.way <= ONTO_H ? (double)operation_get(type, t.x, i) : 0);
-    operation_check(
-        &(struct operation){.type = type, .run = run_dropout, .context = &t, .parts = {{"y", n, want, 0x1p-23}}});
+    operation_check(&(struct operation){
+        .type = type, .run = run_dropout, .context = &t, .parts = {{"y", n, want, 0x1p-23, NULL, false}}});
     free(t.x), free(t.h), free(want);
 }
 END_TEST

@@ -89,7 +89,7 @@ START_TEST(matmul_is_the_product)
 
         operation_check(&(struct operation){.run = run_matmul,
                                             .context = &product,
-                                            .parts = {{"c", s->m * stride, expected, tolerance(s), held}}});
+                                            .parts = {{"c", s->m * stride, expected, tolerance(s), held, false}}});
         free(expected);
     }
     free(a), free(b), free(held), free(dense_a), free(dense_b), free(dense_c);
@@ -114,7 +114,7 @@ START_TEST(matmul_adds_the_bias)
     expected = scatter(c, held, s, false);
     operation_check(&(struct operation){.run = run_matmul,
                                         .context = &product,
-                                        .parts = {{"c", s->m * (s->n + s->gap), expected, tolerance(s), held}}});
+                                        .parts = {{"c", s->m * (s->n + s->gap), expected, tolerance(s), held, false}}});
     free(a), free(b), free(bias), free(held), free(wide_a), free(wide_b), free(expected), free(c);
 }
 END_TEST

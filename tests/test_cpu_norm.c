@@ -71,8 +71,10 @@ START_TEST(norm_is_the_formula)
     struct norm t;
 
     set_up(&t, &shapes[_i / NUMBER_TYPES], (enum number_type)(_i % NUMBER_TYPES));
-    operation_check(&(struct operation){
-        .type = t.type, .run = run_norm, .context = &t, .parts = {{"y", t.n_x, t.y, tolerance(&t.shape)}}});
+    operation_check(&(struct operation){.type = t.type,
+                                        .run = run_norm,
+                                        .context = &t,
+                                        .parts = {{"y", t.n_x, t.y, tolerance(&t.shape), NULL, false}}});
     tear_down(&t);
 }
 END_TEST
@@ -114,7 +116,7 @@ START_TEST(norm_backward_is_the_formula)
         &(struct operation){.type = t.type,
                             .run = run_backward,
                             .context = &t,
-                            .parts = {{"dx", t.n_x, t.gradient.x, near, held},
+                            .parts = {{"dx", t.n_x, t.gradient.x, near, held, false},
                                       {"weight_gradient", s->n, t.gradient.weight, near, held_sums, true},
                                       {"bias_gradient", s->n, t.gradient.bias, 0x1.01p-24, held_sums + s->n, true}}});
     free(held), free(held_sums);

@@ -103,10 +103,11 @@ START_TEST(embed_takes_the_rows_of_its_chunk_alone)
         if (in_chunk(id))
             want[i] = (accumulate ? want[i] : 0) + x_at(&t, (id - 3) * t.shape.n + i % t.shape.n);
     }
-    operation_check(&(struct operation){.type = t.type,
-                                        .run = run_embed,
-                                        .context = &t,
-                                        .parts = {{"y", t.shape.m * t.shape.n, want, accumulate ? 0x1p-24 : 0, held}}});
+    operation_check(
+        &(struct operation){.type = t.type,
+                            .run = run_embed,
+                            .context = &t,
+                            .parts = {{"y", t.shape.m * t.shape.n, want, accumulate ? 0x1p-24 : 0, held, false}}});
     free(held), free(want);
     tear_down(&t);
 }
@@ -175,7 +176,7 @@ START_TEST(positions_are_added_to_every_row_and_summed_over_rows)
         gradient[i % table] += x_at(&t, i);
     }
     operation_check(&(struct operation){
-        .type = t.type, .run = run_position, .context = &t, .parts = {{"y", n, want, 0x1p-24, held}}});
+        .type = t.type, .run = run_position, .context = &t, .parts = {{"y", n, want, 0x1p-24, held, false}}});
     operation_check(&(struct operation){.type = t.type,
                                         .run = run_position_backward,
                                         .context = &t,
@@ -203,8 +204,8 @@ START_TEST(activate_is_the_formula)
     double *want = operation_zeros(n);
     for (size_t i = 0; i < n; i++)
         want[i] = reference_activation(t.activation, x_at(&t, i));
-    operation_check(&(
-        struct operation){.type = t.type, .run = run_activate, .context = &t, .parts = {{"y", n, want, 3 * 0x1p-23}}});
+    operation_check(&(struct operation){
+        .type = t.type, .run = run_activate, .context = &t, .parts = {{"y", n, want, 3 * 0x1p-23, NULL, false}}});
     free(want);
     tear_down(&t);
 }

@@ -94,7 +94,7 @@ START_TEST(chunks_give_the_whole_softmax)
     operation_check(&(struct operation){.type = t.type,
                                         .run = run_softmax,
                                         .context = &t,
-                                        .parts = {{"gradient", s->m * s->n, gradient, 4 * 0x1p-24},
+                                        .parts = {{"gradient", s->m * s->n, gradient, 4 * 0x1p-24, NULL, false},
                                                   {"loss", s->m, losses, 2 * 0x1p-24, .wide = true}}});
     free(wide), free(gradient), free(losses);
     tear_down(&t);
