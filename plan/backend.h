@@ -43,14 +43,15 @@ static inline size_t plan_cpu_attention_scratch(size_t n_tokens, size_t head_wid
     return tokens * (3 * width + 2) + tile * 5 * width + 2 * tile * tile;
 }
 
-/* The CPU's products are computed in tiles of at most EDGE x EDGE, which depend on shapes alone, and along k in steps of
- * DEPTH. Scratch of one thread, in bytes: a tile's sums, and what is packed of both factors. The same for every
- * instruction set; whole pages. */
+/* The CPU's products are computed in tiles of at most HEIGHT x WIDTH, and along k in steps of at most DEPTH. Scratch of
+ * one thread, in bytes: a tile's sums, and what is packed of both factors, with room for rows in sixes that are packed
+ * as eights. The same for every instruction set; whole pages. */
 enum {
-    PLAN_CPU_PRODUCT_EDGE = 384,
+    PLAN_CPU_PRODUCT_HEIGHT = 384,
+    PLAN_CPU_PRODUCT_WIDTH = 384,
     PLAN_CPU_PRODUCT_DEPTH = 256,
-    PLAN_CPU_PRODUCT_SCRATCH = 4 * (PLAN_CPU_PRODUCT_EDGE * PLAN_CPU_PRODUCT_EDGE +
-                                    PLAN_CPU_PRODUCT_DEPTH * (PLAN_CPU_PRODUCT_EDGE / 6 * 8 + 32)),
+    PLAN_CPU_PRODUCT_SCRATCH = 4 * (PLAN_CPU_PRODUCT_HEIGHT * PLAN_CPU_PRODUCT_WIDTH + PLAN_CPU_PRODUCT_DEPTH * 32 +
+                                    PLAN_CPU_PRODUCT_HEIGHT / 6 * (PLAN_CPU_PRODUCT_DEPTH * 8 + 16)),
 };
 
 /* Elements of one head's keys, or values, of n tokens in the cache: whole tiles, as the products want them. */

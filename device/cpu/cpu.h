@@ -59,7 +59,7 @@ struct cpu_attention_cached_kernels {
 };
 
 struct cpu_tile_kernels {
-    /* The sums of a tile of at most PLAN_CPU_PRODUCT_EDGE either way, PLAN_CPU_PRODUCT_EDGE apart, at the start of scratch. */
+    /* The sums of a tile of at most PLAN_CPU_PRODUCT_HEIGHT x WIDTH, their rows WIDTH apart, at the start of scratch. */
     void (*multiply)(const struct device_matmul *op, const struct cpu_tile *tile, float *scratch);
 };
 
@@ -122,6 +122,15 @@ CPU_TABLES(bf16_v4);
 /* Whether this machine runs the kernels of an instruction set, and making a device use them: for tests. */
 bool cpu_isa_runs(enum cpu_isa isa);
 void cpu_isa_use(struct device *dev, enum cpu_isa isa);
+
+/* How many terms of a sum of k are added up before their sum is added to the whole: even steps of at most
+ * PLAN_CPU_PRODUCT_DEPTH. */
+static inline size_t cpu_product_step(size_t k)
+{
+    const size_t n = (k + PLAN_CPU_PRODUCT_DEPTH - 1) / PLAN_CPU_PRODUCT_DEPTH;
+
+    return ((k + n - 1) / n + 3) / 4 * 4;
+}
 
 /* matmul.c: the product in tiles, each by one thread. */
 void cpu_matmul(struct device *dev, const struct device_matmul *op);

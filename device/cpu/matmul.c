@@ -7,26 +7,28 @@
 #include <assert.h>
 
 enum {
-    SMALLEST_EDGE = 64,
-    ENOUGH_TILES = 4, /* to keep threads busy */
-    EDGE_UNIT = 32,   /* tiles are whole panels, and begin at a cache line */
+    SMALLEST_HEIGHT = 32,
+    COLUMN_UNIT = 32, /* tiles are whole panels */
 };
 
-/* Edges are halved, the longer one first: tiles are even, and share out evenly among 2, 4 or more threads. */
-static void cut_tiles(size_t *height, size_t *width, size_t m, size_t n)
+static size_t ceiling(size_t n, size_t unit)
 {
-    size_t n_tiles = 1;
+    return (n + unit - 1) / unit;
+}
 
-    *height = m, *width = n;
-    while (*height > PLAN_CPU_PRODUCT_EDGE || *width > PLAN_CPU_PRODUCT_EDGE || n_tiles < ENOUGH_TILES) {
-        size_t *edge = *height >= *width ? height : width;
-        if (*edge < 2 * SMALLEST_EDGE)
-            break;
-        *edge = (*edge + 1) / 2;
-        n_tiles *= 2;
-    }
-    *height = (*height + EDGE_UNIT - 1) / EDGE_UNIT * EDGE_UNIT;
-    *width = (*width + EDGE_UNIT - 1) / EDGE_UNIT * EDGE_UNIT;
+/* Even tiles, as large as they can be; but two for each thread, and the same number for each. */
+static void cut_tiles(size_t *height, size_t *width, size_t m, size_t n, size_t n_threads)
+{
+    const size_t n_across = ceiling(n, PLAN_CPU_PRODUCT_WIDTH);
+    size_t n_down = ceiling(m, PLAN_CPU_PRODUCT_HEIGHT);
+
+    if (n_threads > 1)
+        while (m / n_down >= 2 * SMALLEST_HEIGHT &&
+               (n_down * n_across < 2 * n_threads ||
+                (n_down * n_across % n_threads != 0 && n_down * n_across < 8 * n_threads)))
+            n_down++;
+    *height = ceiling(m, n_down);
+    *width = ceiling(ceiling(n, n_across), COLUMN_UNIT) * COLUMN_UNIT;
 }
 
 static size_t smaller(size_t a, size_t b)
@@ -43,8 +45,8 @@ void cpu_matmul(struct device *dev, const struct device_matmul *op)
         dev->kernels->single->multiply(dev, op);
         return;
     }
-    cut_tiles(&height, &width, op->m, op->n);
-    n_down = (op->m + height - 1) / height, n_across = (op->n + width - 1) / width;
+    cut_tiles(&height, &width, op->m, op->n, dev->n_threads);
+    n_down = ceiling(op->m, height), n_across = ceiling(op->n, width);
 #pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
     for (size_t i = 0; i < n_down * n_across; i++) {
         const size_t row = i / n_across * height, column = i % n_across * width;
@@ -52,6 +54,6 @@ void cpu_matmul(struct device *dev, const struct device_matmul *op)
         float *scratch = (float *)dev->products + cpu_thread() * (PLAN_CPU_PRODUCT_SCRATCH / sizeof(float));
 
         dev->kernels->tile->multiply(op, &tile, scratch);
-        dev->kernels->rows->finish(op, &tile, scratch, PLAN_CPU_PRODUCT_EDGE);
+        dev->kernels->rows->finish(op, &tile, scratch, PLAN_CPU_PRODUCT_WIDTH);
     }
 }

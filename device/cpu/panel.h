@@ -17,21 +17,25 @@ struct panel_source {
     size_t n, depth; /* lanes and steps that there are; further lanes of the panel get numbers that nobody reads */
 };
 
+/* One step. */
+VECTOR_INLINE void panel_step(float *to, const size_t n_vectors, const value *x, size_t n)
+{
+#pragma GCC unroll 4
+    for (size_t v = 0; v < n_vectors; v++)
+        if (v * VECTOR < n)
+            vec_store(to + v * VECTOR, value_load_n(x + v * VECTOR, n - v * VECTOR));
+}
+
 VECTOR_INLINE void panel_along(float *panel, const size_t n_vectors, const struct panel_source *from)
 {
-    for (size_t p = 0; p < from->depth; p++) {
-        const value *x = from->x + p * from->stride;
-        float *to = panel + p * n_vectors * VECTOR;
+    const size_t lanes = n_vectors * VECTOR;
 
-        if (from->n >= n_vectors * VECTOR) {
-#pragma GCC unroll 4
-            for (size_t v = 0; v < n_vectors; v++)
-                vec_store(to + v * VECTOR, value_load(x + v * VECTOR));
-        } else {
-            for (size_t v = 0; v * VECTOR < from->n; v++)
-                vec_store(to + v * VECTOR, value_load_n(x + v * VECTOR, from->n - v * VECTOR));
-        }
-    }
+    if (from->n >= lanes)
+        for (size_t p = 0; p < from->depth; p++)
+            panel_step(panel + p * lanes, n_vectors, from->x + p * from->stride, lanes);
+    else
+        for (size_t p = 0; p < from->depth; p++)
+            panel_step(panel + p * lanes, n_vectors, from->x + p * from->stride, from->n);
 }
 
 /* Four steps of VECTOR lanes at a time: lanes of one group of four are rows of a 4 x 4 matrix. Lanes that are not there
@@ -58,13 +62,25 @@ VECTOR_INLINE void panel_vector_across(float *to, const size_t width, const stru
             to[p * width + i] = value_widen(lanes[i][p]);
 }
 
+/* Asks for part i of n of what a panel will be filled from, while something else is computed: its lines lie far apart,
+ * and a processor guesses no such pattern. */
+VECTOR_INLINE void panel_fetch(const struct panel_source *from, size_t lanes, size_t i, size_t n)
+{
+    const size_t width = from->n < lanes ? from->n : lanes;
+    const size_t n_rows = from->across ? width : from->depth, row = from->across ? from->depth : width;
+
+    for (size_t r = n_rows * i / n; r < n_rows * (i + 1) / n; r++)
+        for (size_t j = 0; j < row; j += 64 / sizeof(value))
+            __builtin_prefetch(from->x + r * from->stride + j, 0, 2);
+}
+
 /* Fills a panel of n_vectors vectors a step; n_vectors is a constant wherever this is inlined. */
 VECTOR_INLINE void panel_fill(float *panel, const size_t n_vectors, const struct panel_source *from)
 {
     if (!from->across)
         panel_along(panel, n_vectors, from);
     else
-        for (size_t v = 0; v * VECTOR < from->n; v++)
+        for (size_t v = 0; v < n_vectors && v * VECTOR < from->n; v++)
             panel_vector_across(panel + v * VECTOR, n_vectors * VECTOR, from, v * VECTOR);
 }
 

@@ -51,12 +51,13 @@ static void multiply(struct device *dev, const struct device_matmul *op)
 #pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic) if (op->n * op->k > ENOUGH)
     for (size_t column = 0; column < op->n; column += COLUMNS) {
         const struct cpu_tile tile = {0, column, 1, smaller(COLUMNS, op->n - column)};
+        const size_t step = cpu_product_step(op->k);
         float total[COLUMNS];
 
-        for (size_t from = 0; from < op->k; from += PLAN_CPU_PRODUCT_DEPTH)
+        for (size_t from = 0; from < op->k; from += step)
             multiply_columns(total, from > 0, (const value *)op->a + from,
                              (const value *)op->b + from * op->b_stride + column, op->b_stride, tile.n,
-                             smaller(PLAN_CPU_PRODUCT_DEPTH, op->k - from));
+                             smaller(step, op->k - from));
         dev->kernels->rows->finish(op, &tile, total, COLUMNS);
     }
 }

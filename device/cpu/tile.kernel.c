@@ -18,17 +18,21 @@ enum {
     ROW_LANES = ROW_VECTORS * VECTOR,
     COLUMN_VECTORS = 2,
     COLUMNS = COLUMN_VECTORS * VECTOR,
-    BLOCKS = (PLAN_CPU_PRODUCT_EDGE + ROWS - 1) / ROWS,
+    BLOCKS = (PLAN_CPU_PRODUCT_HEIGHT + ROWS - 1) / ROWS,
+    TOGETHER = 4, /* blocks whose panels are filled together where a row of a has their elements side by side */
+    AHEAD = 8,    /* such rows are asked for before they are read */
+    LEFT_PANEL = ROW_LANES * PLAN_CPU_PRODUCT_DEPTH + 16, /* floats; not a power of two, which caches take badly */
 };
 /* Where scratch holds what, in floats. */
 enum {
     SUMS = 0,
-    RIGHT = SUMS + PLAN_CPU_PRODUCT_EDGE * PLAN_CPU_PRODUCT_EDGE,
+    RIGHT = SUMS + PLAN_CPU_PRODUCT_HEIGHT * PLAN_CPU_PRODUCT_WIDTH,
     LEFT = RIGHT + COLUMNS * PLAN_CPU_PRODUCT_DEPTH,
-    END = LEFT + BLOCKS * ROW_LANES * PLAN_CPU_PRODUCT_DEPTH,
+    END = LEFT + BLOCKS * LEFT_PANEL,
 };
-_Static_assert(END * sizeof(float) <= PLAN_CPU_PRODUCT_SCRATCH, "scratch is large enough for every instruction set");
-_Static_assert(PLAN_CPU_PRODUCT_EDGE % COLUMNS == 0, "a tile's sums are whole panels");
+_Static_assert(END * sizeof(float) <= PLAN_CPU_PRODUCT_SCRATCH, "scratch suffices with every instruction set");
+_Static_assert(PLAN_CPU_PRODUCT_SCRATCH % 4096 == 0, "and is whole pages");
+_Static_assert(PLAN_CPU_PRODUCT_WIDTH % COLUMNS == 0, "a tile's sums are whole panels");
 
 static size_t smaller(size_t a, size_t b)
 {
@@ -58,7 +62,7 @@ VECTOR_INLINE void block_of(const size_t rows, float *sums, bool add, const floa
     for (size_t r = 0; r < rows; r++)
 #pragma GCC unroll 2
         for (size_t v = 0; v < COLUMN_VECTORS; v++) {
-            float *to = sums + r * PLAN_CPU_PRODUCT_EDGE + v * VECTOR;
+            float *to = sums + r * PLAN_CPU_PRODUCT_WIDTH + v * VECTOR;
             vec_store(to, add ? vec_load(to) + sum[r][v] : sum[r][v]);
         }
 }
@@ -90,55 +94,96 @@ static void block(size_t rows, float *sums, bool add, const float *left, const f
     }
 }
 
-/* The tile's rows are shared out evenly among as few blocks as hold them. */
-static size_t block_start(size_t m, size_t i)
+/* A tile's m rows are shared out evenly among as few blocks as hold them. */
+static size_t blocks_of(size_t m)
 {
-    return m * i / ((m + ROWS - 1) / ROWS);
+    return (m + ROWS - 1) / ROWS;
 }
 
+static size_t block_start(size_t m, size_t i)
+{
+    return m * i / blocks_of(m);
+}
+
+/* Of op(a), rows from `row` to its end, and op(b), columns from `column` to its end: a panel takes the first of them. */
+static struct panel_source left_source(const struct device_matmul *op, size_t row, size_t from, size_t depth)
+{
+    const value *a = op->a;
+
+    return (struct panel_source){a + (op->transpose_a ? from * op->a_stride + row : row * op->a_stride + from),
+                                 op->a_stride, !op->transpose_a, op->m - row, depth};
+}
+
+static struct panel_source right_source(const struct device_matmul *op, size_t column, size_t from, size_t depth)
+{
+    const value *b = op->b;
+
+    return (struct panel_source){b + (op->transpose_b ? column * op->b_stride + from : from * op->b_stride + column),
+                                 op->b_stride, op->transpose_b, op->n - column, depth};
+}
+
+/* Panels of a transposed, n blocks from `first`: a row of it fills a step of each. As many as fill a few lines, each of
+ * which would otherwise be read for every block that it is a part of. */
+static void pack_left_along(float *left, const struct device_matmul *op, const struct cpu_tile *tile, size_t first,
+                            size_t n, size_t from, size_t depth)
+{
+    const value *x = (const value *)op->a + from * op->a_stride + tile->row;
+    const size_t end = op->m - tile->row;
+
+    for (size_t p = 0; p < depth; p++, x += op->a_stride)
+        for (size_t i = first; i < first + n; i++) {
+            const size_t start = block_start(tile->m, i);
+            if (p + AHEAD < depth)
+                __builtin_prefetch(x + AHEAD * op->a_stride + start);
+            panel_step(left + i * LEFT_PANEL + p * ROW_LANES, ROW_VECTORS, x + start, end - start);
+        }
+}
+
+/* All of the tile's rows. */
 static void pack_left(float *left, const struct device_matmul *op, const struct cpu_tile *tile, size_t from,
                       size_t depth)
 {
-    for (size_t i = 0; block_start(tile->m, i) < tile->m; i++) {
-        const size_t start = block_start(tile->m, i), row = tile->row + start;
-        const struct panel_source source = {
-            .x = (const value *)op->a + (op->transpose_a ? from * op->a_stride + row : row * op->a_stride + from),
-            .stride = op->a_stride,
-            .across = !op->transpose_a,
-            .n = block_start(tile->m, i + 1) - start,
-            .depth = depth,
-        };
-        panel_fill(left + i * ROW_LANES * PLAN_CPU_PRODUCT_DEPTH, ROW_VECTORS, &source);
+    const size_t n_blocks = blocks_of(tile->m);
+
+    if (op->transpose_a) {
+        for (size_t i = 0; i < n_blocks; i += TOGETHER)
+            pack_left_along(left, op, tile, i, smaller(TOGETHER, n_blocks - i), from, depth);
+        return;
+    }
+    for (size_t i = 0; i < n_blocks; i++) {
+        const struct panel_source source = left_source(op, tile->row + block_start(tile->m, i), from, depth);
+        panel_fill(left + i * LEFT_PANEL, ROW_VECTORS, &source);
     }
 }
 
-static void pack_right(float *right, const struct device_matmul *op, size_t column, size_t n, size_t from, size_t depth)
+/* All of the tile's rows and one panel of columns, the next panel of which is asked for meanwhile. */
+static void multiply_panel(float *sums, bool add, const float *left, const float *right, size_t m, size_t depth,
+                           const struct panel_source *next)
 {
-    const struct panel_source source = {
-        .x = (const value *)op->b + (op->transpose_b ? column * op->b_stride + from : from * op->b_stride + column),
-        .stride = op->b_stride,
-        .across = op->transpose_b,
-        .n = n,
-        .depth = depth,
-    };
-    panel_fill(right, COLUMN_VECTORS, &source);
+    const size_t n_blocks = blocks_of(m);
+
+    for (size_t i = 0; i < n_blocks; i++) {
+        const size_t start = block_start(m, i), rows = block_start(m, i + 1) - start;
+
+        panel_fetch(next, COLUMNS, i, n_blocks);
+        block(rows, sums + start * PLAN_CPU_PRODUCT_WIDTH, add, left + i * LEFT_PANEL, right, depth);
+    }
 }
 
 static void multiply(const struct device_matmul *op, const struct cpu_tile *tile, float *scratch)
 {
     float *left = scratch + LEFT, *right = scratch + RIGHT, *sums = scratch + SUMS;
+    const size_t step = cpu_product_step(op->k);
 
-    for (size_t from = 0; from < op->k; from += PLAN_CPU_PRODUCT_DEPTH) {
-        const size_t depth = smaller(PLAN_CPU_PRODUCT_DEPTH, op->k - from);
+    for (size_t from = 0; from < op->k; from += step) {
+        const size_t depth = smaller(step, op->k - from);
+        struct panel_source source = right_source(op, tile->column, from, depth);
 
         pack_left(left, op, tile, from, depth);
         for (size_t j = 0; j < tile->n; j += COLUMNS) {
-            pack_right(right, op, tile->column + j, smaller(COLUMNS, tile->n - j), from, depth);
-            for (size_t i = 0; block_start(tile->m, i) < tile->m; i++) {
-                const size_t start = block_start(tile->m, i);
-                block(block_start(tile->m, i + 1) - start, sums + start * PLAN_CPU_PRODUCT_EDGE + j, from > 0,
-                      left + i * ROW_LANES * PLAN_CPU_PRODUCT_DEPTH, right, depth);
-            }
+            panel_fill(right, COLUMN_VECTORS, &source);
+            source = right_source(op, smaller(tile->column + j + COLUMNS, op->n), from, depth);
+            multiply_panel(sums + j, from > 0, left, right, tile->m, depth, &source);
         }
     }
 }
