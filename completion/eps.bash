@@ -2,7 +2,7 @@
 # The lists are those of --help: tests/test_documentation.c compares them.
 # shellcheck shell=bash disable=SC2207
 
-_eps_commands="train plan eval generate report export verify bench status mem save stop"
+_eps_commands="train plan eval generate report export verify bench status mem top save stop"
 _eps_presets="byte-small byte-medium byte-large gpt2 gpt2-medium gpt2-large gpt2-xl"
 
 # The options of a command, one list each; those without a value have no place in _eps_values.
@@ -24,6 +24,7 @@ _eps_options() {
     verify) echo "--json --help" ;;
     status) echo "--watch --json --help" ;;
     mem) echo "--watch --json --prometheus --help" ;;
+    top) echo "--once --help" ;;
     save | stop) echo "--json --help" ;;
     epsd) echo "--listen --host-mem --group --private --version --help" ;;
     eps-worker) echo "--connect --device --device-mem --profile --private --version --help" ;;
@@ -68,7 +69,7 @@ _eps_values() {
         ;;
     --connect | --listen) _eps_words "$(_eps_daemons)" "$3" ;;
     --group) COMPREPLY=($(compgen -g -- "$3")) ;;
-    --watch | --json | --minimum | --find-depth | --find-batch | --deterministic | --require-pinned | --private | --help | --version) return 1 ;;
+    --watch | --once | --json | --minimum | --find-depth | --find-batch | --deterministic | --require-pinned | --private | --help | --version) return 1 ;;
     --*) COMPREPLY=() ;;
     *) return 1 ;;
     esac
@@ -100,8 +101,8 @@ _eps() {
     case $command:$word in
     verify:-* | report:-*) _eps_words "$(_eps_options "$command")" "$word" ;;
     verify:* | report:*) _eps_files -d "$word" ;;
-    status:-* | mem:-* | save:-* | stop:-*) _eps_words "$(_eps_options "$command")" "$word" ;;
-    status:* | mem:* | save:* | stop:*) _eps_words "$(_eps_daemons)" "$word" ;;
+    status:-* | mem:-* | top:-* | save:-* | stop:-*) _eps_words "$(_eps_options "$command")" "$word" ;;
+    status:* | mem:* | top:* | save:* | stop:*) _eps_words "$(_eps_daemons)" "$word" ;;
     *) _eps_words "$(_eps_options "$command")" "$word" ;;
     esac
 }

@@ -12,6 +12,7 @@ int command_report(int argc, char **argv);
 int command_export(int argc, char **argv);
 int command_status(int argc, char **argv);
 int command_mem(int argc, char **argv);
+int command_top(int argc, char **argv);
 int command_save(int argc, char **argv);
 int command_stop(int argc, char **argv);
 

@@ -28,6 +28,7 @@ static const struct {
     {"Live runs and daemons", NULL, NULL},
     {"status", "what it is doing", command_status},
     {"mem", "its memory and its workers', by category", command_mem},
+    {"top", "its work on the whole screen, live", command_top},
     {"save", "a checkpoint now", command_save},
     {"stop", "save what was promised and end it", command_stop},
 };

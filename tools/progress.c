@@ -31,8 +31,7 @@ void progress_init(struct progress *progress, FILE *out)
                                   .saved = UINT64_MAX};
 }
 
-/* "45s", "1m20s", "2h05m", "3d04h" */
-static void format_duration(char *out, size_t cap, double ms)
+void progress_duration(char *out, size_t cap, double ms)
 {
     const uint64_t s = ms < 1e15 ? (uint64_t)(ms / 1000 + 0.5) : (uint64_t)1e12;
 
@@ -57,7 +56,7 @@ void progress_format(char *out, size_t cap, const struct progress *progress)
         snprintf(out, cap, "%s", evaluating);
         return;
     }
-    format_duration(left, sizeof left, progress->mean_ms * (double)(step->n_steps - step->step));
+    progress_duration(left, sizeof left, progress->mean_ms * (double)(step->n_steps - step->step));
     if (progress->saved != UINT64_MAX)
         snprintf(saved, sizeof saved, "  saved %" PRIu64, progress->saved);
     snprintf(out, cap, "step %" PRIu64 "/%" PRIu64 "  loss %.4f%s%s%s%s  %.0f tokens/s  %s left  device %s of %s%s",

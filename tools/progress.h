@@ -33,6 +33,9 @@ struct progress {
     char line[640];                /* as it stands on the terminal */
 };
 
+/* "45s", "1m20s", "2h05m", "3d04h" */
+void progress_duration(char *out, size_t cap, double ms);
+
 /* Colour, and whether a line is drawn over, follow from what `out` is and from the environment. */
 void progress_init(struct progress *progress, FILE *out);
 

@@ -4,8 +4,8 @@
 set -euo pipefail
 
 build=(build-essential cmake ninja-build pkg-config file
-       libuv1-dev libnanomsg-dev libhwloc-dev libjansson-dev libxxhash-dev libpcre2-dev check)
-tests=(clang clang-format gnuplot-nox)
+       libuv1-dev libnanomsg-dev libhwloc-dev libjansson-dev libxxhash-dev libpcre2-dev libncurses-dev check)
+tests=(clang clang-format gnuplot-nox tmux)
 
 case "${1-}" in
 "") wanted=("${build[@]}") ;;

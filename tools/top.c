@@ -1,0 +1,318 @@
+/* eps top: a live daemon's work on the whole screen, looked at twice a second.
+ *
+ * ncurses owns the terminal between screen_begin and screen_end, which every way out passes: keys and signals are looked
+ * for while libeps waits, and Ctrl-Z is ncurses' own. What is on the screen is text from tools/top_draw.c. */
+#include "client/eps.h"
+#include "tools/arguments.h"
+#include "tools/commands.h"
+#include "tools/live.h"
+#include "tools/stopping.h"
+#include "tools/top_draw.h"
+
+#include <curses.h>
+#include <errno.h>
+#include <langinfo.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { PERIOD_MS = 500 };
+
+struct top {
+    struct eps_look *look;
+    struct top_view view;
+    uint64_t seen_ms; /* when; 0: not yet */
+    bool utf8, quit;
+    SCREEN *screen; /* NULL: none */
+    struct stopping stopping;
+    sigset_t quit_signal; /* SIGQUIT: held back until the terminal is as it was */
+    struct eps_error error;
+};
+
+static uint64_t now_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+/* ---- looking ---------------------------------------------------------------------------------------------------- */
+
+static void take_status(struct top_view *view, const struct eps_status *s)
+{
+    snprintf(view->name, sizeof view->name, "%s", live_name(s->address));
+    snprintf(view->state, sizeof view->state, "%s", s->state);
+    snprintf(view->model, sizeof view->model, "%s", s->model);
+    snprintf(view->trouble, sizeof view->trouble, "%s", s->trouble);
+    view->step = s->step;
+    view->n_steps = s->n_steps;
+    view->n_parameters = s->n_parameters;
+    view->saved_step = s->saved_step;
+    view->saving = s->saving;
+}
+
+static void take_recent(struct top_view *view, const struct eps_recent *r)
+{
+    const size_t skip = r->n_losses > TOP_MAX_LOSSES ? r->n_losses - TOP_MAX_LOSSES : 0;
+
+    view->n_losses = r->n_losses - skip;
+    if (view->n_losses > 0)
+        memcpy(view->losses, r->losses + skip, view->n_losses * sizeof *view->losses);
+    view->tokens = r->tokens;
+    view->tokens_per_s = r->tokens_per_s;
+    view->step_ms = r->step_ms;
+}
+
+static void on_worker(void *user, const struct eps_worker *w)
+{
+    struct top_view *view = user;
+    struct top_worker *workers = realloc(view->workers, (view->n_workers + 1) * sizeof *workers);
+
+    if (!workers)
+        return;
+    view->workers = workers;
+    struct top_worker *to = &workers[view->n_workers++];
+    *to = (struct top_worker){.id = w->id,
+                              .visit = w->visit,
+                              .n_visits = w->n_visits,
+                              .part = w->part,
+                              .n_parts = w->n_parts,
+                              .budget = w->budget,
+                              .current = w->current,
+                              .peak = w->peak,
+                              .down_bytes = w->down_bytes,
+                              .up_bytes = w->up_bytes,
+                              .down_per_s = NAN,
+                              .up_per_s = NAN};
+    snprintf(to->device, sizeof to->device, "%s", w->device);
+    snprintf(to->phase, sizeof to->phase, "%s", w->phase);
+    snprintf(to->unit, sizeof to->unit, "%s", w->unit);
+}
+
+static void on_memory(void *user, const struct eps_memory *side)
+{
+    struct top_view *view = user;
+
+    if (side->worker != 0)
+        return;
+    view->host_current = side->current;
+    view->host_peak = side->peak;
+    view->categories = calloc(side->n_rows ? side->n_rows : 1, sizeof *view->categories);
+    for (size_t i = 0; view->categories && i < side->n_rows; i++) {
+        struct top_category *to = &view->categories[view->n_categories++];
+        snprintf(to->name, sizeof to->name, "%s", side->rows[i].category);
+        to->current = side->rows[i].current;
+    }
+}
+
+/* A worker's link rates follow from what it had moved when it was last seen. */
+static void add_rates(struct top_view *view, const struct top_view *before, uint64_t ms)
+{
+    for (size_t i = 0; i < view->n_workers && ms > 0; i++) {
+        struct top_worker *w = &view->workers[i];
+        for (size_t k = 0; k < before->n_workers; k++) {
+            const struct top_worker *old = &before->workers[k];
+            if (old->id != w->id)
+                continue;
+            w->down_per_s = 1e3 * (double)(w->down_bytes - old->down_bytes) / (double)ms;
+            w->up_per_s = 1e3 * (double)(w->up_bytes - old->up_bytes) / (double)ms;
+        }
+    }
+}
+
+static int ask(struct top *top, struct top_view *view)
+{
+    struct eps_status status;
+    struct eps_recent recent;
+    const struct eps_unit *units;
+    int rc = eps_look_status(top->look, &status, &top->error);
+
+    if (!rc) {
+        take_status(view, &status);
+        rc = eps_look_recent(top->look, &recent, &top->error);
+    }
+    if (!rc) {
+        take_recent(view, &recent);
+        rc = eps_look_workers(top->look, on_worker, view, &top->error);
+    }
+    if (!rc)
+        rc = eps_look_mem(top->look, false, on_memory, view, &top->error);
+    if (!rc)
+        rc = eps_look_units(top->look, &units, &view->n_units, &top->error);
+    if (!rc && view->n_units > 0) {
+        view->units = malloc(view->n_units * sizeof *units);
+        if (view->units)
+            memcpy(view->units, units, view->n_units * sizeof *units);
+        else
+            view->n_units = 0;
+    }
+    return rc;
+}
+
+static int look(struct top *top)
+{
+    struct top_view view = {0};
+    int rc = ask(top, &view);
+
+    if (rc) {
+        top_view_free(&view);
+        return rc;
+    }
+    const uint64_t now = now_ms();
+    add_rates(&view, &top->view, top->seen_ms ? now - top->seen_ms : 0);
+    top_view_free(&top->view);
+    top->view = view;
+    top->seen_ms = now;
+    return 0;
+}
+
+/* ---- the screen ------------------------------------------------------------------------------------------------- */
+
+static void draw(const struct top *top)
+{
+    const struct top_size size = {(unsigned)COLS, (unsigned)LINES, top->utf8};
+    char *text = top_draw(&top->view, &size), *rest = text, *one;
+
+    erase();
+    for (int row = 0; row < LINES && rest && (one = strsep(&rest, "\n")); row++) {
+        if (row == 0)
+            attron(A_BOLD);
+        mvaddstr(row, 0, one);
+        attroff(A_BOLD);
+    }
+    refresh();
+    free(text);
+}
+
+static int screen_begin(struct top *top)
+{
+    top->screen = newterm(NULL, stdout, stdin);
+    if (!top->screen)
+        return -ENOTTY;
+    set_term(top->screen);
+    cbreak();
+    noecho();
+    nodelay(stdscr, TRUE);
+    keypad(stdscr, TRUE);
+    curs_set(0);
+    return 0;
+}
+
+static void screen_end(struct top *top)
+{
+    if (!top->screen)
+        return;
+    endwin();
+    delscreen(top->screen);
+    top->screen = NULL;
+}
+
+static bool is_quit_pending(void)
+{
+    sigset_t pending;
+
+    return sigpending(&pending) == 0 && sigismember(&pending, SIGQUIT) == 1;
+}
+
+/* Asked by libeps while it waits: keys, a new size, signals. */
+static int should_stop(void *user)
+{
+    struct top *top = user;
+
+    for (int key = ERR; top->screen && (key = getch()) != ERR;) {
+        if (key == 'q' || key == 'Q')
+            top->quit = true;
+        if (key == KEY_RESIZE && top->seen_ms)
+            draw(top);
+    }
+    return top->quit || stopping_look(&top->stopping) != 0 || is_quit_pending();
+}
+
+static int watch(struct top *top)
+{
+    int rc = screen_begin(top);
+
+    if (rc) {
+        const char *term = getenv("TERM");
+        snprintf(top->error.text, sizeof top->error.text,
+                 "the terminal '%.40s' (TERM) is not known here: --once prints one screen", term ? term : "");
+        return rc;
+    }
+    while (!rc) {
+        rc = look(top);
+        if (!rc) {
+            draw(top);
+            rc = eps_look_wait(top->look, PERIOD_MS, &top->error);
+        }
+    }
+    screen_end(top);
+    return rc;
+}
+
+static int print_once(struct top *top)
+{
+    struct winsize window;
+    struct top_size size = {80, 24, top->utf8};
+    int rc = look(top);
+
+    if (!rc)
+        rc = eps_look_wait(top->look, PERIOD_MS, &top->error); /* rates need two looks */
+    if (!rc)
+        rc = look(top);
+    if (rc)
+        return rc;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &window) == 0 && window.ws_col > 0 && window.ws_row > 0)
+        size = (struct top_size){window.ws_col, window.ws_row, top->utf8};
+    char *text = top_draw(&top->view, &size);
+    if (text)
+        fputs(text, stdout);
+    free(text);
+    return 0;
+}
+
+int command_top(int argc, char **argv)
+{
+    const char *address = NULL;
+    bool once = false;
+    const struct argument arguments[] = {
+        {"ADDRESS", NULL, ARGUMENT_POSITIONAL, &address,
+         "the daemon's name or directory, or its run's --out; without it, your only one"},
+        {"--once", NULL, ARGUMENT_FLAG, &once, "prints one screen, in a pipe of 80 x 24, and ends"},
+    };
+    const struct command command = {
+        "eps top",
+        "A live daemon's work on the whole screen, twice a second: step and loss, each worker's place, link rates and\n"
+        "memory, host memory, and a map of all units. q or Ctrl-C ends it; the daemon does not notice.",
+        arguments, sizeof arguments / sizeof *arguments};
+    struct top top = {.utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0};
+    int status = arguments_parse(&command, argc, argv);
+
+    if (status >= 0)
+        return status;
+    if (!once && (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO)))
+        return arguments_fail(&command, -EDOM, "this is no terminal: --once prints one screen");
+    stopping_init(&top.stopping);
+    sigemptyset(&top.quit_signal);
+    sigaddset(&top.quit_signal, SIGQUIT);
+    sigprocmask(SIG_BLOCK, &top.quit_signal, NULL);
+    int rc = eps_look_open(&top.look, address, should_stop, &top, &top.error);
+    const bool begun = !rc;
+    if (!rc)
+        rc = once ? print_once(&top) : watch(&top);
+    eps_look_close(top.look);
+    top_view_free(&top.view);
+    sigprocmask(SIG_UNBLOCK, &top.quit_signal, NULL); /* if it came, this is the end */
+    if (top.quit)
+        return 0;
+    if (rc && stopping_look(&top.stopping))
+        return stopping_status(&top.stopping, 0);
+    if (rc == -EIO && begun && !once) {
+        printf("ended: %s\n", top.error.text);
+        return 0;
+    }
+    return rc ? arguments_fail(&command, rc, top.error.text) : 0;
+}
