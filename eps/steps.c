@@ -35,7 +35,8 @@ void steps_send_weights(struct peer *worker, uint64_t version, uint32_t unit)
     const struct model *model = &worker->daemon->job.model;
 
     worker->n_pulls--;
-    place_pull(&worker->place, model, unit, model->units[unit].n * sizeof(float));
+    place_pull(&worker->place, model, unit,
+               model->units[unit].n * number_bytes(worker->daemon->job.request.job.precision));
     session_send(worker->session, &m);
 }
 
@@ -309,7 +310,7 @@ static void note_contribution(struct peer *worker, const struct message *m)
         return;
     const uint64_t left = model->units[model->visits[visit]].n - (uint64_t)slice * MODEL_SLICE;
     place_contribution(&worker->place, visit, m->contribution.part,
-                       (left < MODEL_SLICE ? left : MODEL_SLICE) * sizeof(float));
+                       (left < MODEL_SLICE ? left : MODEL_SLICE) * number_bytes(worker->daemon->job.request.job.grad));
 }
 
 void steps_on_worker(struct daemon *d, struct peer *worker, const struct message *m)

@@ -35,12 +35,25 @@ static void on_worker(void *user, const struct eps_worker *worker)
     seen->n_workers++;
 }
 
+/* In the middle of a run both sides have what was planned for them, to the byte. */
+static void on_memory(void *user, const struct eps_memory *side)
+{
+    unsigned *n_sides = user;
+
+    ck_assert_uint_gt(side->planned, 0);
+    ck_assert_uint_eq(side->current, side->planned);
+    for (size_t i = 0; i < side->n_rows; i++)
+        ck_assert_msg(side->rows[i].current == side->rows[i].planned, "%s", side->rows[i].category);
+    ++*n_sides;
+}
+
 static void on_step(void *user, const struct eps_step *step)
 {
     struct seen *seen = user;
     struct eps_look *look;
     const struct eps_unit *units;
     struct eps_recent recent;
+    unsigned n_sides = 0;
     size_t n;
 
     seen->losses[step->step - 1] = step->loss;
@@ -67,6 +80,8 @@ static void on_step(void *user, const struct eps_step *step)
     ck_assert(isnan(recent.step_ms) == (recent.n_losses < 2));
     if (recent.n_losses > 1)
         ck_assert(recent.tokens_per_s > 0);
+    ck_assert_int_eq(eps_look_mem(look, false, on_memory, &n_sides, NULL), 0);
+    ck_assert_uint_eq(n_sides, 2);
     eps_look_close(look);
     seen->n_looks++;
 }

@@ -88,7 +88,17 @@ START_TEST(a_table_shows_the_plan_and_the_pages_where_they_are_known)
     ck_assert_str_eq(said, "worker 3: cpu, of 1.0 MiB      now         peak      planned\n"
                            "  weights               1.0 KiB      2.0 KiB      4.0 KiB\n"
                            "  total                 1.0 KiB      2.0 KiB      4.0 KiB\n"
+                           "  3072 B less than planned\n"
                            "  resident 8.0 KiB, locked 1.0 KiB, in huge pages 0 B; node 0 4.0 KiB, node 1 4.0 KiB\n");
+    free(said);
+    side.current = 4096;
+    side.pages.known = false;
+    said = table_of(&side);
+    check_holds(said, "      4.0 KiB\n  as planned, to the byte\n");
+    free(said);
+    side.current = 4097;
+    said = table_of(&side);
+    check_holds(said, "\n  1 B more than planned\n");
     free(said);
 }
 END_TEST

@@ -1,5 +1,7 @@
 #include "tools/memory.h"
 
+#include <inttypes.h>
+
 static void print_row(FILE *out, const char *name, const struct eps_memory_row *row, bool planned)
 {
     char a[24], b[24], c[24];
@@ -8,6 +10,17 @@ static void print_row(FILE *out, const char *name, const struct eps_memory_row *
     if (planned)
         fprintf(out, " %12s", eps_format_bytes(c, row->planned));
     fputc('\n', out);
+}
+
+static void print_difference(FILE *out, const struct eps_memory *side)
+{
+    const bool more = side->current > side->planned;
+
+    if (side->current == side->planned)
+        fprintf(out, "  as planned, to the byte\n");
+    else
+        fprintf(out, "  %" PRIu64 " B %s than planned\n",
+                more ? side->current - side->planned : side->planned - side->current, more ? "more" : "less");
 }
 
 static void print_pages(FILE *out, const struct eps_pages *pages)
@@ -37,6 +50,8 @@ void memory_print(FILE *out, const struct eps_memory *side)
     for (size_t i = 0; i < side->n_rows; i++)
         print_row(out, side->rows[i].category, &side->rows[i], planned);
     print_row(out, total.category, &total, planned);
+    if (planned)
+        print_difference(out, side);
     if (side->pages.known)
         print_pages(out, &side->pages);
 }
