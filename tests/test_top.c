@@ -200,6 +200,43 @@ START_TEST(however_it_ends_the_terminal_is_as_it_was)
 }
 END_TEST
 
+static bool is_gone(void *pid)
+{
+    return processes_status_bytes(*(pid_t *)pid, "VmRSS") == 0;
+}
+
+START_TEST(a_terminal_that_closes_ends_it)
+{
+    start_run();
+    start_top(80, 24);
+    pid_t top = read_pid();
+    ck_assert(!is_gone(&top));
+    ck_assert_int_eq(tmux("kill-session -t top"), 0);
+    ck_assert(processes_until(is_gone, &top));
+}
+END_TEST
+
+/* The shell has its terminal while top is suspended, and top its screen when it goes on. */
+START_TEST(it_can_be_suspended)
+{
+    start_run();
+    ck_assert_int_eq(tmux("new-session -d -s top -x 80 -y 24 'env ENV= PS1=\"ready \" sh'"), 0);
+    await("ready");
+    ck_assert_int_eq(tmux("send-keys -t top 'cd %s; stty -g > before; %s/eps top lab' Enter", processes_path("."),
+                          BIN_DIR),
+                     0);
+    await("\nunits ");
+    ck_assert_int_eq(tmux("send-keys -t top C-z"), 0);
+    await("ready");
+    ck_assert_int_eq(tmux("send-keys -t top 'stty -g > after; cmp before after && echo s''ame' Enter"), 0);
+    await("\nsame");
+    ck_assert_int_eq(tmux("send-keys -t top fg Enter"), 0);
+    await("\nunits ");
+    ck_assert_int_eq(tmux("send-keys -t top q"), 0);
+    await("\nsame");
+}
+END_TEST
+
 START_TEST(a_daemon_that_is_killed_ends_it_with_a_word)
 {
     start_run();
@@ -267,6 +304,8 @@ int main(void)
     tcase_add_checked_fixture(tests, tidy, NULL);
     tcase_add_test(tests, a_screen_follows_the_run_and_the_window);
     tcase_add_loop_test(tests, however_it_ends_the_terminal_is_as_it_was, 0, 4);
+    tcase_add_test(tests, a_terminal_that_closes_ends_it);
+    tcase_add_test(tests, it_can_be_suspended);
     tcase_add_test(tests, a_daemon_that_is_killed_ends_it_with_a_word);
     tcase_add_test(tests, once_is_a_screen_of_text);
     tcase_add_test(tests, where_it_cannot_be_it_says_so);
