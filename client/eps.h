@@ -125,6 +125,8 @@ struct eps_status {
     uint32_t n_workers, pid, uid;
     double loss;
     const char *model, *out; /* empty without a job, or output directory */
+    const char *precision;   /* "fp32", "bf16" */
+    const char *commit;      /* "eager", "fenced" */
     bool saving;
     uint64_t saved_step; /* UINT64_MAX: none */
     const char *trouble; /* why the last save failed; empty if it did not */

@@ -90,6 +90,8 @@ int eps_look_status(struct eps_look *look, struct eps_status *out, struct eps_er
             .uid = m->status_reply.uid,
             .loss = m->status_reply.loss,
             .model = m->status_reply.model,
+            .precision = number_name(m->status_reply.precision),
+            .commit = m->status_reply.fenced ? "fenced" : "eager",
             .out = m->status_reply.out,
             .saving = m->status_reply.saving,
             .saved_step = m->status_reply.saved_step,

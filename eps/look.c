@@ -50,6 +50,8 @@ void look_status(struct peer *peer)
                  job->model.config.n_layers, job->model.config.width, job->model.config.vocabulary);
     m.status_reply.saved_step = job->state == JOB_NONE ? MESSAGE_NO_STEP : job->saved_step;
     m.status_reply.saving = job->saves != NULL;
+    m.status_reply.precision = job->request.job.precision;
+    m.status_reply.fenced = job_is_fenced(&job->request);
     memcpy(m.status_reply.trouble, job->trouble, sizeof job->trouble);
     if (job->output >= 0)
         name_output(m.status_reply.out, sizeof m.status_reply.out, job->output);

@@ -288,6 +288,8 @@ static void status_reply(struct wire *w, struct message *m)
     wire_f64(w, &m->status_reply.loss);
     wire_u64(w, &m->status_reply.saved_step);
     wire_flag(w, &m->status_reply.saving);
+    m->status_reply.precision = number_field(w, m->status_reply.precision);
+    wire_flag(w, &m->status_reply.fenced);
     wire_text(w, m->status_reply.model, sizeof m->status_reply.model);
     wire_text(w, m->status_reply.out, sizeof m->status_reply.out);
     wire_text(w, m->status_reply.trouble, sizeof m->status_reply.trouble);

@@ -277,6 +277,8 @@ struct message {
             double loss;         /* of the last step; NAN before the first */
             uint64_t saved_step; /* of the last checkpoint of this job, or MESSAGE_NO_STEP */
             bool saving;
+            enum number_type precision; /* of the job */
+            bool fenced;
             char model[64];    /* "gpt2 6x384" */
             char out[192];     /* output directory; empty without one */
             char trouble[256]; /* why the last save failed; empty if it did not */

@@ -203,6 +203,8 @@ static struct message sample(enum message_kind kind)
         m.status_reply.uid = 1000;
         m.status_reply.saved_step = 900;
         m.status_reply.saving = true;
+        m.status_reply.precision = NUMBER_BF16;
+        m.status_reply.fenced = true;
         strcpy(m.status_reply.out, "/home/jürgen/runs/a");
         strcpy(m.status_reply.trouble, "step-1000: no space left");
         m.status_reply.n_parameters = 30000000;

@@ -9,7 +9,8 @@
 
 static void print_job(FILE *out, const struct eps_status *s)
 {
-    fprintf(out, "model        %s, %" PRIu64 " parameters\n", s->model, s->n_parameters);
+    fprintf(out, "model        %s, %" PRIu64 " parameters, %s, %s commit\n", s->model, s->n_parameters, s->precision,
+            s->commit);
     fprintf(out, "step         %" PRIu64, s->step);
     if (s->n_steps)
         fprintf(out, " of %" PRIu64, s->n_steps);
@@ -73,6 +74,8 @@ static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
                      "n_steps", (json_int_t)s.n_steps, "model", s.model, "parameters", (json_int_t)s.n_parameters,
                      "workers", (json_int_t)s.n_workers, "pid", (json_int_t)s.pid, "uid", (json_int_t)s.uid, "loss",
                      loss ? loss : json_null());
+    json_object_set_new(*out, "precision", *s.model ? json_string(s.precision) : json_null());
+    json_object_set_new(*out, "commit", *s.model ? json_string(s.commit) : json_null());
     json_object_set_new(*out, "saving", json_boolean(s.saving));
     json_object_set_new(*out, "saved_step",
                         s.saved_step == UINT64_MAX ? json_null() : json_integer((json_int_t)s.saved_step));
@@ -89,8 +92,9 @@ int command_status(int argc, char **argv)
         "What a live daemon is doing, those of running eps train included. Several are listed, a line each:\n"
         "name, state, step, model, pid, output directory.",
         "an object with state, step, n_steps, model, parameters, workers, pid, uid (whose\n"
-        "job), loss (null before the first step), saving, saved_step, trouble, out (null\n"
-        "where there is none) and address; of several daemons {\"daemons\": [...]}.\n"
+        "job), loss (null before the first step), precision and commit (null without a job),\n"
+        "saving, saved_step, trouble, out (null where there is none) and address; of several\n"
+        "daemons {\"daemons\": [...]}.\n"
         "With --watch an object a line",
         print,
         print_line,
