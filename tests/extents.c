@@ -180,7 +180,7 @@ static void attention_cached(struct device *dev, const struct device_attention_c
 {
     values(op->qkv, op->n_tokens * 3 * op->width);
     values(op->out, op->n_tokens * op->width);
-    place(op->cache, plan_cpu.cache_bytes(op->n_positions, op->n_heads, op->width));
+    place(op->cache, plan_cpu.cache_bytes(record->type, op->n_positions, op->n_heads, op->width));
     place(op->scratch, plan_cpu.scratch_bytes(1, op->n_tokens, op->n_heads, op->width, threads));
     device_cpu.attention_cached(dev, op);
 }
