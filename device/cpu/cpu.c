@@ -10,14 +10,17 @@
 
 enum { HUGE_PAGE = 2 << 20 };
 
-#define KERNELS(name, suffix)                                                                                          \
+#define KERNELS(name, suffix, products)                                                                                \
     {                                                                                                                  \
         name, &cpu_rows_##suffix, &cpu_norm_##suffix, &cpu_dropout_##suffix, &cpu_attention_##suffix,                  \
-            &cpu_attention_cached_##suffix, &cpu_tile_##suffix, &cpu_single_##suffix, &cpu_softmax_##suffix            \
+            &cpu_attention_cached_##suffix, &cpu_tile_##products, &cpu_single_##products, &cpu_softmax_##suffix        \
     }
 static const struct cpu_kernels kernels[NUMBER_TYPES][CPU_ISAS] = {
-    [NUMBER_FP32] = {KERNELS("x86-64-v2", fp32_v2), KERNELS("x86-64-v3", fp32_v3), KERNELS("x86-64-v4", fp32_v4)},
-    [NUMBER_BF16] = {KERNELS("x86-64-v2", bf16_v2), KERNELS("x86-64-v3", bf16_v3), KERNELS("x86-64-v4", bf16_v4)},
+    [NUMBER_FP32] = {KERNELS("x86-64-v2", fp32_v2, fp32_v2), KERNELS("x86-64-v3", fp32_v3, fp32_v3),
+                     KERNELS("x86-64-v4", fp32_v4, fp32_v4), KERNELS("x86-64-v4", fp32_v4, fp32_v4)},
+    [NUMBER_BF16] = {KERNELS("x86-64-v2", bf16_v2, bf16_v2), KERNELS("x86-64-v3", bf16_v3, bf16_v3),
+                     KERNELS("x86-64-v4", bf16_v4, bf16_v4),
+                     KERNELS("x86-64-v4 and AVX512_BF16", bf16_v4, bf16_v4_pairs)},
 };
 #undef KERNELS
 
@@ -27,6 +30,9 @@ bool cpu_isa_runs(enum cpu_isa isa)
         __builtin_cpu_supports("ssse3") && __builtin_cpu_supports("sse4.2") && __builtin_cpu_supports("popcnt");
     const bool v3 = v2 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
                     __builtin_cpu_supports("bmi") && __builtin_cpu_supports("bmi2");
+    const bool v4 = v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+                    __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
+                    __builtin_cpu_supports("avx512vl");
 
     switch (isa) {
     case CPU_V2:
@@ -34,9 +40,9 @@ bool cpu_isa_runs(enum cpu_isa isa)
     case CPU_V3:
         return v3;
     case CPU_V4:
-        return v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-               __builtin_cpu_supports("avx512cd") && __builtin_cpu_supports("avx512dq") &&
-               __builtin_cpu_supports("avx512vl");
+        return v4;
+    case CPU_V4_PAIRS:
+        return v4 && __builtin_cpu_supports("avx512bf16");
     case CPU_ISAS:
         break;
     }

@@ -15,7 +15,8 @@
 #pragma GCC diagnostic ignored "-Wunused-parameter"
 #endif
 
-enum cpu_isa { CPU_V2, CPU_V3, CPU_V4, CPU_ISAS };
+/* The last: products of bf16 by AVX512_BF16; all else as with v4. */
+enum cpu_isa { CPU_V2, CPU_V3, CPU_V4, CPU_V4_PAIRS, CPU_ISAS };
 
 /* A part of a product's result, and its sums before they are stored there. */
 struct cpu_tile {
@@ -118,18 +119,20 @@ CPU_TABLES(bf16_v2);
 CPU_TABLES(bf16_v3);
 CPU_TABLES(bf16_v4);
 #undef CPU_TABLES
+extern const struct cpu_tile_kernels cpu_tile_bf16_v4_pairs;
+extern const struct cpu_single_kernels cpu_single_bf16_v4_pairs;
 
 /* Whether this machine runs the kernels of an instruction set, and making a device use them: for tests. */
 bool cpu_isa_runs(enum cpu_isa isa);
 void cpu_isa_use(struct device *dev, enum cpu_isa isa);
 
 /* How many terms of a sum of k are added up before their sum is added to the whole: even steps of at most
- * PLAN_CPU_PRODUCT_DEPTH. */
-static inline size_t cpu_product_step(size_t k)
+ * PLAN_CPU_PRODUCT_DEPTH elements (PANEL_TERMS each) of a panel. */
+static inline size_t cpu_product_step(size_t k, size_t terms)
 {
-    const size_t n = (k + PLAN_CPU_PRODUCT_DEPTH - 1) / PLAN_CPU_PRODUCT_DEPTH;
+    const size_t n = (k + terms * PLAN_CPU_PRODUCT_DEPTH - 1) / (terms * PLAN_CPU_PRODUCT_DEPTH);
 
-    return ((k + n - 1) / n + 3) / 4 * 4;
+    return ((k + n - 1) / n + 7) / 8 * 8;
 }
 
 /* matmul.c: the product in tiles, each by one thread. */

@@ -4,7 +4,7 @@
  * all threads. b as it stands, (k, n), is cut into blocks of columns, of which four rows are read at a time: the sums
  * stay in the first-level cache, and are loaded and stored once in four. b transposed, (n, k), is read row by row. */
 #include "device/cpu/cpu.h"
-#include "device/cpu/value.h"
+#include "device/cpu/panel.h"
 
 enum {
     COLUMNS =
@@ -25,8 +25,10 @@ VECTOR_INLINE void add_rows(float *sum, const value *a, const value *b, size_t s
         vec x = vec_load(sum + j);
 
 #pragma GCC unroll 4
-        for (size_t r = 0; r < rows; r++)
-            x = vec_multiply_add(vec_all(value_widen(a[r])), value_load_n(b + r * stride + j, n - j), x);
+        for (size_t r = 0; r < rows; r += PANEL_TERMS) {
+            const float element = panel_element(a + r, rows - r);
+            x = panel_multiply_add(panel_all(&element), panel_load_n(b + r * stride + j, stride, rows - r, n - j), x);
+        }
         vec_store(sum + j, x);
     }
 }
@@ -40,7 +42,9 @@ static void multiply_columns(float *total, bool add, const value *a, const value
 
     for (; p + ROWS <= depth; p += ROWS)
         add_rows(sum, a + p, b + p * stride, stride, n, ROWS);
-    for (; p < depth; p++)
+    for (; p + PANEL_TERMS <= depth; p += PANEL_TERMS)
+        add_rows(sum, a + p, b + p * stride, stride, n, PANEL_TERMS);
+    if (p < depth)
         add_rows(sum, a + p, b + p * stride, stride, n, 1);
     for (size_t j = 0; j < n; j += VECTOR)
         vec_store(total + j, add ? vec_load(total + j) + vec_load(sum + j) : vec_load(sum + j));
@@ -51,7 +55,7 @@ static void multiply(struct device *dev, const struct device_matmul *op)
 #pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic) if (op->n * op->k > ENOUGH)
     for (size_t column = 0; column < op->n; column += COLUMNS) {
         const struct cpu_tile tile = {0, column, 1, smaller(COLUMNS, op->n - column)};
-        const size_t step = cpu_product_step(op->k);
+        const size_t step = cpu_product_step(op->k, PANEL_TERMS);
         float total[COLUMNS];
 
         for (size_t from = 0; from < op->k; from += step)

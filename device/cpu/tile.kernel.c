@@ -45,17 +45,17 @@ VECTOR_INLINE void block_of(const size_t rows, float *sums, bool add, const floa
 {
     vec sum[ROWS][COLUMN_VECTORS] = {{{0}}};
 
-    for (size_t p = 0; p < depth; p++, left += ROW_LANES, right += COLUMNS) {
+    for (size_t p = 0; p < depth; p += PANEL_TERMS, left += ROW_LANES, right += COLUMNS) {
         vec b[COLUMN_VECTORS];
 #pragma GCC unroll 2
         for (size_t v = 0; v < COLUMN_VECTORS; v++)
             b[v] = vec_load(right + v * VECTOR);
 #pragma GCC unroll 14
         for (size_t r = 0; r < rows; r++) {
-            const vec a = vec_all(left[r]);
+            const vec a = panel_all(left + r);
 #pragma GCC unroll 2
             for (size_t v = 0; v < COLUMN_VECTORS; v++)
-                sum[r][v] = vec_multiply_add(a, b[v], sum[r][v]);
+                sum[r][v] = panel_multiply_add(a, b[v], sum[r][v]);
         }
     }
 #pragma GCC unroll 14
@@ -130,12 +130,12 @@ static void pack_left_along(float *left, const struct device_matmul *op, const s
     const value *x = (const value *)op->a + from * op->a_stride + tile->row;
     const size_t end = op->m - tile->row;
 
-    for (size_t p = 0; p < depth; p++, x += op->a_stride)
+    for (size_t p = 0; p < depth; p += PANEL_TERMS, x += PANEL_TERMS * op->a_stride, left += ROW_LANES)
         for (size_t i = first; i < first + n; i++) {
             const size_t start = block_start(tile->m, i);
-            if (p + AHEAD < depth)
-                __builtin_prefetch(x + AHEAD * op->a_stride + start);
-            panel_step(left + i * LEFT_PANEL + p * ROW_LANES, ROW_VECTORS, x + start, end - start);
+            for (size_t t = AHEAD; t < AHEAD + PANEL_TERMS && p + t < depth; t++)
+                __builtin_prefetch(x + t * op->a_stride + start);
+            panel_step(left + i * LEFT_PANEL, ROW_VECTORS, x + start, op->a_stride, depth - p, end - start);
         }
 }
 
@@ -173,7 +173,7 @@ static void multiply_panel(float *sums, bool add, const float *left, const float
 static void multiply(const struct device_matmul *op, const struct cpu_tile *tile, float *scratch)
 {
     float *left = scratch + LEFT, *right = scratch + RIGHT, *sums = scratch + SUMS;
-    const size_t step = cpu_product_step(op->k);
+    const size_t step = cpu_product_step(op->k, PANEL_TERMS);
 
     for (size_t from = 0; from < op->k; from += step) {
         const size_t depth = smaller(step, op->k - from);
