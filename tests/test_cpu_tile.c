@@ -28,7 +28,7 @@ static size_t draw(uint32_t *state, size_t most)
 static void make(struct trial *trial, enum number_type type, int i, uint32_t *state)
 {
     const bool ta = i & 1, tb = i & 2, wide = i & 4, long_k = i % 5 == 4;
-    const size_t m = i == 8 ? 1 : draw(state, 70), n = draw(state, 70), k = draw(state, 70) + (long_k ? 500 : 0);
+    const size_t m = i % 8 == 0 ? 1 : draw(state, 70), n = draw(state, 70), k = draw(state, 70) + (long_k ? 500 : 0);
     const size_t c_stride = n + GAP;
 
     *trial = (struct trial){.type = type, .c_type = wide ? NUMBER_FP32 : type};
@@ -64,8 +64,8 @@ static double at(const struct trial *trial, const void *x, size_t i)
     return (double)operation_get(trial->type, x, i);
 }
 
-/* k products, each rounded once, and their sums: k 2^-24 of the sum of their sizes at most, 3 more for what is added and
- * stored; a c in bf16 is rounded to 8 bits. */
+/* k products, each rounded once, and their sums: k 2^-24 of the sum of their sizes at most, 3 more for what is added
+ * and stored; a c in bf16 is rounded to 8 bits. */
 static void check_element(const struct trial *trial, size_t row, size_t column)
 {
     const struct device_matmul *op = &trial->op;

@@ -60,7 +60,7 @@ struct cpu_attention_cached_kernels {
 };
 
 struct cpu_tile_kernels {
-    /* The sums of a tile of at most PLAN_CPU_PRODUCT_HEIGHT x WIDTH, their rows WIDTH apart, at the start of scratch. */
+    /* The sums of a tile of at most PLAN_CPU_PRODUCT_HEIGHT x WIDTH, rows WIDTH apart, at the start of scratch. */
     void (*multiply)(const struct device_matmul *op, const struct cpu_tile *tile, float *scratch);
 };
 

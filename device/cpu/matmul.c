@@ -8,6 +8,7 @@
 
 enum {
     SMALLEST_HEIGHT = 32,
+    SMALLEST_WIDTH = 64,
     COLUMN_UNIT = 32, /* tiles are whole panels */
 };
 
@@ -19,14 +20,17 @@ static size_t ceiling(size_t n, size_t unit)
 /* Even tiles, as large as they can be; but two for each thread, and the same number for each. */
 static void cut_tiles(size_t *height, size_t *width, size_t m, size_t n, size_t n_threads)
 {
-    const size_t n_across = ceiling(n, PLAN_CPU_PRODUCT_WIDTH);
-    size_t n_down = ceiling(m, PLAN_CPU_PRODUCT_HEIGHT);
+    size_t n_down = ceiling(m, PLAN_CPU_PRODUCT_HEIGHT), n_across = ceiling(n, PLAN_CPU_PRODUCT_WIDTH);
 
-    if (n_threads > 1)
-        while (m / n_down >= 2 * SMALLEST_HEIGHT &&
-               (n_down * n_across < 2 * n_threads ||
-                (n_down * n_across % n_threads != 0 && n_down * n_across < 8 * n_threads)))
+    while (n_threads > 1 && (n_down * n_across < 2 * n_threads ||
+                             (n_down * n_across % n_threads != 0 && n_down * n_across < 8 * n_threads))) {
+        if (m / n_down >= 2 * SMALLEST_HEIGHT)
             n_down++;
+        else if (n / n_across >= 2 * SMALLEST_WIDTH)
+            n_across++;
+        else
+            break;
+    }
     *height = ceiling(m, n_down);
     *width = ceiling(ceiling(n, n_across), COLUMN_UNIT) * COLUMN_UNIT;
 }
@@ -41,7 +45,7 @@ void cpu_matmul(struct device *dev, const struct device_matmul *op)
     size_t height, width, n_down, n_across;
 
     assert(op->k > 0 && (op->beta == 0 || (op->beta == 1 && op->epilogue == DEVICE_NO_EPILOGUE)));
-    if (op->m == 1 && !op->transpose_a && !op->transpose_b) { /* no packing of a matrix that is used once */
+    if (op->m == 1 && !op->transpose_a) { /* no packing of a matrix that is used once */
         dev->kernels->single->multiply(dev, op);
         return;
     }

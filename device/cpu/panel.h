@@ -121,28 +121,47 @@ VECTOR_INLINE void panel_along(float *panel, const size_t n_vectors, const struc
             panel_step(panel, n_vectors, from->x + p * from->stride, from->stride, from->depth - p, from->n);
 }
 
-/* Four steps of VECTOR lanes at a time: lanes of one group of four are rows of a 4 x 4 matrix. Lanes that are not there
- * repeat the last one. */
+/* Where VECTOR lanes begin, of which n are there; others repeat the last one. */
+VECTOR_INLINE void panel_lanes(const value **lanes, const value *x, size_t stride, size_t n)
+{
+    for (size_t i = 0; i < VECTOR; i++)
+        lanes[i] = x + (i < n ? i : n - 1) * stride;
+}
+
+/* Four steps of them from p: lanes of one group of four are rows of a 4 x 4 matrix. */
+VECTOR_INLINE void panel_four(vec row[4], const value *const *lanes, size_t p)
+{
+#pragma GCC unroll 4
+    for (size_t r = 0; r < 4; r++)
+        row[r] = panel_gather_fours(lanes + r, p);
+    vec_transpose(row);
+}
+
+/* One, of which n terms are left. */
+VECTOR_INLINE vec panel_one(const value *const *lanes, size_t p, size_t n)
+{
+    float x[VECTOR];
+
+    for (size_t i = 0; i < VECTOR; i++)
+        x[i] = panel_element(lanes[i] + p, n);
+    return vec_load(x);
+}
+
 VECTOR_INLINE void panel_vector_across(float *to, const size_t width, const struct panel_source *from, size_t first)
 {
     const value *lanes[VECTOR];
     size_t p = 0;
 
-    for (size_t i = 0; i < VECTOR; i++)
-        lanes[i] = from->x + (first + i < from->n ? first + i : from->n - 1) * from->stride;
+    panel_lanes(lanes, from->x + first * from->stride, from->stride, from->n - first);
     for (; p + 4 * PANEL_TERMS <= from->depth; p += 4 * PANEL_TERMS, to += 4 * width) {
         vec row[4];
-#pragma GCC unroll 4
-        for (size_t r = 0; r < 4; r++)
-            row[r] = panel_gather_fours(lanes + r, p);
-        vec_transpose(row);
+        panel_four(row, lanes, p);
 #pragma GCC unroll 4
         for (size_t r = 0; r < 4; r++)
             vec_store(to + r * width, row[r]);
     }
     for (; p < from->depth; p += PANEL_TERMS, to += width)
-        for (size_t i = 0; i < VECTOR; i++)
-            to[i] = panel_element(lanes[i] + p, from->depth - p);
+        vec_store(to, panel_one(lanes, p, from->depth - p));
 }
 
 /* Asks for part i of n of what a panel will be filled from, while something else is computed: its lines lie far apart,

@@ -1,6 +1,6 @@
 /* device/cpu/product.h - small matrix products, for attention's tiles.
  *
- * A library call costs more than a 64x64 tile is worth (3 us; TILE^3 needs 2 us). The block of ROWS x COLUMNS sums
+ * Packing costs more than a 64x64 tile is worth. The block of ROWS x COLUMNS sums
  * fills the registers: 6 x 4 vectors with AVX-512, 6 x 2 with sixteen registers, each sum independent of the next, so
  * that the multipliers never wait. */
 #ifndef DEVICE_CPU_PRODUCT_H

@@ -1,14 +1,14 @@
 /* device/cpu/tile.kernel.c - one tile of a matrix product, on one thread.
  *
  * As Goto & van de Geijn, "Anatomy of high-performance matrix multiplication" (2008), and Van Zee & van de Geijn,
- * "BLIS" (2015), have it: along k in steps of PLAN_CPU_PRODUCT_DEPTH, a's rows are packed into panels of ROWS, all of which stay
- * in the second-level cache, and b's columns into one panel of COLUMNS, which stays in the first while every block of
- * rows meets it. A block's sums fill the registers: 14 x 2 vectors of thirty-two with AVX-512, 6 x 2 of sixteen, each
+ * "BLIS" (2015), have it: for each step of k (cpu_product_step), a's rows are packed into panels of ROWS, all of which
+ * stay in the second-level cache, and b's columns into one panel of COLUMNS, which stays in the first while every block
+ * of rows meets it. A block's sums fill the registers: 14 x 2 vectors of thirty-two with AVX-512, 6 x 2 of sixteen, each
  * independent of the next, so that the multipliers never wait.
  *
  * Sums lie in scratch until the tile is done. So blocks are always whole vectors, c is touched once, and its type and
  * what follows the product are one function's matter. An element's sum is one chain of multiplications and additions
- * for each PLAN_CPU_PRODUCT_DEPTH of k, from 0, the chains added in order: whatever the block, the tile or the thread. */
+ * for each step of k, from 0, the chains added in order: whatever the block, the tile or the thread. */
 #include "device/cpu/cpu.h"
 #include "device/cpu/panel.h"
 
@@ -21,7 +21,7 @@ enum {
     BLOCKS = (PLAN_CPU_PRODUCT_HEIGHT + ROWS - 1) / ROWS,
     TOGETHER = 4, /* blocks whose panels are filled together where a row of a has their elements side by side */
     AHEAD = 8,    /* such rows are asked for before they are read */
-    LEFT_PANEL = ROW_LANES * PLAN_CPU_PRODUCT_DEPTH + 16, /* floats; not a power of two, which caches take badly */
+    LEFT_PANEL = ROW_LANES * PLAN_CPU_PRODUCT_DEPTH + 16, /* floats; a power of two would crowd a part of the cache */
 };
 /* Where scratch holds what, in floats. */
 enum {
@@ -105,7 +105,7 @@ static size_t block_start(size_t m, size_t i)
     return m * i / blocks_of(m);
 }
 
-/* Of op(a), rows from `row` to its end, and op(b), columns from `column` to its end: a panel takes the first of them. */
+/* Of op(a), rows from `row` to its end; of op(b), columns from `column` to its end: a panel takes the first of them. */
 static struct panel_source left_source(const struct device_matmul *op, size_t row, size_t from, size_t depth)
 {
     const value *a = op->a;
