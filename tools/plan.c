@@ -219,7 +219,7 @@ int command_plan(int argc, char **argv)
         {"Machine", .kind = ARGUMENT_HEADING},
         {"--device", "auto|cpu", ARGUMENT_CHOICE, &device, "default auto: the processor, so far"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
-         "of each worker; default half of what is free here, divided by the workers"},
+         "of each worker; default what is free here but an eighth, divided by the workers"},
         {"--host-mem", "BYTES", ARGUMENT_BYTES, &options.host_mem,
          "of the daemon, on whatever machine; default what is free here, which CPU workers share"},
         {"--workers", "N", ARGUMENT_COUNT, &options.workers, "processes that compute; default 1"},
