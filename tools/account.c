@@ -156,6 +156,8 @@ void account_end(const struct account *a)
     putchar('\n');
     printf("speed        %.0f tokens/s over %" PRIu64 " step%s\n", a->ms > 0 ? a->tokens * 1000 / a->ms : 0,
            a->last - a->first, a->last - a->first == 1 ? "" : "s");
+    if (a->n_skipped > 0)
+        printf("skipped      %" PRIu64 " of these steps, whose gradient was not finite\n", a->n_skipped);
     printf("memory       device %s of %s at most", eps_format_bytes(peak, a->device_peak),
            eps_format_bytes(budget, a->device_budget));
     print_against(a->device_peak, a->device_planned);

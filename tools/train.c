@@ -52,6 +52,7 @@ static void on_step(void *user, const struct eps_step *step)
     if (t->account.last == 0)
         t->account.first = step->step - 1;
     t->account.last = step->step;
+    t->account.n_skipped += step->skipped;
     t->account.loss = step->loss;
     t->account.ms += step->step_ms;
     t->account.tokens += step->tokens_per_s * step->step_ms / 1000;
