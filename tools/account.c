@@ -91,7 +91,7 @@ void account_plan(const struct eps_choice *choice, const struct eps_memory *host
     printf("plan         ");
     if (choice->microbatch)
         printf("%u row%s at a time, ", choice->microbatch, choice->microbatch == 1 ? "" : "s");
-    printf("stash on the %s, %u of %u blocks kept, %u weight buffer%s, %u unit%s stay%s\n",
+    printf("stash on the %s, %u of %u blocks kept, %u weight buffer%s, %u unit%s resident%s\n",
            choice->host_stash ? "host" : "device", choice->n_kept, choice->n_blocks, choice->n_weight_buffers,
            choice->n_weight_buffers == 1 ? "" : "s", choice->n_resident, choice->n_resident == 1 ? "" : "s",
            choice->whole_head ? ", the head whole" : "");
