@@ -121,6 +121,7 @@ static int claim(struct compute *c, struct error *err)
                    .n_resident = m->assign.n_resident},
         .batch = m->assign.batch,
         .seed = m->assign.seed,
+        .grad = m->assign.grad,
     };
     int rc = check_budget(c, &options, err);
 
@@ -147,7 +148,7 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
         uint64_t bytes;
         enum segment_access access;
     } segments[] = {
-        {&c->weights, model->segment_n * sizeof(float), SEGMENT_READ},
+        {&c->weights, model->segment_n * number_bytes(m->assign.precision), SEGMENT_READ},
         {&c->inbox, m->assign.train ? (1 + m->assign.n_slots) * slot_bytes : 1, SEGMENT_READ_WRITE},
         {&c->data, data_bytes(m), data_access},
         {&c->stash, m->assign.host_stash_bytes, SEGMENT_READ_WRITE},
@@ -164,6 +165,7 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
                             .model = model,
                             .weights = &c->weights,
                             .inbox = &c->inbox,
+                            .precision = m->assign.precision,
                             .slot_bytes = slot_bytes,
                             .n_slots = m->assign.n_slots,
                             .takes_turns = m->assign.takes_turns};

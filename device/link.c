@@ -92,7 +92,7 @@ static int wait_weights(void *context, const void **weights)
     if (since)
         trace_end(link->trace, since, "wait for weights", model_unit_name(name, link->model, link->pulls[0].unit),
                   NULL);
-    *weights = (const float *)link->weights->base + link->model->units[link->pulls[0].unit].offset;
+    *weights = device_element(link->precision, link->weights->base, link->model->units[link->pulls[0].unit].offset);
     link->n_pulls--;
     memmove(link->pulls, link->pulls + 1, link->n_pulls * sizeof *link->pulls);
     return 0;
@@ -112,7 +112,7 @@ static int loss(void *context, uint32_t part, double sum, bool finite)
     return link->cancelled ? -ECANCELED : 0;
 }
 
-static int wait_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, float **slot)
+static int wait_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, void **slot)
 {
     struct link *link = context;
     char name[MODEL_NAME_BYTES];
@@ -127,7 +127,7 @@ static int wait_slot(void *context, uint32_t visit, uint32_t part, uint32_t slic
             k = 0;
         if (k <= link->n_slots) {
             link->slot = k;
-            *slot = (float *)((char *)link->inbox->base + k * link->slot_bytes);
+            *slot = (char *)link->inbox->base + k * link->slot_bytes;
             if (since)
                 trace_end(link->trace, since, "wait for a slot", model_visit_name(name, link->model, visit), NULL);
             return 0;

@@ -17,7 +17,8 @@ struct link {
     struct mailbox *box;
     const struct model *model;
     const struct segment *weights, *inbox;
-    struct trace *trace; /* what is waited for; NULL: not recorded */
+    enum number_type precision; /* of weights */
+    struct trace *trace;        /* what is waited for; NULL: not recorded */
     size_t slot_bytes;
     uint32_t n_slots; /* ordinary ones: 1..n_slots */
     bool takes_turns;

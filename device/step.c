@@ -174,6 +174,28 @@ static int tell_losses(struct device_pass *pass)
     return rc;
 }
 
+enum { CHUNK = 4096 }; /* floats that pass by way of the stack at a time */
+
+/* n floats of the device into a slot, rounded where contributions are bf16. */
+static int fill_slot(struct device_worker *w, void *slot, const float *from, uint64_t n)
+{
+    float chunk[CHUNK];
+    int rc = 0;
+
+    if (w->grad == NUMBER_FP32) {
+        w->ops->download(w->dev, slot, from, n * sizeof *from);
+        return w->ops->sync(w->dev);
+    }
+    for (uint64_t at = 0; rc == 0 && at < n; at += CHUNK) {
+        const uint64_t here = n - at < CHUNK ? n - at : CHUNK;
+        w->ops->download(w->dev, chunk, from + at, here * sizeof *chunk);
+        rc = w->ops->sync(w->dev);
+        for (uint64_t i = 0; i < here; i++)
+            ((uint16_t *)slot)[at + i] = number_to_bf16(chunk[i]);
+    }
+    return rc;
+}
+
 /* The contribution, slice by slice. */
 static int offer(struct device_pass *pass, uint32_t visit, uint32_t run)
 {
@@ -185,19 +207,18 @@ static int offer(struct device_pass *pass, uint32_t visit, uint32_t run)
     for (uint32_t slice = 0; slice < unit->n_slices; slice++) {
         const uint64_t first = (uint64_t)slice * MODEL_SLICE;
         const uint64_t n = unit->n - first < MODEL_SLICE ? unit->n - first : MODEL_SLICE;
-        float *slot;
+        void *slot;
         int rc = pass->link->wait_slot(pass->context, visit, part, slice, &slot);
         if (rc != 0)
             return rc;
         const uint64_t since = trace_begin(w->trace);
-        w->ops->download(w->dev, slot, contribution + first, n * sizeof *slot);
-        rc = w->ops->sync(w->dev);
+        rc = fill_slot(w, slot, contribution + first, n);
         record(pass, since, "download", visit,
                (struct trace_arg[]){{"visit", visit},
                                     {"step", pass->step + 1},
                                     {"part", part},
                                     {"slice", slice},
-                                    {"bytes", n * sizeof *slot},
+                                    {"bytes", n * number_bytes(w->grad)},
                                     {NULL, 0}});
         if (rc == 0)
             rc = pass->link->contribute(pass->context, visit, part, slice);

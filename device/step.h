@@ -43,8 +43,9 @@ struct device_link {
     int (*wait_weights)(void *context, const void **weights);
     /* sum: of -log p over the part's labels, nats; not divided by T. Once for each part of the share, ascending. */
     int (*loss)(void *context, uint32_t part, double sum, bool finite);
-    /* Waits for room for one slice, *slot (n floats) in host memory to be filled by the caller. */
-    int (*wait_slot)(void *context, uint32_t visit, uint32_t part, uint32_t slice, float **slot);
+    /* Waits for room for one slice, *slot (n numbers of the worker's `grad` type) in host memory to be filled by the
+     * caller. */
+    int (*wait_slot)(void *context, uint32_t visit, uint32_t part, uint32_t slice, void **slot);
     /* The slot is filled. */
     int (*contribute)(void *context, uint32_t visit, uint32_t part, uint32_t slice);
     /* All slices of this visit and part were contributed: where the worker takes turns with the optimizer, waits until
@@ -59,9 +60,10 @@ struct device_worker_options {
     const struct device_ops *ops;
     struct plan_setting setting;
     struct plan_choice choice;
-    uint32_t batch; /* rows of the whole minibatch: a multiple of setting.part_rows */
-    uint64_t seed;  /* of dropout */
-    unsigned index; /* of the device: cuda:1 */
+    uint32_t batch;        /* rows of the whole minibatch: a multiple of setting.part_rows */
+    uint64_t seed;         /* of dropout */
+    unsigned index;        /* of the device: cuda:1 */
+    enum number_type grad; /* of contributions as they are offered */
 };
 
 struct layer_chunk;
@@ -73,6 +75,7 @@ struct device_worker {
     struct plan plan;
     uint64_t seed;
     uint32_t batch;
+    enum number_type grad;
     struct ledger *ledger; /* borrowed; the arena stands in it, category by category */
     struct trace *trace;   /* borrowed: set by the caller after init; NULL: nothing is recorded */
     void *stash;           /* borrowed: (plan.host_stash_bytes) of the host's, set by the caller after init; or NULL */

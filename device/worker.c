@@ -31,8 +31,8 @@ int device_worker_init(struct device_worker *worker, const struct device_worker_
     const struct plan_setting *setting = &options->setting;
 
     device_check(options->ops);
-    *worker =
-        (struct device_worker){.ops = options->ops, .seed = options->seed, .batch = options->batch, .ledger = ledger};
+    *worker = (struct device_worker){
+        .ops = options->ops, .seed = options->seed, .batch = options->batch, .grad = options->grad, .ledger = ledger};
     int rc = model_init(&worker->model, &options->config, err);
     if (rc == 0)
         rc = plan_check(&worker->model, setting, err);

@@ -89,7 +89,21 @@ static uint64_t name_of(const struct array_link *link, uint32_t visit, uint32_t 
     return (uint64_t)(link->model->n_visits - visit) << 32 | (uint64_t)part << 16 | slice;
 }
 
-static int wait_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, float **slot)
+static float get(const struct array_link *link, size_t i)
+{
+    return link->grad == NUMBER_BF16 ? number_from_bf16(((const uint16_t *)link->slot)[i])
+                                     : ((const float *)link->slot)[i];
+}
+
+static void put(struct array_link *link, size_t i, float x)
+{
+    if (link->grad == NUMBER_BF16)
+        ((uint16_t *)link->slot)[i] = number_to_bf16(x);
+    else
+        ((float *)link->slot)[i] = x;
+}
+
+static int wait_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, void **slot)
 {
     struct array_link *link = context;
     const uint64_t name = name_of(link, visit, part, slice);
@@ -100,7 +114,7 @@ static int wait_slot(void *context, uint32_t visit, uint32_t part, uint32_t slic
     link->last_name = name;
     const uint64_t n = link->model->units[link->model->visits[visit]].n - (uint64_t)slice * MODEL_SLICE;
     for (uint64_t i = 0; i < n && i < MODEL_SLICE; i++)
-        link->slot[i] = NAN; /* all of it is the worker's to fill */
+        put(link, i, NAN); /* all of it is the worker's to fill */
     *slot = link->slot;
     return count(link);
 }
@@ -117,8 +131,8 @@ static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t sli
         link->parts[part] = calloc(link->model->segment_n, sizeof(float));
     ck_assert_ptr_nonnull(link->parts[part]);
     for (uint64_t i = first; i < unit->n && i < first + MODEL_SLICE; i++) {
-        link->parts[part][unit->offset + i] += link->slot[i - first];
-        link->gradient[unit->offset + i] += link->slot[i - first];
+        link->parts[part][unit->offset + i] += get(link, i - first);
+        link->gradient[unit->offset + i] += get(link, i - first);
     }
     return count(link);
 }

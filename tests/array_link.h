@@ -18,6 +18,7 @@ struct array_link {
     const struct model *model;  /* borrowed */
     const float *weights;       /* (segment_n), borrowed */
     enum number_type precision; /* in which they are handed out: what was rounded at the first pull stays */
+    enum number_type grad;      /* in which slots are filled */
     uint16_t *rounded;          /* (segment_n) bf16; NULL before the first pull */
     uint64_t version;           /* that pulls must ask for */
     uint32_t n_buffers;
@@ -32,7 +33,7 @@ struct array_link {
     void *context;
     uint32_t asked[PLAN_MAX_WEIGHT_BUFFERS]; /* units, a ring from n_waits to n_pulls */
     uint64_t last_name;                      /* of the latest contribution, rising in fold order */
-    float *slot;                             /* (MODEL_SLICE) */
+    void *slot;                              /* (MODEL_SLICE) */
 };
 
 extern const struct device_link array_link;

@@ -213,7 +213,7 @@ static int link_loss(void *context, uint32_t part, double sum, bool finite)
     return say(w, &event);
 }
 
-static int link_wait_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, float **slot)
+static int link_wait_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, void **slot)
 {
     struct inprocess_worker *w = context;
     struct inprocess *ip = w->ip;

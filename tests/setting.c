@@ -94,6 +94,7 @@ void setting_step(struct array_link *link, const struct setting *s, const struct
     void *stash = worker.stash = malloc(worker.plan.host_stash_bytes);
     link->version = SETTING_STEP;
     link->precision = options->setting.precision;
+    link->grad = options->grad;
     link->n_buffers = options->choice.n_weight_buffers;
     ck_assert_msg(device_worker_step(&worker, &share, &array_link, link, &err) == 0, "%s", err.text);
     device_worker_free(&worker);

@@ -107,11 +107,12 @@ static void check_weights_of(uint32_t unit)
 /* Waits for a slot for this slice; returns its number. */
 static uint32_t slot_for(uint32_t visit, uint32_t part, uint32_t slice)
 {
-    float *slot = NULL;
+    void *slot = NULL;
 
     ck_assert_int_eq(link_session.wait_slot(&link_, visit, part, slice, &slot), 0);
-    ck_assert_int_eq((slot - inbox_base) % SLOT_FLOATS, 0);
-    return (uint32_t)((slot - inbox_base) / SLOT_FLOATS);
+    const ptrdiff_t at = (float *)slot - inbox_base;
+    ck_assert_int_eq(at % SLOT_FLOATS, 0);
+    return (uint32_t)(at / SLOT_FLOATS);
 }
 
 static void contribute(uint32_t visit, uint32_t part, uint32_t slice)
@@ -270,7 +271,7 @@ END_TEST
 START_TEST(release_cancels_every_wait_and_all_that_follows)
 {
     const void *at;
-    float *slot;
+    void *slot;
 
     fill_ordinary_slots();
     pull(STEP, 0);

@@ -60,6 +60,27 @@ START_TEST(one_two_or_three_weight_buffers_give_the_same_bits)
 }
 END_TEST
 
+/* Of a model that is not tied, where each element is contributed once a part. */
+START_TEST(contributions_in_bf16_are_those_in_fp32_rounded)
+{
+    struct setting s;
+    struct array_link wide, rounded;
+
+    setting_open(&s, &setting_configs[1], 6, 5);
+    s.precision = (enum number_type)_i;
+    struct device_worker_options options = setting_options(&s, 3, 2);
+    setting_step_whole(&wide, &s, &options);
+    options.grad = NUMBER_BF16;
+    setting_step_whole(&rounded, &s, &options);
+    for (int part = 0; part < 2; part++)
+        for (uint64_t i = 0; i < s.model.segment_n; i++)
+            ck_assert(rounded.parts[part][i] == number_from_bf16(number_to_bf16(wide.parts[part][i])));
+    array_link_free(&wide);
+    array_link_free(&rounded);
+    setting_close(&s);
+}
+END_TEST
+
 START_TEST(one_or_two_threads_give_the_same_bits)
 {
     struct setting s;
@@ -424,6 +445,7 @@ int main(void)
 
     tcase_add_loop_test(tests, each_part_is_told_its_own_loss, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, one_two_or_three_weight_buffers_give_the_same_bits, 0, SETTING_CONFIGS);
+    tcase_add_loop_test(tests, contributions_in_bf16_are_those_in_fp32_rounded, 0, NUMBER_TYPES);
     tcase_add_loop_test(tests, one_or_two_threads_give_the_same_bits, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, any_microbatch_gives_the_same_gradient, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, the_parts_sum_to_the_whole, 0, SETTING_CONFIGS);
