@@ -60,13 +60,15 @@ START_TEST(one_two_or_three_weight_buffers_give_the_same_bits)
 }
 END_TEST
 
-/* Of a model that is not tied, where each element is contributed once a part. */
+/* Of a model that is not tied, where each element is contributed once a part, and whose block of 12,000 parameters comes
+ * by way of the stack in pieces. */
 START_TEST(contributions_in_bf16_are_those_in_fp32_rounded)
 {
+    const struct model_config config = {1, 2, 32, 120, 9, 11, MODEL_GELU, false, true, false, 1e-5f, 0, 0, 0, 0};
     struct setting s;
     struct array_link wide, rounded;
 
-    setting_open(&s, &setting_configs[1], 6, 5);
+    setting_open(&s, &config, 6, 5);
     s.precision = (enum number_type)_i;
     struct device_worker_options options = setting_options(&s, 3, 2);
     setting_step_whole(&wide, &s, &options);
