@@ -224,9 +224,10 @@ int plan_check_choice(const struct model *model, const struct plan_setting *s, c
     if (c->n_resident > most)
         return error_set(err, -EINVAL, "%u units that stay: this model has %u", c->n_resident, most);
     if (c->n_kept > (s->purpose == PLAN_TRAIN && !c->host_stash ? model->config.n_layers : 0))
-        return error_set(err, -EINVAL,
-                         "%u blocks that keep their internals: there are %u, which train with the stash on the device",
-                         c->n_kept, model->config.n_layers);
+        return error_set(
+            err, -EINVAL,
+            "%u blocks that keep their internals: there are %u, and only to train with the stash on the device",
+            c->n_kept, model->config.n_layers);
     if (c->whole_head && s->purpose != PLAN_TRAIN)
         return error_set(err, -EINVAL, "a whole head is for training");
     if (c->host_stash && s->purpose == PLAN_GENERATE)

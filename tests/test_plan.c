@@ -349,6 +349,129 @@ START_TEST(generating_is_of_one_row)
 }
 END_TEST
 
+/* By hand, 2 parts of 3 rows of 5 tokens, 2 rows at a time: tiles of 10 tokens of width 8. */
+START_TEST(with_the_stash_on_the_host_the_device_has_tiles)
+{
+    struct model model;
+    struct plan plan;
+    struct options o = options_of(2, 3, 5);
+
+    open_model(&model, 2, 8, 11, true);
+    o.choice.microbatch = 2;
+    o.choice.host_stash = true;
+    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    ck_assert_uint_eq(plan.bytes[LEDGER_STASH], 2 * 10 * 8 * 4);
+    ck_assert_uint_eq(plan.bytes[LEDGER_GRADIENT], 10 * 8 * 4);
+    ck_assert_uint_eq(plan.host_stash_bytes, (4 + 1) * 30 * 8 * 4); /* embedding, two blocks, norm; the gradient */
+    o.setting.purpose = PLAN_EVALUATE;
+    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    ck_assert_uint_eq(plan.bytes[LEDGER_STASH], 2 * 10 * 8 * 4);
+    ck_assert_uint_eq(plan.host_stash_bytes, 2 * 30 * 8 * 4);
+    model_free(&model);
+}
+END_TEST
+
+/* By hand, the same: a block keeps of 10 tokens qkv 960, attended 320, log-sum-exp 80 -> 128, residual 320, pre 1280, of 5
+ * tokens 480 -> 512, 160 -> 192, 40 -> 64, 192, 640. Without them the workspace has normed 320, statistics 128, active
+ * 1280, scratch 64. */
+START_TEST(what_is_kept_is_counted_by_hand)
+{
+    struct model model;
+    struct plan plan;
+    struct options o = options_of(2, 3, 5);
+
+    open_model(&model, 2, 8, 11, true);
+    o.choice.microbatch = 2;
+    o.choice.n_kept = 1;
+    const uint64_t part = 960 + 320 + 128 + 320 + 1280 + 512 + 192 + 64 + 192 + 640;
+    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    ck_assert_uint_eq(plan.bytes[LEDGER_KEPT], 2 * part);
+    ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 320 + 128 + 960 + 320 + 128 + 320 + 2560 + 64);
+    o.choice.n_kept = 2;
+    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    ck_assert_uint_eq(plan.bytes[LEDGER_KEPT], 2 * 2 * part);
+    ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 320 + 128 + 1280 + 64);
+    model_free(&model);
+}
+END_TEST
+
+/* By hand: 20,000 words of width 2 are three units of at most 6,667 rows; a block has 4*4 + 2*2*8 + 9*2 + 8 = 74 floats. */
+START_TEST(a_whole_head_is_counted_by_hand)
+{
+    struct model model;
+    struct plan plan;
+    struct options o = options_of(2, 3, 5);
+    const uint64_t unit = 6667 * 2 * 4;
+
+    open_model(&model, 2, 2, 20000, false);
+    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], 2 * unit);
+    ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], unit);
+    ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 15 * 6667 * 4);
+    o.choice.whole_head = true;
+    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], 20000 * 2 * 4 + 2 * 74 * 4);
+    ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], 2 * 20000 * 2 * 4 + unit); /* and what the embedding visits */
+    ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 15 * 20000 * 4);
+    /* of 6,666 rows, and 6,667, each rounded up to 64 bytes */
+    ck_assert_uint_eq(plan_resident(&plan, &model, plan_unit_at(&model, 2)) - plan.resident, 53376 + 53376);
+    model_free(&model);
+}
+END_TEST
+
+/* fp32 stays what is summed up, and tables; all values halve. */
+START_TEST(values_in_bf16_take_half)
+{
+    struct model model;
+    struct plan wide, half;
+    struct options o = options_of(2, 3, 16);
+
+    open_model(&model, 2, 32, 11, true); /* every buffer whole cache lines in either type */
+    ck_assert_int_eq(lay_out(&wide, &model, &o, NULL), 0);
+    o.setting.precision = NUMBER_BF16;
+    ck_assert_int_eq(lay_out(&half, &model, &o, NULL), 0);
+    ck_assert_uint_eq(half.bytes[LEDGER_WEIGHTS] * 2, wide.bytes[LEDGER_WEIGHTS]);
+    ck_assert_uint_eq(half.bytes[LEDGER_STASH] * 2, wide.bytes[LEDGER_STASH]);
+    ck_assert_uint_eq(half.bytes[LEDGER_GRADIENT] * 2, wide.bytes[LEDGER_GRADIENT]);
+    ck_assert_uint_eq(half.bytes[LEDGER_CONTRIBUTION], wide.bytes[LEDGER_CONTRIBUTION]);
+    ck_assert_uint_eq(half.bytes[LEDGER_STATISTICS], wide.bytes[LEDGER_STATISTICS]);
+    ck_assert_uint_eq(half.bytes[LEDGER_DATA], wide.bytes[LEDGER_DATA]);
+    model_free(&model);
+}
+END_TEST
+
+START_TEST(choices_that_no_plan_has_are_refused)
+{
+    struct model model;
+    struct plan plan;
+    static const struct {
+        enum plan_purpose purpose;
+        struct plan_choice choice;
+        const char *name;
+    } cases[] = {
+        {PLAN_TRAIN, {.host_stash = true, .n_kept = 1}, "1 blocks that keep"},
+        {PLAN_TRAIN, {.n_kept = 3}, "3 blocks that keep"},
+        {PLAN_EVALUATE, {.n_kept = 1}, "1 blocks that keep"},
+        {PLAN_EVALUATE, {.whole_head = true}, "whole head"},
+        {PLAN_GENERATE, {.host_stash = true}, "no stash"},
+        {PLAN_TRAIN, {.n_resident = 5}, "5 units that stay: this model has 4"},
+        {PLAN_GENERATE, {.n_resident = 6}, "6 units that stay: this model has 5"},
+    };
+
+    open_model(&model, 2, 8, 11, true);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct options o = options_of(1, 1, 8);
+        struct error err = {""};
+        o.setting.purpose = cases[i].purpose;
+        o.choice = cases[i].choice;
+        o.choice.microbatch = o.choice.n_weight_buffers = 1;
+        ck_assert_int_eq(lay_out(&plan, &model, &o, &err), -EINVAL);
+        ck_assert_msg(strstr(err.text, cases[i].name), "%s: %s", cases[i].name, err.text);
+    }
+    model_free(&model);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = tcase_create("plan");
@@ -364,5 +487,10 @@ int main(void)
     tcase_add_test(tests, a_longer_row_costs_its_cache_alone);
     tcase_add_loop_test(tests, buffers_of_generating_lie_apart_and_fill_the_arena, 0, 2);
     tcase_add_test(tests, generating_is_of_one_row);
+    tcase_add_test(tests, with_the_stash_on_the_host_the_device_has_tiles);
+    tcase_add_test(tests, what_is_kept_is_counted_by_hand);
+    tcase_add_test(tests, a_whole_head_is_counted_by_hand);
+    tcase_add_test(tests, values_in_bf16_take_half);
+    tcase_add_test(tests, choices_that_no_plan_has_are_refused);
     return run_tests(tests);
 }
