@@ -80,6 +80,7 @@ START_TEST(every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte)
         setting_open(&s, &config, parts * part_rows, 1 + below(&state, 12));
         struct device_worker_options options = setting_options(&s, part_rows, 1 + below(&state, part_rows));
         options.setting.n_threads = 1 + (below(&state, 8) == 0);
+        options.setting.precision = (enum number_type)below(&state, 2);
         options.choice.n_weight_buffers = 3;
         step_measured(&roomy, &s, options);
         choose(&options.choice, &s.model, &state);
