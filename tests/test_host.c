@@ -121,7 +121,10 @@ START_TEST(parts_of_adamw_have_two_accumulators_and_a_held_gradient_serves_them_
     struct plan_host_setting s = training();
     struct plan_host host;
 
-    s.n_parts = 2, s.adamw = true;
+    s.adamw = true; /* of one part: nothing to sum */
+    plan_host(&host, &model, &s);
+    ck_assert_uint_eq(host.n_accumulators + host.bytes[LEDGER_ACCUMULATORS], 0);
+    s.n_parts = 2;
     plan_host(&host, &model, &s);
     ck_assert_uint_eq(host.n_accumulators, 2);
     ck_assert_uint_eq(host.bytes[LEDGER_ACCUMULATORS], 2 * 7087872 * 4); /* a multiple of 64 bytes as it is */
