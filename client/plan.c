@@ -8,6 +8,7 @@
 #include "plan/units.h"
 #include "proto/process.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -157,33 +158,34 @@ static struct plan_wish wish_of(const struct question *q, bool no_host_stash)
     return (struct plan_wish){.microbatch = rows < most ? rows : most, .no_host_stash = no_host_stash};
 }
 
-/* The plan with the fewest bytes, with or without a stash on the host. Whether both memories hold it. */
-static bool fit_smallest(struct answer *a, const struct question *q, bool no_host_stash)
+static int find_fastest(struct answer *a, const struct question *q, bool no_host_stash, uint64_t budget,
+                        struct error *err)
+{
+    const struct plan_setting setting = setting_of(q);
+    const struct plan_wish wish = wish_of(q, no_host_stash);
+    const int rc = plan_search(&a->plan, &q->model, &setting, &wish, &q->profile, budget, err);
+
+    add_host(a, q);
+    return rc;
+}
+
+static void find_smallest(struct answer *a, const struct question *q, bool no_host_stash)
 {
     const struct plan_setting setting = setting_of(q);
     const struct plan_wish wish = wish_of(q, no_host_stash);
 
     plan_smallest(&a->plan, &q->model, &setting, &wish);
     add_host(a, q);
-    return plan_total(&a->plan) <= q->options.device_mem && host_fits(q, a);
 }
 
-/* The fastest that fits both, where the smallest does: workers on the host's memory have what the daemon leaves. */
-static int fit_fastest(struct answer *a, const struct question *q, bool no_host_stash, struct error *err)
+/* For each worker, of what the host has left beside that answer's daemon. */
+static uint64_t left_of(const struct question *q, const struct answer *a)
 {
-    const struct plan_setting setting = setting_of(q);
-    const struct plan_wish wish = wish_of(q, no_host_stash);
-    uint64_t budget = q->options.device_mem;
+    const uint64_t taken = a->host.total + plan_host_slack(q->available, workers_of(q));
 
-    if (q->shared && q->available < UINT64_MAX) {
-        const uint64_t taken = a->host.total + plan_host_slack(q->available, workers_of(q));
-        const uint64_t left = q->available > taken ? (q->available - taken) / workers_of(q) : 0;
-        if (left < budget && left >= plan_total(&a->plan))
-            budget = left;
-    }
-    const int rc = plan_search(&a->plan, &q->model, &setting, &wish, &q->profile, budget, err);
-    add_host(a, q);
-    return rc;
+    if (!q->shared || q->available == UINT64_MAX)
+        return UINT64_MAX;
+    return q->available > taken ? (q->available - taken) / workers_of(q) : 0;
 }
 
 /* "first_moment 4.0 GiB, second_moment 4.0 GiB, weights 4.0 GiB": the largest terms. */
@@ -228,15 +230,23 @@ static int refuse_host(const struct question *q, const struct answer *a, struct 
                      q->cap < UINT64_MAX ? "--host-mem is" : "free are", process_format_bytes(bytes[1], have), remedy);
 }
 
-/* 0, or why it does not fit: *a is then the smallest there is. */
+/* As the daemon plans a job: the fastest that the device holds; where the host does not hold that, the fastest that it
+ * leaves room for, without a stash there. 0, or why it does not fit: *a is then the smallest there is. */
 static int fit(struct answer *a, const struct question *q, struct error *err)
 {
-    for (int no_host_stash = 0; no_host_stash < 2; no_host_stash++)
-        if (fit_smallest(a, q, no_host_stash) && fit_fastest(a, q, no_host_stash, err) == 0 && host_fits(q, a))
-            return 0;
-    fit_smallest(a, q, false);
-    if (plan_total(&a->plan) > q->options.device_mem)
-        return fit_fastest(a, q, false, err);
+    struct answer other;
+    int rc = find_fastest(a, q, false, q->options.device_mem, err);
+
+    if (rc || host_fits(q, a))
+        return rc;
+    const uint64_t left = left_of(q, a), budget = q->options.device_mem;
+    if (find_fastest(&other, q, true, left < budget ? left : budget, NULL) == 0 && host_fits(q, &other)) {
+        *a = other;
+        return 0;
+    }
+    find_smallest(a, q, true);
+    if (plan_total(&a->plan) > budget)
+        find_smallest(a, q, false);
     return refuse_host(q, a, err);
 }
 
@@ -277,12 +287,10 @@ static void fill_cost(struct eps_plan *out, const struct question *q, const stru
 
 static uint64_t minimum_of(const struct question *q)
 {
-    const struct plan_setting setting = setting_of(q);
-    const struct plan_wish wish = wish_of(q, false);
-    struct plan plan;
+    struct answer answer;
 
-    plan_smallest(&plan, &q->model, &setting, &wish);
-    return plan_total(&plan);
+    find_smallest(&answer, q, false);
+    return plan_total(&answer.plan);
 }
 
 static void fill(struct eps_plan *out, const struct question *q, const struct answer *a, int rc,
@@ -345,7 +353,7 @@ static bool fits(const struct question *q)
 {
     struct answer answer;
 
-    return check(q, NULL) == 0 && (fit_smallest(&answer, q, false) || fit_smallest(&answer, q, true));
+    return check(q, NULL) == 0 && fit(&answer, q, NULL) == 0;
 }
 
 static bool fits_depth(struct question *q, uint32_t n_layers)
@@ -389,7 +397,16 @@ static int refuse_all(struct question *q, struct error *err)
     struct answer answer;
     const int rc = fit(&answer, q, err);
 
-    return rc ? rc : error_set(err, -ENOSPC, "nothing of the kind fits");
+    assert(rc); /* it was asked before */
+    return rc;
+}
+
+static int refuse_one_layer(struct question *q, struct error *err)
+{
+    model_free(&q->model);
+    q->config.n_layers = 1;
+    const int rc = model_init(&q->model, &q->config, err);
+    return rc ? rc : refuse_all(q, err);
 }
 
 int eps_plan_depth(uint32_t *n_layers, const struct eps_train_options *options, struct eps_error *error)
@@ -401,7 +418,7 @@ int eps_plan_depth(uint32_t *n_layers, const struct eps_train_options *options, 
     if (!rc)
         rc = check(&q, &err);
     if (!rc && (*n_layers = find_most(&q, MOST_LAYERS, fits_depth)) == 0)
-        rc = refuse_all(&q, &err);
+        rc = refuse_one_layer(&q, &err);
     close_question(&q);
     return client_report(error, &err, rc);
 }
@@ -417,6 +434,7 @@ int eps_plan_batch(uint32_t *n_rows, const struct eps_train_options *options, st
     if (!rc) {
         const uint32_t by_tokens = MOST_TOKENS / q.options.seq, most = by_tokens < MOST_ROWS ? by_tokens : MOST_ROWS;
         *n_rows = q.options.parts * find_most(&q, most / q.options.parts, fits_parts_of);
+        q.options.batch = q.options.parts;
         if (*n_rows == 0)
             rc = refuse_all(&q, &err);
     }

@@ -78,12 +78,12 @@ static struct plan_setting setting_of(const struct job *job, const struct peer *
     };
 }
 
-/* most: bytes that the host can give a device whose memory is the host's. */
+/* most: bytes that the host can give a device whose memory is the host's, and then it has none for a stash. */
 static int plan_worker(const struct job *job, struct peer *worker, uint32_t microbatch, uint64_t most,
                        struct error *err)
 {
     const struct plan_setting setting = setting_of(job, worker);
-    const struct plan_wish wish = {.microbatch = microbatch};
+    const struct plan_wish wish = {.microbatch = microbatch, .no_host_stash = most < UINT64_MAX};
     const uint64_t budget = is_host_memory(worker) && most < worker->budget ? most : worker->budget;
 
     if (!setting.backend)
