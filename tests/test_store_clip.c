@@ -93,7 +93,7 @@ static void check_weights(const struct store_fixture *f, FILE *file, double lr, 
 
 START_TEST(a_clipped_norm_gives_the_weights_of_pytorch)
 {
-    const struct eps_store_options options = {.train = true, .fenced = true, .precision = _i};
+    const struct eps_store_options options = {.train = true, .fenced = true, .precision = (enum number_type)_i};
     struct eps_hyper hp = {0};
     struct store_fixture f;
     double max_norm, scale, want;
