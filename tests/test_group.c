@@ -181,6 +181,8 @@ START_TEST(members_bring_workers_and_jobs_and_do_not_stop_it)
     check_log("belongs to another user", "no group of yours");
     ck_assert_int_eq(eps_as(MEMBER, "mem"), 0);
     check_log("worker ", "total");
+    ck_assert_int_eq(run_as(MEMBER, true, "eps", (const char *const[]){"top", service, "--once", NULL}), 0);
+    check_log("eps top  ", "\nworker ");
     ck_assert_int_eq(eps_as(MEMBER, "stop"), 1);
     check_log("belongs to user 54321", "may stop it");
     ck_assert_int_eq(eps_as(STRANGER, "stop"), 1);
