@@ -114,6 +114,57 @@ START_TEST(what_is_planned_is_said_before_the_first_step_and_is_what_is_used)
 }
 END_TEST
 
+START_TEST(a_clipped_run_says_its_price_and_knows_its_norms)
+{
+    struct eps_train_options options = options_of("clipped");
+    struct eps_error error;
+    struct told t;
+
+    options.clip_norm = 0.125;
+    ck_assert_msg(train(&t, &options, &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(t.n_notes, 1);
+    ck_assert_msg(strstr(t.note, "--clip-norm turns --commit fenced on") != NULL, "%s", t.note);
+    for (unsigned i = 0; i < STEPS; i++)
+        ck_assert_msg(isfinite(t.norms[i]) && t.norms[i] > 0, "step %u: %g", i + 1, t.norms[i]);
+}
+END_TEST
+
+static double loss_of(const char *run)
+{
+    const char *files[] = {processes_path("data.txt")};
+    const struct eps_eval_options options = {
+        .model = processes_path(run), .data = files, .n_data = 1, .programs = BIN_DIR, .batch = BATCH, .seq = SEQ};
+    struct eps_error error;
+    double loss = NAN;
+    uint64_t tokens;
+
+    ck_assert_msg(eps_eval(&loss, &tokens, &options, NULL, NULL, &error) == 0, "%s", error.text);
+    return loss;
+}
+
+/* bf16 has 8 bits: a loss of 5.5 nats is known to some hundredths of it. */
+START_TEST(a_run_in_bf16_learns_as_one_in_fp32_and_goes_on_in_bf16)
+{
+    struct eps_train_options wide = options_of("wide"), narrow = options_of("narrow");
+    struct eps_error error;
+    struct told t;
+
+    narrow.precision = narrow.moments = narrow.grad_dtype = EPS_BF16;
+    ck_assert_msg(train(&t, &wide, &error) == 0, "%s", error.text);
+    ck_assert_msg(train(&t, &narrow, &error) == 0, "%s", error.text);
+    ck_assert_double_eq_tol(loss_of("narrow"), loss_of("wide"), 0.05);
+
+    struct eps_train_options again = eps_train_defaults();
+    again.resume = processes_path("narrow"), again.steps = STEPS + 1, again.programs = BIN_DIR;
+    again.precision = EPS_FP32;
+    ck_assert_int_eq(train(&t, &again, &error), -EDOM);
+    ck_assert_msg(strstr(error.text, "--precision fp32 differs from the run's bf16") != NULL, "%s", error.text);
+    again.precision = EPS_NUMBER_DEFAULT;
+    ck_assert_msg(train(&t, &again, &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(t.n_steps, 1);
+}
+END_TEST
+
 START_TEST(a_job_over_the_host_memory_named_is_refused_before_the_first_step)
 {
     struct eps_train_options options = options_of("small-host");
@@ -133,6 +184,8 @@ int main(void)
 
     tcase_add_unchecked_fixture(tests, setup, processes_remove);
     tcase_add_test(tests, what_is_planned_is_said_before_the_first_step_and_is_what_is_used);
+    tcase_add_test(tests, a_clipped_run_says_its_price_and_knows_its_norms);
+    tcase_add_test(tests, a_run_in_bf16_learns_as_one_in_fp32_and_goes_on_in_bf16);
     tcase_add_test(tests, a_job_over_the_host_memory_named_is_refused_before_the_first_step);
     return run_tests(tests);
 }
