@@ -313,7 +313,7 @@ START_TEST(sixteen_bit_moments_are_rounded_by_the_word_of_their_name)
         eps_store_update(&f.store, unit, EPS_FOLD_MOMENTS, &hyper);
         struct store_values after = store_fixture_values(&f, unit);
         const struct random_key key = random_site_key(99, t, u->id, RANDOM_MOMENTS);
-        for (uint64_t i = 0; i < u->n; i += i > 2000 ? 7 : 1) {
+        for (uint64_t i = 0; i<u->n; i += i> 2000 ? 7 : 1) {
             float m = before.m[i], v = before.v[i];
             expect_two_parts(&m, &v, key, i, seeds);
             if (after.m[i] != m || after.v[i] != v)

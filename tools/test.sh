@@ -29,7 +29,7 @@ count() {
 
 # Sources whose names end in one of $@.
 sources() {
-    find client device eps proto tests tools -type f -name "*.$1" -o -type f -name "*.${2-$1}" | sort
+    find client device eps plan proto tests tools -type f -name "*.$1" -o -type f -name "*.${2-$1}" | sort
 }
 
 check_format() {
