@@ -124,8 +124,7 @@ static void take_workspace(struct plan *plan, const struct model *model, struct 
     plan->bytes[LEDGER_LIBRARY] = plan->setting.backend->library_bytes(plan->setting.n_threads);
 }
 
-/* Everything, in the order in which it lies. Nothing here can overflow: plan_check bounds the tokens by 2^32,
- * model_config_check the rest. */
+/* Everything, in the order in which it lies. */
 static void lay_out(struct plan *plan, const struct model *model)
 {
     const struct plan_setting *s = &plan->setting;
@@ -197,7 +196,8 @@ uint64_t plan_total(const struct plan *plan)
 
 int plan_check(const struct model *model, const struct plan_setting *s, struct error *err)
 {
-    if (s->part_rows == 0 || s->share_rows < s->part_rows || s->seq == 0 || s->n_threads == 0)
+    if (s->part_rows == 0 || s->share_rows < s->part_rows || s->seq == 0 || s->n_threads == 0 ||
+        s->n_threads > PLAN_MAX_THREADS || s->share_rows / s->part_rows > PLAN_MAX_PARTS)
         return error_set(err, -EINVAL,
                          "a share of %u rows in parts of %u rows of %u tokens on %u threads cannot be planned",
                          s->share_rows, s->part_rows, s->seq, s->n_threads);
@@ -206,9 +206,9 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
     if (s->seq > model->config.n_positions)
         return error_set(err, -EINVAL, "--seq %u is more than the model's %u positions", s->seq,
                          model->config.n_positions);
-    if ((uint64_t)s->share_rows * s->seq > UINT32_MAX)
-        return error_set(err, -EINVAL, "%u rows of %u tokens are too many for one worker: at most %u tokens",
-                         s->share_rows, s->seq, UINT32_MAX);
+    if ((uint64_t)s->share_rows * s->seq > PLAN_MAX_TOKENS)
+        return error_set(err, -EINVAL, "%u rows of %u tokens are too many for one worker: at most %d tokens",
+                         s->share_rows, s->seq, PLAN_MAX_TOKENS);
     return 0;
 }
 

@@ -27,7 +27,12 @@
 
 #include <stdbool.h>
 
+/* Within the limits of a share and those of proto/model_config.h no sum of bytes reaches 2^63: the most is what 4,096
+ * blocks keep, 2^12 * 2^28 tokens * (8 width + inner + heads) of 2^16, 2^20 and 2^16 * 4 bytes = 2^62.7. */
 enum {
+    PLAN_MAX_TOKENS = 1 << 28, /* of a share */
+    PLAN_MAX_PARTS = 1 << 16,  /* of a share */
+    PLAN_MAX_THREADS = 1 << 16,
     PLAN_MAX_WEIGHT_BUFFERS = 3,
     PLAN_HEAD_TILE = 256,    /* tokens whose logits are there at a time: a constant of the model */
     PLAN_GENERATE_TILE = 64, /* tokens of a prompt that run through the layers at a time, at most */
@@ -70,7 +75,7 @@ struct plan {
     uint64_t resident, resident_bytes; /* plan_resident() of a unit; what they hold, rounding not counted */
     uint32_t n_weight_buffers;         /* those chosen, but no more than there are units that do not stay */
     uint64_t weights[PLAN_MAX_WEIGHT_BUFFERS];
-    /* One per layer but the last, or two in turn to evaluate and to generate: boundary_of layer l's output is at
+    /* One per layer but the last, or two in turn to evaluate and to generate: layer l's output is at
      * boundaries + (l % n_boundaries) * boundary_bytes, in the arena or the host's stash. */
     uint32_t n_boundaries;
     uint64_t boundaries, boundary_bytes;
@@ -96,8 +101,8 @@ struct plan {
     uint64_t bytes[LEDGER_CATEGORIES];
 };
 
-/* -EINVAL with a sentence: more tokens than the model has positions, no rows, more than 2^32 tokens, generating more
- * than one row. */
+/* -EINVAL with a sentence: no rows, tokens or threads, more of them than the limits above, more tokens than the model
+ * has positions, generating more than one row. */
 int plan_check(const struct model *model, const struct plan_setting *setting, struct error *err);
 
 /* The setting must have been checked. -EINVAL with a sentence: a microbatch of no rows or beyond the part's, numbers

@@ -1,6 +1,6 @@
 #include "tests/inprocess.h"
 
-#include "plan/make.h"
+#include "plan/search.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -283,6 +283,24 @@ static void *run_step(void *arg)
     return NULL;
 }
 
+/* With a budget the planner chooses, as a daemon's would. */
+static int choose(struct plan_choice *out, const struct inprocess *ip, const struct plan_setting *setting,
+                  struct error *err)
+{
+    const struct inprocess_options *o = &ip->options;
+    const struct plan_wish wish = {.microbatch = o->microbatch};
+    struct plan plan;
+
+    *out = (struct plan_choice){.microbatch = o->microbatch ? o->microbatch : setting->part_rows,
+                                .n_weight_buffers = o->n_weight_buffers};
+    if (!o->budget)
+        return 0;
+    int rc = plan_search(&plan, &ip->model, setting, &wish, profile_default("cpu"), o->budget, err);
+    if (rc == 0)
+        *out = plan.choice;
+    return rc;
+}
+
 static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
 {
     const struct inprocess_options *o = &ip->options;
@@ -298,11 +316,9 @@ static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
                     .part_rows = part_rows,
                     .seq = o->seq,
                     .n_threads = o->n_threads},
-        .choice = {.microbatch = o->microbatch, .n_weight_buffers = o->n_weight_buffers},
         .batch = o->batch,
         .seed = o->seed,
     };
-    struct plan plan;
 
     w->ip = ip;
     w->id = id;
@@ -310,10 +326,15 @@ static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
     if (!w->inbox)
         return -ENOMEM;
     feed(ip, &attached);
-    int rc = plan_make(&plan, &ip->model, &options.setting, &options.choice, o->budget ? o->budget : UINT64_MAX, err);
+    int rc = choose(&options.choice, ip, &options.setting, err);
     if (rc == 0)
-        options.choice = plan.choice;
-    return rc ? rc : device_worker_init(&w->worker, &options, &w->ledger, err);
+        rc = device_worker_init(&w->worker, &options, &w->ledger, err);
+    if (rc == 0 && w->worker.plan.host_stash_bytes) {
+        w->stash = malloc(w->worker.plan.host_stash_bytes);
+        w->worker.stash = w->stash;
+        rc = w->stash ? 0 : -ENOMEM;
+    }
+    return rc;
 }
 
 int inprocess_open(struct inprocess **out, const struct inprocess_options *options, struct error *err)
@@ -375,6 +396,7 @@ void inprocess_close(struct inprocess *ip)
     for (uint32_t i = 0; i < INPROCESS_MAX_WORKERS; i++) {
         device_worker_free(&ip->workers[i].worker);
         free(ip->workers[i].inbox);
+        free(ip->workers[i].stash);
     }
     relay_close(ip->relay);
     eps_store_free(&ip->store);

@@ -17,9 +17,9 @@ enum { INPROCESS_MAX_WORKERS = 8, INPROCESS_MAX_SLOTS = 4 };
 
 struct inprocess_options {
     struct model_config config;
-    uint32_t batch, seq, n_parts, microbatch;        /* microbatch 0: the largest that fits */
+    uint32_t batch, seq, n_parts, microbatch;        /* microbatch 0: a part's rows, or what the planner chooses */
     uint32_t n_workers, n_weight_buffers, n_threads; /* 0: 1, 2 and 1 */
-    uint64_t budget;                                 /* bytes of each worker; 0: all it could want */
+    uint64_t budget; /* bytes of each worker: the planner chooses all but a microbatch; 0: nothing is chosen */
     bool adamw, deterministic, evaluate_only;
     bool fenced;
     double clip_norm;    /* of a fenced one; 0: not clipped */
@@ -42,6 +42,7 @@ struct inprocess_worker {
         bool ready;
     } pulls[PLAN_MAX_WEIGHT_BUFFERS];
     uint32_t n_pulls;
+    void *stash; /* the host's; NULL: on the device */
     float *inbox;
     bool slot_used[1 + INPROCESS_MAX_SLOTS], granted;
     uint32_t slot;

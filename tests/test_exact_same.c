@@ -1,4 +1,5 @@
 /* What must not change a bit: threads, weight buffers, budget, and with --deterministic the number of workers. */
+#include "plan/search.h"
 #include "tests/exact.h"
 #include "tests/run.h"
 
@@ -61,20 +62,31 @@ START_TEST(weight_buffers_do_not_change_a_bit)
 }
 END_TEST
 
-START_TEST(a_tight_budget_does_not_change_a_bit)
+/* The planner's choices from the roomiest budget down to the smallest that works: less and less stays on the device. */
+START_TEST(no_budget_changes_a_bit)
 {
-    struct inprocess_options how = {.n_parts = 2, .microbatch = 2};
-    struct exact roomy;
-    uint64_t expected;
+    struct inprocess_options how = {.n_parts = 2, .microbatch = 2, .budget = (uint64_t)1 << 30};
+    const struct plan_wish wish = {.microbatch = 2};
+    unsigned n_host_stash = 0;
+    struct exact exact;
+    struct plan least;
 
-    train(&roomy, "b", &how);
-    expected = digest(&roomy);
-    how.budget = roomy.ip->workers[0].worker.plan.arena_bytes +
-                 roomy.ip->workers[0].worker.plan.bytes[LEDGER_LIBRARY]; /* to the byte */
-    exact_close(&roomy);
-    ck_assert_uint_eq(digest_of("b", &how), expected);
-    how.budget += 1 << 20;
-    ck_assert_uint_eq(digest_of("b", &how), expected);
+    train(&exact, "b", &how);
+    const uint64_t expected = digest(&exact);
+    const struct plan *roomy = &exact.ip->workers[0].worker.plan;
+    plan_smallest(&least, &exact.ip->model, &roomy->setting, &wish);
+    const uint64_t smallest = plan_total(&least), step = (plan_total(roomy) - smallest) / 8;
+    exact_close(&exact);
+    ck_assert_uint_gt(step, 0);
+    for (unsigned i = 0; i <= 8; i++) {
+        how.budget = smallest + i * step;
+        train(&exact, "b", &how);
+        ck_assert_uint_le(plan_total(&exact.ip->workers[0].worker.plan), how.budget);
+        ck_assert_uint_eq(digest(&exact), expected);
+        n_host_stash += exact.ip->workers[0].worker.plan.choice.host_stash;
+        exact_close(&exact);
+    }
+    ck_assert_uint_gt(n_host_stash, 0);
 }
 END_TEST
 
@@ -129,7 +141,7 @@ int main(void)
 
     tcase_add_test(tcase, threads_do_not_change_a_bit);
     tcase_add_test(tcase, weight_buffers_do_not_change_a_bit);
-    tcase_add_test(tcase, a_tight_budget_does_not_change_a_bit);
+    tcase_add_test(tcase, no_budget_changes_a_bit);
     tcase_add_loop_test(tcase, deterministic_workers_do_not_change_a_bit, 0, (int)(sizeof crews / sizeof *crews));
     tcase_add_loop_test(tcase, workers_change_no_more_than_rounding, 0, (int)(sizeof crews / sizeof *crews));
     return run_tests(tcase);

@@ -222,9 +222,17 @@ START_TEST(impossible_options_are_refused_by_name)
         uint32_t parts, part_rows, seq, microbatch, buffers;
         const char *name;
     } cases[] = {
-        {1, 4, 8, 5, 2, "--microbatch 5"}, {1, 4, 65, 1, 2, "--seq 65"},       {0, 4, 8, 1, 2, "0 rows"},
-        {1, 0, 8, 1, 2, "0 rows"},         {1, 4, 0, 1, 2, "0 tokens"},        {1, 4, 8, 1, 0, "0 weight buffers"},
-        {1, 4, 8, 1, 4, "4 weight"},       {1, 1u << 30, 8, 1, 2, "too many"}, {1, 4, 8, 0, 2, "--microbatch 0"},
+        {1, 4, 8, 5, 2, "--microbatch 5"},
+        {1, 4, 65, 1, 2, "--seq 65"},
+        {0, 4, 8, 1, 2, "0 rows"},
+        {1, 0, 8, 1, 2, "0 rows"},
+        {1, 4, 0, 1, 2, "0 tokens"},
+        {1, 4, 8, 1, 0, "0 weight buffers"},
+        {1, 4, 8, 1, 4, "4 weight"},
+        {1, 1u << 30, 8, 1, 2, "too many"},
+        {1, 4, 8, 0, 2, "--microbatch 0"},
+        {1, (1 << 25) + 1, 8, 1, 2, "at most 268435456 tokens"},
+        {PLAN_MAX_PARTS + 1, 1, 8, 1, 2, "65537 rows in parts of 1"},
     };
 
     open_model(&model, 1, 8, 11, true);
@@ -246,12 +254,24 @@ START_TEST(the_largest_sizes_do_not_overflow)
     struct model model;
     struct plan plan;
     struct model_config config = config_of(4096, 65536, 1 << 24, false);
-    struct options o = options_of(1, 1 << 8, 1 << 23);
+    struct options o = options_of(1, 1 << 4, 1 << 24);
 
-    config.n_positions = 1 << 24;
+    config.n_heads = config.width, config.inner_width = 1 << 20, config.n_positions = 1 << 24;
     ck_assert_int_eq(model_init(&model, &config, NULL), 0);
+    o.setting.backend = &plan_cpu, o.setting.n_threads = PLAN_MAX_THREADS;
+    o.choice = (struct plan_choice){.microbatch = 16, .n_weight_buffers = 3, .n_kept = 4096, .whole_head = true};
     ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
-    ck_assert_uint_ge(plan_total(&plan), (uint64_t)4098 << 49); /* boundaries of 2^31 * 2^16 * 4 bytes */
+    /* 2^28 tokens; a block keeps 5 width + inner values and a log-sum-exp a head */
+    ck_assert_uint_eq(plan.bytes[LEDGER_KEPT], ((uint64_t)4096 << 30) * (5 * 65536 + (1 << 20) + 65536));
+    ck_assert_uint_eq(plan.bytes[LEDGER_STASH], (uint64_t)4098 << 46);
+    ck_assert_uint_eq(plan_total(&plan), sum_of(&plan));
+    ck_assert_uint_lt(plan_total(&plan), (uint64_t)1 << 63);
+
+    o = options_of(PLAN_MAX_PARTS, 1, 1 << 12); /* with a whole head, 2^40 weights of it for every part */
+    o.choice = (struct plan_choice){.microbatch = 1, .n_weight_buffers = 3, .whole_head = true};
+    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    ck_assert_uint_gt(plan.bytes[LEDGER_CONTRIBUTION], (uint64_t)1 << (40 + 2 + 16));
+    ck_assert_uint_lt(plan_total(&plan), (uint64_t)1 << 63);
     model_free(&model);
 }
 END_TEST

@@ -8,7 +8,7 @@
 #include "client/eps.h"
 #include "device/generate.h"
 #include "eps/store_files.h"
-#include "plan/make.h"
+#include "plan/search.h"
 #include "proto/process.h"
 #include "tools/bench/samples.h"
 
@@ -194,14 +194,15 @@ static void open_direct(struct bench *b)
                                                         .part_rows = 1,
                                                         .seq = SEQ,
                                                         .n_threads = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN)},
-                                            .choice = {.n_weight_buffers = 2},
                                             .batch = 1};
+    const struct plan_wish wish = {0};
     struct plan plan;
     struct error err = {""};
 
     b->logits = calloc(b->model.config.vocabulary, sizeof *b->logits);
     check(b->logits ? 0 : error_set(&err, -ENOMEM, "out of memory"), "logits", &err);
-    check(plan_make(&plan, &b->model, &options.setting, &options.choice, b->device_mem, &err), "plan", &err);
+    check(plan_search(&plan, &b->model, &options.setting, &wish, profile_default("cpu"), b->device_mem, &err), "plan",
+          &err);
     options.choice = plan.choice;
     check(device_worker_init(&b->worker, &options, &b->device, &err), "worker", &err);
 }
