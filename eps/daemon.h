@@ -105,6 +105,7 @@ struct job {
     struct trace optimizer_trace, writer_trace; /* tracks of the two threads; not open without a trace_file */
     char *side_text;                            /* NULL: none came */
     size_t side_bytes;
+    uint64_t table_bytes; /* of config_text and the tables here, as the ledger has them */
     struct model model;
     struct eps_store store;
     struct segment data;

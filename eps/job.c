@@ -31,6 +31,21 @@ struct trace *job_trace(const struct job *job, struct trace *track)
     return job->trace_file >= 0 ? track : NULL;
 }
 
+static void note(struct daemon *d, uint64_t bytes)
+{
+    ledger_add(&d->ledger, LEDGER_OTHER, ledger_table(bytes));
+    d->job.table_bytes += ledger_table(bytes);
+}
+
+static void *take_table(struct daemon *d, size_t n, size_t size)
+{
+    void *table = calloc(n, size);
+
+    if (table)
+        note(d, n * size);
+    return table;
+}
+
 static int begin(struct daemon *d, struct error *err)
 {
     struct job *job = &d->job;
@@ -46,9 +61,9 @@ static int begin(struct daemon *d, struct error *err)
         return rc;
     for (uint32_t u = 0; u < job->model.n_units; u++)
         n_jobs += job->model.units[u].n_slices + 1;
-    job->slices = calloc(job->model.n_visits, sizeof *job->slices);
-    job->fence.squares = calloc(job->model.n_units, sizeof *job->fence.squares);
-    job->fence.n_given = calloc(job->model.n_units, sizeof *job->fence.n_given);
+    job->slices = take_table(d, job->model.n_visits, sizeof *job->slices);
+    job->fence.squares = take_table(d, job->model.n_units, sizeof *job->fence.squares);
+    job->fence.n_given = take_table(d, job->model.n_units, sizeof *job->fence.n_given);
     job->fence.norm = NAN;
     if (!job->slices || !job->fence.squares || !job->fence.n_given || eps_updater_reserve(d->updater, n_jobs + 4))
         return error_set(err, -ENOMEM, "out of memory");
@@ -69,8 +84,10 @@ static void start(struct daemon *d, struct peer *client, const struct message *m
     job->loss = NAN;
     job->state = JOB_LOADING;
     int rc = job_take_files(job, fds, n_fds, &err);
-    if (!rc)
+    if (!rc) {
+        note(d, job->config_bytes);
         rc = begin(d, &err);
+    }
     if (rc) {
         job_end(d, rc, "%s", err.text);
         return;
@@ -352,7 +369,8 @@ static void free_job(struct daemon *d)
             close(fds[i]);
     }
     if (job->side_text)
-        ledger_sub(&d->ledger, LEDGER_OTHER, job->side_bytes + 1);
+        ledger_sub(&d->ledger, LEDGER_OTHER, ledger_table(job->side_bytes));
+    ledger_sub(&d->ledger, LEDGER_OTHER, job->table_bytes);
     free(job->side_text);
     free(job->config_text);
     free(job->slices);

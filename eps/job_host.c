@@ -38,6 +38,7 @@ struct plan_host_setting job_host_setting(const struct job *job, const struct me
         .batch = m->job.batch,
         .seq = m->job.seq,
         .host_stash_bytes = stash_bytes,
+        .config_bytes = job->config_bytes,
         .side_bytes = job->side_bytes,
     };
 }

@@ -97,7 +97,7 @@ static int read_side(struct job *job)
     job->side_text = malloc(job->side_bytes + 1);
     if (!job->side_text)
         return error_set(err, -ENOMEM, "out of memory");
-    ledger_add(&job->load_ledger, LEDGER_OTHER, job->side_bytes + 1);
+    ledger_add(&job->load_ledger, LEDGER_OTHER, ledger_table(job->side_bytes));
     if (pread(job->side_file, job->side_text, job->side_bytes, 0) != (ssize_t)job->side_bytes)
         return error_set(err, -EIO, "the job's side file could not be read");
     return eps_capture_check_side(job->side_text, job->side_bytes, err);

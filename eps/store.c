@@ -124,8 +124,8 @@ static void *take_table(struct eps_store *store, size_t n, size_t size)
 {
     void *table = calloc(n ? n : 1, size);
 
-    if (table && n * size > 4096)
-        note(store, LEDGER_OTHER, n * size);
+    if (table)
+        note(store, LEDGER_OTHER, ledger_table(n * size));
     return table;
 }
 

@@ -7,7 +7,6 @@ enum {
     MAX_SLOTS = 4,      /* of an inbox, apart from the reserved one: a unit of 64 MiB under way */
     ACCUMULATORS = 2,   /* adamw with parts: of the unit that is contributed, and of the one above, being updated */
     NO_INBOX = 64,      /* bytes, where nothing is contributed: a segment has some */
-    LEDGER_FROM = 4096, /* bytes of a table: smaller ones do not stand in a ledger */
     SLACK_DIVISOR = 50, /* what is taken besides, of all bytes: 1/50 */
     SLACK_PROCESS_BYTES = 8 << 20, /* and for each process its code, its stacks */
 };
@@ -77,10 +76,19 @@ static void add_training(struct plan_host *out, const struct model *model, const
     out->bytes[LEDGER_ACCUMULATORS] = out->n_accumulators * largest_span(model) * sizeof(float);
 }
 
-/* What the ledger does not count, because it is small, is not counted here. */
-static uint64_t table(uint64_t bytes)
+/* Of units and visits, and the texts that came with the job. */
+static uint64_t table_bytes(const struct model *model, const struct plan_host_setting *s)
 {
-    return bytes > LEDGER_FROM ? bytes : 0;
+    uint64_t bytes = ledger_table(s->config_bytes) + ledger_table(s->side_bytes);
+
+    bytes += ledger_table(model->n_visits * sizeof(uint32_t)); /* slices of each visit */
+    bytes += ledger_table(model->n_units * sizeof(double));    /* a fenced step's squares */
+    bytes += ledger_table(model->n_units * sizeof(uint32_t));  /* and how many folds it has had */
+    if (s->purpose == PLAN_TRAIN) {
+        bytes += ledger_table(model->n_units * sizeof(float *));  /* where each unit's sum is */
+        bytes += ledger_table(model->n_units * sizeof(uint64_t)); /* how many updates it has had */
+    }
+    return bytes;
 }
 
 void plan_host(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)
@@ -92,13 +100,9 @@ void plan_host(struct plan_host *out, const struct model *model, const struct pl
     out->bytes[LEDGER_STASH] = s->host_stash_bytes;
     out->bytes[LEDGER_DATA] = s->purpose == PLAN_GENERATE ? message_generate_bytes(s->seq, model->config.vocabulary)
                                                           : message_data_bytes(s->batch, s->seq);
-    if (s->side_bytes)
-        out->bytes[LEDGER_OTHER] = s->side_bytes + 1;
-    if (s->purpose == PLAN_TRAIN) {
+    out->bytes[LEDGER_OTHER] = table_bytes(model, s);
+    if (s->purpose == PLAN_TRAIN)
         add_training(out, model, s);
-        /* where each unit's sum is, and how many updates it has had */
-        out->bytes[LEDGER_OTHER] += table(model->n_units * sizeof(float *)) + table(model->n_units * sizeof(uint64_t));
-    }
     for (int c = 0; c < LEDGER_CATEGORIES; c++)
         out->total += out->bytes[c];
 }

@@ -30,7 +30,8 @@ struct plan_host_setting {
     uint32_t n_workers; /* attached; no more than n_parts of them get a share */
     uint32_t batch, seq;
     uint64_t host_stash_bytes; /* of all workers */
-    uint64_t side_bytes;       /* of the text that every checkpoint repeats; 0: none */
+    uint64_t config_bytes;     /* of config.json; 0: not known, and small in general */
+    uint64_t side_bytes;       /* of the text that every checkpoint repeats; 0: none, or not known */
 };
 
 struct plan_host {

@@ -42,6 +42,12 @@ const char *ledger_name(enum ledger_category category);
 
 void ledger_add(struct ledger *ledger, enum ledger_category category, uint64_t bytes);
 
+/* What of a table counts: all of it above 4 KiB, nothing below; in plans as in ledgers. */
+static inline uint64_t ledger_table(uint64_t bytes)
+{
+    return bytes > 4096 ? bytes : 0;
+}
+
 /* It is a mistake of ours (assert) to take away more than is there. */
 void ledger_sub(struct ledger *ledger, enum ledger_category category, uint64_t bytes);
 

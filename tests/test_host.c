@@ -145,14 +145,19 @@ START_TEST(a_stash_and_a_side_text_stand_in_it_and_all_is_in_the_total)
     s.host_stash_bytes = 12345678, s.side_bytes = 100;
     plan_host(&with, &model, &s);
     ck_assert_uint_eq(with.bytes[LEDGER_STASH], 12345678);
-    ck_assert_uint_eq(with.total - without.total, 12345678 + 101);
+    ck_assert_uint_eq(with.total - without.total, 12345678); /* the text is small */
+    s.side_bytes = 50000, s.config_bytes = 5000;
+    plan_host(&with, &model, &s);
+    ck_assert_uint_eq(with.bytes[LEDGER_OTHER], 55000);
+    ck_assert_uint_eq(with.total - without.total, 12345678 + 55000);
     for (int c = 0; c < LEDGER_CATEGORIES; c++)
         sum += with.bytes[c];
     ck_assert_uint_eq(with.total, sum);
 }
 END_TEST
 
-/* Of a model of 4096 blocks the tables of units are large enough to be counted: a pointer and a count for each. */
+/* Of a model of 4096 blocks the tables of units are large enough to be counted: of each a pointer, a count, a square
+ * and a count of folds; of each visit a count of slices. */
 START_TEST(tables_count_from_4_kib_on)
 {
     struct model_config deep = gpt2;
@@ -165,7 +170,7 @@ START_TEST(tables_count_from_4_kib_on)
     deep.n_layers = 4096;
     ck_assert_int_eq(model_init(&many, &deep, NULL), 0);
     plan_host(&host, &many, &s);
-    ck_assert_uint_eq(host.bytes[LEDGER_OTHER], (uint64_t)many.n_units * 16);
+    ck_assert_uint_eq(host.bytes[LEDGER_OTHER], (uint64_t)many.n_units * (16 + 12) + many.n_visits * 4);
     model_free(&many);
 }
 END_TEST
