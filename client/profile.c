@@ -70,7 +70,7 @@ static int measure(const char *path, const char *programs, struct error *err)
         return 0;
     const char *line = strrchr(words, '\n');
     line = line ? line + 1 : words;
-    return error_set(err, -EIO, "the worker measured nothing: %s",
+    return error_set(err, -EIO, "no profile was made: %s",
                      strncmp(line, "eps-worker: ", 12) == 0 ? line + 12
                      : *line                                ? line
                                                             : "it was killed");

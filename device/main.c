@@ -264,7 +264,9 @@ static int measure(const char *path, const struct device_ops *ops, struct error 
     int rc;
 
     process_take_signals();
-    rc = device_profile(&profile, ops, n_cores > 0 ? (unsigned)n_cores : 1, err);
+    rc = profile_may_write(path, err);
+    if (!rc)
+        rc = device_profile(&profile, ops, n_cores > 0 ? (unsigned)n_cores : 1, err);
     return rc ? rc : profile_write(&profile, path, ops->name, err);
 }
 

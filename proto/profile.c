@@ -12,6 +12,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* A second, of anything: so no predicted time is beyond a double's range, or nothing. */
+static const double most_a_second = 1e21;
+
 enum { MAX_FILE_BYTES = 64 << 10, MATMUL_FIGURES = NUMBER_TYPES * PROFILE_ROWS };
 
 const uint32_t profile_rows[PROFILE_ROWS] = {64, 512, 4096, 32768};
@@ -51,9 +54,9 @@ static double figure_of(const struct profile *profile, const struct figure *figu
 
 static int check_figure(const char *name, const char *of, double value, struct error *err)
 {
-    if (value > 0 && isfinite(value))
+    if (value >= 1 && value <= most_a_second)
         return 0;
-    return error_set(err, -EINVAL, "%s%s is %g: it must be more than 0 and finite", name, of, value);
+    return error_set(err, -EINVAL, "%s%s is %g: it must be from 1 to %g", name, of, value, most_a_second);
 }
 
 int profile_check(const struct profile *profile, struct error *err)
@@ -283,10 +286,22 @@ static void make_directories(const char *path)
     }
 }
 
+int profile_may_write(const char *path, struct error *err)
+{
+    struct stat st;
+
+    if (lstat(path, &st) || S_ISREG(st.st_mode))
+        return 0;
+    return error_set(err, -EINVAL, "%s: not a regular file: name another", path);
+}
+
 int profile_write(const struct profile *profile, const char *path, const char *device, struct error *err)
 {
     char partial[PATH_MAX];
+    int rc = profile_may_write(path, err);
 
+    if (rc)
+        return rc;
     if ((size_t)snprintf(partial, sizeof partial, "%s.partial", path) >= sizeof partial)
         return error_set(err, -ENAMETOOLONG, "%.200s: name too long", path);
     make_directories(path);
@@ -294,7 +309,7 @@ int profile_write(const struct profile *profile, const char *path, const char *d
     if (fd < 0)
         return error_set(err, -errno, "%s: %s", partial, strerror(errno));
     json_t *root = to_json(profile, device);
-    int rc = !root ? -ENOMEM : json_dumpfd(root, fd, JSON_INDENT(2)) ? -EIO : 0;
+    rc = !root ? -ENOMEM : json_dumpfd(root, fd, JSON_INDENT(2)) ? -EIO : 0;
     json_decref(root);
     if (!rc && (write(fd, "\n", 1) != 1 || fsync(fd)))
         rc = errno ? -errno : -EIO;

@@ -31,7 +31,7 @@ struct profile {
 /* For a device nobody has measured; a constant. NULL: no such device. */
 const struct profile *profile_default(const char *device);
 
-/* Every figure is a number above 0 and finite; else -EINVAL with a sentence that names the one. */
+/* Every figure is from 1 to 1e21; else -EINVAL with a sentence that names the one. */
 int profile_check(const struct profile *profile, struct error *err);
 
 /* Products of this many rows, a second: between those measured by the logarithm of the rows, beyond them as the
@@ -49,6 +49,10 @@ int profile_read(struct profile *out, const char *path, const char *device, stru
 /* The one measured on this machine for this device, else the default. *measured (may be NULL) says which. A file that
  * is there and cannot be used is -errno with a sentence, and *out is the default. The device exists. */
 int profile_find(struct profile *out, bool *measured, const char *device, struct error *err);
+
+/* -EINVAL with a sentence where something stands that is not a file: a rename would put one in the place of a device, a
+ * pipe or a link. To be asked before a measurement, too, which takes long. */
+int profile_may_write(const char *path, struct error *err);
 
 /* Makes the directories above, and replaces a file at once or not at all. The profile is checked. -errno with a
  * sentence. */

@@ -77,6 +77,7 @@ START_TEST(misuse_and_a_file_that_cannot_be_are_sentences)
     } mistakes[] = {
         {"", "--profile is what there is", 2},
         {"--profile /proc/eps/p.json", "/proc/eps/p.json", 1},
+        {"--profile .", "no profile was made: .: not a regular file", 1},
     };
 
     for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {

@@ -143,6 +143,9 @@ START_TEST(memory_is_told_with_its_pages_and_as_metrics)
     ck_assert_int_ne(access(processes_path("lab.prom.partial"), F_OK), 0);
     ck_assert_int_eq(processes_eps("mem lab --prometheus nowhere/lab.prom"), 1);
     check_file(err_file, "eps mem: --prometheus nowhere/lab.prom: ", "No such file");
+    ck_assert_int_eq(symlink("/proc/self/fd/1", processes_path("link.prom")), 0);
+    ck_assert_int_eq(processes_eps("mem lab --prometheus link.prom"), 1);
+    check_file(err_file, "eps mem: --prometheus link.prom: not a regular file", "leave it out");
     ck_assert_int_eq(processes_eps("mem --json --prometheus"), 2);
     check_file(err_file, "--json and --prometheus", "one");
     stop_daemon("lab", lab);

@@ -87,7 +87,7 @@ START_TEST(a_file_that_is_no_profile_is_refused_with_the_place_or_the_figure)
         {"\"link_bytes_per_s\": 10", "\"link_bytes_per_s\": ten", "line 3, column 2"},
         {"\"link_bytes_per_s\": 10", "\"link_bytes_per_s\": \"10\"", "link_bytes_per_s is not a number"},
         {"\"link_bytes_per_s\": 10, ", "", "link_bytes_per_s is missing"},
-        {"\"link_bytes_per_s\": 10", "\"link_bytes_per_s\": 0", "link_bytes_per_s is 0: it must be more than 0"},
+        {"\"link_bytes_per_s\": 10", "\"link_bytes_per_s\": 0", "link_bytes_per_s is 0: it must be from 1 to 1e+21"},
         {"\"link_bytes_per_s\": 10", "\"link_bytes_per_s\": -1", "link_bytes_per_s is -1"},
         {"\"link_bytes_per_s\"", "\"link\": 1, \"link_bytes_per_s\"", "'link' is no figure of a profile"},
         {"\"link_bytes_per_s\"", "\"memory_bytes_per_s\": 1, \"link_bytes_per_s\"", "duplicate"},
@@ -188,6 +188,28 @@ START_TEST(a_file_that_cannot_be_written_is_said_and_none_is_left)
 }
 END_TEST
 
+START_TEST(a_pipe_a_link_or_a_directory_is_not_replaced_by_a_file)
+{
+    const struct profile *p = profile_default("cpu");
+    char above[96];
+    struct stat st;
+
+    snprintf(above, sizeof above, "%s/eps", directory);
+    ck_assert_int_eq(mkdir(above, 0777), 0);
+    for (int kind = 0; kind < 3; kind++) {
+        struct error err = {""};
+        ck_assert_int_eq(kind == 0   ? mkfifo(path, 0666)
+                         : kind == 1 ? symlink("/proc/self/fd/1", path)
+                                     : mkdir(path, 0777),
+                         0);
+        ck_assert_int_eq(profile_write(p, path, "cpu", &err), -EINVAL);
+        ck_assert_ptr_nonnull(strstr(err.text, "profile-cpu.json: not a regular file"));
+        ck_assert(lstat(path, &st) == 0 && !S_ISREG(st.st_mode));
+        ck_assert_int_eq(remove(path), 0);
+    }
+}
+END_TEST
+
 /* By hand: 181.02 = sqrt(64 * 512) lies halfway by its logarithm. */
 START_TEST(between_the_measured_rows_the_rate_follows_their_logarithm)
 {
@@ -206,7 +228,7 @@ END_TEST
 START_TEST(a_figure_that_is_none_is_found_wherever_it_stands)
 {
     const struct profile sane = *profile_default("cpu");
-    const double bad[] = {0, -1, NAN, INFINITY};
+    const double bad[] = {0, -1, 1e-308, 1e308, NAN, INFINITY};
 
     ck_assert_int_eq(profile_check(&sane, NULL), 0);
     for (size_t at = 0; at < sizeof sane; at += sizeof(double)) {
@@ -238,6 +260,7 @@ int main(void)
     tcase_add_test(tests, without_a_file_the_default_is_taken_and_a_bad_one_is_said);
     tcase_add_test(tests, its_place_is_the_users_cache);
     tcase_add_test(tests, a_file_that_cannot_be_written_is_said_and_none_is_left);
+    tcase_add_test(tests, a_pipe_a_link_or_a_directory_is_not_replaced_by_a_file);
     tcase_add_test(tests, between_the_measured_rows_the_rate_follows_their_logarithm);
     tcase_add_test(tests, a_figure_that_is_none_is_found_wherever_it_stands);
     tcase_add_test(tests, only_devices_that_there_are_have_a_default);

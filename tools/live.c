@@ -9,6 +9,7 @@
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -165,10 +166,15 @@ static int write_metrics(struct live *live, const json_t *list)
 {
     const char *path = live->options->metrics;
     char partial[PATH_MAX];
+    struct stat st;
 
     if ((size_t)snprintf(partial, sizeof partial, "%s.partial", path) >= sizeof partial)
         return snprintf(live->error.text, sizeof live->error.text, "--prometheus %.80s...: its name is too long", path),
                -EDOM;
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode)) /* the rename would put a file in the place of /dev/stdout */
+        return snprintf(live->error.text, sizeof live->error.text,
+                        "--prometheus %.300s: not a regular file: leave it out for standard output", path),
+               -EINVAL;
     FILE *file = fopen(partial, "we");
     int rc = file ? 0 : -errno;
     if (file) {
