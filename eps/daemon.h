@@ -130,7 +130,10 @@ struct job {
     struct fence fence;
     double part_loss[MESSAGE_MAX_PARTS];
     struct look_recent recent;
-    double loss;               /* of the last step that was covered; NAN before */
+    /* Of the last step that was covered; the next may be open when it is done: */
+    double loss;      /* NAN before there is one */
+    double grad_norm; /* as in the message */
+    bool skipped;
     uint32_t *slices;          /* (n_visits) for the relay's open */
     struct ledger load_ledger; /* of the optimizer thread, while it loads */
     struct error load_error;

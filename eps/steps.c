@@ -79,8 +79,8 @@ static void send_step(struct daemon *d, enum message_kind kind, uint64_t step)
     m.done.step = step;
     m.done.loss = job->loss;
     m.done.host_bytes = d->ledger.total.current;
-    m.done.grad_norm = job->fence.norm;
-    m.done.skipped = job->fence.skipped;
+    m.done.grad_norm = job->grad_norm;
+    m.done.skipped = job->skipped;
     for (uint32_t i = 0; i < job->n_workers; i++)
         if (m.done.device_peak < job->workers[i]->ledger.total.peak)
             m.done.device_peak = job->workers[i]->ledger.total.peak;
@@ -93,6 +93,8 @@ static void on_covered(struct daemon *d, uint64_t step)
 
     job->covered = true;
     job->loss = fence_loss(job);
+    job->grad_norm = job->fence.norm;
+    job->skipped = job->fence.skipped;
     look_on_covered(d);
     send_step(d, MESSAGE_COVERED, step);
 }
@@ -379,7 +381,7 @@ void steps_on_optimizer(struct daemon *d)
         }
         if (work.kind == EPS_JOB_UPDATE)
             event.kind = RELAY_UPDATED;
-        if (d->job.state == JOB_STEPPING)
+        if (steps_are_on(&d->job)) /* a skipped step is done while folds of it are under way */
             steps_feed(d, &event);
         else if (d->job.state == JOB_ENDING)
             feed_saves(d, &event);

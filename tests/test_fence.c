@@ -15,8 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* What is not finite in step 1. */
-enum fault { IN_FIRST_CONTRIBUTION, IN_LAST_CONTRIBUTION, IN_LOSS, NOWHERE };
+/* What is not finite in step 1. Of two: the topmost, and the next is in the inbox before it is judged. */
+enum fault { IN_FIRST_CONTRIBUTION, IN_LAST_CONTRIBUTION, IN_LOSS, NOWHERE, IN_FIRST_OF_TWO };
 
 /* A worker without a device: asks for weights and contributes a pattern, visit by visit, to the end of each step,
  * whatever becomes of it. */
@@ -30,6 +30,7 @@ struct puppet {
     bool busy, has_next;
     struct message share, next;
     uint32_t visit;
+    uint32_t n_slots; /* with the daemon */
 };
 
 static float pattern(uint32_t visit, uint64_t i)
@@ -46,23 +47,41 @@ static void ask_weights(struct puppet *p)
     session_send(p->session, &m);
 }
 
-static void contribute(struct puppet *p)
+static void fill_slot(struct puppet *p, uint32_t index, uint32_t visit)
 {
-    const struct model_unit *unit = &p->model.units[p->model.visits[p->visit]];
-    float *slot =
-        (float *)((char *)p->inbox.base + model_slot_bytes(&p->model, NUMBER_FP32)); /* the first ordinary one */
-    struct message m = {.kind = MESSAGE_CONTRIBUTION};
+    const struct model_unit *unit = &p->model.units[p->model.visits[visit]];
+    float *slot = (float *)((char *)p->inbox.base + index * model_slot_bytes(&p->model, NUMBER_FP32));
+    const bool first = visit == p->model.n_visits - 1;
 
     for (uint64_t i = 0; i < unit->n; i++)
-        slot[i] = pattern(p->visit, i);
-    if (p->share.share.step == 1 && p->fault == IN_FIRST_CONTRIBUTION && p->visit == p->model.n_visits - 1)
+        slot[i] = pattern(visit, i);
+    if (p->share.share.step == 1 && (p->fault == IN_FIRST_CONTRIBUTION || p->fault == IN_FIRST_OF_TWO) && first)
         slot[unit->n / 2] = NAN;
-    if (p->share.share.step == 1 && p->fault == IN_LAST_CONTRIBUTION && p->visit == 0)
+    if (p->share.share.step == 1 && p->fault == IN_LAST_CONTRIBUTION && visit == 0)
         slot[unit->n - 1] = INFINITY;
+}
+
+static void announce_slot(struct puppet *p, uint32_t index, uint32_t visit)
+{
+    struct message m = {.kind = MESSAGE_CONTRIBUTION};
+
     m.contribution.step = p->share.share.step;
-    m.contribution.visit = p->visit;
-    m.contribution.slot = 1;
+    m.contribution.visit = visit;
+    m.contribution.slot = index;
     session_send(p->session, &m);
+}
+
+static void contribute(struct puppet *p)
+{
+    const bool two = p->share.share.step == 1 && p->fault == IN_FIRST_OF_TWO && p->visit == p->model.n_visits - 1;
+
+    p->n_slots = two ? 2 : 1;
+    fill_slot(p, 1, p->visit);
+    if (two)
+        fill_slot(p, 2, p->visit - 1);
+    announce_slot(p, 1, p->visit);
+    if (two)
+        announce_slot(p, 2, p->visit - 1);
 }
 
 static void begin_step(struct puppet *p, const struct message *share)
@@ -82,6 +101,8 @@ static void begin_step(struct puppet *p, const struct message *share)
 
 static void next_visit(struct puppet *p)
 {
+    if (--p->n_slots > 0)
+        return;
     p->busy = p->visit > 0;
     if (p->busy) {
         p->visit--;
@@ -98,7 +119,7 @@ static void take_assignment(struct puppet *p, const struct message *m, const int
     struct error err = {""};
 
     if (model_init(&p->model, &m->assign.config, &err) ||
-        segment_attach(&p->inbox, fds[1], 2 * model_slot_bytes(&p->model, NUMBER_FP32), SEGMENT_READ_WRITE, &err))
+        segment_attach(&p->inbox, fds[1], 3 * model_slot_bytes(&p->model, NUMBER_FP32), SEGMENT_READ_WRITE, &err))
         _exit(1);
     for (uint32_t u = 0; u < p->model.n_units; u++)
         if (p->model.units[u].n_slices != 1)
@@ -260,6 +281,48 @@ START_TEST(a_step_that_is_not_finite_leaves_weights_and_moments_bit_for_bit)
 }
 END_TEST
 
+/* The optimizer thread has the second of two contributions when the first ends the step. Were its end not heard of,
+ * the slice would stay with that thread for ever: the next step would not end. */
+START_TEST(a_step_is_skipped_while_other_contributions_are_folded)
+{
+    const struct driver_options options = {.fenced = true, .vocabulary = 50000}; /* units of 4 MiB: folds take long */
+    const pid_t daemon = processes_daemon("two", 0, NULL), worker = start_puppet("two", IN_FIRST_OF_TWO);
+    struct driver driver;
+
+    await_worker("two");
+    driver_open(&driver, "two", &options);
+    driver_train(&driver, 1); /* done before the next is opened: the puppet tells its loss before it pulls */
+    driver_train(&driver, 2);
+    ck_assert(driver.last_done.done.skipped);
+    driver_train(&driver, 3);
+    ck_assert(!driver.last_done.done.skipped);
+    ck_assert_double_gt(driver.last_done.done.grad_norm, 0);
+    driver_close(&driver);
+    kill(worker, SIGKILL);
+    kill(daemon, SIGKILL);
+}
+END_TEST
+
+/* The update of so many rows outlasts the opening of the next step. */
+START_TEST(what_is_told_of_a_step_is_its_own_when_the_next_is_open)
+{
+    const struct driver_options options = {.fenced = true, .vocabulary = 50000};
+    const pid_t daemon = processes_daemon("own", 1, NULL);
+    struct driver driver;
+
+    driver_open(&driver, "own", &options);
+    for (uint64_t step = 1; step <= 3; step++) {
+        driver_await_covered(&driver, step - 1);
+        driver_begin(&driver);
+        driver_await_done(&driver, step - 1);
+        ck_assert(step == 1 || driver.last_done.done.grad_norm > 0); /* false for NaN */
+    }
+    driver_await_done(&driver, 3);
+    driver_close(&driver);
+    kill(daemon, SIGKILL);
+}
+END_TEST
+
 START_TEST(parts_that_adama_would_square_are_refused)
 {
     const struct driver_options fenced = {.fenced = true, .n_parts = 2}, clipped = {.clip_norm = 1, .n_parts = 2},
@@ -289,6 +352,8 @@ int main(void)
     tcase_set_timeout(cases, 60);
     tcase_add_loop_test(cases, a_step_that_is_not_finite_leaves_weights_and_moments_bit_for_bit, IN_FIRST_CONTRIBUTION,
                         NOWHERE + 1);
+    tcase_add_test(cases, a_step_is_skipped_while_other_contributions_are_folded);
+    tcase_add_test(cases, what_is_told_of_a_step_is_its_own_when_the_next_is_open);
     tcase_add_test(cases, parts_that_adama_would_square_are_refused);
     return run_tests(cases);
 }
