@@ -28,26 +28,30 @@ while [ $# -gt 0 ]; do
 done
 [ -x "$bin/eps" ] || { echo "bench_budget.sh: no $bin/eps: build the release preset first" >&2; exit 1; }
 
+export LC_ALL=C # printf %c is a byte
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 cat >"$work/config.json" <<JSON
 {"model_type": "gpt2", "n_embd": $width, "n_layer": $layers, "n_head": $heads, "vocab_size": $vocabulary,
  "n_positions": $seq, "activation_function": "gelu_new", "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
 JSON
-head -c $((2 * (batch * seq * (steps + 1) + 1))) /dev/urandom | od -An -v -tu2 -w2 |
-    awk -v n="$vocabulary" '{ printf "%c%c", $1 % n % 256, int($1 % n / 256) }' LC_ALL=C >"$work/data.bin" || true
+# As many random tokens as the steps take, 16 bits each, the same every time; a window of them to measure the loss on.
+awk -v n=$((batch * seq * steps + 1)) -v v="$vocabulary" 'BEGIN {
+    srand(1)
+    for (i = 0; i < n; i++) { t = int(rand() * v); printf "%c%c", t % 256, int(t / 256) } }' >"$work/data.bin"
+head -c $((2 * (seq + 1))) "$work/data.bin" >"$work/held_out.bin"
 options=(--model "$work/config.json" --batch "$batch" --seq "$seq" --microbatch "$microbatch" --precision "$precision")
 
 minimum=$("$bin/eps" plan "${options[@]}" --minimum)
 # All that the plan would ever take: what it uses of a budget without bounds.
-everything=$("$bin/eps" plan "${options[@]}" --device-mem 1TiB --json | sed -n 's/.*"workers": *\[{[^}]*"current": *\([0-9]*\).*/\1/p')
+everything=$("$bin/eps" plan "${options[@]}" --device-mem 1TiB --json | sed -n 's/.*"workers": \[{"current": \([0-9]*\).*/\1/p')
 sizes=$(awk -v a="$minimum" -v b="$everything" -v n="$budgets" 'BEGIN {
     for (i = 0; i < n; i++) printf "%.0f\n", i == n - 1 ? b : a * exp(log(b / a) * i / (n - 1)) }')
 
 # run BUDGET: the steps' milliseconds to its file; the weights' checksum must be that of all others
 run() {
     rm -rf "$work/run"
-    "$bin/eps" train "${options[@]}" --data "$work/data.bin" --eval-data "$work/data.bin" --out "$work/run" \
+    "$bin/eps" train "${options[@]}" --data "$work/data.bin" --eval-data "$work/held_out.bin" --out "$work/run" \
         --steps "$steps" --save-every 0 --device-mem "$1" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
     sed -n 's/.*"step_ms": *\([0-9.]*\).*/\1/p' "$work/run/metrics.jsonl" | tail -n +3 >>"$work/ms.$1"
     sed -n 's/.*"device_peak_bytes": *\([0-9]*\).*/\1/p' "$work/run/metrics.jsonl" | tail -n 1 >"$work/peak.$1"

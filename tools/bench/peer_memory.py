@@ -2,7 +2,7 @@
 """Peak memory that PyTorch needs for training steps of a GPT-2 on the CPU: the peer of tools/bench/bench_memory.sh.
 
 Counted is what the process adds to its resident memory at its highest (VmHWM) beyond what it had after loading PyTorch
-and doing one product, so the library itself does not count. Freed blocks go back to the system at once, so the figure
+and one step of a tiny model, so the library itself does not count. Freed blocks go back to the system at once, so the figure
 is what the algorithm holds, not what an allocator hoards.
 
   plain       every row at once, torch.optim.AdamW
@@ -96,7 +96,12 @@ def main():
         a.microbatch = a.batch
     n = a.batch // a.microbatch
     torch.manual_seed(0)
-    (torch.ones(64, 64) @ torch.ones(64, 64)).sum()
+    small = argparse.Namespace(layers=1, heads=1, width=8, vocabulary=8, seq=8)
+    model = GPT2(small)
+    optimizer = torch.optim.AdamW(model.parameters(), 1e-4)
+    model(torch.zeros(1, 8, dtype=torch.long), torch.zeros(1, 8, dtype=torch.long)).backward()
+    optimizer.step()
+    del model, optimizer
     before = resident("VmRSS")
     model = GPT2(a)
     optimizer = AdamA(model.parameters(), n) if a.mode == "adama" else torch.optim.AdamW(model.parameters(), 1e-4)

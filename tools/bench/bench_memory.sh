@@ -1,0 +1,93 @@
+#!/usr/bin/env bash
+# What the device must hold to train one model by one batch, measured, as the rows of a table. PyTorch's figures are
+# those of tools/bench/peer_memory.py: gradients summed over microbatches, and AdamA in place. Ours are the peak of the
+# worker's memory in a run: L2L in the smallest --device-mem at which `eps plan` leaves the layers' inputs on the device
+# (found by halving), and constant memory in the smallest there is, where they wait on the host. What the daemon holds in
+# host memory is told beside.
+#
+# usage: tools/bench/bench_memory.sh [options]      defaults, BERT-Large's shape, in brackets
+#   --layers N [24] --width N [1024] --heads N [16] --vocabulary N [30522] --seq N [128] --batch N [32]
+#   --microbatch N [4]        of all but --against plain, where ours takes what fits
+#   --precision fp32|bf16 [fp32] --moments fp32|bf16 [fp32]     of ours
+#   --against accumulate|plain [accumulate]    plain: PyTorch takes every row at once, and there are two rows only
+#   --steps N [2]             of each
+#   --python PATH [/usr/bin/python3]  one that has torch
+#   --bin DIR [build/bin]     where eps, epsd and eps-worker are
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+layers=24 width=1024 heads=16 vocabulary=30522 seq=128 batch=32 microbatch=4
+precision=fp32 moments=fp32 against=accumulate steps=2 python=/usr/bin/python3 bin=build/bin
+while [ $# -gt 0 ]; do
+    case "$1" in
+    --help | -h) sed -n '2,16s/^# \{0,1\}//p' "$0"; exit ;;
+    --layers | --width | --heads | --vocabulary | --seq | --batch | --microbatch | --precision | --moments | --against | --steps | --python | --bin)
+        [ $# -ge 2 ] || { echo "bench_memory.sh: $1 needs a value" >&2; exit 2; }
+        declare "${1#--}=$2"
+        shift 2 ;;
+    *) echo "bench_memory.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
+    esac
+done
+case "$against" in
+accumulate) rows=$microbatch ;;
+plain) rows=auto ;;
+*) echo "bench_memory.sh: --against $against is neither accumulate nor plain" >&2; exit 2 ;;
+esac
+[ -x "$bin/eps" ] || { echo "bench_memory.sh: no $bin/eps: build the release preset first" >&2; exit 1; }
+"$python" -c 'import torch' 2>/dev/null || { echo "bench_memory.sh: $python has no torch (Debian: python3-torch)" >&2; exit 1; }
+
+export LC_ALL=C # printf %c is a byte
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+cat >"$work/config.json" <<JSON
+{"model_type": "gpt2", "n_embd": $width, "n_layer": $layers, "n_head": $heads, "vocab_size": $vocabulary,
+ "n_positions": $seq, "activation_function": "gelu_new", "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+JSON
+# As many random tokens as the steps take, 16 bits each; a window of them to measure the loss on.
+awk -v n=$((batch * seq * steps + 1)) -v v="$vocabulary" 'BEGIN {
+    srand(1)
+    for (i = 0; i < n; i++) { t = int(rand() * v); printf "%c%c", t % 256, int(t / 256) } }' >"$work/data.bin"
+head -c $((2 * (seq + 1))) "$work/data.bin" >"$work/held_out.bin"
+options=(--model "$work/config.json" --batch "$batch" --seq "$seq" --microbatch "$rows" --precision "$precision" --moments "$moments")
+
+# peer MODE: PyTorch's peak in bytes
+peer() {
+    "$python" tools/bench/peer_memory.py "$1" --layers "$layers" --width "$width" --heads "$heads" --vocabulary "$vocabulary" \
+        --seq "$seq" --batch "$batch" --microbatch "$microbatch" --steps "$steps" | sed -n 's/.*"peak_bytes": \([0-9]*\).*/\1/p'
+}
+# plan SIZE: what eps plan makes of it, as JSON; fails where it does not fit
+plan() { "$bin/eps" plan "${options[@]}" --device-mem "$1" --json 2>/dev/null; }
+# ours SIZE: a run's peaks, on the device and on the host
+ours() {
+    rm -rf "$work/run"
+    "$bin/eps" train "${options[@]}" --data "$work/data.bin" --eval-data "$work/held_out.bin" --out "$work/run" \
+        --steps "$steps" --save-every 0 --device-mem "$1" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+    sed -n 's/.*"device_peak_bytes": *\([0-9]*\).*"host_bytes": *\([0-9]*\).*/\1 \2/p' "$work/run/metrics.jsonl" | sort -n | tail -n 1
+}
+# row NAME PUBLISHED DEVICE_BYTES [HOST_BYTES]
+row() {
+    awk -v name="$1" -v published="$2" -v device="$3" -v host="${4-}" -v base="$base" 'BEGIN {
+        printf "| %s | %.0f | %s | %s | %s |\n", name, device, device == base ? "" : sprintf("%+.1f %%, 1/%.1f", 100 * (device / base - 1), base / device),
+            published, host }'
+}
+
+echo "$layers layers of $width, vocabulary $vocabulary, $batch x $seq tokens, ours: microbatches of $rows, $precision," \
+    "moments in $moments; PyTorch $("$python" -c 'import torch; print(torch.__version__)')"
+echo "| what | device bytes | against the first | published | host bytes |"
+echo "|---|---|---|---|---|"
+base=$(peer "$against")
+row "PyTorch, $against" '' "$base"
+minimum=$("$bin/eps" plan "${options[@]}" --minimum)
+if [ "$against" = accumulate ]; then
+    row "PyTorch, AdamA in place" '-23 %' "$(peer adama)"
+    # The stash is on the host at low, on the device at high.
+    low=$minimum high=$(plan 1TiB | sed -n 's/.*"workers": \[{"current": \([0-9]*\).*/\1/p')
+    while [ $((high - low)) -gt 65536 ]; do
+        middle=$(((low + high) / 2))
+        if plan "$middle" | grep -q '"stash": "device"'; then high=$middle; else low=$middle; fi
+    done
+    read -r device host <<<"$(ours "$high")"
+    row "eps, L2L: inputs of layers on the device" '-45 %' "$device" "$host"
+fi
+read -r device host <<<"$(ours "$minimum")"
+row "eps, constant memory: they wait on the host" '' "$device" "$host"
