@@ -191,13 +191,13 @@ int command_train(int argc, char **argv)
          "data, 1 Ki to 16 Ki"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq, "tokens of a row; default the model's positions, at most 1024"},
         {"--microbatch", "N|auto", ARGUMENT_AUTO, &options.microbatch,
-         "rows that a device runs at once; default auto: what fits"},
+         "rows that a device runs at once; default auto: what takes the least time"},
         {"--parts", "N", ARGUMENT_COUNT, &options.parts,
          "runs of the batch that are shared out; default the number of workers.\nWith 1, adama is AdamW"},
         {"Optimizer", .kind = ARGUMENT_HEADING},
         {"--lr", "X", ARGUMENT_REAL, &options.lr,
-         "learning rate; default 3e-4 for fresh weights, else 2e-5; without --model 1e-3 for\nbyte-small and "
-         "byte-medium"},
+         "learning rate; default 3e-4 for fresh weights, else 2e-5; without --model 2e-3 for\nbyte-small, 1e-3 "
+         "for byte-medium"},
         {"--min-lr", "X", ARGUMENT_REAL, &options.min_lr, "the rate at the end; default a tenth of --lr"},
         {"--schedule", "cosine|linear|constant", ARGUMENT_CHOICE, &schedule, "how it falls; default cosine"},
         {"--warmup", "N", ARGUMENT_NUMBER, &options.warmup, "steps in which it rises first; default 3 % of them"},
