@@ -309,7 +309,8 @@ struct eps_generated { /* what is known, after a failure too */
     double tokens_ms;        /* for the others; callbacks are not counted */
     uint64_t weight_bytes;   /* of the whole model */
     uint64_t token_bytes;    /* of them, those that each token visits */
-    uint64_t resident_bytes; /* of them, those that stayed on the device; others are relayed each time */
+    uint64_t resident_bytes; /* of them, those that stayed on the device; others are relayed each time, but the tables
+                              * of tokens and positions: what is looked up there is read where the host has it */
     bool ended;              /* by the model's end-of-text token */
 };
 

@@ -27,36 +27,6 @@ static void *boundary(const struct device_worker *w, uint32_t layer)
     return address(w, w->plan.boundaries + layer % w->plan.n_boundaries * w->plan.boundary_bytes);
 }
 
-/* Whether a table's rows first .. first+n-1 hold anything that the tile looks up. */
-static bool looks_up(const struct tile *t, bool positions, uint64_t first, uint64_t n)
-{
-    if (positions)
-        return first < (uint64_t)t->first + t->n && t->first < first + n;
-    for (uint32_t i = 0; i < t->n; i++)
-        if (t->ids[i] >= first && t->ids[i] - first < n)
-            return true;
-    return false;
-}
-
-static bool wants(const struct tile *t, uint32_t visit)
-{
-    const struct model *model = &t->worker->model;
-    const struct model_piece *piece = &model->pieces[model->units[model->visits[visit]].first_piece];
-    bool positions;
-
-    switch (model->layers[model->visit_layers[visit]].kind) {
-    case MODEL_EMBEDDING:
-        positions = &model->tensors[piece->tensor] == model_find(model, "wpe.weight");
-        return looks_up(t, positions, piece->first_row, piece->n_rows);
-    case MODEL_BLOCK:
-        return true;
-    case MODEL_NORM:
-    case MODEL_HEAD:
-        break;
-    }
-    return t->last;
-}
-
 /* Above the blocks, only the last token goes on. */
 static struct layer_pass pass_of(const struct tile *t, uint32_t visit)
 {
@@ -88,19 +58,15 @@ static struct layer_pass pass_of(const struct tile *t, uint32_t visit)
 static int run_layers(struct tile *t)
 {
     struct device_worker *w = t->worker;
-    uint32_t n = 0;
 
-    for (uint32_t visit = 0; visit < w->model.n_visits; visit++)
-        if (wants(t, visit))
-            w->visits[n++] = visit;
     device_weights_init(&t->weights, w, t->link, t->context);
-    t->weights.listed = w->visits;
-    t->weights.n_listed = n;
-    for (uint32_t place = 0; place < n; place++) {
-        struct layer_pass pass = pass_of(t, w->visits[place]);
+    if (!t->last) /* nobody asks what the norm and the head make of it */
+        t->weights.n_visits = w->model.layers[w->model.config.n_layers + 1].first_visit;
+    for (uint32_t visit = 0; visit < t->weights.n_visits; visit++) {
+        struct layer_pass pass = pass_of(t, visit);
         int rc = t->link->ended(t->context);
         if (rc == 0)
-            rc = device_weights_next(&t->weights, place, &pass.weights);
+            rc = device_weights_next(&t->weights, visit, &pass.weights);
         if (rc != 0)
             return rc;
         layer_table[pass.layer->kind]->forward(&pass);
@@ -132,7 +98,7 @@ static int run_tiles(struct device_worker *worker, const struct device_run *run,
 
     if (!worker->loaded) {
         device_weights_init(&t.weights, worker, link, context);
-        rc = device_weights_load_resident(&t.weights);
+        rc = device_weights_load(&t.weights);
         worker->loaded = rc == 0;
     }
     for (t.first = run->first; rc == 0 && t.first < end; t.first += t.n) {

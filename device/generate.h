@@ -2,8 +2,8 @@
  *
  * A run is a prompt, or the one token that was sampled last. It goes through all layers in tiles of up to
  * PLAN_GENERATE_TILE tokens, so the workspace does not grow with the prompt; the last norm and the head see its last
- * token only. Units that the plan keeps on the device are pulled once; the others for each tile that visits them, and of
- * the tables of tokens and positions those units alone that hold what the tile looks up.
+ * token only. Units that the plan keeps on the device, and the tables of tokens and positions, which are looked up where
+ * the host has them, are pulled once; the others for each tile.
  *
  * How the tokens were cut into runs changes their logits by rounding alone; the budget, and the number of threads, not
  * at all. */

@@ -38,8 +38,8 @@ struct device_link {
     /* Asks for a unit; returns at once. At most n_weight_buffers are outstanding or in use. A unit that an earlier
      * visit left on the device (the head's top one, as forward turns into backward) is not asked for again. */
     int (*pull)(void *context, uint64_t version, uint32_t unit);
-    /* Waits for the oldest pull; *weights (unit.n values) stays readable until the contribution of this visit is accepted, or
-     * for a forward visit until the step's end. */
+    /* Waits for the oldest pull; *weights (unit.n values) stays readable until the contribution of this visit is
+     * accepted, for a forward visit until the step's end, and to generate until the job's. */
     int (*wait_weights)(void *context, const void **weights);
     /* sum: of -log p over the part's labels, nats; not divided by T. Once for each part of the share, ascending. */
     int (*loss)(void *context, uint32_t part, double sum, bool finite);
@@ -81,9 +81,9 @@ struct device_worker {
     void *stash;           /* borrowed: (plan.host_stash_bytes) of the host's, set by the caller after init; or NULL */
     struct layer_chunk *chunks; /* (units of the head) of the run under way */
     /* Generating (device/generate.h): */
-    uint32_t *visits; /* (model.n_visits) of the tile under way */
-    uint32_t n_run;   /* tokens whose keys and values are in the cache */
-    bool loaded;      /* the units that stay on the device are there */
+    const void **tables; /* (the embedding's visits) where the host has their units, once they are: */
+    bool loaded;         /* with the units that stay on the device */
+    uint32_t n_run;      /* tokens whose keys and values are in the cache */
 };
 
 /* Lays out, claims the arena, enters it in the ledger. -EINVAL, -ENOMEM, -ENODEV with a sentence; *worker is then

@@ -10,16 +10,13 @@ enum where { NOWHERE, BUFFER, RESIDENT, HOST };
 void device_weights_init(struct device_weights *weights, const struct device_worker *worker,
                          const struct device_link *link, void *context)
 {
-    *weights = (struct device_weights){.worker = worker, .link = link, .context = context};
+    *weights =
+        (struct device_weights){.worker = worker, .link = link, .context = context, .n_visits = worker->model.n_visits};
 }
 
 uint32_t device_weights_visit(const struct device_weights *weights, uint32_t place)
 {
-    const uint32_t n = weights->worker->model.n_visits;
-
-    if (weights->listed)
-        return weights->listed[place];
-    return place < n ? place : 2 * n - 1 - place;
+    return place < weights->n_visits ? place : 2 * weights->n_visits - 1 - place;
 }
 
 static uint32_t unit_at(const struct device_weights *weights, uint32_t place)
@@ -29,12 +26,12 @@ static uint32_t unit_at(const struct device_weights *weights, uint32_t place)
 
 static uint32_t count_places(const struct device_weights *weights)
 {
-    return weights->listed ? weights->n_listed : weights->worker->model.n_visits * (weights->backward ? 2 : 1);
+    return weights->n_visits * (weights->backward ? 2 : 1);
 }
 
 static bool is_backward(const struct device_weights *weights, uint32_t place)
 {
-    return !weights->listed && place >= weights->worker->model.n_visits;
+    return place >= weights->n_visits;
 }
 
 /* Where the visit at this place finds its weights. */
@@ -43,17 +40,17 @@ static enum where where(const struct device_weights *weights, uint32_t place)
     const struct plan *plan = &weights->worker->plan;
     const struct model *model = &weights->worker->model;
     const uint32_t layer = model->visit_layers[device_weights_visit(weights, place)];
-    const bool resident = plan_place_of(model, unit_at(weights, place)) < plan->n_resident;
     const bool looks_up = model->layers[layer].kind == MODEL_EMBEDDING;
 
     if (is_backward(weights, place) && (looks_up || (plan->one_pass && model->layers[layer].kind == MODEL_HEAD)))
         return NOWHERE;
-    if (looks_up && !(plan->setting.purpose == PLAN_GENERATE && resident))
+    if (looks_up)
         return HOST;
-    return resident ? RESIDENT : BUFFER;
+    return plan_place_of(model, unit_at(weights, place)) < plan->n_resident ? RESIDENT : BUFFER;
 }
 
-/* Whether a unit that stays has come: to generate, before all visits, else with its visit of the forward pass. */
+/* Whether what passes through no buffer has come: to generate, before all visits, else with its visit of the forward
+ * pass. */
 static bool has_come(const struct device_weights *weights, uint32_t place)
 {
     return weights->worker->plan.setting.purpose == PLAN_GENERATE || is_backward(weights, place);
@@ -91,7 +88,7 @@ static bool ask(struct device_weights *weights, uint32_t place, uint32_t wanted,
 
     if (b)
         b->last = wanted;
-    if (b || from == NOWHERE || (from == RESIDENT && has_come(weights, wanted)))
+    if (b || from == NOWHERE || (from != BUFFER && has_come(weights, wanted)))
         return true;
     b = from == BUFFER ? find_free(weights, place) : NULL;
     if ((from == BUFFER && !b) || weights->n_pending == weights->worker->plan.choice.n_weight_buffers)
@@ -121,22 +118,27 @@ static void *device_address(struct device_weights *weights, uint32_t place)
     const uint32_t unit = unit_at(weights, place);
     char *arena = w->ops->arena(w->dev);
 
+    assert(where(weights, place) != HOST);
     if (where(weights, place) == RESIDENT)
         return arena + plan_resident(&w->plan, &w->model, unit);
     return arena + w->plan.weights[find(weights, unit) - weights->buffers];
 }
 
-static uint64_t unit_bytes(const struct device_worker *w, uint32_t unit)
+static void upload(const struct device_worker *w, uint32_t unit, void *to, const void *host)
 {
-    return w->model.units[unit].n * number_bytes(w->plan.setting.precision);
+    const uint64_t bytes = w->model.units[unit].n * number_bytes(w->plan.setting.precision);
+    const uint64_t since = trace_begin(w->trace);
+    char name[MODEL_NAME_BYTES];
+
+    w->ops->upload(w->dev, to, host, bytes);
+    if (w->trace)
+        trace_end(w->trace, since, "upload", model_unit_name(name, &w->model, unit),
+                  (struct trace_arg[]){{"bytes", bytes}, {NULL, 0}});
 }
 
 /* Visits want their units in the order of the pulls, so the oldest pull is this one's. */
 static int receive(struct device_weights *weights, uint32_t place, const void **out)
 {
-    const struct device_worker *w = weights->worker;
-    const uint32_t unit = unit_at(weights, place);
-    char name[MODEL_NAME_BYTES];
     const void *host;
     int rc = weights->link->wait_weights(weights->context, &host);
 
@@ -144,16 +146,13 @@ static int receive(struct device_weights *weights, uint32_t place, const void **
     memmove(weights->pending, weights->pending + 1, weights->n_pending * sizeof *weights->pending);
     if (rc != 0)
         return rc;
-    *out = host;
-    if (where(weights, place) == HOST)
+    if (where(weights, place) == HOST) {
+        *out = host;
         return 0;
-    const uint64_t since = trace_begin(w->trace), bytes = unit_bytes(w, unit);
+    }
     void *to = device_address(weights, place);
-    w->ops->upload(w->dev, to, host, bytes);
+    upload(weights->worker, unit_at(weights, place), to, host);
     *out = to;
-    if (w->trace)
-        trace_end(w->trace, since, "upload", model_unit_name(name, &w->model, unit),
-                  (struct trace_arg[]){{"bytes", bytes}, {NULL, 0}});
     return 0;
 }
 
@@ -167,27 +166,34 @@ int device_weights_next(struct device_weights *weights, uint32_t place, const vo
     assert(weights->arranged > place);
     if (weights->n_pending > 0 && weights->pending[0] == place)
         return receive(weights, place, out);
-    if (where(weights, place) != NOWHERE)
+    if (where(weights, place) == HOST)
+        *out = weights->worker->tables[place]; /* the embedding's visits come first */
+    else if (where(weights, place) != NOWHERE)
         *out = device_address(weights, place);
     return 0;
 }
 
-int device_weights_load_resident(struct device_weights *weights)
+int device_weights_load(struct device_weights *weights)
 {
     const struct device_worker *w = weights->worker;
-    const uint32_t n = w->plan.n_resident, ahead = w->plan.choice.n_weight_buffers;
+    const uint32_t n_resident = w->plan.n_resident, n = n_resident + w->model.layers[0].n_visits;
+    const uint32_t ahead = w->plan.choice.n_weight_buffers;
     char *arena = w->ops->arena(w->dev);
     int rc = 0;
 
-    for (uint32_t place = 0, asked = 0; rc == 0 && place < n; place++) {
-        const uint32_t unit = plan_unit_at(&w->model, place);
+    for (uint32_t at = 0, asked = 0; rc == 0 && at < n; at++) {
         const void *host;
-        for (; rc == 0 && asked < n && asked < place + ahead; asked++)
-            rc = weights->link->pull(weights->context, weights->version, plan_unit_at(&w->model, asked));
+        for (; rc == 0 && asked < n && asked < at + ahead; asked++)
+            rc = weights->link->pull(weights->context, weights->version,
+                                     asked < n_resident ? plan_unit_at(&w->model, asked)
+                                                        : w->model.visits[asked - n_resident]);
         if (rc == 0)
             rc = weights->link->wait_weights(weights->context, &host);
-        if (rc == 0)
-            w->ops->upload(w->dev, arena + plan_resident(&w->plan, &w->model, unit), host, unit_bytes(w, unit));
+        if (rc == 0 && at < n_resident) {
+            const uint32_t unit = plan_unit_at(&w->model, at);
+            upload(w, unit, arena + plan_resident(&w->plan, &w->model, unit), host);
+        } else if (rc == 0)
+            w->tables[at - n_resident] = host;
     }
     return rc;
 }

@@ -12,16 +12,15 @@
 #include "device/step.h"
 #include "plan/plan.h"
 
-/* A sequence of visits, numbered from 0 by their place in it: those listed, or all of them upwards, and if `backward`
- * all of them downwards after that. */
+/* A sequence of visits, numbered from 0 by their place in it: n_visits upwards, and if `backward` the same downwards
+ * after that. */
 struct device_weights {
     const struct device_worker *worker;
     const struct device_link *link;
     void *context;
     uint64_t version;
+    uint32_t n_visits; /* the model's, or fewer: the topmost are left out */
     bool backward;
-    const uint32_t *listed; /* (n_listed) visits, or NULL */
-    uint32_t n_listed;
     struct device_weights_buffer {
         uint32_t unit;
         uint32_t last; /* place of the last visit known to want it */
@@ -32,12 +31,13 @@ struct device_weights {
     uint32_t arranged; /* what visits up to here want has been asked for, or is there */
 };
 
-/* The buffers are empty; nothing to undo. */
+/* All of the model's visits, upwards. The buffers are empty; nothing to undo. */
 void device_weights_init(struct device_weights *weights, const struct device_worker *worker,
                          const struct device_link *link, void *context);
 
-/* Pulls the units that the plan keeps on the device to their place there. Blocks; errors of the link. */
-int device_weights_load_resident(struct device_weights *weights);
+/* To generate, before all visits: pulls the units that the plan keeps on the device to their place there, and those that
+ * the embedding visits to learn where the host has them. Blocks; errors of the link. */
+int device_weights_load(struct device_weights *weights);
 
 /* The visit at this place of the sequence. */
 uint32_t device_weights_visit(const struct device_weights *weights, uint32_t place);

@@ -20,9 +20,9 @@ static void leave_ledger(struct device_worker *worker)
 
 static int allocate(struct device_worker *w, struct error *err)
 {
-    w->visits = calloc(w->model.n_visits, sizeof *w->visits);
+    w->tables = calloc(w->model.layers[0].n_visits, sizeof *w->tables);
     w->chunks = calloc(plan_head(&w->model)->n_visits, sizeof *w->chunks);
-    return w->visits && w->chunks ? 0 : error_set(err, -ENOMEM, "out of memory");
+    return w->tables && w->chunks ? 0 : error_set(err, -ENOMEM, "out of memory");
 }
 
 int device_worker_init(struct device_worker *worker, const struct device_worker_options *options, struct ledger *ledger,
@@ -49,10 +49,7 @@ int device_worker_init(struct device_worker *worker, const struct device_worker_
         enter_ledger(worker);
         return 0;
     }
-    free(worker->visits);
-    free(worker->chunks);
-    model_free(&worker->model);
-    *worker = (struct device_worker){0};
+    device_worker_free(worker);
     return rc;
 }
 
@@ -62,7 +59,7 @@ void device_worker_free(struct device_worker *worker)
         leave_ledger(worker);
         worker->ops->close(worker->dev);
     }
-    free(worker->visits);
+    free(worker->tables);
     free(worker->chunks);
     model_free(&worker->model);
     *worker = (struct device_worker){0};

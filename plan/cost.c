@@ -235,8 +235,7 @@ static uint64_t gathered_bytes(const struct costs *c, uint32_t visit, bool backw
     const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
     const uint64_t tokens = s->purpose == PLAN_GENERATE ? 1 : (uint64_t)s->share_rows * s->seq;
 
-    if (backward || layer->kind != MODEL_EMBEDDING || visit > layer->first_visit ||
-        c->plan->n_resident == c->model->n_units)
+    if (backward || layer->kind != MODEL_EMBEDDING || visit > layer->first_visit)
         return 0;
     return 2 * tokens * c->model->config.width * number_bytes(s->precision);
 }

@@ -33,8 +33,7 @@ static bool is_training(const struct plan *plan)
 /* Units that stay, and buffers for the others: one of each at most. */
 static void take_weights(struct plan *plan, const struct model *model, struct layout *l)
 {
-    const uint32_t uploaded = plan_count_uploaded(model);
-    const uint32_t passing = plan->n_resident < uploaded ? uploaded - plan->n_resident : 0;
+    const uint32_t passing = plan_count_uploaded(model) - plan->n_resident;
     const uint64_t largest = plan_largest_uploaded(model, plan->n_resident);
 
     plan->resident = l->offset;
@@ -220,9 +219,9 @@ int plan_check_choice(const struct model *model, const struct plan_setting *s, c
                          PLAN_MAX_WEIGHT_BUFFERS);
     if (c->microbatch == 0 || c->microbatch > s->part_rows)
         return error_set(err, -EINVAL, "--microbatch %u: a part has %u rows", c->microbatch, s->part_rows);
-    const uint32_t most = s->purpose == PLAN_GENERATE ? model->n_units : plan_count_uploaded(model);
-    if (c->n_resident > most)
-        return error_set(err, -EINVAL, "%u units that stay: this model has %u", c->n_resident, most);
+    if (c->n_resident > plan_count_uploaded(model))
+        return error_set(err, -EINVAL, "%u units that stay: this model has %u", c->n_resident,
+                         plan_count_uploaded(model));
     if (c->n_kept > (s->purpose == PLAN_TRAIN && !c->host_stash ? model->config.n_layers : 0))
         return error_set(
             err, -EINVAL,

@@ -54,11 +54,11 @@ static void lay_out_at(struct plan *out, const struct search *s, const struct ch
  * the last rows that need none count. */
 static int64_t time_of(const struct search *s, const struct plan *plan)
 {
-    const double steps = s->setting->purpose == PLAN_GENERATE ? 1e9 : 1e3;
+    const double steps = s->setting->purpose == PLAN_GENERATE ? 1e9 : 1e3, least = 1e-300, most = 1e300;
     struct plan_cost cost;
 
     plan_cost(&cost, plan, s->model, &s->host, s->profile);
-    return (int64_t)floor(log(cost.step_ms) * steps);
+    return (int64_t)floor(log(fmin(fmax(cost.step_ms, least), most)) * steps); /* of a profile that is nonsense too */
 }
 
 static void offer(struct search *s, const struct plan *plan)
@@ -70,17 +70,16 @@ static void offer(struct search *s, const struct plan *plan)
     s->best = *plan, s->best_time = time, s->found = true;
 }
 
-/* Where bytes may fall as the chain goes on: with the last of the head's units, or of all, that stay, buffers need less
- * room. Between two of these they grow. The last is past the end. */
+/* Where bytes may fall as the chain goes on: once all of the head's units stay, or all there are, buffers need less room.
+ * Between two of these they grow. The last is past the end. */
 enum { CHAIN_BREAKS = 4 };
 static void find_breaks(uint32_t at[CHAIN_BREAKS], const struct search *s, const struct chain *chain)
 {
     const uint32_t before = chain->resident_first ? 0 : chain->most_kept;
-    const uint32_t head = plan_head(s->model)->n_visits, all = plan_count_uploaded(s->model);
 
     at[0] = 0;
-    at[1] = before + (head < chain->most_resident ? head : chain->most_resident);
-    at[2] = before + (all < chain->most_resident ? all : chain->most_resident);
+    at[1] = before + plan_head(s->model)->n_visits;
+    at[2] = before + chain->most_resident;
     at[3] = chain_end(chain) + 1;
 }
 
@@ -135,22 +134,21 @@ static void follow(struct search *s, const struct chain *chain)
 }
 
 static bool is_possible(const struct model *model, const struct plan_setting *setting, struct plan_choice choice,
-                        uint32_t n_kept, uint32_t n_resident)
+                        uint32_t n_kept)
 {
-    choice.n_kept = n_kept, choice.n_resident = n_resident;
+    choice.n_kept = n_kept;
     return plan_check_choice(model, setting, &choice, NULL) == 0;
 }
 
-/* The most of one thing with none of the other: every number up to it is possible. */
-static struct chain chain_of(const struct model *model, const struct plan_setting *setting, struct plan_choice choice)
+/* All that can stay, and all blocks that can keep their internals: where any can, all can. */
+static struct chain chain_of(const struct model *model, const struct plan_setting *setting,
+                             const struct plan_choice *choice)
 {
-    struct chain chain = {.choice = choice};
+    const uint32_t n_blocks = model->config.n_layers;
 
-    for (uint32_t i = model->config.n_layers; i > 0 && !chain.most_kept; i--)
-        chain.most_kept = is_possible(model, setting, choice, i, 0) ? i : 0;
-    for (uint32_t i = model->n_units; i > 0 && !chain.most_resident; i--)
-        chain.most_resident = is_possible(model, setting, choice, 0, i) ? i : 0;
-    return chain;
+    return (struct chain){.choice = *choice,
+                          .most_kept = is_possible(model, setting, *choice, n_blocks) ? n_blocks : 0,
+                          .most_resident = plan_count_uploaded(model)};
 }
 
 /* Rows of the microbatches to look through, falling; returns how many. */
@@ -176,8 +174,8 @@ static void look_through(struct search *s, uint32_t rows, const struct plan_wish
         if (choice.host_stash && wish->no_host_stash)
             continue;
         for (choice.n_weight_buffers = 1; choice.n_weight_buffers <= PLAN_MAX_WEIGHT_BUFFERS; choice.n_weight_buffers++)
-            if (is_possible(s->model, s->setting, choice, 0, 0)) {
-                const struct chain chain = chain_of(s->model, s->setting, choice);
+            if (is_possible(s->model, s->setting, choice, 0)) {
+                const struct chain chain = chain_of(s->model, s->setting, &choice);
                 visit(s, &chain);
             }
     }
@@ -189,7 +187,7 @@ static void visit_time(struct search *s, const struct chain *chain)
 
     follow(s, chain);
     other.resident_first = true;
-    if (chain->most_kept && chain->most_resident)
+    if (chain->most_kept)
         follow(s, &other);
 }
 

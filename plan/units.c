@@ -12,11 +12,6 @@ static uint32_t norm(const struct model *model)
     return first_block(model) + model->config.n_layers;
 }
 
-bool plan_is_uploaded(const struct model *model, uint32_t unit)
-{
-    return unit >= first_block(model) || (model->config.tied && unit < plan_head(model)->n_visits);
-}
-
 uint32_t plan_count_uploaded(const struct model *model)
 {
     return plan_head(model)->n_visits + 1 + model->config.n_layers;
@@ -28,11 +23,7 @@ uint32_t plan_unit_at(const struct model *model, uint32_t place)
 
     if (place < head->n_visits)
         return model->visits[head->first_visit + head->n_visits - 1 - place];
-    place -= head->n_visits;
-    if (place <= model->config.n_layers)
-        return norm(model) - place;
-    place -= model->config.n_layers + 1;
-    return place + (model->config.tied ? head->n_visits : 0);
+    return norm(model) - (place - head->n_visits);
 }
 
 uint32_t plan_place_of(const struct model *model, uint32_t unit)
@@ -44,7 +35,7 @@ uint32_t plan_place_of(const struct model *model, uint32_t unit)
         return head->n_visits - 1 - (unit - first_of_head);
     if (unit >= first_block(model))
         return head->n_visits + norm(model) - unit;
-    return plan_count_uploaded(model) + unit - (model->config.tied ? head->n_visits : 0);
+    return plan_count_uploaded(model);
 }
 
 uint64_t plan_largest_uploaded(const struct model *model, uint32_t first)

@@ -4,15 +4,12 @@
 
 #include "plan/plan.h"
 
-/* Whether the unit's weights are uploaded: not those that the embedding alone visits, whose rows are gathered where the
- * host has them. */
-bool plan_is_uploaded(const struct model *model, uint32_t unit);
-
-/* Units that are uploaded. */
+/* Units that are uploaded: all but those that the embedding alone visits, whose rows are gathered where the host has
+ * them. */
 uint32_t plan_count_uploaded(const struct model *model);
 
-/* The unit of this place, 0 .. model.n_units-1, in the order in which units stay on the device: from the head
- * downwards, and after all these those that the embedding alone visits; and the place of a unit. */
+/* The unit of this place, 0 .. plan_count_uploaded()-1, in the order in which units stay on the device: from the head
+ * downwards; and the place of a unit, plan_count_uploaded() for those that are not uploaded. */
 uint32_t plan_unit_at(const struct model *model, uint32_t place);
 uint32_t plan_place_of(const struct model *model, uint32_t unit);
 

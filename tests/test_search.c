@@ -1,6 +1,7 @@
 #include "tests/run.h"
 
 #include "plan/cost.h"
+#include "plan/units.h"
 #include "plan/search.h"
 
 #include <check.h>
@@ -175,6 +176,32 @@ START_TEST(nothing_that_fits_is_faster_than_what_is_found)
 }
 END_TEST
 
+/* To generate, what stays never falls as the budget grows, and one unit more would not have fitted. */
+START_TEST(units_stay_to_generate_as_soon_as_they_fit)
+{
+    const struct plan_setting s = setting_of(PLAN_GENERATE, 1, 16);
+    struct model model = model_of(_i ? 1 : 9, 64, 50, true);
+    const uint32_t all = plan_count_uploaded(&model);
+    uint32_t most = 0, distinct = 0;
+    struct plan smallest, plan;
+
+    plan_smallest(&smallest, &model, &s, &free_choice);
+    for (uint64_t budget = plan_total(&smallest); most < all; budget += 4096) {
+        ck_assert_int_eq(plan_search(&plan, &model, &s, &free_choice, profile, budget, NULL), 0);
+        ck_assert_uint_le(plan_total(&plan), budget);
+        ck_assert_uint_ge(plan.choice.n_resident, most);
+        distinct += plan.choice.n_resident > most;
+        most = plan.choice.n_resident;
+        for (struct plan_choice more = plan.choice; ++more.n_resident <= all;) {
+            plan_lay_out(&plan, &model, &s, &more);
+            ck_assert_uint_gt(plan_total(&plan), budget);
+        }
+    }
+    ck_assert_uint_ge(distinct, _i ? 1 : 8);
+    model_free(&model);
+}
+END_TEST
+
 START_TEST(a_wish_is_kept)
 {
     const struct plan_setting s = setting_of(PLAN_TRAIN, 8, 256);
@@ -280,6 +307,7 @@ int main(void)
     tcase_add_loop_test(tests, a_larger_budget_never_predicts_a_longer_step, 0, N_CASES);
     tcase_add_loop_test(tests, the_smallest_budget_works_and_one_byte_less_is_refused_with_that_figure, 0, N_CASES);
     tcase_add_loop_test(tests, nothing_that_fits_is_faster_than_what_is_found, 0, 2);
+    tcase_add_loop_test(tests, units_stay_to_generate_as_soon_as_they_fit, 0, 2);
     tcase_add_test(tests, a_wish_is_kept);
     tcase_add_test(tests, a_fixed_microbatch_is_refused_with_what_single_rows_would_need);
     tcase_add_test(tests, a_unit_that_cannot_fit_is_named);
