@@ -148,14 +148,14 @@ static void print_json(const struct generate *g, const struct eps_generated *out
 static void print_figures(const struct command *command, const struct eps_generated *out)
 {
     const double rate = tokens_per_s(out);
-    char resident[24], all[24];
+    char resident[24], visited[24];
 
     fprintf(stderr, "%s: %" PRIu32 " token%s after %" PRIu32, command->name, out->n_tokens,
             out->n_tokens == 1 ? "" : "s", out->n_prompt);
     if (!isnan(rate))
         fprintf(stderr, ", %.1f tokens/s", rate);
-    fprintf(stderr, "; %s of %s of weights stayed on the device\n", eps_format_bytes(resident, out->resident_bytes),
-            eps_format_bytes(all, out->weight_bytes));
+    fprintf(stderr, "; %s of the %s of weights that a token visits stayed on the device\n",
+            eps_format_bytes(resident, out->resident_bytes), eps_format_bytes(visited, out->token_bytes));
 }
 
 /* The status to exit with. */
