@@ -178,10 +178,11 @@ static void find_smallest(struct answer *a, const struct question *q, bool no_ho
     add_host(a, q);
 }
 
-/* For each worker, of what the host has left beside that answer's daemon. */
+/* For each worker, of what the host has left beside that answer's daemon without a stash. */
 static uint64_t left_of(const struct question *q, const struct answer *a)
 {
-    const uint64_t taken = a->host.total + plan_host_slack(q->available, workers_of(q));
+    const uint64_t rest = a->host.total - a->host.bytes[LEDGER_STASH];
+    const uint64_t taken = rest + plan_host_slack(q->available, workers_of(q));
 
     if (!q->shared || q->available == UINT64_MAX)
         return UINT64_MAX;

@@ -105,6 +105,7 @@ struct job {
     struct trace optimizer_trace, writer_trace; /* tracks of the two threads; not open without a trace_file */
     char *side_text;                            /* NULL: none came */
     size_t side_bytes;
+    unsigned said;        /* EPS_MEMORY_...: what the daemon's log says of the machine already (eps/memory.h) */
     uint64_t table_bytes; /* of config_text and the tables here, as the ledger has them */
     struct model model;
     struct eps_store store;
@@ -181,6 +182,7 @@ struct daemon {
     struct look_pages pages;
     bool is_private; /* ends with its first client */
     uint64_t host_mem;
+    unsigned said; /* EPS_MEMORY_...: what its log says already of what the system does not allow */
     bool stopping;
     int exit_code;
 };

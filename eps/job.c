@@ -82,6 +82,7 @@ static void start(struct daemon *d, struct peer *client, const struct message *m
     job->request = *m;
     job->step = job->n_opened = m->job.step;
     job->loss = NAN;
+    job->said = d->said;
     job->state = JOB_LOADING;
     int rc = job_take_files(job, fds, n_fds, &err);
     if (!rc) {
@@ -206,6 +207,7 @@ static void take_over_ledger(struct daemon *d)
     for (unsigned c = 0; c < LEDGER_CATEGORIES; c++)
         ledger_add(&d->ledger, c, d->job.load_ledger.rows[c].current);
     d->job.store.ledger = &d->ledger;
+    d->said |= d->job.store.denied;
 }
 
 void job_on_loaded(struct daemon *d, int result)

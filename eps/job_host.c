@@ -8,7 +8,8 @@
 #include <stdio.h>
 
 enum {
-    NAMED_TERMS = 3, /* in a refusal: the largest say what to change */
+    NAMED_TERMS = 3,          /* in a refusal: the largest say what to change */
+    FEWEST_PARAMETERS = 1000, /* of a model that somebody would train */
 };
 
 static void plan(struct plan_host *out, const struct job *job, const struct message *m)
@@ -49,7 +50,8 @@ uint64_t job_host_left(const struct job *job)
     struct plan_host host;
 
     plan(&host, job, &job->request);
-    const uint64_t taken = host.total + plan_host_slack(available, job->n_workers);
+    const uint64_t rest = host.total - host.bytes[LEDGER_STASH];
+    const uint64_t taken = rest + plan_host_slack(available, job->n_workers);
     return available > taken ? available - taken : 0;
 }
 
@@ -126,7 +128,11 @@ static void name_remedy(char *text, size_t n, const struct job *job, const struc
     const uint64_t a_parameter = host.total / job->model.n_parameters + 1;
     const uint64_t all = room->available > room->arenas ? room->available - room->arenas : 0;
     const uint64_t bytes = all < room->cap ? all : room->cap;
-    snprintf(text, n, "choose a smaller model, of about %.3g million parameters", (double)(bytes / a_parameter) / 1e6);
+    if (bytes / a_parameter < FEWEST_PARAMETERS)
+        snprintf(text, n, "choose a smaller model, or allow more");
+    else
+        snprintf(text, n, "choose a smaller model, of about %.3g million parameters",
+                 (double)(bytes / a_parameter) / 1e6);
 }
 
 int job_check_host(struct job *job, uint64_t daemon_cap, uint64_t arenas, struct error *err)

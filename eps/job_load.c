@@ -2,6 +2,7 @@
 #include "eps/job_state.h"
 
 #include "eps/capture.h"
+#include "eps/memory.h"
 #include "eps/output.h"
 
 #include <errno.h>
@@ -74,18 +75,75 @@ int job_take_files(struct job *job, const int *fds, unsigned n_fds, struct error
     return rc;
 }
 
-/* A segment whose pages are all there: what the ledger says is then what the system says, and no step waits for a
- * page. */
-static int create_touched(struct segment *out, const char *name, size_t bytes, enum ledger_category category,
-                          struct job *job)
+static int create_segment(struct segment *out, const char *name, size_t bytes, enum ledger_category category,
+                          struct eps_memory *memory, struct job *job)
 {
     int rc = segment_create(out, name, bytes, SEGMENT_READ_WRITE, &job->load_error);
 
     if (rc)
         return rc;
-    memset(out->base, 0, out->bytes);
+    eps_memory_prepare(memory, out->base, out->bytes, true);
     ledger_add(&job->load_ledger, category, out->bytes);
     return 0;
+}
+
+static int create_segments(struct job *job, struct eps_memory *memory)
+{
+    int rc = create_segment(&job->data, "eps-data", generate_data_bytes(job), LEDGER_DATA, memory, job);
+
+    for (uint32_t i = 0; !rc && i < job->n_planned; i++) {
+        rc = create_segment(&job->inboxes[i], "eps-inbox", job->host.inbox_bytes, LEDGER_INBOX, memory, job);
+        job->n_inboxes += rc == 0;
+        if (!rc && job->stash_bytes[i])
+            rc = create_segment(&job->stashes[i], "eps-stash", job->stash_bytes[i], LEDGER_STASH, memory, job);
+    }
+    return rc;
+}
+
+static void touch(const struct segment *segment)
+{
+    if (segment->base)
+        memset(segment->base, 0, segment->bytes);
+}
+
+/* All of its pages are there before the first step: what the ledger says is then what the system says, and no step
+ * waits for a page. */
+static void touch_segments(const struct job *job)
+{
+    touch(&job->data);
+    for (uint32_t i = 0; i < job->n_inboxes; i++) {
+        touch(&job->inboxes[i]);
+        touch(&job->stashes[i]);
+    }
+}
+
+/* Nothing large is touched before it is known that there is an address for all of it and that it may be locked. */
+static int take_memory(struct job *job)
+{
+    const struct message *m = &job->request;
+    struct eps_memory memory;
+    int rc = eps_memory_init(&memory);
+
+    if (rc)
+        return error_set(&job->load_error, rc, "no memory for a description of this machine");
+    const struct eps_store_options options = {.train = m->job.train,
+                                              .precision = m->job.precision,
+                                              .moments = m->job.moments,
+                                              .fenced = job_is_fenced(m),
+                                              .require_pinned = m->job.require_pinned,
+                                              .memory = &memory,
+                                              .said = job->said,
+                                              .n_accumulators = job->host.n_accumulators,
+                                              .seed = m->job.seed,
+                                              .clip_update = m->job.clip_update};
+    rc = create_segments(job, &memory);
+    if (!rc)
+        rc = eps_store_init(&job->store, &job->model, &options, &job->load_ledger, &job->load_error);
+    if (!rc)
+        touch_segments(job);
+    job->store.options.memory = NULL;
+    eps_memory_free(&memory);
+    return rc;
 }
 
 static int read_side(struct job *job)
@@ -139,29 +197,12 @@ static int load_model(struct job *job)
 int job_load(void *context)
 {
     struct job *job = context;
-    const struct message *m = &job->request;
-    const struct eps_store_options options = {.train = m->job.train,
-                                              .precision = m->job.precision,
-                                              .moments = m->job.moments,
-                                              .fenced = job_is_fenced(m),
-                                              .require_pinned = m->job.require_pinned,
-                                              .n_accumulators = job->host.n_accumulators,
-                                              .seed = m->job.seed,
-                                              .clip_update = m->job.clip_update};
     int rc = read_side(job);
 
     if (job->trace_file >= 0)
         trace_open(&job->optimizer_trace, job->trace_file, "epsd", "optimizer");
     if (!rc)
-        rc = create_touched(&job->data, "eps-data", generate_data_bytes(job), LEDGER_DATA, job);
-    for (uint32_t i = 0; !rc && i < job->n_planned; i++) {
-        rc = create_touched(&job->inboxes[i], "eps-inbox", job->host.inbox_bytes, LEDGER_INBOX, job);
-        job->n_inboxes += rc == 0;
-        if (!rc && job->stash_bytes[i])
-            rc = create_touched(&job->stashes[i], "eps-stash", job->stash_bytes[i], LEDGER_STASH, job);
-    }
-    if (!rc)
-        rc = eps_store_init(&job->store, &job->model, &options, &job->load_ledger, &job->load_error);
+        rc = take_memory(job);
     if (!rc)
         rc = load_model(job);
     if (!rc && job->request.job.train && job->output >= 0)

@@ -78,13 +78,20 @@ static struct plan_setting setting_of(const struct job *job, const struct peer *
     };
 }
 
-/* most: bytes that the host can give a device whose memory is the host's, and then it has none for a stash. */
-static int plan_worker(const struct job *job, struct peer *worker, uint32_t microbatch, uint64_t most,
+/* Where the host is what is short: bytes that it can give a device whose memory is the host's; and it has none for a
+ * stash. */
+struct shortage {
+    bool is_there;
+    uint64_t most;
+};
+
+static int plan_worker(const struct job *job, struct peer *worker, uint32_t microbatch, const struct shortage *shortage,
                        struct error *err)
 {
     const struct plan_setting setting = setting_of(job, worker);
-    const struct plan_wish wish = {.microbatch = microbatch, .no_host_stash = most < UINT64_MAX};
-    const uint64_t budget = is_host_memory(worker) && most < worker->budget ? most : worker->budget;
+    const struct plan_wish wish = {.microbatch = microbatch, .no_host_stash = shortage->is_there};
+    const bool less = shortage->is_there && is_host_memory(worker) && shortage->most < worker->budget;
+    const uint64_t budget = less ? shortage->most : worker->budget;
 
     if (!setting.backend)
         return error_set(err, -ENODEV, "worker %u has a device '%s', which this daemon knows nothing of", worker->id,
@@ -93,13 +100,13 @@ static int plan_worker(const struct job *job, struct peer *worker, uint32_t micr
 }
 
 /* Each as it likes, then all with the smallest microbatch: a run's bits depend on it, and shares may move. */
-static int plan_workers(const struct job *job, uint64_t most, struct error *err)
+static int plan_workers(const struct job *job, const struct shortage *shortage, struct error *err)
 {
     uint32_t microbatch = job->request.job.microbatch;
     int rc = 0;
 
     for (uint32_t i = 0; !rc && i < job->n_workers; i++)
-        rc = plan_worker(job, job->workers[i], microbatch, most, err);
+        rc = plan_worker(job, job->workers[i], microbatch, shortage, err);
     if (rc || microbatch)
         return rc;
     microbatch = job->workers[0]->plan.choice.microbatch;
@@ -108,7 +115,7 @@ static int plan_workers(const struct job *job, uint64_t most, struct error *err)
             microbatch = job->workers[i]->plan.choice.microbatch;
     for (uint32_t i = 0; !rc && i < job->n_workers; i++)
         if (job->workers[i]->plan.choice.microbatch != microbatch)
-            rc = plan_worker(job, job->workers[i], microbatch, most, err);
+            rc = plan_worker(job, job->workers[i], microbatch, shortage, err);
     return rc;
 }
 
@@ -134,11 +141,22 @@ static void note_plans(struct job *job)
         job->stash_bytes[i] = job->workers[i]->plan.host_stash_bytes;
 }
 
-/* A device whose memory is the host's may be given less than it would take: what the host has left. */
+/* The plans are made: does the host hold them and the rest? */
+static int check_host(struct daemon *d, uint64_t *arenas, uint32_t *n_arenas, struct error *err)
+{
+    note_plans(&d->job);
+    *arenas = count_arenas(&d->job, n_arenas);
+    return job_check_host(&d->job, d->host_mem, *arenas, err);
+}
+
+/* A device whose memory is the host's may be given less than it would take: what the host has left; and no device has
+ * its stash there then. */
 int job_plan(struct daemon *d, struct error *err)
 {
     struct job *job = &d->job;
+    struct shortage shortage = {false, UINT64_MAX};
     uint32_t n_arenas;
+    uint64_t arenas;
     int rc = check_request(job, err);
 
     if (!rc)
@@ -146,15 +164,16 @@ int job_plan(struct daemon *d, struct error *err)
     if (!rc)
         rc = choose_workers(d, err);
     if (!rc)
-        rc = plan_workers(job, UINT64_MAX, err);
+        rc = plan_workers(job, &shortage, err);
     if (rc)
         return rc;
-    note_plans(job);
-    uint64_t arenas = count_arenas(job, &n_arenas);
-    const uint64_t left = job_host_left(job);
-    if (n_arenas && arenas > left && plan_workers(job, left / n_arenas, NULL) == 0) {
-        note_plans(job);
-        arenas = count_arenas(job, &n_arenas);
-    }
-    return job_check_host(job, d->host_mem, arenas, err);
+    rc = check_host(d, &arenas, &n_arenas, err);
+    if (!rc)
+        return 0;
+    shortage.is_there = true;
+    if (n_arenas)
+        shortage.most = job_host_left(job) / n_arenas;
+    if (plan_workers(job, &shortage, NULL) == 0)
+        rc = check_host(d, &arenas, &n_arenas, err);
+    return rc;
 }

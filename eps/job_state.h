@@ -10,7 +10,8 @@ int job_plan(struct daemon *d, struct error *err);
 
 /* job_host.c. */
 struct plan_host_setting job_host_setting(const struct job *job, const struct message *m);
-/* Bytes that devices whose memory is the host's can have, besides what the job takes of the host itself. */
+/* Bytes that devices whose memory is the host's can have, besides what the job takes of the host itself without a
+ * stash. */
 uint64_t job_host_left(const struct job *job);
 /* job->host, and whether there is room for it beside arenas, the bytes of such devices: -ENOMEM with a sentence.
  * daemon_cap: the daemon's --host-mem, or 0. */

@@ -7,6 +7,8 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+enum { PAGE_BYTES = 4096 };
+
 int eps_memory_init(struct eps_memory *memory)
 {
     *memory = (struct eps_memory){0};
@@ -51,6 +53,7 @@ void eps_memory_prepare(struct eps_memory *memory, void *base, size_t bytes, boo
         hwloc_set_area_membind(memory->topology, base, bytes, hwloc_topology_get_allowed_nodeset(memory->topology),
                                HWLOC_MEMBIND_FIRSTTOUCH, HWLOC_MEMBIND_BYNODESET) < 0)
         memory->denied |= EPS_MEMORY_BIND;
+    memory->prepared_bytes += (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     if (mlock2(base, bytes, MLOCK_ONFAULT) < 0) /* on fault: locking must not touch pages from this thread */
         memory->denied |= EPS_MEMORY_LOCK;
 }
@@ -71,9 +74,9 @@ void eps_memory_unmap(void *base, size_t bytes)
         munmap(base, bytes);
 }
 
-int eps_memory_check_locked(const struct eps_memory *memory, uint64_t bytes, struct error *err)
+int eps_memory_check_locked(const struct eps_memory *memory, struct error *err)
 {
-    const uint64_t need = (bytes + 1023) / 1024; /* ulimit counts KiB */
+    const uint64_t need = memory->prepared_bytes / 1024; /* ulimit counts KiB */
     struct rlimit limit = {0};
 
     if (!(memory->denied & EPS_MEMORY_LOCK))
@@ -86,7 +89,7 @@ int eps_memory_check_locked(const struct eps_memory *memory, uint64_t bytes, str
                      need, (uint64_t)limit.rlim_cur / 1024, need);
 }
 
-void eps_memory_report(const struct eps_memory *memory)
+void eps_memory_report(const struct eps_memory *memory, unsigned said)
 {
     static const struct {
         unsigned what;
@@ -101,7 +104,7 @@ void eps_memory_report(const struct eps_memory *memory)
     size_t n = 0;
 
     for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++)
-        if (memory->denied & wishes[i].what)
+        if (memory->denied & ~said & wishes[i].what)
             n += (size_t)snprintf(text + n, sizeof text - n, "%s %s", n ? "," : "", wishes[i].name);
     if (n)
         log_line("memory: the system does not allow%s; it works without, a little slower", text);

@@ -19,6 +19,7 @@ enum { EPS_MEMORY_HUGE = 1, EPS_MEMORY_SHARED_HUGE = 2, EPS_MEMORY_LOCK = 4, EPS
 struct eps_memory {
     hwloc_topology_t topology; /* owned */
     unsigned denied;           /* EPS_MEMORY_..., what was asked for and refused */
+    uint64_t prepared_bytes;   /* so far, in whole pages */
 };
 
 /* -ENOMEM. Undo: eps_memory_free, which does not touch the memory that was prepared or given out. */
@@ -32,10 +33,12 @@ void eps_memory_prepare(struct eps_memory *memory, void *base, size_t bytes, boo
 void *eps_memory_map(struct eps_memory *memory, size_t bytes);
 void eps_memory_unmap(void *base, size_t bytes); /* NULL is fine */
 
-/* 0, or -EPERM with a sentence if locking was refused: what `ulimit -l` is and what it must be for these bytes. */
-int eps_memory_check_locked(const struct eps_memory *memory, uint64_t bytes, struct error *err);
+/* 0, or -EPERM with a sentence if locking was refused: what `ulimit -l` is, and what it must be for all that was
+ * prepared. */
+int eps_memory_check_locked(const struct eps_memory *memory, struct error *err);
 
-/* One log line for what was denied, with what the machine's owner can do about it; none if nothing was. */
-void eps_memory_report(const struct eps_memory *memory);
+/* One log line for what was denied, with what the machine's owner can do about it; none if nothing was but what the
+ * log has (EPS_MEMORY_...) already. */
+void eps_memory_report(const struct eps_memory *memory, unsigned said);
 
 #endif

@@ -192,17 +192,14 @@ static int take_tables(struct eps_store *store, struct error *err)
 
 static int take_all(struct eps_store *store, struct eps_memory *memory, struct error *err)
 {
-    uint64_t bytes = 0;
     int rc = take_weights(store, memory, err);
 
     if (rc == 0 && store->options.train)
         rc = take_blocks(store, memory, err);
     if (rc == 0 && store->options.train)
         rc = take_tables(store, err);
-    for (int i = 0; i < LEDGER_CATEGORIES; i++) /* blocks are locked in whole pages */
-        bytes += store->ledgered[i] ? store->ledgered[i] + 4096 : 0;
     if (rc == 0 && store->options.require_pinned)
-        rc = eps_memory_check_locked(memory, bytes, err);
+        rc = eps_memory_check_locked(memory, err);
     return rc;
 }
 
@@ -269,21 +266,33 @@ static void place_sums(struct eps_store *store)
         store->accumulator_unit[i] = UINT32_MAX;
 }
 
+static int prepare_all(struct eps_store *store, struct eps_memory *memory, struct error *err)
+{
+    const int rc = take_all(store, memory, err);
+
+    store->denied = memory->denied;
+    if (rc == 0)
+        eps_memory_report(memory, store->options.said);
+    return rc;
+}
+
 int eps_store_init(struct eps_store *store, const struct model *model, const struct eps_store_options *options,
                    struct ledger *ledger, struct error *err)
 {
     struct eps_memory memory;
+    int rc;
 
     assert(options->train ? !options->fenced || options->n_accumulators == 0 : !options->fenced);
     *store = (struct eps_store){.model = model, .options = *options, .ledger = ledger};
-    int rc = eps_memory_init(&memory);
-    if (rc != 0)
-        return error_set(err, rc, "no memory for a description of this machine");
-    rc = take_all(store, &memory, err);
-    store->denied = memory.denied;
-    if (rc == 0)
-        eps_memory_report(&memory);
-    eps_memory_free(&memory);
+    if (options->memory) {
+        rc = prepare_all(store, options->memory, err);
+    } else {
+        rc = eps_memory_init(&memory);
+        if (rc != 0)
+            return error_set(err, rc, "no memory for a description of this machine");
+        rc = prepare_all(store, &memory, err);
+        eps_memory_free(&memory);
+    }
     if (rc != 0) {
         eps_store_free(store);
         return rc;

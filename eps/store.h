@@ -31,9 +31,11 @@ struct eps_store_options {
     enum number_type precision, moments; /* of the relayed weights; of both moments, in their 16-bit forms if bf16 */
     bool fenced;                         /* contributions are held: EPS_FOLD_HOLD */
     bool require_pinned;                 /* memory that cannot be locked is refused */
-    uint32_t n_accumulators;             /* 0 unless adamw with several parts, not fenced */
-    uint64_t seed;                       /* of the rounding of 16-bit moments */
-    double clip_update;                  /* 0: none; else d of eps_store_update */
+    struct eps_memory *memory; /* prepares it, what the caller has prepared counts too; NULL: the store's own */
+    unsigned said;             /* EPS_MEMORY_...: what the log need not say again */
+    uint32_t n_accumulators;   /* 0 unless adamw with several parts, not fenced */
+    uint64_t seed;             /* of the rounding of 16-bit moments */
+    double clip_update;        /* 0: none; else d of eps_store_update */
 };
 
 struct eps_store {

@@ -6,8 +6,9 @@
 
 #include <stdint.h>
 
-/* The least that memory.max leaves in this process's group and those around it (cgroup v2); pages of files that the
- * system can take back count as free. UINT64_MAX where there is no limit, or no v2. In every program but tests
+/* The least that is left of the memory limits of this process's group and those around it (cgroup v2, or v1's memory
+ * controller); pages of files that the system can take back count as free. UINT64_MAX, or more than any machine has,
+ * where there is no limit. In every program but tests
  * membership is /proc/self/cgroup and mount /sys/fs/cgroup. */
 uint64_t cgroup_available_bytes(const char *membership, const char *mount);
 

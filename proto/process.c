@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -112,8 +113,12 @@ int process_parse_bytes(uint64_t *out, const char *option, const char *text, str
     for (size_t i = 0; i < sizeof units / sizeof *units; i++)
         if (end != text && !errno && strcmp(end, units[i].name) == 0) {
             double bytes = value * (double)((uint64_t)1 << units[i].shift);
-            if (!(bytes >= 1 && bytes < 0x1p62))
+            if (isnan(bytes))
                 break;
+            if (!(bytes >= 1 && bytes < 0x1p62))
+                return error_set(err, -EINVAL,
+                                 "%s: '%.40s' is %s; write bytes, or a number with KiB, MiB or GiB, as in 2GiB", option,
+                                 text, bytes < 1 ? "less than a byte" : "more than any machine has");
             *out = (uint64_t)bytes;
             return 0;
         }

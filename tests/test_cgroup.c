@@ -61,9 +61,29 @@ START_TEST(without_a_limit_there_is_none)
     put("fs/memory.current", "300000\n");
     ck_assert_uint_eq(available("0::/\n"), UINT64_MAX);
     put("fs/memory.max", "1000\n");
-    ck_assert_uint_eq(available("4:memory:/a\n3:cpuset:/\n"), UINT64_MAX); /* v1 */
+    ck_assert_uint_eq(available("3:cpuset:/\n2:memory_of_what:/a\n"), UINT64_MAX);
+    ck_assert_uint_eq(available("0:/\n:\n::\n4:memory\n"), UINT64_MAX);
     ck_assert_uint_eq(available(""), UINT64_MAX);
     ck_assert_uint_eq(cgroup_available_bytes("nowhere", "fs"), UINT64_MAX);
+}
+END_TEST
+
+/* The older interface: by controller, with other names, a group's file pages counted with those below it, and
+ * 2^63 - 4096 for no limit. Some systems have both. */
+START_TEST(the_limit_of_an_older_system_counts_too)
+{
+    put("fs/memory/memory.limit_in_bytes", "9223372036854771712\n");
+    put("fs/memory/memory.usage_in_bytes", "5000\n");
+    ck_assert_uint_eq(available("4:memory:/\n"), 9223372036854771712u - 5000);
+    put("fs/memory/a/memory.limit_in_bytes", "1000\n");
+    put("fs/memory/a/memory.usage_in_bytes", "400\n");
+    ck_assert_uint_eq(available("5:cpu:/x\n4:memory:/a\n0::/\n"), 600);
+    ck_assert_uint_eq(available("4:cpuset,memory,cpu:/a\n"), 600);
+    put("fs/memory/a/memory.stat", "inactive_file 1\nactive_file 2\ntotal_inactive_file 60\ntotal_active_file 40\n");
+    ck_assert_uint_eq(available("4:memory:/a\n"), 700);
+    put("fs/memory.max", "650\n");
+    put("fs/memory.current", "0\n");
+    ck_assert_uint_eq(available("4:memory:/a\n0::/\n"), 650);
 }
 END_TEST
 
@@ -71,6 +91,7 @@ static void setup(void)
 {
     processes_setup();
     ck_assert_int_eq(mkdir("fs", 0777) || mkdir("fs/a", 0777) || mkdir("fs/a/b", 0777), 0);
+    ck_assert_int_eq(mkdir("fs/memory", 0777) || mkdir("fs/memory/a", 0777), 0);
 }
 
 int main(void)
@@ -81,5 +102,6 @@ int main(void)
     tcase_add_test(tests, a_limit_leaves_what_is_not_used_yet);
     tcase_add_test(tests, the_narrowest_of_a_group_and_those_around_it_counts);
     tcase_add_test(tests, without_a_limit_there_is_none);
+    tcase_add_test(tests, the_limit_of_an_older_system_counts_too);
     return run_tests(tests);
 }

@@ -14,13 +14,13 @@
 enum { BYTES = 5 << 20 };
 
 /* What fn writes to stderr. */
-static void captured(char *out, size_t cap, const struct eps_memory *memory)
+static void captured(char *out, size_t cap, const struct eps_memory *memory, unsigned said)
 {
     int ends[2], kept = dup(STDERR_FILENO);
 
     ck_assert_int_eq(pipe(ends), 0);
     dup2(ends[1], STDERR_FILENO);
-    eps_memory_report(memory);
+    eps_memory_report(memory, said);
     dup2(kept, STDERR_FILENO);
     close(ends[1]);
     ssize_t n = read(ends[0], out, cap - 1);
@@ -86,7 +86,7 @@ START_TEST(pages_that_may_not_be_locked_are_used_and_reported)
     char *base = eps_memory_map(&memory, BYTES);
     ck_assert_ptr_nonnull(base);
     base[0] = 1;
-    captured(text, sizeof text, &memory);
+    captured(text, sizeof text, &memory, 0);
     if (memory.denied & EPS_MEMORY_LOCK) {
         ck_assert_ptr_nonnull(strstr(text, "locking pages (ulimit -l)"));
         ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1); /* one line */
@@ -103,16 +103,20 @@ START_TEST(what_was_allowed_is_not_reported)
     struct eps_memory memory = {0};
     char text[512];
 
-    captured(text, sizeof text, &memory);
+    captured(text, sizeof text, &memory, 0);
     ck_assert_str_eq(text, "");
     memory.denied = EPS_MEMORY_SHARED_HUGE;
-    captured(text, sizeof text, &memory);
+    captured(text, sizeof text, &memory, 0);
     ck_assert_ptr_nonnull(strstr(text, "does not allow huge shared pages ("));
     ck_assert_ptr_null(strstr(text, "locking"));
     memory.denied = ~0u;
-    captured(text, sizeof text, &memory);
+    captured(text, sizeof text, &memory, 0);
     ck_assert_ptr_nonnull(strstr(text, "does not allow locking pages (ulimit -l), huge pages ("));
     ck_assert_ptr_nonnull(strstr(text, ", binding to nodes; it works without"));
+    captured(text, sizeof text, &memory, ~0u); /* all of it was said before */
+    ck_assert_str_eq(text, "");
+    captured(text, sizeof text, &memory, (unsigned)~EPS_MEMORY_LOCK);
+    ck_assert_ptr_nonnull(strstr(text, "does not allow locking pages (ulimit -l); it works without"));
 }
 END_TEST
 
