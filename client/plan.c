@@ -214,10 +214,12 @@ static int refuse_host(const struct question *q, const struct answer *a, struct 
     const uint64_t arenas = arenas_of(q, a), all = a->host.total + arenas;
     const uint64_t needed = all + (q->available < UINT64_MAX ? plan_host_slack(all, workers_of(q)) : 0);
     const uint64_t have = q->cap < UINT64_MAX ? q->cap : q->available;
-    char terms[160], workers[64] = "", remedy[128] = "choose a smaller model", bytes[3][PROCESS_BYTES_TEXT];
+    char terms[160], workers[64] = "", remedy[128], bytes[3][PROCESS_BYTES_TEXT];
     struct question other = *q;
     struct answer smaller = *a;
 
+    const uint64_t of_rows = a->host.bytes[LEDGER_STASH] + a->host.bytes[LEDGER_DATA];
+    snprintf(remedy, sizeof remedy, "choose a smaller %s", of_rows > a->host.total / 2 ? "--batch or --seq" : "model");
     name_terms(terms, sizeof terms, &a->host);
     if (arenas)
         snprintf(workers, sizeof workers, "; workers %s", process_format_bytes(bytes[2], arenas));

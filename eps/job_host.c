@@ -99,7 +99,7 @@ static void name_terms(char *text, size_t n, const struct plan_host *host, uint6
 }
 
 /* What of the request could be changed so that it fits: the first that suffices. */
-static void name_remedy(char *text, size_t n, const struct job *job, const struct room *room)
+static void name_remedy(char *text, size_t n, const struct job *job, const struct room *room, bool capped)
 {
     const bool train = job->request.job.train;
     struct plan_host host;
@@ -120,11 +120,15 @@ static void name_remedy(char *text, size_t n, const struct job *job, const struc
         if (fits(job, room, &host)) {
             snprintf(text, n, "%s%s%s would take %s", narrow ? "--moments bf16" : "", narrow && eager ? " and " : "",
                      eager ? "--commit eager without --clip-norm" : "",
-                     process_format_bytes(bytes_text, host.total + room->arenas));
+                     process_format_bytes(bytes_text, host.total + (capped ? 0 : room->arenas)));
             return;
         }
     }
     plan(&host, job, &job->request);
+    if (host.bytes[LEDGER_STASH] + host.bytes[LEDGER_DATA] > host.total / 2) {
+        snprintf(text, n, "choose a smaller --batch or --seq");
+        return;
+    }
     const uint64_t a_parameter = host.total / job->model.n_parameters + 1;
     const uint64_t all = room->available > room->arenas ? room->available - room->arenas : 0;
     const uint64_t bytes = all < room->cap ? all : room->cap;
@@ -155,7 +159,7 @@ int job_check_host(struct job *job, uint64_t daemon_cap, uint64_t arenas, struct
     const uint64_t all = job->host.total + arenas;
     const uint64_t need = capped ? job->host.total : all + plan_host_slack(all, job->n_workers);
     name_terms(terms, sizeof terms, &job->host, capped ? 0 : arenas);
-    name_remedy(remedy, sizeof remedy, job, &room);
+    name_remedy(remedy, sizeof remedy, job, &room, capped);
     return error_set(err, -ENOMEM, "this job needs %s of host memory (%s), %s %s; %s",
                      process_format_bytes(need_text, need), terms,
                      process_format_bytes(have_text, capped ? room.cap : room.available),

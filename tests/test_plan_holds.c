@@ -1,0 +1,131 @@
+/* eps plan and eps train are asked the same: where the one says yes the other trains, and a byte below both say no. */
+#include "tests/processes.h"
+#include "tests/run.h"
+
+#include <check.h>
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void setup(void)
+{
+    processes_setup();
+    setenv("XDG_CACHE_HOME", processes_path("cache"), 1); /* no profile of this machine */
+    processes_config("tiny.json", 3, 2, 32, 32);
+    processes_text("tiny.txt", 20000);
+}
+
+static uint64_t number(const char *question, const char *options)
+{
+    ck_assert_int_eq(processes_eps("plan --model tiny.json %s %s", options, question), 0);
+    char *text = processes_read(processes_path("out"));
+    const uint64_t number = strtoull(text, NULL, 10);
+    free(text);
+    return number;
+}
+
+static uint64_t host_bytes(const char *options)
+{
+    processes_eps("plan --json --model tiny.json %s", options);
+    json_t *plan = processes_answer(processes_path("out"));
+    const json_int_t bytes = json_integer_value(json_object_get(json_object_get(plan, "host"), "peak"));
+    json_decref(plan);
+    return (uint64_t)bytes;
+}
+
+/* Both end with this status. */
+static void __attribute__((format(printf, 2, 3))) both(int status, const char *format, ...)
+{
+    static int n_runs;
+    char options[512];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(options, sizeof options, format, args);
+    va_end(args);
+    ck_assert_msg(processes_eps("plan --model tiny.json %s", options) == status, "eps plan %s", options);
+    ck_assert_msg(processes_eps("train --model tiny.json --data tiny.txt --steps 1 --save-every 0 --out run-%d %s",
+                                n_runs++, options) == status,
+                  "eps train %s", options);
+}
+
+static const char *const settings[] = {
+    "--parts 1",
+    "--parts 4 --workers 2 --optimizer adamw --commit fenced",
+    "--parts 2 --precision bf16 --moments bf16 --grad-dtype bf16",
+};
+enum { N_SETTINGS = sizeof settings / sizeof *settings };
+
+START_TEST(the_smallest_device_trains_and_a_byte_less_is_refused)
+{
+    char options[128];
+    snprintf(options, sizeof options, "%s --batch 8", settings[_i]);
+    const uint64_t least = number("--minimum", options);
+
+    both(0, "%s --device-mem %" PRIu64, options, least);
+    both(1, "%s --device-mem %" PRIu64, options, least - 1);
+}
+END_TEST
+
+START_TEST(the_smallest_host_trains_and_a_byte_less_is_refused)
+{
+    char options[128];
+    snprintf(options, sizeof options, "%s --batch 8 --device-mem 64MiB", settings[_i]);
+    const uint64_t bytes = host_bytes(options);
+
+    both(0, "%s --host-mem %" PRIu64, options, bytes);
+    both(1, "%s --host-mem %" PRIu64, options, bytes - 1);
+}
+END_TEST
+
+/* A stash on the host would be the faster, as on a device this small, and the host has not the room for it. */
+START_TEST(the_largest_batch_trains_and_a_row_more_in_each_part_is_refused)
+{
+    static const unsigned parts[] = {1, 4, 2};
+    char options[128];
+    snprintf(options, sizeof options, "%s --device-mem 5MiB --host-mem 1200000", settings[_i]);
+    const uint64_t rows = number("--find-batch", options);
+
+    both(0, "%s --batch %" PRIu64, options, rows);
+    both(1, "%s --batch %" PRIu64, options, rows + parts[_i]);
+}
+END_TEST
+
+START_TEST(the_deepest_model_trains_and_a_layer_more_is_refused)
+{
+    char options[128];
+    snprintf(options, sizeof options, "%s --batch 8 --device-mem 5MiB --host-mem 1500000", settings[_i]);
+    const uint64_t layers = number("--find-depth", options);
+
+    processes_config("tiny.json", (uint32_t)layers, 2, 32, 32);
+    both(0, "%s", options);
+    processes_config("tiny.json", (uint32_t)layers + 1, 2, 32, 32);
+    both(1, "%s", options);
+}
+END_TEST
+
+/* The stash is most of it then, and no narrower moments would help. */
+START_TEST(a_batch_for_which_the_host_is_too_small_is_what_the_remedy_names)
+{
+    both(1, "--batch 400 --device-mem 5MiB --host-mem 1200000");
+    char *said = processes_read(processes_path("err"));
+    ck_assert_msg(strstr(said, "choose a smaller --batch or --seq") != NULL, "%s", said);
+    free(said);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("plan holds");
+
+    tcase_set_timeout(tests, 120);
+    tcase_add_checked_fixture(tests, setup, processes_remove);
+    tcase_add_loop_test(tests, the_smallest_device_trains_and_a_byte_less_is_refused, 0, N_SETTINGS);
+    tcase_add_loop_test(tests, the_smallest_host_trains_and_a_byte_less_is_refused, 0, N_SETTINGS);
+    tcase_add_loop_test(tests, the_largest_batch_trains_and_a_row_more_in_each_part_is_refused, 0, N_SETTINGS);
+    tcase_add_loop_test(tests, the_deepest_model_trains_and_a_layer_more_is_refused, 0, N_SETTINGS);
+    tcase_add_test(tests, a_batch_for_which_the_host_is_too_small_is_what_the_remedy_names);
+    return run_tests(tests);
+}
