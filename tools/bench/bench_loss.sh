@@ -1,0 +1,89 @@
+#!/usr/bin/env bash
+# What narrower numbers, and AdamA in place of AdamW, do to the loss: the same small model trained on real text from the
+# same seeds, in fp32 and with each choice that changes the arithmetic. Prints the held-out loss along the way, as means
+# over the seeds, and at the end each mean's distance from fp32's beside the spread (largest less smallest) of fp32's
+# own seeds: what a seed changes anyway. Runs one after another.
+#
+# usage: tools/bench/bench_loss.sh [options]      defaults in brackets
+#   --width N [128] --layers N [4] --heads N [4] --batch N [16] --seq N [64]
+#   --steps N [400]       of a run --points N [5] held-out losses along the way
+#   --seeds N [3]
+#   --kinds LIST [all]    of fp32,bf16,moments,grad,all16,adama4; fp32 is there anyway
+#   --data FILE           text; its last twentieth is held out [README.md and the sources of this repository]
+#   --plot FILE           an SVG of the curves
+#   --bin DIR [build/bin] where eps, epsd and eps-worker are
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+
+width=128 layers=4 heads=4 batch=16 seq=64 steps=400 points=5 seeds=3 kinds=all data='' plot='' bin=build/bin
+while [ $# -gt 0 ]; do
+    case "$1" in
+    --help | -h) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit ;;
+    --width | --layers | --heads | --batch | --seq | --steps | --points | --seeds | --kinds | --data | --plot | --bin)
+        [ $# -ge 2 ] || { echo "bench_loss.sh: $1 needs a value" >&2; exit 2; }
+        declare "${1#--}=$2"
+        shift 2 ;;
+    *) echo "bench_loss.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
+    esac
+done
+[ -x "$bin/eps" ] || { echo "bench_loss.sh: no $bin/eps: build the release preset first" >&2; exit 1; }
+
+# The options of each kind. AdamA with one part is AdamW; with 4 it squares each part's gradient, not their sum.
+declare -A how=([fp32]='' [bf16]='--precision bf16' [moments]='--moments bf16' [grad]='--grad-dtype bf16'
+    [all16]='--precision bf16 --moments bf16 --grad-dtype bf16'
+    [adama4]='--parts 4 --optimizer adama')
+[ "$kinds" != all ] || kinds=fp32,bf16,moments,grad,all16,adama4
+case ",$kinds," in *,fp32,*) ;; *) kinds=fp32,$kinds ;; esac
+for kind in ${kinds//,/ }; do
+    [ -n "${how[$kind]+known}" ] || { echo "bench_loss.sh: unknown kind $kind (see --help)" >&2; exit 2; }
+done
+
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+if [ -n "$data" ]; then cat "$data"; else cat README.md {proto,plan,eps,device,client,tools}/*.[ch]; fi >"$work/all.txt"
+bytes=$(wc -c <"$work/all.txt")
+head -c $((bytes - bytes / 20)) "$work/all.txt" >"$work/data.txt"
+tail -c $((bytes / 20)) "$work/all.txt" | head -c 32768 >"$work/held_out.txt"
+cat >"$work/config.json" <<JSON
+{"model_type": "gpt2", "n_embd": $width, "n_layer": $layers, "n_head": $heads, "vocab_size": 256,
+ "n_positions": $seq, "activation_function": "gelu_new", "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+JSON
+
+# run KIND SEED: "step eval_loss" lines to KIND.SEED
+run() {
+    rm -rf "$work/run"
+    # shellcheck disable=SC2086 # options are words
+    "$bin/eps" train --model "$work/config.json" --data "$work/data.txt" --eval-data "$work/held_out.txt" \
+        --out "$work/run" --steps "$steps" --batch "$batch" --seq "$seq" --lr 1e-3 --betas 0.9,0.99 --seed "$2" \
+        --save-every 0 --eval-every $(((steps + points - 1) / points)) ${how[$1]} >"$work/log" 2>&1 ||
+        { cat "$work/log" >&2; exit 1; }
+    sed -n 's/.*"step": *\([0-9]*\).*"eval_loss": *\([0-9.e+-]*\).*/\1 \2/p' "$work/run/metrics.jsonl" >"$work/$1.$2"
+}
+for ((seed = 1; seed <= seeds; seed++)); do
+    for kind in ${kinds//,/ }; do
+        run "$kind" "$seed"
+    done
+done
+
+for kind in ${kinds//,/ }; do # "step mean": the curve
+    cat "$work/$kind".[0-9]* | awk '{ s[$1] += $2; n[$1]++ } END { for (i in s) print i, s[i] / n[i] }' | sort -n >"$work/$kind"
+done
+echo "width $width, $layers layers, $batch x $seq tokens, $steps steps, $seeds seeds, $bytes bytes of text," \
+    "held-out loss, nats per byte"
+printf '%-8s' kind
+cut -d ' ' -f 1 "$work/fp32" | xargs printf ' %8s'
+printf ' | %7s  %s\n' spread 'last less fp32: mean (each seed)'
+for kind in ${kinds//,/ }; do
+    printf '%-8s' "$kind"
+    cut -d ' ' -f 2 "$work/$kind" | xargs printf ' %8.4f'
+    for ((seed = 1; seed <= seeds; seed++)); do
+        echo "$(tail -n 1 "$work/$kind.$seed") $(tail -n 1 "$work/fp32.$seed")"
+    done | awk '{ if (NR == 1 || $2 < low) low = $2; if (NR == 1 || $2 > high) high = $2
+                  sum += $2 - $4; each = each sprintf(" %+.4f", $2 - $4) }
+        END { printf " | %7.4f  %+.4f (%s)\n", high - low, sum / NR, substr(each, 2) }'
+done
+if [ -n "$plot" ]; then
+    curves=$(for kind in ${kinds//,/ }; do printf "'%s' with linespoints title '%s', " "$work/$kind" "$kind"; done)
+    gnuplot -e "set terminal svg size 640,400; set output '$plot'; set xlabel 'step';
+        set ylabel 'held-out loss, nats per byte'; plot ${curves%, }"
+fi
