@@ -1,11 +1,13 @@
 #include "device/boundaries.h"
 
+#include "plan/search.h"
 #include "plan/units.h"
 #include "tests/extents.h"
 #include "tests/run.h"
 #include "tests/setting.h"
 
 #include <check.h>
+#include <math.h>
 #include <stdlib.h>
 
 enum { SETTINGS = 25 }; /* of each of 8 runs of the loop */
@@ -90,6 +92,57 @@ START_TEST(every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte)
         array_link_free(&chosen);
         setting_close(&s);
     }
+}
+END_TEST
+
+/* From the smallest budget, which every sixth is, over all between, evenly on a logarithmic scale, to twice what could be used. */
+static uint64_t random_budget(const struct setting *s, const struct plan_setting *setting, const struct plan_wish *wish,
+                              uint64_t *state)
+{
+    struct plan smallest, largest;
+
+    plan_smallest(&smallest, &s->model, setting, wish);
+    ck_assert_int_eq(plan_search(&largest, &s->model, setting, wish, profile_default("cpu"), UINT64_MAX, NULL), 0);
+    const double least = (double)plan_total(&smallest), most = 2 * (double)plan_total(&largest);
+    const double between = least * pow(most / least, (setting_random(state) + 1) / 2);
+    return below(state, 6) == 0 ? plan_total(&smallest) : (uint64_t)fmax(between, least);
+}
+
+/* What the planner itself chooses for a random model, batch and budget: a roomy device's bits, and as many bytes as it says, counted
+ * from what operations are given. Single rows, thirds and halves of a part, or free. */
+START_TEST(what_is_planned_for_a_budget_is_what_is_used_of_it)
+{
+    unsigned n_stashed = 0, n_kept = 0, n_resident = 0, n_apart = 0;
+    uint64_t state = 362436069362436069u + (uint64_t)_i;
+
+    for (int i = 0; i < SETTINGS; i++) {
+        const struct model_config config = random_config(&state);
+        const uint32_t part_rows = 1 + below(&state, 6), parts = 1 + below(&state, 3);
+        struct array_link roomy, chosen;
+        struct setting s;
+        struct plan plan;
+
+        setting_open(&s, &config, parts * part_rows, 1 + below(&state, 12));
+        struct device_worker_options options = setting_options(&s, part_rows, 0);
+        options.setting.precision = (enum number_type)below(&state, 2);
+        const struct plan_wish wish = {.microbatch = below(&state, part_rows + 1),
+                                       .no_host_stash = below(&state, 4) == 0};
+        const uint64_t budget = random_budget(&s, &options.setting, &wish, &state);
+        ck_assert_int_eq(plan_search(&plan, &s.model, &options.setting, &wish, profile_default("cpu"), budget, NULL),
+                         0);
+        ck_assert_uint_le(plan_total(&plan), budget);
+        options.choice = (struct plan_choice){.microbatch = plan.choice.microbatch, .n_weight_buffers = 3};
+        step_measured(&roomy, &s, options);
+        options.choice = plan.choice;
+        step_measured(&chosen, &s, options);
+        check_same(&roomy, &chosen, &s);
+        n_stashed += plan.choice.host_stash, n_kept += plan.choice.n_kept > 0, n_resident += plan.n_resident > 0;
+        n_apart += plan.choice.n_weight_buffers == 1;
+        array_link_free(&roomy);
+        array_link_free(&chosen);
+        setting_close(&s);
+    }
+    ck_assert(n_stashed && n_stashed < SETTINGS && n_kept && n_kept < SETTINGS && n_resident && n_apart);
 }
 END_TEST
 
@@ -205,6 +258,7 @@ int main(void)
     TCase *tests = tcase_create("boundaries");
 
     tcase_add_loop_test(tests, every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte, 0, 8);
+    tcase_add_loop_test(tests, what_is_planned_for_a_budget_is_what_is_used_of_it, 0, 8);
     tcase_add_loop_test(tests, a_head_in_one_pass_gives_the_bits_of_two, 0, SETTING_CONFIGS);
     tcase_add_test(tests, with_the_stash_on_the_host_depth_costs_the_device_nothing);
     tcase_add_test(tests, a_vocabulary_of_50257_by_768_trains_under_24_mib);

@@ -17,6 +17,8 @@
 
 enum { BATCH = 12, SEQ = 19, STEPS = 4 };
 
+#define CLIP_NORM 0.05
+
 static const char config_text[] = "{\"model_type\": \"gpt2\", \"n_layer\": 3, \"n_head\": 3, \"n_embd\": 48, "
                                   "\"n_positions\": 32, \"vocab_size\": 256,"
                                   " \"attn_pdrop\": 0.1, \"embd_pdrop\": 0.1, \"resid_pdrop\": 0.1}";
@@ -24,7 +26,8 @@ static const char config_text[] = "{\"model_type\": \"gpt2\", \"n_layer\": 3, \"
 /* How a run is cut up; none of it may change a bit of the result, but parts and the optimizer. */
 struct cut {
     uint32_t n_parts, n_workers, microbatch, n_weight_buffers;
-    bool adamw, deterministic;
+    bool adamw, deterministic, fenced;
+    double clip_norm; /* 0: not */
     uint64_t budget;
     uint32_t n_steps; /* 0: STEPS */
 };
@@ -39,7 +42,8 @@ static void setup(void)
 /* Trains in this process; returns the harness, whose store holds the result. */
 static struct inprocess *train_here(const struct cut *cut)
 {
-    const struct eps_hyper hyper = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.01};
+    const struct eps_hyper hyper = {
+        .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.01, .grad_scale = 1};
     struct inprocess_options options = {.batch = BATCH,
                                         .seq = SEQ,
                                         .n_parts = cut->n_parts,
@@ -49,6 +53,8 @@ static struct inprocess *train_here(const struct cut *cut)
                                         .budget = cut->budget,
                                         .adamw = cut->adamw,
                                         .deterministic = cut->deterministic,
+                                        .fenced = cut->fenced,
+                                        .clip_norm = cut->clip_norm,
                                         .seed = 5};
     uint32_t ids[BATCH * SEQ], labels[BATCH * SEQ];
     struct inprocess *ip;
@@ -86,6 +92,8 @@ static void train_there(const char *name, const struct cut *cut)
     options.warmup = 0;
     options.optimizer = cut->adamw ? EPS_ADAMW : EPS_ADAMA;
     options.deterministic = cut->deterministic;
+    options.commit = cut->fenced ? EPS_FENCED : EPS_EAGER;
+    options.clip_norm = cut->clip_norm > 0 ? cut->clip_norm : NAN;
     options.device_mem = cut->budget;
     ck_assert_msg(eps_train(&options, NULL, NULL, &error) == 0, "%s", error.text);
 }
@@ -154,10 +162,20 @@ START_TEST(processes_equal_one_process_bit_for_bit)
         {.n_parts = 1, .n_workers = 1, .microbatch = 4},
         {.n_parts = 4, .n_workers = 1, .microbatch = 2},
         {.n_parts = 4, .n_workers = 1, .microbatch = 3, .adamw = true},
+        {.n_parts = 1, .n_workers = 1, .microbatch = 4, .fenced = true},
+        {.n_parts = 1, .n_workers = 1, .microbatch = 4, .fenced = true, .clip_norm = CLIP_NORM},
+        {.n_parts = 4,
+         .n_workers = 2,
+         .microbatch = 3,
+         .adamw = true,
+         .deterministic = true,
+         .fenced = true,
+         .clip_norm = CLIP_NORM},
     };
     struct inprocess *here = train_here(&cuts[_i]);
     char name[32];
 
+    ck_assert(cuts[_i].clip_norm == 0 || here->norm > 2 * CLIP_NORM); /* it does clip */
     snprintf(name, sizeof name, "one-%d", _i);
     train_there(name, &cuts[_i]);
     ck_assert_double_eq(distance_to_file(name, here), 0);
@@ -245,7 +263,7 @@ int main(void)
 
     tcase_add_unchecked_fixture(tcase, setup, processes_remove);
     tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, processes_equal_one_process_bit_for_bit, 0, 3);
+    tcase_add_loop_test(tcase, processes_equal_one_process_bit_for_bit, 0, 6);
     tcase_add_test(tcase, parts_change_the_result_of_adama_alone);
     tcase_add_loop_test(tcase, deterministic_workers_equal_one_bit_for_bit, 0, 4);
     tcase_add_loop_test(tcase, plain_workers_stay_near_one, 2, 4);
