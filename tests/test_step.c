@@ -441,6 +441,74 @@ START_TEST(padding_contributes_nothing)
 }
 END_TEST
 
+static struct counted {
+    unsigned n_matmuls, n_attentions;
+} counted;
+
+static void count_matmul(struct device *dev, const struct device_matmul *op)
+{
+    counted.n_matmuls++;
+    device_cpu.matmul(dev, op);
+}
+
+static void count_attention(struct device *dev, const struct device_attention *op)
+{
+    counted.n_attentions++;
+    device_cpu.attention(dev, op);
+}
+
+static struct counted count_step(const struct setting *s, struct device_worker_options options)
+{
+    struct device_ops counting = device_cpu;
+    struct array_link link;
+
+    counting.matmul = count_matmul;
+    counting.attention = count_attention;
+    options.ops = &counting;
+    counted = (struct counted){0, 0};
+    setting_step_whole(&link, s, &options);
+    array_link_free(&link);
+    return counted;
+}
+
+/* A block's forward has 4 products and an attention, its backward 8; computed again it has all but the last product of
+ * forward. A head has 3 products for each of its units, and a fourth only where not all of them are there at once: here
+ * of 2 units, in 2 parts of 2 microbatches. */
+START_TEST(what_is_kept_is_not_computed_again_and_a_whole_head_never)
+{
+    const struct model_config config = {3, 2, 16, 24, 9, 9000, MODEL_GELU, true, true, false, 1e-5f, 0, 0, 0, 0};
+    struct setting s;
+
+    setting_open(&s, &config, 8, 5);
+    struct device_worker_options options = setting_options(&s, 4, 2);
+    for (unsigned whole = 0; whole <= 1; whole++)
+        for (unsigned kept = 0; kept <= 3; kept++) {
+            options.choice.whole_head = whole;
+            options.choice.n_kept = kept;
+            const struct counted n = count_step(&s, options);
+            ck_assert_uint_eq(n.n_matmuls, 4 * (3 * 12 + (3 - kept) * 3 + 2 * (whole ? 3u : 4u)));
+            ck_assert_uint_eq(n.n_attentions, 4 * (3 + 3 - kept));
+        }
+    setting_close(&s);
+}
+END_TEST
+
+/* That of one unit, with the least of everything, where a part is a worker's whole share. */
+START_TEST(a_head_of_one_unit_is_computed_once_without_being_asked)
+{
+    struct setting s;
+
+    setting_open(&s, &setting_configs[0], 4, 5);
+    struct device_worker_options options = setting_options(&s, 4, 1);
+    options.choice.n_weight_buffers = 1;
+    for (int host = 0; host <= 1; host++) {
+        options.choice.host_stash = host;
+        ck_assert_uint_eq(count_step(&s, options).n_matmuls, 4 * (2 * 15 + 3));
+    }
+    setting_close(&s);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = tcase_create("step");
@@ -461,5 +529,7 @@ int main(void)
     tcase_add_test(tests, a_link_that_ends_ends_the_step);
     tcase_add_test(tests, a_loss_that_is_not_finite_is_told);
     tcase_add_test(tests, padding_contributes_nothing);
+    tcase_add_test(tests, what_is_kept_is_not_computed_again_and_a_whole_head_never);
+    tcase_add_test(tests, a_head_of_one_unit_is_computed_once_without_being_asked);
     return run_tests(tests);
 }
