@@ -195,7 +195,8 @@ static int link_wait_weights(void *context, const void **weights)
     assert(w->n_pulls);
     while (!w->pulls[0].ready && !ip->failed)
         pthread_cond_wait(&ip->changed, &ip->mutex);
-    *weights = eps_store_weights(&ip->store, w->pulls[0].unit);
+    *weights = (const char *)ip->store.weights.base +
+               ip->model.units[w->pulls[0].unit].offset * number_bytes(ip->options.precision);
     w->n_pulls--;
     memmove(w->pulls, w->pulls + 1, w->n_pulls * sizeof *w->pulls);
     const bool failed = ip->failed;
@@ -315,6 +316,7 @@ static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
                     .share_rows = (o->n_parts + o->n_workers - 1) / o->n_workers * part_rows,
                     .part_rows = part_rows,
                     .seq = o->seq,
+                    .precision = o->precision,
                     .n_threads = o->n_threads},
         .batch = o->batch,
         .seed = o->seed,
@@ -364,6 +366,9 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
     for (uint32_t v = 0; v < ip->model.n_visits; v++)
         ip->slices[v] = ip->model.units[ip->model.visits[v]].n_slices;
     const struct eps_store_options store = {.train = !o->evaluate_only,
+                                            .precision = o->precision,
+                                            .moments = o->moments,
+                                            .seed = o->seed,
                                             .fenced = o->fenced,
                                             .n_accumulators = o->adamw && o->n_parts > 1 && !o->fenced ? 2 : 0};
     rc = eps_store_init(&ip->store, &ip->model, &store, &ip->ledger, err);
@@ -489,6 +494,15 @@ static void copy_tensor(const struct inprocess *ip, uint32_t tensor, const float
             else
                 memcpy(into + at, values + row, piece->n * sizeof *values);
         }
+}
+
+void inprocess_masters(const struct inprocess *ip, float *segment)
+{
+    for (uint32_t u = 0; u < ip->model.n_units; u++) {
+        const struct model_unit *unit = &ip->model.units[u];
+        const struct eps_parameters p = eps_store_parameters(&ip->store, u, 0, unit->n, 0);
+        eps_optimizer_read(&p, segment + unit->offset, NULL, NULL);
+    }
 }
 
 void inprocess_get(const struct inprocess *ip, float *out, const float *segment, uint32_t tensor)

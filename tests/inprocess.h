@@ -20,6 +20,7 @@ struct inprocess_options {
     uint32_t batch, seq, n_parts, microbatch;        /* microbatch 0: a part's rows, or what the planner chooses */
     uint32_t n_workers, n_weight_buffers, n_threads; /* 0: 1, 2 and 1 */
     uint64_t budget; /* bytes of each worker: the planner chooses all but a microbatch; 0: nothing is chosen */
+    enum number_type precision, moments; /* of weights and on the device; of the moments. fp32 */
     bool adamw, deterministic, evaluate_only;
     bool fenced;
     double clip_norm;    /* of a fenced one; 0: not clipped */
@@ -86,8 +87,11 @@ void inprocess_release(struct inprocess *ip, uint32_t reader, uint32_t unit);
 int inprocess_evaluate(struct inprocess *ip, const uint32_t *ids, const uint32_t *labels, uint32_t first_row,
                        uint32_t n_rows, double *sum, struct error *err);
 
+/* Of all units the weights as the optimizer has them, joined if they are split, into `segment` (model.segment_n). */
+void inprocess_masters(const struct inprocess *ip, float *segment);
+
 /* Copies a whole tensor (its n elements, in row order) out of, or into, a buffer laid out like the weight segment:
- * store.weights.base, store.m, store.v, gradient. tensor: index into model.tensors. */
+ * store.weights.base, store.m, store.v (in fp32), gradient. tensor: index into model.tensors. */
 void inprocess_get(const struct inprocess *ip, float *out, const float *segment, uint32_t tensor);
 void inprocess_set(const struct inprocess *ip, float *segment, uint32_t tensor, const float *values);
 

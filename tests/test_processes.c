@@ -28,6 +28,7 @@ struct cut {
     uint32_t n_parts, n_workers, microbatch, n_weight_buffers;
     bool adamw, deterministic, fenced;
     double clip_norm; /* 0: not */
+    bool narrow;      /* bf16 and 16-bit moments */
     uint64_t budget;
     uint32_t n_steps; /* 0: STEPS */
 };
@@ -51,6 +52,8 @@ static struct inprocess *train_here(const struct cut *cut)
                                         .n_workers = cut->n_workers,
                                         .n_weight_buffers = cut->n_weight_buffers,
                                         .budget = cut->budget,
+                                        .precision = cut->narrow ? NUMBER_BF16 : NUMBER_FP32,
+                                        .moments = cut->narrow ? NUMBER_BF16 : NUMBER_FP32,
                                         .adamw = cut->adamw,
                                         .deterministic = cut->deterministic,
                                         .fenced = cut->fenced,
@@ -92,6 +95,7 @@ static void train_there(const char *name, const struct cut *cut)
     options.warmup = 0;
     options.optimizer = cut->adamw ? EPS_ADAMW : EPS_ADAMA;
     options.deterministic = cut->deterministic;
+    options.precision = options.moments = cut->narrow ? EPS_BF16 : EPS_FP32;
     options.commit = cut->fenced ? EPS_FENCED : EPS_EAGER;
     options.clip_norm = cut->clip_norm > 0 ? cut->clip_norm : NAN;
     options.device_mem = cut->budget;
@@ -111,6 +115,8 @@ static double distance_to_file(const char *name, const struct inprocess *ip)
     ck_assert_msg(fd >= 0, "%s is missing", path);
     ck_assert_msg(safetensors_open(&file, fd, &err) == 0, "%s", err.text);
     ck_assert_uint_eq(file.n_entries, ip->model.n_tensors);
+    float *masters = calloc(ip->model.segment_n, sizeof *masters);
+    inprocess_masters(ip, masters);
     for (uint32_t t = 0; t < ip->model.n_tensors; t++) {
         const struct safetensors_entry *entry = safetensors_find(&file, ip->model.tensors[t].name);
         const uint64_t n = ip->model.tensors[t].n;
@@ -118,7 +124,7 @@ static double distance_to_file(const char *name, const struct inprocess *ip)
         double difference = 0, norm = 0;
         ck_assert_ptr_nonnull(entry);
         ck_assert_int_eq(safetensors_read(a, entry, 0, n, NULL), 0);
-        inprocess_get(ip, b, ip->store.weights.base, t);
+        inprocess_get(ip, b, masters, t);
         for (uint64_t i = 0; i < n; i++) {
             difference += ((double)a[i] - b[i]) * ((double)a[i] - b[i]);
             norm += (double)b[i] * b[i];
@@ -127,6 +133,7 @@ static double distance_to_file(const char *name, const struct inprocess *ip)
         free(a);
         free(b);
     }
+    free(masters);
     safetensors_close(&file);
     close(fd);
     return worst;
@@ -171,6 +178,8 @@ START_TEST(processes_equal_one_process_bit_for_bit)
          .deterministic = true,
          .fenced = true,
          .clip_norm = CLIP_NORM},
+        {.n_parts = 1, .n_workers = 1, .microbatch = 4, .narrow = true},
+        {.n_parts = 4, .n_workers = 1, .microbatch = 2, .narrow = true},
     };
     struct inprocess *here = train_here(&cuts[_i]);
     char name[32];
@@ -263,7 +272,7 @@ int main(void)
 
     tcase_add_unchecked_fixture(tcase, setup, processes_remove);
     tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, processes_equal_one_process_bit_for_bit, 0, 6);
+    tcase_add_loop_test(tcase, processes_equal_one_process_bit_for_bit, 0, 8);
     tcase_add_test(tcase, parts_change_the_result_of_adama_alone);
     tcase_add_loop_test(tcase, deterministic_workers_equal_one_bit_for_bit, 0, 4);
     tcase_add_loop_test(tcase, plain_workers_stay_near_one, 2, 4);
