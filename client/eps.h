@@ -165,7 +165,7 @@ struct eps_recent {
 
 /* What a planner chose for a device, so that its memory holds the model. */
 struct eps_choice {
-    uint32_t microbatch; /* rows at a time; 0: workers differ */
+    uint32_t microbatch; /* rows at a time */
     bool host_stash;     /* layers' inputs wait in host memory for their backward pass; else on the device */
     uint32_t n_kept;     /* blocks that keep what they computed in forward; the other ones compute it again */
     uint32_t n_blocks;
@@ -200,11 +200,6 @@ struct eps_train_events {
 
 /* Everything left to choose. */
 struct eps_train_options eps_train_defaults(void);
-
-/* Fills in what was left to choose and checks the rest, as eps_train does at its start; reads the model's config and
- * the data, and asks the daemon of `connect` for its workers. out->out stays NULL if it was: the name holds the time of
- * the start. Pointers inside *out borrow from *in. */
-int eps_train_resolve(struct eps_train_options *out, const struct eps_train_options *in, struct eps_error *error);
 
 /* Trains, and leaves metrics.jsonl, step-N/ and latest in the run directory. Without `connect` its daemon and workers
  * start and end with it. Where the disk is too full for the last checkpoint, it waits up to 10 minutes for room; a stop

@@ -16,7 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { MOST_LAYERS = 4096, MOST_ROWS = 1 << 20, MOST_TOKENS = 1 << 27, NAMED_TERMS = 3 };
+enum { MOST_LAYERS = 4096, MOST_ROWS = 1 << 20, MOST_TOKENS = 1 << 27 };
 
 /* A model with its options, and the room there is. */
 struct question {
@@ -145,9 +145,9 @@ static uint64_t arenas_of(const struct question *q, const struct answer *a)
 
 static bool host_fits(const struct question *q, const struct answer *a)
 {
-    const uint64_t all = a->host.total + arenas_of(q, a);
+    const struct plan_room room = {q->available, q->cap, arenas_of(q, a)};
 
-    return a->host.total <= q->cap && all + plan_host_slack(all, workers_of(q)) <= q->available;
+    return plan_host_fits(&a->host, &room);
 }
 
 /* No more rows at once than a part has: where the batch is what is asked for. */
@@ -181,55 +181,29 @@ static void find_smallest(struct answer *a, const struct question *q, bool no_ho
 /* For each worker, of what the host has left beside that answer's daemon without a stash. */
 static uint64_t left_of(const struct question *q, const struct answer *a)
 {
-    const uint64_t rest = a->host.total - a->host.bytes[LEDGER_STASH];
-    const uint64_t taken = rest + plan_host_slack(q->available, workers_of(q));
-
-    if (!q->shared || q->available == UINT64_MAX)
-        return UINT64_MAX;
-    return q->available > taken ? (q->available - taken) / workers_of(q) : 0;
-}
-
-/* "first_moment 4.0 GiB, second_moment 4.0 GiB, weights 4.0 GiB": the largest terms. */
-static void name_terms(char *text, size_t n, const struct plan_host *host)
-{
-    bool named[LEDGER_CATEGORIES] = {false};
-    size_t used = 0;
-
-    for (int i = 0; i < NAMED_TERMS && used < n; i++) {
-        char bytes[PROCESS_BYTES_TEXT];
-        int largest = 0;
-        for (int c = 0; c < LEDGER_CATEGORIES; c++)
-            if (!named[c] && (named[largest] || host->bytes[c] > host->bytes[largest]))
-                largest = c;
-        named[largest] = true;
-        used += (size_t)snprintf(text + used, n - used, "%s%s %s", i ? ", " : "",
-                                 ledger_name((enum ledger_category)largest),
-                                 process_format_bytes(bytes, host->bytes[largest]));
-    }
+    return q->shared ? plan_host_left(&a->host, q->available) / workers_of(q) : UINT64_MAX;
 }
 
 static int refuse_host(const struct question *q, const struct answer *a, struct error *err)
 {
     const struct eps_train_options *o = &q->options;
     const uint64_t arenas = arenas_of(q, a), all = a->host.total + arenas;
-    const uint64_t needed = all + (q->available < UINT64_MAX ? plan_host_slack(all, workers_of(q)) : 0);
+    const uint64_t needed = all + (q->available < UINT64_MAX ? plan_host_slack(all, a->host.n_workers) : 0);
     const uint64_t have = q->cap < UINT64_MAX ? q->cap : q->available;
-    char terms[160], workers[64] = "", remedy[128], bytes[3][PROCESS_BYTES_TEXT];
+    char terms[160] = "", remedy[128], bytes[2][PROCESS_BYTES_TEXT];
     struct question other = *q;
     struct answer smaller = *a;
 
     const uint64_t of_rows = a->host.bytes[LEDGER_STASH] + a->host.bytes[LEDGER_DATA];
     snprintf(remedy, sizeof remedy, "choose a smaller %s", of_rows > a->host.total / 2 ? "--batch or --seq" : "model");
-    name_terms(terms, sizeof terms, &a->host);
-    if (arenas)
-        snprintf(workers, sizeof workers, "; workers %s", process_format_bytes(bytes[2], arenas));
+    plan_host_name_terms(terms, sizeof terms, &a->host, arenas);
     other.options.moments = EPS_BF16;
     add_host(&smaller, &other);
     if (o->moments != EPS_BF16 && host_fits(&other, &smaller))
         snprintf(remedy, sizeof remedy, "--moments bf16 would take %s",
                  process_format_bytes(bytes[0], smaller.host.total + arenas));
-    return error_set(err, -ENOMEM, "this model needs %.1f MiB (%" PRIu64 " bytes) of host memory (%s%s); %s %s: %s",
-                     ceil((double)needed / (1 << 20) * 10) / 10, needed, terms, workers,
+    return error_set(err, -ENOMEM, "this model needs %.1f MiB (%" PRIu64 " bytes) of host memory (%s); %s %s: %s",
+                     ceil((double)needed / (1 << 20) * 10) / 10, needed, terms,
                      q->cap < UINT64_MAX ? "--host-mem is" : "free are", process_format_bytes(bytes[1], have), remedy);
 }
 

@@ -113,7 +113,7 @@ static int open_job(struct train *t, struct error *err)
                                            .trace = t->trace_fd,
                                            .moments = t->run.resume.moments_fd};
     rc = client_job_open(&t->job, &t->link, &request, &t->run.model, &files, err);
-    if (!rc && t->job.microbatch)
+    if (!rc)
         t->run.options.microbatch = t->job.microbatch;
     return rc;
 }
@@ -331,15 +331,14 @@ static void take_down(struct train *t)
 }
 
 /* Workers of the daemon of --connect, if there is one; the link stays open. */
-static int count_workers(struct client_link *link, const char *connect, enum message_role role, uint32_t *n,
-                         struct error *err)
+static int count_workers(struct client_link *link, const char *connect, uint32_t *n, struct error *err)
 {
     struct message status;
 
     *n = 0;
     if (!connect)
         return 0;
-    int rc = client_look_open(link, connect, role, err);
+    int rc = client_look_open(link, connect, ROLE_CLIENT, err);
     if (!rc)
         rc = client_look_status(link, &status, err);
     if (!rc)
@@ -367,7 +366,7 @@ int eps_train(const struct eps_train_options *options, const struct eps_train_ev
     if (!rc) /* may take long, and a session must not wait for it */
         rc = client_run_open(&t->run, options, &t->link.watches[1], &err);
     if (!rc)
-        rc = count_workers(&t->link, options->connect, ROLE_CLIENT, &n_workers, &err);
+        rc = count_workers(&t->link, options->connect, &n_workers, &err);
     if (!rc)
         rc = client_run_resolve(&t->run, n_workers, &err);
     if (!rc)
@@ -375,31 +374,5 @@ int eps_train(const struct eps_train_options *options, const struct eps_train_ev
     rc = rc ? describe_failure(t, rc, &err) : conclude(t, &err);
     take_down(t);
     free(t);
-    return client_report(error, &err, rc);
-}
-
-int eps_train_resolve(struct eps_train_options *out, const struct eps_train_options *in, struct eps_error *error)
-{
-    struct client_run *run = calloc(1, sizeof *run);
-    struct client_link link = {0};
-    struct error err = {""};
-    uint32_t n_workers = 0;
-    int rc;
-
-    if (!run)
-        return client_report(error, &(struct error){"out of memory"}, -ENOMEM);
-    client_run_init(run);
-    rc = client_run_open(run, in, NULL, &err);
-    if (!rc)
-        rc = client_link_init(&link, &err);
-    if (!rc)
-        rc = count_workers(&link, in->connect, ROLE_VIEWER, &n_workers, &err);
-    if (!rc)
-        rc = client_run_resolve(run, n_workers, &err);
-    *out = run->options;
-    out->model = in->model, out->data = in->data, out->n_data = in->n_data, out->eval_data = in->eval_data;
-    client_run_close(run);
-    client_link_free(&link);
-    free(run);
     return client_report(error, &err, rc);
 }

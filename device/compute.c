@@ -198,8 +198,6 @@ static void on_assign(struct compute *c, const struct mail *mail)
         reply.refused.error = err;
     } else {
         reply.assigned.arena_bytes = c->worker.plan.arena_bytes;
-        reply.assigned.resident_bytes = c->worker.plan.resident_bytes;
-        reply.assigned.microbatch = c->worker.plan.choice.microbatch;
     }
     post_ledger(c);
     mailbox_post(c->box, &reply);

@@ -48,8 +48,8 @@ void fence_commit(struct job *job)
 
 void fence_skip(struct job *job, uint64_t step)
 {
-    log_line("step %" PRIu64 " skipped: %s not finite; weights and moments are as before it", step + 1,
-             isnan(fence_loss(job)) ? "its loss is" : "a contribution is");
+    log_line("step %" PRIu64 " skipped: its %s is not finite; weights and moments are as before it", step + 1,
+             isnan(fence_loss(job)) ? "loss" : "gradient");
     job->fence.skipped = true;
     job->fence.n_past = step + 1;
 }

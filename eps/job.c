@@ -285,8 +285,7 @@ void job_on_assigned(struct daemon *d, struct peer *worker, const struct message
     }
     assert(job->state == JOB_ASSIGNING);
     log_line("worker %u: arena of %s, microbatches of %u row%s", worker->id,
-             process_format_bytes(arena, m->assigned.arena_bytes), m->assigned.microbatch,
-             m->assigned.microbatch > 1 ? "s" : "");
+             process_format_bytes(arena, m->assigned.arena_bytes), job->microbatch, job->microbatch > 1 ? "s" : "");
     for (uint32_t i = 0; i < job->n_workers; i++)
         if (job->workers[i]->state != PEER_ASSIGNED)
             return;

@@ -8,7 +8,6 @@
 #include <stdio.h>
 
 enum {
-    NAMED_TERMS = 3,          /* in a refusal: the largest say what to change */
     FEWEST_PARAMETERS = 1000, /* of a model that somebody would train */
 };
 
@@ -46,60 +45,14 @@ struct plan_host_setting job_host_setting(const struct job *job, const struct me
 
 uint64_t job_host_left(const struct job *job)
 {
-    const uint64_t available = process_available_bytes();
     struct plan_host host;
 
     plan(&host, job, &job->request);
-    const uint64_t rest = host.total - host.bytes[LEDGER_STASH];
-    const uint64_t taken = rest + plan_host_slack(available, job->n_workers);
-    return available > taken ? available - taken : 0;
-}
-
-/* What there is to be had, and who says so. */
-struct room {
-    uint64_t available, cap; /* cap: of the job's own bytes */
-    const char *capped_by;   /* NULL: nobody */
-    uint64_t arenas;
-};
-
-static bool fits(const struct job *job, const struct room *room, const struct plan_host *host)
-{
-    const uint64_t all = host->total + room->arenas;
-
-    return host->total <= room->cap && all + plan_host_slack(all, job->n_workers) <= room->available;
-}
-
-/* "first_moment 4.0 GiB, second_moment 4.0 GiB, weights 4.0 GiB": the largest terms. */
-static void name_terms(char *text, size_t n, const struct plan_host *host, uint64_t arenas)
-{
-    bool named[LEDGER_CATEGORIES + 1] = {false};
-    size_t used = 0;
-
-    for (int i = 0; i < NAMED_TERMS; i++) {
-        char bytes_text[PROCESS_BYTES_TEXT];
-        uint64_t largest = 0;
-        int at = -1;
-        for (int c = 0; c <= LEDGER_CATEGORIES; c++) {
-            const uint64_t bytes = c < LEDGER_CATEGORIES ? host->bytes[c] : arenas;
-            if (!named[c] && bytes > largest) {
-                largest = bytes;
-                at = c;
-            }
-        }
-        if (at < 0)
-            return;
-        named[at] = true;
-        const int wanted = snprintf(text + used, n - used, "%s%s %s", i ? ", " : "",
-                                    at < LEDGER_CATEGORIES ? ledger_name((enum ledger_category)at) : "CPU workers",
-                                    process_format_bytes(bytes_text, largest));
-        if (wanted < 0 || (size_t)wanted >= n - used)
-            return;
-        used += (size_t)wanted;
-    }
+    return plan_host_left(&host, process_available_bytes());
 }
 
 /* What of the request could be changed so that it fits: the first that suffices. */
-static void name_remedy(char *text, size_t n, const struct job *job, const struct room *room, bool capped)
+static void name_remedy(char *text, size_t n, const struct job *job, const struct plan_room *room, bool capped)
 {
     const bool train = job->request.job.train;
     struct plan_host host;
@@ -117,7 +70,7 @@ static void name_remedy(char *text, size_t n, const struct job *job, const struc
         }
         plan(&host, job, &m);
         char bytes_text[PROCESS_BYTES_TEXT];
-        if (fits(job, room, &host)) {
+        if (plan_host_fits(&host, room)) {
             snprintf(text, n, "%s%s%s would take %s", narrow ? "--moments bf16" : "", narrow && eager ? " and " : "",
                      eager ? "--commit eager without --clip-norm" : "",
                      process_format_bytes(bytes_text, host.total + (capped ? 0 : room->arenas)));
@@ -141,27 +94,28 @@ static void name_remedy(char *text, size_t n, const struct job *job, const struc
 
 int job_check_host(struct job *job, uint64_t daemon_cap, uint64_t arenas, struct error *err)
 {
-    struct room room = {.available = process_available_bytes(), .cap = UINT64_MAX, .arenas = arenas};
+    struct plan_room room = {.available = process_available_bytes(), .cap = UINT64_MAX, .arenas = arenas};
+    const char *capped_by = NULL;
     char need_text[PROCESS_BYTES_TEXT], have_text[PROCESS_BYTES_TEXT], terms[160] = "", remedy[160];
 
     if (daemon_cap) {
         room.cap = daemon_cap;
-        room.capped_by = "are what the daemon's --host-mem allows";
+        capped_by = "are what the daemon's --host-mem allows";
     }
     if (job->request.job.host_mem && job->request.job.host_mem < room.cap) {
         room.cap = job->request.job.host_mem;
-        room.capped_by = "are what --host-mem allows";
+        capped_by = "are what --host-mem allows";
     }
     plan(&job->host, job, &job->request);
-    if (fits(job, &room, &job->host))
+    if (plan_host_fits(&job->host, &room))
         return 0;
     const bool capped = job->host.total > room.cap;
     const uint64_t all = job->host.total + arenas;
-    const uint64_t need = capped ? job->host.total : all + plan_host_slack(all, job->n_workers);
-    name_terms(terms, sizeof terms, &job->host, capped ? 0 : arenas);
+    const uint64_t need = capped ? job->host.total : all + plan_host_slack(all, job->host.n_workers);
+    plan_host_name_terms(terms, sizeof terms, &job->host, capped ? 0 : arenas);
     name_remedy(remedy, sizeof remedy, job, &room, capped);
     return error_set(err, -ENOMEM, "this job needs %s of host memory (%s), %s %s; %s",
                      process_format_bytes(need_text, need), terms,
                      process_format_bytes(have_text, capped ? room.cap : room.available),
-                     capped ? room.capped_by : "are free", remedy);
+                     capped ? capped_by : "are free", remedy);
 }

@@ -158,9 +158,10 @@ static void mark_relayed(const struct job *job, struct message *m)
 {
     for (uint32_t i = 0; i < job->n_workers && is_at_work(job); i++) {
         const struct place *place = &job->workers[i]->place;
-        const uint32_t unit = place->visit < job->model.n_visits ? job->model.visits[place->visit] : 0;
-        if (place->phase == PHASE_RESTING || unit < m->units_reply.first ||
-            unit - m->units_reply.first >= m->units_reply.n)
+        if (place->phase == PHASE_RESTING || place->visit >= job->model.n_visits)
+            continue;
+        const uint32_t unit = job->model.visits[place->visit];
+        if (unit < m->units_reply.first || unit - m->units_reply.first >= m->units_reply.n)
             continue;
         uint8_t *byte = &m->units_reply.units[unit - m->units_reply.first];
         if ((*byte & ~UNIT_AHEAD) == UNIT_WAITING)

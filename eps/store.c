@@ -55,7 +55,8 @@ static bool is_tied(const struct model *model, uint32_t unit)
     return model->units[unit].n_visits > 1;
 }
 
-uint64_t eps_store_tied_bytes(const struct model *model)
+/* Of all tied units' sums, one block. */
+static uint64_t count_tied_bytes(const struct model *model)
 {
     uint64_t n = 0;
 
@@ -65,7 +66,7 @@ uint64_t eps_store_tied_bytes(const struct model *model)
     return n * sizeof(float);
 }
 
-uint64_t eps_store_accumulator_bytes(const struct model *model)
+static uint64_t count_accumulator_bytes(const struct model *model)
 {
     return model_rounded(model->largest_unit) * sizeof(float);
 }
@@ -157,8 +158,8 @@ static int take_blocks(struct eps_store *store, struct eps_memory *memory, struc
         {&m, LEDGER_FIRST_MOMENT, n * number_bytes(o->moments), "first moments"},
         {&v, LEDGER_SECOND_MOMENT, n * number_bytes(o->moments), "second moments"},
         {&held, LEDGER_SUM, o->fenced ? n * sizeof *store->held : 0, "gradient's sum (--commit fenced)"},
-        {&tied, LEDGER_TIED, o->fenced ? 0 : eps_store_tied_bytes(model), "sums of tied weights"},
-        {&accumulators, LEDGER_ACCUMULATORS, o->n_accumulators * eps_store_accumulator_bytes(model), "accumulators"},
+        {&tied, LEDGER_TIED, o->fenced ? 0 : count_tied_bytes(model), "sums of tied weights"},
+        {&accumulators, LEDGER_ACCUMULATORS, o->n_accumulators * count_accumulator_bytes(model), "accumulators"},
     };
     int rc = 0;
 
@@ -244,7 +245,7 @@ static void touch(const struct eps_store *store)
                     zero(store->sums[u], sizeof **store->sums, run.at, run.n);
             }
     for (uint32_t i = 0; i < store->n_accumulators; i++) {
-        const uint64_t n = eps_store_accumulator_bytes(model) / sizeof(float);
+        const uint64_t n = count_accumulator_bytes(model) / sizeof(float);
         zero(store->accumulators, sizeof *store->accumulators, i * n, n);
     }
 }
@@ -366,7 +367,7 @@ void eps_store_draw(struct eps_store *store, uint64_t seed)
 
 static void take_accumulator(struct eps_store *store, uint32_t unit)
 {
-    const uint64_t n = eps_store_accumulator_bytes(store->model) / sizeof(float);
+    const uint64_t n = count_accumulator_bytes(store->model) / sizeof(float);
     uint32_t i = 0;
 
     while (i < store->n_accumulators && store->accumulator_unit[i] != UINT32_MAX)

@@ -64,10 +64,6 @@ int eps_store_init(struct eps_store *store, const struct model *model, const str
                    struct ledger *ledger, struct error *err);
 void eps_store_free(struct eps_store *store); /* safe on a zeroed one */
 
-/* Bytes of the block of all tied units' sums, and of one accumulator: terms of the plan. */
-uint64_t eps_store_tied_bytes(const struct model *model);
-uint64_t eps_store_accumulator_bytes(const struct model *model);
-
 /* GPT-2's initialisation, each element a function of (seed, tensor, index) alone. */
 void eps_store_draw(struct eps_store *store, uint64_t seed);
 

@@ -55,7 +55,8 @@ static void record_fold(const struct eps_job *job, const struct model *model, co
                                      {"visit", job->visit},
                                      {"part", job->contribution.part},
                                      {"slice", job->slice},
-                                     {"bytes", (left < MODEL_SLICE ? left : MODEL_SLICE) * sizeof(float)},
+                                     {"bytes",
+                                      (left < MODEL_SLICE ? left : MODEL_SLICE) * number_bytes(job->contribution.type)},
                                      {NULL, 0}};
     char name[MODEL_NAME_BYTES + 16];
 

@@ -1,6 +1,9 @@
 #include "plan/host.h"
 
 #include "proto/message.h"
+#include "proto/process.h"
+
+#include <stdio.h>
 
 enum {
     MIN_SLOTS = 2,
@@ -9,6 +12,7 @@ enum {
     NO_INBOX = 64,      /* bytes, where nothing is contributed: a segment has some */
     SLACK_DIVISOR = 50, /* what is taken besides, of all bytes: 1/50 */
     SLACK_PROCESS_BYTES = 8 << 20, /* and for each process its code, its stacks */
+    NAMED_TERMS = 3,
 };
 
 /* The largest slice of any unit, up to a cache line. */
@@ -110,4 +114,44 @@ void plan_host(struct plan_host *out, const struct model *model, const struct pl
 uint64_t plan_host_slack(uint64_t bytes, uint32_t n_workers)
 {
     return bytes / SLACK_DIVISOR + (1 + n_workers) * (uint64_t)SLACK_PROCESS_BYTES;
+}
+
+bool plan_host_fits(const struct plan_host *host, const struct plan_room *room)
+{
+    const uint64_t all = host->total + room->arenas;
+
+    return host->total <= room->cap && all + plan_host_slack(all, host->n_workers) <= room->available;
+}
+
+uint64_t plan_host_left(const struct plan_host *host, uint64_t available)
+{
+    const uint64_t rest = host->total - host->bytes[LEDGER_STASH];
+    const uint64_t taken = rest + plan_host_slack(available, host->n_workers);
+
+    return available > taken ? available - taken : 0;
+}
+
+void plan_host_name_terms(char *text, size_t n, const struct plan_host *host, uint64_t arenas)
+{
+    bool named[LEDGER_CATEGORIES + 1] = {false};
+    size_t used = 0;
+
+    for (int i = 0; i < NAMED_TERMS && used < n; i++) {
+        char bytes_text[PROCESS_BYTES_TEXT];
+        uint64_t largest = 0;
+        int at = -1;
+        for (int c = 0; c <= LEDGER_CATEGORIES; c++) {
+            const uint64_t bytes = c < LEDGER_CATEGORIES ? host->bytes[c] : arenas;
+            if (!named[c] && bytes > largest) {
+                largest = bytes;
+                at = c;
+            }
+        }
+        if (at < 0)
+            return;
+        named[at] = true;
+        used += (size_t)snprintf(text + used, n - used, "%s%s %s", i ? ", " : "",
+                                 at < LEDGER_CATEGORIES ? ledger_name((enum ledger_category)at) : "CPU workers",
+                                 process_format_bytes(bytes_text, largest));
+    }
 }

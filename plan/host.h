@@ -46,6 +46,17 @@ struct plan_host {
 /* What the daemon and n_workers on its host take besides, of all bytes that they count: page tables, code, stacks. */
 uint64_t plan_host_slack(uint64_t bytes, uint32_t n_workers);
 
+/* The host's memory: bytes that are free, those of them that the daemon may take for a job, and those that devices
+ * take whose memory this is. UINT64_MAX: no limit. */
+struct plan_room {
+    uint64_t available, cap, arenas;
+};
+bool plan_host_fits(const struct plan_host *host, const struct plan_room *room);
+/* Of the bytes that are free, what there is for such devices beside this without its stash. */
+uint64_t plan_host_left(const struct plan_host *host, uint64_t available);
+/* "first_moment 4.0 GiB, second_moment 4.0 GiB, CPU workers 3.1 GiB": the three largest terms, arenas one of them. */
+void plan_host_name_terms(char *text, size_t n, const struct plan_host *host, uint64_t arenas);
+
 /* Nothing overflows: model_config_check bounds the model, the caller batch * seq (2^32), parts and workers (2^16). */
 void plan_host(struct plan_host *out, const struct model *model, const struct plan_host_setting *setting);
 

@@ -172,8 +172,6 @@ static void assign(struct wire *w, struct message *m)
 static void assigned(struct wire *w, struct message *m)
 {
     wire_u64(w, &m->assigned.arena_bytes);
-    wire_u64(w, &m->assigned.resident_bytes);
-    wire_u32(w, &m->assigned.microbatch);
 }
 
 static void open_step(struct wire *w, struct message *m)

@@ -159,7 +159,7 @@ struct message {
             uint32_t batch;      /* rows of a minibatch, a multiple of n_parts */
             uint32_t seq;        /* tokens of a row */
             uint32_t n_parts;    /* 1..MESSAGE_MAX_PARTS */
-            uint32_t microbatch; /* rows; 0: the worker chooses */
+            uint32_t microbatch; /* rows; 0: the daemon chooses */
             enum message_optimizer optimizer;
             double beta1, beta2, epsilon, weight_decay;
             enum number_type precision; /* of weights on the device, activations, stash */
@@ -175,7 +175,7 @@ struct message {
             struct model_config config; /* as the daemon read it */
             uint64_t n_parameters;
             uint32_t n_workers;
-            uint32_t microbatch;     /* rows, if all workers have the same; else 0 */
+            uint32_t microbatch;     /* rows, of all workers */
             uint64_t data_bytes;     /* of the data segment: message_data_bytes or message_generate_bytes */
             uint64_t resident_bytes; /* of weights that stay on the device while it generates */
             /* What else was chosen for the first worker: as in assign. */
@@ -202,9 +202,7 @@ struct message {
             uint64_t host_stash_bytes; /* of that segment; 0 without */
         } assign;
         struct {
-            uint64_t arena_bytes;    /* planned */
-            uint64_t resident_bytes; /* of weights that stay there while it generates; else 0 */
-            uint32_t microbatch;
+            uint64_t arena_bytes; /* claimed */
         } assigned;
         struct {
             uint64_t step;    /* from 0: the version that is pulled */

@@ -115,7 +115,7 @@ static void next_visit(struct puppet *p)
 
 static void take_assignment(struct puppet *p, const struct message *m, const int *fds)
 {
-    struct message reply = {.kind = MESSAGE_ASSIGNED, .assigned = {.microbatch = m->assign.microbatch}};
+    struct message reply = {.kind = MESSAGE_ASSIGNED};
     struct error err = {""};
 
     if (model_init(&p->model, &m->assign.config, &err) ||

@@ -116,8 +116,6 @@ static struct message sample(enum message_kind kind)
         break;
     case MESSAGE_ASSIGNED:
         m.assigned.arena_bytes = (uint64_t)5 << 32;
-        m.assigned.resident_bytes = (uint64_t)3 << 32;
-        m.assigned.microbatch = 2;
         break;
     case MESSAGE_OPEN_STEP:
         m.open_step.step = 1000;

@@ -88,9 +88,7 @@ void account_plan(const struct eps_choice *choice, const struct eps_memory *host
 {
     if (device->planned == 0)
         return;
-    printf("plan         ");
-    if (choice->microbatch)
-        printf("%u row%s at a time, ", choice->microbatch, choice->microbatch == 1 ? "" : "s");
+    printf("plan         %u row%s at a time, ", choice->microbatch, choice->microbatch == 1 ? "" : "s");
     printf("stash on the %s, %u of %u blocks kept, %u weight buffer%s, %u unit%s resident%s\n",
            choice->host_stash ? "host" : "device", choice->n_kept, choice->n_blocks, choice->n_weight_buffers,
            choice->n_weight_buffers == 1 ? "" : "s", choice->n_resident, choice->n_resident == 1 ? "" : "s",
