@@ -203,7 +203,7 @@ struct eps_train_options eps_train_defaults(void);
 
 /* Trains, and leaves metrics.jsonl, step-N/ and latest in the run directory. Without `connect` its daemon and workers
  * start and end with it. Where the disk is too full for the last checkpoint, it waits up to 10 minutes for room; a stop
- * ends that. A callback may be NULL. */
+ * ends that. 20 skipped steps in a row (fenced commit) end the run. A callback may be NULL. */
 int eps_train(const struct eps_train_options *options, const struct eps_train_events *events, void *user,
               struct eps_error *error);
 

@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { RETRY_MS = 2000, SLICE_MS = 100, PATIENCE_S = 600 };
+enum { RETRY_MS = 2000, SLICE_MS = 100, PATIENCE_S = 600, MOST_SKIPPED = 20 };
 
 static void on_saved(struct client_steps *s, uint64_t step)
 {
@@ -155,6 +155,28 @@ static void write_trace(struct client_steps *s)
         s->events->on_note(s->user, sentence.text);
 }
 
+/* A skipped step leaves the weights as they are, so it is other data that has to be the better; where that is said of
+ * many in a row, it is the weights, and no data will help. The first of them is told. */
+static int note_skipped(struct client_steps *s, bool skipped, struct error *err)
+{
+    struct error sentence;
+
+    s->n_skipped = skipped ? s->n_skipped + 1 : 0;
+    s->diverged = s->n_skipped == MOST_SKIPPED;
+    if (s->diverged)
+        return error_set(err, -EIO,
+                         "the last %d steps, %" PRIu64 " to %" PRIu64 ", were skipped: loss or gradient was not finite "
+                         "in any of them, so that the weights have diverged; try a lower --lr",
+                         MOST_SKIPPED, s->done + 1 - MOST_SKIPPED, s->done);
+    error_set(&sentence, 0,
+              "step %" PRIu64 " was skipped, as its loss or gradient is not finite: weights and moments are as before "
+              "it; after %d in a row the run ends",
+              s->done, MOST_SKIPPED);
+    if (s->n_skipped == 1 && s->events->on_note)
+        s->events->on_note(s->user, sentence.text);
+    return 0;
+}
+
 static int on_done(struct client_steps *s, const struct message *m, struct error *err)
 {
     const struct eps_train_options *o = &s->run->options;
@@ -188,7 +210,7 @@ static int on_done(struct client_steps *s, const struct message *m, struct error
     write_trace(s);
     if (!rc && s->events->on_step)
         s->events->on_step(s->user, &step);
-    return rc;
+    return rc ? rc : note_skipped(s, step.skipped, err);
 }
 
 /* A checkpoint of what is covered, which is all that was opened. */

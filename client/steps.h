@@ -40,6 +40,8 @@ struct client_steps {
     struct error save_error, metrics_error;
     uint64_t no_room_ns; /* since when the last one has been waiting for room; 0: it has not */
     bool trace_ended;    /* and it was said */
+    unsigned n_skipped;  /* steps in a row (fenced commit) */
+    bool diverged;       /* too many, and the run ends */
 };
 
 /* run, link and events must be set; the link hears what the daemon says at any time. Undo: client_steps_free. */

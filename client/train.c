@@ -224,7 +224,8 @@ static void add_remedy(const struct train *t, struct error *err)
 
     if (is_removed(&t->run))
         error_append(err, "; no checkpoint stands: %s was removed", t->run.directory);
-    else if (saved != MESSAGE_NO_STEP && t->link.failed == -EDOM) /* its numbers: they would come again */
+    else if (saved != MESSAGE_NO_STEP &&
+             (t->link.failed == -EDOM || t->steps.diverged)) /* its numbers: they would come again */
         error_append(err, "; its weights before that are in %s/step-%" PRIu64, t->run.directory, saved);
     else if (saved != MESSAGE_NO_STEP)
         error_append(err, "; eps train --resume %s continues from step %" PRIu64, t->run.directory, saved);

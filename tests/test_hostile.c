@@ -224,6 +224,24 @@ START_TEST(a_loss_that_is_no_number_is_no_result)
 }
 END_TEST
 
+/* Each update multiplies the weights by -99. */
+START_TEST(a_run_that_diverged_says_so_and_ends)
+{
+    ck_assert_int_eq(shell("$train --lr 10 --min-lr 10 --warmup 0 --weight-decay 10 --steps 60 --save-every 10 "
+                           "--commit fenced --out o >said 2>err"),
+                     1);
+    says("err", " were skipped: loss or gradient was not finite in any of them, so that the weights have diverged; try "
+                "a lower --lr; its weights before that are in o/step-20");
+    says("said", "  skipped  ");
+    says("said", "was skipped, as its loss or gradient is not finite");
+    ck_assert_int_eq(shell("[ $(grep -c '\"skipped\": true' o/metrics.jsonl) = 20 ] && $bin/eps verify o >said"), 0);
+    ck_assert_int_eq(shell(
+                         "$train --lr 10 --min-lr 10 --warmup 0 --weight-decay 10 --steps 60 --out eager >said 2>err"),
+                     1);
+    says("err", " is not finite; nothing of that step was applied: try a lower --lr");
+}
+END_TEST
+
 START_TEST(a_run_in_a_folder_whose_name_is_no_utf8_is_listed)
 {
     ck_assert_int_eq(shell("$train --steps 1 --out $'o\\xff' >said && $bin/eps verify $'o\\xff' --json >said"), 0);
@@ -248,6 +266,7 @@ int main(void)
     tcase_add_test(tests, a_damaged_checkpoint_is_refused_with_the_way_to_a_whole_one);
     tcase_add_test(tests, a_rate_that_was_computed_is_the_same_when_it_is_typed);
     tcase_add_test(tests, a_loss_that_is_no_number_is_no_result);
+    tcase_add_test(tests, a_run_that_diverged_says_so_and_ends);
     tcase_add_test(tests, a_run_in_a_folder_whose_name_is_no_utf8_is_listed);
     return run_tests(tests);
 }

@@ -77,6 +77,9 @@ START_TEST(a_line_says_where_the_run_is)
                            "GiB  saved 100");
     progress_format(line, 9, &progress);
     ck_assert_str_eq(line, "step 120");
+    progress.step.skipped = true;
+    progress_format(line, 40, &progress);
+    ck_assert_str_eq(line, "step 120/200  loss 2.3457  skipped  NOT");
 }
 END_TEST
 

@@ -59,10 +59,11 @@ void progress_format(char *out, size_t cap, const struct progress *progress)
     progress_duration(left, sizeof left, progress->mean_ms * (double)(step->n_steps - step->step));
     if (progress->saved != UINT64_MAX)
         snprintf(saved, sizeof saved, "  saved %" PRIu64, progress->saved);
-    snprintf(out, cap, "step %" PRIu64 "/%" PRIu64 "  loss %.4f%s%s%s%s  %.0f tokens/s  %s left  device %s of %s%s",
-             step->step, step->n_steps, step->loss, *evaluating ? "  " : "", evaluating, progress->trouble ? "  " : "",
-             progress->trouble ? mark : "", step->tokens_per_s, left, eps_format_bytes(peak, step->device_peak_bytes),
-             eps_format_bytes(budget, step->device_budget_bytes), saved);
+    snprintf(out, cap, "step %" PRIu64 "/%" PRIu64 "  loss %.4f%s%s%s%s%s  %.0f tokens/s  %s left  device %s of %s%s",
+             step->step, step->n_steps, step->loss, step->skipped ? "  skipped" : "", *evaluating ? "  " : "",
+             evaluating, progress->trouble ? "  " : "", progress->trouble ? mark : "", step->tokens_per_s, left,
+             eps_format_bytes(peak, step->device_peak_bytes), eps_format_bytes(budget, step->device_budget_bytes),
+             saved);
 }
 
 size_t progress_fit(const char *text, size_t n_columns, size_t *used)
