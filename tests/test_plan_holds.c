@@ -85,7 +85,7 @@ START_TEST(the_largest_batch_trains_and_a_row_more_in_each_part_is_refused)
 {
     static const unsigned parts[] = {1, 4, 2};
     char options[128];
-    snprintf(options, sizeof options, "%s --device-mem 5MiB --host-mem 900000", settings[_i]);
+    snprintf(options, sizeof options, "%s --device-mem 5MiB --host-mem 1100000", settings[_i]);
     const uint64_t rows = number("--find-batch", options);
 
     both(0, "%s --batch %" PRIu64, options, rows);
