@@ -10,7 +10,7 @@
 #   --microbatch N [4]        of all but --against plain, where ours takes what fits
 #   --precision fp32|bf16 [fp32] --moments fp32|bf16 [fp32]     of ours
 #   --against accumulate|plain [accumulate]    plain: PyTorch takes every row at once, and there are two rows only
-#   --steps N [2]             of each
+#   --steps N [2]             of PyTorch: its state is there from the first update on. Ours claims all before its only step
 #   --python PATH [/usr/bin/python3]  one that has torch
 #   --bin DIR [build/bin]     where eps, epsd and eps-worker are
 set -euo pipefail
@@ -43,8 +43,8 @@ cat >"$work/config.json" <<JSON
 {"model_type": "gpt2", "n_embd": $width, "n_layer": $layers, "n_head": $heads, "vocab_size": $vocabulary,
  "n_positions": $seq, "activation_function": "gelu_new", "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
 JSON
-# As many random tokens as the steps take, 16 bits each; a window of them to measure the loss on.
-awk -v n=$((batch * seq * steps + 1)) -v v="$vocabulary" 'BEGIN {
+# As many random tokens as a step takes, 16 bits each; a window of them to measure the loss on.
+awk -v n=$((batch * seq + 1)) -v v="$vocabulary" 'BEGIN {
     srand(1)
     for (i = 0; i < n; i++) { t = int(rand() * v); printf "%c%c", t % 256, int(t / 256) } }' >"$work/data.bin"
 head -c $((2 * (seq + 1))) "$work/data.bin" >"$work/held_out.bin"
@@ -61,7 +61,7 @@ plan() { "$bin/eps" plan "${options[@]}" --device-mem "$1" --json 2>/dev/null; }
 ours() {
     rm -rf "$work/run"
     "$bin/eps" train "${options[@]}" --data "$work/data.bin" --eval-data "$work/held_out.bin" --out "$work/run" \
-        --steps "$steps" --save-every 0 --device-mem "$1" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+        --steps 1 --save-every 0 --device-mem "$1" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
     sed -n 's/.*"device_peak_bytes": *\([0-9]*\).*"host_bytes": *\([0-9]*\).*/\1 \2/p' "$work/run/metrics.jsonl" | sort -n | tail -n 1
 }
 # row NAME PUBLISHED DEVICE_BYTES [HOST_BYTES]
