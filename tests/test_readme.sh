@@ -42,8 +42,9 @@ while IFS='|' read -r _ file names _; do
 done < <(grep -E '^\| `[a-z]+/[a-z_/.]+` \|' README.md)
 [ "$tour" -ge 20 ] || fail "README.md's tour has too few functions"
 
-# One line for each command, an empty one where a block ends.
-awk '/^## / { on = /A worked session|The memory promise/ } on && /^    / { print substr($0, 5); open = 1; next }
+# One line for each command, however many it has, and an empty one where a block ends.
+awk '/^## / { on = /A worked session|The memory promise/ }
+     on && /^    / { goes_on = sub(/ *\\$/, ""); printf "%s%s", substr($0, 5), goes_on ? "" : "\n"; open = 1; next }
      open { print ""; open = 0 }' README.md >"$work/commands"
 command -v gnuplot >/dev/null || sed -i '/eps report/d' "$work/commands"
 [ "$(grep -c . "$work/commands")" -ge 10 ] || fail "README.md's worked session has too few commands"
