@@ -52,7 +52,9 @@ int segment_create(struct segment *out, const char *name, size_t bytes, enum seg
     if (rc < 0) {
         close(segment.fd);
         return error_set(err, rc, "%zu bytes of shared memory for %s: %s%s", bytes, name, strerror(-rc),
-                         rc == -EFBIG ? ": raise the limit of file sizes (ulimit -f)" : "");
+                         rc == -EFBIG    ? ": raise the limit of file sizes (ulimit -f)"
+                         : rc == -ENOMEM ? ": choose a smaller model, or raise the limit of addresses (ulimit -v)"
+                                         : "");
     }
     *out = segment;
     return 0;
