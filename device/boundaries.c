@@ -35,14 +35,30 @@ static uint64_t place_of_gradient(const struct device_pass *pass, const struct l
     return pass->worker->plan.gradient + bytes_of(visit, token);
 }
 
-static void upload(const struct layer_pass *visit, const struct device_pass *pass, void *to, uint64_t place)
+static void record(const struct device_pass *pass, const struct layer_pass *visit, uint64_t since, const char *what)
 {
-    visit->ops->upload(visit->dev, to, (const char *)pass->worker->stash + place, bytes_of(visit, layer_tokens(visit)));
+    char name[MODEL_NAME_BYTES];
+
+    if (pass->worker->trace)
+        trace_end(pass->worker->trace, since, what,
+                  model_unit_name(name, visit->model, (uint32_t)(visit->unit - visit->model->units)),
+                  (struct trace_arg[]){{"bytes", bytes_of(visit, layer_tokens(visit))}, {NULL, 0}});
 }
 
-static void download(const struct layer_pass *visit, const struct device_pass *pass, uint64_t place, const void *from)
+static void upload(const struct device_pass *pass, const struct layer_pass *visit, void *to, uint64_t place)
 {
+    const uint64_t since = trace_begin(pass->worker->trace);
+
+    visit->ops->upload(visit->dev, to, (const char *)pass->worker->stash + place, bytes_of(visit, layer_tokens(visit)));
+    record(pass, visit, since, "upload tile");
+}
+
+static void download(const struct device_pass *pass, const struct layer_pass *visit, uint64_t place, const void *from)
+{
+    const uint64_t since = trace_begin(pass->worker->trace);
+
     visit->ops->download(visit->dev, (char *)pass->worker->stash + place, from, bytes_of(visit, layer_tokens(visit)));
+    record(pass, visit, since, "download tile");
 }
 
 /* A layer of several visits adds to what the visit before wrote. */
@@ -53,18 +69,18 @@ static void enter_tiles(const struct device_pass *pass, struct layer_pass *visit
 
     if (layer > 0) {
         void *input = device_pass_address(pass, plan->input);
-        upload(visit, pass, input, place_of_boundary(pass, visit, layer - 1, token));
+        upload(pass, visit, input, place_of_boundary(pass, visit, layer - 1, token));
         visit->input = input;
     }
     if (!is_head(visit)) {
         visit->output = device_pass_address(pass, plan->output);
         if (!backward && !visit->bottom)
-            upload(visit, pass, visit->output, place_of_boundary(pass, visit, layer, token));
+            upload(pass, visit, visit->output, place_of_boundary(pass, visit, layer, token));
     }
     if (has_gradient(visit, backward)) {
         visit->gradient = device_pass_address(pass, plan->dy);
         if (backward && !(is_head(visit) && visit->top))
-            upload(visit, pass, visit->gradient, place_of_gradient(pass, visit, token));
+            upload(pass, visit, visit->gradient, place_of_gradient(pass, visit, token));
     }
 }
 
@@ -91,7 +107,7 @@ void device_boundaries_leave(const struct device_pass *pass, const struct layer_
     if (!pass->worker->plan.choice.host_stash)
         return;
     if (!backward && visit->output)
-        download(visit, pass, place_of_boundary(pass, visit, layer_of(visit), token), visit->output);
+        download(pass, visit, place_of_boundary(pass, visit, layer_of(visit), token), visit->output);
     if (has_gradient(visit, backward) && !(visit->layer->kind == MODEL_EMBEDDING && visit->bottom))
-        download(visit, pass, place_of_gradient(pass, visit, token), visit->gradient);
+        download(pass, visit, place_of_gradient(pass, visit, token), visit->gradient);
 }

@@ -1,7 +1,8 @@
 /* device/boundaries.h - where a visit finds its boundary activations and their gradient.
  *
  * On the device they all have a place. With the stash on the host the device has tiles of one microbatch: what a visit
- * reads comes up before it, what it wrote goes down after it. */
+ * reads comes up before it, what it wrote goes down after it; also between visits of one layer. Traced as "upload tile"
+ * and "download tile". */
 #ifndef DEVICE_BOUNDARIES_H
 #define DEVICE_BOUNDARIES_H
 

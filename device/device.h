@@ -69,8 +69,8 @@ struct device_attention {
     const void *qkv;               /* (n_rows*n_tokens, 3*width) */
     void *out;                     /* (n_rows*n_tokens, width): written forward, read backward */
     float *log_sum_exp;            /* (n_rows, n_heads, n_tokens): written forward, read backward */
-    const float *out_gradient;     /* (n_rows*n_tokens, width), backward */
-    float *qkv_gradient;           /* (n_rows*n_tokens, 3*width), backward, overwritten */
+    const void *out_gradient;      /* (n_rows*n_tokens, width), backward */
+    void *qkv_gradient;            /* (n_rows*n_tokens, 3*width), backward, overwritten */
     void *scratch;                 /* scratch_bytes() of plan/backend.h */
     struct device_dropout dropout; /* of probabilities; element (head*n_tokens + query)*n_tokens + key of the row */
 };
@@ -81,10 +81,9 @@ struct device_attention_cached {
     size_t first, n_tokens, n_heads, width;
     size_t n_positions; /* that the cache was laid out for, at least first + n_tokens */
     float scale;        /* > 0 */
-    const float *qkv;   /* (n_tokens, 3*width), as in struct device_attention */
-    float *out;         /* (n_tokens, width) */
-    void *
-        cache; /* cache_bytes() of plan/backend.h: laid out as the backend likes; of any content beyond position first-1 */
+    const void *qkv;    /* (n_tokens, 3*width), as in struct device_attention */
+    void *out;          /* (n_tokens, width) */
+    void *cache;   /* cache_bytes() of plan/backend.h, laid out as the backend likes: of any content from `first` on */
     void *scratch; /* scratch_bytes() of n_tokens tokens in 1 row */
 };
 

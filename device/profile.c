@@ -140,7 +140,7 @@ static int measure_memory(struct profile *out, struct bench *b, struct error *er
         return rc;
     out->link_bytes_per_s = ELEMENTS * sizeof(float) / time_of(b, upload, &rc);
     if (!rc)
-        out->memory_bytes_per_s = 3.0 * ELEMENTS / WIDTH * WIDTH * sizeof(float) / time_of(b, add, &rc);
+        out->memory_bytes_per_s = 3.0 * ELEMENTS * sizeof(float) / time_of(b, add, &rc);
     close_device(b);
     return rc ? error_set(err, rc, "the device is lost") : 0;
 }

@@ -5,7 +5,7 @@
 #include "device/device.h"
 #include "proto/profile.h"
 
-/* Takes some seconds, and 400 MiB of the device and of the host at most. Every figure is the best of several, as
+/* Takes some seconds, 192 MiB of the device and 256 MiB of the host at most. Every figure is the best of several, as
  * neighbours only ever make it worse. -ENOMEM, -ENODEV, -EIO with a sentence. */
 int device_profile(struct profile *out, const struct device_ops *ops, unsigned n_threads, struct error *err);
 

@@ -6,7 +6,8 @@
 
 enum { UPDATE_BYTES = 28 };
 
-/* Of the rate of matrix products; measured for heads of 64, 256 to 1024 tokens. */
+/* Of the rate of products in fp32, in which attention computes whatever the values are; measured on the CPU for heads of
+ * 64, 256 to 1024 tokens. */
 static const double attention_rate = 0.55, attention_backward = 2.25;
 
 /* What a visit takes, in seconds, each for itself. */
@@ -57,7 +58,8 @@ struct block_costs {
 static struct block_costs block_costs(const struct costs *c)
 {
     const struct model_config *m = &c->model->config;
-    const double width = m->width, inner = m->inner_width, tokens = tokens_of(c), up = 8;
+    const double width = m->width, inner = m->inner_width, tokens = tokens_of(c);
+    const double up = 8; /* bytes: contributions are fp32, read and written */
     const double maps[][2] = {{width, 3 * width}, {width, width}, {width, inner}, {inner, width}};
     const double down = product(c, tokens, inner, width, c->value) + moved(c, 3 * width * tokens * c->value);
     struct block_costs out = {.forward = attention(c) + moved(c, (10 * width + inner) * tokens * c->value)};
@@ -216,7 +218,7 @@ static void advance(struct pipeline *p, const struct visit *v)
     p->updated = fmax(p->updated, p->pushed) + v->optimizer;
 }
 
-/* Whether the visit waits for its unit. One that stays comes once: to generate, before. The embedding's never come: */
+/* Whether the visit waits for its unit. One that stays comes once: to generate, before. The embedding's never come. */
 static bool is_pulled(const struct costs *c, struct buffers *buffers, uint32_t visit, bool backward)
 {
     const uint32_t unit = c->model->visits[visit];
@@ -228,7 +230,8 @@ static bool is_pulled(const struct costs *c, struct buffers *buffers, uint32_t v
     return use(buffers, unit);
 }
 
-/* rows of it are gathered, one for each token, of all its token units together and of all those of positions. */
+/* Rows of the embedding's units are gathered where the host has them: one for each token, of all its token units together
+ * and of all those of positions. */
 static uint64_t gathered_bytes(const struct costs *c, uint32_t visit, bool backward)
 {
     const struct plan_setting *s = &c->plan->setting;
@@ -240,18 +243,25 @@ static uint64_t gathered_bytes(const struct costs *c, uint32_t visit, bool backw
     return 2 * tokens * c->model->config.width * number_bytes(s->precision);
 }
 
-/* Bytes of a stash on the host that a visit moves, both ways: forward reads its input and writes its output, backward
- * reads its input and reads and writes the gradient. */
+/* Bytes of a stash on the host that a visit moves, both ways (device/boundaries.c): forward reads its input and writes its
+ * output, backward reads its input, reads and writes the gradient. A layer's later visits add to what the earlier wrote;
+ * nobody has a gradient before the head, nor wants the embedding's. */
 static uint64_t stash_bytes(const struct costs *c, uint32_t visit, bool backward)
 {
-    const struct plan_setting *s = &c->plan->setting;
-    const uint32_t layer = c->model->visit_layers[visit];
-    const uint64_t boundary = (uint64_t)s->share_rows * s->seq * c->model->config.width * number_bytes(s->precision);
+    const struct plan *plan = c->plan;
+    const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
+    const bool bottom = visit == layer->first_visit, top = visit == layer->first_visit + layer->n_visits - 1;
+    const bool head = layer->kind == MODEL_HEAD, embedding = layer->kind == MODEL_EMBEDDING;
+    const uint64_t tokens = (uint64_t)plan->setting.share_rows * plan->setting.seq;
+    uint64_t boundaries = embedding ? 0 : 1;
 
-    if (!c->plan->choice.host_stash)
+    if (!plan->choice.host_stash || (head && plan->one_pass && (backward || !top)))
         return 0;
-    const bool reads = layer > 0, writes = layer + 1 < c->model->n_layers;
-    return boundary * (backward ? reads + 2u : reads + (unsigned)writes);
+    if (backward || (head && plan->one_pass))
+        boundaries += 2u - (head && top) - (embedding && bottom);
+    else if (!head)
+        boundaries += bottom ? 1 : 2;
+    return boundaries * tokens * c->model->config.width * number_bytes(plan->setting.precision);
 }
 
 static void add_visit(struct plan_cost *out, struct pipeline *pipeline, const struct visit *v)
@@ -268,7 +278,7 @@ static void add_visit(struct plan_cost *out, struct pipeline *pipeline, const st
 static double generate_of(const struct costs *c, uint32_t visit)
 {
     const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
-    const double cached = 2.0 * c->plan->setting.seq * c->model->config.width * sizeof(float);
+    const double cached = 2.0 * c->plan->setting.seq * c->model->config.width * c->value;
 
     if (layer->kind == MODEL_EMBEDDING)
         return 0;

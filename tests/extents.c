@@ -71,12 +71,14 @@ static void *arena(struct device *dev)
 static void upload(struct device *dev, void *dst, const void *host, size_t bytes)
 {
     place(dst, bytes);
+    record->copied += bytes;
     device_cpu.upload(dev, dst, host, bytes);
 }
 
 static void download(struct device *dev, void *host, const void *src, size_t bytes)
 {
     place(src, bytes);
+    record->copied += bytes;
     device_cpu.download(dev, host, src, bytes);
 }
 

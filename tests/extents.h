@@ -10,6 +10,7 @@
 struct extents {
     const char *arena;
     size_t arena_bytes, high_water; /* high_water: the end of the highest place, from the arena's start */
+    uint64_t copied;                /* bytes uploaded and downloaded */
     unsigned n_outside;             /* places that do not lie within the arena, of those that must */
     enum number_type type;
 };

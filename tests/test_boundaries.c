@@ -1,5 +1,6 @@
 #include "device/boundaries.h"
 
+#include "plan/cost.h"
 #include "plan/search.h"
 #include "plan/units.h"
 #include "tests/extents.h"
@@ -47,8 +48,8 @@ static void choose(struct plan_choice *choice, const struct model *model, uint64
     choice->whole_head = below(state, 2);
 }
 
-/* The step on a device that records what it is given; its figures against the plan's. */
-static void step_measured(struct array_link *link, const struct setting *s, struct device_worker_options options)
+/* The step on a device that records what it is given; its figures against the plan's. Returns the bytes copied. */
+static uint64_t step_measured(struct array_link *link, const struct setting *s, struct device_worker_options options)
 {
     struct extents extents;
     struct plan plan;
@@ -59,6 +60,7 @@ static void step_measured(struct array_link *link, const struct setting *s, stru
     plan_lay_out(&plan, &s->model, &options.setting, &options.choice);
     ck_assert_uint_eq(extents.n_outside, 0);
     ck_assert_uint_eq(extents.high_water, plan.arena_bytes);
+    return extents.copied;
 }
 
 static void check_same(const struct array_link *a, const struct array_link *b, const struct setting *s)
@@ -143,6 +145,39 @@ START_TEST(what_is_planned_for_a_budget_is_what_is_used_of_it)
         setting_close(&s);
     }
     ck_assert(n_stashed && n_stashed < SETTINGS && n_kept && n_kept < SETTINGS && n_resident && n_apart);
+}
+END_TEST
+
+/* What a stash on the host adds to the copies of a step is what the plan predicts. */
+START_TEST(tiles_move_as_many_bytes_as_predicted)
+{
+    uint64_t state = 362436069u + (uint64_t)_i;
+
+    for (int i = 0; i < SETTINGS; i++) {
+        const struct model_config config = random_config(&state);
+        const uint32_t part_rows = 1 + below(&state, 4), parts = 1 + below(&state, 2);
+        const struct plan_host_setting host = {.purpose = PLAN_TRAIN, .n_parts = parts, .n_workers = 1};
+        struct array_link link;
+        struct setting s;
+        struct plan plan;
+        struct plan_cost cost;
+        uint64_t copied[2];
+
+        setting_open(&s, &config, parts * part_rows, 1 + below(&state, 12));
+        struct device_worker_options options = setting_options(&s, part_rows, 1 + below(&state, part_rows));
+        options.setting.precision = (enum number_type)below(&state, 2);
+        choose(&options.choice, &s.model, &state);
+        options.choice.n_kept = 0;
+        for (int on_host = 0; on_host < 2; on_host++) {
+            options.choice.host_stash = on_host;
+            copied[on_host] = step_measured(&link, &s, options);
+            array_link_free(&link);
+        }
+        plan_lay_out(&plan, &s.model, &options.setting, &options.choice);
+        plan_cost(&cost, &plan, &s.model, &host, profile_default("cpu"));
+        ck_assert_uint_eq(copied[1] - copied[0], cost.stash_bytes);
+        setting_close(&s);
+    }
 }
 END_TEST
 
@@ -259,6 +294,7 @@ int main(void)
 
     tcase_add_loop_test(tests, every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte, 0, 8);
     tcase_add_loop_test(tests, what_is_planned_for_a_budget_is_what_is_used_of_it, 0, 8);
+    tcase_add_loop_test(tests, tiles_move_as_many_bytes_as_predicted, 0, 2);
     tcase_add_loop_test(tests, a_head_in_one_pass_gives_the_bits_of_two, 0, SETTING_CONFIGS);
     tcase_add_test(tests, with_the_stash_on_the_host_depth_costs_the_device_nothing);
     tcase_add_test(tests, a_vocabulary_of_50257_by_768_trains_under_24_mib);
