@@ -10,6 +10,9 @@
 #include <check.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 enum { SETTINGS = 25 }; /* of each of 8 runs of the loop */
 
@@ -288,6 +291,58 @@ START_TEST(an_evaluation_is_the_same_wherever_boundaries_are)
 }
 END_TEST
 
+/* The bytes of all traced tiles. */
+static uint64_t traced_bytes(int fd)
+{
+    static char text[1 << 16];
+    uint64_t sum = 0;
+    const ssize_t n = pread(fd, text, sizeof text - 1, 0);
+
+    ck_assert(n > 0 && (size_t)n < sizeof text - 1);
+    text[n] = 0;
+    for (const char *at = text; (at = strstr(at, "load tile")); at++) {
+        const char *bytes = strstr(at, "\"bytes\"");
+        ck_assert_ptr_nonnull(bytes);
+        sum += strtoull(bytes + strcspn(bytes, "0123456789"), NULL, 10);
+    }
+    return sum;
+}
+
+START_TEST(tiles_are_traced)
+{
+    const struct plan_host_setting host = {.purpose = PLAN_EVALUATE, .n_parts = 1, .n_workers = 1};
+    const int fd = memfd_create("trace", MFD_CLOEXEC);
+    struct device_worker worker;
+    struct ledger ledger = {0};
+    struct array_link link;
+    struct trace trace;
+    struct plan_cost cost;
+    struct setting s;
+    double sum;
+
+    setting_open(&s, &setting_configs[0], 5, 7);
+    struct device_worker_options options = setting_options(&s, 5, 2);
+    const struct device_evaluation e = {.ids = s.ids, .labels = s.labels, .n_rows = 5};
+    options.setting.purpose = PLAN_EVALUATE;
+    options.choice.host_stash = true;
+    ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
+    void *stash = worker.stash = malloc(worker.plan.host_stash_bytes);
+    trace_open(&trace, fd, "test", "tiles");
+    worker.trace = &trace;
+    array_link_init(&link, &s.model, s.weights);
+    ck_assert_int_eq(device_worker_evaluate(&worker, &e, &array_link, &link, &sum, NULL), 0);
+    ck_assert_int_eq(trace_close(&trace), 0);
+    plan_cost(&cost, &worker.plan, &s.model, &host, profile_default("cpu"));
+    ck_assert_uint_gt(cost.stash_bytes, 0);
+    ck_assert_uint_eq(traced_bytes(fd), cost.stash_bytes);
+    close(fd);
+    device_worker_free(&worker);
+    array_link_free(&link);
+    free(stash);
+    setting_close(&s);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = tcase_create("boundaries");
@@ -298,6 +353,7 @@ int main(void)
     tcase_add_loop_test(tests, a_head_in_one_pass_gives_the_bits_of_two, 0, SETTING_CONFIGS);
     tcase_add_test(tests, with_the_stash_on_the_host_depth_costs_the_device_nothing);
     tcase_add_test(tests, a_vocabulary_of_50257_by_768_trains_under_24_mib);
+    tcase_add_test(tests, tiles_are_traced);
     tcase_add_loop_test(tests, an_evaluation_is_the_same_wherever_boundaries_are, 0, SETTING_CONFIGS);
     return run_tests(tests);
 }
