@@ -6,6 +6,7 @@
 #include "tests/processes.h"
 
 #include <check.h>
+#include <errno.h>
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
@@ -281,6 +282,39 @@ START_TEST(a_step_that_is_not_finite_leaves_weights_and_moments_bit_for_bit)
 }
 END_TEST
 
+/* Its moments have had fewer updates than steps were done, which only a fenced run can have. */
+START_TEST(a_run_in_which_a_step_was_skipped_resumes)
+{
+    const char *out = make_out("resumed");
+    char from[1100];
+    const int n = snprintf(from, sizeof from, "%s/step-2", out);
+    const struct driver_options begun = {.fenced = true, .out = out},
+                                fenced = {.fenced = true, .resume = from, .step = 2},
+                                eager = {.resume = from, .step = 2};
+    const pid_t daemon = processes_daemon("resumed", 0, NULL), worker = start_puppet("resumed", IN_LOSS);
+    struct error err = {""};
+    struct driver driver;
+
+    ck_assert_int_lt(n, (int)sizeof from);
+    await_worker("resumed");
+    driver_open(&driver, "resumed", &begun);
+    driver_train(&driver, 2);
+    ck_assert(driver.last_done.done.skipped);
+    driver_ask_save(&driver, 2);
+    driver_await_saves(&driver, 1);
+    driver_close(&driver);
+    ck_assert_int_eq(driver_try(&driver, "resumed", &eager, &err), -EINVAL);
+    ck_assert_msg(strstr(err.text, "have had 1 updates, and the checkpoint is of step 2") != NULL, "%s", err.text);
+    driver_leave(&driver);
+    driver_open(&driver, "resumed", &fenced);
+    driver_train(&driver, 3);
+    ck_assert(!driver.last_done.done.skipped);
+    driver_close(&driver);
+    kill(worker, SIGKILL);
+    kill(daemon, SIGKILL);
+}
+END_TEST
+
 /* The optimizer thread has the second of two contributions when the first ends the step. Were its end not heard of,
  * the slice would stay with that thread for ever: the next step would not end. */
 START_TEST(a_step_is_skipped_while_other_contributions_are_folded)
@@ -352,6 +386,7 @@ int main(void)
     tcase_set_timeout(cases, 60);
     tcase_add_loop_test(cases, a_step_that_is_not_finite_leaves_weights_and_moments_bit_for_bit, IN_FIRST_CONTRIBUTION,
                         NOWHERE + 1);
+    tcase_add_test(cases, a_run_in_which_a_step_was_skipped_resumes);
     tcase_add_test(cases, a_step_is_skipped_while_other_contributions_are_folded);
     tcase_add_test(cases, what_is_told_of_a_step_is_its_own_when_the_next_is_open);
     tcase_add_test(cases, parts_that_adama_would_square_are_refused);

@@ -1,4 +1,5 @@
 /* What a live daemon tells of its units, its workers and the last steps, in the middle of a run. */
+#include "tests/driver.h"
 #include "tests/processes.h"
 #include "tests/run.h"
 
@@ -135,12 +136,72 @@ START_TEST(a_daemon_that_does_nothing_shows_no_units)
 }
 END_TEST
 
+static void ask_memory(struct client_link *viewer, unsigned n)
+{
+    const struct message m = {.kind = MESSAGE_MEMORY, .memory = {.pages = true}};
+
+    for (unsigned i = 0; i < n; i++)
+        client_link_send(viewer, &m);
+}
+
+/* Others read meanwhile, and one of them leaves before it is answered. */
+START_TEST(who_asks_for_pages_many_times_is_answered_as_often)
+{
+    enum { N_ASKED = 100 };
+    struct client_link viewer, hasty;
+    struct message m;
+
+    processes_daemon("lab", 1, NULL);
+    driver_look(&viewer, "lab");
+    driver_look(&hasty, "lab");
+    ask_memory(&hasty, N_ASKED);
+    ask_memory(&viewer, N_ASKED);
+    client_link_send(&hasty, &(struct message){.kind = MESSAGE_STATUS});
+    do /* until all of its questions have been heard */
+        driver_next(&hasty, &m);
+    while (m.kind != MESSAGE_STATUS_REPLY);
+    client_link_free(&hasty);
+    for (unsigned i = 0; i < 2 * N_ASKED; i++) {
+        driver_next(&viewer, &m);
+        ck_assert_str_eq(message_name(m.kind), "MEMORY_REPLY");
+        ck_assert(m.memory_reply.last == (i % 2 == 1));
+        ck_assert(m.memory_reply.pages.known);
+        ck_assert_uint_gt(m.memory_reply.pages.resident, 0);
+    }
+    driver_status(&viewer, &m); /* and no more often */
+    client_link_free(&viewer);
+}
+END_TEST
+
+START_TEST(a_page_past_the_last_unit_is_empty)
+{
+    const struct message ask = {.kind = MESSAGE_UNITS, .units = {.first = UINT32_MAX}};
+    struct driver driver;
+    struct client_link viewer;
+    struct message m;
+
+    processes_daemon("lab", 1, NULL);
+    driver_open(&driver, "lab", &(struct driver_options){0});
+    driver_train(&driver, 1);
+    driver_look(&viewer, "lab");
+    client_link_send(&viewer, &ask);
+    driver_next(&viewer, &m);
+    ck_assert_str_eq(message_name(m.kind), "UNITS_REPLY");
+    ck_assert_uint_eq(m.units_reply.n, 0);
+    ck_assert_uint_gt(m.units_reply.n_units, 0);
+    client_link_free(&viewer);
+    driver_close(&driver);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = tcase_create("look");
 
     tcase_add_unchecked_fixture(tests, processes_setup, processes_remove);
     tcase_add_test(tests, a_run_shows_its_units_workers_and_losses);
+    tcase_add_test(tests, who_asks_for_pages_many_times_is_answered_as_often);
+    tcase_add_test(tests, a_page_past_the_last_unit_is_empty);
     tcase_add_test(tests, a_daemon_that_does_nothing_shows_no_units);
     return run_tests(tests);
 }

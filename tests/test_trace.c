@@ -343,6 +343,7 @@ static struct eps_train_options run_options(const char *const *files, const char
     options.save_every = SAVE_EVERY;
     options.eval_every = 3;
     options.deterministic = true;
+    options.grad_dtype = EPS_BF16; /* both sides count its bytes */
     return options;
 }
 

@@ -193,6 +193,38 @@ START_TEST(a_slice_that_is_not_finite_gives_edom_and_changes_nothing)
 }
 END_TEST
 
+/* Each contribution is finite, their sum is not: the step can still be skipped. */
+START_TEST(a_held_sum_that_overflows_gives_edom)
+{
+    const struct eps_store_options options = {.train = true, .fenced = true};
+    struct store_fixture f;
+    double squares = 0;
+
+    store_fixture_open_as(&f, store_fixture_small, false, &options);
+    const uint64_t n = f.model.units[1].n;
+    float *g = calloc(n, sizeof *g);
+    ck_assert_ptr_nonnull(g);
+    g[n / 2] = 3e38f;
+    struct eps_job job = {.kind = EPS_JOB_FOLD,
+                          .unit = 1,
+                          .contribution = {g, NUMBER_FP32, true, 0},
+                          .how = EPS_FOLD_HOLD,
+                          .hyper = hyper};
+    eps_job_run(&job, &f.store);
+    ck_assert_int_eq(job.result, 0);
+    job.contribution.first = false;
+    job.squares = &squares;
+    eps_job_run(&job, &f.store);
+    ck_assert_int_eq(job.result, -EDOM);
+    job.contribution.first = true; /* the next step's */
+    eps_job_run(&job, &f.store);
+    ck_assert_int_eq(job.result, 0);
+    ck_assert_double_eq(squares, (double)3e38f * (double)3e38f);
+    free(g);
+    store_fixture_close(&f);
+}
+END_TEST
+
 /* Against the store's own functions, called here. */
 START_TEST(folds_and_updates_are_the_stores)
 {
@@ -261,6 +293,7 @@ int main(void)
     tcase_add_test(tests, a_call_goes_first_then_the_lowest_unit_and_of_one_unit_the_oldest);
     tcase_add_loop_test(tests, a_slice_that_is_not_finite_gives_edom_and_changes_nothing, EPS_FOLD_DIRECT,
                         EPS_FOLD_SUM + 1);
+    tcase_add_test(tests, a_held_sum_that_overflows_gives_edom);
     tcase_add_test(tests, folds_and_updates_are_the_stores);
     tcase_add_test(tests, stop_finishes_what_is_queued);
     tcase_add_test_raise_signal(tests, more_jobs_than_room_was_made_for_is_a_mistake, SIGABRT);
