@@ -143,7 +143,7 @@ static int parse_choice(const struct command *command, const struct argument *a,
     const size_t n = strlen(text);
     const char *word = a->value;
 
-    for (unsigned i = 0;; i++) {
+    for (unsigned i = 1;; i++) {
         const size_t length = strcspn(word, "|");
         if (n == length && memcmp(word, text, n) == 0) {
             *(unsigned *)a->target = i;

@@ -17,7 +17,8 @@ enum argument_kind {
     ARGUMENT_REAL,       /* double */
     ARGUMENT_PAIR,       /* double[2], as in 0.9,0.999 */
     ARGUMENT_BYTES,      /* uint64_t, as in 2GiB */
-    ARGUMENT_CHOICE,     /* unsigned: which of the words in `value`, which stand between bars */
+    ARGUMENT_CHOICE,     /* unsigned: which of the words in `value`, which stand between bars; 1 is the first, so that 0
+                            can stand for none given, as in the enumerations of client/eps.h */
     ARGUMENT_PERIOD,     /* double, seconds; 1 if no number follows */
     ARGUMENT_MAYBE,      /* const char *; "-" if no word follows */
     ARGUMENT_AUTO,       /* uint32_t, at least 1, or the word auto: 0 */

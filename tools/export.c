@@ -28,7 +28,7 @@ int command_export(int argc, char **argv)
 
     if (status >= 0)
         return status;
-    options.bf16 = type == 1;
+    options.bf16 = type == 2;
     int rc = eps_export(&options, &error);
     if (rc)
         return arguments_fail(&command, rc, error.text);

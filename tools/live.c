@@ -39,7 +39,7 @@ struct live {
     struct eps_error error;
 };
 
-static uint64_t now_ms(void)
+uint64_t live_now_ms(void)
 {
     struct timespec now;
 
@@ -58,7 +58,7 @@ static int should_stop(void *user)
 {
     struct live *live = user;
 
-    return stopping_look(&live->stopping) != 0 || (live->several && now_ms() >= live->until);
+    return stopping_look(&live->stopping) != 0 || (live->several && live_now_ms() >= live->until);
 }
 
 static int open_member(struct live *live, const char *address)
@@ -68,7 +68,7 @@ static int open_member(struct live *live, const char *address)
     if (!members)
         return -ENOMEM;
     live->members = members;
-    live->until = now_ms() + PATIENCE_MS;
+    live->until = live_now_ms() + PATIENCE_MS;
     struct eps_look *look;
     int rc = eps_look_open(&look, address, should_stop, live, &live->error);
     if (!rc)
@@ -140,7 +140,7 @@ static int ask_member(struct live *live, size_t i, FILE *out, json_t *list)
     json_t *object = NULL;
     int rc;
 
-    live->until = now_ms() + PATIENCE_MS;
+    live->until = live_now_ms() + PATIENCE_MS;
     if (live->options->json || live->options->metrics) {
         rc = view->to_json(&object, look, &live->error);
         if (!rc)
@@ -236,7 +236,7 @@ static int show(struct live *live)
 /* Until the next answer is due. All sessions are kept alive; the first end is an end of the wait. */
 static int wait_all(struct live *live, uint64_t until)
 {
-    for (uint64_t now = now_ms(); now < until; now = now_ms()) {
+    for (uint64_t now = live_now_ms(); now < until; now = live_now_ms()) {
         const uint64_t left = until - now;
         live->until = until + PATIENCE_MS;
         for (size_t i = 0; i < live->n_members; i++) {
@@ -256,12 +256,12 @@ static int wait_all(struct live *live, uint64_t until)
 static int watch(struct live *live)
 {
     const uint64_t period = (uint64_t)(live->options->watch_s * 1000);
-    uint64_t due = now_ms();
+    uint64_t due = live_now_ms();
     int rc = 0;
 
     while (!rc && !ferror(stdout)) {
         rc = show(live);
-        due = now_ms() >= due + period ? now_ms() + period : due + period;
+        due = live_now_ms() >= due + period ? live_now_ms() + period : due + period;
         if (!rc)
             rc = wait_all(live, due);
         if (!rc && !live->options->address)

@@ -27,6 +27,9 @@ struct live_view {
 /* Such a command. The exit status: 130 after Ctrl-C. */
 int live_command(int argc, char **argv, const struct live_view *view);
 
+/* Of a clock that never goes back. */
+uint64_t live_now_ms(void);
+
 /* "lab" of ".../eps/lab". */
 const char *live_name(const char *address);
 

@@ -11,8 +11,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 
-enum { UNSET = 1000 }; /* of a choice: the option was not given */
-
 static void print_side(const char *name, const struct eps_plan_side *side)
 {
     char text[24];
@@ -199,7 +197,7 @@ static int answer(const struct command *command, const struct eps_train_options 
 int command_plan(int argc, char **argv)
 {
     struct eps_train_options options = eps_train_defaults();
-    unsigned precision = UNSET, moments = UNSET, grad_dtype = UNSET, commit = UNSET, optimizer = UNSET, device;
+    unsigned precision = 0, moments = 0, grad_dtype = 0, commit = 0, optimizer = 0, device;
     struct question question = {0};
     const struct argument arguments[] = {
         {"Model and batch", .kind = ARGUMENT_HEADING},
@@ -244,10 +242,10 @@ int command_plan(int argc, char **argv)
 
     if (status >= 0)
         return status;
-    options.precision = precision == UNSET ? EPS_NUMBER_DEFAULT : (enum eps_number)(EPS_FP32 + precision);
-    options.moments = moments == UNSET ? EPS_NUMBER_DEFAULT : (enum eps_number)(EPS_FP32 + moments);
-    options.grad_dtype = grad_dtype == UNSET ? EPS_NUMBER_DEFAULT : (enum eps_number)(EPS_FP32 + grad_dtype);
-    options.commit = commit == UNSET ? EPS_COMMIT_DEFAULT : (enum eps_commit)(EPS_EAGER + commit);
-    options.optimizer = optimizer == UNSET ? EPS_OPTIMIZER_DEFAULT : (enum eps_optimizer_kind)(EPS_ADAMA + optimizer);
+    options.precision = (enum eps_number)precision;
+    options.moments = (enum eps_number)moments;
+    options.grad_dtype = (enum eps_number)grad_dtype;
+    options.commit = (enum eps_commit)commit;
+    options.optimizer = (enum eps_optimizer_kind)optimizer;
     return answer(&command, &options, &question);
 }

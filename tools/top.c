@@ -16,7 +16,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <time.h>
 #include <unistd.h>
 
 enum { PERIOD_MS = 500 };
@@ -31,14 +30,6 @@ struct top {
     sigset_t quit_signal; /* SIGQUIT: held back until the terminal is as it was */
     struct eps_error error;
 };
-
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
 
 /* ---- looking ---------------------------------------------------------------------------------------------------- */
 
@@ -162,7 +153,7 @@ static int look(struct top *top)
         top_view_free(&view);
         return rc;
     }
-    const uint64_t now = now_ms();
+    const uint64_t now = live_now_ms();
     add_rates(&view, &top->view, top->seen_ms ? now - top->seen_ms : 0);
     top_view_free(&top->view);
     top->view = view;

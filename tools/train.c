@@ -11,8 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-enum { UNSET = 1000 }; /* of a choice: the option was not given */
-
 struct train {
     struct progress progress;
     struct stopping stopping;
@@ -143,20 +141,14 @@ static int run(const struct command *command, const struct eps_train_options *op
     return rc == -EINTR ? stopping_status(&t.stopping, status) : status;
 }
 
-/* Words stand in the order of the enumeration's values, of which 0 is left to choose. */
-static unsigned chosen(unsigned word)
-{
-    return word == UNSET ? 0 : word + 1;
-}
-
 int command_train(int argc, char **argv)
 {
     struct eps_train_options options = eps_train_defaults();
     struct argument_texts data = {0};
     double betas[2] = {NAN, NAN};
     uint64_t keep = UINT64_MAX;
-    unsigned schedule = UNSET, optimizer = UNSET, order = UNSET, device;
-    unsigned precision = UNSET, moments = UNSET, grad_dtype = UNSET, commit = UNSET;
+    unsigned schedule = 0, optimizer = 0, order = 0, device;
+    unsigned precision = 0, moments = 0, grad_dtype = 0, commit = 0;
     const struct argument arguments[] = {
         {"Model and data", .kind = ARGUMENT_HEADING},
         {"--model", "DIR|config.json|PRESET", ARGUMENT_TEXT, &options.model,
@@ -259,13 +251,13 @@ int command_train(int argc, char **argv)
     if (status < 0) {
         options.data = data.items, options.n_data = data.n;
         options.beta1 = betas[0], options.beta2 = betas[1];
-        options.optimizer = (enum eps_optimizer_kind)chosen(optimizer);
-        options.order = (enum eps_order)chosen(order);
-        options.schedule = (enum eps_schedule)chosen(schedule);
-        options.precision = (enum eps_number)chosen(precision);
-        options.moments = (enum eps_number)chosen(moments);
-        options.grad_dtype = (enum eps_number)chosen(grad_dtype);
-        options.commit = (enum eps_commit)chosen(commit);
+        options.optimizer = (enum eps_optimizer_kind)optimizer;
+        options.order = (enum eps_order)order;
+        options.schedule = (enum eps_schedule)schedule;
+        options.precision = (enum eps_number)precision;
+        options.moments = (enum eps_number)moments;
+        options.grad_dtype = (enum eps_number)grad_dtype;
+        options.commit = (enum eps_commit)commit;
         if (keep != UINT64_MAX)
             options.keep = keep < UINT32_MAX ? (uint32_t)keep : UINT32_MAX - 1;
         status = run(&command, &options);
