@@ -381,6 +381,8 @@ START_TEST(v_follows_a_gradient_that_falls_tenfold_where_rounding_to_nearest_fre
             const double d = (double)number_from_v16(x.v[i]) - v;
             sum += d, squares += d * d;
         }
+        fprintf(stderr, "step %4ju: v %.5f, in 16 bits bias %+.4f %%, scatter %.2f %%; to nearest %.5f\n", (uintmax_t)t,
+                (double)v, 100 * sum / N / (double)v, 100 * sqrt(squares / N) / (double)v, (double)nearest_v);
         ck_assert_double_le(fabs(sum / N), 5 * sqrt(variance / N));
         ck_assert_double_le(squares / N, variance * (1 + 5 * sqrt(2.0 / N)));
     }
