@@ -5,7 +5,7 @@
 # own seeds: what a seed changes anyway. Runs one after another.
 #
 # usage: tools/bench/bench_loss.sh [options]      defaults in brackets
-#   --width N [128] --layers N [4] --heads N [4] --batch N [16] --seq N [64]
+#   --width N [128] --layers N [4] --heads N [4] --batch N [16] --seq N [64] --lr X [1e-3]
 #   --steps N [400]       of a run --points N [5] held-out losses along the way
 #   --seeds N [3]
 #   --kinds LIST [all]    of fp32,bf16,moments,grad,all16,adama4; fp32 is there anyway
@@ -15,11 +15,11 @@
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 
-width=128 layers=4 heads=4 batch=16 seq=64 steps=400 points=5 seeds=3 kinds=all data='' plot='' bin=build/bin
+width=128 layers=4 heads=4 batch=16 seq=64 lr=1e-3 steps=400 points=5 seeds=3 kinds=all data='' plot='' bin=build/bin
 while [ $# -gt 0 ]; do
     case "$1" in
     --help | -h) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit ;;
-    --width | --layers | --heads | --batch | --seq | --steps | --points | --seeds | --kinds | --data | --plot | --bin)
+    --width | --layers | --heads | --batch | --seq | --lr | --steps | --points | --seeds | --kinds | --data | --plot | --bin)
         [ $# -ge 2 ] || { echo "bench_loss.sh: $1 needs a value" >&2; exit 2; }
         declare "${1#--}=$2"
         shift 2 ;;
@@ -54,7 +54,7 @@ run() {
     rm -rf "$work/run"
     # shellcheck disable=SC2086 # options are words
     "$bin/eps" train --model "$work/config.json" --data "$work/data.txt" --eval-data "$work/held_out.txt" \
-        --out "$work/run" --steps "$steps" --batch "$batch" --seq "$seq" --lr 1e-3 --betas 0.9,0.99 --seed "$2" \
+        --out "$work/run" --steps "$steps" --batch "$batch" --seq "$seq" --lr "$lr" --betas 0.9,0.99 --seed "$2" \
         --save-every 0 --eval-every $(((steps + points - 1) / points)) ${how[$1]} >"$work/log" 2>&1 ||
         { cat "$work/log" >&2; exit 1; }
     sed -n 's/.*"step": *\([0-9]*\).*"eval_loss": *\([0-9.e+-]*\).*/\1 \2/p' "$work/run/metrics.jsonl" >"$work/$1.$2"
@@ -68,7 +68,7 @@ done
 for kind in ${kinds//,/ }; do # "step mean": the curve
     cat "$work/$kind".[0-9]* | awk '{ s[$1] += $2; n[$1]++ } END { for (i in s) print i, s[i] / n[i] }' | sort -n >"$work/$kind"
 done
-echo "width $width, $layers layers, $batch x $seq tokens, $steps steps, $seeds seeds, $bytes bytes of text," \
+echo "width $width, $layers layers, $batch x $seq tokens, rate $lr, $steps steps, $seeds seeds, $bytes bytes of text," \
     "held-out loss, nats per byte"
 printf '%-8s' kind
 cut -d ' ' -f 1 "$work/fp32" | xargs printf ' %8s'
