@@ -133,7 +133,7 @@ void attach_on_tick(struct session *s)
             session_fault(s, -ETIMEDOUT, "said nothing for %u s", limit);
     } else if (s->n_ticks >= 1u << (s->n_attempts - 1)) {
         if (s->n_attempts == ATTEMPTS) {
-            session_finish(s, "does not answer");
+            session_finish(s, "does not answer: it is stopped, or its machine is overloaded");
             return;
         }
         session_enter(s, SESSION_RETRYING);

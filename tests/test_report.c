@@ -90,6 +90,7 @@ START_TEST(any_file_with_a_step_can_be_drawn)
         "{\"step\": 1, \"loss\": 3}\n{\"step\": 2, \"loss\": 3}\n",                /* always the same */
         "{\"step\": 1, \"loss\": 3}\n{\"step\": 2, \"loss\": null}\n{\"step\": 3", /* a gap, and half a line */
         "{\"step\": 9007199254740993, \"loss\": 1e308}\n",
+        "{\"step\": 1, \"loss\": null}\n{\"step\": 9223372036854775807, \"loss\": 1}\n",
         "{\"step\": 1, \"memory\": {\"host\": {}}}\n",
         "{\"step\": 1, \"memory\": {\"host\": {\"'`x`\\n\\\"\": 5}, \"device\": {\"y\": 3}}}\n",
     };
@@ -100,6 +101,17 @@ START_TEST(any_file_with_a_step_can_be_drawn)
     put_run(name, texts[_i]);
     check_drawn(name);
     check_svg(file);
+}
+END_TEST
+
+START_TEST(lines_that_are_none_are_counted)
+{
+    put_run("broken", "{\"step\": 1, \"loss\": 3}\n[]\n{\"step\": 2, \"loss\": 2}\n");
+    check_drawn("broken");
+    check_text("out", "broken/report.svg: 2 steps; 1 line of metrics.jsonl was passed over\n");
+    put_run("binary", "\x01\xff\n{\"step\": 1, \"loss\": 3}\n\n\n");
+    check_drawn("binary");
+    check_text("out", "binary/report.svg: 1 step; 3 lines of metrics.jsonl were passed over\n");
 }
 END_TEST
 
@@ -194,7 +206,8 @@ int main(void)
     tcase_add_test(tests, without_gnuplot_the_package_is_named);
     if (has_gnuplot()) {
         tcase_add_test(tests, a_run_becomes_an_svg_in_its_directory_or_a_png);
-        tcase_add_loop_test(tests, any_file_with_a_step_can_be_drawn, 0, 8);
+        tcase_add_loop_test(tests, any_file_with_a_step_can_be_drawn, 0, 9);
+        tcase_add_test(tests, lines_that_are_none_are_counted);
         tcase_add_test(tests, a_long_run_becomes_a_small_picture);
         tcase_add_test(tests, a_run_may_be_called_anything);
         tcase_add_test(tests, what_cannot_be_drawn_is_refused_in_a_sentence);

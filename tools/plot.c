@@ -75,11 +75,17 @@ static void print_number(FILE *out, double value)
         fputs(" NaN", out);
 }
 
+/* As exact as the ends of the range, beyond which nothing is drawn. */
+static void print_x(FILE *out, double step)
+{
+    fprintf(out, " %.17g", step);
+}
+
 static void print_series(FILE *out, const char *name, const struct series *s)
 {
     fprintf(out, "$%s << EOD\n", name);
     for (size_t i = 0; i < s->n; i++) {
-        print_number(out, series_x(s, i));
+        print_x(out, series_x(s, i));
         print_number(out, series_y(s, i));
         fputc('\n', out);
     }
@@ -161,7 +167,7 @@ static void print_sums(FILE *out, const char *name, const struct plot_side *side
     for (size_t i = 0; i < side->all.n + (side->all.n == 1); i++) {
         const size_t from = i < side->all.n ? i : 0;
         double sum = 0;
-        print_number(out, i < side->all.n ? series_x(&side->all, i) : last);
+        print_x(out, i < side->all.n ? series_x(&side->all, i) : last);
         for (size_t k = 0; k < side->n; k++) {
             sum += series_y(&side->categories[k].bytes, from);
             print_number(out, sum / unit);

@@ -138,7 +138,8 @@ static int report(const struct command *command, struct plot *plot, const char *
         return arguments_fail(command, rc, error.text);
     printf("%s: %" PRIu64 " step%s", out, plot->n_steps, plot->n_steps == 1 ? "" : "s");
     if (n_bad > 0)
-        printf("; %" PRIu64 " line%s of metrics.jsonl passed over", n_bad, n_bad == 1 ? " was" : "s were");
+        printf("; %" PRIu64 " %s of metrics.jsonl %s passed over", n_bad, n_bad == 1 ? "line" : "lines",
+               n_bad == 1 ? "was" : "were");
     putchar('\n');
     return 0;
 }
