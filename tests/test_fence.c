@@ -19,8 +19,8 @@
 /* What is not finite in step 1. Of two: the topmost, and the next is in the inbox before it is judged. */
 enum fault { IN_FIRST_CONTRIBUTION, IN_LAST_CONTRIBUTION, IN_LOSS, NOWHERE, IN_FIRST_OF_TWO };
 
-/* A worker without a device: asks for weights and contributes a pattern, visit by visit, to the end of each step,
- * whatever becomes of it. */
+/* A worker without a device: asks for weights visit by visit, upwards, then again downwards, and contributes a pattern,
+ * to the end of each step, whatever becomes of it. */
 struct puppet {
     uv_loop_t loop;
     struct session *session;
@@ -28,7 +28,7 @@ struct puppet {
     struct model model;
     struct segment inbox;
     enum fault fault;
-    bool busy, has_next;
+    bool busy, backward, has_next;
     struct message share, next;
     uint32_t visit;
     uint32_t n_slots; /* with the daemon */
@@ -87,17 +87,34 @@ static void contribute(struct puppet *p)
 
 static void begin_step(struct puppet *p, const struct message *share)
 {
-    struct message m = {.kind = MESSAGE_LOSS, .loss = {.step = share->share.step, .sum = 64, .finite = true}};
-
     p->busy = true;
+    p->backward = false;
     p->share = *share;
-    p->visit = p->model.n_visits - 1;
-    if (share->share.step == 1 && p->fault == IN_LOSS) {
-        m.loss.finite = false;
-        m.loss.sum = 0;
-    }
+    p->visit = 0;
+    ask_weights(p);
+}
+
+static void turn(struct puppet *p)
+{
+    const bool faulty = p->share.share.step == 1 && p->fault == IN_LOSS;
+    const struct message m = {.kind = MESSAGE_LOSS,
+                              .loss = {.step = p->share.share.step, .sum = faulty ? 0 : 64, .finite = !faulty}};
+
+    p->backward = true;
     session_send(p->session, &m);
     ask_weights(p);
+}
+
+static void on_weights(struct puppet *p)
+{
+    if (p->backward) {
+        contribute(p);
+    } else if (p->visit + 1 < p->model.n_visits) {
+        p->visit++;
+        ask_weights(p);
+    } else {
+        turn(p);
+    }
 }
 
 static void next_visit(struct puppet *p)
@@ -141,10 +158,11 @@ static void on_message(struct session *s, const struct message *m, const int *fd
     } else if (m->kind == MESSAGE_SHARE) {
         begin_step(p, m);
     } else if (m->kind == MESSAGE_WEIGHTS) {
-        contribute(p);
+        on_weights(p);
     } else if (m->kind == MESSAGE_FREE) {
         next_visit(p);
-    } else if (m->kind == MESSAGE_RELEASE) {
+    } else if (m->kind == MESSAGE_RELEASE) { /* in the middle of a step too */
+        p->busy = p->has_next = false;
         session_send(s, m);
     }
 }
@@ -325,7 +343,6 @@ START_TEST(a_step_is_skipped_while_other_contributions_are_folded)
 
     await_worker("two");
     driver_open(&driver, "two", &options);
-    driver_train(&driver, 1); /* done before the next is opened: the puppet tells its loss before it pulls */
     driver_train(&driver, 2);
     ck_assert(driver.last_done.done.skipped);
     driver_train(&driver, 3);
