@@ -227,7 +227,8 @@ START_TEST(misuse_is_one_sentence_and_status_2)
     } mistakes[] = {
         {"", "--model is missing"},
         {"--model gpt2 --device-mem 0", "--device-mem: '0' is less than a byte"},
-        {"--model gpt2 --device-mem 9223372036854775809", "--device-mem: '9223372036854775809' is more than any machine has"},
+        {"--model gpt2 --device-mem 9223372036854775809",
+         "--device-mem: '9223372036854775809' is more than any machine has"},
         {"--model gpt2 --host-mem -1", "--host-mem: '-1' is less than a byte"},
         {"--model gpt2 --batch 7 --parts 2", "--batch 7 is not a multiple of --parts 2"},
         {"--model gpt2 --batch 2 --microbatch 3", "--microbatch 3 is more than the 2 rows"},
