@@ -142,7 +142,7 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
     const struct model *model = &c->worker.model;
     const size_t slot_bytes = model_slot_bytes(model, m->assign.grad);
     const enum segment_access data_access = m->assign.generate ? SEGMENT_READ_WRITE : SEGMENT_READ;
-    unsigned next = 0;
+    const unsigned n_segments = 3 + m->assign.host_stash;
     const struct {
         struct segment *segment;
         uint64_t bytes;
@@ -155,10 +155,10 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
     };
     int rc = 0;
 
-    for (unsigned i = 0; i < 3u + m->assign.host_stash; i++) {
-        int rc2 = segment_attach(segments[i].segment, mail->fds[next++], segments[i].bytes, segments[i].access,
-                                 rc ? NULL : err);
-        rc = rc ? rc : rc2;
+    for (unsigned i = 0; i < n_segments; i++) {
+        const int attached =
+            segment_attach(segments[i].segment, mail->fds[i], segments[i].bytes, segments[i].access, rc ? NULL : err);
+        rc = rc ? rc : attached;
     }
     c->worker.stash = c->stash.base;
     c->link = (struct link){.box = c->box,
@@ -170,7 +170,7 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
                             .n_slots = m->assign.n_slots,
                             .takes_turns = m->assign.takes_turns};
     if (m->assign.trace)
-        open_trace(c, mail->fds[next]);
+        open_trace(c, mail->fds[n_segments]);
     return rc;
 }
 

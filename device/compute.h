@@ -11,8 +11,8 @@ struct compute_options {
     struct mailbox *box;
 };
 
-/* Takes ASSIGN, SHARE, EVALUATE, GENERATE and RELEASE from the mailbox for ever; the process ends by its main thread. arg: a
- * struct compute_options, borrowed. */
+/* Takes ASSIGN, SHARE, EVALUATE, GENERATE and RELEASE from the mailbox for ever; the process ends by its main thread.
+ * arg: a struct compute_options, borrowed. */
 void *compute_run(void *arg);
 
 #endif

@@ -1,9 +1,10 @@
 /* device/step.h - one worker's side of a step: every visit, every part, every microbatch, in the relay's order.
  *
  * Forward: for each visit from the bottom: pull its unit, run every microbatch of every part. The head's forward pass
- * finds every row's log-sum-exp and so all losses of the share; they are told before any contribution is offered.
- * Backward: for each visit from the top: pull, and part by part: recompute, sum the contribution over the part's
- * microbatches, offer it in slices.
+ * finds every row's log-sum-exp and so all losses of the share; they are told before any contribution is offered. Where
+ * the plan has room for all of the head, that pass does the head's backward pass too: its logits are not computed again.
+ * Backward: for each visit from the top: pull, and part by part: recompute or read what was kept, sum the contribution
+ * over the part's microbatches, offer it in slices.
  *
  * The step knows neither sockets nor relay: it speaks through a link, which is a session in eps-worker and plain
  * function calls in tests and benchmarks. It allocates nothing. */

@@ -1,5 +1,5 @@
-/* plan/layers.h - how layers divide the workspace of one microbatch: the plan takes the sizes, device/layers the places.
- */
+/* plan/layers.h - how layers divide the workspace of one microbatch: the plan takes the sizes, device/layers the
+ * places. */
 #ifndef PLAN_LAYERS_H
 #define PLAN_LAYERS_H
 

@@ -70,9 +70,10 @@ static void offer(struct search *s, const struct plan *plan)
     s->best = *plan, s->best_time = time, s->found = true;
 }
 
-/* Where bytes may fall as the chain goes on: once all of the head's units stay, or all there are, buffers need less room.
- * Between two of these they grow. The last is past the end. */
+/* Where bytes may fall as the chain goes on: once all of the head's units stay, or all there are, buffers need less
+ * room. Between two of these they grow. The last is past the end. */
 enum { CHAIN_BREAKS = 4 };
+
 static void find_breaks(uint32_t at[CHAIN_BREAKS], const struct search *s, const struct chain *chain)
 {
     const uint32_t before = chain->resident_first ? 0 : chain->most_kept;

@@ -140,8 +140,8 @@ START_TEST(the_smallest_budget_works_and_one_byte_less_is_refused_with_that_figu
 }
 END_TEST
 
-/* Every choice of a small model, one by one: none that fits is faster by more than a tie, and none as fast is smaller. Microbatches that
- * the search passes over cut a part into no fewer pieces than those it looks at. */
+/* Every choice of a small model, one by one: none that fits is faster by more than a tie, and none as fast is smaller.
+ * Microbatches that the search passes over cut a part into no fewer pieces than those it looks at. */
 START_TEST(nothing_that_fits_is_faster_than_what_is_found)
 {
     struct plan_setting s = setting_of(PLAN_TRAIN, 6, 64);

@@ -1,8 +1,9 @@
 /* device/cpu/cpu.h - the inside of the CPU device: its state, and the kernels compiled per instruction set.
  *
  * X.kernel.c is compiled once for each x86-64 level and each type of values, and gives tables X_fp32_v2 to X_bf16_v4; a
- * device takes those of its values and of the best level that the machine runs. Work is cut into pieces that depend on shapes alone, and each piece is computed by one thread in a
- * fixed order, so results do not depend on the number of threads. */
+ * device takes those of its values and of the best level that the machine runs. Work is cut into pieces that depend on
+ * shapes alone, and each piece is computed by one thread in a fixed order, so results do not depend on the number of
+ * threads. */
 #ifndef DEVICE_CPU_CPU_H
 #define DEVICE_CPU_CPU_H
 

@@ -64,8 +64,8 @@ static void add_log_sum_exp(const struct layer_pass *pass, struct chunk chunk, c
                            pass->labels + first, m, chunk.first, chunk.n);
 }
 
-/* dh += g W, or = for the topmost chunk, W's gradient += g^T h, for g (m, n) the gradient of the logits of tokens first ..
- * first+m-1, which takes their place. */
+/* dh += g W, or = for the topmost chunk, W's gradient += g^T h, for g (m, n) the gradient of the logits of tokens
+ * first .. first+m-1, which takes their place. */
 static void tile_backward(const struct layer_pass *pass, struct chunk chunk, float *g, size_t first, size_t m)
 {
     const size_t width = pass->model->config.width, g_stride = chunk.n * device_wide(pass->setting->precision);
