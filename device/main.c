@@ -296,7 +296,6 @@ int main(int argc, char **argv)
         log_line("whoever started this worker is gone");
         return 1;
     }
-    compute.budget = arguments.budget ? arguments.budget : default_budget();
     device_check(compute.ops);
     if (arguments.profile) {
         if (measure(arguments.profile, compute.ops, &err) == 0)
@@ -304,6 +303,7 @@ int main(int argc, char **argv)
         log_line("%s", err.text);
         return 1;
     }
+    compute.budget = arguments.budget ? arguments.budget : default_budget();
     int rc = session_directory(directory, sizeof directory, arguments.address, &err);
     if (!rc)
         rc = run(directory, &compute, arguments.is_private, &err);
