@@ -3,6 +3,7 @@
 #
 # usage: tests/chaos/chaos.sh BIN [KILLS] [SEED]      BIN: the folder of eps, epsd and eps-worker
 #
+# Runs are of each kind in turn: optimizer, parts, 16-bit numbers, fenced commit, the stash on the host.
 # Each time one of client, worker and daemon, drawn at random, gets SIGKILL after a random time, saves, start-up and
 # shut-down included. Then, within 6 s: no process, socket or directory of the run is left; every checkpoint that stands
 # is whole; what is resumed ends with the same bits of weights and moments, and with each step once in metrics.jsonl.
@@ -37,11 +38,21 @@ fail() {
 
 # begin KIND OUT: a run from its beginning, in place of this shell
 begin() {
+    # shellcheck disable=SC2086 # several options
     exec "$bin/eps" train --model config.json --data book.txt --steps $steps --batch 8 --seq 32 --seed 7 \
-        --device-mem 64MiB --save-every $every --deterministic --optimizer "${optimizers[$1]}" \
-        --parts "${parts[$1]}" --out "$2"
+        --save-every $every --deterministic ${kinds[$1]} --out "$2"
 }
-optimizers=(adama adamw adama adamw) parts=(1 1 4 4)
+# The optimizers, with their sums; then 16-bit numbers, fenced commit, and the stash on the host.
+kinds=(
+    "--device-mem 64MiB --optimizer adama --parts 1"
+    "--device-mem 64MiB --optimizer adamw --parts 1"
+    "--device-mem 64MiB --optimizer adama --parts 4"
+    "--device-mem 64MiB --optimizer adamw --parts 4"
+    "--device-mem 64MiB --optimizer adama --parts 2 --precision bf16 --moments bf16 --grad-dtype bf16"
+    "--device-mem 64MiB --optimizer adamw --parts 4 --workers 2 --commit fenced --clip-norm 0.5"
+    "--device-mem MINIMUM --optimizer adama --parts 1"
+    "--device-mem MINIMUM --optimizer adamw --parts 2 --precision bf16 --moments bf16 --clip-norm 0.5"
+)
 
 # What a run has written, without what depends on the clock.
 losses() {
@@ -75,7 +86,10 @@ kill_one() {
     kill -KILL "$pid" 2>/dev/null || victim=
 }
 
-for kind in 0 1 2 3; do
+for kind in "${!kinds[@]}"; do
+    # shellcheck disable=SC2086 # several options
+    least=$("$bin/eps" plan --model config.json --batch 8 --seq 32 --minimum ${kinds[kind]/MINIMUM/1GiB}) || fail "eps plan"
+    kinds[kind]=${kinds[kind]/MINIMUM/$least}
     run=reference-$kind
     began=$(date +%s%N)
     (begin $kind $run) >said 2>&1 || fail "the run that nobody disturbs: $kind"
@@ -83,10 +97,10 @@ for kind in 0 1 2 3; do
     await_nothing
 done
 
-done_kills=0 trial=0
+done_kills=0 trial=0 first=$((RANDOM % ${#kinds[@]}))
 declare -A killed
 while [ $done_kills -lt "$kills" ]; do
-    kind=$((trial % 4)) run=trial-$trial status=1
+    kind=$(((first + 3 * trial) % ${#kinds[@]})) run=trial-$trial status=1
     trial=$((trial + 1))
     while [ $status -ne 0 ]; do
         if [ -e "$run/latest" ]; then
