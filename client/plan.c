@@ -262,12 +262,14 @@ static void fill_cost(struct eps_plan *out, const struct question *q, const stru
     out->measured = q->measured, out->overlaps = !q->backend->takes_turns;
 }
 
+/* Without a stash on the host where that has no room for it, and then the rest fits. */
 static uint64_t minimum_of(const struct question *q)
 {
-    struct answer answer;
+    struct answer least, other;
 
-    find_smallest(&answer, q, false);
-    return plan_total(&answer.plan);
+    find_smallest(&least, q, false);
+    find_smallest(&other, q, true);
+    return plan_total(host_fits(q, &least) || !host_fits(q, &other) ? &least.plan : &other.plan);
 }
 
 static void fill(struct eps_plan *out, const struct question *q, const struct answer *a, int rc,

@@ -145,6 +145,25 @@ START_TEST(the_minimum_fits_and_one_byte_less_does_not)
 }
 END_TEST
 
+/* A host that holds all but a stash: what is kept on the device then makes its minimum larger. */
+START_TEST(the_minimum_is_of_what_the_host_has_room_for)
+{
+    char options[400];
+
+    snprintf(options, sizeof options, "--model %s --batch 8 --device-mem 1GiB", config);
+    json_t *roomy = plan_json(0, options);
+    const uint64_t host = number_in(json_object_get(roomy, "host"), "peak");
+    snprintf(options, sizeof options, "--model %s --batch 8 --host-mem %" PRIu64 " --minimum", config, host);
+    const uint64_t least = printed_number(options);
+    ck_assert_uint_gt(least, number_in(roomy, "minimum"));
+    for (unsigned less = 0; less < 2; less++)
+        ck_assert_int_eq(processes_eps("plan --model %s --batch 8 --host-mem %" PRIu64 " --device-mem %" PRIu64, config,
+                                       host, least - less),
+                         (int)less);
+    json_decref(roomy);
+}
+END_TEST
+
 /* Layers and rows up to the figure fit, one more does not: asked of eps plan itself with a config of that depth. */
 START_TEST(depth_and_batch_are_the_most_that_fit)
 {
@@ -281,6 +300,7 @@ int main(void)
     tcase_add_test(tests, the_table_says_every_term_and_the_choice_in_words);
     tcase_add_test(tests, weights_are_not_needed_and_not_looked_at);
     tcase_add_test(tests, the_minimum_fits_and_one_byte_less_does_not);
+    tcase_add_test(tests, the_minimum_is_of_what_the_host_has_room_for);
     tcase_add_test(tests, depth_and_batch_are_the_most_that_fit);
     tcase_add_test(tests, nothing_at_all_fits_is_said_with_what_would);
     tcase_add_test(tests, fifty_billion_parameters_fit_a_host_of_512_gb_with_16_bit_moments_alone);

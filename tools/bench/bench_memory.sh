@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
 # What the device must hold to train one model by one batch, measured, as the rows of a table. PyTorch's figures are
 # those of tools/bench/peer_memory.py: gradients summed over microbatches, and AdamA in place. Ours are the peak of the
-# worker's memory in a run: L2L in the smallest --device-mem at which `eps plan` leaves the layers' inputs on the device
-# (found by halving), and constant memory in the smallest there is, where they wait on the host. What the daemon holds in
-# host memory is told beside.
+# worker's memory in a run, in the smallest --device-mem that can work: L2L on a host that has no room for the layers'
+# inputs, so that they stay on the device, and constant memory, where they wait on the host. What the daemon holds in host
+# memory is told beside.
 #
 # usage: tools/bench/bench_memory.sh [options]      defaults, BERT-Large's shape, in brackets
 #   --layers N [24] --width N [1024] --heads N [16] --vocabulary N [30522] --seq N [128] --batch N [32]
@@ -55,14 +55,12 @@ peer() {
     "$python" tools/bench/peer_memory.py "$1" --layers "$layers" --width "$width" --heads "$heads" --vocabulary "$vocabulary" \
         --seq "$seq" --batch "$batch" --microbatch "$microbatch" --steps "$steps" | sed -n 's/.*"peak_bytes": \([0-9]*\).*/\1/p'
 }
-# plan SIZE: what eps plan makes of it, as JSON; fails where it does not fit
-plan() { "$bin/eps" plan "${options[@]}" --device-mem "$1" --json 2>/dev/null; }
-# ours SIZE: a run's peaks, on the device and on the host
+# ours [OPTION...]: in the smallest --device-mem that can work, a run's peaks, on the device and on the host
 ours() {
     rm -rf "$work/run"
-    "$bin/eps" train "${options[@]}" --data "$work/data.bin" --eval-data "$work/held_out.bin" --out "$work/run" \
-        --steps 1 --save-every 0 --device-mem "$1" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
-    sed -n 's/.*"device_peak_bytes": *\([0-9]*\).*"host_bytes": *\([0-9]*\).*/\1 \2/p' "$work/run/metrics.jsonl" | sort -n | tail -n 1
+    "$bin/eps" train "${options[@]}" "$@" --data "$work/data.bin" --eval-data "$work/held_out.bin" --out "$work/run" --steps 1 \
+        --save-every 0 --device-mem "$("$bin/eps" plan "${options[@]}" "$@" --minimum)" >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
+    sed -n 's/.*"device_peak_bytes": *\([0-9]*\).*"host_bytes": *\([0-9]*\).*/\1 \2/p' "$work/run/metrics.jsonl"
 }
 # row NAME PUBLISHED DEVICE_BYTES [HOST_BYTES]
 row() {
@@ -77,17 +75,10 @@ echo "| what | device bytes | against the first | published | host bytes |"
 echo "|---|---|---|---|---|"
 base=$(peer "$against")
 row "PyTorch, $against" '' "$base"
-minimum=$("$bin/eps" plan "${options[@]}" --minimum)
 if [ "$against" = accumulate ]; then
     row "PyTorch, AdamA in place" '-23 %' "$(peer adama)"
-    # The stash is on the host at low, on the device at high.
-    low=$minimum high=$(plan 1TiB | sed -n 's/.*"workers": \[{"current": \([0-9]*\).*/\1/p')
-    while [ $((high - low)) -gt 65536 ]; do
-        middle=$(((low + high) / 2))
-        if plan "$middle" | grep -q '"stash": "device"'; then high=$middle; else low=$middle; fi
-    done
-    read -r device host <<<"$(ours "$high")"
-    row "eps, L2L: inputs of layers on the device" '-45 %' "$device" "$host"
+    # What the host takes beside a stash: where the device has room for everything, there is none.
+    host=$("$bin/eps" plan "${options[@]}" --device-mem 1TiB --json | sed -n 's/{"host": {"current": \([0-9]*\).*/\1/p')
+    row "eps, L2L: layers' inputs on the device" '-45 %' $(ours --host-mem $((host + 65536)))
 fi
-read -r device host <<<"$(ours "$minimum")"
-row "eps, constant memory: they wait on the host" '' "$device" "$host"
+row "eps, constant memory: they wait on the host" '' $(ours)
