@@ -479,12 +479,14 @@ END_TEST
 /* Root may lock whatever it likes: somebody else tries. */
 START_TEST(memory_that_must_be_locked_and_may_not_be_is_refused)
 {
-    const struct rlimit little = {.rlim_cur = 8192, .rlim_max = 8192};
+    struct rlimit limit;
     struct eps_store_options options = {.train = true};
     struct store_fixture f;
     struct error err = {""};
 
-    ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &little), 0);
+    ck_assert_int_eq(getrlimit(RLIMIT_MEMLOCK, &limit), 0);
+    limit.rlim_cur = 8192;
+    ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
     ck_assert(geteuid() != 0 || setuid(65534) == 0);
     store_fixture_open_as(&f, store_fixture_small, true, &options); /* not required: it works without */
     ck_assert_uint_ne(f.store.denied & 4, 0);                       /* EPS_MEMORY_LOCK */
@@ -493,6 +495,13 @@ START_TEST(memory_that_must_be_locked_and_may_not_be_is_refused)
     ck_assert_int_eq(eps_store_init(&f.store, &f.model, &options, &f.ledger, &err), -EPERM);
     ck_assert_ptr_nonnull(strstr(err.text, "`ulimit -l` is 8 KiB"));
     ck_assert_ptr_nonnull(strstr(err.text, "--require-pinned"));
+    limit.rlim_cur = strtoull(err.text, NULL, 10) * 1024 - 1; /* the figure that it names is the one */
+    ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+    ck_assert_int_eq(eps_store_init(&f.store, &f.model, &options, &f.ledger, &err), -EPERM);
+    limit.rlim_cur++;
+    ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
+    ck_assert_int_eq(eps_store_init(&f.store, &f.model, &options, &f.ledger, &err), 0);
+    ck_assert_uint_eq(f.store.denied & 4, 0);
     store_fixture_close(&f);
 }
 END_TEST
