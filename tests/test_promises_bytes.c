@@ -12,7 +12,7 @@
 #include <stdio.h>
 #include <string.h>
 
-enum { N_LAYERS = 6, N_STEPS = 3, SIDES = 2, N_BUDGETS = 5 };
+enum { N_LAYERS = 6, N_STEPS = 3, SIDES = 2, N_BUDGETS = SANITIZED ? 2 : 5 };
 enum { HOST, WORKER };
 
 struct mode {
@@ -205,6 +205,8 @@ START_TEST(training_takes_what_is_planned_and_the_system_agrees)
     struct eps_plan plan;
     struct seen seen;
 
+    if (SANITIZED && _i % 3) /* a sanitizer is slow, and has the system's count to itself */
+        return;
     options.device_mem = 256 << 20;
     if (mode->smallest)
         ck_assert_int_eq(eps_plan_minimum(&options.device_mem, &options, &error), 0);
