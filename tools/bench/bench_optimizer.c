@@ -229,7 +229,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_optimizer: no memory for %zu parameters\n", a.n);
         return 1;
     }
-    eps_memory_report(&memory);
+    eps_memory_report(&memory, 0);
     eps_memory_free(&memory);
     eps_optimizer_select(EPS_ISA_BEST);
 #ifdef _OPENMP
