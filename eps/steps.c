@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 static struct peer *find_worker(const struct job *job, uint32_t id)
 {
@@ -156,6 +157,10 @@ static void act(struct daemon *d, const struct relay_action *a)
         assert(!a->to_reader); /* none comes too early, twice, or as one of too many */
         if (a->to_client)
             job_end(d, -EPROTO, "step refused: %s", a->why);
+        else if (strcmp(a->why, "not finite") == 0)
+            job_end(d, -EDOM,
+                    "the gradient of step %" PRIu64 " is not finite, as worker %u (%s) has it: try a lower --lr",
+                    d->job.step + 1, a->worker, worker ? worker->device : "?");
         else
             job_end(d, -EIO, "worker %u (%s) was at fault in step %" PRIu64 ": %s", a->worker,
                     worker ? worker->device : "?", d->job.step + 1, a->why);
