@@ -153,9 +153,9 @@ START_TEST(a_live_model_is_asked_and_its_training_goes_on_untouched)
     snprintf(watched, sizeof watched, "%s", processes_path("watched"));
     pid_t pid = train(watched);
     ck_assert(processes_until(is_training, watched));
+    ck_assert_int_eq(kill(pid, SIGSTOP), 0); /* it would be through before the others have begun */
     ck_assert_int_eq(eps_daemons(on_daemon, address, NULL), 0);
     evaluate(NULL, address, &n_live); /* named, as among several */
-    ck_assert_int_eq(kill(pid, SIGSTOP), 0);
     do { /* until no step that was open ends between the two */
         before = save();
         live = evaluate(NULL, NULL, &n_live);
