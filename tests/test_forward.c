@@ -156,7 +156,7 @@ START_TEST(a_live_model_is_asked_and_its_training_goes_on_untouched)
     ck_assert_int_eq(kill(pid, SIGSTOP), 0); /* it would be through before the others have begun */
     ck_assert_int_eq(eps_daemons(on_daemon, address, NULL), 0);
     evaluate(NULL, address, &n_live); /* named, as among several */
-    do { /* until no step that was open ends between the two */
+    do {                              /* until no step that was open ends between the two */
         before = save();
         live = evaluate(NULL, NULL, &n_live);
         generate(live_ids, NULL);
