@@ -13,28 +13,17 @@
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. tools/bench/common.sh
 
 width=384 layers=6 heads=6 vocabulary=256 batch=8 seq=256 microbatch=2 precision=fp32
 budgets=8 steps=8 rounds=3 plot='' bin=build/bin
-while [ $# -gt 0 ]; do
-    case "$1" in
-    --help | -h) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit ;;
-    --width | --layers | --heads | --vocabulary | --batch | --seq | --microbatch | --precision | --budgets | --steps | --rounds | --plot | --bin)
-        [ $# -ge 2 ] || { echo "bench_budget.sh: $1 needs a value" >&2; exit 2; }
-        declare "${1#--}=$2"
-        shift 2 ;;
-    *) echo "bench_budget.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
-    esac
-done
-[ -x "$bin/eps" ] || { echo "bench_budget.sh: no $bin/eps: build the release preset first" >&2; exit 1; }
+take_options "width layers heads vocabulary batch seq microbatch precision budgets steps rounds plot bin" "$@"
+need_programs "$bin"
 
 export LC_ALL=C # printf %c is a byte
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cat >"$work/config.json" <<JSON
-{"model_type": "gpt2", "n_embd": $width, "n_layer": $layers, "n_head": $heads, "vocab_size": $vocabulary,
- "n_positions": $seq, "activation_function": "gelu_new", "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
-JSON
+print_config "$vocabulary" >"$work/config.json"
 # As many random tokens as the steps take, 16 bits each, the same every time; a window of them to measure the loss on.
 awk -v n=$((batch * seq * steps + 1)) -v v="$vocabulary" 'BEGIN {
     srand(1)

@@ -14,19 +14,11 @@
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. tools/bench/common.sh
 
 width=128 layers=4 heads=4 batch=16 seq=64 lr=1e-3 steps=400 points=5 seeds=3 kinds=all data='' plot='' bin=build/bin
-while [ $# -gt 0 ]; do
-    case "$1" in
-    --help | -h) sed -n '2,15s/^# \{0,1\}//p' "$0"; exit ;;
-    --width | --layers | --heads | --batch | --seq | --lr | --steps | --points | --seeds | --kinds | --data | --plot | --bin)
-        [ $# -ge 2 ] || { echo "bench_loss.sh: $1 needs a value" >&2; exit 2; }
-        declare "${1#--}=$2"
-        shift 2 ;;
-    *) echo "bench_loss.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
-    esac
-done
-[ -x "$bin/eps" ] || { echo "bench_loss.sh: no $bin/eps: build the release preset first" >&2; exit 1; }
+take_options "width layers heads batch seq lr steps points seeds kinds data plot bin" "$@"
+need_programs "$bin"
 
 # The options of each kind. AdamA with one part is AdamW; with 4 it squares each part's gradient, not their sum.
 declare -A how=([fp32]='' [bf16]='--precision bf16' [moments]='--moments bf16' [grad]='--grad-dtype bf16'
@@ -35,7 +27,7 @@ declare -A how=([fp32]='' [bf16]='--precision bf16' [moments]='--moments bf16' [
 [ "$kinds" != all ] || kinds=fp32,bf16,moments,grad,all16,adama4
 case ",$kinds," in *,fp32,*) ;; *) kinds=fp32,$kinds ;; esac
 for kind in ${kinds//,/ }; do
-    [ -n "${how[$kind]+known}" ] || { echo "bench_loss.sh: unknown kind $kind (see --help)" >&2; exit 2; }
+    [ -n "${how[$kind]+known}" ] || misuse "unknown kind $kind (see --help)"
 done
 
 work=$(mktemp -d)
@@ -44,10 +36,7 @@ if [ -n "$data" ]; then cat "$data"; else cat README.md {proto,plan,eps,device,c
 bytes=$(wc -c <"$work/all.txt")
 head -c $((bytes - bytes / 20)) "$work/all.txt" >"$work/data.txt"
 tail -c $((bytes / 20)) "$work/all.txt" | head -c 32768 >"$work/held_out.txt"
-cat >"$work/config.json" <<JSON
-{"model_type": "gpt2", "n_embd": $width, "n_layer": $layers, "n_head": $heads, "vocab_size": 256,
- "n_positions": $seq, "activation_function": "gelu_new", "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
-JSON
+print_config 256 >"$work/config.json"
 
 # run KIND SEED: "step eval_loss" lines to KIND.SEED
 run() {

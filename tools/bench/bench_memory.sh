@@ -15,34 +15,23 @@
 #   --bin DIR [build/bin]     where eps, epsd and eps-worker are
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. tools/bench/common.sh
 
 layers=24 width=1024 heads=16 vocabulary=30522 seq=128 batch=32 microbatch=4
 precision=fp32 moments=fp32 against=accumulate steps=2 python=/usr/bin/python3 bin=build/bin
-while [ $# -gt 0 ]; do
-    case "$1" in
-    --help | -h) sed -n '2,16s/^# \{0,1\}//p' "$0"; exit ;;
-    --layers | --width | --heads | --vocabulary | --seq | --batch | --microbatch | --precision | --moments | --against | --steps | --python | --bin)
-        [ $# -ge 2 ] || { echo "bench_memory.sh: $1 needs a value" >&2; exit 2; }
-        declare "${1#--}=$2"
-        shift 2 ;;
-    *) echo "bench_memory.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
-    esac
-done
+take_options "layers width heads vocabulary seq batch microbatch precision moments against steps python bin" "$@"
 case "$against" in
 accumulate) rows=$microbatch ;;
 plain) rows=auto ;;
-*) echo "bench_memory.sh: --against $against is neither accumulate nor plain" >&2; exit 2 ;;
+*) misuse "--against $against is neither accumulate nor plain" ;;
 esac
-[ -x "$bin/eps" ] || { echo "bench_memory.sh: no $bin/eps: build the release preset first" >&2; exit 1; }
+need_programs "$bin"
 "$python" -c 'import torch' 2>/dev/null || { echo "bench_memory.sh: $python has no torch (Debian: python3-torch)" >&2; exit 1; }
 
 export LC_ALL=C # printf %c is a byte
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cat >"$work/config.json" <<JSON
-{"model_type": "gpt2", "n_embd": $width, "n_layer": $layers, "n_head": $heads, "vocab_size": $vocabulary,
- "n_positions": $seq, "activation_function": "gelu_new", "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
-JSON
+print_config "$vocabulary" >"$work/config.json"
 # As many random tokens as a step takes, 16 bits each; a window of them to measure the loss on.
 awk -v n=$((batch * seq + 1)) -v v="$vocabulary" 'BEGIN {
     srand(1)

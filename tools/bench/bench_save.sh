@@ -11,26 +11,15 @@
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. tools/bench/common.sh
 
 width=384 layers=6 heads=6 batch=8 seq=256 steps=100 every=20 rounds=3 dir=build bin=build/bin
-while [ $# -gt 0 ]; do
-    case "$1" in
-    --help | -h) sed -n '2,11s/^# \{0,1\}//p' "$0"; exit ;;
-    --width | --layers | --heads | --batch | --seq | --steps | --every | --rounds | --dir | --bin)
-        [ $# -ge 2 ] || { echo "bench_save.sh: $1 needs a value" >&2; exit 2; }
-        declare "${1#--}=$2"
-        shift 2 ;;
-    *) echo "bench_save.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
-    esac
-done
-[ -x "$bin/eps" ] || { echo "bench_save.sh: no $bin/eps: build the release preset first" >&2; exit 1; }
+take_options "width layers heads batch seq steps every rounds dir bin" "$@"
+need_programs "$bin"
 
 work=$(mktemp -d -p "$dir" save.XXXXXX)
 trap 'rm -rf "$work"' EXIT
-cat >"$work/config.json" <<JSON
-{"model_type": "gpt2", "n_embd": $width, "n_layer": $layers, "n_head": $heads, "vocab_size": 256,
- "n_positions": $seq, "activation_function": "gelu_new", "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
-JSON
+print_config 256 >"$work/config.json"
 head -c $((batch * seq * 20 + 1)) < <(yes 'some text to train on' | tr '\n' ' ') >"$work/data.txt"
 head -c $((seq + 1)) "$work/data.txt" >"$work/held_out.txt"
 

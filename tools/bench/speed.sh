@@ -12,29 +12,18 @@
 #   --bin DIR [build/bin]      where eps, epsd and eps-worker are
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. tools/bench/common.sh
 
 width=384 layers=6 heads=6 vocabulary=256 batch=8 seq=256
 threads=$(nproc) rounds=5 steps=8 checkpoint=on python=/usr/bin/python3 bin=build/bin
-while [ $# -gt 0 ]; do
-    case "$1" in
-    --help | -h) sed -n '2,13s/^# \{0,1\}//p' "$0"; exit ;;
-    --width | --layers | --heads | --vocabulary | --batch | --seq | --threads | --rounds | --steps | --checkpoint | --python | --bin)
-        [ $# -ge 2 ] || { echo "speed.sh: $1 needs a value" >&2; exit 2; }
-        declare "${1#--}=$2"
-        shift 2 ;;
-    *) echo "speed.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
-    esac
-done
-[ -x "$bin/eps" ] || { echo "speed.sh: no $bin/eps: build the release preset first" >&2; exit 1; }
+take_options "width layers heads vocabulary batch seq threads rounds steps checkpoint python bin" "$@"
+need_programs "$bin"
 "$python" -c 'import torch' 2>/dev/null || { echo "speed.sh: $python has no torch (Debian: python3-torch)" >&2; exit 1; }
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-cat >"$work/config.json" <<JSON
-{"model_type": "gpt2", "n_embd": $width, "n_layer": $layers, "n_head": $heads, "vocab_size": $vocabulary,
- "n_positions": $seq, "activation_function": "gelu_new", "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
-JSON
+print_config "$vocabulary" >"$work/config.json"
 # Random tokens, u16 (.bin), enough for one window per row and step.
 "$python" - "$work/data.bin" "$vocabulary" $(((steps + 2) * batch * seq + 1)) <<'PY'
 import array, random, sys

@@ -10,26 +10,15 @@
 #   --bin DIR [build/bin]         where eps, epsd and eps-worker are
 set -euo pipefail
 cd "$(dirname "$0")/../.."
+. tools/bench/common.sh
 
 width=512 layers=8 heads=8 batch=1 seq=64 rounds=9 bin=build/bin
-while [ $# -gt 0 ]; do
-    case "$1" in
-    --help | -h) sed -n '2,10s/^# \{0,1\}//p' "$0"; exit ;;
-    --width | --layers | --heads | --batch | --seq | --rounds | --bin)
-        [ $# -ge 2 ] || { echo "startup.sh: $1 needs a value" >&2; exit 2; }
-        declare "${1#--}=$2"
-        shift 2 ;;
-    *) echo "startup.sh: unknown option $1 (see --help)" >&2; exit 2 ;;
-    esac
-done
-[ -x "$bin/eps" ] || { echo "startup.sh: no $bin/eps: build the release preset first" >&2; exit 1; }
+take_options "width layers heads batch seq rounds bin" "$@"
+need_programs "$bin"
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-cat >"$work/config.json" <<JSON
-{"model_type": "gpt2", "n_embd": $width, "n_layer": $layers, "n_head": $heads, "vocab_size": 256,
- "n_positions": $seq, "activation_function": "gelu_new", "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
-JSON
+print_config 256 >"$work/config.json"
 head -c $(((batch * 4 + 1) * seq + 1)) < <(yes 'some text to train on' | tr '\n' ' ') >"$work/data.txt"
 head -c $((seq + 1)) "$work/data.txt" >"$work/held_out.txt"
 

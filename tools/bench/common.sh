@@ -1,0 +1,40 @@
+# shellcheck shell=bash
+# What the scripts of this folder share; each sources it from the repository's root.
+
+script=${0##*/}
+
+# misuse SENTENCE
+misuse() {
+    echo "$script: $1" >&2
+    exit 2
+}
+
+# take_options NAMES OPTION...: "--NAME VALUE" sets the variable of that name, which has its default already; NAMES are
+# those there are, between blanks. --help prints the comment that the script begins with.
+take_options() {
+    local names=" $1 "
+    shift
+    while [ $# -gt 0 ]; do
+        case "$1" in
+        --help | -h) awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' "tools/bench/$script"; exit ;;
+        --*[!a-z]* | [!-]* | -[!-]* | --) misuse "unknown option $1 (see --help)" ;;
+        *) [[ $names == *" ${1#--} "* ]] || misuse "unknown option $1 (see --help)" ;;
+        esac
+        [ $# -ge 2 ] || misuse "$1 needs a value"
+        declare -g "${1#--}=$2"
+        shift 2
+    done
+}
+
+# need_programs BIN
+need_programs() {
+    [ -x "$1/eps" ] || { echo "$script: no $1/eps: build the release preset first" >&2; exit 1; }
+}
+
+# print_config VOCABULARY: config.json of a GPT-2 without dropout, as $width, $layers, $heads and $seq say
+print_config() {
+    cat <<JSON
+{"model_type": "gpt2", "n_embd": $width, "n_layer": $layers, "n_head": $heads, "vocab_size": $1,
+ "n_positions": $seq, "activation_function": "gelu_new", "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+JSON
+}
