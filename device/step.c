@@ -127,18 +127,22 @@ static void record_forward(const struct device_pass *pass, uint64_t since, uint3
     record(pass, since, "forward", visit, args);
 }
 
-static void forward_run(const struct device_pass *pass, uint32_t visit, uint32_t run, const void *weights)
+/* Every microbatch of one run: forward, or, with a sum of contributions, backward. */
+static void visit_run(const struct device_pass *pass, uint32_t visit, uint32_t run, const void *weights,
+                      const struct layer_chunk *chunks, float *contribution)
 {
-    const struct layer_chunk *chunks = in_one_pass(pass, visit) ? chunks_of(pass, run, weights) : NULL;
+    const bool is_backward = contribution != NULL;
 
     for (uint32_t row = 0; row < pass->run_rows; row += microbatch_at(pass, row)) {
         const size_t token = device_pass_token(pass, run, row);
         struct layer_pass v = visit_of(pass, visit, run, row);
+        const struct layer_ops *layer = layer_table[v.layer->kind];
         v.weights = weights;
         v.chunks = chunks;
-        device_boundaries_enter(pass, &v, token, false);
-        layer_table[v.layer->kind]->forward(&v);
-        device_boundaries_leave(pass, &v, token, false);
+        v.contribution = contribution;
+        device_boundaries_enter(pass, &v, token, is_backward);
+        (is_backward ? layer->backward : layer->forward)(&v);
+        device_boundaries_leave(pass, &v, token, is_backward);
     }
 }
 
@@ -155,7 +159,7 @@ static int forward(struct device_pass *pass)
             continue;
         const uint64_t since = trace_begin(pass->worker->trace);
         for (uint32_t run = 0; run < pass->n_runs; run++)
-            forward_run(pass, visit, run, weights);
+            visit_run(pass, visit, run, weights, in_one_pass(pass, visit) ? chunks_of(pass, run, weights) : NULL, NULL);
         record_forward(pass, since, visit);
     }
     return 0;
@@ -235,15 +239,7 @@ static void backward_run(struct device_pass *pass, uint32_t visit, uint32_t run,
     const uint64_t since = trace_begin(w->trace);
 
     w->ops->zero(w->dev, contribution, w->model.units[w->model.visits[visit]].n);
-    for (uint32_t row = 0; row < pass->run_rows; row += microbatch_at(pass, row)) {
-        const size_t token = device_pass_token(pass, run, row);
-        struct layer_pass v = visit_of(pass, visit, run, row);
-        v.weights = weights;
-        v.contribution = contribution;
-        device_boundaries_enter(pass, &v, token, true);
-        layer_table[v.layer->kind]->backward(&v);
-        device_boundaries_leave(pass, &v, token, true);
-    }
+    visit_run(pass, visit, run, weights, NULL, contribution);
     record(pass, since, "backward", visit,
            (struct trace_arg[]){{"visit", visit},
                                 {"microbatches", count_microbatches(pass)},
