@@ -25,11 +25,6 @@ struct head {
     float *scratch; /* this thread's */
 };
 
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 static size_t round_up(size_t n, size_t to)
 {
     return (n + to - 1) / to * to;
@@ -119,7 +114,7 @@ static void tile_scores(const struct head *head, float *scores, const float *q, 
  * rest of its block of product rows, which become zeros. */
 static size_t tile_columns(size_t i, bool diagonal)
 {
-    return diagonal ? smaller(TILE, round_up(i + PRODUCT_ROWS, VECTOR)) : TILE;
+    return diagonal ? cpu_smaller(TILE, round_up(i + PRODUCT_ROWS, VECTOR)) : TILE;
 }
 
 static void draw_factors(const struct head *head, float factors[TILE], size_t query, size_t key)
@@ -214,7 +209,7 @@ struct forward {
 
 static void forward_tile(const struct head *head, const struct forward *at, size_t query)
 {
-    const size_t n = smaller(TILE, head->n_tokens - query);
+    const size_t n = cpu_smaller(TILE, head->n_tokens - query);
     struct softmax softmax = {.max = {0}};
 
     for (size_t i = 0; i < TILE; i++)
@@ -237,7 +232,7 @@ static void forward_tile(const struct head *head, const struct forward *at, size
                                   .c_stride = head->padded,
                                   .m = n,
                                   .n = head->padded,
-                                  .depth = smaller(TILE, head->n_tokens - key),
+                                  .depth = cpu_smaller(TILE, head->n_tokens - key),
                                   .add = key > 0,
                                   .shape = diagonal ? PRODUCT_DEPTH_TO_ROW : PRODUCT_WHOLE});
     }
@@ -254,7 +249,7 @@ static void forward_head(const struct head *head)
     at.scores = at.q + TILE * head->padded;
     at.out = at.scores + TILE * TILE;
     for (size_t key = 0; key < head->n_tokens; key += TILE) {
-        const size_t n = smaller(TILE, head->n_tokens - key);
+        const size_t n = cpu_smaller(TILE, head->n_tokens - key);
         pack_tile(head, at.out, head->k + key * head->stride, head->stride, n);
         transpose(head, at.transposed + key * head->padded, at.out);
         pack(head, at.v + key * head->padded, head->v + key * head->stride, head->stride, n);
@@ -323,7 +318,7 @@ static void softmax_backward(const struct head *head, const struct backward *at,
 static void backward_tile(const struct head *head, const struct backward *at, size_t query, size_t key)
 {
     const bool diagonal = query == key;
-    const size_t n = smaller(TILE, head->n_tokens - query), n_keys = smaller(TILE, head->n_tokens - key);
+    const size_t n = cpu_smaller(TILE, head->n_tokens - query), n_keys = cpu_smaller(TILE, head->n_tokens - key);
     const float *out_gradient = at->out_gradient + query * head->padded, *q = at->q + query * head->padded;
     struct product sum = {.b_stride = head->padded, .c_stride = head->padded, .n = head->padded};
 
@@ -367,7 +362,7 @@ static void backward_head(const struct head *head)
 
     backward_prepare(head, &at);
     for (size_t key = 0; key < head->n_tokens; key += TILE) {
-        const size_t n = smaller(TILE, head->n_tokens - key);
+        const size_t n = cpu_smaller(TILE, head->n_tokens - key);
         const value *k = head->k + key * head->stride, *v = head->v + key * head->stride;
         value *to = gradient + key * head->stride + head->op->width;
 

@@ -25,11 +25,6 @@ struct head {
     float to_log2;                 /* score * to_log2 is the exponent of 2 */
 };
 
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 static struct head find_head(const struct device_attention_cached *op, size_t index, unsigned thread)
 {
     const size_t width = op->width / op->n_heads, padded = (width + 15) / 16 * 16;
@@ -111,7 +106,7 @@ static void attend_tile(const struct head *head, struct softmax *softmax, size_t
     for (size_t i = 0; i < n; i++) {
         const size_t seen = position + i + 1; /* keys */
         const float rescale =
-            exponentiate(&softmax[i], head, head->scores + i * TILE, seen > key ? smaller(seen - key, TILE) : 0);
+            exponentiate(&softmax[i], head, head->scores + i * TILE, seen > key ? cpu_smaller(seen - key, TILE) : 0);
         float *sums = head->sums + i * head->padded;
         for (size_t j = 0; key > 0 && rescale != 1 && j < head->padded; j += VECTOR)
             vec_store(sums + j, vec_load(sums + j) * rescale);
@@ -125,7 +120,7 @@ static void attend_tile(const struct head *head, struct softmax *softmax, size_t
                               .c_stride = head->padded,
                               .m = n,
                               .n = head->padded,
-                              .depth = smaller(TILE, end - key),
+                              .depth = cpu_smaller(TILE, end - key),
                               .add = key > 0});
 }
 
@@ -134,7 +129,7 @@ static void attend(const struct head *head)
     const struct device_attention_cached *op = head->op;
 
     for (size_t query = 0; query < op->n_tokens; query += TILE) {
-        const size_t n = smaller(TILE, op->n_tokens - query);
+        const size_t n = cpu_smaller(TILE, op->n_tokens - query);
         struct softmax softmax[TILE];
 
         for (size_t i = 0; i < n; i++) {

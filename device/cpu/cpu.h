@@ -127,6 +127,11 @@ extern const struct cpu_single_kernels cpu_single_bf16_v4_pairs;
 bool cpu_isa_runs(enum cpu_isa isa);
 void cpu_isa_use(struct device *dev, enum cpu_isa isa);
 
+static inline size_t cpu_smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
 /* How many terms of a sum of k are added up before their sum is added to the whole: even steps of at most
  * PLAN_CPU_PRODUCT_DEPTH elements (PANEL_TERMS each) of a panel. */
 static inline size_t cpu_product_step(size_t k, size_t terms)

@@ -7,18 +7,13 @@
 
 enum { COLUMNS = 128 }; /* columns that one thread sums at once: its sums in double stay in the first-level cache */
 
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 static void zero(struct device *dev, float *x, size_t n)
 {
     enum { PIECE = 1 << 16 };
 
 #pragma omp parallel for num_threads(dev->n_threads) if (n > PIECE)
     for (size_t i = 0; i < n; i += PIECE)
-        memset(x + i, 0, smaller(PIECE, n - i) * sizeof *x);
+        memset(x + i, 0, cpu_smaller(PIECE, n - i) * sizeof *x);
 }
 
 /* sum (n) += the m rows of x at a stride. Added up in double from the first row to the last. */
@@ -48,7 +43,7 @@ static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m,
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
     for (size_t j = 0; j < n; j += COLUMNS)
-        sum_rows(sum + j, (const value *)x + j, n, m, smaller(COLUMNS, n - j));
+        sum_rows(sum + j, (const value *)x + j, n, m, cpu_smaller(COLUMNS, n - j));
 }
 
 /* y += x, n elements */
@@ -89,7 +84,7 @@ static void embed_backward(struct device *dev, float *table_gradient, const uint
         for (size_t i = 0; i < m; i++)
             if (ids[i] >= first && ids[i] - first < n_table)
                 add_to_sums(table_gradient + (size_t)(ids[i] - first) * n + j, (const value *)dy + i * n + j,
-                            smaller(COLUMNS, n - j));
+                            cpu_smaller(COLUMNS, n - j));
 }
 
 static void position(struct device *dev, void *y, const void *table, size_t n_rows, size_t n_tokens, size_t n)
@@ -106,7 +101,7 @@ static void position_backward(struct device *dev, float *table_gradient, const v
     for (size_t t = 0; t < n_tokens; t++)
         for (size_t j = 0; j < n; j += COLUMNS)
             sum_rows(table_gradient + t * n + j, (const value *)dy + t * n + j, n_tokens * n, n_rows,
-                     smaller(COLUMNS, n - j));
+                     cpu_smaller(COLUMNS, n - j));
 }
 
 VECTOR_INLINE vec activate(enum model_activation activation, vec x)
@@ -163,7 +158,7 @@ VECTOR_INLINE void finish_rows(const struct device_matmul *op, const struct cpu_
         const size_t offset = (tile->row + i) * op->c_stride + tile->column;
         value *c = (value *)op->c + offset, *pre = op->pre ? (value *)op->pre + offset : NULL;
         for (size_t j = 0; j < tile->n; j += VECTOR) {
-            const size_t left = smaller(VECTOR, tile->n - j);
+            const size_t left = cpu_smaller(VECTOR, tile->n - j);
             vec x = vec_load_n(sums + i * stride + j, left, 0);
             if (op->beta != 0)
                 x += value_load_n(c + j, left);
@@ -178,7 +173,7 @@ static void finish_wide(const struct device_matmul *op, const struct cpu_tile *t
     for (size_t i = 0; i < tile->m; i++) {
         float *c = (float *)op->c + (tile->row + i) * op->c_stride + tile->column;
         for (size_t j = 0; j < tile->n; j += VECTOR) {
-            const size_t left = smaller(VECTOR, tile->n - j);
+            const size_t left = cpu_smaller(VECTOR, tile->n - j);
             vec x = vec_load_n(sums + i * stride + j, left, 0);
             if (op->beta != 0)
                 x += vec_load_n(c + j, left, 0);
@@ -242,13 +237,13 @@ static void activate_values(struct device *dev, void *to, const void *from, size
     for (size_t i = 0; i < n; i += PIECE)
         switch (activation) {
         case MODEL_GELU_NEW:
-            activate_piece(MODEL_GELU_NEW, y + i, x + i, smaller(PIECE, n - i));
+            activate_piece(MODEL_GELU_NEW, y + i, x + i, cpu_smaller(PIECE, n - i));
             break;
         case MODEL_GELU:
-            activate_piece(MODEL_GELU, y + i, x + i, smaller(PIECE, n - i));
+            activate_piece(MODEL_GELU, y + i, x + i, cpu_smaller(PIECE, n - i));
             break;
         case MODEL_RELU:
-            activate_piece(MODEL_RELU, y + i, x + i, smaller(PIECE, n - i));
+            activate_piece(MODEL_RELU, y + i, x + i, cpu_smaller(PIECE, n - i));
             break;
         }
 }

@@ -34,11 +34,6 @@ _Static_assert(END * sizeof(float) <= PLAN_CPU_PRODUCT_SCRATCH, "scratch suffice
 _Static_assert(PLAN_CPU_PRODUCT_SCRATCH % 4096 == 0, "and is whole pages");
 _Static_assert(PLAN_CPU_PRODUCT_WIDTH % COLUMNS == 0, "a tile's sums are whole panels");
 
-static size_t smaller(size_t a, size_t b)
-{
-    return a < b ? a : b;
-}
-
 /* sums (rows, COLUMNS) = or += (add) left right; rows is a constant wherever this is inlined. */
 VECTOR_INLINE void block_of(const size_t rows, float *sums, bool add, const float *left, const float *right,
                             size_t depth)
@@ -147,7 +142,7 @@ static void pack_left(float *left, const struct device_matmul *op, const struct 
 
     if (op->transpose_a) {
         for (size_t i = 0; i < n_blocks; i += TOGETHER)
-            pack_left_along(left, op, tile, i, smaller(TOGETHER, n_blocks - i), from, depth);
+            pack_left_along(left, op, tile, i, cpu_smaller(TOGETHER, n_blocks - i), from, depth);
         return;
     }
     for (size_t i = 0; i < n_blocks; i++) {
@@ -176,13 +171,13 @@ static void multiply(const struct device_matmul *op, const struct cpu_tile *tile
     const size_t step = cpu_product_step(op->k, PANEL_TERMS);
 
     for (size_t from = 0; from < op->k; from += step) {
-        const size_t depth = smaller(step, op->k - from);
+        const size_t depth = cpu_smaller(step, op->k - from);
         struct panel_source source = right_source(op, tile->column, from, depth);
 
         pack_left(left, op, tile, from, depth);
         for (size_t j = 0; j < tile->n; j += COLUMNS) {
             panel_fill(right, COLUMN_VECTORS, &source);
-            source = right_source(op, smaller(tile->column + j + COLUMNS, op->n), from, depth);
+            source = right_source(op, cpu_smaller(tile->column + j + COLUMNS, op->n), from, depth);
             multiply_panel(sums + j, from > 0, left, right, tile->m, depth, &source);
         }
     }
