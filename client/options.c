@@ -219,6 +219,11 @@ static int resolve_shape(struct eps_train_options *o, const struct client_facts 
     return 0;
 }
 
+enum number_type client_options_number(enum eps_number number)
+{
+    return number == EPS_BF16 ? NUMBER_BF16 : NUMBER_FP32;
+}
+
 int client_options_check_batch(uint32_t batch, uint32_t seq, struct error *err)
 {
     if (batch <= MAX_BATCH && (uint64_t)batch * seq <= MAX_TOKENS)

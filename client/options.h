@@ -21,6 +21,7 @@
 
 #include "client/eps.h"
 #include "proto/error.h"
+#include "proto/number.h"
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -64,6 +65,9 @@ bool client_options_say_chosen(struct error *sentence, const struct eps_train_op
 /* That --clip-norm has chosen the commit, and what it costs; false: it has not. */
 bool client_options_say_fenced(struct error *sentence, const struct eps_train_options *asked,
                                const struct eps_train_options *resolved, uint64_t n_parameters);
+
+/* Of a resolved option. */
+enum number_type client_options_number(enum eps_number number);
 
 /* Limits of a minibatch: -EDOM. */
 int client_options_check_batch(uint32_t batch, uint32_t seq, struct error *err);

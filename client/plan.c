@@ -103,18 +103,15 @@ static uint32_t workers_of(const struct question *q)
 static struct plan_setting setting_of(const struct question *q)
 {
     const struct eps_train_options *o = &q->options;
-    const uint32_t n = workers_of(q), part_rows = o->batch / o->parts;
-    const long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
-
-    return (struct plan_setting){
+    struct plan_setting setting = {
         .backend = q->backend,
         .purpose = PLAN_TRAIN,
-        .precision = o->precision == EPS_BF16 ? NUMBER_BF16 : NUMBER_FP32,
-        .share_rows = (o->parts + n - 1) / n * part_rows,
-        .part_rows = part_rows,
+        .precision = client_options_number(o->precision),
         .seq = o->seq,
-        .n_threads = n_cores > n ? (uint32_t)n_cores / n : 1,
     };
+
+    plan_share(&setting, o->batch, o->parts, workers_of(q), sysconf(_SC_NPROCESSORS_ONLN));
+    return setting;
 }
 
 /* The daemon's bytes beside that plan. */
@@ -124,9 +121,9 @@ static void add_host(struct answer *a, const struct question *q)
 
     a->setting = (struct plan_host_setting){
         .purpose = PLAN_TRAIN,
-        .precision = o->precision == EPS_BF16 ? NUMBER_BF16 : NUMBER_FP32,
-        .moments = o->moments == EPS_BF16 ? NUMBER_BF16 : NUMBER_FP32,
-        .grad = o->grad_dtype == EPS_BF16 ? NUMBER_BF16 : NUMBER_FP32,
+        .precision = client_options_number(o->precision),
+        .moments = client_options_number(o->moments),
+        .grad = client_options_number(o->grad_dtype),
         .fenced = o->commit == EPS_FENCED,
         .adamw = o->optimizer == EPS_ADAMW,
         .n_parts = o->parts,

@@ -71,11 +71,6 @@ static int make_side(struct train *t, struct error *err)
     return rc;
 }
 
-static enum number_type number_of(enum eps_number number)
-{
-    return number == EPS_BF16 ? NUMBER_BF16 : NUMBER_FP32;
-}
-
 static int open_job(struct train *t, struct error *err)
 {
     const struct eps_train_options *o = &t->run.options;
@@ -91,9 +86,9 @@ static int open_job(struct train *t, struct error *err)
                 .n_parts = o->parts,
                 .microbatch = o->microbatch,
                 .optimizer = o->optimizer == EPS_ADAMW ? OPTIMIZER_ADAMW : OPTIMIZER_ADAMA,
-                .precision = number_of(o->precision),
-                .moments = number_of(o->moments),
-                .grad = number_of(o->grad_dtype),
+                .precision = client_options_number(o->precision),
+                .moments = client_options_number(o->moments),
+                .grad = client_options_number(o->grad_dtype),
                 .fenced = o->commit == EPS_FENCED,
                 .require_pinned = o->require_pinned,
                 .clip_norm = isnan(o->clip_norm) ? 0 : o->clip_norm,

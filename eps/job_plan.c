@@ -62,20 +62,17 @@ static int choose_workers(struct daemon *d, struct error *err)
 static struct plan_setting setting_of(const struct job *job, const struct peer *worker)
 {
     const struct message *m = &job->request;
-    const uint32_t part_rows = m->job.batch / m->job.n_parts;
-    const long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
-
-    return (struct plan_setting){
+    struct plan_setting setting = {
         .backend = plan_backend_find(worker->device),
         .purpose = m->job.generate ? PLAN_GENERATE
                    : m->job.train  ? PLAN_TRAIN
                                    : PLAN_EVALUATE,
         .precision = m->job.precision,
-        .share_rows = (m->job.n_parts + job->n_workers - 1) / job->n_workers * part_rows,
-        .part_rows = part_rows,
         .seq = m->job.seq,
-        .n_threads = n_cores > job->n_workers ? (uint32_t)n_cores / job->n_workers : 1,
     };
+
+    plan_share(&setting, m->job.batch, m->job.n_parts, job->n_workers, sysconf(_SC_NPROCESSORS_ONLN));
+    return setting;
 }
 
 /* Where the host is what is short: bytes that it can give a device whose memory is the host's; and it has none for a

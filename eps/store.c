@@ -2,6 +2,7 @@
 
 #include "eps/memory.h"
 #include "eps/team.h"
+#include "plan/host.h"
 #include "proto/random.h"
 
 #include <assert.h>
@@ -53,22 +54,6 @@ static bool next_run(struct walk *walk, struct run *run)
 static bool is_tied(const struct model *model, uint32_t unit)
 {
     return model->units[unit].n_visits > 1;
-}
-
-/* Of all tied units' sums, one block. */
-static uint64_t count_tied_bytes(const struct model *model)
-{
-    uint64_t n = 0;
-
-    for (uint32_t u = 0; u < model->n_units; u++)
-        if (is_tied(model, u))
-            n += model_rounded(model->units[u].n);
-    return n * sizeof(float);
-}
-
-static uint64_t count_accumulator_bytes(const struct model *model)
-{
-    return model_rounded(model->largest_unit) * sizeof(float);
 }
 
 float *eps_store_weights(const struct eps_store *store, uint32_t unit)
@@ -158,8 +143,8 @@ static int take_blocks(struct eps_store *store, struct eps_memory *memory, struc
         {&m, LEDGER_FIRST_MOMENT, n * number_bytes(o->moments), "first moments"},
         {&v, LEDGER_SECOND_MOMENT, n * number_bytes(o->moments), "second moments"},
         {&held, LEDGER_SUM, o->fenced ? n * sizeof *store->held : 0, "gradient's sum (--commit fenced)"},
-        {&tied, LEDGER_TIED, o->fenced ? 0 : count_tied_bytes(model), "sums of tied weights"},
-        {&accumulators, LEDGER_ACCUMULATORS, o->n_accumulators * count_accumulator_bytes(model), "accumulators"},
+        {&tied, LEDGER_TIED, o->fenced ? 0 : plan_host_tied_bytes(model), "sums of tied weights"},
+        {&accumulators, LEDGER_ACCUMULATORS, o->n_accumulators * plan_host_accumulator_bytes(model), "accumulators"},
     };
     int rc = 0;
 
@@ -245,7 +230,7 @@ static void touch(const struct eps_store *store)
                     zero(store->sums[u], sizeof **store->sums, run.at, run.n);
             }
     for (uint32_t i = 0; i < store->n_accumulators; i++) {
-        const uint64_t n = count_accumulator_bytes(model) / sizeof(float);
+        const uint64_t n = plan_host_accumulator_bytes(model) / sizeof(float);
         zero(store->accumulators, sizeof *store->accumulators, i * n, n);
     }
 }
@@ -367,7 +352,7 @@ void eps_store_draw(struct eps_store *store, uint64_t seed)
 
 static void take_accumulator(struct eps_store *store, uint32_t unit)
 {
-    const uint64_t n = count_accumulator_bytes(store->model) / sizeof(float);
+    const uint64_t n = plan_host_accumulator_bytes(store->model) / sizeof(float);
     uint32_t i = 0;
 
     while (i < store->n_accumulators && store->accumulator_unit[i] != UINT32_MAX)

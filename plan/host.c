@@ -4,6 +4,7 @@
 #include "proto/process.h"
 
 #include <stdio.h>
+#include <string.h>
 
 enum {
     MIN_SLOTS = 2,
@@ -12,22 +13,7 @@ enum {
     NO_INBOX = 64,      /* bytes, where nothing is contributed: a segment has some */
     SLACK_DIVISOR = 50, /* what is taken besides, of all bytes: 1/50 */
     SLACK_PROCESS_BYTES = 8 << 20, /* and for each process its code, its stacks */
-    NAMED_TERMS = 3,
 };
-
-/* The largest slice of any unit, up to a cache line. */
-static uint64_t slot_bytes(const struct model *model, enum number_type type)
-{
-    const uint64_t n = model->largest_unit < MODEL_SLICE ? model->largest_unit : MODEL_SLICE;
-
-    return (n * number_bytes(type) + 63) / 64 * 64;
-}
-
-/* Elements of a unit in the segment, up to where the next one begins. */
-static uint64_t span(const struct model *model, uint32_t unit)
-{
-    return (unit + 1 < model->n_units ? model->units[unit + 1].offset : model->segment_n) - model->units[unit].offset;
-}
 
 /* Slots for all slices of the largest unit, within limits. */
 static void size_inbox(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)
@@ -38,29 +24,23 @@ static void size_inbox(struct plan_host *out, const struct model *model, const s
             out->n_slots = model->units[u].n_slices;
     if (out->n_slots > MAX_SLOTS)
         out->n_slots = MAX_SLOTS;
-    out->slot_bytes = slot_bytes(model, s->grad);
+    out->slot_bytes = model_slot_bytes(model, s->grad);
     out->inbox_bytes = s->purpose == PLAN_TRAIN ? (1 + out->n_slots) * out->slot_bytes : NO_INBOX;
 }
 
-/* Elements of the sums of all units that two visits contribute to. */
-static uint64_t tied_elements(const struct model *model)
+uint64_t plan_host_tied_bytes(const struct model *model)
 {
     uint64_t n = 0;
 
     for (uint32_t u = 0; u < model->n_units; u++)
         if (model->units[u].n_visits > 1)
-            n += span(model, u);
-    return n;
+            n += model_rounded(model->units[u].n);
+    return n * sizeof(float);
 }
 
-static uint64_t largest_span(const struct model *model)
+uint64_t plan_host_accumulator_bytes(const struct model *model)
 {
-    uint64_t most = 0;
-
-    for (uint32_t u = 0; u < model->n_units; u++)
-        if (most < span(model, u))
-            most = span(model, u);
-    return most;
+    return model_rounded(model->largest_unit) * sizeof(float);
 }
 
 /* Moments, and sums: with fenced commit one of every unit, which then serves the tied ones and the parts too. */
@@ -76,8 +56,8 @@ static void add_training(struct plan_host *out, const struct model *model, const
         return;
     }
     out->n_accumulators = s->adamw && s->n_parts > 1 ? ACCUMULATORS : 0;
-    out->bytes[LEDGER_TIED] = tied_elements(model) * sizeof(float);
-    out->bytes[LEDGER_ACCUMULATORS] = out->n_accumulators * largest_span(model) * sizeof(float);
+    out->bytes[LEDGER_TIED] = plan_host_tied_bytes(model);
+    out->bytes[LEDGER_ACCUMULATORS] = out->n_accumulators * plan_host_accumulator_bytes(model);
 }
 
 /* Of units and visits, and the texts that came with the job. */
@@ -133,25 +113,19 @@ uint64_t plan_host_left(const struct plan_host *host, uint64_t available)
 
 void plan_host_name_terms(char *text, size_t n, const struct plan_host *host, uint64_t arenas)
 {
-    bool named[LEDGER_CATEGORIES + 1] = {false};
+    uint64_t bytes[LEDGER_CATEGORIES + 1];
+    char bytes_text[PROCESS_BYTES_TEXT];
+    uint32_t named = 0;
     size_t used = 0;
 
-    for (int i = 0; i < NAMED_TERMS && used < n; i++) {
-        char bytes_text[PROCESS_BYTES_TEXT];
-        uint64_t largest = 0;
-        int at = -1;
-        for (int c = 0; c <= LEDGER_CATEGORIES; c++) {
-            const uint64_t bytes = c < LEDGER_CATEGORIES ? host->bytes[c] : arenas;
-            if (!named[c] && bytes > largest) {
-                largest = bytes;
-                at = c;
-            }
-        }
+    memcpy(bytes, host->bytes, sizeof host->bytes);
+    bytes[LEDGER_CATEGORIES] = arenas;
+    for (int i = 0; i < PLAN_NAMED_TERMS && used < n; i++) {
+        const int at = plan_largest(bytes, LEDGER_CATEGORIES + 1, &named);
         if (at < 0)
             return;
-        named[at] = true;
         used += (size_t)snprintf(text + used, n - used, "%s%s %s", i ? ", " : "",
                                  at < LEDGER_CATEGORIES ? ledger_name((enum ledger_category)at) : "CPU workers",
-                                 process_format_bytes(bytes_text, largest));
+                                 process_format_bytes(bytes_text, bytes[at]));
     }
 }

@@ -57,6 +57,10 @@ uint64_t plan_host_left(const struct plan_host *host, uint64_t available);
 /* "first_moment 4.0 GiB, second_moment 4.0 GiB, CPU workers 3.1 GiB": the three largest terms, arenas one of them. */
 void plan_host_name_terms(char *text, size_t n, const struct plan_host *host, uint64_t arenas);
 
+/* Of the sums of all tied units, one block; and of one accumulator, which any unit fits. */
+uint64_t plan_host_tied_bytes(const struct model *model);
+uint64_t plan_host_accumulator_bytes(const struct model *model);
+
 /* Nothing overflows: model_config_check bounds the model, the caller batch * seq (2^32), parts and workers (2^16). */
 void plan_host(struct plan_host *out, const struct model *model, const struct plan_host_setting *setting);
 

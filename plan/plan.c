@@ -188,9 +188,28 @@ uint64_t plan_resident(const struct plan *plan, const struct model *model, uint3
     return at;
 }
 
+int plan_largest(const uint64_t *bytes, int n, uint32_t *named)
+{
+    int largest = -1;
+
+    for (int i = 0; i < n; i++)
+        if (!(*named >> i & 1) && bytes[i] > (largest < 0 ? 0 : bytes[largest]))
+            largest = i;
+    if (largest >= 0)
+        *named |= UINT32_C(1) << largest;
+    return largest;
+}
+
 uint64_t plan_total(const struct plan *plan)
 {
     return plan->arena_bytes + plan->bytes[LEDGER_LIBRARY];
+}
+
+void plan_share(struct plan_setting *setting, uint32_t batch, uint32_t n_parts, uint32_t n_workers, long n_cores)
+{
+    setting->part_rows = batch / n_parts;
+    setting->share_rows = (n_parts + n_workers - 1) / n_workers * setting->part_rows;
+    setting->n_threads = n_cores > n_workers ? (uint32_t)n_cores / n_workers : 1;
 }
 
 int plan_check(const struct model *model, const struct plan_setting *s, struct error *err)

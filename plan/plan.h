@@ -37,6 +37,7 @@ enum {
     PLAN_HEAD_TILE = 256,    /* tokens whose logits are there at a time: a constant of the model */
     PLAN_GENERATE_TILE = 64, /* tokens of a prompt that run through the layers at a time, at most */
     PLAN_ALIGNMENT = 64,     /* of every buffer: a cache line */
+    PLAN_NAMED_TERMS = 3,    /* in a refusal: the largest say what to change */
 };
 
 enum plan_purpose {
@@ -101,6 +102,10 @@ struct plan {
     uint64_t bytes[LEDGER_CATEGORIES];
 };
 
+/* Fills in what a setting has by a job's batch and parts, shared by n_workers (1 .. n_parts) on a machine of n_cores: the
+ * largest share's rows, a part's, and threads. */
+void plan_share(struct plan_setting *setting, uint32_t batch, uint32_t n_parts, uint32_t n_workers, long n_cores);
+
 /* -EINVAL with a sentence: no rows, tokens or threads, more of them than the limits above, more tokens than the model
  * has positions, generating more than one row. */
 int plan_check(const struct model *model, const struct plan_setting *setting, struct error *err);
@@ -116,6 +121,10 @@ void plan_lay_out(struct plan *out, const struct model *model, const struct plan
 
 /* Where a unit that stays lies, from the arena's start. */
 uint64_t plan_resident(const struct plan *plan, const struct model *model, uint32_t unit);
+
+/* For sentences that name what takes most: the largest of n terms (at most 32) that is none of *named, a set of bits,
+ * which it then is. -1: what is left is 0. */
+int plan_largest(const uint64_t *bytes, int n, uint32_t *named);
 
 /* The arena and what libraries take besides: what is compared with a budget. */
 uint64_t plan_total(const struct plan *plan);

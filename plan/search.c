@@ -12,7 +12,6 @@
 enum {
     EVERY_COUNT = 16, /* microbatches of a part: all counts up to here, then doubled ones */
     MAX_COUNTS = EVERY_COUNT + 32,
-    NAMED_TERMS = 3, /* in a refusal: the largest ones say what to change */
 };
 
 struct search {
@@ -224,15 +223,13 @@ static double mib(uint64_t bytes)
 /* "stash 120.0 MiB, weights 54.0 MiB, workspace 31.5 MiB": the largest terms. */
 static void name_terms(char *text, size_t n, const struct plan *plan)
 {
-    bool named[LEDGER_CATEGORIES] = {false};
+    uint32_t named = 0;
     size_t used = 0;
 
-    for (int i = 0; i < NAMED_TERMS; i++) {
-        int largest = -1;
-        for (int c = 0; c < LEDGER_CATEGORIES; c++)
-            if (!named[c] && (largest < 0 || plan->bytes[c] > plan->bytes[largest]))
-                largest = c;
-        named[largest] = true;
+    for (int i = 0; i < PLAN_NAMED_TERMS; i++) {
+        const int largest = plan_largest(plan->bytes, LEDGER_CATEGORIES, &named);
+        if (largest < 0)
+            return;
         int wanted = snprintf(text + used, n - used, "%s%s %.1f MiB", i ? ", " : "",
                               ledger_name((enum ledger_category)largest), mib(plan->bytes[largest]));
         if (wanted < 0 || (size_t)wanted >= n - used)
