@@ -18,4 +18,7 @@ void outputs_check_same_state(const char *step, const char *other);
 /* Every byte of step-N is what its training.json says, and `latest` points there. */
 void outputs_check_whole(const char *out, uint64_t step);
 
+/* The step that `latest` points to. */
+uint64_t outputs_latest(const char *out);
+
 #endif

@@ -475,9 +475,10 @@ START_TEST(a_second_interrupt_does_not_wait_for_a_checkpoint)
     o.save_every = 3, o.steps = 100000;
     const int rc = train(&o, &script);
     check_error(rc, -EINTR, "interrupted after ", "eps train --resume hasty continues from step ");
-    o = resume("hasty", NULL), o.steps = script.done + 1;
+    const uint64_t further = outputs_latest("hasty") + 3; /* the daemon may have been ahead of what was heard of it */
+    o = resume("hasty", NULL), o.steps = further;
     must_train(&o);
-    check_metrics("hasty", 1, script.done + 1);
+    check_metrics("hasty", 1, further);
 }
 END_TEST
 
