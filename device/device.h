@@ -3,7 +3,10 @@
  * One const table per backend; every member is required (device_check). Layer code is plain C over this table, so it is
  * written once. All tensors are row-major views: a pointer and a row stride in elements. No operation allocates,
  * synchronises or reads back to the host; scratch comes from the caller, sized by the backend's table in plan/backend.h.
- * Operations run in call order.
+ *
+ * Calls queue work and return. There are three queues, each of which runs in call order: copies to the device, copies to
+ * the host, and all else. What one queue does is ordered before what another does only where follow() says so, and
+ * before what the host does only by finish() or sync(). On the CPU all is done when the call returns.
  *
  * Values - weights, activations and the gradients of activations, all that is `void *` here - are of the number type
  * that the device was opened with. Always fp32: what is summed up over a step or a row (contributions, statistics,
@@ -30,6 +33,20 @@
 #include <stdint.h>
 
 struct device; /* the backend's own */
+
+enum device_queue {
+    DEVICE_COMPUTE,
+    DEVICE_PULL, /* upload */
+    DEVICE_PUSH, /* download, download_bf16 */
+    DEVICE_QUEUES
+};
+
+/* What the worker of one device can count on before there is a job. */
+struct device_facts {
+    uint64_t available_bytes; /* of the device's memory: what this process may come to hold of it now, all told */
+    uint64_t library_bytes;   /* of these, what the backend holds outside any arena: plan_setting.library_bytes */
+    char model[64];           /* "NVIDIA H200"; "" for the CPU */
+};
 
 struct device_dropout {
     float p;
@@ -88,7 +105,11 @@ struct device_attention_cached {
 };
 
 struct device_ops {
-    const char *name; /* "cpu": as given to --device and shown in logs */
+    const char *name; /* "cpu", "cuda": as given to --device and shown in logs */
+
+    /* Looks at device `index`, with everything loaded that open() needs. -ENODEV with a sentence: there is none, or it,
+     * its driver or the process's right to it does not do; -ENOMEM. */
+    int (*probe)(unsigned index, struct device_facts *facts, struct error *err);
 
     /* Claims device `index` for values of one type, and an arena of exactly arena_bytes (> 0), zeroed; n_threads (> 0)
      * for the CPU. *out is owned: close it. -ENODEV, -ENOMEM. */
@@ -98,10 +119,26 @@ struct device_ops {
     /* The arena's first byte; 64-byte aligned. */
     void *(*arena)(struct device *dev);
 
-    /* Copies between host and device memory. Borrowed until sync. */
+    /* Makes host memory one that the device reads, and writes if `writable`, by itself: page-locked, until close or
+     * unlend. Copies work without it, more slowly. -errno with a sentence that names the limit: it stays as it was. */
+    int (*lend)(struct device *dev, const void *host, size_t bytes, bool writable, struct error *err);
+    /* `host` as it was lent; nothing that uses it is queued any more. */
+    void (*unlend)(struct device *dev, const void *host);
+
+    /* Copies between host and device memory, on DEVICE_PULL and on DEVICE_PUSH. Both ends are borrowed until done. */
     void (*upload)(struct device *dev, void *dst, const void *host, size_t bytes);
     void (*download)(struct device *dev, void *host, const void *src, size_t bytes);
-    /* Waits for all that was queued. Faults surface here: -EIO, after which only close is allowed. */
+    /* As download, of n numbers rounded to bf16 on their way. */
+    void (*download_bf16)(struct device *dev, uint16_t *host, const float *src, size_t n);
+
+    /* A name (> 0, ascending) for all that was queued on `queue` so far. */
+    uint64_t (*mark)(struct device *dev, enum device_queue queue);
+    /* What is queued on `queue` from now on waits until the mark of `other` is reached; 0: until nothing. */
+    void (*follow)(struct device *dev, enum device_queue queue, enum device_queue other, uint64_t mark);
+    /* The host waits for the mark; 0: for nothing. Faults surface here and in sync: -EIO, after which only close is
+     * allowed. */
+    int (*finish)(struct device *dev, enum device_queue queue, uint64_t mark);
+    /* Waits for all that was queued. */
     int (*sync)(struct device *dev);
 
     void (*zero)(struct device *dev, float *x, size_t n);
@@ -136,8 +173,8 @@ struct device_ops {
                              const struct device_dropout *dropout);
 
     /* For each i < m whose id lies in [first, first + n_table): y (m, n) row i = or += (accumulate) table (n_table, n)
-     * row ids[i]-first. Other rows stay as they are. The table, and position's, may be host memory that the device can
-     * read. */
+     * row ids[i]-first. Other rows stay as they are. The table, and position's, may be host memory, lent or not, and is
+     * then borrowed until done. */
     void (*embed)(struct device *dev, void *y, bool accumulate, const uint32_t *ids, size_t m, const void *table,
                   uint32_t first, uint32_t n_table, size_t n);
     /* table_gradient row ids[i]-first += dy row i, in order of i. */

@@ -26,7 +26,48 @@ const struct plan_backend plan_cpu = {
     .cache_bytes = cpu_cache_bytes,
 };
 
+/* A context with its kernels, the products' workspace and scratch: an allowance for devices that nobody has asked. */
+static uint64_t cuda_library_bytes(unsigned n_threads)
+{
+    (void)n_threads;
+    return (uint64_t)768 << 20;
+}
+
+static uint64_t align(uint64_t bytes)
+{
+    return (bytes + 255) / 256 * 256;
+}
+
+/* Backward: two numbers a query and head, and the gradient of all queries in fp32, for a library that sums it up there. */
+static uint64_t cuda_scratch_bytes(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width, unsigned n_threads)
+{
+    const uint64_t tokens = (uint64_t)n_rows * n_tokens;
+
+    (void)n_threads;
+    return 2 * align(tokens * n_heads * sizeof(float)) + align(tokens * width * sizeof(float));
+}
+
+/* (2, n_heads, n_positions, head_width). */
+static uint64_t cuda_cache_bytes(enum number_type type, size_t n_positions, size_t n_heads, size_t width)
+{
+    (void)n_heads;
+    return 2 * n_positions * width * number_bytes(type);
+}
+
+const struct plan_backend plan_cuda = {
+    .name = "cuda",
+    .takes_turns = false,
+    .library_bytes = cuda_library_bytes,
+    .scratch_bytes = cuda_scratch_bytes,
+    .cache_bytes = cuda_cache_bytes,
+};
+
 const struct plan_backend *plan_backend_find(const char *name)
 {
-    return strcmp(name, plan_cpu.name) == 0 ? &plan_cpu : NULL;
+    static const struct plan_backend *const backends[] = {&plan_cpu, &plan_cuda};
+
+    for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
+        if (strcmp(name, backends[i]->name) == 0)
+            return backends[i];
+    return NULL;
 }

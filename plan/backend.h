@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 struct plan_backend {
-    const char *name; /* "cpu" */
+    const char *name; /* "cpu", "cuda" */
     /* It computes on the daemon's cores and in its memory: pulls, contributions and updates wait for each other. */
     bool takes_turns;
     /* Bytes outside the arena that the backend takes for products, and its libraries: in the budget. */
@@ -23,7 +23,7 @@ struct plan_backend {
     uint64_t (*cache_bytes)(enum number_type type, size_t n_positions, size_t n_heads, size_t width);
 };
 
-extern const struct plan_backend plan_cpu;
+extern const struct plan_backend plan_cpu, plan_cuda;
 
 /* NULL: there is none of this name. */
 const struct plan_backend *plan_backend_find(const char *name);

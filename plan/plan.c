@@ -120,7 +120,9 @@ static void take_workspace(struct plan *plan, const struct model *model, struct 
     plan->workspace = l->offset;
     plan->bytes[LEDGER_WORKSPACE] += plan->workspace_bytes;
     plan->arena_bytes = l->offset + plan->workspace_bytes;
-    plan->bytes[LEDGER_LIBRARY] = plan->setting.backend->library_bytes(plan->setting.n_threads);
+    plan->bytes[LEDGER_LIBRARY] = plan->setting.library_bytes
+                                      ? plan->setting.library_bytes
+                                      : plan->setting.backend->library_bytes(plan->setting.n_threads);
 }
 
 /* Everything, in the order in which it lies. */

@@ -53,6 +53,8 @@ struct plan_setting {
     enum number_type precision; /* of weights on the device, activations, stash */
     uint32_t share_rows;        /* rows of the largest share: parts * rows of a part */
     uint32_t part_rows, seq, n_threads;
+    uint64_t library_bytes; /* outside the arena, where the device has said (device_facts); 0: what the backend's table
+                             * says of devices in general */
 };
 
 /* What can be chosen. */

@@ -82,6 +82,43 @@ static void download(struct device *dev, void *host, const void *src, size_t byt
     device_cpu.download(dev, host, src, bytes);
 }
 
+static void download_bf16(struct device *dev, uint16_t *host, const float *src, size_t n)
+{
+    floats(src, n);
+    record->copied += n * sizeof *host;
+    device_cpu.download_bf16(dev, host, src, n);
+}
+
+static int probe(unsigned index, struct device_facts *facts, struct error *err)
+{
+    return device_cpu.probe(index, facts, err);
+}
+
+static int lend(struct device *dev, const void *host, size_t bytes, bool writable, struct error *err)
+{
+    return device_cpu.lend(dev, host, bytes, writable, err);
+}
+
+static void unlend(struct device *dev, const void *host)
+{
+    device_cpu.unlend(dev, host);
+}
+
+static uint64_t mark(struct device *dev, enum device_queue queue)
+{
+    return device_cpu.mark(dev, queue);
+}
+
+static void follow(struct device *dev, enum device_queue queue, enum device_queue other, uint64_t wanted)
+{
+    device_cpu.follow(dev, queue, other, wanted);
+}
+
+static int finish(struct device *dev, enum device_queue queue, uint64_t wanted)
+{
+    return device_cpu.finish(dev, queue, wanted);
+}
+
 static int sync_device(struct device *dev)
 {
     return device_cpu.sync(dev);
@@ -268,8 +305,15 @@ const struct device_ops device_extents = {
     .open = open_device,
     .close = close_device,
     .arena = arena,
+    .probe = probe,
+    .lend = lend,
+    .unlend = unlend,
     .upload = upload,
     .download = download,
+    .download_bf16 = download_bf16,
+    .mark = mark,
+    .follow = follow,
+    .finish = finish,
     .sync = sync_device,
     .zero = zero,
     .matmul = matmul,

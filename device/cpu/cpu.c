@@ -1,6 +1,8 @@
 /* device/cpu/cpu.c - the CPU as a device: its own arena, its own copies, kernels for the machine it runs on. */
 #include "device/cpu/cpu.h"
 
+#include "proto/process.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -81,17 +83,27 @@ static void close_device(struct device *dev)
     free(dev);
 }
 
-static int open_device(struct device **out, unsigned index, enum number_type type, size_t arena_bytes,
-                       unsigned n_threads, struct error *err)
+static int probe(unsigned index, struct device_facts *facts, struct error *err)
 {
-    struct device *dev;
-
-    *out = NULL;
-    assert(type < NUMBER_TYPES && arena_bytes > 0 && n_threads > 0);
     if (index != 0)
         return error_set(err, -ENODEV, "there is no CPU device %u: all cores together are device 0", index);
     if (!cpu_isa_runs(CPU_V2))
         return error_set(err, -ENODEV, "this processor lacks SSE4.2, which the CPU device needs");
+    *facts = (struct device_facts){.available_bytes = process_available_bytes()};
+    return 0;
+}
+
+static int open_device(struct device **out, unsigned index, enum number_type type, size_t arena_bytes,
+                       unsigned n_threads, struct error *err)
+{
+    struct device_facts facts;
+    struct device *dev;
+
+    *out = NULL;
+    assert(type < NUMBER_TYPES && arena_bytes > 0 && n_threads > 0);
+    int rc = probe(index, &facts, err);
+    if (rc)
+        return rc;
     dev = calloc(1, sizeof *dev);
     if (dev) {
         dev->type = type;
@@ -136,6 +148,42 @@ static void upload(struct device *dev, void *dst, const void *host, size_t bytes
 static void download(struct device *dev, void *host, const void *src, size_t bytes)
 {
     copy(dev, host, src, bytes);
+}
+
+static void download_bf16(struct device *dev, uint16_t *host, const float *src, size_t n)
+{
+#pragma omp parallel for num_threads(dev->n_threads)
+    for (size_t i = 0; i < n; i++)
+        host[i] = number_to_bf16(src[i]);
+}
+
+static int lend(struct device *dev, const void *host, size_t bytes, bool writable, struct error *err)
+{
+    (void)dev, (void)host, (void)bytes, (void)writable, (void)err; /* it is the device's memory already */
+    return 0;
+}
+
+static void unlend(struct device *dev, const void *host)
+{
+    (void)dev, (void)host;
+}
+
+/* Nothing is ever queued: all marks are reached. */
+static uint64_t mark(struct device *dev, enum device_queue queue)
+{
+    (void)dev, (void)queue;
+    return 1;
+}
+
+static void follow(struct device *dev, enum device_queue queue, enum device_queue other, uint64_t wanted)
+{
+    (void)dev, (void)queue, (void)other, (void)wanted;
+}
+
+static int finish(struct device *dev, enum device_queue queue, uint64_t wanted)
+{
+    (void)dev, (void)queue, (void)wanted;
+    return 0;
 }
 
 static int sync_device(struct device *dev)
@@ -241,11 +289,18 @@ static void cross_entropy_gradient(struct device *dev, float *logits, size_t log
 
 const struct device_ops device_cpu = {
     .name = "cpu",
+    .probe = probe,
     .open = open_device,
     .close = close_device,
     .arena = arena,
+    .lend = lend,
+    .unlend = unlend,
     .upload = upload,
     .download = download,
+    .download_bf16 = download_bf16,
+    .mark = mark,
+    .follow = follow,
+    .finish = finish,
     .sync = sync_device,
     .zero = zero,
     .matmul = cpu_matmul,
