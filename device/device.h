@@ -140,6 +140,8 @@ struct device_ops {
     int (*finish)(struct device *dev, enum device_queue queue, uint64_t mark);
     /* Waits for all that was queued. */
     int (*sync)(struct device *dev);
+    /* The sentence to the -EIO of finish or sync; returns it. */
+    int (*fault)(struct device *dev, struct error *err);
 
     void (*zero)(struct device *dev, float *x, size_t n);
     void (*matmul)(struct device *dev, const struct device_matmul *op);
@@ -201,7 +203,7 @@ struct device_ops {
                                    const uint32_t *labels, size_t m, uint32_t first, size_t n, float scale);
 };
 
-extern const struct device_ops device_cpu;
+extern const struct device_ops device_cpu, device_cuda; /* device_cuda is in a module: device/find.h */
 
 /* Element n of values. */
 static inline void *device_element(enum number_type type, const void *values, size_t n)

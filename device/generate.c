@@ -125,7 +125,7 @@ int device_worker_generate(struct device_worker *worker, const struct device_run
         worker->ops->download(worker->dev, run->logits, address(worker, plan->logits),
                               worker->model.config.vocabulary * sizeof(float));
     if (worker->ops->sync(worker->dev) != 0)
-        return error_set(err, -EIO, "the device is lost");
+        return worker->ops->fault(worker->dev, err);
     if (rc == 0)
         worker->n_run += run->n;
     return rc;

@@ -273,7 +273,7 @@ static int settle(const struct device_pass *pass, int rc)
     int synced = pass->worker->ops->sync(pass->worker->dev);
 
     if (synced != 0)
-        return error_set(pass->err, synced, "the device is lost");
+        return pass->worker->ops->fault(pass->worker->dev, pass->err);
     return rc;
 }
 

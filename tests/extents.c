@@ -124,6 +124,11 @@ static int sync_device(struct device *dev)
     return device_cpu.sync(dev);
 }
 
+static int fault(struct device *dev, struct error *err)
+{
+    return device_cpu.fault(dev, err);
+}
+
 static void zero(struct device *dev, float *x, size_t n)
 {
     floats(x, n);
@@ -315,6 +320,7 @@ const struct device_ops device_extents = {
     .follow = follow,
     .finish = finish,
     .sync = sync_device,
+    .fault = fault,
     .zero = zero,
     .matmul = matmul,
     .activate = activate,

@@ -192,6 +192,12 @@ static int sync_device(struct device *dev)
     return 0;
 }
 
+static int fault(struct device *dev, struct error *err)
+{
+    (void)dev; /* there is none */
+    return error_set(err, -EIO, "the device is lost");
+}
+
 static void zero(struct device *dev, float *x, size_t n)
 {
     dev->kernels->rows->zero(dev, x, n);
@@ -302,6 +308,7 @@ const struct device_ops device_cpu = {
     .follow = follow,
     .finish = finish,
     .sync = sync_device,
+    .fault = fault,
     .zero = zero,
     .matmul = cpu_matmul,
     .activate = activate,

@@ -1,4 +1,7 @@
-/* device/cuda/cuda.h - one CUDA device: what the files of this backend share. */
+/* device/cuda/cuda.h - one CUDA device: what the files of this backend share.
+ *
+ * cuda.c holds the table, queues and marks; memory.c host memory, lent or staged; probe.c what there is before a device
+ * is opened, and the sentences; matmul.c the products. One thread calls: the one that opened. */
 #ifndef DEVICE_CUDA_CUDA_H
 #define DEVICE_CUDA_CUDA_H
 
@@ -6,18 +9,47 @@
 
 #include <cublasLt.h>
 
-/* cuBLASLt's, within library_bytes. */
+/* cuBLASLt's, within library_bytes; what is read from host memory that was not lent comes by way of it too. */
 enum { CUDA_WORKSPACE_BYTES = 32 << 20 };
+
+enum {
+    CUDA_MARKS = 64,            /* of a queue, each an event; one that is older is covered by the oldest there is */
+    CUDA_LENT = 16,             /* ranges of host memory at a time */
+    CUDA_PIECES = 2,            /* page-locked, for copies from and to other host memory */
+    CUDA_PIECE_BYTES = 4 << 20, /* of each */
+};
 
 struct cuda_matmul; /* chosen algorithms, by shape: matmul.c */
 struct cuda_dnn;    /* cuDNN and its plans: dnn.c */
+
+struct cuda_marks {
+    uint64_t n; /* so far: the last one's name */
+    cudaEvent_t events[CUDA_MARKS];
+};
+
+struct cuda_lent {
+    const char *host; /* as it was lent; NULL: free */
+    size_t bytes;
+    char *pages;  /* what was registered for it */
+    char *device; /* where kernels find host */
+};
+
+struct cuda_piece {
+    char *host;
+    cudaEvent_t done; /* what used it last */
+};
 
 struct device {
     unsigned index;
     enum number_type type;
     char *arena;
+    size_t arena_bytes;
     struct cuda_queue queue; /* of DEVICE_COMPUTE: what launchers take */
     cudaStream_t streams[DEVICE_QUEUES];
+    struct cuda_marks marks[DEVICE_QUEUES];
+    struct cuda_lent lent[CUDA_LENT];
+    struct cuda_piece pieces[CUDA_PIECES];
+    unsigned next_piece;
     cublasLtHandle_t blas;
     void *workspace; /* (CUDA_WORKSPACE_BYTES) */
     struct cuda_matmul *matmul;
@@ -31,6 +63,24 @@ static inline void cuda_note(struct device *dev, cudaError_t rc)
     if (rc != cudaSuccess && dev->failed == cudaSuccess)
         dev->failed = rc;
 }
+
+/* probe.c */
+int cuda_probe(unsigned index, struct device_facts *facts, struct error *err);
+/* What rc means for whoever runs this, after "what": returns -ENODEV, -ENOMEM or -EIO. */
+int cuda_say(struct error *err, const char *what, cudaError_t rc);
+
+/* memory.c: the pieces. -ENOMEM. Undo: cuda_memory_close, which takes back what is lent too; safe on half of it. */
+cudaError_t cuda_memory_open(struct device *dev);
+void cuda_memory_close(struct device *dev);
+int cuda_lend(struct device *dev, const void *host, size_t bytes, bool writable, struct error *err);
+void cuda_unlend(struct device *dev, const void *host);
+void cuda_upload(struct device *dev, void *dst, const void *host, size_t bytes);
+void cuda_download(struct device *dev, void *host, const void *src, size_t bytes);
+void cuda_download_bf16(struct device *dev, uint16_t *host, const float *src, size_t n);
+/* Where kernels find `bytes` bytes at `at`, of the arena or lent; NULL: nowhere. */
+const void *cuda_reach(const struct device *dev, const void *at, size_t bytes);
+/* Host memory into the workspace, on DEVICE_COMPUTE: at most CUDA_PIECE_BYTES. */
+void cuda_fetch(struct device *dev, const void *host, size_t bytes);
 
 /* matmul.c: the products. Handle and workspace are the device's. -ENOMEM. Undo: cuda_matmul_close, safe on NULL. */
 int cuda_matmul_open(struct device *dev);

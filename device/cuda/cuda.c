@@ -1,0 +1,330 @@
+/* device/cuda/cuda.c - a CUDA device: the table of its operations, its three queues and the marks between them.
+ *
+ * A queue is a stream, a mark an event out of a ring. Operations of the compute queue are launchers of kernels.h and
+ * products of matmul.c. What fails while it is queued, or later on the device, is kept and told by finish and sync. */
+#include "device/cuda/cuda.h"
+
+#include "device/find.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void close_device(struct device *dev)
+{
+    if (!dev)
+        return;
+    for (unsigned i = 0; i < DEVICE_QUEUES; i++)
+        if (dev->streams[i])
+            cudaStreamSynchronize(dev->streams[i]);
+    cuda_matmul_close(dev);
+    cuda_memory_close(dev);
+    if (dev->blas)
+        cublasLtDestroy(dev->blas);
+    for (unsigned i = 0; i < DEVICE_QUEUES; i++) {
+        for (unsigned j = 0; j < CUDA_MARKS; j++)
+            if (dev->marks[i].events[j])
+                cudaEventDestroy(dev->marks[i].events[j]);
+        if (dev->streams[i])
+            cudaStreamDestroy(dev->streams[i]);
+    }
+    cudaFree(dev->queue.scratch);
+    cudaFree(dev->workspace);
+    cudaFree(dev->arena);
+    cudaGetLastError(); /* of a device that is lost, all of them */
+    free(dev);
+}
+
+static cudaError_t open_queues(struct device *dev)
+{
+    cudaError_t rc = cudaSuccess;
+
+    for (unsigned i = 0; i < DEVICE_QUEUES && rc == cudaSuccess; i++) {
+        rc = cudaStreamCreateWithFlags(&dev->streams[i], cudaStreamNonBlocking);
+        for (unsigned j = 0; j < CUDA_MARKS && rc == cudaSuccess; j++)
+            rc = cudaEventCreateWithFlags(&dev->marks[i].events[j], cudaEventDisableTiming | cudaEventBlockingSync);
+    }
+    dev->queue.stream = dev->streams[DEVICE_COMPUTE];
+    return rc;
+}
+
+static cudaError_t claim(struct device *dev)
+{
+    int n_processors = 0;
+    cudaError_t rc = cudaDeviceGetAttribute(&n_processors, cudaDevAttrMultiProcessorCount, (int)dev->index);
+
+    dev->queue.n_processors = (unsigned)n_processors;
+    if (rc == cudaSuccess)
+        rc = open_queues(dev);
+    if (rc == cudaSuccess)
+        rc = cuda_memory_open(dev);
+    if (rc == cudaSuccess)
+        rc = cudaMalloc(&dev->workspace, CUDA_WORKSPACE_BYTES);
+    if (rc == cudaSuccess)
+        rc = cudaMalloc(&dev->queue.scratch, CUDA_SCRATCH_BYTES);
+    if (rc == cudaSuccess)
+        rc = cudaMalloc((void **)&dev->arena, dev->arena_bytes);
+    if (rc == cudaSuccess)
+        rc = cudaMemsetAsync(dev->arena, 0, dev->arena_bytes, dev->queue.stream);
+    if (rc == cudaSuccess)
+        rc = cudaStreamSynchronize(dev->queue.stream);
+    return rc;
+}
+
+static int open_device(struct device **out, unsigned index, enum number_type type, size_t arena_bytes,
+                       unsigned n_threads, struct error *err)
+{
+    struct device_facts facts;
+
+    (void)n_threads; /* the CPU's */
+    *out = NULL;
+    assert(type < NUMBER_TYPES && arena_bytes > 0);
+    int rc = cuda_probe(index, &facts, err);
+    if (rc)
+        return rc;
+    struct device *dev = calloc(1, sizeof *dev);
+    if (!dev)
+        return error_set(err, -ENOMEM, "cuda:%u: out of host memory", index);
+    dev->index = index;
+    dev->type = dev->queue.type = type;
+    dev->arena_bytes = arena_bytes;
+    cudaError_t claimed = claim(dev);
+    if (claimed != cudaSuccess)
+        rc = cuda_say(err, "cuda: opening the device", claimed);
+    else if (cublasLtCreate(&dev->blas) != CUBLAS_STATUS_SUCCESS || cuda_matmul_open(dev) != 0)
+        rc = error_set(err, -ENOMEM, "cuda:%u: cuBLASLt does not start: is there memory, and does the driver suit it?",
+                       index);
+    if (rc) {
+        close_device(dev);
+        return rc;
+    }
+    *out = dev;
+    return 0;
+}
+
+static void *arena(struct device *dev)
+{
+    return dev->arena;
+}
+
+static cudaEvent_t event_of(const struct device *dev, enum device_queue queue, uint64_t wanted)
+{
+    const struct cuda_marks *marks = &dev->marks[queue];
+
+    assert(wanted <= marks->n);
+    if (marks->n >= CUDA_MARKS && wanted <= marks->n - CUDA_MARKS)
+        wanted = marks->n - CUDA_MARKS + 1; /* later, hence enough */
+    return marks->events[wanted % CUDA_MARKS];
+}
+
+static uint64_t mark(struct device *dev, enum device_queue queue)
+{
+    struct cuda_marks *marks = &dev->marks[queue];
+
+    marks->n++;
+    cuda_note(dev, cudaEventRecord(marks->events[marks->n % CUDA_MARKS], dev->streams[queue]));
+    return marks->n;
+}
+
+static void follow(struct device *dev, enum device_queue queue, enum device_queue other, uint64_t wanted)
+{
+    if (wanted > 0 && queue != other)
+        cuda_note(dev, cudaStreamWaitEvent(dev->streams[queue], event_of(dev, other, wanted), 0));
+}
+
+static int finish(struct device *dev, enum device_queue queue, uint64_t wanted)
+{
+    if (wanted > 0 && dev->failed == cudaSuccess)
+        cuda_note(dev, cudaEventSynchronize(event_of(dev, queue, wanted)));
+    return dev->failed == cudaSuccess ? 0 : -EIO;
+}
+
+/* By marks, at which the host sleeps: a stream would have it spin, on a core that others need. */
+static int sync_device(struct device *dev)
+{
+    int rc = 0;
+
+    for (unsigned i = 0; i < DEVICE_QUEUES && rc == 0; i++)
+        rc = finish(dev, (enum device_queue)i, mark(dev, (enum device_queue)i));
+    return rc;
+}
+
+static int fault(struct device *dev, struct error *err)
+{
+    cuda_say(err, "cuda", dev->failed);
+    return -EIO;
+}
+
+static void zero(struct device *dev, float *x, size_t n)
+{
+    cuda_note(dev, cudaMemsetAsync(x, 0, n * sizeof *x, dev->queue.stream));
+}
+
+static void activate(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation)
+{
+    cuda_note(dev, cuda_activate_rows(&dev->queue, y, x, n, 1, n, activation));
+}
+
+static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n)
+{
+    cuda_note(dev, cuda_reduce_rows(&dev->queue, sum, x, m, n));
+}
+
+static void norm(struct device *dev, void *y, float *statistics, const void *x, const void *weight, const void *bias,
+                 size_t m, size_t n, float epsilon)
+{
+    cuda_note(dev, cuda_norm(&dev->queue, y, statistics, x, weight, bias, m, n, epsilon));
+}
+
+static void norm_backward(struct device *dev, void *dx, bool accumulate, float *weight_gradient, float *bias_gradient,
+                          const void *dy, const void *x, const float *statistics, const void *weight, size_t m,
+                          size_t n)
+{
+    cuda_note(dev, cuda_norm_backward(&dev->queue, dx, accumulate, weight_gradient, bias_gradient, dy, x, statistics,
+                                      weight, m, n));
+}
+
+static void attention(struct device *dev, const struct device_attention *op)
+{
+    cuda_note(dev, cuda_attention(&dev->queue, op));
+}
+
+static void attention_backward(struct device *dev, const struct device_attention *op)
+{
+    cuda_note(dev, cuda_attention_backward(&dev->queue, op));
+}
+
+static void attention_cached(struct device *dev, const struct device_attention_cached *op)
+{
+    cuda_note(dev, cuda_attention_cached(&dev->queue, op));
+}
+
+static void dropout_add(struct device *dev, void *y, const void *x, const void *h, size_t n_rows, size_t n_tokens,
+                        size_t n, const struct device_dropout *dropout)
+{
+    cuda_note(dev, cuda_dropout_add(&dev->queue, y, x, h, n_rows, n_tokens, n, dropout));
+}
+
+static void dropout_backward(struct device *dev, void *dh, const void *dy, size_t n_rows, size_t n_tokens, size_t n,
+                             const struct device_dropout *dropout)
+{
+    dropout_add(dev, dh, NULL, dy, n_rows, n_tokens, n, dropout); /* a product is its own gradient */
+}
+
+/* Rows of n values that come by way of the workspace at a time. */
+static size_t rows_fetched(const struct device *dev, size_t n)
+{
+    const size_t rows = CUDA_PIECE_BYTES / (n * number_bytes(dev->type));
+
+    assert(rows > 0);
+    return rows;
+}
+
+static void embed(struct device *dev, void *y, bool accumulate, const uint32_t *ids, size_t m, const void *table,
+                  uint32_t first, uint32_t n_table, size_t n)
+{
+    const void *reached = cuda_reach(dev, table, n_table * n * number_bytes(dev->type));
+
+    if (reached) {
+        cuda_note(dev, cuda_embed(&dev->queue, y, accumulate, ids, m, reached, first, n_table, n));
+        return;
+    }
+    const size_t most = rows_fetched(dev, n);
+    for (size_t at = 0; at < n_table; at += most) {
+        const size_t here = n_table - at < most ? n_table - at : most;
+        cuda_fetch(dev, device_element(dev->type, table, at * n), here * n * number_bytes(dev->type));
+        cuda_note(dev, cuda_embed(&dev->queue, y, accumulate, ids, m, dev->workspace, first + (uint32_t)at,
+                                  (uint32_t)here, n));
+    }
+}
+
+static void embed_backward(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const void *dy,
+                           uint32_t first, uint32_t n_table, size_t n)
+{
+    cuda_note(dev, cuda_embed_backward(&dev->queue, table_gradient, ids, m, dy, first, n_table, n));
+}
+
+static void position(struct device *dev, void *y, const void *table, size_t n_rows, size_t n_tokens, size_t n)
+{
+    const void *reached = cuda_reach(dev, table, n_tokens * n * number_bytes(dev->type));
+
+    if (reached) {
+        cuda_note(dev, cuda_position(&dev->queue, y, reached, n_rows, n_tokens, 0, n_tokens, n));
+        return;
+    }
+    const size_t most = rows_fetched(dev, n);
+    for (size_t at = 0; at < n_tokens; at += most) {
+        const size_t here = n_tokens - at < most ? n_tokens - at : most;
+        cuda_fetch(dev, device_element(dev->type, table, at * n), here * n * number_bytes(dev->type));
+        cuda_note(dev, cuda_position(&dev->queue, y, dev->workspace, n_rows, n_tokens, at, here, n));
+    }
+}
+
+static void position_backward(struct device *dev, float *table_gradient, const void *dy, size_t n_rows, size_t n_tokens,
+                              size_t n)
+{
+    cuda_note(dev, cuda_position_backward(&dev->queue, table_gradient, dy, n_rows, n_tokens, n));
+}
+
+static void log_sum_exp(struct device *dev, float *running, bool start, const float *logits, size_t logits_stride,
+                        const uint32_t *labels, size_t m, uint32_t first, size_t n)
+{
+    cuda_note(dev, cuda_log_sum_exp(&dev->queue, running, start, logits, logits_stride, labels, m, first, n));
+}
+
+static void loss(struct device *dev, double *losses, const float *running, const uint32_t *labels, size_t m)
+{
+    cuda_note(dev, cuda_loss(&dev->queue, losses, running, labels, m));
+}
+
+static void cross_entropy_gradient(struct device *dev, float *logits, size_t logits_stride, const float *running,
+                                   const uint32_t *labels, size_t m, uint32_t first, size_t n, float scale)
+{
+    cuda_note(dev,
+              cuda_cross_entropy_gradient(&dev->queue, logits, logits_stride, running, labels, m, first, n, scale));
+}
+
+#define EXPORTED __attribute__((visibility("default")))
+
+EXPORTED const struct device_ops device_cuda = {
+    .name = "cuda",
+    .probe = cuda_probe,
+    .open = open_device,
+    .close = close_device,
+    .arena = arena,
+    .lend = cuda_lend,
+    .unlend = cuda_unlend,
+    .upload = cuda_upload,
+    .download = cuda_download,
+    .download_bf16 = cuda_download_bf16,
+    .mark = mark,
+    .follow = follow,
+    .finish = finish,
+    .sync = sync_device,
+    .fault = fault,
+    .zero = zero,
+    .matmul = cuda_matmul,
+    .activate = activate,
+    .reduce_rows = reduce_rows,
+    .norm = norm,
+    .norm_backward = norm_backward,
+    .attention = attention,
+    .attention_backward = attention_backward,
+    .attention_cached = attention_cached,
+    .dropout_add = dropout_add,
+    .dropout_backward = dropout_backward,
+    .embed = embed,
+    .embed_backward = embed_backward,
+    .position = position,
+    .position_backward = position_backward,
+    .log_sum_exp = log_sum_exp,
+    .loss = loss,
+    .cross_entropy_gradient = cross_entropy_gradient,
+};
+
+EXPORTED const struct device_module device_module = {
+    .version = EPS_VERSION,
+    .ops_bytes = sizeof(struct device_ops),
+    .ops = &device_cuda,
+};

@@ -1,0 +1,223 @@
+/* device/cuda/memory.c - host memory as the device sees it: lent to it, or copied by way of two page-locked pieces.
+ *
+ * The driver would copy from memory that was not lent too, by pieces of its own, and block the caller in ways that its
+ * manual leaves open. Here it is known: cuda_upload returns when the last piece has been filled, cuda_download when all
+ * has arrived. So what is in host memory when an upload is called is what is uploaded. */
+#include "device/cuda/cuda.h"
+
+#include "proto/process.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+cudaError_t cuda_memory_open(struct device *dev)
+{
+    cudaError_t rc = cudaSuccess;
+
+    for (unsigned i = 0; i < CUDA_PIECES && rc == cudaSuccess; i++) {
+        struct cuda_piece *piece = &dev->pieces[i];
+        rc = cudaEventCreateWithFlags(&piece->done, cudaEventDisableTiming | cudaEventBlockingSync);
+        if (rc == cudaSuccess)
+            rc = cudaHostAlloc((void **)&piece->host, CUDA_PIECE_BYTES, cudaHostAllocDefault);
+    }
+    return rc;
+}
+
+void cuda_memory_close(struct device *dev)
+{
+    for (unsigned i = 0; i < CUDA_LENT; i++)
+        if (dev->lent[i].host)
+            cuda_unlend(dev, dev->lent[i].host);
+    for (unsigned i = 0; i < CUDA_PIECES; i++) {
+        if (dev->pieces[i].host)
+            cudaFreeHost(dev->pieces[i].host);
+        if (dev->pieces[i].done)
+            cudaEventDestroy(dev->pieces[i].done);
+    }
+}
+
+static int refuse(struct error *err, size_t bytes, cudaError_t rc)
+{
+    struct rlimit limit;
+    char size[PROCESS_BYTES_TEXT], most[PROCESS_BYTES_TEXT] = "unlimited";
+
+    cudaGetLastError(); /* it is told here */
+    if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY)
+        process_format_bytes(most, limit.rlim_cur);
+    return error_set(
+        err, rc == cudaErrorMemoryAllocation ? -ENOMEM : -EPERM,
+        "%s of host memory cannot be locked for the device (%s: %s), so that copies are slower: what limits "
+        "it is free memory, the memory limit of a container, or ulimit -l, which is %s",
+        process_format_bytes(size, bytes), cudaGetErrorName(rc), cudaGetErrorString(rc), most);
+}
+
+/* Read-only where the device knows how, which a mapping without the right to write needs. */
+static unsigned flags_for(const struct device *dev, bool writable)
+{
+    int read_only = 0;
+
+    if (!writable)
+        cudaDeviceGetAttribute(&read_only, cudaDevAttrHostRegisterReadOnlySupported, (int)dev->index);
+    return cudaHostRegisterMapped | (read_only ? cudaHostRegisterReadOnly : 0);
+}
+
+int cuda_lend(struct device *dev, const void *host, size_t bytes, bool writable, struct error *err)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE), before = (uintptr_t)host % page;
+    const size_t whole = (before + bytes + page - 1) / page * page;
+    struct cuda_lent *lent = dev->lent;
+    char *pages = (char *)(uintptr_t)host - before;
+    void *device = NULL;
+
+    assert(bytes > 0);
+    while (lent < dev->lent + CUDA_LENT && lent->host)
+        lent++;
+    assert(lent < dev->lent + CUDA_LENT);
+    cudaError_t rc = cudaHostRegister(pages, whole, flags_for(dev, writable));
+    if (rc != cudaSuccess)
+        return refuse(err, bytes, rc);
+    rc = cudaHostGetDevicePointer(&device, pages, 0);
+    if (rc != cudaSuccess) {
+        cudaHostUnregister(pages);
+        return refuse(err, bytes, rc);
+    }
+    *lent = (struct cuda_lent){.host = host, .bytes = bytes, .pages = pages, .device = (char *)device + before};
+    return 0;
+}
+
+void cuda_unlend(struct device *dev, const void *host)
+{
+    for (struct cuda_lent *lent = dev->lent; lent < dev->lent + CUDA_LENT; lent++)
+        if (lent->host == host) {
+            cuda_note(dev, cudaHostUnregister(lent->pages));
+            *lent = (struct cuda_lent){0};
+            return;
+        }
+}
+
+static bool within(const void *at, size_t bytes, const char *base, size_t size)
+{
+    const uintptr_t first = (uintptr_t)at, start = (uintptr_t)base;
+
+    return base && first >= start && first - start <= size && bytes <= size - (first - start);
+}
+
+static const struct cuda_lent *find_lent(const struct device *dev, const void *host, size_t bytes)
+{
+    for (const struct cuda_lent *lent = dev->lent; lent < dev->lent + CUDA_LENT; lent++)
+        if (within(host, bytes, lent->host, lent->bytes))
+            return lent;
+    return NULL;
+}
+
+const void *cuda_reach(const struct device *dev, const void *at, size_t bytes)
+{
+    if (within(at, bytes, dev->arena, dev->arena_bytes))
+        return at;
+    const struct cuda_lent *lent = find_lent(dev, at, bytes);
+    return lent ? lent->device + ((const char *)at - lent->host) : NULL;
+}
+
+/* The piece that was used longest ago, when nothing uses it any more. */
+static struct cuda_piece *take_piece(struct device *dev)
+{
+    struct cuda_piece *piece = &dev->pieces[dev->next_piece];
+
+    dev->next_piece = (dev->next_piece + 1) % CUDA_PIECES;
+    cuda_note(dev, cudaEventSynchronize(piece->done));
+    return piece;
+}
+
+static size_t smaller(size_t a, size_t b)
+{
+    return a < b ? a : b;
+}
+
+/* On either queue that reads host memory. */
+static void feed(struct device *dev, enum device_queue queue, char *dst, const char *host, size_t bytes)
+{
+    for (size_t at = 0; at < bytes && !dev->failed; at += CUDA_PIECE_BYTES) {
+        struct cuda_piece *piece = take_piece(dev);
+        const size_t here = smaller(bytes - at, CUDA_PIECE_BYTES);
+        memcpy(piece->host, host + at, here);
+        cuda_note(dev, cudaMemcpyAsync(dst + at, piece->host, here, cudaMemcpyHostToDevice, dev->streams[queue]));
+        cuda_note(dev, cudaEventRecord(piece->done, dev->streams[queue]));
+    }
+}
+
+void cuda_fetch(struct device *dev, const void *host, size_t bytes)
+{
+    assert(bytes <= CUDA_PIECE_BYTES);
+    feed(dev, DEVICE_COMPUTE, dev->workspace, host, bytes);
+}
+
+void cuda_upload(struct device *dev, void *dst, const void *host, size_t bytes)
+{
+    if (bytes == 0)
+        return;
+    if (find_lent(dev, host, bytes))
+        cuda_note(dev, cudaMemcpyAsync(dst, host, bytes, cudaMemcpyHostToDevice, dev->streams[DEVICE_PULL]));
+    else
+        feed(dev, DEVICE_PULL, dst, host, bytes);
+}
+
+/* From the device to `to`, which it reaches; as bf16 if `narrow`, and then `bytes` is of these. */
+static cudaError_t pull_out(struct device *dev, char *to, const char *src, size_t bytes, bool narrow)
+{
+    const cudaStream_t stream = dev->streams[DEVICE_PUSH];
+    struct cuda_queue queue = dev->queue;
+
+    if (!narrow)
+        return cudaMemcpyAsync(to, src, bytes, cudaMemcpyDeviceToHost, stream);
+    queue.stream = stream;
+    queue.scratch = NULL; /* the compute queue's */
+    return cuda_to_bf16(&queue, (uint16_t *)to, (const float *)src, bytes / sizeof(uint16_t));
+}
+
+/* One piece is filled by the device while the one before is emptied. */
+static void drain(struct device *dev, char *host, const char *src, size_t bytes, bool narrow)
+{
+    const size_t n_pieces = (bytes + CUDA_PIECE_BYTES - 1) / CUDA_PIECE_BYTES, wide = narrow ? 2 : 1;
+    struct cuda_piece *pieces[CUDA_PIECES];
+    size_t n_asked = 0;
+
+    for (size_t i = 0; i < n_pieces; i++) {
+        for (; n_asked < n_pieces && n_asked < i + CUDA_PIECES && !dev->failed; n_asked++) {
+            const size_t at = n_asked * CUDA_PIECE_BYTES, here = smaller(bytes - at, CUDA_PIECE_BYTES);
+            struct cuda_piece *piece = pieces[n_asked % CUDA_PIECES] = take_piece(dev);
+            cuda_note(dev, pull_out(dev, piece->host, src + at * wide, here, narrow));
+            cuda_note(dev, cudaEventRecord(piece->done, dev->streams[DEVICE_PUSH]));
+        }
+        if (dev->failed)
+            return;
+        cuda_note(dev, cudaEventSynchronize(pieces[i % CUDA_PIECES]->done));
+        memcpy(host + i * CUDA_PIECE_BYTES, pieces[i % CUDA_PIECES]->host,
+               smaller(bytes - i * CUDA_PIECE_BYTES, CUDA_PIECE_BYTES));
+    }
+}
+
+static void push(struct device *dev, char *host, const char *src, size_t bytes, bool narrow)
+{
+    const struct cuda_lent *lent = find_lent(dev, host, bytes);
+
+    if (bytes == 0)
+        return;
+    if (lent)
+        cuda_note(dev, pull_out(dev, narrow ? lent->device + (host - lent->host) : host, src, bytes, narrow));
+    else
+        drain(dev, host, src, bytes, narrow);
+}
+
+void cuda_download(struct device *dev, void *host, const void *src, size_t bytes)
+{
+    push(dev, host, src, bytes, false);
+}
+
+void cuda_download_bf16(struct device *dev, uint16_t *host, const float *src, size_t n)
+{
+    push(dev, (char *)host, (const char *)src, n * sizeof *host, true);
+}
