@@ -27,7 +27,7 @@ _eps_options() {
     top) echo "--once --help" ;;
     save | stop) echo "--json --help" ;;
     epsd) echo "--listen --host-mem --group --private --version --help" ;;
-    eps-worker) echo "--connect --device --device-mem --profile --private --version --help" ;;
+    eps-worker) echo "--connect --device --device-mem --share --profile --private --version --help" ;;
     esac
 }
 
@@ -64,9 +64,7 @@ _eps_values() {
     --dtype | --precision | --moments | --grad-dtype) _eps_words "fp32 bf16" "$3" ;;
     --order) _eps_words "shuffled sequential" "$3" ;;
     --microbatch) _eps_words auto "$3" ;;
-    --device)
-        if [ "$1" = eps-worker ]; then _eps_words cpu "$3"; else _eps_words "auto cpu" "$3"; fi
-        ;;
+    --device) _eps_words "auto cpu cuda" "$3" ;;
     --connect | --listen) _eps_words "$(_eps_daemons)" "$3" ;;
     --group) COMPREPLY=($(compgen -g -- "$3")) ;;
     --watch | --once | --json | --minimum | --find-depth | --find-batch | --deterministic | --require-pinned | --private | --help | --version) return 1 ;;

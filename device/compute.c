@@ -29,8 +29,10 @@ static void post_ledger(struct compute *c)
 
 static void post_failed(struct compute *c, int code, const struct error *err)
 {
-    const struct message m = {.kind = MESSAGE_FAILED, .failed = {.code = code, .error = *err}};
+    struct message m = {.kind = MESSAGE_FAILED, .failed = {.code = code, .error = *err}};
 
+    if (!*err->text)
+        error_set(&m.failed.error, code, "%s", code == -EIO ? "the device is lost" : strerror(-code));
     mailbox_post(c->box, &m);
 }
 
@@ -90,9 +92,10 @@ static int check_budget(const struct compute *c, const struct device_worker_opti
         plan_lay_out(&plan, &model, &options->setting, &options->choice);
     if (!rc && plan.host_stash_bytes != c->assign.assign.host_stash_bytes)
         rc = error_set(err, -EPROTO, "the daemon's plan is not this worker's: are they of one build?");
-    if (!rc && plan_total(&plan) > c->options->budget)
+    if (!rc && plan_total(&plan) > c->options->device.budget)
         rc = error_set(err, -ENOSPC, "the daemon's plan takes %s of this device, of which %s may be used",
-                       process_format_bytes(need, plan_total(&plan)), process_format_bytes(have, c->options->budget));
+                       process_format_bytes(need, plan_total(&plan)),
+                       process_format_bytes(have, c->options->device.budget));
     model_free(&model);
     return rc;
 }
@@ -101,10 +104,13 @@ static int claim(struct compute *c, struct error *err)
 {
     const struct message *m = &c->assign;
     const uint32_t part_rows = m->assign.batch / m->assign.n_parts;
+    const struct device_claim *device = &c->options->device;
     const struct device_worker_options options = {
         .config = m->assign.config,
-        .ops = c->options->ops,
-        .setting = {.backend = plan_backend_find(c->options->ops->name),
+        .ops = device->ops,
+        .index = device->index,
+        .setting = {.backend = plan_backend_find(device->name),
+                    .library_bytes = device->facts.library_bytes,
                     .purpose = m->assign.generate ? PLAN_GENERATE
                                : m->assign.train  ? PLAN_TRAIN
                                                   : PLAN_EVALUATE,

@@ -2,12 +2,11 @@
 #ifndef DEVICE_COMPUTE_H
 #define DEVICE_COMPUTE_H
 
-#include "device/device.h"
+#include "device/claim.h"
 #include "device/mailbox.h"
 
 struct compute_options {
-    const struct device_ops *ops;
-    uint64_t budget; /* bytes of the device */
+    struct device_claim device;
     struct mailbox *box;
 };
 

@@ -6,6 +6,7 @@
 #include "proto/profile.h"
 #include "proto/session.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <getopt.h>
 #include <signal.h>
@@ -16,16 +17,21 @@
 #include <uv.h>
 
 static const char usage[] =
-    "usage: eps-worker --connect ADDRESS [--device cpu] [--device-mem BYTES]\n"
+    "usage: eps-worker --connect ADDRESS [--device auto|cpu|cuda[:N]] [--device-mem BYTES]\n"
     "\n"
     "Lends one device to a daemon: pulls a layer's weights, runs every microbatch through it, sends contributions "
     "back.\n"
     "Ends with the daemon, or on SIGTERM, SIGINT or SIGHUP.\n"
     "\n"
     "  --connect ADDRESS   the daemon's, as given to epsd --listen; without it, your only live daemon\n"
-    "  --device cpu        the device (only cpu so far)\n"
+    "  --device auto|cpu|cuda[:N]\n"
+    "                      the device; cuda:N is that of number N, from 0; default auto: CUDA if there is one, else "
+    "the "
+    "CPU\n"
     "  --device-mem BYTES  memory of the device that may be used, at most: 512MiB, 2GiB; default what is free but an "
-    "eighth\n"
+    "eighth,\n"
+    "                      of a CUDA device a 32nd\n"
+    "  --share N           divide that default by N where it is the host's memory: for one of N workers there\n"
     "  --profile FILE      measure the device and this host, for eps plan and eps train, write it there and end\n"
     "  --private           end with the process that started this one; --private=PID says which that is\n"
     "  --version           which build this is\n"
@@ -43,7 +49,8 @@ struct worker_process {
     struct mailbox box;
     struct compute_options options;
     bool open, is_private;
-    uint64_t progress; /* messages of the compute thread: while they come, it is not stuck */
+    char lost[sizeof(struct error)]; /* why this process is of no more use; empty while it is */
+    uint64_t progress;               /* messages of the compute thread: while they come, it is not stuck */
 };
 
 /* The compute thread may be in the middle of a layer, so the process ends without waiting for it: nothing of it
@@ -74,13 +81,25 @@ static void on_message(struct session *s, const struct message *m, const int *fd
 
 static void on_closed(struct session *s, const char *reason)
 {
-    (void)s;
+    const struct worker_process *w = session_data(s);
+
+    if (*w->lost) {
+        log_line("%s", w->lost);
+        end(1);
+    }
     if (!reason || strcmp(reason, "closed") == 0) {
         log_line("the daemon has ended this session");
         end(0);
     }
     log_line("the session with the daemon has ended: %s", reason);
     end(1);
+}
+
+/* A device that is lost takes no more of this process: another one may find it well. */
+static void leave(struct worker_process *w, const struct error *err)
+{
+    snprintf(w->lost, sizeof w->lost, "%s", err->text);
+    session_close(w->session);
 }
 
 static void on_outgoing(uv_async_t *async)
@@ -91,6 +110,10 @@ static void on_outgoing(uv_async_t *async)
     while (mailbox_collect(&w->box, &m)) {
         session_send(w->session, &m);
         session_set_progress(w->session, ++w->progress);
+        if (m.kind == MESSAGE_FAILED && m.failed.code == -EIO)
+            leave(w, &m.failed.error);
+        if (m.kind == MESSAGE_REFUSED && m.refused.code == -EIO)
+            leave(w, &m.refused.error);
     }
 }
 
@@ -152,6 +175,7 @@ static int attach(struct worker_process *w, const char *directory, const struct 
 static int run(const char *directory, const struct compute_options *options, bool is_private, struct error *err)
 {
     struct message hello = {.kind = MESSAGE_HELLO};
+    const struct device_claim *device = &options->device;
     struct worker_process *w = calloc(1, sizeof *w);
     pthread_t thread;
     int rc;
@@ -168,10 +192,12 @@ static int run(const char *directory, const struct compute_options *options, boo
     w->outgoing.data = w;
     mailbox_init(&w->box, wake, w);
     hello.hello.role = ROLE_WORKER;
-    hello.hello.budget = options->budget;
-    if (profile_find(&hello.hello.profile, NULL, options->ops->name, err))
+    hello.hello.budget = device->budget;
+    hello.hello.library_bytes = device->facts.library_bytes;
+    if (profile_find(&hello.hello.profile, NULL, device->ops->name, err))
         log_line("%s; it is taken to be as fast as most", err->text);
-    snprintf(hello.hello.device, sizeof hello.hello.device, "%s", options->ops->name);
+    snprintf(hello.hello.device, sizeof hello.hello.device, "%s", device->name);
+    snprintf(hello.hello.model, sizeof hello.hello.model, "%s", device->facts.model);
     rc = attach(w, directory, &hello, err);
     if (rc)
         return rc;
@@ -185,11 +211,23 @@ static int run(const char *directory, const struct compute_options *options, boo
 struct arguments {
     const char *address;
     bool is_private;
-    long parent;         /* 0: not said */
-    const char *answer;  /* all that was asked for: --help, --version */
-    uint64_t budget;     /* 0: not said */
+    long parent;        /* 0: not said */
+    const char *answer; /* all that was asked for: --help, --version */
+    struct device_name device;
+    uint64_t budget; /* 0: not said */
+    uint64_t n_sharers;
     const char *profile; /* file to measure for; NULL: not asked */
 };
+
+static int parse_share(uint64_t *out, const char *text, struct error *err)
+{
+    char *end;
+
+    *out = isdigit((unsigned char)*text) ? strtoul(text, &end, 10) : 0;
+    if (*out >= 1 && *out <= MESSAGE_MAX_PARTS && !*end)
+        return 0;
+    return error_set(err, -EDOM, "--share %.40s: a number of workers, 1 to %d", text, MESSAGE_MAX_PARTS);
+}
 
 /* False, and said why, if the command line is misused. */
 static bool parse(struct arguments *out, int argc, char **argv)
@@ -198,18 +236,18 @@ static bool parse(struct arguments *out, int argc, char **argv)
         {"connect", required_argument, NULL, 'c'},
         {"device", required_argument, NULL, 'd'},
         {"device-mem", required_argument, NULL, 'm'},
+        {"share", required_argument, NULL, 's'},
         {"profile", required_argument, NULL, 'f'},
         {"private", optional_argument, NULL, 'p'},
         {"version", no_argument, NULL, 'v'},
         {"help", no_argument, NULL, 'h'},
         {0},
     };
-    const char *device = "cpu";
     struct error err = {""};
     int option;
 
     opterr = 0;
-    *out = (struct arguments){0};
+    *out = (struct arguments){.n_sharers = 1};
     while ((option = getopt_long(argc, argv, "", options, NULL)) != -1) {
         if (option == '?') {
             log_line("%s: no such option, or its value is missing; see eps-worker --help", argv[optind - 1]);
@@ -217,11 +255,11 @@ static bool parse(struct arguments *out, int argc, char **argv)
         }
         if (option == 'c')
             out->address = optarg;
-        if (option == 'd')
-            device = optarg;
         if (option == 'f')
             out->profile = optarg;
-        if (option == 'm' && process_parse_bytes(&out->budget, "--device-mem", optarg, &err)) {
+        if ((option == 'd' && device_name_parse(&out->device, "--device", optarg, &err)) ||
+            (option == 'm' && process_parse_bytes(&out->budget, "--device-mem", optarg, &err)) ||
+            (option == 's' && parse_share(&out->n_sharers, optarg, &err))) {
             log_line("%s", err.text);
             return false;
         }
@@ -238,26 +276,10 @@ static bool parse(struct arguments *out, int argc, char **argv)
         log_line("'%s' is not an option; see eps-worker --help", argv[optind]);
         return false;
     }
-    if (strcmp(device, "cpu") != 0) {
-        log_line("--device %s: this build has cpu only", device);
-        return false;
-    }
     return true;
 }
 
-/* What is free, but a margin for others. The CPU's memory is the daemon's too: it gives a job's device no more than what
- * the job leaves there. */
-static uint64_t default_budget(void)
-{
-    const uint64_t available = process_available_bytes(), margin = available / 8;
-    char free_text[PROCESS_BYTES_TEXT], margin_text[PROCESS_BYTES_TEXT];
-
-    log_line("no --device-mem: of %s that are free it may be all but a margin of %s",
-             process_format_bytes(free_text, available), process_format_bytes(margin_text, margin));
-    return available - margin;
-}
-
-static int measure(const char *path, const struct device_ops *ops, struct error *err)
+static int measure(const char *path, const struct device_claim *device, struct error *err)
 {
     const long n_cores = sysconf(_SC_NPROCESSORS_ONLN);
     struct profile profile;
@@ -266,15 +288,29 @@ static int measure(const char *path, const struct device_ops *ops, struct error 
     process_take_signals();
     rc = profile_may_write(path, err);
     if (!rc)
-        rc = device_profile(&profile, ops, n_cores > 0 ? (unsigned)n_cores : 1, err);
-    return rc ? rc : profile_write(&profile, path, ops->name, err);
+        rc = device_profile(&profile, device->ops, device->index, n_cores > 0 ? (unsigned)n_cores : 1, err);
+    return rc ? rc : profile_write(&profile, path, device->ops->name, err);
+}
+
+/* All that was asked for, on the device that was. */
+static int work(const struct arguments *arguments, struct error *err)
+{
+    struct compute_options compute = {.box = NULL};
+    char directory[4096];
+    int rc = device_claim_find(&compute.device, &arguments->device, err);
+
+    if (!rc && arguments->profile)
+        return measure(arguments->profile, &compute.device, err);
+    if (!rc)
+        rc = device_claim_budget(&compute.device, arguments->budget, (uint32_t)arguments->n_sharers, err);
+    if (!rc)
+        rc = session_directory(directory, sizeof directory, arguments->address, err);
+    return rc ? rc : run(directory, &compute, arguments->is_private, err);
 }
 
 int main(int argc, char **argv)
 {
-    struct compute_options compute = {.ops = &device_cpu};
     struct arguments arguments;
-    char directory[4096];
     struct error err = {""};
 
     process_hold_signals();
@@ -296,17 +332,8 @@ int main(int argc, char **argv)
         log_line("whoever started this worker is gone");
         return 1;
     }
-    device_check(compute.ops);
-    if (arguments.profile) {
-        if (measure(arguments.profile, compute.ops, &err) == 0)
-            return 0;
-        log_line("%s", err.text);
-        return 1;
-    }
-    compute.budget = arguments.budget ? arguments.budget : default_budget();
-    int rc = session_directory(directory, sizeof directory, arguments.address, &err);
-    if (!rc)
-        rc = run(directory, &compute, arguments.is_private, &err);
+    if (work(&arguments, &err) == 0)
+        return 0;
     log_line("%s", err.text);
-    return rc ? 1 : 0;
+    return 1;
 }

@@ -18,7 +18,7 @@ struct bench {
     const struct device_ops *ops;
     struct device *dev;
     enum number_type type;
-    unsigned n_threads;
+    unsigned index, n_threads;
     uint32_t rows;
     char *arena;
     float *host; /* (4, ELEMENTS): in the order of an optimizer's weights, moments and gradient */
@@ -103,7 +103,7 @@ static void update(const struct bench *b)
 
 static int open_device(struct bench *b, enum number_type type, size_t bytes, struct error *err)
 {
-    const int rc = b->ops->open(&b->dev, 0, type, bytes, b->n_threads, err);
+    const int rc = b->ops->open(&b->dev, b->index, type, bytes, b->n_threads, err);
 
     b->type = type;
     if (!rc)
@@ -145,9 +145,10 @@ static int measure_memory(struct profile *out, struct bench *b, struct error *er
     return rc ? error_set(err, rc, "the device is lost") : 0;
 }
 
-int device_profile(struct profile *out, const struct device_ops *ops, unsigned n_threads, struct error *err)
+int device_profile(struct profile *out, const struct device_ops *ops, unsigned index, unsigned n_threads,
+                   struct error *err)
 {
-    struct bench b = {.ops = ops, .n_threads = n_threads};
+    struct bench b = {.ops = ops, .index = index, .n_threads = n_threads};
     int rc = 0;
 
     for (int type = 0; !rc && type < NUMBER_TYPES; type++)

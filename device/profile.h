@@ -7,6 +7,7 @@
 
 /* Takes some seconds, 192 MiB of the device and 256 MiB of the host at most. Every figure is the best of several, as
  * neighbours only ever make it worse. -ENOMEM, -ENODEV, -EIO with a sentence. */
-int device_profile(struct profile *out, const struct device_ops *ops, unsigned n_threads, struct error *err);
+int device_profile(struct profile *out, const struct device_ops *ops, unsigned index, unsigned n_threads,
+                   struct error *err);
 
 #endif

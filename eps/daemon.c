@@ -63,6 +63,8 @@ static void on_peer_open(struct session *s, const struct message *hello)
     peer->id = session_id(s);
     peer->budget = hello->hello.budget;
     memcpy(peer->device, hello->hello.device, sizeof peer->device);
+    peer->backend = plan_backend_find(peer->device);
+    peer->library_bytes = hello->hello.library_bytes;
     peer->profile = hello->hello.profile;
     if (profile_check(&peer->profile, NULL) && profile_default(peer->device))
         peer->profile = *profile_default(peer->device);
@@ -71,9 +73,10 @@ static void on_peer_open(struct session *s, const struct message *hello)
         end = &(*end)->next;
     *end = peer;
     if (peer->role == ROLE_WORKER) {
+        const char *model = hello->hello.model;
         char budget[PROCESS_BYTES_TEXT];
-        log_line("worker %u attached: %s, %s, pid %d", peer->id, peer->device,
-                 process_format_bytes(budget, peer->budget), session_peer_pid(s));
+        log_line("worker %u attached: %s%s%s%s, %s, pid %d", peer->id, peer->device, *model ? " (" : "", model,
+                 *model ? ")" : "", process_format_bytes(budget, peer->budget), session_peer_pid(s));
     } else if (peer->role == ROLE_CLIENT) {
         log_line("client %u attached: pid %d", peer->id, session_peer_pid(s));
         uv_timer_stop(&d->lonely);

@@ -47,10 +47,12 @@ struct peer {
     enum message_role role;
     uint32_t id;
     unsigned n_asked; /* answers to MEMORY that wait for what the system says */
+    /* Of a worker; all below too: */
     char device[32];
-    uint64_t budget;
-    struct profile profile;      /* of a worker: as it said, or its device's default */
-    enum peer_state state;       /* of a worker; all below too */
+    const struct plan_backend *backend; /* NULL: nothing is known of such devices */
+    uint64_t budget, library_bytes;
+    struct profile profile; /* as it said, or its device's default */
+    enum peer_state state;
     struct plan plan;            /* the job's of its device; all zero between jobs */
     const struct segment *inbox; /* the job's; NULL between jobs */
     struct ledger ledger;        /* as it last said */

@@ -160,7 +160,7 @@ static void assign(struct job *job, struct peer *worker, const struct segment *i
     m.assign.n_threads = plan->setting.n_threads;
     m.assign.train = job->request.job.train;
     m.assign.generate = job->request.job.generate;
-    m.assign.takes_turns = strcmp(worker->device, "cpu") == 0;
+    m.assign.takes_turns = worker->backend->takes_turns;
     m.assign.trace = job->trace_file >= 0;
     m.assign.precision = plan->setting.precision;
     m.assign.grad = job->request.job.grad;

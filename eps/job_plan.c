@@ -39,10 +39,29 @@ static int check_request(const struct job *job, struct error *err)
     return generate_check(job, err);
 }
 
-/* The CPU's memory is the host's. */
+/* A device that takes turns with the daemon, the CPU, has the host's memory. */
 static bool is_host_memory(const struct peer *worker)
 {
-    return strcmp(worker->device, "cpu") == 0;
+    return worker->backend->takes_turns;
+}
+
+/* What is the same with any number of workers is so where they round alike. */
+static int check_kinds(const struct job *job, struct error *err)
+{
+    const struct peer *first = job->workers[0];
+
+    for (uint32_t i = 0; i < job->n_workers; i++) {
+        const struct peer *worker = job->workers[i];
+        if (!worker->backend)
+            return error_set(err, -ENODEV, "worker %u has a device '%s', which this daemon knows nothing of",
+                             worker->id, worker->device);
+        if (job->request.job.deterministic && worker->backend != first->backend)
+            return error_set(err, -EINVAL,
+                             "--deterministic is for workers of one kind, and worker %u has %s while worker %u has %s: "
+                             "detach one of them, or leave it out",
+                             first->id, first->device, worker->id, worker->device);
+    }
+    return 0;
 }
 
 /* Workers that have parts, in order of id. None is busy: the last job has ended. */
@@ -55,15 +74,16 @@ static int choose_workers(struct daemon *d, struct error *err)
             job->workers[job->n_workers++] = p;
     job->n_planned = job->n_workers;
     if (job->n_workers)
-        return 0;
-    return error_set(err, -EAGAIN, "no worker is attached; start one with eps-worker --connect NAME --device cpu");
+        return check_kinds(job, err);
+    return error_set(err, -EAGAIN, "no worker is attached; start one with eps-worker --connect NAME");
 }
 
 static struct plan_setting setting_of(const struct job *job, const struct peer *worker)
 {
     const struct message *m = &job->request;
     struct plan_setting setting = {
-        .backend = plan_backend_find(worker->device),
+        .backend = worker->backend,
+        .library_bytes = worker->library_bytes,
         .purpose = m->job.generate ? PLAN_GENERATE
                    : m->job.train  ? PLAN_TRAIN
                                    : PLAN_EVALUATE,
@@ -90,9 +110,6 @@ static int plan_worker(const struct job *job, struct peer *worker, uint32_t micr
     const bool less = shortage->is_there && is_host_memory(worker) && shortage->most < worker->budget;
     const uint64_t budget = less ? shortage->most : worker->budget;
 
-    if (!setting.backend)
-        return error_set(err, -ENODEV, "worker %u has a device '%s', which this daemon knows nothing of", worker->id,
-                         worker->device);
     return plan_search(&worker->plan, &job->model, &setting, &wish, &worker->profile, budget, err);
 }
 

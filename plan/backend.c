@@ -1,6 +1,8 @@
 #include "plan/backend.h"
 
-#include <string.h>
+#include "proto/device_name.h"
+
+#include <stddef.h>
 
 static uint64_t cpu_library_bytes(unsigned n_threads)
 {
@@ -67,7 +69,7 @@ const struct plan_backend *plan_backend_find(const char *name)
     static const struct plan_backend *const backends[] = {&plan_cpu, &plan_cuda};
 
     for (size_t i = 0; i < sizeof backends / sizeof *backends; i++)
-        if (strcmp(name, backends[i]->name) == 0)
+        if (device_name_is(name, backends[i]->name))
             return backends[i];
     return NULL;
 }

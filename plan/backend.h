@@ -25,7 +25,7 @@ struct plan_backend {
 
 extern const struct plan_backend plan_cpu, plan_cuda;
 
-/* NULL: there is none of this name. */
+/* By the name of a device ("cuda:1") or of its kind. NULL: there is none of this name. */
 const struct plan_backend *plan_backend_find(const char *name);
 
 /* The CPU's attention works in tiles of so many queries and keys. A constant, so that sums are the same on every machine

@@ -72,9 +72,11 @@ static void hello(struct wire *w, struct message *m)
 {
     m->hello.role = wire_choice(w, m->hello.role, ROLE_CLIENT, ROLE_VIEWER);
     wire_u32(w, &m->hello.pid);
-    wire_text(w, m->hello.device, sizeof m->hello.device);
-    wire_u64(w, &m->hello.budget);
     wire_u64(w, &m->hello.nonce);
+    wire_text(w, m->hello.device, sizeof m->hello.device);
+    wire_text(w, m->hello.model, sizeof m->hello.model);
+    wire_u64(w, &m->hello.budget);
+    wire_u64(w, &m->hello.library_bytes);
     profile_fields(w, &m->hello.profile);
 }
 

@@ -48,7 +48,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 1,
+    MESSAGE_VERSION = 2,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -128,10 +128,13 @@ struct message {
         struct {
             enum message_role role;
             uint32_t pid;
-            char device[32];        /* of a worker: "cpu" */
-            uint64_t budget;        /* of a worker: its --device-mem in bytes */
-            uint64_t nonce;         /* of this attempt to attach */
-            struct profile profile; /* of a worker's device; all zero: not known */
+            uint64_t nonce; /* of this attempt to attach */
+            /* Of a worker and its device: */
+            char device[32];        /* "cpu", "cuda:1" */
+            char model[64];         /* "NVIDIA H200"; empty where there is nothing to say */
+            uint64_t budget;        /* --device-mem in bytes */
+            uint64_t library_bytes; /* of them, what its libraries hold outside any arena; 0: as plan/backend.h says */
+            struct profile profile; /* all zero: not known */
         } hello;
         struct {
             uint32_t id;       /* of the session, never used twice by one daemon */

@@ -45,9 +45,11 @@ static struct message sample(enum message_kind kind)
     case MESSAGE_HELLO:
         m.hello.role = ROLE_WORKER;
         m.hello.pid = 4711;
-        strcpy(m.hello.device, "cpu");
-        m.hello.budget = (uint64_t)3 << 30;
         m.hello.nonce = UINT64_MAX - 1;
+        strcpy(m.hello.device, "cuda:1");
+        strcpy(m.hello.model, "NVIDIA H200");
+        m.hello.budget = (uint64_t)3 << 30;
+        m.hello.library_bytes = (uint64_t)700 << 20;
         m.hello.profile = (struct profile){.matmul_flops = {{1e9, 2e9, 3e9, 4e9}, {2e9, 4e9, 6e9, 8e9}},
                                            .link_bytes_per_s = 5,
                                            .memory_bytes_per_s = 6,
@@ -325,7 +327,7 @@ END_TEST
 /* Drawn by hand from the layout in message.h. */
 START_TEST(the_bytes_of_a_free_are_these)
 {
-    static const uint8_t drawn[] = {0x51, 0xE9, 1, MESSAGE_FREE,
+    static const uint8_t drawn[] = {0x51, 0xE9, 2, MESSAGE_FREE,
                                     16,   0,    0, 0,
                                     9,    0,    0, 0,
                                     0,    0,    0, 0x80, /* header */
@@ -433,10 +435,10 @@ START_TEST(a_field_out_of_range_is_refused_with_its_reason)
     } cases[] = {
         {MESSAGE_HELLO, 0, 0, "an enumeration out of range"},
         {MESSAGE_HELLO, 0, 4, "an enumeration out of range"},
-        {MESSAGE_HELLO, 5, 0x1B, "a text that is not printable UTF-8"},
-        {MESSAGE_HELLO, 5, 0xC3, "a text that is not printable UTF-8"},
+        {MESSAGE_HELLO, 13, 0x1B, "a text that is not printable UTF-8"},
+        {MESSAGE_HELLO, 13, 0xC3, "a text that is not printable UTF-8"},
         {MESSAGE_HELLO, 30, 'x', "bytes after the end of a text"},
-        {MESSAGE_HELLO, 60, 0xC1, "a number below zero"}, /* the first rate's sign */
+        {MESSAGE_HELLO, 132, 0xC1, "a number below zero"}, /* the first rate's sign */
         {MESSAGE_JOB, 0, 2, "a flag that is neither 0 nor 1"},
         {MESSAGE_JOB, 40, 0, "a count or an index out of range"},  /* n_parts 0 */
         {MESSAGE_JOB, 40, 65, "a count or an index out of range"}, /* n_parts 65 */
@@ -478,7 +480,7 @@ START_TEST(a_text_without_its_end_is_refused)
     uint8_t bytes[MESSAGE_MAX_BYTES];
 
     size_t n = message_encode(bytes, sizeof bytes, &m);
-    memset(bytes + MESSAGE_HEADER_BYTES + 5, 'x', sizeof m.hello.device);
+    memset(bytes + MESSAGE_HEADER_BYTES + 13, 'x', sizeof m.hello.device);
     ck_assert_str_eq(refusal(bytes, n), "a text without its end");
 }
 END_TEST

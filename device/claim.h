@@ -1,0 +1,27 @@
+/* device/claim.h - which device a worker owns, and how much of its memory. */
+#ifndef DEVICE_CLAIM_H
+#define DEVICE_CLAIM_H
+
+#include "device/device.h"
+#include "proto/device_name.h"
+
+struct device_claim {
+    const struct device_ops *ops;
+    unsigned index;
+    char name[DEVICE_NAME_BYTES]; /* "cpu", "cuda:1" */
+    struct device_facts facts;
+    uint64_t budget; /* device_claim_budget's */
+};
+
+/* Loads the backend and looks at the device. auto is CUDA where this host has a device, busy or full as it may be; where
+ * it has some and not the one of that number, -ENODEV: the CPU would keep the others waiting. As probe, and as
+ * device_find. */
+int device_claim_find(struct device_claim *out, const struct device_name *wanted, struct error *err);
+
+/* asked: bytes of the device, all told; 0: what it has free but a margin, which is logged. That is an eighth of the host's
+ * memory, which n_sharers (> 0) workers divide, for everything else that runs there; a 32nd of a device's own, which is
+ * mostly ours: for what its driver comes to take, and a screen. -ENOMEM with figures: it has not got as much as was asked
+ * for; where its memory is the host's, the daemon looks at that. */
+int device_claim_budget(struct device_claim *claim, uint64_t asked, uint32_t n_sharers, struct error *err);
+
+#endif
