@@ -1,14 +1,23 @@
-/* tests/operation.h - runs one device operation in every way the CPU has, and compares.
+/* tests/operation.h - runs one device operation in every way there is, and compares.
  *
- * Every instruction set of this machine, 1, 2 and 3 threads: the results on the same instruction set are equal bit for
- * bit, and all are near what the reference says.
+ * On the CPU: every instruction set of this machine, 1, 2 and 3 threads: the results on the same instruction set are
+ * equal bit for bit. On a CUDA device (tests/backend.h): twice, the results equal bit for bit, and once more with arrays
+ * that begin where no vector may be loaded. All are near what the reference says.
  *
  * What the reference says is computed in double from the values as the device gets them. A result that is bf16 may be
  * off by what fp32 arithmetic may be off, and by its one rounding on top: half a unit in the last place. */
 #ifndef TESTS_OPERATION_H
 #define TESTS_OPERATION_H
 
-#include "device/cpu/cpu.h"
+#include "tests/mirror.h"
+
+#include <check.h>
+
+enum operation_type {
+    OPERATION_VALUES, /* of the device's type */
+    OPERATION_FP32,
+    OPERATION_FP64
+};
 
 /* One array of results, and how far its elements may be from the expected ones, relative to the largest of those. */
 struct operation_part {
@@ -17,31 +26,33 @@ struct operation_part {
     const double *expected;
     double tolerance;    /* of fp32 */
     const void *initial; /* what it holds before, in its type; NULL: a number no result has */
-    bool wide;           /* fp32, whatever the values are */
+    enum operation_type type;
 };
 
 enum { OPERATION_PARTS = 4 };
 
 struct operation {
-    enum number_type type;                                                   /* of the device's values */
-    void (*run)(struct device *dev, void *const out[], const void *context); /* out[p]: part p */
+    enum number_type type; /* of the device's values */
+    /* Queues what is to be tested on at->dev. out[p]: where part p lies there; for all else, mirror_of. */
+    void (*run)(struct mirror *at, void *const out[], const void *context);
     const void *context;
     struct operation_part parts[OPERATION_PARTS]; /* up to the first of n = 0 */
 };
 
 void operation_check(const struct operation *operation);
 
-/* Runs on the best instruction set and one thread; for comparisons of one call with another. */
+/* Runs once, on the CPU's best instruction set and one thread; for comparisons of one call with another. out[p]: arrays
+ * of operation_room. */
 void operation_run(const struct operation *operation, void *const out[]);
 
-/* A device of n_threads; asserts that it opens. */
-struct device *operation_open(enum number_type type, unsigned n_threads);
+/* A test case whose tests begin without arrays. */
+TCase *operation_cases(const char *name);
 
-/* n normal deviates, other ones for each seed; owned by the caller: free. */
+/* n normal deviates, other ones for each seed. All arrays of these functions live until the test's end. */
 void *operation_values(enum number_type type, size_t n, uint32_t seed);
-/* n values of the number type, of any content; owned. */
+/* n values of the number type, zeros. */
 void *operation_room(enum number_type type, size_t n);
-/* The same numbers in double, owned; and an array of n zeros. */
+/* For the host alone: the same numbers in double; and n zeros. */
 double *operation_widen(enum number_type type, const void *x, size_t n);
 double *operation_zeros(size_t n);
 

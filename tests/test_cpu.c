@@ -1,5 +1,6 @@
 /* The CPU as a device: what open claims and refuses, copies, and the library's own bytes. */
-#include "tests/operation.h"
+#include "device/device.h"
+#include "plan/backend.h"
 #include "tests/run.h"
 
 #include <check.h>
@@ -91,24 +92,6 @@ START_TEST(what_is_uploaded_comes_back)
 }
 END_TEST
 
-static void run_zero(struct device *dev, void *const out[], const void *context)
-{
-    device_cpu.zero(dev, out[0], *(const size_t *)context);
-}
-
-START_TEST(zero_writes_its_elements_alone)
-{
-    static const size_t sizes[] = {0, 1, 65536, 100001};
-    const size_t n = sizes[_i];
-    float *held = operation_values(NUMBER_FP32, n + 3, 1);
-    double *want = operation_widen(NUMBER_FP32, held, n + 3);
-
-    memset(want, 0, n * sizeof *want);
-    operation_check(&(struct operation){.run = run_zero, .context = &n, .parts = {{"x", n + 3, want, 0, held, true}}});
-    free(held), free(want);
-}
-END_TEST
-
 int main(void)
 {
     TCase *tcase = tcase_create("device");
@@ -118,6 +101,5 @@ int main(void)
     tcase_add_test(tcase, an_arena_beyond_the_address_space_is_refused);
     tcase_add_test(tcase, open_claims_the_arena_and_close_gives_it_back);
     tcase_add_test(tcase, what_is_uploaded_comes_back);
-    tcase_add_loop_test(tcase, zero_writes_its_elements_alone, 0, 4);
     return run_tests(tcase);
 }

@@ -1,23 +1,14 @@
-/* Products against the plain one in double, and the activations that follow them against libm's. */
+/* The CPU's activations in every instruction set, to the unit in the last place; bits of products that depend on neither
+ * threads nor grouping; and the memory that products do not take. */
+#include "device/cpu/cpu.h"
 #include "tests/operation.h"
 #include "tests/reference.h"
 #include "tests/run.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* m, n, k and how far strides exceed widths: single rows, short and long, odd sizes, tiles that end anywhere, several tiles, and
- * k over several of the depths at which sums are stored. */
-static const struct shape {
-    size_t m, n, k, gap;
-} shapes[] = {
-    {1, 1, 1, 0},    {1, 7, 5, 3},      {3, 1, 9, 1},       {17, 33, 65, 5},  {64, 64, 64, 0},  {130, 257, 31, 2},
-    {65, 515, 7, 1}, {520, 140, 40, 0}, {96, 120, 2048, 8}, {700, 600, 3, 0}, {1, 391, 774, 3}, {1, 192, 3072, 0},
-};
-enum { N_SHAPES = sizeof shapes / sizeof *shapes, N_TRANSPOSITIONS = 4 };
 
 struct product {
     struct device_matmul op;
@@ -25,10 +16,8 @@ struct product {
     bool pre_in_front; /* out holds pre, then c */
 };
 
-static void run_matmul(struct device *dev, void *const results[], const void *context)
+static void run_product(struct device *dev, float *out, const struct product *product)
 {
-    float *out = results[0];
-    const struct product *product = context;
     struct device_matmul op = product->op;
 
     op.c = out;
@@ -39,85 +28,13 @@ static void run_matmul(struct device *dev, void *const results[], const void *co
     device_cpu.matmul(dev, &op);
 }
 
-/* Without the gaps, in double. */
-static double *gather(const float *x, size_t stride, size_t m, size_t n)
+static struct device *open_cpu(unsigned n_threads)
 {
-    double *dense = operation_zeros(m * n);
+    struct device *dev;
 
-    for (size_t i = 0; i < m * n; i++)
-        dense[i] = (double)x[i / n * stride + i % n];
-    return dense;
+    ck_assert_int_eq(device_cpu.open(&dev, 0, NUMBER_FP32, 4096, n_threads, NULL), 0);
+    return dev;
 }
-
-/* c with its gaps: they keep what they held. */
-static double *scatter(const double *dense, const float *held, const struct shape *s, bool add)
-{
-    const size_t stride = s->n + s->gap;
-    double *c = operation_widen(NUMBER_FP32, held, s->m * stride);
-
-    for (size_t i = 0; i < s->m * s->n; i++) {
-        double *to = c + i / s->n * stride + i % s->n;
-        *to = dense[i] + (add ? *to : 0);
-    }
-    return c;
-}
-
-/* k products of unit deviation, each rounded once: an error of sqrt(k) 2^-24 or less against a largest sum of a few
- * sqrt(k); four times that for the chance extremes of many sums. */
-static double tolerance(const struct shape *s)
-{
-    return 4 * 0x1p-24 * sqrt((double)s->k) + 0x1p-23;
-}
-
-START_TEST(matmul_is_the_product)
-{
-    const struct shape *s = &shapes[_i / N_TRANSPOSITIONS];
-    const bool ta = _i & 1, tb = _i & 2;
-    const size_t a_rows = ta ? s->k : s->m, b_rows = tb ? s->n : s->k, stride = s->n + s->gap;
-    const size_t a_stride = (ta ? s->m : s->k) + s->gap, b_stride = (tb ? s->k : s->n) + s->gap;
-    float *a = operation_values(NUMBER_FP32, a_rows * a_stride, 1),
-          *b = operation_values(NUMBER_FP32, b_rows * b_stride, 2);
-    float *held = operation_values(NUMBER_FP32, s->m * stride, 3);
-    double *dense_a = gather(a, a_stride, a_rows, a_stride - s->gap);
-    double *dense_b = gather(b, b_stride, b_rows, b_stride - s->gap), *dense_c = operation_zeros(s->m * s->n);
-
-    reference_matmul(dense_c, dense_a, ta, dense_b, tb, (const size_t[3]){s->m, s->n, s->k});
-    for (int beta = 0; beta < 2; beta++) {
-        const struct product product = {
-            .op = {ta, tb, s->m, s->n, s->k, a, b, a_stride, b_stride, stride, .beta = (float)beta}};
-        double *expected = scatter(dense_c, held, s, beta);
-
-        operation_check(&(struct operation){.run = run_matmul,
-                                            .context = &product,
-                                            .parts = {{"c", s->m * stride, expected, tolerance(s), held, false}}});
-        free(expected);
-    }
-    free(a), free(b), free(held), free(dense_a), free(dense_b), free(dense_c);
-}
-END_TEST
-
-START_TEST(matmul_adds_the_bias)
-{
-    const struct shape *s = &shapes[_i];
-    float *a = operation_values(NUMBER_FP32, s->m * s->k, 1), *b = operation_values(NUMBER_FP32, s->k * s->n, 2);
-    float *bias = operation_values(NUMBER_FP32, s->n, 3),
-          *held = operation_values(NUMBER_FP32, s->m * (s->n + s->gap), 4);
-    double *wide_a = operation_widen(NUMBER_FP32, a, s->m * s->k),
-           *wide_b = operation_widen(NUMBER_FP32, b, s->k * s->n), *expected;
-    double *c = operation_zeros(s->m * s->n);
-    const struct product product = {
-        .op = {false, false, s->m, s->n, s->k, a, b, s->k, s->n, s->n + s->gap, .epilogue = DEVICE_BIAS, .bias = bias}};
-
-    reference_matmul(c, wide_a, false, wide_b, false, (const size_t[3]){s->m, s->n, s->k});
-    for (size_t i = 0; i < s->m * s->n; i++)
-        c[i] += (double)bias[i % s->n];
-    expected = scatter(c, held, s, false);
-    operation_check(&(struct operation){.run = run_matmul,
-                                        .context = &product,
-                                        .parts = {{"c", s->m * (s->n + s->gap), expected, tolerance(s), held, false}}});
-    free(a), free(b), free(bias), free(held), free(wide_a), free(wide_b), free(expected), free(c);
-}
-END_TEST
 
 /* With k = 1 and b = 1, c is a's column, exactly; plus a bias of j/512 it is a grid of every 1/512 from -15 to 15. Rows
  * of 37, so that vectors end anywhere. */
@@ -176,7 +93,7 @@ static void check_activation(struct device *dev, const struct grid *grid, enum m
         want[i] = reference_activation(activation, (double)grid->x[i]);
         slope[i] = 3 * reference_activation_gradient(activation, (double)grid->x[i]);
     }
-    run_matmul(dev, (void *[]){out}, &product);
+    run_product(dev, out, &product);
     ck_assert_mem_eq(out, grid->x, sizeof grid->x);
     ck_assert_double_le(worst_ulp(out + GRID, want, 0.25), 3);
 
@@ -188,7 +105,7 @@ static void check_activation(struct device *dev, const struct grid *grid, enum m
     product.op.epilogue = DEVICE_ACTIVATION_GRADIENT;
     product.op.a = threes;
     product.op.pre = pre;
-    run_matmul(dev, (void *[]){out}, &product);
+    run_product(dev, out, &product);
     ck_assert_double_le(worst_ulp(out, slope, 1), 4); /* of a slope of 3 ulp, times 3, rounded again */
 }
 
@@ -201,32 +118,11 @@ START_TEST(activations_and_slopes_are_within_three_ulp)
         struct device *dev;
         if (!cpu_isa_runs((enum cpu_isa)isa))
             continue;
-        dev = operation_open(NUMBER_FP32, 2);
+        dev = open_cpu(2);
         cpu_isa_use(dev, (enum cpu_isa)isa);
         check_activation(dev, &grid, (enum model_activation)_i);
         device_cpu.close(dev);
     }
-}
-END_TEST
-
-/* The finite checks further up rely on it. */
-START_TEST(activations_pass_nan_on)
-{
-    float a = NAN, b = 1, bias = 0, pre, c;
-    struct device *dev = operation_open(NUMBER_FP32, 1);
-
-    for (int isa = CPU_V2; isa < CPU_ISAS; isa++) {
-        struct device_matmul op = {false, false, 1, 1, 1, &a, &b, 1, 1, 1, .c = &c, .bias = &bias, .pre = &pre};
-        if (!cpu_isa_runs((enum cpu_isa)isa))
-            continue;
-        cpu_isa_use(dev, (enum cpu_isa)isa);
-        op.activation = (enum model_activation)_i;
-        op.epilogue = DEVICE_BIAS_ACTIVATION;
-        c = pre = 0;
-        device_cpu.matmul(dev, &op);
-        ck_assert(isnan(pre) && isnan(c));
-    }
-    device_cpu.close(dev);
 }
 END_TEST
 
@@ -261,7 +157,7 @@ START_TEST(a_step_s_products_do_not_depend_on_threads_or_grouping)
                                s->transpose_b ? s->k : s->n,
                                s->n,
                                .c = c};
-    struct device *one = operation_open(NUMBER_FP32, 1), *two = operation_open(NUMBER_FP32, 2);
+    struct device *one = open_cpu(1), *two = open_cpu(2);
 
     device_cpu.matmul(one, &op);
     op.c = again;
@@ -276,7 +172,7 @@ START_TEST(a_step_s_products_do_not_depend_on_threads_or_grouping)
         ck_assert_mem_eq(c, again, s->m * s->n * sizeof *c);
     }
     device_cpu.close(one), device_cpu.close(two);
-    free(a), free(b), free(c), free(again);
+    free(c), free(again);
 }
 END_TEST
 
@@ -302,7 +198,7 @@ START_TEST(products_take_no_memory)
     const size_t n = 3072 * 1024;
     float *a = operation_values(NUMBER_FP32, n, 1), *b = operation_values(NUMBER_FP32, n, 2),
           *c = operation_values(NUMBER_FP32, n, 3);
-    struct device *dev = operation_open(NUMBER_FP32, 2);
+    struct device *dev = open_cpu(2);
     size_t before = 0;
 
     for (int i = 0; i < 4; i++) {
@@ -325,18 +221,14 @@ START_TEST(products_take_no_memory)
             ck_assert_uint_le(anonymous_bytes(), before + (64 << 10)); /* of the C library's own */
     }
     device_cpu.close(dev);
-    free(a), free(b), free(c);
 }
 END_TEST
 
 int main(void)
 {
-    TCase *tcase = tcase_create("matmul");
+    TCase *tcase = operation_cases("matmul");
 
-    tcase_add_loop_test(tcase, matmul_is_the_product, 0, N_SHAPES * N_TRANSPOSITIONS);
-    tcase_add_loop_test(tcase, matmul_adds_the_bias, 0, N_SHAPES);
     tcase_add_loop_test(tcase, activations_and_slopes_are_within_three_ulp, MODEL_GELU_NEW, MODEL_RELU + 1);
-    tcase_add_loop_test(tcase, activations_pass_nan_on, MODEL_GELU_NEW, MODEL_RELU + 1);
     tcase_add_loop_test(tcase, a_step_s_products_do_not_depend_on_threads_or_grouping, 0, N_STEP_SHAPES);
     tcase_add_test(tcase, products_take_no_memory);
     return run_tests(tcase);

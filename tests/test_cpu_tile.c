@@ -1,9 +1,9 @@
 /* Products of every odd size, on every instruction set, in both types of values: right, in their place, and the same
  * bits however they are cut. */
+#include "device/cpu/cpu.h"
 #include "tests/operation.h"
 #include "tests/run.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -51,12 +51,6 @@ static void make(struct trial *trial, enum number_type type, int i, uint32_t *st
         trial->op.epilogue = DEVICE_BIAS;
         trial->op.bias = operation_values(type, n, (uint32_t)i + 3000);
     }
-}
-
-static void drop(struct trial *trial)
-{
-    free((void *)(uintptr_t)trial->op.a), free((void *)(uintptr_t)trial->op.b);
-    free((void *)(uintptr_t)trial->op.bias), free(trial->c), free(trial->held);
 }
 
 static double at(const struct trial *trial, const void *x, size_t i)
@@ -127,6 +121,15 @@ static void check_cuts(struct trial *trial, struct device *const devices[3])
     free(whole);
 }
 
+static struct device *open_isa(enum number_type type, unsigned n_threads, enum cpu_isa isa)
+{
+    struct device *dev;
+
+    ck_assert_int_eq(device_cpu.open(&dev, 0, type, 4096, n_threads, NULL), 0);
+    cpu_isa_use(dev, isa);
+    return dev;
+}
+
 START_TEST(odd_products_are_right_and_their_bits_depend_on_no_cut)
 {
     const enum cpu_isa isa = (enum cpu_isa)(_i % CPU_ISAS);
@@ -137,8 +140,7 @@ START_TEST(odd_products_are_right_and_their_bits_depend_on_no_cut)
     if (!cpu_isa_runs(isa))
         return;
     for (unsigned i = 0; i < 3; i++) {
-        devices[i] = operation_open(type, i + 1);
-        cpu_isa_use(devices[i], isa);
+        devices[i] = open_isa(type, i + 1, isa);
     }
     for (int i = 0; i < N_SHAPES; i++) {
         struct trial trial;
@@ -147,7 +149,8 @@ START_TEST(odd_products_are_right_and_their_bits_depend_on_no_cut)
         multiply_rows(devices[0], &trial, 0, trial.op.m);
         check_all(&trial);
         check_cuts(&trial, devices);
-        drop(&trial);
+        free(trial.c);
+        mirror_forget();
     }
     for (unsigned i = 0; i < 3; i++)
         device_cpu.close(devices[i]);
@@ -161,12 +164,11 @@ START_TEST(a_tile_stays_within_its_scratch)
     const enum number_type type = _i / CPU_ISAS ? NUMBER_BF16 : NUMBER_FP32;
     enum { M = PLAN_CPU_PRODUCT_HEIGHT, N = PLAN_CPU_PRODUCT_WIDTH, K = 3 * PLAN_CPU_PRODUCT_DEPTH - 1, CANARY = 4096 };
     const struct cpu_tile tile = {0, 0, M, N};
-    struct device *dev = operation_open(type, 1);
     unsigned char *room = aligned_alloc(4096, PLAN_CPU_PRODUCT_SCRATCH + 2 * CANARY);
     void *a = operation_values(type, M * K, 1), *b = operation_values(type, N * K, 2);
 
     if (cpu_isa_runs(isa)) {
-        cpu_isa_use(dev, isa);
+        struct device *dev = open_isa(type, 1, isa);
         memset(room, 0x5a, PLAN_CPU_PRODUCT_SCRATCH + 2 * CANARY);
         for (int transposed = 0; transposed < 2; transposed++)
             dev->kernels->tile->multiply(&(struct device_matmul){.transpose_a = transposed,
@@ -181,15 +183,15 @@ START_TEST(a_tile_stays_within_its_scratch)
                                          &tile, (float *)(void *)(room + CANARY));
         for (size_t i = 0; i < CANARY; i++)
             ck_assert(room[i] == 0x5a && room[CANARY + PLAN_CPU_PRODUCT_SCRATCH + i] == 0x5a);
+        device_cpu.close(dev);
     }
-    device_cpu.close(dev);
-    free(room), free(a), free(b);
+    free(room);
 }
 END_TEST
 
 int main(void)
 {
-    TCase *tcase = tcase_create("tile");
+    TCase *tcase = operation_cases("tile");
 
     tcase_add_loop_test(tcase, odd_products_are_right_and_their_bits_depend_on_no_cut, 0, 2 * CPU_ISAS);
     tcase_add_loop_test(tcase, a_tile_stays_within_its_scratch, 0, 2 * CPU_ISAS);

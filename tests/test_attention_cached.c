@@ -3,10 +3,7 @@
 #include "tests/reference.h"
 #include "tests/run.h"
 
-#include <check.h>
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
 /* Positions kept room for, tokens before, tokens at once; heads and width: one query alone, at both sides of a tile's
  * end; a few that cross it; more than a tile; head widths of 1, of no multiple of any vector, and over 64. */
@@ -40,25 +37,15 @@ static void set_up(struct row *t, const struct shape *s, enum number_type type)
     t->want = operation_zeros(n);
     double *qkv = operation_widen(type, t->qkv, 3 * n);
     reference_attention(t->want, sum, qkv, &op);
-    free(sum), free(qkv);
 }
 
-static void tear_down(struct row *t)
-{
-    free(t->qkv), free(t->want);
-}
+/* What lies on the device while a row is run: before what is looked at, tokens go through `out`. */
+struct there {
+    void *cache, *scratch, *out;
+};
 
-/* n bytes that are NaNs, not a byte more. */
-static void *spoiled(size_t n)
-{
-    void *bytes = malloc(n);
-
-    ck_assert_ptr_nonnull(bytes);
-    return memset(bytes, 0xff, n);
-}
-
-/* Tokens first .. first+n-1, with scratch of any content. */
-static void attend(struct device *dev, const struct row *t, void *cache, void *out, size_t first, size_t n)
+/* Tokens first .. first+n-1. */
+static void attend(struct mirror *at, const struct row *t, const struct there *there, size_t first, size_t n)
 {
     const struct shape *s = t->shape;
     const struct device_attention_cached op = {
@@ -68,43 +55,52 @@ static void attend(struct device *dev, const struct row *t, void *cache, void *o
         .width = s->width,
         .n_positions = s->n_positions,
         .scale = 0.4f,
-        .qkv = device_element(t->type, t->qkv, first * 3 * s->width),
-        .out = out,
-        .cache = cache,
-        .scratch = spoiled(plan_cpu.scratch_bytes(1, n, s->n_heads, s->width, 3)),
+        .qkv = mirror_of(at, device_element(t->type, t->qkv, first * 3 * s->width)),
+        .out = there->out,
+        .cache = there->cache,
+        .scratch = there->scratch,
     };
 
-    device_cpu.attention_cached(dev, &op);
-    free(op.scratch);
+    at->ops->attention_cached(at->dev, &op);
 }
 
-static void run(struct device *dev, void *const out[], const void *context)
+static void run(struct mirror *at, void *const out[], const void *context)
 {
     const struct row *t = context;
     const struct shape *s = t->shape;
-    void *cache = spoiled(plan_cpu.cache_bytes(t->type, s->n_positions, s->n_heads, s->width));
-    void *before = operation_room(t->type, t->n_before);
+    const size_t before_n = s->first < t->each ? s->first : t->each; /* tokens of a call */
+    const size_t most = s->n > before_n ? s->n : before_n;
+    const struct there end = {mirror_scratch(at, at->plan->cache_bytes(t->type, s->n_positions, s->n_heads, s->width)),
+                              mirror_scratch(at, at->plan->scratch_bytes(1, most, s->n_heads, s->width, at->n_threads)),
+                              out[0]};
+    struct there before = end;
 
-    for (size_t at = 0; at < s->first; at += t->each)
-        attend(dev, t, cache, before, at, s->first - at < t->each ? s->first - at : t->each);
-    attend(dev, t, cache, out[0], s->first, s->n);
-    free(before);
-    free(cache);
+    before.out = mirror_scratch(at, t->n_before * number_bytes(t->type));
+    for (size_t first = 0; first < s->first; first += t->each)
+        attend(at, t, &before, first, s->first - first < t->each ? s->first - first : t->each);
+    attend(at, t, &end, s->first, s->n);
 }
 
-/* As for attention at once, tests/test_cpu_attention.c; heads of width 100 make scores a little larger. */
+/* As for attention at once, tests/test_attention.c; heads of width 100 make scores a little larger. */
 static const double tolerance = 60 * 0x1p-24;
+
+static bool suits(const struct shape *s)
+{
+    return backend_suits(2 * (double)((s->first + s->n) * (s->first + s->n) * s->width));
+}
 
 START_TEST(cached_attention_is_the_formula)
 {
     struct row t;
 
+    if (!suits(&shapes[_i / NUMBER_TYPES]))
+        return;
     set_up(&t, &shapes[_i / NUMBER_TYPES], (enum number_type)(_i % NUMBER_TYPES));
-    operation_check(&(struct operation){.type = t.type,
-                                        .run = run,
-                                        .context = &t,
-                                        .parts = {{"out", t.n_out, t.want + t.n_before, tolerance, NULL, false}}});
-    tear_down(&t);
+    operation_check(
+        &(struct operation){.type = t.type,
+                            .run = run,
+                            .context = &t,
+                            .parts = {{"out", t.n_out, t.want + t.n_before, tolerance, NULL, OPERATION_VALUES}}});
 }
 END_TEST
 
@@ -114,6 +110,8 @@ START_TEST(how_tokens_came_to_the_cache_changes_no_bit)
     struct row t;
     struct operation operation = {.run = run, .context = &t};
 
+    if (!suits(&shapes[_i / NUMBER_TYPES]))
+        return;
     set_up(&t, &shapes[_i / NUMBER_TYPES], (enum number_type)(_i % NUMBER_TYPES));
     void *first = operation_room(t.type, t.n_out), *again = operation_room(t.type, t.n_out);
     operation.type = t.type;
@@ -124,8 +122,6 @@ START_TEST(how_tokens_came_to_the_cache_changes_no_bit)
         operation_run(&operation, &again);
         ck_assert_mem_eq(first, again, t.n_out * number_bytes(t.type));
     }
-    free(first), free(again);
-    tear_down(&t);
 }
 END_TEST
 
@@ -136,6 +132,8 @@ START_TEST(queries_of_a_call_are_as_one_by_one)
     struct row t;
     struct operation operation = {.run = run, .context = &t};
 
+    if (!suits(&shapes[_i / NUMBER_TYPES]))
+        return;
     set_up(&t, s, (enum number_type)(_i % NUMBER_TYPES));
     void *all = operation_room(t.type, t.n_out), *one = operation_room(t.type, s->width);
     operation.type = t.type;
@@ -149,8 +147,6 @@ START_TEST(queries_of_a_call_are_as_one_by_one)
         operation_run(&operation, &one);
         ck_assert_mem_eq(one, device_element(t.type, all, i * s->width), s->width * number_bytes(t.type));
     }
-    free(all), free(one);
-    tear_down(&t);
 }
 END_TEST
 
@@ -168,14 +164,12 @@ START_TEST(cached_attention_passes_nan_on)
     operation_run(&operation, &out);
     for (size_t query = 0; query < s.n; query++)
         ck_assert_int_eq(isnan(operation_get(t.type, out, query * s.width)), query >= 70);
-    free(out);
-    tear_down(&t);
 }
 END_TEST
 
 int main(void)
 {
-    TCase *tcase = tcase_create("attention");
+    TCase *tcase = operation_cases("attention");
 
     tcase_add_loop_test(tcase, cached_attention_is_the_formula, 0, N_CASES);
     tcase_add_loop_test(tcase, how_tokens_came_to_the_cache_changes_no_bit, 0, N_CASES);

@@ -3,10 +3,6 @@
 #include "tests/reference.h"
 #include "tests/run.h"
 
-#include <check.h>
-#include <stdlib.h>
-#include <string.h>
-
 static const struct shape {
     size_t n_rows, n_tokens, n;
     float p;
@@ -23,22 +19,25 @@ struct dropout {
     enum number_type type;
 };
 
-static void run_dropout(struct device *dev, void *const results[], const void *context)
+static const void *held_by(const struct dropout *t)
+{
+    if (t->way == ONTO_X)
+        return t->x;
+    return t->way == ONTO_H || t->way == BACKWARD_IN_PLACE ? t->h : NULL;
+}
+
+static void run_dropout(struct mirror *at, void *const out[], const void *context)
 {
     const struct dropout *t = context;
     const struct shape *s = t->shape;
-    const size_t bytes = s->n_rows * s->n_tokens * s->n * number_bytes(t->type);
-    const void *x = t->x, *h = t->h;
-    void *out = results[0];
+    const void *x = t->x == held_by(t) ? out[0] : mirror_of(at, t->x);
+    const void *h = t->h == held_by(t) ? out[0] : mirror_of(at, t->h);
 
-    if (t->way == ONTO_X)
-        x = memcpy(out, x, bytes);
-    if (t->way == ONTO_H || t->way == BACKWARD_IN_PLACE)
-        h = memcpy(out, h, bytes);
     if (t->way == BACKWARD || t->way == BACKWARD_IN_PLACE)
-        device_cpu.dropout_backward(dev, out, h, s->n_rows, s->n_tokens, s->n, &t->dropout);
+        at->ops->dropout_backward(at->dev, out[0], h, s->n_rows, s->n_tokens, s->n, &t->dropout);
     else
-        device_cpu.dropout_add(dev, out, t->way == WITHOUT_X ? NULL : x, h, s->n_rows, s->n_tokens, s->n, &t->dropout);
+        at->ops->dropout_add(at->dev, out[0], t->way == WITHOUT_X ? NULL : x, h, s->n_rows, s->n_tokens, s->n,
+                             &t->dropout);
 }
 
 /* One product, one sum: half a unit in the last place each. Kept and dropped elements differ by far more. The factor
@@ -57,15 +56,16 @@ START_TEST(dropout_keeps_what_its_words_say)
     for (size_t i = 0; i < n; i++)
         want[i] = (double)operation_get(type, t.h, i) * reference_dropout(s->p, key, FIRST_ROW + i / row, i % row) +
                   (t.way <= ONTO_H ? (double)operation_get(type, t.x, i) : 0);
-    operation_check(&(struct operation){
-        .type = type, .run = run_dropout, .context = &t, .parts = {{"y", n, want, 0x1p-23, NULL, false}}});
-    free(t.x), free(t.h), free(want);
+    operation_check(&(struct operation){.type = type,
+                                        .run = run_dropout,
+                                        .context = &t,
+                                        .parts = {{"y", n, want, 0x1p-23, held_by(&t), OPERATION_VALUES}}});
 }
 END_TEST
 
 int main(void)
 {
-    TCase *tcase = tcase_create("dropout");
+    TCase *tcase = operation_cases("dropout");
 
     tcase_add_loop_test(tcase, dropout_keeps_what_its_words_say, 0, WAYS * NUMBER_TYPES * N_SHAPES);
     return run_tests(tcase);

@@ -1,0 +1,40 @@
+#include "tests/backend.h"
+
+#include <check.h>
+#include <dlfcn.h>
+#include <stdlib.h>
+
+static void load(struct backend *backend, const char *path)
+{
+    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+
+    ck_assert_msg(module != NULL, "EPS_TEST_CUDA=%s: %s", path, dlerror());
+    backend->ops = dlsym(module, "device_cuda");
+    ck_assert_msg(backend->ops != NULL, "EPS_TEST_CUDA=%s: it has no device_cuda", path);
+    device_check(backend->ops);
+    backend->plan = &plan_cuda;
+    backend->cuda = true;
+    *(void **)&backend->order = dlsym(module, "cudasim_order");
+    backend->simulated = backend->order != NULL;
+}
+
+const struct backend *backend_get(void)
+{
+    static struct backend backend;
+    const char *path = getenv("EPS_TEST_CUDA");
+
+    if (backend.ops)
+        return &backend;
+    if (path && *path)
+        load(&backend, path);
+    else
+        backend.ops = &device_cpu, backend.plan = &plan_cpu;
+    return &backend;
+}
+
+bool backend_suits(double n_steps)
+{
+    const struct backend *backend = backend_get();
+
+    return n_steps <= (backend->simulated ? 1e6 : backend->cuda ? 1e10 : 1e8);
+}

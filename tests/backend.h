@@ -1,0 +1,27 @@
+/* tests/backend.h - whose operations a test program runs: the CPU's, or those of a module that the environment names.
+ *
+ * EPS_TEST_CUDA=PATH of an eps-cuda.so: tests/cudasim's, as ctest runs what is labelled cuda, or a real one on a machine
+ * that has a GPU, as tools/gpu_check.sh does. A module that cannot be loaded fails the test: it was asked for. */
+#ifndef TESTS_BACKEND_H
+#define TESTS_BACKEND_H
+
+#include "device/device.h"
+#include "plan/backend.h"
+
+#include <stdbool.h>
+
+struct backend {
+    const struct device_ops *ops;
+    const struct plan_backend *plan;
+    bool cuda;
+    bool simulated; /* every thread of a block is computed in turn: small shapes alone; memory is the host's */
+    /* Of the simulator, NULL elsewhere: cudasim_order of tests/cudasim/cudasim.h. */
+    void (*order)(unsigned streams, unsigned threads, uint64_t seed);
+};
+
+const struct backend *backend_get(void);
+
+/* Whether a test of so many steps of arithmetic suits: what the backend does in well under a second. */
+bool backend_suits(double n_steps);
+
+#endif
