@@ -1,6 +1,7 @@
 #include "tests/inprocess.h"
 
 #include "plan/search.h"
+#include "tests/backend.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -310,8 +311,8 @@ static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
     const uint32_t part_rows = o->batch / o->n_parts;
     struct device_worker_options options = {
         .config = o->config,
-        .ops = &device_cpu,
-        .setting = {.backend = &plan_cpu,
+        .ops = backend_get()->ops,
+        .setting = {.backend = backend_get()->plan,
                     .purpose = o->evaluate_only ? PLAN_EVALUATE : PLAN_TRAIN,
                     .share_rows = (o->n_parts + o->n_workers - 1) / o->n_workers * part_rows,
                     .part_rows = part_rows,

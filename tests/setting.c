@@ -1,6 +1,7 @@
 #include "tests/setting.h"
 
 #include "proto/message.h"
+#include "tests/backend.h"
 
 #include <check.h>
 #include <math.h>
@@ -63,8 +64,8 @@ void setting_close(struct setting *s)
 struct device_worker_options setting_options(const struct setting *s, uint32_t part_rows, uint32_t microbatch)
 {
     return (struct device_worker_options){.config = s->model.config,
-                                          .ops = &device_cpu,
-                                          .setting = {.backend = &plan_cpu,
+                                          .ops = backend_get()->ops,
+                                          .setting = {.backend = backend_get()->plan,
                                                       .purpose = PLAN_TRAIN,
                                                       .share_rows = s->batch,
                                                       .part_rows = part_rows,

@@ -1,5 +1,6 @@
 #include "device/layers/layers.h"
 
+#include "tests/backend.h"
 #include "tests/run.h"
 #include "tests/setting.h"
 
@@ -96,7 +97,7 @@ enum { GUARD_BYTES = 4096 }; /* behind the workspace, which lies last */
 
 static char *arena_of(const struct stage *st)
 {
-    return device_cpu.arena(st->dev);
+    return backend_get()->ops->arena(st->dev);
 }
 
 /* The layer's input is boundary 0, its output boundary 1, its weights in buffer 0. */
@@ -105,7 +106,7 @@ static struct layer_pass pass_of(const struct stage *st, uint32_t layer)
     const struct plan *p = &st->plan;
     char *a = arena_of(st);
 
-    return (struct layer_pass){.ops = &device_cpu,
+    return (struct layer_pass){.ops = backend_get()->ops,
                                .dev = st->dev,
                                .model = &st->s->model,
                                .layer = &st->s->model.layers[layer],
@@ -128,8 +129,9 @@ static struct layer_pass pass_of(const struct stage *st, uint32_t layer)
 
 static void upload(const struct stage *st, uint64_t offset, const void *from, size_t bytes)
 {
-    device_cpu.upload(st->dev, arena_of(st) + offset, from, bytes);
-    ck_assert_int_eq(device_cpu.sync(st->dev), 0);
+    ck_assert_int_eq(backend_get()->ops->sync(st->dev), 0);
+    backend_get()->ops->upload(st->dev, arena_of(st) + offset, from, bytes);
+    ck_assert_int_eq(backend_get()->ops->sync(st->dev), 0);
 }
 
 /* n values, rounded to the device's precision. */
@@ -147,8 +149,9 @@ static void upload_values(const struct stage *st, uint64_t offset, const float *
 
 static void download(const struct stage *st, void *to, uint64_t offset, size_t bytes)
 {
-    device_cpu.download(st->dev, to, arena_of(st) + offset, bytes);
-    ck_assert_int_eq(device_cpu.sync(st->dev), 0);
+    ck_assert_int_eq(backend_get()->ops->sync(st->dev), 0);
+    backend_get()->ops->download(st->dev, to, arena_of(st) + offset, bytes);
+    ck_assert_int_eq(backend_get()->ops->sync(st->dev), 0);
 }
 
 static void download_values(const struct stage *st, float *to, uint64_t offset, size_t n)
@@ -176,7 +179,7 @@ static void open_stage(struct stage *st, const struct setting *s, uint32_t layer
     plan_lay_out(&st->plan, &model, &options.setting, &options.choice);
     model_free(&model);
     const size_t bytes = st->plan.arena_bytes + GUARD_BYTES;
-    ck_assert_int_eq(device_cpu.open(&st->dev, 0, s->precision, bytes, 1, NULL), 0);
+    ck_assert_int_eq(backend_get()->ops->open(&st->dev, 0, s->precision, bytes, 1, NULL), 0);
     char *fill = malloc(bytes);
     st->input = malloc(st->boundary_n * sizeof(float));
     ck_assert(fill && st->input);
@@ -194,7 +197,7 @@ static void open_stage(struct stage *st, const struct setting *s, uint32_t layer
 
 static void close_stage(struct stage *st)
 {
-    device_cpu.close(st->dev);
+    backend_get()->ops->close(st->dev);
     free(st->input);
 }
 
@@ -216,7 +219,7 @@ static void run_backward(struct stage *st, float *contribution)
     st->pass.gradient = arena_of(st) + st->plan.gradient;
     for (uint32_t i = st->pass.layer->n_visits; i-- > 0;) {
         enter_visit(st, i);
-        device_cpu.zero(st->dev, st->pass.contribution, st->pass.unit->n);
+        backend_get()->ops->zero(st->dev, st->pass.contribution, st->pass.unit->n);
         layer_table[st->pass.layer->kind]->backward(&st->pass);
         download(st, contribution + st->pass.unit->offset, st->plan.contribution, st->pass.unit->n * sizeof(float));
     }
