@@ -4,15 +4,21 @@
 
 #include <check.h>
 
-/* Under a sanitizer memory is not what it is otherwise, nothing can be loaded before it, and everything is slow. */
-#if defined __SANITIZE_ADDRESS__ || defined __SANITIZE_THREAD__
-#define SANITIZED 1
-#elif defined __has_feature
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
+/* Under a sanitizer memory is not what it is otherwise, nothing can be loaded before it, and everything is slow. gcc
+ * defines names for them, clang answers questions. */
+#ifdef __has_feature
+#define ASKED(sanitizer) __has_feature(sanitizer)
+#else
+#define ASKED(sanitizer) 0
 #endif
+#if defined __SANITIZE_THREAD__ || ASKED(thread_sanitizer)
+#define THREAD_SANITIZED 1
+#else
+#define THREAD_SANITIZED 0
 #endif
-#ifndef SANITIZED
+#if THREAD_SANITIZED || defined __SANITIZE_ADDRESS__ || ASKED(address_sanitizer)
+#define SANITIZED 1
+#else
 #define SANITIZED 0
 #endif
 

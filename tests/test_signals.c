@@ -25,11 +25,7 @@ enum { N_SIGNALS = sizeof signals / sizeof *signals };
 
 /* The thread sanitizer keeps a signal until a call of its choice, and for ever if it came while it allocated for itself:
  * a moment chosen by a system call would be its own, not ours. */
-#ifdef __SANITIZE_THREAD__
-enum { N_TRACED = 0 };
-#else
-enum { N_TRACED = N_SIGNALS };
-#endif
+enum { N_TRACED = THREAD_SANITIZED ? 0 : N_SIGNALS };
 
 /* Before a program makes or asks for anything there is little to see: only every so many moments are tried. */
 enum { EARLY_STRIDE = SANITIZED ? 240 : 60, STRIDE = SANITIZED ? 15 : 3, TRACE_MAX = 100000 };

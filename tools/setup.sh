@@ -5,7 +5,7 @@ set -euo pipefail
 
 build=(build-essential cmake ninja-build pkg-config file
        libuv1-dev libnanomsg-dev libhwloc-dev libjansson-dev libxxhash-dev libpcre2-dev libncurses-dev check)
-tests=(clang clang-format gnuplot-nox groff-base procps tmux)
+tests=(clang libclang-rt-14-dev clang-format gnuplot-nox groff-base procps tmux)
 
 case "${1-}" in
 "") wanted=("${build[@]}") ;;
