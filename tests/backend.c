@@ -1,16 +1,19 @@
 #include "tests/backend.h"
 
-#include <check.h>
 #include <dlfcn.h>
+#include <stdio.h>
 #include <stdlib.h>
 
+/* Also called where no test runs yet, so there is nothing to assert with. */
 static void load(struct backend *backend, const char *path)
 {
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 
-    ck_assert_msg(module != NULL, "EPS_TEST_CUDA=%s: %s", path, dlerror());
-    backend->ops = dlsym(module, "device_cuda");
-    ck_assert_msg(backend->ops != NULL, "EPS_TEST_CUDA=%s: it has no device_cuda", path);
+    backend->ops = module ? dlsym(module, "device_cuda") : NULL;
+    if (!backend->ops) {
+        fprintf(stderr, "EPS_TEST_CUDA: %s\n", dlerror());
+        exit(1);
+    }
     device_check(backend->ops);
     backend->plan = &plan_cuda;
     backend->cuda = true;

@@ -1,6 +1,6 @@
 #include "tests/extents.h"
 
-#include "plan/backend.h"
+#include "tests/backend.h"
 
 static struct extents *record;
 static unsigned threads;
@@ -47,10 +47,10 @@ static void table(const void *at, size_t n)
 static int open_device(struct device **out, unsigned index, enum number_type type, size_t arena_bytes,
                        unsigned n_threads, struct error *err)
 {
-    int rc = device_cpu.open(out, index, type, arena_bytes, n_threads, err);
+    int rc = backend_get()->ops->open(out, index, type, arena_bytes, n_threads, err);
 
     if (rc == 0) {
-        record->arena = device_cpu.arena(*out);
+        record->arena = backend_get()->ops->arena(*out);
         record->arena_bytes = arena_bytes;
         record->type = type;
         threads = n_threads;
@@ -60,79 +60,79 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
 
 static void close_device(struct device *dev)
 {
-    device_cpu.close(dev);
+    backend_get()->ops->close(dev);
 }
 
 static void *arena(struct device *dev)
 {
-    return device_cpu.arena(dev);
+    return backend_get()->ops->arena(dev);
 }
 
 static void upload(struct device *dev, void *dst, const void *host, size_t bytes)
 {
     place(dst, bytes);
     record->copied += bytes;
-    device_cpu.upload(dev, dst, host, bytes);
+    backend_get()->ops->upload(dev, dst, host, bytes);
 }
 
 static void download(struct device *dev, void *host, const void *src, size_t bytes)
 {
     place(src, bytes);
     record->copied += bytes;
-    device_cpu.download(dev, host, src, bytes);
+    backend_get()->ops->download(dev, host, src, bytes);
 }
 
 static void download_bf16(struct device *dev, uint16_t *host, const float *src, size_t n)
 {
     floats(src, n);
     record->copied += n * sizeof *host;
-    device_cpu.download_bf16(dev, host, src, n);
+    backend_get()->ops->download_bf16(dev, host, src, n);
 }
 
 static int probe(unsigned index, struct device_facts *facts, struct error *err)
 {
-    return device_cpu.probe(index, facts, err);
+    return backend_get()->ops->probe(index, facts, err);
 }
 
 static int lend(struct device *dev, const void *host, size_t bytes, bool writable, struct error *err)
 {
-    return device_cpu.lend(dev, host, bytes, writable, err);
+    return backend_get()->ops->lend(dev, host, bytes, writable, err);
 }
 
 static void unlend(struct device *dev, const void *host)
 {
-    device_cpu.unlend(dev, host);
+    backend_get()->ops->unlend(dev, host);
 }
 
 static uint64_t mark(struct device *dev, enum device_queue queue)
 {
-    return device_cpu.mark(dev, queue);
+    return backend_get()->ops->mark(dev, queue);
 }
 
 static void follow(struct device *dev, enum device_queue queue, enum device_queue other, uint64_t wanted)
 {
-    device_cpu.follow(dev, queue, other, wanted);
+    backend_get()->ops->follow(dev, queue, other, wanted);
 }
 
 static int finish(struct device *dev, enum device_queue queue, uint64_t wanted)
 {
-    return device_cpu.finish(dev, queue, wanted);
+    return backend_get()->ops->finish(dev, queue, wanted);
 }
 
 static int sync_device(struct device *dev)
 {
-    return device_cpu.sync(dev);
+    return backend_get()->ops->sync(dev);
 }
 
 static int fault(struct device *dev, struct error *err)
 {
-    return device_cpu.fault(dev, err);
+    return backend_get()->ops->fault(dev, err);
 }
 
 static void zero(struct device *dev, float *x, size_t n)
 {
     floats(x, n);
-    device_cpu.zero(dev, x, n);
+    backend_get()->ops->zero(dev, x, n);
 }
 
 static size_t reach(size_t rows, size_t columns, size_t stride)
@@ -154,21 +154,21 @@ static void matmul(struct device *dev, const struct device_matmul *op)
         values(op->bias, op->n);
     if (op->epilogue == DEVICE_BIAS_ACTIVATION || op->epilogue == DEVICE_ACTIVATION_GRADIENT)
         values(op->pre, c);
-    device_cpu.matmul(dev, op);
+    backend_get()->ops->matmul(dev, op);
 }
 
 static void activate(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation)
 {
     values(y, n);
     values(x, n);
-    device_cpu.activate(dev, y, x, n, activation);
+    backend_get()->ops->activate(dev, y, x, n, activation);
 }
 
 static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n)
 {
     floats(sum, n);
     values(x, m * n);
-    device_cpu.reduce_rows(dev, sum, x, m, n);
+    backend_get()->ops->reduce_rows(dev, sum, x, m, n);
 }
 
 static void norm(struct device *dev, void *y, float *statistics, const void *x, const void *weight, const void *bias,
@@ -179,7 +179,7 @@ static void norm(struct device *dev, void *y, float *statistics, const void *x, 
     values(x, m * n);
     values(weight, n);
     values(bias, n);
-    device_cpu.norm(dev, y, statistics, x, weight, bias, m, n, epsilon);
+    backend_get()->ops->norm(dev, y, statistics, x, weight, bias, m, n, epsilon);
 }
 
 static void norm_backward(struct device *dev, void *dx, bool accumulate, float *weight_gradient, float *bias_gradient,
@@ -193,7 +193,7 @@ static void norm_backward(struct device *dev, void *dx, bool accumulate, float *
     values(x, m * n);
     floats(statistics, 2 * m);
     values(weight, n);
-    device_cpu.norm_backward(dev, dx, accumulate, weight_gradient, bias_gradient, dy, x, statistics, weight, m, n);
+    backend_get()->ops->norm_backward(dev, dx, accumulate, weight_gradient, bias_gradient, dy, x, statistics, weight, m, n);
 }
 
 static void attention_places(const struct device_attention *op)
@@ -203,13 +203,13 @@ static void attention_places(const struct device_attention *op)
     values(op->qkv, n * 3 * op->width);
     values(op->out, n * op->width);
     floats(op->log_sum_exp, n * op->n_heads);
-    place(op->scratch, plan_cpu.scratch_bytes(op->n_rows, op->n_tokens, op->n_heads, op->width, threads));
+    place(op->scratch, backend_get()->plan->scratch_bytes(op->n_rows, op->n_tokens, op->n_heads, op->width, threads));
 }
 
 static void attention(struct device *dev, const struct device_attention *op)
 {
     attention_places(op);
-    device_cpu.attention(dev, op);
+    backend_get()->ops->attention(dev, op);
 }
 
 static void attention_backward(struct device *dev, const struct device_attention *op)
@@ -217,16 +217,16 @@ static void attention_backward(struct device *dev, const struct device_attention
     attention_places(op);
     values(op->out_gradient, op->n_rows * op->n_tokens * op->width);
     values(op->qkv_gradient, op->n_rows * op->n_tokens * 3 * op->width);
-    device_cpu.attention_backward(dev, op);
+    backend_get()->ops->attention_backward(dev, op);
 }
 
 static void attention_cached(struct device *dev, const struct device_attention_cached *op)
 {
     values(op->qkv, op->n_tokens * 3 * op->width);
     values(op->out, op->n_tokens * op->width);
-    place(op->cache, plan_cpu.cache_bytes(record->type, op->n_positions, op->n_heads, op->width));
-    place(op->scratch, plan_cpu.scratch_bytes(1, op->n_tokens, op->n_heads, op->width, threads));
-    device_cpu.attention_cached(dev, op);
+    place(op->cache, backend_get()->plan->cache_bytes(record->type, op->n_positions, op->n_heads, op->width));
+    place(op->scratch, backend_get()->plan->scratch_bytes(1, op->n_tokens, op->n_heads, op->width, threads));
+    backend_get()->ops->attention_cached(dev, op);
 }
 
 static void dropout_add(struct device *dev, void *y, const void *x, const void *h, size_t n_rows, size_t n_tokens,
@@ -235,7 +235,7 @@ static void dropout_add(struct device *dev, void *y, const void *x, const void *
     values(y, n_rows * n_tokens * n);
     values(x, n_rows * n_tokens * n);
     values(h, n_rows * n_tokens * n);
-    device_cpu.dropout_add(dev, y, x, h, n_rows, n_tokens, n, dropout);
+    backend_get()->ops->dropout_add(dev, y, x, h, n_rows, n_tokens, n, dropout);
 }
 
 static void dropout_backward(struct device *dev, void *dh, const void *dy, size_t n_rows, size_t n_tokens, size_t n,
@@ -243,7 +243,7 @@ static void dropout_backward(struct device *dev, void *dh, const void *dy, size_
 {
     values(dh, n_rows * n_tokens * n);
     values(dy, n_rows * n_tokens * n);
-    device_cpu.dropout_backward(dev, dh, dy, n_rows, n_tokens, n, dropout);
+    backend_get()->ops->dropout_backward(dev, dh, dy, n_rows, n_tokens, n, dropout);
 }
 
 static void embed(struct device *dev, void *y, bool accumulate, const uint32_t *ids, size_t m, const void *from,
@@ -252,7 +252,7 @@ static void embed(struct device *dev, void *y, bool accumulate, const uint32_t *
     values(y, m * n);
     place(ids, m * sizeof *ids);
     table(from, n_table * n);
-    device_cpu.embed(dev, y, accumulate, ids, m, from, first, n_table, n);
+    backend_get()->ops->embed(dev, y, accumulate, ids, m, from, first, n_table, n);
 }
 
 static void embed_backward(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const void *dy,
@@ -261,14 +261,14 @@ static void embed_backward(struct device *dev, float *table_gradient, const uint
     floats(table_gradient, n_table * n);
     place(ids, m * sizeof *ids);
     values(dy, m * n);
-    device_cpu.embed_backward(dev, table_gradient, ids, m, dy, first, n_table, n);
+    backend_get()->ops->embed_backward(dev, table_gradient, ids, m, dy, first, n_table, n);
 }
 
 static void position(struct device *dev, void *y, const void *from, size_t n_rows, size_t n_tokens, size_t n)
 {
     values(y, n_rows * n_tokens * n);
     table(from, n_tokens * n);
-    device_cpu.position(dev, y, from, n_rows, n_tokens, n);
+    backend_get()->ops->position(dev, y, from, n_rows, n_tokens, n);
 }
 
 static void position_backward(struct device *dev, float *table_gradient, const void *dy, size_t n_rows, size_t n_tokens,
@@ -276,7 +276,7 @@ static void position_backward(struct device *dev, float *table_gradient, const v
 {
     floats(table_gradient, n_tokens * n);
     values(dy, n_rows * n_tokens * n);
-    device_cpu.position_backward(dev, table_gradient, dy, n_rows, n_tokens, n);
+    backend_get()->ops->position_backward(dev, table_gradient, dy, n_rows, n_tokens, n);
 }
 
 static void log_sum_exp(struct device *dev, float *running, bool start, const float *logits, size_t logits_stride,
@@ -285,7 +285,7 @@ static void log_sum_exp(struct device *dev, float *running, bool start, const fl
     floats(running, 3 * m);
     floats(logits, reach(m, n, logits_stride));
     place(labels, m * sizeof *labels);
-    device_cpu.log_sum_exp(dev, running, start, logits, logits_stride, labels, m, first, n);
+    backend_get()->ops->log_sum_exp(dev, running, start, logits, logits_stride, labels, m, first, n);
 }
 
 static void loss(struct device *dev, double *losses, const float *running, const uint32_t *labels, size_t m)
@@ -293,7 +293,7 @@ static void loss(struct device *dev, double *losses, const float *running, const
     place(losses, m * sizeof *losses);
     floats(running, 3 * m);
     place(labels, m * sizeof *labels);
-    device_cpu.loss(dev, losses, running, labels, m);
+    backend_get()->ops->loss(dev, losses, running, labels, m);
 }
 
 static void cross_entropy_gradient(struct device *dev, float *logits, size_t logits_stride, const float *running,
@@ -302,7 +302,7 @@ static void cross_entropy_gradient(struct device *dev, float *logits, size_t log
     floats(logits, reach(m, n, logits_stride));
     floats(running, 3 * m);
     place(labels, m * sizeof *labels);
-    device_cpu.cross_entropy_gradient(dev, logits, logits_stride, running, labels, m, first, n, scale);
+    backend_get()->ops->cross_entropy_gradient(dev, logits, logits_stride, running, labels, m, first, n, scale);
 }
 
 const struct device_ops device_extents = {

@@ -10,7 +10,7 @@ TCase *operation_cases(const char *name)
 {
     TCase *tests = tcase_create(name);
 
-    tcase_add_checked_fixture(tests, NULL, mirror_forget);
+    tcase_add_checked_fixture(tests, mirror_forget, NULL);
     return tests;
 }
 

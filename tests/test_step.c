@@ -1,6 +1,7 @@
 #include "device/step.h"
 
 #include "proto/message.h"
+#include "tests/backend.h"
 #include "tests/run.h"
 #include "tests/setting.h"
 
@@ -448,18 +449,18 @@ static struct counted {
 static void count_matmul(struct device *dev, const struct device_matmul *op)
 {
     counted.n_matmuls++;
-    device_cpu.matmul(dev, op);
+    backend_get()->ops->matmul(dev, op);
 }
 
 static void count_attention(struct device *dev, const struct device_attention *op)
 {
     counted.n_attentions++;
-    device_cpu.attention(dev, op);
+    backend_get()->ops->attention(dev, op);
 }
 
 static struct counted count_step(const struct setting *s, struct device_worker_options options)
 {
-    struct device_ops counting = device_cpu;
+    struct device_ops counting = *backend_get()->ops;
     struct array_link link;
 
     counting.matmul = count_matmul;
