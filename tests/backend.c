@@ -1,5 +1,7 @@
 #include "tests/backend.h"
 
+#include "device/find.h"
+
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -7,17 +9,19 @@
 /* Also called where no test runs yet, so there is nothing to assert with. */
 static void load(struct backend *backend, const char *path)
 {
-    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    struct error err = {""};
 
-    backend->ops = module ? dlsym(module, "device_cuda") : NULL;
+    backend->ops = device_load(path, &err);
     if (!backend->ops) {
-        fprintf(stderr, "EPS_TEST_CUDA: %s\n", dlerror());
+        fprintf(stderr, "EPS_TEST_CUDA: %s\n", err.text);
         exit(1);
     }
     device_check(backend->ops);
     backend->plan = &plan_cuda;
     backend->cuda = true;
+    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL); /* the same one */
     *(void **)&backend->order = dlsym(module, "cudasim_order");
+    dlclose(module);
     backend->simulated = backend->order != NULL;
 }
 

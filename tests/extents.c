@@ -193,7 +193,8 @@ static void norm_backward(struct device *dev, void *dx, bool accumulate, float *
     values(x, m * n);
     floats(statistics, 2 * m);
     values(weight, n);
-    backend_get()->ops->norm_backward(dev, dx, accumulate, weight_gradient, bias_gradient, dy, x, statistics, weight, m, n);
+    backend_get()->ops->norm_backward(dev, dx, accumulate, weight_gradient, bias_gradient, dy, x, statistics, weight, m,
+                                      n);
 }
 
 static void attention_places(const struct device_attention *op)

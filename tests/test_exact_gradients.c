@@ -1,17 +1,18 @@
 /* One step's gradient against PyTorch in float64, however the minibatch is cut. */
+#include "tests/backend.h"
 #include "tests/exact.h"
 #include "tests/run.h"
 
 #include <check.h>
 
-/* b has 16 rows, a 8. */
+/* b has 16 rows, a 8. The first ones are enough for a device that is simulated. */
 static const struct {
     const char *fixture;
     uint32_t n_parts, microbatch;
     bool adamw;
 } cuts[] = {
-    {"a", 1, 8, true}, {"a", 1, 1, true},  {"a", 1, 3, false}, {"a", 2, 4, true},  {"a", 2, 2, false},
-    {"a", 8, 1, true}, {"a", 8, 1, false}, {"b", 1, 16, true}, {"b", 1, 5, false}, {"b", 2, 8, false},
+    {"a", 1, 8, true}, {"b", 1, 5, false}, {"a", 8, 1, false}, {"a", 1, 1, true},  {"a", 1, 3, false},
+    {"a", 2, 4, true}, {"a", 2, 2, false}, {"a", 8, 1, true},  {"b", 1, 16, true}, {"b", 2, 8, false},
     {"b", 2, 1, true}, {"b", 8, 2, true},  {"b", 8, 1, false},
 };
 
@@ -30,6 +31,7 @@ int main(void)
 {
     TCase *tcase = tcase_create("cuts");
 
-    tcase_add_loop_test(tcase, a_gradient_is_pytorchs, 0, (int)(sizeof cuts / sizeof *cuts));
+    tcase_add_loop_test(tcase, a_gradient_is_pytorchs, 0,
+                        backend_get()->simulated ? 2 : (int)(sizeof cuts / sizeof *cuts));
     return run_tests(tcase);
 }

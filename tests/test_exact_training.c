@@ -1,4 +1,5 @@
 /* Twenty steps against PyTorch in float64: AdamW in 1, 2 and 8 parts, AdamA with as many microbatches. */
+#include "tests/backend.h"
 #include "tests/exact.h"
 #include "tests/run.h"
 
@@ -132,7 +133,10 @@ int main(void)
 {
     TCase *tcase = tcase_create("training");
 
-    tcase_add_loop_test(tcase, twenty_steps_are_pytorchs, 0, (int)(sizeof runs / sizeof *runs));
+    tcase_add_loop_test(tcase, twenty_steps_are_pytorchs, 0,
+                        backend_get()->simulated ? 1 : (int)(sizeof runs / sizeof *runs));
+    if (backend_get()->simulated) /* the rest is the optimizer's, on the host */
+        return run_tests(tcase);
     tcase_add_loop_test(tcase, twenty_clipped_steps_are_pytorchs, 1, 3);
     tcase_add_loop_test(tcase, a_fenced_commit_is_the_eager_one_bit_for_bit, 0, 3);
     tcase_add_test(tcase, adama_in_one_part_is_adamw_bit_for_bit);

@@ -85,8 +85,8 @@ run_preset() {
     local -a subset=() totals
     case $preset in
     asan) subset=(-LE release) ;;
-    debug | clang) subset=(-LE 'release|long') ;;
-    tsan) subset=(-LE 'release|long|single') ;;
+    debug | clang) subset=(-LE 'release|long|cuda') ;;
+    tsan) subset=(-LE 'release|long|single|cuda') ;;
     esac
 
     mkdir -p build
