@@ -123,6 +123,27 @@ START_TEST(norm_backward_is_the_formula)
 }
 END_TEST
 
+/* Out of the middle of the minibatch, so that it lies elsewhere. */
+START_TEST(a_row_alone_is_as_among_others)
+{
+    const struct shape *s = &shapes[_i / NUMBER_TYPES];
+    const size_t row = s->m / 2;
+    struct norm t;
+    struct operation operation = {.run = run_norm, .context = &t};
+
+    if (!suits(s))
+        return;
+    set_up(&t, s, operation.type = (enum number_type)(_i % NUMBER_TYPES));
+    void *all = operation_room(t.type, t.n_x), *alone = operation_room(t.type, s->n);
+    operation.parts[0].n = t.n_x;
+    operation_run(&operation, &all);
+    t.x = device_element(t.type, t.x, row * s->n);
+    t.shape.m = 1, operation.parts[0].n = s->n;
+    operation_run(&operation, &alone);
+    ck_assert_mem_eq(alone, device_element(t.type, all, row * s->n), s->n * number_bytes(t.type));
+}
+END_TEST
+
 static void run_pair(struct mirror *at, void *const out[], const void *context)
 {
     const float *x = mirror_of(at, context);
@@ -149,6 +170,7 @@ int main(void)
 
     tcase_add_loop_test(tcase, norm_is_the_formula, 0, NUMBER_TYPES * N_SHAPES);
     tcase_add_loop_test(tcase, norm_backward_is_the_formula, 0, WAYS * N_SHAPES);
+    tcase_add_loop_test(tcase, a_row_alone_is_as_among_others, 0, NUMBER_TYPES * N_SHAPES);
     tcase_add_test(tcase, norm_of_one_and_three_is_minus_one_and_one);
     return run_tests(tcase);
 }

@@ -26,6 +26,7 @@ struct rows {
     size_t n_rows; /* positions: m = n_rows * n_tokens */
     bool accumulate;
     enum model_activation activation;
+    enum table { ON_DEVICE, ON_HOST, LENT } table; /* where embed and position find theirs */
 };
 
 static void set_up(struct rows *t, int which)
@@ -95,11 +96,42 @@ START_TEST(reduce_rows_adds_the_rows)
 }
 END_TEST
 
+/* The table, wherever it is; until give_back. */
+static const void *take_table(struct mirror *at, const struct rows *t, size_t n)
+{
+    struct error err = {""};
+
+    if (t->table == LENT)
+        ck_assert_msg(at->ops->lend(at->dev, t->x, n * number_bytes(t->type), false, &err) == 0, "%s", err.text);
+    return t->table == ON_DEVICE ? mirror_of(at, t->x) : t->x;
+}
+
+static void give_back(struct mirror *at, const struct rows *t)
+{
+    ck_assert_int_eq(at->ops->sync(at->dev), 0);
+    if (t->table == LENT)
+        at->ops->unlend(at->dev, t->x);
+}
+
+/* With the table everywhere: all the same to the CPU. */
+static void check_tables(struct rows *t, const struct operation *operation)
+{
+    const enum table last = backend_get()->cuda ? LENT : ON_DEVICE;
+    struct operation of_t = *operation;
+
+    of_t.type = t->type, of_t.context = t;
+    for (int table = ON_DEVICE; table <= (int)last; table++) {
+        t->table = (enum table)table;
+        operation_check(&of_t);
+    }
+}
+
 static void run_embed(struct mirror *at, void *const out[], const void *context)
 {
     const struct rows *t = context;
-    at->ops->embed(at->dev, out[0], t->accumulate, mirror_of(at, t->ids), t->shape.m, mirror_of(at, t->x), 3,
-                   VOCABULARY, t->shape.n);
+    const void *table = take_table(at, t, VOCABULARY * t->shape.n);
+    at->ops->embed(at->dev, out[0], t->accumulate, mirror_of(at, t->ids), t->shape.m, table, 3, VOCABULARY, t->shape.n);
+    give_back(at, t);
 }
 
 static bool in_chunk(uint32_t id)
@@ -123,11 +155,9 @@ START_TEST(embed_takes_the_rows_of_its_chunk_alone)
         if (in_chunk(id))
             want[i] = (accumulate ? want[i] : 0) + x_at(&t, (id - 3) * t.shape.n + i % t.shape.n);
     }
-    operation_check(&(struct operation){.type = t.type,
-                                        .run = run_embed,
-                                        .context = &t,
-                                        .parts = {{"y", t.shape.m * t.shape.n, want, accumulate ? 0x1p-24 : 0, held,
-                                                   OPERATION_VALUES}}});
+    check_tables(&t, &(struct operation){.run = run_embed,
+                                         .parts = {{"y", t.shape.m * t.shape.n, want, accumulate ? 0x1p-24 : 0, held,
+                                                    OPERATION_VALUES}}});
 }
 END_TEST
 
@@ -165,7 +195,10 @@ END_TEST
 static void run_position(struct mirror *at, void *const out[], const void *context)
 {
     const struct rows *t = context;
-    at->ops->position(at->dev, out[0], mirror_of(at, t->x), t->n_rows, t->shape.m / t->n_rows, t->shape.n);
+    const size_t n_tokens = t->shape.m / t->n_rows;
+
+    at->ops->position(at->dev, out[0], take_table(at, t, n_tokens * t->shape.n), t->n_rows, n_tokens, t->shape.n);
+    give_back(at, t);
 }
 
 static void run_position_backward(struct mirror *at, void *const out[], const void *context)
@@ -192,10 +225,8 @@ START_TEST(positions_are_added_to_every_row_and_summed_over_rows)
         want[i] += x_at(&t, i % table);
         gradient[i % table] += x_at(&t, i);
     }
-    operation_check(&(struct operation){.type = t.type,
-                                        .run = run_position,
-                                        .context = &t,
-                                        .parts = {{"y", n, want, 0x1p-24, held, OPERATION_VALUES}}});
+    check_tables(&t,
+                 &(struct operation){.run = run_position, .parts = {{"y", n, want, 0x1p-24, held, OPERATION_VALUES}}});
     operation_check(
         &(struct operation){.type = t.type,
                             .run = run_position_backward,

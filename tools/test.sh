@@ -79,7 +79,7 @@ steady() {
 }
 
 # Release runs everything; the others leave out what is labelled release, which has no meaning there; all but asan what is
-# labelled long, which would only be slow; and tsan what is labelled single, where no two threads meet.
+# labelled long or cuda, which would only be slow; and tsan what is labelled single, where no two threads meet.
 run_preset() {
     local preset=$1 log=build/test-$1.log
     local -a subset=() totals
