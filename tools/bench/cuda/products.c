@@ -1,0 +1,195 @@
+/* The products of a transformer block, ours with what is fused to them, beside bare cuBLASLt's by the best of all the
+ * algorithms that its heuristics name, each of which is timed. Sums and results are as ours: fp32 sums, bf16 results but
+ * for weight gradients, which are added up in fp32. */
+#include "tools/bench/cuda/bench.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { TOKENS = 8192, ALGORITHMS = 32, TRIES = 5 };
+
+struct shape {
+    const char *name;
+    size_t n, k; /* in widths; m is the tokens; of a weight gradient, k is the tokens and m in widths */
+    size_t m;
+    bool transpose_a, transpose_b;
+    enum device_epilogue epilogue;
+};
+
+static const struct shape shapes[] = {
+    {"qkv", 3, 1, 0, false, false, DEVICE_BIAS},
+    {"out", 1, 1, 0, false, false, DEVICE_BIAS},
+    {"up", 4, 1, 0, false, false, DEVICE_BIAS_ACTIVATION},
+    {"down", 1, 4, 0, false, false, DEVICE_BIAS},
+    {"plain", 4, 1, 0, false, false, DEVICE_NO_EPILOGUE},
+    {"down-gradient", 4, 1, 0, false, true, DEVICE_ACTIVATION_GRADIENT},
+    {"up-gradient", 1, 4, 0, false, true, DEVICE_NO_EPILOGUE},
+    {"weight-gradient", 4, 0, 1, true, false, DEVICE_NO_EPILOGUE},
+};
+
+struct product {
+    struct device_matmul op;
+    cublasLtHandle_t blas;
+    cublasLtMatmulDesc_t how;
+    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulAlgo_t algorithm;
+    void *workspace;
+};
+
+static void check(cublasStatus_t rc, const char *what)
+{
+    if (rc != CUBLAS_STATUS_SUCCESS) {
+        fprintf(stderr, "bench_cuda: %s: cuBLASLt says %d\n", what, (int)rc);
+        exit(1);
+    }
+}
+
+static void ours(struct bench *b, void *context)
+{
+    const struct product *p = context;
+
+    b->ops->matmul(b->dev, &p->op);
+}
+
+static void bare(struct bench *b, void *context)
+{
+    const struct product *p = context;
+    const float one = 1, beta = p->op.beta;
+
+    check(cublasLtMatmul(p->blas, p->how, &one, p->op.b, p->b, p->op.a, p->a, &beta, p->op.c, p->c, p->op.c, p->c,
+                         &p->algorithm, p->workspace, CUDA_WORKSPACE_BYTES, b->stream),
+          "cublasLtMatmul");
+}
+
+/* A row-major (rows, columns) is a column-major (columns, rows). */
+static cublasLtMatrixLayout_t layout(cudaDataType_t type, size_t rows, size_t columns)
+{
+    cublasLtMatrixLayout_t out;
+
+    check(cublasLtMatrixLayoutCreate(&out, type, columns, rows, (int64_t)columns), "cublasLtMatrixLayoutCreate");
+    return out;
+}
+
+static void set_how(cublasLtMatmulDesc_t how, cublasLtMatmulDescAttributes_t what, bool transpose)
+{
+    const cublasOperation_t value = transpose ? CUBLAS_OP_T : CUBLAS_OP_N;
+
+    check(cublasLtMatmulDescSetAttribute(how, what, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
+}
+
+/* c^T = b^T a^T: the first factor there is our b. */
+static void describe(struct product *p)
+{
+    const struct device_matmul *o = &p->op;
+
+    check(cublasLtMatmulDescCreate(&p->how, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
+    set_how(p->how, CUBLASLT_MATMUL_DESC_TRANSA, o->transpose_b);
+    set_how(p->how, CUBLASLT_MATMUL_DESC_TRANSB, o->transpose_a);
+    p->b = layout(CUDA_R_16BF, o->transpose_b ? o->n : o->k, o->transpose_b ? o->k : o->n);
+    p->a = layout(CUDA_R_16BF, o->transpose_a ? o->k : o->m, o->transpose_a ? o->m : o->k);
+    p->c = layout(o->wide ? CUDA_R_32F : CUDA_R_16BF, o->m, o->n);
+}
+
+static double time_algorithm(struct bench *b, struct product *p)
+{
+    cudaEvent_t begin, end;
+    float ms;
+
+    must(cudaEventCreate(&begin));
+    must(cudaEventCreate(&end));
+    bare(b, p);
+    must(cudaEventRecord(begin, b->stream));
+    for (int i = 0; i < TRIES; i++)
+        bare(b, p);
+    must(cudaEventRecord(end, b->stream));
+    must(cudaEventSynchronize(end));
+    must(cudaEventElapsedTime(&ms, begin, end));
+    cudaEventDestroy(begin);
+    cudaEventDestroy(end);
+    return ms / TRIES;
+}
+
+static unsigned choose(struct bench *b, struct product *p)
+{
+    cublasLtMatmulHeuristicResult_t found[ALGORITHMS];
+    cublasLtMatmulPreference_t preference;
+    const size_t most = CUDA_WORKSPACE_BYTES;
+    double least = INFINITY;
+    int n = 0, best = 0;
+
+    check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
+    check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most,
+                                               sizeof most),
+          "cublasLtMatmulPreferenceSetAttribute");
+    check(cublasLtMatmulAlgoGetHeuristic(p->blas, p->how, p->b, p->a, p->c, p->c, preference, ALGORITHMS, found, &n),
+          "cublasLtMatmulAlgoGetHeuristic");
+    check(n ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED, "no algorithm");
+    for (int i = 0; i < n; i++) {
+        p->algorithm = found[i].algo;
+        const double ms = time_algorithm(b, p);
+        if (ms < least)
+            least = ms, best = i;
+    }
+    p->algorithm = found[best].algo;
+    cublasLtMatmulPreferenceDestroy(preference);
+    return (unsigned)n;
+}
+
+static void measure(struct bench *b, struct product *p, const char *name, size_t width)
+{
+    bench_run *const runs[] = {ours, bare};
+    const struct device_matmul *o = &p->op;
+    const double flops = 2.0 * (double)o->m * (double)o->n * (double)o->k;
+    double ms[2];
+
+    describe(p);
+    const unsigned n = choose(b, p);
+    bench_times(b, ms, runs, p, 2);
+    printf("product-%zu-%s|%.3f|%.1f TFLOP/s (%zu x %zu x %zu), the best of %u bare ones %.1f\n", width, name,
+           ms[1] / ms[0], flops / ms[0] * 1e-9, o->m, o->n, o->k, n, flops / ms[1] * 1e-9);
+    fflush(stdout);
+    cublasLtMatrixLayoutDestroy(p->a), cublasLtMatrixLayoutDestroy(p->b), cublasLtMatrixLayoutDestroy(p->c);
+    cublasLtMatmulDescDestroy(p->how);
+}
+
+static void run_shape(struct bench *b, const struct shape *s, size_t width, cublasLtHandle_t blas)
+{
+    char *mark = b->next;
+    const size_t tokens = b->small ? 32 : TOKENS;
+    const size_t m = s->m ? s->m * width : tokens, n = s->n * width, k = s->k ? s->k * width : tokens;
+    struct product p = {.blas = blas};
+
+    p.workspace = bench_take(b, (size_t)CUDA_WORKSPACE_BYTES);
+    p.op = (struct device_matmul){.transpose_a = s->transpose_a,
+                                  .transpose_b = s->transpose_b,
+                                  .m = m,
+                                  .n = n,
+                                  .k = k,
+                                  .a = bench_values(b, m * k),
+                                  .b = bench_values(b, n * k),
+                                  .a_stride = s->transpose_a ? m : k,
+                                  .b_stride = s->transpose_b ? k : n,
+                                  .c_stride = n,
+                                  .wide = s->m > 0,
+                                  .beta = s->m > 0,
+                                  .epilogue = s->epilogue,
+                                  .activation = MODEL_GELU_NEW};
+    p.op.c = s->m ? (void *)bench_floats(b, m * n) : bench_values(b, m * n);
+    if (s->epilogue == DEVICE_BIAS || s->epilogue == DEVICE_BIAS_ACTIVATION)
+        p.op.bias = bench_values(b, n);
+    if (s->epilogue == DEVICE_BIAS_ACTIVATION || s->epilogue == DEVICE_ACTIVATION_GRADIENT)
+        p.op.pre = bench_values(b, m * n);
+    measure(b, &p, s->name, width);
+    bench_release(b, mark);
+}
+
+void bench_products(struct bench *b)
+{
+    cublasLtHandle_t blas;
+
+    check(cublasLtCreate(&blas), "cublasLtCreate");
+    for (size_t width = 4096; width <= 8192; width *= 2)
+        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
+            run_shape(b, &shapes[i], b->small ? 32 : width, blas);
+    cublasLtDestroy(blas);
+}

@@ -1,0 +1,181 @@
+/* What is bound by the device's memory, in bytes that must be read and written, beside a copy from device to device that
+ * moves as many gigabytes as fit. Each is far larger than the device's caches. */
+#include "tools/bench/cuda/bench.h"
+
+enum { N = 4096, M = 32768, VOCABULARY = 50304, LOGIT_ROWS = 4096, TABLE = 50257 };
+
+struct rows {
+    size_t m, n, vocabulary, logit_rows, n_tokens;
+    void *x, *y, *z, *weight;
+    float *logits, *running, *statistics, *sum, *table;
+    uint32_t *ids, *labels;
+    uint32_t n_table;
+    size_t copy_bytes;
+};
+
+struct row {
+    const char *name;
+    bench_run *run;
+    double values, floats; /* read and written: 2 bytes and 4 bytes, of m * n elements, */
+    bool of_logits;        /* or of the logits */
+};
+
+static void copy(struct bench *b, void *context)
+{
+    const struct rows *r = context;
+
+    must(cudaMemcpyAsync(r->y, r->x, r->copy_bytes, cudaMemcpyDeviceToDevice, b->stream));
+}
+
+static void activate(struct bench *b, void *context)
+{
+    const struct rows *r = context;
+
+    b->ops->activate(b->dev, r->y, r->x, r->m * r->n, MODEL_GELU_NEW);
+}
+
+static void activate_erf(struct bench *b, void *context)
+{
+    const struct rows *r = context;
+
+    b->ops->activate(b->dev, r->y, r->x, r->m * r->n, MODEL_GELU);
+}
+
+static void norm(struct bench *b, void *context)
+{
+    const struct rows *r = context;
+
+    b->ops->norm(b->dev, r->y, r->statistics, r->x, r->weight, r->weight, r->m, r->n, 1e-5f);
+}
+
+static void norm_backward(struct bench *b, void *context)
+{
+    const struct rows *r = context;
+
+    b->ops->norm_backward(b->dev, r->y, true, r->sum, r->sum + r->n, r->z, r->x, r->statistics, r->weight, r->m, r->n);
+}
+
+static void reduce_rows(struct bench *b, void *context)
+{
+    const struct rows *r = context;
+
+    b->ops->reduce_rows(b->dev, r->sum, r->x, r->m, r->n);
+}
+
+static void add(struct bench *b, void *context)
+{
+    const struct rows *r = context;
+    const struct device_dropout none = {.p = 0};
+
+    b->ops->dropout_add(b->dev, r->y, r->x, r->z, r->m / r->n_tokens, r->n_tokens, r->n, &none);
+}
+
+static void dropout_add(struct bench *b, void *context)
+{
+    const struct rows *r = context;
+    const struct device_dropout dropout = {.p = 0.1f, .key = {{1, 2}}};
+
+    b->ops->dropout_add(b->dev, r->y, r->x, r->z, r->m / r->n_tokens, r->n_tokens, r->n, &dropout);
+}
+
+static void dropout_backward(struct bench *b, void *context)
+{
+    const struct rows *r = context;
+    const struct device_dropout dropout = {.p = 0.1f, .key = {{1, 2}}};
+
+    b->ops->dropout_backward(b->dev, r->y, r->x, r->m / r->n_tokens, r->n_tokens, r->n, &dropout);
+}
+
+static void embed(struct bench *b, void *context)
+{
+    const struct rows *r = context;
+
+    b->ops->embed(b->dev, r->y, false, r->ids, r->m, r->table, 0, r->n_table, r->n);
+}
+
+static void embed_backward(struct bench *b, void *context)
+{
+    const struct rows *r = context;
+
+    b->ops->embed_backward(b->dev, r->table, r->ids, r->m, r->x, 0, r->n_table, r->n);
+}
+
+static void log_sum_exp(struct bench *b, void *context)
+{
+    const struct rows *r = context;
+
+    b->ops->log_sum_exp(b->dev, r->running, true, r->logits, r->vocabulary, r->labels, r->logit_rows, 0, r->vocabulary);
+}
+
+/* In place, so after the first time the logits are what it left: as many bytes, and their values do not matter. */
+static void cross_entropy_gradient(struct bench *b, void *context)
+{
+    const struct rows *r = context;
+
+    b->ops->cross_entropy_gradient(b->dev, r->logits, r->vocabulary, r->running, r->labels, r->logit_rows, 0,
+                                   r->vocabulary, 1e-3f);
+}
+
+static const struct row rows[] = {
+    {"row-gelu-tanh", activate, 2, 0, false},
+    {"row-gelu-erf", activate_erf, 2, 0, false},
+    {"row-norm", norm, 2, 0, false},
+    {"row-norm-backward", norm_backward, 4, 0, false},
+    {"row-reduce", reduce_rows, 1, 0, false},
+    {"row-add", add, 3, 0, false},
+    {"row-dropout-add", dropout_add, 3, 0, false},
+    {"row-dropout-backward", dropout_backward, 2, 0, false},
+    {"row-log-sum-exp", log_sum_exp, 0, 1, true},
+    {"row-cross-entropy", cross_entropy_gradient, 1, 1, true},
+    {"other-embed", embed, 2, 0, false},
+    {"other-embed-backward", embed_backward, 1, 2, false},
+};
+
+static uint32_t *indices(struct bench *b, size_t n, uint32_t most)
+{
+    uint32_t *host = malloc(n * sizeof *host), *device = bench_take(b, n * sizeof *device);
+
+    for (size_t i = 0; host && i < n; i++)
+        host[i] = (uint32_t)(i * 2654435761u) % most;
+    b->ops->upload(b->dev, device, host, n * sizeof *host);
+    b->ops->sync(b->dev);
+    free(host);
+    return device;
+}
+
+static struct rows make(struct bench *b)
+{
+    struct rows r = {
+        .m = M, .n = N, .vocabulary = VOCABULARY, .logit_rows = LOGIT_ROWS, .n_tokens = 1024, .n_table = TABLE};
+
+    if (b->small)
+        r.m = 32, r.n = 64, r.vocabulary = 128, r.logit_rows = 8, r.n_tokens = 8, r.n_table = 50;
+    r.x = bench_values(b, r.m * r.n), r.y = bench_values(b, r.m * r.n), r.z = bench_values(b, r.m * r.n);
+    r.weight = bench_values(b, r.n);
+    r.logits = bench_floats(b, r.logit_rows * r.vocabulary);
+    r.running = bench_floats(b, 3 * r.logit_rows);
+    r.statistics = bench_floats(b, 2 * r.m);
+    r.sum = bench_floats(b, 2 * r.n);
+    r.table = bench_floats(b, r.n_table * r.n);
+    r.ids = indices(b, r.m, r.n_table);
+    r.labels = indices(b, r.logit_rows, (uint32_t)r.vocabulary);
+    r.copy_bytes = r.m * r.n * number_bytes(NUMBER_BF16);
+    return r;
+}
+
+void bench_rows(struct bench *b)
+{
+    struct rows r = make(b);
+
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct row *row = &rows[i];
+        bench_run *const runs[] = {row->run, copy};
+        const double n = row->of_logits ? (double)(r.logit_rows * r.vocabulary) : (double)(r.m * r.n);
+        const double bytes = n * (2 * row->values + 4 * row->floats);
+        double ms[2];
+        bench_times(b, ms, runs, &r, 2);
+        const double rate = bytes / ms[0] * 1e-6, limit = 2 * (double)r.copy_bytes / ms[1] * 1e-6;
+        printf("%s|%.3f|%.0f GB/s in %.3f ms, the copy %.0f GB/s\n", row->name, rate / limit, rate, ms[0], limit);
+        fflush(stdout);
+    }
+}

@@ -1,0 +1,118 @@
+# shellcheck shell=bash
+# What the parts of tools/gpu_check.sh share. They have its options in the environment.
+# shellcheck disable=SC2154
+
+export XDG_RUNTIME_DIR=${XDG_RUNTIME_DIR:-/tmp} PATH=$PATH:/usr/local/cuda/bin
+
+# finding VERDICT NAME TEXT: one finding. passed, failed: a claim; short: measured, below its target; missing: could not be
+# tried; fact: no claim
+finding() {
+    printf '%s|%s|%s|%s\n' "$part" "$2" "$1" "${3//$'\n'/ }" | tee -a "$results"
+}
+passed() { finding passed "$@"; }
+failed() { finding failed "$@"; }
+missing() { finding missing "$@"; }
+fact() { finding fact "$@"; }
+
+# measured NAME RATIO TARGET TEXT: passed or short
+measured() {
+    if awk -v a="$2" -v b="$3" 'BEGIN { exit !(a + 0 >= b + 0) }'; then
+        passed "$1" "$2 (target $3): $4"
+    else
+        finding short "$1" "$2 (target $3): $4"
+    fi
+}
+
+# limited SECONDS COMMAND...: its output goes to the log, and to $said; 124: it took longer
+limited() {
+    local seconds=$1 rc
+    shift
+    printf '\n$ %s\n' "$*" >>"$log"
+    timeout -k 5 "$seconds" "$@" >"$work/said" 2>&1
+    rc=$?
+    cat "$work/said" >>"$log"
+    return $rc
+}
+
+# why RC SECONDS: of a command that limited ran
+why() {
+    if [ "$1" -eq 124 ] || [ "$1" -eq 137 ]; then
+        echo "took longer than $2 s"
+    else
+        echo "status $1: $(grep -v '^ *$' "$work/said" | tail -n 1 | cut -c 1-300)"
+    fi
+}
+
+# claim NAME SECONDS TEXT COMMAND...: passed if the command succeeds
+claim() {
+    local name=$1 seconds=$2 text=$3 rc
+    shift 3
+    limited "$seconds" "$@"
+    rc=$?
+    if [ $rc -eq 0 ]; then
+        passed "$name" "$text"
+    else
+        failed "$name" "$text: $(why $rc "$seconds")"
+    fi
+    return $rc
+}
+
+# The programs to run: a folder that has eps, epsd, eps-worker and the backend.
+programs() {
+    if [ -z "$simulate" ]; then
+        echo "$bin"
+    else
+        mkdir -p "$work/bin"
+        cp -u "$bin"/eps "$bin"/epsd "$bin"/eps-worker "$simulate/eps-cuda.so" "$work/bin/"
+        echo "$work/bin"
+    fi
+}
+
+# The device's clocks, every half second until watch_clocks_end, which makes a fact of their middle.
+watch_clocks() {
+    [ -z "$simulate" ] || return 0
+    nvidia-smi --query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu --format=csv,noheader,nounits -lms 500 \
+        >"$work/clocks" 2>/dev/null &
+    clocks_pid=$!
+}
+watch_clocks_end() {
+    [ -z "$simulate" ] || return 0
+    kill "$clocks_pid" 2>/dev/null
+    wait "$clocks_pid" 2>/dev/null
+    fact "clocks-$part" "$(sort -t , -k 1n "$work/clocks" | awk -F ', *' '{ line[NR] = $0 } END {
+        split(line[int((NR + 1) / 2)], f, ", *")
+        printf "in the middle %s MHz (memory %s MHz), %s W, %s degrees; %d looks", f[1], f[2], f[3], f[4], NR }')"
+}
+
+# middle: of the numbers on standard input, one a line
+middle() {
+    sort -g | awk '{ v[NR] = $1 } END { print NR ? v[int((NR + 1) / 2)] : "" }'
+}
+
+# module: the backend that is tried
+module() {
+    realpath "${simulate:-$bin}/eps-cuda.so"
+}
+
+# cuda_tests TREE: the tests labelled cuda, by the names of their programs
+cuda_tests() {
+    ctest --test-dir "$1" -N -L cuda 2>/dev/null | sed -n 's/^ *Test *#[0-9]*: //p' | sed 's/_cuda$//; s/^cuda_//' | sort -u
+}
+
+# cuDNN lies where probe found it.
+take_cudnn() {
+    [ -s "$out/cudnn" ] && EPS_CUDNN=$(cat "$out/cudnn") && export EPS_CUDNN
+    return 0
+}
+
+# random_tokens FILE VOCABULARY N: 16 bits each
+random_tokens() {
+    LC_ALL=C awk -v n="$3" -v v="$2" 'BEGIN {
+        srand(1)
+        for (i = 0; i < n; i++) { t = int(rand() * v); printf "%c%c", t % 256, int(t / 256) } }' >"$1"
+}
+
+# field NAME FILE: the numbers of this name in a run's metrics.jsonl, one a step
+field() {
+    sed -n "s/.*\"$1\": *\([-0-9.eE+]*\).*/\1/p" "$2"
+}

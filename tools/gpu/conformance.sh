@@ -1,0 +1,22 @@
+# shellcheck shell=bash
+# The tests that are labelled cuda, on the device: every operation, the fixtures against their PyTorch values, the
+# rows of exactness.
+# shellcheck disable=SC2154,SC2034 # their options and work folder come from outside; print_config reads shapes
+
+part_conformance() {
+    local test tree rc
+    tree=$(dirname "$bin")
+
+    take_cudnn
+    mapfile -t tests < <(cuda_tests "$tree")
+    [ ${#tests[@]} -gt 0 ] || failed conformance "no test in $tree is labelled cuda"
+    for test in "${tests[@]}"; do
+        limited 240 env EPS_TEST_CUDA="$(module)" CK_DEFAULT_TIMEOUT=200 "$bin/$test"
+        rc=$?
+        case $rc in
+        0) passed "$test" "$(grep -m 1 '^[0-9]*%: Checks' "$work/said" || echo "no test failed")" ;;
+        77) missing "$test" "skipped: $(tail -n 1 "$work/said")" ;;
+        *) failed "$test" "$(why $rc 240); $(grep -m 1 -E ':[FE]:' "$work/said" | cut -c 1-300)" ;;
+        esac
+    done
+}

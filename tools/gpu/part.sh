@@ -1,0 +1,16 @@
+#!/usr/bin/env bash
+# Runs $part; tools/gpu_check.sh starts it, under a time limit, with its options in the environment.
+set -uo pipefail
+. tools/bench/common.sh
+. tools/gpu/common.sh
+# shellcheck disable=SC2154
+case "$part" in
+products | rows | copies | attention) file=measure ;;
+relay | large | depth) file=relay ;;
+*) file=$part ;;
+esac
+# shellcheck source=/dev/null
+. "tools/gpu/$file.sh"
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+"part_$part"

@@ -1,0 +1,199 @@
+# shellcheck shell=bash
+# Whole steps, as users run them: daemon and worker, fresh weights, random tokens. Runs are interrupted once enough steps
+# are told, so that no checkpoint is written.
+# shellcheck disable=SC2154,SC2034 # their options and work folder come from outside; print_config reads shapes
+
+vocabulary=50257 heads=0 width=0 layers=0 seq=1024 # as print_config wants them
+
+# shape WIDTH LAYERS HEADS SEQ: config.json, and data for 16 steps of up to 128 Ki tokens
+shape() {
+    width=$1 layers=$2 heads=$3 seq=$4
+    [ -z "$simulate" ] || { width=16 layers=2 heads=2 seq=16 vocabulary=300; }
+    print_config "$vocabulary" >"$work/config.json"
+    [ -s "$work/tokens.bin" ] || random_tokens "$work/tokens.bin" "$vocabulary" $((2048 * 1024 + 1))
+    head -c $((2 * (seq + 1))) "$work/tokens.bin" >"$work/held.bin"
+}
+
+# steps NAME SECONDS N TOKENS OPTION...: N steps of so many tokens, in $work/NAME; fails if they did not come in time
+steps() {
+    local name=$1 seconds=$2 n=$3 tokens=$4 pid rc deadline
+    shift 4
+    [ -z "$simulate" ] || tokens=$((2 * seq))
+    printf '\n$ %s: %s steps of %s tokens, %s\n' "$name" "$n" "$tokens" "$*" >>"$log"
+    "$eps" train --model "$work/config.json" --data "$work/tokens.bin" --eval-data "$work/held.bin" --out "$work/$name" \
+        --batch $((tokens / seq)) --seq "$seq" --steps 100000 --save-every 0 --precision bf16 --device cuda:0 "$@" \
+        >"$work/said" 2>&1 &
+    pid=$!
+    deadline=$((SECONDS + seconds))
+    while kill -0 "$pid" 2>/dev/null && [ "$SECONDS" -lt "$deadline" ] &&
+        [ "$(field step_ms "$work/$name/metrics.jsonl" 2>/dev/null | wc -l)" -lt "$n" ]; do
+        sleep 0.2
+    done
+    kill -INT "$pid" 2>/dev/null
+    timeout 30 tail --pid="$pid" -f /dev/null || kill -KILL "$pid" 2>/dev/null
+    wait "$pid"
+    rc=$?
+    cat "$work/said" >>"$log"
+    [ "$(field step_ms "$work/$name/metrics.jsonl" 2>/dev/null | wc -l)" -ge "$n" ] && return
+    [ $rc -ne 130 ] || rc=124
+    failed "$name" "$n steps of $tokens tokens: $(why $rc "$seconds")"
+    return 1
+}
+
+# Milliseconds of the middle step after the first two.
+step_ms() {
+    field step_ms "$work/$1/metrics.jsonl" | tail -n +3 | middle
+}
+
+# ratio A B
+ratio() {
+    awk -v a="$1" -v b="$2" 'BEGIN { printf "%.3f", b > 0 ? a / b : 0 }'
+}
+
+# plan OPTION...: what eps plan says of the model
+plan() {
+    "$eps" plan --model "$work/config.json" --seq "$seq" --precision bf16 --device cuda --host-mem 1TiB "$@"
+}
+
+parameters() {
+    plan --device-mem 1TiB --json | sed -n 's/.*"parameters": *\([0-9]*\).*/\1/p'
+}
+
+# rates NAME TOKENS: "MS ms a step, N tokens/s, F TFLOP/s at 6 a parameter"
+rates() {
+    awk -v ms="$(step_ms "$1")" -v tokens="$2" -v n="$(parameters)" 'BEGIN {
+        printf "%.1f ms a step, %.0f tokens/s, %.1f TFLOP/s at 6 a parameter", ms, tokens / ms * 1e3, 6 * n * tokens / ms * 1e-9 }'
+}
+
+# waits TRACE N: of the worker's compute thread, the share of the last N steps it waited, and for what
+waits() {
+    awk -v n="$2" '
+        function number(key,    at) { at = match($0, "\"" key "\":[0-9.]*"); return at ? substr($0, at + length(key) + 3, RLENGTH - length(key) - 3) : 0 }
+        /"name":"step"/ { end[++steps] = number("ts") + number("dur"); begin[steps] = number("ts") }
+        /"name":"wait (for weights|for a slot|until folded)/ {
+            match($0, /"name":"wait [a-z]* *(weights|a slot|folded)/)
+            what = substr($0, RSTART + 8, RLENGTH - 8)
+            at[++waits] = number("ts"); ms[waits] = number("dur"); of[waits] = what
+        }
+        END {
+            first = steps > n ? steps - n + 1 : 1
+            total = end[steps] - begin[first]
+            for (i = 1; i <= waits; i++) if (at[i] >= begin[first] && at[i] < end[steps]) { sum += ms[i]; each[of[i]] += ms[i] }
+            printf "%.4f", total > 0 ? sum / total : 1
+            for (what in each) printf " %s %.2f %%,", what, 100 * each[what] / total
+        }' "$1"
+}
+
+waited() { # NAME: a finding
+    local found share
+    found=$(waits "$work/$1.trace" 4)
+    share=${found%% *}
+    if awk -v a="$share" 'BEGIN { exit !(a <= 0.03) }'; then
+        passed waits "$share of a step (at most 0.03):${found#"$share"}"
+    else
+        finding short waits "$share of a step (at most 0.03):${found#"$share"}"
+    fi
+}
+
+# GPT-2 1.5 B by 16 Ki tokens: relayed; the same code with weights that stay and nothing that leaves; PyTorch's FSDP2.
+part_relay() {
+    local ours theirs alone
+
+    eps=$(programs)/eps
+    take_cudnn
+    shape 1600 48 25 1024
+    watch_clocks
+    steps relay-runs 200 8 16384 --trace "$work/relay.trace" || { watch_clocks_end; return 0; }
+    ours=$(step_ms relay-runs)
+    fact relay-rate "1.5 B, 16 Ki tokens: $(rates relay-runs 16384)"
+    fact relay-waits "$(waits "$work/relay.trace" 4)"
+    alone=$(resident 16384)
+    if [ -n "$alone" ]; then
+        measured relay-resident "$(ratio "$alone" "$ours")" 0.97 "$ours ms a step; weights that stay $alone ms"
+    else
+        failed relay-resident "bench_resident: $(why 1 120)"
+    fi
+    watch_clocks_end
+    [ -n "$simulate" ] && return
+    if limited 220 "$python" tools/bench/peer_fsdp2.py --width 1600 --layers 48 --heads 25 --batch 16 --seq 1024; then
+        theirs=$(sed -n 's/.*"ms": \([0-9.]*\).*/\1/p' "$work/said" | sort -g | head -n 1)
+        measured relay-fsdp2 "$(ratio "$theirs" "$ours")" 3 "$ours ms a step; FSDP2 $theirs ms"
+    else
+        missing relay-fsdp2 "tools/bench/peer_fsdp2.py: $(why $? 220)"
+    fi
+}
+
+# resident TOKENS: milliseconds of a step of the worker's code alone, with weights that stay and nothing that leaves
+resident() {
+    local program=$bin/bench_resident
+
+    [ -z "$simulate" ] || program=$simulate/bench_resident
+    limited 120 "$program" --module "$(module)" --model "$work/config.json" --batch $(($1 / seq)) --seq "$seq" &&
+        sed -n 's/^ms //p' "$work/said"
+}
+
+# large NAME TOKENS: 5 steps; leaves $tflops, and $ms of the middle step
+large() {
+    steps "$1-runs" 170 5 "$2" --trace "$work/$1.trace" || return
+    ms=$(step_ms "$1-runs")
+    said="$(rates "$1-runs" "$2"), seq $seq, $(parameters) parameters"
+    tflops=$(sed -n 's/.* \([0-9.]*\) TFLOP.*/\1/p' <<<"$said")
+}
+
+# small NAME TOKENS: beside the larger of computing alone, the link alone, and 28 bytes a parameter of host memory
+small() {
+    local down up triad computing
+
+    large "$@" || return
+    pinned=$(awk -F '|' '$2 == "pinned"' "$results") triad=$(awk -F '|' '$2 == "other-triad"' "$results")
+    down=$(sed -n 's/.*down at \([0-9.]*\) GB.*/\1/p' <<<"$pinned") up=$(sed -n 's/.*up at \([0-9.]*\) GB.*/\1/p' <<<"$pinned")
+    triad=$(sed -n 's/.*|\([0-9.]*\): GB.*/\1/p' <<<"$triad")
+    computing=$(resident "$2")
+    if [ -z "$down" ] || [ -z "$up" ] || [ -z "$triad" ] || [ -z "$computing" ]; then
+        missing "$1" "$said; its limits are not known: run the parts probe and copies too (bench_resident: ${computing:-failed})"
+        return
+    fi
+    read -r limit text < <(plan --device-mem 1TiB --json --batch $(($2 / seq)) | sed 's/.*"down": *\([0-9]*\), *"up": *\([0-9]*\).*"parameters": *\([0-9]*\).*/\1 \2 \3/' |
+        awk -v down="$down" -v up="$up" -v triad="$triad" -v ms="$computing" '{
+            link = $1 / down * 1e-6; if ($2 / up * 1e-6 > link) link = $2 / up * 1e-6
+            host = 28 * $3 / triad * 1e-6
+            most = ms; if (link > most) most = link; if (host > most) most = host
+            printf "%.1f computing %.1f ms, link %.1f ms, host memory %.1f ms", most, ms, link, host }')
+    measured "$1" "$(ratio "$limit" "$ms")" 0.9 "$said; $text"
+}
+
+# 7 B: width 4096, 32 layers.
+part_large() {
+    eps=$(programs)/eps
+    take_cudnn
+    shape 4096 32 32 2048
+    watch_clocks
+    large large-32k 32768 && measured large-32k "$tflops" 300 "TFLOP/s: $said" && waited large-32k
+    large large-128k 131072 && measured large-128k "$tflops" 350 "TFLOP/s: $said"
+    small small-8k 8192
+    small small-4k 4096
+    watch_clocks_end
+}
+
+# Peak device memory with 12 and with 96 layers of width 2048, layers' inputs on the host, in the budget that the deeper
+# needs at least.
+part_depth() {
+    local least depth
+    local -a peaks=()
+
+    eps=$(programs)/eps
+    take_cudnn
+    shape 2048 96 16 1024
+    least=$(plan --batch 4 --minimum)
+    for depth in 12 96; do
+        shape 2048 "$depth" 16 1024
+        [ -z "$simulate" ] || { layers=$((depth / 6)); print_config "$vocabulary" >"$work/config.json"; }
+        steps "depth-$depth" 200 2 4096 --device-mem "$least" --moments bf16 || return 0
+        peaks+=("$(field device_peak_bytes "$work/depth-$depth/metrics.jsonl" | sort -n | tail -n 1)")
+    done
+    if [ "${peaks[0]}" = "${peaks[1]}" ]; then
+        passed depth "12 and 96 layers of width $width: ${peaks[0]} bytes each"
+    else
+        finding short depth "12 and 96 layers of width $width: ${peaks[0]} and ${peaks[1]} bytes"
+    fi
+}

@@ -1,0 +1,41 @@
+# shellcheck shell=bash
+# The operations on small shapes under compute-sanitizer.
+# shellcheck disable=SC2154
+
+part_sanitizer() {
+    local tool test tree began seconds=220
+    tree=$(dirname "$bin")
+
+    [ -z "$simulate" ] || { missing memcheck "a simulator has no compute-sanitizer"; return; }
+    if ! command -v compute-sanitizer >/dev/null; then
+        missing memcheck "compute-sanitizer is not on the PATH"
+        missing racecheck "compute-sanitizer is not on the PATH"
+        return
+    fi
+    for tool in memcheck racecheck; do
+        local clean=() dirty=() late=()
+        began=$SECONDS
+        while read -r test; do
+            if [ $((SECONDS - began)) -gt $seconds ]; then
+                late+=("$test")
+            elif limited $((seconds + began - SECONDS + 5)) env EPS_TEST_CUDA="$(module)" CK_FORK=no \
+                compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/$test"; then
+                clean+=("$test")
+            elif grep -q 'Device not supported\|Internal Sanitizer Error' "$work/said"; then
+                missing "$tool" "compute-sanitizer does not run: $(grep -m 1 '=========' "$work/said")"
+                continue 2
+            elif grep -q 'ERROR SUMMARY: [1-9]\|RACECHECK SUMMARY: [1-9]' "$work/said"; then
+                dirty+=("$test: $(grep -m 1 'Invalid\|Race\|Error\|hazard' "$work/said")")
+            else
+                late+=("$test")
+            fi
+        done < <(cuda_tests "$tree" | grep -vE 'exact|train|step|epsd|generate|plan')
+        if [ ${#dirty[@]} -gt 0 ]; then
+            failed "$tool" "${dirty[*]}"
+        elif [ ${#late[@]} -gt 0 ]; then
+            missing "$tool" "nothing in ${clean[*]}; not to their end: ${late[*]}"
+        else
+            passed "$tool" "nothing in ${clean[*]}"
+        fi
+    done
+}

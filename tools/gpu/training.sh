@@ -1,0 +1,101 @@
+# shellcheck shell=bash
+# Runs as users run them, daemon and worker: the same bits twice, a checkpoint that resumes, the CPU's losses, the budget,
+# and what is said where there is no such device.
+# shellcheck disable=SC2154,SC2034 # their options and work folder come from outside; print_config reads shapes
+
+# train NAME OPTION...: in $work/NAME
+train() {
+    local name=$1
+    shift
+    limited "$seconds_each" "$eps" train --model "$work/config.json" --data "$work/text.txt" --eval-data "$work/held.txt" \
+        --out "$work/$name" --batch "$batch" --seq "$seq" --steps "$steps" --lr 1e-3 "$@"
+}
+
+# trained NAME TEXT OPTION...: a finding if it fails
+trained() {
+    local name=$1 text=$2
+    shift 2
+    train "$name" "$@"
+    local rc=$?
+    [ $rc -eq 0 ] || failed "train-$name" "$text: $(why $rc "$seconds_each")"
+    return $rc
+}
+
+# equal NAME A B TEXT: two runs' last weights
+equal() {
+    if cmp -s "$work/$2/latest/model.safetensors" "$work/$3/latest/model.safetensors"; then
+        passed "$1" "$4"
+    else
+        failed "$1" "not so: $4"
+    fi
+}
+
+# near NAME A B TOLERANCE TEXT: the losses of two runs, step by step
+near() {
+    local worst
+    worst=$(paste <(field loss "$work/$2/metrics.jsonl") <(field loss "$work/$3/metrics.jsonl") |
+        awk '{ d = ($1 - $2) / $2; d = d < 0 ? -d : d; if (NF < 2 || d != d) d = 9; if (d > most) most = d } END { print NR ? most + 0 : 9 }')
+    if awk -v a="$worst" -v b="$4" 'BEGIN { exit !(a <= b) }'; then
+        passed "$1" "$5: at most $worst apart, of $4"
+    else
+        failed "$1" "$5: $worst apart, more than $4"
+    fi
+}
+
+# What the whole device holds more than before, at most, while a run is under way, beside the run's budget.
+budget() {
+    local before most budget_mib=3072
+
+    [ -z "$simulate" ] || return 0
+    before=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits | head -n 1)
+    nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -lms 50 >"$work/used" 2>/dev/null &
+    local watcher=$!
+    print_config 256 >"$work/config.json"
+    trained budget "a run in 3 GiB" --device "$device" --precision bf16 --device-mem "${budget_mib}MiB" --save-every 0
+    local rc=$?
+    kill "$watcher"
+    wait "$watcher" 2>/dev/null
+    [ $rc -eq 0 ] || return 0
+    most=$(sort -n "$work/used" | tail -n 1)
+    if [ $((most - before)) -le "$budget_mib" ]; then
+        passed budget "the device holds $((most - before)) MiB more while a run in ${budget_mib} MiB is under way"
+    else
+        failed budget "the device holds $((most - before)) MiB more while a run in ${budget_mib} MiB is under way"
+    fi
+}
+
+# refused NAME TEXT OPTION...: one sentence on stderr, status 1 or 2, soon
+refused() {
+    local name=$1 text=$2 rc
+    shift 2
+    train "$name" "$@"
+    rc=$?
+    if { [ $rc -eq 1 ] || [ $rc -eq 2 ]; } && [ "$(grep -c '^eps train: ' "$work/said")" -eq 1 ]; then
+        passed "$name" "$text: $(grep '^eps train: ' "$work/said")"
+    else
+        failed "$name" "$text: $(why $rc "$seconds_each")"
+    fi
+}
+
+part_training() {
+    eps=$(programs)/eps device=cuda:0 seconds_each=100 batch=8
+    width=256 layers=4 heads=4 seq=128 steps=20
+    [ -z "$simulate" ] || width=16 layers=1 heads=2 seq=16 steps=4 batch=2
+    take_cudnn
+    head -c 200000 README.md >"$work/text.txt"
+    head -c 4000 README.md >"$work/held.txt"
+    print_config 256 >"$work/config.json"
+
+    trained once "a run in fp32" --device "$device" --save-every $((steps / 2)) --keep 0 || return 0
+    trained again "the same" --device "$device" --save-every 0 &&
+        equal train-same once again "two runs of the same command end with the same bits"
+    trained resumed "a run resumed in its middle" --device "$device" --resume "$work/once/step-$((steps / 2))" &&
+        equal train-resume once resumed "a run resumed from step $((steps / 2)) ends with the bits of one that never stopped"
+    trained cpu "the same on the CPU" --device cpu --save-every 0 &&
+        near train-cpu once cpu 1e-4 "losses of $steps steps in fp32 beside the CPU's (its sums are in another order)"
+    trained bf16 "a run in bf16" --device "$device" --precision bf16 --save-every 0 &&
+        near train-bf16 bf16 once 0.02 "losses of $steps steps in bf16 beside fp32's (8 bits of each number)"
+    refused no-such-device "a device that is not there is refused" --device cuda:99
+    refused too-little "memory that the libraries alone take is refused" --device "$device" --device-mem 1MiB
+    width=1024 layers=8 heads=16 seq=512 budget
+}
