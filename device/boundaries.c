@@ -61,30 +61,66 @@ static void download(const struct device_pass *pass, const struct layer_pass *vi
     record(pass, visit, since, "download tile");
 }
 
-/* A layer of several visits adds to what the visit before wrote. */
-static void enter_tiles(const struct device_pass *pass, struct layer_pass *visit, size_t token, bool backward)
+/* The set that the next tiles lie in. */
+static struct device_tiles *tiles_of(struct device_pass *pass)
+{
+    return &pass->tiles[pass->tile];
+}
+
+/* What was last written of this microbatch. */
+static uint64_t *stashed_of(const struct device_pass *pass, size_t token)
+{
+    return &pass->worker->stashed[token / pass->worker->plan.setting.seq];
+}
+
+/* A layer of several visits adds to what the visit before wrote. The input, which nothing is written to, need not wait
+ * for what goes down. */
+static void enter_tiles(struct device_pass *pass, struct layer_pass *visit, size_t token, bool backward)
 {
     const struct plan *plan = &pass->worker->plan;
+    const struct device_ops *ops = visit->ops;
+    const struct device_tiles *tiles = tiles_of(pass);
     const uint32_t layer = layer_of(visit);
 
+    ops->follow(visit->dev, DEVICE_PULL, DEVICE_COMPUTE, tiles->used);
+    ops->follow(visit->dev, DEVICE_PULL, DEVICE_PUSH, *stashed_of(pass, token));
     if (layer > 0) {
-        void *input = device_pass_address(pass, plan->input);
+        void *input = device_pass_address(pass, plan->input[pass->tile]);
         upload(pass, visit, input, place_of_boundary(pass, visit, layer - 1, token));
         visit->input = input;
     }
+    ops->follow(visit->dev, DEVICE_PULL, DEVICE_PUSH, tiles->saved);
     if (!is_head(visit)) {
-        visit->output = device_pass_address(pass, plan->output);
+        visit->output = device_pass_address(pass, plan->output[pass->tile]);
         if (!backward && !visit->bottom)
             upload(pass, visit, visit->output, place_of_boundary(pass, visit, layer, token));
     }
     if (has_gradient(visit, backward)) {
-        visit->gradient = device_pass_address(pass, plan->dy);
+        visit->gradient = device_pass_address(pass, plan->dy[pass->tile]);
         if (backward && !(is_head(visit) && visit->top))
             upload(pass, visit, visit->gradient, place_of_gradient(pass, visit, token));
     }
+    ops->follow(visit->dev, DEVICE_COMPUTE, DEVICE_PULL, ops->mark(visit->dev, DEVICE_PULL));
+    ops->follow(visit->dev, DEVICE_COMPUTE, DEVICE_PUSH, tiles->saved);
 }
 
-void device_boundaries_enter(const struct device_pass *pass, struct layer_pass *visit, size_t token, bool backward)
+/* Nobody reads the gradient after the embedding's last visit. */
+static void leave_tiles(struct device_pass *pass, const struct layer_pass *visit, size_t token, bool backward)
+{
+    const struct device_ops *ops = visit->ops;
+    struct device_tiles *tiles = tiles_of(pass);
+
+    tiles->used = ops->mark(visit->dev, DEVICE_COMPUTE);
+    ops->follow(visit->dev, DEVICE_PUSH, DEVICE_COMPUTE, tiles->used);
+    if (!backward && visit->output)
+        download(pass, visit, place_of_boundary(pass, visit, layer_of(visit), token), visit->output);
+    if (has_gradient(visit, backward) && !(visit->layer->kind == MODEL_EMBEDDING && visit->bottom))
+        download(pass, visit, place_of_gradient(pass, visit, token), visit->gradient);
+    tiles->saved = *stashed_of(pass, token) = ops->mark(visit->dev, DEVICE_PUSH);
+    pass->tile = (pass->tile + 1) % pass->worker->plan.n_sets;
+}
+
+void device_boundaries_enter(struct device_pass *pass, struct layer_pass *visit, size_t token, bool backward)
 {
     const uint32_t layer = layer_of(visit);
 
@@ -100,14 +136,8 @@ void device_boundaries_enter(const struct device_pass *pass, struct layer_pass *
         visit->gradient = device_pass_address(pass, place_of_gradient(pass, visit, token));
 }
 
-/* Nobody reads the gradient after the embedding's last visit. */
-void device_boundaries_leave(const struct device_pass *pass, const struct layer_pass *visit, size_t token,
-                             bool backward)
+void device_boundaries_leave(struct device_pass *pass, const struct layer_pass *visit, size_t token, bool backward)
 {
-    if (!pass->worker->plan.choice.host_stash)
-        return;
-    if (!backward && visit->output)
-        download(pass, visit, place_of_boundary(pass, visit, layer_of(visit), token), visit->output);
-    if (has_gradient(visit, backward) && !(visit->layer->kind == MODEL_EMBEDDING && visit->bottom))
-        download(pass, visit, place_of_gradient(pass, visit, token), visit->gradient);
+    if (pass->worker->plan.choice.host_stash)
+        leave_tiles(pass, visit, token, backward);
 }

@@ -15,6 +15,7 @@ struct tile {
     uint32_t ids[PLAN_GENERATE_TILE];
     uint32_t first, n; /* the row's */
     bool last;         /* logits are wanted */
+    uint64_t loaded;   /* DEVICE_PULL: ids may be written again */
 };
 
 static void *address(const struct device_worker *w, uint64_t offset)
@@ -74,41 +75,50 @@ static int run_layers(struct tile *t)
     return 0;
 }
 
-/* The copy of the ids that was checked is the one that is used: the client can write theirs at any time. */
+/* The copy of the ids that was checked is the one that is used: the client can write theirs at any time. The tile before
+ * this one may be at work still. */
 static int load_ids(struct tile *t, const uint32_t *ids, struct error *err)
 {
     struct device_worker *w = t->worker;
     const uint32_t vocabulary = w->model.config.vocabulary;
 
+    if (w->ops->finish(w->dev, DEVICE_PULL, t->loaded) != 0)
+        return -EIO;
     memcpy(t->ids, ids + t->first, t->n * sizeof *t->ids);
     for (uint32_t i = 0; i < t->n; i++)
         if (t->ids[i] >= vocabulary)
             return error_set(err, -EINVAL, "token id %u at position %u: the vocabulary has %u", t->ids[i], t->first + i,
                              vocabulary);
+    w->ops->follow(w->dev, DEVICE_PULL, DEVICE_COMPUTE, w->ops->mark(w->dev, DEVICE_COMPUTE));
     w->ops->upload(w->dev, address(w, w->plan.ids), t->ids, t->n * sizeof *t->ids);
+    t->loaded = w->ops->mark(w->dev, DEVICE_PULL);
     return 0;
 }
 
-static int run_tiles(struct device_worker *worker, const struct device_run *run, const struct device_link *link,
-                     void *context, struct error *err)
+/* *t: the worker and the link. */
+static int run_tiles(struct tile *t, const struct device_run *run, struct error *err)
 {
+    struct device_worker *w = t->worker;
     const uint32_t end = run->first + run->n;
-    struct tile t = {.worker = worker, .link = link, .context = context};
     int rc = 0;
 
-    if (!worker->loaded) {
-        device_weights_init(&t.weights, worker, link, context);
-        rc = device_weights_load(&t.weights);
-        worker->loaded = rc == 0;
+    if (!w->loaded) {
+        device_weights_init(&t->weights, w, t->link, t->context);
+        rc = device_weights_load(&t->weights);
+        w->loaded = rc == 0;
     }
-    for (t.first = run->first; rc == 0 && t.first < end; t.first += t.n) {
-        t.n = end - t.first < PLAN_GENERATE_TILE ? end - t.first : PLAN_GENERATE_TILE;
-        t.last = t.first + t.n == end;
-        rc = load_ids(&t, run->ids, err);
+    for (t->first = run->first; rc == 0 && t->first < end; t->first += t->n) {
+        t->n = end - t->first < PLAN_GENERATE_TILE ? end - t->first : PLAN_GENERATE_TILE;
+        t->last = t->first + t->n == end;
+        rc = load_ids(t, run->ids, err);
         if (rc == 0)
-            rc = run_layers(&t);
+            rc = run_layers(t);
     }
-    return rc;
+    if (rc != 0)
+        return rc;
+    w->ops->follow(w->dev, DEVICE_PUSH, DEVICE_COMPUTE, w->ops->mark(w->dev, DEVICE_COMPUTE));
+    w->ops->download(w->dev, run->logits, address(w, w->plan.logits), w->model.config.vocabulary * sizeof(float));
+    return 0;
 }
 
 int device_worker_generate(struct device_worker *worker, const struct device_run *run, const struct device_link *link,
@@ -120,11 +130,9 @@ int device_worker_generate(struct device_worker *worker, const struct device_run
         run->n > plan->setting.seq - worker->n_run)
         return error_set(err, -EINVAL, "tokens %u to %llu to run: %u of up to %u were run so far", run->first,
                          (unsigned long long)run->first + run->n, worker->n_run, plan->setting.seq);
-    int rc = run_tiles(worker, run, link, context, err);
-    if (rc == 0)
-        worker->ops->download(worker->dev, run->logits, address(worker, plan->logits),
-                              worker->model.config.vocabulary * sizeof(float));
-    if (worker->ops->sync(worker->dev) != 0)
+    struct tile t = {.worker = worker, .link = link, .context = context};
+    int rc = run_tiles(&t, run, err);
+    if (rc == -EIO || worker->ops->sync(worker->dev) != 0)
         return worker->ops->fault(worker->dev, err);
     if (rc == 0)
         worker->n_run += run->n;

@@ -112,35 +112,42 @@ static int loss(void *context, uint32_t part, double sum, bool finite)
     return link->cancelled ? -ECANCELED : 0;
 }
 
-static int wait_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, void **slot)
+/* An ordinary slot, else the reserved one if it is granted to this slice; more than n_slots: none is free. */
+static uint32_t find_slot(const struct link *link, uint32_t visit, uint32_t part, uint32_t slice)
 {
-    struct link *link = context;
-    char name[MODEL_NAME_BYTES];
-    uint64_t since = 0;
+    uint32_t k = 1;
 
-    for (;;) {
-        uint32_t k = 1;
-        while (k <= link->n_slots && link->slot_used[k])
-            k++;
-        if (k > link->n_slots && link->granted && link->granted_visit == visit && link->granted_part == part &&
-            link->granted_slice == slice && !link->slot_used[0])
-            k = 0;
-        if (k <= link->n_slots) {
-            link->slot = k;
-            *slot = (char *)link->inbox->base + k * link->slot_bytes;
-            if (since)
-                trace_end(link->trace, since, "wait for a slot", model_visit_name(name, link->model, visit), NULL);
-            return 0;
-        }
-        if (!since)
-            since = trace_begin(link->trace);
-        int rc = pump(link);
-        if (rc)
-            return rc;
-    }
+    while (k <= link->n_slots && link->slot_used[k])
+        k++;
+    if (k > link->n_slots && link->granted && link->granted_visit == visit && link->granted_part == part &&
+        link->granted_slice == slice && !link->slot_used[0])
+        k = 0;
+    return k;
 }
 
-static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice)
+static int take_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, bool wait, void **slot)
+{
+    struct link *link = context;
+    uint32_t k = find_slot(link, visit, part, slice);
+    const uint64_t since = wait && k > link->n_slots ? trace_begin(link->trace) : 0;
+    char name[MODEL_NAME_BYTES];
+    int rc = 0;
+
+    *slot = NULL;
+    if (!wait && k > link->n_slots)
+        rc = ended(link);
+    while (rc == 0 && (k = find_slot(link, visit, part, slice)) > link->n_slots && wait)
+        rc = pump(link);
+    if (since && rc == 0)
+        trace_end(link->trace, since, "wait for a slot", model_visit_name(name, link->model, visit), NULL);
+    if (rc != 0 || k > link->n_slots)
+        return rc;
+    link->slot_used[k] = true;
+    *slot = (char *)link->inbox->base + k * link->slot_bytes;
+    return 0;
+}
+
+static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot)
 {
     struct link *link = context;
     struct message m = {.kind = MESSAGE_CONTRIBUTION};
@@ -150,8 +157,7 @@ static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t sli
     m.contribution.part = part;
     m.contribution.slice = slice;
     m.contribution.attempt = link->attempts[part];
-    m.contribution.slot = link->slot;
-    link->slot_used[link->slot] = true;
+    m.contribution.slot = (uint32_t)((size_t)((const char *)slot - (const char *)link->inbox->base) / link->slot_bytes);
     mailbox_post(link->box, &m);
     return link->cancelled ? -ECANCELED : 0;
 }
@@ -176,4 +182,4 @@ static int contributed(void *context, uint32_t visit, uint32_t part)
     return link->cancelled ? -ECANCELED : 0;
 }
 
-const struct device_link link_session = {pull, wait_weights, loss, wait_slot, contribute, contributed, ended};
+const struct device_link link_session = {pull, wait_weights, loss, take_slot, contribute, contributed, ended};

@@ -30,9 +30,8 @@ struct link {
         bool ready;
     } pulls[PLAN_MAX_WEIGHT_BUFFERS]; /* oldest first */
     uint32_t n_pulls;
-    bool slot_used[1 + LINK_MAX_SLOTS];
-    uint32_t slot; /* the one being filled */
-    bool granted;  /* slot 0, for this name: */
+    bool slot_used[1 + LINK_MAX_SLOTS]; /* from when it is taken to when it is folded */
+    bool granted;                       /* slot 0, for this name: */
     uint32_t granted_visit, granted_part, granted_slice;
     bool cancelled; /* RELEASE has come: the job is over */
     bool has_next;  /* what came for after this step: */

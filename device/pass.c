@@ -3,9 +3,26 @@
 #include "proto/message.h"
 
 #include <errno.h>
+#include <math.h>
 #include <string.h>
 
 enum { CHUNK_BYTES = 16 << 10 }; /* of what passes between host and device by way of the stack */
+
+void device_pass_record(const struct device_pass *pass, uint64_t since, const char *what, uint32_t visit,
+                        const struct trace_arg *args)
+{
+    char name[MODEL_NAME_BYTES];
+
+    if (pass->worker->trace)
+        trace_end(pass->worker->trace, since, what, model_visit_name(name, &pass->worker->model, visit), args);
+}
+
+int device_pass_finish(const struct device_pass *pass, enum device_queue queue, uint64_t mark)
+{
+    const struct device_worker *w = pass->worker;
+
+    return w->ops->finish(w->dev, queue, mark) ? w->ops->fault(w->dev, pass->err) : 0;
+}
 
 /* One field (n tokens from the minibatch's token `first` on) to the device. The client can write this memory at any
  * time, so what is checked is a copy, and the copy is what is used. */
@@ -27,7 +44,7 @@ static int load_field(struct device_pass *pass, uint32_t *to, const uint32_t *fr
                                  is_label ? "label" : "token id", chunk[i], (first + at + i) / seq,
                                  (first + at + i) % seq, vocabulary);
         w->ops->upload(w->dev, to + at, chunk, here * sizeof *chunk);
-        rc = w->ops->sync(w->dev);
+        rc = device_pass_finish(pass, DEVICE_PULL, w->ops->mark(w->dev, DEVICE_PULL));
     }
     return rc;
 }
@@ -55,14 +72,29 @@ int device_pass_add_losses(struct device_pass *pass, uint32_t run, double *sum)
     double chunk[CHUNK_BYTES / sizeof(double)];
     const size_t most = sizeof chunk / sizeof *chunk;
 
+    w->ops->follow(w->dev, DEVICE_PUSH, DEVICE_COMPUTE, pass->forward);
     for (size_t at = 0; at < n; at += most) {
         const size_t here = n - at < most ? n - at : most;
         w->ops->download(w->dev, chunk, losses + at, here * sizeof *chunk);
-        int rc = w->ops->sync(w->dev);
+        int rc = device_pass_finish(pass, DEVICE_PUSH, w->ops->mark(w->dev, DEVICE_PUSH));
         if (rc != 0)
             return rc;
         for (size_t i = 0; i < here; i++)
             *sum += chunk[i];
     }
     return 0;
+}
+
+int device_pass_tell_losses(struct device_pass *pass)
+{
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && !pass->told && i < pass->n_runs; i++) {
+        double sum = 0;
+        rc = device_pass_add_losses(pass, i, &sum);
+        if (rc == 0)
+            rc = pass->link->loss(pass->context, pass->parts[i], sum, isfinite(sum));
+    }
+    pass->told = true;
+    return rc;
 }

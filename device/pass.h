@@ -4,6 +4,7 @@
 #ifndef DEVICE_PASS_H
 #define DEVICE_PASS_H
 
+#include "device/offers.h"
 #include "device/step.h"
 #include "device/weights.h"
 
@@ -18,7 +19,36 @@ struct device_pass {
     uint64_t step;
     float loss_scale;
     bool train;
+    uint32_t place;   /* of the weights' sequence: the visit that is being queued */
+    uint64_t forward; /* DEVICE_COMPUTE: the losses are there */
+    bool told;        /* they were */
+    struct device_offers offers;
+    struct device_tiles {
+        uint64_t used;  /* DEVICE_COMPUTE: what was computed with them is done */
+        uint64_t saved; /* DEVICE_PUSH: what was written there is on the host */
+    } tiles[PLAN_MAX_SETS];
+    uint32_t tile; /* the set that is next */
 };
+
+/* Whether the host queues ahead of the device: copies run beside computing. */
+static inline bool device_pass_overlaps(const struct device_pass *pass)
+{
+    return pass->worker->plan.n_sets > 1;
+}
+
+static inline uint32_t device_pass_count_microbatches(const struct device_pass *pass)
+{
+    const uint32_t most = pass->worker->plan.choice.microbatch;
+
+    return (pass->run_rows + most - 1) / most;
+}
+
+/* Into the trace, if there is one, under the visit's name. */
+void device_pass_record(const struct device_pass *pass, uint64_t since, const char *what, uint32_t visit,
+                        const struct trace_arg *args);
+
+/* The host waits. -EIO with a sentence. */
+int device_pass_finish(const struct device_pass *pass, enum device_queue queue, uint64_t mark);
 
 /* In the arena. */
 static inline void *device_pass_address(const struct device_pass *pass, uint64_t offset)
@@ -41,7 +71,10 @@ static inline size_t device_pass_token(const struct device_pass *pass, uint32_t 
 /* Ids and labels of all runs, both as in a share. 0; -EINVAL with a sentence for one outside the vocabulary; -EIO. */
 int device_pass_load_rows(struct device_pass *pass, const uint32_t *ids, const uint32_t *labels);
 
-/* Adds the losses of one run to *sum, row by row and token by token. 0 or -EIO. */
+/* Adds the losses of one run, which forward made, to *sum, row by row and token by token. 0 or -EIO. */
 int device_pass_add_losses(struct device_pass *pass, uint32_t run, double *sum);
+
+/* Tells the losses of all parts, once. -EIO, or of the link. */
+int device_pass_tell_losses(struct device_pass *pass);
 
 #endif

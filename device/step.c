@@ -5,31 +5,13 @@
 #include "device/pass.h"
 #include "plan/units.h"
 
-#include <assert.h>
 #include <errno.h>
-#include <math.h>
-
-static void record(const struct device_pass *pass, uint64_t since, const char *what, uint32_t visit,
-                   const struct trace_arg *args)
-{
-    char name[MODEL_NAME_BYTES];
-
-    if (pass->worker->trace)
-        trace_end(pass->worker->trace, since, what, model_visit_name(name, &pass->worker->model, visit), args);
-}
 
 static uint32_t microbatch_at(const struct device_pass *pass, uint32_t row)
 {
     const uint32_t most = pass->worker->plan.choice.microbatch;
 
     return pass->run_rows - row < most ? pass->run_rows - row : most;
-}
-
-static uint32_t count_microbatches(const struct device_pass *pass)
-{
-    const uint32_t most = pass->worker->plan.choice.microbatch;
-
-    return (pass->run_rows + most - 1) / most;
 }
 
 /* Where a block that keeps its internals has them of the microbatch from `row` of a run on; NULL for others. In an
@@ -78,17 +60,10 @@ static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit
                                .setting = &plan->setting};
 }
 
-/* The sum of a visit's contribution to one part of the share. */
-static float *contribution_of(const struct device_pass *pass, uint32_t visit, uint32_t run)
+/* In the order in which they are offered. */
+static uint32_t contribution_of(const struct device_pass *pass, uint32_t visit, uint32_t run)
 {
-    const struct plan *plan = &pass->worker->plan;
-    const struct model *model = &pass->worker->model;
-    const struct model_layer *head = plan_head(model);
-
-    if (!plan->head_apart || visit < head->first_visit)
-        return device_pass_address(pass, plan->contribution);
-    const uint64_t each = plan_align(model->units[model->visits[head->first_visit]].n * sizeof(float));
-    return device_pass_address(pass, plan->head + run * plan->head_bytes + (visit - head->first_visit) * each);
+    return (pass->worker->model.n_visits - 1 - visit) * pass->n_runs + run;
 }
 
 /* Whether forward does all the work of this visit's layer, all units at once, at its topmost visit. */
@@ -105,13 +80,14 @@ static const struct layer_chunk *chunks_of(const struct device_pass *pass, uint3
 
     for (uint32_t i = 0; i < head->n_visits; i++) {
         const uint32_t unit = w->model.visits[head->first_visit + i];
+        const uint32_t n = contribution_of(pass, head->first_visit + i, run);
         w->chunks[i] =
             (struct layer_chunk){.unit = &w->model.units[unit],
                                  .weights = w->plan.head_apart
                                                 ? device_pass_address(pass, plan_resident(&w->plan, &w->model, unit))
                                                 : weights,
-                                 .contribution = contribution_of(pass, head->first_visit + i, run)};
-        w->ops->zero(w->dev, w->chunks[i].contribution, w->chunks[i].unit->n);
+                                 .contribution = device_offers_sum(pass, n)};
+        device_offers_begin(pass, n);
     }
     return w->chunks;
 }
@@ -120,20 +96,35 @@ static const struct layer_chunk *chunks_of(const struct device_pass *pass, uint3
 static void record_forward(const struct device_pass *pass, uint64_t since, uint32_t visit)
 {
     const struct trace_arg args[] = {{"visit", visit},
-                                     {"microbatches", pass->n_runs * count_microbatches(pass)},
+                                     {"microbatches", pass->n_runs * device_pass_count_microbatches(pass)},
                                      {pass->train ? "step" : NULL, pass->step + 1},
                                      {NULL, 0}};
 
-    record(pass, since, "forward", visit, args);
+    device_pass_record(pass, since, "forward", visit, args);
+}
+
+/* Between a microbatch's computing and what it sends down after it: what comes next, and what was made before, on their
+ * ways meanwhile. done: microbatches of the run, this one counted. */
+static int overlap(struct device_pass *pass, uint32_t run, uint32_t done, bool is_backward)
+{
+    const uint32_t n = device_pass_count_microbatches(pass);
+    int rc = 0;
+
+    if (!device_pass_overlaps(pass))
+        return 0;
+    rc = device_weights_ahead(&pass->weights, pass->place + 1, run * n + done, pass->n_runs * n);
+    return rc || !is_backward ? rc : device_offers_go_on(pass, n - done + 1);
 }
 
 /* Every microbatch of one run: forward, or, with a sum of contributions, backward. */
-static void visit_run(const struct device_pass *pass, uint32_t visit, uint32_t run, const void *weights,
-                      const struct layer_chunk *chunks, float *contribution)
+static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, const void *weights,
+                     const struct layer_chunk *chunks, float *contribution)
 {
     const bool is_backward = contribution != NULL;
+    uint32_t done = 0;
+    int rc = 0;
 
-    for (uint32_t row = 0; row < pass->run_rows; row += microbatch_at(pass, row)) {
+    for (uint32_t row = 0; rc == 0 && row < pass->run_rows; row += microbatch_at(pass, row)) {
         const size_t token = device_pass_token(pass, run, row);
         struct layer_pass v = visit_of(pass, visit, run, row);
         const struct layer_ops *layer = layer_table[v.layer->kind];
@@ -142,139 +133,76 @@ static void visit_run(const struct device_pass *pass, uint32_t visit, uint32_t r
         v.contribution = contribution;
         device_boundaries_enter(pass, &v, token, is_backward);
         (is_backward ? layer->backward : layer->forward)(&v);
+        rc = overlap(pass, run, ++done, is_backward);
         device_boundaries_leave(pass, &v, token, is_backward);
     }
+    return rc;
 }
 
 static int forward(struct device_pass *pass)
 {
-    const uint32_t n = pass->worker->model.n_visits;
+    struct device_worker *w = pass->worker;
+    const uint32_t n = w->model.n_visits;
+    int rc = 0;
 
-    for (uint32_t visit = 0; visit < n; visit++) {
+    for (uint32_t visit = 0; rc == 0 && visit < n; visit++) {
         const void *weights;
-        int rc = device_weights_next(&pass->weights, visit, &weights);
-        if (rc != 0)
-            return rc;
-        if (in_one_pass(pass, visit) && visit + 1 < n)
+        pass->place = visit;
+        rc = device_weights_next(&pass->weights, visit, &weights);
+        if (rc != 0 || (in_one_pass(pass, visit) && visit + 1 < n))
             continue;
-        const uint64_t since = trace_begin(pass->worker->trace);
-        for (uint32_t run = 0; run < pass->n_runs; run++)
-            visit_run(pass, visit, run, weights, in_one_pass(pass, visit) ? chunks_of(pass, run, weights) : NULL, NULL);
+        const uint64_t since = trace_begin(w->trace);
+        for (uint32_t run = 0; rc == 0 && run < pass->n_runs; run++)
+            rc = visit_run(pass, visit, run, weights, in_one_pass(pass, visit) ? chunks_of(pass, run, weights) : NULL,
+                           NULL);
         record_forward(pass, since, visit);
     }
-    return 0;
-}
-
-static int tell_losses(struct device_pass *pass)
-{
-    int rc = 0;
-
-    for (uint32_t i = 0; rc == 0 && i < pass->n_runs; i++) {
-        double sum = 0;
-        rc = device_pass_add_losses(pass, i, &sum);
-        if (rc == 0)
-            rc = pass->link->loss(pass->context, pass->parts[i], sum, isfinite(sum));
-    }
+    pass->forward = w->ops->mark(w->dev, DEVICE_COMPUTE);
     return rc;
 }
 
-enum { CHUNK = 4096 }; /* floats that pass by way of the stack at a time */
-
-/* n floats of the device into a slot, rounded where contributions are bf16. */
-static int fill_slot(struct device_worker *w, void *slot, const float *from, uint64_t n)
+static int backward_run(struct device_pass *pass, uint32_t visit, uint32_t run, const void *weights)
 {
-    float chunk[CHUNK];
-    int rc = 0;
+    const uint32_t n = contribution_of(pass, visit, run);
+    const uint64_t since = trace_begin(pass->worker->trace);
 
-    if (w->grad == NUMBER_FP32) {
-        w->ops->download(w->dev, slot, from, n * sizeof *from);
-        return w->ops->sync(w->dev);
-    }
-    for (uint64_t at = 0; rc == 0 && at < n; at += CHUNK) {
-        const uint64_t here = n - at < CHUNK ? n - at : CHUNK;
-        w->ops->download(w->dev, chunk, from + at, here * sizeof *chunk);
-        rc = w->ops->sync(w->dev);
-        for (uint64_t i = 0; i < here; i++)
-            ((uint16_t *)slot)[at + i] = number_to_bf16(chunk[i]);
-    }
+    device_offers_begin(pass, n);
+    int rc = visit_run(pass, visit, run, weights, NULL, device_offers_sum(pass, n));
+    device_pass_record(pass, since, "backward", visit,
+                       (struct trace_arg[]){{"visit", visit},
+                                            {"microbatches", device_pass_count_microbatches(pass)},
+                                            {"step", pass->step + 1},
+                                            {"part", pass->parts[run]},
+                                            {NULL, 0}});
     return rc;
-}
-
-/* The contribution, slice by slice. */
-static int offer(struct device_pass *pass, uint32_t visit, uint32_t run)
-{
-    struct device_worker *w = pass->worker;
-    const struct model_unit *unit = &w->model.units[w->model.visits[visit]];
-    const float *contribution = contribution_of(pass, visit, run);
-    const uint32_t part = pass->parts[run];
-
-    for (uint32_t slice = 0; slice < unit->n_slices; slice++) {
-        const uint64_t first = (uint64_t)slice * MODEL_SLICE;
-        const uint64_t n = unit->n - first < MODEL_SLICE ? unit->n - first : MODEL_SLICE;
-        void *slot;
-        int rc = pass->link->wait_slot(pass->context, visit, part, slice, &slot);
-        if (rc != 0)
-            return rc;
-        const uint64_t since = trace_begin(w->trace);
-        rc = fill_slot(w, slot, contribution + first, n);
-        record(pass, since, "download", visit,
-               (struct trace_arg[]){{"visit", visit},
-                                    {"step", pass->step + 1},
-                                    {"part", part},
-                                    {"slice", slice},
-                                    {"bytes", n * number_bytes(w->grad)},
-                                    {NULL, 0}});
-        if (rc == 0)
-            rc = pass->link->contribute(pass->context, visit, part, slice);
-        if (rc != 0)
-            return rc;
-    }
-    return pass->link->contributed(pass->context, visit, part);
-}
-
-static void backward_run(struct device_pass *pass, uint32_t visit, uint32_t run, const void *weights)
-{
-    struct device_worker *w = pass->worker;
-    float *contribution = contribution_of(pass, visit, run);
-    const uint64_t since = trace_begin(w->trace);
-
-    w->ops->zero(w->dev, contribution, w->model.units[w->model.visits[visit]].n);
-    visit_run(pass, visit, run, weights, NULL, contribution);
-    record(pass, since, "backward", visit,
-           (struct trace_arg[]){{"visit", visit},
-                                {"microbatches", count_microbatches(pass)},
-                                {"step", pass->step + 1},
-                                {"part", pass->parts[run]},
-                                {NULL, 0}});
 }
 
 static int backward(struct device_pass *pass)
 {
     const uint32_t n = pass->worker->model.n_visits;
+    int rc = 0;
 
-    for (uint32_t place = n; place < 2 * n; place++) {
+    for (uint32_t place = n; rc == 0 && place < 2 * n; place++) {
         const uint32_t visit = device_weights_visit(&pass->weights, place);
         const void *weights;
-        int rc = device_weights_next(&pass->weights, place, &weights);
+        pass->place = place;
+        rc = device_weights_next(&pass->weights, place, &weights);
         for (uint32_t run = 0; rc == 0 && run < pass->n_runs; run++) {
             if (!in_one_pass(pass, visit))
-                backward_run(pass, visit, run, weights);
-            rc = offer(pass, visit, run);
+                rc = backward_run(pass, visit, run, weights);
+            if (rc == 0)
+                rc = device_offers_made(pass);
         }
-        if (rc != 0)
-            return rc;
     }
-    return 0;
+    return rc ? rc : device_offers_finish(pass);
 }
 
-/* Nothing borrowed is in use by the device any more when a step has returned. */
+/* Nothing borrowed is in use by the device any more when a step has returned, however it ended. */
 static int settle(const struct device_pass *pass, int rc)
 {
-    int synced = pass->worker->ops->sync(pass->worker->dev);
+    const struct device_worker *w = pass->worker;
 
-    if (synced != 0)
-        return pass->worker->ops->fault(pass->worker->dev, pass->err);
-    return rc;
+    return rc != -EIO && w->ops->sync(w->dev) != 0 ? w->ops->fault(w->dev, pass->err) : rc;
 }
 
 static int check_share(const struct device_worker *w, const struct device_share *share, struct error *err)
@@ -313,8 +241,8 @@ int device_worker_step(struct device_worker *worker, const struct device_share *
     rc = device_pass_load_rows(&pass, share->ids, share->labels);
     if (rc == 0)
         rc = forward(&pass);
-    if (rc == 0)
-        rc = tell_losses(&pass);
+    if (rc == 0 && !device_pass_overlaps(&pass))
+        rc = device_pass_tell_losses(&pass);
     if (rc == 0)
         rc = backward(&pass);
     return settle(&pass, rc);

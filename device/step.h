@@ -6,6 +6,11 @@
  * Backward: for each visit from the top: pull, and part by part: recompute or read what was kept, sum the contribution
  * over the part's microbatches, offer it in slices.
  *
+ * A device that works beside the host always has work queued: one contribution is offered while the next is made, a
+ * unit is uploaded while the one before it is visited, and so are tiles of a stash on the host (where the plan has room
+ * for two of each). The three queues are ordered by marks alone; within a step the host waits for copies that it needs,
+ * never for computing. Nothing borrowed is in use by the device any more when a step has returned.
+ *
  * The step knows neither sockets nor relay: it speaks through a link, which is a session in eps-worker and plain
  * function calls in tests and benchmarks. It allocates nothing. */
 #ifndef DEVICE_STEP_H
@@ -34,7 +39,7 @@ struct device_evaluation {
     uint32_t first_row, n_rows;
 };
 
-/* All calls block until done and return 0, or -ECANCELED when the job ends meanwhile: the step then returns at once. */
+/* All calls return 0, or -ECANCELED when the job ends meanwhile: the step then returns at once. */
 struct device_link {
     /* Asks for a unit; returns at once. At most n_weight_buffers are outstanding or in use. A unit that an earlier
      * visit left on the device (the head's top one, as forward turns into backward) is not asked for again. */
@@ -44,11 +49,12 @@ struct device_link {
     int (*wait_weights)(void *context, const void **weights);
     /* sum: of -log p over the part's labels, nats; not divided by T. Once for each part of the share, ascending. */
     int (*loss)(void *context, uint32_t part, double sum, bool finite);
-    /* Waits for room for one slice, *slot (n numbers of the worker's `grad` type) in host memory to be filled by the
-     * caller. */
-    int (*wait_slot)(void *context, uint32_t visit, uint32_t part, uint32_t slice, void **slot);
-    /* The slot is filled. */
-    int (*contribute)(void *context, uint32_t visit, uint32_t part, uint32_t slice);
+    /* Takes room for one slice: *slot (n numbers of the worker's `grad` type) in host memory, to be filled by the caller.
+     * `wait`: until there is some; the caller has then contributed all that it took. Otherwise *slot is NULL if there is
+     * none now. */
+    int (*take_slot)(void *context, uint32_t visit, uint32_t part, uint32_t slice, bool wait, void **slot);
+    /* The slot is filled; slots in the order in which they were taken. */
+    int (*contribute)(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot);
     /* All slices of this visit and part were contributed: where the worker takes turns with the optimizer, waits until
      * they are folded. */
     int (*contributed)(void *context, uint32_t visit, uint32_t part);
@@ -81,6 +87,8 @@ struct device_worker {
     struct trace *trace;   /* borrowed: set by the caller after init; NULL: nothing is recorded */
     void *stash;           /* borrowed: (plan.host_stash_bytes) of the host's, set by the caller after init; or NULL */
     struct layer_chunk *chunks; /* (units of the head) of the run under way */
+    uint64_t *stashed; /* (share_rows) with the stash on the host: DEVICE_PUSH, when what was last written there of the
+                        * microbatch from this row on is there; or NULL */
     /* Generating (device/generate.h): */
     const void **tables; /* (the embedding's visits) where the host has their units, once they are: */
     bool loaded;         /* with the units that stay on the device */

@@ -12,6 +12,8 @@ void device_weights_init(struct device_weights *weights, const struct device_wor
 {
     *weights =
         (struct device_weights){.worker = worker, .link = link, .context = context, .n_visits = worker->model.n_visits};
+    for (uint32_t i = 0; i < PLAN_MAX_WEIGHT_BUFFERS; i++)
+        weights->buffers[i].used = worker->ops->mark(worker->dev, DEVICE_COMPUTE);
 }
 
 uint32_t device_weights_visit(const struct device_weights *weights, uint32_t place)
@@ -98,7 +100,7 @@ static bool ask(struct device_weights *weights, uint32_t place, uint32_t wanted,
         return false;
     weights->pending[weights->n_pending++] = wanted;
     if (b)
-        *b = (struct device_weights_buffer){.unit = unit, .last = wanted, .taken = true};
+        *b = (struct device_weights_buffer){.unit = unit, .last = wanted, .taken = true, .used = b->used};
     return true;
 }
 
@@ -124,53 +126,90 @@ static void *device_address(struct device_weights *weights, uint32_t place)
     return arena + w->plan.weights[find(weights, unit) - weights->buffers];
 }
 
-static void upload(const struct device_worker *w, uint32_t unit, void *to, const void *host)
+/* Bytes first .. end-1 of a unit. */
+static void upload(const struct device_worker *w, uint32_t unit, void *to, const void *host, uint64_t first,
+                   uint64_t end)
 {
-    const uint64_t bytes = w->model.units[unit].n * number_bytes(w->plan.setting.precision);
     const uint64_t since = trace_begin(w->trace);
     char name[MODEL_NAME_BYTES];
 
-    w->ops->upload(w->dev, to, host, bytes);
+    w->ops->upload(w->dev, (char *)to + first, (const char *)host + first, end - first);
     if (w->trace)
         trace_end(w->trace, since, "upload", model_unit_name(name, &w->model, unit),
-                  (struct trace_arg[]){{"bytes", bytes}, {NULL, 0}});
+                  (struct trace_arg[]){{"bytes", end - first}, {NULL, 0}});
 }
 
 /* Visits want their units in the order of the pulls, so the oldest pull is this one's. */
-static int receive(struct device_weights *weights, uint32_t place, const void **out)
+static int receive(struct device_weights *weights, uint32_t place)
 {
-    const void *host;
-    int rc = weights->link->wait_weights(weights->context, &host);
+    int rc = weights->link->wait_weights(weights->context, &weights->coming.host);
 
     weights->n_pending--;
     memmove(weights->pending, weights->pending + 1, weights->n_pending * sizeof *weights->pending);
-    if (rc != 0)
-        return rc;
-    if (where(weights, place) == HOST) {
-        *out = host;
-        return 0;
-    }
-    void *to = device_address(weights, place);
-    upload(weights->worker, unit_at(weights, place), to, host);
-    *out = to;
-    return 0;
+    weights->coming.place = place;
+    weights->coming.sent = 0;
+    return rc;
+}
+
+/* Queues what is left up to done/n of what is coming. */
+static void send(struct device_weights *weights, uint32_t done, uint32_t n)
+{
+    const struct device_worker *w = weights->worker;
+    const uint32_t place = weights->coming.place, unit = unit_at(weights, place);
+    const uint64_t bytes = w->model.units[unit].n * number_bytes(w->plan.setting.precision);
+    const uint64_t end = done == n ? bytes : bytes / n * done / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
+
+    if (where(weights, place) == HOST || end == weights->coming.sent)
+        return;
+    if (where(weights, place) == BUFFER)
+        w->ops->follow(w->dev, DEVICE_PULL, DEVICE_COMPUTE, find(weights, unit)->used);
+    upload(w, unit, device_address(weights, place), weights->coming.host, weights->coming.sent, end);
+    weights->coming.sent = end;
+}
+
+/* The visit before `place` is queued. */
+static void leave(struct device_weights *weights, uint32_t place)
+{
+    const struct device_worker *w = weights->worker;
+
+    if (place > 0 && where(weights, place - 1) == BUFFER)
+        find(weights, unit_at(weights, place - 1))->used = w->ops->mark(w->dev, DEVICE_COMPUTE);
 }
 
 int device_weights_next(struct device_weights *weights, uint32_t place, const void **out)
 {
-    int rc = arrange(weights, place);
+    const struct device_worker *w = weights->worker;
+    bool has_come = weights->coming.host && weights->coming.place == place;
 
+    leave(weights, place);
+    int rc = arrange(weights, place);
+    assert(rc != 0 || weights->arranged > place);
+    if (rc == 0 && !has_come && weights->n_pending > 0 && weights->pending[0] == place) {
+        rc = receive(weights, place);
+        has_come = true;
+    }
     *out = NULL;
     if (rc != 0)
         return rc;
-    assert(weights->arranged > place);
-    if (weights->n_pending > 0 && weights->pending[0] == place)
-        return receive(weights, place, out);
+    if (has_come)
+        send(weights, 1, 1);
+    w->ops->follow(w->dev, DEVICE_COMPUTE, DEVICE_PULL, w->ops->mark(w->dev, DEVICE_PULL));
     if (where(weights, place) == HOST)
-        *out = weights->worker->tables[place]; /* the embedding's visits come first */
+        *out = has_come ? weights->coming.host : w->tables[place]; /* the embedding's visits come first */
     else if (where(weights, place) != NOWHERE)
         *out = device_address(weights, place);
     return 0;
+}
+
+int device_weights_ahead(struct device_weights *weights, uint32_t place, uint32_t done, uint32_t n)
+{
+    int rc = 0;
+
+    if (weights->n_pending > 0 && weights->pending[0] == place)
+        rc = receive(weights, place);
+    if (rc == 0 && weights->coming.host && weights->coming.place == place)
+        send(weights, done, n);
+    return rc;
 }
 
 int device_weights_load(struct device_weights *weights)
@@ -191,7 +230,8 @@ int device_weights_load(struct device_weights *weights)
             rc = weights->link->wait_weights(weights->context, &host);
         if (rc == 0 && at < n_resident) {
             const uint32_t unit = plan_unit_at(&w->model, at);
-            upload(w, unit, arena + plan_resident(&w->plan, &w->model, unit), host);
+            upload(w, unit, arena + plan_resident(&w->plan, &w->model, unit), host, 0,
+                   w->model.units[unit].n * number_bytes(w->plan.setting.precision));
         } else if (rc == 0)
             w->tables[at - n_resident] = host;
     }

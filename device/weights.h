@@ -25,13 +25,19 @@ struct device_weights {
         uint32_t unit;
         uint32_t last; /* place of the last visit known to want it */
         bool taken;
+        uint64_t used; /* DEVICE_COMPUTE: all that was queued of it is done */
     } buffers[PLAN_MAX_WEIGHT_BUFFERS];
     uint32_t pending[PLAN_MAX_WEIGHT_BUFFERS]; /* places whose pulls are unanswered, oldest first */
     uint32_t n_pending;
+    struct {
+        uint32_t place;
+        const void *host; /* NULL: nothing has been received ahead */
+        uint64_t sent;    /* bytes that are queued */
+    } coming;
     uint32_t arranged; /* what visits up to here want has been asked for, or is there */
 };
 
-/* All of the model's visits, upwards. The buffers are empty; nothing to undo. */
+/* All of the model's visits, upwards. The buffers are empty, and what is queued may use them still; nothing to undo. */
 void device_weights_init(struct device_weights *weights, const struct device_worker *worker,
                          const struct device_link *link, void *context);
 
@@ -43,8 +49,13 @@ int device_weights_load(struct device_weights *weights);
 uint32_t device_weights_visit(const struct device_weights *weights, uint32_t place);
 
 /* *out (unit.n): the weights of the visit at this place, which must be the one after the last call's; NULL if it needs
- * none. They stay until the next call, or as long as the plan lets them. Pulls what comes next, as far as buffers allow.
- * Blocks; errors of the link. */
+ * none. What is queued until the next call may use them. Pulls what comes next, as far as buffers allow. Blocks until
+ * the host has them; errors of the link. */
 int device_weights_next(struct device_weights *weights, uint32_t place, const void **out);
+
+/* While the visit before this place is being queued, done (> 0) of its n pieces are: queues the upload of as large a piece
+ * of what this place wants, if that has been asked for. Piece by piece, so that tiles of a stash on the host find their
+ * way between. Blocks until the host has it; errors of the link. */
+int device_weights_ahead(struct device_weights *weights, uint32_t place, uint32_t done, uint32_t n);
 
 #endif

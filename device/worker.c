@@ -22,7 +22,11 @@ static int allocate(struct device_worker *w, struct error *err)
 {
     w->tables = calloc(w->model.layers[0].n_visits, sizeof *w->tables);
     w->chunks = calloc(plan_head(&w->model)->n_visits, sizeof *w->chunks);
-    return w->tables && w->chunks ? 0 : error_set(err, -ENOMEM, "out of memory");
+    if (w->plan.choice.host_stash)
+        w->stashed = calloc(w->plan.setting.share_rows, sizeof *w->stashed);
+    return w->tables && w->chunks && (w->stashed || !w->plan.choice.host_stash)
+               ? 0
+               : error_set(err, -ENOMEM, "out of memory");
 }
 
 int device_worker_init(struct device_worker *worker, const struct device_worker_options *options, struct ledger *ledger,
@@ -61,6 +65,7 @@ void device_worker_free(struct device_worker *worker)
     }
     free(worker->tables);
     free(worker->chunks);
+    free(worker->stashed);
     model_free(&worker->model);
     *worker = (struct device_worker){0};
 }

@@ -58,10 +58,12 @@ static void take_boundaries(struct plan *plan, const struct model *model, struct
     if (plan->choice.host_stash) {
         plan->gradient = plan->n_boundaries * plan->boundary_bytes;
         plan->host_stash_bytes = plan->gradient + (is_training(plan) ? plan->boundary_bytes : 0);
-        plan->input = take(l, LEDGER_STASH, tile);
-        plan->output = take(l, LEDGER_STASH, tile);
-        if (is_training(plan))
-            plan->dy = take(l, LEDGER_GRADIENT, tile);
+        for (uint32_t set = 0; set < plan->n_sets; set++) {
+            plan->input[set] = take(l, LEDGER_STASH, tile);
+            plan->output[set] = take(l, LEDGER_STASH, tile);
+            if (is_training(plan))
+                plan->dy[set] = take(l, LEDGER_GRADIENT, tile);
+        }
         return;
     }
     plan->boundaries = l->offset;
@@ -71,7 +73,7 @@ static void take_boundaries(struct plan *plan, const struct model *model, struct
         plan->gradient = take(l, LEDGER_GRADIENT, tokens * token);
 }
 
-/* One sum that every unit fits in which has no place of its own, and the head's for every part if they have. */
+/* Sums that every unit fits in which has no place of its own, and the head's for every part if they have. */
 static void take_contributions(struct plan *plan, const struct model *model, struct layout *l)
 {
     const struct model_layer *head = plan_head(model);
@@ -87,7 +89,8 @@ static void take_contributions(struct plan *plan, const struct model *model, str
     for (uint32_t visit = 0; visit < n_visits; visit++)
         if (most < model->units[model->visits[visit]].n)
             most = model->units[model->visits[visit]].n;
-    plan->contribution = take(l, LEDGER_CONTRIBUTION, most * sizeof(float));
+    for (uint32_t set = 0; set < plan->n_sets; set++)
+        plan->contribution[set] = take(l, LEDGER_CONTRIBUTION, most * sizeof(float));
 }
 
 /* Internals of every microbatch of the share, for each block that keeps them. */
@@ -171,6 +174,7 @@ void plan_lay_out(struct plan *out, const struct model *model, const struct plan
     const bool alone = n_head == 1 && setting->share_rows / setting->part_rows == 1;
 
     *out = (struct plan){.setting = *setting, .choice = *choice, .n_resident = choice->n_resident};
+    out->n_sets = !setting->backend->takes_turns && choice->n_weight_buffers > 1 ? PLAN_MAX_SETS : 1;
     out->head_apart = choice->whole_head && !alone;
     out->one_pass = is_training(out) && (choice->whole_head || alone);
     if (out->head_apart && out->n_resident < n_head)

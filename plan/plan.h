@@ -5,10 +5,13 @@
  * is in a table (plan/backend.h). The setting is given; the choice is what a planner can trade against it.
  *
  * The arrangement: weight buffers, each of the largest unit that is uploaded and does not stay; units that stay; one
- * contribution sum; boundary activations and their gradient; the workspace of one microbatch inside one layer. There is
+ * contribution sum, or two; boundary activations and their gradient; the workspace of one microbatch inside one layer. There is
  * a boundary (share tokens, width) for each layer but the last: layer l reads boundary l-1 and writes boundary l; the
  * embedding reads ids, and the head writes losses. They are the stash: on the device, or in a segment of the host, and
  * then the device has tiles of one microbatch and no term of the arena grows with depth.
+ *
+ * A device that works beside the host copies while it computes: where it has two weight buffers or more, it has two sums
+ * too, one on its way to the host while the next is made, and two sets of tiles.
  *
  * The embedding's rows are gathered where the host has them: its units take no room but for their contributions.
  *
@@ -34,6 +37,7 @@ enum {
     PLAN_MAX_PARTS = 1 << 16,  /* of a share */
     PLAN_MAX_THREADS = 1 << 16,
     PLAN_MAX_WEIGHT_BUFFERS = 3,
+    PLAN_MAX_SETS = 2,       /* of sums and tiles */
     PLAN_HEAD_TILE = 256,    /* tokens whose logits are there at a time: a constant of the model */
     PLAN_GENERATE_TILE = 64, /* tokens of a prompt that run through the layers at a time, at most */
     PLAN_ALIGNMENT = 64,     /* of every buffer: a cache line */
@@ -78,25 +82,27 @@ struct plan {
     uint64_t resident, resident_bytes; /* plan_resident() of a unit; what they hold, rounding not counted */
     uint32_t n_weight_buffers;         /* those chosen, but no more than there are units that do not stay */
     uint64_t weights[PLAN_MAX_WEIGHT_BUFFERS];
+    uint32_t n_sets; /* of contribution, input, output and dy, used in turn: 2 where copies run beside computing */
     /* One per layer but the last, or two in turn to evaluate and to generate: layer l's output is at
      * boundaries + (l % n_boundaries) * boundary_bytes, in the arena or the host's stash. */
     uint32_t n_boundaries;
     uint64_t boundaries, boundary_bytes;
-    uint64_t gradient;           /* (share tokens, width): where the boundaries are */
-    uint64_t input, output, dy;  /* with the stash on the host: tiles (microbatch tokens, width); dy of gradient */
-    uint64_t contribution;       /* of one unit, fp32 */
-    bool one_pass;               /* the head computes its logits once */
-    bool head_apart;             /* its contributions have a place of their own: */
-    uint64_t head, head_bytes;   /* of part i of the share at head + i * head_bytes, of unit j of the head at */
-                                 /* j * align(first unit's bytes) in there */
-    uint64_t running;            /* (share tokens, 3) log-sum-exp of the head */
-    uint64_t losses;             /* (share tokens) double */
-    uint64_t ids, labels;        /* (share tokens) u32 each; to generate, ids of one tile */
-    uint64_t kept, kept_bytes;   /* internals of the kept blocks, the lowest first: kept_bytes each */
-    uint64_t kept_part;          /* of one part in there, microbatch after microbatch */
-    uint64_t kept_microbatch;    /* of one microbatch in there */
-    uint64_t cache, cache_bytes; /* to generate: keys and values, of block i at cache + i * cache_bytes */
-    uint64_t logits;             /* to generate: (vocabulary) of the last token */
+    uint64_t gradient; /* (share tokens, width): where the boundaries are */
+    /* With the stash on the host: tiles (microbatch tokens, width); dy of gradient. */
+    uint64_t input[PLAN_MAX_SETS], output[PLAN_MAX_SETS], dy[PLAN_MAX_SETS];
+    uint64_t contribution[PLAN_MAX_SETS]; /* of one unit, fp32 */
+    bool one_pass;                        /* the head computes its logits once */
+    bool head_apart;                      /* its contributions have a place of their own: */
+    uint64_t head, head_bytes;           /* of part i of the share at head + i * head_bytes, of unit j of the head at */
+                                         /* j * align(first unit's bytes) in there */
+    uint64_t running;                    /* (share tokens, 3) log-sum-exp of the head */
+    uint64_t losses;                     /* (share tokens) double */
+    uint64_t ids, labels;                /* (share tokens) u32 each; to generate, ids of one tile */
+    uint64_t kept, kept_bytes;           /* internals of the kept blocks, the lowest first: kept_bytes each */
+    uint64_t kept_part;                  /* of one part in there, microbatch after microbatch */
+    uint64_t kept_microbatch;            /* of one microbatch in there */
+    uint64_t cache, cache_bytes;         /* to generate: keys and values, of block i at cache + i * cache_bytes */
+    uint64_t logits;                     /* to generate: (vocabulary) of the last token */
     uint64_t workspace, workspace_bytes; /* the largest that a layer asks for one microbatch */
     uint64_t arena_bytes;                /* the whole arena */
     uint64_t host_stash_bytes;           /* of the segment that takes boundaries and gradient; 0 without host_stash */

@@ -7,10 +7,15 @@
 
 void array_link_init(struct array_link *link, const struct model *model, const float *weights)
 {
-    *link = (struct array_link){.model = model, .weights = weights, .n_buffers = PLAN_MAX_WEIGHT_BUFFERS};
+    uint64_t most = model->largest_unit < MODEL_SLICE ? model->largest_unit : MODEL_SLICE;
+
+    *link = (struct array_link){.model = model, .weights = weights, .n_buffers = PLAN_MAX_WEIGHT_BUFFERS, .n_inbox = 1};
     link->gradient = calloc(model->segment_n, sizeof(float));
-    link->slot = malloc(MODEL_SLICE * sizeof(float));
-    ck_assert(link->gradient && link->slot);
+    ck_assert_ptr_nonnull(link->gradient);
+    for (int i = 0; i < ARRAY_LINK_SLOTS; i++) {
+        link->inbox[i] = malloc(most * sizeof(float));
+        ck_assert_ptr_nonnull(link->inbox[i]);
+    }
 }
 
 void array_link_free(struct array_link *link)
@@ -18,7 +23,8 @@ void array_link_free(struct array_link *link)
     for (int i = 0; i < ARRAY_LINK_PARTS; i++)
         free(link->parts[i]);
     free(link->gradient);
-    free(link->slot);
+    for (int i = 0; i < ARRAY_LINK_SLOTS; i++)
+        free(link->inbox[i]);
     free(link->rounded);
 }
 
@@ -89,50 +95,65 @@ static uint64_t name_of(const struct array_link *link, uint32_t visit, uint32_t 
     return (uint64_t)(link->model->n_visits - visit) << 32 | (uint64_t)part << 16 | slice;
 }
 
-static float get(const struct array_link *link, size_t i)
+static float get(const struct array_link *link, const void *slot, size_t i)
 {
-    return link->grad == NUMBER_BF16 ? number_from_bf16(((const uint16_t *)link->slot)[i])
-                                     : ((const float *)link->slot)[i];
+    return link->grad == NUMBER_BF16 ? number_from_bf16(((const uint16_t *)slot)[i]) : ((const float *)slot)[i];
 }
 
-static void put(struct array_link *link, size_t i, float x)
+static void put(struct array_link *link, void *slot, size_t i, float x)
 {
     if (link->grad == NUMBER_BF16)
-        ((uint16_t *)link->slot)[i] = number_to_bf16(x);
+        ((uint16_t *)slot)[i] = number_to_bf16(x);
     else
-        ((float *)link->slot)[i] = x;
+        ((float *)slot)[i] = x;
 }
 
-static int wait_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, void **slot)
+static int take_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, bool wait, void **slot)
 {
     struct array_link *link = context;
     const uint64_t name = name_of(link, visit, part, slice);
+    const uint32_t n_taken = link->n_slots - link->n_contributions;
 
     ck_assert(link->told[part]);
     ck_assert_uint_gt(name, link->last_name);
-    ck_assert_uint_eq(link->n_slots++, link->n_contributions);
-    link->last_name = name;
+    ck_assert(!wait || n_taken == 0); /* or it could wait for ever */
+    *slot = NULL;
+    if (n_taken == link->n_inbox)
+        return count(link);
+    uint32_t k = 0;
+    while (link->taken[k])
+        k++;
+    link->n_slots++;
+    link->taken[k] = link->last_name = name;
+    *slot = link->inbox[k];
     const uint64_t n = link->model->units[link->model->visits[visit]].n - (uint64_t)slice * MODEL_SLICE;
     for (uint64_t i = 0; i < n && i < MODEL_SLICE; i++)
-        put(link, i, NAN); /* all of it is the worker's to fill */
-    *slot = link->slot;
+        put(link, *slot, i, NAN); /* all of it is the worker's to fill */
     return count(link);
 }
 
-static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice)
+static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot)
 {
     struct array_link *link = context;
     const struct model_unit *unit = &link->model->units[link->model->visits[visit]];
-    const uint64_t first = (uint64_t)slice * MODEL_SLICE;
+    const uint64_t first = (uint64_t)slice * MODEL_SLICE, name = name_of(link, visit, part, slice);
+    uint32_t k = 0;
 
-    ck_assert_uint_eq(name_of(link, visit, part, slice), link->last_name);
-    ck_assert_uint_eq(link->n_slots, ++link->n_contributions);
+    while (k < ARRAY_LINK_SLOTS && link->inbox[k] != slot)
+        k++;
+    ck_assert_uint_lt(k, ARRAY_LINK_SLOTS);
+    ck_assert_uint_eq(link->taken[k], name);
+    for (uint32_t other = 0; other < ARRAY_LINK_SLOTS; other++)
+        ck_assert(!link->taken[other] || link->taken[other] >= name); /* in the order in which they were taken */
+    link->taken[k] = 0;
+    link->n_contributions++;
+    link->last_offered = name;
     if (!link->parts[part])
         link->parts[part] = calloc(link->model->segment_n, sizeof(float));
     ck_assert_ptr_nonnull(link->parts[part]);
     for (uint64_t i = first; i < unit->n && i < first + MODEL_SLICE; i++) {
-        link->parts[part][unit->offset + i] += get(link, i - first);
-        link->gradient[unit->offset + i] += get(link, i - first);
+        link->parts[part][unit->offset + i] += get(link, slot, i - first);
+        link->gradient[unit->offset + i] += get(link, slot, i - first);
     }
     return count(link);
 }
@@ -142,7 +163,7 @@ static int contributed(void *context, uint32_t visit, uint32_t part)
     struct array_link *link = context;
     const struct model_unit *unit = &link->model->units[link->model->visits[visit]];
 
-    ck_assert_uint_eq(name_of(link, visit, part, unit->n_slices - 1), link->last_name);
+    ck_assert_uint_eq(name_of(link, visit, part, unit->n_slices - 1), link->last_offered);
     link->n_completed++;
     return count(link);
 }
@@ -152,4 +173,4 @@ static int ended(void *context)
     return count(context);
 }
 
-const struct device_link array_link = {pull, wait_weights, loss, wait_slot, contribute, contributed, ended};
+const struct device_link array_link = {pull, wait_weights, loss, take_slot, contribute, contributed, ended};

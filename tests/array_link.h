@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ARRAY_LINK_PARTS = 8 };
+enum { ARRAY_LINK_PARTS = 8, ARRAY_LINK_SLOTS = 3 };
 
 struct array_link {
     const struct model *model;  /* borrowed */
@@ -32,8 +32,10 @@ struct array_link {
     void (*on_first_pull)(void *context); /* or NULL */
     void *context;
     uint32_t asked[PLAN_MAX_WEIGHT_BUFFERS]; /* units, a ring from n_waits to n_pulls */
-    uint64_t last_name;                      /* of the latest contribution, rising in fold order */
-    void *slot;                              /* (MODEL_SLICE) */
+    uint64_t last_name, last_offered;        /* of the latest slot taken and contribution, rising in fold order */
+    uint32_t n_inbox;                        /* slots: 1 to ARRAY_LINK_SLOTS */
+    void *inbox[ARRAY_LINK_SLOTS];           /* (MODEL_SLICE) each */
+    uint64_t taken[ARRAY_LINK_SLOTS];        /* by this name; 0: free */
 };
 
 extern const struct device_link array_link;

@@ -215,7 +215,7 @@ static int link_loss(void *context, uint32_t part, double sum, bool finite)
     return say(w, &event);
 }
 
-static int link_wait_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, void **slot)
+static int link_take_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, bool wait, void **slot)
 {
     struct inprocess_worker *w = context;
     struct inprocess *ip = w->ip;
@@ -228,19 +228,21 @@ static int link_wait_slot(void *context, uint32_t visit, uint32_t part, uint32_t
         }
         if (k > ip->n_slots && w->granted && !w->slot_used[0])
             k = 0;
-        if (k <= ip->n_slots)
+        if (k <= ip->n_slots || !wait)
             break;
         pthread_cond_wait(&ip->changed, &ip->mutex);
     }
     const bool failed = ip->failed;
-    w->granted = false;
-    w->slot = failed ? 0 : k;
-    *slot = slot_of(w, w->slot);
+    *slot = failed || k > ip->n_slots ? NULL : slot_of(w, k);
+    if (*slot) {
+        w->granted = false;
+        w->slot_used[k] = true;
+    }
     pthread_mutex_unlock(&ip->mutex);
     return failed ? -ECANCELED : 0;
 }
 
-static int link_contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice)
+static int link_contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot)
 {
     struct inprocess_worker *w = context;
     const struct relay_event event = {.kind = RELAY_CONTRIBUTION,
@@ -249,9 +251,9 @@ static int link_contribute(void *context, uint32_t visit, uint32_t part, uint32_
                                       .visit = visit,
                                       .part = part,
                                       .slice = slice,
-                                      .slot = w->slot};
+                                      .slot = (uint32_t)(((const float *)slot - slot_of(w, 0)) /
+                                                         (slot_of(w, 1) - slot_of(w, 0)))};
 
-    w->slot_used[w->slot] = true;
     return say(w, &event);
 }
 
@@ -267,7 +269,7 @@ static int link_ended(void *context)
     return 0;
 }
 
-static const struct device_link link_inprocess = {link_pull,       link_wait_weights, link_loss, link_wait_slot,
+static const struct device_link link_inprocess = {link_pull,       link_wait_weights, link_loss, link_take_slot,
                                                   link_contribute, link_contributed,  link_ended};
 
 static void *run_step(void *arg)

@@ -46,7 +46,6 @@ struct inprocess_worker {
     void *stash; /* the host's; NULL: on the device */
     float *inbox;
     bool slot_used[1 + INPROCESS_MAX_SLOTS], granted;
-    uint32_t slot;
 };
 
 struct inprocess {

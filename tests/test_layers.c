@@ -217,13 +217,13 @@ static void enter_visit(struct stage *st, uint32_t i)
 /* contribution (segment_n) gets that of every visit. */
 static void run_backward(struct stage *st, float *contribution)
 {
-    st->pass.contribution = (float *)(arena_of(st) + st->plan.contribution);
+    st->pass.contribution = (float *)(arena_of(st) + st->plan.contribution[0]);
     st->pass.gradient = arena_of(st) + st->plan.gradient;
     for (uint32_t i = st->pass.layer->n_visits; i-- > 0;) {
         enter_visit(st, i);
         backend_get()->ops->zero(st->dev, st->pass.contribution, st->pass.unit->n);
         layer_table[st->pass.layer->kind]->backward(&st->pass);
-        download(st, contribution + st->pass.unit->offset, st->plan.contribution, st->pass.unit->n * sizeof(float));
+        download(st, contribution + st->pass.unit->offset, st->plan.contribution[0], st->pass.unit->n * sizeof(float));
     }
 }
 

@@ -104,20 +104,23 @@ static void check_weights_of(uint32_t unit)
     ck_assert_ptr_eq(at, weights_base + model.units[unit].offset);
 }
 
+static const float *last_slot;
+
 /* Waits for a slot for this slice; returns its number. */
 static uint32_t slot_for(uint32_t visit, uint32_t part, uint32_t slice)
 {
     void *slot = NULL;
 
-    ck_assert_int_eq(link_session.wait_slot(&link_, visit, part, slice, &slot), 0);
-    const ptrdiff_t at = (float *)slot - inbox_base;
-    ck_assert_int_eq(at % SLOT_FLOATS, 0);
-    return (uint32_t)(at / SLOT_FLOATS);
+    ck_assert_int_eq(link_session.take_slot(&link_, visit, part, slice, true, &slot), 0);
+    last_slot = slot;
+    ck_assert_int_eq((last_slot - inbox_base) % SLOT_FLOATS, 0);
+    return (uint32_t)((last_slot - inbox_base) / SLOT_FLOATS);
 }
 
+/* Of the slot that was taken last. */
 static void contribute(uint32_t visit, uint32_t part, uint32_t slice)
 {
-    ck_assert_int_eq(link_session.contribute(&link_, visit, part, slice), 0);
+    ck_assert_int_eq(link_session.contribute(&link_, visit, part, slice, last_slot), 0);
 }
 
 static void fill_ordinary_slots(void)
@@ -282,7 +285,7 @@ START_TEST(release_cancels_every_wait_and_all_that_follows)
         ck_assert_int_eq(link_session.wait_weights(&link_, &at), -ECANCELED);
         break;
     case 1:
-        ck_assert_int_eq(link_session.wait_slot(&link_, 5, 0, 2, &slot), -ECANCELED);
+        ck_assert_int_eq(link_session.take_slot(&link_, 5, 0, 2, true, &slot), -ECANCELED);
         break;
     default:
         ck_assert_int_eq(link_session.contributed(&link_, 5, 0), -ECANCELED);
@@ -290,7 +293,7 @@ START_TEST(release_cancels_every_wait_and_all_that_follows)
     ck_assert_uint_eq(unread(), 0);
     ck_assert_int_eq(link_session.pull(&link_, STEP, 1), -ECANCELED);
     ck_assert_int_eq(link_session.loss(&link_, 0, 1.0, true), -ECANCELED);
-    ck_assert_int_eq(link_session.contribute(&link_, 5, 0, 2), -ECANCELED);
+    ck_assert_int_eq(link_session.contribute(&link_, 5, 0, 2, inbox_base), -ECANCELED);
     link_.takes_turns = false;
     ck_assert_int_eq(link_session.contributed(&link_, 5, 0), -ECANCELED);
 }

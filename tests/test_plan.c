@@ -169,7 +169,7 @@ START_TEST(buffers_lie_apart_and_fill_the_arena)
     ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
     const uint64_t tokens = 42, unit = model.largest_unit * 4;
     struct extent e[16] = {{plan.weights[0], unit},         {plan.weights[1], unit},
-                           {plan.weights[2], unit},         {plan.contribution, unit},
+                           {plan.weights[2], unit},         {plan.contribution[0], unit},
                            {plan.gradient, tokens * 6 * 4}, {plan.running, tokens * 12},
                            {plan.losses, tokens * 8},       {plan.ids, tokens * 4},
                            {plan.labels, tokens * 4},       {plan.workspace, plan.workspace_bytes}};
