@@ -25,10 +25,8 @@ static uint64_t cache(enum number_type type, size_t n_positions, size_t n_heads,
     return n_positions * width * 8 + n_heads;
 }
 
-static const struct plan_backend sizes_only = {.name = "sizes",
-                                               .library_bytes = library,
-                                               .scratch_bytes = scratch,
-                                               .cache_bytes = cache};
+static const struct plan_backend sizes_only = {
+    .name = "sizes", .takes_turns = true, .library_bytes = library, .scratch_bytes = scratch, .cache_bytes = cache};
 
 static struct model_config config_of(uint32_t n_layers, uint32_t width, uint32_t vocabulary, bool tied)
 {
@@ -391,6 +389,64 @@ START_TEST(with_the_stash_on_the_host_the_device_has_tiles)
 }
 END_TEST
 
+/* By hand, the same model and microbatch: a largest unit of 872. */
+START_TEST(beside_the_host_two_buffers_bring_two_sums_and_two_sets_of_tiles)
+{
+    struct plan_backend beside = sizes_only;
+    struct model model;
+    struct plan plan;
+    struct options o = options_of(2, 3, 5);
+
+    open_model(&model, 2, 8, 11, true);
+    beside.takes_turns = false;
+    o.setting.backend = &beside;
+    o.choice.microbatch = 2;
+    o.choice.host_stash = true;
+    for (uint32_t buffers = 1; buffers <= 3; buffers++) {
+        const uint64_t sets = buffers > 1 ? 2 : 1;
+        o.choice.n_weight_buffers = buffers;
+        o.setting.purpose = PLAN_TRAIN;
+        ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+        ck_assert_uint_eq(plan.n_sets, sets);
+        ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], sets * 872 * 4);
+        ck_assert_uint_eq(plan.bytes[LEDGER_STASH], sets * 2 * 10 * 8 * 4);
+        ck_assert_uint_eq(plan.bytes[LEDGER_GRADIENT], sets * 10 * 8 * 4);
+        ck_assert_uint_eq(plan.host_stash_bytes, (4 + 1) * 30 * 8 * 4);
+        ck_assert_uint_eq(sum_of(&plan), plan_total(&plan));
+        o.setting.purpose = PLAN_EVALUATE;
+        ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+        ck_assert_uint_eq(plan.bytes[LEDGER_STASH], sets * 2 * 10 * 8 * 4);
+        ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], 0);
+    }
+    model_free(&model);
+}
+END_TEST
+
+/* Two sums and six tiles, all apart, and nothing between them. */
+START_TEST(two_sets_lie_apart_and_fill_the_arena)
+{
+    struct plan_backend beside = sizes_only;
+    struct model model;
+    struct plan plan;
+    struct options o = options_of(2, 3, 7);
+
+    open_model(&model, 3, 6, 13, false);
+    beside.takes_turns = false;
+    o.setting.backend = &beside;
+    o.choice.host_stash = true;
+    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    const uint64_t tokens = 42, unit = model.largest_unit * 4, tile = 21 * 6 * 4;
+    struct extent e[17] = {
+        {plan.weights[0], unit},      {plan.weights[1], unit},     {plan.contribution[0], unit},
+        {plan.contribution[1], unit}, {plan.input[0], tile},       {plan.input[1], tile},
+        {plan.output[0], tile},       {plan.output[1], tile},      {plan.dy[0], tile},
+        {plan.dy[1], tile},           {plan.running, tokens * 12}, {plan.losses, tokens * 8},
+        {plan.ids, tokens * 4},       {plan.labels, tokens * 4},   {plan.workspace, plan.workspace_bytes}};
+    check_extents(e, 15, plan.arena_bytes);
+    model_free(&model);
+}
+END_TEST
+
 /* By hand, the same: a block keeps of 10 tokens qkv 960, attended 320, log-sum-exp 80 -> 128, residual 320, pre 1280, of 5
  * tokens 480 -> 512, 160 -> 192, 40 -> 64, 192, 640. Without them the workspace has normed 320, statistics 128, active
  * 1280, scratch 64. */
@@ -508,6 +564,8 @@ int main(void)
     tcase_add_loop_test(tests, buffers_of_generating_lie_apart_and_fill_the_arena, 0, 2);
     tcase_add_test(tests, generating_is_of_one_row);
     tcase_add_test(tests, with_the_stash_on_the_host_the_device_has_tiles);
+    tcase_add_test(tests, beside_the_host_two_buffers_bring_two_sums_and_two_sets_of_tiles);
+    tcase_add_test(tests, two_sets_lie_apart_and_fill_the_arena);
     tcase_add_test(tests, what_is_kept_is_counted_by_hand);
     tcase_add_test(tests, a_whole_head_is_counted_by_hand);
     tcase_add_test(tests, values_in_bf16_take_half);
