@@ -8,6 +8,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -152,7 +153,10 @@ static int sync_device(struct device *dev)
 
 static int fault(struct device *dev, struct error *err)
 {
-    cuda_say(err, "cuda", dev->failed);
+    char what[24];
+
+    snprintf(what, sizeof what, "cuda:%u", dev->index);
+    cuda_say(err, dev->failed_at[0] ? dev->failed_at : what, dev->failed);
     return -EIO;
 }
 

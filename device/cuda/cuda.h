@@ -55,6 +55,7 @@ struct device {
     struct cuda_matmul *matmul;
     struct cuda_dnn *dnn; /* NULL: no library was found, or it cannot what is asked: our own kernels */
     cudaError_t failed;   /* the first fault; told by finish and sync */
+    char failed_at[128];  /* where, if more is known than which device */
 };
 
 /* Keeps the first fault. */

@@ -51,6 +51,8 @@ int cuda_say(struct error *err, const char *what, cudaError_t rc)
                    "the device's memory is full: lower --device-mem, or end what else uses the device");
     case cudaErrorECCUncorrectable:
         return say(err, -EIO, what, rc, "the device's memory has failed: see nvidia-smi -q -d ECC, and reset it");
+    case cudaErrorNotSupported:
+        return say(err, -EIO, what, rc, "the library cannot do this on this device: install a newer one");
     default:
         return say(
             err, -EIO, what, rc,
