@@ -5,6 +5,7 @@
 #include "device/cuda/cuda.h"
 
 #include "device/find.h"
+#include "proto/process.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -53,8 +54,12 @@ static cudaError_t open_queues(struct device *dev)
 static cudaError_t claim(struct device *dev)
 {
     int n_processors = 0;
-    cudaError_t rc = cudaDeviceGetAttribute(&n_processors, cudaDevAttrMultiProcessorCount, (int)dev->index);
+    cudaError_t rc = cudaSetDevice((int)dev->index);
 
+    if (rc == cudaSuccess)
+        rc = cudaDeviceGetAttribute(&n_processors, cudaDevAttrMultiProcessorCount, (int)dev->index);
+    if (rc == cudaSuccess)
+        rc = cuda_load_kernels();
     dev->queue.n_processors = (unsigned)n_processors;
     if (rc == cudaSuccess)
         rc = open_queues(dev);
@@ -73,15 +78,23 @@ static cudaError_t claim(struct device *dev)
     return rc;
 }
 
+static int cannot_claim(const struct device *dev, cudaError_t claimed, struct error *err)
+{
+    char what[64], size[PROCESS_BYTES_TEXT];
+
+    snprintf(what, sizeof what, "cuda:%u, to claim %s", dev->index, process_format_bytes(size, dev->arena_bytes));
+    return cuda_say(err, what, claimed);
+}
+
 static int open_device(struct device **out, unsigned index, enum number_type type, size_t arena_bytes,
                        unsigned n_threads, struct error *err)
 {
-    struct device_facts facts;
+    char model[64];
 
     (void)n_threads; /* the CPU's */
     *out = NULL;
     assert(type < NUMBER_TYPES && arena_bytes > 0);
-    int rc = cuda_probe(index, &facts, err);
+    int rc = cuda_check(index, model, err);
     if (rc)
         return rc;
     struct device *dev = calloc(1, sizeof *dev);
@@ -92,7 +105,7 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
     dev->arena_bytes = arena_bytes;
     cudaError_t claimed = claim(dev);
     if (claimed != cudaSuccess)
-        rc = cuda_say(err, "cuda: opening the device", claimed);
+        rc = cannot_claim(dev, claimed, err);
     else if (cublasLtCreate(&dev->blas) != CUBLAS_STATUS_SUCCESS || cuda_matmul_open(dev) != 0)
         rc = error_set(err, -ENOMEM, "cuda:%u: cuBLASLt does not start: is there memory, and does the driver suit it?",
                        index);

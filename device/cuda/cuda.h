@@ -65,10 +65,18 @@ static inline void cuda_note(struct device *dev, cudaError_t rc)
         dev->failed = rc;
 }
 
-/* probe.c */
+/* probe.c: device/device.h's. */
 int cuda_probe(unsigned index, struct device_facts *facts, struct error *err);
+/* That device `index` is there and will do; no context is made. -ENODEV. */
+int cuda_check(unsigned index, char model[64], struct error *err);
 /* What rc means for whoever runs this, after "what": returns -ENODEV, -ENOMEM or -EIO. */
 int cuda_say(struct error *err, const char *what, cudaError_t rc);
+
+/* load.c: all kernels of this module, into the current device's context. */
+cudaError_t cuda_load_kernels(void);
+
+/* management.c: bytes that are free; 0: nobody can be asked. */
+uint64_t cuda_management_available(unsigned index);
 
 /* memory.c: the pieces. -ENOMEM. Undo: cuda_memory_close, which takes back what is lent too; safe on half of it. */
 cudaError_t cuda_memory_open(struct device *dev);

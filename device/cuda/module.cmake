@@ -1,26 +1,60 @@
-# eps-cuda, the module that holds the CUDA backend, where NVIDIA's toolkit is: nvcc and cuBLASLt. The programs do without
-# it, and so does the rest of the build.
+# eps-cuda.so, the module that holds the CUDA backend, where NVIDIA's toolkit is: nvcc and cuBLASLt. The programs do
+# without it, and so does the rest of the build. Its host side is C like all else; nvcc compiles the kernels, one object
+# for all devices, and what it says of each kernel is kept in cuda-kernels.txt.
 set(EPS_CUDA AUTO CACHE STRING "build the CUDA device: ON, OFF, or AUTO, where the toolkit is found")
 set_property(CACHE EPS_CUDA PROPERTY STRINGS AUTO ON OFF)
-set(EPS_CUDA_BUILT OFF)
 
+if(EPS_CUDA)
+  find_package(CUDAToolkit QUIET)
+endif()
 if(NOT EPS_CUDA)
-  message(STATUS "CUDA device: not built, as EPS_CUDA is ${EPS_CUDA}")
-  return()
-endif()
-
-# Machine code for what is common, and PTX that the driver compiles for what is newer.
-set(CMAKE_CUDA_ARCHITECTURES 80-real 86-real 89-real 90-real 100)
-include(CheckLanguage)
-check_language(CUDA)
-if(CMAKE_CUDA_COMPILER)
-  enable_language(CUDA)
-  find_package(CUDAToolkit)
-endif()
-if(NOT TARGET CUDA::cublasLt)
+  message(STATUS "CUDA device: not built, as EPS_CUDA is OFF")
+elseif(NOT CUDAToolkit_NVCC_EXECUTABLE OR NOT TARGET CUDA::cublasLt OR NOT TARGET CUDA::cudart_static)
   if(EPS_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "EPS_CUDA is ON, but NVIDIA's CUDA toolkit is not found: nvcc in PATH, and libcublasLt")
+    message(FATAL_ERROR "EPS_CUDA is ON, but NVIDIA's CUDA toolkit is not found: nvcc in PATH, cuBLASLt, static cudart")
   endif()
-  message(STATUS "CUDA device: not built, for lack of NVIDIA's CUDA toolkit (nvcc in PATH, and libcublasLt)")
-  return()
+  message(STATUS "CUDA device: not built, for lack of NVIDIA's CUDA toolkit (nvcc in PATH, cuBLASLt, static cudart)")
+else()
+  message(STATUS "CUDA device: built by ${CUDAToolkit_NVCC_EXECUTABLE} ${CUDAToolkit_VERSION}")
+
+  # Machine code for what is common, and PTX that the driver compiles for what is newer.
+  set(nvcc_options -std=c++17 -O3 -lineinfo -Werror=all-warnings -Xptxas=-v
+      -Xcompiler=-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics,-Wall -gencode=arch=compute_100,code=compute_100)
+  foreach(architecture 80 86 89 90 100)
+    list(APPEND nvcc_options -gencode=arch=compute_${architecture},code=sm_${architecture})
+  endforeach()
+
+  file(GLOB cuda_kernels CONFIGURE_DEPENDS device/cuda/*.cu)
+  set(cuda_objects)
+  set(cuda_reports)
+  foreach(source ${cuda_kernels})
+    get_filename_component(name ${source} NAME_WE)
+    set(object ${CMAKE_BINARY_DIR}/cuda/${name}.o)
+    add_custom_command(
+      OUTPUT ${object} ${object}.txt
+      COMMAND ${CMAKE_SOURCE_DIR}/tools/nvcc.sh ${object}.txt ${CMAKE_C_COMPILER_LAUNCHER} ${CUDAToolkit_NVCC_EXECUTABLE} ${nvcc_options}
+              -I${CMAKE_SOURCE_DIR} -ccbin ${CMAKE_C_COMPILER} -MD -MF ${object}.d -c ${source} -o ${object}
+      DEPENDS ${source} ${CMAKE_SOURCE_DIR}/tools/nvcc.sh
+      DEPFILE ${object}.d
+      COMMENT "Building CUDA object cuda/${name}.o"
+      VERBATIM)
+    list(APPEND cuda_objects ${object})
+    list(APPEND cuda_reports ${object}.txt)
+  endforeach()
+  add_custom_command(
+    OUTPUT ${CMAKE_BINARY_DIR}/cuda-kernels.txt
+    COMMAND ${CMAKE_SOURCE_DIR}/tools/cuda_kernels.sh ${CMAKE_BINARY_DIR}/cuda-kernels.txt ${cuda_reports}
+    DEPENDS ${cuda_reports} ${CMAKE_SOURCE_DIR}/tools/cuda_kernels.sh
+    VERBATIM)
+  add_custom_target(cuda_kernels_report ALL DEPENDS ${CMAKE_BINARY_DIR}/cuda-kernels.txt)
+
+  file(GLOB cuda_sources CONFIGURE_DEPENDS device/cuda/*.c)
+  set_source_files_properties(device/cuda/cuda.c PROPERTIES COMPILE_DEFINITIONS EPS_VERSION="${PROJECT_VERSION}")
+  add_library(eps-cuda MODULE ${cuda_sources} ${cuda_objects})
+  set_target_properties(eps-cuda PROPERTIES PREFIX "" C_VISIBILITY_PRESET hidden
+                        LIBRARY_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/bin
+                        BUILD_RPATH ${CUDAToolkit_LIBRARY_DIR} INSTALL_RPATH ${CUDAToolkit_LIBRARY_DIR})
+  target_include_directories(eps-cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
+  target_link_libraries(eps-cuda PRIVATE proto CUDA::cudart_static CUDA::cublasLt ${CMAKE_DL_LIBS})
+  target_link_options(eps-cuda PRIVATE -Wl,--as-needed,--exclude-libs,ALL,--wrap=__cudaRegisterFunction)
 endif()

@@ -9,9 +9,15 @@
 /* Compute capability: bf16 tensor cores, and 8.0's shared memory. */
 enum { OLDEST_MAJOR = 8 };
 
-/* What the driver takes for a context and its kernels' room to run, if nobody can be asked what was free before; and
- * what cuBLASLt's kernels take that are loaded when they are first needed. */
-enum { CONTEXT_BYTES = 512 << 20, LAZY_BYTES = 160 << 20 };
+/* What the driver takes for a context is measured, or taken for this much where nobody tells what was free before; and
+ * an allowance for what cuBLASLt loads of its kernels when it first needs them. */
+enum { CONTEXT_BYTES = 640 << 20, LAZY_BYTES = 192 << 20 };
+
+/* A measurement outside these bounds is of something else: another process that came or went. */
+enum { CONTEXT_LEAST = 32 << 20, CONTEXT_MOST = 2000 << 20 };
+
+/* Devices whose contexts are remembered. */
+enum { DEVICES = 64 };
 
 static int say(struct error *err, int code, const char *what, cudaError_t rc, const char *meaning)
 {
@@ -77,29 +83,83 @@ static int check_age(const char *what, unsigned index, char model[64], struct er
     return 0;
 }
 
-int cuda_probe(unsigned index, struct device_facts *facts, struct error *err)
+static int check_driver(const char *what, struct error *err)
 {
-    size_t available, total;
+    int driver = 0, built = 0;
+    cudaError_t rc = cudaDriverGetVersion(&driver);
+
+    if (rc != cudaSuccess)
+        return cuda_say(err, what, rc);
+    cudaRuntimeGetVersion(&built);
+    if (driver == 0)
+        return error_set(err, -ENODEV, "%s: no NVIDIA driver is installed here (libcuda.so.1 is missing): install one",
+                         what);
+    if (driver / 1000 < built / 1000)
+        return error_set(
+            err, -ENODEV,
+            "%s: the NVIDIA driver is too old: it knows CUDA %d.%d, and eps was built for %d.%d: install a "
+            "newer driver",
+            what, driver / 1000, driver % 1000 / 10, built / 1000, built % 1000 / 10);
+    return 0;
+}
+
+int cuda_check(unsigned index, char model[64], struct error *err)
+{
     char what[24];
     int n = 0;
 
     snprintf(what, sizeof what, "cuda:%u", index);
-    cudaError_t rc = cudaGetDeviceCount(&n);
-    if (rc != cudaSuccess)
-        return cuda_say(err, what, rc);
+    int rc = check_driver(what, err);
+    if (rc)
+        return rc;
+    cudaError_t counted = cudaGetDeviceCount(&n);
+    if (counted != cudaSuccess)
+        return cuda_say(err, what, counted);
     if (index >= (unsigned)n)
-        return error_set(err, -ENODEV, "there is no device cuda:%u: %d %s there, counted from 0", index, n,
+        return error_set(err, -ENODEV, "there is no device %s: %d %s there, counted from 0", what, n,
                          n == 1 ? "is" : "are");
-    *facts = (struct device_facts){0};
-    int age = check_age(what, index, facts->model, err);
-    if (age)
-        return age;
-    rc = cudaSetDevice((int)index);
+    return check_age(what, index, model, err);
+}
+
+/* Makes the context, loads all kernels, and says what that took. *available: what is free then. */
+static cudaError_t load(unsigned index, size_t *available, uint64_t *context)
+{
+    static uint64_t known[DEVICES]; /* a context is the process's, and made once: so is what was measured of it */
+    const bool first = index >= DEVICES || known[index] == 0;
+    const uint64_t before = first ? cuda_management_available(index) : 0;
+    size_t total;
+    cudaError_t rc = cudaSetDevice((int)index);
+
     if (rc == cudaSuccess)
-        rc = cudaMemGetInfo(&available, &total);
+        rc = cuda_load_kernels();
+    if (rc == cudaSuccess)
+        rc = cudaMemGetInfo(available, &total);
     if (rc != cudaSuccess)
-        return cuda_say(err, what, rc);
-    facts->library_bytes = CONTEXT_BYTES + LAZY_BYTES + CUDA_WORKSPACE_BYTES + CUDA_SCRATCH_BYTES;
-    facts->available_bytes = available + CONTEXT_BYTES;
+        return rc;
+    *context = first ? before - *available : known[index];
+    if (first && (before < *available || *context < CONTEXT_LEAST || *context > CONTEXT_MOST))
+        *context = CONTEXT_BYTES;
+    if (index < DEVICES)
+        known[index] = *context;
+    return cudaSuccess;
+}
+
+int cuda_probe(unsigned index, struct device_facts *facts, struct error *err)
+{
+    uint64_t context;
+    size_t available;
+    char what[24];
+
+    *facts = (struct device_facts){0};
+    int rc = cuda_check(index, facts->model, err);
+    if (rc)
+        return rc;
+    cudaError_t loaded = load(index, &available, &context);
+    if (loaded != cudaSuccess) {
+        snprintf(what, sizeof what, "cuda:%u", index);
+        return cuda_say(err, what, loaded);
+    }
+    facts->library_bytes = context + LAZY_BYTES + CUDA_WORKSPACE_BYTES + CUDA_SCRATCH_BYTES;
+    facts->available_bytes = available + context;
     return 0;
 }

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# nvcc.sh REPORT NVCC OPTION...: runs nvcc and keeps what it says of each kernel (ptxas -v) in REPORT; shows it only if
+# it fails.
+set -uo pipefail
+report=$1
+shift
+"$@" >"$report.new" 2>&1 || {
+    status=$?
+    grep -v '^ptxas info' "$report.new" >&2
+    rm -f "$report.new"
+    exit $status
+}
+mv "$report.new" "$report"
