@@ -2,6 +2,7 @@
 
 #include "client/preset.h"
 #include "client/tokenizer.h"
+#include "proto/device_name.h"
 #include "proto/process.h"
 
 #include <errno.h>
@@ -82,8 +83,9 @@ static void print_count(char *out, size_t cap, uint64_t n)
 static int open_chosen(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                        struct error *err)
 {
+    const bool elsewhere = in->connect || (in->device && device_name_is(in->device, "cuda") && !in->device_mem);
     struct client_preset_facts facts = {.free_bytes = process_available_bytes(),
-                                        .device_mem = in->connect ? UINT64_MAX : in->device_mem,
+                                        .device_mem = elsewhere ? UINT64_MAX : in->device_mem,
                                         .n_workers = in->workers ? in->workers : 1};
     struct client_data_rules rules = {.watch = watch};
     char tokens[16];

@@ -40,7 +40,7 @@ struct eps_train_options {
     const char *out;       /* run directory; NULL: runs/MODEL-TIME, or that of `resume` */
     const char *resume;  /* a run directory (its newest checkpoint) or a step-N of one: what was stored there stands for
                               everything that is left to choose here; a differing value is refused, but for steps,
-                              epochs, device_mem, host_mem, require_pinned, workers, connect, save_every, keep,
+                              epochs, device, device_mem, host_mem, require_pinned, workers, connect, save_every, keep,
                               eval_every, microbatch, and out; data may lie elsewhere if its content is the same */
     const char *connect; /* address of a daemon; NULL: a private daemon and worker, as processes of their own */
     const char *programs; /* directory of epsd and eps-worker; NULL: where the calling program is, then
@@ -53,7 +53,7 @@ struct eps_train_options {
     uint64_t warmup; /* steps; UINT64_MAX: 3 % */
     enum eps_optimizer_kind optimizer;
     enum eps_number precision; /* of weights and all that is computed on a device; sums, statistics and losses are fp32.
-                                  fp32 on the processor */
+                                  bf16 where all workers have CUDA devices, else fp32 */
     enum eps_number moments;   /* of the optimizer, in host memory: 4 or 2 bytes each. fp32 */
     enum eps_number grad_dtype; /* of contributions on their way to the host; summed in fp32. fp32 */
     enum eps_commit commit;     /* fenced: no unit is updated before all contributions of the step are known to be
@@ -69,6 +69,8 @@ struct eps_train_options {
                             of the run, rounded up */
     uint32_t keep;       /* checkpoints that stand at a time, the newest; UINT32_MAX: 2. 0: all */
     bool deterministic;
+    const char *device;  /* of private workers: "auto", "cpu", "cuda" (several workers: each the next), "cuda:1"; NULL:
+                            auto, CUDA if there is one. Resolved: "cpu", "cuda", or "cpu and cuda" of a daemon's */
     uint64_t device_mem; /* bytes for each private worker; 0: chosen from the memory that is free */
     uint64_t host_mem;   /* bytes that the job may take at the daemon; 0: what is free there */
     bool require_pinned; /* host memory that cannot be locked is a reason to refuse */
@@ -228,6 +230,8 @@ struct eps_plan {
     uint32_t n_layers, width;
     uint32_t n_workers;                /* that get a share */
     struct eps_plan_side host, worker; /* worker: each of them */
+    const char *device;                /* "cpu", "cuda": asked for, and not looked at; auto is the CPU */
+    bool allowance;                    /* the worker's term library is one: its device alone can say */
     bool shared;                       /* the workers' bytes are of the host's memory, and of its limit */
     uint64_t minimum;                  /* the smallest device_mem that can work */
     /* The choice. microbatch rows at once, of part_rows of a part. */
@@ -258,8 +262,13 @@ struct eps_profile {
     double memory_bytes_per_s;      /* of the device, read and written */
     double update_parameters_per_s; /* by the optimizer on the host */
 };
-/* Takes some seconds. path NULL: where eps_plan and eps-worker look, in the user's cache. programs as eps_train's. */
-int eps_profile(struct eps_profile *out, const char *path, const char *programs, struct eps_error *error);
+struct eps_profile_options {
+    const char *device;   /* "cpu", "cuda", "cuda:1"; NULL, "auto": the CPU */
+    const char *path;     /* NULL: where eps_plan and eps-worker look, in the user's cache */
+    const char *programs; /* as eps_train's */
+};
+/* Takes some seconds. */
+int eps_profile(struct eps_profile *out, const struct eps_profile_options *options, struct eps_error *error);
 
 /* Mean loss of a model over the windows of files. programs, device_mem as above; batch, seq 0: chosen. */
 struct eps_eval_options {
@@ -270,7 +279,8 @@ struct eps_eval_options {
     const char *connect; /* with a model: as above. Without: the daemon that trains it; NULL: the caller's only one */
     const char *programs;
     uint32_t batch, seq;
-    uint64_t device_mem; /* not with both model and connect */
+    const char *device; /* as eps_train's; like device_mem not with both model and connect */
+    uint64_t device_mem;
 };
 
 struct eps_eval_events {
@@ -285,6 +295,7 @@ int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *opti
 struct eps_generate_options {
     const char *model; /* as eps_eval_options */
     const char *connect, *programs;
+    const char *device;
     uint64_t device_mem;
     const char *prompt; /* (prompt_bytes) UTF-8 text; NULL or empty: prompt_ids, or, without any, what texts begin
                            after: the end-of-text token, or, of bytes, a new line */

@@ -83,6 +83,7 @@ int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *opti
     const struct client_forward_options forward = {.model = options->model,
                                                    .connect = options->connect,
                                                    .programs = options->programs,
+                                                   .device = options->device,
                                                    .device_mem = options->device_mem,
                                                    .should_stop = events ? events->should_stop : NULL,
                                                    .user = user};

@@ -4,7 +4,6 @@
 #include "client/options.h"
 #include "client/preset.h"
 #include "client/snapshot.h"
-#include "proto/process.h"
 
 #include <errno.h>
 #include <string.h>
@@ -51,12 +50,14 @@ static int copy_live_model(struct client_forward *f, struct error *err)
 
 int client_forward_open(struct client_forward *forward, const struct client_forward_options *options, struct error *err)
 {
+    struct device_name name;
+
     *forward = (struct client_forward){.options = *options, .log_fd = -1, .model.config_fd = -1};
     if (options->model && options->connect && options->device_mem)
         return error_set(err, -EDOM, "--device-mem does not go with --connect: give it to each eps-worker instead");
-    if (options->device_mem == 0)
-        forward->options.device_mem = client_options_device_mem(process_available_bytes(), 1);
-    int rc = client_link_init(&forward->link, err);
+    int rc = client_options_device(&name, options->device, 1, options->model ? options->connect : NULL, err);
+    if (!rc)
+        rc = client_link_init(&forward->link, err);
     if (rc)
         return rc;
     if (options->should_stop)
@@ -73,11 +74,12 @@ int client_forward_start(struct client_forward *forward, struct error *err)
     forward->log_fd = memfd_create("eps-log", MFD_CLOEXEC);
     if (forward->log_fd < 0)
         return error_set(err, -errno, "no memory for a log: %s", strerror(errno));
-    const struct client_spawn_options spawn = {.programs = o->programs,
-                                               .n_workers = 1,
-                                               .device_mem = o->device_mem,
-                                               .log_fd = forward->log_fd};
-    return client_spawn_start(&forward->spawn, &forward->link, &spawn, err);
+    struct client_spawn_options spawn = {.programs = o->programs,
+                                         .n_workers = 1,
+                                         .device_mem = o->device_mem,
+                                         .log_fd = forward->log_fd};
+    const int rc = client_options_device(&spawn.device, o->device, 1, NULL, err);
+    return rc ? rc : client_spawn_start(&forward->spawn, &forward->link, &spawn, err);
 }
 
 void client_forward_close(struct client_forward *forward)

@@ -17,13 +17,14 @@ struct client_forward_options {
     const char *model;   /* NULL: that of a live daemon */
     const char *connect; /* that daemon, or the one whose workers run the model; NULL: the caller's only one; private */
     const char *programs;           /* as client_spawn_options */
-    uint64_t device_mem;            /* of a private worker; 0: chosen */
+    const char *device;             /* of a private worker; NULL: auto */
+    uint64_t device_mem;            /* of it; 0: what it chooses */
     int (*should_stop)(void *user); /* may be NULL */
     void *user;
 };
 
 struct client_forward {
-    struct client_forward_options options; /* device_mem resolved */
+    struct client_forward_options options;
     struct client_model model;
     struct client_link link;
     struct client_spawn spawn;

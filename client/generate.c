@@ -254,6 +254,7 @@ int eps_generate(struct eps_generated *out, const struct eps_generate_options *o
     const struct client_forward_options forward = {.model = options->model,
                                                    .connect = options->connect,
                                                    .programs = options->programs,
+                                                   .device = options->device,
                                                    .device_mem = options->device_mem,
                                                    .should_stop = g->events->should_stop,
                                                    .user = user};

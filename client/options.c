@@ -83,10 +83,31 @@ static uint32_t chosen_seq(const struct eps_train_options *o, const struct clien
     return most < 2 ? 1 : most - 1 < o->seq ? (uint32_t)(most - 1) : o->seq;
 }
 
-uint64_t client_options_device_mem(uint64_t free_bytes, uint32_t n_workers)
+int client_options_device(struct device_name *out, const char *device, uint32_t n_workers, const char *connect,
+                          struct error *err)
 {
-    const uint64_t mib = 1 << 20, each = (free_bytes - free_bytes / 8) / n_workers;
-    return each < mib ? mib : each - each % mib;
+    const int rc = device_name_parse(out, "--device", device ? device : "auto", err);
+
+    if (rc)
+        return rc;
+    if (connect && (out->kind != DEVICE_AUTO || out->indexed))
+        return error_set(err, -EDOM, "--device %s does not go with --connect: attach workers of it to that daemon",
+                         device);
+    if (out->indexed && n_workers > 1)
+        return error_set(err, -EDOM,
+                         "--device %s names one device, and --workers %u need one each: leave the number out, and they "
+                         "are the first",
+                         device, n_workers);
+    return 0;
+}
+
+void client_options_settle(struct eps_train_options *options, const struct client_devices *devices)
+{
+    options->device = !devices->cuda ? "cpu" : devices->cpu ? "cpu and cuda" : "cuda";
+    if (!options->connect && options->device_mem == 0)
+        options->device_mem = devices->budget;
+    if (options->precision == EPS_NUMBER_DEFAULT)
+        options->precision = devices->cuda && !devices->cpu ? EPS_BF16 : EPS_FP32;
 }
 
 uint64_t client_options_n_train(const struct eps_train_options *options, uint64_t n_tokens)
@@ -163,8 +184,6 @@ static int resolve_commit(struct eps_train_options *o, struct error *err)
     const bool clips = !isnan(o->clip_norm);
     char option[48];
 
-    if (o->precision == EPS_NUMBER_DEFAULT)
-        o->precision = EPS_FP32;
     if (o->moments == EPS_NUMBER_DEFAULT)
         o->moments = EPS_FP32;
     if (o->grad_dtype == EPS_NUMBER_DEFAULT)
@@ -193,6 +212,11 @@ static int resolve_commit(struct eps_train_options *o, struct error *err)
 /* parts, seq, microbatch; batch needs the data and comes later. */
 static int resolve_shape(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
 {
+    struct device_name device;
+    const int rc = client_options_device(&device, o->device, o->workers, o->connect, err);
+
+    if (rc)
+        return rc;
     if (o->connect && o->workers)
         return error_set(err, -EDOM, "--workers %u does not go with --connect: attach workers to that daemon instead",
                          o->workers);
@@ -214,8 +238,6 @@ static int resolve_shape(struct eps_train_options *o, const struct client_facts 
     }
     if (o->seq > facts->n_positions)
         return error_set(err, -EDOM, "--seq %u is more than the model's %u positions", o->seq, facts->n_positions);
-    if (!o->connect && o->device_mem == 0)
-        o->device_mem = client_options_device_mem(facts->free_bytes, o->workers);
     return 0;
 }
 

@@ -20,6 +20,7 @@
 #define CLIENT_OPTIONS_H
 
 #include "client/eps.h"
+#include "proto/device_name.h"
 #include "proto/error.h"
 #include "proto/number.h"
 
@@ -34,12 +35,12 @@ struct client_facts {
     uint64_t n_tokens;      /* of the data */
     uint64_t n_eval_tokens; /* of eval_data, if there is one */
     uint32_t n_workers;     /* attached to the daemon of `connect`, if that is given */
-    uint64_t free_bytes;    /* of memory, for private workers */
 
     const struct eps_preset *chosen; /* the model, where the user named none */
 };
 
-/* Resolved options resolve to themselves: steps is set and epochs is not; workers is 0 with `connect`.
+/* All but what depends on the devices: device, device_mem and precision are as given; client_options_settle follows.
+ * Resolved options resolve to themselves: steps is set and epochs is not; workers is 0 with `connect`.
  * -EDOM with a sentence that names the option, its value and what is accepted; -EINVAL if the data is too short. */
 int client_options_resolve(struct eps_train_options *out, const struct eps_train_options *in,
                            const struct client_facts *facts, struct error *err);
@@ -72,8 +73,15 @@ enum number_type client_options_number(enum eps_number number);
 /* Limits of a minibatch: -EDOM. */
 int client_options_check_batch(uint32_t batch, uint32_t seq, struct error *err);
 
-/* For each of n workers: the memory that is free but an eighth, divided by them, rounded down to MiB. Where it is the
- * daemon's too, that gives a device no more than what the job leaves there. */
-uint64_t client_options_device_mem(uint64_t free_bytes, uint32_t n_workers);
+/* The devices of a job's workers, once they are known. */
+struct client_devices {
+    bool cpu, cuda;  /* there are some */
+    uint64_t budget; /* the largest */
+};
+void client_options_settle(struct eps_train_options *options, const struct client_devices *devices);
+
+/* The device of private workers: -EDOM; NULL is auto. connect: they are a daemon's. */
+int client_options_device(struct device_name *out, const char *device, uint32_t n_workers, const char *connect,
+                          struct error *err);
 
 #endif

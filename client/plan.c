@@ -56,17 +56,32 @@ static int read_config(struct question *q, const char *name, struct error *err)
     return 0;
 }
 
+/* A device that nobody looks at has as much as it takes. */
+static uint64_t default_budget(const struct question *q, uint32_t n_workers)
+{
+    return q->backend->takes_turns ? plan_default_budget(q->backend, q->available, n_workers) : UINT64_MAX;
+}
+
 static int resolve(struct question *q, const struct eps_train_options *in, struct error *err)
 {
     const struct client_facts facts = {.n_positions = q->config.n_positions,
                                        .fresh = true,
-                                       .n_tokens = (uint64_t)1 << 40, /* enough for any batch */
-                                       .free_bytes = q->available};
+                                       .n_tokens = (uint64_t)1 << 40}; /* enough for any batch */
+    const uint32_t n_workers = in->workers ? in->workers : 1;
     struct eps_train_options options = *in;
+    struct device_name device;
+    int rc = client_options_device(&device, in->device, n_workers, NULL, err);
 
+    if (rc)
+        return rc;
+    const bool cuda = device.kind == DEVICE_CUDA;
+    q->backend = cuda ? &plan_cuda : &plan_cpu;
+    const struct client_devices devices = {.cpu = !cuda, .cuda = cuda, .budget = default_budget(q, n_workers)};
     options.steps = 1, options.epochs = NAN, options.eval_data = NULL, options.connect = NULL;
     options.warmup = 0, options.eval_every = 0;
-    return client_options_resolve(&q->options, &options, &facts, err);
+    rc = client_options_resolve(&q->options, &options, &facts, err);
+    client_options_settle(&q->options, &devices);
+    return rc;
 }
 
 static void close_question(struct question *q)
@@ -87,7 +102,6 @@ static int open_question(struct question *q, const struct eps_train_options *in,
         rc = model_init(&q->model, &q->config, err);
     if (rc)
         return rc;
-    q->backend = plan_backend_find("cpu");
     q->shared = q->backend->takes_turns && !in->host_mem;
     if (in->host_mem)
         q->cap = in->host_mem, q->available = UINT64_MAX;
@@ -278,6 +292,8 @@ static void fill(struct eps_plan *out, const struct question *q, const struct an
                              .n_layers = q->config.n_layers,
                              .width = q->config.width,
                              .n_workers = workers_of(q),
+                             .device = q->backend->name,
+                             .allowance = !q->backend->takes_turns,
                              .shared = q->shared,
                              .minimum = minimum_of(q)};
     if (rc)

@@ -3,6 +3,7 @@
 
 #include "client/eps.h"
 #include "client/look.h"
+#include "client/options.h"
 #include "client/spawn.h"
 
 #include <errno.h>
@@ -43,16 +44,19 @@ static int start(pid_t *pid, const char *program, char **args, int words_fd)
 }
 
 /* eps-worker --profile PATH, to its end. */
-static int measure(const char *path, const char *programs, struct error *err)
+static int measure(const char *path, const struct eps_profile_options *o, const struct device_name *name,
+                   struct error *err)
 {
     char program[PATH_MAX], file[PATH_MAX], words[1024];
-    char *args[] = {"eps-worker", "--device", "cpu", "--profile", file, NULL};
+    char device[DEVICE_NAME_BYTES];
+    char *args[] = {"eps-worker", "--device", device, "--profile", file, NULL};
     int ends[2], status = 0;
     pid_t pid;
-    int rc = client_spawn_find(program, programs, "eps-worker", err);
+    int rc = client_spawn_find(program, o->programs, "eps-worker", err);
 
     if (rc)
         return rc;
+    device_name_print(device, name);
     if ((size_t)snprintf(file, sizeof file, "%s", path) >= sizeof file)
         return error_set(err, -ENAMETOOLONG, "%.200s: name too long", path);
     if (pipe2(ends, O_CLOEXEC))
@@ -85,21 +89,28 @@ static void fill(struct eps_profile *out, const struct profile *profile)
     out->update_parameters_per_s = profile->update_parameters_per_s;
 }
 
-int eps_profile(struct eps_profile *out, const char *path, const char *programs, struct eps_error *error)
+int eps_profile(struct eps_profile *out, const struct eps_profile_options *options, struct eps_error *error)
 {
+    const char *path = options->path, *kind;
+    struct device_name device;
     struct error err = {""};
     struct profile profile;
-    int rc = 0;
 
     *out = (struct eps_profile){0};
+    int rc = client_options_device(&device, options->device, 1, NULL, &err);
+    if (device.kind == DEVICE_AUTO)
+        device = (struct device_name){.kind = DEVICE_CPU};
+    kind = device.kind == DEVICE_CUDA ? "cuda" : "cpu";
+    if (rc)
+        return client_report(error, &err, rc);
     if (!path)
-        rc = profile_path(out->path, sizeof out->path, "cpu", &err);
+        rc = profile_path(out->path, sizeof out->path, kind, &err);
     else if ((size_t)snprintf(out->path, sizeof out->path, "%s", path) >= sizeof out->path)
         rc = error_set(&err, -ENAMETOOLONG, "%.200s: name too long", path);
     if (!rc)
-        rc = measure(out->path, programs, &err);
+        rc = measure(out->path, options, &device, &err);
     if (!rc)
-        rc = profile_read(&profile, out->path, "cpu", &err);
+        rc = profile_read(&profile, out->path, kind, &err);
     if (!rc)
         fill(out, &profile);
     return client_report(error, &err, rc);

@@ -1,6 +1,7 @@
 #include "client/record.h"
 
 #include "proto/checkpoint.h"
+#include "proto/device_name.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -160,6 +161,8 @@ json_t *client_record_write(const struct eps_train_options *options, const struc
     if (options->eval_data)
         rc = rc || json_object_set_new(json, "eval_data", path_json(options->eval_data)) ||
              add_content(json, "eval_data_tokens", "eval_data_hash", eval_data);
+    if (options->device)
+        rc = rc || json_object_set_new(json, "device", json_string(options->device));
     for (size_t i = 0; i < N_FIELDS; i++)
         rc = rc || json_object_set_new(json, fields[i].key, value_json(&fields[i], options));
     json_decref(paths);
@@ -272,10 +275,23 @@ static const char *read_paths(struct client_record *r)
     return NULL;
 }
 
+/* Left out where it was left to choose. */
+static bool get_device(struct client_record *r)
+{
+    const json_t *device = json_object_get(r->json, "device");
+    struct device_name name;
+
+    r->options.device = json_string_value(device);
+    return !device || (r->options.device && device_name_parse(&name, "", r->options.device, NULL) == 0);
+}
+
 int client_record_read(struct client_record *out, json_t *json, struct error *err)
 {
     *out = (struct client_record){.options = eps_train_defaults(), .json = json_incref(json)};
     const char *wrong = read_paths(out);
+
+    if (!wrong && !get_device(out))
+        wrong = "device";
 
     for (size_t i = 0; !wrong && i < N_FIELDS; i++) {
         if (!get_field(&out->options, &fields[i], json))
@@ -393,9 +409,12 @@ int client_record_merge(struct eps_train_options *out, const struct eps_train_op
     if (rc)
         return rc;
     if (!isnan(given->epochs) && given->steps == 0)
-        out->steps = 0;   /* follows from epochs */
+        out->steps = 0; /* follows from epochs */
+    if (!given->device)
+        out->device = stored->device;
     if (given->connect) { /* its workers are what they are; what was given is refused elsewhere */
         out->workers = given->workers;
+        out->device = given->device;
         out->device_mem = given->device_mem;
         out->host_mem = given->host_mem;
     }

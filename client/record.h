@@ -3,8 +3,8 @@
  * One JSON object, the "options" of training.json (proto/checkpoint.h). Keys are the options' names, with _ for -, and
  * values what they were resolved to: numbers exactly (a double has 17 digits), "betas" as two of them, choices by name,
  * a clip that there is none of null, paths absolute. Beside them "data_tokens" and "data_hash" (16 hex digits), and the same for eval_data, say what the
- * data held, so that it may lie elsewhere later. "device_mem" is 0 and "workers" too where they were left to choose or
- * a daemon's: they are no part of what is computed. Checkpoints of before they were options lack the keys precision,
+ * data held, so that it may lie elsewhere later. "device_mem" is 0, "workers" too and "device" absent where they were left
+ * to choose or a daemon's: they are no part of what is computed. Checkpoints of before they were options lack the keys precision,
  * moments, grad_dtype, commit, clip_norm, clip_update and host_mem: all fp32, eager, no clip. */
 #ifndef CLIENT_RECORD_H
 #define CLIENT_RECORD_H

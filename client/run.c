@@ -102,7 +102,6 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
         .n_tokens = run->data.n,
         .n_eval_tokens = run->eval_data.n,
         .n_workers = n_workers,
-        .free_bytes = process_available_bytes(),
     };
     int rc = client_options_resolve(&run->options, &run->asked, &facts, err);
 
@@ -143,6 +142,7 @@ json_t *client_run_record(const struct client_run *run, uint32_t microbatch)
         paths[i] = run->data.files[i].path; /* where a pattern was given, what it stood for */
     options.data = paths;
     options.n_data = run->data.n_files;
+    options.device = run->asked.device;
     options.device_mem = run->asked.device_mem;
     options.microbatch = microbatch;
     json_t *record = client_record_write(&options, &data, &eval_data);

@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ATTACH_MS = 10000, RETRY_MS = 10, TERM_MS = 5000, KILL_MS = 10000 };
+enum { ATTACH_MS = 10000, WORKERS_MS = 60000, RETRY_MS = 10, TERM_MS = 5000, KILL_MS = 10000 };
 
 static void on_exit_of(uv_process_t *process, int64_t status, int signal)
 {
@@ -173,7 +173,7 @@ static int attach(struct client_spawn *spawn, struct error *err)
 
 static int await_workers(struct client_spawn *spawn, struct error *err)
 {
-    const uint64_t until = uv_now(&spawn->link->loop) + ATTACH_MS;
+    const uint64_t until = uv_now(&spawn->link->loop) + WORKERS_MS;
     struct message m;
 
     for (;;) {
@@ -183,28 +183,43 @@ static int await_workers(struct client_spawn *spawn, struct error *err)
             return rc;
         if (uv_now(&spawn->link->loop) >= until)
             return error_set(err, -ETIMEDOUT, "%u of %u eps-workers attached within %d s", m.status_reply.n_workers,
-                             spawn->options.n_workers, ATTACH_MS / 1000);
+                             spawn->options.n_workers, WORKERS_MS / 1000);
         rc = client_link_pause(spawn->link, RETRY_MS, err);
         if (rc)
             return rc;
     }
 }
 
+/* What a worker may take it works out itself, unless that was said: it knows its device. */
+static int start_worker(struct client_spawn *spawn, uint32_t i, char *follow, struct error *err)
+{
+    const uint32_t n = spawn->options.n_workers;
+    struct device_name name = spawn->options.device;
+    char device[DEVICE_NAME_BYTES], share[16], device_mem[32];
+    char *args[] = {"eps-worker", follow, "--connect",    spawn->directory, "--device", device,
+                    "--share",    share,  "--device-mem", device_mem,       NULL};
+
+    if (n > 1 && name.kind != DEVICE_CPU)
+        name.index = i, name.indexed = true;
+    device_name_print(device, &name);
+    snprintf(share, sizeof share, "%u", n);
+    snprintf(device_mem, sizeof device_mem, "%" PRIu64, spawn->options.device_mem);
+    if (!spawn->options.device_mem)
+        args[8] = NULL;
+    return start_child(spawn, "eps-worker", args, err);
+}
+
 static int start_all(struct client_spawn *spawn, struct error *err)
 {
     char follow[48];
     char *daemon_args[] = {"epsd", follow, "--listen", spawn->directory, NULL};
-    char device_mem[32];
-    char *worker_args[] = {"eps-worker",   follow,     "--connect", spawn->directory, "--device", "cpu",
-                           "--device-mem", device_mem, NULL};
 
     snprintf(follow, sizeof follow, "--private=%d", (int)getpid());
-    snprintf(device_mem, sizeof device_mem, "%" PRIu64, spawn->options.device_mem);
     int rc = start_child(spawn, "epsd", daemon_args, err);
     if (!rc)
         rc = attach(spawn, err);
     for (uint32_t i = 0; !rc && i < spawn->options.n_workers; i++)
-        rc = start_child(spawn, "eps-worker", worker_args, err);
+        rc = start_worker(spawn, i, follow, err);
     return rc ? rc : await_workers(spawn, err);
 }
 

@@ -7,6 +7,7 @@
 #define CLIENT_SPAWN_H
 
 #include "client/link.h"
+#include "proto/device_name.h"
 #include "proto/error.h"
 #include "proto/message.h"
 
@@ -20,8 +21,9 @@ struct client_spawn_options {
     const char
         *programs; /* directory of epsd and eps-worker; NULL: beside this program, as installed with libeps, PATH */
     uint32_t n_workers;
-    uint64_t device_mem; /* bytes, each */
-    int log_fd;          /* read and write, appending: what they say on stderr; borrowed */
+    struct device_name device; /* of several, the first one's: none is named by its number */
+    uint64_t device_mem;       /* bytes, each; 0: what they choose */
+    int log_fd;                /* read and write, appending: what they say on stderr; borrowed */
 };
 
 struct client_child {

@@ -31,20 +31,21 @@ struct train {
     bool closed; /* the daemon has let go of the job */
 };
 
-static void on_budget(void *user, const struct eps_memory *side)
+static void on_device(void *user, const struct eps_memory *side)
 {
-    struct train *t = user;
-    if (t->steps.budget < side->budget)
-        t->steps.budget = side->budget;
+    struct client_devices *devices = user;
+
+    if (side->worker == 0)
+        return;
+    devices->cpu |= device_name_is(side->device, "cpu");
+    devices->cuda |= device_name_is(side->device, "cuda");
+    if (devices->budget < side->budget)
+        devices->budget = side->budget;
 }
 
-/* The daemon and its workers: private ones are started, those of --connect are attached already. */
-static int find_workers(struct train *t, struct error *err)
+static int start_workers(struct train *t, struct error *err)
 {
     const struct eps_train_options *o = &t->run.options;
-
-    if (o->connect)
-        return client_look_memory(&t->link, false, on_budget, t, err);
     const int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK; /* of a pipe that stands there */
     t->log_fd = openat(t->run.directory_fd, "log", flags | O_EXCL, 0666);
     t->log_made = t->log_fd >= 0;
@@ -52,12 +53,28 @@ static int find_workers(struct train *t, struct error *err)
         t->log_fd = openat(t->run.directory_fd, "log", flags, 0666);
     if (t->log_fd < 0)
         return error_set(err, -errno, "%s/log: %s", o->out, strerror(errno));
-    t->steps.budget = o->device_mem;
-    const struct client_spawn_options options = {.programs = o->programs,
-                                                 .n_workers = o->workers,
-                                                 .device_mem = o->device_mem,
-                                                 .log_fd = t->log_fd};
-    return client_spawn_start(&t->spawn, &t->link, &options, err);
+    struct client_spawn_options options = {.programs = o->programs,
+                                           .n_workers = o->workers,
+                                           .device_mem = o->device_mem,
+                                           .log_fd = t->log_fd};
+    const int rc = client_options_device(&options.device, o->device, o->workers, NULL, err);
+    return rc ? rc : client_spawn_start(&t->spawn, &t->link, &options, err);
+}
+
+/* The daemon and its workers: private ones are started, those of --connect are attached already. What they are decides
+ * what the options left to choose. */
+static int find_workers(struct train *t, struct error *err)
+{
+    struct client_devices devices = {.budget = 0};
+    int rc = t->run.options.connect ? 0 : start_workers(t, err);
+
+    if (!rc)
+        rc = client_look_memory(&t->link, false, on_device, &devices, err);
+    if (rc)
+        return rc;
+    client_options_settle(&t->run.options, &devices);
+    t->steps.budget = devices.budget;
+    return 0;
 }
 
 /* What every checkpoint repeats. The microbatch is recorded as it is asked for; the daemon puts in what was chosen. */

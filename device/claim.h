@@ -13,14 +13,12 @@ struct device_claim {
     uint64_t budget; /* device_claim_budget's */
 };
 
-/* Loads the backend and looks at the device. auto is CUDA where this host has a device, busy or full as it may be; where
- * it has some and not the one of that number, -ENODEV: the CPU would keep the others waiting. As probe, and as
- * device_find. */
+/* Loads the backend and looks at the device. auto is CUDA where this host has a device that can be used, else, as
+ * the log then says if there is CUDA at all, the CPU; but -ENODEV where only the one of that number is missing: the CPU
+ * would keep the others waiting. -ENOMEM, -EIO as probe. */
 int device_claim_find(struct device_claim *out, const struct device_name *wanted, struct error *err);
 
-/* asked: bytes of the device, all told; 0: what it has free but a margin, which is logged. That is an eighth of the host's
- * memory, which n_sharers (> 0) workers divide, for everything else that runs there; a 32nd of a device's own, which is
- * mostly ours: for what its driver comes to take, and a screen. -ENOMEM with figures: it has not got as much as was asked
+/* asked: bytes of the device, all told; 0: what it has free but a margin, plan_default_budget, which is logged. -ENOMEM with figures: it has not got as much as was asked
  * for; where its memory is the host's, the daemon looks at that. */
 int device_claim_budget(struct device_claim *claim, uint64_t asked, uint32_t n_sharers, struct error *err);
 

@@ -29,10 +29,8 @@ static void post_ledger(struct compute *c)
 
 static void post_failed(struct compute *c, int code, const struct error *err)
 {
-    struct message m = {.kind = MESSAGE_FAILED, .failed = {.code = code, .error = *err}};
+    const struct message m = {.kind = MESSAGE_FAILED, .failed = {.code = code, .error = *err}};
 
-    if (!*err->text)
-        error_set(&m.failed.error, code, "%s", code == -EIO ? "the device is lost" : strerror(-code));
     mailbox_post(c->box, &m);
 }
 

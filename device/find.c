@@ -33,9 +33,34 @@ const struct device_ops *device_load(const char *path, struct error *err)
     return NULL;
 }
 
-const struct device_ops *device_find(const char *name, struct error *err)
+/* Where the running program is. */
+static const char *find_directory(char program[PATH_MAX])
+{
+    const ssize_t n = readlink("/proc/self/exe", program, PATH_MAX - 1);
+
+    program[n > 0 ? n : 0] = 0;
+    return dirname(program);
+}
+
+static bool find_module(char path[PATH_MAX], const char *directory)
 {
     static const char *const places[] = {"eps-cuda.so", EPS_MODULES_FROM_PROGRAMS "/eps-cuda.so"};
+
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (snprintf(path, PATH_MAX, "%s/%s", directory, places[i]) < PATH_MAX && access(path, F_OK) == 0)
+            return true;
+    return false;
+}
+
+bool device_find_cuda(void)
+{
+    char program[PATH_MAX], path[PATH_MAX];
+
+    return find_module(path, find_directory(program));
+}
+
+const struct device_ops *device_find(const char *name, struct error *err)
+{
     char program[PATH_MAX], path[PATH_MAX];
 
     if (strcmp(name, device_cpu.name) == 0)
@@ -44,12 +69,9 @@ const struct device_ops *device_find(const char *name, struct error *err)
         error_set(err, -ENODEV, "there is no device '%s': it is cpu or cuda", name);
         return NULL;
     }
-    const ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
-    program[n > 0 ? n : 0] = 0;
-    const char *directory = dirname(program);
-    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
-        if (snprintf(path, sizeof path, "%s/%s", directory, places[i]) < (int)sizeof path && access(path, F_OK) == 0)
-            return device_load(path, err);
+    const char *directory = find_directory(program);
+    if (find_module(path, directory))
+        return device_load(path, err);
     error_set(err, -ENODEV,
               "this build of eps has no CUDA: eps-cuda.so is neither in %s nor in %s/" EPS_MODULES_FROM_PROGRAMS
               "; install the CUDA toolkit and build eps again (cmake --preset release -DEPS_CUDA=ON)",

@@ -19,6 +19,9 @@ struct device_module {
  * stays until the process ends. */
 const struct device_ops *device_find(const char *name, struct error *err);
 
+/* Whether CUDA's module is there at all, to be loaded or not. */
+bool device_find_cuda(void);
+
 /* The module of this path. */
 const struct device_ops *device_load(const char *path, struct error *err);
 

@@ -128,8 +128,10 @@ static int measure_products(struct profile *out, struct bench *b, enum number_ty
         b->rows = profile_rows[i];
         out->matmul_flops[type][i] = 2.0 * b->rows * WIDTH * WIDTH / time_of(b, multiply, &rc);
     }
+    if (rc)
+        b->ops->fault(b->dev, err);
     close_device(b);
-    return rc ? error_set(err, rc, "the device is lost") : 0;
+    return rc;
 }
 
 static int measure_memory(struct profile *out, struct bench *b, struct error *err)
@@ -141,8 +143,10 @@ static int measure_memory(struct profile *out, struct bench *b, struct error *er
     out->link_bytes_per_s = ELEMENTS * sizeof(float) / time_of(b, upload, &rc);
     if (!rc)
         out->memory_bytes_per_s = 3.0 * ELEMENTS * sizeof(float) / time_of(b, add, &rc);
+    if (rc)
+        b->ops->fault(b->dev, err);
     close_device(b);
-    return rc ? error_set(err, rc, "the device is lost") : 0;
+    return rc;
 }
 
 int device_profile(struct profile *out, const struct device_ops *ops, unsigned index, unsigned n_threads,

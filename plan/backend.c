@@ -73,3 +73,11 @@ const struct plan_backend *plan_backend_find(const char *name)
             return backends[i];
     return NULL;
 }
+
+uint64_t plan_default_budget(const struct plan_backend *backend, uint64_t free_bytes, uint32_t n_workers)
+{
+    const uint64_t mib = 1 << 20, margin = free_bytes / (backend->takes_turns ? 8 : 32);
+    const uint64_t each = (free_bytes - margin) / (backend->takes_turns ? n_workers : 1);
+
+    return each < mib ? mib : each - each % mib;
+}

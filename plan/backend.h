@@ -28,6 +28,11 @@ extern const struct plan_backend plan_cpu, plan_cuda;
 /* By the name of a device ("cuda:1") or of its kind. NULL: there is none of this name. */
 const struct plan_backend *plan_backend_find(const char *name);
 
+/* What each of n_workers (> 0) on a host may take of a device with so many free bytes where nobody said: all but an
+ * eighth of the host's memory, for what else runs there, divided by them; of a device of its own, which is mostly ours,
+ * all but a 32nd, for what its driver comes to take, and a screen. Rounded down to MiB, at least one. */
+uint64_t plan_default_budget(const struct plan_backend *backend, uint64_t free_bytes, uint32_t n_workers);
+
 /* The CPU's attention works in tiles of so many queries and keys. A constant, so that sums are the same on every machine
  * of an instruction set. */
 enum { PLAN_CPU_TILE = 64 };

@@ -149,7 +149,7 @@ static const struct {
     {GOOD "--schedule sideways", 2, "'sideways'", "cosine|linear|constant"},
     {GOOD "--schedule cos", 2, "'cos'", "cosine|linear|constant"},
     {GOOD "--optimizer sgd", 2, "'sgd'", "adama|adamw"},
-    {GOOD "--device cuda", 2, "'cuda'", "auto|cpu"},
+    {GOOD "--device gpu", 2, "--device gpu", "cuda:N"},
     {GOOD "--betas 0.9", 2, "--betas", "0.9,0.999"},
     {GOOD "--betas 0.9,1.0", 2, "--betas 0.9,1", "less than 1"},
     {GOOD "--lr 0", 2, "--lr 0", "within"},

@@ -19,10 +19,7 @@ static struct eps_train_options given(void)
 }
 
 /* 100,001 tokens: 1,000 held out leave 99,001, which are 386 windows of 256. */
-static const struct client_facts facts = {.n_positions = 256,
-                                          .fresh = true,
-                                          .n_tokens = 100001,
-                                          .free_bytes = (uint64_t)8 << 30};
+static const struct client_facts facts = {.n_positions = 256, .fresh = true, .n_tokens = 100001};
 
 START_TEST(what_is_left_to_choose_is_chosen_by_the_documented_rules)
 {
@@ -40,17 +37,16 @@ START_TEST(what_is_left_to_choose_is_chosen_by_the_documented_rules)
     ck_assert_uint_eq(out.workers, 1);
     ck_assert_uint_eq(out.parts, 1);
     ck_assert_uint_eq(out.seq, 256);
-    ck_assert_uint_eq(out.batch, 64);                     /* 16,384 / 256 */
-    ck_assert_uint_eq(out.steps, 7);                      /* ceil(386 / 64) */
-    ck_assert_uint_eq(out.warmup, 0);                     /* round(0.21) */
-    ck_assert_uint_eq(out.device_mem, (uint64_t)7 << 30); /* of 8 GiB, an eighth stays free */
+    ck_assert_uint_eq(out.batch, 64);     /* 16,384 / 256 */
+    ck_assert_uint_eq(out.steps, 7);      /* ceil(386 / 64) */
+    ck_assert_uint_eq(out.warmup, 0);     /* round(0.21) */
+    ck_assert_uint_eq(out.device_mem, 0); /* the worker chooses */
     ck_assert_uint_eq(client_options_n_train(&out, 100001), 99001);
     ck_assert_int_eq(out.optimizer, EPS_ADAMA);
     ck_assert_int_eq(out.order, EPS_SHUFFLED);
     ck_assert_uint_eq(out.seed, 0);
     ck_assert_uint_eq(out.save_every, 1); /* ceil(0.7) */
     ck_assert_uint_eq(out.keep, 2);
-    ck_assert_int_eq(out.precision, EPS_FP32);
     ck_assert_int_eq(out.moments, EPS_FP32);
     ck_assert_int_eq(out.grad_dtype, EPS_FP32);
     ck_assert_int_eq(out.commit, EPS_EAGER);
@@ -96,7 +92,6 @@ START_TEST(defaults_follow_the_model_the_workers_and_the_data)
     ck_assert_uint_eq(out.batch, 15); /* 16 rows, a multiple of 3 */
     /* 100,001 - 1,025 held out = 98,976 tokens, 96 windows; ceil(2.5 * 96 / 15) */
     ck_assert_uint_eq(out.steps, 16);
-    ck_assert_uint_eq(out.device_mem, (((uint64_t)7 << 30) / 3) >> 20 << 20);
     in = given(), in.connect = "d", other.n_workers = 2;
     ck_assert_int_eq(client_options_resolve(&out, &in, &other, NULL), 0);
     ck_assert_uint_eq(out.parts, 2);
@@ -194,11 +189,8 @@ static const struct {
 
 static struct client_facts facts_of(const struct eps_preset *model, uint64_t n_tokens)
 {
-    return (struct client_facts){.n_positions = model->n_positions,
-                                 .fresh = true,
-                                 .chosen = model,
-                                 .n_tokens = n_tokens,
-                                 .free_bytes = (uint64_t)8 << 30};
+    return (
+        struct client_facts){.n_positions = model->n_positions, .fresh = true, .chosen = model, .n_tokens = n_tokens};
 }
 
 START_TEST(a_model_that_was_chosen_is_trained_as_its_data_allow)
@@ -315,6 +307,9 @@ SET(eval_rare, (o->steps = 3, o->eval_every = 4))
 SET(seed_huge, o->seed = (uint64_t)1 << 63)
 SET(save_rare, o->save_every = (uint64_t)1 << 41)
 SET(connect_workers, (o->connect = "x", o->workers = 1))
+SET(connect_device, (o->connect = "x", o->device = "cuda"))
+SET(device_unknown, o->device = "gpu")
+SET(device_of_many, (o->device = "cuda:1", o->workers = 2))
 SET(connect_mem, (o->connect = "x", o->device_mem = 1 << 30))
 SET(clip_zero, o->clip_norm = 0)
 SET(clip_negative, o->clip_norm = -1)
@@ -358,6 +353,9 @@ static const struct wrong {
     {save_rare, -EDOM, "--save-every 2199023255552", "more than"},
     {connect_workers, -EDOM, "--workers 1", "--connect"},
     {connect_mem, -EDOM, "--device-mem", "--connect"},
+    {connect_device, -EDOM, "--device cuda", "--connect"},
+    {device_unknown, -EDOM, "--device gpu", "cuda:N"},
+    {device_of_many, -EDOM, "--device cuda:1", "--workers 2"},
     {clip_zero, -EDOM, "--clip-norm 0 ", "above 0"},
     {clip_negative, -EDOM, "--clip-norm -1 ", "leave it out"},
     {clip_infinite, -EDOM, "--clip-norm inf ", ""},
@@ -426,10 +424,48 @@ START_TEST(the_rate_warms_up_and_falls)
 }
 END_TEST
 
-START_TEST(device_memory_is_whole_mebibytes_and_never_none)
+/* Which numbers, by whose devices. */
+START_TEST(what_the_workers_devices_decide_follows_them)
 {
-    ck_assert_uint_eq(client_options_device_mem(100, 7), 1 << 20);
-    ck_assert_uint_eq(client_options_device_mem((uint64_t)100 << 20, 3), 29 << 20); /* 87.5 / 3 = 29.2 */
+    static const struct {
+        struct client_devices devices;
+        enum eps_number precision;
+        const char *device;
+    } cases[] = {{{true, false, 5 << 20}, EPS_FP32, "cpu"},
+                 {{false, true, 5 << 20}, EPS_BF16, "cuda"},
+                 {{true, true, 5 << 20}, EPS_FP32, "cpu and cuda"}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct eps_train_options o = eps_train_defaults();
+        client_options_settle(&o, &cases[i].devices);
+        ck_assert_int_eq(o.precision, cases[i].precision);
+        ck_assert_str_eq(o.device, cases[i].device);
+        ck_assert_uint_eq(o.device_mem, 5 << 20);
+        for (int given = EPS_FP32; given <= EPS_BF16; given++) {
+            o.precision = (enum eps_number)given, o.device_mem = 3 << 20;
+            client_options_settle(&o, &cases[i].devices);
+            ck_assert_int_eq(o.precision, given);
+            ck_assert_uint_eq(o.device_mem, 3 << 20);
+        }
+        o = eps_train_defaults(), o.connect = "lab";
+        client_options_settle(&o, &cases[i].devices);
+        ck_assert_uint_eq(o.device_mem, 0); /* it is the workers' own */
+    }
+}
+END_TEST
+
+START_TEST(a_device_is_auto_unless_it_is_named)
+{
+    struct device_name name;
+
+    ck_assert_int_eq(client_options_device(&name, NULL, 2, NULL, NULL), 0);
+    ck_assert_int_eq(name.kind, DEVICE_AUTO);
+    ck_assert_int_eq(client_options_device(&name, NULL, 0, "lab", NULL), 0);
+    ck_assert_int_eq(client_options_device(&name, "cuda", 2, NULL, NULL), 0);
+    ck_assert_int_eq(name.kind, DEVICE_CUDA);
+    ck_assert(!name.indexed);
+    ck_assert_int_eq(client_options_device(&name, "cuda:3", 1, NULL, NULL), 0);
+    ck_assert_uint_eq(name.index, 3);
 }
 END_TEST
 
@@ -453,6 +489,7 @@ int main(void)
     tcase_add_test(tests, a_text_of_hardly_any_bytes_is_refused);
     tcase_add_test(tests, data_shorter_than_its_windows_is_refused);
     tcase_add_test(tests, the_rate_warms_up_and_falls);
-    tcase_add_test(tests, device_memory_is_whole_mebibytes_and_never_none);
+    tcase_add_test(tests, what_the_workers_devices_decide_follows_them);
+    tcase_add_test(tests, a_device_is_auto_unless_it_is_named);
     return run_tests(tests);
 }

@@ -25,6 +25,7 @@ static struct eps_train_options resolved(void)
     o.deterministic = true, o.device_mem = (uint64_t)3 << 40;
     o.precision = EPS_BF16, o.moments = EPS_BF16, o.grad_dtype = EPS_FP32, o.commit = EPS_FENCED;
     o.clip_norm = 0.7, o.clip_update = 2.0 / 3, o.host_mem = (uint64_t)5 << 40;
+    o.device = "cuda:7";
     return o;
 }
 
@@ -98,6 +99,7 @@ START_TEST(what_is_read_is_what_was_written_to_the_bit)
     ck_assert_str_eq(out.data[0], "/etc/passwd");
     ck_assert_str_eq(out.data[1], "/no/such.txt");
     ck_assert_str_eq(out.eval_data, "/etc/group");
+    ck_assert_str_eq(out.device, "cuda:7");
     ck_assert_mem_eq(&record.data, &data, sizeof data);
     ck_assert_mem_eq(&record.eval_data, &eval_data, sizeof data);
     check_same(&out, &in);
@@ -349,7 +351,7 @@ START_TEST(what_may_differ_is_taken_as_given)
 
     given.steps = 2000, given.microbatch = 1, given.eval_every = 7, given.save_every = 8, given.keep = 0;
     given.device_mem = 99, given.host_mem = 98, given.require_pinned = true, given.workers = 9, given.data = moved,
-    given.n_data = 1, given.eval_data = "e";
+    given.n_data = 1, given.eval_data = "e", given.device = "cpu";
     stored(&record, &in);
     ck_assert_int_eq(client_record_merge(&out, &given, &record, NULL), 0);
     ck_assert_uint_eq(out.steps, 2000);
@@ -363,6 +365,7 @@ START_TEST(what_may_differ_is_taken_as_given)
     ck_assert_uint_eq(out.workers, 9);
     ck_assert_ptr_eq(out.data, moved);
     ck_assert_str_eq(out.eval_data, "e");
+    ck_assert_str_eq(out.device, "cpu");
     ck_assert_double_eq(out.lr, 0.1 + 0.2);
     given = eps_train_defaults(), given.epochs = 2, given.connect = "lab";
     ck_assert_int_eq(client_record_merge(&out, &given, &record, NULL), 0);
@@ -370,6 +373,10 @@ START_TEST(what_may_differ_is_taken_as_given)
     ck_assert_uint_eq(out.workers, 0);
     ck_assert_uint_eq(out.device_mem, 0);
     ck_assert_uint_eq(out.host_mem, 0);
+    ck_assert_ptr_null(out.device);
+    given = eps_train_defaults();
+    ck_assert_int_eq(client_record_merge(&out, &given, &record, NULL), 0);
+    ck_assert_str_eq(out.device, "cuda:7");
     client_record_free(&record);
 }
 END_TEST

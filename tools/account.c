@@ -4,18 +4,21 @@
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
 
 /* free_memory: nobody said how much. */
 static void print_workers(const struct eps_train_options *o, bool free_memory)
 {
+    const char *margin = strcmp(o->device, "cpu") == 0 ? "an eighth" : "a 32nd";
     char text[24];
 
     if (o->connect)
-        printf("workers      those of the daemon %s\n", o->connect);
+        printf("workers      those of the daemon %s, on %s\n", o->connect, o->device);
     else
-        printf("workers      %u, device memory %s each%s\n", o->workers, eps_format_bytes(text, o->device_mem),
-               free_memory ? ": what is free but a margin of an eighth" : "");
+        printf("workers      %u on %s, device memory %s each%s%s\n", o->workers, o->device,
+               eps_format_bytes(text, o->device_mem), free_memory ? ": what is free but a margin of " : "",
+               free_memory ? margin : "");
 }
 
 static void print_optimizer(const struct eps_train_options *o)

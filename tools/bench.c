@@ -26,12 +26,13 @@ static void print_profile(const struct eps_profile *p)
 
 int command_bench(int argc, char **argv)
 {
+    struct eps_profile_options options = {.device = NULL};
     const char *file = NULL;
-    unsigned device;
     const struct argument arguments[] = {
         {"--profile", "[FILE]", ARGUMENT_MAYBE, &file,
-         "into this file; default eps/profile-cpu.json in $XDG_CACHE_HOME or ~/.cache,\nwhere it is looked for"},
-        {"--device", "auto|cpu", ARGUMENT_CHOICE, &device, "default auto: the processor, so far"},
+         "into this file; default eps/profile-cpu.json, or -cuda, in $XDG_CACHE_HOME or ~/.cache,\nwhere it is looked "
+         "for"},
+        {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &options.device, "default the processor"},
     };
     const struct command command = {
         "eps bench",
@@ -46,7 +47,8 @@ int command_bench(int argc, char **argv)
         return status;
     if (!file)
         return arguments_fail(&command, -EDOM, "nothing to measure: --profile is what there is");
-    const int rc = eps_profile(&profile, strcmp(file, "-") == 0 ? NULL : file, NULL, &error);
+    options.path = strcmp(file, "-") == 0 ? NULL : file;
+    const int rc = eps_profile(&profile, &options, &error);
     if (rc)
         return arguments_fail(&command, rc, error.text);
     print_profile(&profile);

@@ -66,7 +66,6 @@ int command_eval(int argc, char **argv)
 {
     struct eps_eval_options options = {0};
     struct argument_texts data = {0};
-    unsigned device;
     bool json = false;
     const struct argument arguments[] = {
         {"Model and data", .kind = ARGUMENT_HEADING},
@@ -77,9 +76,10 @@ int command_eval(int argc, char **argv)
         {"--batch", "N", ARGUMENT_COUNT, &options.batch, "rows at once; default about 16 Ki tokens of them"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq, "tokens of a row; default the model's positions, at most 1024"},
         {"Machine", .kind = ARGUMENT_HEADING},
-        {"--device", "auto|cpu", ARGUMENT_CHOICE, &device, "default auto: the processor, so far"},
+        {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &options.device,
+         "default auto: CUDA if there is one, else the processor"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
-         "a hard cap on the worker's memory, as in 2GiB; default what is free but an eighth"},
+         "a hard cap on the worker's memory, as in 2GiB; default what is free but an eighth,\nof a CUDA device a 32nd"},
         {"--connect", "ADDRESS", ARGUMENT_TEXT, &options.connect,
          "with --model, use this daemon and its workers; without, take the model it\ntrains"},
         {"Output", .kind = ARGUMENT_HEADING},

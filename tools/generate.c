@@ -274,7 +274,6 @@ int command_generate(int argc, char **argv)
 {
     struct generate g = {.options = {.temperature = NAN, .top_p = NAN}};
     struct eps_generate_options *o = &g.options;
-    unsigned device;
     const struct argument arguments[] = {
         {"Model and text", .kind = ARGUMENT_HEADING},
         {"--model", "DIR", ARGUMENT_TEXT, &o->model,
@@ -294,9 +293,10 @@ int command_generate(int argc, char **argv)
          "from the likeliest that together have this probability; default 1: all"},
         {"--seed", "N", ARGUMENT_NUMBER, &o->seed, "another one, another text; default 0"},
         {"Machine", .kind = ARGUMENT_HEADING},
-        {"--device", "auto|cpu", ARGUMENT_CHOICE, &device, "default auto: the processor, so far"},
+        {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &o->device,
+         "default auto: CUDA if there is one, else the processor"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &o->device_mem,
-         "a hard cap on the worker's memory, as in 2GiB; default what is free but an eighth"},
+         "a hard cap on the worker's memory, as in 2GiB; default what is free but an eighth,\nof a CUDA device a 32nd"},
         {"--connect", "ADDRESS", ARGUMENT_TEXT, &o->connect,
          "with --model, use this daemon and its workers; without, take the model it\ntrains"},
         {"Output", .kind = ARGUMENT_HEADING},

@@ -36,10 +36,10 @@ static void print_asked(const struct eps_plan *plan)
 
     printf("%s: %u layers of %u, %.1f M parameters\n", o->model, plan->n_layers, plan->width,
            (double)plan->n_parameters / 1e6);
-    printf("%u rows of %u tokens in %u part%s, on %u cpu worker%s; %s, moments in %s, gradients in %s, %s commit\n\n",
-           o->batch, o->seq, o->parts, o->parts > 1 ? "s" : "", plan->n_workers, plan->n_workers > 1 ? "s" : "",
-           number_text(o->precision), number_text(o->moments), number_text(o->grad_dtype),
-           o->commit == EPS_FENCED ? "fenced" : "eager");
+    printf("%u rows of %u tokens in %u part%s, on %u %s worker%s; %s, moments in %s, gradients in %s, %s commit\n\n",
+           o->batch, o->seq, o->parts, o->parts > 1 ? "s" : "", plan->n_workers, plan->device,
+           plan->n_workers > 1 ? "s" : "", number_text(o->precision), number_text(o->moments),
+           number_text(o->grad_dtype), o->commit == EPS_FENCED ? "fenced" : "eager");
 }
 
 static void print_choice(const struct eps_plan *plan)
@@ -103,6 +103,8 @@ static void print_plan(const struct eps_plan *plan)
     print_asked(plan);
     print_side(plan->shared ? "host (what is free is for the workers too)" : "host", &plan->host);
     print_side(plan->n_workers > 1 ? "each worker" : "worker", &plan->worker);
+    if (plan->allowance)
+        printf("  (library is an allowance: the device says how much when a worker opens it)\n");
     print_choice(plan);
     print_step(plan);
     printf("\nsmallest    --device-mem %" PRIu64 "\n", plan->minimum);
@@ -144,8 +146,9 @@ static void print_json(const struct eps_plan *plan)
     for (uint32_t i = 0; i < plan->n_workers; i++) {
         json_t *worker = side_to_json(&plan->worker);
         json_object_set_new(worker, "id", json_integer(i + 1));
-        json_object_set_new(worker, "device", json_string("cpu"));
-        json_object_set_new(worker, "budget", json_integer((json_int_t)plan->worker.limit));
+        json_object_set_new(worker, "device", json_string(plan->device));
+        if (plan->worker.limit < UINT64_MAX)
+            json_object_set_new(worker, "budget", json_integer((json_int_t)plan->worker.limit));
         json_array_append_new(workers, worker);
     }
     if (plan->host.limit < UINT64_MAX)
@@ -197,7 +200,7 @@ static int answer(const struct command *command, const struct eps_train_options 
 int command_plan(int argc, char **argv)
 {
     struct eps_train_options options = eps_train_defaults();
-    unsigned precision = 0, moments = 0, grad_dtype = 0, commit = 0, optimizer = 0, device;
+    unsigned precision = 0, moments = 0, grad_dtype = 0, commit = 0, optimizer = 0;
     struct question question = {0};
     const struct argument arguments[] = {
         {"Model and batch", .kind = ARGUMENT_HEADING},
@@ -212,13 +215,17 @@ int command_plan(int argc, char **argv)
         {"--optimizer", "adama|adamw", ARGUMENT_CHOICE, &optimizer, "default adama"},
         {"--commit", "eager|fenced", ARGUMENT_CHOICE, &commit, "default eager; with --clip-norm fenced"},
         {"--clip-norm", "X", ARGUMENT_REAL, &options.clip_norm, "turns --commit fenced on"},
-        {"--precision", "fp32|bf16", ARGUMENT_CHOICE, &precision, "of weights and activations; default fp32"},
+        {"--precision", "fp32|bf16", ARGUMENT_CHOICE, &precision,
+         "of weights and activations; default fp32, with CUDA bf16"},
         {"--moments", "fp32|bf16", ARGUMENT_CHOICE, &moments, "8 bytes a parameter, or 4; default fp32"},
         {"--grad-dtype", "fp32|bf16", ARGUMENT_CHOICE, &grad_dtype, "of gradients on their way; default fp32"},
         {"Machine", .kind = ARGUMENT_HEADING},
-        {"--device", "auto|cpu", ARGUMENT_CHOICE, &device, "default auto: the processor, so far"},
+        {"--device", "auto|cpu|cuda", ARGUMENT_TEXT, &options.device,
+         "the kind of the workers' devices, which need not be there; default auto: the processor"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
-         "of each worker; default what is free here but an eighth, divided by the workers"},
+         "of each worker; default what is free here but an eighth, divided by the workers;\nof a CUDA device as much "
+         "as "
+         "it takes"},
         {"--host-mem", "BYTES", ARGUMENT_BYTES, &options.host_mem,
          "of the daemon, on whatever machine; default what is free here, which CPU workers share"},
         {"--workers", "N", ARGUMENT_COUNT, &options.workers, "processes that compute; default 1"},

@@ -147,7 +147,7 @@ int command_train(int argc, char **argv)
     struct argument_texts data = {0};
     double betas[2] = {NAN, NAN};
     uint64_t keep = UINT64_MAX;
-    unsigned schedule = 0, optimizer = 0, order = 0, device;
+    unsigned schedule = 0, optimizer = 0, order = 0;
     unsigned precision = 0, moments = 0, grad_dtype = 0, commit = 0;
     const struct argument arguments[] = {
         {"Model and data", .kind = ARGUMENT_HEADING},
@@ -210,7 +210,7 @@ int command_train(int argc, char **argv)
         {"Numbers", .kind = ARGUMENT_HEADING},
         {"--precision", "fp32|bf16", ARGUMENT_CHOICE, &precision,
          "of weights and activations on the device; sums, statistics and the optimizer's\nmaster weights stay fp32; "
-         "default fp32"},
+         "default fp32, with CUDA bf16"},
         {"--moments", "fp32|bf16", ARGUMENT_CHOICE, &moments,
          "of the optimizer's moments in host memory: 8 bytes a parameter, or 4; default fp32"},
         {"--grad-dtype", "fp32|bf16", ARGUMENT_CHOICE, &grad_dtype,
@@ -226,9 +226,14 @@ int command_train(int argc, char **argv)
         {"--trace", "FILE", ARGUMENT_TEXT, &options.trace,
          "a new file for what every thread did when, for chrome://tracing or\nui.perfetto.dev"},
         {"Machine", .kind = ARGUMENT_HEADING},
-        {"--device", "auto|cpu", ARGUMENT_CHOICE, &device, "default auto: the processor, so far"},
+        {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &options.device,
+         "cuda is the first CUDA device, with --workers the first ones; cuda:1 the second;\ndefault auto: CUDA if "
+         "there "
+         "is one, else the processor"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
-         "a hard cap on each worker's memory, as in 2GiB; default what is free but an\neighth, divided by the workers"},
+         "a hard cap on each worker's memory, as in 2GiB; default what is free but an\neighth, divided by the workers, "
+         "or "
+         "what a CUDA device has free but a 32nd"},
         {"--host-mem", "BYTES", ARGUMENT_BYTES, &options.host_mem,
          "of host memory for the model, its optimizer and what goes between host and devices,\nat most; default what "
          "is free"},
