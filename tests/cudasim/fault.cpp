@@ -1,0 +1,279 @@
+/* tests/cudasim/fault.cpp - what goes wrong: faults, errors that a test asks for, the last error. */
+#include "tests/cudasim/state.h"
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <link.h>
+#include <map>
+#include <mutex>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct cudasim_counts cudasim_counted;
+
+static struct fault_state {
+    std::recursive_mutex lock;
+    cudaError_t last, lost;
+    std::string fail_name; /* "": any */
+    bool fail_armed;
+    unsigned fail_calls;
+    cudaError_t fail_rc;
+    bool started;
+    enum cudasim_streams streams;
+    enum cudasim_threads threads;
+    uint64_t random;
+} &state = *new fault_state(); /* never destroyed: the end of the program looks into it */
+
+void cudasim_fault(const char *format, ...)
+{
+    char where[400], what[800];
+    va_list list;
+
+    cudasim_where(where, sizeof where);
+    va_start(list, format);
+    vsnprintf(what, sizeof what, format, list);
+    va_end(list);
+    fflush(stdout);
+    fprintf(stderr, "cudasim: %s%s\n", where, what);
+    abort();
+}
+
+static void finish_at_exit()
+{
+    if (state.lost == cudaSuccess)
+        cudasim_finish();
+}
+
+static unsigned long environment(const char *name)
+{
+    const char *text = getenv(name);
+
+    return text ? strtoul(text, NULL, 10) : 0;
+}
+
+static void start()
+{
+    if (state.started)
+        return;
+    state.started = true;
+    state.streams = (enum cudasim_streams)environment("CUDASIM_STREAMS");
+    state.threads = (enum cudasim_threads)environment("CUDASIM_THREADS");
+    state.random = environment("CUDASIM_SEED");
+    if (environment("CUDASIM_MEMORY"))
+        cudasim_limit(environment("CUDASIM_MEMORY"), SIZE_MAX);
+    atexit(finish_at_exit);
+}
+
+cudasim_call::cudasim_call(const char *name) : rc(cudaSuccess)
+{
+    state.lock.lock();
+    start();
+    if (state.lost != cudaSuccess) {
+        rc = state.lost;
+    } else if (state.fail_armed && (state.fail_name.empty() || state.fail_name == name) && state.fail_calls-- == 0) {
+        state.fail_armed = false;
+        rc = failed(state.fail_rc);
+    }
+}
+
+cudasim_call::~cudasim_call()
+{
+    state.lock.unlock();
+}
+
+cudaError_t cudasim_call::failed(cudaError_t error)
+{
+    return state.last = error;
+}
+
+void cudasim_order(enum cudasim_streams streams, enum cudasim_threads threads, uint64_t seed)
+{
+    std::lock_guard<std::recursive_mutex> guard(state.lock);
+
+    start();
+    state.streams = streams, state.threads = threads, state.random = seed;
+}
+
+void cudasim_fail(const char *name, unsigned calls, cudaError_t rc)
+{
+    std::lock_guard<std::recursive_mutex> guard(state.lock);
+
+    state.fail_armed = true, state.fail_name = name ? name : "", state.fail_calls = calls, state.fail_rc = rc;
+}
+
+void cudasim_lose(cudaError_t rc)
+{
+    std::lock_guard<std::recursive_mutex> guard(state.lock);
+
+    state.lost = rc;
+}
+
+bool cudasim_is_lost(void)
+{
+    return state.lost != cudaSuccess;
+}
+
+struct cudasim_counts cudasim_count(void)
+{
+    std::lock_guard<std::recursive_mutex> guard(state.lock);
+
+    return cudasim_counted;
+}
+
+void cudasim_finish(void)
+{
+    std::lock_guard<std::recursive_mutex> guard(state.lock);
+
+    cudasim_run_all();
+    cudasim_handles_left();
+    cudasim_streams_left();
+    cudasim_memory_left();
+}
+
+enum cudasim_streams cudasim_stream_order(void)
+{
+    return state.streams;
+}
+
+enum cudasim_threads cudasim_thread_order(void)
+{
+    return state.threads;
+}
+
+/* SplitMix64 - Steele, Lea & Flood, "Fast splittable pseudorandom number generators", 2014. */
+unsigned cudasim_random(unsigned n)
+{
+    uint64_t z = state.random += 0x9e3779b97f4a7c15u;
+
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return (unsigned)((z ^ z >> 31) % n);
+}
+
+static const struct {
+    cudaError_t rc;
+    const char *name, *sentence;
+} errors[] = {
+#define ERROR(rc, sentence)                                                                                            \
+    {                                                                                                                  \
+        rc, #rc, sentence                                                                                              \
+    }
+    ERROR(cudaSuccess, "no error"),
+    ERROR(cudaErrorInvalidValue, "invalid argument"),
+    ERROR(cudaErrorMemoryAllocation, "out of memory"),
+    ERROR(cudaErrorInitializationError, "initialization error"),
+    ERROR(cudaErrorInvalidConfiguration, "invalid configuration argument"),
+    ERROR(cudaErrorInsufficientDriver, "the driver is too old for the runtime"),
+    ERROR(cudaErrorDevicesUnavailable, "the device is busy or unavailable"),
+    ERROR(cudaErrorInvalidDeviceFunction, "invalid device function"),
+    ERROR(cudaErrorNoDevice, "there is no device"),
+    ERROR(cudaErrorInvalidDevice, "invalid device ordinal"),
+    ERROR(cudaErrorNoKernelImageForDevice, "no kernel image for the device"),
+    ERROR(cudaErrorECCUncorrectable, "uncorrectable ECC error"),
+    ERROR(cudaErrorOperatingSystem, "a call of the operating system failed"),
+    ERROR(cudaErrorInvalidResourceHandle, "invalid resource handle"),
+    ERROR(cudaErrorNotReady, "not ready"),
+    ERROR(cudaErrorIllegalAddress, "illegal memory access"),
+    ERROR(cudaErrorLaunchOutOfResources, "too many resources requested for launch"),
+    ERROR(cudaErrorHostMemoryAlreadyRegistered, "host memory already registered"),
+    ERROR(cudaErrorHostMemoryNotRegistered, "host memory not registered"),
+    ERROR(cudaErrorLaunchFailure, "unspecified launch failure"),
+    ERROR(cudaErrorNotPermitted, "not permitted"),
+    ERROR(cudaErrorNotSupported, "not supported"),
+    ERROR(cudaErrorCallRequiresNewerDriver, "the call needs a newer driver"),
+    ERROR(cudaErrorInvalidKernelImage, "invalid kernel image"),
+    ERROR(cudaErrorDeviceAlreadyInUse, "the device is in exclusive use"),
+    ERROR(cudaErrorInvalidPtx, "invalid PTX"),
+    ERROR(cudaErrorUnsupportedPtxVersion, "PTX newer than the driver"),
+    ERROR(cudaErrorSystemNotReady, "the system is not ready"),
+    ERROR(cudaErrorCompatNotSupportedOnDevice, "forward compatibility not supported on the device"),
+    ERROR(cudaErrorSystemDriverMismatch, "driver and library do not match"),
+#undef ERROR
+};
+
+const char *cudaGetErrorName(cudaError_t rc)
+{
+    for (const auto &error : errors)
+        if (error.rc == rc)
+            return error.name;
+    return "cudaErrorUnknown";
+}
+
+const char *cudaGetErrorString(cudaError_t rc)
+{
+    for (const auto &error : errors)
+        if (error.rc == rc)
+            return error.sentence;
+    return "unknown error";
+}
+
+cudaError_t cudaPeekAtLastError(void)
+{
+    return state.lost != cudaSuccess ? state.lost : state.last;
+}
+
+cudaError_t cudaGetLastError(void)
+{
+    const cudaError_t rc = cudaPeekAtLastError();
+
+    state.last = cudaSuccess;
+    return rc;
+}
+
+/* ---- names ---- */
+
+/* The symbol that begins at `offset` of an ELF file; the dynamic linker knows of none that is static. */
+static std::string symbol(const char *path, uint64_t offset)
+{
+    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    struct stat file;
+    std::string name;
+
+    if (fd < 0 || fstat(fd, &file))
+        return name;
+    const char *base = (const char *)mmap(NULL, (size_t)file.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);
+    if (base == MAP_FAILED)
+        return name;
+    const Elf64_Ehdr *header = (const Elf64_Ehdr *)base;
+    const Elf64_Shdr *sections = (const Elf64_Shdr *)(base + header->e_shoff);
+    for (unsigned i = 0; i < header->e_shnum; i++) {
+        if (sections[i].sh_type != SHT_SYMTAB)
+            continue;
+        const Elf64_Sym *symbols = (const Elf64_Sym *)(base + sections[i].sh_offset);
+        for (size_t k = 0; k < sections[i].sh_size / sizeof *symbols && name.empty(); k++)
+            if (ELF64_ST_TYPE(symbols[k].st_info) == STT_FUNC && symbols[k].st_value == offset)
+                name = base + sections[sections[i].sh_link].sh_offset + symbols[k].st_name;
+    }
+    munmap((void *)base, (size_t)file.st_size);
+    return name;
+}
+
+const char *cudasim_kernel_name(const void *kernel)
+{
+    static std::map<const void *, std::string> names;
+    std::string &name = names[kernel];
+    Dl_info found;
+    struct link_map *map;
+
+    if (!name.empty())
+        return name.c_str();
+    name = "?";
+    if (dladdr1(kernel, &found, (void **)&map, RTLD_DL_LINKMAP)) {
+        const char *path = *map->l_name ? map->l_name : "/proc/self/exe";
+        const std::string mangled = symbol(path, (uint64_t)kernel - map->l_addr);
+        char *plain = abi::__cxa_demangle(mangled.c_str(), NULL, NULL, NULL);
+
+        if (plain || !mangled.empty())
+            name = plain ? plain : mangled;
+        free(plain);
+    }
+    return name.c_str();
+}
