@@ -1,0 +1,149 @@
+/* device/cuda/dnn.h - cuDNN as far as attention needs it, found at run time.
+ *
+ * Building needs no cuDNN: what is declared here are facts of its backend interface, which stand for all of its version
+ * 9. A computation is a graph of descriptors: tensors, operations on them, and what the library makes of these. */
+#ifndef DEVICE_CUDA_DNN_H
+#define DEVICE_CUDA_DNN_H
+
+#include "device/cuda/cuda.h"
+
+enum dnn_type { DNN_FP32 = 0, DNN_INT32 = 4, DNN_BF16 = 9, DNN_BOOLEAN = 11 };
+
+enum dnn_descriptor {
+    DNN_POINTWISE = 0,
+    DNN_ENGINE_CONFIG = 3,
+    DNN_HEURISTICS = 4,
+    DNN_PLAN = 5,
+    DNN_ENGINE = 2,
+    DNN_OPERATION_POINTWISE = 13,
+    DNN_GRAPH = 15,
+    DNN_VARIANT_PACK = 16,
+    DNN_TENSOR = 17,
+    DNN_MATMUL = 18,
+    DNN_OPERATION_MATMUL = 19,
+    DNN_REDUCTION = 21,
+    DNN_OPERATION_REDUCTION = 22,
+    DNN_DEVICE_PROPERTIES = 38, /* of a device that need not be there; from 9.8 on */
+};
+
+/* The type of an attribute's elements. */
+enum dnn_kind {
+    DNN_KIND_HANDLE = 0,
+    DNN_KIND_TYPE = 1,
+    DNN_KIND_BOOLEAN = 2,
+    DNN_KIND_INT64 = 3,
+    DNN_KIND_POINTER = 6,
+    DNN_KIND_HEURISTICS = 8,
+    DNN_KIND_NOTE = 11,
+    DNN_KIND_POINTWISE = 14,
+    DNN_KIND_DESCRIPTOR = 15,
+    DNN_KIND_REDUCTION = 18,
+    DNN_KIND_CHAR = 24,
+};
+
+enum dnn_attribute {
+    DNN_POINTWISE_MODE = 0,
+    DNN_POINTWISE_PRECISION = 1,
+    DNN_POINTWISE_AXIS = 9,
+    DNN_HEURISTICS_MODE = 200,
+    DNN_HEURISTICS_GRAPH = 201,
+    DNN_HEURISTICS_RESULTS = 202,
+    DNN_HEURISTICS_PROPERTIES = 204,
+    DNN_CONFIG_ENGINE = 300,
+    DNN_CONFIG_WORKSPACE = 303,
+    DNN_PLAN_HANDLE = 400,
+    DNN_PLAN_CONFIG = 401,
+    DNN_PLAN_WORKSPACE = 402,
+    DNN_OPERATION_POINTWISE_MODE = 750,
+    DNN_OPERATION_POINTWISE_X = 751,
+    DNN_OPERATION_POINTWISE_B = 752,
+    DNN_OPERATION_POINTWISE_Y = 753,
+    DNN_OPERATION_POINTWISE_T = 758,
+    DNN_GRAPH_HANDLE = 800,
+    DNN_GRAPH_OPERATIONS = 801,
+    DNN_TENSOR_ALIGNMENT = 900,
+    DNN_TENSOR_TYPE = 901,
+    DNN_TENSOR_SHAPE = 902,
+    DNN_TENSOR_STRIDES = 903,
+    DNN_TENSOR_ID = 906,
+    DNN_TENSOR_IS_VIRTUAL = 907,
+    DNN_TENSOR_IS_BY_VALUE = 908,
+    DNN_PACK_IDS = 1000,
+    DNN_PACK_POINTERS = 1001,
+    DNN_PACK_WORKSPACE = 1003,
+    DNN_ENGINE_NOTES = 1303,
+    DNN_MATMUL_PRECISION = 1500,
+    DNN_OPERATION_MATMUL_A = 1520,
+    DNN_OPERATION_MATMUL_B = 1521,
+    DNN_OPERATION_MATMUL_C = 1522,
+    DNN_OPERATION_MATMUL_MODE = 1523,
+    DNN_REDUCTION_OPERATOR = 1600,
+    DNN_REDUCTION_PRECISION = 1601,
+    DNN_OPERATION_REDUCTION_X = 1610,
+    DNN_OPERATION_REDUCTION_Y = 1611,
+    DNN_OPERATION_REDUCTION_MODE = 1612,
+    DNN_PROPERTIES_JSON = 2702,
+};
+
+enum { DNN_NOTE_NONDETERMINISTIC = 4, DNN_NOTES = 10, DNN_HEURISTICS_A = 3 };
+
+/* The library's functions; a status is 0 or an error. */
+struct dnn_api {
+    void *library;
+    size_t (*version)(void);
+    const char *(*error_string)(int status);
+    int (*create)(void **handle);
+    int (*destroy)(void *handle);
+    int (*set_stream)(void *handle, cudaStream_t stream);
+    int (*create_descriptor)(int descriptor, void **out);
+    int (*destroy_descriptor)(void *descriptor);
+    int (*set)(void *descriptor, int attribute, int kind, int64_t n, const void *elements);
+    int (*get)(const void *descriptor, int attribute, int kind, int64_t n, int64_t *n_got, void *elements);
+    int (*finalize)(void *descriptor);
+    int (*execute)(void *handle, void *plan, void *pack);
+};
+
+/* Loads the library from EPS_CUDNN=DIR or, if that is not set, from where the loader finds it and the toolkit's usual
+ * place; an empty EPS_CUDNN: not at all. False, and why (a constant). Undo: dnn_api_unload. */
+bool dnn_api_load(struct dnn_api *api, const char **why);
+void dnn_api_unload(struct dnn_api *api); /* safe on a zeroed one */
+
+/* One shape of struct device_attention. */
+struct dnn_shape {
+    size_t n_rows, n_tokens, n_heads, width;
+};
+
+/* The tensors that the caller gives, by their ids in a variant pack. Scalars are fp32 of the host. */
+enum dnn_tensor {
+    DNN_Q = 1,
+    DNN_K,
+    DNN_V,
+    DNN_OUT,
+    DNN_LOG_SUM_EXP,
+    DNN_SCALE,
+    DNN_MASKED, /* what a score becomes whose key comes after its query */
+    DNN_GIVEN,  /* one more than there are */
+};
+
+enum { DNN_MAX_DESCRIPTORS = 96, DNN_MAX_CONFIGS = 8 };
+
+/* Descriptors, each owned; the last one made is the last to go. */
+struct dnn_graph {
+    const struct dnn_api *api;
+    void *descriptors[DNN_MAX_DESCRIPTORS];
+    unsigned n;
+    int status;  /* the first error */
+    void *graph; /* of operations: one of the above */
+};
+
+/* The graph of causal attention in bf16 on a handle, or for a device's properties alone (dnn_properties) and a NULL
+ * handle. False: api->error_string(graph->status). Undo in both cases: dnn_graph_free. */
+bool dnn_graph_attention(struct dnn_graph *graph, const struct dnn_api *api, void *handle,
+                         const struct dnn_shape *shape);
+void dnn_graph_free(struct dnn_graph *graph);
+
+/* The library's proposals for the graph, best first, that give the same bits every time; owned by the graph. At most
+ * DNN_MAX_CONFIGS; the number of them. properties: NULL, or those of the device that the graph is for. */
+unsigned dnn_graph_configs(struct dnn_graph *graph, void *properties, void *configs[DNN_MAX_CONFIGS]);
+
+#endif
