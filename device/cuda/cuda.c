@@ -20,6 +20,7 @@ static void close_device(struct device *dev)
     for (unsigned i = 0; i < DEVICE_QUEUES; i++)
         if (dev->streams[i])
             cudaStreamSynchronize(dev->streams[i]);
+    cuda_dnn_close(dev);
     cuda_matmul_close(dev);
     cuda_memory_close(dev);
     if (dev->blas)
@@ -113,6 +114,8 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
         close_device(dev);
         return rc;
     }
+    if (type == NUMBER_BF16)
+        cuda_dnn_open(dev);
     *out = dev;
     return 0;
 }
@@ -204,7 +207,8 @@ static void norm_backward(struct device *dev, void *dx, bool accumulate, float *
 
 static void attention(struct device *dev, const struct device_attention *op)
 {
-    cuda_note(dev, cuda_attention(&dev->queue, op));
+    if (!cuda_dnn_attention(dev, op))
+        cuda_note(dev, cuda_attention(&dev->queue, op));
 }
 
 static void attention_backward(struct device *dev, const struct device_attention *op)

@@ -96,12 +96,11 @@ int cuda_matmul_open(struct device *dev);
 void cuda_matmul_close(struct device *dev);
 void cuda_matmul(struct device *dev, const struct device_matmul *op);
 
-/* dnn.c: looks for cuDNN (EPS_CUDNN=DIR, then the usual places) and sets dev->dnn, or leaves it NULL; *why says, for the
- * log, what was found or is missing (a constant or the device's). Undo: cuda_dnn_close, safe without. */
-void cuda_dnn_open(struct device *dev, const char **why);
+/* dnn.c: attention forward through cuDNN, if it is found (dnn.h: dnn_api_load); else dev->dnn stays NULL. Undo:
+ * cuda_dnn_close, safe without. */
+void cuda_dnn_open(struct device *dev);
 void cuda_dnn_close(struct device *dev);
 /* False: not computed, our own kernel must. Takes no more scratch than op->scratch has. */
 bool cuda_dnn_attention(struct device *dev, const struct device_attention *op);
-bool cuda_dnn_attention_backward(struct device *dev, const struct device_attention *op);
 
 #endif
