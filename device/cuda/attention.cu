@@ -1,0 +1,244 @@
+/* device/cuda/attention.cu - causal attention, forward: tiles of queries by tiles of keys, no score matrix.
+ *
+ * Flash attention - Dao et al., arXiv:2205.14135; the division of work - Dao, arXiv:2307.08691. A block computes one tile
+ * of queries of one head of one row from end to end: scores against a tile of keys, of which the largest so far is taken
+ * off before they are exponentiated, and their products with the values, rescaled when the largest changes. So no block
+ * depends on another. Blocks with the most keys come first in each head. */
+#include "device/cuda/attention.cuh"
+
+/* A warp has 32 queries: each right factor that it loads from shared memory serves two products, as otherwise that
+ * memory, not the tensor cores, would be the limit. Shared memory: a tile of queries, of keys and of values, 64 KiB at a
+ * head width of 128, so that two blocks fit a processor; keys come while values are used, and the reverse. */
+enum { WARPS = 4, THREADS = WARPS * WARP, TILE_QUERIES = WARPS * 32 };
+
+/* Keys of a tile: as many as the registers hold, of which drawing takes its part. */
+enum { TILE_KEYS = 64, TILE_KEYS_DROPPING = 32 };
+
+template <int HEAD> struct warp_state {
+    float out[2][HEAD / 8][4];  /* of 16 queries each, as sums (fragment.cuh) */
+    float max[2][2], sum[2][2]; /* of queries lane/4 and lane/4 + 8; sum: this lane's part */
+};
+
+/* Scores become probabilities, relative to the largest so far; what was summed up before is rescaled. The first score
+ * is that of a key that lies `ahead` behind the warp's first query. */
+template <int HEAD, int N>
+__device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[N / 8][4], float to_log2, int ahead)
+{
+    const int lane = lane_index();
+
+    if (ahead > -N) /* some key is behind some query */
+#pragma unroll
+        for (int i = 0; i < 2 * N / 8 * 4; i++) {
+            const int m = i / (N / 2), n = i / 4 % (N / 8), place = i % 4;
+            if (ahead + n * 8 + lane % 4 * 2 + place % 2 > m * 16 + place / 2 * 8 + lane / 4)
+                scores[m][n][place] = -INFINITY;
+        }
+#pragma unroll
+    for (int row = 0; row < 4; row++) {
+        const int m = row / 2, half = row % 2;
+        float max = state->max[m][half], sum = 0;
+#pragma unroll
+        for (int n = 0; n < N / 8; n++)
+            max = fmaxf(max, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
+        max = fmaxf(max, __shfl_xor_sync(WHOLE_WARP, max, 1));
+        max = fmaxf(max, __shfl_xor_sync(WHOLE_WARP, max, 2));
+        const float top = max * to_log2, rescale = power_of_2(state->max[m][half] * to_log2 - top);
+        state->max[m][half] = max;
+#pragma unroll
+        for (int n = 0; n < N / 8; n++)
+#pragma unroll
+            for (int j = 2 * half; j < 2 * half + 2; j++) {
+                scores[m][n][j] = power_of_2(fmaf(scores[m][n][j], to_log2, -top));
+                sum += scores[m][n][j];
+            }
+        state->sum[m][half] = fmaf(state->sum[m][half], rescale, sum);
+#pragma unroll
+        for (int n = 0; n < HEAD / 8; n++) {
+            state->out[m][n][2 * half] *= rescale;
+            state->out[m][n][2 * half + 1] *= rescale;
+        }
+    }
+}
+
+/* query, key: of the warp's first score. */
+template <int N>
+__device__ inline void drop(const attention &a, float (*p)[N / 8][4], unsigned head, int query, int key)
+{
+    const int lane = lane_index();
+
+#pragma unroll
+    for (int m = 0; m < 2; m++)
+#pragma unroll
+        for (int n = 0; n < N / 8; n++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (!is_kept(a, head, query + m * 16 + i / 2 * 8 + lane / 4, key + n * 8 + lane % 4 * 2 + i % 2))
+                    p[m][n][i] = 0;
+}
+
+template <int HEAD>
+__device__ inline void finish(const attention &a, warp_state<HEAD> *state, unsigned char *tile, unsigned head, int row,
+                              int query)
+{
+    const int lane = lane_index();
+
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        float scale[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int at = query + row + m * 16 + half * 8 + lane / 4;
+            float sum = state->sum[m][half];
+            sum += __shfl_xor_sync(WHOLE_WARP, sum, 1);
+            sum += __shfl_xor_sync(WHOLE_WARP, sum, 2);
+            scale[half] = a.kept_scale / sum;
+            if (lane % 4 == 0 && at < a.n_tokens)
+                a.op.log_sum_exp[(size_t)head * a.n_tokens + at] =
+                    fmaf(state->max[m][half] * a.to_log2, (float)LN_2, logf(sum));
+        }
+        tile_store<HEAD>(state->out[m], scale, tile, row + m * 16, out_of(a, (bf16 *)a.op.out, head),
+                         query + row + m * 16, a.n_tokens);
+    }
+}
+
+template <int HEAD, bool DROPS> __global__ void __launch_bounds__(THREADS, 2) attend(const attention a)
+{
+    enum { N = DROPS ? TILE_KEYS_DROPPING : TILE_KEYS, KEEP = HEAD <= 64 }; /* queries in registers */
+    const int n_tiles = (a.n_tokens + TILE_QUERIES - 1) / TILE_QUERIES;
+    const unsigned head = blockIdx.x / n_tiles;
+    const int query = (n_tiles - 1 - (int)(blockIdx.x % n_tiles)) * TILE_QUERIES; /* the block's first */
+    const int row = (int)threadIdx.x / WARP * 32, end = min(query + TILE_QUERIES, a.n_tokens);
+    const bf16 *qkv = (const bf16 *)a.op.qkv;
+    const view<const bf16> keys = third_of(a, qkv, head, KEYS), values = third_of(a, qkv, head, VALUES);
+    unsigned char *room = shared_memory<unsigned char>();
+    const shared_address q = shared_at(room), k = q + TILE_QUERIES * HEAD * 2, v = k + N * HEAD * 2;
+    warp_state<HEAD> state = {};
+    matrices kept[KEEP ? HEAD / 16 : 1][2];
+
+    for (int i = 0; i < 4; i++)
+        state.max[i / 2][i % 2] = -INFINITY;
+    tile_fetch<HEAD, TILE_QUERIES, THREADS>(q, third_of(a, qkv, head, QUERIES), query, a.n_tokens);
+    tile_fetch<HEAD, N, THREADS>(k, keys, 0, a.n_tokens);
+    copy_commit();
+    for (int key = 0; key < end; key += N) {
+        float scores[2][N / 8][4] = {};
+
+        copy_wait<0>();
+        __syncthreads(); /* keys are there, the values before are done with */
+        tile_fetch<HEAD, N, THREADS>(v, values, key, a.n_tokens);
+        copy_commit();
+        if (KEEP && key == 0)
+#pragma unroll
+            for (int i = 0; i < 2 * HEAD / 16; i++)
+                kept[KEEP ? i / 2 : 0][i % 2] = tile_left<HEAD>(q, row + i % 2 * 16, i / 2);
+#pragma unroll
+        for (int step = 0; step < HEAD / 16; step++) {
+            matrices left[2];
+#pragma unroll
+            for (int m = 0; m < 2; m++)
+                left[m] = KEEP ? kept[KEEP ? step : 0][m] : tile_left<HEAD>(q, row + m * 16, step);
+            tile_multiply_transposed<HEAD, 2, N>(scores, left, k, step);
+        }
+        copy_wait<0>();
+        __syncthreads(); /* values are there, the keys are done with */
+        if (key + N < end)
+            tile_fetch<HEAD, N, THREADS>(k, keys, key + N, a.n_tokens);
+        copy_commit();
+        exponentiate<HEAD, N>(&state, scores, a.to_log2, key - query - row);
+        if (DROPS)
+            drop<N>(a, scores, head, query + row, key);
+#pragma unroll
+        for (int n = 0; n < N / 16; n++) {
+            const matrices left[2] = {left_of(scores[0] + 2 * n), left_of(scores[1] + 2 * n)};
+            tile_multiply<HEAD, 2>(state.out, left, v, n * 16);
+        }
+    }
+    finish<HEAD>(a, &state, room, head, row, query);
+}
+
+/* Any head: a block computes PLAIN queries, and PLAIN columns of their output; blocks of other columns compute the same
+ * scores again. */
+template <typename T, bool DROPS> __global__ void __launch_bounds__(PLAIN_THREADS) attend_plain(const attention a)
+{
+    const int n_columns = (a.head_width + PLAIN - 1) / PLAIN, n_tiles = (a.n_tokens + PLAIN - 1) / PLAIN;
+    const int column = (int)(blockIdx.x % n_columns) * PLAIN;
+    const int query = (n_tiles - 1 - (int)(blockIdx.x / n_columns % n_tiles)) * PLAIN;
+    const unsigned head = blockIdx.x / n_columns / n_tiles;
+    const T *qkv = (const T *)a.op.qkv;
+    plain_room *room = shared_memory<plain_room>();
+    float max[4], sum[4] = {}, out[4][4] = {}, scale[4];
+
+    for (int i = 0; i < 4; i++)
+        max[i] = -INFINITY;
+    for (int key = 0; key <= query; key += PLAIN) {
+        float p[4][4];
+
+        plain_products(p, room, a, third_of(a, qkv, head, QUERIES), query, third_of(a, qkv, head, KEYS), key);
+        for (int i = 0; i < 4; i++) {
+            const int at = query + plain_row() + i;
+            float top = max[i];
+            for (int j = 0; j < 4; j++) {
+                p[i][j] = key + plain_column() + j > at ? -INFINITY : p[i][j];
+                top = fmaxf(top, p[i][j]);
+            }
+            for (int far = 8; far > 0; far /= 2)
+                top = fmaxf(top, __shfl_xor_sync(WHOLE_WARP, top, far));
+            const float rescale = exp2f((max[i] - top) * a.to_log2);
+            max[i] = top;
+            sum[i] *= rescale;
+            for (int j = 0; j < 4; j++) {
+                out[i][j] *= rescale;
+                p[i][j] = exp2f(p[i][j] * a.to_log2 - top * a.to_log2);
+                sum[i] += p[i][j];
+                if (DROPS && !is_kept(a, head, at, key + plain_column() + j))
+                    p[i][j] = 0;
+            }
+        }
+        plain_add(out, room, a, p, third_of(a, qkv, head, VALUES), key, column);
+    }
+    for (int i = 0; i < 4; i++) {
+        const int at = query + plain_row() + i;
+        for (int far = 8; far > 0; far /= 2)
+            sum[i] += __shfl_xor_sync(WHOLE_WARP, sum[i], far);
+        scale[i] = a.kept_scale / sum[i];
+        if (column == 0 && plain_column() == 0 && at < a.n_tokens)
+            a.op.log_sum_exp[(size_t)head * a.n_tokens + at] =
+                (float)((double)(max[i] * a.to_log2) * LN_2 + (double)logf(sum[i]));
+    }
+    plain_store(out_of(a, (T *)a.op.out, head), a, query, column, out, scale);
+}
+
+static cudaError_t launch_plain(void (*kernel)(attention), const struct cuda_queue *q, const attention &a)
+{
+    const size_t columns = (a.head_width + PLAIN - 1) / PLAIN, tiles = (a.n_tokens + PLAIN - 1) / PLAIN;
+
+    return launch(kernel, dim3((unsigned)(columns * tiles * a.op.n_rows * a.op.n_heads)), PLAIN_THREADS,
+                  sizeof(plain_room), q->stream, a);
+}
+
+template <int HEAD> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
+{
+    const bool drops = a.op.dropout.p > 0;
+    const size_t shared = (TILE_QUERIES + 2 * (drops ? TILE_KEYS_DROPPING : TILE_KEYS)) * HEAD * sizeof(bf16);
+    const size_t tiles = (a.n_tokens + TILE_QUERIES - 1) / TILE_QUERIES;
+    const auto kernel = drops ? attend<HEAD, true> : attend<HEAD, false>;
+    const cudaError_t rc = allow_shared(kernel, shared);
+
+    if (rc != cudaSuccess)
+        return rc;
+    return launch(kernel, dim3((unsigned)(tiles * a.op.n_rows * a.op.n_heads)), THREADS, shared, q->stream, a);
+}
+
+extern "C" cudaError_t cuda_attention(const struct cuda_queue *q, const struct device_attention *op)
+{
+    const attention a = attention_of(op);
+    const bool drops = op->dropout.p > 0;
+
+    if (attention_is_fast(q, op, 64))
+        return launch_fast<64>(q, a);
+    if (attention_is_fast(q, op, 128))
+        return launch_fast<128>(q, a);
+    if (q->type == NUMBER_BF16)
+        return launch_plain(drops ? attend_plain<bf16, true> : attend_plain<bf16, false>, q, a);
+    return launch_plain(drops ? attend_plain<float, true> : attend_plain<float, false>, q, a);
+}

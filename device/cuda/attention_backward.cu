@@ -1,0 +1,267 @@
+/* device/cuda/attention_backward.cu - causal attention, backward: probabilities are computed again from log_sum_exp.
+ *
+ * Two kernels share one body. One holds a tile of keys, runs over the queries that see them, and sums up the gradients
+ * of keys and values; the other holds a tile of queries, runs over the keys they see, and sums up the gradient of
+ * queries. So scores are computed twice, seven products where five would do, but no sum has more than one owner: nothing
+ * is added atomically, and the order of a sum is that of the tiles. What is held makes the rows of the scores: keys by
+ * queries here, queries by keys there, so that both go from sums into the next product without leaving registers.
+ *
+ * With p the probabilities, g = out_gradient values^T: values' gradient = p^T out_gradient, and with
+ * s = p * (g - delta): queries' gradient = scale * s keys, keys' gradient = scale * s^T queries.
+ * Source: Dao et al., arXiv:2205.14135, Algorithm 4. */
+#include "device/cuda/attention.cuh"
+
+/* Shared memory: two tiles held, two stages of two tiles that come and two numbers a query; 96 KiB and a half at a head
+ * width of 128, which fits a block of any device from 8.6 on. */
+enum { WARPS = 4, THREADS = WARPS * WARP, TILE = WARPS * 16 };
+
+template <int HEAD> struct room {
+    unsigned char held[2][TILE * HEAD * 2], coming[2][2][TILE * HEAD * 2];
+    float numbers[2][2][TILE]; /* of queries that come: log2_sum, delta */
+};
+
+/* delta and log2_sum: a group of threads each a query and head. */
+template <typename T, int GROUP> __global__ void __launch_bounds__(256) prepare(const attention a)
+{
+    const size_t n = a.op.n_rows * a.op.n_heads * a.n_tokens, item = (blockIdx.x * (size_t)256 + threadIdx.x) / GROUP;
+    const unsigned lane = threadIdx.x % GROUP;
+    float sum = 0;
+
+    if (item < n) {
+        const unsigned head = (unsigned)(item / a.n_tokens);
+        const view<const T> out = out_of(a, (const T *)a.op.out, head);
+        const view<const T> gradient = out_of(a, (const T *)a.op.out_gradient, head);
+        const T *x = out.first + item % a.n_tokens * out.stride, *y = gradient.first + item % a.n_tokens * out.stride;
+
+        for (int i = (int)lane; i < a.head_width; i += GROUP)
+            sum = fmaf(to_float(x[i]), to_float(y[i]), sum);
+    }
+    for (int far = GROUP / 2; far > 0; far /= 2)
+        sum += __shfl_xor_sync(WHOLE_WARP, sum, far);
+    if (item < n && lane == 0) {
+        a.delta[item] = sum;
+        a.log2_sum[item] = (float)((double)a.op.log_sum_exp[item] * LOG2_E);
+    }
+}
+
+/* What a block holds and what comes to it. */
+template <typename T, bool OF_KEYS> struct sides {
+    view<const T> held[2], coming[2]; /* keys, values; queries, out_gradient: or the other way round */
+
+    __device__ sides(const attention &a, unsigned head)
+    {
+        const T *qkv = (const T *)a.op.qkv;
+        const view<const T> queries[2] = {third_of(a, qkv, head, QUERIES),
+                                          out_of(a, (const T *)a.op.out_gradient, head)};
+        const view<const T> keys[2] = {third_of(a, qkv, head, KEYS), third_of(a, qkv, head, VALUES)};
+
+        for (int i = 0; i < 2; i++) {
+            held[i] = OF_KEYS ? keys[i] : queries[i];
+            coming[i] = OF_KEYS ? queries[i] : keys[i];
+        }
+    }
+};
+
+template <int HEAD, bool OF_KEYS>
+__device__ inline void fetch(const attention &a, room<HEAD> *room, const sides<bf16, OF_KEYS> &sides, unsigned head,
+                             int first, int stage)
+{
+    for (int i = 0; i < 2; i++)
+        tile_fetch<HEAD, TILE, THREADS>(shared_at(room->coming[stage][i]), sides.coming[i], first, a.n_tokens);
+    if (OF_KEYS) {
+        const int which = (int)threadIdx.x / TILE, at = (int)threadIdx.x % TILE, query = first + at;
+        const float *from = which ? a.delta : a.log2_sum;
+        copy_async<4>(shared_at(&room->numbers[stage][which][at]), from + (size_t)head * a.n_tokens + query,
+                      query < a.n_tokens);
+    }
+    copy_commit();
+}
+
+/* From scores and g: p, for the values' gradient, and s. Element i of sums n is that of row lane/4 + i/2*8 and column
+ * n*8 + lane%4*2 + i%2; row, column: of the warp's first, of all tokens. */
+template <bool OF_KEYS, bool DROPS>
+__device__ inline void softmax_backward(const attention &a, float (*p)[4], float (*g)[4], const float (*numbers)[TILE],
+                                        const float of_rows[2][2], const int place[2], unsigned head)
+{
+    const int lane = lane_index(), row = place[0] + lane / 4, column = place[1] + lane % 4 * 2;
+    const bool masks = OF_KEYS ? place[0] + 15 > place[1] : place[1] + TILE - 1 > place[0];
+
+#pragma unroll
+    for (int n = 0; n < TILE / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int at = n * 8 + lane % 4 * 2 + i % 2; /* column of the tile */
+            const int query = OF_KEYS ? column + n * 8 + i % 2 : row + i / 2 * 8;
+            const int key = OF_KEYS ? row + i / 2 * 8 : column + n * 8 + i % 2;
+            const float log2_sum = OF_KEYS ? numbers[0][at] : of_rows[0][i / 2];
+            const float delta = OF_KEYS ? numbers[1][at] : of_rows[1][i / 2];
+            float x = power_of_2(fmaf(p[n][i], a.to_log2, -log2_sum));
+
+            if (masks && key > query)
+                x = 0;
+            p[n][i] = x;
+            if (DROPS) {
+                const bool kept = is_kept(a, head, query, key);
+                p[n][i] = kept ? x : 0;
+                g[n][i] = kept ? g[n][i] * a.kept_scale : 0;
+            }
+            g[n][i] = x * (g[n][i] - delta);
+        }
+}
+
+template <int HEAD, bool OF_KEYS, bool DROPS>
+__global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
+{
+    enum { KEEP = HEAD <= 64, STEPS = HEAD / 16 }; /* what is held in registers */
+    const int n_tiles = (a.n_tokens + TILE - 1) / TILE, tile = (int)(blockIdx.x % n_tiles);
+    const unsigned head = blockIdx.x / n_tiles;
+    const int first = (OF_KEYS ? tile : n_tiles - 1 - tile) * TILE; /* the longest runs begin first */
+    const int row = (int)threadIdx.x / WARP * 16, begin = OF_KEYS ? first : 0, end = OF_KEYS ? a.n_tokens : first + 1;
+    const sides<bf16, OF_KEYS> sides(a, head);
+    room<HEAD> *shared = shared_memory<room<HEAD>>();
+    float sums[OF_KEYS ? 2 : 1][1][HEAD / 8][4] = {}; /* with 0: s, 1: p */
+    float of_rows[2][2] = {};
+    matrices kept[KEEP ? STEPS : 1][2];
+
+    for (int i = 0; i < 2; i++)
+        tile_fetch<HEAD, TILE, THREADS>(shared_at(shared->held[i]), sides.held[i], first, a.n_tokens);
+    fetch<HEAD, OF_KEYS>(a, shared, sides, head, begin, 0);
+    for (int half = 0; !OF_KEYS && half < 2; half++) {
+        const int query = first + row + half * 8 + lane_index() / 4;
+        const size_t at = (size_t)head * a.n_tokens + query;
+        of_rows[0][half] = query < a.n_tokens ? a.log2_sum[at] : 0;
+        of_rows[1][half] = query < a.n_tokens ? a.delta[at] : 0;
+    }
+    for (int other = begin, stage = 0; other < end; other += TILE, stage = !stage) {
+        const int place[2] = {first + row, other};
+        const shared_address coming[2] = {shared_at(shared->coming[stage][0]), shared_at(shared->coming[stage][1])};
+        float p[1][TILE / 8][4] = {}, g[1][TILE / 8][4] = {};
+
+        copy_wait<0>();
+        __syncthreads(); /* this stage is there, the other one is done with */
+        if (other + TILE < end)
+            fetch<HEAD, OF_KEYS>(a, shared, sides, head, other + TILE, !stage);
+        if (KEEP && other == begin)
+#pragma unroll
+            for (int i = 0; i < 2 * STEPS; i++)
+                kept[KEEP ? i / 2 : 0][i % 2] = tile_left<HEAD>(shared_at(shared->held[i % 2]), row, i / 2);
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            const matrices left =
+                KEEP ? kept[KEEP ? step : 0][0] : tile_left<HEAD>(shared_at(shared->held[0]), row, step);
+            tile_multiply_transposed<HEAD, 1, TILE>(p, &left, coming[0], step);
+        }
+#pragma unroll
+        for (int step = 0; step < STEPS; step++) {
+            const matrices left =
+                KEEP ? kept[KEEP ? step : 0][1] : tile_left<HEAD>(shared_at(shared->held[1]), row, step);
+            tile_multiply_transposed<HEAD, 1, TILE>(g, &left, coming[1], step);
+        }
+        softmax_backward<OF_KEYS, DROPS>(a, p[0], g[0], shared->numbers[stage], of_rows, place, head);
+#pragma unroll
+        for (int n = 0; n < TILE / 16; n++) {
+            const matrices left[2] = {left_of(g[0] + 2 * n), left_of(p[0] + 2 * n)};
+            tile_multiply<HEAD, 1>(sums[0], &left[0], coming[0], n * 16);
+            if (OF_KEYS)
+                tile_multiply<HEAD, 1>(sums[OF_KEYS], &left[1], coming[1], n * 16);
+        }
+    }
+    const float scale[2] = {a.op.scale, a.op.scale}, kept_scale[2] = {a.kept_scale, a.kept_scale};
+    tile_store<HEAD>(sums[0][0], scale, shared->held[0], row,
+                     third_of(a, (bf16 *)a.op.qkv_gradient, head, OF_KEYS ? KEYS : QUERIES), first + row, a.n_tokens);
+    if (OF_KEYS)
+        tile_store<HEAD>(sums[OF_KEYS][0], kept_scale, shared->held[1], row,
+                         third_of(a, (bf16 *)a.op.qkv_gradient, head, VALUES), first + row, a.n_tokens);
+}
+
+/* Any head, as attend_plain of attention.cu. */
+template <typename T, bool OF_KEYS, bool DROPS>
+__global__ void __launch_bounds__(PLAIN_THREADS) attend_backward_plain(const attention a)
+{
+    const int n_columns = (a.head_width + PLAIN - 1) / PLAIN, n_tiles = (a.n_tokens + PLAIN - 1) / PLAIN;
+    const int column = (int)(blockIdx.x % n_columns) * PLAIN, tile = (int)(blockIdx.x / n_columns % n_tiles);
+    const unsigned head = blockIdx.x / n_columns / n_tiles;
+    const int first = (OF_KEYS ? tile : n_tiles - 1 - tile) * PLAIN;
+    const int begin = OF_KEYS ? first : 0, end = OF_KEYS ? a.n_tokens : first + 1;
+    const sides<T, OF_KEYS> sides(a, head);
+    plain_room *room = shared_memory<plain_room>();
+    T *gradient = (T *)a.op.qkv_gradient;
+    float sums[2][4][4] = {}, scale[4], kept_scale[4];
+
+    for (int other = begin; other < end; other += PLAIN) {
+        float p[4][4], g[4][4];
+
+        plain_products(p, room, a, sides.held[0], first, sides.coming[0], other);
+        plain_products(g, room, a, sides.held[1], first, sides.coming[1], other);
+        for (int i = 0; i < 16; i++) {
+            const int row = first + plain_row() + i / 4, at = other + plain_column() + i % 4;
+            const int query = OF_KEYS ? at : row, key = OF_KEYS ? row : at;
+            const size_t number = (size_t)head * a.n_tokens + query;
+            const bool takes_part = key <= query && query < a.n_tokens;
+            const float x = takes_part ? exp2f(p[i / 4][i % 4] * a.to_log2 - a.log2_sum[number]) : 0;
+            const float factor = !DROPS ? 1 : takes_part && is_kept(a, head, query, key) ? a.kept_scale : 0;
+
+            p[i / 4][i % 4] = x * factor;
+            g[i / 4][i % 4] = takes_part ? x * (g[i / 4][i % 4] * factor - a.delta[number]) : 0;
+        }
+        plain_add(sums[0], room, a, g, sides.coming[0], other, column);
+        if (OF_KEYS)
+            plain_add(sums[1], room, a, p, sides.coming[1], other, column);
+    }
+    for (int i = 0; i < 4; i++)
+        scale[i] = a.op.scale, kept_scale[i] = 1;
+    plain_store(third_of(a, gradient, head, OF_KEYS ? KEYS : QUERIES), a, first, column, sums[0], scale);
+    if (OF_KEYS)
+        plain_store(third_of(a, gradient, head, VALUES), a, first, column, sums[1], kept_scale);
+}
+
+template <typename T, int GROUP> static cudaError_t launch_prepare(const struct cuda_queue *q, const attention &a)
+{
+    const size_t n = a.op.n_rows * a.op.n_heads * a.n_tokens;
+
+    return launch(prepare<T, GROUP>, dim3((unsigned)((n * GROUP + 255) / 256)), 256, 0, q->stream, a);
+}
+
+template <int HEAD, bool OF_KEYS> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
+{
+    const auto kernel =
+        a.op.dropout.p > 0 ? attend_backward<HEAD, OF_KEYS, true> : attend_backward<HEAD, OF_KEYS, false>;
+    const size_t tiles = (a.n_tokens + TILE - 1) / TILE;
+    const cudaError_t rc = allow_shared(kernel, sizeof(room<HEAD>));
+
+    if (rc != cudaSuccess)
+        return rc;
+    return launch(kernel, dim3((unsigned)(tiles * a.op.n_rows * a.op.n_heads)), THREADS, sizeof(room<HEAD>), q->stream,
+                  a);
+}
+
+template <typename T, bool OF_KEYS> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
+{
+    const auto kernel =
+        a.op.dropout.p > 0 ? attend_backward_plain<T, OF_KEYS, true> : attend_backward_plain<T, OF_KEYS, false>;
+    const size_t columns = (a.head_width + PLAIN - 1) / PLAIN, tiles = (a.n_tokens + PLAIN - 1) / PLAIN;
+
+    return launch(kernel, dim3((unsigned)(columns * tiles * a.op.n_rows * a.op.n_heads)), PLAIN_THREADS,
+                  sizeof(plain_room), q->stream, a);
+}
+
+template <bool OF_KEYS> static cudaError_t launch_gradient(const struct cuda_queue *q, const attention &a)
+{
+    if (attention_is_fast(q, &a.op, 64))
+        return launch_fast<64, OF_KEYS>(q, a);
+    if (attention_is_fast(q, &a.op, 128))
+        return launch_fast<128, OF_KEYS>(q, a);
+    if (q->type == NUMBER_BF16)
+        return launch_plain<bf16, OF_KEYS>(q, a);
+    return launch_plain<float, OF_KEYS>(q, a);
+}
+
+extern "C" cudaError_t cuda_attention_backward(const struct cuda_queue *q, const struct device_attention *op)
+{
+    const attention a = attention_of(op);
+    cudaError_t rc = q->type == NUMBER_BF16 ? launch_prepare<bf16, 8>(q, a) : launch_prepare<float, 8>(q, a);
+
+    if (rc == cudaSuccess)
+        rc = launch_gradient<true>(q, a);
+    return rc == cudaSuccess ? launch_gradient<false>(q, a) : rc;
+}
