@@ -9,10 +9,7 @@
 /* A warp has 32 queries: each right factor that it loads from shared memory serves two products, as otherwise that
  * memory, not the tensor cores, would be the limit. Shared memory: a tile of queries, of keys and of values, 64 KiB at a
  * head width of 128, so that two blocks fit a processor; keys come while values are used, and the reverse. */
-enum { WARPS = 4, THREADS = WARPS * WARP, TILE_QUERIES = WARPS * 32 };
-
-/* Keys of a tile: as many as the registers hold, of which drawing takes its part. */
-enum { TILE_KEYS = 64, TILE_KEYS_DROPPING = 32 };
+enum { WARPS = 4, THREADS = WARPS * WARP, TILE_QUERIES = WARPS * 32, TILE_KEYS = 64 };
 
 template <int HEAD> struct warp_state {
     float out[2][HEAD / 8][4];  /* of 16 queries each, as sums (fragment.cuh) */
@@ -21,15 +18,16 @@ template <int HEAD> struct warp_state {
 
 /* Scores become probabilities, relative to the largest so far; what was summed up before is rescaled. The first score
  * is that of a key that lies `ahead` behind the warp's first query. */
-template <int HEAD, int N>
-__device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[N / 8][4], float to_log2, int ahead)
+template <int HEAD>
+__device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[TILE_KEYS / 8][4], float to_log2,
+                                    int ahead)
 {
     const int lane = lane_index();
 
-    if (ahead > -N) /* some key is behind some query */
+    if (ahead > -TILE_KEYS) /* some key is behind some query */
 #pragma unroll
-        for (int i = 0; i < 2 * N / 8 * 4; i++) {
-            const int m = i / (N / 2), n = i / 4 % (N / 8), place = i % 4;
+        for (int i = 0; i < 2 * TILE_KEYS / 8 * 4; i++) {
+            const int m = i / (TILE_KEYS / 2), n = i / 4 % (TILE_KEYS / 8), place = i % 4;
             if (ahead + n * 8 + lane % 4 * 2 + place % 2 > m * 16 + place / 2 * 8 + lane / 4)
                 scores[m][n][place] = -INFINITY;
         }
@@ -38,14 +36,14 @@ __device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[N /
         const int m = row / 2, half = row % 2;
         float max = state->max[m][half], sum = 0;
 #pragma unroll
-        for (int n = 0; n < N / 8; n++)
+        for (int n = 0; n < TILE_KEYS / 8; n++)
             max = fmaxf(max, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
         max = fmaxf(max, __shfl_xor_sync(WHOLE_WARP, max, 1));
         max = fmaxf(max, __shfl_xor_sync(WHOLE_WARP, max, 2));
         const float top = max * to_log2, rescale = power_of_2(state->max[m][half] * to_log2 - top);
         state->max[m][half] = max;
 #pragma unroll
-        for (int n = 0; n < N / 8; n++)
+        for (int n = 0; n < TILE_KEYS / 8; n++)
 #pragma unroll
             for (int j = 2 * half; j < 2 * half + 2; j++) {
                 scores[m][n][j] = power_of_2(fmaf(scores[m][n][j], to_log2, -top));
@@ -60,20 +58,13 @@ __device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[N /
     }
 }
 
-/* query, key: of the warp's first score. */
-template <int N>
-__device__ inline void drop(const attention &a, float (*p)[N / 8][4], unsigned head, int query, int key)
+/* Bit 4*n + i of kept[m]: of scores[m][n][i]. */
+__device__ inline void drop(float (*p)[TILE_KEYS / 8][4], const uint32_t kept[2])
 {
-    const int lane = lane_index();
-
 #pragma unroll
-    for (int m = 0; m < 2; m++)
-#pragma unroll
-        for (int n = 0; n < N / 8; n++)
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                if (!is_kept(a, head, query + m * 16 + i / 2 * 8 + lane / 4, key + n * 8 + lane % 4 * 2 + i % 2))
-                    p[m][n][i] = 0;
+    for (int i = 0; i < 2 * 32; i++)
+        if (!(kept[i / 32] >> (i % 32) & 1))
+            p[i / 32][i / 4 % 8][i % 4] = 0;
 }
 
 template <int HEAD>
@@ -103,7 +94,7 @@ __device__ inline void finish(const attention &a, warp_state<HEAD> *state, unsig
 
 template <int HEAD, bool DROPS> __global__ void __launch_bounds__(THREADS, 2) attend(const attention a)
 {
-    enum { N = DROPS ? TILE_KEYS_DROPPING : TILE_KEYS, KEEP = HEAD <= 64 }; /* queries in registers */
+    enum { KEEP = HEAD <= 64 }; /* queries in registers */
     const int n_tiles = (a.n_tokens + TILE_QUERIES - 1) / TILE_QUERIES;
     const unsigned head = blockIdx.x / n_tiles;
     const int query = (n_tiles - 1 - (int)(blockIdx.x % n_tiles)) * TILE_QUERIES; /* the block's first */
@@ -111,44 +102,47 @@ template <int HEAD, bool DROPS> __global__ void __launch_bounds__(THREADS, 2) at
     const bf16 *qkv = (const bf16 *)a.op.qkv;
     const view<const bf16> keys = third_of(a, qkv, head, KEYS), values = third_of(a, qkv, head, VALUES);
     unsigned char *room = shared_memory<unsigned char>();
-    const shared_address q = shared_at(room), k = q + TILE_QUERIES * HEAD * 2, v = k + N * HEAD * 2;
+    const shared_address q = shared_at(room), k = q + TILE_QUERIES * HEAD * 2, v = k + TILE_KEYS * HEAD * 2;
     warp_state<HEAD> state = {};
     matrices kept[KEEP ? HEAD / 16 : 1][2];
 
     for (int i = 0; i < 4; i++)
         state.max[i / 2][i % 2] = -INFINITY;
     tile_fetch<HEAD, TILE_QUERIES, THREADS>(q, third_of(a, qkv, head, QUERIES), query, a.n_tokens);
-    tile_fetch<HEAD, N, THREADS>(k, keys, 0, a.n_tokens);
+    tile_fetch<HEAD, TILE_KEYS, THREADS>(k, keys, 0, a.n_tokens);
     copy_commit();
-    for (int key = 0; key < end; key += N) {
-        float scores[2][N / 8][4] = {};
+    for (int key = 0; key < end; key += TILE_KEYS) {
+        uint32_t drawn[2] = {};
+        float scores[2][TILE_KEYS / 8][4] = {};
 
         copy_wait<0>();
         __syncthreads(); /* keys are there, the values before are done with */
-        tile_fetch<HEAD, N, THREADS>(v, values, key, a.n_tokens);
+        tile_fetch<HEAD, TILE_KEYS, THREADS>(v, values, key, a.n_tokens);
         copy_commit();
         if (KEEP && key == 0)
 #pragma unroll
             for (int i = 0; i < 2 * HEAD / 16; i++)
                 kept[KEEP ? i / 2 : 0][i % 2] = tile_left<HEAD>(q, row + i % 2 * 16, i / 2);
+        for (int m = 0; DROPS && m < 2; m++)
+            drawn[m] = draw<false>(a, head, query + row + m * 16, key);
 #pragma unroll
         for (int step = 0; step < HEAD / 16; step++) {
             matrices left[2];
 #pragma unroll
             for (int m = 0; m < 2; m++)
                 left[m] = KEEP ? kept[KEEP ? step : 0][m] : tile_left<HEAD>(q, row + m * 16, step);
-            tile_multiply_transposed<HEAD, 2, N>(scores, left, k, step);
+            tile_multiply_transposed<HEAD, 2, TILE_KEYS>(scores, left, k, step);
         }
         copy_wait<0>();
         __syncthreads(); /* values are there, the keys are done with */
-        if (key + N < end)
-            tile_fetch<HEAD, N, THREADS>(k, keys, key + N, a.n_tokens);
+        if (key + TILE_KEYS < end)
+            tile_fetch<HEAD, TILE_KEYS, THREADS>(k, keys, key + TILE_KEYS, a.n_tokens);
         copy_commit();
-        exponentiate<HEAD, N>(&state, scores, a.to_log2, key - query - row);
+        exponentiate<HEAD>(&state, scores, a.to_log2, key - query - row);
         if (DROPS)
-            drop<N>(a, scores, head, query + row, key);
+            drop(scores, drawn);
 #pragma unroll
-        for (int n = 0; n < N / 16; n++) {
+        for (int n = 0; n < TILE_KEYS / 16; n++) {
             const matrices left[2] = {left_of(scores[0] + 2 * n), left_of(scores[1] + 2 * n)};
             tile_multiply<HEAD, 2>(state.out, left, v, n * 16);
         }
@@ -174,9 +168,11 @@ template <typename T, bool DROPS> __global__ void __launch_bounds__(PLAIN_THREAD
         float p[4][4];
 
         plain_products(p, room, a, third_of(a, qkv, head, QUERIES), query, third_of(a, qkv, head, KEYS), key);
+#pragma unroll
         for (int i = 0; i < 4; i++) {
             const int at = query + plain_row() + i;
             float top = max[i];
+#pragma unroll
             for (int j = 0; j < 4; j++) {
                 p[i][j] = key + plain_column() + j > at ? -INFINITY : p[i][j];
                 top = fmaxf(top, p[i][j]);
@@ -186,6 +182,7 @@ template <typename T, bool DROPS> __global__ void __launch_bounds__(PLAIN_THREAD
             const float rescale = exp2f((max[i] - top) * a.to_log2);
             max[i] = top;
             sum[i] *= rescale;
+#pragma unroll
             for (int j = 0; j < 4; j++) {
                 out[i][j] *= rescale;
                 p[i][j] = exp2f(p[i][j] * a.to_log2 - top * a.to_log2);
@@ -218,10 +215,9 @@ static cudaError_t launch_plain(void (*kernel)(attention), const struct cuda_que
 
 template <int HEAD> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 {
-    const bool drops = a.op.dropout.p > 0;
-    const size_t shared = (TILE_QUERIES + 2 * (drops ? TILE_KEYS_DROPPING : TILE_KEYS)) * HEAD * sizeof(bf16);
+    const size_t shared = (TILE_QUERIES + 2 * TILE_KEYS) * HEAD * sizeof(bf16);
     const size_t tiles = (a.n_tokens + TILE_QUERIES - 1) / TILE_QUERIES;
-    const auto kernel = drops ? attend<HEAD, true> : attend<HEAD, false>;
+    const auto kernel = a.op.dropout.p > 0 ? attend<HEAD, true> : attend<HEAD, false>;
     const cudaError_t rc = allow_shared(kernel, shared);
 
     if (rc != cudaSuccess)

@@ -80,6 +80,21 @@ __device__ inline bool is_kept(const attention &a, unsigned head, int query, int
     return (element % 4 < 2 ? low : high) >= a.threshold;
 }
 
+/* The same of those that a lane has of 16 x 64 sums (fragment.cuh), from (row, column) on; rows are queries, or keys. Bit
+ * 4*n + i: element i of sums n. Drawn before there are sums, so that these have the registers. */
+template <bool OF_KEYS> __device__ inline uint32_t draw(const attention &a, unsigned head, int row, int column)
+{
+    const int lane = (int)threadIdx.x % WARP, first = row + lane / 4, second = column + lane % 4 * 2;
+    uint32_t kept = 0;
+
+#pragma unroll 1
+    for (int i = 0; i < 32; i++) {
+        const int r = first + i / 2 % 2 * 8, c = second + i / 4 * 8 + i % 2;
+        kept |= (uint32_t)is_kept(a, head, OF_KEYS ? c : r, OF_KEYS ? r : c) << i;
+    }
+    return kept;
+}
+
 /* ---- tiles of bf16, rows of HEAD values ---- */
 
 /* Bytes to 8 values of a row. Their place in the row is exchanged with another's, so that the 8 rows of a matrix lie in
@@ -213,6 +228,7 @@ __device__ inline int plain_column()
 
 __device__ inline void plain_zero(float sums[4][4])
 {
+#pragma unroll
     for (int i = 0; i < 16; i++)
         sums[i / 4][i % 4] = 0;
 }
@@ -275,6 +291,7 @@ __device__ inline void plain_add(float sums[4][4], plain_room *room, const atten
                                  view<const T> y, int row, int column)
 {
     __syncthreads();
+#pragma unroll
     for (int i = 0; i < 16; i++)
         room->tile[plain_column() + i % 4][plain_row() + i / 4] = tile[i / 4][i % 4];
     for (int step = 0; step < PLAIN; step += PLAIN_STEP) {
@@ -290,6 +307,7 @@ template <typename T>
 __device__ inline void plain_store(view<T> to, const attention &a, int row, int column, const float sums[4][4],
                                    const float scale[4])
 {
+#pragma unroll
     for (int i = 0; i < 16; i++) {
         const int r = row + plain_row() + i / 4, c = column + plain_column() + i % 4;
         if (r < a.n_tokens && c < a.head_width)

@@ -81,7 +81,7 @@ __device__ inline void fetch(const attention &a, room<HEAD> *room, const sides<b
  * n*8 + lane%4*2 + i%2; row, column: of the warp's first, of all tokens. */
 template <bool OF_KEYS, bool DROPS>
 __device__ inline void softmax_backward(const attention &a, float (*p)[4], float (*g)[4], const float (*numbers)[TILE],
-                                        const float of_rows[2][2], const int place[2], unsigned head)
+                                        const float of_rows[2][2], const int place[2], uint32_t kept)
 {
     const int lane = lane_index(), row = place[0] + lane / 4, column = place[1] + lane % 4 * 2;
     const bool masks = OF_KEYS ? place[0] + 15 > place[1] : place[1] + TILE - 1 > place[0];
@@ -101,9 +101,8 @@ __device__ inline void softmax_backward(const attention &a, float (*p)[4], float
                 x = 0;
             p[n][i] = x;
             if (DROPS) {
-                const bool kept = is_kept(a, head, query, key);
-                p[n][i] = kept ? x : 0;
-                g[n][i] = kept ? g[n][i] * a.kept_scale : 0;
+                p[n][i] = kept >> (n * 4 + i) & 1 ? x : 0;
+                g[n][i] = kept >> (n * 4 + i) & 1 ? g[n][i] * a.kept_scale : 0;
             }
             g[n][i] = x * (g[n][i] - delta);
         }
@@ -112,7 +111,7 @@ __device__ inline void softmax_backward(const attention &a, float (*p)[4], float
 template <int HEAD, bool OF_KEYS, bool DROPS>
 __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
 {
-    enum { KEEP = HEAD <= 64, STEPS = HEAD / 16 }; /* what is held in registers */
+    enum { KEEP = HEAD <= 64, STEPS = HEAD / 16 }; /* what is held, in registers */
     const int n_tiles = (a.n_tokens + TILE - 1) / TILE, tile = (int)(blockIdx.x % n_tiles);
     const unsigned head = blockIdx.x / n_tiles;
     const int first = (OF_KEYS ? tile : n_tiles - 1 - tile) * TILE; /* the longest runs begin first */
@@ -135,6 +134,7 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
     for (int other = begin, stage = 0; other < end; other += TILE, stage = !stage) {
         const int place[2] = {first + row, other};
         const shared_address coming[2] = {shared_at(shared->coming[stage][0]), shared_at(shared->coming[stage][1])};
+        const uint32_t drawn = DROPS ? draw<OF_KEYS>(a, head, first + row, other) : 0;
         float p[1][TILE / 8][4] = {}, g[1][TILE / 8][4] = {};
 
         copy_wait<0>();
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
                 KEEP ? kept[KEEP ? step : 0][1] : tile_left<HEAD>(shared_at(shared->held[1]), row, step);
             tile_multiply_transposed<HEAD, 1, TILE>(g, &left, coming[1], step);
         }
-        softmax_backward<OF_KEYS, DROPS>(a, p[0], g[0], shared->numbers[stage], of_rows, place, head);
+        softmax_backward<OF_KEYS, DROPS>(a, p[0], g[0], shared->numbers[stage], of_rows, place, drawn);
 #pragma unroll
         for (int n = 0; n < TILE / 16; n++) {
             const matrices left[2] = {left_of(g[0] + 2 * n), left_of(p[0] + 2 * n)};
@@ -176,7 +176,7 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
 
 /* Any head, as attend_plain of attention.cu. */
 template <typename T, bool OF_KEYS, bool DROPS>
-__global__ void __launch_bounds__(PLAIN_THREADS) attend_backward_plain(const attention a)
+__global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_backward_plain(const attention a)
 {
     const int n_columns = (a.head_width + PLAIN - 1) / PLAIN, n_tiles = (a.n_tokens + PLAIN - 1) / PLAIN;
     const int column = (int)(blockIdx.x % n_columns) * PLAIN, tile = (int)(blockIdx.x / n_columns % n_tiles);
@@ -193,6 +193,7 @@ __global__ void __launch_bounds__(PLAIN_THREADS) attend_backward_plain(const att
 
         plain_products(p, room, a, sides.held[0], first, sides.coming[0], other);
         plain_products(g, room, a, sides.held[1], first, sides.coming[1], other);
+#pragma unroll
         for (int i = 0; i < 16; i++) {
             const int row = first + plain_row() + i / 4, at = other + plain_column() + i % 4;
             const int query = OF_KEYS ? at : row, key = OF_KEYS ? row : at;
