@@ -13,13 +13,13 @@ struct device_claim {
     uint64_t budget; /* device_claim_budget's */
 };
 
-/* Loads the backend and looks at the device. auto is CUDA where this host has a device that can be used, else, as
- * the log then says if there is CUDA at all, the CPU; but -ENODEV where only the one of that number is missing: the CPU
- * would keep the others waiting. -ENOMEM, -EIO as probe. */
+/* Loads the backend and looks at the device. auto is CUDA where this host has a device that can be used, else the CPU,
+ * which the log explains if there is a driver; but -ENODEV where only the one of that number is missing: the CPU would
+ * keep the others waiting. As device_find, and as probe. */
 int device_claim_find(struct device_claim *out, const struct device_name *wanted, struct error *err);
 
-/* asked: bytes of the device, all told; 0: what it has free but a margin, plan_default_budget, which is logged. -ENOMEM with figures: it has not got as much as was asked
- * for; where its memory is the host's, the daemon looks at that. */
+/* asked: bytes of the device, all told; 0: plan_default_budget of what it has free, which is logged. -ENOMEM with
+ * figures: it has not got as much as was asked for; where its memory is the host's, the daemon looks at that. */
 int device_claim_budget(struct device_claim *claim, uint64_t asked, uint32_t n_sharers, struct error *err);
 
 #endif

@@ -19,7 +19,7 @@ struct device_module {
  * stays until the process ends. */
 const struct device_ops *device_find(const char *name, struct error *err);
 
-/* Whether CUDA's module is there at all, to be loaded or not. */
+/* Whether it is worth while to load CUDA's module, which takes a tenth of a second: it is there, and so is a driver. */
 bool device_find_cuda(void);
 
 /* The module of this path. */
