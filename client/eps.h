@@ -147,7 +147,7 @@ struct eps_unit {
 };
 struct eps_worker {
     uint32_t id, pid;
-    const char *device;
+    const char *device, *model;     /* "cuda:1", "NVIDIA H200"; of the CPU "cpu" and nothing */
     uint64_t budget, current, peak; /* bytes of its memory */
     const char *phase;              /* "resting", "forward", "backward", "evaluating", "generating" */
     const char *unit;               /* "h.3": what it is at; empty while it rests */

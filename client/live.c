@@ -170,6 +170,7 @@ int eps_look_workers(struct eps_look *look, void (*on_worker)(void *user, const 
             .id = m.workers_reply.worker,
             .pid = m.workers_reply.pid,
             .device = m.workers_reply.device,
+            .model = m.workers_reply.model,
             .budget = m.workers_reply.budget,
             .current = m.workers_reply.current,
             .peak = m.workers_reply.peak,

@@ -63,6 +63,7 @@ static void on_peer_open(struct session *s, const struct message *hello)
     peer->id = session_id(s);
     peer->budget = hello->hello.budget;
     memcpy(peer->device, hello->hello.device, sizeof peer->device);
+    memcpy(peer->model, hello->hello.model, sizeof peer->model);
     peer->backend = plan_backend_find(peer->device);
     peer->library_bytes = hello->hello.library_bytes;
     peer->profile = hello->hello.profile;
@@ -73,7 +74,7 @@ static void on_peer_open(struct session *s, const struct message *hello)
         end = &(*end)->next;
     *end = peer;
     if (peer->role == ROLE_WORKER) {
-        const char *model = hello->hello.model;
+        const char *model = peer->model;
         char budget[PROCESS_BYTES_TEXT];
         log_line("worker %u attached: %s%s%s%s, %s, pid %d", peer->id, peer->device, *model ? " (" : "", model,
                  *model ? ")" : "", process_format_bytes(budget, peer->budget), session_peer_pid(s));

@@ -48,7 +48,7 @@ struct peer {
     uint32_t id;
     unsigned n_asked; /* answers to MEMORY that wait for what the system says */
     /* Of a worker; all below too: */
-    char device[32];
+    char device[32], model[64];
     const struct plan_backend *backend; /* NULL: nothing is known of such devices */
     uint64_t budget, library_bytes;
     struct profile profile; /* as it said, or its device's default */

@@ -203,6 +203,7 @@ static void fill_worker(struct message *m, const struct daemon *d, const struct 
     m->workers_reply.worker = p->id;
     m->workers_reply.pid = (uint32_t)session_peer_pid(p->session);
     memcpy(m->workers_reply.device, p->device, sizeof p->device);
+    memcpy(m->workers_reply.model, p->model, sizeof p->model);
     m->workers_reply.budget = p->budget;
     m->workers_reply.current = p->ledger.total.current;
     m->workers_reply.peak = p->ledger.total.peak;

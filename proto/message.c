@@ -350,6 +350,7 @@ static void workers_reply(struct wire *w, struct message *m)
     wire_u32(w, &m->workers_reply.worker);
     wire_u32(w, &m->workers_reply.pid);
     wire_text(w, m->workers_reply.device, sizeof m->workers_reply.device);
+    wire_text(w, m->workers_reply.model, sizeof m->workers_reply.model);
     wire_u64(w, &m->workers_reply.budget);
     wire_u64(w, &m->workers_reply.current);
     wire_u64(w, &m->workers_reply.peak);

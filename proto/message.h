@@ -309,7 +309,7 @@ struct message {
             bool last;
             uint32_t worker; /* its session's id; 0: there is none */
             uint32_t pid;
-            char device[32];
+            char device[32], model[64];     /* as in hello */
             uint64_t budget, current, peak; /* bytes of its memory */
             enum message_phase phase;
             uint32_t visit, n_visits; /* of the model; 0: of none */

@@ -241,7 +241,8 @@ static struct message sample(enum message_kind kind)
         m.workers_reply.last = true;
         m.workers_reply.worker = 3;
         m.workers_reply.pid = 4712;
-        strcpy(m.workers_reply.device, "cpu");
+        strcpy(m.workers_reply.device, "cuda:1");
+        strcpy(m.workers_reply.model, "NVIDIA H200");
         m.workers_reply.budget = (uint64_t)3 << 30;
         m.workers_reply.current = (uint64_t)2 << 30;
         m.workers_reply.peak = (uint64_t)2 << 30;

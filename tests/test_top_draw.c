@@ -55,6 +55,8 @@ static struct top_view a_view(void)
     workers[1].phase[0] = '\0';
     strcat(workers[1].phase, "resting");
     workers[1].n_visits = 0;
+    strcpy(workers[1].device, "cuda:1");
+    strcpy(workers[1].model, "NVIDIA H200");
     workers[1].down_per_s = workers[1].up_per_s = NAN;
     for (size_t i = 0; i < sizeof units / sizeof *units; i++)
         units[i] = (struct eps_unit){EPS_UNIT_WAITING, 11};
@@ -86,7 +88,7 @@ START_TEST(a_screen_holds_everything)
                            "250 tokens/s  400 ms a step  36s left  1100 tokens\n"
                            "worker 2 cpu  backward  h.1  3/17  part 5 (of 2 here)\n"
                            "  [########  |    ]      512 B of    1.0 KiB  down    2.0 KiB/s  up    1.0 KiB/s\n"
-                           "worker 3 cpu  resting\n"
+                           "worker 3 cuda:1 NVIDIA H200  resting\n"
                            "  [########  |    ]      512 B of    1.0 KiB  down          -/s  up          -/s\n"
                            "host  8.5 KiB, at most 9.0 KiB\n"
                            "  weights 4.0 KiB  first_moment 4.0 KiB  inbox 512 B\n"

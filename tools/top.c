@@ -80,6 +80,7 @@ static void on_worker(void *user, const struct eps_worker *w)
                               .down_per_s = NAN,
                               .up_per_s = NAN};
     snprintf(to->device, sizeof to->device, "%s", w->device);
+    snprintf(to->model, sizeof to->model, "%s", w->model);
     snprintf(to->phase, sizeof to->phase, "%s", w->phase);
     snprintf(to->unit, sizeof to->unit, "%s", w->unit);
 }

@@ -121,7 +121,8 @@ static void draw_worker(struct page *page, const struct top_worker *w, bool whol
         snprintf(place, sizeof place, "  %s  %" PRIu32 "/%" PRIu32, w->unit, w->visit + 1, w->n_visits);
     if (w->n_visits > 0 && w->n_parts > 0)
         snprintf(part, sizeof part, "  part %" PRIu32 " (of %" PRIu32 " here)", w->part + 1, w->n_parts);
-    line(page, "worker %" PRIu32 " %s  %s%s%s", w->id, w->device, w->phase, place, part);
+    line(page, "worker %" PRIu32 " %s%s%s  %s%s%s", w->id, w->device, *w->model ? " " : "", w->model, w->phase, place,
+         part);
     if (!whole)
         return;
     draw_rates(rates, sizeof rates, w);
