@@ -5,6 +5,7 @@
 #include "proto/process.h"
 #include "tests/driver.h"
 #include "tests/processes.h"
+#include "tests/stage.h"
 
 #include <check.h>
 #include <errno.h>
@@ -107,6 +108,51 @@ START_TEST(a_budget_that_does_not_hold_the_asked_microbatch_is_refused_before_an
 }
 END_TEST
 
+/* A worker by its word alone, attached. */
+static void pretend(struct stage *st, struct side *side, const char *name, const char *device)
+{
+    struct message hello = worker_hello;
+    char directory[200];
+
+    stage_begin(st);
+    rmdir(st->directory); /* the daemon has its own */
+    snprintf(hello.hello.device, sizeof hello.hello.device, "%s", device);
+    ck_assert_int_eq(session_directory(directory, sizeof directory, name, NULL), 0);
+    ck_assert_int_eq(session_connect(&side->s, &st->loop, directory, &hello, &side_events, side, NULL), 0);
+    stage_run_until(st, &side->n_opened, 1);
+}
+
+static const struct {
+    const char *device, *sentence;
+    int code;
+} strangers[] = {
+    {"cuda:1", "--deterministic is for workers of one kind", -EINVAL},
+    {"abacus:1", "has a device 'abacus:1', which this daemon knows nothing of", -ENODEV},
+};
+
+/* The driver asks for the same bits each time. */
+START_TEST(a_worker_that_does_not_go_with_the_others_is_refused_by_name)
+{
+    const struct driver_options options = {.n_parts = 2};
+    const pid_t daemon = processes_daemon("mixed", 0, NULL), worker = start_worker("mixed", 64 << 20);
+    struct side side = {0};
+    struct driver driver;
+    struct stage st;
+    struct error err = {""};
+
+    await_workers("mixed", 1);
+    pretend(&st, &side, "mixed", strangers[_i].device);
+    ck_assert_int_eq(driver_try(&driver, "mixed", &options, &err), strangers[_i].code);
+    ck_assert_msg(strstr(err.text, strangers[_i].sentence) && strstr(err.text, strangers[_i].device), "%s", err.text);
+    driver_leave(&driver);
+    session_close(side.s);
+    stage_run_until(&st, &side.n_closed, 1);
+    stage_end(&st);
+    kill(worker, SIGKILL);
+    kill(daemon, SIGKILL);
+}
+END_TEST
+
 int main(void)
 {
     TCase *cases = tcase_create("plan");
@@ -115,5 +161,6 @@ int main(void)
     tcase_set_timeout(cases, 60);
     tcase_add_test(cases, all_workers_run_the_smallest_microbatch_that_one_of_them_has);
     tcase_add_test(cases, a_budget_that_does_not_hold_the_asked_microbatch_is_refused_before_anything_is_loaded);
+    tcase_add_loop_test(cases, a_worker_that_does_not_go_with_the_others_is_refused_by_name, 0, 2);
     return run_tests(cases);
 }
