@@ -100,8 +100,7 @@ static void enter_tiles(struct device_pass *pass, struct layer_pass *visit, size
         if (backward && !(is_head(visit) && visit->top))
             upload(pass, visit, visit->gradient, place_of_gradient(pass, visit, token));
     }
-    ops->follow(visit->dev, DEVICE_COMPUTE, DEVICE_PULL, ops->mark(visit->dev, DEVICE_PULL));
-    ops->follow(visit->dev, DEVICE_COMPUTE, DEVICE_PUSH, tiles->saved);
+    ops->follow(visit->dev, DEVICE_COMPUTE, DEVICE_PULL, ops->mark(visit->dev, DEVICE_PULL)); /* hence what that did */
 }
 
 /* Nobody reads the gradient after the embedding's last visit. */

@@ -1,5 +1,6 @@
 #include "tests/setting.h"
 
+#include "plan/units.h"
 #include "proto/message.h"
 #include "tests/backend.h"
 
@@ -61,6 +62,40 @@ void setting_close(struct setting *s)
     free(s->labels);
 }
 
+uint32_t setting_below(uint64_t *state, uint32_t n)
+{
+    return (uint32_t)((setting_random(state) + 1) / 2 * n) % n;
+}
+
+struct model_config setting_random_config(uint64_t *state)
+{
+    const uint32_t heads = 1 + setting_below(state, 3);
+    const bool cut = setting_below(state, 2) && !backend_get()->simulated, drops = setting_below(state, 3) == 0;
+
+    return (struct model_config){.n_layers = 1 + setting_below(state, 4),
+                                 .n_heads = heads,
+                                 .width = heads * (1 + setting_below(state, cut ? 3 : 8)),
+                                 .inner_width = 1 + setting_below(state, 40),
+                                 .n_positions = 12,
+                                 .vocabulary = cut ? 8193 + setting_below(state, 10000) : 2 + setting_below(state, 60),
+                                 .activation = (enum model_activation)setting_below(state, 3),
+                                 .tied = setting_below(state, 2),
+                                 .scale_attention = true,
+                                 .norm_epsilon = 1e-5f,
+                                 .dropout_attention = drops ? 0.1f : 0,
+                                 .dropout_embedding = drops ? 0.2f : 0,
+                                 .dropout_residual = drops ? 0.3f : 0};
+}
+
+void setting_choose(struct plan_choice *choice, const struct model *model, uint64_t *state)
+{
+    choice->host_stash = setting_below(state, 2);
+    choice->n_kept = choice->host_stash ? 0 : setting_below(state, model->config.n_layers + 1);
+    choice->n_weight_buffers = 1 + setting_below(state, 3);
+    choice->n_resident = setting_below(state, 2) ? setting_below(state, plan_count_uploaded(model) + 1) : 0;
+    choice->whole_head = setting_below(state, 2);
+}
+
 struct device_worker_options setting_options(const struct setting *s, uint32_t part_rows, uint32_t microbatch)
 {
     return (struct device_worker_options){.config = s->model.config,
@@ -93,6 +128,7 @@ void setting_step(struct array_link *link, const struct setting *s, const struct
 
     ck_assert_msg(device_worker_init(&worker, options, &ledger, &err) == 0, "%s", err.text);
     void *stash = worker.stash = malloc(worker.plan.host_stash_bytes);
+    memset(stash, 0xff, worker.plan.host_stash_bytes); /* NaN: nothing is read before it is written */
     link->version = SETTING_STEP;
     link->precision = options->setting.precision;
     link->grad = options->grad;

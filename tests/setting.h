@@ -34,6 +34,15 @@ void setting_close(struct setting *s);
 /* -1..1, Marsaglia's xorshift: nothing of proto/random.h. *state is not 0. */
 double setting_random(uint64_t *state);
 
+/* 0 .. n-1. */
+uint32_t setting_below(uint64_t *state, uint32_t n);
+
+/* Small, every second one with a vocabulary that is cut into two or three units; of 12 positions. */
+struct model_config setting_random_config(uint64_t *state);
+
+/* All but the microbatch, at random. */
+void setting_choose(struct plan_choice *choice, const struct model *model, uint64_t *state);
+
 /* One thread, two weight buffers, the whole minibatch as the share; microbatch 0: a whole part. */
 struct device_worker_options setting_options(const struct setting *s, uint32_t part_rows, uint32_t microbatch);
 

@@ -23,41 +23,6 @@ static int n_settings(void)
     return backend_get()->simulated ? 6 : 25;
 }
 
-static uint32_t below(uint64_t *state, uint32_t n)
-{
-    return (uint32_t)((setting_random(state) + 1) / 2 * n) % n;
-}
-
-/* Small, every second one with a vocabulary that is cut into two or three units. */
-static struct model_config random_config(uint64_t *state)
-{
-    const uint32_t heads = 1 + below(state, 3);
-    const bool cut = below(state, 2) && !backend_get()->simulated, drops = below(state, 3) == 0;
-
-    return (struct model_config){.n_layers = 1 + below(state, 4),
-                                 .n_heads = heads,
-                                 .width = heads * (1 + below(state, cut ? 3 : 8)),
-                                 .inner_width = 1 + below(state, 40),
-                                 .n_positions = 12,
-                                 .vocabulary = cut ? 8193 + below(state, 10000) : 2 + below(state, 60),
-                                 .activation = (enum model_activation)below(state, 3),
-                                 .tied = below(state, 2),
-                                 .scale_attention = true,
-                                 .norm_epsilon = 1e-5f,
-                                 .dropout_attention = drops ? 0.1f : 0,
-                                 .dropout_embedding = drops ? 0.2f : 0,
-                                 .dropout_residual = drops ? 0.3f : 0};
-}
-
-static void choose(struct plan_choice *choice, const struct model *model, uint64_t *state)
-{
-    choice->host_stash = below(state, 2);
-    choice->n_kept = choice->host_stash ? 0 : below(state, model->config.n_layers + 1);
-    choice->n_weight_buffers = 1 + below(state, 3);
-    choice->n_resident = below(state, 2) ? below(state, plan_count_uploaded(model) + 1) : 0;
-    choice->whole_head = below(state, 2);
-}
-
 /* The step on a device that records what it is given; its figures against the plan's. Returns the bytes copied. */
 static uint64_t step_measured(struct array_link *link, const struct setting *s, struct device_worker_options options)
 {
@@ -86,18 +51,18 @@ START_TEST(every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte)
     uint64_t state = 88172645463325252u + (uint64_t)_i;
 
     for (int i = 0; i < n_settings(); i++) {
-        const struct model_config config = random_config(&state);
-        const uint32_t part_rows = 1 + below(&state, 4), parts = 1 + below(&state, 3);
+        const struct model_config config = setting_random_config(&state);
+        const uint32_t part_rows = 1 + setting_below(&state, 4), parts = 1 + setting_below(&state, 3);
         struct array_link roomy, chosen;
         struct setting s;
 
-        setting_open(&s, &config, parts * part_rows, 1 + below(&state, 12));
-        struct device_worker_options options = setting_options(&s, part_rows, 1 + below(&state, part_rows));
-        options.setting.n_threads = 1 + (below(&state, 8) == 0);
-        options.setting.precision = (enum number_type)below(&state, 2);
+        setting_open(&s, &config, parts * part_rows, 1 + setting_below(&state, 12));
+        struct device_worker_options options = setting_options(&s, part_rows, 1 + setting_below(&state, part_rows));
+        options.setting.n_threads = 1 + (setting_below(&state, 8) == 0);
+        options.setting.precision = (enum number_type)setting_below(&state, 2);
         options.choice.n_weight_buffers = 3;
         step_measured(&roomy, &s, options);
-        choose(&options.choice, &s.model, &state);
+        setting_choose(&options.choice, &s.model, &state);
         step_measured(&chosen, &s, options);
         check_same(&roomy, &chosen, &s);
         array_link_free(&roomy);
@@ -117,7 +82,7 @@ static uint64_t random_budget(const struct setting *s, const struct plan_setting
     ck_assert_int_eq(plan_search(&largest, &s->model, setting, wish, profile_default("cpu"), UINT64_MAX, NULL), 0);
     const double least = (double)plan_total(&smallest), most = 2 * (double)plan_total(&largest);
     const double between = least * pow(most / least, (setting_random(state) + 1) / 2);
-    return below(state, 6) == 0 ? plan_total(&smallest) : (uint64_t)fmax(between, least);
+    return setting_below(state, 6) == 0 ? plan_total(&smallest) : (uint64_t)fmax(between, least);
 }
 
 /* What the planner itself chooses for a random model, batch and budget: a roomy device's bits, and as many bytes as it says, counted
@@ -128,17 +93,17 @@ START_TEST(what_is_planned_for_a_budget_is_what_is_used_of_it)
     uint64_t state = 362436069362436069u + (uint64_t)_i;
 
     for (int i = 0; i < n_settings(); i++) {
-        const struct model_config config = random_config(&state);
-        const uint32_t part_rows = 1 + below(&state, 6), parts = 1 + below(&state, 3);
+        const struct model_config config = setting_random_config(&state);
+        const uint32_t part_rows = 1 + setting_below(&state, 6), parts = 1 + setting_below(&state, 3);
         struct array_link roomy, chosen;
         struct setting s;
         struct plan plan;
 
-        setting_open(&s, &config, parts * part_rows, 1 + below(&state, 12));
+        setting_open(&s, &config, parts * part_rows, 1 + setting_below(&state, 12));
         struct device_worker_options options = setting_options(&s, part_rows, 0);
-        options.setting.precision = (enum number_type)below(&state, 2);
-        const struct plan_wish wish = {.microbatch = below(&state, part_rows + 1),
-                                       .no_host_stash = below(&state, 4) == 0};
+        options.setting.precision = (enum number_type)setting_below(&state, 2);
+        const struct plan_wish wish = {.microbatch = setting_below(&state, part_rows + 1),
+                                       .no_host_stash = setting_below(&state, 4) == 0};
         const uint64_t budget = random_budget(&s, &options.setting, &wish, &state);
         ck_assert_int_eq(plan_search(&plan, &s.model, &options.setting, &wish, profile_default("cpu"), budget, NULL),
                          0);
@@ -165,8 +130,8 @@ START_TEST(tiles_move_as_many_bytes_as_predicted)
     uint64_t state = 362436069u + (uint64_t)_i;
 
     for (int i = 0; i < n_settings(); i++) {
-        const struct model_config config = random_config(&state);
-        const uint32_t part_rows = 1 + below(&state, 4), parts = 1 + below(&state, 2);
+        const struct model_config config = setting_random_config(&state);
+        const uint32_t part_rows = 1 + setting_below(&state, 4), parts = 1 + setting_below(&state, 2);
         const struct plan_host_setting host = {.purpose = PLAN_TRAIN, .n_parts = parts, .n_workers = 1};
         struct array_link link;
         struct setting s;
@@ -174,10 +139,10 @@ START_TEST(tiles_move_as_many_bytes_as_predicted)
         struct plan_cost cost;
         uint64_t copied[2];
 
-        setting_open(&s, &config, parts * part_rows, 1 + below(&state, 12));
-        struct device_worker_options options = setting_options(&s, part_rows, 1 + below(&state, part_rows));
-        options.setting.precision = (enum number_type)below(&state, 2);
-        choose(&options.choice, &s.model, &state);
+        setting_open(&s, &config, parts * part_rows, 1 + setting_below(&state, 12));
+        struct device_worker_options options = setting_options(&s, part_rows, 1 + setting_below(&state, part_rows));
+        options.setting.precision = (enum number_type)setting_below(&state, 2);
+        setting_choose(&options.choice, &s.model, &state);
         options.choice.n_kept = 0;
         for (int on_host = 0; on_host < 2; on_host++) {
             options.choice.host_stash = on_host;
