@@ -136,6 +136,7 @@ static int run_part(struct bench *b, const char *name, unsigned index)
         if (b->ops->open(&b->dev, index, NUMBER_BF16, b->left, 1, &err))
             goto fail;
         b->next = b->ops->arena(b->dev);
+        must(cudaSetDevice((int)index));
         must(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking));
         parts[i].run(b);
         must(cudaStreamDestroy(b->stream));
@@ -172,7 +173,12 @@ int main(int argc, char **argv)
     }
     if (optind != argc - 1)
         return misuse();
+#ifdef BENCH_SIMULATED /* the backend is part of the program: a module's simulated device would be another one */
+    extern const struct device_module device_module;
+    b.ops = device_module.ops;
+#else
     b.ops = module ? device_load(module, &err) : device_find("cuda", &err);
+#endif
     if (!b.ops) {
         fprintf(stderr, "bench_cuda: %s\n", err.text);
         return 1;

@@ -3,6 +3,8 @@
  * for weight gradients, which are added up in fp32. */
 #include "tools/bench/cuda/bench.h"
 
+#include "tools/bench/samples.h"
+
 #include <math.h>
 #include <string.h>
 
@@ -92,21 +94,13 @@ static void describe(struct product *p)
 
 static double time_algorithm(struct bench *b, struct product *p)
 {
-    cudaEvent_t begin, end;
-    float ms;
-
-    must(cudaEventCreate(&begin));
-    must(cudaEventCreate(&end));
     bare(b, p);
-    must(cudaEventRecord(begin, b->stream));
+    must(cudaStreamSynchronize(b->stream));
+    const double began = samples_now_ms();
     for (int i = 0; i < TRIES; i++)
         bare(b, p);
-    must(cudaEventRecord(end, b->stream));
-    must(cudaEventSynchronize(end));
-    must(cudaEventElapsedTime(&ms, begin, end));
-    cudaEventDestroy(begin);
-    cudaEventDestroy(end);
-    return ms / TRIES;
+    must(cudaStreamSynchronize(b->stream));
+    return (samples_now_ms() - began) / TRIES;
 }
 
 static unsigned choose(struct bench *b, struct product *p)

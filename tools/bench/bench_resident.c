@@ -1,0 +1,289 @@
+/* bench_resident: a training step of the worker's own code, by the planner's choice for this budget, with weights that stay
+ * on the device and contributions that stay there too: what the relay is measured against. After the first steps, which
+ * warm it up, every copy of more than a MiB is left out; sizes, kernels and their order are those of a real step. Weights
+ * are random numbers, the same for every unit.
+ *
+ *   bench_resident --model config.json [--device cpu|cuda[:N]] [--module FILE] [--batch N] [--seq N] [--device-mem MIB]
+ *
+ * Prints what was chosen, and "ms X": the middle of the steps. The device is cuda; FILE is its backend, if not beside this
+ * program; --device-mem what it has free, but an eighth. */
+#include "device/find.h"
+#include "device/step.h"
+#include "plan/search.h"
+#include "tools/bench/samples.h"
+
+#include <getopt.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { WARM = 2, STEPS = 7, LARGE = 1 << 20 };
+
+/* What a copy goes to if it is done; the only one there is, for a table's functions are given the device alone. */
+static struct {
+    const struct device_ops *ops;
+    bool resident; /* from now on nothing large moves */
+} real;
+
+struct resident {
+    struct device_worker worker;
+    struct ledger ledger;
+    struct device_ops ops; /* the device's, but for copies */
+    struct plan_setting setting;
+    void *weights, *slot;
+    uint32_t *ids, *labels;
+};
+
+static void die(const char *what)
+{
+    fprintf(stderr, "bench_resident: %s\n", what);
+    exit(1);
+}
+
+static void *allocate(size_t n, size_t size)
+{
+    void *memory = calloc(n, size);
+
+    if (!memory)
+        die("out of memory");
+    return memory;
+}
+
+static void upload(struct device *dev, void *dst, const void *host, size_t bytes)
+{
+    if (!real.resident || bytes < LARGE)
+        real.ops->upload(dev, dst, host, bytes);
+}
+
+static void download(struct device *dev, void *host, const void *src, size_t bytes)
+{
+    if (!real.resident || bytes < LARGE)
+        real.ops->download(dev, host, src, bytes);
+}
+
+static void download_bf16(struct device *dev, uint16_t *host, const float *src, size_t n)
+{
+    if (!real.resident || n < LARGE)
+        real.ops->download_bf16(dev, host, src, n);
+}
+
+static int pull(void *context, uint64_t version, uint32_t unit)
+{
+    (void)context, (void)version, (void)unit;
+    return 0;
+}
+
+static int wait_weights(void *context, const void **weights)
+{
+    *weights = ((struct resident *)context)->weights;
+    return 0;
+}
+
+static int loss(void *context, uint32_t part, double sum, bool finite)
+{
+    (void)context, (void)part, (void)sum;
+    if (!finite)
+        die("the loss is not finite");
+    return 0;
+}
+
+static int take_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, bool wait, void **slot)
+{
+    (void)visit, (void)part, (void)slice, (void)wait;
+    *slot = ((struct resident *)context)->slot;
+    return 0;
+}
+
+static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot)
+{
+    (void)context, (void)visit, (void)part, (void)slice, (void)slot;
+    return 0;
+}
+
+static int contributed(void *context, uint32_t visit, uint32_t part)
+{
+    (void)context, (void)visit, (void)part;
+    return 0;
+}
+
+static int ended(void *context)
+{
+    (void)context;
+    return 0;
+}
+
+static const struct device_link link_resident = {pull, wait_weights, loss, take_slot, contribute, contributed, ended};
+
+/* Memory that the device reads by itself; that it cannot is only slower. */
+static void *lent(struct resident *r, size_t bytes, bool writable)
+{
+    struct error err = {{0}};
+    void *memory = allocate(bytes, 1);
+
+    real.ops->lend(r->worker.dev, memory, bytes, writable, &err);
+    return memory;
+}
+
+static void draw_weights(struct resident *r)
+{
+    const size_t n = r->worker.model.largest_unit, most = n < LARGE ? n : LARGE;
+    float *numbers = allocate(most, sizeof *numbers);
+
+    random_normal(numbers, (struct random_key){{3, 5}}, 0, 0, most);
+    for (size_t i = 0; i < n; i++)
+        if (r->setting.precision == NUMBER_BF16)
+            ((uint16_t *)r->weights)[i] = number_to_bf16(0.02f * numbers[i % most]);
+        else
+            ((float *)r->weights)[i] = 0.02f * numbers[i % most];
+    free(numbers);
+}
+
+static void open_worker(struct resident *r, const struct model_config *config, unsigned index, uint64_t budget)
+{
+    struct device_worker_options options = {.config = *config,
+                                            .ops = &r->ops,
+                                            .setting = r->setting,
+                                            .batch = r->setting.share_rows,
+                                            .index = index,
+                                            .grad = NUMBER_FP32};
+    const struct plan_wish wish = {.microbatch = 0};
+    struct error err = {{0}};
+    struct model model;
+    struct plan plan;
+
+    if (model_init(&model, config, &err) ||
+        plan_search(&plan, &model, &r->setting, &wish, profile_default(real.ops->name), budget, &err))
+        die(err.text);
+    model_free(&model);
+    options.choice = plan.choice;
+    if (device_worker_init(&r->worker, &options, &r->ledger, &err))
+        die(err.text);
+    printf("%s, microbatches of %u of %u rows of %u, stash on the %s, %u blocks kept, %u units stay, budget %zu MiB\n",
+           number_name(r->setting.precision), plan.choice.microbatch, r->setting.part_rows, r->setting.seq,
+           plan.choice.host_stash ? "host" : "device", plan.choice.n_kept, plan.choice.n_resident,
+           (size_t)(budget >> 20));
+    if (r->worker.plan.host_stash_bytes)
+        r->worker.stash = lent(r, r->worker.plan.host_stash_bytes, true);
+    r->weights = lent(r, r->worker.model.largest_unit * number_bytes(r->setting.precision), false);
+    r->slot = lent(r, model_slot_bytes(&r->worker.model, NUMBER_FP32), true);
+    draw_weights(r);
+}
+
+static double step(struct resident *r, uint64_t number)
+{
+    const uint32_t part = 0;
+    const uint64_t n = (uint64_t)r->setting.share_rows * r->setting.seq;
+    const struct device_share share = {
+        .step = number, .n_valid = n, .n_parts = 1, .parts = &part, .ids = r->ids, .labels = r->labels};
+    struct error err = {{0}};
+    const double began = samples_now_ms();
+
+    if (device_worker_step(&r->worker, &share, &link_resident, r, &err) || real.ops->sync(r->worker.dev))
+        die(err.text);
+    return samples_now_ms() - began;
+}
+
+static void measure(struct resident *r)
+{
+    const size_t n = (size_t)r->setting.share_rows * r->setting.seq;
+    const uint32_t vocabulary = r->worker.model.config.vocabulary;
+    struct samples samples = {.n = 0};
+
+    r->ids = allocate(n, sizeof *r->ids), r->labels = allocate(n, sizeof *r->labels);
+    for (size_t i = 0; i < n; i++) {
+        r->ids[i] = (uint32_t)(i * 2654435761u) % vocabulary;
+        r->labels[i] = (uint32_t)((i + 1) * 2654435761u) % vocabulary;
+    }
+    for (uint64_t i = 0; i < WARM + STEPS; i++) {
+        real.resident = i > 0;
+        const double ms = step(r, i);
+        if (i >= WARM)
+            samples.ms[samples.n++] = ms;
+    }
+    printf("ms %.3f\n", samples_median(&samples));
+}
+
+static struct model_config read_config(const char *path)
+{
+    struct model_config config;
+    struct error err = {{0}};
+    char text[65536];
+    FILE *file = fopen(path, "r");
+    const size_t n = file ? fread(text, 1, sizeof text, file) : 0;
+
+    if (!file)
+        die("--model names no file that can be read");
+    fclose(file);
+    if (model_config_parse(&config, text, n, &err))
+        die(err.text);
+    return config;
+}
+
+static int misuse(void)
+{
+    fprintf(stderr, "usage: bench_resident --model config.json [--device cpu|cuda[:N]] [--module FILE] [--batch N] "
+                    "[--seq N] [--device-mem MIB]\n");
+    return 2;
+}
+
+struct options {
+    const char *model, *device, *module;
+    unsigned batch, seq;
+    uint64_t budget; /* 0: not said */
+};
+
+static bool take_options(struct options *o, int argc, char **argv)
+{
+    static const struct option names[] = {{"model", required_argument, NULL, 'm'},
+                                          {"device", required_argument, NULL, 'd'},
+                                          {"module", required_argument, NULL, 'o'},
+                                          {"batch", required_argument, NULL, 'b'},
+                                          {"seq", required_argument, NULL, 's'},
+                                          {"device-mem", required_argument, NULL, 'M'},
+                                          {NULL, 0, NULL, 0}};
+    int name;
+
+    while ((name = getopt_long(argc, argv, "", names, NULL)) != -1) {
+        if (name == 'm')
+            o->model = optarg;
+        else if (name == 'd')
+            o->device = optarg;
+        else if (name == 'o')
+            o->module = optarg;
+        else if (name == 'b')
+            o->batch = (unsigned)atoi(optarg);
+        else if (name == 's')
+            o->seq = (unsigned)atoi(optarg);
+        else if (name == 'M')
+            o->budget = (uint64_t)atoll(optarg) << 20;
+        else
+            return false;
+    }
+    return o->model && optind == argc && o->batch && o->seq;
+}
+
+int main(int argc, char **argv)
+{
+    struct options o = {.device = "cuda", .batch = 16, .seq = 1024};
+    struct resident r = {.setting = {.purpose = PLAN_TRAIN, .n_threads = 1}};
+    struct device_facts facts;
+    struct error err = {{0}};
+
+    if (!take_options(&o, argc, argv))
+        return misuse();
+    const bool cpu = strcmp(o.device, "cpu") == 0;
+    const unsigned index = !cpu && strlen(o.device) > 5 ? (unsigned)atoi(o.device + 5) : 0;
+    const struct model_config config = read_config(o.model);
+    real.ops = o.module ? device_load(o.module, &err) : device_find(cpu ? "cpu" : "cuda", &err);
+    if (!real.ops || real.ops->probe(index, &facts, &err))
+        die(err.text);
+    r.ops = *real.ops;
+    r.ops.upload = upload, r.ops.download = download, r.ops.download_bf16 = download_bf16;
+    r.setting.share_rows = r.setting.part_rows = o.batch, r.setting.seq = o.seq;
+    r.setting.backend = plan_backend_find(real.ops->name);
+    r.setting.precision = cpu ? NUMBER_FP32 : NUMBER_BF16;
+    r.setting.library_bytes = facts.library_bytes;
+    open_worker(&r, &config, index, o.budget ? o.budget : facts.available_bytes / 8 * 7);
+    measure(&r);
+    device_worker_free(&r.worker);
+    return 0;
+}
