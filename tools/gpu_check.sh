@@ -11,15 +11,15 @@
 #   --simulate DIR             in place of a GPU the simulator's build of the backend, DIR/eps-cuda.so, at tiny sizes: tries
 #                              the parts themselves out, proves nothing and is never recorded
 #
-# parts, in order of worth: probe build conformance training products rows copies attention relay large depth sanitizer;
-# all is all of these; record writes the entry (--record FILE [tests/gpu/RECORD.md]).
+# parts, in order of worth: probe build conformance training products rows copies attention relay large depth small
+# sanitizer; all is all of these; record writes the entry (--record FILE [tests/gpu/RECORD.md]).
 #
 # Exit status: 0 if all that ran passed, 1 if something failed or fell short, 2 misused.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 . tools/bench/common.sh
 
-all_parts=(probe build conformance training products rows copies attention relay large depth sanitizer)
+all_parts=(probe build conformance training products rows copies attention relay large depth small sanitizer)
 limit=470 # of a part, in seconds
 
 options=() parts=()

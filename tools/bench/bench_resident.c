@@ -6,7 +6,7 @@
  *   bench_resident --model config.json [--device cpu|cuda[:N]] [--module FILE] [--batch N] [--seq N] [--device-mem MIB]
  *
  * Prints what was chosen, and "ms X": the middle of the steps. The device is cuda; FILE is its backend, if not beside this
- * program; --device-mem what it has free, but an eighth. */
+ * program; --device-mem what it has free, but a 32nd, as the worker's. */
 #include "device/find.h"
 #include "device/step.h"
 #include "plan/search.h"
@@ -147,11 +147,12 @@ static void open_worker(struct resident *r, const struct model_config *config, u
                                             .grad = NUMBER_FP32};
     const struct plan_wish wish = {.microbatch = 0};
     struct error err = {{0}};
+    struct profile profile;
     struct model model;
     struct plan plan;
 
-    if (model_init(&model, config, &err) ||
-        plan_search(&plan, &model, &r->setting, &wish, profile_default(real.ops->name), budget, &err))
+    if (profile_find(&profile, NULL, real.ops->name, &err) || model_init(&model, config, &err) ||
+        plan_search(&plan, &model, &r->setting, &wish, &profile, budget, &err))
         die(err.text);
     model_free(&model);
     options.choice = plan.choice;
@@ -282,7 +283,7 @@ int main(int argc, char **argv)
     r.setting.backend = plan_backend_find(real.ops->name);
     r.setting.precision = cpu ? NUMBER_FP32 : NUMBER_BF16;
     r.setting.library_bytes = facts.library_bytes;
-    open_worker(&r, &config, index, o.budget ? o.budget : facts.available_bytes / 8 * 7);
+    open_worker(&r, &config, index, o.budget ? o.budget : facts.available_bytes / 32 * 31);
     measure(&r);
     device_worker_free(&r.worker);
     return 0;

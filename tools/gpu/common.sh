@@ -2,7 +2,9 @@
 # What the parts of tools/gpu_check.sh share. They have its options in the environment.
 # shellcheck disable=SC2154
 
-export XDG_RUNTIME_DIR=${XDG_RUNTIME_DIR:-/tmp} PATH=$PATH:/usr/local/cuda/bin
+# What was measured of this machine is this build's, not the user's.
+XDG_CACHE_HOME=$(realpath -m "${simulate:-$bin}/../cache")
+export XDG_CACHE_HOME XDG_RUNTIME_DIR=${XDG_RUNTIME_DIR:-/tmp} PATH=$PATH:/usr/local/cuda/bin
 
 # finding VERDICT NAME TEXT: one finding. passed, failed: a claim; short: measured, below its target; missing: could not be
 # tried; fact: no claim

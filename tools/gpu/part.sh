@@ -6,7 +6,7 @@ set -uo pipefail
 # shellcheck disable=SC2154
 case "$part" in
 products | rows | copies | attention) file=measure ;;
-relay | large | depth) file=relay ;;
+relay | large | small | depth) file=relay ;;
 *) file=$part ;;
 esac
 # shellcheck source=/dev/null

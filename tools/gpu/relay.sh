@@ -14,6 +14,17 @@ shape() {
     head -c $((2 * (seq + 1))) "$work/tokens.bin" >"$work/held.bin"
 }
 
+# begin WIDTH LAYERS HEADS SEQ: programs, the shape, and what this machine manages, by which plans are made
+begin() {
+    eps=$(programs)/eps
+    take_cudnn
+    shape "$@"
+    if [ -s "$XDG_CACHE_HOME/eps/profile-cuda.json" ] || limited 120 "$eps" bench --device cuda:0 --profile; then
+        return
+    fi
+    failed profile "eps bench measures the device: $(why $? 120)"
+}
+
 # steps NAME SECONDS N TOKENS OPTION...: N steps of so many tokens, in $work/NAME; fails if they did not come in time
 steps() {
     local name=$1 seconds=$2 n=$3 tokens=$4 pid rc deadline
@@ -99,9 +110,7 @@ waited() { # NAME: a finding
 part_relay() {
     local ours theirs alone
 
-    eps=$(programs)/eps
-    take_cudnn
-    shape 1600 48 25 1024
+    begin 1600 48 25 1024
     watch_clocks
     steps relay-runs 200 8 16384 --trace "$work/relay.trace" || { watch_clocks_end; return 0; }
     ours=$(step_ms relay-runs)
@@ -140,8 +149,8 @@ large() {
     tflops=$(sed -n 's/.* \([0-9.]*\) TFLOP.*/\1/p' <<<"$said")
 }
 
-# small NAME TOKENS: beside the larger of computing alone, the link alone, and 28 bytes a parameter of host memory
-small() {
+# bounded NAME TOKENS: beside the larger of computing alone, the link alone, and 28 bytes a parameter of host memory
+bounded() {
     local down up triad computing
 
     large "$@" || return
@@ -164,14 +173,19 @@ small() {
 
 # 7 B: width 4096, 32 layers.
 part_large() {
-    eps=$(programs)/eps
-    take_cudnn
-    shape 4096 32 32 2048
+    begin 4096 32 32 2048
     watch_clocks
     large large-32k 32768 && measured large-32k "$tflops" 300 "TFLOP/s: $said" && waited large-32k
     large large-128k 131072 && measured large-128k "$tflops" 350 "TFLOP/s: $said"
-    small small-8k 8192
-    small small-4k 4096
+    watch_clocks_end
+}
+
+# The same model by few tokens.
+part_small() {
+    begin 4096 32 32 2048
+    watch_clocks
+    bounded small-8k 8192
+    bounded small-4k 4096
     watch_clocks_end
 }
 
@@ -181,9 +195,7 @@ part_depth() {
     local least depth
     local -a peaks=()
 
-    eps=$(programs)/eps
-    take_cudnn
-    shape 2048 96 16 1024
+    begin 2048 96 16 1024
     least=$(plan --batch 4 --minimum)
     for depth in 12 96; do
         shape 2048 "$depth" 16 1024
