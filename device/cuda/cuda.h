@@ -16,7 +16,7 @@ enum {
     CUDA_MARKS = 64,            /* of a queue, each an event; one that is older is covered by the oldest there is */
     CUDA_LENT = 16,             /* ranges of host memory at a time */
     CUDA_PIECES = 2,            /* page-locked, for copies from and to other host memory */
-    CUDA_PIECE_BYTES = 4 << 20, /* of each */
+    CUDA_PIECE_BYTES = 1 << 20, /* of each */
 };
 
 struct cuda_matmul; /* chosen algorithms, by shape: matmul.c */

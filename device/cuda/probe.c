@@ -88,9 +88,10 @@ static int check_driver(const char *what, struct error *err)
     int driver = 0, built = 0;
     cudaError_t rc = cudaDriverGetVersion(&driver);
 
+    if (rc == cudaSuccess)
+        rc = cudaRuntimeGetVersion(&built);
     if (rc != cudaSuccess)
         return cuda_say(err, what, rc);
-    cudaRuntimeGetVersion(&built);
     if (driver == 0)
         return error_set(err, -ENODEV, "%s: no NVIDIA driver is installed here (libcuda.so.1 is missing): install one",
                          what);
