@@ -4,7 +4,7 @@
  * between nothing interrupts a thread. So the order of threads (cudasim_order) decides what a thread sees of another
  * that it has not met, and a missing barrier is a wrong result in one order or the other, every time. When nobody can go
  * on, somebody has not come: that is a fault, told with the two that wait for each other. */
-#include "tests/cudasim/state.h"
+#include "tests/cudasim/state.hpp"
 
 #include <pthread.h>
 #include <stdio.h>

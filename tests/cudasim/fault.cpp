@@ -1,5 +1,5 @@
 /* tests/cudasim/fault.cpp - what goes wrong: faults, errors that a test asks for, the last error. */
-#include "tests/cudasim/state.h"
+#include "tests/cudasim/state.hpp"
 
 #include <cxxabi.h>
 #include <dlfcn.h>

@@ -4,7 +4,7 @@
  * never used again. Its pages are within reach only while work runs: a host that reads them is told so. Host memory is
  * as it is: copies of registered memory touch it when they run, others as the runtime has it, which takes the source
  * before it returns and waits for the destination. */
-#include "tests/cudasim/state.h"
+#include "tests/cudasim/state.hpp"
 
 #include <memory>
 #include <signal.h>

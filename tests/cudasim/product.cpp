@@ -1,6 +1,6 @@
 /* tests/cudasim/product.cpp - cuBLASLt's products: plain loops in fp32, added up along k in order. What is stored is
  * rounded once, bf16 to nearest, ties to even, as the library does. */
-#include "tests/cudasim/state.h"
+#include "tests/cudasim/state.hpp"
 
 #include <cublasLt.h>
 #include <math.h>

@@ -2,7 +2,7 @@
  *
  * Then one piece after another runs, of the stream that cudasim_order says, until what the host waits for is done and no
  * further. So whatever no event or wait orders comes as late, or as early, as it can. */
-#include "tests/cudasim/state.h"
+#include "tests/cudasim/state.hpp"
 
 #include <deque>
 #include <map>

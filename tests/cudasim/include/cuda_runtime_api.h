@@ -146,7 +146,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 
 #ifdef __cplusplus
 }
-#include "cudasim_kernel.h"
+#include "cudasim_kernel.cuh"
 #endif
 
 #endif

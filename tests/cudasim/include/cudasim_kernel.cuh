@@ -1,10 +1,12 @@
-/* tests/cudasim/include/cudasim_kernel.h - what the source of a kernel sees, in C++, and how it is launched.
+/* tests/cudasim/include/cudasim_kernel.cuh - what the source of a kernel sees, in C++, and how it is launched.
  *
  * A block's threads are fibres (tests/cudasim/block.cpp). One runs until it waits for others, here at a meeting: all
  * threads of the block at a barrier, or all lanes of the mask at one operation of a warp. They must meet at the same
  * operation of the same line, which is stricter than the hardware and what a reader expects. */
-#ifndef CUDASIM_KERNEL_H
-#define CUDASIM_KERNEL_H
+#ifndef CUDASIM_KERNEL_CUH
+#define CUDASIM_KERNEL_CUH
+
+#include "cuda_runtime_api.h"
 
 #include <cmath>
 #include <cstring>

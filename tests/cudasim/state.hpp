@@ -1,6 +1,6 @@
-/* tests/cudasim/state.h - what the simulator's files share. */
-#ifndef CUDASIM_STATE_H
-#define CUDASIM_STATE_H
+/* tests/cudasim/state.hpp - what the simulator's files share. */
+#ifndef CUDASIM_STATE_HPP
+#define CUDASIM_STATE_HPP
 
 #include "tests/cudasim/cudasim.h"
 

@@ -1,0 +1,588 @@
+/* The simulated CUDA device (tests/cudasim) is a judge: each mistake planted here is found, and what has none gives the
+ * same, right result in every order of threads and of streams. */
+#include "device/cuda/fragment.cuh"
+#include "tests/cudasim/cudasim.h"
+
+#include <check.h>
+#include <cublasLt.h>
+#include <functional>
+#include <math.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define OK(call) ck_assert_int_eq(call, cudaSuccess)
+#define RED_ZONE "AddressSanitizer" /* names it first, where it watches */
+
+static const int THREADS = 64;
+
+static cudaStream_t make_stream()
+{
+    cudaStream_t stream;
+
+    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+    return stream;
+}
+
+template <typename T> static T *on_device(size_t n)
+{
+    T *memory;
+
+    OK(cudaMalloc((void **)&memory, n * sizeof *memory));
+    return memory;
+}
+
+template <typename T> static T *page_locked(size_t n)
+{
+    T *memory;
+
+    OK(cudaHostAlloc((void **)&memory, n * sizeof *memory, cudaHostAllocDefault));
+    return memory;
+}
+
+/* What a child that makes the mistake says before it dies; "" if it lives. */
+static const char *said(const std::function<void()> &mistake)
+{
+    static char text[1 << 16];
+    size_t n = 0;
+    int ends[2], status;
+
+    ck_assert_int_eq(pipe(ends), 0);
+    const pid_t child = fork();
+    if (child == 0) {
+        dup2(ends[1], STDERR_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        mistake();
+        cudasim_finish();
+        _exit(0);
+    }
+    close(ends[1]);
+    for (ssize_t got; (got = read(ends[0], text + n, sizeof text - 1 - n)) > 0;)
+        n += (size_t)got;
+    text[n] = '\0';
+    close(ends[0]);
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    ck_assert_msg((status == 0) == (n == 0), "status %d: %s", status, text);
+    return text;
+}
+
+#define SAYS(sentence, ...)                                                                                            \
+    do {                                                                                                               \
+        const char *text = said([]() { __VA_ARGS__ });                                                                 \
+        ck_assert_msg(strstr(text, sentence) != NULL, "it says: %s", text);                                            \
+    } while (0)
+/* The same, or that AddressSanitizer was first. */
+#define SAYS_OR_ASAN(sentence, ...)                                                                                    \
+    do {                                                                                                               \
+        const char *text = said([]() { __VA_ARGS__ });                                                                 \
+        ck_assert_msg(strstr(text, sentence) || strstr(text, RED_ZONE), "it says: %s", text);                          \
+    } while (0)
+
+/* In how many orders of streams and threads the result is right, and in how many there are. */
+static const int ORDERS = 4 * 3;
+
+static int n_right(const std::function<bool()> &right)
+{
+    int n = 0;
+
+    for (int i = 0; i < ORDERS; i++) {
+        cudasim_order((enum cudasim_streams)(i % 4), (enum cudasim_threads)(i / 4), (uint64_t)i);
+        n += right();
+    }
+    cudasim_order(CUDASIM_STREAMS_AS_ISSUED, CUDASIM_THREADS_FORWARD, 0);
+    return n;
+}
+
+/* ---- threads of a block ---- */
+
+static __global__ void reverse(int *to, const int *from, bool meet)
+{
+    __shared__ int kept[THREADS];
+    const unsigned i = threadIdx.x;
+
+    kept[i] = from[i];
+    if (meet)
+        __syncthreads();
+    to[i] = kept[blockDim.x - 1 - i];
+}
+
+static bool reverses(bool meet)
+{
+    cudaStream_t stream = make_stream();
+    int *from = on_device<int>(THREADS), *to = on_device<int>(THREADS), host[THREADS];
+    bool right = true;
+
+    for (int i = 0; i < THREADS; i++)
+        host[i] = rand();
+    OK(cudaMemcpyAsync(from, host, sizeof host, cudaMemcpyHostToDevice, stream));
+    OK(launch(reverse, 1, THREADS, 0, stream, to, from, meet));
+    int back[THREADS];
+    OK(cudaMemcpyAsync(back, to, sizeof back, cudaMemcpyDeviceToHost, stream));
+    for (int i = 0; i < THREADS; i++)
+        right = right && back[i] == host[THREADS - 1 - i];
+    OK(cudaFree(from));
+    OK(cudaFree(to));
+    OK(cudaStreamDestroy(stream));
+    return right;
+}
+
+START_TEST(a_missing_barrier_is_a_wrong_result)
+{
+    ck_assert_int_eq(n_right([]() { return reverses(true); }), ORDERS);
+    ck_assert_int_eq(n_right([]() { return reverses(false); }), 0);
+}
+END_TEST
+
+static __global__ void some_return(int n)
+{
+    if (threadIdx.x >= (unsigned)n)
+        return;
+    __syncthreads();
+}
+
+static __global__ void two_barriers()
+{
+    if (threadIdx.x < warpSize)
+        __syncthreads();
+    else
+        __syncthreads();
+}
+
+START_TEST(a_barrier_that_not_all_meet_is_a_fault)
+{
+    SAYS("kernel some_return(int), block (0, 0, 0): thread 0 waits at __syncthreads in line 152, but thread 63 has "
+         "returned",
+         launch(some_return, 1, THREADS, 0, make_stream(), 63);
+         cudaDeviceSynchronize(););
+    SAYS("thread 0 waits at __syncthreads in line 158, but thread 32 waits at __syncthreads in line 160",
+         launch(two_barriers, 1, THREADS, 0, make_stream());
+         cudaDeviceSynchronize(););
+}
+END_TEST
+
+static __global__ void shuffle_if(unsigned mask, int n)
+{
+    if (threadIdx.x < (unsigned)n)
+        __shfl_xor_sync(mask, 1.0f, 1);
+}
+
+START_TEST(a_shuffle_that_lacks_lanes_is_a_fault)
+{
+    SAYS("thread 0 waits at __shfl_xor_sync (mask ffffffff) in line 177, but thread 31 has returned",
+         launch(shuffle_if, 1, THREADS, 0, make_stream(), WHOLE_WARP, 31);
+         cudaDeviceSynchronize(););
+    SAYS("but there is no thread 16", launch(shuffle_if, 1, 16, 0, make_stream(), WHOLE_WARP, 16);
+         cudaDeviceSynchronize(););
+    SAYS("thread 1: __shfl_xor_sync in line 177: the mask fffffffd lacks the lane itself",
+         launch(shuffle_if, 1, 32, 0, make_stream(), 0xfffffffdu, 32);
+         cudaDeviceSynchronize(););
+    SAYS("lane 2, which is read, is not in the mask 00000008", launch(
+                                                                   +[](unsigned mask) {
+                                                                       if (threadIdx.x == 3)
+                                                                           __shfl_xor_sync(mask, 1, 1);
+                                                                   },
+                                                                   1, 32, 0, make_stream(), 8u);
+         cudaDeviceSynchronize(););
+}
+END_TEST
+
+/* By hand: lane i of 32. */
+static __global__ void warp_operations(int *failed)
+{
+    const int i = (int)threadIdx.x % 32;
+    bool ok = __shfl_sync(WHOLE_WARP, i, 5) == 5 && __shfl_sync(WHOLE_WARP, i, 1, 8) == i / 8 * 8 + 1;
+
+    ok = ok && __shfl_xor_sync(WHOLE_WARP, 2.0 * i, 16) == 2.0 * (i ^ 16);
+    ok = ok && __shfl_up_sync(WHOLE_WARP, i, 3u) == (i < 3 ? i : i - 3);
+    ok = ok && __shfl_down_sync(WHOLE_WARP, i, 3u, 16) == (i % 16 > 12 ? i : i + 3);
+    ok = ok && __ballot_sync(WHOLE_WARP, i % 2) == 0xaaaaaaaau;
+    if (i < 4)
+        ok = ok && __any_sync(0xf, i == 2) && !__all_sync(0xf, i == 2) && __all_sync(0xf, i < 4);
+    ok = ok && __syncthreads_count(i < 3) == 3 * (int)blockDim.x / 32 && __syncthreads_or(threadIdx.x == 40) == 1 &&
+         !__syncthreads_and(threadIdx.x != 40);
+    if (!ok)
+        atomicAdd(failed, 1);
+}
+
+START_TEST(lanes_and_threads_exchange_what_they_should)
+{
+    ck_assert_int_eq(n_right([]() {
+                         cudaStream_t stream = make_stream();
+                         int *failed = on_device<int>(1), host = 1;
+                         OK(cudaMemsetAsync(failed, 0, sizeof *failed, stream));
+                         OK(launch(warp_operations, 3, THREADS, 0, stream, failed));
+                         OK(cudaMemcpyAsync(&host, failed, sizeof host, cudaMemcpyDefault, stream));
+                         OK(cudaFree(failed));
+                         OK(cudaStreamDestroy(stream));
+                         return host == 0;
+                     }),
+                     ORDERS);
+}
+END_TEST
+
+static __global__ void copy_by_way(float *to, const float *from, bool wait)
+{
+    float *kept = shared_memory<float>();
+    const unsigned i = threadIdx.x;
+
+    copy_async<4>(shared_at(kept + i), from + i, i > 0);
+    copy_commit();
+    if (wait)
+        copy_wait<0>();
+    __syncthreads();
+    to[i] = kept[i];
+}
+
+static bool copies(bool wait)
+{
+    cudaStream_t stream = make_stream();
+    float *from = on_device<float>(32), *to = on_device<float>(32), host[32], back[32];
+
+    for (int i = 0; i < 32; i++)
+        host[i] = (float)(i + 7);
+    OK(cudaMemcpyAsync(from, host, sizeof host, cudaMemcpyHostToDevice, stream));
+    OK(launch(copy_by_way, 1, 32, sizeof host, stream, to, from, wait));
+    OK(cudaMemcpyAsync(back, to, sizeof back, cudaMemcpyDeviceToHost, stream));
+    host[0] = 0;
+    OK(cudaFree(from));
+    OK(cudaFree(to));
+    OK(cudaStreamDestroy(stream));
+    return memcmp(host, back, sizeof host) == 0;
+}
+
+START_TEST(an_asynchronous_copy_not_waited_for_is_a_wrong_result)
+{
+    ck_assert_int_eq(n_right([]() { return copies(true); }), ORDERS);
+    ck_assert_int_eq(n_right([]() { return copies(false); }), 0);
+}
+END_TEST
+
+/* ---- memory ---- */
+
+static __global__ void fill(float *to, size_t first)
+{
+    to[first + blockIdx.x * blockDim.x + threadIdx.x] = 1;
+}
+
+START_TEST(memory_past_an_allocation_is_a_fault)
+{
+    SAYS_OR_ASAN("cudasim: device memory of 252 bytes is damaged at byte 252", /* the tail: 63 of 64 */
+                 launch(fill, 1, THREADS, 0, make_stream(), on_device<float>(63), (size_t)0);
+                 cudaDeviceSynchronize(););
+    SAYS_OR_ASAN("is damaged at byte -4", launch(fill, 1, 1, 0, make_stream(), on_device<float>(1), (size_t)-1);
+                 cudaDeviceSynchronize(););
+    SAYS("kernel fill(float*, unsigned long), block (0, 0, 0): thread 0: byte 8000 of device memory of 4 bytes is "
+         "touched",
+         launch(fill, 1, 1, 0, make_stream(), on_device<float>(1), (size_t)2000);
+         cudaDeviceSynchronize(););
+    SAYS("kernel fill(float*, unsigned long), argument 0: 0 bytes at byte 256 of device memory of 252 bytes",
+         launch(fill, 1, 1, 0, make_stream(), on_device<float>(63) + 64, (size_t)0););
+    SAYS("cudaMemsetAsync: 8 bytes at byte 0 of device memory of 4 bytes",
+         cudaMemsetAsync(on_device<float>(1), 0, 8, make_stream()););
+}
+END_TEST
+
+static __global__ void fill_shared(unsigned n)
+{
+    shared_memory<char>()[n] = 1;
+}
+
+START_TEST(shared_memory_past_what_was_asked_for_is_a_fault)
+{
+    SAYS_OR_ASAN("kernel fill_shared(unsigned int), block (0, 0, 0): shared memory is damaged at byte 100 of 100",
+                 launch(fill_shared, 1, 1, 100, make_stream(), 100u);
+                 cudaDeviceSynchronize(););
+    SAYS("memory past the block's shared memory is touched", launch(fill_shared, 1, 1, 128, make_stream(), 128u);
+         cudaDeviceSynchronize(););
+}
+END_TEST
+
+struct pair_of_pointers {
+    float *to;
+    const float *from;
+};
+
+START_TEST(host_memory_that_is_not_registered_is_a_fault_in_a_kernel)
+{
+    SAYS("cudasim: kernel fill(float*, unsigned long), argument 0: ",
+         launch(fill, 1, 1, 0, make_stream(), (float *)malloc(4), (size_t)0););
+    SAYS("is host memory that is not registered", pair_of_pointers both = {on_device<float>(1), (float *)malloc(4)};
+         launch(
+             +[](pair_of_pointers p) { *p.to = *p.from; }, 1, 1, 0, make_stream(), both););
+    SAYS("is registered memory that is not to be written", void *memory = malloc(64);
+         OK(cudaHostRegister(memory, 64, cudaHostRegisterReadOnly));
+         launch(fill, 1, 1, 0, make_stream(), (float *)memory, (size_t)0););
+    SAYS("is host memory that is not registered", /* any more */
+         void *memory = malloc(64);
+         OK(cudaHostRegister(memory, 64, cudaHostRegisterMapped));
+         launch(fill, 1, 1, 0, make_stream(), (float *)memory, (size_t)0); OK(cudaHostUnregister(memory));
+         cudaDeviceSynchronize(););
+}
+END_TEST
+
+START_TEST(what_is_freed_or_destroyed_is_not_used)
+{
+    SAYS("is device memory that has been freed", float *memory = on_device<float>(1); OK(cudaFree(memory));
+         launch(fill, 1, 1, 0, make_stream(), memory, (size_t)0););
+    SAYS("is not device memory, or has been freed", float *memory = on_device<float>(1); OK(cudaFree(memory));
+         cudaFree(memory););
+    SAYS("is destroyed", cudaStream_t stream = make_stream(); OK(cudaStreamDestroy(stream));
+         cudaStreamSynchronize(stream););
+    SAYS("the default stream is not simulated", cudaStreamSynchronize(NULL););
+}
+END_TEST
+
+START_TEST(what_is_left_at_the_end_is_a_fault)
+{
+    SAYS("cudasim: 28 bytes of device memory are left at the end", on_device<float>(7););
+    SAYS("8 bytes of host memory are left allocated at the end", page_locked<float>(2););
+    SAYS(" is left at the end", make_stream(););
+    SAYS("2 handles of cuBLASLt are left", cublasLtHandle_t handle; cublasLtCreate(&handle); cublasLtCreate(&handle););
+    ck_assert_str_eq(said([]() { cudaFree(on_device<float>(7)); }), "");
+}
+END_TEST
+
+START_TEST(the_host_does_not_touch_device_memory)
+{
+    SAYS("the host touches device memory, byte 12 of 64", on_device<volatile float>(16)[3] = 1;);
+}
+END_TEST
+
+/* Fresh memory is full of NaNs. */
+START_TEST(memory_that_was_never_written_shows)
+{
+    cudaStream_t stream = make_stream();
+    float *memory = on_device<float>(1), host = 0;
+
+    OK(cudaMemcpyAsync(&host, memory, sizeof host, cudaMemcpyDeviceToHost, stream));
+    ck_assert(isnan(host));
+    OK(cudaFree(memory));
+    OK(cudaStreamDestroy(stream));
+}
+END_TEST
+
+/* ---- streams ---- */
+
+static __global__ void add(int *to, const int *from)
+{
+    *to += *from;
+}
+
+/* One stream uploads, the next computes, the last downloads: each for another number, and in turn. */
+static bool pipelines(bool upload_first, bool download_last)
+{
+    cudaStream_t pull = make_stream(), compute = make_stream(), push = make_stream();
+    cudaEvent_t pulled, computed;
+    int *host = page_locked<int>(2), *device = on_device<int>(2);
+
+    OK(cudaEventCreateWithFlags(&pulled, cudaEventDisableTiming));
+    OK(cudaEventCreateWithFlags(&computed, cudaEventDisableTiming));
+    host[0] = 20, host[1] = 0;
+    OK(cudaMemcpyAsync(device, host, sizeof *host, cudaMemcpyHostToDevice, pull));
+    OK(cudaMemcpyAsync(device + 1, host, sizeof *host, cudaMemcpyHostToDevice, compute));
+    OK(cudaEventRecord(pulled, pull));
+    if (upload_first)
+        OK(cudaStreamWaitEvent(compute, pulled, 0));
+    OK(launch(add, 1, 1, 0, compute, device + 1, (const int *)device));
+    OK(cudaEventRecord(computed, compute));
+    if (download_last)
+        OK(cudaStreamWaitEvent(push, computed, 0));
+    OK(cudaMemcpyAsync(host + 1, device + 1, sizeof *host, cudaMemcpyDeviceToHost, push));
+    OK(cudaStreamSynchronize(push));
+    const bool right = host[1] == 40;
+    for (cudaStream_t stream : {pull, compute, push})
+        OK(cudaStreamDestroy(stream));
+    OK(cudaEventDestroy(pulled));
+    OK(cudaEventDestroy(computed));
+    OK(cudaFreeHost(host));
+    OK(cudaFree(device));
+    return right;
+}
+
+START_TEST(a_missing_event_is_a_wrong_result)
+{
+    ck_assert_int_eq(n_right([]() { return pipelines(true, true); }), ORDERS);
+    ck_assert_int_lt(n_right([]() { return pipelines(false, true); }), ORDERS);
+    ck_assert_int_lt(n_right([]() { return pipelines(true, false); }), ORDERS);
+}
+END_TEST
+
+START_TEST(copies_of_registered_memory_are_done_when_the_host_has_waited)
+{
+    cudaStream_t stream = make_stream();
+    cudaEvent_t done;
+    int *host = page_locked<int>(2), *device = on_device<int>(1), pageable = 3;
+
+    OK(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
+    host[0] = 1, host[1] = 5;
+    OK(cudaMemcpyAsync(device, host, sizeof *host, cudaMemcpyHostToDevice, stream));
+    OK(cudaMemcpyAsync(host + 1, device, sizeof *host, cudaMemcpyDeviceToHost, stream));
+    OK(cudaEventRecord(done, stream));
+    host[0] = 2;                  /* too early: what is uploaded */
+    ck_assert_int_eq(host[1], 5); /* too early: what was there before */
+    ck_assert_int_eq(cudaEventQuery(done), cudaErrorNotReady);
+    OK(cudaEventSynchronize(done));
+    ck_assert_int_eq(cudaEventQuery(done), cudaSuccess);
+    ck_assert_int_eq(host[1], 2);
+
+    OK(cudaMemcpyAsync(device, &pageable, sizeof pageable, cudaMemcpyHostToDevice, stream));
+    pageable = 4; /* not too early: it was taken */
+    OK(cudaMemcpyAsync(&pageable, device, sizeof pageable, cudaMemcpyDeviceToHost, stream));
+    ck_assert_int_eq(pageable, 3);
+
+    OK(cudaEventDestroy(done));
+    OK(cudaStreamDestroy(stream));
+    OK(cudaFreeHost(host));
+    OK(cudaFree(device));
+}
+END_TEST
+
+/* ---- errors that are returned ---- */
+
+START_TEST(launches_that_no_device_takes_are_refused)
+{
+    cudaStream_t stream = make_stream();
+
+    ck_assert_int_eq(launch(some_return, 0, THREADS, 0, stream, 64), cudaErrorInvalidConfiguration);
+    ck_assert_int_eq(launch(some_return, dim3(1, 65536), THREADS, 0, stream, 64), cudaErrorInvalidConfiguration);
+    ck_assert_int_eq(launch(some_return, 1, 0, 0, stream, 64), cudaErrorInvalidConfiguration);
+    ck_assert_int_eq(launch(some_return, 1, 1025, 0, stream, 64), cudaErrorInvalidConfiguration);
+    ck_assert_int_eq(launch(fill_shared, 1, 1, 49153, stream, 0u), cudaErrorInvalidValue);
+    ck_assert_int_eq(cudaGetLastError(), cudaErrorInvalidValue);
+    ck_assert_int_eq(cudaGetLastError(), cudaSuccess);
+    OK(allow_shared(fill_shared, 227 << 10));
+    OK(launch(fill_shared, 1, 1, 227 << 10, stream, 0u));
+    ck_assert_int_eq(allow_shared(fill_shared, (227 << 10) + 1), cudaErrorInvalidValue);
+    OK(cudaStreamDestroy(stream));
+}
+END_TEST
+
+START_TEST(memory_runs_out_where_the_test_says)
+{
+    size_t available, total;
+    void *memory, *more;
+
+    cudasim_limit(1000, 100);
+    OK(cudaMalloc(&memory, 600));
+    ck_assert_int_eq(cudaMalloc(&more, 401), cudaErrorMemoryAllocation);
+    OK(cudaMemGetInfo(&available, &total));
+    ck_assert_uint_eq(available, 400);
+    ck_assert_uint_eq(total, 1000);
+    ck_assert_int_eq(cudaHostAlloc(&more, 101, cudaHostAllocDefault), cudaErrorMemoryAllocation);
+    OK(cudaFree(memory));
+}
+END_TEST
+
+START_TEST(an_error_comes_where_the_test_asks_for_it)
+{
+    cudaStream_t stream = make_stream();
+
+    cudasim_fail("cudaStreamSynchronize", 1, cudaErrorLaunchFailure);
+    OK(cudaStreamSynchronize(stream));
+    OK(cudaDeviceSynchronize());
+    ck_assert_int_eq(cudaStreamSynchronize(stream), cudaErrorLaunchFailure);
+    OK(cudaStreamSynchronize(stream));
+    cudasim_lose(cudaErrorECCUncorrectable);
+    ck_assert_int_eq(cudaStreamDestroy(stream), cudaErrorECCUncorrectable);
+    ck_assert_int_eq(cudaGetLastError(), cudaErrorECCUncorrectable);
+    ck_assert_int_eq(cudaPeekAtLastError(), cudaErrorECCUncorrectable);
+}
+END_TEST
+
+START_TEST(what_was_called_is_counted)
+{
+    const struct cudasim_counts before = cudasim_count();
+
+    ck_assert(reverses(true));
+    const struct cudasim_counts after = cudasim_count();
+    ck_assert_uint_eq(after.launches - before.launches, 1);
+    ck_assert_uint_eq(after.copies - before.copies, 2);
+    ck_assert_uint_eq(after.pageable_copies - before.pageable_copies, 2);
+    ck_assert_uint_eq(after.allocations - before.allocations, 4);
+    ck_assert_uint_eq(after.device_waits + after.stream_waits + after.event_waits, 0);
+}
+END_TEST
+
+/* ---- products ---- */
+
+/* d (2, 2) = a (2, 3) b (3, 2), by hand, column by column; then with a bias and GELU. */
+START_TEST(products_are_what_the_library_documents)
+{
+    const float a[6] = {1, 4, 2, 5, 3, 6}, b[6] = {7, 9, 11, 8, 10, 12}, bias[2] = {-58, -153};
+    const float product[4] = {58, 139, 64, 154}, one = 1, zero = 0;
+    cublasLtHandle_t handle;
+    cublasLtMatmulDescOpaque_t desc;
+    cublasLtMatrixLayoutOpaque_t la, lb, ld;
+    const cublasLtEpilogue_t gelu = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
+    cudaStream_t stream = make_stream();
+    float *device = on_device<float>(64), host[64];
+    float *const device_bias = device + 12, *const d = device + 16, *const aux = device + 32;
+    const int64_t aux_ld = 8, bad_ld = 2;
+
+    OK(cudaMemcpyAsync(device, a, sizeof a, cudaMemcpyHostToDevice, stream));
+    OK(cudaMemcpyAsync(device + 6, b, sizeof b, cudaMemcpyHostToDevice, stream));
+    OK(cudaMemcpyAsync(device_bias, bias, sizeof bias, cudaMemcpyHostToDevice, stream));
+    OK(cublasLtCreate(&handle));
+    OK(cublasLtMatmulDescInit(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    OK(cublasLtMatrixLayoutInit(&la, CUDA_R_32F, 2, 3, 2));
+    OK(cublasLtMatrixLayoutInit(&lb, CUDA_R_32F, 3, 2, 3));
+    OK(cublasLtMatrixLayoutInit(&ld, CUDA_R_32F, 2, 2, 2));
+    OK(cublasLtMatmul(handle, &desc, &one, device, &la, device + 6, &lb, &zero, d, &ld, d, &ld, NULL, NULL, 0, stream));
+    OK(cudaMemcpyAsync(host, d, sizeof product, cudaMemcpyDeviceToHost, stream));
+    ck_assert_mem_eq(host, product, sizeof product);
+
+    OK(cublasLtMatmulDescSetAttribute(&desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &gelu, sizeof gelu));
+    OK(cublasLtMatmulDescSetAttribute(&desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &device_bias, sizeof device_bias));
+    OK(cublasLtMatmulDescSetAttribute(&desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof aux));
+    OK(cublasLtMatmulDescSetAttribute(&desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &bad_ld, sizeof bad_ld));
+    ck_assert_int_eq(cublasLtMatmul(handle, &desc, &one, device, &la, device + 6, &lb, &zero, d, &ld, d, &ld, NULL,
+                                    NULL, 0, stream),
+                     CUBLAS_STATUS_NOT_SUPPORTED);
+    OK(cublasLtMatmulDescSetAttribute(&desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof aux_ld));
+    OK(cublasLtMatmul(handle, &desc, &one, device, &la, device + 6, &lb, &zero, d, &ld, d, &ld, NULL, NULL, 0, stream));
+    OK(cudaMemcpyAsync(host, device, 64 * sizeof *host, cudaMemcpyDeviceToHost, stream));
+    ck_assert_float_eq(host[16], 0);                    /* gelu(0) */
+    ck_assert_float_eq(host[32], 0);                    /* of 58 - 58 */
+    ck_assert_float_eq_tol(host[19], 0.841192f, 1e-6f); /* gelu(1), by tanh: PyTorch */
+    ck_assert_float_eq(host[41], 1);                    /* of 154 - 153: column 1 of aux */
+    OK(cublasLtDestroy(handle));
+    OK(cudaFree(device));
+    OK(cudaStreamDestroy(stream));
+}
+END_TEST
+
+int main()
+{
+    Suite *suite = suite_create("cudasim");
+    TCase *tests = tcase_create("cudasim");
+    SRunner *runner = srunner_create(suite);
+
+    for (const TTest *test : {
+             a_missing_barrier_is_a_wrong_result,
+             a_barrier_that_not_all_meet_is_a_fault,
+             a_shuffle_that_lacks_lanes_is_a_fault,
+             lanes_and_threads_exchange_what_they_should,
+             an_asynchronous_copy_not_waited_for_is_a_wrong_result,
+             memory_past_an_allocation_is_a_fault,
+             shared_memory_past_what_was_asked_for_is_a_fault,
+             host_memory_that_is_not_registered_is_a_fault_in_a_kernel,
+             what_is_freed_or_destroyed_is_not_used,
+             what_is_left_at_the_end_is_a_fault,
+             the_host_does_not_touch_device_memory,
+             memory_that_was_never_written_shows,
+             a_missing_event_is_a_wrong_result,
+             copies_of_registered_memory_are_done_when_the_host_has_waited,
+             launches_that_no_device_takes_are_refused,
+             memory_runs_out_where_the_test_says,
+             an_error_comes_where_the_test_asks_for_it,
+             what_was_called_is_counted,
+             products_are_what_the_library_documents,
+         })
+        tcase_add_test(tests, test);
+    suite_add_tcase(suite, tests);
+    srunner_run_all(runner, CK_NORMAL);
+    const int failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+}
