@@ -5,6 +5,7 @@
 
 #include <check.h>
 #include <cublasLt.h>
+#include <fnmatch.h>
 #include <functional>
 #include <math.h>
 #include <stdlib.h>
@@ -67,16 +68,17 @@ static const char *said(const std::function<void()> &mistake)
     return text;
 }
 
+/* sentence: with * for what is no matter. */
 #define SAYS(sentence, ...)                                                                                            \
     do {                                                                                                               \
         const char *text = said([]() { __VA_ARGS__ });                                                                 \
-        ck_assert_msg(strstr(text, sentence) != NULL, "it says: %s", text);                                            \
+        ck_assert_msg(fnmatch("*" sentence "*", text, 0) == 0, "it says: %s", text);                                   \
     } while (0)
 /* The same, or that AddressSanitizer was first. */
 #define SAYS_OR_ASAN(sentence, ...)                                                                                    \
     do {                                                                                                               \
         const char *text = said([]() { __VA_ARGS__ });                                                                 \
-        ck_assert_msg(strstr(text, sentence) || strstr(text, RED_ZONE), "it says: %s", text);                          \
+        ck_assert_msg(fnmatch("*" sentence "*", text, 0) == 0 || strstr(text, RED_ZONE), "it says: %s", text);         \
     } while (0)
 
 /* In how many orders of streams and threads the result is right, and in how many there are. */
@@ -151,11 +153,11 @@ static __global__ void two_barriers()
 
 START_TEST(a_barrier_that_not_all_meet_is_a_fault)
 {
-    SAYS("kernel some_return(int), block (0, 0, 0): thread 0 waits at __syncthreads in line 152, but thread 63 has "
+    SAYS("kernel some_return(int), block (0, 0, 0): thread 0 waits at __syncthreads in line *, but thread 63 has "
          "returned",
          launch(some_return, 1, THREADS, 0, make_stream(), 63);
          cudaDeviceSynchronize(););
-    SAYS("thread 0 waits at __syncthreads in line 158, but thread 32 waits at __syncthreads in line 160",
+    SAYS("thread 0 waits at __syncthreads in line *, but thread 32 waits at __syncthreads in line *",
          launch(two_barriers, 1, THREADS, 0, make_stream());
          cudaDeviceSynchronize(););
 }
@@ -169,12 +171,12 @@ static __global__ void shuffle_if(unsigned mask, int n)
 
 START_TEST(a_shuffle_that_lacks_lanes_is_a_fault)
 {
-    SAYS("thread 0 waits at __shfl_xor_sync (mask ffffffff) in line 177, but thread 31 has returned",
+    SAYS("thread 0 waits at __shfl_xor_sync (mask ffffffff) in line *, but thread 31 has returned",
          launch(shuffle_if, 1, THREADS, 0, make_stream(), WHOLE_WARP, 31);
          cudaDeviceSynchronize(););
     SAYS("but there is no thread 16", launch(shuffle_if, 1, 16, 0, make_stream(), WHOLE_WARP, 16);
          cudaDeviceSynchronize(););
-    SAYS("thread 1: __shfl_xor_sync in line 177: the mask fffffffd lacks the lane itself",
+    SAYS("thread 1: __shfl_xor_sync in line *: the mask fffffffd lacks the lane itself",
          launch(shuffle_if, 1, 32, 0, make_stream(), 0xfffffffdu, 32);
          cudaDeviceSynchronize(););
     SAYS("lane 2, which is read, is not in the mask 00000008", launch(

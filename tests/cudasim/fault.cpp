@@ -68,6 +68,7 @@ static void start()
     state.random = environment("CUDASIM_SEED");
     if (environment("CUDASIM_MEMORY"))
         cudasim_limit(environment("CUDASIM_MEMORY"), SIZE_MAX);
+    cudasim_watch();
     atexit(finish_at_exit);
 }
 

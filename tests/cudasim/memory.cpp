@@ -30,11 +30,14 @@ static struct memory_state {
     std::vector<allocation> allocations;
     std::vector<registration> registrations;
     size_t limit = (size_t)4 << 30, used, registered_limit = SIZE_MAX, registered;
-    bool open, watching;
+    bool open;
     struct sigaction others;
 } &memory = *new memory_state(); /* never destroyed: the end of the program looks into it */
 
 /* ---- whose memory ---- */
+
+/* Pages that are not there, on either side of an allocation. */
+enum { GUARD = 1 << 20 };
 
 static size_t page_bytes()
 {
@@ -47,7 +50,7 @@ static allocation *find_allocation(const void *address)
     const char *at = (const char *)address;
 
     for (allocation &a : memory.allocations)
-        if (a.pages - page_bytes() <= at && at < a.pages + a.mapped + page_bytes())
+        if (a.pages - GUARD <= at && at < a.pages + a.mapped + GUARD)
             return &a;
     return NULL;
 }
@@ -111,6 +114,15 @@ static void on_segv(int signal, siginfo_t *info, void *context)
     if (cudasim_past_shared(info->si_addr))
         cudasim_fault("memory past the block's shared memory is touched");
     sigaction(signal, &memory.others, NULL); /* happens again there */
+}
+
+void cudasim_watch(void)
+{
+    struct sigaction ours = {};
+
+    ours.sa_sigaction = on_segv;
+    ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+    sigaction(SIGSEGV, &ours, &memory.others);
 }
 
 static void reach(int protection)
@@ -264,18 +276,6 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
     return cudaSuccess;
 }
 
-static void watch()
-{
-    struct sigaction ours = {};
-
-    if (memory.watching)
-        return;
-    memory.watching = true;
-    ours.sa_sigaction = on_segv;
-    ours.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
-    sigaction(SIGSEGV, &ours, &memory.others);
-}
-
 cudaError_t cudaMalloc(void **to, size_t bytes)
 {
     CUDASIM_CALL();
@@ -288,13 +288,12 @@ cudaError_t cudaMalloc(void **to, size_t bytes)
         return cudaSuccess;
     if (bytes > memory.limit || memory.used > memory.limit - bytes)
         return call.failed(cudaErrorMemoryAllocation);
-    watch();
     a.mapped = (CUDASIM_RED + bytes + CUDASIM_RED + page - 1) / page * page;
     char *all =
-        (char *)mmap(NULL, page + a.mapped + page, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (all == MAP_FAILED || mprotect(all + page, a.mapped, PROT_READ | PROT_WRITE))
+        (char *)mmap(NULL, GUARD + a.mapped + GUARD, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (all == MAP_FAILED || mprotect(all + GUARD, a.mapped, PROT_READ | PROT_WRITE))
         return call.failed(cudaErrorMemoryAllocation);
-    a.pages = all + page, a.data = a.pages + CUDASIM_RED, a.bytes = bytes, a.live = true;
+    a.pages = all + GUARD, a.data = a.pages + CUDASIM_RED, a.bytes = bytes, a.live = true;
     memset(a.pages, CUDASIM_RED_BYTE, a.mapped);
     memset(a.data, CUDASIM_POISON_BYTE, bytes);
     CUDASIM_POISON(a.pages, CUDASIM_RED);

@@ -63,6 +63,8 @@ enum cudasim_threads cudasim_thread_order(void);
 void cudasim_check(const char *who, const void *memory, size_t bytes, bool writes);
 /* The same for what may be an address or any number. */
 void cudasim_check_word(const char *who, const void *word);
+/* From now on faults of pages that are the device's are told as what they are. */
+void cudasim_watch(void);
 /* The device's memory is within reach only between these, while work runs; close looks for damage. */
 void cudasim_open_memory(void);
 void cudasim_close_memory(void);
