@@ -198,24 +198,31 @@ static bool use(struct buffers *b, uint32_t unit)
     return missed;
 }
 
-/* Pulls run ahead as far as there are buffers, contributions leave one by one, updates follow them. */
+/* Pulls run ahead as far as there are buffers, contributions and tiles leave as far as there are sets of them, updates
+ * follow. */
 struct pipeline {
-    double pulled, pushed, updated;
-    double computed[PLAN_MAX_WEIGHT_BUFFERS]; /* the ends of the last visits, the latest first */
-    uint32_t n_buffers;
+    double pulled, updated;
+    double computed[PLAN_MAX_WEIGHT_BUFFERS], pushed[PLAN_MAX_SETS]; /* ends of the last visits, the latest first */
+    uint32_t n_buffers, n_sets;
 };
+
+static void shift(double *ends, uint32_t n, double end)
+{
+    for (uint32_t i = n - 1; i > 0; i--)
+        ends[i] = ends[i - 1];
+    ends[0] = end;
+}
 
 static void advance(struct pipeline *p, const struct visit *v)
 {
     const double stash = v->stash / 2; /* half of it each way */
 
     p->pulled = fmax(p->pulled, p->computed[p->n_buffers - 1]) + v->pull + stash;
-    const double begin = fmax(fmax(p->pulled, p->computed[0]), v->push > 0 ? p->pushed : 0);
-    for (uint32_t i = p->n_buffers - 1; i > 0; i--)
-        p->computed[i] = p->computed[i - 1];
-    p->computed[0] = begin + v->compute;
-    p->pushed = fmax(p->pushed, p->computed[0]) + v->push + stash;
-    p->updated = fmax(p->updated, p->pushed) + v->optimizer;
+    const double sets = v->push > 0 || v->stash > 0 ? p->pushed[p->n_sets - 1] : 0;
+    const double begin = fmax(fmax(p->pulled, p->computed[0]), sets);
+    shift(p->computed, p->n_buffers, begin + v->compute);
+    shift(p->pushed, p->n_sets, fmax(p->pushed[0], p->computed[0]) + v->push + stash);
+    p->updated = fmax(p->updated, p->pushed[0]) + v->optimizer;
 }
 
 /* Whether the visit waits for its unit. One that stays comes once: to generate, before. The embedding's never come. */
@@ -328,7 +335,7 @@ void plan_cost(struct plan_cost *out, const struct plan *plan, const struct mode
                       .slow = takes_turns ? n_workers : 1,
                       .value = (double)number_bytes(s->precision)};
     const struct microbatches m = microbatches_of(&c);
-    struct pipeline pipeline = {.n_buffers = plan->choice.n_weight_buffers};
+    struct pipeline pipeline = {.n_buffers = plan->choice.n_weight_buffers, .n_sets = plan->n_sets};
 
     *out = (struct plan_cost){0};
     add_all(out, &pipeline, &c, &m);

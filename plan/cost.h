@@ -12,7 +12,8 @@
  *   optimizer   bytes that a parameter's folds and update touch, against the 28 of AdamW in fp32 that were measured
  *
  * A device that takes turns with the host (the CPU) does all this one after the other, and its workers share the cores.
- * Another pulls into one buffer while it works on the next, pushes beside that, and the host updates beside it all.
+ * Another pulls into one buffer while it works on the next, pushes one sum while it makes the next where it has two, and
+ * the host updates beside it all.
  *
  * Kept internals, resident units, more buffers and one pass over the head never make a prediction longer; so the best of
  * what fits never gets slower as the budget grows. */

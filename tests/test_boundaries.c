@@ -45,6 +45,16 @@ static void check_same(const struct array_link *a, const struct array_link *b, c
         ck_assert(a->losses[part] == b->losses[part]);
 }
 
+/* The CPU as a device that works beside the host, for every second round: its plans have two sets of sums and tiles. */
+static const struct plan_backend *backend_of(int round)
+{
+    static struct plan_backend beside;
+
+    beside = plan_cpu;
+    beside.takes_turns = false;
+    return round % 2 ? &beside : &plan_cpu;
+}
+
 /* Whatever stays, is kept, passes through buffers or lies on the host. */
 START_TEST(every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte)
 {
@@ -58,6 +68,7 @@ START_TEST(every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte)
 
         setting_open(&s, &config, parts * part_rows, 1 + setting_below(&state, 12));
         struct device_worker_options options = setting_options(&s, part_rows, 1 + setting_below(&state, part_rows));
+        options.setting.backend = backend_of(_i);
         options.setting.n_threads = 1 + (setting_below(&state, 8) == 0);
         options.setting.precision = (enum number_type)setting_below(&state, 2);
         options.choice.n_weight_buffers = 3;
@@ -101,6 +112,7 @@ START_TEST(what_is_planned_for_a_budget_is_what_is_used_of_it)
 
         setting_open(&s, &config, parts * part_rows, 1 + setting_below(&state, 12));
         struct device_worker_options options = setting_options(&s, part_rows, 0);
+        options.setting.backend = backend_of(_i);
         options.setting.precision = (enum number_type)setting_below(&state, 2);
         const struct plan_wish wish = {.microbatch = setting_below(&state, part_rows + 1),
                                        .no_host_stash = setting_below(&state, 4) == 0};
@@ -141,6 +153,7 @@ START_TEST(tiles_move_as_many_bytes_as_predicted)
 
         setting_open(&s, &config, parts * part_rows, 1 + setting_below(&state, 12));
         struct device_worker_options options = setting_options(&s, part_rows, 1 + setting_below(&state, part_rows));
+        options.setting.backend = backend_of(_i);
         options.setting.precision = (enum number_type)setting_below(&state, 2);
         setting_choose(&options.choice, &s.model, &state);
         options.choice.n_kept = 0;

@@ -171,6 +171,31 @@ START_TEST(a_device_beside_the_host_hides_what_is_shorter)
 }
 END_TEST
 
+/* All that is pulled stays, so backward moves contributions alone, each shorter than a block's computing. With one sum
+ * each is waited for before the next visit. With two, the upper block waits for the head's, whose sum it uses (the norm
+ * between them computes nothing to speak of); the norm's and its own hide behind a block; below the lower one nothing is
+ * computed. */
+START_TEST(contributions_hide_behind_computing_where_there_are_two_sums)
+{
+    struct plan_backend beside = plan_cpu;
+    struct plan_cost one, two;
+    struct plan plan;
+
+    beside.takes_turns = false;
+    setting.backend = &beside;
+    profile.update_parameters_per_s = 1e18;
+    profile.link_bytes_per_s = 1e7;
+    choice.n_weight_buffers = 2;
+    choice.n_resident = 4;
+    plan_lay_out(&plan, &model, &setting, &choice);
+    plan_cost(&two, &plan, &model, &host, &profile);
+    ck_assert_uint_eq(plan.n_sets, 2);
+    plan.n_sets = 1;
+    plan_cost(&one, &plan, &model, &host, &profile);
+    ck_assert_double_eq_tol(one.step_ms - two.step_ms, (NORM + BLOCK) * 4 / 1e7 * 1e3, 1e-6);
+}
+END_TEST
+
 /* w F / 2 H by hand: 4 bytes * 1e9 / (2 * 1e6); bf16 halves the bytes and doubles the rate. */
 START_TEST(pulls_hide_from_so_many_tokens_on)
 {
@@ -223,6 +248,7 @@ int main(void)
     tcase_add_test(tests, a_stash_on_the_host_moves_every_boundary);
     tcase_add_test(tests, a_device_that_takes_turns_overlaps_nothing_and_its_workers_share_it);
     tcase_add_test(tests, a_device_beside_the_host_hides_what_is_shorter);
+    tcase_add_test(tests, contributions_hide_behind_computing_where_there_are_two_sums);
     tcase_add_test(tests, pulls_hide_from_so_many_tokens_on);
     tcase_add_test(tests, what_is_left_of_a_part_is_a_microbatch_of_its_own);
     tcase_add_test(tests, evaluating_goes_up_once_and_generating_reads_each_weight_for_a_token);
