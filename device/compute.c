@@ -64,7 +64,7 @@ static void close_trace(struct compute *c)
 
 static void let_go(struct compute *c)
 {
-    device_worker_free(&c->worker);
+    device_worker_free(&c->worker); /* first: the device has the segments until it is closed */
     segment_close(&c->weights);
     segment_close(&c->inbox);
     segment_close(&c->data);
@@ -178,6 +178,27 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
     return rc;
 }
 
+/* The device reads and writes the job's memory by itself, until it is closed; where the system does not let it, copies are
+ * slower, which is said once a job. */
+static void lend(const struct compute *c)
+{
+    const struct {
+        const struct segment *segment;
+        bool writable;
+    } segments[] = {{&c->weights, false}, {&c->inbox, true}, {&c->stash, true}};
+    const struct device_worker *w = &c->worker;
+    bool told = false;
+
+    for (size_t i = 0; i < sizeof segments / sizeof *segments; i++) {
+        const struct segment *s = segments[i].segment;
+        struct error err;
+        if (!s->base || !w->ops->lend(w->dev, s->base, s->bytes, segments[i].writable, &err) || told)
+            continue;
+        log_line("%s", err.text);
+        told = true;
+    }
+}
+
 static void on_assign(struct compute *c, const struct mail *mail)
 {
     struct message reply = {.kind = MESSAGE_ASSIGNED};
@@ -201,6 +222,7 @@ static void on_assign(struct compute *c, const struct mail *mail)
         reply.refused.code = rc;
         reply.refused.error = err;
     } else {
+        lend(c);
         reply.assigned.arena_bytes = c->worker.plan.arena_bytes;
     }
     post_ledger(c);

@@ -215,6 +215,28 @@ START_TEST(the_reserved_slot_is_for_the_slice_that_it_is_granted_to)
 }
 END_TEST
 
+/* Each is another; one is there again when the daemon has freed it. */
+START_TEST(several_slots_are_taken_before_the_first_is_contributed)
+{
+    const float *first;
+    void *slot;
+
+    ck_assert_uint_eq(slot_for(5, 0, 0), 1);
+    first = last_slot;
+    ck_assert_uint_eq(slot_for(5, 0, 1), 2);
+    ck_assert_int_eq(link_session.take_slot(&link_, 5, 0, 2, false, &slot), 0);
+    ck_assert_ptr_null(slot);
+    ck_assert_int_eq(link_session.contribute(&link_, 5, 0, 0, first), 0);
+    ck_assert_uint_eq(heard(MESSAGE_CONTRIBUTION).contribution.slot, 1);
+    contribute(5, 0, 1);
+    ck_assert_uint_eq(heard(MESSAGE_CONTRIBUTION).contribution.slot, 2);
+    say_free(1); /* taken in without waiting for it */
+    ck_assert_int_eq(link_session.take_slot(&link_, 5, 0, 2, false, &slot), 0);
+    ck_assert_ptr_eq(slot, first);
+    ck_assert_uint_eq(unread(), 0);
+}
+END_TEST
+
 START_TEST(an_ordinary_slot_is_taken_before_a_granted_one)
 {
     fill_ordinary_slots();
@@ -285,7 +307,8 @@ START_TEST(release_cancels_every_wait_and_all_that_follows)
         ck_assert_int_eq(link_session.wait_weights(&link_, &at), -ECANCELED);
         break;
     case 1:
-        ck_assert_int_eq(link_session.take_slot(&link_, 5, 0, 2, true, &slot), -ECANCELED);
+    case 2:
+        ck_assert_int_eq(link_session.take_slot(&link_, 5, 0, 2, _i == 1, &slot), -ECANCELED);
         break;
     default:
         ck_assert_int_eq(link_session.contributed(&link_, 5, 0), -ECANCELED);
@@ -379,11 +402,12 @@ int main(void)
     tcase_add_test(tests, the_same_unit_pulled_twice_is_answered_twice);
     tcase_add_test(tests, a_full_inbox_waits_for_a_slot_and_takes_the_one_that_is_freed);
     tcase_add_test(tests, the_reserved_slot_is_for_the_slice_that_it_is_granted_to);
+    tcase_add_test(tests, several_slots_are_taken_before_the_first_is_contributed);
     tcase_add_test(tests, an_ordinary_slot_is_taken_before_a_granted_one);
     tcase_add_test(tests, a_grant_ends_with_its_step);
     tcase_add_test(tests, contributed_waits_until_all_is_folded_when_it_takes_turns);
     tcase_add_test(tests, contributed_goes_on_at_once_when_it_takes_no_turns);
-    tcase_add_loop_test(tests, release_cancels_every_wait_and_all_that_follows, 0, 3);
+    tcase_add_loop_test(tests, release_cancels_every_wait_and_all_that_follows, 0, 4);
     tcase_add_test(tests, whether_the_job_has_ended_is_seen_without_waiting);
     tcase_add_test(tests, a_share_that_comes_early_is_kept);
     tcase_add_test(tests, losses_and_contributions_carry_step_and_attempt);
