@@ -12,8 +12,8 @@
  *
  * A fault says one sentence on stderr, "cudasim: ...", and aborts. Errors that the runtime returns are returned.
  *
- * build/bin/cudasim/eps-cuda.so, the whole backend on this device, exports these functions too. One device; any thread
- * may call, and one runs at a time. */
+ * build/bin/cudasim/eps-cuda.so, the whole backend on this device, exports these functions too. One device at a time; any
+ * thread may call, and one runs at a time. */
 #ifndef CUDASIM_H
 #define CUDASIM_H
 
@@ -50,6 +50,8 @@ void cudasim_limit(size_t device_bytes, size_t registered_bytes);
 void cudasim_fail(const char *name, unsigned calls, cudaError_t rc);
 /* The device is lost: from now on every call returns rc. */
 void cudasim_lose(cudaError_t rc);
+/* For whole programs CUDASIM_FAIL=NAME:CALLS:CODE says the first, and CUDASIM_LOSE that the device is lost with that
+ * call; CUDASIM_DEVICES=n that there are n devices, one of which a process uses, and CUDASIM_MAJOR=n how old they are. */
 
 /* Calls and work since the start. */
 struct cudasim_counts {

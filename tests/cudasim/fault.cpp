@@ -18,13 +18,23 @@
 
 struct cudasim_counts cudasim_counted;
 
+/* An error to come, or the device's loss. */
+struct planned {
+    bool armed;
+    std::string name; /* "": any */
+    unsigned calls;
+    cudaError_t rc;
+
+    bool is_due(const char *call)
+    {
+        return armed && (name.empty() || name == call) && calls-- == 0;
+    }
+};
+
 static struct fault_state {
     std::recursive_mutex lock;
     cudaError_t last, lost;
-    std::string fail_name; /* "": any */
-    bool fail_armed;
-    unsigned fail_calls;
-    cudaError_t fail_rc;
+    planned fail, lose;
     bool started;
     enum cudasim_streams streams;
     enum cudasim_threads threads;
@@ -51,11 +61,24 @@ static void finish_at_exit()
         cudasim_finish();
 }
 
-static unsigned long environment(const char *name)
+unsigned long cudasim_environment(const char *name)
 {
     const char *text = getenv(name);
 
     return text ? strtoul(text, NULL, 10) : 0;
+}
+
+/* "NAME:CALLS:CODE", as cudasim_fail takes them. */
+static planned environment_plan(const char *name)
+{
+    const char *text = getenv(name);
+    char call[64] = "";
+    unsigned calls = 0;
+    int rc = 0;
+
+    if (text && sscanf(text, "%63[^:]:%u:%d", call, &calls, &rc) != 3)
+        cudasim_fault("%s=%s is not NAME:CALLS:CODE", name, text);
+    return {text != NULL, call, calls, (cudaError_t)rc};
 }
 
 static void start()
@@ -63,11 +86,13 @@ static void start()
     if (state.started)
         return;
     state.started = true;
-    state.streams = (enum cudasim_streams)environment("CUDASIM_STREAMS");
-    state.threads = (enum cudasim_threads)environment("CUDASIM_THREADS");
-    state.random = environment("CUDASIM_SEED");
-    if (environment("CUDASIM_MEMORY"))
-        cudasim_limit(environment("CUDASIM_MEMORY"), SIZE_MAX);
+    state.streams = (enum cudasim_streams)cudasim_environment("CUDASIM_STREAMS");
+    state.threads = (enum cudasim_threads)cudasim_environment("CUDASIM_THREADS");
+    state.random = cudasim_environment("CUDASIM_SEED");
+    if (cudasim_environment("CUDASIM_MEMORY"))
+        cudasim_limit(cudasim_environment("CUDASIM_MEMORY"), SIZE_MAX);
+    state.fail = environment_plan("CUDASIM_FAIL");
+    state.lose = environment_plan("CUDASIM_LOSE");
     cudasim_watch();
     atexit(finish_at_exit);
 }
@@ -76,11 +101,13 @@ cudasim_call::cudasim_call(const char *name) : rc(cudaSuccess)
 {
     state.lock.lock();
     start();
+    if (state.lost == cudaSuccess && state.lose.is_due(name))
+        state.lost = state.lose.rc;
     if (state.lost != cudaSuccess) {
         rc = state.lost;
-    } else if (state.fail_armed && (state.fail_name.empty() || state.fail_name == name) && state.fail_calls-- == 0) {
-        state.fail_armed = false;
-        rc = failed(state.fail_rc);
+    } else if (state.fail.is_due(name)) {
+        state.fail.armed = false;
+        rc = failed(state.fail.rc);
     }
 }
 
@@ -106,7 +133,7 @@ void cudasim_fail(const char *name, unsigned calls, cudaError_t rc)
 {
     std::lock_guard<std::recursive_mutex> guard(state.lock);
 
-    state.fail_armed = true, state.fail_name = name ? name : "", state.fail_calls = calls, state.fail_rc = rc;
+    state.fail = {true, name ? name : "", calls, rc};
 }
 
 void cudasim_lose(cudaError_t rc)

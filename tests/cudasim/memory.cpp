@@ -31,6 +31,7 @@ static struct memory_state {
     std::vector<registration> registrations;
     size_t limit = (size_t)4 << 30, used, registered_limit = SIZE_MAX, registered;
     bool open;
+    int device; /* that was set */
     struct sigaction others;
 } &memory = *new memory_state(); /* never destroyed: the end of the program looks into it */
 
@@ -189,11 +190,26 @@ cudaError_t cudaRuntimeGetVersion(int *version)
     return cudaSuccess;
 }
 
+/* All alike, with the memory of one: a process uses one of them. */
+static int n_devices()
+{
+    const unsigned long n = cudasim_environment("CUDASIM_DEVICES");
+
+    return n ? (int)n : 1;
+}
+
+static int capability()
+{
+    const unsigned long n = cudasim_environment("CUDASIM_MAJOR");
+
+    return n ? (int)n : 9;
+}
+
 cudaError_t cudaGetDeviceCount(int *count)
 {
     CUDASIM_CALL();
 
-    *count = 1;
+    *count = n_devices();
     return cudaSuccess;
 }
 
@@ -201,14 +217,17 @@ cudaError_t cudaSetDevice(int device)
 {
     CUDASIM_CALL();
 
-    return device == 0 ? cudaSuccess : call.failed(cudaErrorInvalidDevice);
+    if (device < 0 || device >= n_devices())
+        return call.failed(cudaErrorInvalidDevice);
+    memory.device = device;
+    return cudaSuccess;
 }
 
 cudaError_t cudaGetDevice(int *device)
 {
     CUDASIM_CALL();
 
-    *device = 0;
+    *device = memory.device;
     return cudaSuccess;
 }
 
@@ -216,7 +235,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
 {
     CUDASIM_CALL();
 
-    if (device != 0)
+    if (device < 0 || device >= n_devices())
         return call.failed(cudaErrorInvalidDevice);
     switch (attribute) {
     case cudaDevAttrMaxSharedMemoryPerBlock:
@@ -226,7 +245,7 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
         *value = 2; /* so that small grids too have more blocks than there are places */
         return cudaSuccess;
     case cudaDevAttrComputeCapabilityMajor:
-        *value = 9;
+        *value = capability();
         return cudaSuccess;
     case cudaDevAttrComputeCapabilityMinor:
         *value = 0;
@@ -247,13 +266,13 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
 {
     CUDASIM_CALL();
 
-    if (device != 0)
+    if (device < 0 || device >= n_devices())
         return call.failed(cudaErrorInvalidDevice);
     *properties = {};
     snprintf(properties->name, sizeof properties->name, "cudasim");
     properties->totalGlobalMem = memory.limit;
     properties->sharedMemPerBlock = CUDASIM_SHARED, properties->sharedMemPerBlockOptin = CUDASIM_MOST_SHARED;
-    properties->major = 9, properties->multiProcessorCount = 2;
+    properties->major = capability(), properties->multiProcessorCount = 2;
     return cudaSuccess;
 }
 

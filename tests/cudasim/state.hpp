@@ -53,6 +53,8 @@ bool cudasim_is_lost(void);
 extern struct cudasim_counts cudasim_counted;
 /* Uniform below n. */
 unsigned cudasim_random(unsigned n);
+/* Of the environment: a number, 0 if there is none. */
+unsigned long cudasim_environment(const char *name);
 enum cudasim_streams cudasim_stream_order(void);
 enum cudasim_threads cudasim_thread_order(void);
 
