@@ -1,5 +1,7 @@
 #include "device/profile.h"
 
+#include "plan/backend.h"
+
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -7,10 +9,12 @@
 #include <time.h>
 
 enum {
-    WIDTH = 512,         /* of the products: rows x WIDTH x WIDTH */
+    HOST_WIDTH = 512,    /* of the products on the CPU: rows x width x width */
+    DEVICE_WIDTH = 4096, /* on another device, which is slow with narrow ones */
     ELEMENTS = 16 << 20, /* of the arrays that pass by: beyond any cache */
     ROUNDS = 5,
-    LEAST_MS = 10,        /* of a round: short products are repeated */
+    LEAST_MS = 10,        /* of a round: short products are repeated, */
+    MOST_QUEUED = 256,    /* up to so many before they are waited for, which takes time too */
     MOST_ROUNDS_MS = 400, /* and no further round begins after that */
 };
 
@@ -19,7 +23,7 @@ struct bench {
     struct device *dev;
     enum number_type type;
     unsigned index, n_threads;
-    uint32_t rows;
+    uint32_t rows, width;
     char *arena;
     float *host; /* (4, ELEMENTS): in the order of an optimizer's weights, moments and gradient */
 };
@@ -43,11 +47,11 @@ static double time_of(const struct bench *b, void (*call)(const struct bench *),
     for (int round = 0; !*rc && round < ROUNDS; round++) {
         const double since = now();
         unsigned n = 0;
-        do {
-            call(b);
+        for (unsigned most = 1; !*rc && now() - since < LEAST_MS / 1e3; most *= 2) {
+            for (unsigned i = 0; i < most && i < MOST_QUEUED; i++, n++)
+                call(b);
             *rc = b->dev ? b->ops->sync(b->dev) : 0;
-            n++;
-        } while (!*rc && now() - since < LEAST_MS / 1e3);
+        }
         const double each = (now() - since) / n;
         best = each < best ? each : best;
         if (now() - begin > MOST_ROUNDS_MS / 1e3)
@@ -58,16 +62,16 @@ static double time_of(const struct bench *b, void (*call)(const struct bench *),
 
 static void multiply(const struct bench *b)
 {
-    const size_t value = number_bytes(b->type), weights = (size_t)WIDTH * WIDTH * value;
+    const size_t value = number_bytes(b->type), weights = (size_t)b->width * b->width * value;
     const struct device_matmul op = {.m = b->rows,
-                                     .n = WIDTH,
-                                     .k = WIDTH,
+                                     .n = b->width,
+                                     .k = b->width,
                                      .a = b->arena + weights,
-                                     .a_stride = WIDTH,
+                                     .a_stride = b->width,
                                      .b = b->arena,
-                                     .b_stride = WIDTH,
-                                     .c = b->arena + weights + (size_t)b->rows * WIDTH * value,
-                                     .c_stride = WIDTH};
+                                     .b_stride = b->width,
+                                     .c = b->arena + weights + (size_t)b->rows * b->width * value,
+                                     .c_stride = b->width};
 
     b->ops->matmul(b->dev, &op);
 }
@@ -83,7 +87,7 @@ static void add(const struct bench *b)
     float *x = (float *)b->arena;
     static const struct device_dropout none;
 
-    b->ops->dropout_add(b->dev, x, x + ELEMENTS, x + 2 * (size_t)ELEMENTS, 1, ELEMENTS / WIDTH, WIDTH, &none);
+    b->ops->dropout_add(b->dev, x, x + ELEMENTS, x + 2 * (size_t)ELEMENTS, 1, ELEMENTS / HOST_WIDTH, HOST_WIDTH, &none);
 }
 
 /* An update as AdamW's: it reads four arrays and writes three. */
@@ -120,13 +124,13 @@ static void close_device(struct bench *b)
 static int measure_products(struct profile *out, struct bench *b, enum number_type type, struct error *err)
 {
     const size_t largest = profile_rows[PROFILE_ROWS - 1];
-    int rc = open_device(b, type, (2 * largest + WIDTH) * WIDTH * number_bytes(type), err);
+    int rc = open_device(b, type, (2 * largest + b->width) * b->width * number_bytes(type), err);
 
     if (rc)
         return rc;
     for (int i = 0; !rc && i < PROFILE_ROWS; i++) {
         b->rows = profile_rows[i];
-        out->matmul_flops[type][i] = 2.0 * b->rows * WIDTH * WIDTH / time_of(b, multiply, &rc);
+        out->matmul_flops[type][i] = 2.0 * b->rows * b->width * b->width / time_of(b, multiply, &rc);
     }
     if (rc)
         b->ops->fault(b->dev, err);
@@ -140,6 +144,7 @@ static int measure_memory(struct profile *out, struct bench *b, struct error *er
 
     if (rc)
         return rc;
+    b->ops->lend(b->dev, b->host, ELEMENTS * sizeof(float), false, NULL); /* as a worker does with weights */
     out->link_bytes_per_s = ELEMENTS * sizeof(float) / time_of(b, upload, &rc);
     if (!rc)
         out->memory_bytes_per_s = 3.0 * ELEMENTS * sizeof(float) / time_of(b, add, &rc);
@@ -152,7 +157,8 @@ static int measure_memory(struct profile *out, struct bench *b, struct error *er
 int device_profile(struct profile *out, const struct device_ops *ops, unsigned index, unsigned n_threads,
                    struct error *err)
 {
-    struct bench b = {.ops = ops, .index = index, .n_threads = n_threads};
+    const bool of_host = plan_backend_find(ops->name)->takes_turns;
+    struct bench b = {.ops = ops, .index = index, .n_threads = n_threads, .width = of_host ? HOST_WIDTH : DEVICE_WIDTH};
     int rc = 0;
 
     for (int type = 0; !rc && type < NUMBER_TYPES; type++)
