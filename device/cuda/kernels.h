@@ -43,6 +43,8 @@ cudaError_t cuda_to_bf16(const struct cuda_queue *q, uint16_t *to, const float *
 
 /* rows.cu */
 cudaError_t cuda_reduce_rows(const struct cuda_queue *q, float *sum, const void *x, size_t m, size_t n);
+
+/* norm.cu */
 cudaError_t cuda_norm(const struct cuda_queue *q, void *y, float *statistics, const void *x, const void *weight,
                       const void *bias, size_t m, size_t n, float epsilon);
 cudaError_t cuda_norm_backward(const struct cuda_queue *q, void *dx, bool accumulate, float *weight_gradient,
@@ -54,7 +56,8 @@ cudaError_t cuda_embed(const struct cuda_queue *q, void *y, bool accumulate, con
                        const void *table, uint32_t first, uint32_t n_table, size_t n);
 cudaError_t cuda_embed_backward(const struct cuda_queue *q, float *table_gradient, const uint32_t *ids, size_t m,
                                 const void *dy, uint32_t first, uint32_t n_table, size_t n);
-/* Rows first .. first + n_table - 1 of every row's tokens, from a table that holds just these. */
+
+/* position.cu. Rows first .. first + n_table - 1 of every row's tokens, from a table that holds just these. */
 cudaError_t cuda_position(const struct cuda_queue *q, void *y, const void *table, size_t n_rows, size_t n_tokens,
                           size_t first, size_t n_table, size_t n);
 cudaError_t cuda_position_backward(const struct cuda_queue *q, float *table_gradient, const void *dy, size_t n_rows,

@@ -249,6 +249,14 @@ static inline float __fdividef(float x, float y)
 {
     return x / y;
 }
+static inline int __popc(unsigned x)
+{
+    return __builtin_popcount(x);
+}
+static inline int __ffs(int x)
+{
+    return __builtin_ffs(x);
+}
 static inline unsigned __umulhi(unsigned x, unsigned y)
 {
     return (unsigned)((uint64_t)x * y >> 32);
@@ -290,9 +298,13 @@ template <typename T> static inline void cudasim_note_pointers(std::vector<cudas
     if constexpr (std::is_pointer<T>::value) {
         to.push_back({(const void *)p, !std::is_const<typename std::remove_pointer<T>::type>::value, true, i});
     } else if constexpr (std::is_class<T>::value) {
+        T copy = p;
+#if __has_builtin(__builtin_clear_padding)
+        __builtin_clear_padding(&copy); /* it may hold what once was an address */
+#endif
         for (size_t at = 0; at + sizeof(void *) <= sizeof p; at += sizeof(void *)) {
             const void *word;
-            memcpy(&word, (const char *)&p + at, sizeof word);
+            memcpy(&word, (const char *)&copy + at, sizeof word);
             to.push_back({word, false, false, i});
         }
     }

@@ -1,0 +1,108 @@
+/* device/cuda/position.cu - positions and their gradient: a thread has one pack of the table, read or written once, and
+ * goes through all rows. */
+#include "device/cuda/sum_rows.cuh"
+
+struct positions {
+    size_t n_rows, n_tokens, first, n_table, n;
+};
+
+template <typename T, int V> static __global__ void add_positions(T *y, const T *table, struct positions op)
+{
+    const size_t at = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * V, apart = op.n_tokens * op.n;
+
+    if (at >= op.n_table * op.n)
+        return;
+    const pack<T, V> x = load<V>(table + at);
+    y += op.first * op.n + at;
+    for (size_t row = 0; row < op.n_rows; row += PACKS) {
+        pack<T, V> held[PACKS];
+
+#pragma unroll
+        for (int k = 0; k < PACKS; k++)
+            if (row + k < op.n_rows)
+                held[k] = load<V>(y + (row + k) * apart);
+#pragma unroll
+        for (int k = 0; k < PACKS; k++)
+            if (row + k < op.n_rows) {
+#pragma unroll
+                for (int v = 0; v < V; v++)
+                    set(&held[k].at[v], to_float(held[k].at[v]) + to_float(x.at[v]));
+                store<V>(y + (row + k) * apart, held[k]);
+            }
+    }
+}
+
+template <typename T, int V>
+static __global__ void sum_positions(float *table, const T *dy, size_t n_rows, size_t apart)
+{
+    const size_t at = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * V;
+    struct compensated sum[V] = {};
+    float onto[V];
+
+    if (at >= apart)
+        return;
+    for (size_t row = 0; row < n_rows; row += PACKS) {
+        pack<T, V> held[PACKS];
+
+#pragma unroll
+        for (int k = 0; k < PACKS; k++)
+            if (row + k < n_rows)
+                held[k] = load<V>(dy + (row + k) * apart + at);
+#pragma unroll
+        for (int k = 0; k < PACKS; k++)
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                if (row + k < n_rows)
+                    add(&sum[v], to_float(held[k].at[v]));
+    }
+    load_wide(onto, table + at);
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        onto[v] = (float)((double)onto[v] + total(sum[v]));
+    store_wide(table + at, onto);
+}
+
+static dim3 blocks_over(size_t elements, size_t v)
+{
+    return dim3((unsigned)pieces(pieces(elements, v), ROW_THREADS));
+}
+
+template <typename T>
+static cudaError_t position(const struct cuda_queue *q, T *y, const T *table, const struct positions &op)
+{
+    enum { V = whole<T>::V };
+    const bool are_whole = is_whole(y, op.n) && is_whole(table, op.n);
+
+    return launch(are_whole ? add_positions<T, V> : add_positions<T, 1>,
+                  blocks_over(op.n_table * op.n, are_whole ? V : 1), ROW_THREADS, 0, q->stream, y, table, op);
+}
+
+cudaError_t cuda_position(const struct cuda_queue *q, void *y, const void *table, size_t n_rows, size_t n_tokens,
+                          size_t first, size_t n_table, size_t n)
+{
+    const struct positions op = {n_rows, n_tokens, first, n_table, n};
+
+    if (n_rows * n_table * n == 0)
+        return cudaSuccess;
+    return q->type == NUMBER_BF16 ? position(q, (bf16 *)y, (const bf16 *)table, op)
+                                  : position(q, (float *)y, (const float *)table, op);
+}
+
+template <typename T>
+static cudaError_t position_backward(const struct cuda_queue *q, float *table, const T *dy, size_t n_rows, size_t apart)
+{
+    enum { V = whole<T>::V };
+    const bool are_whole = is_whole(dy, apart) && is_whole(table, apart);
+
+    return launch(are_whole ? sum_positions<T, V> : sum_positions<T, 1>, blocks_over(apart, are_whole ? V : 1),
+                  ROW_THREADS, 0, q->stream, table, dy, n_rows, apart);
+}
+
+cudaError_t cuda_position_backward(const struct cuda_queue *q, float *table_gradient, const void *dy, size_t n_rows,
+                                   size_t n_tokens, size_t n)
+{
+    if (n_rows * n_tokens * n == 0)
+        return cudaSuccess;
+    return q->type == NUMBER_BF16 ? position_backward(q, table_gradient, (const bf16 *)dy, n_rows, n_tokens * n)
+                                  : position_backward(q, table_gradient, (const float *)dy, n_rows, n_tokens * n);
+}
