@@ -12,7 +12,7 @@
 #define ASAN_UNPOISON_MEMORY_REGION(address, bytes) ((void)(address), (void)(bytes))
 #endif
 
-enum { MAX_ARRAYS = 256, GAP = 256, SCRATCH = 256 << 10, KEPT = 8 << 20 };
+enum { MAX_ARRAYS = 256, GAP = 256, SCRATCH = 256 << 10, KEPT = 2 << 20 };
 
 /* The test's, one test at a time. */
 static struct arrays {
@@ -111,7 +111,7 @@ void mirror_open(struct mirror *at, enum number_type type, unsigned n_threads, b
         ck_assert_int_eq(at->ops->open(&at->dev, 0, type, 4096, n_threads, NULL), 0);
         return;
     }
-    at->bytes = 8 * lay_out(skewed) + SCRATCH;
+    at->bytes = 3 * lay_out(skewed) + SCRATCH;
     at->dev = keep(type, at->bytes > KEPT ? at->bytes : KEPT);
     ck_assert_ptr_nonnull(at->image = malloc(at->bytes));
 }
@@ -147,12 +147,13 @@ void mirror_begin(struct mirror *at)
         return;
     at->used = lay_out(at->skewed);
     ck_assert_uint_le(at->used, at->bytes);
+    at->n_scratch = 0;
     memset(at->image, 0xff, at->bytes);
     for (unsigned i = 0; i < arrays.n; i++)
         if (arrays.a[i].is_mirrored)
             memcpy(at->image + arrays.a[i].offset, arrays.a[i].host, arrays.a[i].bytes);
     allow(at, 0, at->bytes); /* after a test that failed */
-    mirror_put(at, arena(at), at->image, at->bytes);
+    mirror_put(at, arena(at), at->image, at->used);
     forbid(at, 0, at->bytes);
     for (unsigned i = 0; i < arrays.n; i++)
         if (arrays.a[i].is_mirrored)
@@ -203,8 +204,10 @@ void *mirror_scratch(struct mirror *at, size_t bytes)
     if (is_apart(at)) {
         at->used = round_up(offset + bytes) + GAP;
         ck_assert_uint_le(at->used, at->bytes);
-        allow(at, offset, offset + bytes);
         base = arena(at) + offset;
+        allow(at, offset, at->used);
+        mirror_put(at, base, at->image + offset, at->used - offset);
+        forbid(at, offset + bytes, at->used);
     } else {
         base = malloc(bytes > 0 ? bytes : 1);
         ck_assert_ptr_nonnull(base);

@@ -84,16 +84,19 @@ static void run(struct mirror *at, void *const out[], const void *context)
 /* As for attention at once, tests/test_attention.c; heads of width 100 make scores a little larger. */
 static const double tolerance = 60 * 0x1p-24;
 
-static bool suits(const struct shape *s)
+/* n_calls: of one token each. */
+static bool suits(const struct shape *s, size_t n_calls)
 {
-    return backend_suits(2 * (double)((s->first + s->n) * (s->first + s->n) * s->width));
+    const size_t n = s->first + s->n;
+
+    return backend_suits(4 * (double)((n_calls + 1) * n * n * s->width));
 }
 
 START_TEST(cached_attention_is_the_formula)
 {
     struct row t;
 
-    if (!suits(&shapes[_i / NUMBER_TYPES]))
+    if (!suits(&shapes[_i / NUMBER_TYPES], 1))
         return;
     set_up(&t, &shapes[_i / NUMBER_TYPES], (enum number_type)(_i % NUMBER_TYPES));
     operation_check(
@@ -110,7 +113,7 @@ START_TEST(how_tokens_came_to_the_cache_changes_no_bit)
     struct row t;
     struct operation operation = {.run = run, .context = &t};
 
-    if (!suits(&shapes[_i / NUMBER_TYPES]))
+    if (!suits(&shapes[_i / NUMBER_TYPES], shapes[_i / NUMBER_TYPES].first / 8))
         return;
     set_up(&t, &shapes[_i / NUMBER_TYPES], (enum number_type)(_i % NUMBER_TYPES));
     void *first = operation_room(t.type, t.n_out), *again = operation_room(t.type, t.n_out);
@@ -132,7 +135,7 @@ START_TEST(queries_of_a_call_are_as_one_by_one)
     struct row t;
     struct operation operation = {.run = run, .context = &t};
 
-    if (!suits(&shapes[_i / NUMBER_TYPES]))
+    if (!suits(s, s->n / 8))
         return;
     set_up(&t, s, (enum number_type)(_i % NUMBER_TYPES));
     void *all = operation_room(t.type, t.n_out), *one = operation_room(t.type, s->width);

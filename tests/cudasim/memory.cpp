@@ -295,6 +295,36 @@ cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
     return cudaSuccess;
 }
 
+/* Makes fresh memory NaNs. Whole pages of it are those of a file: what nobody touches takes no memory, and no time when
+ * pages are put out of reach and back. */
+static bool spoil(char *data, size_t bytes)
+{
+    static const size_t chunk = (size_t)8 << 20;
+    static int fd = -1;
+    const uintptr_t page = page_bytes();
+    char *const first = (char *)(((uintptr_t)data + page - 1) / page * page);
+    char *const last = (char *)(((uintptr_t)data + bytes) / page * page);
+
+    if (first >= last) {
+        memset(data, CUDASIM_POISON_BYTE, bytes);
+        return true;
+    }
+    if (fd < 0) {
+        const std::vector<char> spoilt(chunk, (char)CUDASIM_POISON_BYTE);
+        fd = memfd_create("cudasim", MFD_CLOEXEC);
+        if (fd < 0 || write(fd, spoilt.data(), chunk) != (ssize_t)chunk)
+            return false;
+    }
+    for (char *at = first; at < last; at += chunk) {
+        const size_t n = (size_t)(last - at) < chunk ? (size_t)(last - at) : chunk;
+        if (mmap(at, n, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED)
+            return false;
+    }
+    memset(data, CUDASIM_POISON_BYTE, (size_t)(first - data));
+    memset(last, CUDASIM_POISON_BYTE, (size_t)(data + bytes - last));
+    return true;
+}
+
 cudaError_t cudaMalloc(void **to, size_t bytes)
 {
     CUDASIM_CALL();
@@ -313,8 +343,10 @@ cudaError_t cudaMalloc(void **to, size_t bytes)
     if (all == MAP_FAILED || mprotect(all + GUARD, a.mapped, PROT_READ | PROT_WRITE))
         return call.failed(cudaErrorMemoryAllocation);
     a.pages = all + GUARD, a.data = a.pages + CUDASIM_RED, a.bytes = bytes, a.live = true;
-    memset(a.pages, CUDASIM_RED_BYTE, a.mapped);
-    memset(a.data, CUDASIM_POISON_BYTE, bytes);
+    memset(a.pages, CUDASIM_RED_BYTE, CUDASIM_RED);
+    memset(a.data + bytes, CUDASIM_RED_BYTE, (size_t)(a.pages + a.mapped - a.data) - bytes);
+    if (!spoil(a.data, bytes))
+        return call.failed(cudaErrorMemoryAllocation);
     CUDASIM_POISON(a.pages, CUDASIM_RED);
     CUDASIM_POISON(a.data + bytes, (size_t)(a.pages + a.mapped - a.data) - bytes);
     mprotect(a.pages, a.mapped, PROT_NONE);
