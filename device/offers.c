@@ -154,17 +154,21 @@ static uint64_t count_slices(const struct device_pass *pass)
     return n - o->slice;
 }
 
-/* Slices of the calls before this one are landed: whatever they followed was queued before a microbatch that is. */
+/* Losses come first. Nothing is asked of the host before a whole contribution with a sum is queued, so that the device
+ * has work while it waits. Slices of the calls before this one are landed: whatever they followed was queued before a
+ * microbatch that is. */
 int device_offers_go_on(struct device_pass *pass, uint32_t left)
 {
     struct device_offers *o = &pass->offers;
     const uint32_t before = o->n_flying;
-    uint64_t due = (count_slices(pass) + left - 1) / left;
     bool sent = true;
-    int rc = device_pass_tell_losses(pass);
 
-    if (left == 1 && o->n_made > count_apart(pass))
-        return rc ? rc : flush(pass, o->n_made); /* the next one needs the sum */
+    if (o->n_made <= count_apart(pass))
+        return 0;
+    if (left == 1)
+        return flush(pass, o->n_made); /* the next one needs the sum */
+    uint64_t due = (count_slices(pass) + left - 1) / left;
+    int rc = device_pass_tell_losses(pass);
     for (; rc == 0 && sent && due > 0 && o->n_flying < most_flying(pass); due--)
         rc = send(pass, false, &sent);
     for (uint32_t i = 0; rc == 0 && i < before; i++)

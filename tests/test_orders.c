@@ -220,8 +220,8 @@ START_TEST(slices_fly_side_by_side)
 }
 END_TEST
 
-/* A device that does nothing before it must always has computing left while the host waits for a contribution, but for
- * the last ones: of the visit below which there is none, and of the one before it, which needs no weights either. */
+/* A device that does nothing before it must always has computing left while the host waits for losses or a contribution,
+ * but for the last. */
 START_TEST(while_the_host_waits_the_device_has_work)
 {
     struct sample t = {.n_inbox = 1 + (uint32_t)_i % 3};
@@ -229,9 +229,9 @@ START_TEST(while_the_host_waits_the_device_has_work)
     struct late late;
 
     setting_open(&t.s, &setting_configs[0], 6, 5);
-    t.options = setting_options(&t.s, 2, 1);
+    t.options = setting_options(&t.s, 2, 1 + (uint32_t)_i / 12);
     t.options.choice.host_stash = _i / 3 % 2;
-    t.options.choice.whole_head = _i / 6;
+    t.options.choice.whole_head = _i / 6 % 2;
     late_begin(&late, LATE_LAZY, 1);
     step(&link, &t, &late);
     ck_assert_uint_gt(late.n_waits[DEVICE_PUSH], link.n_contributions / 2);
@@ -296,7 +296,7 @@ int main(void)
     tcase_add_loop_test(tests, an_evaluation_gives_the_cpus_sum_in_every_order, 0, CASES);
     tcase_add_loop_test(tests, a_row_is_generated_with_the_cpus_bits_in_every_order, 0, 9);
     tcase_add_loop_test(tests, slices_fly_side_by_side, 0, 2);
-    tcase_add_loop_test(tests, while_the_host_waits_the_device_has_work, 0, 12);
+    tcase_add_loop_test(tests, while_the_host_waits_the_device_has_work, 0, 24);
     tcase_add_loop_test(tests, a_step_that_is_cancelled_leaves_nothing_in_flight, 0, 2);
     return run_tests(tests);
 }
