@@ -75,8 +75,8 @@ static int run_layers(struct tile *t)
     return 0;
 }
 
-/* The copy of the ids that was checked is the one that is used: the client can write theirs at any time. The tile before
- * this one may be at work still. */
+/* The copy of the ids that was checked is the one that is used: the client can write theirs at any time. What is
+ * uploaded for this tile, weights too, waits until the one before it is done. */
 static int load_ids(struct tile *t, const uint32_t *ids, struct error *err)
 {
     struct device_worker *w = t->worker;

@@ -12,8 +12,6 @@ void device_weights_init(struct device_weights *weights, const struct device_wor
 {
     *weights =
         (struct device_weights){.worker = worker, .link = link, .context = context, .n_visits = worker->model.n_visits};
-    for (uint32_t i = 0; i < PLAN_MAX_WEIGHT_BUFFERS; i++)
-        weights->buffers[i].used = worker->ops->mark(worker->dev, DEVICE_COMPUTE);
 }
 
 uint32_t device_weights_visit(const struct device_weights *weights, uint32_t place)

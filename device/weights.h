@@ -37,7 +37,8 @@ struct device_weights {
     uint32_t arranged; /* what visits up to here want has been asked for, or is there */
 };
 
-/* All of the model's visits, upwards. The buffers are empty, and what is queued may use them still; nothing to undo. */
+/* All of the model's visits, upwards. The buffers are empty, and whatever used them is done, or DEVICE_PULL waits until it
+ * is; nothing to undo. */
 void device_weights_init(struct device_weights *weights, const struct device_worker *worker,
                          const struct device_link *link, void *context);
 
