@@ -41,10 +41,11 @@ template <typename T> static T *page_locked(size_t n)
     return memory;
 }
 
-/* What a child that makes the mistake says before it dies; "" if it lives. */
-static const char *said(const std::function<void()> &mistake)
+static char text[1 << 16];
+
+/* What a child that makes the mistake says before it dies is then in text; "" if it lives. */
+static void hear(const std::function<void()> &mistake)
 {
-    static char text[1 << 16];
     size_t n = 0;
     int ends[2], status;
 
@@ -65,19 +66,18 @@ static const char *said(const std::function<void()> &mistake)
     close(ends[0]);
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     ck_assert_msg((status == 0) == (n == 0), "status %d: %s", status, text);
-    return text;
 }
 
 /* sentence: with * for what is no matter. */
 #define SAYS(sentence, ...)                                                                                            \
     do {                                                                                                               \
-        const char *text = said([]() { __VA_ARGS__ });                                                                 \
+        hear([]() { __VA_ARGS__ });                                                                                    \
         ck_assert_msg(fnmatch("*" sentence "*", text, 0) == 0, "it says: %s", text);                                   \
     } while (0)
 /* The same, or that AddressSanitizer was first. */
 #define SAYS_OR_ASAN(sentence, ...)                                                                                    \
     do {                                                                                                               \
-        const char *text = said([]() { __VA_ARGS__ });                                                                 \
+        hear([]() { __VA_ARGS__ });                                                                                    \
         ck_assert_msg(fnmatch("*" sentence "*", text, 0) == 0 || strstr(text, RED_ZONE), "it says: %s", text);         \
     } while (0)
 
@@ -260,6 +260,33 @@ START_TEST(an_asynchronous_copy_not_waited_for_is_a_wrong_result)
 }
 END_TEST
 
+static __global__ void sum_of_two(float *to, const float *from)
+{
+    __shared__ float kept[2];
+
+    kept[threadIdx.x] = from[threadIdx.x];
+    __syncthreads();
+    if (threadIdx.x == 0)
+        *to = kept[0] + kept[1];
+}
+
+START_TEST(shared_memory_that_was_never_written_shows)
+{
+    cudaStream_t stream = make_stream();
+    float *from = on_device<float>(2), host[2] = {1, 2};
+
+    OK(cudaMemcpyAsync(from, host, sizeof host, cudaMemcpyHostToDevice, stream));
+    OK(launch(sum_of_two, 1, 2, 0, stream, from, (const float *)from));
+    OK(cudaMemcpyAsync(host, from, sizeof *host, cudaMemcpyDeviceToHost, stream));
+    ck_assert_float_eq(host[0], 3);
+    OK(launch(sum_of_two, 1, 1, 0, stream, from, (const float *)from)); /* one is missing */
+    OK(cudaMemcpyAsync(host, from, sizeof *host, cudaMemcpyDeviceToHost, stream));
+    ck_assert(isnan(host[0]));
+    OK(cudaFree(from));
+    OK(cudaStreamDestroy(stream));
+}
+END_TEST
+
 /* ---- memory ---- */
 
 static __global__ void fill(float *to, size_t first)
@@ -341,7 +368,8 @@ START_TEST(what_is_left_at_the_end_is_a_fault)
     SAYS("8 bytes of host memory are left allocated at the end", page_locked<float>(2););
     SAYS(" is left at the end", make_stream(););
     SAYS("2 handles of cuBLASLt are left", cublasLtHandle_t handle; cublasLtCreate(&handle); cublasLtCreate(&handle););
-    ck_assert_str_eq(said([]() { cudaFree(on_device<float>(7)); }), "");
+    hear([]() { cudaFree(on_device<float>(7)); });
+    ck_assert_str_eq(text, "");
 }
 END_TEST
 
@@ -566,6 +594,7 @@ int main()
              a_shuffle_that_lacks_lanes_is_a_fault,
              lanes_and_threads_exchange_what_they_should,
              an_asynchronous_copy_not_waited_for_is_a_wrong_result,
+             shared_memory_that_was_never_written_shows,
              memory_past_an_allocation_is_a_fault,
              shared_memory_past_what_was_asked_for_is_a_fault,
              host_memory_that_is_not_registered_is_a_fault_in_a_kernel,

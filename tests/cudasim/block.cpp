@@ -163,10 +163,12 @@ static void describe(char *to, size_t size, const fibre *who)
     cudasim_fault("%s, but %s", one, other);
 }
 
+static fibre &nobody = *new fibre(); /* a lane past the block's end */
+static char laid[warpSize * 1024];   /* what the lanes of a warp lay down */
+
 /* The lane that `me` waits for in vain, or NULL. */
 static const fibre *missing(const fibre *me)
 {
-    static fibre nobody;
     const unsigned first = me->number / warpSize * warpSize;
 
     for (unsigned lane = 0; lane < warpSize; lane++) {
@@ -186,7 +188,6 @@ void cudasim_meet(struct cudasim_place place, unsigned mask, const void *mine, s
 {
     fibre *me = block.running;
     const unsigned first = me->number / warpSize * warpSize;
-    static char laid[warpSize * 1024];
 
     if (!(mask >> me->number % warpSize & 1))
         cudasim_fault("%s in line %d: the mask %08x lacks the lane itself", place.what, place.line, mask);
@@ -342,6 +343,7 @@ static void run_block()
     unsigned n_returned = 0;
 
     memset(block.shared, CUDASIM_POISON_BYTE, block.launch->shared);
+    cudasim_forget_shared(block.launch->kernel);
     for (unsigned i = 0; i < block.n_threads; i++) {
         fibre *f = block.fibres[i];
         f->state = READY, f->group = 0;

@@ -7,7 +7,9 @@
  *   block.cpp    a block's threads: fibres, in any order between their meetings
  *   stream.cpp   streams are queues: nothing runs before the host waits, and then in any order that events allow
  *   memory.cpp   the device's memory: out of the host's reach, red zones around it, NaNs in it; lent host memory
+ *   device.cpp   what the device says of itself
  *   product.cpp  cuBLASLt's products, as plain loops
+ *   symbols.cpp  kernels' names, and their static shared memory, full of NaNs when a block begins
  *   fault.cpp    what goes wrong, and errors that a test asks for
  *
  * A fault says one sentence on stderr, "cudasim: ...", and aborts. Errors that the runtime returns are returned.

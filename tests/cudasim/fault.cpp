@@ -1,20 +1,11 @@
 /* tests/cudasim/fault.cpp - what goes wrong: faults, errors that a test asks for, the last error. */
 #include "tests/cudasim/state.hpp"
 
-#include <cxxabi.h>
-#include <dlfcn.h>
-#include <elf.h>
-#include <fcntl.h>
-#include <link.h>
-#include <map>
 #include <mutex>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string>
-#include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 struct cudasim_counts cudasim_counted;
 
@@ -253,55 +244,4 @@ cudaError_t cudaGetLastError(void)
 
     state.last = cudaSuccess;
     return rc;
-}
-
-/* ---- names ---- */
-
-/* The symbol that begins at `offset` of an ELF file; the dynamic linker knows of none that is static. */
-static std::string symbol(const char *path, uint64_t offset)
-{
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
-    struct stat file;
-    std::string name;
-
-    if (fd < 0 || fstat(fd, &file))
-        return name;
-    const char *base = (const char *)mmap(NULL, (size_t)file.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
-    close(fd);
-    if (base == MAP_FAILED)
-        return name;
-    const Elf64_Ehdr *header = (const Elf64_Ehdr *)base;
-    const Elf64_Shdr *sections = (const Elf64_Shdr *)(base + header->e_shoff);
-    for (unsigned i = 0; i < header->e_shnum; i++) {
-        if (sections[i].sh_type != SHT_SYMTAB)
-            continue;
-        const Elf64_Sym *symbols = (const Elf64_Sym *)(base + sections[i].sh_offset);
-        for (size_t k = 0; k < sections[i].sh_size / sizeof *symbols && name.empty(); k++)
-            if (ELF64_ST_TYPE(symbols[k].st_info) == STT_FUNC && symbols[k].st_value == offset)
-                name = base + sections[sections[i].sh_link].sh_offset + symbols[k].st_name;
-    }
-    munmap((void *)base, (size_t)file.st_size);
-    return name;
-}
-
-const char *cudasim_kernel_name(const void *kernel)
-{
-    static std::map<const void *, std::string> names;
-    std::string &name = names[kernel];
-    Dl_info found;
-    struct link_map *map;
-
-    if (!name.empty())
-        return name.c_str();
-    name = "?";
-    if (dladdr1(kernel, &found, (void **)&map, RTLD_DL_LINKMAP)) {
-        const char *path = *map->l_name ? map->l_name : "/proc/self/exe";
-        const std::string mangled = symbol(path, (uint64_t)kernel - map->l_addr);
-        char *plain = abi::__cxa_demangle(mangled.c_str(), NULL, NULL, NULL);
-
-        if (plain || !mangled.empty())
-            name = plain ? plain : mangled;
-        free(plain);
-    }
-    return name.c_str();
 }

@@ -1,4 +1,4 @@
-/* tests/cudasim/memory.cpp - the device, its memory and what the host lends it.
+/* tests/cudasim/memory.cpp - the device's memory and what the host lends it.
  *
  * An allocation lies between red zones and pages that are not there, is full of NaNs at first, and its addresses are
  * never used again. Its pages are within reach only while work runs: a host that reads them is told so. Host memory is
@@ -8,7 +8,6 @@
 
 #include <memory>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -31,7 +30,6 @@ static struct memory_state {
     std::vector<registration> registrations;
     size_t limit = (size_t)4 << 30, used, registered_limit = SIZE_MAX, registered;
     bool open;
-    int device; /* that was set */
     struct sigaction others;
 } &memory = *new memory_state(); /* never destroyed: the end of the program looks into it */
 
@@ -172,119 +170,12 @@ void cudasim_limit(size_t device_bytes, size_t registered_bytes)
     memory.limit = device_bytes, memory.registered_limit = registered_bytes;
 }
 
-/* ---- the device ---- */
-
-cudaError_t cudaDriverGetVersion(int *version)
-{
-    CUDASIM_CALL();
-
-    *version = CUDART_VERSION;
-    return cudaSuccess;
-}
-
-cudaError_t cudaRuntimeGetVersion(int *version)
-{
-    CUDASIM_CALL();
-
-    *version = CUDART_VERSION;
-    return cudaSuccess;
-}
-
-/* All alike, with the memory of one: a process uses one of them. */
-static int n_devices()
-{
-    const unsigned long n = cudasim_environment("CUDASIM_DEVICES");
-
-    return n ? (int)n : 1;
-}
-
-static int capability()
-{
-    const unsigned long n = cudasim_environment("CUDASIM_MAJOR");
-
-    return n ? (int)n : 9;
-}
-
-cudaError_t cudaGetDeviceCount(int *count)
-{
-    CUDASIM_CALL();
-
-    *count = n_devices();
-    return cudaSuccess;
-}
-
-cudaError_t cudaSetDevice(int device)
-{
-    CUDASIM_CALL();
-
-    if (device < 0 || device >= n_devices())
-        return call.failed(cudaErrorInvalidDevice);
-    memory.device = device;
-    return cudaSuccess;
-}
-
-cudaError_t cudaGetDevice(int *device)
-{
-    CUDASIM_CALL();
-
-    *device = memory.device;
-    return cudaSuccess;
-}
-
-cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
-{
-    CUDASIM_CALL();
-
-    if (device < 0 || device >= n_devices())
-        return call.failed(cudaErrorInvalidDevice);
-    switch (attribute) {
-    case cudaDevAttrMaxSharedMemoryPerBlock:
-        *value = CUDASIM_SHARED;
-        return cudaSuccess;
-    case cudaDevAttrMultiProcessorCount:
-        *value = 2; /* so that small grids too have more blocks than there are places */
-        return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMajor:
-        *value = capability();
-        return cudaSuccess;
-    case cudaDevAttrComputeCapabilityMinor:
-        *value = 0;
-        return cudaSuccess;
-    case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-        *value = CUDASIM_MOST_SHARED;
-        return cudaSuccess;
-    case cudaDevAttrCanUseHostPointerForRegisteredMem:
-    case cudaDevAttrHostRegisterSupported:
-    case cudaDevAttrHostRegisterReadOnlySupported:
-        *value = 1;
-        return cudaSuccess;
-    }
-    return call.failed(cudaErrorInvalidValue);
-}
-
-cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int device)
-{
-    CUDASIM_CALL();
-
-    if (device < 0 || device >= n_devices())
-        return call.failed(cudaErrorInvalidDevice);
-    *properties = {};
-    snprintf(properties->name, sizeof properties->name, "cudasim");
-    properties->totalGlobalMem = memory.limit;
-    properties->sharedMemPerBlock = CUDASIM_SHARED, properties->sharedMemPerBlockOptin = CUDASIM_MOST_SHARED;
-    properties->major = capability(), properties->multiProcessorCount = 2;
-    return cudaSuccess;
-}
-
-cudaError_t cudaDeviceGetPCIBusId(char *id, int size, int device)
-{
-    CUDASIM_CALL();
-
-    (void)id, (void)size, (void)device; /* it is in no slot */
-    return call.failed(cudaErrorNotSupported);
-}
-
 /* ---- allocations ---- */
+
+size_t cudasim_device_bytes(void)
+{
+    return memory.limit;
+}
 
 cudaError_t cudaMemGetInfo(size_t *available, size_t *total)
 {

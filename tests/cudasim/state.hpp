@@ -47,8 +47,6 @@ struct cudasim_call {
     if (call.rc != cudaSuccess)                                                                                        \
     return call.rc
 
-/* "norm<bf16>" of a kernel's address; the compiler's or the linker's name if the program has been stripped. */
-const char *cudasim_kernel_name(const void *kernel);
 bool cudasim_is_lost(void);
 extern struct cudasim_counts cudasim_counted;
 /* Uniform below n. */
@@ -57,6 +55,13 @@ unsigned cudasim_random(unsigned n);
 unsigned long cudasim_environment(const char *name);
 enum cudasim_streams cudasim_stream_order(void);
 enum cudasim_threads cudasim_thread_order(void);
+
+/* ---- symbols.cpp ---- */
+
+/* "norm<bf16>(...)" of a kernel's address; "?" if the program has been stripped. */
+const char *cudasim_kernel_name(const void *kernel);
+/* Fills the static shared memory of its program's kernels with NaNs: what a block may find there. */
+void cudasim_forget_shared(const void *kernel);
 
 /* ---- memory.cpp ---- */
 
@@ -70,6 +75,7 @@ void cudasim_watch(void);
 /* The device's memory is within reach only between these, while work runs; close looks for damage. */
 void cudasim_open_memory(void);
 void cudasim_close_memory(void);
+size_t cudasim_device_bytes(void);
 void cudasim_memory_left(void); /* faults if there is any */
 
 /* ---- block.cpp ---- */
