@@ -103,7 +103,7 @@ pid_t processes_start(const char *program, const char *const *argv, const char *
     const char *all[32] = {path};
     pid_t pid;
 
-    snprintf(path, sizeof path, "%s/%s", BIN_DIR, program);
+    snprintf(path, sizeof path, "%s/%s", *program == '/' ? "" : BIN_DIR, program);
     for (size_t i = 0; argv[i]; i++) {
         ck_assert_uint_lt(i, 30);
         all[i + 1] = argv[i];
