@@ -90,7 +90,7 @@ void dnn_api_unload(struct dnn_api *api)
 {
     if (api->library)
         dlclose(api->library);
-    *api = (struct dnn_api){NULL};
+    *api = (struct dnn_api){0};
 }
 
 void cuda_dnn_open(struct device *dev)

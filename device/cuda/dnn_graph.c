@@ -26,7 +26,7 @@ static void *create(struct dnn_graph *g, enum dnn_descriptor kind)
 
     assert(g->n < DNN_MAX_DESCRIPTORS);
     if (!g->status)
-        g->status = g->api->create_descriptor(kind, &descriptor);
+        g->status = g->api->create_descriptor((int)kind, &descriptor);
     if (!g->status)
         g->descriptors[g->n++] = descriptor;
     return descriptor;
@@ -36,7 +36,7 @@ static void set(struct dnn_graph *g, void *descriptor, enum dnn_attribute attrib
                 const void *elements)
 {
     if (!g->status)
-        g->status = g->api->set(descriptor, attribute, kind, n, elements);
+        g->status = g->api->set(descriptor, (int)attribute, (int)kind, n, elements);
 }
 
 static void set_one(struct dnn_graph *g, void *descriptor, enum dnn_attribute attribute, const void *other)
