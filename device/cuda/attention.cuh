@@ -112,14 +112,14 @@ template <int HEAD, int ROWS, int THREADS>
 __device__ inline void tile_fetch(shared_address tile, view<const bf16> from, int first, int n_rows)
 {
     enum { EIGHTS = HEAD / 8, AT_ONCE = THREADS / EIGHTS };
-    static_assert(THREADS % EIGHTS == 0 && ROWS % AT_ONCE == 0, "each thread copies as much");
-    const int eight = (int)threadIdx.x % EIGHTS, row = (int)threadIdx.x / EIGHTS;
-    const unsigned stride = (unsigned)from.stride, lane = row * stride + eight * 8; /* within a tile: 32 bits do */
-    const bf16 *source = from.first + (size_t)first * from.stride;
+    static_assert(AT_ONCE % 8 == 0 && ROWS % AT_ONCE == 0, "each thread copies as much, with one turn");
+    const int eight = (int)threadIdx.x % EIGHTS, row = (int)threadIdx.x / EIGHTS, left = n_rows - first - row;
+    const shared_address to = tile + tile_at<HEAD>(row, eight);
+    const bf16 *source = from.first + (size_t)(first + row) * from.stride + eight * 8;
 
 #pragma unroll 4
-    for (int i = 0; i < ROWS; i += AT_ONCE)
-        copy_async<16>(tile + tile_at<HEAD>(row + i, eight), source + (lane + i * stride), first + row + i < n_rows);
+    for (int i = 0; i < ROWS; i += AT_ONCE, source += AT_ONCE * from.stride)
+        copy_async<16>(to + i * HEAD * 2, source, i < left);
 }
 
 /* The same of row (a multiple of 16) + lane_row, column 16*step + 8*half. What depends on the lane alone is computed
