@@ -2,8 +2,8 @@
  *
  * A token's gradient goes to the table row of its id, and ids repeat. So ids are sorted first, in order of i within each,
  * and then every run of RUN equal ones is added up by one block: the first run of an id onto the table, others into
- * lines of the scratch that are added to the table in turn. An id that half of all tokens have is shared out like this,
- * and the bits depend neither on other ids nor on how the table is cut. */
+ * lines of the scratch that are added to the table in turn. So an id that half of all tokens have is shared out too. The
+ * bits depend neither on other ids nor on how the table is cut; up to RUN tokens of an id, they are a plain loop's. */
 #include "device/cuda/pack.cuh"
 
 #include <assert.h>
@@ -61,7 +61,8 @@ template <int V, typename T> static cudaError_t run_look_up(const struct cuda_qu
 {
     const size_t blocks = pieces(op.m, ROW_THREADS / WARP);
 
-    return launch(look_up<T, V>, dim3(smaller(blocks, (size_t)q->n_processors * BLOCKS)), ROW_THREADS, 0, q->stream, op);
+    return launch(look_up<T, V>, dim3(smaller(blocks, (size_t)q->n_processors * BLOCKS)), ROW_THREADS, 0, q->stream,
+                  op);
 }
 
 template <typename T> static cudaError_t embed(const struct cuda_queue *q, const struct embedding<T> &op)
@@ -72,8 +73,12 @@ template <typename T> static cudaError_t embed(const struct cuda_queue *q, const
 cudaError_t cuda_embed(const struct cuda_queue *q, void *y, bool accumulate, const uint32_t *ids, size_t m,
                        const void *table, uint32_t first, uint32_t n_table, size_t n)
 {
-    const struct embedding<bf16> narrow = {(bf16 *)y, accumulate, ids, m, (const bf16 *)table, first, n_table, n};
-    const struct embedding<float> wide = {(float *)y, accumulate, ids, m, (const float *)table, first, n_table, n};
+    const struct embedding<bf16> narrow = {
+        (bf16 *)y, accumulate, ids, m, (const bf16 *)table, first, n_table, n
+    };
+    const struct embedding<float> wide = {
+        (float *)y, accumulate, ids, m, (const float *)table, first, n_table, n
+    };
 
     if (m == 0 || n == 0)
         return cudaSuccess;
@@ -86,7 +91,7 @@ enum {
     SORT_THREADS = 1024,
     SORT_IDS = 512,    /* of a block, at most */
     SORT_ROWS = 32768, /* at once, at most: counts are 16 bits wide */
-    RUN = 64,
+    RUN = 128,
     AHEAD = 8, /* rows of dy that are under way */
     RUN_THREADS = 512,
 };
@@ -101,7 +106,7 @@ struct place {
 struct sorted {
     uint32_t *n_places;
     struct place *places; /* (SORT_ROWS) */
-    float *lines;         /* (n_places / RUN + 1, n): of runs that are not the first, at their place / RUN */
+    float *lines;         /* (n_places / RUN, rounded up, n): of runs that are not the first, at their place / RUN */
 };
 
 struct ids {
@@ -199,8 +204,8 @@ static __global__ void __launch_bounds__(SORT_THREADS) sort_ids(struct sorted to
 
 /* One run after another: sum = what the table or nothing holds, plus dy's rows in their order. */
 template <typename T, int V>
-static __global__ void __launch_bounds__(RUN_THREADS, 1) add_runs(float *table, struct sorted from, const uint32_t *ids, const T *dy, uint32_t first,
-                                size_t n)
+static __global__ void __launch_bounds__(RUN_THREADS, 1)
+    add_runs(float *table, struct sorted from, const uint32_t *ids, const T *dy, uint32_t first, size_t n)
 {
     const uint32_t n_places = *from.n_places;
 
@@ -270,7 +275,7 @@ static cudaError_t sort(const struct cuda_queue *q, const struct sorted &to, str
                   op);
 }
 
-/* dy's rows of these ids, at most SORT_ROWS and fewer than lines permit */
+/* dy's rows of these ids: at most SORT_ROWS, and what lines there are for */
 template <typename T>
 static cudaError_t add_some(const struct cuda_queue *q, float *table, const struct sorted &sorted, const struct ids &op,
                             const T *dy, size_t n)
@@ -295,7 +300,7 @@ static cudaError_t embed_backward(const struct cuda_queue *q, float *table, stru
 {
     char *scratch = (char *)q->scratch;
     const size_t before = PACK_BYTES + SORT_ROWS * sizeof(struct place);
-    const size_t lines = (CUDA_SCRATCH_BYTES - before) / (n * sizeof(float)) - 1;
+    const size_t lines = (CUDA_SCRATCH_BYTES - before) / (n * sizeof(float));
     const size_t most = smaller(lines * RUN, SORT_ROWS);
     const struct sorted sorted = {(uint32_t *)scratch, (struct place *)(scratch + PACK_BYTES),
                                   (float *)(scratch + before)};

@@ -60,7 +60,7 @@ template <typename T, int V, int K, int N, bool HELD> struct share {
  * so that a mean far from 0 costs no digits. */
 template <typename T, int V, bool HELD>
 static __device__ inline void row_statistics(share<T, V, PACKS, 1, HELD> *row, struct block_sums *shared, float epsilon,
-                                      float *mean, float *inverse)
+                                             float *mean, float *inverse)
 {
     const float n = (float)row->n;
     float sum[1] = {0}, difference[2] = {0, 0};
@@ -127,8 +127,8 @@ template <int V, typename T> static cudaError_t run_norm(const struct cuda_queue
 
 template <typename T> static cudaError_t norm_either(const struct cuda_queue *q, const struct norm_arrays<T> &op)
 {
-    const bool are_whole = is_whole(op.y, op.n) && is_whole(op.x, op.n) && is_whole(op.weight, op.n) &&
-                           is_whole(op.bias, op.n);
+    const bool are_whole =
+        is_whole(op.y, op.n) && is_whole(op.x, op.n) && is_whole(op.weight, op.n) && is_whole(op.bias, op.n);
 
     return are_whole ? run_norm<whole<T>::V>(q, op) : run_norm<1>(q, op);
 }
@@ -136,10 +136,12 @@ template <typename T> static cudaError_t norm_either(const struct cuda_queue *q,
 cudaError_t cuda_norm(const struct cuda_queue *q, void *y, float *statistics, const void *x, const void *weight,
                       const void *bias, size_t m, size_t n, float epsilon)
 {
-    const struct norm_arrays<bf16> narrow = {(bf16 *)y,            statistics, (const bf16 *)x, (const bf16 *)weight,
-                                      (const bf16 *)bias, m,          n,               epsilon};
-    const struct norm_arrays<float> wide = {(float *)y,            statistics, (const float *)x, (const float *)weight,
-                                     (const float *)bias, m,          n,                epsilon};
+    const struct norm_arrays<bf16> narrow = {
+        (bf16 *)y, statistics, (const bf16 *)x, (const bf16 *)weight, (const bf16 *)bias, m, n, epsilon
+    };
+    const struct norm_arrays<float> wide = {
+        (float *)y, statistics, (const float *)x, (const float *)weight, (const float *)bias, m, n, epsilon
+    };
 
     if (m == 0 || n == 0)
         return cudaSuccess;
@@ -241,16 +243,16 @@ static cudaError_t run_norm_gradient(const struct cuda_queue *q, struct gradient
     cudaError_t rc;
 
     op.lines = (float *)q->scratch;
-    rc = launch(packs <= threads * held ? norm_gradient_rows<T, V, true> : norm_gradient_rows<T, V, false>, dim3(blocks),
-                threads, 0, q->stream, op);
+    rc = launch(packs <= threads * held ? norm_gradient_rows<T, V, true> : norm_gradient_rows<T, V, false>,
+                dim3(blocks), threads, 0, q->stream, op);
     return rc == cudaSuccess ? add_lines<float, 1>(q, to, blocks, 2 * op.n) : rc;
 }
 
 template <typename T>
 static cudaError_t norm_gradient(const struct cuda_queue *q, const struct gradient_arrays<T> &op, struct onto_sums to)
 {
-    const bool are_whole = is_whole(op.dx, op.n) && is_whole(op.dy, op.n) && is_whole(op.x, op.n) &&
-                           is_whole(op.weight, op.n);
+    const bool are_whole =
+        is_whole(op.dx, op.n) && is_whole(op.dy, op.n) && is_whole(op.x, op.n) && is_whole(op.weight, op.n);
 
     return are_whole ? run_norm_gradient<whole<T>::V>(q, op, to) : run_norm_gradient<1>(q, op, to);
 }
@@ -260,9 +262,11 @@ cudaError_t cuda_norm_backward(const struct cuda_queue *q, void *dx, bool accumu
                                const void *weight, size_t m, size_t n)
 {
     const struct gradient_arrays<bf16> narrow = {
-        (bf16 *)dx, accumulate, (const bf16 *)dy, (const bf16 *)x, statistics, (const bf16 *)weight, m, n, NULL};
+        (bf16 *)dx, accumulate, (const bf16 *)dy, (const bf16 *)x, statistics, (const bf16 *)weight, m, n, NULL
+    };
     const struct gradient_arrays<float> wide = {
-        (float *)dx, accumulate, (const float *)dy, (const float *)x, statistics, (const float *)weight, m, n, NULL};
+        (float *)dx, accumulate, (const float *)dy, (const float *)x, statistics, (const float *)weight, m, n, NULL
+    };
     const struct onto_sums to = {weight_gradient, bias_gradient, n};
 
     if (m == 0 || n == 0)

@@ -11,8 +11,8 @@ static cudaError_t reduce_rows(const struct cuda_queue *q, float *sum, const T *
     const struct onto_sums to = {sum, NULL, n};
     cudaError_t rc;
 
-    rc = launch(sum_rows<T, V, struct to_lines>, dim3((unsigned)across, (unsigned)lines), SUM_WARPS * WARP, 0, q->stream,
-                partial, x, m, n, rows);
+    rc = launch(sum_rows<T, V, struct to_lines>, dim3((unsigned)across, (unsigned)lines), SUM_WARPS * WARP, 0,
+                q->stream, partial, x, m, n, rows);
     return rc == cudaSuccess ? add_lines<double, 1>(q, to, lines, n) : rc;
 }
 

@@ -120,7 +120,8 @@ static unsigned softmax_threads(size_t n, int v, int k)
     return whole_warps(smaller(pieces(n, (size_t)v * (size_t)k), SOFTMAX_THREADS));
 }
 
-template <int V> static cudaError_t log_sum_exp(const struct cuda_queue *q, const struct vocabulary_rows &op, bool start)
+template <int V>
+static cudaError_t log_sum_exp(const struct cuda_queue *q, const struct vocabulary_rows &op, bool start)
 {
     const dim3 grid(smaller(op.m, (size_t)q->n_processors * SOFTMAX_BLOCKS));
 
@@ -187,8 +188,7 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(struct v
 
 #pragma unroll
                 for (int v = 0; v < V; v++)
-                    set(&gradient.at[v],
-                        counts ? expf(x[k].at[v] - max) * factor - (at + v == label ? scale : 0) : 0);
+                    set(&gradient.at[v], counts ? expf(x[k].at[v] - max) * factor - (at + v == label ? scale : 0) : 0);
                 if (at < op.n)
                     store<V>(to + at, gradient);
             }
