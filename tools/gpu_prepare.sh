@@ -4,7 +4,7 @@
 # never onto the system. The packages run on any x86-64 Linux whose C library is as new as the one they were gathered on.
 #
 # usage: tools/gpu_prepare.sh [gather]     downloads them into gpu/, which git ignores; carry that along with the tree
-#        tools/gpu_prepare.sh unpack       there: unpacks gpu/*.deb into gpu/prefix; tools/gpu_check.sh build does it
+#        tools/gpu_prepare.sh unpack       there: unpacks gpu/*.deb into build/prefix; tools/gpu_check.sh build does it
 #        tools/gpu_prepare.sh probe        says what building needs and this machine lacks; exit status 1 if something
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -15,7 +15,7 @@ modules=(libuv nanomsg hwloc jansson libxxhash libpcre2-8 ncursesw check)
 programs=(cmake ninja gcc g++ nvcc make)
 # What every machine with a compiler has, or what only scripts of packages that are installed would need.
 there='^(libc6|libc6-dev|libc-dev|libgcc-s1|libstdc\+\+6|libltdl.*|gcc-.*|dpkg|perl.*|mawk|debianutils|install-info|autom.*)$'
-prefix=gpu/prefix
+prefix=build/prefix
 
 fail() {
     echo "gpu_prepare.sh: $*" >&2
@@ -99,7 +99,7 @@ export LD_LIBRARY_PATH="$PWD/$(dirname "$library")"
 exec "$PWD/$prefix/usr/bin/pkgconf" "\$@"
 SH
     chmod +x "$prefix/pkg-config"
-    # For cmake: -C gpu/prefix/cache.cmake. The libraries' own libraries are found by DT_RPATH, which is inherited.
+    # For cmake: -C build/prefix/cache.cmake. The libraries' own libraries are found by DT_RPATH, which is inherited.
     cat >"$prefix/cache.cmake" <<CMAKE
 set(PKG_CONFIG_EXECUTABLE "$PWD/$prefix/pkg-config" CACHE FILEPATH "")
 set(CMAKE_BUILD_RPATH "$PWD/$(dirname "$library")" CACHE STRING "")
@@ -107,21 +107,20 @@ set(CMAKE_EXE_LINKER_FLAGS "-Wl,--disable-new-dtags" CACHE STRING "")
 set(CMAKE_SHARED_LINKER_FLAGS "-Wl,--disable-new-dtags" CACHE STRING "")
 CMAKE
     for module in "${modules[@]}"; do
-        "$prefix/pkg-config" --cflags --libs "$module" >/dev/null || fail "$module is not in gpu/prefix: gather anew"
+        "$prefix/pkg-config" --cflags --libs "$module" >/dev/null || fail "$module is not in $prefix: gather anew"
     done
     echo "unpacked into $prefix"
 }
 
 # Each thing that is missing, a line; none: nothing is.
 missing() {
-    local name config=pkg-config PATH=$PATH:/usr/local/cuda/bin
+    local name PATH=$PATH:/usr/local/cuda/bin
 
     for name in "${programs[@]}"; do
         command -v "$name" >/dev/null || echo "$name"
     done
-    [ -x "$prefix/pkg-config" ] && config=$prefix/pkg-config
     for name in "${modules[@]}"; do
-        "$config" --exists "$name" 2>/dev/null || echo "$name"
+        pkg-config --exists "$name" 2>/dev/null || echo "$name"
     done
 }
 

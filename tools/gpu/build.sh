@@ -13,8 +13,8 @@ part_build() {
     if ! tools/gpu_prepare.sh probe >"$work/said" 2>&1; then
         fact lacking "$(cat "$work/said")"
         claim unpack 60 "the gathered packages unpack" tools/gpu_prepare.sh unpack || return 0
+        cache=(-C build/prefix/cache.cmake)
     fi
-    [ -e gpu/prefix/cache.cmake ] && cache=(-C gpu/prefix/cache.cmake)
     claim configure 120 "cmake finds all it needs" \
         cmake --preset release "${cache[@]}" -B "$tree" -DEPS_CUDA=ON || return 0
     mapfile -t tests < <(cuda_tests "$tree")
