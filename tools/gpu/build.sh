@@ -3,7 +3,7 @@
 # shellcheck disable=SC2154,SC2034 # their options and work folder come from outside; print_config reads shapes
 
 # What the other parts run, and no more.
-targets=(eps epsd eps-worker eps-cuda bench_cuda)
+targets=(eps epsd eps-worker eps-cuda bench_cuda bench_resident)
 
 part_build() {
     local tree began=$SECONDS

@@ -96,9 +96,9 @@ module() {
     realpath "${simulate:-$bin}/eps-cuda.so"
 }
 
-# cuda_tests TREE: the tests labelled cuda, by the names of their programs
+# cuda_tests TREE: the tests that run on whichever backend they are told of
 cuda_tests() {
-    ctest --test-dir "$1" -N -L cuda 2>/dev/null | sed -n 's/^ *Test *#[0-9]*: //p' | sed 's/_cuda$//; s/^cuda_//' | sort -u
+    cat "$1/cuda-tests.txt" 2>/dev/null
 }
 
 # cuDNN lies where probe found it.

@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# The tests that are labelled cuda, on the device: every operation, the fixtures against their PyTorch values, the
+# The tests that run on every backend, on the device: every operation, the fixtures against their PyTorch values, the
 # rows of exactness.
 # shellcheck disable=SC2154,SC2034 # their options and work folder come from outside; print_config reads shapes
 
@@ -9,7 +9,7 @@ part_conformance() {
 
     take_cudnn
     mapfile -t tests < <(cuda_tests "$tree")
-    [ ${#tests[@]} -gt 0 ] || failed conformance "no test in $tree is labelled cuda"
+    [ ${#tests[@]} -gt 0 ] || failed conformance "$tree/cuda-tests.txt names no test"
     for test in "${tests[@]}"; do
         limited 240 env EPS_TEST_CUDA="$(module)" CK_DEFAULT_TIMEOUT=200 "$bin/$test"
         rc=$?

@@ -149,6 +149,21 @@ fail:
     return 1;
 }
 
+#ifdef BENCH_SIMULATED
+extern const struct device_module device_module;
+/* Part of the program: a module's simulated device would be another one. */
+static const struct device_ops *find(const char *module, struct error *err)
+{
+    (void)module, (void)err;
+    return device_module.ops;
+}
+#else
+static const struct device_ops *find(const char *module, struct error *err)
+{
+    return module ? device_load(module, err) : device_find("cuda", err);
+}
+#endif
+
 int main(int argc, char **argv)
 {
     static const struct option options[] = {{"module", required_argument, NULL, 'm'},
@@ -173,12 +188,7 @@ int main(int argc, char **argv)
     }
     if (optind != argc - 1)
         return misuse();
-#ifdef BENCH_SIMULATED /* the backend is part of the program: a module's simulated device would be another one */
-    extern const struct device_module device_module;
-    b.ops = device_module.ops;
-#else
-    b.ops = module ? device_load(module, &err) : device_find("cuda", &err);
-#endif
+    b.ops = find(module, &err);
     if (!b.ops) {
         fprintf(stderr, "bench_cuda: %s\n", err.text);
         return 1;

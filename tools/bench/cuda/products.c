@@ -32,8 +32,8 @@ static const struct shape shapes[] = {
 struct product {
     struct device_matmul op;
     cublasLtHandle_t blas;
-    cublasLtMatmulDesc_t how;
-    cublasLtMatrixLayout_t a, b, c;
+    cublasLtMatmulDescOpaque_t how;
+    cublasLtMatrixLayoutOpaque_t a, b, c;
     cublasLtMatmulAlgo_t algorithm;
     void *workspace;
 };
@@ -55,21 +55,18 @@ static void ours(struct bench *b, void *context)
 
 static void bare(struct bench *b, void *context)
 {
-    const struct product *p = context;
+    struct product *p = context;
     const float one = 1, beta = p->op.beta;
 
-    check(cublasLtMatmul(p->blas, p->how, &one, p->op.b, p->b, p->op.a, p->a, &beta, p->op.c, p->c, p->op.c, p->c,
+    check(cublasLtMatmul(p->blas, &p->how, &one, p->op.b, &p->b, p->op.a, &p->a, &beta, p->op.c, &p->c, p->op.c, &p->c,
                          &p->algorithm, p->workspace, CUDA_WORKSPACE_BYTES, b->stream),
           "cublasLtMatmul");
 }
 
 /* A row-major (rows, columns) is a column-major (columns, rows). */
-static cublasLtMatrixLayout_t layout(cudaDataType_t type, size_t rows, size_t columns)
+static void lay_out(cublasLtMatrixLayoutOpaque_t *out, cudaDataType_t type, size_t rows, size_t columns)
 {
-    cublasLtMatrixLayout_t out;
-
-    check(cublasLtMatrixLayoutCreate(&out, type, columns, rows, (int64_t)columns), "cublasLtMatrixLayoutCreate");
-    return out;
+    check(cublasLtMatrixLayoutInit(out, type, columns, rows, (int64_t)columns), "cublasLtMatrixLayoutInit");
 }
 
 static void set_how(cublasLtMatmulDesc_t how, cublasLtMatmulDescAttributes_t what, bool transpose)
@@ -84,12 +81,12 @@ static void describe(struct product *p)
 {
     const struct device_matmul *o = &p->op;
 
-    check(cublasLtMatmulDescCreate(&p->how, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescCreate");
-    set_how(p->how, CUBLASLT_MATMUL_DESC_TRANSA, o->transpose_b);
-    set_how(p->how, CUBLASLT_MATMUL_DESC_TRANSB, o->transpose_a);
-    p->b = layout(CUDA_R_16BF, o->transpose_b ? o->n : o->k, o->transpose_b ? o->k : o->n);
-    p->a = layout(CUDA_R_16BF, o->transpose_a ? o->k : o->m, o->transpose_a ? o->m : o->k);
-    p->c = layout(o->wide ? CUDA_R_32F : CUDA_R_16BF, o->m, o->n);
+    check(cublasLtMatmulDescInit(&p->how, CUBLAS_COMPUTE_32F, CUDA_R_32F), "cublasLtMatmulDescInit");
+    set_how(&p->how, CUBLASLT_MATMUL_DESC_TRANSA, o->transpose_b);
+    set_how(&p->how, CUBLASLT_MATMUL_DESC_TRANSB, o->transpose_a);
+    lay_out(&p->b, CUDA_R_16BF, o->transpose_b ? o->n : o->k, o->transpose_b ? o->k : o->n);
+    lay_out(&p->a, CUDA_R_16BF, o->transpose_a ? o->k : o->m, o->transpose_a ? o->m : o->k);
+    lay_out(&p->c, o->wide ? CUDA_R_32F : CUDA_R_16BF, o->m, o->n);
 }
 
 static double time_algorithm(struct bench *b, struct product *p)
@@ -106,16 +103,17 @@ static double time_algorithm(struct bench *b, struct product *p)
 static unsigned choose(struct bench *b, struct product *p)
 {
     cublasLtMatmulHeuristicResult_t found[ALGORITHMS];
-    cublasLtMatmulPreference_t preference;
+    cublasLtMatmulPreferenceOpaque_t preference;
     const size_t most = CUDA_WORKSPACE_BYTES;
     double least = INFINITY;
     int n = 0, best = 0;
 
-    check(cublasLtMatmulPreferenceCreate(&preference), "cublasLtMatmulPreferenceCreate");
-    check(cublasLtMatmulPreferenceSetAttribute(preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most,
+    check(cublasLtMatmulPreferenceInit(&preference), "cublasLtMatmulPreferenceInit");
+    check(cublasLtMatmulPreferenceSetAttribute(&preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, &most,
                                                sizeof most),
           "cublasLtMatmulPreferenceSetAttribute");
-    check(cublasLtMatmulAlgoGetHeuristic(p->blas, p->how, p->b, p->a, p->c, p->c, preference, ALGORITHMS, found, &n),
+    check(cublasLtMatmulAlgoGetHeuristic(p->blas, &p->how, &p->b, &p->a, &p->c, &p->c, &preference, ALGORITHMS, found,
+                                         &n),
           "cublasLtMatmulAlgoGetHeuristic");
     check(n ? CUBLAS_STATUS_SUCCESS : CUBLAS_STATUS_NOT_SUPPORTED, "no algorithm");
     for (int i = 0; i < n; i++) {
@@ -125,7 +123,6 @@ static unsigned choose(struct bench *b, struct product *p)
             least = ms, best = i;
     }
     p->algorithm = found[best].algo;
-    cublasLtMatmulPreferenceDestroy(preference);
     return (unsigned)n;
 }
 
@@ -142,8 +139,6 @@ static void measure(struct bench *b, struct product *p, const char *name, size_t
     printf("product-%zu-%s|%.3f|%.1f TFLOP/s (%zu x %zu x %zu), the best of %u bare ones %.1f\n", width, name,
            ms[1] / ms[0], flops / ms[0] * 1e-9, o->m, o->n, o->k, n, flops / ms[1] * 1e-9);
     fflush(stdout);
-    cublasLtMatrixLayoutDestroy(p->a), cublasLtMatrixLayoutDestroy(p->b), cublasLtMatrixLayoutDestroy(p->c);
-    cublasLtMatmulDescDestroy(p->how);
 }
 
 static void run_shape(struct bench *b, const struct shape *s, size_t width, cublasLtHandle_t blas)
