@@ -40,13 +40,13 @@ steps() {
         [ "$(field step_ms "$work/$name/metrics.jsonl" 2>/dev/null | wc -l)" -lt "$n" ]; do
         sleep 0.2
     done
-    kill -INT "$pid" 2>/dev/null
+    kill -TERM "$pid" 2>/dev/null # an interrupt would be ignored: it runs in the background
     timeout 30 tail --pid="$pid" -f /dev/null || kill -KILL "$pid" 2>/dev/null
     wait "$pid"
     rc=$?
     cat "$work/said" >>"$log"
     [ "$(field step_ms "$work/$name/metrics.jsonl" 2>/dev/null | wc -l)" -ge "$n" ] && return
-    [ $rc -ne 130 ] || rc=124
+    [ "$SECONDS" -lt "$deadline" ] || rc=124
     failed "$name" "$n steps of $tokens tokens: $(why $rc "$seconds")"
     return 1
 }
@@ -134,10 +134,7 @@ part_relay() {
 
 # resident TOKENS: milliseconds of a step of the worker's code alone, with weights that stay and nothing that leaves
 resident() {
-    local program=$bin/bench_resident
-
-    [ -z "$simulate" ] || program=$simulate/bench_resident
-    limited 120 "$program" --module "$(module)" --model "$work/config.json" --batch $(($1 / seq)) --seq "$seq" &&
+    limited 120 "$bin/bench_resident" --module "$(module)" --model "$work/config.json" --batch $(($1 / seq)) --seq "$seq" &&
         sed -n 's/^ms //p' "$work/said"
 }
 
@@ -196,7 +193,14 @@ part_depth() {
     local -a peaks=()
 
     begin 2048 96 16 1024
-    least=$(plan --batch 4 --minimum)
+    # The device itself says what it needs at least, its libraries included.
+    limited 100 "$eps" train --model "$work/config.json" --data "$work/tokens.bin" --out "$work/refused" --batch 4 \
+        --seq "$seq" --precision bf16 --device cuda:0 --moments bf16 --device-mem 1MiB
+    least=$(sed -n 's/.* needs at least .*(\([0-9]*\) bytes) of device memory.*/\1/p' "$work/said")
+    if [ -z "$least" ]; then
+        failed depth "no word of the least memory: $(why 1 100)"
+        return
+    fi
     for depth in 12 96; do
         shape 2048 "$depth" 16 1024
         [ -z "$simulate" ] || { layers=$((depth / 6)); print_config "$vocabulary" >"$work/config.json"; }

@@ -86,12 +86,12 @@ part_training() {
     head -c 4000 README.md >"$work/held.txt"
     print_config 256 >"$work/config.json"
 
-    trained once "a run in fp32" --device "$device" --save-every $((steps / 2)) --keep 0 || return 0
-    trained again "the same" --device "$device" --save-every 0 &&
+    trained once "a run in fp32" --device "$device" --precision fp32 --save-every $((steps / 2)) --keep 0 || return 0
+    trained again "the same" --device "$device" --precision fp32 --save-every 0 &&
         equal train-same once again "two runs of the same command end with the same bits"
-    trained resumed "a run resumed in its middle" --device "$device" --resume "$work/once/step-$((steps / 2))" &&
+    trained resumed "a run resumed in its middle" --device "$device" --precision fp32 --resume "$work/once/step-$((steps / 2))" &&
         equal train-resume once resumed "a run resumed from step $((steps / 2)) ends with the bits of one that never stopped"
-    trained cpu "the same on the CPU" --device cpu --save-every 0 &&
+    trained cpu "the same on the CPU" --device cpu --precision fp32 --save-every 0 &&
         near train-cpu once cpu 1e-4 "losses of $steps steps in fp32 beside the CPU's (its sums are in another order)"
     trained bf16 "a run in bf16" --device "$device" --precision bf16 --save-every 0 &&
         near train-bf16 bf16 once 0.02 "losses of $steps steps in bf16 beside fp32's (8 bits of each number)"

@@ -132,7 +132,7 @@ static int run_part(struct bench *b, const char *name, unsigned index)
         if (b->ops->probe(index, &facts, &err))
             goto fail;
         const uint64_t room = facts.available_bytes - facts.library_bytes;
-        b->left = b->small ? 64 << 20 : (size_t)fmin((double)room * 0.9, 24.0 * (1 << 30));
+        b->left = b->small ? 40 << 20 : (size_t)fmin((double)room * 0.9, 24.0 * (1 << 30));
         if (b->ops->open(&b->dev, index, NUMBER_BF16, b->left, 1, &err))
             goto fail;
         b->next = b->ops->arena(b->dev);
