@@ -115,6 +115,22 @@ while read -r name; do
     grep -qE "(^|[ \"|])$name(\\||[ \"]|\$)" tools/gpu/*.sh tools/gpu/probe.c || fail "nothing finds $name of tests/gpu/RECORD.md"
 done <<<"$names"
 
+# Of a trace, how long the worker waited in the last two steps: 10 + 20 of 300.
+cat >"$work/trace" <<'JSON'
+[{"ph":"M","pid":1,"tid":2,"name":"process_name","args":{"name":"eps-worker"}},
+{"ph":"X","pid":1,"tid":2,"ts":50.0,"dur":40.0,"name":"wait for weights wte"},
+{"ph":"X","pid":1,"tid":2,"ts":0.0,"dur":100.0,"name":"step","args":{"step":1,"parts":1}},
+{"ph":"X","pid":1,"tid":2,"ts":120.0,"dur":10.000,"name":"wait for weights h.0"},
+{"ph":"X","pid":1,"tid":2,"ts":100.0,"dur":150.0,"name":"step","args":{"step":2,"parts":1}},
+{"ph":"X","pid":1,"tid":2,"ts":300.5,"dur":20.0,"name":"wait for a slot h.0"},
+{"ph":"X","pid":1,"tid":2,"ts":250.0,"dur":150.0,"name":"step","args":{"step":3,"parts":1}},
+JSON
+# shellcheck source=/dev/null
+found=$(. tools/gpu/relay.sh; waits "$work/trace" 2; echo; ratio 3 4)
+[[ $found == 0.1000*"for weights 3.33 %"*"for a slot 6.67 %"* || $found == 0.1000*"for a slot 6.67 %"*"for weights 3.33 %"* ]] ||
+    fail "waits: $found"
+[[ $found == *$'\n'0.750 ]] || fail "a ratio: $found"
+
 # A part that takes too long is a finding, and so is one that no time is left for.
 mkdir -p "$work/simulated"
 touch "$work/simulated/eps-cuda.so"

@@ -25,14 +25,18 @@ begin() {
     failed profile "eps bench measures the device: $(why $? 120)"
 }
 
+# rows TOKENS
+rows() {
+    [ -z "$simulate" ] && echo $(($1 / seq)) || echo 2
+}
+
 # steps NAME SECONDS N TOKENS OPTION...: N steps of so many tokens, in $work/NAME; fails if they did not come in time
 steps() {
     local name=$1 seconds=$2 n=$3 tokens=$4 pid rc deadline
     shift 4
-    [ -z "$simulate" ] || tokens=$((2 * seq))
     printf '\n$ %s: %s steps of %s tokens, %s\n' "$name" "$n" "$tokens" "$*" >>"$log"
     "$eps" train --model "$work/config.json" --data "$work/tokens.bin" --eval-data "$work/held.bin" --out "$work/$name" \
-        --batch $((tokens / seq)) --seq "$seq" --steps 100000 --save-every 0 --precision bf16 --device cuda:0 "$@" \
+        --batch "$(rows "$tokens")" --seq "$seq" --steps 100000 --save-every 0 --precision bf16 --device cuda:0 "$@" \
         >"$work/said" 2>&1 &
     pid=$!
     deadline=$((SECONDS + seconds))
@@ -58,7 +62,7 @@ step_ms() {
 
 # ratio A B
 ratio() {
-    awk -v a="$1" -v b="$2" 'BEGIN { printf "%.3f", b > 0 ? a / b : 0 }'
+    awk -v a="$1" -v b="$2" 'BEGIN { printf "%.3f", (b ? a / b : 0) }'
 }
 
 # plan OPTION...: what eps plan says of the model
@@ -76,21 +80,24 @@ rates() {
         printf "%.1f ms a step, %.0f tokens/s, %.1f TFLOP/s at 6 a parameter", ms, tokens / ms * 1e3, 6 * n * tokens / ms * 1e-9 }'
 }
 
-# waits TRACE N: of the worker's compute thread, the share of the last N steps it waited, and for what
+# waits TRACE N: of the last N steps, the share in which the worker waited for the daemon, and for what
 waits() {
     awk -v n="$2" '
-        function number(key,    at) { at = match($0, "\"" key "\":[0-9.]*"); return at ? substr($0, at + length(key) + 3, RLENGTH - length(key) - 3) : 0 }
-        /"name":"step"/ { end[++steps] = number("ts") + number("dur"); begin[steps] = number("ts") }
-        /"name":"wait (for weights|for a slot|until folded)/ {
-            match($0, /"name":"wait [a-z]* *(weights|a slot|folded)/)
-            what = substr($0, RSTART + 8, RLENGTH - 8)
-            at[++waits] = number("ts"); ms[waits] = number("dur"); of[waits] = what
+        function number(key,    at) {
+            at = match($0, "\"" key "\":[0-9.]*")
+            return at ? substr($0, at + length(key) + 3, RLENGTH - length(key) - 3) + 0 : 0
         }
+        function wait(what) { at[++waits] = number("ts"); us[waits] = number("dur"); of[waits] = what }
+        /"name":"step"/ { begin[++steps] = number("ts"); end[steps] = begin[steps] + number("dur") }
+        /"name":"wait for weights/ { wait("for weights") }
+        /"name":"wait for a slot/ { wait("for a slot") }
+        /"name":"wait until folded/ { wait("until folded") }
         END {
             first = steps > n ? steps - n + 1 : 1
-            total = end[steps] - begin[first]
-            for (i = 1; i <= waits; i++) if (at[i] >= begin[first] && at[i] < end[steps]) { sum += ms[i]; each[of[i]] += ms[i] }
-            printf "%.4f", total > 0 ? sum / total : 1
+            total = steps ? end[steps] - begin[first] : 0
+            for (i = 1; i <= waits; i++)
+                if (total && at[i] >= begin[first] && at[i] < end[steps]) { sum += us[i]; each[of[i]] += us[i] }
+            printf "%.4f", (total ? sum / total : 1)
             for (what in each) printf " %s %.2f %%,", what, 100 * each[what] / total
         }' "$1"
 }
@@ -99,7 +106,7 @@ waited() { # NAME: a finding
     local found share
     found=$(waits "$work/$1.trace" 4)
     share=${found%% *}
-    if awk -v a="$share" 'BEGIN { exit !(a <= 0.03) }'; then
+    if awk -v a="${share:-1}" 'BEGIN { exit !(a <= 0.03) }'; then
         passed waits "$share of a step (at most 0.03):${found#"$share"}"
     else
         finding short waits "$share of a step (at most 0.03):${found#"$share"}"
@@ -134,7 +141,7 @@ part_relay() {
 
 # resident TOKENS: milliseconds of a step of the worker's code alone, with weights that stay and nothing that leaves
 resident() {
-    limited 120 "$bin/bench_resident" --module "$(module)" --model "$work/config.json" --batch $(($1 / seq)) --seq "$seq" &&
+    limited 120 "$bin/bench_resident" --module "$(module)" --model "$work/config.json" --batch "$(rows "$1")" --seq "$seq" &&
         sed -n 's/^ms //p' "$work/said"
 }
 
@@ -159,7 +166,7 @@ bounded() {
         missing "$1" "$said; its limits are not known: run the parts probe and copies too (bench_resident: ${computing:-failed})"
         return
     fi
-    read -r limit text < <(plan --device-mem 1TiB --json --batch $(($2 / seq)) | sed 's/.*"down": *\([0-9]*\), *"up": *\([0-9]*\).*"parameters": *\([0-9]*\).*/\1 \2 \3/' |
+    read -r limit text < <(plan --device-mem 1TiB --json --batch "$(rows "$2")" | sed 's/.*"down": *\([0-9]*\), *"up": *\([0-9]*\).*"parameters": *\([0-9]*\).*/\1 \2 \3/' |
         awk -v down="$down" -v up="$up" -v triad="$triad" -v ms="$computing" '{
             link = $1 / down * 1e-6; if ($2 / up * 1e-6 > link) link = $2 / up * 1e-6
             host = 28 * $3 / triad * 1e-6
