@@ -1,4 +1,5 @@
 /* eps plan as it is called: what it prints, what it answers to programs, what it refuses. */
+#include "plan/backend.h"
 #include "tests/processes.h"
 #include "tests/run.h"
 
@@ -291,6 +292,42 @@ START_TEST(one_byte_of_device_memory_is_refused_with_what_is_needed)
 }
 END_TEST
 
+static json_t *only_worker(json_t *all)
+{
+    return json_array_get(json_object_get(all, "workers"), 0);
+}
+
+/* Without a figure the device has as much as the fastest choice takes; the numbers are those that it is good at. */
+START_TEST(a_plan_for_cuda_needs_no_cuda)
+{
+    static const char *const said[] = {"on 1 cuda worker; bf16, moments in fp32", "\nhost\n",
+                                       "(library is an allowance: ", ", beside each other"};
+    json_t *all = plan_json(0, "--model gpt2 --batch 8 --host-mem 8GiB --device cuda");
+
+    json_t *worker = only_worker(all);
+    check_side(worker);
+    ck_assert_str_eq(json_string_value(json_object_get(worker, "device")), "cuda");
+    ck_assert_ptr_null(json_object_get(worker, "budget"));
+    const json_t *library = json_object_get(json_object_get(worker, "categories"), "library");
+    ck_assert_uint_eq((uint64_t)json_integer_value(json_object_get(library, "current")), plan_cuda.library_bytes(1));
+    const uint64_t most = number_in(worker, "current");
+    json_decref(all);
+    all = plan_json(0, "--model gpt2 --batch 8 --host-mem 8GiB --device cuda --device-mem 1GiB");
+    ck_assert_uint_eq(number_in(only_worker(all), "budget"), 1 << 30);
+    ck_assert_uint_lt(number_in(only_worker(all), "current"), most);
+    json_decref(all);
+    ck_assert_int_eq(processes_eps("plan --model gpt2 --batch 8 --host-mem 8GiB --device cuda"), 0);
+    char *text = processes_read(out_file);
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++)
+        ck_assert_msg(strstr(text, said[i]) != NULL, "no '%s' in\n%s", said[i], text);
+    free(text);
+    ck_assert_int_eq(processes_eps("plan --model gpt2 --device cuda --device-mem 700MiB"), 1);
+    text = processes_read(err_file);
+    ck_assert_msg(strstr(text, "(library 768.0 MiB, "), "%s", text);
+    free(text);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = tcase_create("plan command");
@@ -308,5 +345,6 @@ int main(void)
     tcase_add_test(tests, misuse_is_one_sentence_and_status_2);
     tcase_add_test(tests, a_model_that_is_none_or_too_large_is_a_sentence_and_status_1);
     tcase_add_test(tests, one_byte_of_device_memory_is_refused_with_what_is_needed);
+    tcase_add_test(tests, a_plan_for_cuda_needs_no_cuda);
     return run_tests(tests);
 }

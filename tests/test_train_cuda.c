@@ -420,6 +420,44 @@ START_TEST(a_worker_on_a_lost_device_ends_and_its_daemon_serves_the_next)
 }
 END_TEST
 
+static void on_count(void *user, const struct eps_status *status)
+{
+    *(unsigned *)user = status->n_workers;
+}
+
+static bool are_two(void *context)
+{
+    unsigned n = 0;
+
+    (void)context;
+    return eps_status("lab", on_count, &n, NULL) == 0 && n == 2;
+}
+
+START_TEST(a_cuda_worker_and_one_on_the_cpu_share_a_job_unless_its_bits_must_be_the_same)
+{
+    struct eps_train_options options = options_of("mixed", NULL);
+    const pid_t daemon = processes_daemon("lab", 0, NULL), workers[] = {attach("cuda", NULL), attach("cpu", NULL)};
+    struct eps_error error;
+    struct told t;
+
+    ck_assert(processes_until(are_two, NULL));
+    options.connect = "lab", options.deterministic = true;
+    ck_assert_int_eq(try_to_train(&t, &options, &error), -EINVAL);
+    ck_assert_msg(strstr(error.text, "--deterministic is for workers of one kind"), "%s", error.text);
+    options.deterministic = false;
+    const struct told mixed = train(&options);
+    ck_assert_str_eq(mixed.device, "cpu and cuda");
+    ck_assert_int_eq(mixed.precision, EPS_FP32);
+    ck_assert_uint_eq(mixed.n_workers, 2);
+    options = options_of("mixed-cpu", "cpu"), options.parts = 2;
+    const struct told cpu = train(&options);
+    check_losses(&mixed, &cpu, 1e-4);
+    kill(workers[0], SIGKILL);
+    kill(workers[1], SIGKILL);
+    kill(daemon, SIGKILL);
+}
+END_TEST
+
 /* One line on stderr, and its status, from the command. */
 START_TEST(the_command_says_what_is_missing_in_one_line)
 {
@@ -454,6 +492,7 @@ int main(void)
     tcase_add_loop_test(tests, auto_is_cuda_where_it_is_and_else_the_cpu, 0, 4);
     tcase_add_test(tests, a_run_whose_device_is_lost_ends_with_a_sentence_and_goes_on_from_its_checkpoint);
     tcase_add_test(tests, a_worker_on_a_lost_device_ends_and_its_daemon_serves_the_next);
+    tcase_add_test(tests, a_cuda_worker_and_one_on_the_cpu_share_a_job_unless_its_bits_must_be_the_same);
     tcase_add_test(tests, the_command_says_what_is_missing_in_one_line);
     return run_tests(tests);
 }
