@@ -128,6 +128,19 @@ START_TEST(an_option_that_is_none_is_named_with_the_way_to_help)
 }
 END_TEST
 
+START_TEST(a_device_or_a_share_that_is_none_is_named_with_what_there_is)
+{
+    static const char *const shares[] = {"0", "65", "-1", "2x", "''"};
+
+    ck_assert_int_eq(shell("$bin/eps-worker --device gpu 2>err"), 2);
+    says("err", "eps-worker: --device gpu: it is auto, cpu, cuda, or cuda:N");
+    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
+        ck_assert_int_eq(shell("$bin/eps-worker --share %s 2>err", shares[i]), 2);
+        says("err", ": a number of workers, 1 to 64\n");
+    }
+}
+END_TEST
+
 /* What is gone is not what a run could go on from. A checkpoint that is begun while rm is at work keeps the directory:
  * then again. */
 START_TEST(a_directory_that_was_removed_is_not_said_to_resume)
@@ -261,6 +274,7 @@ int main(void)
     tcase_add_test(tests, too_few_descriptors_are_refused_by_each_program);
     tcase_add_test(tests, a_name_that_is_too_long_leaves_no_directory);
     tcase_add_test(tests, an_option_that_is_none_is_named_with_the_way_to_help);
+    tcase_add_test(tests, a_device_or_a_share_that_is_none_is_named_with_what_there_is);
     tcase_add_test(tests, a_directory_that_was_removed_is_not_said_to_resume);
     tcase_add_test(tests, the_summary_names_the_checkpoint_that_stands);
     tcase_add_test(tests, a_pipe_in_place_of_a_file_of_the_run_is_refused);
