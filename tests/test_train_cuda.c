@@ -378,6 +378,13 @@ static pid_t attach(const char *device, const char *log)
     return processes_start(processes_path("cuda/eps-worker"), argv, log);
 }
 
+/* Its name is free then. */
+static void end(pid_t daemon)
+{
+    kill(daemon, SIGKILL);
+    ck_assert_int_eq(processes_wait(daemon), 128 + SIGKILL);
+}
+
 static void on_worker(void *user, const struct eps_memory *side)
 {
     snprintf(user, 32, "%s", side->device);
@@ -416,7 +423,7 @@ START_TEST(a_worker_on_a_lost_device_ends_and_its_daemon_serves_the_next)
     options.out = processes_path("served-again");
     ck_assert_str_eq(train(&options).device, "cpu");
     kill(worker, SIGKILL);
-    kill(daemon, SIGKILL);
+    end(daemon);
 }
 END_TEST
 
@@ -454,7 +461,7 @@ START_TEST(a_cuda_worker_and_one_on_the_cpu_share_a_job_unless_its_bits_must_be_
     check_losses(&mixed, &cpu, 1e-4);
     kill(workers[0], SIGKILL);
     kill(workers[1], SIGKILL);
-    kill(daemon, SIGKILL);
+    end(daemon);
 }
 END_TEST
 
