@@ -10,7 +10,7 @@ cudaError_t cudaDriverGetVersion(int *version)
 {
     CUDASIM_CALL();
 
-    *version = CUDART_VERSION;
+    *version = getenv("CUDASIM_DRIVER") ? (int)cudasim_environment("CUDASIM_DRIVER") : CUDART_VERSION;
     return cudaSuccess;
 }
 

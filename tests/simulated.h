@@ -1,0 +1,30 @@
+/* tests/simulated.h - the CUDA backend on the device of tests/cudasim, with the simulator's controls. */
+#ifndef TESTS_SIMULATED_H
+#define TESTS_SIMULATED_H
+
+#include "device/device.h"
+#include "tests/cudasim/cudasim.h"
+
+enum { SIMULATED_ARENA = 8 << 20, SIMULATED_ORDERS = 4 /* of the queues */ };
+
+/* tests/cudasim/cudasim.h says what they do. */
+struct simulated {
+    const struct device_ops *ops;
+    void (*order)(enum cudasim_streams streams, enum cudasim_threads threads, uint64_t seed);
+    void (*limit)(size_t device_bytes, size_t registered_bytes);
+    void (*fail_call)(const char *name, unsigned calls, cudaError_t rc);
+    void (*lose)(cudaError_t rc);
+    struct cudasim_counts (*count)(void);
+    void (*finish)(void);
+};
+extern struct simulated simulated;
+
+/* A checked fixture of the tests: fills `simulated`. */
+void simulated_load(void);
+
+/* Device 0 with an arena of SIMULATED_ARENA, and queues in one of SIMULATED_ORDERS. */
+struct device *simulated_open(enum number_type type, int order);
+/* Aborts if anything of the device was left. */
+void simulated_close(struct device *dev);
+
+#endif
