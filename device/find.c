@@ -10,7 +10,7 @@
 
 const struct device_ops *device_load(const char *path, struct error *err)
 {
-    void *library = dlopen(path, RTLD_LAZY | RTLD_LOCAL);
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 
     if (!library) {
         const char *why = dlerror();
@@ -56,7 +56,7 @@ bool device_find_cuda(void)
 {
     char program[PATH_MAX], path[PATH_MAX];
 
-    return find_module(path, find_directory(program)) && dlopen("libcuda.so.1", RTLD_LAZY | RTLD_LOCAL);
+    return find_module(path, find_directory(program)) && dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 }
 
 const struct device_ops *device_find(const char *name, struct error *err)

@@ -16,7 +16,7 @@ void simulated_load(void)
 
     simulated.ops = device_load(path, &err);
     ck_assert_msg(simulated.ops != NULL, "%s", err.text);
-    void *module = dlopen(path, RTLD_LAZY | RTLD_LOCAL); /* the same one */
+    void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL); /* the same one */
     LOOK_UP(order) = dlsym(module, "cudasim_order");
     LOOK_UP(limit) = dlsym(module, "cudasim_limit");
     LOOK_UP(fail_call) = dlsym(module, "cudasim_fail");

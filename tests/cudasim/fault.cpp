@@ -124,6 +124,7 @@ void cudasim_fail(const char *name, unsigned calls, cudaError_t rc)
 {
     std::lock_guard<std::recursive_mutex> guard(state.lock);
 
+    start();
     state.fail = {true, name ? name : "", calls, rc};
 }
 
@@ -131,6 +132,7 @@ void cudasim_lose(cudaError_t rc)
 {
     std::lock_guard<std::recursive_mutex> guard(state.lock);
 
+    start();
     state.lost = rc;
 }
 
