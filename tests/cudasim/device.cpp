@@ -3,6 +3,7 @@
 #include "tests/cudasim/state.hpp"
 
 #include <stdio.h>
+#include <stdlib.h>
 
 static int chosen;
 

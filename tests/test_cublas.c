@@ -184,7 +184,7 @@ END_TEST
 
 int main(void)
 {
-    TCase *tcase = tcase_create("cuda_matmul");
+    TCase *tcase = tcase_create("cublas");
 
     tcase_add_checked_fixture(tcase, simulated_load, NULL);
     tcase_add_loop_test(tcase, what_the_library_does_as_we_would_is_fused, 0, N_FUSED);
