@@ -2,8 +2,9 @@
 # tools/gpu_check.sh where there is no GPU: what it says, how it gathers findings and writes the record, that a part which
 # hangs ends as a failure.
 #
-# usage: tests/test_gpu_check.sh
+# usage: tests/test_gpu_check.sh BUILD_DIRECTORY
 set -uo pipefail
+build=$(realpath "$1")
 cd "$(dirname "$0")/.." || exit 1
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
@@ -141,4 +142,12 @@ chmod +x "$work/simulated/bench_cuda"
 [ $? -eq 1 ] || fail "a hang is not a failure: $(cat "$work/said")"
 grep -q '^copies|copies-ends|failed|the part copies took longer than 2 s' "$work/gpu/results.txt" || fail "a hang is not told: $(cat "$work/said")"
 grep -q '^rows: not begun, no time is left' "$work/said" || fail "rows began: $(cat "$work/said")"
+
+# Parts run through on the simulated device, where no figure means anything.
+"${check[@]}" --out "$work/dry" --simulate "$build/bin/cudasim" --bin "$build/bin" probe copies attention >"$work/said" 2>&1
+grep -E '\|failed\|' "$work/dry/results.txt" && fail "on the simulated device: $(cat "$work/dry/log.txt")"
+for name in copies\|pull copies\|push copies\|other-triad attention\|attention-own-forward attention\|attention-own-backward; do
+    grep -qF "$name|" "$work/dry/results.txt" || fail "no $name on the simulated device: $(cat "$work/said")"
+done
+says "simulator" 1 "${check[@]}" --out "$work/dry" record
 echo "test_gpu_check: all well"
