@@ -42,6 +42,7 @@ const struct backend *backend_get(void)
 bool backend_suits(double n_steps)
 {
     const struct backend *backend = backend_get();
+    const char *few = getenv("EPS_TEST_STEPS");
 
-    return n_steps <= (backend->simulated ? 1e6 : backend->cuda ? 1e10 : 1e8);
+    return n_steps <= (few ? atof(few) : backend->simulated ? 1e6 : backend->cuda ? 1e10 : 1e8);
 }

@@ -21,7 +21,8 @@ struct backend {
 
 const struct backend *backend_get(void);
 
-/* Whether a test of so many steps of arithmetic suits: what the backend does in well under a second. */
+/* Whether a test of so many steps of arithmetic suits: what the backend does in well under a second, or as few as
+ * EPS_TEST_STEPS says, for compute-sanitizer. */
 bool backend_suits(double n_steps);
 
 #endif
