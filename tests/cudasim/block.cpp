@@ -138,7 +138,8 @@ static fibre *make_fibre(unsigned number)
 static bool same_place(const fibre *a, const fibre *b)
 {
     return a->state == WAITS && b->state == WAITS && a->whole == b->whole && a->place.line == b->place.line &&
-           !strcmp(a->place.what, b->place.what) && (a->whole || (a->mask == b->mask && a->bytes == b->bytes));
+           (a->place.what == b->place.what || !strcmp(a->place.what, b->place.what)) &&
+           (a->whole || (a->mask == b->mask && a->bytes == b->bytes));
 }
 
 static void describe(char *to, size_t size, const fibre *who)
