@@ -98,31 +98,31 @@ static int n_right(const std::function<bool()> &right)
 
 /* ---- threads of a block ---- */
 
-static __global__ void reverse(int *to, const int *from, bool meet)
+/* Each takes over what a neighbour, `far` away, has read. */
+static __global__ void shift(int *to, const int *from, int far, bool meet)
 {
     __shared__ int kept[THREADS];
-    const unsigned i = threadIdx.x;
+    const int i = (int)threadIdx.x, other = i + far;
 
     kept[i] = from[i];
     if (meet)
         __syncthreads();
-    to[i] = kept[blockDim.x - 1 - i];
+    to[i] = other < 0 || other >= THREADS ? 0 : kept[other];
 }
 
-static bool reverses(bool meet)
+static bool shifts(int far, bool meet)
 {
     cudaStream_t stream = make_stream();
-    int *from = on_device<int>(THREADS), *to = on_device<int>(THREADS), host[THREADS];
+    int *from = on_device<int>(THREADS), *to = on_device<int>(THREADS), host[THREADS], back[THREADS];
     bool right = true;
 
     for (int i = 0; i < THREADS; i++)
-        host[i] = rand();
+        host[i] = i + 7;
     OK(cudaMemcpyAsync(from, host, sizeof host, cudaMemcpyHostToDevice, stream));
-    OK(launch(reverse, 1, THREADS, 0, stream, to, from, meet));
-    int back[THREADS];
+    OK(launch(shift, 1, THREADS, 0, stream, to, from, far, meet));
     OK(cudaMemcpyAsync(back, to, sizeof back, cudaMemcpyDeviceToHost, stream));
     for (int i = 0; i < THREADS; i++)
-        right = right && back[i] == host[THREADS - 1 - i];
+        right = right && back[i] == (i + far < 0 || i + far >= THREADS ? 0 : host[i + far]);
     OK(cudaFree(from));
     OK(cudaFree(to));
     OK(cudaStreamDestroy(stream));
@@ -131,8 +131,32 @@ static bool reverses(bool meet)
 
 START_TEST(a_missing_barrier_is_a_wrong_result)
 {
-    ck_assert_int_eq(n_right([]() { return reverses(true); }), ORDERS);
-    ck_assert_int_eq(n_right([]() { return reverses(false); }), 0);
+    ck_assert_int_eq(n_right([]() { return shifts(1, true); }), ORDERS);
+    ck_assert_int_eq(n_right([]() { return shifts(-1, true); }), ORDERS);
+    ck_assert_int_eq(n_right([]() { return shifts(1, false); }), ORDERS / 3);  /* backward */
+    ck_assert_int_eq(n_right([]() { return shifts(-1, false); }), ORDERS / 3); /* forward */
+}
+END_TEST
+
+static __global__ void count_on(int *to)
+{
+    to[blockIdx.x + 1] = to[blockIdx.x] + 1;
+}
+
+/* No block may count on another. */
+START_TEST(blocks_run_in_any_order)
+{
+    ck_assert_int_eq(n_right([]() {
+                         cudaStream_t stream = make_stream();
+                         int *device = on_device<int>(9), last;
+                         OK(cudaMemsetAsync(device, 0, 9 * sizeof *device, stream));
+                         OK(launch(count_on, 8, 1, 0, stream, device));
+                         OK(cudaMemcpyAsync(&last, device + 8, sizeof last, cudaMemcpyDeviceToHost, stream));
+                         OK(cudaFree(device));
+                         OK(cudaStreamDestroy(stream));
+                         return last == 8;
+                     }),
+                     ORDERS / 3);
 }
 END_TEST
 
@@ -524,7 +548,7 @@ START_TEST(what_was_called_is_counted)
 {
     const struct cudasim_counts before = cudasim_count();
 
-    ck_assert(reverses(true));
+    ck_assert(shifts(1, true));
     const struct cudasim_counts after = cudasim_count();
     ck_assert_uint_eq(after.launches - before.launches, 1);
     ck_assert_uint_eq(after.copies - before.copies, 2);
@@ -582,6 +606,39 @@ START_TEST(products_are_what_the_library_documents)
 }
 END_TEST
 
+/* d is 4 x 4, its memory 15 numbers. */
+static void multiply_past_the_end(size_t a_offset)
+{
+    const float one = 1, zero = 0;
+    const uint32_t alignment = 16;
+    cublasLtHandle_t handle;
+    cublasLtMatmulDescOpaque_t desc;
+    cublasLtMatrixLayoutOpaque_t square;
+    cublasLtMatmulPreferenceOpaque_t preference;
+    cublasLtMatmulHeuristicResult_t found;
+    float *a = on_device<float>(20) + a_offset, *d = on_device<float>(15);
+    int n;
+
+    OK(cublasLtCreate(&handle));
+    OK(cublasLtMatmulDescInit(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    OK(cublasLtMatrixLayoutInit(&square, CUDA_R_32F, 4, 4, 4));
+    OK(cublasLtMatmulPreferenceInit(&preference));
+    for (int i = CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES; i <= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES; i++)
+        OK(cublasLtMatmulPreferenceSetAttribute(&preference, (cublasLtMatmulPreferenceAttributes_t)i, &alignment,
+                                                sizeof alignment));
+    OK(cublasLtMatmulAlgoGetHeuristic(handle, &desc, &square, &square, &square, &square, &preference, 1, &found, &n));
+    ck_assert_int_eq(n, 1);
+    cublasLtMatmul(handle, &desc, &one, a, &square, a, &square, &zero, d, &square, d, &square, &found.algo, NULL, 0,
+                   make_stream());
+}
+
+START_TEST(products_past_a_matrix_or_less_aligned_than_promised_are_faults)
+{
+    SAYS("cublasLtMatmul, D: 64 bytes at byte 0 of device memory of 60 bytes", multiply_past_the_end(0););
+    SAYS("cublasLtMatmul, A: * is not aligned to 16", multiply_past_the_end(1););
+}
+END_TEST
+
 int main()
 {
     Suite *suite = suite_create("cudasim");
@@ -590,6 +647,7 @@ int main()
 
     for (const TTest *test : {
              a_missing_barrier_is_a_wrong_result,
+             blocks_run_in_any_order,
              a_barrier_that_not_all_meet_is_a_fault,
              a_shuffle_that_lacks_lanes_is_a_fault,
              lanes_and_threads_exchange_what_they_should,
@@ -609,6 +667,7 @@ int main()
              an_error_comes_where_the_test_asks_for_it,
              what_was_called_is_counted,
              products_are_what_the_library_documents,
+             products_past_a_matrix_or_less_aligned_than_promised_are_faults,
          })
         tcase_add_test(tests, test);
     suite_add_tcase(suite, tests);

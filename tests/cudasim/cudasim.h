@@ -33,11 +33,11 @@ enum cudasim_streams {
     CUDASIM_STREAMS_RANDOM,
 };
 
-/* Which thread of a block goes on, of those that wait for nobody. */
+/* Which thread of a block goes on, of those that wait for nobody; and which block is next. */
 enum cudasim_threads {
     CUDASIM_THREADS_FORWARD,
     CUDASIM_THREADS_BACKWARD,
-    CUDASIM_THREADS_RANDOM, /* and blocks too */
+    CUDASIM_THREADS_RANDOM,
 };
 
 /* From the next operation on. As issued and forward at first; or, for whole programs, as the environment says:
