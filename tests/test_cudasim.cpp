@@ -400,6 +400,8 @@ END_TEST
 START_TEST(the_host_does_not_touch_device_memory)
 {
     SAYS("the host touches device memory, byte 12 of 64", on_device<volatile float>(16)[3] = 1;);
+    SAYS("the host touches device memory, byte 0 of 4", float *memory = on_device<float>(1);
+         OK(launch(fill, 1, 1, 0, make_stream(), memory, (size_t)0)); OK(cudaDeviceSynchronize()); *memory = 1;);
 }
 END_TEST
 
