@@ -9,7 +9,7 @@ set(CMAKE_SKIP_INSTALL_ALL_DEPENDENCY ON) # what is packaged must be built; test
 install(TARGETS eps epsd eps-worker RUNTIME)
 install(TARGETS libeps LIBRARY)
 if(TARGET eps-cuda)
-  install(TARGETS eps-cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/eps)
+  install(TARGETS eps-cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/eps OPTIONAL) # where it was built, as it takes long
 endif()
 install(FILES client/eps.h TYPE INCLUDE)
 file(RELATIVE_PATH PREFIX_FROM_PKGCONFIG ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})

@@ -125,14 +125,11 @@ static void *arena(struct device *dev)
     return dev->arena;
 }
 
+/* That of the mark, or of a later one that took its place in the ring, which covers it. */
 static cudaEvent_t event_of(const struct device *dev, enum device_queue queue, uint64_t wanted)
 {
-    const struct cuda_marks *marks = &dev->marks[queue];
-
-    assert(wanted <= marks->n);
-    if (marks->n >= CUDA_MARKS && wanted <= marks->n - CUDA_MARKS)
-        wanted = marks->n - CUDA_MARKS + 1; /* later, hence enough */
-    return marks->events[wanted % CUDA_MARKS];
+    assert(wanted <= dev->marks[queue].n);
+    return dev->marks[queue].events[wanted % CUDA_MARKS];
 }
 
 static uint64_t mark(struct device *dev, enum device_queue queue)

@@ -13,7 +13,7 @@
 enum { CUDA_WORKSPACE_BYTES = 32 << 20 };
 
 enum {
-    CUDA_MARKS = 64,            /* of a queue, each an event; one that is older is covered by the oldest there is */
+    CUDA_MARKS = 64,            /* of a queue, each an event that is used again */
     CUDA_LENT = 16,             /* ranges of host memory at a time */
     CUDA_PIECES = 2,            /* page-locked, for copies from and to other host memory */
     CUDA_PIECE_BYTES = 1 << 20, /* of each */
