@@ -27,7 +27,7 @@ struct array_link {
     double losses[ARRAY_LINK_PARTS]; /* as told */
     bool told[ARRAY_LINK_PARTS], finite[ARRAY_LINK_PARTS];
     unsigned n_pulls, n_waits, n_slots, n_contributions, n_completed; /* calls; completed: contributed() */
-    unsigned n_calls;
+    unsigned n_calls;                                                 /* all but looks for a slot where there is none */
     unsigned cancel_at; /* the call of this number (from 1) and all after it are -ECANCELED; 0: none */
     void (*on_first_pull)(void *context); /* or NULL */
     void *context;
