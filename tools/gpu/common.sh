@@ -4,7 +4,7 @@
 
 # What was measured of this machine is this build's, not the user's.
 XDG_CACHE_HOME=$(realpath -m "${simulate:-$bin}/../cache")
-export XDG_CACHE_HOME XDG_RUNTIME_DIR=${XDG_RUNTIME_DIR:-/tmp} PATH=$PATH:/usr/local/cuda/bin
+export XDG_CACHE_HOME XDG_RUNTIME_DIR=${XDG_RUNTIME_DIR:-/tmp} PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer
 
 # finding VERDICT NAME TEXT: one finding. passed, failed: a claim; short: measured, below its target; missing: could not be
 # tried; fact: no claim

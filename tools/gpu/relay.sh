@@ -36,8 +36,8 @@ steps() {
     shift 4
     printf '\n$ %s: %s steps of %s tokens, %s\n' "$name" "$n" "$tokens" "$*" >>"$log"
     "$eps" train --model "$work/config.json" --data "$work/tokens.bin" --eval-data "$work/held.bin" --out "$work/$name" \
-        --batch "$(rows "$tokens")" --seq "$seq" --steps 100000 --save-every 0 --precision bf16 --device cuda:0 "$@" \
-        >"$work/said" 2>&1 &
+        --batch "$(rows "$tokens")" --seq "$seq" --steps 100000 --save-every 0 --precision bf16 --device cuda:0 --host-mem 110GiB \
+        "$@" >"$work/said" 2>&1 &
     pid=$!
     deadline=$((SECONDS + seconds))
     while kill -0 "$pid" 2>/dev/null && [ "$SECONDS" -lt "$deadline" ] &&
@@ -119,7 +119,7 @@ part_relay() {
 
     begin 1600 48 25 1024
     watch_clocks
-    steps relay-runs 200 8 16384 --trace "$work/relay.trace" || { watch_clocks_end; return 0; }
+    steps relay-runs 150 8 16384 --trace "$work/relay.trace" || { watch_clocks_end; return 0; }
     ours=$(step_ms relay-runs)
     fact relay-rate "1.5 B, 16 Ki tokens: $(rates relay-runs 16384)"
     fact relay-waits "$(waits "$work/relay.trace" 4)"
@@ -127,21 +127,21 @@ part_relay() {
     if [ -n "$alone" ]; then
         measured relay-resident "$(ratio "$alone" "$ours")" 0.97 "$ours ms a step; weights that stay $alone ms"
     else
-        failed relay-resident "bench_resident: $(why 1 120)"
+        failed relay-resident "bench_resident: $(why 1 90)"
     fi
     watch_clocks_end
     [ -n "$simulate" ] && return
-    if limited 220 "$python" tools/bench/peer_fsdp2.py --width 1600 --layers 48 --heads 25 --batch 16 --seq 1024; then
+    if limited 170 "$python" tools/bench/peer_fsdp2.py --width 1600 --layers 48 --heads 25 --batch 16 --seq 1024 --seconds 110; then
         theirs=$(sed -n 's/.*"ms": \([0-9.]*\).*/\1/p' "$work/said" | sort -g | head -n 1)
         measured relay-fsdp2 "$(ratio "$theirs" "$ours")" 3 "$ours ms a step; FSDP2 $theirs ms"
     else
-        missing relay-fsdp2 "tools/bench/peer_fsdp2.py: $(why $? 220)"
+        missing relay-fsdp2 "tools/bench/peer_fsdp2.py: $(why $? 170)"
     fi
 }
 
 # resident TOKENS: milliseconds of a step of the worker's code alone, with weights that stay and nothing that leaves
 resident() {
-    limited 120 "$bin/bench_resident" --module "$(module)" --model "$work/config.json" --batch "$(rows "$1")" --seq "$seq" &&
+    limited 90 "$bin/bench_resident" --module "$(module)" --model "$work/config.json" --batch "$(rows "$1")" --seq "$seq" &&
         sed -n 's/^ms //p' "$work/said"
 }
 
