@@ -29,22 +29,26 @@ static void on_child_closed(uv_handle_t *handle)
     child->running = false;
 }
 
-/* The last line that this program wrote into the log, without its name; empty if there is none. */
-static void last_words(char *out, size_t cap, const struct client_spawn *spawn, const char *name)
+/* The last line that this program wrote into the log, without its name, which several workers tell apart by their
+ * process; empty if there is none. */
+static void last_words(char *out, size_t cap, const struct client_spawn *spawn, const struct client_child *child)
 {
     char text[4096], *line, *rest = text;
     const int log_fd = spawn->options.log_fd;
     const off_t size = lseek(log_fd, 0, SEEK_END), start = spawn->log_start;
     const off_t first = size - start > (off_t)sizeof text - 1 ? size - (off_t)sizeof text + 1 : start;
     const ssize_t n = pread(log_fd, text, sizeof text - 1, first);
+    char names[2][64];
 
+    snprintf(names[0], sizeof names[0], "%s: ", child->name);
+    snprintf(names[1], sizeof names[1], "%s[%d]: ", child->name, (int)child->process.pid);
     out[0] = 0;
     text[n > 0 ? n : 0] = 0;
     while ((line = strsep(&rest, "\n"))) {
-        const size_t length = strlen(name);
-        if (strncmp(line, name, length) == 0 && strncmp(line + length, ": ", 2) == 0)
-            snprintf(out, cap, "%s", line + length + 2);
-        else if (strncmp(line, "libgomp: ", 9) == 0) /* which ends the process in its own way */
+        for (int i = 0; i < 2; i++)
+            if (strncmp(line, names[i], strlen(names[i])) == 0)
+                snprintf(out, cap, "%s", line + strlen(names[i]));
+        if (strncmp(line, "libgomp: ", 9) == 0) /* which ends the process in its own way */
             snprintf(out, cap, "%s", line + 9);
     }
 }
@@ -58,7 +62,7 @@ static int check_children(void *data, struct error *err)
         char words[300];
         if (!child->ended)
             continue;
-        last_words(words, sizeof words, spawn, child->name);
+        last_words(words, sizeof words, spawn, child);
         const char *role = i == 0 ? "daemon" : "worker";
         if (child->signal)
             return error_set(err, -EIO, "the %s (%s) was killed by signal %d (%s)", role, child->name, child->signal,

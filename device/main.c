@@ -312,6 +312,7 @@ int main(int argc, char **argv)
 {
     struct arguments arguments;
     struct error err = {""};
+    char name[32];
 
     process_hold_signals();
     process_bound_spinning(argv);
@@ -325,6 +326,10 @@ int main(int argc, char **argv)
     if (arguments.answer) {
         fputs(arguments.answer, stdout);
         return 0;
+    }
+    if (arguments.n_sharers > 1) { /* who write into one log */
+        snprintf(name, sizeof name, "eps-worker[%d]", (int)getpid());
+        log_name(name);
     }
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a trace grown too large ends, not the worker */

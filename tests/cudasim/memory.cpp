@@ -87,11 +87,21 @@ void cudasim_check(const char *who, const void *address, size_t bytes, bool writ
         cudasim_fault("%s: %p is registered memory that is not to be written", who, address);
 }
 
+/* The sanitizer's own, which is mapped: two sizes in one word look like it. */
+static bool is_shadow(uintptr_t at)
+{
+#ifdef CUDASIM_ASAN
+    return at >= 0x7fff8000 && at < 0x10007fff8000;
+#else
+    return at == 0;
+#endif
+}
+
 void cudasim_check_word(const char *who, const void *word)
 {
     const uintptr_t at = (uintptr_t)word, page = at / page_bytes() * page_bytes();
 
-    if (at >> 47 || !page || find_registration(word, 0))
+    if (at >> 47 || !page || is_shadow(at) || find_registration(word, 0))
         return;
     if (find_allocation(word) || msync((void *)page, 1, MS_ASYNC) == 0)
         cudasim_check(who, word, 0, false);
