@@ -352,16 +352,20 @@ static void run_block()
         f->index = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
     }
     while (n_returned < block.n_threads) {
-        bool moved = false;
+        bool moved = false, moved_warp = false;
 
         shuffle(order, block.n_threads);
         for (unsigned i = 0; i < block.n_threads; i++) {
             fibre *f = block.fibres[ordered(i, block.n_threads, order)];
             if (f->state == READY) {
                 resume(f);
-                moved = true;
+                moved = moved_warp = true;
                 n_returned += f->state == RETURNED;
             }
+            if ((i + 1) % warpSize == 0 && moved_warp && cudasim_thread_order() != CUDASIM_THREADS_RANDOM)
+                i -= warpSize; /* as far as the warp gets */
+            if ((i + 1) % warpSize == 0)
+                moved_warp = false;
         }
         if (!moved)
             pass_barrier();

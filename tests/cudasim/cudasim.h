@@ -35,7 +35,7 @@ enum cudasim_streams {
 
 /* Which thread of a block goes on, of those that wait for nobody; and which block is next. */
 enum cudasim_threads {
-    CUDASIM_THREADS_FORWARD,
+    CUDASIM_THREADS_FORWARD, /* a warp as far as it gets, then the next */
     CUDASIM_THREADS_BACKWARD,
     CUDASIM_THREADS_RANDOM,
 };
