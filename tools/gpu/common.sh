@@ -101,10 +101,17 @@ cuda_tests() {
     cat "$1/cuda-tests.txt" 2>/dev/null
 }
 
-# cuDNN lies where probe found it.
+# cuDNN, where the toolkit, the system or a Python package has it.
 take_cudnn() {
-    [ -s "$out/cudnn" ] && EPS_CUDNN=$(cat "$out/cudnn") && export EPS_CUDNN
-    return 0
+    local dir
+    for dir in ${EPS_CUDNN:+"$EPS_CUDNN"} /usr/local/cuda/lib64 /usr/lib/x86_64-linux-gnu \
+        "$("$python" -c 'import nvidia.cudnn as c; print(list(c.__path__)[0] + "/lib")' 2>/dev/null)"; do
+        if [ -e "$dir/libcudnn.so.9" ]; then
+            export EPS_CUDNN=$dir
+            return
+        fi
+    done
+    unset EPS_CUDNN
 }
 
 # random_tokens FILE VOCABULARY N: 16 bits each

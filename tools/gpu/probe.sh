@@ -27,18 +27,13 @@ probe_sanitizer() {
     fi
 }
 
-# cuDNN, where the system or a Python package has it.
 probe_cudnn() {
-    local dir
-    for dir in ${EPS_CUDNN:+"$EPS_CUDNN"} /usr/local/cuda/lib64 /usr/lib/x86_64-linux-gnu \
-        "$("$python" -c 'import nvidia.cudnn as c; print(list(c.__path__)[0] + "/lib")' 2>/dev/null)"; do
-        if [ -e "$dir/libcudnn.so.9" ]; then
-            fact cudnn "$dir/libcudnn.so.9"
-            echo "$dir" >"$out/cudnn"
-            return
-        fi
-    done
-    missing cudnn "no libcudnn.so.9 in the toolkit, the system or $python's packages"
+    take_cudnn
+    if [ -n "${EPS_CUDNN-}" ]; then
+        fact cudnn "$EPS_CUDNN/libcudnn.so.9"
+    else
+        missing cudnn "no libcudnn.so.9 in the toolkit, the system or $python's packages"
+    fi
 }
 
 probe_peers() {
