@@ -98,7 +98,9 @@ static void set_up(struct attention *t, const struct shape *s)
         .log_sum_exp = put(t, NULL, n_sum, sizeof(float)),
         .out_gradient = put(t, t->dy, n_out, number_bytes(s->type)),
         .qkv_gradient = put(t, NULL, t->n_qkv, number_bytes(s->type)),
-        .scratch = put(t, NULL, plan_cuda.scratch_bytes(s->n_rows, s->n_tokens, s->n_heads, s->width, 1), 1),
+        .scratch =
+            put(t, NULL, plan_cuda.scratch_bytes(s->n_rows, s->n_tokens, s->n_heads, s->width, 1) / sizeof(float),
+                sizeof(float)),
         .dropout = {s->p, key, FIRST_ROW},
     };
 }
@@ -213,7 +215,7 @@ START_TEST(cached_attention_is_the_formula_in_the_same_bits_always)
     struct attention t;
 
     set_up(&t, &whole);
-    t.queue.scratch = put(&t, NULL, CUDA_SCRATCH_BYTES, 1);
+    t.queue.scratch = put(&t, NULL, CUDA_SCRATCH_BYTES / sizeof(float), sizeof(float));
     cudasim_order(CUDASIM_STREAMS_AS_ISSUED, CUDASIM_THREADS_FORWARD, 0);
     const void *first = attend_cached(&t, s, whole.n_tokens, s->n);
     /* values are not rounded on their way: fp32's tolerance, then a bf16's own */
