@@ -226,10 +226,10 @@ cublasStatus_t cublasLtCreate(cublasLtHandle_t *handle)
 
 cublasStatus_t cublasLtDestroy(cublasLtHandle_t handle)
 {
+    delete handle; /* of a device that is lost too */
+    n_handles--;
     CUBLAS_CALL();
 
-    delete handle;
-    n_handles--;
     return CUBLAS_STATUS_SUCCESS;
 }
 
