@@ -120,11 +120,10 @@ static void run_both(struct mirror *at, void *const out[], const void *context)
 static const double tolerance = 40 * 0x1p-24;
 
 /* Where the values are bf16, a CUDA device's matrix units are given probabilities, and in backward gradients of scores,
- * rounded to bf16 too: each by up to 2^-9 of itself. Of a sum of them that is 2^-9 of the largest at most if all are
- * rounded one way; twice that, as a gradient is a product of two such. */
+ * rounded to bf16 too: each by up to 2^-8 of itself, either way, and a sum of them by less than that of the largest. */
 static double near(const struct attention *t)
 {
-    return backend_get()->cuda && t->type == NUMBER_BF16 ? 2 * 0x1p-9 : tolerance;
+    return backend_get()->cuda && t->type == NUMBER_BF16 ? 0x1p-8 : tolerance;
 }
 
 static bool suits(const struct shape *s)

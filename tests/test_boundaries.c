@@ -20,7 +20,7 @@ enum { ROUNDS = SANITIZED ? 3 : 8 };
 /* Of each round of a loop. */
 static int n_settings(void)
 {
-    return backend_get()->simulated ? 6 : 25;
+    return backend_get()->simulated ? 3 : 25;
 }
 
 /* The step on a device that records what it is given; its figures against the plan's. Returns the bytes copied. */
@@ -34,7 +34,10 @@ static uint64_t step_measured(struct array_link *link, const struct setting *s, 
     setting_step_whole(link, s, &options);
     plan_lay_out(&plan, &s->model, &options.setting, &options.choice);
     ck_assert_uint_eq(extents.n_outside, 0);
-    ck_assert_uint_eq(extents.high_water, plan.arena_bytes);
+    if (backend_get()->cuda) /* whose uploads and sums of other sets are no operations' places */
+        ck_assert_uint_le(extents.high_water, plan.arena_bytes);
+    else
+        ck_assert_uint_eq(extents.high_water, plan.arena_bytes);
     return extents.copied;
 }
 
@@ -332,10 +335,11 @@ END_TEST
 
 int main(void)
 {
+    const int rounds = backend_get()->simulated ? 2 : ROUNDS;
     TCase *tests = tcase_create("boundaries");
 
-    tcase_add_loop_test(tests, every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte, 0, ROUNDS);
-    tcase_add_loop_test(tests, what_is_planned_for_a_budget_is_what_is_used_of_it, 0, ROUNDS);
+    tcase_add_loop_test(tests, every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte, 0, rounds);
+    tcase_add_loop_test(tests, what_is_planned_for_a_budget_is_what_is_used_of_it, 0, rounds);
     tcase_add_loop_test(tests, tiles_move_as_many_bytes_as_predicted, 0, 2);
     tcase_add_loop_test(tests, a_head_in_one_pass_gives_the_bits_of_two, 0, SETTING_CONFIGS);
     tcase_add_test(tests, with_the_stash_on_the_host_depth_costs_the_device_nothing);

@@ -3,6 +3,7 @@
 
 #include "plan/units.h"
 #include "proto/message.h"
+#include "tests/backend.h"
 #include "tests/run.h"
 #include "tests/setting.h"
 
@@ -394,6 +395,11 @@ int main(void)
 {
     TCase *tests = tcase_create("generate");
 
+    if (backend_get()->simulated) { /* what kernels and queues have a part in */
+        tcase_add_loop_test(tests, logits_after_every_token_are_those_of_the_reference, 2, SETTING_CONFIGS);
+        tcase_add_loop_test(tests, budgets_from_streamed_to_resident_give_the_same_bits, 0, 1);
+        return run_tests(tests);
+    }
     tcase_add_loop_test(tests, logits_after_every_token_are_those_of_the_reference, 0, SETTING_CONFIGS);
     tcase_add_loop_test(tests, a_long_prompt_then_single_tokens_are_as_the_reference_says, 0, 2);
     tcase_add_test(tests, evaluation_of_the_same_row_says_the_same);

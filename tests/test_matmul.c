@@ -155,7 +155,7 @@ START_TEST(matmul_activates_what_it_stores_before)
     t.op.activation = (enum model_activation)(_i % N_ACTIVATIONS);
     const void *held = operation_values(t.type, t.n_c, 3), *held_pre = operation_values(t.type, t.n_c, 5);
     const double *pre = with_gaps(&t, t.ab, t.type, held_pre);
-    const double near = 1.13 * tolerance(&t) + 0x1p-22 + (t.type == NUMBER_BF16 ? 1.13 * 0x1p-9 : 0);
+    const double near = 1.13 * tolerance(&t) + 0x1p-22 + (t.type == NUMBER_BF16 ? 1.13 * 0x1p-8 : 0);
     for (size_t i = 0; i < s->m * s->n; i++)
         t.ab[i] = reference_activation(t.op.activation, t.ab[i]);
     const double *c = with_gaps(&t, t.ab, t.type, held);
@@ -183,8 +183,10 @@ START_TEST(matmul_multiplies_by_the_slope)
         t.ab[i] *= reference_activation_gradient(t.op.activation, pre);
     }
     const void *held = operation_values(t.type, t.n_c, 3);
-    /* products times a slope that is itself good to 3 units in the last place of 1 */
-    const double near = 2 * tolerance(&t) + 3 * 0x1p-23;
+    /* Products times a slope that is itself good to 3 units in the last place of 1. A CUDA device's product is stored, and
+     * so rounded, before it is multiplied. */
+    const bool twice = backend_get()->cuda && t.type == NUMBER_BF16;
+    const double near = 2 * tolerance(&t) + 3 * 0x1p-23 + (twice ? 1.13 * 0x1p-8 : 0);
     operation_check(
         &(struct operation){.type = t.type,
                             .run = run_matmul,
