@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The commands of README.md's worked session and of its memory promise, in their order, each as it stands there, in a
-# folder that looks like a clone that tools/quickstart.sh has built in. Blocks of indented lines are what a reader pastes;
-# one that leaves something running in the background is followed by a look at what that has come to, as a reader's eyes
-# would take.
+# The commands of README.md's worked session, of its GPU that needs none, and of its memory promise, in their order, each
+# as it stands there, in a folder that looks like a clone that tools/quickstart.sh has built in. Blocks of indented lines
+# are what a reader pastes; one that leaves something running in the background is followed by a look at what that has
+# come to, as a reader's eyes would take.
 #
 # usage: tests/test_readme.sh BUILD_DIRECTORY
 set -euo pipefail
@@ -43,7 +43,7 @@ done < <(grep -E '^\| `[a-z]+/[a-z_/.]+` \|' README.md)
 [ "$tour" -ge 20 ] || fail "README.md's tour has too few functions"
 
 # One line for each command, however many it has, and an empty one where a block ends.
-awk '/^## / { on = /A worked session|The memory promise/ }
+awk '/^## / { on = /A worked session|On a GPU|The memory promise/ }
      on && /^    / { goes_on = sub(/ *\\$/, ""); printf "%s%s", substr($0, 5), goes_on ? "" : "\n"; open = 1; next }
      open { print ""; open = 0 }' README.md >"$work/commands"
 command -v gnuplot >/dev/null || sed -i '/eps report/d' "$work/commands"
