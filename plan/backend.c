@@ -35,18 +35,10 @@ static uint64_t cuda_library_bytes(unsigned n_threads)
     return (uint64_t)768 << 20;
 }
 
-static uint64_t align(uint64_t bytes)
-{
-    return (bytes + 255) / 256 * 256;
-}
-
-/* Backward: two numbers a query and head, and the gradient of all queries in fp32, for a library that sums it up there. */
 static uint64_t cuda_scratch_bytes(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width, unsigned n_threads)
 {
-    const uint64_t tokens = (uint64_t)n_rows * n_tokens;
-
-    (void)n_threads;
-    return 2 * align(tokens * n_heads * sizeof(float)) + align(tokens * width * sizeof(float));
+    (void)width, (void)n_threads;
+    return plan_cuda_attention_scratch(n_rows, n_tokens, n_heads);
 }
 
 /* (2, n_heads, n_positions, head_width). */

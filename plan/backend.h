@@ -48,6 +48,12 @@ static inline size_t plan_cpu_attention_scratch(size_t n_tokens, size_t head_wid
     return tokens * (3 * width + 2) + tile * 5 * width + 2 * tile * tile;
 }
 
+/* CUDA's attention: two numbers a query and head, for backward. */
+static inline uint64_t plan_cuda_attention_scratch(size_t n_rows, size_t n_tokens, size_t n_heads)
+{
+    return ((uint64_t)n_rows * n_tokens * n_heads * 2 * sizeof(float) + 255) / 256 * 256;
+}
+
 /* The CPU's products are computed in tiles of at most HEIGHT x WIDTH, and along k in steps of at most DEPTH. Scratch of
  * one thread, in bytes: a tile's sums, and what is packed of both factors, with room for rows in sixes that are packed
  * as eights. The same for every instruction set; whole pages. */

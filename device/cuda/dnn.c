@@ -3,6 +3,8 @@
  * must be ours. */
 #include "device/cuda/dnn.h"
 
+#include "plan/backend.h"
+
 #include <dlfcn.h>
 #include <math.h>
 #include <stdio.h>
@@ -175,12 +177,6 @@ static bool is_aligned(const void *address)
     return (uintptr_t)address % 16 == 0;
 }
 
-/* The scratch of plan/backend.h: the log-sum-exp's size is the least that it has. */
-static int64_t scratch_of(const struct device_attention *op)
-{
-    return (int64_t)(op->n_rows * op->n_heads * op->n_tokens * sizeof(float));
-}
-
 static int execute(struct cuda_dnn *dnn, const struct plan *p, const struct device_attention *op)
 {
     static const int64_t ids[] = {DNN_Q, DNN_K, DNN_V, DNN_OUT, DNN_LOG_SUM_EXP, DNN_SCALE, DNN_MASKED};
@@ -217,6 +213,7 @@ bool cuda_dnn_attention(struct device *dev, const struct device_attention *op)
     if (!dev->dnn || dev->type != NUMBER_BF16 || op->dropout.p > 0 || head_width % 8 != 0 || head_width > 128 ||
         !is_aligned(op->qkv) || !is_aligned(op->out) || !is_aligned(op->scratch) || op->width % 8 != 0)
         return false;
-    const struct plan *p = find_plan(dev->dnn, &shape, scratch_of(op));
+    const struct plan *p =
+        find_plan(dev->dnn, &shape, (int64_t)plan_cuda_attention_scratch(op->n_rows, op->n_tokens, op->n_heads));
     return p->plan && execute(dev->dnn, p, op) == 0;
 }
