@@ -39,6 +39,14 @@ const struct backend *backend_get(void)
     return &backend;
 }
 
+struct plan_backend backend_beside(const struct plan_backend *plan)
+{
+    struct plan_backend beside = *plan;
+
+    beside.takes_turns = false;
+    return beside;
+}
+
 bool backend_suits(double n_steps)
 {
     const struct backend *backend = backend_get();

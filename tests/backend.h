@@ -21,6 +21,9 @@ struct backend {
 
 const struct backend *backend_get(void);
 
+/* The same sizes, of a device that works beside the host: plans have two sets of sums and tiles. */
+struct plan_backend backend_beside(const struct plan_backend *plan);
+
 /* Whether a test of so many steps of arithmetic suits: what the backend does in well under a second, or as few as
  * EPS_TEST_STEPS says, for compute-sanitizer. */
 bool backend_suits(double n_steps);

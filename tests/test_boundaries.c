@@ -45,14 +45,12 @@ static void check_same(const struct array_link *a, const struct array_link *b, c
         ck_assert(a->losses[part] == b->losses[part]);
 }
 
-/* Every second round as a device that works beside the host, as the CPU is not: its plans have two sets of sums and
- * tiles. */
+/* Every second round as a device that works beside the host, as the CPU is not. */
 static const struct plan_backend *backend_of(int round)
 {
     static struct plan_backend beside;
 
-    beside = *backend_get()->plan;
-    beside.takes_turns = false;
+    beside = backend_beside(backend_get()->plan);
     return round % 2 ? &beside : backend_get()->plan;
 }
 

@@ -1,3 +1,4 @@
+#include "tests/backend.h"
 #include "tests/run.h"
 
 #include "plan/cost.h"
@@ -153,9 +154,8 @@ END_TEST
  * buffer pulls wait for products; with two, only the first does nothing else meanwhile. */
 START_TEST(a_device_beside_the_host_hides_what_is_shorter)
 {
-    struct plan_backend beside = plan_cpu;
+    const struct plan_backend beside = backend_beside(&plan_cpu);
 
-    beside.takes_turns = false;
     setting.backend = &beside;
     profile.update_parameters_per_s = profile.link_bytes_per_s = 1e18;
     ck_assert_double_eq_tol(cost().step_ms, cost().compute_ms, 1e-6);
@@ -177,11 +177,10 @@ END_TEST
  * computed. */
 START_TEST(contributions_hide_behind_computing_where_there_are_two_sums)
 {
-    struct plan_backend beside = plan_cpu;
+    const struct plan_backend beside = backend_beside(&plan_cpu);
     struct plan_cost one, two;
     struct plan plan;
 
-    beside.takes_turns = false;
     setting.backend = &beside;
     profile.update_parameters_per_s = 1e18;
     profile.link_bytes_per_s = 1e7;

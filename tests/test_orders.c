@@ -2,6 +2,7 @@
 #include "device/generate.h"
 #include "device/offers.h"
 #include "plan/units.h"
+#include "tests/backend.h"
 #include "tests/late.h"
 #include "tests/run.h"
 #include "tests/setting.h"
@@ -17,8 +18,7 @@ static struct plan_backend beside;
 
 static void set_up(void)
 {
-    beside = plan_cpu;
-    beside.takes_turns = false;
+    beside = backend_beside(&plan_cpu);
 }
 
 /* A model, a minibatch and a way to train it. */

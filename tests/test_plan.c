@@ -1,3 +1,4 @@
+#include "tests/backend.h"
 #include "tests/run.h"
 
 #include "plan/units.h"
@@ -392,13 +393,12 @@ END_TEST
 /* By hand, the same model and microbatch: a largest unit of 872. */
 START_TEST(beside_the_host_two_buffers_bring_two_sums_and_two_sets_of_tiles)
 {
-    struct plan_backend beside = sizes_only;
+    const struct plan_backend beside = backend_beside(&sizes_only);
     struct model model;
     struct plan plan;
     struct options o = options_of(2, 3, 5);
 
     open_model(&model, 2, 8, 11, true);
-    beside.takes_turns = false;
     o.setting.backend = &beside;
     o.choice.microbatch = 2;
     o.choice.host_stash = true;
@@ -425,13 +425,12 @@ END_TEST
 /* Two sums and six tiles, all apart, and nothing between them. */
 START_TEST(two_sets_lie_apart_and_fill_the_arena)
 {
-    struct plan_backend beside = sizes_only;
+    const struct plan_backend beside = backend_beside(&sizes_only);
     struct model model;
     struct plan plan;
     struct options o = options_of(2, 3, 7);
 
     open_model(&model, 3, 6, 13, false);
-    beside.takes_turns = false;
     o.setting.backend = &beside;
     o.choice.host_stash = true;
     ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);

@@ -1,3 +1,4 @@
+#include "tests/backend.h"
 #include "tests/run.h"
 
 #include "plan/cost.h"
@@ -56,8 +57,7 @@ static const struct plan_backend *beside(void)
 {
     static struct plan_backend backend;
 
-    backend = plan_cpu;
-    backend.takes_turns = false;
+    backend = backend_beside(&plan_cpu);
     return &backend;
 }
 

@@ -136,8 +136,8 @@ struct dnn_graph {
     void *graph; /* of operations: one of the above */
 };
 
-/* The graph of causal attention in bf16 on a handle, or for a device's properties alone (dnn_properties) and a NULL
- * handle. False: api->error_string(graph->status). Undo in both cases: dnn_graph_free. */
+/* The graph of causal attention in bf16 on a handle; with a NULL handle for whatever device dnn_graph_configs is told the
+ * properties of. False: api->error_string(graph->status). Undo in both cases: dnn_graph_free. */
 bool dnn_graph_attention(struct dnn_graph *graph, const struct dnn_api *api, void *handle,
                          const struct dnn_shape *shape);
 void dnn_graph_free(struct dnn_graph *graph);
