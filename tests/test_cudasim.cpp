@@ -1,100 +1,9 @@
-/* The simulated CUDA device (tests/cudasim) is a judge: each mistake planted here is found, and what has none gives the
- * same, right result in every order of threads and of streams. */
+/* The simulated CUDA device (tests/cudasim) is a judge, here of the threads of a block and of memory:
+ * each mistake that is planted is found, and what has none gives the same, right result in every order. */
 #include "device/cuda/fragment.cuh"
-#include "tests/cudasim/cudasim.h"
+#include "tests/cudasim/planted.hpp"
 
-#include <check.h>
 #include <cublasLt.h>
-#include <fnmatch.h>
-#include <functional>
-#include <math.h>
-#include <stdlib.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-#define OK(call) ck_assert_int_eq(call, cudaSuccess)
-#define RED_ZONE "AddressSanitizer" /* names it first, where it watches */
-
-static const int THREADS = 64;
-
-static cudaStream_t make_stream()
-{
-    cudaStream_t stream;
-
-    OK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
-    return stream;
-}
-
-template <typename T> static T *on_device(size_t n)
-{
-    T *memory;
-
-    OK(cudaMalloc((void **)&memory, n * sizeof *memory));
-    return memory;
-}
-
-template <typename T> static T *page_locked(size_t n)
-{
-    T *memory;
-
-    OK(cudaHostAlloc((void **)&memory, n * sizeof *memory, cudaHostAllocDefault));
-    return memory;
-}
-
-static char text[1 << 16];
-
-/* What a child that makes the mistake says before it dies is then in text; "" if it lives. */
-static void hear(const std::function<void()> &mistake)
-{
-    size_t n = 0;
-    int ends[2], status;
-
-    ck_assert_int_eq(pipe(ends), 0);
-    const pid_t child = fork();
-    if (child == 0) {
-        dup2(ends[1], STDERR_FILENO);
-        close(ends[0]);
-        close(ends[1]);
-        mistake();
-        cudasim_finish();
-        _exit(0);
-    }
-    close(ends[1]);
-    for (ssize_t got; (got = read(ends[0], text + n, sizeof text - 1 - n)) > 0;)
-        n += (size_t)got;
-    text[n] = '\0';
-    close(ends[0]);
-    ck_assert_int_eq(waitpid(child, &status, 0), child);
-    ck_assert_msg((status == 0) == (n == 0), "status %d: %s", status, text);
-}
-
-/* sentence: with * for what is no matter. */
-#define SAYS(sentence, ...)                                                                                            \
-    do {                                                                                                               \
-        hear([]() { __VA_ARGS__ });                                                                                    \
-        ck_assert_msg(fnmatch("*" sentence "*", text, 0) == 0, "it says: %s", text);                                   \
-    } while (0)
-/* The same, or that AddressSanitizer was first. */
-#define SAYS_OR_ASAN(sentence, ...)                                                                                    \
-    do {                                                                                                               \
-        hear([]() { __VA_ARGS__ });                                                                                    \
-        ck_assert_msg(fnmatch("*" sentence "*", text, 0) == 0 || strstr(text, RED_ZONE), "it says: %s", text);         \
-    } while (0)
-
-/* In how many orders of streams and threads the result is right, and in how many there are. */
-static const int ORDERS = 4 * 3;
-
-static int n_right(const std::function<bool()> &right)
-{
-    int n = 0;
-
-    for (int i = 0; i < ORDERS; i++) {
-        cudasim_order((enum cudasim_streams)(i % 4), (enum cudasim_threads)(i / 4), (uint64_t)i);
-        n += right();
-    }
-    cudasim_order(CUDASIM_STREAMS_AS_ISSUED, CUDASIM_THREADS_FORWARD, 0);
-    return n;
-}
 
 /* ---- threads of a block ---- */
 
@@ -418,83 +327,7 @@ START_TEST(memory_that_was_never_written_shows)
 }
 END_TEST
 
-/* ---- streams ---- */
-
-static __global__ void add(int *to, const int *from)
-{
-    *to += *from;
-}
-
-/* One stream uploads, the next computes, the last downloads: each for another number, and in turn. */
-static bool pipelines(bool upload_first, bool download_last)
-{
-    cudaStream_t pull = make_stream(), compute = make_stream(), push = make_stream();
-    cudaEvent_t pulled, computed;
-    int *host = page_locked<int>(2), *device = on_device<int>(2);
-
-    OK(cudaEventCreateWithFlags(&pulled, cudaEventDisableTiming));
-    OK(cudaEventCreateWithFlags(&computed, cudaEventDisableTiming));
-    host[0] = 20, host[1] = 0;
-    OK(cudaMemcpyAsync(device, host, sizeof *host, cudaMemcpyHostToDevice, pull));
-    OK(cudaMemcpyAsync(device + 1, host, sizeof *host, cudaMemcpyHostToDevice, compute));
-    OK(cudaEventRecord(pulled, pull));
-    if (upload_first)
-        OK(cudaStreamWaitEvent(compute, pulled, 0));
-    OK(launch(add, 1, 1, 0, compute, device + 1, (const int *)device));
-    OK(cudaEventRecord(computed, compute));
-    if (download_last)
-        OK(cudaStreamWaitEvent(push, computed, 0));
-    OK(cudaMemcpyAsync(host + 1, device + 1, sizeof *host, cudaMemcpyDeviceToHost, push));
-    OK(cudaStreamSynchronize(push));
-    const bool right = host[1] == 40;
-    for (cudaStream_t stream : {pull, compute, push})
-        OK(cudaStreamDestroy(stream));
-    OK(cudaEventDestroy(pulled));
-    OK(cudaEventDestroy(computed));
-    OK(cudaFreeHost(host));
-    OK(cudaFree(device));
-    return right;
-}
-
-START_TEST(a_missing_event_is_a_wrong_result)
-{
-    ck_assert_int_eq(n_right([]() { return pipelines(true, true); }), ORDERS);
-    ck_assert_int_lt(n_right([]() { return pipelines(false, true); }), ORDERS);
-    ck_assert_int_lt(n_right([]() { return pipelines(true, false); }), ORDERS);
-}
-END_TEST
-
-START_TEST(copies_of_registered_memory_are_done_when_the_host_has_waited)
-{
-    cudaStream_t stream = make_stream();
-    cudaEvent_t done;
-    int *host = page_locked<int>(2), *device = on_device<int>(1), pageable = 3;
-
-    OK(cudaEventCreateWithFlags(&done, cudaEventDisableTiming));
-    host[0] = 1, host[1] = 5;
-    OK(cudaMemcpyAsync(device, host, sizeof *host, cudaMemcpyHostToDevice, stream));
-    OK(cudaMemcpyAsync(host + 1, device, sizeof *host, cudaMemcpyDeviceToHost, stream));
-    OK(cudaEventRecord(done, stream));
-    host[0] = 2;                  /* too early: what is uploaded */
-    ck_assert_int_eq(host[1], 5); /* too early: what was there before */
-    ck_assert_int_eq(cudaEventQuery(done), cudaErrorNotReady);
-    OK(cudaEventSynchronize(done));
-    ck_assert_int_eq(cudaEventQuery(done), cudaSuccess);
-    ck_assert_int_eq(host[1], 2);
-
-    OK(cudaMemcpyAsync(device, &pageable, sizeof pageable, cudaMemcpyHostToDevice, stream));
-    pageable = 4; /* not too early: it was taken */
-    OK(cudaMemcpyAsync(&pageable, device, sizeof pageable, cudaMemcpyDeviceToHost, stream));
-    ck_assert_int_eq(pageable, 3);
-
-    OK(cudaEventDestroy(done));
-    OK(cudaStreamDestroy(stream));
-    OK(cudaFreeHost(host));
-    OK(cudaFree(device));
-}
-END_TEST
-
-/* ---- errors that are returned ---- */
+/* ---- launches ---- */
 
 START_TEST(launches_that_no_device_takes_are_refused)
 {
@@ -514,38 +347,6 @@ START_TEST(launches_that_no_device_takes_are_refused)
 }
 END_TEST
 
-START_TEST(memory_runs_out_where_the_test_says)
-{
-    size_t available, total;
-    void *memory, *more;
-
-    cudasim_limit(1000, 100);
-    OK(cudaMalloc(&memory, 600));
-    ck_assert_int_eq(cudaMalloc(&more, 401), cudaErrorMemoryAllocation);
-    OK(cudaMemGetInfo(&available, &total));
-    ck_assert_uint_eq(available, 400);
-    ck_assert_uint_eq(total, 1000);
-    ck_assert_int_eq(cudaHostAlloc(&more, 101, cudaHostAllocDefault), cudaErrorMemoryAllocation);
-    OK(cudaFree(memory));
-}
-END_TEST
-
-START_TEST(an_error_comes_where_the_test_asks_for_it)
-{
-    cudaStream_t stream = make_stream();
-
-    cudasim_fail("cudaStreamSynchronize", 1, cudaErrorLaunchFailure);
-    OK(cudaStreamSynchronize(stream));
-    OK(cudaDeviceSynchronize());
-    ck_assert_int_eq(cudaStreamSynchronize(stream), cudaErrorLaunchFailure);
-    OK(cudaStreamSynchronize(stream));
-    cudasim_lose(cudaErrorECCUncorrectable);
-    ck_assert_int_eq(cudaStreamDestroy(stream), cudaErrorECCUncorrectable);
-    ck_assert_int_eq(cudaGetLastError(), cudaErrorECCUncorrectable);
-    ck_assert_int_eq(cudaPeekAtLastError(), cudaErrorECCUncorrectable);
-}
-END_TEST
-
 START_TEST(what_was_called_is_counted)
 {
     const struct cudasim_counts before = cudasim_count();
@@ -560,121 +361,26 @@ START_TEST(what_was_called_is_counted)
 }
 END_TEST
 
-/* ---- products ---- */
-
-/* d (2, 2) = a (2, 3) b (3, 2), by hand, column by column; then with a bias and GELU. */
-START_TEST(products_are_what_the_library_documents)
-{
-    const float a[6] = {1, 4, 2, 5, 3, 6}, b[6] = {7, 9, 11, 8, 10, 12}, bias[2] = {-58, -153};
-    const float product[4] = {58, 139, 64, 154}, one = 1, zero = 0;
-    cublasLtHandle_t handle;
-    cublasLtMatmulDescOpaque_t desc;
-    cublasLtMatrixLayoutOpaque_t la, lb, ld;
-    const cublasLtEpilogue_t gelu = CUBLASLT_EPILOGUE_GELU_AUX_BIAS;
-    cudaStream_t stream = make_stream();
-    float *device = on_device<float>(64), host[64];
-    float *const device_bias = device + 12, *const d = device + 16, *const aux = device + 32;
-    const int64_t aux_ld = 8, bad_ld = 2;
-
-    OK(cudaMemcpyAsync(device, a, sizeof a, cudaMemcpyHostToDevice, stream));
-    OK(cudaMemcpyAsync(device + 6, b, sizeof b, cudaMemcpyHostToDevice, stream));
-    OK(cudaMemcpyAsync(device_bias, bias, sizeof bias, cudaMemcpyHostToDevice, stream));
-    OK(cublasLtCreate(&handle));
-    OK(cublasLtMatmulDescInit(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    OK(cublasLtMatrixLayoutInit(&la, CUDA_R_32F, 2, 3, 2));
-    OK(cublasLtMatrixLayoutInit(&lb, CUDA_R_32F, 3, 2, 3));
-    OK(cublasLtMatrixLayoutInit(&ld, CUDA_R_32F, 2, 2, 2));
-    OK(cublasLtMatmul(handle, &desc, &one, device, &la, device + 6, &lb, &zero, d, &ld, d, &ld, NULL, NULL, 0, stream));
-    OK(cudaMemcpyAsync(host, d, sizeof product, cudaMemcpyDeviceToHost, stream));
-    ck_assert_mem_eq(host, product, sizeof product);
-
-    OK(cublasLtMatmulDescSetAttribute(&desc, CUBLASLT_MATMUL_DESC_EPILOGUE, &gelu, sizeof gelu));
-    OK(cublasLtMatmulDescSetAttribute(&desc, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &device_bias, sizeof device_bias));
-    OK(cublasLtMatmulDescSetAttribute(&desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &aux, sizeof aux));
-    OK(cublasLtMatmulDescSetAttribute(&desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &bad_ld, sizeof bad_ld));
-    ck_assert_int_eq(cublasLtMatmul(handle, &desc, &one, device, &la, device + 6, &lb, &zero, d, &ld, d, &ld, NULL,
-                                    NULL, 0, stream),
-                     CUBLAS_STATUS_NOT_SUPPORTED);
-    OK(cublasLtMatmulDescSetAttribute(&desc, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD, &aux_ld, sizeof aux_ld));
-    OK(cublasLtMatmul(handle, &desc, &one, device, &la, device + 6, &lb, &zero, d, &ld, d, &ld, NULL, NULL, 0, stream));
-    OK(cudaMemcpyAsync(host, device, 64 * sizeof *host, cudaMemcpyDeviceToHost, stream));
-    ck_assert_float_eq(host[16], 0);                    /* gelu(0) */
-    ck_assert_float_eq(host[32], 0);                    /* of 58 - 58 */
-    ck_assert_float_eq_tol(host[19], 0.841192f, 1e-6f); /* gelu(1), by tanh: PyTorch */
-    ck_assert_float_eq(host[41], 1);                    /* of 154 - 153: column 1 of aux */
-    OK(cublasLtDestroy(handle));
-    OK(cudaFree(device));
-    OK(cudaStreamDestroy(stream));
-}
-END_TEST
-
-/* d is 4 x 4, its memory 15 numbers. */
-static void multiply_past_the_end(size_t a_offset)
-{
-    const float one = 1, zero = 0;
-    const uint32_t alignment = 16;
-    cublasLtHandle_t handle;
-    cublasLtMatmulDescOpaque_t desc;
-    cublasLtMatrixLayoutOpaque_t square;
-    cublasLtMatmulPreferenceOpaque_t preference;
-    cublasLtMatmulHeuristicResult_t found;
-    float *a = on_device<float>(20) + a_offset, *d = on_device<float>(15);
-    int n;
-
-    OK(cublasLtCreate(&handle));
-    OK(cublasLtMatmulDescInit(&desc, CUBLAS_COMPUTE_32F, CUDA_R_32F));
-    OK(cublasLtMatrixLayoutInit(&square, CUDA_R_32F, 4, 4, 4));
-    OK(cublasLtMatmulPreferenceInit(&preference));
-    for (int i = CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES; i <= CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES; i++)
-        OK(cublasLtMatmulPreferenceSetAttribute(&preference, (cublasLtMatmulPreferenceAttributes_t)i, &alignment,
-                                                sizeof alignment));
-    OK(cublasLtMatmulAlgoGetHeuristic(handle, &desc, &square, &square, &square, &square, &preference, 1, &found, &n));
-    ck_assert_int_eq(n, 1);
-    cublasLtMatmul(handle, &desc, &one, a, &square, a, &square, &zero, d, &square, d, &square, &found.algo, NULL, 0,
-                   make_stream());
-}
-
-START_TEST(products_past_a_matrix_or_less_aligned_than_promised_are_faults)
-{
-    SAYS("cublasLtMatmul, D: 64 bytes at byte 0 of device memory of 60 bytes", multiply_past_the_end(0););
-    SAYS("cublasLtMatmul, A: * is not aligned to 16", multiply_past_the_end(1););
-}
-END_TEST
-
 int main()
 {
-    Suite *suite = suite_create("cudasim");
-    TCase *tests = tcase_create("cudasim");
-    SRunner *runner = srunner_create(suite);
+    const std::initializer_list<const TTest *> tests = {
+        a_missing_barrier_is_a_wrong_result,
+        blocks_run_in_any_order,
+        a_barrier_that_not_all_meet_is_a_fault,
+        a_shuffle_that_lacks_lanes_is_a_fault,
+        lanes_and_threads_exchange_what_they_should,
+        an_asynchronous_copy_not_waited_for_is_a_wrong_result,
+        shared_memory_that_was_never_written_shows,
+        memory_past_an_allocation_is_a_fault,
+        shared_memory_past_what_was_asked_for_is_a_fault,
+        host_memory_that_is_not_registered_is_a_fault_in_a_kernel,
+        what_is_freed_or_destroyed_is_not_used,
+        what_is_left_at_the_end_is_a_fault,
+        the_host_does_not_touch_device_memory,
+        memory_that_was_never_written_shows,
+        launches_that_no_device_takes_are_refused,
+        what_was_called_is_counted,
+    };
 
-    for (const TTest *test : {
-             a_missing_barrier_is_a_wrong_result,
-             blocks_run_in_any_order,
-             a_barrier_that_not_all_meet_is_a_fault,
-             a_shuffle_that_lacks_lanes_is_a_fault,
-             lanes_and_threads_exchange_what_they_should,
-             an_asynchronous_copy_not_waited_for_is_a_wrong_result,
-             shared_memory_that_was_never_written_shows,
-             memory_past_an_allocation_is_a_fault,
-             shared_memory_past_what_was_asked_for_is_a_fault,
-             host_memory_that_is_not_registered_is_a_fault_in_a_kernel,
-             what_is_freed_or_destroyed_is_not_used,
-             what_is_left_at_the_end_is_a_fault,
-             the_host_does_not_touch_device_memory,
-             memory_that_was_never_written_shows,
-             a_missing_event_is_a_wrong_result,
-             copies_of_registered_memory_are_done_when_the_host_has_waited,
-             launches_that_no_device_takes_are_refused,
-             memory_runs_out_where_the_test_says,
-             an_error_comes_where_the_test_asks_for_it,
-             what_was_called_is_counted,
-             products_are_what_the_library_documents,
-             products_past_a_matrix_or_less_aligned_than_promised_are_faults,
-         })
-        tcase_add_test(tests, test);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return run_planted("cudasim", tests);
 }
