@@ -5,6 +5,22 @@
 # What the other parts run, and no more.
 targets=(eps epsd eps-worker eps-cuda bench_cuda bench_resident)
 
+# packaged_toolkit TREE OPTION...: configures with the libraries and headers of CUDA that Python's packages have, where the
+# toolkit is nvcc alone
+packaged_toolkit() {
+    local tree=$1 folder library
+    shift
+    for folder in $("$python" -c 'import nvidia; [print(p + "/cu13") for p in nvidia.__path__]' 2>>"$log"); do
+        library=$(find "$folder/lib" -name 'libcublasLt.so*' 2>/dev/null | head -n 1)
+        [ -n "$library" ] && [ -e "$folder/include/cublasLt.h" ] || continue
+        rm -f "$tree/CMakeCache.txt"
+        claim configure-packaged 120 "cmake finds all it needs, cuBLASLt among Python's packages in $folder" \
+            env CFLAGS="-isystem $folder/include" cmake --preset release "$@" -B "$tree" -DEPS_CUDA=ON \
+            -DCUDA_cublasLt_LIBRARY="$library" && return
+    done
+    return 1
+}
+
 part_build() {
     local tree began=$SECONDS
     local -a tests cache=()
@@ -16,12 +32,12 @@ part_build() {
         cache=(-C build/prefix/cache.cmake)
     fi
     claim configure 120 "cmake finds all it needs" \
-        cmake --preset release "${cache[@]}" -B "$tree" -DEPS_CUDA=ON || return 0
+        cmake --preset release "${cache[@]}" -B "$tree" -DEPS_CUDA=ON || packaged_toolkit "$tree" "${cache[@]}" || return 0
     mapfile -t tests < <(cuda_tests "$tree")
     if limited 400 cmake --build "$tree" -j "$(nproc)" --target "${targets[@]}" "${tests[@]}"; then
         passed build "programs, backend and tests build, warnings being errors"
     else
-        failed build "$(grep -m 1 -E 'error|Error' "$work/said" || why 1 400)"
+        failed build "$(grep -m 1 -E "error:|Error " "$work/said" || why 1 400)"
         cmake -B "$tree" -DCMAKE_C_COMPILER_LAUNCHER="$PWD/tools/gpu/lenient.sh" \
             -DCMAKE_CXX_COMPILER_LAUNCHER="$PWD/tools/gpu/lenient.sh" >>"$log" 2>&1
         claim build-lenient $((460 - SECONDS + began)) "they build if warnings are none" \

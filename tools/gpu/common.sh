@@ -25,15 +25,26 @@ measured() {
     fi
 }
 
-# limited SECONDS COMMAND...: its output goes to the log, and to $said; 124: it took longer
+# limited SECONDS COMMAND...: its output goes to the log, and to $work/said; 124: it took longer. The shell waits rather
+# than be held up, so that when a part is ended before its end, so is what it runs.
 limited() {
     local seconds=$1 rc
     shift
     printf '\n$ %s\n' "$*" >>"$log"
-    timeout -k 5 "$seconds" "$@" >"$work/said" 2>&1
+    timeout -k 5 "$seconds" "$@" >"$work/said" 2>&1 <&0 &
+    wait $!
     rc=$?
     cat "$work/said" >>"$log"
     return $rc
+}
+
+# ended: what a part that is told to end leaves: nothing that runs, and in the log what was said so far
+ended() {
+    local running
+    mapfile -t running < <(jobs -pr)
+    [ ${#running[@]} -eq 0 ] || kill "${running[@]}"
+    cat "$work/said" >>"$log"
+    exit 143
 }
 
 # why RC SECONDS: of a command that limited ran
@@ -82,6 +93,7 @@ watch_clocks_end() {
     kill "$clocks_pid" 2>/dev/null
     wait "$clocks_pid" 2>/dev/null
     fact "clocks-$part" "$(sort -t , -k 1n "$work/clocks" | awk -F ', *' '{ line[NR] = $0 } END {
+        if (!NR) { print "nvidia-smi tells none"; exit }
         split(line[int((NR + 1) / 2)], f, ", *")
         printf "in the middle %s MHz (memory %s MHz), %s W, %s degrees; %d looks", f[1], f[2], f[3], f[4], NR }')"
 }

@@ -3,7 +3,15 @@
 # attention is PyTorch.
 # shellcheck disable=SC2154,SC2034 # their options and work folder come from outside; print_config reads shapes
 
-# bench WHAT: bench_cuda's lines "NAME|RATIO|TEXT", in $work/said
+# told PREFIX: of the lines "NAME|NUMBER|TEXT" in $work/said, those of such names are facts
+told() {
+    local id number text
+    while IFS='|' read -r id number text; do
+        [ -z "$text" ] || [[ $id != "$1"* ]] || fact "$id" "$number: $text"
+    done <"$work/said"
+}
+
+# bench WHAT: bench_cuda's lines "NAME|RATIO|TEXT", in $work/said; if it did not end well, what it has told are facts
 bench() {
     local program=$bin/bench_cuda
     local -a small=()
@@ -14,7 +22,7 @@ bench() {
     limited 400 "$program" --module "$(module)" "${small[@]}" "$1"
     local rc=$?
     watch_clocks_end
-    [ $rc -eq 0 ] || failed "$1" "bench_cuda $1: $(why $rc 400)"
+    [ $rc -eq 0 ] || { failed "$1-ends" "bench_cuda $1: $(why $rc 400)"; told ''; }
     return $rc
 }
 
@@ -49,33 +57,52 @@ part_products() {
 part_rows() {
     bench rows || return 0
     verdict rows 0.8 row-
-    grep '^other-' "$work/said" | while IFS='|' read -r id ratio text; do fact "$id" "$ratio: $text"; done
+    told other-
 }
 
 part_copies() {
     bench copies || return 0
     verdict pull 0.95 pull-
     verdict push 0.95 push-
-    grep '^other-' "$work/said" | while IFS='|' read -r id ratio text; do fact "$id" "$ratio: $text"; done
+    told other-
 }
 
 # Ours "KIND-DIRECTION-HEAD-TOKENS|MS|..." beside PyTorch's "DIRECTION-HEAD-TOKENS|MS|...": ratios, in $work/said
+# Where both ran, what our own attention and cuDNN's compute is the same but for bf16's roundings, of 8 bits each.
+agreement() {
+    local most
+    most=$(awk -F '|' '/^agreement-/ { n++; d = $2 ~ /^[0-9]/ ? $2 + 0 : 9; if (d > most) most = d }
+        END { print n ? most + 0 : "" }' "$work/said")
+    if [ -z "$most" ]; then
+        missing attention-agreement "cuDNN is not there to compare with"
+    elif awk -v a="$most" 'BEGIN { exit !(a <= 0.02) }'; then
+        passed attention-agreement "our own attention and cuDNN's: at most $most of results and gradients apart, of 0.02"
+    else
+        failed attention-agreement "our own attention and cuDNN's: $most of results or gradients apart, more than 0.02"
+    fi
+}
+
 part_attention() {
+    local rc
     bench attention || return 0
+    told agreement-
+    agreement
     cp "$work/said" "$work/ours"
     if [ -n "$simulate" ]; then
         sed -n 's/^own-//p' "$work/ours" >"$work/theirs" # so that the rest is tried
-    elif ! limited 200 "$python" tools/bench/peer_attention.py; then
-        missing attention-peer "tools/bench/peer_attention.py: $(why $? 200)"
-        while IFS='|' read -r id ms text; do fact "attention-$id" "$ms ms: $text"; done <"$work/ours"
-        return
     else
+        limited 200 "$python" tools/bench/peer_attention.py
+        rc=$?
         cp "$work/said" "$work/theirs"
+        [ $rc -eq 0 ] || missing attention-peer "tools/bench/peer_attention.py: $(why $rc 200)"
     fi
-    awk -F '|' 'NR == FNR { peer[$1] = $2; way[$1] = $3; next }
+    awk -F '|' 'FILENAME == ARGV[1] { if (NF == 3) { peer[$1] = $2; way[$1] = $3 } next }
         { shape = $1; sub(/^[a-z]*-/, "", shape) }
-        shape in peer { printf "attention-%s|%.3f|%s ms, %s; PyTorch %s ms, %s\n", $1, peer[shape] / $2, $2, $3, peer[shape], way[shape] }' \
+        $1 !~ /^(cudnn|own)-/ { next }
+        shape in peer { printf "attention-%s|%.3f|%s ms, %s; PyTorch %s ms, %s\n", $1, peer[shape] / $2, $2, $3, peer[shape], way[shape]; next }
+        { printf "alone-%s|%s|ms, %s\n", $1, $2, $3 }' \
         "$work/theirs" "$work/ours" >"$work/said"
+    told alone-
     verdict attention-cudnn-forward 0.97 attention-cudnn-forward-
     verdict attention-cudnn-backward 0.97 attention-cudnn-backward-
     verdict attention-own-forward 0.5 attention-own-forward-

@@ -13,4 +13,5 @@ esac
 . "tools/gpu/$file.sh"
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+trap ended TERM
 "part_$part"

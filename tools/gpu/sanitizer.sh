@@ -4,6 +4,7 @@
 
 part_sanitizer() {
     local tool test tree began seconds=220
+    local -a tests
     tree=$(dirname "$bin")
 
     [ -z "$simulate" ] || { missing memcheck "a simulator has no compute-sanitizer"; return; }
@@ -12,10 +13,11 @@ part_sanitizer() {
         missing racecheck "compute-sanitizer is not on the PATH"
         return
     fi
+    mapfile -t tests < <(cuda_tests "$tree" | grep -vE 'exact|generate|boundaries')
     for tool in memcheck racecheck; do
         local clean=() dirty=() late=()
         began=$SECONDS
-        while read -r test; do
+        for test in "${tests[@]}"; do
             if [ $((SECONDS - began)) -gt $seconds ]; then
                 late+=("$test")
             elif limited $((seconds + began - SECONDS + 5)) env EPS_TEST_CUDA="$(module)" EPS_TEST_STEPS=1e5 CK_FORK=no \
@@ -29,7 +31,7 @@ part_sanitizer() {
             else
                 late+=("$test")
             fi
-        done < <(cuda_tests "$tree" | grep -vE 'exact|generate|boundaries')
+        done
         if [ ${#dirty[@]} -gt 0 ]; then
             failed "$tool" "${dirty[*]}"
         elif [ ${#late[@]} -gt 0 ]; then

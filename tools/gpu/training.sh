@@ -42,25 +42,39 @@ near() {
     fi
 }
 
-# What the whole device holds more than before, at most, while a run is under way, beside the run's budget.
+# The most that the run's process has of the device, beside its budget; where the driver does not tell it by process (it
+# cannot of some containers), what the whole device holds more than before.
 budget() {
-    local before most budget_mib=3072
+    local before most rc text budget_mib=3072
+    local -a each=(nvidia-smi --query-compute-apps=pid,used_memory --format=csv,noheader,nounits) \
+        whole=(nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits) watchers=()
 
     [ -z "$simulate" ] || return 0
-    before=$(nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits | head -n 1)
-    nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits -lms 50 >"$work/used" 2>/dev/null &
-    local watcher=$!
+    before=$("${whole[@]}" | head -n 1)
+    "${each[@]}" >"$work/before" 2>/dev/null
+    "${whole[@]}" -lms 50 >"$work/used" 2>/dev/null &
+    watchers+=($!)
+    "${each[@]}" -lms 50 >"$work/processes" 2>/dev/null &
+    watchers+=($!)
     print_config 256 >"$work/config.json"
     trained budget "a run in 3 GiB" --device "$device" --precision bf16 --device-mem "${budget_mib}MiB" --save-every 0
-    local rc=$?
-    kill "$watcher"
-    wait "$watcher" 2>/dev/null
+    rc=$?
+    kill "${watchers[@]}" 2>/dev/null
+    wait "${watchers[@]}" 2>/dev/null
     [ $rc -eq 0 ] || return 0
-    most=$(sort -n "$work/used" | tail -n 1)
-    if [ $((most - before)) -le "$budget_mib" ]; then
-        passed budget "the device holds $((most - before)) MiB more while a run in ${budget_mib} MiB is under way"
+    most=$(awk -F ', *' 'FILENAME == ARGV[1] { before[$1]; next }
+        !($1 in before) && $2 ~ /^[0-9]+$/ && $2 + 0 > most { most = $2 + 0 } END { print most + 0 }' "$work/before" "$work/processes")
+    text="of the device the worker's process has"
+    if [ "$most" -eq 0 ]; then
+        most=$(($(sort -n "$work/used" | tail -n 1) - ${before:-0}))
+        text="no process is told of; more than before, of the whole device, is in use by"
+    fi
+    if [ "$most" -le 0 ]; then
+        missing budget "nvidia-smi tells of no memory in use"
+    elif [ "$most" -le "$budget_mib" ]; then
+        passed budget "$text $most MiB at most, in a run of ${budget_mib} MiB"
     else
-        failed budget "the device holds $((most - before)) MiB more while a run in ${budget_mib} MiB is under way"
+        failed budget "$text $most MiB at most, in a run of ${budget_mib} MiB"
     fi
 }
 

@@ -1,5 +1,5 @@
 /* Attention forward and backward: through cuDNN, where the backend found it, and by our own kernel. Milliseconds; the
- * same shapes as tools/bench/peer_attention.py. */
+ * same shapes as tools/bench/peer_attention.py. Where there are both, how far apart what they compute is. */
 #include "tools/bench/cuda/bench.h"
 
 #include "plan/backend.h"
@@ -46,6 +46,67 @@ static void tell(const char *kind, const char *what, const struct device_attenti
     fflush(stdout);
 }
 
+/* n values of the device, read back; the caller frees them. */
+static uint16_t *read_back(struct bench *b, const void *values, size_t n)
+{
+    uint16_t *host = malloc(n * sizeof *host);
+
+    if (!host) {
+        fprintf(stderr, "bench_cuda: out of memory\n");
+        exit(1);
+    }
+    b->ops->download(b->dev, host, values, n * sizeof *host);
+    b->ops->sync(b->dev);
+    return host;
+}
+
+/* |x - y| / |y|, of all elements; not a number if one is none. */
+static double apart(const uint16_t *x, const uint16_t *y, size_t n)
+{
+    double difference = 0, all = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const double a = (double)number_from_bf16(x[i]), of = (double)number_from_bf16(y[i]);
+        difference += (a - of) * (a - of), all += of * of;
+    }
+    return sqrt(difference / all);
+}
+
+struct results {
+    uint16_t *out, *gradient;
+};
+
+/* What has been computed; in its place no numbers are left, so that what comes next must write all of it. */
+static struct results take_results(struct bench *b, const struct device_attention *op)
+{
+    const size_t n = op->n_rows * op->n_tokens * op->width;
+    const struct results taken = {read_back(b, op->out, n), read_back(b, op->qkv_gradient, 3 * n)};
+
+    must(cudaMemsetAsync(op->out, 0xff, n * sizeof(uint16_t), b->stream));
+    must(cudaMemsetAsync(op->qkv_gradient, 0xff, 3 * n * sizeof(uint16_t), b->stream));
+    must(cudaStreamSynchronize(b->stream));
+    return taken;
+}
+
+/* Of two ways; each rounds to bf16 what it keeps, at places of its own. */
+static void compare(const struct device_attention *op, const struct results *own, const struct results *other)
+{
+    const size_t n = op->n_rows * op->n_tokens * op->width;
+    const size_t head = op->width / op->n_heads;
+
+    printf("agreement-forward-%zu-%zu|%.5f|apart are our kernel's and cuDNN's results\n", head, op->n_tokens,
+           apart(own->out, other->out, n));
+    printf("agreement-backward-%zu-%zu|%.5f|apart are their gradients\n", head, op->n_tokens,
+           apart(own->gradient, other->gradient, 3 * n));
+    fflush(stdout);
+}
+
+static void free_results(struct results *r)
+{
+    free(r->out);
+    free(r->gradient);
+}
+
 static void measure(struct bench *b, struct device_attention *op, const char *kind)
 {
     bench_run *const runs[] = {forward, backward};
@@ -65,11 +126,19 @@ void bench_attention(struct bench *b)
             const size_t tokens = b->small ? 32 : n_tokens, width = b->small ? 2 * head_width : WIDTH;
             char *mark = b->next;
             struct device_attention op = make(b, b->small ? 1 : TOKENS / n_tokens, tokens, head_width, width);
-            if (dnn)
+            struct results through = {NULL}, own = {NULL};
+            if (dnn) {
                 measure(b, &op, "cudnn");
+                through = take_results(b, &op);
+            }
             b->dev->dnn = NULL;
             measure(b, &op, "own");
             b->dev->dnn = dnn;
+            if (dnn) {
+                own = take_results(b, &op);
+                compare(&op, &own, &through);
+            }
+            free_results(&through), free_results(&own);
             bench_release(b, mark);
             if (b->small)
                 break;

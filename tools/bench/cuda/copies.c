@@ -6,7 +6,6 @@
 #include "tools/bench/samples.h"
 
 #include <fcntl.h>
-#include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -69,6 +68,13 @@ static void die(const char *what)
     exit(1);
 }
 
+/* No zeros: numbers without a pattern. */
+static void fill(char *memory, size_t bytes)
+{
+    for (size_t i = 0; i < bytes / sizeof(uint64_t); i++)
+        ((uint64_t *)memory)[i] = (i + 1) * 0x9e3779b97f4a7c15u;
+}
+
 /* A shared segment, filled; as its reader has it, if not `writable`. */
 static char *segment(struct bench *b, size_t bytes, bool writable)
 {
@@ -81,7 +87,7 @@ static char *segment(struct bench *b, size_t bytes, bool writable)
     memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (memory == MAP_FAILED)
         die("bench_cuda: mmap");
-    memset(memory, 1, bytes);
+    fill(memory, bytes);
     if (!writable) {
         munmap(memory, bytes);
         if (fcntl(fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_FUTURE_WRITE))
@@ -142,7 +148,7 @@ void bench_copies(struct bench *b)
 
     c.device = bench_take(b, most), c.other = (char *)bench_floats(b, most / sizeof(float));
     must(cudaMallocHost((void **)&c.pinned, most));
-    memset(c.pinned, 1, most);
+    fill(c.pinned, most);
     for (size_t i = 0; i < n; i++) {
         c.bytes = b->small ? most : units[i] * megabyte;
         bench_times(b, ms, (bench_run *const[]){down, bare_down}, &c, 2);
