@@ -136,11 +136,13 @@ found=$(. tools/gpu/relay.sh; waits "$work/trace" 2; echo; ratio 3 4)
 mkdir -p "$work/simulated"
 touch "$work/simulated/eps-cuda.so"
 mkdir -p "$work/bin"
-printf '#!/bin/sh\nexec sleep 1000\n' >"$work/simulated/bench_cuda"
+printf '#!/bin/sh\necho $$ >%s\necho "pull-100|0.9|so far"\nexec sleep 1000\n' "$work/pid" >"$work/simulated/bench_cuda"
 chmod +x "$work/simulated/bench_cuda"
 "${check[@]}" --simulate "$work/simulated" --bin "$work/bin" --seconds 7 copies rows >"$work/said" 2>&1
 [ $? -eq 1 ] || fail "a hang is not a failure: $(cat "$work/said")"
 grep -q '^copies|copies-ends|failed|the part copies took longer than 2 s' "$work/gpu/results.txt" || fail "a hang is not told: $(cat "$work/said")"
+grep -q '^pull-100|0.9|so far' "$work/gpu/log.txt" || fail "what was measured before a hang is lost"
+kill -0 "$(cat "$work/pid")" 2>/dev/null && fail "what hung runs on"
 grep -q '^rows: not begun, no time is left' "$work/said" || fail "rows began: $(cat "$work/said")"
 
 # Parts run through on the simulated device, where no figure means anything.

@@ -12,7 +12,7 @@ packaged_toolkit() {
     shift
     for folder in $("$python" -c 'import nvidia; [print(p + "/cu13") for p in nvidia.__path__]' 2>>"$log"); do
         library=$(find "$folder/lib" -name 'libcublasLt.so*' 2>/dev/null | head -n 1)
-        [ -n "$library" ] && [ -e "$folder/include/cublasLt.h" ] || continue
+        if [ -z "$library" ] || [ ! -e "$folder/include/cublasLt.h" ]; then continue; fi
         rm -f "$tree/CMakeCache.txt"
         claim configure-packaged 120 "cmake finds all it needs, cuBLASLt among Python's packages in $folder" \
             env CFLAGS="-isystem $folder/include" cmake --preset release "$@" -B "$tree" -DEPS_CUDA=ON \

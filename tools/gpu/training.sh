@@ -46,6 +46,7 @@ near() {
 # cannot of some containers), what the whole device holds more than before.
 budget() {
     local before most rc text budget_mib=3072
+    # shellcheck disable=SC2054 # they are nvidia-smi's
     local -a each=(nvidia-smi --query-compute-apps=pid,used_memory --format=csv,noheader,nounits) \
         whole=(nvidia-smi --query-gpu=memory.used --format=csv,noheader,nounits) watchers=()
 

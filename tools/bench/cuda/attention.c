@@ -96,7 +96,7 @@ static void compare(const struct device_attention *op, const struct results *own
 
     printf("agreement-forward-%zu-%zu|%.5f|apart are our kernel's and cuDNN's results\n", head, op->n_tokens,
            apart(own->out, other->out, n));
-    printf("agreement-backward-%zu-%zu|%.5f|apart are their gradients\n", head, op->n_tokens,
+    printf("agreement-backward-%zu-%zu|%.5f|apart are gradients of theirs, both by our kernel\n", head, op->n_tokens,
            apart(own->gradient, other->gradient, 3 * n));
     fflush(stdout);
 }
