@@ -5,15 +5,15 @@ set(EPS_CUDA AUTO CACHE STRING "build the CUDA device: ON, OFF, or AUTO, where t
 set_property(CACHE EPS_CUDA PROPERTY STRINGS AUTO ON OFF)
 
 if(EPS_CUDA)
-  find_package(CUDAToolkit QUIET)
+  find_package(CUDAToolkit 12.8 QUIET) # the first that knows sm_100
 endif()
 if(NOT EPS_CUDA)
   message(STATUS "CUDA device: not built, as EPS_CUDA is OFF")
 elseif(NOT CUDAToolkit_NVCC_EXECUTABLE OR NOT TARGET CUDA::cublasLt OR NOT TARGET CUDA::cudart_static)
   if(EPS_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "EPS_CUDA is ON, but NVIDIA's CUDA toolkit is not found: nvcc in PATH, cuBLASLt, static cudart")
+    message(FATAL_ERROR "EPS_CUDA is ON, but NVIDIA's CUDA toolkit, 12.8 or later, is not found: nvcc in PATH, cuBLASLt, static cudart")
   endif()
-  message(STATUS "CUDA device: not built, for lack of NVIDIA's CUDA toolkit (nvcc in PATH, cuBLASLt, static cudart)")
+  message(STATUS "CUDA device: not built, for lack of NVIDIA's CUDA toolkit, 12.8 or later (nvcc in PATH, cuBLASLt, static cudart)")
 else()
   message(STATUS "CUDA device: built by ${CUDAToolkit_NVCC_EXECUTABLE} ${CUDAToolkit_VERSION}")
 
