@@ -40,7 +40,8 @@ __device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[TIL
             max = fmaxf(max, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
         max = fmaxf(max, __shfl_xor_sync(WHOLE_WARP, max, 1));
         max = fmaxf(max, __shfl_xor_sync(WHOLE_WARP, max, 2));
-        const float top = max * to_log2, rescale = power_of_2(state->max[m][half] * to_log2 - top);
+        /* 1 exactly where the largest stays: of a product less its own rounding, nvcc would leave what was rounded */
+        const float top = max * to_log2, rescale = power_of_2((state->max[m][half] - max) * to_log2);
         state->max[m][half] = max;
 #pragma unroll
         for (int n = 0; n < TILE_KEYS / 8; n++)

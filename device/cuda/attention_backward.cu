@@ -11,8 +11,8 @@
  * Source: Dao et al., arXiv:2205.14135, Algorithm 4. */
 #include "device/cuda/attention.cuh"
 
-/* Shared memory: two tiles held, two stages of two tiles that come and two numbers a query; 96 KiB and a half at a head
- * width of 128, which fits a block of any device from 8.6 on. */
+/* Shared memory: two tiles held, two stages of two tiles that come and two numbers a query; 97 KiB at a head width
+ * of 128, which fits a block of any device from 8.6 on. */
 enum { WARPS = 4, THREADS = WARPS * WARP, TILE = WARPS * 16 };
 
 template <int HEAD> struct room {
