@@ -28,11 +28,10 @@ const struct plan_backend plan_cpu = {
     .cache_bytes = cpu_cache_bytes,
 };
 
-/* A context with its kernels, the products' workspace and scratch: an allowance for devices that nobody has asked. */
 static uint64_t cuda_library_bytes(unsigned n_threads)
 {
     (void)n_threads;
-    return (uint64_t)768 << 20;
+    return PLAN_CUDA_LIBRARY_BYTES;
 }
 
 static uint64_t cuda_scratch_bytes(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width, unsigned n_threads)

@@ -48,6 +48,18 @@ static inline size_t plan_cpu_attention_scratch(size_t n_tokens, size_t head_wid
     return tokens * (3 * width + 2) + tile * 5 * width + 2 * tile * tile;
 }
 
+/* What CUDA holds outside the arena: a context with our kernels, about, until it has been measured; what cuBLASLt and cuDNN
+ * load when they first need it, allowed for; cuBLASLt's workspace, by which also comes what is read from host memory that
+ * was not lent; and partial sums of kernels that add up over rows. */
+enum {
+    PLAN_CUDA_CONTEXT_BYTES = 640 << 20,
+    PLAN_CUDA_LAZY_BYTES = 192 << 20,
+    PLAN_CUDA_WORKSPACE_BYTES = 32 << 20,
+    PLAN_CUDA_SCRATCH_BYTES = 8 << 20,
+    PLAN_CUDA_LIBRARY_BYTES =
+        PLAN_CUDA_CONTEXT_BYTES + PLAN_CUDA_LAZY_BYTES + PLAN_CUDA_WORKSPACE_BYTES + PLAN_CUDA_SCRATCH_BYTES,
+};
+
 /* CUDA's attention: two numbers a query and head, for backward. */
 static inline uint64_t plan_cuda_attention_scratch(size_t n_rows, size_t n_tokens, size_t n_heads)
 {

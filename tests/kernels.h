@@ -44,7 +44,7 @@ static inline void run_once(struct world *w, run_kernels *run, const void *conte
 {
     ok(cudaSetDevice(0));
     ok(cudaStreamCreateWithFlags(&w->q.stream, cudaStreamNonBlocking));
-    ok(cudaMalloc(&w->q.scratch, CUDA_SCRATCH_BYTES));
+    ok(cudaMalloc(&w->q.scratch, PLAN_CUDA_SCRATCH_BYTES));
     for (struct array *a = w->arrays; a < w->arrays + ARRAYS && a->host; a++) {
         ok(cudaMalloc((void **)&a->device, a->bytes + a->off));
         ok(cudaMemcpyAsync(a->device + a->off, a->host, a->bytes, cudaMemcpyHostToDevice, w->q.stream));

@@ -215,7 +215,7 @@ START_TEST(cached_attention_is_the_formula_in_the_same_bits_always)
     struct attention t;
 
     set_up(&t, &whole);
-    t.queue.scratch = put(&t, NULL, CUDA_SCRATCH_BYTES / sizeof(float), sizeof(float));
+    t.queue.scratch = put(&t, NULL, PLAN_CUDA_SCRATCH_BYTES / sizeof(float), sizeof(float));
     cudasim_order(CUDASIM_STREAMS_AS_ISSUED, CUDASIM_THREADS_FORWARD, 0);
     const void *first = attend_cached(&t, s, whole.n_tokens, s->n);
     /* values are not rounded on their way: fp32's tolerance, then a bf16's own */

@@ -323,7 +323,7 @@ START_TEST(a_plan_for_cuda_needs_no_cuda)
     free(text);
     ck_assert_int_eq(processes_eps("plan --model gpt2 --device cuda --device-mem 700MiB"), 1);
     text = processes_read(err_file);
-    ck_assert_msg(strstr(text, "(library 768.0 MiB, "), "%s", text);
+    ck_assert_msg(strstr(text, "(library 872.0 MiB, "), "%s", text);
     free(text);
 }
 END_TEST

@@ -279,7 +279,7 @@ template <typename T> static cudaError_t launch_cached(const struct cuda_queue *
     cudaError_t rc;
 
     /* two blocks a processor without splitting are enough */
-    if (c.n_chunks > 1 && queries < 2 * (size_t)q->n_processors * MANY && bytes <= CUDA_SCRATCH_BYTES)
+    if (c.n_chunks > 1 && queries < 2 * (size_t)q->n_processors * MANY && bytes <= PLAN_CUDA_SCRATCH_BYTES)
         c.partial = (float *)q->scratch;
     if (c.op.n_tokens == 1 || room<MANY>::bytes(c.head_width) > 48 << 10)
         rc = vectors ? launch_attend<T, V, 1>(q, c) : launch_attend<T, 1, 1>(q, c);

@@ -67,9 +67,9 @@ static cudaError_t claim(struct device *dev)
     if (rc == cudaSuccess)
         rc = cuda_memory_open(dev);
     if (rc == cudaSuccess)
-        rc = cudaMalloc(&dev->workspace, CUDA_WORKSPACE_BYTES);
+        rc = cudaMalloc(&dev->workspace, PLAN_CUDA_WORKSPACE_BYTES);
     if (rc == cudaSuccess)
-        rc = cudaMalloc(&dev->queue.scratch, CUDA_SCRATCH_BYTES);
+        rc = cudaMalloc(&dev->queue.scratch, PLAN_CUDA_SCRATCH_BYTES);
     if (rc == cudaSuccess)
         rc = cudaMalloc((void **)&dev->arena, dev->arena_bytes);
     if (rc == cudaSuccess)

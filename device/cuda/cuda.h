@@ -9,9 +9,6 @@
 
 #include <cublasLt.h>
 
-/* cuBLASLt's, within library_bytes; what is read from host memory that was not lent comes by way of it too. */
-enum { CUDA_WORKSPACE_BYTES = 32 << 20 };
-
 enum {
     CUDA_MARKS = 64,            /* of a queue, each an event that is used again */
     CUDA_LENT = 16,             /* ranges of host memory at a time */
@@ -51,7 +48,7 @@ struct device {
     struct cuda_piece pieces[CUDA_PIECES];
     unsigned next_piece;
     cublasLtHandle_t blas;
-    void *workspace; /* (CUDA_WORKSPACE_BYTES) */
+    void *workspace; /* (PLAN_CUDA_WORKSPACE_BYTES) */
     struct cuda_matmul *matmul;
     struct cuda_dnn *dnn; /* NULL: no library was found, or it cannot what is asked: our own kernels */
     cudaError_t failed;   /* the first fault; told by finish and sync */

@@ -300,7 +300,7 @@ static cudaError_t embed_backward(const struct cuda_queue *q, float *table, stru
 {
     char *scratch = (char *)q->scratch;
     const size_t before = PACK_BYTES + SORT_ROWS * sizeof(struct place);
-    const size_t lines = (CUDA_SCRATCH_BYTES - before) / (n * sizeof(float));
+    const size_t lines = (PLAN_CUDA_SCRATCH_BYTES - before) / (n * sizeof(float));
     const size_t most = smaller(lines * RUN, SORT_ROWS);
     const struct sorted sorted = {(uint32_t *)scratch, (struct place *)(scratch + PACK_BYTES),
                                   (float *)(scratch + before)};

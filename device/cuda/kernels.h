@@ -10,18 +10,17 @@
 #define DEVICE_CUDA_KERNELS_H
 
 #include "device/device.h"
+#include "plan/backend.h"
 
 #include <cuda_runtime_api.h>
-
-/* Partial sums of kernels that add up over rows: one buffer of the device's, for kernels of the compute queue, which run
- * one after another. */
-enum { CUDA_SCRATCH_BYTES = 8 << 20 };
 
 struct cuda_queue {
     cudaStream_t stream;
     enum number_type type; /* of values */
     unsigned n_processors; /* streaming multiprocessors */
-    void *scratch;         /* (CUDA_SCRATCH_BYTES) */
+    /* (PLAN_CUDA_SCRATCH_BYTES) partial sums of kernels that add up over rows: one buffer of the device's, for kernels of
+     * the compute queue, which run one after another. */
+    void *scratch;
 };
 
 #ifdef __cplusplus

@@ -156,7 +156,7 @@ static bool prefer(cublasLtMatmulPreferenceOpaque_t *preference, cublasLtMatmulP
 static bool choose(struct shape *s, const struct device *dev)
 {
     const struct key *key = &s->key;
-    const size_t workspace = CUDA_WORKSPACE_BYTES;
+    const size_t workspace = PLAN_CUDA_WORKSPACE_BYTES;
     const uint32_t schemes = key->accumulate ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_NONE;
     cublasLtMatmulPreferenceOpaque_t preference;
     cublasLtMatmulHeuristicResult_t found;
@@ -264,7 +264,7 @@ void cuda_matmul(struct device *dev, const struct device_matmul *op)
         ok = set_pre(s, op->pre, op->c_stride);
     const cublasStatus_t status =
         ok ? cublasLtMatmul(dev->blas, &s->product, &one, op->b, &s->a, op->a, &s->b, &op->beta, c, &s->c, c, &s->c,
-                            &s->algorithm, dev->workspace, CUDA_WORKSPACE_BYTES, dev->queue.stream)
+                            &s->algorithm, dev->workspace, PLAN_CUDA_WORKSPACE_BYTES, dev->queue.stream)
            : CUBLAS_STATUS_INVALID_VALUE;
     if (status != CUBLAS_STATUS_SUCCESS)
         fail(dev, op, status);

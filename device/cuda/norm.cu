@@ -238,7 +238,7 @@ static cudaError_t run_norm_gradient(const struct cuda_queue *q, struct gradient
 {
     const size_t packs = pieces(op.n, V), held = gradient_share<V>::K;
     const unsigned threads = whole_warps(smaller(pieces(packs, held), NORM_THREADS));
-    const size_t room = CUDA_SCRATCH_BYTES / (2 * op.n * sizeof *op.lines);
+    const size_t room = PLAN_CUDA_SCRATCH_BYTES / (2 * op.n * sizeof *op.lines);
     const unsigned blocks = smaller(op.m, smaller(room, (size_t)q->n_processors * (NORM_THREADS / threads)));
     cudaError_t rc;
 

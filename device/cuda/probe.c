@@ -9,10 +9,6 @@
 /* Compute capability: bf16 tensor cores, and 8.0's shared memory. */
 enum { OLDEST_MAJOR = 8 };
 
-/* What the driver takes for a context is measured, or taken for this much where nobody tells what was free before; and
- * an allowance for what cuBLASLt loads of its kernels when it first needs them. */
-enum { CONTEXT_BYTES = 640 << 20, LAZY_BYTES = 192 << 20 };
-
 /* A measurement outside these bounds is of something else: another process that came or went. */
 enum { CONTEXT_LEAST = 32 << 20, CONTEXT_MOST = 2000 << 20 };
 
@@ -139,7 +135,7 @@ static cudaError_t load(unsigned index, size_t *available, uint64_t *context)
         return rc;
     *context = first ? before - *available : known[index];
     if (first && (before < *available || *context < CONTEXT_LEAST || *context > CONTEXT_MOST))
-        *context = CONTEXT_BYTES;
+        *context = PLAN_CUDA_CONTEXT_BYTES;
     if (index < DEVICES)
         known[index] = *context;
     return cudaSuccess;
@@ -160,7 +156,7 @@ int cuda_probe(unsigned index, struct device_facts *facts, struct error *err)
         snprintf(what, sizeof what, "cuda:%u", index);
         return cuda_say(err, what, loaded);
     }
-    facts->library_bytes = context + LAZY_BYTES + CUDA_WORKSPACE_BYTES + CUDA_SCRATCH_BYTES;
+    facts->library_bytes = context + PLAN_CUDA_LIBRARY_BYTES - PLAN_CUDA_CONTEXT_BYTES;
     facts->available_bytes = available + context;
     return 0;
 }

@@ -4,7 +4,7 @@
 template <typename T, int V>
 static cudaError_t reduce_rows(const struct cuda_queue *q, float *sum, const T *x, size_t m, size_t n)
 {
-    const size_t across = pieces(n, WARP * V), room = CUDA_SCRATCH_BYTES / (n * sizeof(double));
+    const size_t across = pieces(n, WARP * V), room = PLAN_CUDA_SCRATCH_BYTES / (n * sizeof(double));
     const size_t wanted = pieces((size_t)q->n_processors * 8, across);
     const size_t rows = pieces(m, smaller(room, wanted)), lines = pieces(m, rows);
     const struct to_lines partial = {(double *)q->scratch, n};
