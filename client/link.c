@@ -7,7 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { TICK_MS = 100, GRACE_MS = 300 };
+enum { TICK_MS = 100, GRACE_MS = 1000 };
 
 static void on_tick(uv_timer_t *timer)
 {
@@ -94,17 +94,27 @@ static int turn(struct client_link *link, struct error *err)
     return link->rc ? error_set(err, link->rc, "out of memory") : ask(link, err);
 }
 
-/* The session has ended by itself. If a child of ours is the reason, its own last words say more than the end of file
- * that was noticed first. */
-static int ended(struct client_link *link, struct error *err)
+/* If a child of ours ends, and that is why something else did: its own last words say more than what was noticed first.
+ * 0: none does. */
+static int last_words(struct client_link *link, struct error *err)
 {
     const uint64_t until = uv_now(&link->loop) + GRACE_MS;
+    int rc = 0;
 
-    while (link->watches[0].ask && uv_now(&link->loop) < until) {
-        int rc = turn(link, err);
-        if (rc)
-            return rc;
+    while (rc == 0 && link->watches[0].ask && uv_now(&link->loop) < until) {
+        uv_run(&link->loop, UV_RUN_ONCE);
+        rc = client_watch_ask(&link->watches[0], err);
     }
+    return rc;
+}
+
+/* The session has ended by itself. */
+static int ended(struct client_link *link, struct error *err)
+{
+    const int rc = last_words(link, err);
+
+    if (rc)
+        return rc;
     return error_set(err, -EIO, "the daemon is gone: %s", link->end[0] ? link->end : "closed");
 }
 
@@ -160,11 +170,11 @@ int client_link_next(struct client_link *link, struct message *out, int *fd, str
     link->n_mail--;
     if (out->kind == MESSAGE_REFUSED)
         return error_set(err, out->refused.code < 0 ? out->refused.code : -EIO, "%s", out->refused.error.text);
-    if (out->kind == MESSAGE_FAILED)
-        link->failed = out->failed.code;
-    if (out->kind == MESSAGE_FAILED)
-        return error_set(err, -EIO, "%s", out->failed.error.text);
-    return 0;
+    if (out->kind != MESSAGE_FAILED)
+        return 0;
+    link->failed = out->failed.code;
+    const int rc = link->failed == -EIO ? last_words(link, err) : 0; /* a worker that is lost */
+    return rc ? rc : error_set(err, -EIO, "%s", out->failed.error.text);
 }
 
 static bool is_aside(const struct message *m)

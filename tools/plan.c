@@ -223,9 +223,8 @@ int command_plan(int argc, char **argv)
         {"--device", "auto|cpu|cuda", ARGUMENT_TEXT, &options.device,
          "the kind of the workers' devices, which need not be there; default auto: the processor"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
-         "of each worker; default what is free here but an eighth, divided by the workers;\nof a CUDA device as much "
-         "as "
-         "it takes"},
+         "of each worker; default what is free here but an eighth, divided by the workers;\n"
+         "of a CUDA device as much as it takes"},
         {"--host-mem", "BYTES", ARGUMENT_BYTES, &options.host_mem,
          "of the daemon, on whatever machine; default what is free here, which CPU workers share"},
         {"--workers", "N", ARGUMENT_COUNT, &options.workers, "processes that compute; default 1"},

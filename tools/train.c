@@ -227,13 +227,11 @@ int command_train(int argc, char **argv)
          "a new file for what every thread did when, for chrome://tracing or\nui.perfetto.dev"},
         {"Machine", .kind = ARGUMENT_HEADING},
         {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &options.device,
-         "cuda is the first CUDA device, with --workers the first ones; cuda:1 the second;\ndefault auto: CUDA if "
-         "there "
-         "is one, else the processor"},
+         "cuda is the first CUDA device, with --workers the first ones; cuda:1 the second;\n"
+         "default auto: CUDA if there is one, else the processor"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
-         "a hard cap on each worker's memory, as in 2GiB; default what is free but an\neighth, divided by the workers, "
-         "or "
-         "what a CUDA device has free but a 32nd"},
+         "a hard cap on each worker's memory, as in 2GiB; default what is free but an\n"
+         "eighth, divided by the workers, or what a CUDA device has free but a 32nd"},
         {"--host-mem", "BYTES", ARGUMENT_BYTES, &options.host_mem,
          "of host memory for the model, its optimizer and what goes between host and devices,\nat most; default what "
          "is free"},
