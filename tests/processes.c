@@ -15,7 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { WAIT_MS = 20000 /* however busy the machine is */, MAX_STARTED = 64 };
+enum { WAIT_MS = 120000 /* however busy the machine is */, MAX_STARTED = 64 };
 
 static char dir[64];
 static pid_t started[MAX_STARTED];

@@ -15,6 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+enum { WATCHDOG_MS = 120000 /* however busy the machine is */ };
+
 /* nanomsg forgets 736 bytes each time a bind fails, as for a session that begins after its daemon has stopped
  * listening. */
 const char *__lsan_default_suppressions(void);
@@ -130,7 +132,7 @@ void stage_open(struct stage *st, struct side *daemon, struct side *peer)
 
 void stage_run_until(struct stage *st, const unsigned *count, unsigned n)
 {
-    uv_timer_start(&st->watchdog, on_watchdog, 30000, 0);
+    uv_timer_start(&st->watchdog, on_watchdog, WATCHDOG_MS, 0);
     while (*count < n)
         uv_run(&st->loop, UV_RUN_ONCE);
     uv_timer_stop(&st->watchdog);
@@ -230,7 +232,7 @@ size_t raw_receive(struct raw *raw, struct stage *st, uint8_t *bytes, size_t cap
 {
     ssize_t n;
 
-    uv_timer_start(&st->watchdog, on_watchdog, 30000, 0);
+    uv_timer_start(&st->watchdog, on_watchdog, WATCHDOG_MS, 0);
     while ((n = recv(raw->fd, bytes, cap, 0)) < 0 && (errno == EAGAIN || errno == ECONNRESET))
         if (errno == EAGAIN)
             uv_run(&st->loop, UV_RUN_NOWAIT);

@@ -346,7 +346,7 @@ static void read_until(int fd, char *said, size_t *n_said, size_t cap, const cha
             found++;
         if (found >= n)
             return;
-        ck_assert_int_eq(poll(&ready, 1, 5000), 1);
+        ck_assert_int_eq(poll(&ready, 1, 60000), 1);
         ssize_t got = read(fd, said + *n_said, cap - 1 - *n_said);
         ck_assert_msg(got > 0, "ended: %s", said);
         *n_said += (size_t)got;

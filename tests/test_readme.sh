@@ -53,7 +53,7 @@ state() { build/bin/eps status lab --json 2>/dev/null | grep -E '"(state|workers
 # Until what was started in the background shows: the daemon, its worker, the first step.
 settle() {
     local i
-    for ((i = 0; i < 200; i++)); do
+    for ((i = 0; i < 2400; i++)); do
         case $(state) in
         *loading*) ;;
         *'"workers": 0'*) ;;

@@ -5,7 +5,7 @@
 #
 # Runs are of each kind in turn: optimizer, parts, 16-bit numbers, fenced commit, the stash on the host.
 # Each time one of client, worker and daemon, drawn at random, gets SIGKILL after a random time, saves, start-up and
-# shut-down included. Then, within 6 s: no process, socket or directory of the run is left; every checkpoint that stands
+# shut-down included. Then, within a minute, however busy the machine: no process, socket or directory of the run is left; every checkpoint that stands
 # is whole; what is resumed ends with the same bits of weights and moments, and with each step once in metrics.jsonl.
 set -u
 
@@ -70,11 +70,11 @@ ours() {
 }
 
 await_nothing() {
-    for _ in $(seq 60); do
+    for _ in $(seq 600); do
         [ -z "$(ours)" ] && [ -z "$(ls -A "$XDG_RUNTIME_DIR/eps" 2>/dev/null)" ] && return
         sleep 0.1
     done
-    fail "left after 6 s: $(ours) $(ls -A "$XDG_RUNTIME_DIR/eps")"
+    fail "left after a minute: $(ours) $(ls -A "$XDG_RUNTIME_DIR/eps")"
 }
 
 # kill_one CLIENT: the client, or one of its children; sets victim
