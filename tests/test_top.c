@@ -262,12 +262,26 @@ START_TEST(a_daemon_that_is_killed_ends_it_with_a_word)
 }
 END_TEST
 
+/* Which is between two steps. */
+static bool has_a_rate(void *context)
+{
+    (void)context;
+    if (!is_there((void *)(uintptr_t)processes_path("run-1/metrics.jsonl")))
+        return false;
+    char *said = processes_read(processes_path("run-1/metrics.jsonl"));
+    const char *second = strchr(said, '\n');
+    const bool found = second && strchr(second + 1, '\n');
+
+    free(said);
+    return found;
+}
+
 START_TEST(once_is_a_screen_of_text)
 {
     unsigned n = 0;
 
     start_run();
-    ck_assert(processes_until(is_there, (void *)(uintptr_t)processes_path("run-1/metrics.jsonl")));
+    ck_assert(processes_until(has_a_rate, NULL));
     ck_assert_int_eq(setenv("LC_ALL", "C", 1), 0);
     ck_assert_int_eq(processes_eps("top --once"), 0);
     char *said = processes_read(out_file);
