@@ -1,5 +1,7 @@
 #include "tests/processes.h"
 
+#include "proto/session_internal.h"
+
 #include <check.h>
 #include <dirent.h>
 #include <errno.h>
@@ -169,21 +171,15 @@ int processes_eps(const char *format, ...)
     return WEXITSTATUS(status);
 }
 
-/* It has ended and was waited for. */
-static void forget(pid_t pid)
-{
-    for (size_t i = 0; i < n_started; i++)
-        if (started[i] == pid)
-            started[i] = started[--n_started];
-}
-
 int processes_wait(pid_t pid)
 {
     struct waiting w = {.pid = pid};
 
     if (!processes_until(has_ended, &w))
         return -1;
-    forget(pid);
+    for (size_t i = 0; i < n_started; i++)
+        if (started[i] == pid)
+            started[i] = started[--n_started];
     return WIFEXITED(w.status) ? WEXITSTATUS(w.status) : 128 + WTERMSIG(w.status);
 }
 
@@ -204,41 +200,35 @@ static bool are_attached(void *context)
     return eps_status(a->name, on_status, a, NULL) == 0 && a->n >= a->wanted;
 }
 
-struct starting {
-    struct attached attached;
-    pid_t pid; /* 0: not yet */
-};
-
-/* Where the daemon of the test before, which was killed with it, still has the name, the next one ends at once: it is
- * started again. */
-static bool is_started(void *context)
+static bool is_free(void *name)
 {
-    struct starting *s = context;
-    const char *const daemon[] = {"--listen", s->attached.name, NULL};
+    char directory[300];
+    struct error err = {""};
 
-    if (s->pid && waitpid(s->pid, NULL, WNOHANG) == s->pid) {
-        forget(s->pid);
-        s->pid = 0;
-    }
-    if (!s->pid)
-        s->pid = processes_start("epsd", daemon, NULL);
-    return are_attached(&s->attached);
+    return session_directory(directory, sizeof directory, name, &err) == 0 && !session_is_live(directory);
+}
+
+void processes_await_free(const char *name)
+{
+    ck_assert(processes_until(is_free, (void *)(uintptr_t)name));
 }
 
 pid_t processes_daemon(const char *name, uint32_t n_workers, pid_t *workers)
 {
-    const char *const worker[] = {"--connect", name, "--device-mem", "256MiB", NULL};
+    const char *const daemon[] = {"--listen", name, NULL}, *const worker[] = {"--connect", name, "--device-mem",
+                                                                              "256MiB", NULL};
     struct attached a = {.name = name, .wanted = n_workers};
-    struct starting s = {.attached = {.name = name}};
 
-    ck_assert(processes_until(is_started, &s));
+    processes_await_free(name);
+    pid_t pid = processes_start("epsd", daemon, NULL);
+    ck_assert(processes_until(are_attached, &(struct attached){.name = name}));
     for (uint32_t i = 0; i < n_workers; i++) {
         pid_t w = processes_start("eps-worker", worker, NULL);
         if (workers)
             workers[i] = w;
     }
     ck_assert(processes_until(are_attached, &a));
-    return s.pid;
+    return pid;
 }
 
 static bool read_line(const char *path, const char *key, char *value, size_t cap)

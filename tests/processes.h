@@ -49,7 +49,10 @@ char *processes_read(const char *path);
 /* What a program wrote to this file: one JSON value, which the caller drops. Asserts. */
 json_t *processes_answer(const char *path);
 
-/* Polls until ready(context) is true; false after 5 s. */
+/* Until no daemon has this name: one that the last test left may still be dying. processes_daemon does it too. */
+void processes_await_free(const char *name);
+
+/* Polls until ready(context) is true; false after two minutes. */
 bool processes_until(bool (*ready)(void *context), void *context);
 
 /* Options for a short run: this model, this text, `out` in the directory, everything else chosen. files must outlive

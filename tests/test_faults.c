@@ -146,6 +146,7 @@ START_TEST(worker_waits_for_a_daemon_that_is_about_to_start)
 
     snprintf(early_log, sizeof early_log, "%s", processes_path("early.err"));
     snprintf(log, sizeof log, "%s", processes_path("waiting.err"));
+    processes_await_free("lab");
     pid_t early = processes_start("eps-worker", worker, early_log), waiting, daemon;
     ck_assert(processes_until(waits, early_log));
 

@@ -4,6 +4,7 @@
 #include "tests/run.h"
 
 #include <check.h>
+#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
@@ -42,9 +43,10 @@ static void on_memory(void *user, const struct eps_memory *side)
     unsigned *n_sides = user;
 
     ck_assert_uint_gt(side->planned, 0);
-    ck_assert_uint_eq(side->current, side->planned);
     for (size_t i = 0; i < side->n_rows; i++)
-        ck_assert_msg(side->rows[i].current == side->rows[i].planned, "%s", side->rows[i].category);
+        ck_assert_msg(side->rows[i].current == side->rows[i].planned, "%s: %" PRIu64 ", not %" PRIu64,
+                      side->rows[i].category, side->rows[i].current, side->rows[i].planned);
+    ck_assert_uint_eq(side->current, side->planned);
     ++*n_sides;
 }
 

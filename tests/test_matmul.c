@@ -43,7 +43,16 @@ static void set_up(struct product *t, const struct shape *s, enum number_type ty
         dense_b[i] = (double)operation_get(type, b, i / b_width * b_stride + i % b_width);
     *t = (struct product){.shape = s,
                           .type = type,
-                          .op = {ta, tb, s->m, s->n, s->k, a, b, a_stride, b_stride, s->n + s->gap},
+                          .op = {.transpose_a = ta,
+                                 .transpose_b = tb,
+                                 .m = s->m,
+                                 .n = s->n,
+                                 .k = s->k,
+                                 .a = a,
+                                 .b = b,
+                                 .a_stride = a_stride,
+                                 .b_stride = b_stride,
+                                 .c_stride = s->n + s->gap},
                           .n_c = s->m * (s->n + s->gap),
                           .ab = operation_zeros(s->m * s->n)};
     reference_matmul(t->ab, dense_a, ta, dense_b, tb, (const size_t[3]){s->m, s->n, s->k});

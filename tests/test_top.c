@@ -94,10 +94,18 @@ static bool is_there(void *path)
     return access(path, R_OK) == 0;
 }
 
+/* The server outlives its last session: one that is about to end would refuse the next test's. */
+static int new_session(unsigned width, unsigned height)
+{
+    return tmux("start-server \\; set-option -s exit-empty off \\; "
+                "new-session -d -s top -x %u -y %u 'env ENV= PS1=\"ready \" sh'",
+                width, height);
+}
+
 /* A shell of this size in which eps top runs; behind it the exit status and the terminal's settings are kept. */
 static void start_top(unsigned width, unsigned height)
 {
-    ck_assert_int_eq(tmux("new-session -d -s top -x %u -y %u 'env ENV= PS1=\"ready \" sh'", width, height), 0);
+    ck_assert_int_eq(new_session(width, height), 0);
     await("ready");
     ck_assert_int_eq(tmux("send-keys -t top 'cd %s; stty -g > before; sh -c \"echo \\$\\$ > pid; exec %s/eps top "
                           "lab\"; echo $? > status; stty -g > "
@@ -235,7 +243,7 @@ END_TEST
 START_TEST(it_can_be_suspended)
 {
     start_run();
-    ck_assert_int_eq(tmux("new-session -d -s top -x 80 -y 24 'env ENV= PS1=\"ready \" sh'"), 0);
+    ck_assert_int_eq(new_session(80, 24), 0);
     await("ready");
     ck_assert_int_eq(tmux("send-keys -t top 'cd %s; stty -g > before; %s/eps top lab' Enter", processes_path("."),
                           BIN_DIR),
@@ -315,7 +323,7 @@ START_TEST(where_it_cannot_be_it_says_so)
     processes_daemon("idle", 0, NULL);
     check_refused(processes_eps("top"), "no terminal: --once");
     ck_assert_int_eq(processes_eps("top --once"), 0);
-    ck_assert_int_eq(tmux("new-session -d -s top -x 80 -y 24 'env ENV= PS1=\"ready \" sh'"), 0);
+    ck_assert_int_eq(new_session(80, 24), 0);
     await("ready");
     ck_assert_int_eq(tmux("send-keys -t top 'TERM=nonsense %s/eps top' Enter", BIN_DIR), 0);
     await("'nonsense' (TERM) is not known");
