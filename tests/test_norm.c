@@ -159,7 +159,7 @@ START_TEST(norm_of_one_and_three_is_minus_one_and_one)
     memcpy(x, (const float[]){1, 3, 1, 1, 0, 10}, 6 * sizeof *x);
     operation_check(&(struct operation){.run = run_pair,
                                         .context = x,
-                                        .parts = {{"y", 2, (const double[]){-1, 11}},
+                                        .parts = {{.name = "y", .n = 2, .expected = (const double[]){-1, 11}},
                                                   {"statistics", 2, (const double[]){2, 1}, .type = OPERATION_FP32}}});
 }
 END_TEST
