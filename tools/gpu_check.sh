@@ -74,7 +74,7 @@ for part in "${parts[@]}"; do
     echo "== $part"
     sed -i "/^$part|/d" "$results"
     mine=$((left - 5 < limit ? left - 5 : limit))
-    part=$part timeout -k 10 "$mine" bash tools/gpu/part.sh
+    part=$part allowed=$mine timeout -k 10 "$mine" bash tools/gpu/part.sh
     rc=$?
     if [ $rc -ne 0 ]; then
         why="ended with status $rc: the end of $log says more"

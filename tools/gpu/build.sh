@@ -22,7 +22,7 @@ packaged_toolkit() {
 }
 
 part_build() {
-    local tree began=$SECONDS
+    local tree rc began=$SECONDS
     local -a tests cache=()
 
     tree=$(dirname "$bin")
@@ -34,10 +34,15 @@ part_build() {
     claim configure 120 "cmake finds all it needs" \
         cmake --preset release "${cache[@]}" -B "$tree" -DEPS_CUDA=ON || packaged_toolkit "$tree" "${cache[@]}" || return 0
     mapfile -t tests < <(cuda_tests "$tree")
-    if limited 400 cmake --build "$tree" -j "$(nproc)" --target "${targets[@]}" "${tests[@]}"; then
+    limited 400 cmake --build "$tree" -j "$(nproc)" --target "${targets[@]}" "${tests[@]}"
+    rc=$?
+    if [ $rc -eq 0 ]; then
         passed build "programs, backend and tests build, warnings being errors"
+    elif [ $rc -eq 124 ]; then
+        failed build "$(why $rc 400); the same again goes on from there"
+        return
     else
-        failed build "$(grep -m 1 -E "error:|Error " "$work/said" || why 1 400)"
+        failed build "$(grep -m 1 -E "error:|Error " "$work/said" || why $rc 400)"
         cmake -B "$tree" -DCMAKE_C_COMPILER_LAUNCHER="$PWD/tools/gpu/lenient.sh" \
             -DCMAKE_CXX_COMPILER_LAUNCHER="$PWD/tools/gpu/lenient.sh" >>"$log" 2>&1
         claim build-lenient $((460 - SECONDS + began)) "they build if warnings are none" \

@@ -3,7 +3,7 @@
 # shellcheck disable=SC2154
 
 part_sanitizer() {
-    local tool test tree began seconds=220
+    local tool test tree began seconds=$((allowed / 2 - 15)) # of each tool
     local -a tests
     tree=$(dirname "$bin")
 
