@@ -126,7 +126,7 @@ void bench_attention(struct bench *b)
             const size_t tokens = b->small ? 32 : n_tokens, width = b->small ? 2 * head_width : WIDTH;
             char *mark = b->next;
             struct device_attention op = make(b, b->small ? 1 : TOKENS / n_tokens, tokens, head_width, width);
-            struct results through = {NULL}, own = {NULL};
+            struct results through = {.out = NULL}, own = {.out = NULL};
             if (dnn) {
                 measure(b, &op, "cudnn");
                 through = take_results(b, &op);
