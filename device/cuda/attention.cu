@@ -7,9 +7,15 @@
 #include "device/cuda/attention.cuh"
 
 /* A warp has 32 queries: each right factor that it loads from shared memory serves two products, as otherwise that
- * memory, not the tensor cores, would be the limit. Shared memory: a tile of queries, of keys and of values, 64 KiB at a
- * head width of 128, so that two blocks fit a processor; keys come while values are used, and the reverse. */
-enum { WARPS = 4, THREADS = WARPS * WARP, TILE_QUERIES = WARPS * 32, TILE_KEYS = 64 };
+ * memory, not the tensor cores, would be the limit. Shared memory: a tile of queries, and two stages of a tile of keys
+ * and one of values, 64 KiB at a head width of 128, so that two blocks fit a processor. */
+enum { WARPS = 4, THREADS = WARPS * WARP, TILE_QUERIES = WARPS * 32 };
+
+/* Keys of a tile: a thread's part of their scores and of the output are 128 to 160 of its 255 registers. With 64 keys
+ * and heads of 128 they would be 192, and the rest would not do for factors and addresses. */
+template <int HEAD> struct tile_keys {
+    enum { N = HEAD > 64 ? 32 : 64 };
+};
 
 template <int HEAD> struct warp_state {
     float out[2][HEAD / 8][4];  /* of 16 queries each, as sums (fragment.cuh) */
@@ -18,7 +24,7 @@ template <int HEAD> struct warp_state {
 
 /* Scores become probabilities, relative to the largest so far; what was summed up before is rescaled. The first score
  * is that of a key that lies `ahead` behind the warp's first query. */
-template <int HEAD>
+template <int HEAD, int TILE_KEYS>
 __device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[TILE_KEYS / 8][4], float to_log2,
                                     int ahead)
 {
@@ -60,12 +66,14 @@ __device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[TIL
 }
 
 /* Bit 4*n + i of kept[m]: of scores[m][n][i]. */
-__device__ inline void drop(float (*p)[TILE_KEYS / 8][4], const uint32_t kept[2])
+template <int TILE_KEYS> __device__ inline void drop(float (*p)[TILE_KEYS / 8][4], const uint32_t kept[2])
 {
 #pragma unroll
-    for (int i = 0; i < 2 * 32; i++)
-        if (!(kept[i / 32] >> (i % 32) & 1))
-            p[i / 32][i / 4 % 8][i % 4] = 0;
+    for (int i = 0; i < TILE_KEYS; i++) {
+        const int m = i / (TILE_KEYS / 2), bit = i % (TILE_KEYS / 2);
+        if (!(kept[m] >> bit & 1))
+            p[m][bit / 4][bit % 4] = 0;
+    }
 }
 
 template <int HEAD>
@@ -93,39 +101,50 @@ __device__ inline void finish(const attention &a, warp_state<HEAD> *state, unsig
     }
 }
 
-template <int HEAD, bool DROPS> __global__ void __launch_bounds__(THREADS, 2) attend(const attention a)
+/* Registers of a thread, as few as two blocks leave to it less a few: given all 255, ptxas plans for more than there are. */
+template <int HEAD, bool DROPS> __global__ void __launch_bounds__(THREADS) __maxnreg__(248) attend(const attention a)
 {
-    enum { KEEP = HEAD <= 64 }; /* queries in registers */
+    enum { TILE_KEYS = tile_keys<HEAD>::N, BYTES = TILE_KEYS * HEAD * 2 };
+    enum { KEEP = HEAD <= 64 && !DROPS }; /* queries in registers, where there are enough */
+    typedef tile_share<HEAD, THREADS> share;
     const int n_tiles = (a.n_tokens + TILE_QUERIES - 1) / TILE_QUERIES;
     const unsigned head = blockIdx.x / n_tiles;
     const int query = (n_tiles - 1 - (int)(blockIdx.x % n_tiles)) * TILE_QUERIES; /* the block's first */
     const int row = (int)threadIdx.x / WARP * 32, end = min(query + TILE_QUERIES, a.n_tokens);
     const bf16 *qkv = (const bf16 *)a.op.qkv;
-    const view<const bf16> keys = third_of(a, qkv, head, KEYS), values = third_of(a, qkv, head, VALUES);
+    const size_t stride = 3 * a.op.width;
+    const bf16 *keys = share::of(third_of(a, qkv, head, KEYS), 0); /* values lie a.op.width behind them */
     unsigned char *room = shared_memory<unsigned char>();
-    const shared_address q = shared_at(room), k = q + TILE_QUERIES * HEAD * 2, v = k + TILE_KEYS * HEAD * 2;
+    const shared_address q = shared_at(room), stages = q + TILE_QUERIES * HEAD * 2;
     warp_state<HEAD> state = {};
     matrices kept[KEEP ? HEAD / 16 : 1][2];
 
     for (int i = 0; i < 4; i++)
         state.max[i / 2][i % 2] = -INFINITY;
     tile_fetch<HEAD, TILE_QUERIES, THREADS>(q, third_of(a, qkv, head, QUERIES), query, a.n_tokens);
-    tile_fetch<HEAD, TILE_KEYS, THREADS>(k, keys, 0, a.n_tokens);
+    share::template fetch<TILE_KEYS>(stages + BYTES, keys + a.op.width, stride, a.n_tokens);
+    keys = share::template fetch<TILE_KEYS>(stages, keys, stride, a.n_tokens);
     copy_commit();
-    for (int key = 0; key < end; key += TILE_KEYS) {
+    for (int key = 0, stage = 0; key < end; key += TILE_KEYS, stage = !stage) {
+        const shared_address k = stages + stage * 2 * BYTES, v = k + BYTES;
         uint32_t drawn[2] = {};
         float scores[2][TILE_KEYS / 8][4] = {};
 
+        for (int m = 0; DROPS && m < 2; m++)
+            drawn[m] = draw<false, TILE_KEYS>(a, head, query + row + m * 16, key);
         copy_wait<0>();
-        __syncthreads(); /* keys are there, the values before are done with */
-        tile_fetch<HEAD, TILE_KEYS, THREADS>(v, values, key, a.n_tokens);
-        copy_commit();
+        __syncthreads(); /* this stage is there, the other one is done with */
+        if (key + TILE_KEYS < end) {
+            const shared_address next = stages + !stage * 2 * BYTES;
+            const int left = a.n_tokens - key - TILE_KEYS;
+            share::template fetch<TILE_KEYS>(next + BYTES, keys + a.op.width, stride, left);
+            keys = share::template fetch<TILE_KEYS>(next, keys, stride, left);
+            copy_commit();
+        }
         if (KEEP && key == 0)
 #pragma unroll
             for (int i = 0; i < 2 * HEAD / 16; i++)
                 kept[KEEP ? i / 2 : 0][i % 2] = tile_left<HEAD>(q, row + i % 2 * 16, i / 2);
-        for (int m = 0; DROPS && m < 2; m++)
-            drawn[m] = draw<false>(a, head, query + row + m * 16, key);
 #pragma unroll
         for (int step = 0; step < HEAD / 16; step++) {
             matrices left[2];
@@ -134,14 +153,9 @@ template <int HEAD, bool DROPS> __global__ void __launch_bounds__(THREADS, 2) at
                 left[m] = KEEP ? kept[KEEP ? step : 0][m] : tile_left<HEAD>(q, row + m * 16, step);
             tile_multiply_transposed<HEAD, 2, TILE_KEYS>(scores, left, k, step);
         }
-        copy_wait<0>();
-        __syncthreads(); /* values are there, the keys are done with */
-        if (key + TILE_KEYS < end)
-            tile_fetch<HEAD, TILE_KEYS, THREADS>(k, keys, key + TILE_KEYS, a.n_tokens);
-        copy_commit();
-        exponentiate<HEAD>(&state, scores, a.to_log2, key - query - row);
+        exponentiate<HEAD, TILE_KEYS>(&state, scores, a.to_log2, key - query - row);
         if (DROPS)
-            drop(scores, drawn);
+            drop<TILE_KEYS>(scores, drawn);
 #pragma unroll
         for (int n = 0; n < TILE_KEYS / 16; n++) {
             const matrices left[2] = {left_of(scores[0] + 2 * n), left_of(scores[1] + 2 * n)};
@@ -216,7 +230,7 @@ static cudaError_t launch_plain(void (*kernel)(attention), const struct cuda_que
 
 template <int HEAD> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
 {
-    const size_t shared = (TILE_QUERIES + 2 * TILE_KEYS) * HEAD * sizeof(bf16);
+    const size_t shared = (TILE_QUERIES + 4 * tile_keys<HEAD>::N) * HEAD * sizeof(bf16);
     const size_t tiles = (a.n_tokens + TILE_QUERIES - 1) / TILE_QUERIES;
     const auto kernel = a.op.dropout.p > 0 ? attend<HEAD, true> : attend<HEAD, false>;
     const cudaError_t rc = allow_shared(kernel, shared);

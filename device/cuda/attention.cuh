@@ -14,6 +14,7 @@
 struct attention {
     struct device_attention op;
     int n_tokens, head_width;
+    unsigned n_heads;   /* which divides faster than a size_t */
     float to_log2;      /* score * to_log2 is the exponent of 2 */
     uint32_t threshold; /* of dropout */
     float kept_scale;   /* 1/(1-p) */
@@ -29,6 +30,7 @@ inline attention attention_of(const struct device_attention *op)
     a.op = *op;
     a.n_tokens = (int)op->n_tokens;
     a.head_width = (int)(op->width / op->n_heads);
+    a.n_heads = (unsigned)op->n_heads;
     a.to_log2 = (float)((double)op->scale * LOG2_E);
     a.threshold = random_threshold(op->dropout.p);
     a.kept_scale = (float)(1 / (1 - (double)op->dropout.p));
@@ -57,14 +59,14 @@ enum part { QUERIES, KEYS, VALUES };
 /* One head (of n_rows * n_heads) of a third of qkv or its gradient, and of out or its gradient. */
 template <typename T> __device__ inline view<T> third_of(const attention &a, T *qkv, unsigned head, int part)
 {
-    const size_t row = head / a.op.n_heads, index = head % a.op.n_heads, width = a.op.width;
+    const size_t row = head / a.n_heads, index = head % a.n_heads, width = a.op.width;
 
     return {qkv + row * a.n_tokens * 3 * width + part * width + index * a.head_width, 3 * width};
 }
 
 template <typename T> __device__ inline view<T> out_of(const attention &a, T *out, unsigned head)
 {
-    const size_t row = head / a.op.n_heads, index = head % a.op.n_heads;
+    const size_t row = head / a.n_heads, index = head % a.n_heads;
 
     return {out + row * a.n_tokens * a.op.width + index * a.head_width, a.op.width};
 }
@@ -72,23 +74,24 @@ template <typename T> __device__ inline view<T> out_of(const attention &a, T *ou
 /* Whether dropout keeps the probability. */
 __device__ inline bool is_kept(const attention &a, unsigned head, int query, int key)
 {
-    const uint64_t n = (uint64_t)a.n_tokens, element = (head % a.op.n_heads * n + query) * n + key;
+    const uint64_t n = (uint64_t)a.n_tokens, element = (head % a.n_heads * n + query) * n + key;
     uint32_t words[4];
 
-    device_random_quad(words, a.op.dropout.key, a.op.dropout.first_row + head / a.op.n_heads, element / 4);
+    device_random_quad(words, a.op.dropout.key, a.op.dropout.first_row + head / a.n_heads, element / 4);
     const uint32_t low = element % 2 ? words[1] : words[0], high = element % 2 ? words[3] : words[2];
     return (element % 4 < 2 ? low : high) >= a.threshold;
 }
 
-/* The same of those that a lane has of 16 x 64 sums (fragment.cuh), from (row, column) on; rows are queries, or keys. Bit
+/* The same of those that a lane has of 16 x N sums (fragment.cuh), from (row, column) on; rows are queries, or keys. Bit
  * 4*n + i: element i of sums n. Drawn before there are sums, so that these have the registers. */
-template <bool OF_KEYS> __device__ inline uint32_t draw(const attention &a, unsigned head, int row, int column)
+template <bool OF_KEYS, int N> __device__ inline uint32_t draw(const attention &a, unsigned head, int row, int column)
 {
     const int lane = (int)threadIdx.x % WARP, first = row + lane / 4, second = column + lane % 4 * 2;
     uint32_t kept = 0;
 
+    head = afresh(head);
 #pragma unroll 1
-    for (int i = 0; i < 32; i++) {
+    for (int i = 0; i < N / 2; i++) {
         const int r = first + i / 2 % 2 * 8, c = second + i / 4 * 8 + i % 2;
         kept |= (uint32_t)is_kept(a, head, OF_KEYS ? c : r, OF_KEYS ? r : c) << i;
     }
@@ -107,19 +110,42 @@ template <int HEAD> __device__ inline unsigned tile_at(int row, int eight)
     return (unsigned)(row * HEAD + (eight ^ turn) * 8) * 2;
 }
 
+/* What a thread copies of each tile: 8 values of every so many rows. Of the address only what steps from tile to tile is
+ * kept, as registers are few. */
+template <int HEAD, int THREADS> struct tile_share {
+    enum { EIGHTS = HEAD / 8, AT_ONCE = THREADS / EIGHTS };
+    static_assert(AT_ONCE % 8 == 0, "each thread copies with one turn");
+
+    static __device__ inline int row()
+    {
+        return (int)threadIdx.x / EIGHTS;
+    }
+    /* Of the tile whose first row is `first`. */
+    static __device__ inline const bf16 *of(view<const bf16> from, int first)
+    {
+        return from.first + (size_t)(first + row()) * from.stride + (int)threadIdx.x % EIGHTS * 8;
+    }
+    /* Begins to copy ROWS rows; zeros from n_rows on. The share of what comes behind them. */
+    template <int ROWS>
+    static __device__ inline const bf16 *fetch(shared_address tile, const bf16 *source, size_t stride, int n_rows)
+    {
+        static_assert(ROWS % AT_ONCE == 0, "each thread copies as much");
+        const shared_address to = tile + tile_at<HEAD>(row(), (int)threadIdx.x % EIGHTS);
+        const size_t step = (size_t)AT_ONCE * afresh((unsigned)stride);
+
+#pragma unroll 4
+        for (int i = 0; i < ROWS; i += AT_ONCE, source += step)
+            copy_async<16>(to + i * HEAD * 2, source, i + row() < n_rows);
+        return source;
+    }
+};
+
 /* Begins to copy rows first .. first+ROWS-1; zeros from n_rows on. */
 template <int HEAD, int ROWS, int THREADS>
 __device__ inline void tile_fetch(shared_address tile, view<const bf16> from, int first, int n_rows)
 {
-    enum { EIGHTS = HEAD / 8, AT_ONCE = THREADS / EIGHTS };
-    static_assert(AT_ONCE % 8 == 0 && ROWS % AT_ONCE == 0, "each thread copies as much, with one turn");
-    const int eight = (int)threadIdx.x % EIGHTS, row = (int)threadIdx.x / EIGHTS, left = n_rows - first - row;
-    const shared_address to = tile + tile_at<HEAD>(row, eight);
-    const bf16 *source = from.first + (size_t)(first + row) * from.stride + eight * 8;
-
-#pragma unroll 4
-    for (int i = 0; i < ROWS; i += AT_ONCE, source += AT_ONCE * from.stride)
-        copy_async<16>(to + i * HEAD * 2, source, i < left);
+    typedef tile_share<HEAD, THREADS> share;
+    share::template fetch<ROWS>(tile, share::of(from, first), from.stride, n_rows - first);
 }
 
 /* The same of row (a multiple of 16) + lane_row, column 16*step + 8*half. What depends on the lane alone is computed

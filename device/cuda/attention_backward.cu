@@ -11,13 +11,22 @@
  * Source: Dao et al., arXiv:2205.14135, Algorithm 4. */
 #include "device/cuda/attention.cuh"
 
-/* Shared memory: two tiles held, two stages of two tiles that come and two numbers a query; 97 KiB at a head width
- * of 128, which fits a block of any device from 8.6 on. */
 enum { WARPS = 4, THREADS = WARPS * WARP, TILE = WARPS * 16 };
 
-template <int HEAD> struct room {
-    unsigned char held[2][TILE * HEAD * 2], coming[2][2][TILE * HEAD * 2];
-    float numbers[2][2][TILE]; /* of queries that come: log2_sum, delta */
+/* What a block of heads of this width has room for. A thread's part of what is summed up and of two tiles of scores is at
+ * most 160 of its 255 registers; what is left keeps left factors, of 4 each, that would else be loaded again for each
+ * tile. */
+template <int HEAD, bool OF_KEYS> struct plan {
+    enum { COMING = HEAD > 64 && OF_KEYS ? 32 : 64 };                     /* rows of a tile that comes */
+    enum { KEPT = HEAD <= 64 ? 2 * HEAD / 16 : OF_KEYS ? HEAD / 16 : 0 }; /* of the first tile held, then the second */
+};
+
+/* Shared memory: two tiles held, two stages of two tiles that come and two numbers a query; 97 KiB at most, at a head width
+ * of 128, which fits a block of any device from 8.6 on. */
+template <int HEAD, bool OF_KEYS> struct room {
+    enum { COMING = plan<HEAD, OF_KEYS>::COMING };
+    unsigned char held[2][TILE * HEAD * 2], coming[2][2][COMING * HEAD * 2];
+    float numbers[2][2][COMING]; /* of queries that come: log2_sum, delta */
 };
 
 /* delta and log2_sum: a group of threads each a query and head. */
@@ -62,32 +71,47 @@ template <typename T, bool OF_KEYS> struct sides {
     }
 };
 
-template <int HEAD, bool OF_KEYS>
-__device__ inline void fetch(const attention &a, room<HEAD> *room, const sides<bf16, OF_KEYS> &sides, unsigned head,
-                             int first, int stage)
-{
-    for (int i = 0; i < 2; i++)
-        tile_fetch<HEAD, TILE, THREADS>(shared_at(room->coming[stage][i]), sides.coming[i], first, a.n_tokens);
-    if (OF_KEYS) {
-        const int which = (int)threadIdx.x / TILE, at = (int)threadIdx.x % TILE, query = first + at;
-        const float *from = which ? a.delta : a.log2_sum;
-        copy_async<4>(shared_at(&room->numbers[stage][which][at]), from + (size_t)head * a.n_tokens + query,
-                      query < a.n_tokens);
+/* A thread's share of what comes, which steps from tile to tile. */
+template <int HEAD, bool OF_KEYS> struct arrivals {
+    typedef tile_share<HEAD, THREADS> share;
+    enum { COMING = plan<HEAD, OF_KEYS>::COMING };
+    const bf16 *next[2];
+    size_t stride[2];
+    const float *number; /* of log2_sum, or delta */
+
+    __device__ arrivals(const attention &a, const sides<bf16, OF_KEYS> &sides, unsigned head, int first)
+    {
+        for (int i = 0; i < 2; i++) {
+            next[i] = share::of(sides.coming[i], first);
+            stride[i] = sides.coming[i].stride;
+        }
+        number =
+            (threadIdx.x < COMING ? a.log2_sum : a.delta) + (size_t)head * a.n_tokens + first + threadIdx.x % COMING;
     }
-    copy_commit();
-}
+    /* Begins to copy the next tile, of which there are `left` rows. */
+    __device__ inline void fetch(room<HEAD, OF_KEYS> *room, int stage, int left)
+    {
+        for (int i = 0; i < 2; i++)
+            next[i] = share::template fetch<COMING>(shared_at(room->coming[stage][i]), next[i], stride[i], left);
+        if (OF_KEYS && threadIdx.x < 2 * COMING)
+            copy_async<4>(shared_at(&room->numbers[stage][0][threadIdx.x]), number, (int)threadIdx.x % COMING < left);
+        number += COMING;
+        copy_commit();
+    }
+};
 
 /* From scores and g: p, for the values' gradient, and s. Element i of sums n is that of row lane/4 + i/2*8 and column
  * n*8 + lane%4*2 + i%2; row, column: of the warp's first, of all tokens. */
-template <bool OF_KEYS, bool DROPS>
-__device__ inline void softmax_backward(const attention &a, float (*p)[4], float (*g)[4], const float (*numbers)[TILE],
-                                        const float of_rows[2][2], const int place[2], uint32_t kept)
+template <bool OF_KEYS, bool DROPS, int COMING>
+__device__ inline void softmax_backward(const attention &a, float (*p)[4], float (*g)[4],
+                                        const float (*numbers)[COMING], const float of_rows[2][2], const int place[2],
+                                        uint32_t kept)
 {
     const int lane = lane_index(), row = place[0] + lane / 4, column = place[1] + lane % 4 * 2;
-    const bool masks = OF_KEYS ? place[0] + 15 > place[1] : place[1] + TILE - 1 > place[0];
+    const bool masks = OF_KEYS ? place[0] + 15 > place[1] : place[1] + COMING - 1 > place[0];
 
 #pragma unroll
-    for (int n = 0; n < TILE / 8; n++)
+    for (int n = 0; n < COMING / 8; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int at = n * 8 + lane % 4 * 2 + i % 2; /* column of the tile */
@@ -111,55 +135,50 @@ __device__ inline void softmax_backward(const attention &a, float (*p)[4], float
 template <int HEAD, bool OF_KEYS, bool DROPS>
 __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
 {
-    enum { KEEP = HEAD <= 64, STEPS = HEAD / 16 }; /* what is held, in registers */
+    enum { STEPS = HEAD / 16, COMING = plan<HEAD, OF_KEYS>::COMING, KEPT = plan<HEAD, OF_KEYS>::KEPT };
     const int n_tiles = (a.n_tokens + TILE - 1) / TILE, tile = (int)(blockIdx.x % n_tiles);
     const unsigned head = blockIdx.x / n_tiles;
     const int first = (OF_KEYS ? tile : n_tiles - 1 - tile) * TILE; /* the longest runs begin first */
     const int row = (int)threadIdx.x / WARP * 16, begin = OF_KEYS ? first : 0, end = OF_KEYS ? a.n_tokens : first + 1;
     const sides<bf16, OF_KEYS> sides(a, head);
-    room<HEAD> *shared = shared_memory<room<HEAD>>();
+    room<HEAD, OF_KEYS> *shared = shared_memory<room<HEAD, OF_KEYS>>();
     float sums[OF_KEYS ? 2 : 1][1][HEAD / 8][4] = {}; /* with 0: s, 1: p */
     float of_rows[2][2] = {};
-    matrices kept[KEEP ? STEPS : 1][2];
+    matrices kept[KEPT ? KEPT : 1]; /* of held[0], then of held[1] */
 
     for (int i = 0; i < 2; i++)
         tile_fetch<HEAD, TILE, THREADS>(shared_at(shared->held[i]), sides.held[i], first, a.n_tokens);
-    fetch<HEAD, OF_KEYS>(a, shared, sides, head, begin, 0);
+    arrivals<HEAD, OF_KEYS> arrivals(a, sides, head, begin);
+    arrivals.fetch(shared, 0, a.n_tokens - begin);
     for (int half = 0; !OF_KEYS && half < 2; half++) {
         const int query = first + row + half * 8 + lane_index() / 4;
         const size_t at = (size_t)head * a.n_tokens + query;
         of_rows[0][half] = query < a.n_tokens ? a.log2_sum[at] : 0;
         of_rows[1][half] = query < a.n_tokens ? a.delta[at] : 0;
     }
-    for (int other = begin, stage = 0; other < end; other += TILE, stage = !stage) {
+    for (int other = begin, stage = 0; other < end; other += COMING, stage = !stage) {
         const int place[2] = {first + row, other};
         const shared_address coming[2] = {shared_at(shared->coming[stage][0]), shared_at(shared->coming[stage][1])};
-        const uint32_t drawn = DROPS ? draw<OF_KEYS>(a, head, first + row, other) : 0;
-        float p[1][TILE / 8][4] = {}, g[1][TILE / 8][4] = {};
+        const uint32_t drawn = DROPS ? draw<OF_KEYS, COMING>(a, head, first + row, other) : 0;
+        float p[1][COMING / 8][4] = {}, g[1][COMING / 8][4] = {};
 
         copy_wait<0>();
         __syncthreads(); /* this stage is there, the other one is done with */
-        if (other + TILE < end)
-            fetch<HEAD, OF_KEYS>(a, shared, sides, head, other + TILE, !stage);
-        if (KEEP && other == begin)
+        if (other + COMING < end)
+            arrivals.fetch(shared, !stage, a.n_tokens - other - COMING);
+        if (other == begin)
 #pragma unroll
-            for (int i = 0; i < 2 * STEPS; i++)
-                kept[KEEP ? i / 2 : 0][i % 2] = tile_left<HEAD>(shared_at(shared->held[i % 2]), row, i / 2);
+            for (int i = 0; i < KEPT; i++)
+                kept[i] = tile_left<HEAD>(shared_at(shared->held[i / STEPS]), row, i % STEPS);
 #pragma unroll
-        for (int step = 0; step < STEPS; step++) {
+        for (int i = 0; i < 2 * STEPS; i++) {
             const matrices left =
-                KEEP ? kept[KEEP ? step : 0][0] : tile_left<HEAD>(shared_at(shared->held[0]), row, step);
-            tile_multiply_transposed<HEAD, 1, TILE>(p, &left, coming[0], step);
+                i < KEPT ? kept[i < KEPT ? i : 0] : tile_left<HEAD>(shared_at(shared->held[i / STEPS]), row, i % STEPS);
+            tile_multiply_transposed<HEAD, 1, COMING>(i < STEPS ? p : g, &left, coming[i / STEPS], i % STEPS);
         }
+        softmax_backward<OF_KEYS, DROPS, COMING>(a, p[0], g[0], shared->numbers[stage], of_rows, place, drawn);
 #pragma unroll
-        for (int step = 0; step < STEPS; step++) {
-            const matrices left =
-                KEEP ? kept[KEEP ? step : 0][1] : tile_left<HEAD>(shared_at(shared->held[1]), row, step);
-            tile_multiply_transposed<HEAD, 1, TILE>(g, &left, coming[1], step);
-        }
-        softmax_backward<OF_KEYS, DROPS>(a, p[0], g[0], shared->numbers[stage], of_rows, place, drawn);
-#pragma unroll
-        for (int n = 0; n < TILE / 16; n++) {
+        for (int n = 0; n < COMING / 16; n++) {
             const matrices left[2] = {left_of(g[0] + 2 * n), left_of(p[0] + 2 * n)};
             tile_multiply<HEAD, 1>(sums[0], &left[0], coming[0], n * 16);
             if (OF_KEYS)
@@ -228,12 +247,12 @@ template <int HEAD, bool OF_KEYS> static cudaError_t launch_fast(const struct cu
     const auto kernel =
         a.op.dropout.p > 0 ? attend_backward<HEAD, OF_KEYS, true> : attend_backward<HEAD, OF_KEYS, false>;
     const size_t tiles = (a.n_tokens + TILE - 1) / TILE;
-    const cudaError_t rc = allow_shared(kernel, sizeof(room<HEAD>));
+    const cudaError_t rc = allow_shared(kernel, sizeof(room<HEAD, OF_KEYS>));
 
     if (rc != cudaSuccess)
         return rc;
-    return launch(kernel, dim3((unsigned)(tiles * a.op.n_rows * a.op.n_heads)), THREADS, sizeof(room<HEAD>), q->stream,
-                  a);
+    return launch(kernel, dim3((unsigned)(tiles * a.op.n_rows * a.op.n_heads)), THREADS, sizeof(room<HEAD, OF_KEYS>),
+                  q->stream, a);
 }
 
 template <typename T, bool OF_KEYS> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)

@@ -29,6 +29,16 @@ __device__ inline int lane_index()
     return (int)(threadIdx.x % WARP);
 }
 
+/* x, of which the compiler knows nothing more: what follows from it is computed where it is said, and is not kept in
+ * registers from before a loop on. */
+__device__ inline unsigned afresh(unsigned x)
+{
+#ifndef CUDASIM
+    asm volatile("" : "+r"(x));
+#endif
+    return x;
+}
+
 __device__ inline shared_address shared_at(const void *p)
 {
 #ifdef CUDASIM

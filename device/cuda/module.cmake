@@ -17,12 +17,11 @@ elseif(NOT CUDAToolkit_NVCC_EXECUTABLE OR NOT TARGET CUDA::cublasLt OR NOT TARGE
 else()
   message(STATUS "CUDA device: built by ${CUDAToolkit_NVCC_EXECUTABLE} ${CUDAToolkit_VERSION}")
 
-  # Machine code for what is common, and PTX that the driver compiles for what is newer.
+  # Machine code for what is common, and PTX that the driver compiles for what is newer. All of it from the PTX of the
+  # oldest, of which no kernel needs more: writing PTX takes nvcc longer than all of the machine code made of it.
   set(nvcc_options -std=c++17 -O3 -lineinfo -Werror=all-warnings -Xptxas=-v
-      -Xcompiler=-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics,-Wall -gencode=arch=compute_100,code=compute_100)
-  foreach(architecture 80 86 89 90 100)
-    list(APPEND nvcc_options -gencode=arch=compute_${architecture},code=sm_${architecture})
-  endforeach()
+      -Xcompiler=-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics,-Wall
+      -gencode=arch=compute_80,code=[sm_80,sm_86,sm_89,sm_90,sm_100,compute_80])
 
   file(GLOB cuda_kernels CONFIGURE_DEPENDS device/cuda/*.cu)
   set(cuda_objects)

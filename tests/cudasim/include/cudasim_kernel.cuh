@@ -23,6 +23,7 @@
 #define __forceinline__ inline __attribute__((always_inline))
 #define __align__(n)    alignas(n)
 #define __launch_bounds__(...)
+#define __maxnreg__(n)
 
 struct uint3 {
     unsigned x, y, z;
