@@ -22,7 +22,7 @@ tools/setup.sh
 echo "Building"
 mkdir -p build
 log=build/quickstart.log
-if ! { cmake --preset release && cmake --build build --target eps epsd eps-worker libeps; } >"$log" 2>&1; then
+if ! { cmake --preset release && cmake --build build --target programs; } >"$log" 2>&1; then
     tail -n 30 "$log" >&2
     echo "quickstart.sh: the build failed; all of it is in $log" >&2
     exit 1

@@ -102,7 +102,7 @@ __device__ inline void finish(const attention &a, warp_state<HEAD> *state, unsig
 }
 
 /* Registers of a thread, as few as two blocks leave to it less a few: given all 255, ptxas plans for more than there are. */
-template <int HEAD, bool DROPS> __global__ void __launch_bounds__(THREADS) __maxnreg__(248) attend(const attention a)
+template <int HEAD, bool DROPS> __global__ void __maxnreg__(248) attend(const attention a)
 {
     enum { TILE_KEYS = tile_keys<HEAD>::N, BYTES = TILE_KEYS * HEAD * 2 };
     enum { KEEP = HEAD <= 64 && !DROPS }; /* queries in registers, where there are enough */
@@ -167,7 +167,7 @@ template <int HEAD, bool DROPS> __global__ void __launch_bounds__(THREADS) __max
 
 /* Any head: a block computes PLAIN queries, and PLAIN columns of their output; blocks of other columns compute the same
  * scores again. */
-template <typename T, bool DROPS> __global__ void __launch_bounds__(PLAIN_THREADS) attend_plain(const attention a)
+template <typename T, bool DROPS> __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention a)
 {
     const int n_columns = (a.head_width + PLAIN - 1) / PLAIN, n_tiles = (a.n_tokens + PLAIN - 1) / PLAIN;
     const int column = (int)(blockIdx.x % n_columns) * PLAIN;

@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
     room<HEAD, OF_KEYS> *shared = shared_memory<room<HEAD, OF_KEYS>>();
     float sums[OF_KEYS ? 2 : 1][1][HEAD / 8][4] = {}; /* with 0: s, 1: p */
     float of_rows[2][2] = {};
-    matrices kept[KEPT ? KEPT : 1]; /* of held[0], then of held[1] */
+    matrices kept[KEPT > 0 ? KEPT : 1]; /* of held[0], then of held[1] */
 
     for (int i = 0; i < 2; i++)
         tile_fetch<HEAD, TILE, THREADS>(shared_at(shared->held[i]), sides.held[i], first, a.n_tokens);

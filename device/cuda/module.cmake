@@ -1,6 +1,10 @@
 # eps-cuda.so, the module that holds the CUDA backend, where NVIDIA's toolkit is: nvcc and cuBLASLt. The programs do
 # without it, and so does the rest of the build. Its host side is C like all else; nvcc compiles the kernels, one object
 # for all devices, and what it says of each kernel is kept in cuda-kernels.txt.
+#
+# Where the toolkit is, the module is a part of the whole build and of the target `programs` (tools/quickstart.sh): so who
+# has a GPU gets it without asking, and every test run there compiles every kernel for every target, GPU or none. That
+# costs two cores half a minute, once.
 set(EPS_CUDA AUTO CACHE STRING "build the CUDA device: ON, OFF, or AUTO, where the toolkit is found")
 set_property(CACHE EPS_CUDA PROPERTY STRINGS AUTO ON OFF)
 
