@@ -90,7 +90,9 @@ int client_options_device(struct device_name *out, const char *device, uint32_t 
 
     if (rc)
         return rc;
-    if (connect && (out->kind != DEVICE_AUTO || out->indexed))
+    if (out->kind == DEVICE_AUTO && out->indexed) /* which a worker is told */
+        return error_set(err, -EDOM, "--device %s: auto takes no number; the device N is cuda:N", device);
+    if (connect && out->kind != DEVICE_AUTO)
         return error_set(err, -EDOM, "--device %s does not go with --connect: attach workers of it to that daemon",
                          device);
     if (out->indexed && n_workers > 1)

@@ -466,6 +466,9 @@ START_TEST(a_device_is_auto_unless_it_is_named)
     ck_assert(!name.indexed);
     ck_assert_int_eq(client_options_device(&name, "cuda:3", 1, NULL, NULL), 0);
     ck_assert_uint_eq(name.index, 3);
+    struct error err;
+    ck_assert_int_eq(client_options_device(&name, "auto:1", 1, NULL, &err), -EDOM);
+    ck_assert_msg(strstr(err.text, "auto takes no number"), "%s", err.text);
 }
 END_TEST
 
