@@ -3,6 +3,7 @@
  * for weight gradients, which are added up in fp32. */
 #include "tools/bench/cuda/bench.h"
 
+#include "plan/backend.h"
 #include "tools/bench/samples.h"
 
 #include <math.h>
@@ -59,7 +60,7 @@ static void bare(struct bench *b, void *context)
     const float one = 1, beta = p->op.beta;
 
     check(cublasLtMatmul(p->blas, &p->how, &one, p->op.b, &p->b, p->op.a, &p->a, &beta, p->op.c, &p->c, p->op.c, &p->c,
-                         &p->algorithm, p->workspace, CUDA_WORKSPACE_BYTES, b->stream),
+                         &p->algorithm, p->workspace, PLAN_CUDA_WORKSPACE_BYTES, b->stream),
           "cublasLtMatmul");
 }
 
@@ -104,7 +105,7 @@ static unsigned choose(struct bench *b, struct product *p)
 {
     cublasLtMatmulHeuristicResult_t found[ALGORITHMS];
     cublasLtMatmulPreferenceOpaque_t preference;
-    const size_t most = CUDA_WORKSPACE_BYTES;
+    const size_t most = PLAN_CUDA_WORKSPACE_BYTES;
     double least = INFINITY;
     int n = 0, best = 0;
 
@@ -148,7 +149,7 @@ static void run_shape(struct bench *b, const struct shape *s, size_t name, cubla
     const size_t m = s->m ? s->m * width : tokens, n = s->n * width, k = s->k ? s->k * width : tokens;
     struct product p = {.blas = blas};
 
-    p.workspace = bench_take(b, (size_t)CUDA_WORKSPACE_BYTES);
+    p.workspace = bench_take(b, (size_t)PLAN_CUDA_WORKSPACE_BYTES);
     p.op = (struct device_matmul){.transpose_a = s->transpose_a,
                                   .transpose_b = s->transpose_b,
                                   .m = m,
