@@ -101,7 +101,7 @@ __device__ inline void finish(const attention &a, warp_state<HEAD> *state, unsig
     }
 }
 
-/* Registers of a thread, as few as two blocks leave to it less a few: given all 255, ptxas plans for more than there are. */
+/* Two blocks leave a thread 255 registers; given these, ptxas plans for a few more than there are, and spills. */
 template <int HEAD, bool DROPS> __global__ void __maxnreg__(248) attend(const attention a)
 {
     enum { TILE_KEYS = tile_keys<HEAD>::N, BYTES = TILE_KEYS * HEAD * 2 };
