@@ -43,13 +43,13 @@ static int start(pid_t *pid, const char *program, char **args, int words_fd)
     return -rc;
 }
 
-/* eps-worker --profile PATH, to its end. */
+/* Runs eps-worker --profile PATH. */
 static int measure(const char *path, const struct eps_profile_options *o, const struct device_name *name,
                    struct error *err)
 {
     char program[PATH_MAX], file[PATH_MAX], words[1024];
-    char device[DEVICE_NAME_BYTES];
-    char *args[] = {"eps-worker", "--device", device, "--profile", file, NULL};
+    char device[DEVICE_NAME_BYTES], follow[32];
+    char *args[] = {"eps-worker", follow, "--device", device, "--profile", file, NULL};
     int ends[2], status = 0;
     pid_t pid;
     int rc = client_spawn_find(program, o->programs, "eps-worker", err);
@@ -57,6 +57,7 @@ static int measure(const char *path, const struct eps_profile_options *o, const 
     if (rc)
         return rc;
     device_name_print(device, name);
+    snprintf(follow, sizeof follow, "--private=%d", (int)getpid()); /* to its end, or ours */
     if ((size_t)snprintf(file, sizeof file, "%s", path) >= sizeof file)
         return error_set(err, -ENAMETOOLONG, "%.200s: name too long", path);
     if (pipe2(ends, O_CLOEXEC))

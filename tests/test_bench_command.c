@@ -5,6 +5,7 @@
 #include "proto/profile.h"
 
 #include <check.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,6 +90,49 @@ START_TEST(misuse_and_a_file_that_cannot_be_are_sentences)
 }
 END_TEST
 
+struct child {
+    pid_t parent, pid;
+};
+
+static bool has_child(void *context)
+{
+    struct child *c = context;
+    char command[64];
+
+    snprintf(command, sizeof command, "pgrep -P %d", (int)c->parent);
+    FILE *said = popen(command, "r");
+    ck_assert_ptr_nonnull(said);
+    const bool found = fscanf(said, "%d", &c->pid) == 1;
+    pclose(said);
+    return found;
+}
+
+/* What has ended has no command line, also while nobody has asked how it ended. */
+static bool has_ended(void *context)
+{
+    const struct child *c = context;
+    char path[64];
+
+    snprintf(path, sizeof path, "/proc/%d/cmdline", (int)c->pid);
+    FILE *file = fopen(path, "r");
+    const bool ended = !file || fgetc(file) == EOF;
+    if (file)
+        fclose(file);
+    return ended;
+}
+
+START_TEST(the_worker_that_measures_ends_with_who_asked)
+{
+    const char *const argv[] = {"bench", "--profile", NULL};
+    struct child child = {.parent = processes_start("eps", argv, NULL)};
+
+    ck_assert(processes_until(has_child, &child));
+    ck_assert_int_eq(kill(child.parent, SIGKILL), 0);
+    ck_assert(processes_until(has_ended, &child));
+    ck_assert_int_ne(access(processes_path("cache/eps/profile-cpu.json"), F_OK), 0); /* nor has it measured all */
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = tcase_create("bench command");
@@ -96,6 +140,7 @@ int main(void)
     tcase_add_checked_fixture(tests, setup, processes_remove);
     tcase_add_test(tests, what_is_measured_is_written_to_the_cache_and_read_by_eps_plan);
     tcase_add_test(tests, a_profile_that_cannot_be_used_is_said_and_not_planned_with);
+    tcase_add_test(tests, the_worker_that_measures_ends_with_who_asked);
     tcase_add_test(tests, misuse_and_a_file_that_cannot_be_are_sentences);
     return run_tests(tests);
 }
