@@ -94,7 +94,8 @@ template <int HEAD, bool OF_KEYS> struct arrivals {
         for (int i = 0; i < 2; i++)
             next[i] = share::template fetch<COMING>(shared_at(room->coming[stage][i]), next[i], stride[i], left);
         if (OF_KEYS && threadIdx.x < 2 * COMING)
-            copy_async<4>(shared_at(&room->numbers[stage][0][threadIdx.x]), number, (int)threadIdx.x % COMING < left);
+            copy_async<4>(shared_at(&room->numbers[stage][threadIdx.x / COMING][threadIdx.x % COMING]), number,
+                          (int)threadIdx.x % COMING < left);
         number += COMING;
         copy_commit();
     }
