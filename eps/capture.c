@@ -105,7 +105,6 @@ static void count_tables(struct eps_capture *capture)
     for (size_t i = 0; i < capture->checkpoint.n_files; i++)
         n_runs += capture->checkpoint.files[i].cap_runs;
     capture->table_bytes = capture->files.weights.header_bytes + capture->files.moments.header_bytes +
-                           capture->files.run_bytes +
                            4 * sizeof(uint64_t) * (uint64_t)capture->options.store->model->n_tensors +
                            n_runs * sizeof(struct checkpoint_run);
 }

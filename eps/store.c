@@ -166,12 +166,15 @@ static int take_blocks(struct eps_store *store, struct eps_memory *memory, struc
 static int take_tables(struct eps_store *store, struct error *err)
 {
     const struct model *model = store->model;
+    const bool narrow = store->options.precision != NUMBER_FP32 || store->options.moments != NUMBER_FP32;
 
     store->n_accumulators = store->options.n_accumulators;
     store->sums = take_table(store, model->n_units, sizeof *store->sums);
     store->updates = take_table(store, model->n_units, sizeof *store->updates);
     store->accumulator_unit = take_table(store, store->n_accumulators, sizeof *store->accumulator_unit);
-    if (!store->sums || !store->updates || !store->accumulator_unit)
+    if (narrow)
+        store->run = take_table(store, 1, PLAN_HOST_RUN_BYTES);
+    if (!store->sums || !store->updates || !store->accumulator_unit || (narrow && !store->run))
         return error_set(err, -ENOMEM, "no memory for the tables of %u units", model->n_units);
     return 0;
 }
@@ -302,6 +305,7 @@ void eps_store_free(struct eps_store *store)
     eps_memory_unmap(store->accumulators, store->ledgered[LEDGER_ACCUMULATORS]);
     free(store->sums);
     free(store->updates);
+    free(store->run);
     free(store->accumulator_unit);
     for (int i = 0; i < LEDGER_CATEGORIES; i++)
         if (store->ledgered[i])

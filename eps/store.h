@@ -9,7 +9,8 @@
  *                                             good
  *   LEDGER_TIED           4                   training, not fenced: tied units alone, each as model_rounded
  *   LEDGER_ACCUMULATORS   4                   training, not fenced: n_accumulators of the largest unit, as model_rounded
- *   LEDGER_OTHER          tables, each that is over 4 KiB: 8 (sums) + 8 (updates) bytes a unit, 4 an accumulator
+ *   LEDGER_OTHER          tables, each that is over 4 KiB: 8 (sums) + 8 (updates) bytes a unit, 4 an accumulator; and
+ *                         PLAN_HOST_RUN_BYTES, training, for files, where not all is fp32
  * So fp32 takes 12, bf16 12, with 16-bit moments 8, fenced 4 more; an evaluation 4 or 2: in bf16 its weights are
  * rounded to nearest from the file, and the rest of them is nowhere.
  *
@@ -51,6 +52,7 @@ struct eps_store {
     float *accumulators;        /* n_accumulators blocks of the largest unit, rounded likewise */
     uint32_t *accumulator_unit; /* (n_accumulators) the unit that has it, or UINT32_MAX */
     uint32_t n_accumulators;
+    float *run;                           /* training, not all fp32: room for a run of a file (eps/store_files.h) */
     uint64_t *updates;                    /* (n_units) Adam's t of the unit */
     unsigned denied;                      /* EPS_MEMORY_...: what the system did not allow (eps/memory.h) */
     struct ledger *ledger;                /* borrowed */

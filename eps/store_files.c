@@ -1,5 +1,7 @@
 #include "eps/store_files.h"
 
+#include "plan/host.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -8,7 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { RUN_BYTES = 4 << 20 };
+enum { RUN_BYTES = PLAN_HOST_RUN_BYTES };
 
 /* optimizer.safetensors: updates first, as the widest type; then m, then v, each in the model's order, so that what
  * lies together in a unit lies together in the file. */
@@ -67,12 +69,6 @@ int eps_store_files_init(struct eps_store_files *files, const struct eps_store *
                             : error_set(err, -ENOMEM, "no memory for a list of %u tensors", model->n_tensors);
     if (rc == 0 && store->options.train)
         rc = lay_out_moments(files, model, err);
-    if (rc == 0 && (store->options.precision != NUMBER_FP32 || store->options.moments != NUMBER_FP32)) {
-        files->run = malloc(RUN_BYTES);
-        files->run_bytes = RUN_BYTES;
-        if (!files->run)
-            rc = error_set(err, -ENOMEM, "no memory for a run of the file, %d bytes", RUN_BYTES);
-    }
     if (rc != 0)
         eps_store_files_free(files);
     return rc;
@@ -83,7 +79,6 @@ void eps_store_files_free(struct eps_store_files *files)
     safetensors_layout_free(&files->weights);
     safetensors_layout_free(&files->moments);
     free(files->updates);
-    free(files->run);
     *files = (struct eps_store_files){0};
 }
 
@@ -200,9 +195,10 @@ static const float *find_values(const struct eps_store_files *files, uint32_t un
     const float *const own = array == WEIGHTS ? p.w : array == FIRST_MOMENT ? p.m : p.v;
 
     if (!own)
-        eps_optimizer_read(&p, array == WEIGHTS ? files->run : NULL, array == FIRST_MOMENT ? files->run : NULL,
-                           array == SECOND_MOMENT ? files->run : NULL);
-    return own ? own : files->run;
+        eps_optimizer_read(&p, array == WEIGHTS ? files->store->run : NULL,
+                           array == FIRST_MOMENT ? files->store->run : NULL,
+                           array == SECOND_MOMENT ? files->store->run : NULL);
+    return own ? own : files->store->run;
 }
 
 static int write_values(const struct eps_store_files *files, uint32_t unit, enum array array, uint64_t first,

@@ -3,7 +3,7 @@
  * A checkpoint's units are captured in whatever order the relay holds them still, while the optimizer goes on with the
  * others. So both files are laid out in advance, and each unit's weights and moments go to their places as it comes:
  * hashed and written in runs of at most 4 MiB, from the store's own memory where that is fp32, as files are; where it is
- * not, one run at a time is joined or widened, which is exact, in a buffer of that size.
+ * not, one run at a time is joined or widened, which is exact, in the store's buffer of that size.
  *
  * One save at a time: begin, then each unit once, then end. Every call blocks on the disk and is meant for the
  * checkpoint thread; eps_store_files_write reads that unit of the store and nothing else of it. After a failed call the
@@ -19,8 +19,6 @@ struct eps_store_files {
     const struct eps_store *store;              /* borrowed */
     struct safetensors_layout weights, moments; /* moments zeroed without training */
     uint64_t *updates;                          /* (n_tensors) as captured; UINT64_MAX: not yet */
-    float *run;                                 /* one run; NULL where all of the store is fp32 */
-    uint64_t run_bytes;                         /* of it */
     /* Of the save that is going on: */
     int weights_fd, moments_fd;
     struct checkpoint_file *weights_file, *moments_file; /* borrowed; NULL where no checksums are wanted */

@@ -71,6 +71,8 @@ static uint64_t table_bytes(const struct model *model, const struct plan_host_se
     if (s->purpose == PLAN_TRAIN) {
         bytes += ledger_table(model->n_units * sizeof(float *));  /* where each unit's sum is */
         bytes += ledger_table(model->n_units * sizeof(uint64_t)); /* how many updates it has had */
+        if (s->precision != NUMBER_FP32 || s->moments != NUMBER_FP32)
+            bytes += PLAN_HOST_RUN_BYTES;
     }
     return bytes;
 }

@@ -19,6 +19,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* A run of a checkpoint's file, which is joined or widened in a buffer of this size, where not all is fp32. */
+enum { PLAN_HOST_RUN_BYTES = 4 << 20 };
+
 struct plan_host_setting {
     enum plan_purpose purpose;
     enum number_type precision; /* of the relayed weights */

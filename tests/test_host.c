@@ -167,6 +167,13 @@ START_TEST(tables_count_from_4_kib_on)
 
     plan_host(&host, &model, &s);
     ck_assert_uint_eq(host.bytes[LEDGER_OTHER], 0);
+    s.moments = NUMBER_BF16; /* what is not fp32 is made so, for files, a run at a time */
+    plan_host(&host, &model, &s);
+    ck_assert_uint_eq(host.bytes[LEDGER_OTHER], 4 << 20);
+    s.moments = NUMBER_FP32, s.precision = NUMBER_BF16;
+    plan_host(&host, &model, &s);
+    ck_assert_uint_eq(host.bytes[LEDGER_OTHER], 4 << 20);
+    s.precision = NUMBER_FP32;
     deep.n_layers = 4096;
     ck_assert_int_eq(model_init(&many, &deep, NULL), 0);
     plan_host(&host, &many, &s);

@@ -1,4 +1,5 @@
 /* eps plan and eps train are asked the same: where the one says yes the other trains, and a byte below both say no. */
+#include "plan/host.h"
 #include "tests/processes.h"
 #include "tests/run.h"
 
@@ -58,6 +59,12 @@ static const char *const settings[] = {
 };
 enum { N_SETTINGS = sizeof settings / sizeof *settings };
 
+/* The last has a buffer for files that fp32 does without: its host has as much more. */
+static uint64_t room(int setting, uint64_t bytes)
+{
+    return bytes + (setting == N_SETTINGS - 1 ? PLAN_HOST_RUN_BYTES : 0);
+}
+
 START_TEST(the_smallest_device_trains_and_a_byte_less_is_refused)
 {
     char options[128];
@@ -85,7 +92,7 @@ START_TEST(the_largest_batch_trains_and_a_row_more_in_each_part_is_refused)
 {
     static const unsigned parts[] = {1, 4, 2};
     char options[128];
-    snprintf(options, sizeof options, "%s --device-mem 5MiB --host-mem 1100000", settings[_i]);
+    snprintf(options, sizeof options, "%s --device-mem 5MiB --host-mem %" PRIu64, settings[_i], room(_i, 1100000));
     const uint64_t rows = number("--find-batch", options);
 
     both(0, "%s --batch %" PRIu64, options, rows);
@@ -96,7 +103,8 @@ END_TEST
 START_TEST(the_deepest_model_trains_and_a_layer_more_is_refused)
 {
     char options[128];
-    snprintf(options, sizeof options, "%s --batch 8 --device-mem 5MiB --host-mem 1500000", settings[_i]);
+    snprintf(options, sizeof options, "%s --batch 8 --device-mem 5MiB --host-mem %" PRIu64, settings[_i],
+             room(_i, 1500000));
     const uint64_t layers = number("--find-depth", options);
 
     processes_config("tiny.json", (uint32_t)layers, 2, 32, 32);
