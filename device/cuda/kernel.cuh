@@ -23,23 +23,15 @@ __device__ inline float to_float(float x)
 
 __device__ inline float to_float(bf16 x)
 {
-#ifdef CUDASIM
-    return number_from_bf16(x.bits);
-#else
     return __uint_as_float((uint32_t)x.bits << 16);
-#endif
 }
 
 /* As proto/number.h: to nearest, ties away from zero. */
 __device__ inline uint16_t bf16_bits(float x)
 {
-#ifdef CUDASIM
-    return number_to_bf16(x);
-#else
     const uint32_t pattern = __float_as_uint(x);
 
     return (uint16_t)((x != x ? pattern | 0x00400000u : pattern + 0x8000u) >> 16);
-#endif
 }
 
 __device__ inline void set(float *y, float x)
