@@ -28,13 +28,14 @@ unsigned daemon_count_workers(const struct daemon *d)
     unsigned n = 0;
 
     for (const struct peer *p = d->peers; p; p = p->next)
-        n += p->role == ROLE_WORKER;
+        n += p->role == ROLE_WORKER && !p->refused;
     return n;
 }
 
 void peer_refuse(struct peer *peer, const char *reason)
 {
     log_line("%s %u refused: %s", role_name(peer->role), peer->id, reason);
+    peer->refused = true;
     session_refuse(peer->session, reason);
 }
 
@@ -81,6 +82,8 @@ static void on_peer_open(struct session *s, const struct message *hello)
     } else if (peer->role == ROLE_CLIENT) {
         log_line("client %u attached: pid %d", peer->id, session_peer_pid(s));
         uv_timer_stop(&d->lonely);
+        if (!d->first_client)
+            d->first_client = peer->id;
     }
 }
 
@@ -205,7 +208,7 @@ static void on_client_gone(struct daemon *d, struct peer *peer, const char *reas
         d->job.client = NULL;
         job_end(d, -ECANCELED, "its client is gone");
     }
-    if (d->is_private)
+    if (d->is_private && peer->id == d->first_client)
         daemon_stop(d, "its client is gone");
 }
 

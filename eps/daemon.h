@@ -47,12 +47,14 @@ struct peer {
     enum message_role role;
     uint32_t id;
     unsigned n_asked; /* answers to MEMORY that wait for what the system says */
+    bool refused;     /* its session is ending, by its fault */
     /* Of a worker; all below too: */
     char device[32], model[64];
     const struct plan_backend *backend; /* NULL: nothing is known of such devices */
     uint64_t budget, library_bytes;
     struct profile profile; /* as it said, or its device's default */
     enum peer_state state;
+    bool not_finite;             /* the last job with it ended by its gradient */
     struct plan plan;            /* the job's of its device; all zero between jobs */
     const struct segment *inbox; /* the job's; NULL between jobs */
     struct ledger ledger;        /* as it last said */
@@ -182,7 +184,8 @@ struct daemon {
     } waiting;
     struct ledger ledger;
     struct look_pages pages;
-    bool is_private; /* ends with its first client */
+    bool is_private;       /* ends with its first client, and serves no other */
+    uint32_t first_client; /* its id; 0: none has come */
     uint64_t host_mem;
     unsigned said; /* EPS_MEMORY_...: what its log says already of what the system does not allow */
     bool stopping;

@@ -114,6 +114,12 @@ void job_open(struct daemon *d, struct peer *client, const struct message *m, co
         refuse(client, -ECANCELED, &err);
         return;
     }
+    if (d->is_private && client->id != d->first_client) {
+        job_close_fds(fds, n_fds);
+        error_set(&err, -EBUSY, "the daemon is busy with the run that started it; start a daemon of your own");
+        refuse(client, -EBUSY, &err);
+        return;
+    }
     if (job->state == JOB_NONE) {
         start(d, client, m, fds, n_fds);
         return;

@@ -70,7 +70,7 @@ static int choose_workers(struct daemon *d, struct error *err)
     struct job *job = &d->job;
 
     for (struct peer *p = d->peers; p && job->n_workers < job->request.job.n_parts; p = p->next)
-        if (p->role == ROLE_WORKER)
+        if (p->role == ROLE_WORKER && !p->refused)
             job->workers[job->n_workers++] = p;
     job->n_planned = job->n_workers;
     if (job->n_workers)

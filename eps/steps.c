@@ -105,6 +105,8 @@ static void on_done(struct daemon *d, uint64_t step)
     struct job *job = &d->job;
 
     job->step = step + 1;
+    for (uint32_t i = 0; i < job->n_workers; i++)
+        job->workers[i]->not_finite = false;
     send_step(d, MESSAGE_DONE, step);
     if (job->n_opened == job->step)
         job->state = JOB_RESTING;
@@ -125,6 +127,24 @@ static void send_slot(struct peer *worker, const struct relay_action *a)
         m.grant.slice = a->slice;
     }
     session_send(worker->session, &m);
+}
+
+/* Ends the job, and the session of the worker at fault, so that it is not in the next one. A gradient that is not finite
+ * is mostly the fault of the run's rate; only a worker that has it in two jobs in a row is to blame. */
+static void blame(struct daemon *d, struct peer *worker, const struct relay_action *a)
+{
+    const bool not_finite = strcmp(a->why, "not finite") == 0, at_fault = !not_finite || worker->not_finite;
+
+    assert(worker); /* a job without one of its workers has ended */
+    worker->not_finite = not_finite;
+    if (not_finite)
+        job_end(d, -EDOM, "the gradient of step %" PRIu64 " is not finite, as worker %u (%s) has it: try a lower --lr",
+                d->job.step + 1, worker->id, worker->device);
+    else
+        job_end(d, -EIO, "worker %u (%s) was at fault in step %" PRIu64 ": %s", worker->id, worker->device,
+                d->job.step + 1, a->why);
+    if (at_fault)
+        peer_refuse(worker, not_finite ? "its gradient is not finite in two jobs in a row" : a->why);
 }
 
 /* Carries one action out. The job may have ended when this returns. */
@@ -157,13 +177,8 @@ static void act(struct daemon *d, const struct relay_action *a)
         assert(!a->to_reader); /* none comes too early, twice, or as one of too many */
         if (a->to_client)
             job_end(d, -EPROTO, "step refused: %s", a->why);
-        else if (strcmp(a->why, "not finite") == 0)
-            job_end(d, -EDOM,
-                    "the gradient of step %" PRIu64 " is not finite, as worker %u (%s) has it: try a lower --lr",
-                    d->job.step + 1, a->worker, worker ? worker->device : "?");
         else
-            job_end(d, -EIO, "worker %u (%s) was at fault in step %" PRIu64 ": %s", a->worker,
-                    worker ? worker->device : "?", d->job.step + 1, a->why);
+            blame(d, worker, a);
         break;
     case RELAY_SKIPPED:
         if (job_is_fenced(&d->job.request)) {

@@ -237,6 +237,48 @@ START_TEST(busy_daemon_says_so_and_goes_on)
 }
 END_TEST
 
+struct intruder {
+    char address[300];
+    struct eps_error error;
+    uint64_t last_step;
+};
+
+static void on_address(void *user, const struct eps_status *status)
+{
+    snprintf(((struct intruder *)user)->address, sizeof((struct intruder *)user)->address, "%s", status->address);
+}
+
+static void on_step_intrude(void *user, const struct eps_step *step)
+{
+    const char *files[] = {processes_text("faults.txt", 40000)};
+    struct eps_train_options options = endless(files, processes_path("intruder"));
+    struct intruder *intruder = user;
+
+    intruder->last_step = step->step;
+    if (step->step != 2)
+        return;
+    ck_assert_int_eq(eps_status(NULL, on_address, intruder, NULL), 0);
+    options.connect = intruder->address;
+    ck_assert_int_eq(eps_train(&options, NULL, NULL, &intruder->error), -EBUSY);
+}
+
+/* Found by its name, as any daemon of the user's. */
+START_TEST(private_run_outlives_a_second_client)
+{
+    const char *files[] = {processes_text("faults.txt", 40000)};
+    struct eps_train_options options = endless(files, processes_path("first"));
+    const struct eps_train_events events = {.on_step = on_step_intrude};
+    struct intruder intruder = {.last_step = 0};
+    struct eps_error error = {""};
+
+    options.steps = 8;
+    ck_assert_msg(eps_train(&options, &events, &intruder, &error) == 0, "%s", error.text);
+    ck_assert_msg(strstr(intruder.error.text, "busy with the run that started it") != NULL, "%s", intruder.error.text);
+    ck_assert_uint_eq(intruder.last_step, 8);
+    ck_assert(processes_until(nobody_is_left, NULL));
+}
+END_TEST
+
 static void on_loss(void *user, const struct eps_step *step)
 {
     *(double *)user = step->loss;
@@ -407,6 +449,7 @@ int main(void)
     tcase_add_test(tcase, daemon_outlives_a_killed_worker_and_serves_the_next_job);
     tcase_add_test(tcase, killed_daemon_leaves_nothing_in_the_way);
     tcase_add_test(tcase, busy_daemon_says_so_and_goes_on);
+    tcase_add_test(tcase, private_run_outlives_a_second_client);
     tcase_add_test(tcase, jobs_leave_nothing_to_the_next);
     tcase_add_loop_test(tcase, worker_killed_or_daemon_stopped_while_a_job_begins, 0, 2);
     tcase_add_test(tcase, client_killed_while_its_job_begins);
