@@ -23,9 +23,16 @@ static int base_directory(char *out, size_t cap, struct error *err)
     if (n < 0 || (size_t)n >= cap)
         return error_set(err, -ENAMETOOLONG, "XDG_RUNTIME_DIR is too long a path for sockets: unset it");
     if (lstat(out, &info) < 0)
-        return errno == ENOENT ? 0 : error_set(err, -errno, "%s: %s", out, strerror(errno));
-    if (!S_ISDIR(info.st_mode) || info.st_uid != geteuid())
-        return error_set(err, -EACCES, "%s is not a directory of yours: remove it, or set XDG_RUNTIME_DIR", out);
+        return errno == ENOENT ? 0
+                               : error_set(err, -errno, "%s: %s: set XDG_RUNTIME_DIR to a directory of your own", out,
+                                           strerror(errno));
+    if (info.st_uid != geteuid()) /* in /tmp nobody else can remove it */
+        return error_set(err, -EACCES,
+                         "%s, where your daemons would live, belongs to user %u: set XDG_RUNTIME_DIR to a directory of "
+                         "your own, as in mkdir -m 700 ~/eps-run; export XDG_RUNTIME_DIR=~/eps-run",
+                         out, (unsigned)info.st_uid);
+    if (!S_ISDIR(info.st_mode))
+        return error_set(err, -EACCES, "%s is not a directory: remove it, or set XDG_RUNTIME_DIR", out);
     return 0;
 }
 

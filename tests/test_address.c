@@ -232,12 +232,12 @@ START_TEST(a_base_that_another_made_is_refused)
     start();
     snprintf(base, sizeof base, "%s/eps", runtime);
     ck_assert_int_eq(symlink("/tmp", base), 0);
-    expect_refusal("lab", -EACCES, "is not a directory of yours");
+    expect_refusal("lab", -EACCES, "is not a directory: remove it");
     unlink(base);
     if (geteuid() == 0) {
         ck_assert_int_eq(mkdir(base, 0700), 0);
         ck_assert_int_eq(chown(base, 65534, 65534), 0);
-        expect_refusal(NULL, -EACCES, "is not a directory of yours");
+        expect_refusal(NULL, -EACCES, "belongs to user 65534: set XDG_RUNTIME_DIR to a directory of your own");
     }
     finish();
 }

@@ -220,6 +220,36 @@ START_TEST(a_directory_open_to_all_is_not_trusted)
 }
 END_TEST
 
+/* Anybody can make it before its user does, and in /tmp only they can remove it. */
+START_TEST(a_base_that_another_user_took_is_told_with_a_way_out)
+{
+    const uid_t victim = 3000000 + (uid_t)getpid(); /* whose name in /tmp no other test has */
+    const char *const listen[] = {"--listen", "lab", NULL}, *const connect[] = {"--connect", "lab", NULL};
+    const char *const words[] = {"status", "mem", "save", "stop"};
+    const char *model = processes_config("tiny.json", 1, 2, 16, 32), *text = processes_text("tiny.txt", 8000);
+    const char *out = processes_path("out");
+    const char *const train[] = {"train", "--model", model, "--data", text, "--out", out, "--steps", "1", NULL};
+    char base[40];
+
+    snprintf(base, sizeof base, "/tmp/eps-%u", (unsigned)victim);
+    ck_assert_int_eq(mkdir(base, 0777), 0);
+    ck_assert_int_eq(chown(base, STRANGER, STRANGER), 0);
+    ck_assert_int_eq(mkdir(out, 0700), 0);
+    ck_assert_int_eq(chown(out, victim, victim), 0);
+    ck_assert_int_eq(run_as(victim, false, "epsd", listen), 1);
+    check_log("belongs to user 54324: set XDG_RUNTIME_DIR", base);
+    ck_assert_int_eq(run_as(victim, false, "eps-worker", connect), 1);
+    check_log("belongs to user 54324: set XDG_RUNTIME_DIR", base);
+    ck_assert_int_eq(run_as(victim, false, "eps", train), 1);
+    check_log("belongs to user 54324: set XDG_RUNTIME_DIR", base);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        ck_assert_int_eq(run_as(victim, false, "eps", (const char *const[]){words[i], NULL}), 1);
+        check_log("belongs to user 54324: set XDG_RUNTIME_DIR", base);
+    }
+    ck_assert_int_eq(rmdir(base), 0); /* nothing was put there */
+}
+END_TEST
+
 static bool find_group(void)
 {
     const struct group *g = getgrgid(100); /* users, on most systems */
@@ -249,5 +279,6 @@ int main(void)
     tcase_add_test(tests, members_bring_workers_and_jobs_and_do_not_stop_it);
     tcase_add_test(tests, root_stops_anyones);
     tcase_add_test(tests, a_directory_open_to_all_is_not_trusted);
+    tcase_add_test(tests, a_base_that_another_user_took_is_told_with_a_way_out);
     return run_tests(tests);
 }
