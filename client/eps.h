@@ -397,7 +397,11 @@ int eps_look_stop(struct eps_look *look, struct eps_error *error);
 /* Lets time pass; UINT64_MAX: for ever. */
 int eps_look_wait(struct eps_look *look, uint64_t ms, struct eps_error *error);
 
-/* "2GiB", "512MiB", "1000" in bytes. -EDOM with a sentence that names the option. */
+/* The one of names (n_names) that the writer of `word` may have meant: at most a third of the word's letters differ, or
+ * one of the two begins with the other. NULL: none. For "did you mean". */
+const char *eps_nearest(const char *word, const char *const *names, size_t n_names);
+
+/* "2GiB", "512M", "1000" in bytes. -EDOM with a sentence that names the option. */
 int eps_parse_bytes(uint64_t *out, const char *option, const char *text, struct eps_error *error);
 /* "1.4 GiB"; returns out. */
 const char *eps_format_bytes(char out[24], uint64_t bytes);

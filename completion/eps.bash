@@ -78,10 +78,14 @@ _eps() {
     COMPREPLY=()
     if [ "$command" = eps ]; then
         if [ "$COMP_CWORD" -eq 1 ]; then
-            COMPREPLY=($(compgen -W "$_eps_commands $(_eps_options eps)" -- "$word"))
+            COMPREPLY=($(compgen -W "$_eps_commands help version $(_eps_options eps)" -- "$word"))
             return
         fi
         command=${COMP_WORDS[1]}
+        if [ "$command" = help ]; then
+            _eps_words "$_eps_commands" "$word"
+            return
+        fi
     fi
     # The option whose value this is: the word before it, or before the '=' where readline splits at it; --data takes
     # several.

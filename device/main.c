@@ -19,23 +19,23 @@
 static const char usage[] =
     "usage: eps-worker --connect ADDRESS [--device auto|cpu|cuda[:N]] [--device-mem BYTES]\n"
     "\n"
-    "Lends one device to a daemon: pulls a layer's weights, runs every microbatch through it, sends contributions "
-    "back.\n"
-    "Ends with the daemon, or on SIGTERM, SIGINT or SIGHUP.\n"
+    "Lends one device to a daemon: pulls the weights of one layer at a time, runs every micro-batch\n"
+    "through it, sends its gradients back. Ends with the daemon, or on SIGTERM, SIGINT or SIGHUP.\n"
     "\n"
-    "  --connect ADDRESS   the daemon's, as given to epsd --listen; without it, your only live daemon\n"
+    "  --connect ADDRESS   the daemon, as given to epsd --listen; default: your only live daemon\n"
     "  --device auto|cpu|cuda[:N]\n"
-    "                      the device; cuda:N is that of number N, from 0; default auto: CUDA if there is one,\n"
-    "                      else the CPU\n"
-    "  --device-mem BYTES  memory of the device that may be used, at most: 512MiB, 2GiB; default what is free\n"
-    "                      but an eighth, of a CUDA device a 32nd\n"
-    "  --share N           divide that default by N where it is the host's memory: for one of N workers there\n"
-    "  --profile FILE      measure the device and this host, for eps plan and eps train, write it there and end\n"
+    "                      cuda:N is the CUDA device of number N, from 0; default auto: CUDA if there\n"
+    "                      is one, else the CPU\n"
+    "  --device-mem BYTES  hard cap on the device's memory, as in 512MiB or 2GiB; default: 7/8 of free\n"
+    "                      memory, on CUDA 31/32 of the device's\n"
+    "  --share N           divide that default by N on the CPU: for one of N workers on this host\n"
+    "  --profile FILE      measure the device and this host, for eps plan and eps train, write the\n"
+    "                      result to FILE and end\n"
     "  --private           end with the process that started this one; --private=PID says which that is\n"
-    "  --version           which build this is\n"
-    "  --help              this text\n"
+    "  --version           print the version\n"
+    "  --help              print this text\n"
     "\n"
-    "Exit status: 0 released, 1 failed, 2 misused.\n";
+    "Exit status: 0 released, 1 failed, 2 wrong usage.\n";
 
 enum { ATTACH_MS = 5000, RETRY_MS = 20 };
 

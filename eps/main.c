@@ -15,21 +15,22 @@
 static const char usage[] =
     "usage: epsd --listen ADDRESS [--host-mem BYTES] [--group G]\n"
     "\n"
-    "Holds models and optimizer state in host memory; workers attach to it, eps train drives it.\n"
-    "Serves one job after another until SIGTERM, SIGINT, SIGHUP or eps stop.\n"
+    "Holds models and optimizer state in host memory. Workers (eps-worker) attach to it, eps train\n"
+    "uses it. Serves one job after another until SIGTERM, SIGINT, SIGHUP or eps stop.\n"
     "\n"
-    "  --listen ADDRESS  a name ($XDG_RUNTIME_DIR/eps/NAME, else /tmp/eps-UID/NAME), or a directory with a '/' in it\n"
-    "  --host-mem BYTES  memory that a job may take here, at most: 8GiB; default what is free\n"
-    "  --group G         let the members of this group of yours bring jobs, workers, and look: they name the "
-    "directory,\n"
-    "                    which they must be able to reach, as in --listen /srv/eps; stopping stays yours.\n"
-    "                    Their --out must be writable for the group (chmod g+ws)\n"
-    "  --private         end with the first client, and with the process that started this one; --private=PID says\n"
-    "                    which that is\n"
-    "  --version         which build this is\n"
-    "  --help            this text\n"
+    "  --listen ADDRESS  a name ($XDG_RUNTIME_DIR/eps/NAME, else /tmp/eps-UID/NAME), or a directory,\n"
+    "                    with a '/' in it\n"
+    "  --host-mem BYTES  hard cap on the host memory of a job, as in 8GiB; default: free memory\n"
+    "  --group G         share with the members of your group G: they may run jobs, attach workers and\n"
+    "                    watch; only you may stop it. They name the directory, which they must be able\n"
+    "                    to reach, as in --listen /srv/eps; their --out must be writable for the group\n"
+    "                    (chmod g+ws)\n"
+    "  --private         end with the first client and with the process that started this one;\n"
+    "                    --private=PID says which that is\n"
+    "  --version         print the version\n"
+    "  --help            print this text\n"
     "\n"
-    "Exit status: 0 stopped, 1 failed, 2 misused.\n";
+    "Exit status: 0 stopped, 1 failed, 2 wrong usage.\n";
 
 struct arguments {
     const char *address, *group; /* NULL: not said */

@@ -2,6 +2,7 @@
 
 #include "proto/cgroup.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -10,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -100,31 +102,33 @@ uint64_t process_available_bytes(void)
     return host < group ? host : group;
 }
 
+/* The shift of a size's unit; -1: there is none of that name. */
+static int unit_shift(const char *name)
+{
+    static const char letters[] = "KMGT";
+
+    if (!*name || strcasecmp(name, "B") == 0)
+        return 0;
+    const char *letter = strchr(letters, toupper((unsigned char)*name));
+    return letter && (!name[1] || strcasecmp(name + 1, "iB") == 0) ? 10 * (int)(letter - letters + 1) : -1;
+}
+
 int process_parse_bytes(uint64_t *out, const char *option, const char *text, struct error *err)
 {
-    static const struct {
-        const char *name;
-        unsigned shift;
-    } units[] = {{"", 0}, {"B", 0}, {"KiB", 10}, {"MiB", 20}, {"GiB", 30}, {"TiB", 40}};
+    static const char remedy[] = "write bytes, or a number with K, M or G (powers of 1024), as in 2GiB";
     char *end;
 
     errno = 0;
-    double value = strtod(text, &end);
-    for (size_t i = 0; i < sizeof units / sizeof *units; i++)
-        if (end != text && !errno && strcmp(end, units[i].name) == 0) {
-            double bytes = value * (double)((uint64_t)1 << units[i].shift);
-            if (isnan(bytes))
-                break;
-            if (!(bytes >= 1 && bytes < 0x1p62))
-                return error_set(err, -EINVAL,
-                                 "%s: '%.40s' is %s; write bytes, or a number with KiB, MiB or GiB, as in 2GiB", option,
-                                 text, bytes < 1 ? "less than a byte" : "more than any machine has");
-            *out = (uint64_t)bytes;
-            return 0;
-        }
-    return error_set(err, -EINVAL,
-                     "%s: '%.40s' is not a size; write bytes, or a number with KiB, MiB or GiB, as in 2GiB", option,
-                     text);
+    const double value = strtod(text, &end);
+    const int shift = end != text && !errno && !isnan(value) ? unit_shift(end) : -1;
+    if (shift < 0)
+        return error_set(err, -EINVAL, "%s: '%.40s' is not a size; %s", option, text, remedy);
+    const double bytes = value * (double)((uint64_t)1 << shift);
+    if (!(bytes >= 1 && bytes < 0x1p62))
+        return error_set(err, -EINVAL, "%s: '%.40s' is %s; %s", option, text,
+                         bytes < 1 ? "less than a byte" : "more than any machine has", remedy);
+    *out = (uint64_t)bytes;
+    return 0;
 }
 
 const char *process_format_bytes(char out[PROCESS_BYTES_TEXT], uint64_t bytes)

@@ -35,7 +35,9 @@ bool process_is_stopped(long pid);
  * system does not say. */
 uint64_t process_available_bytes(void);
 
-/* "2GiB", "512MiB", "64KiB", "1000": bytes, at least 1. -EINVAL with a sentence that names the option. */
+/* "2GiB", "2g", "512M", "64KiB", "1000": bytes, at least 1. K, M, G and T are powers of 1024 in either case, with or
+ * without iB; KB, MB and GB, which others read as powers of 1000, are refused. -EINVAL with a sentence that names the
+ * option. */
 int process_parse_bytes(uint64_t *out, const char *option, const char *text, struct error *err);
 
 /* "1.4 GiB", "37.0 MiB", "12.5 KiB", "812 B"; returns out. */

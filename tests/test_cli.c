@@ -3,6 +3,7 @@
 #include "tests/run.h"
 
 #include <check.h>
+#include <pty.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -132,6 +133,31 @@ static const struct {
     const char *first, *second; /* words of the sentence */
 } wrongs[] = {
     {"frobnicate", 2, "'frobnicate'", "--help"},
+    {"tain", 2, "'tain'", "did you mean train?"},
+    {"evaluate", 2, "'evaluate'", "did you mean eval?"},
+    {"verison", 2, "'verison'", "did you mean version?"},
+    {"help frobnicate", 2, "'frobnicate'", "--help"},
+    {"help gnerate", 2, "'gnerate'", "did you mean generate?"},
+    {GOOD "--devce-mem 3", 2, "--devce-mem is not an option", "did you mean --device-mem?"},
+    {GOOD "--device_mem=3", 2, "--device_mem is not an option", "did you mean --device-mem?"},
+    {GOOD "-lr 1", 2, "-lr is not an option", "did you mean --lr?"},
+    {GOOD "--batch-size 4", 2, "--batch-size is not an option", "it is called --batch here"},
+    {GOOD "--batch_size=4", 2, "--batch_size is not an option", "it is called --batch here"},
+    {GOOD "--learning-rate 1e-3", 2, "--learning-rate", "it is called --lr here"},
+    {GOOD "--num-train-epochs 3", 2, "--num-train-epochs", "it is called --epochs here"},
+    {GOOD "--max-steps 3", 2, "--max-steps", "it is called --steps here"},
+    {GOOD "--seq-len 3", 2, "--seq-len", "it is called --seq here"},
+    {GOOD "--max-seq-length 3", 2, "--max-seq-length", "it is called --seq here"},
+    {GOOD "--block-size 3", 2, "--block-size", "it is called --seq here"},
+    {GOOD "--output-dir x", 2, "--output-dir", "it is called --out here"},
+    {GOOD "--bf16", 2, "--bf16", "it is called --precision bf16 here"},
+    {GOOD "--per-device-train-batch-size 4", 2, "--batch is the whole batch", "--microbatch"},
+    {GOOD "--gradient-accumulation-steps 4", 2, "gradients are accumulated", "--microbatch"},
+    {GOOD "--gradient-checkpointing", 2, "activation checkpointing", "--device-mem"},
+    {"generate --max-new-tokens 4", 2, "--max-new-tokens", "it is called --tokens here"},
+    {"generate --max-length 4", 2, "--max-length", "it is called --tokens here"},
+    {GOOD "--max-length 4", 2, "--max-length", "it is called --seq here"},
+    {"eval --learning-rate 4", 2, "--learning-rate is not an option of eps eval", "eps eval --help"},
     {"train --model gpt3 --data text.txt", 1, "gpt3", "gpt2-xl"},
     {"train --data none.txt", 1, "none.txt", "No such file"},
     {"train --data none-*.txt", 1, "none-*.txt", "no file of such a name"},
@@ -259,6 +285,68 @@ START_TEST(help_names_every_option_and_succeeds)
 }
 END_TEST
 
+START_TEST(help_and_version_are_commands_too)
+{
+    char help[16384];
+
+    ck_assert_int_eq(eps("train --help"), 0);
+    snprintf(help, sizeof help, "%s", read_file("out.txt"));
+    ck_assert_int_eq(eps("help train"), 0);
+    ck_assert_str_eq(read_file("out.txt"), help);
+    ck_assert_int_eq(eps("--help"), 0);
+    snprintf(help, sizeof help, "%s", read_file("out.txt"));
+    ck_assert_int_eq(eps("help"), 0);
+    ck_assert_str_eq(read_file("out.txt"), help);
+    ck_assert_int_eq(eps("--version"), 0);
+    snprintf(help, sizeof help, "%s", read_file("out.txt"));
+    ck_assert_int_eq(eps("version"), 0);
+    ck_assert_str_eq(read_file("out.txt"), help);
+    ck_assert(strncmp(help, "eps ", 4) == 0);
+}
+END_TEST
+
+/* In a pipe a page of 80 columns, in which a long name may stand alone. */
+START_TEST(no_line_of_help_is_wider_than_a_page)
+{
+    static const char *const commands[] = {"",       "train", "plan",   "eval", "generate", "report", "export",
+                                           "verify", "bench", "status", "mem",  "top",      "save",   "stop"};
+    const char *line;
+
+    ck_assert_int_eq(eps("%s --help", commands[_i]), 0);
+    for (line = read_file("out.txt"); *line; line += strcspn(line, "\n") + 1)
+        ck_assert_msg(strcspn(line, "\n") <= 90, "eps %s --help: %.*s", commands[_i], (int)strcspn(line, "\n"), line);
+}
+END_TEST
+
+/* A misuse on a terminal of 40 columns: the sentence is broken at its spaces, and the command's name is red. */
+START_TEST(an_error_is_broken_to_the_width_of_a_terminal)
+{
+    const char *const arguments[] = {BIN_DIR "/eps", "train", "--grad-accum", NULL};
+    char said[4096];
+    size_t n = 0;
+    ssize_t got;
+    int fd;
+    const pid_t pid = forkpty(&fd, NULL, NULL, &(struct winsize){.ws_row = 24, .ws_col = 40});
+
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        setenv("TERM", "xterm", 1);
+        unsetenv("NO_COLOR");
+        execv(arguments[0], (char *const *)arguments);
+        _exit(127);
+    }
+    while (n < sizeof said - 1 && (got = read(fd, said + n, sizeof said - 1 - n)) > 0)
+        n += (size_t)got;
+    said[n] = 0;
+    close(fd);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    ck_assert_msg(strncmp(said, "\033[31meps train:\033[0m ", 20) == 0, "%s", said);
+    for (const char *line = strchr(said, ' '); *line; line += strcspn(line, "\r\n") + 2)
+        ck_assert_msg(strcspn(line, "\r\n") < 40, "%s", said);
+    ck_assert_ptr_nonnull(strstr(said, "\r\n           "));
+}
+END_TEST
+
 START_TEST(a_full_disk_under_stdout_is_a_failure)
 {
     char command[256];
@@ -282,6 +370,9 @@ int main(void)
                         (int)(sizeof wrongs / sizeof *wrongs));
     tcase_add_loop_test(tests, counts_take_whole_numbers_in_range_only, 0, 8);
     tcase_add_test(tests, help_names_every_option_and_succeeds);
+    tcase_add_test(tests, help_and_version_are_commands_too);
+    tcase_add_loop_test(tests, no_line_of_help_is_wider_than_a_page, 0, 14);
+    tcase_add_test(tests, an_error_is_broken_to_the_width_of_a_terminal);
     tcase_add_test(tests, a_full_disk_under_stdout_is_a_failure);
 
     const int failed = run_tests(tests);

@@ -4,7 +4,6 @@
 #include "tools/progress.h"
 
 #include <check.h>
-#include <locale.h>
 #include <pty.h>
 #include <stdlib.h>
 #include <string.h>
@@ -272,27 +271,6 @@ START_TEST(a_slow_run_in_a_pipe_is_heard_of_every_ten_seconds)
 }
 END_TEST
 
-/* Widths by hand: a Latin letter 1, an ideograph 2, a combining accent 0; a stray byte a column of its own. */
-START_TEST(wide_characters_are_counted_as_they_are_shown)
-{
-    size_t used;
-
-    if (!setlocale(LC_CTYPE, "C.UTF-8"))
-        return;
-    ck_assert_uint_eq(progress_fit("gr\xC3\xBC\xC3\x9F", 3, &used), 4);
-    ck_assert_uint_eq(used, 3);
-    ck_assert_uint_eq(progress_fit("\xE6\xBC\xA2\xE5\xAD\x97", 3, &used), 3); /* half an ideograph is none */
-    ck_assert_uint_eq(used, 2);
-    ck_assert_uint_eq(progress_fit("e\xCC\x81x", 1, &used), 3);
-    ck_assert_uint_eq(used, 1);
-    ck_assert_uint_eq(progress_fit("\xFF\xFFx", 2, &used), 2);
-    ck_assert_uint_eq(used, 2);
-    setlocale(LC_CTYPE, "C");
-    ck_assert_uint_eq(progress_fit("gr\xC3\xBC\xC3\x9F", 4, &used), 4);
-    ck_assert_uint_eq(used, 4);
-}
-END_TEST
-
 int main(void)
 {
     TCase *tests = tcase_create("progress");
@@ -308,6 +286,5 @@ int main(void)
     tcase_add_loop_test(tests, a_dumb_terminal_gets_plain_lines, 0, 3);
     tcase_add_test(tests, a_pipe_sees_every_step_of_a_short_run_and_a_hundredth_of_a_long_one);
     tcase_add_test(tests, a_slow_run_in_a_pipe_is_heard_of_every_ten_seconds);
-    tcase_add_test(tests, wide_characters_are_counted_as_they_are_shown);
     return run_tests(tests);
 }

@@ -1,6 +1,8 @@
 #include "tools/arguments.h"
 
 #include "client/eps.h"
+#include "tools/hint.h"
+#include "tools/terminal.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -11,11 +13,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MISUSE = 2, HELP_COLUMN = 30 };
+enum { MISUSE = 2, HELP_COLUMN = 26 };
 
 int arguments_fail(const struct command *command, int rc, const char *sentence)
 {
-    fprintf(stderr, "%s: %s\n", command->name, sentence);
+    const size_t at = strlen(command->name) + 2;
+
+    fprintf(stderr, "%s%s:%s ", terminal_style(stderr, TERMINAL_RED), command->name,
+            terminal_style(stderr, TERMINAL_PLAIN));
+    terminal_wrap(stderr, sentence, at, at, terminal_columns(stderr));
+    fputc('\n', stderr);
     return rc == -EDOM ? MISUSE : 1;
 }
 
@@ -30,30 +37,32 @@ static int __attribute__((format(printf, 2, 3))) misuse(const struct command *co
     return arguments_fail(command, -EDOM, sentence);
 }
 
-/* Lines of text, each but the first indented to the help's column. */
-static void print_lines(const char *text)
+/* Columns of help: as wide as the terminal, within reason; in a pipe as a page. */
+static size_t help_width(void)
 {
-    for (; *text; text++) {
-        putchar(*text);
-        if (*text == '\n')
-            printf("%*s", HELP_COLUMN, "");
-    }
-    putchar('\n');
+    enum { PAGE = 80, WIDEST = 100, NARROWEST = 50 };
+    const size_t columns = terminal_columns(stdout);
+
+    return columns == 0 ? PAGE : columns > WIDEST ? WIDEST : columns < NARROWEST ? NARROWEST : columns;
 }
 
-static void print_argument(const struct argument *a)
+static void print_argument(const char *name, const char *value, const char *help)
 {
-    int used = printf("  %s%s%s", a->name, a->value ? " " : "", a->value ? a->value : "");
+    const char *bold = terminal_style(stdout, TERMINAL_BOLD), *plain = terminal_style(stdout, TERMINAL_PLAIN);
+    const size_t used = 2 + strlen(name) + (value ? 1 + strlen(value) : 0);
 
+    printf("  %s%s%s%s%s", bold, name, plain, value ? " " : "", value ? value : "");
     if (used >= HELP_COLUMN)
         printf("\n%*s", HELP_COLUMN, "");
     else
-        printf("%*s", HELP_COLUMN - used, "");
-    print_lines(a->help);
+        printf("%*s", (int)(HELP_COLUMN - used), "");
+    terminal_wrap(stdout, help, HELP_COLUMN, HELP_COLUMN, help_width());
+    putchar('\n');
 }
 
 static void print_help(const struct command *command)
 {
+    const char *bold = terminal_style(stdout, TERMINAL_BOLD), *plain = terminal_style(stdout, TERMINAL_PLAIN);
     bool grouped = false;
 
     printf("usage: %s", command->name);
@@ -61,20 +70,22 @@ static void print_help(const struct command *command)
         if (command->arguments[i].kind == ARGUMENT_POSITIONAL)
             printf(" [%s]", command->arguments[i].name);
     }
-    printf(" [OPTIONS]\n\n%s\n\n", command->summary);
+    printf(" [OPTIONS]\n\n");
+    terminal_wrap(stdout, command->summary, 0, 0, help_width());
+    printf("\n\n");
     for (size_t i = 0; i < command->n_arguments; i++) {
         const struct argument *a = &command->arguments[i];
         if (a->kind == ARGUMENT_HEADING) {
-            printf("%s%s:\n", i > 0 ? "\n" : "", a->name);
+            printf("%s%s%s:%s\n", i > 0 ? "\n" : "", bold, a->name, plain);
             grouped = true;
         } else {
-            print_argument(a);
+            print_argument(a->name, a->value, a->help);
         }
     }
     if (grouped)
         putchar('\n');
-    printf("  %-*s%s\n", HELP_COLUMN - 2, "--help", "this text");
-    printf("\nExit status: 0 done, 1 failed, 2 misused, 130 interrupted.\n");
+    print_argument("--help", NULL, "print this text");
+    printf("\nExit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.\n");
 }
 
 static int parse_whole(const struct command *command, const struct argument *a, const char *text, uint64_t least,
@@ -262,6 +273,14 @@ static int parse_word(const struct command *command, const char *word, size_t *n
     return misuse(command, "'%.80s' is not expected: see %s --help", word, command->name);
 }
 
+static int unknown(const struct command *command, const char *option)
+{
+    char sentence[400];
+
+    hint_option(sentence, sizeof sentence, command, option);
+    return arguments_fail(command, -EDOM, sentence);
+}
+
 int arguments_parse(const struct command *command, int argc, char **argv)
 {
     size_t next = 0; /* positional */
@@ -276,7 +295,7 @@ int arguments_parse(const struct command *command, int argc, char **argv)
         if (a)
             status = parse_option(command, a, argc, argv, &at);
         else if (argv[at][0] == '-' && argv[at][1])
-            status = misuse(command, "%.80s is no option: see %s --help", argv[at], command->name);
+            status = unknown(command, argv[at]);
         else
             status = parse_word(command, argv[at++], &next);
     }

@@ -16,7 +16,7 @@ enum argument_kind {
     ARGUMENT_NUMBER,     /* uint64_t, 0 too */
     ARGUMENT_REAL,       /* double */
     ARGUMENT_PAIR,       /* double[2], as in 0.9,0.999 */
-    ARGUMENT_BYTES,      /* uint64_t, as in 2GiB */
+    ARGUMENT_BYTES,      /* uint64_t, as in 2GiB or 2G */
     ARGUMENT_CHOICE,     /* unsigned: which of the words in `value`, which stand between bars; 1 is the first, so that 0
                             can stand for none given, as in the enumerations of client/eps.h */
     ARGUMENT_PERIOD,     /* double, seconds; 1 if no number follows */
@@ -36,12 +36,12 @@ struct argument {
     const char *value; /* in the help: "N"; NULL for a flag */
     enum argument_kind kind;
     void *target;
-    const char *help; /* one or more lines; newlines are indented */
+    const char *help; /* a sentence or more, broken to the width of the terminal; newlines break too */
 };
 
 struct command {
     const char *name;    /* "eps train" */
-    const char *summary; /* what it does, a paragraph */
+    const char *summary; /* what it does, a paragraph, broken in the same way */
     const struct argument *arguments;
     size_t n_arguments;
 };
@@ -49,7 +49,7 @@ struct command {
 /* Returns -1 to go on, or the status to exit with: 0 after --help, 2 after a mistake. */
 int arguments_parse(const struct command *command, int argc, char **argv);
 
-/* "eps train: SENTENCE" on stderr; returns the exit status for what libeps returned: 2 for -EDOM, else 1. */
+/* "eps train: SENTENCE" on stderr, broken to the width of a terminal, one line in a pipe; returns the exit status for what libeps returned: 2 for -EDOM, else 1. */
 int arguments_fail(const struct command *command, int rc, const char *sentence);
 
 #endif

@@ -70,24 +70,25 @@ int command_eval(int argc, char **argv)
     const struct argument arguments[] = {
         {"Model and data", .kind = ARGUMENT_HEADING},
         {"--model", "DIR", ARGUMENT_TEXT, &options.model,
-         "config.json and *.safetensors, or what eps train left (DIR, or DIR/step-N);\n"
-         "default the model that your only live run is training, as it is now"},
+         "a directory with config.json and *.safetensors, a run's directory (its latest checkpoint) or a step-N; "
+         "default: the model that your only live run is training, as it is now"},
         {"--data", "FILE...", ARGUMENT_TEXTS, &data, "text, or token ids as .bin or .npy; see eps train --help"},
-        {"--batch", "N", ARGUMENT_COUNT, &options.batch, "rows at once; default about 16 Ki tokens of them"},
-        {"--seq", "N", ARGUMENT_COUNT, &options.seq, "tokens of a row; default the model's positions, at most 1024"},
+        {"--batch", "N", ARGUMENT_COUNT, &options.batch, "sequences per batch; default: about 16 Ki tokens"},
+        {"--seq", "N", ARGUMENT_COUNT, &options.seq,
+         "tokens per sequence; default: the model's positions, at most 1024"},
         {"Machine", .kind = ARGUMENT_HEADING},
         {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &options.device,
-         "default auto: CUDA if there is one, else the processor"},
+         "default auto: CUDA if there is one, else the CPU"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
-         "a hard cap on the worker's memory, as in 2GiB; default what is free but an eighth,\nof a CUDA device a 32nd"},
+         "hard cap on the worker's memory, as in 2GiB; default: 7/8 of free memory, on CUDA 31/32 of the device's"},
         {"--connect", "ADDRESS", ARGUMENT_TEXT, &options.connect,
-         "with --model, use this daemon and its workers; without, take the model it\ntrains"},
+         "with --model: use this daemon and its workers; without: the model that it trains"},
         {"Output", .kind = ARGUMENT_HEADING},
-        {"--json", NULL, ARGUMENT_FLAG, &json, "an object with loss, tokens and perplexity"},
+        {"--json", NULL, ARGUMENT_FLAG, &json, "print an object with loss, tokens and perplexity"},
     };
     const struct command command = {"eps eval",
-                                    "Mean loss, in nats per token, of a model over files, window by window.", arguments,
-                                    sizeof arguments / sizeof *arguments};
+                                    "Prints the mean loss (nats per token) and the perplexity of a model over files.",
+                                    arguments, sizeof arguments / sizeof *arguments};
     int status = arguments_parse(&command, argc, argv);
 
     if (status < 0) {

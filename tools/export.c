@@ -10,19 +10,19 @@ int command_export(int argc, char **argv)
     unsigned type = 0;
     const struct argument arguments[] = {
         {"--model", "DIR", ARGUMENT_TEXT, &options.model,
-         "a checkpoint, a run's directory (its latest), or any directory with config.json and\n*.safetensors; default "
-         "the model that a live daemon trains, which goes on"},
+         "a checkpoint, a run's directory (its latest checkpoint), or any directory with config.json and "
+         "*.safetensors; default: the model that a live daemon trains, while its training goes on"},
         {"--connect", "ADDRESS", ARGUMENT_TEXT, &options.connect,
-         "that daemon, by name or directory; default yours, if you run only one"},
-        {"--out", "DIR", ARGUMENT_TEXT, &options.out, "a new directory"},
+         "that daemon, by name or directory; default: your only one"},
+        {"--out", "DIR", ARGUMENT_TEXT, &options.out, "new directory to write"},
         {"--dtype", "fp32|bf16", ARGUMENT_CHOICE, &type,
-         "type of the weights; default fp32. bf16 has half the bytes, rounded to the nearest"},
+         "type of the weights; default fp32. bf16 takes half the space, rounded to nearest"},
     };
-    const struct command command = {
-        "eps export",
-        "Writes a model as Hugging Face's transformers loads it: config.json, the tokenizer's files if there are any,\n"
-        "and the weights, in several files where they take over 4 GiB.",
-        arguments, sizeof arguments / sizeof *arguments};
+    const struct command command = {"eps export",
+                                    "Writes a model for Hugging Face transformers to load: config.json, the "
+                                    "tokenizer's files if there are any, and "
+                                    "the weights, in several files where they take over 4 GiB.",
+                                    arguments, sizeof arguments / sizeof *arguments};
     struct eps_error error;
     int status = arguments_parse(&command, argc, argv);
 

@@ -277,36 +277,35 @@ int command_generate(int argc, char **argv)
     const struct argument arguments[] = {
         {"Model and text", .kind = ARGUMENT_HEADING},
         {"--model", "DIR", ARGUMENT_TEXT, &o->model,
-         "config.json, *.safetensors and a tokenizer, or what eps train left (DIR, or\nDIR/step-N); default the model "
-         "that your only live run is training, as it is now"},
-        {"--prompt", "TEXT", ARGUMENT_TEXT, &g.prompt, "what to go on from; default the model begins by itself"},
-        {"--prompt-file", "FILE|-", ARGUMENT_TEXT, &g.prompt_file, "the same from a file, or from standard input"},
-        {"--ids", "N,N,...", ARGUMENT_TEXT, &g.ids_text, "the same as token ids"},
+         "a directory with config.json, *.safetensors and a tokenizer, a run's directory (its latest checkpoint) or a "
+         "step-N; default: the model that your only live run is training, as it is now"},
+        {"--prompt", "TEXT", ARGUMENT_TEXT, &g.prompt, "text to continue; default: the model begins by itself"},
+        {"--prompt-file", "FILE|-", ARGUMENT_TEXT, &g.prompt_file, "text to continue, from a file or standard input"},
+        {"--ids", "N,N,...", ARGUMENT_TEXT, &g.ids_text, "token ids to continue"},
         {"--tokens", "N", ARGUMENT_COUNT, &o->n_tokens,
          "to generate at most; default 200, or what the model's positions leave"},
-        {"How a token is chosen", .kind = ARGUMENT_HEADING},
+        {"Sampling", .kind = ARGUMENT_HEADING},
         {"--temperature", "X", ARGUMENT_REAL, &o->temperature,
-         "below 1 likely tokens get likelier, above 1 all get alike; 0 takes the\nlikeliest; default 1: as the model "
-         "says"},
-        {"--top-k", "N", ARGUMENT_COUNT, &o->top_k, "from the N likeliest only; default from all"},
+         "below 1 favours likely tokens, above 1 unlikely ones; 0: always the likeliest (greedy); default 1"},
+        {"--top-k", "N", ARGUMENT_COUNT, &o->top_k, "sample from the N likeliest tokens; default: from all"},
         {"--top-p", "X", ARGUMENT_REAL, &o->top_p,
-         "from the likeliest that together have this probability; default 1: all"},
-        {"--seed", "N", ARGUMENT_NUMBER, &o->seed, "another one, another text; default 0"},
+         "sample from the likeliest tokens that together have this probability; default 1: all"},
+        {"--seed", "N", ARGUMENT_NUMBER, &o->seed, "seed of the sampling; default 0"},
         {"Machine", .kind = ARGUMENT_HEADING},
         {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &o->device,
-         "default auto: CUDA if there is one, else the processor"},
+         "default auto: CUDA if there is one, else the CPU"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &o->device_mem,
-         "a hard cap on the worker's memory, as in 2GiB; default what is free but an eighth,\nof a CUDA device a 32nd"},
+         "hard cap on the worker's memory, as in 2GiB; default: 7/8 of free memory, on CUDA 31/32 of the device's"},
         {"--connect", "ADDRESS", ARGUMENT_TEXT, &o->connect,
-         "with --model, use this daemon and its workers; without, take the model it\ntrains"},
+         "with --model: use this daemon and its workers; without: the model that it trains"},
         {"Output", .kind = ARGUMENT_HEADING},
         {"--json", NULL, ARGUMENT_FLAG, &g.json,
-         "an object at the end: prompt, text, ids, prompt_tokens, tokens, ended,\nprompt_ms, tokens_ms, tokens_per_s,\n"
-         "weight_bytes, token_bytes, resident_bytes"},
+         "print an object at the end: prompt, text, ids, prompt_tokens, tokens, ended, prompt_ms, tokens_ms, "
+         "tokens_per_s, weight_bytes, token_bytes, resident_bytes"},
     };
     const struct command command = {"eps generate",
-                                    "Prints a text and what a model makes of it, token by token. Tokens per second are "
-                                    "told on stderr.",
+                                    "Continues a text with a model and prints it token by token. The speed is printed "
+                                    "on stderr.",
                                     arguments, sizeof arguments / sizeof *arguments};
     int status = arguments_parse(&command, argc, argv);
 

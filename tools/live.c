@@ -308,16 +308,16 @@ int live_command(int argc, char **argv, const struct live_view *view)
     struct live_options options = {0};
     const struct argument arguments[] = {
         {"ADDRESS", NULL, ARGUMENT_POSITIONAL, &options.address,
-         "the daemon's name or directory, or its run's --out; without it, all of yours"},
+         "the daemon's name or directory, or its run's --out; default: all of yours"},
         {"--watch", "[SECONDS]", ARGUMENT_PERIOD, &options.watch_s,
-         view->lines_in_pipe ? "again and again, until it ends or Ctrl-C: in place on a terminal, else a line each\n"
-                               "time; every second, if no number is given"
-                             : "again and again, until it ends or Ctrl-C: in place on a terminal, else a block each\n"
-                               "time; every second, if no number is given"},
+         view->lines_in_pipe ? "repeat every second, or every SECONDS, until it ends or Ctrl-C; in place on a "
+                               "terminal, a line each time in a pipe"
+                             : "repeat every second, or every SECONDS, until it ends or Ctrl-C; in place on a "
+                               "terminal, a block each time in a pipe"},
         {"--json", NULL, ARGUMENT_FLAG, &options.json, view->json},
         {"--prometheus", "[FILE]", ARGUMENT_MAYBE, &options.metrics,
-         "as metrics, for the textfile collector of Prometheus' node exporter: FILE, which ends in .prom, is replaced\n"
-         "as a whole; standard output, if no file is given"},
+         "write metrics for the textfile collector of Prometheus' node exporter. FILE, which ends in .prom, is "
+         "replaced atomically; without FILE, standard output"},
     };
     const size_t n_arguments = sizeof arguments / sizeof *arguments - (view->print_metrics ? 0 : 1);
     const struct command command = {view->name, view->text, arguments, n_arguments};

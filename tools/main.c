@@ -1,5 +1,8 @@
 /* eps: the command line. */
+#include "client/eps.h"
+#include "tools/arguments.h"
 #include "tools/commands.h"
+#include "tools/terminal.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -18,32 +21,80 @@ static const struct {
 } commands[] = {
     {"Models", NULL, NULL},
     {"train", "train a model", command_train},
-    {"plan", "will it fit, and how long will a step take", command_plan},
-    {"eval", "the loss of a model over files", command_eval},
+    {"plan", "predict memory and step time; does it fit?", command_plan},
+    {"eval", "measure a model's loss on files", command_eval},
     {"generate", "continue a text", command_generate},
-    {"report", "a run as curves: loss, tokens/s, memory", command_report},
-    {"export", "a model for other programs to load", command_export},
-    {"verify", "checkpoints against their checksums", command_verify},
-    {"bench", "what this machine manages, for eps plan", command_bench},
+    {"report", "plot a run: loss, tokens/s, memory", command_report},
+    {"export", "write a model for other programs to load", command_export},
+    {"verify", "check checkpoints against their checksums", command_verify},
+    {"bench", "measure this machine's speed, for eps plan", command_bench},
     {"Live runs and daemons", NULL, NULL},
-    {"status", "what it is doing", command_status},
-    {"mem", "its memory and its workers', by category", command_mem},
-    {"top", "its work on the whole screen, live", command_top},
-    {"save", "a checkpoint now", command_save},
-    {"stop", "save what was promised and end it", command_stop},
+    {"status", "show what a daemon is doing", command_status},
+    {"mem", "show memory by category", command_mem},
+    {"top", "show a run's work on the whole screen", command_top},
+    {"save", "write a checkpoint now", command_save},
+    {"stop", "save and end a run and its daemon", command_stop},
 };
+
+enum { N_COMMANDS = sizeof commands / sizeof *commands };
 
 static void print_usage(FILE *to)
 {
+    const char *bold = terminal_style(to, TERMINAL_BOLD), *plain = terminal_style(to, TERMINAL_PLAIN);
+
     fprintf(to, "usage: eps COMMAND [OPTIONS]\n");
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+    for (size_t i = 0; i < N_COMMANDS; i++) {
         if (commands[i].run)
-            fprintf(to, "  %-8s  %s\n", commands[i].name, commands[i].does);
+            fprintf(to, "  %s%-8s%s  %s\n", bold, commands[i].name, plain, commands[i].does);
         else
-            fprintf(to, "\n%s:\n", commands[i].name);
+            fprintf(to, "\n%s%s:%s\n", bold, commands[i].name, plain);
     }
-    fprintf(to, "\neps COMMAND --help tells more, man eps more yet; eps --version says which build this is.\n"
-                "epsd is the daemon, eps-worker owns a device: they have --help too.\n");
+    fprintf(to, "\neps help COMMAND lists a command's options, eps version the version; man eps is the\n"
+                "manual. epsd is the daemon, eps-worker owns a device; both have --help.\n");
+}
+
+/* NULL: there is none of that name. */
+static int (*find_command(const char *name))(int argc, char **argv)
+{
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        if (commands[i].run && strcmp(name, commands[i].name) == 0)
+            return commands[i].run;
+    }
+    return NULL;
+}
+
+static int refuse_command(const char *word)
+{
+    static const struct command eps = {.name = "eps"};
+    const char *names[N_COMMANDS + 2];
+    char sentence[300];
+    size_t n = 0;
+
+    for (size_t i = 0; i < N_COMMANDS; i++) {
+        if (commands[i].run)
+            names[n++] = commands[i].name;
+    }
+    names[n++] = "help";
+    names[n++] = "version";
+    const char *meant = eps_nearest(word, names, n);
+    if (meant)
+        snprintf(sentence, sizeof sentence, "'%.80s' is not a command: did you mean %s? see eps --help", word, meant);
+    else
+        snprintf(sentence, sizeof sentence, "'%.80s' is not a command: see eps --help", word);
+    return arguments_fail(&eps, -EDOM, sentence);
+}
+
+/* "eps help train" is "eps train --help". */
+static int help(int argc, char **argv)
+{
+    static char option[] = "--help";
+
+    if (argc < 3) {
+        print_usage(stdout);
+        return 0;
+    }
+    int (*const run)(int, char **) = find_command(argv[2]);
+    return run ? run(2, (char *[]){argv[2], option, NULL}) : refuse_command(argv[2]);
 }
 
 static int dispatch(int argc, char **argv)
@@ -52,20 +103,14 @@ static int dispatch(int argc, char **argv)
         print_usage(stderr);
         return 2;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
-        print_usage(stdout);
-        return 0;
-    }
-    if (strcmp(argv[1], "--version") == 0) {
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
+        return help(strcmp(argv[1], "help") == 0 ? argc : 2, argv);
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0) {
         puts("eps " EPS_VERSION);
         return 0;
     }
-    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
-        if (commands[i].run && strcmp(argv[1], commands[i].name) == 0)
-            return commands[i].run(argc - 1, argv + 1);
-    }
-    fprintf(stderr, "eps: '%.80s' is no command: see eps --help\n", argv[1]);
-    return 2;
+    int (*const run)(int, char **) = find_command(argv[1]);
+    return run ? run(argc - 1, argv + 1) : refuse_command(argv[1]);
 }
 
 /* As process_check_descriptors in the daemon and the worker: 0, 1 and 2 are open, and there is room for more. What was

@@ -117,12 +117,12 @@ int command_mem(int argc, char **argv)
 {
     static const struct live_view view = {
         "eps mem",
-        "Memory of a live daemon and of its workers, by category, now, at most, and as planned; and what the\n"
-        "system says of it: resident, locked, in huge pages, on which node. Several daemons are listed, a line each.",
-        "{\"host\": {\"current\", \"peak\", \"planned\",\n"
+        "Shows the memory of a live daemon and its workers by category: now, peak and planned; and what the system "
+        "says of it: resident, locked, in huge pages, by NUMA node. Several daemons are listed, a line each.",
+        "print an object, in bytes, null where not known:\n{\"host\": {\"current\", \"peak\", \"planned\",\n"
         "\"categories\": {NAME: {\"current\", \"peak\", \"planned\"}},\n"
         "\"resident\", \"locked\", \"huge\", \"numa\": [...]},\n"
-        "\"workers\": [{\"id\", \"device\", \"budget\", and as host}], \"address\"}, in bytes, null where not known;\n"
+        "\"workers\": [{\"id\", \"device\", \"budget\", and as host}], \"address\"};\n"
         "of several daemons {\"daemons\": [...]}. With --watch an object a line",
         print,
         print_line,

@@ -205,45 +205,53 @@ int command_plan(int argc, char **argv)
     const struct argument arguments[] = {
         {"Model and batch", .kind = ARGUMENT_HEADING},
         {"--model", "DIR|config.json|PRESET", ARGUMENT_TEXT, &options.model,
-         "as eps train takes it; its config.json alone is read"},
-        {"--batch", "N", ARGUMENT_COUNT, &options.batch, "rows behind one update; default about 16 Ki tokens"},
-        {"--seq", "N", ARGUMENT_COUNT, &options.seq, "tokens of a row; default the model's positions, at most 1024"},
+         "as for eps train; of a directory only config.json is read"},
+        {"--batch", "N", ARGUMENT_COUNT, &options.batch, "sequences per optimizer step; default: about 16 Ki tokens"},
+        {"--seq", "N", ARGUMENT_COUNT, &options.seq,
+         "tokens per sequence; default: the model's positions, at most 1024"},
         {"--microbatch", "N|auto", ARGUMENT_AUTO, &options.microbatch,
-         "rows that a device runs at once; default auto: what takes the least time"},
-        {"--parts", "N", ARGUMENT_COUNT, &options.parts, "runs of the batch; default the number of workers"},
+         "sequences that a device computes at once (micro-batch); default auto: the fastest that fits"},
+        {"--parts", "N", ARGUMENT_COUNT, &options.parts,
+         "parts of the batch, shared out among the workers; default: the number of workers"},
         {"Optimizer and numbers", .kind = ARGUMENT_HEADING},
         {"--optimizer", "adama|adamw", ARGUMENT_CHOICE, &optimizer, "default adama"},
         {"--commit", "eager|fenced", ARGUMENT_CHOICE, &commit, "default eager; with --clip-norm fenced"},
-        {"--clip-norm", "X", ARGUMENT_REAL, &options.clip_norm, "turns --commit fenced on"},
+        {"--clip-norm", "X", ARGUMENT_REAL, &options.clip_norm,
+         "clip the gradient to this global norm; turns --commit fenced on"},
         {"--precision", "fp32|bf16", ARGUMENT_CHOICE, &precision,
-         "of weights and activations; default fp32, with CUDA bf16"},
-        {"--moments", "fp32|bf16", ARGUMENT_CHOICE, &moments, "8 bytes a parameter, or 4; default fp32"},
-        {"--grad-dtype", "fp32|bf16", ARGUMENT_CHOICE, &grad_dtype, "of gradients on their way; default fp32"},
+         "type of weights and activations; default fp32, on CUDA bf16"},
+        {"--moments", "fp32|bf16", ARGUMENT_CHOICE, &moments,
+         "type of the optimizer's moments: 8 bytes a parameter, or 4; default fp32"},
+        {"--grad-dtype", "fp32|bf16", ARGUMENT_CHOICE, &grad_dtype,
+         "type of gradients on their way to the host; default fp32"},
         {"Machine", .kind = ARGUMENT_HEADING},
         {"--device", "auto|cpu|cuda", ARGUMENT_TEXT, &options.device,
-         "the kind of the workers' devices, which need not be there; default auto: the processor"},
+         "kind of device, which this machine need not have; default auto: the CPU"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
-         "of each worker; default what is free here but an eighth, divided by the workers;\n"
-         "of a CUDA device as much as it takes"},
+         "memory of each worker; default: 7/8 of this machine's free memory, divided by the workers; on CUDA as much "
+         "as is useful"},
         {"--host-mem", "BYTES", ARGUMENT_BYTES, &options.host_mem,
-         "of the daemon, on whatever machine; default what is free here, which CPU workers share"},
-        {"--workers", "N", ARGUMENT_COUNT, &options.workers, "processes that compute; default 1"},
+         "host memory of the daemon, on whatever machine; default: this machine's free memory, which CPU workers "
+         "share"},
+        {"--workers", "N", ARGUMENT_COUNT, &options.workers, "worker processes; default 1"},
         {"Answer", .kind = ARGUMENT_HEADING},
-        {"--minimum", NULL, ARGUMENT_FLAG, &question.minimum, "only the smallest --device-mem that can work, in bytes"},
+        {"--minimum", NULL, ARGUMENT_FLAG, &question.minimum,
+         "print only the smallest possible --device-mem, in bytes"},
         {"--find-depth", NULL, ARGUMENT_FLAG, &question.find_depth,
-         "only the most layers of the model's width that fit both memories"},
-        {"--find-batch", NULL, ARGUMENT_FLAG, &question.find_batch, "only the most rows that fit"},
+         "print only the largest number of layers of this width that fits"},
+        {"--find-batch", NULL, ARGUMENT_FLAG, &question.find_batch, "print only the largest batch that fits"},
         {"--json", NULL, ARGUMENT_FLAG, &question.json,
+         "print an object, in bytes:\n"
          "{\"host\": {\"current\", \"peak\", \"categories\": {NAME: {\"current\", \"peak\"}}},\n"
-         "\"workers\": [the same with \"id\", \"device\", \"budget\"], \"fits\", \"why\", \"choice\",\n"
-         "\"bytes_per_step\": {\"down\", \"up\", \"stash\"}, \"ms\", \"hiding_tokens\", \"minimum\",\n"
-         "\"parameters\"}, in bytes"},
+         "\"workers\": [the same with \"id\", \"device\", \"budget\"], \"fits\", \"why\", \"choice\", "
+         "\"bytes_per_step\": {\"down\", \"up\", \"stash\"}, \"ms\", \"hiding_tokens\", \"minimum\", \"parameters\"}"},
     };
-    const struct command command = {"eps plan",
-                                    "Will training fit, what is chosen so that it does, what does a step move, how "
-                                    "long does it take: to the byte,\n"
-                                    "without a daemon, weights, data or device. Exits with 1 if it does not fit.",
-                                    arguments, sizeof arguments / sizeof *arguments};
+    const struct command command = {
+        "eps plan",
+        "Predicts the memory of training to the byte, what the planner chooses, what a step "
+        "transfers and how long it takes; without daemon, weights, data or device. Exits "
+        "with 1 if training does not fit.",
+        arguments, sizeof arguments / sizeof *arguments};
     const int status = arguments_parse(&command, argc, argv);
 
     if (status >= 0)

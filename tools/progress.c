@@ -1,16 +1,15 @@
 #include "tools/progress.h"
 
+#include "tools/terminal.h"
+
 #include <errno.h>
 #include <inttypes.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <time.h>
 #include <unistd.h>
-#include <wchar.h>
 
 static const uint64_t second_ns = 1000000000;
-static const char red[] = "\033[31m", plain[] = "\033[0m", mark[] = "NOT SAVED";
+static const char mark[] = "NOT SAVED";
 
 static uint64_t now_ns(void)
 {
@@ -22,13 +21,7 @@ static uint64_t now_ns(void)
 
 void progress_init(struct progress *progress, FILE *out)
 {
-    const char *term = getenv("TERM"), *no_colour = getenv("NO_COLOR");
-    const bool terminal = isatty(fileno(out)) == 1 && term && *term && strcmp(term, "dumb") != 0;
-
-    *progress = (struct progress){.out = out,
-                                  .terminal = terminal,
-                                  .colour = terminal && !(no_colour && *no_colour),
-                                  .saved = UINT64_MAX};
+    *progress = (struct progress){.out = out, .terminal = terminal_is(out), .saved = UINT64_MAX};
 }
 
 void progress_duration(char *out, size_t cap, double ms)
@@ -66,38 +59,6 @@ void progress_format(char *out, size_t cap, const struct progress *progress)
              saved);
 }
 
-size_t progress_fit(const char *text, size_t n_columns, size_t *used)
-{
-    const char *at = text, *const end = text + strlen(text);
-    mbstate_t state = {0};
-
-    *used = 0;
-    while (at < end) {
-        wchar_t c;
-        size_t n = mbrtowc(&c, at, (size_t)(end - at), &state);
-        int columns = 1;
-        if (n == (size_t)-1 || n == (size_t)-2) { /* not a character here: a byte in a place of its own */
-            n = 1;
-            state = (mbstate_t){0};
-        } else {
-            columns = wcwidth(c);
-        }
-        if (columns < 0) /* what does not print is one place in some terminals, none in others */
-            columns = 1;
-        if (*used + (size_t)columns > n_columns)
-            break;
-        *used += (size_t)columns;
-        at += n;
-    }
-    return (size_t)(at - text);
-}
-
-static size_t width_of(FILE *out)
-{
-    struct winsize size;
-    return ioctl(fileno(out), TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col : 80;
-}
-
 /* One write, as far as the terminal takes it so, after whatever the stream still held. */
 static void put(const struct progress *progress, const char *text, size_t n)
 {
@@ -114,16 +75,18 @@ static void put(const struct progress *progress, const char *text, size_t n)
 /* "\r", the line with the mark in red, and the rest of what stood there erased. */
 static void draw(struct progress *progress)
 {
-    const size_t width = width_of(progress->out) - 1; /* a full line would wrap on some terminals */
+    const size_t width = terminal_columns(progress->out) - 1; /* a full line would wrap on some terminals */
     char line[sizeof progress->line], text[sizeof line + 64];
     size_t columns;
 
     progress_format(line, sizeof line, progress);
-    line[progress_fit(line, width, &columns)] = 0;
+    line[terminal_fit(line, width, &columns)] = 0;
     if (progress->n_columns > 0 && strcmp(line, progress->line) == 0)
         return;
     const char *below = progress->n_columns > width ? "\n" : "\r"; /* a narrowed window has wrapped the old line */
-    const char *found = progress->colour && progress->trouble ? strstr(line, mark) : NULL;
+    const char *red = terminal_style(progress->out, TERMINAL_RED);
+    const char *plain = terminal_style(progress->out, TERMINAL_PLAIN);
+    const char *found = *red && progress->trouble ? strstr(line, mark) : NULL;
     int n = found ? snprintf(text, sizeof text, "%s%.*s%s%s%s%s\033[K", below, (int)(found - line), line, red, mark,
                              plain, found + strlen(mark))
                   : snprintf(text, sizeof text, "%s%s\033[K", below, line);
@@ -200,7 +163,8 @@ void progress_trouble(struct progress *progress, const char *why)
 
     progress_clear(progress);
     progress->trouble = true;
-    fprintf(progress->out, "%snot saved: %s%s\n", progress->colour ? red : "", why, progress->colour ? plain : "");
+    fprintf(progress->out, "%snot saved: %s%s\n", terminal_style(progress->out, TERMINAL_RED), why,
+            terminal_style(progress->out, TERMINAL_PLAIN));
     fflush(progress->out);
     if (stood)
         draw(progress);

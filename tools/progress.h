@@ -20,7 +20,7 @@
 
 struct progress {
     FILE *out;
-    bool terminal, colour;
+    bool terminal;
     size_t n_columns;              /* of the line that stands on the terminal; 0: none does */
     double mean_ms;                /* of a step, recent ones more: what time is left is reckoned from. 0: no step yet */
     uint64_t shown_ns, shown_step; /* when the last line was written, and for which step */
@@ -61,9 +61,5 @@ void progress_finish(struct progress *progress);
 /* "step 12/200  loss 2.3456  12345 tokens/s  1m20s left  device 120.0 MiB of 2.0 GiB  saved 10"; at most cap-1
  * characters. "NOT SAVED" stands after the loss where there is trouble, "evaluating 12 %" before it, or alone before a step. */
 void progress_format(char *out, size_t cap, const struct progress *progress);
-
-/* Bytes of text that fit into n_columns of a terminal; *used is how many columns they take. Wide characters take two;
- * where the locale does not know UTF-8, every byte counts as one. */
-size_t progress_fit(const char *text, size_t n_columns, size_t *used);
 
 #endif

@@ -149,13 +149,13 @@ int command_report(int argc, char **argv)
     const char *run = NULL, *out = NULL;
     char path[4096], why[400];
     const struct argument arguments[] = {
-        {"RUN", NULL, ARGUMENT_POSITIONAL, &run, "a run's directory, also of a run that is under way"},
-        {"--out", "FILE", ARGUMENT_TEXT, &out, "a .svg or a .png; default RUN/report.svg"},
+        {"RUN", NULL, ARGUMENT_POSITIONAL, &run, "a run's directory; the run may be live"},
+        {"--out", "FILE", ARGUMENT_TEXT, &out, "a .svg or .png file; default RUN/report.svg"},
     };
     const struct command command = {
         "eps report",
-        "Draws a run with gnuplot, step by step: loss (training and held out), tokens/s, memory by category of the\n"
-        "host and of the device that has most.",
+        "Plots a run with gnuplot: training and held-out loss, tokens/s, memory by category of the host and of the "
+        "device that uses most.",
         arguments, sizeof arguments / sizeof *arguments};
     int status = arguments_parse(&command, argc, argv);
 

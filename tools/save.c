@@ -42,9 +42,9 @@ int command_save(int argc, char **argv)
 {
     static const struct request request = {
         "eps save",
-        "A checkpoint of the run under way, in its output directory, while training goes on.\n"
-        "Prints its path when it stands; Ctrl-C leaves the daemon to it.",
-        "an object with step and path",
+        "Writes a checkpoint of the live run to its output directory, while training goes on, and prints its path when "
+        "it is complete. Ctrl-C stops waiting, not the save.",
+        "print an object with step and path",
         save,
     };
 

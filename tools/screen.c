@@ -1,6 +1,6 @@
 #include "tools/screen.h"
 
-#include "tools/progress.h"
+#include "tools/terminal.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -9,10 +9,7 @@
 
 void screen_init(struct screen *screen, FILE *out)
 {
-    const char *term = getenv("TERM");
-
-    *screen = (struct screen){.out = out};
-    screen->terminal = isatty(fileno(out)) == 1 && term && *term && strcmp(term, "dumb") != 0;
+    *screen = (struct screen){.out = out, .terminal = terminal_is(out)};
 }
 
 static struct winsize size_of(FILE *out)
@@ -45,7 +42,7 @@ static void compose(FILE *to, const char *text, struct winsize size)
         char line[512];
         const size_t n = strcspn(text, "\n");
         snprintf(line, sizeof line, "%.*s", (int)(n < sizeof line ? n : sizeof line - 1), text);
-        fprintf(to, "%.*s\033[K\n", (int)progress_fit(line, size.ws_col - 1u, &used), line);
+        fprintf(to, "%.*s\033[K\n", (int)terminal_fit(line, size.ws_col - 1u, &used), line);
         text += n + 1;
     }
     if (n_lines > n_shown)

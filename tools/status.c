@@ -89,13 +89,12 @@ int command_status(int argc, char **argv)
 {
     static const struct live_view view = {
         "eps status",
-        "What a live daemon is doing, those of running eps train included. Several are listed, a line each:\n"
-        "name, state, step, model, pid, output directory.",
-        "an object with state, step, n_steps, model, parameters, workers, pid, uid (whose\n"
-        "job), loss (null before the first step), precision and commit (null without a job),\n"
-        "saving, saved_step, trouble, out (null where there is none) and address; of several\n"
-        "daemons {\"daemons\": [...]}.\n"
-        "With --watch an object a line",
+        "Shows what a live daemon is doing; a running eps train has one. Several are listed, a line each: name, state, "
+        "step, model, pid, output directory.",
+        "print an object with state, step, n_steps, model, parameters, workers, pid, uid (whose job), loss (null "
+        "before "
+        "the first step), precision and commit (null without a job), saving, saved_step, trouble, out (null where "
+        "there is none) and address; of several daemons {\"daemons\": [...]}. With --watch an object a line",
         print,
         print_line,
         to_json,

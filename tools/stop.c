@@ -48,9 +48,9 @@ int command_stop(int argc, char **argv)
 {
     static const struct request request = {
         "eps stop",
-        "Ends a live daemon: its run saves what it promised and ends, and so do daemon and workers. Again: at "
-        "once.\nReturns when it is gone; Ctrl-C leaves it to that.",
-        "an object with address and stopped, at the end",
+        "Ends a live daemon: its run saves and ends, then daemon and workers end. A second eps stop ends them at once. "
+        "Returns when the daemon is gone; Ctrl-C stops waiting, not the shutdown.",
+        "print an object with address and stopped, at the end",
         stop,
     };
 

@@ -272,13 +272,13 @@ int command_top(int argc, char **argv)
     bool once = false;
     const struct argument arguments[] = {
         {"ADDRESS", NULL, ARGUMENT_POSITIONAL, &address,
-         "the daemon's name or directory, or its run's --out; without it, your only one"},
-        {"--once", NULL, ARGUMENT_FLAG, &once, "prints one screen, in a pipe of 80 x 24, and ends"},
+         "the daemon's name or directory, or its run's --out; default: your only one"},
+        {"--once", NULL, ARGUMENT_FLAG, &once, "print one screen and end; in a pipe it has 80 x 24 characters"},
     };
     const struct command command = {
         "eps top",
-        "A live daemon's work on the whole screen, twice a second: step and loss, each worker's place, link rates and\n"
-        "memory, host memory, and a map of all units. q or Ctrl-C ends it; the daemon does not notice.",
+        "Shows a live run on the whole screen, twice a second: step and loss, each worker's position, transfer rates "
+        "and memory, host memory, and a map of all units. q or Ctrl-C ends it; the run goes on.",
         arguments, sizeof arguments / sizeof *arguments};
     struct top top = {.utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0};
     int status = arguments_parse(&command, argc, argv);

@@ -1,6 +1,7 @@
 #include "tools/top_draw.h"
 
 #include "tools/progress.h"
+#include "tools/terminal.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -28,7 +29,7 @@ static void __attribute__((format(printf, 2, 3))) line(struct page *page, const 
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    size_t n = progress_fit(text, page->width, &used);
+    size_t n = terminal_fit(text, page->width, &used);
     while (n > 0 && text[n - 1] == ' ')
         n--;
     fprintf(page->out, "%.*s\n", (int)n, text);

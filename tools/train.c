@@ -152,103 +152,108 @@ int command_train(int argc, char **argv)
     const struct argument arguments[] = {
         {"Model and data", .kind = ARGUMENT_HEADING},
         {"--model", "DIR|config.json|PRESET", ARGUMENT_TEXT, &options.model,
-         "a directory with config.json and *.safetensors; or fresh weights: a config.json\nalone, byte-small, "
-         "byte-medium, byte-large, gpt2, gpt2-medium, gpt2-large,\ngpt2-xl (on text with a vocabulary of bytes); "
-         "default what suits the data and\nthe memory, by a batch, steps, a rate and betas that suit it, and are "
-         "shown"},
+         "a directory with config.json and *.safetensors; or fresh random weights, from a config.json alone or a "
+         "preset: byte-small, byte-medium, byte-large, gpt2, gpt2-medium, gpt2-large, gpt2-xl (on text with a "
+         "vocabulary of 256 bytes). Default: a preset that suits the data and the memory, with a batch, steps, "
+         "learning rate and betas that suit it, all of which are printed"},
         {"--data", "FILE...", ARGUMENT_TEXTS, &data,
-         "one stream of tokens, from files and patterns: UTF-8 text, by the model's own\ntokenizer or, for a "
-         "vocabulary of 256, a byte a token; .bin (u16; u32 for\nvocabularies over 65536); .npy (1 dimension of "
-         "integers)"},
+         "training data, files and patterns, joined to one stream of tokens: UTF-8 text, by the model's tokenizer "
+         "(with a vocabulary of 256, a byte is a token); .bin (16-bit ids; 32-bit for vocabularies over 65536); .npy "
+         "(1 dimension of integers)"},
         {"--eval-data", "FILE", ARGUMENT_TEXT, &options.eval_data,
-         "measure the loss on this, as --data; default the last 1 % of the data, held out"},
+         "held-out data, in the same forms; default: the last hundredth of the data"},
         {"--out", "DIR", ARGUMENT_TEXT, &options.out,
-         "metrics.jsonl, log, step-N/, latest go here; default runs/MODEL-TIME,\nor that of --resume"},
+         "run directory for metrics.jsonl, log, step-N/ and latest; default runs/MODEL-TIME, or that of --resume"},
         {"Checkpoints", .kind = ARGUMENT_HEADING},
         {"--resume", "DIR", ARGUMENT_TEXT, &options.resume,
-         "go on from a run's newest checkpoint, or from the step-N named: bit for bit as\n"
-         "if it had never stopped. What is stored there need not be given, and what\n"
-         "differs is refused, but for --steps, --epochs, --microbatch, --out and the groups\n"
-         "Checkpoints, Measuring and Machine. With --out a run of its own begins there"},
+         "continue from a run's newest checkpoint, or from the step-N named, bit for bit as if it had never stopped. "
+         "Options left unset take the stored values. Others must equal them, except --steps, --epochs, --microbatch, "
+         "--out and the groups Checkpoints, Measuring and Machine. With --out, a new run begins there"},
         {"--save-every", "N", ARGUMENT_NUMBER, &options.save_every,
-         "steps between checkpoints, which are written while training goes on; 0: only at\nthe end, and not when "
-         "interrupted; default a tenth of the steps"},
-        {"--keep", "N", ARGUMENT_NUMBER, &keep, "checkpoints that stay, the newest; 0: all; default 2"},
+         "save a checkpoint every N steps, while training goes on; 0: only at the end, and not when interrupted; "
+         "default: a tenth of the steps"},
+        {"--keep", "N", ARGUMENT_NUMBER, &keep, "keep the newest N checkpoints; 0: all; default 2"},
         {"Length and batch", .kind = ARGUMENT_HEADING},
-        {"--steps", "N", ARGUMENT_LONG, &options.steps, "updates; default what --epochs takes, rounded up"},
+        {"--steps", "N", ARGUMENT_LONG, &options.steps, "optimizer steps; default: what --epochs takes, rounded up"},
         {"--epochs", "X", ARGUMENT_REAL, &options.epochs,
-         "times through the data; default 1; without --model up to 10, for 1500 steps"},
+         "passes over the data; default 1; without --model up to 10, for 1500 steps"},
         {"--batch", "N", ARGUMENT_COUNT, &options.batch,
-         "rows behind one update, a multiple of --parts; default about 16 Ki tokens; without\n--model a 1500th of the "
-         "data, 1 Ki to 16 Ki"},
-        {"--seq", "N", ARGUMENT_COUNT, &options.seq, "tokens of a row; default the model's positions, at most 1024"},
+         "sequences per optimizer step, a multiple of --parts; default: about 16 Ki tokens; without --model a 1500th "
+         "of the data, 1 Ki to 16 Ki tokens"},
+        {"--seq", "N", ARGUMENT_COUNT, &options.seq,
+         "tokens per sequence; default: the model's positions, at most 1024"},
         {"--microbatch", "N|auto", ARGUMENT_AUTO, &options.microbatch,
-         "rows that a device runs at once; default auto: what takes the least time"},
+         "sequences that a device computes at once (micro-batch); gradient accumulation makes up the rest of the "
+         "batch. Default auto: the fastest that fits"},
         {"--parts", "N", ARGUMENT_COUNT, &options.parts,
-         "runs of the batch that are shared out; default the number of workers.\nWith 1, adama is AdamW"},
+         "split the batch into N parts, which are shared out among the workers; default: the number of workers. With "
+         "1, adama is AdamW"},
         {"Optimizer", .kind = ARGUMENT_HEADING},
         {"--lr", "X", ARGUMENT_REAL, &options.lr,
-         "learning rate; default 3e-4 for fresh weights, else 2e-5; without --model 2e-3 for\nbyte-small, 1e-3 "
+         "peak learning rate; default 3e-4 for fresh weights, else 2e-5; without --model 2e-3 for byte-small, 1e-3 "
          "for byte-medium"},
-        {"--min-lr", "X", ARGUMENT_REAL, &options.min_lr, "the rate at the end; default a tenth of --lr"},
-        {"--schedule", "cosine|linear|constant", ARGUMENT_CHOICE, &schedule, "how it falls; default cosine"},
-        {"--warmup", "N", ARGUMENT_NUMBER, &options.warmup, "steps in which it rises first; default 3 % of them"},
-        {"--weight-decay", "X", ARGUMENT_REAL, &options.weight_decay, "not on biases and norms; default 0.01"},
-        {"--betas", "A,B", ARGUMENT_PAIR, betas, "default 0.9,0.999; without --model 0.9,0.99"},
-        {"--epsilon", "X", ARGUMENT_REAL, &options.epsilon, "default 1e-8"},
+        {"--min-lr", "X", ARGUMENT_REAL, &options.min_lr, "learning rate at the end; default: a tenth of --lr"},
+        {"--schedule", "cosine|linear|constant", ARGUMENT_CHOICE, &schedule,
+         "how the learning rate decays; default cosine"},
+        {"--warmup", "N", ARGUMENT_NUMBER, &options.warmup, "steps of linear warm-up; default: 3 % of the steps"},
+        {"--weight-decay", "X", ARGUMENT_REAL, &options.weight_decay,
+         "decoupled weight decay, not of biases and norms; default 0.01"},
+        {"--betas", "A,B", ARGUMENT_PAIR, betas,
+         "decay rates of Adam's moments; default 0.9,0.999; without --model 0.9,0.99"},
+        {"--epsilon", "X", ARGUMENT_REAL, &options.epsilon, "Adam's epsilon; default 1e-8"},
         {"--optimizer", "adama|adamw", ARGUMENT_CHOICE, &optimizer,
-         "adama squares each part's gradient, adamw their sum; default adama"},
+         "AdamA squares each part's gradient, AdamW the sum of all; default adama"},
         {"--clip-norm", "X", ARGUMENT_REAL, &options.clip_norm,
-         "scale the whole gradient down to this norm; turns --commit fenced on"},
+         "clip the gradient to this global norm; turns --commit fenced on"},
         {"--clip-update", "X", ARGUMENT_REAL, &options.clip_update,
-         "scale each tensor's update down to this root mean square, before the rate; of a\ntensor that is cut into "
-         "units, each unit's piece. Takes no memory"},
+         "clip each tensor's update to this root mean square, before the learning rate (Adafactor's clipping); of a "
+         "tensor that is cut into units, each piece. Takes no memory"},
         {"--commit", "eager|fenced", ARGUMENT_CHOICE, &commit,
-         "eager updates a unit when its last gradient is in; fenced when all of the step's\nare, and skips a step that "
-         "is not finite: 4 more bytes a parameter in host memory,\nadamw where there are several --parts; default "
-         "eager"},
+         "eager updates each unit as soon as its gradient is complete. fenced updates after all gradients are in, and "
+         "skips a step that is not finite: 4 more bytes of host memory a parameter, and AdamW where there are several "
+         "--parts. Default eager"},
         {"Numbers", .kind = ARGUMENT_HEADING},
         {"--precision", "fp32|bf16", ARGUMENT_CHOICE, &precision,
-         "of weights and activations on the device; sums, statistics and the optimizer's\nmaster weights stay fp32; "
-         "default fp32, with CUDA bf16"},
+         "type of weights and activations on the device; sums, losses and the optimizer's master weights stay fp32. "
+         "Default fp32, on CUDA bf16"},
         {"--moments", "fp32|bf16", ARGUMENT_CHOICE, &moments,
-         "of the optimizer's moments in host memory: 8 bytes a parameter, or 4; default fp32"},
+         "type of the optimizer's moments in host memory: 8 bytes a parameter, or 4; default fp32"},
         {"--grad-dtype", "fp32|bf16", ARGUMENT_CHOICE, &grad_dtype,
-         "of gradients on their way to the host, where they are summed in fp32; default fp32"},
+         "type of gradients on their way to the host, where they are summed in fp32; default fp32"},
         {"Order and chance", .kind = ARGUMENT_HEADING},
-        {"--order", "shuffled|sequential", ARGUMENT_CHOICE, &order, "of the windows; default shuffled, by the seed"},
-        {"--seed", "N", ARGUMENT_NUMBER, &options.seed, "of fresh weights, order and dropout; default 0"},
+        {"--order", "shuffled|sequential", ARGUMENT_CHOICE, &order, "order of the sequences; default shuffled"},
+        {"--seed", "N", ARGUMENT_NUMBER, &options.seed, "seed of fresh weights, order and dropout; default 0"},
         {"--deterministic", NULL, ARGUMENT_FLAG, &options.deterministic,
-         "the same bits whatever the number of workers"},
+         "give the same bits whatever the number of workers"},
         {"Measuring", .kind = ARGUMENT_HEADING},
         {"--eval-every", "N", ARGUMENT_LONG, &options.eval_every,
-         "steps between held-out losses, and one before the first step; after the last there\nis one anyway"},
+         "measure the held-out loss every N steps and before the first; after the last step it is measured anyway"},
         {"--trace", "FILE", ARGUMENT_TEXT, &options.trace,
-         "a new file for what every thread did when, for chrome://tracing or\nui.perfetto.dev"},
+         "write a timeline of all threads to a new file, for chrome://tracing or ui.perfetto.dev"},
         {"Machine", .kind = ARGUMENT_HEADING},
         {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &options.device,
-         "cuda is the first CUDA device, with --workers the first ones; cuda:1 the second;\n"
-         "default auto: CUDA if there is one, else the processor"},
+         "cuda is the first CUDA device, with --workers the first ones; cuda:1 is the second. Default auto: CUDA if "
+         "there is one, else the CPU"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
-         "a hard cap on each worker's memory, as in 2GiB; default what is free but an\n"
-         "eighth, divided by the workers, or what a CUDA device has free but a 32nd"},
+         "hard cap on each worker's memory, as in 2GiB or 512M (K, M, G are powers of 1024). The planner fits training "
+         "into it by micro-batches, activation checkpointing (recomputation) and host memory. Default: 7/8 of free "
+         "memory, divided by the workers; on CUDA 31/32 of the device's free memory"},
         {"--host-mem", "BYTES", ARGUMENT_BYTES, &options.host_mem,
-         "of host memory for the model, its optimizer and what goes between host and devices,\nat most; default what "
-         "is free"},
+         "hard cap on host memory for the model, its optimizer and transfer buffers; default: free memory"},
         {"--require-pinned", NULL, ARGUMENT_FLAG, &options.require_pinned,
-         "refuse where that memory cannot be locked (ulimit -l); default a note"},
-        {"--workers", "N", ARGUMENT_COUNT, &options.workers, "processes that compute; default 1"},
+         "fail if that memory cannot be locked (ulimit -l); default: a note"},
+        {"--workers", "N", ARGUMENT_COUNT, &options.workers, "worker processes; default 1"},
         {"--connect", "ADDRESS", ARGUMENT_TEXT, &options.connect,
-         "use this daemon, by name or directory, and its workers; default private ones\nthat start and end with the "
+         "use this daemon (name or directory) and its workers; default: private ones that start and end with the "
          "run"},
     };
-    const struct command command = {
-        "eps train",
-        "Trains a model: a daemon (epsd) holds it in host memory, workers (eps-worker) pull it layer by layer.\n"
-        "Both are started privately, unless --connect names a daemon. Ctrl-C, SIGTERM or SIGHUP finishes the open "
-        "step,\n"
-        "saves and ends, unless --save-every is 0; a second Ctrl-C or SIGTERM ends at once.",
-        arguments, sizeof arguments / sizeof *arguments};
+    const struct command command = {"eps train",
+                                    "Trains a model. A daemon (epsd) holds it in host memory; workers (eps-worker) "
+                                    "pull it layer by layer. Both are "
+                                    "started privately, unless --connect names a daemon. Ctrl-C, SIGTERM or SIGHUP "
+                                    "finishes the current step, saves "
+                                    "(unless --save-every is 0) and ends; a second Ctrl-C or SIGTERM ends at once.",
+                                    arguments, sizeof arguments / sizeof *arguments};
     int status = arguments_parse(&command, argc, argv);
 
     if (status < 0) {

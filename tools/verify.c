@@ -32,13 +32,14 @@ int command_verify(int argc, char **argv)
     const char *directory = NULL;
     bool json = false;
     const struct argument arguments[] = {
-        {"DIR", NULL, ARGUMENT_POSITIONAL, &directory, "a checkpoint (step-N), or the directory of a run: each of its"},
+        {"DIR", NULL, ARGUMENT_POSITIONAL, &directory,
+         "a checkpoint (step-N), or a run's directory: all of its checkpoints"},
         {"--json", NULL, ARGUMENT_FLAG, &json,
-         "a list of objects with path, step, whole, and why (null if it is whole)"},
+         "print a list of objects with path, step, whole, and why (null if it is whole)"},
     };
     const struct command command = {"eps verify",
-                                    "Reads checkpoints byte by byte and compares them with their checksums. The exit "
-                                    "status is 1 if one is not\nwhole; what is being written is passed over.",
+                                    "Compares every byte of checkpoints with their checksums. The exit status is 1 "
+                                    "if one is damaged. A checkpoint that is being written is skipped.",
                                     arguments, sizeof arguments / sizeof *arguments};
     struct eps_error error;
     int status = arguments_parse(&command, argc, argv);

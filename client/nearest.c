@@ -1,0 +1,70 @@
+/* eps_nearest: the name that was meant. */
+#include "client/eps.h"
+
+#include <ctype.h>
+#include <limits.h>
+#include <string.h>
+
+enum { LONGEST = 40, LEAST_PREFIX = 3 };
+
+static unsigned least(unsigned a, unsigned b)
+{
+    return a < b ? a : b;
+}
+
+/* Letters of either case, '_' and '-' are the same. */
+static char folded(char c)
+{
+    return c == '_' ? '-' : (char)tolower((unsigned char)c);
+}
+
+static size_t common_prefix(const char *a, const char *b)
+{
+    size_t n = 0;
+
+    while (a[n] && folded(a[n]) == folded(b[n]))
+        n++;
+    return n;
+}
+
+/* Insertions, deletions, substitutions and swaps of neighbours between a (n) and b (m): the optimal string alignment
+ * distance. */
+static unsigned distance(const char *a, size_t n, const char *b, size_t m)
+{
+    unsigned rows[3][LONGEST + 1], *before = rows[0], *last = rows[1], *row = rows[2];
+
+    for (unsigned j = 0; j <= m; j++)
+        last[j] = j;
+    for (size_t i = 1; i <= n; i++) {
+        row[0] = (unsigned)i;
+        for (size_t j = 1; j <= m; j++) {
+            const char x = folded(a[i - 1]), y = folded(b[j - 1]);
+            row[j] = least(least(last[j], row[j - 1]) + 1, last[j - 1] + (x != y));
+            if (i > 1 && j > 1 && x == folded(b[j - 2]) && folded(a[i - 2]) == y)
+                row[j] = least(row[j], before[j - 2] + 1);
+        }
+        unsigned *const oldest = before;
+        before = last, last = row, row = oldest;
+    }
+    return last[m];
+}
+
+const char *eps_nearest(const char *word, const char *const *names, size_t n_names)
+{
+    const size_t n = strlen(word);
+    const char *nearest = NULL, *longest = NULL;
+    unsigned fewest = UINT_MAX;
+    size_t most = LEAST_PREFIX - 1;
+
+    for (size_t i = 0; i < n_names; i++) {
+        const size_t m = strlen(names[i]), common = common_prefix(word, names[i]);
+        if (n > LONGEST || m > LONGEST)
+            continue;
+        const unsigned d = distance(word, n, names[i], m);
+        if (d < fewest)
+            fewest = d, nearest = names[i];
+        if (common > most && (common == n || common == m)) /* one begins with the other: "evaluate", "gen" */
+            most = common, longest = names[i];
+    }
+    return fewest <= (n + 1) / 3 ? nearest : longest;
+}

@@ -1,0 +1,170 @@
+#include "tools/hint.h"
+
+#include "client/eps.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { MAX_OPTIONS = 80 };
+
+/* What transformers, torchrun, nanoGPT, llama.cpp and their like call an option of ours. Of several lines the first
+ * counts whose option the command has. */
+static const struct {
+    const char *theirs, *ours; /* ours may have a value behind a space */
+    const char *why;           /* NULL: "it is called OURS here" */
+} aliases[] = {
+    {"--batch-size", "--batch", NULL},
+    {"--bs", "--batch", NULL},
+    {"--train-batch-size", "--batch", NULL},
+    {"--global-batch-size", "--batch", NULL},
+    {"--per-device-train-batch-size", "--microbatch",
+     "--batch is the whole batch of a step, --microbatch the rows that a device computes at once, which the planner "
+     "chooses"},
+    {"--per-device-eval-batch-size", "--batch", NULL},
+    {"--gradient-accumulation-steps", "--microbatch",
+     "gradients are accumulated over the micro-batches of --batch by itself, and the planner chooses their size "
+     "(--microbatch sets it)"},
+    {"--grad-accum", "--microbatch",
+     "gradients are accumulated over the micro-batches of --batch by itself, and the planner chooses their size "
+     "(--microbatch sets it)"},
+    {"--micro-batch-size", "--microbatch", NULL},
+    {"--gradient-checkpointing", "--device-mem",
+     "the planner decides what is kept and what is recomputed (activation checkpointing), so that it fits "
+     "--device-mem"},
+    {"--activation-checkpointing", "--device-mem",
+     "the planner decides what is kept and what is recomputed (activation checkpointing), so that it fits "
+     "--device-mem"},
+    {"--cpu-offload", "--device-mem", "the planner decides what waits in host memory, so that it fits --device-mem"},
+    {"--learning-rate", "--lr", NULL},
+    {"--min-learning-rate", "--min-lr", NULL},
+    {"--lr-scheduler-type", "--schedule", NULL},
+    {"--lr-schedule", "--schedule", NULL},
+    {"--scheduler", "--schedule", NULL},
+    {"--warmup-steps", "--warmup", NULL},
+    {"--warmup-iters", "--warmup", NULL},
+    {"--warmup-ratio", "--warmup", "--warmup takes steps; its default is 3 % of them"},
+    {"--num-train-epochs", "--epochs", NULL},
+    {"--num-epochs", "--epochs", NULL},
+    {"--max-steps", "--steps", NULL},
+    {"--max-iters", "--steps", NULL},
+    {"--num-steps", "--steps", NULL},
+    {"--iterations", "--steps", NULL},
+    {"--seq-len", "--seq", NULL},
+    {"--max-seq-length", "--seq", NULL},
+    {"--max-seq-len", "--seq", NULL},
+    {"--sequence-length", "--seq", NULL},
+    {"--block-size", "--seq", NULL},
+    {"--context-length", "--seq", NULL},
+    {"--max-length", "--tokens", NULL},
+    {"--max-length", "--seq", NULL},
+    {"--max-new-tokens", "--tokens", NULL},
+    {"--num-tokens", "--tokens", NULL},
+    {"--n-predict", "--tokens", NULL},
+    {"--output-dir", "--out", NULL},
+    {"--output", "--out", NULL},
+    {"--save-dir", "--out", NULL},
+    {"--train-file", "--data", NULL},
+    {"--dataset", "--data", NULL},
+    {"--train-data", "--data", NULL},
+    {"--validation-file", "--eval-data", NULL},
+    {"--val-data", "--eval-data", NULL},
+    {"--model-name-or-path", "--model", NULL},
+    {"--checkpoint", "--model", NULL},
+    {"--resume-from-checkpoint", "--resume", NULL},
+    {"--bf16", "--precision bf16", NULL},
+    {"--fp16", "--precision bf16", "the 16-bit type here is --precision bf16"},
+    {"--amp", "--precision bf16", NULL},
+    {"--fp32", "--precision fp32", NULL},
+    {"--mixed-precision", "--precision", NULL},
+    {"--dtype", "--precision", NULL},
+    {"--max-grad-norm", "--clip-norm", NULL},
+    {"--grad-clip", "--clip-norm", NULL},
+    {"--gradient-clip-val", "--clip-norm", NULL},
+    {"--optim", "--optimizer", NULL},
+    {"--wd", "--weight-decay", NULL},
+    {"--beta1", "--betas", "--betas takes both, as in 0.9,0.999"},
+    {"--beta2", "--betas", "--betas takes both, as in 0.9,0.999"},
+    {"--adam-beta1", "--betas", "--betas takes both, as in 0.9,0.999"},
+    {"--adam-beta2", "--betas", "--betas takes both, as in 0.9,0.999"},
+    {"--adam-epsilon", "--epsilon", NULL},
+    {"--save-steps", "--save-every", NULL},
+    {"--save-total-limit", "--keep", NULL},
+    {"--eval-steps", "--eval-every", NULL},
+    {"--eval-interval", "--eval-every", NULL},
+    {"--num-workers", "--workers", NULL},
+    {"--nproc-per-node", "--workers", NULL},
+    {"--gpus", "--workers", NULL},
+    {"--cuda", "--device cuda", NULL},
+    {"--gpu", "--device cuda", NULL},
+    {"--cpu", "--device cpu", NULL},
+    {"--memory", "--device-mem", NULL},
+    {"--max-memory", "--device-mem", NULL},
+};
+
+/* "--Batch_Size=8" and "-batch-size" as "--batch-size". */
+static void normalise(char *out, size_t cap, const char *option)
+{
+    const size_t n_dashes = strspn(option, "-");
+
+    snprintf(out, cap, "--%.*s", (int)strcspn(option + n_dashes, "="), option + n_dashes);
+    for (char *c = out; *c; c++) {
+        if (*c == '_')
+            *c = '-';
+        else if (*c >= 'A' && *c <= 'Z')
+            *c = (char)(*c - 'A' + 'a');
+    }
+}
+
+static bool has(const struct command *command, const char *option)
+{
+    const size_t n = strcspn(option, " ");
+
+    for (size_t i = 0; i < command->n_arguments; i++) {
+        const char *name = command->arguments[i].name;
+        if (strlen(name) == n && memcmp(name, option, n) == 0)
+            return true;
+    }
+    return false;
+}
+
+static const char *nearest(const struct command *command, const char *option)
+{
+    const char *names[MAX_OPTIONS];
+    size_t n = 0;
+
+    for (size_t i = 0; i < command->n_arguments && n < MAX_OPTIONS - 1; i++) {
+        if (command->arguments[i].name[0] == '-')
+            names[n++] = command->arguments[i].name + 2; /* the dashes are no likeness */
+    }
+    names[n++] = "help";
+    return eps_nearest(option + 2, names, n);
+}
+
+void hint_option(char *out, size_t cap, const struct command *command, const char *option)
+{
+    char name[80];
+
+    normalise(name, sizeof name, option);
+    const int said = snprintf(out, cap, "%.*s is not an option",
+                              (int)(strcspn(option, "=") < 80 ? strcspn(option, "=") : 80), option);
+    const size_t used = said > 0 && (size_t)said < cap ? (size_t)said : 0;
+    if (has(command, name)) { /* but for its dashes, or its case */
+        snprintf(out + used, cap - used, ": did you mean %s?", name);
+        return;
+    }
+    for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++) {
+        if (strcmp(aliases[i].theirs, name) != 0 || !has(command, aliases[i].ours))
+            continue;
+        if (aliases[i].why)
+            snprintf(out + used, cap - used, ": %s", aliases[i].why);
+        else
+            snprintf(out + used, cap - used, ": it is called %s here", aliases[i].ours);
+        return;
+    }
+    const char *meant = nearest(command, name);
+    if (meant)
+        snprintf(out + used, cap - used, ": did you mean --%s?", meant);
+    else
+        snprintf(out + used, cap - used, " of %s: see %s --help", command->name, command->name);
+}
