@@ -2,6 +2,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <math.h>
 
 static uint32_t *buffer_ids(const struct client_job *job, unsigned buffer)
 {
@@ -110,6 +111,10 @@ int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job
         rc = client_link_expect(job->link, MESSAGE_EVALUATED, &m, NULL, err);
         if (rc)
             return rc;
+        if (!isfinite(m.evaluated.sum)) /* by a daemon that passes on what its workers say */
+            return error_set(err, -EINVAL,
+                             "the model's loss is %s: its weights are damaged, or its training had gone astray",
+                             isnan(m.evaluated.sum) ? "no number" : "infinite");
         sum += m.evaluated.sum;
         *n_tokens += (uint64_t)n_rows * job->seq;
         first += n_rows;

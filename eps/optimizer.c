@@ -158,6 +158,11 @@ static void close_view(struct scratch *scratch, const struct job *job, unsigned 
 
 /* ---- passes ------------------------------------------------------------------------------------------------------ */
 
+static void note_not_finite(struct job *job)
+{
+    atomic_store_explicit(&job->not_finite, true, memory_order_relaxed);
+}
+
 static void finite_range(void *data, size_t begin, size_t n)
 {
     struct job *job = data;
@@ -165,7 +170,7 @@ static void finite_range(void *data, size_t begin, size_t n)
 
     if (job->gradient->type == NUMBER_BF16 ? !kernel->is_finite_bf16((const uint16_t *)g + begin, n)
                                            : !kernel->is_finite((const float *)g + begin, n))
-        atomic_store_explicit(&job->not_finite, true, memory_order_relaxed);
+        note_not_finite(job);
 }
 
 bool eps_optimizer_is_finite(const void *g, enum number_type type, size_t n)
@@ -199,45 +204,49 @@ void eps_optimizer_fold(const struct eps_parameters *p, const struct eps_gradien
 
 static void update_range(void *data, size_t begin, size_t n)
 {
-    const struct job *job = data;
+    struct job *job = data;
     struct scratch scratch;
     struct view view;
 
     for (size_t at = begin; at < begin + n; at += view.n) {
         view = open_view(&scratch, job, WEIGHTS | MOMENTS, at, begin + n - at);
-        kernel->update(view.w, view.m, view.v, view.n, &job->constants);
+        if (!kernel->update(view.w, view.m, view.v, view.n, &job->constants))
+            note_not_finite(job);
         close_view(&scratch, job, WEIGHTS, at, view.n);
     }
 }
 
-void eps_optimizer_update(const struct eps_parameters *p, const struct eps_hyper *hp, uint64_t t, bool decays,
+bool eps_optimizer_update(const struct eps_parameters *p, const struct eps_hyper *hp, uint64_t t, bool decays,
                           double divisor)
 {
     struct job job = {.p = p, .constants = constants_of(hp, t, decays)};
 
     job.constants.step_size /= divisor;
     eps_team_run(p->n, update_range, &job);
+    return !job.not_finite;
 }
 
 static void step_range(void *data, size_t begin, size_t n)
 {
-    const struct job *job = data;
+    struct job *job = data;
     struct scratch scratch;
     struct view view;
 
     for (size_t at = begin; at < begin + n; at += view.n) {
         view = open_view(&scratch, job, WEIGHTS | MOMENTS | GRADIENT, at, begin + n - at);
-        kernel->step(view.w, view.m, view.v, view.g, view.n, &job->constants);
+        if (!kernel->step(view.w, view.m, view.v, view.g, view.n, &job->constants))
+            note_not_finite(job);
         close_view(&scratch, job, WEIGHTS | MOMENTS, at, view.n);
     }
 }
 
-void eps_optimizer_step(const struct eps_parameters *p, const struct eps_gradient *g, const struct eps_hyper *hp,
+bool eps_optimizer_step(const struct eps_parameters *p, const struct eps_gradient *g, const struct eps_hyper *hp,
                         uint64_t t, bool decays)
 {
     struct job job = {.p = p, .gradient = g, .constants = constants_of(hp, t, decays)};
 
     eps_team_run(p->n, step_range, &job);
+    return !job.not_finite;
 }
 
 static void sum_range(void *data, size_t begin, size_t n)

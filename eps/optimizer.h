@@ -69,11 +69,12 @@ bool eps_optimizer_is_finite(const void *g, enum number_type type, size_t n);
 /* first: the first fold of the step, which decays. Weights are not looked at. */
 void eps_optimizer_fold(const struct eps_parameters *p, const struct eps_gradient *g, const struct eps_hyper *hp,
                         bool first);
-/* Moments are not changed. The update, but not the decay, is divided by divisor: 1 unless it is clipped. */
-void eps_optimizer_update(const struct eps_parameters *p, const struct eps_hyper *hp, uint64_t t, bool decays,
+/* Moments are not changed. The update, but not the decay, is divided by divisor: 1 unless it is clipped. False if a
+ * weight is not finite afterwards, as it is wherever its first moment is not. */
+bool eps_optimizer_update(const struct eps_parameters *p, const struct eps_hyper *hp, uint64_t t, bool decays,
                           double divisor);
 /* First fold and update in one pass: the same bits as one after the other, with fp32 moments. */
-void eps_optimizer_step(const struct eps_parameters *p, const struct eps_gradient *g, const struct eps_hyper *hp,
+bool eps_optimizer_step(const struct eps_parameters *p, const struct eps_gradient *g, const struct eps_hyper *hp,
                         uint64_t t, bool decays);
 /* sum = g or sum += g, (n): accumulators, tied units, held sums. */
 void eps_optimizer_sum(float *sum, const struct eps_gradient *g, size_t n, bool first);

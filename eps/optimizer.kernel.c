@@ -33,16 +33,18 @@ static inline float moved(float w, float m, float v, double step_size, double ro
 }
 
 /* Adding one to the exponent carries into the sign bit where all its bits are set: infinities and NaNs. */
+static inline uint32_t carry_of(float x)
+{
+    return (number_pattern(x) & 0x7fffffffu) + 0x00800000u;
+}
+
 static bool is_finite(const float *g, size_t n)
 {
     uint32_t carry = 0;
 
 #pragma omp simd reduction(| : carry)
-    for (size_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &g[i], sizeof bits);
-        carry |= (bits & 0x7fffffffu) + 0x00800000u;
-    }
+    for (size_t i = 0; i < n; i++)
+        carry |= carry_of(g[i]);
     return carry >> 31 == 0;
 }
 
@@ -77,29 +79,36 @@ static void fold(float *restrict m, float *restrict v, const float *restrict g, 
     }
 }
 
-static void update(float *restrict w, const float *restrict m, const float *restrict v, size_t n,
+static bool update(float *restrict w, const float *restrict m, const float *restrict v, size_t n,
                    const struct eps_constants *c)
 {
     const double step_size = c->step_size, root_scale = c->root_scale, epsilon = c->epsilon, shrink = c->shrink;
+    uint32_t carry = 0;
 
-#pragma omp simd
-    for (size_t i = 0; i < n; i++)
+#pragma omp simd reduction(| : carry)
+    for (size_t i = 0; i < n; i++) {
         w[i] = moved(w[i], m[i], v[i], step_size, root_scale, epsilon, shrink);
+        carry |= carry_of(w[i]);
+    }
+    return carry >> 31 == 0;
 }
 
-static void step(float *restrict w, float *restrict m, float *restrict v, const float *restrict g, size_t n,
+static bool step(float *restrict w, float *restrict m, float *restrict v, const float *restrict g, size_t n,
                  const struct eps_constants *c)
 {
     const float c1 = c->c1, c2 = c->c2;
     const double step_size = c->step_size, root_scale = c->root_scale, epsilon = c->epsilon, shrink = c->shrink;
+    uint32_t carry = 0;
 
-#pragma omp simd
+#pragma omp simd reduction(| : carry)
     for (size_t i = 0; i < n; i++) {
         float new_m = first_moment(m[i], g[i], c1), new_v = second_moment(v[i], g[i], c2);
         m[i] = new_m;
         v[i] = new_v;
         w[i] = moved(w[i], new_m, new_v, step_size, root_scale, epsilon, shrink);
+        carry |= carry_of(w[i]);
     }
+    return carry >> 31 == 0;
 }
 
 static void sum_up(float *restrict sum, const float *restrict g, size_t n, bool first)

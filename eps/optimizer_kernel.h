@@ -20,9 +20,10 @@ struct eps_kernel {
     bool (*is_finite_bf16)(const uint16_t *g, size_t n);
     void (*fold)(float *restrict m, float *restrict v, const float *restrict g, size_t n, const struct eps_constants *c,
                  bool first);
-    void (*update)(float *restrict w, const float *restrict m, const float *restrict v, size_t n,
+    /* False if a weight is not finite afterwards. One sign is enough: of a moment that is not finite, no weight is. */
+    bool (*update)(float *restrict w, const float *restrict m, const float *restrict v, size_t n,
                    const struct eps_constants *c);
-    void (*step)(float *restrict w, float *restrict m, float *restrict v, const float *restrict g, size_t n,
+    bool (*step)(float *restrict w, float *restrict m, float *restrict v, const float *restrict g, size_t n,
                  const struct eps_constants *c);
     void (*sum)(float *restrict sum, const float *restrict g, size_t n, bool first);
     void (*scale)(float *restrict out, const float *restrict g, float scale, size_t n);

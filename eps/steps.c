@@ -300,6 +300,13 @@ static void on_evaluated(struct daemon *d, struct peer *worker, const struct mes
     struct job *job = &d->job;
     struct message out = {.kind = MESSAGE_EVALUATED};
 
+    if (!isfinite(m->evaluated.sum)) {
+        job_end(d, -EDOM,
+                "the model's loss is %s, as worker %u (%s) has it: its weights are damaged, or its training had gone "
+                "astray",
+                isnan(m->evaluated.sum) ? "no number" : "infinite", worker->id, worker->device);
+        return;
+    }
     worker->evaluating = false;
     worker->evaluated = m->evaluated.sum;
     for (uint32_t i = 0; i < job->n_workers; i++) {
@@ -386,6 +393,16 @@ void steps_on_worker(struct daemon *d, struct peer *worker, const struct message
     steps_feed(d, &event);
 }
 
+/* What no later step can mend. The relay never hears of this unit, so no reader captures it: nothing of it is saved. */
+static void end_not_finite(struct daemon *d, const struct eps_job *work)
+{
+    char unit[MODEL_NAME_BYTES];
+
+    job_end(d, -EDOM,
+            "step %" PRIu64 " made weights of %s that are not finite, and void: try a lower --lr, or --clip-norm",
+            work->step + 1, model_unit_name(unit, &d->job.model, work->unit));
+}
+
 void steps_on_optimizer(struct daemon *d)
 {
     struct eps_job work;
@@ -397,6 +414,10 @@ void steps_on_optimizer(struct daemon *d)
                                     .ok = work.result == 0};
         if (work.kind == EPS_JOB_CALL) {
             job_on_loaded(d, work.result);
+            continue;
+        }
+        if (work.result == -ERANGE) {
+            end_not_finite(d, &work);
             continue;
         }
         if (work.kind == EPS_JOB_UPDATE)

@@ -381,17 +381,18 @@ static bool is_summed(enum eps_store_fold how)
     return how == EPS_FOLD_SUM || how == EPS_FOLD_HOLD;
 }
 
-bool eps_store_fold(struct eps_store *store, uint32_t unit, uint32_t slice, const struct eps_contribution *contribution,
-                    enum eps_store_fold how, const struct eps_hyper *hp)
+int eps_store_fold(struct eps_store *store, uint32_t unit, uint32_t slice, const struct eps_contribution *contribution,
+                   enum eps_store_fold how, const struct eps_hyper *hp)
 {
     const enum number_type type = contribution->type;
     struct walk walk = walk_slice(store->model, unit, slice);
     const uint64_t slice_at = walk.next;
+    bool finite = true;
     struct run run;
 
     assert(store->options.train && store->options.fenced == (how == EPS_FOLD_HOLD));
     if (!eps_optimizer_is_finite(contribution->g, type, walk.end - walk.next))
-        return false;
+        return -EDOM;
     if (is_summed(how) && !store->sums[unit])
         take_accumulator(store, unit);
     while (next_run(&walk, &run)) {
@@ -403,10 +404,10 @@ bool eps_store_fold(struct eps_store *store, uint32_t unit, uint32_t slice, cons
         else if (how == EPS_FOLD_MOMENTS)
             eps_optimizer_fold(&p, &g, hp, contribution->first);
         else
-            eps_optimizer_step(&p, &g, hp, store->updates[unit] + 1, run.decays);
+            finite &= eps_optimizer_step(&p, &g, hp, store->updates[unit] + 1, run.decays);
         assert(how != EPS_FOLD_DIRECT || contribution->first);
     }
-    return true;
+    return finite ? 0 : -ERANGE;
 }
 
 /* A sum, as the gradient of a run. */
@@ -416,10 +417,12 @@ static struct eps_gradient gradient_of(const struct eps_store *store, uint32_t u
     return (struct eps_gradient){store->sums[unit] + run->at, NUMBER_FP32, how == EPS_FOLD_HOLD ? hp->grad_scale : 1};
 }
 
-/* All of a unit run by run: weights are moved by what its moments are, or are after its sum is folded. */
-static void update_runs(struct eps_store *store, uint32_t unit, enum eps_store_fold how, const struct eps_hyper *hp)
+/* All of a unit run by run: weights are moved by what its moments are, or are after its sum is folded. False if one is
+ * not finite afterwards. */
+static bool update_runs(struct eps_store *store, uint32_t unit, enum eps_store_fold how, const struct eps_hyper *hp)
 {
     const uint64_t t = store->updates[unit] + 1;
+    bool finite = true;
     struct run run;
 
     for (uint32_t slice = 0; slice < store->model->units[unit].n_slices; slice++)
@@ -427,11 +430,12 @@ static void update_runs(struct eps_store *store, uint32_t unit, enum eps_store_f
             const struct eps_parameters p = eps_store_parameters(store, unit, run.at, run.n, 0);
             if (is_summed(how)) {
                 const struct eps_gradient g = gradient_of(store, unit, &run, how, hp);
-                eps_optimizer_step(&p, &g, hp, t, run.decays);
+                finite &= eps_optimizer_step(&p, &g, hp, t, run.decays);
             } else {
-                eps_optimizer_update(&p, hp, t, run.decays, 1);
+                finite &= eps_optimizer_update(&p, hp, t, run.decays, 1);
             }
         }
+    return finite;
 }
 
 /* The runs of one piece, cut at slices as they are in a walk. */
@@ -446,11 +450,12 @@ static bool next_run_of_piece(const struct model *model, const struct model_piec
 
 /* Moments first, then the RMS of the update, then the update: three passes, where an update that is not clipped has
  * one. */
-static void update_clipped(struct eps_store *store, uint32_t unit, const struct model_piece *piece,
+static bool update_clipped(struct eps_store *store, uint32_t unit, const struct model_piece *piece,
                            enum eps_store_fold how, const struct eps_hyper *hp)
 {
     const uint64_t t = store->updates[unit] + 1;
     double squares = 0;
+    bool finite = true;
 
     for (struct run run = {0}; next_run_of_piece(store->model, piece, &run);) {
         const struct eps_parameters p = eps_store_parameters(store, unit, run.at, run.n, 0);
@@ -463,24 +468,27 @@ static void update_clipped(struct eps_store *store, uint32_t unit, const struct 
     const double excess = sqrt(squares / (double)piece->n) / store->options.clip_update;
     for (struct run run = {0}; next_run_of_piece(store->model, piece, &run);) {
         const struct eps_parameters p = eps_store_parameters(store, unit, run.at, run.n, 0);
-        eps_optimizer_update(&p, hp, t, run.decays, excess > 1 ? excess : 1);
+        finite &= eps_optimizer_update(&p, hp, t, run.decays, excess > 1 ? excess : 1);
     }
+    return finite;
 }
 
-void eps_store_update(struct eps_store *store, uint32_t unit, enum eps_store_fold how, const struct eps_hyper *hp)
+int eps_store_update(struct eps_store *store, uint32_t unit, enum eps_store_fold how, const struct eps_hyper *hp)
 {
     const struct model_unit *u = &store->model->units[unit];
+    bool finite = true;
 
     if (store->options.clip_update > 0) {
         assert(how != EPS_FOLD_DIRECT);
         for (uint32_t i = 0; i < u->n_pieces; i++)
-            update_clipped(store, unit, &store->model->pieces[u->first_piece + i], how, hp);
+            finite &= update_clipped(store, unit, &store->model->pieces[u->first_piece + i], how, hp);
     } else if (how != EPS_FOLD_DIRECT) {
-        update_runs(store, unit, how, hp);
+        finite = update_runs(store, unit, how, hp);
     }
     store->updates[unit]++;
     if (is_summed(how))
         give_accumulator_back(store, unit);
+    return finite ? 0 : -ERANGE;
 }
 
 double eps_store_sum_squares(const struct eps_store *store, uint32_t unit)

@@ -102,7 +102,8 @@ struct eps_parameters eps_store_parameters(const struct eps_store *store, uint32
  *   HOLD      fenced: the same in the unit's own buffer, so that nothing has changed until eps_store_update, which
  *             multiplies the sum by hp->grad_scale first. What is not updated leaves no trace. The bits of AdamW are
  *             the same as if it were not fenced, as are AdamA's with one part
- * Returns false, with nothing changed, if the slice is not finite. */
+ * -EDOM, with nothing changed: the slice is not finite. -ERANGE: all was done, and a weight is not finite afterwards.
+ * Slices that are finite can come to that, by their sum or by a rate that is too high; those weights are void. */
 enum eps_store_fold { EPS_FOLD_DIRECT, EPS_FOLD_MOMENTS, EPS_FOLD_SUM, EPS_FOLD_HOLD };
 
 struct eps_contribution {
@@ -112,13 +113,13 @@ struct eps_contribution {
     uint32_t part;
 };
 
-bool eps_store_fold(struct eps_store *store, uint32_t unit, uint32_t slice, const struct eps_contribution *contribution,
-                    enum eps_store_fold how, const struct eps_hyper *hp);
+int eps_store_fold(struct eps_store *store, uint32_t unit, uint32_t slice, const struct eps_contribution *contribution,
+                   enum eps_store_fold how, const struct eps_hyper *hp);
 
 /* With clip_update = d, the update u = mhat / (sqrt(vhat) + epsilon) of each tensor is divided by max(1, RMS(u) / d)
  * before the learning rate (Shazeer & Stern, arXiv:1804.04235, section 6). A tensor that is cut into units is clipped
- * unit by unit, each piece by its own RMS: no unit waits for another. */
-void eps_store_update(struct eps_store *store, uint32_t unit, enum eps_store_fold how, const struct eps_hyper *hp);
+ * unit by unit, each piece by its own RMS: no unit waits for another. 0 or -ERANGE, as above. */
+int eps_store_update(struct eps_store *store, uint32_t unit, enum eps_store_fold how, const struct eps_hyper *hp);
 
 /* The sum of squares of a unit's held sum, whose root over all units is the norm of the gradient; tied weights are in
  * it once. The same bits for every number of threads; infinite if a sum of contributions has overflowed. */

@@ -29,18 +29,16 @@ struct eps_updater {
 
 void eps_job_run(struct eps_job *job, struct eps_store *store)
 {
-    job->result = 0;
     switch (job->kind) {
     case EPS_JOB_FOLD:
-        if (!eps_store_fold(store, job->unit, job->slice, &job->contribution, job->how, &job->hyper))
-            job->result = -EDOM;
-        else if (job->squares) {
+        job->result = eps_store_fold(store, job->unit, job->slice, &job->contribution, job->how, &job->hyper);
+        if (!job->result && job->squares) {
             *job->squares = eps_store_sum_squares(store, job->unit);
             job->result = isfinite(*job->squares) ? 0 : -EDOM;
         }
         break;
     case EPS_JOB_UPDATE:
-        eps_store_update(store, job->unit, job->how, &job->hyper);
+        job->result = eps_store_update(store, job->unit, job->how, &job->hyper);
         break;
     case EPS_JOB_CALL:
         job->result = job->call(job->context);

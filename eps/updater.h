@@ -24,7 +24,7 @@ struct eps_job {
     uint64_t step;
     uint32_t visit;
     int result; /* of a call: what it returned; of a fold: 0, or -EDOM: not finite. Nothing was folded then, unless
-                   it is the held sum that has overflowed */
+                   it is the held sum that has overflowed. Of either: -ERANGE, a weight is not finite afterwards */
 };
 
 /* Does one job here and now, with the caller's OpenMP team. */

@@ -38,7 +38,7 @@ static void fold(struct inprocess *ip, const struct relay_action *a)
     struct relay_event done = {.kind = RELAY_FOLDED, .unit = a->unit, .slice = a->slice};
 
     note_gradient(ip, a, g);
-    done.ok = eps_store_fold(&ip->store, a->unit, a->slice, &contribution, fold_kind(ip, a->unit), &ip->hyper);
+    done.ok = eps_store_fold(&ip->store, a->unit, a->slice, &contribution, fold_kind(ip, a->unit), &ip->hyper) == 0;
     feed(ip, &done);
 }
 

@@ -45,7 +45,7 @@ static inline bool plain_is_finite(const float *g, size_t n)
 static inline bool plain_store_fold(struct eps_store *store, uint32_t unit, uint32_t slice, const float *g, bool first,
                                     enum eps_store_fold how, const struct eps_hyper *hp)
 {
-    return eps_store_fold(store, unit, slice, &(struct eps_contribution){g, NUMBER_FP32, first, 0}, how, hp);
+    return eps_store_fold(store, unit, slice, &(struct eps_contribution){g, NUMBER_FP32, first, 0}, how, hp) == 0;
 }
 
 #endif

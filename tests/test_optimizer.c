@@ -488,6 +488,40 @@ START_TEST(one_value_that_is_not_finite_is_found_anywhere)
 }
 END_TEST
 
+/* One weight at the largest value that there is, decayed by a factor of 99 in size; or one moment that is not finite.
+ * In both passes, and both forms of the weights. */
+START_TEST(a_weight_that_is_not_finite_afterwards_is_told_wherever_it_is)
+{
+    const struct eps_hyper hp = {.lr = 10, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 10};
+    float *w = floats(N), *m = floats(N), *v = floats(N), *g = floats(N);
+    uint16_t *high = calloc(N, sizeof *high);
+    int16_t *low = calloc(N, sizeof *low);
+
+    ck_assert(high && low);
+    const struct eps_parameters plain = {.n = N, .w = w, .m = m, .v = v};
+    const struct eps_parameters split = {.n = N, .high = high, .low = low, .m = m, .v = v};
+    const struct eps_gradient gradient = {g, NUMBER_FP32, 1};
+    for (size_t at = 0; at < N && selected(_i); at = at < 40 || at > N - 40 ? at + 1 : at + 4999) {
+        for (int which = 0; which < 8; which++) {
+            const bool by_moment = which & 1, is_split = which & 2, is_step = which & 4;
+            const struct eps_parameters *p = is_split ? &split : &plain;
+            memset(w, 0, N * sizeof *w), memset(m, 0, N * sizeof *m), memset(v, 0, N * sizeof *v);
+            memset(high, 0, N * sizeof *high), memset(low, 0, N * sizeof *low);
+            ck_assert(is_step ? eps_optimizer_step(p, &gradient, &hp, 1, true)
+                              : eps_optimizer_update(p, &hp, 1, true, 1));
+            m[at] = by_moment ? INFINITY : 0;
+            w[at] = FLT_MAX;
+            number_split(FLT_MAX, &high[at], &low[at]);
+            if (by_moment)
+                w[at] = 0, high[at] = 0, low[at] = 0;
+            if (is_step ? eps_optimizer_step(p, &gradient, &hp, 1, true) : eps_optimizer_update(p, &hp, 1, true, 1))
+                ck_abort_msg("element %zu, case %d", at, which);
+        }
+    }
+    free(w), free(m), free(v), free(g), free(high), free(low);
+}
+END_TEST
+
 START_TEST(a_sum_starts_anew_and_grows)
 {
     float sum[3] = {NAN, 1, 2};
@@ -517,6 +551,7 @@ int main(void)
     tcase_add_loop_test(tcase, equal_parts_add_one_nth_of_adams_square, 0, 4);
     tcase_add_loop_test(tcase, unequal_parts_keep_adams_m_and_bound_its_v, 0, 4);
     tcase_add_loop_test(tcase, one_value_that_is_not_finite_is_found_anywhere, EPS_ISA_V2, EPS_ISA_BEST);
+    tcase_add_loop_test(tcase, a_weight_that_is_not_finite_afterwards_is_told_wherever_it_is, EPS_ISA_V2, EPS_ISA_BEST);
     tcase_add_test(tcase, a_sum_starts_anew_and_grows);
     return run_tests(tcase);
 }

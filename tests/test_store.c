@@ -5,6 +5,7 @@
 #include "proto/random.h"
 
 #include <check.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -312,6 +313,44 @@ START_TEST(a_slice_that_is_not_finite_changes_nothing)
 }
 END_TEST
 
+/* Each slice is finite; by hand: 3e38 twice is more than FLT_MAX as a sum, and so are two first moments of a beta of 0.
+ * With one part the weights do it: their largest value, decayed by a factor of 99 in size. */
+START_TEST(finite_slices_that_make_a_weight_that_is_not_are_told)
+{
+    static const struct {
+        enum eps_store_fold how;
+        double clip_update;
+    } cases[] = {{EPS_FOLD_DIRECT, 0}, {EPS_FOLD_MOMENTS, 0}, {EPS_FOLD_SUM, 0},
+                 {EPS_FOLD_HOLD, 0},   {EPS_FOLD_MOMENTS, 1}, {EPS_FOLD_SUM, 1}};
+    const enum eps_store_fold how = cases[_i].how;
+    const bool fenced = how == EPS_FOLD_HOLD, direct = how == EPS_FOLD_DIRECT;
+    const struct eps_store_options options = {.train = true,
+                                              .fenced = fenced,
+                                              .n_accumulators = !fenced,
+                                              .clip_update = cases[_i].clip_update};
+    struct eps_hyper hp = {.lr = 1, .beta1 = 0, .beta2 = 0.9, .epsilon = 1e-8, .grad_scale = 1};
+    struct store_fixture f;
+
+    store_fixture_open_as(&f, store_fixture_big, false, &options);
+    const uint32_t unit = 2;
+    const struct model_unit *u = &f.model.units[unit];
+    float *g = floats(u->n);
+    const struct eps_contribution first = {g, NUMBER_FP32, true, 0}, second = {g, NUMBER_FP32, false, 1};
+    ck_assert_int_eq(eps_store_fold(&f.store, unit, 0, &first, how, &hp), 0);
+    ck_assert_int_eq(eps_store_update(&f.store, unit, how, &hp), 0); /* as it should be */
+    g[MODEL_SLICE - 1] = 3e38f;
+    if (direct)
+        hp.weight_decay = 100, eps_store_weights(&f.store, unit)[MODEL_SLICE - 1] = 3e38f;
+    ck_assert_int_eq(eps_store_fold(&f.store, unit, 0, &first, how, &hp), direct ? -ERANGE : 0);
+    if (!direct) {
+        ck_assert_int_eq(eps_store_fold(&f.store, unit, 0, &second, how, &hp), 0);
+        ck_assert_int_eq(eps_store_update(&f.store, unit, how, &hp), -ERANGE);
+    }
+    free(g);
+    store_fixture_close(&f);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tcase = tcase_create("store");
@@ -328,5 +367,6 @@ int main(void)
     tcase_add_test(tcase, tied_units_are_summed_over_their_visits);
     tcase_add_test(tcase, accumulators_go_round);
     tcase_add_loop_test(tcase, a_slice_that_is_not_finite_changes_nothing, EPS_FOLD_DIRECT, EPS_FOLD_SUM + 1);
+    tcase_add_loop_test(tcase, finite_slices_that_make_a_weight_that_is_not_are_told, 0, 6);
     return run_tests(tcase);
 }
