@@ -26,7 +26,11 @@ void error_prefix(struct error *err, const char *what);
 void error_append(struct error *err, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
 /* One line on stderr, "name: text", for the events of a daemon's or worker's life. name is set once, in main, before
- * any thread starts; it defaults to "eps". Safe from every thread (one write each). */
+ * any thread starts; it defaults to "eps". Safe from every thread (one write each).
+ *
+ * It never waits: an event loop that did would be taken for dead, because of a terminal that was stopped or a pipe that
+ * nobody reads. A line that stderr does not take at once is dropped; the next one that is taken comes after "N lines of
+ * the log were dropped". */
 void log_name(const char *name);
 void log_line(const char *format, ...) __attribute__((format(printf, 1, 2)));
 

@@ -7,6 +7,8 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 START_TEST(a_sentence_is_kept_and_its_code_returned)
@@ -94,6 +96,79 @@ START_TEST(a_log_line_is_one_line_with_the_name_in_front)
 }
 END_TEST
 
+/* Fills what stderr is written to, says `lines` lines into it, empties it, and says one more; what came of that. */
+static void stall(char *out, size_t cap, int reader, int writer, unsigned lines)
+{
+    static const char filler[4096];
+    const int saved = dup(STDERR_FILENO), flags = fcntl(writer, F_GETFL);
+    char byte;
+
+    dup2(writer, STDERR_FILENO);
+    ck_assert_int_eq(fcntl(reader, F_SETFL, O_NONBLOCK), 0);
+    ck_assert_int_eq(fcntl(writer, F_SETFL, flags | O_NONBLOCK), 0);
+    while (write(writer, filler, sizeof filler) > 0 || write(writer, filler, 1) > 0)
+        ;
+    ck_assert_int_eq(fcntl(writer, F_SETFL, flags), 0);
+    for (unsigned i = 0; i < lines; i++)
+        log_line("lost");
+    while (read(reader, &byte, 1) == 1 && byte == '\0')
+        ;
+    log_line("there");
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    ck_assert_int_eq(fcntl(writer, F_GETFL), flags); /* which are not this process's alone */
+    ssize_t n = read(reader, out, cap - 1);
+    ck_assert_int_gt(n, 0);
+    out[n] = '\0';
+}
+
+START_TEST(a_log_that_nobody_reads_loses_lines_and_counts_them)
+{
+    int ends[2];
+    char said[4096];
+
+    log_name("epsd");
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    stall(said, sizeof said, ends[0], ends[1], 3);
+    ck_assert_str_eq(said, "epsd: 3 lines of the log were dropped: standard error did not take them\nepsd: there\n");
+    stall(said, sizeof said, ends[0], ends[1], 1);
+    ck_assert_str_eq(said, "epsd: 1 line of the log was dropped: standard error did not take it\nepsd: there\n");
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    stall(said, sizeof said, ends[0], ends[1], 2);
+    ck_assert_ptr_nonnull(strstr(said, "epsd: 2 lines of the log were dropped: standard error did not take them\n"));
+}
+END_TEST
+
+/* Another user's pipe: it cannot be opened anew. */
+START_TEST(a_log_that_cannot_be_opened_anew_does_not_wait_either)
+{
+    char said[4096];
+    int ends[2];
+
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    ck_assert_int_eq(fchmod(ends[1], 0), 0);
+    if (geteuid() == 0) /* who may open everything */
+        ck_assert_int_eq(seteuid(65534), 0);
+    stall(said, sizeof said, ends[0], ends[1], 3);
+    ck_assert_ptr_nonnull(strstr(said, ": 3 lines of the log were dropped"));
+}
+END_TEST
+
+START_TEST(a_terminal_that_was_stopped_does_not_stop_the_log)
+{
+    const int screen = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    char said[4096];
+
+    ck_assert_int_ge(screen, 0);
+    ck_assert_int_eq(grantpt(screen) | unlockpt(screen), 0);
+    const int terminal = open(ptsname(screen), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    ck_assert_int_ge(terminal, 0);
+    stall(said, sizeof said, screen, terminal, 3);
+    ck_assert_ptr_nonnull(strstr(said, " lines of the log were dropped: standard error did not take them\r\n"));
+    ck_assert_ptr_nonnull(strstr(said, ": there\r\n"));
+}
+END_TEST
+
 /* What to do about it must be read: of a long sentence the end makes room for it. */
 START_TEST(what_is_appended_is_never_lost)
 {
@@ -124,6 +199,9 @@ int main(void)
     tcase_add_test(tcase, control_characters_do_not_reach_the_terminal);
     tcase_add_test(tcase, a_prefix_goes_in_front);
     tcase_add_test(tcase, a_log_line_is_one_line_with_the_name_in_front);
+    tcase_add_test(tcase, a_log_that_nobody_reads_loses_lines_and_counts_them);
+    tcase_add_test(tcase, a_log_that_cannot_be_opened_anew_does_not_wait_either);
+    tcase_add_test(tcase, a_terminal_that_was_stopped_does_not_stop_the_log);
     tcase_add_test(tcase, what_is_appended_is_never_lost);
     return run_tests(tcase);
 }

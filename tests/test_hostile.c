@@ -98,6 +98,24 @@ START_TEST(a_daemon_and_a_worker_without_standard_descriptors_serve)
 }
 END_TEST
 
+/* Both have more to say than their stderr takes, before and while they work. */
+START_TEST(a_log_that_nobody_reads_holds_up_no_daemon_and_no_worker)
+{
+    ck_assert_int_eq(shell("mkfifo log && exec 3<>log && ! dd if=/dev/zero of=log oflag=nonblock bs=4096 2>err && "
+                           "{ $bin/epsd --listen mute 2>log & } && d=$! && { $bin/eps-worker --connect mute "
+                           "--device-mem 256MiB 2>log & } && w=$! && "
+                           "until $bin/eps status mute 2>err | grep -q '1 worker'; do :; done && "
+                           "$bin/eps train --connect mute --model tiny.json --data tiny.txt --batch 4 --steps 2 "
+                           "--out o >said 2>err && $bin/eps verify o >said && { cat log >log-said 3>&- & } && "
+                           "c=$! && until [ -s log-said ]; do :; done && "
+                           "$bin/eps stop mute >said && wait $d && wait $w && exec 3>&- && wait $c"),
+                     0);
+    ck_assert_int_eq(shell("grep -a 'epsd: [0-9]* lines of the log were dropped' log-said >said && "
+                           "grep -a 'eps-worker: [0-9]* lines\\? of the log w[a-z]* dropped' log-said >said"),
+                     0);
+}
+END_TEST
+
 START_TEST(too_few_descriptors_are_refused_by_each_program)
 {
     static const char *const programs[] = {"eps status", "epsd --listen few", "eps-worker --connect few"};
@@ -271,6 +289,7 @@ int main(void)
     tcase_add_checked_fixture(tests, setup, remove_all);
     tcase_add_test(tests, without_standard_descriptors_a_run_is_what_it_is_with_them);
     tcase_add_test(tests, a_daemon_and_a_worker_without_standard_descriptors_serve);
+    tcase_add_test(tests, a_log_that_nobody_reads_holds_up_no_daemon_and_no_worker);
     tcase_add_test(tests, too_few_descriptors_are_refused_by_each_program);
     tcase_add_test(tests, a_name_that_is_too_long_leaves_no_directory);
     tcase_add_test(tests, an_option_that_is_none_is_named_with_the_way_to_help);
