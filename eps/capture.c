@@ -1,5 +1,5 @@
 #include "eps/capture.h"
-#include "eps/output.h"
+#include "proto/output.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -34,7 +34,7 @@ static int check_side(json_t *side, struct error *err)
                          "the job's side file: %zu files, where a checkpoint has room for %d beside its own",
                          json_object_size(files), CHECKPOINT_MAX_FILES - OWN_FILES);
     json_object_foreach(files, name, text) if (
-        !json_is_string(text) || !eps_output_is_name(name) ||
+        !json_is_string(text) || !output_is_name(name) ||
         is_own_name(name)) return error_set(err, -EINVAL,
                                             "the job's side file: %.80s is no text with a name ending in .json or .txt",
                                             name);
@@ -69,13 +69,13 @@ int eps_capture_check_side(const char *side, size_t side_bytes, struct error *er
 static int make_file(int *fd, struct eps_capture *capture, const char *name, struct error *err)
 {
     *fd = openat(capture->directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
-    return *fd < 0 ? eps_output_fail(err, -errno, capture->directory, name, "made") : 0;
+    return *fd < 0 ? output_fail(err, -errno, capture->directory, name, "made") : 0;
 }
 
 static int open_checkpoint(struct eps_capture *capture, struct error *err)
 {
     const struct eps_capture_options *o = &capture->options;
-    int rc = eps_output_begin(&capture->directory, o->output, o->step, err);
+    int rc = output_begin(&capture->directory, o->output, o->step, err);
 
     if (!rc)
         rc = make_file(&capture->weights_fd, capture, CHECKPOINT_WEIGHTS, err);
@@ -95,7 +95,7 @@ static int empty_files(const struct eps_capture *capture, struct error *err)
 /* What is wrong with one of the two large files: where it is, and what to do. */
 static int explain(const struct eps_capture *capture, int rc, struct error *err)
 {
-    return rc && capture->options.checkpoint ? eps_output_explain(err, rc, capture->directory) : rc;
+    return rc && capture->options.checkpoint ? output_explain(err, rc, capture->directory) : rc;
 }
 
 static void count_tables(struct eps_capture *capture)
@@ -145,7 +145,7 @@ static int add_text(struct eps_capture *capture, const char *name, const char *t
 
     if (n > 0 && checkpoint_add_run(file, 0, n, checkpoint_hash(text, n)))
         return error_set(err, -ENOMEM, "out of memory");
-    return eps_output_write(capture->directory, name, text, n, err);
+    return output_write(capture->directory, name, text, n, err);
 }
 
 static int add_side_files(struct eps_capture *capture, json_t *side, struct error *err)
@@ -168,7 +168,7 @@ static int write_training(struct eps_capture *capture, struct error *err)
 
     if (!text)
         return error_set(err, -ENOMEM, "out of memory");
-    int rc = eps_output_write(capture->directory, CHECKPOINT_TRAINING, text, strlen(text), err);
+    int rc = output_write(capture->directory, CHECKPOINT_TRAINING, text, strlen(text), err);
     free(text);
     return rc;
 }
@@ -194,7 +194,7 @@ static int finish_checkpoint(struct eps_capture *capture, struct error *err)
     }
     if (!rc)
         rc = write_training(capture, err);
-    return rc ? rc : eps_output_place(o->output, capture->directory, o->step, err);
+    return rc ? rc : output_place(o->output, capture->directory, o->step, err);
 }
 
 static int write_all(int fd, const char *at, size_t n, struct error *err)
@@ -252,7 +252,7 @@ void eps_capture_discard(struct eps_capture *capture)
         return;
     close_all(capture);
     if (o.checkpoint)
-        eps_output_remove_partial(o.output, o.step);
+        output_remove_partial(o.output, o.step);
     else
         for (unsigned i = 0; i < EPS_CAPTURE_FILES; i++)
             if (ftruncate(o.files[i], 0) < 0)

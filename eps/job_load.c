@@ -3,7 +3,7 @@
 
 #include "eps/capture.h"
 #include "eps/memory.h"
-#include "eps/output.h"
+#include "proto/output.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -206,6 +206,6 @@ int job_load(void *context)
     if (!rc)
         rc = load_model(job);
     if (!rc && job->request.job.train && job->output >= 0)
-        eps_output_clean(job->output);
+        output_clean(job->output);
     return rc;
 }

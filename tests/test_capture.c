@@ -6,7 +6,7 @@
 #include "tests/run.h"
 
 #include "eps/capture.h"
-#include "eps/output.h"
+#include "proto/output.h"
 
 #include <check.h>
 #include <errno.h>

@@ -4,7 +4,7 @@
 #include "tests/processes.h"
 #include "tests/run.h"
 
-#include "eps/output.h"
+#include "proto/output.h"
 
 #include <check.h>
 #include <errno.h>
@@ -33,12 +33,12 @@ static void remove_all(void)
 
 static int put(uint64_t step, const char *content, struct error *err)
 {
-    int directory, rc = eps_output_begin(&directory, output, step, err);
+    int directory, rc = output_begin(&directory, output, step, err);
 
     if (!rc)
-        rc = eps_output_write(directory, "training.json", content, strlen(content), err);
+        rc = output_write(directory, "training.json", content, strlen(content), err);
     if (!rc)
-        rc = eps_output_place(output, directory, step, err);
+        rc = output_place(output, directory, step, err);
     if (directory >= 0)
         close(directory);
     return rc;
@@ -51,9 +51,9 @@ START_TEST(names_that_a_checkpoint_may_have)
                                         "..json", "a b.txt", "json",     "a.JSON",     "model.bin"};
 
     for (size_t i = 0; i < sizeof fit / sizeof *fit; i++)
-        ck_assert_msg(eps_output_is_name(fit[i]), "%s", fit[i]);
+        ck_assert_msg(output_is_name(fit[i]), "%s", fit[i]);
     for (size_t i = 0; i < sizeof unfit / sizeof *unfit; i++)
-        ck_assert_msg(!eps_output_is_name(unfit[i]), "%s", unfit[i]);
+        ck_assert_msg(!output_is_name(unfit[i]), "%s", unfit[i]);
 }
 END_TEST
 
@@ -128,7 +128,7 @@ START_TEST(what_is_no_checkpoint_is_not_replaced)
                       strstr(err.text, "; it holds what is no checkpoint"),
                   "%s", err.text);
     ck_assert_int_eq(system("ls -lR --time-style=full-iso out/step-3 elsewhere >after 2>&1; cmp before after"), 0);
-    eps_output_remove_partial(output, 3);
+    output_remove_partial(output, 3);
     ck_assert_str_eq(outputs_names("out"), "step-3 ");
 }
 END_TEST
@@ -149,7 +149,7 @@ START_TEST(partials_alone_are_cleaned_away)
     outputs_make("elsewhere");
     outputs_write("elsewhere", "config.json", "mine");
     ck_assert_int_eq(symlink("../elsewhere", "out/step-8.partial"), 0);
-    eps_output_clean(output);
+    output_clean(output);
     ck_assert_str_eq(outputs_names("out"), "my-step-4.partial step-.partial step-1 step-2.partial.old step-3.partial~ "
                                            "step-7.partial step-8.partial step-x5.partial ");
     outputs_check_file("elsewhere/config.json", "mine");
@@ -163,7 +163,7 @@ START_TEST(a_partial_in_the_way_is_named)
 
     outputs_make("out/step-3.partial");
     outputs_write("out/step-3.partial", "precious", "mine");
-    ck_assert_int_eq(eps_output_begin(&directory, output, 3, &err), -EEXIST);
+    ck_assert_int_eq(output_begin(&directory, output, 3, &err), -EEXIST);
     ck_assert_int_eq(directory, -1);
     ck_assert_msg(strstr(err.text, "out/step-3.partial could not be made") != NULL, "%s", err.text);
     outputs_check_file("out/step-3.partial/precious", "mine");
@@ -191,7 +191,7 @@ START_TEST(a_long_path_is_cut_in_front)
     ck_assert_int_eq(chdir(name), 0);
     outputs_make(name);
     int deep = open(name, O_RDONLY | O_DIRECTORY);
-    ck_assert_int_eq(eps_output_fail(&err, -ENOSPC, deep, "model.safetensors", "written"), -ENOSPC);
+    ck_assert_int_eq(output_fail(&err, -ENOSPC, deep, "model.safetensors", "written"), -ENOSPC);
     ck_assert_msg(strncmp(err.text, "...ddd", 6) == 0, "%s", err.text);
     ck_assert_ptr_nonnull(
         strstr(err.text, "ddd/model.safetensors could not be written: No space left on device; make"));

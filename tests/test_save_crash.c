@@ -8,7 +8,7 @@
 #include "tests/processes.h"
 #include "tests/run.h"
 
-#include "eps/output.h"
+#include "proto/output.h"
 
 #include <check.h>
 #include <errno.h>
@@ -74,9 +74,9 @@ static void check_next_save(uint64_t step)
     char name[64];
 
     ck_assert_int_ge(output, 0);
-    ck_assert_msg(eps_output_begin(&directory, output, step, &err) == 0, "%s", err.text);
-    ck_assert_msg(eps_output_write(directory, "training.json", "next", 4, &err) == 0, "%s", err.text);
-    ck_assert_msg(eps_output_place(output, directory, step, &err) == 0, "%s", err.text);
+    ck_assert_msg(output_begin(&directory, output, step, &err) == 0, "%s", err.text);
+    ck_assert_msg(output_write(directory, "training.json", "next", 4, &err) == 0, "%s", err.text);
+    ck_assert_msg(output_place(output, directory, step, &err) == 0, "%s", err.text);
     close(directory);
     close(output);
     outputs_check_file(CRASHED "/latest/training.json", "next");

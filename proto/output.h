@@ -1,4 +1,4 @@
-/* eps/output.h - the output directory: step-N/ comes into its place so that a crash at any instant leaves the checkpoint
+/* proto/output.h - the output directory: step-N/ comes into its place so that a crash at any instant leaves the checkpoint
  * that was there or the new one.
  *
  * A checkpoint is written as step-N.partial/, flushed file by file, then renamed; a step-N that stands there already is
@@ -6,8 +6,8 @@
  *
  * What is removed is a checkpoint's and nothing else: a directory that holds as much as one file of another kind (not
  * .json, .txt or .safetensors) is left alone, and its name is then in the way. */
-#ifndef EPS_OUTPUT_H
-#define EPS_OUTPUT_H
+#ifndef PROTO_OUTPUT_H
+#define PROTO_OUTPUT_H
 
 #include "proto/error.h"
 
@@ -16,28 +16,28 @@
 #include <stdint.h>
 
 /* A file's name that a checkpoint may have, and that is removed with it. */
-bool eps_output_is_name(const char *name);
+bool output_is_name(const char *name);
 
 /* Removes every step-N.partial that killed runs left. What cannot be removed stays. */
-void eps_output_clean(int output);
+void output_clean(int output);
 
 /* Makes step-N.partial, empty, in place of one that was left there. *directory is owned. -EEXIST, -errno. */
-int eps_output_begin(int *directory, int output, uint64_t step, struct error *err);
+int output_begin(int *directory, int output, uint64_t step, struct error *err);
 
-/* Writes a file of a directory and flushes it. -errno. name is as for eps_output_fail. */
-int eps_output_write(int directory, const char *name, const void *data, size_t n, struct error *err);
+/* Writes a file of a directory and flushes it. -errno. name is as for output_fail. */
+int output_write(int directory, const char *name, const void *data, size_t n, struct error *err);
 
 /* Flushes step-N.partial, whose files have been flushed, and gives it its name. -EEXIST, -errno: the one that stood there
  * and `latest` are as they were, unless the sentence is about `latest`. */
-int eps_output_place(int output, int directory, uint64_t step, struct error *err);
+int output_place(int output, int directory, uint64_t step, struct error *err);
 
-/* Removes what eps_output_begin made, and what is in it. */
-void eps_output_remove_partial(int output, uint64_t step);
+/* Removes what output_begin made, and what is in it. */
+void output_remove_partial(int output, uint64_t step);
 
 /* "DIRECTORY/name could not be WHAT: ...; what to do about it": of a negative errno, which it returns. */
-int eps_output_fail(struct error *err, int code, int directory, const char *name, const char *what);
+int output_fail(struct error *err, int code, int directory, const char *name, const char *what);
 
 /* Puts the directory in front of a sentence that begins with a file's name, and what to do behind it. Returns code. */
-int eps_output_explain(struct error *err, int code, int directory);
+int output_explain(struct error *err, int code, int directory);
 
 #endif

@@ -1,4 +1,4 @@
-#include "eps/output.h"
+#include "proto/output.h"
 
 #include "proto/checkpoint.h"
 
@@ -58,7 +58,7 @@ static void show_path(char out[PATH_SHOWN + 4], int directory)
              n > PATH_SHOWN ? path + n - PATH_SHOWN : path);
 }
 
-int eps_output_explain(struct error *err, int code, int directory)
+int output_explain(struct error *err, int code, int directory)
 {
     char path[PATH_SHOWN + 4];
     const struct error what = *err;
@@ -67,10 +67,10 @@ int eps_output_explain(struct error *err, int code, int directory)
     return error_set(err, code, "%s/%s; %s", path, what.text, find_remedy(code));
 }
 
-int eps_output_fail(struct error *err, int code, int directory, const char *name, const char *what)
+int output_fail(struct error *err, int code, int directory, const char *name, const char *what)
 {
     error_set(err, code, "%s could not be %s: %s", name, what, strerror(-code));
-    return eps_output_explain(err, code, directory);
+    return output_explain(err, code, directory);
 }
 
 /* ---- removing --------------------------------------------------------------------------------------------------- */
@@ -82,7 +82,7 @@ static bool ends_with(const char *text, const char *end)
     return n > n_end && strcmp(text + n - n_end, end) == 0;
 }
 
-bool eps_output_is_name(const char *name)
+bool output_is_name(const char *name)
 {
     return checkpoint_is_name(name) &&
            (ends_with(name, ".json") || ends_with(name, ".txt") || ends_with(name, ".safetensors"));
@@ -107,7 +107,7 @@ static bool is_checkpoints(DIR *dir, const char *name)
 {
     struct stat st;
 
-    return eps_output_is_name(name) && fstatat(dirfd(dir), name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
+    return output_is_name(name) && fstatat(dirfd(dir), name, &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode);
 }
 
 /* The directory, if it holds a checkpoint alone; else NULL. */
@@ -139,7 +139,7 @@ static void remove_checkpoint(int output, const char *name)
     unlinkat(output, name, AT_REMOVEDIR);
 }
 
-void eps_output_clean(int output)
+void output_clean(int output)
 {
     DIR *dir = open_directory(output, ".");
 
@@ -153,7 +153,7 @@ void eps_output_clean(int output)
         closedir(dir);
 }
 
-void eps_output_remove_partial(int output, uint64_t step)
+void output_remove_partial(int output, uint64_t step)
 {
     char partial[NAME_TEXT];
 
@@ -163,7 +163,7 @@ void eps_output_remove_partial(int output, uint64_t step)
 
 /* ---- putting in place ------------------------------------------------------------------------------------------- */
 
-int eps_output_begin(int *directory, int output, uint64_t step, struct error *err)
+int output_begin(int *directory, int output, uint64_t step, struct error *err)
 {
     char partial[NAME_TEXT];
 
@@ -171,10 +171,10 @@ int eps_output_begin(int *directory, int output, uint64_t step, struct error *er
     name_step(partial, step, ".partial");
     remove_checkpoint(output, partial);
     if (mkdirat(output, partial, 0777) < 0)
-        return eps_output_fail(err, -errno, output, partial, "made");
+        return output_fail(err, -errno, output, partial, "made");
     *directory = openat(output, partial, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (*directory < 0)
-        return eps_output_fail(err, -errno, output, partial, "opened");
+        return output_fail(err, -errno, output, partial, "opened");
     return 0;
 }
 
@@ -192,16 +192,16 @@ static int write_all(int fd, const char *at, size_t n)
     return fsync(fd) < 0 ? -errno : 0;
 }
 
-int eps_output_write(int directory, const char *name, const void *data, size_t n, struct error *err)
+int output_write(int directory, const char *name, const void *data, size_t n, struct error *err)
 {
     int fd = openat(directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
 
     if (fd < 0)
-        return eps_output_fail(err, -errno, directory, name, "made");
+        return output_fail(err, -errno, directory, name, "made");
     int rc = write_all(fd, data, n);
     if (close(fd) < 0 && !rc)
         rc = -errno;
-    return rc ? eps_output_fail(err, rc, directory, name, "written") : 0;
+    return rc ? output_fail(err, rc, directory, name, "written") : 0;
 }
 
 /* The partial one takes the name; the other, if there was one, then has the partial's. */
@@ -212,17 +212,17 @@ static int rename_step(int output, const char *partial, const char *name, bool *
         return 0;
     if (errno == EINVAL || errno == ENOSYS) { /* a file system that knows no flags */
         if (faccessat(output, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0)
-            return eps_output_fail(err, -EINVAL, output, name, "replaced");
-        return renameat(output, partial, output, name) ? eps_output_fail(err, -errno, output, partial, "renamed") : 0;
+            return output_fail(err, -EINVAL, output, name, "replaced");
+        return renameat(output, partial, output, name) ? output_fail(err, -errno, output, partial, "renamed") : 0;
     }
     if (errno != EEXIST)
-        return eps_output_fail(err, -errno, output, partial, "renamed");
+        return output_fail(err, -errno, output, partial, "renamed");
     DIR *dir = open_checkpoint(output, name);
     if (!dir)
-        return eps_output_fail(err, -EEXIST, output, name, "replaced");
+        return output_fail(err, -EEXIST, output, name, "replaced");
     closedir(dir);
     if (renameat2(output, partial, output, name, RENAME_EXCHANGE) < 0)
-        return eps_output_fail(err, -errno, output, name, "replaced");
+        return output_fail(err, -errno, output, name, "replaced");
     *exchanged = true;
     return 0;
 }
@@ -232,11 +232,11 @@ static int point_latest(int output, const char *name, struct error *err)
     unlinkat(output, "latest.partial", 0);
     if (symlinkat(name, output, "latest.partial") || renameat(output, "latest.partial", output, "latest") ||
         fsync(output))
-        return eps_output_fail(err, -errno, output, "latest", "made");
+        return output_fail(err, -errno, output, "latest", "made");
     return 0;
 }
 
-int eps_output_place(int output, int directory, uint64_t step, struct error *err)
+int output_place(int output, int directory, uint64_t step, struct error *err)
 {
     char name[NAME_TEXT], partial[NAME_TEXT];
     bool exchanged;
@@ -244,10 +244,10 @@ int eps_output_place(int output, int directory, uint64_t step, struct error *err
     name_step(name, step, "");
     name_step(partial, step, ".partial");
     if (fsync(directory) < 0)
-        return eps_output_fail(err, -errno, output, partial, "flushed");
+        return output_fail(err, -errno, output, partial, "flushed");
     int rc = rename_step(output, partial, name, &exchanged, err);
     if (!rc && fsync(output) < 0)
-        rc = eps_output_fail(err, -errno, output, name, "flushed");
+        rc = output_fail(err, -errno, output, name, "flushed");
     if (!rc)
         rc = point_latest(output, name, err);
     if (exchanged)
