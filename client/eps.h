@@ -401,6 +401,10 @@ int eps_look_wait(struct eps_look *look, uint64_t ms, struct eps_error *error);
  * one of the two begins with the other. NULL: none. For "did you mean". */
 const char *eps_nearest(const char *word, const char *const *names, size_t n_names);
 
+/* A word as a shell reads it, to be pasted: as it is, or in single quotes. Returns out, or `word` where it needs no quotes
+ * or cap bytes do not hold it with them. */
+const char *eps_quote(char *out, size_t cap, const char *word);
+
 /* "2GiB", "512M", "1000" in bytes. -EDOM with a sentence that names the option. */
 int eps_parse_bytes(uint64_t *out, const char *option, const char *text, struct eps_error *error);
 /* "1.4 GiB"; returns out. */

@@ -1,5 +1,6 @@
 #include "client/model.h"
 
+#include "client/hub.h"
 #include "client/side.h"
 #include "proto/checkpoint.h"
 #include "proto/safetensors.h"
@@ -204,9 +205,7 @@ static int open_weights(struct client_model *model, const char *directory, struc
     int n = scandir(directory, &entries, is_weights, alphasort);
     if (n < 0)
         return error_set(err, -errno, "%s: %s", directory, strerror(errno));
-    rc = n > 0 ? 0
-               : error_set(err, -ENOENT, "%s holds no *.safetensors: name %s/config.json to begin with fresh weights",
-                           directory, directory);
+    rc = n > 0 ? 0 : client_hub_unconverted(directory, err);
     for (int i = 0; i < n; i++) {
         if (!rc)
             rc = add_weights(model, directory, entries[i]->d_name, err);
@@ -247,6 +246,19 @@ static int open_directory(struct client_model *model, const char *directory, str
     return rc ? rc : client_side_read(&model->side, directory, err);
 }
 
+/* Of a file that holds weights, not a config. */
+static bool is_weights_file(const char *path)
+{
+    static const char *const ends[] = {".safetensors", ".bin", ".pt", ".pth", ".gguf"};
+    const char *dot = strrchr(path, '.');
+
+    for (size_t i = 0; dot && i < sizeof ends / sizeof *ends; i++) {
+        if (strcmp(dot, ends[i]) == 0)
+            return true;
+    }
+    return false;
+}
+
 /* A config without weights; one of that very name brings the files beside it, a tokenizer to begin with. */
 static int open_alone(struct client_model *model, const char *path, struct error *err)
 {
@@ -266,10 +278,14 @@ static int find_model(char out[PATH_MAX], bool *is_directory, const char *path, 
     struct stat st;
 
     if (stat(path, &st))
-        return error_set(err, -errno, "--model %s: %s", path, strerror(errno));
+        return client_hub_missing(path, -errno, err);
     *is_directory = S_ISDIR(st.st_mode);
     if ((size_t)snprintf(out, PATH_MAX, "%s", path) >= PATH_MAX)
         return error_set(err, -ENAMETOOLONG, "--model %.200s: name too long", path);
+    if (!*is_directory && is_weights_file(path))
+        return error_set(err, -EINVAL,
+                         "--model %s is a file of weights: name the directory that holds it, with its config.json",
+                         path);
     if (*is_directory && !is_in(path, CHECKPOINT_CONFIG) && is_in(path, "latest"))
         return join(out, path, "latest", err);
     if (*is_directory && !is_in(path, CHECKPOINT_CONFIG))

@@ -35,13 +35,17 @@ const struct eps_preset *client_preset_find(const char *name)
 
 int client_preset_unknown(const char *name, struct error *err)
 {
+    const char *names[N_PRESETS];
     char list[160] = "";
     size_t used = 0;
 
-    for (size_t i = 0; i < N_PRESETS; i++)
+    for (size_t i = 0; i < N_PRESETS; i++) {
+        names[i] = presets[i].name;
         used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", presets[i].name);
-    return error_set(err, -ENOENT, "--model %.200s: No such file or directory, and none of the presets: %s", name,
-                     list);
+    }
+    const char *meant = eps_nearest(name, names, N_PRESETS);
+    return error_set(err, -ENOENT, "--model %.200s: No such file or directory, and none of the presets: %s%s%s%s", name,
+                     list, meant ? "; did you mean " : "", meant ? meant : "", meant ? "?" : "");
 }
 
 int client_preset_open(struct client_model *out, const struct eps_preset *preset, uint32_t vocabulary,

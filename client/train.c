@@ -1,6 +1,7 @@
 /* eps_train: from options to a run directory. The daemon holds the model; here is who is asked for what, and what is said
  * of the end. The steps between are client/steps.c. */
 #include "client/eps.h"
+#include "client/hub.h"
 #include "client/job.h"
 #include "client/link.h"
 #include "client/look.h"
@@ -364,7 +365,7 @@ int eps_train(const struct eps_train_options *options, const struct eps_train_ev
 {
     static const struct eps_train_events silent;
     struct train *t = calloc(1, sizeof *t);
-    struct error err = {""};
+    struct error err = {""}, sentence;
     uint32_t n_workers;
 
     if (!t)
@@ -382,6 +383,8 @@ int eps_train(const struct eps_train_options *options, const struct eps_train_ev
         rc = count_workers(&t->link, options->connect, &n_workers, &err);
     if (!rc)
         rc = client_run_resolve(&t->run, n_workers, &err);
+    if (!rc && client_hub_say_fresh(&sentence, options)) /* before anything else is said */
+        note(t, sentence.text);
     if (!rc)
         rc = run(t, &err);
     rc = rc ? describe_failure(t, rc, &err) : conclude(t, &err);

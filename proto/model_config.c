@@ -187,14 +187,22 @@ static int check_architectures(const json_t *value, struct error *err)
     return 0;
 }
 
+/* Before any other key, as those of another model are its own. */
+static int check_type(const json_t *value, struct error *err)
+{
+    const char *name = json_string_value(value);
+
+    if (!value || (name && strcmp(name, "gpt2") == 0))
+        return 0;
+    return refuse(err, "model_type", value, "only models of GPT-2's type (gpt2) are supported");
+}
+
 /* Keys that need more than one value's type. *known tells whether this was one of them. */
 static int read_special(struct model_config *out, const char *name, const json_t *value, bool *known, struct error *err)
 {
     *known = true;
     if (strcmp(name, "model_type") == 0)
-        return json_is_string(value) && strcmp(json_string_value(value), "gpt2") == 0
-                   ? 0
-                   : refuse(err, name, value, "it must be gpt2");
+        return 0; /* looked at first */
     if (strcmp(name, "architectures") == 0)
         return check_architectures(value, err);
     if (strcmp(name, "activation_function") == 0)
@@ -233,8 +241,10 @@ static int read_object(struct model_config *out, json_t *object, struct error *e
 {
     const char *name;
     json_t *value;
-    int rc;
+    int rc = check_type(json_object_get(object, "model_type"), err);
 
+    if (rc != 0)
+        return rc;
     json_object_foreach(object, name, value) if ((rc = read_pair(out, name, value, err)) != 0) return rc;
     if (!json_object_get(object, "model_type"))
         return error_set(err, -EINVAL, "model_type is missing: it must be gpt2");

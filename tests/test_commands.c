@@ -150,6 +150,19 @@ START_TEST(eval_finds_the_loss_that_the_run_ended_with)
 }
 END_TEST
 
+/* The shape of gpt2 is too large for a test; that the first line says it is enough, as memory is refused after it. */
+START_TEST(fresh_weights_of_gpt2_are_the_first_thing_said)
+{
+    check_said(processes_eps("train --model gpt2 --data %s --out fresh --steps 1 --device-mem 1KiB", text), 1,
+               "--device-mem", "");
+    char *said = processes_read(out_file);
+    ck_assert_msg(strncmp(said, "note         gpt2 begins with fresh random weights; ", 51) == 0, "%s", said);
+    ck_assert_ptr_nonnull(strstr(said, "hf download openai-community/gpt2"));
+    free(said);
+    ck_assert_int_ne(access("fresh", F_OK), 0);
+}
+END_TEST
+
 START_TEST(training_goes_on_from_saved_weights)
 {
     char *said;
@@ -404,6 +417,7 @@ int main(void)
     tcase_add_test(tests, a_run_in_a_pipe_prints_lines_and_leaves_its_files);
     tcase_add_test(tests, an_interrupted_eval_leaves_nothing);
     tcase_add_test(tests, eval_finds_the_loss_that_the_run_ended_with);
+    tcase_add_test(tests, fresh_weights_of_gpt2_are_the_first_thing_said);
     tcase_add_test(tests, training_goes_on_from_saved_weights);
     tcase_add_test(tests, a_cap_too_small_is_refused_before_anything_is_left);
     tcase_add_test(tests, damaged_weights_are_refused_by_name);

@@ -89,7 +89,11 @@ START_TEST(an_unknown_name_is_answered_with_the_list)
     ck_assert_ptr_null(client_preset_find("gpt3"));
     ck_assert_int_eq(client_preset_unknown("gpt3", &err), -ENOENT);
     ck_assert_str_eq(err.text, "--model gpt3: No such file or directory, and none of the presets: byte-small, "
-                               "byte-medium, byte-large, gpt2, gpt2-medium, gpt2-large, gpt2-xl");
+                               "byte-medium, byte-large, gpt2, gpt2-medium, gpt2-large, gpt2-xl; did you mean gpt2?");
+    client_preset_unknown("gpt2_larg", &err);
+    ck_assert_ptr_nonnull(strstr(err.text, "; did you mean gpt2-large?"));
+    client_preset_unknown("llama", &err);
+    ck_assert_ptr_null(strstr(err.text, "did you mean"));
 }
 END_TEST
 
