@@ -42,7 +42,8 @@ struct eps_train_options {
                               everything that is left to choose here; a differing value is refused, but for steps,
                               epochs, device, device_mem, host_mem, require_pinned, workers, connect, save_every, keep,
                               eval_every, microbatch, and out; data may lie elsewhere if its content is the same */
-    const char *connect; /* address of a daemon; NULL: a private daemon and worker, as processes of their own */
+    const char *connect; /* address of a daemon, which may be 10 s in coming, and its first worker as long; NULL: a
+                            private daemon and worker, as processes of their own */
     const char *programs; /* directory of epsd and eps-worker; NULL: where the calling program is, then
                              where libeps was installed, then PATH */
     uint64_t steps;       /* 0: `epochs` of the data, rounded up */
@@ -285,7 +286,8 @@ struct eps_eval_options {
 
 struct eps_eval_events {
     void (*on_evaluating)(void *user, uint64_t n_tokens, uint64_t n_all); /* how far it is, after each minibatch */
-    int (*should_stop)(void *user); /* asked several times a second; not 0: -EINTR */
+    int (*should_stop)(void *user);                    /* asked several times a second; not 0: -EINTR */
+    void (*on_note)(void *user, const char *sentence); /* as eps_train's: what it waits for */
 };
 /* events may be NULL, and so may each callback. */
 int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *options,
@@ -326,6 +328,7 @@ struct eps_generate_events {
      * tokenizer. */
     void (*on_token)(void *user, uint32_t id, const char *text, size_t n);
     int (*should_stop)(void *user); /* asked several times a second, and between two tokens; not 0: -EINTR */
+    void (*on_note)(void *user, const char *sentence); /* as eps_train's: what it waits for */
 };
 int eps_generate(struct eps_generated *out, const struct eps_generate_options *options,
                  const struct eps_generate_events *events, void *user, struct eps_error *error);

@@ -82,6 +82,7 @@ int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *opti
                                                    .device = options->device,
                                                    .device_mem = options->device_mem,
                                                    .should_stop = events ? events->should_stop : NULL,
+                                                   .on_note = events ? events->on_note : NULL,
                                                    .user = user};
     struct eval *e;
     struct error err = {""};

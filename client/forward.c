@@ -1,6 +1,6 @@
 #include "client/forward.h"
 
-#include "client/look.h"
+#include "client/await.h"
 #include "client/options.h"
 #include "client/preset.h"
 #include "client/snapshot.h"
@@ -41,7 +41,8 @@ static int open_model(struct client_forward *f, struct error *err)
 static int copy_live_model(struct client_forward *f, struct error *err)
 {
     const char *connect = f->options.connect;
-    int rc = client_snapshot_fetch(&f->model, NULL, connect, &f->link.watches[1], err);
+    const struct client_await await = {f->options.on_note, f->options.user};
+    int rc = client_snapshot_fetch(&f->model, NULL, connect, &f->link.watches[1], &await, err);
 
     if (rc == -ENOENT && !connect)
         return error_set(err, -EDOM, "--model is needed, as no run of yours is live: name a directory");
@@ -65,12 +66,21 @@ int client_forward_open(struct client_forward *forward, const struct client_forw
     return options->model ? open_model(forward, err) : copy_live_model(forward, err);
 }
 
+static int join(struct client_forward *f, struct error *err)
+{
+    const struct client_await await = {f->options.on_note, f->options.user};
+    uint32_t n_workers;
+    int rc = client_await_daemon(&f->link, f->options.connect, ROLE_CLIENT, &await, err);
+
+    return rc ? rc : client_await_worker(&n_workers, &f->link, f->options.connect, &await, err);
+}
+
 int client_forward_start(struct client_forward *forward, struct error *err)
 {
     const struct client_forward_options *o = &forward->options;
 
     if (o->model && o->connect)
-        return client_look_open(&forward->link, o->connect, ROLE_CLIENT, err);
+        return join(forward, err);
     forward->log_fd = memfd_create("eps-log", MFD_CLOEXEC);
     if (forward->log_fd < 0)
         return error_set(err, -errno, "no memory for a log: %s", strerror(errno));

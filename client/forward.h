@@ -16,10 +16,11 @@
 struct client_forward_options {
     const char *model;   /* NULL: that of a live daemon */
     const char *connect; /* that daemon, or the one whose workers run the model; NULL: the caller's only one; private */
-    const char *programs;           /* as client_spawn_options */
-    const char *device;             /* of a private worker; NULL: auto */
-    uint64_t device_mem;            /* of it; 0: what it chooses */
-    int (*should_stop)(void *user); /* may be NULL */
+    const char *programs;                              /* as client_spawn_options */
+    const char *device;                                /* of a private worker; NULL: auto */
+    uint64_t device_mem;                               /* of it; 0: what it chooses */
+    int (*should_stop)(void *user);                    /* may be NULL */
+    void (*on_note)(void *user, const char *sentence); /* what it waits for; may be NULL */
     void *user;
 };
 

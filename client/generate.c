@@ -257,6 +257,7 @@ int eps_generate(struct eps_generated *out, const struct eps_generate_options *o
                                                    .device = options->device,
                                                    .device_mem = options->device_mem,
                                                    .should_stop = g->events->should_stop,
+                                                   .on_note = g->events->on_note,
                                                    .user = user};
     rc = client_forward_open(&g->forward, &forward, &err);
     if (!rc)

@@ -46,6 +46,7 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     if (fd < 0 || m.job_opened.data_bytes < bytes)
         return error_set(err, -EPROTO, "the daemon opened the job with %" PRIu64 " bytes for data, not %" PRIu64,
                          fd < 0 ? 0 : m.job_opened.data_bytes, bytes);
+    job->n_workers = m.job_opened.n_workers;
     job->n_parameters = m.job_opened.n_parameters;
     job->resident_bytes = m.job_opened.resident_bytes;
     job->microbatch = m.job_opened.microbatch;

@@ -17,6 +17,7 @@ struct client_job {
     struct client_link *link; /* borrowed */
     uint32_t batch, seq;
     uint32_t microbatch; /* rows, if all workers chose the same; else 0 */
+    uint32_t n_workers;  /* that have parts */
     struct eps_choice choice;
     uint64_t n_parameters;
     uint64_t resident_bytes; /* of weights that stay on the device while it generates */

@@ -84,6 +84,8 @@ static int ask(struct client_link *link, struct error *err)
         if (rc)
             return rc;
     }
+    if (link->deadline && uv_now(&link->loop) >= link->deadline)
+        return error_set(err, -ETIMEDOUT, "the daemon does not answer");
     return 0;
 }
 

@@ -28,9 +28,10 @@ struct client_link {
     char end[160];                  /* why the session was closed by the other side; empty while it was not */
     struct client_mail *mail;       /* ring: what was sent and not read yet */
     size_t n_mail, first_mail, mail_cap;
-    int rc;     /* -ENOMEM once a message had to be dropped */
-    int failed; /* the code of a FAILED that came */
-    int asked;  /* to end a wait, while a message was there to be read first; 0: not. The next wait ends with it: */
+    uint64_t deadline; /* of waits, by the loop's clock: -ETIMEDOUT; 0: none */
+    int rc;            /* -ENOMEM once a message had to be dropped */
+    int failed;        /* the code of a FAILED that came */
+    int asked; /* to end a wait, while a message was there to be read first; 0: not. The next wait ends with it: */
     struct error why;
     /* SAVED, SAVE_FAILED and STOP come at any time, MEMORY_REPLY where nobody waits for it: given to this where another kind is expected. NULL: out of turn. */
     void (*on_aside)(void *data, const struct message *m);

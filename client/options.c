@@ -1,5 +1,6 @@
 #include "client/options.h"
 
+#include "plan/host.h"
 #include "proto/message.h"
 #include "proto/process.h"
 
@@ -150,8 +151,6 @@ static int resolve_optimizer(struct eps_train_options *o, const struct client_fa
     o->epsilon = chosen(o->epsilon, 1e-8);
     if (o->schedule == EPS_SCHEDULE_DEFAULT)
         o->schedule = EPS_SCHEDULE_COSINE;
-    if (o->optimizer == EPS_OPTIMIZER_DEFAULT)
-        o->optimizer = EPS_ADAMA;
     if (o->order == EPS_ORDER_DEFAULT)
         o->order = EPS_SHUFFLED;
     if (o->seed == UINT64_MAX)
@@ -180,12 +179,15 @@ static int check_clip(const char *option, double value, struct error *err)
     return error_set(err, -EDOM, "%s %g is not a number above 0: leave it out for no clipping", option, value);
 }
 
-/* What numbers are kept as, and when they are updated; parts are known. */
+/* What numbers are kept as, and when they are updated; parts are known. With one part both optimizers are the same; with
+ * several AdamA's result depends on their number, which by default is that of the workers: it has to be asked for. */
 static int resolve_commit(struct eps_train_options *o, struct error *err)
 {
     const bool clips = !isnan(o->clip_norm);
     char option[48];
 
+    if (o->optimizer == EPS_OPTIMIZER_DEFAULT)
+        o->optimizer = o->parts > 1 ? EPS_ADAMW : EPS_ADAMA;
     if (o->moments == EPS_NUMBER_DEFAULT)
         o->moments = EPS_FP32;
     if (o->grad_dtype == EPS_NUMBER_DEFAULT)
@@ -211,19 +213,25 @@ static int resolve_commit(struct eps_train_options *o, struct error *err)
     return 0;
 }
 
-/* parts, seq, microbatch; batch needs the data and comes later. */
-static int resolve_shape(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
+int client_options_check_connect(const struct eps_train_options *o, struct error *err)
 {
     struct device_name device;
-    const int rc = client_options_device(&device, o->device, o->workers, o->connect, err);
 
-    if (rc)
-        return rc;
     if (o->connect && o->workers)
         return error_set(err, -EDOM, "--workers %u does not go with --connect: attach workers to that daemon instead",
                          o->workers);
     if (o->connect && o->device_mem)
         return error_set(err, -EDOM, "--device-mem does not go with --connect: give it to each eps-worker instead");
+    return client_options_device(&device, o->device, o->workers, o->connect, err);
+}
+
+/* parts, seq, microbatch; batch needs the data and comes later. */
+static int resolve_shape(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
+{
+    const int rc = client_options_check_connect(o, err);
+
+    if (rc)
+        return rc;
     if (o->connect && facts->n_workers == 0)
         return error_set(err, -EAGAIN, "the daemon has no worker: attach one with eps-worker --connect");
     if (!o->connect && o->workers == 0)
@@ -375,6 +383,21 @@ bool client_options_say_fenced(struct error *sentence, const struct eps_train_op
               "--clip-norm turns --commit fenced on, which holds the summed gradient: %s of host memory, 4 bytes a "
               "parameter",
               process_format_bytes(bytes, 4 * n_parameters));
+    return true;
+}
+
+bool client_options_say_summed(struct error *sentence, const struct eps_train_options *asked,
+                               const struct eps_train_options *resolved, const struct model *model)
+{
+    const struct plan_host_setting setting = {.adamw = true, .n_parts = resolved->parts};
+    char bytes[24];
+
+    if (asked->optimizer != EPS_OPTIMIZER_DEFAULT || resolved->parts == 1 || resolved->commit == EPS_FENCED)
+        return false;
+    error_set(sentence, 0,
+              "the %u parts are summed before they are squared (--optimizer adamw), so that their number does not "
+              "change the result; --optimizer adama squares each, and would save %s of host memory",
+              resolved->parts, process_format_bytes(bytes, plan_host_accumulators(model, &setting)));
     return true;
 }
 

@@ -22,6 +22,7 @@
 #include "client/eps.h"
 #include "proto/device_name.h"
 #include "proto/error.h"
+#include "proto/model.h"
 #include "proto/number.h"
 
 #include <stdbool.h>
@@ -67,6 +68,11 @@ bool client_options_say_chosen(struct error *sentence, const struct eps_train_op
 bool client_options_say_fenced(struct error *sentence, const struct eps_train_options *asked,
                                const struct eps_train_options *resolved, uint64_t n_parameters);
 
+/* That several parts have chosen the optimizer, and what the other one would save; false: they have not, or it would
+ * save nothing. model is the run's. */
+bool client_options_say_summed(struct error *sentence, const struct eps_train_options *asked,
+                               const struct eps_train_options *resolved, const struct model *model);
+
 /* Of a resolved option. */
 enum number_type client_options_number(enum eps_number number);
 
@@ -79,6 +85,9 @@ struct client_devices {
     uint64_t budget; /* the largest */
 };
 void client_options_settle(struct eps_train_options *options, const struct client_devices *devices);
+
+/* Options that do not go with `connect`, before it is waited for: -EDOM. */
+int client_options_check_connect(const struct eps_train_options *options, struct error *err);
 
 /* The device of private workers: -EDOM; NULL is auto. connect: they are a daemon's. */
 int client_options_device(struct device_name *out, const char *device, uint32_t n_workers, const char *connect,

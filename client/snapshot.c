@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 enum { WEIGHTS, CONFIG, SIDE, N_FILES };
+enum { RETRY_MS = 100 };
 
 /* The files of the side file, or NULL where the job had none: it is left empty then. */
 static int read_side(json_t **files, enum number_type *precision, int fd, struct error *err)
@@ -83,8 +84,28 @@ int client_snapshot_take(struct client_model *out, uint64_t *step, struct client
     return rc;
 }
 
+/* Of a daemon that was named, once its run has begun. */
+static int take_begun(struct client_model *out, uint64_t *step, struct client_link *link, const char *address,
+                      const struct client_await *await, struct error *err)
+{
+    const uint64_t until = uv_now(&link->loop) + CLIENT_AWAIT_MS;
+    struct error sentence;
+    int rc = client_snapshot_take(out, step, link, err);
+
+    if ((rc != -EAGAIN && rc != -ENOENT) || !await || !address || !*address)
+        return rc;
+    error_set(&sentence, 0, "waiting for a run of the daemon %.200s to begin", address);
+    if (await->on_note)
+        await->on_note(await->user, sentence.text);
+    while ((rc == -EAGAIN || rc == -ENOENT) && uv_now(&link->loop) < until) {
+        const int stopped = client_link_pause(link, RETRY_MS, err);
+        rc = stopped ? stopped : client_snapshot_take(out, step, link, err);
+    }
+    return rc;
+}
+
 int client_snapshot_fetch(struct client_model *out, uint64_t *step, const char *address,
-                          const struct client_watch *watch, struct error *err)
+                          const struct client_watch *watch, const struct client_await *await, struct error *err)
 {
     struct client_link link;
     int rc = client_link_init(&link, err);
@@ -94,9 +115,9 @@ int client_snapshot_fetch(struct client_model *out, uint64_t *step, const char *
         return rc;
     if (watch)
         link.watches[1] = *watch;
-    rc = client_look_open(&link, address, ROLE_VIEWER, err);
+    rc = client_await_daemon(&link, address, ROLE_VIEWER, await, err);
     if (rc == 0)
-        rc = client_snapshot_take(out, step, &link, err);
+        rc = take_begun(out, step, &link, address, await, err);
     client_link_free(&link);
     return rc;
 }

@@ -6,6 +6,7 @@
 #ifndef CLIENT_SNAPSHOT_H
 #define CLIENT_SNAPSHOT_H
 
+#include "client/await.h"
 #include "client/link.h"
 #include "client/model.h"
 
@@ -17,8 +18,9 @@
 int client_snapshot_take(struct client_model *out, uint64_t *step, struct client_link *link, struct error *err);
 
 /* The same over a link for this alone. address: a daemon's name or directory, NULL for the caller's only one. watch, of
- * which a copy is made, may be NULL. -ENOENT: no such daemon. */
+ * which a copy is made, may be NULL. await: for the daemon and its run, if it is named; NULL: not at all. -ENOENT: no such
+ * daemon. */
 int client_snapshot_fetch(struct client_model *out, uint64_t *step, const char *address,
-                          const struct client_watch *watch, struct error *err);
+                          const struct client_watch *watch, const struct client_await *await, struct error *err);
 
 #endif

@@ -1,5 +1,7 @@
 #include "client/spawn.h"
 
+#include "client/await.h"
+
 #include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
@@ -177,21 +179,13 @@ static int attach(struct client_spawn *spawn, struct error *err)
 
 static int await_workers(struct client_spawn *spawn, struct error *err)
 {
-    const uint64_t until = uv_now(&spawn->link->loop) + WORKERS_MS;
-    struct message m;
+    const uint32_t n_workers = spawn->options.n_workers;
+    uint32_t n;
+    const int rc = client_await_workers(&n, spawn->link, n_workers, WORKERS_MS, err);
 
-    for (;;) {
-        client_link_send(spawn->link, &(struct message){.kind = MESSAGE_STATUS});
-        int rc = client_link_expect(spawn->link, MESSAGE_STATUS_REPLY, &m, NULL, err);
-        if (rc || m.status_reply.n_workers >= spawn->options.n_workers)
-            return rc;
-        if (uv_now(&spawn->link->loop) >= until)
-            return error_set(err, -ETIMEDOUT, "%u of %u eps-workers attached within %d s", m.status_reply.n_workers,
-                             spawn->options.n_workers, WORKERS_MS / 1000);
-        rc = client_link_pause(spawn->link, RETRY_MS, err);
-        if (rc)
-            return rc;
-    }
+    if (rc == -ETIMEDOUT)
+        error_set(err, rc, "%u of %u eps-workers attached within %d s", n, n_workers, WORKERS_MS / 1000);
+    return rc;
 }
 
 /* What a worker may take it works out itself, unless that was said: it knows its device. */

@@ -1,5 +1,6 @@
 /* eps_train: from options to a run directory. The daemon holds the model; here is who is asked for what, and what is said
  * of the end. The steps between are client/steps.c. */
+#include "client/await.h"
 #include "client/eps.h"
 #include "client/hub.h"
 #include "client/job.h"
@@ -29,15 +30,20 @@ struct train {
     int log_fd, side_fd, trace_fd;
     bool log_made; /* it was not there before */
     struct trace trace;
-    bool closed; /* the daemon has let go of the job */
+    struct client_devices devices;
+    uint32_t workers[MESSAGE_MAX_PARTS], n_workers; /* attached, by id: the first of them get a share */
+    bool closed;                                    /* the daemon has let go of the job */
 };
 
 static void on_device(void *user, const struct eps_memory *side)
 {
-    struct client_devices *devices = user;
+    struct train *t = user;
+    struct client_devices *devices = &t->devices;
 
     if (side->worker == 0)
         return;
+    if (t->n_workers < MESSAGE_MAX_PARTS)
+        t->workers[t->n_workers++] = side->worker;
     devices->cpu |= device_name_is(side->device, "cpu");
     devices->cuda |= device_name_is(side->device, "cuda");
     if (devices->budget < side->budget)
@@ -66,15 +72,14 @@ static int start_workers(struct train *t, struct error *err)
  * what the options left to choose. */
 static int find_workers(struct train *t, struct error *err)
 {
-    struct client_devices devices = {.budget = 0};
     int rc = t->run.options.connect ? 0 : start_workers(t, err);
 
     if (!rc)
-        rc = client_look_memory(&t->link, false, on_device, &devices, err);
+        rc = client_look_memory(&t->link, false, on_device, t, err);
     if (rc)
         return rc;
-    client_options_settle(&t->run.options, &devices);
-    t->steps.budget = devices.budget;
+    client_options_settle(&t->run.options, &t->devices);
+    t->steps.budget = t->devices.budget;
     return 0;
 }
 
@@ -149,6 +154,35 @@ static int tell_plan(struct train *t, struct error *err)
     return rc;
 }
 
+/* "worker 3 has no share: the minibatch has 2 parts" */
+static void note_idle(const struct train *t)
+{
+    const uint32_t n = t->n_workers - t->job.n_workers, parts = t->run.options.parts;
+    struct error sentence;
+
+    if (t->n_workers <= t->job.n_workers)
+        return;
+    error_set(&sentence, 0, n > 1 ? "workers" : "worker");
+    for (uint32_t i = t->job.n_workers; i < t->n_workers; i++)
+        error_append(&sentence, "%s %u", i == t->job.n_workers ? "" : ",", t->workers[i]);
+    error_append(&sentence, " %s no share: the minibatch has %u part%s (--parts)", n > 1 ? "have" : "has", parts,
+                 parts > 1 ? "s" : "");
+    note(t, sentence.text);
+}
+
+static void note_summed(const struct train *t)
+{
+    const struct client_run *run = &t->run;
+    struct error sentence;
+    struct model model;
+
+    if (model_init(&model, &run->model.config, NULL))
+        return;
+    if (client_options_say_summed(&sentence, &run->asked, &run->options, &model))
+        note(t, sentence.text);
+    model_free(&model);
+}
+
 /* What the caller is told before the first step. */
 static void announce(struct train *t)
 {
@@ -162,6 +196,8 @@ static void announce(struct train *t)
         note(t, sentence.text);
     if (client_options_say_fenced(&sentence, &run->asked, &run->options, t->job.n_parameters))
         note(t, sentence.text);
+    note_summed(t);
+    note_idle(t);
     if (!run->asked.resume)
         return;
     error_set(&sentence, 0, "going on from %s after %" PRIu64 " steps", run->resume.path, run->first_step);
@@ -345,19 +381,19 @@ static void take_down(struct train *t)
 }
 
 /* Workers of the daemon of --connect, if there is one; the link stays open. */
-static int count_workers(struct client_link *link, const char *connect, uint32_t *n, struct error *err)
+static int count_workers(struct train *t, uint32_t *n, struct error *err)
 {
-    struct message status;
+    const struct eps_train_options *o = &t->run.asked;
+    const struct client_await await = {t->steps.events->on_note, t->steps.user};
 
     *n = 0;
-    if (!connect)
+    if (!o->connect)
         return 0;
-    int rc = client_look_open(link, connect, ROLE_CLIENT, err);
+    int rc = client_options_check_connect(o, err);
+
     if (!rc)
-        rc = client_look_status(link, &status, err);
-    if (!rc)
-        *n = status.status_reply.n_workers;
-    return rc;
+        rc = client_await_daemon(&t->link, o->connect, ROLE_CLIENT, &await, err);
+    return rc ? rc : client_await_worker(n, &t->link, o->connect, &await, err);
 }
 
 int eps_train(const struct eps_train_options *options, const struct eps_train_events *events, void *user,
@@ -380,7 +416,7 @@ int eps_train(const struct eps_train_options *options, const struct eps_train_ev
     if (!rc) /* may take long, and a session must not wait for it */
         rc = client_run_open(&t->run, options, &t->link.watches[1], &err);
     if (!rc)
-        rc = count_workers(&t->link, options->connect, &n_workers, &err);
+        rc = count_workers(t, &n_workers, &err);
     if (!rc)
         rc = client_run_resolve(&t->run, n_workers, &err);
     if (!rc && client_hub_say_fresh(&sentence, options)) /* before anything else is said */

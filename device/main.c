@@ -37,7 +37,7 @@ static const char usage[] =
     "\n"
     "Exit status: 0 released, 1 failed, 2 wrong usage.\n";
 
-enum { ATTACH_MS = 5000, RETRY_MS = 20 };
+enum { ATTACH_MS = 10000, RETRY_MS = 20 };
 
 struct worker_process {
     uv_loop_t loop;
@@ -161,8 +161,12 @@ static int attach(struct worker_process *w, const char *directory, const struct 
     sigaddset(&ending, SIGHUP);
     for (int waited_ms = 0;; waited_ms += RETRY_MS) {
         const int rc = session_connect(&w->session, &w->loop, directory, hello, &events, w, err);
-        if ((rc != -ENOENT && rc != -ECONNREFUSED) || w->is_private || waited_ms >= ATTACH_MS)
+        if ((rc != -ENOENT && rc != -ECONNREFUSED) || w->is_private)
             return rc;
+        if (waited_ms >= ATTACH_MS) {
+            error_append(err, ", after %d s: start one with epsd --listen", ATTACH_MS / 1000);
+            return rc;
+        }
         if (waited_ms == 0)
             log_line("waiting for the daemon at %s", directory);
         if (sigtimedwait(&ending, NULL, &pause) > 0)

@@ -79,6 +79,7 @@ static void on_peer_open(struct session *s, const struct message *hello)
         char budget[PROCESS_BYTES_TEXT];
         log_line("worker %u attached: %s%s%s%s, %s, pid %d", peer->id, peer->device, *model ? " (" : "", model,
                  *model ? ")" : "", process_format_bytes(budget, peer->budget), session_peer_pid(s));
+        look_on_worker(d);
     } else if (peer->role == ROLE_CLIENT) {
         log_line("client %u attached: pid %d", peer->id, session_peer_pid(s));
         uv_timer_stop(&d->lonely);
@@ -179,7 +180,7 @@ static void on_peer_message(struct session *s, const struct message *m, const in
         for (unsigned i = 0; i < n_fds; i++)
             close(fds[i]);
     if (m->kind == MESSAGE_STATUS)
-        look_status(peer);
+        look_status(peer, m->status.n_workers);
     else if (m->kind == MESSAGE_MEMORY)
         look_memory(peer, m->memory.pages);
     else if (m->kind == MESSAGE_UNITS)

@@ -46,8 +46,9 @@ struct peer {
     struct session *session;
     enum message_role role;
     uint32_t id;
-    unsigned n_asked; /* answers to MEMORY that wait for what the system says */
-    bool refused;     /* its session is ending, by its fault */
+    unsigned n_asked;   /* answers to MEMORY that wait for what the system says */
+    uint32_t n_awaited; /* workers for which its question for the status waits; 0: none does */
+    bool refused;       /* its session is ending, by its fault */
     /* Of a worker; all below too: */
     char device[32], model[64];
     const struct plan_backend *backend; /* NULL: nothing is known of such devices */
@@ -284,7 +285,10 @@ void save_release(struct daemon *d);
 void save_on_job_over(struct daemon *d);
 
 /* look.c */
-void look_status(struct peer *peer);
+/* Answers once n_workers are attached. */
+void look_status(struct peer *peer, uint32_t n_workers);
+/* One more is: answers who waited for that. */
+void look_on_worker(struct daemon *d);
 void look_units(struct peer *peer, uint32_t first);
 void look_workers(struct peer *peer);
 void look_recent(struct peer *peer);

@@ -24,7 +24,7 @@ static void name_output(char *out, size_t cap, int fd)
         snprintf(out, cap, "...%s", path + (size_t)n - (cap - 4));
 }
 
-void look_status(struct peer *peer)
+static void send_status(struct peer *peer)
 {
     static const enum message_state states[] = {
         [JOB_NONE] = STATE_IDLE,        [JOB_LOADING] = STATE_LOADING,       [JOB_ASSIGNING] = STATE_LOADING,
@@ -56,6 +56,20 @@ void look_status(struct peer *peer)
     if (job->output >= 0)
         name_output(m.status_reply.out, sizeof m.status_reply.out, job->output);
     session_send(peer->session, &m);
+}
+
+void look_status(struct peer *peer, uint32_t n_workers)
+{
+    peer->n_awaited = daemon_count_workers(peer->daemon) < n_workers ? n_workers : 0;
+    if (!peer->n_awaited)
+        send_status(peer);
+}
+
+void look_on_worker(struct daemon *d)
+{
+    for (struct peer *p = d->peers; p; p = p->next)
+        if (p->n_awaited)
+            look_status(p, p->n_awaited);
 }
 
 /* What the system said of a side; worker 0 is the host. */

@@ -43,6 +43,16 @@ uint64_t plan_host_accumulator_bytes(const struct model *model)
     return model_rounded(model->largest_unit) * sizeof(float);
 }
 
+static uint32_t count_accumulators(const struct plan_host_setting *s)
+{
+    return s->adamw && s->n_parts > 1 && !s->fenced ? ACCUMULATORS : 0;
+}
+
+uint64_t plan_host_accumulators(const struct model *model, const struct plan_host_setting *s)
+{
+    return count_accumulators(s) * plan_host_accumulator_bytes(model);
+}
+
 /* Moments, and sums: with fenced commit one of every unit, which then serves the tied ones and the parts too. */
 static void add_training(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)
 {
@@ -55,7 +65,7 @@ static void add_training(struct plan_host *out, const struct model *model, const
         out->bytes[LEDGER_SUM] = n * sizeof(float);
         return;
     }
-    out->n_accumulators = s->adamw && s->n_parts > 1 ? ACCUMULATORS : 0;
+    out->n_accumulators = count_accumulators(s);
     out->bytes[LEDGER_TIED] = plan_host_tied_bytes(model);
     out->bytes[LEDGER_ACCUMULATORS] = out->n_accumulators * plan_host_accumulator_bytes(model);
 }

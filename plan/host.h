@@ -63,6 +63,8 @@ void plan_host_name_terms(char *text, size_t n, const struct plan_host *host, ui
 /* Of the sums of all tied units, one block; and of one accumulator, which any unit fits. */
 uint64_t plan_host_tied_bytes(const struct model *model);
 uint64_t plan_host_accumulator_bytes(const struct model *model);
+/* Of all accumulators of a job: 0 unless several parts are summed. */
+uint64_t plan_host_accumulators(const struct model *model, const struct plan_host_setting *setting);
 
 /* Nothing overflows: model_config_check bounds the model, the caller batch * seq (2^32), parts and workers (2^16). */
 void plan_host(struct plan_host *out, const struct model *model, const struct plan_host_setting *setting);

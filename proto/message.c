@@ -276,6 +276,11 @@ static void save_failed(struct wire *w, struct message *m)
     wire_text(w, m->save_failed.error.text, sizeof m->save_failed.error.text);
 }
 
+static void status(struct wire *w, struct message *m)
+{
+    wire_u32(w, &m->status.n_workers);
+}
+
 static void status_reply(struct wire *w, struct message *m)
 {
     m->status_reply.state = wire_choice(w, m->status_reply.state, STATE_IDLE, STATE_STOPPING);
@@ -415,7 +420,7 @@ static const struct {
     [MESSAGE_SAVED] = {"SAVED", save},
     [MESSAGE_SAVE_FAILED] = {"SAVE_FAILED", save_failed},
     [MESSAGE_SNAPSHOT] = {"SNAPSHOT", nothing},
-    [MESSAGE_STATUS] = {"STATUS", nothing},
+    [MESSAGE_STATUS] = {"STATUS", status},
     [MESSAGE_STATUS_REPLY] = {"STATUS_REPLY", status_reply},
     [MESSAGE_MEMORY] = {"MEMORY", memory},
     [MESSAGE_MEMORY_REPLY] = {"MEMORY_REPLY", memory_reply},

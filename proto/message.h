@@ -23,7 +23,7 @@
  *   save      C>D SAVE, at any moment; V>D SAVE too. Training goes on. For each save that ends D>C SAVED or SAVE_FAILED,
  *             whoever asked for it, and D>V SAVED or REFUSED. V>D SNAPSHOT door [weights, config, side file]: the weights
  *             as they are at the next fence are written into empty files of the viewer's; D>V SAVED or REFUSED
- *   look      any>D STATUS; D> STATUS_REPLY
+ *   look      any>D STATUS; D> STATUS_REPLY, which waits until as many workers are attached as were named
  *             any>D MEMORY; D> MEMORY_REPLY for the host, then one for each worker, the last marked; with what the
  *             system says of their pages, where that was asked for
  *             any>D UNITS, WORKERS, RECENT; D> UNITS_REPLY (a page of units), a WORKERS_REPLY for each worker, the last
@@ -48,7 +48,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 2,
+    MESSAGE_VERSION = 3,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -284,6 +284,9 @@ struct message {
             char out[192];     /* output directory; empty without one */
             char trouble[256]; /* why the last save failed; empty if it did not */
         } status_reply;
+        struct {
+            uint32_t n_workers; /* to wait for, of which at most one question is open at a time; 0: answered at once */
+        } status;
         struct {
             bool pages; /* are asked for, which takes milliseconds */
         } memory;

@@ -127,7 +127,7 @@ static int fetch(struct client_model *model, uint64_t *step, struct error *err)
     stage_begin(&st);
     const pid_t pid = stage_fork(&st, be_the_daemon);
     stage_await(&st);
-    int rc = client_snapshot_fetch(model, step, st.directory, plan == SILENT ? &watch : NULL, err);
+    int rc = client_snapshot_fetch(model, step, st.directory, plan == SILENT ? &watch : NULL, NULL, err);
     stage_kill(pid);
     remove_directory();
     return rc;
@@ -203,7 +203,7 @@ START_TEST(without_a_daemon_there_is_no_snapshot)
     struct client_model model;
     struct error err = {""};
 
-    ck_assert_int_eq(client_snapshot_fetch(&model, NULL, "/tmp/no-such-daemon", NULL, &err), -ENOENT);
+    ck_assert_int_eq(client_snapshot_fetch(&model, NULL, "/tmp/no-such-daemon", NULL, NULL, &err), -ENOENT);
     ck_assert_int_eq(model.config_fd, -1);
 }
 END_TEST

@@ -273,12 +273,14 @@ static struct message sample(enum message_kind kind)
         m.refused.code = -ENOSPC;
         strcpy(m.refused.error.text, "/home/jürgen/modèles/👍: no space left");
         break;
+    case MESSAGE_STATUS:
+        m.status.n_workers = 3;
+        break;
     case MESSAGE_GENERATED:
     case MESSAGE_SNAPSHOT:
     case MESSAGE_PING:
     case MESSAGE_RELEASE:
     case MESSAGE_CLOSE:
-    case MESSAGE_STATUS:
     case MESSAGE_WORKERS:
     case MESSAGE_RECENT:
     case MESSAGE_STOP:
@@ -328,7 +330,7 @@ END_TEST
 /* Drawn by hand from the layout in message.h. */
 START_TEST(the_bytes_of_a_free_are_these)
 {
-    static const uint8_t drawn[] = {0x51, 0xE9, 2, MESSAGE_FREE,
+    static const uint8_t drawn[] = {0x51, 0xE9, 3, MESSAGE_FREE,
                                     16,   0,    0, 0,
                                     9,    0,    0, 0,
                                     0,    0,    0, 0x80, /* header */

@@ -54,6 +54,43 @@ START_TEST(what_is_left_to_choose_is_chosen_by_the_documented_rules)
 }
 END_TEST
 
+/* Adding a worker, and so a part, must not change the result unless the user says so. */
+START_TEST(several_parts_are_summed_unless_adama_is_named)
+{
+    static const struct model_config config = {.n_layers = 1,
+                                               .n_heads = 2,
+                                               .width = 16,
+                                               .inner_width = 64,
+                                               .n_positions = 32,
+                                               .vocabulary = 256,
+                                               .norm_epsilon = 1e-5f,
+                                               .scale_attention = true,
+                                               .tied = true};
+    struct eps_train_options in = given(), out;
+    struct error sentence;
+    struct model model;
+
+    ck_assert_int_eq(model_init(&model, &config, &sentence), 0);
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert(!client_options_say_summed(&sentence, &in, &out, &model));
+    in.workers = 2;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert_uint_eq(out.parts, 2);
+    ck_assert_int_eq(out.optimizer, EPS_ADAMW);
+    ck_assert(client_options_say_summed(&sentence, &in, &out, &model));
+    ck_assert_ptr_nonnull(strstr(sentence.text, "--optimizer adama squares each, and would save 32.0 KiB"));
+    in.commit = EPS_FENCED; /* whose sums are there anyway */
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert_int_eq(out.optimizer, EPS_ADAMW);
+    ck_assert(!client_options_say_summed(&sentence, &in, &out, &model));
+    in = given(), in.parts = 4, in.optimizer = EPS_ADAMA; /* who asks for it knows */
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert_int_eq(out.optimizer, EPS_ADAMA);
+    ck_assert(!client_options_say_summed(&sentence, &in, &out, &model));
+    model_free(&model);
+}
+END_TEST
+
 START_TEST(a_clipped_norm_turns_the_fenced_commit_on_and_says_what_it_costs)
 {
     struct eps_train_options in = given(), out;
@@ -317,8 +354,8 @@ SET(clip_infinite, o->clip_norm = INFINITY)
 SET(clip_update_zero, o->clip_update = 0)
 SET(clip_update_infinite, o->clip_update = INFINITY)
 SET(clip_eager, (o->clip_norm = 1, o->commit = EPS_EAGER))
-SET(clip_parts, (o->clip_norm = 1, o->parts = 2))
-SET(fenced_parts, (o->commit = EPS_FENCED, o->parts = 4))
+SET(clip_parts, (o->clip_norm = 1, o->parts = 2, o->optimizer = EPS_ADAMA))
+SET(fenced_parts, (o->commit = EPS_FENCED, o->parts = 4, o->optimizer = EPS_ADAMA))
 SET(connect_nobody, o->connect = "x")
 
 static const struct wrong {
@@ -477,6 +514,7 @@ int main(void)
     TCase *tests = tcase_create("options");
 
     tcase_add_test(tests, what_is_left_to_choose_is_chosen_by_the_documented_rules);
+    tcase_add_test(tests, several_parts_are_summed_unless_adama_is_named);
     tcase_add_test(tests, a_clipped_norm_turns_the_fenced_commit_on_and_says_what_it_costs);
     tcase_add_test(tests, defaults_follow_the_model_the_workers_and_the_data);
     tcase_add_test(tests, warm_up_is_three_percent_and_a_constant_rate_stays);

@@ -254,7 +254,7 @@ START_TEST(misuse_is_one_sentence_and_status_2)
         {"--model gpt2 --batch 2 --microbatch 3", "--microbatch 3 is more than the 2 rows"},
         {"--model gpt2 --seq 2000", "--seq 2000 is more than the model's 1024 positions"},
         {"--model gpt2 --minimum --find-depth", "at a time"},
-        {"--model gpt2 --parts 2 --batch 2 --clip-norm 1", "--clip-norm 1"},
+        {"--model gpt2 --parts 2 --batch 2 --clip-norm 1 --optimizer adama", "--clip-norm 1"},
         {"--model gpt2 --precision fp8", "--precision 'fp8'"},
     };
 

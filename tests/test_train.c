@@ -114,6 +114,68 @@ START_TEST(what_is_planned_is_said_before_the_first_step_and_is_what_is_used)
 }
 END_TEST
 
+/* With one worker, and with more of them. */
+struct crowd {
+    double losses[STEPS];
+    unsigned n_steps;
+    char notes[2048];
+};
+
+static void on_loss(void *user, const struct eps_step *step)
+{
+    struct crowd *c = user;
+    c->losses[c->n_steps++] = step->loss;
+}
+
+static void on_any_note(void *user, const char *sentence)
+{
+    struct crowd *c = user;
+    const size_t n = strlen(c->notes);
+
+    snprintf(c->notes + n, sizeof c->notes - n, "%s\n", sentence);
+}
+
+static struct crowd train_with(uint32_t n_workers, uint32_t n_parts, enum eps_optimizer_kind optimizer, const char *out)
+{
+    static const struct eps_train_events events = {.on_step = on_loss, .on_note = on_any_note};
+    struct eps_train_options options = options_of(out);
+    struct crowd c = {.n_steps = 0};
+    struct eps_error error;
+
+    options.workers = n_workers, options.parts = n_parts, options.optimizer = optimizer;
+    options.warmup = 0, options.lr = 1e-2;
+    const int rc = eps_train(&options, &events, &c, &error);
+    ck_assert_msg(rc == 0, "%s", error.text);
+    ck_assert_uint_eq(c.n_steps, STEPS);
+    return c;
+}
+
+/* Sums are in another order, and Adam divides by a small root: 1e-5 of the loss. AdamA's v of two parts is up to half
+ * as large, which moves the loss of the third step by a hundredth. */
+START_TEST(more_workers_give_what_one_gives_unless_adama_is_named)
+{
+    const struct crowd one = train_with(1, 0, EPS_OPTIMIZER_DEFAULT, "one"),
+                       two = train_with(2, 0, EPS_OPTIMIZER_DEFAULT, "two"),
+                       adama = train_with(2, 0, EPS_ADAMA, "adama");
+
+    for (unsigned i = 0; i < STEPS; i++)
+        ck_assert_double_eq_tol(two.losses[i], one.losses[i], 1e-5 * one.losses[i]);
+    ck_assert_double_gt(fabs(adama.losses[STEPS - 1] - one.losses[STEPS - 1]), 1e-4 * one.losses[STEPS - 1]);
+    ck_assert_str_eq(one.notes, "");
+    ck_assert_str_eq(adama.notes, "");
+    ck_assert_ptr_nonnull(strstr(two.notes, "the 2 parts are summed before they are squared (--optimizer adamw)"));
+}
+END_TEST
+
+START_TEST(a_worker_without_a_share_is_told)
+{
+    const struct crowd three = train_with(3, 2, EPS_ADAMW, "three"), four = train_with(3, 1, EPS_ADAMW, "four");
+
+    ck_assert_str_eq(three.notes, "worker 4 has no share: the minibatch has 2 parts (--parts)\n"); /* 1 is the client */
+    ck_assert_str_eq(four.notes, "workers 3, 4 have no share: the minibatch has 1 part (--parts)\n");
+}
+END_TEST
+
 START_TEST(a_clipped_run_says_its_price_and_knows_its_norms)
 {
     struct eps_train_options options = options_of("clipped");
@@ -184,6 +246,8 @@ int main(void)
 
     tcase_add_unchecked_fixture(tests, setup, processes_remove);
     tcase_add_test(tests, what_is_planned_is_said_before_the_first_step_and_is_what_is_used);
+    tcase_add_test(tests, more_workers_give_what_one_gives_unless_adama_is_named);
+    tcase_add_test(tests, a_worker_without_a_share_is_told);
     tcase_add_test(tests, a_clipped_run_says_its_price_and_knows_its_norms);
     tcase_add_test(tests, a_run_in_bf16_learns_as_one_in_fp32_and_goes_on_in_bf16);
     tcase_add_test(tests, a_job_over_the_host_memory_named_is_refused_before_the_first_step);

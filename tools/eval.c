@@ -42,9 +42,17 @@ static int should_stop(void *user)
     return stopping_look(&e->stopping);
 }
 
+static void on_note(void *user, const char *sentence)
+{
+    struct eval *e = user;
+
+    progress_clear(&e->progress);
+    fprintf(stderr, "eps eval: %s\n", sentence);
+}
+
 static int run(const struct command *command, const struct eps_eval_options *options, bool json)
 {
-    static const struct eps_eval_events events = {on_evaluating, should_stop};
+    static const struct eps_eval_events events = {on_evaluating, should_stop, on_note};
     struct eps_error error;
     struct eval e;
     uint64_t tokens;

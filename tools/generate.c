@@ -118,6 +118,12 @@ static int should_stop(void *user)
     return g->write_error || stopping_look(&g->stopping);
 }
 
+static void on_note(void *user, const char *sentence)
+{
+    (void)user;
+    fprintf(stderr, "eps generate: %s\n", sentence);
+}
+
 static double tokens_per_s(const struct eps_generated *out)
 {
     return out->n_tokens > 1 && out->tokens_ms > 0 ? (out->n_tokens - 1) * 1000. / out->tokens_ms : NAN;
@@ -183,7 +189,7 @@ static int end(struct generate *g, const struct command *command, int rc, const 
 
 static int run(struct generate *g, const struct command *command)
 {
-    const struct eps_generate_events events = {on_token, should_stop};
+    const struct eps_generate_events events = {on_token, should_stop, on_note};
     struct eps_generated out;
     struct eps_error error;
 

@@ -214,7 +214,7 @@ int command_plan(int argc, char **argv)
         {"--parts", "N", ARGUMENT_COUNT, &options.parts,
          "parts of the batch, shared out among the workers; default: the number of workers"},
         {"Optimizer and numbers", .kind = ARGUMENT_HEADING},
-        {"--optimizer", "adama|adamw", ARGUMENT_CHOICE, &optimizer, "default adama"},
+        {"--optimizer", "adama|adamw", ARGUMENT_CHOICE, &optimizer, "default adamw; with one part they are the same"},
         {"--commit", "eager|fenced", ARGUMENT_CHOICE, &commit, "default eager; with --clip-norm fenced"},
         {"--clip-norm", "X", ARGUMENT_REAL, &options.clip_norm,
          "clip the gradient to this global norm; turns --commit fenced on"},

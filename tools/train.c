@@ -186,8 +186,7 @@ int command_train(int argc, char **argv)
          "sequences that a device computes at once (micro-batch); gradient accumulation makes up the rest of the "
          "batch. Default auto: the fastest that fits"},
         {"--parts", "N", ARGUMENT_COUNT, &options.parts,
-         "split the batch into N parts, which are shared out among the workers; default: the number of workers. With "
-         "1, adama is AdamW"},
+         "split the batch into N parts, which are shared out among the workers; default: the number of workers"},
         {"Optimizer", .kind = ARGUMENT_HEADING},
         {"--lr", "X", ARGUMENT_REAL, &options.lr,
          "peak learning rate; default 3e-4 for fresh weights, else 2e-5; without --model 2e-3 for byte-small, 1e-3 "
@@ -202,7 +201,7 @@ int command_train(int argc, char **argv)
          "decay rates of Adam's moments; default 0.9,0.999; without --model 0.9,0.99"},
         {"--epsilon", "X", ARGUMENT_REAL, &options.epsilon, "Adam's epsilon; default 1e-8"},
         {"--optimizer", "adama|adamw", ARGUMENT_CHOICE, &optimizer,
-         "AdamA squares each part's gradient, AdamW the sum of all; default adama"},
+         "AdamA squares each part's gradient, AdamW the sum of all; default adamw. With one part they are the same"},
         {"--clip-norm", "X", ARGUMENT_REAL, &options.clip_norm,
          "clip the gradient to this global norm; turns --commit fenced on"},
         {"--clip-update", "X", ARGUMENT_REAL, &options.clip_update,
