@@ -34,15 +34,9 @@ struct target {
 size_t client_export_round(uint16_t *out, const float *values, size_t n)
 {
     for (size_t i = 0; i < n; i++) {
-        uint32_t bits;
-        memcpy(&bits, &values[i], sizeof bits);
-        const uint32_t magnitude = bits & 0x7FFFFFFF, rounded = bits + 0x7FFF + (bits >> 16 & 1);
-        if (magnitude > 0x7F800000)
-            out[i] = (uint16_t)(bits >> 16 | 0x40); /* a NaN, made quiet so that no bit cut off makes it infinity */
-        else if (magnitude < 0x7F800000 && (rounded & 0x7FFFFFFF) >= 0x7F800000)
+        out[i] = number_to_bf16(values[i]);
+        if (isfinite(values[i]) && !isfinite(number_from_bf16(out[i])))
             return i;
-        else
-            out[i] = (uint16_t)(magnitude == 0x7F800000 ? bits >> 16 : rounded >> 16);
     }
     return n;
 }

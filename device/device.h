@@ -10,8 +10,8 @@
  *
  * Values - weights, activations and the gradients of activations, all that is `void *` here - are of the number type
  * that the device was opened with. Always fp32: what is summed up over a step or a row (contributions, statistics,
- * log-sum-exp, logits), and all arithmetic inside operations, which round what they write once, to nearest, ties away
- * (proto/number.h).
+ * log-sum-exp, logits), and all arithmetic inside operations, which round what they write once, to nearest, ties to
+ * even (proto/number.h).
  *
  * Determinism: the result of every operation depends on its arguments alone, never on the thread count. How rows are
  * grouped into calls changes no bit of operations on single rows, nor of matmul's, each element of which is added up in

@@ -1,9 +1,13 @@
 /* proto/number.h - the number formats that processes share, and how values get into them.
  *
  * fp32 and bf16 (the upper half of an fp32), and the 16 bits in which a second moment is kept. One rule of rounding on
- * the host and on every device: to nearest, ties away from zero. That is one addition to the bit pattern, and its
- * remainder is a signed 16-bit number: so an fp32 master is the bf16 that is relayed and the 16 bits that complete it
- * (the "split master"), and joining the two is one addition again.
+ * the host and on every device: to nearest, ties to even. Ties are frequent, as the sum of two bf16 often is one, and
+ * any rule that sends them all one way would bias what is summed up.
+ *
+ * An fp32 master is the bf16 that is relayed and the 16 bits that complete it (the "split master"). There, and there
+ * alone, ties go away from zero: the remainder is then a signed 16-bit number, and joining the two is one addition. Ties
+ * to even would leave an even bf16 with the ties on both its sides, one remainder more than 16 bits can tell apart. One
+ * in 65536 updated masters is a tie.
  *
  * What is not finite: an infinity stays what it is and a NaN stays a NaN. A finite value from 0x7f7f8000 on (3.3961775e38,
  * half a step past the largest finite bf16) rounds to an infinity; split, it is relayed as one, and joins exactly. */
@@ -48,19 +52,30 @@ static inline float number_from_bf16(uint16_t bf16)
     return number_from_pattern((uint32_t)bf16 << 16);
 }
 
-/* To nearest, ties away from zero. A NaN is made quiet, as the addition could carry it into a number. */
-static inline uint16_t number_to_bf16(float x)
+/* The upper half after `up` is added. A NaN is made quiet instead, as the addition could carry it into a number. */
+static inline uint16_t number_upper(uint32_t pattern, uint32_t up)
 {
-    const uint32_t pattern = number_pattern(x), is_nan = (pattern & 0x7fffffffu) > 0x7f800000u;
+    const uint32_t is_nan = (pattern & 0x7fffffffu) > 0x7f800000u;
 
-    return (uint16_t)((is_nan ? pattern | 0x00400000u : pattern + 0x8000u) >> 16);
+    return (uint16_t)((is_nan ? pattern | 0x00400000u : pattern + up) >> 16);
 }
 
-/* Every finite x joins again bit for bit, and so does an infinity; a NaN joins to a NaN. */
+/* To nearest, ties to even. */
+static inline uint16_t number_to_bf16(float x)
+{
+    const uint32_t pattern = number_pattern(x);
+
+    return number_upper(pattern, 0x7fffu + (pattern >> 16 & 1));
+}
+
+/* Every finite x joins again bit for bit, and so does an infinity; a NaN joins to a NaN. high is the nearest bf16, of
+ * two as near the one further from zero. */
 static inline void number_split(float x, uint16_t *high, int16_t *low)
 {
-    *high = number_to_bf16(x);
-    *low = (int16_t)(uint16_t)number_pattern(x); /* what rounding took off, or put on as a negative number */
+    const uint32_t pattern = number_pattern(x);
+
+    *high = number_upper(pattern, 0x8000u);
+    *low = (int16_t)(uint16_t)pattern; /* what rounding took off, or put on as a negative number */
 }
 
 static inline float number_join(uint16_t high, int16_t low)
@@ -89,10 +104,10 @@ static inline float number_from_v16(uint16_t v16)
     return number_from_pattern((uint32_t)v16 << 15);
 }
 
-/* To nearest, ties away from zero. */
+/* To nearest, ties to even. */
 static inline uint16_t number_to_v16(float v)
 {
-    const uint32_t rounded = (number_pattern(v) + 0x4000u) >> 15;
+    const uint32_t pattern = number_pattern(v), rounded = (pattern + 0x3fffu + (pattern >> 15 & 1)) >> 15;
 
     return (uint16_t)(rounded < 0xff00u ? rounded : 0xfeffu);
 }

@@ -189,11 +189,54 @@ START_TEST(a_tile_stays_within_its_scratch)
 }
 END_TEST
 
+/* Numbers in steps of 2^-7 and half a step more, which the product adds: all but the largest are ties, also after a bias
+ * of a step. rint, of the sum in steps, is the processor's own rounding. The product of one row has a kernel of its own. */
+START_TEST(ties_go_to_even_in_what_is_stored)
+{
+    enum { M = 5, N = 127 };
+    const enum cpu_isa isa = (enum cpu_isa)(_i / 2);
+    const size_t m = _i % 2 ? M : 1;
+    uint16_t a[2 * M], b[2 * N], bias[N], c[M * N], pre[M * N];
+
+    if (!cpu_isa_runs(isa))
+        return;
+    struct device *dev = open_isa(NUMBER_BF16, 1, isa);
+    for (size_t i = 0; i < m; i++)
+        a[2 * i] = a[2 * i + 1] = number_to_bf16(i % 2 ? -1.0f : 1.0f);
+    for (size_t j = 0; j < N; j++) {
+        b[j] = number_to_bf16(1 + (float)j / 128);
+        b[N + j] = number_to_bf16(0x1p-8f), bias[j] = number_to_bf16(j % 3 ? 0 : 0x1p-7f);
+    }
+    device_cpu.matmul(dev, &(struct device_matmul){.m = m,
+                                                   .n = N,
+                                                   .k = 2,
+                                                   .a = a,
+                                                   .a_stride = 2,
+                                                   .b = b,
+                                                   .b_stride = N,
+                                                   .c = c,
+                                                   .c_stride = N,
+                                                   .epilogue = DEVICE_BIAS_ACTIVATION,
+                                                   .activation = MODEL_RELU,
+                                                   .bias = bias,
+                                                   .pre = pre});
+    for (size_t i = 0; i < m; i++)
+        for (size_t j = 0; j < N; j++) {
+            const double size = 1 + (double)j / 128 + 0x1p-8, sum = (i % 2 ? -size : size) + (j % 3 ? 0 : 0x1p-7);
+            const double step = ldexp(0x1p-7, ilogb(sum)), want = rint(sum / step) * step;
+            ck_assert_double_eq((double)number_from_bf16(pre[i * N + j]), want);
+            ck_assert_double_eq((double)number_from_bf16(c[i * N + j]), want > 0 ? want : 0);
+        }
+    device_cpu.close(dev);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tcase = operation_cases("tile");
 
     tcase_add_loop_test(tcase, odd_products_are_right_and_their_bits_depend_on_no_cut, 0, 2 * CPU_ISAS);
     tcase_add_loop_test(tcase, a_tile_stays_within_its_scratch, 0, 2 * CPU_ISAS);
+    tcase_add_loop_test(tcase, ties_go_to_even_in_what_is_stored, 0, 2 * CPU_ISAS);
     return run_tests(tcase);
 }

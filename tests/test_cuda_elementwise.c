@@ -111,13 +111,13 @@ START_TEST(contributions_are_rounded_to_nearest)
 
     add_array(&w, 0, to, n * sizeof *to, true);
     from[7] = number_from_pattern(0x7f800001), from[8] = -INFINITY;             /* a NaN that its upper half is not */
-    from[9] = 1 + 0x1p-8f, from[10] = -1 - 3 * 0x1p-8f, from[11] = 0x1.ffp127f; /* ties: away from zero */
+    from[9] = 1 + 0x1p-8f, from[10] = -1 - 3 * 0x1p-8f, from[11] = 0x1.ffp127f; /* ties: to even */
     w.arrays[0].off = (size_t)_i * sizeof *to;
     run_orders(&w, run_to_bf16, &n);
     for (size_t i = 0; i < n; i++)
         ck_assert_uint_eq(to[i], number_to_bf16(from[i]));
     ck_assert_uint_eq(to[7], 0x7fc0);
-    ck_assert_uint_eq(to[9], 0x3f81);
+    ck_assert_uint_eq(to[9], 0x3f80);
     ck_assert_uint_eq(to[10], 0xbf82);
     ck_assert_uint_eq(to[11], 0x7f80); /* an infinity */
     free_world(&w);

@@ -57,8 +57,9 @@ static double value_of(uint32_t pattern)
     return (pattern & 0x7fff) == 0x7f80 ? (pattern >> 15 ? -0x1p128 : 0x1p128) : number_from_bf16((uint16_t)pattern);
 }
 
-/* How many of the 65536 patterns under one upper half round to another bf16 than the nearer of the two around them,
- * the one further from zero if both are as near. Distances are exact in double. */
+/* How many of the 65536 patterns under one upper half become another bf16 than the nearer of the two around them. If
+ * both are as near: rounded, other than the even one; split, other than the one further from zero. Distances are exact
+ * in double. */
 static unsigned n_rounded_wrong(uint32_t upper)
 {
     const double inner = fabs(value_of(upper)), outer = fabs(value_of(upper + 1));
@@ -66,14 +67,17 @@ static unsigned n_rounded_wrong(uint32_t upper)
 
     for (uint32_t lower = 0; lower < 65536; lower++) {
         const float x = number_from_pattern(upper << 16 | lower);
-        const double magnitude = fabs((double)x);
-        const uint32_t nearest = upper + (outer - magnitude <= magnitude - inner);
-        n += number_to_bf16(x) != nearest;
+        const double up = outer - fabs((double)x), down = fabs((double)x) - inner;
+        uint16_t high;
+        int16_t low;
+        number_split(x, &high, &low);
+        n += number_to_bf16(x) != upper + (up < down || (up == down && upper % 2 == 1));
+        n += high != upper + (up <= down);
     }
     return n;
 }
 
-START_TEST(the_high_half_is_the_nearest_bf16)
+START_TEST(rounded_and_split_the_bf16_is_the_nearest)
 {
     unsigned wrong = 0;
 
@@ -85,12 +89,30 @@ START_TEST(the_high_half_is_the_nearest_bf16)
 }
 END_TEST
 
-START_TEST(ties_go_away_from_zero_where_the_even_one_is_nearer_to_it)
+START_TEST(ties_go_to_even)
 {
-    ck_assert_uint_eq(number_to_bf16(1 + 0x1p-8f), 0x3f81); /* between 1 (even) and 1 + 2^-7 */
-    ck_assert_uint_eq(number_to_bf16(-1 - 0x1p-8f), 0xbf81);
-    ck_assert_uint_eq(number_to_bf16(0x1p-134f), 0x0001); /* half of the smallest bf16, 2^-133 */
+    ck_assert_uint_eq(number_to_bf16(1 + 0x1p-8f), 0x3f80); /* between 1 (even) and 1 + 2^-7 */
+    ck_assert_uint_eq(number_to_bf16(-1 - 0x1p-8f), 0xbf80);
+    ck_assert_uint_eq(number_to_bf16(1 + 3 * 0x1p-8f), 0x3f82); /* between 1 + 2^-7 and 1 + 2^-6 (even) */
+    ck_assert_uint_eq(number_to_bf16(0x1p-134f), 0);            /* half of the smallest bf16, 2^-133 */
     ck_assert_uint_eq(number_to_bf16(-0.0f), 0x8000);
+    ck_assert_uint_eq(number_to_v16(1 + 0x1p-9f), number_to_v16(1));
+    ck_assert_uint_eq(number_to_v16(1 + 3 * 0x1p-9f), number_to_v16(1 + 0x1p-7f));
+}
+END_TEST
+
+/* By hand: of 1 + i/128 and 1 + k/128 the sum is 2 + (i+k)/128, and has to be in steps of 1/64. Half the sums are ties,
+ * as many of which have the even one above as below. Away from zero 1/128 would be added to each of them: 64. */
+START_TEST(rounding_sums_of_bf16_biases_nothing)
+{
+    double bias = 0;
+
+    for (int i = 0; i < 128; i++)
+        for (int k = 0; k < 128; k++) {
+            const float sum = (1 + (float)i / 128) + (1 + (float)k / 128);
+            bias += (double)(number_from_bf16(number_to_bf16(sum)) - sum);
+        }
+    ck_assert_double_eq(bias, 0);
 }
 END_TEST
 
@@ -105,9 +127,11 @@ START_TEST(an_infinity_stays_and_every_nan_stays_a_nan)
         number_split(number_from_pattern(infinity), &high, &low);
         ck_assert_uint_eq(high, infinity >> 16);
         ck_assert_uint_eq(number_pattern(number_join(high, low)), infinity);
+        ck_assert_uint_eq(number_to_bf16(number_from_pattern(infinity)), infinity >> 16);
         for (uint32_t nan = 1; nan < 0x800000; nan += STRIDE) {
             number_split(number_from_pattern(infinity | nan), &high, &low);
             wrong += (high & 0x7fffu) <= 0x7f80 || high >> 15 != sign || !isnan(number_join(high, low));
+            wrong += number_to_bf16(number_from_pattern(infinity | nan)) != high;
         }
     }
     ck_assert_uint_eq(wrong, 0);
@@ -151,7 +175,6 @@ START_TEST(a_second_moment_has_eight_bits_of_mantissa)
         }
     for (int k = 0; k < 256; k++) /* below the first binade: steps of 2^-134 */
         ck_assert_float_eq(number_from_v16((uint16_t)k), ldexpf((float)k, -134));
-    ck_assert_uint_eq(number_to_v16(1 + 0x1p-9f), number_to_v16(1 + 0x1p-8f)); /* a tie: away */
     ck_assert_uint_eq(number_to_v16(nextafterf(1 + 0x1p-9f, 0)), number_to_v16(1));
     ck_assert_uint_eq(number_to_v16(0), 0);
 }
@@ -196,8 +219,9 @@ int main(void)
     tcase_set_timeout(tcase, 120);
     tcase_add_test(tcase, types_have_their_bytes_and_names);
     tcase_add_test(tcase, every_finite_pattern_joins_exactly);
-    tcase_add_test(tcase, the_high_half_is_the_nearest_bf16);
-    tcase_add_test(tcase, ties_go_away_from_zero_where_the_even_one_is_nearer_to_it);
+    tcase_add_test(tcase, rounded_and_split_the_bf16_is_the_nearest);
+    tcase_add_test(tcase, ties_go_to_even);
+    tcase_add_test(tcase, rounding_sums_of_bf16_biases_nothing);
     tcase_add_test(tcase, an_infinity_stays_and_every_nan_stays_a_nan);
     tcase_add_test(tcase, a_master_past_the_largest_bf16_is_relayed_as_an_infinity_and_joins);
     tcase_add_test(tcase, a_second_moment_has_eight_bits_of_mantissa);

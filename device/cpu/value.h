@@ -1,5 +1,5 @@
 /* device/cpu/value.h - values of the number type that a kernel file is compiled for: widened to fp32 as they are read,
- * rounded as they are written, to nearest, ties away from zero (proto/number.h). For fp32 both are nothing at all. */
+ * rounded as they are written, to nearest, ties to even (proto/number.h). For fp32 both are nothing at all. */
 #ifndef DEVICE_CPU_VALUE_H
 #define DEVICE_CPU_VALUE_H
 
@@ -16,11 +16,6 @@ VECTOR_INLINE float value_widen(value x)
     return number_from_bf16(x);
 }
 
-VECTOR_INLINE value value_round(float x)
-{
-    return number_to_bf16(x);
-}
-
 VECTOR_INLINE vec value_widen_all(vec_values x)
 {
     return (vec)(__builtin_convertvector(x, vec_uint) << 16);
@@ -29,7 +24,8 @@ VECTOR_INLINE vec value_widen_all(vec_values x)
 VECTOR_INLINE vec_values value_round_all(vec x)
 {
     const vec_int is_nan = x != x;
-    const vec_uint nan = (vec_uint)x | 0x00400000u, rounded = (vec_uint)x + 0x8000u;
+    const vec_uint pattern = (vec_uint)x, nan = pattern | 0x00400000u;
+    const vec_uint rounded = pattern + 0x7fffu + (pattern >> 16 & 1); /* ties to even */
 
     return __builtin_convertvector(((nan & (vec_uint)is_nan) | (rounded & ~(vec_uint)is_nan)) >> 16, vec_values);
 }
@@ -95,11 +91,6 @@ VECTOR_INLINE void value_store_n(value *p, vec x, size_t n)
 typedef float value;
 
 VECTOR_INLINE float value_widen(value x)
-{
-    return x;
-}
-
-VECTOR_INLINE value value_round(float x)
 {
     return x;
 }

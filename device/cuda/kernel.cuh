@@ -26,12 +26,12 @@ __device__ inline float to_float(bf16 x)
     return __uint_as_float((uint32_t)x.bits << 16);
 }
 
-/* As proto/number.h: to nearest, ties away from zero. */
+/* As proto/number.h, and cvt.rn but for a NaN's payload: to nearest, ties to even. */
 __device__ inline uint16_t bf16_bits(float x)
 {
     const uint32_t pattern = __float_as_uint(x);
 
-    return (uint16_t)((x != x ? pattern | 0x00400000u : pattern + 0x8000u) >> 16);
+    return (uint16_t)((x != x ? pattern | 0x00400000u : pattern + 0x7fffu + (pattern >> 16 & 1)) >> 16);
 }
 
 __device__ inline void set(float *y, float x)
