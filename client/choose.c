@@ -12,7 +12,7 @@
 
 static int prefixed(int rc, const char *option, struct error *err)
 {
-    if (rc && rc != -EINTR)
+    if (rc && rc != -EINTR && rc != -EDOM)
         error_prefix(err, option);
     return rc;
 }
@@ -26,10 +26,10 @@ static int open_data(struct client_run *run, const struct eps_train_options *in,
     return rc;
 }
 
-int client_choose_check(struct client_data *data, const struct client_model *model, const struct client_watch *watch,
-                        struct error *err)
+int client_choose_check(struct client_data *data, const struct client_model *model, enum eps_separator separator,
+                        const struct client_watch *watch, struct error *err)
 {
-    struct client_data_rules rules = {.vocabulary = model->config.vocabulary, .watch = watch};
+    struct client_data_rules rules = {.vocabulary = model->config.vocabulary, .separator = separator, .watch = watch};
     int rc = 0;
 
     if (data->has_text) /* a tokenizer that nobody needs is not looked at: it may be one that we cannot read */
@@ -62,8 +62,10 @@ static int open_named(struct client_run *run, const struct eps_train_options *in
         rc = client_preset_open(&run->model, preset, bytes ? 256 : preset->vocabulary, err);
     }
     if (!rc)
-        rc = prefixed(client_choose_check(&run->data, &run->model, watch, err), "--data", err);
-    return rc ? rc : prefixed(client_choose_check(&run->eval_data, &run->model, watch, err), "--eval-data", err);
+        rc = prefixed(client_choose_check(&run->data, &run->model, in->separator, watch, err), "--data", err);
+    return rc ? rc
+              : prefixed(client_choose_check(&run->eval_data, &run->model, in->separator, watch, err), "--eval-data",
+                         err);
 }
 
 static void print_count(char *out, size_t cap, uint64_t n)
@@ -87,7 +89,7 @@ static int open_chosen(struct client_run *run, const struct eps_train_options *i
     struct client_preset_facts facts = {.free_bytes = process_available_bytes(),
                                         .device_mem = elsewhere ? UINT64_MAX : in->device_mem,
                                         .n_workers = in->workers ? in->workers : 1};
-    struct client_data_rules rules = {.watch = watch};
+    struct client_data_rules rules = {.separator = in->separator, .watch = watch};
     char tokens[16];
     int rc = open_data(run, in, err);
 

@@ -13,7 +13,7 @@ int client_choose(struct client_run *run, const struct eps_train_options *in, co
                   struct error *err);
 
 /* Checks data for a model that is known, text by its own tokenizer. As client_data_check. */
-int client_choose_check(struct client_data *data, const struct client_model *model, const struct client_watch *watch,
-                        struct error *err);
+int client_choose_check(struct client_data *data, const struct client_model *model, enum eps_separator separator,
+                        const struct client_watch *watch, struct error *err);
 
 #endif

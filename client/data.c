@@ -2,6 +2,7 @@
 #include "proto/random.h"
 
 #include <assert.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
@@ -66,14 +67,38 @@ static int file_read(const struct client_data_file *file, uint32_t vocabulary, u
     return 0;
 }
 
-static bool ends_with(const char *path, const char *end)
+/* What the first n bytes of a name end in. */
+static bool ends_with(const char *path, size_t n, const char *end)
 {
-    const size_t n = strlen(path), m = strlen(end);
-    return n > m && strcmp(path + n - m, end) == 0;
+    const size_t m = strlen(end);
+    return n > m && strncasecmp(path + n - m, end, m) == 0;
 }
 
-static int describe_npy(struct client_data_file *file, uint64_t size, struct error *err)
+/* Kind and packing by the name; false: the end is not known, and it is text for who named it. */
+static bool read_name(struct client_data_file *file, const char *path)
 {
+    static const struct {
+        const char *end;
+        enum client_data_kind kind;
+    } ends[] = {{".txt", CLIENT_DATA_TEXT},     {".md", CLIENT_DATA_TEXT}, {".jsonl", CLIENT_DATA_LINES},
+                {".ndjson", CLIENT_DATA_LINES}, {".bin", CLIENT_DATA_BIN}, {".npy", CLIENT_DATA_NPY}};
+    size_t n = strlen(path);
+
+    file->kind = CLIENT_DATA_TEXT;
+    file->packing = ends_with(path, n, ".gz") ? CLIENT_GZIP : ends_with(path, n, ".zst") ? CLIENT_ZSTD : CLIENT_PLAIN;
+    n -= file->packing == CLIENT_GZIP ? 3 : file->packing == CLIENT_ZSTD ? 4 : 0;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        if (ends_with(path, n, ends[i].end)) {
+            file->kind = ends[i].kind;
+            return true;
+        }
+    }
+    return false;
+}
+
+int client_data_describe_npy(struct client_data_file *file, struct error *err)
+{
+    const uint64_t size = file->bytes;
     uint8_t head[CLIENT_NPY_HEAD_BYTES];
     const size_t n = size < sizeof head ? (size_t)size : sizeof head;
     struct client_npy npy;
@@ -87,7 +112,7 @@ static int describe_npy(struct client_data_file *file, uint64_t size, struct err
         return rc;
     }
     const unsigned width = client_data_width(npy.type);
-    file->kind = CLIENT_DATA_NPY, file->type = npy.type, file->offset = npy.offset, file->n = npy.n;
+    file->type = npy.type, file->offset = npy.offset, file->n = npy.n;
     file->bytes = size - npy.offset;
     if (file->bytes % width || file->bytes / width != npy.n)
         return error_set(err, -EINVAL, "%s: its header promises %" PRIu64 " tokens, its size is that of %" PRIu64,
@@ -108,29 +133,96 @@ static int file_open(struct client_data_file *file, const char *path, struct err
     if (fstat(file->fd, &st))
         return error_set(err, -errno, "%s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode))
-        return error_set(err, -EINVAL, "%s: not a regular file", path);
-    if (ends_with(path, ".npy"))
-        return describe_npy(file, (uint64_t)st.st_size, err);
-    file->kind = ends_with(path, ".bin") ? CLIENT_DATA_BIN : CLIENT_DATA_TEXT;
+        return error_set(err, -EINVAL, "%s: not a regular file: pipe it in, as --data -", path);
+    read_name(file, path);
     file->bytes = (uint64_t)st.st_size;
-    return 0;
+    return file->kind == CLIENT_DATA_NPY && file->packing == CLIENT_PLAIN ? client_data_describe_npy(file, err) : 0;
+}
+
+static int input_open(struct client_data_file *file, struct error *err)
+{
+    *file = (struct client_data_file){.path = strdup(CLIENT_DATA_INPUT), .fd = -1, .stream = true};
+    if (!file->path)
+        return error_set(err, -ENOMEM, "standard input: out of memory");
+    if (isatty(STDIN_FILENO))
+        return error_set(err, -EINVAL, "- is standard input, and that is a terminal: pipe a text into it");
+    file->fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+    return file->fd < 0 ? error_set(err, -errno, "standard input: %s", strerror(errno)) : 0;
 }
 
 static int add_file(struct client_data *data, const char *path, struct error *err)
 {
     struct client_data_file *files = realloc(data->files, (data->n_files + 1) * sizeof *files);
+    const bool input = strcmp(path, CLIENT_DATA_INPUT) == 0;
 
     if (!files)
         return error_set(err, -ENOMEM, "%s: out of memory", path);
     data->files = files;
+    for (size_t i = 0; input && i < data->n_files; i++) {
+        if (files[i].stream)
+            return error_set(err, -EINVAL, "- is standard input, which can be read once: name it once");
+    }
     struct client_data_file *file = &files[data->n_files++];
-    int rc = file_open(file, path, err);
-    data->bytes += file->bytes;
-    if (file->kind == CLIENT_DATA_TEXT)
-        data->has_text = true;
-    else
-        data->has_ids = true;
+    int rc = input ? input_open(file, err) : file_open(file, path, err);
+    data->has_text = data->has_text || file->kind == CLIENT_DATA_TEXT || file->kind == CLIENT_DATA_LINES;
     return rc;
+}
+
+static int is_shown(const struct dirent *entry)
+{
+    return entry->d_name[0] != '.';
+}
+
+static int by_bytes(const struct dirent **a, const struct dirent **b) /* the same in every locale */
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static int add_entry(struct client_data *data, const char *directory, const char *name, struct error *err)
+{
+    struct client_data_file named;
+    struct stat st;
+    char *path;
+    int rc = 0;
+
+    if (asprintf(&path, "%s%s%s", directory, ends_with(directory, strlen(directory), "/") ? "" : "/", name) < 0)
+        return error_set(err, -ENOMEM, "%s: out of memory", directory);
+    if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) {
+        if (read_name(&named, path))
+            rc = add_file(data, path, err);
+        else
+            data->n_passed++;
+    }
+    free(path);
+    return rc;
+}
+
+static int add_directory(struct client_data *data, const char *directory, struct error *err)
+{
+    struct dirent **entries;
+    const size_t before = data->n_files;
+    const int n = scandir(directory, &entries, is_shown, by_bytes);
+    int rc = n < 0 ? error_set(err, -errno, "%s: %s", directory, strerror(errno)) : 0;
+
+    for (int i = 0; i < n; i++) {
+        if (!rc)
+            rc = add_entry(data, directory, entries[i]->d_name, err);
+        free(entries[i]);
+    }
+    if (n >= 0)
+        free(entries);
+    if (!rc && data->n_files == before)
+        rc = error_set(err, -ENOENT,
+                       "%s: no file in it whose name ends in .txt, .md, .jsonl, .bin or .npy, or one of these and .gz "
+                       "or .zst: name files, or a pattern",
+                       directory);
+    return rc;
+}
+
+static int add_path(struct client_data *data, const char *path, struct error *err)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? add_directory(data, path, err) : add_file(data, path, err);
 }
 
 static int add_matches(struct client_data *data, const char *pattern, struct error *err)
@@ -144,7 +236,7 @@ static int add_matches(struct client_data *data, const char *pattern, struct err
         rc = error_set(err, rc == GLOB_NOSPACE ? -ENOMEM : -EIO, "%s: %s", pattern,
                        rc == GLOB_NOSPACE ? "out of memory" : "a directory cannot be read");
     for (size_t i = 0; !rc && i < found.gl_pathc; i++)
-        rc = add_file(data, found.gl_pathv[i], err);
+        rc = add_path(data, found.gl_pathv[i], err);
     globfree(&found);
     return rc;
 }
@@ -156,7 +248,7 @@ int client_data_open(struct client_data *out, const char *const *names, size_t n
     *out = (struct client_data){0};
     for (size_t i = 0; !rc && i < n_names; i++) {
         const bool pattern = strpbrk(names[i], "*?[") && access(names[i], F_OK) != 0;
-        rc = pattern ? add_matches(out, names[i], err) : add_file(out, names[i], err);
+        rc = pattern ? add_matches(out, names[i], err) : add_path(out, names[i], err);
     }
     if (rc)
         client_data_free(out);

@@ -1,9 +1,14 @@
 /* client/data.h - tokens from files, cut into windows.
  *
  * Several files are one stream, in their order. By the name's end: .bin is u16 (u32 for vocabularies over 65,536), .npy
- * one dimension of integers, anything else UTF-8 text. Text is tokenised by the model's tokenizer, into a nameless file
- * of its own; for a vocabulary of 256 without one a byte is a token. Tokens stay in files: a window is read when it is
- * needed, which costs nothing beside a step and no memory.
+ * one dimension of integers, .jsonl an object a line with its text, anything else UTF-8 text; each also .gz and .zst.
+ * "-" is standard input, text or JSON lines, compressed or not. What its first bytes show to be another format is
+ * refused, never trained on as text.
+ *
+ * Text is tokenised by the model's tokenizer, into a nameless file of its own; for a vocabulary of 256 without one a
+ * byte is a token. Two files of text, and two texts of .jsonl, are separated by the tokenizer's end token; texts of
+ * .jsonl end with a new line where there is none. Tokens stay in files: a window is read when it is needed, which costs
+ * nothing beside a step and no memory.
  *
  * A stream of T tokens gives floor((T-1)/seq) windows: window k reads tokens k*seq .. k*seq+seq-1 and predicts each
  * one's successor. */
@@ -19,12 +24,18 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum client_data_kind { CLIENT_DATA_TEXT, CLIENT_DATA_BIN, CLIENT_DATA_NPY };
+enum client_data_kind { CLIENT_DATA_TEXT, CLIENT_DATA_LINES, CLIENT_DATA_BIN, CLIENT_DATA_NPY };
+enum client_packing { CLIENT_PLAIN, CLIENT_GZIP, CLIENT_ZSTD };
+
+#define CLIENT_DATA_INPUT "-" /* the name of standard input */
 
 struct client_data_file {
     char *path; /* owned */
     int fd;
     enum client_data_kind kind;
+    enum client_packing packing; /* as the name says */
+    bool stream;                 /* standard input, until it was read */
+    bool marked;                 /* documents are told apart by a mark: JSON lines for a tokenizer with an end token */
     enum client_integer type;
     uint64_t bytes;  /* of tokens: behind a header, and before text is tokenised */
     uint64_t offset; /* of its first token in the file, bytes */
@@ -35,10 +46,11 @@ struct client_data_file {
 struct client_data {
     struct client_data_file *files;
     size_t n_files;
-    bool has_text, has_ids; /* among the files */
-    uint64_t bytes;         /* of all files' tokens, as they are stored */
+    bool has_text;     /* among the files */
+    uint64_t n_passed; /* files of directories that were passed over: their names' ends are not known */
     /* From here on known when checked: */
-    uint64_t n; /* tokens of all files */
+    bool separated; /* documents of text, by an end token */
+    uint64_t n;     /* tokens of all files */
     uint32_t vocabulary;
     uint32_t largest; /* token */
     /* xxh3, 64 bits, of the tokens as they are stored, file after file: of a text its bytes, or, tokenised, its ids. */
@@ -46,8 +58,9 @@ struct client_data {
 };
 
 /* Opens the files and reads sizes and headers, no tokens. A name that is not there and holds *, ? or [ is a pattern as
- * of glob(7): the files that match, sorted; one at least. -ENOENT, -EINVAL, -errno with a sentence that begins with the
- * name. Undo: client_data_free; after a failure *out is zeroed. */
+ * of glob(7): the files that match, sorted; one at least. A directory stands for its files whose names end in .txt, .md,
+ * .jsonl, .bin or .npy, or in one of these and .gz or .zst, sorted by their bytes; not for directories in it. -ENOENT,
+ * -EINVAL, -errno with a sentence that begins with the name. Undo: client_data_free; after a failure *out is zeroed. */
 int client_data_open(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
 void client_data_free(struct client_data *data); /* safe on a zeroed one */
 
@@ -56,12 +69,14 @@ struct client_tokenizer;
 struct client_data_rules {
     uint32_t vocabulary;
     struct client_tokenizer *tokenizer; /* the model's, for text; NULL: none. Borrowed for the call */
+    enum eps_separator separator;       /* EPS_SEPARATOR_DEFAULT: the end token where the tokenizer has one */
     const struct client_watch *watch;   /* asked every few MiB; NULL: nobody. What it says ends the check */
 };
 
 /* Reads every token once, and tokenises text: what is outside the vocabulary, not UTF-8 or truncated is refused with the
  * file, the position and the value, and text for a model that has neither tokenizer nor a vocabulary of 256. A text may
- * begin or end inside a character, as split and head leave it. Once. -EINVAL, -errno. */
+ * begin or end inside a character, as split and head leave it. Once. -EINVAL, -errno; -EDOM: EPS_SEPARATOR_EOS, and the
+ * tokenizer has no end token. */
 int client_data_check(struct client_data *data, const struct client_data_rules *rules, struct error *err);
 
 /* Tokens first .. first+n-1 of the stream, which must be there. -EIO if a file changed since it was checked. */

@@ -7,6 +7,7 @@
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 enum { BLOCK_BYTES = 256 << 10, UNASKED_BYTES = 4 << 20 };
@@ -29,6 +30,21 @@ int client_data_next(struct client_data_pass *pass, const struct client_data_fil
         pass->n_asked = 0;
     }
     return client_data_pread(file, out, n, file->offset + at, err);
+}
+
+int client_data_write(int fd, const struct client_data_file *file, const void *bytes, size_t n, uint64_t at,
+                      struct error *err)
+{
+    for (size_t done = 0; done < n;) {
+        const ssize_t put = pwrite(fd, (const char *)bytes + done, n - done, (off_t)(at + done));
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return error_set(err, -errno, "%s: no room for its content: %s: name another directory in TMPDIR",
+                             file->path, strerror(errno));
+        done += (size_t)put;
+    }
+    return 0;
 }
 
 void client_data_add(struct client_data_pass *pass, const uint8_t *raw, size_t n)
@@ -151,12 +167,18 @@ static int check_bin(struct check *c, struct client_data_file *file, struct erro
     return check_ids(c, file, err);
 }
 
+static bool is_text(const struct client_data_file *file)
+{
+    return file->kind == CLIENT_DATA_TEXT || file->kind == CLIENT_DATA_LINES;
+}
+
 static int check_text(struct check *c, struct client_data_file *file, struct error *err)
 {
     struct client_tokenizer *tokenizer = c->pass.rules->tokenizer;
+    const bool followed = file + 1 < c->pass.data->files + c->pass.data->n_files && is_text(file + 1);
 
     if (tokenizer && !client_tokenizer_is_bytes(tokenizer))
-        return client_data_tokenise(&c->pass, file, err);
+        return client_data_tokenise(&c->pass, file, followed, err);
     if (c->pass.rules->vocabulary == 256)
         return check_bytes(c, file, err);
     return error_set(err, -EINVAL,
@@ -168,10 +190,14 @@ static int check_text(struct check *c, struct client_data_file *file, struct err
 
 static int check_file(struct check *c, struct client_data_file *file, struct error *err)
 {
-    int rc = 0;
+    file->marked = c->pass.end != CLIENT_NO_TOKEN && (file->kind == CLIENT_DATA_LINES || file->stream);
+    int rc = client_data_unpack(&c->pass, file, err);
 
+    if (rc)
+        return rc;
     switch (file->kind) {
     case CLIENT_DATA_TEXT:
+    case CLIENT_DATA_LINES:
         rc = check_text(c, file, err);
         break;
     case CLIENT_DATA_BIN:
@@ -186,13 +212,26 @@ static int check_file(struct check *c, struct client_data_file *file, struct err
     return rc;
 }
 
+/* The token between two documents. */
+static int find_end(uint32_t *end, const struct client_data *data, const struct client_data_rules *rules,
+                    struct error *err)
+{
+    *end = CLIENT_NO_TOKEN;
+    if (data->has_text && rules->tokenizer && rules->separator != EPS_SEPARATOR_NONE)
+        *end = client_tokenizer_end(rules->tokenizer);
+    if (data->has_text && rules->separator == EPS_SEPARATOR_EOS && *end == CLIENT_NO_TOKEN)
+        return error_set(err, -EDOM, "--separator eos: the model's tokenizer has no end token: choose none");
+    return 0;
+}
+
 int client_data_check(struct client_data *data, const struct client_data_rules *rules, struct error *err)
 {
     XXH3_state_t *hash = XXH3_createState();
     struct check c = {.pass = {.data = data, .rules = rules, .hash = hash}, .block = malloc(BLOCK_BYTES)};
-    int rc = hash && c.block ? 0 : error_set(err, -ENOMEM, "out of memory");
+    int rc = hash && c.block ? find_end(&c.pass.end, data, rules, err) : error_set(err, -ENOMEM, "out of memory");
 
     data->vocabulary = rules->vocabulary;
+    data->separated = c.pass.end != CLIENT_NO_TOKEN;
     if (!rc)
         XXH3_64bits_reset(hash);
     for (size_t i = 0; !rc && i < data->n_files; i++)

@@ -3,6 +3,12 @@
 #define CLIENT_DATA_FILE_H
 
 #include "client/data.h"
+#include "client/tokenizer.h"
+
+enum { CLIENT_DATA_HEAD_BYTES = 4096 }; /* of a file, that tell what it is */
+
+/* Between two documents of one file: a byte that no UTF-8 holds. */
+enum { CLIENT_DATA_MARK = 0xFF };
 
 /* Bytes of one token. */
 unsigned client_data_width(enum client_integer type);
@@ -33,6 +39,7 @@ struct client_data_pass {
     const struct client_data_rules *rules;
     void *hash;       /* of xxhash */
     uint64_t n_asked; /* bytes read since the watch was asked */
+    uint32_t end;     /* the token between two documents; CLIENT_NO_TOKEN: none */
 };
 
 /* Reads the next n bytes of a file's tokens, and asks the watch now and then. */
@@ -47,7 +54,32 @@ size_t client_data_cut(const uint8_t *text, size_t n);
 
 int client_data_not_text(const struct client_data_file *file, uint64_t at, uint8_t byte, struct error *err);
 
-/* Puts a file of the text's tokens in the file's place: data_text.c. */
-int client_data_tokenise(struct client_data_pass *pass, struct client_data_file *file, struct error *err);
+/* Puts a file of the text's tokens in the file's place, pass->end among them after each document, and after the last one
+ * if another file follows: data_text.c. */
+int client_data_tokenise(struct client_data_pass *pass, struct client_data_file *file, bool followed,
+                         struct error *err);
+
+/* Writes to a nameless file that takes the place of `file`, which is named where there is no room. */
+int client_data_write(int fd, const struct client_data_file *file, const void *bytes, size_t n, uint64_t at,
+                      struct error *err);
+
+/* Of a .npy: its header. */
+int client_data_describe_npy(struct client_data_file *file, struct error *err);
+
+/* What a file's first bytes (n) say of it. */
+enum client_packing client_data_packing(const uint8_t *head, size_t n);
+
+/* JSON objects, one a line; whole: the head is all there is. */
+bool client_data_is_lines(const uint8_t *head, size_t n, bool whole);
+
+/* Refuses by its name what is neither text nor, by the name's end, ids: data_format.c. -EINVAL. */
+int client_data_recognise(const struct client_data_file *file, const uint8_t *head, size_t n, struct error *err);
+
+/* Before anything else is done with a file: standard input is read, what is compressed is expanded, JSON lines become
+ * the texts in them, each into a nameless file in this one's place; other formats are refused: data_unpack.c. */
+int client_data_unpack(struct client_data_pass *pass, struct client_data_file *file, struct error *err);
+
+/* JSON lines into the texts in them: data_lines.c. -EINVAL with the line's number. */
+int client_data_read_lines(struct client_data_pass *pass, struct client_data_file *file, struct error *err);
 
 #endif

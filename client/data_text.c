@@ -37,18 +37,10 @@ static int write_ids(struct tokenising *t, struct error *err)
             raw[i * t->width + k] = (uint8_t)(id >> (8 * k));
     }
     client_data_add(t->pass, raw, bytes);
-    for (size_t done = 0; done < bytes;) {
-        ssize_t put = pwrite(t->fd, raw + done, bytes - done, (off_t)(t->n * t->width + done));
-        if (put < 0 && errno == EINTR)
-            continue;
-        if (put < 0)
-            return error_set(err, -errno, "%s: no room for its tokens: %s: name another directory in TMPDIR",
-                             t->file->path, strerror(errno));
-        done += (size_t)put;
-    }
+    const int rc = client_data_write(t->fd, t->file, raw, bytes, t->n * t->width, err);
     t->n += t->tokens.n;
     t->tokens.n = 0;
-    return 0;
+    return rc;
 }
 
 /* Reads on behind the text that is there; twice the room where there is none. */
@@ -86,28 +78,55 @@ static int encode_word(struct tokenising *t, const char *bytes, size_t n, struct
     return rc;
 }
 
-/* Tokenises what can be of the text that is there, bytes [at - n_text, at) of the file. */
-static int encode_piece(struct tokenising *t, uint64_t at, struct error *err)
+static int add_end(struct tokenising *t, struct error *err)
+{
+    if (t->pass->end == CLIENT_NO_TOKEN)
+        return 0;
+    return client_tokens_add(&t->tokens, &t->pass->end, 1, err);
+}
+
+/* Tokenises the first n bytes of the text that is there, which begins at byte `at` of the file; last: they end a
+ * document. *used of them are done. */
+static int encode_text(struct tokenising *t, size_t *used, size_t n, uint64_t at, bool last, struct error *err)
 {
     const uint8_t *text = (const uint8_t *)t->text;
-    const bool last = at == t->file->bytes;
-    const size_t whole = client_utf8_whole(text, t->n_text);
-    size_t used = 0;
+    const size_t whole = client_utf8_whole(text, n);
 
-    if (whole < t->n_text && client_utf8_character(text + whole, t->n_text - whole) < 0)
-        return client_data_not_text(t->file, at - t->n_text + whole, text[whole], err);
-    int rc = client_tokenizer_encode(&t->tokens, &used, t->pass->rules->tokenizer, t->text, whole, last, err);
+    if (whole < n && client_utf8_character(text + whole, n - whole) < 0)
+        return client_data_not_text(t->file, at + whole, text[whole], err);
+    int rc = client_tokenizer_encode(&t->tokens, used, t->pass->rules->tokenizer, t->text, whole, last, err);
     if (rc) {
         error_prefix(err, t->file->path);
         return rc;
     }
-    if (last) /* half a character at the end */
-        rc = encode_word(t, t->text + whole, t->n_text - whole, err);
-    drop(t, last ? t->n_text : used);
+    if (last) { /* half a character at the end */
+        rc = encode_word(t, t->text + whole, n - whole, err);
+        *used = n;
+    }
     return rc;
 }
 
-static int tokenise(struct tokenising *t, struct error *err)
+/* Tokenises what can be of the text that is there, bytes [at - n_text, at) of the file. */
+static int encode_piece(struct tokenising *t, uint64_t at, struct error *err)
+{
+    const char *mark;
+    size_t used = 0;
+
+    while (t->file->marked && (mark = memchr(t->text, CLIENT_DATA_MARK, t->n_text))) {
+        const size_t n = (size_t)(mark - t->text);
+        int rc = encode_text(t, &used, n, at - t->n_text, true, err);
+        if (!rc)
+            rc = add_end(t, err);
+        if (rc)
+            return rc;
+        drop(t, n + 1);
+    }
+    int rc = encode_text(t, &used, t->n_text, at - t->n_text, at == t->file->bytes, err);
+    drop(t, used);
+    return rc;
+}
+
+static int tokenise(struct tokenising *t, bool followed, struct error *err)
 {
     uint64_t at = 0;
     int rc = 0;
@@ -124,17 +143,20 @@ static int tokenise(struct tokenising *t, struct error *err)
         if (!rc)
             rc = write_ids(t, err);
     }
-    return rc;
+    if (rc || !followed || t->n == 0)
+        return rc;
+    rc = add_end(t, err);
+    return rc ? rc : write_ids(t, err);
 }
 
-int client_data_tokenise(struct client_data_pass *pass, struct client_data_file *file, struct error *err)
+int client_data_tokenise(struct client_data_pass *pass, struct client_data_file *file, bool followed, struct error *err)
 {
     const bool small = pass->rules->vocabulary <= 65536;
     struct tokenising t = {.pass = pass,
                            .file = file,
                            .width = small ? 2 : 4,
                            .fd = client_nameless_open("tokens", err)};
-    int rc = t.fd < 0 ? t.fd : tokenise(&t, err);
+    int rc = t.fd < 0 ? t.fd : tokenise(&t, followed, err);
 
     free(t.text);
     free(t.tokens.ids);

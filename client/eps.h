@@ -27,6 +27,7 @@ enum eps_schedule { EPS_SCHEDULE_DEFAULT, EPS_SCHEDULE_COSINE, EPS_SCHEDULE_LINE
 enum eps_optimizer_kind { EPS_OPTIMIZER_DEFAULT, EPS_ADAMA, EPS_ADAMW };
 enum eps_number { EPS_NUMBER_DEFAULT, EPS_FP32, EPS_BF16 };
 enum eps_commit { EPS_COMMIT_DEFAULT, EPS_EAGER, EPS_FENCED };
+enum eps_separator { EPS_SEPARATOR_DEFAULT, EPS_SEPARATOR_NONE, EPS_SEPARATOR_EOS };
 enum eps_order { EPS_ORDER_DEFAULT, EPS_SHUFFLED, EPS_SEQUENTIAL };
 
 /* Start from eps_train_defaults(), which leaves everything to be chosen; data has no default. */
@@ -34,7 +35,9 @@ struct eps_train_options {
     const char *model;   /* config.json, a directory with config.json and *.safetensors, a preset; NULL: a preset that
                           fits the data and the machine, trained as suits it. A file of a preset's name is first */
     char model_note[96]; /* resolved: what was chosen of the model and why, "chosen for 1.2 M tokens"; or empty */
-    const char *const *data; /* (n_data) files: text, .bin, .npy; patterns as of glob(7) */
+    /* (n_data) files: text, .jsonl, .bin, .npy, each also .gz and .zst; directories of them; patterns as of glob(7); "-",
+     * standard input. See client/data.h */
+    const char *const *data;
     size_t n_data;
     const char *eval_data; /* NULL: the last 1 % of the data is held out */
     const char *out;       /* run directory; NULL: runs/MODEL-TIME, or that of `resume` */
@@ -63,6 +66,10 @@ struct eps_train_options {
     double clip_norm;           /* the whole gradient is scaled down to this norm; NAN: not */
     double clip_update; /* each tensor's update is scaled down to this root mean square, before the rate; NAN: not */
     enum eps_order order;
+    enum eps_separator
+        separator;       /* between files of text, and between texts of .jsonl: EPS_SEPARATOR_EOS, the tokenizer's
+                                     end token, where it has one. EPS_SEPARATOR_NONE: nothing between files, and a new
+                                     line after a text of .jsonl */
     uint64_t seed;       /* below 2^63; UINT64_MAX: 0 */
     uint64_t eval_every; /* steps between held-out losses; there is one before the first step too, and after the last
                             in any case. 0: only then */
@@ -280,7 +287,8 @@ struct eps_eval_options {
     const char *connect; /* with a model: as above. Without: the daemon that trains it; NULL: the caller's only one */
     const char *programs;
     uint32_t batch, seq;
-    const char *device; /* as eps_train's; like device_mem not with both model and connect */
+    enum eps_separator separator; /* as eps_train's */
+    const char *device;           /* as eps_train's; like device_mem not with both model and connect */
     uint64_t device_mem;
 };
 

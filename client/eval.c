@@ -26,8 +26,8 @@ static int open_data(struct eval *e, struct error *err)
     int rc = client_data_open(&e->data, e->options.data, e->options.n_data, err);
 
     if (!rc)
-        rc = client_choose_check(&e->data, &e->forward.model, &e->forward.link.watches[1], err);
-    if (rc && rc != -EINTR)
+        rc = client_choose_check(&e->data, &e->forward.model, e->options.separator, &e->forward.link.watches[1], err);
+    if (rc && rc != -EINTR && rc != -EDOM)
         error_prefix(err, "--data");
     return rc;
 }
@@ -88,7 +88,10 @@ int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *opti
     struct error err = {""};
 
     if (options->n_data == 0)
-        return client_report(error, &(struct error){"--data is needed: files of text, .bin or .npy"}, -EDOM);
+        return client_report(error,
+                             &(struct error){
+                                 "--data is needed: files of text, .jsonl, .bin or .npy, or - for standard input"},
+                             -EDOM);
     e = calloc(1, sizeof *e);
     if (!e)
         return client_report(error, &(struct error){"out of memory"}, -ENOMEM);

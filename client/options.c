@@ -153,6 +153,8 @@ static int resolve_optimizer(struct eps_train_options *o, const struct client_fa
         o->schedule = EPS_SCHEDULE_COSINE;
     if (o->order == EPS_ORDER_DEFAULT)
         o->order = EPS_SHUFFLED;
+    if (o->separator == EPS_SEPARATOR_DEFAULT)
+        o->separator = facts->separated ? EPS_SEPARATOR_EOS : EPS_SEPARATOR_NONE;
     if (o->seed == UINT64_MAX)
         o->seed = 0;
     if (o->seed > INT64_MAX)

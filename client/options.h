@@ -35,6 +35,7 @@ struct client_facts {
     bool resumed;           /* a run goes on: options are what it stored, and what may differ */
     uint64_t n_tokens;      /* of the data */
     uint64_t n_eval_tokens; /* of eval_data, if there is one */
+    bool separated;         /* texts are separated by an end token */
     uint32_t n_workers;     /* attached to the daemon of `connect`, if that is given */
 
     const struct eps_preset *chosen; /* the model, where the user named none */

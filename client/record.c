@@ -1,5 +1,7 @@
 #include "client/record.h"
 
+#include "client/data.h"
+
 #include "proto/checkpoint.h"
 #include "proto/device_name.h"
 
@@ -28,6 +30,7 @@ static const char *const schedules[] = {"", "cosine", "linear", "constant", NULL
 static const char *const optimizers[] = {"", "adama", "adamw", NULL};
 static const char *const numbers[] = {"", "fp32", "bf16", NULL};
 static const char *const commits[] = {"", "eager", "fenced", NULL};
+static const char *const separators[] = {"", "none", "eos", NULL};
 static const char *const orders[] = {"", "shuffled", "sequential", NULL};
 
 #define AT(member) offsetof(struct eps_train_options, member)
@@ -61,6 +64,7 @@ static const struct field {
     {"clip_norm", CLIP, AT(clip_norm), false, 0, NULL, true},
     {"clip_update", CLIP, AT(clip_update), false, 0, NULL, true},
     {"order", CHOICE, AT(order), false, 0, orders, false},
+    {"separator", CHOICE, AT(separator), false, 0, separators, true},
     {"seed", LONG, AT(seed), false, UINT64_MAX, NULL, false},
     {"eval_every", LONG, AT(eval_every), true, 0, NULL, false},
     {"save_every", LONG, AT(save_every), true, UINT64_MAX, NULL, false},
@@ -130,10 +134,10 @@ static json_t *value_json(const struct field *f, const struct eps_train_options 
     return json_integer((json_int_t)whole(f, o));
 }
 
-/* A preset's name, or another one that is no path of anything, stays what it is. */
+/* A preset's name, or another one that is no path of anything, stays what it is; so does standard input's. */
 static json_t *path_json(const char *path)
 {
-    char *real = realpath(path, NULL);
+    char *real = strcmp(path, CLIENT_DATA_INPUT) ? realpath(path, NULL) : NULL;
     json_t *text = json_string(real ? real : path);
 
     free(real);

@@ -19,7 +19,11 @@
 static int check_names(const struct eps_train_options *in, struct error *err)
 {
     if (in->n_data == 0)
-        return error_set(err, -EDOM, "--data is needed: files of text, .bin or .npy");
+        return error_set(err, -EDOM, "--data is needed: files of text, .jsonl, .bin or .npy, or - for standard input");
+    for (size_t i = 0; in->eval_data && i < in->n_data; i++) {
+        if (strcmp(in->eval_data, CLIENT_DATA_INPUT) == 0 && strcmp(in->data[i], CLIENT_DATA_INPUT) == 0)
+            return error_set(err, -EDOM, "--data - and --eval-data -: standard input can be read once");
+    }
     return 0;
 }
 
@@ -50,6 +54,25 @@ static int open_resume(struct client_run *run, const struct eps_train_options *i
     return client_record_merge(&run->asked, in, &run->resume.record, err);
 }
 
+/* What was piped in is not there any more. */
+static int check_input(const struct client_run *run, const struct eps_train_options *in, struct error *err)
+{
+    const struct eps_train_options *stored = &run->resume.record.options;
+
+    for (size_t i = 0; in->n_data == 0 && i < stored->n_data; i++) {
+        if (strcmp(stored->data[i], CLIENT_DATA_INPUT) == 0)
+            return error_set(err, -EDOM,
+                             "--resume %s: its data came from standard input: pipe it in again, with --data -, or name "
+                             "files that hold it",
+                             in->resume);
+    }
+    if (!in->eval_data && stored->eval_data && strcmp(stored->eval_data, CLIENT_DATA_INPUT) == 0)
+        return error_set(err, -EDOM,
+                         "--resume %s: its held-out data came from standard input: give it again, with --eval-data",
+                         in->resume);
+    return 0;
+}
+
 /* The data of a run that goes on must be what it was, wherever it lies. */
 static int check_content(const struct client_data *data, const struct client_content *stored, const char *option,
                          struct error *err)
@@ -75,6 +98,8 @@ int client_run_open(struct client_run *run, const struct eps_train_options *in, 
     run->asked = *in;
     if (in->resume)
         rc = open_resume(run, in, watch, err);
+    if (!rc && in->resume)
+        rc = check_input(run, in, err);
     if (!rc)
         rc = check_names(&run->asked, err);
     if (rc)
@@ -99,6 +124,7 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
         .fresh = run->model.n_weights == 0,
         .chosen = run->chosen,
         .resumed = run->asked.resume != NULL,
+        .separated = run->data.separated || run->eval_data.separated,
         .n_tokens = run->data.n,
         .n_eval_tokens = run->eval_data.n,
         .n_workers = n_workers,

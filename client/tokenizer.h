@@ -39,6 +39,9 @@ struct client_tokens {
     size_t n, cap;
 };
 
+/* Appends ids. -ENOMEM. */
+int client_tokens_add(struct client_tokens *out, const uint32_t *ids, size_t n, struct error *err);
+
 /* Appends the tokens of text (n bytes) to *out, which may begin zeroed. last: nothing follows, and all is used; else the
  * words that more text could change are left, *used says from where: call again with them and what follows. -EINVAL:
  * not UTF-8 (for a model of bytes anything goes), or a word longer than the limit; -ENOMEM. */

@@ -129,7 +129,7 @@ static void join(const struct client_tokenizer *t, struct tokenizer_work *w)
     }
 }
 
-static int append(struct client_tokens *out, const uint32_t *ids, size_t n, struct error *err)
+int client_tokens_add(struct client_tokens *out, const uint32_t *ids, size_t n, struct error *err)
 {
     if (n > out->cap - out->n) {
         const size_t cap = out->cap + n < 1024 ? 1024 : 2 * (out->cap + n);
@@ -199,7 +199,7 @@ int client_tokenizer_encode_word(struct client_tokens *out, struct client_tokeni
         return error_set(err, -EINVAL, "%zu bytes without a place to split them: give token ids as .bin or .npy", n);
     struct tokenizer_word *known = &t->cache[XXH3_64bits(word, n) >> (64 - TOKENIZER_CACHE_BITS)];
     if (known->n_bytes == n && memcmp(known->bytes, word, n) == 0)
-        return append(out, known->ids, known->n_ids, err);
+        return client_tokens_add(out, known->ids, known->n_ids, err);
     int rc = encode_long(&n_ids, t, word, n, err);
     if (rc)
         return rc;
@@ -208,5 +208,5 @@ int client_tokenizer_encode_word(struct client_tokens *out, struct client_tokeni
         memcpy(known->bytes, word, n);
         memcpy(known->ids, t->work.ids, n_ids * sizeof *known->ids);
     }
-    return append(out, t->work.ids, n_ids, err);
+    return client_tokens_add(out, t->work.ids, n_ids, err);
 }

@@ -198,6 +198,12 @@ static void announce(struct train *t)
         note(t, sentence.text);
     note_summed(t);
     note_idle(t);
+    if (run->data.n_passed > 0) {
+        error_set(&sentence, 0,
+                  "%" PRIu64 " file%s in directories of --data passed over: not named .txt, .md, .jsonl, .bin or .npy",
+                  run->data.n_passed, run->data.n_passed == 1 ? "" : "s");
+        note(t, sentence.text);
+    }
     if (!run->asked.resume)
         return;
     error_set(&sentence, 0, "going on from %s after %" PRIu64 " steps", run->resume.path, run->first_step);

@@ -9,14 +9,14 @@ _eps_presets="byte-small byte-medium byte-large gpt2 gpt2-medium gpt2-large gpt2
 _eps_options() {
     case $1 in
     eps) echo "--help --version" ;;
-    train) echo "--model --data --eval-data --out --resume --save-every --keep --steps --epochs --batch --seq" \
+    train) echo "--model --data --eval-data --separator --out --resume --save-every --keep --steps --epochs --batch --seq" \
         "--microbatch --parts --lr --min-lr --schedule --warmup --weight-decay --betas --epsilon --optimizer" \
         "--clip-norm --clip-update --commit --precision --moments --grad-dtype --order --seed --deterministic" \
         "--eval-every --trace --device --device-mem --host-mem --require-pinned --workers --connect --help" ;;
     plan) echo "--model --batch --seq --microbatch --parts --optimizer --commit --clip-norm --precision --moments" \
         "--grad-dtype --device --device-mem --host-mem --workers --minimum --find-depth --find-batch --json --help" ;;
     bench) echo "--profile --device --help" ;;
-    eval) echo "--model --data --batch --seq --device --device-mem --connect --json --help" ;;
+    eval) echo "--model --data --separator --batch --seq --device --device-mem --connect --json --help" ;;
     generate) echo "--model --prompt --prompt-file --ids --tokens --temperature --top-k --top-p --seed --device" \
         "--device-mem --connect --json --help" ;;
     report) echo "--out --help" ;;
@@ -62,6 +62,7 @@ _eps_values() {
     --optimizer) _eps_words "adama adamw" "$3" ;;
     --commit) _eps_words "eager fenced" "$3" ;;
     --dtype | --precision | --moments | --grad-dtype) _eps_words "fp32 bf16" "$3" ;;
+    --separator) _eps_words "none eos" "$3" ;;
     --order) _eps_words "shuffled sequential" "$3" ;;
     --microbatch) _eps_words auto "$3" ;;
     --device) _eps_words "auto cpu cuda" "$3" ;;

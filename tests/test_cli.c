@@ -202,7 +202,7 @@ static const struct {
     {"train --model words.json --data text.txt", 1, "text.txt", "50257"},
     {"train --model good.json --data none.txt", 1, "none.txt", "No such file"},
     {"train --model good.json --data text.txt none.bin", 1, "none.bin", "No such file"},
-    {"train --model good.json --data .", 1, "regular file", "--data"},
+    {"train --model good.json --data bare", 1, "no file in it", "--data"},
     {"train --model good.json --data short.txt", 1, "short.txt", "20 tokens"},
     {"train --model good.json --data latin1.txt", 1, "latin1.txt", "UTF-8"},
     {"train --model good.json --data ids.bin", 1, "ids.bin", "token 77 is 300"},

@@ -183,6 +183,20 @@ START_TEST(training_goes_on_from_saved_weights)
 }
 END_TEST
 
+START_TEST(data_that_was_piped_in_is_asked_for_again)
+{
+    int status = processes_eps("train --model %s --data - --out piped_in --batch 4 --steps 2 --device-mem 256MiB <%s",
+                               model, text);
+
+    ck_assert_int_eq(status, 0);
+    status = processes_eps("train --resume piped_in --steps 3 </dev/null");
+    check_said(status, 2, "standard input", "--data -");
+    status = processes_eps("train --resume piped_in --steps 3 --data - </dev/null");
+    check_said(status, 1, "--data -", "not what the run was trained on");
+    ck_assert_int_eq(processes_eps("train --resume piped_in --steps 3 --data %s", text), 0); /* the same content */
+}
+END_TEST
+
 START_TEST(a_cap_too_small_is_refused_before_anything_is_left)
 {
     int status = processes_eps("train --model %s --data %s --out capped --device-mem 4KiB", model, text);
@@ -419,6 +433,7 @@ int main(void)
     tcase_add_test(tests, eval_finds_the_loss_that_the_run_ended_with);
     tcase_add_test(tests, fresh_weights_of_gpt2_are_the_first_thing_said);
     tcase_add_test(tests, training_goes_on_from_saved_weights);
+    tcase_add_test(tests, data_that_was_piped_in_is_asked_for_again);
     tcase_add_test(tests, a_cap_too_small_is_refused_before_anything_is_left);
     tcase_add_test(tests, damaged_weights_are_refused_by_name);
     tcase_add_loop_test(tests, an_interrupt_takes_everything_down_in_order, 0, 2);

@@ -21,7 +21,8 @@ static struct eps_train_options resolved(void)
     o.steps = 1001, o.batch = 12, o.seq = 34, o.microbatch = 3, o.parts = 4, o.workers = 2;
     o.lr = 0.1 + 0.2, o.min_lr = 1e-300, o.weight_decay = 1.0 / 3, o.beta1 = nextafter(0.9, 1), o.beta2 = 0.98;
     o.epsilon = 5e-324, o.schedule = EPS_SCHEDULE_LINEAR, o.warmup = 17, o.optimizer = EPS_ADAMW;
-    o.order = EPS_SEQUENTIAL, o.seed = (uint64_t)INT64_MAX, o.eval_every = 19, o.save_every = 0, o.keep = 5;
+    o.order = EPS_SEQUENTIAL, o.separator = EPS_SEPARATOR_EOS, o.seed = (uint64_t)INT64_MAX, o.eval_every = 19,
+    o.save_every = 0, o.keep = 5;
     o.deterministic = true, o.device_mem = (uint64_t)3 << 40;
     o.precision = EPS_BF16, o.moments = EPS_BF16, o.grad_dtype = EPS_FP32, o.commit = EPS_FENCED;
     o.clip_norm = 0.7, o.clip_update = 2.0 / 3, o.host_mem = (uint64_t)5 << 40;
@@ -72,6 +73,7 @@ static void check_same(const struct eps_train_options *got, const struct eps_tra
     ck_assert_uint_eq(got->warmup, want->warmup);
     ck_assert_int_eq(got->optimizer, want->optimizer);
     ck_assert_int_eq(got->order, want->order);
+    ck_assert_int_eq(got->separator, want->separator);
     ck_assert_uint_eq(got->seed, want->seed);
     ck_assert_uint_eq(got->eval_every, want->eval_every);
     ck_assert_uint_eq(got->save_every, want->save_every);
@@ -252,6 +254,7 @@ SET(other_beta2, (o->beta1 = nextafter(0.9, 1), o->beta2 = 0.999))
 SET(other_epsilon, o->epsilon = 1e-8)
 SET(other_optimizer, o->optimizer = EPS_ADAMA)
 SET(other_order, o->order = EPS_SHUFFLED)
+SET(other_separator, o->separator = EPS_SEPARATOR_NONE)
 SET(other_seed, o->seed = 0)
 SET(other_precision, o->precision = EPS_FP32)
 SET(other_moments, o->moments = EPS_FP32)
@@ -278,6 +281,7 @@ static const struct {
     {other_epsilon, "--epsilon 1e-08 ", "the run's 4.94066e-324"},
     {other_optimizer, "--optimizer adama ", "the run's adamw"},
     {other_order, "--order shuffled ", "the run's sequential"},
+    {other_separator, "--separator none ", "the run's eos"},
     {other_seed, "--seed 0 ", "the run's 9223372036854775807"},
     {other_precision, "--precision fp32 ", "the run's bf16"},
     {other_moments, "--moments fp32 ", "the run's bf16"},

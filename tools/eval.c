@@ -74,13 +74,17 @@ int command_eval(int argc, char **argv)
 {
     struct eps_eval_options options = {0};
     struct argument_texts data = {0};
+    unsigned separator = 0;
     bool json = false;
     const struct argument arguments[] = {
         {"Model and data", .kind = ARGUMENT_HEADING},
         {"--model", "DIR", ARGUMENT_TEXT, &options.model,
          "a directory with config.json and *.safetensors, a run's directory (its latest checkpoint) or a step-N; "
          "default: the model that your only live run is training, as it is now"},
-        {"--data", "FILE...", ARGUMENT_TEXTS, &data, "text, or token ids as .bin or .npy; see eps train --help"},
+        {"--data", "FILE...", ARGUMENT_TEXTS, &data,
+         "text, .jsonl, or token ids as .bin or .npy, as in eps train --help"},
+        {"--separator", "none|eos", ARGUMENT_CHOICE, &separator,
+         "what stands between texts; default eos, where the tokenizer has an end-of-text token"},
         {"--batch", "N", ARGUMENT_COUNT, &options.batch, "sequences per batch; default: about 16 Ki tokens"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq,
          "tokens per sequence; default: the model's positions, at most 1024"},
@@ -101,6 +105,7 @@ int command_eval(int argc, char **argv)
 
     if (status < 0) {
         options.data = data.items, options.n_data = data.n;
+        options.separator = (enum eps_separator)separator;
         status = run(&command, &options, json);
     }
     free(data.items);

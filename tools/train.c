@@ -147,7 +147,7 @@ int command_train(int argc, char **argv)
     struct argument_texts data = {0};
     double betas[2] = {NAN, NAN};
     uint64_t keep = UINT64_MAX;
-    unsigned schedule = 0, optimizer = 0, order = 0;
+    unsigned schedule = 0, optimizer = 0, order = 0, separator = 0;
     unsigned precision = 0, moments = 0, grad_dtype = 0, commit = 0;
     const struct argument arguments[] = {
         {"Model and data", .kind = ARGUMENT_HEADING},
@@ -157,11 +157,15 @@ int command_train(int argc, char **argv)
          "vocabulary of 256 bytes). Default: a preset that suits the data and the memory, with a batch, steps, "
          "learning rate and betas that suit it, all of which are printed"},
         {"--data", "FILE...", ARGUMENT_TEXTS, &data,
-         "training data, files and patterns, joined to one stream of tokens: UTF-8 text, by the model's tokenizer "
-         "(with a vocabulary of 256, a byte is a token); .bin (16-bit ids; 32-bit for vocabularies over 65536); .npy "
-         "(1 dimension of integers)"},
+         "training data, files, directories and patterns, joined to one stream of tokens: UTF-8 text, by the model's "
+         "tokenizer (with a vocabulary of 256, a byte is a token); .jsonl (text, prompt and completion, or messages); "
+         ".bin (16-bit ids; 32-bit for vocabularies over 65536); .npy (1 dimension of integers); each also .gz and "
+         ".zst. - is standard input"},
         {"--eval-data", "FILE", ARGUMENT_TEXT, &options.eval_data,
          "held-out data, in the same forms; default: the last hundredth of the data"},
+        {"--separator", "none|eos", ARGUMENT_CHOICE, &separator,
+         "what stands between files of text and between texts of .jsonl: eos is the tokenizer's end-of-text token, the "
+         "default where it has one"},
         {"--out", "DIR", ARGUMENT_TEXT, &options.out,
          "run directory for metrics.jsonl, log, step-N/ and latest; default runs/MODEL-TIME, or that of --resume"},
         {"Checkpoints", .kind = ARGUMENT_HEADING},
@@ -260,6 +264,7 @@ int command_train(int argc, char **argv)
         options.beta1 = betas[0], options.beta2 = betas[1];
         options.optimizer = (enum eps_optimizer_kind)optimizer;
         options.order = (enum eps_order)order;
+        options.separator = (enum eps_separator)separator;
         options.schedule = (enum eps_schedule)schedule;
         options.precision = (enum eps_number)precision;
         options.moments = (enum eps_number)moments;
