@@ -58,40 +58,11 @@ static int open_model(struct export *e, struct error *err)
     return client_model_check(&e->model, NULL, NULL, err);
 }
 
-static const char *const type_names[] = {"float32", "bfloat16"};
-
-/* The shortest of two spellings that mean the same numbers: 15 digits, else all 17. */
-static char *print_config(const json_t *config)
-{
-    char *text = json_dumps(config, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
-    json_t *back = text ? json_loads(text, 0, NULL) : NULL;
-    const bool same = json_equal(back, config);
-
-    json_decref(back);
-    if (same)
-        return text;
-    free(text);
-    return json_dumps(config, JSON_INDENT(2));
-}
-
-/* As it came, but for the type of the weights. "dtype" is what newer files call it. */
 static int write_config(const struct export *e, struct error *err)
 {
-    const char *type = type_names[e->options->bf16];
-    json_error_t why;
+    char *text = client_model_print_config(&e->model, e->options->bf16 ? NUMBER_BF16 : NUMBER_FP32, err);
+    const int rc = text ? client_export_text(e->directory_fd, CHECKPOINT_CONFIG, text, strlen(text), err) : -ENOMEM;
 
-    if (lseek(e->model.config_fd, 0, SEEK_SET) != 0)
-        return error_set(err, -errno, "config.json: %s", strerror(errno));
-    json_t *config = json_loadfd(e->model.config_fd, 0, &why);
-    if (!config)
-        return error_set(err, -EINVAL, "config.json: line %d: %s", why.line, why.text);
-    int rc = json_object_set_new(config, "torch_dtype", json_string(type));
-    if (rc == 0 && json_object_get(config, "dtype"))
-        rc = json_object_set_new(config, "dtype", json_string(type));
-    char *text = rc == 0 ? print_config(config) : NULL;
-    rc = text ? client_export_text(e->directory_fd, CHECKPOINT_CONFIG, text, strlen(text), err)
-              : error_set(err, -ENOMEM, "out of memory");
-    json_decref(config);
     free(text);
     return rc;
 }

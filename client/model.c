@@ -82,6 +82,20 @@ static int read_config(struct client_model *model, const char *path, struct erro
     return rc;
 }
 
+char *client_model_print_config(const struct client_model *model, enum number_type type, struct error *err)
+{
+    char *text, *out = NULL;
+    size_t n;
+
+    if (read_all(&text, &n, model->config_fd, CHECKPOINT_CONFIG, err) == 0) {
+        out = model_config_print(text, n, type);
+        if (!out)
+            error_set(err, -ENOMEM, "out of memory");
+        free(text);
+    }
+    return out;
+}
+
 static int open_config(struct client_model *model, const char *path, struct error *err)
 {
     model->config_fd = open_regular(path, err);

@@ -39,6 +39,9 @@ int client_model_open_config(struct client_model *out, const char *path, struct 
 int client_model_check(struct client_model *model, int (*on_bytes)(void *data, uint64_t bytes), void *data,
                        struct error *err);
 
+/* Its config.json beside weights of this type (model_config_print), to be freed. NULL with a sentence. */
+char *client_model_print_config(const struct client_model *model, enum number_type type, struct error *err);
+
 /* The precision that a run's recorded options (client/record.h) name; fp32 where they do not. */
 enum number_type client_model_precision(const json_t *options);
 

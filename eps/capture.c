@@ -148,6 +148,25 @@ static int add_text(struct eps_capture *capture, const char *name, const char *t
     return output_write(capture->directory, name, text, n, err);
 }
 
+/* Whatever the weights were read from, here they are fp32. */
+static char *print_config(const struct eps_capture_options *o, struct error *err)
+{
+    char *text = model_config_print(o->config, o->config_bytes, NUMBER_FP32);
+
+    if (!text)
+        error_set(err, -ENOMEM, "out of memory");
+    return text;
+}
+
+static int add_config(struct eps_capture *capture, struct error *err)
+{
+    char *text = print_config(&capture->options, err);
+    const int rc = text ? add_text(capture, CHECKPOINT_CONFIG, text, strlen(text), err) : -ENOMEM;
+
+    free(text);
+    return rc;
+}
+
 static int add_side_files(struct eps_capture *capture, json_t *side, struct error *err)
 {
     const char *name;
@@ -180,7 +199,7 @@ static int finish_checkpoint(struct eps_capture *capture, struct error *err)
     int rc = explain(capture, eps_store_files_end(&capture->files, err), err);
 
     if (!rc)
-        rc = add_text(capture, CHECKPOINT_CONFIG, o->config, o->config_bytes, err);
+        rc = add_config(capture, err);
     if (!rc && o->side)
         rc = parse_side(&side, o->side, o->side_bytes, err);
     if (!rc && side) {
@@ -215,9 +234,11 @@ static int finish_snapshot(struct eps_capture *capture, struct error *err)
 {
     const struct eps_capture_options *o = &capture->options;
     int rc = eps_store_files_end(&capture->files, err);
+    char *config = rc ? NULL : print_config(o, err);
 
     if (!rc)
-        rc = write_all(o->files[EPS_CAPTURE_CONFIG], o->config, o->config_bytes, err);
+        rc = config ? write_all(o->files[EPS_CAPTURE_CONFIG], config, strlen(config), err) : -ENOMEM;
+    free(config);
     if (!rc && o->side)
         rc = write_all(o->files[EPS_CAPTURE_SIDE], o->side, o->side_bytes, err);
     return rc;

@@ -101,7 +101,7 @@ struct job {
     struct peer *client;    /* NULL once it has gone, or has been told that the job ended */
     bool closing;           /* the client asked for the end, and is told when memory is given back */
     struct message request; /* the JOB */
-    char *config_text;      /* as in the file: copied into what is saved */
+    char *config_text;      /* as in the file */
     size_t config_bytes;
     int output; /* directory, or -1 */
     int weight_files[SESSION_MAX_FDS];

@@ -1,6 +1,6 @@
 /* proto/checkpoint.h - step-N/: what a checkpoint directory holds, and how it is known to be whole.
  *
- *   config.json            as the model came
+ *   config.json            as the model came, but for torch_dtype, which is float32
  *   model.safetensors      weights, fp32, named as Hugging Face names them: what transformers loads
  *   optimizer.safetensors  "m.NAME" and "v.NAME" (fp32) for each tensor, and "updates" (I64, one for each tensor in the
  *                          model's order): Adam's moments, and its t

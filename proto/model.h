@@ -110,6 +110,11 @@ enum model_block_piece {
  * or an unknown key that changes the mathematics; keys known to change nothing here are passed over. */
 int model_config_parse(struct model_config *out, const char *text, size_t n, struct error *err);
 
+/* The config.json (text, n bytes) that lies beside weights of this type, to be freed: "torch_dtype" says it and no
+ * "dtype" does, the rest is as it came. Of transformers, 4.55 and older read torch_dtype alone; newer ones read both,
+ * and of two take dtype. Where nothing changes, not a byte does. NULL: no memory, or no JSON object. */
+char *model_config_print(const char *text, size_t n, enum number_type type);
+
 /* The limits alone: 1..4096 layers, width 1..65536, heads dividing width, positions and vocabulary 1..2^24, ...
  * so that no product of them overflows 64 bits. */
 int model_config_check(const struct model_config *config, struct error *err);

@@ -283,6 +283,37 @@ int model_config_parse(struct model_config *out, const char *text, size_t n, str
     return rc;
 }
 
+/* The shortest of two spellings that mean the same numbers: 15 digits, else all 17. */
+static char *print(const json_t *config)
+{
+    char *text = json_dumps(config, JSON_INDENT(2) | JSON_REAL_PRECISION(15));
+    json_t *back = text ? json_loads(text, 0, NULL) : NULL;
+    const bool same = json_equal(back, config);
+
+    json_decref(back);
+    if (same)
+        return text;
+    free(text);
+    return json_dumps(config, JSON_INDENT(2));
+}
+
+char *model_config_print(const char *text, size_t n, enum number_type type)
+{
+    const char *name = type == NUMBER_BF16 ? "bfloat16" : "float32";
+    json_t *config = json_loadb(text, n, 0, NULL);
+    const char *said = json_string_value(json_object_get(config, "torch_dtype"));
+    char *out = NULL;
+
+    if (said && strcmp(said, name) == 0 && !json_object_get(config, "dtype")) {
+        out = strndup(text, n);
+    } else if (json_is_object(config) && json_object_set_new(config, "torch_dtype", json_string(name)) == 0) {
+        json_object_del(config, "dtype");
+        out = print(config);
+    }
+    json_decref(config);
+    return out;
+}
+
 static int check_count(const char *name, uint32_t value, uint32_t most, struct error *err)
 {
     if (value >= 1 && value <= most)

@@ -514,6 +514,42 @@ START_TEST(a_live_model_is_exported_while_its_run_goes_on)
 }
 END_TEST
 
+static void check_types(const char *path, const char *name)
+{
+    json_t *config = json_load_file(path, 0, NULL);
+
+    ck_assert_pstr_eq(json_string_value(json_object_get(config, "torch_dtype")), name);
+    ck_assert_ptr_null(json_object_get(config, "dtype"));
+    json_decref(config);
+}
+
+/* The source says bf16 in transformers' older word and its newer one; the run keeps fp32, and so does what it saves. */
+START_TEST(what_is_saved_says_what_it_holds_whatever_the_source_said)
+{
+    static const char config[] =
+        "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 16, \"n_positions\": 32, "
+        "\"vocab_size\": 256, \"dtype\": \"bfloat16\", \"torch_dtype\": \"bfloat16\"}";
+
+    processes_setup();
+    ck_assert_int_eq(chdir(processes_path(".")), 0);
+    processes_write("model.json", config, sizeof config - 1);
+    processes_text("text.txt", 4000);
+    ck_assert_int_eq(processes_eps("train --model model.json --data text.txt --batch 4 --steps 1 --device-mem 64MiB "
+                                   "--precision bf16 --out run"),
+                     0);
+    check_types("run/step-1/config.json", "float32");
+    ck_assert_int_eq(processes_eps("verify run"), 0);
+    ck_assert_int_eq(processes_eps("export --model run --out plain"), 0);
+    ck_assert_int_eq(processes_eps("export --model run --out rounded --dtype bf16"), 0);
+    check_types("plain/config.json", "float32");
+    check_types("rounded/config.json", "bfloat16");
+    check_python("plain run/latest");
+    ck_assert_int_eq(processes_eps("train --resume run --steps 2 --data text.txt"), 0);
+    ck_assert_int_eq(system("cmp run/step-1/config.json run/step-2/config.json"), 0);
+    processes_remove();
+}
+END_TEST
+
 int main(void)
 {
     TCase *tcase = tcase_create("export"), *live = tcase_create("live"); /* live: in a directory of its own */
@@ -533,6 +569,8 @@ int main(void)
     tcase_add_test(tcase, the_command_says_where_it_is_and_how_to_load_it);
     tcase_set_timeout(live, 120);
     tcase_add_loop_test(live, a_live_model_is_exported_while_its_run_goes_on, 0, 2);
+
+    tcase_add_test(live, what_is_saved_says_what_it_holds_whatever_the_source_said);
 
     const int failed = run_tests(tcase);
     return run_tests(live) || failed;

@@ -260,6 +260,34 @@ START_TEST(the_check_alone_refuses_hostile_numbers)
 }
 END_TEST
 
+/* transformers reads torch_dtype in all versions; dtype since 4.56, and rather than the other. */
+START_TEST(a_config_says_the_type_of_the_weights_beside_it_once)
+{
+    static const struct {
+        const char *came, *typed;
+        enum number_type type;
+    } cases[] = {
+        {"{\"n_layer\": 2}", "{\n  \"n_layer\": 2,\n  \"torch_dtype\": \"float32\"\n}", NUMBER_FP32},
+        {"{\"torch_dtype\": \"float16\", \"n_layer\": 2}", "{\n  \"torch_dtype\": \"float32\",\n  \"n_layer\": 2\n}",
+         NUMBER_FP32},
+        {"{\"dtype\": \"bfloat16\", \"eps\": 0.1}", "{\n  \"eps\": 0.1,\n  \"torch_dtype\": \"float32\"\n}",
+         NUMBER_FP32},
+        {"{\"dtype\": \"float32\", \"torch_dtype\": \"float32\"}", "{\n  \"torch_dtype\": \"float32\"\n}", NUMBER_FP32},
+        {"{\"torch_dtype\": \"float32\"}", "{\n  \"torch_dtype\": \"bfloat16\"\n}", NUMBER_BF16},
+        {"{\"eps\":   0.1, \"torch_dtype\": \"bfloat16\"}", "{\"eps\":   0.1, \"torch_dtype\": \"bfloat16\"}",
+         NUMBER_BF16},
+        {"[1]", NULL, NUMBER_FP32},
+        {"{", NULL, NUMBER_FP32},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char *typed = model_config_print(cases[i].came, strlen(cases[i].came), cases[i].type);
+        ck_assert_pstr_eq(typed, cases[i].typed);
+        free(typed);
+    }
+}
+END_TEST
+
 int main(void)
 {
     TCase *tcase = tcase_create("model_config");
@@ -273,6 +301,7 @@ int main(void)
     tcase_add_test(tcase, every_truncation_of_a_file_is_refused);
     tcase_add_test(tcase, a_file_past_16_MiB_is_refused_unread);
     tcase_add_test(tcase, a_value_too_long_for_a_sentence_is_shortened);
+    tcase_add_test(tcase, a_config_says_the_type_of_the_weights_beside_it_once);
     tcase_add_test(tcase, the_check_alone_refuses_hostile_numbers);
     return run_tests(tcase);
 }
