@@ -312,7 +312,9 @@ struct eps_generate_options {
     size_t prompt_bytes;
     const uint32_t *prompt_ids; /* (n_prompt_ids) token ids instead */
     size_t n_prompt_ids;
-    uint32_t n_tokens;  /* to generate at most; 0: 200, or what the model's positions leave */
+    uint32_t
+        n_tokens; /* to generate at most; 0: 200. Where prompt and text are longer than the model's positions, it sees
+                          their last tokens alone: when all positions are taken, the last half of them begins anew */
     double temperature; /* 0: greedy, the likeliest token each time; NAN: 1 */
     uint32_t top_k;     /* of the k likeliest only; 0: of all */
     double top_p;       /* of the likeliest that together have this probability; NAN: 1, all */
@@ -327,6 +329,7 @@ struct eps_generated { /* what is known, after a failure too */
     uint64_t token_bytes;    /* of them, those that each token visits */
     uint64_t resident_bytes; /* of them, those that stayed on the device; others are relayed each time, but the tables
                               * of tokens and positions: what is looked up there is read where the host has it */
+    uint32_t n_slides;       /* how often the model's positions were all taken, and begun anew */
     bool ended;              /* by the model's end-of-text token */
 };
 

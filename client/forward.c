@@ -29,7 +29,9 @@ static int open_model(struct client_forward *f, struct error *err)
     const char *path = f->options.model;
     int rc = client_model_open(&f->model, path, err);
 
-    if (rc == -ENOENT && client_preset_find(path))
+    const struct eps_preset *preset = rc == -ENOENT ? client_preset_find(path) : NULL;
+
+    if (preset && preset->vocabulary <= 256) /* for the others the sentence says where published weights are */
         return error_set(err, -EINVAL,
                          "--model %s is a preset, which has no weights before it is trained: name a directory", path);
     if (!rc && f->model.n_weights == 0)

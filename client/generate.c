@@ -1,5 +1,6 @@
 /* eps_generate: a text goes on. The worker runs tokens and keeps their keys and values; which one comes next is drawn
- * here, from the logits of the last. */
+ * here, from the logits of the last. Where the model's positions are all taken, the window slides: the last half of the
+ * tokens is run again at the first positions, and the text goes on after them. */
 #include "client/eps.h"
 #include "client/forward.h"
 #include "client/job.h"
@@ -28,6 +29,8 @@ struct generate {
     struct client_stream stream;
     uint32_t *prompt; /* (n_prompt) */
     size_t n_prompt;
+    uint32_t *window; /* (n_window of most_window), owned: the last tokens, those that the model sees */
+    uint32_t n_window, most_window;
 };
 
 static int check_options(const struct eps_generate_options *o, struct client_sample_options *sample, struct error *err)
@@ -115,25 +118,45 @@ static int make_prompt(struct generate *g, struct error *err)
     return check_ids(g, err);
 }
 
-/* The prompt and what is to come take a position each. */
+/* The prompt and what is to come take a position each, as far as the model's go. */
 static int resolve_length(struct generate *g, struct error *err)
 {
     const uint32_t n_positions = g->forward.model.config.n_positions;
 
-    if (g->n_prompt >= n_positions)
-        return error_set(err, -EINVAL,
-                         "the prompt has %zu tokens; the model has positions for %" PRIu32
-                         ", one of them for a new token: shorten it",
-                         g->n_prompt, n_positions);
-    const uint32_t left = n_positions - (uint32_t)g->n_prompt;
-    if (g->options.n_tokens > left)
-        return error_set(err, -EDOM,
-                         "--tokens %" PRIu32 ": after a prompt of %zu tokens the model's %" PRIu32
-                         " positions leave %" PRIu32 ": give that at most",
-                         g->options.n_tokens, g->n_prompt, n_positions, left);
     if (g->options.n_tokens == 0)
-        g->options.n_tokens = left < DEFAULT_TOKENS ? left : DEFAULT_TOKENS;
-    return 0;
+        g->options.n_tokens = DEFAULT_TOKENS;
+    const uint64_t n_all = g->n_prompt + (uint64_t)g->options.n_tokens;
+    if (g->n_prompt > UINT32_MAX)
+        return error_set(err, -EFBIG, "the prompt has %zu tokens: shorten it", g->n_prompt);
+    g->most_window = n_all < n_positions ? (uint32_t)n_all : n_positions;
+    g->window = malloc((g->most_window + (size_t)1) * sizeof *g->window);
+    return g->window ? 0 : error_set(err, -ENOMEM, "out of memory for %" PRIu32 " ids", g->most_window);
+}
+
+/* The window begins with the prompt's tokens, or the last of them. */
+static void open_window(struct generate *g, struct eps_generated *out)
+{
+    const uint32_t half = g->most_window / 2, n = (uint32_t)g->n_prompt;
+    const bool slides = n > g->most_window;
+
+    g->n_window = !slides ? n : half > 0 ? half : 1;
+    memcpy(g->window, g->prompt + (n - g->n_window), g->n_window * sizeof *g->window);
+    out->n_slides += slides;
+}
+
+/* Adds a token, at the end of which more than the model's positions may be taken: then the window moves on to the last
+ * half of them. By half, since what it holds must be run again: so a token costs two runs on average, and not one for
+ * each position. True: it moved, so that nothing of it has been run. */
+static bool extend_window(struct generate *g, uint32_t id)
+{
+    const uint32_t keep = g->most_window > 1 ? g->most_window / 2 : 1;
+
+    g->window[g->n_window++] = id;
+    if (g->n_window <= g->most_window)
+        return false;
+    memmove(g->window, g->window + g->n_window - keep, keep * sizeof *g->window);
+    g->n_window = keep;
+    return true;
 }
 
 static int open_job(struct generate *g, struct error *err)
@@ -142,7 +165,7 @@ static int open_job(struct generate *g, struct error *err)
     struct message request = {.kind = MESSAGE_JOB,
                               .job = {.generate = true,
                                       .batch = 1,
-                                      .seq = (uint32_t)g->n_prompt + g->options.n_tokens,
+                                      .seq = g->most_window,
                                       .n_parts = 1,
                                       .precision = g->forward.model.precision,
                                       .beta1 = 0.9,
@@ -181,25 +204,27 @@ static int run(struct generate *g, struct eps_generated *out, struct error *err)
 {
     const uint32_t n_prompt = (uint32_t)g->n_prompt,
                    end = g->tokenizer ? client_tokenizer_end(g->tokenizer) : CLIENT_NO_TOKEN;
-    uint32_t *ids = client_job_ids(&g->job), first = 0;
+    uint32_t *ids = client_job_ids(&g->job), first = 0; /* of the window, not run yet */
     int rc = 0;
 
-    memcpy(ids, g->prompt, n_prompt * sizeof *ids);
-    for (uint32_t at = n_prompt; !rc && !out->ended && at < n_prompt + g->options.n_tokens; at++) {
+    open_window(g, out);
+    while (!rc && !out->ended && out->n_tokens < g->options.n_tokens) {
         const uint64_t since_ns = uv_hrtime();
         const float *logits;
         uint32_t id = 0;
         if (g->events->should_stop && g->events->should_stop(g->user))
             return error_set(err, -EINTR, "interrupted");
-        rc = client_job_generate(&logits, &g->job, first, at - first, err);
+        memcpy(ids + first, g->window + first, (g->n_window - first) * sizeof *ids);
+        rc = client_job_generate(&logits, &g->job, first, g->n_window - first, err);
         if (!rc)
-            rc = client_sampler_draw(&id, &g->sampler, logits, at, err);
+            rc = client_sampler_draw(&id, &g->sampler, logits, n_prompt + (uint64_t)out->n_tokens, err);
         if (rc)
             break;
-        ids[at] = id;
-        first = at;
-        *(at == n_prompt ? &out->prompt_ms : &out->tokens_ms) += (double)(uv_hrtime() - since_ns) / 1e6;
+        *(out->n_tokens == 0 ? &out->prompt_ms : &out->tokens_ms) += (double)(uv_hrtime() - since_ns) / 1e6;
         out->n_tokens++;
+        first = g->n_window;
+        if (out->n_tokens < g->options.n_tokens && extend_window(g, id))
+            first = 0, out->n_slides++;
         out->ended = id == end;
         rc = tell(g, id, out->ended || out->n_tokens == g->options.n_tokens, out->ended, err);
     }
@@ -268,6 +293,7 @@ int eps_generate(struct eps_generated *out, const struct eps_generate_options *o
     client_stream_free(&g->stream);
     client_tokenizer_close(g->tokenizer);
     free(g->prompt);
+    free(g->window);
     free(g);
     return client_report(error, &err, rc);
 }

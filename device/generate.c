@@ -126,6 +126,8 @@ int device_worker_generate(struct device_worker *worker, const struct device_run
 {
     const struct plan *plan = &worker->plan;
 
+    if (run->first == 0) /* another row: its keys and values take the place of the old ones */
+        worker->n_run = 0;
     if (plan->setting.purpose != PLAN_GENERATE || run->first != worker->n_run || run->n == 0 ||
         run->n > plan->setting.seq - worker->n_run)
         return error_set(err, -EINVAL, "tokens %u to %llu to run: %u of up to %u were run so far", run->first,

@@ -5,6 +5,9 @@
  * token only. Units that the plan keeps on the device, and the tables of tokens and positions, which are looked up where
  * the host has them, are pulled once; the others for each tile.
  *
+ * A run from token 0 begins the row anew, whatever was run before: so a text that has filled all positions goes on with
+ * its last tokens at the first positions.
+ *
  * How the tokens were cut into runs changes their logits by rounding alone; the budget, and the number of threads, not
  * at all. */
 #ifndef DEVICE_GENERATE_H
@@ -14,8 +17,9 @@
 
 struct device_run {
     const uint32_t *ids; /* (seq), host memory that others can write: what is used is a copy, checked */
-    uint32_t first, n;   /* tokens first .. first+n-1 are new; those before are the ones run so far */
-    float *logits;       /* (vocabulary), host memory: of the last token */
+    uint32_t first,
+        n;         /* tokens first .. first+n-1 are new; those before are the ones run so far. first 0 begins anew */
+    float *logits; /* (vocabulary), host memory: of the last token */
 };
 
 /* The worker was planned to generate. Of the link, pull, wait_weights and ended alone are called, the version of every

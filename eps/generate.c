@@ -25,6 +25,8 @@ void generate_start(struct daemon *d, const struct message *m)
 {
     struct job *job = &d->job;
 
+    if (m->generate.first == 0) /* the row begins anew */
+        job->n_generated = 0;
     if (m->generate.first != job->n_generated || m->generate.n < 1 ||
         m->generate.n > job->request.job.seq - job->n_generated) {
         peer_refuse(job->client, "tokens that do not follow those that were run");

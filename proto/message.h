@@ -258,8 +258,10 @@ struct message {
             double sum; /* as in loss */
         } evaluated;
         struct {
-            uint32_t first, n; /* tokens first .. first+n-1 of the data segment are new; those before have been run */
-        } generate;            /* GENERATED has no fields: logits of the last one stand in the data segment */
+            uint32_t first,
+                n;  /* tokens first .. first+n-1 of the data segment are new; those before have been run. first
+                                * 0: the row begins anew */
+        } generate; /* GENERATED has no fields: logits of the last one stand in the data segment */
         struct {
             uint64_t step; /* updates done: the N of step-N */
         } save, saved;

@@ -262,7 +262,7 @@ int profile_find(struct profile *out, bool *measured, const char *device, struct
     if (measured)
         *measured = rc == 0;
     if (rc && rc != -ENOENT)
-        error_append(err, "; measure again with eps bench --profile, or remove it");
+        error_append(err, "; measure again with eps bench, or remove it");
     return rc == -ENOENT ? 0 : rc;
 }
 

@@ -1,6 +1,6 @@
 /* proto/profile.h - what a device and its host manage, in figures that the planner predicts times from.
  *
- * A worker measures its own (eps-worker --profile, or eps bench --profile) and keeps them in a file, which it reads when
+ * A worker measures its own (eps-worker --profile, or eps bench) and keeps them in a file, which it reads when
  * it starts and tells the daemon with its HELLO. The file is JSON, by name, each figure once:
  *
  *   {"device": "cpu",

@@ -276,7 +276,7 @@ START_TEST(without_a_tokenizer_ids_go_in_and_ids_come_out)
     options.prompt_ids = ids;
     options.n_prompt_ids = 5;
     const struct eps_generated out = generate(&h, &options);
-    ck_assert_uint_eq(out.n_tokens, 11); /* what 16 positions leave */
+    ck_assert_uint_eq(out.n_tokens, 200); /* more than the 16 positions */
     ck_assert(h.textless);
     for (uint32_t i = 0; i < h.n; i++)
         ck_assert_uint_lt(h.ids[i], 61);
@@ -301,7 +301,7 @@ START_TEST(what_cannot_be_generated_is_refused_in_a_sentence)
 {
     static const uint32_t beyond[] = {5, 256}, one[] = {5};
     struct eps_generate_options o;
-    char long_prompt[600], path[600];
+    char path[600];
 
     o = greedy("caf\xC3 noir");
     check_refused(&o, -EINVAL, "not UTF-8", "byte 3 is 0xC3");
@@ -311,17 +311,6 @@ START_TEST(what_cannot_be_generated_is_refused_in_a_sentence)
     check_refused(&o, -EDOM, "--ids: 256 is no token", "255");
     o = greedy("x"), o.prompt_ids = one, o.n_prompt_ids = 1;
     check_refused(&o, -EDOM, "--prompt", "--ids");
-
-    memset(long_prompt, 'x', sizeof long_prompt - 1);
-    long_prompt[sizeof long_prompt - 1] = 0;
-    o = greedy(long_prompt), o.prompt_bytes = 512;
-    check_refused(&o, -EINVAL,
-                  "the prompt has 512 tokens; the model has positions for 512, one of them for a new token",
-                  "shorten it");
-    o.prompt_bytes = 500, o.n_tokens = 13;
-    check_refused(&o, -EDOM, "--tokens 13", "leave 12");
-    o = greedy("x"), o.n_tokens = UINT32_MAX;
-    check_refused(&o, -EDOM, "--tokens 4294967295", "leave 511");
 
     o = greedy("x"), o.temperature = -1;
     check_refused(&o, -EDOM, "--temperature -1", "at least 0");

@@ -282,7 +282,7 @@ START_TEST(what_cannot_be_run_is_refused_and_changes_nothing)
     run(&t, 0, 3);
     ck_assert_int_eq(try_run(&t, 4, 1), -EINVAL);
     ck_assert_str_eq(t.err.text, "tokens 4 to 5 to run: 3 of up to 9 were run so far");
-    ck_assert_int_eq(try_run(&t, 0, 3), -EINVAL);
+    ck_assert_int_eq(try_run(&t, 1, 2), -EINVAL);
     ck_assert_int_eq(try_run(&t, 3, 0), -EINVAL);
     ck_assert_int_eq(try_run(&t, 3, 7), -EINVAL);
     ck_assert_int_eq(try_run(&t, 3, UINT32_MAX), -EINVAL);
@@ -299,6 +299,29 @@ START_TEST(what_cannot_be_run_is_refused_and_changes_nothing)
     ck_assert_int_eq(try_run(&t, 9, 1), -EINVAL);
     close_worker(&t);
     free(all);
+    tear_down(&t);
+}
+END_TEST
+
+/* The same tokens after others give the same bits: nothing of a row that was run before is left. */
+START_TEST(a_row_begins_anew_from_its_first_token)
+{
+    struct speech t;
+    float first[17];
+
+    set_up(&t, &setting_configs[0], 9);
+    open_worker(&t);
+    run(&t, 0, 4);
+    memcpy(first, t.logits, sizeof first);
+    run(&t, 4, 5);
+    ck_assert(!setting_same_bits(t.logits, first, 17));
+    run(&t, 0, 4);
+    ck_assert(setting_same_bits(t.logits, first, 17));
+    ck_assert_int_eq(try_run(&t, 0, 10), -EINVAL);
+    ck_assert_str_eq(t.err.text, "tokens 0 to 10 to run: 0 of up to 9 were run so far");
+    ck_assert_int_eq(try_run(&t, 4, 1), -EINVAL); /* there is no row to go on with */
+    run(&t, 0, 9);
+    close_worker(&t);
     tear_down(&t);
 }
 END_TEST
@@ -408,6 +431,7 @@ int main(void)
     tcase_add_loop_test(tests, budgets_from_streamed_to_resident_give_the_same_bits, 0, 2);
     tcase_add_test(tests, units_are_pulled_once_or_for_each_visit);
     tcase_add_test(tests, what_cannot_be_run_is_refused_and_changes_nothing);
+    tcase_add_test(tests, a_row_begins_anew_from_its_first_token);
     tcase_add_test(tests, a_worker_does_what_it_was_planned_for);
     tcase_add_test(tests, a_link_that_ends_ends_the_run);
     tcase_add_test(tests, a_job_that_ends_ends_a_run_that_waits_for_nothing);

@@ -207,7 +207,7 @@ START_TEST(requests_that_do_not_fit_end_the_session)
 {
     static const struct {
         uint32_t first, n;
-    } cases[] = {{0, 2}, {4, 1}, {3, SEQ - 2}, {3, UINT32_MAX}, {UINT32_MAX, 1}};
+    } cases[] = {{0, SEQ + 1}, {1, 2}, {4, 1}, {3, SEQ - 2}, {3, UINT32_MAX}, {UINT32_MAX, 1}};
     struct client c;
     struct message m = job_message();
 

@@ -107,7 +107,7 @@ START_TEST(the_table_says_every_term_and_the_choice_in_words)
                                        "the head's logits computed ",
                                        "a step      down ",
                                        "up 621.9 MiB",
-                                       "eps bench --profile measures this one's",
+                                       "eps bench measures this one's",
                                        "smallest    --device-mem ",
                                        "fits        yes\n"};
     for (size_t i = 0; i < sizeof said / sizeof *said; i++)

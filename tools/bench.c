@@ -2,26 +2,35 @@
 #include "tools/arguments.h"
 #include "tools/commands.h"
 
-#include <errno.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
-static void print_profile(const struct eps_profile *p)
+static void print_row(const char *name, double value, const char *unit, const char *meaning)
+{
+    printf("%-22s %8.1f %-14s  %s\n", name, value, unit, meaning);
+}
+
+/* found: the file is where it is looked for. */
+static void print_profile(const struct eps_profile *p, bool found)
 {
     static const char *const names[] = {"fp32", "bf16"};
 
-    printf("%-24s", "matrix products of rows");
+    printf("%-22s", "matrix products");
     for (int i = 0; i < 4; i++)
         printf(" %8u", p->rows[i]);
+    printf("  rows (tokens at once)");
     for (int type = 0; type < 2; type++) {
-        printf("\n  %-4s, GF/s            ", names[type]);
+        printf("\n  %-20s", names[type]);
         for (int i = 0; i < 4; i++)
             printf(" %8.0f", p->matmul_flops[type][i] / 1e9);
+        printf("  GFLOP/s: %s", type == 0 ? "computing speed with --precision fp32" : "with --precision bf16");
     }
-    printf("\n%-24s %8.1f GB/s\n", "from host to device", p->link_bytes_per_s / 1e9);
-    printf("%-24s %8.1f GB/s\n", "the device's memory", p->memory_bytes_per_s / 1e9);
-    printf("%-24s %8.0f M parameters/s\n", "the optimizer", p->update_parameters_per_s / 1e6);
-    printf("written to %s\n", p->path);
+    printf("\n\n");
+    print_row("host to device", p->link_bytes_per_s / 1e9, "GB/s", "transfer of weights and gradients");
+    print_row("device memory", p->memory_bytes_per_s / 1e9, "GB/s", "norms, attention, activations");
+    print_row("optimizer", p->update_parameters_per_s / 1e6, "M parameters/s", "AdamW on the host");
+    printf("\nwritten to %s%s\n", p->path, found ? ": eps plan and eps train predict times by it" : "");
 }
 
 int command_bench(int argc, char **argv)
@@ -30,27 +39,25 @@ int command_bench(int argc, char **argv)
     const char *file = NULL;
     const struct argument arguments[] = {
         {"--profile", "[FILE]", ARGUMENT_MAYBE, &file,
-         "into this file; default eps/profile-cpu.json, or -cuda, in $XDG_CACHE_HOME or ~/.cache,\nwhere it is looked "
-         "for"},
-        {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &options.device, "default the processor"},
+         "write the figures to FILE; default: profile-cpu.json, or profile-cuda.json, in $XDG_CACHE_HOME/eps or "
+         "~/.cache/eps, where eps plan looks for it"},
+        {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &options.device, "device to measure; default: the CPU"},
     };
-    const struct command command = {
-        "eps bench",
-        "Measures what this machine manages, prints it, and writes it down: eps plan and the "
-        "daemon predict times\nfrom it. Takes some seconds; nothing else should run meanwhile.",
-        arguments, sizeof arguments / sizeof *arguments};
+    const struct command command = {"eps bench",
+                                    "Measures the speed of this machine in some seconds, prints it with what each "
+                                    "figure stands for, and stores it: "
+                                    "eps plan and the daemon predict times by it. Nothing else should run meanwhile.",
+                                    arguments, sizeof arguments / sizeof *arguments};
     const int status = arguments_parse(&command, argc, argv);
     struct eps_error error;
     struct eps_profile profile;
 
     if (status >= 0)
         return status;
-    if (!file)
-        return arguments_fail(&command, -EDOM, "nothing to measure: --profile is what there is");
-    options.path = strcmp(file, "-") == 0 ? NULL : file;
+    options.path = !file || strcmp(file, "-") == 0 ? NULL : file;
     const int rc = eps_profile(&profile, &options, &error);
     if (rc)
         return arguments_fail(&command, rc, error.text);
-    print_profile(&profile);
+    print_profile(&profile, !options.path);
     return 0;
 }

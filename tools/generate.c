@@ -141,6 +141,7 @@ static void print_json(const struct generate *g, const struct eps_generated *out
     json_object_set(object, "ids", g->new_ids);
     json_object_set_new(object, "prompt_tokens", json_integer(out->n_prompt));
     json_object_set_new(object, "tokens", json_integer(out->n_tokens));
+    json_object_set_new(object, "slides", json_integer(out->n_slides));
     json_object_set_new(object, "ended", json_boolean(out->ended));
     json_object_set_new(object, "prompt_ms", json_real(out->prompt_ms));
     json_object_set_new(object, "tokens_ms", json_real(out->tokens_ms));
@@ -156,6 +157,11 @@ static void print_figures(const struct command *command, const struct eps_genera
     const double rate = tokens_per_s(out);
     char resident[24], visited[24];
 
+    if (out->n_slides > 0)
+        fprintf(stderr,
+                "%s: the text is longer than the model's positions: %" PRIu32 " time%s the model saw the last half of "
+                "them alone\n",
+                command->name, out->n_slides, out->n_slides == 1 ? "" : "s");
     fprintf(stderr, "%s: %" PRIu32 " token%s after %" PRIu32, command->name, out->n_tokens,
             out->n_tokens == 1 ? "" : "s", out->n_prompt);
     if (!isnan(rate))
@@ -289,7 +295,9 @@ int command_generate(int argc, char **argv)
         {"--prompt-file", "FILE|-", ARGUMENT_TEXT, &g.prompt_file, "text to continue, from a file or standard input"},
         {"--ids", "N,N,...", ARGUMENT_TEXT, &g.ids_text, "token ids to continue"},
         {"--tokens", "N", ARGUMENT_COUNT, &o->n_tokens,
-         "to generate at most; default 200, or what the model's positions leave"},
+         "number of tokens to generate, at most; default 200. A text longer than the model's positions goes on: each "
+         "time they "
+         "are full, the model sees the last half of them"},
         {"Sampling", .kind = ARGUMENT_HEADING},
         {"--temperature", "X", ARGUMENT_REAL, &o->temperature,
          "below 1 favours likely tokens, above 1 unlikely ones; 0: always the likeliest (greedy); default 1"},
@@ -306,7 +314,7 @@ int command_generate(int argc, char **argv)
          "with --model: use this daemon and its workers; without: the model that it trains"},
         {"Output", .kind = ARGUMENT_HEADING},
         {"--json", NULL, ARGUMENT_FLAG, &g.json,
-         "print an object at the end: prompt, text, ids, prompt_tokens, tokens, ended, prompt_ms, tokens_ms, "
+         "print an object at the end: prompt, text, ids, prompt_tokens, tokens, slides, ended, prompt_ms, tokens_ms, "
          "tokens_per_s, weight_bytes, token_bytes, resident_bytes"},
     };
     const struct command command = {"eps generate",

@@ -93,7 +93,7 @@ static void print_step(const struct eps_plan *plan)
         printf("%s%s %s", i ? ", " : "", terms[i].name, time_text(text, terms[i].ms));
     printf(plan->overlaps ? ", beside each other\n" : ", one after the other\n");
     if (!plan->measured)
-        printf("            by another machine's rates: eps bench --profile measures this one's\n");
+        printf("            by another machine's rates: eps bench measures this one's\n");
     printf("            a unit computes as long as it is pulled with %.0f tokens; a worker's share has %" PRIu64 "\n",
            ceil(plan->hiding_tokens), share * plan->options.seq);
 }
