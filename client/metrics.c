@@ -34,7 +34,7 @@ static json_t *bytes_json(uint64_t bytes)
     return bytes ? json_integer((json_int_t)bytes) : NULL;
 }
 
-/* {"host": {CATEGORY: bytes, ...}, "device": {...}} */
+/* {"host": {CATEGORY: bytes, ...}, "device": {...}, "device_budget": bytes} */
 static json_t *memory_json(const struct eps_step *step)
 {
     json_t *sides = json_object();
@@ -48,6 +48,8 @@ static json_t *memory_json(const struct eps_step *step)
                                     json_integer((json_int_t)side->rows[k].current));
         }
         json_object_set_new(sides, side->worker ? "device" : "host", categories);
+        if (side->worker && side->budget > 0)
+            json_object_set_new(sides, "device_budget", json_integer((json_int_t)side->budget));
     }
     return sides;
 }

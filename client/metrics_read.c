@@ -82,8 +82,10 @@ static void read_line(struct reading *r, const char *text, size_t n)
     r->last = step.step;
     if (json_is_object(json_object_get(memory, "host"))) {
         sides[step.n_memory++] = side_of(json_object_get(memory, "host"), 0, rows[0]);
-        if (json_is_object(json_object_get(memory, "device")))
-            sides[step.n_memory++] = side_of(json_object_get(memory, "device"), 1, rows[1]);
+        if (json_is_object(json_object_get(memory, "device"))) {
+            sides[step.n_memory] = side_of(json_object_get(memory, "device"), 1, rows[1]);
+            sides[step.n_memory++].budget = whole(memory, "device_budget");
+        }
     }
     r->on_step(r->user, &step);
     json_decref(line);

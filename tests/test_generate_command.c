@@ -156,7 +156,7 @@ START_TEST(a_text_beyond_the_positions_says_that_the_window_moved)
     ck_assert_msg(strncmp(said, note, strlen(note)) == 0, "%s", said);
     free(said);
     ck_assert_int_eq(generate("--prompt 'In the beginning ' --tokens 500 --temperature 0 --json"), 0);
-    json_t *object = json_load_file(out_file, 0, NULL);
+    json_t *object = json_load_file(out_file, JSON_ALLOW_NUL, NULL);
     ck_assert_int_eq(json_integer_value(json_object_get(object, "slides")), 1);
     ck_assert_int_eq(json_integer_value(json_object_get(object, "tokens")), 500);
     json_decref(object);

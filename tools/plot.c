@@ -29,6 +29,7 @@ static void add_side(struct plot_side *side, double step, const struct eps_memor
     for (size_t i = 0; i < side->n; i++)
         series_add(&side->categories[i].bytes, step, (double)bytes[i]);
     series_add(&side->all, step, (double)memory->current);
+    series_add(&side->budget, step, memory->budget > 0 ? (double)memory->budget : NAN);
 }
 
 /* gnuplot takes the largest doubles for none. */
@@ -92,10 +93,28 @@ static void print_series(FILE *out, const char *name, const struct series *s)
     fputs("EOD\n", out);
 }
 
-/* A line, with points where they are few. */
+/* Whether a number stands between two that are none: a line alone would not show it. */
+static bool has_lone_point(const struct series *s)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        const bool before = i > 0 && !isnan(series_y(s, i - 1)), after = i + 1 < s->n && !isnan(series_y(s, i + 1));
+        if (!isnan(series_y(s, i)) && !before && !after)
+            return true;
+    }
+    return false;
+}
+
+/* A line, with points where they are few, large ones where they are very few. */
 static void print_curve(FILE *out, const char *data, const struct series *s, const char *title, int colour)
 {
-    fprintf(out, "$%s using 1:2 with %s lc %d", data, s->n <= 32 ? "linespoints pt 7 ps 0.4" : "lines", colour);
+    const double size = s->n <= 3 ? 1 : s->n <= 32 ? 0.6 : 0.4;
+
+    fprintf(out, "$%s using 1:2 with ", data);
+    if (s->n <= 32 || has_lone_point(s))
+        fprintf(out, "linespoints pt 7 ps %g", size);
+    else
+        fputs("lines", out);
+    fprintf(out, " lw 1.5 lc %d", colour);
     fputs(title ? " title " : " notitle", out);
     if (title)
         print_text(out, title);
@@ -159,8 +178,9 @@ static double unit_of(double bytes, const char **name)
     return unit;
 }
 
-/* Categories on top of one another: column k + 2 is the sum of the first k + 1. A lone point becomes a line as long as
- * the run, since an area of one point has none. */
+/* Categories on top of one another: column k + 2 is the sum of the first k, so that category k lies between columns
+ * k + 2 and k + 3; the last column is the budget. A lone point becomes a line as long as the run, since an area of one
+ * point has none. */
 static void print_sums(FILE *out, const char *name, const struct plot_side *side, double unit, double last)
 {
     fprintf(out, "$%s << EOD\n", name);
@@ -168,15 +188,40 @@ static void print_sums(FILE *out, const char *name, const struct plot_side *side
         const size_t from = i < side->all.n ? i : 0;
         double sum = 0;
         print_x(out, i < side->all.n ? series_x(&side->all, i) : last);
+        print_number(out, 0);
         for (size_t k = 0; k < side->n; k++) {
             sum += series_y(&side->categories[k].bytes, from);
             print_number(out, sum / unit);
         }
+        print_number(out, series_y(&side->budget, from) / unit);
         fputc('\n', out);
     }
     fputs("EOD\n", out);
 }
 
+/* A budget far above what is used would flatten that to nothing: then it is named alone. */
+static bool is_budget_drawn(const struct plot_side *side)
+{
+    return series_most(&side->budget) <= 3 * series_most(&side->all);
+}
+
+static void print_budget(FILE *out, const char *name, const struct plot_side *side)
+{
+    const double budget = series_most(&side->budget);
+    char bytes[24], title[64];
+
+    if (isnan(budget))
+        return;
+    snprintf(title, sizeof title, "budget %s%s", eps_format_bytes(bytes, (uint64_t)budget),
+             is_budget_drawn(side) ? "" : ", above");
+    if (is_budget_drawn(side))
+        fprintf(out, ", $%s using 1:%zu with lines lw 2 lc rgb 'black' title ", name, side->n + 3);
+    else
+        fputs(", NaN with lines lw 2 lc rgb 'black' title ", out);
+    print_text(out, title);
+}
+
+/* Bands between sums, opaque, so that each has its colour of the legend. */
 static void print_memory(FILE *out, const struct plot *plot, unsigned which)
 {
     static const char *const names[] = {"host", "device"};
@@ -188,14 +233,16 @@ static void print_memory(FILE *out, const struct plot *plot, unsigned which)
         print_nothing(out, "not recorded by category in this run");
         return;
     }
-    const double unit = unit_of(series_most(&side->all), &unit_name);
+    const double most = series_most(&side->all);
+    const double unit = unit_of(is_budget_drawn(side) ? fmax(most, series_most(&side->budget)) : most, &unit_name);
     fprintf(out, "set ylabel '%s memory, %s'\nset yrange [0:*]\n", names[which], unit_name);
     print_sums(out, names[which], side, unit, (double)plot->last + (plot->last == plot->first));
     for (size_t k = side->n; k-- > 0;) {
-        fprintf(out, "%s$%s using 1:%zu with filledcurves x1 fs solid 0.7 lc %zu title ",
-                k + 1 == side->n ? "plot " : ", ", names[which], k + 2, k + 1);
+        fprintf(out, "%s$%s using 1:%zu:%zu with filledcurves fs solid 1 noborder lc %zu title ",
+                k + 1 == side->n ? "plot " : ", ", names[which], k + 2, k + 3, k + 1);
         print_text(out, side->categories[k].name);
     }
+    print_budget(out, names[which], side);
     fputs("\nset yrange [*:*]\n", out);
 }
 

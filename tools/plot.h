@@ -15,7 +15,8 @@
 enum { PLOT_CATEGORIES = 32 };
 
 struct plot_side {
-    struct series all; /* what the categories add up to */
+    struct series all;    /* what the categories add up to */
+    struct series budget; /* where the run says which; of the device */
     size_t n;
     struct plot_category {
         char name[32];
