@@ -182,7 +182,7 @@ int client_link_next(struct client_link *link, struct message *out, int *fd, str
 static bool is_aside(const struct message *m)
 {
     return m->kind == MESSAGE_SAVED || m->kind == MESSAGE_SAVE_FAILED || m->kind == MESSAGE_STOP ||
-           m->kind == MESSAGE_MEMORY_REPLY;
+           m->kind == MESSAGE_MEMORY_REPLY || m->kind == MESSAGE_OUTPUT;
 }
 
 int client_link_expect(struct client_link *link, enum message_kind kind, struct message *out, int *fd,

@@ -33,7 +33,7 @@ struct client_link {
     int failed;        /* the code of a FAILED that came */
     int asked; /* to end a wait, while a message was there to be read first; 0: not. The next wait ends with it: */
     struct error why;
-    /* SAVED, SAVE_FAILED and STOP come at any time, MEMORY_REPLY where nobody waits for it: given to this where another kind is expected. NULL: out of turn. */
+    /* SAVED, SAVE_FAILED, OUTPUT and STOP come at any time, MEMORY_REPLY where nobody waits for it: given to this where another kind is expected. NULL: out of turn. */
     void (*on_aside)(void *data, const struct message *m);
     void *aside_data;
 };

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 int client_report(struct eps_error *error, const struct error *err, int rc)
 {
@@ -76,7 +77,8 @@ static void on_daemon(void *user, const char *directory)
 
     if (search->directory[0] || ask_once(directory, &m))
         return;
-    if (is_same(m.status_reply.out, search->path))
+    if (m.status_reply.uid == geteuid() &&
+        is_same(m.status_reply.out, search->path)) /* others may say what they like */
         snprintf(search->directory, sizeof search->directory, "%s", directory);
 }
 

@@ -46,6 +46,8 @@ static void on_aside(void *data, const struct message *m)
         on_saved(s, m->saved.step);
     if (m->kind == MESSAGE_SAVE_FAILED)
         on_save_failed(s, m->save_failed.step, m->save_failed.code, &m->save_failed.error);
+    if (m->kind == MESSAGE_OUTPUT)
+        client_output_hear(&s->output, s->link, m, s->opened);
     if (m->kind == MESSAGE_MEMORY_REPLY)
         client_memory_hear(&s->memory, m);
     if (m->kind == MESSAGE_STOP && s->stop == 0) {
@@ -56,7 +58,7 @@ static void on_aside(void *data, const struct message *m)
 
 void client_steps_init(struct client_steps *s)
 {
-    s->metrics.fd = -1;
+    s->metrics.fd = s->output.partial_fd = -1;
     s->asked = MESSAGE_NO_STEP;
     s->link->on_aside = on_aside;
     s->link->aside_data = s;
@@ -65,6 +67,7 @@ void client_steps_init(struct client_steps *s)
 void client_steps_free(struct client_steps *s)
 {
     client_tidy_end(&s->tidy);
+    client_output_free(&s->output);
     client_metrics_close(&s->metrics);
     client_checkpoints_free(&s->checkpoints);
 }
@@ -284,7 +287,7 @@ static int hear(struct client_steps *s, struct error *err)
     else if (m.kind == MESSAGE_DONE && m.done.step == s->done && s->done < s->covered)
         return on_done(s, &m, err);
     else if (m.kind == MESSAGE_SAVED || m.kind == MESSAGE_SAVE_FAILED || m.kind == MESSAGE_STOP ||
-             m.kind == MESSAGE_MEMORY_REPLY)
+             m.kind == MESSAGE_MEMORY_REPLY || m.kind == MESSAGE_OUTPUT)
         on_aside(s, &m);
     else
         return error_set(err, -EPROTO, "the daemon sent %s out of turn", message_name(m.kind));

@@ -11,6 +11,7 @@
 #include "client/job.h"
 #include "client/memory.h"
 #include "client/metrics.h"
+#include "client/output.h"
 #include "client/run.h"
 #include "client/tidy.h"
 #include "proto/trace.h"
@@ -29,6 +30,7 @@ struct client_steps {
     struct client_memory memory;
     struct client_checkpoints checkpoints; /* that stand in the run directory */
     struct client_tidy tidy;
+    struct client_output output;    /* of a daemon of another user's */
     uint64_t opened, covered, done; /* steps, counted from the model's beginning */
     uint64_t since_ns;              /* when what is being timed began: a step's opening, or the end of the last */
     bool begun;                     /* a step was opened */

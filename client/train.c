@@ -11,6 +11,7 @@
 #include "client/run.h"
 #include "client/spawn.h"
 #include "client/steps.h"
+#include "proto/output.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -126,7 +127,13 @@ static int open_job(struct train *t, struct error *err)
 
     if (rc)
         return rc;
-    const struct client_job_files files = {.output = t->run.directory_fd,
+    request.job.files = client_output_is_needed(&t->link);
+    if (request.job.files) {
+        client_checkpoints_sweep(t->run.directory_fd);
+        client_output_init(&t->steps.output, t->run.directory_fd, t->side_fd, t->run.first_step);
+        output_path(request.job.out, sizeof request.job.out, t->run.directory_fd);
+    }
+    const struct client_job_files files = {.output = request.job.files ? -1 : t->run.directory_fd,
                                            .side = t->side_fd,
                                            .trace = t->trace_fd,
                                            .moments = t->run.resume.moments_fd};
@@ -360,6 +367,7 @@ static void clean_up(struct train *t)
 
     if (t->run.directory_fd < 0)
         return;
+    client_output_free(&t->steps.output);
     if (!t->run.options.connect)
         client_checkpoints_sweep(t->run.directory_fd); /* of a daemon that was ended while it was saving */
     if (t->run.resume.in_place || s->done > t->run.first_step || s->checkpoints.n > 0)

@@ -72,9 +72,24 @@ static int make_file(int *fd, struct eps_capture *capture, const char *name, str
     return *fd < 0 ? output_fail(err, -errno, capture->directory, name, "made") : 0;
 }
 
+static int empty_files(const struct eps_capture *capture, struct error *err)
+{
+    for (unsigned i = 0; i < capture->options.n_files; i++)
+        if (ftruncate(capture->options.files[i], 0) < 0)
+            return error_set(err, -errno, "a file could not be emptied: %s", strerror(errno));
+    return 0;
+}
+
 static int open_checkpoint(struct eps_capture *capture, struct error *err)
 {
     const struct eps_capture_options *o = &capture->options;
+
+    if (o->output < 0) {
+        capture->weights_fd = o->files[EPS_CAPTURE_WEIGHTS];
+        capture->moments_fd = o->files[EPS_CAPTURE_MOMENTS];
+        capture->n_used = EPS_CAPTURE_SMALL;
+        return empty_files(capture, err);
+    }
     int rc = output_begin(&capture->directory, o->output, o->step, err);
 
     if (!rc)
@@ -82,14 +97,6 @@ static int open_checkpoint(struct eps_capture *capture, struct error *err)
     if (!rc)
         rc = make_file(&capture->moments_fd, capture, CHECKPOINT_MOMENTS, err);
     return rc;
-}
-
-static int empty_files(const struct eps_capture *capture, struct error *err)
-{
-    for (unsigned i = 0; i < EPS_CAPTURE_FILES; i++)
-        if (ftruncate(capture->options.files[i], 0) < 0)
-            return error_set(err, -errno, "a snapshot's file could not be emptied: %s", strerror(errno));
-    return 0;
 }
 
 /* What is wrong with one of the two large files: where it is, and what to do. */
@@ -138,6 +145,39 @@ int eps_capture_write(struct eps_capture *capture, uint32_t unit, struct error *
 
 /* ---- finishing -------------------------------------------------------------------------------------------------- */
 
+static int write_all(int fd, const char *at, size_t n, struct error *err)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t now = pwrite(fd, at + done, n - done, (off_t)done);
+        if (now < 0 && errno == EINTR)
+            continue;
+        if (now <= 0)
+            return error_set(err, now < 0 ? -errno : -EIO, "a file could not be written: %s",
+                             strerror(now < 0 ? errno : EIO));
+        done += (size_t)now;
+    }
+    return 0;
+}
+
+/* Into the directory, or into the next of the files that came open. */
+static int write_small(struct eps_capture *capture, const char *name, const char *text, size_t n, struct error *err)
+{
+    const struct eps_capture_options *o = &capture->options;
+
+    if (capture->directory >= 0)
+        return output_write(capture->directory, name, text, n, err);
+    if (capture->n_used >= o->n_files)
+        return error_set(err, -EINVAL, "%s: no file came open for it", name);
+    const int fd = o->files[capture->n_used++];
+    int rc = write_all(fd, text, n, err);
+    if (!rc && fsync(fd))
+        rc = error_set(err, -errno, "a file could not be flushed: %s", strerror(errno));
+    if (!rc)
+        return 0;
+    error_prefix(err, name);
+    return output_explain(err, rc, -1);
+}
+
 /* A small file, whole, and its checksum. */
 static int add_text(struct eps_capture *capture, const char *name, const char *text, size_t n, struct error *err)
 {
@@ -145,7 +185,7 @@ static int add_text(struct eps_capture *capture, const char *name, const char *t
 
     if (n > 0 && checkpoint_add_run(file, 0, n, checkpoint_hash(text, n)))
         return error_set(err, -ENOMEM, "out of memory");
-    return output_write(capture->directory, name, text, n, err);
+    return write_small(capture, name, text, n, err);
 }
 
 /* Whatever the weights were read from, here they are fp32. */
@@ -187,7 +227,7 @@ static int write_training(struct eps_capture *capture, struct error *err)
 
     if (!text)
         return error_set(err, -ENOMEM, "out of memory");
-    int rc = output_write(capture->directory, CHECKPOINT_TRAINING, text, strlen(text), err);
+    int rc = write_small(capture, CHECKPOINT_TRAINING, text, strlen(text), err);
     free(text);
     return rc;
 }
@@ -213,21 +253,7 @@ static int finish_checkpoint(struct eps_capture *capture, struct error *err)
     }
     if (!rc)
         rc = write_training(capture, err);
-    return rc ? rc : output_place(o->output, capture->directory, o->step, err);
-}
-
-static int write_all(int fd, const char *at, size_t n, struct error *err)
-{
-    for (size_t done = 0; done < n;) {
-        ssize_t now = pwrite(fd, at + done, n - done, (off_t)done);
-        if (now < 0 && errno == EINTR)
-            continue;
-        if (now <= 0)
-            return error_set(err, now < 0 ? -errno : -EIO, "a snapshot's file could not be written: %s",
-                             strerror(now < 0 ? errno : EIO));
-        done += (size_t)now;
-    }
-    return 0;
+    return rc || o->output < 0 ? rc : output_place(o->output, capture->directory, o->step, err);
 }
 
 static int finish_snapshot(struct eps_capture *capture, struct error *err)
@@ -248,7 +274,7 @@ static void close_all(struct eps_capture *capture)
 {
     const int fds[] = {capture->weights_fd, capture->moments_fd, capture->directory};
 
-    for (size_t i = 0; i < sizeof fds / sizeof *fds; i++)
+    for (size_t i = 0; capture->directory >= 0 && i < sizeof fds / sizeof *fds; i++)
         if (fds[i] >= 0)
             close(fds[i]);
     eps_store_files_free(&capture->files);
@@ -272,10 +298,10 @@ void eps_capture_discard(struct eps_capture *capture)
     if (!capture->open)
         return;
     close_all(capture);
-    if (o.checkpoint)
+    if (o.output >= 0)
         output_remove_partial(o.output, o.step);
-    else
-        for (unsigned i = 0; i < EPS_CAPTURE_FILES; i++)
+    else if (!o.checkpoint)
+        for (unsigned i = 0; i < o.n_files; i++)
             if (ftruncate(o.files[i], 0) < 0)
                 return; /* the viewer is told, and has them in hand */
 }

@@ -7,10 +7,14 @@
 #define EPS_CAPTURE_H
 
 #include "eps/store_files.h"
+#include "proto/checkpoint.h"
 
 #include <stdbool.h>
 
+/* Files that came open: of a snapshot these; of a checkpoint without a directory weights, moments, then config.json,
+ * what came with the model in the order of the side file, and training.json. */
 enum eps_capture_file { EPS_CAPTURE_WEIGHTS, EPS_CAPTURE_CONFIG, EPS_CAPTURE_SIDE, EPS_CAPTURE_FILES };
+enum { EPS_CAPTURE_MOMENTS = 1, EPS_CAPTURE_SMALL, EPS_CAPTURE_MOST = CHECKPOINT_MAX_FILES + 1 };
 
 /* All borrowed, until the capture is over. */
 struct eps_capture_options {
@@ -22,8 +26,9 @@ struct eps_capture_options {
     size_t side_bytes;
     uint32_t microbatch; /* rows that all workers chose, recorded in the options; 0: they differ */
     bool checkpoint;
-    int output;                   /* of a checkpoint: the directory */
-    int files[EPS_CAPTURE_FILES]; /* of a snapshot; emptied first */
+    int output; /* of a checkpoint: the directory; -1: its files came open, and its place is somebody else's business */
+    int files[EPS_CAPTURE_MOST]; /* (n_files), emptied first */
+    unsigned n_files;
 };
 
 struct eps_capture {
@@ -31,6 +36,7 @@ struct eps_capture {
     bool open;
     int directory;              /* step-N.partial, or -1 */
     int weights_fd, moments_fd; /* of a checkpoint, or -1 */
+    unsigned n_used;            /* files that came open and are written, or being written */
     struct eps_store_files files;
     struct checkpoint checkpoint;
     uint64_t table_bytes; /* taken for layouts and checksums, for the ledger */

@@ -96,8 +96,14 @@ static void on_client_message(struct peer *peer, const struct message *m, const 
         job_open(d, peer, m, fds, n_fds);
         return;
     }
-    if (d->job.client != peer) /* its job has ended, and it has been told; these were under way */
+    if (d->job.client != peer) { /* its job has ended, and it has been told; these were under way */
+        job_close_fds(fds, n_fds);
         return;
+    }
+    if (m->kind == MESSAGE_OUTPUT_DONE) {
+        save_on_output_done(d, m, fds, n_fds);
+        return;
+    }
     const enum job_state state = d->job.state;
     if (m->kind == MESSAGE_OPEN_STEP && (state == JOB_RESTING || (state == JOB_STEPPING && d->job.covered)))
         steps_open(d, m);
@@ -105,7 +111,7 @@ static void on_client_message(struct peer *peer, const struct message *m, const 
         generate_start(d, m);
     else if (m->kind == MESSAGE_EVALUATE && state == JOB_RESTING && !d->job.request.job.generate)
         steps_evaluate(d, m);
-    else if (m->kind == MESSAGE_SAVE && steps_are_on(&d->job) && d->job.request.job.train && d->job.output >= 0)
+    else if (m->kind == MESSAGE_SAVE && steps_are_on(&d->job) && d->job.request.job.train && job_has_output(&d->job))
         save_on_client(d, m);
     else if (m->kind == MESSAGE_CLOSE)
         job_end(d, 0, "closed");
@@ -168,17 +174,18 @@ static void on_viewer_message(struct peer *peer, const struct message *m, const 
         save_on_viewer(d, peer, m);
 }
 
-/* A client's job comes with descriptors, and a viewer's snapshot; whatever else does, they are closed and not looked
- * at. */
+/* A client's job comes with descriptors, its checkpoints' files and a viewer's snapshot; whatever else does, they are
+ * closed and not looked at. */
 static void on_peer_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
 {
     struct peer *peer = find_peer(s);
-    const bool is_job = m->kind == MESSAGE_JOB && peer->role == ROLE_CLIENT;
+    const bool is_job = (m->kind == MESSAGE_JOB || m->kind == MESSAGE_OUTPUT_DONE) && peer->role == ROLE_CLIENT;
     const bool is_snapshot = m->kind == MESSAGE_SNAPSHOT && peer->role == ROLE_VIEWER;
 
-    if (!is_job && !is_snapshot)
-        for (unsigned i = 0; i < n_fds; i++)
-            close(fds[i]);
+    if (!is_job && !is_snapshot) {
+        job_close_fds(fds, n_fds);
+        n_fds = 0;
+    }
     if (m->kind == MESSAGE_STATUS)
         look_status(peer, m->status.n_workers);
     else if (m->kind == MESSAGE_MEMORY)

@@ -9,7 +9,8 @@
  *   steps.c    steps and evaluations: messages <-> relay <-> optimizer thread
  *   fence.c    fenced commit: the gradient's norm, clipping, skipped steps
  *   generate.c tokens, one after another: messages between client and worker
- *   save.c     checkpoints and snapshots, while the job goes on; who asks for them: save_request.c
+ *   save.c     checkpoints and snapshots, while the job goes on; who asks for them: save_request.c; those whose files
+ *              are their client's: save_client.c
  *   look.c     what is told to those who look
  *   rights.c   who may do what, where a daemon serves a group */
 #ifndef EPS_DAEMON_H
@@ -223,6 +224,7 @@ static inline bool job_is_fenced(const struct message *m)
 
 /* The track, or NULL where the job is not traced. */
 struct trace *job_trace(const struct job *job, struct trace *track);
+void job_close_fds(const int *fds, unsigned n);
 void job_open(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds);
 void job_on_loaded(struct daemon *d, int result);
 void job_on_assigned(struct daemon *d, struct peer *worker, const struct message *m);
@@ -267,15 +269,25 @@ void generate_on_worker(struct daemon *d, struct peer *worker, const struct mess
 
 /* rights.c: 0, or -EPERM (-EACCES) with a sentence that names whose it is. */
 int rights_stop(const struct peer *peer, struct error *err);
-/* The job's output directory, that of another user, can be written to. */
+/* A directory came with the job: its client is the daemon's own user. */
 int rights_output(const struct daemon *d, struct error *err);
+/* -EINVAL unless all of them are regular files, which never block, open for writing at offsets. */
+int rights_files(const int *fds, unsigned n, struct error *err);
 /* Without a client there is nothing to be had, which others say. */
 int rights_save(const struct daemon *d, const struct peer *peer, struct error *err);
 
-/* save_request.c, save.c. The first three answer by themselves; the job is open in the first. */
+/* The job's checkpoints go somewhere. */
+static inline bool job_has_output(const struct job *job)
+{
+    return job->output >= 0 || job->request.job.files;
+}
+
+/* save_request.c, save.c, save_client.c. The first three answer by themselves; the job is open in the first. */
 void save_on_client(struct daemon *d, const struct message *m);
 void save_on_viewer(struct daemon *d, struct peer *viewer, const struct message *m);
 void save_on_snapshot(struct daemon *d, struct peer *viewer, const int *fds, unsigned n_fds); /* takes fds */
+/* The client has done what it was asked to with a checkpoint of its own. */
+void save_on_output_done(struct daemon *d, const struct message *m, const int *fds, unsigned n_fds); /* takes fds */
 void save_on_capture(struct daemon *d, const struct relay_action *a);
 /* The relay has just been told of the job's first step. */
 void save_on_first_step(struct daemon *d);

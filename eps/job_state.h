@@ -22,6 +22,5 @@ int job_take_files(struct job *job, const int *fds, unsigned n_fds, struct error
 /* On the optimizer thread, whose team touches the pages first, and which may wait for disks. context: the job. What is
  * wrong is in its load_error. */
 int job_load(void *context);
-void job_close_fds(const int *fds, unsigned n);
 
 #endif

@@ -2,27 +2,13 @@
  * sides. */
 #include "eps/daemon.h"
 
+#include "proto/output.h"
+
 #include <math.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
-
-/* The directory's path, or the end of one that is too long. */
-static void name_output(char *out, size_t cap, int fd)
-{
-    char link[40], path[4096];
-
-    snprintf(link, sizeof link, "/proc/self/fd/%d", fd);
-    ssize_t n = readlink(link, path, sizeof path - 1);
-    if (n < 0)
-        return;
-    path[n] = '\0';
-    if ((size_t)n < cap)
-        memcpy(out, path, (size_t)n + 1);
-    else
-        snprintf(out, cap, "...%s", path + (size_t)n - (cap - 4));
-}
 
 static void send_status(struct peer *peer)
 {
@@ -54,7 +40,9 @@ static void send_status(struct peer *peer)
     m.status_reply.fenced = job_is_fenced(&job->request);
     memcpy(m.status_reply.trouble, job->trouble, sizeof job->trouble);
     if (job->output >= 0)
-        name_output(m.status_reply.out, sizeof m.status_reply.out, job->output);
+        output_path(m.status_reply.out, sizeof m.status_reply.out, job->output);
+    else if (job->state != JOB_NONE)
+        memcpy(m.status_reply.out, job->request.job.out, sizeof m.status_reply.out);
     session_send(peer->session, &m);
 }
 

@@ -138,8 +138,6 @@ int main(int argc, char **argv)
     options.shared = arguments.group != NULL;
     if (options.shared && !find_group(&options.group, arguments.group))
         return 2;
-    if (options.shared)
-        umask(0002); /* what it writes into a client's directory is the group's too, who may want to remove it */
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file grown too large is a refusal to save, not the end */
     eps_optimizer_select(EPS_ISA_BEST);

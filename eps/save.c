@@ -63,7 +63,7 @@ void save_note_failure(struct job *job, const struct error *err)
     snprintf(job->trouble, sizeof job->trouble, "%.*s", (int)sizeof job->trouble - 1, err->text);
 }
 
-static void conclude(struct save *s)
+void save_conclude(struct save *s)
 {
     struct daemon *d = s->daemon;
     struct job *job = &d->job;
@@ -102,14 +102,14 @@ void save_count_memory(struct save *s, uint64_t bytes)
 static void free_save(struct save *s)
 {
     save_count_memory(s, 0);
-    for (unsigned i = 0; !s->checkpoint && i < 3; i++)
+    for (unsigned i = 0; i < s->options.n_files; i++)
         close(s->options.files[i]);
     free(s->units);
     free(s);
 }
 
-/* Nothing more will come of it. Units that come later are let go at once. */
-static void give_up(struct save *s, int rc, const struct error *err)
+/* Units that come later are let go at once. */
+void save_give_up(struct save *s, int rc, const struct error *err)
 {
     if (s->rc)
         return;
@@ -201,12 +201,19 @@ static void on_task_done(uv_work_t *work, int status)
     for (unsigned i = 0; i < s->n_batch; i++)
         s->units[s->batch[i]] |= UNIT_WRITTEN;
     s->n_written += s->n_batch;
-    if (s->task == SAVE_DISCARD || (s->task == SAVE_FINISH && !s->result))
-        s->begun = false;
     if (s->result)
-        give_up(s, s->result, &s->why);
+        save_give_up(s, s->result, &s->why);
+    else if (s->task == SAVE_FINISH && s->by_client)
+        save_ask_client(s, OUTPUT_PLACE);
+    else if (s->task == SAVE_FINISH)
+        s->begun = false;
+    if (s->task == SAVE_DISCARD) {
+        s->begun = false;
+        if (s->by_client)
+            save_ask_client(s, OUTPUT_DROP);
+    }
     if (!s->begun && !s->over)
-        conclude(s);
+        save_conclude(s);
     save_release(d);
     save_pump(d);
     job_finish(d);
@@ -237,6 +244,8 @@ static bool find_task(struct save *s)
     s->n_batch = 0;
     if (s->rc)
         s->task = SAVE_DISCARD;
+    else if (s->awaits || (s->by_client && !s->begun))
+        return false;
     else if (fill_batch(s))
         s->task = SAVE_WRITE;
     else if (s->n_written == s->daemon->job.model.n_units)
@@ -252,6 +261,8 @@ void save_pump(struct daemon *d)
     struct job *job = &d->job;
 
     for (struct save *s = job->saves; s && !job->writing; s = s->next) {
+        if (save_needs_files(s))
+            save_ask_client(s, OUTPUT_OPEN);
         if (!find_task(s))
             continue;
         job->writing = s;
@@ -339,12 +350,16 @@ void save_on_job_over(struct daemon *d)
     struct error err;
 
     for (struct save *s = job->saves; s; s = s->next) {
-        if (s->over || s->rc || s->n_captured == job->model.n_units)
+        const bool lost = s->by_client && !job->client;
+        if (s->over || s->rc || (s->n_captured == job->model.n_units && !lost))
             continue;
-        error_set(&err, -ECANCELED, "the job ended before all of step %" PRIu64 " was there to be saved", s->step);
-        give_up(s, -ECANCELED, &err);
+        error_set(&err, -ECANCELED,
+                  lost ? "the job ended before step %" PRIu64 " was put in place, which is its client's to do"
+                       : "the job ended before all of step %" PRIu64 " was there to be saved",
+                  s->step);
+        save_give_up(s, -ECANCELED, &err);
         if (!s->begun)
-            conclude(s);
+            save_conclude(s);
     }
     sweep(d);
     save_pump(d);

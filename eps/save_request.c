@@ -3,10 +3,8 @@
 
 #include <assert.h>
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 /* The version that would be saved now. */
@@ -49,6 +47,7 @@ static int add(struct save **out, struct daemon *d, bool checkpoint, struct erro
     s->step = find_cut(job);
     s->reader = ++job->n_readers;
     s->checkpoint = checkpoint;
+    s->by_client = checkpoint && job->request.job.files;
     s->work.data = s;
     s->options = (struct eps_capture_options){.store = &job->store,
                                               .step = s->step,
@@ -58,7 +57,7 @@ static int add(struct save **out, struct daemon *d, bool checkpoint, struct erro
                                               .side_bytes = job->side_bytes,
                                               .microbatch = job->microbatch,
                                               .checkpoint = checkpoint,
-                                              .output = job->output};
+                                              .output = checkpoint ? job->output : -1};
     save_count_memory(s, job->model.n_units);
     *out = *end = s;
     return 0;
@@ -110,7 +109,7 @@ static int check_job(const struct job *job, bool checkpoint, struct error *err)
     if (!steps_are_on(job))
         return error_set(err, -EAGAIN, "the job is %s; try again",
                          job->state == JOB_ENDING ? "ending" : "being opened");
-    if (checkpoint && job->output < 0)
+    if (checkpoint && !job_has_output(job))
         return error_set(err, -EINVAL, "the job has no output directory to save into");
     return 0;
 }
@@ -158,27 +157,13 @@ void save_on_viewer(struct daemon *d, struct peer *viewer, const struct message 
     }
 }
 
-/* Written to at offsets, so not for appending; of a kind that never blocks. */
-static int check_files(const int *fds, unsigned n_fds, struct error *err)
-{
-    struct stat st;
-
-    if (n_fds != 3)
-        return error_set(err, -EINVAL, "a snapshot comes with three files: weights, config and side file");
-    for (unsigned i = 0; i < n_fds; i++) {
-        const int flags = fcntl(fds[i], F_GETFL);
-        if (fstat(fds[i], &st) || !S_ISREG(st.st_mode) || flags < 0 || (flags & O_ACCMODE) == O_RDONLY ||
-            flags & O_APPEND)
-            return error_set(err, -EINVAL, "a snapshot goes into regular files that are open for writing");
-    }
-    return 0;
-}
-
 void save_on_snapshot(struct daemon *d, struct peer *viewer, const int *fds, unsigned n_fds)
 {
     struct error err;
     struct save *s;
-    int rc = check_files(fds, n_fds, &err);
+    int rc = n_fds == EPS_CAPTURE_FILES
+                 ? rights_files(fds, n_fds, &err)
+                 : error_set(&err, -EINVAL, "a snapshot comes with three files: weights, config and side file");
 
     if (!rc)
         rc = check_job(&d->job, false, &err);
@@ -190,7 +175,8 @@ void save_on_snapshot(struct daemon *d, struct peer *viewer, const int *fds, uns
         save_tell_viewer(viewer, rc, &err, 0);
         return;
     }
-    memcpy(s->options.files, fds, sizeof s->options.files);
+    memcpy(s->options.files, fds, n_fds * sizeof *fds);
+    s->options.n_files = n_fds;
     add_viewer(s, viewer);
     begin(d, s);
 }

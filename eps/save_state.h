@@ -1,5 +1,5 @@
 /* eps/save_state.h - what a checkpoint or snapshot under way is. For eps/save.c, which brings it to its end, and
- * eps/save_request.c, where it begins; everyone else includes eps/daemon.h. */
+ * eps/save_request.c, where it begins, and eps/save_client.c; everyone else includes eps/daemon.h. */
 #ifndef EPS_SAVE_STATE_H
 #define EPS_SAVE_STATE_H
 
@@ -19,6 +19,9 @@ enum unit_flag {
     UNIT_HELD = 8, /* the relay waits for its release */
 };
 
+/* For what a client with files of its own is waited for. */
+enum save_wait { SAVE_FOR_NOTHING, SAVE_FOR_FILES, SAVE_FOR_PLACE };
+
 enum save_task { SAVE_WRITE, SAVE_FINISH, SAVE_DISCARD };
 
 struct save {
@@ -30,7 +33,9 @@ struct save {
     bool announced;  /* to the relay */
     bool begun;      /* there may be something to discard */
     bool over;       /* whoever asked has been told */
-    int rc;          /* why it is given up */
+    bool by_client;  /* its files are the client's: */
+    enum save_wait awaits;
+    int rc; /* why it is given up */
     struct error error;
     uint8_t *units; /* (n_units) enum unit_flag */
     uint32_t n_captured, n_written;
@@ -54,6 +59,15 @@ void save_capture_unit(struct save *s, uint32_t unit);
 void save_announce(struct daemon *d, struct save *s);
 /* Gives the writer something to do, if it has nothing. */
 void save_pump(struct daemon *d);
+
+/* Nothing more will come of it: what the relay still holds for it is let go. */
+void save_give_up(struct save *s, int rc, const struct error *err);
+/* Whoever asked is told. */
+void save_conclude(struct save *s);
+
+/* save_client.c. The client is to open its files; one save at a time. */
+bool save_needs_files(const struct save *s);
+void save_ask_client(struct save *s, enum message_output what);
 
 /* SAVED, or why not: REFUSED and SAVE_FAILED. err is looked at if rc is not 0. */
 void save_tell_viewer(struct peer *viewer, int rc, const struct error *err, uint64_t step);

@@ -127,6 +127,10 @@ static void job(struct wire *w, struct message *m)
     wire_f64_from_0(w, &m->job.clip_norm);
     wire_f64_from_0(w, &m->job.clip_update);
     wire_u64(w, &m->job.host_mem);
+    wire_flag(w, &m->job.files);
+    wire_text(w, m->job.out, sizeof m->job.out);
+    if (m->job.output && m->job.files)
+        wire_wrong(w, "an output directory, and files in its place");
 }
 
 static void job_opened(struct wire *w, struct message *m)
@@ -281,6 +285,20 @@ static void status(struct wire *w, struct message *m)
     wire_u32(w, &m->status.n_workers);
 }
 
+static void output(struct wire *w, struct message *m)
+{
+    wire_u32(w, &m->output.id);
+    wire_u64(w, &m->output.step);
+    m->output.what = wire_choice(w, m->output.what, OUTPUT_OPEN, OUTPUT_DROP);
+}
+
+static void output_done(struct wire *w, struct message *m)
+{
+    wire_u32(w, &m->output_done.id);
+    code(w, &m->output_done.code);
+    wire_text(w, m->output_done.error.text, sizeof m->output_done.error.text);
+}
+
 static void status_reply(struct wire *w, struct message *m)
 {
     m->status_reply.state = wire_choice(w, m->status_reply.state, STATE_IDLE, STATE_STOPPING);
@@ -420,6 +438,8 @@ static const struct {
     [MESSAGE_SAVED] = {"SAVED", save},
     [MESSAGE_SAVE_FAILED] = {"SAVE_FAILED", save_failed},
     [MESSAGE_SNAPSHOT] = {"SNAPSHOT", nothing},
+    [MESSAGE_OUTPUT] = {"OUTPUT", output},
+    [MESSAGE_OUTPUT_DONE] = {"OUTPUT_DONE", output_done},
     [MESSAGE_STATUS] = {"STATUS", status},
     [MESSAGE_STATUS_REPLY] = {"STATUS_REPLY", status_reply},
     [MESSAGE_MEMORY] = {"MEMORY", memory},

@@ -11,7 +11,7 @@
  *
  *   attach    HELLO door >D, WELCOME or REFUSED door <D, GREETING both ways on the channel; PING D>, PONG >D
  *   job       C>D JOB door [config, output directory or -, side file or -, trace or -, weight files...,
- *                       moments or -]
+ *                       moments or -]; a directory is taken from the daemon's own user alone: see output
  *             D>C JOB_OPENED door [data] or REFUSED
  *             D>W ASSIGN door [weights, inbox, data, stash or -, trace or -]
  *             W>D ASSIGNED or REFUSED (does not fit: what would)
@@ -23,6 +23,9 @@
  *   save      C>D SAVE, at any moment; V>D SAVE too. Training goes on. For each save that ends D>C SAVED or SAVE_FAILED,
  *             whoever asked for it, and D>V SAVED or REFUSED. V>D SNAPSHOT door [weights, config, side file]: the weights
  *             as they are at the next fence are written into empty files of the viewer's; D>V SAVED or REFUSED
+ *   output    of a job of another user's: D>C OUTPUT for each checkpoint, to open its files, to put it in place, or to
+ *             drop it; C>D OUTPUT_DONE door [weights, moments, config, side files..., training.json] to the first,
+ *             [] to the second
  *   look      any>D STATUS; D> STATUS_REPLY, which waits until as many workers are attached as were named
  *             any>D MEMORY; D> MEMORY_REPLY for the host, then one for each worker, the last marked; with what the
  *             system says of their pages, where that was asked for
@@ -87,6 +90,8 @@ enum message_kind {
     MESSAGE_SAVED,
     MESSAGE_SAVE_FAILED,
     MESSAGE_SNAPSHOT,
+    MESSAGE_OUTPUT,
+    MESSAGE_OUTPUT_DONE,
     MESSAGE_STATUS,
     MESSAGE_STATUS_REPLY,
     MESSAGE_MEMORY,
@@ -108,6 +113,9 @@ enum message_kind {
 enum message_role { ROLE_CLIENT = 1, ROLE_WORKER, ROLE_VIEWER };
 enum message_optimizer { OPTIMIZER_ADAMA, OPTIMIZER_ADAMW };
 enum message_state { STATE_IDLE, STATE_LOADING, STATE_TRAINING, STATE_EVALUATING, STATE_GENERATING, STATE_STOPPING };
+
+/* What a client is asked to do with a checkpoint of its own. OUTPUT_DROP is not answered. */
+enum message_output { OUTPUT_OPEN, OUTPUT_PLACE, OUTPUT_DROP };
 
 /* What a worker is at. */
 enum message_phase { PHASE_RESTING, PHASE_FORWARD, PHASE_BACKWARD, PHASE_EVALUATING, PHASE_GENERATING };
@@ -152,6 +160,8 @@ struct message {
             bool generate; /* instead of evaluation: one row of up to seq tokens, with its keys and values kept */
             bool fresh;    /* weights are drawn from seed, no weight files come */
             bool output;   /* a descriptor of the output directory comes */
+            bool files;    /* none comes: the client opens the files of checkpoints itself; not with output */
+            char out[192]; /* what the client calls the directory then, for those who look */
             bool side;     /* a file comes: JSON {"options": {...}, "files": {NAME: TEXT, ...}} for checkpoints */
             bool trace;    /* a file comes that events are appended to: proto/trace.h */
             bool resume;   /* the last file is optimizer.safetensors */
@@ -270,6 +280,16 @@ struct message {
             int32_t code; /* -errno */
             struct error error;
         } save_failed;
+        struct {
+            uint32_t id; /* of the checkpoint, never used twice in one job */
+            uint64_t step;
+            enum message_output what;
+        } output;
+        struct {
+            uint32_t id;
+            int32_t code; /* 0, or -errno and why */
+            struct error error;
+        } output_done;
         struct {
             enum message_state state;
             uint64_t step, n_steps; /* updates done, and of the run */

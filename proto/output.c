@@ -46,16 +46,17 @@ static const char *find_remedy(int code)
     }
 }
 
-/* The directory's path, or the end of a long one. */
-static void show_path(char out[PATH_SHOWN + 4], int directory)
+void output_path(char *out, size_t cap, int directory)
 {
     char link[40], path[4096];
 
     snprintf(link, sizeof link, "/proc/self/fd/%d", directory);
     ssize_t n = readlink(link, path, sizeof path - 1);
     path[n > 0 ? n : 0] = '\0';
-    snprintf(out, PATH_SHOWN + 4, "%s%.*s", n > PATH_SHOWN ? "..." : "", PATH_SHOWN,
-             n > PATH_SHOWN ? path + n - PATH_SHOWN : path);
+    if (n < (ssize_t)cap)
+        memcpy(out, path, strlen(path) + 1);
+    else
+        snprintf(out, cap, "...%s", path + (size_t)n - (cap - 4));
 }
 
 int output_explain(struct error *err, int code, int directory)
@@ -63,7 +64,9 @@ int output_explain(struct error *err, int code, int directory)
     char path[PATH_SHOWN + 4];
     const struct error what = *err;
 
-    show_path(path, directory);
+    if (directory < 0)
+        return error_set(err, code, "%s; %s", what.text, find_remedy(code));
+    output_path(path, sizeof path, directory);
     return error_set(err, code, "%s/%s; %s", path, what.text, find_remedy(code));
 }
 

@@ -18,6 +18,9 @@
 /* A file's name that a checkpoint may have, and that is removed with it. */
 bool output_is_name(const char *name);
 
+/* The directory's path, or "..." and the end of one that takes cap (at least 5) bytes or more. */
+void output_path(char *out, size_t cap, int directory);
+
 /* Removes every step-N.partial that killed runs left. What cannot be removed stays. */
 void output_clean(int output);
 
@@ -37,7 +40,8 @@ void output_remove_partial(int output, uint64_t step);
 /* "DIRECTORY/name could not be WHAT: ...; what to do about it": of a negative errno, which it returns. */
 int output_fail(struct error *err, int code, int directory, const char *name, const char *what);
 
-/* Puts the directory in front of a sentence that begins with a file's name, and what to do behind it. Returns code. */
+/* Puts the directory (-1: none) in front of a sentence that begins with a file's name, and what to do behind it. Returns
+ * code. */
 int output_explain(struct error *err, int code, int directory);
 
 #endif

@@ -83,6 +83,7 @@ int driver_try(struct driver *driver, const char *name, const struct driver_opti
         .job = {.train = !options->only_looks,
                 .fresh = !options->resume,
                 .output = options->out != NULL,
+                .files = options->files,
                 .side = options->side != NULL,
                 .resume = options->resume != NULL,
                 .deterministic = true,

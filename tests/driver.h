@@ -16,6 +16,7 @@ struct driver_options {
     double clip_norm;
     uint32_t n_parts, microbatch;
     const char *out;     /* directory that exists, or NULL */
+    bool files;          /* instead: OUTPUT comes, and is the test's to answer */
     const char *resume;  /* step-N/, or NULL: fresh weights */
     uint64_t step;       /* its N */
     const char *side;    /* JSON, or NULL */

@@ -85,6 +85,7 @@ static struct message sample(enum message_kind kind)
         m.job.clip_norm = 1.5;
         m.job.clip_update = 0.25;
         m.job.host_mem = (uint64_t)5 << 40;
+        strcpy(m.job.out, "/home/jürgen/runs/a");
         break;
     case MESSAGE_JOB_OPENED:
         m.job_opened.config = small_config();
@@ -195,6 +196,16 @@ static struct message sample(enum message_kind kind)
         m.save_failed.step = 1000;
         m.save_failed.code = -ENOSPC;
         strcpy(m.save_failed.error.text, "step-1000: no space left");
+        break;
+    case MESSAGE_OUTPUT:
+        m.output.id = 7;
+        m.output.step = 1000;
+        m.output.what = OUTPUT_DROP;
+        break;
+    case MESSAGE_OUTPUT_DONE:
+        m.output_done.id = 7;
+        m.output_done.code = -EACCES;
+        strcpy(m.output_done.error.text, "step-1000 could not be made");
         break;
     case MESSAGE_STATUS_REPLY:
         m.status_reply.state = STATE_STOPPING;
@@ -466,6 +477,8 @@ START_TEST(a_field_out_of_range_is_refused_with_its_reason)
         {MESSAGE_SHARE, 24, 64, "a count or an index out of range"},
         {MESSAGE_STATUS_REPLY, 0, 6, "an enumeration out of range"},
         {MESSAGE_REFUSED, 1, 0xFF, "a count or an index out of range"}, /* below any errno */
+        {MESSAGE_JOB, 110, 1, "an output directory, and files in its place"},
+        {MESSAGE_OUTPUT, 12, 3, "an enumeration out of range"},
     };
     struct message m = sample(cases[_i].kind);
     uint8_t bytes[MESSAGE_MAX_BYTES];

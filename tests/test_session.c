@@ -422,7 +422,7 @@ static const struct {
     {send_a_gap, "sent STATUS as message 7 where 2 was due"},
     {send_an_unasked_pong, "sent PONG by the channel, out of place"},
     {send_another_greeting, "sent GREETING by the channel, out of place"},
-    {send_another_version, "speaks version 200 of the protocol, not 2: use programs of one build"},
+    {send_another_version, "speaks version 200 of the protocol, not 3: use programs of one build"},
     {send_garbage_by_door, "sent what is no message: not one of our messages"},
     {send_hello_again, "sent HELLO through the door, out of place"},
 };
