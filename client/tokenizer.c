@@ -127,6 +127,7 @@ void client_tokenizer_close(struct client_tokenizer *t)
     free(t->block);
     free(t->merges);
     json_decref(t->whole);
+    tokenizer_added_close(t);
     pcre2_match_data_free(t->match);
     pcre2_code_free(t->pattern);
     free(t->cache);
@@ -157,7 +158,6 @@ int client_tokenizer_encode(struct client_tokens *out, size_t *used, struct clie
                             size_t n, bool last, struct error *err)
 {
     const uint8_t *bytes = (const uint8_t *)text;
-    size_t end;
 
     *used = t->is_bytes ? n : 0;
     if (t->is_bytes)
@@ -165,17 +165,7 @@ int client_tokenizer_encode(struct client_tokens *out, size_t *used, struct clie
     const size_t whole = client_utf8_whole(bytes, n);
     if (whole < n && (last || client_utf8_character(bytes + whole, n - whole) < 0))
         return error_set(err, -EINVAL, "not UTF-8 text at byte %zu (0x%02X)", whole, bytes[whole]);
-    while (*used < whole) {
-        int rc = tokenizer_split(t, text, whole, *used, last, &end, err);
-        if (rc == 0) /* it may go on in what follows */
-            return 0;
-        if (rc > 0)
-            rc = client_tokenizer_encode_word(out, t, text + *used, end - *used, err);
-        if (rc)
-            return rc;
-        *used = end;
-    }
-    return 0;
+    return tokenizer_encode_text(out, used, t, text, whole, last, err);
 }
 
 const char *client_tokenizer_decode(const struct client_tokenizer *t, uint32_t id, size_t *n)

@@ -6,7 +6,8 @@
  * Split by a regular expression and ByteLevel), or GPT-2's own vocab.json and merges.txt. Without either, a model of
  * a vocabulary of 256 is one of bytes: a byte is a token.
  *
- * Special tokens in a text are text like any other, so that nobody's text can end another's.
+ * Added tokens, special ones among them, are tokens wherever their text stands, as Hugging Face's tokenizers has it: in
+ * data and in prompts. Text that must not end another's has to be without them.
  *
  * Sources: BPE - Sennrich, Haddow, Birch, arXiv:1508.07909. Bytes - Radford et al. 2019, section 2.2. */
 #ifndef CLIENT_TOKENIZER_H

@@ -121,6 +121,8 @@ static int load_root(struct client_tokenizer *t, char **pattern, json_t *root, u
         rc = read_added(&added, json_object_get(root, "added_tokens"), err);
     if (!rc)
         rc = tokenizer_build(t, vocab, json_object_get(model, "merges"), added, vocabulary, err);
+    if (!rc)
+        rc = tokenizer_added_open(t, json_object_get(root, "added_tokens"), err);
     if (!rc && json_is_true(json_object_get(model, "ignore_merges")))
         t->whole = json_incref(vocab);
     json_decref(added);
@@ -189,6 +191,25 @@ static int check_class(const json_t *config, struct error *err)
     return 0;
 }
 
+/* GPT-2's one special token, which is in its vocabulary, and what was added since. */
+static int open_added(struct client_tokenizer *t, const json_t *vocab, json_t *added, struct error *err)
+{
+    static const char end[] = "<|endoftext|>";
+    json_t *list = json_array(), *id = json_object_get(vocab, end);
+    const char *text;
+    int rc = 0;
+
+    if (id && !json_object_get(added, end))
+        rc = json_array_append_new(list, json_pack("{sssO}", "content", end, "id", id));
+    json_object_foreach(added, text, id)
+    {
+        rc = rc || json_array_append_new(list, json_pack("{sssO}", "content", text, "id", id));
+    }
+    rc = rc || !list ? error_set(err, -ENOMEM, "out of memory") : tokenizer_added_open(t, list, err);
+    json_decref(list);
+    return rc;
+}
+
 int tokenizer_load_gpt2(struct client_tokenizer *t, char **pattern, const json_t *side, uint32_t vocabulary,
                         struct error *err)
 {
@@ -214,6 +235,8 @@ int tokenizer_load_gpt2(struct client_tokenizer *t, char **pattern, const json_t
     }
     if (!rc && (rc = tokenizer_build(t, vocab, merges, added, vocabulary, err)) != 0)
         error_prefix(err, "vocab.json and merges.txt");
+    if (!rc)
+        rc = open_added(t, vocab, added, err);
     json_decref(vocab);
     json_decref(added);
     json_decref(config);

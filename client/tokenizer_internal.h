@@ -17,6 +17,21 @@ struct tokenizer_merge {
     uint32_t left, right, rank, id; /* rank UINT32_MAX: an empty place of the table */
 };
 
+/* A text that is a token wherever it stands, and whether it takes the blanks beside it along. */
+struct tokenizer_added {
+    char *text; /* (n), owned */
+    size_t n;
+    uint32_t id;
+    bool lstrip, rstrip;
+};
+
+struct tokenizer_set {
+    struct tokenizer_added *tokens; /* (n), longest first */
+    size_t n, longest;              /* longest: bytes */
+    bool begins[256];               /* one of them, with this byte */
+    bool lstrip;                    /* any of them */
+};
+
 /* A word and its tokens, found again by the word's hash; one replaces another. Most words of a text are short and
  * frequent: a table of 2^15 such entries (1.8 MB) answers for 9 of 10. */
 struct tokenizer_word {
@@ -44,6 +59,7 @@ struct client_tokenizer {
     char *block;         /* of all tokens' bytes */
     uint32_t bytes[256]; /* the token of each byte */
     uint32_t end;
+    struct tokenizer_set added[2];  /* matched as they are; matched after normalising, which changes nothing here */
     struct tokenizer_merge *merges; /* (merge_mask + 1) */
     size_t merge_mask;
     json_t *whole; /* vocabulary of the words that are taken whole whatever the merges say (ignore_merges), or NULL */
@@ -68,6 +84,14 @@ int tokenizer_build(struct client_tokenizer *t, json_t *vocabulary, json_t *merg
 /* The letter that stands for a byte, as UTF-8, not terminated: GPT-2's table, in which no byte is a blank. Returns its
  * length, 1 or 2. */
 unsigned tokenizer_letter(char out[3], unsigned byte);
+
+/* Added tokens, from a list as tokenizer.json has it; their ids have been checked. -EINVAL, -ENOMEM. */
+int tokenizer_added_open(struct client_tokenizer *t, const json_t *list, struct error *err);
+void tokenizer_added_close(struct client_tokenizer *t);
+
+/* As client_tokenizer_encode, of whole characters. */
+int tokenizer_encode_text(struct client_tokens *out, size_t *used, struct client_tokenizer *t, const char *text,
+                          size_t n, bool last, struct error *err);
 
 /* GPT-2's pattern. */
 extern const char tokenizer_gpt2_pattern[];

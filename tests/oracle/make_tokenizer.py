@@ -1,6 +1,8 @@
 """Trains two small byte-level BPE tokenizers with Hugging Face's tokenizers, and writes them and what they make of awkward
 texts to tests/fixtures/bpe: tokenizer.json, vocab.json and merges.txt (GPT-2's pattern, 600 tokens), split.json (a
-pattern as Llama 3's, 500 tokens, words taken whole), and expected.json, {"tokenizer": [["text", [ids]], ...], ...}.
+pattern as Llama 3's, 500 tokens, words taken whole), added.json (the first, with added tokens of every kind), blanks.json
+(the first, with runs of blanks as added tokens, as CodeGen has them; of a token that takes blanks along and one that is
+blanks, tokenizers counts some blanks twice, which nobody wants), and expected.json, {"tokenizer": [["text", [ids]], ...], ...}.
 
 usage: python tests/oracle/make_tokenizer.py      (pip install tokenizers; made with 0.23.3)
 """
@@ -9,7 +11,7 @@ import json
 import pathlib
 import random
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 OUT = pathlib.Path(__file__).resolve().parent.parent / "fixtures" / "bpe"
 
@@ -46,7 +48,13 @@ AWKWARD = [
     "\ud7ff\ue000\uffff\U00010000\U0010ffff",
     "a mongolian vowel separator is no blank  \u180e",
     "ſ 'ſ K ß ẞ ı İ",
+    "<|endoftext|>",
+    "one<|endoftext|>two <|endoftext|> three<|endoftext|><|endoftext|>\n<|endoftext|",
+    "<|endoftext|<|endoftext|>|endoftext|> <|ENDOFTEXT|>",
 ]
+
+# Where added tokens, blanks and words meet.
+MIXED = ["<l>", "<r>", "<b>", "<b>c", "<n>", "…end…", "  ", "    ", " ", "\n", "\u3000", "\t", "a", "the", "it's", "<", "é", "9"]
 
 
 def noise(count):
@@ -68,17 +76,15 @@ def train(pre_tokenizer, size, **options):
     return tokenizer
 
 
-def expected(tokenizer):
+def mixed(count):
+    draw = random.Random(20260102)
+    for _ in range(count):
+        yield "".join(draw.choice(MIXED) for _ in range(draw.randint(1, 14)))
+
+
+def expected(tokenizer, texts):
     tokenizer = Tokenizer.from_str(tokenizer.to_str())
-    answers = []
-    for text in AWKWARD + list(noise(60)):
-        # Special tokens are text like any other: encode what is between them, and the rest as pieces of text.
-        pieces = tokenizer.pre_tokenizer.pre_tokenize_str(text)
-        ids = [token.id for piece, _ in pieces for token in tokenizer.model.tokenize(piece)]
-        if "<|endoftext|>" not in text:
-            assert ids == tokenizer.encode(text).ids, text
-        answers.append([text, ids])
-    return answers
+    return [[text, tokenizer.encode(text).ids] for text in texts]
 
 
 def main():
@@ -94,7 +100,20 @@ def main():
     gpt2.save(str(OUT / "tokenizer.json"), pretty=False)
     gpt2.model.save(str(OUT))  # vocab.json, merges.txt
     split.save(str(OUT / "split.json"), pretty=False)
-    answers = {"tokenizer": expected(gpt2), "split": expected(split)}
+    added = Tokenizer.from_str(gpt2.to_str())
+    added.add_special_tokens([AddedToken("<l>", lstrip=True, normalized=False), AddedToken("<b>", normalized=False),
+                              AddedToken("<r>", rstrip=True, normalized=False)])
+    added.add_tokens([AddedToken("<b>c", lstrip=True, rstrip=True, normalized=False), AddedToken("…end…"),
+                      AddedToken("<n>", rstrip=True, normalized=True),
+                      AddedToken("end", lstrip=True, normalized=True)])
+    added.save(str(OUT / "added.json"), pretty=False)
+    blanks = Tokenizer.from_str(gpt2.to_str())
+    blanks.add_tokens([AddedToken(" " * n, normalized=True) for n in range(2, 7)] + [AddedToken("\t\t", normalized=False)])
+    blanks.save(str(OUT / "blanks.json"), pretty=False)
+    texts = AWKWARD + list(noise(60))
+    answers = {"tokenizer": expected(gpt2, texts), "split": expected(split, texts),
+               "added": expected(added, AWKWARD + list(mixed(300))),
+               "blanks": expected(blanks, AWKWARD + list(mixed(100)))}
     (OUT / "expected.json").write_text(json.dumps(answers, ensure_ascii=True) + "\n")
 
 
