@@ -106,7 +106,8 @@ START_TEST(the_norm_a_skip_and_memory_are_there_where_they_are_known)
 {
     static const struct eps_memory_row host[] = {{"weights", 400, 500, 0}, {"inbox", 0, 10, 0}, {"data", 7, 7, 0}};
     static const struct eps_memory_row device[] = {{"stash", 30, 30, 0}};
-    const struct eps_memory sides[] = {{.rows = host, .n_rows = 3}, {.worker = 9, .rows = device, .n_rows = 1}};
+    const struct eps_memory sides[] = {{.rows = host, .n_rows = 3},
+                                       {.worker = 9, .budget = 64, .rows = device, .n_rows = 1}};
     struct client_metrics metrics;
     struct eps_step step = at(1);
 
@@ -119,7 +120,8 @@ START_TEST(the_norm_a_skip_and_memory_are_there_where_they_are_known)
     ck_assert_int_eq(client_metrics_write(&metrics, &step, NULL), 0);
 
     json_t *lines = read_lines(2), *first = json_array_get(lines, 0), *second = json_array_get(lines, 1);
-    json_t *memory = json_pack("{s:{s:i, s:i}, s:{s:i}}", "host", "weights", 400, "data", 7, "device", "stash", 30);
+    json_t *memory = json_pack("{s:{s:i, s:i}, s:{s:i}, s:i}", "host", "weights", 400, "data", 7, "device", "stash", 30,
+                               "device_budget", 64);
     ck_assert_double_eq(json_real_value(json_object_get(first, "grad_norm")), 0.25);
     ck_assert_ptr_null(json_object_get(first, "skipped"));
     ck_assert(json_equal(json_object_get(first, "memory"), memory)); /* what is held now, not what was */

@@ -40,6 +40,7 @@ struct seen {
     size_t n;
     struct eps_step steps[8]; /* memory is gone by the time they are looked at: what it was is here */
     size_t n_rows[2];
+    uint64_t budgets[2];
     struct {
         char name[40];
         uint64_t bytes;
@@ -56,6 +57,7 @@ static void on_step(void *user, const struct eps_step *step)
         const struct eps_memory *side = &step->memory[i];
         ck_assert_uint_eq(side->worker, i);
         seen->n_rows[i] = side->n_rows;
+        seen->budgets[i] = side->budget;
         for (size_t k = 0; k < side->n_rows && k < 4; k++) {
             snprintf(seen->rows[i][k].name, sizeof seen->rows[i][k].name, "%s", side->rows[k].category);
             seen->rows[i][k].bytes = side->rows[k].current;
@@ -78,7 +80,8 @@ START_TEST(what_was_written_is_read)
 {
     static const struct eps_memory_row host[] = {{"weights", 400, 500, 0}, {"data", 7, 7, 0}};
     static const struct eps_memory_row device[] = {{"stash", 30, 30, 0}};
-    const struct eps_memory sides[] = {{.rows = host, .n_rows = 2}, {.worker = 9, .rows = device, .n_rows = 1}};
+    const struct eps_memory sides[] = {{.rows = host, .n_rows = 2},
+                                       {.worker = 9, .budget = 64, .rows = device, .n_rows = 1}};
     const struct eps_step first = {.step = 1,
                                    .loss = 5.5,
                                    .lr = 1e-4,
@@ -120,6 +123,8 @@ START_TEST(what_was_written_is_read)
     ck_assert_uint_eq(seen.rows[0][0].bytes, 400);
     ck_assert_str_eq(seen.rows[1][0].name, "stash");
     ck_assert_uint_eq(seen.rows[1][0].bytes, 30);
+    ck_assert_uint_eq(seen.budgets[0], 0);
+    ck_assert_uint_eq(seen.budgets[1], 64);
     ck_assert(isnan(seen.steps[1].loss));
     ck_assert(isnan(seen.steps[1].eval_loss));
     ck_assert(isnan(seen.steps[1].grad_norm));

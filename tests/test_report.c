@@ -81,6 +81,71 @@ START_TEST(a_run_becomes_an_svg_in_its_directory_or_a_png)
 }
 END_TEST
 
+static size_t count(const char *text, const char *what)
+{
+    size_t n = 0;
+
+    for (; (text = strstr(text, what)); text += strlen(what))
+        n++;
+    return n;
+}
+
+/* The first and the second colour, 4477aa and ee6677, as gnuplot writes them: the legend's box and the band on each
+ * side, or the first alone. Nothing shows through anything. */
+START_TEST(areas_have_the_colours_of_their_legend)
+{
+    put_run("bands", "{\"step\": 1, \"memory\": {\"host\": {\"weights\": 4000000, \"first_moment\": 3000000}, "
+                     "\"device\": {\"stash\": 2000000}}}\n");
+    check_drawn("bands");
+    char *svg = processes_read(processes_path("bands/report.svg"));
+    ck_assert_uint_eq(count(svg, "<polygon fill = 'rgb( 68, 119, 170)'"), 4);
+    ck_assert_uint_eq(count(svg, "<polygon fill = 'rgb(238, 102, 119)'"), 2);
+    ck_assert_uint_eq(count(svg, "fill-opacity"), 0);
+    free(svg);
+}
+END_TEST
+
+START_TEST(the_budget_is_a_line_or_a_word)
+{
+    static const char format[] = "{\"step\": 1, \"loss\": 3, \"memory\": {\"host\": {\"weights\": 5}, \"device\": "
+                                 "{\"stash\": 2000000}, \"device_budget\": %s}}\n";
+    char lines[300];
+
+    snprintf(lines, sizeof lines, format, "3145728");
+    put_run("near", lines);
+    check_drawn("near");
+    check_text("near/report.svg", "budget 3.0 MiB<"); /* and, of the title's group, a line of two points */
+    snprintf(lines, sizeof lines, format, "34359738368");
+    put_run("far", lines);
+    check_drawn("far");
+    check_text("far/report.svg", "(budget 32.0 GiB)");
+    char *near = processes_read(processes_path("near/report.svg")), *at = strstr(near, "<title>budget 3.0 MiB");
+    ck_assert_ptr_nonnull(at);
+    ck_assert_msg(strstr(at, "stroke-width=\"2") != NULL, "%s", at);
+    free(near);
+}
+END_TEST
+
+/* A point of each curve, beside that of the legend. */
+START_TEST(a_single_step_is_seen)
+{
+    put_run("single", "{\"step\": 1, \"loss\": 3, \"tokens_per_s\": 5, \"eval_loss\": 2}\n");
+    check_drawn("single");
+    char *svg = processes_read(processes_path("single/report.svg"));
+    ck_assert_uint_eq(count(svg, "<use xlink:href='#gpPt6' transform"), 5);
+    free(svg);
+    put_run("gaps", "");
+    FILE *file = fopen(processes_path("gaps/metrics.jsonl"), "w");
+    for (int i = 1; i <= 101; i++) /* every second loss is none: a line would show nothing */
+        fprintf(file, i % 2 ? "{\"step\": %d, \"loss\": 3}\n" : "{\"step\": %d, \"loss\": null}\n", i);
+    fclose(file);
+    check_drawn("gaps");
+    svg = processes_read(processes_path("gaps/report.svg"));
+    ck_assert_uint_ge(count(svg, "<use xlink:href='#gpPt6' transform"), 51);
+    free(svg);
+}
+END_TEST
+
 START_TEST(any_file_with_a_step_can_be_drawn)
 {
     static const char *const texts[] = {
@@ -206,6 +271,9 @@ int main(void)
     tcase_add_test(tests, without_gnuplot_the_package_is_named);
     if (has_gnuplot()) {
         tcase_add_test(tests, a_run_becomes_an_svg_in_its_directory_or_a_png);
+        tcase_add_test(tests, areas_have_the_colours_of_their_legend);
+        tcase_add_test(tests, the_budget_is_a_line_or_a_word);
+        tcase_add_test(tests, a_single_step_is_seen);
         tcase_add_loop_test(tests, any_file_with_a_step_can_be_drawn, 0, 9);
         tcase_add_test(tests, lines_that_are_none_are_counted);
         tcase_add_test(tests, a_long_run_becomes_a_small_picture);

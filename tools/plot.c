@@ -143,14 +143,14 @@ static void print_loss(FILE *out, const struct plot *plot)
     }
     print_series(out, "loss", &plot->loss);
     print_series(out, "eval_loss", &plot->eval_loss);
-    fputs("plot ", out);
+    fputs("set offsets 0, 0, graph 0.05, graph 0.05\nplot ", out); /* no point on the frame */
     if (train)
         print_curve(out, "loss", &plot->loss, "training", 1);
     if (held_out) {
         fputs(train ? ", " : "", out);
         print_curve(out, "eval_loss", &plot->eval_loss, "held out", 2);
     }
-    fputc('\n', out);
+    fputs("\nunset offsets\n", out);
 }
 
 static void print_speed(FILE *out, const struct plot *plot)
@@ -212,8 +212,8 @@ static void print_budget(FILE *out, const char *name, const struct plot_side *si
 
     if (isnan(budget))
         return;
-    snprintf(title, sizeof title, "budget %s%s", eps_format_bytes(bytes, (uint64_t)budget),
-             is_budget_drawn(side) ? "" : ", above");
+    snprintf(title, sizeof title, is_budget_drawn(side) ? "budget %s" : "(budget %s)",
+             eps_format_bytes(bytes, (uint64_t)budget));
     if (is_budget_drawn(side))
         fprintf(out, ", $%s using 1:%zu with lines lw 2 lc rgb 'black' title ", name, side->n + 3);
     else
@@ -263,12 +263,12 @@ void plot_write(FILE *out, const struct plot *plot, const char *format, const ch
     const double margin = last - first > 1e-9 * last ? 0 : fmax(1, 1e-6 * last); /* a range has a length */
 
     fprintf(out, "set terminal %s size 1000,1200 noenhanced\n",
-            strcmp(format, "png") == 0 ? "pngcairo" : "svg background 'white'");
+            strcmp(format, "png") == 0 ? "pngcairo font 'sans,10'" : "svg background 'white'");
     print_colours(out);
     fputs("set encoding utf8\nset multiplot layout 4,1 title ", out);
     print_text(out, title);
     fprintf(out, " noenhanced\nset xrange [%.17g:%.17g]\n", first - margin, last + margin);
-    fputs("set key outside right top Left reverse noenhanced\nset lmargin 12\nset rmargin 22\nset grid ytics lc "
+    fputs("set key outside right top Left reverse noenhanced\nset lmargin 12\nset rmargin 27\nset grid ytics lc "
           "'#dddddd'\n"
           "set xlabel 'step'\n",
           out);
