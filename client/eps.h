@@ -41,11 +41,15 @@ struct eps_train_options {
     size_t n_data;
     const char *eval_data; /* NULL: the last 1 % of the data is held out */
     const char *out;       /* run directory; NULL: runs/MODEL-TIME, or that of `resume` */
-    const char *resume;  /* a run directory (its newest checkpoint) or a step-N of one: what was stored there stands for
+    const char *resume; /* a run directory (its newest checkpoint) or a step-N of one: what was stored there stands for
                               everything that is left to choose here; a differing value is refused, but for steps,
                               epochs, device, device_mem, host_mem, require_pinned, workers, connect, save_every, keep,
                               eval_every, microbatch, and out; data may lie elsewhere if its content is the same */
-    const char *connect; /* address of a daemon, which may be 10 s in coming, and its first worker as long; NULL: a
+    const char
+        *change; /* of a resumed run: names of options, "lr,batch", whose given values replace the stored ones from
+                              here on: batch, lr, min-lr, schedule, warmup, weight-decay, clip-norm, clip-update.
+                              Moments are kept, and the data go on with the next window. NULL: none */
+    const char *connect;  /* address of a daemon, which may be 10 s in coming, and its first worker as long; NULL: a
                             private daemon and worker, as processes of their own */
     const char *programs; /* directory of epsd and eps-worker; NULL: where the calling program is, then
                              where libeps was installed, then PATH */
@@ -120,9 +124,10 @@ struct eps_step {
     uint64_t tokens; /* so far */
     double tokens_per_s, step_ms;
     uint64_t device_peak_bytes, device_budget_bytes, host_bytes;
-    double eval_loss; /* NAN unless this step evaluated */
-    double grad_norm; /* of the whole gradient, before clipping; NAN: not known, as with eager commit */
-    bool skipped;     /* it left no trace, as a contribution was not finite (fenced commit) */
+    double eval_loss;    /* NAN unless this step evaluated */
+    double grad_norm;    /* of the whole gradient, before clipping; NAN: not known, as with eager commit */
+    bool skipped;        /* it left no trace, as a contribution was not finite (fenced commit) */
+    const char *changed; /* what `change` changed before it: "after step 5: lr 0.01 to 0.005"; NULL: nothing */
     /* (n_memory) the host's, and that of the device that has most; asked once a second, so none on most steps. */
     const struct eps_memory *memory;
     size_t n_memory;

@@ -177,7 +177,8 @@ int client_export(const struct eps_export_options *options, uint64_t shard_bytes
         rc = error_set(err, -EDOM, "--connect is for the model that a live daemon trains: leave out --model %s",
                        options->model);
     if (rc == 0)
-        rc = options->model ? open_model(&e, err) : client_snapshot_fetch(&e.model, NULL, options->connect, NULL, NULL, err);
+        rc = options->model ? open_model(&e, err)
+                            : client_snapshot_fetch(&e.model, NULL, options->connect, NULL, NULL, err);
     if (rc == 0)
         rc = write_out(&e, err);
     if (e.directory_fd >= 0)

@@ -74,6 +74,8 @@ static json_t *line_of(const struct eps_step *step)
         rc |= set(line, "grad_norm", json_real(step->grad_norm));
     if (step->skipped)
         rc |= set(line, "skipped", json_true());
+    if (step->changed)
+        rc |= set(line, "changed", json_string(step->changed));
     if (step->n_memory > 0)
         rc |= set(line, "memory", memory_json(step));
     if (rc) {

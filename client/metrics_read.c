@@ -71,6 +71,7 @@ static void read_line(struct reading *r, const char *text, size_t n)
         .eval_loss = real(line, "eval_loss"),
         .grad_norm = real(line, "grad_norm"),
         .skipped = json_is_true(json_object_get(line, "skipped")),
+        .changed = json_string_value(json_object_get(line, "changed")),
         .memory = sides,
     };
 

@@ -165,7 +165,8 @@ static int resolve_optimizer(struct eps_train_options *o, const struct client_fa
     if (isnan(o->min_lr))
         o->min_lr = o->schedule == EPS_SCHEDULE_CONSTANT ? o->lr : o->lr / 10;
     if (!(o->min_lr >= 0 && o->min_lr <= o->lr))
-        return error_set(err, -EDOM, "--min-lr %g is not within 0 and --lr %g", o->min_lr, o->lr);
+        return error_set(err, -EDOM, "--min-lr %g is not within 0 and --lr %g%s", o->min_lr, o->lr,
+                         facts->resumed ? ": change both, with --change lr,min-lr" : "");
     rc = check_real("--weight-decay", o->weight_decay, 0, 10, err);
     if (rc)
         return rc;
@@ -292,7 +293,8 @@ static int resolve_length(struct eps_train_options *o, const struct client_facts
         o->epochs = chosen(o->epochs, 1);
         if (!(o->epochs > 0 && o->epochs <= 1e9))
             return error_set(err, -EDOM, "--epochs %g is not more than 0 and at most 1e9", o->epochs);
-        double steps = ceil(o->epochs * (double)n_windows / o->batch);
+        const double rows = o->epochs * (double)n_windows - (double)facts->batch_row;
+        const double steps = (double)facts->batch_step + fmax(0, ceil(rows / o->batch));
         o->steps = steps > (double)most ? most + 1 : (uint64_t)steps;
     }
     if (o->steps > most)

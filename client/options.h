@@ -33,6 +33,8 @@ struct client_facts {
     uint32_t n_positions;
     bool fresh;             /* no weights come with the model */
     bool resumed;           /* a run goes on: options are what it stored, and what may differ */
+    uint64_t batch_step;    /* the first with the present batch: 0, unless it was changed */
+    uint64_t batch_row;     /* of the run, at which it begins */
     uint64_t n_tokens;      /* of the data */
     uint64_t n_eval_tokens; /* of eval_data, if there is one */
     bool separated;         /* texts are separated by an end token */

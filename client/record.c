@@ -1,7 +1,7 @@
 #include "client/record.h"
 
+#include "client/change.h"
 #include "client/data.h"
-
 #include "proto/checkpoint.h"
 #include "proto/device_name.h"
 
@@ -39,40 +39,40 @@ static const struct field {
     const char *key;
     enum kind kind;
     size_t at;
-    bool may_differ;
-    uint64_t left; /* of a count: this value is left to choose */
+    enum { NEVER, BY_NAME, FREELY } differs; /* when the run goes on; BY_NAME: where `change` names it */
+    uint64_t left;                           /* of a count: this value is left to choose */
     const char *const *names;
     bool later; /* checkpoints of before have no such key: the first of the names, none, or what is left to choose */
 } fields[] = {
-    {"steps", LONG, AT(steps), true, 0, NULL, false},
-    {"batch", COUNT, AT(batch), false, 0, NULL, false},
-    {"seq", COUNT, AT(seq), false, 0, NULL, false},
-    {"microbatch", COUNT, AT(microbatch), true, 0, NULL, false},
-    {"parts", COUNT, AT(parts), false, 0, NULL, false},
-    {"lr", REAL, AT(lr), false, 0, NULL, false},
-    {"min_lr", REAL, AT(min_lr), false, 0, NULL, false},
-    {"schedule", CHOICE, AT(schedule), false, 0, schedules, false},
-    {"warmup", LONG, AT(warmup), false, UINT64_MAX, NULL, false},
-    {"weight_decay", REAL, AT(weight_decay), false, 0, NULL, false},
-    {"betas", PAIR, AT(beta1), false, 0, NULL, false},
-    {"epsilon", REAL, AT(epsilon), false, 0, NULL, false},
-    {"optimizer", CHOICE, AT(optimizer), false, 0, optimizers, false},
-    {"precision", CHOICE, AT(precision), false, 0, numbers, true},
-    {"moments", CHOICE, AT(moments), false, 0, numbers, true},
-    {"grad_dtype", CHOICE, AT(grad_dtype), false, 0, numbers, true},
-    {"commit", CHOICE, AT(commit), false, 0, commits, true},
-    {"clip_norm", CLIP, AT(clip_norm), false, 0, NULL, true},
-    {"clip_update", CLIP, AT(clip_update), false, 0, NULL, true},
-    {"order", CHOICE, AT(order), false, 0, orders, false},
-    {"separator", CHOICE, AT(separator), false, 0, separators, true},
-    {"seed", LONG, AT(seed), false, UINT64_MAX, NULL, false},
-    {"eval_every", LONG, AT(eval_every), true, 0, NULL, false},
-    {"save_every", LONG, AT(save_every), true, UINT64_MAX, NULL, false},
-    {"keep", COUNT, AT(keep), true, UINT32_MAX, NULL, false},
-    {"deterministic", FLAG, AT(deterministic), false, 0, NULL, false},
-    {"device_mem", LONG, AT(device_mem), true, 0, NULL, false},
-    {"host_mem", LONG, AT(host_mem), true, 0, NULL, true},
-    {"workers", COUNT, AT(workers), true, 0, NULL, false},
+    {"steps", LONG, AT(steps), FREELY, 0, NULL, false},
+    {"batch", COUNT, AT(batch), BY_NAME, 0, NULL, false},
+    {"seq", COUNT, AT(seq), NEVER, 0, NULL, false},
+    {"microbatch", COUNT, AT(microbatch), FREELY, 0, NULL, false},
+    {"parts", COUNT, AT(parts), NEVER, 0, NULL, false},
+    {"lr", REAL, AT(lr), BY_NAME, 0, NULL, false},
+    {"min_lr", REAL, AT(min_lr), BY_NAME, 0, NULL, false},
+    {"schedule", CHOICE, AT(schedule), BY_NAME, 0, schedules, false},
+    {"warmup", LONG, AT(warmup), BY_NAME, UINT64_MAX, NULL, false},
+    {"weight_decay", REAL, AT(weight_decay), BY_NAME, 0, NULL, false},
+    {"betas", PAIR, AT(beta1), NEVER, 0, NULL, false},
+    {"epsilon", REAL, AT(epsilon), NEVER, 0, NULL, false},
+    {"optimizer", CHOICE, AT(optimizer), NEVER, 0, optimizers, false},
+    {"precision", CHOICE, AT(precision), NEVER, 0, numbers, true},
+    {"moments", CHOICE, AT(moments), NEVER, 0, numbers, true},
+    {"grad_dtype", CHOICE, AT(grad_dtype), NEVER, 0, numbers, true},
+    {"commit", CHOICE, AT(commit), NEVER, 0, commits, true},
+    {"clip_norm", CLIP, AT(clip_norm), BY_NAME, 0, NULL, true},
+    {"clip_update", CLIP, AT(clip_update), BY_NAME, 0, NULL, true},
+    {"order", CHOICE, AT(order), NEVER, 0, orders, false},
+    {"separator", CHOICE, AT(separator), NEVER, 0, separators, true},
+    {"seed", LONG, AT(seed), NEVER, UINT64_MAX, NULL, false},
+    {"eval_every", LONG, AT(eval_every), FREELY, 0, NULL, false},
+    {"save_every", LONG, AT(save_every), FREELY, UINT64_MAX, NULL, false},
+    {"keep", COUNT, AT(keep), FREELY, UINT32_MAX, NULL, false},
+    {"deterministic", FLAG, AT(deterministic), NEVER, 0, NULL, false},
+    {"device_mem", LONG, AT(device_mem), FREELY, 0, NULL, false},
+    {"host_mem", LONG, AT(host_mem), FREELY, 0, NULL, true},
+    {"workers", COUNT, AT(workers), FREELY, 0, NULL, false},
 };
 enum { N_FIELDS = sizeof fields / sizeof *fields };
 
@@ -303,6 +303,8 @@ int client_record_read(struct client_record *out, json_t *json, struct error *er
     }
     if (!wrong && out->options.steps == 0)
         wrong = "steps";
+    if (!wrong && !client_change_check(json_object_get(json, "changes"), out->options.batch))
+        wrong = "changes";
     if (!wrong)
         return 0;
     client_record_free(out);
@@ -352,12 +354,14 @@ static void print_flag(char out[40], const char *key)
         *at = *at == '_' ? '-' : *at;
 }
 
-static int refuse(const char *flag, const char *given, const char *stored, struct error *err)
+static int refuse(const char *flag, const char *given, const char *stored, bool changeable, struct error *err)
 {
-    return error_set(err, -EDOM,
-                     "%s%s%.100s differs from the run's %.100s: leave it out, or start a new run from its weights with "
-                     "--model instead of --resume",
-                     flag, *given ? " " : "", given, stored);
+    error_set(err, -EDOM, "%s%s%.100s differs from the run's %.100s: leave it out, ", flag, *given ? " " : "", given,
+              stored);
+    if (changeable)
+        error_append(err, "add --change %s to go on with it, ", flag + 2);
+    error_append(err, "or start a new run from its weights with --model instead of --resume");
+    return -EDOM;
 }
 
 /* Numbers that were computed from what was given differ in their last bit from those that are typed: a tenth of 3e-4 is
@@ -380,12 +384,13 @@ static int merge_field(struct eps_train_options *out, const struct eps_train_opt
     const bool left = is_left(f, given);
     char mine[72], its[72], flag[40];
 
-    if (left || !f->may_differ) {
+    print_flag(flag, f->key);
+    if (left || (f->differs != FREELY && !client_change_names(given->change, flag + 2))) {
         if (!left && !is_same(f, given, stored)) {
-            print_flag(flag, f->key);
             print_value(mine, f, given);
             print_value(its, f, stored);
-            return f->kind == FLAG ? refuse(flag, "", "default without it", err) : refuse(flag, mine, its, err);
+            return f->kind == FLAG ? refuse(flag, "", "default without it", false, err)
+                                   : refuse(flag, mine, its, f->differs == BY_NAME, err);
         }
         memcpy((char *)out + f->at, value_at(f, stored), value_bytes(f));
     }
@@ -398,20 +403,83 @@ static int merge_model(const char *given, const char *stored, struct error *err)
     const bool same = !given || strcmp(given, stored) == 0 || (real && strcmp(real, stored) == 0);
 
     free(real);
-    return same ? 0 : refuse("--model", given, stored, err);
+    return same ? 0 : refuse("--model", given, stored, false, err);
+}
+
+/* Those of `change` that can be changed, and are given. */
+static int check_named(const struct eps_train_options *given, struct error *err)
+{
+    char flag[40], name[40];
+    const char *rest = given->change;
+    bool known;
+
+    while (client_change_next(name, sizeof name, &rest)) {
+        known = false;
+        for (size_t i = 0; i < N_FIELDS; i++) {
+            print_flag(flag, fields[i].key);
+            if (fields[i].differs != BY_NAME || strcmp(flag + 2, name) != 0)
+                continue;
+            if (is_left(&fields[i], given))
+                return error_set(err, -EDOM, "--change %s without %s: say what it changes to", name, flag);
+            known = true;
+        }
+        if (!known)
+            return error_set(err, -EDOM,
+                             "--change %s: of a run that goes on, --change can name batch, lr, min-lr, schedule, "
+                             "warmup, weight-decay, clip-norm and clip-update",
+                             name);
+    }
+    return 0;
+}
+
+/* What a change would contradict, where it is left: chosen anew, as at a run's beginning. */
+static void follow_changes(struct eps_train_options *out, const struct eps_train_options *given,
+                           const struct eps_train_options *stored)
+{
+    if (out->microbatch > out->batch / out->parts && given->microbatch == 0)
+        out->microbatch = 0;
+    if (out->schedule == EPS_SCHEDULE_CONSTANT && isnan(given->min_lr) && out->lr < out->min_lr)
+        out->min_lr = NAN; /* which such a schedule never comes to */
+    if (!isnan(out->clip_norm) && isnan(stored->clip_norm) && given->commit == EPS_COMMIT_DEFAULT)
+        out->commit = EPS_COMMIT_DEFAULT;
+}
+
+int client_record_changes(json_t **out, const struct client_record *record, const struct eps_train_options *options,
+                          uint64_t step)
+{
+    const json_t *before = json_object_get(record->json, "changes");
+    char flag[40];
+    int rc;
+
+    *out = before ? json_copy((json_t *)(uintptr_t)before) : json_array();
+    rc = *out ? 0 : -ENOMEM;
+    for (size_t i = 0; !rc && i < N_FIELDS; i++) {
+        const struct field *f = &fields[i];
+        if (f->differs == FREELY || is_same(f, options, &record->options) ||
+            (is_left(f, options) && is_left(f, &record->options))) /* no clip, before and after */
+            continue;
+        print_flag(flag, f->key);
+        json_t *change = json_pack("{s:I, s:s, s:o, s:o}", "step", (json_int_t)step, "option", flag + 2, "from",
+                                   value_json(f, &record->options), "to", value_json(f, options));
+        rc = json_array_append_new(*out, change) ? -ENOMEM : 0;
+    }
+    return rc;
 }
 
 int client_record_merge(struct eps_train_options *out, const struct eps_train_options *given,
                         const struct client_record *record, struct error *err)
 {
     const struct eps_train_options *stored = &record->options;
-    int rc = merge_model(given->model, stored->model, err);
+    int rc = check_named(given, err);
 
+    if (!rc)
+        rc = merge_model(given->model, stored->model, err);
     *out = *given;
     for (size_t i = 0; !rc && i < N_FIELDS; i++)
         rc = merge_field(out, given, stored, &fields[i], err);
     if (rc)
         return rc;
+    follow_changes(out, given, stored);
     if (!isnan(given->epochs) && given->steps == 0)
         out->steps = 0; /* follows from epochs */
     if (!given->device)
@@ -428,7 +496,7 @@ int client_record_merge(struct eps_train_options *out, const struct eps_train_op
         out->n_data = stored->n_data;
     }
     if (given->eval_data && !stored->eval_data)
-        return refuse("--eval-data", given->eval_data, "held-out end of the data", err);
+        return refuse("--eval-data", given->eval_data, "held-out end of the data", false, err);
     if (!given->eval_data)
         out->eval_data = stored->eval_data;
     return 0;

@@ -39,10 +39,15 @@ int client_record_read(struct client_record *out, json_t *json, struct error *er
 void client_record_free(struct client_record *record); /* safe on a zeroed one */
 
 /* The options of a run that goes on: what is given where it may differ (client/eps.h), else what was stored; out,
- * resume, connect and programs are the given ones. Of data, the given paths are taken: whether they hold the same is to
+ * resume, connect and programs are the given ones; of those that `change` names too. Of data, the given paths are taken: whether they hold the same is to
  * be compared. -EDOM with the option's name and both values if another one differs. */
 int client_record_merge(struct eps_train_options *out, const struct eps_train_options *given,
                         const struct client_record *record, struct error *err);
+
+/* The "changes" of the record of such a run (client/change.h), whose options were resolved: those it had, and what is
+ * different from step on. *out is owned; -ENOMEM. */
+int client_record_changes(json_t **out, const struct client_record *record, const struct eps_train_options *options,
+                          uint64_t step);
 
 /* A job's side file, {"options": ..., "files": ...}, in memory; files may be NULL. Borrows both. *fd is owned. */
 int client_record_side(int *fd, json_t *options, json_t *files, struct error *err);

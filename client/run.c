@@ -1,5 +1,6 @@
 #include "client/run.h"
 
+#include "client/change.h"
 #include "client/checkpoints.h"
 #include "client/choose.h"
 #include "client/options.h"
@@ -18,6 +19,9 @@
 
 static int check_names(const struct eps_train_options *in, struct error *err)
 {
+    if (in->change && !in->resume)
+        return error_set(err, -EDOM, "--change %.100s is for a run that goes on: give --resume, or leave it out",
+                         in->change);
     if (in->n_data == 0)
         return error_set(err, -EDOM, "--data is needed: files of text, .jsonl, .bin or .npy, or - for standard input");
     for (size_t i = 0; in->eval_data && i < in->n_data; i++) {
@@ -119,7 +123,13 @@ int client_run_open(struct client_run *run, const struct eps_train_options *in, 
 
 int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error *err)
 {
+    const json_t *changes = json_object_get(run->resume.record.json, "changes");
+    const uint32_t batch = run->resume.record.options.batch;
+    const bool rebatched = run->asked.batch != batch;
+    const uint64_t batch_step = rebatched ? run->first_step : client_change_batch_step(changes);
     const struct client_facts facts = {
+        .batch_step = batch_step,
+        .batch_row = client_change_rows(changes, batch, batch_step),
         .n_positions = run->model.config.n_positions,
         .fresh = run->model.n_weights == 0,
         .chosen = run->chosen,
@@ -136,6 +146,9 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
                        "--resume %s: the run is complete: it has done %" PRIu64 " of %" PRIu64
                        " steps; give more --steps to go on (they count from the run's beginning)",
                        run->resume.path, run->first_step, run->options.steps);
+    if (!rc && facts.resumed &&
+        client_record_changes(&run->changes, &run->resume.record, &run->options, run->first_step))
+        rc = error_set(err, -ENOMEM, "out of memory");
     if (rc)
         return rc;
     run->options.model = facts.resumed ? run->asked.model : run->model_name;
@@ -153,6 +166,13 @@ void client_run_close(struct client_run *run)
         close(run->directory_fd);
     run->directory_fd = -1;
     client_resume_close(&run->resume);
+    json_decref(run->changes);
+    run->changes = NULL;
+}
+
+uint64_t client_run_rows(const struct client_run *run, uint64_t step)
+{
+    return client_change_rows(run->changes, run->options.batch, step);
 }
 
 json_t *client_run_record(const struct client_run *run, uint32_t microbatch)
@@ -173,6 +193,10 @@ json_t *client_run_record(const struct client_run *run, uint32_t microbatch)
     options.microbatch = microbatch;
     json_t *record = client_record_write(&options, &data, &eval_data);
     free(paths);
+    if (record && json_array_size(run->changes) > 0 && json_object_set(record, "changes", run->changes)) {
+        json_decref(record);
+        record = NULL;
+    }
     return record;
 }
 

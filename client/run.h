@@ -16,6 +16,7 @@ struct client_run {
     struct eps_train_options asked;   /* as they came, or, of a run that goes on, with what was stored */
     struct eps_train_options options; /* resolved */
     uint64_t first_step;              /* updates done before */
+    json_t *changes;                  /* owned; of a run that goes on (client/change.h), else NULL */
     struct client_model model;
     const struct eps_preset *chosen;    /* the model, where the user named none; else NULL */
     const char *model_name;             /* options.model, or the preset chosen; borrowed from it, or static */
@@ -46,6 +47,9 @@ int client_run_make_directory(struct client_run *run, const struct client_watch 
 
 /* Takes away again what was made and is empty: the run never began. */
 void client_run_forget_directory(struct client_run *run);
+
+/* Rows of the run before this step, from 0. */
+uint64_t client_run_rows(const struct client_run *run, uint64_t step);
 
 /* The run's options for its checkpoints; the microbatch is what the workers chose. Owned; NULL: no memory. */
 json_t *client_run_record(const struct client_run *run, uint32_t microbatch);

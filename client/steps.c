@@ -1,5 +1,6 @@
 #include "client/steps.h"
 
+#include "client/change.h"
 #include "client/options.h"
 
 #include <errno.h>
@@ -93,11 +94,11 @@ int client_steps_ask(void *steps, struct error *err)
 static int prepare(struct client_steps *s, struct error *err)
 {
     const struct eps_train_options *o = &s->run->options;
-    const uint64_t since = trace_begin(s->trace);
+    const uint64_t since = trace_begin(s->trace), first = client_run_rows(s->run, s->opened);
     int rc = 0;
 
     for (uint32_t i = 0; !rc && i < o->batch; i++) {
-        const uint64_t k = client_windows_pick(&s->run->train, o->order, o->seed, s->opened * o->batch + i);
+        const uint64_t k = client_windows_pick(&s->run->train, o->order, o->seed, first + i);
         rc = client_job_put(s->job, s->opened % 2, i, &s->run->train, k, err);
     }
     if (s->trace)
@@ -190,7 +191,7 @@ static int on_done(struct client_steps *s, const struct message *m, struct error
         .n_steps = o->steps,
         .loss = m->done.loss,
         .lr = client_options_lr(o, s->done - 1),
-        .tokens = s->done * tokens,
+        .tokens = client_run_rows(s->run, s->done) * o->seq,
         .step_ms = (double)(now - s->since_ns) / 1e6,
         .tokens_per_s = (double)tokens * 1e9 / (double)(now - s->since_ns),
         .device_peak_bytes = m->done.device_peak,
@@ -200,8 +201,13 @@ static int on_done(struct client_steps *s, const struct message *m, struct error
         .grad_norm = m->done.grad_norm,
         .skipped = m->done.skipped,
     };
+    struct error changed;
+    uint64_t after;
     int rc = 0;
 
+    for (size_t i = 0; client_change_say(&changed, &after, s->run->changes, i) && !step.changed; i++)
+        if (after + 1 == step.step)
+            step.changed = changed.text;
     step.n_memory = client_memory_take(&s->memory, &step.memory);
     /* Before the evaluation, which takes long: the checkpoint of this step may stand by now. */
     note_metrics(s, client_metrics_write(&s->metrics, &step, &why), &why);
@@ -360,14 +366,15 @@ static void finish_tidying(struct client_steps *s)
     } while (s->tidy.n_steps == CLIENT_TIDY_MOST);
 }
 
-/* Of a step whose line was lost. The rate is not known if the run's end, and with it the schedule, was another. */
+/* Of a step whose line was lost. The rate is not known if the run's end, and with it the schedule, was another, or if
+ * anything was changed. */
 static void fill_line(void *data, struct eps_step *lost)
 {
     const struct client_steps *s = data;
     const struct eps_train_options *o = &s->run->options;
 
-    lost->tokens = lost->step * o->batch * o->seq;
-    if (o->steps == s->run->resume.record.options.steps)
+    lost->tokens = client_run_rows(s->run, lost->step) * o->seq;
+    if (o->steps == s->run->resume.record.options.steps && json_array_size(s->run->changes) == 0)
         lost->lr = client_options_lr(o, lost->step - 1);
 }
 

@@ -1,6 +1,7 @@
 /* eps_train: from options to a run directory. The daemon holds the model; here is who is asked for what, and what is said
  * of the end. The steps between are client/steps.c. */
 #include "client/await.h"
+#include "client/change.h"
 #include "client/eps.h"
 #include "client/hub.h"
 #include "client/job.h"
@@ -190,6 +191,28 @@ static void note_summed(const struct train *t)
     model_free(&model);
 }
 
+/* Those of now, and of before. */
+static void say_changes(const struct train *t)
+{
+    const struct client_run *run = &t->run;
+    const bool rebatched = run->options.batch != run->resume.record.options.batch;
+    struct error sentence, change;
+    uint64_t step;
+
+    for (size_t i = 0; client_change_say(&change, &step, run->changes, i); i++) {
+        error_set(&sentence, 0, "changed %.400s%s", change.text,
+                  step == run->first_step ? "; the optimizer's moments are kept" : "");
+        note(t, sentence.text);
+    }
+    if (!rebatched)
+        return;
+    error_set(&sentence, 0,
+              "the batch changes, the data's order does not: %" PRIu64 " windows are done, and step %" PRIu64
+              " begins with the next",
+              client_run_rows(run, run->first_step), run->first_step + 1);
+    note(t, sentence.text);
+}
+
 /* What the caller is told before the first step. */
 static void announce(struct train *t)
 {
@@ -215,6 +238,7 @@ static void announce(struct train *t)
         return;
     error_set(&sentence, 0, "going on from %s after %" PRIu64 " steps", run->resume.path, run->first_step);
     note(t, sentence.text);
+    say_changes(t);
     if (run->options.steps != stored->steps) {
         error_set(&sentence, 0, "the run's end moves from step %" PRIu64 " to %" PRIu64 ", and the rate's fall with it",
                   stored->steps, run->options.steps);

@@ -9,7 +9,7 @@ _eps_presets="byte-small byte-medium byte-large gpt2 gpt2-medium gpt2-large gpt2
 _eps_options() {
     case $1 in
     eps) echo "--help --version" ;;
-    train) echo "--model --data --eval-data --separator --out --resume --save-every --keep --steps --epochs --batch --seq" \
+    train) echo "--model --data --eval-data --separator --out --resume --change --save-every --keep --steps --epochs --batch --seq" \
         "--microbatch --parts --lr --min-lr --schedule --warmup --weight-decay --betas --epsilon --optimizer" \
         "--clip-norm --clip-update --commit --precision --moments --grad-dtype --order --seed --deterministic" \
         "--eval-every --trace --device --device-mem --host-mem --require-pinned --workers --connect --help" ;;
@@ -58,6 +58,7 @@ _eps_values() {
     --out | --resume)
         if [ "$1" = report ]; then _eps_files -f "$3"; else _eps_files -d "$3"; fi
         ;;
+    --change) _eps_words "batch lr min-lr schedule warmup weight-decay clip-norm clip-update" "$3" ;;
     --schedule) _eps_words "cosine linear constant" "$3" ;;
     --optimizer) _eps_words "adama adamw" "$3" ;;
     --commit) _eps_words "eager fenced" "$3" ;;

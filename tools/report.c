@@ -117,8 +117,20 @@ static int draw(const struct plot *plot, const char *run, const char *path, stru
     return rc;
 }
 
+/* From a file that may be anybody's. */
+static void print_text(const char *text)
+{
+    for (; *text; text++)
+        putchar(*text >= ' ' && *text <= '~' ? *text : '?');
+}
+
 static void on_step(void *user, const struct eps_step *step)
 {
+    if (step->changed) {
+        fputs("changed ", stdout);
+        print_text(step->changed);
+        putchar('\n');
+    }
     plot_add(user, step);
 }
 

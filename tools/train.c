@@ -172,7 +172,13 @@ int command_train(int argc, char **argv)
         {"--resume", "DIR", ARGUMENT_TEXT, &options.resume,
          "continue from a run's newest checkpoint, or from the step-N named, bit for bit as if it had never stopped. "
          "Options left unset take the stored values. Others must equal them, except --steps, --epochs, --microbatch, "
-         "--out and the groups Checkpoints, Measuring and Machine. With --out, a new run begins there"},
+         "--out and the groups Checkpoints, Measuring and Machine, and what --change names. With --out, a new run "
+         "begins there"},
+        {"--change", "NAME,...", ARGUMENT_TEXT, &options.change,
+         "with --resume: take the new value of these options, as in --change lr,batch --lr 1e-4 --batch 32. NAME is "
+         "batch, lr, min-lr, schedule, warmup, weight-decay, clip-norm or clip-update. The optimizer's moments are "
+         "kept, "
+         "the data go on with the next sequence, and checkpoints record the change"},
         {"--save-every", "N", ARGUMENT_NUMBER, &options.save_every,
          "save a checkpoint every N steps, while training goes on; 0: only at the end, and not when interrupted; "
          "default: a tenth of the steps"},
