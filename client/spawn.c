@@ -8,6 +8,7 @@
 #include <fcntl.h>
 #include <inttypes.h>
 #include <libgen.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -261,14 +262,19 @@ static void signal_all(struct client_spawn *spawn, int signal)
     }
 }
 
-/* What a killed daemon leaves: the door, the lock, sessions' sockets. */
+/* What a killed daemon leaves: the door, the lock, and a directory of sessions' sockets. */
 static void remove_directory(const char *directory)
 {
     DIR *dir = opendir(directory);
     const struct dirent *entry;
+    char path[PATH_MAX];
 
-    while (dir && (entry = readdir(dir)))
-        unlinkat(dirfd(dir), entry->d_name, 0);
+    while (dir && (entry = readdir(dir))) {
+        const bool is_entry = strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+        if (is_entry && unlinkat(dirfd(dir), entry->d_name, 0) < 0 && errno == EISDIR &&
+            (size_t)snprintf(path, sizeof path, "%s/%s", directory, entry->d_name) < sizeof path)
+            remove_directory(path);
+    }
     if (dir)
         closedir(dir);
     rmdir(directory);

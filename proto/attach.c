@@ -14,35 +14,45 @@ enum {
     GREETING_TICKS = 15 /* a peer tries anew long before, which ends this session */
 };
 
-/* The socket that nanomsg has bound is the user's own; here it becomes the group's too, before anyone is told of it. */
-static int admit_group(const struct session *s)
+static void on_attached(struct session *s, const struct message *peer)
 {
-    const char *path = s->address + strlen("ipc://");
-
-    if (s->group == SESSION_NO_GROUP)
-        return 0;
-    return chown(path, (uid_t)-1, s->group) || chmod(path, 0660) ? -errno : 0;
+    session_enter(s, SESSION_OPEN);
+    s->opened = true;
+    s->events->on_open(s, peer);
 }
 
-void attach_on_hello(struct session *s, const struct message *m)
+/* False, and the peer is told, if it cannot have one. */
+static bool open_channel(struct session *s)
 {
-    struct message welcome = {.kind = MESSAGE_WELCOME};
-    int rc = session_open_channel(s);
+    const int rc = session_leaves_spare(s->door.fd) ? session_open_channel(s) : -EMFILE;
+    char reason[160];
 
-    if (rc == 0)
-        rc = admit_group(s);
-    if (rc < 0) {
-        char reason[160];
+    if (rc == -EMFILE)
+        session_refuse_code(s, rc, "the daemon has no descriptors left for another session");
+    else if (rc < 0) {
         snprintf(reason, sizeof reason, "the daemon cannot open a channel: %s", strerror(-rc));
         session_refuse_code(s, rc, reason);
-        return;
     }
+    return rc == 0;
+}
+
+/* Viewers have no need of a channel, and other users may not come near one. */
+void attach_on_hello(struct session *s, const struct message *m)
+{
+    struct message welcome = {.kind = MESSAGE_WELCOME, .welcome = {.id = s->id}};
+
     s->hello = *m;
     s->nonce = m->hello.nonce;
-    welcome.welcome.id = s->id;
-    snprintf(welcome.welcome.address, sizeof welcome.welcome.address, "%s", s->address);
-    session_enter(s, SESSION_GREETING);
+    s->by_door = m->hello.role == ROLE_VIEWER || !session_is_own(s);
+    if (!s->by_door) {
+        if (!open_channel(s))
+            return;
+        snprintf(welcome.welcome.address, sizeof welcome.welcome.address, "%s", s->address);
+        session_enter(s, SESSION_GREETING);
+    }
     session_send_by_door(s, &welcome, NULL, 0);
+    if (s->by_door && s->state == SESSION_HELLO)
+        on_attached(s, &s->hello);
 }
 
 static void greet(struct session *s)
@@ -56,11 +66,20 @@ void attach_on_welcome(struct session *s, const struct message *m)
 {
     int rc;
 
+    s->id = m->welcome.id;
+    s->by_door = !m->welcome.address[0];
+    if (s->by_door) {
+        on_attached(s, m);
+        return;
+    }
+    if (!session_is_own(s)) {
+        session_fault(s, -EPROTO, "offers a channel to another user");
+        return;
+    }
     if (!channel_address_fits(m->welcome.address)) {
         session_fault(s, -EPROTO, "sent an address that no channel can have");
         return;
     }
-    s->id = m->welcome.id;
     memcpy(s->address, m->welcome.address, sizeof s->address);
     rc = session_open_channel(s);
     if (rc < 0) {
@@ -86,18 +105,24 @@ void attach_on_greeting(struct session *s, const struct message *m)
         greet(s);
     if (s->state != SESSION_GREETING)
         return;
-    session_enter(s, SESSION_OPEN);
     door_resume(&s->door);
-    s->opened = true;
-    session_unlist(s);
     memcpy(welcome.welcome.address, s->address, sizeof welcome.welcome.address);
-    s->events->on_open(s, s->accepted ? &s->hello : &welcome);
+    on_attached(s, s->accepted ? &s->hello : &welcome);
 }
 
+/* Its user's own door, or, where that is closed to the caller, the one for members of its group. */
 static int open_door(struct session *s, struct error *err)
 {
+    char members[SESSION_ADDRESS_MAX + sizeof SESSION_MEMBERS];
+    struct error other;
     int fd = -1, rc = door_connect(&fd, s->path, err);
 
+    if (rc == -EACCES) {
+        snprintf(members, sizeof members, "%.*s" SESSION_MEMBERS, (int)(strlen(s->path) - strlen("door")), s->path);
+        const int rc2 = door_connect(&fd, members, &other);
+        if (rc2 != -ENOENT && rc2 != -EACCES)
+            rc = rc2 < 0 ? error_set(err, rc2, "%s", other.text) : 0;
+    }
     if (rc < 0)
         return rc;
     rc = session_open_door(s, fd);

@@ -23,9 +23,13 @@ struct door_packet {
     struct door_packet *next;
     size_t n;
     unsigned n_fds;
-    int fds[DOOR_MAX_FDS];
-    uint8_t bytes[MESSAGE_MAX_BYTES];
+    int fds[]; /* (n_fds), and behind them the n bytes: a queue of small packets is small */
 };
+
+static uint8_t *packet_bytes(struct door_packet *packet)
+{
+    return (uint8_t *)(packet->fds + packet->n_fds);
+}
 
 bool door_peer(struct door_peer *out, int fd)
 {
@@ -228,8 +232,8 @@ static void drop_first(struct door *door)
 static void flush(struct door *door)
 {
     while (door->first) {
-        const struct door_packet *packet = door->first;
-        if (write_one(door->fd, packet->bytes, packet->n, packet->fds, packet->n_fds) == -EAGAIN)
+        struct door_packet *packet = door->first;
+        if (write_one(door->fd, packet_bytes(packet), packet->n, packet->fds, packet->n_fds) == -EAGAIN)
             return;
         drop_first(door); /* sent, or the peer is gone, which reading will tell */
     }
@@ -282,20 +286,19 @@ static int enqueue(struct door *door, const uint8_t *bytes, size_t n, const int 
 
     if (door->n_queued == DOOR_MAX_QUEUED)
         return -ENOBUFS;
-    packet = malloc(sizeof *packet);
+    packet = malloc(sizeof *packet + n_fds * sizeof *fds + n);
     if (!packet)
         return -ENOMEM;
-    *packet = (struct door_packet){.n = n};
-    memcpy(packet->bytes, bytes, n);
-    for (; packet->n_fds < n_fds; packet->n_fds++) {
-        int copy = fcntl(fds[packet->n_fds], F_DUPFD_CLOEXEC, 0);
-        if (copy < 0) {
+    *packet = (struct door_packet){.n = n, .n_fds = n_fds};
+    memcpy(packet_bytes(packet), bytes, n);
+    for (unsigned i = 0; i < n_fds; i++) {
+        packet->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
+        if (packet->fds[i] < 0) {
             int rc = -errno;
-            close_all(packet->fds, packet->n_fds);
+            close_all(packet->fds, i);
             free(packet);
             return rc;
         }
-        packet->fds[packet->n_fds] = copy;
     }
     while (*last)
         last = &(*last)->next;

@@ -14,7 +14,7 @@
 #include <sys/types.h>
 #include <uv.h>
 
-enum { DOOR_MAX_FDS = 128, DOOR_MAX_QUEUED = 64 };
+enum { DOOR_MAX_FDS = 128, DOOR_MAX_QUEUED = 512 };
 
 struct door;
 

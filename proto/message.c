@@ -454,6 +454,7 @@ static const struct {
     [MESSAGE_STOP] = {"STOP", nothing},
     [MESSAGE_REFUSED] = {"REFUSED", refused},
     [MESSAGE_FAILED] = {"FAILED", refused},
+    [MESSAGE_DISMISSED] = {"DISMISSED", refused},
     [MESSAGE_BYE] = {"BYE", nothing},
 };
 
@@ -462,6 +463,12 @@ const char *message_name(enum message_kind kind)
     const char *name = (unsigned)kind < MESSAGE_KINDS ? kinds[kind].name : NULL;
 
     return name ? name : "?";
+}
+
+bool message_has_descriptors(enum message_kind kind)
+{
+    return kind == MESSAGE_JOB || kind == MESSAGE_JOB_OPENED || kind == MESSAGE_ASSIGN || kind == MESSAGE_SNAPSHOT ||
+           kind == MESSAGE_OUTPUT_DONE;
 }
 
 size_t message_encode(uint8_t *buf, size_t cap, const struct message *m)

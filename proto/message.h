@@ -9,7 +9,8 @@
  * Life of a session, and who sends what (C client, W worker, V viewer, D daemon; "door" messages may carry
  * descriptors):
  *
- *   attach    HELLO door >D, WELCOME or REFUSED door <D, GREETING both ways on the channel; PING D>, PONG >D
+ *   attach    HELLO door >D, WELCOME or DISMISSED door <D, GREETING both ways on the channel, if there is one; PING D>,
+ *             PONG >D
  *   job       C>D JOB door [config, output directory or -, side file or -, trace or -, weight files...,
  *                       moments or -]; a directory is taken from the daemon's own user alone: see output
  *             D>C JOB_OPENED door [data] or REFUSED
@@ -35,6 +36,7 @@
  *             or at a second STOP, the daemon ends its job with a word to the client, and itself
  *   FAILED    D>C: the job ended, and why; the session stays
  *   LEDGER    W>D: after ASSIGNED, at the end of each step, after RELEASE
+ *   DISMISSED door, either: the session is over, and why; nothing comes after it
  *   BYE       either: closing on purpose */
 #ifndef PROTO_MESSAGE_H
 #define PROTO_MESSAGE_H
@@ -106,6 +108,7 @@ enum message_kind {
     MESSAGE_STOP,
     MESSAGE_REFUSED,
     MESSAGE_FAILED,
+    MESSAGE_DISMISSED,
     MESSAGE_BYE,
     MESSAGE_KINDS
 };
@@ -146,7 +149,7 @@ struct message {
         } hello;
         struct {
             uint32_t id;       /* of the session, never used twice by one daemon */
-            char address[108]; /* "ipc:///run/.../s-3-5f0c..." */
+            char address[108]; /* of the channel, "ipc:///run/.../s/3-5f0c..."; empty: all goes through the door */
         } welcome;
         struct {
             uint32_t id;
@@ -354,7 +357,7 @@ struct message {
         struct {
             int32_t code; /* -errno */
             struct error error;
-        } refused, failed;
+        } refused, failed, dismissed;
     };
 };
 
@@ -371,6 +374,9 @@ int message_version(const uint8_t *buf, size_t n);
 
 /* "HELLO"; for logs. A constant string, "?" outside the enum. */
 const char *message_name(enum message_kind kind);
+
+/* Messages that may come with descriptors. */
+bool message_has_descriptors(enum message_kind kind);
 
 /* Bytes of a job's data segment: two buffers, each of batch * seq ids and then as many labels, u32. */
 uint64_t message_data_bytes(uint32_t batch, uint32_t seq);

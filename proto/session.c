@@ -67,9 +67,13 @@ void session_send_by_door(struct session *s, const struct message *m, const int 
     struct message numbered = *m;
     uint8_t bytes[MESSAGE_MAX_BYTES];
 
+    if (s->state == SESSION_OPEN && s->door.n_queued >= SESSION_MAX_QUEUED) {
+        session_fault(s, -EPROTO, "does not read: %d messages wait for it", SESSION_MAX_QUEUED);
+        return;
+    }
     numbered.sequence = ++s->on_door.sent;
     size_t n = message_encode(bytes, sizeof bytes, &numbered);
-    int rc = door_send(&s->door, bytes, n, fds, n_fds);
+    int rc = door_send(&s->door, bytes, n, fds, n_fds); /* one place is left for our last words */
     if (rc < 0) {
         char reason[128];
         snprintf(reason, sizeof reason, "sending through the door: %s", strerror(-rc));
@@ -97,7 +101,7 @@ void session_send_by_channel(struct session *s, const struct message *m)
 /* The peer is told why, and gets a tick to read it. */
 void session_refuse_code(struct session *s, int code, const char *reason)
 {
-    struct message m = {.kind = MESSAGE_REFUSED, .refused = {.code = code}};
+    struct message m = {.kind = MESSAGE_DISMISSED, .dismissed = {.code = code}};
 
     if (s->state == SESSION_LEAVING || s->state == SESSION_CLOSING)
         return;
@@ -107,7 +111,7 @@ void session_refuse_code(struct session *s, int code, const char *reason)
         return;
     }
     session_enter(s, SESSION_LEAVING);
-    snprintf(m.refused.error.text, sizeof m.refused.error.text, "%s", reason);
+    snprintf(m.dismissed.error.text, sizeof m.dismissed.error.text, "%s", reason);
     session_send_by_door(s, &m, NULL, 0);
     if (s->channel.socket >= 0)
         channel_close(&s->channel);
@@ -156,13 +160,50 @@ static void out_of_place(struct session *s, const struct message *m, const char 
     session_fault(s, -EPROTO, "sent %s %s, out of place", message_name(m->kind), link);
 }
 
+static void send_by_carrier(struct session *s, const struct message *m)
+{
+    if (s->by_door)
+        session_send_by_door(s, m, NULL, 0);
+    else
+        session_send_by_channel(s, m);
+}
+
+/* An open session's heartbeat and end, by whichever link carries them; false if the message is none of these. */
+static bool on_life(struct session *s, const struct message *m, const char *link)
+{
+    if (m->kind == MESSAGE_BYE) {
+        decide(s, "closed");
+        if (!s->by_door)
+            door_drain(&s->door); /* what lies there came before */
+        session_finish(s, NULL);
+    } else if (m->kind == MESSAGE_PING && !s->accepted) {
+        struct message pong = {.kind = MESSAGE_PONG, .pong = {.progress = s->progress}};
+        if (s->state == SESSION_OPEN)
+            s->n_ticks = 0;
+        send_by_carrier(s, &pong);
+    } else if (m->kind == MESSAGE_PONG && s->n_unanswered > 0) {
+        s->n_unanswered--;
+        s->peer_progress = m->pong.progress;
+    } else if (m->kind == MESSAGE_PING || m->kind == MESSAGE_PONG) {
+        out_of_place(s, m, link);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static bool is_life(enum message_kind kind)
+{
+    return kind == MESSAGE_PING || kind == MESSAGE_PONG || kind == MESSAGE_BYE;
+}
+
 /* Our part of the door's messages; false if it is the user's. */
 static bool on_door_message(struct session *s, const struct message *m)
 {
-    if (m->kind == MESSAGE_REFUSED) {
+    if (m->kind == MESSAGE_DISMISSED) {
         char reason[ERROR_TEXT_BYTES];
-        snprintf(reason, sizeof reason, "refused: %.480s", m->refused.error.text);
-        if (s->state == SESSION_OPEN)
+        snprintf(reason, sizeof reason, "refused: %.480s", m->dismissed.error.text);
+        if (s->state == SESSION_OPEN && !s->by_door)
             channel_drain(&s->channel);
         session_finish(s, reason);
     } else if (s->state == SESSION_HELLO && m->kind == (s->accepted ? MESSAGE_HELLO : MESSAGE_WELCOME)) {
@@ -171,13 +212,26 @@ static bool on_door_message(struct session *s, const struct message *m)
         else
             attach_on_welcome(s, m);
     } else if (s->state != SESSION_OPEN || m->kind == MESSAGE_HELLO || m->kind == MESSAGE_WELCOME ||
-               m->kind == MESSAGE_GREETING || m->kind == MESSAGE_PING || m->kind == MESSAGE_PONG ||
-               m->kind == MESSAGE_BYE) {
+               m->kind == MESSAGE_GREETING || (!s->by_door && is_life(m->kind))) {
         out_of_place(s, m, "through the door");
     } else {
-        return false;
+        return on_life(s, m, "through the door");
     }
     return true;
+}
+
+/* Descriptors only where they belong, and of other users only as many as leave some. */
+static bool may_have(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
+{
+    if (n_fds == 0)
+        return true;
+    if (!message_has_descriptors(m->kind))
+        session_fault(s, -EPROTO, "sent %u descriptors with %s, where there are none", n_fds, message_name(m->kind));
+    else if (s->accepted && !session_is_own(s) && !session_leaves_spare(fds[n_fds - 1]))
+        session_refuse_code(s, -EMFILE, "the daemon has no descriptors left for these files");
+    else
+        return true;
+    return false;
 }
 
 static void on_door_packet(struct door *door, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds)
@@ -186,8 +240,12 @@ static void on_door_packet(struct door *door, const uint8_t *bytes, size_t n, co
     struct message m;
     bool ours = true; /* the user's are its to close */
 
-    if (s->state != SESSION_LEAVING && receive(s, &m, &s->on_door.received, bytes, n))
-        ours = on_door_message(s, &m);
+    if ((s->state != SESSION_LEAVING || s->by_door) && receive(s, &m, &s->on_door.received, bytes, n)) {
+        if (s->state != SESSION_LEAVING)
+            ours = !may_have(s, &m, fds, n_fds) || on_door_message(s, &m);
+        else if (m.kind == MESSAGE_BYE) /* it wants what we want: neither need wait for the other */
+            session_finish(s, NULL);
+    }
     if (!ours)
         s->events->on_message(s, &m, fds, n_fds);
     for (unsigned i = 0; ours && i < n_fds; i++)
@@ -205,6 +263,10 @@ static void on_door_end(struct door *door, const char *what)
 {
     struct session *s = door->data;
 
+    if (s->state == SESSION_OPEN && !what && s->by_door) {
+        session_finish(s, "killed");
+        return;
+    }
     if (s->state == SESSION_OPEN && !what) {
         session_enter(s, SESSION_ENDING);
         uv_timer_start(&s->timer, on_tick, ENDING_MS, ENDING_MS);
@@ -229,24 +291,10 @@ static bool on_channel_message(struct session *s, const struct message *m)
     if (s->state == SESSION_GREETING && m->kind == MESSAGE_GREETING) {
         attach_on_greeting(s, m);
     } else if ((s->state != SESSION_OPEN && s->state != SESSION_ENDING) || m->kind == MESSAGE_HELLO ||
-               m->kind == MESSAGE_WELCOME || m->kind == MESSAGE_GREETING) {
-        out_of_place(s, m, "by the channel");
-    } else if (m->kind == MESSAGE_BYE) {
-        decide(s, "closed");
-        door_drain(&s->door); /* what lies there came before */
-        session_finish(s, NULL);
-    } else if (m->kind == MESSAGE_PING && !s->accepted) {
-        struct message pong = {.kind = MESSAGE_PONG, .pong = {.progress = s->progress}};
-        if (s->state == SESSION_OPEN)
-            s->n_ticks = 0;
-        session_send_by_channel(s, &pong);
-    } else if (m->kind == MESSAGE_PONG && s->n_unanswered > 0) {
-        s->n_unanswered--;
-        s->peer_progress = m->pong.progress;
-    } else if (m->kind == MESSAGE_PING || m->kind == MESSAGE_PONG) {
+               m->kind == MESSAGE_WELCOME || m->kind == MESSAGE_GREETING || m->kind == MESSAGE_DISMISSED) {
         out_of_place(s, m, "by the channel");
     } else {
-        return false;
+        return on_life(s, m, "by the channel");
     }
     return true;
 }
@@ -286,8 +334,8 @@ static void on_handle_closed(struct session *s)
         attach_again(s);
     if (s->n_handles > 0)
         return;
-    if (s->accepted && !s->opened && s->at_fault && s->reason)
-        log_line("turned away at the door, pid %d: it %s", s->peer_pid, s->reason);
+    if (s->listener && !s->opened && s->at_fault && s->reason)
+        session_note_away(s->listener, s->peer_pid, s->peer_uid, "it ", s->reason);
     session_unlist(s);
     s->events->on_closed(s, s->reason);
     free(s);
@@ -313,7 +361,7 @@ static void on_open_tick(struct session *s)
         session_refuse_code(s, -ETIMEDOUT, "silent for 15 s");
     } else {
         s->n_unanswered++;
-        session_send_by_channel(s, &ping);
+        send_by_carrier(s, &ping);
     }
 }
 
@@ -353,7 +401,6 @@ struct session *session_new(uv_loop_t *loop, const struct session_events *events
     s->data = data;
     s->tick_ms = SESSION_TICK_MS;
     s->door.fd = s->channel.socket = -1;
-    s->group = SESSION_NO_GROUP;
     return s;
 }
 
@@ -393,6 +440,11 @@ int session_open_door(struct session *s, int fd)
     return rc;
 }
 
+bool session_is_own(const struct session *s)
+{
+    return s->peer_uid == geteuid();
+}
+
 int session_open_channel(struct session *s)
 {
     int rc = channel_open(&s->channel, s->loop, s->address, s->accepted, &channel_events, s);
@@ -414,12 +466,13 @@ void session_send(struct session *s, const struct message *m)
 {
     assert(s->opened || s->decided);
     if (s->state == SESSION_OPEN)
-        session_send_by_channel(s, m);
+        send_by_carrier(s, m);
 }
 
 void session_send_fds(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
 {
-    assert((s->opened || s->decided) && n_fds <= SESSION_MAX_FDS && m->kind != MESSAGE_REFUSED);
+    assert((s->opened || s->decided) && n_fds <= SESSION_MAX_FDS);
+    assert(n_fds == 0 || message_has_descriptors(m->kind));
     if (s->state == SESSION_OPEN)
         session_send_by_door(s, m, fds, n_fds);
 }
@@ -436,7 +489,7 @@ void session_close(struct session *s)
         return;
     }
     session_enter(s, SESSION_LEAVING);
-    session_send_by_channel(s, &bye);
+    send_by_carrier(s, &bye);
 }
 
 void session_refuse(struct session *s, const char *reason)

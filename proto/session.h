@@ -1,16 +1,24 @@
-/* proto/session.h - one peer: its door, its channel, its life.
+/* proto/session.h - one peer: its door, its channel if it has one, its life.
  *
- * A session joins client, worker or viewer to the daemon. It is made of two links:
- *   door     a Unix SOCK_SEQPACKET connection, DIRECTORY/door: attaching, descriptors, and the end of file by which
- *            each side learns of the other's death within milliseconds. It stays open.
- *   channel  a nanomsg PAIR at an ipc address of its own, DIRECTORY/s-ID-NONCE, never used twice: everything else.
- * Attaching: HELLO through the door (version, role) -> WELCOME (id, address) -> GREETING both ways on the channel,
- * within 1 s, else the peer tries anew from the door (nanomsg can wedge: proto/channel.h). After that the session is
- * open.
+ * A session joins client, worker or viewer to the daemon by one or two links:
+ *   door     a Unix SOCK_SEQPACKET connection: attaching, descriptors, and the end of file by which each side learns of
+ *            the other's death within milliseconds. It stays open. The daemon's own user and root come to
+ *            DIRECTORY/door, members of a group to DIRECTORY/members.
+ *   channel  a nanomsg PAIR at an ipc address of its own, DIRECTORY/s/ID-NONCE, never used twice: everything else. Only
+ *            clients and workers of the daemon's own user have one, since whoever reaches a nanomsg socket can abort
+ *            the process behind it: DIRECTORY/s is closed to everybody else. Other users, and all viewers, say
+ *            everything through the door, by the same codec.
+ * Attaching: HELLO through the door (version, role) -> WELCOME (id; the channel's address, or none: the session is open)
+ * -> GREETING both ways on the channel, within 1 s, else the peer tries anew from the door (nanomsg can wedge:
+ * proto/channel.h). After that the session is open.
+ *
+ * Of each user but the daemon's own and root at most 64 sessions live at a time, and a quarter of the descriptors that
+ * the process may have. Their sessions and files leave SESSION_SPARE_FDS descriptors free; one more is kept so that the
+ * owner can come in when there is none.
  *
  * All of it runs on the caller's libuv loop thread and never blocks; session_send queues what the socket does not take.
  * A message that does not decode, or comes out of place (wrong sequence number) ends the session, reported by
- * on_closed. REFUSED through the door ends the session too; by the channel it is an answer like any other. Pings go out
+ * on_closed; so do descriptors with a message that has none. DISMISSED ends the session too, and says why. Pings go out
  * every second by the daemon's own ticks; a peer that has not answered 15 of them is lost. Seconds in which a client
  * or viewer is stopped (Ctrl-Z, a debugger) do not count. A daemon that has sent none for 60 ticks of the peer's is
  * lost too. */
@@ -50,9 +58,9 @@ struct session_listener; /* the daemon's side */
  * -ENAMETOOLONG if an address would pass 107 bytes. */
 int session_listen(struct session_listener **out, uv_loop_t *loop, const char *directory,
                    const struct session_events *events, void *data, struct error *err);
-/* From here on members of the group are let in too: the directory becomes 0710, its sockets 0660, theirs. They need not
- * list it, and so see of their fellows' sockets as little as the system allows. Call before the loop runs. -EPERM (not a
- * group of the caller's), -EDOM (they cannot reach the directory), -errno. */
+/* From here on members of the group are let in too, by a door of their own (0660, theirs) in a directory that becomes
+ * 0710: they pass through it and do not list it. Call before the loop runs. -EPERM (not a group of the caller's), -EDOM
+ * (they cannot reach the directory), -errno. */
 int session_admit_group(struct session_listener *listener, gid_t group, struct error *err);
 /* Closes the door, removes its files and the directory. Sessions that are open stay so: close each; those that are not
  * yet are refused. The callback may be NULL. */
@@ -64,16 +72,16 @@ void session_unlisten(struct session_listener *listener, void (*on_closed)(void 
 int session_connect(struct session **out, uv_loop_t *loop, const char *directory, const struct message *hello,
                     const struct session_events *events, void *data, struct error *err);
 
-/* By the channel; in order; never blocks, never fails: a session that cannot take it is closed and says so in
- * on_closed. The message is copied. Not before on_open; after the end has begun it does nothing. */
+/* By the channel, or through the door where there is none; in order; never blocks, never fails: a session that cannot
+ * take it, since its peer does not read, is closed and says so in on_closed. The message is copied. Not before on_open;
+ * after the end has begun it does nothing. */
 void session_send(struct session *s, const struct message *m);
-/* By the door, with descriptors, which stay the caller's. In order among themselves, not with the channel's. Not for
- * REFUSED. */
+/* Through the door, with descriptors, which stay the caller's. In order among themselves, not with the channel's. */
 void session_send_fds(struct session *s, const struct message *m, const int *fds, unsigned n_fds);
 /* Sends what is queued (up to 1 s), says BYE and closes; on_closed(NULL) follows from the loop. Calling it twice does
  * nothing. */
 void session_close(struct session *s);
-/* Ends a peer at fault: REFUSED with this sentence (copied), then as session_close, on_closed(reason). What is queued
+/* Ends a peer at fault: DISMISSED with this sentence (copied), then as session_close, on_closed(reason). What is queued
  * for the channel is dropped. */
 void session_refuse(struct session *s, const char *reason);
 

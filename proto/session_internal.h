@@ -11,13 +11,20 @@
 
 enum {
     SESSION_TICK_MS = 1000,
-    SESSION_PINGS = 15,       /* unanswered, and the daemon gives a peer up */
-    SESSION_PATIENCE = 60,    /* ticks without a ping, and a peer gives the daemon up, which may be loading a model */
-    SESSION_ADDRESS_MAX = 108 /* bytes of an address, its end included: sun_path's */
+    SESSION_PINGS = 15,        /* unanswered, and the daemon gives a peer up */
+    SESSION_PATIENCE = 60,     /* ticks without a ping, and a peer gives the daemon up, which may be loading a model */
+    SESSION_ADDRESS_MAX = 108, /* bytes of an address, its end included: sun_path's */
+    SESSION_MAX_QUEUED =
+        DOOR_MAX_QUEUED - 1, /* messages that wait for a peer to read; then one that says why it ends */
+    SESSION_SPARE_FDS = 32, /* descriptors that others' sessions and files leave, and channels: nanomsg spins without */
 };
 
+#define SESSION_CHANNELS "s"       /* the directory of the channels' addresses, below the daemon's; its user's alone */
+#define SESSION_MEMBERS  "members" /* the door of a group's members */
+
 enum session_state {
-    SESSION_HELLO,    /* ended by HELLO (daemon's side) or WELCOME (peer's) through the door, or by too many ticks */
+    SESSION_HELLO,    /* ended by HELLO (daemon's side) or WELCOME (peer's) through the door, or by too many ticks; a
+                       * session without a channel is open then */
     SESSION_GREETING, /* ended by GREETING on the channel, or by too many ticks: then the peer tries anew */
     SESSION_OPEN,     /* ended by either side's wish, death or fault */
     SESSION_ENDING, /* ended by BYE, the end of the channel, or 100 ms: the door has ended, words may be on their way */
@@ -28,11 +35,13 @@ enum session_state {
 
 struct session {
     enum session_state state;
-    struct session *next, **listed; /* among the listener's that are not open yet; listed: what points here, or NULL */
-    bool accepted;                  /* the daemon's side */
-    bool opened;                    /* on_open was called */
-    bool decided;                   /* how it ends: reason, or NULL for our own wish */
-    bool at_fault;                  /* the peer */
+    struct session *next, **listed;    /* among the listener's; listed: what points here, or NULL */
+    struct session_listener *listener; /* NULL on a peer's side, and once the listener is closed */
+    bool accepted;                     /* the daemon's side */
+    bool by_door;                      /* it has no channel; known from WELCOME on */
+    bool opened;                       /* on_open was called */
+    bool decided;                      /* how it ends: reason, or NULL for our own wish */
+    bool at_fault;                     /* the peer */
     const char *reason;
     char reason_text[ERROR_TEXT_BYTES];
     uv_loop_t *loop;
@@ -49,7 +58,6 @@ struct session {
     uint64_t nonce;
     int peer_pid;
     uid_t peer_uid;
-    gid_t group;                       /* whose members may come to the channel's address too, or SESSION_NO_GROUP */
     char address[SESSION_ADDRESS_MAX]; /* of the channel; on a peer's side, before WELCOME, nothing */
     char path[SESSION_ADDRESS_MAX];    /* of the door, on a peer's side */
     struct message hello;              /* ours on a peer's side, else the peer's */
@@ -75,6 +83,9 @@ void session_refuse_code(struct session *s, int code, const char *reason);
 /* The same, for what it did. */
 void session_fault(struct session *s, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 
+/* The peer is the daemon's own user. Root is let in like them, but has no channel. */
+bool session_is_own(const struct session *s);
+
 /* attach.c: what ends the states SESSION_HELLO, SESSION_GREETING and SESSION_RETRYING. */
 void attach_on_hello(struct session *s, const struct message *m);
 void attach_on_welcome(struct session *s, const struct message *m);
@@ -82,9 +93,14 @@ void attach_on_greeting(struct session *s, const struct message *m);
 void attach_on_tick(struct session *s);
 void attach_again(struct session *s);
 
-/* The sessions of a listener that are not open yet: nobody else knows of them, and its end is theirs. */
+/* The sessions of a listener: for quotas, and those that are not open yet end with it. */
 void session_enlist(struct session *s, struct session **first);
 void session_unlist(struct session *s); /* does nothing if it is in no list */
+
+/* listen.c: one whose descriptor is fd leaves SESSION_SPARE_FDS. */
+bool session_leaves_spare(int fd);
+/* One line in the log for each of the first peers that are turned away, a sum for those that come too often. */
+void session_note_away(struct session_listener *listener, int pid, uid_t uid, const char *who, const char *why);
 
 /* The daemon's side of a connected socket (taken in every case), whose channel will be at address. -errno. */
 int session_accept(struct session **out, uv_loop_t *loop, int fd, uint32_t id, const char *address,

@@ -2,6 +2,7 @@
 
 #include <check.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <nanomsg/nn.h>
 #include <nanomsg/pair.h>
 #include <signal.h>
@@ -114,12 +115,22 @@ void stage_listen(struct stage *st, struct side *daemon)
                   err.text);
 }
 
+static struct message hello_of(const struct stage *st)
+{
+    struct message hello = worker_hello;
+
+    if (st->by_door)
+        hello.hello.role = ROLE_VIEWER;
+    return hello;
+}
+
 void stage_connect(struct stage *st, struct side *peer)
 {
+    const struct message hello = hello_of(st);
     struct error err = {0};
 
-    ck_assert_msg(session_connect(&peer->s, &st->loop, st->directory, &worker_hello, &side_events, peer, &err) == 0,
-                  "%s", err.text);
+    ck_assert_msg(session_connect(&peer->s, &st->loop, st->directory, &hello, &side_events, peer, &err) == 0, "%s",
+                  err.text);
 }
 
 void stage_open(struct stage *st, struct side *daemon, struct side *peer)
@@ -188,14 +199,28 @@ void stage_kill(pid_t pid)
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
 }
 
-void raw_connect(struct raw *raw, struct stage *st)
+int raw_try_at(struct raw *raw, struct stage *st, const char *door)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
 
     *raw = (struct raw){.channel = -1};
-    snprintf(address.sun_path, sizeof address.sun_path, "%s/door", st->directory);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/%s", st->directory, door);
     raw->fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    ck_assert_int_eq(connect(raw->fd, (const struct sockaddr *)&address, sizeof address), 0);
+    if (connect(raw->fd, (const struct sockaddr *)&address, sizeof address) == 0)
+        return 0;
+    const int rc = -errno;
+    close(raw->fd);
+    return rc;
+}
+
+void raw_connect_at(struct raw *raw, struct stage *st, const char *door)
+{
+    ck_assert_int_eq(raw_try_at(raw, st, door), 0);
+}
+
+void raw_connect(struct raw *raw, struct stage *st)
+{
+    raw_connect_at(raw, st, "door");
 }
 
 void raw_send(struct raw *raw, const void *bytes, size_t n)
@@ -213,8 +238,35 @@ void raw_say(struct raw *raw, const struct message *m)
     raw_send(raw, bytes, message_encode(bytes, sizeof bytes, &numbered));
 }
 
+void raw_send_fds(struct raw *raw, const struct message *m, unsigned n_fds)
+{
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(DOOR_MAX_FDS * sizeof(int))] = {0};
+    struct message numbered = *m;
+    uint8_t bytes[MESSAGE_MAX_BYTES];
+    struct iovec vector = {.iov_base = bytes};
+    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = control};
+    struct cmsghdr *c = (struct cmsghdr *)(void *)control;
+
+    numbered.sequence = ++raw->sent_by_door;
+    vector.iov_len = message_encode(bytes, sizeof bytes, &numbered);
+    header.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+    *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(n_fds * sizeof(int))};
+    for (unsigned i = 0; i < n_fds; i++)
+        memcpy(CMSG_DATA(c) + i * sizeof(int), &raw->fd, sizeof(int));
+    ck_assert_int_gt(sendmsg(raw->fd, &header, MSG_NOSIGNAL), 0);
+}
+
+uint64_t *raw_sent(struct raw *raw)
+{
+    return raw->channel < 0 ? &raw->sent_by_door : &raw->sent_by_channel;
+}
+
 void raw_send_channel(struct raw *raw, const void *bytes, size_t n)
 {
+    if (raw->channel < 0) {
+        raw_send(raw, bytes, n);
+        return;
+    }
     ck_assert_int_eq(nn_send(raw->channel, bytes, n, 0), (int)n);
     raw->sent_by_channel++;
 }
@@ -224,7 +276,7 @@ void raw_say_channel(struct raw *raw, const struct message *m)
     struct message numbered = *m;
     uint8_t bytes[MESSAGE_MAX_BYTES];
 
-    numbered.sequence = raw->sent_by_channel + 1;
+    numbered.sequence = *raw_sent(raw) + 1;
     raw_send_channel(raw, bytes, message_encode(bytes, sizeof bytes, &numbered));
 }
 
@@ -254,12 +306,16 @@ void raw_expect(struct raw *raw, struct stage *st, enum message_kind kind, struc
 
 void raw_attach(struct raw *raw, struct stage *st)
 {
+    const struct message hello = hello_of(st);
     struct message m;
 
     raw_connect(raw, st);
-    raw_say(raw, &worker_hello);
+    raw_say(raw, &hello);
     raw_expect(raw, st, MESSAGE_WELCOME, &m);
     raw->id = m.welcome.id;
+    ck_assert_int_eq(!m.welcome.address[0], st->by_door);
+    if (st->by_door)
+        return;
     raw->channel = nn_socket(AF_SP, NN_PAIR);
     ck_assert_int_ge(nn_connect(raw->channel, m.welcome.address), 0);
 }
@@ -269,6 +325,8 @@ void raw_greet(struct raw *raw, struct stage *st)
     struct message m = {.kind = MESSAGE_GREETING, .greeting = {.id = raw->id, .nonce = worker_hello.hello.nonce}};
     uint8_t bytes[MESSAGE_MAX_BYTES];
 
+    if (st->by_door)
+        return;
     raw_say_channel(raw, &m);
     while (nn_recv(raw->channel, bytes, sizeof bytes, NN_DONTWAIT) < 0)
         uv_run(&st->loop, UV_RUN_NOWAIT);
@@ -280,4 +338,13 @@ void raw_close(struct raw *raw)
     close(raw->fd);
     if (raw->channel >= 0)
         nn_close(raw->channel);
+}
+
+unsigned stage_count_fds(void)
+{
+    unsigned n = 0;
+
+    for (int fd = 0; fd < 4096; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
 }

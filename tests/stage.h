@@ -12,7 +12,8 @@ struct stage {
     uv_timer_t watchdog;
     char directory[80];
     struct session_listener *listener;
-    int gate; /* to the other process, of stage_fork */
+    int gate;     /* to the other process, of stage_fork */
+    bool by_door; /* peers are viewers, whose sessions have no channel */
 };
 
 /* What happened to one side; the callbacks find it by session_data. PULLs count up by their version, checked. */
@@ -51,7 +52,8 @@ void stage_signal(struct stage *st); /* between the two: each await ends with a 
 void stage_await(struct stage *st);
 void stage_kill(pid_t pid);
 
-/* A peer that says what it likes: a door, and a channel once attached. */
+/* A peer that says what it likes: a door, and once attached a channel, unless the stage is by_door: then what is said by
+ * the channel below goes through the door. */
 struct raw {
     int fd, channel;
     uint64_t sent_by_door, sent_by_channel;
@@ -59,6 +61,8 @@ struct raw {
 };
 
 void raw_connect(struct raw *raw, struct stage *st);
+void raw_connect_at(struct raw *raw, struct stage *st, const char *door); /* by its name */
+int raw_try_at(struct raw *raw, struct stage *st, const char *door);      /* 0 or -errno */
 void raw_send(struct raw *raw, const void *bytes, size_t n);
 void raw_say(struct raw *raw, const struct message *m); /* numbered rightly */
 void raw_send_channel(struct raw *raw, const void *bytes, size_t n);
@@ -68,6 +72,10 @@ size_t raw_receive(struct raw *raw, struct stage *st, uint8_t *bytes, size_t cap
 void raw_expect(struct raw *raw, struct stage *st, enum message_kind kind, struct message *out);
 void raw_attach(struct raw *raw, struct stage *st); /* as far as GREETING, not said yet */
 void raw_greet(struct raw *raw, struct stage *st);
+void raw_send_fds(struct raw *raw, const struct message *m, unsigned n_fds); /* copies of its own descriptor */
+uint64_t *raw_sent(struct raw *raw); /* the number of the last message by the channel, or through the door */
 void raw_close(struct raw *raw);
+
+unsigned stage_count_fds(void); /* open ones of this process */
 
 #endif

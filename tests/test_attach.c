@@ -95,10 +95,10 @@ START_TEST(who_does_not_attach_properly_is_turned_away)
     stage_listen(&st, &daemon);
     raw_connect(&raw, &st);
     rude[_i].say(&raw);
-    raw_expect(&raw, &st, rude[_i].say == say_hello_twice ? MESSAGE_WELCOME : MESSAGE_REFUSED, &m);
+    raw_expect(&raw, &st, rude[_i].say == say_hello_twice ? MESSAGE_WELCOME : MESSAGE_DISMISSED, &m);
     if (m.kind == MESSAGE_WELCOME)
-        raw_expect(&raw, &st, MESSAGE_REFUSED, &m);
-    ck_assert_str_eq(m.refused.error.text, rude[_i].reason);
+        raw_expect(&raw, &st, MESSAGE_DISMISSED, &m);
+    ck_assert_str_eq(m.dismissed.error.text, rude[_i].reason);
     ck_assert_uint_eq(raw_receive(&raw, &st, &byte, 1), 0);
     raw_close(&raw);
     stage_run_until(&st, &daemon.n_turned_away, 1);
@@ -157,15 +157,15 @@ START_TEST(who_says_nothing_is_turned_away)
     stage_begin(&st);
     ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
     raw.fd = fds[1];
-    snprintf(address, sizeof address, "ipc://%s/s-1-0", st.directory);
+    snprintf(address, sizeof address, "ipc://%s/1-0", st.directory);
     ck_assert_int_eq(session_accept(&s, &st.loop, fds[0], 1, address, &side_events, &daemon), 0);
     session_set_tick(s, 2);
     if (_i == 1) {
         raw_say(&raw, &worker_hello);
         raw_expect(&raw, &st, MESSAGE_WELCOME, &m);
     }
-    raw_expect(&raw, &st, MESSAGE_REFUSED, &m);
-    ck_assert_str_eq(m.refused.error.text, _i == 0 ? "said nothing for 5 s" : "said nothing for 15 s");
+    raw_expect(&raw, &st, MESSAGE_DISMISSED, &m);
+    ck_assert_str_eq(m.dismissed.error.text, _i == 0 ? "said nothing for 5 s" : "said nothing for 15 s");
     raw_close(&raw);
     stage_run_until(&st, &daemon.n_turned_away, 1);
     rmdir(st.directory);
@@ -185,8 +185,8 @@ START_TEST(a_greeting_for_another_session_is_refused)
     m.greeting.id = raw.id + (_i == 0);
     m.greeting.nonce = worker_hello.hello.nonce + (_i == 1);
     raw_say_channel(&raw, &m);
-    raw_expect(&raw, &st, MESSAGE_REFUSED, &m);
-    ck_assert_str_eq(m.refused.error.text, "sent the greeting of another session");
+    raw_expect(&raw, &st, MESSAGE_DISMISSED, &m);
+    ck_assert_str_eq(m.dismissed.error.text, "sent the greeting of another session");
     raw_close(&raw);
     stage_run_until(&st, &daemon.n_turned_away, 1);
     stage_end(&st);
@@ -203,8 +203,8 @@ START_TEST(nothing_comes_by_the_channel_before_the_greeting)
     stage_listen(&st, &daemon);
     raw_attach(&raw, &st);
     raw_say_channel(&raw, &m);
-    raw_expect(&raw, &st, MESSAGE_REFUSED, &m);
-    ck_assert_str_eq(m.refused.error.text, "sent STATUS by the channel, out of place");
+    raw_expect(&raw, &st, MESSAGE_DISMISSED, &m);
+    ck_assert_str_eq(m.dismissed.error.text, "sent STATUS by the channel, out of place");
     raw_close(&raw);
     stage_run_until(&st, &daemon.n_turned_away, 1);
     stage_end(&st);
@@ -243,7 +243,7 @@ static void end_false_daemon(int listening)
 
 static void answer_in_another_version(struct raw *raw)
 {
-    uint8_t bytes[MESSAGE_HEADER_BYTES + 3] = {0x51, 0xE9, 3, 77, 3};
+    uint8_t bytes[MESSAGE_HEADER_BYTES + 3] = {0x51, 0xE9, 4, 77, 3};
 
     raw_send(raw, bytes, sizeof bytes);
 }
@@ -268,7 +268,7 @@ static void answer_with_tcp(struct raw *raw)
 
 static void answer_refused(struct raw *raw)
 {
-    struct message m = {.kind = MESSAGE_REFUSED, .refused = {.code = -EPERM, .error = {"not today"}}};
+    struct message m = {.kind = MESSAGE_DISMISSED, .dismissed = {.code = -EPERM, .error = {"not today"}}};
 
     raw_say(raw, &m);
 }
@@ -333,7 +333,7 @@ START_TEST(the_door_waits_for_the_greeting)
     int listening = false_daemon();
     stage_connect(&st, &worker);
     false_accept(&raw, listening, &m);
-    snprintf(address, sizeof address, "ipc://%s/s-1-0", st.directory);
+    snprintf(address, sizeof address, "ipc://%s/1-0", st.directory);
     raw.channel = nn_socket(AF_SP, NN_PAIR);
     ck_assert_int_ge(nn_bind(raw.channel, address), 0);
     answer_with_an_address(&raw, address);
@@ -370,7 +370,7 @@ START_TEST(without_a_greeting_it_attaches_anew_and_at_last_gives_up)
         for (int k = 0; k < i; k++)
             ck_assert_uint_ne(nonces[i], nonces[k]);
         if (_i == 0)
-            answer_with_an_address(&raw[i], "ipc:///tmp/eps-test-nobody/s-1-0");
+            answer_with_an_address(&raw[i], "ipc:///tmp/eps-test-nobody/s/1-0");
     }
     stage_run_until(&st, &worker.n_closed, 1);
     ck_assert_str_eq(worker.reason, "does not answer: it is stopped, or its machine is overloaded");

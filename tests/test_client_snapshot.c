@@ -108,13 +108,16 @@ static int give_up(void *data, struct error *err)
 /* What a daemon leaves behind that was killed. */
 static void remove_directory(void)
 {
+    static const char *const patterns[] = {"s/*", "*"};
     char pattern[sizeof st.directory + 8];
     glob_t files;
 
-    snprintf(pattern, sizeof pattern, "%s/*", st.directory);
-    if (glob(pattern, 0, NULL, &files) == 0) {
+    for (size_t k = 0; k < 2; k++) {
+        snprintf(pattern, sizeof pattern, "%s/%s", st.directory, patterns[k]);
+        if (glob(pattern, 0, NULL, &files))
+            continue;
         for (size_t i = 0; i < files.gl_pathc; i++)
-            unlink(files.gl_pathv[i]);
+            remove(files.gl_pathv[i]);
         globfree(&files);
     }
     ck_assert_int_eq(rmdir(st.directory), 0);

@@ -46,16 +46,31 @@ START_TEST(a_group_that_cannot_be_is_misuse)
 }
 END_TEST
 
+/* The same run in a daemon of its own, over a channel. */
+static void check_same_as_private(const char *out, const char *model, const char *text)
+{
+    char home[300], command[1500];
+
+    snprintf(home, sizeof home, "%s", processes_path("home"));
+    ck_assert_int_eq(mkdir(home, 0700), 0);
+    ck_assert_int_eq(chown(home, USERS_MEMBER, USERS_MEMBER), 0);
+    const char *const train[] = {"train",   "--model", model,          "--data", text,      "--out", home,
+                                 "--steps", "3",       "--device-mem", "256MiB", "--batch", "4",     NULL};
+    ck_assert_msg(users_run(USERS_MEMBER, true, "eps", train) == 0, "%s", processes_read(users_log()));
+    snprintf(command, sizeof command, "cmp '%s/latest/model.safetensors' '%s/latest/model.safetensors'", out, home);
+    ck_assert_int_eq(system(command), 0);
+}
+
 /* A member's worker, a member's run; the owner stops it, members and strangers do not. */
 START_TEST(members_bring_workers_and_jobs_and_do_not_stop_it)
 {
-    char model[300], text[300], out[300], door[320];
+    char model[300], text[300], out[300], path[320];
     pid_t daemon = users_start_service();
     const char *const worker[] = {"--connect", users_service(), "--device-mem", "256MiB", NULL};
 
-    snprintf(door, sizeof door, "%s/door", users_service());
+    snprintf(path, sizeof path, "%s/members", users_service());
     check_mode(users_service(), 0710);
-    check_mode(door, 0660);
+    check_mode(path, 0660);
     pid_t lent = users_start(USERS_MEMBER, true, "eps-worker", worker);
     ck_assert(users_await_workers(1));
     snprintf(model, sizeof model, "%s", processes_config("tiny.json", 1, 2, 16, 32));
@@ -66,6 +81,7 @@ START_TEST(members_bring_workers_and_jobs_and_do_not_stop_it)
     const char *const train[] = {"train",   "--model", model,       "--data",        text,      "--out", out,
                                  "--steps", "3",       "--connect", users_service(), "--batch", "4",     NULL};
     ck_assert_msg(users_run(USERS_MEMBER, true, "eps", train) == 0, "%s", processes_read(users_log()));
+    check_same_as_private(out, model, text);
     struct stat info;
     ck_assert_int_eq(stat(strcat(out, "/latest/model.safetensors"), &info), 0);
     ck_assert_uint_eq(info.st_uid, USERS_MEMBER);

@@ -57,7 +57,7 @@ static struct message sample(enum message_kind kind)
         break;
     case MESSAGE_WELCOME:
         m.welcome.id = 3;
-        strcpy(m.welcome.address, "ipc:///run/user/1000/eps/gpt2/s-3-5f0c");
+        strcpy(m.welcome.address, "ipc:///run/user/1000/eps/gpt2/s/3-5f0c");
         break;
     case MESSAGE_GREETING:
         m.greeting.id = 3;
@@ -281,6 +281,7 @@ static struct message sample(enum message_kind kind)
         break;
     case MESSAGE_REFUSED:
     case MESSAGE_FAILED:
+    case MESSAGE_DISMISSED:
         m.refused.code = -ENOSPC;
         strcpy(m.refused.error.text, "/home/jürgen/modèles/👍: no space left");
         break;
