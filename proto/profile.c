@@ -321,7 +321,8 @@ int profile_write(const struct profile *profile, const char *path, const char *d
     if (fd < 0)
         return error_set(err, -errno, "%s: %s", partial, strerror(errno));
     json_t *root = to_json(profile, device);
-    rc = !root ? -ENOMEM : json_dumpfd(root, fd, JSON_INDENT(2)) ? -EIO : 0;
+    errno = EIO;
+    rc = !root ? -ENOMEM : json_dumpfd(root, fd, JSON_INDENT(2)) ? -errno : 0;
     json_decref(root);
     if (!rc && (write(fd, "\n", 1) != 1 || fsync(fd)))
         rc = errno ? -errno : -EIO;

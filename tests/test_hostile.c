@@ -128,6 +128,31 @@ START_TEST(too_few_descriptors_are_refused_by_each_program)
 }
 END_TEST
 
+/* Weights of the tiny model take 30 KiB, blocks of bash's ulimit 1 KiB. */
+START_TEST(a_limit_of_file_sizes_is_a_sentence_and_leaves_nothing_half_written)
+{
+    static const char *const commands[] = {"export --model sized --out e", "export --model sized --out e --dtype bf16",
+                                           "report sized --out e.svg", "bench --profile e.profile"};
+
+    ck_assert_int_eq(shell("$train --steps 2 --out sized >said 2>&1"), 0);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        if (strncmp(commands[i], "report", 6) == 0 && system("command -v gnuplot >/dev/null") != 0)
+            continue;
+        ck_assert_int_eq(shell("(ulimit -f 0; $bin/eps %s 2>&1 >/dev/null) | cat >err; exit ${PIPESTATUS[0]}",
+                               commands[i]),
+                         1);
+        says("err", "eps ");
+        says("err", "File too large");
+        ck_assert_int_eq(shell("[ $(wc -l <err) = 1 ] && [ -z \"$(ls -d e e.* 2>/dev/null)\" ]"), 0);
+    }
+    ck_assert_int_eq(shell(
+                         "(ulimit -f 8; $bin/eps export --model sized --out e 2>&1) | cat >err; exit ${PIPESTATUS[0]}"),
+                     1);
+    says("err", "e.partial: model.safetensors: ");
+    ck_assert_int_eq(shell("[ -z \"$(ls -d e e.* 2>/dev/null)\" ]"), 0);
+}
+END_TEST
+
 /* How long a path is shows when its links are resolved, for which it has to be there. */
 START_TEST(a_name_that_is_too_long_leaves_no_directory)
 {
@@ -292,6 +317,7 @@ int main(void)
     tcase_add_test(tests, a_log_that_nobody_reads_holds_up_no_daemon_and_no_worker);
     tcase_add_test(tests, too_few_descriptors_are_refused_by_each_program);
     tcase_add_test(tests, a_name_that_is_too_long_leaves_no_directory);
+    tcase_add_test(tests, a_limit_of_file_sizes_is_a_sentence_and_leaves_nothing_half_written);
     tcase_add_test(tests, an_option_that_is_none_is_named_with_the_way_to_help);
     tcase_add_test(tests, a_device_or_a_share_that_is_none_is_named_with_what_there_is);
     tcase_add_test(tests, a_directory_that_was_removed_is_not_said_to_resume);

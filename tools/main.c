@@ -136,7 +136,8 @@ int main(int argc, char **argv)
 {
     if (!check_descriptors())
         return 1;
-    setlocale(LC_CTYPE, ""); /* how wide a character is; numbers stay as C has them */
+    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like a full disk */
+    setlocale(LC_CTYPE, "");  /* how wide a character is; numbers stay as C has them */
     const int status = dispatch(argc, argv);
 
     if ((fflush(stdout) || ferror(stdout)) && status == 0) {

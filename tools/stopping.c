@@ -15,7 +15,6 @@ void stopping_init(struct stopping *stopping)
             sigaddset(&stopping->signals, numbers[i]);
     }
     sigprocmask(SIG_BLOCK, &stopping->signals, NULL);
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like a full disk */
 }
 
 int stopping_look(struct stopping *stopping)
