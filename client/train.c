@@ -335,7 +335,8 @@ static int conclude(const struct train *t, struct error *err)
     }
     if (s->save_rc) {
         rc = error_set(err, s->save_rc, "%sthe last checkpoint, step-%" PRIu64 ", could not be written: %.200s",
-                       s->stop ? "interrupted, and " : "", s->asked, s->save_error.text);
+                       s->stop && s->done < t->run.options.steps ? "interrupted, and " : "", s->asked,
+                       s->save_error.text);
         add_remedy(t, err);
     }
     if (s->metrics_rc) {
@@ -348,6 +349,12 @@ static int conclude(const struct train *t, struct error *err)
         rc = s->metrics_rc;
     }
     return rc;
+}
+
+/* The wait for room on a full disk was ended: no interrupt of the run, which had come to its end. */
+static bool lacked_room(const struct train *t, int rc)
+{
+    return rc == -EINTR && t->steps.save_rc && t->steps.no_room_ns;
 }
 
 static int describe_failure(const struct train *t, int rc, struct error *err)
@@ -461,7 +468,7 @@ int eps_train(const struct eps_train_options *options, const struct eps_train_ev
         note(t, sentence.text);
     if (!rc)
         rc = run(t, &err);
-    rc = rc ? describe_failure(t, rc, &err) : conclude(t, &err);
+    rc = rc && !lacked_room(t, rc) ? describe_failure(t, rc, &err) : conclude(t, &err);
     take_down(t);
     free(t);
     return client_report(error, &err, rc);
