@@ -158,22 +158,23 @@ void client_checkpoints_remove(int directory_fd, uint64_t step)
         remove_ours(directory_fd, partial);
 }
 
-static bool is_latest(int directory_fd, uint64_t step)
+uint64_t client_checkpoints_latest(int directory_fd)
 {
-    char name[NAME_BYTES], target[NAME_BYTES];
+    char target[NAME_BYTES];
     const ssize_t n = readlinkat(directory_fd, "latest", target, sizeof target - 1);
+    uint64_t step;
 
-    name_of(name, step);
     target[n > 0 ? n : 0] = 0;
-    return strcmp(name, target) == 0;
+    return client_checkpoints_parse(&step, target) ? step : UINT64_MAX;
 }
 
 size_t client_checkpoints_take_old(uint64_t *out, size_t cap, struct client_checkpoints *c, uint32_t keep)
 {
+    const uint64_t latest = client_checkpoints_latest(c->directory_fd);
     size_t at = 0, n = 0;
 
     while (keep > 0 && c->n > keep && at < c->n - 1 && n < cap) {
-        if (is_latest(c->directory_fd, c->steps[at])) {
+        if (c->steps[at] == latest) {
             at++;
             continue;
         }

@@ -27,6 +27,9 @@ int client_checkpoints_list(struct client_checkpoints *out, int directory_fd, st
 /* A step that stands from now on, or stands already. -ENOMEM. */
 int client_checkpoints_add(struct client_checkpoints *checkpoints, uint64_t step);
 
+/* The step that `latest` names; UINT64_MAX: it is no link to a step-N. */
+uint64_t client_checkpoints_latest(int directory_fd);
+
 /* Takes the oldest out of the list, into out (cap), until `keep` are left (0: all stay), but never the newest, nor the
  * one that `latest` names. Returns how many. */
 size_t client_checkpoints_take_old(uint64_t *out, size_t cap, struct client_checkpoints *checkpoints, uint32_t keep);

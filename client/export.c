@@ -7,11 +7,11 @@
 #include "client/side.h"
 #include "client/snapshot.h"
 #include "proto/checkpoint.h"
+#include "proto/output.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <libgen.h>
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -125,19 +125,6 @@ static int make_partial(struct export *e, struct error *err)
     return 0;
 }
 
-/* Flushes the directory that this name is in. */
-static int flush_parent(const char *path, struct error *err)
-{
-    char parent[PATH_MAX];
-
-    snprintf(parent, sizeof parent, "%s", path);
-    int fd = open(dirname(parent), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    const int rc = fd < 0 || fsync(fd) != 0 ? -errno : 0;
-    if (fd >= 0)
-        close(fd);
-    return rc == 0 ? 0 : error_set(err, rc, "--out %s: cannot be flushed: %s", path, strerror(-rc));
-}
-
 static int fill(struct export *e, struct error *err)
 {
     int rc = write_config(e, err);
@@ -165,7 +152,10 @@ static int write_out(struct export *e, struct error *err)
         rc = error_set(err, -errno, "--out %s: %s", e->options->out, strerror(errno));
     if (rc != 0 && client_checkpoints_empty(e->directory_fd, "."))
         rmdir(e->partial);
-    return rc != 0 ? rc : flush_parent(e->out, err);
+    if (rc != 0)
+        return rc;
+    rc = output_flush_parent(e->out);
+    return rc == 0 ? 0 : error_set(err, rc, "--out %s: cannot be flushed: %s", e->out, strerror(-rc));
 }
 
 int client_export(const struct eps_export_options *options, uint64_t shard_bytes, struct error *err)

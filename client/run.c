@@ -4,6 +4,7 @@
 #include "client/checkpoints.h"
 #include "client/choose.h"
 #include "client/options.h"
+#include "proto/output.h"
 #include "proto/process.h"
 
 #include <dirent.h>
@@ -121,6 +122,27 @@ int client_run_open(struct client_run *run, const struct eps_train_options *in, 
     return rc;
 }
 
+/* What a run that was killed right after a checkpoint took its name had no time for: `latest`, and --keep. */
+static void settle_directory(const struct client_run *run)
+{
+    const int fd = run->resume.directory_fd;
+    struct client_checkpoints standing;
+    struct error ignored; /* it will be told with the next checkpoint */
+    uint64_t old[16];
+    size_t n;
+
+    if (client_checkpoints_latest(fd) != run->first_step)
+        output_point_latest(fd, run->first_step, &ignored);
+    if (client_checkpoints_list(&standing, fd, NULL))
+        return;
+    do {
+        n = client_checkpoints_take_old(old, sizeof old / sizeof *old, &standing, run->options.keep);
+        for (size_t i = 0; i < n; i++)
+            client_checkpoints_remove(fd, old[i]);
+    } while (n > 0);
+    client_checkpoints_free(&standing);
+}
+
 int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error *err)
 {
     const json_t *changes = json_object_get(run->resume.record.json, "changes");
@@ -141,7 +163,10 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
     };
     int rc = client_options_resolve(&run->options, &run->asked, &facts, err);
 
-    if (!rc && facts.resumed && run->options.steps <= run->first_step)
+    const bool complete = !rc && facts.resumed && run->options.steps <= run->first_step;
+    if (complete && run->resume.in_place)
+        settle_directory(run);
+    if (complete)
         rc = error_set(err, -EINVAL,
                        "--resume %s: the run is complete: it has done %" PRIu64 " of %" PRIu64
                        " steps; give more --steps to go on (they count from the run's beginning)",
@@ -210,10 +235,12 @@ static int make_directories(const char *path, size_t *made, struct error *err)
         if (path[i] != '/' && path[i])
             continue;
         snprintf(part, sizeof part, "%.*s", (int)i, path);
-        if (mkdir(part, 0777) == 0)
+        if (mkdir(part, 0777) == 0) {
             *made = *made ? *made : i;
-        else if (errno != EEXIST)
+            output_flush_parent(part); /* one that may be written and not read cannot be */
+        } else if (errno != EEXIST) {
             return error_set(err, -errno, "--out %s: %s: %s", path, part, strerror(errno));
+        }
     }
     return 0;
 }
@@ -269,6 +296,7 @@ static void take_back_directory(struct client_run *run)
     run->directory_fd = run->resume.directory_fd;
     run->options.out = run->directory;
     client_checkpoints_sweep(run->directory_fd);
+    settle_directory(run);
 }
 
 int client_run_make_directory(struct client_run *run, const struct client_watch *watch, struct error *err)

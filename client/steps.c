@@ -6,10 +6,30 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 
 enum { RETRY_MS = 2000, SLICE_MS = 100, PATIENCE_S = 600, MOST_SKIPPED = 20 };
+
+/* Another save may have come after it. Told once. */
+static void look_at_latest(struct client_steps *s, uint64_t step)
+{
+    const uint64_t latest = client_checkpoints_latest(s->run->directory_fd);
+    struct error sentence;
+    struct stat st;
+
+    if (s->latest_told || (latest != UINT64_MAX && latest >= step))
+        return;
+    s->latest_told = true;
+    const bool is_directory =
+        fstatat(s->run->directory_fd, "latest", &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
+    error_set(&sentence, 0, "step-%" PRIu64 " is saved, but %s/latest does not name it: %s", step, s->run->directory,
+              is_directory ? "it is a directory; move it away" : "it could not be replaced");
+    if (s->events->on_note)
+        s->events->on_note(s->user, sentence.text);
+}
 
 static void on_saved(struct client_steps *s, uint64_t step)
 {
@@ -24,6 +44,7 @@ static void on_saved(struct client_steps *s, uint64_t step)
     snprintf(path, sizeof path, "%s/step-%" PRIu64, s->run->directory, step);
     if (s->events->on_saved)
         s->events->on_saved(s->user, step, path);
+    look_at_latest(s, step);
 }
 
 static void on_save_failed(struct client_steps *s, uint64_t step, int code, const struct error *why)

@@ -42,6 +42,7 @@ struct client_steps {
     struct error save_error, metrics_error;
     uint64_t no_room_ns; /* since when the last one has been waiting for room; 0: it has not */
     bool trace_ended;    /* and it was said */
+    bool latest_told;    /* that `latest` is no link to what is saved */
     unsigned n_skipped;  /* steps in a row (fenced commit) */
     bool diverged;       /* too many, and the run ends */
 };

@@ -72,11 +72,11 @@ void save_conclude(struct save *s)
     if (s->rc)
         log_line("step %" PRIu64 " not saved: %s", s->step, s->error.text);
     else if (s->checkpoint)
-        log_line("step %" PRIu64 " saved", s->step);
+        log_line("step %" PRIu64 " saved%s%s", s->step, s->why.text[0] ? ", but " : "", s->why.text);
     if (s->checkpoint && s->rc)
         save_note_failure(job, &s->error);
     else if (s->checkpoint) {
-        job->trouble[0] = '\0';
+        save_note_failure(job, &s->why); /* empty, or about `latest` alone */
         job->saved_step = s->step;
     }
     if (s->checkpoint)

@@ -6,6 +6,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <libgen.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -230,8 +232,11 @@ static int rename_step(int output, const char *partial, const char *name, bool *
     return 0;
 }
 
-static int point_latest(int output, const char *name, struct error *err)
+int output_point_latest(int output, uint64_t step, struct error *err)
 {
+    char name[NAME_TEXT];
+
+    name_step(name, step, "");
     unlinkat(output, "latest.partial", 0);
     if (symlinkat(name, output, "latest.partial") || renameat(output, "latest.partial", output, "latest") ||
         fsync(output))
@@ -239,11 +244,24 @@ static int point_latest(int output, const char *name, struct error *err)
     return 0;
 }
 
+int output_flush_parent(const char *path)
+{
+    char parent[PATH_MAX];
+
+    snprintf(parent, sizeof parent, "%s", path);
+    int fd = open(dirname(parent), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int rc = fd < 0 || fsync(fd) < 0 ? -errno : 0;
+    if (fd >= 0)
+        close(fd);
+    return rc;
+}
+
 int output_place(int output, int directory, uint64_t step, struct error *err)
 {
     char name[NAME_TEXT], partial[NAME_TEXT];
     bool exchanged;
 
+    err->text[0] = '\0';
     name_step(name, step, "");
     name_step(partial, step, ".partial");
     if (fsync(directory) < 0)
@@ -251,8 +269,8 @@ int output_place(int output, int directory, uint64_t step, struct error *err)
     int rc = rename_step(output, partial, name, &exchanged, err);
     if (!rc && fsync(output) < 0)
         rc = output_fail(err, -errno, output, name, "flushed");
-    if (!rc)
-        rc = point_latest(output, name, err);
+    if (!rc) /* it is saved: without the link it is found all the same */
+        output_point_latest(output, step, err);
     if (exchanged)
         remove_checkpoint(output, partial);
     return rc;

@@ -31,8 +31,14 @@ int output_begin(int *directory, int output, uint64_t step, struct error *err);
 int output_write(int directory, const char *name, const void *data, size_t n, struct error *err);
 
 /* Flushes step-N.partial, whose files have been flushed, and gives it its name. -EEXIST, -errno: the one that stood there
- * and `latest` are as they were, unless the sentence is about `latest`. */
+ * and `latest` are as they were. 0: step-N stands; *err is empty, or tells why `latest` does not name it. */
 int output_place(int output, int directory, uint64_t step, struct error *err);
+
+/* Makes `latest` a link to step-N. -errno. */
+int output_point_latest(int output, uint64_t step, struct error *err);
+
+/* Flushes the directory that the last part of a path is in. -errno. */
+int output_flush_parent(const char *path);
 
 /* Removes what output_begin made, and what is in it. */
 void output_remove_partial(int output, uint64_t step);
