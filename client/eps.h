@@ -428,6 +428,8 @@ const char *eps_quote(char *out, size_t cap, const char *word);
 int eps_parse_bytes(uint64_t *out, const char *option, const char *text, struct eps_error *error);
 /* "1.4 GiB"; returns out. */
 const char *eps_format_bytes(char out[24], uint64_t bytes);
+/* The same in the unit of `like`: "0.12 GiB" beside "2.0 GiB". */
+const char *eps_format_bytes_like(char out[24], uint64_t bytes, uint64_t like);
 
 #pragma GCC visibility pop
 #ifdef __cplusplus

@@ -171,3 +171,8 @@ const char *eps_format_bytes(char out[24], uint64_t bytes)
 {
     return process_format_bytes(out, bytes);
 }
+
+const char *eps_format_bytes_like(char out[24], uint64_t bytes, uint64_t like)
+{
+    return process_format_bytes_like(out, bytes, like);
+}

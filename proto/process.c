@@ -131,20 +131,28 @@ int process_parse_bytes(uint64_t *out, const char *option, const char *text, str
     return 0;
 }
 
-const char *process_format_bytes(char out[PROCESS_BYTES_TEXT], uint64_t bytes)
+const char *process_format_bytes_like(char out[PROCESS_BYTES_TEXT], uint64_t bytes, uint64_t like)
 {
     static const char *const names[] = {"KiB", "MiB", "GiB", "TiB"};
     double value = (double)bytes / 1024;
+    int decimals = 1;
     size_t i = 0;
 
-    if (bytes < 1024) {
+    if (like < 1024) {
         snprintf(out, PROCESS_BYTES_TEXT, "%" PRIu64 " B", bytes);
         return out;
     }
-    while (value >= 1024 && i + 1 < sizeof names / sizeof *names) {
+    for (double unit = (double)like / 1024; unit >= 1024 && i + 1 < sizeof names / sizeof *names; unit /= 1024) {
         value /= 1024;
         i++;
     }
-    snprintf(out, PROCESS_BYTES_TEXT, "%.1f %s", value, names[i]);
+    for (double scaled = value; bytes > 0 && scaled < 1; scaled *= 10)
+        decimals++;
+    snprintf(out, PROCESS_BYTES_TEXT, "%.*f %s", decimals, value, names[i]);
     return out;
+}
+
+const char *process_format_bytes(char out[PROCESS_BYTES_TEXT], uint64_t bytes)
+{
+    return process_format_bytes_like(out, bytes, bytes);
 }

@@ -44,4 +44,8 @@ int process_parse_bytes(uint64_t *out, const char *option, const char *text, str
 enum { PROCESS_BYTES_TEXT = 24 };
 const char *process_format_bytes(char out[PROCESS_BYTES_TEXT], uint64_t bytes);
 
+/* The same in the unit that `like` is written in, so that figures of a line can be compared: "0.12 GiB" beside
+ * "2.0 GiB". What is less than 1 of it has two digits that count. */
+const char *process_format_bytes_like(char out[PROCESS_BYTES_TEXT], uint64_t bytes, uint64_t like);
+
 #endif

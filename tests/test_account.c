@@ -6,6 +6,7 @@
 #include <check.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -85,8 +86,29 @@ START_TEST(the_end_compares_what_was_used_with_the_plan)
     listen_to(end);
     check_said("loss         2.5000 at step 4\n");
     check_said("speed        100 tokens/s over 4 steps\n");
-    check_said("memory       device 5.0 MiB of 8.0 MiB at most (as planned), host 3.0 MiB (2.0 MiB planned)\n");
+    check_said("memory       device 5.0 MiB of 8.0 MiB at most (as planned)\n"
+               "             host 3.0 MiB (2.0 MiB planned)\n");
     ck_assert_ptr_null(strstr(said, "skipped"));
+}
+END_TEST
+
+/* A directory that a shell would take apart, of a run that stands. */
+START_TEST(commands_to_go_on_with_can_be_pasted)
+{
+    char directory[] = "/tmp/it's a run.XXXXXX", path[64];
+
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    snprintf(path, sizeof path, "%s/metrics.jsonl", directory);
+    FILE *file = fopen(path, "w");
+    fclose(file);
+    snprintf(account.out, sizeof account.out, "%s", directory);
+    account.saved = 4;
+    listen_to(end);
+    ck_assert_int_eq(unlink(path) | rmdir(directory), 0);
+    snprintf(path, sizeof path, " generate --model '/tmp/it'\\''s a run.%s'/latest\n", strrchr(directory, '.') + 1);
+    check_said(path);
+    snprintf(path, sizeof path, " train --resume '/tmp/it'\\''s a run.%s' --steps 8\n", strrchr(directory, '.') + 1);
+    check_said(path);
 }
 END_TEST
 
@@ -104,6 +126,7 @@ int main(void)
 
     tcase_add_test(tests, a_plan_is_three_lines_with_the_largest_terms);
     tcase_add_test(tests, the_end_compares_what_was_used_with_the_plan);
+    tcase_add_test(tests, commands_to_go_on_with_can_be_pasted);
     tcase_add_test(tests, steps_that_were_skipped_are_counted);
     return run_tests(tests);
 }

@@ -76,7 +76,7 @@ START_TEST(a_run_in_a_pipe_prints_lines_and_leaves_its_files)
     ck_assert_ptr_nonnull(strstr(said, "\nloss         "));
     ck_assert_ptr_nonnull(strstr(said, " at step 5; held out "));
     ck_assert_ptr_nonnull(strstr(said, " tokens/s over 5 steps\n"));
-    ck_assert_ptr_nonnull(strstr(said, " of 256.0 MiB at most (as planned), host "));
+    ck_assert_ptr_nonnull(strstr(said, " of 256.0 MiB at most (as planned)\n             host "));
     ck_assert_ptr_nonnull(strstr(said, "weights in piped/step-5,"));
     ck_assert_ptr_nonnull(strstr(said, "eps generate --model piped/latest"));
     ck_assert_uint_eq(count(metrics, "\n"), 5);

@@ -97,17 +97,17 @@ START_TEST(the_table_says_every_term_and_the_choice_in_words)
     ck_assert_int_eq(processes_eps("plan --model gpt2 --batch 8 --device-mem 512MiB --host-mem 8GiB"), 0);
     text = processes_read(out_file);
     static const char *const said[] = {"gpt2: 12 layers of 768, 124.4 M parameters",
-                                       "8 rows of 1024 tokens in 1 part, on 1 cpu worker",
+                                       "8 sequences of 1024 tokens in 1 part, on 1 cpu worker",
                                        "first_moment            497759232    474.7 MiB",
-                                       "of 8.0 GiB",
+                                       " GiB   of 8.0 GiB",
                                        "of 512.0 MiB",
-                                       "microbatches of ",
-                                       "boundary activations, 336.0 MiB, on the ",
+                                       "micro-batches of ",
+                                       "activation checkpoints (the blocks' inputs), 336.0 MiB, on the ",
                                        "of 12 blocks kept",
                                        "the head's logits computed ",
                                        "a step      down ",
-                                       "up 621.9 MiB",
-                                       "eps bench measures this one's",
+                                       "up 0.61 GiB",
+                                       "eps bench measures this one",
                                        "smallest    --device-mem ",
                                        "fits        yes\n"};
     for (size_t i = 0; i < sizeof said / sizeof *said; i++)
@@ -301,7 +301,7 @@ static json_t *only_worker(json_t *all)
 START_TEST(a_plan_for_cuda_needs_no_cuda)
 {
     static const char *const said[] = {"on 1 cuda worker; bf16, moments in fp32", "\nhost\n",
-                                       "(library is an allowance: ", ", beside each other"};
+                                       "(library is an allowance: ", " (in parallel)"};
     json_t *all = plan_json(0, "--model gpt2 --batch 8 --host-mem 8GiB --device cuda");
 
     json_t *worker = only_worker(all);

@@ -97,6 +97,29 @@ START_TEST(sizes_are_written_with_one_decimal)
 }
 END_TEST
 
+START_TEST(a_size_is_written_in_the_unit_of_another)
+{
+    static const struct {
+        uint64_t bytes, like;
+        const char *text;
+    } sizes[] = {
+        {125829120, 2147483648, "0.12 GiB"}, /* 120 of 2048 MiB: 0.117 */
+        {2147483648, 2147483648, "2.0 GiB"},
+        {163840, 268435456, "0.16 MiB"},
+        {52429, 1099511627776, "0.000000048 TiB"}, /* 5 in 10^8: 4.77e-8 */
+        {0, 1048576, "0.0 MiB"},
+        {5368709120, 1048576, "5120.0 MiB"},
+        {512, 2048, "0.50 KiB"},
+        {812, 900, "812 B"},
+    };
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char text[PROCESS_BYTES_TEXT];
+        ck_assert_str_eq(process_format_bytes_like(text, sizes[i].bytes, sizes[i].like), sizes[i].text);
+    }
+}
+END_TEST
+
 START_TEST(available_memory_is_some_and_at_most_all)
 {
     struct sysinfo info;
@@ -257,6 +280,7 @@ int main(int argc, char **argv)
     tcase_add_test(tests, sizes_are_read_in_bytes_and_binary_units);
     tcase_add_test(tests, what_is_no_size_is_refused_with_the_options_name_and_changes_nothing);
     tcase_add_test(tests, sizes_are_written_with_one_decimal);
+    tcase_add_test(tests, a_size_is_written_in_the_unit_of_another);
     tcase_add_test(tests, available_memory_is_some_and_at_most_all);
     tcase_add_test(tests, a_program_without_a_limit_starts_anew_once_with_one_under_its_name);
     tcase_add_test(tests, what_the_environment_says_already_stands);

@@ -68,12 +68,13 @@ START_TEST(a_line_says_where_the_run_is)
     char line[200];
 
     progress_format(line, sizeof line, &progress);
-    ck_assert_str_eq(line, "step 120/200  loss 2.3457  12345 tokens/s  1m20s left  device 120.0 MiB of 2.0 GiB");
+    ck_assert_str_eq(line, "step 120/200  loss 2.3457  12345 tokens/s  1 min 20 s left  device 0.12 GiB of 2.0 GiB");
     progress.saved = 100;
     progress.trouble = true;
     progress_format(line, sizeof line, &progress);
-    ck_assert_str_eq(line, "step 120/200  loss 2.3457  NOT SAVED  12345 tokens/s  1m20s left  device 120.0 MiB of 2.0 "
-                           "GiB  saved 100");
+    ck_assert_str_eq(line,
+                     "step 120/200  loss 2.3457  NOT SAVED  12345 tokens/s  1 min 20 s left  device 0.12 GiB of 2.0 "
+                     "GiB  saved 100");
     progress_format(line, 9, &progress);
     ck_assert_str_eq(line, "step 120");
     progress.step.skipped = true;
@@ -89,7 +90,7 @@ START_TEST(a_line_is_cut_one_short_of_the_width_and_erases_what_it_leaves)
 
     progress_init(&progress, out);
     progress_step(&progress, &step);
-    ck_assert_str_eq(look(), "\rstep 1/200  loss 2.3457  12345 tokens/s  3m19s left  device\033[K");
+    ck_assert_str_eq(look(), "\rstep 1/200  loss 2.3457  12345 tokens/s  3 min 19 s left  d\033[K");
     ck_assert_uint_eq(progress.n_columns, 59);
     step.step = step.n_steps;
     resize(20);
@@ -221,7 +222,7 @@ START_TEST(a_dumb_terminal_gets_plain_lines)
     progress_clear(&progress);
     progress_saved(&progress, 7, "runs/x/step-7");
     progress_finish(&progress);
-    ck_assert_str_eq(look(), "step 7/7  loss 2.3457  12345 tokens/s  0s left  device 120.0 MiB of 2.0 GiB\r\n"
+    ck_assert_str_eq(look(), "step 7/7  loss 2.3457  12345 tokens/s  0 s left  device 0.12 GiB of 2.0 GiB\r\n"
                              "saved runs/x/step-7\r\n");
 }
 END_TEST

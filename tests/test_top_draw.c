@@ -85,11 +85,11 @@ START_TEST(a_screen_holds_everything)
 
     ck_assert_str_eq(text, "eps top  lab  training  step 11/100  gpt2 2x8\n"
                            "loss 1.0000  #*+=-,._\n"
-                           "250 tokens/s  400 ms a step  36s left  1100 tokens\n"
+                           "250 tokens/s  400 ms a step  36 s left  1100 tokens\n"
                            "worker 2 cpu  backward  h.1  3/17  part 5 (of 2 here)\n"
-                           "  [########  |    ]      512 B of    1.0 KiB  down    2.0 KiB/s  up    1.0 KiB/s\n"
+                           "  [########  |    ]   0.50 KiB of    1.0 KiB  down    2.0 KiB/s  up    1.0 KiB/s\n"
                            "worker 3 cuda:1 NVIDIA H200  resting\n"
-                           "  [########  |    ]      512 B of    1.0 KiB  down          -/s  up          -/s\n"
+                           "  [########  |    ]   0.50 KiB of    1.0 KiB  down          -/s  up          -/s\n"
                            "host  8.5 KiB, at most 9.0 KiB\n"
                            "  weights 4.0 KiB  first_moment 4.0 KiB  inbox 512 B\n"
                            "units 6 at 11, + at 12  . waits  > relayed  f folded  u updated\n"
@@ -120,7 +120,7 @@ START_TEST(a_narrow_screen_gives_rates_a_line)
     const struct top_view view = a_view();
     char *text = drawn(&view, 60, 15, false);
 
-    ck_assert_msg(strstr(text, "|        ]      512 B of    1.0 KiB\n  down    2.0 KiB/s  up    1.0 KiB/s\n") != NULL,
+    ck_assert_msg(strstr(text, "|        ]   0.50 KiB of    1.0 KiB\n  down    2.0 KiB/s  up    1.0 KiB/s\n") != NULL,
                   "%s", text);
     ck_assert_msg(strstr(text, "\n  .f>.u+\n") != NULL, "%s", text);
     free(text);

@@ -1,78 +1,122 @@
 #include "tools/account.h"
 
+#include "tools/terminal.h"
+#include "tools/text.h"
+
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-/* free_memory: nobody said how much. */
-static void print_workers(const struct eps_train_options *o, bool free_memory)
+enum { LABEL = 13 }; /* columns of "loss         " */
+
+/* Lines that are gathered before they are printed. */
+struct lines {
+    char *text;
+    size_t n;
+};
+
+/* NULL: no memory, and nothing is said. */
+static FILE *open_lines(struct lines *lines)
 {
-    const char *margin = strcmp(o->device, "cpu") == 0 ? "an eighth" : "a 32nd";
+    *lines = (struct lines){NULL, 0};
+    return open_memstream(&lines->text, &lines->n);
+}
+
+/* Closes out and prints its lines, each of a label and a text, which is broken to the width of a terminal. */
+static void print_lines(FILE *out, struct lines *lines)
+{
+    const char *colour = terminal_style(stdout, TERMINAL_LABEL), *plain = terminal_style(stdout, TERMINAL_PLAIN);
+
+    fclose(out);
+    for (char *line = lines->text, *end; line && *line; line = end + 1) {
+        end = line + strcspn(line, "\n");
+        if (!*end) /* each ends with one */
+            break;
+        *end = 0;
+        const size_t label = strlen(line) < LABEL ? strlen(line) : LABEL;
+        printf("%s%.*s%s", colour, (int)label, line, plain);
+        terminal_wrap(stdout, line + label, LABEL, LABEL, terminal_columns(stdout));
+        putchar('\n');
+    }
+    free(lines->text);
+    fflush(stdout);
+}
+
+/* free_memory: nobody said how much. */
+static void print_workers(FILE *out, const struct eps_train_options *o, bool free_memory)
+{
+    const char *margin = strcmp(o->device, "cpu") == 0 ? "7/8 of free memory" : "31/32 of free memory";
     char text[24];
 
     if (o->connect)
-        printf("workers      those of the daemon %s, on %s\n", o->connect, o->device);
+        fprintf(out, "workers      those of the daemon %s, on %s\n", o->connect, o->device);
     else
-        printf("workers      %u on %s, device memory %s each%s%s\n", o->workers, o->device,
-               eps_format_bytes(text, o->device_mem), free_memory ? ": what is free but a margin of " : "",
-               free_memory ? margin : "");
+        fprintf(out, "workers      %u on %s, device memory %s each%s%s\n", o->workers, o->device,
+                eps_format_bytes(text, o->device_mem), free_memory ? ": " : "", free_memory ? margin : "");
 }
 
-static void print_optimizer(const struct eps_train_options *o)
+static void print_optimizer(FILE *out, const struct eps_train_options *o)
 {
     static const char *const numbers[] = {"default", "fp32", "bf16"};
 
-    printf("optimizer    %s, betas %g,%g, epsilon %g, weight decay %g%s\n",
-           o->optimizer == EPS_ADAMW ? "adamw" : "adama", o->beta1, o->beta2, o->epsilon, o->weight_decay,
-           o->deterministic ? ", deterministic" : "");
-    printf("commit       %s", o->commit == EPS_FENCED ? "fenced" : "eager");
+    fprintf(out, "optimizer    %s, betas %g,%g, epsilon %g, weight decay %g%s\n",
+            o->optimizer == EPS_ADAMW ? "adamw" : "adama", o->beta1, o->beta2, o->epsilon, o->weight_decay,
+            o->deterministic ? ", deterministic" : "");
+    fprintf(out, "commit       %s", o->commit == EPS_FENCED ? "fenced" : "eager");
     if (!isnan(o->clip_norm))
-        printf(", gradient clipped to a norm of %g", o->clip_norm);
+        fprintf(out, ", gradient clipped to a norm of %g", o->clip_norm);
     if (!isnan(o->clip_update))
-        printf(", updates clipped to %g", o->clip_update);
-    printf("\nnumbers      %s, moments %s, gradients %s\n", numbers[o->precision], numbers[o->moments],
-           numbers[o->grad_dtype]);
+        fprintf(out, ", updates clipped to %g", o->clip_update);
+    fprintf(out, "\nnumbers      %s, moments %s, gradients %s\n", numbers[o->precision], numbers[o->moments],
+            numbers[o->grad_dtype]);
 }
 
 void account_options(const struct eps_train_options *o, uint64_t n_parameters, bool free_memory)
 {
     static const char *const schedules[] = {"default", "cosine", "linear", "constant"};
+    char count[24];
+    struct lines text;
+    FILE *out = open_lines(&text);
 
-    printf("model        %s%s%s, %" PRIu64 " parameters\n", o->model, *o->model_note ? ", " : "", o->model_note,
-           n_parameters);
-    printf("data         %s%s, %s order, seed %" PRIu64 "\n", o->data[0], o->n_data > 1 ? " and more" : "",
-           o->order == EPS_SEQUENTIAL ? "sequential" : "shuffled", o->seed);
-    printf("held out     %s\n", o->eval_data ? o->eval_data : "the end of the data: 1 %, at least a row");
-    printf("steps        %" PRIu64 " of %u rows of %u tokens, in %u part%s\n", o->steps, o->batch, o->seq, o->parts,
-           o->parts == 1 ? "" : "s");
-    print_optimizer(o);
-    printf("rate         %g to %g, %s, %" PRIu64 " steps of warm-up\n", o->lr, o->min_lr, schedules[o->schedule],
-           o->warmup);
-    print_workers(o, free_memory);
-    printf("checkpoints  ");
+    if (!out)
+        return;
+    fprintf(out, "model        %s%s%s, %s parameters\n", o->model, *o->model_note ? ", " : "", o->model_note,
+            text_count(count, n_parameters));
+    fprintf(out, "data         %s%s, %s order, seed %" PRIu64 "\n", o->data[0], o->n_data > 1 ? " and more" : "",
+            o->order == EPS_SEQUENTIAL ? "sequential" : "shuffled", o->seed);
+    fprintf(out, "held out     %s\n", o->eval_data ? o->eval_data : "the last 1 % of the data, at least one sequence");
+    fprintf(out, "steps        %" PRIu64 " of %u sequences of %u tokens, in %u part%s\n", o->steps, o->batch, o->seq,
+            o->parts, o->parts == 1 ? "" : "s");
+    print_optimizer(out, o);
+    fprintf(out, "rate         %g to %g, %s, %" PRIu64 " steps of warm-up\n", o->lr, o->min_lr, schedules[o->schedule],
+            o->warmup);
+    print_workers(out, o, free_memory);
+    fprintf(out, "checkpoints  ");
     if (o->save_every == 0 || o->save_every >= o->steps)
-        printf("at the end");
+        fprintf(out, "at the end");
     else
-        printf("every %" PRIu64 " step%s", o->save_every, o->save_every == 1 ? "" : "s");
+        fprintf(out, "every %" PRIu64 " step%s", o->save_every, o->save_every == 1 ? "" : "s");
     if (o->keep > 0)
-        printf(", the last %u stay", o->keep);
-    printf("\nout          %s\n", o->out);
-    fflush(stdout);
+        fprintf(out, ", the last %u stay", o->keep);
+    fprintf(out, "\nout          %s\n", o->out);
+    print_lines(out, &text);
 }
 
 /* "device 47 MiB of 64 MiB: workspace 20 MiB, stash 8 MiB, ...": the largest terms of what is planned. */
-static void print_planned(const struct eps_memory *side)
+static void print_planned(FILE *out, const struct eps_memory *side)
 {
     enum { NAMED = 4 };
     char bytes[24], budget[24];
+    const uint64_t like = text_unit(side->planned, side->budget);
     uint64_t left = side->planned, told = 0; /* bit i: row i */
 
-    printf("%s %s", side->worker ? "device" : "host", eps_format_bytes(bytes, side->planned));
+    fprintf(out, "%s %s", side->worker ? "device" : "host", eps_format_bytes_like(bytes, side->planned, like));
     if (side->budget)
-        printf(" of %s", eps_format_bytes(budget, side->budget));
+        fprintf(out, " of %s", eps_format_bytes_like(budget, side->budget, like));
     for (unsigned n = 0; n < NAMED && left > 0; n++) {
         size_t most = side->n_rows;
         for (size_t i = 0; i < side->n_rows && i < 64; i++)
@@ -82,25 +126,29 @@ static void print_planned(const struct eps_memory *side)
             break;
         told |= (uint64_t)1 << most;
         left -= side->rows[most].planned;
-        printf("%s %s %s", n ? "," : ":", side->rows[most].category, eps_format_bytes(bytes, side->rows[most].planned));
+        fprintf(out, "%s %s %s", n ? "," : ":", side->rows[most].category,
+                eps_format_bytes_like(bytes, side->rows[most].planned, like));
     }
-    printf("%s\n", left > 0 ? ", ..." : "");
+    fprintf(out, "%s\n", left > 0 ? ", ..." : "");
 }
 
 void account_plan(const struct eps_choice *choice, const struct eps_memory *host, const struct eps_memory *device)
 {
-    if (device->planned == 0)
+    struct lines text;
+    FILE *out = device->planned > 0 ? open_lines(&text) : NULL;
+
+    if (!out)
         return;
-    printf("plan         %u row%s at a time, ", choice->microbatch, choice->microbatch == 1 ? "" : "s");
-    printf("stash on the %s, %u of %u blocks kept, %u weight buffer%s, %u unit%s resident%s\n",
-           choice->host_stash ? "host" : "device", choice->n_kept, choice->n_blocks, choice->n_weight_buffers,
-           choice->n_weight_buffers == 1 ? "" : "s", choice->n_resident, choice->n_resident == 1 ? "" : "s",
-           choice->whole_head ? ", the head whole" : "");
-    printf("planned      ");
-    print_planned(device);
-    printf("             ");
-    print_planned(host);
-    fflush(stdout);
+    fprintf(out, "plan         %u row%s at a time, ", choice->microbatch, choice->microbatch == 1 ? "" : "s");
+    fprintf(out, "stash on the %s, %u of %u blocks kept, %u weight buffer%s, %u unit%s resident%s\n",
+            choice->host_stash ? "host" : "device", choice->n_kept, choice->n_blocks, choice->n_weight_buffers,
+            choice->n_weight_buffers == 1 ? "" : "s", choice->n_resident, choice->n_resident == 1 ? "" : "s",
+            choice->whole_head ? ", the head whole" : "");
+    fprintf(out, "planned      ");
+    print_planned(out, device);
+    fprintf(out, "             ");
+    print_planned(out, host);
+    print_lines(out, &text);
 }
 
 /* Whether a file of the run is where it should be: the directory may have been removed, or moved. */
@@ -115,7 +163,9 @@ static bool stands(const struct account *a, const char *name)
 /* What stands, which need not be the last step's, and what it is good for. */
 static void print_files(const struct account *a)
 {
-    const char *const eps = program_invocation_name; /* to be pasted: as it was called this time */
+    char name[4096], directory[4 * sizeof a->out]; /* to be pasted: as it was called this time */
+    const char *const eps = eps_quote(name, sizeof name, program_invocation_name);
+    const char *const out = eps_quote(directory, sizeof directory, a->out);
     const uint64_t saved = a->saved;
 
     if (!stands(a, "metrics.jsonl")) {
@@ -128,42 +178,49 @@ static void print_files(const struct account *a)
     }
     printf("files        weights in %s/step-%" PRIu64 ", steps in %s/metrics.jsonl\n", a->out, saved, a->out);
     if (saved < a->n_steps)
-        printf("next         %s train --resume %s\n", eps, a->out);
+        printf("next         %s train --resume %s\n", eps, out);
     else
         printf("next         %s generate --model %s/latest\n"
                "             %s train --resume %s --steps %" PRIu64 "\n",
-               eps, a->out, eps, a->out, 2 * saved);
+               eps, out, eps, out, 2 * saved);
 }
 
-static void print_against(uint64_t peak, uint64_t planned)
+static void print_against(FILE *out, uint64_t peak, uint64_t planned)
 {
     char text[24];
 
     if (peak == planned)
-        printf(" (as planned)");
+        fprintf(out, " (as planned)\n");
     else if (planned > 0)
-        printf(" (%s planned)", eps_format_bytes(text, planned));
+        fprintf(out, " (%s planned)\n", eps_format_bytes_like(text, planned, peak));
+    else
+        fputc('\n', out);
 }
 
 void account_end(const struct account *a)
 {
+    const uint64_t like = text_unit(a->device_peak, a->device_budget);
     char peak[24], budget[24], host[24];
+    struct lines text;
+    FILE *out = open_lines(&text);
 
-    printf("\nloss         %.4f at step %" PRIu64, a->loss, a->last);
+    if (!out)
+        return;
+    fprintf(out, "loss         %.4f at step %" PRIu64, a->loss, a->last);
     if (!isnan(a->after))
-        printf("; held out %.4f%s", a->after, isnan(a->before) ? "" : ", ");
+        fprintf(out, "; held out %.4f%s", a->after, isnan(a->before) ? "" : ", ");
     if (!isnan(a->before))
-        printf("%.4f before the first step", a->before);
-    putchar('\n');
-    printf("speed        %.0f tokens/s over %" PRIu64 " step%s\n", a->ms > 0 ? a->tokens * 1000 / a->ms : 0,
-           a->last - a->first, a->last - a->first == 1 ? "" : "s");
+        fprintf(out, "%.4f before the first step", a->before);
+    fprintf(out, "\nspeed        %.0f tokens/s over %" PRIu64 " step%s\n", a->ms > 0 ? a->tokens * 1000 / a->ms : 0,
+            a->last - a->first, a->last - a->first == 1 ? "" : "s");
     if (a->n_skipped > 0)
-        printf("skipped      %" PRIu64 " of these steps, whose gradient was not finite\n", a->n_skipped);
-    printf("memory       device %s of %s at most", eps_format_bytes(peak, a->device_peak),
-           eps_format_bytes(budget, a->device_budget));
-    print_against(a->device_peak, a->device_planned);
-    printf(", host %s", eps_format_bytes(host, a->host_peak));
-    print_against(a->host_peak, a->host_planned);
+        fprintf(out, "skipped      %" PRIu64 " of these steps, whose gradient was not finite\n", a->n_skipped);
+    fprintf(out, "memory       device %s of %s at most", eps_format_bytes_like(peak, a->device_peak, like),
+            eps_format_bytes_like(budget, a->device_budget, like));
+    print_against(out, a->device_peak, a->device_planned);
+    fprintf(out, "             host %s", eps_format_bytes(host, a->host_peak));
+    print_against(out, a->host_peak, a->host_planned);
     putchar('\n');
+    print_lines(out, &text);
     print_files(a);
 }

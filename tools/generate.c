@@ -167,7 +167,8 @@ static void print_figures(const struct command *command, const struct eps_genera
     if (!isnan(rate))
         fprintf(stderr, ", %.1f tokens/s", rate);
     fprintf(stderr, "; %s of the %s of weights that a token visits stayed on the device\n",
-            eps_format_bytes(resident, out->resident_bytes), eps_format_bytes(visited, out->token_bytes));
+            eps_format_bytes_like(resident, out->resident_bytes, out->token_bytes),
+            eps_format_bytes(visited, out->token_bytes));
 }
 
 /* The status to exit with. */

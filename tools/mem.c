@@ -45,8 +45,9 @@ static int print_line(FILE *out, struct eps_look *look, struct eps_error *error)
     if (rc)
         return rc;
     live_print_status(out, &status);
-    fprintf(out, "  host %s, workers %s of %s\n", eps_format_bytes(host, sums.host),
-            eps_format_bytes(workers, sums.workers), eps_format_bytes(budget, sums.budget));
+    const uint64_t most = sums.host > sums.budget ? sums.host : sums.budget;
+    fprintf(out, "  host %s, workers %s of %s\n", eps_format_bytes_like(host, sums.host, most),
+            eps_format_bytes_like(workers, sums.workers, most), eps_format_bytes_like(budget, sums.budget, most));
     return 0;
 }
 

@@ -19,9 +19,11 @@ static void print_side(const char *name, const struct eps_plan_side *side)
     for (size_t i = 0; i < side->n_terms; i++)
         printf("  %-16s %16" PRIu64 " %12s\n", side->terms[i].category, side->terms[i].bytes,
                eps_format_bytes(text, side->terms[i].bytes));
-    printf("  %-16s %16" PRIu64 " %12s", "total", side->bytes, eps_format_bytes(text, side->bytes));
+    printf("  %-16s %16" PRIu64 " %12s", "total", side->bytes,
+           eps_format_bytes_like(text, side->bytes,
+                                 side->limit < UINT64_MAX ? text_unit(side->bytes, side->limit) : side->bytes));
     if (side->limit < UINT64_MAX)
-        printf("   of %s", eps_format_bytes(text, side->limit));
+        printf("   of %s", eps_format_bytes_like(text, side->limit, text_unit(side->bytes, side->limit)));
     putchar('\n');
 }
 
@@ -34,40 +36,46 @@ static void print_asked(const struct eps_plan *plan)
 {
     const struct eps_train_options *o = &plan->options;
 
-    printf("%s: %u layers of %u, %.1f M parameters\n", o->model, plan->n_layers, plan->width,
-           (double)plan->n_parameters / 1e6);
-    printf("%u rows of %u tokens in %u part%s, on %u %s worker%s; %s, moments in %s, gradients in %s, %s commit\n\n",
-           o->batch, o->seq, o->parts, o->parts > 1 ? "s" : "", plan->n_workers, plan->device,
-           plan->n_workers > 1 ? "s" : "", number_text(o->precision), number_text(o->moments),
-           number_text(o->grad_dtype), o->commit == EPS_FENCED ? "fenced" : "eager");
+    char count[24];
+
+    printf("%s: %u layers of %u, %s parameters\n", o->model, plan->n_layers, plan->width,
+           text_count(count, plan->n_parameters));
+    printf(
+        "%u sequences of %u tokens in %u part%s, on %u %s worker%s; %s, moments in %s, gradients in %s, %s commit\n\n",
+        o->batch, o->seq, o->parts, o->parts > 1 ? "s" : "", plan->n_workers, plan->device,
+        plan->n_workers > 1 ? "s" : "", number_text(o->precision), number_text(o->moments), number_text(o->grad_dtype),
+        o->commit == EPS_FENCED ? "fenced" : "eager");
 }
 
 static void print_choice(const struct eps_plan *plan)
 {
     char text[24];
 
-    printf("\nchosen      microbatches of %u of a part's %u row%s\n", plan->microbatch, plan->part_rows,
+    printf("\nchosen      micro-batches of %u of a part's %u sequence%s\n", plan->microbatch, plan->part_rows,
            plan->part_rows > 1 ? "s" : "");
-    printf("            boundary activations, %s, on the %s\n", eps_format_bytes(text, plan->stash_bytes),
-           plan->host_stash ? "host: they pass through tiles of a microbatch" : "device");
+    printf("            activation checkpoints (the blocks' inputs), %s, on the %s\n",
+           eps_format_bytes(text, plan->stash_bytes),
+           plan->host_stash ? "host; each micro-batch is copied when it is needed" : "device");
     if (plan->n_kept == plan->n_layers)
-        printf("            the internals of all %u blocks kept\n", plan->n_layers);
+        printf("            activations of all %u blocks kept\n", plan->n_layers);
     else
-        printf("            the internals of %u of %u blocks kept, those of the others computed again in backward\n",
+        printf("            activations of %u of %u blocks kept, of the others recomputed in the backward pass\n",
                plan->n_kept, plan->n_layers);
-    printf("            %u of %u units stay between forward and backward; %u weight buffer%s for the others\n",
-           plan->n_resident, plan->n_pulled, plan->n_weight_buffers, plan->n_weight_buffers == 1 ? "" : "s");
+    printf("            weights of %u of %u units stay on the device; %u buffer%s for the others\n", plan->n_resident,
+           plan->n_pulled, plan->n_weight_buffers, plan->n_weight_buffers == 1 ? "" : "s");
     printf("            the head's logits computed %s\n",
-           plan->one_pass ? "once" : "twice: its units are not on the device together");
+           plan->one_pass ? "once" : "twice, as its weights are not on the device all at once");
 }
 
-/* "812 ms", "12.3 s" */
-static const char *time_text(char out[24], double ms)
+/* "812 ms", "12.3 s", "1 h 48 min" */
+static const char *time_text(char out[32], double ms)
 {
+    if (ms >= 60e3)
+        return text_duration(out, ms);
     if (ms < 1000)
-        snprintf(out, 24, ms < 10 ? "%.2f ms" : "%.0f ms", ms);
+        snprintf(out, 32, ms < 10 ? "%.2f ms" : "%.0f ms", ms);
     else
-        snprintf(out, 24, "%.1f s", ms / 1e3);
+        snprintf(out, 32, "%.1f s", ms / 1e3);
     return out;
 }
 
@@ -82,19 +90,21 @@ static void print_step(const struct eps_plan *plan)
                  {"contributions", plan->push_ms},
                  {"stash", plan->stash_ms},
                  {"optimizer", plan->optimizer_ms}};
-    char text[24];
+    const uint64_t down = plan->down_bytes, up = plan->up_bytes, stash = plan->stash_traffic;
+    const uint64_t most = down > up ? (down > stash ? down : stash) : up > stash ? up : stash;
+    char text[32];
 
-    printf("\na step      down %s", eps_format_bytes(text, plan->down_bytes));
-    printf(", up %s", eps_format_bytes(text, plan->up_bytes));
-    if (plan->stash_traffic)
-        printf(", stash %s", eps_format_bytes(text, plan->stash_traffic));
+    printf("\na step      down %s", eps_format_bytes_like(text, down, most));
+    printf(", up %s", eps_format_bytes_like(text, up, most));
+    if (stash)
+        printf(", stash %s", eps_format_bytes_like(text, stash, most));
     printf("%s\n            %s: ", plan->n_workers > 1 ? ", for each worker" : "", time_text(text, plan->step_ms));
     for (size_t i = 0; i < sizeof terms / sizeof *terms; i++)
         printf("%s%s %s", i ? ", " : "", terms[i].name, time_text(text, terms[i].ms));
-    printf(plan->overlaps ? ", beside each other\n" : ", one after the other\n");
+    printf(plan->overlaps ? " (in parallel)\n" : " (one after the other)\n");
     if (!plan->measured)
-        printf("            by another machine's rates: eps bench measures this one's\n");
-    printf("            a unit computes as long as it is pulled with %.0f tokens; a worker's share has %" PRIu64 "\n",
+        printf("            by the speed of another machine; eps bench measures this one\n");
+    printf("            transfers are hidden from %.0f tokens per worker on; yours has %" PRIu64 "\n",
            ceil(plan->hiding_tokens), share * plan->options.seq);
 }
 

@@ -1,6 +1,7 @@
 #include "tools/progress.h"
 
 #include "tools/terminal.h"
+#include "tools/text.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -24,23 +25,10 @@ void progress_init(struct progress *progress, FILE *out)
     *progress = (struct progress){.out = out, .terminal = terminal_is(out), .saved = UINT64_MAX};
 }
 
-void progress_duration(char *out, size_t cap, double ms)
-{
-    const uint64_t s = ms < 1e15 ? (uint64_t)(ms / 1000 + 0.5) : (uint64_t)1e12;
-
-    if (s < 60)
-        snprintf(out, cap, "%" PRIu64 "s", s);
-    else if (s < 3600)
-        snprintf(out, cap, "%" PRIu64 "m%02" PRIu64 "s", s / 60, s % 60);
-    else if (s < 86400)
-        snprintf(out, cap, "%" PRIu64 "h%02" PRIu64 "m", s / 3600, s % 3600 / 60);
-    else
-        snprintf(out, cap, "%" PRIu64 "d%02" PRIu64 "h", s / 86400, s % 86400 / 3600);
-}
-
 void progress_format(char *out, size_t cap, const struct progress *progress)
 {
     const struct eps_step *step = &progress->step;
+    const uint64_t like = text_unit(step->device_peak_bytes, step->device_budget_bytes);
     char left[32], peak[24], budget[24], saved[40] = "", evaluating[40] = "";
 
     if (progress->evaluating)
@@ -49,14 +37,14 @@ void progress_format(char *out, size_t cap, const struct progress *progress)
         snprintf(out, cap, "%s", evaluating);
         return;
     }
-    progress_duration(left, sizeof left, progress->mean_ms * (double)(step->n_steps - step->step));
+    text_duration(left, progress->mean_ms * (double)(step->n_steps - step->step));
     if (progress->saved != UINT64_MAX)
         snprintf(saved, sizeof saved, "  saved %" PRIu64, progress->saved);
     snprintf(out, cap, "step %" PRIu64 "/%" PRIu64 "  loss %.4f%s%s%s%s%s  %.0f tokens/s  %s left  device %s of %s%s",
              step->step, step->n_steps, step->loss, step->skipped ? "  skipped" : "", *evaluating ? "  " : "",
              evaluating, progress->trouble ? "  " : "", progress->trouble ? mark : "", step->tokens_per_s, left,
-             eps_format_bytes(peak, step->device_peak_bytes), eps_format_bytes(budget, step->device_budget_bytes),
-             saved);
+             eps_format_bytes_like(peak, step->device_peak_bytes, like),
+             eps_format_bytes_like(budget, step->device_budget_bytes, like), saved);
 }
 
 /* One write, as far as the terminal takes it so, after whatever the stream still held. */

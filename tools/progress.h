@@ -33,9 +33,6 @@ struct progress {
     char line[640];                /* as it stands on the terminal */
 };
 
-/* "45s", "1m20s", "2h05m", "3d04h" */
-void progress_duration(char *out, size_t cap, double ms);
-
 /* Colour, and whether a line is drawn over, follow from what `out` is and from the environment. */
 void progress_init(struct progress *progress, FILE *out);
 
@@ -58,7 +55,7 @@ void progress_clear(struct progress *progress);
 /* Leaves the line standing, up to date, and goes on below it; for the end of a run. */
 void progress_finish(struct progress *progress);
 
-/* "step 12/200  loss 2.3456  12345 tokens/s  1m20s left  device 120.0 MiB of 2.0 GiB  saved 10"; at most cap-1
+/* "step 12/200  loss 2.3456  12345 tokens/s  1 min 20 s left  device 0.12 GiB of 2.0 GiB  saved 10"; at most cap-1
  * characters. "NOT SAVED" stands after the loss where there is trouble, "evaluating 12 %" before it, or alone before a step. */
 void progress_format(char *out, size_t cap, const struct progress *progress);
 

@@ -9,8 +9,10 @@
 
 static void print_job(FILE *out, const struct eps_status *s)
 {
-    fprintf(out, "model        %s, %" PRIu64 " parameters, %s, %s commit\n", s->model, s->n_parameters, s->precision,
-            s->commit);
+    char count[24];
+
+    fprintf(out, "model        %s, %s parameters, %s, %s commit\n", s->model, text_count(count, s->n_parameters),
+            s->precision, s->commit);
     fprintf(out, "step         %" PRIu64, s->step);
     if (s->n_steps)
         fprintf(out, " of %" PRIu64, s->n_steps);

@@ -1,5 +1,7 @@
 #include "tools/text.h"
 
+#include <inttypes.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,4 +36,41 @@ json_t *text_json(const char *text)
         string = json_stringn(out, (size_t)(to - out));
     free(out);
     return string;
+}
+
+const char *text_count(char out[24], uint64_t n)
+{
+    static const struct {
+        double least, unit;
+        const char *name;
+    } units[] = {{999.95e6, 1e9, "B"}, {999.95e3, 1e6, "M"}, {1e4, 1e3, "k"}};
+
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        if ((double)n >= units[i].least) {
+            snprintf(out, 24, "%.1f %s", (double)n / units[i].unit, units[i].name);
+            return out;
+        }
+    }
+    snprintf(out, 24, "%" PRIu64, n);
+    return out;
+}
+
+const char *text_duration(char out[32], double ms)
+{
+    const uint64_t s = ms < 1e15 ? (uint64_t)(ms / 1000 + 0.5) : (uint64_t)1e12;
+
+    if (s < 60)
+        snprintf(out, 32, "%" PRIu64 " s", s);
+    else if (s < 3600)
+        snprintf(out, 32, "%" PRIu64 " min %" PRIu64 " s", s / 60, s % 60);
+    else if (s < 86400)
+        snprintf(out, 32, "%" PRIu64 " h %" PRIu64 " min", s / 3600, s % 3600 / 60);
+    else
+        snprintf(out, 32, "%" PRIu64 " d %" PRIu64 " h", s / 86400, s % 86400 / 3600);
+    return out;
+}
+
+uint64_t text_unit(uint64_t bytes, uint64_t larger)
+{
+    return bytes >= larger / 100 && larger > bytes ? larger : bytes;
 }

@@ -1,7 +1,7 @@
 #include "tools/top_draw.h"
 
-#include "tools/progress.h"
 #include "tools/terminal.h"
+#include "tools/text.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -79,8 +79,7 @@ static void draw_head(struct page *page, const struct top_view *view)
         line(page, "- tokens/s");
         return;
     }
-    progress_duration(left, sizeof left,
-                      view->n_steps > view->step ? view->step_ms * (double)(view->n_steps - view->step) : 0);
+    text_duration(left, view->n_steps > view->step ? view->step_ms * (double)(view->n_steps - view->step) : 0);
     line(page, "%.0f tokens/s  %.4g ms a step  %s left  %" PRIu64 " tokens%s", view->tokens_per_s, view->step_ms, left,
          view->tokens, view->saving ? "  saving" : "");
 }
@@ -108,8 +107,9 @@ static void draw_rates(char *out, size_t cap, const struct top_worker *w)
     char down[24] = "-", up[24] = "-";
 
     if (!isnan(w->down_per_s)) {
-        eps_format_bytes(down, (uint64_t)w->down_per_s);
-        eps_format_bytes(up, (uint64_t)w->up_per_s);
+        const uint64_t most = (uint64_t)fmax(w->down_per_s, w->up_per_s);
+        eps_format_bytes_like(down, (uint64_t)w->down_per_s, most);
+        eps_format_bytes_like(up, (uint64_t)w->up_per_s, most);
     }
     snprintf(out, cap, "down %10s/s  up %10s/s", down, up);
 }
@@ -126,9 +126,10 @@ static void draw_worker(struct page *page, const struct top_worker *w, bool whol
          part);
     if (!whole)
         return;
+    const uint64_t like = text_unit(w->current, w->budget);
     draw_rates(rates, sizeof rates, w);
-    snprintf(tail, sizeof tail, " %10s of %10s", eps_format_bytes(current, w->current),
-             eps_format_bytes(budget, w->budget));
+    snprintf(tail, sizeof tail, " %10s of %10s", eps_format_bytes_like(current, w->current, like),
+             eps_format_bytes_like(budget, w->budget, like));
     if (page->width >= NARROW) {
         strcat(tail, "  ");
         strcat(tail, rates);
@@ -162,7 +163,7 @@ static void draw_host(struct page *page, const struct top_view *view, unsigned n
     char current[24], peak[24], text[LINE] = "";
     size_t used = 0;
 
-    line(page, "host  %s, at most %s", eps_format_bytes(current, view->host_current),
+    line(page, "host  %s, at most %s", eps_format_bytes_like(current, view->host_current, view->host_peak),
          eps_format_bytes(peak, view->host_peak));
     for (size_t i = 0; i < view->n_categories && n_lines > 0; i++) {
         char item[64], bytes[24];
