@@ -129,7 +129,11 @@ static int claim(struct compute *c, struct error *err)
     };
     int rc = check_budget(c, &options, err);
 
-    return rc ? rc : device_worker_init(&c->worker, &options, &c->ledger, err);
+    if (!rc)
+        rc = device_worker_init(&c->worker, &options, &c->ledger, err);
+    if (!rc)
+        device->ops->count(c->worker.dev, &c->box->progress);
+    return rc;
 }
 
 /* Of a job that generates, the client's ids and the logits for it. */

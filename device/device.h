@@ -116,6 +116,9 @@ struct device_ops {
     int (*open)(struct device **out, unsigned index, enum number_type type, size_t arena_bytes, unsigned n_threads,
                 struct error *err);
     void (*close)(struct device *dev);
+    /* From here on *done is raised at each operation, and on the CPU at each piece of a long one: by __atomic_fetch_add,
+     * so that another thread sees whether this device moves on. Borrowed until close. */
+    void (*count)(struct device *dev, uint64_t *done);
     /* The arena's first byte; 64-byte aligned. */
     void *(*arena)(struct device *dev);
 
@@ -204,6 +207,11 @@ struct device_ops {
 };
 
 extern const struct device_ops device_cpu, device_cuda; /* device_cuda is in a module: device/find.h */
+
+static inline void device_count(uint64_t *done)
+{
+    __atomic_fetch_add(done, 1, __ATOMIC_RELAXED);
+}
 
 /* Element n of values. */
 static inline void *device_element(enum number_type type, const void *values, size_t n)

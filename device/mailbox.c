@@ -12,6 +12,11 @@ void mailbox_init(struct mailbox *box, void (*on_out)(void *context), void *cont
     box->context = context;
 }
 
+static void move_on(struct mailbox *box)
+{
+    __atomic_fetch_add(&box->progress, 1, __ATOMIC_RELAXED);
+}
+
 static struct mail *ring_push(struct mailbox_ring *ring)
 {
     return &ring->entries[(ring->first + ring->n++) % MAILBOX_ENTRIES];
@@ -62,6 +67,7 @@ void mailbox_wait(struct mailbox *box, struct mail *mail)
         pthread_cond_wait(&box->changed, &box->mutex);
     *mail = *ring_pop(&box->in);
     pthread_mutex_unlock(&box->mutex);
+    move_on(box);
 }
 
 bool mailbox_poll(struct mailbox *box, struct mail *mail)
@@ -81,5 +87,6 @@ void mailbox_post(struct mailbox *box, const struct message *m)
         pthread_cond_wait(&box->changed, &box->mutex);
     ring_push(&box->out)->message = *m;
     pthread_mutex_unlock(&box->mutex);
+    move_on(box);
     box->on_out(box->context);
 }

@@ -27,6 +27,7 @@ struct mailbox {
         struct mail entries[MAILBOX_ENTRIES];
         size_t first, n;
     } in, out;
+    uint64_t progress; /* the compute thread's: messages and operations of the device; raised and read by __atomic */
     void (*on_out)(void *context); /* wakes the loop: called on the compute thread */
     void *context;
 };

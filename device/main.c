@@ -48,7 +48,6 @@ struct worker_process {
     struct compute_options options;
     bool open, is_private;
     char lost[sizeof(struct error)]; /* why this process is of no more use; empty while it is */
-    uint64_t progress;               /* messages of the compute thread: while they come, it is not stuck */
 };
 
 /* The compute thread may be in the middle of a layer, so the process ends without waiting for it: nothing of it
@@ -107,7 +106,6 @@ static void on_outgoing(uv_async_t *async)
 
     while (mailbox_collect(&w->box, &m)) {
         session_send(w->session, &m);
-        session_set_progress(w->session, ++w->progress);
         if (m.kind == MESSAGE_FAILED && m.failed.code == -EIO)
             leave(w, &m.failed.error);
         if (m.kind == MESSAGE_REFUSED && m.refused.code == -EIO)
@@ -203,9 +201,11 @@ static int run(const char *directory, const struct compute_options *options, boo
     rc = attach(w, directory, &hello, err);
     if (rc)
         return rc;
+    session_share_progress(w->session, &w->box.progress);
     rc = -pthread_create(&thread, NULL, compute_run, &w->options);
     if (rc)
         return error_set(err, rc, "the compute thread did not start: %s", strerror(-rc));
+    pthread_setname_np(thread, "compute"); /* for top -H and debuggers */
     watch_signals(w);
     return uv_run(&w->loop, UV_RUN_DEFAULT); /* on_closed ends the process */
 }

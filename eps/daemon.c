@@ -313,10 +313,13 @@ void daemon_stop(struct daemon *d, const char *why)
     daemon_end(d);
 }
 
+/* To the last, somebody may keep it waiting. */
 void daemon_end(struct daemon *d)
 {
-    if (d->stopping && !d->peers && d->job.state == JOB_NONE && !eps_updater_pending(d->updater))
-        close_handle((uv_handle_t *)&d->optimizer_done);
+    if (!d->stopping || d->peers || d->job.state != JOB_NONE || eps_updater_pending(d->updater))
+        return;
+    close_handle((uv_handle_t *)&d->optimizer_done);
+    close_handle((uv_handle_t *)&d->watch);
 }
 
 static void on_signal(uv_signal_t *handle, int number)
@@ -395,6 +398,7 @@ static int daemon_init(struct daemon *d, uv_loop_t *loop, const struct daemon_op
         session_unlisten(d->listener, NULL);
         return error_set(err, rc, "the optimizer thread did not start: %s", strerror(-rc));
     }
+    watch_start(d, options->most_quiet);
     watch_signals(d);
     return 0;
 }

@@ -12,6 +12,7 @@
  *   save.c     checkpoints and snapshots, while the job goes on; who asks for them: save_request.c; those whose files
  *              are their client's: save_client.c
  *   look.c     what is told to those who look
+ *   watch.c    who keeps a job waiting, and for how long
  *   rights.c   who may do what, where a daemon serves a group */
 #ifndef EPS_DAEMON_H
 #define EPS_DAEMON_H
@@ -41,6 +42,13 @@ enum peer_state {
     PEER_RELEASING, /* RELEASE sent; until it comes back. Only then is nothing of the old job under way */
 };
 
+/* Of whoever owes something: for how long nothing has come of it, in ticks of this daemon. */
+struct watch {
+    uint64_t progress; /* as it was last seen */
+    unsigned quiet;    /* ticks since it went up, while something is owed */
+    unsigned slowest;  /* the longest of these that ended well */
+};
+
 struct peer {
     struct peer *next;
     struct daemon *daemon;
@@ -61,6 +69,7 @@ struct peer {
     const struct segment *inbox; /* the job's; NULL between jobs */
     struct ledger ledger;        /* as it last said */
     struct place place;
+    struct watch watch;
     double evaluated; /* its part of the evaluation under way */
     bool evaluating;
     uint32_t n_pulls; /* not answered */
@@ -142,6 +151,7 @@ struct job {
     double grad_norm; /* as in the message */
     bool skipped;
     uint32_t *slices;          /* (n_visits) for the relay's open */
+    uint64_t n_read;           /* runs of files, by the optimizer thread, while it loads: by __atomic */
     struct ledger load_ledger; /* of the optimizer thread, while it loads */
     struct error load_error;
     struct save *saves;   /* oldest first (save_state.h) */
@@ -174,7 +184,11 @@ struct daemon {
     uv_timer_t lonely;   /* a private daemon's patience until its client comes */
     uv_timer_t patience; /* until the client has stopped, which was asked to */
     unsigned n_ticks;    /* of patience */
-    const char *asked;   /* to stop, and how; NULL: not */
+    uv_timer_t watch;    /* each second, for watch.c: */
+    unsigned most_quiet;
+    struct watch optimizer;
+    bool hung;         /* the optimizer thread: the daemon ends */
+    const char *asked; /* to stop, and how; NULL: not */
     struct eps_updater *updater;
     struct peer *peers;
     struct job job;
@@ -200,7 +214,8 @@ struct daemon_options {
     bool is_private;
     bool shared; /* with the members of group, who may do all but stop it */
     gid_t group;
-    uint64_t host_mem; /* bytes that a job may take; 0: what is free */
+    uint64_t host_mem;   /* bytes that a job may take; 0: what is free */
+    unsigned most_quiet; /* seconds, at least, that whoever owes something may do nothing; 0: 60. For tests */
 };
 /* The caller has blocked SIGTERM, SIGINT and SIGHUP: they are taken from the moment in which their end is an orderly
  * one. */
@@ -266,6 +281,9 @@ uint64_t generate_data_bytes(const struct job *job); /* of the job's data segmen
 int generate_check(const struct job *job, struct error *err);
 void generate_start(struct daemon *d, const struct message *m);
 void generate_on_worker(struct daemon *d, struct peer *worker, const struct message *m);
+
+/* watch.c */
+void watch_start(struct daemon *d, unsigned most_quiet);
 
 /* rights.c: 0, or -EPERM (-EACCES) with a sentence that names whose it is. */
 int rights_stop(const struct peer *peer, struct error *err);

@@ -135,6 +135,7 @@ static int take_memory(struct job *job)
                                               .said = job->said,
                                               .n_accumulators = job->host.n_accumulators,
                                               .seed = m->job.seed,
+                                              .read = &job->n_read,
                                               .clip_update = m->job.clip_update};
     rc = create_segments(job, &memory);
     if (!rc)

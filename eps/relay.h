@@ -106,6 +106,10 @@ int relay_feed(struct relay *relay, const struct relay_event *event, const struc
  * here, when the caller may read what it likes, and once the model is torn. */
 uint64_t relay_cut(const struct relay *relay);
 
+/* The worker that the open step waits for, if nothing of it is with the optimizer thread: whose loss or contribution of
+ * the mark is still to come. UINT32_MAX: nobody. */
+uint32_t relay_owes(struct relay *relay);
+
 /* Version of a unit that has been in a step. */
 uint64_t relay_version(const struct relay *relay, uint32_t unit);
 

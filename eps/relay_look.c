@@ -1,5 +1,21 @@
-/* What those who look are shown of the units. */
+/* What those who look are shown of the units, and whom the step waits for. */
 #include "eps/relay_state.h"
+
+/* Losses come first: nothing is folded without all of them. What stands in a slot has been given. */
+uint32_t relay_owes(struct relay *r)
+{
+    if (r->torn || r->covered)
+        return RELAY_NOBODY;
+    for (uint32_t p = 0; p < r->config.n_parts; p++)
+        if (!r->parts[p].loss)
+            return r->parts[p].owner;
+    if (!relay_find_mark(r))
+        return RELAY_NOBODY;
+    for (size_t i = 0; i < r->n_standing; i++)
+        if (r->standing[i].name == r->mark_name)
+            return RELAY_NOBODY;
+    return r->parts[r->mark.part].owner;
+}
 
 static bool is_folding(const struct relay_unit *unit)
 {

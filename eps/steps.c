@@ -351,6 +351,10 @@ void steps_on_worker(struct daemon *d, struct peer *worker, const struct message
         peer_refuse(worker, "more pulls than a worker can have buffers for");
         return;
     }
+    if (m->kind == MESSAGE_PULL && job->state == JOB_STEPPING && m->pull.version >= job->n_opened) {
+        peer_refuse(worker, "a pull for a step that is not open"); /* it could wait for it for ever */
+        return;
+    }
     if (fence_on_worker(d, worker, m))
         return;
     if (job->state == JOB_EVALUATING) {

@@ -36,6 +36,7 @@ struct eps_store_options {
     unsigned said;             /* EPS_MEMORY_...: what the log need not say again */
     uint32_t n_accumulators;   /* 0 unless adamw with several parts, not fenced */
     uint64_t seed;             /* of the rounding of 16-bit moments */
+    uint64_t *read;            /* raised by __atomic_fetch_add at each run that is read of a file; or NULL */
     double clip_update;        /* 0: none; else d of eps_store_update */
 };
 

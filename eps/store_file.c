@@ -67,12 +67,20 @@ static bool has_negative(const float *values, size_t n)
     return least < 0;
 }
 
+/* For whoever watches that it moves on. */
+static void note_read(const struct eps_store *store)
+{
+    if (store->options.read)
+        __atomic_fetch_add(store->options.read, 1, __ATOMIC_RELAXED);
+}
+
 static int read_run(const struct read *r, uint64_t at, size_t n)
 {
     const struct eps_parameters p = eps_store_parameters(r->store, r->unit, r->piece->offset + at, n, 0);
     float values[RUN];
     int rc = safetensors_read(values, r->entry, r->first + at, n, NULL);
 
+    note_read(r->store);
     if (rc != 0)
         return rc;
     if (!eps_optimizer_is_finite(values, NUMBER_FP32, n))
@@ -126,6 +134,7 @@ static int compare(const struct eps_store *store, uint32_t unit, const struct mo
         const size_t now = piece->n - done < RUN / 2 ? (size_t)(piece->n - done) : RUN / 2;
         const struct eps_parameters p = eps_store_parameters(store, unit, piece->offset + done, now, 0);
         int rc = safetensors_read(other, entry, first + done, now, err);
+        note_read(store);
         if (rc != 0)
             return rc;
         eps_optimizer_read(&p, weights, NULL, NULL);

@@ -25,6 +25,7 @@ struct eps_updater {
     bool stopping;
     /* The owner's: */
     size_t pending;
+    uint64_t n_taken;
 };
 
 void eps_job_run(struct eps_job *job, struct eps_store *store)
@@ -152,6 +153,7 @@ int eps_updater_start(struct eps_updater **out, struct eps_store *store, unsigne
         free(up);
         return rc;
     }
+    pthread_setname_np(up->thread, "optimizer"); /* for top -H and debuggers */
     *out = up;
     return 0;
 }
@@ -197,6 +199,7 @@ bool eps_updater_take(struct eps_updater *up, struct eps_job *job)
         *job = up->done[0];
         remove_at(up->done, &up->n_done, 0);
         up->pending--;
+        up->n_taken++;
     }
     pthread_mutex_unlock(&up->mutex);
     return any;
@@ -205,6 +208,11 @@ bool eps_updater_take(struct eps_updater *up, struct eps_job *job)
 size_t eps_updater_pending(const struct eps_updater *up)
 {
     return up->pending;
+}
+
+uint64_t eps_updater_taken(const struct eps_updater *up)
+{
+    return up->n_taken;
 }
 
 void eps_updater_stop(struct eps_updater *up)

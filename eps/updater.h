@@ -44,6 +44,8 @@ void eps_updater_submit(struct eps_updater *updater, const struct eps_job *job);
 bool eps_updater_take(struct eps_updater *updater, struct eps_job *job);
 /* Jobs submitted and not taken. Owner's thread. */
 size_t eps_updater_pending(const struct eps_updater *updater);
+/* Jobs taken so far. Owner's thread. */
+uint64_t eps_updater_taken(const struct eps_updater *updater);
 /* Finishes what is queued, joins the thread, frees. NULL is fine. */
 void eps_updater_stop(struct eps_updater *updater);
 

@@ -177,7 +177,9 @@ static bool on_life(struct session *s, const struct message *m, const char *link
             door_drain(&s->door); /* what lies there came before */
         session_finish(s, NULL);
     } else if (m->kind == MESSAGE_PING && !s->accepted) {
-        struct message pong = {.kind = MESSAGE_PONG, .pong = {.progress = s->progress}};
+        struct message pong = {.kind = MESSAGE_PONG, .pong = {.progress = 0}};
+        if (s->progress)
+            pong.pong.progress = __atomic_load_n(s->progress, __ATOMIC_RELAXED);
         if (s->state == SESSION_OPEN)
             s->n_ticks = 0;
         send_by_carrier(s, &pong);
@@ -512,7 +514,7 @@ uint32_t session_id(const struct session *s)
     return s->id;
 }
 
-void session_set_progress(struct session *s, uint64_t progress)
+void session_share_progress(struct session *s, const uint64_t *progress)
 {
     s->progress = progress;
 }

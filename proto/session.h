@@ -88,9 +88,9 @@ void session_refuse(struct session *s, const char *reason);
 void *session_data(const struct session *s);
 void session_set_data(struct session *s, void *data);
 uint32_t session_id(const struct session *s);
-/* The worker's progress counter, sent with each PONG, so that a daemon can tell a slow worker from a stuck one; any
- * thread may raise it. */
-void session_set_progress(struct session *s, uint64_t progress);
+/* The worker's progress counter, sent with each PONG, so that a daemon can tell a slow worker from one that hangs.
+ * Borrowed; any thread may raise it, by __atomic_fetch_add. */
+void session_share_progress(struct session *s, const uint64_t *progress);
 uint64_t session_peer_progress(const struct session *s);
 int session_peer_pid(const struct session *s);
 /* Whose process it is, as the kernel says: who connected, or who listened. */

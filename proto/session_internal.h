@@ -61,7 +61,7 @@ struct session {
     char address[SESSION_ADDRESS_MAX]; /* of the channel; on a peer's side, before WELCOME, nothing */
     char path[SESSION_ADDRESS_MAX];    /* of the door, on a peer's side */
     struct message hello;              /* ours on a peer's side, else the peer's */
-    _Atomic uint64_t progress;
+    const uint64_t *progress;          /* ours, or NULL */
     uint64_t peer_progress;
     const struct session_events *events;
     void *data;

@@ -63,6 +63,11 @@ static void close_device(struct device *dev)
     backend_get()->ops->close(dev);
 }
 
+static void count(struct device *dev, uint64_t *done)
+{
+    backend_get()->ops->count(dev, done);
+}
+
 static void *arena(struct device *dev)
 {
     return backend_get()->ops->arena(dev);
@@ -310,6 +315,7 @@ const struct device_ops device_extents = {
     .name = "extents",
     .open = open_device,
     .close = close_device,
+    .count = count,
     .arena = arena,
     .probe = probe,
     .lend = lend,

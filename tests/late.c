@@ -234,6 +234,11 @@ static int probe(unsigned index, struct device_facts *facts, struct error *err)
     return device_cpu.probe(index, facts, err);
 }
 
+static void count(struct device *dev, uint64_t *done)
+{
+    device_cpu.count(dev, done);
+}
+
 static void *arena(struct device *dev)
 {
     return device_cpu.arena(dev);
@@ -430,6 +435,7 @@ const struct device_ops device_late = {
     .name = "late",
     .open = open_device,
     .close = close_device,
+    .count = count,
     .arena = arena,
     .probe = probe,
     .lend = lend,

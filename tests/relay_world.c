@@ -489,10 +489,17 @@ bool world_contribute(struct world *w, uint32_t part)
     return false;
 }
 
+/* With nothing under way, the one that the step waits for does what it owes. */
 static bool work_parts(struct world *w)
 {
+    const uint32_t owes = relay_owes(w->relay);
+
     bool moved = false;
+    must(w, w->torn || w->covered ? owes == UINT32_MAX : owes < WORLD_WORKERS && w->attached[owes],
+         "the step waits for nobody");
     for (uint32_t p = 0; p < w->config.n_parts && !w->torn; p++) {
+        if (w->owner[p] != owes)
+            continue;
         if (!w->covered && !w->loss[p] && w->n_done == w->t) {
             world_feed(w, &(struct relay_event){.kind = RELAY_LOSS,
                                                 .worker = w->owner[p],
@@ -549,7 +556,7 @@ void world_settle(struct world *w)
     while (moved) {
         moved = work_thread(w);
         moved |= work_readers(w);
-        moved |= work_parts(w);
+        moved = moved || work_parts(w);
     }
     if (w->torn)
         return;

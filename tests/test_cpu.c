@@ -92,6 +92,48 @@ START_TEST(what_is_uploaded_comes_back)
 }
 END_TEST
 
+/* A product of 4 x 4 tiles at least, attention of 6 heads in all, and what is short. */
+START_TEST(operations_are_counted_and_pieces_of_long_ones)
+{
+    enum { SIDE = 4 * PLAN_CPU_PRODUCT_HEIGHT, TOKENS = 8, WIDTH = 6 };
+    const size_t bytes = 3 * (size_t)SIDE * SIDE * sizeof(float);
+    uint64_t done = 0;
+    struct device *dev;
+
+    ck_assert_int_eq(device_cpu.open(&dev, 0, NUMBER_FP32, bytes, 2, NULL), 0);
+    float *x = device_cpu.arena(dev);
+    device_cpu.zero(dev, x, 4);
+    ck_assert_uint_eq(done, 0);
+    device_cpu.count(dev, &done);
+    device_cpu.zero(dev, x, 4);
+    ck_assert_uint_eq(done, 1);
+    device_cpu.download(dev, x, x + 4, 4);
+    ck_assert_uint_eq(done, 2);
+    device_cpu.matmul(dev, &(struct device_matmul){.m = SIDE,
+                                                   .n = SIDE,
+                                                   .k = 1,
+                                                   .a = x,
+                                                   .b = x + SIDE,
+                                                   .c = x + (size_t)SIDE * SIDE,
+                                                   .a_stride = 1,
+                                                   .b_stride = SIDE,
+                                                   .c_stride = SIDE});
+    ck_assert_uint_ge(done, 2 + 16);
+    const uint64_t before = done;
+    device_cpu.attention(dev, &(struct device_attention){.n_rows = 3,
+                                                         .n_tokens = TOKENS,
+                                                         .n_heads = 2,
+                                                         .width = WIDTH,
+                                                         .scale = 1,
+                                                         .qkv = x,
+                                                         .out = x + 3 * TOKENS * 3 * WIDTH,
+                                                         .log_sum_exp = x + 4 * TOKENS * 3 * WIDTH,
+                                                         .scratch = x + (size_t)SIDE * SIDE});
+    ck_assert_uint_eq(done, before + 6);
+    device_cpu.close(dev);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tcase = tcase_create("device");
@@ -101,5 +143,6 @@ int main(void)
     tcase_add_test(tcase, an_arena_beyond_the_address_space_is_refused);
     tcase_add_test(tcase, open_claims_the_arena_and_close_gives_it_back);
     tcase_add_test(tcase, what_is_uploaded_comes_back);
+    tcase_add_test(tcase, operations_are_counted_and_pieces_of_long_ones);
     return run_tests(tcase);
 }

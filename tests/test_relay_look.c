@@ -68,6 +68,32 @@ START_TEST(a_unit_is_at_rest_in_an_inbox_folded_and_updated)
 }
 END_TEST
 
+/* In fold order: the upper unit first, part by part. */
+START_TEST(a_step_waits_for_the_worker_of_the_next_loss_or_contribution)
+{
+    static const uint32_t two[] = {7, 8};
+    const struct relay_action *actions;
+    struct relay_event of_other = {.kind = RELAY_ATTACHED, .worker = 8};
+
+    ck_assert_uint_eq(relay_owes(relay), UINT32_MAX); /* no step */
+    ck_assert_int_ge(relay_feed(relay, &of_other, &actions), 0);
+    feed((struct relay_event){
+        .kind = RELAY_OPEN, .visits = visits, .n_slices = n_slices, .n_visits = 2, .owners = two, .n_owners = 2});
+    ck_assert_uint_eq(relay_owes(relay), 7);
+    feed((struct relay_event){.kind = RELAY_LOSS, .part = 0, .ok = true});
+    ck_assert_uint_eq(relay_owes(relay), 8);
+    of_other = (struct relay_event){.kind = RELAY_LOSS, .worker = 8, .part = 1, .ok = true};
+    ck_assert_int_ge(relay_feed(relay, &of_other, &actions), 0);
+    ck_assert_uint_eq(relay_owes(relay), 7);
+    contribute(0, 0, 1); /* not its turn: it stands there, and the other one is still to come */
+    ck_assert_uint_eq(relay_owes(relay), 7);
+    contribute(1, 0, 2);
+    ck_assert_uint_eq(relay_owes(relay), UINT32_MAX); /* with the optimizer thread */
+    feed((struct relay_event){.kind = RELAY_FOLDED, .unit = 1, .ok = true});
+    ck_assert_uint_eq(relay_owes(relay), 8);
+}
+END_TEST
+
 START_TEST(what_is_past_the_last_unit_is_at_rest)
 {
     struct relay_view views[3] = {{9, RELAY_AT_FOLD}, {9, RELAY_AT_FOLD}, {9, RELAY_AT_FOLD}};
@@ -86,6 +112,7 @@ int main(void)
 
     tcase_add_checked_fixture(tests, setup, teardown);
     tcase_add_test(tests, a_unit_is_at_rest_in_an_inbox_folded_and_updated);
+    tcase_add_test(tests, a_step_waits_for_the_worker_of_the_next_loss_or_contribution);
     tcase_add_test(tests, what_is_past_the_last_unit_is_at_rest);
     return run_tests(tests);
 }

@@ -159,11 +159,12 @@ END_TEST
 START_TEST(a_pong_carries_the_progress)
 {
     struct side daemon = {.tick_ms = 1}, worker = {0};
+    const uint64_t progress = 1234;
 
     stage_begin(&st);
     st.by_door = _i;
     stage_open(&st, &daemon, &worker);
-    session_set_progress(worker.s, 1234);
+    session_share_progress(worker.s, &progress);
     while (session_peer_progress(daemon.s) != 1234)
         uv_run(&st.loop, UV_RUN_ONCE);
     session_close(daemon.s);

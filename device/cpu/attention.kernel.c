@@ -383,6 +383,7 @@ static void forward(struct device *dev, const struct device_attention *op)
 #pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
     for (size_t item = 0; item < op->n_rows * op->n_heads; item++) {
         const struct head head = find_head(op, item, cpu_thread());
+        device_count(dev->done);
         forward_head(&head);
     }
 }
@@ -392,6 +393,7 @@ static void backward(struct device *dev, const struct device_attention *op)
 #pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
     for (size_t item = 0; item < op->n_rows * op->n_heads; item++) {
         const struct head head = find_head(op, item, cpu_thread());
+        device_count(dev->done);
         backward_head(&head);
     }
 }

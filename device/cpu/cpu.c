@@ -106,6 +106,7 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
         return rc;
     dev = calloc(1, sizeof *dev);
     if (dev) {
+        dev->done = &dev->uncounted;
         dev->type = type;
         dev->n_threads = n_threads;
         dev->arena_bytes = arena_bytes;
@@ -126,6 +127,11 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
     return 0;
 }
 
+static void count(struct device *dev, uint64_t *done)
+{
+    dev->done = done;
+}
+
 static void *arena(struct device *dev)
 {
     return dev->arena;
@@ -135,6 +141,7 @@ static void copy(struct device *dev, void *to, const void *from, size_t bytes)
 {
     enum { PIECE = 1 << 20 };
 
+    device_count(dev->done);
 #pragma omp parallel for num_threads(dev->n_threads) if (bytes > PIECE)
     for (size_t i = 0; i < bytes; i += PIECE)
         memcpy((char *)to + i, (const char *)from + i, bytes - i < PIECE ? bytes - i : PIECE);
@@ -152,6 +159,7 @@ static void download(struct device *dev, void *host, const void *src, size_t byt
 
 static void download_bf16(struct device *dev, uint16_t *host, const float *src, size_t n)
 {
+    device_count(dev->done);
 #pragma omp parallel for num_threads(dev->n_threads)
     for (size_t i = 0; i < n; i++)
         host[i] = number_to_bf16(src[i]);
@@ -200,22 +208,26 @@ static int fault(struct device *dev, struct error *err)
 
 static void zero(struct device *dev, float *x, size_t n)
 {
+    device_count(dev->done);
     dev->kernels->rows->zero(dev, x, n);
 }
 
 static void activate(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation)
 {
+    device_count(dev->done);
     dev->kernels->rows->activate(dev, y, x, n, activation);
 }
 
 static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n)
 {
+    device_count(dev->done);
     dev->kernels->rows->reduce_rows(dev, sum, x, m, n);
 }
 
 static void norm(struct device *dev, void *y, float *statistics, const void *x, const void *weight, const void *bias,
                  size_t m, size_t n, float epsilon)
 {
+    device_count(dev->done);
     dev->kernels->norm->forward(dev, y, statistics, x, weight, bias, m, n, epsilon);
 }
 
@@ -223,6 +235,7 @@ static void norm_backward(struct device *dev, void *dx, bool accumulate, float *
                           const void *dy, const void *x, const float *statistics, const void *weight, size_t m,
                           size_t n)
 {
+    device_count(dev->done);
     dev->kernels->norm->backward(dev, dx, accumulate, weight_gradient, bias_gradient, dy, x, statistics, weight, m, n);
 }
 
@@ -238,58 +251,68 @@ static void attention_backward(struct device *dev, const struct device_attention
 
 static void attention_cached(struct device *dev, const struct device_attention_cached *op)
 {
+    device_count(dev->done);
     dev->kernels->attention_cached->forward(dev, op);
 }
 
 static void dropout_add(struct device *dev, void *y, const void *x, const void *h, size_t n_rows, size_t n_tokens,
                         size_t n, const struct device_dropout *dropout)
 {
+    device_count(dev->done);
     dev->kernels->dropout->add(dev, y, x, h, n_rows, n_tokens, n, dropout);
 }
 
 static void dropout_backward(struct device *dev, void *dh, const void *dy, size_t n_rows, size_t n_tokens, size_t n,
                              const struct device_dropout *dropout)
 {
+    device_count(dev->done);
     dev->kernels->dropout->add(dev, dh, NULL, dy, n_rows, n_tokens, n, dropout); /* a product is its own gradient */
 }
 
 static void embed(struct device *dev, void *y, bool accumulate, const uint32_t *ids, size_t m, const void *table,
                   uint32_t first, uint32_t n_table, size_t n)
 {
+    device_count(dev->done);
     dev->kernels->rows->embed(dev, y, accumulate, ids, m, table, first, n_table, n);
 }
 
 static void embed_backward(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const void *dy,
                            uint32_t first, uint32_t n_table, size_t n)
 {
+    device_count(dev->done);
     dev->kernels->rows->embed_backward(dev, table_gradient, ids, m, dy, first, n_table, n);
 }
 
 static void position(struct device *dev, void *y, const void *table, size_t n_rows, size_t n_tokens, size_t n)
 {
+    device_count(dev->done);
     dev->kernels->rows->position(dev, y, table, n_rows, n_tokens, n);
 }
 
 static void position_backward(struct device *dev, float *table_gradient, const void *dy, size_t n_rows, size_t n_tokens,
                               size_t n)
 {
+    device_count(dev->done);
     dev->kernels->rows->position_backward(dev, table_gradient, dy, n_rows, n_tokens, n);
 }
 
 static void log_sum_exp(struct device *dev, float *running, bool start, const float *logits, size_t logits_stride,
                         const uint32_t *labels, size_t m, uint32_t first, size_t n)
 {
+    device_count(dev->done);
     dev->kernels->softmax->log_sum_exp(dev, running, start, logits, logits_stride, labels, m, first, n);
 }
 
 static void loss(struct device *dev, double *losses, const float *running, const uint32_t *labels, size_t m)
 {
+    device_count(dev->done);
     dev->kernels->softmax->loss(dev, losses, running, labels, m);
 }
 
 static void cross_entropy_gradient(struct device *dev, float *logits, size_t logits_stride, const float *running,
                                    const uint32_t *labels, size_t m, uint32_t first, size_t n, float scale)
 {
+    device_count(dev->done);
     dev->kernels->softmax->gradient(dev, logits, logits_stride, running, labels, m, first, n, scale);
 }
 
@@ -298,6 +321,7 @@ const struct device_ops device_cpu = {
     .probe = probe,
     .open = open_device,
     .close = close_device,
+    .count = count,
     .arena = arena,
     .lend = lend,
     .unlend = unlend,

@@ -96,7 +96,8 @@ struct device {
     const struct cpu_kernels *kernels;
     void *arena;
     size_t arena_bytes;
-    void *products; /* scratch of the products, PLAN_CPU_PRODUCT_SCRATCH a thread */
+    uint64_t *done, uncounted; /* where operations are counted: here, until somebody wants to know */
+    void *products;            /* scratch of the products, PLAN_CPU_PRODUCT_SCRATCH a thread */
 };
 
 /* A name for this compilation: KERNEL_NAME(cpu_rows) is cpu_rows_bf16_v4. */

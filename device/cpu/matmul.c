@@ -41,6 +41,7 @@ void cpu_matmul(struct device *dev, const struct device_matmul *op)
 
     assert(op->k > 0 && (op->beta == 0 || (op->beta == 1 && op->epilogue == DEVICE_NO_EPILOGUE)));
     if (op->m == 1 && !op->transpose_a) { /* no packing of a matrix that is used once */
+        device_count(dev->done);
         dev->kernels->single->multiply(dev, op);
         return;
     }
@@ -53,6 +54,7 @@ void cpu_matmul(struct device *dev, const struct device_matmul *op)
                                       cpu_smaller(width, op->n - column)};
         float *scratch = (float *)dev->products + cpu_thread() * (PLAN_CPU_PRODUCT_SCRATCH / sizeof(float));
 
+        device_count(dev->done);
         dev->kernels->tile->multiply(op, &tile, scratch);
         dev->kernels->rows->finish(op, &tile, scratch, PLAN_CPU_PRODUCT_WIDTH);
     }

@@ -101,6 +101,7 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
     struct device *dev = calloc(1, sizeof *dev);
     if (!dev)
         return error_set(err, -ENOMEM, "cuda:%u: out of host memory", index);
+    dev->done = &dev->uncounted;
     dev->index = index;
     dev->type = dev->queue.type = type;
     dev->arena_bytes = arena_bytes;
@@ -118,6 +119,11 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
         cuda_dnn_open(dev);
     *out = dev;
     return 0;
+}
+
+static void count(struct device *dev, uint64_t *done)
+{
+    dev->done = done;
 }
 
 static void *arena(struct device *dev)
@@ -310,6 +316,7 @@ EXPORTED const struct device_ops device_cuda = {
     .probe = cuda_probe,
     .open = open_device,
     .close = close_device,
+    .count = count,
     .arena = arena,
     .lend = cuda_lend,
     .unlend = cuda_unlend,

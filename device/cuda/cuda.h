@@ -50,14 +50,16 @@ struct device {
     cublasLtHandle_t blas;
     void *workspace; /* (PLAN_CUDA_WORKSPACE_BYTES) */
     struct cuda_matmul *matmul;
-    struct cuda_dnn *dnn; /* NULL: no library was found, or it cannot what is asked: our own kernels */
-    cudaError_t failed;   /* the first fault; told by finish and sync */
-    char failed_at[128];  /* where, if more is known than which device */
+    struct cuda_dnn *dnn;      /* NULL: no library was found, or it cannot what is asked: our own kernels */
+    uint64_t *done, uncounted; /* where operations are counted: here, until somebody wants to know */
+    cudaError_t failed;        /* the first fault; told by finish and sync */
+    char failed_at[128];       /* where, if more is known than which device */
 };
 
-/* Keeps the first fault. */
+/* An operation was queued, or waited for. Keeps the first fault. */
 static inline void cuda_note(struct device *dev, cudaError_t rc)
 {
+    device_count(dev->done);
     if (rc != cudaSuccess && dev->failed == cudaSuccess)
         dev->failed = rc;
 }
