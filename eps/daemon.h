@@ -291,6 +291,8 @@ int rights_stop(const struct peer *peer, struct error *err);
 int rights_output(const struct daemon *d, struct error *err);
 /* -EINVAL unless all of them are regular files, which never block, open for writing at offsets. */
 int rights_files(const int *fds, unsigned n, struct error *err);
+/* The worker may append to the job's trace: it is its client's, or the daemon's user's, and no third user's. */
+bool rights_trace(const struct job *job, const struct peer *worker);
 /* Without a client there is nothing to be had, which others say. */
 int rights_save(const struct daemon *d, const struct peer *peer, struct error *err);
 

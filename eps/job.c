@@ -167,7 +167,7 @@ static void assign(struct job *job, struct peer *worker, const struct segment *i
     m.assign.train = job->request.job.train;
     m.assign.generate = job->request.job.generate;
     m.assign.takes_turns = worker->backend->takes_turns;
-    m.assign.trace = job->trace_file >= 0;
+    m.assign.trace = job->trace_file >= 0 && rights_trace(job, worker);
     m.assign.precision = plan->setting.precision;
     m.assign.grad = job->request.job.grad;
     m.assign.microbatch = plan->choice.microbatch;

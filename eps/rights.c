@@ -56,6 +56,13 @@ int rights_files(const int *fds, unsigned n, struct error *err)
     return 0;
 }
 
+bool rights_trace(const struct job *job, const struct peer *worker)
+{
+    const uid_t uid = session_peer_uid(worker->session);
+
+    return is_owner(uid) || uid == session_peer_uid(job->client->session);
+}
+
 int rights_save(const struct daemon *d, const struct peer *peer, struct error *err)
 {
     const uid_t uid = session_peer_uid(peer->session);

@@ -445,6 +445,111 @@ START_TEST(a_file_is_read_that_came_open_for_reading)
 }
 END_TEST
 
+/* A trace is a file of the client's: a worker of a third user is not given it. */
+START_TEST(a_trace_is_open_to_the_workers_of_client_and_owner)
+{
+    static const struct {
+        uid_t uid;
+        bool traced;
+    } lenders[] = {{USERS_OWNER, true}, {USERS_MEMBER, true}, {USERS_PRIMARY, false}};
+    const char *const worker[] = {"--connect", users_service(), "--device-mem", "256MiB", NULL};
+    char model[300], text[300], out[340], trace[340];
+    const pid_t daemon = users_start_service();
+
+    users_start(lenders[_i].uid, true, "eps-worker", worker);
+    ck_assert(users_await_workers(1));
+    snprintf(model, sizeof model, "%s", processes_config("tiny.json", 1, 2, 16, 32));
+    snprintf(text, sizeof text, "%s", processes_text("tiny.txt", 8000));
+    snprintf(out, sizeof out, "%s/run", mine);
+    snprintf(trace, sizeof trace, "%s/trace.json", mine);
+    const char *const train[] = {"train", "--model",   model,           "--data",  text, "--out",   out,   "--steps",
+                                 "2",     "--connect", users_service(), "--batch", "4",  "--trace", trace, NULL};
+    ck_assert_msg(users_run(USERS_MEMBER, true, "eps", train) == 0, "%s", processes_read(users_log()));
+    char *said = processes_read(trace);
+    ck_assert_ptr_nonnull(strstr(said, "\"epsd\""));
+    ck_assert((strstr(said, "\"eps-worker") != NULL) == lenders[_i].traced);
+    free(said);
+    stop(daemon);
+}
+END_TEST
+
+static char run_out[320];
+
+static bool is_training(void *context)
+{
+    char path[400];
+
+    (void)context;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run_out);
+    char *said = access(path, R_OK) == 0 ? processes_read(path) : NULL;
+    const bool yes = said && strchr(said, '\n');
+    free(said);
+    return yes;
+}
+
+/* The owner of the daemon, who may not even list the member's directory, asks for a checkpoint, then for the end. */
+START_TEST(a_members_run_is_saved_in_its_place_whoever_asks)
+{
+    char model[300], text[300];
+    struct stat info;
+    const pid_t daemon = start();
+
+    snprintf(model, sizeof model, "%s", processes_config("tiny.json", 1, 2, 16, 32));
+    snprintf(text, sizeof text, "%s", processes_text("tiny.txt", 8000));
+    snprintf(run_out, sizeof run_out, "%s/run", mine);
+    const char *const train[] = {"train",         "--model", model,          "--data", text,      "--out", run_out,
+                                 "--steps",       "1000000", "--save-every", "900000", "--batch", "4",     "--connect",
+                                 users_service(), NULL};
+    const pid_t client = users_start(USERS_MEMBER, true, "eps", train);
+    ck_assert(processes_until(is_training, NULL));
+    ck_assert_msg(users_eps(USERS_OWNER, "save") == 0, "%s", processes_read(users_log()));
+    users_check_log(run_out, "/run/step-");
+    ck_assert_int_eq(users_eps(USERS_OWNER, "status"), 0);
+    users_check_log(run_out, "training");
+    ck_assert_int_eq(stat(strcat(run_out, "/latest/model.safetensors"), &info), 0);
+    ck_assert_uint_eq(info.st_uid, USERS_MEMBER);
+    ck_assert_int_eq(eps_stop(users_service(), NULL), 0);
+    ck_assert_int_eq(users_wait(daemon), 0);
+    ck_assert_int_ne(users_wait(client), 0);
+    *strstr(run_out, "/latest") = '\0';
+    ck_assert_int_eq(users_run(USERS_MEMBER, true, "eps", (const char *const[]){"verify", run_out, NULL}), 0);
+}
+END_TEST
+
+static int told[2]; /* a pipe: the member's process waits for files, and for ever */
+
+static void ask_and_hang(int i)
+{
+    struct driver driver;
+
+    (void)i;
+    open_job(&driver);
+    driver_ask_save(&driver, 1);
+    await_output(&driver, OUTPUT_OPEN, 1);
+    ck_assert_int_eq(write(told[1], "x", 1), 1);
+    for (;;)
+        pause();
+}
+
+START_TEST(a_daemon_stops_whoever_it_waits_for)
+{
+    ck_assert_int_eq(pipe(told), 0);
+    const pid_t daemon = start(), client = fork();
+    char byte;
+
+    if (client == 0) {
+        ck_assert(users_become(USERS_MEMBER, true));
+        ask_and_hang(0);
+    }
+    ck_assert_int_eq(read(told[0], &byte, 1), 1);
+    ck_assert_int_eq(kill(daemon, SIGTERM), 0); /* the run is asked to end, and does not */
+    ck_assert_int_eq(kill(daemon, SIGINT), 0);
+    ck_assert_int_eq(users_wait(daemon), 0);
+    ck_assert_int_eq(kill(client, SIGKILL), 0);
+    users_wait(client);
+}
+END_TEST
+
 int main(void)
 {
     if (!users_can()) {
@@ -462,5 +567,8 @@ int main(void)
     tcase_add_loop_test(tests, whatever_a_client_answers_the_daemon_goes_on, 0, ANSWERS);
     tcase_add_test(tests, checkpoints_are_opened_one_at_a_time);
     tcase_add_loop_test(tests, a_file_is_read_that_came_open_for_reading, 0, 2);
+    tcase_add_loop_test(tests, a_trace_is_open_to_the_workers_of_client_and_owner, 0, 3);
+    tcase_add_test(tests, a_members_run_is_saved_in_its_place_whoever_asks);
+    tcase_add_test(tests, a_daemon_stops_whoever_it_waits_for);
     return run_tests(tests);
 }
