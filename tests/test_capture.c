@@ -251,6 +251,57 @@ START_TEST(what_is_given_up_leaves_nothing)
 }
 END_TEST
 
+/* Whole, as if it had been written there, once its files lie in a directory. With one too few it is none. */
+START_TEST(files_that_came_open_hold_what_a_directory_would)
+{
+    static const char *const names[] = {CHECKPOINT_WEIGHTS, CHECKPOINT_MOMENTS, CHECKPOINT_CONFIG, "a.txt",
+                                        "b.json",           CHECKPOINT_TRAINING};
+    static const char side[] = "{\"options\": {\"x\": 1}, \"files\": {\"a.txt\": \"words\", \"b.json\": \"{}\"}}";
+    struct run run;
+    struct eps_capture capture;
+    struct error err = {""};
+    int output = open_output("there");
+
+    begin(&run, 0, 0);
+    train(&run, CUT);
+    struct eps_capture_options options = capture_options(&run, output, CUT);
+    options.side = side;
+    options.side_bytes = sizeof side - 1;
+    options.microbatch = 2;
+    outputs_make("here");
+    outputs_make("here/step-3");
+    for (int round = 0; round < 2; round++) {
+        ck_assert_msg(eps_capture_open(&capture, &options, &err) == 0, "%s", err.text);
+        for (uint32_t u = 0; u < run.ip->model.n_units; u++)
+            ck_assert_msg(eps_capture_write(&capture, u, &err) == 0, "%s", err.text);
+        ck_assert_msg(eps_capture_finish(&capture, &err) == 0, "%s", err.text);
+        options.output = -1;
+        for (unsigned i = 0; round == 0 && i < 6; i++) {
+            char path[100];
+            snprintf(path, sizeof path, "here/step-3/%s", names[i]);
+            options.files[options.n_files++] = open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
+            ck_assert_int_eq(pwrite(options.files[i], "more", 4, 1 << 20), 4); /* than there will be */
+        }
+    }
+    ck_assert_int_eq(symlink("step-3", "here/latest"), 0);
+    outputs_check_whole("here", CUT);
+    for (unsigned i = 0; i < 6; i++)
+        outputs_check_same("here/step-3", "there/step-3", names[i]);
+    options.n_files--;
+    ck_assert_int_eq(eps_capture_open(&capture, &options, &err), 0);
+    for (uint32_t u = 0; u < run.ip->model.n_units; u++)
+        ck_assert_int_eq(eps_capture_write(&capture, u, &err), 0);
+    ck_assert_int_eq(eps_capture_finish(&capture, &err), -EINVAL);
+    ck_assert_str_eq(err.text, "training.json: no file came open for it");
+    eps_capture_discard(&capture);
+    ck_assert_int_eq(fcntl(options.files[0], F_GETFD), 0); /* they are whoever's they were */
+    for (unsigned i = 0; i < 6; i++)
+        close(options.files[i]);
+    close(output);
+    inprocess_close(run.ip);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = tcase_create("capture");
@@ -260,5 +311,6 @@ int main(void)
     tcase_add_loop_test(tests, what_is_written_during_a_step_is_the_version_before_it, 0, N_WAYS);
     tcase_add_loop_test(tests, a_run_goes_on_from_a_checkpoint_bit_for_bit, 0, N_WAYS);
     tcase_add_test(tests, what_is_given_up_leaves_nothing);
+    tcase_add_test(tests, files_that_came_open_hold_what_a_directory_would);
     return run_tests(tests);
 }
