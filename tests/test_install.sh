@@ -18,8 +18,11 @@ mv "$work/first" "$work/moved"
 cd "$work/moved"
 for file in bin/eps bin/epsd bin/eps-worker lib/libeps.so include/eps.h share/man/man1/eps.1 share/man/man1/epsd.1 \
     share/man/man1/eps-worker.1 share/bash-completion/completions/eps share/doc/eps/README.md \
-    share/doc/eps/examples/example_train.c; do
+    share/doc/eps/copyright share/doc/eps/examples/example_train.c; do
     [ -s "$file" ] || fail "$file is missing"
+done
+for file in README.md copyright; do
+    grep -q 'No licence has been chosen' share/doc/eps/$file || fail "$file says nothing of a licence"
 done
 for program in eps epsd eps-worker; do
     [ "$(bin/$program --version)" = "$program $(sed -n 's/^Version: //p' lib/pkgconfig/eps.pc)" ] ||
@@ -59,6 +62,7 @@ for library in libc6 libhwloc15 libjansson4 libnanomsg5 libncursesw6 libuv1 libz
 done
 dpkg-deb -x "$deb" "$work/root"
 cd "$work"
+[ -s root/usr/share/doc/eps/copyright ] || fail "the package has no copyright file"
 "$work/root/usr/bin/eps" train --model config.json --data book.txt --out packaged --steps 2 >said 2>&1 ||
     fail "the package's eps: $(cat said)"
 [ -s packaged/latest/model.safetensors ] || fail "the package's eps left no model"

@@ -18,6 +18,9 @@ install(FILES ${CMAKE_BINARY_DIR}/eps.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkg
 install(FILES man/eps.1 man/epsd.1 man/eps-worker.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
 install(FILES completion/eps.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME eps)
 install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+file(WRITE ${CMAKE_BINARY_DIR}/debian/copyright
+     "No licence has been chosen for eps yet: that is its owner's to do. Until then all rights are reserved.\n")
+install(FILES ${CMAKE_BINARY_DIR}/debian/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR})
 install(FILES client/example_train.c DESTINATION ${CMAKE_INSTALL_DOCDIR}/examples)
 
 set(EPS_MAINTAINER "eps developers <eps@example.org>" CACHE STRING "who answers for the Debian package")
