@@ -1,0 +1,325 @@
+"""How far from float64 the product's gradients and trained weights are, beside PyTorch's own distance: random models.
+
+    python distribution.py [--bin build/bin] [--seed S] [--models N] [--only K] [--precision fp32|bf16] [--steps 1|20]
+                           [--bits B] [--out FILE]
+
+Each model is drawn from seed and number alone: 1 to 6 layers, 1 to 7 heads of any width, a vocabulary up to 60,000,
+sequences of 3 to 300, 1 to 8 parts, every switch of the config and of `eps train` that leaves the result defined. What
+is measured is what the installed programs leave on disk: the gradient is Adam's first moment after one step with
+betas 0,0.999; trained weights are those of a checkpoint.
+
+    ratio   |ours - float64| / the largest |PyTorch's - float64| of its ways to compute, of a tensor
+    ways    fp32: attention spelled out, fused, and the minibatch in as many runs of rows as it has parts. bf16: all of
+            the model in bf16, with both attentions; in 20 steps AdamW then has an fp32 master of it. Autocast, whose
+            residual stream is fp32, is told beside them
+    counts  every element of a gradient. q, k and v of c_attn.bias are tensors of their own, and k is left out: its
+            gradient is zero analytically, so that all of it is rounding. Of trained weights an element counts if its
+            first gradient is no such rounding: at least 8 times the root mean square of PyTorch's errors in that
+            tensor's. Where it is less, Adam's first step, lr times its sign, may go either way in PyTorch as in ours
+    model   its worst tensor, of those with 8 elements that count
+    control the same of PyTorch beside itself: one attention's distance by the other's, as ours by the latter alone. The
+            worst of some fifty tensors, often of ten elements, is well above 1 wherever two roundings differ
+
+--bits B starts from weights of B bits (bf16 has 8): of 9 every second one lies between two bf16, as near to both.
+
+Made with torch 2.15.0 and transformers 5.23.0 on the CPU.
+"""
+import argparse
+import contextlib
+import json
+import math
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from transformers import GPT2Config, GPT2LMHeadModel
+
+import drawn
+import training
+
+N_MINIBATCHES, ELEMENTS = 4, 8
+TOKENS, VOCABULARY = {1: 600, 20: 160}, {1: 60000, 20: 4000}  # of a minibatch, at most
+ZERO = 8  # times the root mean square of PyTorch's errors
+
+
+def draw(seed, number, precision, tokens, most):
+    """A model, its minibatches and how it is trained."""
+    r = random.Random(f"{seed}:{number}")
+    parts = r.choice((1, 1, 2, 3, 4, 8))
+    seq = min(round(math.exp(r.uniform(math.log(3), math.log(300)))), tokens // parts)
+    batch = parts * r.randint(1, max(1, min(8, tokens // parts // seq)))
+    vocabulary = round(math.exp(r.uniform(math.log(11), math.log(most))))
+    heads, largest = r.choice((1, 2, 3, 3, 4, 5, 5, 7)), 96 if vocabulary < 8000 else 24
+    width = heads * r.randint(2, max(3, min(24, largest // heads)))
+    config = dict(n_layer=r.randint(1, 6), n_head=heads, n_embd=width, n_positions=seq + r.choice((0, 0, 5)),
+                  vocab_size=vocabulary, activation_function=r.choice(("gelu_new", "gelu", "relu")),
+                  n_inner=r.choice((None, None, width + 3, 2 * width)), tie_word_embeddings=r.random() < 0.6,
+                  scale_attn_weights=r.random() < 0.8, scale_attn_by_inverse_layer_idx=r.random() < 0.3,
+                  layer_norm_epsilon=r.choice((1e-5, 1e-6, 1e-3)))
+    return dict(name=f"{seed}:{number}", config=config, seq=seq, batch=batch, parts=parts,
+                microbatch=r.choice((0, 1, r.randint(1, batch // parts))), gain=math.exp(r.uniform(-1, 0.7)),
+                wte=math.exp(r.uniform(-3, 0)), optimizer=r.choice(("adamw", "adama")) if parts > 1 else "adamw",
+                commit=r.choice(("eager", "eager", "fenced")), grad=r.choice(("fp32", "bf16"))
+                if precision == "bf16" else "fp32", minimum=r.random() < 0.3, lr=1e-3, decay=0.1)
+
+
+def to_bits(w, bits):
+    """To nearest, ties to even, as fp32."""
+    mantissa, exponent = np.frexp(w.astype(np.float64))
+    return np.ldexp(np.rint(np.ldexp(mantissa, bits)), exponent - bits).astype(np.float32)
+
+
+def scales_of(m):
+    """Of each tensor: base and scale of its weights (drawn.weights)."""
+    out = {}
+    with torch.device("meta"):
+        shapes = {t: p.shape for t, p in GPT2LMHeadModel(config_of(m)).named_parameters()}
+    for t, shape in shapes.items():
+        if ".ln_" in t:
+            how = (1.0, 0.4) if t.endswith("weight") else (0.0, 0.2)
+        elif t.endswith("bias"):
+            how = 0.0, 0.2
+        elif "wte" in t or "wpe" in t:
+            how = 0.0, m["wte"]
+        else:
+            how = 0.0, m["gain"] * math.sqrt(12 / shape[1 if "lm_head" in t else 0])
+        out[t] = (*how, shape)
+    return out
+
+
+def weights_of(m, bits):
+    out = {}
+    for t, (base, scale, shape) in scales_of(m).items():
+        w = drawn.weights(f"{m['name']}:{t}", math.prod(shape), base, scale)
+        out[t] = torch.from_numpy(to_bits(w, bits) if bits < 24 else w).view(shape)
+    return out
+
+
+def config_of(m):
+    return GPT2Config(**m["config"], attn_pdrop=0.0, embd_pdrop=0.0, resid_pdrop=0.0, bos_token_id=0, eos_token_id=0)
+
+
+def config_json(m):
+    return {"model_type": "gpt2", **{k: v for k, v in m["config"].items() if v is not None}, "attn_pdrop": 0.0,
+            "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+
+
+def stream_of(m):
+    """Windows of seq tokens, one after the other, each label its token's successor."""
+    ids, _ = drawn.minibatch(m["name"], 0, 1, N_MINIBATCHES * m["batch"] * m["seq"], m["config"]["vocab_size"], 0)
+    return np.append(ids[0], ids[0, 0])
+
+
+# ---- PyTorch ----
+
+class Run:
+    """dtype: of the model; products: what they are in, under autocast; a model in bf16 has an fp32 master."""
+
+    def __init__(self, m, weights, dtype, attention="eager", n_runs=1, products=None):
+        self.m, self.n_runs, self.products = m, n_runs, products
+        self.model = GPT2LMHeadModel._from_config(config_of(m), attn_implementation=attention, dtype=torch.float32)
+        self.model = self.model.to(torch.float64 if dtype == torch.float64 else torch.float32)
+        with torch.no_grad():
+            for t, p in self.model.named_parameters():
+                p.copy_(weights[t])
+        self.model = self.model.to(dtype).train()
+        self.tied = self.model.transformer.wte.weight if m["config"]["tie_word_embeddings"] else None
+        wide = torch.float32 if dtype == torch.bfloat16 else dtype
+        self.master = {t: weights[t].to(wide).clone() for t, _ in self.model.named_parameters()}
+        self.moments = {t: (torch.zeros_like(w), torch.zeros_like(w)) for t, w in self.master.items()}
+        self.step, stream = 0, torch.from_numpy(stream_of(m))
+        self.ids = stream[:-1].view(N_MINIBATCHES, m["batch"], m["seq"])
+        self.labels = stream[1:].view(N_MINIBATCHES, m["batch"], m["seq"])
+
+    def gradients(self, n_runs):
+        """Of each of n_runs runs of rows, whose sum is the gradient."""
+        at, self.loss = self.step % N_MINIBATCHES, 0.0
+        n_valid = int((self.labels[at] >= 0).sum())
+        for i, l in zip(self.ids[at].chunk(n_runs), self.labels[at].chunk(n_runs)):
+            self.model.zero_grad(set_to_none=True)
+            with torch.autocast("cpu", dtype=self.products) if self.products else contextlib.nullcontext():
+                loss = training.loss_of(self.model, i, l, n_valid)
+            loss.backward()
+            self.loss += loss.item()
+            yield {t: p.grad.to(self.master[t].dtype) for t, p in self.model.named_parameters()}
+
+    def gradient(self):
+        total = None
+        for g in self.gradients(self.n_runs):
+            total = g if total is None else {t: total[t] + x for t, x in g.items()}
+        return total
+
+    def train(self, n_steps):
+        """AdamW; or AdamA, arXiv:2305.19982, a tied tensor's parts summed and squared once (see training.py)."""
+        lr, (b1, b2), epsilon = self.m["lr"], training.BETAS, 1e-8
+        for self.step in range(n_steps):
+            whole = [self.gradient()] if self.m["optimizer"] == "adamw" else list(self.gradients(self.m["parts"]))
+            with torch.no_grad():
+                for t, p in self.model.named_parameters():
+                    w, (m, v) = self.master[t], self.moments[t]
+                    m.mul_(b1)
+                    v.mul_(b2)
+                    for g in [sum(x[t] for x in whole)] if p is self.tied else [x[t] for x in whole]:
+                        m.add_(g, alpha=1 - b1)
+                        v.addcmul_(g, g, value=1 - b2)
+                    w.mul_(1 - lr * (self.m["decay"] if p.dim() > 1 else 0.0))
+                    n = self.step + 1
+                    w.addcdiv_(m / (1 - b1**n), (v / (1 - b2**n)).sqrt_().add_(epsilon), value=-lr)
+                    p.copy_(w)
+        return self.master
+
+
+def flat(tensors):
+    return {t: x.detach().double().numpy().ravel() for t, x in tensors.items()}
+
+
+def ways(m, precision):
+    if precision == "fp32":
+        return {"eager": dict(dtype=torch.float32), "sdpa": dict(dtype=torch.float32, attention="sdpa"),
+                "parts": dict(dtype=torch.float32, n_runs=m["parts"])}
+    return {"eager": dict(dtype=torch.bfloat16), "sdpa": dict(dtype=torch.bfloat16, attention="sdpa"),
+            "autocast": dict(dtype=torch.float32, products=torch.bfloat16)}
+
+
+# ---- ours ----
+
+def ours(m, weights, precision, steps, programs):
+    with tempfile.TemporaryDirectory(prefix="distribution-") as folder:
+        model, data = os.path.join(folder, "model"), os.path.join(folder, "data.npy")
+        os.makedirs(model)
+        with open(os.path.join(model, "config.json"), "w") as f:
+            json.dump(config_json(m), f)
+        save_file({t: w.contiguous() for t, w in weights.items()}, os.path.join(model, "model.safetensors"))
+        np.save(data, stream_of(m).astype(np.int32))
+        adam = ["--betas", "0,0.999"] if steps == 1 else []
+        out = os.path.join(folder, "out")
+        args = ["--model", model, "--data", data, "--eval-data", data, "--order", "sequential", "--seq", str(m["seq"]),
+                "--batch", str(m["batch"]), "--parts", str(m["parts"]), "--steps", str(steps), "--schedule", "constant",
+                "--warmup", "0", "--lr", str(m["lr"]), "--weight-decay", str(m["decay"]), "--precision", precision,
+                "--grad-dtype", m["grad"], "--optimizer", m["optimizer"], "--device", "cpu", *adam]
+        if m["optimizer"] == "adamw" or m["parts"] == 1:
+            args += ["--commit", m["commit"]]
+        if m["microbatch"]:
+            args += ["--microbatch", str(m["microbatch"])]
+        environment = {**os.environ, "XDG_RUNTIME_DIR": folder, "OMP_NUM_THREADS": "2", "GOMP_SPINCOUNT": "0"}
+
+        def run(*command):
+            for attempt in range(3):
+                shutil.rmtree(out, ignore_errors=True)
+                p = subprocess.run([os.path.join(programs, "eps"), *command], env=environment, capture_output=True,
+                                   text=True)
+                if p.returncode == 0:
+                    return p.stdout
+                print(f"{m}: {' '.join(command)}: {p.stderr}", file=sys.stderr)
+            sys.exit("given up")
+
+        if m["minimum"]:
+            args += ["--device-mem", run("plan", *plan_only(args), "--minimum").split()[0]]
+        run("train", *args, "--out", out)
+        name = "optimizer" if steps == 1 else "model"
+        with safe_open(os.path.join(out, f"step-{steps}", name + ".safetensors"), "pt") as f:
+            return {t: f.get_tensor(("m." if steps == 1 else "") + t) for t in weights}
+
+
+def plan_only(args):
+    """What `eps plan` takes of them."""
+    left_out = ("--eval-data", "--order", "--steps", "--schedule", "--warmup", "--lr", "--weight-decay", "--betas",
+                "--data")
+    return [a for i, a in enumerate(args) if a not in left_out and (i == 0 or args[i - 1] not in left_out)]
+
+
+# ---- distances ----
+
+def measure(m, precision, steps, bits, programs):
+    weights = weights_of(m, bits)
+    exact = Run(m, weights, torch.float64)
+    first = flat(exact.gradient())
+    runs = {way: Run(m, weights, **how) for way, how in ways(m, precision).items()}
+    firsts = {way: flat(run.gradient()) for way, run in runs.items()}
+    mine = flat(ours(m, weights, precision, steps, programs))
+    if steps == 1:
+        target, others = first, firsts
+    else:
+        target = flat(exact.train(steps))
+        others = {way: flat(run.train(steps)) for way, run in runs.items()}
+    rows = []
+    for t in weights:
+        for k, (suffix, _, x) in enumerate(training.pieces_of(t, target[t])):
+            def piece(of):
+                return training.pieces_of(t, of[t])[k][2]
+            rounding = max(np.sqrt(np.mean((piece(firsts[way]) - piece(first)) ** 2)) for way in yardsticks(firsts))
+            counts = np.abs(piece(first)) >= (0 if steps == 1 else ZERO * rounding)
+            n_counted = int((counts & (piece(first) != 0)).sum())
+            if suffix == ".k" or n_counted < ELEMENTS:
+                continue
+            rows.append({"tensor": t + suffix, "n": int(x.size), "counted": n_counted,
+                         "norm": float(np.linalg.norm(x[counts])),
+                         "ours": float(np.linalg.norm((piece(mine) - x)[counts])),
+                         **{way: float(np.linalg.norm((piece(o) - x)[counts])) for way, o in others.items()}})
+    return rows
+
+
+def yardsticks(ways_of):
+    return [way for way in ways_of if way in ("eager", "sdpa", "parts")]
+
+
+def ratio(row):
+    return row["ours"] / max(row[way] for way in yardsticks(row))
+
+
+def distribution(text, values):
+    values = np.sort(np.array(values))
+    at = values[min(len(values) - 1, math.ceil(0.95 * len(values)) - 1)]
+    print(f"{text}: {len(values)}, median {np.median(values):.2f}, 95 % at {at:.2f}, worst {values[-1]:.2f}, "
+          f"mean of logarithms {math.exp(np.mean(np.log(values))):.3f}")
+
+
+def compare(a, precision, steps):
+    bits = a.bits or (8 if precision == "bf16" else 24)
+    models = []
+    for number in [a.only] if a.only is not None else range(a.models):
+        m = draw(a.seed, number, precision, TOKENS[steps], VOCABULARY[steps])
+        rows = measure(m, precision, steps, bits, a.bin)
+        row, c = max(rows, key=ratio), m["config"]
+        models.append(rows)
+        print(f"{number}: L{c['n_layer']} h{c['n_head']} w{c['n_embd']} V{c['vocab_size']} {m['batch']}x{m['seq']} "
+              f"parts {m['parts']} {m['optimizer']}: {ratio(row):.2f} {row['tensor']} ({row['counted']}/{row['n']}), "
+              f"median {np.median([ratio(r) for r in rows]):.2f}", flush=True)
+        if a.out:
+            with open(a.out, "a") as f:
+                f.write(json.dumps({"precision": precision, "steps": steps, "bits": bits, "model": m, "rows": rows}) + "\n")
+    what = f"{precision}, {steps} step{'s' if steps > 1 else ''}"
+    distribution(f"{what}, the worst tensor of each model", [max(map(ratio, rows)) for rows in models])
+    distribution(f"{what}, all tensors", [ratio(r) for rows in models for r in rows])
+    for x, y in (("ours", "eager"), ("sdpa", "eager"), ("ours", "sdpa"), ("eager", "sdpa"), ("ours", "autocast")):
+        if y in models[0][0]:
+            distribution(f"{what}, {x} by {y}, the worst tensor of each model",
+                         [max(r[x] / r[y] for r in rows if r[y]) for rows in models])
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--bin", default=os.path.join(os.path.dirname(__file__), "..", "..", "build", "bin"))
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--models", type=int, default=60)
+    parser.add_argument("--only", type=int)
+    parser.add_argument("--precision", nargs="+", default=["fp32", "bf16"], choices=("fp32", "bf16"))
+    parser.add_argument("--steps", type=int, nargs="+", default=[1, 20], choices=(1, 20))
+    parser.add_argument("--bits", type=int)
+    parser.add_argument("--out")
+    a = parser.parse_args()
+    for steps in a.steps:
+        for precision in a.precision:
+            compare(a, precision, steps)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
