@@ -205,6 +205,41 @@ static pid_t read_pid(void)
     return pid;
 }
 
+static bool has_colour(const char *bytes)
+{
+    const int rc = tmux("capture-pane -e -p -t top > %s", screen_file);
+    char *said = processes_read(screen_file);
+    const bool found = rc == 0 && strstr(said, bytes) != NULL;
+
+    free(said);
+    return found;
+}
+
+static bool labels_are_cyan(void *unused)
+{
+    (void)unused;
+    return has_colour("\033[36mworker");
+}
+
+START_TEST(labels_have_a_colour_unless_no_color_says_no)
+{
+    start_run();
+    start_top(80, 24);
+    ck_assert(processes_until(labels_are_cyan, NULL));
+    ck_assert_int_eq(tmux("send-keys -t top q"), 0);
+    check_end("0\n");
+    ck_assert_int_eq(tmux("kill-session -t top"), 0);
+    ck_assert_int_eq(unlink(processes_path("after")), 0);
+    ck_assert_int_eq(tmux("set-environment -g NO_COLOR 1"), 0);
+    start_top(80, 24);
+    await("\nloss ");
+    ck_assert(!has_colour("\033[36m"));
+    ck_assert_int_eq(tmux("set-environment -gu NO_COLOR"), 0);
+    ck_assert_int_eq(tmux("send-keys -t top q"), 0);
+    check_end("0\n");
+}
+END_TEST
+
 START_TEST(however_it_ends_the_terminal_is_as_it_was)
 {
     static const struct {
@@ -340,6 +375,7 @@ int main(void)
     tcase_add_unchecked_fixture(tests, setup, teardown);
     tcase_add_checked_fixture(tests, tidy, NULL);
     tcase_add_test(tests, a_screen_follows_the_run_and_the_window);
+    tcase_add_test(tests, labels_have_a_colour_unless_no_color_says_no);
     tcase_add_loop_test(tests, however_it_ends_the_terminal_is_as_it_was, 0, 4);
     tcase_add_test(tests, a_terminal_that_closes_ends_it);
     tcase_add_test(tests, it_can_be_suspended);

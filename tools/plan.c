@@ -1,6 +1,7 @@
 #include "client/eps.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
+#include "tools/terminal.h"
 #include "tools/text.h"
 
 #include <assert.h>
@@ -118,7 +119,8 @@ static void print_plan(const struct eps_plan *plan)
     print_choice(plan);
     print_step(plan);
     printf("\nsmallest    --device-mem %" PRIu64 "\n", plan->minimum);
-    printf("fits        %s\n", plan->fits ? "yes" : "no");
+    printf("fits        %s%s%s\n", terminal_style(stdout, plan->fits ? TERMINAL_GREEN : TERMINAL_RED),
+           plan->fits ? "yes" : "no", terminal_style(stdout, TERMINAL_PLAIN));
 }
 
 static json_t *sizes(uint64_t bytes)

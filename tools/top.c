@@ -7,6 +7,7 @@
 #include "tools/commands.h"
 #include "tools/live.h"
 #include "tools/stopping.h"
+#include "tools/terminal.h"
 #include "tools/top_draw.h"
 
 #include <curses.h>
@@ -24,7 +25,7 @@ struct top {
     struct eps_look *look;
     struct top_view view;
     uint64_t seen_ms; /* when; 0: not yet */
-    bool utf8, quit;
+    bool utf8, quit, colours;
     SCREEN *screen; /* NULL: none */
     struct stopping stopping;
     sigset_t quit_signal; /* SIGQUIT: held back until the terminal is as it was */
@@ -164,6 +165,36 @@ static int look(struct top *top)
 
 /* ---- the screen ------------------------------------------------------------------------------------------------- */
 
+enum { LABEL = 1, USED, TROUBLE }; /* colour pairs */
+
+/* As NO_COLOR and the terminal allow. */
+static void begin_colours(struct top *top)
+{
+    if (!*terminal_style(stdout, TERMINAL_LABEL) || !has_colors() || start_color() == ERR ||
+        use_default_colors() == ERR)
+        return;
+    init_pair(LABEL, COLOR_CYAN, -1);
+    init_pair(USED, COLOR_GREEN, -1);
+    init_pair(TROUBLE, COLOR_RED, -1);
+    top->colours = true;
+}
+
+/* A line's first word says what it is about; a worker's bar is filled with '#'. */
+static void colour_line(int row, const char *text)
+{
+    static const char *const labels[] = {"loss", "worker", "host", "units"};
+    const size_t n = strcspn(text, " "), bar = strncmp(text, "  [", 3) == 0 ? strspn(text + 3, "#") : 0;
+
+    for (size_t i = 0; i < sizeof labels / sizeof *labels; i++) {
+        if (strlen(labels[i]) == n && memcmp(labels[i], text, n) == 0)
+            mvchgat(row, 0, (int)n, A_NORMAL, LABEL, NULL);
+    }
+    if (bar > 0)
+        mvchgat(row, 3, (int)bar, A_NORMAL, USED, NULL);
+    if (strncmp(text, "NOT SAVED", 9) == 0)
+        mvchgat(row, 0, 9, A_NORMAL, TROUBLE, NULL);
+}
+
 static void draw(const struct top *top)
 {
     const struct top_size size = {(unsigned)COLS, (unsigned)LINES, top->utf8};
@@ -175,6 +206,8 @@ static void draw(const struct top *top)
             attron(A_BOLD);
         mvaddstr(row, 0, one);
         attroff(A_BOLD);
+        if (top->colours)
+            colour_line(row, one);
     }
     refresh();
     free(text);
@@ -186,6 +219,7 @@ static int screen_begin(struct top *top)
     if (!top->screen)
         return -ENOTTY;
     set_term(top->screen);
+    begin_colours(top);
     cbreak();
     noecho();
     nodelay(stdscr, TRUE);

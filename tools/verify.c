@@ -2,6 +2,7 @@
 #include "tools/answer.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
+#include "tools/terminal.h"
 #include "tools/text.h"
 
 #include <errno.h>
@@ -12,10 +13,13 @@
 static void print_line(void *user, const char *path, uint64_t step, const char *why)
 {
     (void)user;
+    const char *plain = terminal_style(stdout, TERMINAL_PLAIN);
+
     if (why)
-        printf("%s  NOT WHOLE: %s\n", path, why);
+        printf("%s  %sNOT WHOLE%s: %s\n", path, terminal_style(stdout, TERMINAL_RED), plain, why);
     else
-        printf("%s  whole, %" PRIu64 " step%s\n", path, step, step == 1 ? "" : "s");
+        printf("%s  %swhole%s, %" PRIu64 " step%s\n", path, terminal_style(stdout, TERMINAL_GREEN), plain, step,
+               step == 1 ? "" : "s");
     fflush(stdout); /* the next one may take a while */
 }
 
