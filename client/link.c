@@ -1,5 +1,7 @@
 #include "client/link.h"
 
+#include "proto/process.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdio.h>
@@ -22,6 +24,7 @@ int client_link_init(struct client_link *link, struct error *err)
         *link = (struct client_link){0};
         return error_set(err, rc, "no event loop: %s", uv_strerror(rc));
     }
+    link->messages_held = -1;
     uv_timer_init(&link->loop, &link->tick);
     link->tick.data = link;
     uv_timer_start(&link->tick, on_tick, TICK_MS, TICK_MS);
@@ -120,13 +123,24 @@ static int ended(struct client_link *link, struct error *err)
     return error_set(err, -EIO, "the daemon is gone: %s", link->end[0] ? link->end : "closed");
 }
 
+/* Of nanomsg, by which clients speak. */
+static int hold_thread(struct client_link *link, struct error *err)
+{
+    int rc = link->messages_held < 0 ? process_check_threads(1, err) : 0;
+
+    return rc || link->messages_held >= 0 ? rc : session_hold_thread(&link->messages_held, err);
+}
+
 int client_link_open(struct client_link *link, const char *directory, enum message_role role, struct error *err)
 {
     const struct message hello = {.kind = MESSAGE_HELLO, .hello = {.role = role}};
 
     assert(!link->session);
     link->end[0] = 0;
-    int rc = session_connect(&link->session, &link->loop, directory, &hello, &events, link, err);
+    int rc = role == ROLE_CLIENT ? hold_thread(link, err) : 0;
+    if (rc)
+        return rc;
+    rc = session_connect(&link->session, &link->loop, directory, &hello, &events, link, err);
     if (rc) {
         link->session = NULL;
         return rc;
@@ -237,5 +251,7 @@ void client_link_free(struct client_link *link)
     int rc = uv_loop_close(&link->loop);
     assert(rc == 0);
     (void)rc;
+    if (link->messages_held >= 0)
+        session_let_thread_go(link->messages_held);
     *link = (struct client_link){0};
 }

@@ -22,6 +22,7 @@ struct client_mail {
 struct client_link {
     uv_loop_t loop;
     uv_timer_t tick;
+    int messages_held;              /* session_hold_thread's of a client, or -1 */
     struct client_watch watches[2]; /* asked after each event, and ten times a second */
     struct session *session;        /* NULL: none, or closed */
     bool attached;                  /* the session is open */

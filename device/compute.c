@@ -318,11 +318,33 @@ static void on_release(struct compute *c)
     mailbox_post(c->box, &reply);
 }
 
+static unsigned team_size(const struct compute_options *options)
+{
+    const struct plan_backend *backend = plan_backend_find(options->device.name);
+    const long n = sysconf(_SC_NPROCESSORS_ONLN);
+
+    return backend && backend->takes_turns && n > 1 ? (unsigned)n : 1;
+}
+
+unsigned compute_threads(const struct compute_options *options)
+{
+    return team_size(options);
+}
+
+/* The threads that products are computed by, which libgomp makes when they are first needed. */
+static void start_team(unsigned n)
+{
+    (void)n; /* where there is no OpenMP */
+#pragma omp parallel num_threads(n)
+    __asm__ volatile(""); /* else the compiler sees that there is nothing to do */
+}
+
 void *compute_run(void *arg)
 {
     struct compute c = {.options = arg};
     struct mail mail;
 
+    start_team(team_size(c.options));
     c.box = c.options->box;
     for (;;) {
         if (c.link.has_next) {

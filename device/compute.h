@@ -12,6 +12,9 @@ struct compute_options {
 
 /* Takes ASSIGN, SHARE, EVALUATE, GENERATE and RELEASE from the mailbox for ever; the process ends by its main thread.
  * arg: a struct compute_options, borrowed. */
+/* Of the thread of compute_run and its team, all told. */
+unsigned compute_threads(const struct compute_options *options);
+
 void *compute_run(void *arg);
 
 #endif

@@ -46,6 +46,7 @@ struct worker_process {
     struct session *session;
     struct mailbox box;
     struct compute_options options;
+    int messages_held; /* session_hold_thread's, to the process's end */
     bool open, is_private;
     char lost[sizeof(struct error)]; /* why this process is of no more use; empty while it is */
 };
@@ -198,14 +199,20 @@ static int run(const char *directory, const struct compute_options *options, boo
         log_line("%s; it is taken to be as fast as most", err->text);
     snprintf(hello.hello.device, sizeof hello.hello.device, "%s", device->name);
     snprintf(hello.hello.model, sizeof hello.hello.model, "%s", device->facts.model);
-    rc = attach(w, directory, &hello, err);
+    /* Every thread there will ever be is made before anything is promised to the daemon. */
+    rc = process_check_threads(compute_threads(&w->options) + 1, err);
+    if (!rc)
+        rc = session_hold_thread(&w->messages_held, err);
     if (rc)
         return rc;
-    session_share_progress(w->session, &w->box.progress);
     rc = -pthread_create(&thread, NULL, compute_run, &w->options);
     if (rc)
         return error_set(err, rc, "the compute thread did not start: %s", strerror(-rc));
     pthread_setname_np(thread, "compute"); /* for top -H and debuggers */
+    rc = attach(w, directory, &hello, err);
+    if (rc)
+        return rc;
+    session_share_progress(w->session, &w->box.progress);
     watch_signals(w);
     return uv_run(&w->loop, UV_RUN_DEFAULT); /* on_closed ends the process */
 }
@@ -319,7 +326,7 @@ int main(int argc, char **argv)
     process_hold_signals();
     process_bound_spinning(argv);
     log_name("eps-worker");
-    if (process_check_descriptors(&err)) {
+    if (process_check_stack(&err) || process_check_descriptors(&err)) {
         log_line("%s", err.text);
         return 1;
     }

@@ -1,5 +1,6 @@
 #include "eps/daemon.h"
 
+#include "eps/team.h"
 #include "proto/process.h"
 
 #include <assert.h>
@@ -376,15 +377,52 @@ static void watch_signals(struct daemon *d)
     process_take_signals();
 }
 
+static void do_nothing(uv_work_t *work)
+{
+    (void)work;
+}
+
+static void on_nothing(uv_work_t *work, int status)
+{
+    (void)work, (void)status;
+}
+
+/* As libuv reads it: how many threads files are written by. */
+static unsigned pool_size(void)
+{
+    const char *text = getenv("UV_THREADPOOL_SIZE");
+    const int n = text ? atoi(text) : 4;
+
+    return n < 1 ? 1 : n > 1024 ? 1024 : (unsigned)n;
+}
+
+/* Every thread that there will ever be is made before anything is promised to anybody: the optimizer's with its team,
+ * libuv's, nanomsg's. */
+static int start_threads(struct daemon *d, struct error *err)
+{
+    int rc = process_check_threads(eps_team_size() + pool_size() + 1, err);
+
+    if (!rc)
+        rc = session_hold_thread(&d->messages_held, err);
+    if (rc)
+        return rc;
+    uv_queue_work(d->loop, &d->first_work, do_nothing, on_nothing);
+    rc = eps_updater_start(&d->updater, &d->job.store, 0, wake_loop, d);
+    return rc ? error_set(err, rc, "the optimizer thread did not start: %s", strerror(-rc)) : 0;
+}
+
 static int daemon_init(struct daemon *d, uv_loop_t *loop, const struct daemon_options *options, struct error *err)
 {
     int rc;
 
     d->loop = loop;
     d->is_private = options->is_private;
+    d->messages_held = -1;
     d->host_mem = options->host_mem;
     job_init(&d->job);
-    rc = daemon_listen(d, options, err);
+    rc = start_threads(d, err);
+    if (!rc)
+        rc = daemon_listen(d, options, err);
     if (rc)
         return rc;
     uv_async_init(loop, &d->optimizer_done, on_optimizer_done);
@@ -393,11 +431,6 @@ static int daemon_init(struct daemon *d, uv_loop_t *loop, const struct daemon_op
     d->optimizer_done.data = d->lonely.data = d->patience.data = d;
     if (d->is_private)
         uv_timer_start(&d->lonely, on_lonely, LONELY_MS, 0);
-    rc = eps_updater_start(&d->updater, &d->job.store, 0, wake_loop, d);
-    if (rc) {
-        session_unlisten(d->listener, NULL);
-        return error_set(err, rc, "the optimizer thread did not start: %s", strerror(-rc));
-    }
     watch_start(d, options->most_quiet);
     watch_signals(d);
     return 0;
@@ -434,6 +467,8 @@ int daemon_run(const struct daemon_options *options, struct error *err)
         uv_run(&loop, UV_RUN_DEFAULT);
     }
     eps_updater_stop(d->updater);
+    if (d->messages_held >= 0)
+        session_let_thread_go(d->messages_held);
     const int left = uv_loop_close(&loop);
     assert(left == 0);
     (void)left;

@@ -187,8 +187,10 @@ struct daemon {
     uv_timer_t watch;    /* each second, for watch.c: */
     unsigned most_quiet;
     struct watch optimizer;
-    bool hung;         /* the optimizer thread: the daemon ends */
-    const char *asked; /* to stop, and how; NULL: not */
+    bool hung;            /* the optimizer thread: the daemon ends */
+    const char *asked;    /* to stop, and how; NULL: not */
+    int messages_held;    /* session_hold_thread's */
+    uv_work_t first_work; /* none: libuv makes its threads for it */
     struct eps_updater *updater;
     struct peer *peers;
     struct job job;

@@ -122,7 +122,7 @@ int main(int argc, char **argv)
     process_hold_signals();
     process_bound_spinning(argv);
     log_name("epsd");
-    if (process_check_descriptors(&err)) {
+    if (process_check_stack(&err) || process_check_descriptors(&err)) {
         log_line("%s", err.text);
         return 1;
     }

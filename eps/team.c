@@ -34,3 +34,18 @@ void eps_team_run(size_t n, void (*fn)(void *data, size_t begin, size_t count), 
 #endif
     fn(data, 0, n);
 }
+
+unsigned eps_team_size(void)
+{
+#ifdef _OPENMP
+    return (unsigned)omp_get_max_threads();
+#else
+    return 1;
+#endif
+}
+
+void eps_team_start(void)
+{
+#pragma omp parallel
+    __asm__ volatile(""); /* else the compiler sees that there is nothing to do */
+}

@@ -13,4 +13,8 @@ enum { EPS_TEAM_BLOCK = 1024 };
  * under 32 blocks is the caller's alone: waking a thread costs as much as doing it. */
 void eps_team_run(size_t n, void (*fn)(void *data, size_t begin, size_t count), void *data);
 
+/* The caller's threads; and has them made, which libgomp does when they are first needed. */
+unsigned eps_team_size(void);
+void eps_team_start(void);
+
 #endif

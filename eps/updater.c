@@ -1,5 +1,7 @@
 #include "eps/updater.h"
 
+#include "eps/team.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
@@ -22,7 +24,7 @@ struct eps_updater {
     /* Under the mutex: */
     struct eps_job *ready, *done; /* (capacity) each, in order of arrival */
     size_t n_ready, n_done, capacity;
-    bool stopping;
+    bool stopping, started;
     /* The owner's: */
     size_t pending;
     uint64_t n_taken;
@@ -107,7 +109,10 @@ static void *run(void *arg)
     if (up->n_threads)
         omp_set_num_threads((int)up->n_threads);
 #endif
+    eps_team_start();
     pthread_mutex_lock(&up->mutex);
+    up->started = true;
+    pthread_cond_signal(&up->wake);
     for (;;) {
         while (!up->n_ready && !up->stopping)
             pthread_cond_wait(&up->wake, &up->mutex);
@@ -153,6 +158,10 @@ int eps_updater_start(struct eps_updater **out, struct eps_store *store, unsigne
         free(up);
         return rc;
     }
+    pthread_mutex_lock(&up->mutex);
+    while (!up->started)
+        pthread_cond_wait(&up->wake, &up->mutex);
+    pthread_mutex_unlock(&up->mutex);
     pthread_setname_np(up->thread, "optimizer"); /* for top -H and debuggers */
     *out = up;
     return 0;

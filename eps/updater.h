@@ -32,7 +32,7 @@ void eps_job_run(struct eps_job *job, struct eps_store *store);
 
 struct eps_updater;
 
-/* Starts the thread. store is borrowed: jobs work on it. on_done is called on the optimizer thread after each job, to
+/* Starts the thread and its team. store is borrowed: jobs work on it. on_done is called on the optimizer thread after each job, to
  * wake the owner (uv_async_send). n_threads of the OpenMP team, 0: all cores. -ENOMEM, -EAGAIN. Undo: eps_updater_stop.
  */
 int eps_updater_start(struct eps_updater **out, struct eps_store *store, unsigned n_threads,

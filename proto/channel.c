@@ -149,6 +149,19 @@ bool channel_is_connected(const struct channel *channel)
     return nn_get_statistic(channel->socket, NN_STAT_CURRENT_CONNECTIONS) > 0;
 }
 
+int channel_hold(void)
+{
+    const int hold = nn_socket(AF_SP, NN_PAIR);
+
+    return hold < 0 ? -nn_errno() : hold;
+}
+
+void channel_let_go(int hold)
+{
+    while (nn_close(hold) < 0 && nn_errno() == EINTR)
+        ;
+}
+
 static int descriptor(int socket, int which)
 {
     int fd;

@@ -45,6 +45,10 @@ struct channel {
 /* "ipc://PATH" and its path are short enough and absolute? nanomsg aborts the process on longer ones. */
 bool channel_address_fits(const char *address);
 
+/* A socket that is used for nothing: nanomsg has its thread as long as there is one. -EMFILE, -ENOMEM. */
+int channel_hold(void);
+void channel_let_go(int hold);
+
 /* Binds or connects to an address that fits. -EMFILE, -EADDRINUSE, -errno, then no callback comes. Until a peer is
  * there, packets wait in the queue. */
 int channel_open(struct channel *channel, uv_loop_t *loop, const char *address, bool bind,

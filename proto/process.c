@@ -6,12 +6,15 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <malloc.h>
 #include <math.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -29,6 +32,18 @@ void process_bound_spinning(char **argv)
     }
 }
 
+int process_check_stack(struct error *err)
+{
+    enum { LEAST = 256 << 10 }; /* of any thread: device/pass.c has 16 KiB at a time, the loader of a library more */
+    char text[PROCESS_BYTES_TEXT];
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_STACK, &limit) || limit.rlim_cur >= LEAST)
+        return 0;
+    return error_set(err, -ENOMEM, "a stack may take only %s: allow at least %d KiB (ulimit -s)",
+                     process_format_bytes(text, limit.rlim_cur), LEAST >> 10);
+}
+
 int process_check_descriptors(struct error *err)
 {
     enum { FEWEST = 64 }; /* a daemon with a client and a worker has 40 at most, libraries being loaded included */
@@ -42,6 +57,76 @@ int process_check_descriptors(struct error *err)
             return error_set(err, -EMFILE, "descriptor %d is closed, and /dev/null cannot be opened for it", fd);
     }
     return 0;
+}
+
+/* Threads that wait for each other. */
+struct trial {
+    pthread_mutex_t mutex;
+    pthread_cond_t over;
+    bool is_over;
+};
+
+static void *await_end(void *arg)
+{
+    struct trial *trial = arg;
+
+    pthread_mutex_lock(&trial->mutex);
+    while (!trial->is_over)
+        pthread_cond_wait(&trial->over, &trial->mutex);
+    pthread_mutex_unlock(&trial->mutex);
+    return NULL;
+}
+
+/* With as many threads under way as there will be: whether there is an address for RESERVE more bytes. */
+static bool has_room(void)
+{
+    enum { RESERVE = 32 << 20 };
+    void *room = mmap(NULL, RESERVE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (room != MAP_FAILED)
+        munmap(room, RESERVE);
+    return room != MAP_FAILED;
+}
+
+static bool is_bounded(void)
+{
+    struct rlimit limit;
+
+    return getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
+int process_check_threads(unsigned n, struct error *err)
+{
+    struct trial trial = {.mutex = PTHREAD_MUTEX_INITIALIZER, .over = PTHREAD_COND_INITIALIZER};
+    pthread_t *threads = calloc(n, sizeof *threads);
+    unsigned n_made = 0;
+    int rc = 0;
+
+    if (!threads)
+        return error_set(err, -ENOMEM, "out of memory");
+    if (is_bounded())
+        mallopt(M_ARENA_MAX, 1); /* else each thread's own heap takes addresses for 64 MiB */
+    while (!rc && n_made < n) {
+        rc = -pthread_create(&threads[n_made], NULL, await_end, &trial);
+        n_made += rc == 0;
+    }
+    const bool fits = has_room();
+    pthread_mutex_lock(&trial.mutex);
+    trial.is_over = true;
+    pthread_cond_broadcast(&trial.over);
+    pthread_mutex_unlock(&trial.mutex);
+    for (unsigned i = 0; i < n_made; i++)
+        pthread_join(threads[i], NULL);
+    free(threads);
+    if (rc)
+        return error_set(
+            err, -EAGAIN,
+            "%u thread%s needed, and %u can be made: allow more processes (ulimit -u, pids.max of the control "
+            "group) or more memory (ulimit -v)",
+            n, n > 1 ? "s are" : " is", n_made);
+    return fits ? 0
+                : error_set(err, -ENOMEM, "there is no memory left beside %u thread%s: allow more (ulimit -v)", n,
+                            n > 1 ? "s" : "");
 }
 
 bool process_follow_parent(long parent)
@@ -86,6 +171,23 @@ bool process_is_stopped(long pid)
     return name_end && (strncmp(name_end, ") T", 3) == 0 || strncmp(name_end, ") t", 3) == 0);
 }
 
+/* Under RLIMIT_AS; but for a reserve, as libraries abort where they get nothing. */
+static uint64_t address_space_left(void)
+{
+    enum { RESERVE = 64 << 20 };
+    unsigned long pages = 0;
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY)
+        return UINT64_MAX;
+    FILE *file = fopen("/proc/self/statm", "re");
+    const bool is_known = file && fscanf(file, "%lu", &pages) == 1;
+    if (file)
+        fclose(file);
+    const uint64_t taken = pages * (uint64_t)sysconf(_SC_PAGESIZE) + RESERVE;
+    return !is_known ? UINT64_MAX : limit.rlim_cur > taken ? limit.rlim_cur - taken : 0;
+}
+
 uint64_t process_available_bytes(void)
 {
     FILE *file = fopen("/proc/meminfo", "r");
@@ -99,7 +201,8 @@ uint64_t process_available_bytes(void)
             break;
     fclose(file);
     const uint64_t host = kib * 1024, group = cgroup_available_bytes("/proc/self/cgroup", "/sys/fs/cgroup");
-    return host < group ? host : group;
+    const uint64_t least = host < group ? host : group, space = address_space_left();
+    return least < space ? least : space;
 }
 
 /* The shift of a size's unit; -1: there is none of that name. */

@@ -18,6 +18,14 @@ void process_bound_spinning(char **argv);
  * so that reading or writing it goes on failing. -EMFILE with a sentence. Call before anything is opened. */
 int process_check_descriptors(struct error *err);
 
+/* Room on the stack of any thread. -ENOMEM with a sentence. Call first, before anything large is put there. */
+int process_check_stack(struct error *err);
+
+/* What else is taken for granted: that n threads can be made, which libuv and nanomsg abort without and
+ * libgomp ends with words of its own. So n are made here, all at a time, with memory beside them for what allocates
+ * without asking; then they end. Whoever needs them starts them next. -EAGAIN, -ENOMEM with a sentence. */
+int process_check_threads(unsigned n, struct error *err);
+
 /* Ends this process with SIGTERM when its parent dies: private daemons and workers must not outlive who started them.
  * False if the process of that number (0: not known) is no more the parent: it died before this call. */
 bool process_follow_parent(long parent);

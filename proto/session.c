@@ -509,6 +509,17 @@ void session_set_data(struct session *s, void *data)
     s->data = data;
 }
 
+int session_hold_thread(int *hold, struct error *err)
+{
+    *hold = channel_hold();
+    return *hold < 0 ? error_set(err, *hold, "no channel can be opened: %s", strerror(-*hold)) : 0;
+}
+
+void session_let_thread_go(int hold)
+{
+    channel_let_go(hold);
+}
+
 uint32_t session_id(const struct session *s)
 {
     return s->id;

@@ -66,6 +66,11 @@ int session_admit_group(struct session_listener *listener, gid_t group, struct e
  * yet are refused. The callback may be NULL. */
 void session_unlisten(struct session_listener *listener, void (*on_closed)(void *data));
 
+/* Has nanomsg make its thread, and keeps it until the hold is let go: where it could not make one later it would abort.
+ * Before the first session; after process_check_threads. -EMFILE with a sentence. */
+int session_hold_thread(int *hold, struct error *err);
+void session_let_thread_go(int hold); /* after the last session has closed */
+
 /* Starts attaching to the daemon at directory. hello: role and what goes with it; version and pid are filled in.
  * Returns 0 and *out, or -ENOENT (no such daemon), -ECONNREFUSED (a stale socket: nobody listens), -errno with a
  * sentence; then no callback comes. A daemon of another protocol version, or one that refuses, ends in on_closed. */

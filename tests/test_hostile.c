@@ -153,6 +153,51 @@ START_TEST(a_limit_of_file_sizes_is_a_sentence_and_leaves_nothing_half_written)
 }
 END_TEST
 
+/* libuv and nanomsg abort where they get no thread, and libgomp ends the process: all are made before anything is
+ * promised. */
+START_TEST(too_few_threads_are_refused_in_a_sentence)
+{
+    static const char *const programs[] = {"epsd --listen few", "eps-worker --connect few"};
+    static const int few[] = {0, 1, 2, 3, 4, 5};
+
+    if (SANITIZED) /* nothing can be loaded before it */
+        return;
+    for (size_t i = 0; i < sizeof few / sizeof *few; i++) {
+        ck_assert_int_eq(shell("export LD_PRELOAD=$bin/liblimits.so LIMITS_THREADS=%d; $train --steps 2 --out o%d "
+                               ">said 2>err",
+                               few[i], few[i]),
+                         1);
+        says("err", " needed, and ");
+        says("err", " can be made: allow more processes (ulimit -u, pids.max of the control group)");
+    }
+    for (size_t i = 0; i < 2; i++) {
+        ck_assert_int_eq(shell("LD_PRELOAD=$bin/liblimits.so LIMITS_THREADS=%zu $bin/%s 2>err", i, programs[i]), 1);
+        says("err", " can be made: allow more processes");
+    }
+    ck_assert_int_eq(
+        shell("export LD_PRELOAD=$bin/liblimits.so LIMITS_THREADS=2000; $train --steps 2 --out o >said 2>err"), 0);
+}
+END_TEST
+
+START_TEST(too_small_stacks_and_too_few_addresses_are_refused_in_a_sentence)
+{
+    static const char *const programs[] = {"eps status", "epsd --listen few", "eps-worker --connect few"};
+
+    if (SANITIZED) /* which takes more of both */
+        return;
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(shell("ulimit -s 64; $bin/%s 2>err", programs[i]), 1);
+        says("err", "a stack may take only 64");
+        says("err", "KiB: allow at least 256");
+    }
+    for (int mib = 16; mib < 80; mib += 16) {
+        ck_assert_int_eq(shell("ulimit -v %d; $train --steps 2 --out o >said 2>err", mib << 10), 1);
+        says("err", "(ulimit -v)");
+    }
+    ck_assert_int_eq(shell("ulimit -s 256; $train --steps 2 --out o >said 2>err"), 0);
+}
+END_TEST
+
 /* How long a path is shows when its links are resolved, for which it has to be there. */
 START_TEST(a_name_that_is_too_long_leaves_no_directory)
 {
@@ -316,6 +361,8 @@ int main(void)
     tcase_add_test(tests, a_daemon_and_a_worker_without_standard_descriptors_serve);
     tcase_add_test(tests, a_log_that_nobody_reads_holds_up_no_daemon_and_no_worker);
     tcase_add_test(tests, too_few_descriptors_are_refused_by_each_program);
+    tcase_add_test(tests, too_few_threads_are_refused_in_a_sentence);
+    tcase_add_test(tests, too_small_stacks_and_too_few_addresses_are_refused_in_a_sentence);
     tcase_add_test(tests, a_name_that_is_too_long_leaves_no_directory);
     tcase_add_test(tests, a_limit_of_file_sizes_is_a_sentence_and_leaves_nothing_half_written);
     tcase_add_test(tests, an_option_that_is_none_is_named_with_the_way_to_help);

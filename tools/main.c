@@ -113,13 +113,18 @@ static int dispatch(int argc, char **argv)
     return run ? run(argc - 1, argv + 1) : refuse_command(argv[1]);
 }
 
-/* As process_check_descriptors in the daemon and the worker: 0, 1 and 2 are open, and there is room for more. What was
- * closed gets /dev/null, the wrong way round, so that writing to it goes on failing. */
-static bool check_descriptors(void)
+/* As process_check_stack and process_check_descriptors in the daemon and the worker: a stack, and that 0, 1 and 2 are
+ * open and there is room for more. What was closed gets /dev/null, the wrong way round, so that writing to it goes on failing. */
+static bool check_limits(void)
 {
-    enum { FEWEST = 64 }; /* the daemon that is started inherits this */
+    enum { FEWEST = 64, LEAST_KIB = 256 }; /* the daemon that is started inherits these */
     struct rlimit limit;
 
+    if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < LEAST_KIB << 10) {
+        fprintf(stderr, "eps: a stack may take only %ju KiB: allow at least %d (ulimit -s)\n",
+                (uintmax_t)limit.rlim_cur >> 10, LEAST_KIB);
+        return false;
+    }
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < FEWEST) {
         fprintf(stderr, "eps: only %ju files may be open at once: allow at least %d (ulimit -n)\n",
                 (uintmax_t)limit.rlim_cur, FEWEST);
@@ -134,7 +139,7 @@ static bool check_descriptors(void)
 
 int main(int argc, char **argv)
 {
-    if (!check_descriptors())
+    if (!check_limits())
         return 1;
     signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like a full disk */
     setlocale(LC_CTYPE, "");  /* how wide a character is; numbers stay as C has them */
