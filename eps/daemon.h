@@ -152,7 +152,8 @@ struct job {
     bool skipped;
     uint32_t *slices;          /* (n_visits) for the relay's open */
     uint64_t n_read;           /* runs of files, by the optimizer thread, while it loads: by __atomic */
-    struct ledger load_ledger; /* of the optimizer thread, while it loads */
+    struct ledger load_ledger; /* of the optimizer thread, while it loads; then what it has taken */
+    bool unloaded;             /* and given back */
     struct error load_error;
     struct save *saves;   /* oldest first (save_state.h) */
     struct save *writing; /* which of them the writer is at; NULL: none */
@@ -243,7 +244,7 @@ static inline bool job_is_fenced(const struct message *m)
 struct trace *job_trace(const struct job *job, struct trace *track);
 void job_close_fds(const int *fds, unsigned n);
 void job_open(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds);
-void job_on_loaded(struct daemon *d, int result);
+void job_on_called(struct daemon *d, const struct eps_job *work);
 void job_on_assigned(struct daemon *d, struct peer *worker, const struct message *m);
 void job_on_released(struct daemon *d, struct peer *worker);
 /* Ends the job, whatever it is doing: code 0 is the client's own CLOSE. Does nothing without a job. */

@@ -216,7 +216,7 @@ static void take_over_ledger(struct daemon *d)
     d->said |= d->job.store.denied;
 }
 
-void job_on_loaded(struct daemon *d, int result)
+static void on_loaded(struct daemon *d, int result)
 {
     struct job *job = &d->job;
     struct error err = job->load_error;
@@ -229,6 +229,17 @@ void job_on_loaded(struct daemon *d, int result)
         result = begin_assigning(d, &err);
     if (result)
         job_end(d, result, "%s", err.text);
+}
+
+void job_on_called(struct daemon *d, const struct eps_job *work)
+{
+    if (work->call == job_load) {
+        on_loaded(d, work->result);
+        return;
+    }
+    for (unsigned c = 0; c < LEDGER_CATEGORIES; c++)
+        ledger_sub(&d->ledger, c, d->job.load_ledger.rows[c].current);
+    d->job.unloaded = true;
 }
 
 static void on_all_assigned(struct daemon *d)
@@ -349,24 +360,23 @@ static void close_trace(struct job *job)
         log_line("the trace ends early: %s", strerror(rc ? -rc : -rc2));
 }
 
+/* Nobody is at it any more. The loop goes on meanwhile. */
+static void begin_unloading(struct daemon *d)
+{
+    const struct eps_job work = {.kind = EPS_JOB_CALL, .call = job_unload, .context = &d->job};
+
+    for (struct peer *p = d->peers; p; p = p->next)
+        p->inbox = NULL;
+    eps_updater_submit(d->updater, &work);
+}
+
 static void free_job(struct daemon *d)
 {
     struct job *job = &d->job;
 
-    for (struct peer *p = d->peers; p; p = p->next) {
-        p->inbox = NULL;
+    for (struct peer *p = d->peers; p; p = p->next)
         memset(&p->plan, 0, sizeof p->plan);
-    }
-    for (uint32_t i = 0; i < job->n_inboxes; i++) {
-        ledger_sub(&d->ledger, LEDGER_INBOX, job->inboxes[i].bytes);
-        ledger_sub(&d->ledger, LEDGER_STASH, job->stashes[i].bytes);
-        segment_close(&job->inboxes[i]);
-        segment_close(&job->stashes[i]);
-    }
-    ledger_sub(&d->ledger, LEDGER_DATA, job->data.bytes);
-    segment_close(&job->data);
     relay_close(job->relay);
-    eps_store_free(&job->store);
     model_free(&job->model);
     job_close_fds(job->weight_files, job->n_weight_files);
     close_trace(job);
@@ -375,8 +385,6 @@ static void free_job(struct daemon *d)
         if (fds[i] >= 0)
             close(fds[i]);
     }
-    if (job->side_text)
-        ledger_sub(&d->ledger, LEDGER_OTHER, ledger_table(job->side_bytes));
     ledger_sub(&d->ledger, LEDGER_OTHER, job->table_bytes);
     free(job->side_text);
     free(job->config_text);
@@ -396,7 +404,9 @@ void job_finish(struct daemon *d)
     bool in_use = job->saves || is_updating;
     for (const struct peer *p = d->peers; p; p = p->next)
         in_use = in_use || p->state == PEER_ASSIGNING || p->state == PEER_RELEASING;
-    if (job->state == JOB_ENDING && !in_use) {
+    if (job->state == JOB_ENDING && !in_use && !job->unloaded) {
+        begin_unloading(d);
+    } else if (job->state == JOB_ENDING && !in_use) {
         struct peer *client = job->closing ? job->client : NULL;
         free_job(d);
         if (client) {

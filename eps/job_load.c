@@ -195,6 +195,21 @@ static int load_model(struct job *job)
     return rc;
 }
 
+int job_unload(void *context)
+{
+    struct job *job = context;
+    struct ledger taken = job->load_ledger; /* counted down here; the daemon's, which is the loop's, follows */
+
+    for (uint32_t i = 0; i < job->n_inboxes; i++) {
+        segment_close(&job->inboxes[i]);
+        segment_close(&job->stashes[i]);
+    }
+    segment_close(&job->data);
+    job->store.ledger = &taken;
+    eps_store_free(&job->store);
+    return 0;
+}
+
 int job_load(void *context)
 {
     struct job *job = context;

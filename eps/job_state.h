@@ -22,5 +22,7 @@ int job_take_files(struct job *job, const int *fds, unsigned n_fds, struct error
 /* On the optimizer thread, whose team touches the pages first, and which may wait for disks. context: the job. What is
  * wrong is in its load_error. */
 int job_load(void *context);
+/* There too: gives all large memory back, of which 4 GiB take as long as a step. */
+int job_unload(void *context);
 
 #endif

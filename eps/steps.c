@@ -417,7 +417,7 @@ void steps_on_optimizer(struct daemon *d)
                                     .slice = work.slice,
                                     .ok = work.result == 0};
         if (work.kind == EPS_JOB_CALL) {
-            job_on_loaded(d, work.result);
+            job_on_called(d, &work);
             continue;
         }
         if (work.result == -ERANGE) {
