@@ -114,6 +114,7 @@ int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, uin
         client_tokenizer_close(t);
         return rc;
     }
+    t->is_bytes = tokenizer_is_bytes(t);
     find_end(t, side);
     *out = t;
     return 0;

@@ -35,6 +35,9 @@ void client_tokenizer_close(struct client_tokenizer *tokenizer); /* NULL is safe
 /* A byte is a token: there is nothing to do. */
 bool client_tokenizer_is_bytes(const struct client_tokenizer *tokenizer);
 
+/* Adds to a model's side files those of a tokenizer of bytes: tokenizer.json and tokenizer_config.json. -ENOMEM. */
+int client_tokenizer_add_bytes(json_t *side, uint32_t n_positions, struct error *err);
+
 struct client_tokens {
     uint32_t *ids; /* (n), owned: free */
     size_t n, cap;

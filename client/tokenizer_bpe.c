@@ -39,6 +39,7 @@ int tokenizer_merges_init(struct client_tokenizer *t, size_t n, struct error *er
         return error_set(err, -ENOMEM, "out of memory");
     memset(t->merges, 0xFF, places * sizeof *t->merges);
     t->merge_mask = places - 1;
+    t->n_merges = n;
     return 0;
 }
 

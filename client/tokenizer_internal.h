@@ -61,7 +61,7 @@ struct client_tokenizer {
     uint32_t end;
     struct tokenizer_set added[2];  /* matched as they are; matched after normalising, which changes nothing here */
     struct tokenizer_merge *merges; /* (merge_mask + 1) */
-    size_t merge_mask;
+    size_t merge_mask, n_merges;
     json_t *whole; /* vocabulary of the words that are taken whole whatever the merges say (ignore_merges), or NULL */
     pcre2_code *pattern;
     pcre2_match_data *match;
@@ -92,6 +92,9 @@ void tokenizer_added_close(struct client_tokenizer *t);
 /* As client_tokenizer_encode, of whole characters. */
 int tokenizer_encode_text(struct client_tokens *out, size_t *used, struct client_tokenizer *t, const char *text,
                           size_t n, bool last, struct error *err);
+
+/* Each byte is a token of its value, and nothing is ever joined: what is read as text is its tokens. */
+bool tokenizer_is_bytes(const struct client_tokenizer *t);
 
 /* GPT-2's pattern. */
 extern const char tokenizer_gpt2_pattern[];

@@ -10,8 +10,10 @@
 #include "client/options.h"
 #include "client/record.h"
 #include "client/run.h"
+#include "client/side.h"
 #include "client/spawn.h"
 #include "client/steps.h"
+#include "client/tokenizer.h"
 #include "proto/output.h"
 
 #include <errno.h>
@@ -85,12 +87,31 @@ static int find_workers(struct train *t, struct error *err)
     return 0;
 }
 
+/* What was trained on bytes has a tokenizer of bytes, which others have to be told. */
+static int add_tokenizer(struct client_model *model, const struct client_data *data, struct error *err)
+{
+    size_t n;
+
+    if (model->config.vocabulary != 256 || !data->has_text || client_side_find(model->side, "tokenizer.json", &n) ||
+        client_side_find(model->side, "vocab.json", &n))
+        return 0;
+    if (!model->side)
+        model->side = json_object();
+    if (!model->side)
+        return error_set(err, -ENOMEM, "out of memory");
+    return client_tokenizer_add_bytes(model->side, model->config.n_positions, err);
+}
+
 /* What every checkpoint repeats. The microbatch is recorded as it is asked for; the daemon puts in what was chosen. */
 static int make_side(struct train *t, struct error *err)
 {
-    json_t *options = client_run_record(&t->run, t->run.options.microbatch);
-    int rc = options ? client_record_side(&t->side_fd, options, t->run.model.side, err)
-                     : error_set(err, -ENOMEM, "out of memory, or a file's name that is not UTF-8");
+    int rc = add_tokenizer(&t->run.model, &t->run.data, err);
+    json_t *options = rc ? NULL : client_run_record(&t->run, t->run.options.microbatch);
+
+    if (rc)
+        return rc;
+    rc = options ? client_record_side(&t->side_fd, options, t->run.model.side, err)
+                 : error_set(err, -ENOMEM, "out of memory, or a file's name that is not UTF-8");
 
     json_decref(options);
     return rc;

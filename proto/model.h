@@ -111,7 +111,7 @@ enum model_block_piece {
 int model_config_parse(struct model_config *out, const char *text, size_t n, struct error *err);
 
 /* The config.json (text, n bytes) that lies beside weights of this type, to be freed: "torch_dtype" says it and no
- * "dtype" does, the rest is as it came. Of transformers, 4.55 and older read torch_dtype alone; newer ones read both,
+ * "dtype" does; ids of special tokens beyond the vocabulary, said or implied, are null; the rest is as it came. Of transformers, 4.55 and older read torch_dtype alone; newer ones read both,
  * and of two take dtype. Where nothing changes, not a byte does. NULL: no memory, or no JSON object. */
 char *model_config_print(const char *text, size_t n, enum number_type type);
 

@@ -297,14 +297,33 @@ static char *print(const json_t *config)
     return json_dumps(config, JSON_INDENT(2));
 }
 
+/* An id beyond the vocabulary names a token that is not there; and of an id that is not said, transformers takes
+ * GPT-2's, 50256, for granted. Returns whether something was changed. */
+static bool drop_foreign_ids(json_t *config)
+{
+    static const char *const ids[] = {"bos_token_id", "eos_token_id"};
+    enum { GPT2_END = 50256 };
+    const json_t *size = json_object_get(config, "vocab_size");
+    bool changed = false;
+
+    for (size_t i = 0; json_is_integer(size) && i < sizeof ids / sizeof *ids; i++) {
+        const json_t *id = json_object_get(config, ids[i]);
+        const json_int_t value = id ? json_integer_value(id) : GPT2_END;
+        if ((!id || json_is_integer(id)) && value >= json_integer_value(size))
+            changed = json_object_set_new(config, ids[i], json_null()) == 0 || changed;
+    }
+    return changed;
+}
+
 char *model_config_print(const char *text, size_t n, enum number_type type)
 {
     const char *name = type == NUMBER_BF16 ? "bfloat16" : "float32";
     json_t *config = json_loadb(text, n, 0, NULL);
     const char *said = json_string_value(json_object_get(config, "torch_dtype"));
+    const bool changed = drop_foreign_ids(config);
     char *out = NULL;
 
-    if (said && strcmp(said, name) == 0 && !json_object_get(config, "dtype")) {
+    if (!changed && said && strcmp(said, name) == 0 && !json_object_get(config, "dtype")) {
         out = strndup(text, n);
     } else if (json_is_object(config) && json_object_set_new(config, "torch_dtype", json_string(name)) == 0) {
         json_object_del(config, "dtype");

@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 /* As no program of ours would write it: what is saved is a copy, for it says fp32 already, not a rewriting. */
-const char driver_config[] =
-    "\n{  \"model_type\":\"gpt2\",\t\"n_head\": 2, \"n_layer\": 2,\r\n"
-    "\"n_positions\": 32, \"n_embd\": 16, \"vocab_size\": 256,\n"
-    "\"torch_dtype\" :\"float32\", \"embd_pdrop\": 0.1, \"attn_pdrop\": 0.100, \"resid_pdrop\": 1e-1}\n\n ";
+const char driver_config[] = "\n{  \"model_type\":\"gpt2\",\t\"n_head\": 2, \"n_layer\": 2,\r\n"
+                             "\"n_positions\": 32, \"n_embd\": 16, \"vocab_size\": 256,\n"
+                             "\"torch_dtype\" :\"float32\", \"bos_token_id\": null, \"eos_token_id\":null, "
+                             "\"embd_pdrop\": 0.1, \"attn_pdrop\": 0.100, \"resid_pdrop\": 1e-1}\n\n ";
 
 static int text_file(const char *text, size_t n)
 {

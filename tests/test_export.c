@@ -129,6 +129,8 @@ START_TEST(an_export_is_the_model_alone)
     check_same("out/vocab.json", "{\"a\": 0}");
     json_t *before = json_load_file("step-7/config.json", 0, NULL), *after = json_load_file("out/config.json", 0, NULL);
     json_object_set_new(before, "torch_dtype", json_string("float32"));
+    json_object_set_new(before, "bos_token_id", json_null()); /* GPT-2's, which it implied, are beyond its vocabulary */
+    json_object_set_new(before, "eos_token_id", json_null());
     ck_assert(json_equal(before, after));
     json_decref(before), json_decref(after);
     load(&back, "out", _i);

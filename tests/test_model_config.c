@@ -276,6 +276,14 @@ START_TEST(a_config_says_the_type_of_the_weights_beside_it_once)
         {"{\"torch_dtype\": \"float32\"}", "{\n  \"torch_dtype\": \"bfloat16\"\n}", NUMBER_BF16},
         {"{\"eps\":   0.1, \"torch_dtype\": \"bfloat16\"}", "{\"eps\":   0.1, \"torch_dtype\": \"bfloat16\"}",
          NUMBER_BF16},
+        {"{\"torch_dtype\": \"float32\", \"vocab_size\": 50257}",
+         "{\"torch_dtype\": \"float32\", \"vocab_size\": 50257}", NUMBER_FP32},
+        {"{\"torch_dtype\": \"float32\", \"vocab_size\": 9, \"bos_token_id\": 8, \"eos_token_id\": null}",
+         "{\"torch_dtype\": \"float32\", \"vocab_size\": 9, \"bos_token_id\": 8, \"eos_token_id\": null}", NUMBER_FP32},
+        {"{\"torch_dtype\": \"float32\", \"vocab_size\": 256, \"eos_token_id\": 50256}",
+         "{\n  \"torch_dtype\": \"float32\",\n  \"vocab_size\": 256,\n  \"eos_token_id\": null,\n  \"bos_token_id\": "
+         "null\n}",
+         NUMBER_FP32},
         {"[1]", NULL, NUMBER_FP32},
         {"{", NULL, NUMBER_FP32},
     };

@@ -155,6 +155,36 @@ START_TEST(without_files_a_vocabulary_of_256_is_one_of_bytes)
 }
 END_TEST
 
+/* The files of a model of bytes say what tokenizers itself would write, and are known again as what they are. */
+START_TEST(a_model_of_bytes_has_the_files_that_hugging_face_s_would_write)
+{
+    json_t *side = json_object(), *tokenizer,
+           *wanted = json_load_file(TESTS_DIR "/fixtures/bytes/tokenizer.json", 0, NULL);
+    char text[256];
+
+    ck_assert_ptr_nonnull(wanted);
+    ck_assert_int_eq(client_tokenizer_add_bytes(side, 128, NULL), 0);
+    tokenizer = json_loads(json_string_value(json_object_get(side, "tokenizer.json")), 0, NULL);
+    ck_assert(json_equal(tokenizer, wanted));
+    json_decref(tokenizer);
+    json_decref(wanted);
+    tokenizer = json_loads(json_string_value(json_object_get(side, "tokenizer_config.json")), 0, NULL);
+    ck_assert_int_eq(json_integer_value(json_object_get(tokenizer, "model_max_length")), 128);
+    json_decref(tokenizer);
+    struct client_tokenizer *t = open_side(side, 256);
+    ck_assert(client_tokenizer_is_bytes(t));
+    ck_assert_uint_eq(client_tokenizer_end(t), CLIENT_NO_TOKEN);
+    json_t *ids = json_array();
+    for (int i = 0; i < 256; i++) {
+        text[i] = (char)i;
+        json_array_append_new(ids, json_integer(i));
+    }
+    check_tokens(t, text, 256, ids, 100, 7, true);
+    json_decref(ids);
+    client_tokenizer_close(t);
+}
+END_TEST
+
 START_TEST(what_is_not_utf_8_is_refused_at_its_place)
 {
     static const char *const wrongs[] = {"abc\xFF", "abc\xE2\x82", "abc\xED\xA0\x80"};
@@ -417,6 +447,7 @@ int main(void)
     tcase_add_test(tests, added_tokens_are_matched_before_the_split_and_take_blanks_along);
     tcase_add_test(tests, runs_of_blanks_may_be_added_tokens);
     tcase_add_test(tests, without_files_a_vocabulary_of_256_is_one_of_bytes);
+    tcase_add_test(tests, a_model_of_bytes_has_the_files_that_hugging_face_s_would_write);
     tcase_add_test(tests, what_is_not_utf_8_is_refused_at_its_place);
     tcase_add_test(tests, a_long_word_takes_no_more_than_n_log_n);
     tcase_add_test(tests, the_end_is_what_the_files_name);

@@ -2,7 +2,7 @@
 texts to tests/fixtures/bpe: tokenizer.json, vocab.json and merges.txt (GPT-2's pattern, 600 tokens), split.json (a
 pattern as Llama 3's, 500 tokens, words taken whole), added.json (the first, with added tokens of every kind), blanks.json
 (the first, with runs of blanks as added tokens, as CodeGen has them; of a token that takes blanks along and one that is
-blanks, tokenizers counts some blanks twice, which nobody wants), and expected.json, {"tokenizer": [["text", [ids]], ...], ...}.
+blanks, tokenizers counts some blanks twice, which nobody wants), and expected.json, {"tokenizer": [["text", [ids]], ...], ...}. And tests/fixtures/bytes/tokenizer.json, of a model of bytes.
 
 usage: python tests/oracle/make_tokenizer.py      (pip install tokenizers; made with 0.23.3)
 """
@@ -87,6 +87,22 @@ def expected(tokenizer, texts):
     return [[text, tokenizer.encode(text).ids] for text in texts]
 
 
+def bytes_alone():
+    """No merges: a byte's letter has the byte's value as its id."""
+    letters = sorted(pre_tokenizers.ByteLevel.alphabet())
+    plain = [c for c in letters if ord(c) < 256]
+    rest = [c for c in letters if ord(c) >= 256]
+    missing = [b for b in range(256) if b not in {ord(c) for c in plain}]
+    vocab = {c: ord(c) for c in plain} | dict(zip(rest, missing))
+    tokenizer = Tokenizer(models.BPE(vocab=vocab, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel(add_prefix_space=False)
+    for text in AWKWARD:
+        ids = tokenizer.encode(text).ids
+        assert bytes(ids) == text.encode() and tokenizer.decode(ids) == text, text
+    return tokenizer
+
+
 def main():
     OUT.mkdir(parents=True, exist_ok=True)
     gpt2 = train(pre_tokenizers.ByteLevel(add_prefix_space=False), 600)
@@ -110,6 +126,8 @@ def main():
     blanks = Tokenizer.from_str(gpt2.to_str())
     blanks.add_tokens([AddedToken(" " * n, normalized=True) for n in range(2, 7)] + [AddedToken("\t\t", normalized=False)])
     blanks.save(str(OUT / "blanks.json"), pretty=False)
+    (OUT.parent / "bytes").mkdir(exist_ok=True)
+    bytes_alone().save(str(OUT.parent / "bytes" / "tokenizer.json"))
     texts = AWKWARD + list(noise(60))
     answers = {"tokenizer": expected(gpt2, texts), "split": expected(split, texts),
                "added": expected(added, AWKWARD + list(mixed(300))),
