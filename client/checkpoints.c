@@ -158,23 +158,33 @@ void client_checkpoints_remove(int directory_fd, uint64_t step)
         remove_ours(directory_fd, partial);
 }
 
-uint64_t client_checkpoints_latest(int directory_fd)
+bool client_checkpoints_link(uint64_t *step, int directory_fd, const char *name)
 {
     char target[NAME_BYTES];
-    const ssize_t n = readlinkat(directory_fd, "latest", target, sizeof target - 1);
-    uint64_t step;
+    const ssize_t n = readlinkat(directory_fd, name, target, sizeof target - 1);
 
     target[n > 0 ? n : 0] = 0;
-    return client_checkpoints_parse(&step, target) ? step : UINT64_MAX;
+    return n > 0 && client_checkpoints_parse(step, target);
+}
+
+uint64_t client_checkpoints_latest(int directory_fd)
+{
+    uint64_t step;
+    return client_checkpoints_link(&step, directory_fd, "latest") ? step : UINT64_MAX;
 }
 
 size_t client_checkpoints_take_old(uint64_t *out, size_t cap, struct client_checkpoints *c, uint32_t keep)
 {
     const uint64_t latest = client_checkpoints_latest(c->directory_fd);
+    uint64_t best;
+    const bool has_best = client_checkpoints_link(&best, c->directory_fd, "best");
     size_t at = 0, n = 0;
 
     while (keep > 0 && c->n > keep && at < c->n - 1 && n < cap) {
-        if (c->steps[at] == latest) {
+        const bool is_best = has_best && c->steps[at] == best;
+        if (is_best) /* it is none of those that are kept */
+            keep++;
+        if (is_best || c->steps[at] == latest) {
             at++;
             continue;
         }
@@ -204,6 +214,7 @@ void client_checkpoints_sweep(int directory_fd)
     if (entries)
         closedir(entries);
     unlinkat(directory_fd, "latest.partial", 0);
+    unlinkat(directory_fd, "best.partial", 0);
 }
 
 void client_checkpoints_free(struct client_checkpoints *checkpoints)

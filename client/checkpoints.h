@@ -27,11 +27,14 @@ int client_checkpoints_list(struct client_checkpoints *out, int directory_fd, st
 /* A step that stands from now on, or stands already. -ENOMEM. */
 int client_checkpoints_add(struct client_checkpoints *checkpoints, uint64_t step);
 
+/* The N of a link to step-N; false: it is none. */
+bool client_checkpoints_link(uint64_t *step, int directory_fd, const char *name);
+
 /* The step that `latest` names; UINT64_MAX: it is no link to a step-N. */
 uint64_t client_checkpoints_latest(int directory_fd);
 
 /* Takes the oldest out of the list, into out (cap), until `keep` are left (0: all stay), but never the newest, nor the
- * one that `latest` names. Returns how many. */
+ * one that `latest` names; the one that `best` names stays beside those. Returns how many. */
 size_t client_checkpoints_take_old(uint64_t *out, size_t cap, struct client_checkpoints *checkpoints, uint32_t keep);
 
 /* Removes a step-N; from any thread. One that cannot be removed is not worth a run. */
@@ -40,7 +43,7 @@ void client_checkpoints_remove(int directory_fd, uint64_t step);
 /* Removes the files of a directory in this one. False, and all stay, if any is not as a checkpoint's are named. */
 bool client_checkpoints_empty(int directory_fd, const char *name);
 
-/* Removes what a killed run left half written or half removed: step-N.partial, latest.partial. */
+/* Removes what a killed run left half written or half removed: step-N.partial, latest.partial, best.partial. */
 void client_checkpoints_sweep(int directory_fd);
 
 void client_checkpoints_free(struct client_checkpoints *checkpoints); /* safe on a zeroed one */

@@ -1,4 +1,5 @@
 #include "client/data_file.h"
+#include "proto/message.h"
 #include "proto/random.h"
 
 #include <assert.h>
@@ -284,21 +285,61 @@ int client_data_read(const struct client_data *data, uint32_t *out, uint64_t fir
 
 struct client_windows client_windows_of(const struct client_data *data, uint64_t first, uint64_t n_tokens, uint32_t seq)
 {
-    return (
-        struct client_windows){.data = data, .first = first, .seq = seq, .n = n_tokens > 0 ? (n_tokens - 1) / seq : 0};
+    const uint64_t n = n_tokens > 0 ? (n_tokens - 1) / seq : 0;
+    return (struct client_windows){.data = data, .first = first, .seq = seq, .n = n, .of = n, .last = seq};
+}
+
+struct client_windows client_windows_held_out(const struct client_data *data, uint64_t first, uint64_t n_tokens,
+                                              uint32_t seq, uint64_t most_tokens)
+{
+    struct client_windows windows = client_windows_of(data, first, n_tokens, seq);
+    const uint64_t most = most_tokens / seq > 0 ? most_tokens / seq : 1;
+
+    if (windows.n == 0)
+        return windows;
+    if ((n_tokens - 1) % seq > 0) {
+        windows.last = (uint32_t)((n_tokens - 1) % seq);
+        windows.of = ++windows.n;
+    }
+    if (most_tokens > 0 && most < windows.n)
+        windows.n = most;
+    return windows;
+}
+
+/* Of the stream's windows, the one that is window k. */
+static uint64_t place_of(const struct client_windows *windows, uint64_t k)
+{
+    return windows->n == windows->of ? k : (uint64_t)((unsigned __int128)k * windows->of / windows->n);
+}
+
+static uint32_t length_of(const struct client_windows *windows, uint64_t k)
+{
+    return place_of(windows, k) + 1 == windows->of ? windows->last : windows->seq;
+}
+
+uint64_t client_windows_tokens(const struct client_windows *windows, uint64_t first, uint64_t n)
+{
+    uint64_t tokens = n * windows->seq;
+
+    if (n > 0 && first + n == windows->n) /* none but the last can be shorter */
+        tokens -= windows->seq - length_of(windows, windows->n - 1);
+    return tokens;
 }
 
 int client_windows_read(const struct client_windows *windows, uint32_t *ids, uint32_t *labels, uint64_t k,
                         struct error *err)
 {
-    const uint64_t first = windows->first + k * windows->seq;
+    const uint64_t first = windows->first + place_of(windows, k) * windows->seq;
+    const uint32_t n = length_of(windows, k);
 
     assert(k < windows->n);
-    int rc = client_data_read(windows->data, ids, first, windows->seq, err);
+    int rc = client_data_read(windows->data, ids, first, n, err);
     if (rc)
         return rc;
-    memcpy(labels, ids + 1, (windows->seq - 1) * sizeof *labels);
-    return client_data_read(windows->data, labels + windows->seq - 1, first + windows->seq, 1, err);
+    memcpy(labels, ids + 1, (n - 1) * sizeof *labels);
+    for (uint32_t i = n; i < windows->seq; i++)
+        ids[i] = 0, labels[i] = MESSAGE_NO_LABEL;
+    return client_data_read(windows->data, labels + n - 1, first + n, 1, err);
 }
 
 uint64_t client_windows_pick(const struct client_windows *windows, enum eps_order order, uint64_t seed, uint64_t row)

@@ -87,13 +87,24 @@ struct client_windows {
     const struct client_data *data; /* borrowed */
     uint64_t first;                 /* token */
     uint32_t seq;
-    uint64_t n; /* windows; 0 where n_tokens <= seq */
+    uint64_t n;    /* windows; 0 where n_tokens <= seq */
+    uint64_t of;   /* that the stream gives: the n are spread over them */
+    uint32_t last; /* tokens that the last of those predicts, seq or fewer */
 };
 
 struct client_windows client_windows_of(const struct client_data *data, uint64_t first, uint64_t n_tokens,
                                         uint32_t seq);
 
-/* ids (seq) and labels (seq) of window k. As client_data_read. */
+/* To measure on: with the rest of the stream, beyond the last whole window, as a window that is not full; and of all of
+ * them as many as make most_tokens (one at least; 0: all), at equal distances. None where n_tokens <= seq. */
+struct client_windows client_windows_held_out(const struct client_data *data, uint64_t first, uint64_t n_tokens,
+                                              uint32_t seq, uint64_t most_tokens);
+
+/* Tokens that windows first .. first+n-1 predict. */
+uint64_t client_windows_tokens(const struct client_windows *windows, uint64_t first, uint64_t n);
+
+/* ids (seq) and labels (seq) of window k; where a window is not full, ids of 0, and MESSAGE_NO_LABEL. As
+ * client_data_read. */
 int client_windows_read(const struct client_windows *windows, uint32_t *ids, uint32_t *labels, uint64_t k,
                         struct error *err);
 

@@ -44,7 +44,8 @@ struct eps_train_options {
     const char *resume; /* a run directory (its newest checkpoint) or a step-N of one: what was stored there stands for
                               everything that is left to choose here; a differing value is refused, but for steps,
                               epochs, device, device_mem, host_mem, require_pinned, workers, connect, save_every, keep,
-                              eval_every, microbatch, and out; data may lie elsewhere if its content is the same */
+                              eval_every, eval_tokens, patience, microbatch, and out; data may lie elsewhere if its
+                              content is the same */
     const char
         *change; /* of a resumed run: names of options, "lr,batch", whose given values replace the stored ones from
                               here on: batch, lr, min-lr, schedule, warmup, weight-decay, clip-norm, clip-update.
@@ -71,15 +72,20 @@ struct eps_train_options {
     double clip_update; /* each tensor's update is scaled down to this root mean square, before the rate; NAN: not */
     enum eps_order order;
     enum eps_separator
-        separator;       /* between files of text, and between texts of .jsonl: EPS_SEPARATOR_EOS, the tokenizer's
+        separator;        /* between files of text, and between texts of .jsonl: EPS_SEPARATOR_EOS, the tokenizer's
                                      end token, where it has one. EPS_SEPARATOR_NONE: nothing between files, and a new
                                      line after a text of .jsonl */
-    uint64_t seed;       /* below 2^63; UINT64_MAX: 0 */
-    uint64_t eval_every; /* steps between held-out losses; there is one before the first step too, and after the last
-                            in any case. 0: only then */
+    uint64_t seed;        /* below 2^63; UINT64_MAX: 0 */
+    uint64_t eval_every;  /* steps between held-out losses; there is one before the first step too, and after the last
+                            in any case. 0: only then. Where checkpoints are saved, one is at each that is the best so
+                            far, and `best` names it */
+    uint64_t eval_tokens; /* that each of them takes of the held-out data, spread over it; 0: all; UINT64_MAX: 64 Ki */
+    uint32_t
+        patience; /* so many evaluations without a better one than before end the run, as its last step would; 0: none
+                          do */
     uint64_t save_every; /* steps between checkpoints, 0: only at the end, and not when interrupted. UINT64_MAX: a tenth
                             of the run, rounded up */
-    uint32_t keep;       /* checkpoints that stand at a time, the newest; UINT32_MAX: 2. 0: all */
+    uint32_t keep; /* checkpoints that stand at a time, the newest, and the best beside them; UINT32_MAX: 2. 0: all */
     bool deterministic;
     const char *device;  /* of private workers: "auto", "cpu", "cuda" (several workers: each the next), "cuda:1"; NULL:
                             auto, CUDA if there is one. Resolved: "cpu", "cuda", or "cpu and cuda" of a daemon's */
@@ -125,6 +131,7 @@ struct eps_step {
     double tokens_per_s, step_ms;
     uint64_t device_peak_bytes, device_budget_bytes, host_bytes;
     double eval_loss;    /* NAN unless this step evaluated */
+    double eval_before;  /* of the first step: the held-out loss before it; NAN: there was none */
     double grad_norm;    /* of the whole gradient, before clipping; NAN: not known, as with eager commit */
     bool skipped;        /* it left no trace, as a contribution was not finite (fenced commit) */
     const char *changed; /* what `change` changed before it: "after step 5: lr 0.01 to 0.005"; NULL: nothing */
@@ -292,6 +299,7 @@ struct eps_eval_options {
     const char *connect; /* with a model: as above. Without: the daemon that trains it; NULL: the caller's only one */
     const char *programs;
     uint32_t batch, seq;
+    uint64_t eval_tokens;         /* measured at most, spread over the data; 0: all */
     enum eps_separator separator; /* as eps_train's */
     const char *device;           /* as eps_train's; like device_mem not with both model and connect */
     uint64_t device_mem;

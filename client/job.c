@@ -87,7 +87,8 @@ int client_job_put(struct client_job *job, unsigned buffer, uint32_t row, const 
 static void tell(const struct client_job *job, uint64_t n_windows, const struct client_windows *windows)
 {
     if (job->on_evaluating)
-        job->on_evaluating(job->user, n_windows * windows->seq, windows->n * windows->seq);
+        job->on_evaluating(job->user, client_windows_tokens(windows, 0, n_windows),
+                           client_windows_tokens(windows, 0, windows->n));
 }
 
 int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job, const struct client_windows *windows,
@@ -117,7 +118,7 @@ int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job
                              "the model's loss is %s: its weights are damaged, or its training had gone astray",
                              isnan(m.evaluated.sum) ? "no number" : "infinite");
         sum += m.evaluated.sum;
-        *n_tokens += (uint64_t)n_rows * job->seq;
+        *n_tokens += client_windows_tokens(windows, first, n_rows);
         first += n_rows;
         tell(job, first, windows);
     }

@@ -70,6 +70,8 @@ static json_t *line_of(const struct eps_step *step)
     rc |= set(line, "host_bytes", bytes_json(step->host_bytes));
     if (!isnan(step->eval_loss))
         rc |= set(line, "eval_loss", json_real(step->eval_loss));
+    if (isfinite(step->eval_before))
+        rc |= set(line, "eval_loss_before", json_real(step->eval_before));
     if (isfinite(step->grad_norm))
         rc |= set(line, "grad_norm", json_real(step->grad_norm));
     if (step->skipped)
@@ -207,8 +209,13 @@ int client_metrics_reopen(struct client_metrics *out, int directory_fd, uint64_t
         return error_set(err, rc, "%s could not be cut back: %s", name, strerror(-rc));
     }
     while (fill && !rc && last < step) {
-        struct eps_step lost = {
-            .loss = NAN, .lr = NAN, .tokens_per_s = NAN, .step_ms = NAN, .eval_loss = NAN, .grad_norm = NAN};
+        struct eps_step lost = {.loss = NAN,
+                                .lr = NAN,
+                                .tokens_per_s = NAN,
+                                .step_ms = NAN,
+                                .eval_loss = NAN,
+                                .eval_before = NAN,
+                                .grad_norm = NAN};
         lost.step = last + 1;
         fill(data, &lost);
         last++;

@@ -1,7 +1,7 @@
 /* client/metrics.h - metrics.jsonl: one JSON object per step, complete as soon as the step is, each step exactly once.
  *
  * Keys: step, loss, lr, tokens, tokens_per_s, step_ms, device_peak_bytes, host_bytes, and eval_loss on the steps that
- * evaluate. A number that is not finite, or not known, is null. Beside them, where there is something to say: grad_norm
+ * evaluate; eval_loss_before on the first step, where its loss before was measured. A number that is not finite, or not known, is null. Beside them, where there is something to say: grad_norm
  * (not with eager commit), skipped (true), and about once a second memory, in bytes as they were during the step:
  * {"host": {CATEGORY: bytes, ...}, "device": {...}}, of the device that has most.
  *

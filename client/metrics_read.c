@@ -69,6 +69,7 @@ static void read_line(struct reading *r, const char *text, size_t n)
         .device_peak_bytes = whole(line, "device_peak_bytes"),
         .host_bytes = whole(line, "host_bytes"),
         .eval_loss = real(line, "eval_loss"),
+        .eval_before = real(line, "eval_loss_before"),
         .grad_norm = real(line, "grad_norm"),
         .skipped = json_is_true(json_object_get(line, "skipped")),
         .changed = json_string_value(json_object_get(line, "changed")),

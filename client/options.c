@@ -16,6 +16,7 @@ enum {
     LEAST_TOKENS = 1024, /* of a batch, for a model that was chosen */
     STEPS = 1500,        /* for one, if that takes no more than EPOCHS */
     EPOCHS = 10,
+    EVAL_TOKENS = 65536, /* a mean over as many is good to a hundredth of a nat; more would only take longer */
     MAX_BATCH = 1 << 20,
     MAX_TOKENS = 1 << 27, /* of a minibatch: two of them take 2 GiB */
 };
@@ -35,6 +36,7 @@ struct eps_train_options eps_train_defaults(void)
         .warmup = UINT64_MAX,
         .seed = UINT64_MAX,
         .save_every = UINT64_MAX,
+        .eval_tokens = UINT64_MAX,
         .keep = UINT32_MAX,
     };
 }
@@ -308,6 +310,10 @@ static int resolve_length(struct eps_train_options *o, const struct client_facts
         return error_set(err, -EDOM, "--save-every %" PRIu64 " is more than %" PRIu64, o->save_every, most);
     if (o->keep == UINT32_MAX)
         o->keep = 2;
+    if (o->eval_tokens == UINT64_MAX)
+        o->eval_tokens = EVAL_TOKENS;
+    if (o->patience > 0 && o->eval_every == 0)
+        return error_set(err, -EDOM, "--patience %u counts evaluations: give --eval-every too", o->patience);
     if (facts->resumed)
         return 0;
     if (o->warmup > o->steps)

@@ -67,6 +67,8 @@ static const struct field {
     {"separator", CHOICE, AT(separator), NEVER, 0, separators, true},
     {"seed", LONG, AT(seed), NEVER, UINT64_MAX, NULL, false},
     {"eval_every", LONG, AT(eval_every), FREELY, 0, NULL, false},
+    {"eval_tokens", LONG, AT(eval_tokens), FREELY, UINT64_MAX, NULL, true},
+    {"patience", COUNT, AT(patience), FREELY, 0, NULL, true},
     {"save_every", LONG, AT(save_every), FREELY, UINT64_MAX, NULL, false},
     {"keep", COUNT, AT(keep), FREELY, UINT32_MAX, NULL, false},
     {"deterministic", FLAG, AT(deterministic), NEVER, 0, NULL, false},

@@ -13,6 +13,12 @@
 
 enum { RETRY_MS = 2000, SLICE_MS = 100, PATIENCE_S = 600, MOST_SKIPPED = 20 };
 
+static void note(const struct client_steps *s, const char *sentence)
+{
+    if (s->events->on_note)
+        s->events->on_note(s->user, sentence);
+}
+
 /* Another save may have come after it. Told once. */
 static void look_at_latest(struct client_steps *s, uint64_t step)
 {
@@ -27,8 +33,26 @@ static void look_at_latest(struct client_steps *s, uint64_t step)
         fstatat(s->run->directory_fd, "latest", &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
     error_set(&sentence, 0, "step-%" PRIu64 " is saved, but %s/latest does not name it: %s", step, s->run->directory,
               is_directory ? "it is a directory; move it away" : "it could not be replaced");
-    if (s->events->on_note)
-        s->events->on_note(s->user, sentence.text);
+    note(s, sentence.text);
+}
+
+static bool marks_best(const struct client_steps *s)
+{
+    const struct eps_train_options *o = &s->run->options;
+    return o->eval_every > 0 && o->save_every > 0;
+}
+
+/* That checkpoint stands. */
+static void mark_best(struct client_steps *s)
+{
+    struct error sentence;
+    const int rc = client_best_mark(s->run->directory_fd, s->best.step);
+
+    if (!rc)
+        return;
+    error_set(&sentence, 0, "%s/best could not be pointed to step-%" PRIu64 ": %s", s->run->directory, s->best.step,
+              strerror(-rc));
+    note(s, sentence.text);
 }
 
 static void on_saved(struct client_steps *s, uint64_t step)
@@ -39,6 +63,8 @@ static void on_saved(struct client_steps *s, uint64_t step)
         s->saving = false;
         s->save_rc = 0;
     }
+    if (marks_best(s) && step == s->best.step)
+        mark_best(s);
     if (client_checkpoints_add(&s->checkpoints, step) == 0)
         client_tidy_begin(&s->tidy, &s->checkpoints, s->run->options.keep, s->metrics.fd);
     snprintf(path, sizeof path, "%s/step-%" PRIu64, s->run->directory, step);
@@ -82,6 +108,8 @@ void client_steps_init(struct client_steps *s)
 {
     s->metrics.fd = s->output.partial_fd = -1;
     s->asked = MESSAGE_NO_STEP;
+    s->before = NAN;
+    client_best_init(&s->best);
     s->link->on_aside = on_aside;
     s->link->aside_data = s;
 }
@@ -130,7 +158,41 @@ static int prepare(struct client_steps *s, struct error *err)
 static bool evaluates_after(const struct client_steps *s, uint64_t step)
 {
     const struct eps_train_options *o = &s->run->options;
-    return step == o->steps || (o->eval_every > 0 && step % o->eval_every == 0);
+    return step == s->end || (o->eval_every > 0 && step % o->eval_every == 0);
+}
+
+static bool stands(const struct client_steps *s, uint64_t step)
+{
+    for (size_t i = 0; i < s->checkpoints.n; i++) {
+        if (s->checkpoints.steps[i] == step)
+            return true;
+    }
+    return false;
+}
+
+/* Patience is an end like any other: the step is saved as the last one. */
+static void end_early(struct client_steps *s)
+{
+    const struct eps_train_options *o = &s->run->options;
+    struct error sentence;
+
+    if (o->patience == 0 || s->best.n_since < o->patience || s->done >= s->end)
+        return;
+    s->end = s->done;
+    error_set(&sentence, 0,
+              "stopped early after step %" PRIu64 " of %" PRIu64 ": none of the last %u evaluations was below the "
+              "held-out loss of %.4f after step %" PRIu64,
+              s->done, o->steps, o->patience, s->best.loss, s->best.step);
+    note(s, sentence.text);
+}
+
+static void judge(struct client_steps *s, double loss)
+{
+    const bool better = client_best_add(&s->best, s->done, loss);
+
+    if (better && marks_best(s) && stands(s, s->done))
+        mark_best(s);
+    end_early(s);
 }
 
 /* All that was opened is done, so the buffer that holds no data for the next step is free. A stop cuts it short: the
@@ -149,6 +211,8 @@ static int evaluate(struct client_steps *s, double *loss, struct error *err)
     }
     if (!rc && s->events->on_evaluated)
         s->events->on_evaluated(s->user, s->done, *loss, n_tokens);
+    if (!rc)
+        judge(s, *loss);
     return rc;
 }
 
@@ -176,8 +240,7 @@ static void write_trace(struct client_steps *s)
     s->trace_ended = true;
     error_set(&sentence, 0, "the trace %s ends at step %" PRIu64 ": %s; training goes on", s->run->options.trace,
               s->done, strerror(-s->trace->rc));
-    if (s->events->on_note)
-        s->events->on_note(s->user, sentence.text);
+    note(s, sentence.text);
 }
 
 /* A skipped step leaves the weights as they are, so it is other data that has to be the better; where that is said of
@@ -219,6 +282,7 @@ static int on_done(struct client_steps *s, const struct message *m, struct error
         .device_budget_bytes = s->budget,
         .host_bytes = m->done.host_bytes,
         .eval_loss = NAN,
+        .eval_before = s->done == s->run->first_step + 1 ? s->before : NAN,
         .grad_norm = m->done.grad_norm,
         .skipped = m->done.skipped,
     };
@@ -250,7 +314,8 @@ static bool is_due(const struct client_steps *s)
 
     if (s->covered != s->opened || s->covered == s->asked || s->covered == s->run->first_step)
         return false;
-    return (s->stop == 1 && o->save_every > 0) || s->covered == o->steps ||
+    return (s->stop == 1 && o->save_every > 0) || s->covered == s->end ||
+           (marks_best(s) && s->covered == s->best.step && s->covered == s->done) ||
            (o->save_every > 0 && s->covered % o->save_every == 0);
 }
 
@@ -266,7 +331,7 @@ static void ask_save(struct client_steps *s)
 /* The next step may open when the last one is covered; it waits for a checkpoint that is due, and for an evaluation. */
 static bool may_open(const struct client_steps *s)
 {
-    return !s->stop && s->opened < s->run->options.steps && s->covered == s->opened && !is_due(s) &&
+    return !s->stop && s->opened < s->end && s->covered == s->opened && !is_due(s) &&
            (s->done == s->opened || !evaluates_after(s, s->opened));
 }
 
@@ -286,8 +351,8 @@ static int open_step(struct client_steps *s, struct error *err)
     client_link_send(s->link, &m);
     s->begun = true;
     s->opened++;
-    client_memory_ask(&s->memory, s->link, s->opened == o->steps);
-    return s->opened < o->steps ? prepare(s, err) : 0;
+    client_memory_ask(&s->memory, s->link, s->opened == s->end);
+    return s->opened < s->end ? prepare(s, err) : 0;
 }
 
 /* A stop that is not saved is no end: the link's next wait is. */
@@ -296,7 +361,7 @@ static bool is_over(const struct client_steps *s)
     const struct eps_train_options *o = &s->run->options;
     const bool stopped = s->stop == 1 && o->save_every > 0;
 
-    return s->done == s->opened && !s->saving && !s->memory.asked && !is_due(s) && (stopped || s->opened == o->steps);
+    return s->done == s->opened && !s->saving && !s->memory.asked && !is_due(s) && (stopped || s->opened == s->end);
 }
 
 static int hear(struct client_steps *s, struct error *err)
@@ -412,14 +477,17 @@ static int open_metrics(struct client_steps *s, struct error *err)
 
 int client_steps_run(struct client_steps *s, struct error *err)
 {
-    double before;
+    const struct client_run *run = s->run;
     int rc;
 
+    s->end = run->options.steps;
     s->job->stop = &s->stop;
     s->job->on_evaluating = s->events->on_evaluating;
     s->job->user = s->user;
     s->opened = s->covered = s->done = s->run->first_step;
-    rc = s->run->options.eval_every > 0 && s->done == 0 ? evaluate(s, &before, err) : 0;
+    if (run->resume.in_place)
+        client_best_read(&s->best, run->directory, run->directory_fd, run->first_step);
+    rc = run->options.eval_every > 0 && s->done == 0 ? evaluate(s, &s->before, err) : 0;
     if (!rc)
         rc = client_steps_ask(s, err); /* a stop that cut the evaluation short, and has not been heard otherwise */
     if (!rc)

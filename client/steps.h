@@ -3,10 +3,13 @@
  * A checkpoint of step N is asked for between the covering of the N-th step and the opening of the next, so that it is
  * the state after exactly N updates; the files are written while training goes on. One is under way at a time: the next
  * that is due waits, and the step after it. The last one of a run is worth waiting for: where a full disk does not take
- * it, it is tried again every 2 s for 10 minutes, unless the user ends that. */
+ * it, it is tried again every 2 s for 10 minutes, unless the user ends that.
+ *
+ * An evaluation that is the best so far is worth a checkpoint of its step, which `best` then names (client/best.h). */
 #ifndef CLIENT_STEPS_H
 #define CLIENT_STEPS_H
 
+#include "client/best.h"
 #include "client/checkpoints.h"
 #include "client/job.h"
 #include "client/memory.h"
@@ -30,6 +33,9 @@ struct client_steps {
     struct client_memory memory;
     struct client_checkpoints checkpoints; /* that stand in the run directory */
     struct client_tidy tidy;
+    struct client_best best;        /* of the evaluations */
+    double before;                  /* the held-out loss before the first step; NAN: not measured */
+    uint64_t end;                   /* the run's last step: options.steps, or where patience has ended */
     struct client_output output;    /* of a daemon of another user's */
     uint64_t opened, covered, done; /* steps, counted from the model's beginning */
     uint64_t since_ns;              /* when what is being timed began: a step's opening, or the end of the last */

@@ -1,4 +1,5 @@
 /* Which checkpoints stand in a run directory, and what is removed when. */
+#include "client/best.h"
 #include "client/checkpoints.h"
 
 #include "tests/outputs.h"
@@ -122,6 +123,29 @@ START_TEST(the_oldest_go_and_neither_latest_nor_what_is_somebodys)
 }
 END_TEST
 
+START_TEST(the_best_stays_beside_those_that_are_kept)
+{
+    struct client_checkpoints c;
+
+    for (int i = 1; i <= 5; i++) {
+        char name[20];
+        snprintf(name, sizeof name, "step-%d", i);
+        stand(name);
+    }
+    point_latest("step-5");
+    ck_assert_int_eq(client_best_mark(out, 2), 0);
+    ck_assert_int_eq(client_checkpoints_list(&c, out, NULL), 0);
+    prune(&c, 2);
+    ck_assert_str_eq(outputs_names("out"), "best latest step-2 step-4 step-5 ");
+    ck_assert_int_eq(client_best_mark(out, 4), 0); /* among those that are kept: nothing beside them */
+    prune(&c, 2);
+    ck_assert_str_eq(outputs_names("out"), "best latest step-4 step-5 ");
+    prune(&c, 1);
+    ck_assert_str_eq(outputs_names("out"), "best latest step-4 step-5 ");
+    client_checkpoints_free(&c);
+}
+END_TEST
+
 START_TEST(what_is_half_is_swept_and_nothing_else)
 {
     stand("step-1");
@@ -130,6 +154,7 @@ START_TEST(what_is_half_is_swept_and_nothing_else)
     outputs_write("out/step-3.partial", "notes", "mine");
     stand("other.partial");
     ck_assert_int_eq(symlinkat("step-1", out, "latest.partial"), 0);
+    ck_assert_int_eq(symlinkat("step-1", out, "best.partial"), 0);
     client_checkpoints_sweep(out);
     ck_assert_str_eq(outputs_names("out"), "other.partial step-1 step-3.partial ");
 }
@@ -143,6 +168,7 @@ int main(void)
     tcase_add_test(tests, a_name_is_a_checkpoints_if_the_daemon_would_write_it);
     tcase_add_test(tests, those_that_are_whole_are_listed_in_order);
     tcase_add_test(tests, the_oldest_go_and_neither_latest_nor_what_is_somebodys);
+    tcase_add_test(tests, the_best_stays_beside_those_that_are_kept);
     tcase_add_test(tests, what_is_half_is_swept_and_nothing_else);
     return run_tests(tests);
 }

@@ -80,7 +80,9 @@ START_TEST(a_run_in_a_pipe_prints_lines_and_leaves_its_files)
     ck_assert_ptr_nonnull(strstr(said, "weights in piped/step-5,"));
     ck_assert_ptr_nonnull(strstr(said, "eps generate --model piped/latest"));
     ck_assert_uint_eq(count(metrics, "\n"), 5);
-    ck_assert_uint_eq(count(metrics, "eval_loss"), 3);
+    ck_assert_uint_eq(count(metrics, "\"eval_loss\""), 3);
+    ck_assert_uint_eq(count(metrics, "\"eval_loss_before\""), 1);
+    ck_assert_uint_eq(count(said, "the lowest held-out loss: weights in piped/best"), 1);
     ck_assert_int_eq(access("piped/latest/model.safetensors", R_OK), 0);
     ck_assert_int_eq(access("piped/step-5/config.json", R_OK), 0);
     free(said);
@@ -143,7 +145,7 @@ START_TEST(eval_finds_the_loss_that_the_run_ended_with)
                      0);
     json_t *result = processes_answer(out_file);
     ck_assert_double_eq_tol(number_at(result, "loss"), number_at(step, "eval_loss"), 1e-6);
-    ck_assert_double_eq(number_at(result, "tokens"), 7999 / 32 * 32);
+    ck_assert_double_eq(number_at(result, "tokens"), 7999); /* the 31 beyond the last whole window too */
     json_decref(result);
     ck_assert_int_eq(processes_eps("eval --model evaluated/latest --data %s --connect nobody", text), 1);
     json_decref(step);
@@ -180,6 +182,118 @@ START_TEST(training_goes_on_from_saved_weights)
     ck_assert_ptr_nonnull(strstr(said, "rate         2e-05")); /* the default for weights that come from a file */
     free(said);
     json_decref(step);
+}
+END_TEST
+
+/* The loss over a text is that of its whole windows, and that of the rest as a text of its own. */
+START_TEST(eval_counts_the_rest_of_a_window)
+{
+    char *content = processes_read(text);
+    double loss[3], tokens[3];
+    json_t *result;
+
+    train("rested", "--steps 1");
+    processes_write("whole.txt", content, 7969);
+    processes_write("rest.txt", content + 7968, 32);
+    static const char *const arguments[] = {"tiny.txt", "whole.txt", "rest.txt --seq 31"};
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(processes_eps("eval --model rested --data %s --json --device-mem 256MiB", arguments[i]), 0);
+        result = processes_answer(out_file);
+        loss[i] = number_at(result, "loss"), tokens[i] = number_at(result, "tokens");
+        json_decref(result);
+    }
+    ck_assert_double_eq(tokens[1], 7968);
+    ck_assert_double_eq(tokens[2], 31);
+    ck_assert_double_eq_tol(loss[0] * tokens[0], loss[1] * tokens[1] + loss[2] * tokens[2], 1e-4 * tokens[0]);
+    ck_assert_double_eq_tol(loss[0] * tokens[0] - loss[1] * tokens[1], loss[2] * tokens[2], 1e-2);
+    ck_assert_int_eq(processes_eps("eval --model rested --data tiny.txt --json --eval-tokens 100"), 0);
+    result = processes_answer(out_file);
+    ck_assert_double_eq(number_at(result, "tokens"), 96);
+    json_decref(result);
+    free(content);
+}
+END_TEST
+
+/* A rate of 1 makes of fresh weights something worse than they were, at once. */
+START_TEST(patience_ends_a_run_that_gets_no_better)
+{
+    train("patient", "--steps 9 --lr 1 --warmup 0 --eval-every 1 --patience 2");
+    char *said = processes_read(out_file), *metrics = processes_read("patient/metrics.jsonl");
+
+    ck_assert_uint_eq(count(said, "stopped early after step 2 of 9: none of the last 2 evaluations"), 1);
+    ck_assert_uint_eq(count(metrics, "\n"), 2);
+    ck_assert_int_eq(access("patient/step-2/training.json", R_OK), 0);
+    ck_assert_int_ne(access("patient/best", F_OK), 0); /* the best were the weights that it began with */
+    ck_assert_ptr_nonnull(strstr(said, "eps generate --model patient/latest"));
+    free(said);
+    free(metrics);
+}
+END_TEST
+
+/* The step of the lowest eval_loss in a run's metrics.jsonl. */
+static json_int_t lowest(const char *path)
+{
+    char *metrics = processes_read(path);
+    double least = INFINITY;
+    json_int_t step = 0;
+
+    for (char *line = strtok(metrics, "\n"); line; line = strtok(NULL, "\n")) {
+        json_t *object = json_loads(line, 0, NULL);
+        const json_t *loss = json_object_get(object, "eval_loss");
+        if (loss && json_number_value(loss) < least) {
+            least = json_number_value(loss);
+            step = json_integer_value(json_object_get(object, "step"));
+        }
+        json_decref(object);
+    }
+    free(metrics);
+    return step;
+}
+
+static void names_lowest(const char *run)
+{
+    char path[64], target[64] = "", wanted[64];
+
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    snprintf(wanted, sizeof wanted, "step-%lld", (long long)lowest(path));
+    snprintf(path, sizeof path, "%s/best", run);
+    ck_assert_int_gt(readlink(path, target, sizeof target - 1), 0);
+    ck_assert_str_eq(target, wanted);
+    snprintf(path, sizeof path, "%s/best/model.safetensors", run);
+    ck_assert_int_eq(access(path, R_OK), 0);
+}
+
+/* Down at first, then with a rate that ruins it: the best is neither the newest nor kept by number. */
+START_TEST(the_best_checkpoint_is_marked_and_kept)
+{
+    train("good", "--steps 6 --lr 0.01 --warmup 0 --eval-every 2 --save-every 6 --keep 1");
+    names_lowest("good");
+    json_t *before = last_step("good/metrics.jsonl");
+    ck_assert_int_eq(
+        processes_eps("train --model good/best --data %s --eval-data %s --out worse --batch 4 --steps 5 --lr 1e-9 "
+                      "--eval-every 1 --keep 1 --device-mem 256MiB",
+                      text, text),
+        0);
+    names_lowest("worse");
+    ck_assert_int_eq(processes_eps("train --resume worse --steps 7"), 0); /* goes on counting from there */
+    names_lowest("worse");
+    json_decref(before);
+}
+END_TEST
+
+/* What transformers needs beside the weights, which came with nothing. */
+START_TEST(what_was_trained_on_bytes_says_so_to_others)
+{
+    char *tokenizer, *config;
+
+    train("bytes", "--steps 1");
+    tokenizer = processes_read("bytes/latest/tokenizer.json");
+    config = processes_read("bytes/latest/config.json");
+    ck_assert_ptr_nonnull(strstr(tokenizer, "ByteLevel"));
+    ck_assert_ptr_nonnull(strstr(config, "\"eos_token_id\": null"));
+    ck_assert_ptr_nonnull(strstr(config, "\"bos_token_id\": null"));
+    free(tokenizer);
+    free(config);
 }
 END_TEST
 
@@ -433,6 +547,10 @@ int main(void)
     tcase_add_test(tests, eval_finds_the_loss_that_the_run_ended_with);
     tcase_add_test(tests, fresh_weights_of_gpt2_are_the_first_thing_said);
     tcase_add_test(tests, training_goes_on_from_saved_weights);
+    tcase_add_test(tests, eval_counts_the_rest_of_a_window);
+    tcase_add_test(tests, patience_ends_a_run_that_gets_no_better);
+    tcase_add_test(tests, the_best_checkpoint_is_marked_and_kept);
+    tcase_add_test(tests, what_was_trained_on_bytes_says_so_to_others);
     tcase_add_test(tests, data_that_was_piped_in_is_asked_for_again);
     tcase_add_test(tests, a_cap_too_small_is_refused_before_anything_is_left);
     tcase_add_test(tests, damaged_weights_are_refused_by_name);

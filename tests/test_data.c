@@ -235,6 +235,38 @@ START_TEST(windows_predict_each_successor)
 }
 END_TEST
 
+/* By hand: of ten tokens, nine successors are predicted, in windows of four, four and one. */
+START_TEST(held_out_windows_take_the_rest_and_are_spread)
+{
+    char *path = put("h.txt", "0123456789", 10);
+    const char *paths[] = {path};
+    struct client_data data;
+    uint32_t ids[4], labels[4];
+
+    ck_assert_int_eq(open_checked(&data, paths, 1, 256, NULL), 0);
+    ck_assert_uint_eq(client_windows_held_out(&data, 0, 4, 4, 0).n, 0);
+    struct client_windows windows = client_windows_held_out(&data, 0, 10, 4, 0);
+    ck_assert_uint_eq(windows.n, 3);
+    ck_assert_uint_eq(client_windows_tokens(&windows, 0, 3), 9);
+    ck_assert_uint_eq(client_windows_tokens(&windows, 0, 2), 8);
+    ck_assert_uint_eq(client_windows_tokens(&windows, 2, 1), 1);
+    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, NULL), 0);
+    ck_assert_mem_eq(ids, ((uint32_t[]){'8', 0, 0, 0}), sizeof ids);
+    ck_assert_mem_eq(labels, ((uint32_t[]){'9', UINT32_MAX, UINT32_MAX, UINT32_MAX}), sizeof labels);
+    windows = client_windows_held_out(&data, 0, 10, 2, 7); /* three of five, 0, 1 and 3 */
+    ck_assert_uint_eq(windows.n, 3);
+    ck_assert_uint_eq(client_windows_tokens(&windows, 0, 3), 6);
+    ck_assert_int_eq(client_windows_read(&windows, ids, labels, 2, NULL), 0);
+    ck_assert_mem_eq(ids, ((uint32_t[]){'6', '7'}), 2 * sizeof *ids);
+    windows = client_windows_held_out(&data, 0, 10, 4, 1); /* one at least */
+    ck_assert_uint_eq(client_windows_tokens(&windows, 0, windows.n), 4);
+    windows = client_windows_held_out(&data, 0, 9, 4, 0); /* no rest */
+    ck_assert_uint_eq(client_windows_tokens(&windows, 0, windows.n), 8);
+    client_data_free(&data);
+    free(path);
+}
+END_TEST
+
 START_TEST(sequential_order_wraps_around)
 {
     const struct client_windows windows = {.n = 5};
@@ -497,6 +529,7 @@ int main(void)
     tcase_add_test(tests, text_is_utf_8_but_may_be_cut_at_both_ends);
     tcase_add_test(tests, a_file_that_becomes_shorter_is_noticed);
     tcase_add_test(tests, windows_predict_each_successor);
+    tcase_add_test(tests, held_out_windows_take_the_rest_and_are_spread);
     tcase_add_test(tests, sequential_order_wraps_around);
     tcase_add_test(tests, each_shuffled_epoch_is_a_permutation_of_its_own);
     tcase_add_test(tests, a_pattern_stands_for_its_files_in_order);

@@ -44,6 +44,7 @@ static struct eps_step at(uint64_t step)
                              .device_peak_bytes = (uint64_t)1 << 33,
                              .host_bytes = 12345,
                              .eval_loss = NAN,
+                             .eval_before = NAN,
                              .grad_norm = NAN};
 }
 

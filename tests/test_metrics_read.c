@@ -91,11 +91,17 @@ START_TEST(what_was_written_is_read)
                                    .device_peak_bytes = 30,
                                    .host_bytes = 407,
                                    .eval_loss = 6.25,
+                                   .eval_before = 7.5,
                                    .grad_norm = 0.5,
                                    .memory = sides,
                                    .n_memory = 2};
-    const struct eps_step second = {
-        .step = 2, .loss = INFINITY, .lr = 1e-4, .skipped = true, .eval_loss = NAN, .grad_norm = NAN};
+    const struct eps_step second = {.step = 2,
+                                    .loss = INFINITY,
+                                    .lr = 1e-4,
+                                    .skipped = true,
+                                    .eval_loss = NAN,
+                                    .eval_before = NAN,
+                                    .grad_norm = NAN};
     struct client_metrics metrics;
     const int fd = open(directory, O_RDONLY | O_DIRECTORY);
 
@@ -116,6 +122,7 @@ START_TEST(what_was_written_is_read)
     ck_assert_uint_eq(seen.steps[0].device_peak_bytes, 30);
     ck_assert_uint_eq(seen.steps[0].host_bytes, 407);
     ck_assert_double_eq(seen.steps[0].eval_loss, 6.25);
+    ck_assert_double_eq(seen.steps[0].eval_before, 7.5);
     ck_assert_double_eq(seen.steps[0].grad_norm, 0.5);
     ck_assert(!seen.steps[0].skipped);
     ck_assert_uint_eq(seen.n_rows[0], 2);
@@ -126,7 +133,7 @@ START_TEST(what_was_written_is_read)
     ck_assert_uint_eq(seen.budgets[0], 0);
     ck_assert_uint_eq(seen.budgets[1], 64);
     ck_assert(isnan(seen.steps[1].loss));
-    ck_assert(isnan(seen.steps[1].eval_loss));
+    ck_assert(isnan(seen.steps[1].eval_loss) && isnan(seen.steps[1].eval_before));
     ck_assert(isnan(seen.steps[1].grad_norm));
     ck_assert(seen.steps[1].skipped);
     ck_assert_uint_eq(seen.steps[1].n_memory, 0);

@@ -47,6 +47,8 @@ START_TEST(what_is_left_to_choose_is_chosen_by_the_documented_rules)
     ck_assert_uint_eq(out.seed, 0);
     ck_assert_uint_eq(out.save_every, 1); /* ceil(0.7) */
     ck_assert_uint_eq(out.keep, 2);
+    ck_assert_uint_eq(out.eval_tokens, 65536);
+    ck_assert_int_eq(out.separator, EPS_SEPARATOR_NONE);
     ck_assert_int_eq(out.moments, EPS_FP32);
     ck_assert_int_eq(out.grad_dtype, EPS_FP32);
     ck_assert_int_eq(out.commit, EPS_EAGER);
@@ -341,6 +343,7 @@ SET(epochs_negative, o->epochs = -2)
 SET(epochs_huge, o->epochs = 1e300)
 SET(warmup_long, (o->steps = 3, o->warmup = 4))
 SET(eval_rare, (o->steps = 3, o->eval_every = 4))
+SET(patience_alone, o->patience = 3)
 SET(seed_huge, o->seed = (uint64_t)1 << 63)
 SET(save_rare, o->save_every = (uint64_t)1 << 41)
 SET(connect_workers, (o->connect = "x", o->workers = 1))
@@ -385,6 +388,7 @@ static const struct wrong {
     {epochs_negative, -EDOM, "--epochs -2", ""},
     {epochs_huge, -EDOM, "--epochs 1e+300", ""},
     {warmup_long, -EDOM, "--warmup 4", "3 steps"},
+    {patience_alone, -EDOM, "--patience 3", "--eval-every"},
     {eval_rare, -EDOM, "--eval-every 4", "3 steps"},
     {seed_huge, -EDOM, "--seed 9223372036854775808", "2^63"},
     {save_rare, -EDOM, "--save-every 2199023255552", "more than"},

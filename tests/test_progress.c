@@ -156,6 +156,24 @@ START_TEST(trouble_stays_above_the_line_and_in_it_until_something_is_saved)
 }
 END_TEST
 
+/* Ten seconds without a word are long enough for a line. */
+START_TEST(an_evaluation_that_takes_long_has_lines_in_a_pipe)
+{
+    struct progress progress;
+
+    setenv("TERM", "dumb", 1);
+    progress_init(&progress, out);
+    progress_evaluating(&progress, 0, 300);
+    progress_evaluating(&progress, 100, 300);
+    ck_assert_str_eq(look(), "");
+    progress.evaluating_ns -= 10000000000;
+    progress_evaluating(&progress, 150, 300);
+    ck_assert_ptr_nonnull(strstr(look(), "evaluating 50 %"));
+    progress_evaluating(&progress, 200, 300);
+    ck_assert_str_eq(look(), "");
+}
+END_TEST
+
 /* Half a second without a word is no silence; what follows is told until the next step. */
 START_TEST(an_evaluation_that_takes_long_is_in_the_line)
 {
@@ -282,6 +300,7 @@ int main(void)
     tcase_add_test(tests, a_terminal_sees_a_line_at_once_then_after_a_tenth_of_a_second);
     tcase_add_test(tests, the_same_line_is_not_drawn_twice);
     tcase_add_test(tests, trouble_stays_above_the_line_and_in_it_until_something_is_saved);
+    tcase_add_test(tests, an_evaluation_that_takes_long_has_lines_in_a_pipe);
     tcase_add_test(tests, an_evaluation_that_takes_long_is_in_the_line);
     tcase_add_test(tests, no_color_leaves_the_words_alone);
     tcase_add_loop_test(tests, a_dumb_terminal_gets_plain_lines, 0, 3);

@@ -23,6 +23,7 @@ static struct eps_train_options resolved(void)
     o.epsilon = 5e-324, o.schedule = EPS_SCHEDULE_LINEAR, o.warmup = 17, o.optimizer = EPS_ADAMW;
     o.order = EPS_SEQUENTIAL, o.separator = EPS_SEPARATOR_EOS, o.seed = (uint64_t)INT64_MAX, o.eval_every = 19,
     o.save_every = 0, o.keep = 5;
+    o.eval_tokens = 23, o.patience = 29;
     o.deterministic = true, o.device_mem = (uint64_t)3 << 40;
     o.precision = EPS_BF16, o.moments = EPS_BF16, o.grad_dtype = EPS_FP32, o.commit = EPS_FENCED;
     o.clip_norm = 0.7, o.clip_update = 2.0 / 3, o.host_mem = (uint64_t)5 << 40;
@@ -76,6 +77,8 @@ static void check_same(const struct eps_train_options *got, const struct eps_tra
     ck_assert_int_eq(got->separator, want->separator);
     ck_assert_uint_eq(got->seed, want->seed);
     ck_assert_uint_eq(got->eval_every, want->eval_every);
+    ck_assert_uint_eq(got->eval_tokens, want->eval_tokens);
+    ck_assert_uint_eq(got->patience, want->patience);
     ck_assert_uint_eq(got->save_every, want->save_every);
     ck_assert_uint_eq(got->keep, want->keep);
     ck_assert_int_eq(got->deterministic, want->deterministic);

@@ -219,7 +219,8 @@ START_TEST(from_every_checkpoint_a_fork_ends_the_same)
     ck_assert_msg(train(&o, &script) == 0, "%s", error.text);
     ck_assert_uint_eq(script.n_evaluations, 4); /* before the first step too */
     ck_assert_uint_eq(check_metrics("source", 1, N_STEPS), 3);
-    ck_assert_str_eq(outputs_names("source"), "latest log metrics.jsonl step-1 step-2 step-3 step-4 step-5 step-6 ");
+    ck_assert_str_eq(outputs_names("source"),
+                     "best latest log metrics.jsonl step-1 step-2 step-3 step-4 step-5 step-6 ");
     for (unsigned k = 1; k < N_STEPS; k++) {
         snprintf(from, sizeof from, "source/step-%u", k);
         snprintf(out, sizeof out, "forks/%u", k);

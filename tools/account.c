@@ -177,7 +177,9 @@ static void print_files(const struct account *a)
         return;
     }
     printf("files        weights in %s/step-%" PRIu64 ", steps in %s/metrics.jsonl\n", a->out, saved, a->out);
-    if (saved < a->n_steps)
+    if (stands(a, "best"))
+        printf("             the lowest held-out loss: weights in %s/best\n", a->out);
+    if (saved < a->n_steps && !a->complete)
         printf("next         %s train --resume %s\n", eps, out);
     else
         printf("next         %s generate --model %s/latest\n"

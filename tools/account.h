@@ -13,6 +13,7 @@
 struct account {
     char out[4096];
     uint64_t first, last, n_steps; /* updates: when this began, and so far; of the run */
+    bool complete;                 /* the run has ended as it should */
     uint64_t saved;                /* of the newest checkpoint; UINT64_MAX: none */
     uint64_t n_skipped;            /* of these steps: they left no trace */
     double loss, before, after;    /* of the last step; held out, NAN if it was not measured */

@@ -88,6 +88,8 @@ int command_eval(int argc, char **argv)
         {"--batch", "N", ARGUMENT_COUNT, &options.batch, "sequences per batch; default: about 16 Ki tokens"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq,
          "tokens per sequence; default: the model's positions, at most 1024"},
+        {"--eval-tokens", "N", ARGUMENT_LONG, &options.eval_tokens,
+         "measure N tokens, spread over the data; default: all of it"},
         {"Machine", .kind = ARGUMENT_HEADING},
         {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &options.device,
          "default auto: CUDA if there is one, else the CPU"},

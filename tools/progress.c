@@ -127,10 +127,18 @@ void progress_evaluating(struct progress *progress, uint64_t n_tokens, uint64_t 
 {
     if (n_tokens == 0)
         progress->evaluating_ns = now_ns();
-    progress->evaluating = progress->terminal && n_tokens > 0 && now_ns() - progress->evaluating_ns >= second_ns / 2;
+    const uint64_t wait_ns = progress->terminal ? second_ns / 2 : 10 * second_ns;
+    progress->evaluating = n_tokens > 0 && now_ns() - progress->evaluating_ns >= wait_ns;
     progress->evaluated = (unsigned)(100 * n_tokens / n_all);
-    if (progress->evaluating)
+    if (!progress->evaluating)
+        return;
+    if (progress->terminal) {
         draw(progress);
+    } else {
+        print_line(progress);
+        progress->evaluating_ns = now_ns();
+        progress->evaluating = false;
+    }
 }
 
 void progress_saved(struct progress *progress, uint64_t step, const char *path)

@@ -29,7 +29,7 @@ struct progress {
     bool trouble;                  /* what should have been saved was not */
     bool evaluating;               /* for long enough to be shown */
     unsigned evaluated;            /* per cent */
-    uint64_t evaluating_ns;        /* since when */
+    uint64_t evaluating_ns;        /* since when; in a pipe, when the last line was written */
     char line[640];                /* as it stands on the terminal */
 };
 
@@ -40,7 +40,7 @@ void progress_init(struct progress *progress, FILE *out);
 void progress_step(struct progress *progress, const struct eps_step *step);
 
 /* A held-out loss is being measured, of which n_tokens are done: in the line, if that takes more than half a second,
- * until the next step or progress_clear. Nothing in a pipe. */
+ * until the next step or progress_clear; in a pipe a line every ten seconds. */
 void progress_evaluating(struct progress *progress, uint64_t n_tokens, uint64_t n_all);
 
 /* A checkpoint stands: in the line from now on; in a pipe a line of its own. Ends a trouble. */

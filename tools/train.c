@@ -132,6 +132,7 @@ static int run(const struct command *command, const struct eps_train_options *op
     int rc = eps_train(options, &events, &t, &error);
     progress_finish(&t.progress);
     t.account.saved = t.progress.saved;
+    t.account.complete = rc == 0;
     if (t.account.host_peak > 0)
         account_end(&t.account);
     fflush(stdout);
@@ -167,7 +168,8 @@ int command_train(int argc, char **argv)
          "what stands between files of text and between texts of .jsonl: eos is the tokenizer's end-of-text token, the "
          "default where it has one"},
         {"--out", "DIR", ARGUMENT_TEXT, &options.out,
-         "run directory for metrics.jsonl, log, step-N/ and latest; default runs/MODEL-TIME, or that of --resume"},
+         "run directory for metrics.jsonl, log, step-N/, latest and best; default runs/MODEL-TIME, or that of "
+         "--resume"},
         {"Checkpoints", .kind = ARGUMENT_HEADING},
         {"--resume", "DIR", ARGUMENT_TEXT, &options.resume,
          "continue from a run's newest checkpoint, or from the step-N named, bit for bit as if it had never stopped. "
@@ -182,7 +184,7 @@ int command_train(int argc, char **argv)
         {"--save-every", "N", ARGUMENT_NUMBER, &options.save_every,
          "save a checkpoint every N steps, while training goes on; 0: only at the end, and not when interrupted; "
          "default: a tenth of the steps"},
-        {"--keep", "N", ARGUMENT_NUMBER, &keep, "keep the newest N checkpoints; 0: all; default 2"},
+        {"--keep", "N", ARGUMENT_NUMBER, &keep, "keep the newest N checkpoints, and the best; 0: all; default 2"},
         {"Length and batch", .kind = ARGUMENT_HEADING},
         {"--steps", "N", ARGUMENT_LONG, &options.steps, "optimizer steps; default: what --epochs takes, rounded up"},
         {"--epochs", "X", ARGUMENT_REAL, &options.epochs,
@@ -236,7 +238,12 @@ int command_train(int argc, char **argv)
          "give the same bits whatever the number of workers"},
         {"Measuring", .kind = ARGUMENT_HEADING},
         {"--eval-every", "N", ARGUMENT_LONG, &options.eval_every,
-         "measure the held-out loss every N steps and before the first; after the last step it is measured anyway"},
+         "measure the held-out loss every N steps and before the first; after the last step it is measured anyway. "
+         "The checkpoint with the lowest is kept as DIR/best"},
+        {"--eval-tokens", "N", ARGUMENT_NUMBER, &options.eval_tokens,
+         "tokens of each evaluation, spread over the held-out data; 0: all of it; default 65536"},
+        {"--patience", "N", ARGUMENT_COUNT, &options.patience,
+         "early stopping: end after N evaluations in a row that are no better than the best before"},
         {"--trace", "FILE", ARGUMENT_TEXT, &options.trace,
          "write a timeline of all threads to a new file, for chrome://tracing or ui.perfetto.dev"},
         {"Machine", .kind = ARGUMENT_HEADING},
