@@ -47,6 +47,8 @@ START_TEST(each_time_is_a_sentence)
 }
 END_TEST
 
+#define BATCH(step, from, to) "{\"step\": " #step ", \"option\": \"batch\", \"from\": " #from ", \"to\": " #to "}"
+
 START_TEST(a_list_that_was_not_written_by_us_is_refused)
 {
     static const char *const wrong[] = {
@@ -60,11 +62,8 @@ START_TEST(a_list_that_was_not_written_by_us_is_refused)
         "[{\"step\": 1, \"option\": \"batch\", \"from\": 2, \"to\": 5}]",
         "[{\"step\": 1, \"option\": \"batch\", \"from\": -2, \"to\": 6}]",
         "[{\"step\": 1, \"option\": \"batch\", \"from\": \"2\", \"to\": 6}]",
-        "[{\"step\": 1, \"option\": \"batch\", \"from\": 2, \"to\": 3}, {\"step\": 2, \"option\": \"batch\", \"from\": "
-        "4, "
-        "\"to\": 6}]",
-        "[{\"step\": 3, \"option\": \"lr\", \"from\": 2, \"to\": 3}, {\"step\": 2, \"option\": \"lr\", \"from\": 3, "
-        "\"to\": 6}]",
+        "[" BATCH(1, 2, 3) ", " BATCH(2, 4, 6) "]",
+        "[" BATCH(3, 2, 4) ", " BATCH(2, 4, 6) "]",
     };
 
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
