@@ -48,7 +48,7 @@ static int open_named(struct client_run *run, const struct eps_train_options *in
     const struct eps_preset *preset = file ? NULL : client_preset_find(in->model);
     int rc = 0;
 
-    run->model_name = in->model;
+    run->model_name = in->model, run->preset = preset;
     if (!file && !preset)
         return client_preset_unknown(in->model, err);
     if (!preset)
@@ -104,7 +104,7 @@ static int open_chosen(struct client_run *run, const struct eps_train_options *i
     facts.n_tokens = run->data.n, facts.vocabulary = largest + 1;
     const struct eps_preset *preset = client_preset_choose(&facts);
     print_count(tokens, sizeof tokens, run->data.n);
-    run->chosen = preset, run->model_name = preset->name;
+    run->preset = preset, run->model_name = preset->name;
     snprintf(run->model_note, sizeof run->model_note, "chosen for %s tokens%s", tokens,
              client_preset_is_smaller(preset, &facts) ? " and the memory that is free" : "");
     run->data.vocabulary = run->eval_data.vocabulary = preset->vocabulary;

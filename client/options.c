@@ -13,10 +13,11 @@
 
 enum {
     TOKENS_OF_A_BATCH = 16384,
-    LEAST_TOKENS = 1024, /* of a batch, for a model that was chosen */
+    LEAST_TOKENS = 1024, /* of a batch, for a preset */
     STEPS = 1500,        /* for one, if that takes no more than EPOCHS */
     EPOCHS = 10,
     EVAL_TOKENS = 65536, /* a mean over as many is good to a hundredth of a nat; more would only take longer */
+    WARMUP = 45, /* steps for one, or 30 % of a run that is shorter than 150 */
     MAX_BATCH = 1 << 20,
     MAX_TOKENS = 1 << 27, /* of a minibatch: two of them take 2 GiB */
 };
@@ -62,22 +63,31 @@ uint32_t client_options_batch(uint32_t seq, uint32_t n_parts, uint64_t n_windows
     return rows_of(TOKENS_OF_A_BATCH, seq, n_parts, n_windows);
 }
 
-uint64_t client_options_chosen_tokens(uint64_t n_train)
+uint64_t client_options_preset_tokens(uint64_t n_train)
 {
     const uint64_t share = n_train / STEPS;
     return share < LEAST_TOKENS ? LEAST_TOKENS : share < TOKENS_OF_A_BATCH ? share : TOKENS_OF_A_BATCH;
 }
 
-/* Of a model that was chosen: so many that it learns what its data can teach, before it knows them by heart. */
-static uint64_t chosen_steps(uint64_t n_windows, uint32_t batch)
+/* Of a preset: enough to learn what the data can teach, too few to learn it by heart. */
+static uint64_t preset_steps(uint64_t n_windows, uint32_t batch)
 {
     const uint64_t once = (n_windows + batch - 1) / batch, most = (EPOCHS * n_windows + batch - 1) / batch;
     return once > STEPS ? once : most < STEPS ? most : STEPS;
 }
 
-/* Of a model that was chosen: less than its positions where the data are shorter than the two windows they must give.
- * Positions beyond would learn nothing, so it is not lowered for more windows. */
-static uint32_t chosen_seq(const struct eps_train_options *o, const struct client_facts *facts)
+/* Of a preset: 3 % of a run of more than 1500 steps, as of any model, but no fewer steps in a short run, where the rate
+ * would be at its peak before the second moments say anything. */
+static uint64_t preset_warmup(uint64_t steps)
+{
+    const double share = 0.03 * (double)steps, most = 0.3 * (double)steps;
+
+    return (uint64_t)round(share > WARMUP ? share : most < WARMUP ? most : WARMUP);
+}
+
+/* Of a preset: less than its positions where the data are shorter than the two windows they must give. Positions beyond
+ * would learn nothing, so it is not lowered for more windows. */
+static uint32_t preset_seq(const struct eps_train_options *o, const struct client_facts *facts)
 {
     uint64_t most = o->eval_data ? facts->n_tokens : facts->n_tokens / 2;
 
@@ -134,8 +144,7 @@ static int check_real(const char *option, double value, double least, double mos
     return error_set(err, -EDOM, "%s %g is not within %g and %g", option, value, least, most);
 }
 
-/* Of a preset that was chosen. */
-static double chosen_lr(uint64_t n_parameters)
+static double preset_lr(uint64_t n_parameters)
 {
     const uint64_t mi = 1 << 20;
     return n_parameters < 4 * mi ? 2e-3 : n_parameters < 32 * mi ? 1e-3 : 3e-4;
@@ -146,10 +155,10 @@ static int resolve_optimizer(struct eps_train_options *o, const struct client_fa
     const double tiny = 1e-12;
     const double usual = facts->fresh ? 3e-4 : 2e-5;
 
-    o->lr = chosen(o->lr, facts->chosen ? chosen_lr(facts->chosen->n_parameters) : usual);
+    o->lr = chosen(o->lr, facts->preset ? preset_lr(facts->preset->n_parameters) : usual);
     o->weight_decay = chosen(o->weight_decay, 0.01);
     o->beta1 = chosen(o->beta1, 0.9);
-    o->beta2 = chosen(o->beta2, facts->chosen ? 0.99 : 0.999);
+    o->beta2 = chosen(o->beta2, facts->preset ? 0.99 : 0.999);
     o->epsilon = chosen(o->epsilon, 1e-8);
     if (o->schedule == EPS_SCHEDULE_DEFAULT)
         o->schedule = EPS_SCHEDULE_COSINE;
@@ -249,7 +258,7 @@ static int resolve_shape(struct eps_train_options *o, const struct client_facts 
         return error_set(err, -EDOM, "--parts %u is more than %d", o->parts, MESSAGE_MAX_PARTS);
     if (o->seq == 0) {
         o->seq = facts->n_positions < 1024 ? facts->n_positions : 1024;
-        o->seq = facts->chosen ? chosen_seq(o, facts) : o->seq;
+        o->seq = facts->preset ? preset_seq(o, facts) : o->seq;
     }
     if (o->seq > facts->n_positions)
         return error_set(err, -EDOM, "--seq %u is more than the model's %u positions", o->seq, facts->n_positions);
@@ -289,8 +298,8 @@ static int resolve_length(struct eps_train_options *o, const struct client_facts
 
     if (o->steps && !isnan(o->epochs))
         return error_set(err, -EDOM, "--steps and --epochs say the same thing twice: give one of them");
-    if (o->steps == 0 && isnan(o->epochs) && facts->chosen)
-        o->steps = chosen_steps(n_windows, o->batch);
+    if (o->steps == 0 && isnan(o->epochs) && facts->preset)
+        o->steps = preset_steps(n_windows, o->batch);
     if (o->steps == 0) {
         o->epochs = chosen(o->epochs, 1);
         if (!(o->epochs > 0 && o->epochs <= 1e9))
@@ -303,7 +312,7 @@ static int resolve_length(struct eps_train_options *o, const struct client_facts
         return error_set(err, -EDOM, "a run has at most %" PRIu64 " steps: give fewer --steps or --epochs", most);
     o->epochs = NAN;
     if (o->warmup == UINT64_MAX)
-        o->warmup = (uint64_t)round(0.03 * (double)o->steps);
+        o->warmup = facts->preset ? preset_warmup(o->steps) : (uint64_t)round(0.03 * (double)o->steps);
     if (o->save_every == UINT64_MAX)
         o->save_every = (o->steps + 9) / 10;
     if (o->save_every > most)
@@ -352,7 +361,7 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
                          out->seq > 1 ? " or a lower --seq" : "");
     const uint64_t n_windows = (n_train - 1) / out->seq;
     if (out->batch == 0)
-        out->batch = facts->chosen ? rows_of(client_options_chosen_tokens(n_train), out->seq, out->parts, n_windows)
+        out->batch = facts->preset ? rows_of(client_options_preset_tokens(n_train), out->seq, out->parts, n_windows)
                                    : client_options_batch(out->seq, out->parts, n_windows);
     rc = client_options_check_batch(out->batch, out->seq, err);
     if (!rc)
@@ -360,10 +369,10 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
     return rc ? rc : resolve_length(out, facts, n_windows, err);
 }
 
-bool client_options_say_chosen(struct error *sentence, const struct eps_train_options *asked,
+bool client_options_say_recipe(struct error *sentence, const struct eps_train_options *asked,
                                const struct eps_train_options *resolved)
 {
-    error_set(sentence, 0, "chosen with the model:");
+    error_set(sentence, 0, "the preset's recipe:");
     const size_t none = strlen(sentence->text);
 
     if (asked->seq == 0)
@@ -374,6 +383,8 @@ bool client_options_say_chosen(struct error *sentence, const struct eps_train_op
         error_append(sentence, " --steps %" PRIu64, resolved->steps);
     if (isnan(asked->lr))
         error_append(sentence, " --lr %g", resolved->lr);
+    if (asked->warmup == UINT64_MAX)
+        error_append(sentence, " --warmup %" PRIu64, resolved->warmup);
     if (isnan(asked->beta1) && isnan(asked->beta2))
         error_append(sentence, " --betas %g,%g", resolved->beta1, resolved->beta2);
     const bool any = strlen(sentence->text) > none;

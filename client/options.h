@@ -1,13 +1,14 @@
 /* client/options.h - what the user left to choose, and the learning rate of each step.
  *
  * Defaults depend on the model, the data, the machine and the other options only, so that a run can be repeated from
- * what it printed. For a model that is named they are the usual ones: batches of about 16 Ki tokens, once through the
- * data, a rate of 3e-4 (2e-5 from weights), betas 0.9,0.999.
+ * what it printed. For a model of one's own they are the usual ones: batches of about 16 Ki tokens, one epoch, a rate of
+ * 3e-4 (2e-5 from weights), 3 % of warm-up, betas 0.9,0.999.
  *
- * Where eps chose the model, someone has a text and no wish but to see it learnt:
+ * A preset with fresh weights has one recipe, whether it was named or chosen:
  *   batch   a 1500th of the tokens, at least 1 Ki and at most 16 Ki of them
  *   steps   once through the data, or 1500 where that is more, but at most 10 times through the data
  *   lr      2e-3 under 4 Mi parameters (byte-small), 1e-3 under 32 Mi (byte-medium), else 3e-4
+ *   warmup  45 steps; 3 % of a run of more than 1500, and 30 % of one of fewer than 150
  *   betas   0.9,0.99, as the second moment's memory should be shorter than the run
  *   seq     less than the model's positions where the data are shorter than two windows
  *
@@ -40,7 +41,7 @@ struct client_facts {
     bool separated;         /* texts are separated by an end token */
     uint32_t n_workers;     /* attached to the daemon of `connect`, if that is given */
 
-    const struct eps_preset *chosen; /* the model, where the user named none */
+    const struct eps_preset *preset; /* the model, with fresh weights; NULL: it is another */
 };
 
 /* All but what depends on the devices: device, device_mem and precision are as given; client_options_settle follows.
@@ -60,11 +61,11 @@ double client_options_lr(const struct eps_train_options *options, uint64_t step)
 /* Rows of a minibatch: about 16 Ki tokens, a multiple of n_parts, no more than n_windows where that leaves one each. */
 uint32_t client_options_batch(uint32_t seq, uint32_t n_parts, uint64_t n_windows);
 
-/* About so many tokens has a minibatch of a model that was chosen. */
-uint64_t client_options_chosen_tokens(uint64_t n_train);
+/* About so many tokens has a minibatch of a preset. */
+uint64_t client_options_preset_tokens(uint64_t n_train);
 
-/* What of `resolved` was chosen with the model, as a sentence; false: nothing was. */
-bool client_options_say_chosen(struct error *sentence, const struct eps_train_options *asked,
+/* What of `resolved` is the preset's recipe, as a sentence; false: nothing is. */
+bool client_options_say_recipe(struct error *sentence, const struct eps_train_options *asked,
                                const struct eps_train_options *resolved);
 
 /* That --clip-norm has chosen the commit, and what it costs; false: it has not. */

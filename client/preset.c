@@ -90,7 +90,7 @@ int client_preset_open(struct client_model *out, const struct eps_preset *preset
  * of the three byte presets: that plan is exact, but a choice must be made before there is one. */
 static uint64_t device_bytes(const struct eps_preset *preset, const struct client_preset_facts *facts)
 {
-    const uint64_t width = preset->width, tokens = client_options_chosen_tokens(facts->n_tokens);
+    const uint64_t width = preset->width, tokens = client_options_preset_tokens(facts->n_tokens);
     const uint64_t boundaries = (preset->n_layers + 3) * tokens / facts->n_workers * width;
     const uint64_t blocks = 3 * 12 * width * width, row = 24 * preset->n_positions * width;
     const uint64_t bytes = 4 * (boundaries + blocks + row) + ((uint64_t)34 << 20);

@@ -155,7 +155,7 @@ int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error 
         .batch_row = client_change_rows(changes, batch, batch_step),
         .n_positions = run->model.config.n_positions,
         .fresh = run->model.n_weights == 0,
-        .chosen = run->chosen,
+        .preset = run->preset,
         .resumed = run->asked.resume != NULL,
         .separated = run->data.separated || run->eval_data.separated,
         .n_tokens = run->data.n,

@@ -18,7 +18,7 @@ struct client_run {
     uint64_t first_step;              /* updates done before */
     json_t *changes;                  /* owned; of a run that goes on (client/change.h), else NULL */
     struct client_model model;
-    const struct eps_preset *chosen;    /* the model, where the user named none; else NULL */
+    const struct eps_preset *preset;    /* the model, where it is one with fresh weights; else NULL */
     const char *model_name;             /* options.model, or the preset chosen; borrowed from it, or static */
     char model_note[96];                /* options.model_note */
     struct client_data data, eval_data; /* eval_data has no files where data's end is held out */

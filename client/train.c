@@ -243,7 +243,7 @@ static void announce(struct train *t)
 
     if (t->steps.events->on_start)
         t->steps.events->on_start(t->steps.user, &run->options, t->job.n_parameters);
-    if (run->chosen && client_options_say_chosen(&sentence, &run->asked, &run->options))
+    if (run->preset && client_options_say_recipe(&sentence, &run->asked, &run->options))
         note(t, sentence.text);
     if (client_options_say_fenced(&sentence, &run->asked, &run->options, t->job.n_parameters))
         note(t, sentence.text);

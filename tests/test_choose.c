@@ -53,6 +53,25 @@ START_TEST(a_text_alone_trains_a_model_of_bytes)
 END_TEST
 
 /* One figure behind the point, and never 1000.0 of anything. */
+START_TEST(a_preset_has_one_recipe_named_or_chosen)
+{
+    struct client_run by_name, by_choice;
+
+    ck_assert_int_eq(chosen(&by_name, "byte-small", "text.txt", NULL, NULL), 0);
+    ck_assert_int_eq(chosen(&by_choice, NULL, "text.txt", NULL, NULL), 0);
+    const struct eps_train_options *a = &by_name.options, *b = &by_choice.options;
+    ck_assert_double_eq(a->lr, 2e-3);
+    ck_assert_double_eq(a->lr, b->lr);
+    ck_assert_double_eq(a->beta2, b->beta2);
+    ck_assert_uint_eq(a->seq, b->seq);
+    ck_assert_uint_eq(a->batch, b->batch);
+    ck_assert_uint_eq(a->steps, b->steps);
+    ck_assert_uint_eq(a->warmup, b->warmup);
+    client_run_close(&by_name);
+    client_run_close(&by_choice);
+}
+END_TEST
+
 START_TEST(a_count_of_tokens_is_said_in_few_figures)
 {
     static const struct {
@@ -149,6 +168,7 @@ int main(void)
 
     tcase_add_unchecked_fixture(tests, setup, processes_remove);
     tcase_add_test(tests, a_text_alone_trains_a_model_of_bytes);
+    tcase_add_test(tests, a_preset_has_one_recipe_named_or_chosen);
     tcase_add_test(tests, a_count_of_tokens_is_said_in_few_figures);
     tcase_add_test(tests, ids_beyond_a_byte_train_gpt2);
     tcase_add_test(tests, a_gpt2_preset_on_text_is_one_of_bytes_and_says_so);

@@ -229,10 +229,10 @@ static const struct {
 static struct client_facts facts_of(const struct eps_preset *model, uint64_t n_tokens)
 {
     return (
-        struct client_facts){.n_positions = model->n_positions, .fresh = true, .chosen = model, .n_tokens = n_tokens};
+        struct client_facts){.n_positions = model->n_positions, .fresh = true, .preset = model, .n_tokens = n_tokens};
 }
 
-START_TEST(a_model_that_was_chosen_is_trained_as_its_data_allow)
+START_TEST(a_preset_is_trained_as_its_data_allow)
 {
     const struct client_facts known = facts_of(chosen[_i].model, chosen[_i].n_tokens);
     const struct eps_train_options in = given();
@@ -250,7 +250,7 @@ START_TEST(a_model_that_was_chosen_is_trained_as_its_data_allow)
 }
 END_TEST
 
-START_TEST(what_is_given_stands_for_a_model_that_was_chosen)
+START_TEST(what_is_given_stands_for_a_preset)
 {
     const struct client_facts known = facts_of(&byte_small, 1000000);
     struct eps_train_options in = given(), out;
@@ -277,25 +277,42 @@ START_TEST(what_is_given_stands_for_a_model_that_was_chosen)
 }
 END_TEST
 
-START_TEST(what_was_chosen_with_the_model_is_said)
+START_TEST(the_recipe_of_a_preset_is_said)
 {
     const struct client_facts known = facts_of(&byte_small, 1000000);
     struct eps_train_options in = given(), out;
     struct error sentence;
 
     ck_assert_int_eq(client_options_resolve(&out, &in, &known, NULL), 0);
-    ck_assert(client_options_say_chosen(&sentence, &in, &out));
+    ck_assert(client_options_say_recipe(&sentence, &in, &out));
     ck_assert_str_eq(sentence.text,
-                     "chosen with the model: --seq 128 --batch 8 --steps 1500 --lr 0.002 --betas 0.9,0.99");
+                     "the preset's recipe: --seq 128 --batch 8 --steps 1500 --lr 0.002 --warmup 45 --betas 0.9,0.99");
     in.epochs = 1, in.lr = 0.5, in.seq = 64;
-    ck_assert(client_options_say_chosen(&sentence, &in, &out));
-    ck_assert_str_eq(sentence.text, "chosen with the model: --batch 8 --betas 0.9,0.99");
-    ck_assert(!client_options_say_chosen(&sentence, &out, &out));
+    ck_assert(client_options_say_recipe(&sentence, &in, &out));
+    ck_assert_str_eq(sentence.text, "the preset's recipe: --batch 8 --warmup 45 --betas 0.9,0.99");
+    ck_assert(!client_options_say_recipe(&sentence, &out, &out));
     const struct client_facts few = facts_of(&byte_small, 20000);
     in = given();
     ck_assert_int_eq(client_options_resolve(&out, &in, &few, NULL), 0);
-    ck_assert(client_options_say_chosen(&sentence, &in, &out));
-    ck_assert_ptr_nonnull(strstr(sentence.text, "--steps 193 --lr 0.002 --betas 0.9,0.99; a longer text"));
+    ck_assert(client_options_say_recipe(&sentence, &in, &out));
+    ck_assert_ptr_nonnull(strstr(sentence.text, "--steps 193 --lr 0.002 --warmup 45 --betas 0.9,0.99; a longer text"));
+}
+END_TEST
+
+/* By hand: 3 % of 1500 is 45, of 18,000 is 540; 30 % of 100 is 30, of 10 is 3, of 1 rounds to none. */
+START_TEST(a_short_run_of_a_preset_warms_up_as_slowly_as_a_long_one)
+{
+    static const struct {
+        uint64_t steps, warmup;
+    } runs[] = {{1, 0}, {10, 3}, {100, 30}, {150, 45}, {1500, 45}, {18000, 540}};
+    const struct client_facts known = facts_of(&byte_small, 1000000);
+
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        struct eps_train_options in = given(), out;
+        in.steps = runs[i].steps;
+        ck_assert_int_eq(client_options_resolve(&out, &in, &known, NULL), 0);
+        ck_assert_uint_eq(out.warmup, runs[i].warmup);
+    }
 }
 END_TEST
 
@@ -527,10 +544,10 @@ int main(void)
     tcase_add_test(tests, at_least_a_window_is_held_out_and_none_with_data_of_its_own);
     tcase_add_loop_test(tests, a_wrong_option_is_refused_by_name_value_and_remedy, 0,
                         (int)(sizeof wrongs / sizeof *wrongs));
-    tcase_add_loop_test(tests, a_model_that_was_chosen_is_trained_as_its_data_allow, 0,
-                        (int)(sizeof chosen / sizeof *chosen));
-    tcase_add_test(tests, what_is_given_stands_for_a_model_that_was_chosen);
-    tcase_add_test(tests, what_was_chosen_with_the_model_is_said);
+    tcase_add_loop_test(tests, a_preset_is_trained_as_its_data_allow, 0, (int)(sizeof chosen / sizeof *chosen));
+    tcase_add_test(tests, what_is_given_stands_for_a_preset);
+    tcase_add_test(tests, the_recipe_of_a_preset_is_said);
+    tcase_add_test(tests, a_short_run_of_a_preset_warms_up_as_slowly_as_a_long_one);
     tcase_add_test(tests, a_text_of_hardly_any_bytes_is_refused);
     tcase_add_test(tests, data_shorter_than_its_windows_is_refused);
     tcase_add_test(tests, the_rate_warms_up_and_falls);

@@ -188,10 +188,10 @@ int command_train(int argc, char **argv)
         {"Length and batch", .kind = ARGUMENT_HEADING},
         {"--steps", "N", ARGUMENT_LONG, &options.steps, "optimizer steps; default: what --epochs takes, rounded up"},
         {"--epochs", "X", ARGUMENT_REAL, &options.epochs,
-         "passes over the data; default 1; without --model up to 10, for 1500 steps"},
+         "passes over the data; default 1; for a preset up to 10, as 1500 steps take"},
         {"--batch", "N", ARGUMENT_COUNT, &options.batch,
-         "sequences per optimizer step, a multiple of --parts; default: about 16 Ki tokens; without --model a 1500th "
-         "of the data, 1 Ki to 16 Ki tokens"},
+         "sequences per optimizer step, a multiple of --parts; default: about 16 Ki tokens; for a preset a 1500th of "
+         "the data, 1 Ki to 16 Ki tokens"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq,
          "tokens per sequence; default: the model's positions, at most 1024"},
         {"--microbatch", "N|auto", ARGUMENT_AUTO, &options.microbatch,
@@ -201,16 +201,18 @@ int command_train(int argc, char **argv)
          "split the batch into N parts, which are shared out among the workers; default: the number of workers"},
         {"Optimizer", .kind = ARGUMENT_HEADING},
         {"--lr", "X", ARGUMENT_REAL, &options.lr,
-         "peak learning rate; default 3e-4 for fresh weights, else 2e-5; without --model 2e-3 for byte-small, 1e-3 "
-         "for byte-medium"},
+         "peak learning rate; default 3e-4 for fresh weights, else 2e-5; 2e-3 for the preset byte-small, 1e-3 for "
+         "byte-medium"},
         {"--min-lr", "X", ARGUMENT_REAL, &options.min_lr, "learning rate at the end; default: a tenth of --lr"},
         {"--schedule", "cosine|linear|constant", ARGUMENT_CHOICE, &schedule,
          "how the learning rate decays; default cosine"},
-        {"--warmup", "N", ARGUMENT_NUMBER, &options.warmup, "steps of linear warm-up; default: 3 % of the steps"},
+        {"--warmup", "N", ARGUMENT_NUMBER, &options.warmup,
+         "steps of linear warm-up; default: 3 % of the steps; for a preset at least 45, or "
+         "30 % of a run of fewer than 150"},
         {"--weight-decay", "X", ARGUMENT_REAL, &options.weight_decay,
          "decoupled weight decay, not of biases and norms; default 0.01"},
         {"--betas", "A,B", ARGUMENT_PAIR, betas,
-         "decay rates of Adam's moments; default 0.9,0.999; without --model 0.9,0.99"},
+         "decay rates of Adam's moments; default 0.9,0.999; for a preset 0.9,0.99"},
         {"--epsilon", "X", ARGUMENT_REAL, &options.epsilon, "Adam's epsilon; default 1e-8"},
         {"--optimizer", "adama|adamw", ARGUMENT_CHOICE, &optimizer,
          "AdamA squares each part's gradient, AdamW the sum of all; default adamw. With one part they are the same"},
