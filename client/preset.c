@@ -4,6 +4,7 @@
 #include "proto/message.h"
 
 #include <errno.h>
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -51,7 +52,8 @@ int client_preset_unknown(const char *name, struct error *err)
 int client_preset_open(struct client_model *out, const struct eps_preset *preset, uint32_t vocabulary,
                        struct error *err)
 {
-    const double dropout = preset->vocabulary > 256 ? 0.1 : 0;
+    const bool published = preset->vocabulary > 256;
+    const double dropout = published ? 0.1 : 0, spread = published ? 0.02 : 0.02 * sqrt(768.0 / preset->width);
     char text[800];
     const int n = snprintf(text, sizeof text,
                            "{\n"
@@ -65,14 +67,14 @@ int client_preset_open(struct client_model *out, const struct eps_preset *preset
                            "  \"n_inner\": null,\n"
                            "  \"activation_function\": \"gelu_new\",\n"
                            "  \"layer_norm_epsilon\": 1e-05,\n"
-                           "  \"initializer_range\": 0.02,\n"
+                           "  \"initializer_range\": %.3f,\n"
                            "  \"tie_word_embeddings\": true,\n"
                            "  \"attn_pdrop\": %.1f,\n"
                            "  \"embd_pdrop\": %.1f,\n"
                            "  \"resid_pdrop\": %.1f\n"
                            "}\n",
-                           vocabulary, preset->n_positions, preset->n_layers, preset->n_heads, preset->width, dropout,
-                           dropout, dropout);
+                           vocabulary, preset->n_positions, preset->n_layers, preset->n_heads, preset->width, spread,
+                           dropout, dropout, dropout);
 
     *out = (struct client_model){.config_fd = -1};
     int fd = memfd_create("eps-config", MFD_CLOEXEC);

@@ -2,7 +2,9 @@
  *
  * The gpt2 ones have OpenAI's published shapes (Radford et al. 2019), vocabulary and dropout of 0.1. Texts have no
  * tokenizer before one is trained, so on a text they begin as models of bytes, of a vocabulary of 256, like the byte
- * ones, which have no dropout. */
+ * ones. Those have no dropout, and weights as widely spread as their width asks for: GPT-2's 0.02 at 768, else by the
+ * inverse root (Glorot and Bengio 2010). byte-small: 0.049; one run of 500 steps on 3.4 MB of documentation ended at
+ * 1.84 held out, as 1500 steps do at 0.02. */
 #ifndef CLIENT_PRESET_H
 #define CLIENT_PRESET_H
 

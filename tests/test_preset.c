@@ -70,7 +70,7 @@ START_TEST(bytes_have_no_dropout_and_gpt2_keeps_its_own)
                                           .tied = true,
                                           .scale_attention = true,
                                           .norm_epsilon = 1e-5f,
-                                          .initializer_range = 0.02f};
+                                          .initializer_range = 0.049f};
     ck_assert_mem_eq(&model.config, &expected, sizeof expected);
     client_model_close(&model);
     ck_assert_int_eq(client_preset_open(&model, client_preset_find("gpt2"), 256, NULL), 0);
