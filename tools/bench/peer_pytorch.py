@@ -3,8 +3,8 @@
 
     peer_pytorch.py --width 384 --layers 6 --heads 6 --vocabulary 256 --batch 8 --seq 256 --checkpoint on
 
-One JSON object per way of doing it (attention spelled out or fused where this PyTorch has it; each form of AdamW)
-and, last, the fastest again with "best": true. Works with Debian's python3-torch (1.13) and with current releases.
+One JSON object per way of doing it (attention spelled out or fused, each form of AdamW, compiled or not, as far as this
+PyTorch has them) and, last, the fastest again with "best": true. Works with Debian's python3-torch (1.13) and with current releases.
 
 The peer runs at its best: the script starts itself anew with OPENBLAS_CORETYPE unset (some machines force an old core
 by it: half the speed), OpenBLAS in front of the reference BLAS, AVX-512 kernels where the CPU has them, threads that
@@ -16,6 +16,7 @@ import glob
 import itertools
 import json
 import os
+import resource
 import statistics
 import sys
 import time
@@ -30,6 +31,7 @@ def arguments():
     p.add_argument("--checkpoint", choices=("on", "off"), default="on", help="recompute each block in backward")
     p.add_argument("--attention", choices=("all", "eager", "sdpa"), default="all")
     p.add_argument("--optimizer", choices=("all", "loop", "foreach", "fused"), default="all")
+    p.add_argument("--compile", choices=("all", "on", "off"), default="all", help="torch.compile, from 2.0 on")
     return p.parse_args()
 
 
@@ -56,6 +58,7 @@ import torch.nn.functional as F  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 HAS_SDPA = hasattr(F, "scaled_dot_product_attention")
+HAS_COMPILE = hasattr(torch, "compile")
 
 
 class Block(nn.Module):
@@ -95,7 +98,7 @@ class GPT2(nn.Module):
     def forward(self, ids, labels):
         x = self.wte(ids) + self.wpe.weight[:ids.shape[1]]
         for block in self.blocks:
-            x = checkpoint(block, x, use_reentrant=True, preserve_rng_state=False) if self.checkpoint else block(x)
+            x = checkpoint(block, x, use_reentrant=not HAS_COMPILE, preserve_rng_state=False) if self.checkpoint else block(x)
         logits = F.linear(self.ln_f(x), self.wte.weight)
         return F.cross_entropy(logits.flatten(0, 1).float(), labels.flatten())
 
@@ -107,22 +110,24 @@ def make_optimizer(model, kind):
                                                  "fused": {"fused": True}}[kind])
 
 
-def measure(o, attention, kind):
+def measure(o, attention, kind, compiled):
     torch.manual_seed(1)
     model = GPT2(o, attention == "sdpa").train()
     optimizer = make_optimizer(model, kind)
+    step = torch.compile(model) if compiled == "on" else model
     tokens, times = torch.randint(o.vocabulary, (o.batch, o.seq + 1)), []
     for _ in range(o.warmup + o.steps):
         began = time.perf_counter()
         optimizer.zero_grad(set_to_none=True)
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=o.precision == "bf16"):
-            loss = model(tokens[:, :-1], tokens[:, 1:])
+            loss = step(tokens[:, :-1], tokens[:, 1:])
         loss.backward()
         optimizer.step()
         times.append(time.perf_counter() - began)
     ms = statistics.median(times[o.warmup:]) * 1e3
     return {"peer": "torch " + torch.__version__, "precision": o.precision, "checkpoint": o.checkpoint == "on",
-            "attention": attention, "optimizer": kind, "threads": torch.get_num_threads(),
+            "attention": attention, "optimizer": kind, "compile": compiled,
+            "rss_bytes": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "threads": torch.get_num_threads(),
             "parameters": sum(p.numel() for p in model.parameters()), "loss": round(loss.item(), 4), "ms": round(ms, 1),
             "best_ms": round(min(times[o.warmup:]) * 1e3, 1), "tokens_per_s": round(o.batch * o.seq / ms * 1e3, 1)}
 
@@ -130,21 +135,22 @@ def measure(o, attention, kind):
 def ways(o):
     attentions = ["eager", "sdpa"] if o.attention == "all" else [o.attention]
     kinds = ["loop", "foreach", "fused"] if o.optimizer == "all" else [o.optimizer]
-    for attention, kind in itertools.product(attentions, kinds):
-        if attention == "sdpa" and not HAS_SDPA:
+    compiles = ["off", "on"] if o.compile == "all" else [o.compile]
+    for attention, kind, compiled in itertools.product(attentions, kinds, compiles):
+        if (attention == "sdpa" and not HAS_SDPA) or (compiled == "on" and not HAS_COMPILE):
             continue
         try:    # fused AdamW on the CPU came with 2.4
             make_optimizer(nn.Linear(1, 1), kind)
         except (TypeError, RuntimeError):
             continue
-        yield attention, kind
+        yield attention, kind, compiled
 
 
 def main():
     torch.set_num_threads(options.threads)
     results = []
-    for attention, kind in ways(options):
-        results.append(measure(options, attention, kind))
+    for way in ways(options):
+        results.append(measure(options, *way))
         print(json.dumps(results[-1]), flush=True)
     print(json.dumps(dict(min(results, key=lambda r: r["ms"]), best=True)), flush=True)
 

@@ -1,68 +1,118 @@
 #!/usr/bin/env bash
-# Tokens per second of `eps train` and of PyTorch at the same model, in turns, so that a busy machine slows both alike.
-# Prints one line per round and the median ratio. Ours runs as users run it: a private daemon and worker, two processes.
+# Tokens per second of `eps train` and of PyTorch at the same model: activations kept against kept, recomputed against
+# recomputed, at each precision. Both sides run in turns, so that a busy machine slows both alike. The peer is the fastest
+# way that any of the given PyTorch installations has; ours runs as users run it, a private daemon and worker.
+# Prints a line per round, and for each comparison the median ratio and the memory that each side held.
 #
 # usage: tools/bench/speed.sh [options]      defaults in brackets
 #   --width N [384] --layers N [6] --heads N [6] --vocabulary N [256] --batch N [8] --seq N [256]
 #   --threads N [all]     of both sides
 #   --rounds N [5]        ours and the peer once each
 #   --steps N [8]         measured per round, after 2 to warm up
-#   --checkpoint on|off [on]   whether the peer recomputes, as ours does
-#   --python PATH [/usr/bin/python3]  one that has torch
+#   --precisions LIST ["fp32 bf16"]
+#   --pythons LIST [/usr/bin/python3]  each has a torch
 #   --bin DIR [build/bin]      where eps, epsd and eps-worker are
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . tools/bench/common.sh
 
 width=384 layers=6 heads=6 vocabulary=256 batch=8 seq=256
-threads=$(nproc) rounds=5 steps=8 checkpoint=on python=/usr/bin/python3 bin=build/bin
-take_options "width layers heads vocabulary batch seq threads rounds steps checkpoint python bin" "$@"
+threads=$(nproc) rounds=5 steps=8 precisions="fp32 bf16" pythons=/usr/bin/python3 bin=build/bin
+take_options "width layers heads vocabulary batch seq threads rounds steps precisions pythons bin" "$@"
 need_programs "$bin"
-"$python" -c 'import torch' 2>/dev/null || { echo "speed.sh: $python has no torch (Debian: python3-torch)" >&2; exit 1; }
+for python in $pythons; do
+    "$python" -c 'import torch' 2>/dev/null ||
+        { echo "speed.sh: $python has no torch (Debian: python3-torch)" >&2; exit 1; }
+done
 
+export LC_ALL=C # printf %c is a byte
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
 print_config "$vocabulary" >"$work/config.json"
 # Random tokens, u16 (.bin), enough for one window per row and step.
-"$python" - "$work/data.bin" "$vocabulary" $(((steps + 2) * batch * seq + 1)) <<'PY'
-import array, random, sys
-path, vocabulary, n = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-random.seed(1)
-with open(path, "wb") as f:
-    array.array("H", (random.randrange(vocabulary) for _ in range(n))).tofile(f)
-PY
+awk -v n=$(((steps + 2) * batch * seq + 1)) -v v="$vocabulary" 'BEGIN {
+    srand(1)
+    for (i = 0; i < n; i++) { t = int(rand() * v); printf "%c%c", t % 256, int(t / 256) } }' >"$work/data.bin"
 
+field() { sed -n "s/.*\"$1\": \"\{0,1\}\([^\",}]*\).*/\1/p"; }
+median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
+mib() { awk -v b="$1" 'BEGIN { printf "%.0f MiB", b / 1048576 }'; }
+
+# kept BUDGET: blocks that keep their activations within so many bytes
+kept() {
+    "$bin/eps" plan "${options[@]}" --device-mem "$1" --json | field kept
+}
+
+# The largest budget, to a MiB, in which every block recomputes.
+recomputing_budget() {
+    local low high middle
+    low=$("$bin/eps" plan "${options[@]}" --minimum) high=$((low + (1 << 36)))
+    while [ $((high - low)) -gt 1048576 ]; do
+        middle=$(((low + high) / 2))
+        if [ "$(kept $middle)" -eq 0 ]; then low=$middle; else high=$middle; fi
+    done
+    echo "$low"
+}
+
+# ours BUDGET: tokens/s; what both sides of the run held goes to $work/held
 ours() {
     rm -rf "$work/run"
-    env -u OPENBLAS_CORETYPE OMP_NUM_THREADS="$threads" "$bin/eps" train --model "$work/config.json" \
-        --data "$work/data.bin" --eval-data "$work/data.bin" --out "$work/run" --steps $((steps + 2)) --save-every 0 \
-        --batch "$batch" --seq "$seq" --lr 3e-4 >"$work/log" 2>&1 || { cat "$work/log" >&2; exit 1; }
-    "$python" - "$work/run/metrics.jsonl" <<'PY'
-import json, statistics, sys
-rows = [json.loads(line) for line in open(sys.argv[1])]
-print(round(statistics.median(r["tokens_per_s"] for r in rows[2:] if "tokens_per_s" in r), 1))
-PY
+    OMP_NUM_THREADS="$threads" "$bin/eps" train "${options[@]}" --data "$work/data.bin" --eval-data "$work/data.bin" \
+        --out "$work/run" --steps $((steps + 2)) --save-every 0 --lr 3e-4 --device-mem "$1" >"$work/log" 2>&1 ||
+        { cat "$work/log" >&2; exit 1; }
+    tail -n 1 "$work/run/metrics.jsonl" |
+        awk -F'[:,]' '{ for (i = 1; i < NF; i++) if ($i ~ /device_peak_bytes|host_bytes/) sum += $(i + 1); print sum }' \
+            >"$work/held"
+    tail -n +3 "$work/run/metrics.jsonl" | field tokens_per_s | median
 }
 
-# peer ATTENTION OPTIMIZER
+# peer PYTHON ATTENTION OPTIMIZER COMPILE
 peer() {
-    "$python" tools/bench/peer_pytorch.py --width "$width" --layers "$layers" --heads "$heads" \
-        --vocabulary "$vocabulary" --batch "$batch" --seq "$seq" --threads "$threads" --steps "$steps" \
-        --checkpoint "$checkpoint" --attention "$1" --optimizer "$2" | tail -1
+    "$1" tools/bench/peer_pytorch.py --width "$width" --layers "$layers" --heads "$heads" --vocabulary "$vocabulary" \
+        --batch "$batch" --seq "$seq" --threads "$threads" --steps "$steps" --precision "$precision" \
+        --checkpoint "$checkpoint" --attention "$2" --optimizer "$3" --compile "$4" | tail -n 1
 }
-field() { sed -n "s/.*\"$1\": \"\{0,1\}\([^\",}]*\).*/\1/p"; }
 
-best=$(peer all all) # which way is this PyTorch's fastest
-attention=$(field attention <<<"$best") optimizer=$(field optimizer <<<"$best")
-echo "width $width, $layers layers, $batch x $seq tokens, vocabulary $vocabulary, $threads threads, fp32," \
-    "peer $(field peer <<<"$best") ($attention attention, $optimizer AdamW, checkpoint $checkpoint)"
+# compare: kept with kept, or recomputed with recomputed, as $checkpoint says
+compare() {
+    local budget line best="" speed fastest=0 mine theirs round
+    local -a ratios=()
 
-ratios=()
-for round in $(seq "$rounds"); do
-    mine=$(ours)
-    theirs=$(peer "$attention" "$optimizer" | field tokens_per_s)
-    ratios+=("$(awk -v a="$mine" -v b="$theirs" 'BEGIN { printf "%.3f", a / b }')")
-    echo "round $round: eps $mine tokens/s, peer $theirs, ratio ${ratios[-1]}"
+    options=(--model "$work/config.json" --batch "$batch" --seq "$seq" --precision "$precision")
+    if [ "$checkpoint" = on ]; then
+        budget=$(recomputing_budget)
+    else
+        budget=$("$bin/eps" plan "${options[@]}" --device-mem 1TiB --json |
+            sed -n 's/.*"workers": \[{"current": \([0-9]*\).*/\1/p')
+        [ "$(kept "$budget")" -eq "$layers" ] || { echo "speed.sh: not all blocks are kept" >&2; exit 1; }
+    fi
+    for python in $pythons; do # which way is PyTorch's fastest
+        line=$(peer "$python" all all all)
+        speed=$(field tokens_per_s <<<"$line")
+        if awk -v a="$speed" -v b="$fastest" 'BEGIN { exit !(a > b) }'; then
+            fastest=$speed best=$line best_python=$python
+        fi
+    done
+    local -a way=("$best_python" "$(field attention <<<"$best")" "$(field optimizer <<<"$best")"
+        "$(field compile <<<"$best")")
+    echo "$precision, activations $([ "$checkpoint" = on ] && echo recomputed || echo kept) on both sides:" \
+        "peer $(field peer <<<"$best") (${way[1]} attention, ${way[2]} AdamW, compile ${way[3]})"
+    for ((round = 1; round <= rounds; round++)); do
+        mine=$(ours "$budget")
+        line=$(peer "${way[@]}")
+        theirs=$(field tokens_per_s <<<"$line")
+        ratios+=("$(awk -v a="$mine" -v b="$theirs" 'BEGIN { printf "%.3f", a / b }')")
+        echo "  round $round: eps $mine tokens/s, peer $theirs, ratio ${ratios[-1]}"
+    done
+    echo "  median ratio $(printf '%s\n' "${ratios[@]}" | median); held: eps $(mib "$(cat "$work/held")") (device and host)," \
+        "peer $(mib "$(field rss_bytes <<<"$line")") (process)"
+}
+
+echo "width $width, $layers layers, $batch x $seq tokens, vocabulary $vocabulary, $threads threads," \
+    "$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)"
+for precision in $precisions; do
+    for checkpoint in off on; do
+        compare
+    done
 done
-printf '%s\n' "${ratios[@]}" | sort -n | awk '{ r[NR] = $1 } END { print "median ratio " r[int((NR + 1) / 2)] }'
