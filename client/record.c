@@ -438,7 +438,7 @@ static int check_named(const struct eps_train_options *given, struct error *err)
 static void follow_changes(struct eps_train_options *out, const struct eps_train_options *given,
                            const struct eps_train_options *stored)
 {
-    if (out->microbatch > out->batch / out->parts && given->microbatch == 0)
+    if ((uint64_t)out->microbatch * out->parts > out->batch && given->microbatch == 0)
         out->microbatch = 0;
     if (out->schedule == EPS_SCHEDULE_CONSTANT && isnan(given->min_lr) && out->lr < out->min_lr)
         out->min_lr = NAN; /* which such a schedule never comes to */

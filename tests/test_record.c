@@ -350,6 +350,20 @@ START_TEST(a_clip_cannot_come_later)
 }
 END_TEST
 
+/* What no run of ours has, and a file may say all the same: it is chosen anew. */
+START_TEST(parts_that_there_are_none_of_are_no_harm)
+{
+    struct eps_train_options in = resolved(), given = eps_train_defaults(), out;
+    struct client_record record;
+
+    in.parts = 0;
+    stored(&record, &in);
+    ck_assert_int_eq(client_record_merge(&out, &given, &record, NULL), 0);
+    ck_assert_uint_eq(out.parts, 0);
+    client_record_free(&record);
+}
+END_TEST
+
 START_TEST(what_may_differ_is_taken_as_given)
 {
     static const char *const moved[] = {"moved.txt"};
@@ -424,6 +438,7 @@ int main(void)
     tcase_add_test(tests, held_out_data_and_determinism_cannot_come_later);
     tcase_add_test(tests, a_clip_cannot_come_later);
     tcase_add_test(tests, what_may_differ_is_taken_as_given);
+    tcase_add_test(tests, parts_that_there_are_none_of_are_no_harm);
     tcase_add_test(tests, the_side_file_holds_options_and_files);
     return run_tests(tests);
 }
