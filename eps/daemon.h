@@ -285,7 +285,9 @@ int generate_check(const struct job *job, struct error *err);
 void generate_start(struct daemon *d, const struct message *m);
 void generate_on_worker(struct daemon *d, struct peer *worker, const struct message *m);
 
-/* watch.c */
+/* watch.c. One tick of whoever owes something, or does not; whether it hangs: its progress has stood still for more than
+ * most_quiet ticks, or than a multiple of its longest silence so far, and `allowance` ticks on top. */
+bool watch_tick(struct watch *w, bool owes, uint64_t progress, unsigned most_quiet, double allowance);
 void watch_start(struct daemon *d, unsigned most_quiet);
 
 /* rights.c: 0, or -EPERM (-EACCES) with a sentence that names whose it is. */

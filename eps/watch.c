@@ -29,8 +29,7 @@ enum {
     UPDATE_BYTES = 40,      /* of a parameter, read and written: weights, both moments, a sum */
 };
 
-/* One tick; whether it hangs. allowance: ticks that what is owed may take on top. */
-static bool tick(struct watch *w, bool owes, uint64_t progress, unsigned most_quiet, double allowance)
+bool watch_tick(struct watch *w, bool owes, uint64_t progress, unsigned most_quiet, double allowance)
 {
     if (owes && progress == w->progress) {
         const unsigned shown = PATIENCE * w->slowest;
@@ -94,8 +93,8 @@ static double allowance_of(const struct daemon *d, const struct peer *worker)
 static void watch_worker(struct daemon *d, struct peer *worker)
 {
     const char *owed = worker->refused ? NULL : owed_by(d, worker);
-    const bool hangs = tick(&worker->watch, owed != NULL, session_peer_progress(worker->session), d->most_quiet,
-                            owed ? allowance_of(d, worker) : 0);
+    const bool hangs = watch_tick(&worker->watch, owed != NULL, session_peer_progress(worker->session), d->most_quiet,
+                                  owed ? allowance_of(d, worker) : 0);
     char reason[160];
 
     if (!hangs)
@@ -128,8 +127,8 @@ static void end_process(struct daemon *d)
 static void watch_optimizer(struct daemon *d)
 {
     const uint64_t done = eps_updater_taken(d->updater) + __atomic_load_n(&d->job.n_read, __ATOMIC_RELAXED);
-    const bool hangs =
-        tick(&d->optimizer, eps_updater_pending(d->updater) > 0, done, d->most_quiet, optimizer_allowance(&d->job));
+    const bool hangs = watch_tick(&d->optimizer, eps_updater_pending(d->updater) > 0, done, d->most_quiet,
+                                  optimizer_allowance(&d->job));
 
     if (d->hung)
         end_process(d);

@@ -279,6 +279,33 @@ START_TEST(a_thread_that_hangs_in_the_middle_of_a_step_ends_the_run_with_a_word)
 }
 END_TEST
 
+/* The ticks that pass until it is said to hang; 0: more than 1,000. */
+static unsigned ticks_left(struct watch w, bool owes, uint64_t progress, double allowance)
+{
+    for (unsigned n = 1; n <= 1000; n++)
+        if (watch_tick(&w, owes, progress, 3, allowance))
+            return n;
+    return 0;
+}
+
+START_TEST(the_limit_is_a_multiple_of_the_longest_silence_that_ended_well)
+{
+    struct watch w = {0};
+
+    ck_assert_uint_eq(ticks_left(w, true, 0, 0), 4);
+    ck_assert_uint_eq(ticks_left(w, true, 0, 2.5), 6);
+    ck_assert_uint_eq(ticks_left(w, false, 0, 0), 0); /* waiting is no silence */
+    for (int i = 0; i < 3; i++)
+        ck_assert(!watch_tick(&w, true, 0, 3, 0));
+    ck_assert(!watch_tick(&w, true, 1, 3, 0)); /* it has come back after 3 */
+    ck_assert_uint_eq(ticks_left(w, true, 1, 0), 25);
+    for (int i = 0; i < 20; i++)
+        ck_assert(!watch_tick(&w, true, 1, 3, 0));
+    ck_assert(!watch_tick(&w, false, 1, 3, 0)); /* nothing is owed any more */
+    ck_assert_uint_eq(ticks_left(w, true, 1, 0), 25);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = tcase_create("watch");
@@ -287,6 +314,7 @@ int main(void)
     tcase_add_checked_fixture(tests, setup, processes_remove);
     tcase_add_loop_test(tests, a_worker_that_falls_silent_is_named_and_lost_and_the_next_job_goes_on, 0,
                         WAIT_ITS_TURN + 1);
+    tcase_add_test(tests, the_limit_is_a_multiple_of_the_longest_silence_that_ended_well);
     tcase_add_loop_test(tests, a_thread_that_hangs_in_the_middle_of_a_step_ends_the_run_with_a_word, 0, 2);
     return run_tests(tests);
 }
