@@ -47,11 +47,19 @@ void exact_open(struct exact *exact, const char *fixture, const struct inprocess
     exact->labels = malloc(n * sizeof *exact->labels);
     exact->tensor = malloc(largest_tensor(model) * sizeof *exact->tensor);
     ck_assert(exact->ids && exact->labels && exact->tensor);
+    if (options.precision == NUMBER_BF16) {
+        exact->masters = calloc(model->segment_n, sizeof *exact->masters);
+        ck_assert_ptr_nonnull(exact->masters);
+    }
+    exact->segment = exact->masters ? exact->masters : exact_weights(exact);
     for (uint32_t t = 0; t < model->n_tensors; t++) {
         fixture_draw(exact->tensor, &exact->fixture, model->tensors[t].name);
-        inprocess_set(exact->ip, exact_weights(exact), t, exact->tensor);
+        inprocess_set(exact->ip, (float *)(uintptr_t)exact->segment, t, exact->tensor);
     }
-    exact->segment = exact_weights(exact);
+    for (uint64_t i = 0; exact->masters && i < model->segment_n; i++) { /* fixtures in bf16 are of weights that are */
+        ((uint16_t *)exact->ip->store.weights.base)[i] = number_to_bf16(exact->masters[i]);
+        exact->ip->store.low[i] = 0;
+    }
 }
 
 void exact_close(struct exact *exact)
@@ -61,6 +69,7 @@ void exact_close(struct exact *exact)
     free(exact->ids);
     free(exact->labels);
     free(exact->tensor);
+    free(exact->masters);
     *exact = (struct exact){0};
 }
 
@@ -85,7 +94,10 @@ double exact_step(struct exact *exact, uint32_t step, const struct eps_hyper *hy
 
 float *exact_weights(const struct exact *exact)
 {
-    return exact->ip->store.weights.base;
+    if (!exact->masters)
+        return exact->ip->store.weights.base;
+    inprocess_masters(exact->ip, exact->masters);
+    return exact->masters;
 }
 
 const float *exact_find(void *context, const char *name, uint64_t n)

@@ -11,7 +11,8 @@ struct exact {
     struct inprocess *ip;
     uint32_t *ids, *labels; /* (batch * seq) */
     float *tensor;          /* the largest: what exact_find returns */
-    const float *segment;   /* what exact_find reads: store weights (the default), m, v or gradient */
+    float *masters;         /* (segment_n) of bf16, joined; else NULL */
+    const float *segment;   /* what exact_find reads: store weights (the default), m, v, gradient or masters */
 };
 
 /* Opens the engine as `how` says, with config, batch and seq of the fixture filled in, and the fixture's weights.
@@ -25,7 +26,7 @@ struct eps_hyper exact_hyper(const struct exact *exact);
 /* One step over minibatch `step` % 4. Returns the loss. */
 double exact_step(struct exact *exact, uint32_t step, const struct eps_hyper *hyper);
 
-/* The weights' segment, where every tensor of the model lies. */
+/* The weights' segment, where every tensor of the model lies: as they are now, of bf16 a copy. */
 float *exact_weights(const struct exact *exact);
 
 /* A fixture_find over exact->segment; context: the exact. */

@@ -296,18 +296,24 @@ struct pair {
     char text[160];    /* names its sample and sketch */
     const float *ours; /* (n) */
     uint64_t n, n_sample;
-    const double *sample; /* (n_sample) */
-    const double *sketch; /* (N_BUCKETS), or NULL where the sample is everything */
+    const double *sample;   /* (n_sample) */
+    const json_t *left_out; /* of the sample, by its places; NULL for none: then there is a sketch of large pieces */
+    const double *sketch;   /* (N_BUCKETS), or NULL where the sample is everything */
 };
 
 static double sample_distance(const struct pair *pair)
 {
     const uint64_t key = keyf("%s:sample", pair->text);
+    size_t n_left_out = 0;
     double sum = 0;
 
     for (uint64_t i = 0; i < pair->n_sample; i++) {
-        double d = pair->ours[pair->sketch ? word_of(key, i) % pair->n : i] - pair->sample[i];
-        sum += d * d;
+        double d = pair->ours[pair->n_sample < pair->n ? word_of(key, i) % pair->n : i] - pair->sample[i];
+        const json_t *next = json_array_get(pair->left_out, n_left_out);
+        if (next && (uint64_t)json_integer_value(next) == i)
+            n_left_out++;
+        else
+            sum += d * d;
     }
     return sqrt(sum);
 }
@@ -338,7 +344,8 @@ static struct pair pair_of(const struct fixture_set *set, const json_t *piece, c
     snprintf(pair.text, sizeof pair.text, "%s:%s%s%s", set->label, text_at(piece, "tensor"), *part ? "." : "", part);
     ck_assert_uint_le(count_at(piece, "sample") + pair.n_sample, fixture->n_values);
     pair.sample = fixture->values + count_at(piece, "sample");
-    if (pair.n_sample < pair.n) {
+    pair.left_out = json_object_get(piece, "left_out");
+    if (pair.n_sample < pair.n && !pair.left_out) {
         ck_assert_uint_le(count_at(piece, "sketch") + N_BUCKETS, fixture->n_values);
         pair.sketch = fixture->values + count_at(piece, "sketch");
     }

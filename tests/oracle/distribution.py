@@ -20,6 +20,9 @@ betas 0,0.999; trained weights are those of a checkpoint.
     control the same of PyTorch beside itself: one attention's distance by the other's, as ours by the latter alone. The
             worst of some fifty tensors, often of ten elements, is well above 1 wherever two roundings differ
 
+The gradient of relu jumps where its input passes zero, and rounding decides on which side an input near it falls. In 20
+steps of fp32, 3 of 60 models met such a jump: in one of them ours alone, in two of them one of PyTorch's ways alone.
+
 --bits B starts from weights of B bits (bf16 has 8): of 9 every second one lies between two bf16, as near to both.
 
 Made with torch 2.15.0 and transformers 5.23.0 on the CPU.
