@@ -124,7 +124,7 @@ int client_run_open(struct client_run *run, const struct eps_train_options *in, 
 }
 
 /* What a run that was killed right after a checkpoint took its name had no time for: `latest`, and --keep. */
-static void settle_directory(const struct client_run *run)
+static void settle_directory(struct client_run *run)
 {
     const int fd = run->resume.directory_fd;
     struct client_checkpoints standing;
@@ -133,7 +133,7 @@ static void settle_directory(const struct client_run *run)
     size_t n;
 
     if (client_checkpoints_latest(fd) != run->first_step)
-        output_point_latest(fd, run->first_step, &ignored);
+        run->latest_mended = output_point_latest(fd, run->first_step, &ignored) == 0;
     if (client_checkpoints_list(&standing, fd, NULL))
         return;
     do {

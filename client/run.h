@@ -25,6 +25,7 @@ struct client_run {
     struct client_windows train, held_out;
     char directory[PATH_MAX]; /* options.out, once it is made */
     int directory_fd;         /* locked; -1 until then */
+    bool latest_mended;       /* `latest` did not name the checkpoint that the run goes on from, and does now */
     size_t made; /* bytes of `directory` that name the first directory of its path that was made; 0: all were there */
 };
 

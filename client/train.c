@@ -259,6 +259,11 @@ static void announce(struct train *t)
         return;
     error_set(&sentence, 0, "going on from %s after %" PRIu64 " steps", run->resume.path, run->first_step);
     note(t, sentence.text);
+    if (run->latest_mended) {
+        error_set(&sentence, 0, "%s/latest names step-%" PRIu64 " now: the run was ended before it could",
+                  run->directory, run->first_step);
+        note(t, sentence.text);
+    }
     say_changes(t);
     if (run->options.steps != stored->steps) {
         error_set(&sentence, 0, "the run's end moves from step %" PRIu64 " to %" PRIu64 ", and the rate's fall with it",

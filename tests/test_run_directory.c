@@ -76,6 +76,7 @@ START_TEST(what_a_kill_after_the_name_left_undone_is_done_by_the_next_that_looks
     ck_assert_int_eq(processes_eps("train --resume cut --keep 1 --steps 4 --save-every 0 --lr 1"), 2); /* refused: */
     ck_assert_int_ne(access("cut/latest", F_OK), 0);                                                   /* untouched */
     ck_assert_int_eq(processes_eps("train --resume cut --keep 1 --steps 4"), 0);
+    check_file("out", "cut/latest names step-3 now: the run was ended before it could", 1);
     check_latest("cut/latest", "step-4");
     ck_assert_str_eq(outputs_names("cut"), "latest log metrics.jsonl step-4 ");
 }
