@@ -30,6 +30,8 @@ static int refuse(const struct lines *l, const char *why, struct error *err)
 
 static int add(struct lines *l, const char *bytes, size_t n, struct error *err)
 {
+    if (n == 0)
+        return 0;
     if (n > l->text_cap - l->n_text) {
         const size_t cap = 2 * (l->n_text + n);
         char *larger = realloc(l->text, cap);
