@@ -309,7 +309,7 @@ static int find_model(char out[PATH_MAX], bool *is_directory, const char *path, 
     return 0;
 }
 
-static int open_found(struct client_model *out, const char *path, bool config_alone, struct error *err)
+static int open_found(struct client_model *out, const char *path, bool weightless, struct error *err)
 {
     char found[PATH_MAX], config[PATH_MAX];
     bool is_directory = false;
@@ -319,10 +319,10 @@ static int open_found(struct client_model *out, const char *path, bool config_al
     if (rc)
         return rc;
     name_model(out, found, is_directory);
-    if (!config_alone)
-        rc = is_directory ? open_directory(out, found, err) : open_alone(out, found, err);
+    if (is_directory && !weightless)
+        rc = open_directory(out, found, err);
     else if (!is_directory || !(rc = join(config, found, CHECKPOINT_CONFIG, err)))
-        rc = open_config(out, is_directory ? config : found, err);
+        rc = open_alone(out, is_directory ? config : found, err);
     if (rc)
         client_model_close(out);
     return rc;
@@ -333,7 +333,7 @@ int client_model_open(struct client_model *out, const char *path, struct error *
     return open_found(out, path, false, err);
 }
 
-int client_model_open_config(struct client_model *out, const char *path, struct error *err)
+int client_model_open_fresh(struct client_model *out, const char *path, struct error *err)
 {
     return open_found(out, path, true, err);
 }

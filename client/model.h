@@ -31,8 +31,8 @@ struct client_model {
 /* -errno or -EINVAL with a sentence that begins with the path. Undo: client_model_close; on failure nothing is open. */
 int client_model_open(struct client_model *out, const char *path, struct error *err);
 
-/* The same of its config.json alone: weights and what else lies beside it are not looked at. */
-int client_model_open_config(struct client_model *out, const char *path, struct error *err);
+/* The same without its weights, which are not looked at. */
+int client_model_open_fresh(struct client_model *out, const char *path, struct error *err);
 
 /* Compares the model's files with the checksums of the checkpoint that they are part of, and takes its precision from
  * there; where there are none, it passes. on_bytes as checkpoint_check. -EINVAL with a sentence that names directory and file. */

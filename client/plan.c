@@ -3,6 +3,7 @@
 #include "client/look.h"
 #include "client/options.h"
 #include "client/preset.h"
+#include "client/record.h"
 #include "plan/cost.h"
 #include "plan/search.h"
 #include "plan/units.h"
@@ -14,6 +15,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 enum { MOST_LAYERS = 4096, MOST_ROWS = 1 << 20, MOST_TOKENS = 1 << 27 };
@@ -22,6 +24,7 @@ enum { MOST_LAYERS = 4096, MOST_ROWS = 1 << 20, MOST_TOKENS = 1 << 27 };
 struct question {
     struct eps_train_options options; /* resolved */
     struct model_config config;
+    uint64_t config_bytes, side_bytes; /* that go with the job */
     struct model model;
     struct profile profile;
     bool measured;
@@ -43,17 +46,23 @@ static int read_config(struct question *q, const char *name, struct error *err)
     const bool file = access(name, F_OK) == 0 || strpbrk(name, "/.");
     const struct eps_preset *preset = file ? NULL : client_preset_find(name);
     struct client_model model;
+    struct stat st;
     int rc;
 
     if (!file && !preset)
         return client_preset_unknown(name, err);
     rc = preset ? client_preset_open(&model, preset, preset->vocabulary, err)
-                : client_model_open_config(&model, name, err);
+                : client_model_open_fresh(&model, name, err);
     if (rc)
         return rc;
     q->config = model.config;
+    q->side_bytes = client_record_side_bytes(model.side);
+    if (fstat(model.config_fd, &st))
+        rc = error_set(err, -errno, "--model %.200s: %s", name, strerror(errno));
+    else
+        q->config_bytes = (uint64_t)st.st_size;
     client_model_close(&model);
-    return 0;
+    return rc;
 }
 
 /* A device that nobody looks at has as much as it takes. */
@@ -145,6 +154,8 @@ static void add_host(struct answer *a, const struct question *q)
         .batch = o->batch,
         .seq = o->seq,
         .host_stash_bytes = workers_of(q) * a->plan.host_stash_bytes,
+        .config_bytes = q->config_bytes,
+        .side_bytes = q->side_bytes,
     };
     plan_host(&a->host, &q->model, &a->setting);
 }

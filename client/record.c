@@ -76,6 +76,7 @@ static const struct field {
     {"host_mem", LONG, AT(host_mem), FREELY, 0, NULL, true},
     {"workers", COUNT, AT(workers), FREELY, 0, NULL, false},
 };
+enum { OPTIONS_BYTES = 64 << 10 }; /* of a side file, for the options */
 enum { N_FIELDS = sizeof fields / sizeof *fields };
 
 static_assert(AT(beta2) == AT(beta1) + sizeof(double), "a pair");
@@ -504,17 +505,45 @@ int client_record_merge(struct eps_train_options *out, const struct eps_train_op
     return 0;
 }
 
-int client_record_side(int *fd, json_t *options, json_t *files, struct error *err)
+/* Owned; NULL: no memory. options may be NULL. */
+static char *print_side(json_t *options, json_t *files)
 {
     json_t *side = json_object(), *none = json_object();
-    int rc = json_object_set(side, "options", options) || json_object_set(side, "files", files ? files : none);
+    const int rc = json_object_set(side, "options", options ? options : none) ||
+                   json_object_set(side, "files", files ? files : none);
     char *text = rc ? NULL : json_dumps(side, JSON_INDENT(1));
-    const size_t n = text ? strlen(text) : 0;
 
     json_decref(side);
     json_decref(none);
+    return text;
+}
+
+uint64_t client_record_side_bytes(json_t *files)
+{
+    char *text = print_side(NULL, files);
+    const size_t n = text ? strlen(text) : 0;
+
+    free(text);
+    return n ? n + OPTIONS_BYTES : 0;
+}
+
+int client_record_side(int *fd, json_t *options, json_t *files, struct error *err)
+{
+    const size_t room = client_record_side_bytes(files);
+    char *text = print_side(options, files);
+    size_t n = text ? strlen(text) : 0;
+    int rc;
+
     *fd = -1;
-    if (!text)
+    if (text && n < room) {
+        char *const padded = realloc(text, room);
+        if (padded)
+            memset(padded + n, ' ', room - n);
+        else
+            free(text);
+        text = padded, n = room;
+    }
+    if (!text || !room)
         return error_set(err, -ENOMEM, "out of memory");
     rc = n > CHECKPOINT_MAX_TEXT ? error_set(err, -EFBIG, "options and tokenizer take %zu bytes, more than %d MiB", n,
                                              CHECKPOINT_MAX_TEXT >> 20)

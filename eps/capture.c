@@ -105,41 +105,26 @@ static int explain(const struct eps_capture *capture, int rc, struct error *err)
     return rc && capture->options.checkpoint ? output_explain(err, rc, capture->directory) : rc;
 }
 
-static void count_tables(struct eps_capture *capture)
-{
-    uint64_t n_runs = 0;
-
-    for (size_t i = 0; i < capture->checkpoint.n_files; i++)
-        n_runs += capture->checkpoint.files[i].cap_runs;
-    capture->table_bytes = capture->files.weights.header_bytes + capture->files.moments.header_bytes +
-                           4 * sizeof(uint64_t) * (uint64_t)capture->options.store->model->n_tensors +
-                           n_runs * sizeof(struct checkpoint_run);
-}
-
 int eps_capture_open(struct eps_capture *capture, const struct eps_capture_options *options, struct error *err)
 {
-    *capture = (struct eps_capture){.options = *options, .open = true, .directory = -1};
+    *capture = (struct eps_capture){.options = *options, .open = true, .directory = -1, .files = options->store->files};
     capture->weights_fd = capture->moments_fd = -1;
     capture->checkpoint.step = options->step;
     int rc = options->checkpoint ? open_checkpoint(capture, err) : empty_files(capture, err);
-    if (!rc)
-        rc = eps_store_files_init(&capture->files, options->store, err);
     if (!rc && options->checkpoint)
         rc = explain(capture,
-                     eps_store_files_begin(&capture->files, capture->weights_fd, capture->moments_fd,
+                     eps_store_files_begin(capture->files, capture->weights_fd, capture->moments_fd,
                                            &capture->checkpoint, err),
                      err);
     else if (!rc)
-        rc = eps_store_files_begin(&capture->files, options->files[EPS_CAPTURE_WEIGHTS], -1, NULL, err);
-    count_tables(capture);
+        rc = eps_store_files_begin(capture->files, options->files[EPS_CAPTURE_WEIGHTS], -1, NULL, err);
     return rc;
 }
 
 int eps_capture_write(struct eps_capture *capture, uint32_t unit, struct error *err)
 {
-    int rc = eps_store_files_write(&capture->files, unit, err);
+    int rc = eps_store_files_write(capture->files, unit, err);
 
-    count_tables(capture);
     return explain(capture, rc, err);
 }
 
@@ -236,7 +221,7 @@ static int finish_checkpoint(struct eps_capture *capture, struct error *err)
 {
     const struct eps_capture_options *o = &capture->options;
     json_t *side = NULL;
-    int rc = explain(capture, eps_store_files_end(&capture->files, err), err);
+    int rc = explain(capture, eps_store_files_end(capture->files, err), err);
 
     if (!rc)
         rc = add_config(capture, err);
@@ -259,7 +244,7 @@ static int finish_checkpoint(struct eps_capture *capture, struct error *err)
 static int finish_snapshot(struct eps_capture *capture, struct error *err)
 {
     const struct eps_capture_options *o = &capture->options;
-    int rc = eps_store_files_end(&capture->files, err);
+    int rc = eps_store_files_end(capture->files, err);
     char *config = rc ? NULL : print_config(o, err);
 
     if (!rc)
@@ -277,7 +262,6 @@ static void close_all(struct eps_capture *capture)
     for (size_t i = 0; capture->directory >= 0 && i < sizeof fds / sizeof *fds; i++)
         if (fds[i] >= 0)
             close(fds[i]);
-    eps_store_files_free(&capture->files);
     checkpoint_free(&capture->checkpoint);
     *capture = (struct eps_capture){.directory = -1, .weights_fd = -1, .moments_fd = -1};
 }

@@ -34,12 +34,11 @@ struct eps_capture_options {
 struct eps_capture {
     struct eps_capture_options options;
     bool open;
-    int directory;              /* step-N.partial, or -1 */
-    int weights_fd, moments_fd; /* of a checkpoint, or -1 */
-    unsigned n_used;            /* files that came open and are written, or being written */
-    struct eps_store_files files;
+    int directory;                 /* step-N.partial, or -1 */
+    int weights_fd, moments_fd;    /* of a checkpoint, or -1 */
+    unsigned n_used;               /* files that came open and are written, or being written */
+    struct eps_store_files *files; /* the store's: one capture at a time is open */
     struct checkpoint checkpoint;
-    uint64_t table_bytes; /* taken for layouts and checksums, for the ledger */
 };
 
 /* 0 if it is JSON {"options": {...}, "files": {NAME: TEXT, ...}} with names that a checkpoint may have beside its own

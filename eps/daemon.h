@@ -156,6 +156,7 @@ struct job {
     bool unloaded;             /* and given back */
     struct error load_error;
     struct save *saves;   /* oldest first (save_state.h) */
+    uint8_t *save_units;  /* (PLAN_HOST_SAVES * n_units) for them; of a job that trains */
     struct save *writing; /* which of them the writer is at; NULL: none */
     uint32_t n_readers;   /* so far, of the relay's: the number of the last */
     bool releasing;

@@ -65,7 +65,10 @@ static int begin(struct daemon *d, struct error *err)
     job->fence.squares = take_table(d, job->model.n_units, sizeof *job->fence.squares);
     job->fence.n_given = take_table(d, job->model.n_units, sizeof *job->fence.n_given);
     job->fence.norm = NAN;
-    if (!job->slices || !job->fence.squares || !job->fence.n_given || eps_updater_reserve(d->updater, n_jobs + 4))
+    if (job->request.job.train)
+        job->save_units = take_table(d, (size_t)PLAN_HOST_SAVES * job->model.n_units, sizeof *job->save_units);
+    if ((job->request.job.train && !job->save_units) || !job->slices || !job->fence.squares || !job->fence.n_given ||
+        eps_updater_reserve(d->updater, n_jobs + 4))
         return error_set(err, -ENOMEM, "out of memory");
     for (uint32_t v = 0; v < job->model.n_visits; v++)
         job->slices[v] = job->model.units[job->model.visits[v]].n_slices;
@@ -389,6 +392,7 @@ static void free_job(struct daemon *d)
     free(job->side_text);
     free(job->config_text);
     free(job->slices);
+    free(job->save_units);
     free(job->fence.squares);
     free(job->fence.n_given);
     job_init(job);

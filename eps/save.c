@@ -90,21 +90,10 @@ void save_conclude(struct save *s)
 
 /* ---- the list --------------------------------------------------------------------------------------------------- */
 
-void save_count_memory(struct save *s, uint64_t bytes)
-{
-    struct ledger *ledger = &s->daemon->ledger;
-
-    ledger_sub(ledger, LEDGER_OTHER, s->ledgered);
-    ledger_add(ledger, LEDGER_OTHER, bytes);
-    s->ledgered = bytes;
-}
-
 static void free_save(struct save *s)
 {
-    save_count_memory(s, 0);
     for (unsigned i = 0; i < s->options.n_files; i++)
         close(s->options.files[i]);
-    free(s->units);
     free(s);
 }
 
@@ -197,7 +186,6 @@ static void on_task_done(uv_work_t *work, int status)
 
     (void)status; /* it is never cancelled */
     d->job.writing = NULL;
-    save_count_memory(s, d->job.model.n_units + s->capture.table_bytes);
     for (unsigned i = 0; i < s->n_batch; i++)
         s->units[s->batch[i]] |= UNIT_WRITTEN;
     s->n_written += s->n_batch;
@@ -237,9 +225,20 @@ static bool fill_batch(struct save *s)
     return s->n_batch > 0;
 }
 
+/* The store has tables for one save at a time. The one that is open waits for nothing that a later one holds: what its
+ * version still lacks are updates of a step whose contributions are all folded before any that a later version holds
+ * back. */
+static bool is_other_open(const struct save *s)
+{
+    for (const struct save *other = s->daemon->job.saves; other; other = other->next)
+        if (other != s && other->begun)
+            return true;
+    return false;
+}
+
 static bool find_task(struct save *s)
 {
-    if (s->over && !s->begun)
+    if ((s->over && !s->begun) || (!s->begun && is_other_open(s)))
         return false;
     s->n_batch = 0;
     if (s->rc)

@@ -24,6 +24,23 @@ static struct save *find_checkpoint(struct job *job, uint64_t step)
     return s;
 }
 
+static_assert(2 * SAVE_MOST == PLAN_HOST_SAVES, "the room that the job has for them");
+
+/* Flags of units that no save has; zeroed. */
+static uint8_t *find_units(const struct job *job)
+{
+    uint8_t *units = job->save_units;
+
+    for (const struct save *s = job->saves; s;) {
+        const bool taken = s->units == units;
+        s = taken ? job->saves : s->next;
+        units += taken ? job->model.n_units : 0;
+    }
+    assert(units < job->save_units + (size_t)PLAN_HOST_SAVES * job->model.n_units);
+    memset(units, 0, job->model.n_units);
+    return units;
+}
+
 /* Those who look are not in the way of what the run has promised: checkpoints and snapshots are counted apart. */
 static int add(struct save **out, struct daemon *d, bool checkpoint, struct error *err)
 {
@@ -37,12 +54,9 @@ static int add(struct save **out, struct daemon *d, bool checkpoint, struct erro
         return error_set(err, -EBUSY, "%u %s are under way: the disk is too slow for more", n,
                          checkpoint ? "checkpoints" : "snapshots");
     s = calloc(1, sizeof *s);
-    if (s)
-        s->units = calloc(job->model.n_units, sizeof *s->units);
-    if (!s || !s->units) {
-        free(s);
+    if (!s)
         return error_set(err, -ENOMEM, "out of memory");
-    }
+    s->units = find_units(job);
     s->daemon = d;
     s->step = find_cut(job);
     s->reader = ++job->n_readers;
@@ -58,7 +72,6 @@ static int add(struct save **out, struct daemon *d, bool checkpoint, struct erro
                                               .microbatch = job->microbatch,
                                               .checkpoint = checkpoint,
                                               .output = checkpoint ? job->output : -1};
-    save_count_memory(s, job->model.n_units);
     *out = *end = s;
     return 0;
 }

@@ -37,11 +37,10 @@ struct save {
     enum save_wait awaits;
     int rc; /* why it is given up */
     struct error error;
-    uint8_t *units; /* (n_units) enum unit_flag */
+    uint8_t *units; /* (n_units) enum unit_flag: the job's, one of PLAN_HOST_SAVES such runs */
     uint32_t n_captured, n_written;
     uint32_t viewers[SAVE_VIEWERS]; /* ids of those who asked */
     unsigned n_viewers;
-    uint64_t ledgered;
     /* The writer's, while job.writing is this one: */
     struct eps_capture_options options;
     struct eps_capture capture;
@@ -73,8 +72,5 @@ void save_ask_client(struct save *s, enum message_output what);
 void save_tell_viewer(struct peer *viewer, int rc, const struct error *err, uint64_t step);
 void save_tell_client(struct job *job, int rc, const struct error *err, uint64_t step);
 void save_note_failure(struct job *job, const struct error *err); /* for the status */
-
-/* What the ledger says of this save from now on. */
-void save_count_memory(struct save *s, uint64_t bytes);
 
 #endif

@@ -1,6 +1,7 @@
 #include "eps/store.h"
 
 #include "eps/memory.h"
+#include "eps/store_files.h"
 #include "eps/team.h"
 #include "plan/host.h"
 #include "proto/random.h"
@@ -166,15 +167,23 @@ static int take_blocks(struct eps_store *store, struct eps_memory *memory, struc
 static int take_tables(struct eps_store *store, struct error *err)
 {
     const struct model *model = store->model;
+    struct plan_host_files files;
     const bool narrow = store->options.precision != NUMBER_FP32 || store->options.moments != NUMBER_FP32;
 
     store->n_accumulators = store->options.n_accumulators;
     store->sums = take_table(store, model->n_units, sizeof *store->sums);
     store->updates = take_table(store, model->n_units, sizeof *store->updates);
     store->accumulator_unit = take_table(store, store->n_accumulators, sizeof *store->accumulator_unit);
+    store->files = calloc(1, sizeof *store->files);
+    if (store->files && eps_store_files_init(store->files, store, err) == 0 &&
+        eps_store_files_reserve(store->files, err) == 0) {
+        plan_host_files(&files, model);
+        note(store, LEDGER_OTHER, ledger_table(files.bytes));
+    }
     if (narrow)
         store->run = take_table(store, 1, PLAN_HOST_RUN_BYTES);
-    if (!store->sums || !store->updates || !store->accumulator_unit || (narrow && !store->run))
+    if (!store->sums || !store->updates || !store->accumulator_unit || !store->files || !store->files->moments_runs ||
+        (narrow && !store->run))
         return error_set(err, -ENOMEM, "no memory for the tables of %u units", model->n_units);
     return 0;
 }
@@ -306,6 +315,9 @@ void eps_store_free(struct eps_store *store)
     free(store->sums);
     free(store->updates);
     free(store->run);
+    if (store->files)
+        eps_store_files_free(store->files);
+    free(store->files);
     free(store->accumulator_unit);
     for (int i = 0; i < LEDGER_CATEGORIES; i++)
         if (store->ledgered[i])

@@ -10,7 +10,7 @@
  *   LEDGER_TIED           4                   training, not fenced: tied units alone, each as model_rounded
  *   LEDGER_ACCUMULATORS   4                   training, not fenced: n_accumulators of the largest unit, as model_rounded
  *   LEDGER_OTHER          tables, each that is over 4 KiB: 8 (sums) + 8 (updates) bytes a unit, 4 an accumulator; and
- *                         PLAN_HOST_RUN_BYTES, training, for files, where not all is fp32
+ *                         training, for files: plan_host_files, and PLAN_HOST_RUN_BYTES where not all is fp32
  * So fp32 takes 12, bf16 12, with 16-bit moments 8, fenced 4 more; an evaluation 4 or 2: in bf16 its weights are
  * rounded to nearest from the file, and the rest of them is nowhere.
  *
@@ -55,6 +55,7 @@ struct eps_store {
     uint32_t n_accumulators;
     float *run;                           /* training, not all fp32: room for a run of a file (eps/store_files.h) */
     uint64_t *updates;                    /* (n_units) Adam's t of the unit */
+    struct eps_store_files *files;        /* training: for one save after the other; owned */
     unsigned denied;                      /* EPS_MEMORY_...: what the system did not allow (eps/memory.h) */
     struct ledger *ledger;                /* borrowed */
     uint64_t ledgered[LEDGER_CATEGORIES]; /* what eps_store_free gives back */

@@ -74,11 +74,32 @@ int eps_store_files_init(struct eps_store_files *files, const struct eps_store *
     return rc;
 }
 
+int eps_store_files_reserve(struct eps_store_files *files, struct error *err)
+{
+    const struct model *model = files->store->model;
+    struct plan_host_files plan;
+
+    plan_host_files(&plan, model);
+    assert(files->weights.header_bytes <= plan.weights_header && files->moments.header_bytes <= plan.moments_header);
+    char *const weights = realloc(files->weights.header, plan.weights_header);
+    files->weights.header = weights ? weights : files->weights.header;
+    char *const moments = realloc(files->moments.header, plan.moments_header);
+    files->moments.header = moments ? moments : files->moments.header;
+    files->n_weights_runs = plan.weights_runs, files->n_moments_runs = plan.moments_runs;
+    files->weights_runs = calloc(files->n_weights_runs, sizeof *files->weights_runs);
+    files->moments_runs = calloc(files->n_moments_runs, sizeof *files->moments_runs);
+    return weights && moments && files->weights_runs && files->moments_runs
+               ? 0
+               : error_set(err, -ENOMEM, "no memory for the checksums of %u tensors", model->n_tensors);
+}
+
 void eps_store_files_free(struct eps_store_files *files)
 {
     safetensors_layout_free(&files->weights);
     safetensors_layout_free(&files->moments);
     free(files->updates);
+    free(files->weights_runs);
+    free(files->moments_runs);
     *files = (struct eps_store_files){0};
 }
 
@@ -177,6 +198,10 @@ int eps_store_files_begin(struct eps_store_files *files, int weights_fd, int mom
         files->weights_file = checkpoint_add_file(checkpoint, CHECKPOINT_WEIGHTS, files->weights.file_bytes);
     if (checkpoint && moments_fd >= 0)
         files->moments_file = checkpoint_add_file(checkpoint, CHECKPOINT_MOMENTS, files->moments.file_bytes);
+    if (files->weights_file && files->weights_runs)
+        checkpoint_lend_runs(files->weights_file, files->weights_runs, files->n_weights_runs);
+    if (files->moments_file && files->moments_runs)
+        checkpoint_lend_runs(files->moments_file, files->moments_runs, files->n_moments_runs);
     const struct target weights = weights_target(files), moments = moments_target(files);
     int rc = begin_file(&weights, &files->weights, err);
     if (rc == 0 && moments_fd >= 0)

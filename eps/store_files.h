@@ -16,17 +16,22 @@
 #include "proto/safetensors.h"
 
 struct eps_store_files {
-    const struct eps_store *store;              /* borrowed */
-    struct safetensors_layout weights, moments; /* moments zeroed without training */
-    uint64_t *updates;                          /* (n_tensors) as captured; UINT64_MAX: not yet */
+    const struct eps_store *store;                      /* borrowed */
+    struct safetensors_layout weights, moments;         /* moments zeroed without training */
+    uint64_t *updates;                                  /* (n_tensors) as captured; UINT64_MAX: not yet */
+    struct checkpoint_run *weights_runs, *moments_runs; /* (n_...) room for a checkpoint's, if it was reserved */
+    size_t n_weights_runs, n_moments_runs;
     /* Of the save that is going on: */
     int weights_fd, moments_fd;
     struct checkpoint_file *weights_file, *moments_file; /* borrowed; NULL where no checksums are wanted */
     uint32_t n_written;                                  /* units */
 };
 
-/* Lays out both files (optimizer.safetensors only if the store trains). -ENOMEM. Undo: eps_store_files_free. */
+/* Lays out both files (optimizer.safetensors only if the store trains), for any number of saves. -ENOMEM. Undo: eps_store_files_free. */
 int eps_store_files_init(struct eps_store_files *files, const struct eps_store *store, struct error *err);
+/* Of a store that trains: takes in advance whatever a save needs, as plan_host_files has it. What a checkpoint is given of
+ * that it must let go before eps_store_files_free. -ENOMEM. */
+int eps_store_files_reserve(struct eps_store_files *files, struct error *err);
 void eps_store_files_free(struct eps_store_files *files); /* safe on a zeroed one */
 
 /* Writes the headers into empty files (which stay the caller's) and asks for their whole size, so that a full disk is

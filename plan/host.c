@@ -1,5 +1,6 @@
 #include "plan/host.h"
 
+#include "proto/checkpoint.h"
 #include "proto/message.h"
 #include "proto/process.h"
 
@@ -70,9 +71,35 @@ static void add_training(struct plan_host *out, const struct model *model, const
     out->bytes[LEDGER_ACCUMULATORS] = out->n_accumulators * plan_host_accumulator_bytes(model);
 }
 
+/* Of one file's header: {"__metadata__":{"format":"pt"},"NAME":{"dtype":"F32","shape":[R,C],"data_offsets":[B,E]},...}.
+ * A name has at most 65 characters, numbers 20, and 52 stand around them. */
+static uint64_t header_bytes(uint64_t n_tensors)
+{
+    enum { FIXED = 64, OF_A_TENSOR = 200 };
+    return FIXED + n_tensors * OF_A_TENSOR;
+}
+
+void plan_host_files(struct plan_host_files *out, const struct model *model)
+{
+    const uint64_t n_tensors = model->n_tensors, n_moments = 1 + 2 * n_tensors; /* counts of updates, then m and v */
+    uint64_t n_runs = 0;
+
+    /* A piece begins at most one run; a run that is full ends one. */
+    for (uint32_t u = 0; u < model->n_units; u++)
+        n_runs += model->units[u].n_pieces + model->units[u].n * sizeof(float) / PLAN_HOST_RUN_BYTES;
+    *out =
+        (struct plan_host_files){.weights_header = header_bytes(n_tensors), .moments_header = header_bytes(n_moments)};
+    out->weights_runs = n_runs + 1 + out->weights_header / PLAN_HOST_RUN_BYTES;
+    out->moments_runs = 2 * n_runs + 2 + (out->moments_header + n_tensors * sizeof(uint64_t)) / PLAN_HOST_RUN_BYTES;
+    out->bytes = out->weights_header + out->moments_header + /* offsets, and one more of each file: */
+                 (n_tensors + 1 + n_moments + 1 + /* updates: */ n_tensors) * sizeof(uint64_t) +
+                 (out->weights_runs + out->moments_runs) * sizeof(struct checkpoint_run);
+}
+
 /* Of units and visits, and the texts that came with the job. */
 static uint64_t table_bytes(const struct model *model, const struct plan_host_setting *s)
 {
+    struct plan_host_files files;
     uint64_t bytes = ledger_table(s->config_bytes) + ledger_table(s->side_bytes);
 
     bytes += ledger_table(model->n_visits * sizeof(uint32_t)); /* slices of each visit */
@@ -81,6 +108,9 @@ static uint64_t table_bytes(const struct model *model, const struct plan_host_se
     if (s->purpose == PLAN_TRAIN) {
         bytes += ledger_table(model->n_units * sizeof(float *));  /* where each unit's sum is */
         bytes += ledger_table(model->n_units * sizeof(uint64_t)); /* how many updates it has had */
+        plan_host_files(&files, model);
+        bytes += ledger_table(files.bytes);
+        bytes += ledger_table(model->n_units * (uint64_t)PLAN_HOST_SAVES); /* where each save under way is */
         if (s->precision != NUMBER_FP32 || s->moments != NUMBER_FP32)
             bytes += PLAN_HOST_RUN_BYTES;
     }

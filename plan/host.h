@@ -22,6 +22,18 @@
 /* A run of a checkpoint's file, which is joined or widened in a buffer of this size, where not all is fp32. */
 enum { PLAN_HOST_RUN_BYTES = 4 << 20 };
 
+/* Checkpoints and snapshots that are under way at a time, at most. */
+enum { PLAN_HOST_SAVES = 16 };
+
+/* What is laid out once for all checkpoints of a job (eps/store_files.h): the most bytes of each file's header, and runs
+ * that are hashed. Some are fewer; the room is taken for so many. */
+struct plan_host_files {
+    uint64_t weights_header, moments_header; /* bytes */
+    uint64_t weights_runs, moments_runs;
+    uint64_t bytes; /* of all of it, offsets and counts too */
+};
+void plan_host_files(struct plan_host_files *out, const struct model *model);
+
 struct plan_host_setting {
     enum plan_purpose purpose;
     enum number_type precision; /* of the relayed weights */

@@ -47,9 +47,16 @@ struct checkpoint_file *checkpoint_add_file(struct checkpoint *checkpoint, const
     return file;
 }
 
+void checkpoint_lend_runs(struct checkpoint_file *file, struct checkpoint_run *runs, size_t cap)
+{
+    assert(!file->runs);
+    file->runs = runs, file->cap_runs = cap, file->lent = true;
+}
+
 int checkpoint_add_run(struct checkpoint_file *file, uint64_t offset, uint64_t bytes, uint64_t hash)
 {
     if (file->n_runs == file->cap_runs) {
+        assert(!file->lent);
         const size_t cap = file->cap_runs ? 2 * file->cap_runs : FIRST_RUNS;
         struct checkpoint_run *runs = reallocarray(file->runs, cap, sizeof *runs);
         if (!runs)
@@ -63,7 +70,8 @@ int checkpoint_add_run(struct checkpoint_file *file, uint64_t offset, uint64_t b
 void checkpoint_free(struct checkpoint *checkpoint)
 {
     for (size_t i = 0; i < checkpoint->n_files; i++)
-        free(checkpoint->files[i].runs);
+        if (!checkpoint->files[i].lent)
+            free(checkpoint->files[i].runs);
     json_decref(checkpoint->options);
     *checkpoint = (struct checkpoint){0};
 }

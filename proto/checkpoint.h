@@ -49,6 +49,7 @@ struct checkpoint_file {
     uint64_t bytes;
     struct checkpoint_run *runs; /* (n_runs), owned */
     size_t n_runs, cap_runs;
+    bool lent; /* the runs are somebody else's */
 };
 
 struct checkpoint {
@@ -67,6 +68,8 @@ bool checkpoint_is_name(const char *name);
 /* Adds a file without runs (asserts that there is room and that the name is fit and new); runs are added in any order.
  * Borrowed; it stays where it is as long as the checkpoint does. */
 struct checkpoint_file *checkpoint_add_file(struct checkpoint *checkpoint, const char *name, uint64_t bytes);
+/* Room for the runs of a file that has none, borrowed until checkpoint_free: there must never be more. */
+void checkpoint_lend_runs(struct checkpoint_file *file, struct checkpoint_run *runs, size_t cap);
 /* -ENOMEM. */
 int checkpoint_add_run(struct checkpoint_file *file, uint64_t offset, uint64_t bytes, uint64_t hash);
 

@@ -242,7 +242,6 @@ START_TEST(what_is_given_up_leaves_nothing)
     const struct eps_capture_options options = capture_options(&run, output, 0);
     ck_assert_msg(eps_capture_open(&capture, &options, &err) == 0, "%s", err.text);
     ck_assert_msg(eps_capture_write(&capture, 1, &err) == 0, "%s", err.text);
-    ck_assert_uint_gt(capture.table_bytes, 0);
     ck_assert_str_eq(outputs_names("given-up"), "step-0.partial ");
     eps_capture_discard(&capture);
     ck_assert_str_eq(outputs_names("given-up"), "");

@@ -81,7 +81,7 @@ START_TEST(of_the_daemon_s_cap_and_the_job_s_the_smaller_counts)
     struct error err = {""};
 
     job->request.job.host_mem = need - 1;
-    expect_refusal(0, ", 1");
+    expect_refusal(0, ", 2");
     expect_refusal(need, "are what --host-mem allows");
     job->request.job.host_mem = need;
     ck_assert_int_eq(job_check_host(job, need + 1, 0, &err), 0);

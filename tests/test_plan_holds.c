@@ -92,7 +92,7 @@ START_TEST(the_largest_batch_trains_and_a_row_more_in_each_part_is_refused)
 {
     static const unsigned parts[] = {1, 4, 2};
     char options[128];
-    snprintf(options, sizeof options, "%s --device-mem 5MiB --host-mem %" PRIu64, settings[_i], room(_i, 1100000));
+    snprintf(options, sizeof options, "%s --device-mem 5MiB --host-mem %" PRIu64, settings[_i], room(_i, 1210000));
     const uint64_t rows = number("--find-batch", options);
 
     both(0, "%s --batch %" PRIu64, options, rows);
@@ -104,7 +104,7 @@ START_TEST(the_deepest_model_trains_and_a_layer_more_is_refused)
 {
     char options[128];
     snprintf(options, sizeof options, "%s --batch 8 --device-mem 5MiB --host-mem %" PRIu64, settings[_i],
-             room(_i, 1500000));
+             room(_i, 1650000));
     const uint64_t layers = number("--find-depth", options);
 
     processes_config("tiny.json", (uint32_t)layers, 2, 32, 32);
@@ -117,7 +117,7 @@ END_TEST
 /* The stash is most of it then, and no narrower moments would help. */
 START_TEST(a_batch_for_which_the_host_is_too_small_is_what_the_remedy_names)
 {
-    both(1, "--batch 400 --device-mem 5MiB --host-mem 1200000");
+    both(1, "--batch 400 --device-mem 5MiB --host-mem 1310000");
     char *said = processes_read(processes_path("err"));
     ck_assert_msg(strstr(said, "choose a smaller --batch or --seq") != NULL, "%s", said);
     free(said);

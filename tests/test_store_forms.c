@@ -435,7 +435,8 @@ START_TEST(the_ledger_is_what_the_plan_says)
     options.n_accumulators = trains && several && !fenced ? 2 : 0;
     store_fixture_open_as(&f, config, true, &options);
     plan_host(&plan, &f.model, &setting);
-    plan.bytes[LEDGER_OTHER] -= f.model.n_units * sizeof(double); /* the job's table of squares; others are small */
+    /* Tables of the job: squares, and where each save is; others are small. */
+    plan.bytes[LEDGER_OTHER] -= f.model.n_units * (sizeof(double) + (trains ? PLAN_HOST_SAVES : 0));
     ck_assert_uint_eq(plan.n_accumulators, options.n_accumulators);
     for (size_t i = 0; i < sizeof own / sizeof *own; i++) {
         ck_assert_uint_eq(f.ledger.rows[own[i]].current, plan.bytes[own[i]]);
