@@ -228,7 +228,7 @@ static bool fill_batch(struct save *s)
 /* The store has tables for one save at a time. The one that is open waits for nothing that a later one holds: what its
  * version still lacks are updates of a step whose contributions are all folded before any that a later version holds
  * back. */
-static bool is_other_open(const struct save *s)
+bool save_is_other_open(const struct save *s)
 {
     for (const struct save *other = s->daemon->job.saves; other; other = other->next)
         if (other != s && other->begun)
@@ -238,7 +238,7 @@ static bool is_other_open(const struct save *s)
 
 static bool find_task(struct save *s)
 {
-    if ((s->over && !s->begun) || (!s->begun && is_other_open(s)))
+    if ((s->over && !s->begun) || (!s->begun && save_is_other_open(s)))
         return false;
     s->n_batch = 0;
     if (s->rc)

@@ -11,11 +11,7 @@
 
 bool save_needs_files(const struct save *s)
 {
-    bool any = false;
-
-    for (const struct save *other = s->daemon->job.saves; other; other = other->next)
-        any = any || (other->by_client && other->begun);
-    return s->by_client && !s->begun && !s->over && !s->rc && !any;
+    return s->by_client && !s->begun && !s->over && !s->rc && !save_is_other_open(s);
 }
 
 void save_ask_client(struct save *s, enum message_output what)

@@ -64,6 +64,9 @@ void save_give_up(struct save *s, int rc, const struct error *err);
 /* Whoever asked is told. */
 void save_conclude(struct save *s);
 
+/* Another one has begun, and has the store's tables. */
+bool save_is_other_open(const struct save *s);
+
 /* save_client.c. The client is to open its files; one save at a time. */
 bool save_needs_files(const struct save *s);
 void save_ask_client(struct save *s, enum message_output what);
