@@ -527,9 +527,8 @@ uint64_t client_record_side_bytes(json_t *files)
     return n ? n + OPTIONS_BYTES : 0;
 }
 
-int client_record_side(int *fd, json_t *options, json_t *files, struct error *err)
+int client_record_side(int *fd, json_t *options, json_t *files, size_t room, struct error *err)
 {
-    const size_t room = client_record_side_bytes(files);
     char *text = print_side(options, files);
     size_t n = text ? strlen(text) : 0;
     int rc;
@@ -543,7 +542,7 @@ int client_record_side(int *fd, json_t *options, json_t *files, struct error *er
             free(text);
         text = padded, n = room;
     }
-    if (!text || !room)
+    if (!text)
         return error_set(err, -ENOMEM, "out of memory");
     rc = n > CHECKPOINT_MAX_TEXT ? error_set(err, -EFBIG, "options and tokenizer take %zu bytes, more than %d MiB", n,
                                              CHECKPOINT_MAX_TEXT >> 20)

@@ -50,10 +50,11 @@ int client_record_changes(json_t **out, const struct client_record *record, cons
                           uint64_t step);
 
 /* A job's side file, {"options": ..., "files": ...}, in memory; files may be NULL. Borrows both. *fd is owned. Blanks
- * follow, so that its size does not depend on the options, unless they take more room than is left for them. */
-int client_record_side(int *fd, json_t *options, json_t *files, struct error *err);
+ * follow up to `room` bytes. */
+int client_record_side(int *fd, json_t *options, json_t *files, size_t room, struct error *err);
 
-/* The bytes of that, of options that have room (some 400 files of data); 0: no memory. */
+/* Room for that, with these files of the model, for options (some 400 files of data) and a tokenizer of bytes; it is
+ * planned before there are any. 0: no memory. */
 uint64_t client_record_side_bytes(json_t *files);
 
 #endif

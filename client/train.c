@@ -105,12 +105,13 @@ static int add_tokenizer(struct client_model *model, const struct client_data *d
 /* What every checkpoint repeats. The microbatch is recorded as it is asked for; the daemon puts in what was chosen. */
 static int make_side(struct train *t, struct error *err)
 {
+    const uint64_t room = client_record_side_bytes(t->run.model.side); /* as planned: of what came with the model */
     int rc = add_tokenizer(&t->run.model, &t->run.data, err);
     json_t *options = rc ? NULL : client_run_record(&t->run, t->run.options.microbatch);
 
     if (rc)
         return rc;
-    rc = options ? client_record_side(&t->side_fd, options, t->run.model.side, err)
+    rc = options ? client_record_side(&t->side_fd, options, t->run.model.side, room, err)
                  : error_set(err, -ENOMEM, "out of memory, or a file's name that is not UTF-8");
 
     json_decref(options);

@@ -27,7 +27,7 @@ static uint32_t within(uint32_t least, uint32_t most)
     return least + draw(most - least + 1);
 }
 
-static char data[300];
+static char data[300], text_data[300];
 
 static void setup(void)
 {
@@ -37,6 +37,7 @@ static void setup(void)
     for (size_t i = 0; i < N_TOKENS; i++)
         ids[i] = (uint16_t)processes_token(i);
     snprintf(data, sizeof data, "%s", processes_write("data.bin", ids, sizeof ids));
+    snprintf(text_data, sizeof text_data, "%s", processes_text("data.txt", N_TOKENS));
 }
 
 static bool are_attached(void *context)
@@ -53,10 +54,10 @@ static bool are_attached(void *context)
 }
 
 /* A directory with config.json and, half of the time, what comes with a tokenizer, of some KiB. */
-static const char *write_model(uint32_t n_layers, uint32_t n_positions)
+static const char *write_model(uint32_t n_layers, uint32_t n_positions, uint32_t vocabulary)
 {
     static const uint32_t widths[] = {8, 24, 40, 64, 96};
-    const uint32_t width = widths[draw(5)], n_heads = 1u << draw(3), vocabulary = 256 + draw(2) * draw(3000);
+    const uint32_t width = widths[draw(5)], n_heads = 1u << draw(3);
     char text[12000], name[64];
     const char *config;
 
@@ -168,9 +169,10 @@ START_TEST(what_is_planned_is_what_is_taken)
     static const struct eps_train_events events = {.on_memory = on_memory};
     const uint32_t n_positions = (state = (uint32_t)_i * 7919 + 1, within(8, 64));
     char model[300];
-    const char *const files[] = {data};
+    const uint32_t vocabulary = 256 + draw(2) * draw(3000);
+    const char *const files[] = {vocabulary == 256 ? text_data : data}; /* with text comes a tokenizer of bytes */
 
-    snprintf(model, sizeof model, "%s", write_model(within(1, 4), n_positions));
+    snprintf(model, sizeof model, "%s", write_model(within(1, 4), n_positions, vocabulary));
     struct eps_train_options options = draw_options(model, files, n_positions);
     struct seen seen = {.plan = NULL};
     struct eps_error error = {""};
@@ -199,7 +201,6 @@ END_TEST
 int main(int argc, char **argv)
 {
     TCase *tests = tcase_create("plan and train");
-
     const int first = argc > 1 ? atoi(argv[1]) : 0; /* others than those of every day */
 
     tcase_set_timeout(tests, 300);

@@ -409,7 +409,7 @@ START_TEST(the_side_file_holds_options_and_files)
 
     for (int with = 0; with < 2; with++) {
         int fd;
-        ck_assert_int_eq(client_record_side(&fd, options, with ? texts : NULL, NULL), 0);
+        ck_assert_int_eq(client_record_side(&fd, options, with ? texts : NULL, with ? 4096 : 0, NULL), 0);
         const ssize_t n = read(fd, bytes, sizeof bytes); /* from its beginning */
         ck_assert_int_gt((int)n, 0);
         json_t *side = json_loadb(bytes, (size_t)n, 0, NULL);
