@@ -143,7 +143,7 @@ START_TEST(a_client_believes_no_daemon_that_has_no_number)
     struct client_link link;
     struct client_job job = {.link = &link, .batch = 1, .seq = 8};
     struct client_data data;
-    struct stage st;
+    static struct stage st; /* its loop is there to the end of this process */
     struct error err = {""};
     char command[200];
     uint64_t n_tokens;
