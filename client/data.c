@@ -232,7 +232,7 @@ static int add_matches(struct client_data *data, const char *pattern, struct err
     int rc = glob(pattern, GLOB_ERR, NULL, &found);
 
     if (rc == GLOB_NOMATCH)
-        rc = error_set(err, -ENOENT, "%s: no file of such a name", pattern);
+        rc = error_set(err, -ENOENT, "%s: no file matches", pattern);
     else if (rc)
         rc = error_set(err, rc == GLOB_NOSPACE ? -ENOMEM : -EIO, "%s: %s", pattern,
                        rc == GLOB_NOSPACE ? "out of memory" : "a directory cannot be read");

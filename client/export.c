@@ -120,7 +120,7 @@ static int make_partial(struct export *e, struct error *err)
     if (flock(e->directory_fd, LOCK_EX | LOCK_NB) != 0 || !is_partial(e))
         return error_set(err, -EBUSY, "--out %s: another export is writing it", e->options->out);
     if (!client_checkpoints_empty(e->directory_fd, "."))
-        return error_set(err, -EEXIST, "%s holds what no export has written: move it, or choose another --out",
+        return error_set(err, -EEXIST, "%s holds files that no export wrote: move it, or choose another --out",
                          e->partial);
     return 0;
 }

@@ -42,7 +42,7 @@ static int check_options(const struct eps_generate_options *o, struct client_sam
         .seed = o->seed,
     };
     if (o->prompt && o->n_prompt_ids > 0)
-        return error_set(err, -EDOM, "--prompt and --ids are two beginnings: give one of them");
+        return error_set(err, -EDOM, "give --prompt or --ids, not both");
     return client_sample_check(sample, err);
 }
 
@@ -52,7 +52,7 @@ static int check_ids(const struct generate *g, struct error *err)
 
     for (size_t i = 0; i < g->n_prompt; i++) {
         if (g->prompt[i] >= vocabulary)
-            return error_set(err, -EDOM, "--ids: %" PRIu32 " is no token: the model's vocabulary ends at %" PRIu32,
+            return error_set(err, -EDOM, "--ids: %" PRIu32 " is not a token: the model's vocabulary ends at %" PRIu32,
                              g->prompt[i], vocabulary - 1);
     }
     return 0;

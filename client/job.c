@@ -115,8 +115,8 @@ int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job
             return rc;
         if (!isfinite(m.evaluated.sum)) /* by a daemon that passes on what its workers say */
             return error_set(err, -EINVAL,
-                             "the model's loss is %s: its weights are damaged, or its training had gone astray",
-                             isnan(m.evaluated.sum) ? "no number" : "infinite");
+                             "the model's loss is %s: its weights are damaged, or its training has diverged",
+                             isnan(m.evaluated.sum) ? "not a number" : "infinite");
         sum += m.evaluated.sum;
         *n_tokens += client_windows_tokens(windows, first, n_rows);
         first += n_rows;

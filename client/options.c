@@ -297,7 +297,7 @@ static int resolve_length(struct eps_train_options *o, const struct client_facts
     const uint64_t most = (uint64_t)1 << 40;
 
     if (o->steps && !isnan(o->epochs))
-        return error_set(err, -EDOM, "--steps and --epochs say the same thing twice: give one of them");
+        return error_set(err, -EDOM, "give --steps or --epochs, not both");
     if (o->steps == 0 && isnan(o->epochs) && facts->preset)
         o->steps = preset_steps(n_windows, o->batch);
     if (o->steps == 0) {

@@ -311,7 +311,7 @@ int client_record_read(struct client_record *out, json_t *json, struct error *er
     if (!wrong)
         return 0;
     client_record_free(out);
-    return error_set(err, -EINVAL, "its options have no fit %s, so it was not written by eps train", wrong);
+    return error_set(err, -EINVAL, "its option %s is missing or invalid, so it was not written by eps train", wrong);
 }
 
 void client_record_free(struct client_record *record)

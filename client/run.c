@@ -263,7 +263,7 @@ static int check_unused(const struct client_run *run, struct error *err)
     while (!rc && (entry = readdir(entries))) {
         if (strcmp(entry->d_name, "metrics.jsonl") == 0 || strncmp(entry->d_name, "step-", 5) == 0)
             rc = error_set(err, -EEXIST,
-                           "--out %s holds a run already (%s): choose another directory, or let it go on with --resume",
+                           "--out %s holds a run already (%s): choose another directory, or continue it with --resume",
                            run->directory, entry->d_name);
     }
     closedir(entries);
@@ -287,7 +287,7 @@ static int make_named(struct client_run *run, struct error *err)
         if (rc || run->made)
             return rc; /* made: this very directory, perhaps with its parents */
     }
-    return error_set(err, -EEXIST, "%s and its like are there already: name a directory with --out", run->directory);
+    return error_set(err, -EEXIST, "%s and -2 to -100 exist already: name a directory with --out", run->directory);
 }
 
 /* Its own: locked since its checkpoint was looked for. */

@@ -42,8 +42,8 @@ static int find_likeliest(uint32_t *id, const float *logits, uint32_t n, uint64_
         if (!isfinite(logits[i]))
             return error_set(err, -EINVAL,
                              "the model's logit of token %" PRIu32 " at position %" PRIu64
-                             " is %s: its weights are damaged, or its training had gone astray",
-                             i, position, isnan(logits[i]) ? "no number" : "infinite");
+                             " is %s: its weights are damaged, or its training has diverged",
+                             i, position, isnan(logits[i]) ? "not a number" : "infinite");
         if (logits[i] > logits[*id])
             *id = i;
     }

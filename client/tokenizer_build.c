@@ -200,7 +200,7 @@ static int add_merges(struct build *b, json_t *merges, struct error *err)
             }
         }
         if (add_merge(b, joined, text, lengths, (uint32_t)i))
-            rc = error_set(err, -EINVAL, "merge %zu (%.*s and %.*s) names tokens that its vocabulary has not", i,
+            rc = error_set(err, -EINVAL, "merge %zu (%.*s and %.*s) names tokens that are not in its vocabulary", i,
                            lengths[0] > 40 ? 40 : (int)lengths[0], text[0], lengths[1] > 40 ? 40 : (int)lengths[1],
                            text[1]);
     }

@@ -19,6 +19,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -258,7 +259,7 @@ static void announce(struct train *t)
     }
     if (!run->asked.resume)
         return;
-    error_set(&sentence, 0, "going on from %s after %" PRIu64 " steps", run->resume.path, run->first_step);
+    error_set(&sentence, 0, "continuing from %s after %" PRIu64 " steps", run->resume.path, run->first_step);
     note(t, sentence.text);
     if (run->latest_mended) {
         error_set(&sentence, 0, "%s/latest names step-%" PRIu64 " now: the run was ended before it could",
@@ -267,7 +268,8 @@ static void announce(struct train *t)
     }
     say_changes(t);
     if (run->options.steps != stored->steps) {
-        error_set(&sentence, 0, "the run's end moves from step %" PRIu64 " to %" PRIu64 ", and the rate's fall with it",
+        error_set(&sentence, 0,
+                  "the run's end moves from step %" PRIu64 " to %" PRIu64 ", and the learning-rate schedule with it",
                   stored->steps, run->options.steps);
         note(t, sentence.text);
     }
@@ -333,23 +335,26 @@ static bool is_removed(const struct client_run *run)
 /* How the run can go on, if it can. */
 static void add_remedy(const struct train *t, struct error *err)
 {
+    char quoted[PATH_MAX];
+    const char *directory = eps_quote(quoted, sizeof quoted, t->run.directory); /* to be pasted */
     const uint64_t saved = client_steps_saved(&t->steps);
 
     if (is_removed(&t->run))
-        error_append(err, "; no checkpoint stands: %s was removed", t->run.directory);
+        error_append(err, "; no checkpoint is left: %s was removed", t->run.directory);
     else if (saved != MESSAGE_NO_STEP &&
              (t->link.failed == -EDOM || t->steps.diverged)) /* its numbers: they would come again */
         error_append(err, "; its weights before that are in %s/step-%" PRIu64, t->run.directory, saved);
     else if (saved != MESSAGE_NO_STEP)
-        error_append(err, "; eps train --resume %s continues from step %" PRIu64, t->run.directory, saved);
+        error_append(err, "; eps train --resume %s continues from step %" PRIu64, directory, saved);
     else if (t->steps.begun)
-        error_append(err, "; no checkpoint stands");
+        error_append(err, "; no checkpoint was saved");
 }
 
 /* Everything that was begun is done: was it what was wanted, and is all of it written? */
 static int conclude(const struct train *t, struct error *err)
 {
     const struct client_steps *s = &t->steps;
+    char quoted[PATH_MAX];
     int rc = 0;
 
     if (s->stop) {
@@ -358,7 +363,8 @@ static int conclude(const struct train *t, struct error *err)
         if (!s->save_rc)
             error_append(err, "; saved in %s/step-%" PRIu64, t->run.directory, s->done);
         if (!s->save_rc && s->done < t->run.options.steps)
-            error_append(err, "; resume with: eps train --resume %s", t->run.directory);
+            error_append(err, "; resume with: eps train --resume %s",
+                         eps_quote(quoted, sizeof quoted, t->run.directory));
     }
     if (s->save_rc) {
         rc = error_set(err, s->save_rc, "%sthe last checkpoint, step-%" PRIu64 ", could not be written: %.200s",

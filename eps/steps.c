@@ -301,10 +301,10 @@ static void on_evaluated(struct daemon *d, struct peer *worker, const struct mes
     struct message out = {.kind = MESSAGE_EVALUATED};
 
     if (!isfinite(m->evaluated.sum)) {
-        job_end(d, -EDOM,
-                "the model's loss is %s, as worker %u (%s) has it: its weights are damaged, or its training had gone "
-                "astray",
-                isnan(m->evaluated.sum) ? "no number" : "infinite", worker->id, worker->device);
+        job_end(
+            d, -EDOM,
+            "the model's loss is %s, as worker %u (%s) has it: its weights are damaged, or its training has diverged",
+            isnan(m->evaluated.sum) ? "not a number" : "infinite", worker->id, worker->device);
         return;
     }
     worker->evaluating = false;

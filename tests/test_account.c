@@ -52,12 +52,12 @@ static void plan(void)
 START_TEST(a_plan_is_three_lines_with_the_largest_terms)
 {
     listen_to(plan);
-    ck_assert_str_eq(said,
-                     "plan         1 row at a time, stash on the host, 2 of 12 blocks kept, 3 weight buffers, 1 unit "
-                     "resident\n"
-                     "planned      device 13.0 MiB of 20.0 MiB: library 4.0 MiB, weights 3.0 MiB, stash 3.0 MiB, "
-                     "gradient 2.0 MiB, ...\n"
-                     "             host 4.0 MiB: library 4.0 MiB\n");
+    ck_assert_str_eq(
+        said, "plan         micro-batches of 1, activation checkpoints on the host, activations of 2 of 12 blocks "
+              "kept, 3 weight buffers, 1 unit resident\n"
+              "planned      device 13.0 MiB of 20.0 MiB: library 4.0 MiB, weights 3.0 MiB, stash 3.0 MiB, "
+              "gradient 2.0 MiB, ...\n"
+              "             host 4.0 MiB: library 4.0 MiB\n");
 }
 END_TEST
 

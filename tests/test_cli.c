@@ -160,7 +160,7 @@ static const struct {
     {"eval --learning-rate 4", 2, "--learning-rate is not an option of eps eval", "eps eval --help"},
     {"train --model gpt3 --data text.txt", 1, "gpt3", "gpt2-xl"},
     {"train --data none.txt", 1, "none.txt", "No such file"},
-    {"train --data none-*.txt", 1, "none-*.txt", "no file of such a name"},
+    {"train --data none-*.txt", 1, "none-*.txt", "no file matches"},
     {"train --data scrap.txt", 1, "scrap.txt", "3 tokens"},
     {"train --model gpt2 --data latin1.txt", 1, "latin1.txt", "UTF-8"},
     {"train --model good.json", 2, "--data", "needed"},

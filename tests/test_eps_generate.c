@@ -71,7 +71,7 @@ static int should_stop(void *user)
     return h->stop_after > 0 && h->n >= h->stop_after;
 }
 
-static const struct eps_generate_events events = {on_token, should_stop};
+static const struct eps_generate_events events = {.on_token = on_token, .should_stop = should_stop};
 
 static struct eps_generate_options greedy(const char *prompt)
 {
@@ -308,7 +308,7 @@ START_TEST(what_cannot_be_generated_is_refused_in_a_sentence)
     o = greedy("cut \xE2\x82");
     check_refused(&o, -EINVAL, "not UTF-8", "byte 4 is 0xE2");
     o = greedy(NULL), o.prompt_ids = beyond, o.n_prompt_ids = 2;
-    check_refused(&o, -EDOM, "--ids: 256 is no token", "255");
+    check_refused(&o, -EDOM, "--ids: 256 is not a token", "255");
     o = greedy("x"), o.prompt_ids = one, o.n_prompt_ids = 1;
     check_refused(&o, -EDOM, "--prompt", "--ids");
 
@@ -372,7 +372,7 @@ static int stop_at_once(void *user)
 
 START_TEST(an_interrupt_while_loading_ends_it_too)
 {
-    static const struct eps_generate_events stopped = {on_token, stop_at_once};
+    static const struct eps_generate_events stopped = {.on_token = on_token, .should_stop = stop_at_once};
     const struct eps_generate_options options = greedy(prompt_of(0));
     struct eps_generated out;
     struct eps_error error;

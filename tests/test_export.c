@@ -434,7 +434,7 @@ START_TEST(what_a_killed_export_left_is_no_hindrance)
     fclose(fopen("mine.partial/notes", "w"));
     fclose(fopen("mine.partial/config.json", "w"));
     ck_assert_int_eq(export("step-7", "mine", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EEXIST);
-    ck_assert_str_eq(err.text, "mine.partial holds what no export has written: move it, or choose another --out");
+    ck_assert_str_eq(err.text, "mine.partial holds files that no export wrote: move it, or choose another --out");
     ck_assert_str_eq(names_in("mine.partial"), "config.json notes ");
 
     int fd = open("busy.partial", O_RDONLY | O_DIRECTORY);

@@ -174,7 +174,7 @@ START_TEST(mistakes_are_named)
         {"--ids ,", 2, "--ids ','", "commas"},
         {"--ids -1", 2, "--ids '-1'", "commas"},
         {"--ids 4294967296", 2, "--ids '4294967296'", "commas"},
-        {"--ids 256", 2, "--ids: 256 is no token", "255"},
+        {"--ids 256", 2, "--ids: 256 is not a token", "255"},
         {"--ids 1 --prompt a", 2, "--ids", "give one"},
         {"--prompt a --prompt-file b", 2, "--prompt-file", "give one"},
         {"--prompt-file /nonexistent", 1, "--prompt-file /nonexistent", "No such file"},

@@ -237,7 +237,7 @@ START_TEST(a_directory_that_was_removed_is_not_said_to_resume)
                            "until [ -e o/latest ]; do kill -0 $! || exit 9; done; "
                            "until rm -rf o 2>rm-said; do :; done; wait $!"),
                      1);
-    says("err", "no checkpoint stands: o was removed");
+    says("err", "no checkpoint is left: o was removed");
     does_not_say("err", "--resume");
     says("said", "no longer in o: it was moved or removed");
     does_not_say("said", "weights in");

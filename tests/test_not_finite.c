@@ -99,8 +99,9 @@ START_TEST(an_evaluation_that_is_not_finite_is_an_error)
 
     edit("huge", "transformer.ln_f.weight", 0, 3e38f);
     ck_assert_int_eq(processes_eps("%s", commands[_i]), 1);
-    check_said("the model's loss is no number, as worker 2 (cpu) has it: its weights are damaged, or its training had "
-               "gone astray");
+    check_said(
+        "the model's loss is not a number, as worker 2 (cpu) has it: its weights are damaged, or its training has "
+        "diverged");
     ck_assert_int_ne(access("gone", F_OK), 0);
 }
 END_TEST
@@ -160,8 +161,7 @@ START_TEST(a_client_believes_no_daemon_that_has_no_number)
                   "%s", err.text);
     const struct client_windows windows = client_windows_of(&data, 0, data.n, 8);
     ck_assert_int_eq(client_job_evaluate(&loss, &n_tokens, &job, &windows, 0, &err), -EINVAL);
-    ck_assert_str_eq(err.text,
-                     "the model's loss is infinite: its weights are damaged, or its training had gone astray");
+    ck_assert_str_eq(err.text, "the model's loss is infinite: its weights are damaged, or its training has diverged");
     client_job_free(&job);
     client_link_free(&link);
     client_data_free(&data);

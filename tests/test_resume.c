@@ -462,7 +462,7 @@ START_TEST(without_checkpoints_an_interrupt_ends_at_once)
     struct script script = {.stop_after = 2, .level = 1};
 
     o.save_every = 0, o.steps = 100000;
-    check_error(train(&o, &script), -EINTR, "interrupted after ", "no checkpoint stands");
+    check_error(train(&o, &script), -EINTR, "interrupted after ", "no checkpoint was saved");
     ck_assert_str_eq(outputs_names("unsaved"), "log metrics.jsonl ");
     refused("unsaved", -ENOENT, "nothing to resume from", "");
 }

@@ -139,11 +139,11 @@ void account_plan(const struct eps_choice *choice, const struct eps_memory *host
 
     if (!out)
         return;
-    fprintf(out, "plan         %u row%s at a time, ", choice->microbatch, choice->microbatch == 1 ? "" : "s");
-    fprintf(out, "stash on the %s, %u of %u blocks kept, %u weight buffer%s, %u unit%s resident%s\n",
-            choice->host_stash ? "host" : "device", choice->n_kept, choice->n_blocks, choice->n_weight_buffers,
-            choice->n_weight_buffers == 1 ? "" : "s", choice->n_resident, choice->n_resident == 1 ? "" : "s",
-            choice->whole_head ? ", the head whole" : "");
+    fprintf(out, "plan         micro-batches of %u, activation checkpoints on the %s, ", choice->microbatch,
+            choice->host_stash ? "host" : "device");
+    fprintf(out, "activations of %u of %u blocks kept, %u weight buffer%s, %u unit%s resident%s\n", choice->n_kept,
+            choice->n_blocks, choice->n_weight_buffers, choice->n_weight_buffers == 1 ? "" : "s", choice->n_resident,
+            choice->n_resident == 1 ? "" : "s", choice->whole_head ? ", the head whole" : "");
     fprintf(out, "planned      ");
     print_planned(out, device);
     fprintf(out, "             ");

@@ -273,7 +273,7 @@ static int parse_ids(struct generate *g, const struct command *command)
 static int find_prompt(struct generate *g, const struct command *command)
 {
     if (!!g->prompt + !!g->prompt_file + !!g->ids_text > 1)
-        return fail(command, -EDOM, "--prompt, --prompt-file and --ids are several beginnings: give one of them");
+        return fail(command, -EDOM, "give one of --prompt, --prompt-file and --ids, not several");
     if (g->prompt_file)
         return read_prompt(g, command);
     if (g->ids_text)

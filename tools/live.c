@@ -324,7 +324,7 @@ int live_command(int argc, char **argv, const struct live_view *view)
     int status = arguments_parse(&command, argc, argv);
 
     if (status < 0 && options.json && options.metrics)
-        return arguments_fail(&command, -EDOM, "--json and --prometheus are two answers: give one");
+        return arguments_fail(&command, -EDOM, "give --json or --prometheus, not both");
     return status >= 0 ? status : run(&command, view, &options);
 }
 

@@ -320,7 +320,7 @@ int command_top(int argc, char **argv)
     if (status >= 0)
         return status;
     if (!once && (!isatty(STDIN_FILENO) || !isatty(STDOUT_FILENO)))
-        return arguments_fail(&command, -EDOM, "this is no terminal: --once prints one screen");
+        return arguments_fail(&command, -EDOM, "not a terminal: --once prints one screen");
     stopping_init(&top.stopping);
     sigemptyset(&top.quit_signal);
     sigaddset(&top.quit_signal, SIGQUIT);
