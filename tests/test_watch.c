@@ -18,7 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LIMIT = 8, REFUSED = 42 };
+enum { LIMIT = 8, REFUSED = 42, MOST_THREADS = 1024 };
 
 /* A process that ends with this one; its stderr is a file of this name. */
 static pid_t begin(const char *log)
@@ -195,7 +195,7 @@ START_TEST(a_worker_that_falls_silent_is_named_and_lost_and_the_next_job_goes_on
 END_TEST
 
 /* All threads of this name: a team has that of who made it. The number of them; 0: they must not be traced here. */
-static size_t hold(pid_t threads[64], pid_t pid, const char *name)
+static size_t hold(pid_t threads[MOST_THREADS], pid_t pid, const char *name)
 {
     char path[300], comm[64];
     size_t n = 0;
@@ -215,7 +215,7 @@ static size_t hold(pid_t threads[64], pid_t pid, const char *name)
         if (ptrace(PTRACE_SEIZE, thread, NULL, NULL) || ptrace(PTRACE_INTERRUPT, thread, NULL, NULL))
             break;
         ck_assert_int_eq(waitpid(thread, NULL, __WALL), thread);
-        ck_assert_uint_lt(n, 64);
+        ck_assert_uint_lt(n, MOST_THREADS);
         threads[n++] = thread;
     }
     closedir(tasks);
@@ -253,7 +253,7 @@ START_TEST(a_thread_that_hangs_in_the_middle_of_a_step_ends_the_run_with_a_word)
     const bool is_worker = _i == 0;
     const pid_t daemon = start_daemon(), worker = start_worker();
     char path[300];
-    pid_t threads[64];
+    pid_t threads[MOST_THREADS];
 
     await_workers(1);
     const pid_t client = start_training("one", "1000000");
