@@ -249,6 +249,43 @@ static int fit(struct answer *a, const struct question *q, struct error *err)
     return refuse_host(q, a, err);
 }
 
+/* Of the options that the search assumes to be right. */
+static int check(const struct question *q, struct error *err)
+{
+    const struct plan_setting setting = setting_of(q);
+
+    return plan_check(&q->model, &setting, err);
+}
+
+/* As the daemon advises: narrower numbers, the cheapest first, and the first that fit are named. */
+static void advise(const struct question *q, struct error *err)
+{
+    static const struct {
+        bool moments, precision;
+        const char *name;
+    } changes[] = {{true, false, "--moments bf16"},
+                   {false, true, "--precision bf16"},
+                   {true, true, "--precision bf16 --moments bf16"}};
+    char bytes[2][PROCESS_BYTES_TEXT];
+    struct answer a;
+
+    if (strstr(err->text, " would take "))
+        return;
+    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+        struct question other = *q;
+        if ((changes[i].moments && q->options.moments == EPS_BF16) ||
+            (changes[i].precision && q->options.precision == EPS_BF16))
+            continue;
+        other.options.moments = changes[i].moments ? EPS_BF16 : q->options.moments;
+        other.options.precision = changes[i].precision ? EPS_BF16 : q->options.precision;
+        if (check(&other, NULL) || fit(&a, &other, NULL))
+            continue;
+        error_append(err, "; %s would take %s of host memory and %s of the device", changes[i].name,
+                     process_format_bytes(bytes[0], a.host.total), process_format_bytes(bytes[1], plan_total(&a.plan)));
+        return;
+    }
+}
+
 static void fill_side(struct eps_plan_side *side, const uint64_t bytes[LEDGER_CATEGORIES], uint64_t limit)
 {
     side->limit = limit;
@@ -315,25 +352,26 @@ static void fill(struct eps_plan *out, const struct question *q, const struct an
     fill_cost(out, q, a);
 }
 
-/* Of the options that the search assumes to be right. */
-static int check(const struct question *q, struct error *err)
+static void fill_advised(struct eps_plan *out, const struct question *q, struct error *err)
 {
-    const struct plan_setting setting = setting_of(q);
+    struct answer answer;
+    const int rc = fit(&answer, q, err);
 
-    return plan_check(&q->model, &setting, err);
+    if (rc)
+        advise(q, err);
+    fill(out, q, &answer, rc, err);
 }
 
 int eps_plan(struct eps_plan *out, const struct eps_train_options *options, struct eps_error *error)
 {
     struct error err = {""};
     struct question q;
-    struct answer answer;
     int rc = open_question(&q, options, &err);
 
     if (!rc)
         rc = check(&q, &err);
     if (!rc)
-        fill(out, &q, &answer, fit(&answer, &q, &err), &err);
+        fill_advised(out, &q, &err);
     close_question(&q);
     return client_report(error, &err, rc);
 }

@@ -2,6 +2,7 @@
 #include "eps/job_state.h"
 
 #include "plan/search.h"
+#include "proto/process.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -165,20 +166,14 @@ static int check_host(struct daemon *d, uint64_t *arenas, uint32_t *n_arenas, st
 
 /* A device whose memory is the host's may be given less than it would take: what the host has left; and no device has
  * its stash there then. */
-int job_plan(struct daemon *d, struct error *err)
+static int plan_all(struct daemon *d, struct error *err)
 {
     struct job *job = &d->job;
     struct shortage shortage = {false, UINT64_MAX};
     uint32_t n_arenas;
     uint64_t arenas;
-    int rc = check_request(job, err);
+    int rc = plan_workers(job, &shortage, err);
 
-    if (!rc)
-        rc = rights_output(d, err);
-    if (!rc)
-        rc = choose_workers(d, err);
-    if (!rc)
-        rc = plan_workers(job, &shortage, err);
     if (rc)
         return rc;
     rc = check_host(d, &arenas, &n_arenas, err);
@@ -189,5 +184,50 @@ int job_plan(struct daemon *d, struct error *err)
         shortage.most = job_host_left(job) / n_arenas;
     if (plan_workers(job, &shortage, NULL) == 0)
         rc = check_host(d, &arenas, &n_arenas, err);
+    return rc;
+}
+
+/* What does not fit is tried with narrower numbers, the cheapest first, and the sentence names the first that does. */
+static void advise(struct daemon *d, struct error *err)
+{
+    static const struct {
+        bool moments, precision;
+        const char *name;
+    } changes[] = {{true, false, "--moments bf16"},
+                   {false, true, "--precision bf16"},
+                   {true, true, "--precision bf16 --moments bf16"}};
+    struct job *job = &d->job;
+    const struct message asked = job->request;
+    char bytes[2][PROCESS_BYTES_TEXT];
+    bool found = false;
+
+    for (size_t i = 0; asked.job.train && !found && i < sizeof changes / sizeof *changes; i++) {
+        if ((changes[i].moments && asked.job.moments == NUMBER_BF16) ||
+            (changes[i].precision && asked.job.precision == NUMBER_BF16))
+            continue;
+        job->request.job.moments = changes[i].moments ? NUMBER_BF16 : asked.job.moments;
+        job->request.job.precision = changes[i].precision ? NUMBER_BF16 : asked.job.precision;
+        found = plan_all(d, NULL) == 0;
+        if (found && !strstr(err->text, " would take "))
+            error_append(err, "; %s would take %s of host memory and %s of the device", changes[i].name,
+                         process_format_bytes(bytes[0], job->host.total),
+                         process_format_bytes(bytes[1], plan_total(&job->workers[0]->plan)));
+    }
+    job->request = asked;
+}
+
+int job_plan(struct daemon *d, struct error *err)
+{
+    int rc = check_request(&d->job, err);
+
+    if (!rc)
+        rc = rights_output(d, err);
+    if (!rc)
+        rc = choose_workers(d, err);
+    if (rc)
+        return rc;
+    rc = plan_all(d, err);
+    if (rc == -ENOMEM || rc == -ENOSPC)
+        advise(d, err);
     return rc;
 }

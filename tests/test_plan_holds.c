@@ -124,6 +124,25 @@ START_TEST(a_batch_for_which_the_host_is_too_small_is_what_the_remedy_names)
 }
 END_TEST
 
+/* Where narrower numbers make it fit, the cheapest of them are named, by both, and they do. */
+START_TEST(a_refusal_names_the_narrower_numbers_that_fit)
+{
+    char options[160];
+    snprintf(options, sizeof options, "--batch 8 --device-mem %" PRIu64,
+             number("--minimum", "--batch 8 --precision bf16"));
+
+    both(1, "%s", options);
+    char *said = processes_read(processes_path("err"));
+    ck_assert_msg(strstr(said, "; --precision bf16 would take ") != NULL, "eps train: %s", said);
+    free(said);
+    processes_eps("plan --model tiny.json %s", options);
+    said = processes_read(processes_path("err"));
+    ck_assert_msg(strstr(said, "; --precision bf16 would take ") != NULL, "eps plan: %s", said);
+    free(said);
+    both(0, "%s --precision bf16", options);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = tcase_create("plan holds");
@@ -134,6 +153,7 @@ int main(void)
     tcase_add_loop_test(tests, the_smallest_host_trains_and_a_byte_less_is_refused, 0, N_SETTINGS);
     tcase_add_loop_test(tests, the_largest_batch_trains_and_a_row_more_in_each_part_is_refused, 0, N_SETTINGS);
     tcase_add_loop_test(tests, the_deepest_model_trains_and_a_layer_more_is_refused, 0, N_SETTINGS);
+    tcase_add_test(tests, a_refusal_names_the_narrower_numbers_that_fit);
     tcase_add_test(tests, a_batch_for_which_the_host_is_too_small_is_what_the_remedy_names);
     return run_tests(tests);
 }
