@@ -73,7 +73,7 @@ static void print_count(char *out, size_t cap, uint64_t n)
     static const struct {
         double least, unit;
         const char *name;
-    } units[] = {{999.95e6, 1e9, " G"}, {999.95e3, 1e6, " M"}, {1e3, 1e3, " k"}, {0, 1, ""}};
+    } units[] = {{999.95e6, 1e9, " B"}, {999.95e3, 1e6, " M"}, {1e3, 1e3, " k"}, {0, 1, ""}};
     size_t i = 0;
 
     while ((double)n < units[i].least)
