@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ATTACH_MS = 10000, WORKERS_MS = 60000, RETRY_MS = 10, TERM_MS = 5000, KILL_MS = 10000 };
+enum { ATTACH_MS = 60000, WORKERS_MS = 60000, RETRY_MS = 10, TERM_MS = 5000, KILL_MS = 10000 };
 
 static void on_exit_of(uv_process_t *process, int64_t status, int signal)
 {

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 enum {
-    LONELY_MS = 10000,
+    LONELY_S = 60, /* a private daemon's wait for its client, which started it and may be slow to come */
     TICK_MS = 1000,
     PATIENCE_TICKS = 60, /* counted here, so that a machine that slept does not cost a run its checkpoint */
 };
@@ -333,7 +333,7 @@ static void on_lonely(uv_timer_t *timer)
     struct daemon *d = timer->data;
 
     d->exit_code = -ETIMEDOUT;
-    daemon_stop(d, "no client came within 10 s");
+    daemon_stop(d, "its client did not come");
 }
 
 static void on_optimizer_done(uv_async_t *async)
@@ -430,7 +430,7 @@ static int daemon_init(struct daemon *d, uv_loop_t *loop, const struct daemon_op
     uv_timer_init(loop, &d->patience);
     d->optimizer_done.data = d->lonely.data = d->patience.data = d;
     if (d->is_private)
-        uv_timer_start(&d->lonely, on_lonely, LONELY_MS, 0);
+        uv_timer_start(&d->lonely, on_lonely, LONELY_S * 1000, 0);
     watch_start(d, options->most_quiet);
     watch_signals(d);
     return 0;
@@ -461,7 +461,7 @@ int daemon_run(const struct daemon_options *options, struct error *err)
         uv_run(&loop, UV_RUN_DEFAULT);
         rc = d->exit_code;
         if (rc)
-            error_set(err, rc, "no client came within 10 s");
+            error_set(err, rc, "no client came within %d s", LONELY_S);
     } else { /* what was begun */
         uv_walk(&loop, close_any, NULL);
         uv_run(&loop, UV_RUN_DEFAULT);
