@@ -24,6 +24,9 @@ done
 for file in README.md copyright; do
     grep -q 'No licence has been chosen' share/doc/eps/$file || fail "$file says nothing of a licence"
 done
+for link in $(grep -o '](\S*)' share/doc/eps/README.md | tr -d '])('); do
+    [ -s "share/doc/eps/$link" ] || fail "share/doc/eps/README.md links $link, which is not installed"
+done
 for program in eps epsd eps-worker; do
     [ "$(bin/$program --version)" = "$program $(sed -n 's/^Version: //p' lib/pkgconfig/eps.pc)" ] ||
         fail "$program --version: $(bin/$program --version)"
