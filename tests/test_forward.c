@@ -103,7 +103,7 @@ static void on_token(void *user, uint32_t id, const char *text_, size_t n)
 
 static void generate(uint32_t ids[N_TOKENS], const char *model)
 {
-    static const struct eps_generate_events events = {on_token, NULL};
+    static const struct eps_generate_events events = {.on_token = on_token};
     const struct eps_generate_options options = {.model = model,
                                                  .programs = BIN_DIR,
                                                  .prompt = "The",
@@ -293,7 +293,7 @@ static int should_stop(void *user)
 /* 8000 bytes are 124 windows of 64 and a successor. */
 START_TEST(an_evaluation_says_how_far_it_is_and_can_be_stopped)
 {
-    static const struct eps_eval_events events = {on_evaluating, should_stop};
+    static const struct eps_eval_events events = {.on_evaluating = on_evaluating, .should_stop = should_stop};
     struct eps_eval_options options = {.model = alone, .data = files, .n_data = 1, .programs = BIN_DIR, .batch = 1};
     struct hearing whole = {.stop_at = UINT64_MAX}, part = {.stop_at = 640}, none = {.stop_at = 0};
     struct eps_error error;

@@ -210,7 +210,7 @@ static void on_token(void *user, uint32_t id, const char *text, size_t n)
 
 static void generate(uint32_t ids[N_TOKENS], const char *model, const char *device)
 {
-    static const struct eps_generate_events events = {on_token, NULL};
+    static const struct eps_generate_events events = {.on_token = on_token};
     const struct eps_generate_options options = {.model = model,
                                                  .programs = processes_path("cuda"),
                                                  .device = device,

@@ -92,8 +92,8 @@ void account_options(const struct eps_train_options *o, uint64_t n_parameters, b
     fprintf(out, "steps        %" PRIu64 " of %u sequences of %u tokens, in %u part%s\n", o->steps, o->batch, o->seq,
             o->parts, o->parts == 1 ? "" : "s");
     print_optimizer(out, o);
-    fprintf(out, "rate         %g to %g, %s, %" PRIu64 " steps of warm-up\n", o->lr, o->min_lr, schedules[o->schedule],
-            o->warmup);
+    fprintf(out, "rate         %g to %g, %s, %" PRIu64 " step%s of warm-up\n", o->lr, o->min_lr, schedules[o->schedule],
+            o->warmup, o->warmup == 1 ? "" : "s");
     print_workers(out, o, free_memory);
     fprintf(out, "checkpoints  ");
     if (o->save_every == 0 || o->save_every >= o->steps)
