@@ -17,7 +17,7 @@ enum {
     STEPS = 1500,        /* for one, if that takes no more than EPOCHS */
     EPOCHS = 10,
     EVAL_TOKENS = 65536, /* a mean over as many is good to a hundredth of a nat; more would only take longer */
-    WARMUP = 45, /* steps for one, or 30 % of a run that is shorter than 150 */
+    WARMUP = 45,         /* steps for one, or 30 % of a run that is shorter than 150 */
     MAX_BATCH = 1 << 20,
     MAX_TOKENS = 1 << 27, /* of a minibatch: two of them take 2 GiB */
 };

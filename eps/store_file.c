@@ -110,8 +110,7 @@ static int read_piece(struct read *read, struct error *err)
     eps_team_run(read->piece->n, read_range, read);
     if (read->rc == -EDOM)
         return error_set(err, -EINVAL,
-                         "%s has a value that is not finite: the file is damaged, or its training has diverged",
-                         name);
+                         "%s has a value that is not finite: the file is damaged, or its training has diverged", name);
     if (read->rc == -ERANGE)
         return error_set(err, -EINVAL, "%s has a negative value, which no mean of squares has", name);
     if (read->rc != 0)

@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -99,7 +100,7 @@ static pid_t start_idler(enum never never)
     uv_loop_init(&loop);
     session_directory(directory, sizeof directory, "lab", &err);
     while (session_connect(&session, &loop, directory, &hello, &events, &never, &err))
-        usleep(5000);
+        poll(NULL, 0, 5);
     uv_run(&loop, UV_RUN_DEFAULT);
     _exit(1);
 }
