@@ -129,6 +129,7 @@ static int claim(struct compute *c, struct error *err)
     };
     int rc = check_budget(c, &options, err);
 
+    ledger_forget_peaks(&c->ledger);
     if (!rc)
         rc = device_worker_init(&c->worker, &options, &c->ledger, err);
     if (!rc)

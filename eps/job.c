@@ -87,6 +87,7 @@ static void start(struct daemon *d, struct peer *client, const struct message *m
     job->loss = NAN;
     job->said = d->said;
     job->state = JOB_LOADING;
+    ledger_forget_peaks(&d->ledger);
     int rc = job_take_files(job, fds, n_fds, &err);
     if (!rc) {
         note(d, job->config_bytes);

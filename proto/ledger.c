@@ -46,3 +46,10 @@ void ledger_sub(struct ledger *ledger, enum ledger_category category, uint64_t b
     ledger->rows[category].current -= bytes;
     ledger->total.current -= bytes;
 }
+
+void ledger_forget_peaks(struct ledger *ledger)
+{
+    for (int c = 0; c < LEDGER_CATEGORIES; c++)
+        ledger->rows[c].peak = ledger->rows[c].current;
+    ledger->total.peak = ledger->total.current;
+}

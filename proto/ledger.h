@@ -42,6 +42,9 @@ const char *ledger_name(enum ledger_category category);
 
 void ledger_add(struct ledger *ledger, enum ledger_category category, uint64_t bytes);
 
+/* The peaks are from here on those of what comes: of the next job. */
+void ledger_forget_peaks(struct ledger *ledger);
+
 /* What of a table counts: all of it above 4 KiB, nothing below; in plans as in ledgers. */
 static inline uint64_t ledger_table(uint64_t bytes)
 {

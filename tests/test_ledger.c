@@ -25,6 +25,22 @@ START_TEST(the_total_is_the_sum_and_peaks_remember)
 }
 END_TEST
 
+START_TEST(the_peaks_of_one_job_are_not_those_of_the_next)
+{
+    struct ledger ledger = {0};
+
+    ledger_add(&ledger, LEDGER_WEIGHTS, 100);
+    ledger_add(&ledger, LEDGER_OTHER, 7);
+    ledger_sub(&ledger, LEDGER_WEIGHTS, 100);
+    ledger_forget_peaks(&ledger);
+    ck_assert_uint_eq(ledger.rows[LEDGER_WEIGHTS].peak, 0);
+    ck_assert_uint_eq(ledger.rows[LEDGER_OTHER].peak, 7);
+    ck_assert_uint_eq(ledger.total.peak, 7);
+    ledger_add(&ledger, LEDGER_STASH, 5);
+    ck_assert_uint_eq(ledger.total.peak, 12);
+}
+END_TEST
+
 START_TEST(more_than_32_bits_are_counted)
 {
     struct ledger ledger = {0};
@@ -66,6 +82,7 @@ int main(void)
     const char *forks = getenv("CK_FORK");
 
     tcase_add_test(tcase, the_total_is_the_sum_and_peaks_remember);
+    tcase_add_test(tcase, the_peaks_of_one_job_are_not_those_of_the_next);
     tcase_add_test(tcase, more_than_32_bits_are_counted);
     if (!forks || strcmp(forks, "no") != 0) /* CK_FORK=no is for a debugger: an abort would end it */
         tcase_add_test_raise_signal(tcase, taking_away_more_than_is_there_is_our_mistake, SIGABRT);

@@ -61,7 +61,7 @@ static const char *write_model(uint32_t n_layers, uint32_t n_positions, uint32_t
     char text[12000], name[64];
     const char *config;
 
-    ck_assert_int_eq(system("rm -rf drawn run && mkdir drawn"), 0);
+    ck_assert_int_eq(system("rm -rf drawn run before && mkdir drawn"), 0);
     const int n =
         snprintf(text, sizeof text,
                  "{\"model_type\": \"gpt2\", \"vocab_size\": %u, \"n_positions\": %u, \"n_layer\": %u, "
@@ -163,6 +163,17 @@ static pid_t start_lab(struct eps_train_options *o)
     return daemon;
 }
 
+/* Another job of the same daemon and workers, which takes what the run does not. */
+static void train_before(const struct eps_train_options *options)
+{
+    struct eps_train_options o = *options;
+    struct eps_error error;
+
+    o.out = processes_path("before"), o.steps = 1, o.eval_every = 0;
+    o.optimizer = 0, o.commit = options->commit == EPS_FENCED ? EPS_EAGER : EPS_FENCED;
+    ck_assert_msg(eps_train(&o, NULL, NULL, &error) == 0, "%s", error.text);
+}
+
 /* What there is: the plan is made for the device memory that is named, and is the same at any time. */
 START_TEST(what_is_planned_is_what_is_taken)
 {
@@ -186,8 +197,10 @@ START_TEST(what_is_planned_is_what_is_taken)
     ck_assert_msg(plan.fits, "%s", plan.why);
     seen.plan = &plan;
     tell(&seen, &options, least);
-    if (_i % 3 == 2)
+    if (_i % 3 == 2) {
         daemon = start_lab(&options);
+        train_before(&options);
+    }
     const int rc = eps_train(&options, &events, &seen, &error);
     ck_assert_msg(rc == 0, "%s: %s", seen.text, error.text);
     ck_assert_uint_ge(seen.n_workers, plan.n_workers);
