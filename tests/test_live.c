@@ -147,7 +147,7 @@ START_TEST(memory_is_told_with_its_pages_and_as_metrics)
     ck_assert_int_eq(processes_eps("mem lab --prometheus link.prom"), 1);
     check_file(err_file, "eps mem: --prometheus link.prom: not a regular file", "leave it out");
     ck_assert_int_eq(processes_eps("mem --json --prometheus"), 2);
-    check_file(err_file, "--json and --prometheus", "one");
+    check_file(err_file, "--json or --prometheus", "not both");
     stop_daemon("lab", lab);
 }
 END_TEST

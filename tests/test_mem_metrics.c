@@ -89,7 +89,7 @@ START_TEST(a_table_shows_the_plan_and_the_pages_where_they_are_known)
                            "  weights               1.0 KiB      2.0 KiB      4.0 KiB\n"
                            "  total                 1.0 KiB      2.0 KiB      4.0 KiB\n"
                            "  3072 B less than planned\n"
-                           "  resident 8.0 KiB, locked 1.0 KiB, in huge pages 0 B; node 0 4.0 KiB, node 1 4.0 KiB\n");
+                           "  resident 8.0 KiB, locked 1.0 KiB, in huge pages 0.0 KiB; node 0 4.0 KiB, node 1 4.0 KiB\n");
     free(said);
     side.current = 4096;
     side.pages.known = false;
