@@ -4,6 +4,7 @@
 #include "client/options.h"
 #include "client/preset.h"
 #include "client/record.h"
+#include "plan/advice.h"
 #include "plan/cost.h"
 #include "plan/search.h"
 #include "plan/units.h"
@@ -208,29 +209,36 @@ static uint64_t left_of(const struct question *q, const struct answer *a)
 
 static int refuse_host(const struct question *q, const struct answer *a, struct error *err)
 {
-    const struct eps_train_options *o = &q->options;
     const uint64_t arenas = arenas_of(q, a), all = a->host.total + arenas;
     const uint64_t needed = all + (q->available < UINT64_MAX ? plan_host_slack(all, a->host.n_workers) : 0);
     const uint64_t have = q->cap < UINT64_MAX ? q->cap : q->available;
-    char terms[160] = "", remedy[128], bytes[2][PROCESS_BYTES_TEXT];
-    struct question other = *q;
-    struct answer smaller = *a;
+    char terms[160] = "", bytes[PROCESS_BYTES_TEXT];
 
-    const uint64_t of_rows = a->host.bytes[LEDGER_STASH] + a->host.bytes[LEDGER_DATA];
-    snprintf(remedy, sizeof remedy, "choose a smaller %s", of_rows > a->host.total / 2 ? "--batch or --seq" : "model");
     plan_host_name_terms(terms, sizeof terms, &a->host, arenas);
-    other.options.moments = EPS_BF16;
-    add_host(&smaller, &other);
-    if (o->moments != EPS_BF16 && host_fits(&other, &smaller))
-        snprintf(remedy, sizeof remedy, "--moments bf16 would take %s",
-                 process_format_bytes(bytes[0], smaller.host.total + arenas));
-    return error_set(err, -ENOMEM, "this model needs %.1f MiB (%" PRIu64 " bytes) of host memory (%s); %s %s: %s",
+    return error_set(err, -ENOMEM, "this model needs %.1f MiB (%" PRIu64 " bytes) of host memory (%s); %s %s",
                      ceil((double)needed / (1 << 20) * 10) / 10, needed, terms,
-                     q->cap < UINT64_MAX ? "--host-mem is" : "free are", process_format_bytes(bytes[1], have), remedy);
+                     q->cap < UINT64_MAX ? "--host-mem is" : "free are", process_format_bytes(bytes, have));
+}
+
+/* Where no other option helps. */
+static void add_remedy(const struct answer *a, struct error *err)
+{
+    const uint64_t of_rows = a->host.bytes[LEDGER_STASH] + a->host.bytes[LEDGER_DATA];
+
+    error_append(err, "; choose a smaller %s", of_rows > a->host.total / 2 ? "--batch or --seq" : "model");
+}
+
+/* Of what the host leaves a worker. */
+static bool find_less(struct answer *a, const struct question *q, bool no_host_stash, uint64_t left)
+{
+    const uint64_t budget = left < q->options.device_mem ? left : q->options.device_mem;
+
+    return find_fastest(a, q, no_host_stash, budget, NULL) == 0 && host_fits(q, a);
 }
 
 /* As the daemon plans a job: the fastest that the device holds; where the host does not hold that, the fastest that it
- * leaves room for, without a stash there. 0, or why it does not fit: *a is then the smallest there is. */
+ * leaves room for, without a stash there, or beside one that a small device cannot do without; and then the smallest
+ * there is. 0, or why it does not fit: *a is then the smallest. */
 static int fit(struct answer *a, const struct question *q, struct error *err)
 {
     struct answer other;
@@ -238,15 +246,15 @@ static int fit(struct answer *a, const struct question *q, struct error *err)
 
     if (rc || host_fits(q, a))
         return rc;
-    const uint64_t left = left_of(q, a), budget = q->options.device_mem;
-    if (find_fastest(&other, q, true, left < budget ? left : budget, NULL) == 0 && host_fits(q, &other)) {
+    const uint64_t left = left_of(q, a), stash = a->plan.host_stash_bytes;
+    if (find_less(&other, q, true, left) || find_less(&other, q, false, left > stash ? left - stash : 0)) {
         *a = other;
         return 0;
     }
     find_smallest(a, q, true);
-    if (plan_total(&a->plan) > budget)
+    if (plan_total(&a->plan) > q->options.device_mem)
         find_smallest(a, q, false);
-    return refuse_host(q, a, err);
+    return host_fits(q, a) ? 0 : refuse_host(q, a, err);
 }
 
 /* Of the options that the search assumes to be right. */
@@ -257,33 +265,32 @@ static int check(const struct question *q, struct error *err)
     return plan_check(&q->model, &setting, err);
 }
 
-/* As the daemon advises: narrower numbers, the cheapest first, and the first that fit are named. */
-static void advise(const struct question *q, struct error *err)
+/* The cheapest other options that fit are named, as the daemon names them. */
+static bool advise(const struct question *q, struct error *err)
 {
-    static const struct {
-        bool moments, precision;
-        const char *name;
-    } changes[] = {{true, false, "--moments bf16"},
-                   {false, true, "--precision bf16"},
-                   {true, true, "--precision bf16 --moments bf16"}};
-    char bytes[2][PROCESS_BYTES_TEXT];
+    const struct plan_asked asked = {.batch = q->options.batch,
+                                     .n_parts = q->options.parts,
+                                     .n_workers = workers_of(q),
+                                     .can_drop_workers = true,
+                                     .moments = client_options_number(q->options.moments),
+                                     .precision = client_options_number(q->options.precision)};
+    char name[PLAN_ADVICE_TEXT], bytes[2][PROCESS_BYTES_TEXT];
+    struct plan_asked advice;
     struct answer a;
 
-    if (strstr(err->text, " would take "))
-        return;
-    for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
+    for (unsigned i = 0; plan_advice(&advice, &asked, i); i++) {
         struct question other = *q;
-        if ((changes[i].moments && q->options.moments == EPS_BF16) ||
-            (changes[i].precision && q->options.precision == EPS_BF16))
-            continue;
-        other.options.moments = changes[i].moments ? EPS_BF16 : q->options.moments;
-        other.options.precision = changes[i].precision ? EPS_BF16 : q->options.precision;
+        other.options.workers = advice.n_workers, other.options.parts = advice.n_parts;
+        other.options.moments = advice.moments == NUMBER_BF16 ? EPS_BF16 : EPS_FP32;
+        other.options.precision = advice.precision == NUMBER_BF16 ? EPS_BF16 : EPS_FP32;
         if (check(&other, NULL) || fit(&a, &other, NULL))
             continue;
-        error_append(err, "; %s would take %s of host memory and %s of the device", changes[i].name,
-                     process_format_bytes(bytes[0], a.host.total), process_format_bytes(bytes[1], plan_total(&a.plan)));
-        return;
+        error_append(err, "; %s would take %s of host memory and %s of %s", plan_advice_name(name, &advice, &asked),
+                     process_format_bytes(bytes[0], a.host.total), process_format_bytes(bytes[1], plan_total(&a.plan)),
+                     advice.n_workers > 1 ? "each device" : "the device");
+        return true;
     }
+    return false;
 }
 
 static void fill_side(struct eps_plan_side *side, const uint64_t bytes[LEDGER_CATEGORIES], uint64_t limit)
@@ -357,8 +364,8 @@ static void fill_advised(struct eps_plan *out, const struct question *q, struct 
     struct answer answer;
     const int rc = fit(&answer, q, err);
 
-    if (rc)
-        advise(q, err);
+    if (rc && !advise(q, err) && rc == -ENOMEM)
+        add_remedy(&answer, err);
     fill(out, q, &answer, rc, err);
 }
 
@@ -439,6 +446,8 @@ static int refuse_all(struct question *q, struct error *err)
     const int rc = fit(&answer, q, err);
 
     assert(rc); /* it was asked before */
+    if (rc == -ENOMEM)
+        add_remedy(&answer, err);
     return rc;
 }
 

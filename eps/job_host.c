@@ -92,20 +92,27 @@ static void name_remedy(char *text, size_t n, const struct job *job, const struc
                  (double)(bytes / a_parameter) / 1e6);
 }
 
-int job_check_host(struct job *job, uint64_t daemon_cap, uint64_t arenas, struct error *err)
+static struct plan_room room_of(const struct job *job, uint64_t daemon_cap, uint64_t arenas, const char **capped_by)
 {
     struct plan_room room = {.available = process_available_bytes(), .cap = UINT64_MAX, .arenas = arenas};
-    const char *capped_by = NULL;
-    char need_text[PROCESS_BYTES_TEXT], have_text[PROCESS_BYTES_TEXT], terms[160] = "", remedy[160];
 
     if (daemon_cap) {
         room.cap = daemon_cap;
-        capped_by = "are what the daemon's --host-mem allows";
+        *capped_by = "are what the daemon's --host-mem allows";
     }
     if (job->request.job.host_mem && job->request.job.host_mem < room.cap) {
         room.cap = job->request.job.host_mem;
-        capped_by = "are what --host-mem allows";
+        *capped_by = "are what --host-mem allows";
     }
+    return room;
+}
+
+int job_check_host(struct job *job, uint64_t daemon_cap, uint64_t arenas, struct error *err)
+{
+    const char *capped_by = NULL;
+    const struct plan_room room = room_of(job, daemon_cap, arenas, &capped_by);
+    char need_text[PROCESS_BYTES_TEXT], have_text[PROCESS_BYTES_TEXT], terms[160] = "";
+
     plan(&job->host, job, &job->request);
     if (plan_host_fits(&job->host, &room))
         return 0;
@@ -113,9 +120,18 @@ int job_check_host(struct job *job, uint64_t daemon_cap, uint64_t arenas, struct
     const uint64_t all = job->host.total + arenas;
     const uint64_t need = capped ? job->host.total : all + plan_host_slack(all, job->host.n_workers);
     plan_host_name_terms(terms, sizeof terms, &job->host, capped ? 0 : arenas);
-    name_remedy(remedy, sizeof remedy, job, &room, capped);
-    return error_set(err, -ENOMEM, "this job needs %s of host memory (%s), %s %s; %s",
+    return error_set(err, -ENOMEM, "this job needs %s of host memory (%s), %s %s",
                      process_format_bytes(need_text, need), terms,
                      process_format_bytes(have_text, capped ? room.cap : room.available),
-                     capped ? capped_by : "are free", remedy);
+                     capped ? capped_by : "are free");
+}
+
+void job_add_remedy(const struct job *job, uint64_t daemon_cap, uint64_t arenas, struct error *err)
+{
+    const char *capped_by;
+    const struct plan_room room = room_of(job, daemon_cap, arenas, &capped_by);
+    char remedy[160] = "";
+
+    name_remedy(remedy, sizeof remedy, job, &room, job->host.total > room.cap);
+    error_append(err, "; %s", remedy);
 }

@@ -1,6 +1,7 @@
 /* What a job needs, before anything of it is allocated. */
 #include "eps/job_state.h"
 
+#include "plan/advice.h"
 #include "plan/search.h"
 #include "proto/process.h"
 
@@ -96,10 +97,10 @@ static struct plan_setting setting_of(const struct job *job, const struct peer *
     return setting;
 }
 
-/* Where the host is what is short: bytes that it can give a device whose memory is the host's; and it has none for a
- * stash. */
+/* Where the host is what is short: bytes that it can give a device whose memory is the host's; and whether it has none
+ * for a stash. */
 struct shortage {
-    bool is_there;
+    bool no_stash;
     uint64_t most;
 };
 
@@ -107,8 +108,8 @@ static int plan_worker(const struct job *job, struct peer *worker, uint32_t micr
                        struct error *err)
 {
     const struct plan_setting setting = setting_of(job, worker);
-    const struct plan_wish wish = {.microbatch = microbatch, .no_host_stash = shortage->is_there};
-    const bool less = shortage->is_there && is_host_memory(worker) && shortage->most < worker->budget;
+    const struct plan_wish wish = {.microbatch = microbatch, .no_host_stash = shortage->no_stash};
+    const bool less = is_host_memory(worker) && shortage->most < worker->budget;
     const uint64_t budget = less ? shortage->most : worker->budget;
 
     return plan_search(&worker->plan, &job->model, &setting, &wish, &worker->profile, budget, err);
@@ -157,68 +158,98 @@ static void note_plans(struct job *job)
 }
 
 /* The plans are made: does the host hold them and the rest? */
-static int check_host(struct daemon *d, uint64_t *arenas, uint32_t *n_arenas, struct error *err)
+static int check_host(struct daemon *d, struct error *err)
 {
+    uint32_t n_arenas;
+
     note_plans(&d->job);
-    *arenas = count_arenas(&d->job, n_arenas);
-    return job_check_host(&d->job, d->host_mem, *arenas, err);
+    return job_check_host(&d->job, d->host_mem, count_arenas(&d->job, &n_arenas), err);
 }
 
-/* A device whose memory is the host's may be given less than it would take: what the host has left; and no device has
- * its stash there then. */
+/* Without a stash on the host, unless a device is too small for that. */
+static void plan_smallest_workers(struct job *job)
+{
+    for (uint32_t i = 0; i < job->n_workers; i++) {
+        struct peer *worker = job->workers[i];
+        const struct plan_setting setting = setting_of(job, worker);
+        struct plan_wish wish = {.microbatch = job->request.job.microbatch, .no_host_stash = true};
+        plan_smallest(&worker->plan, &job->model, &setting, &wish);
+        wish.no_host_stash = false;
+        if (plan_total(&worker->plan) > worker->budget)
+            plan_smallest(&worker->plan, &job->model, &setting, &wish);
+    }
+}
+
+static bool fits_with(struct daemon *d, const struct shortage *shortage)
+{
+    return plan_workers(&d->job, shortage, NULL) == 0 && check_host(d, NULL) == 0;
+}
+
+/* A device whose memory is the host's may be given less than it would take: what the host has left; without a stash
+ * there, or beside one that small devices cannot do without. Then the smallest of all; if that does not fit, it is what
+ * the sentence says is needed. */
 static int plan_all(struct daemon *d, struct error *err)
 {
     struct job *job = &d->job;
-    struct shortage shortage = {false, UINT64_MAX};
+    const struct shortage none = {false, UINT64_MAX};
     uint32_t n_arenas;
-    uint64_t arenas;
-    int rc = plan_workers(job, &shortage, err);
+    int rc = plan_workers(job, &none, err);
 
     if (rc)
         return rc;
-    rc = check_host(d, &arenas, &n_arenas, err);
+    rc = check_host(d, NULL);
     if (!rc)
         return 0;
-    shortage.is_there = true;
-    if (n_arenas)
-        shortage.most = job_host_left(job) / n_arenas;
-    if (plan_workers(job, &shortage, NULL) == 0)
-        rc = check_host(d, &arenas, &n_arenas, err);
-    return rc;
+    count_arenas(job, &n_arenas);
+    const uint64_t left = job_host_left(job), stash = job->host.bytes[LEDGER_STASH], n = n_arenas ? n_arenas : 1;
+    const struct shortage without = {true, left / n}, beside = {false, (left > stash ? left - stash : 0) / n};
+    if (fits_with(d, &without) || fits_with(d, &beside))
+        return 0;
+    plan_smallest_workers(job);
+    return check_host(d, err);
 }
 
-/* What does not fit is tried with narrower numbers, the cheapest first, and the sentence names the first that does. */
-static void advise(struct daemon *d, struct error *err)
+/* The cheapest other options that fit are named; where none do, all is planned as it was asked for. */
+static bool advise(struct daemon *d, struct error *err)
 {
-    static const struct {
-        bool moments, precision;
-        const char *name;
-    } changes[] = {{true, false, "--moments bf16"},
-                   {false, true, "--precision bf16"},
-                   {true, true, "--precision bf16 --moments bf16"}};
     struct job *job = &d->job;
-    const struct message asked = job->request;
-    char bytes[2][PROCESS_BYTES_TEXT];
+    const struct message request = job->request;
+    const uint32_t n_workers = job->n_workers;
+    const struct plan_asked asked = {.batch = request.job.batch,
+                                     .n_parts = request.job.n_parts,
+                                     .n_workers = n_workers,
+                                     .can_drop_workers = d->is_private,
+                                     .resumed = request.job.resume,
+                                     .moments = request.job.moments,
+                                     .precision = request.job.precision};
+    char name[PLAN_ADVICE_TEXT], bytes[2][PROCESS_BYTES_TEXT];
+    struct plan_asked advice;
     bool found = false;
 
-    for (size_t i = 0; asked.job.train && !found && i < sizeof changes / sizeof *changes; i++) {
-        if ((changes[i].moments && asked.job.moments == NUMBER_BF16) ||
-            (changes[i].precision && asked.job.precision == NUMBER_BF16))
-            continue;
-        job->request.job.moments = changes[i].moments ? NUMBER_BF16 : asked.job.moments;
-        job->request.job.precision = changes[i].precision ? NUMBER_BF16 : asked.job.precision;
+    for (unsigned i = 0; request.job.train && !found && plan_advice(&advice, &asked, i); i++) {
+        job->n_workers = advice.n_workers;
+        job->request.job.n_parts = advice.n_parts;
+        job->request.job.moments = advice.moments;
+        job->request.job.precision = advice.precision;
         found = plan_all(d, NULL) == 0;
-        if (found && !strstr(err->text, " would take "))
-            error_append(err, "; %s would take %s of host memory and %s of the device", changes[i].name,
-                         process_format_bytes(bytes[0], job->host.total),
-                         process_format_bytes(bytes[1], plan_total(&job->workers[0]->plan)));
     }
-    job->request = asked;
+    if (found)
+        error_append(err, "; %s would take %s of host memory and %s of %s", plan_advice_name(name, &advice, &asked),
+                     process_format_bytes(bytes[0], job->host.total),
+                     process_format_bytes(bytes[1], plan_total(&job->workers[0]->plan)),
+                     advice.n_workers > 1 ? "each device" : "the device");
+    job->request = request;
+    job->n_workers = n_workers;
+    if (!found)
+        plan_all(d, NULL);
+    return found;
 }
 
 int job_plan(struct daemon *d, struct error *err)
 {
-    int rc = check_request(&d->job, err);
+    struct job *job = &d->job;
+    uint32_t n_arenas;
+    int rc = check_request(job, err);
 
     if (!rc)
         rc = rights_output(d, err);
@@ -227,7 +258,7 @@ int job_plan(struct daemon *d, struct error *err)
     if (rc)
         return rc;
     rc = plan_all(d, err);
-    if (rc == -ENOMEM || rc == -ENOSPC)
-        advise(d, err);
+    if ((rc == -ENOMEM || rc == -ENOSPC) && !advise(d, err) && rc == -ENOMEM)
+        job_add_remedy(job, d->host_mem, count_arenas(job, &n_arenas), err);
     return rc;
 }

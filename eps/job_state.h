@@ -16,6 +16,8 @@ uint64_t job_host_left(const struct job *job);
 /* job->host, and whether there is room for it beside arenas, the bytes of such devices: -ENOMEM with a sentence.
  * daemon_cap: the daemon's --host-mem, or 0. */
 int job_check_host(struct job *job, uint64_t daemon_cap, uint64_t arenas, struct error *err);
+/* After that sentence, what could be asked for instead: other updates, or less. */
+void job_add_remedy(const struct job *job, uint64_t daemon_cap, uint64_t arenas, struct error *err);
 
 /* job_load.c. Takes the request's descriptors in every case, and reads config.json. */
 int job_take_files(struct job *job, const int *fds, unsigned n_fds, struct error *err);

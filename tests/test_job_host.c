@@ -61,6 +61,7 @@ static void expect_refusal(uint64_t cap, const char *says)
     struct error err = {""};
 
     ck_assert_int_eq(job_check_host(job, cap, 0, &err), -ENOMEM);
+    job_add_remedy(job, cap, 0, &err);
     ck_assert_msg(strstr(err.text, says) != NULL, "%s", err.text);
 }
 
@@ -115,6 +116,7 @@ START_TEST(devices_in_the_host_s_memory_are_counted_against_what_is_free)
     struct error err = {""};
 
     ck_assert_int_eq(job_check_host(job, 0, (uint64_t)1 << 60, &err), -ENOMEM);
+    job_add_remedy(job, 0, (uint64_t)1 << 60, &err);
     ck_assert_msg(strstr(err.text, "(CPU workers 1") != NULL, "%s", err.text);
     ck_assert_msg(strstr(err.text, " are free; choose a smaller model") != NULL, "%s", err.text);
 }

@@ -1,5 +1,6 @@
 /* eps plan and eps train are asked the same: where the one says yes the other trains, and a byte below both say no. */
 #include "plan/host.h"
+#include "proto/process.h"
 #include "tests/processes.h"
 #include "tests/run.h"
 
@@ -9,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static void setup(void)
 {
@@ -124,22 +126,84 @@ START_TEST(a_batch_for_which_the_host_is_too_small_is_what_the_remedy_names)
 }
 END_TEST
 
-/* Where narrower numbers make it fit, the cheapest of them are named, by both, and they do. */
+/* Both refuse with this advice, and with it both say yes. */
+static void both_advise(const char *advice, const char *options)
+{
+    char said_so[96];
+    snprintf(said_so, sizeof said_so, "; %s would take ", advice);
+
+    both(1, "%s", options);
+    char *said = processes_read(processes_path("err"));
+    ck_assert_msg(strstr(said, said_so) != NULL, "eps train %s: %s", options, said);
+    free(said);
+    processes_eps("plan --model tiny.json %s", options);
+    said = processes_read(processes_path("err"));
+    ck_assert_msg(strstr(said, said_so) != NULL, "eps plan %s: %s", options, said);
+    free(said);
+    both(0, "%s %s", options, advice);
+}
+
+/* The room is that of other options, which are found from what is asked for. */
+static const struct {
+    const char *asked, *fits, *advice;
+} cheapest[] = {
+    {"--batch 8 --parts 4 --workers 4", "--batch 8 --parts 4 --workers 2", "--workers 2 --parts 4"},
+    {"--batch 8 --parts 4 --workers 4", "--batch 8 --parts 4 --workers 1", "--workers 1 --parts 4"},
+    {"--batch 12 --parts 6 --optimizer adamw", "--batch 12 --parts 1", "--parts 1 --batch 12"},
+};
+
+START_TEST(a_refusal_names_the_fewer_workers_or_parts_that_fit)
+{
+    char options[160];
+    snprintf(options, sizeof options, "%s --device-mem 64MiB --host-mem %" PRIu64, cheapest[_i].asked,
+             host_bytes(cheapest[_i].fits));
+
+    both_advise(cheapest[_i].advice, options);
+}
+END_TEST
+
 START_TEST(a_refusal_names_the_narrower_numbers_that_fit)
 {
     char options[160];
     snprintf(options, sizeof options, "--batch 8 --device-mem %" PRIu64,
              number("--minimum", "--batch 8 --precision bf16"));
 
-    both(1, "%s", options);
-    char *said = processes_read(processes_path("err"));
-    ck_assert_msg(strstr(said, "; --precision bf16 would take ") != NULL, "eps train: %s", said);
-    free(said);
-    processes_eps("plan --model tiny.json %s", options);
-    said = processes_read(processes_path("err"));
-    ck_assert_msg(strstr(said, "; --precision bf16 would take ") != NULL, "eps plan: %s", said);
-    free(said);
-    both(0, "%s --precision bf16", options);
+    both_advise("--precision bf16", options);
+}
+END_TEST
+
+/* A device too small for the stash, on a host that has room for the stash and for the smallest device alone: less device
+ * memory is then taken than is allowed. A megabyte below that both refuse, and the sentence says what is the least. */
+START_TEST(beside_a_stash_on_the_host_a_device_takes_what_is_left)
+{
+    const char *asked = "--batch 400 --device-mem 5MiB";
+    const uint64_t device = number("--minimum", "--batch 400");
+    char options[128], limit[32];
+
+    if (SANITIZED) /* which wants to be preloaded first */
+        return;
+    snprintf(options, sizeof options, "--batch 400 --device-mem %" PRIu64, device);
+    const uint64_t all = host_bytes(options) + device, enough = all + plan_host_slack(all, 1);
+    char bytes[PROCESS_BYTES_TEXT], need[64];
+    snprintf(need, sizeof need, "this job needs %s of host memory (", process_format_bytes(bytes, enough));
+    ck_assert_int_eq(mkdir(processes_path("proc"), 0700) || mkdir(processes_path("proc/self"), 0700) ||
+                         mkdir(processes_path("sys"), 0700) || mkdir(processes_path("sys/fs"), 0700) ||
+                         mkdir(processes_path("sys/fs/cgroup"), 0700),
+                     0);
+    processes_write("proc/self/cgroup", "0::/\n", 5);
+    processes_write("sys/fs/cgroup/memory.current", "0\n", 2);
+    setenv("LIMITS_ROOT", processes_path("."), 1);
+    setenv("LD_PRELOAD", BIN_DIR "/liblimits.so", 1);
+    for (int fits = 0; fits < 2; fits++) {
+        snprintf(limit, sizeof limit, "%" PRIu64 "\n", fits ? enough : enough - (1 << 20));
+        processes_write("sys/fs/cgroup/memory.max", limit, strlen(limit));
+        both(fits ? 0 : 1, "%s", asked);
+        char *said = processes_read(processes_path("err"));
+        ck_assert_msg(fits || strstr(said, need) != NULL, "%s is not in: %s", need, said);
+        free(said);
+    }
+    unsetenv("LD_PRELOAD");
+    unsetenv("LIMITS_ROOT");
 }
 END_TEST
 
@@ -153,6 +217,9 @@ int main(void)
     tcase_add_loop_test(tests, the_smallest_host_trains_and_a_byte_less_is_refused, 0, N_SETTINGS);
     tcase_add_loop_test(tests, the_largest_batch_trains_and_a_row_more_in_each_part_is_refused, 0, N_SETTINGS);
     tcase_add_loop_test(tests, the_deepest_model_trains_and_a_layer_more_is_refused, 0, N_SETTINGS);
+    tcase_add_loop_test(tests, a_refusal_names_the_fewer_workers_or_parts_that_fit, 0,
+                        sizeof cheapest / sizeof *cheapest);
+    tcase_add_test(tests, beside_a_stash_on_the_host_a_device_takes_what_is_left);
     tcase_add_test(tests, a_refusal_names_the_narrower_numbers_that_fit);
     tcase_add_test(tests, a_batch_for_which_the_host_is_too_small_is_what_the_remedy_names);
     return run_tests(tests);
