@@ -282,10 +282,15 @@ START_TEST(programs_refuse_a_budget_that_is_none)
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
         const char *const worker[] = {"--connect", "nobody", "--device-mem", values[i], NULL};
         const char *const daemon[] = {"--listen", "nobody", "--host-mem", values[i], NULL};
+        char device_mem[64], host_mem[64];
+
+        snprintf(device_mem, sizeof device_mem, "--device-mem: '%s' is", values[i]);
+        snprintf(host_mem, sizeof host_mem, "--host-mem: '%s' is", values[i]);
         unlink(processes_path("said"));
         ck_assert_int_eq(processes_wait(processes_start("eps-worker", worker, processes_path("said"))), 2);
         ck_assert_int_eq(processes_wait(processes_start("epsd", daemon, processes_path("said"))), 2);
-        ck_assert_uint_eq(count_in(processes_path("said"), values[i]), 2);
+        ck_assert_uint_eq(count_in(processes_path("said"), device_mem), 1);
+        ck_assert_uint_eq(count_in(processes_path("said"), host_mem), 1);
     }
 }
 END_TEST

@@ -356,7 +356,7 @@ START_TEST(where_it_cannot_be_it_says_so)
 {
     check_refused(processes_eps("top --once"), "no daemon of yours is running");
     processes_daemon("idle", 0, NULL);
-    check_refused(processes_eps("top"), "no terminal: --once");
+    check_refused(processes_eps("top"), "not a terminal: --once");
     ck_assert_int_eq(processes_eps("top --once"), 0);
     ck_assert_int_eq(new_session(80, 24), 0);
     await("ready");

@@ -340,6 +340,7 @@ static struct eps_train_options run_options(const char *const *files, const char
     options.batch = 4;
     options.seq = 16;
     options.parts = PARTS;
+    options.optimizer = EPS_ADAMA;
     options.save_every = SAVE_EVERY;
     options.eval_every = 3;
     options.deterministic = true;
