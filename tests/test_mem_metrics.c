@@ -85,11 +85,12 @@ START_TEST(a_table_shows_the_plan_and_the_pages_where_they_are_known)
     side.planned = 4096;
     side.pages = (struct eps_pages){true, 8192, 1024, 0, 2, {4096, 4096}};
     said = table_of(&side);
-    ck_assert_str_eq(said, "worker 3: cpu, of 1.0 MiB      now         peak      planned\n"
-                           "  weights               1.0 KiB      2.0 KiB      4.0 KiB\n"
-                           "  total                 1.0 KiB      2.0 KiB      4.0 KiB\n"
-                           "  3072 B less than planned\n"
-                           "  resident 8.0 KiB, locked 1.0 KiB, in huge pages 0.0 KiB; node 0 4.0 KiB, node 1 4.0 KiB\n");
+    ck_assert_str_eq(said,
+                     "worker 3: cpu, of 1.0 MiB      now         peak      planned\n"
+                     "  weights               1.0 KiB      2.0 KiB      4.0 KiB\n"
+                     "  total                 1.0 KiB      2.0 KiB      4.0 KiB\n"
+                     "  3072 B less than planned\n"
+                     "  resident 8.0 KiB, locked 1.0 KiB, in huge pages 0.0 KiB; node 0 4.0 KiB, node 1 4.0 KiB\n");
     free(said);
     side.current = 4096;
     side.pages.known = false;

@@ -37,6 +37,12 @@ static bool is_stopping(void *context)
     return yes;
 }
 
+static bool is_up(void *context)
+{
+    (void)context;
+    return processes_eps("status lab") == 0;
+}
+
 START_TEST(the_daemon_answers_while_memory_is_given_back)
 {
     static const char *const train[] = {"train",   "--connect", "lab",     "--model", "tiny.json", "--data", "text.txt",
@@ -51,6 +57,7 @@ START_TEST(the_daemon_answers_while_memory_is_given_back)
     processes_start("epsd", daemon, NULL);
     unsetenv("LD_PRELOAD");
     processes_start("eps-worker", worker, NULL); /* it waits for the daemon, and the client for both */
+    ck_assert(processes_until(is_up, NULL));     /* what its start gives back is not held */
     close(open(held, O_WRONLY | O_CREAT, 0600));
     const pid_t pid = processes_start("eps", train, "train.err");
     ck_assert(processes_until(is_stopping, NULL));
