@@ -441,8 +441,8 @@ static void follow_changes(struct eps_train_options *out, const struct eps_train
 {
     if ((uint64_t)out->microbatch * out->parts > out->batch && given->microbatch == 0)
         out->microbatch = 0;
-    if (out->schedule == EPS_SCHEDULE_CONSTANT && isnan(given->min_lr) && out->lr < out->min_lr)
-        out->min_lr = NAN; /* which such a schedule never comes to */
+    if (isnan(given->min_lr) && out->lr < out->min_lr)
+        out->min_lr = NAN;
     if (!isnan(out->clip_norm) && isnan(stored->clip_norm) && given->commit == EPS_COMMIT_DEFAULT)
         out->commit = EPS_COMMIT_DEFAULT;
 }

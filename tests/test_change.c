@@ -189,8 +189,7 @@ START_TEST(what_cannot_be_changed_is_refused_in_a_sentence)
         {"--seq 8 --change seq", "--change seq: ", "can name batch, lr"},
         {"--change lr", "--change lr without --lr", "say what it changes to"},
         {"--change lr, --lr 0.5", "--change : ", "can name"},
-        {"--change schedule,lr --schedule linear --lr 0.001", "--min-lr 0.01 is not within 0 and --lr 0.001",
-         "--change lr,min-lr"},
+        {"--change lr --lr 0.001 --min-lr 0.01", "--min-lr 0.01 is not within 0 and --lr 0.001", "--change lr,min-lr"},
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
