@@ -300,7 +300,7 @@ static int find_model(char out[PATH_MAX], bool *is_directory, const char *path, 
         return error_set(err, -EINVAL,
                          "--model %s is a file of weights: name the directory that holds it, with its config.json",
                          path);
-    if (*is_directory && !is_in(path, CHECKPOINT_CONFIG) && is_in(path, "latest"))
+    if (*is_directory && !is_in(path, CHECKPOINT_CONFIG) && is_in(path, "latest/" CHECKPOINT_CONFIG))
         return join(out, path, "latest", err);
     if (*is_directory && !is_in(path, CHECKPOINT_CONFIG))
         return error_set(err, -ENOENT,

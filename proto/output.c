@@ -238,10 +238,12 @@ int output_point_latest(int output, uint64_t step, struct error *err)
 
     name_step(name, step, "");
     unlinkat(output, "latest.partial", 0);
-    if (symlinkat(name, output, "latest.partial") || renameat(output, "latest.partial", output, "latest") ||
-        fsync(output))
-        return output_fail(err, -errno, output, "latest", "made");
-    return 0;
+    if (symlinkat(name, output, "latest.partial") == 0 && renameat(output, "latest.partial", output, "latest") == 0 &&
+        fsync(output) == 0)
+        return 0;
+    const int rc = output_fail(err, -errno, output, "latest", "made");
+    unlinkat(output, "latest.partial", 0);
+    return rc;
 }
 
 int output_flush_parent(const char *path)

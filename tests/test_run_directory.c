@@ -53,8 +53,11 @@ START_TEST(a_directory_in_place_of_latest_costs_no_checkpoint)
     ck_assert_int_eq(processes_eps(TRAIN "--keep 1 --out odd"), 0);
     ck_assert_str_eq(outputs_names("odd"), "latest log metrics.jsonl step-3 ");
     check_file("out", "is saved, but odd/latest does not name it: it is a directory; move it away", 1);
+    check_file("out", "generate --model odd/step-3\n", 1); /* what can be pasted next works */
     check_file("out", "not saved", 0);
     check_file("out", "saved odd/step-", 3);
+    ck_assert_int_eq(processes_eps("generate --model odd --tokens 1"), 1);
+    check_file("err", "--model odd holds no config.json, and no checkpoint as latest", 1);
     ck_assert_int_eq(processes_eps("verify odd/step-3"), 0);
     ck_assert_int_eq(system("rmdir odd/latest"), 0);
     ck_assert_int_eq(processes_eps("train --resume odd --steps 4"), 0);

@@ -164,6 +164,7 @@ static bool stands(const struct account *a, const char *name)
 static void print_files(const struct account *a)
 {
     char name[4096], directory[4 * sizeof a->out]; /* to be pasted: as it was called this time */
+    char step[32];
     const char *const eps = eps_quote(name, sizeof name, program_invocation_name);
     const char *const out = eps_quote(directory, sizeof directory, a->out);
     const uint64_t saved = a->saved;
@@ -176,15 +177,16 @@ static void print_files(const struct account *a)
         printf("files        steps in %s/metrics.jsonl\n", a->out);
         return;
     }
+    snprintf(step, sizeof step, "step-%" PRIu64, saved);
     printf("files        weights in %s/step-%" PRIu64 ", steps in %s/metrics.jsonl\n", a->out, saved, a->out);
     if (stands(a, "best"))
         printf("             the lowest held-out loss: weights in %s/best\n", a->out);
     if (saved < a->n_steps && !a->complete)
         printf("next         %s train --resume %s\n", eps, out);
     else
-        printf("next         %s generate --model %s/latest\n"
+        printf("next         %s generate --model %s/%s\n"
                "             %s train --resume %s --steps %" PRIu64 "\n",
-               eps, out, eps, out, 2 * saved);
+               eps, out, stands(a, "latest/config.json") ? "latest" : step, eps, out, 2 * saved);
 }
 
 static void print_against(FILE *out, uint64_t peak, uint64_t planned)

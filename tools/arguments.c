@@ -85,7 +85,7 @@ static void print_help(const struct command *command)
     if (grouped)
         putchar('\n');
     print_argument("--help", NULL, "print this text");
-    printf("\nExit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted.\n");
+    printf("\nExit status: 0 done, 1 failed, 2 wrong usage, 128 + N ended by signal N (130: Ctrl-C).\n");
 }
 
 static int parse_whole(const struct command *command, const struct argument *a, const char *text, uint64_t least,
