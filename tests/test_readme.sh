@@ -43,9 +43,10 @@ done < <(grep -E '^\| `[a-z]+/[a-z_/.]+` \|' eps/README.md)
 [ "$tour" -ge 20 ] || fail "eps/README.md has too few functions"
 
 # One line for each command, however many it has, and an empty one where a block ends.
-awk 'FNR == 1 { on = FILENAME != "README.md" }
+awk 'FNR == 1 { fenced = 0; on = FILENAME != "README.md" }
      /^## / && FILENAME == "README.md" { on = /A worked session|The memory promise/ }
-     on && /^    / { goes_on = sub(/ *\\$/, ""); printf "%s%s", substr($0, 5), goes_on ? "" : "\n"; open = 1; next }
+     /^```/ { fenced = !fenced } # output
+     on && !fenced && /^    / { goes_on = sub(/ *\\$/, ""); printf "%s%s", substr($0, 5), goes_on ? "" : "\n"; open = 1; next }
      open { print ""; open = 0 }' README.md plan/README.md device/cuda/README.md >"$work/commands"
 command -v gnuplot >/dev/null || sed -i '/eps report/d' "$work/commands"
 [ "$(grep -c . "$work/commands")" -ge 10 ] || fail "README.md's worked session has too few commands"
