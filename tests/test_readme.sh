@@ -28,7 +28,7 @@ cd "$work/clone"
 ln -s "$source"/* . 2>/dev/null || true # build/ stands already
 rm -rf runs
 ln -s "$build/bin" build/bin
-cat "$source"/*/*.[ch] "$source"/*/*/*.[ch] >build/quickstart.txt
+cat "$source"/{proto,client,eps}/*.[ch] >build/quickstart.txt
 
 # The functions that the tour in eps/README.md names are where it says.
 tour=0
