@@ -2,12 +2,9 @@
 
 #include "client/checkpoints.h"
 #include "client/eps.h"
+#include "proto/output.h"
 
-#include <errno.h>
-#include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
-#include <unistd.h>
 
 void client_best_init(struct client_best *best)
 {
@@ -52,11 +49,5 @@ void client_best_read(struct client_best *best, const char *directory, int direc
 
 int client_best_mark(int directory_fd, uint64_t step)
 {
-    char target[40];
-
-    snprintf(target, sizeof target, "step-%" PRIu64, step);
-    unlinkat(directory_fd, "best.partial", 0);
-    if (symlinkat(target, directory_fd, "best.partial") || renameat(directory_fd, "best.partial", directory_fd, "best"))
-        return -errno;
-    return fsync(directory_fd) ? -errno : 0;
+    return output_point(directory_fd, "best", step);
 }

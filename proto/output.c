@@ -232,18 +232,24 @@ static int rename_step(int output, const char *partial, const char *name, bool *
     return 0;
 }
 
-int output_point_latest(int output, uint64_t step, struct error *err)
+int output_point(int output, const char *link, uint64_t step)
 {
-    char name[NAME_TEXT];
+    char name[NAME_TEXT], partial[NAME_TEXT];
 
     name_step(name, step, "");
-    unlinkat(output, "latest.partial", 0);
-    if (symlinkat(name, output, "latest.partial") == 0 && renameat(output, "latest.partial", output, "latest") == 0 &&
-        fsync(output) == 0)
+    snprintf(partial, sizeof partial, "%s.partial", link);
+    unlinkat(output, partial, 0);
+    if (symlinkat(name, output, partial) == 0 && renameat(output, partial, output, link) == 0 && fsync(output) == 0)
         return 0;
-    const int rc = output_fail(err, -errno, output, "latest", "made");
-    unlinkat(output, "latest.partial", 0);
+    const int rc = -errno;
+    unlinkat(output, partial, 0);
     return rc;
+}
+
+int output_point_latest(int output, uint64_t step, struct error *err)
+{
+    const int rc = output_point(output, "latest", step);
+    return rc ? output_fail(err, rc, output, "latest", "made") : 0;
 }
 
 int output_flush_parent(const char *path)

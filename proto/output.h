@@ -34,7 +34,10 @@ int output_write(int directory, const char *name, const void *data, size_t n, st
  * and `latest` are as they were. 0: step-N stands; *err is empty, or tells why `latest` does not name it. */
 int output_place(int output, int directory, uint64_t step, struct error *err);
 
-/* Makes `latest` a link to step-N. -errno. */
+/* Makes `link`, `latest` or `best`, a link to step-N in one go; link.partial does not stay behind. -errno. */
+int output_point(int output, const char *link, uint64_t step);
+
+/* The same of `latest`, with a sentence. */
 int output_point_latest(int output, uint64_t step, struct error *err);
 
 /* Flushes the directory that the last part of a path is in. -errno. */
