@@ -36,7 +36,8 @@ int client_await_daemon(struct client_link *link, const char *address, enum mess
             rc = client_look_open(link, address, role, err);
     }
     if (is_absent(rc))
-        error_append(err, ", after %d s: start one with epsd --listen %.200s", CLIENT_AWAIT_MS / 1000, address);
+        error_set(err, rc, "no daemon %.200s after %d s: start one with epsd --listen %.200s, or check the address",
+                  address, CLIENT_AWAIT_MS / 1000, address);
     return rc;
 }
 

@@ -165,7 +165,7 @@ static int add_file(struct client_data *data, const char *path, struct error *er
     }
     struct client_data_file *file = &files[data->n_files++];
     int rc = input ? input_open(file, err) : file_open(file, path, err);
-    data->has_text = data->has_text || file->kind == CLIENT_DATA_TEXT || file->kind == CLIENT_DATA_LINES;
+    data->has_text = data->has_text || client_data_is_a_text(file);
     return rc;
 }
 
@@ -265,6 +265,15 @@ void client_data_free(struct client_data *data)
     }
     free(data->files);
     *data = (struct client_data){0};
+}
+
+bool client_data_is_text(const struct client_data *data)
+{
+    for (size_t i = 0; i < data->n_files; i++) {
+        if (!client_data_is_a_text(&data->files[i]))
+            return false;
+    }
+    return true;
 }
 
 int client_data_read(const struct client_data *data, uint32_t *out, uint64_t first, uint64_t n, struct error *err)

@@ -35,6 +35,7 @@ struct client_data_file {
     enum client_data_kind kind;
     enum client_packing packing; /* as the name says */
     bool stream;                 /* standard input, until it was read */
+    bool unpacked;               /* read, and expanded */
     bool marked;                 /* documents are told apart by a mark: JSON lines for a tokenizer with an end token */
     enum client_integer type;
     uint64_t bytes;  /* of tokens: behind a header, and before text is tokenised */
@@ -63,6 +64,9 @@ struct client_data {
  * -EINVAL, -errno with a sentence that begins with the name. Undo: client_data_free; after a failure *out is zeroed. */
 int client_data_open(struct client_data *out, const char *const *names, size_t n_names, struct error *err);
 void client_data_free(struct client_data *data); /* safe on a zeroed one */
+
+/* All files are text. */
+bool client_data_is_text(const struct client_data *data);
 
 struct client_tokenizer;
 

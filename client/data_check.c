@@ -167,15 +167,10 @@ static int check_bin(struct check *c, struct client_data_file *file, struct erro
     return check_ids(c, file, err);
 }
 
-static bool is_text(const struct client_data_file *file)
-{
-    return file->kind == CLIENT_DATA_TEXT || file->kind == CLIENT_DATA_LINES;
-}
-
 static int check_text(struct check *c, struct client_data_file *file, struct error *err)
 {
     struct client_tokenizer *tokenizer = c->pass.rules->tokenizer;
-    const bool followed = file + 1 < c->pass.data->files + c->pass.data->n_files && is_text(file + 1);
+    const bool followed = file + 1 < c->pass.data->files + c->pass.data->n_files && client_data_is_a_text(file + 1);
 
     if (tokenizer && !client_tokenizer_is_bytes(tokenizer))
         return client_data_tokenise(&c->pass, file, followed, err);
@@ -190,8 +185,7 @@ static int check_text(struct check *c, struct client_data_file *file, struct err
 
 static int check_file(struct check *c, struct client_data_file *file, struct error *err)
 {
-    file->marked = c->pass.end != CLIENT_NO_TOKEN && (file->kind == CLIENT_DATA_LINES || file->stream);
-    int rc = client_data_unpack(&c->pass, file, err);
+    int rc = client_data_extract(&c->pass, file, err);
 
     if (rc)
         return rc;

@@ -33,6 +33,12 @@ int client_data_pread(const struct client_data_file *file, uint8_t *out, size_t 
 int client_data_outside(const struct client_data_file *file, uint64_t at, int64_t token, uint32_t vocabulary,
                         struct error *err);
 
+/* Text as it is, or in JSON lines. */
+static inline bool client_data_is_a_text(const struct client_data_file *file)
+{
+    return file->kind == CLIENT_DATA_TEXT || file->kind == CLIENT_DATA_LINES;
+}
+
 /* A check on its way from file to file. */
 struct client_data_pass {
     struct client_data *data;
@@ -75,11 +81,12 @@ bool client_data_is_lines(const uint8_t *head, size_t n, bool whole);
 /* Refuses by its name what is neither text nor, by the name's end, ids: data_format.c. -EINVAL. */
 int client_data_recognise(const struct client_data_file *file, const uint8_t *head, size_t n, struct error *err);
 
-/* Before anything else is done with a file: standard input is read, what is compressed is expanded, JSON lines become
- * the texts in them, each into a nameless file in this one's place; other formats are refused: data_unpack.c. */
+/* Before anything else is done with a file: standard input is read, what is compressed is expanded, into a nameless file
+ * in this one's place; other formats are refused. Once: a second call finds it done. data_unpack.c. */
 int client_data_unpack(struct client_data_pass *pass, struct client_data_file *file, struct error *err);
 
-/* JSON lines into the texts in them: data_lines.c. -EINVAL with the line's number. */
-int client_data_read_lines(struct client_data_pass *pass, struct client_data_file *file, struct error *err);
+/* Unpacks it, and JSON lines become the texts in them, marked where pass->end is a token, in the same way: data_lines.c.
+ * -EINVAL with the line's number. */
+int client_data_extract(struct client_data_pass *pass, struct client_data_file *file, struct error *err);
 
 #endif

@@ -171,10 +171,15 @@ static int take_lines(struct lines *l, struct error *err)
     return rc || l->n == 0 ? rc : take_line(l, l->buffer, l->n, err);
 }
 
-int client_data_read_lines(struct client_data_pass *pass, struct client_data_file *file, struct error *err)
+int client_data_extract(struct client_data_pass *pass, struct client_data_file *file, struct error *err)
 {
+    int rc = client_data_unpack(pass, file, err);
+
+    if (rc || file->kind != CLIENT_DATA_LINES)
+        return rc;
+    file->marked = pass->end != CLIENT_NO_TOKEN;
     struct lines l = {.pass = pass, .file = file, .fd = client_nameless_open("texts", err)};
-    int rc = l.fd < 0 ? l.fd : take_lines(&l, err);
+    rc = l.fd < 0 ? l.fd : take_lines(&l, err);
 
     free(l.buffer);
     free(l.text);

@@ -209,6 +209,9 @@ int client_data_unpack(struct client_data_pass *pass, struct client_data_file *f
     const bool streamed = file->stream;
     uint8_t head[CLIENT_DATA_HEAD_BYTES];
     size_t n;
+
+    if (file->unpacked)
+        return 0;
     int rc = streamed ? unpack(pass, file, copy_input, err) : 0;
 
     file->stream = false;
@@ -230,7 +233,6 @@ int client_data_unpack(struct client_data_pass *pass, struct client_data_file *f
         file->kind = CLIENT_DATA_LINES;
     if (!rc && file->kind != CLIENT_DATA_NPY)
         rc = client_data_recognise(file, head, n, err);
-    if (!rc && file->kind == CLIENT_DATA_LINES)
-        rc = client_data_read_lines(pass, file, err);
+    file->unpacked = rc == 0;
     return rc;
 }

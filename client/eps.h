@@ -145,6 +145,7 @@ struct eps_status {
     const char *state;   /* "idle", "loading", "training", ... */
     uint64_t step, n_steps, n_parameters;
     uint32_t n_workers, pid, uid;
+    uint32_t n_threads; /* of the optimizer: all cores, or all but two where a worker has a device of its own */
     double loss;
     const char *model, *out; /* empty without a job, or output directory */
     const char *precision;   /* "fp32", "bf16" */
@@ -256,8 +257,10 @@ struct eps_plan {
     uint64_t minimum;                  /* the smallest device_mem that can work */
     /* The choice. microbatch rows at once, of part_rows of a part. */
     uint32_t microbatch, part_rows, n_kept, n_weight_buffers, n_resident,
-        n_pulled; /* units: that stay; all that are pulled */
+        n_pulled;             /* units: that stay; all that are pulled */
+    uint32_t n_sums, n_slots; /* contributions on the device at a time; their slices in the host's inbox */
     bool host_stash, whole_head, one_pass;
+    uint32_t head_tile;   /* tokens whose logits are there at a time, at most */
     uint64_t stash_bytes; /* of all boundary activations of a worker's share, wherever they are */
     uint64_t down_bytes, up_bytes, stash_traffic; /* of a step, for each worker */
     double step_ms, compute_ms, pull_ms, push_ms, stash_ms, optimizer_ms;
@@ -273,11 +276,35 @@ int eps_plan_minimum(uint64_t *bytes, const struct eps_train_options *options, s
 int eps_plan_depth(uint32_t *n_layers, const struct eps_train_options *options, struct eps_error *error);
 int eps_plan_batch(uint32_t *n_rows, const struct eps_train_options *options, struct eps_error *error);
 
+/* A step among many in time, by the same profile: what a worker's queues do, and what they wait for. */
+enum eps_queue {
+    EPS_DOWN,
+    EPS_COMPUTE,
+    EPS_UP,
+    EPS_OPTIMIZER,
+    EPS_QUEUES
+}; /* copies to the device; the device; copies to
+                                                                               the host; the host's threads */
+struct eps_timeline {
+    bool fits;
+    char why[512]; /* as eps_plan's; the figures are those of the smallest plan then */
+    bool measured;
+    uint32_t n_workers;
+    double step_ms, tokens_per_s, tflops; /* of all workers: 6 operations a parameter and token */
+    enum eps_queue binds;                 /* the busiest */
+    double busy_ms[EPS_QUEUES];
+    double waited_ms[EPS_QUEUES]
+                    [EPS_QUEUES]; /* of one, while the other, which it needs, is at work; with busy_ms step_ms */
+};
+/* As eps_plan. One worker's queues, and the optimizer of all. */
+int eps_plan_timeline(struct eps_timeline *out, const struct eps_train_options *options, struct eps_error *error);
+
 /* What this machine manages, measured: eps_plan and the daemon predict times from it. */
 struct eps_profile {
     char path[4096];                /* of the file that was written */
     uint32_t rows[4];               /* of matrix products, */
     double matmul_flops[2][4];      /* whose operations a second these are, in fp32 and in bf16 */
+    double attention_flops[2][2];   /* the same of causal attention: forward and backward, in fp32 and in bf16 */
     double link_bytes_per_s;        /* from the host to the device */
     double memory_bytes_per_s;      /* of the device, read and written */
     double update_parameters_per_s; /* by the optimizer on the host */
@@ -382,6 +409,7 @@ struct eps_preset {
     const char *name;
     uint32_t n_layers, n_heads, width, n_positions, vocabulary;
     uint64_t n_parameters;
+    bool learns; /* its tokenizer, from the text that it is trained on */
 };
 const struct eps_preset *eps_preset(size_t index);
 

@@ -13,7 +13,7 @@
 static bool is_published(const char *name)
 {
     const struct eps_preset *preset = client_preset_find(name);
-    return preset && preset->vocabulary > 256;
+    return preset && client_preset_is_published(preset);
 }
 
 /* "org/name", of the characters that the hub allows, and no path into a directory that is here. */

@@ -86,6 +86,7 @@ int eps_look_status(struct eps_look *look, struct eps_status *out, struct eps_er
             .n_steps = m->status_reply.n_steps,
             .n_parameters = m->status_reply.n_parameters,
             .n_workers = m->status_reply.n_workers,
+            .n_threads = m->status_reply.n_threads,
             .pid = m->status_reply.pid,
             .uid = m->status_reply.uid,
             .loss = m->status_reply.loss,

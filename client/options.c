@@ -13,14 +13,26 @@
 
 enum {
     TOKENS_OF_A_BATCH = 16384,
-    LEAST_TOKENS = 1024, /* of a batch, for a preset */
-    STEPS = 1500,        /* for one, if that takes no more than EPOCHS */
     EPOCHS = 10,
     EVAL_TOKENS = 65536, /* a mean over as many is good to a hundredth of a nat; more would only take longer */
-    WARMUP = 45,         /* steps for one, or 30 % of a run that is shorter than 150 */
+    WARMUP = 45,         /* steps for a preset, or 30 % of a run that is shorter than 150 */
     MAX_BATCH = 1 << 20,
     MAX_TOKENS = 1 << 27, /* of a minibatch: two of them take 2 GiB */
 };
+
+/* How a preset is trained: by its kind of tokens. */
+struct recipe {
+    uint64_t steps;        /* if that takes no more than EPOCHS */
+    uint64_t least_tokens; /* of a batch */
+    double small_lr;       /* under 4 Mi parameters */
+};
+
+static const struct recipe byte_recipe = {1500, 1024, 2e-3}, text_recipe = {750, 2048, 3e-3};
+
+static const struct recipe *recipe_of(const struct eps_preset *preset)
+{
+    return preset->learns ? &text_recipe : &byte_recipe;
+}
 
 struct eps_train_options eps_train_defaults(void)
 {
@@ -63,17 +75,21 @@ uint32_t client_options_batch(uint32_t seq, uint32_t n_parts, uint64_t n_windows
     return rows_of(TOKENS_OF_A_BATCH, seq, n_parts, n_windows);
 }
 
-uint64_t client_options_preset_tokens(uint64_t n_train)
+uint64_t client_options_preset_tokens(const struct eps_preset *preset, uint64_t n_train)
 {
-    const uint64_t share = n_train / STEPS;
-    return share < LEAST_TOKENS ? LEAST_TOKENS : share < TOKENS_OF_A_BATCH ? share : TOKENS_OF_A_BATCH;
+    const struct recipe *recipe = recipe_of(preset);
+    const uint64_t share = n_train / recipe->steps, least = recipe->least_tokens;
+
+    return share < least ? least : share < TOKENS_OF_A_BATCH ? share : TOKENS_OF_A_BATCH;
 }
 
 /* Of a preset: enough to learn what the data can teach, too few to learn it by heart. */
-static uint64_t preset_steps(uint64_t n_windows, uint32_t batch)
+static uint64_t preset_steps(const struct eps_preset *preset, uint64_t n_windows, uint32_t batch)
 {
     const uint64_t once = (n_windows + batch - 1) / batch, most = (EPOCHS * n_windows + batch - 1) / batch;
-    return once > STEPS ? once : most < STEPS ? most : STEPS;
+    const uint64_t usual = recipe_of(preset)->steps;
+
+    return once > usual ? once : most < usual ? most : usual;
 }
 
 /* Of a preset: 3 % of a run of more than 1500 steps, as of any model, but no fewer steps in a short run, where the rate
@@ -144,10 +160,11 @@ static int check_real(const char *option, double value, double least, double mos
     return error_set(err, -EDOM, "%s %g is not within %g and %g", option, value, least, most);
 }
 
-static double preset_lr(uint64_t n_parameters)
+static double preset_lr(const struct eps_preset *preset)
 {
-    const uint64_t mi = 1 << 20;
-    return n_parameters < 4 * mi ? 2e-3 : n_parameters < 32 * mi ? 1e-3 : 3e-4;
+    const uint64_t mi = 1 << 20, n = preset->n_parameters;
+
+    return n < 4 * mi ? recipe_of(preset)->small_lr : n < 32 * mi ? 1e-3 : 3e-4;
 }
 
 static int resolve_optimizer(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
@@ -155,7 +172,7 @@ static int resolve_optimizer(struct eps_train_options *o, const struct client_fa
     const double tiny = 1e-12;
     const double usual = facts->fresh ? 3e-4 : 2e-5;
 
-    o->lr = chosen(o->lr, facts->preset ? preset_lr(facts->preset->n_parameters) : usual);
+    o->lr = chosen(o->lr, facts->preset ? preset_lr(facts->preset) : usual);
     o->weight_decay = chosen(o->weight_decay, 0.01);
     o->beta1 = chosen(o->beta1, 0.9);
     o->beta2 = chosen(o->beta2, facts->preset ? 0.99 : 0.999);
@@ -299,7 +316,7 @@ static int resolve_length(struct eps_train_options *o, const struct client_facts
     if (o->steps && !isnan(o->epochs))
         return error_set(err, -EDOM, "give --steps or --epochs, not both");
     if (o->steps == 0 && isnan(o->epochs) && facts->preset)
-        o->steps = preset_steps(n_windows, o->batch);
+        o->steps = preset_steps(facts->preset, n_windows, o->batch);
     if (o->steps == 0) {
         o->epochs = chosen(o->epochs, 1);
         if (!(o->epochs > 0 && o->epochs <= 1e9))
@@ -361,7 +378,8 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
                          out->seq > 1 ? " or a lower --seq" : "");
     const uint64_t n_windows = (n_train - 1) / out->seq;
     if (out->batch == 0)
-        out->batch = facts->preset ? rows_of(client_options_preset_tokens(n_train), out->seq, out->parts, n_windows)
+        out->batch = facts->preset ? rows_of(client_options_preset_tokens(facts->preset, n_train), out->seq, out->parts,
+                                             n_windows)
                                    : client_options_batch(out->seq, out->parts, n_windows);
     rc = client_options_check_batch(out->batch, out->seq, err);
     if (!rc)
@@ -369,8 +387,8 @@ int client_options_resolve(struct eps_train_options *out, const struct eps_train
     return rc ? rc : resolve_length(out, facts, n_windows, err);
 }
 
-bool client_options_say_recipe(struct error *sentence, const struct eps_train_options *asked,
-                               const struct eps_train_options *resolved)
+bool client_options_say_recipe(struct error *sentence, const struct eps_preset *preset,
+                               const struct eps_train_options *asked, const struct eps_train_options *resolved)
 {
     error_set(sentence, 0, "the preset's recipe:");
     const size_t none = strlen(sentence->text);
@@ -388,7 +406,7 @@ bool client_options_say_recipe(struct error *sentence, const struct eps_train_op
     if (isnan(asked->beta1) && isnan(asked->beta2))
         error_append(sentence, " --betas %g,%g", resolved->beta1, resolved->beta2);
     const bool any = strlen(sentence->text) > none;
-    if (any && asked->steps == 0 && isnan(asked->epochs) && resolved->steps < STEPS)
+    if (any && asked->steps == 0 && isnan(asked->epochs) && resolved->steps < recipe_of(preset)->steps)
         error_append(sentence, "; a longer text would teach it more");
     return any;
 }

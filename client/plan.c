@@ -7,6 +7,7 @@
 #include "plan/advice.h"
 #include "plan/cost.h"
 #include "plan/search.h"
+#include "plan/timeline.h"
 #include "plan/units.h"
 #include "proto/process.h"
 
@@ -57,7 +58,7 @@ static int read_config(struct question *q, const char *name, struct error *err)
     if (rc)
         return rc;
     q->config = model.config;
-    q->side_bytes = client_record_side_bytes(model.side);
+    q->side_bytes = client_record_side_bytes(model.side, preset);
     if (fstat(model.config_fd, &st))
         rc = error_set(err, -errno, "--model %.200s: %s", name, strerror(errno));
     else
@@ -131,6 +132,7 @@ static struct plan_setting setting_of(const struct question *q)
         .backend = q->backend,
         .purpose = PLAN_TRAIN,
         .precision = client_options_number(o->precision),
+        .grad = client_options_number(o->grad_dtype),
         .seq = o->seq,
     };
 
@@ -152,6 +154,7 @@ static void add_host(struct answer *a, const struct question *q)
         .adamw = o->optimizer == EPS_ADAMW,
         .n_parts = o->parts,
         .n_workers = o->workers,
+        .beside = !q->backend->takes_turns,
         .batch = o->batch,
         .seq = o->seq,
         .host_stash_bytes = workers_of(q) * a->plan.host_stash_bytes,
@@ -166,9 +169,14 @@ static uint64_t arenas_of(const struct question *q, const struct answer *a)
     return q->shared ? workers_of(q) * plan_total(&a->plan) : 0;
 }
 
+static struct plan_room room_of(const struct question *q, const struct answer *a)
+{
+    return (struct plan_room){q->available, q->cap, arenas_of(q, a)};
+}
+
 static bool host_fits(const struct question *q, const struct answer *a)
 {
-    const struct plan_room room = {q->available, q->cap, arenas_of(q, a)};
+    const struct plan_room room = room_of(q, a);
 
     return plan_host_fits(&a->host, &room);
 }
@@ -239,7 +247,7 @@ static bool find_less(struct answer *a, const struct question *q, bool no_host_s
 /* As the daemon plans a job: the fastest that the device holds; where the host does not hold that, the fastest that it
  * leaves room for, without a stash there, or beside one that a small device cannot do without; and then the smallest
  * there is. 0, or why it does not fit: *a is then the smallest. */
-static int fit(struct answer *a, const struct question *q, struct error *err)
+static int find_fitting(struct answer *a, const struct question *q, struct error *err)
 {
     struct answer other;
     int rc = find_fastest(a, q, false, q->options.device_mem, err);
@@ -255,6 +263,17 @@ static int fit(struct answer *a, const struct question *q, struct error *err)
     if (plan_total(&a->plan) > q->options.device_mem)
         find_smallest(a, q, false);
     return host_fits(q, a) ? 0 : refuse_host(q, a, err);
+}
+
+/* The same, with slots in what is left. */
+static int fit(struct answer *a, const struct question *q, struct error *err)
+{
+    const int rc = find_fitting(a, q, err);
+    const struct plan_room room = room_of(q, a);
+
+    if (!rc)
+        plan_host_add_slots(&a->host, &q->model, &a->setting, &room);
+    return rc;
 }
 
 /* Of the options that the search assumes to be right. */
@@ -303,8 +322,9 @@ static void fill_side(struct eps_plan_side *side, const uint64_t bytes[LEDGER_CA
     }
 }
 
-static void fill_choice(struct eps_plan *out, const struct question *q, const struct plan *plan)
+static void fill_choice(struct eps_plan *out, const struct question *q, const struct answer *a)
 {
+    const struct plan *plan = &a->plan;
     const uint64_t value = number_bytes(plan->setting.precision);
 
     out->microbatch = plan->choice.microbatch, out->part_rows = plan->setting.part_rows;
@@ -312,6 +332,8 @@ static void fill_choice(struct eps_plan *out, const struct question *q, const st
     out->n_resident = plan->n_resident, out->n_pulled = plan_count_uploaded(&q->model);
     out->host_stash = plan->choice.host_stash;
     out->whole_head = plan->choice.whole_head, out->one_pass = plan->one_pass;
+    out->head_tile = plan->head_tile;
+    out->n_sums = plan->n_sums, out->n_slots = a->host.n_slots;
     out->stash_bytes =
         (uint64_t)plan->setting.share_rows * plan->setting.seq * q->config.width * value * plan->n_boundaries;
 }
@@ -355,7 +377,7 @@ static void fill(struct eps_plan *out, const struct question *q, const struct an
         snprintf(out->why, sizeof out->why, "%s", err->text);
     fill_side(&out->host, a->host.bytes, q->cap < UINT64_MAX ? q->cap : q->available);
     fill_side(&out->worker, a->plan.bytes, q->options.device_mem);
-    fill_choice(out, q, &a->plan);
+    fill_choice(out, q, a);
     fill_cost(out, q, a);
 }
 
@@ -379,6 +401,54 @@ int eps_plan(struct eps_plan *out, const struct eps_train_options *options, stru
         rc = check(&q, &err);
     if (!rc)
         fill_advised(out, &q, &err);
+    close_question(&q);
+    return client_report(error, &err, rc);
+}
+
+/* Waits for nobody are for launches and the host, which take no time: there are none. */
+static int fill_timeline(struct eps_timeline *out, const struct question *q, const struct answer *a)
+{
+    static const enum plan_queue queues[EPS_QUEUES] = {PLAN_QUEUE_PULL, PLAN_QUEUE_COMPUTE, PLAN_QUEUE_PUSH,
+                                                       PLAN_QUEUE_OPTIMIZER};
+    const struct plan_timeline_setting setting = {
+        .plan = &a->plan, .model = &q->model, .host = &a->setting, .profile = &q->profile, .n_slots = a->host.n_slots};
+    const double tokens = (double)q->options.batch * q->options.seq;
+    struct plan_timeline line;
+    const int rc = plan_timeline(&line, &setting);
+
+    if (rc)
+        return rc;
+    out->step_ms = line.seconds * 1e3;
+    out->tokens_per_s = tokens / line.seconds;
+    out->tflops = 6 * (double)q->model.n_parameters * out->tokens_per_s / 1e12;
+    for (int i = 0; i < EPS_QUEUES; i++) {
+        if (line.binds == queues[i])
+            out->binds = (enum eps_queue)i;
+        out->busy_ms[i] = line.queues[queues[i]].busy * 1e3;
+        for (int j = 0; j < EPS_QUEUES; j++)
+            out->waited_ms[i][j] = line.queues[queues[i]].waited[queues[j]] * 1e3;
+    }
+    return 0;
+}
+
+int eps_plan_timeline(struct eps_timeline *out, const struct eps_train_options *options, struct eps_error *error)
+{
+    struct error err = {""};
+    struct question q;
+    struct answer a;
+    int rc = open_question(&q, options, &err);
+
+    if (!rc)
+        rc = check(&q, &err);
+    if (!rc) {
+        const int unfit = fit(&a, &q, &err);
+        *out = (struct eps_timeline){.fits = unfit == 0, .measured = q.measured, .n_workers = workers_of(&q)};
+        if (unfit)
+            snprintf(out->why, sizeof out->why, "%s", err.text);
+        if (fill_timeline(out, &q, &a))
+            rc = error_set(&err, -ENOMEM, "no memory to play a step of %u microbatches in",
+                           q.options.batch / a.plan.choice.microbatch);
+    }
     close_question(&q);
     return client_report(error, &err, rc);
 }

@@ -1,6 +1,7 @@
 #include "client/preset.h"
 
 #include "client/options.h"
+#include "client/tokenizer.h"
 #include "proto/message.h"
 
 #include <errno.h>
@@ -10,15 +11,23 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The byte ones by size, then GPT-2's. */
+/* The text ones by size, the byte ones, then GPT-2's. */
 static const struct eps_preset presets[] = {
-    {"byte-small", 4, 4, 128, 128, 256, 842496},           {"byte-medium", 6, 6, 384, 256, 256, 10844160},
-    {"byte-large", 12, 12, 768, 1024, 256, 86039040},      {"gpt2", 12, 12, 768, 1024, 50257, 124439808},
-    {"gpt2-medium", 24, 16, 1024, 1024, 50257, 354823168}, {"gpt2-large", 36, 20, 1280, 1024, 50257, 774030080},
-    {"gpt2-xl", 48, 25, 1600, 1024, 50257, 1557611200},
+    {"text-small", 4, 4, 128, 128, 2048, 1071872, true},
+    {"text-medium", 6, 6, 384, 256, 8192, 13891584, true},
+    {"text-large", 12, 12, 768, 1024, 16384, 98425344, true},
+    {"byte-small", 4, 4, 128, 128, 256, 842496, false},
+    {"byte-medium", 6, 6, 384, 256, 256, 10844160, false},
+    {"byte-large", 12, 12, 768, 1024, 256, 86039040, false},
+    {"gpt2", 12, 12, 768, 1024, 50257, 124439808, false},
+    {"gpt2-medium", 24, 16, 1024, 1024, 50257, 354823168, false},
+    {"gpt2-large", 36, 20, 1280, 1024, 50257, 774030080, false},
+    {"gpt2-xl", 48, 25, 1600, 1024, 50257, 1557611200, false},
 };
 
-enum { N_PRESETS = sizeof presets / sizeof *presets, BYTE_SMALL = 0, BYTE_MEDIUM = 1, BYTE_LARGE = 2, GPT2 = 3 };
+enum { N_PRESETS = sizeof presets / sizeof *presets, TEXT_SMALL = 0, BYTE_SMALL = 3, GPT2 = 6 };
+
+enum { LEAST_TEXT_BYTES = 256 << 10 }; /* to learn tokens from */
 
 const struct eps_preset *eps_preset(size_t index)
 {
@@ -37,7 +46,7 @@ const struct eps_preset *client_preset_find(const char *name)
 int client_preset_unknown(const char *name, struct error *err)
 {
     const char *names[N_PRESETS];
-    char list[160] = "";
+    char list[200] = "";
     size_t used = 0;
 
     for (size_t i = 0; i < N_PRESETS; i++) {
@@ -52,9 +61,12 @@ int client_preset_unknown(const char *name, struct error *err)
 int client_preset_open(struct client_model *out, const struct eps_preset *preset, uint32_t vocabulary,
                        struct error *err)
 {
-    const bool published = preset->vocabulary > 256;
+    const bool published = client_preset_is_published(preset);
     const double dropout = published ? 0.1 : 0, spread = published ? 0.02 : 0.02 * sqrt(768.0 / preset->width);
-    char text[800];
+    char text[800], end[60] = "";
+    if (preset->learns)
+        snprintf(end, sizeof end, "  \"bos_token_id\": %d,\n  \"eos_token_id\": %d,\n", CLIENT_TOKENIZER_END,
+                 CLIENT_TOKENIZER_END);
     const int n = snprintf(text, sizeof text,
                            "{\n"
                            "  \"architectures\": [\"GPT2LMHeadModel\"],\n"
@@ -67,14 +79,15 @@ int client_preset_open(struct client_model *out, const struct eps_preset *preset
                            "  \"n_inner\": null,\n"
                            "  \"activation_function\": \"gelu_new\",\n"
                            "  \"layer_norm_epsilon\": 1e-05,\n"
+                           "%s"
                            "  \"initializer_range\": %.3f,\n"
                            "  \"tie_word_embeddings\": true,\n"
                            "  \"attn_pdrop\": %.1f,\n"
                            "  \"embd_pdrop\": %.1f,\n"
                            "  \"resid_pdrop\": %.1f\n"
                            "}\n",
-                           vocabulary, preset->n_positions, preset->n_layers, preset->n_heads, preset->width, spread,
-                           dropout, dropout, dropout);
+                           vocabulary, preset->n_positions, preset->n_layers, preset->n_heads, preset->width, end,
+                           spread, dropout, dropout, dropout);
 
     *out = (struct client_model){.config_fd = -1};
     int fd = memfd_create("eps-config", MFD_CLOEXEC);
@@ -89,10 +102,11 @@ int client_preset_open(struct client_model *out, const struct eps_preset *preset
 
 /* What a worker needs for its minibatch: an input for each layer and a few more, three buffers of
  * a block, what one layer makes of one row, and what libraries take. An estimate, 2 % from what the worker's plan says
- * of the three byte presets: that plan is exact, but a choice must be made before there is one. */
+ * of the three byte presets, and no less than it says of the text ones, whose batches have fewer tokens than bytes: that
+ * plan is exact, but a choice must be made before there is one. */
 static uint64_t device_bytes(const struct eps_preset *preset, const struct client_preset_facts *facts)
 {
-    const uint64_t width = preset->width, tokens = client_options_preset_tokens(facts->n_tokens);
+    const uint64_t width = preset->width, tokens = client_options_preset_tokens(preset, facts->n_tokens);
     const uint64_t boundaries = (preset->n_layers + 3) * tokens / facts->n_workers * width;
     const uint64_t blocks = 3 * 12 * width * width, row = 24 * preset->n_positions * width;
     const uint64_t bytes = 4 * (boundaries + blocks + row) + ((uint64_t)34 << 20);
@@ -109,25 +123,27 @@ static bool fits(const struct eps_preset *preset, const struct client_preset_fac
     return host <= half && device_bytes(preset, facts) <= device;
 }
 
-static const struct eps_preset *by_tokens(const struct client_preset_facts *facts)
+/* The one that suits the data, were there memory enough. */
+static size_t by_tokens(const struct client_preset_facts *facts)
 {
     const uint64_t mi = 1 << 20;
+    const size_t first = facts->text && facts->n_tokens >= LEAST_TEXT_BYTES ? TEXT_SMALL : BYTE_SMALL;
 
     if (facts->vocabulary > 256)
-        return &presets[GPT2];
-    return &presets[facts->n_tokens < 8 * mi ? BYTE_SMALL : facts->n_tokens < 128 * mi ? BYTE_MEDIUM : BYTE_LARGE];
+        return GPT2;
+    return facts->n_tokens < 8 * mi ? first : facts->n_tokens < 128 * mi ? first + 1 : first + 2;
 }
 
 const struct eps_preset *client_preset_choose(const struct client_preset_facts *facts)
 {
-    const struct eps_preset *preset = by_tokens(facts);
+    size_t i = by_tokens(facts);
 
-    while (preset != &presets[BYTE_SMALL] && preset != &presets[GPT2] && !fits(preset, facts))
-        preset--;
-    return preset;
+    while (i != TEXT_SMALL && i != BYTE_SMALL && i != GPT2 && !fits(&presets[i], facts))
+        i--;
+    return &presets[i];
 }
 
 bool client_preset_is_smaller(const struct eps_preset *chosen, const struct client_preset_facts *facts)
 {
-    return chosen != by_tokens(facts);
+    return chosen != &presets[by_tokens(facts)];
 }

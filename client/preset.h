@@ -1,10 +1,9 @@
 /* client/preset.h - models by name, with fresh weights, and which one is trained when none is named.
  *
- * The gpt2 ones have OpenAI's published shapes (Radford et al. 2019), vocabulary and dropout of 0.1. Texts have no
- * tokenizer before one is trained, so on a text they begin as models of bytes, of a vocabulary of 256, like the byte
- * ones. Those have no dropout, and weights as widely spread as their width asks for: GPT-2's 0.02 at 768, else by the
- * inverse root (Glorot and Bengio 2010). byte-small: 0.049; one run of 500 steps on 3.4 MB of documentation ended at
- * 1.84 held out, as 1500 steps do at 0.02. */
+ * The text ones learn a tokenizer from the text that they are trained on (client/learn.h); to the byte ones a byte is a
+ * token. The gpt2 ones have OpenAI's published shapes (Radford et al. 2019), vocabulary and dropout of 0.1; on a text,
+ * for which there is no tokenizer of that size, they are models of bytes. The others have no dropout, and weights as
+ * widely spread as their width asks for: GPT-2's 0.02 at 768, else by the inverse root (Glorot and Bengio 2010). */
 #ifndef CLIENT_PRESET_H
 #define CLIENT_PRESET_H
 
@@ -21,12 +20,19 @@ const struct eps_preset *client_preset_find(const char *name);
 /* The sentence for a --model that is neither a file nor a preset: -ENOENT. */
 int client_preset_unknown(const char *name, struct error *err);
 
+/* Weights of it are published. */
+static inline bool client_preset_is_published(const struct eps_preset *preset)
+{
+    return preset->vocabulary > 256 && !preset->learns;
+}
+
 /* The preset as a model without weights; its config.json is a file in memory. As client_model_open. */
 int client_preset_open(struct client_model *out, const struct eps_preset *preset, uint32_t vocabulary,
                        struct error *err);
 
 /* What a choice depends on. */
 struct client_preset_facts {
+    bool text;           /* and nothing else */
     uint64_t n_tokens;   /* to train on; of a text, its bytes */
     uint32_t vocabulary; /* that the tokens need */
     uint64_t free_bytes; /* of the host's memory */
@@ -34,9 +40,10 @@ struct client_preset_facts {
     uint32_t n_workers;
 };
 
-/* Under 8 Mi tokens byte-small, under 128 Mi byte-medium, else byte-large; gpt2 in their place for a vocabulary over
- * 256; and a smaller one while it would take over half of the host's free memory, or more than a worker's. The
- * smallest is chosen in any case: the daemon and the worker say what they lack. */
+/* Under 8 Mi tokens a small one, under 128 Mi a medium one, else a large one: a text one for 256 KiB of text or more,
+ * from which tokens can be learned, else a byte one; gpt2 in their place for a vocabulary over 256. And a smaller one
+ * while it would take over half of the host's free memory, or more than a worker's. The smallest is chosen in any case:
+ * the daemon and the worker say what they lack. */
 const struct eps_preset *client_preset_choose(const struct client_preset_facts *facts);
 
 /* It was memory that decided. */

@@ -85,6 +85,7 @@ static void fill(struct eps_profile *out, const struct profile *profile)
 {
     memcpy(out->rows, profile_rows, sizeof out->rows);
     memcpy(out->matmul_flops, profile->matmul_flops, sizeof out->matmul_flops);
+    memcpy(out->attention_flops, profile->attention_flops, sizeof out->attention_flops);
     out->link_bytes_per_s = profile->link_bytes_per_s;
     out->memory_bytes_per_s = profile->memory_bytes_per_s;
     out->update_parameters_per_s = profile->update_parameters_per_s;

@@ -77,6 +77,7 @@ static const struct field {
     {"workers", COUNT, AT(workers), FREELY, 0, NULL, false},
 };
 enum { OPTIONS_BYTES = 64 << 10 }; /* of a side file, for the options */
+enum { LEARNED_BYTES = 96 };       /* for a token to be learned: English takes 46, a script of two bytes a letter 80 */
 enum { N_FIELDS = sizeof fields / sizeof *fields };
 
 static_assert(AT(beta2) == AT(beta1) + sizeof(double), "a pair");
@@ -518,13 +519,14 @@ static char *print_side(json_t *options, json_t *files)
     return text;
 }
 
-uint64_t client_record_side_bytes(json_t *files)
+uint64_t client_record_side_bytes(json_t *files, const struct eps_preset *preset)
 {
-    char *text = print_side(NULL, files);
+    const bool learns = preset && preset->learns;
+    char *text = print_side(NULL, learns ? NULL : files); /* the same before it has learned and after */
     const size_t n = text ? strlen(text) : 0;
 
     free(text);
-    return n ? n + OPTIONS_BYTES : 0;
+    return n ? n + OPTIONS_BYTES + (learns ? (uint64_t)LEARNED_BYTES * preset->vocabulary : 0) : 0;
 }
 
 int client_record_side(int *fd, json_t *options, json_t *files, size_t room, struct error *err)

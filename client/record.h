@@ -53,8 +53,8 @@ int client_record_changes(json_t **out, const struct client_record *record, cons
  * follow up to `room` bytes. */
 int client_record_side(int *fd, json_t *options, json_t *files, size_t room, struct error *err);
 
-/* Room for that, with these files of the model, for options (some 400 files of data) and a tokenizer of bytes; it is
- * planned before there are any. 0: no memory. */
-uint64_t client_record_side_bytes(json_t *files);
+/* Room for that, with the files that come with the model and options for some 400 files of data; and with a tokenizer of
+ * bytes, or the one that the preset (NULL: it is none) is about to learn, which it is planned without. 0: no memory. */
+uint64_t client_record_side_bytes(json_t *files, const struct eps_preset *preset);
 
 #endif

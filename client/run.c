@@ -219,7 +219,10 @@ json_t *client_run_record(const struct client_run *run, uint32_t microbatch)
     options.microbatch = microbatch;
     json_t *record = client_record_write(&options, &data, &eval_data);
     free(paths);
-    if (record && json_array_size(run->changes) > 0 && json_object_set(record, "changes", run->changes)) {
+    json_t *const products =
+        json_object_get(run->resume.record.json, "products"); /* the daemon's, from the beginning */
+    if (record && ((json_array_size(run->changes) > 0 && json_object_set(record, "changes", run->changes)) ||
+                   (products && json_object_set(record, "products", products)))) {
         json_decref(record);
         record = NULL;
     }

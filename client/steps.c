@@ -328,10 +328,19 @@ static void ask_save(struct client_steps *s)
     client_link_send(s->link, &m);
 }
 
-/* The next step may open when the last one is covered; it waits for a checkpoint that is due, and for an evaluation. */
+/* Whether a checkpoint is to be asked for when all that was opened is covered. */
+static bool will_be_due(const struct client_steps *s)
+{
+    const struct eps_train_options *o = &s->run->options;
+
+    return s->covered < s->opened && o->save_every > 0 && s->opened % o->save_every == 0;
+}
+
+/* The next step may open when the last one has arrived or is covered; it waits for a checkpoint that is due, and for an
+ * evaluation. */
 static bool may_open(const struct client_steps *s)
 {
-    return !s->stop && s->opened < s->end && s->covered == s->opened && !is_due(s) &&
+    return !s->stop && s->opened < s->end && s->arrived == s->opened && !is_due(s) && !will_be_due(s) &&
            (s->done == s->opened || !evaluates_after(s, s->opened));
 }
 
@@ -374,8 +383,10 @@ static int hear(struct client_steps *s, struct error *err)
         trace_end(s->trace, since, "wait", NULL, NULL);
     if (rc)
         return rc;
-    if (m.kind == MESSAGE_COVERED && m.covered.step == s->covered && s->covered < s->opened)
-        s->covered++;
+    if (m.kind == MESSAGE_ARRIVED && m.arrived.step == s->arrived && s->arrived < s->opened)
+        s->arrived++;
+    else if (m.kind == MESSAGE_COVERED && m.covered.step == s->covered && s->covered < s->opened)
+        s->arrived = s->arrived > ++s->covered ? s->arrived : s->covered;
     else if (m.kind == MESSAGE_DONE && m.done.step == s->done && s->done < s->covered)
         return on_done(s, &m, err);
     else if (m.kind == MESSAGE_SAVED || m.kind == MESSAGE_SAVE_FAILED || m.kind == MESSAGE_STOP ||
@@ -484,7 +495,7 @@ int client_steps_run(struct client_steps *s, struct error *err)
     s->job->stop = &s->stop;
     s->job->on_evaluating = s->events->on_evaluating;
     s->job->user = s->user;
-    s->opened = s->covered = s->done = s->run->first_step;
+    s->opened = s->arrived = s->covered = s->done = s->run->first_step;
     if (run->resume.in_place)
         client_best_read(&s->best, run->directory, run->directory_fd, run->first_step);
     rc = run->options.eval_every > 0 && s->done == 0 ? evaluate(s, &s->before, err) : 0;

@@ -33,18 +33,18 @@ struct client_steps {
     struct client_memory memory;
     struct client_checkpoints checkpoints; /* that stand in the run directory */
     struct client_tidy tidy;
-    struct client_best best;        /* of the evaluations */
-    double before;                  /* the held-out loss before the first step; NAN: not measured */
-    uint64_t end;                   /* the run's last step: options.steps, or where patience has ended */
-    struct client_output output;    /* of a daemon of another user's */
-    uint64_t opened, covered, done; /* steps, counted from the model's beginning */
-    uint64_t since_ns;              /* when what is being timed began: a step's opening, or the end of the last */
-    bool begun;                     /* a step was opened */
-    int stop;                       /* as should_stop */
-    bool daemon_stops;              /* because the daemon said so */
-    uint64_t asked;                 /* step of the last checkpoint asked for; MESSAGE_NO_STEP: none */
-    bool saving;                    /* it is under way */
-    int save_rc, metrics_rc;        /* of the last that was tried; why, if not 0: */
+    struct client_best best;                 /* of the evaluations */
+    double before;                           /* the held-out loss before the first step; NAN: not measured */
+    uint64_t end;                            /* the run's last step: options.steps, or where patience has ended */
+    struct client_output output;             /* of a daemon of another user's */
+    uint64_t opened, arrived, covered, done; /* steps, counted from the model's beginning */
+    uint64_t since_ns;       /* when what is being timed began: a step's opening, or the end of the last */
+    bool begun;              /* a step was opened */
+    int stop;                /* as should_stop */
+    bool daemon_stops;       /* because the daemon said so */
+    uint64_t asked;          /* step of the last checkpoint asked for; MESSAGE_NO_STEP: none */
+    bool saving;             /* it is under way */
+    int save_rc, metrics_rc; /* of the last that was tried; why, if not 0: */
     struct error save_error, metrics_error;
     uint64_t no_room_ns; /* since when the last one has been waiting for room; 0: it has not */
     bool trace_ended;    /* and it was said */

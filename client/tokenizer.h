@@ -38,6 +38,17 @@ bool client_tokenizer_is_bytes(const struct client_tokenizer *tokenizer);
 /* Adds to a model's side files those of a tokenizer of bytes: tokenizer.json and tokenizer_config.json. -ENOMEM. */
 int client_tokenizer_add_bytes(json_t *side, uint32_t n_positions, struct error *err);
 
+/* A learned tokenizer's ids: bytes in GPT-2's order, its <|endoftext|>, then the tokens of merges. */
+enum { CLIENT_TOKENIZER_END = 256, CLIENT_TOKENIZER_LEARNED };
+
+void client_tokenizer_order(uint32_t ids[256]); /* of the bytes */
+
+struct client_merge;
+
+/* The same two files for n merges (client/words.h) in that numbering, none of whose halves comes after it. -ENOMEM. */
+int client_tokenizer_add_learned(json_t *side, const struct client_merge *merges, size_t n, uint32_t n_positions,
+                                 struct error *err);
+
 struct client_tokens {
     uint32_t *ids; /* (n), owned: free */
     size_t n, cap;

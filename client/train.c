@@ -106,7 +106,7 @@ static int add_tokenizer(struct client_model *model, const struct client_data *d
 /* What every checkpoint repeats. The microbatch is recorded as it is asked for; the daemon puts in what was chosen. */
 static int make_side(struct train *t, struct error *err)
 {
-    const uint64_t room = client_record_side_bytes(t->run.model.side); /* as planned: of what came with the model */
+    const uint64_t room = client_record_side_bytes(t->run.model.side, t->run.preset); /* as eps plan has it */
     int rc = add_tokenizer(&t->run.model, &t->run.data, err);
     json_t *options = rc ? NULL : client_run_record(&t->run, t->run.options.microbatch);
 
@@ -245,7 +245,7 @@ static void announce(struct train *t)
 
     if (t->steps.events->on_start)
         t->steps.events->on_start(t->steps.user, &run->options, t->job.n_parameters);
-    if (run->preset && client_options_say_recipe(&sentence, &run->asked, &run->options))
+    if (run->preset && client_options_say_recipe(&sentence, run->preset, &run->asked, &run->options))
         note(t, sentence.text);
     if (client_options_say_fenced(&sentence, &run->asked, &run->options, t->job.n_parameters))
         note(t, sentence.text);

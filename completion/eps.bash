@@ -3,7 +3,7 @@
 # shellcheck shell=bash disable=SC2207
 
 _eps_commands="train plan eval generate report export verify bench status mem top save stop"
-_eps_presets="byte-small byte-medium byte-large gpt2 gpt2-medium gpt2-large gpt2-xl"
+_eps_presets="text-small text-medium text-large byte-small byte-medium byte-large gpt2 gpt2-medium gpt2-large gpt2-xl"
 
 # The options of a command, one list each; those without a value have no place in _eps_values.
 _eps_options() {
@@ -14,7 +14,7 @@ _eps_options() {
         "--clip-norm --clip-update --commit --precision --moments --grad-dtype --order --seed --deterministic" \
         "--eval-every --eval-tokens --patience --trace --device --device-mem --host-mem --require-pinned --workers --connect --help" ;;
     plan) echo "--model --batch --seq --microbatch --parts --optimizer --commit --clip-norm --precision --moments" \
-        "--grad-dtype --device --device-mem --host-mem --workers --minimum --find-depth --find-batch --json --help" ;;
+        "--grad-dtype --device --device-mem --host-mem --workers --minimum --find-depth --find-batch --timeline --json --help" ;;
     bench) echo "--profile --device --help" ;;
     eval) echo "--model --data --separator --batch --seq --eval-tokens --device --device-mem --connect --json --help" ;;
     generate) echo "--model --prompt --prompt-file --ids --tokens --temperature --top-k --top-p --seed --device" \
@@ -69,7 +69,7 @@ _eps_values() {
     --device) _eps_words "auto cpu cuda" "$3" ;;
     --connect | --listen) _eps_words "$(_eps_daemons)" "$3" ;;
     --group) COMPREPLY=($(compgen -g -- "$3")) ;;
-    --watch | --once | --json | --minimum | --find-depth | --find-batch | --deterministic | --require-pinned | --private | --help | --version) return 1 ;;
+    --watch | --once | --json | --minimum | --find-depth | --find-batch | --timeline | --deterministic | --require-pinned | --private | --help | --version) return 1 ;;
     --*) COMPREPLY=() ;;
     *) return 1 ;;
     esac

@@ -109,10 +109,12 @@ static int claim(struct compute *c, struct error *err)
         .index = device->index,
         .setting = {.backend = plan_backend_find(device->name),
                     .library_bytes = device->facts.library_bytes,
+                    .attention = (enum plan_attention)m->assign.attention,
                     .purpose = m->assign.generate ? PLAN_GENERATE
                                : m->assign.train  ? PLAN_TRAIN
                                                   : PLAN_EVALUATE,
                     .precision = m->assign.precision,
+                    .grad = m->assign.grad,
                     .share_rows = m->assign.max_parts * part_rows,
                     .part_rows = part_rows,
                     .seq = m->assign.seq,
@@ -122,19 +124,22 @@ static int claim(struct compute *c, struct error *err)
                    .whole_head = m->assign.whole_head,
                    .n_kept = m->assign.n_kept,
                    .n_weight_buffers = m->assign.n_weight_buffers,
+                   .n_sums = m->assign.n_sums,
                    .n_resident = m->assign.n_resident},
         .batch = m->assign.batch,
         .seed = m->assign.seed,
-        .grad = m->assign.grad,
     };
     int rc = check_budget(c, &options, err);
 
     ledger_forget_peaks(&c->ledger);
     if (!rc)
         rc = device_worker_init(&c->worker, &options, &c->ledger, err);
-    if (!rc)
-        device->ops->count(c->worker.dev, &c->box->progress);
-    return rc;
+    if (rc)
+        return rc;
+    device->ops->count(c->worker.dev, &c->box->progress);
+    if (c->worker.attention[0])
+        log_line("%s", c->worker.attention);
+    return 0;
 }
 
 /* Of a job that generates, the client's ids and the logits for it. */
@@ -204,6 +209,16 @@ static void lend(const struct compute *c)
     }
 }
 
+/* What the job's workers have in common. */
+static void choose_products(const struct compute *c)
+{
+    const struct device_worker *w = &c->worker;
+    struct error err;
+
+    if (c->assign.assign.products.version && w->ops->choose(w->dev, &c->assign.assign.products, &err))
+        log_line("%s", err.text);
+}
+
 static void on_assign(struct compute *c, const struct mail *mail)
 {
     struct message reply = {.kind = MESSAGE_ASSIGNED};
@@ -228,6 +243,7 @@ static void on_assign(struct compute *c, const struct mail *mail)
         reply.refused.error = err;
     } else {
         lend(c);
+        choose_products(c);
         reply.assigned.arena_bytes = c->worker.plan.arena_bytes;
     }
     post_ledger(c);
@@ -280,9 +296,16 @@ static void on_evaluate(struct compute *c, const struct message *m)
         .n_rows = m->evaluate.n_rows,
     };
 
+    const struct device_worker *w = &c->worker;
+    const struct products *products = &c->assign.assign.products;
+
     link_begin(&c->link, 0);
     const uint64_t since = trace_begin(c->worker.trace);
+    if (products->version) /* a loss is the same bits in a run and of its checkpoint */
+        w->ops->choose(w->dev, &(struct products){0}, NULL);
     int rc = device_worker_evaluate(&c->worker, &evaluation, &link_session, &c->link, &reply.evaluated.sum, &err);
+    if (products->version)
+        w->ops->choose(w->dev, products, NULL);
     if (c->worker.trace)
         trace_end(&c->trace, since, "evaluate", NULL, (struct trace_arg[]){{"rows", m->evaluate.n_rows}, {NULL, 0}});
     if (!rc)

@@ -15,17 +15,19 @@
  *
  * Determinism: the result of every operation depends on its arguments alone, never on the thread count. How rows are
  * grouped into calls changes no bit of operations on single rows, nor of matmul's, each element of which is added up in
- * an order that depends on k alone. Sums over rows (reduce_rows, norm_backward's weight gradients, matmul over
- * rows with beta 1) depend on the rows of a call, and add onto their destination once a call.
+ * an order that depends on k alone. Sums over rows (reduce_rows, norm_backward's weight gradients, matmul
+ * over_rows or with beta 1) depend on the rows of a call, and add onto their destination once a call.
  *
  * Dropout: element e of row r of the minibatch is kept if its Philox word (proto/random.h) >= random_threshold(p), then
  * scaled by 1/(1-p). p = 0 draws nothing. */
 #ifndef DEVICE_DEVICE_H
 #define DEVICE_DEVICE_H
 
+#include "plan/attention.h"
 #include "proto/error.h"
 #include "proto/model.h"
 #include "proto/number.h"
+#include "proto/products.h"
 #include "proto/random.h"
 
 #include <stdbool.h>
@@ -37,16 +39,19 @@ struct device; /* the backend's own */
 enum device_queue {
     DEVICE_COMPUTE,
     DEVICE_PULL, /* upload */
-    DEVICE_PUSH, /* download, download_bf16 */
+    DEVICE_PUSH, /* download */
     DEVICE_QUEUES
 };
 
 /* What the worker of one device can count on before there is a job. */
 struct device_facts {
-    uint64_t available_bytes; /* of the device's memory: what this process may come to hold of it now, all told */
-    uint64_t library_bytes;   /* of these, what the backend holds outside any arena: plan_setting.library_bytes */
-    char model[64];           /* "NVIDIA H200"; "" for the CPU */
+    uint64_t available_bytes;      /* of the device's memory: what this process may come to hold of it now, all told */
+    uint64_t library_bytes;        /* of these, what the backend holds outside any arena: plan_setting.library_bytes */
+    char model[64];                /* "NVIDIA H200"; "" for the CPU */
+    enum plan_attention attention; /* that it can: plan_setting.attention */
 };
+
+enum { DEVICE_TOLD = 256 }; /* bytes of a line for the log */
 
 struct device_dropout {
     float p;
@@ -70,6 +75,7 @@ struct device_matmul {
     void *c;
     bool wide;                     /* c is fp32 whatever the values are: logits, contributions; without epilogue */
     float beta;                    /* 0 or 1 */
+    bool over_rows;                /* k is rows: with beta 0 too it may be added up in parts, in a fixed order */
     enum device_epilogue epilogue; /* with beta 0 only */
     enum model_activation activation;
     const void *bias; /* (n) */
@@ -88,7 +94,7 @@ struct device_attention {
     float *log_sum_exp;            /* (n_rows, n_heads, n_tokens): written forward, read backward */
     const void *out_gradient;      /* (n_rows*n_tokens, width), backward */
     void *qkv_gradient;            /* (n_rows*n_tokens, 3*width), backward, overwritten */
-    void *scratch;                 /* scratch_bytes() of plan/backend.h */
+    void *scratch;                 /* scratch_bytes() of plan/backend.h; or, backward, of plan/attention.h */
     struct device_dropout dropout; /* of probabilities; element (head*n_tokens + query)*n_tokens + key of the row */
 };
 
@@ -131,8 +137,6 @@ struct device_ops {
     /* Copies between host and device memory, on DEVICE_PULL and on DEVICE_PUSH. Both ends are borrowed until done. */
     void (*upload)(struct device *dev, void *dst, const void *host, size_t bytes);
     void (*download)(struct device *dev, void *host, const void *src, size_t bytes);
-    /* As download, of n numbers rounded to bf16 on their way. */
-    void (*download_bf16)(struct device *dev, uint16_t *host, const float *src, size_t n);
 
     /* A name (> 0, ascending) for all that was queued on `queue` so far. */
     uint64_t (*mark)(struct device *dev, enum device_queue queue);
@@ -146,8 +150,17 @@ struct device_ops {
     /* The sentence to the -EIO of finish or sync; returns it. */
     int (*fault)(struct device *dev, struct error *err);
 
-    void (*zero)(struct device *dev, float *x, size_t n);
+    void (*zero)(struct device *dev, void *x, size_t bytes);
+    /* to (n) = from (n), rounded to bf16. `to` begins at least rounding_bytes (plan/backend.h) before `from`, and may
+     * reach into what has been read; or it lies apart. */
+    void (*round_bf16)(struct device *dev, uint16_t *to, const float *from, size_t n);
     void (*matmul)(struct device *dev, const struct device_matmul *op);
+    /* Which algorithms there are to choose from for a product, none of which depends on the order that anything runs in. */
+    void (*propose)(struct device *dev, const struct device_matmul *op, struct products_candidates *out);
+    /* Products of these classes are computed so from now on, where the algorithm can; all others by the library's first
+     * choice. -ENOTSUP with a sentence that is worth a line of the log: some of them, or all,
+     * mean nothing here, and are left out. */
+    int (*choose)(struct device *dev, const struct products *products, struct error *err);
 
     /* y = act(x), n elements: what matmul's epilogue makes of pre. */
     void (*activate)(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation);
@@ -165,6 +178,13 @@ struct device_ops {
                           const void *dy, const void *x, const float *statistics, const void *weight, size_t m,
                           size_t n);
 
+    /* Before the first step: chooses, compiles and loads whatever computes attention of op's shape, of its rows or fewer,
+     * with its dropout, so that no step does; without qkv_gradient forward alone. way: what its scratch is for. Waits; what
+     * op points to holds anything afterwards. *told: a line for the log that says how attention is computed, and why so;
+     * empty where there is but one way. Not prepared, of another shape, or of arrays that do not begin at whole 16 bytes, it
+     * is computed by the backend's own kernels. */
+    void (*prepare_attention)(struct device *dev, const struct device_attention *op, enum plan_attention way,
+                              char told[DEVICE_TOLD]);
     void (*attention)(struct device *dev, const struct device_attention *op);
     void (*attention_backward)(struct device *dev, const struct device_attention *op);
     void (*attention_cached)(struct device *dev, const struct device_attention_cached *op);
@@ -194,14 +214,15 @@ struct device_ops {
     /* Softmax over a vocabulary that comes in chunks. logits (m, n) are those of labels first .. first+n-1.
      * running (m, 3): maximum, sum of exp(logit - maximum), logit of the label. `start`: this is the row's first chunk.
      * Rows whose label is MESSAGE_NO_LABEL's value (UINT32_MAX) take part, and count for nothing. A logit that is not
-     * finite upwards (NaN, infinity) makes the loss a NaN. */
+     * finite upwards (NaN, infinity) makes the loss a NaN. Elements from n up to the stride are of the row, of any
+     * content, and count for nothing. */
     void (*log_sum_exp)(struct device *dev, float *running, bool start, const float *logits, size_t logits_stride,
                         const uint32_t *labels, size_t m, uint32_t first, size_t n);
     /* loss (m) in double = -log p of the label, from running; 0 without a label. */
     void (*loss)(struct device *dev, double *loss, const float *running, const uint32_t *labels, size_t m);
     /* In the place of the logits their gradient, (softmax - one-hot) * scale, 0 in rows without a label. It is values:
      * row i at the address where row i of the logits was, so its stride in elements is that of the logits times
-     * device_wide(type). */
+     * device_wide(type); elements from n up to the logits' stride become 0. */
     void (*cross_entropy_gradient)(struct device *dev, float *logits, size_t logits_stride, const float *running,
                                    const uint32_t *labels, size_t m, uint32_t first, size_t n, float scale);
 };

@@ -50,6 +50,7 @@ static struct layer_pass pass_of(const struct tile *t, uint32_t visit)
                                .n_rows = 1,
                                .n_tokens = above ? 1 : t->n,
                                .setting = &w->plan.setting,
+                               .plan = &w->plan,
                                .position = t->first,
                                .n_positions = w->plan.setting.seq,
                                .cache = block ? address(w, w->plan.cache + layer->index * w->plan.cache_bytes) : NULL,

@@ -11,7 +11,7 @@
 #include "device/step.h"
 #include "proto/segment.h"
 
-enum { LINK_MAX_SLOTS = 16 };
+enum { LINK_MAX_SLOTS = MAILBOX_MAX_SLOTS };
 
 struct link {
     struct mailbox *box;

@@ -31,19 +31,57 @@ static const struct mail *ring_pop(struct mailbox_ring *ring)
     return mail;
 }
 
+static bool keep_freed(struct mailbox *box, uint32_t slot)
+{
+    const size_t most = sizeof box->freed.entries / sizeof *box->freed.entries;
+    const size_t at = (box->freed.first + box->freed.n) % most;
+
+    if (box->freed.n == most)
+        return false;
+    box->freed.entries[at].slot = slot;
+    box->freed.entries[at].before = box->n_come;
+    box->freed.n++;
+    return true;
+}
+
+static bool has_any(const struct mailbox *box)
+{
+    return box->in.n > 0 || box->freed.n > 0;
+}
+
+/* The oldest of all; there is one. */
+static struct mail take(struct mailbox *box)
+{
+    const size_t most = sizeof box->freed.entries / sizeof *box->freed.entries, at = box->freed.first;
+    const uint32_t n_taken = box->n_come - (uint32_t)box->in.n;
+
+    if (box->freed.n == 0 || box->freed.entries[at].before != n_taken)
+        return *ring_pop(&box->in);
+    box->freed.first = (at + 1) % most;
+    box->freed.n--;
+    return (struct mail){.message = {.kind = MESSAGE_FREE, .free = {.slot = box->freed.entries[at].slot}}};
+}
+
+static bool keep(struct mailbox *box, const struct message *m, const int *fds, unsigned n_fds)
+{
+    if (box->in.n == MAILBOX_ENTRIES)
+        return false;
+    struct mail *mail = ring_push(&box->in);
+    box->n_come++;
+    mail->message = *m;
+    mail->n_fds = n_fds;
+    for (unsigned i = 0; i < n_fds; i++)
+        mail->fds[i] = fds[i];
+    return true;
+}
+
 bool mailbox_deliver(struct mailbox *box, const struct message *m, const int *fds, unsigned n_fds)
 {
     assert(n_fds <= MAILBOX_FDS);
     pthread_mutex_lock(&box->mutex);
-    const bool room = box->in.n < MAILBOX_ENTRIES;
-    if (room) {
-        struct mail *mail = ring_push(&box->in);
-        mail->message = *m;
-        mail->n_fds = n_fds;
-        for (unsigned i = 0; i < n_fds; i++)
-            mail->fds[i] = fds[i];
+    const bool room = m->kind == MESSAGE_FREE ? keep_freed(box, m->free.slot) : keep(box, m, fds, n_fds);
+    if (room)
         pthread_cond_broadcast(&box->changed);
-    }
     pthread_mutex_unlock(&box->mutex);
     return room;
 }
@@ -63,9 +101,9 @@ bool mailbox_collect(struct mailbox *box, struct message *m)
 void mailbox_wait(struct mailbox *box, struct mail *mail)
 {
     pthread_mutex_lock(&box->mutex);
-    while (!box->in.n)
+    while (!has_any(box))
         pthread_cond_wait(&box->changed, &box->mutex);
-    *mail = *ring_pop(&box->in);
+    *mail = take(box);
     pthread_mutex_unlock(&box->mutex);
     move_on(box);
 }
@@ -73,9 +111,9 @@ void mailbox_wait(struct mailbox *box, struct mail *mail)
 bool mailbox_poll(struct mailbox *box, struct mail *mail)
 {
     pthread_mutex_lock(&box->mutex);
-    const bool any = box->in.n > 0;
+    const bool any = has_any(box);
     if (any)
-        *mail = *ring_pop(&box->in);
+        *mail = take(box);
     pthread_mutex_unlock(&box->mutex);
     return any;
 }

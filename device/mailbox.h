@@ -3,16 +3,18 @@
  * The main thread talks: it runs the event loop, so that pings are answered and the daemon's death is noticed while a
  * layer computes. The compute thread owns the device and waits here for what to do. Both directions are rings of fixed
  * size: nothing is allocated per message. The daemon has only so many things to say before the worker must answer; one
- * that says more is at fault. */
+ * that says more is at fault. Slots are freed while the compute thread is busy elsewhere, any number of them: that is
+ * kept apart, a few bytes for each. */
 #ifndef DEVICE_MAILBOX_H
 #define DEVICE_MAILBOX_H
 
+#include "plan/host.h"
 #include "proto/message.h"
 
 #include <pthread.h>
 #include <stdbool.h>
 
-enum { MAILBOX_ENTRIES = 128, MAILBOX_FDS = 5 };
+enum { MAILBOX_ENTRIES = 128, MAILBOX_FDS = 5, MAILBOX_MAX_SLOTS = PLAN_HOST_MAX_SLOTS };
 
 struct mail {
     struct message message;
@@ -27,6 +29,13 @@ struct mailbox {
         struct mail entries[MAILBOX_ENTRIES];
         size_t first, n;
     } in, out;
+    struct {
+        struct {
+            uint32_t slot, before; /* before: messages that had come by then, as n_come counts */
+        } entries[1 + MAILBOX_MAX_SLOTS];
+        size_t first, n;
+    } freed;
+    uint32_t n_come;   /* into `in`, ever */
     uint64_t progress; /* the compute thread's: messages and operations of the device; raised and read by __atomic */
     void (*on_out)(void *context); /* wakes the loop: called on the compute thread */
     void *context;
@@ -34,7 +43,8 @@ struct mailbox {
 
 void mailbox_init(struct mailbox *box, void (*on_out)(void *context), void *context);
 
-/* Main thread: hands a message in; false if the ring is full. */
+/* Main thread: hands a message in; false if the ring is full, or no more slots can be in use. Of FREE the slot alone is
+ * kept. */
 bool mailbox_deliver(struct mailbox *box, const struct message *m, const int *fds, unsigned n_fds);
 /* Main thread: takes the oldest message that is to be sent; false if there is none. */
 bool mailbox_collect(struct mailbox *box, struct message *m);

@@ -195,6 +195,7 @@ static int run(const char *directory, const struct compute_options *options, boo
     hello.hello.role = ROLE_WORKER;
     hello.hello.budget = device->budget;
     hello.hello.library_bytes = device->facts.library_bytes;
+    hello.hello.attention = device->facts.attention;
     if (profile_find(&hello.hello.profile, NULL, device->ops->name, err))
         log_line("%s; it is taken to be as fast as most", err->text);
     snprintf(hello.hello.device, sizeof hello.hello.device, "%s", device->name);

@@ -4,6 +4,8 @@
 #include "plan/layers.h"
 #include "plan/units.h"
 
+#include <assert.h>
+
 static uint32_t visit_of(const struct device_pass *pass, uint32_t n)
 {
     return pass->worker->model.n_visits - 1 - n / pass->n_runs;
@@ -25,10 +27,10 @@ static uint32_t count_apart(const struct device_pass *pass)
     return pass->worker->plan.head_apart ? plan_head(&pass->worker->model)->n_visits * pass->n_runs : 0;
 }
 
-/* The others use the sets in turn. */
-static uint32_t set_of(const struct device_pass *pass, uint32_t n)
+/* The others use the sums in turn. */
+static uint32_t sum_of(const struct device_pass *pass, uint32_t n)
 {
-    return (n - count_apart(pass)) % pass->worker->plan.n_sets;
+    return (n - count_apart(pass)) % pass->worker->plan.n_sums;
 }
 
 float *device_offers_sum(const struct device_pass *pass, uint32_t n)
@@ -38,10 +40,37 @@ float *device_offers_sum(const struct device_pass *pass, uint32_t n)
     const uint32_t bottom = plan_head(model)->first_visit;
 
     if (n >= count_apart(pass))
-        return device_pass_address(pass, plan->contribution[set_of(pass, n)]);
-    const uint64_t each = plan_align(model->units[model->visits[bottom]].n * sizeof(float));
-    return device_pass_address(pass,
-                               plan->head + n % pass->n_runs * plan->head_bytes + (visit_of(pass, n) - bottom) * each);
+        return device_pass_address(pass, plan->contribution[sum_of(pass, n)]);
+    return device_pass_address(pass, plan_head_contribution(plan, model, n % pass->n_runs, visit_of(pass, n) - bottom));
+}
+
+/* In bf16 where the sum was, and a little before. */
+static uint16_t *rounded(const struct device_pass *pass, uint32_t n)
+{
+    return (uint16_t *)((char *)device_offers_sum(pass, n) - pass->worker->plan.rounding_bytes);
+}
+
+static bool is_rounded(const struct device_pass *pass)
+{
+    return pass->worker->plan.setting.grad == NUMBER_BF16;
+}
+
+static void round_sum(const struct device_pass *pass, uint32_t n)
+{
+    const struct device_worker *w = pass->worker;
+
+    if (is_rounded(pass))
+        w->ops->round_bf16(w->dev, rounded(pass, n), device_offers_sum(pass, n), unit_of(pass, n)->n);
+}
+
+/* As they lie, since each begins where the one before it has been read: part by part, the bottom unit first. */
+void device_offers_made_apart(const struct device_pass *pass)
+{
+    const uint32_t n = count_apart(pass);
+
+    for (uint32_t part = 0; part < pass->n_runs; part++)
+        for (uint32_t i = n; i > 0; i -= pass->n_runs)
+            round_sum(pass, i - pass->n_runs + part);
 }
 
 void device_offers_begin(const struct device_pass *pass, uint32_t n)
@@ -49,8 +78,7 @@ void device_offers_begin(const struct device_pass *pass, uint32_t n)
     const struct device_worker *w = pass->worker;
 
     if (n >= count_apart(pass))
-        w->ops->follow(w->dev, DEVICE_COMPUTE, DEVICE_PUSH, pass->offers.sent[set_of(pass, n)]);
-    w->ops->zero(w->dev, device_offers_sum(pass, n), unit_of(pass, n)->n);
+        w->ops->follow(w->dev, DEVICE_COMPUTE, DEVICE_PUSH, pass->offers.sent[sum_of(pass, n)]);
 }
 
 /* The oldest slice on its way is waited for and contributed. */
@@ -63,7 +91,7 @@ static int land(struct device_pass *pass)
     const uint64_t left = unit->n - (uint64_t)first.slice * MODEL_SLICE;
     int rc = device_pass_finish(pass, DEVICE_PUSH, first.arrived);
 
-    o->n_flying--;
+    o->n_flying--, o->n_landed++;
     for (uint32_t i = 0; i < o->n_flying; i++)
         o->flying[i] = o->flying[i + 1];
     device_pass_record(pass, first.since, "download", visit,
@@ -72,7 +100,7 @@ static int land(struct device_pass *pass)
                                             {"part", part},
                                             {"slice", first.slice},
                                             {"bytes", (left < MODEL_SLICE ? left : MODEL_SLICE) *
-                                                          number_bytes(pass->worker->grad)},
+                                                          number_bytes(pass->worker->plan.setting.grad)},
                                             {NULL, 0}});
     if (rc == 0)
         rc = pass->link->contribute(pass->context, visit, part, first.slice, first.slot);
@@ -89,7 +117,8 @@ static int send(struct device_pass *pass, bool wait, bool *sent)
     const struct model_unit *unit = unit_of(pass, o->next);
     const uint64_t first = (uint64_t)o->slice * MODEL_SLICE;
     const uint64_t n = unit->n - first < MODEL_SLICE ? unit->n - first : MODEL_SLICE;
-    const float *from = device_offers_sum(pass, o->next) + first;
+    const size_t each = number_bytes(w->plan.setting.grad);
+    const char *from = is_rounded(pass) ? (char *)rounded(pass, o->next) : (char *)device_offers_sum(pass, o->next);
     const bool apart = o->next < count_apart(pass);
     struct device_offer offer = {.n = o->next, .slice = o->slice};
     int rc = pass->link->take_slot(pass->context, visit_of(pass, o->next), part_of(pass, o->next), o->slice, wait,
@@ -99,17 +128,15 @@ static int send(struct device_pass *pass, bool wait, bool *sent)
     if (!*sent)
         return rc;
     offer.since = trace_begin(w->trace);
-    w->ops->follow(w->dev, DEVICE_PUSH, DEVICE_COMPUTE, apart ? pass->forward : o->made[set_of(pass, o->next)]);
-    if (w->grad == NUMBER_FP32)
-        w->ops->download(w->dev, offer.slot, from, n * sizeof *from);
-    else
-        w->ops->download_bf16(w->dev, offer.slot, from, n);
+    w->ops->follow(w->dev, DEVICE_PUSH, DEVICE_COMPUTE, apart ? pass->forward : o->made[sum_of(pass, o->next)]);
+    w->ops->download(w->dev, offer.slot, from + first * each, n * each);
     offer.arrived = w->ops->mark(w->dev, DEVICE_PUSH);
+    assert(o->n_flying < DEVICE_OFFERS);
     o->flying[o->n_flying++] = offer;
     if (++o->slice < unit->n_slices)
         return 0;
     if (!apart)
-        o->sent[set_of(pass, o->next)] = offer.arrived;
+        o->sent[sum_of(pass, o->next)] = offer.arrived;
     o->slice = 0;
     o->next++;
     return 0;
@@ -128,8 +155,10 @@ static int flush(struct device_pass *pass, uint32_t end)
     int rc = device_pass_tell_losses(pass);
 
     while (rc == 0 && o->next < end) {
-        rc = send(pass, o->n_flying == 0, &sent);
-        if (rc == 0 && (!sent || o->n_flying == most_flying(pass)))
+        sent = false;
+        if (o->n_flying < most_flying(pass))
+            rc = send(pass, o->n_flying == 0, &sent);
+        if (rc == 0 && !sent)
             rc = land(pass);
     }
     return rc;
@@ -154,24 +183,38 @@ static uint64_t count_slices(const struct device_pass *pass)
     return n - o->slice;
 }
 
+/* How many of the first contributions must have left before the one after that which is being made has a sum: those it
+ * would overwrite, and those before them. */
+static uint32_t count_in_the_way(const struct device_pass *pass)
+{
+    const uint32_t n_made = pass->offers.n_made, n_sums = pass->worker->plan.n_sums;
+
+    return n_made + 2 > n_sums ? n_made + 2 - n_sums : 0;
+}
+
 /* Losses come first. Nothing is asked of the host before a whole contribution with a sum is queued, so that the device
- * has work while it waits. Slices of the calls before this one are landed: whatever they followed was queued before a
- * microbatch that is. */
+ * has work while it waits. At the last microbatch all leave that find slots; those without stay in their sums until the
+ * next contribution needs one. Slices of the calls before this one are landed: whatever they followed was queued before
+ * a microbatch that is. */
 int device_offers_go_on(struct device_pass *pass, uint32_t left)
 {
     struct device_offers *o = &pass->offers;
-    const uint32_t before = o->n_flying;
+    const uint32_t before = o->n_landed + o->n_flying;
     bool sent = true;
 
     if (o->n_made <= count_apart(pass))
         return 0;
-    if (left == 1)
-        return flush(pass, o->n_made); /* the next one needs the sum */
-    uint64_t due = (count_slices(pass) + left - 1) / left;
     int rc = device_pass_tell_losses(pass);
-    for (; rc == 0 && sent && due > 0 && o->n_flying < most_flying(pass); due--)
-        rc = send(pass, false, &sent);
-    for (uint32_t i = 0; rc == 0 && i < before; i++)
+    if (rc == 0 && left == 1 && count_in_the_way(pass) > count_apart(pass))
+        rc = flush(pass, count_in_the_way(pass));
+    for (uint64_t due = (count_slices(pass) + left - 1) / left; rc == 0 && sent && due > 0; due--) {
+        const bool full = o->n_flying == most_flying(pass);
+        if (full && left > 1)
+            break;
+        rc = full ? land(pass) : 0;
+        rc = rc ? rc : send(pass, false, &sent);
+    }
+    while (rc == 0 && o->n_landed < before)
         rc = land(pass);
     return rc;
 }
@@ -182,8 +225,10 @@ int device_offers_made(struct device_pass *pass)
     const struct device_worker *w = pass->worker;
     const uint32_t n = o->n_made++;
 
-    if (n >= count_apart(pass))
-        o->made[set_of(pass, n)] = w->ops->mark(w->dev, DEVICE_COMPUTE);
+    if (n >= count_apart(pass)) {
+        round_sum(pass, n);
+        o->made[sum_of(pass, n)] = w->ops->mark(w->dev, DEVICE_COMPUTE);
+    }
     return device_pass_overlaps(pass) ? 0 : device_offers_finish(pass);
 }
 

@@ -57,7 +57,8 @@ static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit
                                .step = pass->step,
                                .loss_scale = pass->loss_scale,
                                .dropout = pass->train,
-                               .setting = &plan->setting};
+                               .setting = &plan->setting,
+                               .plan = plan};
 }
 
 /* In the order in which they are offered. */
@@ -131,6 +132,7 @@ static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, con
         v.weights = weights;
         v.chunks = chunks;
         v.contribution = contribution;
+        v.fresh = row == 0;
         device_boundaries_enter(pass, &v, token, is_backward);
         (is_backward ? layer->backward : layer->forward)(&v);
         rc = overlap(pass, run, ++done, is_backward);
@@ -157,6 +159,8 @@ static int forward(struct device_pass *pass)
                            NULL);
         record_forward(pass, since, visit);
     }
+    if (pass->train)
+        device_offers_made_apart(pass);
     pass->forward = w->ops->mark(w->dev, DEVICE_COMPUTE);
     return rc;
 }

@@ -67,10 +67,9 @@ struct device_worker_options {
     const struct device_ops *ops;
     struct plan_setting setting;
     struct plan_choice choice;
-    uint32_t batch;        /* rows of the whole minibatch: a multiple of setting.part_rows */
-    uint64_t seed;         /* of dropout */
-    unsigned index;        /* of the device: cuda:1 */
-    enum number_type grad; /* of contributions as they are offered */
+    uint32_t batch; /* rows of the whole minibatch: a multiple of setting.part_rows */
+    uint64_t seed;  /* of dropout */
+    unsigned index; /* of the device: cuda:1 */
 };
 
 struct layer_chunk;
@@ -78,11 +77,11 @@ struct layer_chunk;
 struct device_worker {
     const struct device_ops *ops;
     struct device *dev;
+    char attention[DEVICE_TOLD]; /* how it is computed: a line for the log, or empty */
     struct model model;
     struct plan plan;
     uint64_t seed;
     uint32_t batch;
-    enum number_type grad;
     struct ledger *ledger; /* borrowed; the arena stands in it, category by category */
     struct trace *trace;   /* borrowed: set by the caller after init; NULL: nothing is recorded */
     void *stash;           /* borrowed: (plan.host_stash_bytes) of the host's, set by the caller after init; or NULL */

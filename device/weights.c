@@ -137,6 +137,19 @@ static void upload(const struct device_worker *w, uint32_t unit, void *to, const
                   (struct trace_arg[]){{"bytes", end - first}, {NULL, 0}});
 }
 
+/* Of the head's unit in a buffer, where other units were, the rows added to it: what stays has them from the beginning,
+ * when the arena was zeros. */
+static void clear_padding(struct device_weights *weights, uint32_t place)
+{
+    const struct device_worker *w = weights->worker;
+    const uint32_t unit = unit_at(weights, place);
+    const uint64_t n = w->model.units[unit].n, room = plan_unit_room(&w->model, unit, w->plan.head_pad);
+    const size_t value = number_bytes(w->plan.setting.precision);
+
+    if (where(weights, place) == BUFFER && room > n)
+        w->ops->zero(w->dev, (char *)device_address(weights, place) + n * value, (room - n) * value);
+}
+
 /* Visits want their units in the order of the pulls, so the oldest pull is this one's. */
 static int receive(struct device_weights *weights, uint32_t place)
 {
@@ -192,6 +205,8 @@ int device_weights_next(struct device_weights *weights, uint32_t place, const vo
     if (has_come)
         send(weights, 1, 1);
     w->ops->follow(w->dev, DEVICE_COMPUTE, DEVICE_PULL, w->ops->mark(w->dev, DEVICE_PULL));
+    if (has_come)
+        clear_padding(weights, place);
     if (where(weights, place) == HOST)
         *out = has_come ? weights->coming.host : w->tables[place]; /* the embedding's visits come first */
     else if (where(weights, place) != NOWHERE)

@@ -29,14 +29,35 @@ static int allocate(struct device_worker *w, struct error *err)
                : error_set(err, -ENOMEM, "out of memory");
 }
 
+/* For the largest microbatch. Where all blocks keep their internals, these are not in the workspace. */
+static void prepare_attention(struct device_worker *w)
+{
+    char *arena = w->ops->arena(w->dev);
+    const struct plan *plan = &w->plan;
+    const bool all_keep = plan->choice.n_kept == w->model.config.n_layers;
+    const struct layer_pass pass = {.ops = w->ops,
+                                    .dev = w->dev,
+                                    .model = &w->model,
+                                    .workspace = arena + plan->workspace,
+                                    .kept = all_keep ? arena + plan->kept : NULL,
+                                    .n_rows = plan->choice.microbatch,
+                                    .n_tokens = plan->setting.seq,
+                                    .dropout = plan->setting.purpose == PLAN_TRAIN,
+                                    .setting = &plan->setting,
+                                    .plan = plan};
+
+    if (plan->setting.purpose != PLAN_GENERATE) /* which has attention of its own */
+        layer_prepare_attention(&pass, plan->setting.purpose == PLAN_TRAIN, w->attention);
+}
+
 int device_worker_init(struct device_worker *worker, const struct device_worker_options *options, struct ledger *ledger,
                        struct error *err)
 {
     const struct plan_setting *setting = &options->setting;
 
     device_check(options->ops);
-    *worker = (struct device_worker){
-        .ops = options->ops, .seed = options->seed, .batch = options->batch, .grad = options->grad, .ledger = ledger};
+    *worker =
+        (struct device_worker){.ops = options->ops, .seed = options->seed, .batch = options->batch, .ledger = ledger};
     int rc = model_init(&worker->model, &options->config, err);
     if (rc == 0)
         rc = plan_check(&worker->model, setting, err);
@@ -50,6 +71,7 @@ int device_worker_init(struct device_worker *worker, const struct device_worker_
         rc = options->ops->open(&worker->dev, options->index, setting->precision, worker->plan.arena_bytes,
                                 setting->n_threads, err);
     if (rc == 0) {
+        prepare_attention(worker);
         enter_ledger(worker);
         return 0;
     }

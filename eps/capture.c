@@ -54,6 +54,19 @@ static int parse_side(json_t **out, const char *side, size_t side_bytes, struct 
     return rc;
 }
 
+int eps_capture_side_products(struct products *out, const char *side, size_t side_bytes, struct error *err)
+{
+    json_t *parsed;
+    int rc = parse_side(&parsed, side, side_bytes, err);
+
+    *out = (struct products){0};
+    if (rc)
+        return rc;
+    rc = products_from_json(out, json_object_get(json_object_get(parsed, "options"), "products"), err);
+    json_decref(parsed);
+    return rc;
+}
+
 int eps_capture_check_side(const char *side, size_t side_bytes, struct error *err)
 {
     json_t *json;
@@ -231,6 +244,9 @@ static int finish_checkpoint(struct eps_capture *capture, struct error *err)
         capture->checkpoint.options = json_incref(json_object_get(side, "options"));
         if (o->microbatch &&
             json_object_set_new(capture->checkpoint.options, "microbatch", json_integer(o->microbatch)))
+            rc = error_set(err, -ENOMEM, "out of memory");
+        else if (o->products.version &&
+                 json_object_set_new(capture->checkpoint.options, "products", products_to_json(&o->products)))
             rc = error_set(err, -ENOMEM, "out of memory");
         else
             rc = add_side_files(capture, side, err);

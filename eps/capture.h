@@ -8,6 +8,7 @@
 
 #include "eps/store_files.h"
 #include "proto/checkpoint.h"
+#include "proto/products.h"
 
 #include <stdbool.h>
 
@@ -24,7 +25,8 @@ struct eps_capture_options {
     size_t config_bytes;
     const char *side; /* the job's side file, which eps_capture_check_side liked; NULL: none */
     size_t side_bytes;
-    uint32_t microbatch; /* rows that all workers chose, recorded in the options; 0: they differ */
+    uint32_t microbatch;      /* rows that all workers chose, recorded in the options; 0: they differ */
+    struct products products; /* that all of them have; so are these; version 0: none */
     bool checkpoint;
     int output; /* of a checkpoint: the directory; -1: its files came open, and its place is somebody else's business */
     int files[EPS_CAPTURE_MOST]; /* (n_files), emptied first */
@@ -44,6 +46,9 @@ struct eps_capture {
 /* 0 if it is JSON {"options": {...}, "files": {NAME: TEXT, ...}} with names that a checkpoint may have beside its own
  * four; else -EINVAL with a sentence. */
 int eps_capture_check_side(const char *side, size_t side_bytes, struct error *err);
+
+/* The algorithms of products in such a side file's options: none where it has none. -EINVAL, -ENOMEM with a sentence. */
+int eps_capture_side_products(struct products *out, const char *side, size_t side_bytes, struct error *err);
 
 /* Makes or empties the files. On failure, here and below: -errno with a sentence that names the file and what to do
  * about it; eps_capture_discard is due. */

@@ -50,6 +50,16 @@ static struct peer *find_peer(struct session *s)
     return peer;
 }
 
+/* From the first worker with a device of its own on, and for good: the team never grows, as the system may have no thread
+ * left by then. */
+static void leave_cores(struct daemon *d, const struct peer *worker)
+{
+    if (!worker->backend || worker->backend->takes_turns)
+        return;
+    d->n_threads = eps_team_beside_device(d->n_threads, (unsigned)sysconf(_SC_NPROCESSORS_ONLN));
+    eps_updater_set_threads(d->updater, d->n_threads);
+}
+
 static void on_peer_open(struct session *s, const struct message *hello)
 {
     struct daemon *d = session_data(s);
@@ -68,6 +78,8 @@ static void on_peer_open(struct session *s, const struct message *hello)
     memcpy(peer->model, hello->hello.model, sizeof peer->model);
     peer->backend = plan_backend_find(peer->device);
     peer->library_bytes = hello->hello.library_bytes;
+    peer->attention =
+        hello->hello.attention < PLAN_ATTENTIONS ? (enum plan_attention)hello->hello.attention : PLAN_ATTENTION_OWN;
     peer->profile = hello->hello.profile;
     if (profile_check(&peer->profile, NULL) && profile_default(peer->device))
         peer->profile = *profile_default(peer->device);
@@ -80,6 +92,7 @@ static void on_peer_open(struct session *s, const struct message *hello)
         char budget[PROCESS_BYTES_TEXT];
         log_line("worker %u attached: %s%s%s%s, %s, pid %d", peer->id, peer->device, *model ? " (" : "", model,
                  *model ? ")" : "", process_format_bytes(budget, peer->budget), session_peer_pid(s));
+        leave_cores(d, peer);
         look_on_worker(d);
     } else if (peer->role == ROLE_CLIENT) {
         log_line("client %u attached: pid %d", peer->id, session_peer_pid(s));
@@ -106,7 +119,7 @@ static void on_client_message(struct peer *peer, const struct message *m, const 
         return;
     }
     const enum job_state state = d->job.state;
-    if (m->kind == MESSAGE_OPEN_STEP && (state == JOB_RESTING || (state == JOB_STEPPING && d->job.covered)))
+    if (m->kind == MESSAGE_OPEN_STEP && (state == JOB_RESTING || (state == JOB_STEPPING && steps_may_open(&d->job))))
         steps_open(d, m);
     else if (m->kind == MESSAGE_GENERATE && state == JOB_RESTING && d->job.request.job.generate)
         generate_start(d, m);
@@ -400,14 +413,15 @@ static unsigned pool_size(void)
  * libuv's, nanomsg's. */
 static int start_threads(struct daemon *d, struct error *err)
 {
-    int rc = process_check_threads(eps_team_size() + pool_size() + 1, err);
+    d->n_threads = eps_team_size();
+    int rc = process_check_threads(d->n_threads + pool_size() + 1, err);
 
     if (!rc)
         rc = session_hold_thread(&d->messages_held, err);
     if (rc)
         return rc;
     uv_queue_work(d->loop, &d->first_work, do_nothing, on_nothing);
-    rc = eps_updater_start(&d->updater, &d->job.store, 0, wake_loop, d);
+    rc = eps_updater_start(&d->updater, &d->job.store, d->n_threads, wake_loop, d);
     return rc ? error_set(err, rc, "the optimizer thread did not start: %s", strerror(-rc)) : 0;
 }
 

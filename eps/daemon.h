@@ -62,7 +62,8 @@ struct peer {
     char device[32], model[64];
     const struct plan_backend *backend; /* NULL: nothing is known of such devices */
     uint64_t budget, library_bytes;
-    struct profile profile; /* as it said, or its device's default */
+    enum plan_attention attention; /* that its device can */
+    struct profile profile;        /* as it said, or its device's default */
     enum peer_state state;
     bool not_finite;             /* the last job with it ended by its gradient */
     struct plan plan;            /* the job's of its device; all zero between jobs */
@@ -130,6 +131,7 @@ struct job {
     struct segment stashes[DAEMON_MAX_WORKERS]; /* (n_inboxes) of workers that keep theirs on the host; else empty */
     struct relay *relay;
     uint32_t microbatch;                      /* rows, of all workers */
+    struct products products;                 /* algorithms of all workers; version 0: as their libraries choose */
     struct plan_host host;                    /* what it takes of this process */
     struct peer *workers[DAEMON_MAX_WORKERS]; /* those that have parts, in order of id */
     uint32_t n_workers;
@@ -138,7 +140,11 @@ struct job {
     /* The open step: */
     uint64_t step;     /* updates done */
     uint64_t n_opened; /* steps opened: step, or one or two more */
-    bool covered;      /* the last of them is folded entirely */
+    bool covered;      /* the last of them that the relay has is folded entirely */
+    bool arrived;      /* or has all it needs of the workers, and the client was told */
+    bool has_ahead; /* one more was opened meanwhile: workers have their shares, the relay is told when it is covered */
+    struct message ahead;
+    uint64_t told_ahead; /* the last such step; MESSAGE_NO_STEP: none */
     uint64_t n_valid;
     uint32_t buffer;
     uint32_t n_generated; /* tokens run, or being run, of a job that generates */
@@ -194,6 +200,7 @@ struct daemon {
     int messages_held;    /* session_hold_thread's */
     uv_work_t first_work; /* none: libuv makes its threads for it */
     struct eps_updater *updater;
+    unsigned n_threads; /* of the updater's team */
     struct peer *peers;
     struct job job;
     struct { /* a request that came while the last job's memory was being given back */
@@ -262,6 +269,8 @@ void steps_on_worker(struct daemon *d, struct peer *worker, const struct message
 void steps_on_optimizer(struct daemon *d);
 /* The job is open: steps may be opened, and the relay be fed. */
 bool steps_are_on(const struct job *job);
+/* While a step is open: whether the client may open the next one. */
+bool steps_may_open(const struct job *job);
 /* Feeds the relay and carries out what it says. The job may have ended when this returns. */
 void steps_feed(struct daemon *d, const struct relay_event *event);
 

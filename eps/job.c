@@ -22,8 +22,12 @@ static void refuse(struct peer *client, int code, const struct error *err)
 
 void job_init(struct job *job)
 {
-    *job = (struct job){
-        .output = -1, .side_file = -1, .trace_file = -1, .moments_file = -1, .saved_step = MESSAGE_NO_STEP};
+    *job = (struct job){.output = -1,
+                        .side_file = -1,
+                        .trace_file = -1,
+                        .moments_file = -1,
+                        .saved_step = MESSAGE_NO_STEP,
+                        .told_ahead = MESSAGE_NO_STEP};
 }
 
 struct trace *job_trace(const struct job *job, struct trace *track)
@@ -177,9 +181,12 @@ static void assign(struct job *job, struct peer *worker, const struct segment *i
     m.assign.microbatch = plan->choice.microbatch;
     m.assign.host_stash = plan->choice.host_stash;
     m.assign.whole_head = plan->choice.whole_head;
+    m.assign.products = job->products;
     m.assign.n_kept = plan->choice.n_kept;
     m.assign.n_weight_buffers = plan->choice.n_weight_buffers;
+    m.assign.n_sums = plan->choice.n_sums;
     m.assign.n_resident = plan->choice.n_resident;
+    m.assign.attention = plan->setting.attention;
     m.assign.host_stash_bytes = plan->host_stash_bytes;
     if (m.assign.host_stash)
         fds[n_fds++] = stash->fd;
@@ -187,6 +194,16 @@ static void assign(struct job *job, struct peer *worker, const struct segment *i
         fds[n_fds++] = job->trace_file;
     worker->state = PEER_ASSIGNING;
     session_send_fds(worker->session, &m, fds, n_fds);
+}
+
+/* To train, those that the first worker's profile has, so that all compute the same bits; a run that goes on keeps what it
+ * began with. Others take the libraries' first choices, which no profile changes. */
+static void choose_products(struct job *job)
+{
+    if (!job->request.job.train || job->request.job.resume)
+        return;
+    for (uint32_t i = 0; !job->products.version && i < job->n_workers; i++)
+        job->products = job->workers[i]->profile.products;
 }
 
 static int begin_assigning(struct daemon *d, struct error *err)
@@ -206,6 +223,7 @@ static int begin_assigning(struct daemon *d, struct error *err)
 
     if (rc)
         return error_set(err, rc, "out of memory");
+    choose_products(job);
     for (uint32_t i = 0; i < job->n_workers; i++)
         assign(job, job->workers[i], &job->inboxes[i], &job->stashes[i]);
     return 0;

@@ -18,6 +18,14 @@ static void plan(struct plan_host *out, const struct job *job, const struct mess
     plan_host(out, &job->model, &setting);
 }
 
+static bool has_worker_beside(const struct job *job)
+{
+    for (uint32_t i = 0; i < job->n_workers; i++)
+        if (!job->workers[i]->backend->takes_turns)
+            return true;
+    return false;
+}
+
 struct plan_host_setting job_host_setting(const struct job *job, const struct message *m)
 {
     uint64_t stash_bytes = 0;
@@ -35,6 +43,7 @@ struct plan_host_setting job_host_setting(const struct job *job, const struct me
         .adamw = m->job.optimizer == OPTIMIZER_ADAMW,
         .n_parts = m->job.n_parts,
         .n_workers = job->n_planned,
+        .beside = has_worker_beside(job),
         .batch = m->job.batch,
         .seq = m->job.seq,
         .host_stash_bytes = stash_bytes,
@@ -113,9 +122,13 @@ int job_check_host(struct job *job, uint64_t daemon_cap, uint64_t arenas, struct
     const struct plan_room room = room_of(job, daemon_cap, arenas, &capped_by);
     char need_text[PROCESS_BYTES_TEXT], have_text[PROCESS_BYTES_TEXT], terms[160] = "";
 
-    plan(&job->host, job, &job->request);
-    if (plan_host_fits(&job->host, &room))
+    const struct plan_host_setting setting = job_host_setting(job, &job->request);
+
+    plan_host(&job->host, &job->model, &setting);
+    if (plan_host_fits(&job->host, &room)) {
+        plan_host_add_slots(&job->host, &job->model, &setting, &room);
         return 0;
+    }
     const bool capped = job->host.total > room.cap;
     const uint64_t all = job->host.total + arenas;
     const uint64_t need = capped ? job->host.total : all + plan_host_slack(all, job->host.n_workers);

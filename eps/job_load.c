@@ -159,7 +159,11 @@ static int read_side(struct job *job)
     ledger_add(&job->load_ledger, LEDGER_OTHER, ledger_table(job->side_bytes));
     if (pread(job->side_file, job->side_text, job->side_bytes, 0) != (ssize_t)job->side_bytes)
         return error_set(err, -EIO, "the job's side file could not be read");
-    return eps_capture_check_side(job->side_text, job->side_bytes, err);
+    const int rc = eps_capture_check_side(job->side_text, job->side_bytes, err);
+    if (!rc && job->request.job.resume &&
+        eps_capture_side_products(&job->products, job->side_text, job->side_bytes, err))
+        log_line("%s: the run goes on with the library's first choices", err->text);
+    return rc;
 }
 
 /* A unit that had another number of updates would go on with another correction of its bias. Of a fenced run steps may

@@ -80,16 +80,30 @@ static int choose_workers(struct daemon *d, struct error *err)
     return error_set(err, -EAGAIN, "no worker is attached; start one with eps-worker --connect NAME");
 }
 
+/* One way for all workers, as work that is redone by another must come out alike; and whatever the budgets, as no budget
+ * changes a bit. */
+static enum plan_attention common_attention(const struct job *job)
+{
+    const enum plan_attention first = job->workers[0]->attention;
+
+    for (uint32_t i = 1; i < job->n_workers; i++)
+        if (job->workers[i]->attention != first)
+            return PLAN_ATTENTION_OWN;
+    return first;
+}
+
 static struct plan_setting setting_of(const struct job *job, const struct peer *worker)
 {
     const struct message *m = &job->request;
     struct plan_setting setting = {
         .backend = worker->backend,
         .library_bytes = worker->library_bytes,
+        .attention = common_attention(job),
         .purpose = m->job.generate ? PLAN_GENERATE
                    : m->job.train  ? PLAN_TRAIN
                                    : PLAN_EVALUATE,
         .precision = m->job.precision,
+        .grad = m->job.grad,
         .seq = m->job.seq,
     };
 

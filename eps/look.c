@@ -28,6 +28,7 @@ static void send_status(struct peer *peer)
     m.status_reply.n_steps = job->request.job.n_steps;
     m.status_reply.n_parameters = job->model.n_parameters;
     m.status_reply.n_workers = daemon_count_workers(d);
+    m.status_reply.n_threads = d->n_threads;
     m.status_reply.pid = (uint32_t)getpid();
     m.status_reply.uid = job->client ? session_peer_uid(job->client->session) : geteuid();
     m.status_reply.loss = job->state == JOB_NONE ? NAN : job->loss;

@@ -110,6 +110,10 @@ uint64_t relay_cut(const struct relay *relay);
  * the mark is still to come. UINT32_MAX: nobody. */
 uint32_t relay_owes(struct relay *relay);
 
+/* Whether the open step has all it needs of workers, and only folds are to come: its losses are known, and each of its
+ * contributions was folded or stands in an inbox. Once this may be, costs the occupied slots. */
+bool relay_has_all(const struct relay *relay);
+
 /* Version of a unit that has been in a step. */
 uint64_t relay_version(const struct relay *relay, uint32_t unit);
 

@@ -17,6 +17,18 @@ uint32_t relay_owes(struct relay *r)
     return r->parts[r->mark.part].owner;
 }
 
+/* The standing list is in the order of names; a name that was redone may be in it twice. */
+bool relay_has_all(const struct relay *r)
+{
+    uint32_t n = r->n_folded;
+
+    if (n + r->n_standing < r->n_names)
+        return false;
+    for (size_t i = 0; i < r->n_standing; i++)
+        n += (i == 0 || r->standing[i].name != r->standing[i - 1].name) && !relay_is_folded(r, r->standing[i].name);
+    return !r->torn && r->n_losses == r->config.n_parts && n == r->n_names;
+}
+
 static bool is_folding(const struct relay_unit *unit)
 {
     for (uint32_t s = 0; s < unit->cap_slices; s++) {

@@ -70,6 +70,7 @@ static int add(struct save **out, struct daemon *d, bool checkpoint, struct erro
                                               .side = job->side_text,
                                               .side_bytes = job->side_bytes,
                                               .microbatch = job->microbatch,
+                                              .products = job->products,
                                               .checkpoint = checkpoint,
                                               .output = checkpoint ? job->output : -1};
     *out = *end = s;

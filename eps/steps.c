@@ -154,7 +154,8 @@ static void act(struct daemon *d, const struct relay_action *a)
 
     switch (a->kind) {
     case RELAY_SHARE:
-        send_share(d, worker, a);
+        if (a->step != d->job.told_ahead)
+            send_share(d, worker, a);
         break;
     case RELAY_ANSWER:
         steps_send_weights(worker, a->step, a->unit);
@@ -207,6 +208,26 @@ bool steps_are_on(const struct job *job)
     return job->state == JOB_RESTING || job->state == JOB_STEPPING || job->state == JOB_EVALUATING;
 }
 
+static void begin_step(struct daemon *d, const struct message *m);
+
+/* The rest of the step is the optimizer's: workers may go on to the next one, if that is all they do meanwhile. With fenced
+ * commit nothing is updated before the end. */
+static void note_arrival(struct daemon *d)
+{
+    struct job *job = &d->job;
+    struct message m = {.kind = MESSAGE_ARRIVED};
+
+    if (job->state != JOB_STEPPING || job->covered || job->arrived || job_is_fenced(&job->request) ||
+        !relay_has_all(job->relay))
+        return;
+    for (uint32_t i = 0; i < job->n_workers; i++)
+        if (job->workers[i]->backend->takes_turns)
+            return;
+    job->arrived = true;
+    m.arrived.step = job->n_opened - 1;
+    session_send(job->client->session, &m);
+}
+
 void steps_feed(struct daemon *d, const struct relay_event *event)
 {
     const struct relay_action *actions;
@@ -217,6 +238,11 @@ void steps_feed(struct daemon *d, const struct relay_event *event)
     for (int i = 0; i < n && steps_are_on(&d->job); i++)
         act(d, &actions[i]); /* once the job has ended, the actions are gone with the relay */
     save_release(d);
+    note_arrival(d);
+    if (d->job.state == JOB_STEPPING && d->job.covered && d->job.has_ahead) {
+        d->job.has_ahead = false;
+        begin_step(d, &d->job.ahead);
+    }
 }
 
 /* The job has ended, but what the optimizer thread still finishes may be the last that a checkpoint waits for. */
@@ -230,7 +256,12 @@ static void feed_saves(struct daemon *d, const struct relay_event *event)
             save_on_capture(d, &actions[i]);
 }
 
-void steps_open(struct daemon *d, const struct message *m)
+static struct peer *owner_of(const struct job *job, uint32_t part)
+{
+    return job->workers[(uint64_t)part * job->n_workers / job->request.job.n_parts];
+}
+
+static void begin_step(struct daemon *d, const struct message *m)
 {
     struct job *job = &d->job;
     uint32_t owners[MESSAGE_MAX_PARTS];
@@ -245,14 +276,8 @@ void steps_open(struct daemon *d, const struct message *m)
         .n_owners = n_parts,
     };
 
-    if (!job->request.job.train || m->open_step.step != job->n_opened || m->open_step.buffer > 1 ||
-        m->open_step.n_valid < 1 || m->open_step.n_valid > (uint64_t)job->request.job.batch * job->request.job.seq ||
-        !(m->open_step.lr >= 0)) {
-        peer_refuse(job->client, "a step that cannot be");
-        return;
-    }
     for (uint32_t p = 0; p < n_parts; p++)
-        owners[p] = job->workers[(uint64_t)p * job->n_workers / n_parts]->id;
+        owners[p] = owner_of(job, p)->id;
     job->buffer = m->open_step.buffer;
     job->n_valid = m->open_step.n_valid;
     job->hyper = (struct eps_hyper){.lr = m->open_step.lr,
@@ -265,9 +290,53 @@ void steps_open(struct daemon *d, const struct message *m)
         job->part_loss[p] = NAN;
     fence_begin(job);
     job->state = JOB_STEPPING;
-    job->covered = false;
-    const bool is_first = job->n_opened++ == job->request.job.step;
+    job->covered = job->arrived = false;
     steps_feed(d, &event);
+}
+
+/* The step before is not covered yet: its folds, and what the relay and the optimizer have of it, go on undisturbed, while
+ * workers begin this one. Their pulls wait for its weights; they have no loss to tell before they have had them all, and
+ * then the step before is done. */
+static void begin_ahead(struct daemon *d, const struct message *m)
+{
+    struct job *job = &d->job;
+
+    job->ahead = *m;
+    job->has_ahead = true;
+    job->told_ahead = m->open_step.step;
+    for (uint32_t i = 0; i < job->n_workers; i++) {
+        struct message share = {.kind = MESSAGE_SHARE};
+        share.share.step = m->open_step.step;
+        share.share.buffer = m->open_step.buffer;
+        share.share.n_valid = m->open_step.n_valid;
+        for (uint32_t p = 0; p < job->request.job.n_parts; p++)
+            if (owner_of(job, p) == job->workers[i])
+                share.share.parts[share.share.n++].part = p;
+        place_begin(&job->workers[i]->place, PHASE_FORWARD, share.share.parts[0].part, share.share.n);
+        session_send(job->workers[i]->session, &share);
+    }
+}
+
+bool steps_may_open(const struct job *job)
+{
+    return job->covered || (job->arrived && !job->has_ahead);
+}
+
+void steps_open(struct daemon *d, const struct message *m)
+{
+    struct job *job = &d->job;
+
+    if (!job->request.job.train || m->open_step.step != job->n_opened || m->open_step.buffer > 1 ||
+        m->open_step.n_valid < 1 || m->open_step.n_valid > (uint64_t)job->request.job.batch * job->request.job.seq ||
+        !(m->open_step.lr >= 0)) {
+        peer_refuse(job->client, "a step that cannot be");
+        return;
+    }
+    const bool is_first = job->n_opened++ == job->request.job.step;
+    if (job->state == JOB_STEPPING && !job->covered)
+        begin_ahead(d, m);
+    else
+        begin_step(d, m);
     if (is_first)
         save_on_first_step(d);
 }

@@ -4,6 +4,8 @@
 #include <omp.h>
 #endif
 
+enum { SPARED = 2 }; /* cores */
+
 #ifdef _OPENMP
 enum { SMALL = 32 * EPS_TEAM_BLOCK };
 
@@ -42,6 +44,13 @@ unsigned eps_team_size(void)
 #else
     return 1;
 #endif
+}
+
+unsigned eps_team_beside_device(unsigned n_threads, unsigned n_cores)
+{
+    const unsigned most = n_cores > SPARED ? n_cores - SPARED : 1;
+
+    return n_threads < most ? n_threads : most;
 }
 
 void eps_team_start(void)

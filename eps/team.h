@@ -17,4 +17,8 @@ void eps_team_run(size_t n, void (*fn)(void *data, size_t begin, size_t count), 
 unsigned eps_team_size(void);
 void eps_team_start(void);
 
+/* Of n_threads on n_cores, as many as leave two cores to a device beside them, and at least one: a device that does not
+ * take turns with the optimizer waits when its worker's thread, or a loop that passes its messages on, waits for a core. */
+unsigned eps_team_beside_device(unsigned n_threads, unsigned n_cores);
+
 #endif

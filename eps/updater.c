@@ -15,7 +15,6 @@
 
 struct eps_updater {
     struct eps_store *store;
-    unsigned n_threads;
     void (*on_done)(void *context);
     void *context;
     pthread_t thread;
@@ -24,6 +23,7 @@ struct eps_updater {
     /* Under the mutex: */
     struct eps_job *ready, *done; /* (capacity) each, in order of arrival */
     size_t n_ready, n_done, capacity;
+    unsigned n_threads;
     bool stopping, started;
     /* The owner's: */
     size_t pending;
@@ -101,14 +101,20 @@ static void remove_at(struct eps_job *jobs, size_t *n, size_t i)
     --*n;
 }
 
+/* This thread's, to come. */
+static void use_threads(unsigned n)
+{
+    (void)n; /* where there is no OpenMP */
+#ifdef _OPENMP
+    omp_set_num_threads((int)n);
+#endif
+}
+
 static void *run(void *arg)
 {
     struct eps_updater *up = arg;
 
-#ifdef _OPENMP
-    if (up->n_threads)
-        omp_set_num_threads((int)up->n_threads);
-#endif
+    use_threads(up->n_threads);
     eps_team_start();
     pthread_mutex_lock(&up->mutex);
     up->started = true;
@@ -121,6 +127,7 @@ static void *run(void *arg)
         size_t i = find_next(up);
         struct eps_job job = up->ready[i];
         remove_at(up->ready, &up->n_ready, i);
+        use_threads(up->n_threads);
         pthread_mutex_unlock(&up->mutex);
         const uint64_t since = trace_begin(job.trace);
         eps_job_run(&job, up->store);
@@ -165,6 +172,14 @@ int eps_updater_start(struct eps_updater **out, struct eps_store *store, unsigne
     pthread_setname_np(up->thread, "optimizer"); /* for top -H and debuggers */
     *out = up;
     return 0;
+}
+
+void eps_updater_set_threads(struct eps_updater *up, unsigned n_threads)
+{
+    assert(n_threads > 0);
+    pthread_mutex_lock(&up->mutex);
+    up->n_threads = n_threads;
+    pthread_mutex_unlock(&up->mutex);
 }
 
 int eps_updater_reserve(struct eps_updater *up, size_t n)

@@ -33,10 +33,12 @@ void eps_job_run(struct eps_job *job, struct eps_store *store);
 struct eps_updater;
 
 /* Starts the thread and its team. store is borrowed: jobs work on it. on_done is called on the optimizer thread after each job, to
- * wake the owner (uv_async_send). n_threads of the OpenMP team, 0: all cores. -ENOMEM, -EAGAIN. Undo: eps_updater_stop.
+ * wake the owner (uv_async_send). n_threads (> 0) of the OpenMP team. -ENOMEM, -EAGAIN. Undo: eps_updater_stop.
  */
 int eps_updater_start(struct eps_updater **out, struct eps_store *store, unsigned n_threads,
                       void (*on_done)(void *context), void *context);
+/* The team's threads (> 0) from the next job on. */
+void eps_updater_set_threads(struct eps_updater *updater, unsigned n_threads);
 /* Makes room for n jobs at a time; more is a mistake (assert in submit). Before the first step: -ENOMEM. */
 int eps_updater_reserve(struct eps_updater *updater, size_t n);
 void eps_updater_submit(struct eps_updater *updater, const struct eps_job *job);

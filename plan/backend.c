@@ -23,8 +23,11 @@ static uint64_t cpu_cache_bytes(enum number_type type, size_t n_positions, size_
 const struct plan_backend plan_cpu = {
     .name = "cpu",
     .takes_turns = true,
+    .head_tile = PLAN_CPU_HEAD_TILE,
+    .head_pad = 1,
     .library_bytes = cpu_library_bytes,
     .scratch_bytes = cpu_scratch_bytes,
+    .rounding_bytes = 0,
     .cache_bytes = cpu_cache_bytes,
 };
 
@@ -50,8 +53,12 @@ static uint64_t cuda_cache_bytes(enum number_type type, size_t n_positions, size
 const struct plan_backend plan_cuda = {
     .name = "cuda",
     .takes_turns = false,
+    .head_tile = PLAN_CUDA_HEAD_TILE,
+    .head_pad = PLAN_CUDA_HEAD_PAD,
+    .head_sums = true,
     .library_bytes = cuda_library_bytes,
     .scratch_bytes = cuda_scratch_bytes,
+    .rounding_bytes = PLAN_CUDA_ROUNDING_BYTES,
     .cache_bytes = cuda_cache_bytes,
 };
 

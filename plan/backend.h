@@ -15,10 +15,15 @@ struct plan_backend {
     const char *name; /* "cpu", "cuda" */
     /* It computes on the daemon's cores and in its memory: pulls, contributions and updates wait for each other. */
     bool takes_turns;
+    uint32_t head_tile; /* tokens of the head whose logits are there at a time, at most */
+    uint32_t head_pad; /* its units have whole so many rows on the device: those added are zeros, and nobody's labels */
+    bool head_sums;    /* its units add up their input's gradient in fp32, where values are bf16 */
     /* Bytes outside the arena that the backend takes for products, and its libraries: in the budget. */
     uint64_t (*library_bytes)(unsigned n_threads);
     /* Scratch that attention needs for these sizes; the same for forward and backward. A multiple of 64. */
     uint64_t (*scratch_bytes)(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width, unsigned n_threads);
+    /* What lies free before a sum that is rounded to bf16 where it is: room to begin in (round_bf16, device/device.h). */
+    uint64_t rounding_bytes;
     /* Keys and values of n_positions tokens in one block. */
     uint64_t (*cache_bytes)(enum number_type type, size_t n_positions, size_t n_heads, size_t width);
 };
@@ -32,6 +37,17 @@ const struct plan_backend *plan_backend_find(const char *name);
  * eighth of the host's memory, for what else runs there, divided by them; of a device of its own, which is mostly ours,
  * all but a 32nd, for what its driver comes to take, and a screen. Rounded down to MiB, at least one. */
 uint64_t plan_default_budget(const struct plan_backend *backend, uint64_t free_bytes, uint32_t n_workers);
+
+/* Tokens of the head whose logits are there at a time. A constant, and the head's products are cut by units whatever is
+ * on the device, since both order sums: so no budget changes a bit. On CUDA a tile of 4,096 tokens and a unit, of at
+ * most 8,192 rows, are some 2,000 blocks of 128 x 128: enough for any device, so products over units side by side would
+ * be no faster. The logits of one unit are at most 128 MiB; a block of width 1,100 or more takes as much for as many
+ * tokens, so it is seldom that they make the least budget larger. */
+enum {
+    PLAN_CPU_HEAD_TILE = 256,
+    PLAN_CUDA_HEAD_TILE = 4096,
+    PLAN_CUDA_HEAD_PAD = 8, /* values of 16 bytes, which a tensor core's loads are of */
+};
 
 /* The CPU's attention works in tiles of so many queries and keys. A constant, so that sums are the same on every machine
  * of an instruction set. */
@@ -59,6 +75,9 @@ enum {
     PLAN_CUDA_LIBRARY_BYTES =
         PLAN_CUDA_CONTEXT_BYTES + PLAN_CUDA_LAZY_BYTES + PLAN_CUDA_WORKSPACE_BYTES + PLAN_CUDA_SCRATCH_BYTES,
 };
+
+/* Half a million numbers are the first launch that rounds a sum where it lies; each after it is as long as all before. */
+enum { PLAN_CUDA_ROUNDING_BYTES = 1 << 20 };
 
 /* CUDA's attention: two numbers a query and head, for backward. */
 static inline uint64_t plan_cuda_attention_scratch(size_t n_rows, size_t n_tokens, size_t n_heads)

@@ -1,14 +1,9 @@
 #include "plan/cost.h"
 
 #include "plan/units.h"
+#include "plan/work.h"
 
 #include <math.h>
-
-enum { UPDATE_BYTES = 28 };
-
-/* Of the rate of products in fp32, in which attention computes whatever the values are; measured on the CPU for heads of
- * 64, 256 to 1024 tokens. */
-static const double attention_rate = 0.55, attention_backward = 2.25;
 
 /* What a visit takes, in seconds, each for itself. */
 struct visit {
@@ -20,159 +15,33 @@ struct costs {
     const struct model *model;
     const struct plan_host_setting *host;
     const struct profile *profile;
-    double slow;   /* workers that share what the profile was measured with */
-    double value;  /* bytes */
-    uint32_t rows; /* of the microbatch at hand */
+    struct plan_work work;
+    double slow;  /* workers that share what the profile was measured with */
+    double value; /* bytes */
 };
-
-static double tokens_of(const struct costs *c)
-{
-    return (double)c->rows * c->plan->setting.seq;
-}
 
 static double moved(const struct costs *c, double bytes)
 {
     return bytes / c->profile->memory_bytes_per_s;
 }
 
-/* (rows, in) times (in, out), with so many bytes of each weight read or written. */
-static double product(const struct costs *c, double rows, double in, double out, double weight_bytes)
+/* All microbatches of the share, and what their contributions take to be rounded. */
+static double compute_of(const struct costs *c, uint32_t visit, bool backward)
 {
-    const double computed = 2 * rows * in * out / profile_flops(c->profile, c->plan->setting.precision, rows);
+    double seconds = backward ? plan_work_round(&c->work, visit) : 0;
 
-    return fmax(computed, moved(c, rows * (in + out) * c->value + in * out * weight_bytes));
-}
-
-static double attention(const struct costs *c)
-{
-    const double seq = c->plan->setting.seq, operations = 2 * tokens_of(c) * seq * c->model->config.width;
-
-    return operations / (attention_rate * profile_flops(c->profile, NUMBER_FP32, tokens_of(c)));
-}
-
-struct block_costs {
-    double forward, recompute, backward;
-};
-
-/* Of one microbatch. Norms, residuals and activations are counted in columns of so many values a token. */
-static struct block_costs block_costs(const struct costs *c)
-{
-    const struct model_config *m = &c->model->config;
-    const double width = m->width, inner = m->inner_width, tokens = tokens_of(c);
-    const double up = 8; /* bytes: contributions are fp32, read and written */
-    const double maps[][2] = {{width, 3 * width}, {width, width}, {width, inner}, {inner, width}};
-    const double down = product(c, tokens, inner, width, c->value) + moved(c, 3 * width * tokens * c->value);
-    struct block_costs out = {.forward = attention(c) + moved(c, (10 * width + inner) * tokens * c->value)};
-
-    out.backward = attention_backward * attention(c) + moved(c, (25 * width + 2 * inner) * tokens * c->value);
-    for (int i = 0; i < 4; i++) {
-        out.forward += product(c, tokens, maps[i][0], maps[i][1], c->value);
-        out.backward +=
-            product(c, tokens, maps[i][0], maps[i][1], c->value) + product(c, tokens, maps[i][0], maps[i][1], up);
-    }
-    out.recompute = out.forward - down;
-    return out;
-}
-
-/* A product of the head with n labels, tile by tile, and a pass over the logits. */
-static double logits(const struct costs *c, double n, double weight_bytes)
-{
-    const double tokens = tokens_of(c), tile = tokens < PLAN_HEAD_TILE ? tokens : PLAN_HEAD_TILE;
-
-    return tokens / tile * product(c, tile, c->model->config.width, n, weight_bytes) +
-           moved(c, tokens * n * sizeof(float));
-}
-
-static double forward_of(const struct costs *c, const struct model_layer *layer, const struct model_unit *unit,
-                         const struct block_costs *block)
-{
-    const double width = c->model->config.width, column = moved(c, tokens_of(c) * width * c->value);
-
-    switch (layer->kind) {
-    case MODEL_EMBEDDING:
-    case MODEL_NORM:
-        return 2 * column;
-    case MODEL_BLOCK:
-        return block->forward;
-    case MODEL_HEAD:
-        break;
-    }
-    return logits(c, (double)unit->n / width, c->value);
-}
-
-static double backward_of(const struct costs *c, const struct model_layer *layer, const struct model_unit *unit,
-                          const struct block_costs *block)
-{
-    const double width = c->model->config.width, column = moved(c, tokens_of(c) * width * c->value);
-    const double n = (double)unit->n / width;
-
-    switch (layer->kind) {
-    case MODEL_EMBEDDING:
-        return 2 * column;
-    case MODEL_NORM:
-        return 4 * column;
-    case MODEL_BLOCK:
-        return block->backward +
-               (layer->index + c->plan->choice.n_kept < c->model->config.n_layers ? block->recompute : 0);
-    case MODEL_HEAD:
-        break;
-    }
-    return logits(c, n, c->value) + logits(c, n, 8) + (c->plan->one_pass ? 0 : logits(c, n, c->value));
-}
-
-/* Of a part's microbatches: so many of the chosen rows and one of what is left. */
-struct microbatches {
-    uint32_t rows[2];
-    double n[2];
-    struct block_costs block[2];
-};
-
-static struct microbatches microbatches_of(struct costs *c)
-{
-    const struct plan_setting *s = &c->plan->setting;
-    const uint32_t rows = c->plan->choice.microbatch;
-    const double parts = (double)(s->share_rows / s->part_rows);
-    struct microbatches out = {.rows = {rows, s->part_rows % rows},
-                               .n = {parts * (s->part_rows / rows), s->part_rows % rows ? parts : 0}};
-
-    for (int i = 0; i < 2 && out.n[i] > 0; i++) {
-        c->rows = out.rows[i];
-        out.block[i] = block_costs(c);
-    }
-    return out;
-}
-
-static double compute_of(struct costs *c, const struct microbatches *m, uint32_t visit, bool backward)
-{
-    const struct model_layer *layer = &c->model->layers[c->model->visit_layers[visit]];
-    const struct model_unit *unit = &c->model->units[c->model->visits[visit]];
-    double s = 0;
-
-    for (int i = 0; i < 2 && m->n[i] > 0; i++) {
-        c->rows = m->rows[i];
-        s += m->n[i] * (backward ? backward_of : forward_of)(c, layer, unit, &m->block[i]);
-    }
-    return s;
-}
-
-/* Bytes that the folds and the update of a parameter touch: DIRECT, MOMENTS, SUM and HOLD of the store. */
-static double optimizer_bytes(const struct plan_host_setting *h, bool tied)
-{
-    const double grad = (double)number_bytes(h->grad), moments = 2.0 * (double)number_bytes(h->moments);
-    const double parts = h->n_parts, whole = 8 + 2 * moments; /* weights and moments, read and written */
-
-    if (tied || h->fenced || (h->adamw && h->n_parts > 1))
-        return (tied ? 2 * parts : parts) * (grad + 8) + whole + 4;
-    if (h->n_parts == 1)
-        return grad + whole;
-    return parts * (grad + 2 * moments) + 8 + moments;
+    for (enum plan_work_kind kind = 0; kind < PLAN_WORK_KINDS; kind++)
+        if (c->work.n[kind] > 0)
+            seconds += c->work.n[kind] * plan_work_visit(&c->work, visit, backward, kind);
+    return seconds * (c->plan->setting.share_rows / c->plan->setting.part_rows);
 }
 
 static double optimizer_of(const struct costs *c, const struct model_unit *unit)
 {
-    const double rate = c->profile->update_parameters_per_s * UPDATE_BYTES;
+    const struct plan_work_update each = plan_work_update(c->host, unit);
+    const double bytes = each.fold * c->host->n_parts + each.update / unit->n_visits;
 
-    return (double)unit->n * optimizer_bytes(c->host, unit->n_visits > 1) / unit->n_visits / rate;
+    return (double)unit->n * bytes / (c->profile->update_parameters_per_s * PLAN_WORK_UPDATE_BYTES);
 }
 
 /* Which units lie in the buffers: the last ones that were used, as device/weights.c has it. */
@@ -198,12 +67,12 @@ static bool use(struct buffers *b, uint32_t unit)
     return missed;
 }
 
-/* Pulls run ahead as far as there are buffers, contributions and tiles leave as far as there are sets of them, updates
- * follow. */
+/* Pulls run ahead as far as there are buffers, contributions and tiles leave as far as there are sums and sets. With one of
+ * each the worker waits for what leaves before it asks for the next unit (device/offers.h). */
 struct pipeline {
-    double pulled, updated;
-    double computed[PLAN_MAX_WEIGHT_BUFFERS], pushed[PLAN_MAX_SETS]; /* ends of the last visits, the latest first */
-    uint32_t n_buffers, n_sets;
+    double pulled;
+    double computed[PLAN_MAX_WEIGHT_BUFFERS], pushed[PLAN_MAX_SUMS]; /* ends of the last visits, the latest first */
+    uint32_t n_buffers, n_sets, n_sums;
 };
 
 static void shift(double *ends, uint32_t n, double end)
@@ -216,13 +85,13 @@ static void shift(double *ends, uint32_t n, double end)
 static void advance(struct pipeline *p, const struct visit *v)
 {
     const double stash = v->stash / 2; /* half of it each way */
+    const double left = p->n_sets == 1 ? p->pushed[0] : 0;
 
-    p->pulled = fmax(p->pulled, p->computed[p->n_buffers - 1]) + v->pull + stash;
-    const double sets = v->push > 0 || v->stash > 0 ? p->pushed[p->n_sets - 1] : 0;
-    const double begin = fmax(fmax(p->pulled, p->computed[0]), sets);
+    p->pulled = fmax(fmax(p->pulled, left), p->computed[p->n_buffers - 1]) + v->pull + stash;
+    const double tiles = v->stash > 0 ? p->pushed[p->n_sets - 1] : 0, sums = v->push > 0 ? p->pushed[p->n_sums - 1] : 0;
+    const double begin = fmax(fmax(p->pulled, p->computed[0]), fmax(tiles, sums));
     shift(p->computed, p->n_buffers, begin + v->compute);
-    shift(p->pushed, p->n_sets, fmax(p->pushed[0], p->computed[0]) + v->push + stash);
-    p->updated = fmax(p->updated, p->pushed[0]) + v->optimizer;
+    shift(p->pushed, p->n_sums, fmax(p->pushed[0], p->computed[0]) + v->push + stash);
 }
 
 /* Whether the visit waits for its unit. One that stays comes once: to generate, before. The embedding's never come. */
@@ -264,7 +133,9 @@ static uint64_t stash_bytes(const struct costs *c, uint32_t visit, bool backward
 
     if (!plan->choice.host_stash || (head && plan->one_pass && (backward || !top)))
         return 0;
-    if (backward || (head && plan->one_pass))
+    if (backward && head && plan->head_sums) /* twice as many bytes, but for what it is rounded to */
+        boundaries += (top ? 0u : 2u) + (bottom ? 1u : 2u);
+    else if (backward || (head && plan->one_pass))
         boundaries += 2u - (head && top) - (embedding && bottom);
     else if (!head)
         boundaries += bottom ? 1 : 2;
@@ -293,7 +164,7 @@ static double generate_of(const struct costs *c, uint32_t visit)
                         (layer->kind == MODEL_BLOCK ? cached : 0));
 }
 
-static void add_all(struct plan_cost *out, struct pipeline *pipeline, struct costs *c, const struct microbatches *m)
+static void add_all(struct plan_cost *out, struct pipeline *pipeline, const struct costs *c)
 {
     const struct plan_setting *s = &c->plan->setting;
     const uint32_t n = c->model->n_visits, end = s->purpose == PLAN_TRAIN ? 2 * n : n;
@@ -310,8 +181,7 @@ static void add_all(struct plan_cost *out, struct pipeline *pipeline, struct cos
         const uint64_t stash = stash_bytes(c, visit, backward);
         const double link = c->profile->link_bytes_per_s / c->slow;
         const struct visit v = {
-            .compute =
-                (s->purpose == PLAN_GENERATE ? generate_of(c, visit) : compute_of(c, m, visit, backward)) * c->slow,
+            .compute = (s->purpose == PLAN_GENERATE ? generate_of(c, visit) : compute_of(c, visit, backward)) * c->slow,
             .pull = (double)down / link,
             .push = (double)up / link,
             .stash = (double)stash / link,
@@ -320,6 +190,17 @@ static void add_all(struct plan_cost *out, struct pipeline *pipeline, struct cos
         add_visit(out, pipeline, &v);
         out->down_bytes += down, out->up_bytes += up, out->stash_bytes += stash;
     }
+}
+
+/* The optimizer goes on while the next step begins, and its memory is the link's too. */
+static double host_ms(const struct costs *c, const struct plan_cost *out)
+{
+    const double optimizer_bytes =
+        out->optimizer_ms / 1e3 * c->profile->update_parameters_per_s * PLAN_WORK_UPDATE_BYTES;
+    const double copied = (double)(out->down_bytes + out->up_bytes + out->stash_bytes) * c->host->n_workers;
+    const double memory = c->profile->host_bytes_per_s;
+
+    return fmax(out->optimizer_ms, memory > 0 ? (optimizer_bytes + copied) / memory * 1e3 : 0);
 }
 
 void plan_cost(struct plan_cost *out, const struct plan *plan, const struct model *model,
@@ -334,15 +215,17 @@ void plan_cost(struct plan_cost *out, const struct plan *plan, const struct mode
                       .profile = profile,
                       .slow = takes_turns ? n_workers : 1,
                       .value = (double)number_bytes(s->precision)};
-    const struct microbatches m = microbatches_of(&c);
-    struct pipeline pipeline = {.n_buffers = plan->choice.n_weight_buffers, .n_sets = plan->n_sets};
+    struct pipeline pipeline = {.n_buffers = plan->choice.n_weight_buffers,
+                                .n_sets = plan->n_sets,
+                                .n_sums = plan->n_sums};
 
     *out = (struct plan_cost){0};
-    add_all(out, &pipeline, &c, &m);
+    plan_work_init(&c.work, plan, model, profile);
+    add_all(out, &pipeline, &c);
     if (takes_turns)
         out->step_ms = out->compute_ms + out->pull_ms + out->push_ms + out->stash_ms + out->optimizer_ms;
     else
-        out->step_ms = fmax(pipeline.updated, pipeline.computed[0]) * 1e3;
+        out->step_ms = fmax(fmax(pipeline.computed[0], pipeline.pushed[0]) * 1e3, host_ms(&c, out));
     out->hiding_tokens = c.value * profile_flops(profile, s->precision, (double)plan->choice.microbatch * s->seq) /
                          (2 * profile->link_bytes_per_s);
 }

@@ -3,17 +3,15 @@
  * A worker's side of a step as a row of visits (up, and to train down again), each with its pull, its products and, on
  * the way down, its contributions:
  *
- *   products    twice the multiply-adds at the profile's rate for the microbatch's rows, or what they read and write at
- *               the memory's rate if that takes longer. Backward: twice forward, and forward again where internals were
- *               not kept
- *   attention   2 n^2 width a row (a causal half of two products) at a share of the rate, backward 2.25 times that
- *   the rest    what it reads and writes, at the memory's rate
+ *   computing   operation by operation, of plan/work.h: backward with what forward kept, or forward again
  *   pulls       units that are neither in a buffer nor resident, at the link's rate; so contributions, and the stash
- *   optimizer   bytes that a parameter's folds and update touch, against the 28 of AdamW in fp32 that were measured
+ *   optimizer   bytes that a parameter's folds and update touch (plan/work.h), against those that were measured
  *
  * A device that takes turns with the host (the CPU) does all this one after the other, and its workers share the cores.
  * Another pulls into one buffer while it works on the next, pushes one sum while it makes the next where it has two, and
- * the host updates beside it all.
+ * the host updates beside it all, also while the next step begins: of many steps each takes what the longer of the two takes.
+ * Where the profile says what the host's memory moves, it moves the link's bytes and the optimizer's. plan/timeline.h plays
+ * the same, queue by queue.
  *
  * Kept internals, resident units, more buffers and one pass over the head never make a prediction longer; so the best of
  * what fits never gets slower as the budget grows. */

@@ -9,14 +9,15 @@
 
 enum {
     MIN_SLOTS = 2,
-    MAX_SLOTS = 4,      /* of an inbox, apart from the reserved one: a unit of 64 MiB under way */
+    MAX_SLOTS = 4,      /* of an inbox, apart from the reserved one, while nothing waits in it: 64 MiB under way */
+    FORWARD_SHARE = 3,  /* of what a step computes: 1/3 at most, and less where backward computes it again */
     ACCUMULATORS = 2,   /* adamw with parts: of the unit that is contributed, and of the one above, being updated */
     NO_INBOX = 64,      /* bytes, where nothing is contributed: a segment has some */
     SLACK_DIVISOR = 50, /* what is taken besides, of all bytes: 1/50 */
     SLACK_PROCESS_BYTES = 8 << 20, /* and for each process its code, its stacks */
 };
 
-/* Slots for all slices of the largest unit, within limits. */
+/* The fewest slots: for all slices of the largest unit, within limits. */
 static void size_inbox(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)
 {
     out->n_slots = MIN_SLOTS;
@@ -143,6 +144,45 @@ bool plan_host_fits(const struct plan_host *host, const struct plan_room *room)
     const uint64_t all = host->total + room->arenas;
 
     return host->total <= room->cap && all + plan_host_slack(all, host->n_workers) <= room->available;
+}
+
+static uint64_t wanted_slots(const struct model *model, const struct plan_host_setting *s, uint32_t n_workers)
+{
+    const uint64_t parts = (s->n_parts + n_workers - 1) / n_workers;
+    uint64_t n = 0, most = 0;
+
+    for (uint32_t visit = 0; visit < model->n_visits; visit++) {
+        const uint64_t slices = model->units[model->visits[visit]].n_slices;
+        n += slices * parts;
+        most = most < slices ? slices : most;
+    }
+    return (n + FORWARD_SHARE - 1) / FORWARD_SHARE + most;
+}
+
+static uint64_t half_of_rest(const struct plan_host *host, const struct plan_room *room)
+{
+    const uint64_t all = host->total + room->arenas, taken = all + plan_host_slack(all, host->n_workers);
+    const uint64_t of_cap = room->cap - host->total, free = room->available - taken;
+
+    return (of_cap < free ? of_cap : free) / 2;
+}
+
+void plan_host_add_slots(struct plan_host *host, const struct model *model, const struct plan_host_setting *s,
+                         const struct plan_room *room)
+{
+    const uint64_t a_slot = host->n_workers * host->slot_bytes; /* one in every inbox */
+    uint64_t n;
+
+    if (s->purpose != PLAN_TRAIN || !s->beside)
+        return;
+    n = wanted_slots(model, s, host->n_workers);
+    n = n < PLAN_HOST_MAX_SLOTS ? n : PLAN_HOST_MAX_SLOTS;
+    n = n > host->n_slots ? n - host->n_slots : 0;
+    n = n < half_of_rest(host, room) / a_slot ? n : half_of_rest(host, room) / a_slot;
+    host->n_slots += (uint32_t)n;
+    host->inbox_bytes += n * host->slot_bytes;
+    host->bytes[LEDGER_INBOX] += n * a_slot;
+    host->total += n * a_slot;
 }
 
 uint64_t plan_host_left(const struct plan_host *host, uint64_t available)

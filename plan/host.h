@@ -22,6 +22,9 @@
 /* A run of a checkpoint's file, which is joined or widened in a buffer of this size, where not all is fp32. */
 enum { PLAN_HOST_RUN_BYTES = 4 << 20 };
 
+/* Slots of an inbox, at most, apart from the reserved one: a third of the contributions of 200 billion parameters. */
+enum { PLAN_HOST_MAX_SLOTS = 1 << 14 };
+
 /* Checkpoints and snapshots that are under way at a time, at most. */
 enum { PLAN_HOST_SAVES = 16 };
 
@@ -43,6 +46,7 @@ struct plan_host_setting {
     bool adamw; /* several parts are summed before they are squared */
     uint32_t n_parts;
     uint32_t n_workers; /* attached; no more than n_parts of them get a share */
+    bool beside;        /* some of them compute while the optimizer works */
     uint32_t batch, seq;
     uint64_t host_stash_bytes; /* of all workers */
     uint64_t config_bytes;     /* of config.json; 0: not known, and small in general */
@@ -67,6 +71,14 @@ struct plan_room {
     uint64_t available, cap, arenas;
 };
 bool plan_host_fits(const struct plan_host *host, const struct plan_room *room);
+
+/* More slots, where the setting's workers compute beside the optimizer: what they contribute faster than it is folded waits
+ * there, and is folded while they go forward in the next step. Then a step takes as long as the computing or the
+ * optimizer, whichever is longer. Forward is a third of the computing at most, so slots for a third of a worker's
+ * contributions suffice, and for those of one unit more, which comes while the others wait. They take no more than half
+ * of the room that is left. The host fits as it is. */
+void plan_host_add_slots(struct plan_host *host, const struct model *model, const struct plan_host_setting *setting,
+                         const struct plan_room *room);
 /* Of the bytes that are free, what there is for such devices beside this without its stash. */
 uint64_t plan_host_left(const struct plan_host *host, uint64_t available);
 /* "first_moment 4.0 GiB, second_moment 4.0 GiB, CPU workers 3.1 GiB": the three largest terms, arenas one of them. */

@@ -24,6 +24,10 @@ struct plan_block {
     uint64_t kept_bytes;   /* of what is kept; 0 */
 };
 
+/* How the setting's device computes attention's gradient in this model, if its shape suits (plan/attention.h): our kernels
+ * where there is none, values are fp32, or probabilities are dropped. */
+enum plan_attention plan_attention_way(const struct model *model, const struct plan_setting *setting);
+
 /* Of n_rows rows of n_tokens. */
 void plan_block(struct plan_block *out, const struct model *model, const struct plan_setting *setting, uint32_t n_rows,
                 uint32_t n_tokens, bool kept);

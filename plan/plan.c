@@ -30,17 +30,28 @@ static bool is_training(const struct plan *plan)
     return plan->setting.purpose == PLAN_TRAIN;
 }
 
+static uint64_t room(const struct plan *plan, const struct model *model, uint32_t unit)
+{
+    return plan_unit_room(model, unit, plan->head_pad);
+}
+
+/* Whether the sum of the input's gradient has a place from one unit's visit to the next one's. */
+static bool keeps_sum(const struct plan *plan)
+{
+    return plan->head_sums && !plan->one_pass;
+}
+
 /* Units that stay, and buffers for the others: one of each at most. */
 static void take_weights(struct plan *plan, const struct model *model, struct layout *l)
 {
     const uint32_t passing = plan_count_uploaded(model) - plan->n_resident;
-    const uint64_t largest = plan_largest_uploaded(model, plan->n_resident);
+    const uint64_t largest = plan_largest_uploaded(model, plan->n_resident, plan->head_pad);
 
     plan->resident = l->offset;
     for (uint32_t place = 0; place < plan->n_resident; place++) {
-        const uint64_t bytes = model->units[plan_unit_at(model, place)].n * value_bytes(plan);
-        take(l, LEDGER_WEIGHTS, bytes);
-        plan->resident_bytes += bytes;
+        const uint32_t unit = plan_unit_at(model, place);
+        take(l, LEDGER_WEIGHTS, room(plan, model, unit) * value_bytes(plan));
+        plan->resident_bytes += model->units[unit].n * value_bytes(plan);
     }
     plan->n_weight_buffers = plan->choice.n_weight_buffers < passing ? plan->choice.n_weight_buffers : passing;
     for (uint32_t i = 0; i < plan->n_weight_buffers; i++)
@@ -57,7 +68,9 @@ static void take_boundaries(struct plan *plan, const struct model *model, struct
     plan->boundary_bytes = plan_align(tokens * token);
     if (plan->choice.host_stash) {
         plan->gradient = plan->n_boundaries * plan->boundary_bytes;
-        plan->host_stash_bytes = plan->gradient + (is_training(plan) ? plan->boundary_bytes : 0);
+        plan->gradient_sum = plan->gradient;
+        plan->host_stash_bytes =
+            plan->gradient + (is_training(plan) ? plan->boundary_bytes : 0) * (keeps_sum(plan) ? 2 : 1);
         for (uint32_t set = 0; set < plan->n_sets; set++) {
             plan->input[set] = take(l, LEDGER_STASH, tile);
             plan->output[set] = take(l, LEDGER_STASH, tile);
@@ -69,28 +82,47 @@ static void take_boundaries(struct plan *plan, const struct model *model, struct
     plan->boundaries = l->offset;
     for (uint32_t i = 0; i < plan->n_boundaries; i++)
         take(l, LEDGER_STASH, tokens * token);
-    if (is_training(plan))
+    plan->gradient_sum = l->offset + plan->setting.backend->rounding_bytes;
+    if (keeps_sum(plan))
+        plan->gradient = take(l, LEDGER_GRADIENT,
+                              plan->setting.backend->rounding_bytes + tokens * model->config.width * sizeof(float));
+    else if (is_training(plan))
         plan->gradient = take(l, LEDGER_GRADIENT, tokens * token);
 }
 
-/* Sums that every unit fits in which has no place of its own, and the head's for every part if they have. */
+/* Sums that every unit fits in which has no place of its own, and the head's for every part if they have. Before each is
+ * room to begin rounding it in; the head's, which are rounded from the first to the last, have it in common. */
 static void take_contributions(struct plan *plan, const struct model *model, struct layout *l)
 {
     const struct model_layer *head = plan_head(model);
     const uint32_t n_visits = plan->head_apart ? head->first_visit : model->n_visits;
-    const uint64_t before = l->offset;
     uint64_t most = 0;
 
+    plan->rounding_bytes = plan->setting.grad == NUMBER_BF16 ? plan->setting.backend->rounding_bytes : 0;
+    if (plan->head_apart)
+        take(l, LEDGER_CONTRIBUTION, plan->rounding_bytes);
+    plan->head = l->offset;
     for (uint32_t part = 0; plan->head_apart && part < plan->setting.share_rows / plan->setting.part_rows; part++)
         for (uint32_t i = 0; i < head->n_visits; i++)
-            take(l, LEDGER_CONTRIBUTION, model->units[model->visits[head->first_visit + i]].n * sizeof(float));
-    plan->head = before;
-    plan->head_bytes = (l->offset - before) / (plan->setting.share_rows / plan->setting.part_rows);
+            take(l, LEDGER_CONTRIBUTION, room(plan, model, model->visits[head->first_visit + i]) * sizeof(float));
+    plan->head_bytes = (l->offset - plan->head) / (plan->setting.share_rows / plan->setting.part_rows);
     for (uint32_t visit = 0; visit < n_visits; visit++)
-        if (most < model->units[model->visits[visit]].n)
-            most = model->units[model->visits[visit]].n;
-    for (uint32_t set = 0; set < plan->n_sets; set++)
-        plan->contribution[set] = take(l, LEDGER_CONTRIBUTION, most * sizeof(float));
+        if (most < room(plan, model, model->visits[visit]))
+            most = room(plan, model, model->visits[visit]);
+    for (uint32_t i = 0; i < plan->n_sums; i++) {
+        take(l, LEDGER_CONTRIBUTION, plan->rounding_bytes);
+        plan->contribution[i] = take(l, LEDGER_CONTRIBUTION, most * sizeof(float));
+    }
+}
+
+static uint32_t count_sums(const struct plan *plan, const struct model *model)
+{
+    const uint64_t parts = plan->setting.share_rows / plan->setting.part_rows;
+    const uint64_t most = parts * (plan->head_apart ? plan_head(model)->first_visit : model->n_visits);
+
+    if (plan->n_sets == 1 || plan->choice.n_sums <= plan->n_sets || most <= plan->n_sets)
+        return plan->n_sets;
+    return plan->choice.n_sums < most ? plan->choice.n_sums : (uint32_t)most;
 }
 
 /* Internals of every microbatch of the share, for each block that keeps them. */
@@ -176,7 +208,11 @@ void plan_lay_out(struct plan *out, const struct model *model, const struct plan
     *out = (struct plan){.setting = *setting, .choice = *choice, .n_resident = choice->n_resident};
     out->n_sets = !setting->backend->takes_turns && choice->n_weight_buffers > 1 ? PLAN_MAX_SETS : 1;
     out->head_apart = choice->whole_head && !alone;
+    out->n_sums = count_sums(out, model);
+    out->head_tile = setting->backend->head_tile;
+    out->head_pad = setting->purpose == PLAN_GENERATE ? 1 : setting->backend->head_pad;
     out->one_pass = is_training(out) && (choice->whole_head || alone);
+    out->head_sums = is_training(out) && setting->backend->head_sums && n_head > 1 && setting->precision == NUMBER_BF16;
     if (out->head_apart && out->n_resident < n_head)
         out->n_resident = n_head;
     if (setting->purpose == PLAN_GENERATE)
@@ -187,11 +223,19 @@ void plan_lay_out(struct plan *out, const struct model *model, const struct plan
 
 uint64_t plan_resident(const struct plan *plan, const struct model *model, uint32_t unit)
 {
+    const uint32_t end = plan_place_of(model, unit);
     uint64_t at = plan->resident;
 
-    for (uint32_t place = 0, end = plan_place_of(model, unit); place < end; place++)
-        at += plan_align(model->units[plan_unit_at(model, place)].n * value_bytes(plan));
+    for (uint32_t place = 0; place < end; place++)
+        at += plan_align(room(plan, model, plan_unit_at(model, place)) * value_bytes(plan));
     return at;
+}
+
+uint64_t plan_head_contribution(const struct plan *plan, const struct model *model, uint32_t part, uint32_t i)
+{
+    const uint32_t first = model->visits[plan_head(model)->first_visit]; /* the others are no larger */
+
+    return plan->head + part * plan->head_bytes + i * plan_align(room(plan, model, first) * sizeof(float));
 }
 
 int plan_largest(const uint64_t *bytes, int n, uint32_t *named)
@@ -225,6 +269,8 @@ int plan_check(const struct model *model, const struct plan_setting *s, struct e
         return error_set(err, -EINVAL,
                          "a share of %u rows in parts of %u rows of %u tokens on %u threads cannot be planned",
                          s->share_rows, s->part_rows, s->seq, s->n_threads);
+    if (s->attention >= PLAN_ATTENTIONS)
+        return error_set(err, -EINVAL, "attention in way %d, which this build knows nothing of", (int)s->attention);
     if (s->purpose == PLAN_GENERATE && s->share_rows != 1)
         return error_set(err, -EINVAL, "generating takes one row at a time, not %u", s->share_rows);
     if (s->seq > model->config.n_positions)
@@ -242,6 +288,8 @@ int plan_check_choice(const struct model *model, const struct plan_setting *s, c
     if (c->n_weight_buffers == 0 || c->n_weight_buffers > PLAN_MAX_WEIGHT_BUFFERS)
         return error_set(err, -EINVAL, "%u weight buffers: 1 to %d are possible", c->n_weight_buffers,
                          PLAN_MAX_WEIGHT_BUFFERS);
+    if (c->n_sums > PLAN_MAX_SUMS)
+        return error_set(err, -EINVAL, "%u sums of contributions: %d are possible", c->n_sums, PLAN_MAX_SUMS);
     if (c->microbatch == 0 || c->microbatch > s->part_rows)
         return error_set(err, -EINVAL, "--microbatch %u: a part has %u rows", c->microbatch, s->part_rows);
     if (c->n_resident > plan_count_uploaded(model))

@@ -5,13 +5,14 @@
  * is in a table (plan/backend.h). The setting is given; the choice is what a planner can trade against it.
  *
  * The arrangement: weight buffers, each of the largest unit that is uploaded and does not stay; units that stay; one
- * contribution sum, or two; boundary activations and their gradient; the workspace of one microbatch inside one layer. There is
+ * contribution sum, or some; boundary activations and their gradient; the workspace of one microbatch inside one layer. There is
  * a boundary (share tokens, width) for each layer but the last: layer l reads boundary l-1 and writes boundary l; the
  * embedding reads ids, and the head writes losses. They are the stash: on the device, or in a segment of the host, and
  * then the device has tiles of one microbatch and no term of the arena grows with depth.
  *
- * A device that works beside the host copies while it computes: where it has two weight buffers or more, it has two sums
- * too, one on its way to the host while the next is made, and two sets of tiles.
+ * A device that works beside the host copies while it computes: where it has two weight buffers or more, it has two sets
+ * of tiles, and two sums at least: one on its way to the host while the next is made. With more of them it goes on
+ * computing while several wait for the link.
  *
  * The embedding's rows are gathered where the host has them: its units take no room but for their contributions.
  *
@@ -22,7 +23,7 @@
 #ifndef PLAN_PLAN_H
 #define PLAN_PLAN_H
 
-#include "plan/backend.h"
+#include "plan/attention.h"
 #include "proto/error.h"
 #include "proto/ledger.h"
 #include "proto/model.h"
@@ -37,8 +38,8 @@ enum {
     PLAN_MAX_PARTS = 1 << 16,  /* of a share */
     PLAN_MAX_THREADS = 1 << 16,
     PLAN_MAX_WEIGHT_BUFFERS = 3,
-    PLAN_MAX_SETS = 2,       /* of sums and tiles */
-    PLAN_HEAD_TILE = 256,    /* tokens whose logits are there at a time: a constant of the model */
+    PLAN_MAX_SETS = 2, /* of tiles */
+    PLAN_MAX_SUMS = 16,
     PLAN_GENERATE_TILE = 64, /* tokens of a prompt that run through the layers at a time, at most */
     PLAN_ALIGNMENT = 64,     /* of every buffer: a cache line */
     PLAN_NAMED_TERMS = 3,    /* in a refusal: the largest say what to change */
@@ -55,8 +56,10 @@ struct plan_setting {
     const struct plan_backend *backend;
     enum plan_purpose purpose;
     enum number_type precision; /* of weights on the device, activations, stash */
+    enum number_type grad;      /* of contributions as they are offered */
     uint32_t share_rows;        /* rows of the largest share: parts * rows of a part */
     uint32_t part_rows, seq, n_threads;
+    enum plan_attention attention; /* how the device can compute attention's gradient (device_facts) */
     uint64_t library_bytes; /* outside the arena, where the device has said (device_facts); 0: what the backend's table
                              * says of devices in general */
 };
@@ -67,6 +70,7 @@ struct plan_choice {
     bool host_stash;           /* boundaries and their gradient live in a host segment; the device has tiles of them */
     uint32_t n_kept;           /* blocks, the topmost, whose internals are kept from forward to backward */
     uint32_t n_weight_buffers; /* 1..3 */
+    uint32_t n_sums;           /* 0..PLAN_MAX_SUMS: no fewer than sets of tiles, and where there is one of these, one */
     uint32_t n_resident;       /* units that stay, in the order of plan_unit_at (plan/units.h): to generate for good, to
                                 * train from their first visit of a step to their last */
     bool whole_head;           /* the head's units and their contributions of every part are on the device at once, and
@@ -82,7 +86,8 @@ struct plan {
     uint64_t resident, resident_bytes; /* plan_resident() of a unit; what they hold, rounding not counted */
     uint32_t n_weight_buffers;         /* those chosen, but no more than there are units that do not stay */
     uint64_t weights[PLAN_MAX_WEIGHT_BUFFERS];
-    uint32_t n_sets; /* of contribution, input, output and dy, used in turn: 2 where copies run beside computing */
+    uint32_t n_sets; /* of input, output and dy, used in turn: 2 where copies run beside computing */
+    uint32_t n_sums; /* used in turn: n_sets at least, else no more than there are contributions to sum up in them */
     /* One per layer but the last, or two in turn to evaluate and to generate: layer l's output is at
      * boundaries + (l % n_boundaries) * boundary_bytes, in the arena or the host's stash. */
     uint32_t n_boundaries;
@@ -90,19 +95,26 @@ struct plan {
     uint64_t gradient; /* (share tokens, width): where the boundaries are */
     /* With the stash on the host: tiles (microbatch tokens, width); dy of gradient. */
     uint64_t input[PLAN_MAX_SETS], output[PLAN_MAX_SETS], dy[PLAN_MAX_SETS];
-    uint64_t contribution[PLAN_MAX_SETS]; /* of one unit, fp32 */
+    uint64_t contribution[PLAN_MAX_SUMS]; /* of one unit, fp32 */
+    uint64_t rounding_bytes;              /* that bf16 begins before the sum it is made of; 0: where it does */
     bool one_pass;                        /* the head computes its logits once */
-    bool head_apart;                      /* its contributions have a place of their own: */
-    uint64_t head, head_bytes;           /* of part i of the share at head + i * head_bytes, of unit j of the head at */
-                                         /* j * align(first unit's bytes) in there */
-    uint64_t running;                    /* (share tokens, 3) log-sum-exp of the head */
-    uint64_t losses;                     /* (share tokens) double */
-    uint64_t ids, labels;                /* (share tokens) u32 each; to generate, ids of one tile */
-    uint64_t kept, kept_bytes;           /* internals of the kept blocks, the lowest first: kept_bytes each */
-    uint64_t kept_part;                  /* of one part in there, microbatch after microbatch */
-    uint64_t kept_microbatch;            /* of one microbatch in there */
-    uint64_t cache, cache_bytes;         /* to generate: keys and values, of block i at cache + i * cache_bytes */
-    uint64_t logits;                     /* to generate: (vocabulary) of the last token */
+    bool head_apart;                      /* its contributions have a place of their own: plan_head_contribution() */
+    uint32_t head_tile;                   /* tokens whose logits are there at a time, at most */
+    uint32_t head_pad;                    /* its units have whole so many rows: plan_unit_room() */
+    /* Its units, one after another, add up their input's gradient in fp32. In one pass those of a tile are in the
+     * workspace, behind its logits. Else from `gradient_sum` on (share tokens, width), where the boundaries are, and
+     * `gradient` is made of it, in its place; with the stash on the host its tiles take the place of output and dy. */
+    bool head_sums;
+    uint64_t gradient_sum;
+    uint64_t head, head_bytes;   /* contributions of part i of the share to the head: at head + i * head_bytes */
+    uint64_t running;            /* (share tokens, 3) log-sum-exp of the head */
+    uint64_t losses;             /* (share tokens) double */
+    uint64_t ids, labels;        /* (share tokens) u32 each; to generate, ids of one tile */
+    uint64_t kept, kept_bytes;   /* internals of the kept blocks, the lowest first: kept_bytes each */
+    uint64_t kept_part;          /* of one part in there, microbatch after microbatch */
+    uint64_t kept_microbatch;    /* of one microbatch in there */
+    uint64_t cache, cache_bytes; /* to generate: keys and values, of block i at cache + i * cache_bytes */
+    uint64_t logits;             /* to generate: (vocabulary) of the last token */
     uint64_t workspace, workspace_bytes; /* the largest that a layer asks for one microbatch */
     uint64_t arena_bytes;                /* the whole arena */
     uint64_t host_stash_bytes;           /* of the segment that takes boundaries and gradient; 0 without host_stash */
@@ -129,6 +141,9 @@ void plan_lay_out(struct plan *out, const struct model *model, const struct plan
 
 /* Where a unit that stays lies, from the arena's start. */
 uint64_t plan_resident(const struct plan *plan, const struct model *model, uint32_t unit);
+
+/* Where the sum of a part's contributions to the head's unit number i, from the bottom, lies: those that lie apart. */
+uint64_t plan_head_contribution(const struct plan *plan, const struct model *model, uint32_t part, uint32_t i);
 
 /* For sentences that name what takes most: the largest of n terms (at most 32) that is none of *named, a set of bits,
  * which it then is. -1: what is left is 0. */

@@ -280,6 +280,22 @@ static int refuse(const struct plan *plan, const struct search *s, const struct 
                      mib(needed), needed, how, terms, otherwise, unit, (double)s->budget / (1 << 20), s->budget);
 }
 
+/* In what the best plan leaves. A contribution leaves in the order in which it was made, so more sums than two gain a few
+ * percent at most: where that of a small unit, as the last norm is, stands between large ones. So they are the last
+ * thing that memory is spent on, and only as many as are predicted to gain something. */
+static void add_sums(struct search *s)
+{
+    struct plan_choice choice = s->best.choice;
+    struct plan plan;
+
+    for (choice.n_sums = s->best.n_sums + 1; s->best.n_sets > 1 && choice.n_sums <= PLAN_MAX_SUMS; choice.n_sums++) {
+        plan_lay_out(&plan, s->model, s->setting, &choice);
+        if (plan.n_sums < choice.n_sums || plan_total(&plan) > s->budget)
+            return;
+        offer(s, &plan);
+    }
+}
+
 int plan_search(struct plan *out, const struct model *model, const struct plan_setting *setting,
                 const struct plan_wish *wish, const struct profile *profile, uint64_t budget, struct error *err)
 {
@@ -303,6 +319,8 @@ int plan_search(struct plan *out, const struct model *model, const struct plan_s
     for (uint32_t i = 0; i < n_rows; i++)
         look_through(&s, rows[i], wish, visit_time);
     if (s.found) {
+        if (setting->purpose == PLAN_TRAIN)
+            add_sums(&s);
         *out = s.best;
         return 0;
     }

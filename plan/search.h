@@ -2,7 +2,7 @@
  *
  * Looked through: microbatches that cut a part into so many pieces (1 to 16, then doubled, then single rows), the stash
  * on device or host, one or two passes over the head, 1 to 3 weight buffers (from two on with two sums and two sets of
- * tiles, where these are worth something).
+ * tiles, where these are worth something). What the best of them leaves is for more sums.
  * For each of these, bytes grow and time falls along two chains (layers that keep their internals and then units that
  * stay, or the other way round), so the end of what fits is found by halving. What is looked through does not depend on
  * the budget: the more of it fits, the less the best one takes. */

@@ -38,12 +38,19 @@ uint32_t plan_place_of(const struct model *model, uint32_t unit)
     return plan_count_uploaded(model);
 }
 
-uint64_t plan_largest_uploaded(const struct model *model, uint32_t first)
+uint64_t plan_unit_room(const struct model *model, uint32_t unit, uint32_t pad)
+{
+    if (plan_place_of(model, unit) >= plan_head(model)->n_visits)
+        return model->units[unit].n;
+    return plan_head_pad(model->pieces[model->units[unit].first_piece].n_rows, pad) * model->config.width;
+}
+
+uint64_t plan_largest_uploaded(const struct model *model, uint32_t first, uint32_t pad)
 {
     uint64_t most = 0;
 
     for (uint32_t place = first; place < plan_count_uploaded(model); place++) {
-        const uint64_t n = model->units[plan_unit_at(model, place)].n;
+        const uint64_t n = plan_unit_room(model, plan_unit_at(model, place), pad);
         if (most < n)
             most = n;
     }

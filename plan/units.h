@@ -13,8 +13,18 @@ uint32_t plan_count_uploaded(const struct model *model);
 uint32_t plan_unit_at(const struct model *model, uint32_t place);
 uint32_t plan_place_of(const struct model *model, uint32_t unit);
 
-/* The largest unit (elements) of the places from `first` on that is uploaded; 0 if there is none. */
-uint64_t plan_largest_uploaded(const struct model *model, uint32_t first);
+/* Elements that a unit, or its contribution, has room for on the device: its own, and for one of the head's, whose rows
+ * are padded to a multiple of `pad`, those of the rows added, too. */
+uint64_t plan_unit_room(const struct model *model, uint32_t unit, uint32_t pad);
+
+/* The most of those (elements) of the places from `first` on, which are uploaded; 0 if there is none. */
+uint64_t plan_largest_uploaded(const struct model *model, uint32_t first, uint32_t pad);
+
+/* Labels, or logits of a row, and what pads them. */
+static inline uint64_t plan_head_pad(uint64_t n, uint32_t pad)
+{
+    return (n + pad - 1) / pad * pad;
+}
 
 /* Of the head. */
 static inline const struct model_layer *plan_head(const struct model *model)

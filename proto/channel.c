@@ -96,7 +96,7 @@ static void on_writable(uv_poll_t *poll, int status, int events)
 /* Room for n bytes at the tail: by moving what waits to the front, if that frees half, else by doubling. */
 static int make_room(struct channel *channel, size_t n)
 {
-    size_t used = channel->queue.tail - channel->queue.head;
+    size_t used = channel_queued(channel);
     size_t cap = channel->queue.cap ? channel->queue.cap : CHANNEL_FIRST_CAP;
 
     if (used + n > CHANNEL_MAX_QUEUED)
@@ -122,7 +122,7 @@ static int make_room(struct channel *channel, size_t n)
 int channel_send(struct channel *channel, const uint8_t *bytes, size_t n)
 {
     assert(n <= MESSAGE_MAX_BYTES);
-    if (channel_is_flushed(channel)) {
+    if (channel_queued(channel) == 0) {
         int rc = write_one(channel, bytes, n);
         if (rc != -EAGAIN)
             return rc;
@@ -139,9 +139,9 @@ int channel_send(struct channel *channel, const uint8_t *bytes, size_t n)
     return 0;
 }
 
-bool channel_is_flushed(const struct channel *channel)
+size_t channel_queued(const struct channel *channel)
 {
-    return channel->queue.head == channel->queue.tail;
+    return channel->queue.tail - channel->queue.head;
 }
 
 bool channel_is_connected(const struct channel *channel)

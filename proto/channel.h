@@ -56,7 +56,7 @@ int channel_open(struct channel *channel, uv_loop_t *loop, const char *address, 
 
 /* Sends a packet (n at most MESSAGE_MAX_BYTES), or queues it. -ENOBUFS past CHANNEL_MAX_QUEUED, -ENOMEM, -errno. */
 int channel_send(struct channel *channel, const uint8_t *bytes, size_t n);
-bool channel_is_flushed(const struct channel *channel);
+size_t channel_queued(const struct channel *channel); /* bytes that nanomsg does not have yet */
 
 /* Someone is at the other end, as far as nanomsg knows: it learns of an end only once all before it was received. */
 bool channel_is_connected(const struct channel *channel);

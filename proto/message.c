@@ -57,15 +57,30 @@ static void nothing(struct wire *w, struct message *m)
     (void)w, (void)m;
 }
 
+static void products_fields(struct wire *w, struct products *p)
+{
+    wire_u64(w, &p->version);
+    for (unsigned class = 0; p->version && class < PRODUCTS_CLASSES; class ++) {
+        wire_flag(w, &p->of[class].known);
+        for (unsigned i = 0; p->of[class].known && i < PRODUCTS_CONFIG; i++)
+            wire_u32(w, &p->of[class].config[i]);
+    }
+}
+
 /* Rates. */
 static void profile_fields(struct wire *w, struct profile *p)
 {
     for (unsigned type = 0; type < NUMBER_TYPES; type++)
         for (unsigned rows = 0; rows < PROFILE_ROWS; rows++)
             wire_f64_from_0(w, &p->matmul_flops[type][rows]);
+    for (unsigned direction = 0; direction < PROFILE_DIRECTIONS; direction++)
+        for (unsigned type = 0; type < NUMBER_TYPES; type++)
+            wire_f64_from_0(w, &p->attention_flops[direction][type]);
     wire_f64_from_0(w, &p->link_bytes_per_s);
     wire_f64_from_0(w, &p->memory_bytes_per_s);
     wire_f64_from_0(w, &p->update_parameters_per_s);
+    wire_f64_from_0(w, &p->host_bytes_per_s);
+    products_fields(w, &p->products);
 }
 
 static void hello(struct wire *w, struct message *m)
@@ -77,6 +92,7 @@ static void hello(struct wire *w, struct message *m)
     wire_text(w, m->hello.model, sizeof m->hello.model);
     wire_u64(w, &m->hello.budget);
     wire_u64(w, &m->hello.library_bytes);
+    wire_u32(w, &m->hello.attention);
     profile_fields(w, &m->hello.profile);
 }
 
@@ -171,6 +187,9 @@ static void assign(struct wire *w, struct message *m)
     wire_u32_in(w, &m->assign.n_weight_buffers, 1, MESSAGE_MAX_WEIGHT_BUFFERS);
     wire_u32(w, &m->assign.n_resident);
     wire_u64(w, &m->assign.host_stash_bytes);
+    wire_u32(w, &m->assign.n_sums);
+    wire_u32(w, &m->assign.attention);
+    products_fields(w, &m->assign.products);
     if (m->assign.host_stash != (m->assign.host_stash_bytes > 0))
         wire_wrong(w, "a stash without its bytes, or bytes without it");
 }
@@ -306,6 +325,7 @@ static void status_reply(struct wire *w, struct message *m)
     wire_u64(w, &m->status_reply.n_steps);
     wire_u64(w, &m->status_reply.n_parameters);
     wire_u32(w, &m->status_reply.n_workers);
+    wire_u32(w, &m->status_reply.n_threads);
     wire_u32(w, &m->status_reply.pid);
     wire_u32(w, &m->status_reply.uid);
     wire_f64(w, &m->status_reply.loss);
@@ -388,6 +408,11 @@ static void workers_reply(struct wire *w, struct message *m)
     wire_u64(w, &m->workers_reply.up_bytes);
 }
 
+static void arrived(struct wire *w, struct message *m)
+{
+    wire_u64(w, &m->arrived.step);
+}
+
 static void recent_reply(struct wire *w, struct message *m)
 {
     wire_u64(w, &m->recent_reply.step);
@@ -428,6 +453,7 @@ static const struct {
     [MESSAGE_CONTRIBUTION] = {"CONTRIBUTION", contribution},
     [MESSAGE_FREE] = {"FREE", free_slot},
     [MESSAGE_GRANT] = {"GRANT", grant},
+    [MESSAGE_ARRIVED] = {"ARRIVED", arrived},
     [MESSAGE_COVERED] = {"COVERED", done},
     [MESSAGE_DONE] = {"DONE", done},
     [MESSAGE_EVALUATE] = {"EVALUATE", evaluate},

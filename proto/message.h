@@ -18,7 +18,8 @@
  *             W>D ASSIGNED or REFUSED (does not fit: what would)
  *             C>D CLOSE; D>W RELEASE: memory is given back, the worker waits for the next job
  *   step      C>D OPEN_STEP; D>W SHARE; W>D PULL; D>W WEIGHTS; W>D LOSS; W>D CONTRIBUTION; D>W FREE, GRANT;
- *             D>C COVERED (step+1 may be opened, its data written), then DONE (all units at step+1)
+ *             D>C COVERED (step+1 may be opened, its data written), then DONE (all units at step+1); where workers compute
+ *             beside the optimizer, ARRIVED before them: no worker needs the step's data any more, step+1 may be opened
  *   evaluate  C>D EVALUATE; D>W EVALUATE, PULL and WEIGHTS as above; W>D EVALUATED; D>C EVALUATED
  *   generate  C>D GENERATE; D>W GENERATE, PULL and WEIGHTS as above; W>D GENERATED; D>C GENERATED
  *   save      C>D SAVE, at any moment; V>D SAVE too. Training goes on. For each save that ends D>C SAVED or SAVE_FAILED,
@@ -53,7 +54,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 3,
+    MESSAGE_VERSION = 5,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -82,6 +83,7 @@ enum message_kind {
     MESSAGE_CONTRIBUTION,
     MESSAGE_FREE,
     MESSAGE_GRANT,
+    MESSAGE_ARRIVED,
     MESSAGE_COVERED,
     MESSAGE_DONE,
     MESSAGE_EVALUATE,
@@ -145,6 +147,7 @@ struct message {
             char model[64];         /* "NVIDIA H200"; empty where there is nothing to say */
             uint64_t budget;        /* --device-mem in bytes */
             uint64_t library_bytes; /* of them, what its libraries hold outside any arena; 0: as plan/backend.h says */
+            uint32_t attention;     /* how it can compute attention's gradient: enum plan_attention */
             struct profile profile; /* all zero: not known */
         } hello;
         struct {
@@ -214,8 +217,11 @@ struct message {
             bool whole_head;           /* the head's units are on the device at once */
             uint32_t n_kept;           /* blocks, the topmost, whose internals are kept */
             uint32_t n_weight_buffers; /* 1..3 */
+            uint32_t n_sums;           /* of contributions on the device, at least; 0: as many as sets of tiles */
             uint32_t n_resident;       /* units that stay */
+            uint32_t attention;        /* how its gradient is computed: enum plan_attention */
             uint64_t host_stash_bytes; /* of that segment; 0 without */
+            struct products products;  /* all workers of a job have these algorithms */
         } assign;
         struct {
             uint64_t arena_bytes; /* claimed */
@@ -249,6 +255,9 @@ struct message {
             uint64_t step;
             uint32_t visit, part, slice, attempt, slot;
         } contribution;
+        struct {
+            uint64_t step;
+        } arrived;
         struct {
             uint32_t slot, visit, part, slice;
         } free;
@@ -298,6 +307,7 @@ struct message {
             uint64_t step, n_steps; /* updates done, and of the run */
             uint64_t n_parameters;
             uint32_t n_workers;
+            uint32_t n_threads; /* that fold and update */
             uint32_t pid;
             uint32_t uid;        /* whose job it is; the daemon's, without one */
             double loss;         /* of the last step; NAN before the first */

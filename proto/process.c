@@ -230,6 +230,9 @@ int process_parse_bytes(uint64_t *out, const char *option, const char *text, str
     if (!(bytes >= 1 && bytes < 0x1p62))
         return error_set(err, -EINVAL, "%s: '%.40s' is %s; %s", option, text,
                          bytes < 1 ? "less than a byte" : "more than any machine has", remedy);
+    if (shift == 0 && bytes != floor(bytes)) /* who writes 1.5 means gigabytes */
+        return error_set(err, -EINVAL, "%s: '%.40s' has no unit, and a part of a byte is none; %s", option, text,
+                         remedy);
     *out = (uint64_t)bytes;
     return 0;
 }

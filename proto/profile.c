@@ -22,19 +22,23 @@ enum { MAX_FILE_BYTES = 64 << 10, MATMUL_FIGURES = NUMBER_TYPES * PROFILE_ROWS }
 const uint32_t profile_rows[PROFILE_ROWS] = {64, 512, 4096, 32768};
 
 /* Two Zen 5 cores: products by the best library measured there, copies and AdamW over arrays beyond any cache, the
- * triad with writes past the caches. */
+ * triad with writes past the caches; attention, which computes in fp32 whatever the values are, of heads of 64 and 256 to
+ * 1024 tokens. */
 static const struct profile cpu = {
     .matmul_flops = {[NUMBER_FP32] = {300e9, 490e9, 490e9, 490e9}, [NUMBER_BF16] = {500e9, 980e9, 980e9, 980e9}},
+    .attention_flops = {{270e9, 270e9}, {300e9, 300e9}},
     .link_bytes_per_s = 22e9,
     .memory_bytes_per_s = 59e9,
     .update_parameters_per_s = 2.1e9,
 };
 
 /* Of an H200 by its datasheet: three quarters of its rates for large products (989 and 67 TFLOP/s, tensor cores and
- * others), of its link's 64 GB/s and of its memory's 4.8 TB/s. Its host's memory moves 200 GB/s, at 28 bytes a
- * parameter. */
+ * others), of its link's 64 GB/s and of its memory's 4.8 TB/s. Attention at 0.6 and 0.45 of products in bf16, about what
+ * the best published kernels reach there with causal masks and heads of 128. Its host's memory moves 200 GB/s, at 28 bytes
+ * a parameter. */
 static const struct profile cuda = {
     .matmul_flops = {[NUMBER_FP32] = {15e12, 40e12, 50e12, 50e12}, [NUMBER_BF16] = {60e12, 400e12, 740e12, 740e12}},
+    .attention_flops = {{20e12, 440e12}, {15e12, 330e12}},
     .link_bytes_per_s = 48e9,
     .memory_bytes_per_s = 3.6e12,
     .update_parameters_per_s = 7.1e9,
@@ -55,6 +59,8 @@ static const struct figure {
     {"update_parameters_per_s", offsetof(struct profile, update_parameters_per_s)},
 };
 enum { N_FIGURES = sizeof figures / sizeof *figures };
+
+static const char *const directions[PROFILE_DIRECTIONS] = {"forward", "backward"};
 
 static double figure_of(const struct profile *profile, const struct figure *figure)
 {
@@ -81,8 +87,16 @@ int profile_check(const struct profile *profile, struct error *err)
                  profile_rows[i % PROFILE_ROWS]);
         rc = check_figure("matmul_flops", of, profile->matmul_flops[i / PROFILE_ROWS][i % PROFILE_ROWS], err);
     }
+    for (int i = 0; !rc && i < PROFILE_DIRECTIONS * NUMBER_TYPES; i++) {
+        char of[32];
+        snprintf(of, sizeof of, ".%s.%s", directions[i / NUMBER_TYPES],
+                 number_name((enum number_type)(i % NUMBER_TYPES)));
+        rc = check_figure("attention_flops", of, profile->attention_flops[i / NUMBER_TYPES][i % NUMBER_TYPES], err);
+    }
     for (int i = 0; !rc && i < N_FIGURES; i++)
         rc = check_figure(figures[i].name, "", figure_of(profile, &figures[i]), err);
+    if (!rc && profile->host_bytes_per_s != 0)
+        rc = check_figure("host_bytes_per_s", "", profile->host_bytes_per_s, err);
     return rc;
 }
 
@@ -177,10 +191,59 @@ static int read_matmul(struct profile *out, json_t *object, struct error *err)
     return rc ? rc : refuse_unknown(object, NUMBER_TYPES, known, err);
 }
 
+/* The default's shares of the rate of products with many rows. */
+static void derive_attention(struct profile *out, const char *device)
+{
+    const struct profile *otherwise = profile_default(device);
+
+    for (int i = 0; otherwise && i < PROFILE_DIRECTIONS; i++)
+        for (int j = 0; j < NUMBER_TYPES; j++)
+            out->attention_flops[i][j] =
+                fmax(1, otherwise->attention_flops[i][j] *
+                            (out->matmul_flops[j][PROFILE_ROWS - 1] / otherwise->matmul_flops[j][PROFILE_ROWS - 1]));
+}
+
+static int read_direction(double rates[NUMBER_TYPES], json_t *object, const char *direction, struct error *err)
+{
+    const char *known[NUMBER_TYPES];
+    int rc = json_is_object(object) ? 0 : error_set(err, -EINVAL, "it must be an object, by type");
+
+    for (int i = 0; i < NUMBER_TYPES; i++) {
+        known[i] = number_name((enum number_type)i);
+        if (!rc)
+            rc = read_number(&rates[i], object, known[i], err);
+    }
+    if (!rc)
+        rc = refuse_unknown(object, NUMBER_TYPES, known, err);
+    if (rc)
+        error_prefix(err, direction);
+    return rc;
+}
+
+static int read_attention(struct profile *out, json_t *object, const char *device, struct error *err)
+{
+    int rc = !object || json_is_object(object) ? 0 : error_set(err, -EINVAL, "it must be an object, by direction");
+
+    derive_attention(out, device);
+    for (int i = 0; !rc && object && i < PROFILE_DIRECTIONS; i++)
+        rc = read_direction(out->attention_flops[i], json_object_get(object, directions[i]), directions[i], err);
+    if (!rc && object)
+        rc = refuse_unknown(object, PROFILE_DIRECTIONS, directions, err);
+    if (rc)
+        error_prefix(err, "attention_flops");
+    return rc;
+}
+
 static int read_object(struct profile *out, json_t *root, const char *device, struct error *err)
 {
-    static const char *const known[2 + N_FIGURES] = {"device", "matmul_flops", "link_bytes_per_s", "memory_bytes_per_s",
-                                                     "update_parameters_per_s"};
+    static const char *const known[] = {"device",
+                                        "matmul_flops",
+                                        "attention_flops",
+                                        "link_bytes_per_s",
+                                        "memory_bytes_per_s",
+                                        "update_parameters_per_s",
+                                        "host_bytes_per_s",
+                                        "products"};
     const char *named = json_string_value(json_object_get(root, "device"));
 
     if (!json_is_object(root))
@@ -188,6 +251,13 @@ static int read_object(struct profile *out, json_t *root, const char *device, st
     if (!named || strcmp(named, device) != 0)
         return error_set(err, -EINVAL, "it is a profile of device '%.40s', not of '%s'", named ? named : "", device);
     int rc = read_matmul(out, json_object_get(root, "matmul_flops"), err);
+    if (!rc)
+        rc = read_attention(out, json_object_get(root, "attention_flops"), device, err);
+    out->host_bytes_per_s = 0;
+    if (!rc && json_object_get(root, "host_bytes_per_s"))
+        rc = read_number(&out->host_bytes_per_s, root, "host_bytes_per_s", err);
+    if (!rc)
+        rc = products_from_json(&out->products, json_object_get(root, "products"), err);
     for (int i = 0; !rc && i < N_FIGURES; i++) {
         double value = 0;
         rc = read_number(&value, root, figures[i].name, err);
@@ -280,8 +350,20 @@ static json_t *to_json(const struct profile *profile, const char *device)
         }
         json_object_set_new(matmul, number_name((enum number_type)i), rates);
     }
+    json_t *attention = json_object();
+    for (int i = 0; i < PROFILE_DIRECTIONS; i++) {
+        json_t *rates = json_object();
+        for (int j = 0; j < NUMBER_TYPES; j++)
+            json_object_set_new(rates, number_name((enum number_type)j), json_real(profile->attention_flops[i][j]));
+        json_object_set_new(attention, directions[i], rates);
+    }
+    json_object_set_new(root, "attention_flops", attention);
     for (int i = 0; i < N_FIGURES; i++)
         json_object_set_new(root, figures[i].name, json_real(figure_of(profile, &figures[i])));
+    if (profile->host_bytes_per_s != 0)
+        json_object_set_new(root, "host_bytes_per_s", json_real(profile->host_bytes_per_s));
+    if (profile->products.version)
+        json_object_set_new(root, "products", products_to_json(&profile->products));
     return root;
 }
 

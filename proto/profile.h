@@ -5,12 +5,19 @@
  *
  *   {"device": "cpu",
  *    "matmul_flops": {"fp32": {"64": F, "512": F, "4096": F, "32768": F}, "bf16": {the same}},
- *    "link_bytes_per_s": B, "memory_bytes_per_s": B, "update_parameters_per_s": P} */
+ *    "attention_flops": {"forward": {"fp32": F, "bf16": F}, "backward": {the same}},
+ *    "link_bytes_per_s": B, "memory_bytes_per_s": B, "update_parameters_per_s": P,
+ *    "host_bytes_per_s": B, "products": {...: proto/products.h}}
+ *
+ * Products and attention are timed on random numbers. Three figures may be missing: attention_flops, which is then the
+ * default's share of the rate of products; host_bytes_per_s, which nothing measures yet; and products, where a library has
+ * nothing to choose from. */
 #ifndef PROTO_PROFILE_H
 #define PROTO_PROFILE_H
 
 #include "proto/error.h"
 #include "proto/number.h"
+#include "proto/products.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -21,17 +28,25 @@ enum { PROFILE_ROWS = 4 };
 /* Rows (tokens) of the matrix products whose rates are known. */
 extern const uint32_t profile_rows[PROFILE_ROWS];
 
+enum profile_attention { PROFILE_FORWARD, PROFILE_BACKWARD, PROFILE_DIRECTIONS };
+
 struct profile {
     double matmul_flops[NUMBER_TYPES][PROFILE_ROWS]; /* a second, by enum number_type and profile_rows */
-    double link_bytes_per_s;                         /* copies from the host to the device */
+    /* A second, of 2 n^2 width a row forward and 5 n^2 width backward: causal, heads of 64 or more. */
+    double attention_flops[PROFILE_DIRECTIONS][NUMBER_TYPES];
+    double link_bytes_per_s;        /* copies from the host to the device */
     double memory_bytes_per_s;      /* the device's memory, of operations that read and write more than they compute */
     double update_parameters_per_s; /* AdamW in fp32, on the host */
+    /* The host's memory, which copies over the link and the optimizer share while both are under way; 0: as if each had
+     * its own. */
+    double host_bytes_per_s;
+    struct products products; /* algorithms that these rates are of; version 0: as the library chooses */
 };
 
 /* For a device nobody has measured; a constant. NULL: no such device. */
 const struct profile *profile_default(const char *device);
 
-/* Every figure is from 1 to 1e21; else -EINVAL with a sentence that names the one. */
+/* Every figure is from 1 to 1e21, host_bytes_per_s may be 0; else -EINVAL with a sentence that names the one. */
 int profile_check(const struct profile *profile, struct error *err);
 
 /* Products of this many rows, a second: between those measured by the logarithm of the rows, beyond them as the

@@ -10,7 +10,11 @@
 #include <string.h>
 #include <unistd.h>
 
-enum { ENDING_MS = 2, ENDING_TICKS = 50 }; /* nanomsg sees a peer's end some milliseconds after the door */
+enum {
+    ENDING_MS = 2, /* nanomsg sees a peer's end some milliseconds after the door */
+    ENDING_TICKS = 50,
+    IDLE_TICKS = 3, /* a peer that reads nothing for so long is left */
+};
 
 static void on_tick(uv_timer_t *timer);
 
@@ -34,6 +38,12 @@ static void decide(struct session *s, const char *reason)
         snprintf(s->reason_text, sizeof s->reason_text, "%s", reason);
         s->reason = s->reason_text;
     }
+}
+
+/* What waits for the peer to read: bytes on the channel, or packets on the door. */
+static size_t unsent(const struct session *s)
+{
+    return s->channel.socket >= 0 ? channel_queued(&s->channel) : s->door.n_queued;
 }
 
 void session_close_links(struct session *s)
@@ -117,6 +127,7 @@ void session_refuse_code(struct session *s, int code, const char *reason)
         channel_close(&s->channel);
     if (s->door.fd >= 0)
         door_shutdown(&s->door);
+    s->unsent = unsent(s);
 }
 
 void session_fault(struct session *s, int code, const char *format, ...)
@@ -367,6 +378,17 @@ static void on_open_tick(struct session *s)
     }
 }
 
+/* A peer that still reads is given the time to, however slow it is. */
+static void on_leaving_tick(struct session *s)
+{
+    const size_t left = unsent(s);
+
+    s->n_idle = left < s->unsent ? 0 : s->n_idle + 1;
+    s->unsent = left;
+    if (s->n_idle == IDLE_TICKS || s->n_ticks == SESSION_PATIENCE)
+        session_finish(s, NULL);
+}
+
 static void on_tick(uv_timer_t *timer)
 {
     struct session *s = timer->data;
@@ -384,7 +406,7 @@ static void on_tick(uv_timer_t *timer)
         on_ending(s);
         break;
     case SESSION_LEAVING:
-        session_finish(s, NULL);
+        on_leaving_tick(s);
         break;
     case SESSION_RETRYING:
     case SESSION_CLOSING:
@@ -492,6 +514,7 @@ void session_close(struct session *s)
     }
     session_enter(s, SESSION_LEAVING);
     send_by_carrier(s, &bye);
+    s->unsent = unsent(s);
 }
 
 void session_refuse(struct session *s, const char *reason)

@@ -28,7 +28,8 @@ enum session_state {
     SESSION_GREETING, /* ended by GREETING on the channel, or by too many ticks: then the peer tries anew */
     SESSION_OPEN,     /* ended by either side's wish, death or fault */
     SESSION_ENDING, /* ended by BYE, the end of the channel, or 100 ms: the door has ended, words may be on their way */
-    SESSION_LEAVING,  /* ended by the peer closing its door, having read our last words, or by a tick */
+    SESSION_LEAVING,  /* ended by the peer closing its door, having read our last words, or by three ticks in a row
+                       * in which it read nothing, or by 60 */
     SESSION_RETRYING, /* ended when this attempt's links are closed */
     SESSION_CLOSING   /* ended when libuv has given all handles back */
 };
@@ -48,6 +49,8 @@ struct session {
     uv_timer_t timer;
     unsigned tick_ms, n_ticks; /* since the state was entered; on a peer's side also since the last ping */
     unsigned n_attempts, n_unanswered;
+    size_t unsent;      /* while leaving, at the last tick */
+    unsigned n_idle;    /* ticks in a row since then in which the peer took nothing */
     unsigned n_handles; /* timer, door, channel: not given back yet */
     struct door door;
     struct channel channel;

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { ARRAY_LINK_PARTS = 8, ARRAY_LINK_SLOTS = 3 };
+enum { ARRAY_LINK_PARTS = 8, ARRAY_LINK_SLOTS = 12 };
 
 struct array_link {
     const struct model *model;  /* borrowed */

@@ -10,6 +10,7 @@
 static void load(struct backend *backend, const char *path)
 {
     struct error err = {""};
+    struct device_facts facts;
 
     backend->ops = device_load(path, &err);
     if (!backend->ops) {
@@ -19,6 +20,11 @@ static void load(struct backend *backend, const char *path)
     device_check(backend->ops);
     backend->plan = &plan_cuda;
     backend->cuda = true;
+    if (backend->ops->probe(0, &facts, &err)) {
+        fprintf(stderr, "EPS_TEST_CUDA: %s\n", err.text);
+        exit(1);
+    }
+    backend->attention = facts.attention;
     void *module = dlopen(path, RTLD_NOW | RTLD_LOCAL); /* the same one */
     *(void **)&backend->order = dlsym(module, "cudasim_order");
     dlclose(module);

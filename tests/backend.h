@@ -6,13 +6,14 @@
 #define TESTS_BACKEND_H
 
 #include "device/device.h"
-#include "plan/backend.h"
+#include "plan/attention.h"
 
 #include <stdbool.h>
 
 struct backend {
     const struct device_ops *ops;
     const struct plan_backend *plan;
+    enum plan_attention attention; /* its device's */
     bool cuda;
     bool simulated; /* every thread of a block is computed in turn: small shapes alone; memory is the host's */
     /* Of the simulator, NULL elsewhere: cudasim_order of tests/cudasim/cudasim.h. */

@@ -106,7 +106,7 @@ int driver_try(struct driver *driver, const char *name, const struct driver_opti
     unsigned n_fds = collect_files(fds, options);
 
     *driver = (struct driver){.options = *options, .opened = options->step};
-    driver->covered = driver->done = options->step;
+    driver->arrived = driver->covered = driver->done = options->step;
     attach(&driver->link, name, ROLE_CLIENT);
     client_link_send_fds(&driver->link, &m, fds, n_fds);
     int rc = client_link_expect(&driver->link, MESSAGE_JOB_OPENED, &driver->opened_with, &fd, err);
@@ -139,7 +139,7 @@ void driver_close(struct driver *driver)
     do
         driver_next(&driver->link, &m);
     while (m.kind == MESSAGE_SAVED || m.kind == MESSAGE_SAVE_FAILED || m.kind == MESSAGE_STOP ||
-           m.kind == MESSAGE_COVERED || m.kind == MESSAGE_DONE);
+           m.kind == MESSAGE_ARRIVED || m.kind == MESSAGE_COVERED || m.kind == MESSAGE_DONE);
     ck_assert_str_eq(message_name(m.kind), "CLOSE");
     driver_leave(driver);
 }
@@ -173,7 +173,10 @@ void driver_turn(struct driver *driver)
     struct message m = {0};
 
     driver_next(&driver->link, &m);
-    if (m.kind == MESSAGE_COVERED) {
+    if (m.kind == MESSAGE_ARRIVED) {
+        ck_assert_uint_eq(driver->arrived, driver->covered); /* before COVERED, and after the step before */
+        ck_assert_uint_eq(m.arrived.step, driver->arrived++);
+    } else if (m.kind == MESSAGE_COVERED) {
         ck_assert_uint_eq(m.covered.step, driver->covered++);
     } else if (m.kind == MESSAGE_DONE) {
         ck_assert_uint_eq(m.done.step, driver->done++);
@@ -189,6 +192,12 @@ void driver_turn(struct driver *driver)
                       m.kind == MESSAGE_FAILED ? m.failed.error.text : "");
         driver->n_stops++;
     }
+}
+
+void driver_await_arrived(struct driver *driver, uint64_t n_steps)
+{
+    while (driver->arrived < n_steps)
+        driver_turn(driver);
 }
 
 void driver_await_covered(struct driver *driver, uint64_t n_steps)

@@ -29,7 +29,7 @@ struct driver {
     struct driver_options options;
     struct segment data;
     struct message opened_with; /* JOB_OPENED */
-    uint64_t opened, covered, done;
+    uint64_t opened, arrived, covered, done;
     struct message last_done;         /* DONE */
     uint64_t saved[DRIVER_MAX_SAVES]; /* (n_saved) steps of SAVED, as they came */
     unsigned n_saved, n_failed, n_stops;
@@ -50,6 +50,7 @@ void driver_close(struct driver *driver); /* CLOSE, its answer; then leaves */
 void driver_begin(struct driver *driver);
 /* Takes one message in. */
 void driver_turn(struct driver *driver);
+void driver_await_arrived(struct driver *driver, uint64_t n_steps);
 void driver_await_covered(struct driver *driver, uint64_t n_steps);
 void driver_await_done(struct driver *driver, uint64_t n_steps);
 void driver_await_saves(struct driver *driver, unsigned n); /* saved and failed */

@@ -87,13 +87,6 @@ static void download(struct device *dev, void *host, const void *src, size_t byt
     backend_get()->ops->download(dev, host, src, bytes);
 }
 
-static void download_bf16(struct device *dev, uint16_t *host, const float *src, size_t n)
-{
-    floats(src, n);
-    record->copied += n * sizeof *host;
-    backend_get()->ops->download_bf16(dev, host, src, n);
-}
-
 static int probe(unsigned index, struct device_facts *facts, struct error *err)
 {
     return backend_get()->ops->probe(index, facts, err);
@@ -134,10 +127,17 @@ static int fault(struct device *dev, struct error *err)
     return backend_get()->ops->fault(dev, err);
 }
 
-static void zero(struct device *dev, float *x, size_t n)
+static void zero(struct device *dev, void *x, size_t bytes)
 {
-    floats(x, n);
-    backend_get()->ops->zero(dev, x, n);
+    place(x, bytes);
+    backend_get()->ops->zero(dev, x, bytes);
+}
+
+static void round_bf16(struct device *dev, uint16_t *to, const float *from, size_t n)
+{
+    place(to, n * sizeof *to);
+    floats(from, n);
+    backend_get()->ops->round_bf16(dev, to, from, n);
 }
 
 static size_t reach(size_t rows, size_t columns, size_t stride)
@@ -210,6 +210,12 @@ static void attention_places(const struct device_attention *op)
     values(op->out, n * op->width);
     floats(op->log_sum_exp, n * op->n_heads);
     place(op->scratch, backend_get()->plan->scratch_bytes(op->n_rows, op->n_tokens, op->n_heads, op->width, threads));
+}
+
+static void prepare_attention(struct device *dev, const struct device_attention *op, enum plan_attention way,
+                              char told[DEVICE_TOLD])
+{
+    backend_get()->ops->prepare_attention(dev, op, way, told);
 }
 
 static void attention(struct device *dev, const struct device_attention *op)
@@ -289,7 +295,7 @@ static void log_sum_exp(struct device *dev, float *running, bool start, const fl
                         const uint32_t *labels, size_t m, uint32_t first, size_t n)
 {
     floats(running, 3 * m);
-    floats(logits, reach(m, n, logits_stride));
+    floats(logits, m * logits_stride);
     place(labels, m * sizeof *labels);
     backend_get()->ops->log_sum_exp(dev, running, start, logits, logits_stride, labels, m, first, n);
 }
@@ -305,10 +311,20 @@ static void loss(struct device *dev, double *losses, const float *running, const
 static void cross_entropy_gradient(struct device *dev, float *logits, size_t logits_stride, const float *running,
                                    const uint32_t *labels, size_t m, uint32_t first, size_t n, float scale)
 {
-    floats(logits, reach(m, n, logits_stride));
+    floats(logits, m * logits_stride);
     floats(running, 3 * m);
     place(labels, m * sizeof *labels);
     backend_get()->ops->cross_entropy_gradient(dev, logits, logits_stride, running, labels, m, first, n, scale);
+}
+
+static void propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out)
+{
+    backend_get()->ops->propose(dev, op, out);
+}
+
+static int choose(struct device *dev, const struct products *products, struct error *err)
+{
+    return backend_get()->ops->choose(dev, products, err);
 }
 
 const struct device_ops device_extents = {
@@ -322,18 +338,21 @@ const struct device_ops device_extents = {
     .unlend = unlend,
     .upload = upload,
     .download = download,
-    .download_bf16 = download_bf16,
     .mark = mark,
     .follow = follow,
     .finish = finish,
     .sync = sync_device,
     .fault = fault,
     .zero = zero,
+    .round_bf16 = round_bf16,
     .matmul = matmul,
+    .propose = propose,
+    .choose = choose,
     .activate = activate,
     .reduce_rows = reduce_rows,
     .norm = norm,
     .norm_backward = norm_backward,
+    .prepare_attention = prepare_attention,
     .attention = attention,
     .attention_backward = attention_backward,
     .attention_cached = attention_cached,

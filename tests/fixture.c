@@ -105,18 +105,26 @@ static void read_values(struct fixture *fixture, const char *path)
     fclose(file);
 }
 
+/* A program that was carried to another machine is told where the fixtures lie there. */
+static const char *tests_dir(void)
+{
+    const char *told = getenv("EPS_TESTS_DIR");
+
+    return told ? told : TESTS_DIR;
+}
+
 void fixture_open_model(struct fixture *fixture, const char *name)
 {
     char path[600];
     json_t *config;
 
     *fixture = (struct fixture){.name = name};
-    snprintf(fixture->config, sizeof fixture->config, "%s/fixtures/%s/config.json", TESTS_DIR, name);
+    snprintf(fixture->config, sizeof fixture->config, "%s/fixtures/%s/config.json", tests_dir(), name);
     config = read_json(fixture->config);
     fixture->vocabulary = (uint32_t)count_at(config, "vocab_size");
     json_decref(config);
 
-    snprintf(path, sizeof path, "%s/fixtures/%s/reference.json", TESTS_DIR, name);
+    snprintf(path, sizeof path, "%s/fixtures/%s/reference.json", tests_dir(), name);
     fixture->reference = read_json(path);
     fixture->draw = text_at(fixture->reference, "draw");
 }
@@ -140,7 +148,7 @@ void fixture_open(struct fixture *fixture, const char *name)
     fixture->epsilon = number_at(r, "epsilon");
     fixture->weight_decay = number_at(r, "weight_decay");
 
-    snprintf(path, sizeof path, "%s/fixtures/%s/values.f64", TESTS_DIR, name);
+    snprintf(path, sizeof path, "%s/fixtures/%s/values.f64", tests_dir(), name);
     read_values(fixture, path);
 }
 

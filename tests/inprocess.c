@@ -315,6 +315,7 @@ static int open_worker(struct inprocess *ip, uint32_t id, struct error *err)
         .config = o->config,
         .ops = backend_get()->ops,
         .setting = {.backend = backend_get()->plan,
+                    .attention = backend_get()->attention,
                     .purpose = o->evaluate_only ? PLAN_EVALUATE : PLAN_TRAIN,
                     .share_rows = (o->n_parts + o->n_workers - 1) / o->n_workers * part_rows,
                     .part_rows = part_rows,

@@ -8,8 +8,8 @@
 enum call_kind {
     WAIT,
     COPY,
-    COPY_BF16,
     ZERO,
+    ROUND_BF16,
     MATMUL,
     ACTIVATE,
     REDUCE_ROWS,
@@ -107,10 +107,10 @@ static void compute(struct device *dev, const struct call *c)
         return;
     case COPY:
         return ops->upload(dev, to(p[0]), p[1], n[0]);
-    case COPY_BF16:
-        return ops->download_bf16(dev, to(p[0]), p[1], n[0]);
     case ZERO:
         return ops->zero(dev, to(p[0]), n[0]);
+    case ROUND_BF16:
+        return ops->round_bf16(dev, to(p[0]), p[1], n[0]);
     case MATMUL:
         return ops->matmul(dev, &c->matmul);
     case ACTIVATE:
@@ -269,11 +269,6 @@ static void download(struct device *dev, void *host, const void *src, size_t byt
     add(dev, DEVICE_PUSH, (struct call){.kind = COPY, .p = {host, src}, .n = {bytes}});
 }
 
-static void download_bf16(struct device *dev, uint16_t *host, const float *src, size_t n)
-{
-    add(dev, DEVICE_PUSH, (struct call){.kind = COPY_BF16, .p = {host, src}, .n = {n}});
-}
-
 static uint64_t mark(struct device *dev, enum device_queue queue)
 {
     (void)dev;
@@ -311,9 +306,14 @@ static int sync_device(struct device *dev)
     return 0;
 }
 
-static void zero(struct device *dev, float *x, size_t n)
+static void zero(struct device *dev, void *x, size_t bytes)
 {
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = ZERO, .p = {x}, .n = {n}});
+    add(dev, DEVICE_COMPUTE, (struct call){.kind = ZERO, .p = {x}, .n = {bytes}});
+}
+
+static void round_bf16(struct device *dev, uint16_t *narrow, const float *from, size_t n)
+{
+    add(dev, DEVICE_COMPUTE, (struct call){.kind = ROUND_BF16, .p = {narrow, from}, .n = {n}});
 }
 
 static void matmul(struct device *dev, const struct device_matmul *op)
@@ -347,6 +347,12 @@ static void norm_backward(struct device *dev, void *dx, bool accumulate, float *
                       .p = {dx, weight_gradient, bias_gradient, dy, x, statistics, weight},
                       .n = {m, n},
                       .flag = accumulate});
+}
+
+static void prepare_attention(struct device *dev, const struct device_attention *op, enum plan_attention way,
+                              char told[DEVICE_TOLD])
+{
+    device_cpu.prepare_attention(dev, op, way, told);
 }
 
 static void attention(struct device *dev, const struct device_attention *op)
@@ -431,6 +437,16 @@ static void cross_entropy_gradient(struct device *dev, float *logits, size_t log
                       .f = scale});
 }
 
+static void propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out)
+{
+    device_cpu.propose(dev, op, out);
+}
+
+static int choose(struct device *dev, const struct products *products, struct error *err)
+{
+    return device_cpu.choose(dev, products, err);
+}
+
 const struct device_ops device_late = {
     .name = "late",
     .open = open_device,
@@ -442,18 +458,21 @@ const struct device_ops device_late = {
     .unlend = unlend,
     .upload = upload,
     .download = download,
-    .download_bf16 = download_bf16,
     .mark = mark,
     .follow = follow,
     .finish = finish,
     .sync = sync_device,
     .fault = fault,
     .zero = zero,
+    .round_bf16 = round_bf16,
     .matmul = matmul,
+    .propose = propose,
+    .choose = choose,
     .activate = activate,
     .reduce_rows = reduce_rows,
     .norm = norm,
     .norm_backward = norm_backward,
+    .prepare_attention = prepare_attention,
     .attention = attention,
     .attention_backward = attention_backward,
     .attention_cached = attention_cached,

@@ -78,6 +78,7 @@ static void contribute(struct puppet *p)
     if (two)
         announce_slot(p, 2, p->visit - 1);
     announce_slot(p, 1, p->visit);
+    p->busy = p->visit > 0 || p->fault != PUPPET_BESIDE; /* the next step may come before the last slot is freed */
 }
 
 /* Something that no worker of ours would say in a step that has just begun. */
@@ -98,7 +99,7 @@ static void begin_step(struct puppet *p, const struct message *share)
     p->backward = false;
     p->share = *share;
     p->visit = 0;
-    if (p->fault >= PUPPET_PULLS_AMISS && p->share.share.step == 1)
+    if (p->fault >= PUPPET_PULLS_AMISS && p->fault <= PUPPET_ENDS_TWICE && p->share.share.step == 1)
         break_a_rule(p);
     ask_weights(p);
 }
@@ -161,6 +162,8 @@ static void on_message(struct session *s, const struct message *m, const int *fd
     (void)n_fds;
     if (m->kind == MESSAGE_ASSIGN) {
         take_assignment(p, m, fds);
+    } else if (m->kind == MESSAGE_SHARE && p->busy && p->fault == PUPPET_BESIDE) {
+        _exit(1); /* before it has contributed all, or a second time */
     } else if (m->kind == MESSAGE_SHARE && p->busy) {
         p->has_next = true;
         p->next = *m;
@@ -168,7 +171,7 @@ static void on_message(struct session *s, const struct message *m, const int *fd
         begin_step(p, m);
     } else if (m->kind == MESSAGE_WEIGHTS) {
         on_weights(p);
-    } else if (m->kind == MESSAGE_FREE) {
+    } else if (m->kind == MESSAGE_FREE && p->busy && p->backward) {
         next_visit(p);
     } else if (m->kind == MESSAGE_RELEASE) { /* in the middle of a step too */
         p->busy = p->has_next = false;
@@ -198,6 +201,10 @@ static void play(const char *name, enum puppet_fault fault)
     struct error err = {""};
 
     p->fault = fault;
+    if (fault == PUPPET_BESIDE) {
+        strcpy(hello.hello.device, "cuda");
+        hello.hello.budget = (uint64_t)4 << 30;
+    }
     if (uv_loop_init(&p->loop) || session_directory(directory, sizeof directory, name, &err) ||
         session_connect(&p->session, &p->loop, directory, &hello, &events, p, &err))
         _exit(1);

@@ -24,6 +24,8 @@ enum puppet_fault {
     PUPPET_PULLS_AMISS,
     PUPPET_CONTRIBUTES_AMISS,
     PUPPET_ENDS_TWICE,
+    /* None, and its device is one that computes beside the optimizer. */
+    PUPPET_BESIDE,
 };
 
 /* A process that plays one, attached to the daemon of this name. Before any session of the caller's. */

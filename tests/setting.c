@@ -94,6 +94,7 @@ void setting_choose(struct plan_choice *choice, const struct model *model, uint6
     choice->n_weight_buffers = 1 + setting_below(state, 3);
     choice->n_resident = setting_below(state, 2) ? setting_below(state, plan_count_uploaded(model) + 1) : 0;
     choice->whole_head = setting_below(state, 2);
+    choice->n_sums = setting_below(state, 2) ? setting_below(state, PLAN_MAX_SUMS + 1) : 0;
 }
 
 struct device_worker_options setting_options(const struct setting *s, uint32_t part_rows, uint32_t microbatch)
@@ -101,6 +102,7 @@ struct device_worker_options setting_options(const struct setting *s, uint32_t p
     return (struct device_worker_options){.config = s->model.config,
                                           .ops = backend_get()->ops,
                                           .setting = {.backend = backend_get()->plan,
+                                                      .attention = backend_get()->attention,
                                                       .purpose = PLAN_TRAIN,
                                                       .share_rows = s->batch,
                                                       .part_rows = part_rows,
@@ -131,7 +133,7 @@ void setting_step(struct array_link *link, const struct setting *s, const struct
     memset(stash, 0xff, worker.plan.host_stash_bytes); /* NaN: nothing is read before it is written */
     link->version = SETTING_STEP;
     link->precision = options->setting.precision;
-    link->grad = options->grad;
+    link->grad = options->setting.grad;
     link->n_buffers = options->choice.n_weight_buffers;
     ck_assert_msg(device_worker_step(&worker, &share, &array_link, link, &err) == 0, "%s", err.text);
     device_worker_free(&worker);

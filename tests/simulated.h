@@ -12,10 +12,23 @@ struct simulated {
     const struct device_ops *ops;
     void (*order)(enum cudasim_streams streams, enum cudasim_threads threads, uint64_t seed);
     void (*limit)(size_t device_bytes, size_t registered_bytes);
+    void (*target)(const char *name, const char *table);
+    void (*no_algorithm)(unsigned n);
+    void (*idle_products)(bool are_idle);
+    void (*have_dnn)(const struct cudasim_dnn *dnn);
     void (*fail_call)(const char *name, unsigned calls, cudaError_t rc);
     void (*lose)(cudaError_t rc);
     struct cudasim_counts (*count)(void);
     void (*finish)(void);
+    void (*time)(const struct profile *profile);
+    double (*now)(void);
+    void (*host_works)(double seconds);
+    unsigned (*thread)(const char *name);
+    double (*thread_works)(unsigned thread, double seconds);
+    double (*thread_worked)(unsigned thread, double since, double seconds);
+    void (*host_awaits)(unsigned thread, double until);
+    void (*tell_time)(struct cudasim_report *report);
+    void (*print_time)(FILE *to, const struct cudasim_report *report);
 };
 extern struct simulated simulated;
 

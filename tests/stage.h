@@ -29,7 +29,8 @@ struct side {
     char reason[ERROR_TEXT_BYTES]; /* "" for NULL */
     bool close_on_open, close_on_message;
     const char *refuse_on_open;
-    unsigned tick_ms; /* set by on_open, if not 0 */
+    unsigned tick_ms;  /* set by on_open, if not 0 */
+    unsigned pause_ms; /* how long the first message keeps it busy */
 };
 
 extern const struct session_events side_events;

@@ -148,7 +148,8 @@ START_TEST(the_wait_ends_with_what_is_missing_and_how_to_get_it)
 
     options.connect = "nobody", options.device_mem = 0;
     ck_assert_int_eq(eps_train(&options, NULL, NULL, &error), -ENOENT);
-    ck_assert_ptr_nonnull(strstr(error.text, "start one with epsd --listen nobody"));
+    ck_assert_str_eq(error.text,
+                     "no daemon nobody after 10 s: start one with epsd --listen nobody, or check the address");
     start_daemon(&lab);
     options.connect = "lab";
     ck_assert_int_eq(eps_train(&options, NULL, NULL, &error), -ETIMEDOUT);

@@ -29,6 +29,10 @@ static void check_sound(const struct profile *p)
         ck_assert_double_gt(p->matmul_flops[NUMBER_FP32][i], 1e7);
         ck_assert_double_lt(p->matmul_flops[NUMBER_FP32][i], 1e15);
     }
+    for (int i = 0; i < PROFILE_DIRECTIONS * NUMBER_TYPES; i++) {
+        ck_assert_double_gt(p->attention_flops[i / NUMBER_TYPES][i % NUMBER_TYPES], 1e7);
+        ck_assert_double_lt(p->attention_flops[i / NUMBER_TYPES][i % NUMBER_TYPES], 1e15);
+    }
     ck_assert_double_gt(p->link_bytes_per_s, 1e7);
     ck_assert_double_gt(p->memory_bytes_per_s, 1e7);
     ck_assert_double_gt(p->update_parameters_per_s, 1e6);
@@ -45,8 +49,8 @@ START_TEST(what_is_measured_is_written_to_the_cache_and_read_by_eps_plan)
     free(before);
     ck_assert_int_eq(processes_eps("bench"), 0);
     char *said = processes_read(out_file);
-    ck_assert_msg(strstr(said, "32768") && strstr(said, "GFLOP/s: ") && strstr(said, "AdamW on the host") &&
-                      strstr(said, "cache/eps/profile-cpu.json"),
+    ck_assert_msg(strstr(said, "32768") && strstr(said, "GFLOP/s: ") && strstr(said, "attention, bf16 ") &&
+                      strstr(said, "AdamW on the host") && strstr(said, "cache/eps/profile-cpu.json"),
                   "%s", said);
     free(said);
     ck_assert_msg(profile_read(&profile, processes_path("cache/eps/profile-cpu.json"), "cpu", &err) == 0, "%s",

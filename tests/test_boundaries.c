@@ -54,6 +54,19 @@ static const struct plan_backend *backend_of(int round)
     return round % 2 ? &beside : backend_get()->plan;
 }
 
+/* In tiles of fewer tokens than a microbatch may have, or as it was; on the CPU too as CUDA's units are padded and add up. */
+static const struct plan_backend *cut_head(const struct plan_backend *backend, uint64_t *state)
+{
+    static struct plan_backend cut;
+
+    cut = *backend;
+    if (setting_below(state, 3))
+        cut.head_tile = 1 + setting_below(state, 30);
+    if (!backend_get()->cuda && setting_below(state, 2))
+        cut.head_pad = PLAN_CUDA_HEAD_PAD, cut.head_sums = true;
+    return &cut;
+}
+
 /* Whatever stays, is kept, passes through buffers or lies on the host. */
 START_TEST(every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte)
 {
@@ -67,7 +80,7 @@ START_TEST(every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte)
 
         setting_open(&s, &config, parts * part_rows, 1 + setting_below(&state, 12));
         struct device_worker_options options = setting_options(&s, part_rows, 1 + setting_below(&state, part_rows));
-        options.setting.backend = backend_of(_i);
+        options.setting.backend = cut_head(backend_of(_i), &state);
         options.setting.n_threads = 1 + (setting_below(&state, 8) == 0);
         options.setting.precision = (enum number_type)setting_below(&state, 2);
         options.choice.n_weight_buffers = 3;
@@ -111,7 +124,7 @@ START_TEST(what_is_planned_for_a_budget_is_what_is_used_of_it)
 
         setting_open(&s, &config, parts * part_rows, 1 + setting_below(&state, 12));
         struct device_worker_options options = setting_options(&s, part_rows, 0);
-        options.setting.backend = backend_of(_i);
+        options.setting.backend = cut_head(backend_of(_i), &state);
         options.setting.precision = (enum number_type)setting_below(&state, 2);
         const struct plan_wish wish = {.microbatch = setting_below(&state, part_rows + 1),
                                        .no_host_stash = setting_below(&state, 4) == 0};
@@ -152,7 +165,7 @@ START_TEST(tiles_move_as_many_bytes_as_predicted)
 
         setting_open(&s, &config, parts * part_rows, 1 + setting_below(&state, 12));
         struct device_worker_options options = setting_options(&s, part_rows, 1 + setting_below(&state, part_rows));
-        options.setting.backend = backend_of(_i);
+        options.setting.backend = cut_head(backend_of(_i), &state);
         options.setting.precision = (enum number_type)setting_below(&state, 2);
         setting_choose(&options.choice, &s.model, &state);
         options.choice.n_kept = 0;

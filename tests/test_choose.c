@@ -3,6 +3,7 @@
 #include "tests/run.h"
 
 #include "client/run.h"
+#include "client/tokenizer.h"
 
 #include <check.h>
 #include <errno.h>
@@ -45,10 +46,47 @@ static void expect(const char *model, const char *data, const char *name, const 
     client_run_close(&run);
 }
 
-START_TEST(a_text_alone_trains_a_model_of_bytes)
+START_TEST(a_short_text_trains_a_model_of_bytes)
 {
-    expect(NULL, "text.txt", "byte-small", "chosen for 5.0 k tokens", 256);
+    expect(NULL, "text.txt", "byte-small", "chosen for 5.0 k bytes of text", 256);
     expect(NULL, "text.bin", "byte-small", "chosen for 2.5 k tokens", 256); /* small ids */
+}
+END_TEST
+
+static uint32_t end_token(const struct client_run *run)
+{
+    struct client_tokenizer *tokenizer;
+
+    ck_assert_int_eq(client_tokenizer_open(&tokenizer, run->model.side, run->model.config.vocabulary, NULL), 0);
+    const uint32_t end = client_tokenizer_end(tokenizer);
+    client_tokenizer_close(tokenizer);
+    return end;
+}
+
+/* 8 words of 5 bytes and a blank, 300 kB: they are 8 tokens soon, and the last one of a document is 256. */
+START_TEST(a_longer_text_trains_a_model_of_tokens_that_it_learns)
+{
+    static const char *const models[] = {NULL, "text-small"};
+    static const char *const datas[] = {"long.txt", "long.jsonl"};
+    struct client_run run;
+    struct error err = {0};
+
+    for (size_t i = 0; i < 4; i++) {
+        const char *model = models[i / 2], *data = datas[i % 2];
+        ck_assert_msg(chosen(&run, model, data, NULL, &err) == 0, "%s", err.text);
+        ck_assert_str_eq(run.options.model, "text-small");
+        const char *said = model ? "tokens learned" : "chosen for 3";
+        ck_assert_int_eq(strncmp(run.options.model_note, said, strlen(said)), 0);
+        ck_assert_uint_eq(run.model.config.vocabulary, 2048);
+        ck_assert_uint_eq(end_token(&run), 256);
+        ck_assert_uint_gt(run.data.n, 49000);
+        ck_assert_uint_lt(run.data.n, 51000);
+        ck_assert_int_eq(run.data.separated, true);
+        client_run_close(&run);
+    }
+    ck_assert_msg(chosen(&run, NULL, "long.txt", "text.txt", &err) == 0, "%s", err.text); /* the same tokens */
+    ck_assert_uint_eq(run.eval_data.vocabulary, 2048);
+    client_run_close(&run);
 }
 END_TEST
 
@@ -77,16 +115,18 @@ START_TEST(a_count_of_tokens_is_said_in_few_figures)
     static const struct {
         size_t n;
         const char *note;
-    } counts[] = {{999, "chosen for 999 tokens"},
-                  {1000, "chosen for 1.0 k tokens"},
-                  {999949, "chosen for 999.9 k tokens"},
-                  {999951, "chosen for 1.0 M tokens"}};
+    } counts[] = {{999, "chosen for 999 bytes of text"},
+                  {1000, "chosen for 1.0 k bytes of text"},
+                  {999949, "chosen for 999.9 k bytes of text, tokens learned from the text"},
+                  {999951, "chosen for 1.0 M bytes of text, tokens learned from the text"}};
     static char text[1 << 20];
 
-    memset(text, 'b', sizeof text);
+    for (size_t i = 0; i < sizeof text; i++)
+        text[i] = i % 2 ? ' ' : 'b';
     for (size_t i = 0; i < sizeof counts / sizeof *counts; i++) {
         put("counted.txt", text, counts[i].n);
-        expect(NULL, "counted.txt", "byte-small", counts[i].note, 256);
+        expect(NULL, "counted.txt", counts[i].n < 256 << 10 ? "byte-small" : "text-small", counts[i].note,
+               counts[i].n < 256 << 10 ? 256 : 2048);
     }
 }
 END_TEST
@@ -146,6 +186,21 @@ START_TEST(what_does_not_go_together_is_refused)
 }
 END_TEST
 
+static void put_words(void)
+{
+    static const char *const words[] = {"alpha", "gamma", "delta", "kappa", "sigma", "omega", "theta", "betas"};
+    static char text[400000], lines[400000];
+    size_t n = 0, m = 0;
+
+    for (size_t i = 0; i < 50000; i++) {
+        const char *word = words[i * i / 3 % 8];
+        n += (size_t)sprintf(text + n, " %s", word);
+        m += (size_t)sprintf(lines + m, "%s %s%s", i % 500 ? "" : "{\"text\": \"", word, (i + 1) % 500 ? "" : "\"}\n");
+    }
+    put("long.txt", text, n);
+    put("long.jsonl", lines, m);
+}
+
 static void setup(void)
 {
     static uint16_t ids[2500];
@@ -160,6 +215,7 @@ static void setup(void)
     put("words.bin", ids, sizeof ids);
     ids[2000] = 50257;
     put("huge.bin", ids, sizeof ids);
+    put_words();
 }
 
 int main(void)
@@ -167,7 +223,8 @@ int main(void)
     TCase *tests = tcase_create("choose");
 
     tcase_add_unchecked_fixture(tests, setup, processes_remove);
-    tcase_add_test(tests, a_text_alone_trains_a_model_of_bytes);
+    tcase_add_test(tests, a_short_text_trains_a_model_of_bytes);
+    tcase_add_test(tests, a_longer_text_trains_a_model_of_tokens_that_it_learns);
     tcase_add_test(tests, a_preset_has_one_recipe_named_or_chosen);
     tcase_add_test(tests, a_count_of_tokens_is_said_in_few_figures);
     tcase_add_test(tests, ids_beyond_a_byte_train_gpt2);

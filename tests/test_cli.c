@@ -300,6 +300,9 @@ START_TEST(help_and_version_are_commands_too)
     ck_assert_int_eq(eps("version"), 0);
     ck_assert_str_eq(read_file("out.txt"), help);
     ck_assert(strncmp(help, "eps ", 4) == 0);
+    ck_assert_int_eq(eps("-V"), 0);
+    ck_assert_str_eq(read_file("out.txt"), help);
+    ck_assert_int_eq(eps("help train eval"), 2);
 }
 END_TEST
 

@@ -37,6 +37,8 @@ static void set_up(void)
     profile = (struct profile){.link_bytes_per_s = 1e6, .memory_bytes_per_s = 1e30, .update_parameters_per_s = 1e6};
     for (int i = 0; i < PROFILE_ROWS; i++)
         profile.matmul_flops[NUMBER_FP32][i] = 1e9, profile.matmul_flops[NUMBER_BF16][i] = 2e9;
+    for (int i = 0; i < NUMBER_TYPES; i++)
+        profile.attention_flops[PROFILE_FORWARD][i] = 5e8, profile.attention_flops[PROFILE_BACKWARD][i] = 4e8;
 }
 
 static void tear_down(void)
@@ -56,17 +58,16 @@ static struct plan_cost cost(void)
 
 /* Multiply-adds of a token: a block's four maps 12 * 64^2, the head 64 * 256. Forward once, backward twice, and a block
  * once more but for its last map (8 * 64^2 left); the head is one unit of one part, so its logits are not. Attention:
- * 2 * 32 * 64 operations a token at 0.55 of the rate, three times (1 + 2.25 with the second forward: 4.25). */
+ * 2 * 32 * 64 operations a token at half the rate, twice, and 5 * 32 * 64 backward at 0.4 of it. */
 START_TEST(products_and_attention_are_counted_by_hand)
 {
     const double map = 64 * 64, maps = 2 * 2 * (3 * 12 * map + 8 * map), head = 2 * 3 * 64 * 256;
-    const double attention = 2 * 4.25 * 2 * SEQ * 64 / 0.55;
+    const double forward = 2 * SEQ * 64 / 0.5, attention = 2 * (2 * forward + 5 * SEQ * 64 / 0.4);
 
     ck_assert_double_eq_tol(cost().compute_ms, TOKENS * (maps + head + attention) / 1e9 * 1e3, 1e-9);
     choice.n_kept = 2;
     ck_assert_double_eq_tol(cost().compute_ms,
-                            TOKENS * (maps - 2 * 2 * 8 * map + head + attention - 2 * 2 * SEQ * 64 / 0.55) / 1e9 * 1e3,
-                            1e-9);
+                            TOKENS * (maps - 2 * 2 * 8 * map + head + attention - 2 * forward) / 1e9 * 1e3, 1e-9);
 }
 END_TEST
 
@@ -151,7 +152,7 @@ START_TEST(a_device_that_takes_turns_overlaps_nothing_and_its_workers_share_it)
 END_TEST
 
 /* With a link as fast as could be the step is what it computes; with a slow one, what it pulls and pushes. With one
- * buffer pulls wait for products; with two, only the first does nothing else meanwhile. */
+ * buffer, and so one sum, each waits for what was before it; with two, only the first does nothing else meanwhile. */
 START_TEST(a_device_beside_the_host_hides_what_is_shorter)
 {
     const struct plan_backend beside = backend_beside(&plan_cpu);
@@ -164,6 +165,7 @@ START_TEST(a_device_beside_the_host_hides_what_is_shorter)
     choice.n_weight_buffers = 2;
     const struct plan_cost two = cost();
     choice.n_weight_buffers = 3;
+    ck_assert_double_eq_tol(one.step_ms, one.pull_ms + one.compute_ms + one.push_ms, 1e-6);
     ck_assert_double_gt(one.step_ms, two.step_ms);
     ck_assert_double_ge(two.step_ms, cost().step_ms);
     ck_assert_double_ge(cost().step_ms, cost().pull_ms);
@@ -188,10 +190,27 @@ START_TEST(contributions_hide_behind_computing_where_there_are_two_sums)
     choice.n_resident = 4;
     plan_lay_out(&plan, &model, &setting, &choice);
     plan_cost(&two, &plan, &model, &host, &profile);
-    ck_assert_uint_eq(plan.n_sets, 2);
-    plan.n_sets = 1;
+    ck_assert_uint_eq(plan.n_sums, 2);
+    plan.n_sums = 1;
     plan_cost(&one, &plan, &model, &host, &profile);
     ck_assert_double_eq_tol(one.step_ms - two.step_ms, (NORM + BLOCK) * 4 / 1e7 * 1e3, 1e-6);
+}
+END_TEST
+
+/* It binds when it takes longer than all else; and so does its memory, which the link's bytes pass too. */
+START_TEST(the_optimizer_works_on_while_the_next_step_begins)
+{
+    const struct plan_backend beside = backend_beside(&plan_cpu);
+
+    setting.backend = &beside;
+    choice.n_weight_buffers = 2;
+    profile.link_bytes_per_s = 1e9, profile.update_parameters_per_s = 1e5;
+    const struct plan_cost c = cost();
+    ck_assert_double_gt(c.optimizer_ms, c.compute_ms + c.push_ms);
+    ck_assert_double_eq_tol(c.step_ms, c.optimizer_ms, 1e-9 * c.step_ms);
+    profile.host_bytes_per_s = 28 * 1e5;
+    ck_assert_double_eq_tol(cost().step_ms, c.optimizer_ms + (double)(c.down_bytes + c.up_bytes) / 28e5 * 1e3,
+                            1e-9 * c.step_ms);
 }
 END_TEST
 
@@ -247,6 +266,7 @@ int main(void)
     tcase_add_test(tests, a_stash_on_the_host_moves_every_boundary);
     tcase_add_test(tests, a_device_that_takes_turns_overlaps_nothing_and_its_workers_share_it);
     tcase_add_test(tests, a_device_beside_the_host_hides_what_is_shorter);
+    tcase_add_test(tests, the_optimizer_works_on_while_the_next_step_begins);
     tcase_add_test(tests, contributions_hide_behind_computing_where_there_are_two_sums);
     tcase_add_test(tests, pulls_hide_from_so_many_tokens_on);
     tcase_add_test(tests, what_is_left_of_a_part_is_a_microbatch_of_its_own);

@@ -133,33 +133,78 @@ START_TEST(what_the_library_does_as_we_would_is_fused)
 }
 END_TEST
 
-/* Without the library's bias: ours, once for every call of this shape. */
-START_TEST(what_the_library_refuses_to_fuse_is_done_after_the_product)
+/* With a bias, which a kernel of ours adds, now and ever after. */
+static void expect_bias_apart(void)
 {
-    set_up(NUMBER_FP32);
     struct device_matmul op = product(3, 5, 7, false);
+
     op.epilogue = DEVICE_BIAS;
-    simulated.fail_call("cublasLtMatmulAlgoGetHeuristic", 0, cudaErrorNotSupported);
     for (int again = 0; again < 2; again++) {
         ck_assert_uint_eq(launches(&op), 1);
         for (size_t i = 0; i < op.m * op.n; i++)
             ck_assert_float_eq(element(C + i), sum(&op, i / op.n, i % op.n) + value(i % op.n, 2));
     }
+}
+
+/* Without the library's bias: ours, once for every call of this shape. */
+START_TEST(what_the_library_refuses_to_fuse_is_done_after_the_product)
+{
+    set_up(NUMBER_FP32);
+    simulated.fail_call("cublasLtMatmulAlgoGetHeuristic", 0, cudaErrorNotSupported);
+    simulated.no_algorithm(1); /* in parts */
+    expect_bias_apart();
     simulated_close(dev);
 }
 END_TEST
 
+/* The same where it says nothing against it, and knows no algorithm, in one part or in several. */
+START_TEST(what_the_library_has_no_algorithm_to_fuse_is_done_after_the_product)
+{
+    set_up(NUMBER_FP32);
+    simulated.no_algorithm(2);
+    expect_bias_apart();
+    simulated_close(dev);
+}
+END_TEST
+
+/* Fused, and for good; not where there is one for sums in one part. */
+START_TEST(a_product_without_an_algorithm_in_one_part_is_computed_in_ordered_parts)
+{
+    set_up(NUMBER_BF16);
+    struct device_matmul op = product(3, 5, 7, false);
+    const unsigned long before = simulated.count().products_in_parts;
+
+    op.epilogue = DEVICE_BIAS;
+    simulated.no_algorithm(1);
+    for (unsigned long again = 1; again <= 2; again++) {
+        ck_assert_uint_eq(launches(&op), 0);
+        ck_assert_uint_eq(simulated.count().products_in_parts, before + again);
+        ck_assert_float_eq(element(C + 7), number_from_bf16(number_to_bf16(sum(&op, 1, 2) + value(2, 2))));
+    }
+    op.epilogue = DEVICE_NO_EPILOGUE;
+    ck_assert_uint_eq(launches(&op), 0);
+    ck_assert_uint_eq(simulated.count().products_in_parts, before + 2);
+    simulated_close(dev);
+}
+END_TEST
+
+/* Refused, or without an algorithm. */
 START_TEST(a_product_that_the_library_has_not_is_named)
 {
     struct error err = {""};
 
     set_up(NUMBER_BF16);
     struct device_matmul op = product(3, 5, 7, false);
-    simulated.fail_call("cublasLtMatmulAlgoGetHeuristic", 0, cudaErrorNotSupported);
+    if (!_i)
+        simulated.fail_call("cublasLtMatmulAlgoGetHeuristic", 0, cudaErrorNotSupported);
+    simulated.no_algorithm(_i ? 2 : 1);
     simulated.ops->matmul(dev, &op);
     ck_assert_int_eq(simulated.ops->sync(dev), -EIO);
     ck_assert_int_eq(simulated.ops->fault(dev, &err), -EIO);
-    ck_assert_msg(strstr(err.text, "cuBLASLt, product of (3, 7) and (7, 5) in bf16"), "%s", err.text);
+    ck_assert_msg(strstr(err.text, "cuBLASLt 120000 has no algorithm") &&
+                      strstr(err.text, "the product of (3, 7) and (7, 5) in bf16 (another version of it may, or "
+                                       "--precision fp32, or --device cpu)"),
+                  "%s", err.text);
     simulated_close(dev);
 }
 END_TEST
@@ -189,7 +234,9 @@ int main(void)
     tcase_add_checked_fixture(tcase, simulated_load, NULL);
     tcase_add_loop_test(tcase, what_the_library_does_as_we_would_is_fused, 0, N_FUSED);
     tcase_add_test(tcase, what_the_library_refuses_to_fuse_is_done_after_the_product);
-    tcase_add_test(tcase, a_product_that_the_library_has_not_is_named);
+    tcase_add_test(tcase, what_the_library_has_no_algorithm_to_fuse_is_done_after_the_product);
+    tcase_add_test(tcase, a_product_without_an_algorithm_in_one_part_is_computed_in_ordered_parts);
+    tcase_add_loop_test(tcase, a_product_that_the_library_has_not_is_named, 0, 2);
     tcase_add_test(tcase, more_shapes_than_are_remembered_take_no_more_memory);
     return run_tests(tcase);
 }

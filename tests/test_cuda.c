@@ -1,5 +1,6 @@
 /* The host side of the CUDA backend, on the device of tests/cudasim: queues, host memory, and what goes wrong. Its
  * operations are computed by the tests of every backend; here they are as few as show an order. */
+#include "plan/backend.h"
 #include "proto/number.h"
 #include "tests/run.h"
 #include "tests/simulated.h"
@@ -157,10 +158,10 @@ static void relay(struct device *dev, float *slots, unsigned n, unsigned spread)
         simulated.ops->upload(dev, x, host + i * ROWS * COLUMNS, ROWS * COLUMNS * sizeof *x);
         uint64_t there = simulated.ops->mark(dev, DEVICE_PULL);
         for (unsigned j = 0; j < spread; j++)
-            simulated.ops->mark(dev, DEVICE_PULL); /* so that `there` leaves the ring */
+            simulated.ops->mark(dev, DEVICE_PULL); /* so that `there` is an old one */
         simulated.ops->follow(dev, DEVICE_COMPUTE, DEVICE_PULL, there);
         simulated.ops->follow(dev, DEVICE_COMPUTE, DEVICE_PUSH, taken);
-        simulated.ops->zero(dev, sum, COLUMNS);
+        simulated.ops->zero(dev, sum, COLUMNS * sizeof *sum);
         simulated.ops->reduce_rows(dev, sum, x, ROWS, COLUMNS);
         summed = simulated.ops->mark(dev, DEVICE_COMPUTE);
         simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_COMPUTE, summed);
@@ -192,12 +193,71 @@ START_TEST(queues_wait_for_the_marks_they_follow)
 }
 END_TEST
 
-/* A ring keeps the last 64. */
-START_TEST(marks_older_than_the_ring_still_stand_for_what_was_queued)
+/* More than there are events at first. */
+START_TEST(old_marks_still_stand_for_what_was_queued)
 {
     struct device *dev = simulated_open(NUMBER_FP32, _i);
 
     check_relay(dev, 70);
+    simulated_close(dev);
+}
+END_TEST
+
+enum { FIRST_EVENTS = DEVICE_QUEUES * 64 + 2 /* of marks, and of the two pieces */ };
+
+/* A number that is zeroed only after the mark; the queues that copy come first wherever they may go on. */
+START_TEST(a_mark_is_waited_for_alone_however_many_came_after_it)
+{
+    struct device *dev = simulated_open(NUMBER_FP32, CUDASIM_STREAMS_NEWEST_FIRST);
+    float *x = simulated.ops->arena(dev);
+    static const float one = 1;
+    float back = 0;
+
+    simulated.ops->upload(dev, x, &one, sizeof one);
+    simulated.ops->follow(dev, DEVICE_COMPUTE, DEVICE_PULL, simulated.ops->mark(dev, DEVICE_PULL));
+    const uint64_t before = simulated.ops->mark(dev, DEVICE_COMPUTE);
+    simulated.ops->zero(dev, x, 4);
+    for (int i = 0; i < 200; i++)
+        simulated.ops->mark(dev, DEVICE_COMPUTE);
+    simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_COMPUTE, before);
+    simulated.ops->download(dev, &back, x, sizeof back);
+    ck_assert_float_eq(back, 1);
+    ck_assert_int_eq(simulated.ops->sync(dev), 0);
+    simulated_close(dev);
+}
+END_TEST
+
+/* 200 marks at a time take 256 events, however often. */
+START_TEST(there_are_as_many_events_as_marks_under_way)
+{
+    struct device *dev = simulated_open(NUMBER_FP32, CUDASIM_STREAMS_AS_ISSUED);
+
+    ck_assert_uint_eq(simulated.count().events, FIRST_EVENTS);
+    for (int step = 0; step < 5; step++) {
+        for (int i = 0; i < 200; i++) {
+            simulated.ops->zero(dev, simulated.ops->arena(dev), 4);
+            simulated.ops->mark(dev, DEVICE_COMPUTE);
+        }
+        ck_assert_int_eq(simulated.ops->sync(dev), 0);
+        ck_assert_uint_eq(simulated.count().events, FIRST_EVENTS + 256 - 64);
+    }
+    simulated_close(dev);
+}
+END_TEST
+
+START_TEST(a_mark_that_finds_no_event_is_a_fault)
+{
+    struct device *dev = simulated_open(NUMBER_FP32, 0);
+    struct error err = {""};
+
+    simulated.fail_call("cudaEventCreateWithFlags", 9, cudaErrorMemoryAllocation);
+    for (int i = 0; i < 70; i++) {
+        simulated.ops->zero(dev, simulated.ops->arena(dev), 4);
+        simulated.ops->mark(dev, DEVICE_COMPUTE);
+    }
+    ck_assert_int_eq(simulated.ops->sync(dev), -EIO);
+    simulated.ops->fault(dev, &err);
+    ck_assert_msg(strstr(err.text, "memory is full"), "%s", err.text);
     simulated_close(dev);
 }
 END_TEST
@@ -227,7 +287,7 @@ START_TEST(a_step_neither_allocates_nor_waits_for_the_whole_device)
     lend(dev, slots, sizeof slots, true);
     const struct cudasim_counts before = simulated.count();
     for (int i = 0; i < 100; i++) {
-        simulated.ops->zero(dev, x, 128);
+        simulated.ops->zero(dev, x, 512);
         simulated.ops->matmul(dev, &op);
         simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_COMPUTE, simulated.ops->mark(dev, DEVICE_COMPUTE));
         simulated.ops->download(dev, slots, x + 256, sizeof slots);
@@ -240,6 +300,7 @@ START_TEST(a_step_neither_allocates_nor_waits_for_the_whole_device)
     ck_assert_uint_eq(after.device_waits, before.device_waits);
     ck_assert_uint_eq(after.stream_waits, before.stream_waits);
     ck_assert_uint_eq(after.event_waits - before.event_waits, 100 + DEVICE_QUEUES);
+    ck_assert_uint_eq(after.events, before.events);
     simulated_close(dev);
 }
 END_TEST
@@ -295,23 +356,25 @@ START_TEST(memory_that_cannot_be_locked_is_refused_by_a_sentence_and_copied_from
 }
 END_TEST
 
-/* 1/3 and its like: every value is rounded, some up and some down. */
-START_TEST(contributions_are_rounded_on_their_way)
+/* 1/3 and its like: every value is rounded, some up and some down. The longer one takes two rounds. */
+START_TEST(contributions_are_rounded_where_they_lie_and_copied)
 {
     const bool lent = _i / SIMULATED_ORDERS == 1;
-    const size_t n = _i < 2 * SIMULATED_ORDERS ? 1000 : PIECE / sizeof(uint16_t) + 13;
+    const size_t n = _i < 2 * SIMULATED_ORDERS ? 1000 : PLAN_CUDA_ROUNDING_BYTES / sizeof(uint16_t) + 13;
     struct device *dev = simulated_open(NUMBER_BF16, _i % SIMULATED_ORDERS);
-    float *x = pages(n * sizeof *x);
-    uint16_t *slot = pages((n + 1) * sizeof *slot);
+    float *x = pages(n * sizeof *x), *sum = (float *)simulated.ops->arena(dev) + PLAN_CUDA_ROUNDING_BYTES / sizeof *sum;
+    uint16_t *slot = pages((n + 1) * sizeof *slot), *rounded = simulated.ops->arena(dev);
 
     for (size_t i = 0; i < n; i++)
         x[i] = ((float)i - 500) / 3;
     slot[n] = 7;
     if (lent)
         lend(dev, slot, (n + 1) * sizeof *slot, true);
-    simulated.ops->upload(dev, simulated.ops->arena(dev), x, n * sizeof *x);
-    simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_PULL, simulated.ops->mark(dev, DEVICE_PULL));
-    simulated.ops->download_bf16(dev, slot, simulated.ops->arena(dev), n);
+    simulated.ops->upload(dev, sum, x, n * sizeof *x);
+    simulated.ops->follow(dev, DEVICE_COMPUTE, DEVICE_PULL, simulated.ops->mark(dev, DEVICE_PULL));
+    simulated.ops->round_bf16(dev, rounded, sum, n);
+    simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_COMPUTE, simulated.ops->mark(dev, DEVICE_COMPUTE));
+    simulated.ops->download(dev, slot, rounded, n * sizeof *slot);
     ck_assert_int_eq(simulated.ops->sync(dev), 0);
     for (size_t i = 0; i < n; i++)
         ck_assert_uint_eq(slot[i], number_to_bf16(x[i]));
@@ -345,7 +408,7 @@ START_TEST(tables_in_host_memory_are_read_where_they_are)
     for (int i = 0; i < M * WIDTH; i++)
         ck_assert_float_eq(got[i], want[i / WIDTH]);
 
-    simulated.ops->zero(dev, y, (size_t)N_TOKENS * WIDTH);
+    simulated.ops->zero(dev, y, (size_t)N_TOKENS * WIDTH * sizeof *y);
     simulated.ops->position(dev, y, table, 1, N_TOKENS, WIDTH);
     simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_COMPUTE, simulated.ops->mark(dev, DEVICE_COMPUTE));
     for (int t = 0; t < N_TOKENS; t += 833) {
@@ -488,13 +551,16 @@ int main(void)
     tcase_add_loop_test(tcase, what_is_uploaded_comes_back_in_every_order_of_the_queues, 0, SIMULATED_ORDERS);
     tcase_add_loop_test(tcase, memory_that_was_not_lent_may_change_after_an_upload, 0, SIMULATED_ORDERS);
     tcase_add_loop_test(tcase, queues_wait_for_the_marks_they_follow, 0, SIMULATED_ORDERS);
-    tcase_add_loop_test(tcase, marks_older_than_the_ring_still_stand_for_what_was_queued, 0, SIMULATED_ORDERS);
+    tcase_add_loop_test(tcase, old_marks_still_stand_for_what_was_queued, 0, SIMULATED_ORDERS);
+    tcase_add_test(tcase, a_mark_is_waited_for_alone_however_many_came_after_it);
+    tcase_add_test(tcase, there_are_as_many_events_as_marks_under_way);
+    tcase_add_test(tcase, a_mark_that_finds_no_event_is_a_fault);
     tcase_add_test(tcase, marks_ascend_from_one_and_none_is_waited_for);
     tcase_add_test(tcase, a_step_neither_allocates_nor_waits_for_the_whole_device);
     tcase_add_loop_test(tcase, memory_that_cannot_be_written_is_lent_for_reading, 0, SIMULATED_ORDERS);
     tcase_add_loop_test(tcase, memory_that_cannot_be_locked_is_refused_by_a_sentence_and_copied_from_all_the_same, 0,
                         SIMULATED_ORDERS);
-    tcase_add_loop_test(tcase, contributions_are_rounded_on_their_way, 0, 2 * SIMULATED_ORDERS + 1);
+    tcase_add_loop_test(tcase, contributions_are_rounded_where_they_lie_and_copied, 0, 2 * SIMULATED_ORDERS + 1);
     tcase_add_loop_test(tcase, tables_in_host_memory_are_read_where_they_are, 0, 2 * SIMULATED_ORDERS);
     tcase_add_test(tcase, a_device_that_is_full_says_what_was_to_be_claimed);
     tcase_add_test(tcase, a_device_that_is_lost_is_told_once_by_a_sentence_and_closes);

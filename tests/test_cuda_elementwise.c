@@ -104,7 +104,7 @@ static cudaError_t run_to_bf16(struct world *w, const void *context)
 
 START_TEST(contributions_are_rounded_to_nearest)
 {
-    const size_t n = 9000; /* more than the blocks have under way */
+    const size_t n = 300000; /* more than the blocks have under way */
     struct world w = world_of(NUMBER_FP32);
     uint16_t *to = calloc(n, sizeof *to);
     float *from = add_values(&w, 1, NUMBER_FP32, n, false);

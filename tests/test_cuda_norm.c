@@ -158,6 +158,41 @@ START_TEST(norm_backward_holds_rows_or_reads_them_again)
 }
 END_TEST
 
+enum { AHEAD_ROWS = 6, AHEAD_BLOCKS = PROCESSORS /* a row fills one */ };
+
+/* What a row gives is written where the block's next row of dy lies, which so must have been read. Nobody else calls it
+ * like this. */
+static cudaError_t run_over_the_next(struct world *w, const void *context)
+{
+    const struct shape *s = context;
+    uint16_t *dy = at(w, DY);
+    cudaError_t rc = run_norm(w, s);
+
+    if (rc == cudaSuccess)
+        rc = cuda_norm_backward(&w->q, at(w, Y), false, at(w, WEIGHT_GRADIENT), at(w, BIAS_GRADIENT), dy, at(w, X),
+                                at(w, STATISTICS), at(w, WEIGHT), AHEAD_ROWS, s->n);
+    if (rc == cudaSuccess)
+        rc = cuda_norm_backward(&w->q, dy + AHEAD_BLOCKS * s->n, false, at(w, WEIGHT_GRADIENT), at(w, BIAS_GRADIENT),
+                                dy, at(w, X), at(w, STATISTICS), at(w, WEIGHT), AHEAD_ROWS, s->n);
+    return rc;
+}
+
+START_TEST(the_next_row_is_on_its_way_before_this_one_is_written)
+{
+    const struct shape s = {.m = AHEAD_ROWS + AHEAD_BLOCKS, .n = 8192};
+    struct world w = norm_world(&s, NUMBER_BF16);
+    const uint16_t *apart = w.arrays[Y].host, *over = (uint16_t *)w.arrays[DY].host + AHEAD_BLOCKS * s.n;
+    unsigned n_late = 0;
+
+    w.arrays[DY].comes_back = true;
+    run_once(&w, run_over_the_next, &s);
+    for (size_t i = 0; i < AHEAD_ROWS; i++)
+        n_late += memcmp(apart + i * s.n, over + i * s.n, s.n * sizeof *over) != 0;
+    ck_assert_uint_eq(n_late, 0);
+    free_world(&w);
+}
+END_TEST
+
 /* ---- sums over rows ---- */
 
 static const struct shape sums[] = {{1, 1, 0}, {9, 8, 0}, {1000, 24, 0}, {77, 520, 0}, {300, 33, 0}, {40, 700, 0}};
@@ -225,6 +260,7 @@ int main(void)
 
     tcase_add_loop_test(tcase, norm_holds_rows_or_reads_them_again, 0, NUMBER_TYPES * N_SHAPES);
     tcase_add_test(tcase, a_mean_far_from_zero_costs_no_digits);
+    tcase_add_test(tcase, the_next_row_is_on_its_way_before_this_one_is_written);
     tcase_add_loop_test(tcase, norm_backward_holds_rows_or_reads_them_again, 0, 2 * NUMBER_TYPES * N_SHAPES);
     tcase_add_loop_test(tcase, sums_over_rows_lose_nothing_on_the_way, 0, NUMBER_TYPES * N_SUMS);
     tcase_add_loop_test(tcase, positions_are_summed_over_rows, 0, 2 * NUMBER_TYPES);

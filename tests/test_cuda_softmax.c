@@ -123,6 +123,34 @@ START_TEST(logits_that_are_not_finite_upwards_show)
 }
 END_TEST
 
+/* Rows of 701 logits, a stride apart. */
+static cudaError_t run_losses(struct world *w, const void *context)
+{
+    const struct shape *s = context;
+    cudaError_t rc =
+        cuda_log_sum_exp(&w->q, at(w, RUNNING), true, at(w, LOGITS), s->stride, at(w, LABELS), s->m, 2, s->n);
+
+    return rc == cudaSuccess ? cuda_loss(&w->q, at(w, LOSSES), at(w, RUNNING), at(w, LABELS), s->m) : rc;
+}
+
+/* So an evaluation in one plan gives the bits of another. */
+START_TEST(what_pads_a_row_changes_no_bit_of_its_loss)
+{
+    static const struct shape tight = {3, 701, 701}, padded = {3, 701, 704};
+    struct world worlds[] = {softmax_world(&tight, NUMBER_FP32), softmax_world(&padded, NUMBER_FP32)};
+    const float *from = worlds[0].arrays[LOGITS].host;
+    float *to = worlds[1].arrays[LOGITS].host;
+
+    for (size_t i = 0; i < 3 * 704; i++)
+        to[i] = i % 704 < 701 ? from[i / 704 * 701 + i % 704] : NAN;
+    run_once(&worlds[0], run_losses, &tight);
+    run_once(&worlds[1], run_losses, &padded);
+    ck_assert_mem_eq(worlds[0].arrays[LOSSES].host, worlds[1].arrays[LOSSES].host, 3 * sizeof(double));
+    free_world(&worlds[0]);
+    free_world(&worlds[1]);
+}
+END_TEST
+
 /* A chunk that is ruled out altogether counts for nothing. */
 START_TEST(a_chunk_of_minus_infinities_adds_nothing)
 {
@@ -145,6 +173,7 @@ int main(void)
 
     tcase_add_loop_test(tcase, the_gradient_takes_the_place_of_the_logits, 0, NUMBER_TYPES * N_SHAPES);
     tcase_add_test(tcase, logits_that_are_not_finite_upwards_show);
+    tcase_add_test(tcase, what_pads_a_row_changes_no_bit_of_its_loss);
     tcase_add_test(tcase, a_chunk_of_minus_infinities_adds_nothing);
     return run_tests(tcase);
 }

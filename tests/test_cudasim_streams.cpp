@@ -116,6 +116,71 @@ START_TEST(an_error_comes_where_the_test_asks_for_it)
 }
 END_TEST
 
+/* ---- room for a block ---- */
+
+static cudaError_t launch_with(unsigned threads)
+{
+    cudaStream_t stream = make_stream();
+    int *x = on_device<int>(2);
+
+    const cudaError_t rc = launch(add, 1, threads, 0, stream, x, (const int *)x + 1);
+    OK(cudaStreamDestroy(stream));
+    OK(cudaFree(x));
+    return rc;
+}
+
+START_TEST(a_block_has_the_shared_memory_of_its_target_and_no_more)
+{
+    const struct {
+        const char *target;
+        int major, minor;
+        size_t kib;
+    } targets[] = {
+        {"sm_80", 8, 0, 163}, {"sm_86", 8, 6, 99}, {"sm_89", 8, 9, 99}, {"sm_90", 9, 0, 227}, {"sm_100", 10, 0, 227}};
+    int value;
+
+    for (const auto &t : targets) {
+        cudasim_target(t.target, NULL);
+        OK(allow_shared(add, t.kib << 10));
+        ck_assert_int_eq(allow_shared(add, (t.kib << 10) + 1), cudaErrorInvalidValue);
+        OK(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, 0));
+        ck_assert_int_eq(value, (int)(t.kib << 10));
+        OK(cudaDeviceGetAttribute(&value, cudaDevAttrComputeCapabilityMajor, 0));
+        ck_assert_int_eq(value, t.major);
+        OK(cudaDeviceGetAttribute(&value, cudaDevAttrComputeCapabilityMinor, 0));
+        ck_assert_int_eq(value, t.minor);
+    }
+    SAYS("sm_75 is no device that is simulated", cudasim_target("sm_75", NULL););
+}
+END_TEST
+
+/* By hand: 65,536 registers are enough for 16 warps of 128 a thread; of 129, which are handed out as 136, for 15. */
+START_TEST(a_block_has_the_registers_of_a_processor_and_no_more)
+{
+    char path[] = "/tmp/cudasim-kernels-XXXXXX";
+    const int fd = mkstemp(path);
+
+    ck_assert_int_ge(fd, 0);
+    FILE *table = fdopen(fd, "w");
+    fprintf(table, "target   registers   shared   stack spilled  kernel\n"
+                   "sm_80          128        0       0       0  add(int*, int const*)\n"
+                   "sm_86          129        0       0       0  add(int*, int const*)\n"
+                   "sm_89           40        0       0       0  add(int*)\n");
+    fclose(table);
+    cudasim_target("sm_80", path);
+    OK(launch_with(512));
+    ck_assert_int_eq(launch_with(513), cudaErrorLaunchOutOfResources);
+    cudasim_target("sm_86", path);
+    OK(launch_with(480));
+    ck_assert_int_eq(launch_with(512), cudaErrorLaunchOutOfResources);
+    cudasim_target("sm_89", path);
+    SAYS("kernel add(int[*], int const[*]) was not compiled for sm_89", launch_with(32););
+    cudasim_target("sm_80", NULL);
+    OK(launch_with(1024));
+    unlink(path);
+}
+END_TEST
+
 /* ---- products ---- */
 
 /* d (2, 2) = a (2, 3) b (3, 2), by hand, column by column; then with a bias and GELU. */
@@ -200,9 +265,14 @@ END_TEST
 int main()
 {
     const std::initializer_list<const TTest *> tests = {
-        a_missing_event_is_a_wrong_result,       copies_of_registered_memory_are_done_when_the_host_has_waited,
-        memory_runs_out_where_the_test_says,     an_error_comes_where_the_test_asks_for_it,
-        products_are_what_the_library_documents, products_past_a_matrix_or_less_aligned_than_promised_are_faults,
+        a_missing_event_is_a_wrong_result,
+        copies_of_registered_memory_are_done_when_the_host_has_waited,
+        a_block_has_the_shared_memory_of_its_target_and_no_more,
+        a_block_has_the_registers_of_a_processor_and_no_more,
+        memory_runs_out_where_the_test_says,
+        an_error_comes_where_the_test_asks_for_it,
+        products_are_what_the_library_documents,
+        products_past_a_matrix_or_less_aligned_than_promised_are_faults,
     };
 
     return run_planted("cudasim_streams", tests);

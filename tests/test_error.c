@@ -5,6 +5,7 @@
 #include <check.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
@@ -98,30 +99,37 @@ START_TEST(a_log_line_is_one_line_with_the_name_in_front)
 }
 END_TEST
 
+/* Reads what is there of at most `cap` bytes, waiting for the first: a terminal hands bytes on when it likes. */
+static size_t some(int reader, char *out, size_t cap)
+{
+    ck_assert_int_eq(poll(&(struct pollfd){.fd = reader, .events = POLLIN}, 1, -1), 1);
+    const ssize_t n = read(reader, out, cap);
+    ck_assert_int_gt(n, 0);
+    return (size_t)n;
+}
+
 /* Fills what stderr is written to, says `lines` lines into it, empties it, and says one more; what came of that. */
 static void stall(char *out, size_t cap, int reader, int writer, unsigned lines)
 {
-    static const char filler[4096];
+    static char filler[4096];
     const int saved = dup(STDERR_FILENO), flags = fcntl(writer, F_GETFL);
-    char byte;
+    size_t filled = 0, n = 0;
 
     dup2(writer, STDERR_FILENO);
-    ck_assert_int_eq(fcntl(reader, F_SETFL, O_NONBLOCK), 0);
     ck_assert_int_eq(fcntl(writer, F_SETFL, flags | O_NONBLOCK), 0);
-    while (write(writer, filler, sizeof filler) > 0 || write(writer, filler, 1) > 0)
-        ;
+    for (ssize_t put; (put = write(writer, filler, sizeof filler)) > 0 || (put = write(writer, filler, 1)) > 0;)
+        filled += (size_t)put;
     ck_assert_int_eq(fcntl(writer, F_SETFL, flags), 0);
     for (unsigned i = 0; i < lines; i++)
         log_line("lost");
-    while (read(reader, &byte, 1) == 1 && byte == '\0')
-        ;
+    while (filled > 0)
+        filled -= some(reader, filler, filled < sizeof filler ? filled : sizeof filler);
     log_line("there");
     dup2(saved, STDERR_FILENO);
     close(saved);
     ck_assert_int_eq(fcntl(writer, F_GETFL), flags); /* which are not this process's alone */
-    ssize_t n = read(reader, out, cap - 1);
-    ck_assert_int_gt(n, 0);
-    out[n] = '\0';
+    for (out[0] = '\0'; strstr(out, ": there") == NULL || out[n - 1] != '\n'; out[n] = '\0')
+        n += some(reader, out + n, cap - 1 - n);
 }
 
 START_TEST(a_log_that_nobody_reads_loses_lines_and_counts_them)

@@ -101,6 +101,68 @@ START_TEST(the_rest_is_of_the_inbox_the_minibatches_and_the_tied_table)
 }
 END_TEST
 
+/* By hand: the token table is cut evenly into seven units of two slices, and visited twice; positions are one slice, 12
+ * blocks two each, the last norm one: 2 * 14 + 1 + 24 + 1 = 54. A third of these is 18, and the largest unit has two. */
+START_TEST(beside_the_host_slots_are_added_for_a_third_of_the_contributions)
+{
+    const struct plan_room all = {.available = UINT64_MAX, .cap = UINT64_MAX};
+    const uint64_t slot = 16 << 20;
+    struct plan_host_setting s = training();
+    struct plan_host least, host;
+
+    plan_host(&least, &model, &s);
+    host = least;
+    plan_host_add_slots(&host, &model, &s, &all);
+    ck_assert_uint_eq(host.n_slots, 2);
+    ck_assert_uint_eq(host.total, least.total);
+    s.beside = true;
+    plan_host_add_slots(&host, &model, &s, &all);
+    ck_assert_uint_eq(host.n_slots, 20);
+    ck_assert_uint_eq(host.inbox_bytes, 21 * slot);
+    ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 21 * slot);
+    ck_assert_uint_eq(host.total, least.total + 18 * slot);
+    s.n_parts = 3, s.n_workers = 2; /* two parts for the first: 36 */
+    plan_host(&host, &model, &s);
+    plan_host_add_slots(&host, &model, &s, &all);
+    ck_assert_uint_eq(host.n_slots, 38);
+    ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 2 * 39 * slot);
+    s.purpose = PLAN_EVALUATE;
+    plan_host(&host, &model, &s);
+    plan_host_add_slots(&host, &model, &s, &all);
+    ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 2 * 64);
+}
+END_TEST
+
+/* Half of what is left of the cap, or of what is free: a byte less than for ten slots is nine. */
+START_TEST(added_slots_leave_half_of_the_room)
+{
+    const uint64_t slot = 16 << 20;
+    struct plan_host_setting s = training();
+    struct plan_host least, host;
+
+    s.beside = true;
+    plan_host(&least, &model, &s);
+    for (uint64_t less = 0; less < 2; less++) {
+        const uint64_t left = 2 * 10 * slot - less, slack = plan_host_slack(least.total + 12345, 1);
+        const struct plan_room rooms[] = {
+            {.available = UINT64_MAX, .cap = least.total + left},
+            {.available = least.total + 12345 + slack + left, .cap = UINT64_MAX, .arenas = 12345},
+        };
+        for (int i = 0; i < 2; i++) {
+            host = least;
+            ck_assert(plan_host_fits(&host, &rooms[i]));
+            plan_host_add_slots(&host, &model, &s, &rooms[i]);
+            ck_assert_uint_eq(host.n_slots, 2 + 10 - less);
+            ck_assert(plan_host_fits(&host, &rooms[i]));
+        }
+    }
+    const struct plan_room none = {.available = UINT64_MAX, .cap = least.total};
+    host = least;
+    plan_host_add_slots(&host, &model, &s, &none);
+    ck_assert_uint_eq(host.n_slots, 2);
+}
+END_TEST
+
 START_TEST(each_worker_with_a_share_has_an_inbox)
 {
     struct plan_host_setting s = training();
@@ -207,6 +269,8 @@ int main(void)
     tcase_add_checked_fixture(tests, set_up, tear_down);
     tcase_add_test(tests, a_parameter_takes_what_its_mode_says);
     tcase_add_test(tests, the_rest_is_of_the_inbox_the_minibatches_and_the_tied_table);
+    tcase_add_test(tests, beside_the_host_slots_are_added_for_a_third_of_the_contributions);
+    tcase_add_test(tests, added_slots_leave_half_of_the_room);
     tcase_add_test(tests, each_worker_with_a_share_has_an_inbox);
     tcase_add_test(tests, parts_of_adamw_have_two_accumulators_and_a_held_gradient_serves_them_all);
     tcase_add_test(tests, a_stash_and_a_side_text_stand_in_it_and_all_is_in_the_total);

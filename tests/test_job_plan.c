@@ -153,6 +153,40 @@ START_TEST(a_worker_that_does_not_go_with_the_others_is_refused_by_name)
 }
 END_TEST
 
+static uint32_t count_threads(const char *name)
+{
+    struct client_link viewer;
+    struct message status;
+
+    driver_look(&viewer, name);
+    driver_status(&viewer, &status);
+    client_link_free(&viewer);
+    return status.status_reply.n_threads;
+}
+
+/* A worker on the daemon's own cores takes turns with it; one with a device does not. */
+START_TEST(the_optimizer_leaves_cores_to_a_worker_with_a_device)
+{
+    const pid_t daemon = processes_daemon("cores", 0, NULL), worker = start_worker("cores", 64 << 20);
+    const uint32_t n_cores = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN), most = n_cores > 2 ? n_cores - 2 : 1;
+    const uint32_t before = count_threads("cores"), left = before < most ? before : most;
+    struct side side = {0};
+    struct stage st;
+
+    await_workers("cores", 1);
+    ck_assert_uint_ge(before, 1);
+    ck_assert_uint_eq(count_threads("cores"), before);
+    pretend(&st, &side, "cores", "cuda:0");
+    ck_assert_uint_eq(count_threads("cores"), left);
+    session_close(side.s);
+    stage_run_until(&st, &side.n_closed, 1);
+    ck_assert_uint_eq(count_threads("cores"), left);
+    stage_end(&st);
+    kill(worker, SIGKILL);
+    kill(daemon, SIGKILL);
+}
+END_TEST
+
 int main(void)
 {
     TCase *cases = tcase_create("plan");
@@ -162,5 +196,6 @@ int main(void)
     tcase_add_test(cases, all_workers_run_the_smallest_microbatch_that_one_of_them_has);
     tcase_add_test(cases, a_budget_that_does_not_hold_the_asked_microbatch_is_refused_before_anything_is_loaded);
     tcase_add_loop_test(cases, a_worker_that_does_not_go_with_the_others_is_refused_by_name, 0, 2);
+    tcase_add_test(cases, the_optimizer_leaves_cores_to_a_worker_with_a_device);
     return run_tests(cases);
 }

@@ -1,5 +1,6 @@
 #include "device/layers/layers.h"
 
+#include "plan/units.h"
 #include "tests/backend.h"
 #include "tests/run.h"
 #include "tests/setting.h"
@@ -126,7 +127,8 @@ static struct layer_pass pass_of(const struct stage *st, uint32_t layer)
                                .step = SETTING_STEP,
                                .loss_scale = 0.25f,
                                .dropout = true,
-                               .setting = &p->setting};
+                               .setting = &p->setting,
+                               .plan = p};
 }
 
 static void upload(const struct stage *st, uint64_t offset, const void *from, size_t bytes)
@@ -203,12 +205,16 @@ static void close_stage(struct stage *st)
     free(st->input);
 }
 
-/* Visit i of the layer, its unit uploaded. */
+/* Visit i of the layer, its unit uploaded, with zeros in what pads it. */
 static void enter_visit(struct stage *st, uint32_t i)
 {
     const struct model *m = st->pass.model;
+    const uint32_t unit = m->visits[st->pass.layer->first_visit + i];
+    const size_t value = number_bytes(st->plan.setting.precision);
 
-    st->pass.unit = &m->units[m->visits[st->pass.layer->first_visit + i]];
+    st->pass.unit = &m->units[unit];
+    backend_get()->ops->zero(st->dev, arena_of(st) + st->plan.weights[0] + st->pass.unit->n * value,
+                             (plan_unit_room(m, unit, st->plan.head_pad) - st->pass.unit->n) * value);
     st->pass.bottom = i == 0;
     st->pass.top = i == st->pass.layer->n_visits - 1;
     upload_values(st, st->plan.weights[0], st->s->weights + st->pass.unit->offset, st->pass.unit->n);
@@ -221,7 +227,7 @@ static void run_backward(struct stage *st, float *contribution)
     st->pass.gradient = arena_of(st) + st->plan.gradient;
     for (uint32_t i = st->pass.layer->n_visits; i-- > 0;) {
         enter_visit(st, i);
-        backend_get()->ops->zero(st->dev, st->pass.contribution, st->pass.unit->n);
+        backend_get()->ops->zero(st->dev, st->pass.contribution, st->pass.unit->n * sizeof(float));
         layer_table[st->pass.layer->kind]->backward(&st->pass);
         download(st, contribution + st->pass.unit->offset, st->plan.contribution[0], st->pass.unit->n * sizeof(float));
     }

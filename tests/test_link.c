@@ -87,7 +87,7 @@ static void check_silence(void)
 
 static size_t unread(void)
 {
-    return box.in.n;
+    return box.in.n + box.freed.n;
 }
 
 /* The worker's side. */

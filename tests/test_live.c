@@ -63,9 +63,9 @@ static void stop_daemon(const char *name, pid_t pid)
 
 START_TEST(without_a_name_one_daemon_is_the_one)
 {
-    static const char *const keys[] = {"state", "step",    "n_steps",   "model",  "parameters", "workers",
-                                       "pid",   "uid",     "loss",      "saving", "saved_step", "trouble",
-                                       "out",   "address", "precision", "commit"};
+    static const char *const keys[] = {"state", "step",    "n_steps",   "model",  "parameters",       "workers",
+                                       "pid",   "uid",     "loss",      "saving", "saved_step",       "trouble",
+                                       "out",   "address", "precision", "commit", "optimizer_threads"};
     pid_t lab = processes_daemon("lab", 0, NULL);
 
     ck_assert_int_eq(processes_eps("status"), 0);

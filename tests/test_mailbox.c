@@ -104,6 +104,48 @@ START_TEST(a_full_ring_refuses_delivery_and_keeps_what_it_has)
 }
 END_TEST
 
+static bool deliver_free(uint32_t slot)
+{
+    const struct message m = {.kind = MESSAGE_FREE, .free = {.slot = slot, .visit = 3}};
+
+    return mailbox_deliver(&box, &m, NULL, 0);
+}
+
+static void take_free(uint32_t slot)
+{
+    struct mail mail;
+
+    ck_assert(mailbox_poll(&box, &mail));
+    ck_assert_int_eq(mail.message.kind, MESSAGE_FREE);
+    ck_assert_uint_eq(mail.message.free.slot, slot);
+    ck_assert_uint_eq(mail.n_fds, 0);
+}
+
+/* As many as there can be slots, beside all else that there is room for. */
+START_TEST(freed_slots_need_no_room_among_the_messages_and_keep_their_order)
+{
+    struct mail mail;
+
+    for (uint32_t round = 0; round < 3; round++) {
+        ck_assert(deliver_free(7));
+        for (uint32_t i = 0; i < MAILBOX_ENTRIES; i++)
+            ck_assert(deliver(i));
+        ck_assert(!deliver(999));
+        for (uint32_t slot = 1; slot <= MAILBOX_MAX_SLOTS; slot++)
+            ck_assert(deliver_free(slot));
+        ck_assert(!deliver_free(0));
+        take_free(7);
+        for (uint32_t i = 0; i < MAILBOX_ENTRIES; i++)
+            wait_for(i);
+        ck_assert(deliver(1000));
+        for (uint32_t slot = 1; slot <= MAILBOX_MAX_SLOTS; slot++)
+            take_free(slot);
+        wait_for(1000);
+        ck_assert(!mailbox_poll(&box, &mail));
+    }
+}
+END_TEST
+
 /* Another thread of this process, and whether the kernel says that it sleeps. */
 struct sleeper {
     pthread_t thread;
@@ -240,6 +282,7 @@ int main(void)
     tcase_add_checked_fixture(tests, setup, NULL);
     tcase_add_test(tests, messages_keep_their_order_both_ways);
     tcase_add_test(tests, a_full_ring_refuses_delivery_and_keeps_what_it_has);
+    tcase_add_test(tests, freed_slots_need_no_room_among_the_messages_and_keep_their_order);
     tcase_add_test(tests, a_post_into_a_full_ring_waits_until_one_is_collected);
     tcase_add_test(tests, waiting_ends_with_the_message_that_comes);
     tcase_add_test(tests, polling_takes_what_is_there_and_does_not_wait);

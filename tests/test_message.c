@@ -36,6 +36,19 @@ static struct ledger some_ledger(void)
     return ledger;
 }
 
+/* As many as there can be: what takes most room. */
+static struct products some_products(void)
+{
+    struct products products = {.version = 130100};
+
+    for (uint32_t class = 0; class < PRODUCTS_CLASSES; class ++) {
+        products.of[class].known = true;
+        for (uint32_t i = 0; i < PRODUCTS_CONFIG; i++)
+            products.of[class].config[i] = class << 20 | i;
+    }
+    return products;
+}
+
 /* A message of this kind with a value of its own in every field. */
 static struct message sample(enum message_kind kind)
 {
@@ -50,10 +63,14 @@ static struct message sample(enum message_kind kind)
         strcpy(m.hello.model, "NVIDIA H200");
         m.hello.budget = (uint64_t)3 << 30;
         m.hello.library_bytes = (uint64_t)700 << 20;
+        m.hello.attention = 3;
         m.hello.profile = (struct profile){.matmul_flops = {{1e9, 2e9, 3e9, 4e9}, {2e9, 4e9, 6e9, 8e9}},
+                                           .attention_flops = {{1, 2}, {3, 4}},
                                            .link_bytes_per_s = 5,
                                            .memory_bytes_per_s = 6,
-                                           .update_parameters_per_s = 7};
+                                           .update_parameters_per_s = 7,
+                                           .host_bytes_per_s = 8,
+                                           .products = some_products()};
         break;
     case MESSAGE_WELCOME:
         m.welcome.id = 3;
@@ -108,12 +125,15 @@ static struct message sample(enum message_kind kind)
         m.assign.microbatch = 2;
         m.assign.max_parts = 5;
         m.assign.n_slots = 4;
+        m.assign.products = some_products();
         m.assign.n_threads = 16;
         m.assign.train = m.assign.takes_turns = m.assign.trace = true;
         m.assign.precision = NUMBER_BF16;
         m.assign.host_stash = true;
+        m.assign.attention = 2;
         m.assign.n_kept = 11;
         m.assign.n_weight_buffers = MESSAGE_MAX_WEIGHT_BUFFERS;
+        m.assign.n_sums = 5;
         m.assign.n_resident = 12;
         m.assign.host_stash_bytes = (uint64_t)6 << 40;
         break;
@@ -166,6 +186,9 @@ static struct message sample(enum message_kind kind)
         m.grant.visit = 1;
         m.grant.part = 2;
         m.grant.slice = 3;
+        break;
+    case MESSAGE_ARRIVED:
+        m.arrived.step = (uint64_t)1 << 33;
         break;
     case MESSAGE_COVERED:
     case MESSAGE_DONE:
@@ -220,6 +243,7 @@ static struct message sample(enum message_kind kind)
         strcpy(m.status_reply.trouble, "step-1000: no space left");
         m.status_reply.n_parameters = 30000000;
         m.status_reply.n_workers = 1;
+        m.status_reply.n_threads = 14;
         m.status_reply.pid = 4712;
         m.status_reply.loss = (double)NAN;
         strcpy(m.status_reply.model, "gpt2 6x384");
@@ -342,7 +366,7 @@ END_TEST
 /* Drawn by hand from the layout in message.h. */
 START_TEST(the_bytes_of_a_free_are_these)
 {
-    static const uint8_t drawn[] = {0x51, 0xE9, 3, MESSAGE_FREE,
+    static const uint8_t drawn[] = {0x51, 0xE9, 5, MESSAGE_FREE,
                                     16,   0,    0, 0,
                                     9,    0,    0, 0,
                                     0,    0,    0, 0x80, /* header */
@@ -453,7 +477,7 @@ START_TEST(a_field_out_of_range_is_refused_with_its_reason)
         {MESSAGE_HELLO, 13, 0x1B, "a text that is not printable UTF-8"},
         {MESSAGE_HELLO, 13, 0xC3, "a text that is not printable UTF-8"},
         {MESSAGE_HELLO, 30, 'x', "bytes after the end of a text"},
-        {MESSAGE_HELLO, 132, 0xC1, "a number below zero"}, /* the first rate's sign */
+        {MESSAGE_HELLO, 136, 0xC1, "a number below zero"}, /* the first rate's sign */
         {MESSAGE_JOB, 0, 2, "a flag that is neither 0 nor 1"},
         {MESSAGE_JOB, 40, 0, "a count or an index out of range"},  /* n_parts 0 */
         {MESSAGE_JOB, 40, 65, "a count or an index out of range"}, /* n_parts 65 */

@@ -198,15 +198,19 @@ START_TEST(at_least_a_window_is_held_out_and_none_with_data_of_its_own)
 }
 END_TEST
 
-static const struct eps_preset byte_small = {"byte-small", 4, 4, 128, 128, 256, 842496};
-static const struct eps_preset byte_medium = {"byte-medium", 6, 6, 384, 256, 256, 10844160};
-static const struct eps_preset byte_large = {"byte-large", 12, 12, 768, 1024, 256, 86039040};
+static const struct eps_preset byte_small = {"byte-small", 4, 4, 128, 128, 256, 842496, false};
+static const struct eps_preset byte_medium = {"byte-medium", 6, 6, 384, 256, 256, 10844160, false};
+static const struct eps_preset byte_large = {"byte-large", 12, 12, 768, 1024, 256, 86039040, false};
+static const struct eps_preset text_small = {"text-small", 4, 4, 128, 128, 2048, 1071872, true};
+static const struct eps_preset text_medium = {"text-medium", 6, 6, 384, 256, 8192, 13891584, true};
 
 /* By hand, 1 % or a window held out. 1,000,000: 990,000 to train on, 7734 windows of 128; a 1500th of them is less
  * than 1 Ki, which is 8 rows; 967 such steps go once through. 4,000,000: a 1500th of 3,960,000 is 2640, 21 rows (20.6);
  * 30,937 windows. 10,000,000 of byte-medium: 6600, 26 rows of 256 (25.8); 38,671 windows. 300,000,000 of byte-large:
  * 16 Ki, 16 rows; 290,039 windows of 1024, of which once is 18,128 steps. 20,000: 154 windows, of which ten times is
- * 193 steps of 8. 2000: 14 windows, ten times 18 steps (17.5). 257: 128 held out, as many and one to train on. */
+ * 193 steps of 8. 2000: 14 windows, ten times 18 steps (17.5). 257: 128 held out, as many and one to train on. Of
+ * text-small, 1,000,000: a 750th is less than 2 Ki, 16 rows; 4,000,000: 5280, 41 rows (41.3), and 20,000: ten times 154
+ * windows are 97 steps of 16 (96.3). 3,000,000 of text-medium: 3960, 15 rows of 256 (15.5 less a half). */
 static const struct {
     const struct eps_preset *model;
     uint64_t n_tokens;
@@ -224,6 +228,10 @@ static const struct {
     {&byte_small, 4000000, 128, 21, 1500, 2e-3},
     {&byte_medium, 10000000, 256, 26, 1500, 1e-3},
     {&byte_large, 300000000, 1024, 16, 18128, 3e-4},
+    {&text_small, 20000, 128, 16, 97, 3e-3},
+    {&text_small, 1000000, 128, 16, 750, 3e-3},
+    {&text_small, 4000000, 128, 41, 755, 3e-3},
+    {&text_medium, 3000000, 256, 15, 774, 1e-3},
 };
 
 static struct client_facts facts_of(const struct eps_preset *model, uint64_t n_tokens)
@@ -284,17 +292,17 @@ START_TEST(the_recipe_of_a_preset_is_said)
     struct error sentence;
 
     ck_assert_int_eq(client_options_resolve(&out, &in, &known, NULL), 0);
-    ck_assert(client_options_say_recipe(&sentence, &in, &out));
+    ck_assert(client_options_say_recipe(&sentence, &byte_small, &in, &out));
     ck_assert_str_eq(sentence.text,
                      "the preset's recipe: --seq 128 --batch 8 --steps 1500 --lr 0.002 --warmup 45 --betas 0.9,0.99");
     in.epochs = 1, in.lr = 0.5, in.seq = 64;
-    ck_assert(client_options_say_recipe(&sentence, &in, &out));
+    ck_assert(client_options_say_recipe(&sentence, &byte_small, &in, &out));
     ck_assert_str_eq(sentence.text, "the preset's recipe: --batch 8 --warmup 45 --betas 0.9,0.99");
-    ck_assert(!client_options_say_recipe(&sentence, &out, &out));
+    ck_assert(!client_options_say_recipe(&sentence, &byte_small, &out, &out));
     const struct client_facts few = facts_of(&byte_small, 20000);
     in = given();
     ck_assert_int_eq(client_options_resolve(&out, &in, &few, NULL), 0);
-    ck_assert(client_options_say_recipe(&sentence, &in, &out));
+    ck_assert(client_options_say_recipe(&sentence, &byte_small, &in, &out));
     ck_assert_ptr_nonnull(strstr(sentence.text, "--steps 193 --lr 0.002 --warmup 45 --betas 0.9,0.99; a longer text"));
 }
 END_TEST

@@ -27,7 +27,14 @@ static uint64_t cache(enum number_type type, size_t n_positions, size_t n_heads,
 }
 
 static const struct plan_backend sizes_only = {
-    .name = "sizes", .takes_turns = true, .library_bytes = library, .scratch_bytes = scratch, .cache_bytes = cache};
+    .name = "sizes",
+    .takes_turns = true,
+    .head_tile = 256,
+    .head_pad = 1,
+    .library_bytes = library,
+    .scratch_bytes = scratch,
+    .cache_bytes = cache,
+};
 
 static struct model_config config_of(uint32_t n_layers, uint32_t width, uint32_t vocabulary, bool tied)
 {
@@ -422,6 +429,47 @@ START_TEST(beside_the_host_two_buffers_bring_two_sums_and_two_sets_of_tiles)
 }
 END_TEST
 
+/* The same model: contributions of embedding's two units, two blocks, norm and head, in one part; all but the head's where
+ * that has a place of its own, as it has with two parts. */
+START_TEST(sums_are_as_many_as_are_chosen_and_no_more_than_contributions)
+{
+    const struct plan_backend beside = backend_beside(&sizes_only);
+    struct model model;
+    struct plan plan;
+    struct options o = options_of(1, 3, 5);
+
+    open_model(&model, 2, 8, 11, true);
+    ck_assert_uint_eq(model.n_visits, 6);
+    o.setting.backend = &beside;
+    o.choice.microbatch = 2;
+    for (uint32_t n = 0; n <= PLAN_MAX_SUMS; n++) {
+        const uint32_t wanted[] = {n < 3 ? 2 : n < 6 ? n : 6, n < 3 ? 2 : n < 10 ? n : 10};
+        for (uint32_t parts = 1; parts <= 2; parts++) {
+            o = options_of(parts, 3, 5);
+            o.setting.backend = &beside;
+            o.choice.n_sums = n;
+            o.choice.whole_head = true;
+            ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+            ck_assert_uint_eq(plan.n_sums, wanted[parts - 1]);
+            ck_assert_uint_eq(plan.n_sets, 2);
+            ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION],
+                              plan.n_sums * 872 * 4 + (parts == 2 ? 2 * model.units[model.visits[5]].n * 4 : 0));
+            ck_assert_uint_eq(sum_of(&plan), plan_total(&plan));
+        }
+        o.choice.n_weight_buffers = 1;
+        ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+        ck_assert_uint_eq(plan.n_sums, 1);
+        o.choice.n_weight_buffers = 2;
+        o.setting.backend = &sizes_only;
+        ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+        ck_assert_uint_eq(plan.n_sums, 1);
+    }
+    o.choice.n_sums = PLAN_MAX_SUMS + 1;
+    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), -EINVAL);
+    model_free(&model);
+}
+END_TEST
+
 /* Two sums and six tiles, all apart, and nothing between them. */
 START_TEST(two_sets_lie_apart_and_fill_the_arena)
 {
@@ -494,7 +542,107 @@ START_TEST(a_whole_head_is_counted_by_hand)
 }
 END_TEST
 
+/* By hand, of the same units where rows come in eights: of 6,672 each. The least tile is the microbatch. */
+START_TEST(a_padded_head_is_counted_by_hand)
+{
+    const uint64_t padded = 6672 * 2 * 4;
+    struct model model;
+    struct plan plan;
+    struct options o = options_of(2, 3, 5);
+    struct plan_backend backend = plan_cuda;
+
+    backend.head_tile = 4;
+    o.setting.backend = &plan_cuda;
+    open_model(&model, 2, 2, 20000, false);
+    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], 2 * padded);
+    ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], 2 * padded);
+    ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 15 * 6672 * 4);
+    o.choice.whole_head = true;
+    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], 3 * padded + 2 * 74 * 4);
+    ck_assert_uint_eq(plan.resident_bytes, 20000 * 2 * 4);
+    ck_assert_uint_eq(plan.head_bytes, 3 * padded);
+    ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 15 * 3 * 6672 * 4);
+    for (uint32_t unit = 0; unit < 3; unit++) {
+        const uint32_t id = model.visits[plan_head(&model)->first_visit + unit];
+        ck_assert_uint_eq(plan_resident(&plan, &model, id) - plan.resident, (2 - unit) * padded);
+        ck_assert_uint_eq(plan_head_contribution(&plan, &model, 1, unit), plan.head + (3 + unit) * padded);
+    }
+    /* the norm above the blocks, where the head ends */
+    ck_assert_uint_eq(plan_resident(&plan, &model, plan_unit_at(&model, 3)) - plan.resident, 3 * padded);
+    o.setting.backend = &backend;
+    ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), 0);
+    ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 4 * 3 * 6672 * 4);
+    model_free(&model);
+}
+END_TEST
+
+/* By hand: of three units in turn, whose microbatches are 5 of 30 tokens, in bf16. What they add up takes another boundary,
+ * and the room that its rounding begins in; on the host another boundary there, and on the device nothing. In one pass it
+ * is a tile of 15 tokens in the workspace. */
+START_TEST(a_gradient_in_fp32_is_counted_by_hand)
+{
+    struct model model;
+    struct plan with, without;
+    struct options o = options_of(2, 3, 5);
+    struct plan_backend rounds = plan_cuda;
+
+    rounds.head_sums = false;
+    o.setting.precision = NUMBER_BF16;
+    open_model(&model, 2, 2, 20000, false);
+    for (unsigned i = 0; i < 4; i++) {
+        const bool host = i & 1, whole = i & 2;
+        o.choice.host_stash = host;
+        o.choice.whole_head = whole;
+        o.setting.backend = &rounds;
+        ck_assert_int_eq(lay_out(&without, &model, &o, NULL), 0);
+        o.setting.backend = &plan_cuda;
+        ck_assert_int_eq(lay_out(&with, &model, &o, NULL), 0);
+        ck_assert(with.head_sums && !without.head_sums);
+        ck_assert_uint_eq(with.bytes[LEDGER_GRADIENT] - without.bytes[LEDGER_GRADIENT],
+                          host || whole ? 0 : 30 * 2 * 2 + PLAN_CUDA_ROUNDING_BYTES);
+        ck_assert_uint_eq(with.host_stash_bytes - without.host_stash_bytes, host && !whole ? 128 : 0);
+        ck_assert_uint_eq(with.bytes[LEDGER_WORKSPACE] - without.bytes[LEDGER_WORKSPACE], whole ? 15 * 2 * 4 : 0);
+        if (!whole)
+            ck_assert_uint_eq(with.gradient_sum - with.gradient, host ? 0 : PLAN_CUDA_ROUNDING_BYTES);
+    }
+    model_free(&model);
+}
+END_TEST
+
 /* fp32 stays what is summed up, and tables; all values halve. */
+/* By hand: contributions in fp32 as they were; in bf16 a sum, or all that lie side by side for the head, with 256 bytes
+ * before it. */
+START_TEST(sums_that_are_rounded_have_room_before_them)
+{
+    struct model model;
+    struct plan wide, rounded;
+    struct plan_backend backend = backend_beside(&sizes_only);
+    struct options o = options_of(3, 1, 5);
+
+    backend.rounding_bytes = 256;
+    o.setting.backend = &backend;
+    o.choice.whole_head = true;
+    open_model(&model, 2, 8, 11, false);
+    ck_assert_int_eq(lay_out(&wide, &model, &o, NULL), 0);
+    o.setting.grad = NUMBER_BF16;
+    ck_assert_int_eq(lay_out(&rounded, &model, &o, NULL), 0);
+    ck_assert_uint_eq(wide.rounding_bytes, 0);
+    ck_assert_uint_eq(rounded.rounding_bytes, 256);
+    ck_assert_uint_eq(rounded.arena_bytes - wide.arena_bytes, 3 * 256); /* the head's and two sets */
+    ck_assert_uint_eq(rounded.bytes[LEDGER_CONTRIBUTION] - wide.bytes[LEDGER_CONTRIBUTION], 3 * 256);
+    ck_assert_uint_eq(rounded.head, wide.head + 256);
+    ck_assert_uint_eq(rounded.head_bytes, wide.head_bytes);
+    ck_assert_uint_eq(rounded.contribution[0], wide.contribution[0] + 2 * 256);
+    ck_assert_uint_eq(rounded.contribution[1], wide.contribution[1] + 3 * 256);
+    o.setting.backend = &sizes_only;
+    ck_assert_int_eq(lay_out(&rounded, &model, &o, NULL), 0);
+    ck_assert_uint_eq(rounded.rounding_bytes, 0);
+    model_free(&model);
+}
+END_TEST
+
 START_TEST(values_in_bf16_take_half)
 {
     struct model model;
@@ -564,9 +712,13 @@ int main(void)
     tcase_add_test(tests, generating_is_of_one_row);
     tcase_add_test(tests, with_the_stash_on_the_host_the_device_has_tiles);
     tcase_add_test(tests, beside_the_host_two_buffers_bring_two_sums_and_two_sets_of_tiles);
+    tcase_add_test(tests, sums_are_as_many_as_are_chosen_and_no_more_than_contributions);
     tcase_add_test(tests, two_sets_lie_apart_and_fill_the_arena);
     tcase_add_test(tests, what_is_kept_is_counted_by_hand);
     tcase_add_test(tests, a_whole_head_is_counted_by_hand);
+    tcase_add_test(tests, sums_that_are_rounded_have_room_before_them);
+    tcase_add_test(tests, a_padded_head_is_counted_by_hand);
+    tcase_add_test(tests, a_gradient_in_fp32_is_counted_by_hand);
     tcase_add_test(tests, values_in_bf16_take_half);
     tcase_add_test(tests, choices_that_no_plan_has_are_refused);
     return run_tests(tests);

@@ -104,6 +104,7 @@ START_TEST(the_table_says_every_term_and_the_choice_in_words)
                                        "micro-batches of ",
                                        "activation checkpoints (the blocks' inputs), 336.0 MiB, on the ",
                                        "of 12 blocks kept",
+                                       "contributions: 1 sum on the device, 2 slots of a worker's inbox\n",
                                        "the head's logits computed ",
                                        "a step      down ",
                                        "up 0.61 GiB",
@@ -328,6 +329,72 @@ START_TEST(a_plan_for_cuda_needs_no_cuda)
 }
 END_TEST
 
+static double real_in(json_t *object, const char *key)
+{
+    ck_assert_msg(json_is_number(json_object_get(object, key)), "no number %s", key);
+    return json_number_value(json_object_get(object, key));
+}
+
+/* Each queue works or waits for another, all the time; the screen says the same in words. */
+START_TEST(a_step_is_played_in_time)
+{
+    static const char *const queues[] = {"down", "compute", "up", "optimizer"};
+    char options[400];
+    double busiest = 0;
+
+    snprintf(options, sizeof options, "--timeline --model %s --device cuda --batch 8 --seq 32", config);
+    json_t *line = plan_json(0, options), *each = json_object_get(line, "queues");
+    const double step = real_in(line, "step_ms");
+    ck_assert_double_eq_tol(real_in(line, "tokens_per_s"), 8 * 32 / step * 1e3, 1e-6 * 8 * 32 / step * 1e3);
+    for (int i = 0; i < 4; i++) {
+        json_t *queue = json_object_get(each, queues[i]), *waits = json_object_get(queue, "waits_ms"), *wait;
+        const char *name;
+        double all = real_in(queue, "busy_ms");
+        busiest = all > busiest ? all : busiest;
+        json_object_foreach(waits, name, wait) all += json_number_value(wait);
+        ck_assert_double_eq_tol(all, step, 1e-6 * step);
+    }
+    json_t *binds = json_object_get(each, json_string_value(json_object_get(line, "binds")));
+    ck_assert_double_eq(real_in(binds, "busy_ms"), busiest);
+    ck_assert_double_eq_tol(real_in(line, "device_waits_ms"),
+                            step - real_in(json_object_get(each, "compute"), "busy_ms"), 1e-9 * step);
+    json_decref(line);
+    ck_assert_int_eq(processes_eps("plan %s", options), 0);
+    char *text = processes_read(out_file);
+    ck_assert_msg(strstr(text, "TFLOP/s") && strstr(text, "\nbinds ") && strstr(text, "\ndevice      works "), "%s",
+                  text);
+    free(text);
+}
+END_TEST
+
+/* 80 GB/s for the optimizer and both ways of the link: a step that they bind takes longer than with a memory of its own
+ * for each, and no less than all the bytes do. */
+START_TEST(a_profile_says_how_fast_the_host_s_memory_is)
+{
+    char options[400];
+    double ms[2];
+
+    snprintf(options, sizeof options, "--timeline --model %s --device cuda --batch 8 --seq 32", config);
+    ck_assert_int_eq(system("mkdir -p \"$XDG_CACHE_HOME/eps\""), 0);
+    for (int i = 0; i < 2; i++) {
+        FILE *file = fopen(processes_path("cache/eps/profile-cuda.json"), "w");
+        ck_assert_ptr_nonnull(file);
+        fprintf(file,
+                "{\"device\": \"cuda\", \"matmul_flops\": {\"fp32\": {\"64\": 1e13, \"512\": 1e13, \"4096\": 1e13, "
+                "\"32768\": 1e13}, \"bf16\": {\"64\": 1e14, \"512\": 1e14, \"4096\": 1e14, \"32768\": 1e14}}, "
+                "\"link_bytes_per_s\": 5e10, \"memory_bytes_per_s\": 3e12, \"update_parameters_per_s\": 2.8e9%s}",
+                i ? ", \"host_bytes_per_s\": 8e10" : "");
+        ck_assert_int_eq(fclose(file), 0);
+        json_t *line = plan_json(0, options);
+        ck_assert(json_is_true(json_object_get(line, "measured")));
+        ms[i] = real_in(line, "step_ms");
+        json_decref(line);
+    }
+    remove(processes_path("cache/eps/profile-cuda.json"));
+    ck_assert_double_gt(ms[1], 1.01 * ms[0]);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = tcase_create("plan command");
@@ -346,5 +413,7 @@ int main(void)
     tcase_add_test(tests, a_model_that_is_none_or_too_large_is_a_sentence_and_status_1);
     tcase_add_test(tests, one_byte_of_device_memory_is_refused_with_what_is_needed);
     tcase_add_test(tests, a_plan_for_cuda_needs_no_cuda);
+    tcase_add_test(tests, a_step_is_played_in_time);
+    tcase_add_test(tests, a_profile_says_how_fast_the_host_s_memory_is);
     return run_tests(tests);
 }

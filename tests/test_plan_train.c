@@ -211,6 +211,24 @@ START_TEST(what_is_planned_is_what_is_taken)
 }
 END_TEST
 
+/* What its tokenizer will take is planned before it has learned one. */
+START_TEST(a_preset_that_learns_takes_what_is_planned)
+{
+    static const struct eps_train_events events = {.on_memory = on_memory};
+    const char *const files[] = {TESTS_DIR "/fixtures/learned/text.txt"};
+    struct eps_train_options options = processes_options("text-small", files, processes_path("learned"));
+    struct seen seen = {.text = "text-small"};
+    struct eps_error error = {""};
+    struct eps_plan plan;
+
+    options.workers = 1, options.batch = 4, options.seq = 64, options.steps = 2, options.device_mem = 64 << 20;
+    ck_assert_msg(eps_plan(&plan, &options, &error) == 0, "%s", error.text);
+    seen.plan = &plan;
+    ck_assert_msg(eps_train(&options, &events, &seen, &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(seen.n_workers, 1);
+}
+END_TEST
+
 int main(int argc, char **argv)
 {
     TCase *tests = tcase_create("plan and train");
@@ -219,5 +237,6 @@ int main(int argc, char **argv)
     tcase_set_timeout(tests, 300);
     tcase_add_unchecked_fixture(tests, setup, processes_remove);
     tcase_add_loop_test(tests, what_is_planned_is_what_is_taken, first, argc > 2 ? atoi(argv[2]) : N_RUNS);
+    tcase_add_test(tests, a_preset_that_learns_takes_what_is_planned);
     return run_tests(tests);
 }

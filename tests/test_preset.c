@@ -51,7 +51,7 @@ START_TEST(every_preset_opens_as_the_model_that_it_names)
         model_free(&model);
         client_model_close(&opened);
     }
-    ck_assert_uint_eq(n, 7);
+    ck_assert_uint_eq(n, 10);
 }
 END_TEST
 
@@ -82,14 +82,31 @@ START_TEST(bytes_have_no_dropout_and_gpt2_keeps_its_own)
 }
 END_TEST
 
+/* Its tokenizer is not there yet, but the end token's id is known. */
+START_TEST(a_text_preset_names_its_end_token)
+{
+    struct client_model model;
+    char config[800] = "";
+
+    ck_assert_int_eq(client_preset_open(&model, client_preset_find("text-small"), 2048, NULL), 0);
+    ck_assert_int_gt(pread(model.config_fd, config, sizeof config - 1, 0), 0);
+    ck_assert_ptr_nonnull(strstr(config, "\"bos_token_id\": 256,"));
+    ck_assert_ptr_nonnull(strstr(config, "\"eos_token_id\": 256,"));
+    ck_assert_float_eq(model.config.dropout_residual, 0.0f);
+    ck_assert_float_eq(model.config.initializer_range, 0.049f);
+    client_model_close(&model);
+}
+END_TEST
+
 START_TEST(an_unknown_name_is_answered_with_the_list)
 {
     struct error err;
 
     ck_assert_ptr_null(client_preset_find("gpt3"));
     ck_assert_int_eq(client_preset_unknown("gpt3", &err), -ENOENT);
-    ck_assert_str_eq(err.text, "--model gpt3: No such file or directory, and none of the presets: byte-small, "
-                               "byte-medium, byte-large, gpt2, gpt2-medium, gpt2-large, gpt2-xl; did you mean gpt2?");
+    ck_assert_str_eq(err.text, "--model gpt3: No such file or directory, and none of the presets: text-small, "
+                               "text-medium, text-large, byte-small, byte-medium, byte-large, gpt2, gpt2-medium, "
+                               "gpt2-large, gpt2-xl; did you mean gpt2?");
     client_preset_unknown("gpt2_larg", &err);
     ck_assert_ptr_nonnull(strstr(err.text, "; did you mean gpt2-large?"));
     client_preset_unknown("llama", &err);
@@ -97,14 +114,20 @@ START_TEST(an_unknown_name_is_answered_with_the_list)
 }
 END_TEST
 
-static const char *chosen(uint64_t n_tokens, uint32_t vocabulary, uint64_t free_mib, uint64_t device_mib)
+static const char *chosen_for(bool text, uint64_t n_tokens, uint32_t vocabulary, uint64_t free_mib, uint64_t device_mib)
 {
-    const struct client_preset_facts facts = {.n_tokens = n_tokens,
+    const struct client_preset_facts facts = {.text = text,
+                                              .n_tokens = n_tokens,
                                               .vocabulary = vocabulary,
                                               .free_bytes = free_mib << 20,
                                               .n_workers = 1,
                                               .device_mem = device_mib << 20};
     return client_preset_choose(&facts)->name;
+}
+
+static const char *chosen(uint64_t n_tokens, uint32_t vocabulary, uint64_t free_mib, uint64_t device_mib)
+{
+    return chosen_for(false, n_tokens, vocabulary, free_mib, device_mib);
 }
 
 START_TEST(the_data_decide_which_preset_is_trained)
@@ -116,6 +139,12 @@ START_TEST(the_data_decide_which_preset_is_trained)
     ck_assert_str_eq(chosen(128 << 20, 256, 1 << 20, 0), "byte-large");
     ck_assert_str_eq(chosen(1000, 257, 1 << 20, 0), "gpt2");
     ck_assert_str_eq(chosen((uint64_t)1 << 40, 50257, 1 << 20, 0), "gpt2");
+    ck_assert_str_eq(chosen_for(true, (256 << 10) - 1, 0, 1 << 20, 0), "byte-small");
+    ck_assert_str_eq(chosen_for(true, 256 << 10, 0, 1 << 20, 0), "text-small");
+    ck_assert_str_eq(chosen_for(true, 8 << 20, 0, 1 << 20, 0), "text-medium");
+    ck_assert_str_eq(chosen_for(true, 128 << 20, 0, 1 << 20, 0), "text-large");
+    ck_assert_str_eq(chosen_for(true, 128 << 20, 0, 1 << 20, 500), "text-medium");
+    ck_assert_str_eq(chosen_for(true, 128 << 20, 0, 10, 1), "text-small");
 }
 END_TEST
 
@@ -149,6 +178,7 @@ int main(void)
     tcase_add_test(tests, gpt2_has_its_published_sizes);
     tcase_add_test(tests, every_preset_opens_as_the_model_that_it_names);
     tcase_add_test(tests, bytes_have_no_dropout_and_gpt2_keeps_its_own);
+    tcase_add_test(tests, a_text_preset_names_its_end_token);
     tcase_add_test(tests, an_unknown_name_is_answered_with_the_list);
     tcase_add_test(tests, the_data_decide_which_preset_is_trained);
     tcase_add_test(tests, memory_makes_it_smaller);

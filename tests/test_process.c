@@ -50,12 +50,13 @@ END_TEST
 START_TEST(what_is_no_size_is_refused_with_the_options_name_and_changes_nothing)
 {
     static char digits[5000];
-    const char *const texts[] = {"",       "GiB",       "-1",     "-0",       "0",     "0.5",
-                                 "0GiB",   "nan",       "nanGiB", "inf",      "-inf",  "infinityTiB",
-                                 "1e400",  "1e-400",    "1kb",    "1MB",      "1GB",   "1GiBs",
-                                 "1 GiB",  "1GiB ",     "1,5GiB", "1..5",     "--1",   "4611686018427387904",
-                                 "1e19",   "4194304T",  "1Ki",    "1P",       "1MiBB", "4194304TiB",
-                                 "%s%n%n", "\x1b[31m1", "1\n2",   "1GiB\xff", digits};
+    const char *const texts[] = {"",      "GiB",      "-1",     "-0",        "0",     "0.5",
+                                 "0GiB",  "nan",      "nanGiB", "inf",       "-inf",  "infinityTiB",
+                                 "1e400", "1e-400",   "1kb",    "1MB",       "1GB",   "1GiBs",
+                                 "1 GiB", "1GiB ",    "1,5GiB", "1..5",      "--1",   "4611686018427387904",
+                                 "1e19",  "4194304T", "1Ki",    "1P",        "1MiBB", "4194304TiB",
+                                 "1.5",   "2.000001", "%s%n%n", "\x1b[31m1", "1\n2",  "1GiB\xff",
+                                 digits};
 
     memset(digits, '9', sizeof digits - 1);
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -61,6 +62,40 @@ START_TEST(a_file_is_read_by_name)
     ck_assert_double_eq(p.link_bytes_per_s, 10);
     ck_assert_double_eq(p.memory_bytes_per_s, 20);
     ck_assert_double_eq(p.update_parameters_per_s, 30);
+    ck_assert_double_eq(p.host_bytes_per_s, 0);
+}
+END_TEST
+
+/* Files from before attention was measured say nothing of it: the default's share of products. */
+START_TEST(attention_that_is_not_measured_is_a_share_of_products)
+{
+    const struct profile *otherwise = profile_default("cpu");
+    struct profile p;
+
+    put(sound);
+    ck_assert_int_eq(profile_read(&p, path, "cpu", NULL), 0);
+    ck_assert_double_eq_tol(p.attention_flops[PROFILE_FORWARD][NUMBER_FP32] / 4e9,
+                            otherwise->attention_flops[PROFILE_FORWARD][NUMBER_FP32] /
+                                otherwise->matmul_flops[NUMBER_FP32][PROFILE_ROWS - 1],
+                            1e-12);
+}
+END_TEST
+
+START_TEST(attention_and_the_host_s_memory_are_read_where_they_stand)
+{
+    char text[1024];
+    struct profile p;
+    struct error err = {""};
+
+    snprintf(text, sizeof text,
+             "%.*s, \"attention_flops\": {\"forward\": {\"fp32\": 4, \"bf16\": 5},"
+             " \"backward\": {\"fp32\": 6, \"bf16\": 7}}, \"host_bytes_per_s\": 80e9}",
+             (int)strlen(sound) - 1, sound);
+    put(text);
+    ck_assert_msg(profile_read(&p, path, "cpu", &err) == 0, "%s", err.text);
+    ck_assert_double_eq(p.attention_flops[PROFILE_FORWARD][NUMBER_BF16], 5);
+    ck_assert_double_eq(p.attention_flops[PROFILE_BACKWARD][NUMBER_FP32], 6);
+    ck_assert_double_eq(p.host_bytes_per_s, 80e9);
 }
 END_TEST
 
@@ -71,6 +106,8 @@ START_TEST(what_is_written_is_read_again_to_the_bit)
 
     p.link_bytes_per_s = 1e10 / 3;
     p.matmul_flops[NUMBER_BF16][2] = 0x1.fffffffffffffp+40;
+    p.attention_flops[PROFILE_BACKWARD][NUMBER_BF16] = 1e12 / 7;
+    p.host_bytes_per_s = 1e11 / 3;
     ck_assert_msg(profile_write(&p, path, "cpu", &err) == 0, "%s", err.text);
     ck_assert_msg(profile_read(&again, path, "cpu", &err) == 0, "%s", err.text);
     ck_assert_mem_eq(&p, &again, sizeof p);
@@ -96,6 +133,11 @@ START_TEST(a_file_that_is_no_profile_is_refused_with_the_place_or_the_figure)
         {"\"512\": 2e9", "\"512\": 2e9, \"513\": 2e9", "matmul_flops: fp32: '513' is no figure"},
         {"\"32768\": 4.5", "\"32768\": 0", "matmul_flops.bf16.32768 is 0"},
         {"\"bf16\"", "\"fp16\"", "matmul_flops: bf16: it must be an object"},
+        {"\"link", "\"attention_flops\": {\"forward\": {\"fp32\": 1, \"bf16\": 1}}, \"link",
+         "attention_flops: backward: it must be an object"},
+        {"\"link", "\"attention_flops\": {\"forward\": {\"fp32\": 1}}, \"link",
+         "attention_flops: forward: bf16 is missing"},
+        {"\"link", "\"host_bytes_per_s\": 0.5, \"link", "host_bytes_per_s is 0.5: it must be from 1 to 1e+21"},
         {"\"cpu\"", "\"cuda\"", "it is a profile of device 'cuda', not of 'cpu'"},
         {"\"cpu\"", "7", "it is a profile of device '', not of 'cpu'"},
         {sound, "[]", "not a JSON object"},
@@ -231,11 +273,12 @@ START_TEST(a_figure_that_is_none_is_found_wherever_it_stands)
     const double bad[] = {0, -1, 1e-308, 1e308, NAN, INFINITY};
 
     ck_assert_int_eq(profile_check(&sane, NULL), 0);
-    for (size_t at = 0; at < sizeof sane; at += sizeof(double)) {
+    for (size_t at = 0; at < offsetof(struct profile, products); at += sizeof(double)) {
         for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
             struct profile p = sane;
             memcpy((char *)&p + at, &bad[i], sizeof bad[i]);
-            ck_assert_int_eq(profile_check(&p, NULL), -EINVAL);
+            const bool is_absent = at == offsetof(struct profile, host_bytes_per_s) && bad[i] == 0;
+            ck_assert_int_eq(profile_check(&p, NULL), is_absent ? 0 : -EINVAL);
         }
     }
 }
@@ -254,6 +297,8 @@ int main(void)
 
     tcase_add_checked_fixture(tests, set_up, tear_down);
     tcase_add_test(tests, a_file_is_read_by_name);
+    tcase_add_test(tests, attention_that_is_not_measured_is_a_share_of_products);
+    tcase_add_test(tests, attention_and_the_host_s_memory_are_read_where_they_stand);
     tcase_add_test(tests, what_is_written_is_read_again_to_the_bit);
     tcase_add_test(tests, a_file_that_is_no_profile_is_refused_with_the_place_or_the_figure);
     tcase_add_test(tests, a_file_cut_off_anywhere_is_refused);

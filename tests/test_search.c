@@ -202,6 +202,36 @@ START_TEST(units_stay_to_generate_as_soon_as_they_fit)
 }
 END_TEST
 
+/* The head's tiles are the backend's, whatever the budget, so none of it changes how a sum is ordered; the least budget is
+ * that of tiles of 256 tokens but for one unit's logits, of at most 4,096 tokens and 8,192 labels, and where blocks are
+ * wide it is the same. */
+START_TEST(the_tiles_of_a_head_on_cuda_cost_the_smallest_budget_little)
+{
+    static const struct {
+        uint32_t n_layers, width, vocabulary;
+        uint64_t most;
+    } models[] = {{12, 768, 50257, 1 << 23}, {32, 4096, 32000, 0}, {32, 4096, 128256, 0}};
+    struct plan_backend small = plan_cuda;
+
+    small.head_tile = PLAN_CPU_HEAD_TILE;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct plan_setting s = setting_of(PLAN_TRAIN, 8, 1024);
+        struct model model = model_of(models[i].n_layers, models[i].width, models[i].vocabulary, true);
+        struct plan plans[2];
+
+        s.precision = NUMBER_BF16;
+        s.backend = &plan_cuda;
+        plan_smallest(&plans[0], &model, &s, &free_choice);
+        s.backend = &small;
+        plan_smallest(&plans[1], &model, &s, &free_choice);
+        ck_assert_uint_eq(plans[0].head_tile, PLAN_CUDA_HEAD_TILE);
+        ck_assert_uint_ge(plan_total(&plans[0]), plan_total(&plans[1]));
+        ck_assert_uint_le(plan_total(&plans[0]) - plan_total(&plans[1]), models[i].most);
+        model_free(&model);
+    }
+}
+END_TEST
+
 START_TEST(a_wish_is_kept)
 {
     const struct plan_setting s = setting_of(PLAN_TRAIN, 8, 256);
@@ -299,6 +329,47 @@ START_TEST(a_search_of_400_layers_takes_less_than_5_ms)
 }
 END_TEST
 
+/* The head's contribution, as slow to leave as a block's, stands with the norm's in two sums: the upper block would wait for
+ * one of them. A third is taken where there is room for it, and nothing else gives way; the smallest plan has two. */
+START_TEST(more_sums_are_taken_of_what_is_left)
+{
+    const struct model_config config = {.n_layers = 14,
+                                        .n_heads = 2,
+                                        .width = 128,
+                                        .inner_width = 512,
+                                        .n_positions = 1024,
+                                        .vocabulary = 22684,
+                                        .activation = MODEL_GELU_NEW,
+                                        .scale_attention = true,
+                                        .norm_epsilon = 1e-5f};
+    const struct plan_setting s = {.backend = &plan_cuda,
+                                   .purpose = PLAN_TRAIN,
+                                   .precision = NUMBER_BF16,
+                                   .share_rows = 16,
+                                   .part_rows = 16,
+                                   .seq = 512,
+                                   .n_threads = 1};
+    const struct plan_wish wish = {0};
+    struct profile slow = *profile_default("cuda");
+    struct plan least, roomy, exact, less;
+    struct model model;
+
+    slow.link_bytes_per_s /= 4;
+    ck_assert_int_eq(model_init(&model, &config, NULL), 0);
+    plan_smallest(&least, &model, &s, &wish);
+    ck_assert_uint_le(least.n_sums, 2);
+    ck_assert_int_eq(plan_search(&roomy, &model, &s, &wish, &slow, UINT64_MAX, NULL), 0);
+    ck_assert_uint_gt(roomy.n_sums, 2);
+    ck_assert_int_eq(plan_search(&exact, &model, &s, &wish, &slow, plan_total(&roomy), NULL), 0);
+    ck_assert_mem_eq(&exact, &roomy, sizeof exact);
+    ck_assert_int_eq(plan_search(&less, &model, &s, &wish, &slow, plan_total(&roomy) - 1, NULL), 0);
+    ck_assert_uint_lt(less.n_sums, roomy.n_sums);
+    ck_assert_uint_eq(less.choice.n_kept, roomy.choice.n_kept);
+    ck_assert_uint_eq(less.n_resident, roomy.n_resident);
+    model_free(&model);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tests = tcase_create("plan/search");
@@ -308,10 +379,12 @@ int main(void)
     tcase_add_loop_test(tests, the_smallest_budget_works_and_one_byte_less_is_refused_with_that_figure, 0, N_CASES);
     tcase_add_loop_test(tests, nothing_that_fits_is_faster_than_what_is_found, 0, 2);
     tcase_add_loop_test(tests, units_stay_to_generate_as_soon_as_they_fit, 0, 2);
+    tcase_add_test(tests, the_tiles_of_a_head_on_cuda_cost_the_smallest_budget_little);
     tcase_add_test(tests, a_wish_is_kept);
     tcase_add_test(tests, a_fixed_microbatch_is_refused_with_what_single_rows_would_need);
     tcase_add_test(tests, a_unit_that_cannot_fit_is_named);
     tcase_add_test(tests, the_smallest_plan_of_384_layers_is_that_of_12);
     tcase_add_test(tests, a_search_of_400_layers_takes_less_than_5_ms);
+    tcase_add_test(tests, more_sums_are_taken_of_what_is_left);
     return run_tests(tests);
 }

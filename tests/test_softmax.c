@@ -6,10 +6,10 @@
 #include <math.h>
 #include <string.h>
 
-/* m rows of n logits in chunks of `chunk`, rows `gap` further apart than they are long. */
+/* m rows of n logits in chunks of `chunk`, padded by `gap`. */
 static const struct shape {
     size_t m, n, chunk, gap;
-} shapes[] = {{1, 1, 1, 0}, {3, 7, 7, 2}, {5, 256, 100, 0}, {33, 1031, 512, 3}, {2, 50257, 8192, 0}};
+} shapes[] = {{1, 1, 1, 0}, {3, 7, 7, 2}, {5, 256, 100, 0}, {33, 1031, 512, 3}, {4, 1030, 515, 5}, {2, 50257, 8192, 0}};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
 struct softmax {
@@ -31,15 +31,24 @@ static void set_up(struct softmax *t, const struct shape *s, enum number_type ty
         t->labels[i] = i % 3 == 2 ? UINT32_MAX : (uint32_t)(i * 7919 % s->n);
 }
 
-/* The logits first .. of every row in t->chunk, and on the device; how many a row. */
+/* The logits first .. of every row in t->chunk, and on the device; how many a row. What pads them counts for nothing. */
 static size_t put_chunk(struct mirror *at, float *chunk, const struct softmax *t, size_t first)
 {
     const size_t n = t->shape.n - first < t->shape.chunk ? t->shape.n - first : t->shape.chunk;
 
+    for (size_t i = 0; i < t->shape.m * t->stride; i++)
+        t->chunk[i] = NAN;
     for (size_t i = 0; i < t->shape.m; i++)
         memcpy(t->chunk + i * t->stride, t->logits + i * t->shape.n + first, n * sizeof *chunk);
     mirror_put(at, chunk, t->chunk, t->shape.m * t->stride * sizeof *chunk);
     return n;
+}
+
+/* Of a row whose first n elements are a gradient. */
+static void check_padding(const struct softmax *t, const char *row, size_t n)
+{
+    for (size_t i = n * number_bytes(t->type); i < t->stride * number_bytes(t->type); i++)
+        ck_assert_int_eq(row[i], 0);
 }
 
 /* out: the gradient (m, n); the losses (m). */
@@ -61,9 +70,11 @@ static void run_softmax(struct mirror *at, void *const out[], const void *contex
         const size_t n = put_chunk(at, chunk, t, first);
         at->ops->cross_entropy_gradient(at->dev, chunk, t->stride, running, labels, s->m, (uint32_t)first, n, t->scale);
         mirror_take(at, t->chunk, chunk, bytes);
-        for (size_t i = 0; i < s->m; i++)
+        for (size_t i = 0; i < s->m; i++) {
+            check_padding(t, (const char *)(t->chunk + i * t->stride), n);
             mirror_put(at, device_element(t->type, out[0], i * s->n + first), t->chunk + i * t->stride,
                        n * number_bytes(t->type));
+        }
     }
 }
 

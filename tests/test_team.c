@@ -66,6 +66,16 @@ START_TEST(a_small_range_is_the_callers_alone)
 }
 END_TEST
 
+START_TEST(a_device_of_its_own_is_left_two_cores)
+{
+    ck_assert_uint_eq(eps_team_beside_device(16, 16), 14);
+    ck_assert_uint_eq(eps_team_beside_device(4, 16), 4); /* OMP_NUM_THREADS */
+    ck_assert_uint_eq(eps_team_beside_device(15, 16), 14);
+    for (unsigned n = 1; n <= 3; n++)
+        ck_assert_uint_eq(eps_team_beside_device(n, n), 1);
+}
+END_TEST
+
 int main(void)
 {
     TCase *tcase = tcase_create("team");
@@ -73,5 +83,6 @@ int main(void)
     tcase_set_timeout(tcase, 60);
     tcase_add_loop_test(tcase, runs_cover_the_range_once_at_block_limits, 1, 9);
     tcase_add_test(tcase, a_small_range_is_the_callers_alone);
+    tcase_add_test(tcase, a_device_of_its_own_is_left_two_cores);
     return run_tests(tcase);
 }

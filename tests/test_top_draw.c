@@ -42,6 +42,7 @@ static struct top_view a_view(void)
                             .step_ms = 400,
                             .workers = workers,
                             .n_workers = 2,
+                            .n_threads = 14,
                             .host_current = 8704,
                             .host_peak = 9216,
                             .categories = categories,
@@ -90,7 +91,7 @@ START_TEST(a_screen_holds_everything)
                            "  [########  |    ]   0.50 KiB of    1.0 KiB  down    2.0 KiB/s  up    1.0 KiB/s\n"
                            "worker 3 cuda:1 NVIDIA H200  resting\n"
                            "  [########  |    ]   0.50 KiB of    1.0 KiB  down          -/s  up          -/s\n"
-                           "host  8.5 KiB, at most 9.0 KiB\n"
+                           "host  8.5 KiB, at most 9.0 KiB  optimizer on 14 threads\n"
                            "  weights 4.0 KiB  first_moment 4.0 KiB  inbox 512 B\n"
                            "units 6 at 11, + at 12  . waits  > relayed  f folded  u updated\n"
                            "  .f>.u+\n");
@@ -200,7 +201,8 @@ START_TEST(before_anything_is_known_nothing_is_claimed)
     struct top_view view = {.name = "lab", .state = "idle", .tokens_per_s = NAN, .step_ms = NAN};
     char *text = drawn(&view, 80, 24, false);
 
-    ck_assert_str_eq(text, "eps top  lab  idle\nloss -\n- tokens/s\nno workers\nhost  0 B, at most 0 B\n");
+    ck_assert_str_eq(
+        text, "eps top  lab  idle\nloss -\n- tokens/s\nno workers\nhost  0 B, at most 0 B  optimizer on 0 threads\n");
     free(text);
     view.losses[0] = view.losses[1] = 3;
     view.losses[2] = INFINITY;

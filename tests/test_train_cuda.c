@@ -2,6 +2,7 @@
  * programs stand in a directory of their own, beside its module. */
 #include "client/eps.h"
 #include "plan/backend.h"
+#include "tests/outputs.h"
 #include "tests/processes.h"
 #include "tests/run.h"
 
@@ -267,6 +268,170 @@ START_TEST(too_small_a_budget_is_refused_with_the_smallest_that_works)
 }
 END_TEST
 
+/* Of two units of the vocabulary, in two parts of two microbatches. */
+static struct eps_train_options words_of(const char *out)
+{
+    struct eps_train_options options = options_of(out, "cuda");
+
+    files[0] = processes_path("words.bin");
+    options.model = processes_path("words.json");
+    options.eval_data = files[0];
+    options.parts = 2, options.microbatch = 1;
+    return options;
+}
+
+static void write_words(void)
+{
+    static const char config[] = "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 2, \"n_embd\": 16, "
+                                 "\"n_positions\": 8, \"vocab_size\": 8300}\n";
+    static uint16_t ids[400];
+
+    for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
+        ids[i] = (uint16_t)(processes_token(i) * 32);
+    processes_write("words.json", config, sizeof config - 1);
+    processes_write("words.bin", ids, sizeof ids);
+}
+
+/* Of this round of a loop. */
+static const char *named(const char *name, int i)
+{
+    static char path[8][300];
+    static unsigned n;
+    char *to = path[n++ % 8];
+
+    snprintf(to, sizeof *path, "%s-%d", processes_path(name), i);
+    return to;
+}
+
+static struct told go_on(const char *from, const char *out, uint64_t device_mem)
+{
+    struct eps_train_options options = eps_train_defaults();
+    char resumed[300];
+
+    snprintf(resumed, sizeof resumed, "%s/step-1", from);
+    options.programs = processes_path("cuda");
+    options.resume = resumed, options.out = out, options.device_mem = device_mem;
+    return train(&options);
+}
+
+static void check_same(const char *a, const char *b)
+{
+    outputs_check_same(a, b, "latest/model.safetensors");
+    outputs_check_same(a, b, "latest/optimizer.safetensors");
+}
+
+/* From a device with room for the whole head and every activation to the least, in fp32 and bf16: at the same microbatch. On
+ * from a checkpoint with less and with more; and, with --deterministic, on two devices. */
+START_TEST(no_budget_of_a_cuda_device_changes_a_bit)
+{
+    const char *const roomy = named("roomy", _i), *const other = named("other", _i), *const tight = named("tight", _i),
+                      *const less = named("less", _i), *const more = named("more", _i), *const two = named("two", _i);
+    struct eps_train_options options = words_of("words");
+    struct eps_error error;
+    uint64_t least;
+
+    write_words();
+    options.precision = _i ? EPS_BF16 : EPS_FP32;
+    options.steps = 2, options.save_every = 1, options.keep = 0;
+    ck_assert_int_eq(eps_plan_minimum(&least, &options, &error), 0);
+    options.out = roomy, options.device_mem = (uint64_t)2 << 30;
+    const uint64_t most = train(&options).peak;
+    ck_assert_uint_gt(most, least);
+    options.out = other, options.device_mem = (most + least) / 2;
+    train(&options);
+    check_same(roomy, other);
+    options.out = tight, options.device_mem = least;
+    ck_assert_uint_eq(train(&options).peak, least);
+    check_same(roomy, tight);
+    ck_assert_uint_eq(go_on(roomy, less, least).n_steps, 1);
+    check_same(roomy, less);
+    ck_assert_uint_eq(go_on(tight, more, (uint64_t)2 << 30).n_steps, 1);
+    check_same(roomy, more);
+    setenv("CUDASIM_DEVICES", "2", 1);
+    options.out = two, options.device_mem = 0, options.workers = 2, options.deterministic = true;
+    ck_assert_uint_eq(train(&options).n_workers, 2);
+    check_same(roomy, two);
+}
+END_TEST
+
+/* Of a library that is not this one, so that each worker who is told of them says so. */
+static void write_profile(void)
+{
+    static const char profile[] =
+        "{\"device\": \"cuda\", \"matmul_flops\": {\"fp32\": {\"64\": 1e12, \"512\": 1e12, \"4096\": 1e12, "
+        "\"32768\": 1e12}, \"bf16\": {\"64\": 1e12, \"512\": 1e12, \"4096\": 1e12, \"32768\": 1e12}}, "
+        "\"link_bytes_per_s\": 1e10, \"memory_bytes_per_s\": 1e12, \"update_parameters_per_s\": 1e9, "
+        "\"products\": {\"cublaslt\": 777, \"bf16\": {\"forward\": {\"512\": [1, 2, 3, 4, 5, 6, 7, 8, 9]}}}}";
+
+    mkdir(processes_path("cache"), 0700);
+    mkdir(processes_path("cache/eps"), 0700);
+    processes_write("cache/eps/profile-cuda.json", profile, sizeof profile - 1);
+    setenv("XDG_CACHE_HOME", processes_path("cache"), 1);
+}
+
+static void forget_profile(void)
+{
+    unlink(processes_path("cache/eps/profile-cuda.json"));
+    unsetenv("XDG_CACHE_HOME");
+}
+
+/* How many of a run's workers were told of that library's algorithms. */
+static unsigned count_told(const char *out)
+{
+    char name[64];
+    unsigned n = 0;
+
+    snprintf(name, sizeof name, "%s/log", out);
+    char *log = processes_read(processes_path(name));
+    for (const char *at = log; (at = strstr(at, "were chosen for cuBLASLt 777")); at++)
+        n++;
+    free(log);
+    return n;
+}
+
+static void begin_in(const char *out)
+{
+    struct eps_train_options options = options_of(out, "cuda");
+
+    options.steps = 2, options.save_every = 1, options.keep = 0, options.workers = 2, options.parts = 2;
+    train(&options);
+}
+
+static void go_on_in(const char *from, const char *out)
+{
+    struct eps_train_options rest = eps_train_defaults();
+
+    rest.programs = processes_path("cuda");
+    rest.resume = processes_path(from), rest.out = processes_path(out);
+    train(&rest);
+}
+
+/* What the first worker's profile has goes to all of them, and into the checkpoint: on with it where the profile has gone,
+ * and on without it where there is one now. */
+START_TEST(the_algorithms_of_products_are_a_run_s_from_its_beginning)
+{
+    setenv("CUDASIM_DEVICES", "2", 1);
+    write_profile();
+    begin_in("with");
+    ck_assert_uint_eq(count_told("with"), 2);
+    char *training = processes_read(processes_path("with/step-1/training.json"));
+    ck_assert_ptr_nonnull(strstr(training, "\"cublaslt\""));
+    free(training);
+    forget_profile();
+    go_on_in("with/step-1", "with-on");
+    ck_assert_uint_ge(count_told("with-on"), 1);
+    training = processes_read(processes_path("with-on/step-2/training.json"));
+    ck_assert_ptr_nonnull(strstr(training, "\"cublaslt\""));
+    free(training);
+    begin_in("without");
+    ck_assert_uint_eq(count_told("without"), 0);
+    write_profile();
+    go_on_in("without/step-1", "without-on");
+    ck_assert_uint_eq(count_told("without-on"), 0);
+    forget_profile();
+}
+END_TEST
+
 /* What goes wrong before the first step: by the environment, of which the simulated device alone knows. */
 static const struct {
     const char *programs, *name, *value, *device, *words;
@@ -342,7 +507,7 @@ START_TEST(a_run_whose_device_is_lost_ends_with_a_sentence_and_goes_on_from_its_
     struct eps_error error;
     struct told t;
 
-    setenv("CUDASIM_LOSE", "cublasLtMatmul:250:719", 1);
+    setenv("CUDASIM_LOSE", "cublasLtMatmul:400:719", 1);
     options.save_every = 1, options.steps = 1000;
     ck_assert_int_eq(try_to_train(&t, &options, &error), -EIO);
     ck_assert_msg(strstr(error.text, "the device is lost") && strstr(error.text, "eps train --resume"), "%s",
@@ -398,6 +563,82 @@ static bool is_attached(void *context)
     return eps_mem("lab", on_worker, device, &error) == 0 && strcmp(device, context) == 0;
 }
 
+/* A run by a worker whose log is `log`, with this version of cuDNN there, or (NULL) none. Its heads are of 8 values. */
+static struct told train_with(const char *cudnn, const char *out, const char *log)
+{
+    struct eps_train_options options = options_of(out, NULL);
+    char cuda[] = "cuda:0";
+
+    if (cudnn)
+        setenv("CUDASIM_DNN", cudnn, 1);
+    const pid_t daemon = processes_daemon("lab", 0, NULL), worker = attach("cuda", processes_path(log));
+    ck_assert(processes_until(is_attached, cuda));
+    options.connect = "lab", options.programs = NULL, options.precision = EPS_BF16;
+    const struct told t = train(&options);
+    unsetenv("CUDASIM_DNN");
+    end(daemon);
+    processes_wait(worker);
+    return t;
+}
+
+static void check_log(const char *log, const char *line)
+{
+    char *said = processes_read(processes_path(log));
+
+    ck_assert_msg(strstr(said, line), "%s", said);
+    free(said);
+}
+
+/* The log says how attention goes, what is planned is what is taken, and two runs are the same, to the last bit. */
+START_TEST(a_run_through_cudnn_is_near_ours_and_the_same_twice)
+{
+    const struct told own = train_with(NULL, "own", "own.log"), theirs = train_with("92501", "theirs", "theirs.log");
+    const struct told again = train_with("92501", "again", "again.log");
+
+    check_log("own.log", "attention: our own kernels: no libcudnn_graph.so.9 was found");
+    check_log("theirs.log", "attention: cuDNN 9.25.1 forward and backward; it took");
+    check_losses(&theirs, &own, 0.02);
+    ck_assert_mem_eq(theirs.losses, again.losses, sizeof again.losses);
+    ck_assert_double_ne(theirs.last, own.last); /* it was computed otherwise */
+}
+END_TEST
+
+static void on_count(void *user, const struct eps_status *status)
+{
+    *(unsigned *)user = status->n_workers;
+}
+
+static bool are_two(void *context)
+{
+    unsigned n = 0;
+
+    (void)context;
+    return eps_status("lab", on_count, &n, NULL) == 0 && n == 2;
+}
+
+/* Parts go to either, so both must have the same gradients. */
+START_TEST(backward_is_ours_where_one_worker_has_no_cudnn)
+{
+    struct eps_train_options options = options_of("differ", NULL);
+    char cuda[] = "cuda:0";
+
+    setenv("CUDASIM_DEVICES", "2", 1);
+    setenv("CUDASIM_DNN", "92501", 1);
+    const pid_t daemon = processes_daemon("lab", 0, NULL), with = attach("cuda:0", processes_path("with.log"));
+    ck_assert(processes_until(is_attached, cuda));
+    unsetenv("CUDASIM_DNN");
+    const pid_t without = attach("cuda:1", processes_path("without.log"));
+    ck_assert(processes_until(are_two, NULL));
+    options.connect = "lab", options.programs = NULL, options.precision = EPS_BF16, options.parts = 2;
+    train(&options);
+    end(daemon);
+    processes_wait(with), processes_wait(without);
+    check_log("with.log",
+              "attention: cuDNN 9.25.1 forward, our own kernels backward (another worker of the job has it not)");
+    check_log("without.log", "attention: our own kernels: no libcudnn_graph.so.9 was found");
+}
+END_TEST
+
 START_TEST(a_worker_on_a_lost_device_ends_and_its_daemon_serves_the_next)
 {
     struct eps_train_options options = options_of("served", NULL);
@@ -426,19 +667,6 @@ START_TEST(a_worker_on_a_lost_device_ends_and_its_daemon_serves_the_next)
     end(daemon);
 }
 END_TEST
-
-static void on_count(void *user, const struct eps_status *status)
-{
-    *(unsigned *)user = status->n_workers;
-}
-
-static bool are_two(void *context)
-{
-    unsigned n = 0;
-
-    (void)context;
-    return eps_status("lab", on_count, &n, NULL) == 0 && n == 2;
-}
 
 START_TEST(a_cuda_worker_and_one_on_the_cpu_share_a_job_unless_its_bits_must_be_the_same)
 {
@@ -494,10 +722,14 @@ int main(void)
     tcase_add_loop_test(tests, a_run_goes_on_on_the_other_device, 0, 2);
     tcase_add_test(tests, a_model_is_evaluated_and_speaks_on_cuda_as_on_the_cpu);
     tcase_add_test(tests, too_small_a_budget_is_refused_with_the_smallest_that_works);
+    tcase_add_loop_test(tests, no_budget_of_a_cuda_device_changes_a_bit, 0, 2);
+    tcase_add_test(tests, the_algorithms_of_products_are_a_run_s_from_its_beginning);
     tcase_add_loop_test(tests, what_the_device_lacks_is_one_sentence_and_leaves_nothing, 0,
                         (int)(sizeof refusals / sizeof *refusals));
     tcase_add_loop_test(tests, auto_is_cuda_where_it_is_and_else_the_cpu, 0, 4);
     tcase_add_test(tests, a_run_whose_device_is_lost_ends_with_a_sentence_and_goes_on_from_its_checkpoint);
+    tcase_add_test(tests, a_run_through_cudnn_is_near_ours_and_the_same_twice);
+    tcase_add_test(tests, backward_is_ours_where_one_worker_has_no_cudnn);
     tcase_add_test(tests, a_worker_on_a_lost_device_ends_and_its_daemon_serves_the_next);
     tcase_add_test(tests, a_cuda_worker_and_one_on_the_cpu_share_a_job_unless_its_bits_must_be_the_same);
     tcase_add_test(tests, the_command_says_what_is_missing_in_one_line);

@@ -54,11 +54,11 @@ START_TEST(the_largest_is_that_of_what_does_not_stay)
     struct model model;
 
     open_model(&model, _i);
-    ck_assert_uint_eq(plan_largest_uploaded(&model, 0), 13334);
-    ck_assert_uint_eq(plan_largest_uploaded(&model, 2), 13334);
-    ck_assert_uint_eq(plan_largest_uploaded(&model, 3), 49);
-    ck_assert_uint_eq(plan_largest_uploaded(&model, 7), 49);
-    ck_assert_uint_eq(plan_largest_uploaded(&model, 8), 0);
+    ck_assert_uint_eq(plan_largest_uploaded(&model, 0, 1), 13334);
+    ck_assert_uint_eq(plan_largest_uploaded(&model, 2, 1), 13334);
+    ck_assert_uint_eq(plan_largest_uploaded(&model, 3, 1), 49);
+    ck_assert_uint_eq(plan_largest_uploaded(&model, 7, 1), 49);
+    ck_assert_uint_eq(plan_largest_uploaded(&model, 8, 1), 0);
     model_free(&model);
 }
 END_TEST

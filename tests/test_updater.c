@@ -272,6 +272,34 @@ START_TEST(stop_finishes_what_is_queued)
 }
 END_TEST
 
+#ifdef _OPENMP
+static int count_team(void *context)
+{
+    int n = 0;
+
+    (void)context;
+#pragma omp parallel reduction(+ : n)
+    n++;
+    return n;
+}
+
+/* Between jobs, and as often as it likes. */
+START_TEST(the_team_is_as_large_as_was_said_last)
+{
+    static const int sizes[] = {3, 1, 2};
+    struct world w;
+
+    open_world(&w);
+    for (int i = -1; i < 3; i++) {
+        if (i >= 0)
+            eps_updater_set_threads(w.updater, (unsigned)sizes[i]);
+        ck_assert_int_eq(do_one(&w, (struct eps_job){.kind = EPS_JOB_CALL, .call = count_team}), i < 0 ? 1 : sizes[i]);
+    }
+    close_world(&w);
+}
+END_TEST
+#endif
+
 /* Done jobs stand in the same room until they are taken. */
 START_TEST(more_jobs_than_room_was_made_for_is_a_mistake)
 {
@@ -296,6 +324,9 @@ int main(void)
     tcase_add_test(tests, a_held_sum_that_overflows_gives_edom);
     tcase_add_test(tests, folds_and_updates_are_the_stores);
     tcase_add_test(tests, stop_finishes_what_is_queued);
+#ifdef _OPENMP
+    tcase_add_test(tests, the_team_is_as_large_as_was_said_last);
+#endif
     tcase_add_test_raise_signal(tests, more_jobs_than_room_was_made_for_is_a_mistake, SIGABRT);
     return run_tests(tests);
 }

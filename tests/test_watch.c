@@ -16,10 +16,11 @@
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { LIMIT = 8, REFUSED = 42, MOST_THREADS = 1024 };
+enum { LIMIT = 8, REFUSED = 42 };
 
 /* A process that ends with this one; its stderr is a file of this name. */
 static pid_t begin(const char *log)
@@ -195,11 +196,11 @@ START_TEST(a_worker_that_falls_silent_is_named_and_lost_and_the_next_job_goes_on
 }
 END_TEST
 
-/* All threads of this name: a team has that of who made it. The number of them; 0: they must not be traced here. */
-static size_t hold(pid_t threads[MOST_THREADS], pid_t pid, const char *name)
+/* The thread of this name that made the others of it, its team; 0: there is none. */
+static pid_t find(pid_t pid, const char *name)
 {
     char path[300], comm[64];
-    size_t n = 0;
+    pid_t first = 0;
 
     snprintf(path, sizeof path, "/proc/%d/task", (int)pid);
     DIR *tasks = opendir(path);
@@ -211,26 +212,50 @@ static size_t hold(pid_t threads[MOST_THREADS], pid_t pid, const char *name)
         const bool is_it = file && fgets(comm, sizeof comm, file) && strncmp(comm, name, strlen(name)) == 0;
         if (file)
             fclose(file);
-        if (!is_it)
-            continue;
-        if (ptrace(PTRACE_SEIZE, thread, NULL, NULL) || ptrace(PTRACE_INTERRUPT, thread, NULL, NULL))
-            break;
-        ck_assert_int_eq(waitpid(thread, NULL, __WALL), thread);
-        ck_assert_uint_lt(n, MOST_THREADS);
-        threads[n++] = thread;
+        if (is_it && (first == 0 || thread < first))
+            first = thread;
     }
     closedir(tasks);
-    return n;
+    return first;
 }
 
-/* Their process ends; it is not gone before they are seen off. */
-static void see_off(const pid_t *threads, size_t n)
+static bool waits(pid_t pid, pid_t thread)
 {
-    for (size_t i = 0; i < n; i++) {
-        int status = 0;
-        while (waitpid(threads[i], &status, __WALL) == threads[i] && WIFSTOPPED(status))
-            ;
+    char path[100], text[64] = "";
+
+    snprintf(path, sizeof path, "/proc/%d/task/%d/syscall", (int)pid, (int)thread);
+    FILE *file = fopen(path, "r");
+    if (file && !fgets(text, sizeof text, file))
+        text[0] = 0;
+    if (file)
+        fclose(file);
+    return strtol(text, NULL, 10) == SYS_futex;
+}
+
+/* Stops the thread where it waits for something to do: elsewhere it might hold what the process's other threads need,
+ * which who hangs in earnest does not. False: it must not be traced here. */
+static bool hold(pid_t pid, pid_t thread)
+{
+    if (ptrace(PTRACE_SEIZE, thread, NULL, NULL))
+        return false;
+    for (;;) {
+        if (ptrace(PTRACE_INTERRUPT, thread, NULL, NULL))
+            return false;
+        ck_assert_int_eq(waitpid(thread, NULL, __WALL), thread);
+        if (waits(pid, thread))
+            return true;
+        ck_assert_int_eq(ptrace(PTRACE_CONT, thread, NULL, NULL), 0);
+        poll(NULL, 0, 1);
     }
+}
+
+/* Its process ends; it is not gone before it is seen off. */
+static void see_off(pid_t thread)
+{
+    int status = 0;
+
+    while (waitpid(thread, &status, __WALL) == thread && WIFSTOPPED(status))
+        ;
 }
 
 static bool has_steps(void *path)
@@ -254,20 +279,20 @@ START_TEST(a_thread_that_hangs_in_the_middle_of_a_step_ends_the_run_with_a_word)
     const bool is_worker = _i == 0;
     const pid_t daemon = start_daemon(), worker = start_worker();
     char path[300];
-    pid_t threads[MOST_THREADS];
 
     await_workers(1);
     const pid_t client = start_training("one", "1000000");
     snprintf(path, sizeof path, "%s", processes_path("one/metrics.jsonl"));
     ck_assert(processes_until(has_steps, path));
-    const size_t n = hold(threads, is_worker ? worker : daemon, threads_that_hang[_i].thread);
-    if (n == 0) {
+    const pid_t pid = is_worker ? worker : daemon, thread = find(pid, threads_that_hang[_i].thread);
+    ck_assert_int_gt(thread, 0);
+    if (!hold(pid, thread)) {
         fprintf(stderr, "test_watch: no thread is held: %s\n", strerror(errno));
         return;
     }
     ck_assert_int_eq(processes_wait(client), 1);
     says("client.log", threads_that_hang[_i].client);
-    see_off(threads, n);
+    see_off(thread);
     ck_assert_int_eq(processes_wait(worker), 1);
     if (is_worker) {
         says("client.log", "it hangs: nothing done for ");

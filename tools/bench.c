@@ -27,8 +27,11 @@ static void print_profile(const struct eps_profile *p, bool found)
         printf("  GFLOP/s: %s", type == 0 ? "computing speed with --precision fp32" : "with --precision bf16");
     }
     printf("\n\n");
+    for (int type = 0; type < 2; type++)
+        printf("%-22s %8.0f %8.0f GFLOP/s: forward and backward\n", type == 0 ? "attention, fp32" : "attention, bf16",
+               p->attention_flops[0][type] / 1e9, p->attention_flops[1][type] / 1e9);
     print_row("host to device", p->link_bytes_per_s / 1e9, "GB/s", "transfer of weights and gradients");
-    print_row("device memory", p->memory_bytes_per_s / 1e9, "GB/s", "norms, attention, activations");
+    print_row("device memory", p->memory_bytes_per_s / 1e9, "GB/s", "norms, activations");
     print_row("optimizer", p->update_parameters_per_s / 1e6, "M parameters/s", "AdamW on the host");
     printf("\nwritten to %s%s\n", p->path, found ? ": eps plan and eps train predict times by it" : "");
 }

@@ -1,85 +1,132 @@
 #!/usr/bin/env bash
-# Proves on a GPU what cannot be proven without one, in parts that run separately, each in less than 8 minutes. Needs the
-# CUDA toolkit, and no network: what else building needs is gathered beforehand by tools/gpu_prepare.sh. Findings are
-# added up in --out over several calls; `record` then writes the next dated entry of tests/gpu/RECORD.md.
+# Proves on a GPU what cannot be proven without one. Made for a machine that is lent for minutes: each call stands alone,
+# needs no network, and leaves one file of findings; `record` adds up the files of several calls. The programs are those
+# that tools/gpu_prepare.sh --build left in gpu/, if they start here and are of these sources; if not, they are built
+# first, which needs the CUDA toolkit.
 #
-# usage: tools/gpu_check.sh [options] PART...        defaults in brackets
-#   --out DIR [build/gpu]      results.txt: a line PART|NAME|VERDICT|TEXT for each finding; log.txt: all that was said
-#   --bin DIR [build/cuda/bin] the programs; `build` puts them there
+# usage: tools/gpu_check.sh [OPTION...] first|second|third|all|PART...       defaults in brackets
+#        tools/gpu_check.sh [--record FILE] record RESULTS...
+#   --out DIR [build/gpu]      CALL.txt, named after what was asked for: a line PART|NAME|VERDICT|TEXT for each finding;
+#                              CALL.log: all that was said; traces of runs
+#   --bin DIR                  the programs, if not gpu/bin or build/cuda/bin, where the part build puts them
 #   --python PATH [python3]    one that has PyTorch, for the peers
-#   --seconds N [86400]        no part runs longer than what is left of these; one that does not begin is told
+#   --seconds N                no part runs longer than what is left of these; one that does not begin is told
+#                              [560 of first, second and third; else no limit]
 #   --simulate DIR             in place of a GPU the simulator's build of the backend, DIR/eps-cuda.so, at tiny sizes: tries
 #                              the parts themselves out, proves nothing and is never recorded
+#   --record FILE              [tests/gpu/RECORD.md], to which record adds an entry
 #
-# parts, in order of worth: probe build conformance training products rows copies attention relay large depth small
-# sanitizer; all is all of these; record writes the entry (--record FILE [tests/gpu/RECORD.md]).
+# first, second and third take at most 560 s each and hold these parts, most valuable first:
+#   first    probe computes large copies products attention memcheck
+#   second   conformance training relay rows depth
+#   third    larger small sanitizer
+# all is all of these; build by itself builds. A part that hangs costs its own limit, and what it had found stays.
 #
 # Exit status: 0 if all that ran passed, 1 if something failed or fell short, 2 misused.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 . tools/bench/common.sh
+. tools/gpu/programs.sh
 
-all_parts=(probe build conformance training products rows copies attention relay large depth small sanitizer)
-limit=470 # of a part, in seconds
+first=(probe computes large copies products attention memcheck)
+second=(conformance training relay rows depth)
+third=(larger small sanitizer)
+all_parts=(build "${first[@]}" "${second[@]}" "${third[@]}")
+# Seconds. Those of a call are 555 at most, so that one that hangs takes no time from those after it.
+declare -A limit=([build]=470 [probe]=25 [computes]=120 [large]=190 [copies]=35 [products]=50 [attention]=90 [memcheck]=40
+    [conformance]=115 [training]=90 [relay]=210 [rows]=30 [depth]=105 [larger]=180 [small]=200 [sanitizer]=170)
 
-options=() parts=()
+options=() parts=() files=() call='' lent=''
 while [ $# -gt 0 ]; do
     case "$1" in
     --help | -h) awk 'NR > 1 { if (!/^#/) exit; sub(/^# ?/, ""); print }' tools/gpu_check.sh; exit ;;
     --*) options+=("$1" "${@:2:1}"); shift ;;
-    all) parts+=("${all_parts[@]}") ;;
-    *) parts+=("$1") ;;
+    record) call=record files=("${@:2}"); break ;;
+    first) parts+=("${first[@]}") call+=-first lent=560 ;;
+    second) parts+=("${second[@]}") call+=-second lent=560 ;;
+    third) parts+=("${third[@]}") call+=-third lent=560 ;;
+    all) parts+=("${all_parts[@]:1}") call+=-all ;;
+    *) parts+=("$1") call+=-$1 ;;
     esac
     [ $# -eq 0 ] || shift
 done
-out=build/gpu bin=build/cuda/bin python=python3 seconds=86400 simulate='' record=tests/gpu/RECORD.md
+call=${call#-}
+out=build/gpu bin='' python=python3 seconds='' simulate='' record=tests/gpu/RECORD.md
 take_options "out bin python seconds simulate record" "${options[@]}"
+times=1
+[ -z "$simulate" ] || lent='' times=20 # it is slow, and lent by nobody
+seconds=${seconds:-${lent:-86400}}
 [[ $seconds =~ ^[1-9][0-9]*$ ]] || misuse "--seconds $seconds is not a number of seconds"
-[ ${#parts[@]} -gt 0 ] || misuse "name parts: ${all_parts[*]} all record"
+[ -n "$call" ] || misuse "name what to run: first second third all record, or parts: ${all_parts[*]}"
+if [ "$call" = record ]; then
+    [ ${#files[@]} -gt 0 ] || misuse "name the files of findings to record"
+    record=$record exec bash tools/gpu/record.sh "${files[@]}"
+fi
 for part in "${parts[@]}"; do
-    [[ " ${all_parts[*]} record " == *" $part "* ]] || misuse "$part is not one of: ${all_parts[*]} all record"
+    [[ " ${all_parts[*]} " == *" $part "* ]] || misuse "$part is not one of: first second third all record ${all_parts[*]}"
 done
 [ -z "$simulate" ] || [ -e "$simulate/eps-cuda.so" ] || misuse "--simulate $simulate: there is no eps-cuda.so"
 
 mkdir -p "$out" || exit 1
-results=$out/results.txt log=$out/log.txt
-touch "$results"
-export out bin python simulate record results log
-
-if [ -z "$simulate" ] && [ "${parts[*]}" != record ]; then
-    if ! gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>&1); then
-        echo "gpu_check.sh: no GPU: nvidia-smi, which would name it, $(command -v nvidia-smi >/dev/null && echo "says: ${gpu%%$'\n'*}" ||
-            echo "is not there")" >&2
-        exit 1
-    fi
+results=$out/$call.txt log=$out/$call.log
+gpu=simulated
+if [ -z "$simulate" ] && ! gpu=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>&1); then
+    echo "gpu_check.sh: no GPU: nvidia-smi, which would name it, $(command -v nvidia-smi >/dev/null && echo "says: ${gpu%%$'\n'*}" ||
+        echo "is not there")" >&2
+    exit 1
 fi
+: >"$results"
+: >"$log"
+export out bin python simulate results log
+
+part=call
+{
+    echo "call|gpu|fact|${gpu%%$'\n'*}"
+    echo "call|commit|fact|$(commit)"
+    [ -z "$simulate" ] || echo "call|simulated|fact|nothing here was run on a GPU"
+} | tee -a "$results"
+choose_programs
+[ -z "$build_first" ] || parts=(build "${parts[@]}")
 
 # count VERDICT LINES...: how many of them have it
 count() {
     awk -F '|' -v verdict="$1" '$3 == verdict { n++ } END { print n + 0 }' <<<"$2"
 }
 
+# Whatever a part started, a daemon too, ends with it: the next one needs the device and the memory. What is the part's has
+# this in its environment.
+end_all() {
+    local process
+    while read -r process; do
+        process=${process#/proc/}
+        kill -KILL "${process%/environ}" 2>/dev/null
+    done < <(grep -lszx "gpu_check=$$" /proc/[0-9]*/environ)
+}
+
 worst=0 summary=()
 for part in "${parts[@]}"; do
-    left=$((seconds - SECONDS)) began=$SECONDS
-    if [ "$left" -le 5 ]; then
-        summary+=("$part: not begun, no time is left")
+    left=$((seconds - SECONDS)) began=$SECONDS why=''
+    [ "$left" -gt 5 ] || why="no time is left"
+    [ "$part" = build ] || [ "$part" = probe ] || [ -x "$bin/eps" ] || why="there are no programs"
+    if [ -n "$why" ]; then
+        summary+=("$part: not begun, $why")
         worst=1
         continue
     fi
-    if [ "$part" = record ]; then
-        bash tools/gpu/record.sh || worst=1
-        continue
-    fi
     echo "== $part"
-    sed -i "/^$part|/d" "$results"
-    mine=$((left - 5 < limit ? left - 5 : limit))
-    part=$part allowed=$mine timeout -k 10 "$mine" bash tools/gpu/part.sh
+    most=$((times * limit[$part])) mine=$((left - 5 < most ? left - 5 : most))
+    gpu_check=$$ part=$part allowed=$mine timeout -k 10 "$mine" bash tools/gpu/part.sh
     rc=$?
-    if [ $rc -ne 0 ]; then
-        why="ended with status $rc: the end of $log says more"
-        [ $rc -eq 124 ] || [ $rc -eq 137 ] && why="took longer than $mine s"
-        echo "$part|$part-ends|failed|the part $part $why" | tee -a "$results"
+    end_all
+    lines=$(grep "^$part|" "$results")
+    if [ $rc -eq 124 ] || [ $rc -eq 137 ]; then
+        had="$(grep -c . <<<"$lines") findings before"
+        verdict=failed
+        [ "$mine" -eq "$most" ] || verdict=missing # it may not be to blame
+        echo "$part|$part-ends|$verdict|the part $part took longer than $mine s, and was cut off; $had" | tee -a "$results"
+        worst=1
+    elif [ $rc -ne 0 ]; then
+        echo "$part|$part-ends|failed|the part $part ended with status $rc: the end of $log says more" | tee -a "$results"
     fi
     lines=$(grep "^$part|" "$results")
     failed=$(($(count failed "$lines") + $(count short "$lines")))

@@ -1,9 +1,13 @@
 #!/usr/bin/env bash
-# Makes a machine that has a GPU and the CUDA toolkit, but no network, able to build this: gathers Debian's packages of
-# the libraries that building needs, here, where there is a network; there they are unpacked into a folder of their own,
-# never onto the system. The packages run on any x86-64 Linux whose C library is as new as the one they were gathered on.
+# Makes a machine that has a GPU, but no network, able to run tools/gpu_check.sh. Into gpu/, which git ignores and which is
+# carried along with the tree, go: Debian's packages of the libraries that building needs, in case the machine must build
+# and has the CUDA toolkit; and, with --build, programs, tests and kernels built here, with the libraries they need. All of
+# it runs on any x86-64 Linux whose C library is as new as this machine's.
 #
-# usage: tools/gpu_prepare.sh [gather]     downloads them into gpu/, which git ignores; carry that along with the tree
+# usage: tools/gpu_prepare.sh [gather]     downloads the packages
+#        tools/gpu_prepare.sh --build      the same; builds for sm_90, where the CUDA toolkit is, and packs what was built
+#        tools/gpu_prepare.sh simulator TREE FOLDER  for tests/gpu/rehearse.sh: packs the programs of a build folder, and the
+#                                                    simulator in place of the backend, into FOLDER
 #        tools/gpu_prepare.sh unpack       there: unpacks gpu/*.deb into build/prefix; tools/gpu_check.sh build does it
 #        tools/gpu_prepare.sh probe        says what building needs and this machine lacks; exit status 1 if something
 set -euo pipefail
@@ -17,6 +21,10 @@ programs=(cmake ninja gcc g++ nvcc make)
 # What every machine with a compiler has, or what only scripts of packages that are installed would need.
 there='^(libc6|libc6-dev|libc-dev|libgcc-s1|libstdc\+\+6|libltdl.*|gcc-.*|dpkg|perl.*|mawk|debianutils|install-info|autom.*)$'
 prefix=build/prefix
+packed=gpu
+code=sm_90 # of the device that programs are packed for
+# Of libraries, what a machine with a driver has itself: C's and C++'s, CUDA's.
+system='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libcu.*|libnv.*)\.so'
 
 fail() {
     echo "gpu_prepare.sh: $*" >&2
@@ -43,7 +51,6 @@ with_libraries() {
 
 gather() {
     local -a packages
-    local kib
 
     command -v apt-get >/dev/null || fail "gathering needs Debian's apt; run it where there is one"
     mapfile -t packages < <(with_libraries "${develop[@]}" pkgconf)
@@ -54,12 +61,67 @@ gather() {
         fail "apt-get could not download ${packages[*]}; try: apt-get update"
     fi
     rm -f gpu/log
+    echo "${#packages[@]} packages in gpu/"
+    weigh
+}
+
+# What is carried along: the tree as git knows it, and what is packed.
+weigh() {
+    local kib
     kib=$({
         git ls-files -z --cached --others --exclude-standard
-        printf '%s\0' gpu/*.deb
-    } | sort -zu | xargs -0 du -kc 2>/dev/null | awk '$2 == "total" { sum += $1 } END { print sum + 0 }')
-    [ "$kib" -le $((most_mib * 1024)) ] || fail "tree and packages take $kib KiB, more than $most_mib MiB"
-    echo "${#packages[@]} packages in gpu/; with the tree $((kib / 1024 + 1)) MiB"
+        find "$packed" -type f -print0
+    } | sort -zu | xargs -0 du -kc --apparent-size 2>/dev/null | awk '$2 == "total" { sum += $1 } END { print sum + 0 }')
+    [ "$kib" -le $((most_mib * 1024)) ] || fail "the tree and $packed/ take $kib KiB, more than $most_mib MiB"
+    echo "the tree and $packed/: $((kib / 1024 + 1)) MiB, of $most_mib that can be carried"
+}
+
+# pack TREE [cudasim/]: stripped programs, tests and backend of a build into $packed, with the libraries that they load, what
+# they were built from, and of which commit
+pack() {
+    local tree=$1 simulator=${2-} program library
+    local -a tests
+
+    . tools/gpu/programs.sh
+    . tools/gpu/targets.sh
+    mapfile -t tests <"$tree/cuda-tests.txt"
+    mkdir -p "$packed/bin" "$packed/lib"
+    (cd "$packed" && rm -rf bin/* lib/* cudasim cache sources commit code cuda-tests.txt)
+    [ -z "$simulator" ] || mkdir "$packed/cudasim"
+    for program in "${targets[@]}" "${tests[@]}"; do
+        case $program in # what is of the device
+        eps-cuda) program=${simulator}eps-cuda.so ;;
+        bench_cuda) program=${simulator}bench_cuda ;;
+        gpu_probe) [ -z "$simulator" ] || continue ;;
+        esac
+        [ -e "$tree/bin/$program" ] || fail "$tree has no bin/$program: build it first"
+        strip -o "$packed/$( [[ $program == */* ]] || echo bin/)$program" "$tree/bin/$program"
+    done
+    while read -r library; do
+        [[ ${library##*/} =~ $system ]] || cp -L "$library" "$packed/lib/"
+    done < <(find "$packed" -type f -perm -1 -exec ldd {} + 2>/dev/null | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u)
+    strip --strip-unneeded "$packed"/lib/*
+    cp "$tree/cuda-tests.txt" "$packed/"
+    git ls-files -z --cached --others --exclude-standard -- '*.c' '*.h' '*.cu' '*.cuh' '*.cmake' '*CMakeLists.txt' CMakePresets.json \
+        tests/fixtures | xargs -0 sha256sum >"$packed/sources"
+    tree_commit >"$packed/commit"
+    sed -n 's/^EPS_CUDA_CODE:[A-Z]*=//p' "$tree/CMakeCache.txt" >"$packed/code"
+    [ -s "$packed/code" ] || rm "$packed/code"
+    echo "$(find "$packed/bin" -type f | wc -l) programs and $(find "$packed/lib" -type f | wc -l) libraries in $packed/, of commit $(cat "$packed/commit")"
+    weigh
+}
+
+build() {
+    local tree=build/packed
+    local -a tests
+
+    . tools/gpu/targets.sh
+    cmake --preset release -B $tree -DEPS_CUDA=ON -DEPS_CUDA_CODE=$code >build/packed.log 2>&1 ||
+        fail "cmake cannot configure $tree: build/packed.log says why"
+    mapfile -t tests <$tree/cuda-tests.txt
+    cmake --build $tree -j "$(nproc)" --target "${targets[@]}" "${tests[@]}" >>build/packed.log 2>&1 ||
+        fail "$tree does not build: build/packed.log says why"
+    pack $tree
 }
 
 # Links that name a place of the system are made to name the prefix's.
@@ -127,6 +189,12 @@ missing() {
 
 case "${1-gather}" in
 gather) gather ;;
+--build) mkdir -p build; gather; build ;;
+simulator)
+    [ $# -eq 3 ] || { echo "gpu_prepare.sh: simulator needs a build folder and one to pack into" >&2; exit 2; }
+    packed=$3
+    pack "$2" cudasim/
+    ;;
 unpack) unpack ;;
 probe)
     lacks=$(missing | paste -sd ' ')

@@ -63,9 +63,14 @@ static int (*find_command(const char *name))(int argc, char **argv)
     return NULL;
 }
 
-static int refuse_command(const char *word)
+static int misused(const char *sentence)
 {
     static const struct command eps = {.name = "eps"};
+    return arguments_fail(&eps, -EDOM, sentence);
+}
+
+static int refuse_command(const char *word)
+{
     const char *names[N_COMMANDS + 2];
     char sentence[300];
     size_t n = 0;
@@ -81,7 +86,7 @@ static int refuse_command(const char *word)
         snprintf(sentence, sizeof sentence, "'%.80s' is not a command: did you mean %s? see eps --help", word, meant);
     else
         snprintf(sentence, sizeof sentence, "'%.80s' is not a command: see eps --help", word);
-    return arguments_fail(&eps, -EDOM, sentence);
+    return misused(sentence);
 }
 
 /* "eps help train" is "eps train --help". */
@@ -93,6 +98,8 @@ static int help(int argc, char **argv)
         print_usage(stdout);
         return 0;
     }
+    if (argc > 3)
+        return misused("help takes one command: see eps --help");
     int (*const run)(int, char **) = find_command(argv[2]);
     return run ? run(2, (char *[]){argv[2], option, NULL}) : refuse_command(argv[2]);
 }
@@ -105,7 +112,7 @@ static int dispatch(int argc, char **argv)
     }
     if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0)
         return help(strcmp(argv[1], "help") == 0 ? argc : 2, argv);
-    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "version") == 0) {
+    if (strcmp(argv[1], "--version") == 0 || strcmp(argv[1], "-V") == 0 || strcmp(argv[1], "version") == 0) {
         puts("eps " EPS_VERSION);
         return 0;
     }

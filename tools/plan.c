@@ -64,8 +64,10 @@ static void print_choice(const struct eps_plan *plan)
                plan->n_kept, plan->n_layers);
     printf("            weights of %u of %u units stay on the device; %u buffer%s for the others\n", plan->n_resident,
            plan->n_pulled, plan->n_weight_buffers, plan->n_weight_buffers == 1 ? "" : "s");
-    printf("            the head's logits computed %s\n",
-           plan->one_pass ? "once" : "twice, as its weights are not on the device all at once");
+    printf("            contributions: %u sum%s on the device, %u slots of a worker's inbox\n", plan->n_sums,
+           plan->n_sums == 1 ? "" : "s", plan->n_slots);
+    printf("            the head's logits computed %s, at most %u tokens at a time\n",
+           plan->one_pass ? "once" : "twice, as its weights are not on the device all at once", plan->head_tile);
 }
 
 /* "812 ms", "12.3 s", "1 h 48 min" */
@@ -140,9 +142,10 @@ static json_t *side_to_json(const struct eps_plan_side *side)
 
 static json_t *choice_to_json(const struct eps_plan *plan)
 {
-    return json_pack("{s:i, s:s, s:i, s:i, s:i, s:b}", "microbatch", (int)plan->microbatch, "stash",
+    return json_pack("{s:i, s:s, s:i, s:i, s:i, s:i, s:i, s:b, s:i}", "microbatch", (int)plan->microbatch, "stash",
                      plan->host_stash ? "host" : "device", "kept", (int)plan->n_kept, "weight_buffers",
-                     (int)plan->n_weight_buffers, "resident", (int)plan->n_resident, "one_pass_head", plan->one_pass);
+                     (int)plan->n_weight_buffers, "resident", (int)plan->n_resident, "sums", (int)plan->n_sums, "slots",
+                     (int)plan->n_slots, "one_pass_head", plan->one_pass, "head_tile", (int)plan->head_tile);
 }
 
 static json_t *times_to_json(const struct eps_plan *plan)
@@ -178,9 +181,96 @@ static void print_json(const struct eps_plan *plan)
     json_decref(all);
 }
 
-struct question {
-    bool minimum, find_depth, find_batch, json;
+/* ---- a step in time ---- */
+
+static const struct {
+    const char *key, *name;
+} queues[EPS_QUEUES] = {
+    [EPS_DOWN] = {"down", "copies down"},
+    [EPS_COMPUTE] = {"compute", "computing"},
+    [EPS_UP] = {"up", "copies up"},
+    [EPS_OPTIMIZER] = {"optimizer", "optimizer"},
 };
+
+/* "device      works 68 %, waits 6.25 ms for optimizer, 0.55 ms for copies down" */
+static void print_device(const struct eps_timeline *line)
+{
+    const double least = line->step_ms / 1e4; /* what is less is not worth a word */
+    const char *between = ", waits";
+    char text[32];
+
+    printf("device      works %.0f %%", 100 * line->busy_ms[EPS_COMPUTE] / line->step_ms);
+    for (int i = 0; i < EPS_QUEUES; i++)
+        if (line->waited_ms[EPS_COMPUTE][i] > least) {
+            printf("%s %s for %s", between, time_text(text, line->waited_ms[EPS_COMPUTE][i]), queues[i].name);
+            between = ",";
+        }
+    putchar('\n');
+}
+
+static void print_timeline(const struct eps_timeline *line)
+{
+    char text[32];
+
+    printf("a step      %s: %.0f tokens/s, %.3g TFLOP/s at 6 operations a parameter and token%s\n",
+           time_text(text, line->step_ms), line->tokens_per_s, line->tflops,
+           line->n_workers > 1 ? ", of all workers" : "");
+    printf("binds       %s\n", queues[line->binds].name);
+    print_device(line);
+    printf("busy        ");
+    for (int i = 0; i < EPS_QUEUES; i++)
+        printf("%s%s %.0f %%", i ? ", " : "", queues[i].name, 100 * line->busy_ms[i] / line->step_ms);
+    putchar('\n');
+    if (!line->measured)
+        printf("            by the speed of another machine; eps bench measures this one\n");
+}
+
+static json_t *queue_to_json(const struct eps_timeline *line, int queue)
+{
+    json_t *waits = json_object();
+
+    for (int i = 0; i < EPS_QUEUES; i++)
+        if (i != queue)
+            json_object_set_new(waits, queues[i].key, json_real(line->waited_ms[queue][i]));
+    return json_pack("{s:f, s:f, s:o}", "busy_ms", line->busy_ms[queue], "share", line->busy_ms[queue] / line->step_ms,
+                     "waits_ms", waits);
+}
+
+static void print_timeline_json(const struct eps_timeline *line)
+{
+    json_t *each = json_object();
+
+    for (int i = 0; i < EPS_QUEUES; i++)
+        json_object_set_new(each, queues[i].key, queue_to_json(line, i));
+    json_t *all = json_pack("{s:b, s:o, s:b, s:f, s:f, s:f, s:s, s:f, s:o}", "fits", line->fits, "why",
+                            text_json(line->why), "measured", line->measured, "step_ms", line->step_ms, "tokens_per_s",
+                            line->tokens_per_s, "tflops", line->tflops, "binds", queues[line->binds].key,
+                            "device_waits_ms", line->step_ms - line->busy_ms[EPS_COMPUTE], "queues", each);
+
+    assert(all); /* each number is finite: a profile's figures are checked */
+    json_dumpf(all, stdout, 0);
+    putchar('\n');
+    json_decref(all);
+}
+
+struct question {
+    bool minimum, find_depth, find_batch, timeline, json;
+};
+
+static int answer_timeline(const struct command *command, const struct eps_train_options *options, bool json)
+{
+    struct eps_timeline line;
+    struct eps_error error;
+    const int rc = eps_plan_timeline(&line, options, &error);
+
+    if (rc)
+        return arguments_fail(command, rc, error.text);
+    if (json)
+        print_timeline_json(&line);
+    else
+        print_timeline(&line);
+    return line.fits ? 0 : arguments_fail(command, 1, line.why);
+}
 
 static int answer(const struct command *command, const struct eps_train_options *options, const struct question *q)
 {
@@ -190,8 +280,11 @@ static int answer(const struct command *command, const struct eps_train_options 
     uint32_t n = 0;
     int rc;
 
-    if (q->minimum + q->find_depth + q->find_batch + q->json > 1)
-        return arguments_fail(command, -EDOM, "one of --minimum, --find-depth, --find-batch and --json at a time");
+    if (q->minimum + q->find_depth + q->find_batch + (q->timeline || q->json) > 1)
+        return arguments_fail(command, -EDOM,
+                              "one of --minimum, --find-depth, --find-batch, and --timeline or --json at a time");
+    if (q->timeline)
+        return answer_timeline(command, options, q->json);
     rc = q->minimum      ? eps_plan_minimum(&bytes, options, &error)
          : q->find_depth ? eps_plan_depth(&n, options, &error)
          : q->find_batch ? eps_plan_batch(&n, options, &error)
@@ -252,6 +345,11 @@ int command_plan(int argc, char **argv)
         {"--find-depth", NULL, ARGUMENT_FLAG, &question.find_depth,
          "print only the largest number of layers of this width that fits"},
         {"--find-batch", NULL, ARGUMENT_FLAG, &question.find_batch, "print only the largest batch that fits"},
+        {"--timeline", NULL, ARGUMENT_FLAG, &question.timeline,
+         "play a step in time: how long it takes, what binds, and what each queue waits for; with --json an object:\n"
+         "{\"fits\", \"why\", \"measured\", \"step_ms\", \"tokens_per_s\", \"tflops\", \"binds\", "
+         "\"device_waits_ms\",\n"
+         "\"queues\": {\"down\", \"compute\", \"up\", \"optimizer\": {\"busy_ms\", \"share\", \"waits_ms\"}}}"},
         {"--json", NULL, ARGUMENT_FLAG, &question.json,
          "print an object, in bytes:\n"
          "{\"host\": {\"current\", \"peak\", \"categories\": {NAME: {\"current\", \"peak\"}}},\n"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # From a bare Debian 12 to a trained model: installs what is missing, builds, trains a small GPT-2 on real text through a
-# daemon and a worker of its own, and lets it write a few lines. About 3 minutes on 2 cores.
+# daemon and a worker of its own, and lets it write a few lines. About 4 minutes on 2 cores.
 #
 # usage: tools/quickstart.sh [--data FILE]     text to train on; by default documentation that Debian's packages brought
 set -euo pipefail

@@ -76,6 +76,7 @@ static int to_json(json_t **out, struct eps_look *look, struct eps_error *error)
                      "n_steps", (json_int_t)s.n_steps, "model", s.model, "parameters", (json_int_t)s.n_parameters,
                      "workers", (json_int_t)s.n_workers, "pid", (json_int_t)s.pid, "uid", (json_int_t)s.uid, "loss",
                      loss ? loss : json_null());
+    json_object_set_new(*out, "optimizer_threads", json_integer((json_int_t)s.n_threads));
     json_object_set_new(*out, "precision", *s.model ? json_string(s.precision) : json_null());
     json_object_set_new(*out, "commit", *s.model ? json_string(s.commit) : json_null());
     json_object_set_new(*out, "saving", json_boolean(s.saving));
@@ -93,7 +94,8 @@ int command_status(int argc, char **argv)
         "eps status",
         "Shows what a live daemon is doing; a running eps train has one. Several are listed, a line each: name, state, "
         "step, model, pid, output directory.",
-        "print an object with state, step, n_steps, model, parameters, workers, pid, uid (whose job), loss (null "
+        "print an object with state, step, n_steps, model, parameters, workers, optimizer_threads, pid, uid (whose "
+        "job), loss (null "
         "before "
         "the first step), precision and commit (null without a job), saving, saved_step, trouble, out (null where "
         "there is none) and address; of several daemons {\"daemons\": [...]}. With --watch an object a line",

@@ -101,7 +101,7 @@ run_preset() {
         count "$preset" 0 1 0
         return
     fi
-    steady ctest --preset "$preset" -V -j $(($(nproc) + 2)) "${subset[@]}" >"$log" 2>&1 # many of them mostly wait
+    steady ctest --preset "$preset" -V -j $((3 * $(nproc))) "${subset[@]}" >"$log" 2>&1 # most of them mostly wait
     read -ra totals < <(summarise "$log")
     if [ "${totals[1]}" -ne 0 ]; then
         grep -E '^[0-9]+: .*:[FE]:|ERROR: .*Sanitizer|WARNING: ThreadSanitizer|runtime error|\*\*\*' "$log" |

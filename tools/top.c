@@ -45,6 +45,7 @@ static void take_status(struct top_view *view, const struct eps_status *s)
     view->n_parameters = s->n_parameters;
     view->saved_step = s->saved_step;
     view->saving = s->saving;
+    view->n_threads = s->n_threads;
 }
 
 static void take_recent(struct top_view *view, const struct eps_recent *r)

@@ -163,8 +163,9 @@ static void draw_host(struct page *page, const struct top_view *view, unsigned n
     char current[24], peak[24], text[LINE] = "";
     size_t used = 0;
 
-    line(page, "host  %s, at most %s", eps_format_bytes_like(current, view->host_current, view->host_peak),
-         eps_format_bytes(peak, view->host_peak));
+    line(page, "host  %s, at most %s  optimizer on %" PRIu32 " thread%s",
+         eps_format_bytes_like(current, view->host_current, view->host_peak), eps_format_bytes(peak, view->host_peak),
+         view->n_threads, view->n_threads == 1 ? "" : "s");
     for (size_t i = 0; i < view->n_categories && n_lines > 0; i++) {
         char item[64], bytes[24];
         const size_t n = (size_t)snprintf(item, sizeof item, "  %s %s", view->categories[i].name,

@@ -32,6 +32,7 @@ struct top_view {
     double tokens_per_s, step_ms;
     struct top_worker *workers; /* (n_workers) */
     size_t n_workers;
+    uint32_t n_threads; /* of the optimizer */
     uint64_t host_current, host_peak;
     struct top_category *categories; /* (n_categories) of the host */
     size_t n_categories;

@@ -154,9 +154,11 @@ int command_train(int argc, char **argv)
         {"Model and data", .kind = ARGUMENT_HEADING},
         {"--model", "DIR|config.json|PRESET", ARGUMENT_TEXT, &options.model,
          "a directory with config.json and *.safetensors; or fresh random weights, from a config.json alone or a "
-         "preset: byte-small, byte-medium, byte-large, gpt2, gpt2-medium, gpt2-large, gpt2-xl (on text with a "
-         "vocabulary of 256 bytes). Default: a preset that suits the data and the memory, with a batch, steps, "
-         "learning rate and betas that suit it, all of which are printed"},
+         "preset: text-small, text-medium, text-large (which learn a tokenizer from the text), byte-small, "
+         "byte-medium, "
+         "byte-large, gpt2, gpt2-medium, gpt2-large, gpt2-xl (on text with a vocabulary of 256 bytes). Default: a "
+         "preset that suits the data and the memory, with a batch, steps, learning rate and betas that suit it, all of "
+         "which are printed"},
         {"--data", "FILE...", ARGUMENT_TEXTS, &data,
          "training data, files, directories and patterns, joined to one stream of tokens: UTF-8 text, by the model's "
          "tokenizer (with a vocabulary of 256, a byte is a token); .jsonl (text, prompt and completion, or messages); "
@@ -188,10 +190,10 @@ int command_train(int argc, char **argv)
         {"Length and batch", .kind = ARGUMENT_HEADING},
         {"--steps", "N", ARGUMENT_LONG, &options.steps, "optimizer steps; default: what --epochs takes, rounded up"},
         {"--epochs", "X", ARGUMENT_REAL, &options.epochs,
-         "passes over the data; default 1; for a preset up to 10, as 1500 steps take"},
+         "passes over the data; default 1; for a preset up to 10, as 1500 steps take (750 of a text preset)"},
         {"--batch", "N", ARGUMENT_COUNT, &options.batch,
          "sequences per optimizer step, a multiple of --parts; default: about 16 Ki tokens; for a preset a 1500th of "
-         "the data, 1 Ki to 16 Ki tokens"},
+         "the data (a 750th for a text one), 1 Ki (2 Ki) to 16 Ki tokens"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq,
          "tokens per sequence; default: the model's positions, at most 1024"},
         {"--microbatch", "N|auto", ARGUMENT_AUTO, &options.microbatch,
@@ -201,8 +203,8 @@ int command_train(int argc, char **argv)
          "split the batch into N parts, which are shared out among the workers; default: the number of workers"},
         {"Optimizer", .kind = ARGUMENT_HEADING},
         {"--lr", "X", ARGUMENT_REAL, &options.lr,
-         "peak learning rate; default 3e-4 for fresh weights, else 2e-5; 2e-3 for the preset byte-small, 1e-3 for "
-         "byte-medium"},
+         "peak learning rate; default 3e-4 for fresh weights, else 2e-5; 3e-3 for the preset text-small, 2e-3 for "
+         "byte-small, 1e-3 for the medium ones"},
         {"--min-lr", "X", ARGUMENT_REAL, &options.min_lr, "learning rate at the end; default: a tenth of --lr"},
         {"--schedule", "cosine|linear|constant", ARGUMENT_CHOICE, &schedule,
          "how the learning rate decays; default cosine"},

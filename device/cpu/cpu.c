@@ -121,8 +121,8 @@ static int open_device(struct device **out, unsigned index, enum number_type typ
     for (int isa = CPU_V2; isa < CPU_ISAS; isa++)
         if (cpu_isa_runs((enum cpu_isa)isa))
             cpu_isa_use(dev, (enum cpu_isa)isa);
-    dev->kernels->rows->zero(dev, dev->arena, arena_bytes / sizeof(float)); /* touched, hence claimed */
-    dev->kernels->rows->zero(dev, dev->products, plan_cpu.library_bytes(n_threads) / sizeof(float));
+    dev->kernels->rows->zero(dev, dev->arena, arena_bytes); /* touched, hence claimed */
+    dev->kernels->rows->zero(dev, dev->products, plan_cpu.library_bytes(n_threads));
     *out = dev;
     return 0;
 }
@@ -155,14 +155,6 @@ static void upload(struct device *dev, void *dst, const void *host, size_t bytes
 static void download(struct device *dev, void *host, const void *src, size_t bytes)
 {
     copy(dev, host, src, bytes);
-}
-
-static void download_bf16(struct device *dev, uint16_t *host, const float *src, size_t n)
-{
-    device_count(dev->done);
-#pragma omp parallel for num_threads(dev->n_threads)
-    for (size_t i = 0; i < n; i++)
-        host[i] = number_to_bf16(src[i]);
 }
 
 static int lend(struct device *dev, const void *host, size_t bytes, bool writable, struct error *err)
@@ -206,10 +198,37 @@ static int fault(struct device *dev, struct error *err)
     return error_set(err, -EIO, "the device is lost");
 }
 
-static void zero(struct device *dev, float *x, size_t n)
+static void zero(struct device *dev, void *x, size_t bytes)
 {
     device_count(dev->done);
-    dev->kernels->rows->zero(dev, x, n);
+    dev->kernels->rows->zero(dev, x, bytes);
+}
+
+enum { ROUNDED = 1024 }; /* numbers at a time */
+
+/* By way of the stack: `to` may be where `from` is. */
+static void round_some(char *to, const char *from, size_t n)
+{
+    float wide[ROUNDED];
+    uint16_t narrow[ROUNDED];
+
+    memcpy(wide, from, n * sizeof *wide);
+    for (size_t i = 0; i < n; i++)
+        narrow[i] = number_to_bf16(wide[i]);
+    memcpy(to, narrow, n * sizeof *narrow);
+}
+
+/* Results are half as long as what they are made of, so that each round may be as long as all before it: what it writes
+ * has been read by then. */
+static void round_bf16(struct device *dev, uint16_t *to, const float *from, size_t n)
+{
+    device_count(dev->done);
+    for (size_t at = 0, here; at < n; at += here) {
+        here = cpu_smaller(n - at, at > ROUNDED ? at : ROUNDED);
+#pragma omp parallel for num_threads(dev->n_threads) if (here > ROUNDED)
+        for (size_t i = 0; i < here; i += ROUNDED)
+            round_some((char *)(to + at + i), (const char *)(from + at + i), cpu_smaller(here - i, ROUNDED));
+    }
 }
 
 static void activate(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation)
@@ -237,6 +256,13 @@ static void norm_backward(struct device *dev, void *dx, bool accumulate, float *
 {
     device_count(dev->done);
     dev->kernels->norm->backward(dev, dx, accumulate, weight_gradient, bias_gradient, dy, x, statistics, weight, m, n);
+}
+
+static void prepare_attention(struct device *dev, const struct device_attention *op, enum plan_attention way,
+                              char told[DEVICE_TOLD])
+{
+    (void)dev, (void)op, (void)way;
+    *told = '\0';
 }
 
 static void attention(struct device *dev, const struct device_attention *op)
@@ -316,6 +342,18 @@ static void cross_entropy_gradient(struct device *dev, float *logits, size_t log
     dev->kernels->softmax->gradient(dev, logits, logits_stride, running, labels, m, first, n, scale);
 }
 
+static void propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out)
+{
+    (void)dev, (void)op; /* products are ours */
+    *out = (struct products_candidates){0};
+}
+
+static int choose(struct device *dev, const struct products *products, struct error *err)
+{
+    (void)dev, (void)products, (void)err;
+    return 0;
+}
+
 const struct device_ops device_cpu = {
     .name = "cpu",
     .probe = probe,
@@ -327,18 +365,21 @@ const struct device_ops device_cpu = {
     .unlend = unlend,
     .upload = upload,
     .download = download,
-    .download_bf16 = download_bf16,
     .mark = mark,
     .follow = follow,
     .finish = finish,
     .sync = sync_device,
     .fault = fault,
     .zero = zero,
+    .round_bf16 = round_bf16,
     .matmul = cpu_matmul,
+    .propose = propose,
+    .choose = choose,
     .activate = activate,
     .reduce_rows = reduce_rows,
     .norm = norm,
     .norm_backward = norm_backward,
+    .prepare_attention = prepare_attention,
     .attention = attention,
     .attention_backward = attention_backward,
     .attention_cached = attention_cached,

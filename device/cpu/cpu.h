@@ -25,7 +25,7 @@ struct cpu_tile {
 };
 
 struct cpu_row_kernels {
-    void (*zero)(struct device *dev, float *x, size_t n);
+    void (*zero)(struct device *dev, void *x, size_t bytes);
     void (*activate)(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation);
     void (*reduce_rows)(struct device *dev, float *sum, const void *x, size_t m, size_t n);
     void (*embed)(struct device *dev, void *y, bool accumulate, const uint32_t *ids, size_t m, const void *table,

@@ -7,13 +7,13 @@
 
 enum { COLUMNS = 128 }; /* columns that one thread sums at once: its sums in double stay in the first-level cache */
 
-static void zero(struct device *dev, float *x, size_t n)
+static void zero(struct device *dev, void *x, size_t bytes)
 {
-    enum { PIECE = 1 << 16 };
+    enum { PIECE = 1 << 18 };
 
-#pragma omp parallel for num_threads(dev->n_threads) if (n > PIECE)
-    for (size_t i = 0; i < n; i += PIECE)
-        memset(x + i, 0, cpu_smaller(PIECE, n - i) * sizeof *x);
+#pragma omp parallel for num_threads(dev->n_threads) if (bytes > PIECE)
+    for (size_t i = 0; i < bytes; i += PIECE)
+        memset((char *)x + i, 0, cpu_smaller(PIECE, bytes - i));
 }
 
 /* sum (n) += the m rows of x at a stride. Added up in double from the first row to the last. */

@@ -93,6 +93,7 @@ static void gradient(struct device *dev, float *logits, size_t logits_stride, co
             memset(to, 0, n * sizeof *to);
         else
             gradient_row(to, row, running + 3 * i, n, labels[i] - first, scale);
+        memset(to + n, 0, (logits_stride - n) * sizeof *to);
     }
 }
 

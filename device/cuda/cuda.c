@@ -1,6 +1,6 @@
-/* device/cuda/cuda.c - a CUDA device: the table of its operations, its three queues and the marks between them.
+/* device/cuda/cuda.c - a CUDA device: the table of its operations, and its three queues.
  *
- * A queue is a stream, a mark an event out of a ring. Operations of the compute queue are launchers of kernels.h and
+ * A queue is a stream. Operations of the compute queue are launchers of kernels.h and
  * products of matmul.c. What fails while it is queued, or later on the device, is kept and told by finish and sync. */
 #include "device/cuda/cuda.h"
 
@@ -26,9 +26,7 @@ static void close_device(struct device *dev)
     if (dev->blas)
         cublasLtDestroy(dev->blas);
     for (unsigned i = 0; i < DEVICE_QUEUES; i++) {
-        for (unsigned j = 0; j < CUDA_MARKS; j++)
-            if (dev->marks[i].events[j])
-                cudaEventDestroy(dev->marks[i].events[j]);
+        cuda_marks_close(&dev->marks[i]);
         if (dev->streams[i])
             cudaStreamDestroy(dev->streams[i]);
     }
@@ -45,8 +43,8 @@ static cudaError_t open_queues(struct device *dev)
 
     for (unsigned i = 0; i < DEVICE_QUEUES && rc == cudaSuccess; i++) {
         rc = cudaStreamCreateWithFlags(&dev->streams[i], cudaStreamNonBlocking);
-        for (unsigned j = 0; j < CUDA_MARKS && rc == cudaSuccess; j++)
-            rc = cudaEventCreateWithFlags(&dev->marks[i].events[j], cudaEventDisableTiming | cudaEventBlockingSync);
+        if (rc == cudaSuccess)
+            rc = cuda_marks_open(&dev->marks[i]);
     }
     dev->queue.stream = dev->streams[DEVICE_COMPUTE];
     return rc;
@@ -131,45 +129,6 @@ static void *arena(struct device *dev)
     return dev->arena;
 }
 
-/* That of the mark, or of a later one that took its place in the ring, which covers it. */
-static cudaEvent_t event_of(const struct device *dev, enum device_queue queue, uint64_t wanted)
-{
-    assert(wanted <= dev->marks[queue].n);
-    return dev->marks[queue].events[wanted % CUDA_MARKS];
-}
-
-static uint64_t mark(struct device *dev, enum device_queue queue)
-{
-    struct cuda_marks *marks = &dev->marks[queue];
-
-    marks->n++;
-    cuda_note(dev, cudaEventRecord(marks->events[marks->n % CUDA_MARKS], dev->streams[queue]));
-    return marks->n;
-}
-
-static void follow(struct device *dev, enum device_queue queue, enum device_queue other, uint64_t wanted)
-{
-    if (wanted > 0 && queue != other)
-        cuda_note(dev, cudaStreamWaitEvent(dev->streams[queue], event_of(dev, other, wanted), 0));
-}
-
-static int finish(struct device *dev, enum device_queue queue, uint64_t wanted)
-{
-    if (wanted > 0 && dev->failed == cudaSuccess)
-        cuda_note(dev, cudaEventSynchronize(event_of(dev, queue, wanted)));
-    return dev->failed == cudaSuccess ? 0 : -EIO;
-}
-
-/* By marks, at which the host sleeps: a stream would have it spin, on a core that others need. */
-static int sync_device(struct device *dev)
-{
-    int rc = 0;
-
-    for (unsigned i = 0; i < DEVICE_QUEUES && rc == 0; i++)
-        rc = finish(dev, (enum device_queue)i, mark(dev, (enum device_queue)i));
-    return rc;
-}
-
 static int fault(struct device *dev, struct error *err)
 {
     char what[24];
@@ -179,9 +138,22 @@ static int fault(struct device *dev, struct error *err)
     return -EIO;
 }
 
-static void zero(struct device *dev, float *x, size_t n)
+static void zero(struct device *dev, void *x, size_t bytes)
 {
-    cuda_note(dev, cudaMemsetAsync(x, 0, n * sizeof *x, dev->queue.stream));
+    cuda_note(dev, cudaMemsetAsync(x, 0, bytes, dev->queue.stream));
+}
+
+/* Blocks run in any order, so what a launch writes is nothing that it reads. Each may be longer than the one before: its
+ * results are half as long as what has been read by then. */
+static void round_bf16(struct device *dev, uint16_t *to, const float *from, size_t n)
+{
+    const size_t apart = (size_t)((const char *)from - (const char *)to) / sizeof *to;
+
+    assert((const char *)to < (const char *)from);
+    for (size_t at = 0, here; at < n; at += here) {
+        here = n - at < apart + at ? n - at : apart + at;
+        cuda_note(dev, cuda_to_bf16(&dev->queue, to + at, from + at, here));
+    }
 }
 
 static void activate(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation)
@@ -216,7 +188,8 @@ static void attention(struct device *dev, const struct device_attention *op)
 
 static void attention_backward(struct device *dev, const struct device_attention *op)
 {
-    cuda_note(dev, cuda_attention_backward(&dev->queue, op));
+    if (!cuda_dnn_attention_backward(dev, op))
+        cuda_note(dev, cuda_attention_backward(&dev->queue, op));
 }
 
 static void attention_cached(struct device *dev, const struct device_attention_cached *op)
@@ -322,18 +295,21 @@ EXPORTED const struct device_ops device_cuda = {
     .unlend = cuda_unlend,
     .upload = cuda_upload,
     .download = cuda_download,
-    .download_bf16 = cuda_download_bf16,
-    .mark = mark,
-    .follow = follow,
-    .finish = finish,
-    .sync = sync_device,
+    .mark = cuda_mark,
+    .follow = cuda_follow,
+    .finish = cuda_finish,
+    .sync = cuda_sync,
     .fault = fault,
     .zero = zero,
+    .round_bf16 = round_bf16,
     .matmul = cuda_matmul,
+    .propose = cuda_matmul_propose,
+    .choose = cuda_matmul_choose,
     .activate = activate,
     .reduce_rows = reduce_rows,
     .norm = norm,
     .norm_backward = norm_backward,
+    .prepare_attention = cuda_dnn_prepare,
     .attention = attention,
     .attention_backward = attention_backward,
     .attention_cached = attention_cached,

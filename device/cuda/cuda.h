@@ -1,6 +1,6 @@
 /* device/cuda/cuda.h - one CUDA device: what the files of this backend share.
  *
- * cuda.c holds the table, queues and marks; memory.c host memory, lent or staged; probe.c what there is before a device
+ * cuda.c holds the table and the queues; marks.c what orders these; memory.c host memory, lent or staged; probe.c what there is before a device
  * is opened, and the sentences; matmul.c the products. One thread calls: the one that opened. */
 #ifndef DEVICE_CUDA_CUDA_H
 #define DEVICE_CUDA_CUDA_H
@@ -10,7 +10,7 @@
 #include <cublasLt.h>
 
 enum {
-    CUDA_MARKS = 64,            /* of a queue, each an event that is used again */
+    CUDA_MARKS = 64,            /* of a queue, at first: events, used again once they are reached */
     CUDA_LENT = 16,             /* ranges of host memory at a time */
     CUDA_PIECES = 2,            /* page-locked, for copies from and to other host memory */
     CUDA_PIECE_BYTES = 1 << 20, /* of each */
@@ -19,9 +19,12 @@ enum {
 struct cuda_matmul; /* chosen algorithms, by shape: matmul.c */
 struct cuda_dnn;    /* cuDNN and its plans: dnn.c */
 
+/* Mark i is events[i % room] until it is known to be reached. */
 struct cuda_marks {
-    uint64_t n; /* so far: the last one's name */
-    cudaEvent_t events[CUDA_MARKS];
+    uint64_t n;       /* so far: the last one's name */
+    uint64_t reached; /* all up to here are */
+    size_t room;
+    cudaEvent_t *events;
 };
 
 struct cuda_lent {
@@ -50,10 +53,10 @@ struct device {
     cublasLtHandle_t blas;
     void *workspace; /* (PLAN_CUDA_WORKSPACE_BYTES) */
     struct cuda_matmul *matmul;
-    struct cuda_dnn *dnn;      /* NULL: no library was found, or it cannot what is asked: our own kernels */
+    struct cuda_dnn *dnn;      /* NULL: of a device in fp32 */
     uint64_t *done, uncounted; /* where operations are counted: here, until somebody wants to know */
     cudaError_t failed;        /* the first fault; told by finish and sync */
-    char failed_at[128];       /* where, if more is known than which device */
+    char failed_at[256];       /* where, if more is known than which device */
 };
 
 /* An operation was queued, or waited for. Keeps the first fault. */
@@ -77,6 +80,15 @@ cudaError_t cuda_load_kernels(void);
 /* management.c: bytes that are free; 0: nobody can be asked. */
 uint64_t cuda_management_available(unsigned index);
 
+/* marks.c: CUDA_MARKS events. cudaErrorMemoryAllocation. Undo: cuda_marks_close, safe on a zeroed one. */
+cudaError_t cuda_marks_open(struct cuda_marks *marks);
+void cuda_marks_close(struct cuda_marks *marks);
+/* device/device.h's. */
+uint64_t cuda_mark(struct device *dev, enum device_queue queue);
+void cuda_follow(struct device *dev, enum device_queue queue, enum device_queue other, uint64_t mark);
+int cuda_finish(struct device *dev, enum device_queue queue, uint64_t mark);
+int cuda_sync(struct device *dev);
+
 /* memory.c: the pieces. -ENOMEM. Undo: cuda_memory_close, which takes back what is lent too; safe on half of it. */
 cudaError_t cuda_memory_open(struct device *dev);
 void cuda_memory_close(struct device *dev);
@@ -84,7 +96,6 @@ int cuda_lend(struct device *dev, const void *host, size_t bytes, bool writable,
 void cuda_unlend(struct device *dev, const void *host);
 void cuda_upload(struct device *dev, void *dst, const void *host, size_t bytes);
 void cuda_download(struct device *dev, void *host, const void *src, size_t bytes);
-void cuda_download_bf16(struct device *dev, uint16_t *host, const float *src, size_t n);
 /* Where kernels find `bytes` bytes at `at`, of the arena or lent; NULL: nowhere. */
 const void *cuda_reach(const struct device *dev, const void *at, size_t bytes);
 /* Host memory into the workspace, on DEVICE_COMPUTE: at most CUDA_PIECE_BYTES. */
@@ -93,13 +104,21 @@ void cuda_fetch(struct device *dev, const void *host, size_t bytes);
 /* matmul.c: the products. Handle and workspace are the device's. -ENOMEM. Undo: cuda_matmul_close, safe on NULL. */
 int cuda_matmul_open(struct device *dev);
 void cuda_matmul_close(struct device *dev);
+/* device/device.h's. */
 void cuda_matmul(struct device *dev, const struct device_matmul *op);
+void cuda_matmul_propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out);
+int cuda_matmul_choose(struct device *dev, const struct products *products, struct error *err);
 
-/* dnn.c: attention forward through cuDNN, if it is found (dnn.h: dnn_api_load); else dev->dnn stays NULL. Undo:
- * cuda_dnn_close, safe without. */
+/* dnn.c: attention through cuDNN, if it is found (dnn.h: dnn_api_load). Undo: cuda_dnn_close, safe without. */
 void cuda_dnn_open(struct device *dev);
 void cuda_dnn_close(struct device *dev);
-/* False: not computed, our own kernel must. Takes no more scratch than op->scratch has. */
+/* device/device.h's prepare_attention. */
+void cuda_dnn_prepare(struct device *dev, const struct device_attention *op, enum plan_attention way,
+                      char told[DEVICE_TOLD]);
+/* False: not prepared so, our own kernels compute it. Else it is queued, or the device has failed. */
 bool cuda_dnn_attention(struct device *dev, const struct device_attention *op);
+bool cuda_dnn_attention_backward(struct device *dev, const struct device_attention *op);
+/* How device `index` can compute attention's gradient: device_facts. */
+enum plan_attention cuda_dnn_way(unsigned index);
 
 #endif

@@ -53,11 +53,7 @@ __device__ inline matrices load_matrices(shared_address row)
 {
     matrices m;
 #ifdef CUDASIM
-    shared_address rows[WARP];
-
-    cudasim_warp_exchange(&row, sizeof row, rows);
-    for (int i = 0; i < 4; i++)
-        m.pair[i] = ((const uint32_t *)rows[8 * i + lane_index() / 4])[lane_index() % 4];
+    cudasim_load_matrices(m.pair, row, false);
 #else
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(m.pair[0]), "=r"(m.pair[1]), "=r"(m.pair[2]), "=r"(m.pair[3])
@@ -72,15 +68,7 @@ __device__ inline matrices load_transposed(shared_address row)
 {
     matrices m;
 #ifdef CUDASIM
-    const int column = lane_index() / 4, first = lane_index() % 4 * 2;
-    shared_address rows[WARP];
-
-    cudasim_warp_exchange(&row, sizeof row, rows);
-    for (int i = 0; i < 4; i++) {
-        const uint16_t *upper = (const uint16_t *)rows[8 * i + first],
-                       *lower = (const uint16_t *)rows[8 * i + first + 1];
-        m.pair[i] = upper[column] | (uint32_t)lower[column] << 16;
-    }
+    cudasim_load_matrices(m.pair, row, true);
 #else
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(m.pair[0]), "=r"(m.pair[1]), "=r"(m.pair[2]), "=r"(m.pair[3])

@@ -37,7 +37,7 @@ cudaError_t cuda_activation_gradient(const struct cuda_queue *q, void *c, const 
                                      size_t n, enum model_activation activation);
 cudaError_t cuda_dropout_add(const struct cuda_queue *q, void *y, const void *x, const void *h, size_t n_rows,
                              size_t n_tokens, size_t n, const struct device_dropout *dropout);
-/* to (host memory that was lent, or the device's): n numbers to bf16. */
+/* to (n) = from (n) to bf16. */
 cudaError_t cuda_to_bf16(const struct cuda_queue *q, uint16_t *to, const float *from, size_t n);
 
 /* rows.cu */

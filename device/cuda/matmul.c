@@ -1,12 +1,13 @@
 /* device/cuda/matmul.c - products by cuBLASLt.
  *
  * Its matrices are column-major: ours, read so, are their own transposes, and c' = op(b)' op(a)'. What a product needs -
- * descriptors and the library's first choice of an algorithm - is found out once per shape and kept in a table that
- * never grows.
+ * descriptors and an algorithm - is found out once per shape and kept in a table that never grows. The algorithm is the one
+ * that was chosen for the product's class (proto/products.h) if it can, else the library's first choice.
  *
  * That choice depends on the shape alone: alignment is told to the library up to 16 bytes, which all of its kernels
- * can use, so that a block's place in the arena changes nothing. Parts of a sum over k are never added up in bf16; in
- * products with beta 0 there is one part, so that the order depends on k alone.
+ * can use, so that a block's place in the arena changes nothing. Parts of a sum over k are never added up in bf16; but
+ * for sums over rows there is one part in products with beta 0, so that the order depends on k alone. Where the library
+ * has nothing like that, parts are added up in fp32, in their order.
  *
  * Fused are the bias, always, and for bf16 the gradient of the tanh form of GELU. Not its forward: the library takes it
  * of the sum before that is rounded to `pre`, from which it could not be computed anew. */
@@ -14,6 +15,7 @@
 
 #include <assert.h>
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -23,7 +25,8 @@ enum { SHAPES = 128, ALIGNMENT = 16 };
 struct key {
     uint64_t m, n, k, a_stride, b_stride, c_stride;
     uint32_t transpose_a, transpose_b, wide, accumulate, epilogue;
-    uint32_t a_alignment, b_alignment, c_alignment, bias_alignment, reserved;
+    uint32_t a_alignment, b_alignment, c_alignment, bias_alignment;
+    uint32_t chosen; /* 1 + the class whose algorithm is to be taken; 0: none */
 };
 
 struct shape {
@@ -36,6 +39,7 @@ struct shape {
 
 struct cuda_matmul {
     unsigned next; /* to be replaced: the oldest */
+    struct products products;
     struct shape shapes[SHAPES];
 };
 
@@ -81,9 +85,24 @@ static void *product_of(const struct device_matmul *op)
     return op->epilogue == DEVICE_BIAS_ACTIVATION ? op->pre : op->c;
 }
 
-static struct key key_of(const struct device_matmul *op, cublasLtEpilogue_t epilogue)
+/* -1 also where anything is aligned to less than all algorithms can use. */
+static int class_of(const struct device *dev, const struct device_matmul *op)
 {
+    const size_t some = ALIGNMENT / number_bytes(dev->type);
+    const bool aligned = alignment_of(op->a) == ALIGNMENT && alignment_of(op->b) == ALIGNMENT &&
+                         alignment_of(product_of(op)) == ALIGNMENT;
+
+    if (!aligned || op->a_stride % some || op->b_stride % some || op->c_stride % some)
+        return -1;
+    return products_find(dev->type, op->transpose_a, op->transpose_b, op->m, op->n, op->k);
+}
+
+static struct key key_of(const struct device *dev, const struct device_matmul *op, cublasLtEpilogue_t epilogue)
+{
+    const int class = class_of(dev, op);
+
     return (struct key){
+        .chosen = class >= 0 && dev->matmul->products.of[class].known ? 1 + (uint32_t) class : 0,
         .m = op->m,
         .n = op->n,
         .k = op->k,
@@ -93,7 +112,7 @@ static struct key key_of(const struct device_matmul *op, cublasLtEpilogue_t epil
         .transpose_a = op->transpose_a,
         .transpose_b = op->transpose_b,
         .wide = op->wide,
-        .accumulate = op->beta != 0,
+        .accumulate = op->over_rows || op->beta != 0,
         .epilogue = epilogue,
         .a_alignment = alignment_of(op->a),
         .b_alignment = alignment_of(op->b),
@@ -152,14 +171,13 @@ static bool prefer(cublasLtMatmulPreferenceOpaque_t *preference, cublasLtMatmulP
     return cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof value) == CUBLAS_STATUS_SUCCESS;
 }
 
-/* The library's first choice. */
-static bool choose(struct shape *s, const struct device *dev)
+/* The library's first choices, at most n, of those that add up parts so, or have none: how many. */
+static int ask(struct shape *s, const struct device *dev, uint32_t schemes, cublasLtMatmulHeuristicResult_t *found,
+               int most)
 {
     const struct key *key = &s->key;
     const size_t workspace = PLAN_CUDA_WORKSPACE_BYTES;
-    const uint32_t schemes = key->accumulate ? CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE : CUBLASLT_REDUCTION_SCHEME_NONE;
     cublasLtMatmulPreferenceOpaque_t preference;
-    cublasLtMatmulHeuristicResult_t found;
     int n = 0;
 
     if (!describe(s, dev) || cublasLtMatmulPreferenceInit(&preference) != CUBLAS_STATUS_SUCCESS ||
@@ -170,19 +188,154 @@ static bool choose(struct shape *s, const struct device *dev)
         !prefer(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, key->a_alignment) ||
         !prefer(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, key->c_alignment) ||
         !prefer(&preference, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, key->c_alignment) ||
-        cublasLtMatmulAlgoGetHeuristic(dev->blas, &s->product, &s->a, &s->b, &s->c, &s->c, &preference, 1, &found,
-                                       &n) != CUBLAS_STATUS_SUCCESS ||
-        n == 0 || found.state != CUBLAS_STATUS_SUCCESS)
+        cublasLtMatmulAlgoGetHeuristic(dev->blas, &s->product, &s->a, &s->b, &s->c, &s->c, &preference, most, found,
+                                       &n) != CUBLAS_STATUS_SUCCESS)
+        return 0;
+    return n;
+}
+
+/* In one part if there is a choice. */
+static int propose(struct shape *s, const struct device *dev, cublasLtMatmulHeuristicResult_t *found, int most)
+{
+    int n = s->key.accumulate ? 0 : ask(s, dev, CUBLASLT_REDUCTION_SCHEME_NONE, found, most);
+
+    if (n == 0 || found->state != CUBLAS_STATUS_SUCCESS)
+        n = ask(s, dev, CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE, found, most);
+    return n;
+}
+
+/* ---- chosen algorithms ---- */
+
+static size_t config_bytes(int i)
+{
+    return i == CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID || i == CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID ? sizeof(uint16_t)
+                                                                                                  : sizeof(uint32_t);
+}
+
+/* False: it has one that this build does not know, which is then left alone. */
+static bool read_config(struct products_algorithm *out, const cublasLtMatmulAlgo_t *algorithm)
+{
+    *out = (struct products_algorithm){.known = true};
+    for (int i = 0; i < PRODUCTS_CONFIG; i++) {
+        uint16_t half = 0;
+        size_t written;
+        void *to = config_bytes(i) == sizeof half ? (void *)&half : (void *)&out->config[i];
+        if (cublasLtMatmulAlgoConfigGetAttribute(algorithm, (cublasLtMatmulAlgoConfigAttributes_t)i, to,
+                                                 config_bytes(i), &written) != CUBLAS_STATUS_SUCCESS)
+            return false;
+        if (config_bytes(i) == sizeof half)
+            out->config[i] = half;
+    }
+    return true;
+}
+
+/* Parts of a sum that are added up as they come, or in bf16, are never taken, whoever wrote them there. */
+static bool is_ordered(const struct products_algorithm *a)
+{
+    const uint32_t scheme = a->config[CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME];
+
+    return scheme == CUBLASLT_REDUCTION_SCHEME_NONE || scheme == CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
+}
+
+static bool write_config(cublasLtMatmulAlgo_t *out, const struct device *dev, bool wide,
+                         const struct products_algorithm *a)
+{
+    const cudaDataType type = dev->type == NUMBER_BF16 ? CUDA_R_16BF : CUDA_R_32F, to = wide ? CUDA_R_32F : type;
+
+    if (!is_ordered(a) || a->config[0] > INT32_MAX ||
+        cublasLtMatmulAlgoInit(dev->blas, CUBLAS_COMPUTE_32F, CUDA_R_32F, type, type, to, to, (int)a->config[0], out) !=
+            CUBLAS_STATUS_SUCCESS)
+        return false;
+    for (int i = 1; i < PRODUCTS_CONFIG; i++) {
+        const uint16_t half = (uint16_t)a->config[i];
+        const void *from = config_bytes(i) == sizeof half ? (const void *)&half : (const void *)&a->config[i];
+        if ((config_bytes(i) == sizeof half && a->config[i] != half) ||
+            cublasLtMatmulAlgoConfigSetAttribute(out, (cublasLtMatmulAlgoConfigAttributes_t)i, from, config_bytes(i)) !=
+                CUBLAS_STATUS_SUCCESS)
+            return false;
+    }
+    return true;
+}
+
+/* The one that was chosen, if it computes this shape, too. */
+static bool take(struct shape *s, const struct device *dev)
+{
+    cublasLtMatmulHeuristicResult_t result;
+
+    if (!s->key.chosen || !describe(s, dev) ||
+        !write_config(&s->algorithm, dev, s->key.wide, &dev->matmul->products.of[s->key.chosen - 1]))
+        return false;
+    return cublasLtMatmulAlgoCheck(dev->blas, &s->product, &s->a, &s->b, &s->c, &s->c, &s->algorithm, &result) ==
+               CUBLAS_STATUS_SUCCESS &&
+           result.state == CUBLAS_STATUS_SUCCESS && result.workspaceSize <= PLAN_CUDA_WORKSPACE_BYTES;
+}
+
+static bool choose(struct shape *s, const struct device *dev)
+{
+    cublasLtMatmulHeuristicResult_t found;
+
+    if (take(s, dev))
+        return true;
+    if (propose(s, dev, &found, 1) == 0 || found.state != CUBLAS_STATUS_SUCCESS)
         return false;
     s->algorithm = found.algo;
     return true;
+}
+
+void cuda_matmul_propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out)
+{
+    cublasLtMatmulHeuristicResult_t found[PRODUCTS_CANDIDATES];
+    struct shape s = {.key = key_of(dev, op, fused(dev, op))};
+    int n = 0;
+
+    *out = (struct products_candidates){.version = cublasLtGetVersion()};
+    s.epilogue = (cublasLtEpilogue_t)s.key.epilogue;
+    if (class_of(dev, op) >= 0)
+        n = propose(&s, dev, found, PRODUCTS_CANDIDATES);
+    for (int i = 0; i < n; i++)
+        if (found[i].state == CUBLAS_STATUS_SUCCESS && read_config(&out->of[out->n], &found[i].algo))
+            out->n++;
+}
+
+int cuda_matmul_choose(struct device *dev, const struct products *products, struct error *err)
+{
+    struct cuda_matmul *table = dev->matmul;
+    const size_t version = cublasLtGetVersion();
+    unsigned n = 0, n_left_out = 0;
+
+    *table = (struct cuda_matmul){0};
+    if (products->version == 0)
+        return 0;
+    if (products->version != version)
+        return error_set(err, -ENOTSUP,
+                         "cuda:%u: algorithms of products were chosen for cuBLASLt %" PRIu64
+                         ", and this is %zu: its own first choices are taken (eps bench --profile chooses anew)",
+                         dev->index, products->version, version);
+    table->products.version = version;
+    for (int class = 0; class < PRODUCTS_CLASSES; class ++) {
+        const bool wide = class / PRODUCTS_ROWS % PRODUCTS_KINDS == PRODUCTS_WEIGHTS;
+        cublasLtMatmulAlgo_t algorithm;
+        if (!products->of[class].known || class / (PRODUCTS_ROWS * PRODUCTS_KINDS) != (int)dev->type)
+            continue;
+        n++;
+        if (write_config(&algorithm, dev, wide, &products->of[class]))
+            table->products.of[class] = products->of[class];
+        else
+            n_left_out++;
+    }
+    if (n_left_out == 0)
+        return 0;
+    return error_set(err, -ENOTSUP,
+                     "cuda:%u: %u of the %u algorithms that were chosen for products mean nothing to cuBLASLt %zu: its "
+                     "own first choices are taken there (eps bench --profile chooses anew)",
+                     dev->index, n_left_out, n, version);
 }
 
 /* NULL: the library refuses it, fused or not. What is not fused under a key that is, was refused. */
 static struct shape *find(struct device *dev, const struct device_matmul *op)
 {
     struct cuda_matmul *table = dev->matmul;
-    const struct key key = key_of(op, fused(dev, op));
+    const struct key key = key_of(dev, op, fused(dev, op));
 
     for (struct shape *s = table->shapes; s < table->shapes + SHAPES; s++)
         if (memcmp(&s->key, &key, sizeof key) == 0)
@@ -200,6 +353,18 @@ static struct shape *find(struct device *dev, const struct device_matmul *op)
     }
     table->next = (table->next + 1) % SHAPES;
     return s;
+}
+
+/* Neither in one part nor in ordered ones, fused or not. */
+static void refuse(struct device *dev, const struct device_matmul *op)
+{
+    snprintf(
+        dev->failed_at, sizeof dev->failed_at,
+        "cuBLASLt %zu has no algorithm whose bits are always the same for the product of (%zu, %zu) and (%zu, %zu) "
+        "in %s (another version of it may, or --precision %s, or --device cpu)",
+        cublasLtGetVersion(), op->m, op->k, op->k, op->n, number_name(dev->type),
+        number_name(dev->type == NUMBER_BF16 ? NUMBER_FP32 : NUMBER_BF16));
+    cuda_note(dev, cudaErrorNotSupported);
 }
 
 static void fail(struct device *dev, const struct device_matmul *op, cublasStatus_t status)
@@ -254,7 +419,7 @@ void cuda_matmul(struct device *dev, const struct device_matmul *op)
         return;
     struct shape *s = find(dev, op);
     if (!s) {
-        fail(dev, op, CUBLAS_STATUS_NOT_SUPPORTED);
+        refuse(dev, op);
         return;
     }
     bool ok = true;

@@ -165,23 +165,11 @@ void cuda_upload(struct device *dev, void *dst, const void *host, size_t bytes)
         feed(dev, DEVICE_PULL, dst, host, bytes);
 }
 
-/* From the device to `to`, which it reaches; as bf16 if `narrow`, and then `bytes` is of these. */
-static cudaError_t pull_out(struct device *dev, char *to, const char *src, size_t bytes, bool narrow)
-{
-    const cudaStream_t stream = dev->streams[DEVICE_PUSH];
-    struct cuda_queue queue = dev->queue;
-
-    if (!narrow)
-        return cudaMemcpyAsync(to, src, bytes, cudaMemcpyDeviceToHost, stream);
-    queue.stream = stream;
-    queue.scratch = NULL; /* the compute queue's */
-    return cuda_to_bf16(&queue, (uint16_t *)to, (const float *)src, bytes / sizeof(uint16_t));
-}
-
 /* One piece is filled by the device while the one before is emptied. */
-static void drain(struct device *dev, char *host, const char *src, size_t bytes, bool narrow)
+static void drain(struct device *dev, char *host, const char *src, size_t bytes)
 {
-    const size_t n_pieces = (bytes + CUDA_PIECE_BYTES - 1) / CUDA_PIECE_BYTES, wide = narrow ? 2 : 1;
+    const size_t n_pieces = (bytes + CUDA_PIECE_BYTES - 1) / CUDA_PIECE_BYTES;
+    const cudaStream_t stream = dev->streams[DEVICE_PUSH];
     struct cuda_piece *pieces[CUDA_PIECES];
     size_t n_asked = 0;
 
@@ -189,8 +177,8 @@ static void drain(struct device *dev, char *host, const char *src, size_t bytes,
         for (; n_asked < n_pieces && n_asked < i + CUDA_PIECES && !dev->failed; n_asked++) {
             const size_t at = n_asked * CUDA_PIECE_BYTES, here = smaller(bytes - at, CUDA_PIECE_BYTES);
             struct cuda_piece *piece = pieces[n_asked % CUDA_PIECES] = take_piece(dev);
-            cuda_note(dev, pull_out(dev, piece->host, src + at * wide, here, narrow));
-            cuda_note(dev, cudaEventRecord(piece->done, dev->streams[DEVICE_PUSH]));
+            cuda_note(dev, cudaMemcpyAsync(piece->host, src + at, here, cudaMemcpyDeviceToHost, stream));
+            cuda_note(dev, cudaEventRecord(piece->done, stream));
         }
         if (dev->failed)
             return;
@@ -200,24 +188,12 @@ static void drain(struct device *dev, char *host, const char *src, size_t bytes,
     }
 }
 
-static void push(struct device *dev, char *host, const char *src, size_t bytes, bool narrow)
-{
-    const struct cuda_lent *lent = find_lent(dev, host, bytes);
-
-    if (bytes == 0)
-        return;
-    if (lent)
-        cuda_note(dev, pull_out(dev, narrow ? lent->device + (host - lent->host) : host, src, bytes, narrow));
-    else
-        drain(dev, host, src, bytes, narrow);
-}
-
 void cuda_download(struct device *dev, void *host, const void *src, size_t bytes)
 {
-    push(dev, host, src, bytes, false);
-}
-
-void cuda_download_bf16(struct device *dev, uint16_t *host, const float *src, size_t n)
-{
-    push(dev, (char *)host, (const char *)src, n * sizeof *host, true);
+    if (bytes == 0)
+        return;
+    if (find_lent(dev, host, bytes))
+        cuda_note(dev, cudaMemcpyAsync(host, src, bytes, cudaMemcpyDeviceToHost, dev->streams[DEVICE_PUSH]));
+    else
+        drain(dev, host, src, bytes);
 }

@@ -7,6 +7,7 @@
 # costs two cores half a minute, once.
 set(EPS_CUDA AUTO CACHE STRING "build the CUDA device: ON, OFF, or AUTO, where the toolkit is found")
 set_property(CACHE EPS_CUDA PROPERTY STRINGS AUTO ON OFF)
+set(EPS_CUDA_CODE sm_80,sm_86,sm_89,sm_90,sm_100,compute_80 CACHE STRING "what nvcc compiles for, as its -gencode takes it")
 
 if(EPS_CUDA)
   find_package(CUDAToolkit 12.8 QUIET) # the first that knows sm_100
@@ -25,7 +26,7 @@ else()
   # oldest, of which no kernel needs more: writing PTX takes nvcc longer than all of the machine code made of it.
   set(nvcc_options -std=c++17 -O3 -lineinfo -Werror=all-warnings -Xptxas=-v
       -Xcompiler=-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics,-Wall
-      -gencode=arch=compute_80,code=[sm_80,sm_86,sm_89,sm_90,sm_100,compute_80])
+      -gencode=arch=compute_80,code=[${EPS_CUDA_CODE}])
 
   file(GLOB cuda_kernels CONFIGURE_DEPENDS device/cuda/*.cu)
   set(cuda_objects)

@@ -152,7 +152,8 @@ cudaError_t cuda_norm(const struct cuda_queue *q, void *y, float *statistics, co
  *
  * With z = (x - mean) * inverse and g = dy * weight: dx = inverse * (g - mean(g) - z * mean(g z)). A block has many rows,
  * one after another, so that it sums their dy z and dy for the gradients of weight and bias as it goes: in registers if
- * HELD, else in its line of the scratch. */
+ * HELD, else in its line of the scratch. Of bf16 that is HELD the next row is on its way while the block adds up this one:
+ * a processor has no other block to do meanwhile. For two rows of fp32 there are not enough registers. */
 
 template <typename T> struct gradient_arrays {
     T *dx;
@@ -171,24 +172,42 @@ template <int V> struct gradient_share {
     enum { K = V == 1 ? 4 : 16 / V };
 };
 
+/* Row i, if there is one. */
+template <typename T, int V, int K, bool HELD>
+static __device__ inline void begin_row(share<T, V, K, GRADIENT_ROWS, HELD> *row, const struct gradient_arrays<T> &op,
+                                        size_t i)
+{
+    if (i >= op.m)
+        return;
+    row->rows[DY] = op.dy + i * op.n, row->rows[X] = op.x + i * op.n;
+    row->rows[DX] = op.accumulate ? op.dx + i * op.n : NULL;
+    row->read();
+}
+
 template <typename T, int V, bool HELD>
 static __global__ void __launch_bounds__(NORM_THREADS) norm_gradient_rows(struct gradient_arrays<T> op)
 {
     enum { K = gradient_share<V>::K, SUMS = HELD ? K : 1 };
+    constexpr bool AHEAD = HELD && sizeof(T) == sizeof(bf16);
     __shared__ struct block_sums shared;
     float *line = op.lines + blockIdx.x * 2 * op.n;
     float of_weight[SUMS][V] = {}, of_bias[SUMS][V] = {};
-    share<T, V, K, GRADIENT_ROWS, HELD> row;
+    share<T, V, K, GRADIENT_ROWS, HELD> row, next;
     unsigned turn = 0;
 
     row.column = (size_t)threadIdx.x * V, row.step = (size_t)blockDim.x * V, row.n = op.n;
+    if constexpr (AHEAD) {
+        next = row;
+        begin_row(&next, op, blockIdx.x);
+    }
     for (size_t i = blockIdx.x; i < op.m; i += gridDim.x) {
         const float mean = op.statistics[2 * i], inverse = op.statistics[2 * i + 1];
         float sum[2] = {0, 0};
 
-        row.rows[DY] = op.dy + i * op.n, row.rows[X] = op.x + i * op.n;
-        row.rows[DX] = op.accumulate ? op.dx + i * op.n : NULL;
-        row.read();
+        if constexpr (AHEAD)
+            row = next;
+        else
+            begin_row(&row, op, i);
         row.each([&](const pack<T, V>(&at)[GRADIENT_ROWS], size_t column, int k) {
             const pack<T, V> weight = load<V>(op.weight + column);
 
@@ -210,6 +229,8 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_gradient_rows(struct
                 store_wide(line + op.n + column, of_bias[0]);
             }
         });
+        if constexpr (AHEAD)
+            begin_row(&next, op, i + gridDim.x);
         block_sum(&shared, turn++, sum);
         const float mean_g = sum[0] / (float)op.n, mean_gz = sum[1] / (float)op.n;
         row.each([&](const pack<T, V>(&at)[GRADIENT_ROWS], size_t column, int) {

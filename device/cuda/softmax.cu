@@ -1,12 +1,12 @@
 /* device/cuda/softmax.cu - softmax and cross entropy over a vocabulary that comes in chunks.
  *
  * A block has a row at a time. Four bytes an element are read for the sum, and four read and two or four written for the
- * gradient; a row's stride is a chunk's, which may well be odd, so reading element by element is no exception. */
+ * gradient: whole packs where the plan pads rows, whose length may well be odd; else element by element. */
 #include "device/cuda/pack.cuh"
 
 #include <float.h>
 
-enum { SOFTMAX_THREADS = 512, SOFTMAX_BLOCKS = 8 /* of a processor */ };
+enum { SOFTMAX_THREADS = 512, SOFTMAX_BLOCKS = 8 /* of a processor */, LOGITS = 4 /* of a pack */ };
 
 /* Elements of a thread that are under way. */
 template <int V> struct softmax_share {
@@ -70,10 +70,11 @@ struct vocabulary_rows {
     uint32_t first;
 };
 
-template <int V>
+/* A thread has the same elements whether the rows are whole packs or not: a sum's order depends on n alone. */
+template <bool WHOLE>
 static __global__ void __launch_bounds__(SOFTMAX_THREADS) log_sum_exp_rows(struct vocabulary_rows op, bool start)
 {
-    enum { K = softmax_share<V>::K };
+    enum { V = LOGITS, K = softmax_share<V>::K };
 
     for (size_t i = blockIdx.x; i < op.m; i += gridDim.x) {
         const float *row = op.logits + i * op.stride;
@@ -87,14 +88,11 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS) log_sum_exp_rows(struc
                 const size_t column = begin + (size_t)k * blockDim.x * V;
                 pack<float, V> some;
 
-#pragma unroll
-                for (int v = 0; v < V; v++)
-                    some.at[v] = -INFINITY;
-                if (column < op.n)
+                if (WHOLE && column < op.n)
                     some = load<V>(row + column);
 #pragma unroll
                 for (int v = 0; v < V; v++)
-                    x[k * V + v] = some.at[v];
+                    x[k * V + v] = column + v >= op.n ? -INFINITY : WHOLE ? some.at[v] : row[column + v];
             }
             add(&all, x);
         }
@@ -120,12 +118,14 @@ static unsigned softmax_threads(size_t n, int v, int k)
     return whole_warps(smaller(pieces(n, (size_t)v * (size_t)k), SOFTMAX_THREADS));
 }
 
-template <int V>
+template <bool WHOLE>
 static cudaError_t log_sum_exp(const struct cuda_queue *q, const struct vocabulary_rows &op, bool start)
 {
+    enum { V = LOGITS };
     const dim3 grid(smaller(op.m, (size_t)q->n_processors * SOFTMAX_BLOCKS));
 
-    return launch(log_sum_exp_rows<V>, grid, softmax_threads(op.n, V, softmax_share<V>::K), 0, q->stream, op, start);
+    return launch(log_sum_exp_rows<WHOLE>, grid, softmax_threads(op.n, V, softmax_share<V>::K), 0, q->stream, op,
+                  start);
 }
 
 cudaError_t cuda_log_sum_exp(const struct cuda_queue *q, float *running, bool start, const float *logits,
@@ -135,7 +135,7 @@ cudaError_t cuda_log_sum_exp(const struct cuda_queue *q, float *running, bool st
 
     if (m == 0 || n == 0)
         return cudaSuccess;
-    return is_whole(logits, logits_stride) && n % 4 == 0 ? log_sum_exp<4>(q, op, start) : log_sum_exp<1>(q, op, start);
+    return is_whole(logits, logits_stride) ? log_sum_exp<true>(q, op, start) : log_sum_exp<false>(q, op, start);
 }
 
 static __global__ void losses(double *loss, const float *running, const uint32_t *labels, size_t m)
@@ -157,7 +157,7 @@ cudaError_t cuda_loss(const struct cuda_queue *q, double *loss, const float *run
 
 /* The gradient of a row is written from where its logits begin. In bf16 that is over logits that other threads read: the
  * block reads K packs of all threads, meets, and writes those over what it has read by then, since the gradient's
- * element j lies on logit j/2. */
+ * element j lies on logit j/2. What pads the row is written, too. */
 template <typename T, int V>
 static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(struct vocabulary_rows op, float scale)
 {
@@ -171,7 +171,7 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(struct v
         const uint32_t label = op.labels[i] - op.first;
         T *to = (T *)row;
 
-        for (size_t begin = 0; begin < op.n; begin += step * K) {
+        for (size_t begin = 0; begin < op.stride; begin += step * K) {
             const size_t column = begin + threadIdx.x * V;
             pack<float, V> x[K];
 
@@ -188,8 +188,9 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(struct v
 
 #pragma unroll
                 for (int v = 0; v < V; v++)
-                    set(&gradient.at[v], counts ? expf(x[k].at[v] - max) * factor - (at + v == label ? scale : 0) : 0);
-                if (at < op.n)
+                    set(&gradient.at[v],
+                        counts && at + v < op.n ? expf(x[k].at[v] - max) * factor - (at + v == label ? scale : 0) : 0);
+                if (at < op.stride)
                     store<V>(to + at, gradient);
             }
         }
@@ -209,7 +210,7 @@ cudaError_t cuda_cross_entropy_gradient(const struct cuda_queue *q, float *logit
                                         size_t n, float scale)
 {
     const struct vocabulary_rows op = {(float *)running, logits, logits_stride, labels, m, n, first};
-    const bool are_whole = is_whole(logits, logits_stride) && n % 4 == 0;
+    const bool are_whole = is_whole(logits, logits_stride);
 
     if (m == 0 || n == 0)
         return cudaSuccess;

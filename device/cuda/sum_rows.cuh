@@ -73,11 +73,18 @@ struct onto_sums {
     }
 };
 
+/* Where a column's sum lies in shared memory: a place stays free after each row of the banks, so that neither threads of
+ * V columns each nor those of one column each meet in a bank. */
+static __device__ constexpr unsigned apart(unsigned column)
+{
+    return column + column / 16 /* doubles in the 32 banks */;
+}
+
 /* Block (x, y): columns from x * WARP * V on of rows from y * rows on; its warps take the rows in turn. */
 template <typename T, int V, typename TO>
 static __global__ void sum_rows(TO to, const T *x, size_t m, size_t n, size_t rows)
 {
-    __shared__ double of_warps[SUM_WARPS][WARP * V];
+    __shared__ double of_warps[SUM_WARPS][apart(WARP * V)];
     const unsigned lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     const size_t first = (size_t)blockIdx.x * WARP * V, column = first + lane * V;
     const size_t begin = blockIdx.y * rows, end = begin + rows < m ? begin + rows : m;
@@ -99,12 +106,12 @@ static __global__ void sum_rows(TO to, const T *x, size_t m, size_t n, size_t ro
     }
 #pragma unroll
     for (int v = 0; v < V; v++)
-        of_warps[warp][lane * V + v] = total(sum[v]);
+        of_warps[warp][apart(lane * V + v)] = total(sum[v]);
     __syncthreads();
     for (unsigned i = threadIdx.x; i < WARP * V && first + i < n; i += blockDim.x) {
         double all = 0;
         for (int w = 0; w < SUM_WARPS; w++)
-            all += of_warps[w][i];
+            all += of_warps[w][apart(i)];
         to.put(first + i, all);
     }
 }

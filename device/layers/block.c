@@ -57,6 +57,24 @@ static void linear(const struct layer_pass *pass, enum model_block_piece weight,
     pass->ops->matmul(pass->dev, &op);
 }
 
+/* Of a fresh contribution all but what linear_contribution's products write, run by run. */
+static void clear_vectors(const struct layer_pass *pass)
+{
+    const struct model_piece *piece = &pass->model->pieces[pass->unit->first_piece];
+    const struct model_piece *const end = piece + pass->unit->n_pieces;
+
+    while (piece < end) {
+        const uint64_t first = piece->offset;
+        uint64_t n = 0;
+        for (; piece < end && pass->model->tensors[piece->tensor].n_dims == 1; piece++)
+            n += piece->n;
+        if (n > 0)
+            pass->ops->zero(pass->dev, pass->contribution + first, n * sizeof(float));
+        else
+            piece++;
+    }
+}
+
 /* W's gradient += x^T dy, b's += the sum of dy's rows. */
 static void linear_contribution(const struct layer_pass *pass, enum model_block_piece weight, const void *x,
                                 const void *dy)
@@ -73,7 +91,8 @@ static void linear_contribution(const struct layer_pass *pass, enum model_block_
                                      .c = contribution_of(pass, weight),
                                      .c_stride = w->shape[1],
                                      .wide = true,
-                                     .beta = 1};
+                                     .over_rows = true,
+                                     .beta = pass->fresh ? 0 : 1};
 
     pass->ops->matmul(pass->dev, &op);
     pass->ops->reduce_rows(pass->dev, contribution_of(pass, bias_after(weight)), dy, layer_tokens(pass), w->shape[1]);
@@ -176,6 +195,19 @@ static struct buffers buffers_of(const struct layer_pass *pass)
                             .scratch = base + at.scratch};
 }
 
+void layer_prepare_attention(const struct layer_pass *pass, bool trains, char told[DEVICE_TOLD])
+{
+    struct layer_pass block = *pass;
+
+    block.layer = &pass->model->layers[1]; /* any of them: all have these shapes */
+    block.unit = &pass->model->units[pass->model->visits[block.layer->first_visit]];
+    const struct buffers b = buffers_of(&block);
+    struct device_attention op = attention_of(&block, &b);
+    if (!trains)
+        op.qkv_gradient = NULL;
+    pass->ops->prepare_attention(pass->dev, &op, plan_attention_way(pass->model, pass->setting), told);
+}
+
 /* y = x + dropout(h), all (tokens, width). */
 static void add_residual(const struct layer_pass *pass, void *y, const void *x, const void *h, enum random_site site)
 {
@@ -184,13 +216,17 @@ static void add_residual(const struct layer_pass *pass, void *y, const void *x, 
     pass->ops->dropout_add(pass->dev, y, x, h, pass->n_rows, pass->n_tokens, pass->model->config.width, &dropout);
 }
 
-/* dh for the gradient at hand, which is that of y. */
-static void residual_backward(const struct layer_pass *pass, void *dh, enum random_site site)
+/* dh for the gradient at hand, which is that of y: in `room`, or without dropout, which changes nothing then, where it
+ * is. */
+static const void *residual_backward(const struct layer_pass *pass, void *room, enum random_site site)
 {
     const struct device_dropout dropout = layer_dropout(pass, pass->model->config.dropout_residual, site);
 
-    pass->ops->dropout_backward(pass->dev, dh, pass->gradient, pass->n_rows, pass->n_tokens, pass->model->config.width,
-                                &dropout);
+    if (dropout.p == 0)
+        return pass->gradient;
+    pass->ops->dropout_backward(pass->dev, room, pass->gradient, pass->n_rows, pass->n_tokens,
+                                pass->model->config.width, &dropout);
+    return room;
 }
 
 /* All but y: the same calls in forward and in backward, so the same bits. */
@@ -232,10 +268,10 @@ static void forward(const struct layer_pass *pass)
 static void mlp_backward(const struct layer_pass *pass, const struct buffers *b)
 {
     void *d = pass->output; /* (tokens, width), free in backward */
+    const void *dh = residual_backward(pass, d, RANDOM_DROPOUT_RESIDUAL_MLP);
 
-    residual_backward(pass, d, RANDOM_DROPOUT_RESIDUAL_MLP);
-    linear_contribution(pass, BLOCK_DOWN_WEIGHT, b->active, d);
-    linear_backward(pass, BLOCK_DOWN_WEIGHT, b->active, d, b->pre);
+    linear_contribution(pass, BLOCK_DOWN_WEIGHT, b->active, dh);
+    linear_backward(pass, BLOCK_DOWN_WEIGHT, b->active, dh, b->pre);
     linear_contribution(pass, BLOCK_UP_WEIGHT, b->normed, b->active);
     linear_backward(pass, BLOCK_UP_WEIGHT, d, b->active, NULL);
     normalize_backward(pass, b, BLOCK_NORM_2_WEIGHT, d, b->residual);
@@ -246,10 +282,10 @@ static void attention_backward(const struct layer_pass *pass, const struct buffe
 {
     const struct device_attention attention = attention_of(pass, b);
     void *d = pass->output;
+    const void *dh = residual_backward(pass, d, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
 
-    residual_backward(pass, d, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
-    linear_contribution(pass, BLOCK_ATTENTION_WEIGHT, b->attended, d);
-    linear_backward(pass, BLOCK_ATTENTION_WEIGHT, b->normed, d, NULL);
+    linear_contribution(pass, BLOCK_ATTENTION_WEIGHT, b->attended, dh);
+    linear_backward(pass, BLOCK_ATTENTION_WEIGHT, b->normed, dh, NULL);
     pass->ops->attention_backward(pass->dev, &attention);
     normalize(pass, b, BLOCK_NORM_1_WEIGHT, pass->input);
     linear_contribution(pass, BLOCK_QKV_WEIGHT, b->normed, b->qkv_gradient);
@@ -265,6 +301,8 @@ static void backward(const struct layer_pass *pass)
         complete_internals(pass, &b);
     else
         compute_internals(pass, &b);
+    if (pass->fresh)
+        clear_vectors(pass);
     mlp_backward(pass, &b);
     attention_backward(pass, &b);
 }

@@ -64,6 +64,8 @@ static void backward(const struct layer_pass *pass)
             pass->ops->dropout_backward(pass->dev, pass->gradient, pass->gradient, pass->n_rows, pass->n_tokens, width,
                                         &dropout);
     }
+    if (pass->fresh)
+        pass->ops->zero(pass->dev, pass->contribution, pass->unit->n * sizeof(float));
     if (!table.is_position) {
         pass->ops->embed_backward(pass->dev, pass->contribution, pass->ids, layer_tokens(pass), pass->gradient,
                                   (uint32_t)table.first, (uint32_t)table.n, width);

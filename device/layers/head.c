@@ -1,14 +1,21 @@
 /* logits = h W^T, loss = -log softmax(logits)[label]. A visit holds the rows of W for one chunk of the vocabulary;
- * logits exist for PLAN_HEAD_TILE tokens at a time only. Forward, each row's log-sum-exp runs along over the chunks, so
- * that backward can turn any chunk's logits, computed again, into their gradient without seeing the others.
+ * logits exist for one tile of tokens at a time only (plan.head_tile). Forward, each row's log-sum-exp runs along over
+ * the chunks, so that backward can turn any chunk's logits, computed again, into their gradient without seeing the
+ * others.
  *
  * With all chunks on the device, forward does it all, tile by tile: logits, log-sum-exp, their gradient, and what it
- * contributes. The same operations on the same numbers, in the same order for every sum, so the same bits. */
+ * contributes. Chunk by chunk these are the same operations on the same numbers, in the same order for every sum, so the
+ * same bits: products over several chunks at once would be others, and what is on the device depends on its memory.
+ *
+ * Chunks have rows of zeros added where the plan pads them. They make logits that nobody reads, whose gradient is 0. */
 #include "device/layers/layers.h"
+
+#include "plan/units.h"
 
 struct chunk {
     uint32_t first;
-    size_t n; /* labels */
+    size_t n;      /* labels */
+    size_t padded; /* rows of weights and contribution, and the stride of logits: those beyond n are zeros */
     const void *weights;
     float *contribution;
 };
@@ -19,6 +26,7 @@ static struct chunk chunk_of(const struct layer_pass *pass, const struct model_u
 
     return (struct chunk){.first = (uint32_t)piece->first_row,
                           .n = piece->n_rows,
+                          .padded = plan_head_pad(piece->n_rows, pass->plan->head_pad),
                           .weights = pass->weights,
                           .contribution = pass->contribution};
 }
@@ -33,9 +41,9 @@ static struct chunk chunk_at(const struct layer_pass *pass, uint32_t i)
     return chunk;
 }
 
-static size_t tile_tokens(size_t first, size_t tokens)
+static size_t tile_tokens(const struct layer_pass *pass, size_t first, size_t tokens)
 {
-    return tokens - first < PLAN_HEAD_TILE ? tokens - first : PLAN_HEAD_TILE;
+    return tokens - first < pass->plan->head_tile ? tokens - first : pass->plan->head_tile;
 }
 
 /* Tokens first .. first+m-1: logits (m, n) into `to`. */
@@ -44,14 +52,14 @@ static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t f
     const size_t width = pass->model->config.width;
     const struct device_matmul op = {.transpose_b = true,
                                      .m = m,
-                                     .n = chunk.n,
+                                     .n = chunk.padded,
                                      .k = width,
                                      .a = layer_element(pass, pass->input, first * width),
                                      .a_stride = width,
                                      .b = chunk.weights,
                                      .b_stride = width,
                                      .c = to,
-                                     .c_stride = chunk.n,
+                                     .c_stride = chunk.padded,
                                      .wide = true};
 
     pass->ops->matmul(pass->dev, &op);
@@ -60,28 +68,30 @@ static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t f
 static void add_log_sum_exp(const struct layer_pass *pass, struct chunk chunk, const float *logits, size_t first,
                             size_t m)
 {
-    pass->ops->log_sum_exp(pass->dev, pass->running + first * 3, chunk.first == 0, logits, chunk.n,
+    pass->ops->log_sum_exp(pass->dev, pass->running + first * 3, chunk.first == 0, logits, chunk.padded,
                            pass->labels + first, m, chunk.first, chunk.n);
 }
 
-/* dh += g W, or = for the topmost chunk, W's gradient += g^T h, for g (m, n) the gradient of the logits of tokens
- * first .. first+m-1, which takes their place. */
-static void tile_backward(const struct layer_pass *pass, struct chunk chunk, float *g, size_t first, size_t m)
+/* dh += g W, or = for the topmost chunk, in fp32 if there is a sum (m, width) for it; W's gradient += g^T h; for g (m, n)
+ * the gradient of the logits of tokens first .. first+m-1, which takes their place. */
+static void tile_backward(const struct layer_pass *pass, struct chunk chunk, float *g, float *sum, size_t first,
+                          size_t m)
 {
-    const size_t width = pass->model->config.width, g_stride = chunk.n * device_wide(pass->setting->precision);
+    const size_t width = pass->model->config.width, g_stride = chunk.padded * device_wide(pass->setting->precision);
     const void *h = layer_element(pass, pass->input, first * width);
     const struct device_matmul input = {.m = m,
                                         .n = width,
-                                        .k = chunk.n,
+                                        .k = chunk.padded,
                                         .a = g,
                                         .a_stride = g_stride,
                                         .b = chunk.weights,
                                         .b_stride = width,
-                                        .c = layer_element(pass, pass->gradient, first * width),
+                                        .c = sum ? sum : layer_element(pass, pass->gradient, first * width),
                                         .c_stride = width,
+                                        .wide = sum != NULL,
                                         .beta = chunk.first + chunk.n == pass->model->config.vocabulary ? 0 : 1};
     const struct device_matmul weights = {.transpose_a = true,
-                                          .m = chunk.n,
+                                          .m = chunk.padded,
                                           .n = width,
                                           .k = m,
                                           .a = g,
@@ -91,9 +101,10 @@ static void tile_backward(const struct layer_pass *pass, struct chunk chunk, flo
                                           .c = chunk.contribution,
                                           .c_stride = width,
                                           .wide = true,
-                                          .beta = 1};
+                                          .over_rows = true,
+                                          .beta = pass->fresh && first == 0 ? 0 : 1};
 
-    pass->ops->cross_entropy_gradient(pass->dev, g, chunk.n, pass->running + first * 3, pass->labels + first, m,
+    pass->ops->cross_entropy_gradient(pass->dev, g, chunk.padded, pass->running + first * 3, pass->labels + first, m,
                                       chunk.first, chunk.n, pass->loss_scale);
     pass->ops->matmul(pass->dev, &input);
     pass->ops->matmul(pass->dev, &weights);
@@ -102,17 +113,23 @@ static void tile_backward(const struct layer_pass *pass, struct chunk chunk, flo
 /* All chunks of one tile: logits side by side, then from the top down as backward visits them. */
 static void tile_in_one_pass(const struct layer_pass *pass, size_t first, size_t m)
 {
+    const size_t width = pass->model->config.width;
     float *logits = pass->workspace;
 
     for (uint32_t i = 0; i < pass->layer->n_visits; i++) {
         const struct chunk chunk = chunk_at(pass, i);
-        multiply(pass, chunk, first, m, logits + m * chunk.first);
-        add_log_sum_exp(pass, chunk, logits + m * chunk.first, first, m);
+        multiply(pass, chunk, first, m, logits);
+        add_log_sum_exp(pass, chunk, logits, first, m);
+        logits += m * chunk.padded;
     }
+    float *const sum = pass->plan->head_sums ? logits : NULL; /* behind all of them */
     for (uint32_t i = pass->layer->n_visits; i-- > 0;) {
         const struct chunk chunk = chunk_at(pass, i);
-        tile_backward(pass, chunk, logits + m * chunk.first, first, m);
+        logits -= m * chunk.padded;
+        tile_backward(pass, chunk, logits, sum, first, m);
     }
+    if (sum)
+        pass->ops->round_bf16(pass->dev, layer_element(pass, pass->gradient, first * width), sum, m * width);
 }
 
 static void forward(const struct layer_pass *pass)
@@ -124,8 +141,8 @@ static void forward(const struct layer_pass *pass)
         multiply(pass, chunk, 0, 1, pass->logits + chunk.first);
         return;
     }
-    for (size_t first = 0; first < tokens; first += PLAN_HEAD_TILE) {
-        const size_t m = tile_tokens(first, tokens);
+    for (size_t first = 0; first < tokens; first += pass->plan->head_tile) {
+        const size_t m = tile_tokens(pass, first, tokens);
         if (pass->chunks) {
             tile_in_one_pass(pass, first, m);
         } else {
@@ -140,13 +157,16 @@ static void forward(const struct layer_pass *pass)
 static void backward(const struct layer_pass *pass)
 {
     const struct chunk chunk = chunk_of(pass, pass->unit);
-    const size_t tokens = layer_tokens(pass);
+    const size_t tokens = layer_tokens(pass), width = pass->model->config.width;
+    float *const sum = pass->gradient_sum;
 
-    for (size_t first = 0; first < tokens; first += PLAN_HEAD_TILE) {
-        const size_t m = tile_tokens(first, tokens);
+    for (size_t first = 0; first < tokens; first += pass->plan->head_tile) {
+        const size_t m = tile_tokens(pass, first, tokens);
         multiply(pass, chunk, first, m, pass->workspace);
-        tile_backward(pass, chunk, pass->workspace, first, m);
+        tile_backward(pass, chunk, pass->workspace, sum ? sum + first * width : NULL, first, m);
     }
+    if (sum && pass->bottom)
+        pass->ops->round_bf16(pass->dev, pass->gradient, sum, tokens * width);
 }
 
 const struct layer_ops layer_head = {forward, backward};

@@ -20,7 +20,7 @@
 struct layer_chunk {
     const struct model_unit *unit;
     const void *weights;
-    float *contribution; /* += */
+    float *contribution; /* +=, or = if the pass is fresh */
 };
 
 /* One visit over one microbatch: everything a layer may touch. */
@@ -31,14 +31,18 @@ struct layer_pass {
     const struct model_layer *layer;
     const struct model_unit *unit;
     bool bottom, top; /* of the layer's visits: the first in forward, the first in backward */
-    /* The unit's, on the device; the embedding's may be the host's, as the device can read it (embed, position), and are
-     * NULL in backward. */
+    /* The unit's, on the device, the head's with the rows of zeros that pad it; the embedding's may be the host's, as the
+     * device can read it (embed, position), and are NULL in backward. */
     const void *weights;
-    float *contribution; /* the same layout: += in backward; NULL forward */
+    float *contribution; /* the same layout: += in backward, or = if fresh; NULL forward */
+    bool fresh;          /* the contribution, or those of the chunks, hold nothing yet, of any content */
     const void *input;   /* (tokens, width) boundary l-1 of this microbatch; NULL for the embedding */
     /* (tokens, width) boundary l; NULL for the head. Written forward; free in backward: all who read it are done. */
     void *output;
-    void *gradient;               /* (tokens, width) of this microbatch, in and out; NULL forward */
+    void *gradient; /* (tokens, width) of this microbatch, in and out; NULL forward */
+    /* (tokens, width) where the head's visits, in plans that have it so, add up their input's gradient, which the last of
+     * them rounds to `gradient`, in the place of its own beginning or of the input; else NULL. */
+    float *gradient_sum;
     const uint32_t *ids, *labels; /* (tokens), on the device */
     float *running;               /* (tokens, 3) */
     double *losses;               /* (tokens) */
@@ -59,12 +63,17 @@ struct layer_pass {
     void *cache;          /* of this block; NULL otherwise */
     float *logits;        /* (vocabulary): what the head writes instead of losses, for n_tokens 1; NULL otherwise */
     const struct plan_setting *setting;
+    const struct plan *plan; /* the head's; setting is its setting */
 };
 
 struct layer_ops {
     void (*forward)(const struct layer_pass *pass);
     void (*backward)(const struct layer_pass *pass);
 };
+
+/* Before any pass of a model with blocks: device_ops.prepare_attention for passes like this one, of as many rows or fewer.
+ * Of pass: ops, dev, model, setting, workspace, kept, n_rows, n_tokens and dropout. Writes into workspace and kept. */
+void layer_prepare_attention(const struct layer_pass *pass, bool trains, char told[DEVICE_TOLD]);
 
 /* By enum model_layer_kind; every member set. */
 extern const struct layer_ops layer_embedding, layer_block, layer_norm, layer_head;

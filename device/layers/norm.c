@@ -25,6 +25,8 @@ static void forward(const struct layer_pass *pass)
 static void backward(const struct layer_pass *pass)
 {
     forward(pass);
+    if (pass->fresh)
+        pass->ops->zero(pass->dev, pass->contribution, pass->unit->n * sizeof(float));
     pass->ops->norm_backward(pass->dev, pass->gradient, false, pass->contribution + offset(pass, WEIGHT),
                              pass->contribution + offset(pass, BIAS), pass->gradient, pass->input, pass->workspace,
                              weights_of(pass, WEIGHT), layer_tokens(pass), pass->model->config.width);

@@ -45,7 +45,8 @@ struct fibre {
     const void *mine;
     size_t bytes;
     void *all;
-    unsigned group; /* of copies, not yet committed */
+    unsigned meetings; /* of its whole warp, or block */
+    unsigned group;    /* of copies, not yet committed */
     std::vector<copy> copies;
 };
 
@@ -55,6 +56,7 @@ dim3 blockDim, gridDim;
 static struct block_state {
     std::vector<fibre *> fibres; /* as many as were ever needed */
     const cudasim_launch *launch;
+    uint64_t number; /* of all that have run */
     unsigned n_threads;
     fibre *running;
     void *sp, *fake; /* of who runs the block */
@@ -195,6 +197,7 @@ void cudasim_meet(struct cudasim_place place, unsigned mask, const void *mine, s
     if (bytes > sizeof laid / warpSize)
         cudasim_fault("%s in line %d: %zu bytes of a lane", place.what, place.line, bytes);
     me->state = WAITS, me->whole = false;
+    me->meetings += mask == 0xffffffff;
     me->place = place, me->mask = mask, me->mine = mine, me->bytes = bytes, me->all = all;
     if (missing(me)) {
         suspend();
@@ -217,6 +220,7 @@ unsigned cudasim_barrier(struct cudasim_place place, bool yes)
     fibre *me = block.running;
 
     me->state = WAITS, me->whole = true, me->place = place, me->yes = yes;
+    me->meetings++;
     suspend();
     return block.n_yes;
 }
@@ -249,6 +253,9 @@ void cudasim_copy(void *to, const void *from, size_t bytes, size_t given)
     if ((bytes != 4 && bytes != 8 && bytes != 16) || given > bytes || (uintptr_t)to % bytes ||
         (given > 0 && (uintptr_t)from % bytes))
         cudasim_fault("an asynchronous copy of %zu of %zu bytes from %p to %p", given, bytes, from, to);
+    if (given)
+        cudasim_touched(__builtin_return_address(0), from, given);
+    cudasim_touched(__builtin_return_address(0), to, bytes);
     block.running->copies.push_back({to, from, bytes, given, block.running->group});
 }
 
@@ -343,11 +350,12 @@ static void run_block()
     std::vector<unsigned> order;
     unsigned n_returned = 0;
 
+    block.number++;
     memset(block.shared, CUDASIM_POISON_BYTE, block.launch->shared);
     cudasim_forget_shared(block.launch->kernel);
     for (unsigned i = 0; i < block.n_threads; i++) {
         fibre *f = block.fibres[i];
-        f->state = READY, f->group = 0;
+        f->state = READY, f->group = f->meetings = 0;
         f->copies.clear();
         f->index = {i % blockDim.x, i / blockDim.x % blockDim.y, i / blockDim.x / blockDim.y};
     }
@@ -391,6 +399,47 @@ void cudasim_run_grid(const cudasim_launch &launch)
         run_block();
     }
     block.launch = NULL;
+}
+
+bool cudasim_is_running(struct cudasim_running *running)
+{
+    if (!block.running)
+        return false;
+    *running = {block.running->number, block.running->meetings, block.number, block.launch->kernel};
+    return true;
+}
+
+bool cudasim_is_shared(const void *address)
+{
+    const char *at = (const char *)address;
+
+    return (block.shared <= at && at < block.shared + block.launch->shared) ||
+           cudasim_is_static_shared(block.launch->kernel, address);
+}
+
+__attribute__((weak)) void cudasim_touched(const void *, const void *, size_t)
+{
+}
+
+__attribute__((weak)) void cudasim_touched_rows(const uintptr_t[])
+{
+}
+
+void cudasim_matrices(uint32_t pairs[4], uintptr_t row, bool transposed, struct cudasim_place place)
+{
+    const unsigned lane = block.running->number % warpSize;
+    uintptr_t rows[warpSize];
+
+    cudasim_meet(place, 0xffffffffu, &row, sizeof row, rows);
+    cudasim_touched_rows(rows);
+    for (unsigned i = 0; i < 4; i++) {
+        const uint16_t *upper = (const uint16_t *)rows[8 * i + lane % 4 * 2];
+        const uint16_t *lower = (const uint16_t *)rows[8 * i + lane % 4 * 2 + 1];
+        if (transposed)
+            pairs[i] = upper[lane / 4] | (uint32_t)lower[lane / 4] << 16;
+        else
+            pairs[i] = ((const uint32_t *)rows[8 * i + lane / 4])[lane % 4];
+    }
 }
 
 bool cudasim_past_shared(const void *address)

@@ -1,5 +1,5 @@
-/* tests/cudasim/device.cpp - what devices there are and what they say of themselves: compute capability 9.0, two
- * processors, so that small grids too have more blocks than there are places. */
+/* tests/cudasim/device.cpp - what devices there are and what they say of themselves: the kind that target.cpp says, with
+ * two processors, so that small grids too have more blocks than there are places. */
 #include "tests/cudasim/state.hpp"
 
 #include <stdio.h>
@@ -31,11 +31,13 @@ static int n_devices()
     return n ? (int)n : 1;
 }
 
-static int capability()
+static int capability(int *minor)
 {
     const unsigned long n = cudasim_environment("CUDASIM_MAJOR");
+    const int major = cudasim_capability(minor);
 
-    return n ? (int)n : 9;
+    *minor = n ? 0 : *minor;
+    return n ? (int)n : major;
 }
 
 cudaError_t cudaGetDeviceCount(int *count)
@@ -67,6 +69,7 @@ cudaError_t cudaGetDevice(int *device)
 cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, int device)
 {
     CUDASIM_CALL();
+    int minor;
 
     if (device < 0 || device >= n_devices())
         return call.failed(cudaErrorInvalidDevice);
@@ -78,13 +81,13 @@ cudaError_t cudaDeviceGetAttribute(int *value, enum cudaDeviceAttr attribute, in
         *value = 2;
         return cudaSuccess;
     case cudaDevAttrComputeCapabilityMajor:
-        *value = capability();
+        *value = capability(&minor);
         return cudaSuccess;
     case cudaDevAttrComputeCapabilityMinor:
-        *value = 0;
+        capability(value);
         return cudaSuccess;
     case cudaDevAttrMaxSharedMemoryPerBlockOptin:
-        *value = CUDASIM_MOST_SHARED;
+        *value = (int)cudasim_most_shared();
         return cudaSuccess;
     case cudaDevAttrCanUseHostPointerForRegisteredMem:
     case cudaDevAttrHostRegisterSupported:
@@ -104,8 +107,8 @@ cudaError_t cudaGetDeviceProperties(struct cudaDeviceProp *properties, int devic
     *properties = {};
     snprintf(properties->name, sizeof properties->name, "cudasim");
     properties->totalGlobalMem = cudasim_device_bytes();
-    properties->sharedMemPerBlock = CUDASIM_SHARED, properties->sharedMemPerBlockOptin = CUDASIM_MOST_SHARED;
-    properties->major = capability(), properties->multiProcessorCount = 2;
+    properties->sharedMemPerBlock = CUDASIM_SHARED, properties->sharedMemPerBlockOptin = cudasim_most_shared();
+    properties->major = capability(&properties->minor), properties->multiProcessorCount = 2;
     return cudaSuccess;
 }
 

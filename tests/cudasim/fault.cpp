@@ -92,6 +92,8 @@ cudasim_call::cudasim_call(const char *name) : rc(cudaSuccess)
 {
     state.lock.lock();
     start();
+    if (!name)
+        return;
     if (state.lost == cudaSuccess && state.lose.is_due(name))
         state.lost = state.lose.rc;
     if (state.lost != cudaSuccess) {
@@ -154,6 +156,7 @@ void cudasim_finish(void)
 
     cudasim_run_all();
     cudasim_handles_left();
+    cudasim_dnn_left();
     cudasim_streams_left();
     cudasim_memory_left();
 }

@@ -87,6 +87,16 @@ void cudasim_check(const char *who, const void *address, size_t bytes, bool writ
         cudasim_fault("%s: %p is registered memory that is not to be written", who, address);
 }
 
+bool cudasim_is_device(const void *address)
+{
+    return find_allocation(address) != NULL;
+}
+
+bool cudasim_is_host(const void *address)
+{
+    return find_registration((const char *)address, 0);
+}
+
 /* The sanitizer's own, which is mapped: two sizes in one word look like it. */
 static bool is_shadow(uintptr_t at)
 {
@@ -134,8 +144,11 @@ void cudasim_watch(void)
     sigaction(SIGSEGV, &ours, &memory.others);
 }
 
+/* While products are idle the memory stays open: there is much of it then, and nothing to find. */
 static void reach(int protection)
 {
+    if (protection == PROT_NONE && cudasim_products_are_idle)
+        return;
     for (const allocation &a : memory.allocations)
         if (a.live && mprotect(a.pages, a.mapped, protection))
             cudasim_fault("mprotect failed");
@@ -267,7 +280,7 @@ cudaError_t cudaFree(void *address)
         return cudaSuccess;
     if (!a || address != a->data || !a->live)
         cudasim_fault("cudaFree: %p is not device memory, or has been freed", address);
-    cudasim_run_all(); /* as the runtime does */
+    cudasim_await_all(); /* as the runtime does */
     cudasim_open_memory();
     cudasim_close_memory();
     a->live = false;
@@ -380,17 +393,18 @@ cudaError_t cudaPointerGetAttributes(struct cudaPointerAttributes *attributes, c
 static cudaError_t copy_pageable(void *to, const void *from, size_t bytes, bool upload, cudaStream_t stream)
 {
     const char *who = "cudaMemcpyAsync";
+    const struct cudasim_duration duration = cudasim_copy_duration((double)bytes, upload, !upload);
 
     cudasim_counted.pageable_copies++;
     if (upload) {
         std::shared_ptr<char> taken((char *)malloc(bytes), free);
         memcpy(taken.get(), from, bytes);
-        cudasim_queue(stream, [=]() {
+        cudasim_queue(stream, duration, [=]() {
             cudasim_check(who, to, bytes, true);
             memcpy(to, taken.get(), bytes);
         });
     } else {
-        cudasim_queue(stream, [=]() {
+        cudasim_queue(stream, duration, [=]() {
             cudasim_check(who, from, bytes, false);
             memcpy(to, from, bytes);
         });
@@ -421,7 +435,8 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
         cudasim_check(who, from, bytes, false);
     if ((!to_device && !find_registration(to, bytes)) || (!from_device && !find_registration(from, bytes)))
         return copy_pageable(to, from, bytes, to_device, stream);
-    cudasim_queue(stream, [=]() {
+    const double moved = to_device && from_device ? 2.0 * (double)bytes : (double)bytes;
+    cudasim_queue(stream, cudasim_copy_duration(moved, to_device, from_device), [=]() {
         cudasim_check(who, to, bytes, true);
         cudasim_check(who, from, bytes, false);
         memcpy(to, from, bytes);
@@ -436,7 +451,9 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 
     cudasim_check_stream(stream, who);
     cudasim_check(who, to, bytes, true);
-    cudasim_queue(stream, [=]() {
+    cudasim_counted.zeroings++;
+    cudasim_counted.zeroed_bytes += bytes;
+    cudasim_queue(stream, cudasim_copy_duration((double)bytes, true, true), [=]() {
         cudasim_check(who, to, bytes, true);
         memset(to, value, bytes);
     });

@@ -29,6 +29,7 @@ struct layout {
 struct preference {
     uint64_t workspace;
     uint32_t alignment[4]; /* of A, B, C, D */
+    uint32_t schemes;      /* by which parts of a sum may be added up */
 };
 
 /* A product as it was asked for, sizes and all: what runs later. */
@@ -39,11 +40,37 @@ struct job {
     void *d, *workspace;
     size_t m, n, k, workspace_bytes;
     float alpha, beta;
+    double slower; /* than by the first algorithm */
 };
 
-enum { WORKSPACE = 64 << 10, ALGO = 0xc0da }; /* what the first of two algorithms scribbles on; what marks ours */
+enum { ALGO = 0xc0da, CONFIG = 9, N_ALGOS = 3 }; /* what marks ours */
+
+/* The algorithms, as the heuristic has them: for bf16 alone, or both types; what they scribble on; and how much longer they
+ * take than the first, but where rows are summed over. */
+static const struct {
+    uint16_t id, tile;
+    bool fp32;
+    unsigned workspace;
+    double time, time_over_rows;
+} algos[N_ALGOS] = {{21, 20, true, 64 << 10, 1, 1}, {66, 24, true, 0, 0.75, 1.5}, {67, 31, false, 0, 0.5, 0.875}};
 
 static int n_handles;
+static unsigned n_without_algorithm; /* products to come */
+bool cudasim_products_are_idle;
+
+void cudasim_no_algorithm(unsigned n)
+{
+    cudasim_call call(NULL);
+
+    n_without_algorithm = n;
+}
+
+void cudasim_idle_products(bool are_idle)
+{
+    cudasim_call call(NULL);
+
+    cudasim_products_are_idle = are_idle;
+}
 
 void cudasim_handles_left(void)
 {
@@ -158,8 +185,22 @@ static void check(const job &job)
         cudasim_check("cublasLtMatmul, workspace", job.workspace, job.workspace_bytes, true);
 }
 
+/* Rows of activations are what the library calls columns of B; or they are summed over, if that is transposed. */
+static struct cudasim_duration duration_of(const job &job)
+{
+    const double m = (double)job.m, n = (double)job.n, k = (double)job.k;
+    const bool is_bf16 = job.a_layout.type == CUDA_R_16BF;
+    const double bytes = (m * k + k * n) * (double)type_bytes(job.a_layout.type) +
+                         m * n * (double)type_bytes(job.d_layout.type) * (job.beta != 0 ? 2 : 1);
+
+    return cudasim_product_duration(2 * m * n * k * job.slower, bytes, job.desc.transpose_b == CUBLAS_OP_T ? k : n,
+                                    is_bf16 ? NUMBER_BF16 : NUMBER_FP32);
+}
+
 static void run(const job &job)
 {
+    if (cudasim_products_are_idle)
+        return;
     check(job);
     if (job.workspace_bytes)
         memset(job.workspace, CUDASIM_POISON_BYTE, job.workspace_bytes);
@@ -293,7 +334,7 @@ cublasStatus_t cublasLtMatmulPreferenceInit(cublasLtMatmulPreference_t opaque)
 {
     CUBLAS_CALL();
 
-    in<preference>(opaque) = {0, {256, 256, 256, 256}};
+    in<preference>(opaque) = {0, {256, 256, 256, 256}, ~UINT32_C(0)};
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -303,13 +344,12 @@ cublasStatus_t cublasLtMatmulPreferenceSetAttribute(cublasLtMatmulPreference_t o
 {
     CUBLAS_CALL();
     preference &p = in<preference>(opaque);
-    uint32_t any;
 
     switch (attribute) {
     case CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES:
         return set(&p.workspace, value, bytes);
     case CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK:
-        return set(&any, value, bytes); /* there is one part of each sum */
+        return set(&p.schemes, value, bytes); /* there is one part of each sum all the same */
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES:
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES:
     case CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES:
@@ -343,9 +383,33 @@ static cublasStatus_t judge(const product *desc, const layout *a, const layout *
 
 /* What of an algorithm is ours. */
 struct algo {
-    uint64_t mark, workspace;
-    uint32_t alignment[4];
+    uint32_t mark, workspace, alignment[4], schemes;
+    uint16_t config[CONFIG]; /* by cublasLtMatmulAlgoConfigAttributes_t */
 };
+
+static algo get(const cublasLtMatmulAlgo_t *opaque)
+{
+    algo out;
+
+    static_assert(sizeof out <= sizeof *opaque, "it has room");
+    memcpy(&out, opaque, sizeof out);
+    return out;
+}
+
+static void put(cublasLtMatmulAlgo_t *opaque, const algo &value)
+{
+    memcpy(opaque, &value, sizeof value);
+}
+
+/* Its place in `algos`; N_ALGOS: of none. */
+static int place_of(uint16_t id)
+{
+    int i = 0;
+
+    while (i < N_ALGOS && algos[i].id != id)
+        i++;
+    return i;
+}
 
 static cublasStatus_t judge_opaque(cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a, cublasLtMatrixLayout_t b,
                                    cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d)
@@ -366,15 +430,97 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t handle, cublasLtM
     *n_results = 0;
     if (!handle || status != CUBLAS_STATUS_SUCCESS)
         return handle ? status : CUBLAS_STATUS_NOT_INITIALIZED;
-    for (uint64_t workspace : {(uint64_t)WORKSPACE, (uint64_t)0})
-        if (*n_results < wanted && workspace <= p.workspace) {
+    if (n_without_algorithm > 0) {
+        n_without_algorithm--;
+        return CUBLAS_STATUS_SUCCESS;
+    }
+    for (const auto &known : algos)
+        if (*n_results < wanted && known.workspace <= p.workspace &&
+            (known.fp32 || in<layout>(a).type == CUDA_R_16BF)) {
             cublasLtMatmulHeuristicResult_t *result = &results[(*n_results)++];
             *result = {};
-            in<algo>(&result->algo) = {ALGO, workspace, {}};
-            memcpy(in<algo>(&result->algo).alignment, p.alignment, sizeof p.alignment);
-            result->workspaceSize = workspace;
+            algo proposed = {
+                ALGO, known.workspace, {}, p.schemes, {known.id, known.tile, 1, (uint16_t)p.schemes, 0, 0, 7, 0, 2}};
+            memcpy(proposed.alignment, p.alignment, sizeof p.alignment);
+            put(&result->algo, proposed);
+            result->workspaceSize = known.workspace;
             result->wavesCount = 1;
         }
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+/* Of no configuration yet, and for matrices as aligned as any algorithm can use. */
+cublasStatus_t cublasLtMatmulAlgoInit(cublasLtHandle_t handle, cublasComputeType_t compute, cudaDataType scale,
+                                      cudaDataType a, cudaDataType b, cudaDataType c, cudaDataType d, int id,
+                                      cublasLtMatmulAlgo_t *opaque)
+{
+    CUBLAS_CALL();
+    const int place = id < 0 || id > UINT16_MAX ? N_ALGOS : place_of((uint16_t)id);
+
+    if (!handle || compute != CUBLAS_COMPUTE_32F || scale != CUDA_R_32F || a != b || c != d)
+        return CUBLAS_STATUS_INVALID_VALUE;
+    if (place == N_ALGOS || (a == CUDA_R_32F && !algos[place].fp32))
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    put(opaque, {ALGO, algos[place].workspace, {16, 16, 16, 16}, 0, {(uint16_t)id}});
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+static size_t config_bytes(int attribute)
+{
+    return attribute < CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID ? 4 : 2;
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigSetAttribute(cublasLtMatmulAlgo_t *opaque,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute, const void *value,
+                                                    size_t bytes)
+{
+    CUBLAS_CALL();
+    algo a = get(opaque);
+    uint32_t number = 0;
+
+    if (attribute == CUBLASLT_ALGO_CONFIG_ID || (int)attribute >= CONFIG || bytes != config_bytes(attribute))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    memcpy(&number, value, bytes);
+    if (number > UINT16_MAX)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    a.config[attribute] = (uint16_t)number;
+    if (attribute == CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME)
+        a.schemes = number;
+    put(opaque, a);
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoConfigGetAttribute(const cublasLtMatmulAlgo_t *opaque,
+                                                    cublasLtMatmulAlgoConfigAttributes_t attribute, void *value,
+                                                    size_t bytes, size_t *written)
+{
+    CUBLAS_CALL();
+
+    if ((int)attribute >= CONFIG || bytes != config_bytes(attribute))
+        return CUBLAS_STATUS_INVALID_VALUE;
+    const algo a = get(opaque);
+    const uint32_t number = a.config[attribute];
+    memcpy(value, &number, bytes);
+    *written = bytes;
+    return CUBLAS_STATUS_SUCCESS;
+}
+
+cublasStatus_t cublasLtMatmulAlgoCheck(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc, cublasLtMatrixLayout_t a,
+                                       cublasLtMatrixLayout_t b, cublasLtMatrixLayout_t c, cublasLtMatrixLayout_t d,
+                                       const cublasLtMatmulAlgo_t *opaque, cublasLtMatmulHeuristicResult_t *result)
+{
+    CUBLAS_CALL();
+    const algo checked = get(opaque);
+    const cublasStatus_t status = judge_opaque(desc, a, b, c, d);
+    const int place = place_of(checked.config[0]);
+
+    if (!handle || status != CUBLAS_STATUS_SUCCESS)
+        return handle ? status : CUBLAS_STATUS_NOT_INITIALIZED;
+    if (checked.mark != ALGO || place == N_ALGOS || checked.config[1] != algos[place].tile)
+        return CUBLAS_STATUS_NOT_SUPPORTED;
+    *result = {};
+    result->algo = *opaque;
+    result->workspaceSize = checked.workspace;
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -396,12 +542,13 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
 {
     CUBLAS_CALL();
     const cublasStatus_t status = judge_opaque(desc, a_layout, b_layout, c_layout, d_layout);
-    const algo chosen = opaque ? in<const algo>(opaque) : algo{ALGO, 0, {1, 1, 1, 1}};
+    const algo chosen = opaque ? get(opaque) : algo{ALGO, 0, {1, 1, 1, 1}, 0, {algos[0].id}};
+    const int place = place_of(chosen.config[0]);
 
     cudasim_check_stream(stream, "cublasLtMatmul");
     if (!handle || status != CUBLAS_STATUS_SUCCESS)
         return handle ? status : CUBLAS_STATUS_NOT_INITIALIZED;
-    if (chosen.mark != ALGO || chosen.workspace > workspace_bytes)
+    if (chosen.mark != ALGO || place == N_ALGOS || chosen.workspace > workspace_bytes)
         return CUBLAS_STATUS_INVALID_VALUE;
     check_alignment(chosen, a, b, c, d);
     const layout &la = in<layout>(a_layout), &ld = in<layout>(d_layout);
@@ -419,10 +566,14 @@ cublasStatus_t cublasLtMatmul(cublasLtHandle_t handle, cublasLtMatmulDesc_t desc
                0,
                chosen.workspace,
                *(const float *)alpha,
-               *(const float *)beta};
+               *(const float *)beta,
+               1};
     job.k = job.desc.transpose_a == CUBLAS_OP_T ? la.rows : la.columns;
+    job.slower = job.desc.transpose_b == CUBLAS_OP_T ? algos[place].time_over_rows : algos[place].time;
     check(job);
     cudasim_counted.products++;
-    cudasim_queue(stream, [=]() { run(job); });
+    cudasim_counted.products_by[place]++;
+    cudasim_counted.products_in_parts += chosen.schemes != CUBLASLT_REDUCTION_SCHEME_NONE;
+    cudasim_queue(stream, duration_of(job), [=]() { run(job); });
     return CUBLAS_STATUS_SUCCESS;
 }

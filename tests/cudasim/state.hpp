@@ -33,7 +33,7 @@ enum {
 
 /* ---- fault.cpp ---- */
 
-/* Opens every call: takes the lock, and says whether the call is to fail. */
+/* Opens every call: takes the lock, and says whether the call is to fail. One of the test's, which has no name, never is. */
 struct cudasim_call {
     explicit cudasim_call(const char *name);
     ~cudasim_call();
@@ -63,6 +63,8 @@ const char *cudasim_kernel_name(const void *kernel);
 /* Fills the static shared memory of its program's kernels with NaNs: what a block may find there. */
 void cudasim_forget_shared(const void *kernel);
 
+bool cudasim_is_static_shared(const void *kernel, const void *address);
+
 /* ---- memory.cpp ---- */
 
 /* Faults, naming `who`, unless all bytes are the device's, or host memory that is registered (to be written, if
@@ -70,6 +72,9 @@ void cudasim_forget_shared(const void *kernel);
 void cudasim_check(const char *who, const void *memory, size_t bytes, bool writes);
 /* The same for what may be an address or any number. */
 void cudasim_check_word(const char *who, const void *word);
+/* Whether it is in host memory that is registered. */
+bool cudasim_is_host(const void *address);
+bool cudasim_is_device(const void *address);
 /* From now on faults of pages that are the device's are told as what they are. */
 void cudasim_watch(void);
 /* The device's memory is within reach only between these, while work runs; close looks for damage. */
@@ -86,17 +91,72 @@ bool cudasim_past_shared(const void *address);
 /* Writes where in a kernel the program is, "kernel x, block .., thread ..: ", or "". */
 void cudasim_where(char *to, size_t size);
 
+/* ---- clock.cpp ---- */
+
+enum cudasim_engine { CUDASIM_UPLOADS, CUDASIM_DOWNLOADS, CUDASIM_COMPUTES, CUDASIM_ENGINES };
+
+/* How long a piece of work takes on what. */
+struct cudasim_duration {
+    enum cudasim_engine engine;
+    double seconds;
+};
+
+bool cudasim_has_time(void);
+/* These are of no duration where no time passes. */
+struct cudasim_duration cudasim_copy_duration(double bytes, bool to_device, bool from_device);
+struct cudasim_duration cudasim_product_duration(double operations, double bytes, double rows, enum number_type type);
+struct cudasim_duration cudasim_kernel_duration(const cudasim_launch &launch);
+
+/* When the next piece of a lane would begin, which was issued then. */
+double cudasim_beginning(unsigned lane, double issued, const struct cudasim_duration *duration);
+/* It does: returns its end. */
+double cudasim_begin(unsigned lane, double issued, const struct cudasim_duration *duration);
+/* What comes after in this lane waits until then, for another one. */
+void cudasim_lane_awaits(unsigned lane, unsigned other, double until);
+void cudasim_host_meets(unsigned lane, double until);
+unsigned cudasim_make_lane(const char *name);
+
+/* The thread of a block that runs; false: none does. */
+struct cudasim_running {
+    unsigned thread, meetings; /* so far, of all threads of its warp or block */
+    uint64_t block;            /* of all that have run */
+    const void *kernel;
+};
+bool cudasim_is_running(struct cudasim_running *running);
+bool cudasim_is_shared(const void *address); /* of the block that runs */
+
+/* ---- access/, in programs that have it; else nothing ---- */
+
+/* The thread that runs touches memory, in the code at pc. */
+void cudasim_touched(const void *pc, const void *address, size_t bytes);
+void cudasim_touched_rows(const uintptr_t rows[]);
+
 /* ---- stream.cpp ---- */
 
 /* Queues work, which borrows nothing of the caller's. */
-void cudasim_queue(cudaStream_t stream, const std::function<void()> &work);
+void cudasim_queue(cudaStream_t stream, const struct cudasim_duration &duration, const std::function<void()> &work);
+/* Gives a lane to each stream that there is; time begins. */
+void cudasim_streams_begin(void);
 void cudasim_check_stream(cudaStream_t stream, const char *who); /* faults if it is none */
 void cudasim_run_stream(cudaStream_t stream);                    /* until all that is in it now is done */
 void cudasim_run_all(void);
+void cudasim_await_all(void);    /* the same, and the host waits for it */
 void cudasim_streams_left(void); /* faults if there is any, or an event */
+
+/* ---- target.cpp ---- */
+
+int cudasim_capability(int *minor); /* the major number */
+size_t cudasim_most_shared(void);   /* of a block */
+/* What the launch returns if registers or shared memory are too few. */
+cudaError_t cudasim_fits(const cudasim_launch &launch);
 
 /* ---- product.cpp ---- */
 
 void cudasim_handles_left(void);
+extern bool cudasim_products_are_idle; /* they take their time, and compute nothing */
+
+/* ---- dnn.cpp ---- */
+
+void cudasim_dnn_left(void); /* faults if there is a handle or descriptor */
 
 #endif

@@ -1,7 +1,8 @@
 /* tests/cudasim/stream.cpp - streams and events: queues of work that wait until the host does.
  *
  * Then one piece after another runs, of the stream that cudasim_order says, until what the host waits for is done and no
- * further. So whatever no event or wait orders comes as late, or as early, as it can. */
+ * further. So whatever no event or wait orders comes as late, or as early, as it can. Where time passes (clock.cpp), the
+ * piece that begins first is next. */
 #include "tests/cudasim/state.hpp"
 
 #include <deque>
@@ -11,19 +12,25 @@
 struct CUevent_st {
     uint64_t recorded, reached; /* records of it so far: queued, done */
     bool live;
+    double time;   /* when it was reached last, */
+    unsigned lane; /* in whose */
 };
 
 struct piece {
     uint64_t number; /* in order of issue */
+    double issued;   /* when */
+    struct cudasim_duration duration;
     std::function<void()> run;
-    cudaEvent_t awaited; /* or NULL */
-    uint64_t record;     /* of it */
+    cudaEvent_t awaited, recorded; /* or NULL */
+    uint64_t record;               /* of the event */
 };
 
 struct CUstream_st {
     std::deque<piece> pieces;
     uint64_t issued, done;
     bool live;
+    unsigned lane;
+    double last; /* when its last piece was done */
 };
 
 /* Never destroyed: the end of the program looks into them. */
@@ -58,11 +65,32 @@ static bool may_run(cudaStream_t s)
     return !s->pieces.empty() && (!s->pieces[0].awaited || s->pieces[0].awaited->reached >= s->pieces[0].record);
 }
 
+/* Of those that take time, the first to begin; others bring that about, and come before. */
+static cudaStream_t choose_by_time()
+{
+    cudaStream_t chosen = NULL;
+    double first = 0;
+
+    for (cudaStream_t s : streams) {
+        if (!may_run(s))
+            continue;
+        const piece &next = s->pieces[0];
+        const bool marks = next.awaited || next.recorded;
+        const double begins = marks ? -1 : cudasim_beginning(s->lane, next.issued, &next.duration);
+        if (!chosen || begins < first || (begins == first && next.number < chosen->pieces[0].number))
+            chosen = s, first = begins;
+    }
+    return chosen;
+}
+
 /* The stream whose turn it is. There is one: an event that is awaited was recorded before. */
 static cudaStream_t choose()
 {
     cudaStream_t chosen = NULL;
     unsigned n = 0;
+
+    if (cudasim_has_time())
+        return choose_by_time();
 
     for (cudaStream_t s : streams) {
         if (!may_run(s))
@@ -89,6 +117,15 @@ static cudaStream_t choose()
     return chosen;
 }
 
+static void pass_time(cudaStream_t s, const piece &done)
+{
+    if (done.awaited)
+        cudasim_lane_awaits(s->lane, done.awaited->lane, done.awaited->time);
+    s->last = cudasim_begin(s->lane, done.issued, &done.duration);
+    if (done.recorded)
+        done.recorded->time = s->last, done.recorded->lane = s->lane;
+}
+
 static void run_one()
 {
     cudaStream_t s = choose();
@@ -97,6 +134,10 @@ static void run_one()
     s->pieces.pop_front();
     if (next.run)
         next.run();
+    if (cudasim_has_time())
+        pass_time(s, next);
+    if (next.recorded && next.record > next.recorded->reached)
+        next.recorded->reached = next.record;
     s->done++;
 }
 
@@ -110,11 +151,19 @@ template <typename Done> static void run_until(Done done)
     cudasim_close_memory();
 }
 
+/* The host waits for work of this lane to be done then. */
+static void meet(unsigned lane, double time)
+{
+    if (cudasim_has_time())
+        cudasim_host_meets(lane, time);
+}
+
 void cudasim_run_stream(cudaStream_t stream)
 {
     const uint64_t target = stream->issued;
 
     run_until([=]() { return stream->done >= target; });
+    meet(stream->lane, stream->last);
 }
 
 void cudasim_run_all(void)
@@ -127,10 +176,26 @@ void cudasim_run_all(void)
     });
 }
 
-/* What a query sees: the device has got one piece further, if that is what it takes to get anywhere. */
-template <typename Done> static cudaError_t query(Done done)
+void cudasim_await_all(void)
+{
+    cudasim_run_all();
+    for (cudaStream_t s : streams)
+        if (s->live)
+            meet(s->lane, s->last);
+}
+
+/* What a query sees: the device has got one piece further, if that is what it takes to get anywhere. Where time passes,
+ * all that is asked for has been run, and who asks too early has waited until the next time. */
+template <typename Done> static cudaError_t query(Done done, const double &time, const unsigned &lane)
 {
     bool once = false;
+
+    if (cudasim_has_time()) {
+        run_until(done);
+        const bool early = time > cudasim_now();
+        meet(lane, time);
+        return early ? cudaErrorNotReady : cudaSuccess;
+    }
 
     run_until([&]() {
         const bool enough = once || done();
@@ -140,15 +205,35 @@ template <typename Done> static cudaError_t query(Done done)
     return done() ? cudaSuccess : cudaErrorNotReady;
 }
 
-static void queue(cudaStream_t stream, const std::function<void()> &run, cudaEvent_t awaited, uint64_t record)
+static void queue(cudaStream_t stream, piece piece)
 {
-    stream->pieces.push_back({n_issued++, run, awaited, record});
+    piece.number = n_issued++;
+    piece.issued = cudasim_now();
+    stream->pieces.push_back(piece);
     stream->issued++;
 }
 
-void cudasim_queue(cudaStream_t stream, const std::function<void()> &work)
+void cudasim_queue(cudaStream_t stream, const struct cudasim_duration &duration, const std::function<void()> &work)
 {
-    queue(stream, work, NULL, 0);
+    queue(stream, {0, 0, duration, work, NULL, NULL, 0});
+}
+
+static unsigned n_lanes; /* that streams have */
+
+static void give_lane(cudaStream_t stream)
+{
+    stream->lane = cudasim_make_lane(("stream " + std::to_string(n_lanes++)).c_str());
+    stream->last = cudasim_now();
+}
+
+void cudasim_streams_begin(void)
+{
+    n_lanes = 0;
+    for (cudaEvent_t e : events)
+        e->time = 0, e->lane = CUDASIM_HOST;
+    for (cudaStream_t s : streams)
+        if (s->live)
+            give_lane(s);
 }
 
 void cudasim_streams_left(void)
@@ -168,7 +253,7 @@ cudaError_t cudaDeviceSynchronize(void)
     CUDASIM_CALL();
 
     cudasim_counted.device_waits++;
-    cudasim_run_all();
+    cudasim_await_all();
     return cudaSuccess;
 }
 
@@ -181,6 +266,8 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *stream, unsigned flags)
     *stream = new CUstream_st();
     (*stream)->live = true;
     streams.push_back(*stream);
+    if (cudasim_has_time())
+        give_lane(*stream);
     return cudaSuccess;
 }
 
@@ -209,7 +296,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
     CUDASIM_CALL();
 
     cudasim_check_stream(stream, "cudaStreamQuery");
-    return query([=]() { return stream->pieces.empty(); });
+    return query([=]() { return stream->pieces.empty(); }, stream->last, stream->lane);
 }
 
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags)
@@ -220,7 +307,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
     check_event(event, "cudaStreamWaitEvent");
     if (flags)
         return call.failed(cudaErrorInvalidValue);
-    queue(stream, NULL, event, event->recorded);
+    queue(stream, {0, 0, {}, NULL, event, NULL, event->recorded});
     return cudaSuccess;
 }
 
@@ -230,6 +317,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
 
     if (!(flags & cudaEventDisableTiming))
         cudasim_fault("cudaEventCreateWithFlags: events that take the time are not simulated");
+    cudasim_counted.events++;
     *event = new CUevent_st();
     (*event)->live = true;
     events.push_back(*event);
@@ -251,9 +339,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 
     cudasim_check_stream(stream, "cudaEventRecord");
     check_event(event, "cudaEventRecord");
-    const uint64_t record = ++event->recorded;
-    queue(
-        stream, [=]() { event->reached = record > event->reached ? record : event->reached; }, NULL, 0);
+    queue(stream, {0, 0, {}, NULL, NULL, event, ++event->recorded});
     return cudaSuccess;
 }
 
@@ -262,7 +348,7 @@ cudaError_t cudaEventQuery(cudaEvent_t event)
     CUDASIM_CALL();
 
     check_event(event, "cudaEventQuery");
-    return query([=]() { return event->reached == event->recorded; });
+    return query([=]() { return event->reached == event->recorded; }, event->time, event->lane);
 }
 
 cudaError_t cudaEventSynchronize(cudaEvent_t event)
@@ -272,6 +358,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event)
     check_event(event, "cudaEventSynchronize");
     cudasim_counted.event_waits++;
     run_until([=]() { return event->reached == event->recorded; });
+    meet(event->lane, event->time);
     return cudaSuccess;
 }
 
@@ -304,9 +391,16 @@ cudaError_t cudasim_queue_launch(cudaStream_t stream, const cudasim_launch &laun
         return call.failed(cudaErrorInvalidConfiguration);
     if (launch.shared > (allowed == allowed_shared.end() ? (size_t)CUDASIM_SHARED : allowed->second))
         return call.failed(cudaErrorInvalidValue);
+    if (const cudaError_t rc = cudasim_fits(launch))
+        return call.failed(rc);
     check_pointers(launch);
     cudasim_counted.launches++;
-    cudasim_queue(stream, [=]() {
+    for (const cudasim_pointer &pointer : launch.pointers)
+        if (pointer.surely && pointer.writes && cudasim_is_host(pointer.address)) {
+            cudasim_counted.host_stores++;
+            break;
+        }
+    cudasim_queue(stream, cudasim_kernel_duration(launch), [=]() {
         check_pointers(launch);
         cudasim_run_grid(launch);
     });
@@ -319,7 +413,7 @@ cudaError_t cudasim_set_attribute(const void *kernel, enum cudaFuncAttribute att
 
     if (call.rc != cudaSuccess || attribute != cudaFuncAttributeMaxDynamicSharedMemorySize)
         return call.rc;
-    if (value < 0 || value > CUDASIM_MOST_SHARED)
+    if (value < 0 || (size_t)value > cudasim_most_shared())
         return call.failed(cudaErrorInvalidValue);
     allowed_shared[kernel] = (size_t)value;
     return cudaSuccess;

@@ -109,3 +109,18 @@ void cudasim_forget_shared(const void *kernel)
         asm volatile("rep stosb" : "+D"(at), "+c"(n) : "a"(CUDASIM_POISON_BYTE) : "memory"); /* unseen by sanitizers */
     }
 }
+
+bool cudasim_is_static_shared(const void *kernel, const void *address)
+{
+    static const void *last; /* asked of each access */
+    static const object *its;
+    const char *at = (const char *)address;
+    uint64_t offset;
+
+    if (kernel != last)
+        its = &object_of(kernel, &offset), last = kernel;
+    for (const auto &variable : its->shared)
+        if (variable.first <= at && at < variable.first + variable.second)
+            return true;
+    return false;
+}

@@ -4,6 +4,7 @@
 #include "tests/run.h"
 
 #include <check.h>
+#include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,15 +12,27 @@
 static const struct properties {
     const char *name;
     int version, n_processors, shared_bytes;
-} devices[] = {{"NVIDIA A100", 800, 108, 166912},
-               {"NVIDIA H200", 900, 132, 232448},
-               {"NVIDIA B200", 1000, 148, 232448}};
+    int64_t engine;                /* forward's, for this kind of tensor cores: mma, wgmma, tcgen05 */
+    const char *kernel, *backward; /* what their names hold */
+} devices[] = {
+    {"NVIDIA A100", 800, 108, 166912, 1, "sdpa_sm80_flash_fprop", "sdpa_sm80_flash_bprop"},
+    {"NVIDIA H200", 900, 132, 232448, 2, "sdpa_sm90_flash_fprop_wgmma", "sdpa_sm90_flash_bprop_wgmma"},
+    {"NVIDIA B200", 1000, 148, 232448, 3, "sdpa_sm100_flash_fprop", "sdpa_sm100_flash_bprop"},
+};
 enum { N_DEVICES = sizeof devices / sizeof *devices };
 
-static const struct dnn_shape shapes[] = {{2, 1024, 12, 768}, {1, 8192, 32, 4096}, {3, 77, 4, 128}};
+/* (n_rows, n_tokens, n_heads, head_width): small, of the length of a 7 B model's rows, odd, and 16 Ki tokens in one row. */
+static const struct dnn_shape shapes[] = {{2, 1024, 12, 64, 12},
+                                          {1, 8192, 32, 128, 32},
+                                          {3, 77, 4, 32, 4},
+                                          {1, 16384, 32, 128, 32}};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
+/* Of a plan, the device that it is compiled for. */
+enum { PLAN_PROPERTIES = 407 };
+
 static struct dnn_api api;
+static const char *(*stand_in_kernel)(void); /* that was compiled last */
 
 static void *properties_of(const struct properties *device)
 {
@@ -32,6 +45,7 @@ static void *properties_of(const struct properties *device)
         "\"cudaDeviceId\":0,\"driverVer\":13000,\"totalGlobalMem\":85899345920,\"maxGridSize\":[2147483647,65535,65535]"
         ","
         "\"maxBlockSize\":[1024,1024,64],\"regsPerBlock\":65536,\"smClockRateKHz\":1500000,\"memClockRateKHz\":2600000,"
+        "\"memoryBusWidth\":5120,"
         "\"l2CacheSize\":41943040,\"warpSize\":32,\"maxSharedMemoryPerBlock\":49152,"
         "\"reservedSharedMemoryPerBlock\":1024,\"maxRegistersPerSM\":65536,\"pciDeviceId\":0,\"maxCtasPerSM\":32,"
         "\"maxThreadsPerBlock\":1024,\"maxThreadsPerSM\":2048,\"isTccDriver\":0,\"supportCoopLaunch\":1}",
@@ -42,18 +56,157 @@ static void *properties_of(const struct properties *device)
     return d;
 }
 
-START_TEST(a_deterministic_plan_is_proposed_for_every_device)
+struct proposals {
+    unsigned n;
+    int64_t engines[DNN_MAX_CONFIGS], workspace[DNN_MAX_CONFIGS];
+    char kernels[DNN_MAX_CONFIGS][256];
+};
+
+/* Compiles a configuration's plan, which wants the workspace that it said it would. */
+static void compile(struct proposals *p, unsigned i, void *config, void *properties)
 {
-    const struct dnn_shape *s = &shapes[_i % N_SHAPES];
-    void *properties = properties_of(&devices[_i / N_SHAPES]), *configs[DNN_MAX_CONFIGS];
+    void *plan = NULL;
+    int64_t n = 0, workspace = -1;
+
+    ck_assert_int_eq(api.create_descriptor(DNN_PLAN, &plan), 0);
+    ck_assert_int_eq(api.set(plan, DNN_PLAN_CONFIG, DNN_KIND_DESCRIPTOR, 1, &config), 0);
+    ck_assert_int_eq(api.set(plan, PLAN_PROPERTIES, DNN_KIND_DESCRIPTOR, 1, &properties), 0);
+    const int status = api.finalize(plan);
+    ck_assert_msg(status == 0, "%s", api.error_string(status));
+    ck_assert_int_eq(api.get(plan, DNN_PLAN_WORKSPACE, DNN_KIND_INT64, 1, &n, &workspace), 0);
+    ck_assert_int_eq(workspace, p->workspace[i]);
+    snprintf(p->kernels[i], sizeof p->kernels[i], "%s", stand_in_kernel());
+    api.destroy_descriptor(plan);
+}
+
+/* What a configuration says of itself. */
+static void look(struct proposals *p, unsigned i, void *config)
+{
+    int64_t n = 0;
+    int notes[DNN_NOTES];
+    void *engine = NULL;
+
+    ck_assert_int_eq(api.get(config, DNN_CONFIG_WORKSPACE, DNN_KIND_INT64, 1, &n, &p->workspace[i]), 0);
+    ck_assert_int_eq(n, 1);
+    ck_assert_int_eq(api.create_descriptor(DNN_ENGINE, &engine), 0);
+    ck_assert_int_eq(api.get(config, DNN_CONFIG_ENGINE, DNN_KIND_DESCRIPTOR, 1, &n, &engine), 0);
+    ck_assert_int_eq(api.get(engine, DNN_ENGINE_INDEX, DNN_KIND_INT64, 1, &n, &p->engines[i]), 0);
+    ck_assert_int_eq(api.get(engine, DNN_ENGINE_NOTES, DNN_KIND_NOTE, DNN_NOTES, &n, notes), 0);
+    for (int64_t k = 0; k < n; k++)
+        ck_assert_int_ne(notes[k], DNN_NOTE_NONDETERMINISTIC);
+    api.destroy_descriptor(engine);
+}
+
+/* compiles: what is the device's own, which takes a second each. */
+static struct proposals propose(const struct properties *device, const struct dnn_shape *s, bool compiles)
+{
+    void *properties = properties_of(device), *configs[DNN_MAX_CONFIGS];
     struct dnn_graph graph;
+    struct proposals p = {0};
 
     ck_assert_msg(dnn_graph_attention(&graph, &api, NULL, s), "%s", api.error_string(graph.status));
-    const unsigned n = dnn_graph_configs(&graph, properties, configs);
+    p.n = dnn_graph_configs(&graph, properties, configs);
     ck_assert_msg(graph.status == 0, "%s", api.error_string(graph.status));
-    ck_assert_uint_ge(n, 1);
+    for (unsigned i = 0; i < p.n; i++) {
+        look(&p, i, configs[i]);
+        if (compiles && p.engines[i] == device->engine)
+            compile(&p, i, configs[i], properties);
+    }
     dnn_graph_free(&graph);
     api.destroy_descriptor(properties);
+    return p;
+}
+
+/* Only such are proposed, the device's own engine among them; and they are the same when they are asked for again. */
+START_TEST(a_deterministic_plan_that_fits_is_proposed_for_every_device)
+{
+    const struct dnn_shape *s = &shapes[_i % N_SHAPES];
+    const struct properties *device = &devices[_i / N_SHAPES];
+    const struct proposals p = propose(device, s, true), again = propose(device, s, false);
+    const int64_t most = (int64_t)plan_cuda_attention_scratch(1, s->n_tokens, s->n_heads);
+    bool fits = false;
+
+    ck_assert_uint_ge(p.n, 1);
+    for (unsigned i = 0; i < p.n; i++) {
+        ck_assert_msg(p.engines[i] != device->engine || strstr(p.kernels[i], device->kernel), "%s: kernel %s",
+                      device->name, p.kernels[i]);
+        fits |= p.engines[i] == device->engine && p.workspace[i] <= most;
+    }
+    ck_assert_msg(fits, "%s: engine %d is not among %u proposals, first %d with %d bytes of workspace", device->name,
+                  (int)device->engine, p.n, (int)p.engines[0], (int)p.workspace[0]);
+    ck_assert_int_le(p.workspace[0], most); /* the first is what is taken */
+    ck_assert_uint_eq(p.n, again.n);
+    ck_assert_mem_eq(p.engines, again.engines, sizeof p.engines);
+    ck_assert_mem_eq(p.workspace, again.workspace, sizeof p.workspace);
+}
+END_TEST
+
+/* Backward's layout of scratch, as the planner makes it, for a device and this version. */
+static struct plan_attention_scratch scratch_of(const struct properties *device, const struct dnn_shape *s)
+{
+    struct plan_attention_scratch scratch;
+
+    plan_attention_lay_out(&scratch, dnn_backward_way(api.version(), device->version / 10), s->n_rows, s->n_tokens,
+                           s->n_heads, s->n_heads * s->head_width);
+    return scratch;
+}
+
+/* The first of what is proposed is what is taken: it compiles to the device's own kernel, and wants no more than the plan has
+ * for it; where its order is kept by turns, some of that is for these. */
+static void check_backward(const struct properties *device, const struct dnn_shape *slice,
+                           const struct plan_attention_scratch *scratch)
+{
+    void *properties = properties_of(device), *configs[DNN_MAX_CONFIGS];
+    struct proposals p = {0};
+    struct dnn_graph graph;
+
+    ck_assert_msg(dnn_graph_attention_backward(&graph, &api, NULL, slice, scratch->way), "%s",
+                  api.error_string(graph.status));
+    p.n = dnn_graph_backward_configs(&graph, scratch->way, properties, configs);
+    ck_assert_msg(p.n > 0 && graph.status == 0, "%s: %s", device->name, api.error_string(graph.status));
+    look(&p, 0, configs[0]);
+    compile(&p, 0, configs[0], properties);
+    ck_assert_msg(strstr(p.kernels[0], device->backward), "%s: kernel %s", device->name, p.kernels[0]);
+    ck_assert_uint_le((uint64_t)p.workspace[0], scratch->workspace_bytes);
+    if (scratch->way == PLAN_ATTENTION_ORDERED)
+        ck_assert_int_gt(p.workspace[0], 256);
+    if (scratch->way == PLAN_ATTENTION_TWICE)
+        ck_assert_msg(strstr(p.kernels[0], "_kernel1_"), "%s: one kernel alone: %s", device->name, p.kernels[0]);
+    if (scratch->way == PLAN_ATTENTION_SCORES) /* none of them may add up in memory */
+        ck_assert_uint_ge((uint64_t)p.workspace[0],
+                          2 * (uint64_t)slice->n_tokens * slice->n_tokens * slice->n_heads * slice->n_rows);
+    dnn_graph_free(&graph);
+    api.destroy_descriptor(properties);
+}
+
+START_TEST(backward_of_fixed_bits_fits_the_plan_on_every_device)
+{
+    const struct dnn_shape *s = &shapes[_i % N_SHAPES];
+    const struct properties *device = &devices[_i / N_SHAPES];
+    const struct plan_attention_scratch scratch = scratch_of(device, s);
+    struct dnn_shape slice = {scratch.slice_rows, s->n_tokens, scratch.slice_heads, s->head_width, s->n_heads};
+
+    if (scratch.way == PLAN_ATTENTION_OWN)
+        return;
+    check_backward(device, &slice, &scratch);
+    slice.n_rows = 1; /* the rows that are left over */
+    check_backward(device, &slice, &scratch);
+}
+END_TEST
+
+/* What of the above is not ours: of this version, all that the planner believes in. */
+START_TEST(the_planner_believes_in_backward_for_what_was_compiled)
+{
+    const size_t version = api.version();
+
+    for (size_t d = 0; d < N_DEVICES; d++)
+        for (size_t i = 0; i < N_SHAPES; i++) {
+            const bool is_whole = shapes[i].n_tokens % 128 == 0;
+            const enum plan_attention way = scratch_of(&devices[d], &shapes[i]).way;
+            const bool has = devices[d].version == 1000 ? version >= 91801
+                                                        : is_whole || (devices[d].version == 900 && version >= 92500);
+            ck_assert_msg((way != PLAN_ATTENTION_OWN) == has, "%s, shape %zu: way %d", devices[d].name, i, (int)way);
+        }
 }
 END_TEST
 
@@ -70,6 +223,14 @@ int main(void)
         fprintf(stderr, "test_dnn: skipped: cuDNN %zu plans for no device that is not there\n", api.version());
         return 77;
     }
-    tcase_add_loop_test(tests, a_deterministic_plan_is_proposed_for_every_device, 0, N_DEVICES * N_SHAPES);
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    *(void **)&stand_in_kernel = driver ? dlsym(driver, "stand_in_kernel") : NULL;
+    if (!stand_in_kernel) {
+        fprintf(stderr, "test_dnn: skipped: libcuda.so.1 is not the tests' own driver\n");
+        return 77;
+    }
+    tcase_add_loop_test(tests, a_deterministic_plan_that_fits_is_proposed_for_every_device, 0, N_DEVICES * N_SHAPES);
+    tcase_add_loop_test(tests, backward_of_fixed_bits_fits_the_plan_on_every_device, 0, N_DEVICES * N_SHAPES);
+    tcase_add_test(tests, the_planner_believes_in_backward_for_what_was_compiled);
     return run_tests(tests);
 }

@@ -1,7 +1,7 @@
-"""Trains a model of bytes, loads what was saved as a transformers pipeline, and holds its greedy text against that of
-eps generate.
+"""Trains a model of bytes and one of tokens that it learns, loads what was saved as a transformers pipeline, and holds
+its greedy text against that of eps generate.
 
-    python pipeline.py [BIN] [MODEL]      BIN: the directory of eps, by default build/bin; MODEL: one that is trained
+    python pipeline.py [BIN] [MODEL...]   BIN: the directory of eps, by default build/bin; MODEL: those that are trained
 
 Nothing but the saved directory is told to transformers. Exit status 0 or 1. (pip install torch transformers; shown with
 transformers 5.23.0 and torch 2.15.0)
@@ -25,31 +25,38 @@ def ours(bin_dir, model, prompt):
     return json.loads(out.stdout)
 
 
-def main(bin_dir, model=None):
-    folder = tempfile.TemporaryDirectory()
-    if model is None:
-        model = pathlib.Path(folder.name) / "run"
-        text = pathlib.Path(folder.name) / "text"
-        text.write_bytes(b"".join(path.read_bytes() for path in sorted(ROOT.glob("client/*.c"))))
-        subprocess.run([bin_dir / "eps", "train", "--model", "byte-small", "--data", text, "--out", model, "--steps", "300",
-                        "--batch", "8", "--lr", "2e-3", "--device", "cpu"], check=True, stdout=subprocess.DEVNULL)
-        model /= "latest"
+def train(bin_dir, preset, folder):
+    model, text = folder / preset, folder / "text"
+    text.write_bytes(b"".join(path.read_bytes() for path in sorted(ROOT.glob("client/*.c"))))
+    subprocess.run([bin_dir / "eps", "train", "--model", preset, "--data", text, "--out", model, "--steps", "300",
+                    "--batch", "8", "--device", "cpu"], check=True, stdout=subprocess.DEVNULL)
+    return model / "latest"
+
+
+def compare(bin_dir, model):
     generate = pipeline("text-generation", model=str(model))
     wrong = 0
     for prompt in PROMPTS:
         answer = ours(bin_dir, model, prompt)
         theirs = generate(prompt, max_new_tokens=NEW, do_sample=False, return_tensors=True)[0]["generated_token_ids"]
         theirs = [int(i) for i in theirs]
-        same = theirs == list(prompt.encode()) + answer["ids"]
+        same = theirs == generate.tokenizer(prompt)["input_ids"] + answer["ids"]
         wrong += not same
         print("same" if same else "NOT THE SAME", repr(prompt), repr(generate.tokenizer.decode(theirs)))
         if not same:
             print(theirs, answer["ids"])
     for key in ("bos_token_id", "eos_token_id"):
-        if getattr(generate.model.config, key) is not None:
-            print(key, "is", getattr(generate.model.config, key))
+        said = getattr(generate.model.config, key)
+        if said != generate.tokenizer.eos_token_id:
+            print(key, "is", said, "and the tokenizer's", generate.tokenizer.eos_token_id)
             wrong += 1
-    return wrong != 0
+    return wrong
+
+
+def main(bin_dir, *models):
+    with tempfile.TemporaryDirectory() as folder:
+        models = models or [train(bin_dir, preset, pathlib.Path(folder)) for preset in ("byte-small", "text-small")]
+        return sum(compare(bin_dir, model) for model in models) != 0
 
 
 sys.exit(main(pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / "build" / "bin"), *sys.argv[2:]))

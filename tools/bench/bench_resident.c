@@ -60,12 +60,6 @@ static void download(struct device *dev, void *host, const void *src, size_t byt
         real.ops->download(dev, host, src, bytes);
 }
 
-static void download_bf16(struct device *dev, uint16_t *host, const float *src, size_t n)
-{
-    if (!real.resident || n < LARGE)
-        real.ops->download_bf16(dev, host, src, n);
-}
-
 static int pull(void *context, uint64_t version, uint32_t unit)
 {
     (void)context, (void)version, (void)unit;
@@ -139,12 +133,8 @@ static void draw_weights(struct resident *r)
 
 static void open_worker(struct resident *r, const struct model_config *config, unsigned index, uint64_t budget)
 {
-    struct device_worker_options options = {.config = *config,
-                                            .ops = &r->ops,
-                                            .setting = r->setting,
-                                            .batch = r->setting.share_rows,
-                                            .index = index,
-                                            .grad = NUMBER_FP32};
+    struct device_worker_options options = {
+        .config = *config, .ops = &r->ops, .setting = r->setting, .batch = r->setting.share_rows, .index = index};
     const struct plan_wish wish = {.microbatch = 0};
     struct error err = {{0}};
     struct profile profile;
@@ -278,11 +268,12 @@ int main(int argc, char **argv)
     if (!real.ops || real.ops->probe(index, &facts, &err))
         die(err.text);
     r.ops = *real.ops;
-    r.ops.upload = upload, r.ops.download = download, r.ops.download_bf16 = download_bf16;
+    r.ops.upload = upload, r.ops.download = download;
     r.setting.share_rows = r.setting.part_rows = o.batch, r.setting.seq = o.seq;
     r.setting.backend = plan_backend_find(real.ops->name);
     r.setting.precision = cpu ? NUMBER_FP32 : NUMBER_BF16;
     r.setting.library_bytes = facts.library_bytes;
+    r.setting.attention = facts.attention;
     open_worker(&r, &config, index, o.budget ? o.budget : facts.available_bytes / 32 * 31);
     measure(&r);
     device_worker_free(&r.worker);

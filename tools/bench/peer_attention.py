@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""Times PyTorch's scaled_dot_product_attention, causal, in bf16: the peer that bench_cuda's attention is measured against.
+"""Times PyTorch's scaled_dot_product_attention, causal, in bf16: the peers that bench_cuda's attention is measured against.
 
     peer_attention.py [--width 2048] [--tokens 16384] [--device cuda]
 
-For head widths 64 and 128 and rows of 1 Ki to 8 Ki tokens a line forward-HEAD-TOKENS|MILLISECONDS|BACKEND, and one
-backward-...: the middle of several rounds by the fastest of its backends. q, k and v are views of one buffer, as ours.
+Two peers: its cuDNN backend, asked for by name, and what it chooses by default, which on some devices is half as fast. For
+head widths 64 and 128 and rows of 1 Ki to 8 Ki tokens, lines cudnn-forward-HEAD-TOKENS|MILLISECONDS| and default-forward-...,
+the latter with the name of what was chosen, and the same backward: the middle of several rounds. What a peer cannot do
+has no line. q, k and v are views of one buffer, as ours. The first line names the versions.
 """
 import argparse
+import contextlib
 import statistics
 import time
 
@@ -14,8 +17,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-BACKENDS = {"flash": SDPBackend.FLASH_ATTENTION, "cuDNN": SDPBackend.CUDNN_ATTENTION,
-            "memory-efficient": SDPBackend.EFFICIENT_ATTENTION}
+PEERS = {"cudnn": lambda: sdpa_kernel(SDPBackend.CUDNN_ATTENTION), "default": contextlib.nullcontext}
 
 
 def arguments():
@@ -41,39 +43,47 @@ def middle_ms(run, synchronize, enough_ms=40, rounds=7):
     return statistics.median(calls(n) / n for _ in range(rounds))
 
 
-def measure(o, head, seq, backend, synchronize):
+def chosen(q, k, v):
+    """What PyTorch takes by default."""
+    try:
+        return SDPBackend(torch._fused_sdp_choice(q, k, v, is_causal=True)).name
+    except (AttributeError, ValueError):
+        return "of no known name"
+
+
+def measure(o, peer, head, seq, synchronize):
     heads, rows = o.width // head, o.tokens // seq
-    qkv = torch.randn(rows, seq, 3, heads, head, device=o.device, dtype=torch.bfloat16, requires_grad=True)
+    qkv = torch.randn(rows, seq, 3, heads, head, device=o.device, dtype=torch.bfloat16)
     gradient = torch.randn(rows, heads, seq, head, device=o.device, dtype=torch.bfloat16)
+    q, k, v = (x.transpose(1, 2).requires_grad_() for x in qkv.unbind(2))
+    name = ", " + chosen(q, k, v) if peer == "default" else ""
 
     def forward():
-        q, k, v = (x.transpose(1, 2) for x in qkv.unbind(2))
         return scaled_dot_product_attention(q, k, v, is_causal=True)
-    with sdpa_kernel(backend):
+
+    def tell(what, ms):
+        print(f"{peer}-{what}-{head}-{seq}|{ms:.4f}|{name}", flush=True)
+    with PEERS[peer]():
         with torch.no_grad():
-            ahead = middle_ms(forward, synchronize)
-        q, k, v = (x.transpose(1, 2).detach().requires_grad_() for x in qkv.unbind(2))
-        out = scaled_dot_product_attention(q, k, v, is_causal=True)
-        back = middle_ms(lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True), synchronize)
-    return ahead, back
+            tell("forward", middle_ms(forward, synchronize))
+        out = forward()
+        tell("backward", middle_ms(lambda: torch.autograd.grad(out, (q, k, v), gradient, retain_graph=True), synchronize))
 
 
 def main():
     o = arguments()
-    synchronize = torch.cuda.synchronize if o.device == "cuda" else lambda: None
+    cuda = o.device == "cuda"
+    synchronize = torch.cuda.synchronize if cuda else lambda: None
+    print(f"pytorch|{torch.__version__}|" + (f"{torch.cuda.get_device_name(0)}, cuDNN {torch.backends.cudnn.version()}"
+                                             if cuda else "the processor"), flush=True)
     for head in (64, 128):
         seq = min(1024, o.longest)
         while seq <= o.longest:
-            found = {}
-            for name, backend in BACKENDS.items():
+            for peer in PEERS:
                 try:
-                    found[name] = measure(o, head, seq, backend, synchronize)
+                    measure(o, peer, head, seq, synchronize)
                 except RuntimeError:    # not for this device or shape
                     continue
-            for at, what in enumerate(("forward", "backward")):
-                if found:
-                    best = min(found, key=lambda name: found[name][at])
-                    print(f"{what}-{head}-{seq}|{found[best][at]:.4f}|{best}", flush=True)
             seq *= 2
 
 

@@ -2,8 +2,7 @@
 # Builds programs, backend, tests and benchmarks, with the packages of tools/gpu_prepare.sh where the machine lacks some.
 # shellcheck disable=SC2154,SC2034 # their options and work folder come from outside; print_config reads shapes
 
-# What the other parts run, and no more.
-targets=(eps epsd eps-worker eps-cuda bench_cuda bench_resident)
+. tools/gpu/targets.sh
 
 # packaged_toolkit TREE OPTION...: configures with the libraries and headers of CUDA that Python's packages have, where the
 # toolkit is nvcc alone
@@ -34,18 +33,18 @@ part_build() {
     claim configure 120 "cmake finds all it needs" \
         cmake --preset release "${cache[@]}" -B "$tree" -DEPS_CUDA=ON || packaged_toolkit "$tree" "${cache[@]}" || return 0
     mapfile -t tests < <(cuda_tests "$tree")
-    limited 400 cmake --build "$tree" -j "$(nproc)" --target "${targets[@]}" "${tests[@]}"
+    limited $((allowed - 60)) cmake --build "$tree" -j "$(nproc)" --target "${targets[@]}" "${tests[@]}"
     rc=$?
     if [ $rc -eq 0 ]; then
         passed build "programs, backend and tests build, warnings being errors"
     elif [ $rc -eq 124 ]; then
-        failed build "$(why $rc 400); the same again goes on from there"
+        failed build "$(why $rc $((allowed - 60))); the same again goes on from there"
         return
     else
-        failed build "$(grep -m 1 -E "error:|Error " "$work/said" || why $rc 400)"
+        failed build "$(grep -m 1 -E "error:|Error " "$work/said" || why $rc $((allowed - 60)))"
         cmake -B "$tree" -DCMAKE_C_COMPILER_LAUNCHER="$PWD/tools/gpu/lenient.sh" \
             -DCMAKE_CXX_COMPILER_LAUNCHER="$PWD/tools/gpu/lenient.sh" >>"$log" 2>&1
-        claim build-lenient $((460 - SECONDS + began)) "they build if warnings are none" \
+        claim build-lenient $((allowed - 10 - SECONDS + began)) "they build if warnings are none" \
             cmake --build "$tree" -j "$(nproc)" --target "${targets[@]}" "${tests[@]}" || return 0
     fi
     fact build-time "$((SECONDS - began)) s on $(nproc) processors, $(cc --version | head -n 1)"

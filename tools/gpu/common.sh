@@ -1,10 +1,13 @@
 # shellcheck shell=bash
 # What the parts of tools/gpu_check.sh share. They have its options in the environment.
-# shellcheck disable=SC2154
+# shellcheck disable=SC2154,SC2034
 
 # What was measured of this machine is this build's, not the user's.
-XDG_CACHE_HOME=$(realpath -m "${simulate:-$bin}/../cache")
-export XDG_CACHE_HOME XDG_RUNTIME_DIR=${XDG_RUNTIME_DIR:-/tmp} PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer
+XDG_CACHE_HOME=$(realpath -m "${simulate:-$bin}/../cache") EPS_TESTS_DIR=$PWD/tests
+# What our own programs are run with.
+ours=(env LD_LIBRARY_PATH="$(libraries "$bin")")
+readonly ours
+export XDG_CACHE_HOME EPS_TESTS_DIR XDG_RUNTIME_DIR=${XDG_RUNTIME_DIR:-/tmp} PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer
 
 # finding VERDICT NAME TEXT: one finding. passed, failed: a claim; short: measured, below its target; missing: could not be
 # tried; fact: no claim
@@ -30,20 +33,31 @@ measured() {
 limited() {
     local seconds=$1 rc
     shift
+    at=$*
+    [ -z "$simulate" ] || seconds=$((20 * seconds)) # it is slow
     printf '\n$ %s\n' "$*" >>"$log"
     timeout -k 5 "$seconds" "$@" >"$work/said" 2>&1 <&0 &
     wait $!
     rc=$?
+    at=''
     cat "$work/said" >>"$log"
     return $rc
 }
+
+# What a part had found when it is told to end; parts whose findings come late have their own.
+cut_off() { :; }
 
 # ended: what a part that is told to end leaves: nothing that runs, and in the log what was said so far
 ended() {
     local running
     mapfile -t running < <(jobs -pr)
-    [ ${#running[@]} -eq 0 ] || kill "${running[@]}"
-    cat "$work/said" >>"$log"
+    [ -z "${at-}" ] || fact "$part-cut" "it was at: ${at#env LD_LIBRARY_PATH=* }"
+    cut_off
+    [ ${#running[@]} -eq 0 ] || kill "${running[@]}" 2>/dev/null
+    cat "$work/said" >>"$log" 2>/dev/null
+    for pid in "${running[@]}"; do
+        timeout 4 tail --pid="$pid" -f /dev/null || kill -KILL "$pid" 2>/dev/null
+    done
     exit 143
 }
 

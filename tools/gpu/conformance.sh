@@ -1,38 +1,54 @@
 # shellcheck shell=bash
 # The tests that run on every backend, on the device: every operation, the fixtures against their PyTorch values, the
 # rows of exactness.
-# shellcheck disable=SC2154,SC2034 # their options and work folder come from outside; print_config reads shapes
+# shellcheck disable=SC2154 # options and work folder come from outside
 
-# conforms NAME TEST CUDNN: a finding of that name
+# conforms NAME TEST SECONDS [CUDNN]: a finding of that name
 conforms() {
     local rc
-    local -a environment=(EPS_TEST_CUDA="$(module)" EPS_CUDNN="$3")
+    local -a environment=(EPS_TEST_CUDA="$(module)" EPS_CUDNN="${4-}")
 
-    limited 240 env "${environment[@]}" CK_FORK=no "$bin/$2"
+    limited "$3" "${ours[@]}" "${environment[@]}" CK_FORK=no "$bin/$2"
     rc=$?
     if [ $rc -ge 128 ] && [ $rc -ne 137 ]; then # one of its tests has taken all down: which
-        limited 100 env "${environment[@]}" CK_DEFAULT_TIMEOUT=60 "$bin/$2"
+        limited "$3" "${ours[@]}" "${environment[@]}" CK_DEFAULT_TIMEOUT=20 "$bin/$2"
     fi
     case $rc in
     0) passed "$1" "$(grep -m 1 '^[0-9]*%: Checks' "$work/said" || echo "no test failed")" ;;
     77) missing "$1" "skipped: $(tail -n 1 "$work/said")" ;;
-    *) failed "$1" "$(why $rc 240); $(grep -m 1 -E ':[FE]:' "$work/said" | cut -c 1-300)" ;;
+    *) failed "$1" "$(why $rc "$3"); $(grep -m 1 -E ':[FE]:' "$work/said" | cut -c 1-300)" ;;
     esac
 }
 
+# Does it compute: these fail if anything does.
+core=(test_matmul test_queues test_attention test_exact_gradients test_exact_bf16)
+part_computes() {
+    take_cudnn
+    conforms test_matmul test_matmul 40
+    conforms test_queues test_queues 25
+    conforms own-attention test_attention 30
+    if [ -n "${EPS_CUDNN-}" ]; then
+        conforms test_attention test_attention 40 "$EPS_CUDNN"
+    else
+        missing test_attention "cuDNN is not there, so what own-attention shows is all"
+    fi
+    conforms test_exact_gradients test_exact_gradients 30 "${EPS_CUDNN-}"
+    conforms test_exact_bf16 test_exact_bf16 30 "${EPS_CUDNN-}"
+}
+
 part_conformance() {
-    local test tree
-    tree=$(dirname "$bin")
+    local test
+    local -a tests
 
     take_cudnn
-    mapfile -t tests < <(cuda_tests "$tree")
-    [ ${#tests[@]} -gt 0 ] || failed conformance "$tree/cuda-tests.txt names no test"
+    mapfile -t tests < <(cuda_tests "$(dirname "$bin")")
+    [ ${#tests[@]} -gt 0 ] || failed conformance "$(dirname "$bin")/cuda-tests.txt names no test"
     for test in "${tests[@]}"; do
+        [[ " ${core[*]} " != *" $test "* ]] || continue
         case $test in
-        test_matmul | test_norm | test_rows | test_dropout | test_softmax | test_queues | test_attention_cached)
-            conforms "$test" "$test" '' ;; # cuDNN has no part in it, and takes long to begin
-        *) conforms "$test" "$test" "${EPS_CUDNN-}" ;;
+        test_norm | test_rows | test_dropout | test_softmax | test_attention_cached)
+            conforms "$test" "$test" 25 ;; # cuDNN has no part in it, and takes long to begin
+        *) conforms "$test" "$test" 40 "${EPS_CUDNN-}" ;;
         esac
     done
-    conforms own-attention test_attention ''
 }

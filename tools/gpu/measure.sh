@@ -19,11 +19,18 @@ bench() {
     [ -z "$simulate" ] || { program=$simulate/bench_cuda small=(--small); }
     take_cudnn
     watch_clocks
-    limited 400 "$program" --module "$(module)" "${small[@]}" "$1"
+    benching=$1
+    limited 60 "${ours[@]}" "$program" --module "$(module)" "${small[@]}" "$1"
     local rc=$?
+    benching=''
     watch_clocks_end
-    [ $rc -eq 0 ] || { failed "$1-ends" "bench_cuda $1: $(why $rc 400)"; told ''; }
+    [ $rc -eq 0 ] || { failed "$1-ends" "bench_cuda $1: $(why $rc 60)"; told ''; }
     return $rc
+}
+
+# What bench_cuda had measured when the part is told to end.
+cut_off() {
+    [ -z "${benching-}" ] || told ''
 }
 
 # verdict NAME TARGET PREFIX...: each line of those names is a fact; the least of the ratios counts
@@ -52,6 +59,7 @@ part_products() {
     bench products || return 0
     verdict products-4096 0.97 product-4096-
     verdict products-8192 0.97 product-8192-
+    verdict products-chosen 0.97 chosen-4096-
 }
 
 part_rows() {
@@ -67,7 +75,6 @@ part_copies() {
     told other-
 }
 
-# Ours "KIND-DIRECTION-HEAD-TOKENS|MS|..." beside PyTorch's "DIRECTION-HEAD-TOKENS|MS|...": ratios, in $work/said
 # Where both ran, what our own attention and cuDNN's compute is the same but for bf16's roundings, of 8 bits each.
 agreement() {
     local most
@@ -82,27 +89,53 @@ agreement() {
     fi
 }
 
+# Two runs through cuDNN give the same bits, forward and backward.
+repeats() {
+    local others
+    others=$(awk -F '|' '/^repeat-/ { n++; others += $2 } END { print n ? others + 0 : "" }' "$work/said")
+    if [ -z "$others" ]; then
+        missing attention-repeat "cuDNN is not there to run twice"
+    elif [ "$others" = 0 ]; then
+        passed attention-repeat "two runs through cuDNN gave the same bits, forward and backward"
+    else
+        failed attention-repeat "$others values were others in a second run through cuDNN"
+    fi
+}
+
+# beside_peers THEIRS OURS: of our "KIND-DIRECTION-HEAD-TOKENS|MS|...", KIND being cudnn or own, beside PyTorch's lines of
+# the same form, KIND being cudnn for its cuDNN backend and default for what it chooses itself: a line attention-... with
+# the ratio to the former, and one default-... to the latter; alone-..., where it has neither.
+beside_peers() {
+    awk -F '|' '
+        FILENAME == ARGV[1] { if ($1 ~ /^(cudnn|default)-/) { peer[$1] = $2; way[$1] = $3 } next }
+        $1 !~ /^(cudnn|own)-/ { next }
+        { shape = $1; sub(/^[a-z]*-/, "", shape); found = 0 }
+        ("cudnn-" shape) in peer { of = "cudnn-" shape; found = 1
+            printf "attention-%s|%.3f|%s ms, %s; PyTorch through cuDNN %s ms%s\n", $1, peer[of] / $2, $2, $3, peer[of], way[of] }
+        ("default-" shape) in peer { of = "default-" shape; found = 1
+            printf "default-%s|%.3f|of PyTorch by default, %s ms%s\n", $1, peer[of] / $2, peer[of], way[of] }
+        !found { printf "alone-%s|%s|ms, %s\n", $1, $2, $3 }' "$1" "$2"
+}
+
 part_attention() {
     local rc
     bench attention || return 0
     told agreement-
     agreement
+    repeats
     cp "$work/said" "$work/ours"
-    if [ -n "$simulate" ]; then
-        sed -n 's/^own-//p' "$work/ours" >"$work/theirs" # so that the rest is tried
+    if [ -n "$simulate" ]; then # so that the rest is tried
+        sed -n 's/^own-\(.*|\).* TFLOP.*/cudnn-\1/p; s/^own-\(.*|\).* TFLOP.*/default-\1/p' "$work/ours" >"$work/theirs"
     else
-        limited 200 "$python" tools/bench/peer_attention.py
+        limited 70 "$python" tools/bench/peer_attention.py
         rc=$?
         cp "$work/said" "$work/theirs"
-        [ $rc -eq 0 ] || missing attention-peer "tools/bench/peer_attention.py: $(why $rc 200)"
+        told pytorch
+        [ $rc -eq 0 ] || missing attention-peer "tools/bench/peer_attention.py: $(why $rc 70)"
     fi
-    awk -F '|' 'FILENAME == ARGV[1] { if (NF == 3) { peer[$1] = $2; way[$1] = $3 } next }
-        { shape = $1; sub(/^[a-z]*-/, "", shape) }
-        $1 !~ /^(cudnn|own)-/ { next }
-        shape in peer { printf "attention-%s|%.3f|%s ms, %s; PyTorch %s ms, %s\n", $1, peer[shape] / $2, $2, $3, peer[shape], way[shape]; next }
-        { printf "alone-%s|%s|ms, %s\n", $1, $2, $3 }' \
-        "$work/theirs" "$work/ours" >"$work/said"
+    beside_peers "$work/theirs" "$work/ours" >"$work/said"
     told alone-
+    told default-
     verdict attention-cudnn-forward 0.97 attention-cudnn-forward-
     verdict attention-cudnn-backward 0.97 attention-cudnn-backward-
     verdict attention-own-forward 0.5 attention-own-forward-

@@ -2,11 +2,14 @@
 # Runs $part; tools/gpu_check.sh starts it, under a time limit, with its options in the environment.
 set -uo pipefail
 . tools/bench/common.sh
+. tools/gpu/programs.sh
 . tools/gpu/common.sh
 # shellcheck disable=SC2154
 case "$part" in
 products | rows | copies | attention) file=measure ;;
-relay | large | small | depth) file=relay ;;
+relay | large | larger | small | depth) file=relay ;;
+computes) file=conformance ;;
+memcheck) file=sanitizer ;;
 *) file=$part ;;
 esac
 # shellcheck source=/dev/null

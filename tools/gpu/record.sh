@@ -1,27 +1,36 @@
 #!/usr/bin/env bash
-# Writes the findings in $results into $record: a dated entry with all of them, and each line of the list of what is
-# unverified that passed goes to those verified; one that was verified and fails goes back.
-# shellcheck disable=SC2154 # results and record are set by tools/gpu_check.sh
+# record.sh FILE...: writes the findings of all these files, each of one call of tools/gpu_check.sh, into $record: a dated
+# entry with all of them, and each line of the list of what is unverified that passed goes to those verified; one that was
+# verified and fails goes back. Calls that disagree: the worst of their verdicts counts, but one that could not be tried.
+# shellcheck disable=SC2154 # record is set by tools/gpu_check.sh
 set -euo pipefail
 
 fail() {
     echo "gpu_check.sh: $*" >&2
     exit 1
 }
-value() { # NAME: the text of a fact
-    awk -F '|' -v name="$1" '$2 == name { text = $4 } END { print text }' "$results"
+value() { # FILE NAME: the text of a fact of the call
+    awk -F '|' -v name="$2" '$1 == "call" && $2 == name { text = $4 } END { print text }' "$1"
 }
 
-[ -s "$results" ] || fail "$results is empty: nothing has run yet"
 [ -f "$record" ] || fail "$record is not there"
-[ -z "$(value simulated)" ] || fail "$results comes from a simulator: nothing to record"
-gpu=$(value device)
-[ -n "$gpu" ] || fail "$results does not say which GPU it was: run the part probe too"
+for file in "$@"; do
+    [ -s "$file" ] || fail "$file is empty, or not there"
+    [ -z "$(value "$file" simulated)" ] || fail "$file comes from a simulator: nothing to record"
+    for what in gpu commit; do
+        [ -n "$(value "$file" $what)" ] || fail "$file does not say which GPU and commit it is of"
+        [ "$(value "$file" $what)" = "$(value "$1" $what)" ] ||
+            fail "$file is of $what $(value "$file" $what), $1 of $(value "$1" $what): record them one by one"
+    done
+done
+gpu=$(value "$1" gpu) commit=$(value "$1" commit)
+[ "$commit" != unknown ] || fail "$1 is of an unknown commit: nothing to record"
+commit=${commit/%+/ and changes to it}
 
-new=$(mktemp)
-trap 'rm -f "$new"' EXIT
-commit=$(git rev-parse --short=12 HEAD 2>/dev/null || true)
-awk -F '|' -v date="$(date -u +%Y-%m-%d)" -v gpu="${gpu%%,*}" -v commit="${commit:-no commit known}" -v results="$results" '
+new=$(mktemp) results=$(mktemp)
+trap 'rm -f "$new" "$results"' EXIT
+awk 1 "$@" >"$results" # each line ended
+awk -F '|' -v date="$(date -u +%Y-%m-%d)" -v gpu="${gpu%%,*}" -v commit="$commit" -v results="$results" '
     function name_of(line) { return match(line, /^- `[a-z0-9._-]+`/) ? substr(line, 4, RLENGTH - 4) : "" }
     function plain(line) { sub(/ \([0-9-]+, [^()]*\)$/, "", line); return line }
     function list(lines, n,    i) {
@@ -29,8 +38,10 @@ awk -F '|' -v date="$(date -u +%Y-%m-%d)" -v gpu="${gpu%%,*}" -v commit="${commi
         print n ? "" : "None.\n"
     }
     BEGIN {
+        rank["missing"] = 1; rank["passed"] = 2; rank["short"] = 3; rank["failed"] = 4
         while ((getline line < results) > 0) {
             split(line, f, "|")
+            if (f[1] == "call" || (f[2] in verdict && rank[f[3]] < rank[verdict[f[2]]])) continue
             verdict[f[2]] = f[3]
             text[f[2]] = substr(line, length(f[1] f[2] f[3]) + 4)
             if (!(f[2] in order)) { order[f[2]] = ++n_found; names[n_found] = f[2] }

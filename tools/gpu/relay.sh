@@ -21,7 +21,7 @@ begin() {
     shape "$@"
     [ -z "$simulate" ] || return 0 # whose products take minutes
     if [ ! -s "$XDG_CACHE_HOME/eps/profile-cuda.json" ]; then
-        claim profile 120 "eps bench measures the device" "$eps" bench --device cuda:0 --profile || return 0
+        claim profile 60 "eps bench measures the device" "${ours[@]}" "$eps" bench --device cuda:0 --profile || return 0
     fi
     fact profile-"$part" "$(tr -d '\n' <"$XDG_CACHE_HOME/eps/profile-cuda.json" | tr -s ' ')"
 }
@@ -30,7 +30,7 @@ begin() {
 room() {
     local free
     [ -z "$simulate" ] || return 0
-    [ "$(free_gib)" -ge "$1" ] || limited 90 "$python" tools/gpu/fill.py "$1"
+    [ "$(free_gib)" -ge "$1" ] || limited 60 "$python" tools/gpu/fill.py "$1"
     free=$(free_gib)
     [ "$free" -ge "$1" ] || fact "host-memory-$part" "$free GiB are free, fewer than the $1 that this takes"
 }
@@ -47,8 +47,10 @@ rows() {
 steps() {
     local name=$1 seconds=$2 n=$3 tokens=$4 pid rc deadline
     shift 4
+    [ -z "$simulate" ] || seconds=$((20 * seconds))
     printf '\n$ %s: %s steps of %s tokens, %s\n' "$name" "$n" "$tokens" "$*" >>"$log"
-    "$eps" train --model "$work/config.json" --data "$work/tokens.bin" --eval-data "$work/held.bin" --out "$work/$name" \
+    cut="$name $n $tokens"
+    "${ours[@]}" "$eps" train --model "$work/config.json" --data "$work/tokens.bin" --eval-data "$work/held.bin" --out "$work/$name" \
         --batch "$(rows "$tokens")" --seq "$seq" --steps 100000 --save-every 0 --precision bf16 --device cuda:0 --host-mem 110GiB \
         "$@" >"$work/said" 2>&1 &
     pid=$!
@@ -61,13 +63,40 @@ steps() {
     timeout 30 tail --pid="$pid" -f /dev/null || kill -KILL "$pid" 2>/dev/null
     wait "$pid"
     rc=$?
+    cut=''
     cat "$work/said" >>"$log"
+    keep "$work/${name%-runs}.trace"
     [ "$(field step_ms "$work/$name/metrics.jsonl" 2>/dev/null | wc -l)" -ge "$n" ] && return
-    [ "$(field step_ms "$work/$name/metrics.jsonl" 2>/dev/null | wc -l)" -eq 0 ] ||
-        fact "$name-began" "$(field step_ms "$work/$name/metrics.jsonl" | paste -sd ' ') ms, steps of $tokens tokens"
+    began_steps "$name" "$tokens"
     [ "$SECONDS" -lt "$deadline" ] || rc=124
     failed "$name" "$n steps of $tokens tokens: $(why $rc "$seconds")"
     return 1
+}
+
+# began_steps NAME TOKENS: a fact of the steps that there are
+began_steps() {
+    local ms
+    ms=$(field step_ms "$work/$1/metrics.jsonl" 2>/dev/null | paste -sd ' ')
+    [ -z "$ms" ] || fact "$1-began" "$ms ms, steps of $2 tokens"
+}
+
+# The steps that a run had made when the part is told to end.
+cut_off() {
+    local name n tokens
+    [ -n "${cut-}" ] || return 0
+    read -r name n tokens <<<"$cut"
+    began_steps "$name" "$tokens"
+    missing "$name" "$n steps of $tokens tokens: cut off"
+    keep "$work/${name%-runs}.trace"
+}
+
+# keep TRACE: beside the findings, packed, if it is there and not large
+keep() {
+    [ -s "$1" ] || return 0
+    local packed
+    packed=$out/$(basename "$1").gz
+    gzip -c "$1" >"$packed"
+    [ "$(wc -c <"$packed")" -le 15000000 ] || rm -f "$packed"
 }
 
 # Milliseconds of the middle step after the first two.
@@ -84,7 +113,7 @@ ratio() {
 plan() {
     local free=$((1 << 20))
     [ -n "$simulate" ] || free=$(nvidia-smi --query-gpu=memory.free --format=csv,noheader,nounits | head -n 1)
-    "$eps" plan --model "$work/config.json" --seq "$seq" --precision bf16 --device cuda --host-mem 1TiB \
+    "${ours[@]}" "$eps" plan --model "$work/config.json" --seq "$seq" --precision bf16 --device cuda --host-mem 1TiB \
         --device-mem $((free - free / 32))MiB "$@"
 }
 
@@ -133,62 +162,86 @@ waited() { # NAME: a finding
 
 # GPT-2 1.5 B by 16 Ki tokens: relayed; the same code with weights that stay and nothing that leaves; PyTorch's FSDP2.
 part_relay() {
-    local ours theirs alone
+    local relayed theirs alone
 
     room 40
     begin 1600 48 25 1024
     watch_clocks
-    steps relay-runs 150 8 16384 --trace "$work/relay.trace" || { watch_clocks_end; return 0; }
-    ours=$(step_ms relay-runs)
+    steps relay-runs 80 8 16384 --trace "$work/relay.trace" || { watch_clocks_end; return 0; }
+    relayed=$(step_ms relay-runs)
     fact relay-rate "1.5 B, 16 Ki tokens: $(rates relay-runs 16384)"
     fact relay-waits "$(waits "$work/relay.trace" 4)"
     alone=$(resident 16384)
     if [ -n "$alone" ]; then
-        measured relay-resident "$(ratio "$alone" "$ours")" 0.97 "$ours ms a step; weights that stay $alone ms"
+        measured relay-resident "$(ratio "$alone" "$relayed")" 0.97 "$relayed ms a step; weights that stay $alone ms"
     else
-        failed relay-resident "bench_resident: $(why 1 90)"
+        failed relay-resident "bench_resident: $(why 1 60)"
     fi
     watch_clocks_end
     [ -n "$simulate" ] && return
-    limited 170 "$python" tools/bench/peer_fsdp2.py --width 1600 --layers 48 --heads 25 --batch 16 --seq 1024 --seconds 100
+    limited 90 "$python" tools/bench/peer_fsdp2.py --width 1600 --layers 48 --heads 25 --batch 16 --seq 1024 --seconds 50
     local rc=$?
     theirs=$(sed -n 's/.*"ms": \([0-9.]*\).*/\1/p' "$work/said" | sort -g | head -n 1)
     if [ -n "$theirs" ]; then # the best of those that came in time
         fact fsdp2 "$(grep '^{' "$work/said" | paste -sd ' ')"
-        measured relay-fsdp2 "$(ratio "$theirs" "$ours")" 3 "$ours ms a step; FSDP2 $theirs ms"
+        measured relay-fsdp2 "$(ratio "$theirs" "$relayed")" 3 "$relayed ms a step; FSDP2 $theirs ms"
     else
-        missing relay-fsdp2 "tools/bench/peer_fsdp2.py: $(why $rc 170)"
+        missing relay-fsdp2 "tools/bench/peer_fsdp2.py: $(why $rc 90)"
     fi
 }
 
 # resident TOKENS: milliseconds of a step of the worker's code alone, with weights that stay and nothing that leaves
 resident() {
-    limited 90 "$bin/bench_resident" --module "$(module)" --model "$work/config.json" --batch "$(rows "$1")" --seq "$seq" &&
+    limited 60 "${ours[@]}" "$bin/bench_resident" --module "$(module)" --model "$work/config.json" --batch "$(rows "$1")" --seq "$seq" &&
         sed -n 's/^ms //p' "$work/said"
 }
 
-# large NAME TOKENS STEPS: leaves $tflops, and $ms of the middle step
+# large NAME TOKENS STEPS [SECONDS]: leaves $tflops, and $ms of the middle step
 large() {
-    steps "$1-runs" 170 "$3" "$2" --trace "$work/$1.trace" || return
+    steps "$1-runs" "${4:-$((allowed - SECONDS - 15))}" "$3" "$2" --trace "$work/$1.trace" || return
     ms=$(step_ms "$1-runs")
     said="$(rates "$1-runs" "$2"), seq $seq, $(parameters) parameters"
     tflops=$(sed -n 's/.* \([0-9.]*\) TFLOP.*/\1/p' <<<"$said")
 }
 
-# bounded NAME TOKENS STEPS: beside the larger of computing alone, the link alone, and 28 bytes a parameter of host memory
+# copies: the limits of this machine, measured
+copies() {
+    local program=$bin/bench_cuda
+    local -a tiny=()
+
+    [ -z "$simulate" ] || { program=$simulate/bench_cuda tiny=(--small); }
+    limited 35 "${ours[@]}" "$program" --module "$(module)" "${tiny[@]}" copies
+    limits
+}
+
+# moves TOKENS: bytes down, bytes up and parameters of a step
+moves() {
+    plan --json --batch "$(rows "$1")" |
+        sed 's/.*"down": *\([0-9]*\), *"up": *\([0-9]*\).*"parameters": *\([0-9]*\).*/\1 \2 \3/'
+}
+
+# limits: $down and $up, GB/s of pinned memory over the link, and $triad, of the host's memory, from what bench_cuda's copies
+# say in $work/said
+limits() {
+    down=$(sed -n 's/^pull-.*cudaMemcpyAsync \([0-9.]*\) GB.*/\1/p' "$work/said" | sort -g | tail -n 1)
+    up=$(sed -n 's/^push-.*cudaMemcpyAsync \([0-9.]*\) GB.*/\1/p' "$work/said" | sort -g | tail -n 1)
+    triad=$(sed -n 's/^other-triad|\([0-9.]*\)|.*/\1/p' "$work/said")
+    fact limits "link ${down:-?} GB/s down, ${up:-?} up, host memory ${triad:-?}"
+}
+
+# bounded NAME TOKENS STEPS SECONDS: beside the larger of computing alone, the link alone, and 28 bytes a parameter of host
+# memory
 bounded() {
-    local down up triad computing
+    local computing least limit text
 
     large "$@" || return
-    pinned=$(awk -F '|' '$2 == "pinned"' "$results") triad=$(awk -F '|' '$2 == "other-triad"' "$results")
-    down=$(sed -n 's/.*down at \([0-9.]*\) GB.*/\1/p' <<<"$pinned") up=$(sed -n 's/.*up at \([0-9.]*\) GB.*/\1/p' <<<"$pinned")
-    triad=$(sed -n 's/.*|\([0-9.]*\): GB.*/\1/p' <<<"$triad")
     computing=$(resident "$2")
-    if [ -z "$down" ] || [ -z "$up" ] || [ -z "$triad" ] || [ -z "$computing" ]; then
-        missing "$1" "$said; its limits are not known: run the parts probe and copies too (bench_resident: ${computing:-failed})"
+    least=$(printf '%s\n' "${down:-0}" "${up:-0}" "${triad:-0}" "${computing:-0}" | sort -g | head -n 1)
+    if [[ ! $least =~ [1-9] ]]; then
+        missing "$1" "$said; its limits are not known (computing alone: ${computing:-failed})"
         return
     fi
-    read -r limit text < <(plan --json --batch "$(rows "$2")" | sed 's/.*"down": *\([0-9]*\), *"up": *\([0-9]*\).*"parameters": *\([0-9]*\).*/\1 \2 \3/' |
+    read -r limit text < <(moves "$2" |
         awk -v down="$down" -v up="$up" -v triad="$triad" -v ms="$computing" '{
             link = $1 / down * 1e-6; if ($2 / up * 1e-6 > link) link = $2 / up * 1e-6
             host = 28 * $3 / triad * 1e-6
@@ -203,17 +256,25 @@ part_large() {
     begin 4096 32 32 2048
     watch_clocks
     large large-32k 32768 7 && measured large-32k "$tflops" 300 "TFLOP/s: $said" && waited large-32k
+    watch_clocks_end
+}
+
+part_larger() {
+    room 88
+    begin 4096 32 32 2048
+    watch_clocks
     large large-128k 131072 5 && measured large-128k "$tflops" 350 "TFLOP/s: $said"
     watch_clocks_end
 }
 
-# The same model by few tokens.
+# The same model by few tokens, beside what the link and the host's memory manage alone.
 part_small() {
     room 88
     begin 4096 32 32 2048
+    copies
     watch_clocks
-    bounded small-8k 8192 12
-    bounded small-4k 4096 16
+    bounded small-8k 8192 12 70
+    bounded small-4k 4096 16 70
     watch_clocks_end
 }
 
@@ -226,17 +287,17 @@ part_depth() {
     room 48
     begin 2048 96 16 1024
     # The device itself says what it needs at least, its libraries included.
-    limited 100 "$eps" train --model "$work/config.json" --data "$work/tokens.bin" --out "$work/refused" --batch 4 \
+    limited 30 "${ours[@]}" "$eps" train --model "$work/config.json" --data "$work/tokens.bin" --out "$work/refused" --batch 4 \
         --seq "$seq" --precision bf16 --device cuda:0 --moments bf16 --device-mem 1MiB
     least=$(sed -n 's/.* needs at least .*(\([0-9]*\) bytes) of device memory.*/\1/p' "$work/said")
     if [ -z "$least" ]; then
-        failed depth "no word of the least memory: $(why 1 100)"
+        failed depth "no word of the least memory: $(why 1 30)"
         return
     fi
     for depth in 12 96; do
         shape 2048 "$depth" 16 1024
         [ -z "$simulate" ] || { layers=$((depth / 6)); print_config "$vocabulary" >"$work/config.json"; }
-        steps "depth-$depth" 200 2 4096 --device-mem "$least" --moments bf16 || return 0
+        steps "depth-$depth" 45 2 4096 --device-mem "$least" --moments bf16 || return 0
         peaks+=("$(field device_peak_bytes "$work/depth-$depth/metrics.jsonl" | sort -n | tail -n 1)")
     done
     if [ "${peaks[0]}" = "${peaks[1]}" ]; then

@@ -2,42 +2,53 @@
 # The operations on small shapes under compute-sanitizer.
 # shellcheck disable=SC2154
 
-part_sanitizer() {
-    local tool test tree began seconds=$((allowed / 2 - 15)) # of each tool
-    local -a tests
-    tree=$(dirname "$bin")
+# watched NAME TOOL SECONDS TEST...: a finding of that name, of what the tool says of the tests
+watched() {
+    local name=$1 tool=$2 seconds=$3 began=$SECONDS test
+    local clean=() dirty=() late=()
+    shift 3
 
-    [ -z "$simulate" ] || { missing memcheck "a simulator has no compute-sanitizer"; return; }
-    if ! command -v compute-sanitizer >/dev/null; then
-        missing memcheck "compute-sanitizer is not on the PATH"
-        missing racecheck "compute-sanitizer is not on the PATH"
+    if [ -n "$simulate" ] || ! command -v compute-sanitizer >/dev/null; then
+        missing "$name" "compute-sanitizer is not on the PATH"
         return
     fi
-    mapfile -t tests < <(cuda_tests "$tree" | grep -vE 'exact|generate|boundaries')
-    for tool in memcheck racecheck; do
-        local clean=() dirty=() late=()
-        began=$SECONDS
-        for test in "${tests[@]}"; do
-            if [ $((SECONDS - began)) -gt $seconds ]; then
-                late+=("$test")
-            elif limited $((seconds + began - SECONDS + 5)) env EPS_TEST_CUDA="$(module)" EPS_TEST_STEPS=1e5 CK_FORK=no \
-                compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/$test"; then
-                clean+=("$test")
-            elif grep -q 'Device not supported\|Internal Sanitizer Error' "$work/said"; then
-                missing "$tool" "compute-sanitizer does not run: $(grep -m 1 '=========' "$work/said")"
-                continue 2
-            elif grep -q 'ERROR SUMMARY: [1-9]\|RACECHECK SUMMARY: [1-9]' "$work/said"; then
-                dirty+=("$test: $(grep -m 1 'Invalid\|Race\|Error\|hazard' "$work/said")")
-            else
-                late+=("$test")
-            fi
-        done
-        if [ ${#dirty[@]} -gt 0 ]; then
-            failed "$tool" "${dirty[*]}"
-        elif [ ${#late[@]} -gt 0 ]; then
-            missing "$tool" "nothing in ${clean[*]}; not to their end: ${late[*]}"
+    for test in "$@"; do
+        running="$name|nothing in ${clean[*]-}; was cut off in $test"
+        if [ $((SECONDS - began)) -ge "$seconds" ]; then
+            late+=("$test")
+        elif limited $((seconds + began - SECONDS)) "${ours[@]}" EPS_TEST_CUDA="$(module)" EPS_CUDNN='' EPS_TEST_STEPS=1e5 \
+            CK_FORK=no compute-sanitizer --tool "$tool" --error-exitcode 9 "$bin/$test"; then
+            clean+=("$test")
+        elif grep -q 'Device not supported\|Internal Sanitizer Error' "$work/said"; then
+            missing "$name" "compute-sanitizer does not run: $(grep -m 1 '=========' "$work/said")"
+            return
+        elif grep -q 'ERROR SUMMARY: [1-9]\|RACECHECK SUMMARY: [1-9]' "$work/said"; then
+            dirty+=("$test: $(grep -m 1 'Invalid\|Race\|Error\|hazard' "$work/said")")
         else
-            passed "$tool" "nothing in ${clean[*]}"
+            late+=("$test")
         fi
     done
+    running=''
+    if [ ${#dirty[@]} -gt 0 ]; then
+        failed "$name" "${dirty[*]}"
+    elif [ ${#late[@]} -gt 0 ]; then
+        missing "$name" "nothing in ${clean[*]-}; not to their end: ${late[*]}"
+    else
+        passed "$name" "nothing in ${clean[*]}"
+    fi
+}
+
+cut_off() {
+    [ -z "${running-}" ] || missing "${running%%|*}" "${running#*|}"
+}
+
+part_memcheck() {
+    watched memcheck-attention memcheck $((allowed - 5)) test_attention
+}
+
+part_sanitizer() {
+    local -a tests
+    mapfile -t tests < <(cuda_tests "$(dirname "$bin")" | grep -vE 'exact|generate|boundaries')
+    watched memcheck memcheck $((allowed / 2 - 5)) "${tests[@]}"
+    watched racecheck racecheck $((allowed / 2 - 5)) "${tests[@]}"
 }

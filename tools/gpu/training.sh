@@ -7,7 +7,7 @@
 train() {
     local name=$1
     shift
-    limited "$seconds_each" "$eps" train --model "$work/config.json" --data "$work/text.txt" --eval-data "$work/held.txt" \
+    limited "$seconds_each" "${ours[@]}" "$eps" train --model "$work/config.json" --data "$work/text.txt" --eval-data "$work/held.txt" \
         --out "$work/$name" --batch "$batch" --seq "$seq" --steps "$steps" --lr 1e-3 "$@"
 }
 
@@ -93,7 +93,7 @@ refused() {
 }
 
 part_training() {
-    eps=$(programs)/eps device=cuda:0 seconds_each=100 batch=8
+    eps=$(programs)/eps device=cuda:0 seconds_each=25 batch=8
     width=256 layers=4 heads=4 seq=128 steps=20
     [ -z "$simulate" ] || width=16 layers=1 heads=2 seq=16 steps=4 batch=2
     take_cudnn

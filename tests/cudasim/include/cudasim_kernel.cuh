@@ -97,6 +97,8 @@ void *cudasim_shared(void);
 void cudasim_copy(void *to, const void *from, size_t bytes, size_t given);
 void cudasim_copy_commit(void);
 void cudasim_copy_wait(unsigned left);
+/* ldmatrix: lanes 8*i .. 8*i+7 give the rows of matrix i; each gets its pair of each, or of each transposed. */
+void cudasim_matrices(uint32_t pairs[4], uintptr_t row, bool transposed, struct cudasim_place place);
 /* Says the sentence, with kernel and thread if one runs, and aborts. */
 [[noreturn]] void cudasim_fault(const char *format, ...) __attribute__((format(printf, 1, 2)));
 }
@@ -124,6 +126,10 @@ static inline int __syncthreads_and(int yes, CUDASIM_HERE)
 static inline void cudasim_warp_exchange(const void *mine, size_t bytes, void *all, CUDASIM_HERE)
 {
     cudasim_meet({"an exchange", file, line}, 0xffffffffu, mine, bytes, all);
+}
+static inline void cudasim_load_matrices(uint32_t pairs[4], uintptr_t row, bool transposed, CUDASIM_HERE)
+{
+    cudasim_matrices(pairs, row, transposed, {"ldmatrix", file, line});
 }
 static inline void __syncwarp(unsigned mask = 0xffffffffu, CUDASIM_HERE)
 {

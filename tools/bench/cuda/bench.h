@@ -15,8 +15,9 @@ struct bench {
     struct device *dev; /* bf16 */
     char *next;         /* of the arena, what is not taken yet */
     size_t left;
-    bool small;          /* shapes for the simulator */
-    cudaStream_t stream; /* of what is measured beside ours */
+    bool small;                    /* shapes for the simulator */
+    enum plan_attention attention; /* the device's */
+    cudaStream_t stream;           /* of what is measured beside ours */
 };
 
 /* Ends the program if a call fails. */

@@ -136,6 +136,7 @@ static int run_part(struct bench *b, const char *name, unsigned index)
         if (b->ops->open(&b->dev, index, NUMBER_BF16, b->left, 1, &err))
             goto fail;
         b->next = b->ops->arena(b->dev);
+        b->attention = facts.attention;
         must(cudaSetDevice((int)index));
         must(cudaStreamCreateWithFlags(&b->stream, cudaStreamNonBlocking));
         parts[i].run(b);

@@ -1,6 +1,6 @@
 /* Uploads and downloads of units by themselves: ours from a sealed segment that was lent for reading, and into one lent for
  * writing, as the daemon hands them out; beside them cudaMemcpyAsync from memory that cudaMallocHost gave. Then both ways
- * at once, contributions rounded to bf16 on their way, and what the host's own memory manages. */
+ * at once, contributions rounded to bf16 before, and what the host's own memory manages. */
 #include "tools/bench/cuda/bench.h"
 
 #include "tools/bench/samples.h"
@@ -45,7 +45,9 @@ static void up_bf16(struct bench *b, void *context)
 {
     const struct copies *c = context;
 
-    b->ops->download_bf16(b->dev, (uint16_t *)c->up_host, (const float *)c->other, c->bytes / sizeof(float));
+    b->ops->round_bf16(b->dev, (uint16_t *)c->device, (const float *)c->other, c->bytes / sizeof(float));
+    b->ops->follow(b->dev, DEVICE_PUSH, DEVICE_COMPUTE, b->ops->mark(b->dev, DEVICE_COMPUTE));
+    b->ops->download(b->dev, c->up_host, c->device, c->bytes / 2);
 }
 
 static void bare_down(struct bench *b, void *context)
@@ -158,7 +160,7 @@ void bench_copies(struct bench *b)
     }
     bench_times(b, ms, (bench_run *const[]){both, up_bf16}, &c, 2);
     tell_other("both-ways", 2.0 * (double)c.bytes, ms[0], "pull and push at once, added up");
-    tell_other("push-bf16", (double)c.bytes / 2, ms[1], "contributions that are rounded on their way, as they arrive");
+    tell_other("push-bf16", (double)c.bytes / 2, ms[1], "contributions that are rounded before, as they arrive");
     tell_triad(b->small);
     b->ops->unlend(b->dev, c.down_host);
     b->ops->unlend(b->dev, c.up_host);

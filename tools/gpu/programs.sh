@@ -1,0 +1,77 @@
+# shellcheck shell=bash
+# Which programs a call runs, and of which sources they are.
+# shellcheck disable=SC2154,SC2034 # options of tools/gpu_check.sh
+
+# libraries BIN: where its programs look for libraries first: those carried with them, and CUDA's of the toolkit, the
+# system or Python's packages. For our own programs alone: others may want a machine's own of the same name.
+libraries() {
+    local folder all
+    all=$(realpath -m "$1/../lib")
+    for folder in /usr/local/cuda/lib64 $("$python" -c 'import nvidia; [print(p + "/cu13/lib", p + "/cublas/lib")
+for p in nvidia.__path__]' 2>/dev/null); do
+        [ ! -e "$folder/libcublasLt.so" ] && ! compgen -G "$folder/libcublasLt.so.*" >/dev/null || all+=:$folder
+    done
+    echo "$all"
+}
+
+# commit: that of the tree here, or, where git does not know it, the one that gpu/ was made of
+commit() {
+    if git rev-parse HEAD >/dev/null 2>&1; then
+        tree_commit
+    else
+        cat gpu/commit 2>/dev/null || echo unknown
+    fi
+}
+
+# tree_commit: of a tree that git knows; a plus sign if something was changed since
+tree_commit() {
+    echo "$(git rev-parse --short=12 HEAD)$([ -z "$(git status --porcelain)" ] || echo +)"
+}
+
+# lame BIN: why its programs do not start here, a line; nothing, if they do
+lame() {
+    local program said module
+    local -a with
+    with=(env LD_LIBRARY_PATH="$(libraries "$1")")
+    for program in eps epsd eps-worker; do
+        said=$("${with[@]}" "$1/$program" --version 2>&1) || { echo "$program says: ${said##*$'\n'}"; return; }
+    done
+    module=$(realpath -m "${simulate:-$1}/eps-cuda.so")
+    said=$("${with[@]}" "${simulate:-$1}/bench_cuda" --module "$module" nothing 2>&1)
+    [ $? -eq 2 ] || echo "bench_cuda says: ${said##*$'\n'}" # it has loaded the backend, and knows no such part
+}
+
+# other_device: why kernels carried along cannot run on this device; nothing, if they can
+other_device() {
+    local code device
+    [ -z "$simulate" ] && code=$(cat gpu/code 2>/dev/null) || return 0
+    device=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null | head -n 1)
+    [[ ,$code, == *,sm_"${device/./}",* ]] || echo "those carried along are for $code, and the device is of capability ${device:-unknown}"
+}
+
+# choose_programs: sets $bin and $build_first, and tells which and why
+choose_programs() {
+    local why=''
+
+    build_first=''
+    if [ -n "$bin" ] || [[ " ${parts[*]} " == *" build "* ]]; then
+        bin=${bin:-build/cuda/bin}
+        return
+    fi
+    bin=gpu/bin
+    if [ ! -x gpu/bin/eps ]; then
+        why="none were carried along in gpu/"
+    elif ! sha256sum --quiet -c gpu/sources >>"$log" 2>&1; then
+        why="those carried along are of other sources"
+    else
+        why=$(other_device)
+        why=${why:-$(lame gpu/bin)}
+    fi
+    if [ -z "$why" ]; then
+        echo "call|programs|fact|those carried along start here" | tee -a "$results"
+        return
+    fi
+    echo "call|programs|fact|to be built: $why" | tee -a "$results"
+    bin=build/cuda/bin
+    [ "${parts[*]}" = probe ] || build_first=yes
+}
