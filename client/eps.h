@@ -36,7 +36,7 @@ struct eps_train_options {
                           fits the data and the machine, trained as suits it. A file of a preset's name is first */
     char model_note[96]; /* resolved: what was chosen of the model and why, "chosen for 1.2 M tokens"; or empty */
     /* (n_data) files: text, .jsonl, .bin, .npy, each also .gz and .zst; directories of them; patterns as of glob(7); "-",
-     * standard input. See client/data.h */
+     * standard input. See client/data/data.h */
     const char *const *data;
     size_t n_data;
     const char *eval_data; /* NULL: the last 1 % of the data is held out */

@@ -2,7 +2,7 @@
  *
  * One const table per backend; every member is required (device_check). Layer code is plain C over this table, so it is
  * written once. All tensors are row-major views: a pointer and a row stride in elements. No operation allocates,
- * synchronises or reads back to the host; scratch comes from the caller, sized by the backend's table in plan/backend.h.
+ * synchronises or reads back to the host; scratch comes from the caller, sized by the backend's table in proto/plan/backend.h.
  *
  * Calls queue work and return. There are three queues, each of which runs in call order: copies to the device, copies to
  * the host, and all else. What one queue does is ordered before what another does only where follow() says so, and
@@ -11,24 +11,24 @@
  * Values - weights, activations and the gradients of activations, all that is `void *` here - are of the number type
  * that the device was opened with. Always fp32: what is summed up over a step or a row (contributions, statistics,
  * log-sum-exp, logits), and all arithmetic inside operations, which round what they write once, to nearest, ties to
- * even (proto/number.h).
+ * even (proto/base/number.h).
  *
  * Determinism: the result of every operation depends on its arguments alone, never on the thread count. How rows are
  * grouped into calls changes no bit of operations on single rows, nor of matmul's, each element of which is added up in
  * an order that depends on k alone. Sums over rows (reduce_rows, norm_backward's weight gradients, matmul
  * over_rows or with beta 1) depend on the rows of a call, and add onto their destination once a call.
  *
- * Dropout: element e of row r of the minibatch is kept if its Philox word (proto/random.h) >= random_threshold(p), then
+ * Dropout: element e of row r of the minibatch is kept if its Philox word (proto/base/random.h) >= random_threshold(p), then
  * scaled by 1/(1-p). p = 0 draws nothing. */
 #ifndef DEVICE_DEVICE_H
 #define DEVICE_DEVICE_H
 
-#include "plan/attention.h"
-#include "proto/error.h"
-#include "proto/model.h"
-#include "proto/number.h"
-#include "proto/products.h"
-#include "proto/random.h"
+#include "proto/base/error.h"
+#include "proto/base/number.h"
+#include "proto/base/random.h"
+#include "proto/model/model.h"
+#include "proto/plan/attention.h"
+#include "proto/plan/products.h"
 
 #include <stdbool.h>
 #include <stddef.h>
@@ -88,13 +88,13 @@ struct device_matmul {
  * log-sum-exp of the forward pass. */
 struct device_attention {
     size_t n_rows, n_tokens, n_heads, width;
-    float scale;                   /* > 0 */
-    const void *qkv;               /* (n_rows*n_tokens, 3*width) */
-    void *out;                     /* (n_rows*n_tokens, width): written forward, read backward */
-    float *log_sum_exp;            /* (n_rows, n_heads, n_tokens): written forward, read backward */
-    const void *out_gradient;      /* (n_rows*n_tokens, width), backward */
-    void *qkv_gradient;            /* (n_rows*n_tokens, 3*width), backward, overwritten */
-    void *scratch;                 /* scratch_bytes() of plan/backend.h; or, backward, of plan/attention.h */
+    float scale;              /* > 0 */
+    const void *qkv;          /* (n_rows*n_tokens, 3*width) */
+    void *out;                /* (n_rows*n_tokens, width): written forward, read backward */
+    float *log_sum_exp;       /* (n_rows, n_heads, n_tokens): written forward, read backward */
+    const void *out_gradient; /* (n_rows*n_tokens, width), backward */
+    void *qkv_gradient;       /* (n_rows*n_tokens, 3*width), backward, overwritten */
+    void *scratch;            /* scratch_bytes() of proto/plan/backend.h; or, backward, of proto/plan/attention.h */
     struct device_dropout dropout; /* of probabilities; element (head*n_tokens + query)*n_tokens + key of the row */
 };
 
@@ -106,7 +106,8 @@ struct device_attention_cached {
     float scale;        /* > 0 */
     const void *qkv;    /* (n_tokens, 3*width), as in struct device_attention */
     void *out;          /* (n_tokens, width) */
-    void *cache;   /* cache_bytes() of plan/backend.h, laid out as the backend likes: of any content from `first` on */
+    void *
+        cache; /* cache_bytes() of proto/plan/backend.h, laid out as the backend likes: of any content from `first` on */
     void *scratch; /* scratch_bytes() of n_tokens tokens in 1 row */
 };
 
@@ -151,7 +152,7 @@ struct device_ops {
     int (*fault)(struct device *dev, struct error *err);
 
     void (*zero)(struct device *dev, void *x, size_t bytes);
-    /* to (n) = from (n), rounded to bf16. `to` begins at least rounding_bytes (plan/backend.h) before `from`, and may
+    /* to (n) = from (n), rounded to bf16. `to` begins at least rounding_bytes (proto/plan/backend.h) before `from`, and may
      * reach into what has been read; or it lies apart. */
     void (*round_bf16)(struct device *dev, uint16_t *to, const float *from, size_t n);
     void (*matmul)(struct device *dev, const struct device_matmul *op);

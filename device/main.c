@@ -1,10 +1,10 @@
 /* eps-worker: owns one device and works for one daemon. The main thread talks, a second one computes:
- * device/compute.h. */
-#include "device/compute.h"
-#include "device/profile.h"
-#include "proto/process.h"
-#include "proto/profile.h"
-#include "proto/session.h"
+ * device/worker/compute.h. */
+#include "device/worker/compute.h"
+#include "device/worker/profile.h"
+#include "proto/base/process.h"
+#include "proto/plan/profile.h"
+#include "proto/wire/session.h"
 
 #include <ctype.h>
 #include <errno.h>

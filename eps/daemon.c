@@ -1,7 +1,7 @@
 #include "eps/daemon.h"
 
-#include "eps/team.h"
-#include "proto/process.h"
+#include "eps/store/team.h"
+#include "proto/base/process.h"
 
 #include <assert.h>
 #include <errno.h>

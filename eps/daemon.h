@@ -1,6 +1,6 @@
 /* eps/daemon.h - epsd: who is attached, what is trained.
  *
- * One loop thread (everything here), one optimizer thread (eps/updater.h). The loop never computes and never blocks: it
+ * One loop thread (everything here), one optimizer thread (eps/store/updater.h). The loop never computes and never blocks: it
  * turns messages into relay events and relay actions into messages and jobs. The daemon serves one job after another.
  *
  *   daemon.c   peers: attach, dispatch, leave; start and stop
@@ -17,14 +17,14 @@
 #ifndef EPS_DAEMON_H
 #define EPS_DAEMON_H
 
-#include "eps/place.h"
-#include "eps/relay.h"
-#include "eps/store.h"
-#include "eps/updater.h"
-#include "plan/host.h"
-#include "proto/message.h"
-#include "proto/session.h"
-#include "proto/trace.h"
+#include "eps/observe/place.h"
+#include "eps/relay/relay.h"
+#include "eps/store/store.h"
+#include "eps/store/updater.h"
+#include "proto/base/trace.h"
+#include "proto/plan/host.h"
+#include "proto/wire/message.h"
+#include "proto/wire/session.h"
 
 #include <stdbool.h>
 #include <uv.h>
@@ -121,7 +121,7 @@ struct job {
     struct trace optimizer_trace, writer_trace; /* tracks of the two threads; not open without a trace_file */
     char *side_text;                            /* NULL: none came */
     size_t side_bytes;
-    unsigned said;        /* EPS_MEMORY_...: what the daemon's log says of the machine already (eps/memory.h) */
+    unsigned said;        /* EPS_MEMORY_...: what the daemon's log says of the machine already (eps/store/memory.h) */
     uint64_t table_bytes; /* of config_text and the tables here, as the ledger has them */
     struct model model;
     struct eps_store store;

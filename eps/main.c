@@ -1,6 +1,6 @@
 /* epsd: the daemon. See eps/daemon.h. */
 #include "eps/daemon.h"
-#include "proto/process.h"
+#include "proto/base/process.h"
 
 #include <errno.h>
 #include <getopt.h>

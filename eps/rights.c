@@ -11,7 +11,7 @@
  * to more; a sticky directory lets them make files and not remove others'; and below a directory that is theirs can be
  * mounted, in a namespace of their own, one that is not: step-N.partial, whose files would go. So a directory is taken
  * from the daemon's own user alone. Another client opens a checkpoint's files itself when it is asked to (OUTPUT), and
- * puts them in place itself: eps/save_client.c, client/output.h. */
+ * puts them in place itself: eps/save/save_client.c, client/run/output.h. */
 #include "eps/daemon.h"
 
 #include <errno.h>

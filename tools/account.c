@@ -1,7 +1,7 @@
 #include "tools/account.h"
 
-#include "tools/terminal.h"
-#include "tools/text.h"
+#include "tools/screen/terminal.h"
+#include "tools/screen/text.h"
 
 #include <errno.h>
 #include <inttypes.h>

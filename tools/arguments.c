@@ -2,7 +2,7 @@
 
 #include "client/eps.h"
 #include "tools/hint.h"
-#include "tools/terminal.h"
+#include "tools/screen/terminal.h"
 
 #include <errno.h>
 #include <inttypes.h>

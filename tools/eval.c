@@ -2,7 +2,7 @@
 #include "tools/answer.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
-#include "tools/progress.h"
+#include "tools/screen/progress.h"
 #include "tools/stopping.h"
 
 #include <errno.h>

@@ -15,13 +15,13 @@ install(FILES client/eps.h TYPE INCLUDE)
 file(RELATIVE_PATH PREFIX_FROM_PKGCONFIG ${CMAKE_INSTALL_FULL_LIBDIR}/pkgconfig ${CMAKE_INSTALL_PREFIX})
 configure_file(client/eps.pc.in eps.pc @ONLY)
 install(FILES ${CMAKE_BINARY_DIR}/eps.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
-install(FILES man/eps.1 man/epsd.1 man/eps-worker.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
-install(FILES completion/eps.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME eps)
+install(FILES tools/man/eps.1 tools/man/epsd.1 tools/man/eps-worker.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+install(FILES tools/completion/eps.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions RENAME eps)
 install(FILES README.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
 file(WRITE ${CMAKE_BINARY_DIR}/debian/copyright
      "No licence has been chosen for eps yet: that is its owner's to do. Until then all rights are reserved.\n")
 install(FILES ${CMAKE_BINARY_DIR}/debian/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR})
-foreach(folder plan tests tools/bench device/cuda eps) # whose pages README.md links
+foreach(folder proto/plan tests tools/bench device/cuda eps) # whose pages README.md links
   install(FILES ${folder}/README.md DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder})
 endforeach()
 install(FILES tools/run.svg DESTINATION ${CMAKE_INSTALL_DOCDIR}/tools)

@@ -1,7 +1,7 @@
 #include "tools/live.h"
 
 #include "tools/arguments.h"
-#include "tools/screen.h"
+#include "tools/screen/screen.h"
 #include "tools/stopping.h"
 
 #include <errno.h>

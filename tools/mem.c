@@ -1,9 +1,9 @@
 #include "client/eps.h"
 #include "tools/commands.h"
 #include "tools/live.h"
-#include "tools/memory.h"
-#include "tools/mem_metrics.h"
-#include "tools/text.h"
+#include "tools/screen/mem_metrics.h"
+#include "tools/screen/memory.h"
+#include "tools/screen/text.h"
 
 #include <stdint.h>
 

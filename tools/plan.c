@@ -1,8 +1,8 @@
 #include "client/eps.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
-#include "tools/terminal.h"
-#include "tools/text.h"
+#include "tools/screen/terminal.h"
+#include "tools/screen/text.h"
 
 #include <assert.h>
 #include <errno.h>

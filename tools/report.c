@@ -1,7 +1,7 @@
 #include "client/eps.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
-#include "tools/plot.h"
+#include "tools/screen/plot.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 #include "client/eps.h"
 #include "tools/commands.h"
 #include "tools/live.h"
-#include "tools/text.h"
+#include "tools/screen/text.h"
 
 #include <inttypes.h>
 #include <math.h>

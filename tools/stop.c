@@ -2,7 +2,7 @@
 #include "tools/answer.h"
 #include "tools/commands.h"
 #include "tools/request.h"
-#include "tools/text.h"
+#include "tools/screen/text.h"
 
 #include <errno.h>
 #include <jansson.h>

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Everything a change must pass, from a bare Debian 12 on: format, headers that compile alone, and the tests of each
-# preset. The last line is "N passed, N failed"; the exit status is 0 if nothing failed. What the programs printed is
-# in build/test-PRESET.log.
+# Everything a change must pass, from a bare Debian 12 on: format, headers that compile alone, who includes whom, and
+# the tests of each preset. The last line is "N passed, N failed"; the exit status is 0 if nothing failed. What the
+# programs printed is in build/test-PRESET.log.
 #
 # usage: tools/test.sh [PRESET...]      presets: asan tsan release, all by default; debug and clang, of which asan and
 #                                       tsan, built by clang, are the same with more eyes
@@ -31,7 +31,7 @@ count() {
 
 # Sources whose names end in .$1; several at once as "c|h".
 sources() {
-    find client device eps plan proto tests tools -type f -regextype egrep -regex ".*\.($1)" | sort
+    find client device eps proto tests tools -type f -regextype egrep -regex ".*\.($1)" | sort
 }
 
 check_format() {
@@ -41,7 +41,7 @@ check_format() {
 # CUDA's headers are the simulator's: every machine has those.
 check_headers() {
     local header rc=0
-    local -a options=(-D_GNU_SOURCE -I. -Itests/cudasim/include -Wall -Wextra -Wshadow -Wconversion -Werror
+    local -a options=(-D_GNU_SOURCE -I. -Itests/sim/include -Wall -Wextra -Wshadow -Wconversion -Werror
                       -fsyntax-only)
     while read -r header; do
         case $header in
@@ -126,6 +126,7 @@ check() {
 tools/setup.sh --tests || exit 1
 check format check_format
 check headers check_headers
+check rooms tools/rooms.sh
 for preset in "${presets[@]}"; do
     began=$SECONDS
     run_preset "$preset"

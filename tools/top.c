@@ -1,14 +1,14 @@
 /* eps top: a live daemon's work on the whole screen, looked at twice a second.
  *
  * ncurses owns the terminal between screen_begin and screen_end, which every way out passes: keys and signals are looked
- * for while libeps waits, and Ctrl-Z is ncurses' own. What is on the screen is text from tools/top_draw.c. */
+ * for while libeps waits, and Ctrl-Z is ncurses' own. What is on the screen is text from tools/screen/top_draw.c. */
 #include "client/eps.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/live.h"
+#include "tools/screen/terminal.h"
+#include "tools/screen/top_draw.h"
 #include "tools/stopping.h"
-#include "tools/terminal.h"
-#include "tools/top_draw.h"
 
 #include <curses.h>
 #include <errno.h>

@@ -2,8 +2,8 @@
 #include "tools/answer.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
-#include "tools/terminal.h"
-#include "tools/text.h"
+#include "tools/screen/terminal.h"
+#include "tools/screen/text.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,7 +1,7 @@
 /* device/cpu/cpu.c - the CPU as a device: its own arena, its own copies, kernels for the machine it runs on. */
 #include "device/cpu/cpu.h"
 
-#include "proto/process.h"
+#include "proto/base/process.h"
 
 #include <assert.h>
 #include <errno.h>

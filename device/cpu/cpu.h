@@ -8,7 +8,7 @@
 #define DEVICE_CPU_CPU_H
 
 #include "device/device.h"
-#include "plan/backend.h"
+#include "proto/plan/backend.h"
 
 #ifdef _OPENMP
 #include <omp.h>

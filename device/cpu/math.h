@@ -2,13 +2,13 @@
  *
  * libm's vector forms appear only under -ffast-math, which would take NaN and infinity away from the checks that rely
  * on them. These are polynomials of our own: least relative error over the reduced interval, first coefficients pinned
- * so that 0 maps to 1 exactly. tests/test_cpu_matmul.c and test_cpu_softmax.c hold them to libm's double over a dense
+ * so that 0 maps to 1 exactly. tests/device/cpu/test_cpu_matmul.c and test_cpu_softmax.c hold them to libm's double over a dense
  * grid, through the operations. NaN stays NaN. */
 #ifndef DEVICE_CPU_MATH_H
 #define DEVICE_CPU_MATH_H
 
 #include "device/cpu/vector.h"
-#include "proto/model.h"
+#include "proto/model/model.h"
 
 /* 2^n from t = n + MATH_ROUND: adding it to a float rounds that to an integer and leaves n + 127, which is the exponent
  * field of 2^n, in the lowest bits. n in [-127, 128] gives 0 ... infinity. */

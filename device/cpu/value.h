@@ -1,10 +1,10 @@
 /* device/cpu/value.h - values of the number type that a kernel file is compiled for: widened to fp32 as they are read,
- * rounded as they are written, to nearest, ties to even (proto/number.h). For fp32 both are nothing at all. */
+ * rounded as they are written, to nearest, ties to even (proto/base/number.h). For fp32 both are nothing at all. */
 #ifndef DEVICE_CPU_VALUE_H
 #define DEVICE_CPU_VALUE_H
 
 #include "device/cpu/vector.h"
-#include "proto/number.h"
+#include "proto/base/number.h"
 
 #ifdef KERNEL_BF16
 

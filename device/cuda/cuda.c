@@ -5,7 +5,7 @@
 #include "device/cuda/cuda.h"
 
 #include "device/find.h"
-#include "proto/process.h"
+#include "proto/base/process.h"
 
 #include <assert.h>
 #include <errno.h>

@@ -6,7 +6,7 @@
  * fails in a step is a fault: another kernel's bits would be others. */
 #include "device/cuda/dnn.h"
 
-#include "proto/process.h"
+#include "proto/base/process.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* device/cuda/kernel.cuh - what kernels share: launching, values of either type, sums over a warp and a block, random
  * words.
  *
- * A kernel's source is also compiled for the host, where tests/cudasim stands in for the device. So what C++ cannot say
+ * A kernel's source is also compiled for the host, where tests/sim stands in for the device. So what C++ cannot say
  * is said here once: launch() instead of <<<>>>, shared_memory() for the bytes that a launch asks for. */
 #ifndef DEVICE_CUDA_KERNEL_CUH
 #define DEVICE_CUDA_KERNEL_CUH
@@ -26,7 +26,7 @@ __device__ inline float to_float(bf16 x)
     return __uint_as_float((uint32_t)x.bits << 16);
 }
 
-/* As proto/number.h, and cvt.rn but for a NaN's payload: to nearest, ties to even. */
+/* As proto/base/number.h, and cvt.rn but for a NaN's payload: to nearest, ties to even. */
 __device__ inline uint16_t bf16_bits(float x)
 {
     const uint32_t pattern = __float_as_uint(x);
@@ -89,7 +89,7 @@ __device__ inline float warp_max(float x)
     return x;
 }
 
-/* The four words of random_quad (proto/random.h), whose source is cited there. */
+/* The four words of random_quad (proto/base/random.h), whose source is cited there. */
 __device__ inline void device_random_quad(uint32_t out[4], struct random_key key, uint64_t row, uint64_t quad)
 {
     uint32_t c0 = (uint32_t)quad, c1 = (uint32_t)(quad >> 32), c2 = (uint32_t)row, c3 = (uint32_t)(row >> 32);

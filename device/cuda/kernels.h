@@ -5,12 +5,12 @@
  * Views whose address or stride is not a multiple of 16 bytes are computed too, more slowly.
  *
  * The launchers are in .cu files, for any C++ compiler that has the runtime's header: nvcc, or another one with the
- * stand-in of tests/cudasim. */
+ * stand-in of tests/sim. */
 #ifndef DEVICE_CUDA_KERNELS_H
 #define DEVICE_CUDA_KERNELS_H
 
 #include "device/device.h"
-#include "plan/backend.h"
+#include "proto/plan/backend.h"
 
 #include <cuda_runtime_api.h>
 

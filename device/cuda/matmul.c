@@ -2,7 +2,7 @@
  *
  * Its matrices are column-major: ours, read so, are their own transposes, and c' = op(b)' op(a)'. What a product needs -
  * descriptors and an algorithm - is found out once per shape and kept in a table that never grows. The algorithm is the one
- * that was chosen for the product's class (proto/products.h) if it can, else the library's first choice.
+ * that was chosen for the product's class (proto/plan/products.h) if it can, else the library's first choice.
  *
  * That choice depends on the shape alone: alignment is told to the library up to 16 bytes, which all of its kernels
  * can use, so that a block's place in the arena changes nothing. Parts of a sum over k are never added up in bf16; but

@@ -5,7 +5,7 @@
  * has arrived. So what is in host memory when an upload is called is what is uploaded. */
 #include "device/cuda/cuda.h"
 
-#include "proto/process.h"
+#include "proto/base/process.h"
 
 #include <assert.h>
 #include <errno.h>

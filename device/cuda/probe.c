@@ -1,7 +1,7 @@
 /* device/cuda/probe.c - what there is before a device is opened, and what its errors mean for whoever runs this. */
 #include "device/cuda/cuda.h"
 
-#include "proto/process.h"
+#include "proto/base/process.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -9,7 +9,7 @@
 
 #include <math.h>
 
-/* The workspace, as plan/layers.h lays it out. */
+/* The workspace, as proto/plan/layers.h lays it out. */
 struct buffers {
     void *normed, *qkv, *attended, *residual, *pre, *active, *qkv_gradient, *scratch;
     float *statistics, *log_sum_exp;

@@ -10,7 +10,7 @@
  * Chunks have rows of zeros added where the plan pads them. They make logits that nobody reads, whose gradient is 0. */
 #include "device/layers/layers.h"
 
-#include "plan/units.h"
+#include "proto/plan/units.h"
 
 struct chunk {
     uint32_t first;

@@ -12,9 +12,9 @@
 #define DEVICE_LAYERS_LAYERS_H
 
 #include "device/device.h"
-#include "plan/layers.h"
-#include "proto/model.h"
-#include "proto/number.h"
+#include "proto/base/number.h"
+#include "proto/model/model.h"
+#include "proto/plan/layers.h"
 
 /* A unit of the head that computes all of them in one pass. */
 struct layer_chunk {

@@ -2,7 +2,7 @@
  *
  * Built by the fuzz preset: build/fuzz/bin/fuzz_message -max_total_time=60. Most random bytes fall at the header, so
  * each input is tried twice: as it is, and as the kind and the body behind a good header. */
-#include "proto/message.h"
+#include "proto/wire/message.h"
 
 #include <stdlib.h>
 #include <string.h>

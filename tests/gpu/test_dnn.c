@@ -1,7 +1,7 @@
 /* What cuDNN says to our graph of attention, of devices that need not be there: it plans for their properties alone, if it
  * finds some driver to load, which the toolkit's stub is. */
 #include "device/cuda/dnn.h"
-#include "tests/run.h"
+#include "tests/kit/run.h"
 
 #include <check.h>
 #include <dlfcn.h>

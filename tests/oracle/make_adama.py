@@ -1,6 +1,6 @@
-"""Writes tests/data/adama.txt from the optimizer's specification in float64.
+"""Writes tests/fixtures/vectors/adama.txt from the optimizer's specification in float64.
 
-    python3 tests/oracle/make_adama.py PATH/adama.py > tests/data/adama.txt
+    python3 tests/oracle/make_adama.py PATH/adama.py > tests/fixtures/vectors/adama.txt
 
 The specification's vectors() gives the cases. A file line is a word and its numbers, hexadecimal where they have fractions:
     case NAME PARTS N STEPS LR BETA1 BETA2 EPSILON DECAY

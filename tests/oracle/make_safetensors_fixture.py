@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes tests/data/package.safetensors and tests/data/package_f32.safetensors with the safetensors package.
+"""Writes tests/fixtures/vectors/package.safetensors and tests/fixtures/vectors/package_f32.safetensors with the safetensors package.
 
 The first has one tensor of each type that matters, among them a scalar and an empty one; the second has the tensors
-that tests/test_safetensors.c writes itself and compares byte by byte. Needs: pip install safetensors numpy."""
+that tests/proto/model/test_safetensors.c writes itself and compares byte by byte. Needs: pip install safetensors numpy."""
 
 import pathlib
 
@@ -10,7 +10,7 @@ import numpy
 from safetensors import TensorSpec, serialize
 from safetensors.numpy import save_file
 
-DATA = pathlib.Path(__file__).resolve().parent.parent / "data"
+DATA = pathlib.Path(__file__).resolve().parent.parent / "fixtures" / "vectors"
 
 
 def spec(dtype, values):

@@ -27,7 +27,7 @@ def ours(bin_dir, model, prompt):
 
 def train(bin_dir, preset, folder):
     model, text = folder / preset, folder / "text"
-    text.write_bytes(b"".join(path.read_bytes() for path in sorted(ROOT.glob("client/*.c"))))
+    text.write_bytes(b"".join(path.read_bytes() for path in sorted(ROOT.glob("client/**/*.c"))))
     subprocess.run([bin_dir / "eps", "train", "--model", preset, "--data", text, "--out", model, "--steps", "300",
                     "--batch", "8", "--device", "cpu"], check=True, stdout=subprocess.DEVNULL)
     return model / "latest"

@@ -4,13 +4,13 @@
  * measures all rows one after the other, a row's ratio is taken to the triad of its own round (a = b + x * c, written
  * past the cache), and medians over 15 rounds are printed. Bytes are those that must travel: the triad's 12 and a
  * step's 28 a parameter, or fewer in narrower forms. */
-#include "eps/memory.h"
-#include "eps/optimizer.h"
-#include "eps/store.h"
-#include "eps/team.h"
-#include "proto/process.h"
-#include "proto/random.h"
-#include "tests/plain.h"
+#include "eps/store/memory.h"
+#include "eps/store/optimizer.h"
+#include "eps/store/store.h"
+#include "eps/store/team.h"
+#include "proto/base/process.h"
+#include "proto/base/random.h"
+#include "tests/kit/plain.h"
 #include "tools/bench/samples.h"
 
 #include <stdio.h>

@@ -1,12 +1,12 @@
 /* bench_relay: what the relay costs. The same layer, store and optimizer calls once with function calls for messages,
- * in one process (tests/inprocess.h), and once as epsd and eps-worker with sessions, shared memory and an optimizer
+ * in one process (tests/kit/inprocess.h), and once as epsd and eps-worker with sessions, shared memory and an optimizer
  * thread between them. Rounds alternate; the ratio is that of the medians over all steps but the first two of each
  * round.
  *
  *   bench_relay [WIDTH LAYERS HEADS ROWS TOKENS] */
 #include "client/eps.h"
-#include "proto/process.h"
-#include "tests/inprocess.h"
+#include "proto/base/process.h"
+#include "tests/kit/inprocess.h"
 #include "tools/bench/samples.h"
 
 #include <stdio.h>

@@ -8,8 +8,8 @@
  * Prints what was chosen, and "ms X": the middle of the steps. The device is cuda; FILE is its backend, if not beside this
  * program; --device-mem what it has free, but a 32nd, as the worker's. */
 #include "device/find.h"
-#include "device/step.h"
-#include "plan/search.h"
+#include "device/step/step.h"
+#include "proto/plan/search.h"
 #include "tools/bench/samples.h"
 
 #include <getopt.h>

@@ -7,8 +7,8 @@
  * have. */
 #include "tools/bench/cuda/bench.h"
 
-#include "device/profile.h"
-#include "plan/backend.h"
+#include "device/worker/profile.h"
+#include "proto/plan/backend.h"
 #include "tools/bench/samples.h"
 
 #include <math.h>

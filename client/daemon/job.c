@@ -1,0 +1,143 @@
+#include "client/daemon/job.h"
+
+#include "proto/plan/host.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+
+static uint32_t *buffer_ids(const struct client_job *job, unsigned buffer)
+{
+    return (uint32_t *)job->data.base + (size_t)buffer * 2 * job->batch * job->seq;
+}
+
+int client_job_open(struct client_job *job, struct client_link *link, struct message *request,
+                    const struct client_model *model, const struct client_job_files *files, struct error *err)
+{
+    static const struct client_job_files none = {-1, -1, -1, -1};
+    int fds[SESSION_MAX_FDS], fd;
+    unsigned n_fds = 0;
+    struct message m;
+
+    *job = (struct client_job){.link = link, .batch = request->job.batch, .seq = request->job.seq};
+    job->data.fd = -1;
+    request->job.fresh = model->n_weights == 0;
+    if (!files)
+        files = &none;
+    request->job.output = files->output >= 0;
+    request->job.side = files->side >= 0;
+    request->job.trace = files->trace >= 0;
+    request->job.resume = files->moments >= 0;
+    fds[n_fds++] = model->config_fd;
+    if (files->output >= 0)
+        fds[n_fds++] = files->output;
+    if (files->side >= 0)
+        fds[n_fds++] = files->side;
+    if (files->trace >= 0)
+        fds[n_fds++] = files->trace;
+    for (unsigned i = 0; i < model->n_weights; i++)
+        fds[n_fds++] = model->weight_fds[i];
+    if (files->moments >= 0)
+        fds[n_fds++] = files->moments;
+    client_link_send_fds(link, request, fds, n_fds);
+    int rc = client_link_expect(link, MESSAGE_JOB_OPENED, &m, &fd, err);
+    if (rc)
+        return rc;
+    const uint64_t bytes = request->job.generate ? plan_generate_bytes(job->seq, model->config.vocabulary)
+                                                 : plan_data_bytes(job->batch, job->seq);
+    if (fd < 0 || m.job_opened.data_bytes < bytes)
+        return error_set(err, -EPROTO, "the daemon opened the job with %" PRIu64 " bytes for data, not %" PRIu64,
+                         fd < 0 ? 0 : m.job_opened.data_bytes, bytes);
+    job->n_workers = m.job_opened.n_workers;
+    job->n_parameters = m.job_opened.n_parameters;
+    job->resident_bytes = m.job_opened.resident_bytes;
+    job->microbatch = m.job_opened.microbatch;
+    job->choice = (struct eps_choice){.microbatch = m.job_opened.microbatch,
+                                      .host_stash = m.job_opened.host_stash,
+                                      .n_kept = m.job_opened.n_kept,
+                                      .n_blocks = m.job_opened.config.n_layers,
+                                      .n_weight_buffers = m.job_opened.n_weight_buffers,
+                                      .n_resident = m.job_opened.n_resident,
+                                      .whole_head = m.job_opened.whole_head};
+    return segment_attach(&job->data, fd, (size_t)bytes, SEGMENT_READ_WRITE, err);
+}
+
+int client_job_close(struct client_job *job, struct error *err)
+{
+    struct message m;
+
+    client_link_send(job->link, &(struct message){.kind = MESSAGE_CLOSE});
+    return client_link_expect(job->link, MESSAGE_CLOSE, &m, NULL, err);
+}
+
+void client_job_free(struct client_job *job)
+{
+    if (job->link)
+        segment_close(&job->data);
+    *job = (struct client_job){0};
+}
+
+int client_job_put(struct client_job *job, unsigned buffer, uint32_t row, const struct client_windows *windows,
+                   uint64_t k, struct error *err)
+{
+    uint32_t *ids = buffer_ids(job, buffer), *labels = ids + (size_t)job->batch * job->seq;
+    const size_t at = (size_t)row * job->seq;
+
+    return client_windows_read(windows, ids + at, labels + at, k, err);
+}
+
+static void tell(const struct client_job *job, uint64_t n_windows, const struct client_windows *windows)
+{
+    if (job->on_evaluating)
+        job->on_evaluating(job->user, client_windows_tokens(windows, 0, n_windows),
+                           client_windows_tokens(windows, 0, windows->n));
+}
+
+int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job, const struct client_windows *windows,
+                        unsigned buffer, struct error *err)
+{
+    double sum = 0;
+
+    *n_tokens = 0;
+    tell(job, 0, windows);
+    for (uint64_t first = 0; first < windows->n;) {
+        const uint64_t left = windows->n - first;
+        const uint32_t n_rows = left < job->batch ? (uint32_t)left : job->batch;
+        if (job->stop && *job->stop)
+            return error_set(err, -ECANCELED, "the evaluation was cut short");
+        struct message m = {.kind = MESSAGE_EVALUATE, .evaluate = {.buffer = buffer, .n_rows = n_rows}};
+        int rc = 0;
+        for (uint32_t row = 0; !rc && row < n_rows; row++)
+            rc = client_job_put(job, buffer, row, windows, first + row, err);
+        if (rc)
+            return rc;
+        client_link_send(job->link, &m);
+        rc = client_link_expect(job->link, MESSAGE_EVALUATED, &m, NULL, err);
+        if (rc)
+            return rc;
+        if (!isfinite(m.evaluated.sum)) /* by a daemon that passes on what its workers say */
+            return error_set(err, -EINVAL,
+                             "the model's loss is %s: its weights are damaged, or its training has diverged",
+                             isnan(m.evaluated.sum) ? "not a number" : "infinite");
+        sum += m.evaluated.sum;
+        *n_tokens += client_windows_tokens(windows, first, n_rows);
+        first += n_rows;
+        tell(job, first, windows);
+    }
+    *loss = sum / (double)*n_tokens;
+    return 0;
+}
+
+uint32_t *client_job_ids(const struct client_job *job)
+{
+    return job->data.base;
+}
+
+int client_job_generate(const float **logits, struct client_job *job, uint32_t first, uint32_t n, struct error *err)
+{
+    struct message m = {.kind = MESSAGE_GENERATE, .generate = {.first = first, .n = n}};
+
+    client_link_send(job->link, &m);
+    *logits = (const float *)((const char *)job->data.base + plan_generate_logits(job->seq));
+    return client_link_expect(job->link, MESSAGE_GENERATED, &m, NULL, err);
+}

@@ -1,0 +1,257 @@
+#include "client/daemon/link.h"
+
+#include "proto/base/process.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { TICK_MS = 100, GRACE_MS = 1000 };
+
+static void on_tick(uv_timer_t *timer)
+{
+    (void)timer; /* it is enough that uv_run returns */
+}
+
+int client_link_init(struct client_link *link, struct error *err)
+{
+    *link = (struct client_link){0};
+    int rc = uv_loop_init(&link->loop);
+    if (rc) {
+        *link = (struct client_link){0};
+        return error_set(err, rc, "no event loop: %s", uv_strerror(rc));
+    }
+    link->messages_held = -1;
+    uv_timer_init(&link->loop, &link->tick);
+    link->tick.data = link;
+    uv_timer_start(&link->tick, on_tick, TICK_MS, TICK_MS);
+    return 0;
+}
+
+static struct client_mail *mail_place(struct client_link *link)
+{
+    if (link->n_mail == link->mail_cap) {
+        const size_t cap = link->mail_cap ? 2 * link->mail_cap : 8;
+        struct client_mail *mail = malloc(cap * sizeof *mail);
+        if (!mail)
+            return NULL;
+        for (size_t i = 0; i < link->n_mail; i++)
+            mail[i] = link->mail[(link->first_mail + i) % link->mail_cap];
+        free(link->mail);
+        link->mail = mail, link->mail_cap = cap, link->first_mail = 0;
+    }
+    return &link->mail[(link->first_mail + link->n_mail++) % link->mail_cap];
+}
+
+static void on_open(struct session *s, const struct message *peer)
+{
+    struct client_link *link = session_data(s);
+
+    (void)peer;
+    link->attached = true;
+}
+
+static void on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
+{
+    struct client_link *link = session_data(s);
+    struct client_mail *mail = mail_place(link);
+
+    for (unsigned i = mail ? 1 : 0; i < n_fds; i++)
+        close(fds[i]);
+    if (!mail) {
+        link->rc = -ENOMEM;
+        return;
+    }
+    *mail = (struct client_mail){.message = *m, .fd = n_fds > 0 ? fds[0] : -1};
+}
+
+static void on_closed(struct session *s, const char *reason)
+{
+    struct client_link *link = session_data(s);
+
+    link->session = NULL;
+    link->attached = false;
+    if (reason)
+        snprintf(link->end, sizeof link->end, "%s", reason);
+}
+
+static const struct session_events events = {.on_open = on_open, .on_message = on_message, .on_closed = on_closed};
+
+static int ask(struct client_link *link, struct error *err)
+{
+    for (size_t i = 0; i < sizeof link->watches / sizeof *link->watches; i++) {
+        int rc = client_watch_ask(&link->watches[i], err);
+        if (rc)
+            return rc;
+    }
+    if (link->deadline && uv_now(&link->loop) >= link->deadline)
+        return error_set(err, -ETIMEDOUT, "the daemon does not answer");
+    return 0;
+}
+
+/* Runs the loop once; what the watches say. */
+static int turn(struct client_link *link, struct error *err)
+{
+    uv_run(&link->loop, UV_RUN_ONCE);
+    return link->rc ? error_set(err, link->rc, "out of memory") : ask(link, err);
+}
+
+/* If a child of ours ends, and that is why something else did: its own last words say more than what was noticed first.
+ * 0: none does. */
+static int last_words(struct client_link *link, struct error *err)
+{
+    const uint64_t until = uv_now(&link->loop) + GRACE_MS;
+    int rc = 0;
+
+    while (rc == 0 && link->watches[0].ask && uv_now(&link->loop) < until) {
+        uv_run(&link->loop, UV_RUN_ONCE);
+        rc = client_watch_ask(&link->watches[0], err);
+    }
+    return rc;
+}
+
+/* The session has ended by itself. */
+static int ended(struct client_link *link, struct error *err)
+{
+    const int rc = last_words(link, err);
+
+    if (rc)
+        return rc;
+    return error_set(err, -EIO, "the daemon is gone: %s", link->end[0] ? link->end : "closed");
+}
+
+/* Of nanomsg, by which clients speak. */
+static int hold_thread(struct client_link *link, struct error *err)
+{
+    int rc = link->messages_held < 0 ? process_check_threads(1, err) : 0;
+
+    return rc || link->messages_held >= 0 ? rc : session_hold_thread(&link->messages_held, err);
+}
+
+int client_link_open(struct client_link *link, const char *directory, enum message_role role, struct error *err)
+{
+    const struct message hello = {.kind = MESSAGE_HELLO, .hello = {.role = role}};
+
+    assert(!link->session);
+    link->end[0] = 0;
+    int rc = role == ROLE_CLIENT ? hold_thread(link, err) : 0;
+    if (rc)
+        return rc;
+    rc = session_connect(&link->session, &link->loop, directory, &hello, &events, link, err);
+    if (rc) {
+        link->session = NULL;
+        return rc;
+    }
+    while (link->session && !link->attached) {
+        rc = turn(link, err);
+        if (rc)
+            return rc;
+    }
+    return link->session ? 0 : error_set(err, -EIO, "the daemon at %s: %s", directory, link->end);
+}
+
+void client_link_send(struct client_link *link, const struct message *m)
+{
+    if (link->session)
+        session_send(link->session, m);
+}
+
+void client_link_send_fds(struct client_link *link, const struct message *m, const int *fds, unsigned n_fds)
+{
+    if (link->session)
+        session_send_fds(link->session, m, fds, n_fds);
+}
+
+int client_link_next(struct client_link *link, struct message *out, int *fd, struct error *err)
+{
+    while (link->n_mail == 0) {
+        if (!link->asked)
+            link->asked = link->session ? turn(link, &link->why) : ended(link, &link->why);
+        if (link->asked && link->n_mail == 0) { /* last words that came with the end are read first */
+            const int rc = link->asked;
+            link->asked = 0;
+            return error_set(err, rc, "%s", link->why.text);
+        }
+    }
+    const struct client_mail *mail = &link->mail[link->first_mail];
+    *out = mail->message;
+    if (fd)
+        *fd = mail->fd;
+    else if (mail->fd >= 0)
+        close(mail->fd);
+    link->first_mail = (link->first_mail + 1) % link->mail_cap;
+    link->n_mail--;
+    if (out->kind == MESSAGE_REFUSED)
+        return error_set(err, out->refused.code < 0 ? out->refused.code : -EIO, "%s", out->refused.error.text);
+    if (out->kind != MESSAGE_FAILED)
+        return 0;
+    link->failed = out->failed.code;
+    const int rc = link->failed == -EIO ? last_words(link, err) : 0; /* a worker that is lost */
+    return rc ? rc : error_set(err, -EIO, "%s", out->failed.error.text);
+}
+
+static bool is_aside(const struct message *m)
+{
+    return m->kind == MESSAGE_SAVED || m->kind == MESSAGE_SAVE_FAILED || m->kind == MESSAGE_STOP ||
+           m->kind == MESSAGE_MEMORY_REPLY || m->kind == MESSAGE_OUTPUT;
+}
+
+int client_link_expect(struct client_link *link, enum message_kind kind, struct message *out, int *fd,
+                       struct error *err)
+{
+    int rc = client_link_next(link, out, fd, err);
+
+    while (!rc && out->kind != kind && link->on_aside && is_aside(out)) {
+        link->on_aside(link->aside_data, out);
+        rc = client_link_next(link, out, fd, err);
+    }
+    if (rc || out->kind == kind)
+        return rc;
+    if (fd && *fd >= 0)
+        close(*fd);
+    return error_set(err, -EPROTO, "the daemon sent %s where %s was due", message_name(out->kind), message_name(kind));
+}
+
+int client_link_pause(struct client_link *link, uint64_t ms, struct error *err)
+{
+    uv_timer_start(&link->tick, on_tick, ms, TICK_MS);
+    const uint64_t until = uv_now(&link->loop) + ms;
+    int rc = 0;
+
+    while (!rc && uv_now(&link->loop) < until)
+        rc = turn(link, err);
+    return rc;
+}
+
+void client_link_close(struct client_link *link)
+{
+    if (link->session)
+        session_close(link->session);
+    while (link->session)
+        uv_run(&link->loop, UV_RUN_ONCE);
+}
+
+void client_link_free(struct client_link *link)
+{
+    if (!link->tick.data)
+        return;
+    client_link_close(link);
+    for (; link->n_mail > 0; link->n_mail--) {
+        const struct client_mail *mail = &link->mail[link->first_mail];
+        if (mail->fd >= 0)
+            close(mail->fd);
+        link->first_mail = (link->first_mail + 1) % link->mail_cap;
+    }
+    free(link->mail);
+    uv_close((uv_handle_t *)&link->tick, NULL);
+    uv_run(&link->loop, UV_RUN_DEFAULT);
+    int rc = uv_loop_close(&link->loop);
+    assert(rc == 0);
+    (void)rc;
+    if (link->messages_held >= 0)
+        session_let_thread_go(link->messages_held);
+    *link = (struct client_link){0};
+}

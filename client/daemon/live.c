@@ -1,0 +1,312 @@
+/* What libeps asks of a live daemon, once or over a session that stays open. */
+#include "client/daemon/look.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+enum { SLICE_MS = 100 };
+
+struct eps_look {
+    struct client_link link;
+    char directory[PATH_MAX];
+    struct message reply; /* what the caller's struct points into */
+    struct eps_unit *units;
+    size_t n_units; /* room */
+    int (*should_stop)(void *user);
+    void *user;
+};
+
+static int ask_stop(void *data, struct error *err)
+{
+    const struct eps_look *look = data;
+
+    return look->should_stop(look->user) ? error_set(err, -EINTR, "interrupted") : 0;
+}
+
+void eps_look_close(struct eps_look *look)
+{
+    if (!look)
+        return;
+    client_link_free(&look->link);
+    free(look->units);
+    free(look);
+}
+
+int eps_look_open(struct eps_look **out, const char *address, int (*should_stop)(void *user), void *user,
+                  struct eps_error *error)
+{
+    struct eps_look *look = calloc(1, sizeof *look);
+    struct error err = {"out of memory"};
+
+    *out = NULL;
+    if (!look)
+        return client_report(error, &err, -ENOMEM);
+    look->should_stop = should_stop;
+    look->user = user;
+    int rc = client_link_init(&look->link, &err);
+    if (!rc && should_stop)
+        look->link.watches[1] = (struct client_watch){.ask = ask_stop, .data = look};
+    if (!rc)
+        rc = client_look_find(look->directory, sizeof look->directory, address, &err);
+    if (!rc)
+        rc = client_link_open(&look->link, look->directory, ROLE_VIEWER, &err);
+    if (rc)
+        eps_look_close(look);
+    else
+        *out = look;
+    return client_report(error, &err, rc);
+}
+
+const char *eps_look_address(const struct eps_look *look)
+{
+    return look->directory;
+}
+
+int eps_look_status(struct eps_look *look, struct eps_status *out, struct eps_error *error)
+{
+    static const char *const states[] = {
+        [STATE_IDLE] = "idle",
+        [STATE_LOADING] = "loading",
+        [STATE_TRAINING] = "training",
+        [STATE_EVALUATING] = "evaluating",
+        [STATE_GENERATING] = "generating",
+        [STATE_STOPPING] = "stopping",
+    };
+    const struct message *m = &look->reply;
+    struct error err = {""};
+    int rc = client_look_status(&look->link, &look->reply, &err);
+
+    if (!rc)
+        *out = (struct eps_status){
+            .address = look->directory,
+            .state = states[m->status_reply.state],
+            .step = m->status_reply.step,
+            .n_steps = m->status_reply.n_steps,
+            .n_parameters = m->status_reply.n_parameters,
+            .n_workers = m->status_reply.n_workers,
+            .n_threads = m->status_reply.n_threads,
+            .pid = m->status_reply.pid,
+            .uid = m->status_reply.uid,
+            .loss = m->status_reply.loss,
+            .model = m->status_reply.model,
+            .precision = number_name(m->status_reply.precision),
+            .commit = m->status_reply.fenced ? "fenced" : "eager",
+            .out = m->status_reply.out,
+            .saving = m->status_reply.saving,
+            .saved_step = m->status_reply.saved_step,
+            .trouble = m->status_reply.trouble,
+        };
+    return client_report(error, &err, rc);
+}
+
+int eps_look_mem(struct eps_look *look, bool pages, void (*on_memory)(void *user, const struct eps_memory *side),
+                 void *user, struct eps_error *error)
+{
+    struct error err = {""};
+    int rc = client_look_memory(&look->link, pages, on_memory, user, &err);
+
+    return client_report(error, &err, rc);
+}
+
+/* One page; *n_all is how many there are. */
+static int look_page(struct eps_look *look, uint32_t first, uint32_t *n_all, struct error *err)
+{
+    struct message m;
+
+    client_link_send(&look->link, &(struct message){.kind = MESSAGE_UNITS, .units = {.first = first}});
+    int rc = client_link_expect(&look->link, MESSAGE_UNITS_REPLY, &m, NULL, err);
+    if (rc)
+        return rc;
+    *n_all = m.units_reply.n_units;
+    if (m.units_reply.first != first || m.units_reply.n > *n_all || first > *n_all - m.units_reply.n)
+        return error_set(err, -EPROTO, "the daemon sent units that do not follow");
+    if (*n_all > look->n_units) {
+        struct eps_unit *units = realloc(look->units, *n_all * sizeof *units);
+        if (!units)
+            return error_set(err, -ENOMEM, "out of memory");
+        look->units = units;
+        look->n_units = *n_all;
+    }
+    for (uint32_t i = 0; i < m.units_reply.n; i++)
+        look->units[first + i] =
+            (struct eps_unit){(enum eps_unit_state)(m.units_reply.units[i] & ~UNIT_AHEAD),
+                              m.units_reply.version + ((m.units_reply.units[i] & UNIT_AHEAD) != 0)};
+    return (int)m.units_reply.n;
+}
+
+int eps_look_units(struct eps_look *look, const struct eps_unit **units, size_t *n, struct eps_error *error)
+{
+    struct error err = {""};
+    uint32_t n_all = 0, first = 0;
+    int rc;
+
+    do {
+        rc = look_page(look, first, &n_all, &err);
+        first += rc > 0 ? (uint32_t)rc : 0;
+    } while (rc > 0 && first < n_all);
+    *units = look->units;
+    *n = rc < 0 ? 0 : first;
+    return client_report(error, &err, rc < 0 ? rc : 0);
+}
+
+int eps_look_workers(struct eps_look *look, void (*on_worker)(void *user, const struct eps_worker *worker), void *user,
+                     struct eps_error *error)
+{
+    static const char *const phases[] = {
+        [PHASE_RESTING] = "resting",       [PHASE_FORWARD] = "forward",       [PHASE_BACKWARD] = "backward",
+        [PHASE_EVALUATING] = "evaluating", [PHASE_GENERATING] = "generating",
+    };
+    struct error err = {""};
+    struct message m = {.kind = MESSAGE_WORKERS};
+    int rc;
+
+    client_link_send(&look->link, &m);
+    do {
+        rc = client_link_expect(&look->link, MESSAGE_WORKERS_REPLY, &m, NULL, &err);
+        if (rc || m.workers_reply.worker == 0)
+            break;
+        const struct eps_worker worker = {
+            .id = m.workers_reply.worker,
+            .pid = m.workers_reply.pid,
+            .device = m.workers_reply.device,
+            .model = m.workers_reply.model,
+            .budget = m.workers_reply.budget,
+            .current = m.workers_reply.current,
+            .peak = m.workers_reply.peak,
+            .phase = phases[m.workers_reply.phase],
+            .unit = m.workers_reply.unit,
+            .visit = m.workers_reply.visit,
+            .n_visits = m.workers_reply.n_visits,
+            .part = m.workers_reply.part,
+            .n_parts = m.workers_reply.n_parts,
+            .microbatch = m.workers_reply.microbatch,
+            .down_bytes = m.workers_reply.down_bytes,
+            .up_bytes = m.workers_reply.up_bytes,
+        };
+        on_worker(user, &worker);
+    } while (!m.workers_reply.last);
+    return client_report(error, &err, rc);
+}
+
+int eps_look_recent(struct eps_look *look, struct eps_recent *out, struct eps_error *error)
+{
+    const struct message *m = &look->reply;
+    struct error err = {""};
+
+    client_link_send(&look->link, &(struct message){.kind = MESSAGE_RECENT});
+    int rc = client_link_expect(&look->link, MESSAGE_RECENT_REPLY, &look->reply, NULL, &err);
+    if (!rc)
+        *out = (struct eps_recent){
+            .step = m->recent_reply.step,
+            .tokens = m->recent_reply.tokens,
+            .tokens_per_s = m->recent_reply.tokens_per_s,
+            .step_ms = m->recent_reply.step_ms,
+            .losses = m->recent_reply.losses,
+            .n_losses = m->recent_reply.n,
+        };
+    return client_report(error, &err, rc);
+}
+
+int eps_look_save(struct eps_look *look, uint64_t *step, struct eps_error *error)
+{
+    struct error err = {""};
+    struct message m = {.kind = MESSAGE_SAVE, .save = {.step = MESSAGE_NO_STEP}};
+
+    client_link_send(&look->link, &m);
+    int rc = client_link_expect(&look->link, MESSAGE_SAVED, &m, NULL, &err);
+    if (!rc)
+        *step = m.saved.step;
+    return client_report(error, &err, rc);
+}
+
+/* A refusal comes before the answer to a question that was asked later; a daemon without a job closes the session
+ * instead of answering. */
+int eps_look_stop(struct eps_look *look, struct eps_error *error)
+{
+    struct error err = {""};
+    struct message m;
+
+    client_link_send(&look->link, &(struct message){.kind = MESSAGE_STOP});
+    int rc = client_look_status(&look->link, &m, &err);
+    if (rc == -EIO && !look->link.session)
+        rc = 0;
+    return client_report(error, &err, rc);
+}
+
+int eps_look_wait(struct eps_look *look, uint64_t ms, struct eps_error *error)
+{
+    struct error err = {""};
+    uint64_t waited = 0;
+    int rc = 0;
+
+    uv_update_time(&look->link.loop);
+    const uint64_t begin = uv_now(&look->link.loop);
+    while (!rc && look->link.session && waited < ms) {
+        rc = client_link_pause(&look->link, ms - waited < SLICE_MS ? ms - waited : SLICE_MS, &err);
+        waited = uv_now(&look->link.loop) - begin;
+    }
+    if (!rc && !look->link.session)
+        rc = error_set(&err, -EIO, "the daemon is gone: %s", look->link.end[0] ? look->link.end : "closed");
+    return client_report(error, &err, rc);
+}
+
+int eps_status(const char *address, void (*on_status)(void *user, const struct eps_status *status), void *user,
+               struct eps_error *error)
+{
+    struct eps_look *look;
+    struct eps_status status;
+    int rc = eps_look_open(&look, address, NULL, NULL, error);
+
+    if (!rc)
+        rc = eps_look_status(look, &status, error);
+    if (!rc && on_status)
+        on_status(user, &status);
+    eps_look_close(look);
+    return rc;
+}
+
+int eps_mem(const char *address, void (*on_memory)(void *user, const struct eps_memory *side), void *user,
+            struct eps_error *error)
+{
+    struct eps_look *look;
+    int rc = eps_look_open(&look, address, NULL, NULL, error);
+
+    if (!rc)
+        rc = eps_look_mem(look, true, on_memory, user, error);
+    eps_look_close(look);
+    return rc;
+}
+
+int eps_daemons(void (*on_daemon)(void *user, const char *address), void *user, struct eps_error *error)
+{
+    struct error err = {""};
+    int rc = session_list(on_daemon, user, &err);
+
+    return client_report(error, &err, rc);
+}
+
+int eps_save(const char *address, uint64_t *step, struct eps_error *error)
+{
+    struct eps_look *look;
+    int rc = eps_look_open(&look, address, NULL, NULL, error);
+
+    if (!rc)
+        rc = eps_look_save(look, step, error);
+    eps_look_close(look);
+    return rc;
+}
+
+int eps_stop(const char *address, struct eps_error *error)
+{
+    struct eps_look *look;
+    int rc = eps_look_open(&look, address, NULL, NULL, error);
+
+    if (!rc)
+        rc = eps_look_stop(look, error);
+    if (!rc && eps_look_wait(look, UINT64_MAX, error) == -EIO && error)
+        error->text[0] = 0; /* the end that was asked for */
+    eps_look_close(look);
+    return rc;
+}

@@ -1,0 +1,178 @@
+#include "client/daemon/look.h"
+
+#include "proto/base/process.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+int client_report(struct eps_error *error, const struct error *err, int rc)
+{
+    if (error)
+        snprintf(error->text, sizeof error->text, "%s", rc ? err->text : "");
+    return rc;
+}
+
+int client_look_status(struct client_link *link, struct message *reply, struct error *err)
+{
+    client_link_send(link, &(struct message){.kind = MESSAGE_STATUS});
+    return client_link_expect(link, MESSAGE_STATUS_REPLY, reply, NULL, err);
+}
+
+enum { ASK_MS = 3000 };
+
+struct limit {
+    const uv_loop_t *loop;
+    uint64_t until;
+};
+
+static int ask_limit(void *data, struct error *err)
+{
+    const struct limit *limit = data;
+
+    return uv_now(limit->loop) < limit->until ? 0 : error_set(err, -ETIMEDOUT, "does not answer");
+}
+
+/* Asks one daemon for its status, and does not wait long for it: it is one of several. */
+static int ask_once(const char *directory, struct message *reply)
+{
+    struct client_link link;
+    struct limit limit = {.loop = &link.loop};
+    int rc = client_link_init(&link, NULL);
+
+    if (!rc) {
+        limit.until = uv_now(&link.loop) + ASK_MS;
+        link.watches[1] = (struct client_watch){.ask = ask_limit, .data = &limit};
+        rc = client_link_open(&link, directory, ROLE_VIEWER, NULL);
+    }
+    if (!rc)
+        rc = client_look_status(&link, reply, NULL);
+    client_link_free(&link);
+    return rc;
+}
+
+/* A daemon tells where its job writes; of a path too long for a message, its end behind three dots. */
+static bool is_same(const char *out, const char *path)
+{
+    const size_t n = strlen(out), n_path = strlen(path);
+
+    if (strcmp(out, path) == 0)
+        return true;
+    return strncmp(out, "...", 3) == 0 && n_path >= n && strcmp(path + n_path - (n - 3), out + 3) == 0;
+}
+
+struct search {
+    char path[PATH_MAX]; /* what is looked for */
+    char directory[PATH_MAX];
+};
+
+static void on_daemon(void *user, const char *directory)
+{
+    struct search *search = user;
+    struct message m;
+
+    if (search->directory[0] || ask_once(directory, &m))
+        return;
+    if (m.status_reply.uid == geteuid() &&
+        is_same(m.status_reply.out, search->path)) /* others may say what they like */
+        snprintf(search->directory, sizeof search->directory, "%s", directory);
+}
+
+int client_look_find(char *out, size_t cap, const char *address, struct error *err)
+{
+    struct search search = {.directory = ""};
+    char door[PATH_MAX];
+    struct stat info;
+    int rc = session_directory(out, cap, address, err);
+
+    if (rc || !address || !address[0] || (size_t)snprintf(door, sizeof door, "%s/door", out) >= sizeof door)
+        return rc;
+    if (lstat(door, &info) == 0 || errno != ENOENT || stat(address, &info) || !S_ISDIR(info.st_mode) ||
+        !realpath(address, search.path))
+        return 0; /* connecting tells what is wrong with it */
+    rc = session_list(on_daemon, &search, err);
+    if (!rc && !search.directory[0])
+        return error_set(err, -ENOENT, "%s: no daemon at it, and no daemon of yours trains into it: see eps status",
+                         address);
+    snprintf(out, cap, "%s", search.directory);
+    return rc;
+}
+
+int client_look_open(struct client_link *link, const char *address, enum message_role role, struct error *err)
+{
+    char directory[PATH_MAX];
+    int rc = client_look_find(directory, sizeof directory, address, err);
+
+    return rc ? rc : client_link_open(link, directory, role, err);
+}
+
+void client_look_side(struct eps_memory *out, struct eps_memory_row rows[LEDGER_CATEGORIES], const struct message *m)
+{
+    const struct ledger *ledger = &m->memory_reply.ledger;
+    const struct pages *pages = &m->memory_reply.pages;
+
+    *out = (struct eps_memory){
+        .worker = m->memory_reply.worker,
+        .device = m->memory_reply.device,
+        .budget = m->memory_reply.budget,
+        .current = ledger->total.current,
+        .peak = ledger->total.peak,
+        .rows = rows,
+        .pages = {pages->known, pages->resident, pages->locked, pages->huge, pages->n_nodes, {0}},
+    };
+    for (unsigned i = 0; i < LEDGER_CATEGORIES; i++) {
+        const uint64_t planned = m->memory_reply.planned[i];
+        out->planned += planned;
+        if (ledger->rows[i].peak > 0 || planned > 0)
+            rows[out->n_rows++] = (struct eps_memory_row){ledger_name((enum ledger_category)i), ledger->rows[i].current,
+                                                          ledger->rows[i].peak, planned};
+    }
+    for (size_t i = 0; i < out->pages.n_nodes; i++)
+        out->pages.nodes[i] = pages->nodes[i];
+}
+
+static void tell_side(const struct message *m, void (*on_memory)(void *user, const struct eps_memory *side), void *user)
+{
+    struct eps_memory_row rows[LEDGER_CATEGORIES];
+    struct eps_memory side;
+
+    client_look_side(&side, rows, m);
+    if (on_memory)
+        on_memory(user, &side);
+}
+
+int client_look_memory(struct client_link *link, bool pages,
+                       void (*on_memory)(void *user, const struct eps_memory *side), void *user, struct error *err)
+{
+    struct message m;
+
+    client_link_send(link, &(struct message){.kind = MESSAGE_MEMORY, .memory = {.pages = pages}});
+    do {
+        int rc = client_link_expect(link, MESSAGE_MEMORY_REPLY, &m, NULL, err);
+        if (rc)
+            return rc;
+        tell_side(&m, on_memory, user);
+    } while (!m.memory_reply.last);
+    return 0;
+}
+
+int eps_parse_bytes(uint64_t *out, const char *option, const char *text, struct eps_error *error)
+{
+    struct error err = {""};
+    int rc = process_parse_bytes(out, option, text, &err);
+    return client_report(error, &err, rc ? -EDOM : 0);
+}
+
+const char *eps_format_bytes(char out[24], uint64_t bytes)
+{
+    return process_format_bytes(out, bytes);
+}
+
+const char *eps_format_bytes_like(char out[24], uint64_t bytes, uint64_t like)
+{
+    return process_format_bytes_like(out, bytes, like);
+}

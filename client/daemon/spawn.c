@@ -1,0 +1,307 @@
+#include "client/daemon/spawn.h"
+
+#include "client/daemon/await.h"
+
+#include <dirent.h>
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <libgen.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { ATTACH_MS = 60000, WORKERS_MS = 60000, RETRY_MS = 10, TERM_MS = 5000, KILL_MS = 10000 };
+
+static void on_exit_of(uv_process_t *process, int64_t status, int signal)
+{
+    struct client_child *child = process->data;
+
+    child->ended = true;
+    child->status = status;
+    child->signal = signal;
+}
+
+static void on_child_closed(uv_handle_t *handle)
+{
+    struct client_child *child = handle->data;
+    child->running = false;
+}
+
+/* The last line that this program wrote into the log, without its name, which several workers tell apart by their
+ * process; empty if there is none. */
+static void last_words(char *out, size_t cap, const struct client_spawn *spawn, const struct client_child *child)
+{
+    char text[4096], *line, *rest = text;
+    const int log_fd = spawn->options.log_fd;
+    const off_t size = lseek(log_fd, 0, SEEK_END), start = spawn->log_start;
+    const off_t first = size - start > (off_t)sizeof text - 1 ? size - (off_t)sizeof text + 1 : start;
+    const ssize_t n = pread(log_fd, text, sizeof text - 1, first);
+    char names[2][64];
+
+    snprintf(names[0], sizeof names[0], "%s: ", child->name);
+    snprintf(names[1], sizeof names[1], "%s[%d]: ", child->name, (int)child->process.pid);
+    out[0] = 0;
+    text[n > 0 ? n : 0] = 0;
+    while ((line = strsep(&rest, "\n"))) {
+        for (int i = 0; i < 2; i++)
+            if (strncmp(line, names[i], strlen(names[i])) == 0)
+                snprintf(out, cap, "%s", line + strlen(names[i]));
+        if (strncmp(line, "libgomp: ", 9) == 0) /* which ends the process in its own way */
+            snprintf(out, cap, "%s", line + 9);
+    }
+}
+
+static int check_children(void *data, struct error *err)
+{
+    const struct client_spawn *spawn = data;
+
+    for (unsigned i = 0; i < spawn->n_children && !spawn->ending; i++) {
+        const struct client_child *child = &spawn->children[i];
+        char words[300];
+        if (!child->ended)
+            continue;
+        last_words(words, sizeof words, spawn, child);
+        const char *role = i == 0 ? "daemon" : "worker";
+        if (child->signal)
+            return error_set(err, -EIO, "the %s (%s) was killed by signal %d (%s)", role, child->name, child->signal,
+                             strsignal(child->signal));
+        return error_set(err, -EIO, "the %s (%s) ended with status %" PRId64 "%s%s", role, child->name, child->status,
+                         words[0] ? ": " : "", words);
+    }
+    return 0;
+}
+
+/* The programs that were installed with libeps, wherever that was to. The loader knows a library by its path, and a
+ * program by the word it was called by, which need not be one. */
+static bool find_installed(char out[PATH_MAX], const char *name)
+{
+    static const char here;
+    char self[PATH_MAX];
+    Dl_info info;
+
+    return dladdr(&here, &info) && info.dli_fname && *info.dli_fname == '/' && realpath(info.dli_fname, self) &&
+           snprintf(out, PATH_MAX, "%s/" EPS_PROGRAMS_FROM_LIBRARY "/%s", dirname(self), name) < PATH_MAX &&
+           access(out, X_OK) == 0;
+}
+
+int client_spawn_find(char out[PATH_MAX], const char *programs, const char *name, struct error *err)
+{
+    char self[PATH_MAX];
+
+    if (programs) {
+        if (snprintf(out, PATH_MAX, "%s/%s", programs, name) < PATH_MAX && access(out, X_OK) == 0)
+            return 0;
+        return error_set(err, -ENOENT, "%s is not in %s", name, programs);
+    }
+    const ssize_t n = readlink("/proc/self/exe", self, sizeof self - 1);
+    self[n > 0 ? n : 0] = 0;
+    if (n > 0 && snprintf(out, PATH_MAX, "%s/%s", dirname(self), name) < PATH_MAX && access(out, X_OK) == 0)
+        return 0;
+    if (find_installed(out, name))
+        return 0;
+    snprintf(out, PATH_MAX, "%s", name);
+    return 0;
+}
+
+/* The caller's environment, and a bound on how long OpenMP threads spin: daemon and worker share cores, and each would
+ * otherwise start itself anew to get one. (n) pointers, owned; NULL: the environment as it is. */
+static char **child_environment(void)
+{
+    static char bound[] = "GOMP_SPINCOUNT=2000";
+    size_t n = 0;
+
+    if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY"))
+        return NULL;
+    while (environ[n])
+        n++;
+    char **env = malloc((n + 2) * sizeof *env);
+    if (!env)
+        return NULL;
+    memcpy(env, environ, n * sizeof *env);
+    env[n] = bound;
+    env[n + 1] = NULL;
+    return env;
+}
+
+static int start_child(struct client_spawn *spawn, const char *name, char **args, struct error *err)
+{
+    struct client_child *child = &spawn->children[spawn->n_children];
+    char program[PATH_MAX];
+    uv_stdio_container_t stdio[] = {{.flags = UV_IGNORE},
+                                    {.flags = UV_IGNORE},
+                                    {.flags = UV_INHERIT_FD, .data.fd = spawn->options.log_fd}};
+    uv_process_options_t options = {.file = program,
+                                    .args = args,
+                                    .flags = UV_PROCESS_DETACHED,
+                                    .stdio_count = 3,
+                                    .stdio = stdio,
+                                    .exit_cb = on_exit_of};
+    int rc = client_spawn_find(program, spawn->options.programs, name, err);
+
+    if (rc)
+        return rc;
+    *child = (struct client_child){.name = name, .running = true};
+    child->process.data = child;
+    spawn->n_children++;
+    options.env = child_environment();
+    rc = uv_spawn(&spawn->link->loop, &child->process, &options);
+    free(options.env);
+    if (rc) {
+        child->ended = true; /* there is a handle to close, and no process */
+        return error_set(err, rc, "%s did not start: %s (looked for beside this program and in PATH)", name,
+                         uv_strerror(rc));
+    }
+    return 0;
+}
+
+/* Tries the door until the daemon has opened it. */
+static int attach(struct client_spawn *spawn, struct error *err)
+{
+    uv_update_time(&spawn->link->loop);
+    const uint64_t until = uv_now(&spawn->link->loop) + ATTACH_MS;
+
+    for (;;) {
+        int rc = client_link_open(spawn->link, spawn->directory, ROLE_CLIENT, err);
+        if (rc != -ENOENT && rc != -ECONNREFUSED)
+            return rc;
+        if (uv_now(&spawn->link->loop) >= until)
+            return error_set(err, -ETIMEDOUT, "epsd did not open its door at %s within %d s", spawn->directory,
+                             ATTACH_MS / 1000);
+        rc = client_link_pause(spawn->link, RETRY_MS, err);
+        if (rc)
+            return rc;
+    }
+}
+
+static int await_workers(struct client_spawn *spawn, struct error *err)
+{
+    const uint32_t n_workers = spawn->options.n_workers;
+    uint32_t n;
+    const int rc = client_await_workers(&n, spawn->link, n_workers, WORKERS_MS, err);
+
+    if (rc == -ETIMEDOUT)
+        error_set(err, rc, "%u of %u eps-workers attached within %d s", n, n_workers, WORKERS_MS / 1000);
+    return rc;
+}
+
+/* What a worker may take it works out itself, unless that was said: it knows its device. */
+static int start_worker(struct client_spawn *spawn, uint32_t i, char *follow, struct error *err)
+{
+    const uint32_t n = spawn->options.n_workers;
+    struct device_name name = spawn->options.device;
+    char device[DEVICE_NAME_BYTES], share[16], device_mem[32];
+    char *args[] = {"eps-worker", follow, "--connect",    spawn->directory, "--device", device,
+                    "--share",    share,  "--device-mem", device_mem,       NULL};
+
+    if (n > 1 && name.kind != DEVICE_CPU)
+        name.index = i, name.indexed = true;
+    device_name_print(device, &name);
+    snprintf(share, sizeof share, "%u", n);
+    snprintf(device_mem, sizeof device_mem, "%" PRIu64, spawn->options.device_mem);
+    if (!spawn->options.device_mem)
+        args[8] = NULL;
+    return start_child(spawn, "eps-worker", args, err);
+}
+
+static int start_all(struct client_spawn *spawn, struct error *err)
+{
+    char follow[48];
+    char *daemon_args[] = {"epsd", follow, "--listen", spawn->directory, NULL};
+
+    snprintf(follow, sizeof follow, "--private=%d", (int)getpid());
+    int rc = start_child(spawn, "epsd", daemon_args, err);
+    if (!rc)
+        rc = attach(spawn, err);
+    for (uint32_t i = 0; !rc && i < spawn->options.n_workers; i++)
+        rc = start_worker(spawn, i, follow, err);
+    return rc ? rc : await_workers(spawn, err);
+}
+
+int client_spawn_start(struct client_spawn *spawn, struct client_link *link, const struct client_spawn_options *options,
+                       struct error *err)
+{
+    char name[64];
+
+    *spawn = (struct client_spawn){.link = link, .options = *options, .log_start = lseek(options->log_fd, 0, SEEK_END)};
+    snprintf(name, sizeof name, "run-%d-%06" PRIx64, (int)getpid(), uv_hrtime() & 0xFFFFFF);
+    int rc = session_directory(spawn->directory, sizeof spawn->directory, name, err);
+    if (rc) {
+        spawn->directory[0] = 0;
+        return rc;
+    }
+    link->watches[0] = (struct client_watch){.ask = check_children, .data = spawn};
+    rc = start_all(spawn, err);
+    if (rc)
+        client_spawn_stop(spawn);
+    return rc;
+}
+
+static bool any_left(struct client_spawn *spawn)
+{
+    bool left = false;
+
+    for (unsigned i = 0; i < spawn->n_children; i++) {
+        uv_handle_t *handle = (uv_handle_t *)&spawn->children[i].process;
+        if (spawn->children[i].ended && !uv_is_closing(handle))
+            uv_close(handle, on_child_closed);
+        left |= spawn->children[i].running;
+    }
+    return left;
+}
+
+static void signal_all(struct client_spawn *spawn, int signal)
+{
+    for (unsigned i = 0; i < spawn->n_children; i++) {
+        if (!spawn->children[i].ended)
+            uv_process_kill(&spawn->children[i].process, signal);
+    }
+}
+
+/* What a killed daemon leaves: the door, the lock, and a directory of sessions' sockets. */
+static void remove_directory(const char *directory)
+{
+    DIR *dir = opendir(directory);
+    const struct dirent *entry;
+    char path[PATH_MAX];
+
+    while (dir && (entry = readdir(dir))) {
+        const bool is_entry = strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0;
+        if (is_entry && unlinkat(dirfd(dir), entry->d_name, 0) < 0 && errno == EISDIR &&
+            (size_t)snprintf(path, sizeof path, "%s/%s", directory, entry->d_name) < sizeof path)
+            remove_directory(path);
+    }
+    if (dir)
+        closedir(dir);
+    rmdir(directory);
+}
+
+void client_spawn_stop(struct client_spawn *spawn)
+{
+    uint64_t begin;
+    int signalled = 0;
+
+    if (!spawn->link || spawn->ending)
+        return;
+    /* A daemon that never had a session cannot see one end. */
+    const uint64_t term_ms = spawn->link->attached || spawn->link->end[0] ? TERM_MS : 0;
+    spawn->ending = true;
+    spawn->link->watches[0] = (struct client_watch){0};
+    client_link_close(spawn->link);
+    uv_update_time(&spawn->link->loop);
+    begin = uv_now(&spawn->link->loop);
+    while (any_left(spawn)) {
+        const uint64_t waited = uv_now(&spawn->link->loop) - begin;
+        const int due = waited >= KILL_MS ? SIGKILL : waited >= term_ms ? SIGTERM : 0;
+        if (due != signalled)
+            signal_all(spawn, due);
+        signalled = due;
+        uv_run(&spawn->link->loop, UV_RUN_ONCE);
+    }
+    if (spawn->n_children > 0)
+        remove_directory(spawn->directory);
+}

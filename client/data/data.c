@@ -1,0 +1,362 @@
+#include "client/data/data_file.h"
+#include "proto/base/random.h"
+#include "proto/wire/message.h"
+
+#include <assert.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <inttypes.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { CHUNK_BYTES = 16384 };
+
+unsigned client_data_width(enum client_integer type)
+{
+    static const unsigned widths[] = {
+        [CLIENT_U8] = 1, [CLIENT_U16] = 2, [CLIENT_U32] = 4, [CLIENT_I32] = 4, [CLIENT_I64] = 8};
+    return widths[type];
+}
+
+int client_data_pread(const struct client_data_file *file, uint8_t *out, size_t n, uint64_t offset, struct error *err)
+{
+    while (n > 0) {
+        ssize_t got = pread(file->fd, out, n, (off_t)offset);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return error_set(err, -errno, "%s: %s", file->path, strerror(errno));
+        if (got == 0)
+            return error_set(err, -EIO, "%s: became shorter while it was read", file->path);
+        out += got, offset += (uint64_t)got, n -= (size_t)got;
+    }
+    return 0;
+}
+
+int client_data_outside(const struct client_data_file *file, uint64_t at, int64_t token, uint32_t vocabulary,
+                        struct error *err)
+{
+    return error_set(err, -EINVAL, "%s: token %" PRIu64 " is %" PRId64 ", outside the model's vocabulary of %u",
+                     file->path, at, token, vocabulary);
+}
+
+/* Tokens first .. first+n-1 of one file, each checked against the vocabulary: the file may have changed. */
+static int file_read(const struct client_data_file *file, uint32_t vocabulary, uint32_t *out, uint64_t first,
+                     uint64_t n, struct error *err)
+{
+    const unsigned width = client_data_width(file->type);
+    uint8_t raw[CHUNK_BYTES];
+
+    while (n > 0) {
+        const uint64_t now = n < CHUNK_BYTES / width ? n : CHUNK_BYTES / width;
+        int rc = client_data_pread(file, raw, (size_t)now * width, file->offset + first * width, err);
+        if (rc)
+            return rc;
+        for (uint64_t i = 0; i < now; i++) {
+            const int64_t token = client_data_token(raw, i, file->type);
+            if (token < 0 || token >= vocabulary)
+                return client_data_outside(file, first + i, token, vocabulary, err);
+            *out++ = (uint32_t)token;
+        }
+        first += now, n -= now;
+    }
+    return 0;
+}
+
+/* What the first n bytes of a name end in. */
+static bool ends_with(const char *path, size_t n, const char *end)
+{
+    const size_t m = strlen(end);
+    return n > m && strncasecmp(path + n - m, end, m) == 0;
+}
+
+/* Kind and packing by the name; false: the end is not known, and it is text for who named it. */
+static bool read_name(struct client_data_file *file, const char *path)
+{
+    static const struct {
+        const char *end;
+        enum client_data_kind kind;
+    } ends[] = {{".txt", CLIENT_DATA_TEXT},     {".md", CLIENT_DATA_TEXT}, {".jsonl", CLIENT_DATA_LINES},
+                {".ndjson", CLIENT_DATA_LINES}, {".bin", CLIENT_DATA_BIN}, {".npy", CLIENT_DATA_NPY}};
+    size_t n = strlen(path);
+
+    file->kind = CLIENT_DATA_TEXT;
+    file->packing = ends_with(path, n, ".gz") ? CLIENT_GZIP : ends_with(path, n, ".zst") ? CLIENT_ZSTD : CLIENT_PLAIN;
+    n -= file->packing == CLIENT_GZIP ? 3 : file->packing == CLIENT_ZSTD ? 4 : 0;
+    for (size_t i = 0; i < sizeof ends / sizeof *ends; i++) {
+        if (ends_with(path, n, ends[i].end)) {
+            file->kind = ends[i].kind;
+            return true;
+        }
+    }
+    return false;
+}
+
+int client_data_describe_npy(struct client_data_file *file, struct error *err)
+{
+    const uint64_t size = file->bytes;
+    uint8_t head[CLIENT_NPY_HEAD_BYTES];
+    const size_t n = size < sizeof head ? (size_t)size : sizeof head;
+    struct client_npy npy;
+    int rc = client_data_pread(file, head, n, 0, err);
+
+    if (rc)
+        return rc;
+    rc = client_npy_parse(&npy, head, n, err);
+    if (rc) {
+        error_prefix(err, file->path);
+        return rc;
+    }
+    const unsigned width = client_data_width(npy.type);
+    file->type = npy.type, file->offset = npy.offset, file->n = npy.n;
+    file->bytes = size - npy.offset;
+    if (file->bytes % width || file->bytes / width != npy.n)
+        return error_set(err, -EINVAL, "%s: its header promises %" PRIu64 " tokens, its size is that of %" PRIu64,
+                         file->path, npy.n, file->bytes / width);
+    return 0;
+}
+
+static int file_open(struct client_data_file *file, const char *path, struct error *err)
+{
+    struct stat st;
+
+    *file = (struct client_data_file){.path = strdup(path), .fd = -1};
+    if (!file->path)
+        return error_set(err, -ENOMEM, "%s: out of memory", path);
+    file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not hold us up before it is refused */
+    if (file->fd < 0)
+        return error_set(err, -errno, "%s: %s", path, strerror(errno));
+    if (fstat(file->fd, &st))
+        return error_set(err, -errno, "%s: %s", path, strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        return error_set(err, -EINVAL, "%s: not a regular file: pipe it in, as --data -", path);
+    read_name(file, path);
+    file->bytes = (uint64_t)st.st_size;
+    return file->kind == CLIENT_DATA_NPY && file->packing == CLIENT_PLAIN ? client_data_describe_npy(file, err) : 0;
+}
+
+static int input_open(struct client_data_file *file, struct error *err)
+{
+    *file = (struct client_data_file){.path = strdup(CLIENT_DATA_INPUT), .fd = -1, .stream = true};
+    if (!file->path)
+        return error_set(err, -ENOMEM, "standard input: out of memory");
+    if (isatty(STDIN_FILENO))
+        return error_set(err, -EINVAL, "- is standard input, and that is a terminal: pipe a text into it");
+    file->fd = fcntl(STDIN_FILENO, F_DUPFD_CLOEXEC, 0);
+    return file->fd < 0 ? error_set(err, -errno, "standard input: %s", strerror(errno)) : 0;
+}
+
+static int add_file(struct client_data *data, const char *path, struct error *err)
+{
+    struct client_data_file *files = realloc(data->files, (data->n_files + 1) * sizeof *files);
+    const bool input = strcmp(path, CLIENT_DATA_INPUT) == 0;
+
+    if (!files)
+        return error_set(err, -ENOMEM, "%s: out of memory", path);
+    data->files = files;
+    for (size_t i = 0; input && i < data->n_files; i++) {
+        if (files[i].stream)
+            return error_set(err, -EINVAL, "- is standard input, which can be read once: name it once");
+    }
+    struct client_data_file *file = &files[data->n_files++];
+    int rc = input ? input_open(file, err) : file_open(file, path, err);
+    data->has_text = data->has_text || client_data_is_a_text(file);
+    return rc;
+}
+
+static int is_shown(const struct dirent *entry)
+{
+    return entry->d_name[0] != '.';
+}
+
+static int by_bytes(const struct dirent **a, const struct dirent **b) /* the same in every locale */
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static int add_entry(struct client_data *data, const char *directory, const char *name, struct error *err)
+{
+    struct client_data_file named;
+    struct stat st;
+    char *path;
+    int rc = 0;
+
+    if (asprintf(&path, "%s%s%s", directory, ends_with(directory, strlen(directory), "/") ? "" : "/", name) < 0)
+        return error_set(err, -ENOMEM, "%s: out of memory", directory);
+    if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) {
+        if (read_name(&named, path))
+            rc = add_file(data, path, err);
+        else
+            data->n_passed++;
+    }
+    free(path);
+    return rc;
+}
+
+static int add_directory(struct client_data *data, const char *directory, struct error *err)
+{
+    struct dirent **entries;
+    const size_t before = data->n_files;
+    const int n = scandir(directory, &entries, is_shown, by_bytes);
+    int rc = n < 0 ? error_set(err, -errno, "%s: %s", directory, strerror(errno)) : 0;
+
+    for (int i = 0; i < n; i++) {
+        if (!rc)
+            rc = add_entry(data, directory, entries[i]->d_name, err);
+        free(entries[i]);
+    }
+    if (n >= 0)
+        free(entries);
+    if (!rc && data->n_files == before)
+        rc = error_set(err, -ENOENT,
+                       "%s: no file in it whose name ends in .txt, .md, .jsonl, .bin or .npy, or one of these and .gz "
+                       "or .zst: name files, or a pattern",
+                       directory);
+    return rc;
+}
+
+static int add_path(struct client_data *data, const char *path, struct error *err)
+{
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? add_directory(data, path, err) : add_file(data, path, err);
+}
+
+static int add_matches(struct client_data *data, const char *pattern, struct error *err)
+{
+    glob_t found = {0};
+    int rc = glob(pattern, GLOB_ERR, NULL, &found);
+
+    if (rc == GLOB_NOMATCH)
+        rc = error_set(err, -ENOENT, "%s: no file matches", pattern);
+    else if (rc)
+        rc = error_set(err, rc == GLOB_NOSPACE ? -ENOMEM : -EIO, "%s: %s", pattern,
+                       rc == GLOB_NOSPACE ? "out of memory" : "a directory cannot be read");
+    for (size_t i = 0; !rc && i < found.gl_pathc; i++)
+        rc = add_path(data, found.gl_pathv[i], err);
+    globfree(&found);
+    return rc;
+}
+
+int client_data_open(struct client_data *out, const char *const *names, size_t n_names, struct error *err)
+{
+    int rc = 0;
+
+    *out = (struct client_data){0};
+    for (size_t i = 0; !rc && i < n_names; i++) {
+        const bool pattern = strpbrk(names[i], "*?[") && access(names[i], F_OK) != 0;
+        rc = pattern ? add_matches(out, names[i], err) : add_path(out, names[i], err);
+    }
+    if (rc)
+        client_data_free(out);
+    return rc;
+}
+
+void client_data_free(struct client_data *data)
+{
+    for (size_t i = 0; i < data->n_files; i++) {
+        if (data->files[i].fd >= 0)
+            close(data->files[i].fd);
+        free(data->files[i].path);
+    }
+    free(data->files);
+    *data = (struct client_data){0};
+}
+
+bool client_data_is_text(const struct client_data *data)
+{
+    for (size_t i = 0; i < data->n_files; i++) {
+        if (!client_data_is_a_text(&data->files[i]))
+            return false;
+    }
+    return true;
+}
+
+int client_data_read(const struct client_data *data, uint32_t *out, uint64_t first, uint64_t n, struct error *err)
+{
+    assert(first <= data->n && n <= data->n - first);
+    for (size_t i = 0; n > 0; i++) {
+        const struct client_data_file *file = &data->files[i];
+        if (first >= file->first + file->n)
+            continue;
+        const uint64_t at = first - file->first, now = n < file->n - at ? n : file->n - at;
+        int rc = file_read(file, data->vocabulary, out, at, now, err);
+        if (rc)
+            return rc == -EINVAL ? -EIO : rc;
+        out += now, first += now, n -= now;
+    }
+    return 0;
+}
+
+struct client_windows client_windows_of(const struct client_data *data, uint64_t first, uint64_t n_tokens, uint32_t seq)
+{
+    const uint64_t n = n_tokens > 0 ? (n_tokens - 1) / seq : 0;
+    return (struct client_windows){.data = data, .first = first, .seq = seq, .n = n, .of = n, .last = seq};
+}
+
+struct client_windows client_windows_held_out(const struct client_data *data, uint64_t first, uint64_t n_tokens,
+                                              uint32_t seq, uint64_t most_tokens)
+{
+    struct client_windows windows = client_windows_of(data, first, n_tokens, seq);
+    const uint64_t most = most_tokens / seq > 0 ? most_tokens / seq : 1;
+
+    if (windows.n == 0)
+        return windows;
+    if ((n_tokens - 1) % seq > 0) {
+        windows.last = (uint32_t)((n_tokens - 1) % seq);
+        windows.of = ++windows.n;
+    }
+    if (most_tokens > 0 && most < windows.n)
+        windows.n = most;
+    return windows;
+}
+
+/* Of the stream's windows, the one that is window k. */
+static uint64_t place_of(const struct client_windows *windows, uint64_t k)
+{
+    return windows->n == windows->of ? k : (uint64_t)((unsigned __int128)k * windows->of / windows->n);
+}
+
+static uint32_t length_of(const struct client_windows *windows, uint64_t k)
+{
+    return place_of(windows, k) + 1 == windows->of ? windows->last : windows->seq;
+}
+
+uint64_t client_windows_tokens(const struct client_windows *windows, uint64_t first, uint64_t n)
+{
+    uint64_t tokens = n * windows->seq;
+
+    if (n > 0 && first + n == windows->n) /* none but the last can be shorter */
+        tokens -= windows->seq - length_of(windows, windows->n - 1);
+    return tokens;
+}
+
+int client_windows_read(const struct client_windows *windows, uint32_t *ids, uint32_t *labels, uint64_t k,
+                        struct error *err)
+{
+    const uint64_t first = windows->first + place_of(windows, k) * windows->seq;
+    const uint32_t n = length_of(windows, k);
+
+    assert(k < windows->n);
+    int rc = client_data_read(windows->data, ids, first, n, err);
+    if (rc)
+        return rc;
+    memcpy(labels, ids + 1, (n - 1) * sizeof *labels);
+    for (uint32_t i = n; i < windows->seq; i++)
+        ids[i] = 0, labels[i] = MESSAGE_NO_LABEL;
+    return client_data_read(windows->data, labels + n - 1, first + n, 1, err);
+}
+
+uint64_t client_windows_pick(const struct client_windows *windows, enum eps_order order, uint64_t seed, uint64_t row)
+{
+    const uint64_t epoch = row / windows->n, place = row % windows->n;
+
+    assert(windows->n > 0);
+    if (order == EPS_SEQUENTIAL)
+        return place;
+    return random_permute(random_site_key(seed, epoch, 0, RANDOM_ORDER), place, windows->n);
+}

@@ -1,0 +1,149 @@
+/* What a file is that its name calls text. A parquet file or a page of HTML has bytes too, and a model would learn
+ * them: so what its first bytes give away is refused by its name, with what to do instead. */
+#include "client/data/data_file.h"
+
+#include <errno.h>
+#include <jansson.h>
+#include <string.h>
+#include <strings.h>
+
+struct format {
+    const char *magic;
+    size_t n, at; /* bytes of it, and where they stand */
+    const char *name, *remedy;
+};
+
+#define MAGIC(text) text, sizeof(text) - 1
+
+static const struct format formats[] = {
+    {MAGIC("PK\x03\x04"), 0, "a zip archive", "unpack it (unzip), and name the text in it"},
+    {MAGIC("PK\x05\x06"), 0, "an empty zip archive", "name a file of text"},
+    {MAGIC("\xFD"
+           "7zXZ\0"),
+     0, "compressed by xz", "unpack it first (xz -d), or pipe it in: xz -dc FILE | eps ... --data -"},
+    {MAGIC("BZh"), 0, "compressed by bzip2",
+     "unpack it first (bzip2 -d), or pipe it in: bzip2 -dc FILE | eps ... --data -"},
+    {MAGIC("7z\xBC\xAF\x27\x1C"), 0, "a 7-Zip archive", "unpack it, and name the text in it"},
+    {MAGIC("ustar"), 257, "a tar archive", "unpack it (tar -x), and name the directory"},
+    {MAGIC("PAR1\x15"), 0, "a parquet file", "write its text as .jsonl, for instance by pandas' to_json(lines=True)"},
+    {MAGIC("ARROW1"), 0, "an Arrow file", "write its text as .jsonl"},
+    {MAGIC("%PDF-"), 0, "a PDF", "take its text out (pdftotext)"},
+    {MAGIC("\x89PNG\r\n"), 0, "a PNG image", "name a file of text"},
+    {MAGIC("\xFF\xD8\xFF"), 0, "a JPEG image", "name a file of text"},
+    {MAGIC("GIF87a"), 0, "a GIF image", "name a file of text"},
+    {MAGIC("GIF89a"), 0, "a GIF image", "name a file of text"},
+    {MAGIC("\x7F"
+           "ELF"),
+     0, "an ELF program", "name a file of text"},
+    {MAGIC("SQLite format 3"), 0, "an SQLite database", "write its text as .jsonl"},
+    {MAGIC("\x89HDF\r\n"), 0, "an HDF5 file", "write its tokens as .npy, or its text as .jsonl"},
+    {MAGIC("\x93NUMPY"), 0, "a NumPy array", "name it .npy"},
+    {MAGIC("\xD0\xCF\x11\xE0\xA1\xB1"), 0, "an old Office document", "save it as plain text"},
+    {MAGIC("{\\rtf"), 0, "a document in RTF", "save it as plain text"},
+};
+
+static const struct format safetensors = {NULL, 0, 0, "safetensors, a model's weights",
+                                          "name its directory in --model"};
+static const struct format lines = {
+    NULL, 0, 0, "JSON lines", "name it .jsonl, and the text in it is read: text, prompt and completion, or messages"};
+static const struct format json = {
+    NULL, 0, 0, "JSON",
+    "write an object a line into a .jsonl, with its text as text, prompt and completion, or messages"};
+static const struct format html = {NULL, 0, 0, "a page of HTML",
+                                   "take its text out, or name it .html to train on it as it is"};
+
+static bool ends_with(const char *path, const char *end)
+{
+    const size_t n = strlen(path), m = strlen(end);
+    return n > m && strcasecmp(path + n - m, end) == 0;
+}
+
+enum client_packing client_data_packing(const uint8_t *head, size_t n)
+{
+    if (n >= 2 && head[0] == 0x1F && head[1] == 0x8B)
+        return CLIENT_GZIP;
+    return n >= 4 && memcmp(head, "\x28\xB5\x2F\xFD", 4) == 0 ? CLIENT_ZSTD : CLIENT_PLAIN;
+}
+
+/* A header's length, and the header, which is a JSON object. */
+static bool is_safetensors(const uint8_t *head, size_t n)
+{
+    return n > 10 && head[8] == '{' && (head[9] == '"' || head[9] == '}') && head[4] == 0 && head[5] == 0 &&
+           head[6] == 0 && head[7] == 0;
+}
+
+static size_t skip_blanks(const uint8_t *text, size_t at, size_t n)
+{
+    while (at < n && memchr(" \t\r\n", text[at], 4))
+        at++;
+    return at;
+}
+
+/* An object, or a list of objects, lists or texts: braces and numbers in brackets are common in texts that are no JSON. */
+static const struct format *find_json(const uint8_t *head, size_t n, bool whole)
+{
+    const size_t at = skip_blanks(head, 0, n);
+    const size_t next = at < n ? skip_blanks(head, at + 1, n) : n;
+    json_error_t why;
+
+    if (next >= n || !(head[at] == '{' ? head[next] == '"' : head[at] == '[' && memchr("{[\"", head[next], 3)))
+        return NULL;
+    json_t *value = json_loadb((const char *)head + at, n - at, JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, &why);
+    if (!value) { /* cut off where the head ends, which may be inside a character */
+        const bool cut =
+            json_error_code(&why) == json_error_premature_end_of_input || why.position + 8 >= (int)(n - at);
+        if (!cut || whole)
+            return NULL;
+        return head[at] == '{' && !memchr(head + at, '\n', n - at) ? &lines : &json; /* a line longer than the head */
+    }
+    const bool object = json_is_object(value);
+    json_decref(value);
+    const size_t end = at + (size_t)why.position, after = skip_blanks(head, end, n);
+    if (after == n)
+        return object && !memchr(head + at, '\n', end - at) ? &lines : &json;
+    return object && memchr(head + end, '\n', after - end) && head[after] == '{' ? &lines : NULL;
+}
+
+static bool is_html(const uint8_t *head, size_t n)
+{
+    static const char *const begins[] = {"<!doctype html", "<html"};
+    const size_t at = skip_blanks(head, 0, n);
+
+    for (size_t i = 0; i < sizeof begins / sizeof *begins; i++) {
+        const size_t length = strlen(begins[i]);
+        if (n - at >= length && strncasecmp((const char *)head + at, begins[i], length) == 0)
+            return true;
+    }
+    return false;
+}
+
+static const struct format *find_magic(const uint8_t *head, size_t n)
+{
+    for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
+        const struct format *f = &formats[i];
+        if (n >= f->at + f->n && memcmp(head + f->at, f->magic, f->n) == 0)
+            return f;
+    }
+    return is_safetensors(head, n) ? &safetensors : NULL;
+}
+
+bool client_data_is_lines(const uint8_t *head, size_t n, bool whole)
+{
+    return find_json(head, n, whole) == &lines;
+}
+
+int client_data_recognise(const struct client_data_file *file, const uint8_t *head, size_t n, struct error *err)
+{
+    const struct format *found = find_magic(head, n);
+
+    if (found && found->n == 3 && file->kind != CLIENT_DATA_TEXT) /* three bytes of ids can be any */
+        found = NULL;
+    if (!found && file->kind == CLIENT_DATA_TEXT)
+        found = find_json(head, n, n == file->bytes);
+    if (!found && file->kind == CLIENT_DATA_TEXT && is_html(head, n) && !ends_with(file->path, ".html") &&
+        !ends_with(file->path, ".htm"))
+        found = &html;
+    if (!found)
+        return 0;
+    return error_set(err, -EINVAL, "%s: it is %s, no text: %s", file->path, found->name, found->remedy);
+}

@@ -1,0 +1,196 @@
+/* JSON lines: one object a line, and its text. Texts go into a file without a name, one after the other, so that what
+ * reads text reads them too. */
+#include "client/data/data_file.h"
+#include "client/data/nameless.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { PIECE_BYTES = 1 << 20, MAX_LINE = 64 << 20 };
+
+struct lines {
+    struct client_data_pass *pass;
+    const struct client_data_file *file;
+    int fd; /* of the texts */
+    uint64_t line, n_written;
+    char *buffer; /* (cap) read, from a line's beginning */
+    size_t n, cap;
+    char *text; /* (text_cap) of one line */
+    size_t n_text, text_cap;
+};
+
+static int refuse(const struct lines *l, const char *why, struct error *err)
+{
+    return error_set(err, -EINVAL, "%s: line %" PRIu64 ": %s", l->file->path, l->line, why);
+}
+
+static int add(struct lines *l, const char *bytes, size_t n, struct error *err)
+{
+    if (n == 0)
+        return 0;
+    if (n > l->text_cap - l->n_text) {
+        const size_t cap = 2 * (l->n_text + n);
+        char *larger = realloc(l->text, cap);
+        if (!larger)
+            return error_set(err, -ENOMEM, "%s: out of memory", l->file->path);
+        l->text = larger, l->text_cap = cap;
+    }
+    memcpy(l->text + l->n_text, bytes, n);
+    l->n_text += n;
+    return 0;
+}
+
+static int add_string(struct lines *l, const json_t *string, struct error *err)
+{
+    return add(l, json_string_value(string), json_string_length(string), err);
+}
+
+/* "role: content", a line each: who speaks is part of what there is to learn. */
+static int add_messages(struct lines *l, const json_t *messages, struct error *err)
+{
+    int rc = json_array_size(messages) > 0 ? 0 : refuse(l, "its messages are no list with something in it", err);
+    const json_t *message;
+    size_t i;
+
+    json_array_foreach(messages, i, message)
+    {
+        const json_t *role = json_object_get(message, "role"), *content = json_object_get(message, "content");
+        if (!rc && (!json_is_string(role) || !json_is_string(content)))
+            rc = refuse(l, "a message is {\"role\": text, \"content\": text}", err);
+        if (!rc)
+            rc = add(l, "\n", i > 0, err);
+        if (!rc)
+            rc = add_string(l, role, err);
+        if (!rc)
+            rc = add(l, ": ", 2, err);
+        if (!rc)
+            rc = add_string(l, content, err);
+        if (rc)
+            break;
+    }
+    return rc;
+}
+
+static int add_object(struct lines *l, const json_t *object, struct error *err)
+{
+    const json_t *text = json_object_get(object, "text"), *messages = json_object_get(object, "messages");
+    const json_t *prompt = json_object_get(object, "prompt"), *completion = json_object_get(object, "completion");
+
+    if (json_is_string(text))
+        return add_string(l, text, err);
+    if (json_is_string(prompt) && json_is_string(completion)) {
+        const int rc = add_string(l, prompt, err);
+        return rc ? rc : add_string(l, completion, err);
+    }
+    if (messages)
+        return add_messages(l, messages, err);
+    return refuse(l, "no object with \"text\", \"prompt\" and \"completion\", or \"messages\", as texts", err);
+}
+
+/* The text of the line, and what parts it from the next: in front of it the mark of a document, which no UTF-8 holds, or
+ * a new line behind it. */
+static int write_text(struct lines *l, struct error *err)
+{
+    const char mark = (char)CLIENT_DATA_MARK;
+    int rc = 0;
+
+    if (l->n_text == 0)
+        return 0;
+    if (!l->file->marked && l->text[l->n_text - 1] != '\n')
+        rc = add(l, "\n", 1, err);
+    if (!rc && l->file->marked && l->n_written > 0)
+        rc = client_data_write(l->fd, l->file, &mark, 1, l->n_written++, err);
+    if (!rc)
+        rc = client_data_write(l->fd, l->file, l->text, l->n_text, l->n_written, err);
+    l->n_written += l->n_text;
+    return rc;
+}
+
+static int take_line(struct lines *l, const char *line, size_t n, struct error *err)
+{
+    json_error_t why;
+    size_t blanks = 0;
+
+    l->line++;
+    l->n_text = 0;
+    while (blanks < n && memchr(" \t\r", line[blanks], 3))
+        blanks++;
+    if (blanks == n)
+        return 0;
+    json_t *object = json_loadb(line, n, JSON_ALLOW_NUL, &why);
+    int rc = object ? add_object(l, object, err) : 0;
+    if (!object)
+        rc = error_set(err, -EINVAL, "%s: line %" PRIu64 " is no JSON (%.100s): .jsonl has an object a line",
+                       l->file->path, l->line, why.text);
+    json_decref(object);
+    return rc ? rc : write_text(l, err);
+}
+
+static int make_room(struct lines *l, struct error *err)
+{
+    const size_t cap = l->cap ? 2 * l->cap : PIECE_BYTES;
+    char *larger = NULL;
+
+    if (l->n < l->cap)
+        return 0;
+    if (cap > MAX_LINE) {
+        l->line++;
+        return refuse(l, "longer than 64 MiB", err);
+    }
+    larger = realloc(l->buffer, cap);
+    if (!larger)
+        return error_set(err, -ENOMEM, "%s: out of memory", l->file->path);
+    l->buffer = larger, l->cap = cap;
+    return 0;
+}
+
+static int take_lines(struct lines *l, struct error *err)
+{
+    int rc = 0;
+
+    for (uint64_t at = 0; !rc && at < l->file->bytes;) {
+        rc = make_room(l, err);
+        if (rc)
+            return rc;
+        const uint64_t left = l->file->bytes - at;
+        const size_t now = left < l->cap - l->n ? (size_t)left : l->cap - l->n;
+        size_t begin = 0;
+        rc = client_data_next(l->pass, l->file, (uint8_t *)l->buffer + l->n, now, at, err);
+        l->n += now, at += now;
+        for (char *end; !rc && (end = memchr(l->buffer + begin, '\n', l->n - begin));) {
+            rc = take_line(l, l->buffer + begin, (size_t)(end - (l->buffer + begin)), err);
+            begin = (size_t)(end - l->buffer) + 1;
+        }
+        l->n -= begin;
+        memmove(l->buffer, l->buffer + begin, l->n);
+    }
+    return rc || l->n == 0 ? rc : take_line(l, l->buffer, l->n, err);
+}
+
+int client_data_extract(struct client_data_pass *pass, struct client_data_file *file, struct error *err)
+{
+    int rc = client_data_unpack(pass, file, err);
+
+    if (rc || file->kind != CLIENT_DATA_LINES)
+        return rc;
+    file->marked = pass->end != CLIENT_NO_TOKEN;
+    struct lines l = {.pass = pass, .file = file, .fd = client_nameless_open("texts", err)};
+    rc = l.fd < 0 ? l.fd : take_lines(&l, err);
+
+    free(l.buffer);
+    free(l.text);
+    if (rc) {
+        if (l.fd >= 0)
+            close(l.fd);
+        return rc;
+    }
+    close(file->fd);
+    file->fd = l.fd;
+    file->bytes = l.n_written;
+    file->kind = CLIENT_DATA_TEXT;
+    return 0;
+}

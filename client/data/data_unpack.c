@@ -1,0 +1,238 @@
+/* What has to be read from its beginning to its end, standard input and compressed files, goes into a file without a
+ * name, where tokens can be found again. */
+#include "client/data/data_file.h"
+#include "client/data/nameless.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include <zlib.h>
+#include <zstd.h>
+#include <zstd_errors.h>
+
+/* A text shrinks to a third or a tenth; what expands beyond MOST_TIMES is made to fill a disk. */
+enum { IN_BYTES = 128 << 10, OUT_BYTES = 256 << 10, FREE_BYTES = 64 << 20, MOST_TIMES = 250, ASK_MS = 100 };
+
+struct unpack {
+    struct client_data_pass *pass;
+    const struct client_data_file *file;
+    uint8_t *in, *out; /* (IN_BYTES), (OUT_BYTES) */
+    int fd;            /* of what comes out */
+    uint64_t n_in, n_out;
+};
+
+static int write_out(struct unpack *u, size_t n, struct error *err)
+{
+    int rc = client_data_write(u->fd, u->file, u->out, n, u->n_out, err);
+
+    u->n_out += n;
+    if (!rc && u->n_out > FREE_BYTES && u->n_out / MOST_TIMES > u->n_in)
+        rc =
+            error_set(err, -EINVAL,
+                      "%s: expands to more than %d times its size, which no text does: unpack it yourself if it is one",
+                      u->file->path, MOST_TIMES);
+    return rc;
+}
+
+/* *n is 0 at the end. */
+static int read_in(struct unpack *u, size_t *n, struct error *err)
+{
+    const uint64_t left = u->file->bytes - u->n_in;
+
+    *n = left < IN_BYTES ? (size_t)left : IN_BYTES;
+    const int rc = client_data_next(u->pass, u->file, u->in, *n, u->n_in, err);
+    u->n_in += *n;
+    return rc;
+}
+
+static int refuse(const struct unpack *u, const char *packing, bool cut, const char *why, struct error *err)
+{
+    if (cut)
+        return error_set(err, -EINVAL, "%s: its %s data ends too early: it is truncated", u->file->path, packing);
+    return error_set(err, -EINVAL, "%s: its %s data is damaged after %" PRIu64 " bytes (%s)", u->file->path, packing,
+                     u->n_out, why);
+}
+
+/* Members one behind the other are one text, as gzip has it. */
+static int inflate_members(struct unpack *u, z_stream *z, struct error *err)
+{
+    int status = Z_OK;
+    size_t n;
+
+    for (;;) {
+        int rc = read_in(u, &n, err);
+        if (rc)
+            return rc;
+        if (n == 0)
+            return status == Z_STREAM_END ? 0 : refuse(u, "gzip", true, "", err);
+        z->next_in = u->in, z->avail_in = (uInt)n;
+        do { /* once more where all came in: what is left may have filled the output */
+            if (status == Z_STREAM_END && z->avail_in > 0 && (status = inflateReset(z)) != Z_OK)
+                return refuse(u, "gzip", false, "its state is lost", err);
+            z->next_out = u->out, z->avail_out = OUT_BYTES;
+            status = inflate(z, Z_NO_FLUSH);
+            if (status == Z_MEM_ERROR)
+                return error_set(err, -ENOMEM, "%s: no memory to unpack it", u->file->path);
+            if (status != Z_OK && status != Z_STREAM_END && status != Z_BUF_ERROR)
+                return refuse(u, "gzip", false, z->msg ? z->msg : "no gzip", err);
+            rc = write_out(u, OUT_BYTES - z->avail_out, err);
+            if (rc)
+                return rc;
+        } while (z->avail_in > 0 || (z->avail_out == 0 && status != Z_STREAM_END));
+    }
+}
+
+static int unpack_gzip(struct unpack *u, struct error *err)
+{
+    z_stream z = {0};
+
+    if (inflateInit2(&z, 15 + 16) != Z_OK) /* the largest window, and gzip's header */
+        return error_set(err, -ENOMEM, "%s: no memory to unpack it", u->file->path);
+    const int rc = inflate_members(u, &z, err);
+    inflateEnd(&z);
+    return rc;
+}
+
+/* A window takes memory: the library's own limit of 128 MiB stands. */
+static int unpack_zstd(struct unpack *u, struct error *err)
+{
+    ZSTD_DStream *z = ZSTD_createDStream();
+    size_t n, left = 1; /* of a frame: 0 at its end */
+    const char *why;
+    int rc = z ? 0 : error_set(err, -ENOMEM, "%s: no memory to unpack it", u->file->path);
+
+    while (!rc && !(rc = read_in(u, &n, err)) && n > 0) {
+        ZSTD_inBuffer in = {u->in, n, 0};
+        ZSTD_outBuffer out = {u->out, OUT_BYTES, OUT_BYTES};
+        while (!rc && (in.pos < in.size || (out.pos == out.size && left != 0))) {
+            out.pos = 0;
+            left = ZSTD_decompressStream(z, &out, &in);
+            why = ZSTD_getErrorCode(left) == ZSTD_error_frameParameter_windowTooLarge
+                      ? "its window takes more than 128 MiB: compress it without --long or --ultra"
+                      : ZSTD_getErrorName(left);
+            rc = ZSTD_isError(left) ? refuse(u, "zstd", false, why, err) : write_out(u, out.pos, err);
+        }
+    }
+    if (!rc && left != 0)
+        rc = refuse(u, "zstd", true, "", err);
+    ZSTD_freeDStream(z);
+    return rc;
+}
+
+/* A pipe may have nothing for long: who waits can be stopped. */
+static int await_input(const struct unpack *u, struct error *err)
+{
+    struct pollfd ready = {.fd = u->file->fd, .events = POLLIN};
+    int n, rc = 0;
+
+    while (!rc && (n = poll(&ready, 1, ASK_MS)) <= 0) {
+        if (n < 0 && errno != EINTR)
+            return error_set(err, -errno, "standard input: %s", strerror(errno));
+        rc = client_watch_ask(u->pass->rules->watch, err);
+    }
+    return rc;
+}
+
+static int copy_input(struct unpack *u, struct error *err)
+{
+    for (;;) {
+        int rc = await_input(u, err);
+        if (rc)
+            return rc;
+        const ssize_t n = read(u->file->fd, u->out, OUT_BYTES);
+        if (n < 0 && (errno == EINTR || errno == EAGAIN))
+            continue;
+        if (n < 0)
+            return error_set(err, -errno, "standard input: %s", strerror(errno));
+        if (n == 0)
+            return 0;
+        u->n_in += (uint64_t)n;
+        rc = write_out(u, (size_t)n, err);
+        if (rc)
+            return rc;
+    }
+}
+
+static int unpack(struct client_data_pass *pass, struct client_data_file *file,
+                  int (*work)(struct unpack *u, struct error *err), struct error *err)
+{
+    struct unpack u = {.pass = pass,
+                       .file = file,
+                       .in = malloc(IN_BYTES),
+                       .out = malloc(OUT_BYTES),
+                       .fd = client_nameless_open("data", err)};
+    int rc = u.fd < 0 ? u.fd : 0;
+
+    if (!rc && (!u.in || !u.out))
+        rc = error_set(err, -ENOMEM, "%s: out of memory", file->path);
+    if (!rc)
+        rc = work(&u, err);
+    free(u.in);
+    free(u.out);
+    if (rc) {
+        if (u.fd >= 0)
+            close(u.fd);
+        return rc;
+    }
+    close(file->fd);
+    file->fd = u.fd;
+    file->bytes = u.n_out;
+    return 0;
+}
+
+static int read_head(uint8_t *head, size_t *n, const struct client_data_file *file, struct error *err)
+{
+    *n = file->bytes < CLIENT_DATA_HEAD_BYTES ? (size_t)file->bytes : CLIENT_DATA_HEAD_BYTES;
+    return client_data_pread(file, head, *n, 0, err);
+}
+
+static int unpack_packed(struct client_data_pass *pass, struct client_data_file *file, enum client_packing found,
+                         struct error *err)
+{
+    static int (*const works[])(struct unpack *,
+                                struct error *) = {[CLIENT_GZIP] = unpack_gzip, [CLIENT_ZSTD] = unpack_zstd};
+
+    if (file->packing != CLIENT_PLAIN && found != file->packing)
+        return error_set(err, -EINVAL, "%s: %s", file->path,
+                         file->bytes == 0 ? "it is empty, which is nothing compressed"
+                                          : "it is not compressed as its name says: name it as what it is");
+    return found == CLIENT_PLAIN ? 0 : unpack(pass, file, works[found], err);
+}
+
+int client_data_unpack(struct client_data_pass *pass, struct client_data_file *file, struct error *err)
+{
+    const bool ids = file->kind == CLIENT_DATA_BIN || file->kind == CLIENT_DATA_NPY;
+    const bool streamed = file->stream;
+    uint8_t head[CLIENT_DATA_HEAD_BYTES];
+    size_t n;
+
+    if (file->unpacked)
+        return 0;
+    int rc = streamed ? unpack(pass, file, copy_input, err) : 0;
+
+    file->stream = false;
+    if (!rc)
+        rc = read_head(head, &n, file, err);
+    if (rc)
+        return rc;
+    /* Of ids, the name alone says so: theirs may begin as anything does. */
+    const enum client_packing packing =
+        ids && file->packing == CLIENT_PLAIN ? CLIENT_PLAIN : client_data_packing(head, n);
+    if (packing != CLIENT_PLAIN || file->packing != CLIENT_PLAIN) {
+        rc = unpack_packed(pass, file, packing, err);
+        if (!rc)
+            rc = read_head(head, &n, file, err);
+    }
+    if (!rc && file->kind == CLIENT_DATA_NPY && file->packing != CLIENT_PLAIN)
+        rc = client_data_describe_npy(file, err);
+    if (!rc && streamed && client_data_is_lines(head, n, n == file->bytes))
+        file->kind = CLIENT_DATA_LINES;
+    if (!rc && file->kind != CLIENT_DATA_NPY)
+        rc = client_data_recognise(file, head, n, err);
+    file->unpacked = rc == 0;
+    return rc;
+}

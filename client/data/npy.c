@@ -1,0 +1,134 @@
+#include "client/data/npy.h"
+
+#include <errno.h>
+#include <stdbool.h>
+#include <string.h>
+
+struct cursor {
+    const char *at, *end;
+};
+
+static void skip_blanks(struct cursor *c)
+{
+    while (c->at < c->end && (*c->at == ' ' || *c->at == '\n'))
+        c->at++;
+}
+
+/* Steps over text, blanks in front of it allowed; false, and nothing moves, if something else is there. */
+static bool take(struct cursor *c, const char *text)
+{
+    const size_t n = strlen(text);
+
+    skip_blanks(c);
+    if ((size_t)(c->end - c->at) < n || memcmp(c->at, text, n) != 0)
+        return false;
+    c->at += n;
+    return true;
+}
+
+static bool take_number(struct cursor *c, uint64_t *out)
+{
+    const char *start;
+
+    skip_blanks(c);
+    start = c->at;
+    for (*out = 0; c->at < c->end && *c->at >= '0' && *c->at <= '9'; c->at++) {
+        if (__builtin_mul_overflow(*out, (uint64_t)10, out) ||
+            __builtin_add_overflow(*out, (uint64_t)(*c->at - '0'), out))
+            return false;
+    }
+    return c->at > start;
+}
+
+static int take_type(struct cursor *c, enum client_integer *out, struct error *err)
+{
+    static const struct {
+        const char *descr;
+        enum client_integer type;
+    } types[] = {{"'<u2'", CLIENT_U16}, {"'<u4'", CLIENT_U32}, {"'<i4'", CLIENT_I32}, {"'<i8'", CLIENT_I64}};
+
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+        if (take(c, types[i].descr)) {
+            *out = types[i].type;
+            return 0;
+        }
+    }
+    return error_set(err, -EINVAL,
+                     "the array's type is not one of <u2, <u4, <i4, <i8: convert it, for instance with "
+                     "astype('<u2')");
+}
+
+static int take_shape(struct cursor *c, uint64_t *n, struct error *err)
+{
+    if (take(c, "(") && take_number(c, n) && take(c, ",") && take(c, ")"))
+        return 0;
+    return error_set(err, -EINVAL, "the array has not exactly one dimension: save it as array.reshape(-1)");
+}
+
+static int take_entry(struct cursor *c, struct client_npy *out, unsigned *seen, struct error *err)
+{
+    enum { DESCR = 1, ORDER = 2, SHAPE = 4 };
+    unsigned key = 0;
+
+    if (take(c, "'descr'"))
+        key = DESCR;
+    else if (take(c, "'fortran_order'"))
+        key = ORDER;
+    else if (take(c, "'shape'"))
+        key = SHAPE;
+    if (!key || (*seen & key) || !take(c, ":"))
+        return error_set(err, -EINVAL, "not a NumPy header: descr, fortran_order and shape, once each");
+    *seen |= key;
+    if (key == DESCR)
+        return take_type(c, &out->type, err);
+    if (key == SHAPE)
+        return take_shape(c, &out->n, err);
+    /* In one dimension both orders are the same bytes. */
+    if (take(c, "False") || take(c, "True"))
+        return 0;
+    return error_set(err, -EINVAL, "not a NumPy header: fortran_order is neither True nor False");
+}
+
+static int parse_dictionary(struct cursor c, struct client_npy *out, struct error *err)
+{
+    unsigned seen = 0;
+
+    if (!take(&c, "{"))
+        return error_set(err, -EINVAL, "not a NumPy header: no dictionary");
+    for (int i = 0; i < 3; i++) {
+        int rc = take_entry(&c, out, &seen, err);
+        if (rc)
+            return rc;
+        if (!take(&c, ",") && i < 2)
+            return error_set(err, -EINVAL, "not a NumPy header: no comma between its keys");
+    }
+    if (!take(&c, "}"))
+        return error_set(err, -EINVAL, "not a NumPy header: more than descr, fortran_order and shape");
+    skip_blanks(&c);
+    if (c.at != c.end)
+        return error_set(err, -EINVAL, "not a NumPy header: something follows the dictionary");
+    return 0;
+}
+
+int client_npy_parse(struct client_npy *out, const uint8_t *head, size_t n, struct error *err)
+{
+    size_t start, length;
+
+    *out = (struct client_npy){0};
+    if (n < 10 || memcmp(head, "\x93NUMPY", 6) != 0)
+        return error_set(err, -EINVAL, "not a NumPy file");
+    if (head[6] == 1) {
+        start = 10;
+        length = (size_t)head[8] | (size_t)head[9] << 8;
+    } else if ((head[6] == 2 || head[6] == 3) && n >= 12) {
+        start = 12;
+        length = (size_t)head[8] | (size_t)head[9] << 8 | (size_t)head[10] << 16 | (size_t)head[11] << 24;
+    } else {
+        return error_set(err, -EINVAL, "NumPy format version %u is not 1, 2 or 3", head[6]);
+    }
+    if (length > n - start)
+        return error_set(err, -EINVAL, "its NumPy header of %zu bytes is truncated, or longer than %d", length,
+                         CLIENT_NPY_HEAD_BYTES);
+    out->offset = start + length;
+    return parse_dictionary((struct cursor){(const char *)head + start, (const char *)head + start + length}, out, err);
+}

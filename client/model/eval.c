@@ -1,0 +1,115 @@
+/* eps_eval: the loss of a model over files, with a job that has weights and no moments. */
+#include "client/daemon/job.h"
+#include "client/daemon/look.h"
+#include "client/data/data.h"
+#include "client/eps.h"
+#include "client/model/forward.h"
+#include "client/run/choose.h"
+#include "client/run/options.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+
+struct eval {
+    struct eps_eval_options options; /* seq, batch resolved */
+    const struct eps_eval_events *events;
+    void *user;
+    struct client_forward forward;
+    struct client_data data;
+    struct client_windows windows;
+    struct client_job job;
+};
+
+static int open_data(struct eval *e, struct error *err)
+{
+    int rc = client_data_open(&e->data, e->options.data, e->options.n_data, err);
+
+    if (!rc)
+        rc = client_choose_check(&e->data, &e->forward.model, e->options.separator, &e->forward.link.watches[1], err);
+    if (rc && rc != -EINTR && rc != -EDOM)
+        error_prefix(err, "--data");
+    return rc;
+}
+
+/* seq and batch: the largest minibatch that is still one pass, as large as a training run's. */
+static int resolve(struct eval *e, struct error *err)
+{
+    struct eps_eval_options *o = &e->options;
+    const uint32_t n_positions = e->forward.model.config.n_positions;
+
+    if (o->seq == 0)
+        o->seq = n_positions < 1024 ? n_positions : 1024;
+    if (o->seq > n_positions)
+        return error_set(err, -EDOM, "--seq %u is more than the model's %u positions", o->seq, n_positions);
+    e->windows = client_windows_held_out(&e->data, 0, e->data.n, o->seq, o->eval_tokens);
+    if (e->windows.n == 0)
+        return error_set(err, -EINVAL,
+                         "--data %s%s: %" PRIu64 " tokens are less than a window of --seq %u and a successor",
+                         o->data[0], o->n_data > 1 ? " and more" : "", e->data.n, o->seq);
+    if (o->batch == 0)
+        o->batch = client_options_batch(o->seq, 1, e->windows.n);
+    return client_options_check_batch(o->batch, o->seq, err);
+}
+
+static int evaluate(struct eval *e, double *loss, uint64_t *tokens, struct error *err)
+{
+    /* An optimizer's numbers must be valid although none will work. */
+    struct message request = {.kind = MESSAGE_JOB,
+                              .job = {.batch = e->options.batch,
+                                      .seq = e->options.seq,
+                                      .n_parts = 1,
+                                      .precision = e->forward.model.precision,
+                                      .beta1 = 0.9,
+                                      .beta2 = 0.999,
+                                      .epsilon = 1e-8}};
+    int rc = client_job_open(&e->job, &e->forward.link, &request, &e->forward.model, NULL, err);
+
+    e->job.on_evaluating = e->events->on_evaluating;
+    e->job.user = e->user;
+    if (!rc)
+        rc = client_job_evaluate(loss, tokens, &e->job, &e->windows, 0, err);
+    return rc ? rc : client_job_close(&e->job, err);
+}
+
+int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *options,
+             const struct eps_eval_events *events, void *user, struct eps_error *error)
+{
+    static const struct eps_eval_events silent;
+    const struct client_forward_options forward = {.model = options->model,
+                                                   .connect = options->connect,
+                                                   .programs = options->programs,
+                                                   .device = options->device,
+                                                   .device_mem = options->device_mem,
+                                                   .should_stop = events ? events->should_stop : NULL,
+                                                   .on_note = events ? events->on_note : NULL,
+                                                   .user = user};
+    struct eval *e;
+    struct error err = {""};
+
+    if (options->n_data == 0)
+        return client_report(error,
+                             &(struct error){
+                                 "--data is needed: files of text, .jsonl, .bin or .npy, or - for standard input"},
+                             -EDOM);
+    e = calloc(1, sizeof *e);
+    if (!e)
+        return client_report(error, &(struct error){"out of memory"}, -ENOMEM);
+    e->options = *options;
+    e->events = events ? events : &silent;
+    e->user = user;
+    int rc = client_forward_open(&e->forward, &forward, &err);
+    if (!rc)
+        rc = open_data(e, &err);
+    if (!rc)
+        rc = resolve(e, &err);
+    if (!rc)
+        rc = client_forward_start(&e->forward, &err);
+    if (!rc)
+        rc = evaluate(e, loss, tokens, &err);
+    client_job_free(&e->job);
+    client_forward_close(&e->forward);
+    client_data_free(&e->data);
+    free(e);
+    return client_report(error, &err, rc);
+}

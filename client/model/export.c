@@ -1,0 +1,186 @@
+/* eps_export: the directory, and what goes into it besides the weights. It is written beside as OUT.partial, flushed
+ * and renamed, so that what is called OUT is whole; what a killed one left as OUT.partial, the next one takes. */
+#include "client/model/export.h"
+
+#include "client/daemon/look.h"
+#include "client/model/side.h"
+#include "client/model/snapshot.h"
+#include "client/run/checkpoints.h"
+#include "proto/model/checkpoint.h"
+#include "proto/model/output.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct export
+{
+    const struct eps_export_options *options;
+    uint64_t shard_bytes;
+    struct client_model model;
+    char out[PATH_MAX], partial[PATH_MAX];
+    int directory_fd; /* of partial */
+};
+
+int client_export_text(int directory_fd, const char *name, const char *text, size_t n, struct error *err)
+{
+    int fd = openat(directory_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666), rc = fd < 0 ? -errno : 0;
+
+    for (size_t done = 0; rc == 0 && done < n;) {
+        const ssize_t now = write(fd, text + done, n - done);
+        if (now < 0 && errno != EINTR)
+            rc = -errno;
+        done += now > 0 ? (size_t)now : 0;
+    }
+    if (rc == 0 && fsync(fd) != 0)
+        rc = -errno;
+    if (fd >= 0)
+        close(fd);
+    return rc == 0 ? 0 : error_set(err, rc, "%s: %s", name, strerror(-rc));
+}
+
+static int open_model(struct export *e, struct error *err)
+{
+    int rc = client_model_open(&e->model, e->options->model, err);
+
+    if (rc != 0)
+        return rc;
+    if (e->model.n_weights == 0)
+        return error_set(err, -EINVAL, "--model %s: no weights to export; name the directory that holds them",
+                         e->options->model);
+    return client_model_check(&e->model, NULL, NULL, err);
+}
+
+static int write_config(const struct export *e, struct error *err)
+{
+    char *text = client_model_print_config(&e->model, e->options->bf16 ? NUMBER_BF16 : NUMBER_FP32, err);
+    const int rc = text ? client_export_text(e->directory_fd, CHECKPOINT_CONFIG, text, strlen(text), err) : -ENOMEM;
+
+    free(text);
+    return rc;
+}
+
+/* The names, absolute where OUT is there already, and that nothing is in it. */
+static int check_out(struct export *e, struct error *err)
+{
+    const char *out = e->options->out;
+    struct dirent **entries;
+    struct stat st;
+
+    if (!out || !*out)
+        return error_set(err, -EDOM, "--out is needed: a new directory");
+    if (strlen(out) >= sizeof e->out - sizeof ".partial")
+        return error_set(err, -ENAMETOOLONG, "--out %.200s: name too long", out);
+    if (stat(out, &st) != 0) {
+        snprintf(e->out, sizeof e->out, "%s", out);
+        for (size_t n = strlen(e->out); n > 1 && e->out[n - 1] == '/'; n--)
+            e->out[n - 1] = 0;
+    } else {
+        if (!S_ISDIR(st.st_mode))
+            return error_set(err, -ENOTDIR, "--out %s: not a directory", out);
+        if (!realpath(out, e->out) || strlen(e->out) >= sizeof e->out - sizeof ".partial")
+            return error_set(err, -ENAMETOOLONG, "--out %.200s: name too long", out);
+        int n = scandir(e->out, &entries, NULL, NULL);
+        if (n < 0)
+            return error_set(err, -errno, "--out %s: %s", out, strerror(errno));
+        for (int i = 0; i < n; i++)
+            free(entries[i]);
+        free(entries);
+        if (n > 2)
+            return error_set(err, -EEXIST, "--out %s is not empty: choose a new directory", out);
+    }
+    snprintf(e->partial, sizeof e->partial, "%.*s.partial", PATH_MAX - 9, e->out);
+    return 0;
+}
+
+/* A renamed one is no longer who has its name. */
+static bool is_partial(const struct export *e)
+{
+    struct stat ours, named;
+
+    return fstat(e->directory_fd, &ours) == 0 && stat(e->partial, &named) == 0 && ours.st_dev == named.st_dev &&
+           ours.st_ino == named.st_ino;
+}
+
+/* Locked, so that what an export that was killed has left is told from what is being written. */
+static int make_partial(struct export *e, struct error *err)
+{
+    if (mkdir(e->partial, 0777) != 0 && errno != EEXIST)
+        return error_set(err, -errno, "--out %s: %s", e->options->out, strerror(errno));
+    e->directory_fd = open(e->partial, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (e->directory_fd < 0)
+        return error_set(err, -errno, "--out %s: %s: %s", e->options->out, e->partial, strerror(errno));
+    if (flock(e->directory_fd, LOCK_EX | LOCK_NB) != 0 || !is_partial(e))
+        return error_set(err, -EBUSY, "--out %s: another export is writing it", e->options->out);
+    if (!client_checkpoints_empty(e->directory_fd, "."))
+        return error_set(err, -EEXIST, "%s holds files that no export wrote: move it, or choose another --out",
+                         e->partial);
+    return 0;
+}
+
+static int fill(struct export *e, struct error *err)
+{
+    int rc = write_config(e, err);
+
+    if (rc == 0)
+        rc = client_side_write(e->model.side, e->directory_fd, err);
+    if (rc == 0)
+        rc = client_export_weights(&e->model, e->directory_fd, e->options->bf16, e->shard_bytes, err);
+    if (rc == 0 && fsync(e->directory_fd) != 0)
+        rc = error_set(err, -errno, "cannot be flushed: %s", strerror(errno));
+    if (rc != 0) /* -EINVAL, -ERANGE: what is read is not fit, else what is written fails */
+        error_prefix(err, (rc == -EINVAL || rc == -ERANGE) && e->options->model ? e->options->model : e->partial);
+    return rc;
+}
+
+/* An empty directory gives way to a renamed one; one that is not empty any more does not. */
+static int write_out(struct export *e, struct error *err)
+{
+    int rc = make_partial(e, err);
+
+    if (rc != 0)
+        return rc;
+    rc = fill(e, err);
+    if (rc == 0 && rename(e->partial, e->out) != 0)
+        rc = error_set(err, -errno, "--out %s: %s", e->options->out, strerror(errno));
+    if (rc != 0 && client_checkpoints_empty(e->directory_fd, "."))
+        rmdir(e->partial);
+    if (rc != 0)
+        return rc;
+    rc = output_flush_parent(e->out);
+    return rc == 0 ? 0 : error_set(err, rc, "--out %s: cannot be flushed: %s", e->out, strerror(-rc));
+}
+
+int client_export(const struct eps_export_options *options, uint64_t shard_bytes, struct error *err)
+{
+    struct export e = {.options = options, .shard_bytes = shard_bytes, .model.config_fd = -1, .directory_fd = -1};
+    int rc = check_out(&e, err);
+
+    if (rc == 0 && options->model && options->connect)
+        rc = error_set(err, -EDOM, "--connect is for the model that a live daemon trains: leave out --model %s",
+                       options->model);
+    if (rc == 0)
+        rc = options->model ? open_model(&e, err)
+                            : client_snapshot_fetch(&e.model, NULL, options->connect, NULL, NULL, err);
+    if (rc == 0)
+        rc = write_out(&e, err);
+    if (e.directory_fd >= 0)
+        close(e.directory_fd);
+    client_model_close(&e.model);
+    return rc;
+}
+
+int eps_export(const struct eps_export_options *options, struct eps_error *error)
+{
+    struct error err = {""};
+    int rc = client_export(options, CLIENT_EXPORT_SHARD_BYTES, &err);
+
+    return client_report(error, &err, rc);
+}

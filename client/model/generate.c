@@ -1,0 +1,299 @@
+/* eps_generate: a text goes on. The worker runs tokens and keeps their keys and values; which one comes next is drawn
+ * here, from the logits of the last. Where the model's positions are all taken, the window slides: the last half of the
+ * tokens is run again at the first positions, and the text goes on after them. */
+#include "client/daemon/job.h"
+#include "client/daemon/look.h"
+#include "client/eps.h"
+#include "client/model/forward.h"
+#include "client/text/sample.h"
+#include "client/text/stream.h"
+#include "client/text/tokenizer.h"
+#include "client/text/utf8.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEFAULT_TOKENS = 200 };
+
+struct generate {
+    struct eps_generate_options options; /* n_tokens resolved */
+    const struct eps_generate_events *events;
+    void *user;
+    struct client_forward forward;
+    struct client_job job;
+    struct client_tokenizer *tokenizer; /* NULL: the model has none */
+    struct client_sampler sampler;
+    struct client_stream stream;
+    uint32_t *prompt; /* (n_prompt) */
+    size_t n_prompt;
+    uint32_t *window; /* (n_window of most_window), owned: the last tokens, those that the model sees */
+    uint32_t n_window, most_window;
+};
+
+static int check_options(const struct eps_generate_options *o, struct client_sample_options *sample, struct error *err)
+{
+    *sample = (struct client_sample_options){
+        .temperature = isnan(o->temperature) ? 1 : o->temperature,
+        .top_k = o->top_k,
+        .top_p = isnan(o->top_p) ? 1 : o->top_p,
+        .seed = o->seed,
+    };
+    if (o->prompt && o->n_prompt_ids > 0)
+        return error_set(err, -EDOM, "give --prompt or --ids, not both");
+    return client_sample_check(sample, err);
+}
+
+static int check_ids(const struct generate *g, struct error *err)
+{
+    const uint32_t vocabulary = g->forward.model.config.vocabulary;
+
+    for (size_t i = 0; i < g->n_prompt; i++) {
+        if (g->prompt[i] >= vocabulary)
+            return error_set(err, -EDOM, "--ids: %" PRIu32 " is not a token: the model's vocabulary ends at %" PRIu32,
+                             g->prompt[i], vocabulary - 1);
+    }
+    return 0;
+}
+
+static int encode(struct generate *g, const char *text, size_t n, struct error *err)
+{
+    struct client_tokens tokens = {0};
+    size_t used;
+    int rc = client_tokenizer_encode(&tokens, &used, g->tokenizer, text, n, true, err);
+
+    g->prompt = tokens.ids;
+    g->n_prompt = tokens.n;
+    return rc;
+}
+
+static int encode_prompt(struct generate *g, struct error *err)
+{
+    const struct eps_generate_options *o = &g->options;
+    const size_t at = client_utf8_whole((const uint8_t *)o->prompt, o->prompt_bytes);
+
+    if (at < o->prompt_bytes)
+        return error_set(err, -EINVAL, "the prompt is not UTF-8 text: byte %zu is 0x%02X", at,
+                         (unsigned char)o->prompt[at]);
+    if (!g->tokenizer)
+        return error_set(err, -EINVAL,
+                         "the model comes without a tokenizer (tokenizer.json, or vocab.json and merges.txt), and its "
+                         "vocabulary of %" PRIu32 " is not that of bytes, 256: give --ids instead of a text",
+                         g->forward.model.config.vocabulary);
+    return encode(g, o->prompt, o->prompt_bytes, err);
+}
+
+/* With no prompt, a text begins as texts begin: after the end of another, or, of bytes, with a new line. */
+static int begin_anywhere(struct generate *g, struct error *err)
+{
+    const uint32_t end = g->tokenizer ? client_tokenizer_end(g->tokenizer) : CLIENT_NO_TOKEN;
+
+    if (!g->tokenizer)
+        return error_set(err, -EDOM, "--ids is needed, as the model has no tokenizer");
+    if (end == CLIENT_NO_TOKEN)
+        return encode(g, "\n", 1, err);
+    g->prompt = malloc(sizeof *g->prompt);
+    if (!g->prompt)
+        return error_set(err, -ENOMEM, "out of memory");
+    g->prompt[0] = end;
+    g->n_prompt = 1;
+    return 0;
+}
+
+static int make_prompt(struct generate *g, struct error *err)
+{
+    const struct eps_generate_options *o = &g->options;
+
+    if (o->prompt && o->prompt_bytes > 0)
+        return encode_prompt(g, err);
+    if (o->n_prompt_ids == 0)
+        return begin_anywhere(g, err);
+    g->prompt = malloc(o->n_prompt_ids * sizeof *g->prompt);
+    if (!g->prompt)
+        return error_set(err, -ENOMEM, "out of memory for %zu ids", o->n_prompt_ids);
+    memcpy(g->prompt, o->prompt_ids, o->n_prompt_ids * sizeof *g->prompt);
+    g->n_prompt = o->n_prompt_ids;
+    return check_ids(g, err);
+}
+
+/* The prompt and what is to come take a position each, as far as the model's go. */
+static int resolve_length(struct generate *g, struct error *err)
+{
+    const uint32_t n_positions = g->forward.model.config.n_positions;
+
+    if (g->options.n_tokens == 0)
+        g->options.n_tokens = DEFAULT_TOKENS;
+    const uint64_t n_all = g->n_prompt + (uint64_t)g->options.n_tokens;
+    if (g->n_prompt > UINT32_MAX)
+        return error_set(err, -EFBIG, "the prompt has %zu tokens: shorten it", g->n_prompt);
+    g->most_window = n_all < n_positions ? (uint32_t)n_all : n_positions;
+    g->window = malloc((g->most_window + (size_t)1) * sizeof *g->window);
+    return g->window ? 0 : error_set(err, -ENOMEM, "out of memory for %" PRIu32 " ids", g->most_window);
+}
+
+/* The window begins with the prompt's tokens, or the last of them. */
+static void open_window(struct generate *g, struct eps_generated *out)
+{
+    const uint32_t half = g->most_window / 2, n = (uint32_t)g->n_prompt;
+    const bool slides = n > g->most_window;
+
+    g->n_window = !slides ? n : half > 0 ? half : 1;
+    memcpy(g->window, g->prompt + (n - g->n_window), g->n_window * sizeof *g->window);
+    out->n_slides += slides;
+}
+
+/* Adds a token, at the end of which more than the model's positions may be taken: then the window moves on to the last
+ * half of them. By half, since what it holds must be run again: so a token costs two runs on average, and not one for
+ * each position. True: it moved, so that nothing of it has been run. */
+static bool extend_window(struct generate *g, uint32_t id)
+{
+    const uint32_t keep = g->most_window > 1 ? g->most_window / 2 : 1;
+
+    g->window[g->n_window++] = id;
+    if (g->n_window <= g->most_window)
+        return false;
+    memmove(g->window, g->window + g->n_window - keep, keep * sizeof *g->window);
+    g->n_window = keep;
+    return true;
+}
+
+static int open_job(struct generate *g, struct error *err)
+{
+    /* An optimizer's numbers must be valid although none will work. */
+    struct message request = {.kind = MESSAGE_JOB,
+                              .job = {.generate = true,
+                                      .batch = 1,
+                                      .seq = g->most_window,
+                                      .n_parts = 1,
+                                      .precision = g->forward.model.precision,
+                                      .beta1 = 0.9,
+                                      .beta2 = 0.999,
+                                      .epsilon = 1e-8}};
+    return client_job_open(&g->job, &g->forward.link, &request, &g->forward.model, NULL, err);
+}
+
+/* Of tables, one row is read for a token: the rest of them is not visited, but where the head is the embedding. */
+static uint64_t bytes_per_token(const struct generate *g)
+{
+    const struct model_config *c = &g->forward.model.config;
+    const uint64_t tables = (uint64_t)c->width * (c->n_positions + (c->tied ? 0 : c->vocabulary));
+
+    return (g->job.n_parameters - tables) * number_bytes(g->forward.model.precision);
+}
+
+static int tell(struct generate *g, uint32_t id, bool last, bool ended, struct error *err)
+{
+    const char *bytes = "", *text = NULL;
+    size_t n_bytes = 0, n = 0;
+
+    if (!g->events->on_token)
+        return 0;
+    if (g->tokenizer && !ended)
+        bytes = client_tokenizer_decode(g->tokenizer, id, &n_bytes);
+    if (!bytes) /* a model may have more places than its tokenizer has tokens */
+        bytes = "", n_bytes = 0;
+    int rc = g->tokenizer ? client_stream_push(&g->stream, &text, &n, bytes, n_bytes, last, err) : 0;
+    if (!rc)
+        g->events->on_token(g->user, id, text, n);
+    return rc;
+}
+
+static int run(struct generate *g, struct eps_generated *out, struct error *err)
+{
+    const uint32_t n_prompt = (uint32_t)g->n_prompt,
+                   end = g->tokenizer ? client_tokenizer_end(g->tokenizer) : CLIENT_NO_TOKEN;
+    uint32_t *ids = client_job_ids(&g->job), first = 0; /* of the window, not run yet */
+    int rc = 0;
+
+    open_window(g, out);
+    while (!rc && !out->ended && out->n_tokens < g->options.n_tokens) {
+        const uint64_t since_ns = uv_hrtime();
+        const float *logits;
+        uint32_t id = 0;
+        if (g->events->should_stop && g->events->should_stop(g->user))
+            return error_set(err, -EINTR, "interrupted");
+        memcpy(ids + first, g->window + first, (g->n_window - first) * sizeof *ids);
+        rc = client_job_generate(&logits, &g->job, first, g->n_window - first, err);
+        if (!rc)
+            rc = client_sampler_draw(&id, &g->sampler, logits, n_prompt + (uint64_t)out->n_tokens, err);
+        if (rc)
+            break;
+        *(out->n_tokens == 0 ? &out->prompt_ms : &out->tokens_ms) += (double)(uv_hrtime() - since_ns) / 1e6;
+        out->n_tokens++;
+        first = g->n_window;
+        if (out->n_tokens < g->options.n_tokens && extend_window(g, id))
+            first = 0, out->n_slides++;
+        out->ended = id == end;
+        rc = tell(g, id, out->ended || out->n_tokens == g->options.n_tokens, out->ended, err);
+    }
+    return rc;
+}
+
+static int generate(struct generate *g, struct eps_generated *out, const struct client_sample_options *sample,
+                    struct error *err)
+{
+    const struct client_model *model = &g->forward.model;
+    int rc = client_tokenizer_open(&g->tokenizer, model->side, model->config.vocabulary, err);
+
+    if (rc && g->options.n_prompt_ids > 0) /* one that we cannot read is not needed: ids go on as ids */
+        rc = 0;
+    if (!rc)
+        rc = make_prompt(g, err);
+    if (!rc)
+        rc = resolve_length(g, err);
+    if (!rc)
+        rc = client_sampler_init(&g->sampler, sample, model->config.vocabulary, err);
+    if (!rc)
+        rc = client_forward_start(&g->forward, err);
+    if (!rc)
+        rc = open_job(g, err);
+    if (rc)
+        return rc;
+    out->n_prompt = (uint32_t)g->n_prompt;
+    out->resident_bytes = g->job.resident_bytes;
+    out->weight_bytes = g->job.n_parameters * number_bytes(g->forward.model.precision);
+    out->token_bytes = bytes_per_token(g);
+    rc = run(g, out, err);
+    return rc ? rc : client_job_close(&g->job, err);
+}
+
+int eps_generate(struct eps_generated *out, const struct eps_generate_options *options,
+                 const struct eps_generate_events *events, void *user, struct eps_error *error)
+{
+    static const struct eps_generate_events silent;
+    struct generate *g = calloc(1, sizeof *g);
+    struct client_sample_options sample;
+    struct error err = {""};
+
+    *out = (struct eps_generated){0};
+    int rc = g ? check_options(options, &sample, &err) : error_set(&err, -ENOMEM, "out of memory");
+    if (rc) {
+        free(g);
+        return client_report(error, &err, rc);
+    }
+    g->options = *options;
+    g->events = events ? events : &silent;
+    g->user = user;
+    const struct client_forward_options forward = {.model = options->model,
+                                                   .connect = options->connect,
+                                                   .programs = options->programs,
+                                                   .device = options->device,
+                                                   .device_mem = options->device_mem,
+                                                   .should_stop = g->events->should_stop,
+                                                   .on_note = g->events->on_note,
+                                                   .user = user};
+    rc = client_forward_open(&g->forward, &forward, &err);
+    if (!rc)
+        rc = generate(g, out, &sample, &err);
+    client_job_free(&g->job);
+    client_forward_close(&g->forward);
+    client_sampler_free(&g->sampler);
+    client_stream_free(&g->stream);
+    client_tokenizer_close(g->tokenizer);
+    free(g->prompt);
+    free(g->window);
+    free(g);
+    return client_report(error, &err, rc);
+}

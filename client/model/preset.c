@@ -1,0 +1,149 @@
+#include "client/model/preset.h"
+
+#include "client/run/options.h"
+#include "client/text/tokenizer.h"
+#include "proto/wire/message.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* The text ones by size, the byte ones, then GPT-2's. */
+static const struct eps_preset presets[] = {
+    {"text-small", 4, 4, 128, 128, 2048, 1071872, true},
+    {"text-medium", 6, 6, 384, 256, 8192, 13891584, true},
+    {"text-large", 12, 12, 768, 1024, 16384, 98425344, true},
+    {"byte-small", 4, 4, 128, 128, 256, 842496, false},
+    {"byte-medium", 6, 6, 384, 256, 256, 10844160, false},
+    {"byte-large", 12, 12, 768, 1024, 256, 86039040, false},
+    {"gpt2", 12, 12, 768, 1024, 50257, 124439808, false},
+    {"gpt2-medium", 24, 16, 1024, 1024, 50257, 354823168, false},
+    {"gpt2-large", 36, 20, 1280, 1024, 50257, 774030080, false},
+    {"gpt2-xl", 48, 25, 1600, 1024, 50257, 1557611200, false},
+};
+
+enum { N_PRESETS = sizeof presets / sizeof *presets, TEXT_SMALL = 0, BYTE_SMALL = 3, GPT2 = 6 };
+
+enum { LEAST_TEXT_BYTES = 256 << 10 }; /* to learn tokens from */
+
+const struct eps_preset *eps_preset(size_t index)
+{
+    return index < N_PRESETS ? &presets[index] : NULL;
+}
+
+const struct eps_preset *client_preset_find(const char *name)
+{
+    for (size_t i = 0; i < N_PRESETS; i++) {
+        if (strcmp(presets[i].name, name) == 0)
+            return &presets[i];
+    }
+    return NULL;
+}
+
+int client_preset_unknown(const char *name, struct error *err)
+{
+    const char *names[N_PRESETS];
+    char list[200] = "";
+    size_t used = 0;
+
+    for (size_t i = 0; i < N_PRESETS; i++) {
+        names[i] = presets[i].name;
+        used += (size_t)snprintf(list + used, sizeof list - used, "%s%s", i ? ", " : "", presets[i].name);
+    }
+    const char *meant = eps_nearest(name, names, N_PRESETS);
+    return error_set(err, -ENOENT, "--model %.200s: No such file or directory, and none of the presets: %s%s%s%s", name,
+                     list, meant ? "; did you mean " : "", meant ? meant : "", meant ? "?" : "");
+}
+
+int client_preset_open(struct client_model *out, const struct eps_preset *preset, uint32_t vocabulary,
+                       struct error *err)
+{
+    const bool published = client_preset_is_published(preset);
+    const double dropout = published ? 0.1 : 0, spread = published ? 0.02 : 0.02 * sqrt(768.0 / preset->width);
+    char text[800], end[60] = "";
+    if (preset->learns)
+        snprintf(end, sizeof end, "  \"bos_token_id\": %d,\n  \"eos_token_id\": %d,\n", CLIENT_TOKENIZER_END,
+                 CLIENT_TOKENIZER_END);
+    const int n = snprintf(text, sizeof text,
+                           "{\n"
+                           "  \"architectures\": [\"GPT2LMHeadModel\"],\n"
+                           "  \"model_type\": \"gpt2\",\n"
+                           "  \"vocab_size\": %u,\n"
+                           "  \"n_positions\": %u,\n"
+                           "  \"n_layer\": %u,\n"
+                           "  \"n_head\": %u,\n"
+                           "  \"n_embd\": %u,\n"
+                           "  \"n_inner\": null,\n"
+                           "  \"activation_function\": \"gelu_new\",\n"
+                           "  \"layer_norm_epsilon\": 1e-05,\n"
+                           "%s"
+                           "  \"initializer_range\": %.3f,\n"
+                           "  \"tie_word_embeddings\": true,\n"
+                           "  \"attn_pdrop\": %.1f,\n"
+                           "  \"embd_pdrop\": %.1f,\n"
+                           "  \"resid_pdrop\": %.1f\n"
+                           "}\n",
+                           vocabulary, preset->n_positions, preset->n_layers, preset->n_heads, preset->width, end,
+                           spread, dropout, dropout, dropout);
+
+    *out = (struct client_model){.config_fd = -1};
+    int fd = memfd_create("eps-config", MFD_CLOEXEC);
+    if (fd < 0)
+        return error_set(err, -errno, "no memory for a model's config: %s", strerror(errno));
+    if (pwrite(fd, text, (size_t)n, 0) != n) {
+        close(fd);
+        return error_set(err, -ENOSPC, "no memory for a model's config");
+    }
+    return client_model_from(out, preset->name, fd, -1, NULL, err);
+}
+
+/* What a worker needs for its minibatch: an input for each layer and a few more, three buffers of
+ * a block, what one layer makes of one row, and what libraries take. An estimate, 2 % from what the worker's plan says
+ * of the three byte presets, and no less than it says of the text ones, whose batches have fewer tokens than bytes: that
+ * plan is exact, but a choice must be made before there is one. */
+static uint64_t device_bytes(const struct eps_preset *preset, const struct client_preset_facts *facts)
+{
+    const uint64_t width = preset->width, tokens = client_options_preset_tokens(preset, facts->n_tokens);
+    const uint64_t boundaries = (preset->n_layers + 3) * tokens / facts->n_workers * width;
+    const uint64_t blocks = 3 * 12 * width * width, row = 24 * preset->n_positions * width;
+    const uint64_t bytes = 4 * (boundaries + blocks + row) + ((uint64_t)34 << 20);
+
+    return bytes + bytes / 20;
+}
+
+static bool fits(const struct eps_preset *preset, const struct client_preset_facts *facts)
+{
+    const uint64_t half = facts->free_bytes / 2; /* for the daemon; the other half is the workers' */
+    const uint64_t device = facts->device_mem ? facts->device_mem : half / facts->n_workers;
+    const uint64_t host = 12 * preset->n_parameters + ((uint64_t)64 << 20); /* and inboxes, data, code */
+
+    return host <= half && device_bytes(preset, facts) <= device;
+}
+
+/* The one that suits the data, were there memory enough. */
+static size_t by_tokens(const struct client_preset_facts *facts)
+{
+    const uint64_t mi = 1 << 20;
+    const size_t first = facts->text && facts->n_tokens >= LEAST_TEXT_BYTES ? TEXT_SMALL : BYTE_SMALL;
+
+    if (facts->vocabulary > 256)
+        return GPT2;
+    return facts->n_tokens < 8 * mi ? first : facts->n_tokens < 128 * mi ? first + 1 : first + 2;
+}
+
+const struct eps_preset *client_preset_choose(const struct client_preset_facts *facts)
+{
+    size_t i = by_tokens(facts);
+
+    while (i != TEXT_SMALL && i != BYTE_SMALL && i != GPT2 && !fits(&presets[i], facts))
+        i--;
+    return &presets[i];
+}
+
+bool client_preset_is_smaller(const struct eps_preset *chosen, const struct client_preset_facts *facts)
+{
+    return chosen != &presets[by_tokens(facts)];
+}

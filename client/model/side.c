@@ -1,0 +1,156 @@
+#include "client/model/side.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char *const names[] = {
+    "tokenizer.json",    "tokenizer_config.json",  "vocab.json", "merges.txt", "special_tokens_map.json",
+    "added_tokens.json", "generation_config.json",
+};
+
+static bool is_name(const char *name)
+{
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (strcmp(names[i], name) == 0)
+            return true;
+    }
+    return false;
+}
+
+static int read_text(char *out, size_t n, int fd, const char *directory, const char *name, struct error *err)
+{
+    for (size_t used = 0; used < n;) {
+        ssize_t got = pread(fd, out + used, n - used, (off_t)used);
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got <= 0)
+            return error_set(err, -EIO, "%s/%s: %s", directory, name,
+                             got < 0 ? strerror(errno) : "became shorter while it was read");
+        used += (size_t)got;
+    }
+    return 0;
+}
+
+/* *total counts the bytes of all files. */
+static int add_open(json_t *files, int fd, const char *directory, const char *name, size_t *total, struct error *err)
+{
+    struct stat st;
+
+    if (fstat(fd, &st))
+        return error_set(err, -errno, "%s/%s: %s", directory, name, strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        return error_set(err, -EINVAL, "%s/%s: not a regular file", directory, name);
+    if ((uint64_t)st.st_size > CLIENT_SIDE_MAX_BYTES - *total)
+        return error_set(err, -EFBIG, "%s/%s: the tokenizer's files have more than %d MiB together", directory, name,
+                         CLIENT_SIDE_MAX_BYTES >> 20);
+    const size_t n = (size_t)st.st_size;
+    char *text = malloc(n + 1);
+    if (!text)
+        return error_set(err, -ENOMEM, "%s/%s: out of memory", directory, name);
+    int rc = read_text(text, n, fd, directory, name, err);
+    json_t *string = rc || memchr(text, 0, n) ? NULL : json_stringn(text, n);
+    if (!rc && !string)
+        rc = error_set(err, -EINVAL, "%s/%s: not UTF-8 text", directory, name);
+    else if (!rc && json_object_set_new(files, name, string))
+        rc = error_set(err, -ENOMEM, "%s/%s: out of memory", directory, name);
+    free(text);
+    *total += n;
+    return rc;
+}
+
+int client_side_read(json_t **out, const char *directory, struct error *err)
+{
+    int rc = 0, from = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    json_t *files = json_object();
+    size_t total = 0;
+
+    *out = NULL;
+    if (from < 0)
+        rc = error_set(err, -errno, "%s: %s", directory, strerror(errno));
+    else if (!files)
+        rc = error_set(err, -ENOMEM, "out of memory");
+    for (size_t i = 0; !rc && i < sizeof names / sizeof *names; i++) {
+        int fd = openat(from, names[i], O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        if (fd < 0 && errno == ENOENT)
+            continue;
+        if (fd < 0) {
+            rc = error_set(err, -errno, "%s/%s: %s", directory, names[i], strerror(errno));
+            continue;
+        }
+        rc = add_open(files, fd, directory, names[i], &total, err);
+        close(fd);
+    }
+    if (from >= 0)
+        close(from);
+    if (rc)
+        json_decref(files);
+    else
+        *out = files;
+    return rc;
+}
+
+int client_side_check(json_t *files, struct error *err)
+{
+    size_t total = 0;
+    const char *name;
+    json_t *text;
+
+    if (!json_is_object(files))
+        return error_set(err, -EINVAL, "the model's side files are no JSON object");
+    json_object_foreach(files, name, text)
+    {
+        if (!is_name(name) || !json_is_string(text))
+            return error_set(err, -EINVAL, "%.64s is not one of a model's side files", name);
+        if (json_string_length(text) > CLIENT_SIDE_MAX_BYTES - total)
+            return error_set(err, -EFBIG, "the tokenizer's files have more than %d MiB together",
+                             CLIENT_SIDE_MAX_BYTES >> 20);
+        total += json_string_length(text);
+    }
+    return 0;
+}
+
+const char *client_side_find(const json_t *files, const char *name, size_t *n)
+{
+    const json_t *text = json_object_get(files, name);
+
+    if (!json_is_string(text))
+        return NULL;
+    *n = json_string_length(text);
+    return json_string_value(text);
+}
+
+static int write_text(int fd, const char *text, size_t n)
+{
+    while (n > 0) {
+        ssize_t put = write(fd, text, n);
+        if (put < 0 && errno == EINTR)
+            continue;
+        if (put < 0)
+            return -errno;
+        text += put, n -= (size_t)put;
+    }
+    return fsync(fd) ? -errno : 0;
+}
+
+int client_side_write(const json_t *files, int directory_fd, struct error *err)
+{
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        size_t n;
+        const char *text = client_side_find(files, names[i], &n);
+        if (!text)
+            continue;
+        int fd = openat(directory_fd, names[i], O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        int rc = fd < 0 ? -errno : write_text(fd, text, n);
+        if (fd >= 0 && close(fd) && !rc)
+            rc = -errno;
+        if (rc)
+            return error_set(err, rc, "%s: %s", names[i], strerror(-rc));
+    }
+    return 0;
+}

@@ -1,0 +1,173 @@
+/* eps_verify: checkpoints, byte by byte against their checksums. */
+#include "client/daemon/look.h"
+#include "client/eps.h"
+#include "client/run/checkpoints.h"
+#include "proto/model/checkpoint.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <libgen.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct verify {
+    void (*on_checked)(void *user, const char *path, uint64_t step, const char *why);
+    void *user;
+    uint64_t n_checked, n_bad, newest_whole;
+};
+
+static int check_open(int fd, const char *name, uint64_t *step, struct error *err)
+{
+    struct checkpoint checkpoint;
+    uint64_t named;
+    int rc = checkpoint_read(&checkpoint, fd, err);
+
+    if (rc == -ENOENT)
+        return error_set(err, -EINVAL, "training.json is missing: this is no checkpoint, or not all of one");
+    if (rc != 0)
+        return rc;
+    if (client_checkpoints_parse(&named, name) && named != checkpoint.step)
+        rc = error_set(err, -EINVAL, "holds step %" PRIu64 ": was the directory renamed?", checkpoint.step);
+    else
+        rc = checkpoint_check(&checkpoint, fd, NULL, NULL, NULL, err);
+    *step = checkpoint.step;
+    checkpoint_free(&checkpoint);
+    return rc;
+}
+
+static bool is_same(int fd, const char *path)
+{
+    struct stat ours, named;
+
+    return fstat(fd, &ours) == 0 && stat(path, &named) == 0 && ours.st_ino == named.st_ino &&
+           ours.st_dev == named.st_dev;
+}
+
+/* A run that goes on may remove a checkpoint, or put another in its place, while it is read: then it is looked at anew.
+ * -ENOENT: it is not there any more. */
+static int check_path(const char *path, uint64_t *step, struct error *err)
+{
+    char copy[PATH_MAX];
+
+    snprintf(copy, sizeof copy, "%s", path);
+    for (const char *name = basename(copy);;) {
+        int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+        if (fd < 0)
+            return error_set(err, -errno, "%s", strerror(errno));
+        const int rc = check_open(fd, name, step, err);
+        const bool same = is_same(fd, path);
+        close(fd);
+        if (rc == 0 || same)
+            return rc == -ENOENT ? -EINVAL : rc;
+    }
+}
+
+static void check_one(struct verify *v, const char *path, uint64_t step)
+{
+    struct error why = {""};
+    int rc = check_path(path, &step, &why);
+
+    if (rc == -ENOENT)
+        return;
+    v->n_checked++;
+    if (rc != 0)
+        v->n_bad++;
+    else
+        v->newest_whole = step;
+    if (v->on_checked)
+        v->on_checked(v->user, path, step, rc != 0 ? why.text : NULL);
+}
+
+static int is_checkpoint(const struct dirent *entry)
+{
+    uint64_t step;
+    return client_checkpoints_parse(&step, entry->d_name);
+}
+
+static int by_step(const struct dirent **a, const struct dirent **b)
+{
+    uint64_t left = 0, right = 0;
+
+    client_checkpoints_parse(&left, (*a)->d_name);
+    client_checkpoints_parse(&right, (*b)->d_name);
+    return (left > right) - (left < right);
+}
+
+static int check_run(struct verify *v, const char *directory, struct error *err)
+{
+    struct dirent **entries;
+    const int n = scandir(directory, &entries, is_checkpoint, by_step);
+    char path[PATH_MAX];
+    uint64_t step = 0;
+
+    if (n < 0)
+        return error_set(err, -errno, "%s: %s", directory, strerror(errno));
+    for (int i = 0; i < n; i++) {
+        client_checkpoints_parse(&step, entries[i]->d_name);
+        if (snprintf(path, sizeof path, "%s/%s", directory, entries[i]->d_name) < (int)sizeof path)
+            check_one(v, path, step);
+        free(entries[i]);
+    }
+    free(entries);
+    if (v->n_checked == 0)
+        return error_set(err, -ENOENT,
+                         "%s holds no checkpoint: name a step-N, or the directory that eps train --out had", directory);
+    return 0;
+}
+
+/* A checkpoint is known by its name or its training.json; else it is a run's directory. */
+static bool is_one(const char *directory)
+{
+    char path[PATH_MAX];
+    uint64_t step;
+
+    snprintf(path, sizeof path, "%s", directory);
+    if (client_checkpoints_parse(&step, basename(path)))
+        return true;
+    return snprintf(path, sizeof path, "%s/%s", directory, CHECKPOINT_TRAINING) < (int)sizeof path &&
+           access(path, F_OK) == 0;
+}
+
+static int verify(struct verify *v, const char *directory, struct error *err)
+{
+    char path[PATH_MAX];
+    struct stat st;
+    int rc = 0;
+
+    if (snprintf(path, sizeof path, "%s", directory) >= (int)sizeof path)
+        return error_set(err, -ENAMETOOLONG, "%.200s: name too long", directory);
+    for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
+        path[n - 1] = 0;
+    if (stat(path, &st) != 0)
+        return error_set(err, -errno, "%s: %s", path, strerror(errno));
+    if (!S_ISDIR(st.st_mode))
+        return error_set(err, -ENOTDIR, "%s: not a directory; name a step-N, or the directory of a run", path);
+    if (is_one(path))
+        check_one(v, path, 0);
+    else
+        rc = check_run(v, path, err);
+    if (rc != 0 || v->n_bad == 0)
+        return rc;
+    if (v->n_bad == v->n_checked)
+        return error_set(err, -EINVAL, "%s: no checkpoint is whole: nothing can be resumed from here", path);
+    return error_set(err, -EINVAL,
+                     "%s: %" PRIu64 " of %" PRIu64
+                     " checkpoints %s not whole: the newest to --resume is %s/step-%" PRIu64,
+                     path, v->n_bad, v->n_checked, v->n_bad == 1 ? "is" : "are", path, v->newest_whole);
+}
+
+int eps_verify(const char *directory, void (*on_checked)(void *user, const char *path, uint64_t step, const char *why),
+               void *user, struct eps_error *error)
+{
+    struct verify v = {.on_checked = on_checked, .user = user};
+    struct error err = {""};
+    int rc = verify(&v, directory, &err);
+
+    return client_report(error, &err, rc);
+}

@@ -1,0 +1,172 @@
+#include "client/run/choose.h"
+
+#include "client/model/preset.h"
+#include "client/text/learn.h"
+#include "client/text/tokenizer.h"
+#include "proto/base/process.h"
+#include "proto/plan/device_name.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static int prefixed(int rc, const char *option, struct error *err)
+{
+    if (rc && rc != -EINTR && rc != -EDOM)
+        error_prefix(err, option);
+    return rc;
+}
+
+static int open_data(struct client_run *run, const struct eps_train_options *in, struct error *err)
+{
+    int rc = prefixed(client_data_open(&run->data, in->data, in->n_data, err), "--data", err);
+
+    if (!rc && in->eval_data)
+        rc = prefixed(client_data_open(&run->eval_data, &in->eval_data, 1, err), "--eval-data", err);
+    return rc;
+}
+
+int client_choose_check(struct client_data *data, const struct client_model *model, enum eps_separator separator,
+                        const struct client_watch *watch, struct error *err)
+{
+    struct client_data_rules rules = {.vocabulary = model->config.vocabulary, .separator = separator, .watch = watch};
+    int rc = 0;
+
+    if (data->has_text) /* a tokenizer that nobody needs is not looked at: it may be one that we cannot read */
+        rc = client_tokenizer_open(&rules.tokenizer, model->side, rules.vocabulary, err);
+    if (!rc)
+        rc = client_data_check(data, &rules, err);
+    client_tokenizer_close(rules.tokenizer);
+    return rc;
+}
+
+static int check_both(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                      struct error *err)
+{
+    int rc = prefixed(client_choose_check(&run->data, &run->model, in->separator, watch, err), "--data", err);
+
+    return rc ? rc
+              : prefixed(client_choose_check(&run->eval_data, &run->model, in->separator, watch, err), "--eval-data",
+                         err);
+}
+
+static void note(struct client_run *run, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+static void note(struct client_run *run, const char *format, ...)
+{
+    const size_t n = strlen(run->model_note);
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(run->model_note + n, sizeof run->model_note - n, format, args);
+    va_end(args);
+}
+
+/* A preset that learns its tokenizer learns it from data's text. Where the tokens are given, that has happened
+ * elsewhere. */
+static int open_preset(struct client_run *run, const struct eps_train_options *in, const struct eps_preset *preset,
+                       const struct client_watch *watch, struct error *err)
+{
+    const bool bytes = run->data.has_text && client_preset_is_published(preset);
+    const struct client_data_rules rules = {.separator = in->separator, .watch = watch};
+    int rc = client_preset_open(&run->model, preset, bytes ? 256 : preset->vocabulary, err);
+
+    run->preset = preset, run->model_name = preset->name;
+    if (rc)
+        return rc;
+    if (bytes)
+        note(run, "vocabulary 256, as the data is text");
+    if (!preset->learns || !run->data.has_text)
+        return 0;
+    note(run, "%stokens learned from the text", *run->model_note ? ", " : "");
+    run->model.side = json_object();
+    if (!run->model.side)
+        return error_set(err, -ENOMEM, "out of memory");
+    return prefixed(client_learn(run->model.side, &run->data, preset->vocabulary, preset->n_positions, &rules, err),
+                    "--data", err);
+}
+
+/* Files come before presets, so that a name means what it meant before there was a preset of that name. */
+static int open_named(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                      struct error *err)
+{
+    const bool file = access(in->model, F_OK) == 0 || strpbrk(in->model, "/.");
+    const struct eps_preset *preset = file ? NULL : client_preset_find(in->model);
+    int rc = 0;
+
+    run->model_name = in->model;
+    if (!file && !preset)
+        return client_preset_unknown(in->model, err);
+    if (!preset)
+        rc = client_model_open(&run->model, in->model, err);
+    if (!rc)
+        rc = open_data(run, in, err);
+    if (!rc && preset)
+        rc = open_preset(run, in, preset, watch, err);
+    return rc ? rc : check_both(run, in, watch, err);
+}
+
+static void print_count(char *out, size_t cap, uint64_t n)
+{
+    static const struct {
+        double least, unit;
+        const char *name;
+    } units[] = {{999.95e6, 1e9, " B"}, {999.95e3, 1e6, " M"}, {1e3, 1e3, " k"}, {0, 1, ""}};
+    size_t i = 0;
+
+    while ((double)n < units[i].least)
+        i++;
+    snprintf(out, cap, "%.*f%s", *units[i].name ? 1 : 0, (double)n / units[i].unit, units[i].name);
+}
+
+/* A text's bytes, or tokens, checked against the largest vocabulary of a preset: which one they need is known then. */
+static int measure(struct client_preset_facts *facts, struct client_run *run, const struct eps_train_options *in,
+                   const struct client_watch *watch, struct error *err)
+{
+    struct client_data_rules rules = {.separator = in->separator, .watch = watch};
+    int rc;
+
+    facts->text = client_data_is_text(&run->data) && (!in->eval_data || client_data_is_text(&run->eval_data));
+    if (facts->text)
+        return prefixed(client_learn_size(&facts->n_tokens, &run->data, &rules, err), "--data", err);
+    rules.vocabulary = run->data.has_text || run->eval_data.has_text ? 256 : client_preset_find("gpt2")->vocabulary;
+    rc = prefixed(client_data_check(&run->data, &rules, err), "--data", err);
+    if (!rc)
+        rc = prefixed(client_data_check(&run->eval_data, &rules, err), "--eval-data", err);
+    facts->n_tokens = run->data.n;
+    facts->vocabulary = 1 + (run->data.largest > run->eval_data.largest ? run->data.largest : run->eval_data.largest);
+    return rc;
+}
+
+static int open_chosen(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                       struct error *err)
+{
+    const bool elsewhere = in->connect || (in->device && device_name_is(in->device, "cuda") && !in->device_mem);
+    struct client_preset_facts facts = {.free_bytes = process_available_bytes(),
+                                        .device_mem = elsewhere ? UINT64_MAX : in->device_mem,
+                                        .n_workers = in->workers ? in->workers : 1};
+    char count[16];
+    int rc = open_data(run, in, err);
+
+    if (!rc)
+        rc = measure(&facts, run, in, watch, err);
+    if (rc)
+        return rc;
+    const struct eps_preset *preset = client_preset_choose(&facts);
+    print_count(count, sizeof count, facts.n_tokens);
+    note(run, "chosen for %s %s%s", count, facts.text ? "bytes of text" : "tokens",
+         client_preset_is_smaller(preset, &facts) ? " and the memory that is free" : "");
+    rc = open_preset(run, in, preset, watch, err);
+    if (!rc && facts.text)
+        return check_both(run, in, watch, err);
+    run->data.vocabulary = run->eval_data.vocabulary = preset->vocabulary;
+    return rc;
+}
+
+int client_choose(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                  struct error *err)
+{
+    return in->model ? open_named(run, in, watch, err) : open_chosen(run, in, watch, err);
+}

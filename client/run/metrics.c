@@ -1,0 +1,236 @@
+#include "client/run/metrics.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static const char name[] = "metrics.jsonl";
+
+int client_metrics_open(struct client_metrics *out, int directory_fd, struct error *err)
+{
+    *out = (struct client_metrics){.fd = openat(directory_fd, name, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666)};
+    if (out->fd >= 0)
+        return 0;
+    if (errno == EEXIST)
+        return error_set(err, -EEXIST, "--out holds a run already (%s): choose another directory", name);
+    return error_set(err, -errno, "%s: %s", name, strerror(errno));
+}
+
+static int set(json_t *line, const char *key, json_t *value)
+{
+    return json_object_set_new(line, key, value ? value : json_null());
+}
+
+/* 0 where nothing was measured: a step takes time and memory. */
+static json_t *bytes_json(uint64_t bytes)
+{
+    return bytes ? json_integer((json_int_t)bytes) : NULL;
+}
+
+/* {"host": {CATEGORY: bytes, ...}, "device": {...}, "device_budget": bytes} */
+static json_t *memory_json(const struct eps_step *step)
+{
+    json_t *sides = json_object();
+
+    for (size_t i = 0; i < step->n_memory; i++) {
+        const struct eps_memory *side = &step->memory[i];
+        json_t *categories = json_object();
+        for (size_t k = 0; k < side->n_rows; k++) {
+            if (side->rows[k].current > 0)
+                json_object_set_new(categories, side->rows[k].category,
+                                    json_integer((json_int_t)side->rows[k].current));
+        }
+        json_object_set_new(sides, side->worker ? "device" : "host", categories);
+        if (side->worker && side->budget > 0)
+            json_object_set_new(sides, "device_budget", json_integer((json_int_t)side->budget));
+    }
+    return sides;
+}
+
+/* json_real gives NULL for what is not finite. */
+static json_t *line_of(const struct eps_step *step)
+{
+    json_t *line = json_object();
+    int rc = 0;
+
+    rc |= set(line, "step", json_integer((json_int_t)step->step));
+    rc |= set(line, "loss", json_real(step->loss));
+    rc |= set(line, "lr", json_real(step->lr));
+    rc |= set(line, "tokens", json_integer((json_int_t)step->tokens));
+    rc |= set(line, "tokens_per_s", json_real(step->tokens_per_s));
+    rc |= set(line, "step_ms", json_real(step->step_ms));
+    rc |= set(line, "device_peak_bytes", bytes_json(step->device_peak_bytes));
+    rc |= set(line, "host_bytes", bytes_json(step->host_bytes));
+    if (!isnan(step->eval_loss))
+        rc |= set(line, "eval_loss", json_real(step->eval_loss));
+    if (isfinite(step->eval_before))
+        rc |= set(line, "eval_loss_before", json_real(step->eval_before));
+    if (isfinite(step->grad_norm))
+        rc |= set(line, "grad_norm", json_real(step->grad_norm));
+    if (step->skipped)
+        rc |= set(line, "skipped", json_true());
+    if (step->changed)
+        rc |= set(line, "changed", json_string(step->changed));
+    if (step->n_memory > 0)
+        rc |= set(line, "memory", memory_json(step));
+    if (rc) {
+        json_decref(line);
+        return NULL;
+    }
+    return line;
+}
+
+static int append(struct client_metrics *m, const struct eps_step *step)
+{
+    json_t *line = line_of(step);
+    char *text = line ? json_dumps(line, JSON_REAL_PRECISION(12)) : NULL;
+    const size_t n = text ? strlen(text) : 0;
+    int rc = text ? 0 : -ENOMEM;
+
+    json_decref(line);
+    if (!rc && m->cap < m->n_pending + n + 1) {
+        const size_t cap = 2 * (m->n_pending + n + 1);
+        char *pending = realloc(m->pending, cap);
+        if (pending)
+            m->pending = pending, m->cap = cap;
+        else
+            rc = -ENOMEM;
+    }
+    if (!rc) {
+        memcpy(m->pending + m->n_pending, text, n);
+        m->pending[m->n_pending + n] = '\n';
+        m->n_pending += n + 1;
+        m->last = n + 1;
+    }
+    free(text);
+    return rc;
+}
+
+int client_metrics_flush(struct client_metrics *m, struct error *err)
+{
+    struct stat st;
+    size_t done = 0;
+
+    while (done < m->n_pending) {
+        const ssize_t n = pwrite(m->fd, m->pending + done, m->n_pending - done, m->good + (off_t)done);
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return error_set(err, n ? -errno : -EIO, "%s: %s", name, strerror(n ? errno : EIO));
+        done += (size_t)n;
+    }
+    if (fstat(m->fd, &st) == 0 && st.st_nlink == 0) /* it takes whatever comes, and nobody will ever read it */
+        return error_set(err, -ENOENT, "%s: it was removed while the run was writing it", name);
+    m->good += (off_t)done;
+    m->n_pending = 0;
+    return 0;
+}
+
+int client_metrics_write(struct client_metrics *m, const struct eps_step *step, struct error *err)
+{
+    int rc = append(m, step);
+    return rc ? error_set(err, rc, "%s: out of memory", name) : client_metrics_flush(m, err);
+}
+
+int client_metrics_rewrite(struct client_metrics *m, const struct eps_step *step, struct error *err)
+{
+    if (m->n_pending)
+        m->n_pending -= m->last;
+    else
+        m->good -= (off_t)m->last; /* the new line is longer, so nothing of the old one stays */
+    return client_metrics_write(m, step, err);
+}
+
+/* The step of a whole line; 0 if it is none. */
+static uint64_t step_of(const char *line, size_t n)
+{
+    json_t *object = n > 0 && line[n - 1] == '\n' ? json_loadb(line, n, JSON_REJECT_DUPLICATES, NULL) : NULL;
+    const json_int_t step = json_integer_value(json_object_get(object, "step"));
+
+    json_decref(object);
+    return step > 0 ? (uint64_t)step : 0;
+}
+
+/* Where the lines of steps up to `most` end; *last is the last of them. Steps rise: what does not is not a run's. */
+static int find_end(struct client_metrics *m, uint64_t most, uint64_t *last)
+{
+    int fd = fcntl(m->fd, F_DUPFD_CLOEXEC, 0), rc = 0;
+    FILE *file = fd >= 0 ? fdopen(fd, "r") : NULL;
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n;
+
+    if (!file) {
+        rc = -errno;
+        if (fd >= 0)
+            close(fd);
+        return rc;
+    }
+    *last = 0;
+    while ((n = getline(&line, &cap, file)) > 0) {
+        const uint64_t step = step_of(line, (size_t)n);
+        if (step <= *last || step > most)
+            break;
+        *last = step;
+        m->good += n;
+    }
+    rc = ferror(file) ? -EIO : 0;
+    free(line);
+    fclose(file);
+    return rc;
+}
+
+int client_metrics_reopen(struct client_metrics *out, int directory_fd, uint64_t step,
+                          void (*fill)(void *data, struct eps_step *lost), void *data, struct error *err)
+{
+    uint64_t last = 0;
+    struct stat st;
+    int rc = 0;
+
+    *out = (struct client_metrics){.fd = openat(directory_fd, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666)};
+    if (out->fd < 0)
+        return error_set(err, -errno, "%s: %s", name, strerror(errno));
+    if (fstat(out->fd, &st) != 0 || !S_ISREG(st.st_mode)) { /* a pipe's end, or /dev/full's, would never be found */
+        client_metrics_close(out);
+        return error_set(err, -EINVAL, "%s: not a regular file: move it away", name);
+    }
+    rc = find_end(out, step, &last);
+    if (!rc && ftruncate(out->fd, out->good))
+        rc = -errno;
+    if (rc) {
+        client_metrics_close(out);
+        return error_set(err, rc, "%s could not be cut back: %s", name, strerror(-rc));
+    }
+    while (fill && !rc && last < step) {
+        struct eps_step lost = {.loss = NAN,
+                                .lr = NAN,
+                                .tokens_per_s = NAN,
+                                .step_ms = NAN,
+                                .eval_loss = NAN,
+                                .eval_before = NAN,
+                                .grad_norm = NAN};
+        lost.step = last + 1;
+        fill(data, &lost);
+        last++;
+        rc = append(out, &lost);
+    }
+    if (!rc)
+        return client_metrics_flush(out, err);
+    client_metrics_close(out);
+    return error_set(err, rc, "%s: out of memory", name);
+}
+
+void client_metrics_close(struct client_metrics *metrics)
+{
+    if (metrics->fd >= 0)
+        close(metrics->fd);
+    free(metrics->pending);
+    *metrics = (struct client_metrics){.fd = -1};
+}

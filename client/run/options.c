@@ -1,0 +1,464 @@
+#include "client/run/options.h"
+
+#include "proto/base/process.h"
+#include "proto/plan/host.h"
+#include "proto/wire/message.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    TOKENS_OF_A_BATCH = 16384,
+    EPOCHS = 10,
+    EVAL_TOKENS = 65536, /* a mean over as many is good to a hundredth of a nat; more would only take longer */
+    WARMUP = 45,         /* steps for a preset, or 30 % of a run that is shorter than 150 */
+    MAX_BATCH = 1 << 20,
+    MAX_TOKENS = 1 << 27, /* of a minibatch: two of them take 2 GiB */
+};
+
+/* How a preset is trained: by its kind of tokens. */
+struct recipe {
+    uint64_t steps;        /* if that takes no more than EPOCHS */
+    uint64_t least_tokens; /* of a batch */
+    double small_lr;       /* under 4 Mi parameters */
+};
+
+static const struct recipe byte_recipe = {1500, 1024, 2e-3}, text_recipe = {750, 2048, 3e-3};
+
+static const struct recipe *recipe_of(const struct eps_preset *preset)
+{
+    return preset->learns ? &text_recipe : &byte_recipe;
+}
+
+struct eps_train_options eps_train_defaults(void)
+{
+    return (struct eps_train_options){
+        .epochs = NAN,
+        .lr = NAN,
+        .min_lr = NAN,
+        .weight_decay = NAN,
+        .beta1 = NAN,
+        .beta2 = NAN,
+        .epsilon = NAN,
+        .clip_norm = NAN,
+        .clip_update = NAN,
+        .warmup = UINT64_MAX,
+        .seed = UINT64_MAX,
+        .save_every = UINT64_MAX,
+        .eval_tokens = UINT64_MAX,
+        .keep = UINT32_MAX,
+    };
+}
+
+static double chosen(double given, double otherwise)
+{
+    return isnan(given) ? otherwise : given;
+}
+
+/* Of about n_tokens, a multiple of n_parts, no more than `most` where that leaves one each. */
+static uint32_t rows_of(uint64_t n_tokens, uint32_t seq, uint32_t n_parts, uint64_t most)
+{
+    uint64_t rows = (n_tokens + seq / 2) / seq;
+
+    if (rows > most)
+        rows = most;
+    rows -= rows % n_parts;
+    return rows ? (uint32_t)rows : n_parts;
+}
+
+uint32_t client_options_batch(uint32_t seq, uint32_t n_parts, uint64_t n_windows)
+{
+    return rows_of(TOKENS_OF_A_BATCH, seq, n_parts, n_windows);
+}
+
+uint64_t client_options_preset_tokens(const struct eps_preset *preset, uint64_t n_train)
+{
+    const struct recipe *recipe = recipe_of(preset);
+    const uint64_t share = n_train / recipe->steps, least = recipe->least_tokens;
+
+    return share < least ? least : share < TOKENS_OF_A_BATCH ? share : TOKENS_OF_A_BATCH;
+}
+
+/* Of a preset: enough to learn what the data can teach, too few to learn it by heart. */
+static uint64_t preset_steps(const struct eps_preset *preset, uint64_t n_windows, uint32_t batch)
+{
+    const uint64_t once = (n_windows + batch - 1) / batch, most = (EPOCHS * n_windows + batch - 1) / batch;
+    const uint64_t usual = recipe_of(preset)->steps;
+
+    return once > usual ? once : most < usual ? most : usual;
+}
+
+/* Of a preset: 3 % of a run of more than 1500 steps, as of any model, but no fewer steps in a short run, where the rate
+ * would be at its peak before the second moments say anything. */
+static uint64_t preset_warmup(uint64_t steps)
+{
+    const double share = 0.03 * (double)steps, most = 0.3 * (double)steps;
+
+    return (uint64_t)round(share > WARMUP ? share : most < WARMUP ? most : WARMUP);
+}
+
+/* Of a preset: less than its positions where the data are shorter than the two windows they must give. Positions beyond
+ * would learn nothing, so it is not lowered for more windows. */
+static uint32_t preset_seq(const struct eps_train_options *o, const struct client_facts *facts)
+{
+    uint64_t most = o->eval_data ? facts->n_tokens : facts->n_tokens / 2;
+
+    if (o->eval_data && facts->n_eval_tokens < most)
+        most = facts->n_eval_tokens;
+    return most < 2 ? 1 : most - 1 < o->seq ? (uint32_t)(most - 1) : o->seq;
+}
+
+int client_options_device(struct device_name *out, const char *device, uint32_t n_workers, const char *connect,
+                          struct error *err)
+{
+    const int rc = device_name_parse(out, "--device", device ? device : "auto", err);
+
+    if (rc)
+        return rc;
+    if (out->kind == DEVICE_AUTO && out->indexed) /* which a worker is told */
+        return error_set(err, -EDOM, "--device %s: auto takes no number; the device N is cuda:N", device);
+    if (connect && out->kind != DEVICE_AUTO)
+        return error_set(err, -EDOM, "--device %s does not go with --connect: attach workers of it to that daemon",
+                         device);
+    if (out->indexed && n_workers > 1)
+        return error_set(err, -EDOM,
+                         "--device %s names one device, and --workers %u need one each: leave the number out, and they "
+                         "are the first",
+                         device, n_workers);
+    return 0;
+}
+
+void client_options_settle(struct eps_train_options *options, const struct client_devices *devices)
+{
+    options->device = !devices->cuda ? "cpu" : devices->cpu ? "cpu and cuda" : "cuda";
+    if (!options->connect && options->device_mem == 0)
+        options->device_mem = devices->budget;
+    if (options->precision == EPS_NUMBER_DEFAULT)
+        options->precision = devices->cuda && !devices->cpu ? EPS_BF16 : EPS_FP32;
+}
+
+uint64_t client_options_n_train(const struct eps_train_options *options, uint64_t n_tokens)
+{
+    const uint64_t window = (uint64_t)options->seq + 1;
+    uint64_t held_out = n_tokens / 100;
+
+    if (options->eval_data)
+        return n_tokens;
+    if (held_out < window)
+        held_out = window;
+    return n_tokens > held_out ? n_tokens - held_out : 0;
+}
+
+static int check_real(const char *option, double value, double least, double most, struct error *err)
+{
+    if (value >= least && value <= most) /* false for NaN */
+        return 0;
+    return error_set(err, -EDOM, "%s %g is not within %g and %g", option, value, least, most);
+}
+
+static double preset_lr(const struct eps_preset *preset)
+{
+    const uint64_t mi = 1 << 20, n = preset->n_parameters;
+
+    return n < 4 * mi ? recipe_of(preset)->small_lr : n < 32 * mi ? 1e-3 : 3e-4;
+}
+
+static int resolve_optimizer(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
+{
+    const double tiny = 1e-12;
+    const double usual = facts->fresh ? 3e-4 : 2e-5;
+
+    o->lr = chosen(o->lr, facts->preset ? preset_lr(facts->preset) : usual);
+    o->weight_decay = chosen(o->weight_decay, 0.01);
+    o->beta1 = chosen(o->beta1, 0.9);
+    o->beta2 = chosen(o->beta2, facts->preset ? 0.99 : 0.999);
+    o->epsilon = chosen(o->epsilon, 1e-8);
+    if (o->schedule == EPS_SCHEDULE_DEFAULT)
+        o->schedule = EPS_SCHEDULE_COSINE;
+    if (o->order == EPS_ORDER_DEFAULT)
+        o->order = EPS_SHUFFLED;
+    if (o->separator == EPS_SEPARATOR_DEFAULT)
+        o->separator = facts->separated ? EPS_SEPARATOR_EOS : EPS_SEPARATOR_NONE;
+    if (o->seed == UINT64_MAX)
+        o->seed = 0;
+    if (o->seed > INT64_MAX)
+        return error_set(err, -EDOM, "--seed %" PRIu64 " is not below 2^63", o->seed);
+    int rc = check_real("--lr", o->lr, tiny, 10, err);
+    if (rc)
+        return rc;
+    if (isnan(o->min_lr))
+        o->min_lr = o->schedule == EPS_SCHEDULE_CONSTANT ? o->lr : o->lr / 10;
+    if (!(o->min_lr >= 0 && o->min_lr <= o->lr))
+        return error_set(err, -EDOM, "--min-lr %g is not within 0 and --lr %g%s", o->min_lr, o->lr,
+                         facts->resumed ? ": change both, with --change lr,min-lr" : "");
+    rc = check_real("--weight-decay", o->weight_decay, 0, 10, err);
+    if (rc)
+        return rc;
+    if (!(o->beta1 >= 0 && o->beta1 < 1) || !(o->beta2 >= 0 && o->beta2 < 1))
+        return error_set(err, -EDOM, "--betas %g,%g: each has to be at least 0 and less than 1", o->beta1, o->beta2);
+    return check_real("--epsilon", o->epsilon, 1e-30, 1, err);
+}
+
+static int check_clip(const char *option, double value, struct error *err)
+{
+    if (isnan(value) || (value > 0 && isfinite(value)))
+        return 0;
+    return error_set(err, -EDOM, "%s %g is not a number above 0: leave it out for no clipping", option, value);
+}
+
+/* What numbers are kept as, and when they are updated; parts are known. With one part both optimizers are the same; with
+ * several AdamA's result depends on their number, which by default is that of the workers: it has to be asked for. */
+static int resolve_commit(struct eps_train_options *o, struct error *err)
+{
+    const bool clips = !isnan(o->clip_norm);
+    char option[48];
+
+    if (o->optimizer == EPS_OPTIMIZER_DEFAULT)
+        o->optimizer = o->parts > 1 ? EPS_ADAMW : EPS_ADAMA;
+    if (o->moments == EPS_NUMBER_DEFAULT)
+        o->moments = EPS_FP32;
+    if (o->grad_dtype == EPS_NUMBER_DEFAULT)
+        o->grad_dtype = EPS_FP32;
+    int rc = check_clip("--clip-norm", o->clip_norm, err);
+    if (!rc)
+        rc = check_clip("--clip-update", o->clip_update, err);
+    if (rc)
+        return rc;
+    if (clips && o->commit == EPS_EAGER)
+        return error_set(err, -EDOM,
+                         "--clip-norm %g does not go with --commit eager, which updates before the whole gradient is "
+                         "known: choose --commit fenced, or --clip-update, which clips tensor by tensor",
+                         o->clip_norm);
+    snprintf(option, sizeof option, o->commit == EPS_FENCED ? "--commit fenced" : "--clip-norm %g", o->clip_norm);
+    if (o->commit == EPS_COMMIT_DEFAULT)
+        o->commit = clips ? EPS_FENCED : EPS_EAGER;
+    if (o->commit == EPS_FENCED && o->optimizer == EPS_ADAMA && o->parts > 1)
+        return error_set(err, -EDOM,
+                         "%s with --parts %u needs --optimizer adamw: adama squares each part's gradient by itself, "
+                         "before their sum is known",
+                         option, o->parts);
+    return 0;
+}
+
+int client_options_check_connect(const struct eps_train_options *o, struct error *err)
+{
+    struct device_name device;
+
+    if (o->connect && o->workers)
+        return error_set(err, -EDOM, "--workers %u does not go with --connect: attach workers to that daemon instead",
+                         o->workers);
+    if (o->connect && o->device_mem)
+        return error_set(err, -EDOM, "--device-mem does not go with --connect: give it to each eps-worker instead");
+    return client_options_device(&device, o->device, o->workers, o->connect, err);
+}
+
+/* parts, seq, microbatch; batch needs the data and comes later. */
+static int resolve_shape(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
+{
+    const int rc = client_options_check_connect(o, err);
+
+    if (rc)
+        return rc;
+    if (o->connect && facts->n_workers == 0)
+        return error_set(err, -EAGAIN, "the daemon has no worker: attach one with eps-worker --connect");
+    if (!o->connect && o->workers == 0)
+        o->workers = 1;
+    if (o->workers > MESSAGE_MAX_PARTS)
+        return error_set(err, -EDOM, "--workers %u is more than %d", o->workers, MESSAGE_MAX_PARTS);
+    if (o->parts == 0)
+        o->parts = o->connect ? facts->n_workers : o->workers;
+    if (o->parts > MESSAGE_MAX_PARTS)
+        return error_set(err, -EDOM, "--parts %u is more than %d", o->parts, MESSAGE_MAX_PARTS);
+    if (o->seq == 0) {
+        o->seq = facts->n_positions < 1024 ? facts->n_positions : 1024;
+        o->seq = facts->preset ? preset_seq(o, facts) : o->seq;
+    }
+    if (o->seq > facts->n_positions)
+        return error_set(err, -EDOM, "--seq %u is more than the model's %u positions", o->seq, facts->n_positions);
+    return 0;
+}
+
+enum number_type client_options_number(enum eps_number number)
+{
+    return number == EPS_BF16 ? NUMBER_BF16 : NUMBER_FP32;
+}
+
+int client_options_check_batch(uint32_t batch, uint32_t seq, struct error *err)
+{
+    if (batch <= MAX_BATCH && (uint64_t)batch * seq <= MAX_TOKENS)
+        return 0;
+    return error_set(err, -EDOM, "--batch %u of --seq %u: a minibatch has at most %d rows and %d tokens", batch, seq,
+                     MAX_BATCH, MAX_TOKENS);
+}
+
+static int check_parts(const struct eps_train_options *o, struct error *err)
+{
+    if (o->batch % o->parts)
+        return error_set(err, -EDOM, "--batch %u is not a multiple of --parts %u: choose %u", o->batch, o->parts,
+                         o->batch < o->parts ? o->parts : o->batch - o->batch % o->parts);
+    if (o->microbatch > o->batch / o->parts)
+        return error_set(err, -EDOM, "--microbatch %u is more than the %u rows of a part (--batch %u, --parts %u)",
+                         o->microbatch, o->batch / o->parts, o->batch, o->parts);
+    return 0;
+}
+
+/* steps, and what is counted in them, from the windows to train on. What a run stored stands even if a shorter one now
+ * ends before it. */
+static int resolve_length(struct eps_train_options *o, const struct client_facts *facts, uint64_t n_windows,
+                          struct error *err)
+{
+    const uint64_t most = (uint64_t)1 << 40;
+
+    if (o->steps && !isnan(o->epochs))
+        return error_set(err, -EDOM, "give --steps or --epochs, not both");
+    if (o->steps == 0 && isnan(o->epochs) && facts->preset)
+        o->steps = preset_steps(facts->preset, n_windows, o->batch);
+    if (o->steps == 0) {
+        o->epochs = chosen(o->epochs, 1);
+        if (!(o->epochs > 0 && o->epochs <= 1e9))
+            return error_set(err, -EDOM, "--epochs %g is not more than 0 and at most 1e9", o->epochs);
+        const double rows = o->epochs * (double)n_windows - (double)facts->batch_row;
+        const double steps = (double)facts->batch_step + fmax(0, ceil(rows / o->batch));
+        o->steps = steps > (double)most ? most + 1 : (uint64_t)steps;
+    }
+    if (o->steps > most)
+        return error_set(err, -EDOM, "a run has at most %" PRIu64 " steps: give fewer --steps or --epochs", most);
+    o->epochs = NAN;
+    if (o->warmup == UINT64_MAX)
+        o->warmup = facts->preset ? preset_warmup(o->steps) : (uint64_t)round(0.03 * (double)o->steps);
+    if (o->save_every == UINT64_MAX)
+        o->save_every = (o->steps + 9) / 10;
+    if (o->save_every > most)
+        return error_set(err, -EDOM, "--save-every %" PRIu64 " is more than %" PRIu64, o->save_every, most);
+    if (o->keep == UINT32_MAX)
+        o->keep = 2;
+    if (o->eval_tokens == UINT64_MAX)
+        o->eval_tokens = EVAL_TOKENS;
+    if (o->patience > 0 && o->eval_every == 0)
+        return error_set(err, -EDOM, "--patience %u counts evaluations: give --eval-every too", o->patience);
+    if (facts->resumed)
+        return 0;
+    if (o->warmup > o->steps)
+        return error_set(err, -EDOM, "--warmup %" PRIu64 " is more than the run's %" PRIu64 " steps", o->warmup,
+                         o->steps);
+    if (o->eval_every > o->steps)
+        return error_set(err, -EDOM, "--eval-every %" PRIu64 " is more than the run's %" PRIu64 " steps", o->eval_every,
+                         o->steps);
+    return 0;
+}
+
+int client_options_resolve(struct eps_train_options *out, const struct eps_train_options *in,
+                           const struct client_facts *facts, struct error *err)
+{
+    uint64_t n_train, window;
+
+    *out = *in;
+    int rc = resolve_optimizer(out, facts, err);
+    if (!rc)
+        rc = resolve_shape(out, facts, err);
+    if (!rc)
+        rc = resolve_commit(out, err);
+    if (rc)
+        return rc;
+    n_train = client_options_n_train(out, facts->n_tokens);
+    window = (uint64_t)out->seq + 1;
+    if (out->eval_data && facts->n_eval_tokens < window)
+        return error_set(err, -EINVAL,
+                         "--eval-data %s: %" PRIu64 " tokens are less than a window of --seq %u and its successor",
+                         out->eval_data, facts->n_eval_tokens, out->seq);
+    if (n_train < window)
+        return error_set(err, -EINVAL,
+                         "--data %s: %" PRIu64 " tokens are less than %s of --seq %u and a successor: give more data%s",
+                         out->n_data ? out->data[0] : "", facts->n_tokens,
+                         out->eval_data ? "a window" : "two windows (one is held out)", out->seq,
+                         out->seq > 1 ? " or a lower --seq" : "");
+    const uint64_t n_windows = (n_train - 1) / out->seq;
+    if (out->batch == 0)
+        out->batch = facts->preset ? rows_of(client_options_preset_tokens(facts->preset, n_train), out->seq, out->parts,
+                                             n_windows)
+                                   : client_options_batch(out->seq, out->parts, n_windows);
+    rc = client_options_check_batch(out->batch, out->seq, err);
+    if (!rc)
+        rc = check_parts(out, err);
+    return rc ? rc : resolve_length(out, facts, n_windows, err);
+}
+
+bool client_options_say_recipe(struct error *sentence, const struct eps_preset *preset,
+                               const struct eps_train_options *asked, const struct eps_train_options *resolved)
+{
+    error_set(sentence, 0, "the preset's recipe:");
+    const size_t none = strlen(sentence->text);
+
+    if (asked->seq == 0)
+        error_append(sentence, " --seq %u", resolved->seq);
+    if (asked->batch == 0)
+        error_append(sentence, " --batch %u", resolved->batch);
+    if (asked->steps == 0 && isnan(asked->epochs))
+        error_append(sentence, " --steps %" PRIu64, resolved->steps);
+    if (isnan(asked->lr))
+        error_append(sentence, " --lr %g", resolved->lr);
+    if (asked->warmup == UINT64_MAX)
+        error_append(sentence, " --warmup %" PRIu64, resolved->warmup);
+    if (isnan(asked->beta1) && isnan(asked->beta2))
+        error_append(sentence, " --betas %g,%g", resolved->beta1, resolved->beta2);
+    const bool any = strlen(sentence->text) > none;
+    if (any && asked->steps == 0 && isnan(asked->epochs) && resolved->steps < recipe_of(preset)->steps)
+        error_append(sentence, "; a longer text would teach it more");
+    return any;
+}
+
+bool client_options_say_fenced(struct error *sentence, const struct eps_train_options *asked,
+                               const struct eps_train_options *resolved, uint64_t n_parameters)
+{
+    char bytes[24];
+
+    if (asked->commit != EPS_COMMIT_DEFAULT || resolved->commit != EPS_FENCED)
+        return false;
+    error_set(sentence, 0,
+              "--clip-norm turns --commit fenced on, which holds the summed gradient: %s of host memory, 4 bytes a "
+              "parameter",
+              process_format_bytes(bytes, 4 * n_parameters));
+    return true;
+}
+
+bool client_options_say_summed(struct error *sentence, const struct eps_train_options *asked,
+                               const struct eps_train_options *resolved, const struct model *model)
+{
+    const struct plan_host_setting setting = {.adamw = true, .n_parts = resolved->parts};
+    char bytes[24];
+
+    if (asked->optimizer != EPS_OPTIMIZER_DEFAULT || resolved->parts == 1 || resolved->commit == EPS_FENCED)
+        return false;
+    error_set(sentence, 0,
+              "the %u parts are summed before they are squared (--optimizer adamw), so that their number does not "
+              "change the result; --optimizer adama squares each, and would save %s of host memory",
+              resolved->parts, process_format_bytes(bytes, plan_host_accumulators(model, &setting)));
+    return true;
+}
+
+double client_options_lr(const struct eps_train_options *options, uint64_t step)
+{
+    const double lr = options->lr, min_lr = options->min_lr;
+
+    if (step < options->warmup)
+        return lr * (double)(step + 1) / (double)(options->warmup + 1);
+    if (step >= options->steps)
+        return min_lr;
+    const double way = (double)(step - options->warmup) / (double)(options->steps - options->warmup);
+    switch (options->schedule) {
+    case EPS_SCHEDULE_CONSTANT:
+        return lr;
+    case EPS_SCHEDULE_LINEAR:
+        return lr - (lr - min_lr) * way;
+    case EPS_SCHEDULE_COSINE:
+        return min_lr + (lr - min_lr) * (1 + cos(M_PI * way)) / 2;
+    case EPS_SCHEDULE_DEFAULT:
+        break;
+    }
+    assert(options->schedule != EPS_SCHEDULE_DEFAULT); /* resolved options name one */
+    return lr;
+}

@@ -1,0 +1,567 @@
+#include "client/run/record.h"
+
+#include "client/data/data.h"
+#include "client/run/change.h"
+#include "proto/model/checkpoint.h"
+#include "proto/plan/device_name.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum kind {
+    COUNT,  /* uint32_t */
+    LONG,   /* uint64_t */
+    REAL,   /* double; NaN is left to choose */
+    CLIP,   /* double; NaN is none, and null in JSON */
+    PAIR,   /* double[2] */
+    CHOICE, /* an enum, 0 is left to choose; names are those of its values */
+    FLAG,   /* bool; false is left to choose */
+};
+
+static const char *const schedules[] = {"", "cosine", "linear", "constant", NULL};
+static const char *const optimizers[] = {"", "adama", "adamw", NULL};
+static const char *const numbers[] = {"", "fp32", "bf16", NULL};
+static const char *const commits[] = {"", "eager", "fenced", NULL};
+static const char *const separators[] = {"", "none", "eos", NULL};
+static const char *const orders[] = {"", "shuffled", "sequential", NULL};
+
+#define AT(member) offsetof(struct eps_train_options, member)
+
+static const struct field {
+    const char *key;
+    enum kind kind;
+    size_t at;
+    enum { NEVER, BY_NAME, FREELY } differs; /* when the run goes on; BY_NAME: where `change` names it */
+    uint64_t left;                           /* of a count: this value is left to choose */
+    const char *const *names;
+    bool later; /* checkpoints of before have no such key: the first of the names, none, or what is left to choose */
+} fields[] = {
+    {"steps", LONG, AT(steps), FREELY, 0, NULL, false},
+    {"batch", COUNT, AT(batch), BY_NAME, 0, NULL, false},
+    {"seq", COUNT, AT(seq), NEVER, 0, NULL, false},
+    {"microbatch", COUNT, AT(microbatch), FREELY, 0, NULL, false},
+    {"parts", COUNT, AT(parts), NEVER, 0, NULL, false},
+    {"lr", REAL, AT(lr), BY_NAME, 0, NULL, false},
+    {"min_lr", REAL, AT(min_lr), BY_NAME, 0, NULL, false},
+    {"schedule", CHOICE, AT(schedule), BY_NAME, 0, schedules, false},
+    {"warmup", LONG, AT(warmup), BY_NAME, UINT64_MAX, NULL, false},
+    {"weight_decay", REAL, AT(weight_decay), BY_NAME, 0, NULL, false},
+    {"betas", PAIR, AT(beta1), NEVER, 0, NULL, false},
+    {"epsilon", REAL, AT(epsilon), NEVER, 0, NULL, false},
+    {"optimizer", CHOICE, AT(optimizer), NEVER, 0, optimizers, false},
+    {"precision", CHOICE, AT(precision), NEVER, 0, numbers, true},
+    {"moments", CHOICE, AT(moments), NEVER, 0, numbers, true},
+    {"grad_dtype", CHOICE, AT(grad_dtype), NEVER, 0, numbers, true},
+    {"commit", CHOICE, AT(commit), NEVER, 0, commits, true},
+    {"clip_norm", CLIP, AT(clip_norm), BY_NAME, 0, NULL, true},
+    {"clip_update", CLIP, AT(clip_update), BY_NAME, 0, NULL, true},
+    {"order", CHOICE, AT(order), NEVER, 0, orders, false},
+    {"separator", CHOICE, AT(separator), NEVER, 0, separators, true},
+    {"seed", LONG, AT(seed), NEVER, UINT64_MAX, NULL, false},
+    {"eval_every", LONG, AT(eval_every), FREELY, 0, NULL, false},
+    {"eval_tokens", LONG, AT(eval_tokens), FREELY, UINT64_MAX, NULL, true},
+    {"patience", COUNT, AT(patience), FREELY, 0, NULL, true},
+    {"save_every", LONG, AT(save_every), FREELY, UINT64_MAX, NULL, false},
+    {"keep", COUNT, AT(keep), FREELY, UINT32_MAX, NULL, false},
+    {"deterministic", FLAG, AT(deterministic), NEVER, 0, NULL, false},
+    {"device_mem", LONG, AT(device_mem), FREELY, 0, NULL, false},
+    {"host_mem", LONG, AT(host_mem), FREELY, 0, NULL, true},
+    {"workers", COUNT, AT(workers), FREELY, 0, NULL, false},
+};
+enum { OPTIONS_BYTES = 64 << 10 }; /* of a side file, for the options */
+enum { LEARNED_BYTES = 96 };       /* for a token to be learned: English takes 46, a script of two bytes a letter 80 */
+enum { N_FIELDS = sizeof fields / sizeof *fields };
+
+static_assert(AT(beta2) == AT(beta1) + sizeof(double), "a pair");
+static_assert(sizeof(enum eps_schedule) == sizeof(uint32_t), "a choice is stored as a count");
+
+static const void *value_at(const struct field *f, const struct eps_train_options *o)
+{
+    return (const char *)o + f->at;
+}
+
+/* Of a count, a choice or a flag. */
+static uint64_t whole(const struct field *f, const struct eps_train_options *o)
+{
+    const void *at = value_at(f, o);
+
+    return f->kind == LONG ? *(const uint64_t *)at : f->kind == FLAG ? *(const bool *)at : *(const uint32_t *)at;
+}
+
+static bool is_real(const struct field *f)
+{
+    return f->kind == REAL || f->kind == CLIP || f->kind == PAIR;
+}
+
+static bool is_left(const struct field *f, const struct eps_train_options *o)
+{
+    if (is_real(f))
+        return isnan(*(const double *)value_at(f, o));
+    return whole(f, o) == f->left;
+}
+
+static size_t value_bytes(const struct field *f)
+{
+    static const size_t bytes[] = {
+        [COUNT] = sizeof(uint32_t),  [LONG] = sizeof(uint64_t),   [REAL] = sizeof(double), [CLIP] = sizeof(double),
+        [PAIR] = 2 * sizeof(double), [CHOICE] = sizeof(uint32_t), [FLAG] = sizeof(bool)};
+    return bytes[f->kind];
+}
+
+static json_t *value_json(const struct field *f, const struct eps_train_options *o)
+{
+    const double *real = value_at(f, o);
+
+    switch (f->kind) {
+    case REAL:
+        return json_real(*real);
+    case CLIP:
+        return isnan(*real) ? json_null() : json_real(*real);
+    case PAIR:
+        return json_pack("[f, f]", real[0], real[1]);
+    case CHOICE:
+        return json_string(f->names[whole(f, o)]);
+    case FLAG:
+        return json_boolean(whole(f, o) != 0);
+    case COUNT:
+    case LONG:
+        break;
+    }
+    return json_integer((json_int_t)whole(f, o));
+}
+
+/* A preset's name, or another one that is no path of anything, stays what it is; so does standard input's. */
+static json_t *path_json(const char *path)
+{
+    char *real = strcmp(path, CLIENT_DATA_INPUT) ? realpath(path, NULL) : NULL;
+    json_t *text = json_string(real ? real : path);
+
+    free(real);
+    return text;
+}
+
+static int add_content(json_t *json, const char *tokens, const char *hash, const struct client_content *content)
+{
+    char digits[20];
+
+    snprintf(digits, sizeof digits, "%016" PRIx64, content->hash);
+    return json_object_set_new(json, tokens, json_integer((json_int_t)content->tokens)) ||
+           json_object_set_new(json, hash, json_string(digits));
+}
+
+json_t *client_record_write(const struct eps_train_options *options, const struct client_content *data,
+                            const struct client_content *eval_data)
+{
+    json_t *json = json_object(), *paths = json_array();
+    int rc = json_object_set_new(json, "model", path_json(options->model)) || json_object_set(json, "data", paths);
+
+    for (size_t i = 0; i < options->n_data; i++)
+        rc = rc || json_array_append_new(paths, path_json(options->data[i]));
+    rc = rc || add_content(json, "data_tokens", "data_hash", data);
+    if (options->eval_data)
+        rc = rc || json_object_set_new(json, "eval_data", path_json(options->eval_data)) ||
+             add_content(json, "eval_data_tokens", "eval_data_hash", eval_data);
+    if (options->device)
+        rc = rc || json_object_set_new(json, "device", json_string(options->device));
+    for (size_t i = 0; i < N_FIELDS; i++)
+        rc = rc || json_object_set_new(json, fields[i].key, value_json(&fields[i], options));
+    json_decref(paths);
+    if (!rc)
+        return json;
+    json_decref(json);
+    return NULL;
+}
+
+static bool get_whole(void *out, size_t bytes, const json_t *value, uint64_t most)
+{
+    const json_int_t n = json_integer_value(value);
+    const uint32_t narrow = (uint32_t)n;
+    const uint64_t wide = (uint64_t)n;
+
+    if (!json_is_integer(value) || n < 0 || wide > most)
+        return false;
+    memcpy(out, bytes == sizeof narrow ? (const void *)&narrow : &wide, bytes);
+    return true;
+}
+
+static bool get_choice(uint32_t *out, const json_t *value, const char *const *names)
+{
+    const char *name = json_string_value(value);
+
+    for (*out = 1; name && names[*out]; ++*out) {
+        if (strcmp(names[*out], name) == 0)
+            return true;
+    }
+    return false;
+}
+
+static bool get_value(struct eps_train_options *o, const struct field *f, const json_t *value)
+{
+    void *out = (char *)o + f->at;
+    double *real = out;
+
+    switch (f->kind) {
+    case COUNT:
+        return get_whole(out, sizeof(uint32_t), value, UINT32_MAX);
+    case LONG:
+        return get_whole(out, sizeof(uint64_t), value, INT64_MAX);
+    case REAL:
+        *real = json_number_value(value);
+        return json_is_number(value);
+    case CLIP:
+        *real = json_is_null(value) ? NAN : json_number_value(value);
+        return json_is_null(value) || json_is_number(value);
+    case PAIR:
+        real[0] = json_number_value(json_array_get(value, 0));
+        real[1] = json_number_value(json_array_get(value, 1));
+        return json_array_size(value) == 2 && json_is_number(json_array_get(value, 0)) &&
+               json_is_number(json_array_get(value, 1));
+    case CHOICE:
+        return get_choice(out, value, f->names);
+    case FLAG:
+        break;
+    }
+    *(bool *)out = json_is_true(value);
+    return json_is_boolean(value);
+}
+
+static bool get_field(struct eps_train_options *o, const struct field *f, const json_t *options)
+{
+    static const uint32_t first = 1;
+    const json_t *value = json_object_get(options, f->key);
+
+    if (value || !f->later)
+        return get_value(o, f, value);
+    if (f->kind == CHOICE)
+        memcpy((char *)o + f->at, &first, sizeof first);
+    return true;
+}
+
+static bool get_content(struct client_content *out, const json_t *tokens, const json_t *hash)
+{
+    const char *digits = json_string_value(hash);
+    char *end;
+
+    if (!get_whole(&out->tokens, sizeof out->tokens, tokens, INT64_MAX) || !digits || strlen(digits) != 16)
+        return false;
+    out->hash = strtoull(digits, &end, 16);
+    return !*end;
+}
+
+/* The key that is not as client_record_write writes it; NULL if all are. */
+static const char *read_paths(struct client_record *r)
+{
+    const json_t *data = json_object_get(r->json, "data"), *eval_data = json_object_get(r->json, "eval_data");
+    struct eps_train_options *o = &r->options;
+
+    o->model = json_string_value(json_object_get(r->json, "model"));
+    if (!o->model)
+        return "model";
+    r->data_paths = calloc(json_array_size(data) + 1, sizeof *r->data_paths);
+    for (; r->data_paths && o->n_data < json_array_size(data); o->n_data++) {
+        r->data_paths[o->n_data] = json_string_value(json_array_get(data, o->n_data));
+        if (!r->data_paths[o->n_data])
+            return "data";
+    }
+    o->data = r->data_paths;
+    if (o->n_data == 0)
+        return "data";
+    if (!get_content(&r->data, json_object_get(r->json, "data_tokens"), json_object_get(r->json, "data_hash")))
+        return "data_tokens or data_hash";
+    o->eval_data = json_string_value(eval_data);
+    if (eval_data && (!o->eval_data || !get_content(&r->eval_data, json_object_get(r->json, "eval_data_tokens"),
+                                                    json_object_get(r->json, "eval_data_hash"))))
+        return "eval_data";
+    return NULL;
+}
+
+/* Left out where it was left to choose. */
+static bool get_device(struct client_record *r)
+{
+    const json_t *device = json_object_get(r->json, "device");
+    struct device_name name;
+
+    r->options.device = json_string_value(device);
+    return !device || (r->options.device && device_name_parse(&name, "", r->options.device, NULL) == 0);
+}
+
+int client_record_read(struct client_record *out, json_t *json, struct error *err)
+{
+    *out = (struct client_record){.options = eps_train_defaults(), .json = json_incref(json)};
+    const char *wrong = read_paths(out);
+
+    if (!wrong && !get_device(out))
+        wrong = "device";
+
+    for (size_t i = 0; !wrong && i < N_FIELDS; i++) {
+        if (!get_field(&out->options, &fields[i], json))
+            wrong = fields[i].key;
+    }
+    if (!wrong && out->options.steps == 0)
+        wrong = "steps";
+    if (!wrong && !client_change_check(json_object_get(json, "changes"), out->options.batch))
+        wrong = "changes";
+    if (!wrong)
+        return 0;
+    client_record_free(out);
+    return error_set(err, -EINVAL, "its option %s is missing or invalid, so it was not written by eps train", wrong);
+}
+
+void client_record_free(struct client_record *record)
+{
+    free(record->data_paths);
+    json_decref(record->json);
+    *record = (struct client_record){0};
+}
+
+/* As short as a number can be written that is read back as the same. */
+static void print_real(char out[32], double value)
+{
+    for (int digits = 6; digits <= 17; digits++) {
+        snprintf(out, 32, "%.*g", digits, value);
+        if (strtod(out, NULL) == value)
+            return;
+    }
+}
+
+static void print_value(char out[72], const struct field *f, const struct eps_train_options *o)
+{
+    const double *real = value_at(f, o);
+    char first[32], second[32];
+
+    if (f->kind == CLIP && isnan(real[0])) {
+        snprintf(out, 72, "none");
+    } else if (is_real(f)) {
+        print_real(first, real[0]);
+        if (f->kind == PAIR)
+            print_real(second, real[1]);
+        snprintf(out, 72, f->kind == PAIR ? "%s,%s" : "%s", first, second);
+    } else if (f->kind == CHOICE) {
+        snprintf(out, 72, "%s", f->names[whole(f, o)]);
+    } else {
+        snprintf(out, 72, "%" PRIu64, whole(f, o));
+    }
+}
+
+static void print_flag(char out[40], const char *key)
+{
+    snprintf(out, 40, "--%s", key);
+    for (char *at = out; *at; at++)
+        *at = *at == '_' ? '-' : *at;
+}
+
+static int refuse(const char *flag, const char *given, const char *stored, bool changeable, struct error *err)
+{
+    error_set(err, -EDOM, "%s%s%.100s differs from the run's %.100s: leave it out, ", flag, *given ? " " : "", given,
+              stored);
+    if (changeable)
+        error_append(err, "add --change %s to go on with it, ", flag + 2);
+    error_append(err, "or start a new run from its weights with --model instead of --resume");
+    return -EDOM;
+}
+
+/* Numbers that were computed from what was given differ in their last bit from those that are typed: a tenth of 3e-4 is
+ * not quite 3e-5. What is stored counts. */
+static bool is_same(const struct field *f, const struct eps_train_options *a, const struct eps_train_options *b)
+{
+    if (!is_real(f))
+        return memcmp(value_at(f, a), value_at(f, b), value_bytes(f)) == 0;
+    const double *x = value_at(f, a), *y = value_at(f, b);
+    for (size_t i = 0; i < value_bytes(f) / sizeof *x; i++) {
+        if (!(fabs(x[i] - y[i]) <= 1e-14 * fabs(y[i])))
+            return false;
+    }
+    return true;
+}
+
+static int merge_field(struct eps_train_options *out, const struct eps_train_options *given,
+                       const struct eps_train_options *stored, const struct field *f, struct error *err)
+{
+    const bool left = is_left(f, given);
+    char mine[72], its[72], flag[40];
+
+    print_flag(flag, f->key);
+    if (left || (f->differs != FREELY && !client_change_names(given->change, flag + 2))) {
+        if (!left && !is_same(f, given, stored)) {
+            print_value(mine, f, given);
+            print_value(its, f, stored);
+            return f->kind == FLAG ? refuse(flag, "", "default without it", false, err)
+                                   : refuse(flag, mine, its, f->differs == BY_NAME, err);
+        }
+        memcpy((char *)out + f->at, value_at(f, stored), value_bytes(f));
+    }
+    return 0;
+}
+
+static int merge_model(const char *given, const char *stored, struct error *err)
+{
+    char *real = given ? realpath(given, NULL) : NULL;
+    const bool same = !given || strcmp(given, stored) == 0 || (real && strcmp(real, stored) == 0);
+
+    free(real);
+    return same ? 0 : refuse("--model", given, stored, false, err);
+}
+
+/* Those of `change` that can be changed, and are given. */
+static int check_named(const struct eps_train_options *given, struct error *err)
+{
+    char flag[40], name[40];
+    const char *rest = given->change;
+    bool known;
+
+    while (client_change_next(name, sizeof name, &rest)) {
+        known = false;
+        for (size_t i = 0; i < N_FIELDS; i++) {
+            print_flag(flag, fields[i].key);
+            if (fields[i].differs != BY_NAME || strcmp(flag + 2, name) != 0)
+                continue;
+            if (is_left(&fields[i], given))
+                return error_set(err, -EDOM, "--change %s without %s: say what it changes to", name, flag);
+            known = true;
+        }
+        if (!known)
+            return error_set(err, -EDOM,
+                             "--change %s: of a run that goes on, --change can name batch, lr, min-lr, schedule, "
+                             "warmup, weight-decay, clip-norm and clip-update",
+                             name);
+    }
+    return 0;
+}
+
+/* What a change would contradict, where it is left: chosen anew, as at a run's beginning. */
+static void follow_changes(struct eps_train_options *out, const struct eps_train_options *given,
+                           const struct eps_train_options *stored)
+{
+    if ((uint64_t)out->microbatch * out->parts > out->batch && given->microbatch == 0)
+        out->microbatch = 0;
+    if (isnan(given->min_lr) && out->lr < out->min_lr)
+        out->min_lr = NAN;
+    if (!isnan(out->clip_norm) && isnan(stored->clip_norm) && given->commit == EPS_COMMIT_DEFAULT)
+        out->commit = EPS_COMMIT_DEFAULT;
+}
+
+int client_record_changes(json_t **out, const struct client_record *record, const struct eps_train_options *options,
+                          uint64_t step)
+{
+    const json_t *before = json_object_get(record->json, "changes");
+    char flag[40];
+    int rc;
+
+    *out = before ? json_copy((json_t *)(uintptr_t)before) : json_array();
+    rc = *out ? 0 : -ENOMEM;
+    for (size_t i = 0; !rc && i < N_FIELDS; i++) {
+        const struct field *f = &fields[i];
+        if (f->differs == FREELY || is_same(f, options, &record->options) ||
+            (is_left(f, options) && is_left(f, &record->options))) /* no clip, before and after */
+            continue;
+        print_flag(flag, f->key);
+        json_t *change = json_pack("{s:I, s:s, s:o, s:o}", "step", (json_int_t)step, "option", flag + 2, "from",
+                                   value_json(f, &record->options), "to", value_json(f, options));
+        rc = json_array_append_new(*out, change) ? -ENOMEM : 0;
+    }
+    return rc;
+}
+
+int client_record_merge(struct eps_train_options *out, const struct eps_train_options *given,
+                        const struct client_record *record, struct error *err)
+{
+    const struct eps_train_options *stored = &record->options;
+    int rc = check_named(given, err);
+
+    if (!rc)
+        rc = merge_model(given->model, stored->model, err);
+    *out = *given;
+    for (size_t i = 0; !rc && i < N_FIELDS; i++)
+        rc = merge_field(out, given, stored, &fields[i], err);
+    if (rc)
+        return rc;
+    follow_changes(out, given, stored);
+    if (!isnan(given->epochs) && given->steps == 0)
+        out->steps = 0; /* follows from epochs */
+    if (!given->device)
+        out->device = stored->device;
+    if (given->connect) { /* its workers are what they are; what was given is refused elsewhere */
+        out->workers = given->workers;
+        out->device = given->device;
+        out->device_mem = given->device_mem;
+        out->host_mem = given->host_mem;
+    }
+    out->model = stored->model;
+    if (given->n_data == 0) {
+        out->data = stored->data;
+        out->n_data = stored->n_data;
+    }
+    if (given->eval_data && !stored->eval_data)
+        return refuse("--eval-data", given->eval_data, "held-out end of the data", false, err);
+    if (!given->eval_data)
+        out->eval_data = stored->eval_data;
+    return 0;
+}
+
+/* Owned; NULL: no memory. options may be NULL. */
+static char *print_side(json_t *options, json_t *files)
+{
+    json_t *side = json_object(), *none = json_object();
+    const int rc = json_object_set(side, "options", options ? options : none) ||
+                   json_object_set(side, "files", files ? files : none);
+    char *text = rc ? NULL : json_dumps(side, JSON_INDENT(1));
+
+    json_decref(side);
+    json_decref(none);
+    return text;
+}
+
+uint64_t client_record_side_bytes(json_t *files, const struct eps_preset *preset)
+{
+    const bool learns = preset && preset->learns;
+    char *text = print_side(NULL, learns ? NULL : files); /* the same before it has learned and after */
+    const size_t n = text ? strlen(text) : 0;
+
+    free(text);
+    return n ? n + OPTIONS_BYTES + (learns ? (uint64_t)LEARNED_BYTES * preset->vocabulary : 0) : 0;
+}
+
+int client_record_side(int *fd, json_t *options, json_t *files, size_t room, struct error *err)
+{
+    char *text = print_side(options, files);
+    size_t n = text ? strlen(text) : 0;
+    int rc;
+
+    *fd = -1;
+    if (text && n < room) {
+        char *const padded = realloc(text, room);
+        if (padded)
+            memset(padded + n, ' ', room - n);
+        else
+            free(text);
+        text = padded, n = room;
+    }
+    if (!text)
+        return error_set(err, -ENOMEM, "out of memory");
+    rc = n > CHECKPOINT_MAX_TEXT ? error_set(err, -EFBIG, "options and tokenizer take %zu bytes, more than %d MiB", n,
+                                             CHECKPOINT_MAX_TEXT >> 20)
+                                 : 0;
+    if (!rc) {
+        *fd = memfd_create("eps-side", MFD_CLOEXEC);
+        for (size_t done = 0; *fd >= 0 && done < n;) { /* of a signal or lack of memory alone is it not all at once */
+            const ssize_t written = pwrite(*fd, text + done, n - done, (off_t)done);
+            if (written <= 0) {
+                close(*fd);
+                *fd = -1;
+            }
+            done += written > 0 ? (size_t)written : 0;
+        }
+        if (*fd < 0)
+            rc = error_set(err, -errno, "no memory for the run's side file: %s", strerror(errno));
+    }
+    free(text);
+    return rc;
+}

@@ -1,0 +1,351 @@
+#include "client/run/run.h"
+
+#include "client/run/change.h"
+#include "client/run/checkpoints.h"
+#include "client/run/choose.h"
+#include "client/run/options.h"
+#include "proto/base/process.h"
+#include "proto/model/output.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+static int check_names(const struct eps_train_options *in, struct error *err)
+{
+    if (in->change && !in->resume)
+        return error_set(err, -EDOM, "--change %.100s is for a run that goes on: give --resume, or leave it out",
+                         in->change);
+    if (in->n_data == 0)
+        return error_set(err, -EDOM, "--data is needed: files of text, .jsonl, .bin or .npy, or - for standard input");
+    for (size_t i = 0; in->eval_data && i < in->n_data; i++) {
+        if (strcmp(in->eval_data, CLIENT_DATA_INPUT) == 0 && strcmp(in->data[i], CLIENT_DATA_INPUT) == 0)
+            return error_set(err, -EDOM, "--data - and --eval-data -: standard input can be read once");
+    }
+    return 0;
+}
+
+static void cut_windows(struct client_run *run)
+{
+    const struct eps_train_options *o = &run->options;
+    const uint64_t n_train = client_options_n_train(o, run->data.n);
+
+    run->train = client_windows_of(&run->data, 0, n_train, o->seq);
+    run->held_out = o->eval_data
+                        ? client_windows_held_out(&run->eval_data, 0, run->eval_data.n, o->seq, o->eval_tokens)
+                        : client_windows_held_out(&run->data, n_train, run->data.n - n_train, o->seq, o->eval_tokens);
+}
+
+void client_run_init(struct client_run *run)
+{
+    *run = (struct client_run){.directory_fd = -1, .model.config_fd = -1};
+    run->resume.directory_fd = run->resume.moments_fd = -1;
+}
+
+static int open_resume(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                       struct error *err)
+{
+    int rc = client_resume_open(&run->resume, in, watch, err);
+
+    if (rc)
+        return rc;
+    run->first_step = run->resume.checkpoint.step;
+    return client_record_merge(&run->asked, in, &run->resume.record, err);
+}
+
+/* What was piped in is not there any more. */
+static int check_input(const struct client_run *run, const struct eps_train_options *in, struct error *err)
+{
+    const struct eps_train_options *stored = &run->resume.record.options;
+
+    for (size_t i = 0; in->n_data == 0 && i < stored->n_data; i++) {
+        if (strcmp(stored->data[i], CLIENT_DATA_INPUT) == 0)
+            return error_set(err, -EDOM,
+                             "--resume %s: its data came from standard input: pipe it in again, with --data -, or name "
+                             "files that hold it",
+                             in->resume);
+    }
+    if (!in->eval_data && stored->eval_data && strcmp(stored->eval_data, CLIENT_DATA_INPUT) == 0)
+        return error_set(err, -EDOM,
+                         "--resume %s: its held-out data came from standard input: give it again, with --eval-data",
+                         in->resume);
+    return 0;
+}
+
+/* The data of a run that goes on must be what it was, wherever it lies. */
+static int check_content(const struct client_data *data, const struct client_content *stored, const char *option,
+                         struct error *err)
+{
+    if (data->n == stored->tokens && data->hash == stored->hash)
+        return 0;
+    return error_set(err, -EINVAL,
+                     "%s %s%s is not what the run was trained on (%" PRIu64 " tokens, checksum %016" PRIx64
+                     "; there %" PRIu64 ", %016" PRIx64
+                     "): name the files as they were, or start a new run from its weights with --model instead of "
+                     "--resume",
+                     option, data->files[0].path, data->n_files > 1 ? " and more" : "", data->n, data->hash,
+                     stored->tokens, stored->hash);
+}
+
+int client_run_open(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                    struct error *err)
+{
+    const struct client_record *record = &run->resume.record;
+    int rc = 0;
+
+    client_run_init(run);
+    run->asked = *in;
+    if (in->resume)
+        rc = open_resume(run, in, watch, err);
+    if (!rc && in->resume)
+        rc = check_input(run, in, err);
+    if (!rc)
+        rc = check_names(&run->asked, err);
+    if (rc)
+        return rc;
+    struct eps_train_options sources = run->asked;
+    if (in->resume)
+        sources.model = run->resume.path;
+    rc = client_choose(run, &sources, watch, err);
+    if (rc == -ENOENT && in->resume)
+        error_append(err, "; if it has moved, say where it is now with --data or --eval-data");
+    if (!rc && in->resume)
+        rc = check_content(&run->data, &record->data, "--data", err);
+    if (!rc && in->resume && run->asked.eval_data)
+        rc = check_content(&run->eval_data, &record->eval_data, "--eval-data", err);
+    return rc;
+}
+
+/* What a run that was killed right after a checkpoint took its name had no time for: `latest`, and --keep. */
+static void settle_directory(struct client_run *run)
+{
+    const int fd = run->resume.directory_fd;
+    struct client_checkpoints standing;
+    struct error ignored; /* it will be told with the next checkpoint */
+    uint64_t old[16];
+    size_t n;
+
+    if (client_checkpoints_latest(fd) != run->first_step)
+        run->latest_mended = output_point_latest(fd, run->first_step, &ignored) == 0;
+    if (client_checkpoints_list(&standing, fd, NULL))
+        return;
+    do {
+        n = client_checkpoints_take_old(old, sizeof old / sizeof *old, &standing, run->options.keep);
+        for (size_t i = 0; i < n; i++)
+            client_checkpoints_remove(fd, old[i]);
+    } while (n > 0);
+    client_checkpoints_free(&standing);
+}
+
+int client_run_resolve(struct client_run *run, uint32_t n_workers, struct error *err)
+{
+    const json_t *changes = json_object_get(run->resume.record.json, "changes");
+    const uint32_t batch = run->resume.record.options.batch;
+    const bool rebatched = run->asked.batch != batch;
+    const uint64_t batch_step = rebatched ? run->first_step : client_change_batch_step(changes);
+    const struct client_facts facts = {
+        .batch_step = batch_step,
+        .batch_row = client_change_rows(changes, batch, batch_step),
+        .n_positions = run->model.config.n_positions,
+        .fresh = run->model.n_weights == 0,
+        .preset = run->preset,
+        .resumed = run->asked.resume != NULL,
+        .separated = run->data.separated || run->eval_data.separated,
+        .n_tokens = run->data.n,
+        .n_eval_tokens = run->eval_data.n,
+        .n_workers = n_workers,
+    };
+    int rc = client_options_resolve(&run->options, &run->asked, &facts, err);
+
+    const bool complete = !rc && facts.resumed && run->options.steps <= run->first_step;
+    if (complete && run->resume.in_place)
+        settle_directory(run);
+    if (complete)
+        rc = error_set(err, -EINVAL,
+                       "--resume %s: the run is complete: it has done %" PRIu64 " of %" PRIu64
+                       " steps; give more --steps to go on (they count from the run's beginning)",
+                       run->resume.path, run->first_step, run->options.steps);
+    if (!rc && facts.resumed &&
+        client_record_changes(&run->changes, &run->resume.record, &run->options, run->first_step))
+        rc = error_set(err, -ENOMEM, "out of memory");
+    if (rc)
+        return rc;
+    run->options.model = facts.resumed ? run->asked.model : run->model_name;
+    snprintf(run->options.model_note, sizeof run->options.model_note, "%s", run->model_note);
+    cut_windows(run);
+    return 0;
+}
+
+void client_run_close(struct client_run *run)
+{
+    client_model_close(&run->model);
+    client_data_free(&run->data);
+    client_data_free(&run->eval_data);
+    if (run->directory_fd >= 0 && run->directory_fd != run->resume.directory_fd)
+        close(run->directory_fd);
+    run->directory_fd = -1;
+    client_resume_close(&run->resume);
+    json_decref(run->changes);
+    run->changes = NULL;
+}
+
+uint64_t client_run_rows(const struct client_run *run, uint64_t step)
+{
+    return client_change_rows(run->changes, run->options.batch, step);
+}
+
+json_t *client_run_record(const struct client_run *run, uint32_t microbatch)
+{
+    const struct client_content data = {run->data.n, run->data.hash};
+    const struct client_content eval_data = {run->eval_data.n, run->eval_data.hash};
+    struct eps_train_options options = run->options;
+    const char **paths = calloc(run->data.n_files + 1, sizeof *paths);
+
+    if (!paths)
+        return NULL;
+    for (size_t i = 0; i < run->data.n_files; i++)
+        paths[i] = run->data.files[i].path; /* where a pattern was given, what it stood for */
+    options.data = paths;
+    options.n_data = run->data.n_files;
+    options.device = run->asked.device;
+    options.device_mem = run->asked.device_mem;
+    options.microbatch = microbatch;
+    json_t *record = client_record_write(&options, &data, &eval_data);
+    free(paths);
+    json_t *const products =
+        json_object_get(run->resume.record.json, "products"); /* the daemon's, from the beginning */
+    if (record && ((json_array_size(run->changes) > 0 && json_object_set(record, "changes", run->changes)) ||
+                   (products && json_object_set(record, "products", products)))) {
+        json_decref(record);
+        record = NULL;
+    }
+    return record;
+}
+
+/* The directory and its parents. *made: bytes of the path to the first that was not there, 0 if all were. */
+static int make_directories(const char *path, size_t *made, struct error *err)
+{
+    char part[PATH_MAX];
+
+    *made = 0;
+    for (size_t i = 1; i == 1 || path[i - 1]; i++) {
+        if (path[i] != '/' && path[i])
+            continue;
+        snprintf(part, sizeof part, "%.*s", (int)i, path);
+        if (mkdir(part, 0777) == 0) {
+            *made = *made ? *made : i;
+            output_flush_parent(part); /* one that may be written and not read cannot be */
+        } else if (errno != EEXIST) {
+            return error_set(err, -errno, "--out %s: %s: %s", path, part, strerror(errno));
+        }
+    }
+    return 0;
+}
+
+/* A run's account or checkpoints, whole or not. */
+static int check_unused(const struct client_run *run, struct error *err)
+{
+    const int fd = openat(run->directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    DIR *entries = fd >= 0 ? fdopendir(fd) : NULL;
+    const struct dirent *entry;
+    int rc = 0;
+
+    if (!entries) {
+        rc = error_set(err, -errno, "--out %s: %s", run->directory, strerror(errno));
+        if (fd >= 0)
+            close(fd);
+        return rc;
+    }
+    while (!rc && (entry = readdir(entries))) {
+        if (strcmp(entry->d_name, "metrics.jsonl") == 0 || strncmp(entry->d_name, "step-", 5) == 0)
+            rc = error_set(err, -EEXIST,
+                           "--out %s holds a run already (%s): choose another directory, or continue it with --resume",
+                           run->directory, entry->d_name);
+    }
+    closedir(entries);
+    return rc;
+}
+
+/* runs/MODEL-TIME, or, if two begin in one second, runs/MODEL-TIME-2 and so on. */
+static int make_named(struct client_run *run, struct error *err)
+{
+    const time_t now = time(NULL);
+    struct tm local;
+    char stamp[32];
+
+    localtime_r(&now, &local);
+    strftime(stamp, sizeof stamp, "%Y%m%d-%H%M%S", &local);
+    for (int i = 1; i <= 100; i++) {
+        int used = snprintf(run->directory, sizeof run->directory, "runs/%s-%s", run->model.name, stamp);
+        if (i > 1)
+            snprintf(run->directory + used, sizeof run->directory - (size_t)used, "-%d", i);
+        int rc = make_directories(run->directory, &run->made, err);
+        if (rc || run->made)
+            return rc; /* made: this very directory, perhaps with its parents */
+    }
+    return error_set(err, -EEXIST, "%s and -2 to -100 exist already: name a directory with --out", run->directory);
+}
+
+/* Its own: locked since its checkpoint was looked for. */
+static void take_back_directory(struct client_run *run)
+{
+    snprintf(run->directory, sizeof run->directory, "%s", run->resume.directory);
+    run->directory_fd = run->resume.directory_fd;
+    run->options.out = run->directory;
+    client_checkpoints_sweep(run->directory_fd);
+    settle_directory(run);
+}
+
+int client_run_make_directory(struct client_run *run, const struct client_watch *watch, struct error *err)
+{
+    const char *out = run->options.out;
+    int rc;
+
+    if (run->resume.in_place) {
+        take_back_directory(run);
+        return 0;
+    }
+    if (!out)
+        rc = make_named(run, err);
+    else if (!*out || strlen(out) >= sizeof run->directory - 32) /* room for a file's name */
+        rc = error_set(err, -EDOM, "--out '%.40s': a name of 1 to %zu characters", out, sizeof run->directory - 33);
+    else {
+        snprintf(run->directory, sizeof run->directory, "%s", out);
+        rc = make_directories(run->directory, &run->made, err);
+    }
+    if (rc)
+        return rc;
+    run->options.out = run->directory;
+    run->directory_fd = open(run->directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (run->directory_fd < 0)
+        return error_set(err, -errno, "--out %s: %s", run->directory, strerror(errno));
+    rc = check_unused(run, err);
+    if (!rc)
+        rc = client_resume_lock(run->directory_fd, run->directory, watch, err);
+    if (!rc)
+        rc = check_unused(run, err); /* whoever had the lock may have begun one */
+    if (rc) {                        /* another run's */
+        close(run->directory_fd);
+        run->directory_fd = -1;
+    }
+    return rc;
+}
+
+void client_run_forget_directory(struct client_run *run)
+{
+    for (size_t n = strlen(run->directory); run->made > 0 && n >= run->made; n--) {
+        const char at = run->directory[n];
+        if (at && at != '/')
+            continue;
+        run->directory[n] = 0;
+        if (rmdir(run->directory) && errno != ENOENT) /* "a/" and "a" are the same */
+            return;
+    }
+}

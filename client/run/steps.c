@@ -1,0 +1,518 @@
+#include "client/run/steps.h"
+
+#include "client/run/change.h"
+#include "client/run/options.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+enum { RETRY_MS = 2000, SLICE_MS = 100, PATIENCE_S = 600, MOST_SKIPPED = 20 };
+
+static void note(const struct client_steps *s, const char *sentence)
+{
+    if (s->events->on_note)
+        s->events->on_note(s->user, sentence);
+}
+
+/* Another save may have come after it. Told once. */
+static void look_at_latest(struct client_steps *s, uint64_t step)
+{
+    const uint64_t latest = client_checkpoints_latest(s->run->directory_fd);
+    struct error sentence;
+    struct stat st;
+
+    if (s->latest_told || (latest != UINT64_MAX && latest >= step))
+        return;
+    s->latest_told = true;
+    const bool is_directory =
+        fstatat(s->run->directory_fd, "latest", &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISDIR(st.st_mode);
+    error_set(&sentence, 0, "step-%" PRIu64 " is saved, but %s/latest does not name it: %s", step, s->run->directory,
+              is_directory ? "it is a directory; move it away" : "it could not be replaced");
+    note(s, sentence.text);
+}
+
+static bool marks_best(const struct client_steps *s)
+{
+    const struct eps_train_options *o = &s->run->options;
+    return o->eval_every > 0 && o->save_every > 0;
+}
+
+/* That checkpoint stands. */
+static void mark_best(struct client_steps *s)
+{
+    struct error sentence;
+    const int rc = client_best_mark(s->run->directory_fd, s->best.step);
+
+    if (!rc)
+        return;
+    error_set(&sentence, 0, "%s/best could not be pointed to step-%" PRIu64 ": %s", s->run->directory, s->best.step,
+              strerror(-rc));
+    note(s, sentence.text);
+}
+
+static void on_saved(struct client_steps *s, uint64_t step)
+{
+    char path[PATH_MAX + 40];
+
+    if (step == s->asked) {
+        s->saving = false;
+        s->save_rc = 0;
+    }
+    if (marks_best(s) && step == s->best.step)
+        mark_best(s);
+    if (client_checkpoints_add(&s->checkpoints, step) == 0)
+        client_tidy_begin(&s->tidy, &s->checkpoints, s->run->options.keep, s->metrics.fd);
+    snprintf(path, sizeof path, "%s/step-%" PRIu64, s->run->directory, step);
+    if (s->events->on_saved)
+        s->events->on_saved(s->user, step, path);
+    look_at_latest(s, step);
+}
+
+static void on_save_failed(struct client_steps *s, uint64_t step, int code, const struct error *why)
+{
+    const bool again = s->no_room_ns != 0 && step == s->asked;
+
+    if (s->saving && step == s->asked) {
+        s->saving = false;
+        s->save_rc = code < 0 ? code : -EIO;
+        s->save_error = *why;
+    }
+    if (s->events->on_save_failed && !again)
+        s->events->on_save_failed(s->user, step, why->text);
+}
+
+static void on_aside(void *data, const struct message *m)
+{
+    struct client_steps *s = data;
+
+    if (m->kind == MESSAGE_SAVED)
+        on_saved(s, m->saved.step);
+    if (m->kind == MESSAGE_SAVE_FAILED)
+        on_save_failed(s, m->save_failed.step, m->save_failed.code, &m->save_failed.error);
+    if (m->kind == MESSAGE_OUTPUT)
+        client_output_hear(&s->output, s->link, m, s->opened);
+    if (m->kind == MESSAGE_MEMORY_REPLY)
+        client_memory_hear(&s->memory, m);
+    if (m->kind == MESSAGE_STOP && s->stop == 0) {
+        s->stop = 1;
+        s->daemon_stops = true;
+    }
+}
+
+void client_steps_init(struct client_steps *s)
+{
+    s->metrics.fd = s->output.partial_fd = -1;
+    s->asked = MESSAGE_NO_STEP;
+    s->before = NAN;
+    client_best_init(&s->best);
+    s->link->on_aside = on_aside;
+    s->link->aside_data = s;
+}
+
+void client_steps_free(struct client_steps *s)
+{
+    client_tidy_end(&s->tidy);
+    client_output_free(&s->output);
+    client_metrics_close(&s->metrics);
+    client_checkpoints_free(&s->checkpoints);
+}
+
+uint64_t client_steps_saved(const struct client_steps *s)
+{
+    return s->checkpoints.n > 0 ? s->checkpoints.steps[s->checkpoints.n - 1] : MESSAGE_NO_STEP;
+}
+
+int client_steps_ask(void *steps, struct error *err)
+{
+    struct client_steps *s = steps;
+    const int stop = s->events->should_stop ? s->events->should_stop(s->user) : 0;
+
+    if (s->stop < stop)
+        s->stop = stop;
+    if (s->stop == 0 || (s->stop == 1 && s->begun && s->run->options.save_every != 0))
+        return 0;
+    return error_set(err, -EINTR, "interrupted");
+}
+
+/* Writes the data of step `opened` where no open step reads: the buffers take turns. */
+static int prepare(struct client_steps *s, struct error *err)
+{
+    const struct eps_train_options *o = &s->run->options;
+    const uint64_t since = trace_begin(s->trace), first = client_run_rows(s->run, s->opened);
+    int rc = 0;
+
+    for (uint32_t i = 0; !rc && i < o->batch; i++) {
+        const uint64_t k = client_windows_pick(&s->run->train, o->order, o->seed, first + i);
+        rc = client_job_put(s->job, s->opened % 2, i, &s->run->train, k, err);
+    }
+    if (s->trace)
+        trace_end(s->trace, since, "prepare data", NULL, (struct trace_arg[]){{"step", s->opened + 1}, {NULL, 0}});
+    return rc;
+}
+
+static bool evaluates_after(const struct client_steps *s, uint64_t step)
+{
+    const struct eps_train_options *o = &s->run->options;
+    return step == s->end || (o->eval_every > 0 && step % o->eval_every == 0);
+}
+
+static bool stands(const struct client_steps *s, uint64_t step)
+{
+    for (size_t i = 0; i < s->checkpoints.n; i++) {
+        if (s->checkpoints.steps[i] == step)
+            return true;
+    }
+    return false;
+}
+
+/* Patience is an end like any other: the step is saved as the last one. */
+static void end_early(struct client_steps *s)
+{
+    const struct eps_train_options *o = &s->run->options;
+    struct error sentence;
+
+    if (o->patience == 0 || s->best.n_since < o->patience || s->done >= s->end)
+        return;
+    s->end = s->done;
+    error_set(&sentence, 0,
+              "stopped early after step %" PRIu64 " of %" PRIu64 ": none of the last %u evaluations was below the "
+              "held-out loss of %.4f after step %" PRIu64,
+              s->done, o->steps, o->patience, s->best.loss, s->best.step);
+    note(s, sentence.text);
+}
+
+static void judge(struct client_steps *s, double loss)
+{
+    const bool better = client_best_add(&s->best, s->done, loss);
+
+    if (better && marks_best(s) && stands(s, s->done))
+        mark_best(s);
+    end_early(s);
+}
+
+/* All that was opened is done, so the buffer that holds no data for the next step is free. A stop cuts it short: the
+ * loss is NaN then. */
+static int evaluate(struct client_steps *s, double *loss, struct error *err)
+{
+    const uint64_t since = trace_begin(s->trace);
+    uint64_t n_tokens;
+    int rc = client_job_evaluate(loss, &n_tokens, s->job, &s->run->held_out, (s->opened + 1) % 2, err);
+
+    if (s->trace)
+        trace_end(s->trace, since, "evaluate", NULL, (struct trace_arg[]){{"step", s->done}, {NULL, 0}});
+    if (rc == -ECANCELED) {
+        *loss = NAN;
+        return 0;
+    }
+    if (!rc && s->events->on_evaluated)
+        s->events->on_evaluated(s->user, s->done, *loss, n_tokens);
+    if (!rc)
+        judge(s, *loss);
+    return rc;
+}
+
+/* A line that could not be written does not end the run: it is tried again with the next. */
+static void note_metrics(struct client_steps *s, int rc, const struct error *why)
+{
+    const bool news = rc && !s->metrics_rc;
+
+    s->metrics_rc = rc;
+    s->metrics_error = *why;
+    if (news && s->events->on_save_failed)
+        s->events->on_save_failed(s->user, s->done, why->text);
+}
+
+/* Once a step: what there is of it, and whether it goes on. */
+static void write_trace(struct client_steps *s)
+{
+    struct error sentence;
+
+    if (!s->trace)
+        return;
+    trace_flush(s->trace);
+    if (!s->trace->rc || s->trace_ended)
+        return;
+    s->trace_ended = true;
+    error_set(&sentence, 0, "the trace %s ends at step %" PRIu64 ": %s; training goes on", s->run->options.trace,
+              s->done, strerror(-s->trace->rc));
+    note(s, sentence.text);
+}
+
+/* A skipped step leaves the weights as they are, so it is other data that has to be the better; where that is said of
+ * many in a row, it is the weights, and no data will help. The first of them is told. */
+static int note_skipped(struct client_steps *s, bool skipped, struct error *err)
+{
+    struct error sentence;
+
+    s->n_skipped = skipped ? s->n_skipped + 1 : 0;
+    s->diverged = s->n_skipped == MOST_SKIPPED;
+    if (s->diverged)
+        return error_set(err, -EIO,
+                         "the last %d steps, %" PRIu64 " to %" PRIu64 ", were skipped: loss or gradient was not finite "
+                         "in any of them, so that the weights have diverged; try a lower --lr",
+                         MOST_SKIPPED, s->done + 1 - MOST_SKIPPED, s->done);
+    error_set(&sentence, 0,
+              "step %" PRIu64 " was skipped, as its loss or gradient is not finite: weights and moments are as before "
+              "it; after %d in a row the run ends",
+              s->done, MOST_SKIPPED);
+    if (s->n_skipped == 1 && s->events->on_note)
+        s->events->on_note(s->user, sentence.text);
+    return 0;
+}
+
+static int on_done(struct client_steps *s, const struct message *m, struct error *err)
+{
+    const struct eps_train_options *o = &s->run->options;
+    const uint64_t now = uv_hrtime(), tokens = (uint64_t)o->batch * o->seq;
+    struct error why = {""};
+    struct eps_step step = {
+        .step = ++s->done,
+        .n_steps = o->steps,
+        .loss = m->done.loss,
+        .lr = client_options_lr(o, s->done - 1),
+        .tokens = client_run_rows(s->run, s->done) * o->seq,
+        .step_ms = (double)(now - s->since_ns) / 1e6,
+        .tokens_per_s = (double)tokens * 1e9 / (double)(now - s->since_ns),
+        .device_peak_bytes = m->done.device_peak,
+        .device_budget_bytes = s->budget,
+        .host_bytes = m->done.host_bytes,
+        .eval_loss = NAN,
+        .eval_before = s->done == s->run->first_step + 1 ? s->before : NAN,
+        .grad_norm = m->done.grad_norm,
+        .skipped = m->done.skipped,
+    };
+    struct error changed;
+    uint64_t after;
+    int rc = 0;
+
+    for (size_t i = 0; client_change_say(&changed, &after, s->run->changes, i) && !step.changed; i++)
+        if (after + 1 == step.step)
+            step.changed = changed.text;
+    step.n_memory = client_memory_take(&s->memory, &step.memory);
+    /* Before the evaluation, which takes long: the checkpoint of this step may stand by now. */
+    note_metrics(s, client_metrics_write(&s->metrics, &step, &why), &why);
+    if (evaluates_after(s, s->done))
+        rc = evaluate(s, &step.eval_loss, err);
+    if (!isnan(step.eval_loss))
+        note_metrics(s, client_metrics_rewrite(&s->metrics, &step, &why), &why);
+    s->since_ns = uv_hrtime();
+    write_trace(s);
+    if (!rc && s->events->on_step)
+        s->events->on_step(s->user, &step);
+    return rc ? rc : note_skipped(s, step.skipped, err);
+}
+
+/* A checkpoint of what is covered, which is all that was opened. */
+static bool is_due(const struct client_steps *s)
+{
+    const struct eps_train_options *o = &s->run->options;
+
+    if (s->covered != s->opened || s->covered == s->asked || s->covered == s->run->first_step)
+        return false;
+    return (s->stop == 1 && o->save_every > 0) || s->covered == s->end ||
+           (marks_best(s) && s->covered == s->best.step && s->covered == s->done) ||
+           (o->save_every > 0 && s->covered % o->save_every == 0);
+}
+
+static void ask_save(struct client_steps *s)
+{
+    const struct message m = {.kind = MESSAGE_SAVE, .save = {.step = s->covered}};
+
+    s->asked = s->covered;
+    s->saving = true;
+    client_link_send(s->link, &m);
+}
+
+/* Whether a checkpoint is to be asked for when all that was opened is covered. */
+static bool will_be_due(const struct client_steps *s)
+{
+    const struct eps_train_options *o = &s->run->options;
+
+    return s->covered < s->opened && o->save_every > 0 && s->opened % o->save_every == 0;
+}
+
+/* The next step may open when the last one has arrived or is covered; it waits for a checkpoint that is due, and for an
+ * evaluation. */
+static bool may_open(const struct client_steps *s)
+{
+    return !s->stop && s->opened < s->end && s->arrived == s->opened && !is_due(s) && !will_be_due(s) &&
+           (s->done == s->opened || !evaluates_after(s, s->opened));
+}
+
+static int open_step(struct client_steps *s, struct error *err)
+{
+    const struct eps_train_options *o = &s->run->options;
+    const struct message m = {
+        .kind = MESSAGE_OPEN_STEP,
+        .open_step = {.step = s->opened,
+                      .buffer = s->opened % 2,
+                      .n_valid = (uint64_t)o->batch * o->seq,
+                      .lr = client_options_lr(o, s->opened)},
+    };
+
+    if (s->done == s->opened)
+        s->since_ns = uv_hrtime();
+    client_link_send(s->link, &m);
+    s->begun = true;
+    s->opened++;
+    client_memory_ask(&s->memory, s->link, s->opened == s->end);
+    return s->opened < s->end ? prepare(s, err) : 0;
+}
+
+/* A stop that is not saved is no end: the link's next wait is. */
+static bool is_over(const struct client_steps *s)
+{
+    const struct eps_train_options *o = &s->run->options;
+    const bool stopped = s->stop == 1 && o->save_every > 0;
+
+    return s->done == s->opened && !s->saving && !s->memory.asked && !is_due(s) && (stopped || s->opened == s->end);
+}
+
+static int hear(struct client_steps *s, struct error *err)
+{
+    const uint64_t since = trace_begin(s->trace);
+    struct message m;
+    int rc = client_link_next(s->link, &m, NULL, err);
+
+    if (s->trace)
+        trace_end(s->trace, since, "wait", NULL, NULL);
+    if (rc)
+        return rc;
+    if (m.kind == MESSAGE_ARRIVED && m.arrived.step == s->arrived && s->arrived < s->opened)
+        s->arrived++;
+    else if (m.kind == MESSAGE_COVERED && m.covered.step == s->covered && s->covered < s->opened)
+        s->arrived = s->arrived > ++s->covered ? s->arrived : s->covered;
+    else if (m.kind == MESSAGE_DONE && m.done.step == s->done && s->done < s->covered)
+        return on_done(s, &m, err);
+    else if (m.kind == MESSAGE_SAVED || m.kind == MESSAGE_SAVE_FAILED || m.kind == MESSAGE_STOP ||
+             m.kind == MESSAGE_MEMORY_REPLY || m.kind == MESSAGE_OUTPUT)
+        on_aside(s, &m);
+    else
+        return error_set(err, -EPROTO, "the daemon sent %s out of turn", message_name(m.kind));
+    return 0;
+}
+
+static int take_steps(struct client_steps *s, struct error *err)
+{
+    int rc = prepare(s, err);
+
+    while (!rc && !is_over(s)) {
+        if (is_due(s) && !s->saving)
+            ask_save(s);
+        else if (may_open(s))
+            rc = open_step(s, err);
+        else
+            rc = hear(s, err);
+    }
+    return rc;
+}
+
+/* The run is over but for its last checkpoint: the disk is full, and that the user can mend. */
+static bool lacks_room(const struct client_steps *s)
+{
+    const bool full = s->save_rc == -ENOSPC || s->save_rc == -EDQUOT;
+
+    return full && (s->no_room_ns == 0 || uv_hrtime() - s->no_room_ns < PATIENCE_S * UINT64_C(1000000000));
+}
+
+static void say_no_room(struct client_steps *s)
+{
+    struct error sentence;
+
+    s->no_room_ns = uv_hrtime();
+    error_set(&sentence, 0,
+              "no room for step-%" PRIu64
+              ": it is tried again every %d s for %d minutes; make some, or interrupt to end "
+              "without it",
+              s->asked, RETRY_MS / 1000, PATIENCE_S / 60);
+    if (s->events->on_note)
+        s->events->on_note(s->user, sentence.text);
+}
+
+/* Any further stop is a wish to end without. */
+static int await_room(struct client_steps *s, struct error *err)
+{
+    const int stop = s->stop;
+    int rc = 0;
+
+    while (!rc && lacks_room(s)) {
+        if (s->no_room_ns == 0)
+            say_no_room(s);
+        for (unsigned ms = 0; !rc && ms < RETRY_MS && s->stop == stop; ms += SLICE_MS)
+            rc = client_link_pause(s->link, SLICE_MS, err);
+        if (s->stop != stop)
+            return 0;
+        ask_save(s);
+        while (!rc && s->saving)
+            rc = hear(s, err);
+    }
+    return rc;
+}
+
+/* What a tidying that was under way at the last checkpoint has left. */
+static void finish_tidying(struct client_steps *s)
+{
+    do {
+        client_tidy_end(&s->tidy);
+        client_tidy_begin(&s->tidy, &s->checkpoints, s->run->options.keep, s->metrics.fd);
+    } while (s->tidy.n_steps == CLIENT_TIDY_MOST);
+}
+
+/* Of a step whose line was lost. The rate is not known if the run's end, and with it the schedule, was another, or if
+ * anything was changed. */
+static void fill_line(void *data, struct eps_step *lost)
+{
+    const struct client_steps *s = data;
+    const struct eps_train_options *o = &s->run->options;
+
+    lost->tokens = client_run_rows(s->run, lost->step) * o->seq;
+    if (o->steps == s->run->resume.record.options.steps && json_array_size(s->run->changes) == 0)
+        lost->lr = client_options_lr(o, lost->step - 1);
+}
+
+static int open_metrics(struct client_steps *s, struct error *err)
+{
+    const int fd = s->run->directory_fd;
+    int rc = s->run->resume.in_place ? client_metrics_reopen(&s->metrics, fd, s->run->first_step, fill_line, s, err)
+                                     : client_metrics_open(&s->metrics, fd, err);
+
+    if (rc)
+        error_prefix(err, s->run->directory);
+    return rc;
+}
+
+int client_steps_run(struct client_steps *s, struct error *err)
+{
+    const struct client_run *run = s->run;
+    int rc;
+
+    s->end = run->options.steps;
+    s->job->stop = &s->stop;
+    s->job->on_evaluating = s->events->on_evaluating;
+    s->job->user = s->user;
+    s->opened = s->arrived = s->covered = s->done = s->run->first_step;
+    if (run->resume.in_place)
+        client_best_read(&s->best, run->directory, run->directory_fd, run->first_step);
+    rc = run->options.eval_every > 0 && s->done == 0 ? evaluate(s, &s->before, err) : 0;
+    if (!rc)
+        rc = client_steps_ask(s, err); /* a stop that cut the evaluation short, and has not been heard otherwise */
+    if (!rc)
+        rc = client_checkpoints_list(&s->checkpoints, s->run->directory_fd, err);
+    if (!rc)
+        rc = open_metrics(s, err);
+    if (!rc)
+        rc = take_steps(s, err);
+    if (!rc)
+        rc = await_room(s, err);
+    struct error why = {""};
+    if (s->metrics_rc)
+        note_metrics(s, client_metrics_flush(&s->metrics, &why), &why);
+    if (!rc && !s->save_rc)
+        finish_tidying(s);
+    return rc;
+}

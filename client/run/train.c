@@ -1,0 +1,508 @@
+/* eps_train: from options to a run directory. The daemon holds the model; here is who is asked for what, and what is said
+ * of the end. The steps between are client/run/steps.c. */
+#include "client/daemon/await.h"
+#include "client/daemon/job.h"
+#include "client/daemon/link.h"
+#include "client/daemon/look.h"
+#include "client/daemon/spawn.h"
+#include "client/eps.h"
+#include "client/model/hub.h"
+#include "client/model/side.h"
+#include "client/run/change.h"
+#include "client/run/options.h"
+#include "client/run/record.h"
+#include "client/run/run.h"
+#include "client/run/steps.h"
+#include "client/text/tokenizer.h"
+#include "proto/model/output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct train {
+    struct client_run run;
+    struct client_link link;
+    struct client_spawn spawn; /* without --connect */
+    struct client_job job;
+    struct client_steps steps;
+    int log_fd, side_fd, trace_fd;
+    bool log_made; /* it was not there before */
+    struct trace trace;
+    struct client_devices devices;
+    uint32_t workers[MESSAGE_MAX_PARTS], n_workers; /* attached, by id: the first of them get a share */
+    bool closed;                                    /* the daemon has let go of the job */
+};
+
+static void on_device(void *user, const struct eps_memory *side)
+{
+    struct train *t = user;
+    struct client_devices *devices = &t->devices;
+
+    if (side->worker == 0)
+        return;
+    if (t->n_workers < MESSAGE_MAX_PARTS)
+        t->workers[t->n_workers++] = side->worker;
+    devices->cpu |= device_name_is(side->device, "cpu");
+    devices->cuda |= device_name_is(side->device, "cuda");
+    if (devices->budget < side->budget)
+        devices->budget = side->budget;
+}
+
+static int start_workers(struct train *t, struct error *err)
+{
+    const struct eps_train_options *o = &t->run.options;
+    const int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK; /* of a pipe that stands there */
+    t->log_fd = openat(t->run.directory_fd, "log", flags | O_EXCL, 0666);
+    t->log_made = t->log_fd >= 0;
+    if (!t->log_made && errno == EEXIST)
+        t->log_fd = openat(t->run.directory_fd, "log", flags, 0666);
+    if (t->log_fd < 0)
+        return error_set(err, -errno, "%s/log: %s", o->out, strerror(errno));
+    struct client_spawn_options options = {.programs = o->programs,
+                                           .n_workers = o->workers,
+                                           .device_mem = o->device_mem,
+                                           .log_fd = t->log_fd};
+    const int rc = client_options_device(&options.device, o->device, o->workers, NULL, err);
+    return rc ? rc : client_spawn_start(&t->spawn, &t->link, &options, err);
+}
+
+/* The daemon and its workers: private ones are started, those of --connect are attached already. What they are decides
+ * what the options left to choose. */
+static int find_workers(struct train *t, struct error *err)
+{
+    int rc = t->run.options.connect ? 0 : start_workers(t, err);
+
+    if (!rc)
+        rc = client_look_memory(&t->link, false, on_device, t, err);
+    if (rc)
+        return rc;
+    client_options_settle(&t->run.options, &t->devices);
+    t->steps.budget = t->devices.budget;
+    return 0;
+}
+
+/* What was trained on bytes has a tokenizer of bytes, which others have to be told. */
+static int add_tokenizer(struct client_model *model, const struct client_data *data, struct error *err)
+{
+    size_t n;
+
+    if (model->config.vocabulary != 256 || !data->has_text || client_side_find(model->side, "tokenizer.json", &n) ||
+        client_side_find(model->side, "vocab.json", &n))
+        return 0;
+    if (!model->side)
+        model->side = json_object();
+    if (!model->side)
+        return error_set(err, -ENOMEM, "out of memory");
+    return client_tokenizer_add_bytes(model->side, model->config.n_positions, err);
+}
+
+/* What every checkpoint repeats. The microbatch is recorded as it is asked for; the daemon puts in what was chosen. */
+static int make_side(struct train *t, struct error *err)
+{
+    const uint64_t room = client_record_side_bytes(t->run.model.side, t->run.preset); /* as eps plan has it */
+    int rc = add_tokenizer(&t->run.model, &t->run.data, err);
+    json_t *options = rc ? NULL : client_run_record(&t->run, t->run.options.microbatch);
+
+    if (rc)
+        return rc;
+    rc = options ? client_record_side(&t->side_fd, options, t->run.model.side, room, err)
+                 : error_set(err, -ENOMEM, "out of memory, or a file's name that is not UTF-8");
+
+    json_decref(options);
+    return rc;
+}
+
+static int open_job(struct train *t, struct error *err)
+{
+    const struct eps_train_options *o = &t->run.options;
+    struct message request = {
+        .kind = MESSAGE_JOB,
+        .job = {.train = true,
+                .deterministic = o->deterministic,
+                .step = t->run.first_step,
+                .n_steps = o->steps,
+                .seed = o->seed,
+                .batch = o->batch,
+                .seq = o->seq,
+                .n_parts = o->parts,
+                .microbatch = o->microbatch,
+                .optimizer = o->optimizer == EPS_ADAMW ? OPTIMIZER_ADAMW : OPTIMIZER_ADAMA,
+                .precision = client_options_number(o->precision),
+                .moments = client_options_number(o->moments),
+                .grad = client_options_number(o->grad_dtype),
+                .fenced = o->commit == EPS_FENCED,
+                .require_pinned = o->require_pinned,
+                .clip_norm = isnan(o->clip_norm) ? 0 : o->clip_norm,
+                .clip_update = isnan(o->clip_update) ? 0 : o->clip_update,
+                .host_mem = o->host_mem,
+                .beta1 = o->beta1,
+                .beta2 = o->beta2,
+                .epsilon = o->epsilon,
+                .weight_decay = o->weight_decay},
+    };
+    int rc = make_side(t, err);
+
+    if (rc)
+        return rc;
+    request.job.files = client_output_is_needed(&t->link);
+    if (request.job.files) {
+        client_checkpoints_sweep(t->run.directory_fd);
+        client_output_init(&t->steps.output, t->run.directory_fd, t->side_fd, t->run.first_step);
+        output_path(request.job.out, sizeof request.job.out, t->run.directory_fd);
+    }
+    const struct client_job_files files = {.output = request.job.files ? -1 : t->run.directory_fd,
+                                           .side = t->side_fd,
+                                           .trace = t->trace_fd,
+                                           .moments = t->run.resume.moments_fd};
+    rc = client_job_open(&t->job, &t->link, &request, &t->run.model, &files, err);
+    if (!rc)
+        t->run.options.microbatch = t->job.microbatch;
+    return rc;
+}
+
+static void note(const struct train *t, const char *sentence)
+{
+    if (t->steps.events->on_note)
+        t->steps.events->on_note(t->steps.user, sentence);
+}
+
+static int tell_plan(struct train *t, struct error *err)
+{
+    const struct client_steps *s = &t->steps;
+    struct client_memory memory = {0};
+    const struct eps_memory *sides;
+    int rc = s->events->on_plan ? client_memory_await(&memory, &t->link, err) : 0;
+
+    if (!rc && client_memory_take(&memory, &sides) == 2)
+        s->events->on_plan(s->user, &t->job.choice, &sides[0], &sides[1]);
+    return rc;
+}
+
+/* "worker 3 has no share: the minibatch has 2 parts" */
+static void note_idle(const struct train *t)
+{
+    const uint32_t n = t->n_workers - t->job.n_workers, parts = t->run.options.parts;
+    struct error sentence;
+
+    if (t->n_workers <= t->job.n_workers)
+        return;
+    error_set(&sentence, 0, n > 1 ? "workers" : "worker");
+    for (uint32_t i = t->job.n_workers; i < t->n_workers; i++)
+        error_append(&sentence, "%s %u", i == t->job.n_workers ? "" : ",", t->workers[i]);
+    error_append(&sentence, " %s no share: the minibatch has %u part%s (--parts)", n > 1 ? "have" : "has", parts,
+                 parts > 1 ? "s" : "");
+    note(t, sentence.text);
+}
+
+static void note_summed(const struct train *t)
+{
+    const struct client_run *run = &t->run;
+    struct error sentence;
+    struct model model;
+
+    if (model_init(&model, &run->model.config, NULL))
+        return;
+    if (client_options_say_summed(&sentence, &run->asked, &run->options, &model))
+        note(t, sentence.text);
+    model_free(&model);
+}
+
+/* Those of now, and of before. */
+static void say_changes(const struct train *t)
+{
+    const struct client_run *run = &t->run;
+    const bool rebatched = run->options.batch != run->resume.record.options.batch;
+    struct error sentence, change;
+    uint64_t step;
+
+    for (size_t i = 0; client_change_say(&change, &step, run->changes, i); i++) {
+        error_set(&sentence, 0, "changed %.400s%s", change.text,
+                  step == run->first_step ? "; the optimizer's moments are kept" : "");
+        note(t, sentence.text);
+    }
+    if (!rebatched)
+        return;
+    error_set(&sentence, 0,
+              "the batch changes, the data's order does not: %" PRIu64 " windows are done, and step %" PRIu64
+              " begins with the next",
+              client_run_rows(run, run->first_step), run->first_step + 1);
+    note(t, sentence.text);
+}
+
+/* What the caller is told before the first step. */
+static void announce(struct train *t)
+{
+    const struct client_run *run = &t->run;
+    const struct eps_train_options *stored = &run->resume.record.options;
+    struct error sentence;
+
+    if (t->steps.events->on_start)
+        t->steps.events->on_start(t->steps.user, &run->options, t->job.n_parameters);
+    if (run->preset && client_options_say_recipe(&sentence, run->preset, &run->asked, &run->options))
+        note(t, sentence.text);
+    if (client_options_say_fenced(&sentence, &run->asked, &run->options, t->job.n_parameters))
+        note(t, sentence.text);
+    note_summed(t);
+    note_idle(t);
+    if (run->data.n_passed > 0) {
+        error_set(&sentence, 0,
+                  "%" PRIu64 " file%s in directories of --data passed over: not named .txt, .md, .jsonl, .bin or .npy",
+                  run->data.n_passed, run->data.n_passed == 1 ? "" : "s");
+        note(t, sentence.text);
+    }
+    if (!run->asked.resume)
+        return;
+    error_set(&sentence, 0, "continuing from %s after %" PRIu64 " steps", run->resume.path, run->first_step);
+    note(t, sentence.text);
+    if (run->latest_mended) {
+        error_set(&sentence, 0, "%s/latest names step-%" PRIu64 " now: the run was ended before it could",
+                  run->directory, run->first_step);
+        note(t, sentence.text);
+    }
+    say_changes(t);
+    if (run->options.steps != stored->steps) {
+        error_set(&sentence, 0,
+                  "the run's end moves from step %" PRIu64 " to %" PRIu64 ", and the learning-rate schedule with it",
+                  stored->steps, run->options.steps);
+        note(t, sentence.text);
+    }
+    if (stored->microbatch && run->options.microbatch != stored->microbatch) {
+        error_set(&sentence, 0, "microbatches of %u rows, where the run had %u: results agree to rounding only",
+                  run->options.microbatch, stored->microbatch);
+        note(t, sentence.text);
+    }
+}
+
+static int create_trace(struct train *t, struct error *err)
+{
+    const char *path = t->run.options.trace;
+    int rc = path ? trace_create(&t->trace_fd, path, err) : 0;
+
+    if (!path || rc)
+        return rc;
+    trace_open(&t->trace, t->trace_fd, "eps train", "client");
+    t->steps.trace = &t->trace;
+    return 0;
+}
+
+static int open_traced_job(struct train *t, struct error *err)
+{
+    const uint64_t since = trace_begin(t->steps.trace);
+    int rc = open_job(t, err);
+
+    if (t->steps.trace)
+        trace_end(t->steps.trace, since, "open job", NULL, NULL);
+    return rc;
+}
+
+static int run(struct train *t, struct error *err)
+{
+    int rc = client_run_make_directory(&t->run, &t->link.watches[1], err);
+
+    if (!rc)
+        rc = create_trace(t, err);
+    if (!rc)
+        rc = find_workers(t, err);
+    if (!rc)
+        rc = open_traced_job(t, err);
+    if (rc)
+        return rc;
+    announce(t);
+    rc = tell_plan(t, err);
+    if (!rc)
+        rc = client_steps_run(&t->steps, err);
+    if (!rc)
+        rc = client_look_memory(&t->link, false, t->steps.events->on_memory, t->steps.user, err);
+    if (!rc)
+        rc = client_job_close(&t->job, err);
+    t->closed = rc == 0;
+    return rc;
+}
+
+static bool is_removed(const struct client_run *run)
+{
+    struct stat st;
+    return run->directory_fd >= 0 && fstat(run->directory_fd, &st) == 0 && st.st_nlink == 0;
+}
+
+/* How the run can go on, if it can. */
+static void add_remedy(const struct train *t, struct error *err)
+{
+    char quoted[PATH_MAX];
+    const char *directory = eps_quote(quoted, sizeof quoted, t->run.directory); /* to be pasted */
+    const uint64_t saved = client_steps_saved(&t->steps);
+
+    if (is_removed(&t->run))
+        error_append(err, "; no checkpoint is left: %s was removed", t->run.directory);
+    else if (saved != MESSAGE_NO_STEP &&
+             (t->link.failed == -EDOM || t->steps.diverged)) /* its numbers: they would come again */
+        error_append(err, "; its weights before that are in %s/step-%" PRIu64, t->run.directory, saved);
+    else if (saved != MESSAGE_NO_STEP)
+        error_append(err, "; eps train --resume %s continues from step %" PRIu64, directory, saved);
+    else if (t->steps.begun)
+        error_append(err, "; no checkpoint was saved");
+}
+
+/* Everything that was begun is done: was it what was wanted, and is all of it written? */
+static int conclude(const struct train *t, struct error *err)
+{
+    const struct client_steps *s = &t->steps;
+    char quoted[PATH_MAX];
+    int rc = 0;
+
+    if (s->stop) {
+        rc = error_set(err, -EINTR, "%s after %" PRIu64 " steps",
+                       s->daemon_stops ? "the daemon was stopped: the run ended" : "interrupted", s->done);
+        if (!s->save_rc)
+            error_append(err, "; saved in %s/step-%" PRIu64, t->run.directory, s->done);
+        if (!s->save_rc && s->done < t->run.options.steps)
+            error_append(err, "; resume with: eps train --resume %s",
+                         eps_quote(quoted, sizeof quoted, t->run.directory));
+    }
+    if (s->save_rc) {
+        rc = error_set(err, s->save_rc, "%sthe last checkpoint, step-%" PRIu64 ", could not be written: %.200s",
+                       s->stop && s->done < t->run.options.steps ? "interrupted, and " : "", s->asked,
+                       s->save_error.text);
+        add_remedy(t, err);
+    }
+    if (s->metrics_rc) {
+        if (!rc)
+            error_set(err, 0, "metrics.jsonl is incomplete: %s", s->metrics_error.text);
+        else
+            error_append(err, "; metrics.jsonl is incomplete: %.100s", s->metrics_error.text);
+        if (!s->save_rc && is_removed(&t->run)) /* after the last checkpoint was written, that is */
+            add_remedy(t, err);
+        rc = s->metrics_rc;
+    }
+    return rc;
+}
+
+/* The wait for room on a full disk was ended: no interrupt of the run, which had come to its end. */
+static bool lacked_room(const struct train *t, int rc)
+{
+    return rc == -EINTR && t->steps.save_rc && t->steps.no_room_ns;
+}
+
+static int describe_failure(const struct train *t, int rc, struct error *err)
+{
+    const struct client_steps *s = &t->steps;
+    const char *who = s->daemon_stops ? "the daemon was stopped: the run ended" : "interrupted";
+
+    if (rc == -EINTR && s->begun)
+        error_set(err, rc, "%s after %" PRIu64 " steps", who, s->done);
+    else if (rc == -EINTR)
+        error_set(err, rc, "%s before the first step", who);
+    if (s->begun)
+        add_remedy(t, err);
+    return rc;
+}
+
+/* Whoever else writes to it has let go: the job is closed, or private processes have ended. Else it stays without its
+ * end, which readers do without. */
+static void finish_trace(struct train *t)
+{
+    const bool last = t->closed || !t->run.options.connect;
+    struct error sentence;
+
+    if (t->trace_fd < 0)
+        return;
+    const int ended = trace_close(&t->trace), finished = last ? trace_finish(t->trace_fd) : 0;
+    const int rc = ended ? ended : finished;
+    close(t->trace_fd);
+    if (!t->steps.begun)
+        unlink(t->run.options.trace);
+    error_set(&sentence, 0, "the trace %s ends early: %s", t->run.options.trace,
+              rc == -ENODATA ? "what followed was not written whole" : strerror(-rc));
+    if (rc && t->steps.begun && !t->steps.trace_ended)
+        note(t, sentence.text);
+}
+
+/* A run that has written nothing leaves nothing. */
+static void clean_up(struct train *t)
+{
+    const struct client_steps *s = &t->steps;
+
+    if (t->run.directory_fd < 0)
+        return;
+    client_output_free(&t->steps.output);
+    if (!t->run.options.connect)
+        client_checkpoints_sweep(t->run.directory_fd); /* of a daemon that was ended while it was saving */
+    if (t->run.resume.in_place || s->done > t->run.first_step || s->checkpoints.n > 0)
+        return;
+    if (s->metrics.fd >= 0)
+        unlinkat(t->run.directory_fd, "metrics.jsonl", 0);
+    if (t->log_made)
+        unlinkat(t->run.directory_fd, "log", 0);
+    client_run_forget_directory(&t->run);
+}
+
+static void take_down(struct train *t)
+{
+    client_job_free(&t->job);
+    client_spawn_stop(&t->spawn);
+    client_link_free(&t->link);
+    finish_trace(t);
+    clean_up(t);
+    if (t->log_fd >= 0)
+        close(t->log_fd);
+    if (t->side_fd >= 0)
+        close(t->side_fd);
+    client_steps_free(&t->steps);
+    client_run_close(&t->run);
+}
+
+/* Workers of the daemon of --connect, if there is one; the link stays open. */
+static int count_workers(struct train *t, uint32_t *n, struct error *err)
+{
+    const struct eps_train_options *o = &t->run.asked;
+    const struct client_await await = {t->steps.events->on_note, t->steps.user};
+
+    *n = 0;
+    if (!o->connect)
+        return 0;
+    int rc = client_options_check_connect(o, err);
+
+    if (!rc)
+        rc = client_await_daemon(&t->link, o->connect, ROLE_CLIENT, &await, err);
+    return rc ? rc : client_await_worker(n, &t->link, o->connect, &await, err);
+}
+
+int eps_train(const struct eps_train_options *options, const struct eps_train_events *events, void *user,
+              struct eps_error *error)
+{
+    static const struct eps_train_events silent;
+    struct train *t = calloc(1, sizeof *t);
+    struct error err = {""}, sentence;
+    uint32_t n_workers;
+
+    if (!t)
+        return client_report(error, &(struct error){"out of memory"}, -ENOMEM);
+    t->log_fd = t->side_fd = t->trace_fd = -1;
+    t->steps = (struct client_steps){
+        .events = events ? events : &silent, .user = user, .run = &t->run, .link = &t->link, .job = &t->job};
+    client_run_init(&t->run);
+    int rc = client_link_init(&t->link, &err);
+    client_steps_init(&t->steps);
+    t->link.watches[1] = (struct client_watch){.ask = client_steps_ask, .data = &t->steps};
+    if (!rc) /* may take long, and a session must not wait for it */
+        rc = client_run_open(&t->run, options, &t->link.watches[1], &err);
+    if (!rc)
+        rc = count_workers(t, &n_workers, &err);
+    if (!rc)
+        rc = client_run_resolve(&t->run, n_workers, &err);
+    if (!rc && client_hub_say_fresh(&sentence, options)) /* before anything else is said */
+        note(t, sentence.text);
+    if (!rc)
+        rc = run(t, &err);
+    rc = rc && !lacked_room(t, rc) ? describe_failure(t, rc, &err) : conclude(t, &err);
+    take_down(t);
+    free(t);
+    return client_report(error, &err, rc);
+}

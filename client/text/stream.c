@@ -1,0 +1,78 @@
+#include "client/text/stream.h"
+
+#include "client/text/utf8.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+static void give(struct client_stream *s, const void *bytes, size_t n)
+{
+    memcpy(s->text + s->n, bytes, n);
+    s->n += n;
+}
+
+static void give_mark(struct client_stream *s)
+{
+    give(s, "\xEF\xBF\xBD", 3); /* U+FFFD */
+}
+
+/* What is held is always the beginning of a character, so a byte that does not fit ends that one, and may begin the
+ * next. */
+static void take(struct client_stream *s, uint8_t byte)
+{
+    s->held[s->n_held++] = byte;
+    int length = client_utf8_character(s->held, s->n_held);
+    if (length < 0) {
+        give_mark(s);
+        s->held[0] = byte;
+        length = s->n_held > 1 ? client_utf8_character(s->held, 1) : 0;
+        s->n_held = s->n_held > 1;
+        if (length < 0) {
+            give_mark(s);
+            s->n_held = 0;
+        }
+    }
+    if (length > 0) {
+        give(s, s->held, s->n_held);
+        s->n_held = 0;
+    }
+}
+
+/* Room for what n more bytes can become: three for each, and for those held. */
+static int make_room(struct client_stream *s, size_t n, struct error *err)
+{
+    const size_t need = 3 * (n + sizeof s->held);
+
+    s->n = 0;
+    if (need <= s->cap)
+        return 0;
+    char *text = realloc(s->text, need);
+    if (!text)
+        return error_set(err, -ENOMEM, "out of memory");
+    s->text = text;
+    s->cap = need;
+    return 0;
+}
+
+int client_stream_push(struct client_stream *stream, const char **text, size_t *n, const void *bytes, size_t n_bytes,
+                       bool last, struct error *err)
+{
+    int rc = make_room(stream, n_bytes, err);
+
+    for (size_t i = 0; !rc && i < n_bytes; i++)
+        take(stream, ((const uint8_t *)bytes)[i]);
+    if (!rc && last && stream->n_held > 0) {
+        give_mark(stream);
+        stream->n_held = 0;
+    }
+    *text = stream->text;
+    *n = stream->n;
+    return rc;
+}
+
+void client_stream_free(struct client_stream *stream)
+{
+    free(stream->text);
+    *stream = (struct client_stream){0};
+}

@@ -1,0 +1,183 @@
+#include "client/text/tokenizer_internal.h"
+
+#include "client/model/side.h"
+#include "client/text/utf8.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A model of bytes: each is a token, and nothing is ever joined. */
+static int open_bytes(struct client_tokenizer *t, struct error *err)
+{
+    t->is_bytes = true;
+    t->tokens = calloc(256, sizeof *t->tokens);
+    t->block = malloc(256);
+    if (!t->tokens || !t->block)
+        return error_set(err, -ENOMEM, "out of memory");
+    for (uint32_t i = 0; i < 256; i++) {
+        t->block[i] = (char)i;
+        t->tokens[i] = (struct tokenizer_token){&t->block[i], 1};
+        t->bytes[i] = i;
+    }
+    t->n_tokens = 256;
+    return 0;
+}
+
+/* eos_token_id of generation_config.json: a number, or several of which the first counts. */
+static uint32_t end_by_id(const struct client_tokenizer *t, const json_t *generation)
+{
+    const json_t *id = json_object_get(generation, "eos_token_id");
+
+    if (json_is_array(id))
+        id = json_array_get(id, 0);
+    if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= t->n_tokens)
+        return CLIENT_NO_TOKEN;
+    return t->tokens[json_integer_value(id)].text ? (uint32_t)json_integer_value(id) : CLIENT_NO_TOKEN;
+}
+
+static uint32_t find_token(const struct client_tokenizer *t, const char *text)
+{
+    const size_t n = text ? strlen(text) : 0;
+
+    for (uint32_t i = 0; n > 0 && i < t->n_tokens; i++) {
+        if (t->tokens[i].text && t->tokens[i].n == n && memcmp(t->tokens[i].text, text, n) == 0)
+            return i;
+    }
+    return CLIENT_NO_TOKEN;
+}
+
+/* eos_token: a text, or an object around one. */
+static uint32_t end_by_text(const struct client_tokenizer *t, const json_t *config)
+{
+    const json_t *token = json_object_get(config, "eos_token");
+
+    return find_token(t, json_string_value(json_is_object(token) ? json_object_get(token, "content") : token));
+}
+
+/* What these files say beside the point is not ours to check: one that cannot be read says nothing. A model of bytes has
+ * no tokens to spare for an end, whatever transformers writes as a matter of course. */
+static void find_end(struct client_tokenizer *t, const json_t *side)
+{
+    static const struct {
+        const char *file;
+        uint32_t (*find)(const struct client_tokenizer *t, const json_t *object);
+    } places[] = {{"generation_config.json", end_by_id},
+                  {"tokenizer_config.json", end_by_text},
+                  {"special_tokens_map.json", end_by_text}};
+
+    t->end = CLIENT_NO_TOKEN;
+    if (t->is_bytes)
+        return;
+    for (size_t i = 0; t->end == CLIENT_NO_TOKEN && i < sizeof places / sizeof *places; i++) {
+        size_t n;
+        const char *text = client_side_find(side, places[i].file, &n);
+        json_t *object = text ? json_loadb(text, n, 0, NULL) : NULL;
+        t->end = places[i].find(t, object);
+        json_decref(object);
+    }
+    if (t->end == CLIENT_NO_TOKEN)
+        t->end = find_token(t, "<|endoftext|>");
+}
+
+static int load(struct client_tokenizer *t, const json_t *side, uint32_t vocabulary, struct error *err)
+{
+    char *pattern = NULL;
+    size_t n;
+    const char *text = client_side_find(side, "tokenizer.json", &n);
+    int rc = text ? tokenizer_load_json(t, &pattern, text, n, vocabulary, err)
+                  : tokenizer_load_gpt2(t, &pattern, side, vocabulary, err);
+
+    if (!rc && (rc = tokenizer_split_open(t, pattern, err)) != 0)
+        error_prefix(err, "tokenizer.json");
+    free(pattern);
+    if (rc)
+        return rc;
+    t->cache = calloc((size_t)1 << TOKENIZER_CACHE_BITS, sizeof *t->cache);
+    return t->cache ? 0 : error_set(err, -ENOMEM, "out of memory");
+}
+
+int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, uint32_t vocabulary, struct error *err)
+{
+    size_t n;
+    const bool any = client_side_find(side, "tokenizer.json", &n) || client_side_find(side, "vocab.json", &n) ||
+                     client_side_find(side, "merges.txt", &n);
+
+    *out = NULL;
+    if (!any && vocabulary != 256)
+        return 0;
+    struct client_tokenizer *t = calloc(1, sizeof *t);
+    if (!t)
+        return error_set(err, -ENOMEM, "out of memory");
+    int rc = any ? load(t, side, vocabulary, err) : open_bytes(t, err);
+    if (rc) {
+        client_tokenizer_close(t);
+        return rc;
+    }
+    t->is_bytes = tokenizer_is_bytes(t);
+    find_end(t, side);
+    *out = t;
+    return 0;
+}
+
+void client_tokenizer_close(struct client_tokenizer *t)
+{
+    if (!t)
+        return;
+    free(t->tokens);
+    free(t->block);
+    free(t->merges);
+    json_decref(t->whole);
+    tokenizer_added_close(t);
+    pcre2_match_data_free(t->match);
+    pcre2_code_free(t->pattern);
+    free(t->cache);
+    free(t->work.ids);
+    free(t->work.heap);
+    free(t);
+}
+
+bool client_tokenizer_is_bytes(const struct client_tokenizer *t)
+{
+    return t->is_bytes;
+}
+
+static int encode_bytes(struct client_tokens *out, const char *text, size_t n, struct error *err)
+{
+    if (n > out->cap - out->n) {
+        uint32_t *larger = realloc(out->ids, (out->n + n) * sizeof *larger);
+        if (!larger)
+            return error_set(err, -ENOMEM, "no memory for %zu tokens", out->n + n);
+        out->ids = larger, out->cap = out->n + n;
+    }
+    for (size_t i = 0; i < n; i++)
+        out->ids[out->n++] = (uint8_t)text[i];
+    return 0;
+}
+
+int client_tokenizer_encode(struct client_tokens *out, size_t *used, struct client_tokenizer *t, const char *text,
+                            size_t n, bool last, struct error *err)
+{
+    const uint8_t *bytes = (const uint8_t *)text;
+
+    *used = t->is_bytes ? n : 0;
+    if (t->is_bytes)
+        return encode_bytes(out, text, n, err);
+    const size_t whole = client_utf8_whole(bytes, n);
+    if (whole < n && (last || client_utf8_character(bytes + whole, n - whole) < 0))
+        return error_set(err, -EINVAL, "not UTF-8 text at byte %zu (0x%02X)", whole, bytes[whole]);
+    return tokenizer_encode_text(out, used, t, text, whole, last, err);
+}
+
+const char *client_tokenizer_decode(const struct client_tokenizer *t, uint32_t id, size_t *n)
+{
+    if (id >= t->n_tokens)
+        return NULL;
+    *n = t->tokens[id].n;
+    return t->tokens[id].text;
+}
+
+uint32_t client_tokenizer_end(const struct client_tokenizer *t)
+{
+    return t->end;
+}

@@ -1,0 +1,213 @@
+/* A word's bytes into tokens. */
+#include "client/text/tokenizer_internal.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+static size_t merge_place(uint32_t left, uint32_t right)
+{
+    uint64_t x = ((uint64_t)left << 32 | right) * 0x9E3779B97F4A7C15;
+    return (size_t)(x ^ x >> 32);
+}
+
+static struct tokenizer_merge *merge_at(const struct client_tokenizer *t, uint32_t left, uint32_t right)
+{
+    size_t i = merge_place(left, right) & t->merge_mask;
+
+    while (t->merges[i].rank != UINT32_MAX && (t->merges[i].left != left || t->merges[i].right != right))
+        i = (i + 1) & t->merge_mask;
+    return &t->merges[i];
+}
+
+const struct tokenizer_merge *tokenizer_find_merge(const struct client_tokenizer *t, uint32_t left, uint32_t right)
+{
+    const struct tokenizer_merge *merge = merge_at(t, left, right);
+    return merge->rank == UINT32_MAX ? NULL : merge;
+}
+
+int tokenizer_merges_init(struct client_tokenizer *t, size_t n, struct error *err)
+{
+    size_t places = 16;
+
+    while (places < 2 * n)
+        places *= 2;
+    t->merges = malloc(places * sizeof *t->merges);
+    if (!t->merges)
+        return error_set(err, -ENOMEM, "out of memory");
+    memset(t->merges, 0xFF, places * sizeof *t->merges);
+    t->merge_mask = places - 1;
+    t->n_merges = n;
+    return 0;
+}
+
+/* Of one pair named twice the later one counts, as in Hugging Face's tokenizers. */
+void tokenizer_merges_add(struct client_tokenizer *t, const struct tokenizer_merge *merge)
+{
+    *merge_at(t, merge->left, merge->right) = *merge;
+}
+
+/* A heap of pairs, the first of the order on top. */
+static void heap_push(struct tokenizer_work *w, struct tokenizer_pair pair)
+{
+    size_t i = w->n_heap++;
+
+    for (; i > 0 && w->heap[(i - 1) / 2].order > pair.order; i = (i - 1) / 2)
+        w->heap[i] = w->heap[(i - 1) / 2];
+    w->heap[i] = pair;
+}
+
+static struct tokenizer_pair heap_pop(struct tokenizer_work *w)
+{
+    const struct tokenizer_pair top = w->heap[0], last = w->heap[--w->n_heap];
+    size_t i = 0;
+
+    for (size_t child; (child = 2 * i + 1) < w->n_heap; i = child) {
+        if (child + 1 < w->n_heap && w->heap[child + 1].order < w->heap[child].order)
+            child++;
+        if (last.order <= w->heap[child].order)
+            break;
+        w->heap[i] = w->heap[child];
+    }
+    w->heap[i] = last;
+    return top;
+}
+
+enum { NONE = UINT32_MAX };
+
+/* The pair that begins at a place, if it can be joined. */
+static void offer(const struct client_tokenizer *t, struct tokenizer_work *w, uint32_t place)
+{
+    const uint32_t next = w->next[place];
+    const struct tokenizer_merge *merge = next == NONE ? NULL : tokenizer_find_merge(t, w->ids[place], w->ids[next]);
+
+    if (merge)
+        heap_push(w, (struct tokenizer_pair){(uint64_t)merge->rank << 32 | place, merge->id});
+}
+
+static int make_room(struct tokenizer_work *w, size_t n, struct error *err)
+{
+    if (n <= w->cap)
+        return 0;
+    free(w->ids);
+    free(w->heap);
+    w->cap = n < 256 ? 256 : n;
+    w->ids = malloc(3 * w->cap * sizeof *w->ids);
+    w->heap = malloc(3 * w->cap * sizeof *w->heap); /* n - 1 pairs, and two for each of n - 1 joins */
+    if (!w->ids || !w->heap) {
+        free(w->ids);
+        free(w->heap);
+        *w = (struct tokenizer_work){0};
+        return error_set(err, -ENOMEM, "no memory for a word of %zu bytes", n);
+    }
+    w->next = w->ids + w->cap, w->prev = w->next + w->cap;
+    return 0;
+}
+
+/* Joins until nothing can be: the ids that stay are those of the list from place 0 on. */
+static void join(const struct client_tokenizer *t, struct tokenizer_work *w)
+{
+    while (w->n_heap > 0) {
+        const struct tokenizer_pair pair = heap_pop(w);
+        const uint32_t place = (uint32_t)pair.order;
+        const uint32_t right = w->ids[place] == NONE ? NONE : w->next[place];
+        if (right == NONE)
+            continue;
+        /* The pair may be another one by now. */
+        const struct tokenizer_merge *merge = tokenizer_find_merge(t, w->ids[place], w->ids[right]);
+        if (!merge || merge->id != pair.id)
+            continue;
+        w->ids[place] = pair.id;
+        w->ids[right] = NONE;
+        w->next[place] = w->next[right];
+        if (w->next[place] != NONE)
+            w->prev[w->next[place]] = place;
+        if (w->prev[place] != NONE)
+            offer(t, w, w->prev[place]);
+        offer(t, w, place);
+    }
+}
+
+int client_tokens_add(struct client_tokens *out, const uint32_t *ids, size_t n, struct error *err)
+{
+    if (n > out->cap - out->n) {
+        const size_t cap = out->cap + n < 1024 ? 1024 : 2 * (out->cap + n);
+        uint32_t *larger = realloc(out->ids, cap * sizeof *larger);
+        if (!larger)
+            return error_set(err, -ENOMEM, "no memory for %zu tokens", cap);
+        out->ids = larger, out->cap = cap;
+    }
+    memcpy(out->ids + out->n, ids, n * sizeof *ids);
+    out->n += n;
+    return 0;
+}
+
+/* The word's bytes in the letters of the vocabulary, looked up as they are. */
+static uint32_t find_whole(const struct client_tokenizer *t, const uint8_t *bytes, size_t n)
+{
+    char *letters = n < 4096 ? malloc(2 * n + 1) : NULL; /* no token is as long */
+    size_t used = 0;
+
+    if (!letters)
+        return NONE;
+    for (size_t i = 0; i < n; i++)
+        used += tokenizer_letter(letters + used, bytes[i]);
+    const json_t *id = json_object_getn(t->whole, letters, used);
+    free(letters);
+    return id ? (uint32_t)json_integer_value(id) : NONE;
+}
+
+/* Tokens of a word into work.ids; *n_ids of them. */
+static int encode_long(size_t *n_ids, struct client_tokenizer *t, const uint8_t *bytes, size_t n, struct error *err)
+{
+    struct tokenizer_work *w = &t->work;
+    int rc = make_room(w, n, err);
+
+    if (rc)
+        return rc;
+    const uint32_t whole = t->whole ? find_whole(t, bytes, n) : NONE;
+    if (whole != NONE) {
+        w->ids[0] = whole;
+        *n_ids = 1;
+        return 0;
+    }
+    w->n_heap = 0;
+    for (size_t i = 0; i < n; i++) {
+        w->ids[i] = t->bytes[bytes[i]];
+        w->prev[i] = i ? (uint32_t)i - 1 : NONE;
+        w->next[i] = i + 1 < n ? (uint32_t)i + 1 : NONE;
+    }
+    for (size_t i = 0; i < n; i++)
+        offer(t, w, (uint32_t)i);
+    join(t, w);
+    *n_ids = 0;
+    for (uint32_t i = 0; i != NONE; i = w->next[i])
+        w->ids[(*n_ids)++] = w->ids[i]; /* never beyond the place that is read */
+    return 0;
+}
+
+int client_tokenizer_encode_word(struct client_tokens *out, struct client_tokenizer *t, const char *bytes, size_t n,
+                                 struct error *err)
+{
+    const uint8_t *word = (const uint8_t *)bytes;
+    size_t n_ids;
+
+    if (n == 0)
+        return 0;
+    if (n > CLIENT_TOKENIZER_MAX_WORD)
+        return error_set(err, -EINVAL, "%zu bytes without a place to split them: give token ids as .bin or .npy", n);
+    struct tokenizer_word *known = &t->cache[XXH3_64bits(word, n) >> (64 - TOKENIZER_CACHE_BITS)];
+    if (known->n_bytes == n && memcmp(known->bytes, word, n) == 0)
+        return client_tokens_add(out, known->ids, known->n_ids, err);
+    int rc = encode_long(&n_ids, t, word, n, err);
+    if (rc)
+        return rc;
+    if (n <= sizeof known->bytes && n_ids <= sizeof known->ids / sizeof *known->ids) {
+        known->n_bytes = (uint8_t)n, known->n_ids = (uint8_t)n_ids;
+        memcpy(known->bytes, word, n);
+        memcpy(known->ids, t->work.ids, n_ids * sizeof *known->ids);
+    }
+    return client_tokens_add(out, t->work.ids, n_ids, err);
+}

@@ -1,0 +1,227 @@
+/* Tokens by id, and merges by the ids of their halves. */
+#include "client/text/tokenizer_internal.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* GPT-2's letters: what is printable in Latin-1 is itself, the others are the 68 from U+0100 on. */
+static unsigned letter_of(unsigned byte)
+{
+    if ((byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174)
+        return byte;
+    if (byte <= 32)
+        return 256 + byte;
+    return byte < 161 ? 256 + 33 + byte - 127 : 256 + 67;
+}
+
+enum { N_LETTERS = 256 + 68 };
+
+unsigned tokenizer_letter(char out[3], unsigned byte)
+{
+    const unsigned c = letter_of(byte);
+
+    if (c < 0x80) {
+        out[0] = (char)c;
+        return 1;
+    }
+    out[0] = (char)(0xC0 | c >> 6);
+    out[1] = (char)(0x80 | (c & 0x3F));
+    return 2;
+}
+
+struct build {
+    struct client_tokenizer *t;
+    json_t *vocabulary;
+    int16_t bytes[N_LETTERS]; /* of each letter; -1: it stands for none */
+    size_t used;              /* of the block */
+};
+
+static int check_id(uint32_t *out, const char *text, const json_t *id, uint32_t n_ids, struct error *err)
+{
+    if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= n_ids)
+        return error_set(err, -EINVAL,
+                         "token %.60s has the id %" JSON_INTEGER_FORMAT ", outside the model's vocabulary "
+                         "of %u",
+                         text, json_integer_value(id), n_ids);
+    *out = (uint32_t)json_integer_value(id);
+    return 0;
+}
+
+/* Checks all ids, and makes room for the tokens. */
+static int make_room(struct build *b, json_t *added, uint32_t n_ids, struct error *err)
+{
+    json_t *lists[2] = {b->vocabulary, added}, *id;
+    uint32_t largest = 0, number = 0;
+    size_t bytes = 1;
+    const char *text;
+
+    for (int i = 0; i < 2; i++) {
+        json_object_foreach(lists[i], text, id)
+        {
+            int rc = check_id(&number, text, id, n_ids, err);
+            if (rc)
+                return rc;
+            largest = number > largest ? number : largest;
+            bytes += strlen(text);
+        }
+    }
+    b->t->n_tokens = largest + 1;
+    b->t->tokens = calloc(b->t->n_tokens, sizeof *b->t->tokens);
+    b->t->block = malloc(bytes);
+    return b->t->tokens && b->t->block ? 0 : error_set(err, -ENOMEM, "out of memory");
+}
+
+/* The bytes that letters stand for, written to out, which has room for as many as text; false if one stands for none.
+ * JSON has seen to it that text is UTF-8. */
+static bool to_bytes(const struct build *b, char *out, size_t *n, const char *text)
+{
+    const uint8_t *at = (const uint8_t *)text;
+
+    for (*n = 0; *at; at++) {
+        unsigned c = *at;
+        if (c >= 0xC0) { /* two bytes reach beyond the letters that there are */
+            c = (c & 0x1F) << 6 | (at[1] & 0x3Fu);
+            if (*at++ >= 0xE0)
+                return false;
+        }
+        if (c >= N_LETTERS || b->bytes[c] < 0)
+            return false;
+        out[(*n)++] = (char)b->bytes[c];
+    }
+    return true;
+}
+
+static void place(struct build *b, uint32_t id, const char *text, bool in_letters)
+{
+    struct tokenizer_token *token = &b->t->tokens[id];
+
+    token->text = b->t->block + b->used;
+    if (!in_letters || !to_bytes(b, token->text, &token->n, text)) {
+        token->n = strlen(text);
+        memcpy(token->text, text, token->n);
+    }
+    b->used += token->n;
+}
+
+/* An added token may stand in the vocabulary too; its text is no letters then either. */
+static int place_all(struct build *b, json_t *added, struct error *err)
+{
+    json_t *lists[2] = {b->vocabulary, added}, *id;
+    const char *text;
+
+    for (int i = 0; i < 2; i++) {
+        json_object_foreach(lists[i], text, id)
+        {
+            const uint32_t number = (uint32_t)json_integer_value(id);
+            const bool again = i == 1 && json_equal(json_object_get(b->vocabulary, text), id);
+            if (b->t->tokens[number].text && !again)
+                return error_set(err, -EINVAL, "two tokens have the id %u", number);
+            place(b, number, text, i == 0);
+        }
+    }
+    return 0;
+}
+
+static int find_bytes(struct build *b, struct error *err)
+{
+    for (unsigned byte = 0; byte < 256; byte++) {
+        char letter[3] = "";
+        tokenizer_letter(letter, byte);
+        const json_t *id = json_object_get(b->vocabulary, letter);
+        if (!id)
+            return error_set(err, -EINVAL,
+                             "its vocabulary has no token for the byte 0x%02X, so not every text has tokens", byte);
+        b->t->bytes[byte] = (uint32_t)json_integer_value(id);
+    }
+    return 0;
+}
+
+/* The two halves of a merge, "a b" or ["a", "b"]: text points to both, n are their lengths. */
+static bool read_halves(const char *text[2], size_t n[2], const json_t *merge)
+{
+    if (json_is_string(merge)) {
+        text[0] = json_string_value(merge);
+        const char *blank = strchr(text[0], ' ');
+        if (!blank)
+            return false;
+        n[0] = (size_t)(blank - text[0]);
+        text[1] = blank + 1;
+        n[1] = strlen(text[1]);
+        return n[0] > 0 && n[1] > 0 && !strchr(text[1], ' ');
+    }
+    for (size_t i = 0; i < 2; i++) {
+        const json_t *half = json_array_get(merge, i);
+        text[i] = json_string_value(half);
+        n[i] = json_string_length(half);
+        if (n[i] == 0)
+            return false;
+    }
+    return json_array_size(merge) == 2;
+}
+
+static int add_merge(struct build *b, char *joined, const char *const text[2], const size_t n[2], uint32_t rank)
+{
+    memcpy(joined, text[0], n[0]);
+    memcpy(joined + n[0], text[1], n[1]);
+    const json_t *left = json_object_getn(b->vocabulary, text[0], n[0]);
+    const json_t *right = json_object_getn(b->vocabulary, text[1], n[1]);
+    const json_t *id = json_object_getn(b->vocabulary, joined, n[0] + n[1]);
+    if (!left || !right || !id)
+        return -ENOENT;
+    tokenizer_merges_add(b->t, &(struct tokenizer_merge){.left = (uint32_t)json_integer_value(left),
+                                                         .right = (uint32_t)json_integer_value(right),
+                                                         .rank = rank,
+                                                         .id = (uint32_t)json_integer_value(id)});
+    return 0;
+}
+
+static int add_merges(struct build *b, json_t *merges, struct error *err)
+{
+    const size_t n = json_array_size(merges);
+    const char *text[2];
+    size_t lengths[2], cap = 0;
+    char *joined = NULL;
+    int rc = tokenizer_merges_init(b->t, n, err);
+
+    for (size_t i = 0; !rc && i < n; i++) {
+        if (!read_halves(text, lengths, json_array_get(merges, i))) {
+            rc = error_set(err, -EINVAL, "merge %zu is not two tokens", i);
+            break;
+        }
+        if (lengths[0] + lengths[1] > cap) {
+            cap = 2 * (lengths[0] + lengths[1]);
+            free(joined);
+            joined = malloc(cap);
+            if (!joined) {
+                rc = error_set(err, -ENOMEM, "out of memory");
+                break;
+            }
+        }
+        if (add_merge(b, joined, text, lengths, (uint32_t)i))
+            rc = error_set(err, -EINVAL, "merge %zu (%.*s and %.*s) names tokens that are not in its vocabulary", i,
+                           lengths[0] > 40 ? 40 : (int)lengths[0], text[0], lengths[1] > 40 ? 40 : (int)lengths[1],
+                           text[1]);
+    }
+    free(joined);
+    return rc;
+}
+
+int tokenizer_build(struct client_tokenizer *t, json_t *vocabulary, json_t *merges, json_t *added, uint32_t n_ids,
+                    struct error *err)
+{
+    struct build b = {.t = t, .vocabulary = vocabulary};
+
+    memset(b.bytes, 0xFF, sizeof b.bytes);
+    for (unsigned byte = 0; byte < 256; byte++)
+        b.bytes[letter_of(byte)] = (int16_t)byte;
+    if (!json_is_object(vocabulary) || !json_is_array(merges))
+        return error_set(err, -EINVAL, "its model has no vocabulary and merges");
+    int rc = make_room(&b, added, n_ids, err);
+    if (!rc)
+        rc = place_all(&b, added, err);
+    if (!rc)
+        rc = find_bytes(&b, err);
+    return rc ? rc : add_merges(&b, merges, err);
+}

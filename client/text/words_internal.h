@@ -1,0 +1,24 @@
+/* client/text/words_internal.h - words with their counts: what words.c counts and merges.c merges. */
+#ifndef CLIENT_TEXT_WORDS_INTERNAL_H
+#define CLIENT_TEXT_WORDS_INTERNAL_H
+
+#include "client/text/tokenizer_internal.h"
+#include "client/text/words.h"
+
+struct word {
+    size_t at;     /* of its first byte in `bytes` */
+    uint32_t n;    /* bytes; while merging, tokens */
+    int64_t count; /* of its occurrences */
+};
+
+struct client_words {
+    struct client_tokenizer *splitter; /* its pattern alone */
+    struct word *words;                /* (n, cap) */
+    size_t n, cap;
+    uint32_t *table; /* (mask + 1): 1 + a word's number, by its bytes' hash; 0: empty */
+    size_t mask;
+    uint8_t *bytes; /* (n_bytes, cap_bytes) of all words */
+    size_t n_bytes, cap_bytes;
+};
+
+#endif

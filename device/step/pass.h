@@ -1,0 +1,80 @@
+/* device/step/pass.h - one pass of some rows through the model: what a step, or an evaluation, is at.
+ *
+ * The rows come in runs: the parts of a share, or one run to evaluate. On the device they lie packed, run after run. */
+#ifndef DEVICE_STEP_PASS_H
+#define DEVICE_STEP_PASS_H
+
+#include "device/step/offers.h"
+#include "device/step/step.h"
+#include "device/step/weights.h"
+
+struct device_pass {
+    struct device_worker *worker;
+    const struct device_link *link;
+    void *context;
+    struct error *err;
+    struct device_weights weights;
+    const uint32_t *parts; /* (n_runs), or NULL: one run from first_row on */
+    uint32_t n_runs, run_rows, first_row;
+    uint64_t step;
+    float loss_scale;
+    bool train;
+    uint32_t place;   /* of the weights' sequence: the visit that is being queued */
+    uint64_t forward; /* DEVICE_COMPUTE: the losses are there */
+    bool told;        /* they were */
+    struct device_offers offers;
+    struct device_tiles {
+        uint64_t used;  /* DEVICE_COMPUTE: what was computed with them is done */
+        uint64_t saved; /* DEVICE_PUSH: what was written there is on the host */
+    } tiles[PLAN_MAX_SETS];
+    uint32_t tile; /* the set that is next */
+};
+
+/* Whether the host queues ahead of the device: copies run beside computing. */
+static inline bool device_pass_overlaps(const struct device_pass *pass)
+{
+    return pass->worker->plan.n_sets > 1;
+}
+
+static inline uint32_t device_pass_count_microbatches(const struct device_pass *pass)
+{
+    const uint32_t most = pass->worker->plan.choice.microbatch;
+
+    return (pass->run_rows + most - 1) / most;
+}
+
+/* Into the trace, if there is one, under the visit's name. */
+void device_pass_record(const struct device_pass *pass, uint64_t since, const char *what, uint32_t visit,
+                        const struct trace_arg *args);
+
+/* The host waits. -EIO with a sentence. */
+int device_pass_finish(const struct device_pass *pass, enum device_queue queue, uint64_t mark);
+
+/* In the arena. */
+static inline void *device_pass_address(const struct device_pass *pass, uint64_t offset)
+{
+    return (char *)pass->worker->ops->arena(pass->worker->dev) + offset;
+}
+
+/* Row of the minibatch. */
+static inline uint64_t device_pass_first_row(const struct device_pass *pass, uint32_t run)
+{
+    return pass->parts ? (uint64_t)pass->parts[run] * pass->run_rows : pass->first_row;
+}
+
+/* Token of the pass: of what lies packed on the device. */
+static inline size_t device_pass_token(const struct device_pass *pass, uint32_t run, uint32_t row)
+{
+    return ((size_t)run * pass->run_rows + row) * pass->worker->plan.setting.seq;
+}
+
+/* Ids and labels of all runs, both as in a share. 0; -EINVAL with a sentence for one outside the vocabulary; -EIO. */
+int device_pass_load_rows(struct device_pass *pass, const uint32_t *ids, const uint32_t *labels);
+
+/* Adds the losses of one run, which forward made, to *sum, row by row and token by token. 0 or -EIO. */
+int device_pass_add_losses(struct device_pass *pass, uint32_t run, double *sum);
+
+/* Tells the losses of all parts, once. -EIO, or of the link. */
+int device_pass_tell_losses(struct device_pass *pass);
+
+#endif

@@ -1,0 +1,399 @@
+#include "device/worker/compute.h"
+
+#include "device/step/generate.h"
+#include "device/step/step.h"
+#include "device/worker/link.h"
+#include "proto/base/process.h"
+#include "proto/plan/host.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+struct compute {
+    const struct compute_options *options;
+    struct mailbox *box;
+    struct ledger ledger;
+    struct link link;
+    struct message assign; /* kind 0: none */
+    struct segment weights, inbox, data, stash;
+    struct trace trace; /* open if the job is traced */
+    struct device_worker worker;
+};
+
+static void post_ledger(struct compute *c)
+{
+    const struct message m = {.kind = MESSAGE_LEDGER, .ledger = c->ledger};
+
+    mailbox_post(c->box, &m);
+}
+
+static void post_failed(struct compute *c, int code, const struct error *err)
+{
+    const struct message m = {.kind = MESSAGE_FAILED, .failed = {.code = code, .error = *err}};
+
+    mailbox_post(c->box, &m);
+}
+
+static const uint32_t *ids_of(const struct compute *c, uint32_t buffer)
+{
+    return (const uint32_t *)c->data.base + 2 * (size_t)buffer * c->assign.assign.batch * c->assign.assign.seq;
+}
+
+static const uint32_t *labels_of(const struct compute *c, uint32_t buffer)
+{
+    return ids_of(c, buffer) + (size_t)c->assign.assign.batch * c->assign.assign.seq;
+}
+
+static void open_trace(struct compute *c, int fd)
+{
+    trace_open(&c->trace, fd, "eps-worker", "compute");
+    c->worker.trace = c->link.trace = &c->trace;
+}
+
+static void close_trace(struct compute *c)
+{
+    const bool open = c->trace.pid != 0;
+    const int fd = c->trace.fd;
+    const int rc = trace_close(&c->trace);
+
+    if (open)
+        close(fd);
+    if (rc)
+        log_line("the trace ends early: %s", strerror(-rc));
+}
+
+static void let_go(struct compute *c)
+{
+    device_worker_free(&c->worker); /* first: the device has the segments until it is closed */
+    segment_close(&c->weights);
+    segment_close(&c->inbox);
+    segment_close(&c->data);
+    segment_close(&c->stash);
+    close_trace(c);
+    memset(&c->assign, 0, sizeof c->assign);
+}
+
+/* The daemon has chosen; the budget is this worker's to keep. */
+static int check_budget(const struct compute *c, const struct device_worker_options *options, struct error *err)
+{
+    char need[PROCESS_BYTES_TEXT], have[PROCESS_BYTES_TEXT];
+    struct model model;
+    struct plan plan;
+    int rc = model_init(&model, &options->config, err);
+
+    if (rc)
+        return rc;
+    rc = plan_check(&model, &options->setting, err);
+    if (!rc)
+        rc = plan_check_choice(&model, &options->setting, &options->choice, err);
+    if (!rc)
+        plan_lay_out(&plan, &model, &options->setting, &options->choice);
+    if (!rc && plan.host_stash_bytes != c->assign.assign.host_stash_bytes)
+        rc = error_set(err, -EPROTO, "the daemon's plan is not this worker's: are they of one build?");
+    if (!rc && plan_total(&plan) > c->options->device.budget)
+        rc = error_set(err, -ENOSPC, "the daemon's plan takes %s of this device, of which %s may be used",
+                       process_format_bytes(need, plan_total(&plan)),
+                       process_format_bytes(have, c->options->device.budget));
+    model_free(&model);
+    return rc;
+}
+
+static int claim(struct compute *c, struct error *err)
+{
+    const struct message *m = &c->assign;
+    const uint32_t part_rows = m->assign.batch / m->assign.n_parts;
+    const struct device_claim *device = &c->options->device;
+    const struct device_worker_options options = {
+        .config = m->assign.config,
+        .ops = device->ops,
+        .index = device->index,
+        .setting = {.backend = plan_backend_find(device->name),
+                    .library_bytes = device->facts.library_bytes,
+                    .attention = (enum plan_attention)m->assign.attention,
+                    .purpose = m->assign.generate ? PLAN_GENERATE
+                               : m->assign.train  ? PLAN_TRAIN
+                                                  : PLAN_EVALUATE,
+                    .precision = m->assign.precision,
+                    .grad = m->assign.grad,
+                    .share_rows = m->assign.max_parts * part_rows,
+                    .part_rows = part_rows,
+                    .seq = m->assign.seq,
+                    .n_threads = m->assign.n_threads},
+        .choice = {.microbatch = m->assign.microbatch,
+                   .host_stash = m->assign.host_stash,
+                   .whole_head = m->assign.whole_head,
+                   .n_kept = m->assign.n_kept,
+                   .n_weight_buffers = m->assign.n_weight_buffers,
+                   .n_sums = m->assign.n_sums,
+                   .n_resident = m->assign.n_resident},
+        .batch = m->assign.batch,
+        .seed = m->assign.seed,
+    };
+    int rc = check_budget(c, &options, err);
+
+    ledger_forget_peaks(&c->ledger);
+    if (!rc)
+        rc = device_worker_init(&c->worker, &options, &c->ledger, err);
+    if (rc)
+        return rc;
+    device->ops->count(c->worker.dev, &c->box->progress);
+    if (c->worker.attention[0])
+        log_line("%s", c->worker.attention);
+    return 0;
+}
+
+/* Of a job that generates, the client's ids and the logits for it. */
+static uint64_t data_bytes(const struct message *m)
+{
+    return m->assign.generate ? plan_generate_bytes(m->assign.seq, m->assign.config.vocabulary)
+                              : plan_data_bytes(m->assign.batch, m->assign.seq);
+}
+
+/* Takes the descriptors in every case. */
+static int attach(struct compute *c, const struct mail *mail, struct error *err)
+{
+    const struct message *m = &mail->message;
+    const struct model *model = &c->worker.model;
+    const size_t slot_bytes = model_slot_bytes(model, m->assign.grad);
+    const enum segment_access data_access = m->assign.generate ? SEGMENT_READ_WRITE : SEGMENT_READ;
+    const unsigned n_segments = 3 + m->assign.host_stash;
+    const struct {
+        struct segment *segment;
+        uint64_t bytes;
+        enum segment_access access;
+    } segments[] = {
+        {&c->weights, model->segment_n * number_bytes(m->assign.precision), SEGMENT_READ},
+        {&c->inbox, m->assign.train ? (1 + m->assign.n_slots) * slot_bytes : 1, SEGMENT_READ_WRITE},
+        {&c->data, data_bytes(m), data_access},
+        {&c->stash, m->assign.host_stash_bytes, SEGMENT_READ_WRITE},
+    };
+    int rc = 0;
+
+    for (unsigned i = 0; i < n_segments; i++) {
+        const int attached =
+            segment_attach(segments[i].segment, mail->fds[i], segments[i].bytes, segments[i].access, rc ? NULL : err);
+        rc = rc ? rc : attached;
+    }
+    c->worker.stash = c->stash.base;
+    c->link = (struct link){.box = c->box,
+                            .model = model,
+                            .weights = &c->weights,
+                            .inbox = &c->inbox,
+                            .precision = m->assign.precision,
+                            .slot_bytes = slot_bytes,
+                            .n_slots = m->assign.n_slots,
+                            .takes_turns = m->assign.takes_turns};
+    if (m->assign.trace)
+        open_trace(c, mail->fds[n_segments]);
+    return rc;
+}
+
+/* The device reads and writes the job's memory by itself, until it is closed; where the system does not let it, copies are
+ * slower, which is said once a job. */
+static void lend(const struct compute *c)
+{
+    const struct {
+        const struct segment *segment;
+        bool writable;
+    } segments[] = {{&c->weights, false}, {&c->inbox, true}, {&c->stash, true}};
+    const struct device_worker *w = &c->worker;
+    bool told = false;
+
+    for (size_t i = 0; i < sizeof segments / sizeof *segments; i++) {
+        const struct segment *s = segments[i].segment;
+        struct error err;
+        if (!s->base || !w->ops->lend(w->dev, s->base, s->bytes, segments[i].writable, &err) || told)
+            continue;
+        log_line("%s", err.text);
+        told = true;
+    }
+}
+
+/* What the job's workers have in common. */
+static void choose_products(const struct compute *c)
+{
+    const struct device_worker *w = &c->worker;
+    struct error err;
+
+    if (c->assign.assign.products.version && w->ops->choose(w->dev, &c->assign.assign.products, &err))
+        log_line("%s", err.text);
+}
+
+static void on_assign(struct compute *c, const struct mail *mail)
+{
+    struct message reply = {.kind = MESSAGE_ASSIGNED};
+    struct error err = {""};
+    int rc;
+
+    let_go(c);
+    c->assign = mail->message;
+    const unsigned n_fds = 3u + mail->message.assign.host_stash + mail->message.assign.trace;
+    rc = mail->n_fds == n_fds && mail->message.assign.n_slots <= LINK_MAX_SLOTS
+             ? claim(c, &err)
+             : error_set(&err, -EPROTO, "an assignment that cannot be");
+    if (!rc)
+        rc = attach(c, mail, &err);
+    else
+        for (unsigned i = 0; i < mail->n_fds; i++)
+            close(mail->fds[i]);
+    if (rc) {
+        let_go(c);
+        reply.kind = MESSAGE_REFUSED;
+        reply.refused.code = rc;
+        reply.refused.error = err;
+    } else {
+        lend(c);
+        choose_products(c);
+        reply.assigned.arena_bytes = c->worker.plan.arena_bytes;
+    }
+    post_ledger(c);
+    mailbox_post(c->box, &reply);
+}
+
+/* What goes on within it has its own events. Written at once: whoever looks at a run under way sees whole steps. */
+static void record_step(struct compute *c, uint64_t since, const struct message *m)
+{
+    trace_end(&c->trace, since, "step", NULL,
+              (struct trace_arg[]){{"step", m->share.step + 1}, {"parts", m->share.n}, {NULL, 0}});
+    trace_flush(&c->trace);
+}
+
+static void on_share(struct compute *c, const struct message *m)
+{
+    uint32_t parts[MESSAGE_MAX_PARTS];
+    struct error err = {""};
+    const struct device_share share = {
+        .step = m->share.step,
+        .n_valid = m->share.n_valid,
+        .n_parts = m->share.n,
+        .parts = parts,
+        .ids = ids_of(c, m->share.buffer),
+        .labels = labels_of(c, m->share.buffer),
+    };
+
+    for (uint32_t i = 0; i < m->share.n; i++) {
+        parts[i] = m->share.parts[i].part;
+        c->link.attempts[parts[i]] = m->share.parts[i].attempt;
+    }
+    link_begin(&c->link, m->share.step);
+    const uint64_t since = trace_begin(c->worker.trace);
+    int rc = device_worker_step(&c->worker, &share, &link_session, &c->link, &err);
+    if (c->worker.trace)
+        record_step(c, since, m);
+    if (rc && rc != -ECANCELED)
+        post_failed(c, rc, &err);
+    post_ledger(c);
+}
+
+static void on_evaluate(struct compute *c, const struct message *m)
+{
+    struct message reply = {.kind = MESSAGE_EVALUATED};
+    struct error err = {""};
+    const struct device_evaluation evaluation = {
+        .ids = ids_of(c, m->evaluate.buffer),
+        .labels = labels_of(c, m->evaluate.buffer),
+        .first_row = m->evaluate.first_row,
+        .n_rows = m->evaluate.n_rows,
+    };
+
+    const struct device_worker *w = &c->worker;
+    const struct products *products = &c->assign.assign.products;
+
+    link_begin(&c->link, 0);
+    const uint64_t since = trace_begin(c->worker.trace);
+    if (products->version) /* a loss is the same bits in a run and of its checkpoint */
+        w->ops->choose(w->dev, &(struct products){0}, NULL);
+    int rc = device_worker_evaluate(&c->worker, &evaluation, &link_session, &c->link, &reply.evaluated.sum, &err);
+    if (products->version)
+        w->ops->choose(w->dev, products, NULL);
+    if (c->worker.trace)
+        trace_end(&c->trace, since, "evaluate", NULL, (struct trace_arg[]){{"rows", m->evaluate.n_rows}, {NULL, 0}});
+    if (!rc)
+        mailbox_post(c->box, &reply);
+    else if (rc != -ECANCELED)
+        post_failed(c, rc, &err);
+}
+
+static void on_generate(struct compute *c, const struct message *m)
+{
+    const struct message reply = {.kind = MESSAGE_GENERATED};
+    struct error err = {""};
+    const struct device_run run = {
+        .ids = c->data.base,
+        .first = m->generate.first,
+        .n = m->generate.n,
+        .logits = (float *)((char *)c->data.base + plan_generate_logits(c->assign.assign.seq)),
+    };
+
+    link_begin(&c->link, 0);
+    int rc = device_worker_generate(&c->worker, &run, &link_session, &c->link, &err);
+    if (!rc)
+        mailbox_post(c->box, &reply);
+    else if (rc != -ECANCELED)
+        post_failed(c, rc, &err);
+}
+
+static void on_release(struct compute *c)
+{
+    const struct message reply = {.kind = MESSAGE_RELEASE};
+
+    let_go(c);
+    post_ledger(c);
+    mailbox_post(c->box, &reply);
+}
+
+static unsigned team_size(const struct compute_options *options)
+{
+    const struct plan_backend *backend = plan_backend_find(options->device.name);
+    const long n = sysconf(_SC_NPROCESSORS_ONLN);
+
+    return backend && backend->takes_turns && n > 1 ? (unsigned)n : 1;
+}
+
+unsigned compute_threads(const struct compute_options *options)
+{
+    return team_size(options);
+}
+
+/* The threads that products are computed by, which libgomp makes when they are first needed. */
+static void start_team(unsigned n)
+{
+    (void)n; /* where there is no OpenMP */
+#pragma omp parallel num_threads(n)
+    __asm__ volatile(""); /* else the compiler sees that there is nothing to do */
+}
+
+void *compute_run(void *arg)
+{
+    struct compute c = {.options = arg};
+    struct mail mail;
+
+    start_team(team_size(c.options));
+    c.box = c.options->box;
+    for (;;) {
+        if (c.link.has_next) {
+            c.link.has_next = false;
+            mail = c.link.next;
+        } else
+            mailbox_wait(c.box, &mail);
+        const struct message *m = &mail.message;
+        if (m->kind == MESSAGE_ASSIGN)
+            on_assign(&c, &mail);
+        else if (m->kind == MESSAGE_SHARE && c.assign.kind && c.assign.assign.train)
+            on_share(&c, m);
+        else if (m->kind == MESSAGE_GENERATE && c.assign.kind && c.assign.assign.generate)
+            on_generate(&c, m);
+        else if (m->kind == MESSAGE_EVALUATE && c.assign.kind && !c.assign.assign.generate &&
+                 (uint64_t)m->evaluate.first_row + m->evaluate.n_rows <= c.assign.assign.batch)
+            on_evaluate(&c, m);
+        else if (m->kind == MESSAGE_RELEASE)
+            c.link.cancelled = true;
+        else if (m->kind == MESSAGE_FREE && c.assign.kind && m->free.slot <= c.link.n_slots)
+            c.link.slot_used[m->free.slot] = false; /* of the step before, between two steps */
+        if (c.link.cancelled) {
+            c.link = (struct link){.box = c.box};
+            on_release(&c);
+        }
+    }
+}

@@ -1,0 +1,185 @@
+#include "device/worker/link.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+void link_begin(struct link *link, uint64_t step)
+{
+    link->step = step;
+    link->n_pulls = 0;
+    link->granted = false;
+}
+
+static void on_weights(struct link *link, const struct message *m)
+{
+    for (uint32_t i = 0; i < link->n_pulls; i++)
+        if (!link->pulls[i].ready && link->pulls[i].unit == m->weights.unit &&
+            link->pulls[i].version == m->weights.version) {
+            link->pulls[i].ready = true;
+            return;
+        }
+}
+
+static void take_in(struct link *link, const struct mail *mail)
+{
+    const struct message *m = &mail->message;
+
+    if (m->kind == MESSAGE_WEIGHTS)
+        on_weights(link, m);
+    else if (m->kind == MESSAGE_FREE && m->free.slot <= link->n_slots)
+        link->slot_used[m->free.slot] = false;
+    else if (m->kind == MESSAGE_GRANT) {
+        link->granted = true;
+        link->granted_visit = m->grant.visit;
+        link->granted_part = m->grant.part;
+        link->granted_slice = m->grant.slice;
+    } else if (m->kind == MESSAGE_RELEASE)
+        link->cancelled = true;
+    else { /* the next step's share, while this step's last slices are being folded; of several the newest, as those
+            * before it are of steps that were skipped meanwhile */
+        link->has_next = true;
+        link->next = *mail;
+    }
+}
+
+/* Waits for one message and takes it in. */
+static int pump(struct link *link)
+{
+    struct mail mail;
+
+    mailbox_wait(link->box, &mail);
+    take_in(link, &mail);
+    return link->cancelled ? -ECANCELED : 0;
+}
+
+static int ended(void *context)
+{
+    struct link *link = context;
+    struct mail mail;
+
+    while (mailbox_poll(link->box, &mail))
+        take_in(link, &mail);
+    return link->cancelled ? -ECANCELED : 0;
+}
+
+static int pull(void *context, uint64_t version, uint32_t unit)
+{
+    struct link *link = context;
+    const struct message m = {.kind = MESSAGE_PULL, .pull = {.version = version, .unit = unit}};
+
+    assert(link->n_pulls < PLAN_MAX_WEIGHT_BUFFERS);
+    link->pulls[link->n_pulls].version = version;
+    link->pulls[link->n_pulls].unit = unit;
+    link->pulls[link->n_pulls].ready = false;
+    link->n_pulls++;
+    mailbox_post(link->box, &m);
+    return link->cancelled ? -ECANCELED : 0;
+}
+
+static int wait_weights(void *context, const void **weights)
+{
+    struct link *link = context;
+    char name[MODEL_NAME_BYTES];
+
+    assert(link->n_pulls > 0);
+    const uint64_t since = link->pulls[0].ready ? 0 : trace_begin(link->trace);
+    while (!link->pulls[0].ready) {
+        int rc = pump(link);
+        if (rc)
+            return rc;
+    }
+    if (since)
+        trace_end(link->trace, since, "wait for weights", model_unit_name(name, link->model, link->pulls[0].unit),
+                  NULL);
+    *weights = device_element(link->precision, link->weights->base, link->model->units[link->pulls[0].unit].offset);
+    link->n_pulls--;
+    memmove(link->pulls, link->pulls + 1, link->n_pulls * sizeof *link->pulls);
+    return 0;
+}
+
+static int loss(void *context, uint32_t part, double sum, bool finite)
+{
+    struct link *link = context;
+    struct message m = {.kind = MESSAGE_LOSS};
+
+    m.loss.step = link->step;
+    m.loss.part = part;
+    m.loss.attempt = link->attempts[part];
+    m.loss.sum = finite ? sum : 0;
+    m.loss.finite = finite;
+    mailbox_post(link->box, &m);
+    return link->cancelled ? -ECANCELED : 0;
+}
+
+/* An ordinary slot, else the reserved one if it is granted to this slice; more than n_slots: none is free. */
+static uint32_t find_slot(const struct link *link, uint32_t visit, uint32_t part, uint32_t slice)
+{
+    uint32_t k = 1;
+
+    while (k <= link->n_slots && link->slot_used[k])
+        k++;
+    if (k > link->n_slots && link->granted && link->granted_visit == visit && link->granted_part == part &&
+        link->granted_slice == slice && !link->slot_used[0])
+        k = 0;
+    return k;
+}
+
+static int take_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, bool wait, void **slot)
+{
+    struct link *link = context;
+    uint32_t k = find_slot(link, visit, part, slice);
+    const uint64_t since = wait && k > link->n_slots ? trace_begin(link->trace) : 0;
+    char name[MODEL_NAME_BYTES];
+    int rc = 0;
+
+    *slot = NULL;
+    if (!wait && k > link->n_slots)
+        rc = ended(link);
+    while (rc == 0 && (k = find_slot(link, visit, part, slice)) > link->n_slots && wait)
+        rc = pump(link);
+    if (since && rc == 0)
+        trace_end(link->trace, since, "wait for a slot", model_visit_name(name, link->model, visit), NULL);
+    if (rc != 0 || k > link->n_slots)
+        return rc;
+    link->slot_used[k] = true;
+    *slot = (char *)link->inbox->base + k * link->slot_bytes;
+    return 0;
+}
+
+static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot)
+{
+    struct link *link = context;
+    struct message m = {.kind = MESSAGE_CONTRIBUTION};
+
+    m.contribution.step = link->step;
+    m.contribution.visit = visit;
+    m.contribution.part = part;
+    m.contribution.slice = slice;
+    m.contribution.attempt = link->attempts[part];
+    m.contribution.slot = (uint32_t)((size_t)((const char *)slot - (const char *)link->inbox->base) / link->slot_bytes);
+    mailbox_post(link->box, &m);
+    return link->cancelled ? -ECANCELED : 0;
+}
+
+/* The optimizer's team and this worker's share the cores: while one works the other blocks (they would slow each other
+ * far more than they could overlap). All slots free again: all is folded. */
+static int contributed(void *context, uint32_t visit, uint32_t part)
+{
+    struct link *link = context;
+    const uint64_t since = link->takes_turns ? trace_begin(link->trace) : 0;
+    char name[MODEL_NAME_BYTES];
+
+    (void)part;
+    for (uint32_t k = 0; link->takes_turns && k <= link->n_slots; k++)
+        while (link->slot_used[k]) {
+            int rc = pump(link);
+            if (rc)
+                return rc;
+        }
+    if (since)
+        trace_end(link->trace, since, "wait until folded", model_visit_name(name, link->model, visit), NULL);
+    return link->cancelled ? -ECANCELED : 0;
+}
+
+const struct device_link link_session = {pull, wait_weights, loss, take_slot, contribute, contributed, ended};

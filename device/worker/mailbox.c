@@ -1,0 +1,130 @@
+#include "device/worker/mailbox.h"
+
+#include <assert.h>
+#include <string.h>
+
+void mailbox_init(struct mailbox *box, void (*on_out)(void *context), void *context)
+{
+    memset(box, 0, sizeof *box);
+    pthread_mutex_init(&box->mutex, NULL);
+    pthread_cond_init(&box->changed, NULL);
+    box->on_out = on_out;
+    box->context = context;
+}
+
+static void move_on(struct mailbox *box)
+{
+    __atomic_fetch_add(&box->progress, 1, __ATOMIC_RELAXED);
+}
+
+static struct mail *ring_push(struct mailbox_ring *ring)
+{
+    return &ring->entries[(ring->first + ring->n++) % MAILBOX_ENTRIES];
+}
+
+static const struct mail *ring_pop(struct mailbox_ring *ring)
+{
+    const struct mail *mail = &ring->entries[ring->first];
+
+    ring->first = (ring->first + 1) % MAILBOX_ENTRIES;
+    ring->n--;
+    return mail;
+}
+
+static bool keep_freed(struct mailbox *box, uint32_t slot)
+{
+    const size_t most = sizeof box->freed.entries / sizeof *box->freed.entries;
+    const size_t at = (box->freed.first + box->freed.n) % most;
+
+    if (box->freed.n == most)
+        return false;
+    box->freed.entries[at].slot = slot;
+    box->freed.entries[at].before = box->n_come;
+    box->freed.n++;
+    return true;
+}
+
+static bool has_any(const struct mailbox *box)
+{
+    return box->in.n > 0 || box->freed.n > 0;
+}
+
+/* The oldest of all; there is one. */
+static struct mail take(struct mailbox *box)
+{
+    const size_t most = sizeof box->freed.entries / sizeof *box->freed.entries, at = box->freed.first;
+    const uint32_t n_taken = box->n_come - (uint32_t)box->in.n;
+
+    if (box->freed.n == 0 || box->freed.entries[at].before != n_taken)
+        return *ring_pop(&box->in);
+    box->freed.first = (at + 1) % most;
+    box->freed.n--;
+    return (struct mail){.message = {.kind = MESSAGE_FREE, .free = {.slot = box->freed.entries[at].slot}}};
+}
+
+static bool keep(struct mailbox *box, const struct message *m, const int *fds, unsigned n_fds)
+{
+    if (box->in.n == MAILBOX_ENTRIES)
+        return false;
+    struct mail *mail = ring_push(&box->in);
+    box->n_come++;
+    mail->message = *m;
+    mail->n_fds = n_fds;
+    for (unsigned i = 0; i < n_fds; i++)
+        mail->fds[i] = fds[i];
+    return true;
+}
+
+bool mailbox_deliver(struct mailbox *box, const struct message *m, const int *fds, unsigned n_fds)
+{
+    assert(n_fds <= MAILBOX_FDS);
+    pthread_mutex_lock(&box->mutex);
+    const bool room = m->kind == MESSAGE_FREE ? keep_freed(box, m->free.slot) : keep(box, m, fds, n_fds);
+    if (room)
+        pthread_cond_broadcast(&box->changed);
+    pthread_mutex_unlock(&box->mutex);
+    return room;
+}
+
+bool mailbox_collect(struct mailbox *box, struct message *m)
+{
+    pthread_mutex_lock(&box->mutex);
+    const bool any = box->out.n > 0;
+    if (any) {
+        *m = ring_pop(&box->out)->message;
+        pthread_cond_broadcast(&box->changed);
+    }
+    pthread_mutex_unlock(&box->mutex);
+    return any;
+}
+
+void mailbox_wait(struct mailbox *box, struct mail *mail)
+{
+    pthread_mutex_lock(&box->mutex);
+    while (!has_any(box))
+        pthread_cond_wait(&box->changed, &box->mutex);
+    *mail = take(box);
+    pthread_mutex_unlock(&box->mutex);
+    move_on(box);
+}
+
+bool mailbox_poll(struct mailbox *box, struct mail *mail)
+{
+    pthread_mutex_lock(&box->mutex);
+    const bool any = has_any(box);
+    if (any)
+        *mail = take(box);
+    pthread_mutex_unlock(&box->mutex);
+    return any;
+}
+
+void mailbox_post(struct mailbox *box, const struct message *m)
+{
+    pthread_mutex_lock(&box->mutex);
+    while (box->out.n == MAILBOX_ENTRIES)
+        pthread_cond_wait(&box->changed, &box->mutex);
+    ring_push(&box->out)->message = *m;
+    pthread_mutex_unlock(&box->mutex);
+    move_on(box);
+    box->on_out(box->context);
+}

@@ -1,0 +1,93 @@
+/* A worker's life around its steps: device/step/step.c. */
+#include "device/layers/layers.h"
+#include "device/step/step.h"
+#include "proto/plan/units.h"
+
+#include <errno.h>
+#include <stdlib.h>
+
+static void enter_ledger(struct device_worker *worker)
+{
+    for (int c = 0; c < LEDGER_CATEGORIES; c++)
+        ledger_add(worker->ledger, (enum ledger_category)c, worker->plan.bytes[c]);
+}
+
+static void leave_ledger(struct device_worker *worker)
+{
+    for (int c = 0; c < LEDGER_CATEGORIES; c++)
+        ledger_sub(worker->ledger, (enum ledger_category)c, worker->plan.bytes[c]);
+}
+
+static int allocate(struct device_worker *w, struct error *err)
+{
+    w->tables = calloc(w->model.layers[0].n_visits, sizeof *w->tables);
+    w->chunks = calloc(plan_head(&w->model)->n_visits, sizeof *w->chunks);
+    if (w->plan.choice.host_stash)
+        w->stashed = calloc(w->plan.setting.share_rows, sizeof *w->stashed);
+    return w->tables && w->chunks && (w->stashed || !w->plan.choice.host_stash)
+               ? 0
+               : error_set(err, -ENOMEM, "out of memory");
+}
+
+/* For the largest microbatch. Where all blocks keep their internals, these are not in the workspace. */
+static void prepare_attention(struct device_worker *w)
+{
+    char *arena = w->ops->arena(w->dev);
+    const struct plan *plan = &w->plan;
+    const bool all_keep = plan->choice.n_kept == w->model.config.n_layers;
+    const struct layer_pass pass = {.ops = w->ops,
+                                    .dev = w->dev,
+                                    .model = &w->model,
+                                    .workspace = arena + plan->workspace,
+                                    .kept = all_keep ? arena + plan->kept : NULL,
+                                    .n_rows = plan->choice.microbatch,
+                                    .n_tokens = plan->setting.seq,
+                                    .dropout = plan->setting.purpose == PLAN_TRAIN,
+                                    .setting = &plan->setting,
+                                    .plan = plan};
+
+    if (plan->setting.purpose != PLAN_GENERATE) /* which has attention of its own */
+        layer_prepare_attention(&pass, plan->setting.purpose == PLAN_TRAIN, w->attention);
+}
+
+int device_worker_init(struct device_worker *worker, const struct device_worker_options *options, struct ledger *ledger,
+                       struct error *err)
+{
+    const struct plan_setting *setting = &options->setting;
+
+    device_check(options->ops);
+    *worker =
+        (struct device_worker){.ops = options->ops, .seed = options->seed, .batch = options->batch, .ledger = ledger};
+    int rc = model_init(&worker->model, &options->config, err);
+    if (rc == 0)
+        rc = plan_check(&worker->model, setting, err);
+    if (rc == 0)
+        rc = plan_check_choice(&worker->model, setting, &options->choice, err);
+    if (rc == 0)
+        plan_lay_out(&worker->plan, &worker->model, setting, &options->choice);
+    if (rc == 0)
+        rc = allocate(worker, err);
+    if (rc == 0)
+        rc = options->ops->open(&worker->dev, options->index, setting->precision, worker->plan.arena_bytes,
+                                setting->n_threads, err);
+    if (rc == 0) {
+        prepare_attention(worker);
+        enter_ledger(worker);
+        return 0;
+    }
+    device_worker_free(worker);
+    return rc;
+}
+
+void device_worker_free(struct device_worker *worker)
+{
+    if (worker->dev) {
+        leave_ledger(worker);
+        worker->ops->close(worker->dev);
+    }
+    free(worker->tables);
+    free(worker->chunks);
+    free(worker->stashed);
+    model_free(&worker->model);
+    *worker = (struct device_worker){0};
+}

@@ -1,0 +1,448 @@
+#include "eps/job/job_state.h"
+
+#include "proto/base/process.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void refuse(struct peer *client, int code, const struct error *err)
+{
+    struct message m = {.kind = MESSAGE_REFUSED, .refused = {.code = code, .error = *err}};
+
+    log_line("client %u: job refused: %s", client->id, err->text);
+    session_send(client->session, &m);
+}
+
+void job_init(struct job *job)
+{
+    *job = (struct job){.output = -1,
+                        .side_file = -1,
+                        .trace_file = -1,
+                        .moments_file = -1,
+                        .saved_step = MESSAGE_NO_STEP,
+                        .told_ahead = MESSAGE_NO_STEP};
+}
+
+struct trace *job_trace(const struct job *job, struct trace *track)
+{
+    return job->trace_file >= 0 ? track : NULL;
+}
+
+static void note(struct daemon *d, uint64_t bytes)
+{
+    ledger_add(&d->ledger, LEDGER_OTHER, ledger_table(bytes));
+    d->job.table_bytes += ledger_table(bytes);
+}
+
+static void *take_table(struct daemon *d, size_t n, size_t size)
+{
+    void *table = calloc(n, size);
+
+    if (table)
+        note(d, n * size);
+    return table;
+}
+
+static int begin(struct daemon *d, struct error *err)
+{
+    struct job *job = &d->job;
+    struct model_config config;
+    size_t n_jobs = 0;
+    int rc = model_config_parse(&config, job->config_text, job->config_bytes, err);
+
+    if (!rc)
+        rc = model_init(&job->model, &config, err);
+    if (!rc)
+        rc = job_plan(d, err);
+    if (rc)
+        return rc;
+    for (uint32_t u = 0; u < job->model.n_units; u++)
+        n_jobs += job->model.units[u].n_slices + 1;
+    job->slices = take_table(d, job->model.n_visits, sizeof *job->slices);
+    job->fence.squares = take_table(d, job->model.n_units, sizeof *job->fence.squares);
+    job->fence.n_given = take_table(d, job->model.n_units, sizeof *job->fence.n_given);
+    job->fence.norm = NAN;
+    if (job->request.job.train)
+        job->save_units = take_table(d, (size_t)PLAN_HOST_SAVES * job->model.n_units, sizeof *job->save_units);
+    if ((job->request.job.train && !job->save_units) || !job->slices || !job->fence.squares || !job->fence.n_given ||
+        eps_updater_reserve(d->updater, n_jobs + 4))
+        return error_set(err, -ENOMEM, "out of memory");
+    for (uint32_t v = 0; v < job->model.n_visits; v++)
+        job->slices[v] = job->model.units[job->model.visits[v]].n_slices;
+    return 0;
+}
+
+static void start(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
+{
+    struct job *job = &d->job;
+    struct error err = {""};
+
+    job_init(job);
+    job->client = client;
+    job->request = *m;
+    job->step = job->n_opened = m->job.step;
+    job->loss = NAN;
+    job->said = d->said;
+    job->state = JOB_LOADING;
+    ledger_forget_peaks(&d->ledger);
+    int rc = job_take_files(job, fds, n_fds, &err);
+    if (!rc) {
+        note(d, job->config_bytes);
+        rc = begin(d, &err);
+    }
+    if (rc) {
+        job_end(d, rc, "%s", err.text);
+        return;
+    }
+    log_line("job of client %u: gpt2 %ux%u, %" PRIu64 " parameters, %u rows of %u tokens, %u part%s", client->id,
+             job->model.config.n_layers, job->model.config.width, job->model.n_parameters, m->job.batch, m->job.seq,
+             m->job.n_parts, m->job.n_parts > 1 ? "s" : "");
+    const struct eps_job work = {.kind = EPS_JOB_CALL,
+                                 .call = job_load,
+                                 .context = job,
+                                 .trace = job_trace(job, &job->optimizer_trace)};
+    eps_updater_submit(d->updater, &work);
+}
+
+void job_open(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
+{
+    struct job *job = &d->job;
+    struct error err;
+
+    if (d->stopping || d->asked) {
+        job_close_fds(fds, n_fds);
+        error_set(&err, -ECANCELED, "the daemon is stopping");
+        refuse(client, -ECANCELED, &err);
+        return;
+    }
+    if (d->is_private && client->id != d->first_client) {
+        job_close_fds(fds, n_fds);
+        error_set(&err, -EBUSY, "the daemon is busy with the run that started it; start a daemon of your own");
+        refuse(client, -EBUSY, &err);
+        return;
+    }
+    if (job->state == JOB_NONE) {
+        start(d, client, m, fds, n_fds);
+        return;
+    }
+    if (job->state == JOB_ENDING && !d->waiting.client) {
+        d->waiting.client = client;
+        d->waiting.request = *m;
+        memcpy(d->waiting.fds, fds, n_fds * sizeof *fds);
+        d->waiting.n_fds = n_fds;
+        return;
+    }
+    job_close_fds(fds, n_fds);
+    error_set(&err, -EBUSY,
+              "the daemon is busy with another job (gpt2 %ux%u, step %" PRIu64
+              "); wait for its end, or start a daemon of your own",
+              job->model.config.n_layers, job->model.config.width, job->step);
+    refuse(client, -EBUSY, &err);
+}
+
+void job_forget_waiting(struct daemon *d, struct peer *client)
+{
+    if (d->waiting.client != client)
+        return;
+    job_close_fds(d->waiting.fds, d->waiting.n_fds);
+    d->waiting.client = NULL;
+}
+
+static void assign(struct job *job, struct peer *worker, const struct segment *inbox, const struct segment *stash)
+{
+    struct message m = {.kind = MESSAGE_ASSIGN};
+    const struct plan *plan = &worker->plan;
+    int fds[5] = {job->store.weights.fd, inbox->fd, job->data.fd};
+    unsigned n_fds = 3;
+
+    worker->inbox = inbox;
+    worker->n_pulls = 0;
+    m.assign.config = job->model.config;
+    m.assign.seed = job->request.job.seed;
+    m.assign.batch = job->request.job.batch;
+    m.assign.seq = job->request.job.seq;
+    m.assign.n_parts = job->request.job.n_parts;
+    m.assign.max_parts = plan->setting.share_rows / plan->setting.part_rows;
+    m.assign.n_slots = job->host.n_slots;
+    m.assign.n_threads = plan->setting.n_threads;
+    m.assign.train = job->request.job.train;
+    m.assign.generate = job->request.job.generate;
+    m.assign.takes_turns = worker->backend->takes_turns;
+    m.assign.trace = job->trace_file >= 0 && rights_trace(job, worker);
+    m.assign.precision = plan->setting.precision;
+    m.assign.grad = job->request.job.grad;
+    m.assign.microbatch = plan->choice.microbatch;
+    m.assign.host_stash = plan->choice.host_stash;
+    m.assign.whole_head = plan->choice.whole_head;
+    m.assign.products = job->products;
+    m.assign.n_kept = plan->choice.n_kept;
+    m.assign.n_weight_buffers = plan->choice.n_weight_buffers;
+    m.assign.n_sums = plan->choice.n_sums;
+    m.assign.n_resident = plan->choice.n_resident;
+    m.assign.attention = plan->setting.attention;
+    m.assign.host_stash_bytes = plan->host_stash_bytes;
+    if (m.assign.host_stash)
+        fds[n_fds++] = stash->fd;
+    if (m.assign.trace)
+        fds[n_fds++] = job->trace_file;
+    worker->state = PEER_ASSIGNING;
+    session_send_fds(worker->session, &m, fds, n_fds);
+}
+
+/* To train, those that the first worker's profile has, so that all compute the same bits; a run that goes on keeps what it
+ * began with. Others take the libraries' first choices, which no profile changes. */
+static void choose_products(struct job *job)
+{
+    if (!job->request.job.train || job->request.job.resume)
+        return;
+    for (uint32_t i = 0; !job->products.version && i < job->n_workers; i++)
+        job->products = job->workers[i]->profile.products;
+}
+
+static int begin_assigning(struct daemon *d, struct error *err)
+{
+    struct job *job = &d->job;
+    const struct message *m = &job->request;
+    const struct relay_config config = {
+        .first_step = m->job.step,
+        .n_parts = m->job.n_parts,
+        .n_slots = job->host.n_slots,
+        .n_accumulators = job->store.n_accumulators,
+        .adamw = m->job.optimizer == OPTIMIZER_ADAMW,
+        .fenced = job_is_fenced(m),
+        .deterministic = m->job.deterministic,
+    };
+    int rc = relay_open(&job->relay, &config);
+
+    if (rc)
+        return error_set(err, rc, "out of memory");
+    choose_products(job);
+    for (uint32_t i = 0; i < job->n_workers; i++)
+        assign(job, job->workers[i], &job->inboxes[i], &job->stashes[i]);
+    return 0;
+}
+
+/* What the job allocated was counted apart, on the optimizer thread; from here on it is in the daemon's ledger. */
+static void take_over_ledger(struct daemon *d)
+{
+    for (unsigned c = 0; c < LEDGER_CATEGORIES; c++)
+        ledger_add(&d->ledger, c, d->job.load_ledger.rows[c].current);
+    d->job.store.ledger = &d->ledger;
+    d->said |= d->job.store.denied;
+}
+
+static void on_loaded(struct daemon *d, int result)
+{
+    struct job *job = &d->job;
+    struct error err = job->load_error;
+
+    take_over_ledger(d);
+    if (job->state != JOB_LOADING) /* it was ended meanwhile */
+        return;
+    job->state = JOB_ASSIGNING;
+    if (!result)
+        result = begin_assigning(d, &err);
+    if (result)
+        job_end(d, result, "%s", err.text);
+}
+
+void job_on_called(struct daemon *d, const struct eps_job *work)
+{
+    if (work->call == job_load) {
+        on_loaded(d, work->result);
+        return;
+    }
+    for (unsigned c = 0; c < LEDGER_CATEGORIES; c++)
+        ledger_sub(&d->ledger, c, d->job.load_ledger.rows[c].current);
+    d->job.unloaded = true;
+}
+
+static void on_all_assigned(struct daemon *d)
+{
+    struct job *job = &d->job;
+    struct message m = {.kind = MESSAGE_JOB_OPENED};
+
+    for (uint32_t i = 0; i < job->n_workers; i++) {
+        const struct relay_action *actions;
+        const struct relay_event event = {.kind = RELAY_ATTACHED, .worker = job->workers[i]->id};
+        if (relay_feed(job->relay, &event, &actions) < 0) {
+            job_end(d, -ENOMEM, "out of memory");
+            return;
+        }
+    }
+    const struct plan_choice *choice = &job->workers[0]->plan.choice;
+    m.job_opened.config = job->model.config;
+    m.job_opened.n_parameters = job->model.n_parameters;
+    m.job_opened.n_workers = job->n_workers;
+    m.job_opened.microbatch = job->microbatch;
+    m.job_opened.data_bytes = job->data.bytes;
+    m.job_opened.resident_bytes = job->workers[0]->plan.resident_bytes;
+    m.job_opened.host_stash = choice->host_stash;
+    m.job_opened.whole_head = choice->whole_head;
+    m.job_opened.n_kept = choice->n_kept;
+    m.job_opened.n_weight_buffers = choice->n_weight_buffers;
+    m.job_opened.n_resident = choice->n_resident;
+    job->state = JOB_RESTING;
+    session_send_fds(job->client->session, &m, &job->data.fd, 1);
+}
+
+/* ASSIGN goes through the door and RELEASE by the channel, so the answer to the first must be in before the second is
+ * sent. */
+static void release(struct peer *worker)
+{
+    const struct message m = {.kind = MESSAGE_RELEASE};
+
+    if (worker->state != PEER_ASSIGNED)
+        return;
+    worker->state = PEER_RELEASING;
+    session_send(worker->session, &m);
+}
+
+void job_on_assigned(struct daemon *d, struct peer *worker, const struct message *m)
+{
+    struct job *job = &d->job;
+    char arena[PROCESS_BYTES_TEXT];
+
+    worker->state = m->kind == MESSAGE_REFUSED ? PEER_IDLE : PEER_ASSIGNED;
+    if (m->kind == MESSAGE_REFUSED) {
+        job_end(d, m->refused.code ? m->refused.code : -EPROTO, "%s",
+                m->refused.error.text); /* may free the job at once: nobody holds it */
+        job_finish(d);
+        return;
+    }
+    if (job->state == JOB_ENDING) { /* only now is it known to have heard of the job at all */
+        release(worker);
+        job_finish(d);
+        return;
+    }
+    assert(job->state == JOB_ASSIGNING);
+    log_line("worker %u: arena of %s, microbatches of %u row%s", worker->id,
+             process_format_bytes(arena, m->assigned.arena_bytes), job->microbatch, job->microbatch > 1 ? "s" : "");
+    for (uint32_t i = 0; i < job->n_workers; i++)
+        if (job->workers[i]->state != PEER_ASSIGNED)
+            return;
+    on_all_assigned(d);
+}
+
+void job_on_released(struct daemon *d, struct peer *worker)
+{
+    worker->state = PEER_IDLE;
+    job_finish(d);
+}
+
+static void tell_client(struct job *job, int code, const struct error *err)
+{
+    struct message m = {.kind = job->state < JOB_RESTING ? MESSAGE_REFUSED : MESSAGE_FAILED};
+
+    if (m.kind == MESSAGE_REFUSED) {
+        m.refused.code = code;
+        m.refused.error = *err;
+    } else {
+        m.failed.code = code;
+        m.failed.error = *err;
+    }
+    session_send(job->client->session, &m);
+    job->client = NULL;
+}
+
+void job_end(struct daemon *d, int code, const char *format, ...)
+{
+    struct job *job = &d->job;
+    struct error err;
+    va_list args;
+
+    if (job->state == JOB_NONE || job->state == JOB_ENDING)
+        return;
+    va_start(args, format);
+    vsnprintf(err.text, sizeof err.text, format, args);
+    va_end(args);
+    log_line("job ended after %" PRIu64 " steps: %s", job->step, err.text);
+    job->closing = code == 0;
+    if (job->client && code)
+        tell_client(job, code, &err);
+    job->state = JOB_ENDING;
+    for (struct peer *p = d->peers; p; p = p->next)
+        release(p);
+    job_finish(d);
+}
+
+/* Both threads are through. The client puts the end into the file once it hears that the job is closed. */
+static void close_trace(struct job *job)
+{
+    const int rc = trace_close(&job->optimizer_trace), rc2 = trace_close(&job->writer_trace);
+
+    if (rc || rc2)
+        log_line("the trace ends early: %s", strerror(rc ? -rc : -rc2));
+}
+
+/* Nobody is at it any more. The loop goes on meanwhile. */
+static void begin_unloading(struct daemon *d)
+{
+    const struct eps_job work = {.kind = EPS_JOB_CALL, .call = job_unload, .context = &d->job};
+
+    for (struct peer *p = d->peers; p; p = p->next)
+        p->inbox = NULL;
+    eps_updater_submit(d->updater, &work);
+}
+
+static void free_job(struct daemon *d)
+{
+    struct job *job = &d->job;
+
+    for (struct peer *p = d->peers; p; p = p->next)
+        memset(&p->plan, 0, sizeof p->plan);
+    relay_close(job->relay);
+    model_free(&job->model);
+    job_close_fds(job->weight_files, job->n_weight_files);
+    close_trace(job);
+    for (unsigned i = 0; i < 4; i++) {
+        const int fds[] = {job->output, job->side_file, job->moments_file, job->trace_file};
+        if (fds[i] >= 0)
+            close(fds[i]);
+    }
+    ledger_sub(&d->ledger, LEDGER_OTHER, job->table_bytes);
+    free(job->side_text);
+    free(job->config_text);
+    free(job->slices);
+    free(job->save_units);
+    free(job->fence.squares);
+    free(job->fence.n_given);
+    job_init(job);
+}
+
+void job_finish(struct daemon *d)
+{
+    struct job *job = &d->job;
+    const bool is_updating = eps_updater_pending(d->updater) > 0;
+
+    if (job->state == JOB_ENDING && !is_updating)
+        save_on_job_over(d);
+    bool in_use = job->saves || is_updating;
+    for (const struct peer *p = d->peers; p; p = p->next)
+        in_use = in_use || p->state == PEER_ASSIGNING || p->state == PEER_RELEASING;
+    if (job->state == JOB_ENDING && !in_use && !job->unloaded) {
+        begin_unloading(d);
+    } else if (job->state == JOB_ENDING && !in_use) {
+        struct peer *client = job->closing ? job->client : NULL;
+        free_job(d);
+        if (client) {
+            const struct message m = {.kind = MESSAGE_CLOSE};
+            session_send(client->session, &m);
+        }
+        if (d->asked) {
+            daemon_stop(d, d->asked);
+        } else if (d->waiting.client) {
+            client = d->waiting.client;
+            d->waiting.client = NULL;
+            job_open(d, client, &d->waiting.request, d->waiting.fds, d->waiting.n_fds);
+        }
+    }
+    daemon_end(d);
+}

@@ -1,0 +1,231 @@
+/* What a job brings with it, and its memory: read and touched before the first step. */
+#include "eps/job/job_state.h"
+
+#include "eps/save/capture.h"
+#include "eps/store/memory.h"
+#include "proto/model/output.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { CONFIG_MAX_BYTES = 1 << 20 };
+
+void job_close_fds(const int *fds, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        close(fds[i]);
+}
+
+static int read_config(struct job *job, int fd, struct error *err)
+{
+    struct stat st;
+
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size < 0 || st.st_size > CONFIG_MAX_BYTES)
+        return error_set(err, -EINVAL, "config.json is not a regular file of at most 1 MiB");
+    job->config_bytes = (size_t)st.st_size;
+    job->config_text = malloc(job->config_bytes + 1);
+    if (!job->config_text)
+        return error_set(err, -ENOMEM, "out of memory");
+    if (pread(fd, job->config_text, job->config_bytes, 0) != (ssize_t)job->config_bytes)
+        return error_set(err, -EIO, "config.json could not be read");
+    return 0;
+}
+
+static int size_side(struct job *job, struct error *err)
+{
+    struct stat st;
+
+    if (fstat(job->side_file, &st) || !S_ISREG(st.st_mode) || st.st_size < 0 || st.st_size > CHECKPOINT_MAX_TEXT)
+        return error_set(err, -EINVAL, "the job's side file is not a regular file of at most %d MiB",
+                         CHECKPOINT_MAX_TEXT >> 20);
+    job->side_bytes = (size_t)st.st_size;
+    return 0;
+}
+
+/* config, [output directory], [side file], [trace], weight files..., [moments] */
+int job_take_files(struct job *job, const int *fds, unsigned n_fds, struct error *err)
+{
+    const struct message *m = &job->request;
+    unsigned next = 1, end = n_fds;
+
+    if (n_fds < 1u + m->job.output + m->job.side + m->job.trace + m->job.resume) {
+        job_close_fds(fds, n_fds);
+        return error_set(err, -EINVAL, "the job came without its files");
+    }
+    if (m->job.output)
+        job->output = fds[next++];
+    if (m->job.side)
+        job->side_file = fds[next++];
+    if (m->job.trace)
+        job->trace_file = fds[next++];
+    if (m->job.resume)
+        job->moments_file = fds[--end];
+    job->n_weight_files = end - next;
+    memcpy(job->weight_files, fds + next, job->n_weight_files * sizeof *fds);
+    int rc = read_config(job, fds[0], err);
+    close(fds[0]);
+    if (!rc && m->job.side)
+        rc = size_side(job, err);
+    if (!rc && m->job.trace && !trace_is_file(job->trace_file)) /* anything else could make a thread wait */
+        rc = error_set(err, -EINVAL, "the job's trace is not a regular file that is open for appending");
+    return rc;
+}
+
+static int create_segment(struct segment *out, const char *name, size_t bytes, enum ledger_category category,
+                          struct eps_memory *memory, struct job *job)
+{
+    int rc = segment_create(out, name, bytes, SEGMENT_READ_WRITE, &job->load_error);
+
+    if (rc)
+        return rc;
+    eps_memory_prepare(memory, out->base, out->bytes, true);
+    ledger_add(&job->load_ledger, category, out->bytes);
+    return 0;
+}
+
+static int create_segments(struct job *job, struct eps_memory *memory)
+{
+    int rc = create_segment(&job->data, "eps-data", generate_data_bytes(job), LEDGER_DATA, memory, job);
+
+    for (uint32_t i = 0; !rc && i < job->n_planned; i++) {
+        rc = create_segment(&job->inboxes[i], "eps-inbox", job->host.inbox_bytes, LEDGER_INBOX, memory, job);
+        job->n_inboxes += rc == 0;
+        if (!rc && job->stash_bytes[i])
+            rc = create_segment(&job->stashes[i], "eps-stash", job->stash_bytes[i], LEDGER_STASH, memory, job);
+    }
+    return rc;
+}
+
+static void touch(const struct segment *segment)
+{
+    if (segment->base)
+        memset(segment->base, 0, segment->bytes);
+}
+
+/* All of its pages are there before the first step: what the ledger says is then what the system says, and no step
+ * waits for a page. */
+static void touch_segments(const struct job *job)
+{
+    touch(&job->data);
+    for (uint32_t i = 0; i < job->n_inboxes; i++) {
+        touch(&job->inboxes[i]);
+        touch(&job->stashes[i]);
+    }
+}
+
+/* Nothing large is touched before it is known that there is an address for all of it and that it may be locked. */
+static int take_memory(struct job *job)
+{
+    const struct message *m = &job->request;
+    struct eps_memory memory;
+    int rc = eps_memory_init(&memory);
+
+    if (rc)
+        return error_set(&job->load_error, rc, "no memory for a description of this machine");
+    const struct eps_store_options options = {.train = m->job.train,
+                                              .precision = m->job.precision,
+                                              .moments = m->job.moments,
+                                              .fenced = job_is_fenced(m),
+                                              .require_pinned = m->job.require_pinned,
+                                              .memory = &memory,
+                                              .said = job->said,
+                                              .n_accumulators = job->host.n_accumulators,
+                                              .seed = m->job.seed,
+                                              .read = &job->n_read,
+                                              .clip_update = m->job.clip_update};
+    rc = create_segments(job, &memory);
+    if (!rc)
+        rc = eps_store_init(&job->store, &job->model, &options, &job->load_ledger, &job->load_error);
+    if (!rc)
+        touch_segments(job);
+    job->store.options.memory = NULL;
+    eps_memory_free(&memory);
+    return rc;
+}
+
+static int read_side(struct job *job)
+{
+    struct error *err = &job->load_error;
+
+    if (job->side_file < 0)
+        return 0;
+    job->side_text = malloc(job->side_bytes + 1);
+    if (!job->side_text)
+        return error_set(err, -ENOMEM, "out of memory");
+    ledger_add(&job->load_ledger, LEDGER_OTHER, ledger_table(job->side_bytes));
+    if (pread(job->side_file, job->side_text, job->side_bytes, 0) != (ssize_t)job->side_bytes)
+        return error_set(err, -EIO, "the job's side file could not be read");
+    const int rc = eps_capture_check_side(job->side_text, job->side_bytes, err);
+    if (!rc && job->request.job.resume &&
+        eps_capture_side_products(&job->products, job->side_text, job->side_bytes, err))
+        log_line("%s: the run goes on with the library's first choices", err->text);
+    return rc;
+}
+
+/* A unit that had another number of updates would go on with another correction of its bias. Of a fenced run steps may
+ * have been skipped: by all units. */
+static int check_updates(struct job *job)
+{
+    const uint64_t *updates = job->store.updates;
+
+    for (uint32_t u = 0; u < job->model.n_units; u++) {
+        const bool skipped = job_is_fenced(&job->request) && updates[u] == updates[0] && updates[u] < job->step;
+        if (updates[u] != job->step && !skipped)
+            return error_set(&job->load_error, -EINVAL,
+                             "the moments have had %" PRIu64 " updates, and the checkpoint is of step %" PRIu64
+                             ": are these another step's?",
+                             updates[u], job->step);
+    }
+    return 0;
+}
+
+static int load_model(struct job *job)
+{
+    int rc;
+
+    if (job->request.job.fresh) {
+        eps_store_draw(&job->store, job->request.job.seed);
+        return 0;
+    }
+    rc = eps_store_load(&job->store, job->weight_files, job->n_weight_files, &job->load_error);
+    if (!rc && job->moments_file >= 0)
+        rc = eps_store_load_moments(&job->store, job->moments_file, &job->load_error);
+    if (!rc && job->moments_file >= 0)
+        rc = check_updates(job);
+    return rc;
+}
+
+int job_unload(void *context)
+{
+    struct job *job = context;
+    struct ledger taken = job->load_ledger; /* counted down here; the daemon's, which is the loop's, follows */
+
+    for (uint32_t i = 0; i < job->n_inboxes; i++) {
+        segment_close(&job->inboxes[i]);
+        segment_close(&job->stashes[i]);
+    }
+    segment_close(&job->data);
+    job->store.ledger = &taken;
+    eps_store_free(&job->store);
+    return 0;
+}
+
+int job_load(void *context)
+{
+    struct job *job = context;
+    int rc = read_side(job);
+
+    if (job->trace_file >= 0)
+        trace_open(&job->optimizer_trace, job->trace_file, "epsd", "optimizer");
+    if (!rc)
+        rc = take_memory(job);
+    if (!rc)
+        rc = load_model(job);
+    if (!rc && job->request.job.train && job->output >= 0)
+        output_clean(job->output);
+    return rc;
+}

@@ -1,0 +1,129 @@
+/* eps/relay/relay.h - the step protocol: who works on what, what is folded when, which pull is answered.
+ *
+ * A state machine without I/O: one event in, actions out, in a fixed order. The daemon turns messages into events and
+ * actions into messages and jobs; the tests replay event orders. Its specification is executable and was searched
+ * exhaustively; this follows it rule by rule, so that traces of both can be compared line by line (tests/eps/relay/).
+ *
+ * Words: a *visit* is a unit's place in the computation, 0 at the bottom, a tied unit has two (of as many slices). A
+ * contribution's *name* in its step is (visit, part, slice). *Fold order* is visit downwards, then part, then slice
+ * upwards. The *mark* is the lowest name in fold order that is not folded.
+ *
+ * Workers, units and readers are numbers given by the caller. Units should be small, for they index a table; at most 64
+ * readers may be there at a time. What a message can bring about is judged and refused; an event about a job that was
+ * never given out can only be the caller's mistake, and is asserted. */
+#ifndef EPS_RELAY_RELAY_H
+#define EPS_RELAY_RELAY_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct relay_config {
+    uint64_t first_step; /* the first that may be opened: updates done before */
+    uint32_t n_parts;
+    uint32_t n_slots;        /* of an inbox, apart from slot 0, the reserved one */
+    uint32_t n_accumulators; /* units whose parts are being summed at a time: adamw with several parts */
+    bool adamw;              /* else AdamA */
+    bool fenced;             /* else eager */
+    bool deterministic;      /* the contributions to one slice are folded in fold order */
+    bool replay;             /* version t of every unit stands until the step is covered */
+};
+
+enum relay_event_kind {
+    RELAY_ATTACHED,     /* worker */
+    RELAY_LOST,         /* worker; final */
+    RELAY_OPEN,         /* step, visits, n_slices, frozen, owners */
+    RELAY_PULL,         /* worker, step (the version), unit */
+    RELAY_LOSS,         /* worker, step, part, attempt, ok */
+    RELAY_CONTRIBUTION, /* worker, step, visit, part, slice, attempt, slot */
+    RELAY_FOLDED,       /* unit, slice, ok: from the optimizer thread; not ok: not finite, nothing was folded */
+    RELAY_UPDATED,      /* unit */
+    RELAY_SAVE,         /* reader comes */
+    RELAY_RELEASED,     /* reader has read unit */
+};
+
+struct relay_event {
+    enum relay_event_kind kind;
+    uint32_t worker, unit, visit, part, slice, attempt, slot, reader;
+    uint64_t step;
+    bool ok;
+    /* RELAY_OPEN alone; borrowed during the call. */
+    const uint32_t *visits;   /* (n_visits) unit of each visit */
+    const uint32_t *n_slices; /* (n_visits) slices of each visit's unit */
+    uint32_t n_visits;
+    const uint32_t *frozen; /* (n_frozen) units to leave alone */
+    uint32_t n_frozen;
+    const uint32_t *owners; /* (n_owners) worker of each part; n_owners must be n_parts */
+    uint32_t n_owners;
+};
+
+enum relay_action_kind {
+    RELAY_SHARE,   /* worker, step, parts (n_parts): these are yours, in these attempts */
+    RELAY_ANSWER,  /* worker, unit, step, before: weights of that version, in the current or in the replay buffer */
+    RELAY_REFUSE,  /* worker, or to_client, or to_reader and reader; why: to the event just fed. "not finite" is to the
+                     worker at fault, perhaps another: its session must end, and RELAY_LOST be fed as for any other */
+    RELAY_FOLD,    /* unit, visit, part, slice, worker, slot, first: job; first decays (or clears the sum), then adds */
+    RELAY_UPDATE,  /* unit: job */
+    RELAY_FREE,    /* worker, slot, visit, part, slice: may be written again */
+    RELAY_GRANT,   /* worker, visit, part, slice: the reserved slot is for that name */
+    RELAY_COVERED, /* step: all folded, step+1 may open */
+    RELAY_SKIPPED, /* step: left no trace */
+    RELAY_DONE,    /* step: all units at step+1 */
+    RELAY_TORN,    /* step: begun, and can neither be finished nor redone */
+    RELAY_CAPTURE, /* reader, unit, step: read unit now; it is at that version and stays until released */
+    RELAY_SAVED,   /* reader, step */
+    RELAY_ABANDON, /* reader: will not come */
+};
+
+struct relay_part {
+    uint32_t part, attempt;
+};
+
+struct relay_action {
+    enum relay_action_kind kind;
+    uint32_t worker, unit, visit, part, slice, slot, reader;
+    uint64_t step;
+    bool before;                    /* RELAY_ANSWER */
+    bool first;                     /* RELAY_FOLD */
+    bool to_client;                 /* RELAY_REFUSE of an open */
+    bool to_reader;                 /* RELAY_REFUSE of a save: reader */
+    const char *why;                /* RELAY_REFUSE: a constant string */
+    const struct relay_part *parts; /* RELAY_SHARE; valid until the next call */
+    uint32_t n_parts;
+};
+
+struct relay;
+
+/* -ENOMEM. Owned: relay_close. */
+int relay_open(struct relay **out, const struct relay_config *config);
+void relay_close(struct relay *relay);
+
+/* Feeds one event. Returns the number of actions, which stand in *actions until the next call, or -ENOMEM with the
+ * state untouched. Memory is taken while events are new (a worker more, a longer step), never once they repeat. */
+int relay_feed(struct relay *relay, const struct relay_event *event, const struct relay_action **actions);
+
+/* The version that a reader who comes now would read; UINT64_MAX if it would be refused: before the first step was opened
+ * here, when the caller may read what it likes, and once the model is torn. */
+uint64_t relay_cut(const struct relay *relay);
+
+/* The worker that the open step waits for, if nothing of it is with the optimizer thread: whose loss or contribution of
+ * the mark is still to come. UINT32_MAX: nobody. */
+uint32_t relay_owes(struct relay *relay);
+
+/* Whether the open step has all it needs of workers, and only folds are to come: its losses are known, and each of its
+ * contributions was folded or stands in an inbox. Once this may be, costs the occupied slots. */
+bool relay_has_all(const struct relay *relay);
+
+/* Version of a unit that has been in a step. */
+uint64_t relay_version(const struct relay *relay, uint32_t unit);
+
+/* For those who look: n units from first on. One that has not been in a step yet is at rest, at version 0. Costs their
+ * slices and the occupied slots. */
+enum relay_at { RELAY_AT_REST, RELAY_AT_INBOX, RELAY_AT_FOLD, RELAY_AT_UPDATE };
+struct relay_view {
+    uint64_t version;
+    enum relay_at at;
+};
+void relay_look(const struct relay *relay, uint32_t first, uint32_t n, struct relay_view *out);
+
+#endif

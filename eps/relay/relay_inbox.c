@@ -1,0 +1,160 @@
+/* eps/relay/relay_inbox.c - who is attached, and what stands in the slots of their inboxes. */
+#include "eps/relay/relay_state.h"
+
+#include <assert.h>
+#include <string.h>
+
+uint32_t relay_worker_index(const struct relay *r, uint32_t id)
+{
+    uint32_t low = 0, high = r->n_workers;
+    while (low < high) {
+        uint32_t mid = (low + high) / 2;
+        if (r->workers[mid].id < id)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+struct relay_worker *relay_find_worker(const struct relay *r, uint32_t id)
+{
+    uint32_t i = relay_worker_index(r, id);
+    return i < r->n_workers && r->workers[i].id == id ? &r->workers[i] : NULL;
+}
+
+void relay_add_worker(struct relay *r, uint32_t id)
+{
+    uint32_t i = relay_worker_index(r, id);
+    struct relay_cell *cells = r->workers[r->n_workers].cells;
+    memmove(&r->workers[i + 1], &r->workers[i], (r->n_workers - i) * sizeof *r->workers);
+    memset(cells, 0, ((size_t)r->config.n_slots + 1) * sizeof *cells);
+    r->workers[i] = (struct relay_worker){.id = id, .n_free = r->config.n_slots, .cells = cells};
+    r->n_workers++;
+}
+
+void relay_drop_worker(struct relay *r, struct relay_worker *w)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < r->n_standing; i++) {
+        if (r->standing[i].worker != w->id)
+            r->standing[kept++] = r->standing[i];
+    }
+    r->n_standing = kept;
+    struct relay_cell *cells = w->cells;
+    r->n_workers--;
+    memmove(w, w + 1, (size_t)(&r->workers[r->n_workers] - w) * sizeof *w);
+    r->workers[r->n_workers] = (struct relay_worker){.cells = cells};
+}
+
+bool relay_same_tag(const struct relay_tag *a, const struct relay_tag *b)
+{
+    return a->step == b->step && a->visit == b->visit && a->part == b->part && a->slice == b->slice &&
+           a->attempt == b->attempt;
+}
+
+static bool holds(const struct relay_cell *cell, const struct relay_tag *tag)
+{
+    return cell->full && relay_same_tag(&cell->tag, tag);
+}
+
+bool relay_has_tag(const struct relay *r, const struct relay_worker *w, const struct relay_tag *tag)
+{
+    for (uint32_t k = 0; k <= r->config.n_slots; k++) {
+        if (holds(&w->cells[k], tag))
+            return true;
+    }
+    return false;
+}
+
+/* Place in the standing list: by name, then worker, then slot. */
+static size_t standing_index(const struct relay *r, uint32_t name, uint32_t worker, uint32_t slot)
+{
+    size_t low = 0, high = r->n_standing;
+    while (low < high) {
+        size_t mid = (low + high) / 2;
+        const struct relay_standing *x = &r->standing[mid];
+        bool before = x->name != name ? x->name < name : x->worker != worker ? x->worker < worker : x->slot < slot;
+        if (before)
+            low = mid + 1;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+void relay_put(struct relay *r, struct relay_worker *w, uint32_t slot, const struct relay_tag *tag)
+{
+    uint32_t name = relay_name_of(r, tag);
+    size_t i = standing_index(r, name, w->id, slot);
+    assert(r->n_standing < r->cap_standing && !w->cells[slot].full);
+    memmove(&r->standing[i + 1], &r->standing[i], (r->n_standing - i) * sizeof *r->standing);
+    r->standing[i] = (struct relay_standing){.name = name, .worker = w->id, .slot = slot, .tag = *tag};
+    r->n_standing++;
+    w->cells[slot] = (struct relay_cell){.full = true, .tag = *tag};
+    w->n_free -= slot != RELAY_RESERVED;
+}
+
+/* A slot of a skipped step is not in the list any more, and its name has no number in a later one. */
+static void remove_standing(struct relay *r, uint32_t worker, uint32_t slot, const struct relay_tag *tag)
+{
+    if (tag->step != r->t)
+        return;
+    uint32_t name = relay_name_of(r, tag);
+    size_t i = standing_index(r, name, worker, slot);
+    if (i == r->n_standing || r->standing[i].name != name || r->standing[i].worker != worker ||
+        r->standing[i].slot != slot)
+        return;
+    r->n_standing--;
+    memmove(&r->standing[i], &r->standing[i + 1], (r->n_standing - i) * sizeof *r->standing);
+}
+
+void relay_free_slot(struct relay *r, uint32_t worker, uint32_t slot, const struct relay_tag *tag)
+{
+    struct relay_action *a = relay_act(r, RELAY_FREE);
+    a->worker = worker;
+    a->slot = slot;
+    a->visit = tag->visit;
+    a->part = tag->part;
+    a->slice = tag->slice;
+}
+
+void relay_clear(struct relay *r, uint32_t worker, uint32_t slot, const struct relay_tag *tag)
+{
+    struct relay_worker *w = relay_find_worker(r, worker);
+    if (!w || !holds(&w->cells[slot], tag))
+        return;
+    relay_free_slot(r, worker, slot, tag);
+    remove_standing(r, worker, slot, tag);
+    w->cells[slot].full = false;
+    w->n_free += slot != RELAY_RESERVED;
+}
+
+void relay_clear_name(struct relay *r, uint32_t name)
+{
+    size_t i = standing_index(r, name, 0, 0);
+    while (i < r->n_standing && r->standing[i].name == name) {
+        struct relay_standing x = r->standing[i];
+        relay_clear(r, x.worker, x.slot, &x.tag);
+    }
+}
+
+/* The optimizer thread reads this very contribution, from whatever slot. */
+static bool is_with_thread(const struct relay *r, const struct relay_tag *tag)
+{
+    const struct relay_slice *s = &r->units[tag->unit].slices[tag->slice];
+    return s->flying && relay_same_tag(&s->tag, tag);
+}
+
+void relay_clear_all(struct relay *r)
+{
+    for (uint32_t i = 0; i < r->n_workers; i++) {
+        struct relay_worker *w = &r->workers[i];
+        for (uint32_t k = 0; k <= r->config.n_slots; k++) {
+            struct relay_tag tag = w->cells[k].tag;
+            if (w->cells[k].full && !is_with_thread(r, &tag))
+                relay_clear(r, w->id, k, &tag);
+        }
+    }
+    r->n_standing = 0;
+}

@@ -1,0 +1,187 @@
+/* eps/relay/relay_state.h - what the relay remembers. For eps/relay/ alone; everyone else includes eps/relay/relay.h.
+ *
+ * The specification asks its questions of sets ("are all names of this unit folded?"). Here such a set is a bit for
+ * each name and a count for each question, so that an event costs the occupied inbox slots, not names times slots:
+ * 0.5 us with 4,096 layers, 64 parts, 2 slices and 32 workers of 8 slots.
+ *   a name     its place in fold order, a number below n_names; (visit, part, slice) is turned into it by its visit
+ *   standing   the occupied slots of the open step, kept sorted as the pump wants them: by name, worker, slot
+ *   sums       the units that need an accumulator, in backward order; the first sums_end of them may be folded */
+#ifndef EPS_RELAY_RELAY_STATE_H
+#define EPS_RELAY_RELAY_STATE_H
+
+#include "eps/relay/relay.h"
+
+#define RELAY_NOBODY   UINT32_MAX /* as owner of a part, or worker at fault */
+#define RELAY_NO_PLACE UINT32_MAX /* in sums */
+#define RELAY_NO_STEP  UINT64_MAX /* so that the next is 0 */
+
+enum { RELAY_RESERVED = 0, RELAY_MAX_READERS = 64 };
+
+/* Which contribution: what stands in a slot, or was granted the reserved one. */
+struct relay_tag {
+    uint64_t step;
+    uint32_t visit, part, slice, attempt;
+    uint32_t unit; /* follows from step and visit */
+};
+
+struct relay_cell {
+    bool full;
+    struct relay_tag tag;
+};
+
+struct relay_worker {
+    uint32_t id;
+    uint32_t n_free;           /* ordinary slots */
+    uint32_t load;             /* unfinished parts, while parts are being placed */
+    struct relay_cell granted; /* last granted in this step */
+    struct relay_cell *cells;  /* (1 + n_slots) */
+};
+
+struct relay_standing {
+    uint32_t name, worker, slot;
+    struct relay_tag tag;
+};
+
+struct relay_slice {
+    bool flying; /* a fold of it is with the optimizer thread: */
+    uint32_t worker, slot;
+    struct relay_tag tag;
+    uint32_t n_folded; /* names, in the open step */
+};
+
+struct relay_unit {
+    uint64_t version;
+    struct relay_slice *slices; /* (cap_slices) */
+    uint32_t cap_slices;
+    uint32_t n_visits; /* in the open step; 0: not in it */
+    uint32_t n_slices; /* of each visit */
+    uint32_t n_names, n_folded;
+    uint32_t place; /* in sums, or RELAY_NO_PLACE */
+    bool frozen, updating;
+    uint64_t to_come, captured; /* a bit for each reader */
+};
+
+struct relay_visit {
+    uint32_t unit, n_slices;
+    uint32_t first_name; /* of n_parts * n_slices; none if the unit is frozen */
+    uint32_t rank;       /* among the visits of its unit, 0 the topmost */
+};
+
+struct relay_part_state {
+    uint32_t owner, attempt;
+    uint32_t n_faults; /* attempts that sent numbers that are not finite */
+    uint32_t n_sure;   /* its names that are folded or with the optimizer thread */
+    bool loss;         /* known to be finite */
+    bool moved;        /* by the event being fed: to be announced */
+};
+
+struct relay_reader {
+    uint32_t id;
+    uint64_t bit, version;
+    uint32_t n_to_come, n_captured;
+};
+
+struct relay_pull {
+    uint32_t worker, unit;
+    uint64_t step;
+};
+
+struct relay {
+    struct relay_config config;
+    uint64_t t; /* the open step, or RELAY_NO_STEP */
+    bool covered, torn;
+    bool has_tail; /* the covered step `tail` has units still to be updated: */
+    uint64_t tail;
+    uint32_t n_past_tail; /* visits, from the bottom, whose units are known to have left it */
+
+    struct relay_visit *visits; /* (n_visits) */
+    uint32_t n_visits, cap_visits;
+    uint64_t *folded; /* a bit for each name */
+    size_t cap_folded;
+    uint32_t n_names, n_names_of_part, n_folded, n_flying;
+    struct relay_tag mark; /* visit, part and slice of name number mark_name, the lowest not folded if below n_names */
+    uint32_t mark_name;
+    struct relay_part_state *parts; /* (n_parts) */
+    uint32_t n_losses;              /* parts whose loss is known to be finite */
+
+    struct relay_unit *units; /* (n_units) by number */
+    uint32_t n_units;
+    uint32_t *sums; /* (n_sums) units */
+    uint32_t n_sums, cap_sums;
+    uint32_t sums_end, n_summing; /* of the first sums_end, n_summing are not updated yet */
+    uint32_t touched;             /* unit that the event being fed has folded into, or n_units */
+
+    struct relay_worker *workers; /* (n_workers) by id; those beyond keep their cells for the next to attach */
+    uint32_t n_workers, cap_workers;
+    struct relay_standing *standing; /* (n_standing) */
+    size_t n_standing, cap_standing;
+    struct relay_pull *waiting; /* (n_waiting) oldest first */
+    size_t n_waiting, cap_waiting;
+    struct relay_reader readers[RELAY_MAX_READERS]; /* (n_readers) by id */
+    uint32_t n_readers;
+
+    struct relay_action *actions; /* (n_actions) of the event being fed */
+    size_t n_actions, cap_actions;
+    struct relay_part *shared; /* (n_parts) what the actions' parts point into */
+};
+
+/* relay_memory.c. Makes room for whatever the event may bring, so that nothing after it can fail. -ENOMEM, and nothing
+ * has changed. opens: the event is an open that will be taken. */
+int relay_reserve(struct relay *r, const struct relay_event *e, bool opens);
+
+/* relay_step.c. Why an open is refused, or NULL. */
+const char *relay_open_refusal(const struct relay *r, const struct relay_event *e);
+void relay_begin_step(struct relay *r, const struct relay_event *e);
+/* Unit v advances to its next version, and what follows from that. */
+void relay_advance(struct relay *r, uint32_t unit);
+/* No worker is needed for the open step any more. Frozen units, or all units if the step is skipped, advance now. */
+void relay_cover(struct relay *r, bool skipped);
+/* Moves the mark past what is folded. False if nothing is left. */
+bool relay_find_mark(struct relay *r);
+
+/* relay_pump.c. Where the version that is pulled lies; relay_answer says it, or that it is gone. */
+enum relay_buffer { RELAY_NOW, RELAY_BEFORE, RELAY_WAIT, RELAY_GONE };
+enum relay_buffer relay_find_buffer(const struct relay *r, const struct relay_pull *pull);
+void relay_answer(struct relay *r, const struct relay_pull *pull, enum relay_buffer where);
+/* After each event: whatever has become possible, in a fixed order. */
+void relay_pump(struct relay *r);
+
+/* relay_inbox.c. Where a worker is, or would be, in the sorted list. */
+uint32_t relay_worker_index(const struct relay *r, uint32_t id);
+struct relay_worker *relay_find_worker(const struct relay *r, uint32_t id); /* NULL: not attached */
+void relay_add_worker(struct relay *r, uint32_t id);
+void relay_drop_worker(struct relay *r, struct relay_worker *w);
+bool relay_same_tag(const struct relay_tag *a, const struct relay_tag *b);
+bool relay_has_tag(const struct relay *r, const struct relay_worker *w, const struct relay_tag *tag);
+void relay_put(struct relay *r, struct relay_worker *w, uint32_t slot, const struct relay_tag *tag);
+/* Says that a slot may be written again. */
+void relay_free_slot(struct relay *r, uint32_t worker, uint32_t slot, const struct relay_tag *tag);
+/* Empties a slot, if it still holds this: its worker may have been lost, and its place taken, since. */
+void relay_clear(struct relay *r, uint32_t worker, uint32_t slot, const struct relay_tag *tag);
+/* Empties every slot that holds this name of the open step: it was redone while it was folded. */
+void relay_clear_name(struct relay *r, uint32_t name);
+/* Empties all but what the optimizer thread reads: that is freed when it has. */
+void relay_clear_all(struct relay *r);
+
+/* relay_readers.c. */
+void relay_refuse_reader(struct relay *r, uint32_t reader, const char *why);
+void relay_on_save(struct relay *r, uint32_t reader);
+void relay_on_released(struct relay *r, uint32_t reader, uint32_t unit);
+void relay_capture(struct relay *r, uint32_t unit);
+void relay_abandon_readers(struct relay *r);
+
+/* relay.c. The next action, all else zero; room was reserved. */
+struct relay_action *relay_act(struct relay *r, enum relay_action_kind kind);
+
+static inline uint32_t relay_name_of(const struct relay *r, const struct relay_tag *tag)
+{
+    const struct relay_visit *v = &r->visits[tag->visit];
+    return v->first_name + tag->part * v->n_slices + tag->slice;
+}
+
+static inline bool relay_is_folded(const struct relay *r, uint32_t name)
+{
+    return r->folded[name / 64] >> (name % 64) & 1;
+}
+
+#endif

@@ -1,0 +1,307 @@
+#include "eps/save/capture.h"
+#include "proto/model/output.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the side file ---------------------------------------------------------------------------------------------- */
+
+static bool is_own_name(const char *name)
+{
+    static const char *const own[] = {CHECKPOINT_CONFIG, CHECKPOINT_WEIGHTS, CHECKPOINT_MOMENTS, CHECKPOINT_TRAINING};
+
+    for (size_t i = 0; i < sizeof own / sizeof *own; i++)
+        if (strcmp(name, own[i]) == 0)
+            return true;
+    return false;
+}
+
+enum { OWN_FILES = 3 }; /* that training.json lists */
+
+static int check_side(json_t *side, struct error *err)
+{
+    json_t *options = json_object_get(side, "options"), *files = json_object_get(side, "files"), *text;
+    const char *name;
+
+    if (!json_is_object(options) || (files && !json_is_object(files)))
+        return error_set(err, -EINVAL, "the job's side file: not {\"options\": {...}, \"files\": {...}}");
+    if (json_object_size(files) > CHECKPOINT_MAX_FILES - OWN_FILES)
+        return error_set(err, -EINVAL,
+                         "the job's side file: %zu files, where a checkpoint has room for %d beside its own",
+                         json_object_size(files), CHECKPOINT_MAX_FILES - OWN_FILES);
+    json_object_foreach(files, name, text) if (
+        !json_is_string(text) || !output_is_name(name) ||
+        is_own_name(name)) return error_set(err, -EINVAL,
+                                            "the job's side file: %.80s is no text with a name ending in .json or .txt",
+                                            name);
+    return 0;
+}
+
+static int parse_side(json_t **out, const char *side, size_t side_bytes, struct error *err)
+{
+    json_error_t why;
+
+    *out = json_loadb(side, side_bytes, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &why);
+    if (!*out)
+        return error_set(err, -EINVAL, "the job's side file: %s at byte %d", why.text, why.position);
+    int rc = check_side(*out, err);
+    if (rc)
+        json_decref(*out);
+    return rc;
+}
+
+int eps_capture_side_products(struct products *out, const char *side, size_t side_bytes, struct error *err)
+{
+    json_t *parsed;
+    int rc = parse_side(&parsed, side, side_bytes, err);
+
+    *out = (struct products){0};
+    if (rc)
+        return rc;
+    rc = products_from_json(out, json_object_get(json_object_get(parsed, "options"), "products"), err);
+    json_decref(parsed);
+    return rc;
+}
+
+int eps_capture_check_side(const char *side, size_t side_bytes, struct error *err)
+{
+    json_t *json;
+    int rc = parse_side(&json, side, side_bytes, err);
+
+    if (!rc)
+        json_decref(json);
+    return rc;
+}
+
+/* ---- opening ---------------------------------------------------------------------------------------------------- */
+
+static int make_file(int *fd, struct eps_capture *capture, const char *name, struct error *err)
+{
+    *fd = openat(capture->directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+    return *fd < 0 ? output_fail(err, -errno, capture->directory, name, "made") : 0;
+}
+
+static int empty_files(const struct eps_capture *capture, struct error *err)
+{
+    for (unsigned i = 0; i < capture->options.n_files; i++)
+        if (ftruncate(capture->options.files[i], 0) < 0)
+            return error_set(err, -errno, "a file could not be emptied: %s", strerror(errno));
+    return 0;
+}
+
+static int open_checkpoint(struct eps_capture *capture, struct error *err)
+{
+    const struct eps_capture_options *o = &capture->options;
+
+    if (o->output < 0) {
+        capture->weights_fd = o->files[EPS_CAPTURE_WEIGHTS];
+        capture->moments_fd = o->files[EPS_CAPTURE_MOMENTS];
+        capture->n_used = EPS_CAPTURE_SMALL;
+        return empty_files(capture, err);
+    }
+    int rc = output_begin(&capture->directory, o->output, o->step, err);
+
+    if (!rc)
+        rc = make_file(&capture->weights_fd, capture, CHECKPOINT_WEIGHTS, err);
+    if (!rc)
+        rc = make_file(&capture->moments_fd, capture, CHECKPOINT_MOMENTS, err);
+    return rc;
+}
+
+/* What is wrong with one of the two large files: where it is, and what to do. */
+static int explain(const struct eps_capture *capture, int rc, struct error *err)
+{
+    return rc && capture->options.checkpoint ? output_explain(err, rc, capture->directory) : rc;
+}
+
+int eps_capture_open(struct eps_capture *capture, const struct eps_capture_options *options, struct error *err)
+{
+    *capture = (struct eps_capture){.options = *options, .open = true, .directory = -1, .files = options->store->files};
+    capture->weights_fd = capture->moments_fd = -1;
+    capture->checkpoint.step = options->step;
+    int rc = options->checkpoint ? open_checkpoint(capture, err) : empty_files(capture, err);
+    if (!rc && options->checkpoint)
+        rc = explain(capture,
+                     eps_store_files_begin(capture->files, capture->weights_fd, capture->moments_fd,
+                                           &capture->checkpoint, err),
+                     err);
+    else if (!rc)
+        rc = eps_store_files_begin(capture->files, options->files[EPS_CAPTURE_WEIGHTS], -1, NULL, err);
+    return rc;
+}
+
+int eps_capture_write(struct eps_capture *capture, uint32_t unit, struct error *err)
+{
+    int rc = eps_store_files_write(capture->files, unit, err);
+
+    return explain(capture, rc, err);
+}
+
+/* ---- finishing -------------------------------------------------------------------------------------------------- */
+
+static int write_all(int fd, const char *at, size_t n, struct error *err)
+{
+    for (size_t done = 0; done < n;) {
+        ssize_t now = pwrite(fd, at + done, n - done, (off_t)done);
+        if (now < 0 && errno == EINTR)
+            continue;
+        if (now <= 0)
+            return error_set(err, now < 0 ? -errno : -EIO, "a file could not be written: %s",
+                             strerror(now < 0 ? errno : EIO));
+        done += (size_t)now;
+    }
+    return 0;
+}
+
+/* Into the directory, or into the next of the files that came open. */
+static int write_small(struct eps_capture *capture, const char *name, const char *text, size_t n, struct error *err)
+{
+    const struct eps_capture_options *o = &capture->options;
+
+    if (capture->directory >= 0)
+        return output_write(capture->directory, name, text, n, err);
+    if (capture->n_used >= o->n_files)
+        return error_set(err, -EINVAL, "%s: no file came open for it", name);
+    const int fd = o->files[capture->n_used++];
+    int rc = write_all(fd, text, n, err);
+    if (!rc && fsync(fd))
+        rc = error_set(err, -errno, "a file could not be flushed: %s", strerror(errno));
+    if (!rc)
+        return 0;
+    error_prefix(err, name);
+    return output_explain(err, rc, -1);
+}
+
+/* A small file, whole, and its checksum. */
+static int add_text(struct eps_capture *capture, const char *name, const char *text, size_t n, struct error *err)
+{
+    struct checkpoint_file *file = checkpoint_add_file(&capture->checkpoint, name, n);
+
+    if (n > 0 && checkpoint_add_run(file, 0, n, checkpoint_hash(text, n)))
+        return error_set(err, -ENOMEM, "out of memory");
+    return write_small(capture, name, text, n, err);
+}
+
+/* Whatever the weights were read from, here they are fp32. */
+static char *print_config(const struct eps_capture_options *o, struct error *err)
+{
+    char *text = model_config_print(o->config, o->config_bytes, NUMBER_FP32);
+
+    if (!text)
+        error_set(err, -ENOMEM, "out of memory");
+    return text;
+}
+
+static int add_config(struct eps_capture *capture, struct error *err)
+{
+    char *text = print_config(&capture->options, err);
+    const int rc = text ? add_text(capture, CHECKPOINT_CONFIG, text, strlen(text), err) : -ENOMEM;
+
+    free(text);
+    return rc;
+}
+
+static int add_side_files(struct eps_capture *capture, json_t *side, struct error *err)
+{
+    const char *name;
+    json_t *text;
+
+    json_object_foreach(json_object_get(side, "files"), name, text)
+    {
+        int rc = add_text(capture, name, json_string_value(text), json_string_length(text), err);
+        if (rc)
+            return rc;
+    }
+    return 0;
+}
+
+static int write_training(struct eps_capture *capture, struct error *err)
+{
+    char *text = checkpoint_print(&capture->checkpoint);
+
+    if (!text)
+        return error_set(err, -ENOMEM, "out of memory");
+    int rc = write_small(capture, CHECKPOINT_TRAINING, text, strlen(text), err);
+    free(text);
+    return rc;
+}
+
+static int finish_checkpoint(struct eps_capture *capture, struct error *err)
+{
+    const struct eps_capture_options *o = &capture->options;
+    json_t *side = NULL;
+    int rc = explain(capture, eps_store_files_end(capture->files, err), err);
+
+    if (!rc)
+        rc = add_config(capture, err);
+    if (!rc && o->side)
+        rc = parse_side(&side, o->side, o->side_bytes, err);
+    if (!rc && side) {
+        capture->checkpoint.options = json_incref(json_object_get(side, "options"));
+        if (o->microbatch &&
+            json_object_set_new(capture->checkpoint.options, "microbatch", json_integer(o->microbatch)))
+            rc = error_set(err, -ENOMEM, "out of memory");
+        else if (o->products.version &&
+                 json_object_set_new(capture->checkpoint.options, "products", products_to_json(&o->products)))
+            rc = error_set(err, -ENOMEM, "out of memory");
+        else
+            rc = add_side_files(capture, side, err);
+        json_decref(side);
+    }
+    if (!rc)
+        rc = write_training(capture, err);
+    return rc || o->output < 0 ? rc : output_place(o->output, capture->directory, o->step, err);
+}
+
+static int finish_snapshot(struct eps_capture *capture, struct error *err)
+{
+    const struct eps_capture_options *o = &capture->options;
+    int rc = eps_store_files_end(capture->files, err);
+    char *config = rc ? NULL : print_config(o, err);
+
+    if (!rc)
+        rc = config ? write_all(o->files[EPS_CAPTURE_CONFIG], config, strlen(config), err) : -ENOMEM;
+    free(config);
+    if (!rc && o->side)
+        rc = write_all(o->files[EPS_CAPTURE_SIDE], o->side, o->side_bytes, err);
+    return rc;
+}
+
+static void close_all(struct eps_capture *capture)
+{
+    const int fds[] = {capture->weights_fd, capture->moments_fd, capture->directory};
+
+    for (size_t i = 0; capture->directory >= 0 && i < sizeof fds / sizeof *fds; i++)
+        if (fds[i] >= 0)
+            close(fds[i]);
+    checkpoint_free(&capture->checkpoint);
+    *capture = (struct eps_capture){.directory = -1, .weights_fd = -1, .moments_fd = -1};
+}
+
+int eps_capture_finish(struct eps_capture *capture, struct error *err)
+{
+    int rc = capture->options.checkpoint ? finish_checkpoint(capture, err) : finish_snapshot(capture, err);
+
+    if (!rc)
+        close_all(capture);
+    return rc;
+}
+
+void eps_capture_discard(struct eps_capture *capture)
+{
+    const struct eps_capture_options o = capture->options;
+
+    if (!capture->open)
+        return;
+    close_all(capture);
+    if (o.output >= 0)
+        output_remove_partial(o.output, o.step);
+    else if (!o.checkpoint)
+        for (unsigned i = 0; i < o.n_files; i++)
+            if (ftruncate(o.files[i], 0) < 0)
+                return; /* the viewer is told, and has them in hand */
+}

@@ -1,0 +1,365 @@
+/* Checkpoints and snapshots, while the job goes on training.
+ *
+ * Each is a reader of the relay's, which fixes the version (the cut) and says of each unit when it is there: from then
+ * on until it is released nothing is folded into it. One writer at a time, an item of libuv's pool, writes some
+ * captured units, those first that the backward pass wants first; they are released, and the next item begins. So
+ * neither the loop nor the optimizer thread waits for a disk, and a step waits at most for what was captured before it.
+ *
+ * Before the first step is opened the relay knows no units: all of them stand still, and the reader is announced right
+ * after the opening, before anything of that step can be folded. */
+#include "eps/save/save_state.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { BATCH_BYTES = 8 << 20 }; /* of weights: an item ends once it has as much */
+
+/* ---- telling ---------------------------------------------------------------------------------------------------- */
+
+static struct peer *find_viewer(struct daemon *d, uint32_t id)
+{
+    struct peer *peer = d->peers;
+
+    while (peer && peer->id != id)
+        peer = peer->next;
+    return peer;
+}
+
+void save_tell_viewer(struct peer *viewer, int rc, const struct error *err, uint64_t step)
+{
+    struct message m = {.kind = rc ? MESSAGE_REFUSED : MESSAGE_SAVED};
+
+    if (rc) {
+        m.refused.code = rc;
+        m.refused.error = *err;
+    } else {
+        m.saved.step = step;
+    }
+    session_send(viewer->session, &m);
+}
+
+void save_tell_client(struct job *job, int rc, const struct error *err, uint64_t step)
+{
+    struct message m = {.kind = rc ? MESSAGE_SAVE_FAILED : MESSAGE_SAVED};
+
+    if (!job->client)
+        return;
+    if (rc) {
+        m.save_failed.step = step;
+        m.save_failed.code = rc;
+        m.save_failed.error = *err;
+    } else {
+        m.saved.step = step;
+    }
+    session_send(job->client->session, &m);
+}
+
+void save_note_failure(struct job *job, const struct error *err)
+{
+    snprintf(job->trouble, sizeof job->trouble, "%.*s", (int)sizeof job->trouble - 1, err->text);
+}
+
+void save_conclude(struct save *s)
+{
+    struct daemon *d = s->daemon;
+    struct job *job = &d->job;
+
+    s->over = true;
+    if (s->rc)
+        log_line("step %" PRIu64 " not saved: %s", s->step, s->error.text);
+    else if (s->checkpoint)
+        log_line("step %" PRIu64 " saved%s%s", s->step, s->why.text[0] ? ", but " : "", s->why.text);
+    if (s->checkpoint && s->rc)
+        save_note_failure(job, &s->error);
+    else if (s->checkpoint) {
+        save_note_failure(job, &s->why); /* empty, or about `latest` alone */
+        job->saved_step = s->step;
+    }
+    if (s->checkpoint)
+        save_tell_client(job, s->rc, &s->error, s->step);
+    for (unsigned i = 0; i < s->n_viewers; i++) {
+        struct peer *viewer = find_viewer(d, s->viewers[i]);
+        if (viewer)
+            save_tell_viewer(viewer, s->rc, &s->error, s->step);
+    }
+}
+
+/* ---- the list --------------------------------------------------------------------------------------------------- */
+
+static void free_save(struct save *s)
+{
+    for (unsigned i = 0; i < s->options.n_files; i++)
+        close(s->options.files[i]);
+    free(s);
+}
+
+/* Units that come later are let go at once. */
+void save_give_up(struct save *s, int rc, const struct error *err)
+{
+    if (s->rc)
+        return;
+    s->rc = rc;
+    s->error = *err;
+    for (uint32_t u = 0; u < s->daemon->job.model.n_units; u++)
+        if (s->units[u] & UNIT_CAPTURED)
+            s->units[u] |= UNIT_QUEUED | UNIT_WRITTEN;
+}
+
+/* Those that are over, once the relay will say no more of them: that of a job which has ended still does, of what the
+ * optimizer thread was at. */
+static void sweep(struct daemon *d)
+{
+    struct job *job = &d->job;
+    const bool is_silent = !steps_are_on(job) && !eps_updater_pending(d->updater);
+
+    for (struct save **at = &job->saves; *at;) {
+        struct save *s = *at;
+        const bool forgotten = !s->announced || is_silent || s->n_captured == job->model.n_units;
+        if (s->over && !s->begun && forgotten) {
+            *at = s->next;
+            free_save(s);
+        } else {
+            at = &s->next;
+        }
+    }
+}
+
+/* ---- the writer ------------------------------------------------------------------------------------------------- */
+
+/* The track is the writer's, whichever thread of the pool it is this time. */
+static struct trace *find_track(struct job *job)
+{
+    struct trace *track = job_trace(job, &job->writer_trace);
+
+    if (track && track->pid == 0)
+        trace_open(track, job->trace_file, "epsd", "checkpoint writer");
+    return track;
+}
+
+static void write_unit(struct save *s, struct trace *track, uint32_t unit)
+{
+    const struct model *model = &s->daemon->job.model;
+    const uint64_t since = trace_begin(track), bytes = model->units[unit].n * sizeof(float);
+    char name[MODEL_NAME_BYTES];
+
+    s->result = eps_capture_write(&s->capture, unit, &s->why);
+    if (track)
+        trace_end(track, since, "write", model_unit_name(name, model, unit),
+                  (struct trace_arg[]){{"step", s->step}, {"bytes", s->checkpoint ? 3 * bytes : bytes}, {NULL, 0}});
+}
+
+static void finish(struct save *s, struct trace *track)
+{
+    const uint64_t since = trace_begin(track);
+
+    s->result = eps_capture_finish(&s->capture, &s->why);
+    if (track)
+        trace_end(track, since, "flush", NULL, (struct trace_arg[]){{"step", s->step}, {NULL, 0}});
+}
+
+static void do_task(uv_work_t *work)
+{
+    struct save *s = work->data;
+    struct trace *track = find_track(&s->daemon->job);
+
+    s->result = 0;
+    if (s->task == SAVE_DISCARD) {
+        eps_capture_discard(&s->capture);
+        return;
+    }
+    if (!s->capture.open)
+        s->result = eps_capture_open(&s->capture, &s->options, &s->why);
+    for (unsigned i = 0; !s->result && i < s->n_batch; i++)
+        write_unit(s, track, s->batch[i]);
+    if (!s->result && s->task == SAVE_FINISH)
+        finish(s, track);
+}
+
+static void on_task_done(uv_work_t *work, int status)
+{
+    struct save *s = work->data;
+    struct daemon *d = s->daemon;
+
+    (void)status; /* it is never cancelled */
+    d->job.writing = NULL;
+    for (unsigned i = 0; i < s->n_batch; i++)
+        s->units[s->batch[i]] |= UNIT_WRITTEN;
+    s->n_written += s->n_batch;
+    if (s->result)
+        save_give_up(s, s->result, &s->why);
+    else if (s->task == SAVE_FINISH && s->by_client)
+        save_ask_client(s, OUTPUT_PLACE);
+    else if (s->task == SAVE_FINISH)
+        s->begun = false;
+    if (s->task == SAVE_DISCARD) {
+        s->begun = false;
+        if (s->by_client)
+            save_ask_client(s, OUTPUT_DROP);
+    }
+    if (!s->begun && !s->over)
+        save_conclude(s);
+    save_release(d);
+    save_pump(d);
+    job_finish(d);
+}
+
+/* From the top visit down, as contributions come. */
+static bool fill_batch(struct save *s)
+{
+    const struct model *model = &s->daemon->job.model;
+    uint64_t bytes = 0;
+
+    s->n_batch = 0;
+    for (uint32_t v = model->n_visits; v-- > 0 && s->n_batch < SAVE_UNITS && bytes < BATCH_BYTES;) {
+        const uint32_t u = model->visits[v];
+        if ((s->units[u] & (UNIT_CAPTURED | UNIT_QUEUED)) != UNIT_CAPTURED)
+            continue;
+        s->units[u] |= UNIT_QUEUED;
+        s->batch[s->n_batch++] = u;
+        bytes += model->units[u].n * sizeof(float);
+    }
+    return s->n_batch > 0;
+}
+
+/* The store has tables for one save at a time. The one that is open waits for nothing that a later one holds: what its
+ * version still lacks are updates of a step whose contributions are all folded before any that a later version holds
+ * back. */
+bool save_is_other_open(const struct save *s)
+{
+    for (const struct save *other = s->daemon->job.saves; other; other = other->next)
+        if (other != s && other->begun)
+            return true;
+    return false;
+}
+
+static bool find_task(struct save *s)
+{
+    if ((s->over && !s->begun) || (!s->begun && save_is_other_open(s)))
+        return false;
+    s->n_batch = 0;
+    if (s->rc)
+        s->task = SAVE_DISCARD;
+    else if (s->awaits || (s->by_client && !s->begun))
+        return false;
+    else if (fill_batch(s))
+        s->task = SAVE_WRITE;
+    else if (s->n_written == s->daemon->job.model.n_units)
+        s->task = SAVE_FINISH;
+    else
+        return false;
+    return true;
+}
+
+/* The oldest first, so that they end in order. */
+void save_pump(struct daemon *d)
+{
+    struct job *job = &d->job;
+
+    for (struct save *s = job->saves; s && !job->writing; s = s->next) {
+        if (save_needs_files(s))
+            save_ask_client(s, OUTPUT_OPEN);
+        if (!find_task(s))
+            continue;
+        job->writing = s;
+        s->begun = true;
+        int rc = uv_queue_work(d->loop, &s->work, do_task, on_task_done);
+        assert(rc == 0); /* fails without a function alone */
+    }
+}
+
+/* ---- the relay -------------------------------------------------------------------------------------------------- */
+
+void save_capture_unit(struct save *s, uint32_t unit)
+{
+    if (s->units[unit] & UNIT_CAPTURED)
+        return;
+    s->units[unit] |= UNIT_CAPTURED;
+    s->n_captured++;
+    if (s->rc)
+        s->units[unit] |= UNIT_QUEUED | UNIT_WRITTEN;
+}
+
+void save_on_capture(struct daemon *d, const struct relay_action *a)
+{
+    struct save *s = d->job.saves;
+
+    while (s && s->reader != a->reader)
+        s = s->next;
+    assert(s && s->step == a->step);
+    save_capture_unit(s, a->unit);
+    s->units[a->unit] |= UNIT_HELD;
+    save_pump(d);
+}
+
+static bool find_released(const struct job *job, struct relay_event *event)
+{
+    for (struct save *s = job->saves; s; s = s->next)
+        for (uint32_t u = 0; u < job->model.n_units; u++)
+            if ((s->units[u] & (UNIT_HELD | UNIT_WRITTEN)) == (UNIT_HELD | UNIT_WRITTEN)) {
+                s->units[u] &= (uint8_t)~UNIT_HELD;
+                *event = (struct relay_event){.kind = RELAY_RELEASED, .reader = s->reader, .unit = u};
+                return true;
+            }
+    return false;
+}
+
+void save_release(struct daemon *d)
+{
+    struct relay_event event;
+
+    if (d->job.releasing)
+        return;
+    d->job.releasing = true;
+    while (steps_are_on(&d->job) && find_released(&d->job, &event))
+        steps_feed(d, &event);
+    d->job.releasing = false;
+    sweep(d);
+}
+
+void save_announce(struct daemon *d, struct save *s)
+{
+    const struct relay_event event = {.kind = RELAY_SAVE, .reader = s->reader};
+
+    assert(relay_cut(d->job.relay) == s->step);
+    s->announced = true;
+    steps_feed(d, &event);
+}
+
+void save_on_first_step(struct daemon *d)
+{
+    struct save *s = d->job.saves;
+
+    while (s && steps_are_on(&d->job)) {
+        if (s->announced) {
+            s = s->next;
+            continue;
+        }
+        save_announce(d, s);
+        s = d->job.saves; /* what was over may be gone */
+    }
+}
+
+void save_on_job_over(struct daemon *d)
+{
+    struct job *job = &d->job;
+    struct error err;
+
+    for (struct save *s = job->saves; s; s = s->next) {
+        const bool lost = s->by_client && !job->client;
+        if (s->over || s->rc || (s->n_captured == job->model.n_units && !lost))
+            continue;
+        error_set(&err, -ECANCELED,
+                  lost ? "the job ended before step %" PRIu64 " was put in place, which is its client's to do"
+                       : "the job ended before all of step %" PRIu64 " was there to be saved",
+                  s->step);
+        save_give_up(s, -ECANCELED, &err);
+        if (!s->begun)
+            save_conclude(s);
+    }
+    sweep(d);
+    save_pump(d);
+}

@@ -1,0 +1,196 @@
+/* Who asks for a checkpoint or a snapshot, whether it can be had, and where it begins. */
+#include "eps/save/save_state.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* The version that would be saved now. */
+static uint64_t find_cut(const struct job *job)
+{
+    const uint64_t cut = relay_cut(job->relay);
+
+    return cut == MESSAGE_NO_STEP ? job->step : cut;
+}
+
+static struct save *find_checkpoint(struct job *job, uint64_t step)
+{
+    struct save *s = job->saves;
+
+    while (s && (!s->checkpoint || s->over || s->rc || s->step != step))
+        s = s->next;
+    return s;
+}
+
+static_assert(2 * SAVE_MOST == PLAN_HOST_SAVES, "the room that the job has for them");
+
+/* Flags of units that no save has; zeroed. */
+static uint8_t *find_units(const struct job *job)
+{
+    uint8_t *units = job->save_units;
+
+    for (const struct save *s = job->saves; s;) {
+        const bool taken = s->units == units;
+        s = taken ? job->saves : s->next;
+        units += taken ? job->model.n_units : 0;
+    }
+    assert(units < job->save_units + (size_t)PLAN_HOST_SAVES * job->model.n_units);
+    memset(units, 0, job->model.n_units);
+    return units;
+}
+
+/* Those who look are not in the way of what the run has promised: checkpoints and snapshots are counted apart. */
+static int add(struct save **out, struct daemon *d, bool checkpoint, struct error *err)
+{
+    struct job *job = &d->job;
+    struct save **end = &job->saves, *s;
+    unsigned n = 0;
+
+    for (; *end; end = &(*end)->next)
+        n += (*end)->checkpoint == checkpoint;
+    if (n == SAVE_MOST)
+        return error_set(err, -EBUSY, "%u %s are under way: the disk is too slow for more", n,
+                         checkpoint ? "checkpoints" : "snapshots");
+    s = calloc(1, sizeof *s);
+    if (!s)
+        return error_set(err, -ENOMEM, "out of memory");
+    s->units = find_units(job);
+    s->daemon = d;
+    s->step = find_cut(job);
+    s->reader = ++job->n_readers;
+    s->checkpoint = checkpoint;
+    s->by_client = checkpoint && job->request.job.files;
+    s->work.data = s;
+    s->options = (struct eps_capture_options){.store = &job->store,
+                                              .step = s->step,
+                                              .config = job->config_text,
+                                              .config_bytes = job->config_bytes,
+                                              .side = job->side_text,
+                                              .side_bytes = job->side_bytes,
+                                              .microbatch = job->microbatch,
+                                              .products = job->products,
+                                              .checkpoint = checkpoint,
+                                              .output = checkpoint ? job->output : -1};
+    *out = *end = s;
+    return 0;
+}
+
+static void begin(struct daemon *d, struct save *s)
+{
+    if (relay_cut(d->job.relay) != MESSAGE_NO_STEP) {
+        save_announce(d, s);
+        return;
+    }
+    for (uint32_t u = 0; u < d->job.model.n_units; u++)
+        save_capture_unit(s, u);
+    save_pump(d);
+}
+
+void save_on_client(struct daemon *d, const struct message *m)
+{
+    struct job *job = &d->job;
+    const uint64_t cut = find_cut(job);
+    struct error err;
+    struct save *s;
+
+    if (m->save.step != MESSAGE_NO_STEP && m->save.step != cut) {
+        peer_refuse(job->client, "a save of another step than comes next");
+        return;
+    }
+    if (job->saved_step == cut) {
+        save_tell_client(job, 0, NULL, cut);
+        return;
+    }
+    if (find_checkpoint(job, cut)) /* its end will be told */
+        return;
+    int rc = add(&s, d, true, &err);
+    if (rc) {
+        save_note_failure(job, &err);
+        save_tell_client(job, rc, &err, cut);
+    } else {
+        begin(d, s);
+    }
+}
+
+/* Why a checkpoint, or a snapshot, cannot be had now; or 0. */
+static int check_job(const struct job *job, bool checkpoint, struct error *err)
+{
+    if (job->state == JOB_NONE || !job->request.job.train)
+        return error_set(err, -ENOENT, "the daemon trains nothing%s",
+                         checkpoint ? ": there is nothing to save" : "; name a --model");
+    if (!steps_are_on(job))
+        return error_set(err, -EAGAIN, "the job is %s; try again",
+                         job->state == JOB_ENDING ? "ending" : "being opened");
+    if (checkpoint && !job_has_output(job))
+        return error_set(err, -EINVAL, "the job has no output directory to save into");
+    return 0;
+}
+
+static void add_viewer(struct save *s, struct peer *viewer)
+{
+    struct error err;
+
+    if (s->n_viewers < SAVE_VIEWERS) {
+        s->viewers[s->n_viewers++] = viewer->id;
+        return;
+    }
+    error_set(&err, -EBUSY, "%d others wait for this checkpoint; try again", SAVE_VIEWERS);
+    save_tell_viewer(viewer, -EBUSY, &err, s->step);
+}
+
+void save_on_viewer(struct daemon *d, struct peer *viewer, const struct message *m)
+{
+    struct job *job = &d->job;
+    struct error err;
+    struct save *s;
+    int rc;
+
+    if (m->save.step != MESSAGE_NO_STEP) {
+        peer_refuse(viewer, "only the client says which step is saved");
+        return;
+    }
+    rc = check_job(job, true, &err);
+    if (!rc && job->saved_step == find_cut(job)) {
+        save_tell_viewer(viewer, 0, NULL, job->saved_step);
+        return;
+    }
+    s = rc ? NULL : find_checkpoint(job, find_cut(job));
+    if (s) {
+        add_viewer(s, viewer);
+        return;
+    }
+    if (!rc)
+        rc = add(&s, d, true, &err);
+    if (rc) {
+        save_tell_viewer(viewer, rc, &err, 0);
+    } else {
+        add_viewer(s, viewer);
+        begin(d, s);
+    }
+}
+
+void save_on_snapshot(struct daemon *d, struct peer *viewer, const int *fds, unsigned n_fds)
+{
+    struct error err;
+    struct save *s;
+    int rc = n_fds == EPS_CAPTURE_FILES
+                 ? rights_files(fds, n_fds, &err)
+                 : error_set(&err, -EINVAL, "a snapshot comes with three files: weights, config and side file");
+
+    if (!rc)
+        rc = check_job(&d->job, false, &err);
+    if (!rc)
+        rc = add(&s, d, false, &err);
+    if (rc) {
+        for (unsigned i = 0; i < n_fds; i++)
+            close(fds[i]);
+        save_tell_viewer(viewer, rc, &err, 0);
+        return;
+    }
+    memcpy(s->options.files, fds, n_fds * sizeof *fds);
+    s->options.n_files = n_fds;
+    add_viewer(s, viewer);
+    begin(d, s);
+}

@@ -1,0 +1,79 @@
+/* eps/save/save_state.h - what a checkpoint or snapshot under way is. For eps/save/save.c, which brings it to its end, and
+ * eps/save/save_request.c, where it begins, and eps/save/save_client.c; everyone else includes eps/daemon.h. */
+#ifndef EPS_SAVE_SAVE_STATE_H
+#define EPS_SAVE_SAVE_STATE_H
+
+#include "eps/daemon.h"
+#include "eps/save/capture.h"
+
+enum {
+    SAVE_MOST = 8,    /* checkpoints at a time, and as many snapshots */
+    SAVE_VIEWERS = 8, /* that wait for one */
+    SAVE_UNITS = 64,  /* that the writer is given at once */
+};
+
+enum unit_flag {
+    UNIT_CAPTURED = 1,
+    UNIT_QUEUED = 2, /* given to the writer, or not to be written at all */
+    UNIT_WRITTEN = 4,
+    UNIT_HELD = 8, /* the relay waits for its release */
+};
+
+/* For what a client with files of its own is waited for. */
+enum save_wait { SAVE_FOR_NOTHING, SAVE_FOR_FILES, SAVE_FOR_PLACE };
+
+enum save_task { SAVE_WRITE, SAVE_FINISH, SAVE_DISCARD };
+
+struct save {
+    struct save *next;
+    struct daemon *daemon;
+    uint64_t step;
+    uint32_t reader;
+    bool checkpoint; /* else a snapshot */
+    bool announced;  /* to the relay */
+    bool begun;      /* there may be something to discard */
+    bool over;       /* whoever asked has been told */
+    bool by_client;  /* its files are the client's: */
+    enum save_wait awaits;
+    int rc; /* why it is given up */
+    struct error error;
+    uint8_t *units; /* (n_units) enum unit_flag: the job's, one of PLAN_HOST_SAVES such runs */
+    uint32_t n_captured, n_written;
+    uint32_t viewers[SAVE_VIEWERS]; /* ids of those who asked */
+    unsigned n_viewers;
+    /* The writer's, while job.writing is this one: */
+    struct eps_capture_options options;
+    struct eps_capture capture;
+    enum save_task task;
+    uint32_t batch[SAVE_UNITS];
+    unsigned n_batch;
+    int result;
+    struct error why;
+    uv_work_t work;
+};
+
+/* A unit stands still at the version: it may be written. */
+void save_capture_unit(struct save *s, uint32_t unit);
+/* The relay gets to know the reader. */
+void save_announce(struct daemon *d, struct save *s);
+/* Gives the writer something to do, if it has nothing. */
+void save_pump(struct daemon *d);
+
+/* Nothing more will come of it: what the relay still holds for it is let go. */
+void save_give_up(struct save *s, int rc, const struct error *err);
+/* Whoever asked is told. */
+void save_conclude(struct save *s);
+
+/* Another one has begun, and has the store's tables. */
+bool save_is_other_open(const struct save *s);
+
+/* save_client.c. The client is to open its files; one save at a time. */
+bool save_needs_files(const struct save *s);
+void save_ask_client(struct save *s, enum message_output what);
+
+/* SAVED, or why not: REFUSED and SAVE_FAILED. err is looked at if rc is not 0. */
+void save_tell_viewer(struct peer *viewer, int rc, const struct error *err, uint64_t step);
+void save_tell_client(struct job *job, int rc, const struct error *err, uint64_t step);
+void save_note_failure(struct job *job, const struct error *err); /* for the status */
+
+#endif

@@ -1,0 +1,111 @@
+#include "eps/store/memory.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+
+enum { PAGE_BYTES = 4096 };
+
+int eps_memory_init(struct eps_memory *memory)
+{
+    *memory = (struct eps_memory){0};
+    if (hwloc_topology_init(&memory->topology) < 0)
+        return -ENOMEM;
+    if (hwloc_topology_load(memory->topology) < 0) {
+        eps_memory_free(memory);
+        return -ENOMEM;
+    }
+    return 0;
+}
+
+void eps_memory_free(struct eps_memory *memory)
+{
+    if (memory->topology)
+        hwloc_topology_destroy(memory->topology);
+    *memory = (struct eps_memory){0};
+}
+
+/* The setting in brackets of one of the kernel's files on huge pages: are they given to who asks with madvise? */
+static bool gives_huge_pages(const char *path)
+{
+    char text[128] = "[never]";
+    FILE *file = fopen(path, "r");
+
+    if (file) {
+        if (!fgets(text, sizeof text, file))
+            text[0] = '\0';
+        fclose(file);
+    }
+    return !strstr(text, "[never]") && !strstr(text, "[deny]");
+}
+
+void eps_memory_prepare(struct eps_memory *memory, void *base, size_t bytes, bool shared)
+{
+    static const char *const settings[] = {"/sys/kernel/mm/transparent_hugepage/enabled",
+                                           "/sys/kernel/mm/transparent_hugepage/shmem_enabled"};
+
+    if (madvise(base, bytes, MADV_HUGEPAGE) < 0 || !gives_huge_pages(settings[shared]))
+        memory->denied |= shared ? EPS_MEMORY_SHARED_HUGE : EPS_MEMORY_HUGE;
+    if (hwloc_get_nbobjs_by_type(memory->topology, HWLOC_OBJ_NUMANODE) > 1 &&
+        hwloc_set_area_membind(memory->topology, base, bytes, hwloc_topology_get_allowed_nodeset(memory->topology),
+                               HWLOC_MEMBIND_FIRSTTOUCH, HWLOC_MEMBIND_BYNODESET) < 0)
+        memory->denied |= EPS_MEMORY_BIND;
+    memory->prepared_bytes += (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
+    if (mlock2(base, bytes, MLOCK_ONFAULT) < 0) /* on fault: locking must not touch pages from this thread */
+        memory->denied |= EPS_MEMORY_LOCK;
+}
+
+void *eps_memory_map(struct eps_memory *memory, size_t bytes)
+{
+    void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+
+    if (base == MAP_FAILED)
+        return NULL;
+    eps_memory_prepare(memory, base, bytes, false);
+    return base;
+}
+
+void eps_memory_unmap(void *base, size_t bytes)
+{
+    if (base)
+        munmap(base, bytes);
+}
+
+int eps_memory_check_locked(const struct eps_memory *memory, struct error *err)
+{
+    const uint64_t need = memory->prepared_bytes / 1024; /* ulimit counts KiB */
+    struct rlimit limit = {0};
+
+    if (!(memory->denied & EPS_MEMORY_LOCK))
+        return 0;
+    getrlimit(RLIMIT_MEMLOCK, &limit);
+    return error_set(err, -EPERM,
+                     "%" PRIu64 " KiB must be locked in memory (--require-pinned), and `ulimit -l` is %" PRIu64
+                     " KiB for this daemon; start it where that is %" PRIu64
+                     " or unlimited, or train without --require-pinned",
+                     need, (uint64_t)limit.rlim_cur / 1024, need);
+}
+
+void eps_memory_report(const struct eps_memory *memory, unsigned said)
+{
+    static const struct {
+        unsigned what;
+        const char *name;
+    } wishes[] = {
+        {EPS_MEMORY_LOCK, "locking pages (ulimit -l)"},
+        {EPS_MEMORY_HUGE, "huge pages (/sys/kernel/mm/transparent_hugepage/enabled)"},
+        {EPS_MEMORY_SHARED_HUGE, "huge shared pages (/sys/kernel/mm/transparent_hugepage/shmem_enabled)"},
+        {EPS_MEMORY_BIND, "binding to nodes"},
+    };
+    char text[512] = "";
+    size_t n = 0;
+
+    for (size_t i = 0; i < sizeof wishes / sizeof *wishes; i++)
+        if (memory->denied & ~said & wishes[i].what)
+            n += (size_t)snprintf(text + n, sizeof text - n, "%s %s", n ? "," : "", wishes[i].name);
+    if (n)
+        log_line("memory: the system does not allow%s; it works without, a little slower", text);
+}

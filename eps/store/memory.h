@@ -1,0 +1,44 @@
+/* eps/store/memory.h - large, long-lived memory: near the threads that work on it, in huge pages, locked.
+ *
+ * All three are wishes, each worth a few per cent: without huge pages a pass over the moments waits for the page
+ * table, without locking the system may swap them out, without binding half of the passes cross to another node. What
+ * the system does not allow is collected while memory is prepared, and said in the log once. Pages come zeroed and
+ * are placed on the node of the thread that touches them first. */
+#ifndef EPS_STORE_MEMORY_H
+#define EPS_STORE_MEMORY_H
+
+#include "proto/base/error.h"
+
+#include <hwloc.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { EPS_MEMORY_HUGE = 1, EPS_MEMORY_SHARED_HUGE = 2, EPS_MEMORY_LOCK = 4, EPS_MEMORY_BIND = 8 };
+
+struct eps_memory {
+    hwloc_topology_t topology; /* owned */
+    unsigned denied;           /* EPS_MEMORY_..., what was asked for and refused */
+    uint64_t prepared_bytes;   /* so far, in whole pages */
+};
+
+/* -ENOMEM. Undo: eps_memory_free, which does not touch the memory that was prepared or given out. */
+int eps_memory_init(struct eps_memory *memory);
+void eps_memory_free(struct eps_memory *memory); /* safe on a zeroed one */
+
+/* Prepares pages mapped elsewhere and not touched yet; shared: a memfd's. */
+void eps_memory_prepare(struct eps_memory *memory, void *base, size_t bytes, bool shared);
+
+/* Private zero pages, prepared. NULL if there is no room. Undo: eps_memory_unmap with the same size. */
+void *eps_memory_map(struct eps_memory *memory, size_t bytes);
+void eps_memory_unmap(void *base, size_t bytes); /* NULL is fine */
+
+/* 0, or -EPERM with a sentence if locking was refused: what `ulimit -l` is, and what it must be for all that was
+ * prepared. */
+int eps_memory_check_locked(const struct eps_memory *memory, struct error *err);
+
+/* One log line for what was denied, with what the machine's owner can do about it; none if nothing was but what the
+ * log has (EPS_MEMORY_...) already. */
+void eps_memory_report(const struct eps_memory *memory, unsigned said);
+
+#endif

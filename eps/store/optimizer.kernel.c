@@ -1,0 +1,299 @@
+#include "eps/store/optimizer_kernel.h"
+
+#include "proto/base/number.h"
+
+#include <float.h>
+#include <immintrin.h>
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+static inline float first_moment(float m, float g, float c1)
+{
+    return fmaf(c1, g, fmaf(-c1, m, m));
+}
+
+/* v + c2 * g^2; c2 * g first, which overflows later than g^2. It stops at the largest finite value: an infinity would
+ * be a NaN when it decays, and one gradient of 1e21 would cost the model. */
+static inline float squared(float v, float g, float c2)
+{
+    float sum = fmaf(c2 * g, g, v);
+
+    return sum < FLT_MAX ? sum : FLT_MAX;
+}
+
+static inline float second_moment(float v, float g, float c2)
+{
+    return squared(fmaf(-c2, v, v), g, c2);
+}
+
+static inline float moved(float w, float m, float v, double step_size, double root_scale, double epsilon, double shrink)
+{
+    return (float)((double)w * shrink - step_size * (double)m / (sqrt((double)v) * root_scale + epsilon));
+}
+
+/* Adding one to the exponent carries into the sign bit where all its bits are set: infinities and NaNs. */
+static inline uint32_t carry_of(float x)
+{
+    return (number_pattern(x) & 0x7fffffffu) + 0x00800000u;
+}
+
+static bool is_finite(const float *g, size_t n)
+{
+    uint32_t carry = 0;
+
+#pragma omp simd reduction(| : carry)
+    for (size_t i = 0; i < n; i++)
+        carry |= carry_of(g[i]);
+    return carry >> 31 == 0;
+}
+
+/* The same in 16 bits. */
+static bool is_finite_bf16(const uint16_t *g, size_t n)
+{
+    uint16_t carry = 0;
+
+#pragma omp simd reduction(| : carry)
+    for (size_t i = 0; i < n; i++)
+        carry |= (uint16_t)((g[i] & 0x7fffu) + 0x0080u);
+    return carry >> 15 == 0;
+}
+
+static void fold(float *restrict m, float *restrict v, const float *restrict g, size_t n, const struct eps_constants *c,
+                 bool first)
+{
+    const float c1 = c->c1, c2 = c->c2;
+
+    if (first) {
+#pragma omp simd
+        for (size_t i = 0; i < n; i++) {
+            m[i] = first_moment(m[i], g[i], c1);
+            v[i] = second_moment(v[i], g[i], c2);
+        }
+    } else {
+#pragma omp simd
+        for (size_t i = 0; i < n; i++) {
+            m[i] = fmaf(c1, g[i], m[i]);
+            v[i] = squared(v[i], g[i], c2);
+        }
+    }
+}
+
+static bool update(float *restrict w, const float *restrict m, const float *restrict v, size_t n,
+                   const struct eps_constants *c)
+{
+    const double step_size = c->step_size, root_scale = c->root_scale, epsilon = c->epsilon, shrink = c->shrink;
+    uint32_t carry = 0;
+
+#pragma omp simd reduction(| : carry)
+    for (size_t i = 0; i < n; i++) {
+        w[i] = moved(w[i], m[i], v[i], step_size, root_scale, epsilon, shrink);
+        carry |= carry_of(w[i]);
+    }
+    return carry >> 31 == 0;
+}
+
+static bool step(float *restrict w, float *restrict m, float *restrict v, const float *restrict g, size_t n,
+                 const struct eps_constants *c)
+{
+    const float c1 = c->c1, c2 = c->c2;
+    const double step_size = c->step_size, root_scale = c->root_scale, epsilon = c->epsilon, shrink = c->shrink;
+    uint32_t carry = 0;
+
+#pragma omp simd reduction(| : carry)
+    for (size_t i = 0; i < n; i++) {
+        float new_m = first_moment(m[i], g[i], c1), new_v = second_moment(v[i], g[i], c2);
+        m[i] = new_m;
+        v[i] = new_v;
+        w[i] = moved(w[i], new_m, new_v, step_size, root_scale, epsilon, shrink);
+        carry |= carry_of(w[i]);
+    }
+    return carry >> 31 == 0;
+}
+
+static void sum_up(float *restrict sum, const float *restrict g, size_t n, bool first)
+{
+    if (first) {
+        memcpy(sum, g, n * sizeof *sum);
+        return;
+    }
+#pragma omp simd
+    for (size_t i = 0; i < n; i++)
+        sum[i] += g[i];
+}
+
+static void scale_all(float *restrict out, const float *restrict g, float scale, size_t n)
+{
+#pragma omp simd
+    for (size_t i = 0; i < n; i++)
+        out[i] = g[i] * scale;
+}
+
+/* Sums in so many parts, element i in part i % LANES, which are added up in pairs: the same bits in whatever vectors. */
+enum { LANES = 16 };
+
+static double add_lanes(double lanes[LANES])
+{
+    for (int half = LANES / 2; half > 0; half /= 2)
+        for (int i = 0; i < half; i++)
+            lanes[i] += lanes[i + half];
+    return lanes[0];
+}
+
+/* Squares of fp32 are exact in double. */
+static double squares(const float *g, size_t n)
+{
+    double lanes[LANES] = {0};
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+#pragma omp simd
+        for (int k = 0; k < LANES; k++)
+            lanes[k] += (double)g[i + (size_t)k] * (double)g[i + (size_t)k];
+    for (int k = 0; i < n; i++, k++)
+        lanes[k] += (double)g[i] * (double)g[i];
+    return add_lanes(lanes);
+}
+
+static inline double squared_update(float m, float v, double root_scale, double epsilon)
+{
+    const double u = (double)m / (sqrt((double)v) * root_scale + epsilon);
+
+    return u * u;
+}
+
+static double update_squares(const float *m, const float *v, size_t n, const struct eps_constants *c)
+{
+    const double root_scale = c->root_scale, epsilon = c->epsilon;
+    double lanes[LANES] = {0};
+    size_t i = 0;
+
+    for (; i + LANES <= n; i += LANES)
+#pragma omp simd
+        for (int k = 0; k < LANES; k++)
+            lanes[k] += squared_update(m[i + (size_t)k], v[i + (size_t)k], root_scale, epsilon);
+    for (int k = 0; i < n; i++, k++)
+        lanes[k] += squared_update(m[i], v[i], root_scale, epsilon);
+    return add_lanes(lanes);
+}
+
+static void join(float *restrict w, const uint16_t *restrict high, const int16_t *restrict low, size_t n)
+{
+#pragma omp simd
+    for (size_t i = 0; i < n; i++)
+        w[i] = number_join(high[i], low[i]);
+}
+
+static void split(uint16_t *restrict high, int16_t *restrict low, const float *restrict w, size_t n)
+{
+#pragma omp simd
+    for (size_t i = 0; i < n; i++)
+        number_split(w[i], &high[i], &low[i]);
+}
+
+static void widen(float *restrict out, const uint16_t *restrict bf16, size_t n)
+{
+#pragma omp simd
+    for (size_t i = 0; i < n; i++)
+        out[i] = number_from_bf16(bf16[i]);
+}
+
+static void narrow(uint16_t *restrict bf16, const float *restrict x, size_t n)
+{
+#pragma omp simd
+    for (size_t i = 0; i < n; i++)
+        bf16[i] = number_to_bf16(x[i]);
+}
+
+static void widen_v(float *restrict v, const uint16_t *restrict v16, size_t n)
+{
+#pragma omp simd
+    for (size_t i = 0; i < n; i++)
+        v[i] = number_from_v16(v16[i]);
+}
+
+static void narrow_v(uint16_t *restrict v16, const float *restrict v, size_t n)
+{
+#pragma omp simd
+    for (size_t i = 0; i < n; i++)
+        v16[i] = number_to_v16(v[i]);
+}
+
+static void round_moments(uint16_t *restrict m16, uint16_t *restrict v16, const float *restrict m,
+                          const float *restrict v, const uint32_t *restrict words, size_t n)
+{
+#pragma omp simd
+    for (size_t i = 0; i < n; i++) {
+        m16[i] = number_to_bf16_stochastic(m[i], words[i] & 0xffffu);
+        v16[i] = number_to_v16_stochastic(v[i], words[i] >> 16);
+    }
+}
+
+/* random_philox on several quads at once, one to a 64-bit lane. The multiplication, which takes the lower half of each
+ * lane and gives 64 bits, is what compilers do not find by themselves; upper halves of what it takes are left over from
+ * before. */
+#if defined __AVX512F__
+typedef uint64_t lanes __attribute__((vector_size(64)));
+#define MULTIPLY(a, b) ((lanes)_mm512_mul_epu32((__m512i)(a), (__m512i)(b)))
+#elif defined __AVX2__
+typedef uint64_t lanes __attribute__((vector_size(32)));
+#define MULTIPLY(a, b) ((lanes)_mm256_mul_epu32((__m256i)(a), (__m256i)(b)))
+#else
+typedef uint64_t lanes __attribute__((vector_size(16)));
+#define MULTIPLY(a, b) ((lanes)_mm_mul_epu32((__m128i)(a), (__m128i)(b)))
+#endif
+enum { WIDTH = sizeof(lanes) / sizeof(uint64_t) };
+
+/* Words 0 and 1 of WIDTH quads to front, 2 and 3 to back. */
+static inline void draw_quads(uint32_t *front, uint32_t *back, struct random_key key, uint64_t row, uint64_t first)
+{
+    const lanes zero = {0}, low = zero + UINT32_MAX, by0 = zero + 0xD2511F53u, by1 = zero + 0xCD9E8D57u;
+    lanes c0 = zero + (uint32_t)first, c1 = zero + (first >> 32), c2 = zero + (uint32_t)row, c3 = zero + (row >> 32);
+
+    for (uint32_t i = 0; i < WIDTH; i++)
+        c0[i] += i; /* first is a multiple of WIDTH: no carry */
+    for (int round = 0; round < 10; round++) {
+        const lanes p0 = MULTIPLY(by0, c0), p1 = MULTIPLY(by1, c2);
+        c0 = (p1 >> 32) ^ c1 ^ (zero + key.k[0]);
+        c1 = p1;
+        c2 = (p0 >> 32) ^ c3 ^ (zero + key.k[1]);
+        c3 = p0;
+        key.k[0] += 0x9E3779B9u;
+        key.k[1] += 0xBB67AE85u;
+    }
+    c0 = (c0 & low) | c1 << 32;
+    c2 = (c2 & low) | c3 << 32;
+    memcpy(front, &c0, sizeof c0);
+    memcpy(back, &c2, sizeof c2);
+}
+
+static void draw(uint32_t *words, struct random_key key, uint64_t row, uint64_t group, size_t n)
+{
+    enum { QUADS = EPS_GROUP / 4 };
+
+    for (size_t k = 0; k < n; k++, words += EPS_GROUP)
+        for (uint32_t i = 0; i < QUADS; i += WIDTH)
+            draw_quads(words + 2 * i, words + EPS_GROUP / 2 + 2 * i, key, row, (group + k) * QUADS + i);
+}
+
+#define NAME_OF(isa) eps_kernel_##isa
+#define NAME(isa)    NAME_OF(isa)
+const struct eps_kernel NAME(KERNEL_ISA) = {
+    .is_finite = is_finite,
+    .is_finite_bf16 = is_finite_bf16,
+    .fold = fold,
+    .update = update,
+    .step = step,
+    .sum = sum_up,
+    .scale = scale_all,
+    .squares = squares,
+    .update_squares = update_squares,
+    .join = join,
+    .split = split,
+    .widen = widen,
+    .narrow = narrow,
+    .widen_v = widen_v,
+    .narrow_v = narrow_v,
+    .round = round_moments,
+    .draw = draw,
+};

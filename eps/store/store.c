@@ -1,0 +1,524 @@
+#include "eps/store/store.h"
+
+#include "eps/store/memory.h"
+#include "eps/store/store_files.h"
+#include "eps/store/team.h"
+#include "proto/base/random.h"
+#include "proto/plan/host.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A walk over a slice, run by run: a run lies in one piece, so it decays or does not. All passes over a slice go this
+ * way, the first touch too, so that the same thread comes to the same pages each time. */
+struct walk {
+    const struct model *model;
+    const struct model_unit *unit;
+    uint32_t piece;
+    uint64_t next, end; /* elements from the unit's start */
+};
+
+struct run {
+    uint64_t at; /* elements from the unit's start */
+    uint64_t n;
+    bool decays;
+};
+
+static struct walk walk_slice(const struct model *model, uint32_t unit, uint32_t slice)
+{
+    const struct model_unit *u = &model->units[unit];
+    const uint64_t begin = (uint64_t)slice * MODEL_SLICE, end = begin + MODEL_SLICE;
+
+    assert(slice < u->n_slices);
+    return (struct walk){.model = model, .unit = u, .next = begin, .end = end < u->n ? end : u->n};
+}
+
+static bool next_run(struct walk *walk, struct run *run)
+{
+    for (; walk->next < walk->end; walk->piece++) {
+        assert(walk->piece < walk->unit->n_pieces);
+        const struct model_piece *p = &walk->model->pieces[walk->unit->first_piece + walk->piece];
+        const uint64_t piece_end = p->offset + p->n, end = piece_end < walk->end ? piece_end : walk->end;
+        if (walk->next >= piece_end)
+            continue;
+        *run = (struct run){walk->next, end - walk->next, walk->model->tensors[p->tensor].decays};
+        walk->next = end;
+        return true;
+    }
+    return false;
+}
+
+static bool is_tied(const struct model *model, uint32_t unit)
+{
+    return model->units[unit].n_visits > 1;
+}
+
+float *eps_store_weights(const struct eps_store *store, uint32_t unit)
+{
+    assert(store->options.precision == NUMBER_FP32);
+    return (float *)store->weights.base + store->model->units[unit].offset;
+}
+
+struct eps_parameters eps_store_parameters(const struct eps_store *store, uint32_t unit, uint64_t first, size_t n,
+                                           uint32_t part)
+{
+    const struct model_unit *u = &store->model->units[unit];
+    const uint64_t at = u->offset + first;
+    struct eps_parameters p = {.n = n, .part = part, .first = first};
+
+    assert(first <= u->n && n <= u->n - first);
+    if (store->options.precision == NUMBER_BF16)
+        p.high = (uint16_t *)store->weights.base + at;
+    else
+        p.w = (float *)store->weights.base + at;
+    if (store->low)
+        p.low = store->low + at;
+    if (store->m)
+        p.m = store->m + at, p.v = store->v + at;
+    if (store->m16) {
+        p.m16 = store->m16 + at, p.v16 = store->v16 + at;
+        p.key = random_site_key(store->options.seed, store->updates[unit] + 1, u->id, RANDOM_MOMENTS);
+    }
+    return p;
+}
+
+static void note(struct eps_store *store, enum ledger_category category, uint64_t bytes)
+{
+    ledger_add(store->ledger, category, bytes);
+    store->ledgered[category] += bytes;
+}
+
+/* A block of large memory, in the ledger; NULL and 0 if bytes is 0. */
+static int take(void **out, struct eps_store *store, struct eps_memory *memory, enum ledger_category category,
+                uint64_t bytes)
+{
+    *out = NULL;
+    if (bytes == 0)
+        return 0;
+    *out = eps_memory_map(memory, bytes);
+    if (!*out)
+        return -ENOMEM;
+    note(store, category, bytes);
+    return 0;
+}
+
+/* The same for a table of the store's own; the ledger counts from 4 KiB on. */
+static void *take_table(struct eps_store *store, size_t n, size_t size)
+{
+    void *table = calloc(n ? n : 1, size);
+
+    if (table)
+        note(store, LEDGER_OTHER, ledger_table(n * size));
+    return table;
+}
+
+static int take_weights(struct eps_store *store, struct eps_memory *memory, struct error *err)
+{
+    const uint64_t bytes = store->model->segment_n * number_bytes(store->options.precision);
+    int rc = segment_create(&store->weights, "eps-weights", bytes, SEGMENT_READ, err);
+
+    if (rc != 0)
+        return rc;
+    note(store, LEDGER_WEIGHTS, bytes);
+    eps_memory_prepare(memory, store->weights.base, bytes, true);
+    return 0;
+}
+
+static int take_blocks(struct eps_store *store, struct eps_memory *memory, struct error *err)
+{
+    const struct eps_store_options *o = &store->options;
+    const struct model *model = store->model;
+    const uint64_t n = model->segment_n;
+    void *low, *m, *v, *held, *tied, *accumulators;
+    const struct {
+        void **out;
+        enum ledger_category category;
+        uint64_t bytes;
+        const char *what;
+    } blocks[] = {
+        {&low, LEDGER_MASTER, o->precision == NUMBER_BF16 ? n * sizeof *store->low : 0, "low halves of the weights"},
+        {&m, LEDGER_FIRST_MOMENT, n * number_bytes(o->moments), "first moments"},
+        {&v, LEDGER_SECOND_MOMENT, n * number_bytes(o->moments), "second moments"},
+        {&held, LEDGER_SUM, o->fenced ? n * sizeof *store->held : 0, "gradient's sum (--commit fenced)"},
+        {&tied, LEDGER_TIED, o->fenced ? 0 : plan_host_tied_bytes(model), "sums of tied weights"},
+        {&accumulators, LEDGER_ACCUMULATORS, o->n_accumulators * plan_host_accumulator_bytes(model), "accumulators"},
+    };
+    int rc = 0;
+
+    for (size_t i = 0; i < sizeof blocks / sizeof *blocks; i++) /* each *out is set */
+        if (take(blocks[i].out, store, memory, blocks[i].category, rc ? 0 : blocks[i].bytes) != 0)
+            rc = error_set(err, -ENOMEM, "no memory for the %s, %" PRIu64 " bytes; choose a smaller model",
+                           blocks[i].what, blocks[i].bytes);
+    store->low = low;
+    if (o->moments == NUMBER_BF16)
+        store->m16 = m, store->v16 = v;
+    else
+        store->m = m, store->v = v;
+    store->held = held;
+    store->tied = tied;
+    store->accumulators = accumulators;
+    return rc;
+}
+
+static int take_tables(struct eps_store *store, struct error *err)
+{
+    const struct model *model = store->model;
+    struct plan_host_files files;
+    const bool narrow = store->options.precision != NUMBER_FP32 || store->options.moments != NUMBER_FP32;
+
+    store->n_accumulators = store->options.n_accumulators;
+    store->sums = take_table(store, model->n_units, sizeof *store->sums);
+    store->updates = take_table(store, model->n_units, sizeof *store->updates);
+    store->accumulator_unit = take_table(store, store->n_accumulators, sizeof *store->accumulator_unit);
+    store->files = calloc(1, sizeof *store->files);
+    if (store->files && eps_store_files_init(store->files, store, err) == 0 &&
+        eps_store_files_reserve(store->files, err) == 0) {
+        plan_host_files(&files, model);
+        note(store, LEDGER_OTHER, ledger_table(files.bytes));
+    }
+    if (narrow)
+        store->run = take_table(store, 1, PLAN_HOST_RUN_BYTES);
+    if (!store->sums || !store->updates || !store->accumulator_unit || !store->files || !store->files->moments_runs ||
+        (narrow && !store->run))
+        return error_set(err, -ENOMEM, "no memory for the tables of %u units", model->n_units);
+    return 0;
+}
+
+static int take_all(struct eps_store *store, struct eps_memory *memory, struct error *err)
+{
+    int rc = take_weights(store, memory, err);
+
+    if (rc == 0 && store->options.train)
+        rc = take_blocks(store, memory, err);
+    if (rc == 0 && store->options.train)
+        rc = take_tables(store, err);
+    if (rc == 0 && store->options.require_pinned)
+        rc = eps_memory_check_locked(memory, err);
+    return rc;
+}
+
+/* n elements of so many bytes, from the one at `at` on, zeroed by the threads that will work on them. */
+struct zero {
+    char *base;
+    size_t size;
+};
+
+static void zero_range(void *data, size_t begin, size_t n)
+{
+    const struct zero *zero = data;
+
+    memset(zero->base + begin * zero->size, 0, n * zero->size);
+}
+
+static void zero(void *base, size_t size, uint64_t at, uint64_t n)
+{
+    struct zero zero = {(char *)base + at * size, size};
+
+    if (base)
+        eps_team_run(n, zero_range, &zero);
+}
+
+static void touch(const struct eps_store *store)
+{
+    const struct model *model = store->model;
+    const size_t size = number_bytes(store->options.precision);
+    struct run run;
+
+    for (uint32_t u = 0; u < model->n_units; u++)
+        for (uint32_t slice = 0; slice < model->units[u].n_slices; slice++)
+            for (struct walk walk = walk_slice(model, u, slice); next_run(&walk, &run);) {
+                const uint64_t at = model->units[u].offset + run.at;
+                zero(store->weights.base, size, at, run.n);
+                zero(store->low, sizeof *store->low, at, run.n);
+                zero(store->m, sizeof *store->m, at, run.n);
+                zero(store->v, sizeof *store->v, at, run.n);
+                zero(store->m16, sizeof *store->m16, at, run.n);
+                zero(store->v16, sizeof *store->v16, at, run.n);
+                if (store->sums && store->sums[u])
+                    zero(store->sums[u], sizeof **store->sums, run.at, run.n);
+            }
+    for (uint32_t i = 0; i < store->n_accumulators; i++) {
+        const uint64_t n = plan_host_accumulator_bytes(model) / sizeof(float);
+        zero(store->accumulators, sizeof *store->accumulators, i * n, n);
+    }
+}
+
+/* Where sums have a place of their own: all if they are held, else those of tied units. */
+static void place_sums(struct eps_store *store)
+{
+    const struct model *model = store->model;
+    float *tied = store->tied;
+
+    for (uint32_t u = 0; u < model->n_units; u++)
+        if (store->held) {
+            store->sums[u] = store->held + model->units[u].offset;
+        } else if (is_tied(model, u)) {
+            store->sums[u] = tied;
+            tied += model_rounded(model->units[u].n);
+        }
+    for (uint32_t i = 0; i < store->n_accumulators; i++)
+        store->accumulator_unit[i] = UINT32_MAX;
+}
+
+static int prepare_all(struct eps_store *store, struct eps_memory *memory, struct error *err)
+{
+    const int rc = take_all(store, memory, err);
+
+    store->denied = memory->denied;
+    if (rc == 0)
+        eps_memory_report(memory, store->options.said);
+    return rc;
+}
+
+int eps_store_init(struct eps_store *store, const struct model *model, const struct eps_store_options *options,
+                   struct ledger *ledger, struct error *err)
+{
+    struct eps_memory memory;
+    int rc;
+
+    assert(options->train ? !options->fenced || options->n_accumulators == 0 : !options->fenced);
+    *store = (struct eps_store){.model = model, .options = *options, .ledger = ledger};
+    if (options->memory) {
+        rc = prepare_all(store, options->memory, err);
+    } else {
+        rc = eps_memory_init(&memory);
+        if (rc != 0)
+            return error_set(err, rc, "no memory for a description of this machine");
+        rc = prepare_all(store, &memory, err);
+        eps_memory_free(&memory);
+    }
+    if (rc != 0) {
+        eps_store_free(store);
+        return rc;
+    }
+    if (options->train)
+        place_sums(store);
+    touch(store);
+    return 0;
+}
+
+void eps_store_free(struct eps_store *store)
+{
+    segment_close(&store->weights);
+    eps_memory_unmap(store->low, store->ledgered[LEDGER_MASTER]);
+    eps_memory_unmap(store->m, store->ledgered[LEDGER_FIRST_MOMENT]);
+    eps_memory_unmap(store->v, store->ledgered[LEDGER_SECOND_MOMENT]);
+    eps_memory_unmap(store->m16, store->ledgered[LEDGER_FIRST_MOMENT]);
+    eps_memory_unmap(store->v16, store->ledgered[LEDGER_SECOND_MOMENT]);
+    eps_memory_unmap(store->held, store->ledgered[LEDGER_SUM]);
+    eps_memory_unmap(store->tied, store->ledgered[LEDGER_TIED]);
+    eps_memory_unmap(store->accumulators, store->ledgered[LEDGER_ACCUMULATORS]);
+    free(store->sums);
+    free(store->updates);
+    free(store->run);
+    if (store->files)
+        eps_store_files_free(store->files);
+    free(store->files);
+    free(store->accumulator_unit);
+    for (int i = 0; i < LEDGER_CATEGORIES; i++)
+        if (store->ledgered[i])
+            ledger_sub(store->ledger, (enum ledger_category)i, store->ledgered[i]);
+    *store = (struct eps_store){0};
+}
+
+/* A piece to be drawn, for the threads. */
+struct draw {
+    struct eps_store *store;
+    uint32_t unit;
+    const struct model_piece *piece;
+    struct random_key key;
+};
+
+static void draw_range(void *data, size_t begin, size_t n)
+{
+    const struct draw *d = data;
+    const struct model_piece *piece = d->piece;
+    const struct model_tensor *tensor = &d->store->model->tensors[piece->tensor];
+    float drawn[1024];
+
+    for (size_t at = begin, now; at < begin + n; at += now) {
+        now = begin + n - at < sizeof drawn / sizeof *drawn ? begin + n - at : sizeof drawn / sizeof *drawn;
+        const struct eps_parameters p = eps_store_parameters(d->store, d->unit, piece->offset + at, now, 0);
+        if (tensor->init == MODEL_INIT_NORMAL)
+            random_normal(drawn, d->key, piece->tensor, piece->first_row * tensor->shape[1] + at, now);
+        for (size_t i = 0; i < now; i++)
+            drawn[i] = tensor->init == MODEL_INIT_NORMAL ? drawn[i] * tensor->deviation
+                                                         : (tensor->init == MODEL_INIT_ONE ? 1 : 0);
+        eps_optimizer_write(&p, drawn, NULL, NULL);
+    }
+}
+
+void eps_store_draw(struct eps_store *store, uint64_t seed)
+{
+    const struct model *model = store->model;
+
+    for (uint32_t u = 0; u < model->n_units; u++)
+        for (uint32_t i = 0; i < model->units[u].n_pieces; i++) {
+            struct draw draw = {.store = store,
+                                .unit = u,
+                                .piece = &model->pieces[model->units[u].first_piece + i],
+                                .key = random_site_key(seed, 0, 0, RANDOM_WEIGHTS)};
+            eps_team_run(draw.piece->n, draw_range, &draw);
+        }
+}
+
+static void take_accumulator(struct eps_store *store, uint32_t unit)
+{
+    const uint64_t n = plan_host_accumulator_bytes(store->model) / sizeof(float);
+    uint32_t i = 0;
+
+    while (i < store->n_accumulators && store->accumulator_unit[i] != UINT32_MAX)
+        i++;
+    assert(i < store->n_accumulators);
+    store->accumulator_unit[i] = unit;
+    store->sums[unit] = store->accumulators + i * n;
+}
+
+static void give_accumulator_back(struct eps_store *store, uint32_t unit)
+{
+    if (store->held || is_tied(store->model, unit))
+        return;
+    for (uint32_t i = 0; i < store->n_accumulators; i++)
+        if (store->accumulator_unit[i] == unit)
+            store->accumulator_unit[i] = UINT32_MAX;
+    store->sums[unit] = NULL;
+}
+
+static bool is_summed(enum eps_store_fold how)
+{
+    return how == EPS_FOLD_SUM || how == EPS_FOLD_HOLD;
+}
+
+int eps_store_fold(struct eps_store *store, uint32_t unit, uint32_t slice, const struct eps_contribution *contribution,
+                   enum eps_store_fold how, const struct eps_hyper *hp)
+{
+    const enum number_type type = contribution->type;
+    struct walk walk = walk_slice(store->model, unit, slice);
+    const uint64_t slice_at = walk.next;
+    bool finite = true;
+    struct run run;
+
+    assert(store->options.train && store->options.fenced == (how == EPS_FOLD_HOLD));
+    if (!eps_optimizer_is_finite(contribution->g, type, walk.end - walk.next))
+        return -EDOM;
+    if (is_summed(how) && !store->sums[unit])
+        take_accumulator(store, unit);
+    while (next_run(&walk, &run)) {
+        const void *at = (const char *)contribution->g + (run.at - slice_at) * number_bytes(type);
+        const struct eps_gradient g = {at, type, 1};
+        const struct eps_parameters p = eps_store_parameters(store, unit, run.at, run.n, contribution->part);
+        if (is_summed(how))
+            eps_optimizer_sum(store->sums[unit] + run.at, &g, run.n, contribution->first);
+        else if (how == EPS_FOLD_MOMENTS)
+            eps_optimizer_fold(&p, &g, hp, contribution->first);
+        else
+            finite &= eps_optimizer_step(&p, &g, hp, store->updates[unit] + 1, run.decays);
+        assert(how != EPS_FOLD_DIRECT || contribution->first);
+    }
+    return finite ? 0 : -ERANGE;
+}
+
+/* A sum, as the gradient of a run. */
+static struct eps_gradient gradient_of(const struct eps_store *store, uint32_t unit, const struct run *run,
+                                       enum eps_store_fold how, const struct eps_hyper *hp)
+{
+    return (struct eps_gradient){store->sums[unit] + run->at, NUMBER_FP32, how == EPS_FOLD_HOLD ? hp->grad_scale : 1};
+}
+
+/* All of a unit run by run: weights are moved by what its moments are, or are after its sum is folded. False if one is
+ * not finite afterwards. */
+static bool update_runs(struct eps_store *store, uint32_t unit, enum eps_store_fold how, const struct eps_hyper *hp)
+{
+    const uint64_t t = store->updates[unit] + 1;
+    bool finite = true;
+    struct run run;
+
+    for (uint32_t slice = 0; slice < store->model->units[unit].n_slices; slice++)
+        for (struct walk walk = walk_slice(store->model, unit, slice); next_run(&walk, &run);) {
+            const struct eps_parameters p = eps_store_parameters(store, unit, run.at, run.n, 0);
+            if (is_summed(how)) {
+                const struct eps_gradient g = gradient_of(store, unit, &run, how, hp);
+                finite &= eps_optimizer_step(&p, &g, hp, t, run.decays);
+            } else {
+                finite &= eps_optimizer_update(&p, hp, t, run.decays, 1);
+            }
+        }
+    return finite;
+}
+
+/* The runs of one piece, cut at slices as they are in a walk. */
+static bool next_run_of_piece(const struct model *model, const struct model_piece *piece, struct run *run)
+{
+    const uint64_t end = piece->offset + piece->n, at = run->n ? run->at + run->n : piece->offset;
+    const uint64_t slice_end = (at / MODEL_SLICE + 1) * MODEL_SLICE;
+
+    *run = (struct run){at, (slice_end < end ? slice_end : end) - at, model->tensors[piece->tensor].decays};
+    return at < end;
+}
+
+/* Moments first, then the RMS of the update, then the update: three passes, where an update that is not clipped has
+ * one. */
+static bool update_clipped(struct eps_store *store, uint32_t unit, const struct model_piece *piece,
+                           enum eps_store_fold how, const struct eps_hyper *hp)
+{
+    const uint64_t t = store->updates[unit] + 1;
+    double squares = 0;
+    bool finite = true;
+
+    for (struct run run = {0}; next_run_of_piece(store->model, piece, &run);) {
+        const struct eps_parameters p = eps_store_parameters(store, unit, run.at, run.n, 0);
+        if (is_summed(how)) {
+            const struct eps_gradient g = gradient_of(store, unit, &run, how, hp);
+            eps_optimizer_fold(&p, &g, hp, true);
+        }
+        squares += eps_optimizer_update_squares(&p, hp, t);
+    }
+    const double excess = sqrt(squares / (double)piece->n) / store->options.clip_update;
+    for (struct run run = {0}; next_run_of_piece(store->model, piece, &run);) {
+        const struct eps_parameters p = eps_store_parameters(store, unit, run.at, run.n, 0);
+        finite &= eps_optimizer_update(&p, hp, t, run.decays, excess > 1 ? excess : 1);
+    }
+    return finite;
+}
+
+int eps_store_update(struct eps_store *store, uint32_t unit, enum eps_store_fold how, const struct eps_hyper *hp)
+{
+    const struct model_unit *u = &store->model->units[unit];
+    bool finite = true;
+
+    if (store->options.clip_update > 0) {
+        assert(how != EPS_FOLD_DIRECT);
+        for (uint32_t i = 0; i < u->n_pieces; i++)
+            finite &= update_clipped(store, unit, &store->model->pieces[u->first_piece + i], how, hp);
+    } else if (how != EPS_FOLD_DIRECT) {
+        finite = update_runs(store, unit, how, hp);
+    }
+    store->updates[unit]++;
+    if (is_summed(how))
+        give_accumulator_back(store, unit);
+    return finite ? 0 : -ERANGE;
+}
+
+double eps_store_sum_squares(const struct eps_store *store, uint32_t unit)
+{
+    const uint64_t n = store->model->units[unit].n;
+    double sum = 0;
+
+    assert(store->held);
+    for (uint64_t at = 0; at < n; at += MODEL_SLICE)
+        sum += eps_optimizer_squares(store->sums[unit] + at, n - at < MODEL_SLICE ? n - at : MODEL_SLICE);
+    return sum;
+}
+
+enum eps_store_fold eps_store_fold_kind(const struct eps_store *store, uint32_t unit, uint32_t n_parts, bool adamw)
+{
+    if (store->options.fenced)
+        return EPS_FOLD_HOLD;
+    if (store->model->units[unit].n_visits > 1 || (n_parts > 1 && adamw))
+        return EPS_FOLD_SUM;
+    return n_parts > 1 || store->options.clip_update > 0 ? EPS_FOLD_MOMENTS : EPS_FOLD_DIRECT;
+}

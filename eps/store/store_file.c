@@ -1,0 +1,394 @@
+#include "eps/store/store.h"
+#include "eps/store/team.h"
+#include "proto/model/safetensors.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Where each tensor's pieces lie. Those of one tensor follow each other in the model's list, in order of rows. */
+struct places {
+    uint32_t *first_piece; /* (n_tensors + 1) */
+    uint32_t *unit;        /* (n_pieces) */
+};
+
+static void free_places(struct places *places)
+{
+    free(places->first_piece);
+    free(places->unit);
+    *places = (struct places){0};
+}
+
+static int find_places(struct places *out, const struct model *model, struct error *err)
+{
+    *out = (struct places){.first_piece = calloc(model->n_tensors + 1, sizeof *out->first_piece),
+                           .unit = calloc(model->n_pieces + 1, sizeof *out->unit)};
+    if (!out->first_piece || !out->unit) {
+        free_places(out);
+        return error_set(err, -ENOMEM, "no memory for a table of %u tensors", model->n_tensors);
+    }
+    for (uint32_t u = 0; u < model->n_units; u++)
+        for (uint32_t i = 0; i < model->units[u].n_pieces; i++) {
+            const uint32_t p = model->units[u].first_piece + i;
+            out->unit[p] = u;
+            if (model->pieces[p].first_row == 0)
+                out->first_piece[model->pieces[p].tensor] = p;
+        }
+    out->first_piece[model->n_tensors] = model->n_pieces;
+    return 0;
+}
+
+/* Where a file's values go: weights, or one of the moments. */
+enum array { WEIGHTS, FIRST_MOMENT, SECOND_MOMENT };
+
+/* One piece to be read, for the threads; why it could not be, from one of them. */
+struct read {
+    struct eps_store *store;
+    uint32_t unit;
+    const struct model_piece *piece;
+    enum array array;
+    const struct safetensors_entry *entry;
+    uint64_t first; /* of the tensor's elements */
+    _Atomic int rc;
+};
+
+/* Read at a time, into the stack: 64 KiB. */
+enum { RUN = 16384 };
+
+static bool has_negative(const float *values, size_t n)
+{
+    float least = 0;
+
+    for (size_t i = 0; i < n; i++)
+        least = values[i] < least ? values[i] : least;
+    return least < 0;
+}
+
+/* For whoever watches that it moves on. */
+static void note_read(const struct eps_store *store)
+{
+    if (store->options.read)
+        __atomic_fetch_add(store->options.read, 1, __ATOMIC_RELAXED);
+}
+
+static int read_run(const struct read *r, uint64_t at, size_t n)
+{
+    const struct eps_parameters p = eps_store_parameters(r->store, r->unit, r->piece->offset + at, n, 0);
+    float values[RUN];
+    int rc = safetensors_read(values, r->entry, r->first + at, n, NULL);
+
+    note_read(r->store);
+    if (rc != 0)
+        return rc;
+    if (!eps_optimizer_is_finite(values, NUMBER_FP32, n))
+        return -EDOM;
+    if (r->array == SECOND_MOMENT && has_negative(values, n))
+        return -ERANGE;
+    eps_optimizer_write(&p, r->array == WEIGHTS ? values : NULL, r->array == FIRST_MOMENT ? values : NULL,
+                        r->array == SECOND_MOMENT ? values : NULL);
+    return 0;
+}
+
+static void read_range(void *data, size_t begin, size_t n)
+{
+    struct read *r = data;
+    int rc = 0;
+
+    for (size_t at = begin; rc == 0 && at < begin + n; at += RUN)
+        rc = read_run(r, at, begin + n - at < RUN ? begin + n - at : RUN);
+    if (rc != 0)
+        r->rc = rc;
+}
+
+static int read_piece(struct read *read, struct error *err)
+{
+    const char *name = read->entry->name;
+
+    eps_team_run(read->piece->n, read_range, read);
+    if (read->rc == -EDOM)
+        return error_set(err, -EINVAL,
+                         "%s has a value that is not finite: the file is damaged, or its training has diverged", name);
+    if (read->rc == -ERANGE)
+        return error_set(err, -EINVAL, "%s has a negative value, which no mean of squares has", name);
+    if (read->rc != 0)
+        return error_set(err, read->rc, "%s could not be read: %s; did the file change meanwhile?", name,
+                         strerror(-read->rc));
+    return 0;
+}
+
+#define MOST_UPDATES ((int64_t)1 << 48)
+
+/* 0, -EDOM if they differ, -errno. What an evaluation in bf16 has is compared with what the file's values round to. */
+static int compare(const struct eps_store *store, uint32_t unit, const struct model_piece *piece,
+                   const struct safetensors_entry *entry, struct error *err)
+{
+    const bool rounds = store->options.precision == NUMBER_BF16 && !store->low;
+    const uint64_t first = piece->first_row * store->model->tensors[piece->tensor].shape[1];
+    float other[RUN / 2], weights[RUN / 2];
+
+    for (uint64_t done = 0; done < piece->n; done += RUN / 2) {
+        const size_t now = piece->n - done < RUN / 2 ? (size_t)(piece->n - done) : RUN / 2;
+        const struct eps_parameters p = eps_store_parameters(store, unit, piece->offset + done, now, 0);
+        int rc = safetensors_read(other, entry, first + done, now, err);
+        note_read(store);
+        if (rc != 0)
+            return rc;
+        eps_optimizer_read(&p, weights, NULL, NULL);
+        for (size_t i = 0; rounds && i < now; i++)
+            other[i] = number_from_bf16(number_to_bf16(other[i]));
+        if (memcmp(weights, other, now * sizeof *other) != 0)
+            return -EDOM;
+    }
+    return 0;
+}
+
+struct loading {
+    struct eps_store *store;
+    struct places places;
+    bool *seen;                           /* (n_tensors); for moments twice that, m first */
+    const struct safetensors_entry *head; /* of a tied model: lm_head.weight, compared at the end */
+};
+
+static bool has_shape(const struct safetensors_entry *entry, const struct model_tensor *tensor)
+{
+    return entry->n_dims == tensor->n_dims && entry->shape[0] == tensor->shape[0] &&
+           (entry->n_dims < 2 || entry->shape[1] == tensor->shape[1]);
+}
+
+/* "3 x 4" */
+static const char *shape_text(char out[64], const uint64_t *shape, uint32_t n_dims)
+{
+    int n = 0;
+
+    snprintf(out, 64, "no dimension");
+    for (uint32_t i = 0; i < n_dims && n < 40; i++)
+        n += snprintf(out + n, 64 - (size_t)n, "%s%" PRIu64, i ? " x " : "", shape[i]);
+    return out;
+}
+
+static int check_entry(const struct safetensors_entry *entry, const struct model_tensor *tensor, struct error *err)
+{
+    char got[64], want[64];
+
+    if (!has_shape(entry, tensor))
+        return error_set(err, -EINVAL, "%s is %s, the model's is %s; is this the config.json of these weights?",
+                         entry->name, shape_text(got, entry->shape, entry->n_dims),
+                         shape_text(want, tensor->shape, tensor->n_dims));
+    if (entry->type == SAFETENSORS_OTHER || entry->type == SAFETENSORS_I64)
+        return error_set(err, -EINVAL, "%s is of a type that is not read here; F32, F16 and BF16 are", entry->name);
+    return 0;
+}
+
+/* All pieces of a tensor. */
+static int read_tensor(const struct loading *loading, const struct safetensors_entry *entry, uint32_t index,
+                       enum array array, struct error *err)
+{
+    const struct model *model = loading->store->model;
+    int rc = 0;
+
+    for (uint32_t p = loading->places.first_piece[index]; rc == 0 && p < model->n_pieces; p++) {
+        const struct model_piece *piece = &model->pieces[p];
+        if (piece->tensor != index)
+            break;
+        struct read read = {.store = loading->store,
+                            .unit = loading->places.unit[p],
+                            .piece = piece,
+                            .array = array,
+                            .entry = entry,
+                            .first = piece->first_row * model->tensors[index].shape[1]};
+        rc = read_piece(&read, err);
+    }
+    return rc;
+}
+
+static int load_tensor(struct loading *loading, const struct safetensors_entry *entry, uint32_t index,
+                       struct error *err)
+{
+    const struct model_tensor *tensor = &loading->store->model->tensors[index];
+
+    int rc = check_entry(entry, tensor, err);
+    if (rc != 0)
+        return rc;
+    if (loading->seen[index])
+        return error_set(err, -EINVAL, "%s comes twice; which of the two is meant?", tensor->name);
+    loading->seen[index] = true;
+    return read_tensor(loading, entry, index, WEIGHTS, err);
+}
+
+static int load_entry(struct loading *loading, const struct safetensors_entry *entry, struct error *err)
+{
+    const struct model *model = loading->store->model;
+    const struct model_tensor *tensor = model_find(model, entry->name);
+
+    if (tensor)
+        return load_tensor(loading, entry, (uint32_t)(tensor - model->tensors), err);
+    if (model_is_mask(entry->name))
+        return 0;
+    if (model->config.tied && strcmp(entry->name, "lm_head.weight") == 0) {
+        if (loading->head)
+            return error_set(err, -EINVAL, "%s comes twice; which of the two is meant?", entry->name);
+        loading->head = entry;
+        return 0;
+    }
+    return error_set(err, -EINVAL, "%s is no tensor of this model; is this the config.json of these weights?",
+                     entry->name);
+}
+
+/* A tied head may be written out, as long as it says the same. */
+static int check_head(const struct loading *loading, struct error *err)
+{
+    const struct model *model = loading->store->model;
+    const struct model_tensor *wte = model_find(model, "transformer.wte.weight");
+    const uint32_t index = (uint32_t)(wte - model->tensors);
+
+    if (!loading->head)
+        return 0;
+    int rc = check_entry(loading->head, wte, err);
+    for (uint32_t p = loading->places.first_piece[index]; rc == 0 && p < model->n_pieces; p++) {
+        const struct model_piece *piece = &model->pieces[p];
+        if (piece->tensor != index)
+            break;
+        rc = compare(loading->store, loading->places.unit[p], piece, loading->head, err);
+        if (rc == -EDOM)
+            rc = error_set(err, -EINVAL,
+                           "lm_head.weight differs from wte.weight, though config.json ties them "
+                           "(tie_word_embeddings); set that to false to train them apart");
+    }
+    return rc;
+}
+
+static int check_all_seen(const struct loading *loading, struct error *err)
+{
+    const struct model *model = loading->store->model;
+
+    for (uint32_t i = 0; i < model->n_tensors; i++)
+        if (!loading->seen[i])
+            return error_set(err, -EINVAL, "%s is missing; are all files of these weights there?",
+                             model->tensors[i].name);
+    return 0;
+}
+
+int eps_store_load(struct eps_store *store, const int *fds, unsigned n_fds, struct error *err)
+{
+    struct loading loading = {.store = store};
+    struct safetensors *files = calloc(n_fds ? n_fds : 1, sizeof *files);
+    unsigned n_open = 0;
+
+    loading.seen = calloc(store->model->n_tensors, sizeof *loading.seen);
+    int rc = files && loading.seen ? find_places(&loading.places, store->model, err)
+                                   : error_set(err, -ENOMEM, "no memory for a list of weights");
+    if (rc != 0)
+        goto out;
+    for (; rc == 0 && n_open < n_fds; n_open += rc == 0)
+        rc = safetensors_open(&files[n_open], fds[n_open], err);
+    for (unsigned i = 0; rc == 0 && i < n_fds; i++)
+        for (size_t k = 0; rc == 0 && k < files[i].n_entries; k++)
+            rc = load_entry(&loading, &files[i].entries[k], err);
+    if (rc == 0)
+        rc = check_all_seen(&loading, err);
+    if (rc == 0)
+        rc = check_head(&loading, err);
+    free_places(&loading.places);
+    while (n_open > 0)
+        safetensors_close(&files[--n_open]);
+out:
+    free(loading.seen);
+    free(files);
+    return rc;
+}
+
+/* "m.NAME" or "v.NAME". */
+static int load_moment(struct loading *loading, const struct safetensors_entry *entry, struct error *err)
+{
+    const struct model *model = loading->store->model;
+    const bool second = entry->name[0] == 'v';
+    const struct model_tensor *tensor = NULL;
+    char got[64], want[64];
+
+    if ((entry->name[0] == 'm' || second) && entry->name[1] == '.')
+        tensor = model_find(model, entry->name + 2);
+    if (!tensor)
+        return error_set(err, -EINVAL, "%s is no moment of this model; are these another model's moments?",
+                         entry->name);
+    const uint32_t index = (uint32_t)(tensor - model->tensors);
+    bool *seen = &loading->seen[index + (second ? model->n_tensors : 0)];
+    if (!has_shape(entry, tensor))
+        return error_set(err, -EINVAL, "%s is %s, the model's is %s; are these another model's moments?", entry->name,
+                         shape_text(got, entry->shape, entry->n_dims), shape_text(want, tensor->shape, tensor->n_dims));
+    if (entry->type != SAFETENSORS_F32)
+        return error_set(err, -EINVAL, "%s is not F32, as moments are", entry->name);
+    if (*seen)
+        return error_set(err, -EINVAL, "%s comes twice; which of the two is meant?", entry->name);
+    *seen = true;
+    return read_tensor(loading, entry, index, second ? SECOND_MOMENT : FIRST_MOMENT, err);
+}
+
+/* Counts stand there by tensor, since units are not in the file; they are kept by unit. */
+static int load_updates(struct eps_store *store, const struct safetensors_entry *entry, struct error *err)
+{
+    const struct model *model = store->model;
+    char got[64];
+    int rc;
+
+    if (entry->type != SAFETENSORS_I64 || entry->n_dims != 1 || entry->n != model->n_tensors)
+        return error_set(err, -EINVAL, "updates is %s, not one count (I64) for each of the model's %u tensors",
+                         shape_text(got, entry->shape, entry->n_dims), model->n_tensors);
+    for (uint32_t u = 0; u < model->n_units; u++)
+        for (uint32_t i = 0; i < model->units[u].n_pieces; i++) {
+            const uint32_t tensor = model->pieces[model->units[u].first_piece + i].tensor;
+            int64_t updates;
+            if ((rc = safetensors_read_counts(&updates, entry, tensor, 1, err)) != 0)
+                return rc;
+            if (updates < 0 || updates > MOST_UPDATES)
+                return error_set(err, -EINVAL, "updates: %" PRId64 " for %s is no count", updates,
+                                 model->tensors[tensor].name);
+            if (i > 0 && (uint64_t)updates != store->updates[u])
+                return error_set(err, -EINVAL, "updates: %" PRId64 " for %s, where its neighbours had %" PRIu64,
+                                 updates, model->tensors[tensor].name, store->updates[u]);
+            store->updates[u] = (uint64_t)updates;
+        }
+    return 0;
+}
+
+static int check_all_moments(const struct loading *loading, struct error *err)
+{
+    const struct model *model = loading->store->model;
+
+    for (uint32_t i = 0; i < 2 * model->n_tensors; i++)
+        if (!loading->seen[i])
+            return error_set(err, -EINVAL, "%c.%s is missing; are these another model's moments?",
+                             i < model->n_tensors ? 'm' : 'v', model->tensors[i % model->n_tensors].name);
+    return 0;
+}
+
+int eps_store_load_moments(struct eps_store *store, int fd, struct error *err)
+{
+    struct loading loading = {.store = store};
+    const struct safetensors_entry *updates;
+    struct safetensors file;
+
+    assert(store->options.train);
+    int rc = safetensors_open(&file, fd, err);
+    if (rc != 0)
+        return rc;
+    rc = find_places(&loading.places, store->model, err);
+    loading.seen = calloc(2 * (size_t)store->model->n_tensors, sizeof *loading.seen);
+    if (rc == 0 && !loading.seen)
+        rc = error_set(err, -ENOMEM, "no memory for a list of moments");
+    updates = safetensors_find(&file, "updates");
+    if (rc == 0)
+        rc = updates ? load_updates(store, updates, err)
+                     : error_set(err, -EINVAL, "updates is missing; was this file written by eps?");
+    for (size_t i = 0; rc == 0 && i < file.n_entries; i++)
+        if (&file.entries[i] != updates)
+            rc = load_moment(&loading, &file.entries[i], err);
+    if (rc == 0)
+        rc = check_all_moments(&loading, err);
+    free_places(&loading.places);
+    free(loading.seen);
+    safetensors_close(&file);
+    return rc;
+}

@@ -1,0 +1,318 @@
+#include "eps/store/store_files.h"
+
+#include "proto/plan/host.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { RUN_BYTES = PLAN_HOST_RUN_BYTES };
+
+/* optimizer.safetensors: updates first, as the widest type; then m, then v, each in the model's order, so that what
+ * lies together in a unit lies together in the file. */
+static uint64_t moment_tensor(const struct model *model, bool second, uint32_t tensor)
+{
+    return 1 + (second ? model->n_tensors : 0) + tensor;
+}
+
+static int lay_out_weights(struct eps_store_files *files, const struct model *model, struct error *err)
+{
+    struct safetensors_plan *plan = calloc(model->n_tensors, sizeof *plan);
+
+    if (!plan)
+        return error_set(err, -ENOMEM, "no memory for a list of %u tensors", model->n_tensors);
+    for (uint32_t i = 0; i < model->n_tensors; i++) {
+        const struct model_tensor *tensor = &model->tensors[i];
+        plan[i] = (struct safetensors_plan){tensor->name,
+                                            tensor->n_dims,
+                                            {tensor->shape[0], tensor->shape[1]},
+                                            SAFETENSORS_F32};
+    }
+    int rc = safetensors_layout_init(&files->weights, plan, model->n_tensors, err);
+    free(plan);
+    return rc;
+}
+
+static int lay_out_moments(struct eps_store_files *files, const struct model *model, struct error *err)
+{
+    const size_t n = 1 + 2 * (size_t)model->n_tensors;
+    struct safetensors_plan *plan = calloc(n, sizeof *plan);
+    char(*names)[sizeof model->tensors->name + 2] = calloc(n, sizeof *names);
+    int rc = plan && names ? 0 : error_set(err, -ENOMEM, "no memory for a list of %zu tensors", n);
+
+    for (size_t i = 1; rc == 0 && i < n; i++) {
+        const struct model_tensor *tensor = &model->tensors[(i - 1) % model->n_tensors];
+        snprintf(names[i], sizeof *names, "%c.%s", i <= model->n_tensors ? 'm' : 'v', tensor->name);
+        plan[i] =
+            (struct safetensors_plan){names[i], tensor->n_dims, {tensor->shape[0], tensor->shape[1]}, SAFETENSORS_F32};
+    }
+    if (rc == 0) {
+        plan[0] = (struct safetensors_plan){"updates", 1, {model->n_tensors, 1}, SAFETENSORS_I64};
+        rc = safetensors_layout_init(&files->moments, plan, n, err);
+    }
+    free(plan);
+    free(names);
+    return rc;
+}
+
+int eps_store_files_init(struct eps_store_files *files, const struct eps_store *store, struct error *err)
+{
+    const struct model *model = store->model;
+
+    *files = (struct eps_store_files){.store = store, .weights_fd = -1, .moments_fd = -1};
+    files->updates = calloc(model->n_tensors, sizeof *files->updates);
+    int rc = files->updates ? lay_out_weights(files, model, err)
+                            : error_set(err, -ENOMEM, "no memory for a list of %u tensors", model->n_tensors);
+    if (rc == 0 && store->options.train)
+        rc = lay_out_moments(files, model, err);
+    if (rc != 0)
+        eps_store_files_free(files);
+    return rc;
+}
+
+int eps_store_files_reserve(struct eps_store_files *files, struct error *err)
+{
+    const struct model *model = files->store->model;
+    struct plan_host_files plan;
+
+    plan_host_files(&plan, model);
+    assert(files->weights.header_bytes <= plan.weights_header && files->moments.header_bytes <= plan.moments_header);
+    char *const weights = realloc(files->weights.header, plan.weights_header);
+    files->weights.header = weights ? weights : files->weights.header;
+    char *const moments = realloc(files->moments.header, plan.moments_header);
+    files->moments.header = moments ? moments : files->moments.header;
+    files->n_weights_runs = plan.weights_runs, files->n_moments_runs = plan.moments_runs;
+    files->weights_runs = calloc(files->n_weights_runs, sizeof *files->weights_runs);
+    files->moments_runs = calloc(files->n_moments_runs, sizeof *files->moments_runs);
+    return weights && moments && files->weights_runs && files->moments_runs
+               ? 0
+               : error_set(err, -ENOMEM, "no memory for the checksums of %u tensors", model->n_tensors);
+}
+
+void eps_store_files_free(struct eps_store_files *files)
+{
+    safetensors_layout_free(&files->weights);
+    safetensors_layout_free(&files->moments);
+    free(files->updates);
+    free(files->weights_runs);
+    free(files->moments_runs);
+    *files = (struct eps_store_files){0};
+}
+
+static int write_at(int fd, const void *data, size_t n, uint64_t offset, struct error *err)
+{
+    for (size_t done = 0; done < n;) {
+        const ssize_t now = pwrite(fd, (const char *)data + done, n - done, (off_t)(offset + done));
+        if (now < 0 && errno == EINTR)
+            continue;
+        if (now <= 0) {
+            const int code = now < 0 ? errno : EIO;
+            return error_set(err, -code, "cannot be written: %s", strerror(code));
+        }
+        done += (size_t)now;
+    }
+    return 0;
+}
+
+/* One open file of the two. */
+struct target {
+    int fd;
+    const char *name;
+    struct checkpoint_file *file; /* or NULL */
+};
+
+/* A run is hashed right before it is written: the second of the two finds it in the cache. */
+static int write_run(const struct target *to, const void *data, size_t n, uint64_t offset, struct error *err)
+{
+    int rc = 0;
+
+    if (to->file && checkpoint_add_run(to->file, offset, n, checkpoint_hash(data, n)) != 0)
+        rc = error_set(err, -ENOMEM, "no memory for its checksums");
+    if (rc == 0)
+        rc = write_at(to->fd, data, n, offset, err);
+    if (rc != 0)
+        error_prefix(err, to->name);
+    return rc;
+}
+
+static size_t run_of(uint64_t left)
+{
+    return left < RUN_BYTES ? (size_t)left : RUN_BYTES;
+}
+
+static int write_runs(const struct target *to, const void *data, uint64_t n, uint64_t offset, struct error *err)
+{
+    int rc = 0;
+
+    for (uint64_t done = 0; rc == 0 && done < n; done += run_of(n - done))
+        rc = write_run(to, (const char *)data + done, run_of(n - done), offset + done, err);
+    return rc;
+}
+
+static struct target weights_target(const struct eps_store_files *files)
+{
+    return (struct target){files->weights_fd, CHECKPOINT_WEIGHTS, files->weights_file};
+}
+
+static struct target moments_target(const struct eps_store_files *files)
+{
+    return (struct target){files->moments_fd, CHECKPOINT_MOMENTS, files->moments_file};
+}
+
+/* The file's whole length, on disk if the file system can promise that, else only by name. */
+static int reserve(const struct target *to, uint64_t bytes, struct error *err)
+{
+    int rc;
+
+    do
+        rc = fallocate(to->fd, 0, 0, (off_t)bytes);
+    while (rc != 0 && errno == EINTR);
+    if (rc != 0 && (errno == EOPNOTSUPP || errno == ENOSYS))
+        rc = ftruncate(to->fd, (off_t)bytes);
+    if (rc == 0)
+        return 0;
+    rc = -errno;
+    return error_set(err, rc, "%s: no room for its %ju bytes: %s", to->name, (uintmax_t)bytes, strerror(-rc));
+}
+
+static int begin_file(const struct target *to, const struct safetensors_layout *layout, struct error *err)
+{
+    int rc = reserve(to, layout->file_bytes, err);
+
+    return rc != 0 ? rc : write_runs(to, layout->header, layout->header_bytes, 0, err);
+}
+
+int eps_store_files_begin(struct eps_store_files *files, int weights_fd, int moments_fd, struct checkpoint *checkpoint,
+                          struct error *err)
+{
+    assert(moments_fd < 0 || files->store->options.train);
+    files->weights_fd = weights_fd, files->moments_fd = moments_fd;
+    files->weights_file = files->moments_file = NULL;
+    files->n_written = 0;
+    memset(files->updates, 0xff, files->store->model->n_tensors * sizeof *files->updates);
+    if (checkpoint)
+        files->weights_file = checkpoint_add_file(checkpoint, CHECKPOINT_WEIGHTS, files->weights.file_bytes);
+    if (checkpoint && moments_fd >= 0)
+        files->moments_file = checkpoint_add_file(checkpoint, CHECKPOINT_MOMENTS, files->moments.file_bytes);
+    if (files->weights_file && files->weights_runs)
+        checkpoint_lend_runs(files->weights_file, files->weights_runs, files->n_weights_runs);
+    if (files->moments_file && files->moments_runs)
+        checkpoint_lend_runs(files->moments_file, files->moments_runs, files->n_moments_runs);
+    const struct target weights = weights_target(files), moments = moments_target(files);
+    int rc = begin_file(&weights, &files->weights, err);
+    if (rc == 0 && moments_fd >= 0)
+        rc = begin_file(&moments, &files->moments, err);
+    return rc;
+}
+
+/* Which of a unit's three arrays. */
+enum array { WEIGHTS, FIRST_MOMENT, SECOND_MOMENT };
+
+/* So many elements of one of them as fp32, from the unit's element `first` on: its own, or in the run. */
+static const float *find_values(const struct eps_store_files *files, uint32_t unit, enum array array, uint64_t first,
+                                size_t n)
+{
+    const struct eps_parameters p = eps_store_parameters(files->store, unit, first, n, 0);
+    const float *const own = array == WEIGHTS ? p.w : array == FIRST_MOMENT ? p.m : p.v;
+
+    if (!own)
+        eps_optimizer_read(&p, array == WEIGHTS ? files->store->run : NULL,
+                           array == FIRST_MOMENT ? files->store->run : NULL,
+                           array == SECOND_MOMENT ? files->store->run : NULL);
+    return own ? own : files->store->run;
+}
+
+static int write_values(const struct eps_store_files *files, uint32_t unit, enum array array, uint64_t first,
+                        uint64_t end, uint64_t offset, struct error *err)
+{
+    const struct target to = array == WEIGHTS ? weights_target(files) : moments_target(files);
+    int rc = 0;
+
+    for (uint64_t at = first; rc == 0 && at < end;) {
+        const size_t bytes = run_of((end - at) * sizeof(float)), n = bytes / sizeof(float);
+        rc = write_run(&to, find_values(files, unit, array, at, n), bytes, offset, err);
+        at += n, offset += bytes;
+    }
+    return rc;
+}
+
+static const uint64_t *offsets_of(const struct eps_store_files *files, enum array array)
+{
+    if (array == WEIGHTS)
+        return files->weights.offsets;
+    return files->moments.offsets + moment_tensor(files->store->model, array == SECOND_MOMENT, 0);
+}
+
+/* Pieces that follow each other in the file, as those of a block do, are written as one. */
+static int write_array(const struct eps_store_files *files, uint32_t unit, enum array array, struct error *err)
+{
+    const struct model *model = files->store->model;
+    const struct model_unit *u = &model->units[unit];
+    const uint64_t *offsets = offsets_of(files, array);
+    uint64_t begin = 0, end = 0, offset = 0; /* elements of the unit not written yet, and where they belong */
+    int rc = 0;
+
+    for (uint32_t i = 0; rc == 0 && i < u->n_pieces; i++) {
+        const struct model_piece *piece = &model->pieces[u->first_piece + i];
+        const uint64_t columns = model->tensors[piece->tensor].shape[1];
+        const uint64_t at = offsets[piece->tensor] + piece->first_row * columns * sizeof(float);
+        if (at != offset + (end - begin) * sizeof(float)) {
+            rc = write_values(files, unit, array, begin, end, offset, err);
+            begin = piece->offset, offset = at;
+        }
+        end = piece->offset + piece->n;
+    }
+    return rc != 0 ? rc : write_values(files, unit, array, begin, end, offset, err);
+}
+
+static void take_updates(struct eps_store_files *files, const struct model *model, uint32_t unit)
+{
+    const uint64_t updates = files->store->updates[unit];
+
+    for (uint32_t i = 0; i < model->units[unit].n_pieces; i++) {
+        uint64_t *taken = &files->updates[model->pieces[model->units[unit].first_piece + i].tensor];
+        assert(*taken == UINT64_MAX || *taken == updates); /* units of one tensor are captured at one version */
+        *taken = updates;
+    }
+}
+
+int eps_store_files_write(struct eps_store_files *files, uint32_t unit, struct error *err)
+{
+    const struct model *model = files->store->model;
+
+    assert(unit < model->n_units && files->n_written < model->n_units);
+    int rc = write_array(files, unit, WEIGHTS, err);
+    if (files->moments_fd >= 0) {
+        if (rc == 0)
+            rc = write_array(files, unit, FIRST_MOMENT, err);
+        if (rc == 0)
+            rc = write_array(files, unit, SECOND_MOMENT, err);
+        take_updates(files, model, unit);
+    }
+    files->n_written++;
+    return rc;
+}
+
+static int flush(const struct target *to, struct error *err)
+{
+    if (!to->file || fsync(to->fd) == 0)
+        return 0;
+    return error_set(err, -errno, "%s cannot be flushed to the disk: %s", to->name, strerror(errno));
+}
+
+int eps_store_files_end(struct eps_store_files *files, struct error *err)
+{
+    const struct model *model = files->store->model;
+    const struct target weights = weights_target(files), moments = moments_target(files);
+
+    assert(files->n_written == model->n_units);
+    int rc = flush(&weights, err);
+    if (rc == 0 && files->moments_fd >= 0)
+        rc = write_runs(&moments, files->updates, model->n_tensors * sizeof *files->updates, files->moments.offsets[0],
+                        err);
+    return rc != 0 || files->moments_fd < 0 ? rc : flush(&moments, err);
+}

@@ -1,0 +1,101 @@
+#include "proto/base/cgroup.h"
+
+#include <inttypes.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+
+/* The number behind a key that begins a line; with an empty key the file's first word. False for "max" and no file. */
+static bool read_number(uint64_t *out, const char *group, const char *name, const char *key)
+{
+    char path[PATH_MAX], line[128];
+    const size_t n = strlen(key);
+    bool found = false;
+
+    if (snprintf(path, sizeof path, "%s/%s", group, name) >= (int)sizeof path)
+        return false;
+    FILE *file = fopen(path, "r");
+    while (file && !found && fgets(line, sizeof line, file))
+        found = strncmp(line, key, n) == 0 && sscanf(line + n, "%" SCNu64, out) == 1;
+    if (file)
+        fclose(file);
+    return found;
+}
+
+/* What a version of the interface calls its files. Version 1 is mounted by controller, below the same directory; a
+ * limit that was never set is a number there, beyond any memory. */
+struct version {
+    const char *mount, *limit, *used, *active, *inactive;
+};
+
+static const struct version versions[] = {
+    {"", "memory.max", "memory.current", "active_file ", "inactive_file "},
+    {"/memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_active_file ", "total_inactive_file "},
+};
+
+static uint64_t left_in(const char *group, const struct version *version)
+{
+    uint64_t most, used, active, inactive;
+
+    if (!read_number(&most, group, version->limit, "") || !read_number(&used, group, version->used, ""))
+        return UINT64_MAX;
+    if (read_number(&active, group, "memory.stat", version->active) &&
+        read_number(&inactive, group, "memory.stat", version->inactive))
+        used -= active + inactive < used ? active + inactive : used;
+    return most > used ? most - used : 0;
+}
+
+/* From the group to the root, which is where that is mounted; path is in /proc/self/cgroup and begins with '/'. */
+static uint64_t least_left(const char *mount, const struct version *version, const char *path)
+{
+    char group[2 * PATH_MAX];
+    uint64_t least = UINT64_MAX;
+    const size_t root = (size_t)snprintf(group, sizeof group, "%s%s", mount, version->mount);
+
+    if (root + strlen(path) >= sizeof group)
+        return UINT64_MAX;
+    strcpy(group + root, path);
+    for (size_t n = strlen(group); n >= root; n--) {
+        if (group[n] && group[n] != '/')
+            continue;
+        group[n] = '\0';
+        const uint64_t left = left_in(group, version);
+        least = left < least ? left : least;
+    }
+    return least;
+}
+
+/* "0::/path" is version 2's, "4:memory:/path" version 1's, whose controllers may share a line: "4:cpu,memory:/path". */
+static const struct version *version_of(const char *line, const char **path)
+{
+    const char *controllers = strchr(line, ':'), *end = controllers ? strchr(controllers + 1, ':') : NULL;
+
+    if (!end || end[1] != '/')
+        return NULL;
+    *path = end + 1;
+    if (strncmp(line, "0::", 3) == 0)
+        return &versions[0];
+    for (const char *at = controllers + 1; at < end; at += strcspn(at, ",:") + 1)
+        if (strcspn(at, ",:") == strlen("memory") && strncmp(at, "memory", strlen("memory")) == 0)
+            return &versions[1];
+    return NULL;
+}
+
+uint64_t cgroup_available_bytes(const char *membership, const char *mount)
+{
+    char line[PATH_MAX];
+    FILE *file = fopen(membership, "r");
+    uint64_t least = UINT64_MAX;
+
+    while (file && fgets(line, sizeof line, file)) {
+        const char *path;
+        const struct version *version = version_of(line, &path);
+        line[strcspn(line, "\n")] = '\0';
+        const uint64_t left = version ? least_left(mount, version, path) : UINT64_MAX;
+        least = left < least ? left : least;
+    }
+    if (file)
+        fclose(file);
+    return least;
+}

@@ -1,0 +1,135 @@
+#include "proto/base/error.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Of the process, as its standard error is. */
+static const char *program = "eps";
+static atomic_uint n_dropped; /* lines of the log, since it was last said */
+static atomic_bool cut;       /* the last line lacks its end */
+
+int error_set(struct error *err, int code, const char *format, ...)
+{
+    va_list args;
+
+    if (err) {
+        va_start(args, format);
+        vsnprintf(err->text, sizeof err->text, format, args);
+        va_end(args);
+        for (char *c = err->text; *c; c++) /* a name in a file, say, may hold anything */
+            if ((unsigned char)*c < ' ' || *c == 0x7F)
+                *c = '?';
+    }
+    return code;
+}
+
+void error_prefix(struct error *err, const char *what)
+{
+    char whole[ERROR_TEXT_BYTES];
+
+    if (!err)
+        return;
+    snprintf(whole, sizeof whole, "%.200s: %.300s", what, err->text);
+    memcpy(err->text, whole, sizeof whole);
+}
+
+void error_append(struct error *err, const char *format, ...)
+{
+    char more[ERROR_TEXT_BYTES - 300];
+    va_list args;
+
+    if (!err)
+        return;
+    va_start(args, format);
+    const int wanted = vsnprintf(more, sizeof more, format, args);
+    va_end(args);
+    const size_t n = wanted < (int)sizeof more ? (size_t)wanted : sizeof more - 1, used = strlen(err->text);
+    const size_t at = used + n < sizeof err->text ? used : sizeof err->text - n - 1;
+    memcpy(err->text + at, more, n + 1);
+}
+
+void log_name(const char *name)
+{
+    program = name;
+}
+
+/* Writes at once or not at all: n, less, or -1. Only what can stall is asked for a way that does not. A socket has one;
+ * a pipe or a terminal is opened anew, as O_NONBLOCK would be its other users' too. Where the system refuses that (it is
+ * another user's), poll says whether there is room, which another writer may take in between. */
+static ssize_t write_now(const char *text, size_t n)
+{
+    struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
+    struct stat st;
+    ssize_t written = -1;
+
+    if (fstat(STDERR_FILENO, &st) < 0)
+        return -1;
+    if (S_ISSOCK(st.st_mode))
+        return send(STDERR_FILENO, text, n, MSG_DONTWAIT | MSG_NOSIGNAL);
+    if (!S_ISFIFO(st.st_mode) && !S_ISCHR(st.st_mode))
+        return write(STDERR_FILENO, text, n);
+    const int own = open("/proc/self/fd/2", O_WRONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
+    if (own >= 0) {
+        written = write(own, text, n);
+        close(own);
+    } else if (poll(&room, 1, 0) == 1) {
+        written = write(STDERR_FILENO, text, n);
+    }
+    return written;
+}
+
+/* False: it is lost, or half of it is. */
+static bool put(const char *text, size_t n)
+{
+    ssize_t written;
+
+    do
+        written = write_now(text, n);
+    while (written < 0 && errno == EINTR);
+    if (written > 0)
+        atomic_store(&cut, (size_t)written < n);
+    return written == (ssize_t)n;
+}
+
+/* Says how many were lost, in front of the next that is not. */
+static bool tell_dropped(void)
+{
+    const unsigned n = atomic_exchange(&n_dropped, 0);
+    char note[160];
+
+    if (n == 0)
+        return true;
+    const int used =
+        snprintf(note, sizeof note, "%s%s: %u line%s of the log %s dropped: standard error did not take %s\n",
+                 atomic_load(&cut) ? "\n" : "", program, n, n > 1 ? "s" : "", n > 1 ? "were" : "was",
+                 n > 1 ? "them" : "it");
+    if (put(note, (size_t)used))
+        return true;
+    atomic_fetch_add(&n_dropped, n);
+    return false;
+}
+
+void log_line(const char *format, ...)
+{
+    char line[1024];
+    va_list args;
+    int used = snprintf(line, sizeof line, "%s: ", program);
+
+    va_start(args, format);
+    int wanted = vsnprintf(line + used, sizeof line - (size_t)used - 1, format, args);
+    va_end(args);
+    size_t n = (size_t)used + (size_t)(wanted < 0 ? 0 : wanted);
+    if (n > sizeof line - 2)
+        n = sizeof line - 2;
+    line[n++] = '\n';
+    if (!tell_dropped() || !put(line, n))
+        atomic_fetch_add(&n_dropped, 1);
+}

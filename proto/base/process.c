@@ -1,0 +1,266 @@
+#include "proto/base/process.h"
+
+#include "proto/base/cgroup.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <malloc.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+void process_bound_spinning(char **argv)
+{
+    if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY"))
+        return;
+    /* By its own path, not by /proc/self/exe, which would be its name in ps. */
+    char path[4096];
+    ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
+    if (n > 0 && setenv("GOMP_SPINCOUNT", "2000", 1) == 0) {
+        path[n] = '\0';
+        execv(path, argv);
+    }
+}
+
+int process_check_stack(struct error *err)
+{
+    enum {
+        LEAST = 256 << 10
+    }; /* of any thread: device/step/pass.c has 16 KiB at a time, the loader of a library more */
+    char text[PROCESS_BYTES_TEXT];
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_STACK, &limit) || limit.rlim_cur >= LEAST)
+        return 0;
+    return error_set(err, -ENOMEM, "a stack may take only %s: allow at least %d KiB (ulimit -s)",
+                     process_format_bytes(text, limit.rlim_cur), LEAST >> 10);
+}
+
+int process_check_descriptors(struct error *err)
+{
+    enum { FEWEST = 64 }; /* a daemon with a client and a worker has 40 at most, libraries being loaded included */
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < FEWEST)
+        return error_set(err, -EMFILE, "only %ju files may be open at once: allow at least %d (ulimit -n)",
+                         (uintmax_t)limit.rlim_cur, FEWEST);
+    for (int fd = 0; fd <= 2; fd++) {
+        if (fcntl(fd, F_GETFD) < 0 && open("/dev/null", fd == 0 ? O_WRONLY : O_RDONLY) != fd)
+            return error_set(err, -EMFILE, "descriptor %d is closed, and /dev/null cannot be opened for it", fd);
+    }
+    return 0;
+}
+
+/* Threads that wait for each other. */
+struct trial {
+    pthread_mutex_t mutex;
+    pthread_cond_t over;
+    bool is_over;
+};
+
+static void *await_end(void *arg)
+{
+    struct trial *trial = arg;
+
+    pthread_mutex_lock(&trial->mutex);
+    while (!trial->is_over)
+        pthread_cond_wait(&trial->over, &trial->mutex);
+    pthread_mutex_unlock(&trial->mutex);
+    return NULL;
+}
+
+/* With as many threads under way as there will be: whether there is an address for RESERVE more bytes. */
+static bool has_room(void)
+{
+    enum { RESERVE = 32 << 20 };
+    void *room = mmap(NULL, RESERVE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (room != MAP_FAILED)
+        munmap(room, RESERVE);
+    return room != MAP_FAILED;
+}
+
+static bool is_bounded(void)
+{
+    struct rlimit limit;
+
+    return getrlimit(RLIMIT_AS, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY;
+}
+
+int process_check_threads(unsigned n, struct error *err)
+{
+    struct trial trial = {.mutex = PTHREAD_MUTEX_INITIALIZER, .over = PTHREAD_COND_INITIALIZER};
+    pthread_t *threads = calloc(n, sizeof *threads);
+    unsigned n_made = 0;
+    int rc = 0;
+
+    if (!threads)
+        return error_set(err, -ENOMEM, "out of memory");
+    if (is_bounded())
+        mallopt(M_ARENA_MAX, 1); /* else each thread's own heap takes addresses for 64 MiB */
+    while (!rc && n_made < n) {
+        rc = -pthread_create(&threads[n_made], NULL, await_end, &trial);
+        n_made += rc == 0;
+    }
+    const bool fits = has_room();
+    pthread_mutex_lock(&trial.mutex);
+    trial.is_over = true;
+    pthread_cond_broadcast(&trial.over);
+    pthread_mutex_unlock(&trial.mutex);
+    for (unsigned i = 0; i < n_made; i++)
+        pthread_join(threads[i], NULL);
+    free(threads);
+    if (rc)
+        return error_set(
+            err, -EAGAIN,
+            "%u thread%s needed, and %u can be made: allow more processes (ulimit -u, pids.max of the control "
+            "group) or more memory (ulimit -v)",
+            n, n > 1 ? "s are" : " is", n_made);
+    return fits ? 0
+                : error_set(err, -ENOMEM, "there is no memory left beside %u thread%s: allow more (ulimit -v)", n,
+                            n > 1 ? "s" : "");
+}
+
+bool process_follow_parent(long parent)
+{
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
+    return parent == 0 || getppid() == parent;
+}
+
+static void mask_signals(int how)
+{
+    sigset_t set;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigaddset(&set, SIGINT);
+    sigaddset(&set, SIGHUP);
+    pthread_sigmask(how, &set, NULL);
+}
+
+void process_hold_signals(void)
+{
+    mask_signals(SIG_BLOCK);
+}
+
+void process_take_signals(void)
+{
+    mask_signals(SIG_UNBLOCK);
+}
+
+bool process_is_stopped(long pid)
+{
+    char path[48], text[256]; /* "12345 (name) T ...", and a name has 15 bytes */
+
+    snprintf(path, sizeof path, "/proc/%ld/stat", pid);
+    FILE *file = fopen(path, "re");
+    if (!file)
+        return false;
+    const size_t n = fread(text, 1, sizeof text - 1, file);
+    fclose(file);
+    text[n] = '\0';
+    const char *name_end = strrchr(text, ')');
+    return name_end && (strncmp(name_end, ") T", 3) == 0 || strncmp(name_end, ") t", 3) == 0);
+}
+
+/* Under RLIMIT_AS; but for a reserve, as libraries abort where they get nothing. */
+static uint64_t address_space_left(void)
+{
+    enum { RESERVE = 64 << 20 };
+    unsigned long pages = 0;
+    struct rlimit limit;
+
+    if (getrlimit(RLIMIT_AS, &limit) || limit.rlim_cur == RLIM_INFINITY)
+        return UINT64_MAX;
+    FILE *file = fopen("/proc/self/statm", "re");
+    const bool is_known = file && fscanf(file, "%lu", &pages) == 1;
+    if (file)
+        fclose(file);
+    const uint64_t taken = pages * (uint64_t)sysconf(_SC_PAGESIZE) + RESERVE;
+    return !is_known ? UINT64_MAX : limit.rlim_cur > taken ? limit.rlim_cur - taken : 0;
+}
+
+uint64_t process_available_bytes(void)
+{
+    FILE *file = fopen("/proc/meminfo", "r");
+    char line[128];
+    uint64_t kib = UINT64_MAX / 1024;
+
+    if (!file)
+        return UINT64_MAX;
+    while (fgets(line, sizeof line, file))
+        if (sscanf(line, "MemAvailable: %" SCNu64, &kib) == 1)
+            break;
+    fclose(file);
+    const uint64_t host = kib * 1024, group = cgroup_available_bytes("/proc/self/cgroup", "/sys/fs/cgroup");
+    const uint64_t least = host < group ? host : group, space = address_space_left();
+    return least < space ? least : space;
+}
+
+/* The shift of a size's unit; -1: there is none of that name. */
+static int unit_shift(const char *name)
+{
+    static const char letters[] = "KMGT";
+
+    if (!*name || strcasecmp(name, "B") == 0)
+        return 0;
+    const char *letter = strchr(letters, toupper((unsigned char)*name));
+    return letter && (!name[1] || strcasecmp(name + 1, "iB") == 0) ? 10 * (int)(letter - letters + 1) : -1;
+}
+
+int process_parse_bytes(uint64_t *out, const char *option, const char *text, struct error *err)
+{
+    static const char remedy[] = "write bytes, or a number with K, M or G (powers of 1024), as in 2GiB";
+    char *end;
+
+    errno = 0;
+    const double value = strtod(text, &end);
+    const int shift = end != text && !errno && !isnan(value) ? unit_shift(end) : -1;
+    if (shift < 0)
+        return error_set(err, -EINVAL, "%s: '%.40s' is not a size; %s", option, text, remedy);
+    const double bytes = value * (double)((uint64_t)1 << shift);
+    if (!(bytes >= 1 && bytes < 0x1p62))
+        return error_set(err, -EINVAL, "%s: '%.40s' is %s; %s", option, text,
+                         bytes < 1 ? "less than a byte" : "more than any machine has", remedy);
+    if (shift == 0 && bytes != floor(bytes)) /* who writes 1.5 means gigabytes */
+        return error_set(err, -EINVAL, "%s: '%.40s' has no unit, and a part of a byte is none; %s", option, text,
+                         remedy);
+    *out = (uint64_t)bytes;
+    return 0;
+}
+
+const char *process_format_bytes_like(char out[PROCESS_BYTES_TEXT], uint64_t bytes, uint64_t like)
+{
+    static const char *const names[] = {"KiB", "MiB", "GiB", "TiB"};
+    double value = (double)bytes / 1024;
+    int decimals = 1;
+    size_t i = 0;
+
+    if (like < 1024) {
+        snprintf(out, PROCESS_BYTES_TEXT, "%" PRIu64 " B", bytes);
+        return out;
+    }
+    for (double unit = (double)like / 1024; unit >= 1024 && i + 1 < sizeof names / sizeof *names; unit /= 1024) {
+        value /= 1024;
+        i++;
+    }
+    for (double scaled = value; bytes > 0 && scaled < 1; scaled *= 10)
+        decimals++;
+    snprintf(out, PROCESS_BYTES_TEXT, "%.*f %s", decimals, value, names[i]);
+    return out;
+}
+
+const char *process_format_bytes(char out[PROCESS_BYTES_TEXT], uint64_t bytes)
+{
+    return process_format_bytes_like(out, bytes, bytes);
+}

@@ -1,0 +1,149 @@
+/* proto/model/model.h - what is trained: tensors, the units they are relayed in, and the layers that visit them.
+ *
+ * Daemon, worker and client each build the same description from the same few numbers (struct model_config), so a
+ * unit is a 32-bit index on the wire, and nothing about shapes has to be agreed on twice.
+ *
+ * GPT-2 (Radford et al. 2019), tensors named and laid out as in Hugging Face's GPT2LMHeadModel. Bottom to top:
+ *   EMBEDDING  visits wte (one or several units, cut by rows), then wpe
+ *   BLOCK      one unit each: ln_1, attn.c_attn, attn.c_proj, ln_2, mlp.c_fc, mlp.c_proj
+ *   NORM       one unit: ln_f
+ *   HEAD       visits wte again when tied, else lm_head, cut by rows into vocabulary chunks
+ * Backward runs over the visits in reverse. */
+#ifndef PROTO_MODEL_MODEL_H
+#define PROTO_MODEL_MODEL_H
+
+#include "proto/base/error.h"
+#include "proto/base/number.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum model_activation { MODEL_GELU_NEW, MODEL_GELU, MODEL_RELU }; /* tanh form; erf form */
+
+/* The numbers of config.json that the mathematics depends on. All limits below are checked by model_config_parse and by
+ * the message decoder alike (model_config_check). */
+struct model_config {
+    uint32_t n_layers, n_heads, width, inner_width, n_positions, vocabulary;
+    enum model_activation activation;
+    bool tied;            /* head = wte transposed */
+    bool scale_attention; /* by 1/sqrt(head width) */
+    bool scale_by_layer;  /* and by 1/(layer + 1) */
+    float norm_epsilon;
+    float dropout_attention, dropout_embedding, dropout_residual; /* in [0, 1) */
+    float initializer_range;                                      /* deviation of fresh weights */
+};
+
+enum model_init { MODEL_INIT_ZERO, MODEL_INIT_ONE, MODEL_INIT_NORMAL };
+
+struct model_tensor {
+    char name[64];     /* "transformer.h.0.attn.c_attn.weight" */
+    uint32_t n_dims;   /* 1 or 2 */
+    uint64_t shape[2]; /* rows, columns; a vector is (n), shape[1] = 1 */
+    uint64_t n;        /* elements */
+    bool decays;       /* weight decay: matrices yes, biases and norms no */
+    enum model_init init;
+    float deviation; /* of MODEL_INIT_NORMAL */
+};
+
+/* Consecutive rows of one tensor inside one unit. */
+struct model_piece {
+    uint32_t tensor;
+    uint64_t first_row, n_rows;
+    uint64_t offset; /* elements from the unit's start */
+    uint64_t n;      /* elements */
+};
+
+struct model_unit {
+    uint64_t id; /* stable: kind << 56 | layer << 24 | chunk, the same in every checkpoint of the model; layer is a
+                  * block's index, 0 for wte, 1 for wpe, else 0 */
+    uint32_t first_piece, n_pieces; /* into model.pieces; they fill the unit without gaps, in order of offset */
+    uint64_t n;                     /* elements */
+    uint64_t offset;                /* elements from the weight segment's start; as model_rounded */
+    uint32_t n_slices;              /* ceil(n / MODEL_SLICE) */
+    uint32_t n_visits;              /* 2 when tied */
+};
+
+enum { MODEL_SLICE = 4 << 20 }; /* elements of one slice at most: 16 MiB of fp32 */
+
+enum model_layer_kind { MODEL_EMBEDDING, MODEL_BLOCK, MODEL_NORM, MODEL_HEAD };
+
+struct model_layer {
+    enum model_layer_kind kind;
+    uint32_t index; /* of a block: 0 nearest the input */
+    uint32_t first_visit, n_visits;
+};
+
+struct model {
+    struct model_config config;
+    struct model_tensor *tensors;
+    struct model_piece *pieces;
+    struct model_unit *units;
+    struct model_layer *layers;
+    uint32_t *visits;       /* unit of each visit, bottom first */
+    uint32_t *visit_layers; /* layer of each visit */
+    uint32_t n_tensors, n_pieces, n_units, n_layers, n_visits;
+    uint64_t n_parameters; /* tied ones once */
+    uint64_t segment_n;    /* elements of the weight segment, rounding included */
+    uint64_t largest_unit; /* elements */
+};
+
+/* Pieces of a block unit, in this order: unit.first_piece + one of these. */
+enum model_block_piece {
+    BLOCK_NORM_1_WEIGHT,
+    BLOCK_NORM_1_BIAS,
+    BLOCK_QKV_WEIGHT,
+    BLOCK_QKV_BIAS,
+    BLOCK_ATTENTION_WEIGHT,
+    BLOCK_ATTENTION_BIAS,
+    BLOCK_NORM_2_WEIGHT,
+    BLOCK_NORM_2_BIAS,
+    BLOCK_UP_WEIGHT,
+    BLOCK_UP_BIAS,
+    BLOCK_DOWN_WEIGHT,
+    BLOCK_DOWN_BIAS,
+    BLOCK_PIECES
+};
+
+/* Reads config.json (text, n bytes, not terminated). -EINVAL with a sentence that names the key, its value and what is
+ * accepted: missing, absurd (0 layers, width not a multiple of heads, dropout of 1), contradictory, another model_type,
+ * or an unknown key that changes the mathematics; keys known to change nothing here are passed over. */
+int model_config_parse(struct model_config *out, const char *text, size_t n, struct error *err);
+
+/* The config.json (text, n bytes) that lies beside weights of this type, to be freed: "torch_dtype" says it and no
+ * "dtype" does; ids of special tokens beyond the vocabulary, said or implied, are null; the rest is as it came. Of transformers, 4.55 and older read torch_dtype alone; newer ones read both,
+ * and of two take dtype. Where nothing changes, not a byte does. NULL: no memory, or no JSON object. */
+char *model_config_print(const char *text, size_t n, enum number_type type);
+
+/* The limits alone: 1..4096 layers, width 1..65536, heads dividing width, positions and vocabulary 1..2^24, ...
+ * so that no product of them overflows 64 bits. */
+int model_config_check(const struct model_config *config, struct error *err);
+
+/* Builds the description; owned by the caller: model_free. -ENOMEM, or as model_config_check. On failure *out is
+ * zeroed. */
+int model_init(struct model *out, const struct model_config *config, struct error *err);
+void model_free(struct model *model); /* safe on a zeroed one */
+
+/* The tensor of this name, with or without the "transformer." in front, or NULL. Borrowed. */
+const struct model_tensor *model_find(const struct model *model, const char *name);
+
+/* "h.3", "ln_f", "wpe", or, of a table that is cut into several units, "wte.2": for people. Returns out. */
+enum { MODEL_NAME_BYTES = 32 };
+const char *model_unit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t unit);
+/* The same of a visit's unit; "head wte.2" where the head visits it. */
+const char *model_visit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t visit);
+
+/* The name of a causal mask, which old files carry among the weights: "h.0.attn.bias",
+ * "transformer.h.11.attn.masked_bias". */
+bool model_is_mask(const char *name);
+
+/* Elements, up to whole cache lines of 64 bytes, whether an element has four bytes or two. */
+static inline uint64_t model_rounded(uint64_t n)
+{
+    return (n + 31) / 32 * 32;
+}
+
+/* Bytes of one inbox slot, of contributions in this type: the largest slice of any unit, up to a cache line. */
+size_t model_slot_bytes(const struct model *model, enum number_type type);
+
+#endif

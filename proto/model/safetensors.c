@@ -1,0 +1,346 @@
+#include "proto/model/safetensors.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { LENGTH_BYTES = 8, MAX_HEADER_BYTES = 100000000, MAX_DIMS = 8 };
+
+/* While it is read, an entry has its range too. */
+struct range {
+    uint64_t begin, end; /* bytes, from the data's start */
+    size_t entry;
+};
+
+static const struct type {
+    const char *name;
+    enum safetensors_type type;
+    unsigned bytes;
+} types[] = {
+    {"F32", SAFETENSORS_F32, 4},       {"F16", SAFETENSORS_F16, 2},       {"BF16", SAFETENSORS_BF16, 2},
+    {"F64", SAFETENSORS_OTHER, 8},     {"I64", SAFETENSORS_I64, 8},       {"U64", SAFETENSORS_OTHER, 8},
+    {"C64", SAFETENSORS_OTHER, 8},     {"I32", SAFETENSORS_OTHER, 4},     {"U32", SAFETENSORS_OTHER, 4},
+    {"I16", SAFETENSORS_OTHER, 2},     {"U16", SAFETENSORS_OTHER, 2},     {"I8", SAFETENSORS_OTHER, 1},
+    {"U8", SAFETENSORS_OTHER, 1},      {"BOOL", SAFETENSORS_OTHER, 1},    {"F8_E4M3", SAFETENSORS_OTHER, 1},
+    {"F8_E5M2", SAFETENSORS_OTHER, 1}, {"F8_E8M0", SAFETENSORS_OTHER, 1},
+};
+
+static const struct type *find_type(const char *name)
+{
+    for (size_t i = 0; name && i < sizeof types / sizeof types[0]; i++)
+        if (strcmp(types[i].name, name) == 0)
+            return &types[i];
+    return NULL;
+}
+
+static bool read_size(uint64_t *out, const json_t *value)
+{
+    if (!json_is_integer(value) || json_integer_value(value) < 0)
+        return false;
+    *out = (uint64_t)json_integer_value(value);
+    return true;
+}
+
+static int read_shape(struct safetensors_entry *entry, const json_t *shape, struct error *err)
+{
+    if (!json_is_array(shape) || json_array_size(shape) > MAX_DIMS)
+        return error_set(err, -EINVAL, "tensor %.64s: its shape is not a list of at most %d sizes", entry->name,
+                         MAX_DIMS);
+    entry->n_dims = (uint32_t)json_array_size(shape);
+    entry->n = 1;
+    for (uint32_t i = 0; i < entry->n_dims; i++) {
+        if (!read_size(&entry->shape[i], json_array_get(shape, i)))
+            return error_set(err, -EINVAL, "tensor %.64s: size %u of its shape is not a whole number", entry->name, i);
+        if (__builtin_mul_overflow(entry->n, entry->shape[i], &entry->n))
+            return error_set(err, -EINVAL, "tensor %.64s: its shape has too many elements", entry->name);
+    }
+    return 0;
+}
+
+/* data_bytes: of the whole file. */
+static int read_range(struct range *out, const struct safetensors_entry *entry, const json_t *offsets,
+                      const struct type *type, uint64_t data_bytes, struct error *err)
+{
+    uint64_t bytes;
+
+    if (!json_is_array(offsets) || json_array_size(offsets) != 2 ||
+        !read_size(&out->begin, json_array_get(offsets, 0)) || !read_size(&out->end, json_array_get(offsets, 1)) ||
+        out->begin > out->end)
+        return error_set(err, -EINVAL, "tensor %.64s: its data_offsets are not a begin and an end", entry->name);
+    if (out->end > data_bytes)
+        return error_set(
+            err, -EINVAL,
+            "tensor %.64s: its data ends at %ju, but the file holds %ju bytes of data: truncated or damaged",
+            entry->name, (uintmax_t)out->end, (uintmax_t)data_bytes);
+    if (__builtin_mul_overflow(entry->n, type->bytes, &bytes) || bytes != out->end - out->begin)
+        return error_set(err, -EINVAL, "tensor %.64s: %ju elements of %s do not fill its %ju bytes", entry->name,
+                         (uintmax_t)entry->n, type->name, (uintmax_t)(out->end - out->begin));
+    return 0;
+}
+
+static int read_entry(struct safetensors_entry *entry, struct range *range, const char *name, const json_t *value,
+                      uint64_t data_bytes, struct error *err)
+{
+    const char *type_name = json_string_value(json_object_get(value, "dtype"));
+    const struct type *type = find_type(type_name);
+
+    entry->name = strdup(name);
+    if (!entry->name)
+        return error_set(err, -ENOMEM, "no memory for the names of the tensors");
+    if (!type)
+        return error_set(err, -EINVAL, "tensor %.64s: its type is unknown (dtype %.32s)", name,
+                         type_name ? type_name : "missing");
+    entry->type = type->type;
+    int rc = read_shape(entry, json_object_get(value, "shape"), err);
+    if (rc == 0)
+        rc = read_range(range, entry, json_object_get(value, "data_offsets"), type, data_bytes, err);
+    return rc;
+}
+
+static int check_metadata(json_t *metadata, struct error *err)
+{
+    const char *key;
+    json_t *value;
+
+    if (!json_is_object(metadata))
+        return error_set(err, -EINVAL, "__metadata__ is not an object");
+    json_object_foreach(metadata, key,
+                        value) if (!json_is_string(value)) return error_set(err, -EINVAL,
+                                                                            "__metadata__: %.64s is not a text", key);
+    return 0;
+}
+
+static int by_begin(const void *a, const void *b)
+{
+    const struct range *left = a, *right = b;
+
+    if (left->begin != right->begin)
+        return left->begin < right->begin ? -1 : 1;
+    return (left->end > right->end) - (left->end < right->end); /* an empty one goes before its neighbour */
+}
+
+/* Sorts the ranges and sees that they fill the data from its first byte to its last. */
+static int check_ranges(const struct safetensors *file, struct range *ranges, uint64_t data_bytes, struct error *err)
+{
+    uint64_t end = 0;
+
+    qsort(ranges, file->n_entries, sizeof *ranges, by_begin);
+    for (size_t i = 0; i < file->n_entries; i++) {
+        if (ranges[i].begin != end)
+            return error_set(err, -EINVAL, "tensor %.64s: its data begins at %ju and %s %ju",
+                             file->entries[ranges[i].entry].name, (uintmax_t)ranges[i].begin,
+                             ranges[i].begin < end ? "overlaps the one that ends at" : "leaves a gap from",
+                             (uintmax_t)end);
+        end = ranges[i].end;
+    }
+    if (end != data_bytes)
+        return error_set(err, -EINVAL, "the last tensor ends at %ju, but the file holds %ju bytes of data",
+                         (uintmax_t)end, (uintmax_t)data_bytes);
+    return 0;
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct safetensors_entry *left = a, *right = b;
+
+    return strcmp(left->name, right->name);
+}
+
+/* The data follows at data_offset. */
+static int read_header(struct safetensors *file, int fd, json_t *header, uint64_t data_offset, uint64_t data_bytes,
+                       struct error *err)
+{
+    const size_t n = json_object_size(header);
+    struct range *ranges = calloc(n + 1, sizeof *ranges);
+    const char *name;
+    json_t *value;
+    int rc = 0;
+
+    file->entries = calloc(n + 1, sizeof *file->entries);
+    if (!ranges || !file->entries)
+        rc = error_set(err, -ENOMEM, "no memory for a list of %zu tensors", n);
+    json_object_foreach(header, name, value)
+    {
+        if (rc != 0)
+            break;
+        if (strcmp(name, "__metadata__") == 0) {
+            rc = check_metadata(value, err);
+            continue;
+        }
+        const size_t i = file->n_entries++;
+        ranges[i].entry = i;
+        rc = read_entry(&file->entries[i], &ranges[i], name, value, data_bytes, err);
+        file->entries[i].offset = data_offset + ranges[i].begin;
+        file->entries[i].fd = fd;
+    }
+    if (rc == 0)
+        rc = check_ranges(file, ranges, data_bytes, err);
+    if (rc == 0)
+        qsort(file->entries, file->n_entries, sizeof *file->entries, by_name);
+    free(ranges);
+    return rc;
+}
+
+/* All n bytes, or the file has changed. */
+static int read_at(int fd, void *out, uint64_t n, uint64_t offset, struct error *err)
+{
+    for (uint64_t done = 0; done < n;) {
+        const ssize_t got = pread(fd, (char *)out + done, n - done, (off_t)(offset + done));
+        if (got < 0 && errno == EINTR)
+            continue;
+        if (got < 0)
+            return error_set(err, -errno, "cannot be read: %s", strerror(errno));
+        if (got == 0)
+            return error_set(err, -EIO, "became shorter while it was read");
+        done += (uint64_t)got;
+    }
+    return 0;
+}
+
+static int look_at(uint64_t *file_bytes, int fd, struct error *err)
+{
+    struct stat st;
+
+    if (fstat(fd, &st) != 0)
+        return error_set(err, -errno, "cannot be looked at: %s", strerror(errno));
+    if (!S_ISREG(st.st_mode))
+        return error_set(err, -EINVAL, "not a regular file");
+    if (st.st_size < LENGTH_BYTES)
+        return error_set(err, -EINVAL, "truncated: %jd bytes are too few for a safetensors file", (intmax_t)st.st_size);
+    *file_bytes = (uint64_t)st.st_size;
+    return 0;
+}
+
+/* The JSON's length. */
+static int read_length(uint64_t *out, int fd, uint64_t file_bytes, struct error *err)
+{
+    uint8_t bytes[LENGTH_BYTES];
+    uint64_t length = 0;
+    int rc = read_at(fd, bytes, LENGTH_BYTES, 0, err);
+
+    if (rc != 0)
+        return rc;
+    for (int i = LENGTH_BYTES - 1; i >= 0; i--)
+        length = length << 8 | bytes[i];
+    if (length > MAX_HEADER_BYTES)
+        return error_set(err, -EINVAL, "not a safetensors file: a header of %ju bytes, where %d are the most",
+                         (uintmax_t)length, MAX_HEADER_BYTES);
+    if (length > file_bytes - LENGTH_BYTES)
+        return error_set(err, -EINVAL, "truncated: a header of %ju bytes in a file of %ju", (uintmax_t)length,
+                         (uintmax_t)file_bytes);
+    *out = length;
+    return 0;
+}
+
+/* The header as JSON; *header is the caller's. */
+static int parse_header(json_t **header, int fd, uint64_t length, struct error *err)
+{
+    json_error_t why;
+    char *text = malloc(length + 1);
+    int rc = text ? read_at(fd, text, length, LENGTH_BYTES, err) : error_set(err, -ENOMEM, "no memory for its header");
+
+    if (rc == 0 && (length == 0 || text[0] != '{'))
+        rc = error_set(err, -EINVAL, "not a safetensors file: its header does not begin with '{'");
+    if (rc == 0 && !(*header = json_loadb(text, length, JSON_REJECT_DUPLICATES, &why)))
+        rc = error_set(err, -EINVAL, "its header is not JSON at byte %d: %s", why.position, why.text);
+    free(text);
+    return rc;
+}
+
+int safetensors_open(struct safetensors *out, int fd, struct error *err)
+{
+    uint64_t file_bytes = 0, length = 0;
+    json_t *header = NULL;
+
+    *out = (struct safetensors){0};
+    int rc = look_at(&file_bytes, fd, err);
+    if (rc == 0)
+        rc = read_length(&length, fd, file_bytes, err);
+    if (rc == 0)
+        rc = parse_header(&header, fd, length, err);
+    if (rc == 0)
+        rc = read_header(out, fd, header, LENGTH_BYTES + length, file_bytes - LENGTH_BYTES - length, err);
+    json_decref(header);
+    if (rc != 0)
+        safetensors_close(out);
+    return rc;
+}
+
+void safetensors_close(struct safetensors *file)
+{
+    for (size_t i = 0; i < file->n_entries; i++)
+        free(file->entries[i].name);
+    free(file->entries);
+    *file = (struct safetensors){0};
+}
+
+const struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name)
+{
+    for (size_t low = 0, high = file->n_entries; low < high;) {
+        const size_t middle = low + (high - low) / 2;
+        const int order = strcmp(name, file->entries[middle].name);
+        if (order == 0)
+            return &file->entries[middle];
+        if (order < 0)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return NULL;
+}
+
+static float from_bits(uint32_t bits)
+{
+    float value;
+
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* Shifted into place, an f16 is 2^112 too small as an fp32, subnormal or not; infinity and NaN have an exponent of
+ * their own. */
+static float from_f16(uint16_t half)
+{
+    const uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = (uint32_t)(half & 0x7FFF) << 13;
+
+    if (rest >= 0x0F800000)
+        return from_bits(sign | 0x7F800000 | rest);
+    return from_bits(sign | rest) * 0x1p112f;
+}
+
+enum { HALVES = 16384 }; /* read at a time, on the stack */
+
+static int read_halves(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err)
+{
+    uint16_t bits[HALVES];
+    int rc = 0;
+
+    for (uint64_t done = 0; rc == 0 && done < n; done += HALVES) {
+        const uint64_t now = n - done < HALVES ? n - done : HALVES;
+        rc = read_at(entry->fd, bits, now * sizeof *bits, entry->offset + (first + done) * sizeof *bits, err);
+        for (uint64_t i = 0; rc == 0 && i < now; i++)
+            out[done + i] = entry->type == SAFETENSORS_F16 ? from_f16(bits[i]) : from_bits((uint32_t)bits[i] << 16);
+    }
+    return rc;
+}
+
+int safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err)
+{
+    assert(entry->type == SAFETENSORS_F32 || entry->type == SAFETENSORS_F16 || entry->type == SAFETENSORS_BF16);
+    assert(first <= entry->n && n <= entry->n - first);
+    return entry->type == SAFETENSORS_F32
+               ? read_at(entry->fd, out, n * sizeof *out, entry->offset + first * sizeof *out, err)
+               : read_halves(out, entry, first, n, err);
+}
+
+int safetensors_read_counts(int64_t *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n,
+                            struct error *err)
+{
+    assert(entry->type == SAFETENSORS_I64 && first <= entry->n && n <= entry->n - first);
+    return read_at(entry->fd, out, n * sizeof *out, entry->offset + first * sizeof *out, err);
+}

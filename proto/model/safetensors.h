@@ -1,0 +1,90 @@
+/* proto/model/safetensors.h - weights on disk, as Hugging Face writes them.
+ *
+ * A file is: header length u64 little-endian | JSON header | data. The header names dtype, shape and byte range of
+ * each tensor. Reading believes nothing: every length, offset, overlap and gap is checked first. Nothing is mapped, for
+ * a file that another program cuts short, or a bad disk, would end the process that reads there. Writing streams,
+ * tensor by tensor, so that no copy of the model is needed.
+ * Format: github.com/huggingface/safetensors, README "Format". */
+#ifndef PROTO_MODEL_SAFETENSORS_H
+#define PROTO_MODEL_SAFETENSORS_H
+
+#include "proto/base/error.h"
+
+#include <stddef.h>
+#include <stdint.h>
+
+enum safetensors_type { SAFETENSORS_F32, SAFETENSORS_F16, SAFETENSORS_BF16, SAFETENSORS_I64, SAFETENSORS_OTHER };
+
+struct safetensors_entry {
+    char *name;
+    enum safetensors_type type;
+    uint32_t n_dims;
+    uint64_t shape[8];
+    uint64_t n;      /* elements */
+    uint64_t offset; /* of the first in the file */
+    int fd;          /* of the file */
+};
+
+struct safetensors {
+    struct safetensors_entry *entries; /* by name */
+    size_t n_entries;
+};
+
+/* Reads the header of an open regular file. fd is borrowed until safetensors_close. -EINVAL with a sentence (truncated,
+ * header too long (over 100 MB) or not JSON, type unknown, shape and range disagree, ranges overlap, leave gaps or pass
+ * the end, a name twice), or -errno. On failure *out is zeroed. Undo: safetensors_close. */
+int safetensors_open(struct safetensors *out, int fd, struct error *err);
+void safetensors_close(struct safetensors *file); /* safe on a zeroed one */
+
+/* Borrowed, or NULL. */
+const struct safetensors_entry *safetensors_find(const struct safetensors *file, const char *name);
+
+/* Converts n elements from index first on to fp32. f16 and bf16 widen exactly. Asserts the range and that the type is
+ * one of these three. -EIO if the file is shorter by now, -errno, with a sentence; any thread. */
+int safetensors_read(float *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n, struct error *err);
+
+/* The same for I64, as they stand there. */
+int safetensors_read_counts(int64_t *out, const struct safetensors_entry *entry, uint64_t first, uint64_t n,
+                            struct error *err);
+
+struct safetensors_writer {
+    int fd;            /* borrowed */
+    uint64_t expected; /* data bytes that the header promises */
+    uint64_t written;
+};
+
+/* What is to come: names, shapes, types (F32, BF16, I64); in this order. */
+struct safetensors_plan {
+    const char *name;
+    uint32_t n_dims;
+    uint64_t shape[2];
+    enum safetensors_type type;
+};
+
+/* A file laid out before it is written, for those who write in another order than the file's. Tensors follow each other
+ * without gaps, in the order of the plan; one whose elements are larger should not follow smaller ones, since readers
+ * may want it aligned. */
+struct safetensors_layout {
+    char *header; /* (header_bytes), owned: the length, the JSON, its padding: the file's first bytes */
+    size_t header_bytes;
+    uint64_t *offsets; /* (n), owned: of each tensor's first byte, from the file's start */
+    uint64_t file_bytes;
+};
+
+/* -ENOMEM, -EFBIG. Undo: safetensors_layout_free. */
+int safetensors_layout_init(struct safetensors_layout *out, const struct safetensors_plan *plan, size_t n,
+                            struct error *err);
+void safetensors_layout_free(struct safetensors_layout *layout); /* safe on a zeroed one */
+
+/* Writes the header (padded with blanks so that data starts at a multiple of 8; metadata {"format": "pt"}). -errno. */
+int safetensors_begin(struct safetensors_writer *writer, int fd, const struct safetensors_plan *plan, size_t n,
+                      struct error *err);
+
+/* Appends bytes of the tensor that is next, all or a run of it, in its type. -errno: -ENOSPC and short writes included.
+ */
+int safetensors_append(struct safetensors_writer *writer, const void *data, uint64_t bytes, struct error *err);
+
+/* -EINVAL if less was appended than promised; flushes (fsync). -errno. */
+int safetensors_end(struct safetensors_writer *writer, struct error *err);
+
+#endif

@@ -1,0 +1,159 @@
+#include "proto/model/safetensors.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { LENGTH_BYTES = 8, MOST_AT_ONCE = 1 << 30, MAX_HEADER_BYTES = 100000000 };
+
+static int write_all(int fd, const void *data, uint64_t n, struct error *err)
+{
+    const char *at = data;
+
+    while (n > 0) {
+        ssize_t done = write(fd, at, n < MOST_AT_ONCE ? n : MOST_AT_ONCE);
+        if (done < 0 && errno == EINTR)
+            continue;
+        if (done <= 0) {
+            const int code = done < 0 ? errno : EIO;
+            return error_set(err, -code, "cannot be written: %s", strerror(code));
+        }
+        at += done;
+        n -= (uint64_t)done;
+    }
+    return 0;
+}
+
+static const struct {
+    const char *name;
+    unsigned bytes;
+} types[] = {
+    [SAFETENSORS_F32] = {"F32", 4},
+    [SAFETENSORS_BF16] = {"BF16", 2},
+    [SAFETENSORS_I64] = {"I64", 8},
+};
+
+/* One more tensor of the header, its data at *offset; NULL if there is no memory. */
+static json_t *describe(const struct safetensors_plan *plan, uint64_t *offset)
+{
+    assert(plan->n_dims <= 2 && plan->type < sizeof types / sizeof *types && types[plan->type].name);
+    uint64_t bytes = types[plan->type].bytes, end;
+    json_t *shape = json_array();
+
+    for (uint32_t i = 0; i < plan->n_dims; i++) {
+        bool overflow = __builtin_mul_overflow(bytes, plan->shape[i], &bytes);
+        assert(!overflow);
+        if (json_array_append_new(shape, json_integer((json_int_t)plan->shape[i])) != 0) {
+            json_decref(shape);
+            return NULL;
+        }
+    }
+    bool overflow = __builtin_add_overflow(*offset, bytes, &end);
+    assert(!overflow && end <= INT64_MAX);
+    json_t *entry = json_pack("{s:s, s:o, s:[I, I]}", "dtype", types[plan->type].name, "shape", shape, "data_offsets",
+                              (json_int_t)*offset, (json_int_t)end);
+    *offset = end;
+    return entry;
+}
+
+/* The header as text, free() it; NULL if there is no memory. Fills in offsets, from the data's start. */
+static char *print_header(const struct safetensors_plan *plan, size_t n, uint64_t *offsets, uint64_t *data_bytes)
+{
+    json_t *header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
+    char *text = NULL;
+
+    *data_bytes = 0;
+    for (size_t i = 0; i < n; i++) {
+        offsets[i] = *data_bytes;
+        if (json_object_set_new(header, plan[i].name, describe(&plan[i], data_bytes)) != 0)
+            goto out;
+    }
+    assert(json_object_size(header) == n + 1); /* no name twice */
+    text = json_dumps(header, JSON_COMPACT);
+out:
+    json_decref(header);
+    return text;
+}
+
+int safetensors_layout_init(struct safetensors_layout *out, const struct safetensors_plan *plan, size_t n,
+                            struct error *err)
+{
+    uint64_t data_bytes;
+    char *text = NULL;
+    int rc = -ENOMEM;
+
+    *out = (struct safetensors_layout){.offsets = calloc(n + 1, sizeof *out->offsets)};
+    if (out->offsets)
+        text = print_header(plan, n, out->offsets, &data_bytes);
+    const size_t bytes = text ? strlen(text) : 0, padded = (bytes + 7) / 8 * 8;
+    if (text)
+        out->header = malloc(LENGTH_BYTES + padded);
+    if (!out->header) {
+        error_set(err, rc, "no memory for a header of %zu tensors", n);
+        goto fail;
+    }
+    if (padded > MAX_HEADER_BYTES) {
+        rc = error_set(err, -EFBIG, "a header of %zu bytes, where %d are the most", padded, MAX_HEADER_BYTES);
+        goto fail;
+    }
+    for (unsigned i = 0; i < LENGTH_BYTES; i++)
+        out->header[i] = (char)(padded >> (8 * i));
+    memcpy(out->header + LENGTH_BYTES, text, bytes);
+    memset(out->header + LENGTH_BYTES + bytes, ' ', padded - bytes);
+    out->header_bytes = LENGTH_BYTES + padded;
+    for (size_t i = 0; i < n; i++)
+        out->offsets[i] += out->header_bytes;
+    out->file_bytes = out->header_bytes + data_bytes;
+    free(text);
+    return 0;
+fail:
+    free(text);
+    safetensors_layout_free(out);
+    return rc;
+}
+
+void safetensors_layout_free(struct safetensors_layout *layout)
+{
+    free(layout->header);
+    free(layout->offsets);
+    *layout = (struct safetensors_layout){0};
+}
+
+int safetensors_begin(struct safetensors_writer *writer, int fd, const struct safetensors_plan *plan, size_t n,
+                      struct error *err)
+{
+    struct safetensors_layout layout;
+    int rc = safetensors_layout_init(&layout, plan, n, err);
+
+    *writer = (struct safetensors_writer){.fd = fd};
+    if (rc != 0)
+        return rc;
+    writer->expected = layout.file_bytes - layout.header_bytes;
+    rc = write_all(fd, layout.header, layout.header_bytes, err);
+    safetensors_layout_free(&layout);
+    return rc;
+}
+
+int safetensors_append(struct safetensors_writer *writer, const void *data, uint64_t bytes, struct error *err)
+{
+    assert(bytes <= writer->expected - writer->written);
+    int rc = write_all(writer->fd, data, bytes, err);
+    if (rc == 0)
+        writer->written += bytes;
+    return rc;
+}
+
+int safetensors_end(struct safetensors_writer *writer, struct error *err)
+{
+    if (writer->written != writer->expected)
+        return error_set(err, -EINVAL, "%ju bytes of data were written of %ju", (uintmax_t)writer->written,
+                         (uintmax_t)writer->expected);
+    if (fsync(writer->fd) != 0)
+        return error_set(err, -errno, "cannot be flushed to the disk: %s", strerror(errno));
+    return 0;
+}

@@ -1,0 +1,232 @@
+#include "proto/plan/host.h"
+
+#include "proto/base/process.h"
+#include "proto/model/checkpoint.h"
+
+#include <stdio.h>
+#include <string.h>
+
+enum {
+    MIN_SLOTS = 2,
+    MAX_SLOTS = 4,      /* of an inbox, apart from the reserved one, while nothing waits in it: 64 MiB under way */
+    FORWARD_SHARE = 3,  /* of what a step computes: 1/3 at most, and less where backward computes it again */
+    ACCUMULATORS = 2,   /* adamw with parts: of the unit that is contributed, and of the one above, being updated */
+    NO_INBOX = 64,      /* bytes, where nothing is contributed: a segment has some */
+    SLACK_DIVISOR = 50, /* what is taken besides, of all bytes: 1/50 */
+    SLACK_PROCESS_BYTES = 8 << 20, /* and for each process its code, its stacks */
+};
+
+/* The fewest slots: for all slices of the largest unit, within limits. */
+static void size_inbox(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)
+{
+    out->n_slots = MIN_SLOTS;
+    for (uint32_t u = 0; u < model->n_units; u++)
+        if (model->units[u].n_slices > out->n_slots)
+            out->n_slots = model->units[u].n_slices;
+    if (out->n_slots > MAX_SLOTS)
+        out->n_slots = MAX_SLOTS;
+    out->slot_bytes = model_slot_bytes(model, s->grad);
+    out->inbox_bytes = s->purpose == PLAN_TRAIN ? (1 + out->n_slots) * out->slot_bytes : NO_INBOX;
+}
+
+uint64_t plan_host_tied_bytes(const struct model *model)
+{
+    uint64_t n = 0;
+
+    for (uint32_t u = 0; u < model->n_units; u++)
+        if (model->units[u].n_visits > 1)
+            n += model_rounded(model->units[u].n);
+    return n * sizeof(float);
+}
+
+uint64_t plan_host_accumulator_bytes(const struct model *model)
+{
+    return model_rounded(model->largest_unit) * sizeof(float);
+}
+
+static uint32_t count_accumulators(const struct plan_host_setting *s)
+{
+    return s->adamw && s->n_parts > 1 && !s->fenced ? ACCUMULATORS : 0;
+}
+
+uint64_t plan_host_accumulators(const struct model *model, const struct plan_host_setting *s)
+{
+    return count_accumulators(s) * plan_host_accumulator_bytes(model);
+}
+
+/* Moments, and sums: with fenced commit one of every unit, which then serves the tied ones and the parts too. */
+static void add_training(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)
+{
+    const uint64_t n = model->segment_n;
+
+    out->bytes[LEDGER_MASTER] = s->precision == NUMBER_BF16 ? n * sizeof(int16_t) : 0;
+    out->bytes[LEDGER_FIRST_MOMENT] = n * number_bytes(s->moments);
+    out->bytes[LEDGER_SECOND_MOMENT] = n * number_bytes(s->moments);
+    if (s->fenced) {
+        out->bytes[LEDGER_SUM] = n * sizeof(float);
+        return;
+    }
+    out->n_accumulators = count_accumulators(s);
+    out->bytes[LEDGER_TIED] = plan_host_tied_bytes(model);
+    out->bytes[LEDGER_ACCUMULATORS] = out->n_accumulators * plan_host_accumulator_bytes(model);
+}
+
+/* Of one file's header: {"__metadata__":{"format":"pt"},"NAME":{"dtype":"F32","shape":[R,C],"data_offsets":[B,E]},...}.
+ * A name has at most 65 characters, numbers 20, and 52 stand around them. */
+static uint64_t header_bytes(uint64_t n_tensors)
+{
+    enum { FIXED = 64, OF_A_TENSOR = 200 };
+    return FIXED + n_tensors * OF_A_TENSOR;
+}
+
+void plan_host_files(struct plan_host_files *out, const struct model *model)
+{
+    const uint64_t n_tensors = model->n_tensors, n_moments = 1 + 2 * n_tensors; /* counts of updates, then m and v */
+    uint64_t n_runs = 0;
+
+    /* A piece begins at most one run; a run that is full ends one. */
+    for (uint32_t u = 0; u < model->n_units; u++)
+        n_runs += model->units[u].n_pieces + model->units[u].n * sizeof(float) / PLAN_HOST_RUN_BYTES;
+    *out =
+        (struct plan_host_files){.weights_header = header_bytes(n_tensors), .moments_header = header_bytes(n_moments)};
+    out->weights_runs = n_runs + 1 + out->weights_header / PLAN_HOST_RUN_BYTES;
+    out->moments_runs = 2 * n_runs + 2 + (out->moments_header + n_tensors * sizeof(uint64_t)) / PLAN_HOST_RUN_BYTES;
+    out->bytes = out->weights_header + out->moments_header + /* offsets, and one more of each file: */
+                 (n_tensors + 1 + n_moments + 1 + /* updates: */ n_tensors) * sizeof(uint64_t) +
+                 (out->weights_runs + out->moments_runs) * sizeof(struct checkpoint_run);
+}
+
+/* Of units and visits, and the texts that came with the job. */
+static uint64_t table_bytes(const struct model *model, const struct plan_host_setting *s)
+{
+    struct plan_host_files files;
+    uint64_t bytes = ledger_table(s->config_bytes) + ledger_table(s->side_bytes);
+
+    bytes += ledger_table(model->n_visits * sizeof(uint32_t)); /* slices of each visit */
+    bytes += ledger_table(model->n_units * sizeof(double));    /* a fenced step's squares */
+    bytes += ledger_table(model->n_units * sizeof(uint32_t));  /* and how many folds it has had */
+    if (s->purpose == PLAN_TRAIN) {
+        bytes += ledger_table(model->n_units * sizeof(float *));  /* where each unit's sum is */
+        bytes += ledger_table(model->n_units * sizeof(uint64_t)); /* how many updates it has had */
+        plan_host_files(&files, model);
+        bytes += ledger_table(files.bytes);
+        bytes += ledger_table(model->n_units * (uint64_t)PLAN_HOST_SAVES); /* where each save under way is */
+        if (s->precision != NUMBER_FP32 || s->moments != NUMBER_FP32)
+            bytes += PLAN_HOST_RUN_BYTES;
+    }
+    return bytes;
+}
+
+void plan_host(struct plan_host *out, const struct model *model, const struct plan_host_setting *s)
+{
+    *out = (struct plan_host){.n_workers = s->n_workers < s->n_parts ? s->n_workers : s->n_parts};
+    size_inbox(out, model, s);
+    out->bytes[LEDGER_WEIGHTS] = model->segment_n * number_bytes(s->precision);
+    out->bytes[LEDGER_INBOX] = out->n_workers * out->inbox_bytes;
+    out->bytes[LEDGER_STASH] = s->host_stash_bytes;
+    out->bytes[LEDGER_DATA] = s->purpose == PLAN_GENERATE ? plan_generate_bytes(s->seq, model->config.vocabulary)
+                                                          : plan_data_bytes(s->batch, s->seq);
+    out->bytes[LEDGER_OTHER] = table_bytes(model, s);
+    if (s->purpose == PLAN_TRAIN)
+        add_training(out, model, s);
+    for (int c = 0; c < LEDGER_CATEGORIES; c++)
+        out->total += out->bytes[c];
+}
+
+uint64_t plan_host_slack(uint64_t bytes, uint32_t n_workers)
+{
+    return bytes / SLACK_DIVISOR + (1 + n_workers) * (uint64_t)SLACK_PROCESS_BYTES;
+}
+
+bool plan_host_fits(const struct plan_host *host, const struct plan_room *room)
+{
+    const uint64_t all = host->total + room->arenas;
+
+    return host->total <= room->cap && all + plan_host_slack(all, host->n_workers) <= room->available;
+}
+
+static uint64_t wanted_slots(const struct model *model, const struct plan_host_setting *s, uint32_t n_workers)
+{
+    const uint64_t parts = (s->n_parts + n_workers - 1) / n_workers;
+    uint64_t n = 0, most = 0;
+
+    for (uint32_t visit = 0; visit < model->n_visits; visit++) {
+        const uint64_t slices = model->units[model->visits[visit]].n_slices;
+        n += slices * parts;
+        most = most < slices ? slices : most;
+    }
+    return (n + FORWARD_SHARE - 1) / FORWARD_SHARE + most;
+}
+
+static uint64_t half_of_rest(const struct plan_host *host, const struct plan_room *room)
+{
+    const uint64_t all = host->total + room->arenas, taken = all + plan_host_slack(all, host->n_workers);
+    const uint64_t of_cap = room->cap - host->total, free = room->available - taken;
+
+    return (of_cap < free ? of_cap : free) / 2;
+}
+
+void plan_host_add_slots(struct plan_host *host, const struct model *model, const struct plan_host_setting *s,
+                         const struct plan_room *room)
+{
+    const uint64_t a_slot = host->n_workers * host->slot_bytes; /* one in every inbox */
+    uint64_t n;
+
+    if (s->purpose != PLAN_TRAIN || !s->beside)
+        return;
+    n = wanted_slots(model, s, host->n_workers);
+    n = n < PLAN_HOST_MAX_SLOTS ? n : PLAN_HOST_MAX_SLOTS;
+    n = n > host->n_slots ? n - host->n_slots : 0;
+    n = n < half_of_rest(host, room) / a_slot ? n : half_of_rest(host, room) / a_slot;
+    host->n_slots += (uint32_t)n;
+    host->inbox_bytes += n * host->slot_bytes;
+    host->bytes[LEDGER_INBOX] += n * a_slot;
+    host->total += n * a_slot;
+}
+
+uint64_t plan_host_left(const struct plan_host *host, uint64_t available)
+{
+    const uint64_t rest = host->total - host->bytes[LEDGER_STASH];
+    const uint64_t taken = rest + plan_host_slack(available, host->n_workers);
+
+    return available > taken ? available - taken : 0;
+}
+
+void plan_host_name_terms(char *text, size_t n, const struct plan_host *host, uint64_t arenas)
+{
+    uint64_t bytes[LEDGER_CATEGORIES + 1];
+    char bytes_text[PROCESS_BYTES_TEXT];
+    uint32_t named = 0;
+    size_t used = 0;
+
+    memcpy(bytes, host->bytes, sizeof host->bytes);
+    bytes[LEDGER_CATEGORIES] = arenas;
+    for (int i = 0; i < PLAN_NAMED_TERMS && used < n; i++) {
+        const int at = plan_largest(bytes, LEDGER_CATEGORIES + 1, &named);
+        if (at < 0)
+            return;
+        used += (size_t)snprintf(text + used, n - used, "%s%s %s", i ? ", " : "",
+                                 at < LEDGER_CATEGORIES ? ledger_name((enum ledger_category)at) : "CPU workers",
+                                 process_format_bytes(bytes_text, bytes[at]));
+    }
+}
+
+uint64_t plan_data_bytes(uint32_t batch, uint32_t seq)
+{
+    return 4 * (uint64_t)batch * seq * sizeof(uint32_t);
+}
+
+static uint64_t rounded(uint64_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+uint64_t plan_generate_logits(uint32_t seq)
+{
+    return rounded(seq * sizeof(uint32_t));
+}
+
+uint64_t plan_generate_bytes(uint32_t seq, uint32_t vocabulary)
+{
+    return plan_generate_logits(seq) + rounded(vocabulary * sizeof(float));
+}

@@ -1,0 +1,308 @@
+#include "proto/plan/plan.h"
+
+#include "proto/plan/layers.h"
+#include "proto/plan/units.h"
+
+#include <errno.h>
+
+struct layout {
+    uint64_t offset;
+    uint64_t *bytes; /* (LEDGER_CATEGORIES) */
+};
+
+static uint64_t take(struct layout *l, enum ledger_category category, uint64_t bytes)
+{
+    const uint64_t at = l->offset, rounded = plan_align(bytes);
+
+    l->offset += rounded;
+    l->bytes[category] += bytes;
+    l->bytes[LEDGER_OTHER] += rounded - bytes;
+    return at;
+}
+
+static uint64_t value_bytes(const struct plan *plan)
+{
+    return number_bytes(plan->setting.precision);
+}
+
+static bool is_training(const struct plan *plan)
+{
+    return plan->setting.purpose == PLAN_TRAIN;
+}
+
+static uint64_t room(const struct plan *plan, const struct model *model, uint32_t unit)
+{
+    return plan_unit_room(model, unit, plan->head_pad);
+}
+
+/* Whether the sum of the input's gradient has a place from one unit's visit to the next one's. */
+static bool keeps_sum(const struct plan *plan)
+{
+    return plan->head_sums && !plan->one_pass;
+}
+
+/* Units that stay, and buffers for the others: one of each at most. */
+static void take_weights(struct plan *plan, const struct model *model, struct layout *l)
+{
+    const uint32_t passing = plan_count_uploaded(model) - plan->n_resident;
+    const uint64_t largest = plan_largest_uploaded(model, plan->n_resident, plan->head_pad);
+
+    plan->resident = l->offset;
+    for (uint32_t place = 0; place < plan->n_resident; place++) {
+        const uint32_t unit = plan_unit_at(model, place);
+        take(l, LEDGER_WEIGHTS, room(plan, model, unit) * value_bytes(plan));
+        plan->resident_bytes += model->units[unit].n * value_bytes(plan);
+    }
+    plan->n_weight_buffers = plan->choice.n_weight_buffers < passing ? plan->choice.n_weight_buffers : passing;
+    for (uint32_t i = 0; i < plan->n_weight_buffers; i++)
+        plan->weights[i] = take(l, LEDGER_WEIGHTS, largest * value_bytes(plan));
+}
+
+/* Boundaries of so many tokens, and to train their gradient: on the device, or tiles of what the host has. */
+static void take_boundaries(struct plan *plan, const struct model *model, struct layout *l, uint64_t tokens)
+{
+    const uint64_t token = model->config.width * value_bytes(plan);
+    const uint64_t tile = (uint64_t)plan->choice.microbatch * plan->setting.seq * token;
+
+    plan->n_boundaries = is_training(plan) ? model->n_layers - 1 : 2;
+    plan->boundary_bytes = plan_align(tokens * token);
+    if (plan->choice.host_stash) {
+        plan->gradient = plan->n_boundaries * plan->boundary_bytes;
+        plan->gradient_sum = plan->gradient;
+        plan->host_stash_bytes =
+            plan->gradient + (is_training(plan) ? plan->boundary_bytes : 0) * (keeps_sum(plan) ? 2 : 1);
+        for (uint32_t set = 0; set < plan->n_sets; set++) {
+            plan->input[set] = take(l, LEDGER_STASH, tile);
+            plan->output[set] = take(l, LEDGER_STASH, tile);
+            if (is_training(plan))
+                plan->dy[set] = take(l, LEDGER_GRADIENT, tile);
+        }
+        return;
+    }
+    plan->boundaries = l->offset;
+    for (uint32_t i = 0; i < plan->n_boundaries; i++)
+        take(l, LEDGER_STASH, tokens * token);
+    plan->gradient_sum = l->offset + plan->setting.backend->rounding_bytes;
+    if (keeps_sum(plan))
+        plan->gradient = take(l, LEDGER_GRADIENT,
+                              plan->setting.backend->rounding_bytes + tokens * model->config.width * sizeof(float));
+    else if (is_training(plan))
+        plan->gradient = take(l, LEDGER_GRADIENT, tokens * token);
+}
+
+/* Sums that every unit fits in which has no place of its own, and the head's for every part if they have. Before each is
+ * room to begin rounding it in; the head's, which are rounded from the first to the last, have it in common. */
+static void take_contributions(struct plan *plan, const struct model *model, struct layout *l)
+{
+    const struct model_layer *head = plan_head(model);
+    const uint32_t n_visits = plan->head_apart ? head->first_visit : model->n_visits;
+    uint64_t most = 0;
+
+    plan->rounding_bytes = plan->setting.grad == NUMBER_BF16 ? plan->setting.backend->rounding_bytes : 0;
+    if (plan->head_apart)
+        take(l, LEDGER_CONTRIBUTION, plan->rounding_bytes);
+    plan->head = l->offset;
+    for (uint32_t part = 0; plan->head_apart && part < plan->setting.share_rows / plan->setting.part_rows; part++)
+        for (uint32_t i = 0; i < head->n_visits; i++)
+            take(l, LEDGER_CONTRIBUTION, room(plan, model, model->visits[head->first_visit + i]) * sizeof(float));
+    plan->head_bytes = (l->offset - plan->head) / (plan->setting.share_rows / plan->setting.part_rows);
+    for (uint32_t visit = 0; visit < n_visits; visit++)
+        if (most < room(plan, model, model->visits[visit]))
+            most = room(plan, model, model->visits[visit]);
+    for (uint32_t i = 0; i < plan->n_sums; i++) {
+        take(l, LEDGER_CONTRIBUTION, plan->rounding_bytes);
+        plan->contribution[i] = take(l, LEDGER_CONTRIBUTION, most * sizeof(float));
+    }
+}
+
+static uint32_t count_sums(const struct plan *plan, const struct model *model)
+{
+    const uint64_t parts = plan->setting.share_rows / plan->setting.part_rows;
+    const uint64_t most = parts * (plan->head_apart ? plan_head(model)->first_visit : model->n_visits);
+
+    if (plan->n_sets == 1 || plan->choice.n_sums <= plan->n_sets || most <= plan->n_sets)
+        return plan->n_sets;
+    return plan->choice.n_sums < most ? plan->choice.n_sums : (uint32_t)most;
+}
+
+/* Internals of every microbatch of the share, for each block that keeps them. */
+static void take_kept(struct plan *plan, const struct model *model, struct layout *l)
+{
+    const struct plan_setting *s = &plan->setting;
+    const uint32_t n = s->part_rows / plan->choice.microbatch, rest = s->part_rows % plan->choice.microbatch;
+    struct plan_block block;
+
+    plan_block(&block, model, s, plan->choice.microbatch, s->seq, true);
+    plan->kept_microbatch = block.kept_bytes;
+    plan->kept_part = n * block.kept_bytes;
+    if (rest) {
+        plan_block(&block, model, s, rest, s->seq, true);
+        plan->kept_part += block.kept_bytes;
+    }
+    plan->kept_bytes = s->share_rows / s->part_rows * plan->kept_part;
+    plan->kept = take(l, LEDGER_KEPT, plan->choice.n_kept * plan->kept_bytes);
+}
+
+/* The most that a layer up to `top` asks for. Nothing lies behind it, so its end is the arena's, without rounding. */
+static void take_workspace(struct plan *plan, const struct model *model, struct layout *l, enum model_layer_kind top,
+                           uint32_t n_tokens)
+{
+    for (enum model_layer_kind kind = MODEL_EMBEDDING; kind <= top; kind++) {
+        uint64_t bytes = plan_workspace(plan, model, kind, plan->choice.microbatch, n_tokens);
+        if (plan->workspace_bytes < bytes)
+            plan->workspace_bytes = bytes;
+    }
+    plan->workspace = l->offset;
+    plan->bytes[LEDGER_WORKSPACE] += plan->workspace_bytes;
+    plan->arena_bytes = l->offset + plan->workspace_bytes;
+    plan->bytes[LEDGER_LIBRARY] = plan->setting.library_bytes
+                                      ? plan->setting.library_bytes
+                                      : plan->setting.backend->library_bytes(plan->setting.n_threads);
+}
+
+/* Everything, in the order in which it lies. */
+static void lay_out(struct plan *plan, const struct model *model)
+{
+    const struct plan_setting *s = &plan->setting;
+    const uint64_t tokens = (uint64_t)s->share_rows * s->seq;
+    struct layout l = {.bytes = plan->bytes};
+
+    take_weights(plan, model, &l);
+    take_boundaries(plan, model, &l, tokens);
+    if (is_training(plan)) {
+        take_contributions(plan, model, &l);
+        take_kept(plan, model, &l);
+    }
+    plan->running = take(&l, LEDGER_STATISTICS, tokens * 3 * sizeof(float));
+    plan->losses = take(&l, LEDGER_STATISTICS, tokens * sizeof(double));
+    plan->ids = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
+    plan->labels = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
+    take_workspace(plan, model, &l, MODEL_HEAD, s->seq);
+}
+
+/* The same to generate. The head's logits have a place of their own, and its product needs no room. */
+static void lay_out_generation(struct plan *plan, const struct model *model)
+{
+    const struct plan_setting *s = &plan->setting;
+    const struct model_config *c = &model->config;
+    const uint32_t tokens = s->seq < PLAN_GENERATE_TILE ? s->seq : PLAN_GENERATE_TILE;
+    struct layout l = {.bytes = plan->bytes};
+
+    take_weights(plan, model, &l);
+    plan->cache = l.offset;
+    for (uint32_t i = 0; i < c->n_layers; i++)
+        take(&l, LEDGER_CACHE, s->backend->cache_bytes(s->precision, s->seq, c->n_heads, c->width));
+    plan->cache_bytes = (l.offset - plan->cache) / c->n_layers;
+    take_boundaries(plan, model, &l, tokens);
+    plan->ids = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
+    plan->logits = take(&l, LEDGER_DATA, c->vocabulary * sizeof(float));
+    take_workspace(plan, model, &l, MODEL_NORM, tokens);
+}
+
+void plan_lay_out(struct plan *out, const struct model *model, const struct plan_setting *setting,
+                  const struct plan_choice *choice)
+{
+    const uint32_t n_head = plan_head(model)->n_visits;
+    const bool alone = n_head == 1 && setting->share_rows / setting->part_rows == 1;
+
+    *out = (struct plan){.setting = *setting, .choice = *choice, .n_resident = choice->n_resident};
+    out->n_sets = !setting->backend->takes_turns && choice->n_weight_buffers > 1 ? PLAN_MAX_SETS : 1;
+    out->head_apart = choice->whole_head && !alone;
+    out->n_sums = count_sums(out, model);
+    out->head_tile = setting->backend->head_tile;
+    out->head_pad = setting->purpose == PLAN_GENERATE ? 1 : setting->backend->head_pad;
+    out->one_pass = is_training(out) && (choice->whole_head || alone);
+    out->head_sums = is_training(out) && setting->backend->head_sums && n_head > 1 && setting->precision == NUMBER_BF16;
+    if (out->head_apart && out->n_resident < n_head)
+        out->n_resident = n_head;
+    if (setting->purpose == PLAN_GENERATE)
+        lay_out_generation(out, model);
+    else
+        lay_out(out, model);
+}
+
+uint64_t plan_resident(const struct plan *plan, const struct model *model, uint32_t unit)
+{
+    const uint32_t end = plan_place_of(model, unit);
+    uint64_t at = plan->resident;
+
+    for (uint32_t place = 0; place < end; place++)
+        at += plan_align(room(plan, model, plan_unit_at(model, place)) * value_bytes(plan));
+    return at;
+}
+
+uint64_t plan_head_contribution(const struct plan *plan, const struct model *model, uint32_t part, uint32_t i)
+{
+    const uint32_t first = model->visits[plan_head(model)->first_visit]; /* the others are no larger */
+
+    return plan->head + part * plan->head_bytes + i * plan_align(room(plan, model, first) * sizeof(float));
+}
+
+int plan_largest(const uint64_t *bytes, int n, uint32_t *named)
+{
+    int largest = -1;
+
+    for (int i = 0; i < n; i++)
+        if (!(*named >> i & 1) && bytes[i] > (largest < 0 ? 0 : bytes[largest]))
+            largest = i;
+    if (largest >= 0)
+        *named |= UINT32_C(1) << largest;
+    return largest;
+}
+
+uint64_t plan_total(const struct plan *plan)
+{
+    return plan->arena_bytes + plan->bytes[LEDGER_LIBRARY];
+}
+
+void plan_share(struct plan_setting *setting, uint32_t batch, uint32_t n_parts, uint32_t n_workers, long n_cores)
+{
+    setting->part_rows = batch / n_parts;
+    setting->share_rows = (n_parts + n_workers - 1) / n_workers * setting->part_rows;
+    setting->n_threads = n_cores > n_workers ? (uint32_t)n_cores / n_workers : 1;
+}
+
+int plan_check(const struct model *model, const struct plan_setting *s, struct error *err)
+{
+    if (s->part_rows == 0 || s->share_rows < s->part_rows || s->seq == 0 || s->n_threads == 0 ||
+        s->n_threads > PLAN_MAX_THREADS || s->share_rows / s->part_rows > PLAN_MAX_PARTS)
+        return error_set(err, -EINVAL,
+                         "a share of %u rows in parts of %u rows of %u tokens on %u threads cannot be planned",
+                         s->share_rows, s->part_rows, s->seq, s->n_threads);
+    if (s->attention >= PLAN_ATTENTIONS)
+        return error_set(err, -EINVAL, "attention in way %d, which this build knows nothing of", (int)s->attention);
+    if (s->purpose == PLAN_GENERATE && s->share_rows != 1)
+        return error_set(err, -EINVAL, "generating takes one row at a time, not %u", s->share_rows);
+    if (s->seq > model->config.n_positions)
+        return error_set(err, -EINVAL, "--seq %u is more than the model's %u positions", s->seq,
+                         model->config.n_positions);
+    if ((uint64_t)s->share_rows * s->seq > PLAN_MAX_TOKENS)
+        return error_set(err, -EINVAL, "%u rows of %u tokens are too many for one worker: at most %d tokens",
+                         s->share_rows, s->seq, PLAN_MAX_TOKENS);
+    return 0;
+}
+
+int plan_check_choice(const struct model *model, const struct plan_setting *s, const struct plan_choice *c,
+                      struct error *err)
+{
+    if (c->n_weight_buffers == 0 || c->n_weight_buffers > PLAN_MAX_WEIGHT_BUFFERS)
+        return error_set(err, -EINVAL, "%u weight buffers: 1 to %d are possible", c->n_weight_buffers,
+                         PLAN_MAX_WEIGHT_BUFFERS);
+    if (c->n_sums > PLAN_MAX_SUMS)
+        return error_set(err, -EINVAL, "%u sums of contributions: %d are possible", c->n_sums, PLAN_MAX_SUMS);
+    if (c->microbatch == 0 || c->microbatch > s->part_rows)
+        return error_set(err, -EINVAL, "--microbatch %u: a part has %u rows", c->microbatch, s->part_rows);
+    if (c->n_resident > plan_count_uploaded(model))
+        return error_set(err, -EINVAL, "%u units that stay: this model has %u", c->n_resident,
+                         plan_count_uploaded(model));
+    if (c->n_kept > (s->purpose == PLAN_TRAIN && !c->host_stash ? model->config.n_layers : 0))
+        return error_set(
+            err, -EINVAL,
+            "%u blocks that keep their internals: there are %u, and only to train with the stash on the device",
+            c->n_kept, model->config.n_layers);
+    if (c->whole_head && s->purpose != PLAN_TRAIN)
+        return error_set(err, -EINVAL, "a whole head is for training");
+    if (c->host_stash && s->purpose == PLAN_GENERATE)
+        return error_set(err, -EINVAL, "generating has no stash");
+    return 0;
+}

@@ -1,0 +1,72 @@
+/* proto/plan/products.h - which of a library's algorithms computes which products, once that has been timed.
+ *
+ * cuBLASLt proposes several for a product, and its first is not always the fastest. eps bench --profile times them, and the
+ * profile keeps the fastest of each class as the numbers that the library configures it by, with the library's version:
+ * to another version they mean nothing. Which one is chosen may change the order of a sum. So the daemon sends one choice
+ * to all workers of a job, and a checkpoint has it: a run that goes on keeps it, whatever has been measured since.
+ *
+ * In JSON, in a profile as in a checkpoint's options; what was not timed is missing:
+ *
+ *   {"cublaslt": VERSION, "bf16": {"forward": {"512": [9 numbers], "4096": [...]}, "backward": ..., "weights": ...},
+ *    "fp32": ...} */
+#ifndef PROTO_PLAN_PRODUCTS_H
+#define PROTO_PLAN_PRODUCTS_H
+
+#include "proto/base/error.h"
+#include "proto/base/number.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    PRODUCTS_CONFIG =
+        9, /* cublasLtMatmulAlgoConfigAttributes_t 0 to 8: id, tile, parts of a sum, how these are added up,
+                         * swizzling, custom option, stages, inner shape, cluster shape */
+    PRODUCTS_ROWS = 2,
+    PRODUCTS_LEAST_ROWS = 256, /* of tokens; and of the other two sizes: below, the library's first choice is taken */
+    PRODUCTS_LEAST_WIDTH = 2048,
+    PRODUCTS_CANDIDATES = 16,
+};
+
+enum products_kind {
+    PRODUCTS_FORWARD,  /* a b */
+    PRODUCTS_BACKWARD, /* a b^T */
+    PRODUCTS_WEIGHTS,  /* a^T b, summed over rows */
+    PRODUCTS_KINDS
+};
+
+enum { PRODUCTS_CLASSES = NUMBER_TYPES * PRODUCTS_KINDS * PRODUCTS_ROWS };
+
+/* Rows that a class was timed at; the nearest one's, by their logarithm, are those of a product. */
+extern const uint32_t products_rows[PRODUCTS_ROWS];
+
+struct json_t;
+
+struct products_algorithm {
+    bool known;
+    uint32_t config[PRODUCTS_CONFIG];
+};
+
+struct products {
+    uint64_t version; /* of the library; 0: nothing is known */
+    struct products_algorithm of[PRODUCTS_CLASSES];
+};
+
+struct products_candidates {
+    uint64_t version;
+    unsigned n; /* the library's first choice first; 0: there is nothing to choose */
+    struct products_algorithm of[PRODUCTS_CANDIDATES];
+};
+
+/* The class of these, and of a product (m, k) by (k, n); -1: of none. */
+int products_class(enum number_type type, enum products_kind kind, uint32_t rows_index);
+int products_find(enum number_type type, bool transpose_a, bool transpose_b, size_t m, size_t n, size_t k);
+
+/* Owned. NULL: no memory. Not of those whose version is 0. */
+struct json_t *products_to_json(const struct products *products);
+
+/* NULL is none. -EINVAL with a sentence; *out is then none. */
+int products_from_json(struct products *out, struct json_t *object, struct error *err);
+
+#endif

@@ -1,0 +1,164 @@
+#include "proto/plan/queues.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+void plan_queues_free(struct plan_queues *q)
+{
+    for (int i = 0; i < PLAN_QUEUES; i++)
+        free(q->queues[i].tasks);
+}
+
+static struct plan_task *first_of(struct plan_queue_state *s)
+{
+    return &s->tasks[s->first];
+}
+
+/* Room for one more at the end. */
+static bool make_room(struct plan_queue_state *s)
+{
+    enum { LEAST = 64 };
+
+    if (s->first + s->n < s->capacity)
+        return true;
+    if (s->first > s->n) {
+        memmove(s->tasks, s->tasks + s->first, s->n * sizeof *s->tasks);
+        s->first = 0;
+        return true;
+    }
+    const size_t capacity = s->capacity ? 2 * s->capacity : LEAST;
+    struct plan_task *tasks = realloc(s->tasks, capacity * sizeof *tasks);
+    if (!tasks)
+        return false;
+    s->tasks = tasks, s->capacity = capacity;
+    return true;
+}
+
+/* Behind those of units that are no higher, and what is under way. */
+static size_t place_of(const struct plan_queue_state *s, const struct plan_task *task)
+{
+    size_t at = s->n;
+
+    while (at > (s->at_work ? 1 : 0) && s->tasks[s->first + at - 1].unit > task->unit)
+        at--;
+    return s->first + at;
+}
+
+uint64_t plan_queues_give(struct plan_queues *q, enum plan_queue queue, const struct plan_task *task)
+{
+    struct plan_queue_state *s = &q->queues[queue];
+
+    if (!make_room(s)) {
+        q->no_memory = true;
+        return s->given;
+    }
+    const size_t at = queue == PLAN_QUEUE_OPTIMIZER ? place_of(s, task) : s->first + s->n;
+    memmove(s->tasks + at + 1, s->tasks + at, (s->first + s->n - at) * sizeof *s->tasks);
+    s->tasks[at] = *task;
+    memcpy(s->tasks[at].after, s->after, sizeof s->after);
+    s->n++;
+    return ++s->given;
+}
+
+void plan_queues_follow(struct plan_queues *q, enum plan_queue queue, enum plan_queue other, uint64_t mark)
+{
+    uint64_t *after = &q->queues[queue].after[other];
+
+    if (*after < mark)
+        *after = mark;
+}
+
+/* Whom the first task waits for, or PLAN_QUEUE_NOBODY. */
+static enum plan_queue held_by(const struct plan_queues *q, const struct plan_queue_state *s)
+{
+    enum plan_queue other = 0;
+
+    while (other < PLAN_QUEUES && q->queues[other].done >= s->tasks[s->first].after[other])
+        other++;
+    return other;
+}
+
+static void begin(struct plan_queues *q)
+{
+    for (int i = 0; i < PLAN_QUEUES; i++) {
+        struct plan_queue_state *s = &q->queues[i];
+        if (s->at_work || s->n == 0 || held_by(q, s) != PLAN_QUEUE_NOBODY)
+            continue;
+        s->at_work = true;
+        s->left = first_of(s)->seconds;
+    }
+}
+
+/* Bytes of host memory a second that it takes when nobody else does. */
+static double demand_of(struct plan_queue_state *s)
+{
+    const struct plan_task *task = s->at_work ? first_of(s) : NULL;
+
+    return task && task->host_bytes > 0 && task->seconds > 0 ? task->host_bytes / task->seconds : 0;
+}
+
+/* Of the speed that those who touch host memory have alone. */
+static double shared_speed(struct plan_queues *q)
+{
+    double demand = 0;
+
+    for (int i = 0; i < PLAN_QUEUES; i++)
+        demand += demand_of(&q->queues[i]);
+    return q->host_bytes_per_s > 0 && demand > q->host_bytes_per_s ? q->host_bytes_per_s / demand : 1;
+}
+
+/* Who is at work, at the end of the chain of waits that begins with `queue`. An empty queue waits for the host. */
+static enum plan_queue cause_of(const struct plan_queues *q, enum plan_queue queue, enum plan_queue host_waits_for)
+{
+    for (int steps = 0; steps <= 2 * PLAN_QUEUES && queue != PLAN_QUEUE_NOBODY; steps++) {
+        const struct plan_queue_state *s = &q->queues[queue];
+        if (s->at_work)
+            return queue;
+        queue = s->n > 0 ? held_by(q, s) : host_waits_for;
+    }
+    return PLAN_QUEUE_NOBODY;
+}
+
+static void pass(struct plan_queues *q, double seconds, enum plan_queue host_waits_for)
+{
+    for (enum plan_queue i = 0; i < PLAN_QUEUES; i++)
+        if (q->queues[i].at_work)
+            q->queues[i].busy += seconds;
+        else
+            q->queues[i].waited[cause_of(q, i, host_waits_for)] += seconds;
+    q->now += seconds;
+}
+
+bool plan_queues_pass(struct plan_queues *q, enum plan_queue host_waits_for,
+                      void (*on_optimized)(void *context, const struct plan_task *task), void *context)
+{
+    double speeds[PLAN_QUEUES], seconds = INFINITY;
+
+    begin(q);
+    const double shared = shared_speed(q);
+    for (int i = 0; i < PLAN_QUEUES; i++) {
+        struct plan_queue_state *s = &q->queues[i];
+        speeds[i] = demand_of(s) > 0 ? shared : 1;
+        if (s->at_work)
+            seconds = fmin(seconds, s->left / speeds[i]);
+    }
+    if (seconds == INFINITY)
+        return false;
+    pass(q, seconds, host_waits_for);
+    for (enum plan_queue i = 0; i < PLAN_QUEUES; i++) {
+        struct plan_queue_state *s = &q->queues[i];
+        if (!s->at_work)
+            continue;
+        const bool ends = s->left / speeds[i] <= seconds;
+        s->left -= seconds * speeds[i];
+        if (!ends)
+            continue;
+        const struct plan_task task = *first_of(s);
+        s->at_work = false;
+        s->first++, s->n--, s->done++;
+        if (i == PLAN_QUEUE_OPTIMIZER)
+            on_optimized(context, &task);
+    }
+    return true;
+}

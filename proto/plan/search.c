@@ -1,0 +1,329 @@
+#include "proto/plan/search.h"
+
+#include "proto/plan/cost.h"
+#include "proto/plan/units.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+
+enum {
+    EVERY_COUNT = 16, /* microbatches of a part: all counts up to here, then doubled ones */
+    MAX_COUNTS = EVERY_COUNT + 32,
+};
+
+struct search {
+    const struct model *model;
+    const struct plan_setting *setting;
+    const struct profile *profile;
+    struct plan_host_setting host; /* nominal: what is chosen here changes nothing of it */
+    uint64_t budget;
+    struct plan best;
+    int64_t best_time;
+    bool found;
+};
+
+/* Chosen already: all but the layers that keep and the units that stay. */
+struct chain {
+    struct plan_choice choice;
+    uint32_t most_kept, most_resident;
+    bool resident_first;
+};
+
+static uint32_t chain_end(const struct chain *chain)
+{
+    return chain->most_kept + chain->most_resident;
+}
+
+static void lay_out_at(struct plan *out, const struct search *s, const struct chain *chain, uint32_t at)
+{
+    const uint32_t first = chain->resident_first ? chain->most_resident : chain->most_kept;
+    const uint32_t of_first = at < first ? at : first;
+    struct plan_choice choice = chain->choice;
+
+    choice.n_resident = chain->resident_first ? of_first : at - of_first;
+    choice.n_kept = chain->resident_first ? at - of_first : of_first;
+    plan_lay_out(out, s->model, s->setting, &choice);
+}
+
+/* Predicted time in steps of a thousandth: what differs by less is a tie, rounding and the prediction's worth being what
+ * they are. Whole steps, so that the least of more plans is never more. To generate nothing is predicted but copies, and
+ * the last rows that need none count. */
+static int64_t time_of(const struct search *s, const struct plan *plan)
+{
+    const double steps = s->setting->purpose == PLAN_GENERATE ? 1e9 : 1e3, least = 1e-300, most = 1e300;
+    struct plan_cost cost;
+
+    plan_cost(&cost, plan, s->model, &s->host, s->profile);
+    return (int64_t)floor(log(fmin(fmax(cost.step_ms, least), most)) * steps); /* of a profile that is nonsense too */
+}
+
+static void offer(struct search *s, const struct plan *plan)
+{
+    const int64_t time = time_of(s, plan);
+
+    if (s->found && (time > s->best_time || (time == s->best_time && plan_total(plan) >= plan_total(&s->best))))
+        return;
+    s->best = *plan, s->best_time = time, s->found = true;
+}
+
+/* Where bytes may fall as the chain goes on: once all of the head's units stay, or all there are, buffers need less
+ * room. Between two of these they grow. The last is past the end. */
+enum { CHAIN_BREAKS = 4 };
+
+static void find_breaks(uint32_t at[CHAIN_BREAKS], const struct search *s, const struct chain *chain)
+{
+    const uint32_t before = chain->resident_first ? 0 : chain->most_kept;
+
+    at[0] = 0;
+    at[1] = before + plan_head(s->model)->n_visits;
+    at[2] = before + chain->most_resident;
+    at[3] = chain_end(chain) + 1;
+}
+
+/* The furthest that fits. */
+static bool find_furthest(struct plan *out, uint32_t *at, const struct search *s, const struct chain *chain)
+{
+    uint32_t breaks[CHAIN_BREAKS];
+    struct plan plan;
+    int i = CHAIN_BREAKS - 1;
+
+    find_breaks(breaks, s, chain);
+    do {
+        if (--i < 0)
+            return false;
+        lay_out_at(out, s, chain, breaks[i]);
+    } while (plan_total(out) > s->budget);
+    uint32_t low = breaks[i], high = breaks[i + 1] > low ? breaks[i + 1] - 1 : low;
+    while (low < high) {
+        const uint32_t middle = low + (high - low + 1) / 2;
+        lay_out_at(&plan, s, chain, middle);
+        if (plan_total(&plan) <= s->budget)
+            low = middle, *out = plan;
+        else
+            high = middle - 1;
+    }
+    *at = low;
+    return true;
+}
+
+/* Of those that take as long as the furthest that fits, the least far. */
+static void follow(struct search *s, const struct chain *chain)
+{
+    struct plan plan, least;
+    uint32_t high;
+
+    if (!find_furthest(&least, &high, s, chain))
+        return;
+    const int64_t time = time_of(s, &least);
+    if (s->found && time > s->best_time)
+        return;
+    offer(s, &least);
+    for (uint32_t low = 0; low < high;) {
+        const uint32_t middle = low + (high - low) / 2;
+        lay_out_at(&plan, s, chain, middle);
+        if (time_of(s, &plan) <= time)
+            high = middle, least = plan;
+        else
+            low = middle + 1;
+    }
+    if (plan_total(&least) <= s->budget)
+        offer(s, &least);
+}
+
+static bool is_possible(const struct model *model, const struct plan_setting *setting, struct plan_choice choice,
+                        uint32_t n_kept)
+{
+    choice.n_kept = n_kept;
+    return plan_check_choice(model, setting, &choice, NULL) == 0;
+}
+
+/* All that can stay, and all blocks that can keep their internals: where any can, all can. */
+static struct chain chain_of(const struct model *model, const struct plan_setting *setting,
+                             const struct plan_choice *choice)
+{
+    const uint32_t n_blocks = model->config.n_layers;
+
+    return (struct chain){.choice = *choice,
+                          .most_kept = is_possible(model, setting, *choice, n_blocks) ? n_blocks : 0,
+                          .most_resident = plan_count_uploaded(model)};
+}
+
+/* Rows of the microbatches to look through, falling; returns how many. */
+static uint32_t list_rows(uint32_t rows[MAX_COUNTS], uint32_t part_rows, uint32_t wish)
+{
+    uint32_t n = 0;
+
+    rows[n++] = wish ? wish : part_rows;
+    for (uint64_t count = 2; !wish && rows[n - 1] > 1 && n < MAX_COUNTS; count += count < EVERY_COUNT ? 1 : count) {
+        const uint32_t next = (uint32_t)((part_rows + count - 1) / count);
+        if (next < rows[n - 1])
+            rows[n++] = next;
+    }
+    return n;
+}
+
+/* Everything with so many rows: calls visit for each. */
+static void look_through(struct search *s, uint32_t rows, const struct plan_wish *wish,
+                         void (*visit)(struct search *s, const struct chain *chain))
+{
+    for (unsigned i = 0; i < 4; i++) {
+        struct plan_choice choice = {.microbatch = rows, .host_stash = i & 1, .whole_head = i & 2};
+        if (choice.host_stash && wish->no_host_stash)
+            continue;
+        for (choice.n_weight_buffers = 1; choice.n_weight_buffers <= PLAN_MAX_WEIGHT_BUFFERS; choice.n_weight_buffers++)
+            if (is_possible(s->model, s->setting, choice, 0)) {
+                const struct chain chain = chain_of(s->model, s->setting, &choice);
+                visit(s, &chain);
+            }
+    }
+}
+
+static void visit_time(struct search *s, const struct chain *chain)
+{
+    struct chain other = *chain;
+
+    follow(s, chain);
+    other.resident_first = true;
+    if (chain->most_kept)
+        follow(s, &other);
+}
+
+static void visit_bytes(struct search *s, const struct chain *chain)
+{
+    uint32_t breaks[CHAIN_BREAKS];
+    struct plan plan;
+
+    find_breaks(breaks, s, chain);
+    for (int i = 0; i < CHAIN_BREAKS - 1; i++) {
+        lay_out_at(&plan, s, chain, breaks[i]);
+        if (!s->found || plan_total(&plan) < plan_total(&s->best))
+            s->best = plan, s->found = true;
+    }
+}
+
+void plan_smallest(struct plan *out, const struct model *model, const struct plan_setting *setting,
+                   const struct plan_wish *wish)
+{
+    struct search s = {.model = model, .setting = setting};
+
+    look_through(&s, wish->microbatch ? wish->microbatch : 1, wish, visit_bytes);
+    assert(s.found);
+    *out = s.best;
+}
+
+/* Rounded up, so that the figure suffices when it is typed back. */
+static double mib(uint64_t bytes)
+{
+    return ceil((double)bytes / (1 << 20) * 10) / 10;
+}
+
+/* "stash 120.0 MiB, weights 54.0 MiB, workspace 31.5 MiB": the largest terms. */
+static void name_terms(char *text, size_t n, const struct plan *plan)
+{
+    uint32_t named = 0;
+    size_t used = 0;
+
+    for (int i = 0; i < PLAN_NAMED_TERMS; i++) {
+        const int largest = plan_largest(plan->bytes, LEDGER_CATEGORIES, &named);
+        if (largest < 0)
+            return;
+        int wanted = snprintf(text + used, n - used, "%s%s %.1f MiB", i ? ", " : "",
+                              ledger_name((enum ledger_category)largest), mib(plan->bytes[largest]));
+        if (wanted < 0 || (size_t)wanted >= n - used)
+            return;
+        used += (size_t)wanted;
+    }
+}
+
+/* "; its largest unit, h.0, alone has 27.0 MiB of weights": where that settles it. */
+static void name_unit(char *text, size_t n, const struct model *model, const struct plan *plan, uint64_t budget)
+{
+    const uint64_t bytes = model->largest_unit * number_bytes(plan->setting.precision);
+    char name[MODEL_NAME_BYTES];
+    uint32_t u = 0;
+
+    text[0] = 0;
+    if (bytes <= budget)
+        return;
+    while (model->units[u].n != model->largest_unit)
+        u++;
+    snprintf(text, n, "; its largest unit, %s, alone has %.1f MiB of weights", model_unit_name(name, model, u),
+             mib(bytes));
+}
+
+static int refuse(const struct plan *plan, const struct search *s, const struct plan_wish *wish, struct error *err)
+{
+    const uint64_t needed = plan_total(plan);
+    char terms[160], unit[96], otherwise[96] = "", how[64];
+
+    name_terms(terms, sizeof terms, plan);
+    name_unit(unit, sizeof unit, s->model, plan, s->budget);
+    if (wish->microbatch > 1) {
+        struct plan_wish single = *wish;
+        struct plan least;
+        single.microbatch = 1;
+        plan_smallest(&least, s->model, s->setting, &single);
+        snprintf(otherwise, sizeof otherwise, ", or %.1f MiB (%" PRIu64 " bytes) with microbatches of 1 row",
+                 mib(plan_total(&least)), plan_total(&least));
+    }
+    if (s->setting->purpose == PLAN_GENERATE)
+        snprintf(how, sizeof how, "to generate up to %u tokens", s->setting->seq);
+    else
+        snprintf(how, sizeof how, "with microbatches of %u row%s", plan->choice.microbatch,
+                 plan->choice.microbatch > 1 ? "s" : "");
+    return error_set(err, -ENOSPC,
+                     "this model needs at least %.1f MiB (%" PRIu64
+                     " bytes) of device memory %s (%s)%s%s; --device-mem is %.1f MiB (%" PRIu64 " bytes)",
+                     mib(needed), needed, how, terms, otherwise, unit, (double)s->budget / (1 << 20), s->budget);
+}
+
+/* In what the best plan leaves. A contribution leaves in the order in which it was made, so more sums than two gain a few
+ * percent at most: where that of a small unit, as the last norm is, stands between large ones. So they are the last
+ * thing that memory is spent on, and only as many as are predicted to gain something. */
+static void add_sums(struct search *s)
+{
+    struct plan_choice choice = s->best.choice;
+    struct plan plan;
+
+    for (choice.n_sums = s->best.n_sums + 1; s->best.n_sets > 1 && choice.n_sums <= PLAN_MAX_SUMS; choice.n_sums++) {
+        plan_lay_out(&plan, s->model, s->setting, &choice);
+        if (plan.n_sums < choice.n_sums || plan_total(&plan) > s->budget)
+            return;
+        offer(s, &plan);
+    }
+}
+
+int plan_search(struct plan *out, const struct model *model, const struct plan_setting *setting,
+                const struct plan_wish *wish, const struct profile *profile, uint64_t budget, struct error *err)
+{
+    struct search s = {.model = model,
+                       .setting = setting,
+                       .profile = profile,
+                       .host = {.purpose = setting->purpose,
+                                .precision = setting->precision,
+                                .n_parts = setting->part_rows ? setting->share_rows / setting->part_rows : 1,
+                                .n_workers = 1},
+                       .budget = budget};
+    uint32_t rows[MAX_COUNTS];
+    int rc = plan_check(model, setting, err);
+
+    if (rc)
+        return rc;
+    if (wish->microbatch > setting->part_rows)
+        return error_set(err, -EINVAL, "--microbatch %u is more than the %u rows of a part", wish->microbatch,
+                         setting->part_rows);
+    const uint32_t n_rows = list_rows(rows, setting->part_rows, wish->microbatch);
+    for (uint32_t i = 0; i < n_rows; i++)
+        look_through(&s, rows[i], wish, visit_time);
+    if (s.found) {
+        if (setting->purpose == PLAN_TRAIN)
+            add_sums(&s);
+        *out = s.best;
+        return 0;
+    }
+    plan_smallest(out, model, setting, wish);
+    return refuse(out, &s, wish, err);
+}

@@ -1,0 +1,58 @@
+#include "proto/plan/units.h"
+
+/* Units as proto/model/model.c adds them: those of the embedding (wte, then wpe), the blocks', the norm's, and unless it is
+ * tied the head's own. */
+static uint32_t first_block(const struct model *model)
+{
+    return model->visits[model->layers[1].first_visit];
+}
+
+static uint32_t norm(const struct model *model)
+{
+    return first_block(model) + model->config.n_layers;
+}
+
+uint32_t plan_count_uploaded(const struct model *model)
+{
+    return plan_head(model)->n_visits + 1 + model->config.n_layers;
+}
+
+uint32_t plan_unit_at(const struct model *model, uint32_t place)
+{
+    const struct model_layer *head = plan_head(model);
+
+    if (place < head->n_visits)
+        return model->visits[head->first_visit + head->n_visits - 1 - place];
+    return norm(model) - (place - head->n_visits);
+}
+
+uint32_t plan_place_of(const struct model *model, uint32_t unit)
+{
+    const struct model_layer *head = plan_head(model);
+    const uint32_t first_of_head = model->visits[head->first_visit];
+
+    if (unit >= first_of_head && unit - first_of_head < head->n_visits)
+        return head->n_visits - 1 - (unit - first_of_head);
+    if (unit >= first_block(model))
+        return head->n_visits + norm(model) - unit;
+    return plan_count_uploaded(model);
+}
+
+uint64_t plan_unit_room(const struct model *model, uint32_t unit, uint32_t pad)
+{
+    if (plan_place_of(model, unit) >= plan_head(model)->n_visits)
+        return model->units[unit].n;
+    return plan_head_pad(model->pieces[model->units[unit].first_piece].n_rows, pad) * model->config.width;
+}
+
+uint64_t plan_largest_uploaded(const struct model *model, uint32_t first, uint32_t pad)
+{
+    uint64_t most = 0;
+
+    for (uint32_t place = first; place < plan_count_uploaded(model); place++) {
+        const uint64_t n = plan_unit_room(model, plan_unit_at(model, place), pad);
+        if (most < n)
+            most = n;
+    }
+    return most;
+}

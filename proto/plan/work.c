@@ -1,0 +1,340 @@
+#include "proto/plan/work.h"
+
+#include "proto/plan/units.h"
+
+#include <math.h>
+
+/* Of one microbatch. */
+struct batch {
+    const struct plan_work *work;
+    double tokens, rows;
+    bool fresh; /* the first of a part */
+};
+
+static double value_bytes(const struct batch *b)
+{
+    return (double)number_bytes(b->work->plan->setting.precision);
+}
+
+static double moved(const struct batch *b, double bytes)
+{
+    return bytes / b->work->profile->memory_bytes_per_s;
+}
+
+/* Of so many values of the device's type. */
+static double values(const struct batch *b, double n)
+{
+    return moved(b, n * value_bytes(b));
+}
+
+/* (rows, in) times (in, out), or with `rows` summed over; so many bytes of the three matrices. */
+static double product(const struct batch *b, double rows, double in, double out, double bytes)
+{
+    const double computed =
+        2 * rows * in * out / profile_flops(b->work->profile, b->work->plan->setting.precision, rows);
+
+    return fmax(computed, moved(b, bytes));
+}
+
+/* y = x W, and the gradient of x. */
+static double linear(const struct batch *b, double in, double out)
+{
+    return product(b, b->tokens, in, out, (b->tokens * (in + out) + in * out) * value_bytes(b));
+}
+
+/* The gradients of W and the bias, in fp32: added up over microbatches. */
+static double linear_contribution(const struct batch *b, double in, double out)
+{
+    const double sum = in * out * sizeof(float) * (b->fresh ? 1 : 2);
+
+    return product(b, b->tokens, in, out, b->tokens * (in + out) * value_bytes(b) + sum) + values(b, b->tokens * out) +
+           moved(b, 8 * out);
+}
+
+static double norm(const struct batch *b)
+{
+    return values(b, 2 * b->work->model->config.width * (b->tokens + 1)) + moved(b, 8 * b->tokens);
+}
+
+/* arrays: of (tokens, width), read and written. */
+static double norm_backward(const struct batch *b, double arrays)
+{
+    const double width = b->work->model->config.width;
+
+    return values(b, (arrays * b->tokens + 1) * width) + moved(b, 8 * b->tokens + 16 * width);
+}
+
+static double attention(const struct batch *b, enum profile_attention direction, double arrays, double times)
+{
+    const struct model_config *c = &b->work->model->config;
+    const struct plan_setting *s = &b->work->plan->setting;
+    const double operations = times * 2 * b->tokens * s->seq * c->width;
+
+    return fmax(operations / b->work->profile->attention_flops[direction][s->precision],
+                values(b, arrays * b->tokens * c->width) + moved(b, 4 * b->tokens * c->n_heads));
+}
+
+static double dropped(const struct batch *b, double p)
+{
+    return p > 0 ? values(b, 2 * b->tokens * b->work->model->config.width) : 0;
+}
+
+/* ---- blocks ---- */
+
+/* Whether a product may do it on its way out: the backend's choice (device/cuda/matmul.c). */
+static bool is_slope_fused(const struct batch *b)
+{
+    const struct model_config *c = &b->work->model->config;
+
+    return b->work->plan->setting.precision == NUMBER_BF16 && c->activation == MODEL_GELU_NEW &&
+           c->inner_width % 8 == 0;
+}
+
+static double block_internals(const struct batch *b)
+{
+    const struct model_config *c = &b->work->model->config;
+    const double width = c->width, inner = c->inner_width;
+
+    return 2 * norm(b) + linear(b, width, 3 * width) + attention(b, PROFILE_FORWARD, 4, 1) + linear(b, width, width) +
+           values(b, 3 * b->tokens * width) + linear(b, width, inner) + values(b, 3 * b->tokens * inner);
+}
+
+static double block_backward(const struct batch *b)
+{
+    const struct model_config *c = &b->work->model->config;
+    const double width = c->width, inner = c->inner_width, vectors = 9 * width + inner;
+    const double slope = is_slope_fused(b) ? 0 : values(b, 3 * b->tokens * inner);
+    const double mlp = linear_contribution(b, inner, width) + linear(b, width, inner) + slope +
+                       linear_contribution(b, width, inner) + linear(b, inner, width);
+    const double attended = linear_contribution(b, width, width) + linear(b, width, width) +
+                            attention(b, PROFILE_BACKWARD, 8, 2.5) + norm(b) +
+                            linear_contribution(b, width, 3 * width) + linear(b, 3 * width, width);
+
+    return (b->fresh ? moved(b, sizeof(float) * vectors) : 0) + mlp + attended + 2 * norm_backward(b, 4) +
+           2 * dropped(b, c->dropout_residual);
+}
+
+static struct plan_work_block block_of(const struct batch *b)
+{
+    const struct model_config *c = &b->work->model->config;
+    const double internals = block_internals(b), backward = block_backward(b), width = c->width;
+
+    return (struct plan_work_block){
+        .forward = internals + linear(b, c->inner_width, width) + values(b, 3 * b->tokens * width),
+        .recomputed = internals + backward,
+        .kept = norm(b) + values(b, 2 * b->tokens * c->inner_width) + backward,
+    };
+}
+
+/* ---- the embedding ---- */
+
+struct table {
+    bool is_position;
+    double rows; /* of tokens: of all of the table; of positions: those that a row of tokens reaches */
+};
+
+static struct table table_of(const struct batch *b, const struct model_unit *unit)
+{
+    const struct model *model = b->work->model;
+    const struct model_piece *piece = &model->pieces[unit->first_piece];
+    const double first = (double)piece->first_row, n = (double)piece->n_rows, seq = b->work->plan->setting.seq;
+
+    if (piece->tensor == model->pieces[model->units[model->visits[0]].first_piece].tensor)
+        return (struct table){.rows = n};
+    return (struct table){.is_position = true, .rows = fmin(fmax(seq - first, 0), n)};
+}
+
+/* Of a row of tokens each position's, or the tokens that are likely to be of this unit. */
+static double embedding_forward(const struct batch *b, const struct model_unit *unit, bool top)
+{
+    const struct model_config *c = &b->work->model->config;
+    const struct table table = table_of(b, unit);
+    const double width = c->width, share = table.rows / c->vocabulary, link = b->work->profile->link_bytes_per_s;
+    const double n = table.is_position ? table.rows * width : b->tokens * share * width;
+    const double gathered = b->work->gathers ? n * value_bytes(b) / link : 0;
+    const double dropout = top ? dropped(b, c->dropout_embedding) : 0;
+
+    if (table.is_position)
+        return b->rows * fmax(values(b, 3 * n), gathered) + dropout;
+    return fmax(values(b, 2 * n) + moved(b, 4 * b->tokens), gathered) + dropout;
+}
+
+static double embedding_backward(const struct batch *b, const struct model_unit *unit, bool top)
+{
+    const struct model_config *c = &b->work->model->config;
+    const struct table table = table_of(b, unit);
+    const double width = c->width, n = table.rows * width;
+    double seconds = (top ? dropped(b, c->dropout_embedding) : 0) + (b->fresh ? moved(b, 4 * (double)unit->n) : 0);
+
+    if (table.is_position)
+        seconds += b->rows * (values(b, n) + moved(b, 8 * n));
+    else
+        seconds += values(b, b->tokens * width) + moved(b, 4 * b->tokens + 8 * fmin(b->tokens, table.rows) * width);
+    return seconds;
+}
+
+/* ---- the head ---- */
+
+/* Labels of one visit; with the rows that pad it. */
+struct chunk {
+    double n, padded;
+    bool bottom, top;
+};
+
+static struct chunk chunk_of(const struct batch *b, uint32_t visit)
+{
+    const struct model *model = b->work->model;
+    const struct model_layer *head = plan_head(model);
+    const uint64_t n = model->pieces[model->units[model->visits[visit]].first_piece].n_rows;
+
+    return (struct chunk){(double)n, (double)plan_head_pad(n, b->work->plan->head_pad), visit == head->first_visit,
+                          visit == head->first_visit + head->n_visits - 1};
+}
+
+static double logits(const struct batch *b, const struct chunk *chunk, double m)
+{
+    const double width = b->work->model->config.width, n = chunk->padded;
+
+    return product(b, m, width, n, (m * width + n * width) * value_bytes(b) + m * n * sizeof(float));
+}
+
+static double log_sum_exp(const struct batch *b, const struct chunk *chunk, double m)
+{
+    return moved(b, 4 * m * chunk->n + (chunk->bottom ? 16 : 28) * m);
+}
+
+/* Of logits that are there: their gradient, and what it contributes. */
+static double tile_backward(const struct batch *b, const struct chunk *chunk, double m, bool first)
+{
+    const double width = b->work->model->config.width, n = chunk->padded;
+    const double dh_bytes = b->work->plan->head_sums ? sizeof(float) : value_bytes(b);
+    const double input =
+        product(b, m, n, width, (m * n + n * width) * value_bytes(b) + m * width * dh_bytes * (chunk->top ? 1 : 2));
+    const double weights =
+        product(b, m, n, width,
+                (m * n + m * width) * value_bytes(b) + n * width * sizeof(float) * (b->fresh && first ? 1 : 2));
+
+    return moved(b, 4 * m * chunk->n + 16 * m) + values(b, m * chunk->n) + input + weights;
+}
+
+/* Of m tokens: logits, and what forward and backward make of them. */
+static double tile(const struct batch *b, const struct chunk *chunk, double m, bool first, bool forward, bool backward)
+{
+    return logits(b, chunk, m) + (forward ? log_sum_exp(b, chunk, m) : 0) +
+           (backward ? tile_backward(b, chunk, m, first) : 0);
+}
+
+/* Tile by tile. */
+static double tiles(const struct batch *b, const struct chunk *chunk, bool forward, bool backward)
+{
+    const double most = b->work->plan->head_tile, first = fmin(most, b->tokens);
+    const double n = floor((b->tokens - first) / most), rest = b->tokens - first - n * most;
+    double seconds = tile(b, chunk, first, true, forward, backward);
+
+    if (n > 0)
+        seconds += n * tile(b, chunk, most, false, forward, backward);
+    return rest > 0 ? seconds + tile(b, chunk, rest, false, forward, backward) : seconds;
+}
+
+/* Of the input's gradient, where it is summed up in fp32. */
+static double rounding(const struct batch *b)
+{
+    return b->work->plan->head_sums ? moved(b, 6 * b->tokens * b->work->model->config.width) : 0;
+}
+
+static double head_in_one_pass(const struct batch *b)
+{
+    const struct model_layer *head = plan_head(b->work->model);
+    double seconds = rounding(b);
+
+    for (uint32_t i = 0; i < head->n_visits; i++) {
+        const struct chunk chunk = chunk_of(b, head->first_visit + i);
+        seconds += tiles(b, &chunk, true, true);
+    }
+    return seconds;
+}
+
+static double head_of(const struct batch *b, uint32_t visit, bool backward)
+{
+    const struct chunk chunk = chunk_of(b, visit);
+    const double loss = chunk.top ? moved(b, 24 * b->tokens) : 0;
+    const double rounded = chunk.bottom ? rounding(b) : 0;
+
+    if (b->work->plan->one_pass)
+        return backward || !chunk.top ? 0 : head_in_one_pass(b) + loss;
+    return backward ? tiles(b, &chunk, false, true) + rounded : tiles(b, &chunk, true, false) + loss;
+}
+
+/* ---- */
+
+static struct batch batch_of(const struct plan_work *work, enum plan_work_kind kind)
+{
+    return (struct batch){.work = work,
+                          .rows = work->rows[kind],
+                          .tokens = (double)work->rows[kind] * work->plan->setting.seq,
+                          .fresh = kind == PLAN_WORK_FIRST};
+}
+
+void plan_work_init(struct plan_work *work, const struct plan *plan, const struct model *model,
+                    const struct profile *profile)
+{
+    const uint32_t rows = plan->choice.microbatch, all = plan->setting.part_rows;
+
+    *work = (struct plan_work){.plan = plan,
+                               .model = model,
+                               .profile = profile,
+                               .rows = {rows, rows, all % rows},
+                               .n = {1, all / rows - 1, all % rows ? 1 : 0}};
+    for (enum plan_work_kind kind = 0; kind < PLAN_WORK_KINDS; kind++)
+        if (work->n[kind] > 0) {
+            const struct batch b = batch_of(work, kind);
+            work->block[kind] = block_of(&b);
+        }
+}
+
+double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backward, enum plan_work_kind kind)
+{
+    const struct model *model = work->model;
+    const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
+    const struct model_unit *unit = &model->units[model->visits[visit]];
+    const struct plan_work_block *block = &work->block[kind];
+    const struct batch b = batch_of(work, kind);
+    const bool top = visit == layer->first_visit + layer->n_visits - 1;
+
+    switch (layer->kind) {
+    case MODEL_EMBEDDING:
+        return backward ? embedding_backward(&b, unit, top) : embedding_forward(&b, unit, top);
+    case MODEL_BLOCK:
+        if (!backward)
+            return block->forward;
+        return layer->index + work->plan->choice.n_kept < model->config.n_layers ? block->recomputed : block->kept;
+    case MODEL_NORM:
+        if (!backward)
+            return norm(&b);
+        return norm(&b) + (b.fresh ? moved(&b, 4 * (double)unit->n) : 0) + norm_backward(&b, 3);
+    case MODEL_HEAD:
+        break;
+    }
+    return head_of(&b, visit, backward);
+}
+
+double plan_work_round(const struct plan_work *work, uint32_t visit)
+{
+    const double n = (double)work->model->units[work->model->visits[visit]].n;
+
+    return work->plan->setting.grad == NUMBER_BF16 && !work->plan->setting.backend->takes_turns
+               ? 6 * n / work->profile->memory_bytes_per_s
+               : 0;
+}
+
+struct plan_work_update plan_work_update(const struct plan_host_setting *h, const struct model_unit *unit)
+{
+    const double grad = (double)number_bytes(h->grad), moments = 2.0 * (double)number_bytes(h->moments);
+    const double whole = 8 + 2 * moments; /* weights and moments, read and written */
+
+    if (unit->n_visits > 1 || h->fenced || (h->adamw && h->n_parts > 1))
+        return (struct plan_work_update){grad + 8, whole + 4};
+    if (h->n_parts == 1)
+        return (struct plan_work_update){grad + whole, 0};
+    return (struct plan_work_update){grad + 2 * moments, 8 + moments};
+}

@@ -1,0 +1,218 @@
+#include "proto/wire/session_internal.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum {
+    ATTEMPTS = 4,       /* of 1, 2, 4 and 8 ticks for each of WELCOME and GREETING */
+    HELLO_TICKS = 5,    /* that a connection may stay silent at the door */
+    GREETING_TICKS = 15 /* a peer tries anew long before, which ends this session */
+};
+
+static void on_attached(struct session *s, const struct message *peer)
+{
+    session_enter(s, SESSION_OPEN);
+    s->opened = true;
+    s->events->on_open(s, peer);
+}
+
+/* False, and the peer is told, if it cannot have one. */
+static bool open_channel(struct session *s)
+{
+    const int rc = session_leaves_spare(s->door.fd) ? session_open_channel(s) : -EMFILE;
+    char reason[160];
+
+    if (rc == -EMFILE)
+        session_refuse_code(s, rc, "the daemon has no descriptors left for another session");
+    else if (rc < 0) {
+        snprintf(reason, sizeof reason, "the daemon cannot open a channel: %s", strerror(-rc));
+        session_refuse_code(s, rc, reason);
+    }
+    return rc == 0;
+}
+
+/* Viewers have no need of a channel, and other users may not come near one. */
+void attach_on_hello(struct session *s, const struct message *m)
+{
+    struct message welcome = {.kind = MESSAGE_WELCOME, .welcome = {.id = s->id}};
+
+    s->hello = *m;
+    s->nonce = m->hello.nonce;
+    s->by_door = m->hello.role == ROLE_VIEWER || !session_is_own(s);
+    if (!s->by_door) {
+        if (!open_channel(s))
+            return;
+        snprintf(welcome.welcome.address, sizeof welcome.welcome.address, "%s", s->address);
+        session_enter(s, SESSION_GREETING);
+    }
+    session_send_by_door(s, &welcome, NULL, 0);
+    if (s->by_door && s->state == SESSION_HELLO)
+        on_attached(s, &s->hello);
+}
+
+static void greet(struct session *s)
+{
+    const struct message m = {.kind = MESSAGE_GREETING, .greeting = {.id = s->id, .nonce = s->nonce}};
+
+    session_send_by_channel(s, &m);
+}
+
+void attach_on_welcome(struct session *s, const struct message *m)
+{
+    int rc;
+
+    s->id = m->welcome.id;
+    s->by_door = !m->welcome.address[0];
+    if (s->by_door) {
+        on_attached(s, m);
+        return;
+    }
+    if (!session_is_own(s)) {
+        session_fault(s, -EPROTO, "offers a channel to another user");
+        return;
+    }
+    if (!channel_address_fits(m->welcome.address)) {
+        session_fault(s, -EPROTO, "sent an address that no channel can have");
+        return;
+    }
+    memcpy(s->address, m->welcome.address, sizeof s->address);
+    rc = session_open_channel(s);
+    if (rc < 0) {
+        char reason[128];
+        snprintf(reason, sizeof reason, "opening a channel: %s", strerror(-rc));
+        session_finish(s, reason);
+        return;
+    }
+    door_pause(&s->door); /* what the daemon sends through it once it has our greeting must not overtake its own */
+    session_enter(s, SESSION_GREETING);
+    greet(s);
+}
+
+void attach_on_greeting(struct session *s, const struct message *m)
+{
+    struct message welcome = {.kind = MESSAGE_WELCOME, .welcome = {.id = s->id}};
+
+    if (m->greeting.id != s->id || m->greeting.nonce != s->nonce) {
+        session_fault(s, -EPROTO, "sent the greeting of another session");
+        return;
+    }
+    if (s->accepted)
+        greet(s);
+    if (s->state != SESSION_GREETING)
+        return;
+    door_resume(&s->door);
+    memcpy(welcome.welcome.address, s->address, sizeof welcome.welcome.address);
+    on_attached(s, s->accepted ? &s->hello : &welcome);
+}
+
+/* Its user's own door, or, where that is closed to the caller, the one for members of its group. */
+static int open_door(struct session *s, struct error *err)
+{
+    char members[SESSION_ADDRESS_MAX + sizeof SESSION_MEMBERS];
+    struct error other;
+    int fd = -1, rc = door_connect(&fd, s->path, err);
+
+    if (rc == -EACCES) {
+        snprintf(members, sizeof members, "%.*s" SESSION_MEMBERS, (int)(strlen(s->path) - strlen("door")), s->path);
+        const int rc2 = door_connect(&fd, members, &other);
+        if (rc2 != -ENOENT && rc2 != -EACCES)
+            rc = rc2 < 0 ? error_set(err, rc2, "%s", other.text) : 0;
+    }
+    if (rc < 0)
+        return rc;
+    rc = session_open_door(s, fd);
+    return rc < 0 ? error_set(err, rc, "watching %s: %s", s->path, uv_strerror(rc)) : 0;
+}
+
+static void say_hello(struct session *s)
+{
+    s->n_attempts++;
+    s->on_door.sent = s->on_door.received = s->on_channel.sent = s->on_channel.received = 0;
+    if (getrandom(&s->nonce, sizeof s->nonce, 0) != sizeof s->nonce)
+        s->nonce = uv_hrtime();
+    s->hello.hello.nonce = s->nonce;
+    session_enter(s, SESSION_HELLO);
+    session_send_by_door(s, &s->hello, NULL, 0);
+}
+
+void attach_again(struct session *s)
+{
+    struct error err;
+
+    if (open_door(s, &err) < 0)
+        session_finish(s, err.text);
+    else
+        say_hello(s);
+}
+
+void attach_on_tick(struct session *s)
+{
+    if (s->accepted) {
+        unsigned limit = s->state == SESSION_HELLO ? HELLO_TICKS : GREETING_TICKS;
+        if (s->n_ticks >= limit)
+            session_fault(s, -ETIMEDOUT, "said nothing for %u s", limit);
+    } else if (s->n_ticks >= 1u << (s->n_attempts - 1)) {
+        if (s->n_attempts == ATTEMPTS) {
+            session_finish(s, "does not answer: it is stopped, or its machine is overloaded");
+            return;
+        }
+        session_enter(s, SESSION_RETRYING);
+        session_close_links(s);
+    }
+}
+
+int session_accept(struct session **out, uv_loop_t *loop, int fd, uint32_t id, const char *address,
+                   const struct session_events *events, void *data)
+{
+    struct session *s = session_new(loop, events, data);
+    int rc;
+
+    *out = NULL;
+    if (!s) {
+        close(fd);
+        return -ENOMEM;
+    }
+    s->accepted = true;
+    s->id = id;
+    snprintf(s->address, sizeof s->address, "%s", address);
+    rc = session_open_door(s, fd);
+    if (rc < 0) {
+        free(s);
+        return rc;
+    }
+    session_start(s);
+    *out = s;
+    return 0;
+}
+
+int session_connect(struct session **out, uv_loop_t *loop, const char *directory, const struct message *hello,
+                    const struct session_events *events, void *data, struct error *err)
+{
+    struct session *s = session_new(loop, events, data);
+    int rc;
+
+    *out = NULL;
+    if (!s)
+        return error_set(err, -ENOMEM, "out of memory");
+    if ((size_t)snprintf(s->path, sizeof s->path, "%s/door", directory) >= sizeof s->path) {
+        free(s);
+        return error_set(err, -ENAMETOOLONG, "%s: too long a path for a socket: choose a shorter one", directory);
+    }
+    s->hello = *hello;
+    s->hello.kind = MESSAGE_HELLO;
+    s->hello.hello.pid = (uint32_t)getpid();
+    rc = open_door(s, err);
+    if (rc < 0) {
+        free(s);
+        return rc;
+    }
+    session_start(s);
+    say_hello(s);
+    *out = s;
+    return 0;
+}

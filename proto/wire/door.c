@@ -1,0 +1,363 @@
+#include "proto/wire/door.h"
+
+#include "proto/wire/message.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <libgen.h>
+#include <limits.h>
+#include <pwd.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+enum { DOOR_FAIR = 32, DOOR_DRAIN = 4096 }; /* packets read in one go: by an event; at the end */
+
+struct door_packet {
+    struct door_packet *next;
+    size_t n;
+    unsigned n_fds;
+    int fds[]; /* (n_fds), and behind them the n bytes: a queue of small packets is small */
+};
+
+static uint8_t *packet_bytes(struct door_packet *packet)
+{
+    return (uint8_t *)(packet->fds + packet->n_fds);
+}
+
+bool door_peer(struct door_peer *out, int fd)
+{
+    struct ucred peer = {0};
+    socklen_t size = sizeof peer;
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) < 0)
+        return false;
+    *out = (struct door_peer){peer.pid, peer.uid, peer.gid};
+    return true;
+}
+
+/* As the groups' file has it, where the kernel does not tell a peer's supplementary groups (before 4.13). */
+static bool is_listed(uid_t uid, gid_t gid, gid_t group)
+{
+    const struct passwd *user = getpwuid(uid);
+    gid_t groups[256];
+    int n = 256;
+
+    if (!user || getgrouplist(user->pw_name, gid, groups, &n) < 0)
+        return false;
+    for (int i = 0; i < n; i++)
+        if (groups[i] == group)
+            return true;
+    return false;
+}
+
+bool door_peer_is_member(int fd, gid_t group)
+{
+    struct door_peer peer;
+    gid_t *groups = NULL;
+    socklen_t size = 0;
+    bool yes = false;
+
+    if (!door_peer(&peer, fd))
+        return false;
+    if (peer.gid == group)
+        return true;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, NULL, &size) < 0 && errno != ERANGE)
+        return is_listed(peer.uid, peer.gid, group);
+    groups = malloc(size + 1);
+    if (groups && getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, groups, &size) == 0)
+        for (size_t i = 0; i < size / sizeof *groups; i++)
+            yes = yes || groups[i] == group;
+    free(groups);
+    return yes;
+}
+
+/* The caller's own daemon, or one that serves a group of the caller's from a directory that says so: what
+ * else listens there may be anyone's, and would be given files. Root may look at everybody's. */
+static bool is_trusted(int fd, const char *path)
+{
+    char directory[PATH_MAX];
+    struct door_peer peer;
+    struct stat info;
+
+    if (!door_peer(&peer, fd))
+        return false;
+    if (peer.uid == geteuid() || geteuid() == 0)
+        return true;
+    snprintf(directory, sizeof directory, "%s", path);
+    return stat(dirname(directory), &info) == 0 && info.st_uid == peer.uid && (info.st_mode & 07777) == 0710 &&
+           (info.st_gid == getegid() || group_member(info.st_gid));
+}
+
+int door_connect(int *out, const char *path, struct error *err)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+
+    if (strlen(path) >= sizeof address.sun_path)
+        return error_set(err, -ENAMETOOLONG, "%s: longer than the %zu characters that a socket's path may have", path,
+                         sizeof address.sun_path - 1);
+    strcpy(address.sun_path, path);
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return error_set(err, -errno, "no socket for %s: %s", path, strerror(errno));
+    int rc = 0;
+    while (connect(fd, (const struct sockaddr *)&address, sizeof address) < 0 && (rc = -errno) == -EINTR)
+        rc = 0;
+    if (rc == 0 && !is_trusted(fd, path))
+        rc = -EACCES;
+    if (rc == 0) {
+        *out = fd;
+        return 0;
+    }
+    close(fd);
+    switch (rc) {
+    case -ENOENT:
+    case -ENOTDIR:
+        return error_set(err, -ENOENT, "no daemon at %s: start one with epsd --listen, or check the address", path);
+    case -ECONNREFUSED:
+        return error_set(err, rc, "nobody listens at %s: its daemon was killed; start epsd there again", path);
+    case -EACCES:
+        return error_set(err, rc, "the daemon at %s belongs to another user, and serves no group of yours", path);
+    case -EAGAIN:
+        return error_set(err, rc, "the daemon at %s does not answer: too many wait at its door", path);
+    default:
+        return error_set(err, rc, "connecting to %s: %s", path, strerror(-rc));
+    }
+}
+
+static void close_all(const int *fds, unsigned n)
+{
+    for (unsigned i = 0; i < n; i++)
+        close(fds[i]);
+}
+
+static void end(struct door *door, const char *fault)
+{
+    if (door->ended)
+        return;
+    door->ended = true;
+    uv_poll_stop(&door->poll); /* the end is level-triggered: it would come again and again */
+    door->events->on_end(door, fault);
+}
+
+/* Copies the descriptors of a received packet out. */
+static unsigned received_fds(struct msghdr *header, int *fds)
+{
+    unsigned n = 0;
+
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(header); c; c = CMSG_NXTHDR(header, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        unsigned here = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
+        assert(n + here <= DOOR_MAX_FDS); /* the kernel keeps to our buffer */
+        memcpy(fds + n, CMSG_DATA(c), here * sizeof(int));
+        n += here;
+    }
+    return n;
+}
+
+/* Reads and delivers one packet; false if there is none now. */
+static bool read_one(struct door *door)
+{
+    uint8_t bytes[MESSAGE_MAX_BYTES];
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(DOOR_MAX_FDS * sizeof(int))];
+    int fds[DOOR_MAX_FDS];
+    struct iovec vector = {.iov_base = bytes, .iov_len = sizeof bytes};
+    struct msghdr header = {.msg_iov = &vector,
+                            .msg_iovlen = 1,
+                            .msg_control = control,
+                            .msg_controllen = sizeof control};
+    ssize_t n = recvmsg(door->fd, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+
+    if (n < 0) {
+        if (errno == EINTR)
+            return true;
+        if (errno == EAGAIN)
+            return false;
+        if (errno == ECONNRESET && !door->reset) { /* told once; packets sent before may still lie behind it */
+            door->reset = true;
+            return true;
+        }
+        end(door, NULL);
+        return false;
+    }
+    unsigned n_fds = received_fds(&header, fds);
+    if (n == 0 || header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) {
+        close_all(fds, n_fds);
+        end(door, n == 0 ? NULL : "sent more through the door than one message holds");
+        return false;
+    }
+    door->events->on_packet(door, bytes, (size_t)n, fds, n_fds);
+    return door->fd >= 0 && !door->ended;
+}
+
+static ssize_t write_one(int fd, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds)
+{
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(DOOR_MAX_FDS * sizeof(int))] = {0};
+    struct iovec vector = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = n};
+    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1};
+    ssize_t rc;
+
+    if (n_fds > 0) {
+        header.msg_control = control;
+        header.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+        struct cmsghdr *c = CMSG_FIRSTHDR(&header);
+        c->cmsg_level = SOL_SOCKET;
+        c->cmsg_type = SCM_RIGHTS;
+        c->cmsg_len = CMSG_LEN(n_fds * sizeof(int));
+        memcpy(CMSG_DATA(c), fds, n_fds * sizeof(int));
+    }
+    do
+        rc = sendmsg(fd, &header, MSG_DONTWAIT | MSG_NOSIGNAL);
+    while (rc < 0 && errno == EINTR);
+    return rc < 0 ? -errno : rc;
+}
+
+static void drop_first(struct door *door)
+{
+    struct door_packet *packet = door->first;
+
+    door->first = packet->next;
+    door->n_queued--;
+    close_all(packet->fds, packet->n_fds);
+    free(packet);
+}
+
+static void flush(struct door *door)
+{
+    while (door->first) {
+        struct door_packet *packet = door->first;
+        if (write_one(door->fd, packet_bytes(packet), packet->n, packet->fds, packet->n_fds) == -EAGAIN)
+            return;
+        drop_first(door); /* sent, or the peer is gone, which reading will tell */
+    }
+    if (door->shut)
+        shutdown(door->fd, SHUT_WR);
+}
+
+static void on_poll(uv_poll_t *poll, int status, int events);
+
+static void watch(struct door *door)
+{
+    int events = UV_DISCONNECT | (door->paused ? 0 : UV_READABLE) | (door->first ? UV_WRITABLE : 0);
+
+    if (door->fd >= 0 && !door->ended)
+        uv_poll_start(&door->poll, events, on_poll);
+}
+
+/* libuv reports an error of the socket (a reset) as a negative status, and stops watching. */
+static void on_poll(uv_poll_t *poll, int status, int events)
+{
+    struct door *door = poll->data;
+
+    if (door->first && (status < 0 || events & UV_WRITABLE))
+        flush(door);
+    if (status < 0 || events & UV_DISCONNECT)
+        door_drain(door);
+    else if (events & UV_READABLE && !door->paused)
+        for (unsigned i = 0; i < DOOR_FAIR && !door->paused && read_one(door); i++)
+            ;
+    watch(door);
+}
+
+int door_open(struct door *door, uv_loop_t *loop, int fd, const struct door_events *events, void *data)
+{
+    *door = (struct door){.fd = -1, .events = events, .data = data};
+    int rc = uv_poll_init(loop, &door->poll, fd);
+    if (rc < 0) {
+        close(fd);
+        return rc;
+    }
+    door->poll.data = door;
+    door->fd = fd;
+    watch(door);
+    return 0;
+}
+
+static int enqueue(struct door *door, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds)
+{
+    struct door_packet *packet, **last = &door->first;
+
+    if (door->n_queued == DOOR_MAX_QUEUED)
+        return -ENOBUFS;
+    packet = malloc(sizeof *packet + n_fds * sizeof *fds + n);
+    if (!packet)
+        return -ENOMEM;
+    *packet = (struct door_packet){.n = n, .n_fds = n_fds};
+    memcpy(packet_bytes(packet), bytes, n);
+    for (unsigned i = 0; i < n_fds; i++) {
+        packet->fds[i] = fcntl(fds[i], F_DUPFD_CLOEXEC, 0);
+        if (packet->fds[i] < 0) {
+            int rc = -errno;
+            close_all(packet->fds, i);
+            free(packet);
+            return rc;
+        }
+    }
+    while (*last)
+        last = &(*last)->next;
+    *last = packet;
+    door->n_queued++;
+    watch(door);
+    return 0;
+}
+
+int door_send(struct door *door, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds)
+{
+    assert(n > 0 && n <= MESSAGE_MAX_BYTES && n_fds <= DOOR_MAX_FDS && !door->shut);
+    if (!door->first) {
+        ssize_t rc = write_one(door->fd, bytes, n, fds, n_fds);
+        if (rc >= 0 || rc == -EPIPE || rc == -ECONNRESET)
+            return 0;
+        if (rc != -EAGAIN)
+            return (int)rc;
+    }
+    return enqueue(door, bytes, n, fds, n_fds);
+}
+
+void door_pause(struct door *door)
+{
+    door->paused = true;
+    watch(door);
+}
+
+void door_resume(struct door *door)
+{
+    door->paused = false;
+    watch(door);
+}
+
+void door_drain(struct door *door)
+{
+    for (unsigned i = 0; i < DOOR_DRAIN && door->fd >= 0 && !door->ended && read_one(door); i++)
+        ;
+}
+
+void door_shutdown(struct door *door)
+{
+    door->shut = true;
+    flush(door);
+}
+
+static void on_handle_closed(uv_handle_t *handle)
+{
+    struct door *door = handle->data;
+
+    door->events->on_closed(door);
+}
+
+void door_close(struct door *door)
+{
+    assert(door->fd >= 0);
+    while (door->first)
+        drop_first(door);
+    uv_close((uv_handle_t *)&door->poll, on_handle_closed);
+    close(door->fd);
+    door->fd = -1;
+}

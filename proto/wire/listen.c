@@ -1,0 +1,551 @@
+#include "proto/wire/session_internal.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <time.h>
+#include <unistd.h>
+
+enum {
+    BACKLOG = 128,
+    ACCEPTS = 16,        /* by one event */
+    RETRY_MS = 500,      /* after the process ran out of descriptors */
+    STALE_S = 60,        /* a directory without a door */
+    USER_SESSIONS = 64,  /* of each user but the daemon's own and root, at most; of few descriptors a quarter */
+    AWAY_LINES = 8,      /* of the log, for those who are turned away, in each */
+    AWAY_RETRIES = 20,   /* times RETRY_MS */
+    DIRECTORY_MAX = 128, /* more than an address has room for */
+};
+
+/* One of the two doors. Members have theirs, so that they cannot crowd the owner out of the queue before it. */
+struct entrance {
+    struct session_listener *listener;
+    uv_poll_t poll;
+    int fd; /* -1: there is none */
+};
+
+struct session_listener {
+    struct entrance owner, members;
+    uv_timer_t retry;
+    int lock;
+    int spare;   /* a descriptor to give up when none is left, so that the owner can always come in; -1: given up */
+    gid_t group; /* whose members are let in, or SESSION_NO_GROUP */
+    unsigned n_handles;
+    uint32_t n_sessions;           /* so far: the id of the last */
+    unsigned n_retries, n_away;    /* in this period: of the log's lines */
+    struct session *sessions;      /* all that live */
+    char directory[DIRECTORY_MAX]; /* absolute */
+    uv_loop_t *loop;
+    const struct session_events *events;
+    void (*on_closed)(void *data);
+    void *data;
+};
+
+/* mkdir -p, private to the user. */
+static int make_directory(const char *path, struct error *err)
+{
+    char part[PATH_MAX];
+
+    if ((size_t)snprintf(part, sizeof part, "%s", path) >= sizeof part)
+        return error_set(err, -ENAMETOOLONG, "%.64s...: too long a path", path);
+    for (char *slash = part + 1;; *slash++ = '/') {
+        slash = strchrnul(slash, '/');
+        char rest = *slash;
+        *slash = '\0';
+        if (mkdir(part, 0700) < 0 && errno != EEXIST)
+            return error_set(err, -errno, "making the directory %s: %s", part, strerror(errno));
+        if (!rest)
+            return 0;
+    }
+}
+
+static int check_directory(const char *path, struct error *err)
+{
+    struct stat info;
+
+    if (stat(path, &info) < 0)
+        return error_set(err, -errno, "%s: %s", path, strerror(errno));
+    if (!S_ISDIR(info.st_mode))
+        return error_set(err, -ENOTDIR, "%s is not a directory: a daemon listens in one of its own", path);
+    if (info.st_uid != geteuid())
+        return error_set(err, -EACCES, "%s belongs to another user: choose a directory of your own", path);
+    if (info.st_mode & (S_IWGRP | S_IWOTH))
+        return error_set(err, -EACCES, "others may write to %s: take that from them with chmod go-w", path);
+    return 0;
+}
+
+/* The absolute path, short enough for every address in it. */
+static int resolve_directory(char *out, const char *path, struct error *err)
+{
+    char whole[PATH_MAX];
+    char address[PATH_MAX + 64];
+
+    if (!realpath(path, whole))
+        return error_set(err, -errno, "%s: %s", path, strerror(errno));
+    int n = snprintf(address, sizeof address, "ipc://%s/" SESSION_CHANNELS "/%u-%08x", whole, UINT32_MAX, UINT32_MAX);
+    if (!channel_address_fits(address))
+        return error_set(err, -ENAMETOOLONG,
+                         "%s is %zu characters long, %zu too many for the sockets in it: choose a "
+                         "shorter path",
+                         whole, strlen(whole), (size_t)n - (SESSION_ADDRESS_MAX - 1));
+    strcpy(out, whole);
+    return 0;
+}
+
+/* Holds the lock of a directory for the life of the process: open file description locks end with it, however it ends,
+ * and can be asked about without being taken. */
+static int take_lock(int *out, const char *directory, struct error *err)
+{
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    char path[DIRECTORY_MAX + 8];
+    struct stat ours, there;
+
+    snprintf(path, sizeof path, "%s/lock", directory);
+    for (;;) {
+        int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+        if (fd < 0)
+            return error_set(err, -errno, "%s: %s", path, strerror(errno));
+        if (fcntl(fd, F_OFD_SETLK, &whole) < 0) {
+            int rc = errno == EAGAIN || errno == EACCES ? -EADDRINUSE : -errno;
+            close(fd);
+            return error_set(err, rc,
+                             rc == -EADDRINUSE ? "another daemon listens at %s: choose another name, or stop "
+                                                 "it with eps stop"
+                                               : "locking %s failed",
+                             directory);
+        }
+        if (fstat(fd, &ours) == 0 && stat(path, &there) == 0 && ours.st_ino == there.st_ino) {
+            *out = fd;
+            return 0;
+        }
+        close(fd); /* a daemon that was stopping removed the file while we opened it */
+    }
+}
+
+bool session_is_live(const char *directory)
+{
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    char path[PATH_MAX];
+
+    if ((size_t)snprintf(path, sizeof path, "%s/lock", directory) >= sizeof path)
+        return false;
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0)
+        return false;
+    int rc = fcntl(fd, F_OFD_GETLK, &whole);
+    close(fd);
+    return rc == 0 && whole.l_type != F_UNLCK;
+}
+
+/* The sockets in the directory, and nothing else: those that a killed daemon left, or ours at the end. */
+static void remove_sockets_in(const char *directory)
+{
+    char path[DIRECTORY_MAX + NAME_MAX + 8];
+    struct stat info;
+    DIR *dir = opendir(directory);
+
+    for (struct dirent *entry; dir && (entry = readdir(dir));) {
+        snprintf(path, sizeof path, "%s/%s", directory, entry->d_name);
+        if (lstat(path, &info) == 0 && S_ISSOCK(info.st_mode))
+            unlink(path);
+    }
+    if (dir)
+        closedir(dir);
+}
+
+static void remove_sockets(const char *directory)
+{
+    char channels[DIRECTORY_MAX + 8];
+
+    snprintf(channels, sizeof channels, "%.120s/" SESSION_CHANNELS, directory);
+    remove_sockets_in(channels);
+    rmdir(channels); /* if it is empty */
+    remove_sockets_in(directory);
+}
+
+/* Whoever can reach a channel's socket can end this process: its user, and nobody else. */
+static int make_channels(const char *directory, struct error *err)
+{
+    char path[DIRECTORY_MAX + 8];
+    struct stat info;
+
+    snprintf(path, sizeof path, "%s/" SESSION_CHANNELS, directory);
+    if (mkdir(path, 0700) < 0 && errno != EEXIST)
+        return error_set(err, -errno, "making the directory %s: %s", path, strerror(errno));
+    if (lstat(path, &info) < 0 || !S_ISDIR(info.st_mode) || info.st_uid != geteuid() || info.st_mode & 077)
+        return error_set(err, -EACCES, "%s is not a directory of yours that is closed to others: remove it", path);
+    return 0;
+}
+
+void session_remove_stale(const char *directory)
+{
+    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    char door[PATH_MAX], lock[PATH_MAX];
+    struct stat info;
+
+    snprintf(door, sizeof door, "%.4000s/door", directory);
+    snprintf(lock, sizeof lock, "%.4000s/lock", directory);
+    if (lstat(door, &info) < 0 && (lstat(directory, &info) < 0 || time(NULL) - info.st_mtime < STALE_S))
+        return;
+    int fd = open(lock, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (fd < 0 && errno == ENOENT)
+        rmdir(directory);
+    if (fd < 0)
+        return;
+    if (fcntl(fd, F_OFD_SETLK, &whole) == 0) {
+        remove_sockets(directory);
+        unlink(lock);
+        rmdir(directory);
+    }
+    close(fd);
+}
+
+/* Bound beside its name and renamed once it listens, so that nobody meets a door without a daemon behind it. */
+static int bind_door(int *out, const char *directory, const char *name, gid_t group, struct error *err)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char path[DIRECTORY_MAX + 16];
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    if (fd < 0)
+        return error_set(err, -errno, "no socket: %s", strerror(errno));
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    snprintf(address.sun_path, sizeof address.sun_path, "%.90s/%.10s~", directory,
+             name); /* it fits: resolve_directory */
+    if (bind(fd, (const struct sockaddr *)&address, sizeof address) < 0 ||
+        (group != SESSION_NO_GROUP && chown(address.sun_path, (uid_t)-1, group) < 0) ||
+        chmod(address.sun_path, group != SESSION_NO_GROUP ? 0660 : 0600) < 0 || listen(fd, BACKLOG) < 0 ||
+        rename(address.sun_path, path) < 0) {
+        int rc = -errno;
+        close(fd);
+        return error_set(err, rc, "listening at %s: %s", path, strerror(-rc));
+    }
+    *out = fd;
+    return 0;
+}
+
+static rlim_t descriptor_limit(void)
+{
+    struct rlimit limit;
+
+    return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
+}
+
+/* A new descriptor gets the lowest number that is free: there are as many below it. */
+bool session_leaves_spare(int fd)
+{
+    return (rlim_t)fd + SESSION_SPARE_FDS <= descriptor_limit();
+}
+
+static bool is_master(uid_t uid)
+{
+    return uid == geteuid() || uid == 0;
+}
+
+/* A user has the sessions that one may have, those included that are not open yet, or not closed. */
+static bool has_enough(const struct session_listener *listener, uid_t uid)
+{
+    const rlim_t quarter = descriptor_limit() / 4;
+    unsigned n = 0;
+
+    for (const struct session *s = listener->sessions; s; s = s->next)
+        n += s->peer_uid == uid;
+    return n >= USER_SESSIONS || n >= quarter;
+}
+
+/* Why the peer is not let in; NULL: it is. */
+static const char *turn_away(const struct session_listener *listener, int fd, const struct door_peer *peer)
+{
+    if (is_master(peer->uid))
+        return NULL;
+    if (listener->group == SESSION_NO_GROUP)
+        return "the daemon belongs to another user";
+    if (!door_peer_is_member(fd, listener->group))
+        return "the daemon serves a group that you are not a member of";
+    if (!session_leaves_spare(fd))
+        return "the daemon has no descriptors left for another session";
+    return has_enough(listener, peer->uid) ? "you have as many sessions with the daemon as one user may have" : NULL;
+}
+
+void session_note_away(struct session_listener *listener, int pid, uid_t uid, const char *who, const char *why)
+{
+    if (listener->n_away++ < AWAY_LINES)
+        log_line("turned away at the door, pid %d of user %u: %s%s", pid, (unsigned)uid, who, why);
+}
+
+/* A session of its own would let whoever comes again and again have descriptors: the word is sent, and that is all. */
+static void send_away(int fd, const char *why)
+{
+    struct message m = {.kind = MESSAGE_DISMISSED, .sequence = 1, .dismissed = {.code = -ECONNREFUSED}};
+    uint8_t bytes[MESSAGE_MAX_BYTES];
+
+    snprintf(m.dismissed.error.text, sizeof m.dismissed.error.text, "%s", why);
+    const size_t n = message_encode(bytes, sizeof bytes, &m);
+    while (send(fd, bytes, n, MSG_DONTWAIT | MSG_NOSIGNAL) < 0 && errno == EINTR)
+        ;
+    close(fd);
+}
+
+static void admit(struct session_listener *listener, int fd)
+{
+    struct session *s;
+    struct door_peer peer = {.uid = (uid_t)-1};
+    char address[DIRECTORY_MAX + 64];
+    uint32_t nonce;
+
+    door_peer(&peer, fd);
+    const char *why = turn_away(listener, fd, &peer);
+    if (why) {
+        session_note_away(listener, (int)peer.pid, peer.uid, "", why);
+        send_away(fd, why);
+        return;
+    }
+    if (getrandom(&nonce, sizeof nonce, 0) != sizeof nonce)
+        nonce = (uint32_t)uv_hrtime();
+    snprintf(address, sizeof address, "ipc://%s/" SESSION_CHANNELS "/%u-%08x", listener->directory,
+             ++listener->n_sessions, nonce);
+    int rc = session_accept(&s, listener->loop, fd, listener->n_sessions, address, listener->events, listener->data);
+    if (rc < 0) {
+        session_note_away(listener, (int)peer.pid, peer.uid, "", strerror(-rc));
+        return;
+    }
+    s->listener = listener;
+    session_enlist(s, &listener->sessions);
+}
+
+/* The next who waits; -1: none now. */
+static int accept_one(struct entrance *at)
+{
+    struct session_listener *listener = at->listener;
+    int fd = accept4(at->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+    if (fd < 0 && (errno == EMFILE || errno == ENFILE) && at == &listener->owner && listener->spare >= 0) {
+        close(listener->spare);
+        listener->spare = -1;
+        fd = accept4(at->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    }
+    return fd;
+}
+
+static void on_connection(uv_poll_t *poll, int status, int events)
+{
+    struct entrance *at = poll->data;
+    int fd = 0;
+
+    (void)status, (void)events;
+    for (unsigned i = 0; i < ACCEPTS && at->fd >= 0; i++) {
+        fd = accept_one(at);
+        if (fd < 0)
+            break;
+        admit(at->listener, fd);
+    }
+    if (fd < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
+        if (at->listener->n_away++ < AWAY_LINES)
+            log_line("the door: %s", strerror(errno));
+        uv_poll_stop(&at->poll); /* who waits at the door would wake the loop for ever */
+    }
+}
+
+static void watch(struct entrance *at)
+{
+    if (at->fd >= 0)
+        uv_poll_start(&at->poll, UV_READABLE, on_connection);
+}
+
+static int open_spare(void)
+{
+    return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+static void on_retry(uv_timer_t *timer)
+{
+    struct session_listener *listener = timer->data;
+
+    watch(&listener->owner);
+    watch(&listener->members);
+    if (listener->spare < 0)
+        listener->spare = open_spare();
+    if (++listener->n_retries < AWAY_RETRIES)
+        return;
+    if (listener->n_away > AWAY_LINES)
+        log_line("turned away at the door: %u more", listener->n_away - AWAY_LINES);
+    listener->n_retries = listener->n_away = 0;
+}
+
+static int open_entrance(struct entrance *at, const char *name, gid_t group, struct error *err)
+{
+    const struct session_listener *listener = at->listener;
+    int rc = bind_door(&at->fd, listener->directory, name, group, err);
+
+    if (rc < 0)
+        return rc;
+    rc = uv_poll_init(listener->loop, &at->poll, at->fd);
+    at->poll.data = at;
+    if (rc == 0)
+        return 0;
+    close(at->fd);
+    at->fd = -1;
+    return error_set(err, rc, "watching the door of %s: %s", listener->directory, uv_strerror(rc));
+}
+
+static int start(struct session_listener *listener, const char *directory, struct error *err)
+{
+    const bool was_there = access(directory, F_OK) == 0;
+    int rc = make_directory(directory, err);
+
+    if (rc == 0)
+        rc = check_directory(directory, err);
+    if (rc == 0)
+        rc = resolve_directory(listener->directory, directory, err);
+    if (rc == -ENAMETOOLONG && !was_there)
+        rmdir(directory); /* known only now, as links are resolved; if it was not even made, nothing happens */
+    if (rc == 0)
+        rc = take_lock(&listener->lock, listener->directory, err);
+    if (rc < 0)
+        return rc;
+    remove_sockets(listener->directory);
+    rc = make_channels(listener->directory, err);
+    return rc < 0 ? rc : open_entrance(&listener->owner, "door", SESSION_NO_GROUP, err);
+}
+
+/* Where the directory was removed under us, another daemon may live at its name by now. */
+static void remove_files(struct session_listener *listener)
+{
+    char path[DIRECTORY_MAX + 8];
+    struct stat ours, there;
+
+    if (listener->lock < 0)
+        return;
+    snprintf(path, sizeof path, "%s/lock", listener->directory);
+    if (fstat(listener->lock, &ours) == 0 && stat(path, &there) == 0 && ours.st_dev == there.st_dev &&
+        ours.st_ino == there.st_ino) {
+        remove_sockets(listener->directory);
+        unlink(path);
+        rmdir(listener->directory); /* if it is empty */
+    }
+    close(listener->lock);
+    listener->lock = -1;
+}
+
+int session_listen(struct session_listener **out, uv_loop_t *loop, const char *directory,
+                   const struct session_events *events, void *data, struct error *err)
+{
+    struct session_listener *listener = calloc(1, sizeof *listener);
+    int rc;
+
+    *out = NULL;
+    if (!listener)
+        return error_set(err, -ENOMEM, "out of memory");
+    listener->loop = loop;
+    listener->events = events;
+    listener->data = data;
+    listener->owner.listener = listener->members.listener = listener;
+    listener->owner.fd = listener->members.fd = listener->lock = -1;
+    listener->group = SESSION_NO_GROUP;
+    rc = start(listener, directory, err);
+    if (rc < 0) {
+        remove_files(listener);
+        free(listener);
+        return rc;
+    }
+    listener->spare = open_spare();
+    uv_timer_init(loop, &listener->retry);
+    listener->retry.data = listener;
+    listener->n_handles = 2;
+    watch(&listener->owner);
+    uv_timer_start(&listener->retry, on_retry, RETRY_MS, RETRY_MS);
+    *out = listener;
+    return 0;
+}
+
+/* Every directory above lets members pass? They would be told of a daemon they cannot reach. */
+static int check_way(const char *directory, gid_t group, struct error *err)
+{
+    char part[DIRECTORY_MAX];
+    struct stat info;
+
+    snprintf(part, sizeof part, "%s", directory);
+    for (char *slash = strrchr(part, '/'); slash && slash > part; slash = strrchr(part, '/')) {
+        *slash = '\0';
+        if (stat(part, &info) < 0)
+            return error_set(err, -errno, "%s: %s", part, strerror(errno));
+        if (!(info.st_mode & S_IXOTH) && !(info.st_mode & S_IXGRP && info.st_gid == group))
+            return error_set(err, -EDOM,
+                             "members of the group cannot reach %s, since %s is closed to them: listen at a directory "
+                             "elsewhere, or open that one with chmod o+x",
+                             directory, part);
+    }
+    return 0;
+}
+
+int session_admit_group(struct session_listener *listener, gid_t group, struct error *err)
+{
+    const char *directory = listener->directory;
+    int rc = check_way(directory, group, err);
+
+    if (rc < 0)
+        return rc;
+    if (chown(directory, (uid_t)-1, group) || chmod(directory, 0710))
+        return error_set(err, -errno, "%s could not be given to the group: %s", directory, strerror(errno));
+    rc = open_entrance(&listener->members, SESSION_MEMBERS, group, err);
+    if (rc < 0)
+        return rc;
+    listener->n_handles++;
+    listener->group = group;
+    watch(&listener->members);
+    return 0;
+}
+
+static void give_back(struct session_listener *listener)
+{
+    if (--listener->n_handles > 0)
+        return;
+    if (listener->on_closed)
+        listener->on_closed(listener->data);
+    free(listener);
+}
+
+static void on_entrance_closed(uv_handle_t *handle)
+{
+    give_back(((struct entrance *)handle->data)->listener);
+}
+
+static void on_retry_closed(uv_handle_t *handle)
+{
+    give_back(handle->data);
+}
+
+static void close_entrance(struct entrance *at)
+{
+    if (at->fd < 0)
+        return;
+    uv_close((uv_handle_t *)&at->poll, on_entrance_closed);
+    close(at->fd);
+    at->fd = -1;
+}
+
+void session_unlisten(struct session_listener *listener, void (*on_closed)(void *data))
+{
+    listener->on_closed = on_closed;
+    for (struct session *s = listener->sessions; s; s = listener->sessions) {
+        session_unlist(s);
+        s->listener = NULL;
+        if (!s->opened)
+            session_refuse(s, "the daemon is stopping");
+    }
+    remove_files(listener);
+    close_entrance(&listener->owner);
+    close_entrance(&listener->members);
+    uv_close((uv_handle_t *)&listener->retry, on_retry_closed);
+    if (listener->spare >= 0)
+        close(listener->spare);
+}

@@ -1,0 +1,561 @@
+#include "proto/wire/message.h"
+
+#include "proto/wire/wire.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+static enum number_type number_field(struct wire *w, enum number_type value)
+{
+    return wire_choice(w, value, NUMBER_FP32, NUMBER_BF16);
+}
+
+static void config_fields(struct wire *w, struct model_config *c)
+{
+    wire_u32(w, &c->n_layers);
+    wire_u32(w, &c->n_heads);
+    wire_u32(w, &c->width);
+    wire_u32(w, &c->inner_width);
+    wire_u32(w, &c->n_positions);
+    wire_u32(w, &c->vocabulary);
+    c->activation = wire_choice(w, c->activation, MODEL_GELU_NEW, MODEL_RELU);
+    wire_flag(w, &c->tied);
+    wire_flag(w, &c->scale_attention);
+    wire_flag(w, &c->scale_by_layer);
+    wire_f32(w, &c->norm_epsilon);
+    wire_f32(w, &c->dropout_attention);
+    wire_f32(w, &c->dropout_embedding);
+    wire_f32(w, &c->dropout_residual);
+    wire_f32(w, &c->initializer_range);
+    if (!w->why && model_config_check(c, NULL) < 0)
+        wire_wrong(w, "a model past its limits");
+}
+
+static void ledger_fields(struct wire *w, struct ledger *ledger)
+{
+    for (unsigned i = 0; i < LEDGER_CATEGORIES; i++) {
+        wire_u64(w, &ledger->rows[i].current);
+        wire_u64(w, &ledger->rows[i].peak);
+    }
+    wire_u64(w, &ledger->total.current);
+    wire_u64(w, &ledger->total.peak);
+}
+
+/* -errno, 0 where none fits. */
+static void code(struct wire *w, int32_t *value)
+{
+    uint32_t positive = (uint32_t) - *value;
+
+    wire_u32_in(w, &positive, 0, 4095);
+    *value = -(int32_t)(positive & 4095);
+}
+
+static void nothing(struct wire *w, struct message *m)
+{
+    (void)w, (void)m;
+}
+
+static void products_fields(struct wire *w, struct products *p)
+{
+    wire_u64(w, &p->version);
+    for (unsigned class = 0; p->version && class < PRODUCTS_CLASSES; class ++) {
+        wire_flag(w, &p->of[class].known);
+        for (unsigned i = 0; p->of[class].known && i < PRODUCTS_CONFIG; i++)
+            wire_u32(w, &p->of[class].config[i]);
+    }
+}
+
+/* Rates. */
+static void profile_fields(struct wire *w, struct profile *p)
+{
+    for (unsigned type = 0; type < NUMBER_TYPES; type++)
+        for (unsigned rows = 0; rows < PROFILE_ROWS; rows++)
+            wire_f64_from_0(w, &p->matmul_flops[type][rows]);
+    for (unsigned direction = 0; direction < PROFILE_DIRECTIONS; direction++)
+        for (unsigned type = 0; type < NUMBER_TYPES; type++)
+            wire_f64_from_0(w, &p->attention_flops[direction][type]);
+    wire_f64_from_0(w, &p->link_bytes_per_s);
+    wire_f64_from_0(w, &p->memory_bytes_per_s);
+    wire_f64_from_0(w, &p->update_parameters_per_s);
+    wire_f64_from_0(w, &p->host_bytes_per_s);
+    products_fields(w, &p->products);
+}
+
+static void hello(struct wire *w, struct message *m)
+{
+    m->hello.role = wire_choice(w, m->hello.role, ROLE_CLIENT, ROLE_VIEWER);
+    wire_u32(w, &m->hello.pid);
+    wire_u64(w, &m->hello.nonce);
+    wire_text(w, m->hello.device, sizeof m->hello.device);
+    wire_text(w, m->hello.model, sizeof m->hello.model);
+    wire_u64(w, &m->hello.budget);
+    wire_u64(w, &m->hello.library_bytes);
+    wire_u32(w, &m->hello.attention);
+    profile_fields(w, &m->hello.profile);
+}
+
+static void welcome(struct wire *w, struct message *m)
+{
+    wire_u32(w, &m->welcome.id);
+    wire_text(w, m->welcome.address, sizeof m->welcome.address);
+}
+
+static void greeting(struct wire *w, struct message *m)
+{
+    wire_u32(w, &m->greeting.id);
+    wire_u64(w, &m->greeting.nonce);
+}
+
+static void pong(struct wire *w, struct message *m)
+{
+    wire_u64(w, &m->pong.progress);
+}
+
+static void job(struct wire *w, struct message *m)
+{
+    wire_flag(w, &m->job.train);
+    wire_flag(w, &m->job.generate);
+    wire_flag(w, &m->job.fresh);
+    wire_flag(w, &m->job.output);
+    wire_flag(w, &m->job.side);
+    wire_flag(w, &m->job.trace);
+    wire_flag(w, &m->job.resume);
+    wire_flag(w, &m->job.deterministic);
+    wire_u64(w, &m->job.step);
+    wire_u64(w, &m->job.n_steps);
+    wire_u64(w, &m->job.seed);
+    wire_u32(w, &m->job.batch);
+    wire_u32(w, &m->job.seq);
+    wire_u32_in(w, &m->job.n_parts, 1, MESSAGE_MAX_PARTS);
+    wire_u32(w, &m->job.microbatch);
+    m->job.optimizer = wire_choice(w, m->job.optimizer, OPTIMIZER_ADAMA, OPTIMIZER_ADAMW);
+    wire_f64_finite(w, &m->job.beta1);
+    wire_f64_finite(w, &m->job.beta2);
+    wire_f64_finite(w, &m->job.epsilon);
+    wire_f64_finite(w, &m->job.weight_decay);
+    m->job.precision = number_field(w, m->job.precision);
+    m->job.moments = number_field(w, m->job.moments);
+    m->job.grad = number_field(w, m->job.grad);
+    wire_flag(w, &m->job.fenced);
+    wire_flag(w, &m->job.require_pinned);
+    wire_f64_from_0(w, &m->job.clip_norm);
+    wire_f64_from_0(w, &m->job.clip_update);
+    wire_u64(w, &m->job.host_mem);
+    wire_flag(w, &m->job.files);
+    wire_text(w, m->job.out, sizeof m->job.out);
+    if (m->job.output && m->job.files)
+        wire_wrong(w, "an output directory, and files in its place");
+}
+
+static void job_opened(struct wire *w, struct message *m)
+{
+    config_fields(w, &m->job_opened.config);
+    wire_u64(w, &m->job_opened.n_parameters);
+    wire_u32(w, &m->job_opened.n_workers);
+    wire_u32(w, &m->job_opened.microbatch);
+    wire_u64(w, &m->job_opened.data_bytes);
+    wire_u64(w, &m->job_opened.resident_bytes);
+    wire_flag(w, &m->job_opened.host_stash);
+    wire_flag(w, &m->job_opened.whole_head);
+    wire_u32(w, &m->job_opened.n_kept);
+    wire_u32(w, &m->job_opened.n_weight_buffers);
+    wire_u32(w, &m->job_opened.n_resident);
+}
+
+static void assign(struct wire *w, struct message *m)
+{
+    config_fields(w, &m->assign.config);
+    wire_u64(w, &m->assign.seed);
+    wire_u32(w, &m->assign.batch);
+    wire_u32(w, &m->assign.seq);
+    wire_u32_in(w, &m->assign.n_parts, 1, MESSAGE_MAX_PARTS);
+    wire_u32(w, &m->assign.microbatch);
+    wire_u32_in(w, &m->assign.max_parts, 0, MESSAGE_MAX_PARTS);
+    wire_u32(w, &m->assign.n_slots);
+    wire_u32(w, &m->assign.n_threads);
+    wire_flag(w, &m->assign.train);
+    wire_flag(w, &m->assign.generate);
+    wire_flag(w, &m->assign.takes_turns);
+    wire_flag(w, &m->assign.trace);
+    m->assign.precision = number_field(w, m->assign.precision);
+    m->assign.grad = number_field(w, m->assign.grad);
+    wire_flag(w, &m->assign.host_stash);
+    wire_flag(w, &m->assign.whole_head);
+    wire_u32(w, &m->assign.n_kept);
+    wire_u32_in(w, &m->assign.n_weight_buffers, 1, MESSAGE_MAX_WEIGHT_BUFFERS);
+    wire_u32(w, &m->assign.n_resident);
+    wire_u64(w, &m->assign.host_stash_bytes);
+    wire_u32(w, &m->assign.n_sums);
+    wire_u32(w, &m->assign.attention);
+    products_fields(w, &m->assign.products);
+    if (m->assign.host_stash != (m->assign.host_stash_bytes > 0))
+        wire_wrong(w, "a stash without its bytes, or bytes without it");
+}
+
+static void assigned(struct wire *w, struct message *m)
+{
+    wire_u64(w, &m->assigned.arena_bytes);
+}
+
+static void open_step(struct wire *w, struct message *m)
+{
+    wire_u64(w, &m->open_step.step);
+    wire_u32_in(w, &m->open_step.buffer, 0, 1);
+    wire_u64(w, &m->open_step.n_valid);
+    wire_f64_finite(w, &m->open_step.lr);
+}
+
+static void share(struct wire *w, struct message *m)
+{
+    wire_u64(w, &m->share.step);
+    wire_u32_in(w, &m->share.buffer, 0, 1);
+    wire_u64(w, &m->share.n_valid);
+    wire_u32_in(w, &m->share.n, 0, MESSAGE_MAX_PARTS);
+    for (uint32_t i = 0; !w->why && i < m->share.n; i++) {
+        wire_u32_in(w, &m->share.parts[i].part, 0, MESSAGE_MAX_PARTS - 1);
+        wire_u32(w, &m->share.parts[i].attempt);
+    }
+}
+
+static void pull(struct wire *w, struct message *m)
+{
+    wire_u64(w, &m->pull.version);
+    wire_u32(w, &m->pull.unit);
+}
+
+static void loss(struct wire *w, struct message *m)
+{
+    wire_u64(w, &m->loss.step);
+    wire_u32_in(w, &m->loss.part, 0, MESSAGE_MAX_PARTS - 1);
+    wire_u32(w, &m->loss.attempt);
+    wire_f64(w, &m->loss.sum);
+    wire_flag(w, &m->loss.finite);
+}
+
+static void contribution(struct wire *w, struct message *m)
+{
+    wire_u64(w, &m->contribution.step);
+    wire_u32(w, &m->contribution.visit);
+    wire_u32_in(w, &m->contribution.part, 0, MESSAGE_MAX_PARTS - 1);
+    wire_u32(w, &m->contribution.slice);
+    wire_u32(w, &m->contribution.attempt);
+    wire_u32(w, &m->contribution.slot);
+}
+
+static void free_slot(struct wire *w, struct message *m)
+{
+    wire_u32(w, &m->free.slot);
+    wire_u32(w, &m->free.visit);
+    wire_u32_in(w, &m->free.part, 0, MESSAGE_MAX_PARTS - 1);
+    wire_u32(w, &m->free.slice);
+}
+
+static void grant(struct wire *w, struct message *m)
+{
+    wire_u32(w, &m->grant.visit);
+    wire_u32_in(w, &m->grant.part, 0, MESSAGE_MAX_PARTS - 1);
+    wire_u32(w, &m->grant.slice);
+}
+
+static void done(struct wire *w, struct message *m)
+{
+    wire_u64(w, &m->done.step);
+    wire_f64(w, &m->done.loss);
+    wire_u64(w, &m->done.device_peak);
+    wire_u64(w, &m->done.host_bytes);
+    wire_f64(w, &m->done.grad_norm);
+    wire_flag(w, &m->done.skipped);
+}
+
+static void evaluate(struct wire *w, struct message *m)
+{
+    wire_u32_in(w, &m->evaluate.buffer, 0, 1);
+    wire_u32(w, &m->evaluate.first_row);
+    wire_u32(w, &m->evaluate.n_rows);
+}
+
+static void evaluated(struct wire *w, struct message *m)
+{
+    wire_f64(w, &m->evaluated.sum);
+}
+
+static void generate(struct wire *w, struct message *m)
+{
+    wire_u32(w, &m->generate.first);
+    wire_u32_in(w, &m->generate.n, 1, UINT32_MAX);
+}
+
+static void save(struct wire *w, struct message *m)
+{
+    wire_u64(w, &m->save.step);
+}
+
+static void save_failed(struct wire *w, struct message *m)
+{
+    wire_u64(w, &m->save_failed.step);
+    code(w, &m->save_failed.code);
+    wire_text(w, m->save_failed.error.text, sizeof m->save_failed.error.text);
+}
+
+static void status(struct wire *w, struct message *m)
+{
+    wire_u32(w, &m->status.n_workers);
+}
+
+static void output(struct wire *w, struct message *m)
+{
+    wire_u32(w, &m->output.id);
+    wire_u64(w, &m->output.step);
+    m->output.what = wire_choice(w, m->output.what, OUTPUT_OPEN, OUTPUT_DROP);
+}
+
+static void output_done(struct wire *w, struct message *m)
+{
+    wire_u32(w, &m->output_done.id);
+    code(w, &m->output_done.code);
+    wire_text(w, m->output_done.error.text, sizeof m->output_done.error.text);
+}
+
+static void status_reply(struct wire *w, struct message *m)
+{
+    m->status_reply.state = wire_choice(w, m->status_reply.state, STATE_IDLE, STATE_STOPPING);
+    wire_u64(w, &m->status_reply.step);
+    wire_u64(w, &m->status_reply.n_steps);
+    wire_u64(w, &m->status_reply.n_parameters);
+    wire_u32(w, &m->status_reply.n_workers);
+    wire_u32(w, &m->status_reply.n_threads);
+    wire_u32(w, &m->status_reply.pid);
+    wire_u32(w, &m->status_reply.uid);
+    wire_f64(w, &m->status_reply.loss);
+    wire_u64(w, &m->status_reply.saved_step);
+    wire_flag(w, &m->status_reply.saving);
+    m->status_reply.precision = number_field(w, m->status_reply.precision);
+    wire_flag(w, &m->status_reply.fenced);
+    wire_text(w, m->status_reply.model, sizeof m->status_reply.model);
+    wire_text(w, m->status_reply.out, sizeof m->status_reply.out);
+    wire_text(w, m->status_reply.trouble, sizeof m->status_reply.trouble);
+}
+
+static void memory(struct wire *w, struct message *m)
+{
+    wire_flag(w, &m->memory.pages);
+}
+
+static void pages_fields(struct wire *w, struct pages *pages)
+{
+    wire_flag(w, &pages->known);
+    wire_u64(w, &pages->resident);
+    wire_u64(w, &pages->locked);
+    wire_u64(w, &pages->huge);
+    wire_u32_in(w, &pages->n_nodes, 0, PAGES_MAX_NODES);
+    for (uint32_t i = 0; !w->why && i < pages->n_nodes; i++)
+        wire_u64(w, &pages->nodes[i]);
+}
+
+static void memory_reply(struct wire *w, struct message *m)
+{
+    wire_flag(w, &m->memory_reply.last);
+    wire_u32(w, &m->memory_reply.worker);
+    wire_text(w, m->memory_reply.device, sizeof m->memory_reply.device);
+    wire_u64(w, &m->memory_reply.budget);
+    ledger_fields(w, &m->memory_reply.ledger);
+    for (unsigned i = 0; i < LEDGER_CATEGORIES; i++)
+        wire_u64(w, &m->memory_reply.planned[i]);
+    pages_fields(w, &m->memory_reply.pages);
+}
+
+static void ledger(struct wire *w, struct message *m)
+{
+    ledger_fields(w, &m->ledger);
+}
+
+static void units(struct wire *w, struct message *m)
+{
+    wire_u32(w, &m->units.first);
+}
+
+static void units_reply(struct wire *w, struct message *m)
+{
+    wire_u32(w, &m->units_reply.first);
+    wire_u32(w, &m->units_reply.n_units);
+    wire_u64(w, &m->units_reply.version);
+    wire_u32_in(w, &m->units_reply.n, 0, MESSAGE_PAGE_UNITS);
+    for (uint32_t i = 0; !w->why && i < m->units_reply.n; i++)
+        m->units_reply.units[i] =
+            (uint8_t)wire_choice(w, m->units_reply.units[i], UNIT_WAITING, UNIT_UPDATING | UNIT_AHEAD);
+}
+
+static void workers_reply(struct wire *w, struct message *m)
+{
+    wire_flag(w, &m->workers_reply.last);
+    wire_u32(w, &m->workers_reply.worker);
+    wire_u32(w, &m->workers_reply.pid);
+    wire_text(w, m->workers_reply.device, sizeof m->workers_reply.device);
+    wire_text(w, m->workers_reply.model, sizeof m->workers_reply.model);
+    wire_u64(w, &m->workers_reply.budget);
+    wire_u64(w, &m->workers_reply.current);
+    wire_u64(w, &m->workers_reply.peak);
+    m->workers_reply.phase = wire_choice(w, m->workers_reply.phase, PHASE_RESTING, PHASE_GENERATING);
+    wire_u32(w, &m->workers_reply.visit);
+    wire_u32(w, &m->workers_reply.n_visits);
+    wire_text(w, m->workers_reply.unit, sizeof m->workers_reply.unit);
+    wire_u32(w, &m->workers_reply.part);
+    wire_u32_in(w, &m->workers_reply.n_parts, 0, MESSAGE_MAX_PARTS);
+    wire_u32(w, &m->workers_reply.microbatch);
+    wire_u64(w, &m->workers_reply.down_bytes);
+    wire_u64(w, &m->workers_reply.up_bytes);
+}
+
+static void arrived(struct wire *w, struct message *m)
+{
+    wire_u64(w, &m->arrived.step);
+}
+
+static void recent_reply(struct wire *w, struct message *m)
+{
+    wire_u64(w, &m->recent_reply.step);
+    wire_u64(w, &m->recent_reply.tokens);
+    wire_f64(w, &m->recent_reply.tokens_per_s);
+    wire_f64(w, &m->recent_reply.step_ms);
+    wire_u32_in(w, &m->recent_reply.n, 0, MESSAGE_RECENT_STEPS);
+    for (uint32_t i = 0; !w->why && i < m->recent_reply.n; i++)
+        wire_f32(w, &m->recent_reply.losses[i]);
+}
+
+static void refused(struct wire *w, struct message *m)
+{
+    code(w, &m->refused.code);
+    wire_text(w, m->refused.error.text, sizeof m->refused.error.text);
+}
+
+static const struct {
+    const char *name;
+    void (*fields)(struct wire *w, struct message *m);
+} kinds[MESSAGE_KINDS] = {
+    [MESSAGE_HELLO] = {"HELLO", hello},
+    [MESSAGE_WELCOME] = {"WELCOME", welcome},
+    [MESSAGE_GREETING] = {"GREETING", greeting},
+    [MESSAGE_PING] = {"PING", nothing},
+    [MESSAGE_PONG] = {"PONG", pong},
+    [MESSAGE_JOB] = {"JOB", job},
+    [MESSAGE_JOB_OPENED] = {"JOB_OPENED", job_opened},
+    [MESSAGE_ASSIGN] = {"ASSIGN", assign},
+    [MESSAGE_ASSIGNED] = {"ASSIGNED", assigned},
+    [MESSAGE_RELEASE] = {"RELEASE", nothing},
+    [MESSAGE_CLOSE] = {"CLOSE", nothing},
+    [MESSAGE_OPEN_STEP] = {"OPEN_STEP", open_step},
+    [MESSAGE_SHARE] = {"SHARE", share},
+    [MESSAGE_PULL] = {"PULL", pull},
+    [MESSAGE_WEIGHTS] = {"WEIGHTS", pull},
+    [MESSAGE_LOSS] = {"LOSS", loss},
+    [MESSAGE_CONTRIBUTION] = {"CONTRIBUTION", contribution},
+    [MESSAGE_FREE] = {"FREE", free_slot},
+    [MESSAGE_GRANT] = {"GRANT", grant},
+    [MESSAGE_ARRIVED] = {"ARRIVED", arrived},
+    [MESSAGE_COVERED] = {"COVERED", done},
+    [MESSAGE_DONE] = {"DONE", done},
+    [MESSAGE_EVALUATE] = {"EVALUATE", evaluate},
+    [MESSAGE_EVALUATED] = {"EVALUATED", evaluated},
+    [MESSAGE_GENERATE] = {"GENERATE", generate},
+    [MESSAGE_GENERATED] = {"GENERATED", nothing},
+    [MESSAGE_SAVE] = {"SAVE", save},
+    [MESSAGE_SAVED] = {"SAVED", save},
+    [MESSAGE_SAVE_FAILED] = {"SAVE_FAILED", save_failed},
+    [MESSAGE_SNAPSHOT] = {"SNAPSHOT", nothing},
+    [MESSAGE_OUTPUT] = {"OUTPUT", output},
+    [MESSAGE_OUTPUT_DONE] = {"OUTPUT_DONE", output_done},
+    [MESSAGE_STATUS] = {"STATUS", status},
+    [MESSAGE_STATUS_REPLY] = {"STATUS_REPLY", status_reply},
+    [MESSAGE_MEMORY] = {"MEMORY", memory},
+    [MESSAGE_MEMORY_REPLY] = {"MEMORY_REPLY", memory_reply},
+    [MESSAGE_LEDGER] = {"LEDGER", ledger},
+    [MESSAGE_UNITS] = {"UNITS", units},
+    [MESSAGE_UNITS_REPLY] = {"UNITS_REPLY", units_reply},
+    [MESSAGE_WORKERS] = {"WORKERS", nothing},
+    [MESSAGE_WORKERS_REPLY] = {"WORKERS_REPLY", workers_reply},
+    [MESSAGE_RECENT] = {"RECENT", nothing},
+    [MESSAGE_RECENT_REPLY] = {"RECENT_REPLY", recent_reply},
+    [MESSAGE_STOP] = {"STOP", nothing},
+    [MESSAGE_REFUSED] = {"REFUSED", refused},
+    [MESSAGE_FAILED] = {"FAILED", refused},
+    [MESSAGE_DISMISSED] = {"DISMISSED", refused},
+    [MESSAGE_BYE] = {"BYE", nothing},
+};
+
+const char *message_name(enum message_kind kind)
+{
+    const char *name = (unsigned)kind < MESSAGE_KINDS ? kinds[kind].name : NULL;
+
+    return name ? name : "?";
+}
+
+bool message_has_descriptors(enum message_kind kind)
+{
+    return kind == MESSAGE_JOB || kind == MESSAGE_JOB_OPENED || kind == MESSAGE_ASSIGN || kind == MESSAGE_SNAPSHOT ||
+           kind == MESSAGE_OUTPUT_DONE;
+}
+
+size_t message_encode(uint8_t *buf, size_t cap, const struct message *m)
+{
+    struct message copy = *m; /* the fields are listed for reading too, which writes to them */
+    struct wire w = {.to = buf, .at = MESSAGE_HEADER_BYTES, .end = MESSAGE_MAX_BYTES};
+
+    assert(cap >= MESSAGE_MAX_BYTES);
+    assert((unsigned)m->kind < MESSAGE_KINDS && kinds[m->kind].fields);
+    kinds[m->kind].fields(&w, &copy);
+    assert(!w.why);
+    wire_put(buf, MESSAGE_MAGIC, 2);
+    wire_put(buf + 2, MESSAGE_VERSION, 1);
+    wire_put(buf + 3, m->kind, 1);
+    wire_put(buf + 4, w.at - MESSAGE_HEADER_BYTES, 2);
+    wire_put(buf + 6, 0, 2);
+    wire_put(buf + 8, m->sequence, 8);
+    return w.at;
+}
+
+int message_version(const uint8_t *buf, size_t n)
+{
+    return n >= MESSAGE_HEADER_BYTES && wire_get(buf, 2) == MESSAGE_MAGIC ? buf[2] : -1;
+}
+
+static const char *header_fault(const uint8_t *buf, size_t n)
+{
+    if (n < MESSAGE_HEADER_BYTES)
+        return "shorter than a header";
+    if (message_version(buf, n) < 0)
+        return "not one of our messages";
+    if (message_version(buf, n) != MESSAGE_VERSION)
+        return "another version of the protocol";
+    if (n > MESSAGE_MAX_BYTES)
+        return "longer than any message";
+    if (wire_get(buf + 4, 2) != n - MESSAGE_HEADER_BYTES)
+        return "body is not the promised length";
+    if (wire_get(buf + 6, 2) != 0)
+        return "header's reserved bytes are not zero";
+    if (buf[3] >= MESSAGE_KINDS || !kinds[buf[3]].fields)
+        return "no such kind";
+    return NULL;
+}
+
+int message_decode(struct message *out, const uint8_t *buf, size_t n, const char **why)
+{
+    int version = message_version(buf, n);
+    struct message m = {0};
+    struct wire w = {.from = buf, .at = MESSAGE_HEADER_BYTES, .end = n};
+
+    *why = header_fault(buf, n);
+    if (*why)
+        return version >= 0 && version != MESSAGE_VERSION ? -EPROTONOSUPPORT : -EBADMSG;
+    m.kind = buf[3];
+    m.sequence = wire_get(buf + 8, 8);
+    kinds[m.kind].fields(&w, &m);
+    if (w.at != w.end)
+        wire_wrong(&w, "longer than its kind");
+    *why = w.why;
+    if (w.why)
+        return -EBADMSG;
+    *out = m;
+    return 0;
+}

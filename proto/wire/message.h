@@ -1,0 +1,393 @@
+/* proto/wire/message.h - everything two processes say to each other.
+ *
+ * One codec for both links of a session (proto/wire/session.h). A message is at most 1 KiB, fixed little-endian:
+ *   magic u16 | version u8 | kind u8 | body bytes u16 | zero u16 | sequence u64 | body
+ * The sequence counts from 1 in each direction of each link; anything but the next number is refused by the session.
+ * Every decoder takes hostile bytes: no length is trusted, every enumeration, count, size and text is checked, and what
+ * decodes encodes to the same bytes.
+ *
+ * Life of a session, and who sends what (C client, W worker, V viewer, D daemon; "door" messages may carry
+ * descriptors):
+ *
+ *   attach    HELLO door >D, WELCOME or DISMISSED door <D, GREETING both ways on the channel, if there is one; PING D>,
+ *             PONG >D
+ *   job       C>D JOB door [config, output directory or -, side file or -, trace or -, weight files...,
+ *                       moments or -]; a directory is taken from the daemon's own user alone: see output
+ *             D>C JOB_OPENED door [data] or REFUSED
+ *             D>W ASSIGN door [weights, inbox, data, stash or -, trace or -]
+ *             W>D ASSIGNED or REFUSED (does not fit: what would)
+ *             C>D CLOSE; D>W RELEASE: memory is given back, the worker waits for the next job
+ *   step      C>D OPEN_STEP; D>W SHARE; W>D PULL; D>W WEIGHTS; W>D LOSS; W>D CONTRIBUTION; D>W FREE, GRANT;
+ *             D>C COVERED (step+1 may be opened, its data written), then DONE (all units at step+1); where workers compute
+ *             beside the optimizer, ARRIVED before them: no worker needs the step's data any more, step+1 may be opened
+ *   evaluate  C>D EVALUATE; D>W EVALUATE, PULL and WEIGHTS as above; W>D EVALUATED; D>C EVALUATED
+ *   generate  C>D GENERATE; D>W GENERATE, PULL and WEIGHTS as above; W>D GENERATED; D>C GENERATED
+ *   save      C>D SAVE, at any moment; V>D SAVE too. Training goes on. For each save that ends D>C SAVED or SAVE_FAILED,
+ *             whoever asked for it, and D>V SAVED or REFUSED. V>D SNAPSHOT door [weights, config, side file]: the weights
+ *             as they are at the next fence are written into empty files of the viewer's; D>V SAVED or REFUSED
+ *   output    of a job of another user's: D>C OUTPUT for each checkpoint, to open its files, to put it in place, or to
+ *             drop it; C>D OUTPUT_DONE door [weights, moments, config, side files..., training.json] to the first,
+ *             [] to the second
+ *   look      any>D STATUS; D> STATUS_REPLY, which waits until as many workers are attached as were named
+ *             any>D MEMORY; D> MEMORY_REPLY for the host, then one for each worker, the last marked; with what the
+ *             system says of their pages, where that was asked for
+ *             any>D UNITS, WORKERS, RECENT; D> UNITS_REPLY (a page of units), a WORKERS_REPLY for each worker, the last
+ *             marked, RECENT_REPLY (the last steps)
+ *   stop      V>D STOP: D>C STOP, to which the client answers by saving what it promised, and CLOSE; then, or after 60 s,
+ *             or at a second STOP, the daemon ends its job with a word to the client, and itself
+ *   FAILED    D>C: the job ended, and why; the session stays
+ *   LEDGER    W>D: after ASSIGNED, at the end of each step, after RELEASE
+ *   DISMISSED door, either: the session is over, and why; nothing comes after it
+ *   BYE       either: closing on purpose */
+#ifndef PROTO_WIRE_MESSAGE_H
+#define PROTO_WIRE_MESSAGE_H
+
+#include "proto/base/ledger.h"
+#include "proto/base/number.h"
+#include "proto/base/pages.h"
+#include "proto/model/model.h"
+#include "proto/plan/host.h"
+#include "proto/plan/profile.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum {
+    MESSAGE_MAGIC = 0xE951,
+    MESSAGE_VERSION = 5,
+    MESSAGE_HEADER_BYTES = 16,
+    MESSAGE_MAX_BYTES = 1024,
+    MESSAGE_MAX_PARTS = 64,
+    MESSAGE_PAGE_UNITS = 900, /* in one UNITS_REPLY */
+    MESSAGE_RECENT_STEPS = 128,
+    MESSAGE_MAX_WEIGHT_BUFFERS = 3,
+};
+
+enum message_kind {
+    MESSAGE_HELLO = 1,
+    MESSAGE_WELCOME,
+    MESSAGE_GREETING,
+    MESSAGE_PING,
+    MESSAGE_PONG,
+    MESSAGE_JOB,
+    MESSAGE_JOB_OPENED,
+    MESSAGE_ASSIGN,
+    MESSAGE_ASSIGNED,
+    MESSAGE_RELEASE,
+    MESSAGE_CLOSE,
+    MESSAGE_OPEN_STEP,
+    MESSAGE_SHARE,
+    MESSAGE_PULL,
+    MESSAGE_WEIGHTS,
+    MESSAGE_LOSS,
+    MESSAGE_CONTRIBUTION,
+    MESSAGE_FREE,
+    MESSAGE_GRANT,
+    MESSAGE_ARRIVED,
+    MESSAGE_COVERED,
+    MESSAGE_DONE,
+    MESSAGE_EVALUATE,
+    MESSAGE_EVALUATED,
+    MESSAGE_GENERATE,
+    MESSAGE_GENERATED,
+    MESSAGE_SAVE,
+    MESSAGE_SAVED,
+    MESSAGE_SAVE_FAILED,
+    MESSAGE_SNAPSHOT,
+    MESSAGE_OUTPUT,
+    MESSAGE_OUTPUT_DONE,
+    MESSAGE_STATUS,
+    MESSAGE_STATUS_REPLY,
+    MESSAGE_MEMORY,
+    MESSAGE_MEMORY_REPLY,
+    MESSAGE_LEDGER,
+    MESSAGE_UNITS,
+    MESSAGE_UNITS_REPLY,
+    MESSAGE_WORKERS,
+    MESSAGE_WORKERS_REPLY,
+    MESSAGE_RECENT,
+    MESSAGE_RECENT_REPLY,
+    MESSAGE_STOP,
+    MESSAGE_REFUSED,
+    MESSAGE_FAILED,
+    MESSAGE_DISMISSED,
+    MESSAGE_BYE,
+    MESSAGE_KINDS
+};
+
+enum message_role { ROLE_CLIENT = 1, ROLE_WORKER, ROLE_VIEWER };
+enum message_optimizer { OPTIMIZER_ADAMA, OPTIMIZER_ADAMW };
+enum message_state { STATE_IDLE, STATE_LOADING, STATE_TRAINING, STATE_EVALUATING, STATE_GENERATING, STATE_STOPPING };
+
+/* What a client is asked to do with a checkpoint of its own. OUTPUT_DROP is not answered. */
+enum message_output { OUTPUT_OPEN, OUTPUT_PLACE, OUTPUT_DROP };
+
+/* What a worker is at. */
+enum message_phase { PHASE_RESTING, PHASE_FORWARD, PHASE_BACKWARD, PHASE_EVALUATING, PHASE_GENERATING };
+/* What a unit is at: nothing; its weights are with a worker, or a contribution waits in an inbox; the optimizer thread
+ * has a job of it. One byte on the wire, with UNIT_AHEAD. */
+enum message_unit { UNIT_WAITING, UNIT_RELAYING, UNIT_FOLDING, UNIT_UPDATING, UNIT_AHEAD = 4 };
+
+/* Label of a position that does not count: padding. */
+#define MESSAGE_NO_LABEL UINT32_MAX
+
+/* Of SAVE: whichever comes next. Of status: nothing saved yet. */
+#define MESSAGE_NO_STEP UINT64_MAX
+
+struct message {
+    enum message_kind kind;
+    uint64_t sequence;
+    union {
+        struct {
+            enum message_role role;
+            uint32_t pid;
+            uint64_t nonce; /* of this attempt to attach */
+            /* Of a worker and its device: */
+            char device[32]; /* "cpu", "cuda:1" */
+            char model[64];  /* "NVIDIA H200"; empty where there is nothing to say */
+            uint64_t budget; /* --device-mem in bytes */
+            uint64_t
+                library_bytes; /* of them, what its libraries hold outside any arena; 0: as proto/plan/backend.h says */
+            uint32_t attention;     /* how it can compute attention's gradient: enum plan_attention */
+            struct profile profile; /* all zero: not known */
+        } hello;
+        struct {
+            uint32_t id;       /* of the session, never used twice by one daemon */
+            char address[108]; /* of the channel, "ipc:///run/.../s/3-5f0c..."; empty: all goes through the door */
+        } welcome;
+        struct {
+            uint32_t id;
+            uint64_t nonce;
+        } greeting;
+        struct {
+            uint64_t progress;
+        } pong;
+        struct {
+            bool train;    /* else: evaluation or generation, no moments */
+            bool generate; /* instead of evaluation: one row of up to seq tokens, with its keys and values kept */
+            bool fresh;    /* weights are drawn from seed, no weight files come */
+            bool output;   /* a descriptor of the output directory comes */
+            bool files;    /* none comes: the client opens the files of checkpoints itself; not with output */
+            char out[192]; /* what the client calls the directory then, for those who look */
+            bool side;     /* a file comes: JSON {"options": {...}, "files": {NAME: TEXT, ...}} for checkpoints */
+            bool trace;    /* a file comes that events are appended to: proto/base/trace.h */
+            bool resume;   /* the last file is optimizer.safetensors */
+            bool deterministic;
+            uint64_t step;    /* updates done when the job begins */
+            uint64_t n_steps; /* of the run, for those who look */
+            uint64_t seed;
+            uint32_t batch;      /* rows of a minibatch, a multiple of n_parts */
+            uint32_t seq;        /* tokens of a row */
+            uint32_t n_parts;    /* 1..MESSAGE_MAX_PARTS */
+            uint32_t microbatch; /* rows; 0: the daemon chooses */
+            enum message_optimizer optimizer;
+            double beta1, beta2, epsilon, weight_decay;
+            enum number_type precision; /* of weights on the device, activations, stash */
+            enum number_type moments;   /* of m and v in host memory; bf16: v in 8 + 8 bits */
+            enum number_type grad;      /* of contributions as they travel */
+            bool fenced;                /* commit: updates once all of a step is folded; else eager */
+            bool require_pinned;        /* host memory that cannot be page-locked is an error */
+            double clip_norm;           /* the gradient's norm at most; 0: not clipped, else fenced */
+            double clip_update;         /* root mean square of a tensor's update at most; 0: not clipped */
+            uint64_t host_mem;          /* bytes the job may take of the host; 0: what is free */
+        } job;
+        struct {
+            struct model_config config; /* as the daemon read it */
+            uint64_t n_parameters;
+            uint32_t n_workers;
+            uint32_t microbatch;     /* rows, of all workers */
+            uint64_t data_bytes;     /* of the data segment: plan_data_bytes or plan_generate_bytes */
+            uint64_t resident_bytes; /* of weights that stay on the device while it generates */
+            /* What else was chosen for the first worker: as in assign. */
+            bool host_stash, whole_head;
+            uint32_t n_kept, n_weight_buffers, n_resident;
+        } job_opened;
+        struct {
+            struct model_config config;
+            uint64_t seed;
+            uint32_t batch, seq, n_parts, microbatch;
+            uint32_t max_parts; /* of this worker's share */
+            uint32_t n_slots;   /* of its inbox, the reserved slot 0 not counted; a slot holds the largest slice */
+            uint32_t n_threads; /* that it may use */
+            bool train, generate;
+            bool takes_turns; /* blocks until its contribution is folded: it shares cores with the optimizer */
+            bool trace;       /* as in job */
+            enum number_type precision, grad; /* as in job */
+            /* The daemon's plan; microbatch is of it too. */
+            bool host_stash;           /* boundaries and their gradient live in a segment that comes */
+            bool whole_head;           /* the head's units are on the device at once */
+            uint32_t n_kept;           /* blocks, the topmost, whose internals are kept */
+            uint32_t n_weight_buffers; /* 1..3 */
+            uint32_t n_sums;           /* of contributions on the device, at least; 0: as many as sets of tiles */
+            uint32_t n_resident;       /* units that stay */
+            uint32_t attention;        /* how its gradient is computed: enum plan_attention */
+            uint64_t host_stash_bytes; /* of that segment; 0 without */
+            struct products products;  /* all workers of a job have these algorithms */
+        } assign;
+        struct {
+            uint64_t arena_bytes; /* claimed */
+        } assigned;
+        struct {
+            uint64_t step;    /* from 0: the version that is pulled */
+            uint32_t buffer;  /* of the data segment: 0 or 1 */
+            uint64_t n_valid; /* T: labels that count in the whole minibatch */
+            double lr;
+        } open_step;
+        struct {
+            uint64_t step;
+            uint32_t buffer;
+            uint64_t n_valid;
+            uint32_t n; /* parts */
+            struct {
+                uint32_t part, attempt;
+            } parts[MESSAGE_MAX_PARTS];
+        } share;
+        struct {
+            uint64_t version;
+            uint32_t unit;
+        } pull, weights;
+        struct {
+            uint64_t step;
+            uint32_t part, attempt;
+            double sum; /* of -log p over the part's labels, nats; not divided by T */
+            bool finite;
+        } loss;
+        struct {
+            uint64_t step;
+            uint32_t visit, part, slice, attempt, slot;
+        } contribution;
+        struct {
+            uint64_t step;
+        } arrived;
+        struct {
+            uint32_t slot, visit, part, slice;
+        } free;
+        struct {
+            uint32_t visit, part, slice;
+        } grant;
+        struct {
+            uint64_t step;
+            double loss;          /* nats per token, before this step's update */
+            uint64_t device_peak; /* bytes, of the worker that has most */
+            uint64_t host_bytes;
+            double grad_norm; /* of the whole gradient, before it was clipped; NAN where not known: eager, skipped */
+            bool skipped;     /* not finite: a step of a fenced job that left no trace */
+        } covered, done;
+        struct {
+            uint32_t buffer;
+            uint32_t first_row, n_rows; /* of the buffer; the client's name all, a worker's its share */
+        } evaluate;
+        struct {
+            double sum; /* as in loss */
+        } evaluated;
+        struct {
+            uint32_t first,
+                n;  /* tokens first .. first+n-1 of the data segment are new; those before have been run. first
+                                * 0: the row begins anew */
+        } generate; /* GENERATED has no fields: logits of the last one stand in the data segment */
+        struct {
+            uint64_t step; /* updates done: the N of step-N */
+        } save, saved;
+        struct {
+            uint64_t step;
+            int32_t code; /* -errno */
+            struct error error;
+        } save_failed;
+        struct {
+            uint32_t id; /* of the checkpoint, never used twice in one job */
+            uint64_t step;
+            enum message_output what;
+        } output;
+        struct {
+            uint32_t id;
+            int32_t code; /* 0, or -errno and why */
+            struct error error;
+        } output_done;
+        struct {
+            enum message_state state;
+            uint64_t step, n_steps; /* updates done, and of the run */
+            uint64_t n_parameters;
+            uint32_t n_workers;
+            uint32_t n_threads; /* that fold and update */
+            uint32_t pid;
+            uint32_t uid;        /* whose job it is; the daemon's, without one */
+            double loss;         /* of the last step; NAN before the first */
+            uint64_t saved_step; /* of the last checkpoint of this job, or MESSAGE_NO_STEP */
+            bool saving;
+            enum number_type precision; /* of the job */
+            bool fenced;
+            char model[64];    /* "gpt2 6x384" */
+            char out[192];     /* output directory; empty without one */
+            char trouble[256]; /* why the last save failed; empty if it did not */
+        } status_reply;
+        struct {
+            uint32_t n_workers; /* to wait for, of which at most one question is open at a time; 0: answered at once */
+        } status;
+        struct {
+            bool pages; /* are asked for, which takes milliseconds */
+        } memory;
+        struct {
+            bool last;
+            uint32_t worker; /* its session's id; 0: the host */
+            char device[32];
+            uint64_t budget;
+            struct ledger ledger;
+            uint64_t planned[LEDGER_CATEGORIES]; /* bytes; all 0: nothing is planned */
+            struct pages pages;                  /* as the system told within the last second, if they were asked for */
+        } memory_reply;
+        struct ledger ledger;
+        struct {
+            uint32_t first;
+        } units;
+        struct {
+            uint32_t first, n, n_units;        /* of the page, and of the model; 0 without a job */
+            uint64_t version;                  /* of each of them, or one more: UNIT_AHEAD */
+            uint8_t units[MESSAGE_PAGE_UNITS]; /* (n) enum message_unit */
+        } units_reply;
+        struct {
+            bool last;
+            uint32_t worker; /* its session's id; 0: there is none */
+            uint32_t pid;
+            char device[32], model[64];     /* as in hello */
+            uint64_t budget, current, peak; /* bytes of its memory */
+            enum message_phase phase;
+            uint32_t visit, n_visits; /* of the model; 0: of none */
+            char unit[32];            /* of that visit: "h.3" */
+            uint32_t part, n_parts;   /* of its share */
+            uint32_t microbatch;
+            uint64_t down_bytes, up_bytes; /* since it attached */
+        } workers_reply;
+        struct {
+            uint64_t step;       /* updates done by the last of these steps, once it is done */
+            uint64_t tokens;     /* that counted, of the job so far */
+            double tokens_per_s; /* of the last steps; NAN before the second */
+            double step_ms;
+            uint32_t n;
+            float losses[MESSAGE_RECENT_STEPS]; /* (n) nats per token, oldest first */
+        } recent_reply;
+        struct {
+            int32_t code; /* -errno */
+            struct error error;
+        } refused, failed, dismissed;
+    };
+};
+
+/* Bytes written to buf (cap at least MESSAGE_MAX_BYTES). Cannot fail: a field outside what the decoder accepts is a
+ * mistake of ours (assert), except that unprintable bytes of a text become '?', since a sentence may quote a file. */
+size_t message_encode(uint8_t *buf, size_t cap, const struct message *m);
+
+/* 0, or -EBADMSG with *out untouched and *why a constant string. buf (n) is borrowed and may hold anything.
+ * -EPROTONOSUPPORT for another version of the protocol. */
+int message_decode(struct message *out, const uint8_t *buf, size_t n, const char **why);
+
+/* The protocol version of a message of ours, whichever it is; -1 if it is none of ours. */
+int message_version(const uint8_t *buf, size_t n);
+
+/* "HELLO"; for logs. A constant string, "?" outside the enum. */
+const char *message_name(enum message_kind kind);
+
+/* Messages that may come with descriptors. */
+bool message_has_descriptors(enum message_kind kind);
+
+#endif

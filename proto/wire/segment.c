@@ -1,0 +1,108 @@
+#include "proto/wire/segment.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* To whole pages; 0 if that passes the largest file size. */
+static size_t rounded(size_t bytes)
+{
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+
+    return bytes > INT64_MAX - page ? 0 : (bytes + page - 1) / page * page;
+}
+
+static int map(struct segment *segment, int protection)
+{
+    void *base = mmap(NULL, rounded(segment->bytes), protection, MAP_SHARED, segment->fd, 0);
+
+    if (base == MAP_FAILED)
+        return -errno;
+    segment->base = base;
+    (void)madvise(base, rounded(segment->bytes), MADV_HUGEPAGE); /* a wish: most systems say no for shared memory */
+    return 0;
+}
+
+int segment_create(struct segment *out, const char *name, size_t bytes, enum segment_access others, struct error *err)
+{
+    struct segment segment = {.bytes = bytes};
+    int seals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL | (others == SEGMENT_READ ? F_SEAL_FUTURE_WRITE : 0);
+    int rc = 0;
+
+    assert(bytes > 0);
+    *out = (struct segment){0};
+    if (rounded(bytes) == 0)
+        return error_set(err, -ENOMEM, "%zu bytes of shared memory for %s: no system has that much", bytes, name);
+    segment.fd = memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING);
+    if (segment.fd < 0)
+        return error_set(err, -errno, "shared memory for %s: %s", name, strerror(errno));
+    if (ftruncate(segment.fd, (off_t)rounded(bytes)) < 0)
+        rc = -errno;
+    if (rc == 0)
+        rc = map(&segment, PROT_READ | PROT_WRITE);
+    if (rc == 0 && fcntl(segment.fd, F_ADD_SEALS, seals) < 0) { /* after mapping: what is mapped stays writable */
+        rc = -errno;
+        munmap(segment.base, rounded(bytes));
+    }
+    if (rc < 0) {
+        close(segment.fd);
+        return error_set(err, rc, "%zu bytes of shared memory for %s: %s%s", bytes, name, strerror(-rc),
+                         rc == -EFBIG    ? ": raise the limit of file sizes (ulimit -f)"
+                         : rc == -ENOMEM ? ": choose a smaller model, or raise the limit of addresses (ulimit -v)"
+                                         : "");
+    }
+    *out = segment;
+    return 0;
+}
+
+/* Can a mapping of bytes be trusted not to raise SIGBUS? */
+static int check(int fd, size_t bytes, struct error *err)
+{
+    struct stat info;
+    int seals = fcntl(fd, F_GET_SEALS);
+
+    if (seals < 0)
+        return error_set(err, -EINVAL, "the descriptor that came is not shared memory");
+    if (!(seals & F_SEAL_SHRINK))
+        return error_set(err, -EINVAL, "the shared memory that came is not sealed against shrinking");
+    if (fstat(fd, &info) < 0)
+        return error_set(err, -errno, "shared memory: %s", strerror(errno));
+    if (bytes == 0 || (uint64_t)info.st_size < bytes)
+        return error_set(err, -EINVAL, "the shared memory that came has %lld bytes, not the promised %zu",
+                         (long long)info.st_size, bytes);
+    return 0;
+}
+
+int segment_attach(struct segment *out, int fd, size_t bytes, enum segment_access access, struct error *err)
+{
+    struct segment segment = {.bytes = bytes, .fd = fd};
+    int rc = check(fd, bytes, err);
+
+    *out = (struct segment){0};
+    if (rc == 0) {
+        rc = map(&segment, access == SEGMENT_READ ? PROT_READ : PROT_READ | PROT_WRITE);
+        if (rc < 0)
+            error_set(err, rc, "mapping %zu bytes of shared memory: %s", bytes, strerror(-rc));
+    }
+    close(fd);
+    if (rc < 0)
+        return rc;
+    segment.fd = -1;
+    *out = segment;
+    return 0;
+}
+
+void segment_close(struct segment *segment)
+{
+    if (!segment->base)
+        return;
+    munmap(segment->base, rounded(segment->bytes));
+    if (segment->fd >= 0)
+        close(segment->fd);
+    *segment = (struct segment){0};
+}

@@ -1,0 +1,575 @@
+#include "proto/wire/session_internal.h"
+
+#include "proto/base/process.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    ENDING_MS = 2, /* nanomsg sees a peer's end some milliseconds after the door */
+    ENDING_TICKS = 50,
+    IDLE_TICKS = 3, /* a peer that reads nothing for so long is left */
+};
+
+static void on_tick(uv_timer_t *timer);
+
+void session_enter(struct session *s, enum session_state state)
+{
+    s->state = state;
+    s->n_ticks = 0;
+    if (state == SESSION_CLOSING)
+        return;
+    uv_update_time(s->loop); /* else a caller that was busy for long would see its first tick at once */
+    uv_timer_start(&s->timer, on_tick, s->tick_ms, s->tick_ms);
+}
+
+/* The first word counts. */
+static void decide(struct session *s, const char *reason)
+{
+    if (s->decided)
+        return;
+    s->decided = true;
+    if (reason) {
+        snprintf(s->reason_text, sizeof s->reason_text, "%s", reason);
+        s->reason = s->reason_text;
+    }
+}
+
+/* What waits for the peer to read: bytes on the channel, or packets on the door. */
+static size_t unsent(const struct session *s)
+{
+    return s->channel.socket >= 0 ? channel_queued(&s->channel) : s->door.n_queued;
+}
+
+void session_close_links(struct session *s)
+{
+    if (s->door.fd >= 0)
+        door_close(&s->door);
+    if (s->channel.socket >= 0)
+        channel_close(&s->channel);
+}
+
+static void on_handle_closed(struct session *s);
+
+static void on_timer_closed(uv_handle_t *handle)
+{
+    on_handle_closed(handle->data);
+}
+
+/* Nothing more is sent or delivered. */
+void session_finish(struct session *s, const char *reason)
+{
+    if (s->state == SESSION_CLOSING)
+        return;
+    decide(s, reason);
+    session_enter(s, SESSION_CLOSING);
+    session_close_links(s);
+    uv_close((uv_handle_t *)&s->timer, on_timer_closed);
+}
+
+void session_send_by_door(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
+{
+    struct message numbered = *m;
+    uint8_t bytes[MESSAGE_MAX_BYTES];
+
+    if (s->state == SESSION_OPEN && s->door.n_queued >= SESSION_MAX_QUEUED) {
+        session_fault(s, -EPROTO, "does not read: %d messages wait for it", SESSION_MAX_QUEUED);
+        return;
+    }
+    numbered.sequence = ++s->on_door.sent;
+    size_t n = message_encode(bytes, sizeof bytes, &numbered);
+    int rc = door_send(&s->door, bytes, n, fds, n_fds); /* one place is left for our last words */
+    if (rc < 0) {
+        char reason[128];
+        snprintf(reason, sizeof reason, "sending through the door: %s", strerror(-rc));
+        session_finish(s, reason);
+    }
+}
+
+void session_send_by_channel(struct session *s, const struct message *m)
+{
+    struct message numbered = *m;
+    uint8_t bytes[MESSAGE_MAX_BYTES];
+
+    numbered.sequence = ++s->on_channel.sent;
+    size_t n = message_encode(bytes, sizeof bytes, &numbered);
+    int rc = channel_send(&s->channel, bytes, n);
+    if (rc == -ENOBUFS) {
+        session_refuse_code(s, -EPROTO, "does not read: 16 MiB of messages wait for it");
+    } else if (rc < 0) {
+        char reason[128];
+        snprintf(reason, sizeof reason, "sending by the channel: %s", strerror(-rc));
+        session_finish(s, reason);
+    }
+}
+
+/* The peer is told why, and gets a tick to read it. */
+void session_refuse_code(struct session *s, int code, const char *reason)
+{
+    struct message m = {.kind = MESSAGE_DISMISSED, .dismissed = {.code = code}};
+
+    if (s->state == SESSION_LEAVING || s->state == SESSION_CLOSING)
+        return;
+    decide(s, reason);
+    if (s->state == SESSION_RETRYING || s->state == SESSION_ENDING) {
+        session_finish(s, reason);
+        return;
+    }
+    session_enter(s, SESSION_LEAVING);
+    snprintf(m.dismissed.error.text, sizeof m.dismissed.error.text, "%s", reason);
+    session_send_by_door(s, &m, NULL, 0);
+    if (s->channel.socket >= 0)
+        channel_close(&s->channel);
+    if (s->door.fd >= 0)
+        door_shutdown(&s->door);
+    s->unsent = unsent(s);
+}
+
+void session_fault(struct session *s, int code, const char *format, ...)
+{
+    struct error err;
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(err.text, sizeof err.text, format, args);
+    va_end(args);
+    s->at_fault = true;
+    session_refuse_code(s, code, err.text);
+}
+
+/* Decodes what came by a link; false, and the session is on its way out, if it is not the next message of it. */
+static bool receive(struct session *s, struct message *m, uint64_t *received, const uint8_t *bytes, size_t n)
+{
+    const char *why;
+    int rc = message_decode(m, bytes, n, &why);
+
+    if (rc == -EPROTONOSUPPORT) {
+        session_fault(s, rc, "speaks version %d of the protocol, not %d: use programs of one build",
+                      message_version(bytes, n), MESSAGE_VERSION);
+        return false;
+    }
+    if (rc < 0) {
+        session_fault(s, rc, "sent what is no message: %s", why);
+        return false;
+    }
+    if (m->sequence != *received + 1) {
+        session_fault(s, -EPROTO, "sent %s as message %llu where %llu was due", message_name(m->kind),
+                      (unsigned long long)m->sequence, (unsigned long long)*received + 1);
+        return false;
+    }
+    ++*received;
+    return true;
+}
+
+static void out_of_place(struct session *s, const struct message *m, const char *link)
+{
+    session_fault(s, -EPROTO, "sent %s %s, out of place", message_name(m->kind), link);
+}
+
+static void send_by_carrier(struct session *s, const struct message *m)
+{
+    if (s->by_door)
+        session_send_by_door(s, m, NULL, 0);
+    else
+        session_send_by_channel(s, m);
+}
+
+/* An open session's heartbeat and end, by whichever link carries them; false if the message is none of these. */
+static bool on_life(struct session *s, const struct message *m, const char *link)
+{
+    if (m->kind == MESSAGE_BYE) {
+        decide(s, "closed");
+        if (!s->by_door)
+            door_drain(&s->door); /* what lies there came before */
+        session_finish(s, NULL);
+    } else if (m->kind == MESSAGE_PING && !s->accepted) {
+        struct message pong = {.kind = MESSAGE_PONG, .pong = {.progress = 0}};
+        if (s->progress)
+            pong.pong.progress = __atomic_load_n(s->progress, __ATOMIC_RELAXED);
+        if (s->state == SESSION_OPEN)
+            s->n_ticks = 0;
+        send_by_carrier(s, &pong);
+    } else if (m->kind == MESSAGE_PONG && s->n_unanswered > 0) {
+        s->n_unanswered--;
+        s->peer_progress = m->pong.progress;
+    } else if (m->kind == MESSAGE_PING || m->kind == MESSAGE_PONG) {
+        out_of_place(s, m, link);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static bool is_life(enum message_kind kind)
+{
+    return kind == MESSAGE_PING || kind == MESSAGE_PONG || kind == MESSAGE_BYE;
+}
+
+/* Our part of the door's messages; false if it is the user's. */
+static bool on_door_message(struct session *s, const struct message *m)
+{
+    if (m->kind == MESSAGE_DISMISSED) {
+        char reason[ERROR_TEXT_BYTES];
+        snprintf(reason, sizeof reason, "refused: %.480s", m->dismissed.error.text);
+        if (s->state == SESSION_OPEN && !s->by_door)
+            channel_drain(&s->channel);
+        session_finish(s, reason);
+    } else if (s->state == SESSION_HELLO && m->kind == (s->accepted ? MESSAGE_HELLO : MESSAGE_WELCOME)) {
+        if (s->accepted)
+            attach_on_hello(s, m);
+        else
+            attach_on_welcome(s, m);
+    } else if (s->state != SESSION_OPEN || m->kind == MESSAGE_HELLO || m->kind == MESSAGE_WELCOME ||
+               m->kind == MESSAGE_GREETING || (!s->by_door && is_life(m->kind))) {
+        out_of_place(s, m, "through the door");
+    } else {
+        return on_life(s, m, "through the door");
+    }
+    return true;
+}
+
+/* Descriptors only where they belong, and of other users only as many as leave some. */
+static bool may_have(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
+{
+    if (n_fds == 0)
+        return true;
+    if (!message_has_descriptors(m->kind))
+        session_fault(s, -EPROTO, "sent %u descriptors with %s, where there are none", n_fds, message_name(m->kind));
+    else if (s->accepted && !session_is_own(s) && !session_leaves_spare(fds[n_fds - 1]))
+        session_refuse_code(s, -EMFILE, "the daemon has no descriptors left for these files");
+    else
+        return true;
+    return false;
+}
+
+static void on_door_packet(struct door *door, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds)
+{
+    struct session *s = door->data;
+    struct message m;
+    bool ours = true; /* the user's are its to close */
+
+    if ((s->state != SESSION_LEAVING || s->by_door) && receive(s, &m, &s->on_door.received, bytes, n)) {
+        if (s->state != SESSION_LEAVING)
+            ours = !may_have(s, &m, fds, n_fds) || on_door_message(s, &m);
+        else if (m.kind == MESSAGE_BYE) /* it wants what we want: neither need wait for the other */
+            session_finish(s, NULL);
+    }
+    if (!ours)
+        s->events->on_message(s, &m, fds, n_fds);
+    for (unsigned i = 0; ours && i < n_fds; i++)
+        close(fds[i]);
+}
+
+static void on_ending(struct session *s)
+{
+    channel_drain(&s->channel);
+    if (s->state == SESSION_ENDING && (!channel_is_connected(&s->channel) || s->n_ticks == ENDING_TICKS))
+        session_finish(s, "killed");
+}
+
+static void on_door_end(struct door *door, const char *what)
+{
+    struct session *s = door->data;
+
+    if (s->state == SESSION_OPEN && !what && s->by_door) {
+        session_finish(s, "killed");
+        return;
+    }
+    if (s->state == SESSION_OPEN && !what) {
+        session_enter(s, SESSION_ENDING);
+        uv_timer_start(&s->timer, on_tick, ENDING_MS, ENDING_MS);
+        on_ending(s);
+        return;
+    }
+    if (what && s->state != SESSION_LEAVING)
+        session_fault(s, -EPROTO, "%s", what);
+    session_finish(s, "closed before the session was open");
+}
+
+static void on_door_closed(struct door *door)
+{
+    on_handle_closed(door->data);
+}
+
+static const struct door_events door_events = {on_door_packet, on_door_end, on_door_closed};
+
+/* Our part of the channel's messages; false if it is the user's. */
+static bool on_channel_message(struct session *s, const struct message *m)
+{
+    if (s->state == SESSION_GREETING && m->kind == MESSAGE_GREETING) {
+        attach_on_greeting(s, m);
+    } else if ((s->state != SESSION_OPEN && s->state != SESSION_ENDING) || m->kind == MESSAGE_HELLO ||
+               m->kind == MESSAGE_WELCOME || m->kind == MESSAGE_GREETING || m->kind == MESSAGE_DISMISSED) {
+        out_of_place(s, m, "by the channel");
+    } else {
+        return on_life(s, m, "by the channel");
+    }
+    return true;
+}
+
+static void on_channel_packet(struct channel *channel, const uint8_t *bytes, size_t n)
+{
+    struct session *s = channel->data;
+    struct message m;
+
+    if (!receive(s, &m, &s->on_channel.received, bytes, n))
+        return;
+    if (s->state == SESSION_LEAVING) { /* it wants what we want: neither need wait for the other */
+        if (m.kind == MESSAGE_BYE)
+            session_finish(s, NULL);
+        return;
+    }
+    if (!on_channel_message(s, &m))
+        s->events->on_message(s, &m, NULL, 0);
+}
+
+static void on_channel_fault(struct channel *channel, const char *what)
+{
+    session_finish(channel->data, what);
+}
+
+static void on_channel_closed(struct channel *channel)
+{
+    on_handle_closed(channel->data);
+}
+
+static const struct channel_events channel_events = {on_channel_packet, on_channel_fault, on_channel_closed};
+
+static void on_handle_closed(struct session *s)
+{
+    s->n_handles--;
+    if (s->state == SESSION_RETRYING && s->n_handles == 1) /* the timer */
+        attach_again(s);
+    if (s->n_handles > 0)
+        return;
+    if (s->listener && !s->opened && s->at_fault && s->reason)
+        session_note_away(s->listener, s->peer_pid, s->peer_uid, "it ", s->reason);
+    session_unlist(s);
+    s->events->on_closed(s, s->reason);
+    free(s);
+}
+
+/* Ctrl-Z is no reason to lose a run, nor is a debugger: such a peer will answer when it goes on. A worker's steps are
+ * others' to wait for. */
+static bool is_suspended(const struct session *s)
+{
+    return s->n_unanswered > 0 && s->hello.hello.role != ROLE_WORKER && process_is_stopped(s->peer_pid);
+}
+
+static void on_open_tick(struct session *s)
+{
+    const struct message ping = {.kind = MESSAGE_PING};
+
+    if (!s->accepted) {
+        if (s->n_ticks >= SESSION_PATIENCE)
+            session_finish(s, "silent for 60 s");
+    } else if (is_suspended(s)) {
+        return; /* this second counts for nothing */
+    } else if (s->n_unanswered == SESSION_PINGS) {
+        session_refuse_code(s, -ETIMEDOUT, "silent for 15 s");
+    } else {
+        s->n_unanswered++;
+        send_by_carrier(s, &ping);
+    }
+}
+
+/* A peer that still reads is given the time to, however slow it is. */
+static void on_leaving_tick(struct session *s)
+{
+    const size_t left = unsent(s);
+
+    s->n_idle = left < s->unsent ? 0 : s->n_idle + 1;
+    s->unsent = left;
+    if (s->n_idle == IDLE_TICKS || s->n_ticks == SESSION_PATIENCE)
+        session_finish(s, NULL);
+}
+
+static void on_tick(uv_timer_t *timer)
+{
+    struct session *s = timer->data;
+
+    s->n_ticks++;
+    switch (s->state) {
+    case SESSION_HELLO:
+    case SESSION_GREETING:
+        attach_on_tick(s);
+        break;
+    case SESSION_OPEN:
+        on_open_tick(s);
+        break;
+    case SESSION_ENDING:
+        on_ending(s);
+        break;
+    case SESSION_LEAVING:
+        on_leaving_tick(s);
+        break;
+    case SESSION_RETRYING:
+    case SESSION_CLOSING:
+        break;
+    }
+}
+
+struct session *session_new(uv_loop_t *loop, const struct session_events *events, void *data)
+{
+    struct session *s = calloc(1, sizeof *s);
+
+    if (!s)
+        return NULL;
+    s->loop = loop;
+    s->events = events;
+    s->data = data;
+    s->tick_ms = SESSION_TICK_MS;
+    s->door.fd = s->channel.socket = -1;
+    return s;
+}
+
+void session_enlist(struct session *s, struct session **first)
+{
+    s->next = *first;
+    s->listed = first;
+    if (s->next)
+        s->next->listed = &s->next;
+    *first = s;
+}
+
+void session_unlist(struct session *s)
+{
+    if (!s->listed)
+        return;
+    *s->listed = s->next;
+    if (s->next)
+        s->next->listed = s->listed;
+    s->listed = NULL;
+}
+
+int session_open_door(struct session *s, int fd)
+{
+    struct door_peer peer;
+
+    if (!door_peer(&peer, fd)) {
+        close(fd);
+        return -EACCES;
+    }
+    s->peer_pid = peer.pid;
+    s->peer_uid = peer.uid;
+    int rc = door_open(&s->door, s->loop, fd, &door_events, s);
+
+    if (rc == 0)
+        s->n_handles++;
+    return rc;
+}
+
+bool session_is_own(const struct session *s)
+{
+    return s->peer_uid == geteuid();
+}
+
+int session_open_channel(struct session *s)
+{
+    int rc = channel_open(&s->channel, s->loop, s->address, s->accepted, &channel_events, s);
+
+    if (rc == 0)
+        s->n_handles++;
+    return rc;
+}
+
+void session_start(struct session *s)
+{
+    uv_timer_init(s->loop, &s->timer);
+    s->timer.data = s;
+    s->n_handles++;
+    session_enter(s, SESSION_HELLO);
+}
+
+void session_send(struct session *s, const struct message *m)
+{
+    assert(s->opened || s->decided);
+    if (s->state == SESSION_OPEN)
+        send_by_carrier(s, m);
+}
+
+void session_send_fds(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
+{
+    assert((s->opened || s->decided) && n_fds <= SESSION_MAX_FDS);
+    assert(n_fds == 0 || message_has_descriptors(m->kind));
+    if (s->state == SESSION_OPEN)
+        session_send_by_door(s, m, fds, n_fds);
+}
+
+void session_close(struct session *s)
+{
+    const struct message bye = {.kind = MESSAGE_BYE};
+
+    if (s->state == SESSION_LEAVING || s->state == SESSION_CLOSING)
+        return;
+    decide(s, NULL);
+    if (s->state != SESSION_OPEN) {
+        session_finish(s, NULL);
+        return;
+    }
+    session_enter(s, SESSION_LEAVING);
+    send_by_carrier(s, &bye);
+    s->unsent = unsent(s);
+}
+
+void session_refuse(struct session *s, const char *reason)
+{
+    session_refuse_code(s, -ECONNREFUSED, reason);
+}
+
+void *session_data(const struct session *s)
+{
+    return s->data;
+}
+
+void session_set_data(struct session *s, void *data)
+{
+    s->data = data;
+}
+
+int session_hold_thread(int *hold, struct error *err)
+{
+    *hold = channel_hold();
+    return *hold < 0 ? error_set(err, *hold, "no channel can be opened: %s", strerror(-*hold)) : 0;
+}
+
+void session_let_thread_go(int hold)
+{
+    channel_let_go(hold);
+}
+
+uint32_t session_id(const struct session *s)
+{
+    return s->id;
+}
+
+void session_share_progress(struct session *s, const uint64_t *progress)
+{
+    s->progress = progress;
+}
+
+uint64_t session_peer_progress(const struct session *s)
+{
+    return s->peer_progress;
+}
+
+int session_peer_pid(const struct session *s)
+{
+    return s->peer_pid;
+}
+
+uid_t session_peer_uid(const struct session *s)
+{
+    return s->peer_uid;
+}
+
+void session_set_tick(struct session *s, unsigned ms)
+{
+    s->tick_ms = ms;
+    uv_timer_start(&s->timer, on_tick, ms, ms);
+}

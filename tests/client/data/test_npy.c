@@ -1,0 +1,130 @@
+/* NumPy headers, as numpy.lib.format.write_array_header_1_0 writes them, and what is not one. */
+#include "tests/kit/run.h"
+
+#include "client/data/npy.h"
+
+#include <check.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A header of this version around a dictionary; returns its length. */
+static size_t header(uint8_t *out, uint8_t version, const char *dictionary)
+{
+    const size_t n = strlen(dictionary), start = version == 1 ? 10 : 12;
+
+    memcpy(out, "\x93NUMPY", 6);
+    memset(out + 6, 0, 6);
+    out[6] = version;
+    out[8] = (uint8_t)n, out[9] = (uint8_t)(n >> 8);
+    memcpy(out + start, dictionary, n);
+    return start + n;
+}
+
+/* The beginning of numpy.save("x.npy", numpy.arange(5, dtype="<u2")), NumPy 1.24. */
+static const char from_numpy[] = "\x93NUMPY\x01\x00\x76\x00{'descr': '<u2', 'fortran_order': False, 'shape': (5,), }"
+                                 "                                                            \n";
+
+START_TEST(a_header_that_numpy_wrote_is_read)
+{
+    struct client_npy npy;
+    struct error err = {0};
+
+    ck_assert_uint_eq(sizeof from_numpy - 1, 128);
+    ck_assert_int_eq(client_npy_parse(&npy, (const uint8_t *)from_numpy, 128, &err), 0);
+    ck_assert_int_eq(npy.type, CLIENT_U16);
+    ck_assert_uint_eq(npy.n, 5);
+    ck_assert_uint_eq(npy.offset, 128);
+}
+END_TEST
+
+START_TEST(every_type_version_and_order_of_keys_is_read)
+{
+    static const struct {
+        const char *dictionary;
+        enum client_integer type;
+    } headers[] = {
+        {"{'descr': '<u4', 'fortran_order': False, 'shape': (7,), }", CLIENT_U32},
+        {"{'shape':(7,),'descr':'<i4','fortran_order':True}", CLIENT_I32},
+        {"{ 'fortran_order' : False , 'descr' : '<i8' , 'shape' : ( 7 , ) }  \n", CLIENT_I64},
+    };
+    uint8_t bytes[256];
+    struct client_npy npy;
+
+    for (uint8_t version = 1; version <= 3; version++) {
+        for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
+            size_t n = header(bytes, version, headers[i].dictionary);
+            ck_assert_int_eq(client_npy_parse(&npy, bytes, n, NULL), 0);
+            ck_assert_int_eq(npy.type, headers[i].type);
+            ck_assert_uint_eq(npy.n, 7);
+            ck_assert_uint_eq(npy.offset, n);
+        }
+    }
+}
+END_TEST
+
+START_TEST(what_is_not_one_dimension_of_integers_is_refused_with_a_sentence)
+{
+    static const struct {
+        const char *dictionary, *says;
+    } headers[] = {
+        {"{'descr': '<f4', 'fortran_order': False, 'shape': (7,), }", "type"},
+        {"{'descr': '>u2', 'fortran_order': False, 'shape': (7,), }", "type"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (7, 2), }", "dimension"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (), }", "dimension"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (99999999999999999999,), }", "dimension"},
+        {"{'descr': '<u2', 'fortran_order': 0, 'shape': (7,), }", "fortran_order"},
+        {"{'descr': '<u2', 'descr': '<u2', 'shape': (7,), }", "once"},
+        {"{'descr': '<u2', 'shape': (7,), }", "once"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (7,), 'more': 1}", "more than"},
+        {"{'descr': '<u2' 'fortran_order': False, 'shape': (7,), }", "comma"},
+        {"{'descr': '<u2', 'fortran_order': False, 'shape': (7,), } x", "follows"},
+        {"", "no dictionary"},
+    };
+    uint8_t bytes[256];
+    struct client_npy npy;
+
+    for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
+        struct error err = {0};
+        size_t n = header(bytes, 1, headers[i].dictionary);
+        ck_assert_int_eq(client_npy_parse(&npy, bytes, n, &err), -EINVAL);
+        ck_assert_msg(strstr(err.text, headers[i].says), "%s: %s", headers[i].dictionary, err.text);
+    }
+}
+END_TEST
+
+/* Each in a block of its own size, so that the sanitizers see a read past it. */
+START_TEST(every_truncation_is_refused_and_every_changed_byte_is_survived)
+{
+    struct client_npy npy;
+
+    for (size_t n = 0; n < 128; n++) {
+        uint8_t *copy = malloc(n + 1);
+        memcpy(copy, from_numpy, n);
+        ck_assert_int_eq(client_npy_parse(&npy, copy, n, NULL), -EINVAL);
+        free(copy);
+    }
+    uint8_t *copy = malloc(128);
+    for (size_t at = 0; at < 128; at++) {
+        for (int byte = 0; byte < 256; byte++) {
+            memcpy(copy, from_numpy, 128);
+            copy[at] = (uint8_t)byte;
+            if (client_npy_parse(&npy, copy, 128, NULL) == 0)
+                ck_assert_uint_le(npy.offset, 128);
+        }
+    }
+    free(copy);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("npy");
+
+    tcase_add_test(tests, a_header_that_numpy_wrote_is_read);
+    tcase_add_test(tests, every_type_version_and_order_of_keys_is_read);
+    tcase_add_test(tests, what_is_not_one_dimension_of_integers_is_refused_with_a_sentence);
+    tcase_add_test(tests, every_truncation_is_refused_and_every_changed_byte_is_survived);
+    return run_tests(tests);
+}

@@ -1,0 +1,236 @@
+#include "client/model/side.h"
+#include "client/model/snapshot.h"
+
+#include "tests/kit/run.h"
+#include "tests/kit/stage.h"
+#include "tests/kit/store_fixture.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static struct stage st; /* each test is a process of its own */
+
+static const char config[] = "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 2, \"n_embd\": 8, \"n_inner\": 32,"
+                             "\"n_positions\": 5, \"vocab_size\": 17}";
+
+/* What the daemon, another process, does when it is asked for a snapshot. */
+enum course { GOOD, NO_SIDE, REFUSE, BAD_CONFIG, BAD_WEIGHTS, BAD_SIDE, STRANGE_SIDE, SILENT, DIE };
+static enum course plan;
+
+static void put(int fd, const char *text)
+{
+    ck_assert_int_eq(write(fd, text, strlen(text)), (ssize_t)strlen(text)); /* which moves the shared position */
+}
+
+static void write_snapshot(const int *fds)
+{
+    struct store_fixture f;
+
+    store_fixture_open(&f, store_fixture_small, true, 0);
+    eps_store_draw(&f.store, 3);
+    if (plan == BAD_WEIGHTS)
+        put(fds[0], "half of it");
+    else
+        store_fixture_write(&f.store, fds[0], -1, NULL);
+    put(fds[1], plan == BAD_CONFIG ? "{" : config);
+    if (plan == BAD_SIDE)
+        put(fds[2], "{\"files\":");
+    else if (plan == STRANGE_SIDE)
+        put(fds[2], "{\"files\": {\"../x\": \"\"}}");
+    else if (plan != NO_SIDE)
+        put(fds[2], "{\"options\": {\"precision\": \"bf16\"}, \"files\": {\"merges.txt\": \"a b\\n\"}}");
+    store_fixture_close(&f);
+}
+
+static void on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
+{
+    struct message reply = {.kind = MESSAGE_STATUS_REPLY};
+
+    if (m->kind == MESSAGE_STATUS) {
+        strcpy(reply.status_reply.model, "gpt2 2x8");
+        session_send(s, &reply);
+        return;
+    }
+    ck_assert_int_eq(m->kind, MESSAGE_SNAPSHOT);
+    ck_assert_uint_eq(n_fds, 3);
+    if (plan == DIE)
+        raise(SIGKILL);
+    if (plan == REFUSE)
+        reply = (struct message){.kind = MESSAGE_REFUSED,
+                                 .refused = {-ENODATA, {"no model is trained here: begin with eps train"}}};
+    else
+        reply = (struct message){.kind = MESSAGE_SAVED, .saved.step = 7};
+    if (plan != REFUSE && plan != SILENT)
+        write_snapshot(fds);
+    for (unsigned i = 0; i < n_fds; i++)
+        close(fds[i]);
+    if (plan != SILENT)
+        session_send(s, &reply);
+}
+
+static void on_open(struct session *s, const struct message *peer)
+{
+    (void)s;
+    ck_assert_int_eq(peer->hello.role, ROLE_VIEWER);
+}
+
+static void on_closed(struct session *s, const char *reason)
+{
+    (void)s, (void)reason;
+}
+
+static void be_the_daemon(struct stage *stage)
+{
+    static const struct session_events events = {on_open, on_message, on_closed};
+    struct error err = {""};
+
+    ck_assert_msg(session_listen(&stage->listener, &stage->loop, stage->directory, &events, NULL, &err) == 0, "%s",
+                  err.text);
+    stage_signal(stage);
+    uv_run(&stage->loop, UV_RUN_DEFAULT);
+}
+
+static int n_asked;
+
+static int give_up(void *data, struct error *err)
+{
+    (void)data;
+    return ++n_asked < 5 ? 0 : error_set(err, -EINTR, "interrupted");
+}
+
+/* What a daemon leaves behind that was killed. */
+static void remove_directory(void)
+{
+    static const char *const patterns[] = {"s/*", "*"};
+    char pattern[sizeof st.directory + 8];
+    glob_t files;
+
+    for (size_t k = 0; k < 2; k++) {
+        snprintf(pattern, sizeof pattern, "%s/%s", st.directory, patterns[k]);
+        if (glob(pattern, 0, NULL, &files))
+            continue;
+        for (size_t i = 0; i < files.gl_pathc; i++)
+            remove(files.gl_pathv[i]);
+        globfree(&files);
+    }
+    ck_assert_int_eq(rmdir(st.directory), 0);
+}
+
+static int fetch(struct client_model *model, uint64_t *step, struct error *err)
+{
+    const struct client_watch watch = {give_up, NULL};
+
+    stage_begin(&st);
+    const pid_t pid = stage_fork(&st, be_the_daemon);
+    stage_await(&st);
+    int rc = client_snapshot_fetch(model, step, st.directory, plan == SILENT ? &watch : NULL, NULL, err);
+    stage_kill(pid);
+    remove_directory();
+    return rc;
+}
+
+START_TEST(a_snapshot_is_a_model_like_any_other)
+{
+    struct client_model model;
+    struct store_fixture got, drawn;
+    struct error err = {""};
+    uint64_t step = 0;
+    size_t n;
+
+    plan = _i ? NO_SIDE : GOOD;
+    ck_assert_msg(fetch(&model, &step, &err) == 0, "%s", err.text);
+    ck_assert_uint_eq(step, 7);
+    ck_assert_str_eq(model.name, "gpt2 2x8");
+    ck_assert_uint_eq(model.config.width, 8);
+    ck_assert_uint_eq(model.n_weights, 1);
+    ck_assert_int_eq(lseek(model.config_fd, 0, SEEK_CUR), 0);
+    if (plan == GOOD)
+        ck_assert_str_eq(client_side_find(model.side, "merges.txt", &n), "a b\n");
+    else
+        ck_assert_ptr_null(model.side);
+    ck_assert_int_eq(model.precision, plan == GOOD ? NUMBER_BF16 : NUMBER_FP32);
+    store_fixture_open(&got, store_fixture_small, true, 0);
+    store_fixture_open(&drawn, store_fixture_small, true, 0);
+    eps_store_draw(&drawn.store, 3);
+    ck_assert_msg(eps_store_load(&got.store, model.weight_fds, 1, &err) == 0, "%s", err.text);
+    store_fixture_same(got.store.weights.base, drawn.store.weights.base, got.model.segment_n, "w");
+    store_fixture_close(&got), store_fixture_close(&drawn);
+    client_model_close(&model);
+}
+END_TEST
+
+static const struct {
+    enum course plan;
+    int rc;
+    const char *sentence;
+} failures[] = {
+    {REFUSE, -ENODATA, "no model is trained here: begin with eps train"},
+    {BAD_CONFIG, -EINVAL, "gpt2 2x8: "},
+    {BAD_WEIGHTS, -EINVAL, "gpt2 2x8: not a safetensors file"},
+    {BAD_SIDE, -EPROTO, "the daemon's side file: line 1: "},
+    {STRANGE_SIDE, -EINVAL, "gpt2 2x8: ../x is not one of a model's side files"},
+    {SILENT, -EINTR, "interrupted"},
+    {DIE, -EIO, "the daemon is gone: killed"},
+};
+
+START_TEST(what_goes_wrong_is_said_and_nothing_stays_open)
+{
+    struct client_model model;
+    struct error err = {""};
+
+    plan = failures[_i].plan;
+    const int next = dup(STDIN_FILENO);
+    close(next);
+    ck_assert_int_eq(fetch(&model, NULL, &err), failures[_i].rc);
+    ck_assert_msg(strncmp(err.text, failures[_i].sentence, strlen(failures[_i].sentence)) == 0, "%s", err.text);
+    ck_assert_int_eq(model.config_fd, -1);
+    ck_assert_uint_eq(model.n_weights, 0);
+    client_model_close(&model);
+    for (int fd = next; fd < 256; fd++) { /* what is open is not one of the three files, which have no name */
+        struct stat s;
+        if (fstat(fd, &s) == 0 && S_ISREG(s.st_mode))
+            ck_assert_uint_gt(s.st_nlink, 0);
+    }
+}
+END_TEST
+
+START_TEST(without_a_daemon_there_is_no_snapshot)
+{
+    struct client_model model;
+    struct error err = {""};
+
+    ck_assert_int_eq(client_snapshot_fetch(&model, NULL, "/tmp/no-such-daemon", NULL, NULL, &err), -ENOENT);
+    ck_assert_int_eq(model.config_fd, -1);
+}
+END_TEST
+
+/* A directory that is none, then one of /var/tmp or memory is taken. */
+START_TEST(a_temporary_directory_that_is_none_does_not_matter)
+{
+    struct client_model model;
+    struct error err = {""};
+
+    setenv("TMPDIR", "/nonexistent", 1);
+    ck_assert_msg(fetch(&model, NULL, &err) == 0, "%s", err.text);
+    client_model_close(&model);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = tcase_create("client_snapshot");
+
+    tcase_set_timeout(tcase, 60);
+    tcase_add_loop_test(tcase, a_snapshot_is_a_model_like_any_other, 0, 2);
+    tcase_add_loop_test(tcase, what_goes_wrong_is_said_and_nothing_stays_open, 0, sizeof failures / sizeof *failures);
+    tcase_add_test(tcase, without_a_daemon_there_is_no_snapshot);
+    tcase_add_test(tcase, a_temporary_directory_that_is_none_does_not_matter);
+    return run_tests(tcase);
+}

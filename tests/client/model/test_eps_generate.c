@@ -1,0 +1,443 @@
+/* Texts that go on: the very tokens of transformers, whatever the budget and whoever runs them; and what is refused. */
+#include "client/text/sample.h"
+#include "client/text/stream.h"
+#include "tests/kit/fixture.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/run.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Made by tests/oracle/make_generate.py: byte vocabulary, 512 positions, three texts of 200 tokens, greedy. */
+static struct fixture fixture;
+static char model[300];
+
+enum { MAX_TOKENS = 512, N_TEXTS = 3 };
+
+/* What came out. */
+struct heard {
+    uint32_t ids[MAX_TOKENS], n;
+    char text[4 * MAX_TOKENS];
+    size_t n_text;
+    bool textless;
+    uint32_t stop_after; /* tokens; 0: never */
+    pid_t (*find)(const char *program);
+    pid_t killed;
+};
+
+static void setup(void)
+{
+    processes_setup();
+    fixture_open_model(&fixture, "generate");
+    snprintf(model, sizeof model, "%s", processes_path("model"));
+    ck_assert_int_eq(mkdir(model, 0700), 0);
+    fixture_write_model(&fixture, model);
+}
+
+static void remove_all(void)
+{
+    fixture_close(&fixture);
+    processes_remove();
+}
+
+static void on_token(void *user, uint32_t id, const char *text, size_t n)
+{
+    struct heard *h = user;
+
+    ck_assert_uint_lt(h->n, MAX_TOKENS);
+    h->ids[h->n++] = id;
+    h->textless |= !text;
+    if (text) {
+        memcpy(h->text + h->n_text, text, n);
+        h->n_text += n;
+    }
+    if (h->find && h->n == 3) {
+        h->killed = h->find("eps-worker");
+        ck_assert_int_eq(kill(h->killed, SIGKILL), 0);
+    }
+}
+
+static int should_stop(void *user)
+{
+    const struct heard *h = user;
+    return h->stop_after > 0 && h->n >= h->stop_after;
+}
+
+static const struct eps_generate_events events = {.on_token = on_token, .should_stop = should_stop};
+
+static struct eps_generate_options greedy(const char *prompt)
+{
+    return (struct eps_generate_options){.model = model,
+                                         .programs = BIN_DIR,
+                                         .prompt = prompt,
+                                         .prompt_bytes = prompt ? strlen(prompt) : 0,
+                                         .top_p = NAN};
+}
+
+static struct eps_generated generate(struct heard *h, const struct eps_generate_options *options)
+{
+    struct eps_generated out;
+    struct eps_error error;
+
+    *h = (struct heard){0};
+    ck_assert_msg(eps_generate(&out, options, &events, h, &error) == 0, "%s", error.text);
+    ck_assert_str_eq(error.text, "");
+    ck_assert_uint_eq(out.n_tokens, h->n);
+    return out;
+}
+
+static const char *prompt_of(int i)
+{
+    return json_string_value(
+        json_object_get(json_array_get(json_object_get(fixture.reference, "texts"), (size_t)i), "prompt"));
+}
+
+static void check_text(const struct heard *h, int i)
+{
+    const json_t *ids = json_object_get(json_array_get(json_object_get(fixture.reference, "texts"), (size_t)i), "ids");
+
+    ck_assert_uint_eq(json_array_size(ids), 200);
+    ck_assert_uint_eq(h->n, 200);
+    for (size_t k = 0; k < 200; k++)
+        ck_assert_msg(json_integer_value(json_array_get(ids, k)) == h->ids[k], "text %d: token %zu is %u", i, k,
+                      h->ids[k]);
+}
+
+START_TEST(greedy_texts_are_those_of_transformers)
+{
+    const struct eps_generate_options options = greedy(prompt_of(_i));
+    struct heard h;
+    const struct eps_generated out = generate(&h, &options);
+
+    check_text(&h, _i);
+    ck_assert_uint_eq(out.n_prompt, strlen(prompt_of(_i)));
+    ck_assert(!out.ended && out.prompt_ms > 0 && out.tokens_ms > 0);
+    /* 4 blocks of 12*64*64 + 13*64, a norm, wte; and wpe, of which a token reads one row. */
+    ck_assert_uint_eq(out.token_bytes, 4 * (4 * (12 * 64 * 64 + 13 * 64) + 2 * 64 + 256 * 64));
+    ck_assert_uint_eq(out.weight_bytes, out.token_bytes + 4 * 512 * 64);
+    ck_assert_uint_eq(out.resident_bytes, out.token_bytes);
+}
+END_TEST
+
+/* The least budget for `prompt` and n tokens, as the refusal of a smaller one says. */
+static uint64_t least_budget(const char *prompt, uint32_t n_tokens)
+{
+    struct eps_generate_options options = greedy(prompt);
+    struct eps_generated out;
+    struct eps_error error;
+
+    options.n_tokens = n_tokens;
+    options.device_mem = 100 << 10;
+    ck_assert_int_lt(eps_generate(&out, &options, NULL, NULL, &error), 0);
+    ck_assert_msg(strstr(error.text, "--device-mem is 0.1 MiB") != NULL, "%s", error.text);
+    const char *bytes = strstr(error.text, "needs at least ");
+    ck_assert_msg(bytes && (bytes = strchr(bytes, '(')), "%s", error.text);
+    return strtoull(bytes + 1, NULL, 10);
+}
+
+/* Budgets in which no, some and all weights find room to stay. */
+START_TEST(a_text_does_not_depend_on_the_budget)
+{
+    const uint64_t least = least_budget(prompt_of(0), 200);
+    uint64_t resident[4];
+
+    for (uint64_t i = 0; i < 4; i++) {
+        struct eps_generate_options options = greedy(prompt_of(0));
+        struct heard h;
+        options.device_mem = least + (i << 19);
+        const struct eps_generated out = generate(&h, &options);
+        check_text(&h, 0);
+        resident[i] = out.resident_bytes;
+        ck_assert(i == 0 || resident[i] >= resident[i - 1]);
+    }
+    ck_assert_uint_lt(resident[0], 4 * 256 * 64); /* not even the table stayed */
+    ck_assert_uint_lt(resident[1], resident[2]);
+    ck_assert_uint_eq(resident[3], 4 * (4 * (12 * 64 * 64 + 13 * 64) + 2 * 64 + 256 * 64));
+}
+END_TEST
+
+START_TEST(ids_begin_a_text_as_their_bytes_do)
+{
+    struct eps_generate_options options = greedy(NULL);
+    const char *prompt = prompt_of(2);
+    uint32_t ids[MAX_TOKENS];
+    struct heard h;
+
+    for (size_t i = 0; prompt[i]; i++)
+        ids[i] = (unsigned char)prompt[i];
+    options.prompt_ids = ids;
+    options.n_prompt_ids = strlen(prompt);
+    generate(&h, &options);
+    check_text(&h, 2);
+}
+END_TEST
+
+START_TEST(without_a_prompt_bytes_begin_after_a_new_line)
+{
+    const struct eps_generate_options nothing = greedy(NULL), empty = greedy(""), line = greedy("\n");
+    struct heard a, b, c;
+
+    ck_assert_uint_eq(generate(&a, &nothing).n_prompt, 1);
+    generate(&b, &empty);
+    generate(&c, &line);
+    ck_assert_mem_eq(a.ids, c.ids, 200 * sizeof *a.ids);
+    ck_assert_mem_eq(b.ids, c.ids, 200 * sizeof *a.ids);
+}
+END_TEST
+
+START_TEST(a_daemon_with_workers_gives_the_same_text)
+{
+    struct eps_generate_options options = greedy(prompt_of(0));
+    struct eps_error error;
+    struct heard h;
+    pid_t daemon = processes_daemon("lab", 2, NULL);
+
+    options.connect = "lab";
+    for (int i = 0; i < 2; i++) { /* and has forgotten all about it when the next comes */
+        generate(&h, &options);
+        check_text(&h, 0);
+    }
+    ck_assert_int_eq(eps_stop("lab", &error), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+}
+END_TEST
+
+START_TEST(a_drawn_text_comes_again_with_its_seed)
+{
+    struct eps_generate_options options = greedy(prompt_of(0)), other;
+    struct heard first, again, small, seeded;
+    uint32_t n_same = 0;
+
+    options.temperature = NAN, options.top_k = 50, options.top_p = 0.95, options.seed = 7;
+    options.n_tokens = 100;
+    generate(&first, &options);
+    generate(&again, &options);
+    ck_assert_uint_eq(first.n, 100);
+    ck_assert_mem_eq(first.ids, again.ids, 100 * sizeof *first.ids);
+    other = options;
+    other.device_mem = least_budget(prompt_of(0), 100);
+    generate(&small, &other);
+    ck_assert_mem_eq(first.ids, small.ids, 100 * sizeof *first.ids);
+    options.seed = 8;
+    generate(&seeded, &options);
+    for (size_t i = 0; i < 100; i++)
+        n_same += first.ids[i] == seeded.ids[i];
+    ck_assert_uint_lt(n_same, 60);
+    options.top_k = 1; /* leaves nothing to draw */
+    options.n_tokens = 200;
+    generate(&again, &options);
+    check_text(&again, 0);
+}
+END_TEST
+
+/* The fifth token of this text is 200, the first byte of two. */
+START_TEST(text_comes_as_whole_characters_and_all_of_it)
+{
+    static const uint32_t lengths[] = {200, 5};
+    struct eps_generate_options options = greedy(prompt_of(1));
+    struct client_stream stream = {0};
+    uint8_t bytes[MAX_TOKENS];
+    const char *text;
+    struct heard h;
+    size_t n;
+
+    for (int k = 0; k < 2; k++) {
+        options.n_tokens = lengths[k];
+        generate(&h, &options);
+        for (uint32_t i = 0; i < h.n; i++)
+            bytes[i] = (uint8_t)h.ids[i];
+        ck_assert_uint_eq(bytes[4], 200);
+        ck_assert_int_eq(client_stream_push(&stream, &text, &n, bytes, h.n, true, NULL), 0);
+        ck_assert_uint_eq(h.n_text, n);
+        ck_assert_mem_eq(h.text, text, n);
+    }
+    client_stream_free(&stream);
+}
+END_TEST
+
+/* tests/fixtures/tied has a vocabulary of 61, 16 positions, and no tokenizer. */
+START_TEST(without_a_tokenizer_ids_go_in_and_ids_come_out)
+{
+    static const uint32_t ids[] = {1, 60, 0, 7, 9};
+    struct eps_generate_options options = greedy(NULL);
+    char path[600];
+    struct heard h;
+
+    snprintf(path, sizeof path, "%s/fixtures/tied", TESTS_DIR);
+    options.model = path;
+    options.prompt_ids = ids;
+    options.n_prompt_ids = 5;
+    const struct eps_generated out = generate(&h, &options);
+    ck_assert_uint_eq(out.n_tokens, 200); /* more than the 16 positions */
+    ck_assert(h.textless);
+    for (uint32_t i = 0; i < h.n; i++)
+        ck_assert_uint_lt(h.ids[i], 61);
+}
+END_TEST
+
+static void check_refused(const struct eps_generate_options *options, int code, const char *first, const char *second)
+{
+    struct eps_generated out;
+    struct eps_error error;
+    struct heard h = {0};
+    int rc = eps_generate(&out, options, &events, &h, &error);
+
+    ck_assert_msg(rc == code, "%d: %s", rc, error.text);
+    ck_assert_msg(strstr(error.text, first) && strstr(error.text, second), "no \"%s\" and \"%s\": %s", first, second,
+                  error.text);
+    ck_assert_uint_eq(h.n, 0);
+    ck_assert_uint_eq(out.n_tokens, 0);
+}
+
+START_TEST(what_cannot_be_generated_is_refused_in_a_sentence)
+{
+    static const uint32_t beyond[] = {5, 256}, one[] = {5};
+    struct eps_generate_options o;
+    char path[600];
+
+    o = greedy("caf\xC3 noir");
+    check_refused(&o, -EINVAL, "not UTF-8", "byte 3 is 0xC3");
+    o = greedy("cut \xE2\x82");
+    check_refused(&o, -EINVAL, "not UTF-8", "byte 4 is 0xE2");
+    o = greedy(NULL), o.prompt_ids = beyond, o.n_prompt_ids = 2;
+    check_refused(&o, -EDOM, "--ids: 256 is not a token", "255");
+    o = greedy("x"), o.prompt_ids = one, o.n_prompt_ids = 1;
+    check_refused(&o, -EDOM, "--prompt", "--ids");
+
+    o = greedy("x"), o.temperature = -1;
+    check_refused(&o, -EDOM, "--temperature -1", "at least 0");
+    o = greedy("x"), o.top_p = 1.5;
+    check_refused(&o, -EDOM, "--top-p 1.5", "at most 1");
+    o = greedy("x"), o.connect = "nowhere";
+    check_refused(&o, -ENOENT, "nowhere", "");
+    o.device_mem = 1 << 20;
+    check_refused(&o, -EDOM, "--device-mem", "--connect");
+    o = greedy("x"), o.model = "/nonexistent/model";
+    check_refused(&o, -ENOENT, "/nonexistent/model", "");
+    o.model = "byte-small";
+    check_refused(&o, -EINVAL, "--model byte-small is a preset", "directory");
+    o.model = processes_path(".");
+    check_refused(&o, -ENOENT, "holds no config.json", "latest");
+    o.model = NULL;
+    check_refused(&o, -EDOM, "--model is needed", "live");
+
+    snprintf(path, sizeof path, "%s/config.json", model);
+    o = greedy("x"), o.model = path;
+    check_refused(&o, -EINVAL, "config.json has no weights", "directory");
+    snprintf(path, sizeof path, "%s/fixtures/tied", TESTS_DIR);
+    o.model = path;
+    check_refused(&o, -EINVAL, "without a tokenizer", "--ids");
+    o.prompt = NULL, o.prompt_bytes = 0;
+    check_refused(&o, -EDOM, "--ids is needed", "tokenizer");
+}
+END_TEST
+
+static bool nobody_is_left(void *context)
+{
+    (void)context;
+    return !processes_find("epsd") && !processes_find("eps-worker");
+}
+
+START_TEST(an_interrupt_leaves_what_was_generated)
+{
+    const struct eps_generate_options options = greedy(prompt_of(0));
+    const json_t *ids = json_object_get(json_array_get(json_object_get(fixture.reference, "texts"), 0), "ids");
+    struct heard h = {.stop_after = 5};
+    struct eps_generated out;
+    struct eps_error error;
+
+    ck_assert_int_eq(eps_generate(&out, &options, &events, &h, &error), -EINTR);
+    ck_assert_str_eq(error.text, "interrupted");
+    ck_assert_uint_eq(h.n, 5);
+    ck_assert_uint_eq(out.n_tokens, 5);
+    for (size_t i = 0; i < 5; i++)
+        ck_assert_uint_eq(h.ids[i], (uint32_t)json_integer_value(json_array_get(ids, i)));
+    ck_assert(nobody_is_left(NULL)); /* at once: they were waited for */
+}
+END_TEST
+
+static int stop_at_once(void *user)
+{
+    (void)user;
+    return 1;
+}
+
+START_TEST(an_interrupt_while_loading_ends_it_too)
+{
+    static const struct eps_generate_events stopped = {.on_token = on_token, .should_stop = stop_at_once};
+    const struct eps_generate_options options = greedy(prompt_of(0));
+    struct eps_generated out;
+    struct eps_error error;
+    struct heard h = {0};
+
+    ck_assert_int_eq(eps_generate(&out, &options, &stopped, &h, &error), -EINTR);
+    ck_assert_uint_eq(h.n, 0);
+    ck_assert(nobody_is_left(NULL));
+}
+END_TEST
+
+START_TEST(a_worker_that_dies_is_told_of)
+{
+    const struct eps_generate_options options = greedy(prompt_of(0));
+    struct heard h = {.find = processes_find};
+    struct eps_generated out;
+    struct eps_error error;
+
+    ck_assert_int_eq(eps_generate(&out, &options, &events, &h, &error), -EIO);
+    ck_assert_msg(strstr(error.text, "worker") != NULL, "%s", error.text);
+    ck_assert_uint_ge(out.n_tokens, 3);
+    ck_assert(processes_until(nobody_is_left, NULL));
+}
+END_TEST
+
+/* Weights of 1e38 make infinities: said, and not drawn from. */
+START_TEST(logits_that_are_no_numbers_end_it)
+{
+    char path[400], copy[300], command[1024];
+    struct eps_generate_options options = greedy("x");
+
+    snprintf(copy, sizeof copy, "%s", processes_path("astray"));
+    snprintf(command, sizeof command, "cp -r %s %s", model, copy);
+    ck_assert_int_eq(system(command), 0);
+    snprintf(path, sizeof path, "%s/model.safetensors", copy);
+    int fd = open(path, O_RDWR);
+    float huge[4096];
+    for (size_t i = 0; i < 4096; i++)
+        huge[i] = i % 2 ? 3e38f : -3e38f;
+    const off_t end = lseek(fd, 0, SEEK_END);
+    for (off_t at = end / 2; at < end - (off_t)sizeof huge; at += (off_t)sizeof huge)
+        ck_assert_int_eq(pwrite(fd, huge, sizeof huge, at), sizeof huge);
+    close(fd);
+    options.model = copy;
+    check_refused(&options, -EINVAL, "logit of token ", "at position 1 is ");
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("generate");
+
+    tcase_add_unchecked_fixture(tests, setup, remove_all);
+    tcase_add_loop_test(tests, greedy_texts_are_those_of_transformers, 0, N_TEXTS);
+    tcase_add_test(tests, a_text_does_not_depend_on_the_budget);
+    tcase_add_test(tests, ids_begin_a_text_as_their_bytes_do);
+    tcase_add_test(tests, without_a_prompt_bytes_begin_after_a_new_line);
+    tcase_add_test(tests, a_daemon_with_workers_gives_the_same_text);
+    tcase_add_test(tests, a_drawn_text_comes_again_with_its_seed);
+    tcase_add_test(tests, text_comes_as_whole_characters_and_all_of_it);
+    tcase_add_test(tests, without_a_tokenizer_ids_go_in_and_ids_come_out);
+    tcase_add_test(tests, what_cannot_be_generated_is_refused_in_a_sentence);
+    tcase_add_test(tests, an_interrupt_leaves_what_was_generated);
+    tcase_add_test(tests, an_interrupt_while_loading_ends_it_too);
+    tcase_add_test(tests, a_worker_that_dies_is_told_of);
+    tcase_add_test(tests, logits_that_are_no_numbers_end_it);
+    return run_tests(tests);
+}

@@ -1,0 +1,579 @@
+/* Exports of small models, sharded by a limit in place of 4 GiB. With a Python that has transformers at hand
+ * (EPS_ORACLE_PYTHON), it loads them too. */
+#include "client/model/export.h"
+
+#include "proto/model/safetensors.h"
+#include "tests/kit/driver.h"
+#include "tests/kit/outputs.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/run.h"
+#include "tests/kit/store_fixture.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char directory[32];
+
+static void set_up(void)
+{
+    strcpy(directory, "/tmp/test_export.XXXXXX");
+    ck_assert(mkdtemp(directory) && chdir(directory) == 0);
+}
+
+static void tear_down(void)
+{
+    char command[128];
+
+    snprintf(command, sizeof command, "rm -r %s", directory);
+    ck_assert_int_eq(system(command), 0);
+}
+
+/* A checkpoint named step-7 and the store it was made of. */
+static void make_checkpoint(struct store_fixture *f, bool tied)
+{
+    store_fixture_open(f, store_fixture_small, tied, 0);
+    eps_store_draw(&f->store, 3);
+    store_fixture_save(f, "step-7", 7);
+}
+
+static int export(const char *model, const char *out, bool bf16, uint64_t shard_bytes, struct error *err)
+{
+    const struct eps_export_options options = {.model = model, .out = out, .bf16 = bf16};
+
+    err->text[0] = 0;
+    return client_export(&options, shard_bytes, err);
+}
+
+static void check_export(const char *model, const char *out, bool bf16, uint64_t shard_bytes)
+{
+    struct error err;
+
+    ck_assert_msg(export(model, out, bf16, shard_bytes, &err) == 0, "%s", err.text);
+}
+
+/* The names in a directory, sorted, each followed by a blank; "none" if it is not there. */
+static const char *names_in(const char *path)
+{
+    static char names[1024];
+    struct dirent **entries;
+    const int n = scandir(path, &entries, NULL, alphasort);
+    size_t used = 0;
+
+    names[0] = 0;
+    if (n < 0)
+        return "none";
+    for (int i = 0; i < n; i++) {
+        if (entries[i]->d_name[0] != '.')
+            used += (size_t)snprintf(names + used, sizeof names - used, "%s ", entries[i]->d_name);
+        free(entries[i]);
+    }
+    free(entries);
+    return names;
+}
+
+/* Loads what was exported as the daemon would. */
+static void load(struct store_fixture *f, const char *path, bool tied)
+{
+    struct client_model model;
+    struct error err = {""};
+
+    ck_assert_msg(client_model_open(&model, path, &err) == 0, "%s", err.text);
+    store_fixture_open(f, model.config, tied, 0);
+    ck_assert_msg(eps_store_load(&f->store, model.weight_fds, model.n_weights, &err) == 0, "%s", err.text);
+    client_model_close(&model);
+}
+
+static void check_python(const char *arguments)
+{
+    const char *python = getenv("EPS_ORACLE_PYTHON");
+    char command[1024];
+
+    if (!python)
+        return;
+    snprintf(command, sizeof command, "%s %s/oracle/check_saved.py %s", python, TESTS_DIR, arguments);
+    ck_assert_int_eq(system(command), 0);
+}
+
+static void check_same(const char *path, const char *text)
+{
+    char got[256];
+    FILE *file = fopen(path, "r");
+
+    ck_assert_ptr_nonnull(file);
+    got[fread(got, 1, sizeof got - 1, file)] = 0;
+    fclose(file);
+    ck_assert_str_eq(got, text);
+}
+
+/* Moments and what eps alone needs stay behind; config.json gains the type of the weights. */
+START_TEST(an_export_is_the_model_alone)
+{
+    struct store_fixture f, back;
+
+    make_checkpoint(&f, _i);
+    check_export("step-7", "out", false, CLIENT_EXPORT_SHARD_BYTES);
+    ck_assert_str_eq(names_in("out"), "config.json merges.txt model.safetensors vocab.json ");
+    ck_assert_str_eq(names_in("out.partial"), "none");
+    check_same("out/merges.txt", "#version: 0.2\na b\n");
+    check_same("out/vocab.json", "{\"a\": 0}");
+    json_t *before = json_load_file("step-7/config.json", 0, NULL), *after = json_load_file("out/config.json", 0, NULL);
+    json_object_set_new(before, "torch_dtype", json_string("float32"));
+    json_object_set_new(before, "bos_token_id", json_null()); /* GPT-2's, which it implied, are beyond its vocabulary */
+    json_object_set_new(before, "eos_token_id", json_null());
+    ck_assert(json_equal(before, after));
+    json_decref(before), json_decref(after);
+    load(&back, "out", _i);
+    store_fixture_same(f.store.weights.base, back.store.weights.base, f.model.segment_n, "w");
+    check_python("out step-7");
+    store_fixture_close(&f), store_fixture_close(&back);
+}
+END_TEST
+
+static float next_bf16(uint32_t bits)
+{
+    float value;
+
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+/* Of a value's two neighbours in bf16 the nearer, the even one where both are as near: for every upper half, and lower
+ * halves on both sides of every border. Distances of such neighbours are exact in double. */
+START_TEST(rounding_is_to_nearest_even)
+{
+    static const uint16_t lows[] = {0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF};
+
+    for (uint32_t high = 0; high < 0x10000; high++)
+        for (size_t k = 0; k < sizeof lows / sizeof *lows; k++) {
+            const uint32_t bits = high << 16 | lows[k];
+            const float value = next_bf16(bits);
+            uint16_t got = 0;
+            const size_t n = client_export_round(&got, &value, 1);
+            if (isnan(value)) {
+                ck_assert(n == 1 && isnan(next_bf16((uint32_t)got << 16)));
+                continue;
+            }
+            const double below = fabs((double)value - (double)next_bf16(high << 16));
+            /* One past the largest is infinity by its bits; as a number it would be 2^128. */
+            const bool top = (high & 0x7FFF) == 0x7F7F;
+            const double above =
+                top ? 0x1p128 - fabs((double)value) : fabs((double)next_bf16((high + 1) << 16) - (double)value);
+            const uint32_t want = lows[k] == 0 || below < above || (below == above && high % 2 == 0) ? high : high + 1;
+            if (top && want != high)
+                ck_assert_uint_eq(n, 0);
+            else if (n != 1 || got != want)
+                ck_abort_msg("%08x became %04x, not %04x", bits, got, want);
+        }
+}
+END_TEST
+
+START_TEST(an_export_in_bf16_has_every_weight_rounded)
+{
+    struct store_fixture f, back;
+
+    make_checkpoint(&f, _i);
+    eps_store_weights(&f.store, 0)[0] = 0; /* for the disk has another value there: what is exported is the file's */
+    check_export("step-7", "out", true, CLIENT_EXPORT_SHARD_BYTES);
+    json_t *config = json_load_file("out/config.json", 0, NULL);
+    ck_assert_str_eq(json_string_value(json_object_get(config, "torch_dtype")), "bfloat16");
+    json_decref(config);
+    load(&back, "out", _i);
+    eps_store_draw(&f.store, 3);
+    for (uint64_t i = 0; i < f.model.segment_n; i++) {
+        const float w = ((const float *)f.store.weights.base)[i], got = ((const float *)back.store.weights.base)[i];
+        uint32_t bits;
+        memcpy(&bits, &got, sizeof bits);
+        ck_assert_uint_eq(bits & 0xFFFF, 0);
+        ck_assert_double_le(fabs((double)got - (double)w), fabs((double)w) * 0x1p-8); /* half a unit in the 8th place */
+    }
+    check_python("out");
+    store_fixture_close(&f), store_fixture_close(&back);
+}
+END_TEST
+
+/* 7744 bytes of tensors, the largest with 1024. One limit holds several tensors, the other one at most. */
+START_TEST(a_large_model_goes_to_several_files_of_whole_tensors)
+{
+    const uint64_t limit = _i ? 1 : 4000;
+    struct store_fixture f, back;
+    struct client_model model;
+    struct error err;
+
+    make_checkpoint(&f, true);
+    check_export("step-7", "out", false, limit);
+    json_t *index = json_load_file("out/model.safetensors.index.json", 0, NULL);
+    json_t *map = json_object_get(index, "weight_map");
+    ck_assert_uint_eq(json_object_size(map), f.model.n_tensors);
+    ck_assert_int_eq(json_integer_value(json_object_get(json_object_get(index, "metadata"), "total_size")),
+                     (json_int_t)(4 * f.model.n_parameters));
+    ck_assert_int_eq(client_model_open(&model, "out", &err), 0);
+    ck_assert_uint_eq(model.n_weights, _i ? f.model.n_tensors : 3);
+    for (unsigned i = 0; i < model.n_weights; i++) {
+        struct safetensors file;
+        uint64_t n = 0;
+        char name[64];
+        ck_assert_int_eq(safetensors_open(&file, model.weight_fds[i], &err), 0);
+        snprintf(name, sizeof name, "model-%05u-of-%05u.safetensors", i + 1, model.n_weights);
+        for (size_t k = 0; k < file.n_entries; k++) {
+            n += file.entries[k].n;
+            ck_assert_str_eq(json_string_value(json_object_get(map, file.entries[k].name)), name);
+        }
+        ck_assert(4 * n <= limit || file.n_entries == 1);
+        safetensors_close(&file);
+    }
+    client_model_close(&model);
+    json_decref(index);
+    load(&back, "out", true);
+    store_fixture_same(f.store.weights.base, back.store.weights.base, f.model.segment_n, "w");
+    check_python("out step-7");
+    store_fixture_close(&f), store_fixture_close(&back);
+}
+END_TEST
+
+/* A model as others may have left it: one tensor of each file is given by the test. */
+static void put_model(const struct safetensors_plan *more, const void *data, size_t bytes, const char *left_out)
+{
+    struct safetensors_plan plan[32];
+    struct safetensors_writer writer;
+    struct store_fixture f;
+    size_t n = 0;
+
+    make_checkpoint(&f, true);
+    ck_assert(unlink("step-7/training.json") == 0 && unlink("step-7/model.safetensors") == 0);
+    ck_assert_int_eq(rename("step-7", "model"), 0);
+    for (uint32_t t = 0; t < f.model.n_tensors; t++)
+        if (!left_out || strcmp(f.model.tensors[t].name, left_out) != 0)
+            plan[n++] = (struct safetensors_plan){f.model.tensors[t].name + strlen("transformer."),
+                                                  f.model.tensors[t].n_dims,
+                                                  {f.model.tensors[t].shape[0], f.model.tensors[t].shape[1]},
+                                                  SAFETENSORS_F32};
+    if (more)
+        plan[n++] = *more;
+    int fd = open("model/model.safetensors", O_WRONLY | O_CREAT | O_CLOEXEC, 0666);
+    ck_assert_int_eq(safetensors_begin(&writer, fd, plan, n, NULL), 0);
+    for (uint32_t t = 0; t < f.model.n_tensors; t++)
+        if (!left_out || strcmp(f.model.tensors[t].name, left_out) != 0)
+            ck_assert_int_eq(safetensors_append(&writer, f.store.weights.base, 4 * f.model.tensors[t].n, NULL), 0);
+    ck_assert_int_eq(safetensors_append(&writer, data, bytes, NULL), 0);
+    ck_assert_int_eq(safetensors_end(&writer, NULL), 0);
+    close(fd);
+    store_fixture_close(&f);
+}
+
+static float huge[8] = {1, 2, 3, 3.4e38f};
+static uint16_t narrow[8] = {0x3f80, 0x4000};
+static int64_t counts[8];
+
+static const struct {
+    const char *left_out;
+    struct safetensors_plan more;
+    const void *data;
+    size_t bytes;
+    int rc;
+    const char *sentence; /* after "out.partial: model.safetensors: ", or its end */
+} models[] = {
+    {NULL, {"h.0.attn.bias", 1, {8, 1}, SAFETENSORS_F32}, huge, 32, 0, NULL},
+    {"transformer.ln_f.bias", {"ln_f.bias", 1, {8, 1}, SAFETENSORS_BF16}, narrow, 16, 0, NULL},
+    {"transformer.ln_f.bias",
+     {"ln_f.bias", 1, {8, 1}, SAFETENSORS_F32},
+     huge,
+     32,
+     -ERANGE,
+     "transformer.ln_f.bias: element 3 is 3.4e+38, too large for bf16: export it in fp32"},
+    {"transformer.ln_f.bias",
+     {"ln_f.b", 1, {8, 1}, SAFETENSORS_F32},
+     huge,
+     32,
+     -EINVAL,
+     "ln_f.b is no tensor of this model; is this the config.json of these weights?"},
+    {"transformer.ln_f.bias",
+     {"ln_f.bias", 1, {4, 1}, SAFETENSORS_F32},
+     huge,
+     16,
+     -EINVAL,
+     "ln_f.bias has another shape than config.json gives it; is it that of these weights?"},
+    {"transformer.ln_f.bias",
+     {"ln_f.bias", 1, {8, 1}, SAFETENSORS_I64},
+     counts,
+     64,
+     -EINVAL,
+     "ln_f.bias is of a type that is not read here; F32, F16 and BF16 are"},
+    {NULL,
+     {"transformer.ln_f.bias", 1, {8, 1}, SAFETENSORS_F32},
+     huge,
+     32,
+     -EINVAL,
+     "transformer.ln_f.bias comes twice; which of the two is meant?"},
+    {"transformer.ln_f.bias",
+     {"h.9.attn.bias", 1, {8, 1}, SAFETENSORS_F32},
+     huge,
+     32,
+     -EINVAL,
+     "transformer.ln_f.bias is missing; are all files of these weights there?"},
+};
+
+START_TEST(a_model_of_others_is_exported_or_refused_by_name)
+{
+    struct error err;
+
+    put_model(&models[_i].more, models[_i].data, models[_i].bytes, models[_i].left_out);
+    ck_assert_msg(export("model", "out", true, CLIENT_EXPORT_SHARD_BYTES, &err) == models[_i].rc, "%s", err.text);
+    if (models[_i].rc == 0) {
+        ck_assert_str_eq(names_in("out"), "config.json merges.txt model.safetensors vocab.json ");
+        return;
+    }
+    ck_assert_msg(strstr(err.text, models[_i].sentence) != NULL, "%s", err.text);
+    ck_assert_msg(strncmp(err.text, "model: ", 7) == 0, "%s", err.text);
+    ck_assert_str_eq(names_in("out"), "none");
+    ck_assert_str_eq(names_in("out.partial"), "none");
+    if (models[_i].rc == -ERANGE) /* there is room for it in fp32 */
+        check_export("model", "out", false, CLIENT_EXPORT_SHARD_BYTES);
+}
+END_TEST
+
+/* A head that is tied may stand in the file, if it says the same as wte. */
+START_TEST(a_tied_head_that_differs_is_refused)
+{
+    static float head[17 * 8];
+    const struct safetensors_plan plan = {"lm_head.weight", 2, {17, 8}, SAFETENSORS_F32};
+    struct store_fixture f;
+    struct error err;
+
+    store_fixture_open(&f, store_fixture_small, true, 0);
+    eps_store_draw(&f.store, 3);
+    memcpy(head, f.store.weights.base, sizeof head);
+    store_fixture_close(&f);
+    head[100] += _i ? 1 : 0;
+    put_model(&plan, head, sizeof head, NULL);
+    ck_assert_int_eq(export("model", "out", false, CLIENT_EXPORT_SHARD_BYTES, &err), _i ? -EINVAL : 0);
+    if (_i)
+        ck_assert_ptr_nonnull(strstr(err.text, "lm_head.weight differs from wte.weight"));
+    ck_assert_str_eq(names_in("out"), _i ? "none" : "config.json merges.txt model.safetensors vocab.json ");
+}
+END_TEST
+
+static void flip(const char *path)
+{
+    FILE *file = fopen(path, "r+");
+
+    ck_assert_ptr_nonnull(file);
+    fseek(file, -1, SEEK_END);
+    const int byte = fgetc(file);
+    fseek(file, -1, SEEK_CUR);
+    fputc(byte ^ 1, file);
+    fclose(file);
+}
+
+START_TEST(a_damaged_checkpoint_is_not_exported)
+{
+    struct store_fixture f;
+    struct error err;
+
+    make_checkpoint(&f, true);
+    flip("step-7/optimizer.safetensors"); /* which is not exported */
+    mkdir("run", 0777);
+    ck_assert(rename("step-7", "run/step-7") == 0 && symlink("step-7", "run/latest") == 0);
+    check_export("run", "good", false, CLIENT_EXPORT_SHARD_BYTES);
+    flip("run/step-7/model.safetensors");
+    ck_assert_int_eq(export("run/step-7", "out", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.text, "/run/step-7: model.safetensors is not what was written"));
+    ck_assert_int_eq(export("run", "out", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.text, "/run/step-7: model.safetensors is not what was written"));
+    ck_assert_str_eq(names_in("out"), "none");
+    store_fixture_close(&f);
+}
+END_TEST
+
+START_TEST(only_a_new_or_empty_directory_is_written_to)
+{
+    struct store_fixture f;
+    struct error err;
+
+    make_checkpoint(&f, true);
+    mkdir("empty", 0777), mkdir("full", 0777);
+    mkdir("full/dir", 0777);
+    fclose(fopen("file", "w"));
+    check_export("step-7", "empty/", false, CLIENT_EXPORT_SHARD_BYTES);
+    ck_assert_str_eq(names_in("empty"), "config.json merges.txt model.safetensors vocab.json ");
+    ck_assert_int_eq(export("step-7", "empty", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EEXIST);
+    ck_assert_str_eq(err.text, "--out empty is not empty: choose a new directory");
+    ck_assert_int_eq(export("step-7", "full", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EEXIST);
+    ck_assert_int_eq(export("step-7", "file", false, CLIENT_EXPORT_SHARD_BYTES, &err), -ENOTDIR);
+    ck_assert_int_eq(export("step-7", "none/out", false, CLIENT_EXPORT_SHARD_BYTES, &err), -ENOENT);
+    ck_assert_str_eq(err.text, "--out none/out: No such file or directory");
+    ck_assert_int_eq(export("step-7", NULL, false, CLIENT_EXPORT_SHARD_BYTES, &err), -EDOM);
+    ck_assert_str_eq(names_in("full"), "dir ");
+    store_fixture_close(&f);
+}
+END_TEST
+
+START_TEST(what_a_killed_export_left_is_no_hindrance)
+{
+    struct store_fixture f;
+    struct error err;
+
+    make_checkpoint(&f, true);
+    mkdir("left.partial", 0777), mkdir("mine.partial", 0777), mkdir("busy.partial", 0777);
+    fclose(fopen("left.partial/model-00001-of-00002.safetensors", "w"));
+    fclose(fopen("left.partial/config.json", "w"));
+    check_export("step-7", "left", false, CLIENT_EXPORT_SHARD_BYTES);
+    ck_assert_str_eq(names_in("left"), "config.json merges.txt model.safetensors vocab.json ");
+    ck_assert_str_eq(names_in("left.partial"), "none");
+
+    fclose(fopen("mine.partial/notes", "w"));
+    fclose(fopen("mine.partial/config.json", "w"));
+    ck_assert_int_eq(export("step-7", "mine", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EEXIST);
+    ck_assert_str_eq(err.text, "mine.partial holds files that no export wrote: move it, or choose another --out");
+    ck_assert_str_eq(names_in("mine.partial"), "config.json notes ");
+
+    int fd = open("busy.partial", O_RDONLY | O_DIRECTORY);
+    ck_assert_int_eq(flock(fd, LOCK_EX), 0);
+    ck_assert_int_eq(export("step-7", "busy", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EBUSY);
+    ck_assert_str_eq(err.text, "--out busy: another export is writing it");
+    close(fd);
+    ck_assert_str_eq(names_in("busy.partial"), "");
+    store_fixture_close(&f);
+}
+END_TEST
+
+START_TEST(what_is_no_model_is_refused)
+{
+    const struct eps_export_options both = {.model = "step-7", .connect = "lab", .out = "out"};
+    struct store_fixture f;
+    struct error err;
+
+    make_checkpoint(&f, true);
+    ck_assert_int_eq(export("none", "out", false, CLIENT_EXPORT_SHARD_BYTES, &err), -ENOENT);
+    ck_assert_int_eq(export("step-7/config.json", "out", false, CLIENT_EXPORT_SHARD_BYTES, &err), -EINVAL);
+    ck_assert_str_eq(err.text, "--model step-7/config.json: no weights to export; name the directory that holds them");
+    ck_assert_int_eq(client_export(&both, CLIENT_EXPORT_SHARD_BYTES, &err), -EDOM);
+    ck_assert_str_eq(names_in("out"), "none");
+    store_fixture_close(&f);
+}
+END_TEST
+
+static int eps(const char *arguments)
+{
+    char command[512];
+
+    snprintf(command, sizeof command, "XDG_RUNTIME_DIR=%s %s/eps export %s >said 2>&1", directory, BIN_DIR, arguments);
+    const int status = system(command);
+    ck_assert(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+START_TEST(the_command_says_where_it_is_and_how_to_load_it)
+{
+    struct store_fixture f;
+
+    make_checkpoint(&f, true);
+    ck_assert_int_eq(eps("--model step-7 --out small --dtype bf16"), 0);
+    check_same("said", "small holds the model in bf16. In Python: "
+                       "transformers.AutoModelForCausalLM.from_pretrained(\"small\")\n");
+    ck_assert_int_eq(eps("--model step-7 --out small"), 1);
+    check_same("said", "eps export: --out small is not empty: choose a new directory\n");
+    ck_assert_int_eq(eps("--model step-7"), 2);
+    check_same("said", "eps export: --out is needed: a new directory\n");
+    ck_assert_int_eq(eps("--model step-7 --out a --dtype fp16"), 2);
+    ck_assert_int_eq(eps("--out a"), 1); /* no daemon is live in this directory */
+    ck_assert_int_eq(eps("--help"), 0);
+    store_fixture_close(&f);
+}
+END_TEST
+
+/* What comes from a live daemon is what a checkpoint of the same step gives. */
+START_TEST(a_live_model_is_exported_while_its_run_goes_on)
+{
+    struct driver driver;
+    struct driver_options options = {.side = "{\"options\": {}, \"files\": {\"merges.txt\": \"a b\\n\"}}"};
+    const struct eps_export_options live = {.connect = "lab", .out = "live", .bf16 = _i};
+    struct error err;
+
+    processes_setup();
+    processes_daemon("lab", 1, NULL);
+    options.out = outputs_make("trained");
+    driver_open(&driver, "lab", &options);
+    driver_train(&driver, 2);
+    ck_assert_msg(client_export(&live, CLIENT_EXPORT_SHARD_BYTES, &err) == 0, "%s", err.text);
+    driver_ask_save(&driver, 2);
+    driver_await_saves(&driver, 1);
+    driver_train(&driver, 3);
+    driver_close(&driver);
+    check_export("trained", "saved", _i, CLIENT_EXPORT_SHARD_BYTES);
+    ck_assert_int_eq(system("diff -r live saved"), 0);
+    processes_remove();
+}
+END_TEST
+
+static void check_types(const char *path, const char *name)
+{
+    json_t *config = json_load_file(path, 0, NULL);
+
+    ck_assert_pstr_eq(json_string_value(json_object_get(config, "torch_dtype")), name);
+    ck_assert_ptr_null(json_object_get(config, "dtype"));
+    json_decref(config);
+}
+
+/* The source says bf16 in transformers' older word and its newer one; the run keeps fp32, and so does what it saves. */
+START_TEST(what_is_saved_says_what_it_holds_whatever_the_source_said)
+{
+    static const char config[] =
+        "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 16, \"n_positions\": 32, "
+        "\"vocab_size\": 256, \"dtype\": \"bfloat16\", \"torch_dtype\": \"bfloat16\"}";
+
+    processes_setup();
+    ck_assert_int_eq(chdir(processes_path(".")), 0);
+    processes_write("model.json", config, sizeof config - 1);
+    processes_text("text.txt", 4000);
+    ck_assert_int_eq(processes_eps("train --model model.json --data text.txt --batch 4 --steps 1 --device-mem 64MiB "
+                                   "--precision bf16 --out run"),
+                     0);
+    check_types("run/step-1/config.json", "float32");
+    ck_assert_int_eq(processes_eps("verify run"), 0);
+    ck_assert_int_eq(processes_eps("export --model run --out plain"), 0);
+    ck_assert_int_eq(processes_eps("export --model run --out rounded --dtype bf16"), 0);
+    check_types("plain/config.json", "float32");
+    check_types("rounded/config.json", "bfloat16");
+    check_python("plain run/latest");
+    ck_assert_int_eq(processes_eps("train --resume run --steps 2 --data text.txt"), 0);
+    ck_assert_int_eq(system("cmp run/step-1/config.json run/step-2/config.json"), 0);
+    processes_remove();
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = tcase_create("export"), *live = tcase_create("live"); /* live: in a directory of its own */
+
+    tcase_set_timeout(tcase, 120);
+    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    tcase_add_loop_test(tcase, an_export_is_the_model_alone, 0, 2);
+    tcase_add_test(tcase, rounding_is_to_nearest_even);
+    tcase_add_loop_test(tcase, an_export_in_bf16_has_every_weight_rounded, 0, 2);
+    tcase_add_loop_test(tcase, a_large_model_goes_to_several_files_of_whole_tensors, 0, 2);
+    tcase_add_loop_test(tcase, a_model_of_others_is_exported_or_refused_by_name, 0, sizeof models / sizeof *models);
+    tcase_add_loop_test(tcase, a_tied_head_that_differs_is_refused, 0, 2);
+    tcase_add_test(tcase, a_damaged_checkpoint_is_not_exported);
+    tcase_add_test(tcase, only_a_new_or_empty_directory_is_written_to);
+    tcase_add_test(tcase, what_a_killed_export_left_is_no_hindrance);
+    tcase_add_test(tcase, what_is_no_model_is_refused);
+    tcase_add_test(tcase, the_command_says_where_it_is_and_how_to_load_it);
+    tcase_set_timeout(live, 120);
+    tcase_add_loop_test(live, a_live_model_is_exported_while_its_run_goes_on, 0, 2);
+
+    tcase_add_test(live, what_is_saved_says_what_it_holds_whatever_the_source_said);
+
+    const int failed = run_tests(tcase);
+    return run_tests(live) || failed;
+}

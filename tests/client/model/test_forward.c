@@ -1,0 +1,329 @@
+/* Models that are asked while others train them, and checkpoints that are not what was written. */
+#include "client/model/forward.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/run.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { N_STEPS = 60, N_TOKENS = 20 };
+
+static char config[300], text[300];
+static char alone[300]; /* a run that nobody looks at */
+static const char *const files[] = {text};
+
+/* eps train as a process, with private ones of its own. */
+static pid_t train(const char *out)
+{
+    char steps[16];
+    const char *const arguments[] = {"train",  "--model", config, "--data",      text,    "--eval-data",
+                                     text,     "--out",   out,    "--seed",      "9",     "--batch",
+                                     "8",      "--steps", steps,  "--optimizer", "adamw", "--device-mem",
+                                     "256MiB", NULL};
+
+    snprintf(steps, sizeof steps, "%d", N_STEPS);
+    return processes_start("eps", arguments, NULL);
+}
+
+static bool has_ended(void *context)
+{
+    siginfo_t info = {0};
+
+    return waitid(P_PID, *(id_t *)context, &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid != 0;
+}
+
+/* A run may take longer than processes_wait waits. */
+static int wait_long(pid_t pid)
+{
+    id_t id = (id_t)pid;
+
+    for (int i = 0; i < 10 && !processes_until(has_ended, &id); i++)
+        ;
+    return processes_wait(pid);
+}
+
+static void setup(void)
+{
+    processes_setup();
+    snprintf(config, sizeof config, "%s", processes_config("tiny.json", 2, 2, 32, 64));
+    snprintf(text, sizeof text, "%s", processes_text("tiny.txt", 8000));
+    snprintf(alone, sizeof alone, "%s", processes_path("alone"));
+    ck_assert_int_eq(wait_long(train(alone)), 0);
+}
+
+static size_t n_lines(const char *directory)
+{
+    char path[400];
+    size_t n = 0;
+
+    snprintf(path, sizeof path, "%s/metrics.jsonl", directory);
+    if (access(path, R_OK))
+        return 0;
+    char *lines = processes_read(path);
+    for (const char *at = lines; (at = strchr(at, '\n')); at++)
+        n++;
+    free(lines);
+    return n;
+}
+
+static bool is_training(void *context)
+{
+    return n_lines(context) >= 3;
+}
+
+static double evaluate(const char *model, const char *connect, uint64_t *tokens)
+{
+    const struct eps_eval_options options = {
+        .model = model, .data = files, .n_data = 1, .connect = connect, .programs = BIN_DIR, .device_mem = 128 << 20};
+    struct eps_error error;
+    double loss;
+
+    ck_assert_msg(eps_eval(&loss, tokens, &options, NULL, NULL, &error) == 0, "%s", error.text);
+    return loss;
+}
+
+static void on_token(void *user, uint32_t id, const char *text_, size_t n)
+{
+    uint32_t **next = user;
+
+    (void)text_;
+    (void)n;
+    *(*next)++ = id;
+}
+
+static void generate(uint32_t ids[N_TOKENS], const char *model)
+{
+    static const struct eps_generate_events events = {.on_token = on_token};
+    const struct eps_generate_options options = {.model = model,
+                                                 .programs = BIN_DIR,
+                                                 .prompt = "The",
+                                                 .prompt_bytes = 3,
+                                                 .n_tokens = N_TOKENS,
+                                                 .temperature = NAN,
+                                                 .top_p = NAN,
+                                                 .device_mem = 128 << 20};
+    struct eps_generated out;
+    struct eps_error error;
+
+    ck_assert_msg(eps_generate(&out, &options, &events, &ids, &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(out.n_tokens, N_TOKENS);
+}
+
+static void on_daemon(void *user, const char *address)
+{
+    snprintf(user, 300, "%s", address);
+}
+
+static uint64_t save(void)
+{
+    struct eps_error error;
+    uint64_t step;
+
+    ck_assert_msg(eps_save(NULL, &step, &error) == 0, "%s", error.text);
+    return step;
+}
+
+static void check_same_file(const char *a, const char *b, const char *name)
+{
+    char command[1024];
+
+    snprintf(command, sizeof command, "cmp %s/latest/%s %s/latest/%s", a, name, b, name);
+    ck_assert_int_eq(system(command), 0);
+}
+
+/* Looks at a run as it goes, and again with its client stopped, so that the model stands still: then what is live is
+ * what a checkpoint of the same moment holds. The run ends as one that nobody looked at. */
+START_TEST(a_live_model_is_asked_and_its_training_goes_on_untouched)
+{
+    char watched[300], step[400], address[300] = "";
+    uint32_t live_ids[N_TOKENS], saved_ids[N_TOKENS];
+    uint64_t before, after, n_live, n_saved;
+    double live, saved;
+
+    snprintf(watched, sizeof watched, "%s", processes_path("watched"));
+    pid_t pid = train(watched);
+    ck_assert(processes_until(is_training, watched));
+    ck_assert_int_eq(kill(pid, SIGSTOP), 0); /* it would be through before the others have begun */
+    ck_assert_int_eq(eps_daemons(on_daemon, address, NULL), 0);
+    evaluate(NULL, address, &n_live); /* named, as among several */
+    do {                              /* until no step that was open ends between the two */
+        before = save();
+        live = evaluate(NULL, NULL, &n_live);
+        generate(live_ids, NULL);
+        after = save();
+    } while (before != after);
+    ck_assert_uint_lt(after, N_STEPS);
+    snprintf(step, sizeof step, "%s/step-%d", watched, (int)after);
+    saved = evaluate(step, NULL, &n_saved);
+    generate(saved_ids, step);
+    ck_assert_int_eq(kill(pid, SIGCONT), 0);
+    ck_assert_int_eq(wait_long(pid), 0);
+
+    ck_assert_double_eq(live, saved);
+    ck_assert_uint_eq(n_live, 7999); /* the rest beyond the last whole window too */
+    ck_assert_uint_eq(n_saved, n_live);
+    ck_assert_mem_eq(live_ids, saved_ids, sizeof live_ids);
+    ck_assert_uint_eq(n_lines(watched), N_STEPS);
+    check_same_file(alone, watched, "model.safetensors");
+    check_same_file(alone, watched, "optimizer.safetensors");
+}
+END_TEST
+
+static void refused(const char *model, const char *connect, int code, const char *first, const char *second)
+{
+    const struct eps_eval_options eval = {
+        .model = model, .data = files, .n_data = 1, .connect = connect, .programs = BIN_DIR};
+    const struct eps_generate_options generating = {
+        .model = model, .connect = connect, .programs = BIN_DIR, .prompt = "x", .prompt_bytes = 1, .top_p = NAN};
+    struct eps_generated out;
+    struct eps_error error;
+    uint64_t tokens;
+    double loss;
+
+    for (int i = 0; i < 2; i++) {
+        int rc = i ? eps_generate(&out, &generating, NULL, NULL, &error)
+                   : eps_eval(&loss, &tokens, &eval, NULL, NULL, &error);
+        ck_assert_msg(rc == code, "%d: %s", rc, error.text);
+        ck_assert_msg(strstr(error.text, first) && strstr(error.text, second), "no \"%s\" and \"%s\": %s", first,
+                      second, error.text);
+    }
+}
+
+START_TEST(without_a_model_a_live_one_is_needed)
+{
+    struct eps_error error;
+
+    refused(NULL, NULL, -EDOM, "--model is needed", "live");
+    refused(NULL, "nowhere", -ENOENT, "nowhere", "");
+    pid_t daemon = processes_daemon("idle", 1, NULL);
+    refused(NULL, "idle", -ENOENT, "trains nothing", "--model");
+    refused(NULL, NULL, -EDOM, "--model is needed", "live");
+    ck_assert_int_eq(eps_stop("idle", &error), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+}
+END_TEST
+
+static void flip(const char *path, off_t at)
+{
+    int fd = open(path, O_RDWR);
+    char byte;
+
+    ck_assert(fd >= 0 && pread(fd, &byte, 1, at) == 1);
+    byte ^= 4;
+    ck_assert(pwrite(fd, &byte, 1, at) == 1 && close(fd) == 0);
+}
+
+START_TEST(a_damaged_checkpoint_is_refused_by_name)
+{
+    char out[300], path[400], command[800];
+    struct stat st;
+    uint64_t tokens;
+
+    snprintf(out, sizeof out, "%s", processes_path("damaged"));
+    snprintf(command, sizeof command, "cp -r %s %s", alone, out);
+    ck_assert_int_eq(system(command), 0);
+    ck_assert(isfinite(evaluate(out, NULL, &tokens))); /* the run stands for its latest */
+
+    snprintf(path, sizeof path, "%s/latest/model.safetensors", out);
+    ck_assert_int_eq(stat(path, &st), 0);
+    flip(path, st.st_size / 2);
+    refused(out, NULL, -EINVAL, "/damaged/step-60: model.safetensors is not what was written", "checksum");
+    flip(path, st.st_size / 2);
+    ck_assert_int_eq(truncate(path, st.st_size - 1), 0);
+    refused(out, NULL, -EINVAL, "model.safetensors", "tensor");
+    ck_assert_int_eq(unlink(path), 0);
+    refused(out, NULL, -ENOENT, "/damaged/latest", "holds no *.safetensors");
+}
+END_TEST
+
+START_TEST(several_files_are_one_stream)
+{
+    char a[300], b[300], pattern[300];
+    const char *const parts[] = {a, b}, *const patterns[] = {pattern};
+    struct eps_eval_options options = {.model = alone, .data = parts, .n_data = 2, .programs = BIN_DIR};
+    struct eps_error error;
+    uint64_t n_whole, n;
+    double whole, loss;
+
+    whole = evaluate(alone, NULL, &n_whole);
+    char *bytes = processes_read(text);
+    snprintf(a, sizeof a, "%s", processes_write("part-1.txt", bytes, 3001));
+    snprintf(b, sizeof b, "%s", processes_write("part-2.txt", bytes + 3001, 8000 - 3001));
+    snprintf(pattern, sizeof pattern, "%s", processes_path("part-?.txt"));
+    free(bytes);
+    ck_assert_msg(eps_eval(&loss, &n, &options, NULL, NULL, &error) == 0, "%s", error.text);
+    ck_assert_double_eq(loss, whole);
+    ck_assert_uint_eq(n, n_whole);
+    options.data = patterns, options.n_data = 1;
+    ck_assert_msg(eps_eval(&loss, &n, &options, NULL, NULL, &error) == 0, "%s", error.text);
+    ck_assert_double_eq(loss, whole);
+}
+END_TEST
+
+struct hearing {
+    uint64_t n_tokens, n_all, stop_at; /* tokens */
+    unsigned n_told;
+};
+
+static void on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
+{
+    struct hearing *h = user;
+
+    /* A row of the model's positions at a time, and the rest. */
+    ck_assert_uint_eq(n_tokens, h->n_told * 64 < 7999 ? h->n_told * 64 : 7999);
+    h->n_tokens = n_tokens, h->n_all = n_all;
+    h->n_told++;
+}
+
+static int should_stop(void *user)
+{
+    const struct hearing *h = user;
+    return h->n_tokens >= h->stop_at;
+}
+
+/* 8000 bytes are 124 windows of 64, and 63 tokens more that have a successor. */
+START_TEST(an_evaluation_says_how_far_it_is_and_can_be_stopped)
+{
+    static const struct eps_eval_events events = {.on_evaluating = on_evaluating, .should_stop = should_stop};
+    struct eps_eval_options options = {.model = alone, .data = files, .n_data = 1, .programs = BIN_DIR, .batch = 1};
+    struct hearing whole = {.stop_at = UINT64_MAX}, part = {.stop_at = 640}, none = {.stop_at = 0};
+    struct eps_error error;
+    uint64_t n;
+    double loss;
+
+    ck_assert_msg(eps_eval(&loss, &n, &options, &events, &whole, &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(n, 124 * 64 + 63);
+    ck_assert_uint_eq(whole.n_all, n);
+    ck_assert_uint_eq(whole.n_tokens, n);
+    ck_assert_int_eq(eps_eval(&loss, &n, &options, &events, &part, &error), -EINTR);
+    ck_assert_str_eq(error.text, "interrupted");
+    ck_assert_uint_ge(part.n_tokens, 640);
+    ck_assert_uint_lt(part.n_tokens, whole.n_tokens);
+    ck_assert_int_eq(eps_eval(&loss, &n, &options, &events, &none, &error), -EINTR);
+    ck_assert_uint_eq(none.n_told, 0);
+    ck_assert(!processes_find("epsd") && !processes_find("eps-worker"));
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("forward");
+
+    tcase_add_unchecked_fixture(tests, setup, processes_remove);
+    tcase_add_test(tests, a_live_model_is_asked_and_its_training_goes_on_untouched);
+    tcase_add_test(tests, without_a_model_a_live_one_is_needed);
+    tcase_add_test(tests, a_damaged_checkpoint_is_refused_by_name);
+    tcase_add_test(tests, several_files_are_one_stream);
+    tcase_add_test(tests, an_evaluation_says_how_far_it_is_and_can_be_stopped);
+    return run_tests(tests);
+}

@@ -1,0 +1,106 @@
+/* A model's side files: read, found, written again, and limits kept. */
+#include "tests/kit/processes.h"
+#include "tests/kit/run.h"
+
+#include "client/model/side.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static void put(const char *path, const char *content, off_t n)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, content, strlen(content)), (ssize_t)strlen(content));
+    if (n)
+        ck_assert_int_eq(ftruncate(fd, n), 0);
+    close(fd);
+}
+
+START_TEST(what_was_read_is_written_as_it_was)
+{
+    static const char text[] = "{\"a\": \"\\u00e9\",\r\n \"b\": \"\xF0\x9F\x98\x80\"}\n";
+    json_t *files, *again;
+
+    ck_assert_int_eq(mkdir("from", 0700), 0);
+    ck_assert_int_eq(mkdir("to", 0700), 0);
+    put("from/tokenizer.json", text, 0);
+    put("from/added_tokens.json", "", 0);
+    put("from/notes.txt", "no", 0);
+    ck_assert_int_eq(client_side_read(&files, "from", NULL), 0);
+    ck_assert_int_eq(client_side_check(files, NULL), 0);
+    int to = open("to", O_RDONLY | O_DIRECTORY);
+    ck_assert_int_eq(client_side_write(files, to, NULL), 0);
+    ck_assert_int_eq(client_side_read(&again, "to", NULL), 0);
+    ck_assert_uint_eq(json_object_size(again), 2);
+    ck_assert(json_equal(files, again));
+    ck_assert_str_eq(json_string_value(json_object_get(again, "tokenizer.json")), text);
+    ck_assert_int_eq(client_side_write(files, to, NULL), -EEXIST); /* nothing is written over */
+    close(to);
+    json_decref(files);
+    json_decref(again);
+}
+END_TEST
+
+static void refused(int code, const char *word)
+{
+    struct error err = {0};
+    json_t *files = json_true();
+
+    ck_assert_int_eq(client_side_read(&files, "bad", &err), code);
+    ck_assert_msg(strstr(err.text, word) != NULL, "%s", err.text);
+    ck_assert_ptr_null(files);
+}
+
+START_TEST(what_cannot_be_kept_is_refused_by_name)
+{
+    ck_assert_int_eq(mkdir("bad", 0700), 0);
+    put("bad/merges.txt", "\xFF", 0);
+    refused(-EINVAL, "bad/merges.txt: not UTF-8");
+    put("bad/merges.txt", "a", 2); /* and a zero byte */
+    refused(-EINVAL, "bad/merges.txt: not UTF-8");
+    put("bad/merges.txt", "", CLIENT_SIDE_MAX_BYTES + 1);
+    refused(-EFBIG, "bad/merges.txt");
+    unlink("bad/merges.txt");
+    ck_assert_int_eq(mkdir("bad/vocab.json", 0700), 0);
+    refused(-EINVAL, "bad/vocab.json: not a regular file");
+    ck_assert_int_eq(rmdir("bad/vocab.json"), 0);
+    ck_assert_int_eq(mkfifo("bad/vocab.json", 0600), 0);
+    refused(-EINVAL, "bad/vocab.json: not a regular file");
+    unlink("bad/vocab.json");
+    ck_assert_int_eq(rmdir("bad"), 0);
+    refused(-ENOENT, "bad: No such file");
+}
+END_TEST
+
+START_TEST(a_stranger_s_object_is_checked)
+{
+    static const char *const wrongs[] = {"[]", "{\"../merges.txt\": \"\"}", "{\"config.json\": \"\"}",
+                                         "{\"merges.txt\": 1}"};
+
+    for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
+        json_t *files = json_loads(wrongs[i], 0, NULL);
+        ck_assert_msg(client_side_check(files, NULL) == -EINVAL, "%s", wrongs[i]);
+        json_decref(files);
+    }
+    ck_assert_int_eq(client_side_check(NULL, NULL), -EINVAL);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("side");
+
+    tcase_add_unchecked_fixture(tests, processes_setup, processes_remove);
+    tcase_add_test(tests, what_was_read_is_written_as_it_was);
+    tcase_add_test(tests, what_cannot_be_kept_is_refused_by_name);
+    tcase_add_test(tests, a_stranger_s_object_is_checked);
+    return run_tests(tests);
+}

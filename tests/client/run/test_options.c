@@ -1,0 +1,565 @@
+/* Defaults and limits of a run, and the learning rate of each step. */
+#include "tests/kit/run.h"
+
+#include "client/run/options.h"
+
+#include <check.h>
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+static const char *const text[] = {"some.txt"};
+
+static struct eps_train_options given(void)
+{
+    struct eps_train_options options = eps_train_defaults();
+
+    options.model = "m", options.data = text, options.n_data = 1;
+    return options;
+}
+
+/* 100,001 tokens: 1,000 held out leave 99,001, which are 386 windows of 256. */
+static const struct client_facts facts = {.n_positions = 256, .fresh = true, .n_tokens = 100001};
+
+START_TEST(what_is_left_to_choose_is_chosen_by_the_documented_rules)
+{
+    const struct eps_train_options in = given();
+    struct eps_train_options out;
+
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert_double_eq(out.lr, 3e-4);
+    ck_assert_double_eq_tol(out.min_lr, 3e-5, 1e-20);
+    ck_assert_double_eq(out.weight_decay, 0.01);
+    ck_assert_double_eq(out.beta1, 0.9);
+    ck_assert_double_eq(out.beta2, 0.999);
+    ck_assert_double_eq(out.epsilon, 1e-8);
+    ck_assert_int_eq(out.schedule, EPS_SCHEDULE_COSINE);
+    ck_assert_uint_eq(out.workers, 1);
+    ck_assert_uint_eq(out.parts, 1);
+    ck_assert_uint_eq(out.seq, 256);
+    ck_assert_uint_eq(out.batch, 64);     /* 16,384 / 256 */
+    ck_assert_uint_eq(out.steps, 7);      /* ceil(386 / 64) */
+    ck_assert_uint_eq(out.warmup, 0);     /* round(0.21) */
+    ck_assert_uint_eq(out.device_mem, 0); /* the worker chooses */
+    ck_assert_uint_eq(client_options_n_train(&out, 100001), 99001);
+    ck_assert_int_eq(out.optimizer, EPS_ADAMA);
+    ck_assert_int_eq(out.order, EPS_SHUFFLED);
+    ck_assert_uint_eq(out.seed, 0);
+    ck_assert_uint_eq(out.save_every, 1); /* ceil(0.7) */
+    ck_assert_uint_eq(out.keep, 2);
+    ck_assert_uint_eq(out.eval_tokens, 65536);
+    ck_assert_int_eq(out.separator, EPS_SEPARATOR_NONE);
+    ck_assert_int_eq(out.moments, EPS_FP32);
+    ck_assert_int_eq(out.grad_dtype, EPS_FP32);
+    ck_assert_int_eq(out.commit, EPS_EAGER);
+    ck_assert(isnan(out.clip_norm) && isnan(out.clip_update));
+}
+END_TEST
+
+/* Adding a worker, and so a part, must not change the result unless the user says so. */
+START_TEST(several_parts_are_summed_unless_adama_is_named)
+{
+    static const struct model_config config = {.n_layers = 1,
+                                               .n_heads = 2,
+                                               .width = 16,
+                                               .inner_width = 64,
+                                               .n_positions = 32,
+                                               .vocabulary = 256,
+                                               .norm_epsilon = 1e-5f,
+                                               .scale_attention = true,
+                                               .tied = true};
+    struct eps_train_options in = given(), out;
+    struct error sentence;
+    struct model model;
+
+    ck_assert_int_eq(model_init(&model, &config, &sentence), 0);
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert(!client_options_say_summed(&sentence, &in, &out, &model));
+    in.workers = 2;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert_uint_eq(out.parts, 2);
+    ck_assert_int_eq(out.optimizer, EPS_ADAMW);
+    ck_assert(client_options_say_summed(&sentence, &in, &out, &model));
+    ck_assert_ptr_nonnull(strstr(sentence.text, "--optimizer adama squares each, and would save 32.0 KiB"));
+    in.commit = EPS_FENCED; /* whose sums are there anyway */
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert_int_eq(out.optimizer, EPS_ADAMW);
+    ck_assert(!client_options_say_summed(&sentence, &in, &out, &model));
+    in = given(), in.parts = 4, in.optimizer = EPS_ADAMA; /* who asks for it knows */
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert_int_eq(out.optimizer, EPS_ADAMA);
+    ck_assert(!client_options_say_summed(&sentence, &in, &out, &model));
+    model_free(&model);
+}
+END_TEST
+
+START_TEST(a_clipped_norm_turns_the_fenced_commit_on_and_says_what_it_costs)
+{
+    struct eps_train_options in = given(), out;
+    struct error sentence;
+
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert(!client_options_say_fenced(&sentence, &in, &out, 1000));
+    in.clip_norm = 0.5;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert_int_eq(out.commit, EPS_FENCED);
+    ck_assert(client_options_say_fenced(&sentence, &in, &out, (uint64_t)3 << 28)); /* 768 Mi parameters */
+    ck_assert_ptr_nonnull(strstr(sentence.text, "--clip-norm turns --commit fenced on"));
+    ck_assert_ptr_nonnull(strstr(sentence.text, "3.0 GiB of host memory"));
+    in.commit = EPS_FENCED; /* who asks for it knows */
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert(!client_options_say_fenced(&sentence, &in, &out, 1000));
+    in.optimizer = EPS_ADAMW, in.parts = 2;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    in = given(), in.clip_update = 1, in.parts = 2; /* each tensor by itself needs neither */
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert_int_eq(out.commit, EPS_EAGER);
+}
+END_TEST
+
+START_TEST(defaults_follow_the_model_the_workers_and_the_data)
+{
+    struct eps_train_options in = given(), out;
+    struct client_facts other = facts;
+
+    other.fresh = false, other.n_positions = 4096;
+    in.workers = 3, in.epochs = 2.5;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &other, NULL), 0);
+    ck_assert_double_eq(out.lr, 2e-5);
+    ck_assert_uint_eq(out.seq, 1024);
+    ck_assert_uint_eq(out.parts, 3);
+    ck_assert_uint_eq(out.batch, 15); /* 16 rows, a multiple of 3 */
+    /* 100,001 - 1,025 held out = 98,976 tokens, 96 windows; ceil(2.5 * 96 / 15) */
+    ck_assert_uint_eq(out.steps, 16);
+    in = given(), in.connect = "d", other.n_workers = 2;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &other, NULL), 0);
+    ck_assert_uint_eq(out.parts, 2);
+    ck_assert_uint_eq(out.workers, 0);
+    other = facts, other.n_tokens = 2050; /* 7 windows beside the one held out: fewer than a batch */
+    in = given(), in.parts = 2;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &other, NULL), 0);
+    ck_assert_uint_eq(out.batch, 6);
+}
+END_TEST
+
+START_TEST(warm_up_is_three_percent_and_a_constant_rate_stays)
+{
+    struct eps_train_options in = given(), out;
+
+    in.steps = 1000;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert_uint_eq(out.warmup, 30);
+    in.schedule = EPS_SCHEDULE_CONSTANT, in.lr = 0.5;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
+    ck_assert_double_eq(out.min_lr, 0.5); /* what is printed is what it ends at */
+}
+END_TEST
+
+/* What a run of 1000 steps stored stands where it now ends after 20: the warm-up is never left. */
+START_TEST(a_resumed_run_may_end_before_its_warm_up)
+{
+    struct eps_train_options in = given(), out;
+    struct client_facts resumed = facts;
+
+    in.steps = 20, in.warmup = 30, in.eval_every = 100, in.save_every = 100;
+    resumed.resumed = true;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &resumed, NULL), 0);
+    ck_assert_uint_eq(out.warmup, 30);
+    ck_assert_double_eq_tol(client_options_lr(&out, 19), out.lr * 20 / 31, 1e-18);
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), -EDOM);
+}
+END_TEST
+
+START_TEST(resolved_options_resolve_to_themselves)
+{
+    struct eps_train_options in = given(), once, twice;
+    struct client_facts served = facts;
+
+    in.epochs = 3, in.workers = 2;
+    for (int connect = 0; connect < 2; connect++) {
+        ck_assert_int_eq(client_options_resolve(&once, &in, &served, NULL), 0);
+        ck_assert_int_eq(client_options_resolve(&twice, &once, &served, NULL), 0);
+        ck_assert_mem_eq(&once, &twice, sizeof once);
+        in = given(), in.connect = "d", served.n_workers = 4;
+    }
+}
+END_TEST
+
+START_TEST(at_least_a_window_is_held_out_and_none_with_data_of_its_own)
+{
+    struct eps_train_options options = given();
+
+    options.seq = 100;
+    ck_assert_uint_eq(client_options_n_train(&options, 1000), 899);
+    ck_assert_uint_eq(client_options_n_train(&options, 100000), 99000);
+    ck_assert_uint_eq(client_options_n_train(&options, 101), 0);
+    options.eval_data = "other.txt";
+    ck_assert_uint_eq(client_options_n_train(&options, 1000), 1000);
+}
+END_TEST
+
+static const struct eps_preset byte_small = {"byte-small", 4, 4, 128, 128, 256, 842496, false};
+static const struct eps_preset byte_medium = {"byte-medium", 6, 6, 384, 256, 256, 10844160, false};
+static const struct eps_preset byte_large = {"byte-large", 12, 12, 768, 1024, 256, 86039040, false};
+static const struct eps_preset text_small = {"text-small", 4, 4, 128, 128, 2048, 1071872, true};
+static const struct eps_preset text_medium = {"text-medium", 6, 6, 384, 256, 8192, 13891584, true};
+
+/* By hand, 1 % or a window held out. 1,000,000: 990,000 to train on, 7734 windows of 128; a 1500th of them is less
+ * than 1 Ki, which is 8 rows; 967 such steps go once through. 4,000,000: a 1500th of 3,960,000 is 2640, 21 rows (20.6);
+ * 30,937 windows. 10,000,000 of byte-medium: 6600, 26 rows of 256 (25.8); 38,671 windows. 300,000,000 of byte-large:
+ * 16 Ki, 16 rows; 290,039 windows of 1024, of which once is 18,128 steps. 20,000: 154 windows, of which ten times is
+ * 193 steps of 8. 2000: 14 windows, ten times 18 steps (17.5). 257: 128 held out, as many and one to train on. Of
+ * text-small, 1,000,000: a 750th is less than 2 Ki, 16 rows; 4,000,000: 5280, 41 rows (41.3), and 20,000: ten times 154
+ * windows are 97 steps of 16 (96.3). 3,000,000 of text-medium: 3960, 15 rows of 256 (15.5 less a half). */
+static const struct {
+    const struct eps_preset *model;
+    uint64_t n_tokens;
+    uint32_t seq, batch;
+    uint64_t steps;
+    double lr;
+} chosen[] = {
+    {&byte_small, 4, 1, 1, 10, 2e-3},
+    {&byte_small, 257, 127, 1, 10, 2e-3},
+    {&byte_small, 258, 128, 1, 10, 2e-3},
+    {&byte_small, 2000, 128, 8, 18, 2e-3},
+    {&byte_small, 20000, 128, 8, 193, 2e-3},
+    {&byte_small, 200000, 128, 8, 1500, 2e-3},
+    {&byte_small, 1000000, 128, 8, 1500, 2e-3},
+    {&byte_small, 4000000, 128, 21, 1500, 2e-3},
+    {&byte_medium, 10000000, 256, 26, 1500, 1e-3},
+    {&byte_large, 300000000, 1024, 16, 18128, 3e-4},
+    {&text_small, 20000, 128, 16, 97, 3e-3},
+    {&text_small, 1000000, 128, 16, 750, 3e-3},
+    {&text_small, 4000000, 128, 41, 755, 3e-3},
+    {&text_medium, 3000000, 256, 15, 774, 1e-3},
+};
+
+static struct client_facts facts_of(const struct eps_preset *model, uint64_t n_tokens)
+{
+    return (
+        struct client_facts){.n_positions = model->n_positions, .fresh = true, .preset = model, .n_tokens = n_tokens};
+}
+
+START_TEST(a_preset_is_trained_as_its_data_allow)
+{
+    const struct client_facts known = facts_of(chosen[_i].model, chosen[_i].n_tokens);
+    const struct eps_train_options in = given();
+    struct eps_train_options out, twice;
+
+    ck_assert_int_eq(client_options_resolve(&out, &in, &known, NULL), 0);
+    ck_assert_uint_eq(out.seq, chosen[_i].seq);
+    ck_assert_uint_eq(out.batch, chosen[_i].batch);
+    ck_assert_uint_eq(out.steps, chosen[_i].steps);
+    ck_assert_double_eq(out.lr, chosen[_i].lr);
+    ck_assert_double_eq(out.beta1, 0.9);
+    ck_assert_double_eq(out.beta2, 0.99);
+    ck_assert_int_eq(client_options_resolve(&twice, &out, &known, NULL), 0);
+    ck_assert_mem_eq(&out, &twice, sizeof out);
+}
+END_TEST
+
+START_TEST(what_is_given_stands_for_a_preset)
+{
+    const struct client_facts known = facts_of(&byte_small, 1000000);
+    struct eps_train_options in = given(), out;
+
+    in.batch = 64, in.epochs = 2, in.lr = 5e-4, in.beta1 = 0.8, in.beta2 = 0.9, in.seq = 100;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &known, NULL), 0);
+    ck_assert_uint_eq(out.batch, 64);
+    ck_assert_uint_eq(out.seq, 100);
+    ck_assert_uint_eq(out.steps, 310); /* 9899 windows, twice: 309.3 */
+    ck_assert_double_eq(out.lr, 5e-4);
+    ck_assert_double_eq(out.beta2, 0.9);
+    in = given(), in.parts = in.workers = 3;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &known, NULL), 0);
+    ck_assert_uint_eq(out.batch, 6); /* of 8, a multiple of 3 */
+    in = given(), in.seq = 128;
+    struct client_facts few = facts_of(&byte_small, 257); /* what is given is not lowered */
+    ck_assert_int_eq(client_options_resolve(&out, &in, &few, NULL), -EINVAL);
+    in = given(), in.eval_data = "e.txt", few.n_tokens = 1000, few.n_eval_tokens = 50;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &few, NULL), 0);
+    ck_assert_uint_eq(out.seq, 49);
+    few.n_tokens = 40;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &few, NULL), 0);
+    ck_assert_uint_eq(out.seq, 39);
+}
+END_TEST
+
+START_TEST(the_recipe_of_a_preset_is_said)
+{
+    const struct client_facts known = facts_of(&byte_small, 1000000);
+    struct eps_train_options in = given(), out;
+    struct error sentence;
+
+    ck_assert_int_eq(client_options_resolve(&out, &in, &known, NULL), 0);
+    ck_assert(client_options_say_recipe(&sentence, &byte_small, &in, &out));
+    ck_assert_str_eq(sentence.text,
+                     "the preset's recipe: --seq 128 --batch 8 --steps 1500 --lr 0.002 --warmup 45 --betas 0.9,0.99");
+    in.epochs = 1, in.lr = 0.5, in.seq = 64;
+    ck_assert(client_options_say_recipe(&sentence, &byte_small, &in, &out));
+    ck_assert_str_eq(sentence.text, "the preset's recipe: --batch 8 --warmup 45 --betas 0.9,0.99");
+    ck_assert(!client_options_say_recipe(&sentence, &byte_small, &out, &out));
+    const struct client_facts few = facts_of(&byte_small, 20000);
+    in = given();
+    ck_assert_int_eq(client_options_resolve(&out, &in, &few, NULL), 0);
+    ck_assert(client_options_say_recipe(&sentence, &byte_small, &in, &out));
+    ck_assert_ptr_nonnull(strstr(sentence.text, "--steps 193 --lr 0.002 --warmup 45 --betas 0.9,0.99; a longer text"));
+}
+END_TEST
+
+/* By hand: 3 % of 1500 is 45, of 18,000 is 540; 30 % of 100 is 30, of 10 is 3, of 1 rounds to none. */
+START_TEST(a_short_run_of_a_preset_warms_up_as_slowly_as_a_long_one)
+{
+    static const struct {
+        uint64_t steps, warmup;
+    } runs[] = {{1, 0}, {10, 3}, {100, 30}, {150, 45}, {1500, 45}, {18000, 540}};
+    const struct client_facts known = facts_of(&byte_small, 1000000);
+
+    for (size_t i = 0; i < sizeof runs / sizeof *runs; i++) {
+        struct eps_train_options in = given(), out;
+        in.steps = runs[i].steps;
+        ck_assert_int_eq(client_options_resolve(&out, &in, &known, NULL), 0);
+        ck_assert_uint_eq(out.warmup, runs[i].warmup);
+    }
+}
+END_TEST
+
+START_TEST(a_text_of_hardly_any_bytes_is_refused)
+{
+    const struct eps_train_options in = given();
+    struct eps_train_options out;
+    struct error err;
+
+    for (uint64_t n = 0; n < 4; n++) {
+        const struct client_facts known = facts_of(&byte_small, n);
+        ck_assert_int_eq(client_options_resolve(&out, &in, &known, &err), -EINVAL);
+        ck_assert_ptr_nonnull(strstr(err.text, "give more data"));
+        ck_assert_ptr_null(strstr(err.text, "lower"));
+    }
+}
+END_TEST
+
+/* One wrong option each: how to set it, and the words that the sentence must hold. */
+#define SET(name, statement)                                                                                           \
+    static void name(struct eps_train_options *o)                                                                      \
+    {                                                                                                                  \
+        statement;                                                                                                     \
+    }
+SET(lr_zero, o->lr = 0)
+SET(lr_negative, o->lr = -1)
+SET(lr_huge, o->lr = 1e9)
+SET(lr_infinite, o->lr = INFINITY)
+SET(min_lr_above, (o->lr = 1e-4, o->min_lr = 1e-3))
+SET(decay_negative, o->weight_decay = -0.1)
+SET(beta_one, o->beta2 = 1)
+SET(beta_negative, o->beta1 = -0.1)
+SET(epsilon_zero, o->epsilon = 0)
+SET(seq_long, o->seq = 257)
+SET(parts_many, o->parts = 65)
+SET(workers_many, o->workers = 65)
+SET(batch_odd, (o->batch = 7, o->parts = 2))
+SET(batch_huge, o->batch = UINT32_MAX)
+SET(batch_tokens, o->batch = 1 << 20)
+SET(microbatch_large, (o->batch = 8, o->parts = 2, o->microbatch = 5))
+SET(steps_and_epochs, (o->steps = 3, o->epochs = 1))
+SET(steps_huge, o->steps = UINT64_MAX)
+SET(epochs_zero, o->epochs = 0)
+SET(epochs_negative, o->epochs = -2)
+SET(epochs_huge, o->epochs = 1e300)
+SET(warmup_long, (o->steps = 3, o->warmup = 4))
+SET(eval_rare, (o->steps = 3, o->eval_every = 4))
+SET(patience_alone, o->patience = 3)
+SET(seed_huge, o->seed = (uint64_t)1 << 63)
+SET(save_rare, o->save_every = (uint64_t)1 << 41)
+SET(connect_workers, (o->connect = "x", o->workers = 1))
+SET(connect_device, (o->connect = "x", o->device = "cuda"))
+SET(device_unknown, o->device = "gpu")
+SET(device_of_many, (o->device = "cuda:1", o->workers = 2))
+SET(connect_mem, (o->connect = "x", o->device_mem = 1 << 30))
+SET(clip_zero, o->clip_norm = 0)
+SET(clip_negative, o->clip_norm = -1)
+SET(clip_infinite, o->clip_norm = INFINITY)
+SET(clip_update_zero, o->clip_update = 0)
+SET(clip_update_infinite, o->clip_update = INFINITY)
+SET(clip_eager, (o->clip_norm = 1, o->commit = EPS_EAGER))
+SET(clip_parts, (o->clip_norm = 1, o->parts = 2, o->optimizer = EPS_ADAMA))
+SET(fenced_parts, (o->commit = EPS_FENCED, o->parts = 4, o->optimizer = EPS_ADAMA))
+SET(connect_nobody, o->connect = "x")
+
+static const struct wrong {
+    void (*set)(struct eps_train_options *o);
+    int code;
+    const char *first, *second;
+} wrongs[] = {
+    {lr_zero, -EDOM, "--lr 0", "1e-12 and 10"},
+    {lr_negative, -EDOM, "--lr -1", ""},
+    {lr_huge, -EDOM, "--lr 1e+09", ""},
+    {lr_infinite, -EDOM, "--lr inf", ""},
+    {min_lr_above, -EDOM, "--min-lr 0.001", "--lr 0.0001"},
+    {decay_negative, -EDOM, "--weight-decay -0.1", "0 and 10"},
+    {beta_one, -EDOM, "--betas 0.9,1", "less than 1"},
+    {beta_negative, -EDOM, "--betas -0.1", ""},
+    {epsilon_zero, -EDOM, "--epsilon 0", ""},
+    {seq_long, -EDOM, "--seq 257", "256 positions"},
+    {parts_many, -EDOM, "--parts 65", "64"},
+    {workers_many, -EDOM, "--workers 65", "64"},
+    {batch_odd, -EDOM, "--batch 7", "choose 6"},
+    {batch_huge, -EDOM, "--batch 4294967295", "at most"},
+    {batch_tokens, -EDOM, "--batch 1048576", "--seq 256"},
+    {microbatch_large, -EDOM, "--microbatch 5", "4 rows"},
+    {steps_and_epochs, -EDOM, "--steps", "--epochs"},
+    {steps_huge, -EDOM, "--steps", "at most"},
+    {epochs_zero, -EDOM, "--epochs 0", ""},
+    {epochs_negative, -EDOM, "--epochs -2", ""},
+    {epochs_huge, -EDOM, "--epochs 1e+300", ""},
+    {warmup_long, -EDOM, "--warmup 4", "3 steps"},
+    {patience_alone, -EDOM, "--patience 3", "--eval-every"},
+    {eval_rare, -EDOM, "--eval-every 4", "3 steps"},
+    {seed_huge, -EDOM, "--seed 9223372036854775808", "2^63"},
+    {save_rare, -EDOM, "--save-every 2199023255552", "more than"},
+    {connect_workers, -EDOM, "--workers 1", "--connect"},
+    {connect_mem, -EDOM, "--device-mem", "--connect"},
+    {connect_device, -EDOM, "--device cuda", "--connect"},
+    {device_unknown, -EDOM, "--device gpu", "cuda:N"},
+    {device_of_many, -EDOM, "--device cuda:1", "--workers 2"},
+    {clip_zero, -EDOM, "--clip-norm 0 ", "above 0"},
+    {clip_negative, -EDOM, "--clip-norm -1 ", "leave it out"},
+    {clip_infinite, -EDOM, "--clip-norm inf ", ""},
+    {clip_update_zero, -EDOM, "--clip-update 0 ", "above 0"},
+    {clip_update_infinite, -EDOM, "--clip-update inf ", ""},
+    {clip_eager, -EDOM, "--clip-norm 1 does not go with --commit eager", "--commit fenced, or --clip-update"},
+    {clip_parts, -EDOM, "--clip-norm 1 with --parts 2", "--optimizer adamw"},
+    {fenced_parts, -EDOM, "--commit fenced with --parts 4", "--optimizer adamw"},
+    {connect_nobody, -EAGAIN, "no worker", "eps-worker"},
+};
+
+START_TEST(a_wrong_option_is_refused_by_name_value_and_remedy)
+{
+    const struct wrong *wrong = &wrongs[_i];
+    struct eps_train_options in = given(), out;
+    struct error err = {0};
+
+    wrong->set(&in);
+    ck_assert_int_eq(client_options_resolve(&out, &in, &facts, &err), wrong->code);
+    ck_assert_msg(strstr(err.text, wrong->first), "no \"%s\": %s", wrong->first, err.text);
+    ck_assert_msg(strstr(err.text, wrong->second), "no \"%s\": %s", wrong->second, err.text);
+}
+END_TEST
+
+START_TEST(data_shorter_than_its_windows_is_refused)
+{
+    struct eps_train_options in = given(), out;
+    struct client_facts few = facts;
+    struct error err = {0};
+
+    few.n_tokens = 2 * 257 - 1;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &few, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.text, "some.txt: 513 tokens are less than two windows"));
+    few.n_tokens = 2 * 257;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &few, &err), 0);
+    ck_assert_uint_eq(out.batch, 1);
+    in.eval_data = "e.txt", few.n_tokens = 257, few.n_eval_tokens = 256;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &few, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.text, "--eval-data e.txt: 256 tokens"));
+    few.n_eval_tokens = 257;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &few, &err), 0);
+    few.n_tokens = 256;
+    ck_assert_int_eq(client_options_resolve(&out, &in, &few, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.text, "less than a window"));
+}
+END_TEST
+
+/* By hand, warmup 3 of 11 steps: 1/4, 2/4, 3/4, then the top, and eight steps of the way down. */
+START_TEST(the_rate_warms_up_and_falls)
+{
+    struct eps_train_options o = {.lr = 8, .min_lr = 0, .warmup = 3, .steps = 11, .schedule = EPS_SCHEDULE_LINEAR};
+    static const double linear[] = {2, 4, 6, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0};
+
+    for (uint64_t step = 0; step < 13; step++)
+        ck_assert_double_eq_tol(client_options_lr(&o, step), linear[step], 1e-14);
+    o.schedule = EPS_SCHEDULE_COSINE, o.min_lr = 2;
+    ck_assert_double_eq_tol(client_options_lr(&o, 2), 6, 1e-14);
+    ck_assert_double_eq_tol(client_options_lr(&o, 3), 8, 1e-14);
+    ck_assert_double_eq_tol(client_options_lr(&o, 7), 5, 1e-14);                 /* half way: the middle */
+    ck_assert_double_eq_tol(client_options_lr(&o, 5), 5 + 3 * sqrt(0.5), 1e-14); /* a quarter: cos 45 degrees */
+    ck_assert_double_eq_tol(client_options_lr(&o, 11), 2, 1e-14);
+    o.schedule = EPS_SCHEDULE_CONSTANT;
+    ck_assert_double_eq(client_options_lr(&o, 10), 8);
+    o.warmup = 0;
+    ck_assert_double_eq(client_options_lr(&o, 0), 8);
+}
+END_TEST
+
+/* Which numbers, by whose devices. */
+START_TEST(what_the_workers_devices_decide_follows_them)
+{
+    static const struct {
+        struct client_devices devices;
+        enum eps_number precision;
+        const char *device;
+    } cases[] = {{{true, false, 5 << 20}, EPS_FP32, "cpu"},
+                 {{false, true, 5 << 20}, EPS_BF16, "cuda"},
+                 {{true, true, 5 << 20}, EPS_FP32, "cpu and cuda"}};
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct eps_train_options o = eps_train_defaults();
+        client_options_settle(&o, &cases[i].devices);
+        ck_assert_int_eq(o.precision, cases[i].precision);
+        ck_assert_str_eq(o.device, cases[i].device);
+        ck_assert_uint_eq(o.device_mem, 5 << 20);
+        for (int given = EPS_FP32; given <= EPS_BF16; given++) {
+            o.precision = (enum eps_number)given, o.device_mem = 3 << 20;
+            client_options_settle(&o, &cases[i].devices);
+            ck_assert_int_eq(o.precision, given);
+            ck_assert_uint_eq(o.device_mem, 3 << 20);
+        }
+        o = eps_train_defaults(), o.connect = "lab";
+        client_options_settle(&o, &cases[i].devices);
+        ck_assert_uint_eq(o.device_mem, 0); /* it is the workers' own */
+    }
+}
+END_TEST
+
+START_TEST(a_device_is_auto_unless_it_is_named)
+{
+    struct device_name name;
+
+    ck_assert_int_eq(client_options_device(&name, NULL, 2, NULL, NULL), 0);
+    ck_assert_int_eq(name.kind, DEVICE_AUTO);
+    ck_assert_int_eq(client_options_device(&name, NULL, 0, "lab", NULL), 0);
+    ck_assert_int_eq(client_options_device(&name, "cuda", 2, NULL, NULL), 0);
+    ck_assert_int_eq(name.kind, DEVICE_CUDA);
+    ck_assert(!name.indexed);
+    ck_assert_int_eq(client_options_device(&name, "cuda:3", 1, NULL, NULL), 0);
+    ck_assert_uint_eq(name.index, 3);
+    struct error err;
+    ck_assert_int_eq(client_options_device(&name, "auto:1", 1, NULL, &err), -EDOM);
+    ck_assert_msg(strstr(err.text, "auto takes no number"), "%s", err.text);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("options");
+
+    tcase_add_test(tests, what_is_left_to_choose_is_chosen_by_the_documented_rules);
+    tcase_add_test(tests, several_parts_are_summed_unless_adama_is_named);
+    tcase_add_test(tests, a_clipped_norm_turns_the_fenced_commit_on_and_says_what_it_costs);
+    tcase_add_test(tests, defaults_follow_the_model_the_workers_and_the_data);
+    tcase_add_test(tests, warm_up_is_three_percent_and_a_constant_rate_stays);
+    tcase_add_test(tests, a_resumed_run_may_end_before_its_warm_up);
+    tcase_add_test(tests, resolved_options_resolve_to_themselves);
+    tcase_add_test(tests, at_least_a_window_is_held_out_and_none_with_data_of_its_own);
+    tcase_add_loop_test(tests, a_wrong_option_is_refused_by_name_value_and_remedy, 0,
+                        (int)(sizeof wrongs / sizeof *wrongs));
+    tcase_add_loop_test(tests, a_preset_is_trained_as_its_data_allow, 0, (int)(sizeof chosen / sizeof *chosen));
+    tcase_add_test(tests, what_is_given_stands_for_a_preset);
+    tcase_add_test(tests, the_recipe_of_a_preset_is_said);
+    tcase_add_test(tests, a_short_run_of_a_preset_warms_up_as_slowly_as_a_long_one);
+    tcase_add_test(tests, a_text_of_hardly_any_bytes_is_refused);
+    tcase_add_test(tests, data_shorter_than_its_windows_is_refused);
+    tcase_add_test(tests, the_rate_warms_up_and_falls);
+    tcase_add_test(tests, what_the_workers_devices_decide_follows_them);
+    tcase_add_test(tests, a_device_is_auto_unless_it_is_named);
+    return run_tests(tests);
+}

@@ -1,0 +1,575 @@
+/* Runs that stop and go on, with real processes: the same bits as if they had never stopped, and what is refused. */
+#include "tests/kit/outputs.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/run.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <jansson.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+enum { N_STEPS = 6 };
+
+static char model[300], text[300];
+
+/* Dropout, so that random bits must go on too; as small as its layers allow. */
+static void setup(void)
+{
+    static const char config[] =
+        "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 2, \"n_embd\": 16, \"n_positions\": 16, "
+        "\"vocab_size\": 256, \"attn_pdrop\": 0.2, \"embd_pdrop\": 0.1, \"resid_pdrop\": 0.1}\n";
+
+    processes_setup();
+    snprintf(model, sizeof model, "%s", processes_write("model.json", config, sizeof config - 1));
+    snprintf(text, sizeof text, "%s", processes_text("text.txt", 4000));
+}
+
+/* What a run hears and does. */
+struct script {
+    uint64_t stop_after; /* step after which it is to stop; UINT64_MAX: never, 0: from the beginning */
+    int level;
+    void (*act)(uint64_t step);
+    uint64_t done;
+    unsigned n_saved, n_save_failed, n_notes, n_evaluations;
+    char why[512];
+};
+
+static void on_step(void *user, const struct eps_step *step)
+{
+    struct script *s = user;
+
+    s->done = step->step;
+    if (s->act)
+        s->act(step->step);
+}
+
+static void on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
+{
+    struct script *s = user;
+
+    ck_assert_uint_le(n_tokens, n_all);
+    s->n_evaluations += n_tokens == n_all;
+}
+
+static void on_saved(void *user, uint64_t step, const char *path)
+{
+    struct script *s = user;
+
+    (void)step;
+    ck_assert_int_eq(access(path, F_OK), 0);
+    s->n_saved++;
+}
+
+static void on_save_failed(void *user, uint64_t step, const char *why)
+{
+    struct script *s = user;
+
+    (void)step;
+    s->n_save_failed++;
+    snprintf(s->why, sizeof s->why, "%s", why);
+}
+
+static void on_note(void *user, const char *sentence)
+{
+    struct script *s = user;
+
+    (void)sentence;
+    s->n_notes++;
+}
+
+static int should_stop(void *user)
+{
+    const struct script *s = user;
+    return s->done >= s->stop_after ? s->level : 0;
+}
+
+static struct eps_error error;
+
+static int train(const struct eps_train_options *options, struct script *script)
+{
+    static const struct eps_train_events events = {.on_step = on_step,
+                                                   .on_evaluating = on_evaluating,
+                                                   .on_saved = on_saved,
+                                                   .on_save_failed = on_save_failed,
+                                                   .on_note = on_note,
+                                                   .should_stop = should_stop};
+    struct script none = {.stop_after = UINT64_MAX};
+
+    return eps_train(options, &events, script ? script : &none, &error);
+}
+
+static void must_train(const struct eps_train_options *options)
+{
+    ck_assert_msg(train(options, NULL) == 0, "%s", error.text);
+}
+
+static struct eps_train_options begin(const char *out)
+{
+    static const char *files[1];
+    files[0] = text;
+    struct eps_train_options o = processes_options(model, files, out);
+
+    o.eval_data = NULL;
+    o.order = EPS_SHUFFLED;
+    o.steps = N_STEPS;
+    o.batch = 8;
+    o.seq = 16;
+    o.lr = 0.01;
+    o.device_mem = 256 << 20;
+    return o;
+}
+
+static struct eps_train_options resume(const char *from, const char *out)
+{
+    struct eps_train_options o = eps_train_defaults();
+
+    o.resume = from, o.out = out, o.programs = BIN_DIR;
+    return o;
+}
+
+static void same_state(const char *step, const char *other)
+{
+    outputs_check_same(step, other, "model.safetensors");
+    outputs_check_same(step, other, "optimizer.safetensors");
+}
+
+/* Steps first..last, each once, in order; returns how many have an eval_loss. */
+static unsigned check_metrics(const char *out, uint64_t first, uint64_t last)
+{
+    char path[400];
+    unsigned n_evaluated = 0;
+
+    snprintf(path, sizeof path, "%s/metrics.jsonl", out);
+    char *lines = processes_read(path), *rest = lines, *line;
+    for (uint64_t step = first; step <= last; step++) {
+        line = strsep(&rest, "\n");
+        json_t *object = line ? json_loads(line, 0, NULL) : NULL;
+        ck_assert_msg(object != NULL, "no step %" PRIu64 ": %s", step, line ? line : "the end");
+        ck_assert_int_eq(json_integer_value(json_object_get(object, "step")), (json_int_t)step);
+        ck_assert_int_eq(json_integer_value(json_object_get(object, "tokens")), (json_int_t)(step * 8 * 16));
+        n_evaluated += json_object_get(object, "eval_loss") != NULL;
+        json_decref(object);
+    }
+    ck_assert_str_eq(rest ? rest : "?", "");
+    free(lines);
+    return n_evaluated;
+}
+
+static void check_error(int rc, int wanted, const char *first, const char *second)
+{
+    ck_assert_msg(rc == wanted, "%d: %s", rc, error.text);
+    ck_assert_msg(strstr(error.text, first) && strstr(error.text, second), "no \"%s\" and \"%s\": %s", first, second,
+                  error.text);
+}
+
+static const struct {
+    enum eps_optimizer_kind optimizer;
+    uint32_t parts;
+} runs[] = {{EPS_ADAMA, 1}, {EPS_ADAMA, 4}, {EPS_ADAMW, 1}, {EPS_ADAMW, 4}};
+enum { N_RUNS = sizeof runs / sizeof *runs, FIRST_RUN = SANITIZED ? N_RUNS - 1 : 0 };
+
+static struct eps_train_options begin_run(int i, const char *out)
+{
+    struct eps_train_options o = begin(out);
+
+    o.optimizer = runs[i].optimizer, o.parts = runs[i].parts;
+    return o;
+}
+
+START_TEST(stopped_after_each_step_and_gone_on_it_is_the_run_that_never_stopped)
+{
+    struct eps_train_options o = begin_run(_i, "whole");
+    char words[60];
+
+    o.save_every = 0;
+    must_train(&o);
+    o = begin_run(_i, "pieces");
+    for (uint64_t done = 0; done < N_STEPS;) {
+        struct script script = {.stop_after = done + 1, .level = 1};
+        const int rc = train(&o, &script);
+        ck_assert_uint_gt(script.done, done);
+        ck_assert_uint_le(script.done, done + 2); /* the next may have been open already */
+        done = script.done;
+        snprintf(words, sizeof words, "after %" PRIu64 " steps; saved in pieces/step-%" PRIu64, done, done);
+        check_error(rc, -EINTR, words, done < N_STEPS ? "; resume with: eps train --resume pieces" : "");
+        o = resume("pieces", NULL);
+    }
+    same_state("whole/step-6", "pieces/latest");
+    check_metrics("pieces", 1, N_STEPS);
+    ck_assert_uint_eq(check_metrics("whole", 1, N_STEPS), 1);
+}
+END_TEST
+
+START_TEST(from_every_checkpoint_a_fork_ends_the_same)
+{
+    struct eps_train_options o = begin_run(_i, "source");
+    char from[40], out[40], last[60];
+
+    o.save_every = 1, o.keep = 0, o.eval_every = 2;
+    struct script script = {.stop_after = UINT64_MAX};
+    ck_assert_msg(train(&o, &script) == 0, "%s", error.text);
+    ck_assert_uint_eq(script.n_evaluations, 4); /* before the first step too */
+    ck_assert_uint_eq(check_metrics("source", 1, N_STEPS), 3);
+    ck_assert_str_eq(outputs_names("source"),
+                     "best latest log metrics.jsonl step-1 step-2 step-3 step-4 step-5 step-6 ");
+    for (unsigned k = 1; k < N_STEPS; k++) {
+        snprintf(from, sizeof from, "source/step-%u", k);
+        snprintf(out, sizeof out, "forks/%u", k);
+        snprintf(last, sizeof last, "%s/step-6", out);
+        o = resume(from, out);
+        must_train(&o);
+        same_state("source/step-6", last);
+        check_metrics(out, k + 1, N_STEPS);
+    }
+}
+END_TEST
+
+START_TEST(other_budgets_and_workers_find_the_same_bits)
+{
+    struct eps_train_options o = begin_run(_i, "first");
+
+    o.deterministic = true, o.save_every = 2, o.keep = 0;
+    must_train(&o);
+    for (uint32_t workers = 2; workers <= 4; workers += 2) {
+        o = resume("first/step-2", workers == 2 ? "second" : "third");
+        o.workers = workers, o.device_mem = 80 << 20, o.save_every = 4;
+        must_train(&o);
+    }
+    same_state("first/step-6", "second/step-6");
+    same_state("first/step-6", "third/step-6");
+}
+END_TEST
+
+static bool has_three_lines(void *context)
+{
+    char *lines = access(context, R_OK) == 0 ? processes_read(context) : NULL;
+    const char *at = lines;
+    unsigned n = 0;
+
+    while (at && (at = strchr(at, '\n')))
+        n++, at++;
+    free(lines);
+    return n >= 3;
+}
+
+static bool nobody_is_left(void *context)
+{
+    (void)context;
+    return !processes_find("epsd") && !processes_find("eps-worker");
+}
+
+/* The client, the daemon or the worker, which takes the others with it. */
+START_TEST(killed_it_goes_on_from_what_stands)
+{
+    static const char *const victims[] = {"eps", "epsd", "eps-worker"};
+    const char *const arguments[] = {"train",  "--model",      model, "--data",       text,     "--out",
+                                     "killed", "--steps",      "40",  "--batch",      "8",      "--seq",
+                                     "16",     "--save-every", "1",   "--device-mem", "256MiB", NULL};
+    struct eps_train_options o = begin("unkilled");
+
+    o.seed = 0, o.steps = 40, o.lr = NAN, o.save_every = 0;
+    must_train(&o);
+    pid_t pid = processes_start("eps", arguments, NULL);
+    ck_assert(processes_until(has_three_lines, "killed/metrics.jsonl"));
+    pid_t victim = _i ? processes_find(victims[_i]) : pid;
+    if (victim)
+        kill(victim, SIGKILL);
+    const int status = processes_wait(pid);
+    ck_assert_msg(status == (_i ? 1 : 128 + SIGKILL) || status == 0, "%d", status);
+    o = resume("killed", NULL); /* perhaps the daemon has not noticed yet */
+    const int rc = train(&o, NULL);
+    ck_assert_msg(rc == 0 || (status == 0 && rc == -EINVAL), "%d: %s", rc, error.text);
+    same_state("unkilled/step-40", "killed/latest");
+    check_metrics("killed", 1, 40);
+    ck_assert(processes_until(nobody_is_left, NULL));
+}
+END_TEST
+
+START_TEST(more_steps_go_beyond_the_end_and_the_newest_two_stay)
+{
+    struct eps_train_options o = begin("longer");
+    struct script script = {.stop_after = UINT64_MAX};
+
+    o.save_every = 1;
+    must_train(&o);
+    ck_assert_str_eq(outputs_names("longer"), "latest log metrics.jsonl step-5 step-6 ");
+    o = resume("longer", NULL);
+    check_error(train(&o, NULL), -EINVAL, "complete", "give more --steps");
+    o.steps = 5;
+    check_error(train(&o, NULL), -EINVAL, "complete", "6 of 5 steps");
+    o.steps = 8;
+    ck_assert_msg(train(&o, &script) == 0, "%s", error.text);
+    ck_assert_uint_eq(script.n_notes, 2); /* where it goes on from; that the schedule has another end */
+    ck_assert_uint_eq(script.n_saved, 2);
+    ck_assert_str_eq(outputs_names("longer"), "latest log metrics.jsonl step-7 step-8 ");
+    check_metrics("longer", 1, 8);
+}
+END_TEST
+
+/* Rewrites one byte, or the whole, or removes it. */
+static void damage(const char *path, long at, const char *with)
+{
+    FILE *file = fopen(path, at < 0 ? "w" : "r+");
+
+    ck_assert_ptr_nonnull(file);
+    if (at >= 0)
+        fseek(file, at, SEEK_SET);
+    fputs(with, file);
+    fclose(file);
+}
+
+static void command(const char *line)
+{
+    ck_assert_int_eq(system(line), 0);
+}
+
+static void refused(const char *from, int wanted, const char *first, const char *second)
+{
+    const struct eps_train_options o = resume(from, NULL);
+    check_error(train(&o, NULL), wanted, first, second);
+}
+
+START_TEST(what_cannot_be_resumed_is_refused_in_a_sentence)
+{
+    struct eps_train_options o = begin("good");
+
+    o.save_every = 3;
+    must_train(&o);
+    refused("nowhere", -ENOENT, "--resume nowhere", "");
+    refused("text.txt", -ENOTDIR, "text.txt", "not a directory");
+    outputs_make("empty");
+    refused("empty", -ENOENT, "--resume empty", "no checkpoint");
+    outputs_write("empty", "metrics.jsonl", "");
+    refused("empty", -ENOENT, "nothing to resume from", "another --out");
+    refused("good/step-3", -EEXIST, "step-6 stands beside it", "--out");
+
+    command("cp -r good/step-3 good-copy");
+    refused("good-copy", -EINVAL, "good-copy", "step-N");
+    command("mkdir b && cp -r good/step-3 b/step-3 && cp -r b c && cp -r b d && cp -r b e && cp -r b f && cp -r b g");
+    damage("b/step-3/model.safetensors", 3000, "?");
+    refused("b", -EINVAL, "b/step-3", "model.safetensors");
+    damage("c/step-3/optimizer.safetensors", 3000, "?");
+    refused("c", -EINVAL, "c/step-3", "optimizer.safetensors");
+    command("rm d/step-3/model.safetensors");
+    refused("d", -EINVAL, "d/step-3", "model.safetensors");
+    command("rm e/step-3/optimizer.safetensors");
+    refused("e", -EINVAL, "e/step-3", "optimizer.safetensors");
+    command("cp good/step-6/optimizer.safetensors f/step-3");
+    refused("f", -EINVAL, "f/step-3", "optimizer.safetensors");
+    damage("g/step-3/training.json", -1, "{\"format\":2,\"step\":3}");
+    o = resume("g", NULL);
+    ck_assert_int_lt(train(&o, NULL), 0);
+    ck_assert_ptr_nonnull(strstr(error.text, "training.json"));
+    ck_assert_str_eq(outputs_names("b"), "step-3 "); /* nothing was changed by all this */
+}
+END_TEST
+
+START_TEST(data_may_move_but_not_change)
+{
+    struct eps_train_options o = begin("first");
+    const char *moved[] = {"moved.txt"}, *other[] = {"other.txt"};
+
+    o.save_every = 3;
+    must_train(&o);
+    command("mv text.txt moved.txt");
+    o = resume("first/step-3", "second");
+    check_error(train(&o, NULL), -ENOENT, "text.txt", "say where it is now with --data");
+    o.data = moved, o.n_data = 1;
+    must_train(&o);
+    same_state("first/step-6", "second/step-6");
+    command("tr a b <moved.txt >other.txt");
+    o = resume("first/step-3", "third");
+    o.data = other, o.n_data = 1;
+    check_error(train(&o, NULL), -EINVAL, "--data other.txt", "4000 tokens");
+    command("cp other.txt text.txt");
+    o = resume("first/step-3", "third");
+    check_error(train(&o, NULL), -EINVAL, "text.txt", "not what the run was trained on");
+    ck_assert_int_ne(access("third", F_OK), 0);
+}
+END_TEST
+
+START_TEST(a_directory_holds_one_run)
+{
+    struct eps_train_options o = begin("one");
+
+    o.save_every = 3;
+    must_train(&o);
+    check_error(train(&o, NULL), -EEXIST, "--out one holds a run", "--resume");
+    outputs_make("part");
+    command("cp -r one/step-3 part/step-3.partial");
+    o = begin("part");
+    check_error(train(&o, NULL), -EEXIST, "--out part holds a run", "step-3.partial");
+    o = resume("one/step-3", "part");
+    check_error(train(&o, NULL), -EEXIST, "--out part holds a run", "step-3.partial");
+    o = resume("one/step-3", "./one/");
+    check_error(train(&o, NULL), -EEXIST, "step-6 stands beside it", "");
+}
+END_TEST
+
+static int second_rc;
+
+static void try_second(uint64_t step)
+{
+    const struct eps_train_options o = resume("shared", NULL);
+
+    if (step == 3)
+        second_rc = eps_train(&o, NULL, NULL, &error);
+}
+
+START_TEST(two_runs_cannot_share_a_directory)
+{
+    struct eps_train_options o = begin("shared");
+    struct script script = {.stop_after = UINT64_MAX, .act = try_second};
+
+    o.save_every = 1;
+    ck_assert_msg(train(&o, &script) == 0, "%s", error.text);
+    ck_assert_int_eq(second_rc, -EBUSY);
+    check_metrics("shared", 1, N_STEPS);
+}
+END_TEST
+
+START_TEST(an_interrupt_before_the_first_step_leaves_nothing)
+{
+    struct eps_train_options o = begin("new/deep/run");
+    struct script script = {.stop_after = 0, .level = 1};
+
+    check_error(train(&o, &script), -EINTR, "before the first step", "");
+    ck_assert_int_ne(access("new", F_OK), 0);
+    outputs_make("mine");
+    o.out = "mine";
+    check_error(train(&o, &script), -EINTR, "before the first step", "");
+    ck_assert_str_eq(outputs_names("mine"), "");
+    must_train(&o);
+    command("cp -r mine before");
+    o = resume("mine", NULL), o.steps = 9;
+    check_error(train(&o, &script), -EINTR, "before the first step", "");
+    command("diff -r mine before");
+}
+END_TEST
+
+START_TEST(without_checkpoints_an_interrupt_ends_at_once)
+{
+    struct eps_train_options o = begin("unsaved");
+    struct script script = {.stop_after = 2, .level = 1};
+
+    o.save_every = 0, o.steps = 100000;
+    check_error(train(&o, &script), -EINTR, "interrupted after ", "no checkpoint was saved");
+    ck_assert_str_eq(outputs_names("unsaved"), "log metrics.jsonl ");
+    refused("unsaved", -ENOENT, "nothing to resume from", "");
+}
+END_TEST
+
+START_TEST(a_second_interrupt_does_not_wait_for_a_checkpoint)
+{
+    struct eps_train_options o = begin("hasty");
+    struct script script = {.stop_after = 8, .level = 2}; /* step 6 was asked for, so step 3 stands */
+
+    o.save_every = 3, o.steps = 100000;
+    const int rc = train(&o, &script);
+    check_error(rc, -EINTR, "interrupted after ", "eps train --resume hasty continues from step ");
+    const uint64_t further = outputs_latest("hasty") + 3; /* the daemon may have been ahead of what was heard of it */
+    o = resume("hasty", NULL), o.steps = further;
+    must_train(&o);
+    check_metrics("hasty", 1, further);
+}
+END_TEST
+
+static void limit_files(rlim_t bytes)
+{
+    struct rlimit limit;
+
+    ck_assert_int_eq(getrlimit(RLIMIT_FSIZE, &limit), 0);
+    limit.rlim_cur = bytes;
+    ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+static void no_room_for_a_while(uint64_t step)
+{
+    if (step == 2)
+        limit_files(0);
+    if (step == 4)
+        limit_files(RLIM_INFINITY);
+}
+
+static void no_room(uint64_t step)
+{
+    if (step == 2)
+        limit_files(0);
+}
+
+/* Files of this process, so metrics.jsonl alone, may not grow. */
+START_TEST(metrics_that_find_no_room_are_kept_and_complained_about_at_the_end)
+{
+    struct eps_train_options o = begin("tight");
+    struct script script = {.stop_after = UINT64_MAX, .act = no_room_for_a_while};
+
+    signal(SIGXFSZ, SIG_IGN);
+    ck_assert_msg(train(&o, &script) == 0, "%s", error.text);
+    ck_assert_uint_eq(script.n_save_failed, 1);
+    ck_assert_ptr_nonnull(strstr(script.why, "metrics.jsonl"));
+    check_metrics("tight", 1, N_STEPS);
+    script = (struct script){.stop_after = UINT64_MAX, .act = no_room};
+    o = begin("full");
+    check_error(train(&o, &script), -EFBIG, "metrics.jsonl is incomplete", "");
+    limit_files(RLIM_INFINITY);
+    ck_assert_uint_eq(script.n_save_failed, 1);
+    ck_assert_int_eq(access("full/step-6", F_OK), 0);
+    o = resume("full", NULL), o.steps = 8; /* steps 3..6 have lines again, with what is known of them */
+    must_train(&o);
+    check_metrics("full", 1, 8);
+}
+END_TEST
+
+static void remove_directory(uint64_t step)
+{
+    if (step == 2)
+        command("rm -r gone");
+}
+
+START_TEST(a_directory_that_vanishes_does_not_end_the_run)
+{
+    struct eps_train_options o = begin("gone");
+    struct script script = {.stop_after = UINT64_MAX, .act = remove_directory};
+
+    o.save_every = 0;
+    const int rc = train(&o, &script);
+    ck_assert_int_lt(rc, 0);
+    ck_assert_int_ne(rc, -EIO);
+    ck_assert_uint_eq(script.done, N_STEPS);
+    ck_assert_uint_eq(script.n_save_failed, 2); /* metrics.jsonl, and the checkpoint */
+    ck_assert_int_ne(access("gone", F_OK), 0);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("resume");
+
+    tcase_add_checked_fixture(tests, setup, processes_remove);
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, stopped_after_each_step_and_gone_on_it_is_the_run_that_never_stopped, FIRST_RUN, N_RUNS);
+    tcase_add_loop_test(tests, from_every_checkpoint_a_fork_ends_the_same, FIRST_RUN, N_RUNS);
+    tcase_add_loop_test(tests, other_budgets_and_workers_find_the_same_bits, 1, 2);
+    tcase_add_loop_test(tests, other_budgets_and_workers_find_the_same_bits, 3, 4);
+    tcase_add_loop_test(tests, killed_it_goes_on_from_what_stands, 0, 3);
+    tcase_add_test(tests, more_steps_go_beyond_the_end_and_the_newest_two_stay);
+    tcase_add_test(tests, what_cannot_be_resumed_is_refused_in_a_sentence);
+    tcase_add_test(tests, data_may_move_but_not_change);
+    tcase_add_test(tests, a_directory_holds_one_run);
+    tcase_add_test(tests, two_runs_cannot_share_a_directory);
+    tcase_add_test(tests, an_interrupt_before_the_first_step_leaves_nothing);
+    tcase_add_test(tests, without_checkpoints_an_interrupt_ends_at_once);
+    tcase_add_test(tests, a_second_interrupt_does_not_wait_for_a_checkpoint);
+    tcase_add_test(tests, metrics_that_find_no_room_are_kept_and_complained_about_at_the_end);
+    tcase_add_test(tests, a_directory_that_vanishes_does_not_end_the_run);
+    return run_tests(tests);
+}

@@ -1,0 +1,296 @@
+/* Drawing tokens: by hand, against a plain reference, and by counting. */
+#include "tests/kit/run.h"
+
+#include "client/text/sample.h"
+
+#include <check.h>
+#include <errno.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAX = 300 };
+
+static struct client_sample_options by(double temperature, uint32_t top_k, double top_p, uint64_t seed)
+{
+    return (struct client_sample_options){temperature, top_k, top_p, seed};
+}
+
+/* How often each token comes in n draws, over as many positions. */
+static void count(uint32_t *counts, const struct client_sample_options *options, const float *logits, uint32_t n,
+                  uint32_t n_draws)
+{
+    struct client_sampler s;
+
+    memset(counts, 0, n * sizeof *counts);
+    ck_assert_int_eq(client_sampler_init(&s, options, n, NULL), 0);
+    for (uint32_t i = 0; i < n_draws; i++) {
+        uint32_t id;
+        ck_assert_int_eq(client_sampler_draw(&id, &s, logits, i, NULL), 0);
+        ck_assert_uint_lt(id, n);
+        counts[id]++;
+    }
+    client_sampler_free(&s);
+}
+
+/* Of p (n), summing to 1. Rare tokens are counted together, as each would add little but noise. Chi-square lies beyond
+ * dof + 5 sqrt(2 dof) + 8 in less than one of ten thousand tries; seeds are fixed, so it is tried once and for all. */
+static void check_frequencies(const uint32_t *counts, const double *p, uint32_t n, uint32_t n_draws)
+{
+    double chi = 0, dof = -1, rare = 0, n_rare = 0;
+
+    for (uint32_t i = 0; i < n; i++) {
+        const double expected = p[i] * n_draws, off = counts[i] - expected;
+        ck_assert_msg(p[i] > 0 || counts[i] == 0, "token %u came %u times", i, counts[i]);
+        if (expected < 5) {
+            rare += expected;
+            n_rare += counts[i];
+            continue;
+        }
+        chi += off * off / expected;
+        dof++;
+    }
+    ck_assert_double_le(fabs(n_rare - rare), 5 * sqrt(rare) + 2);
+    ck_assert_msg(chi <= dof + 5 * sqrt(2 * fmax(dof, 0)) + 8, "chi-square %g, %g degrees of freedom", chi, dof);
+}
+
+/* The rules as they are told: all tokens sorted, the probabilities of those that stay, 0 for the others. */
+struct ranked {
+    double logit;
+    uint32_t id;
+};
+
+static int by_rank(const void *a, const void *b)
+{
+    const struct ranked *x = a, *y = b;
+
+    if (x->logit != y->logit)
+        return x->logit > y->logit ? -1 : 1;
+    return x->id < y->id ? -1 : 1;
+}
+
+static void reference(double *p, const struct client_sample_options *options, const float *logits, uint32_t n)
+{
+    struct ranked order[MAX];
+    double e[MAX], sum = 0, cumulated = 0, kept = 0;
+    uint32_t k = options->top_k > 0 && options->top_k < n ? options->top_k : n, m = 0;
+
+    for (uint32_t i = 0; i < n; i++)
+        order[i] = (struct ranked){logits[i], i};
+    qsort(order, n, sizeof *order, by_rank);
+    for (uint32_t i = 0; i < k; i++)
+        sum += e[i] = exp((order[i].logit - order[0].logit) / options->temperature);
+    for (; m < k && (m == 0 || cumulated < options->top_p); m++)
+        cumulated += e[m] / sum;
+    for (uint32_t i = 0; i < m; i++)
+        kept += e[i];
+    memset(p, 0, n * sizeof *p);
+    for (uint32_t i = 0; i < m; i++)
+        p[order[i].id] = e[i] / kept;
+}
+
+static void skewed(float *logits, uint32_t n)
+{
+    for (uint32_t i = 0; i < n; i++)
+        logits[i] = (float)(i * 2654435761u >> 8 & 0xffff) / 8192.f - 3;
+}
+
+START_TEST(temperature_0_takes_the_likeliest_and_of_equals_the_lowest)
+{
+    const float logits[] = {-1, 3, 2.5f, 3, -7};
+    const struct client_sample_options options = by(0, 0, 1, 9);
+    uint32_t counts[5];
+
+    count(counts, &options, logits, 5, 100);
+    ck_assert_uint_eq(counts[1], 100);
+    for (int k = 0; k < 2; k++) { /* nothing else matters then */
+        const struct client_sample_options other = by(0, k ? 3 : 0, k ? 0.5 : 1, (uint64_t)k);
+        count(counts, &other, logits, 5, 100);
+        ck_assert_uint_eq(counts[1], 100);
+    }
+}
+END_TEST
+
+/* ln 1, ln 2, ln 3, ln 4: probabilities 0.1, 0.2, 0.3, 0.4. */
+static const float tenths[] = {0, 0.69314718f, 1.0986123f, 1.3862944f};
+
+START_TEST(small_distributions_come_out_as_by_hand)
+{
+    static const struct {
+        double temperature;
+        uint32_t top_k;
+        double top_p, p[4];
+    } cases[] = {
+        {1, 0, 1, {0.1, 0.2, 0.3, 0.4}},
+        {1, 4, 1, {0.1, 0.2, 0.3, 0.4}},
+        {1, 400, 1, {0.1, 0.2, 0.3, 0.4}},
+        {0.5, 0, 1, {1 / 30., 4 / 30., 9 / 30., 16 / 30.}}, /* squares */
+        {1, 2, 1, {0, 0, 3 / 7., 4 / 7.}},
+        {1, 1, 1, {0, 0, 0, 1}},
+        {1e30, 1, 1, {0, 0, 0, 1}}, /* flattened, the likeliest is still known */
+        {1, 0, 0.4 - 1e-6, {0, 0, 0, 1}},
+        {1, 0, 0.4 + 1e-6, {0, 0, 3 / 7., 4 / 7.}},
+        {1, 0, 0.7 + 1e-6, {0, 2 / 9., 3 / 9., 4 / 9.}},
+        {1, 0, 0.9 + 1e-6, {0.1, 0.2, 0.3, 0.4}},
+        {1, 0, 1e-300, {0, 0, 0, 1}},
+        /* Among the three likeliest the first has 4/9: the nucleus is taken of what top-k leaves. */
+        {1, 3, 4 / 9. - 1e-6, {0, 0, 0, 1}},
+        {1, 3, 4 / 9. + 1e-6, {0, 0, 3 / 7., 4 / 7.}},
+        /* Squares first: 16/30 suffices. */
+        {0.5, 0, 0.5, {0, 0, 0, 1}},
+        {1e-300, 0, 1, {0, 0, 0, 1}},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct client_sample_options options = by(cases[i].temperature, cases[i].top_k, cases[i].top_p, i);
+        uint32_t counts[4];
+        count(counts, &options, tenths, 4, 20000);
+        check_frequencies(counts, cases[i].p, 4, 20000);
+    }
+}
+END_TEST
+
+START_TEST(frequencies_are_those_of_the_plain_rules)
+{
+    static const struct client_sample_options cases[] = {
+        {1, 0, 1, 1},      {0.7, 0, 1, 2},  {2, 0, 1, 3},       {1, 1, 1, 4},     {1, 40, 1, 5},
+        {1, 299, 1, 6},    {1, 0, 0.9, 7},  {1, 0, 0.5, 8},     {1, 0, 0.999, 9}, {0.8, 50, 0.95, 10},
+        {1.3, 7, 0.3, 11}, {0.2, 0, 1, 12}, {1, 300, 0.99, 13}, {3, 0, 0.2, 14},  {1, 2, 1, UINT64_MAX},
+    };
+    static const uint32_t sizes[] = {300, 17, 1};
+    float logits[MAX];
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (size_t j = 0; j < sizeof sizes / sizeof *sizes; j++) {
+            const uint32_t n = sizes[j], n_draws = 10000;
+            uint32_t counts[MAX];
+            double p[MAX];
+            skewed(logits, n);
+            reference(p, &cases[i], logits, n);
+            count(counts, &cases[i], logits, n, n_draws);
+            check_frequencies(counts, p, n, n_draws);
+        }
+    }
+}
+END_TEST
+
+/* Which of several equal ones are among the k: the lowest ids. */
+START_TEST(equal_logits_are_counted_from_the_lowest_id)
+{
+    const float logits[] = {1, 2, 1, 2, 2, 1, 1};
+    static const double p[][7] = {{0, 0.5, 0, 0.5, 0, 0, 0}, {0, 1, 0, 0, 0, 0, 0}};
+    uint32_t counts[7];
+
+    for (int i = 0; i < 2; i++) {
+        const struct client_sample_options options = by(1, i ? 0 : 2, i ? 0.01 : 1, 3);
+        count(counts, &options, logits, 7, 2000);
+        check_frequencies(counts, p[i], 7, 2000);
+    }
+}
+END_TEST
+
+START_TEST(a_draw_depends_on_seed_and_position_alone)
+{
+    const struct client_sample_options options = by(1, 0, 1, 77), other = by(1, 0, 1, 78);
+    struct client_sampler forth, back, seeded;
+    uint32_t ids[200], n_same = 0, n_moved = 0;
+    float logits[MAX];
+
+    skewed(logits, MAX);
+    ck_assert_int_eq(client_sampler_init(&forth, &options, MAX, NULL), 0);
+    ck_assert_int_eq(client_sampler_init(&back, &options, MAX, NULL), 0);
+    ck_assert_int_eq(client_sampler_init(&seeded, &other, MAX, NULL), 0);
+    for (uint32_t i = 0; i < 200; i++)
+        ck_assert_int_eq(client_sampler_draw(&ids[i], &forth, logits, i, NULL), 0);
+    for (uint32_t i = 200; i-- > 0;) {
+        uint32_t id;
+        ck_assert_int_eq(client_sampler_draw(&id, &back, logits, i, NULL), 0);
+        ck_assert_uint_eq(id, ids[i]);
+        ck_assert_int_eq(client_sampler_draw(&id, &seeded, logits, i, NULL), 0);
+        n_same += id == ids[i];
+        n_moved += i > 0 && ids[i] != ids[i - 1];
+    }
+    ck_assert_uint_lt(n_same, 20); /* two seeds agree by chance, in about one of a hundred */
+    ck_assert_uint_gt(n_moved, 150);
+    client_sampler_free(&forth);
+    client_sampler_free(&back);
+    client_sampler_free(&seeded);
+}
+END_TEST
+
+START_TEST(logits_that_are_no_numbers_are_refused)
+{
+    const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
+    float logits[5] = {1, 2, 3, 4, 5};
+
+    for (size_t i = 0; i < 20; i++) {
+        const struct client_sample_options options = by(i % 2 ? 0 : 1, 0, 1, 0);
+        struct client_sampler s;
+        struct error err = {""};
+        uint32_t id;
+        ck_assert_int_eq(client_sampler_init(&s, &options, 5, NULL), 0);
+        logits[i % 5] = bad[i / 5];
+        ck_assert_int_eq(client_sampler_draw(&id, &s, logits, 12, &err), -EINVAL);
+        ck_assert_ptr_nonnull(strstr(err.text, "at position 12 is "));
+        logits[i % 5] = 0;
+        ck_assert_int_eq(client_sampler_draw(&id, &s, logits, 12, &err), 0);
+        client_sampler_free(&s);
+    }
+}
+END_TEST
+
+/* The ends of float's range: differences that no float holds. */
+START_TEST(the_largest_logits_are_numbers_too)
+{
+    const float logits[] = {-3.4e38f, 3.4e38f, 0, 3.4e38f};
+    static const double p[] = {0, 0.5, 0, 0.5};
+    const struct client_sample_options options = by(1, 0, 1, 5), cold = by(1e-308, 3, 0.99, 5);
+    uint32_t counts[4];
+
+    count(counts, &options, logits, 4, 2000);
+    check_frequencies(counts, p, 4, 2000);
+    count(counts, &cold, logits, 4, 2000);
+    check_frequencies(counts, p, 4, 2000);
+}
+END_TEST
+
+START_TEST(options_out_of_range_are_named)
+{
+    static const struct {
+        struct client_sample_options options;
+        const char *says;
+    } cases[] = {
+        {{-0.5, 0, 1, 0}, "--temperature -0.5: "},
+        {{INFINITY, 0, 1, 0}, "--temperature inf: "},
+        {{NAN, 0, 1, 0}, "--temperature "},
+        {{1, 0, 0, 0}, "--top-p 0: "},
+        {{1, 0, 1.01, 0}, "--top-p 1.01: "},
+        {{1, 0, -1, 0}, "--top-p -1: "},
+        {{1, 0, NAN, 0}, "--top-p "},
+    };
+    const struct client_sample_options fine = by(0, 0, 1e-9, 0);
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct error err = {""};
+        ck_assert_int_eq(client_sample_check(&cases[i].options, &err), -EDOM);
+        ck_assert_msg(strncmp(err.text, cases[i].says, strlen(cases[i].says)) == 0, "%s", err.text);
+    }
+    ck_assert_int_eq(client_sample_check(&fine, NULL), 0);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("sample");
+
+    tcase_add_test(tests, temperature_0_takes_the_likeliest_and_of_equals_the_lowest);
+    tcase_add_test(tests, small_distributions_come_out_as_by_hand);
+    tcase_add_test(tests, frequencies_are_those_of_the_plain_rules);
+    tcase_add_test(tests, equal_logits_are_counted_from_the_lowest_id);
+    tcase_add_test(tests, a_draw_depends_on_seed_and_position_alone);
+    tcase_add_test(tests, logits_that_are_no_numbers_are_refused);
+    tcase_add_test(tests, the_largest_logits_are_numbers_too);
+    tcase_add_test(tests, options_out_of_range_are_named);
+    return run_tests(tests);
+}

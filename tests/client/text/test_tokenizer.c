@@ -1,0 +1,460 @@
+/* Tokens against those of Hugging Face's tokenizers, in tests/fixtures/bpe, and files that nobody's tokenizer wrote. */
+#include "tests/kit/run.h"
+
+#include "client/model/side.h"
+#include "client/text/tokenizer.h"
+
+#include <check.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIXTURES TESTS_DIR "/fixtures/bpe/"
+
+static json_t *read_json(const char *name)
+{
+    char path[256];
+
+    snprintf(path, sizeof path, FIXTURES "%s", name);
+    json_t *json = json_load_file(path, 0, NULL);
+    ck_assert_msg(json != NULL, "%s", path);
+    return json;
+}
+
+/* Side files with this one in it. */
+static json_t *add_file(json_t *side, const char *name, const char *fixture)
+{
+    char path[256], *text = calloc(1, 1 << 18);
+
+    snprintf(path, sizeof path, FIXTURES "%s", fixture);
+    FILE *file = fopen(path, "r");
+    ck_assert_msg(file != NULL, "%s", path);
+    ck_assert_uint_lt(fread(text, 1, 1 << 18, file), 1 << 18);
+    fclose(file);
+    ck_assert_int_eq(json_object_set_new(side, name, json_string(text)), 0);
+    free(text);
+    return side;
+}
+
+/* Opens and gives side up. */
+static struct client_tokenizer *open_side(json_t *side, uint32_t vocabulary)
+{
+    struct client_tokenizer *t;
+    struct error err = {0};
+
+    ck_assert_msg(client_tokenizer_open(&t, side, vocabulary, &err) == 0, "%s", err.text);
+    json_decref(side);
+    return t;
+}
+
+/* Encodes in pieces that end after `first` bytes and then every `step`; checks against ids, and, where no token takes
+ * blanks away, back against text. */
+static void check_tokens(struct client_tokenizer *t, const char *text, size_t n, const json_t *ids, size_t first,
+                         size_t step, bool whole)
+{
+    struct client_tokens tokens = {0};
+    struct error err = {0};
+    size_t at = 0, used, end = first < n ? first : n, length, decoded = 0;
+
+    for (;; end = n - end < step ? n : end + step) {
+        ck_assert_msg(client_tokenizer_encode(&tokens, &used, t, text + at, end - at, end == n, &err) == 0, "%s: %s",
+                      text, err.text);
+        ck_assert(used <= end - at && (end < n || at + used == n));
+        at += used;
+        if (end == n)
+            break;
+    }
+    bool same = tokens.n == json_array_size(ids);
+    for (size_t i = 0; same && i < tokens.n; i++)
+        same = json_integer_value(json_array_get(ids, i)) == tokens.ids[i];
+    ck_assert_msg(same, "other tokens, in pieces of %zu and %zu: %s", first, step, text);
+    for (size_t i = 0; whole && i < tokens.n; i++) {
+        const char *bytes = client_tokenizer_decode(t, tokens.ids[i], &length);
+        if (decoded + length > n || memcmp(text + decoded, bytes, length) != 0)
+            ck_abort_msg("not the text again: %s", text);
+        decoded += length;
+    }
+    ck_assert(!whole || decoded == n);
+    free(tokens.ids);
+}
+
+static void check_all(struct client_tokenizer *t, const char *name)
+{
+    const bool whole = strcmp(name, "added") != 0;
+    json_t *all = read_json("expected.json"), *answer;
+    size_t i;
+
+    ck_assert_uint_ge(json_array_size(json_object_get(all, name)), 80);
+    json_array_foreach(json_object_get(all, name), i, answer)
+    {
+        const json_t *text = json_array_get(answer, 0), *ids = json_array_get(answer, 1);
+        const size_t n = json_string_length(text);
+        check_tokens(t, json_string_value(text), n, ids, n, 1, whole);
+        for (size_t first = 0; first <= n && first < 48; first++) /* cut in two anywhere, inside characters too */
+            check_tokens(t, json_string_value(text), n, ids, first, n, whole);
+        check_tokens(t, json_string_value(text), n, ids, 1, 1, whole);
+    }
+    json_decref(all);
+    client_tokenizer_close(t);
+}
+
+START_TEST(tokenizer_json_gives_the_tokens_that_hugging_face_s_gives)
+{
+    check_all(open_side(add_file(json_object(), "tokenizer.json", "tokenizer.json"), 600), "tokenizer");
+}
+END_TEST
+
+START_TEST(vocab_json_and_merges_txt_are_the_same_tokenizer)
+{
+    json_t *side = add_file(json_object(), "vocab.json", "vocab.json");
+
+    check_all(open_side(add_file(side, "merges.txt", "merges.txt"), 600), "tokenizer");
+}
+END_TEST
+
+START_TEST(a_pattern_of_its_own_splits_and_words_are_taken_whole)
+{
+    check_all(open_side(add_file(json_object(), "tokenizer.json", "split.json"), 500), "split");
+}
+END_TEST
+
+START_TEST(added_tokens_are_matched_before_the_split_and_take_blanks_along)
+{
+    check_all(open_side(add_file(json_object(), "tokenizer.json", "added.json"), 700), "added");
+}
+END_TEST
+
+START_TEST(runs_of_blanks_may_be_added_tokens)
+{
+    check_all(open_side(add_file(json_object(), "tokenizer.json", "blanks.json"), 700), "blanks");
+}
+END_TEST
+
+START_TEST(without_files_a_vocabulary_of_256_is_one_of_bytes)
+{
+    json_t *side = json_pack("{ss}", "generation_config.json", "{\"eos_token_id\": 0}"), *ids = json_array();
+    char text[256];
+
+    for (int i = 0; i < 256; i++) {
+        text[i] = (char)i;
+        json_array_append_new(ids, json_integer(i));
+    }
+    struct client_tokenizer *t = open_side(side, 256);
+    check_tokens(t, text, 256, ids, 100, 7, true);
+    ck_assert_uint_eq(client_tokenizer_end(t), CLIENT_NO_TOKEN);
+    size_t n;
+    ck_assert_ptr_null(client_tokenizer_decode(t, 256, &n));
+    client_tokenizer_close(t);
+    json_decref(ids);
+    ck_assert_int_eq(client_tokenizer_open(&t, NULL, 257, NULL), 0);
+    ck_assert_ptr_null(t);
+    ck_assert_int_eq(client_tokenizer_open(&t, NULL, 256, NULL), 0);
+    ck_assert_ptr_nonnull(t);
+    client_tokenizer_close(t);
+}
+END_TEST
+
+/* The files of a model of bytes say what tokenizers itself would write, and are known again as what they are. */
+START_TEST(a_model_of_bytes_has_the_files_that_hugging_face_s_would_write)
+{
+    json_t *side = json_object(), *tokenizer,
+           *wanted = json_load_file(TESTS_DIR "/fixtures/bytes/tokenizer.json", 0, NULL);
+    char text[256];
+
+    ck_assert_ptr_nonnull(wanted);
+    ck_assert_int_eq(client_tokenizer_add_bytes(side, 128, NULL), 0);
+    tokenizer = json_loads(json_string_value(json_object_get(side, "tokenizer.json")), 0, NULL);
+    ck_assert(json_equal(tokenizer, wanted));
+    json_decref(tokenizer);
+    json_decref(wanted);
+    tokenizer = json_loads(json_string_value(json_object_get(side, "tokenizer_config.json")), 0, NULL);
+    ck_assert_int_eq(json_integer_value(json_object_get(tokenizer, "model_max_length")), 128);
+    json_decref(tokenizer);
+    struct client_tokenizer *t = open_side(side, 256);
+    ck_assert(client_tokenizer_is_bytes(t));
+    ck_assert_uint_eq(client_tokenizer_end(t), CLIENT_NO_TOKEN);
+    json_t *ids = json_array();
+    for (int i = 0; i < 256; i++) {
+        text[i] = (char)i;
+        json_array_append_new(ids, json_integer(i));
+    }
+    check_tokens(t, text, 256, ids, 100, 7, true);
+    json_decref(ids);
+    client_tokenizer_close(t);
+}
+END_TEST
+
+START_TEST(what_is_not_utf_8_is_refused_at_its_place)
+{
+    static const char *const wrongs[] = {"abc\xFF", "abc\xE2\x82", "abc\xED\xA0\x80"};
+    struct client_tokenizer *t = open_side(add_file(json_object(), "tokenizer.json", "tokenizer.json"), 600);
+    struct client_tokens tokens = {0};
+    struct error err;
+    size_t used;
+
+    for (size_t i = 0; i < sizeof wrongs / sizeof *wrongs; i++) {
+        ck_assert_int_eq(client_tokenizer_encode(&tokens, &used, t, wrongs[i], strlen(wrongs[i]), true, &err), -EINVAL);
+        ck_assert_msg(strstr(err.text, "at byte 3") != NULL, "%s", err.text);
+    }
+    ck_assert_int_eq(client_tokenizer_encode_word(&tokens, t, "\xE2\x82", 2, NULL),
+                     0); /* half a character has tokens */
+    ck_assert_uint_ge(tokens.n, 1);
+    free(tokens.ids);
+    client_tokenizer_close(t);
+}
+END_TEST
+
+/* By hand: the merges of a row of one letter go on as the heap finds them, left to right. */
+START_TEST(a_long_word_takes_no_more_than_n_log_n)
+{
+    enum { N = 4 << 20 };
+    struct client_tokenizer *t = open_side(add_file(json_object(), "tokenizer.json", "tokenizer.json"), 600);
+    struct client_tokens tokens = {0};
+    char *text = malloc(N);
+    size_t used, length, decoded = 0;
+
+    memset(text, 'o', N);
+    ck_assert_int_eq(client_tokenizer_encode(&tokens, &used, t, text, N, true, NULL), 0);
+    for (size_t i = 0; i < tokens.n; i++) {
+        client_tokenizer_decode(t, tokens.ids[i], &length);
+        decoded += length;
+    }
+    ck_assert_uint_eq(decoded, N);
+    free(text);
+    free(tokens.ids);
+    client_tokenizer_close(t);
+}
+END_TEST
+
+START_TEST(the_end_is_what_the_files_name)
+{
+    static const struct {
+        const char *file, *text;
+        uint32_t end;
+    } said[] = {
+        {"merges.txt", "", 0}, /* <|endoftext|> of the fixture's vocabulary */
+        {"generation_config.json", "{\"eos_token_id\": 7}", 7},
+        {"generation_config.json", "{\"eos_token_id\": [8, 9]}", 8},
+        {"generation_config.json", "{\"eos_token_id\": 50256}", 0}, /* what transformers writes for any GPT-2 */
+        {"generation_config.json", "{", 0},
+        {"tokenizer_config.json", "{\"eos_token\": \"!\"}", 1},
+        {"tokenizer_config.json", "{\"eos_token\": {\"content\": \"!\"}}", 1},
+        {"special_tokens_map.json", "{\"eos_token\": \"!\"}", 1},
+        {"special_tokens_map.json", "{\"eos_token\": \"no such token\"}", 0},
+    };
+
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+        json_t *side = add_file(json_object(), "tokenizer.json", "tokenizer.json");
+        json_object_set_new(side, said[i].file, json_string(said[i].text));
+        struct client_tokenizer *t = open_side(side, 600);
+        ck_assert_msg(client_tokenizer_end(t) == said[i].end, "%zu: %u", i, client_tokenizer_end(t));
+        client_tokenizer_close(t);
+    }
+}
+END_TEST
+
+/* tokenizer.json of the fixture with the value at a path, "model.merges.0", replaced by JSON text; a path that ends with
+ * '+' appends. */
+static json_t *changed(const char *path, const char *value)
+{
+    json_t *root = read_json("tokenizer.json"), *at = root, *new = json_loads(value, JSON_DECODE_ANY, NULL);
+    char copy[128], *key = copy;
+
+    ck_assert_msg(new != NULL, "%s", value);
+    snprintf(copy, sizeof copy, "%s", path);
+    for (char *dot; (dot = strchr(key, '.')) != NULL; key = dot + 1) {
+        *dot = 0;
+        at = json_is_array(at) ? json_array_get(at, (size_t)atoi(key)) : json_object_get(at, key);
+    }
+    if (*key == '+')
+        json_array_append_new(at, new);
+    else if (json_is_array(at))
+        json_array_set_new(at, (size_t)atoi(key), new);
+    else
+        json_object_set_new(at, key, new);
+    return root;
+}
+
+static json_t *side_of(json_t *root)
+{
+    char *text = json_dumps(root, 0);
+    json_t *side = json_pack("{ss}", "tokenizer.json", text);
+
+    free(text);
+    json_decref(root);
+    return side;
+}
+
+static void refused(json_t *side, uint32_t vocabulary, const char *word)
+{
+    struct client_tokenizer *t;
+    struct error err = {0};
+
+    ck_assert_int_eq(client_tokenizer_open(&t, side, vocabulary, &err), -EINVAL);
+    ck_assert_msg(strstr(err.text, word) != NULL, "no \"%s\": %s", word, err.text);
+    ck_assert_ptr_null(t);
+    json_decref(side);
+}
+
+START_TEST(another_kind_of_tokenizer_is_refused_by_name)
+{
+    static const struct {
+        const char *path, *value, *word;
+    } others[] = {
+        {"model.type", "\"WordPiece\"", "model is WordPiece"},
+        {"model.type", "\"Unigram\"", "model is Unigram"},
+        {"normalizer", "{\"type\": \"NFC\"}", "normalizer is NFC"},
+        {"pre_tokenizer", "null", "of no type"},
+        {"pre_tokenizer", "{\"type\": \"Metaspace\"}", "Metaspace"},
+        {"pre_tokenizer.add_prefix_space", "true", "add_prefix_space"},
+        {"pre_tokenizer.use_regex", "false", "splits nowhere"},
+        {"pre_tokenizer",
+         "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Digits\"}, {\"type\": \"ByteLevel\"}]}", "Digits"},
+        {"model.byte_fallback", "true", "byte_fallback"},
+        {"model.end_of_word_suffix", "\"</w>\"", "end_of_word_suffix"},
+        {"model.dropout", "0.1", "dropout"},
+    };
+
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        refused(side_of(changed(others[i].path, others[i].value)), 600, others[i].word);
+    json_t *side = add_file(json_object(), "vocab.json", "vocab.json");
+    json_object_set_new(side, "tokenizer_config.json", json_string("{\"tokenizer_class\": \"CLIPTokenizer\"}"));
+    refused(add_file(side, "merges.txt", "merges.txt"), 600, "CLIPTokenizer");
+    refused(add_file(json_object(), "vocab.json", "vocab.json"), 600, "merges.txt");
+    refused(add_file(json_object(), "merges.txt", "merges.txt"), 600, "vocab.json");
+}
+END_TEST
+
+START_TEST(a_vocabulary_that_does_not_hold_together_is_refused)
+{
+    static const struct {
+        const char *path, *value, *word;
+    } others[] = {
+        {"model.vocab", "[]", "no vocabulary"},
+        {"model.vocab.a", "66", "two tokens have the id 66"},
+        {"model.vocab.a", "600", "token a has the id 600"},
+        {"model.vocab.a", "-1", "token a has the id -1"},
+        {"model.vocab.a", "1e300", "token a has the id"},
+        {"model.vocab.a", "null", "token a has the id"},
+        {"model.vocab", "{\"a\": 5}", "no token for the byte 0x00"},
+        {"model.merges", "{}", "no vocabulary and merges"},
+        {"model.merges.3", "\"ab\"", "merge 3 is not two tokens"},
+        {"model.merges.3", "\"a b c\"", "merge 3 is not two tokens"},
+        {"model.merges.3", "[\"a\"]", "merge 3 is not two tokens"},
+        {"model.merges.3", "[\"\", \"a\"]", "merge 3 is not two tokens"},
+        {"model.merges.3", "[1, 2]", "merge 3 is not two tokens"},
+        {"model.merges.3", "\"q zzz\"", "merge 3 (q and zzz)"},
+        {"added_tokens", "{}", "added_tokens"},
+        {"added_tokens.0.single_word", "true", "single_word"},
+        {"added_tokens.+", "{\"id\": 3}", "added token 1"},
+        {"added_tokens.+", "{\"id\": 3, \"content\": \"<|endoftext|>\"}", "added token 1"},
+        {"added_tokens.+", "{\"content\": \"x\"}", "added token 1"},
+        {"added_tokens.+", "{\"id\": 600, \"content\": \"x\"}", "token x has the id 600"},
+        {"added_tokens.+", "{\"id\": 3, \"content\": \"xyz\"}", "two tokens have the id 3"},
+    };
+
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++)
+        refused(side_of(changed(others[i].path, others[i].value)), 600, others[i].word);
+    refused(add_file(json_object(), "tokenizer.json", "tokenizer.json"), 599, "outside the model's vocabulary of 599");
+    refused(json_pack("{ss}", "tokenizer.json", "{\"model\": {\"type\": \"BPE\", \"type\": \"BPE\"}}"), 600, "line 1");
+}
+END_TEST
+
+START_TEST(patterns_that_mean_something_else_here_are_refused)
+{
+    static const char *const others[][2] = {
+        {"\\\\w+", "\\w"},        {"[a[b]]", "brackets in brackets"}, {"[^\\\\S]", "\\S"}, {"(", "compiled"},
+        {"a{99999}", "compiled"}, {"[]a]", "closes at once"},         {"a\\\\", "\\ "},
+    };
+    char step[256];
+
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        snprintf(
+            step, sizeof step,
+            "{\"type\": \"Sequence\", \"pretokenizers\": [{\"type\": \"Split\", \"pattern\": {\"Regex\": \"%s\"}, "
+            "\"behavior\": \"Isolated\", \"invert\": false}, {\"type\": \"ByteLevel\", \"add_prefix_space\": false, "
+            "\"use_regex\": false}]}",
+            others[i][0]);
+        refused(side_of(changed("pre_tokenizer", step)), 600, others[i][1]);
+    }
+}
+END_TEST
+
+/* A vocabulary may have holes, be smaller than the model's, and hold a token that its letters do not spell. */
+START_TEST(holes_and_strange_tokens_are_lived_with)
+{
+    json_t *root = changed("added_tokens.+", "{\"id\": 900, \"content\": \"two words\"}");
+    struct client_tokenizer *t = open_side(side_of(root), 1000);
+    size_t n;
+
+    ck_assert_ptr_null(client_tokenizer_decode(t, 700, &n));
+    ck_assert_ptr_null(client_tokenizer_decode(t, 999, &n));
+    ck_assert_ptr_null(client_tokenizer_decode(t, UINT32_MAX, &n));
+    ck_assert_mem_eq(client_tokenizer_decode(t, 900, &n), "two words", 9);
+    ck_assert_uint_eq(n, 9);
+    client_tokenizer_close(t);
+}
+END_TEST
+
+/* Whatever opens must encode. */
+static void try_text(const char *text)
+{
+    static const char sample[] = "the quick 123 \xF0\x9F\x98\x80 it's  \n";
+    json_t *side = json_pack("{ss}", "tokenizer.json", text);
+    struct client_tokenizer *t;
+    struct client_tokens tokens = {0};
+    size_t used;
+
+    if (side && client_tokenizer_open(&t, side, 600, NULL) == 0) {
+        client_tokenizer_encode(&tokens, &used, t, sample, sizeof sample - 1, true, NULL);
+        client_tokenizer_close(t);
+    }
+    free(tokens.ids);
+    json_decref(side);
+}
+
+START_TEST(damaged_files_never_do_harm)
+{
+    json_t *side = add_file(json_object(), "tokenizer.json", "tokenizer.json");
+    char *text = strdup(json_string_value(json_object_get(side, "tokenizer.json")));
+    const size_t n = strlen(text);
+
+    for (size_t cut = 0; cut < n; cut += 37) {
+        const char kept = text[cut];
+        text[cut] = 0;
+        try_text(text);
+        text[cut] = kept;
+    }
+    for (size_t i = 0, at = 0; i < 400; i++, at = (at + 7919) % n) {
+        const char kept = text[at];
+        text[at] = "\"{}[],:0a\\"[i % 10];
+        try_text(text);
+        text[at] = kept;
+    }
+    free(text);
+    json_decref(side);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("tokenizer");
+
+    tcase_add_test(tests, tokenizer_json_gives_the_tokens_that_hugging_face_s_gives);
+    tcase_add_test(tests, vocab_json_and_merges_txt_are_the_same_tokenizer);
+    tcase_add_test(tests, a_pattern_of_its_own_splits_and_words_are_taken_whole);
+    tcase_add_test(tests, added_tokens_are_matched_before_the_split_and_take_blanks_along);
+    tcase_add_test(tests, runs_of_blanks_may_be_added_tokens);
+    tcase_add_test(tests, without_files_a_vocabulary_of_256_is_one_of_bytes);
+    tcase_add_test(tests, a_model_of_bytes_has_the_files_that_hugging_face_s_would_write);
+    tcase_add_test(tests, what_is_not_utf_8_is_refused_at_its_place);
+    tcase_add_test(tests, a_long_word_takes_no_more_than_n_log_n);
+    tcase_add_test(tests, the_end_is_what_the_files_name);
+    tcase_add_test(tests, another_kind_of_tokenizer_is_refused_by_name);
+    tcase_add_test(tests, a_vocabulary_that_does_not_hold_together_is_refused);
+    tcase_add_test(tests, patterns_that_mean_something_else_here_are_refused);
+    tcase_add_test(tests, holes_and_strange_tokens_are_lived_with);
+    tcase_add_test(tests, damaged_files_never_do_harm);
+    return run_tests(tests);
+}

@@ -1,0 +1,235 @@
+/* The CPU's activations in every instruction set, to the unit in the last place; bits of products that depend on neither
+ * threads nor grouping; and the memory that products do not take. */
+#include "device/cpu/cpu.h"
+#include "tests/kit/operation.h"
+#include "tests/kit/reference.h"
+#include "tests/kit/run.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct product {
+    struct device_matmul op;
+    size_t n_c;        /* floats of c, gaps included */
+    bool pre_in_front; /* out holds pre, then c */
+};
+
+static void run_product(struct device *dev, float *out, const struct product *product)
+{
+    struct device_matmul op = product->op;
+
+    op.c = out;
+    if (product->pre_in_front) {
+        op.pre = out;
+        op.c = out + product->n_c;
+    }
+    device_cpu.matmul(dev, &op);
+}
+
+static struct device *open_cpu(unsigned n_threads)
+{
+    struct device *dev;
+
+    ck_assert_int_eq(device_cpu.open(&dev, 0, NUMBER_FP32, 4096, n_threads, NULL), 0);
+    return dev;
+}
+
+/* With k = 1 and b = 1, c is a's column, exactly; plus a bias of j/512 it is a grid of every 1/512 from -15 to 15. Rows
+ * of 37, so that vectors end anywhere. */
+enum { GRID_N = 37, GRID_M = 30 * 512 / GRID_N + 1, GRID = GRID_M * GRID_N };
+
+struct grid {
+    float a[GRID_M], b[GRID_N], bias[GRID_N], x[GRID];
+};
+
+static void make_grid(struct grid *grid)
+{
+    for (int i = 0; i < GRID; i++) {
+        grid->x[i] = (float)(i - GRID / 2) / 512;
+        if (i % GRID_N == 0)
+            grid->a[i / GRID_N] = grid->x[i];
+    }
+    for (int j = 0; j < GRID_N; j++) {
+        grid->b[j] = 1;
+        grid->bias[j] = (float)j / 512;
+    }
+}
+
+/* In units of the last place of the result, or of `least` where it is smaller: there it is a small difference of larger
+ * terms, which PyTorch's form has no nearer in fp32. */
+static double worst_ulp(const float *got, const double *want, double least)
+{
+    double worst = 0;
+
+    for (int i = 0; i < GRID; i++) {
+        int exponent;
+        frexp(fmax(fabs(want[i]), least), &exponent);
+        worst = fmax(worst, fabs((double)got[i] - want[i]) / ldexp(1, exponent - 24));
+    }
+    return worst;
+}
+
+static void check_activation(struct device *dev, const struct grid *grid, enum model_activation activation)
+{
+    static float out[2 * GRID], pre[GRID];
+    static double want[GRID], slope[GRID];
+    struct product product = {.op = {.m = GRID_M,
+                                     .n = GRID_N,
+                                     .k = 1,
+                                     .a = grid->a,
+                                     .a_stride = 1,
+                                     .b = grid->b,
+                                     .b_stride = GRID_N,
+                                     .c_stride = GRID_N,
+                                     .activation = activation,
+                                     .epilogue = DEVICE_BIAS_ACTIVATION,
+                                     .bias = grid->bias},
+                              .n_c = GRID,
+                              .pre_in_front = true};
+
+    for (int i = 0; i < GRID; i++) {
+        want[i] = reference_activation(activation, (double)grid->x[i]);
+        slope[i] = 3 * reference_activation_gradient(activation, (double)grid->x[i]);
+    }
+    run_product(dev, out, &product);
+    ck_assert_mem_eq(out, grid->x, sizeof grid->x);
+    ck_assert_double_le(worst_ulp(out + GRID, want, 0.25), 3);
+
+    float threes[GRID_M];
+    for (int i = 0; i < GRID_M; i++)
+        threes[i] = 3;
+    memcpy(pre, grid->x, sizeof pre);
+    product.pre_in_front = false;
+    product.op.epilogue = DEVICE_ACTIVATION_GRADIENT;
+    product.op.a = threes;
+    product.op.pre = pre;
+    run_product(dev, out, &product);
+    ck_assert_double_le(worst_ulp(out, slope, 1), 4); /* of a slope of 3 ulp, times 3, rounded again */
+}
+
+START_TEST(activations_and_slopes_are_within_three_ulp)
+{
+    static struct grid grid;
+
+    make_grid(&grid);
+    for (int isa = CPU_V2; isa < CPU_ISAS; isa++) {
+        struct device *dev;
+        if (!cpu_isa_runs((enum cpu_isa)isa))
+            continue;
+        dev = open_cpu(2);
+        cpu_isa_use(dev, (enum cpu_isa)isa);
+        check_activation(dev, &grid, (enum model_activation)_i);
+        device_cpu.close(dev);
+    }
+}
+END_TEST
+
+/* Shapes of GPT-2 layers of width 384 and a microbatch of 2 x 256: each product of a step, on 1 and 2 threads, and for
+ * those that go row by row, the two halves of the rows by themselves. */
+static const struct step_shape {
+    bool transpose_a, transpose_b;
+    size_t m, n, k;
+} step_shapes[] = {
+    {false, false, 512, 1152, 384}, {false, false, 512, 384, 384}, {false, false, 512, 1536, 384},
+    {false, false, 512, 384, 1536}, {false, true, 512, 256, 384},  {false, true, 512, 384, 1152},
+    {false, true, 512, 384, 384},   {false, true, 512, 384, 1536}, {false, true, 512, 1536, 384},
+    {false, false, 512, 384, 256},  {false, true, 384, 384, 4096}, {true, false, 384, 1152, 512},
+    {true, false, 384, 384, 512},   {true, false, 384, 1536, 512}, {true, false, 1536, 384, 512},
+    {true, false, 256, 384, 512},
+};
+enum { N_STEP_SHAPES = sizeof step_shapes / sizeof *step_shapes };
+
+START_TEST(a_step_s_products_do_not_depend_on_threads_or_grouping)
+{
+    const struct step_shape *s = &step_shapes[_i];
+    float *a = operation_values(NUMBER_FP32, s->m * s->k, 1), *b = operation_values(NUMBER_FP32, s->n * s->k, 2);
+    float *c = calloc(s->m * s->n, sizeof *c), *again = calloc(s->m * s->n, sizeof *c);
+    struct device_matmul op = {s->transpose_a,
+                               s->transpose_b,
+                               s->m,
+                               s->n,
+                               s->k,
+                               a,
+                               b,
+                               s->transpose_a ? s->m : s->k,
+                               s->transpose_b ? s->k : s->n,
+                               s->n,
+                               .c = c};
+    struct device *one = open_cpu(1), *two = open_cpu(2);
+
+    device_cpu.matmul(one, &op);
+    op.c = again;
+    device_cpu.matmul(two, &op);
+    ck_assert_mem_eq(c, again, s->m * s->n * sizeof *c);
+    if (!s->transpose_a) {
+        op.m /= 2;
+        device_cpu.matmul(one, &op);
+        op.a = a + op.m * s->k;
+        op.c = again + op.m * s->n;
+        device_cpu.matmul(two, &op);
+        ck_assert_mem_eq(c, again, s->m * s->n * sizeof *c);
+    }
+    device_cpu.close(one), device_cpu.close(two);
+    free(c), free(again);
+}
+END_TEST
+
+/* Bytes of this process that are private and in memory. */
+static size_t anonymous_bytes(void)
+{
+    char line[256];
+    size_t kib = 0;
+    FILE *file = fopen("/proc/self/status", "r");
+
+    ck_assert_ptr_nonnull(file);
+    while (fgets(line, sizeof line, file))
+        if (sscanf(line, "RssAnon: %zu kB", &kib) == 1)
+            break;
+    fclose(file);
+    return kib << 10;
+}
+
+/* The second call finds everything there; the first may have brought threads, whose stacks are not the device's. */
+START_TEST(products_take_no_memory)
+{
+    static const struct step_shape large[] = {{false, true, 1024, 3072, 768}, {true, false, 768, 3072, 1024}};
+    const size_t n = 3072 * 1024;
+    float *a = operation_values(NUMBER_FP32, n, 1), *b = operation_values(NUMBER_FP32, n, 2),
+          *c = operation_values(NUMBER_FP32, n, 3);
+    struct device *dev = open_cpu(2);
+    size_t before = 0;
+
+    for (int i = 0; i < 4; i++) {
+        const struct step_shape *s = &large[i % 2];
+        const struct device_matmul op = {s->transpose_a,
+                                         s->transpose_b,
+                                         s->m,
+                                         s->n,
+                                         s->k,
+                                         a,
+                                         b,
+                                         s->transpose_a ? s->m : s->k,
+                                         s->transpose_b ? s->k : s->n,
+                                         s->n,
+                                         .c = c};
+        device_cpu.matmul(dev, &op);
+        if (i == 0)
+            before = anonymous_bytes();
+        if (!SANITIZED)
+            ck_assert_uint_le(anonymous_bytes(), before + (64 << 10)); /* of the C library's own */
+    }
+    device_cpu.close(dev);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = operation_cases("matmul");
+
+    tcase_add_loop_test(tcase, activations_and_slopes_are_within_three_ulp, MODEL_GELU_NEW, MODEL_RELU + 1);
+    tcase_add_loop_test(tcase, a_step_s_products_do_not_depend_on_threads_or_grouping, 0, N_STEP_SHAPES);
+    tcase_add_test(tcase, products_take_no_memory);
+    return run_tests(tcase);
+}

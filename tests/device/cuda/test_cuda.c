@@ -1,0 +1,572 @@
+/* The host side of the CUDA backend, on the device of tests/sim: queues, host memory, and what goes wrong. Its
+ * operations are computed by the tests of every backend; here they are as few as show an order. */
+#include "proto/base/number.h"
+#include "proto/plan/backend.h"
+#include "tests/kit/run.h"
+#include "tests/kit/simulated.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { PIECE = 1 << 20 };
+
+/* Whole pages: what is lent, is lent by pages. */
+static void *pages(size_t bytes)
+{
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    void *at = aligned_alloc(page, (bytes + page - 1) / page * page);
+
+    ck_assert(at != NULL);
+    return at;
+}
+
+/* n bytes that differ from those of another seed in most places. */
+static unsigned char *noise(size_t n, uint32_t seed)
+{
+    unsigned char *x = pages(n);
+
+    for (size_t i = 0; i < n; i++)
+        x[i] = (unsigned char)((seed = seed * 1664525 + 1013904223) >> 24);
+    return x;
+}
+
+static void *lend(struct device *dev, void *host, size_t bytes, bool writable)
+{
+    struct error err = {""};
+    int rc = simulated.ops->lend(dev, host, bytes, writable, &err);
+
+    ck_assert_msg(rc == 0, "%s", err.text);
+    return host;
+}
+
+START_TEST(a_device_that_was_opened_and_closed_leaves_nothing)
+{
+    for (int i = 0; i < 3; i++) {
+        struct device *dev = simulated_open(NUMBER_BF16, 0);
+        char zeros[64] = {0}, first[64] = {1};
+
+        ck_assert_uint_eq((uintptr_t)simulated.ops->arena(dev) % 64, 0);
+        simulated.ops->download(dev, first, (char *)simulated.ops->arena(dev) + SIMULATED_ARENA - sizeof first,
+                                sizeof first);
+        ck_assert_int_eq(simulated.ops->sync(dev), 0);
+        ck_assert_mem_eq(first, zeros, sizeof first);
+        simulated_close(dev);
+    }
+}
+END_TEST
+
+/* An allocation fails, then the one after it, and so on until the device opens. */
+START_TEST(an_open_that_fails_half_way_leaves_nothing)
+{
+    unsigned n_failed = 0;
+
+    for (unsigned i = 0;; i++, n_failed++) {
+        struct error err = {""};
+        struct device *dev;
+
+        simulated.fail_call(NULL, i, cudaErrorMemoryAllocation);
+        int rc = simulated.ops->open(&dev, 0, NUMBER_FP32, SIMULATED_ARENA, 1, &err);
+        if (rc == 0) {
+            simulated.fail_call("nothing", 0, cudaSuccess);
+            simulated_close(dev);
+            break;
+        }
+        ck_assert_int_eq(rc, -ENOMEM);
+        ck_assert_ptr_null(dev);
+        ck_assert_msg(strstr(err.text, "lower --device-mem") || strstr(err.text, "cuBLASLt"), "%s", err.text);
+        simulated.finish();
+    }
+    ck_assert_uint_ge(n_failed, 200); /* queues, marks, pieces, workspace, scratch, arena */
+}
+END_TEST
+
+static const size_t sizes[] = {1, 4096, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 77};
+enum { N_SIZES = sizeof sizes / sizeof *sizes };
+
+/* Down and up again, from an odd address; both ends lent, one, or none. */
+static void copy_both_ways(struct device *dev, size_t n, int lent)
+{
+    unsigned char *from = noise(n + 1, 1), *back = noise(n + 1, 2), last = back[n];
+    char *at = (char *)simulated.ops->arena(dev) + 5;
+
+    if (lent & 1)
+        lend(dev, from, n + 1, false);
+    if (lent & 2)
+        lend(dev, back, n + 1, true);
+    simulated.ops->upload(dev, at, from + 1, n);
+    simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_PULL, simulated.ops->mark(dev, DEVICE_PULL));
+    simulated.ops->download(dev, back, at, n);
+    ck_assert_int_eq(simulated.ops->finish(dev, DEVICE_PUSH, simulated.ops->mark(dev, DEVICE_PUSH)), 0);
+    ck_assert_mem_eq(back, from + 1, n);
+    ck_assert_uint_eq(back[n], last);
+    if (lent & 1)
+        simulated.ops->unlend(dev, from);
+    if (lent & 2)
+        simulated.ops->unlend(dev, back);
+    free(from);
+    free(back);
+}
+
+START_TEST(what_is_uploaded_comes_back_in_every_order_of_the_queues)
+{
+    struct device *dev = simulated_open(NUMBER_FP32, _i);
+
+    for (size_t i = 0; i < N_SIZES; i++)
+        for (int lent = 0; lent < 4; lent++)
+            copy_both_ways(dev, sizes[i], lent);
+    ck_assert_uint_eq(simulated.count().pageable_copies, 0);
+    simulated_close(dev);
+}
+END_TEST
+
+/* An upload from memory that was not lent is over for the host when it returns. */
+START_TEST(memory_that_was_not_lent_may_change_after_an_upload)
+{
+    struct device *dev = simulated_open(NUMBER_FP32, _i);
+    unsigned char *from = noise(PIECE + 9, 1), *same = noise(PIECE + 9, 1), *back = noise(PIECE + 9, 2);
+
+    simulated.ops->upload(dev, simulated.ops->arena(dev), from, PIECE + 9);
+    memset(from, 0, PIECE + 9);
+    simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_PULL, simulated.ops->mark(dev, DEVICE_PULL));
+    simulated.ops->download(dev, back, simulated.ops->arena(dev), PIECE + 9);
+    ck_assert_mem_eq(back, same, PIECE + 9);
+    simulated_close(dev);
+    free(from);
+    free(same);
+    free(back);
+}
+END_TEST
+
+enum { ROWS = 3, COLUMNS = 40 };
+
+/* Sums of the columns of what is uploaded, one after another into the same place: each queue waits for the two others.
+ * By hand: column j of upload i sums to ROWS (100 i + j). */
+static void relay(struct device *dev, float *slots, unsigned n, unsigned spread)
+{
+    float *x = simulated.ops->arena(dev), *sum = x + 4096, *host = pages(n * ROWS * COLUMNS * sizeof *host);
+    uint64_t summed = 0, taken = 0;
+
+    lend(dev, host, n * ROWS * COLUMNS * sizeof *host, false);
+    for (unsigned i = 0; i < n * ROWS * COLUMNS; i++)
+        host[i] = (float)(100 * (i / (ROWS * COLUMNS)) + i % COLUMNS);
+    for (unsigned i = 0; i < n; i++) {
+        simulated.ops->follow(dev, DEVICE_PULL, DEVICE_COMPUTE, summed);
+        simulated.ops->upload(dev, x, host + i * ROWS * COLUMNS, ROWS * COLUMNS * sizeof *x);
+        uint64_t there = simulated.ops->mark(dev, DEVICE_PULL);
+        for (unsigned j = 0; j < spread; j++)
+            simulated.ops->mark(dev, DEVICE_PULL); /* so that `there` is an old one */
+        simulated.ops->follow(dev, DEVICE_COMPUTE, DEVICE_PULL, there);
+        simulated.ops->follow(dev, DEVICE_COMPUTE, DEVICE_PUSH, taken);
+        simulated.ops->zero(dev, sum, COLUMNS * sizeof *sum);
+        simulated.ops->reduce_rows(dev, sum, x, ROWS, COLUMNS);
+        summed = simulated.ops->mark(dev, DEVICE_COMPUTE);
+        simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_COMPUTE, summed);
+        simulated.ops->download(dev, slots + i * COLUMNS, sum, COLUMNS * sizeof *sum);
+        taken = simulated.ops->mark(dev, DEVICE_PUSH);
+    }
+    ck_assert_int_eq(simulated.ops->finish(dev, DEVICE_PUSH, taken), 0);
+    simulated.ops->unlend(dev, host);
+    free(host);
+}
+
+static void check_relay(struct device *dev, unsigned spread)
+{
+    enum { N = 9 };
+    float slots[N * COLUMNS] = {0};
+
+    lend(dev, slots, sizeof slots, true);
+    relay(dev, slots, N, spread);
+    for (unsigned i = 0; i < N * COLUMNS; i++)
+        ck_assert_float_eq(slots[i], (float)(ROWS * (100 * (i / COLUMNS) + i % COLUMNS)));
+}
+
+START_TEST(queues_wait_for_the_marks_they_follow)
+{
+    struct device *dev = simulated_open(NUMBER_FP32, _i);
+
+    check_relay(dev, 0);
+    simulated_close(dev);
+}
+END_TEST
+
+/* More than there are events at first. */
+START_TEST(old_marks_still_stand_for_what_was_queued)
+{
+    struct device *dev = simulated_open(NUMBER_FP32, _i);
+
+    check_relay(dev, 70);
+    simulated_close(dev);
+}
+END_TEST
+
+enum { FIRST_EVENTS = DEVICE_QUEUES * 64 + 2 /* of marks, and of the two pieces */ };
+
+/* A number that is zeroed only after the mark; the queues that copy come first wherever they may go on. */
+START_TEST(a_mark_is_waited_for_alone_however_many_came_after_it)
+{
+    struct device *dev = simulated_open(NUMBER_FP32, CUDASIM_STREAMS_NEWEST_FIRST);
+    float *x = simulated.ops->arena(dev);
+    static const float one = 1;
+    float back = 0;
+
+    simulated.ops->upload(dev, x, &one, sizeof one);
+    simulated.ops->follow(dev, DEVICE_COMPUTE, DEVICE_PULL, simulated.ops->mark(dev, DEVICE_PULL));
+    const uint64_t before = simulated.ops->mark(dev, DEVICE_COMPUTE);
+    simulated.ops->zero(dev, x, 4);
+    for (int i = 0; i < 200; i++)
+        simulated.ops->mark(dev, DEVICE_COMPUTE);
+    simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_COMPUTE, before);
+    simulated.ops->download(dev, &back, x, sizeof back);
+    ck_assert_float_eq(back, 1);
+    ck_assert_int_eq(simulated.ops->sync(dev), 0);
+    simulated_close(dev);
+}
+END_TEST
+
+/* 200 marks at a time take 256 events, however often. */
+START_TEST(there_are_as_many_events_as_marks_under_way)
+{
+    struct device *dev = simulated_open(NUMBER_FP32, CUDASIM_STREAMS_AS_ISSUED);
+
+    ck_assert_uint_eq(simulated.count().events, FIRST_EVENTS);
+    for (int step = 0; step < 5; step++) {
+        for (int i = 0; i < 200; i++) {
+            simulated.ops->zero(dev, simulated.ops->arena(dev), 4);
+            simulated.ops->mark(dev, DEVICE_COMPUTE);
+        }
+        ck_assert_int_eq(simulated.ops->sync(dev), 0);
+        ck_assert_uint_eq(simulated.count().events, FIRST_EVENTS + 256 - 64);
+    }
+    simulated_close(dev);
+}
+END_TEST
+
+START_TEST(a_mark_that_finds_no_event_is_a_fault)
+{
+    struct device *dev = simulated_open(NUMBER_FP32, 0);
+    struct error err = {""};
+
+    simulated.fail_call("cudaEventCreateWithFlags", 9, cudaErrorMemoryAllocation);
+    for (int i = 0; i < 70; i++) {
+        simulated.ops->zero(dev, simulated.ops->arena(dev), 4);
+        simulated.ops->mark(dev, DEVICE_COMPUTE);
+    }
+    ck_assert_int_eq(simulated.ops->sync(dev), -EIO);
+    simulated.ops->fault(dev, &err);
+    ck_assert_msg(strstr(err.text, "memory is full"), "%s", err.text);
+    simulated_close(dev);
+}
+END_TEST
+
+START_TEST(marks_ascend_from_one_and_none_is_waited_for)
+{
+    struct device *dev = simulated_open(NUMBER_FP32, 0);
+
+    ck_assert_uint_eq(simulated.ops->mark(dev, DEVICE_PUSH), 1);
+    ck_assert_uint_eq(simulated.ops->mark(dev, DEVICE_PUSH), 2);
+    ck_assert_uint_eq(simulated.ops->mark(dev, DEVICE_PULL), 1);
+    simulated.ops->follow(dev, DEVICE_COMPUTE, DEVICE_PUSH, 0);
+    ck_assert_int_eq(simulated.ops->finish(dev, DEVICE_COMPUTE, 0), 0);
+    ck_assert_int_eq(simulated.ops->finish(dev, DEVICE_PUSH, 1), 0);
+    simulated_close(dev);
+}
+END_TEST
+
+START_TEST(a_step_neither_allocates_nor_waits_for_the_whole_device)
+{
+    struct device *dev = simulated_open(NUMBER_FP32, CUDASIM_STREAMS_RANDOM);
+    float *x = simulated.ops->arena(dev);
+
+    const struct device_matmul op = {
+        .m = 4, .n = 8, .k = 8, .a = x, .b = x + 64, .a_stride = 8, .b_stride = 8, .c_stride = 8, .c = x + 256};
+    float slots[COLUMNS] = {0};
+    lend(dev, slots, sizeof slots, true);
+    const struct cudasim_counts before = simulated.count();
+    for (int i = 0; i < 100; i++) {
+        simulated.ops->zero(dev, x, 512);
+        simulated.ops->matmul(dev, &op);
+        simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_COMPUTE, simulated.ops->mark(dev, DEVICE_COMPUTE));
+        simulated.ops->download(dev, slots, x + 256, sizeof slots);
+        ck_assert_int_eq(simulated.ops->finish(dev, DEVICE_PUSH, simulated.ops->mark(dev, DEVICE_PUSH)), 0);
+    }
+    ck_assert_int_eq(simulated.ops->sync(dev), 0);
+    const struct cudasim_counts after = simulated.count();
+    ck_assert_uint_eq(after.products - before.products, 100);
+    ck_assert_uint_eq(after.allocations, before.allocations);
+    ck_assert_uint_eq(after.device_waits, before.device_waits);
+    ck_assert_uint_eq(after.stream_waits, before.stream_waits);
+    ck_assert_uint_eq(after.event_waits - before.event_waits, 100 + DEVICE_QUEUES);
+    ck_assert_uint_eq(after.events, before.events);
+    simulated_close(dev);
+}
+END_TEST
+
+/* ---- host memory ---- */
+
+/* As a segment of weights is: a mapping without the right to write. */
+START_TEST(memory_that_cannot_be_written_is_lent_for_reading)
+{
+    struct device *dev = simulated_open(NUMBER_FP32, _i);
+    const size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    char *shared = mmap(NULL, 2 * page, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), back[100];
+
+    ck_assert(shared != MAP_FAILED);
+    memset(shared, 7, 2 * page);
+    ck_assert_int_eq(mprotect(shared, 2 * page, PROT_READ), 0);
+    lend(dev, shared + 100, page, false);
+    simulated.ops->upload(dev, simulated.ops->arena(dev), shared + page, sizeof back);
+    simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_PULL, simulated.ops->mark(dev, DEVICE_PULL));
+    simulated.ops->download(dev, back, simulated.ops->arena(dev), sizeof back);
+    ck_assert_int_eq(simulated.ops->sync(dev), 0);
+    ck_assert_mem_eq(back, shared, sizeof back);
+    simulated.ops->unlend(dev, shared + 100);
+    lend(dev, shared, page, false);
+    simulated_close(dev); /* takes it back */
+    munmap(shared, 2 * page);
+}
+END_TEST
+
+START_TEST(memory_that_cannot_be_locked_is_refused_by_a_sentence_and_copied_from_all_the_same)
+{
+    struct device *dev = simulated_open(NUMBER_FP32, _i);
+    const size_t n = PIECE + 100;
+    unsigned char *from = noise(n, 1), *back = noise(n, 2);
+    struct error err = {""};
+
+    simulated.fail_call("cudaHostRegister", 0, cudaErrorMemoryAllocation);
+    ck_assert_int_eq(simulated.ops->lend(dev, from, n, false, &err), -ENOMEM);
+    ck_assert_msg(strstr(err.text, "1.0 MiB of host memory cannot be locked"), "%s", err.text);
+    ck_assert_msg(strstr(err.text, "ulimit -l"), "%s", err.text);
+    ck_assert_msg(strstr(err.text, "cudaErrorMemoryAllocation"), "%s", err.text);
+    simulated.fail_call("cudaHostRegister", 0, cudaErrorNotSupported);
+    ck_assert_int_eq(simulated.ops->lend(dev, back, n, true, &err), -EPERM);
+    simulated.ops->upload(dev, simulated.ops->arena(dev), from, n);
+    simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_PULL, simulated.ops->mark(dev, DEVICE_PULL));
+    simulated.ops->download(dev, back, simulated.ops->arena(dev), n);
+    ck_assert_int_eq(simulated.ops->sync(dev), 0);
+    ck_assert_mem_eq(back, from, n);
+    ck_assert_uint_eq(simulated.count().pageable_copies, 0);
+    simulated_close(dev);
+    free(from);
+    free(back);
+}
+END_TEST
+
+/* 1/3 and its like: every value is rounded, some up and some down. The longer one takes two rounds. */
+START_TEST(contributions_are_rounded_where_they_lie_and_copied)
+{
+    const bool lent = _i / SIMULATED_ORDERS == 1;
+    const size_t n = _i < 2 * SIMULATED_ORDERS ? 1000 : PLAN_CUDA_ROUNDING_BYTES / sizeof(uint16_t) + 13;
+    struct device *dev = simulated_open(NUMBER_BF16, _i % SIMULATED_ORDERS);
+    float *x = pages(n * sizeof *x), *sum = (float *)simulated.ops->arena(dev) + PLAN_CUDA_ROUNDING_BYTES / sizeof *sum;
+    uint16_t *slot = pages((n + 1) * sizeof *slot), *rounded = simulated.ops->arena(dev);
+
+    for (size_t i = 0; i < n; i++)
+        x[i] = ((float)i - 500) / 3;
+    slot[n] = 7;
+    if (lent)
+        lend(dev, slot, (n + 1) * sizeof *slot, true);
+    simulated.ops->upload(dev, sum, x, n * sizeof *x);
+    simulated.ops->follow(dev, DEVICE_COMPUTE, DEVICE_PULL, simulated.ops->mark(dev, DEVICE_PULL));
+    simulated.ops->round_bf16(dev, rounded, sum, n);
+    simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_COMPUTE, simulated.ops->mark(dev, DEVICE_COMPUTE));
+    simulated.ops->download(dev, slot, rounded, n * sizeof *slot);
+    ck_assert_int_eq(simulated.ops->sync(dev), 0);
+    for (size_t i = 0; i < n; i++)
+        ck_assert_uint_eq(slot[i], number_to_bf16(x[i]));
+    ck_assert_uint_eq(slot[n], 7);
+    simulated_close(dev);
+    free(x);
+    free(slot);
+}
+END_TEST
+
+/* Row i of the table holds i in all columns; 3,000 rows of 128 columns are more than one piece. */
+START_TEST(tables_in_host_memory_are_read_where_they_are)
+{
+    enum { N_TABLE = 3000, WIDTH = 128, N_TOKENS = 2500, M = 4 };
+    const bool lent = _i / SIMULATED_ORDERS;
+    struct device *dev = simulated_open(NUMBER_FP32, _i % SIMULATED_ORDERS);
+    float *table = pages(N_TABLE * WIDTH * sizeof *table), *y = (float *)simulated.ops->arena(dev) + 16, got[M * WIDTH];
+    const uint32_t ids[M] = {10 + 2999, 10, 9, 10 + 2048};
+    static const float want[M] = {2999, 0, 0, 2048}; /* 9 is below the table: what was there, zeros */
+
+    for (int i = 0; i < N_TABLE * WIDTH; i++)
+        table[i] = (float)(i / WIDTH);
+    if (lent)
+        lend(dev, table, N_TABLE * WIDTH * sizeof *table, false);
+    simulated.ops->upload(dev, simulated.ops->arena(dev), ids, sizeof ids);
+    simulated.ops->follow(dev, DEVICE_COMPUTE, DEVICE_PULL, simulated.ops->mark(dev, DEVICE_PULL));
+    simulated.ops->embed(dev, y, true, simulated.ops->arena(dev), M, table, 10, N_TABLE, WIDTH);
+    simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_COMPUTE, simulated.ops->mark(dev, DEVICE_COMPUTE));
+    simulated.ops->download(dev, got, y, sizeof got);
+    ck_assert_int_eq(simulated.ops->sync(dev), 0);
+    for (int i = 0; i < M * WIDTH; i++)
+        ck_assert_float_eq(got[i], want[i / WIDTH]);
+
+    simulated.ops->zero(dev, y, (size_t)N_TOKENS * WIDTH * sizeof *y);
+    simulated.ops->position(dev, y, table, 1, N_TOKENS, WIDTH);
+    simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_COMPUTE, simulated.ops->mark(dev, DEVICE_COMPUTE));
+    for (int t = 0; t < N_TOKENS; t += 833) {
+        simulated.ops->download(dev, got, y + (size_t)t * WIDTH, WIDTH * sizeof *got);
+        ck_assert_int_eq(simulated.ops->sync(dev), 0);
+        for (int j = 0; j < WIDTH; j++)
+            ck_assert_float_eq(got[j], (float)t);
+    }
+    simulated_close(dev);
+    free(table);
+}
+END_TEST
+
+/* ---- what goes wrong ---- */
+
+START_TEST(a_device_that_is_full_says_what_was_to_be_claimed)
+{
+    struct error err = {""};
+    struct device *dev;
+
+    simulated.limit(64 << 20, SIZE_MAX);
+    ck_assert_int_eq(simulated.ops->open(&dev, 0, NUMBER_FP32, 60 << 20, 1, &err), -ENOMEM);
+    ck_assert_msg(strstr(err.text, "cuda:0, to claim 60.0 MiB: the device's memory is full: lower --device-mem"), "%s",
+                  err.text);
+    simulated.finish();
+}
+END_TEST
+
+START_TEST(a_device_that_is_lost_is_told_once_by_a_sentence_and_closes)
+{
+    struct device *dev = simulated_open(NUMBER_FP32, 0);
+    struct error err = {""};
+    float x[4] = {0};
+
+    simulated.lose(cudaErrorIllegalAddress);
+    simulated.ops->upload(dev, simulated.ops->arena(dev), x, sizeof x);
+    simulated.ops->zero(dev, simulated.ops->arena(dev), 4);
+    simulated.ops->download(dev, x, simulated.ops->arena(dev), sizeof x);
+    ck_assert_int_eq(simulated.ops->finish(dev, DEVICE_PUSH, simulated.ops->mark(dev, DEVICE_PUSH)), -EIO);
+    ck_assert_int_eq(simulated.ops->sync(dev), -EIO);
+    ck_assert_int_eq(simulated.ops->fault(dev, &err), -EIO);
+    ck_assert_msg(strstr(err.text, "cuda:0: the device is lost"), "%s", err.text);
+    ck_assert_msg(strstr(err.text, "cudaErrorIllegalAddress"), "%s", err.text);
+    simulated.ops->close(dev);
+}
+END_TEST
+
+/* The first is told, not what came of it. */
+START_TEST(of_several_faults_the_first_is_told)
+{
+    struct device *dev = simulated_open(NUMBER_FP32, 0);
+    struct error err = {""};
+
+    simulated.fail_call("cudaMemsetAsync", 0, cudaErrorECCUncorrectable);
+    simulated.ops->zero(dev, simulated.ops->arena(dev), 4);
+    simulated.fail_call("cudaMemsetAsync", 0, cudaErrorLaunchFailure);
+    simulated.ops->zero(dev, simulated.ops->arena(dev), 4);
+    ck_assert_int_eq(simulated.ops->sync(dev), -EIO);
+    ck_assert_int_eq(simulated.ops->fault(dev, &err), -EIO);
+    ck_assert_msg(strstr(err.text, "the device's memory has failed"), "%s", err.text);
+    simulated_close(dev);
+}
+END_TEST
+
+static const struct {
+    const char *call;
+    cudaError_t rc;
+    int code;
+    const char *sentence;
+} refusals[] = {
+    {"cudaGetDeviceCount", cudaErrorNoDevice, -ENODEV, "cuda:0: the driver sees no NVIDIA device"},
+    {"cudaGetDeviceCount", cudaErrorInsufficientDriver, -ENODEV, "the NVIDIA driver is missing or too old"},
+    {"cudaGetDeviceCount", cudaErrorInitializationError, -ENODEV, "the NVIDIA driver does not start"},
+    {"cudaSetDevice", cudaErrorDevicesUnavailable, -ENODEV, "the device is busy"},
+    {"cudaMemGetInfo", cudaErrorMemoryAllocation, -ENOMEM, "the device's memory is full"},
+    {"cudaSetDevice", cudaErrorECCUncorrectable, -EIO, "the device's memory has failed"},
+};
+enum { N_REFUSALS = sizeof refusals / sizeof *refusals };
+
+START_TEST(a_device_that_will_not_do_is_refused_by_one_sentence)
+{
+    struct device_facts facts;
+    struct error err = {""};
+
+    simulated.fail_call(refusals[_i].call, 0, refusals[_i].rc);
+    ck_assert_int_eq(simulated.ops->probe(0, &facts, &err), refusals[_i].code);
+    ck_assert_msg(strstr(err.text, refusals[_i].sentence), "%s", err.text);
+    ck_assert_ptr_null(strchr(err.text, '\n'));
+    simulated.finish();
+}
+END_TEST
+
+START_TEST(a_device_that_is_not_there_or_too_old_is_refused)
+{
+    struct device_facts facts;
+    struct device *dev;
+    struct error err = {""};
+
+    ck_assert_int_eq(simulated.ops->probe(1, &facts, &err), -ENODEV);
+    ck_assert_str_eq(err.text, "there is no device cuda:1: 1 is there, counted from 0");
+    setenv("CUDASIM_MAJOR", "7", 1);
+    ck_assert_int_eq(simulated.ops->probe(0, &facts, &err), -ENODEV);
+    ck_assert_msg(strstr(err.text, "has compute capability 7.0, which is too old"), "%s", err.text);
+    ck_assert_int_eq(simulated.ops->open(&dev, 0, NUMBER_FP32, SIMULATED_ARENA, 1, &err), -ENODEV);
+    unsetenv("CUDASIM_MAJOR");
+    setenv("CUDASIM_DRIVER", "11080", 1);
+    ck_assert_int_eq(simulated.ops->probe(0, &facts, &err), -ENODEV);
+    ck_assert_msg(strstr(err.text, "driver is too old: it knows CUDA 11.8"), "%s", err.text);
+    setenv("CUDASIM_DRIVER", "0", 1);
+    ck_assert_int_eq(simulated.ops->probe(0, &facts, &err), -ENODEV);
+    ck_assert_msg(strstr(err.text, "no NVIDIA driver is installed"), "%s", err.text);
+}
+END_TEST
+
+/* By hand: of 1 GiB all is free, and what the backend holds beside an arena is a context, the workspace of 32 MiB, the
+ * scratch of 8 MiB and the allowance of 192 MiB. */
+START_TEST(a_probe_tells_what_can_be_held_and_what_of_it_is_not_for_the_arena)
+{
+    struct device_facts facts, again;
+    struct error err = {""};
+
+    simulated.limit((size_t)1 << 30, SIZE_MAX);
+    ck_assert_int_eq(simulated.ops->probe(0, &facts, &err), 0);
+    ck_assert_str_ne(facts.model, "");
+    const uint64_t context = facts.library_bytes - ((uint64_t)(32 + 8 + 192) << 20);
+    ck_assert_uint_eq(context, (uint64_t)640 << 20); /* nobody tells what was free before */
+    ck_assert_uint_eq(facts.available_bytes, ((uint64_t)1 << 30) + context);
+    ck_assert_int_eq(simulated.ops->probe(0, &again, &err), 0);
+    ck_assert_mem_eq(&facts, &again, sizeof facts);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = tcase_create("cuda");
+
+    tcase_add_checked_fixture(tcase, simulated_load, NULL);
+    tcase_add_test(tcase, a_device_that_was_opened_and_closed_leaves_nothing);
+    tcase_add_test(tcase, an_open_that_fails_half_way_leaves_nothing);
+    tcase_add_loop_test(tcase, what_is_uploaded_comes_back_in_every_order_of_the_queues, 0, SIMULATED_ORDERS);
+    tcase_add_loop_test(tcase, memory_that_was_not_lent_may_change_after_an_upload, 0, SIMULATED_ORDERS);
+    tcase_add_loop_test(tcase, queues_wait_for_the_marks_they_follow, 0, SIMULATED_ORDERS);
+    tcase_add_loop_test(tcase, old_marks_still_stand_for_what_was_queued, 0, SIMULATED_ORDERS);
+    tcase_add_test(tcase, a_mark_is_waited_for_alone_however_many_came_after_it);
+    tcase_add_test(tcase, there_are_as_many_events_as_marks_under_way);
+    tcase_add_test(tcase, a_mark_that_finds_no_event_is_a_fault);
+    tcase_add_test(tcase, marks_ascend_from_one_and_none_is_waited_for);
+    tcase_add_test(tcase, a_step_neither_allocates_nor_waits_for_the_whole_device);
+    tcase_add_loop_test(tcase, memory_that_cannot_be_written_is_lent_for_reading, 0, SIMULATED_ORDERS);
+    tcase_add_loop_test(tcase, memory_that_cannot_be_locked_is_refused_by_a_sentence_and_copied_from_all_the_same, 0,
+                        SIMULATED_ORDERS);
+    tcase_add_loop_test(tcase, contributions_are_rounded_where_they_lie_and_copied, 0, 2 * SIMULATED_ORDERS + 1);
+    tcase_add_loop_test(tcase, tables_in_host_memory_are_read_where_they_are, 0, 2 * SIMULATED_ORDERS);
+    tcase_add_test(tcase, a_device_that_is_full_says_what_was_to_be_claimed);
+    tcase_add_test(tcase, a_device_that_is_lost_is_told_once_by_a_sentence_and_closes);
+    tcase_add_test(tcase, of_several_faults_the_first_is_told);
+    tcase_add_loop_test(tcase, a_device_that_will_not_do_is_refused_by_one_sentence, 0, N_REFUSALS);
+    tcase_add_test(tcase, a_device_that_is_not_there_or_too_old_is_refused);
+    tcase_add_test(tcase, a_probe_tells_what_can_be_held_and_what_of_it_is_not_for_the_arena);
+    return run_tests(tcase);
+}

@@ -1,0 +1,332 @@
+/* What becomes of attention where cuDNN is found, and where it has no algorithm for it: the library's plans, or our kernels,
+ * with the same result, and a line for the log that says which and why. The library is the simulator's
+ * (tests/sim/dnn.cpp), which computes what our graphs say. */
+#include "tests/kit/run.h"
+#include "tests/kit/simulated.h"
+
+#include <check.h>
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+/* Rows whose statistics are not whole 16 bytes each, and rows of whole 128 tokens. */
+enum { MOST = 3 * 128 * 3 * 16, MOST_SUMS = 3 * 128 * 3 };
+static const struct shape {
+    size_t n_rows, n_tokens, n_heads, width;
+} small = {2, 10, 2, 32}, large = {3, 128, 3, 48};
+
+static struct cudasim_dnn library(size_t version)
+{
+    return (struct cudasim_dnn){.version = version, .n_proposals = 1, .proposals = {{.workspace = CUDASIM_DNN_USUAL}}};
+}
+
+static const struct cudasim_dnn none = {.version = 0};
+
+struct result {
+    char told[DEVICE_TOLD];
+    uint16_t out[MOST], gradient[3 * MOST];
+    float sums[MOST_SUMS];
+    struct cudasim_counts prepared, computed; /* calls of preparing, then of computing */
+};
+
+static char *at(struct device *dev, size_t kib)
+{
+    return (char *)simulated.ops->arena(dev) + (kib << 10);
+}
+
+static struct device_attention operation(struct device *dev, const struct shape *s, float p)
+{
+    return (struct device_attention){.n_rows = s->n_rows,
+                                     .n_tokens = s->n_tokens,
+                                     .n_heads = s->n_heads,
+                                     .width = s->width,
+                                     .scale = 0.25f,
+                                     .qkv = at(dev, 0),
+                                     .out = at(dev, 512),
+                                     .log_sum_exp = (float *)(void *)at(dev, 768),
+                                     .out_gradient = at(dev, 1024),
+                                     .qkv_gradient = at(dev, 1280),
+                                     .scratch = at(dev, 2048),
+                                     .dropout = {.p = p}};
+}
+
+static void upload(struct device *dev)
+{
+    static uint16_t values[3 * MOST];
+
+    for (uint32_t i = 0, x = 1; i < 3 * MOST; i++, x = x * 1664525 + 1013904223)
+        values[i] = number_to_bf16((float)(int32_t)x / 1e9f);
+    simulated.ops->upload(dev, at(dev, 0), values, sizeof values);
+    simulated.ops->upload(dev, at(dev, 1024), values + MOST, sizeof values / 3);
+    ck_assert_int_eq(simulated.ops->sync(dev), 0);
+}
+
+static struct cudasim_counts since(const struct cudasim_counts *before)
+{
+    struct cudasim_counts now = simulated.count();
+
+    now.launches -= before->launches;
+    now.dnn_plans -= before->dnn_plans;
+    now.dnn_backwards -= before->dnn_backwards;
+    now.dnn_searches -= before->dnn_searches;
+    return now;
+}
+
+/* The results of the rows; the rest of them is 0. */
+static void read_back(struct device *dev, struct result *r, const struct device_attention *op)
+{
+    const size_t n = op->n_rows * op->n_tokens * op->width;
+
+    memset(r->out, 0, sizeof r->out), memset(r->sums, 0, sizeof r->sums);
+    memset(r->gradient, 0, sizeof r->gradient);
+    simulated.ops->download(dev, r->out, op->out, n * sizeof *r->out);
+    simulated.ops->download(dev, r->gradient, op->qkv_gradient, 3 * n * sizeof *r->gradient);
+    simulated.ops->download(dev, r->sums, op->log_sum_exp, op->n_rows * op->n_heads * op->n_tokens * sizeof *r->sums);
+    ck_assert_int_eq(simulated.ops->sync(dev), 0);
+}
+
+/* Prepared for a shape and a way of backward, attention of the first n_rows. */
+static void attend(struct result *r, const struct cudasim_dnn *dnn, const struct shape *s, enum plan_attention way,
+                   size_t n_rows)
+{
+    simulated.have_dnn(dnn);
+    struct device *dev = simulated_open(NUMBER_BF16, CUDASIM_STREAMS_AS_ISSUED);
+    struct device_attention op = operation(dev, s, 0);
+
+    struct cudasim_counts before = simulated.count();
+    simulated.ops->prepare_attention(dev, &op, way, r->told);
+    r->prepared = since(&before);
+    upload(dev);
+    op.n_rows = n_rows;
+    before = simulated.count();
+    simulated.ops->attention(dev, &op);
+    simulated.ops->attention_backward(dev, &op);
+    ck_assert_int_eq(simulated.ops->sync(dev), 0);
+    r->computed = since(&before);
+    read_back(dev, r, &op);
+    simulated_close(dev);
+}
+
+/* Both round probabilities and their gradients to bf16, 8 bits, and what they sum up to; values are at most 2.2, and their
+ * sums in gradients some tens. */
+static void assert_alike(const struct result *theirs, const struct result *own)
+{
+    for (int i = 0; i < MOST; i++)
+        ck_assert_float_eq_tol(number_from_bf16(theirs->out[i]), number_from_bf16(own->out[i]), 0.03f);
+    for (int i = 0; i < MOST_SUMS; i++)
+        ck_assert_float_eq_tol(theirs->sums[i], own->sums[i], 1e-5f);
+    for (int i = 0; i < 3 * MOST; i++) {
+        const float x = number_from_bf16(own->gradient[i]);
+        ck_assert_float_eq_tol(number_from_bf16(theirs->gradient[i]), x, 0.03f + 0.02f * fabsf(x));
+    }
+}
+
+static struct result own, theirs, again;
+
+/* Forward's plans and, of all ways of backward, those that a library of this version has on this device; of a row less, as
+ * single rows. */
+static const struct found {
+    const char *target;
+    size_t version;
+    enum plan_attention way;
+    const struct shape *shape;
+    const char *told;
+} found[] = {
+    {"sm_80", 91900, PLAN_ATTENTION_SCORES, &large, "attention: cuDNN 9.19.0 forward and backward; it took"},
+    {"sm_90", 91002, PLAN_ATTENTION_SCORES, &large, "attention: cuDNN 9.10.2 forward and backward; it took"},
+    {"sm_90", 92501, PLAN_ATTENTION_ORDERED, &large, "attention: cuDNN 9.25.1 forward and backward; it took"},
+    {"sm_90", 92501, PLAN_ATTENTION_ORDERED, &small, "attention: cuDNN 9.25.1 forward and backward; it took"},
+    {"sm_100", 91900, PLAN_ATTENTION_TWICE, &large, "attention: cuDNN 9.19.0 forward and backward; it took"},
+    {"sm_100", 92501, PLAN_ATTENTION_TWICE, &small, "attention: cuDNN 9.25.1 forward and backward; it took"},
+};
+enum { N_FOUND = sizeof found / sizeof *found };
+
+START_TEST(attention_is_the_librarys_where_it_is_found)
+{
+    const struct found *f = &found[_i / 2];
+    const size_t n_rows = f->shape->n_rows - (size_t)(_i % 2), n_plans = _i % 2 ? n_rows : 1;
+    const struct cudasim_dnn dnn = library(f->version);
+
+    simulated.target(f->target, NULL);
+    attend(&own, &none, f->shape, PLAN_ATTENTION_OWN, n_rows);
+    attend(&theirs, &dnn, f->shape, f->way, n_rows);
+    ck_assert_msg(strncmp(theirs.told, f->told, strlen(f->told)) == 0, "%s", theirs.told);
+    ck_assert_uint_eq(theirs.computed.launches, 0);
+    ck_assert_uint_eq(theirs.computed.dnn_searches, 0); /* all of that is done */
+    ck_assert_uint_eq(theirs.computed.dnn_backwards, n_plans);
+    ck_assert_uint_eq(theirs.computed.dnn_plans, 2 * n_plans);
+    ck_assert_uint_eq(theirs.prepared.dnn_plans, 4); /* of all rows and of one, each has been run */
+    assert_alike(&theirs, &own);
+    attend(&again, &dnn, f->shape, f->way, n_rows);
+    ck_assert_mem_eq(theirs.out, again.out, sizeof again.out);
+    ck_assert_mem_eq(theirs.sums, again.sums, sizeof again.sums);
+    ck_assert_mem_eq(theirs.gradient, again.gradient, sizeof again.gradient);
+}
+END_TEST
+
+/* Forward that the library refuses in some way; what it has is too large, or fails, or varies from run to run. */
+static const struct refusal {
+    struct cudasim_dnn dnn;
+    const char *told;
+} refusals[] = {
+    {{.version = 91900}, "attention: our own kernels: it has no algorithm of fixed bits that fits"},
+    {{.version = 91900, .n_proposals = 1, .proposals = {{.varies = true}}},
+     "attention: our own kernels: it has no algorithm of fixed bits that fits"},
+    {{.version = 91900, .n_proposals = 1, .proposals = {{.is_refused = true}}},
+     "attention: our own kernels: it has no algorithm of fixed bits that fits"},
+    {{.version = 91900, .n_proposals = 1, .proposals = {{.workspace = 1 << 30}}},
+     "attention: our own kernels: it has no algorithm of fixed bits that fits"},
+    {{.version = 91900, .n_proposals = 2, .proposals = {{.varies = true}, {.is_refused = true}}},
+     "attention: our own kernels: it has no algorithm of fixed bits that fits"},
+    {{.version = 91900, .n_proposals = 1, .fails = true}, "attention: our own kernels: failed"},
+    {{.version = 0}, "attention: our own kernels: no libcudnn_graph.so.9 was found; EPS_CUDNN=DIR says where it is"},
+};
+enum { N_REFUSALS = sizeof refusals / sizeof *refusals };
+
+START_TEST(attention_is_ours_where_the_library_has_no_algorithm)
+{
+    attend(&own, &none, &small, PLAN_ATTENTION_OWN, small.n_rows);
+    attend(&theirs, &refusals[_i].dnn, &small, PLAN_ATTENTION_ORDERED, small.n_rows);
+    ck_assert_str_eq(theirs.told, refusals[_i].told);
+    ck_assert_uint_eq(theirs.computed.launches, own.computed.launches);
+    ck_assert_uint_eq(theirs.computed.dnn_plans, 0);
+    ck_assert_mem_eq(theirs.out, own.out, sizeof own.out);
+    ck_assert_mem_eq(theirs.sums, own.sums, sizeof own.sums);
+    ck_assert_mem_eq(theirs.gradient, own.gradient, sizeof own.gradient);
+}
+END_TEST
+
+START_TEST(the_first_proposal_that_will_do_is_taken)
+{
+    const struct cudasim_dnn dnn = {.version = 91900,
+                                    .n_proposals = 4,
+                                    .proposals = {{.varies = true}, {.is_refused = true}, {.workspace = 1 << 30}, {0}}};
+
+    attend(&theirs, &dnn, &large, PLAN_ATTENTION_SCORES, large.n_rows);
+    ck_assert_uint_eq(theirs.computed.dnn_plans, 2);
+    ck_assert_uint_eq(theirs.computed.launches, 0);
+}
+END_TEST
+
+/* Of a version that cannot, of a job whose workers differ, of a shape, and of a library that has it not after all. */
+static const struct forward_only {
+    size_t version;
+    bool no_backward;
+    enum plan_attention way;
+    const struct shape *shape;
+    const char *told;
+} forward_only[] = {
+    {90800, false, PLAN_ATTENTION_OWN, &large,
+     "attention: cuDNN 9.8.0 forward, our own kernels backward (this version has none of fixed bits for this device); "
+     "it"},
+    {92501, false, PLAN_ATTENTION_OWN, &large,
+     "attention: cuDNN 9.25.1 forward, our own kernels backward (another worker of the job has it not); it"},
+    {91900, false, PLAN_ATTENTION_SCORES, &small,
+     "attention: cuDNN 9.19.0 forward, our own kernels backward (it has none for this shape); it"},
+    {92501, true, PLAN_ATTENTION_ORDERED, &large,
+     "attention: cuDNN 9.25.1 forward, our own kernels backward (it has no algorithm of fixed bits that fits); it"},
+    {91900, false, PLAN_ATTENTION_ORDERED, &large,
+     "attention: cuDNN 9.19.0 forward, our own kernels backward (it has no algorithm of fixed bits that fits); it"},
+};
+enum { N_FORWARD_ONLY = sizeof forward_only / sizeof *forward_only };
+
+START_TEST(backward_is_ours_where_the_library_has_none)
+{
+    const struct forward_only *f = &forward_only[_i];
+    struct cudasim_dnn dnn = library(f->version);
+
+    dnn.no_backward = f->no_backward;
+    simulated.target("sm_90", NULL);
+    attend(&own, &none, f->shape, PLAN_ATTENTION_OWN, f->shape->n_rows);
+    attend(&theirs, &dnn, f->shape, f->way, f->shape->n_rows);
+    ck_assert_msg(strncmp(theirs.told, f->told, strlen(f->told)) == 0, "%s", theirs.told);
+    ck_assert_uint_eq(theirs.computed.dnn_plans, 1);
+    ck_assert_uint_eq(theirs.computed.dnn_backwards, 0);
+    ck_assert_uint_eq(theirs.computed.launches, 3);
+    assert_alike(&theirs, &own);
+}
+END_TEST
+
+/* Dropout's bits must be ours, fp32 is not the library's, nor are heads of 4 values. */
+START_TEST(the_library_is_not_asked_for_what_it_could_not_do_alike)
+{
+    static const char *const why[] = {"attention: our own kernels: cuDNN has none in fp32",
+                                      "attention: our own kernels: cuDNN's dropout has other bits",
+                                      "attention: our own kernels: cuDNN has none for this shape"};
+    const struct shape narrow = {2, 10, 8, 32};
+    const struct cudasim_dnn dnn = library(92501);
+    char told[DEVICE_TOLD];
+
+    simulated.have_dnn(&dnn);
+    struct device *dev = simulated_open(_i == 0 ? NUMBER_FP32 : NUMBER_BF16, CUDASIM_STREAMS_AS_ISSUED);
+    const struct device_attention op = operation(dev, _i == 2 ? &narrow : &small, _i == 1 ? 0.1f : 0);
+    simulated.ops->prepare_attention(dev, &op, PLAN_ATTENTION_ORDERED, told);
+    ck_assert_str_eq(told, why[_i]);
+    const unsigned long before = simulated.count().launches;
+    simulated.ops->attention(dev, &op);
+    ck_assert_int_eq(simulated.ops->sync(dev), 0);
+    ck_assert_uint_eq(simulated.count().launches, before + 1);
+    ck_assert_uint_eq(simulated.count().dnn_searches, 0);
+    simulated_close(dev);
+}
+END_TEST
+
+/* What was chosen stays chosen: other bits in the middle of a run would be worse than its end. */
+START_TEST(what_fails_in_a_step_is_a_fault)
+{
+    struct cudasim_dnn dnn = library(92501);
+    char told[DEVICE_TOLD];
+    struct error err;
+
+    simulated.have_dnn(&dnn);
+    struct device *dev = simulated_open(NUMBER_BF16, CUDASIM_STREAMS_AS_ISSUED);
+    const struct device_attention op = operation(dev, &small, 0);
+    simulated.ops->prepare_attention(dev, &op, PLAN_ATTENTION_ORDERED, told);
+    dnn.fails = true;
+    simulated.have_dnn(&dnn);
+    simulated.ops->attention(dev, &op);
+    ck_assert_int_eq(simulated.ops->sync(dev), -EIO);
+    ck_assert_int_eq(simulated.ops->fault(dev, &err), -EIO);
+    ck_assert_ptr_nonnull(strstr(err.text, "cuda:0, attention forward through cuDNN (failed): "));
+    simulated_close(dev);
+}
+END_TEST
+
+/* Ways by versions and devices, as the library's own frontend has them. */
+START_TEST(the_way_of_backward_is_a_fact_of_device_and_library)
+{
+    static const struct {
+        const char *target;
+        size_t version;
+        enum plan_attention way;
+    } facts[] = {
+        {"sm_80", 91001, PLAN_ATTENTION_OWN},     {"sm_80", 91002, PLAN_ATTENTION_SCORES},
+        {"sm_89", 92800, PLAN_ATTENTION_SCORES},  {"sm_90", 91900, PLAN_ATTENTION_SCORES},
+        {"sm_90", 92500, PLAN_ATTENTION_ORDERED}, {"sm_100", 91800, PLAN_ATTENTION_OWN},
+        {"sm_100", 91801, PLAN_ATTENTION_TWICE},  {"sm_90", 0, PLAN_ATTENTION_OWN},
+    };
+    const struct cudasim_dnn dnn = library(facts[_i].version);
+    struct device_facts known;
+    struct error err;
+
+    simulated.target(facts[_i].target, NULL);
+    simulated.have_dnn(&dnn);
+    ck_assert_int_eq(simulated.ops->probe(0, &known, &err), 0);
+    ck_assert_int_eq(known.attention, facts[_i].way);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = tcase_create("cudnn");
+
+    tcase_add_checked_fixture(tcase, simulated_load, NULL);
+    tcase_add_loop_test(tcase, attention_is_the_librarys_where_it_is_found, 0, 2 * N_FOUND);
+    tcase_add_loop_test(tcase, attention_is_ours_where_the_library_has_no_algorithm, 0, N_REFUSALS);
+    tcase_add_test(tcase, the_first_proposal_that_will_do_is_taken);
+    tcase_add_loop_test(tcase, backward_is_ours_where_the_library_has_none, 0, N_FORWARD_ONLY);
+    tcase_add_loop_test(tcase, the_library_is_not_asked_for_what_it_could_not_do_alike, 0, 3);
+    tcase_add_test(tcase, what_fails_in_a_step_is_a_fault);
+    tcase_add_loop_test(tcase, the_way_of_backward_is_a_fact_of_device_and_library, 0, 8);
+    return run_tests(tcase);
+}

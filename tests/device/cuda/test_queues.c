@@ -1,0 +1,79 @@
+/* A step's copies and operations run in three queues of the device: whichever gets ahead of the others, where no mark holds it
+ * back, the bits are those of one thing after the other. On the simulator, which can be told who is ahead. */
+#include "tests/kit/backend.h"
+#include "tests/kit/run.h"
+#include "tests/kit/setting.h"
+
+#include <stdio.h>
+
+/* cudasim_order's: streams oldest first, newest first, at random; a block's threads forward, backward, at random. */
+static const struct {
+    unsigned streams, threads;
+    uint64_t seed;
+} orders[] = {{1, 0, 0}, {2, 1, 0}, {3, 2, 1}};
+enum { N_ORDERS = sizeof orders / sizeof *orders };
+
+/* The roomiest, and those in which more is moved meanwhile. */
+static const struct plan_choice choices[] = {
+    {.n_weight_buffers = 3, .n_kept = 2, .whole_head = true},
+    {.n_weight_buffers = 2},
+    {.n_weight_buffers = 2, .n_resident = 2, .n_kept = 1},
+    {.n_weight_buffers = 1, .host_stash = true},
+    {.n_weight_buffers = 2, .host_stash = true},
+    {.n_weight_buffers = 2, .n_sums = 3},
+    {.n_weight_buffers = 3, .n_sums = 5, .host_stash = true},
+    {.n_weight_buffers = 2, .n_sums = 4, .whole_head = true},
+    {.n_weight_buffers = 2, .host_stash = true, .whole_head = true},
+};
+enum { N_CHOICES = sizeof choices / sizeof *choices };
+
+/* Tied, with dropout at every site, and a vocabulary that comes in two units. */
+static const struct model_config config = {
+    2, 2, 8, 20, 6, 8200, MODEL_GELU_NEW, true, true, false, 1e-5f, 0.1f, 0.1f, 0.1f, 0,
+};
+
+static void step_in_order(struct array_link *link, const struct setting *s, const struct device_worker_options *options,
+                          unsigned streams, unsigned threads, uint64_t seed)
+{
+    if (backend_get()->order)
+        backend_get()->order(streams, threads, seed);
+    setting_step_whole(link, s, options);
+}
+
+static void check_orders(struct plan_choice choice, enum number_type precision)
+{
+    struct array_link expected, link;
+    struct setting s;
+
+    setting_open(&s, &config, 2, 3);
+    s.precision = precision;
+    struct device_worker_options options = setting_options(&s, 1, 1);
+    choice.microbatch = 1;
+    step_in_order(&expected, &s, &options, 0, 0, 0);
+    options.choice = choice;
+    for (unsigned i = 0; i < N_ORDERS; i++) {
+        step_in_order(&link, &s, &options, orders[i].streams, orders[i].threads, orders[i].seed);
+        ck_assert_msg(setting_same_bits(expected.gradient, link.gradient, s.model.segment_n),
+                      "streams %u, threads %u, seed %u: another gradient", orders[i].streams, orders[i].threads,
+                      (unsigned)orders[i].seed);
+        for (int part = 0; part < 2; part++)
+            ck_assert(expected.losses[part] == link.losses[part]);
+        array_link_free(&link);
+    }
+    array_link_free(&expected);
+    setting_close(&s);
+}
+
+START_TEST(no_order_of_the_queues_changes_a_bit)
+{
+    check_orders(choices[_i / NUMBER_TYPES], (enum number_type)(_i % NUMBER_TYPES));
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("queues");
+
+    tcase_add_loop_test(tests, no_order_of_the_queues_changes_a_bit, 0, N_CHOICES * NUMBER_TYPES);
+    return run_tests(tests);
+}

@@ -1,0 +1,262 @@
+/* How the head's products are cut, by the backend's constants alone: the cut changes what is rounded, not what is computed,
+ * and what is on the device, which changes neither. */
+#include "proto/plan/cost.h"
+#include "proto/plan/layers.h"
+#include "proto/plan/units.h"
+#include "tests/kit/backend.h"
+#include "tests/kit/extents.h"
+#include "tests/kit/run.h"
+#include "tests/kit/setting.h"
+
+#include <string.h>
+
+/* Of two units, 4,102 and 4,101 rows, of which padding makes 4,104 each; 300 tokens. */
+enum { WIDTH = 8, VOCABULARY = 8203, LOWER = 4102, UPPER = 4101, PADDED = 4104, ROWS = 10, SEQ = 30, MOST = 64 };
+
+static const struct model_config config = {
+    1, 1, WIDTH, 12, SEQ, VOCABULARY, MODEL_GELU_NEW, true, true, false, 1e-5f, 0, 0, 0, 0,
+};
+
+/* Products that have the vocabulary on one side, in order. */
+static struct product {
+    size_t m, n, k;
+} products[MOST];
+static unsigned n_products, n_rounded; /* onto what was rounded before */
+static size_t cleared;                 /* bytes */
+
+/* A backend's constants. */
+static const struct cut {
+    uint32_t tile, pad;
+    bool sums;
+} as_on_cpu = {PLAN_CPU_HEAD_TILE, 1, false}, as_on_cuda = {PLAN_CUDA_HEAD_TILE, PLAN_CUDA_HEAD_PAD, true},
+  in_tiles = {200, PLAN_CUDA_HEAD_PAD, true};
+
+static void record_matmul(struct device *dev, const struct device_matmul *op)
+{
+    if (op->m > 4000 || op->n > 4000 || op->k > 4000) {
+        ck_assert_uint_lt(n_products, MOST);
+        products[n_products++] = (struct product){op->m, op->n, op->k};
+        n_rounded += !op->wide && op->beta > 0;
+    }
+    device_extents.matmul(dev, op);
+}
+
+static void record_zero(struct device *dev, void *x, size_t bytes)
+{
+    cleared += bytes;
+    device_extents.zero(dev, x, bytes);
+}
+
+/* One step, in the plan's bytes to the last. Returns the bytes copied; *out, unless NULL, is the plan. */
+static uint64_t step(struct array_link *link, const struct setting *s, const struct plan_choice *choice,
+                     enum number_type precision, struct cut cut, struct plan *out)
+{
+    struct device_worker_options options = setting_options(s, ROWS, ROWS);
+    struct plan_backend cutting = *options.setting.backend; /* in the CPU's operations, too */
+    struct device_ops recording = device_extents;
+    struct extents extents;
+    struct plan plan;
+
+    recording.matmul = record_matmul;
+    recording.zero = record_zero;
+    n_products = n_rounded = 0;
+    cleared = 0;
+    cutting.head_tile = cut.tile, cutting.head_pad = cut.pad, cutting.head_sums = cut.sums;
+    options.setting.backend = &cutting;
+    options.ops = &recording;
+    options.choice = *choice;
+    options.choice.microbatch = choice->microbatch ? choice->microbatch : ROWS;
+    options.setting.precision = precision;
+    extents_begin(&extents);
+    setting_step_whole(link, s, &options);
+    plan_lay_out(&plan, &s->model, &options.setting, &options.choice);
+    ck_assert_uint_eq(extents.n_outside, 0);
+    ck_assert_uint_eq(extents.high_water, plan.arena_bytes);
+    if (out) {
+        *out = plan;
+        out->setting.backend = backend_get()->plan;
+    }
+    return extents.copied;
+}
+
+static void check_products(const struct product *want, unsigned n)
+{
+    ck_assert_uint_eq(n_products, n);
+    for (unsigned i = 0; i < n; i++)
+        ck_assert_msg(memcmp(&products[i], &want[i], sizeof *want) == 0, "product %u is (%zu, %zu, %zu)", i,
+                      products[i].m, products[i].n, products[i].k);
+}
+
+/* By hand: 300 tokens are tiles of 256 and 44. */
+START_TEST(a_tile_on_the_cpu_is_of_256_tokens)
+{
+    static const struct plan_choice choice = {.n_weight_buffers = 2, .whole_head = true};
+    static const size_t tiles[] = {256, 44};
+    struct product want[12];
+    struct array_link link;
+    struct setting s;
+
+    setting_open(&s, &config, ROWS, SEQ);
+    step(&link, &s, &choice, NUMBER_FP32, as_on_cpu, NULL);
+    for (unsigned i = 0; i < 2; i++) {
+        const size_t m = tiles[i];
+        const struct product tile[] = {{m, LOWER, WIDTH}, {m, UPPER, WIDTH}, {m, WIDTH, UPPER},
+                                       {UPPER, WIDTH, m}, {m, WIDTH, LOWER}, {LOWER, WIDTH, m}};
+        memcpy(want + 6 * i, tile, sizeof tile);
+    }
+    check_products(want, 12);
+    ck_assert_uint_eq(n_rounded, 2);
+    array_link_free(&link);
+    setting_close(&s);
+}
+END_TEST
+
+/* The same 300 tokens, in tiles of 200 and then in one, of padded units: what they add up is rounded once. */
+START_TEST(a_tile_on_cuda_is_as_large_as_can_be)
+{
+    static const struct plan_choice choice = {.n_weight_buffers = 2, .whole_head = true};
+    static const size_t tiles[] = {200, 100, 300};
+    struct product want[18];
+    struct array_link link;
+    struct setting s;
+
+    for (unsigned i = 0; i < 3; i++) {
+        const size_t m = tiles[i];
+        const struct product tile[] = {{m, PADDED, WIDTH}, {m, PADDED, WIDTH}, {m, WIDTH, PADDED},
+                                       {PADDED, WIDTH, m}, {m, WIDTH, PADDED}, {PADDED, WIDTH, m}};
+        memcpy(want + 6 * i, tile, sizeof tile);
+    }
+    setting_open(&s, &config, ROWS, SEQ);
+    step(&link, &s, &choice, NUMBER_BF16, in_tiles, NULL);
+    check_products(want, 12);
+    ck_assert_uint_eq(n_rounded, 0);
+    array_link_free(&link);
+    step(&link, &s, &choice, NUMBER_BF16, as_on_cuda, NULL);
+    check_products(want + 12, 6);
+    ck_assert_uint_eq(n_rounded, 0);
+    array_link_free(&link);
+    setting_close(&s);
+}
+END_TEST
+
+/* In microbatches of 120, 120 and 60 tokens and two units: 5 tiles of at most 100, whose logits are computed twice. What
+ * they add up of the input's gradient is rounded once, in the place where it lies, or on its way to the host. */
+START_TEST(units_one_by_one_add_up_the_gradient_in_fp32)
+{
+    const struct plan_choice on_device = {.microbatch = 4, .n_weight_buffers = 1 + (uint32_t)_i};
+    const struct plan_host_setting host = {.purpose = PLAN_TRAIN, .n_parts = 1, .n_workers = 1};
+    const struct cut cut = {100, PLAN_CUDA_HEAD_PAD, true};
+    struct plan_choice on_host = on_device;
+    struct array_link device, stashed;
+    struct plan_cost cost;
+    struct setting s;
+
+    on_host.host_stash = true;
+    setting_open(&s, &config, ROWS, SEQ);
+    const uint64_t copied = step(&device, &s, &on_device, NUMBER_BF16, cut, NULL);
+    ck_assert_uint_eq(n_products, 5 * 2 + 5 * 2 * 3);
+    ck_assert_uint_eq(n_rounded, 0);
+    struct plan plan;
+    const uint64_t more = step(&stashed, &s, &on_host, NUMBER_BF16, cut, &plan) - copied;
+    ck_assert_uint_eq(n_rounded, 0);
+    ck_assert(setting_same_bits(device.gradient, stashed.gradient, s.model.segment_n));
+    plan_cost(&cost, &plan, &s.model, &host, profile_default("cpu"));
+    ck_assert_uint_eq(more, cost.stash_bytes);
+    array_link_free(&device), array_link_free(&stashed);
+    setting_close(&s);
+}
+END_TEST
+
+/* What a memory decides: one pass over both units or two, boundaries here or there, in microbatches of which the last is
+ * the smallest. */
+static const struct plan_choice places[] = {
+    {.microbatch = 4, .n_weight_buffers = 3, .whole_head = true},
+    {.microbatch = 4, .n_weight_buffers = 1},
+    {.microbatch = 4, .n_weight_buffers = 2, .n_resident = 1},
+    {.microbatch = 4, .n_weight_buffers = 2, .host_stash = true},
+    {.microbatch = 4, .n_weight_buffers = 2, .host_stash = true, .whole_head = true},
+};
+enum { N_PLACES = sizeof places / sizeof *places };
+
+START_TEST(no_place_of_the_head_changes_a_bit)
+{
+    const enum number_type precision = (enum number_type)(_i % NUMBER_TYPES);
+    const struct cut cut = _i / NUMBER_TYPES ? in_tiles : as_on_cpu;
+    struct array_link first, other;
+    struct setting s;
+
+    setting_open(&s, &config, ROWS, SEQ);
+    step(&first, &s, &places[0], precision, cut, NULL);
+    for (int i = 1; i < N_PLACES; i++) {
+        step(&other, &s, &places[i], precision, cut, NULL);
+        ck_assert_msg(setting_same_bits(first.gradient, other.gradient, s.model.segment_n), "place %d", i);
+        ck_assert(first.losses[0] == other.losses[0]);
+        array_link_free(&other);
+    }
+    array_link_free(&first);
+    setting_close(&s);
+}
+END_TEST
+
+static size_t count_cleared(const struct setting *s, const struct plan_choice *choice, struct cut cut)
+{
+    struct array_link link;
+
+    step(&link, s, choice, NUMBER_FP32, cut, NULL);
+    array_link_free(&link);
+    return cleared;
+}
+
+/* By hand: 2 and 3 rows pad the units. Each comes twice into one buffer, but that forward's last is backward's first. */
+START_TEST(what_pads_a_unit_is_cleared_where_others_were)
+{
+    static const struct {
+        struct plan_choice choice;
+        size_t rows;
+    } cases[] = {{{.n_weight_buffers = 1}, 2 + 3 + 2},
+                 {{.n_weight_buffers = 1, .n_resident = 1}, 2},
+                 {{.n_weight_buffers = 1, .whole_head = true}, 0}};
+    struct setting s;
+
+    setting_open(&s, &config, ROWS, SEQ);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
+        ck_assert_uint_eq(count_cleared(&s, &cases[i].choice, as_on_cuda) -
+                              count_cleared(&s, &cases[i].choice, as_on_cpu),
+                          cases[i].rows * WIDTH * sizeof(float));
+    setting_close(&s);
+}
+END_TEST
+
+/* In fp32, of sums of 300 and 8,203 products in another order: 1e-5 as from float64. In bf16 as far from fp32 as in tiles of
+ * 256, but for chance. */
+START_TEST(no_cut_of_the_head_moves_the_gradient)
+{
+    struct array_link exact, cut, half[2];
+    struct setting s;
+
+    setting_open(&s, &config, ROWS, SEQ);
+    step(&exact, &s, &places[_i], NUMBER_FP32, as_on_cpu, NULL);
+    step(&cut, &s, &places[_i], NUMBER_FP32, in_tiles, NULL);
+    ck_assert_double_le(setting_distance(&s.model, cut.gradient, exact.gradient), 1e-5);
+    ck_assert_double_eq_tol(cut.losses[0], exact.losses[0], 1e-6 * exact.losses[0]);
+    step(&half[0], &s, &places[_i], NUMBER_BF16, as_on_cpu, NULL);
+    step(&half[1], &s, &places[_i], NUMBER_BF16, in_tiles, NULL);
+    ck_assert_double_le(setting_distance(&s.model, half[1].gradient, exact.gradient),
+                        1.1 * setting_distance(&s.model, half[0].gradient, exact.gradient));
+    array_link_free(&exact), array_link_free(&cut), array_link_free(&half[0]), array_link_free(&half[1]);
+    setting_close(&s);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("head");
+
+    tcase_add_test(tests, a_tile_on_the_cpu_is_of_256_tokens);
+    tcase_add_test(tests, a_tile_on_cuda_is_as_large_as_can_be);
+    tcase_add_loop_test(tests, units_one_by_one_add_up_the_gradient_in_fp32, 0, 2);
+    tcase_add_loop_test(tests, no_place_of_the_head_changes_a_bit, 0, 2 * NUMBER_TYPES);
+    tcase_add_test(tests, what_pads_a_unit_is_cleared_where_others_were);
+    tcase_add_loop_test(tests, no_cut_of_the_head_moves_the_gradient, 0, 2);
+    return run_tests(tests);
+}

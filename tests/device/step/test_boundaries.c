@@ -1,0 +1,361 @@
+#include "device/step/boundaries.h"
+
+#include "proto/plan/cost.h"
+#include "proto/plan/search.h"
+#include "proto/plan/units.h"
+#include "tests/kit/backend.h"
+#include "tests/kit/extents.h"
+#include "tests/kit/run.h"
+#include "tests/kit/setting.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { ROUNDS = SANITIZED ? 3 : 8 };
+
+/* Of each round of a loop. */
+static int n_settings(void)
+{
+    return backend_get()->simulated ? 2 : 25;
+}
+
+/* The step on a device that records what it is given; its figures against the plan's. Returns the bytes copied. */
+static uint64_t step_measured(struct array_link *link, const struct setting *s, struct device_worker_options options)
+{
+    struct extents extents;
+    struct plan plan;
+
+    options.ops = &device_extents;
+    extents_begin(&extents);
+    setting_step_whole(link, s, &options);
+    plan_lay_out(&plan, &s->model, &options.setting, &options.choice);
+    ck_assert_uint_eq(extents.n_outside, 0);
+    ck_assert_uint_eq(extents.high_water, plan.arena_bytes);
+    return extents.copied;
+}
+
+static void check_same(const struct array_link *a, const struct array_link *b, const struct setting *s)
+{
+    ck_assert(setting_same_bits(a->gradient, b->gradient, s->model.segment_n));
+    for (int part = 0; part < ARRAY_LINK_PARTS; part++)
+        ck_assert(a->losses[part] == b->losses[part]);
+}
+
+/* Every second round as a device that works beside the host, as the CPU is not. */
+static const struct plan_backend *backend_of(int round)
+{
+    static struct plan_backend beside;
+
+    beside = backend_beside(backend_get()->plan);
+    return round % 2 ? &beside : backend_get()->plan;
+}
+
+/* In tiles of fewer tokens than a microbatch may have, or as it was; on the CPU too as CUDA's units are padded and add up. */
+static const struct plan_backend *cut_head(const struct plan_backend *backend, uint64_t *state)
+{
+    static struct plan_backend cut;
+
+    cut = *backend;
+    if (setting_below(state, 3))
+        cut.head_tile = 1 + setting_below(state, 30);
+    if (!backend_get()->cuda && setting_below(state, 2))
+        cut.head_pad = PLAN_CUDA_HEAD_PAD, cut.head_sums = true;
+    return &cut;
+}
+
+/* Whatever stays, is kept, passes through buffers or lies on the host. */
+START_TEST(every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte)
+{
+    uint64_t state = 88172645463325252u + (uint64_t)_i;
+
+    for (int i = 0; i < n_settings(); i++) {
+        const struct model_config config = setting_random_config(&state);
+        const uint32_t part_rows = 1 + setting_below(&state, 4), parts = 1 + setting_below(&state, 3);
+        struct array_link roomy, chosen;
+        struct setting s;
+
+        setting_open(&s, &config, parts * part_rows, 1 + setting_below(&state, 12));
+        struct device_worker_options options = setting_options(&s, part_rows, 1 + setting_below(&state, part_rows));
+        options.setting.backend = cut_head(backend_of(_i), &state);
+        options.setting.n_threads = 1 + (setting_below(&state, 8) == 0);
+        options.setting.precision = (enum number_type)setting_below(&state, 2);
+        options.choice.n_weight_buffers = 3;
+        step_measured(&roomy, &s, options);
+        setting_choose(&options.choice, &s.model, &state);
+        step_measured(&chosen, &s, options);
+        check_same(&roomy, &chosen, &s);
+        array_link_free(&roomy);
+        array_link_free(&chosen);
+        setting_close(&s);
+    }
+}
+END_TEST
+
+/* From the smallest budget, which every sixth is, over all between, evenly on a logarithmic scale, to twice what could be used. */
+static uint64_t random_budget(const struct setting *s, const struct plan_setting *setting, const struct plan_wish *wish,
+                              uint64_t *state)
+{
+    struct plan smallest, largest;
+
+    plan_smallest(&smallest, &s->model, setting, wish);
+    ck_assert_int_eq(plan_search(&largest, &s->model, setting, wish, profile_default("cpu"), UINT64_MAX, NULL), 0);
+    const double least = (double)plan_total(&smallest), most = 2 * (double)plan_total(&largest);
+    const double between = least * pow(most / least, (setting_random(state) + 1) / 2);
+    return setting_below(state, 6) == 0 ? plan_total(&smallest) : (uint64_t)fmax(between, least);
+}
+
+/* What the planner itself chooses for a random model, batch and budget: a roomy device's bits, and as many bytes as it says, counted
+ * from what operations are given. Single rows, thirds and halves of a part, or free. */
+START_TEST(what_is_planned_for_a_budget_is_what_is_used_of_it)
+{
+    unsigned n_stashed = 0, n_kept = 0, n_resident = 0, n_apart = 0;
+    uint64_t state = 362436069362436069u + (uint64_t)_i;
+
+    for (int i = 0; i < n_settings(); i++) {
+        const struct model_config config = setting_random_config(&state);
+        const uint32_t part_rows = 1 + setting_below(&state, 6), parts = 1 + setting_below(&state, 3);
+        struct array_link roomy, chosen;
+        struct setting s;
+        struct plan plan;
+
+        setting_open(&s, &config, parts * part_rows, 1 + setting_below(&state, 12));
+        struct device_worker_options options = setting_options(&s, part_rows, 0);
+        options.setting.backend = cut_head(backend_of(_i), &state);
+        options.setting.precision = (enum number_type)setting_below(&state, 2);
+        const struct plan_wish wish = {.microbatch = setting_below(&state, part_rows + 1),
+                                       .no_host_stash = setting_below(&state, 4) == 0};
+        const uint64_t budget = random_budget(&s, &options.setting, &wish, &state);
+        ck_assert_int_eq(plan_search(&plan, &s.model, &options.setting, &wish, profile_default("cpu"), budget, NULL),
+                         0);
+        ck_assert_uint_le(plan_total(&plan), budget);
+        options.choice = (struct plan_choice){.microbatch = plan.choice.microbatch, .n_weight_buffers = 3};
+        step_measured(&roomy, &s, options);
+        options.choice = plan.choice;
+        step_measured(&chosen, &s, options);
+        check_same(&roomy, &chosen, &s);
+        n_stashed += plan.choice.host_stash, n_kept += plan.choice.n_kept > 0, n_resident += plan.n_resident > 0;
+        n_apart += plan.choice.n_weight_buffers == 1;
+        array_link_free(&roomy);
+        array_link_free(&chosen);
+        setting_close(&s);
+    }
+    ck_assert(backend_get()->simulated ||
+              (n_stashed && n_stashed < 25 && n_kept && n_kept < 25 && n_resident && n_apart));
+}
+END_TEST
+
+/* What a stash on the host adds to the copies of a step is what the plan predicts. */
+START_TEST(tiles_move_as_many_bytes_as_predicted)
+{
+    uint64_t state = 362436069u + (uint64_t)_i;
+
+    for (int i = 0; i < n_settings(); i++) {
+        const struct model_config config = setting_random_config(&state);
+        const uint32_t part_rows = 1 + setting_below(&state, 4), parts = 1 + setting_below(&state, 2);
+        const struct plan_host_setting host = {.purpose = PLAN_TRAIN, .n_parts = parts, .n_workers = 1};
+        struct array_link link;
+        struct setting s;
+        struct plan plan;
+        struct plan_cost cost;
+        uint64_t copied[2];
+
+        setting_open(&s, &config, parts * part_rows, 1 + setting_below(&state, 12));
+        struct device_worker_options options = setting_options(&s, part_rows, 1 + setting_below(&state, part_rows));
+        options.setting.backend = cut_head(backend_of(_i), &state);
+        options.setting.precision = (enum number_type)setting_below(&state, 2);
+        setting_choose(&options.choice, &s.model, &state);
+        options.choice.n_kept = 0;
+        for (int on_host = 0; on_host < 2; on_host++) {
+            options.choice.host_stash = on_host;
+            copied[on_host] = step_measured(&link, &s, options);
+            array_link_free(&link);
+        }
+        plan_lay_out(&plan, &s.model, &options.setting, &options.choice);
+        plan_cost(&cost, &plan, &s.model, &host, profile_default("cpu"));
+        ck_assert_uint_eq(copied[1] - copied[0], cost.stash_bytes);
+        setting_close(&s);
+    }
+}
+END_TEST
+
+/* One unit's logits, computed twice for a share of two parts, once for each part alone. */
+START_TEST(a_head_in_one_pass_gives_the_bits_of_two)
+{
+    struct setting s;
+    struct array_link both, each;
+
+    setting_open(&s, &setting_configs[_i], 6, 5);
+    struct device_worker_options options = setting_options(&s, 3, 2);
+    setting_step_whole(&both, &s, &options);
+    options.setting.share_rows = 3;
+    for (uint32_t part = 0; part < 2; part++) {
+        array_link_init(&each, &s.model, s.weights);
+        setting_step(&each, &s, &options, 1, setting_parts + part);
+        ck_assert(setting_same_bits(both.parts[part], each.parts[part], s.model.segment_n));
+        ck_assert(both.losses[part] == each.losses[part]);
+        array_link_free(&each);
+    }
+    array_link_free(&both);
+    setting_close(&s);
+}
+END_TEST
+
+/* Constant memory: 384 layers take what 12 take, and train as they would with room. */
+START_TEST(with_the_stash_on_the_host_depth_costs_the_device_nothing)
+{
+    static const uint32_t depths[] = {12, 24, 96, 384};
+    const size_t n = backend_get()->simulated ? 2 : sizeof depths / sizeof *depths;
+    uint64_t first = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        struct model_config config = setting_configs[0];
+        struct array_link roomy, constant;
+        struct setting s;
+        struct plan plan;
+
+        config.n_layers = depths[i];
+        setting_open(&s, &config, 2, 9);
+        struct device_worker_options options = setting_options(&s, 2, 1);
+        step_measured(&roomy, &s, options);
+        options.choice.host_stash = true;
+        step_measured(&constant, &s, options);
+        check_same(&roomy, &constant, &s);
+        plan_lay_out(&plan, &s.model, &options.setting, &options.choice);
+        first = i ? first : plan.arena_bytes;
+        ck_assert_uint_eq(plan.arena_bytes, first);
+        /* embedding, blocks, norm; their gradient: 18 tokens of width 12, rounded up to 64 bytes */
+        ck_assert_uint_eq(plan.host_stash_bytes, (depths[i] + 3) * 896u);
+        array_link_free(&roomy);
+        array_link_free(&constant);
+        setting_close(&s);
+    }
+}
+END_TEST
+
+/* With a whole matrix of 154 MB: rows of it are gathered for the tokens there are, and it passes in pieces as the head. */
+START_TEST(a_vocabulary_of_50257_by_768_trains_under_24_mib)
+{
+    const struct model_config config = {2,     12,    768, 96, 64, 50257, MODEL_GELU_NEW, true, true,
+                                        false, 1e-5f, 0,   0,  0,  0};
+    struct array_link roomy, tight;
+    struct setting s;
+    struct plan plan;
+
+    setting_open(&s, &config, 2, 16);
+    struct device_worker_options options = setting_options(&s, 2, 1);
+    options.choice.n_weight_buffers = 3;
+    options.choice.whole_head = true;
+    step_measured(&roomy, &s, options);
+    options.choice = (struct plan_choice){.microbatch = 1, .host_stash = true, .n_weight_buffers = 1};
+    plan_lay_out(&plan, &s.model, &options.setting, &options.choice);
+    ck_assert_uint_le(plan_total(&plan), 24 << 20);
+    step_measured(&tight, &s, options);
+    check_same(&roomy, &tight, &s);
+    array_link_free(&roomy);
+    array_link_free(&tight);
+    setting_close(&s);
+}
+END_TEST
+
+/* Rows of a step keep their place between microbatches and parts while an evaluation passes in between. */
+START_TEST(an_evaluation_is_the_same_wherever_boundaries_are)
+{
+    struct setting s;
+    double sums[3];
+
+    setting_open(&s, &setting_configs[_i], 5, 7);
+    for (int i = 0; i < 3; i++) {
+        struct device_worker worker;
+        struct ledger ledger = {0};
+        struct array_link link;
+        struct device_worker_options options = setting_options(&s, 5, 2);
+        const struct device_evaluation e = {.ids = s.ids, .labels = s.labels, .n_rows = 5};
+        options.setting.purpose = i < 2 ? PLAN_TRAIN : PLAN_EVALUATE;
+        options.choice.n_kept = i == 1 ? s.model.config.n_layers : 0;
+        options.choice.host_stash = i == 2;
+        ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
+        void *stash = worker.stash = malloc(worker.plan.host_stash_bytes);
+        array_link_init(&link, &s.model, s.weights);
+        ck_assert_int_eq(device_worker_evaluate(&worker, &e, &array_link, &link, &sums[i], NULL), 0);
+        ck_assert(sums[i] == sums[0]);
+        device_worker_free(&worker);
+        array_link_free(&link);
+        free(stash);
+    }
+    setting_close(&s);
+}
+END_TEST
+
+/* The bytes of all traced tiles. */
+static uint64_t traced_bytes(int fd)
+{
+    static char text[1 << 16];
+    uint64_t sum = 0;
+    const ssize_t n = pread(fd, text, sizeof text - 1, 0);
+
+    ck_assert(n > 0 && (size_t)n < sizeof text - 1);
+    text[n] = 0;
+    for (const char *at = text; (at = strstr(at, "load tile")); at++) {
+        const char *bytes = strstr(at, "\"bytes\"");
+        ck_assert_ptr_nonnull(bytes);
+        sum += strtoull(bytes + strcspn(bytes, "0123456789"), NULL, 10);
+    }
+    return sum;
+}
+
+START_TEST(tiles_are_traced)
+{
+    const struct plan_host_setting host = {.purpose = PLAN_EVALUATE, .n_parts = 1, .n_workers = 1};
+    const int fd = memfd_create("trace", MFD_CLOEXEC);
+    struct device_worker worker;
+    struct ledger ledger = {0};
+    struct array_link link;
+    struct trace trace;
+    struct plan_cost cost;
+    struct setting s;
+    double sum;
+
+    setting_open(&s, &setting_configs[0], 5, 7);
+    struct device_worker_options options = setting_options(&s, 5, 2);
+    const struct device_evaluation e = {.ids = s.ids, .labels = s.labels, .n_rows = 5};
+    options.setting.purpose = PLAN_EVALUATE;
+    options.choice.host_stash = true;
+    ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
+    void *stash = worker.stash = malloc(worker.plan.host_stash_bytes);
+    trace_open(&trace, fd, "test", "tiles");
+    worker.trace = &trace;
+    array_link_init(&link, &s.model, s.weights);
+    ck_assert_int_eq(device_worker_evaluate(&worker, &e, &array_link, &link, &sum, NULL), 0);
+    ck_assert_int_eq(trace_close(&trace), 0);
+    plan_cost(&cost, &worker.plan, &s.model, &host, profile_default("cpu"));
+    ck_assert_uint_gt(cost.stash_bytes, 0);
+    ck_assert_uint_eq(traced_bytes(fd), cost.stash_bytes);
+    close(fd);
+    device_worker_free(&worker);
+    array_link_free(&link);
+    free(stash);
+    setting_close(&s);
+}
+END_TEST
+
+int main(void)
+{
+    const bool simulated = backend_get()->simulated;
+    const int rounds = simulated ? 2 : ROUNDS, first = simulated ? SETTING_CONFIGS - 1 : 0;
+    TCase *tests = tcase_create("boundaries");
+
+    tcase_add_loop_test(tests, every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte, 0, rounds);
+    tcase_add_loop_test(tests, what_is_planned_for_a_budget_is_what_is_used_of_it, 0, rounds);
+    tcase_add_loop_test(tests, tiles_move_as_many_bytes_as_predicted, 0, 2);
+    tcase_add_loop_test(tests, a_head_in_one_pass_gives_the_bits_of_two, first, SETTING_CONFIGS);
+    tcase_add_test(tests, with_the_stash_on_the_host_depth_costs_the_device_nothing);
+    if (!backend_get()->cuda) /* whose libraries alone take more */
+        tcase_add_test(tests, a_vocabulary_of_50257_by_768_trains_under_24_mib);
+    tcase_add_test(tests, tiles_are_traced);
+    tcase_add_loop_test(tests, an_evaluation_is_the_same_wherever_boundaries_are, first, SETTING_CONFIGS);
+    return run_tests(tests);
+}

@@ -1,0 +1,440 @@
+/* Tokens one run after another against the whole row at once. */
+#include "device/step/generate.h"
+
+#include "proto/plan/units.h"
+#include "proto/wire/message.h"
+#include "tests/kit/backend.h"
+#include "tests/kit/run.h"
+#include "tests/kit/setting.h"
+
+#include <check.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* More positions than two tiles, and tables of several units: 30,000 rows of width 300 come in five. */
+static const struct model_config tall = {2, 3, 12, 20, 150, 17, MODEL_GELU_NEW, true, true, true, 1e-5f, 0, 0, 0, 0};
+static const struct model_config wide = {1, 2, 300, 40, 9, 30000, MODEL_GELU, true, true, false, 1e-5f, 0, 0, 0, 0};
+
+/* One row of a setting on one worker. */
+struct speech {
+    struct setting s;
+    struct device_worker_options options;
+    struct device_worker worker;
+    struct ledger ledger;
+    struct array_link link;
+    float *logits;
+    struct error err;
+};
+
+static void set_up(struct speech *t, const struct model_config *config, uint32_t seq)
+{
+    *t = (struct speech){0};
+    setting_open(&t->s, config, 1, seq);
+    t->options = setting_options(&t->s, 1, 0);
+    t->options.setting.purpose = PLAN_GENERATE;
+    t->options.choice.n_resident = plan_count_uploaded(&t->s.model);
+    t->logits = calloc(config->vocabulary, sizeof *t->logits);
+    ck_assert_ptr_nonnull(t->logits);
+}
+
+static void open_worker(struct speech *t)
+{
+    int rc = device_worker_init(&t->worker, &t->options, &t->ledger, &t->err);
+
+    ck_assert_msg(rc == 0, "%s", t->err.text);
+    array_link_init(&t->link, &t->s.model, t->s.weights);
+    t->link.n_buffers = t->options.choice.n_weight_buffers;
+}
+
+static void close_worker(struct speech *t)
+{
+    array_link_free(&t->link);
+    device_worker_free(&t->worker);
+    for (int c = 0; c < LEDGER_CATEGORIES; c++)
+        ck_assert_uint_eq(t->ledger.rows[c].current, 0);
+}
+
+static void tear_down(struct speech *t)
+{
+    setting_close(&t->s);
+    free(t->logits);
+}
+
+static int try_run(struct speech *t, uint32_t first, uint32_t n)
+{
+    const struct device_run run = {.ids = t->s.ids, .first = first, .n = n, .logits = t->logits};
+
+    return device_worker_generate(&t->worker, &run, &array_link, &t->link, &t->err);
+}
+
+static void run(struct speech *t, uint32_t first, uint32_t n)
+{
+    int rc = try_run(t, first, n);
+
+    ck_assert_msg(rc == 0, "%s", t->err.text);
+}
+
+/* The whole row in runs of n tokens; logits of all runs, one after the other. Owned. */
+static float *run_all(struct speech *t, uint32_t n)
+{
+    const size_t vocabulary = t->s.model.config.vocabulary, seq = t->s.seq, runs = (seq + n - 1) / n;
+    float *all = calloc(runs * vocabulary, sizeof *all), *to = all;
+
+    ck_assert_ptr_nonnull(all);
+    open_worker(t);
+    for (uint32_t first = 0; first < seq; first += n, to += vocabulary) {
+        run(t, first, seq - first < n ? (uint32_t)seq - first : n);
+        memcpy(to, t->logits, vocabulary * sizeof *to);
+    }
+    close_worker(t);
+    return all;
+}
+
+/* -log p of label k, from logits. */
+static double surprise(const float *logits, size_t n, uint32_t k)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += exp((double)logits[i]);
+    return log(sum) - (double)logits[k];
+}
+
+/* -log p of every label at one position, by asking the reference for each in turn. Logits of a few units in fp32. */
+static void check_position(struct speech *t, const struct reference_gpt2 *ref, const float *logits, uint32_t position)
+{
+    const uint32_t vocabulary = t->s.model.config.vocabulary;
+    const struct reference_batch batch = {.ids = t->s.ids, .labels = t->s.labels, .n_rows = 1, .seq = position + 1};
+
+    memset(t->s.labels, 0xff, t->s.seq * sizeof *t->s.labels);
+    for (uint32_t k = 0; k < vocabulary; k++) {
+        t->s.labels[position] = k;
+        ck_assert_double_eq_tol(surprise(logits, vocabulary, k), reference_gpt2_loss(ref, &batch), 1e-5);
+    }
+}
+
+START_TEST(logits_after_every_token_are_those_of_the_reference)
+{
+    struct speech t;
+    struct reference_gpt2 ref;
+    float *logits;
+
+    set_up(&t, &setting_configs[_i], 9);
+    reference_gpt2_init(&ref, &t.s.model, t.s.weights);
+    logits = run_all(&t, 1);
+    for (uint32_t i = 0; i < 9; i++)
+        check_position(&t, &ref, logits + i * t.s.model.config.vocabulary, i);
+    free(logits);
+    reference_gpt2_free(&ref);
+    tear_down(&t);
+}
+END_TEST
+
+/* A prompt of two tiles and a bit, and of exactly two. */
+START_TEST(a_long_prompt_then_single_tokens_are_as_the_reference_says)
+{
+    struct speech t;
+    struct reference_gpt2 ref;
+    const uint32_t prompt = _i ? 2 * PLAN_GENERATE_TILE : 2 * PLAN_GENERATE_TILE + 5;
+
+    set_up(&t, &tall, 150);
+    reference_gpt2_init(&ref, &t.s.model, t.s.weights);
+    open_worker(&t);
+    run(&t, 0, prompt);
+    check_position(&t, &ref, t.logits, prompt - 1);
+    run(&t, prompt, 1);
+    check_position(&t, &ref, t.logits, prompt);
+    run(&t, prompt + 1, 150 - prompt - 1);
+    check_position(&t, &ref, t.logits, 149);
+    close_worker(&t);
+    reference_gpt2_free(&ref);
+    tear_down(&t);
+}
+END_TEST
+
+/* The loss of one label, from the head that never gives logits. */
+START_TEST(evaluation_of_the_same_row_says_the_same)
+{
+    struct speech t;
+    double sum;
+
+    set_up(&t, &tall, 150);
+    open_worker(&t);
+    run(&t, 0, 150);
+    close_worker(&t);
+    memset(t.s.labels, 0xff, 150 * sizeof *t.s.labels);
+    t.options.setting.purpose = PLAN_EVALUATE;
+    t.options.choice.n_resident = 0;
+    for (uint32_t k = 0; k < tall.vocabulary; k++) {
+        const struct device_evaluation e = {.ids = t.s.ids, .labels = t.s.labels, .n_rows = 1};
+        t.s.labels[149] = k;
+        open_worker(&t);
+        ck_assert_int_eq(device_worker_evaluate(&t.worker, &e, &array_link, &t.link, &sum, &t.err), 0);
+        close_worker(&t);
+        ck_assert_double_eq_tol(surprise(t.logits, tall.vocabulary, k), sum, 1e-5);
+    }
+    tear_down(&t);
+}
+END_TEST
+
+START_TEST(how_the_row_is_cut_into_runs_changes_rounding_only)
+{
+    static const uint32_t lengths[] = {2, 7, 63, 64, 65, 100};
+    struct speech t;
+    float *whole, largest = 0;
+
+    set_up(&t, &tall, 150);
+    whole = run_all(&t, 150);
+    for (size_t k = 0; k < tall.vocabulary; k++)
+        largest = fmaxf(largest, fabsf(whole[k]));
+    for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+        const size_t last = (150 + lengths[i] - 1) / lengths[i] - 1;
+        float *cut = run_all(&t, lengths[i]);
+        for (size_t k = 0; k < tall.vocabulary; k++)
+            ck_assert_float_eq_tol(cut[last * tall.vocabulary + k], whole[k], 1e-5f * largest);
+        free(cut);
+    }
+    free(whole);
+    tear_down(&t);
+}
+END_TEST
+
+START_TEST(threads_change_nothing)
+{
+    struct speech t;
+    float *one, *more;
+
+    set_up(&t, _i ? &wide : &tall, 9);
+    one = run_all(&t, 1 + (uint32_t)_i * 3);
+    for (t.options.setting.n_threads = 2; t.options.setting.n_threads <= 3; t.options.setting.n_threads++) {
+        more = run_all(&t, 1 + (uint32_t)_i * 3);
+        ck_assert(setting_same_bits(one, more, (size_t)t.s.model.config.vocabulary * (_i ? 3 : 9)));
+        free(more);
+    }
+    free(one);
+    tear_down(&t);
+}
+END_TEST
+
+START_TEST(budgets_from_streamed_to_resident_give_the_same_bits)
+{
+    struct speech t;
+    float *roomy;
+
+    set_up(&t, _i ? &wide : &tall, 9);
+    roomy = run_all(&t, 2);
+    for (uint32_t n = 0; n <= plan_count_uploaded(&t.s.model); n++) {
+        t.options.choice.n_resident = n;
+        for (t.options.choice.n_weight_buffers = 1; t.options.choice.n_weight_buffers <= 3;
+             t.options.choice.n_weight_buffers++) {
+            float *tight = run_all(&t, 2);
+            ck_assert(setting_same_bits(roomy, tight, (size_t)t.s.model.config.vocabulary * 5));
+            free(tight);
+        }
+        t.options.choice.n_weight_buffers = 2;
+    }
+    free(roomy);
+    tear_down(&t);
+}
+END_TEST
+
+/* wide's units: 9 of tokens, 1 of positions, a block, the norm. What is looked up, of tokens and positions, is pulled once
+ * in any case; the block, the norm and the tokens' nine as the head once, or with each run. */
+START_TEST(units_are_pulled_once_or_for_each_visit)
+{
+    struct speech t;
+
+    set_up(&t, &wide, 9);
+    ck_assert_uint_eq(t.s.model.n_units, 12);
+    for (uint32_t i = 0; i < 9; i++)
+        t.s.ids[i] = i < 3 ? 29999 - i : i;
+    open_worker(&t);
+    ck_assert_uint_eq(t.worker.plan.choice.n_resident, 11);
+    run(&t, 0, 1);
+    run(&t, 1, 8);
+    ck_assert_uint_eq(t.link.n_pulls, 10 + 11);
+    ck_assert_uint_eq(t.link.n_waits, 10 + 11);
+    close_worker(&t);
+
+    t.options.choice.n_resident = 0;
+    t.options.choice.n_weight_buffers = 1;
+    open_worker(&t);
+    ck_assert_uint_eq(t.worker.plan.choice.n_resident, 0);
+    run(&t, 0, 1);
+    ck_assert_uint_eq(t.link.n_pulls, 10 + 11);
+    run(&t, 1, 8);
+    ck_assert_uint_eq(t.link.n_pulls, 10 + 11 + 11);
+    close_worker(&t);
+    tear_down(&t);
+}
+END_TEST
+
+START_TEST(what_cannot_be_run_is_refused_and_changes_nothing)
+{
+    struct speech t;
+    float *all;
+
+    set_up(&t, &setting_configs[0], 9);
+    all = run_all(&t, 3);
+    open_worker(&t);
+    run(&t, 0, 3);
+    ck_assert_int_eq(try_run(&t, 4, 1), -EINVAL);
+    ck_assert_str_eq(t.err.text, "tokens 4 to 5 to run: 3 of up to 9 were run so far");
+    ck_assert_int_eq(try_run(&t, 1, 2), -EINVAL);
+    ck_assert_int_eq(try_run(&t, 3, 0), -EINVAL);
+    ck_assert_int_eq(try_run(&t, 3, 7), -EINVAL);
+    ck_assert_int_eq(try_run(&t, 3, UINT32_MAX), -EINVAL);
+    const uint32_t id = t.s.ids[5];
+    t.s.ids[5] = 17;
+    ck_assert_int_eq(try_run(&t, 3, 3), -EINVAL);
+    ck_assert_str_eq(t.err.text, "token id 17 at position 5: the vocabulary has 17");
+    t.s.ids[5] = UINT32_MAX;
+    ck_assert_int_eq(try_run(&t, 3, 3), -EINVAL);
+    t.s.ids[5] = id;
+    run(&t, 3, 3);
+    ck_assert(setting_same_bits(t.logits, all + 17, 17));
+    run(&t, 6, 3);
+    ck_assert_int_eq(try_run(&t, 9, 1), -EINVAL);
+    close_worker(&t);
+    free(all);
+    tear_down(&t);
+}
+END_TEST
+
+/* The same tokens after others give the same bits: nothing of a row that was run before is left. */
+START_TEST(a_row_begins_anew_from_its_first_token)
+{
+    struct speech t;
+    float first[17];
+
+    set_up(&t, &setting_configs[0], 9);
+    open_worker(&t);
+    run(&t, 0, 4);
+    memcpy(first, t.logits, sizeof first);
+    run(&t, 4, 5);
+    ck_assert(!setting_same_bits(t.logits, first, 17));
+    run(&t, 0, 4);
+    ck_assert(setting_same_bits(t.logits, first, 17));
+    ck_assert_int_eq(try_run(&t, 0, 10), -EINVAL);
+    ck_assert_str_eq(t.err.text, "tokens 0 to 10 to run: 0 of up to 9 were run so far");
+    ck_assert_int_eq(try_run(&t, 4, 1), -EINVAL); /* there is no row to go on with */
+    run(&t, 0, 9);
+    close_worker(&t);
+    tear_down(&t);
+}
+END_TEST
+
+START_TEST(a_worker_does_what_it_was_planned_for)
+{
+    struct speech t;
+    const struct device_evaluation e = {.n_rows = 1};
+    double sum;
+
+    set_up(&t, &setting_configs[0], 9);
+    open_worker(&t);
+    ck_assert_int_eq(device_worker_evaluate(&t.worker, &e, &array_link, &t.link, &sum, &t.err), -EINVAL);
+    close_worker(&t);
+    t.options.setting.purpose = PLAN_EVALUATE;
+    t.options.choice.n_resident = 0;
+    open_worker(&t);
+    ck_assert_int_eq(try_run(&t, 0, 1), -EINVAL);
+    close_worker(&t);
+    tear_down(&t);
+}
+END_TEST
+
+/* At each of its calls in turn, while the units that stay are loaded and after; the link checks that none follows. */
+START_TEST(a_link_that_ends_ends_the_run)
+{
+    struct speech t;
+    int rc = -ECANCELED;
+
+    set_up(&t, &tall, 150);
+    t.options.choice.n_resident = 2;
+    for (unsigned at = 1; rc != 0; at++) {
+        open_worker(&t);
+        t.link.cancel_at = at;
+        rc = try_run(&t, 0, 150);
+        ck_assert_int_eq(rc, t.link.n_calls < at ? 0 : -ECANCELED);
+        ck_assert_uint_eq(t.worker.n_run, rc == 0 ? 150 : 0);
+        close_worker(&t);
+    }
+    tear_down(&t);
+}
+END_TEST
+
+/* With nothing left to pull, the run asks by itself. */
+START_TEST(a_job_that_ends_ends_a_run_that_waits_for_nothing)
+{
+    struct speech t;
+
+    set_up(&t, &tall, 150);
+    open_worker(&t);
+    run(&t, 0, 1);
+    t.link.cancel_at = t.link.n_calls + 7;
+    ck_assert_int_eq(try_run(&t, 1, 149), -ECANCELED);
+    ck_assert_uint_eq(t.worker.n_run, 1);
+    close_worker(&t);
+    tear_down(&t);
+}
+END_TEST
+
+static void spoil(void *context)
+{
+    struct setting *s = context;
+
+    memset(s->ids, 0xff, s->seq * sizeof *s->ids);
+}
+
+START_TEST(ids_that_change_during_the_run_change_nothing)
+{
+    struct speech t;
+    float calm[17];
+
+    set_up(&t, &tall, 60);
+    t.options.choice.n_resident = 0; /* so each run pulls, and first when its ids have been read */
+    for (int i = 0; i < 2; i++) {
+        open_worker(&t);
+        run(&t, 0, 1);
+        if (i == 1) {
+            t.link.n_pulls = t.link.n_waits = 0;
+            t.link.on_first_pull = spoil;
+            t.link.context = &t.s;
+        }
+        run(&t, 1, 59);
+        close_worker(&t);
+        if (i == 0)
+            memcpy(calm, t.logits, sizeof calm);
+    }
+    ck_assert_uint_eq(t.s.ids[59], UINT32_MAX);
+    ck_assert(setting_same_bits(t.logits, calm, tall.vocabulary));
+    tear_down(&t);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("generate");
+
+    if (backend_get()->simulated) { /* what kernels and queues have a part in */
+        tcase_add_loop_test(tests, logits_after_every_token_are_those_of_the_reference, 2, SETTING_CONFIGS);
+        tcase_add_loop_test(tests, budgets_from_streamed_to_resident_give_the_same_bits, 0, 1);
+        return run_tests(tests);
+    }
+    tcase_add_loop_test(tests, logits_after_every_token_are_those_of_the_reference, 0, SETTING_CONFIGS);
+    tcase_add_loop_test(tests, a_long_prompt_then_single_tokens_are_as_the_reference_says, 0, 2);
+    tcase_add_test(tests, evaluation_of_the_same_row_says_the_same);
+    tcase_add_test(tests, how_the_row_is_cut_into_runs_changes_rounding_only);
+    tcase_add_loop_test(tests, threads_change_nothing, 0, 2);
+    tcase_add_loop_test(tests, budgets_from_streamed_to_resident_give_the_same_bits, 0, 2);
+    tcase_add_test(tests, units_are_pulled_once_or_for_each_visit);
+    tcase_add_test(tests, what_cannot_be_run_is_refused_and_changes_nothing);
+    tcase_add_test(tests, a_row_begins_anew_from_its_first_token);
+    tcase_add_test(tests, a_worker_does_what_it_was_planned_for);
+    tcase_add_test(tests, a_link_that_ends_ends_the_run);
+    tcase_add_test(tests, a_job_that_ends_ends_a_run_that_waits_for_nothing);
+    tcase_add_test(tests, ids_that_change_during_the_run_change_nothing);
+    return run_tests(tests);
+}

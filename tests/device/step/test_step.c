@@ -1,0 +1,553 @@
+#include "device/step/step.h"
+
+#include "proto/wire/message.h"
+#include "tests/kit/backend.h"
+#include "tests/kit/run.h"
+#include "tests/kit/setting.h"
+
+#include <check.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+START_TEST(each_part_is_told_its_own_loss)
+{
+    struct setting s;
+    struct array_link link;
+    struct reference_gpt2 ref;
+
+    setting_open(&s, &setting_configs[_i], 6, 5);
+    const struct device_worker_options options = setting_options(&s, 2, 0);
+    setting_step_whole(&link, &s, &options);
+    reference_gpt2_init(&ref, &s.model, s.weights);
+    struct reference_batch batch = setting_batch(&s);
+    for (uint32_t part = 0; part < 3; part++) {
+        batch.first_row = 2 * part, batch.n_rows = 2;
+        const double expected = reference_gpt2_loss(&ref, &batch);
+        ck_assert(link.told[part] && link.finite[part]);
+        ck_assert_double_eq_tol(link.losses[part], expected, 1e-6 * expected); /* fp32 forward */
+    }
+    ck_assert(!link.told[3]);
+    reference_gpt2_free(&ref);
+    array_link_free(&link);
+    setting_close(&s);
+}
+END_TEST
+
+/* The link itself checks that no more pulls are outstanding than there are buffers. */
+START_TEST(one_two_or_three_weight_buffers_give_the_same_bits)
+{
+    struct setting s;
+    struct array_link links[3];
+
+    setting_open(&s, &setting_configs[_i], 4, 7);
+    struct device_worker_options options = setting_options(&s, 2, 1);
+    for (uint32_t i = 0; i < 3; i++) {
+        options.choice.n_weight_buffers = i + 1;
+        setting_step_whole(&links[i], &s, &options);
+    }
+    const uint32_t visits = 2 * s.model.n_visits - 2; /* backward, the two tables that are looked up need no weights */
+    ck_assert_uint_eq(links[0].n_pulls, visits - 1);  /* the topmost stays for its backward visit */
+    ck_assert_uint_eq(links[1].n_pulls, visits - 2);
+    ck_assert_uint_eq(links[2].n_pulls, visits - 3);
+    for (uint32_t i = 1; i < 3; i++) {
+        ck_assert(setting_same_bits(links[0].gradient, links[i].gradient, s.model.segment_n));
+        ck_assert(links[0].losses[1] == links[i].losses[1]);
+    }
+    for (uint32_t i = 0; i < 3; i++)
+        array_link_free(&links[i]);
+    setting_close(&s);
+}
+END_TEST
+
+/* Of a model that is not tied, where each element is contributed once a part, and whose block of 12,000 parameters comes
+ * by way of the stack in pieces; the head's sums of two parts in turn, or side by side, rounded where they lie, padded or
+ * not. */
+START_TEST(contributions_in_bf16_are_those_in_fp32_rounded)
+{
+    const struct model_config config = {1, 2, 32, 120, 9, 11, MODEL_GELU, false, true, false, 1e-5f, 0, 0, 0, 0};
+    struct setting s;
+    struct array_link wide, rounded;
+
+    setting_open(&s, &config, 6, 5);
+    s.precision = (enum number_type)(_i % NUMBER_TYPES);
+    struct device_worker_options options = setting_options(&s, 3, 2);
+    struct plan_backend tight = *options.setting.backend;
+    tight.rounding_bytes = 64; /* less than a sum: the next one's numbers begin within it */
+    options.setting.backend = &tight;
+    options.choice.whole_head = _i >= NUMBER_TYPES;
+    if (_i >= 2 * NUMBER_TYPES)
+        tight.head_tile = 4, tight.head_pad = 8;
+    setting_step_whole(&wide, &s, &options);
+    options.setting.grad = NUMBER_BF16;
+    setting_step_whole(&rounded, &s, &options);
+    for (int part = 0; part < 2; part++)
+        for (uint64_t i = 0; i < s.model.segment_n; i++)
+            ck_assert(rounded.parts[part][i] == number_from_bf16(number_to_bf16(wide.parts[part][i])));
+    array_link_free(&wide);
+    array_link_free(&rounded);
+    setting_close(&s);
+}
+END_TEST
+
+START_TEST(one_or_two_threads_give_the_same_bits)
+{
+    struct setting s;
+    struct array_link one, two;
+
+    setting_open(&s, &setting_configs[_i], 4, 7);
+    struct device_worker_options options = setting_options(&s, 2, 0);
+    setting_step_whole(&one, &s, &options);
+    options.setting.n_threads = 2;
+    setting_step_whole(&two, &s, &options);
+    ck_assert(setting_same_bits(one.gradient, two.gradient, s.model.segment_n));
+    ck_assert(one.losses[1] == two.losses[1]);
+    array_link_free(&one);
+    array_link_free(&two);
+    setting_close(&s);
+}
+END_TEST
+
+/* Sums over rows are grouped otherwise, and a library may add up a product of few rows in another order: within fp32
+ * rounding of a few additions. */
+START_TEST(any_microbatch_gives_the_same_gradient)
+{
+    struct setting s;
+    struct array_link whole, sliced;
+
+    setting_open(&s, &setting_configs[_i], 5, 7);
+    struct device_worker_options options = setting_options(&s, 5, 5);
+    setting_step_whole(&whole, &s, &options);
+    for (options.choice.microbatch = 1; options.choice.microbatch < 5; options.choice.microbatch++) {
+        setting_step_whole(&sliced, &s, &options);
+        ck_assert_double_lt(setting_distance(&s.model, sliced.gradient, whole.gradient), 1e-6);
+        ck_assert_double_eq_tol(sliced.losses[0], whole.losses[0], 1e-6 * whole.losses[0]);
+        array_link_free(&sliced);
+    }
+    array_link_free(&whole);
+    setting_close(&s);
+}
+END_TEST
+
+START_TEST(the_parts_sum_to_the_whole)
+{
+    struct setting s;
+    struct array_link whole, parted;
+
+    setting_open(&s, &setting_configs[_i], 6, 5);
+    struct device_worker_options options = setting_options(&s, 6, 0);
+    setting_step_whole(&whole, &s, &options);
+    for (uint32_t rows = 1; rows <= 3; rows++) {
+        options.setting.part_rows = options.choice.microbatch = rows;
+        setting_step_whole(&parted, &s, &options);
+        ck_assert_double_lt(setting_distance(&s.model, parted.gradient, whole.gradient), 1e-6);
+        array_link_free(&parted);
+    }
+    array_link_free(&whole);
+    setting_close(&s);
+}
+END_TEST
+
+START_TEST(a_part_is_the_same_bits_whoever_does_it)
+{
+    struct setting s;
+    struct array_link one, two;
+    static const uint32_t left[] = {0, 2}, right[] = {1};
+
+    setting_open(&s, &setting_configs[_i], 6, 5);
+    struct device_worker_options options = setting_options(&s, 2, 0);
+    setting_step_whole(&one, &s, &options);
+    array_link_init(&two, &s.model, s.weights);
+    options.setting.share_rows = 4;
+    setting_step(&two, &s, &options, 2, left);
+    two.n_pulls = two.n_waits = two.n_slots = two.n_contributions = 0;
+    two.last_name = 0;
+    options.setting.share_rows = 2;
+    setting_step(&two, &s, &options, 1, right);
+    for (uint32_t part = 0; part < 3; part++) {
+        ck_assert(setting_same_bits(one.parts[part], two.parts[part], s.model.segment_n));
+        ck_assert(one.losses[part] == two.losses[part]);
+    }
+    array_link_free(&one);
+    array_link_free(&two);
+    setting_close(&s);
+}
+END_TEST
+
+START_TEST(a_step_again_in_the_same_arena_gives_the_same_bits)
+{
+    struct setting s;
+    struct array_link link[2];
+    struct device_worker worker;
+    struct ledger ledger = {0};
+    double sum;
+
+    setting_open(&s, &setting_configs[_i], 3, 7);
+    const struct device_worker_options options = setting_options(&s, 3, 2);
+    const struct device_share share = {.step = SETTING_STEP,
+                                       .n_valid = s.n_valid,
+                                       .n_parts = 1,
+                                       .parts = setting_parts,
+                                       .ids = s.ids,
+                                       .labels = s.labels};
+    const struct device_evaluation evaluation = {.version = SETTING_STEP,
+                                                 .ids = s.ids,
+                                                 .labels = s.labels,
+                                                 .n_rows = 2};
+    ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
+    for (int i = 0; i < 2; i++) {
+        array_link_init(&link[i], &s.model, s.weights);
+        link[i].version = SETTING_STEP;
+        ck_assert_int_eq(device_worker_step(&worker, &share, &array_link, &link[i], NULL), 0);
+        link[i].n_pulls = link[i].n_waits = 0;
+        ck_assert_int_eq(device_worker_evaluate(&worker, &evaluation, &array_link, &link[i], &sum, NULL), 0);
+    }
+    ck_assert(setting_same_bits(link[0].gradient, link[1].gradient, s.model.segment_n));
+    device_worker_free(&worker);
+    array_link_free(&link[0]);
+    array_link_free(&link[1]);
+    setting_close(&s);
+}
+END_TEST
+
+/* Groups of any size, with an arena for training or for evaluation alone: one sum, in row order; no dropout. */
+START_TEST(evaluation_sums_the_loss_without_dropout)
+{
+    struct setting s;
+    struct reference_gpt2 ref;
+    double sums[4];
+
+    setting_open(&s, &setting_configs[_i], 6, 5);
+    reference_gpt2_init(&ref, &s.model, s.weights);
+    struct reference_batch batch = setting_batch(&s);
+    batch.dropout = false, batch.first_row = 1, batch.n_rows = 5;
+    const double expected = reference_gpt2_loss(&ref, &batch);
+    for (uint32_t i = 0; i < 4; i++) {
+        struct device_worker worker;
+        struct ledger ledger = {0};
+        struct array_link link;
+        struct device_worker_options options = setting_options(&s, 1 + i % 3, 1);
+        options.setting.share_rows = 2 * (1 + i % 3);
+        options.setting.purpose = i < 3 ? PLAN_TRAIN : PLAN_EVALUATE;
+        const struct device_evaluation e = {
+            .version = 9, .ids = s.ids, .labels = s.labels, .first_row = 1, .n_rows = 5};
+        ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
+        array_link_init(&link, &s.model, s.weights);
+        link.version = 9;
+        link.n_buffers = 2;
+        ck_assert_int_eq(device_worker_evaluate(&worker, &e, &array_link, &link, &sums[i], NULL), 0);
+        ck_assert_uint_eq(link.n_waits, link.n_pulls);
+        ck_assert_uint_eq(link.n_pulls,
+                          s.model.n_visits * ((5 + options.setting.share_rows - 1) / options.setting.share_rows));
+        ck_assert_double_eq_tol(sums[i], expected, 1e-6 * expected);
+        ck_assert(sums[i] == sums[0]);
+        array_link_free(&link);
+        device_worker_free(&worker);
+    }
+    reference_gpt2_free(&ref);
+    setting_close(&s);
+}
+END_TEST
+
+/* 4,500 tokens pass between host and device in several pieces; in groups of 50 rows in one. */
+START_TEST(many_rows_at_once_are_as_a_few_at_a_time)
+{
+    struct setting s;
+    double sums[2];
+
+    setting_open(&s, &setting_configs[1], 500, 9);
+    const struct device_evaluation e = {.version = SETTING_STEP, .ids = s.ids, .labels = s.labels, .n_rows = 500};
+    for (int i = 0; i < 2; i++) {
+        struct device_worker worker;
+        struct ledger ledger = {0};
+        struct array_link link;
+        struct device_worker_options options = setting_options(&s, 50, 50);
+        options.setting.share_rows = i ? 50 : 500;
+        ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
+        array_link_init(&link, &s.model, s.weights);
+        link.version = SETTING_STEP;
+        ck_assert_int_eq(device_worker_evaluate(&worker, &e, &array_link, &link, &sums[i], NULL), 0);
+        array_link_free(&link);
+        device_worker_free(&worker);
+    }
+    ck_assert(sums[0] == sums[1]);
+    setting_close(&s);
+}
+END_TEST
+
+START_TEST(tokens_outside_the_vocabulary_are_refused_by_place)
+{
+    struct setting s;
+    struct device_worker worker;
+    struct ledger ledger = {0};
+    struct array_link link;
+    struct error err;
+
+    setting_open(&s, &setting_configs[0], 4, 7);
+    const struct device_worker_options options = setting_options(&s, 2, 0);
+    struct device_share share = {.step = SETTING_STEP, .n_valid = s.n_valid, .n_parts = 1, .parts = setting_parts + 1};
+    share.ids = s.ids, share.labels = s.labels;
+    ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
+    array_link_init(&link, &s.model, s.weights);
+    link.version = SETTING_STEP;
+
+    s.ids[3 * 7 + 2] = 17; /* row 3 is of part 1 */
+    ck_assert_int_eq(device_worker_step(&worker, &share, &array_link, &link, &err), -EINVAL);
+    ck_assert_str_eq(err.text, "token id 17 in row 3, position 2: the vocabulary has 17");
+    s.ids[3 * 7 + 2] = MESSAGE_NO_LABEL;
+    ck_assert_int_eq(device_worker_step(&worker, &share, &array_link, &link, &err), -EINVAL);
+    s.ids[3 * 7 + 2] = 16;
+    s.labels[2 * 7] = 20;
+    ck_assert_int_eq(device_worker_step(&worker, &share, &array_link, &link, &err), -EINVAL);
+    ck_assert_str_eq(err.text, "label 20 in row 2, position 0: the vocabulary has 17");
+    ck_assert_uint_eq(link.n_calls, 0);
+    share.parts = setting_parts; /* rows of others are not looked at */
+    ck_assert_int_eq(device_worker_step(&worker, &share, &array_link, &link, &err), 0);
+    device_worker_free(&worker);
+    array_link_free(&link);
+    setting_close(&s);
+}
+END_TEST
+
+static void spoil(void *context)
+{
+    struct setting *s = context;
+
+    memset(s->ids, 0xff, (size_t)s->batch * s->seq * sizeof *s->ids);
+    memset(s->labels, 0x77, (size_t)s->batch * s->seq * sizeof *s->labels);
+}
+
+START_TEST(data_that_changes_during_the_step_changes_nothing)
+{
+    struct setting s;
+    struct array_link calm, hostile;
+
+    setting_open(&s, &setting_configs[0], 4, 7);
+    const struct device_worker_options options = setting_options(&s, 2, 0);
+    setting_step_whole(&calm, &s, &options);
+    array_link_init(&hostile, &s.model, s.weights);
+    hostile.on_first_pull = spoil;
+    hostile.context = &s;
+    setting_step(&hostile, &s, &options, 2, setting_parts);
+    ck_assert(setting_same_bits(calm.gradient, hostile.gradient, s.model.segment_n));
+    array_link_free(&calm);
+    array_link_free(&hostile);
+    setting_close(&s);
+}
+END_TEST
+
+START_TEST(shares_that_were_not_planned_for_are_refused)
+{
+    struct setting s;
+    struct device_worker worker;
+    struct ledger ledger = {0};
+    struct array_link link;
+    struct error err;
+    static const uint32_t twice[] = {1, 1}, beyond[] = {0, 3}, down[] = {1, 0}, three[] = {0, 1, 2};
+    const struct {
+        uint32_t n;
+        const uint32_t *parts;
+    } cases[] = {{2, twice}, {2, beyond}, {2, down}, {3, three}};
+
+    setting_open(&s, &setting_configs[0], 6, 5);
+    struct device_worker_options options = setting_options(&s, 2, 0);
+    options.setting.share_rows = 4;
+    ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
+    array_link_init(&link, &s.model, s.weights);
+    struct device_share share = {.step = SETTING_STEP, .n_valid = s.n_valid, .ids = s.ids, .labels = s.labels};
+    ck_assert_int_eq(device_worker_step(&worker, &share, &array_link, &link, &err), 0); /* an empty one is done */
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        share.n_parts = cases[i].n, share.parts = cases[i].parts;
+        err.text[0] = 0;
+        ck_assert_int_eq(device_worker_step(&worker, &share, &array_link, &link, &err), -EINVAL);
+        ck_assert(err.text[0] != 0);
+    }
+    const struct device_evaluation e = {.ids = s.ids, .labels = s.labels, .first_row = 3, .n_rows = 4};
+    double sum;
+    ck_assert_int_eq(device_worker_evaluate(&worker, &e, &array_link, &link, &sum, &err), -EINVAL);
+    ck_assert_uint_eq(link.n_calls, 0);
+    device_worker_free(&worker);
+    array_link_free(&link);
+    setting_close(&s);
+}
+END_TEST
+
+/* At each of its calls in turn; the link checks that none follows. */
+START_TEST(a_link_that_ends_ends_the_step)
+{
+    struct setting s;
+    struct device_worker worker;
+    struct ledger ledger = {0};
+    struct array_link link;
+    unsigned at = 0;
+    int rc;
+
+    setting_open(&s, &setting_configs[1], 4, 5);
+    const struct device_worker_options options = setting_options(&s, 2, 0);
+    const struct device_share share = {.step = SETTING_STEP,
+                                       .n_valid = s.n_valid,
+                                       .n_parts = 2,
+                                       .parts = setting_parts,
+                                       .ids = s.ids,
+                                       .labels = s.labels};
+    ck_assert_int_eq(device_worker_init(&worker, &options, &ledger, NULL), 0);
+    do {
+        array_link_init(&link, &s.model, s.weights);
+        link.version = SETTING_STEP;
+        link.cancel_at = ++at;
+        rc = device_worker_step(&worker, &share, &array_link, &link, NULL);
+        ck_assert_int_eq(rc, link.n_calls < at ? 0 : -ECANCELED);
+        array_link_free(&link);
+    } while (rc != 0);
+    /* 10 pulls but the 2 that stay and the 2 that backward looks nothing up in, and as many waits; 2 losses; 5 visits of
+     * 2 parts: slot, slice, done. */
+    ck_assert_uint_eq(at - 1, 2 * (2 * s.model.n_visits - 4) + 2 + s.model.n_visits * 2 * 3);
+    device_worker_free(&worker);
+    setting_close(&s);
+}
+END_TEST
+
+/* Untied, so that the embedding of the last token spoils its own row alone. */
+START_TEST(a_loss_that_is_not_finite_is_told)
+{
+    struct setting s;
+    struct array_link link;
+    const size_t last = 4 * 7 - 1;
+
+    setting_open(&s, &setting_configs[1], 4, 7);
+    for (size_t i = 0; i < last; i++)
+        s.ids[i] %= 10;
+    s.ids[last] = 10;
+    s.labels[last] = 3;
+    s.weights[10 * s.model.config.width] = INFINITY;
+    const struct device_worker_options options = setting_options(&s, 2, 0);
+    setting_step_whole(&link, &s, &options);
+    ck_assert(link.told[0] && link.finite[0]);
+    ck_assert(link.told[1] && !link.finite[1]);
+    array_link_free(&link);
+    setting_close(&s);
+}
+END_TEST
+
+START_TEST(padding_contributes_nothing)
+{
+    struct setting s;
+    struct array_link link;
+
+    setting_open(&s, &setting_configs[0], 2, 5);
+    for (int i = 0; i < 10; i++)
+        s.labels[i] = MESSAGE_NO_LABEL;
+    s.n_valid = 0;
+    const struct device_worker_options options = setting_options(&s, 2, 0);
+    setting_step_whole(&link, &s, &options);
+    ck_assert(link.losses[0] == 0);
+    for (uint64_t i = 0; i < s.model.segment_n; i++)
+        ck_assert(link.gradient[i] == 0);
+    array_link_free(&link);
+    setting_close(&s);
+}
+END_TEST
+
+static struct counted {
+    unsigned n_matmuls, n_attentions;
+} counted;
+
+static void count_matmul(struct device *dev, const struct device_matmul *op)
+{
+    counted.n_matmuls++;
+    backend_get()->ops->matmul(dev, op);
+}
+
+static void count_attention(struct device *dev, const struct device_attention *op)
+{
+    counted.n_attentions++;
+    backend_get()->ops->attention(dev, op);
+}
+
+static struct counted count_step(const struct setting *s, struct device_worker_options options)
+{
+    struct device_ops counting = *backend_get()->ops;
+    struct array_link link;
+
+    counting.matmul = count_matmul;
+    counting.attention = count_attention;
+    options.ops = &counting;
+    counted = (struct counted){0, 0};
+    setting_step_whole(&link, s, &options);
+    array_link_free(&link);
+    return counted;
+}
+
+/* A block's forward has 4 products and an attention, its backward 8; computed again it has all but the last product of
+ * forward. A head has 3 products for each of its units, and a fourth only where not all of them are there at once: here
+ * of 2 units, in 2 parts of 2 microbatches. */
+START_TEST(what_is_kept_is_not_computed_again_and_a_whole_head_never)
+{
+    const struct model_config config = {3, 2, 16, 24, 9, 9000, MODEL_GELU, true, true, false, 1e-5f, 0, 0, 0, 0};
+    struct setting s;
+
+    setting_open(&s, &config, 8, 5);
+    struct device_worker_options options = setting_options(&s, 4, 2);
+    for (unsigned whole = 0; whole <= 1; whole++)
+        for (unsigned kept = 0; kept <= 3; kept++) {
+            options.choice.whole_head = whole;
+            options.choice.n_kept = kept;
+            const struct counted n = count_step(&s, options);
+            ck_assert_uint_eq(n.n_matmuls, 4 * (3 * 12 + (3 - kept) * 3 + 2 * (whole ? 3u : 4u)));
+            ck_assert_uint_eq(n.n_attentions, 4 * (3 + 3 - kept));
+        }
+    setting_close(&s);
+}
+END_TEST
+
+/* That of one unit, with the least of everything, where a part is a worker's whole share. */
+START_TEST(a_head_of_one_unit_is_computed_once_without_being_asked)
+{
+    struct setting s;
+
+    setting_open(&s, &setting_configs[0], 4, 5);
+    struct device_worker_options options = setting_options(&s, 4, 1);
+    options.choice.n_weight_buffers = 1;
+    for (int host = 0; host <= 1; host++) {
+        options.choice.host_stash = host;
+        ck_assert_uint_eq(count_step(&s, options).n_matmuls, 4 * (2 * 15 + 3));
+    }
+    setting_close(&s);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("step");
+
+    if (backend_get()->simulated) { /* what queues, marks and kernels have a part in, with dropout: the last setting */
+        tcase_add_loop_test(tests, each_part_is_told_its_own_loss, 3, SETTING_CONFIGS);
+        tcase_add_loop_test(tests, one_two_or_three_weight_buffers_give_the_same_bits, 3, SETTING_CONFIGS);
+        tcase_add_loop_test(tests, contributions_in_bf16_are_those_in_fp32_rounded, 0, 3 * NUMBER_TYPES);
+        tcase_add_loop_test(tests, a_step_again_in_the_same_arena_gives_the_same_bits, 3, SETTING_CONFIGS);
+        tcase_add_loop_test(tests, evaluation_sums_the_loss_without_dropout, 3, SETTING_CONFIGS);
+        tcase_add_test(tests, a_loss_that_is_not_finite_is_told);
+        tcase_add_test(tests, padding_contributes_nothing);
+        return run_tests(tests);
+    }
+    tcase_add_loop_test(tests, each_part_is_told_its_own_loss, 0, SETTING_CONFIGS);
+    tcase_add_loop_test(tests, one_two_or_three_weight_buffers_give_the_same_bits, 0, SETTING_CONFIGS);
+    tcase_add_loop_test(tests, contributions_in_bf16_are_those_in_fp32_rounded, 0, 3 * NUMBER_TYPES);
+    tcase_add_loop_test(tests, one_or_two_threads_give_the_same_bits, 0, SETTING_CONFIGS);
+    tcase_add_loop_test(tests, any_microbatch_gives_the_same_gradient, 0, SETTING_CONFIGS);
+    tcase_add_loop_test(tests, the_parts_sum_to_the_whole, 0, SETTING_CONFIGS);
+    tcase_add_loop_test(tests, a_part_is_the_same_bits_whoever_does_it, 0, SETTING_CONFIGS);
+    tcase_add_loop_test(tests, a_step_again_in_the_same_arena_gives_the_same_bits, 0, SETTING_CONFIGS);
+    tcase_add_loop_test(tests, evaluation_sums_the_loss_without_dropout, 0, SETTING_CONFIGS);
+    tcase_add_test(tests, many_rows_at_once_are_as_a_few_at_a_time);
+    tcase_add_test(tests, tokens_outside_the_vocabulary_are_refused_by_place);
+    tcase_add_test(tests, data_that_changes_during_the_step_changes_nothing);
+    tcase_add_test(tests, shares_that_were_not_planned_for_are_refused);
+    tcase_add_test(tests, a_link_that_ends_ends_the_step);
+    tcase_add_test(tests, a_loss_that_is_not_finite_is_told);
+    tcase_add_test(tests, padding_contributes_nothing);
+    tcase_add_test(tests, what_is_kept_is_not_computed_again_and_a_whole_head_never);
+    tcase_add_test(tests, a_head_of_one_unit_is_computed_once_without_being_asked);
+    return run_tests(tests);
+}

@@ -1,0 +1,343 @@
+/* Sums over rows, the embedding's look-ups and their gradients, and positions. */
+#include "tests/kit/operation.h"
+#include "tests/kit/reference.h"
+#include "tests/kit/run.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Rows and columns: one of each, ends inside every vector, and over the 128 columns that a thread sums at once. */
+static const struct shape {
+    size_t m, n;
+} shapes[] = {{1, 1}, {1, 5}, {3, 16}, {64, 33}, {129, 128}, {7, 300}, {1000, 19}};
+enum {
+    N_SHAPES = sizeof shapes / sizeof *shapes,
+    N_CASES = N_SHAPES * NUMBER_TYPES,
+    N_ACTIVATIONS = MODEL_RELU + 1,
+    VOCABULARY = 13
+};
+
+struct rows {
+    struct shape shape;
+    enum number_type type;
+    void *x; /* (m, n) */
+    void *one, *zero;
+    uint32_t *ids; /* (m) */
+    size_t n_rows; /* positions: m = n_rows * n_tokens */
+    bool accumulate;
+    enum model_activation activation;
+    enum table { ON_DEVICE, ON_HOST, LENT } table; /* where embed and position find theirs */
+};
+
+static void set_up(struct rows *t, int which)
+{
+    *t = (struct rows){.shape = shapes[which / NUMBER_TYPES],
+                       .type = (enum number_type)(which % NUMBER_TYPES),
+                       .n_rows = 1};
+    t->x = operation_values(t->type, t->shape.m * t->shape.n, 1);
+    t->one = operation_room(t->type, 1), t->zero = operation_room(t->type, 1);
+    operation_set(t->type, t->one, 0, 1);
+    t->ids = mirror_array(t->shape.m, sizeof *t->ids);
+    for (size_t i = 0; i < t->shape.m; i++)
+        t->ids[i] = (uint32_t)(i * i + i / 3) % (VOCABULARY + 7); /* some below, some above the chunk 3 .. 15 */
+}
+
+static double x_at(const struct rows *t, size_t i)
+{
+    return (double)operation_get(t->type, t->x, i);
+}
+
+static void run_zero(struct mirror *at, void *const out[], const void *context)
+{
+    at->ops->zero(at->dev, out[0], *(const size_t *)context * sizeof(float));
+}
+
+START_TEST(zero_writes_its_elements_alone)
+{
+    static const size_t sizes[] = {0, 1, 1023, 65536, 100001};
+    const size_t n = sizes[_i];
+    const float *held = operation_values(NUMBER_FP32, n + 3, 1);
+    double *want = operation_widen(NUMBER_FP32, held, n + 3);
+
+    memset(want, 0, n * sizeof *want);
+    operation_check(
+        &(struct operation){.run = run_zero, .context = &n, .parts = {{"x", n + 3, want, 0, held, OPERATION_FP32}}});
+}
+END_TEST
+
+/* Where the sum lies, and as long as rounds may become: the CPU's first is of 1,024 numbers. A device that needs room
+ * before the sum gets far less of it than plans give, so that it takes several rounds. */
+START_TEST(round_bf16_writes_over_what_it_has_read)
+{
+    static const size_t sizes[] = {1, 1024, 1025, 3000, 60000};
+    const size_t n = sizes[_i / 3], room = backend_get()->plan->rounding_bytes ? 256 : 0;
+    const float *from = operation_values(NUMBER_FP32, n, 1);
+    uint16_t *got = malloc(n * sizeof *got);
+    struct mirror at;
+
+    mirror_open(&at, NUMBER_FP32, 1 + (unsigned)_i % 3, false);
+    mirror_begin(&at);
+    char *to = mirror_scratch(&at, room + n * sizeof *from);
+    mirror_put(&at, to + room, from, n * sizeof *from);
+    at.ops->round_bf16(at.dev, (uint16_t *)to, (const float *)(to + room), n);
+    ck_assert_int_eq(at.ops->sync(at.dev), 0);
+    mirror_take(&at, got, to, n * sizeof *got);
+    mirror_end(&at, NULL, 0);
+    mirror_close(&at);
+    for (size_t i = 0; i < n; i++)
+        ck_assert_uint_eq(got[i], number_to_bf16(from[i]));
+    free(got);
+}
+END_TEST
+
+static void run_reduce(struct mirror *at, void *const out[], const void *context)
+{
+    const struct rows *t = context;
+    at->ops->reduce_rows(at->dev, out[0], mirror_of(at, t->x), t->shape.m, t->shape.n);
+}
+
+/* On the CPU added in double and rounded once at the end: half a unit in the last place, however many rows. Elsewhere in
+ * fp32, in a fixed order: of m additions each may be off by so much, of sums that grow with sqrt(m). */
+static double sums(size_t m)
+{
+    return backend_get()->cuda ? 0x1p-24 + (double)m * 0x1p-24 : 0x1.01p-24;
+}
+
+START_TEST(reduce_rows_adds_the_rows)
+{
+    struct rows t;
+    float *held;
+    double *want;
+
+    set_up(&t, _i);
+    held = operation_values(NUMBER_FP32, t.shape.n, 2);
+    want = operation_widen(NUMBER_FP32, held, t.shape.n);
+    for (size_t i = 0; i < t.shape.m * t.shape.n; i++)
+        want[i % t.shape.n] += x_at(&t, i);
+    operation_check(&(struct operation){.type = t.type,
+                                        .run = run_reduce,
+                                        .context = &t,
+                                        .parts = {{"sum", t.shape.n, want, sums(t.shape.m), held, OPERATION_FP32}}});
+}
+END_TEST
+
+/* The table, wherever it is; until give_back. */
+static const void *take_table(struct mirror *at, const struct rows *t, size_t n)
+{
+    struct error err = {""};
+
+    if (t->table == LENT)
+        ck_assert_msg(at->ops->lend(at->dev, t->x, n * number_bytes(t->type), false, &err) == 0, "%s", err.text);
+    return t->table == ON_DEVICE ? mirror_of(at, t->x) : t->x;
+}
+
+static void give_back(struct mirror *at, const struct rows *t)
+{
+    ck_assert_int_eq(at->ops->sync(at->dev), 0);
+    if (t->table == LENT)
+        at->ops->unlend(at->dev, t->x);
+}
+
+/* With the table everywhere: all the same to the CPU. */
+static void check_tables(struct rows *t, const struct operation *operation)
+{
+    const enum table last = backend_get()->cuda ? LENT : ON_DEVICE;
+    struct operation of_t = *operation;
+
+    of_t.type = t->type, of_t.context = t;
+    for (int table = ON_DEVICE; table <= (int)last; table++) {
+        t->table = (enum table)table;
+        operation_check(&of_t);
+    }
+}
+
+static void run_embed(struct mirror *at, void *const out[], const void *context)
+{
+    const struct rows *t = context;
+    const void *table = take_table(at, t, VOCABULARY * t->shape.n);
+    at->ops->embed(at->dev, out[0], t->accumulate, mirror_of(at, t->ids), t->shape.m, table, 3, VOCABULARY, t->shape.n);
+    give_back(at, t);
+}
+
+static bool in_chunk(uint32_t id)
+{
+    return id >= 3 && id < 3 + VOCABULARY;
+}
+
+START_TEST(embed_takes_the_rows_of_its_chunk_alone)
+{
+    struct rows t;
+    const size_t accumulate = (size_t)_i % 2;
+    void *held;
+    double *want;
+
+    set_up(&t, _i / 2);
+    held = operation_values(t.type, t.shape.m * t.shape.n, 2);
+    want = operation_widen(t.type, held, t.shape.m * t.shape.n);
+    t.x = operation_values(t.type, VOCABULARY * t.shape.n, 3), t.accumulate = accumulate;
+    for (size_t i = 0; i < t.shape.m * t.shape.n; i++) {
+        const uint32_t id = t.ids[i / t.shape.n];
+        if (in_chunk(id))
+            want[i] = (accumulate ? want[i] : 0) + x_at(&t, (id - 3) * t.shape.n + i % t.shape.n);
+    }
+    check_tables(&t, &(struct operation){.run = run_embed,
+                                         .parts = {{"y", t.shape.m * t.shape.n, want, accumulate ? 0x1p-24 : 0, held,
+                                                    OPERATION_VALUES}}});
+}
+END_TEST
+
+static void run_embed_backward(struct mirror *at, void *const out[], const void *context)
+{
+    const struct rows *t = context;
+    at->ops->embed_backward(at->dev, out[0], mirror_of(at, t->ids), t->shape.m, mirror_of(at, t->x), 3, VOCABULARY,
+                            t->shape.n);
+}
+
+/* In order of i, in fp32: so that the bits are those of a plain loop. Elsewhere than on the CPU long runs of equal ids are
+ * added up apart, and then onto the table. */
+START_TEST(embed_backward_adds_in_order)
+{
+    struct rows t;
+    float *held, *sum;
+    double *want;
+    size_t n;
+
+    set_up(&t, _i);
+    n = VOCABULARY * t.shape.n;
+    held = operation_values(NUMBER_FP32, n, 2), sum = operation_values(NUMBER_FP32, n, 2);
+    for (size_t i = 0; i < t.shape.m * t.shape.n; i++) {
+        const uint32_t id = t.ids[i / t.shape.n];
+        if (in_chunk(id))
+            sum[(id - 3) * t.shape.n + i % t.shape.n] += operation_get(t.type, t.x, i);
+    }
+    want = operation_widen(NUMBER_FP32, sum, n);
+    const double near = backend_get()->cuda ? sums(t.shape.m / VOCABULARY) : 0;
+    operation_check(&(struct operation){.type = t.type,
+                                        .run = run_embed_backward,
+                                        .context = &t,
+                                        .parts = {{"table_gradient", n, want, near, held, OPERATION_FP32}}});
+}
+END_TEST
+
+static void run_position(struct mirror *at, void *const out[], const void *context)
+{
+    const struct rows *t = context;
+    const size_t n_tokens = t->shape.m / t->n_rows;
+
+    at->ops->position(at->dev, out[0], take_table(at, t, n_tokens * t->shape.n), t->n_rows, n_tokens, t->shape.n);
+    give_back(at, t);
+}
+
+static void run_position_backward(struct mirror *at, void *const out[], const void *context)
+{
+    const struct rows *t = context;
+    at->ops->position_backward(at->dev, out[0], mirror_of(at, t->x), t->n_rows, t->shape.m / t->n_rows, t->shape.n);
+}
+
+START_TEST(positions_are_added_to_every_row_and_summed_over_rows)
+{
+    struct rows t;
+    void *held;
+    float *held_sums;
+    double *want, *gradient;
+    size_t n, table;
+
+    set_up(&t, _i);
+    n = t.shape.m * t.shape.n;
+    t.n_rows = t.shape.m % 4 ? 1 : 4;
+    table = n / t.n_rows;
+    held = operation_values(t.type, n, 2), held_sums = operation_values(NUMBER_FP32, table, 3);
+    want = operation_widen(t.type, held, n), gradient = operation_widen(NUMBER_FP32, held_sums, table);
+    for (size_t i = 0; i < n; i++) {
+        want[i] += x_at(&t, i % table);
+        gradient[i % table] += x_at(&t, i);
+    }
+    check_tables(&t,
+                 &(struct operation){.run = run_position, .parts = {{"y", n, want, 0x1p-24, held, OPERATION_VALUES}}});
+    operation_check(
+        &(struct operation){.type = t.type,
+                            .run = run_position_backward,
+                            .context = &t,
+                            .parts = {{"table_gradient", table, gradient, sums(t.n_rows), held_sums, OPERATION_FP32}}});
+}
+END_TEST
+
+static void run_activate(struct mirror *at, void *const out[], const void *context)
+{
+    const struct rows *t = context;
+    at->ops->activate(at->dev, out[0], mirror_of(at, t->x), t->shape.m * t->shape.n, t->activation);
+}
+
+/* Within 3 units in the last place, as after a product (test_matmul.c), of numbers of which the largest is near 1 or
+ * beyond. */
+START_TEST(activate_is_the_formula)
+{
+    struct rows t;
+
+    set_up(&t, _i / N_ACTIVATIONS);
+    t.activation = (enum model_activation)(_i % N_ACTIVATIONS);
+    const size_t n = t.shape.m * t.shape.n;
+    double *want = operation_zeros(n);
+    for (size_t i = 0; i < n; i++)
+        want[i] = reference_activation(t.activation, x_at(&t, i));
+    operation_check(&(struct operation){.type = t.type,
+                                        .run = run_activate,
+                                        .context = &t,
+                                        .parts = {{"y", n, want, 3 * 0x1p-23, NULL, OPERATION_VALUES}}});
+}
+END_TEST
+
+/* x, times 1, plus 0: what stands before the activation, and after it. */
+static void run_product(struct mirror *at, void *const out[], const void *context)
+{
+    const struct rows *t = context;
+    const size_t m = t->shape.m * t->shape.n;
+    const struct device_matmul op = {.m = m,
+                                     .n = 1,
+                                     .k = 1,
+                                     .a = mirror_of(at, t->x),
+                                     .a_stride = 1,
+                                     .b = mirror_of(at, t->one),
+                                     .b_stride = 1,
+                                     .c = out[0],
+                                     .c_stride = 1,
+                                     .epilogue = DEVICE_BIAS_ACTIVATION,
+                                     .activation = t->activation,
+                                     .bias = mirror_of(at, t->zero),
+                                     .pre = out[1]};
+
+    at->ops->matmul(at->dev, &op);
+}
+
+/* So that an activation may be kept or computed again from what was stored before it. */
+START_TEST(activate_gives_the_bits_of_a_product_s_epilogue)
+{
+    struct rows t;
+
+    set_up(&t, _i / N_ACTIVATIONS);
+    t.activation = (enum model_activation)(_i % N_ACTIVATIONS);
+    const size_t n = t.shape.m * t.shape.n;
+    void *after = operation_room(t.type, n), *again = operation_room(t.type, n), *pre = operation_room(t.type, n);
+    operation_run(&(struct operation){.type = t.type, .run = run_product, .context = &t, .parts = {{.n = n}, {.n = n}}},
+                  (void *[]){after, pre});
+    ck_assert_mem_eq(pre, t.x, n * number_bytes(t.type));
+    operation_run(&(struct operation){.type = t.type, .run = run_activate, .context = &t, .parts = {{.n = n}}}, &again);
+    ck_assert_mem_eq(after, again, n * number_bytes(t.type));
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = operation_cases("rows");
+
+    tcase_add_loop_test(tcase, zero_writes_its_elements_alone, 0, 5);
+    tcase_add_loop_test(tcase, round_bf16_writes_over_what_it_has_read, 0, 5 * 3);
+    tcase_add_loop_test(tcase, reduce_rows_adds_the_rows, 0, N_CASES);
+    tcase_add_loop_test(tcase, embed_takes_the_rows_of_its_chunk_alone, 0, 2 * N_CASES);
+    tcase_add_loop_test(tcase, embed_backward_adds_in_order, 0, N_CASES);
+    tcase_add_loop_test(tcase, positions_are_added_to_every_row_and_summed_over_rows, 0, N_CASES);
+    tcase_add_loop_test(tcase, activate_is_the_formula, 0, N_CASES * N_ACTIVATIONS);
+    tcase_add_loop_test(tcase, activate_gives_the_bits_of_a_product_s_epilogue, 0, N_CASES * N_ACTIVATIONS);
+    return run_tests(tcase);
+}

@@ -1,0 +1,156 @@
+/* Cross entropy over a vocabulary in chunks against the plain one in double. */
+#include "tests/kit/operation.h"
+#include "tests/kit/reference.h"
+#include "tests/kit/run.h"
+
+#include <math.h>
+#include <string.h>
+
+/* m rows of n logits in chunks of `chunk`, padded by `gap`. */
+static const struct shape {
+    size_t m, n, chunk, gap;
+} shapes[] = {{1, 1, 1, 0}, {3, 7, 7, 2}, {5, 256, 100, 0}, {33, 1031, 512, 3}, {4, 1030, 515, 5}, {2, 50257, 8192, 0}};
+enum { N_SHAPES = sizeof shapes / sizeof *shapes };
+
+struct softmax {
+    struct shape shape;
+    enum number_type type; /* of the gradient; logits are fp32 */
+    float *logits, *chunk; /* (m, n); (m, stride) host */
+    uint32_t *labels;
+    float scale;
+    size_t stride;
+};
+
+static void set_up(struct softmax *t, const struct shape *s, enum number_type type)
+{
+    *t = (struct softmax){.shape = *s, .type = type, .scale = 1 / 3.0f, .stride = s->chunk + s->gap};
+    t->logits = operation_values(NUMBER_FP32, s->m * s->n, 1);
+    t->chunk = mirror_host_array(s->m * t->stride, sizeof *t->chunk);
+    t->labels = mirror_array(s->m, sizeof *t->labels);
+    for (size_t i = 0; i < s->m; i++)
+        t->labels[i] = i % 3 == 2 ? UINT32_MAX : (uint32_t)(i * 7919 % s->n);
+}
+
+/* The logits first .. of every row in t->chunk, and on the device; how many a row. What pads them counts for nothing. */
+static size_t put_chunk(struct mirror *at, float *chunk, const struct softmax *t, size_t first)
+{
+    const size_t n = t->shape.n - first < t->shape.chunk ? t->shape.n - first : t->shape.chunk;
+
+    for (size_t i = 0; i < t->shape.m * t->stride; i++)
+        t->chunk[i] = NAN;
+    for (size_t i = 0; i < t->shape.m; i++)
+        memcpy(t->chunk + i * t->stride, t->logits + i * t->shape.n + first, n * sizeof *chunk);
+    mirror_put(at, chunk, t->chunk, t->shape.m * t->stride * sizeof *chunk);
+    return n;
+}
+
+/* Of a row whose first n elements are a gradient. */
+static void check_padding(const struct softmax *t, const char *row, size_t n)
+{
+    for (size_t i = n * number_bytes(t->type); i < t->stride * number_bytes(t->type); i++)
+        ck_assert_int_eq(row[i], 0);
+}
+
+/* out: the gradient (m, n); the losses (m). */
+static void run_softmax(struct mirror *at, void *const out[], const void *context)
+{
+    const struct softmax *t = context;
+    const struct shape *s = &t->shape;
+    const size_t bytes = s->m * t->stride * sizeof(float);
+    const uint32_t *labels = mirror_of(at, t->labels);
+    float *chunk = mirror_scratch(at, bytes), *running = mirror_scratch(at, 3 * s->m * sizeof *running);
+    size_t first;
+
+    for (first = 0; first < s->n; first += s->chunk) {
+        const size_t n = put_chunk(at, chunk, t, first);
+        at->ops->log_sum_exp(at->dev, running, first == 0, chunk, t->stride, labels, s->m, (uint32_t)first, n);
+    }
+    at->ops->loss(at->dev, out[1], running, labels, s->m);
+    for (first = 0; first < s->n; first += s->chunk) {
+        const size_t n = put_chunk(at, chunk, t, first);
+        at->ops->cross_entropy_gradient(at->dev, chunk, t->stride, running, labels, s->m, (uint32_t)first, n, t->scale);
+        mirror_take(at, t->chunk, chunk, bytes);
+        for (size_t i = 0; i < s->m; i++) {
+            check_padding(t, (const char *)(t->chunk + i * t->stride), n);
+            mirror_put(at, device_element(t->type, out[0], i * s->n + first), t->chunk + i * t->stride,
+                       n * number_bytes(t->type));
+        }
+    }
+}
+
+/* Each exponential within 2 units in the last place, sums in blocks: the largest element, near `scale`, is one of few
+ * roundings. A loss is a logarithm of such a sum; elsewhere than on the CPU the exponential is within 2 more and the
+ * logarithm within 1. */
+START_TEST(chunks_give_the_whole_softmax)
+{
+    const struct shape *s = &shapes[_i / NUMBER_TYPES];
+    const bool cuda = backend_get()->cuda;
+    const double near = (cuda ? 8 : 4) * 0x1p-24, near_loss = (cuda ? 4 : 2) * 0x1p-24;
+    struct softmax t;
+    double *gradient, *losses, *wide;
+
+    if (!backend_suits(20 * (double)(s->m * s->n)))
+        return;
+    set_up(&t, s, (enum number_type)(_i % NUMBER_TYPES));
+    wide = operation_widen(NUMBER_FP32, t.logits, s->m * s->n);
+    gradient = operation_zeros(s->m * s->n), losses = operation_zeros(s->m);
+    for (size_t i = 0; i < s->m; i++)
+        if (t.labels[i] != UINT32_MAX) {
+            losses[i] = reference_cross_entropy(wide + i * s->n, s->n, t.labels[i]);
+            reference_cross_entropy_backward(gradient + i * s->n, wide + i * s->n, s->n, t.labels[i]);
+            for (size_t j = 0; j < s->n; j++)
+                gradient[i * s->n + j] *= (double)t.scale;
+        }
+    operation_check(&(struct operation){.type = t.type,
+                                        .run = run_softmax,
+                                        .context = &t,
+                                        .parts = {{"gradient", s->m * s->n, gradient, near, NULL, OPERATION_VALUES},
+                                                  {"loss", s->m, losses, near_loss, .type = OPERATION_FP64}}});
+}
+END_TEST
+
+/* One row of two chunks of 20 that holds a value in one place, else zeros, under label 5. */
+static void run_row(struct mirror *at, void *const out[], const void *context)
+{
+    const float *logits = mirror_of(at, context);
+    const uint32_t *label = mirror_of(at, (const float *)context + 40);
+    float *running = mirror_scratch(at, 3 * sizeof *running);
+
+    at->ops->log_sum_exp(at->dev, running, true, logits, 40, label, 1, 0, 20);
+    at->ops->log_sum_exp(at->dev, running, false, logits + 20, 40, label, 1, 20, 20);
+    at->ops->loss(at->dev, out[0], running, label, 1);
+}
+
+/* By hand: log(39 e^0 + e^value) less the label's 0. */
+START_TEST(a_loss_holds_large_logits_and_shows_what_is_not_finite)
+{
+    static const float values[] = {NAN, INFINITY, -INFINITY, 1000};
+    const uint32_t label = 5;
+    float *logits = operation_room(NUMBER_FP32, 41); /* and the label */
+    const size_t place = _i % 2 ? 33 : 7;            /* in either chunk */
+
+    logits[place] = values[_i / 2];
+    memcpy(logits + 40, &label, sizeof label);
+    struct operation operation = {.run = run_row,
+                                  .context = logits,
+                                  .parts = {{"loss", 1, NULL, 1e-6, NULL, OPERATION_FP64}}};
+    const double want = logits[place] == 1000 ? 1000 : log(39);
+    operation.parts[0].expected = &want;
+    if (logits[place] <= 1000) {
+        operation_check(&operation);
+        return;
+    }
+    double *loss = mirror_array(1, sizeof *loss);
+    operation_run(&operation, (void *[]){loss});
+    ck_assert(!isfinite(*loss));
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = operation_cases("softmax");
+
+    tcase_add_loop_test(tcase, chunks_give_the_whole_softmax, 0, NUMBER_TYPES * N_SHAPES);
+    tcase_add_loop_test(tcase, a_loss_holds_large_logits_and_shows_what_is_not_finite, 0, 8);
+    return run_tests(tcase);
+}

@@ -1,0 +1,415 @@
+/* The worker's link over its mailbox. The test plays the daemon: what it has to say stands in the ring before the call
+ * that waits for it, so that no second thread is needed; what a call has taken in is seen by what is left there. */
+#include "device/worker/link.h"
+
+#include "tests/kit/run.h"
+#include "tests/kit/store_fixture.h"
+
+#include <check.h>
+#include <errno.h>
+#include <string.h>
+
+enum { N_SLOTS = 2, SLOT_FLOATS = 16, STEP = 7 };
+
+static struct mailbox box;
+static struct model model;
+static float weights_base[1 << 16], inbox_base[(1 + N_SLOTS) * SLOT_FLOATS];
+static const struct segment weights = {.base = weights_base, .bytes = sizeof weights_base},
+                            inbox = {.base = inbox_base, .bytes = sizeof inbox_base};
+static struct link link_;
+
+static void on_out(void *context)
+{
+    (void)context;
+}
+
+static void setup(void)
+{
+    struct model_config config = store_fixture_small;
+    struct error err = {""};
+
+    config.norm_epsilon = 1e-5f;
+    config.initializer_range = 0.02f;
+    ck_assert_msg(model_init(&model, &config, &err) == 0, "%s", err.text);
+    ck_assert_uint_ge(model.n_units, 3);
+    ck_assert_uint_le(model.segment_n, sizeof weights_base / sizeof *weights_base);
+    mailbox_init(&box, on_out, NULL);
+    link_ = (struct link){.box = &box,
+                          .model = &model,
+                          .weights = &weights,
+                          .inbox = &inbox,
+                          .slot_bytes = SLOT_FLOATS * sizeof(float),
+                          .n_slots = N_SLOTS};
+    link_begin(&link_, STEP);
+}
+
+static void tear_down(void)
+{
+    model_free(&model);
+}
+
+/* The daemon's side. */
+static void say(struct message m)
+{
+    ck_assert(mailbox_deliver(&box, &m, NULL, 0));
+}
+
+static void say_weights(uint64_t version, uint32_t unit)
+{
+    say((struct message){.kind = MESSAGE_WEIGHTS, .weights = {.version = version, .unit = unit}});
+}
+
+static void say_free(uint32_t slot)
+{
+    say((struct message){.kind = MESSAGE_FREE, .free = {.slot = slot}});
+}
+
+static void say_grant(uint32_t visit, uint32_t part, uint32_t slice)
+{
+    say((struct message){.kind = MESSAGE_GRANT, .grant = {.visit = visit, .part = part, .slice = slice}});
+}
+
+static struct message heard(enum message_kind kind)
+{
+    struct message m = {0};
+
+    ck_assert(mailbox_collect(&box, &m));
+    ck_assert_str_eq(message_name(m.kind), message_name(kind));
+    return m;
+}
+
+static void check_silence(void)
+{
+    struct message m;
+
+    ck_assert(!mailbox_collect(&box, &m));
+}
+
+static size_t unread(void)
+{
+    return box.in.n + box.freed.n;
+}
+
+/* The worker's side. */
+static void pull(uint64_t version, uint32_t unit)
+{
+    ck_assert_int_eq(link_session.pull(&link_, version, unit), 0);
+}
+
+static void check_weights_of(uint32_t unit)
+{
+    const void *at = NULL;
+
+    ck_assert_int_eq(link_session.wait_weights(&link_, &at), 0);
+    ck_assert_ptr_eq(at, weights_base + model.units[unit].offset);
+}
+
+static const float *last_slot;
+
+/* Waits for a slot for this slice; returns its number. */
+static uint32_t slot_for(uint32_t visit, uint32_t part, uint32_t slice)
+{
+    void *slot = NULL;
+
+    ck_assert_int_eq(link_session.take_slot(&link_, visit, part, slice, true, &slot), 0);
+    last_slot = slot;
+    ck_assert_int_eq((last_slot - inbox_base) % SLOT_FLOATS, 0);
+    return (uint32_t)((last_slot - inbox_base) / SLOT_FLOATS);
+}
+
+/* Of the slot that was taken last. */
+static void contribute(uint32_t visit, uint32_t part, uint32_t slice)
+{
+    ck_assert_int_eq(link_session.contribute(&link_, visit, part, slice, last_slot), 0);
+}
+
+static void fill_ordinary_slots(void)
+{
+    for (uint32_t slice = 0; slice < N_SLOTS; slice++) {
+        ck_assert_uint_eq(slot_for(5, 0, slice), 1 + slice);
+        contribute(5, 0, slice);
+        heard(MESSAGE_CONTRIBUTION);
+    }
+}
+
+START_TEST(pulls_are_handed_over_in_their_order_however_they_are_answered)
+{
+    static const uint32_t units[] = {0, 2, 1};
+
+    for (int i = 0; i < 3; i++)
+        pull(STEP, units[i]);
+    for (int i = 0; i < 3; i++) {
+        const struct message m = heard(MESSAGE_PULL);
+        ck_assert_uint_eq(m.pull.version, STEP);
+        ck_assert_uint_eq(m.pull.unit, units[i]);
+    }
+    say_weights(STEP, 1);
+    say_weights(STEP, 2);
+    say_weights(STEP, 0);
+    check_weights_of(0);
+    ck_assert_uint_eq(unread(), 0); /* it waited for the last of them */
+    check_weights_of(2);
+    pull(STEP, 0); /* there is room for one again: behind the one that waits */
+    say_weights(STEP, 0);
+    check_weights_of(1);
+    check_weights_of(0);
+}
+END_TEST
+
+START_TEST(weights_of_another_version_or_unit_answer_no_pull)
+{
+    pull(STEP, 1);
+    say_weights(STEP - 1, 1);
+    say_weights(STEP, 2);
+    say_weights(STEP, 1);
+    check_weights_of(1);
+    ck_assert_uint_eq(unread(), 0);
+}
+END_TEST
+
+START_TEST(the_same_unit_pulled_twice_is_answered_twice)
+{
+    pull(STEP, 0);
+    pull(STEP, 1);
+    pull(STEP, 1);
+    say_weights(STEP, 1);
+    say_weights(STEP, 1); /* the first one stands answered, not taken */
+    say_weights(STEP, 0);
+    check_weights_of(0);
+    check_weights_of(1);
+    check_weights_of(1);
+    ck_assert_uint_eq(unread(), 0);
+}
+END_TEST
+
+START_TEST(a_full_inbox_waits_for_a_slot_and_takes_the_one_that_is_freed)
+{
+    fill_ordinary_slots();
+    say_free(2);
+    ck_assert_uint_eq(slot_for(5, 0, 2), 2);
+    ck_assert_uint_eq(unread(), 0);
+    contribute(5, 0, 2);
+    say_free(1);
+    say_free(2);
+    ck_assert_uint_eq(slot_for(5, 0, 3), 1);
+    ck_assert_uint_eq(unread(), 1); /* no longer than it must */
+}
+END_TEST
+
+START_TEST(the_reserved_slot_is_for_the_slice_that_it_is_granted_to)
+{
+    fill_ordinary_slots();
+    say_grant(5, 0, 3); /* another slice, */
+    say_grant(5, 1, 2); /* another part, */
+    say_grant(4, 0, 2); /* another visit */
+    say_grant(5, 0, 2);
+    ck_assert_uint_eq(slot_for(5, 0, 2), 0);
+    ck_assert_uint_eq(unread(), 0);
+    contribute(5, 0, 2);
+    ck_assert_uint_eq(heard(MESSAGE_CONTRIBUTION).contribution.slot, 0);
+
+    say_free(0); /* free, but granted to nobody who asks */
+    say_free(1);
+    ck_assert_uint_eq(slot_for(5, 0, 3), 1);
+    ck_assert_uint_eq(unread(), 0);
+}
+END_TEST
+
+/* Each is another; one is there again when the daemon has freed it. */
+START_TEST(several_slots_are_taken_before_the_first_is_contributed)
+{
+    const float *first;
+    void *slot;
+
+    ck_assert_uint_eq(slot_for(5, 0, 0), 1);
+    first = last_slot;
+    ck_assert_uint_eq(slot_for(5, 0, 1), 2);
+    ck_assert_int_eq(link_session.take_slot(&link_, 5, 0, 2, false, &slot), 0);
+    ck_assert_ptr_null(slot);
+    ck_assert_int_eq(link_session.contribute(&link_, 5, 0, 0, first), 0);
+    ck_assert_uint_eq(heard(MESSAGE_CONTRIBUTION).contribution.slot, 1);
+    contribute(5, 0, 1);
+    ck_assert_uint_eq(heard(MESSAGE_CONTRIBUTION).contribution.slot, 2);
+    say_free(1); /* taken in without waiting for it */
+    ck_assert_int_eq(link_session.take_slot(&link_, 5, 0, 2, false, &slot), 0);
+    ck_assert_ptr_eq(slot, first);
+    ck_assert_uint_eq(unread(), 0);
+}
+END_TEST
+
+START_TEST(an_ordinary_slot_is_taken_before_a_granted_one)
+{
+    fill_ordinary_slots();
+    say_grant(6, 0, 0);
+    say_free(2);
+    link_.takes_turns = true; /* takes both in */
+    say_free(1);
+    ck_assert_int_eq(link_session.contributed(&link_, 5, 0), 0);
+    ck_assert(link_.granted);
+    ck_assert_uint_eq(slot_for(6, 0, 0), 1);
+}
+END_TEST
+
+START_TEST(a_grant_ends_with_its_step)
+{
+    fill_ordinary_slots();
+    say_grant(5, 0, 2);
+    say_free(1);
+    ck_assert_uint_eq(slot_for(5, 0, 9), 1); /* takes the grant in */
+    contribute(5, 0, 9);
+    link_begin(&link_, STEP + 1);
+    say_free(2);
+    ck_assert_uint_eq(slot_for(5, 0, 2), 2);
+    ck_assert_uint_eq(unread(), 0);
+}
+END_TEST
+
+/* Turns: all slots, the reserved one too. */
+START_TEST(contributed_waits_until_all_is_folded_when_it_takes_turns)
+{
+    link_.takes_turns = true;
+    ck_assert_int_eq(link_session.contributed(&link_, 5, 0), 0); /* nothing to wait for */
+    fill_ordinary_slots();
+    say_grant(5, 0, 2);
+    ck_assert_uint_eq(slot_for(5, 0, 2), 0);
+    contribute(5, 0, 2);
+    say_free(2);
+    say_free(1);
+    say_weights(STEP, 0);
+    say_free(0);
+    ck_assert_int_eq(link_session.contributed(&link_, 5, 0), 0);
+    ck_assert_uint_eq(unread(), 0);
+    for (uint32_t k = 0; k <= N_SLOTS; k++)
+        ck_assert(!link_.slot_used[k]);
+}
+END_TEST
+
+START_TEST(contributed_goes_on_at_once_when_it_takes_no_turns)
+{
+    fill_ordinary_slots();
+    say_free(1);
+    ck_assert_int_eq(link_session.contributed(&link_, 5, 0), 0);
+    ck_assert_uint_eq(unread(), 1);
+}
+END_TEST
+
+START_TEST(release_cancels_every_wait_and_all_that_follows)
+{
+    const void *at;
+    void *slot;
+
+    fill_ordinary_slots();
+    pull(STEP, 0);
+    link_.takes_turns = true;
+    say((struct message){.kind = MESSAGE_RELEASE});
+    switch (_i) {
+    case 0:
+        ck_assert_int_eq(link_session.wait_weights(&link_, &at), -ECANCELED);
+        break;
+    case 1:
+    case 2:
+        ck_assert_int_eq(link_session.take_slot(&link_, 5, 0, 2, _i == 1, &slot), -ECANCELED);
+        break;
+    default:
+        ck_assert_int_eq(link_session.contributed(&link_, 5, 0), -ECANCELED);
+    }
+    ck_assert_uint_eq(unread(), 0);
+    ck_assert_int_eq(link_session.pull(&link_, STEP, 1), -ECANCELED);
+    ck_assert_int_eq(link_session.loss(&link_, 0, 1.0, true), -ECANCELED);
+    ck_assert_int_eq(link_session.contribute(&link_, 5, 0, 2, inbox_base), -ECANCELED);
+    link_.takes_turns = false;
+    ck_assert_int_eq(link_session.contributed(&link_, 5, 0), -ECANCELED);
+}
+END_TEST
+
+/* It takes in whatever has come, without waiting for more. */
+START_TEST(whether_the_job_has_ended_is_seen_without_waiting)
+{
+    const void *at;
+
+    ck_assert_int_eq(link_session.ended(&link_), 0);
+    pull(STEP, 1);
+    say_free(1);
+    say_weights(STEP, 1);
+    ck_assert_int_eq(link_session.ended(&link_), 0);
+    ck_assert_uint_eq(unread(), 0);
+    ck_assert_int_eq(link_session.wait_weights(&link_, &at), 0);
+    ck_assert_ptr_eq(at, weights_base + model.units[1].offset);
+    say((struct message){.kind = MESSAGE_RELEASE});
+    ck_assert_int_eq(link_session.ended(&link_), -ECANCELED);
+    ck_assert_int_eq(link_session.ended(&link_), -ECANCELED);
+}
+END_TEST
+
+START_TEST(a_share_that_comes_early_is_kept)
+{
+    const struct message share = {
+        .kind = MESSAGE_SHARE,
+        .share = {.step = STEP + 1, .buffer = 1, .n_valid = 99, .n = 1, .parts = {{.part = 3, .attempt = 4}}}};
+
+    fill_ordinary_slots();
+    link_.takes_turns = true;
+    say_free(1);
+    say(share);
+    say_free(2);
+    ck_assert_int_eq(link_session.contributed(&link_, 5, 0), 0);
+    link_begin(&link_, STEP + 1);
+    ck_assert(link_.has_next);
+    ck_assert_mem_eq(&link_.next.message, &share, sizeof share);
+    ck_assert_uint_eq(link_.next.n_fds, 0);
+}
+END_TEST
+
+START_TEST(losses_and_contributions_carry_step_and_attempt)
+{
+    link_.attempts[0] = 1;
+    link_.attempts[3] = 6;
+    link_begin(&link_, STEP + 2);
+    ck_assert_int_eq(link_session.loss(&link_, 3, 2.5, true), 0);
+    ck_assert_int_eq(link_session.loss(&link_, 0, 2.5, false), 0);
+    struct message m = heard(MESSAGE_LOSS);
+    ck_assert_uint_eq(m.loss.step, STEP + 2);
+    ck_assert_uint_eq(m.loss.part, 3);
+    ck_assert_uint_eq(m.loss.attempt, 6);
+    ck_assert(m.loss.finite && m.loss.sum == 2.5);
+    m = heard(MESSAGE_LOSS);
+    ck_assert_uint_eq(m.loss.part, 0);
+    ck_assert_uint_eq(m.loss.attempt, 1);
+    ck_assert(!m.loss.finite && m.loss.sum == 0);
+
+    ck_assert_uint_eq(slot_for(4, 3, 2), 1);
+    check_silence(); /* a slot is not asked for */
+    contribute(4, 3, 2);
+    m = heard(MESSAGE_CONTRIBUTION);
+    ck_assert_uint_eq(m.contribution.step, STEP + 2);
+    ck_assert_uint_eq(m.contribution.visit, 4);
+    ck_assert_uint_eq(m.contribution.part, 3);
+    ck_assert_uint_eq(m.contribution.slice, 2);
+    ck_assert_uint_eq(m.contribution.attempt, 6);
+    ck_assert_uint_eq(m.contribution.slot, 1);
+    check_silence();
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("link");
+
+    tcase_add_checked_fixture(tests, setup, tear_down);
+    tcase_set_timeout(tests, 10); /* a wait for what was not said ends in no other way */
+    tcase_add_test(tests, pulls_are_handed_over_in_their_order_however_they_are_answered);
+    tcase_add_test(tests, weights_of_another_version_or_unit_answer_no_pull);
+    tcase_add_test(tests, the_same_unit_pulled_twice_is_answered_twice);
+    tcase_add_test(tests, a_full_inbox_waits_for_a_slot_and_takes_the_one_that_is_freed);
+    tcase_add_test(tests, the_reserved_slot_is_for_the_slice_that_it_is_granted_to);
+    tcase_add_test(tests, several_slots_are_taken_before_the_first_is_contributed);
+    tcase_add_test(tests, an_ordinary_slot_is_taken_before_a_granted_one);
+    tcase_add_test(tests, a_grant_ends_with_its_step);
+    tcase_add_test(tests, contributed_waits_until_all_is_folded_when_it_takes_turns);
+    tcase_add_test(tests, contributed_goes_on_at_once_when_it_takes_no_turns);
+    tcase_add_loop_test(tests, release_cancels_every_wait_and_all_that_follows, 0, 4);
+    tcase_add_test(tests, whether_the_job_has_ended_is_seen_without_waiting);
+    tcase_add_test(tests, a_share_that_comes_early_is_kept);
+    tcase_add_test(tests, losses_and_contributions_carry_step_and_attempt);
+    return run_tests(tests);
+}

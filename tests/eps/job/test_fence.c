@@ -1,0 +1,224 @@
+/* Fenced commit in a real daemon, whose worker contributes what the test wants. */
+#include "tests/kit/run.h"
+
+#include "proto/base/process.h"
+#include "tests/kit/driver.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/puppet.h"
+
+#include <check.h>
+#include <errno.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Until the optimizer thread has no contribution any more, as the daemon knows. */
+static void await_no_fold(const char *name)
+{
+    struct client_link viewer;
+    struct message m;
+    bool any;
+
+    driver_look(&viewer, name);
+    do {
+        client_link_send(&viewer, &(struct message){.kind = MESSAGE_UNITS});
+        driver_next(&viewer, &m);
+        any = false;
+        for (uint32_t u = 0; u < m.units_reply.n; u++)
+            any |= (m.units_reply.units[u] & ~UNIT_AHEAD) == UNIT_FOLDING;
+    } while (any);
+    client_link_free(&viewer);
+}
+
+/* Of all units' sums over their visits, in double, by the pattern. Powers of two change nothing but the exponent. */
+static double expected_norm(int step)
+{
+    struct model_config config;
+    struct model model;
+    struct error err = {""};
+    double sum = 0;
+
+    ck_assert_int_eq(model_config_parse(&config, driver_config, strlen(driver_config), &err), 0);
+    ck_assert_int_eq(model_init(&model, &config, &err), 0);
+    for (uint32_t u = 0; u < model.n_units; u++)
+        for (uint64_t i = 0; i < model.units[u].n; i++) {
+            float g = 0;
+            for (uint32_t v = 0; v < model.n_visits; v++)
+                if (model.visits[v] == u)
+                    g += puppet_pattern(v, i);
+            sum += (double)g * g;
+        }
+    model_free(&model);
+    return ldexp(sqrt(sum), step);
+}
+
+static void check_same(const char *out, const char *file, bool same)
+{
+    char command[1200];
+    const int n = snprintf(command, sizeof command, "cmp -s '%s/step-1/%s' '%s/step-2/%s'", out, file, out, file);
+
+    ck_assert_int_lt(n, (int)sizeof command);
+    ck_assert_msg((system(command) == 0) == same, "%s of step 1 and step 2", file);
+}
+
+static const char *make_out(const char *name)
+{
+    const char *out = processes_path(name);
+
+    ck_assert_int_eq(mkdir(out, 0777), 0);
+    return out;
+}
+
+/* The worker goes on with the skipped step, and is given back its slots; the next step is as if it had not been. */
+START_TEST(a_step_that_is_not_finite_leaves_weights_and_moments_bit_for_bit)
+{
+    const enum puppet_fault fault = (enum puppet_fault)_i;
+    char name[24], out_name[24];
+    struct driver driver;
+
+    snprintf(name, sizeof name, "skip%d", _i);
+    snprintf(out_name, sizeof out_name, "out%d", _i);
+    const char *out = make_out(out_name);
+    const struct driver_options options = {.fenced = true, .out = out};
+    const pid_t daemon = processes_daemon(name, 0, NULL), worker = puppet_start(name, fault);
+
+    puppet_await(name);
+    driver_open(&driver, name, &options);
+    driver_train(&driver, 1);
+    ck_assert(!driver.last_done.done.skipped);
+    ck_assert_double_eq_tol(driver.last_done.done.grad_norm, expected_norm(0), 1e-12 * expected_norm(0));
+    driver_ask_save(&driver, 1);
+    driver_await_saves(&driver, 1);
+    driver_train(&driver, 2);
+    ck_assert(driver.last_done.done.skipped == (fault != PUPPET_NOWHERE));
+    ck_assert(isnan(driver.last_done.done.grad_norm) == (fault != PUPPET_NOWHERE));
+    ck_assert(isnan(driver.last_done.done.loss) == (fault == PUPPET_IN_LOSS));
+    driver_ask_save(&driver, 2);
+    driver_await_saves(&driver, 2);
+    ck_assert_uint_eq(driver.n_saved, 2);
+    check_same(out, "model.safetensors", fault != PUPPET_NOWHERE);
+    check_same(out, "optimizer.safetensors", fault != PUPPET_NOWHERE);
+    driver_train(&driver, 4);
+    ck_assert(!driver.last_done.done.skipped);
+    ck_assert_double_eq(driver.last_done.done.loss, 1); /* 64 nats over 64 tokens */
+    ck_assert_double_eq_tol(driver.last_done.done.grad_norm, expected_norm(3), 1e-12 * expected_norm(3));
+    driver_close(&driver);
+    kill(worker, SIGKILL);
+    kill(daemon, SIGKILL);
+}
+END_TEST
+
+/* Its moments have had fewer updates than steps were done, which only a fenced run can have. */
+START_TEST(a_run_in_which_a_step_was_skipped_resumes)
+{
+    const char *out = make_out("resumed");
+    char from[1100];
+    const int n = snprintf(from, sizeof from, "%s/step-2", out);
+    const struct driver_options begun = {.fenced = true, .out = out},
+                                fenced = {.fenced = true, .resume = from, .step = 2},
+                                eager = {.resume = from, .step = 2};
+    const pid_t daemon = processes_daemon("resumed", 0, NULL), worker = puppet_start("resumed", PUPPET_IN_LOSS);
+    struct error err = {""};
+    struct driver driver;
+
+    ck_assert_int_lt(n, (int)sizeof from);
+    puppet_await("resumed");
+    driver_open(&driver, "resumed", &begun);
+    driver_train(&driver, 2);
+    ck_assert(driver.last_done.done.skipped);
+    driver_ask_save(&driver, 2);
+    driver_await_saves(&driver, 1);
+    driver_close(&driver);
+    ck_assert_int_eq(driver_try(&driver, "resumed", &eager, &err), -EINVAL);
+    ck_assert_msg(strstr(err.text, "have had 1 updates, and the checkpoint is of step 2") != NULL, "%s", err.text);
+    driver_leave(&driver);
+    driver_open(&driver, "resumed", &fenced);
+    driver_train(&driver, 3);
+    ck_assert(!driver.last_done.done.skipped);
+    driver_close(&driver);
+    kill(worker, SIGKILL);
+    kill(daemon, SIGKILL);
+}
+END_TEST
+
+/* The optimizer thread has the second of two contributions when the first ends the step. Were its end not heard of,
+ * the slice would stay with that thread for ever: no step would end any more. */
+START_TEST(a_step_is_skipped_while_other_contributions_are_folded)
+{
+    const struct driver_options options = {.fenced = true, .vocabulary = 6 * 8192}; /* units of 4 MiB take long */
+    const pid_t daemon = processes_daemon("two", 0, NULL), worker = puppet_start("two", PUPPET_IN_FIRST_OF_TWO);
+    struct driver driver;
+
+    puppet_await("two");
+    driver_open(&driver, "two", &options);
+    driver_train(&driver, 2);
+    ck_assert(driver.last_done.done.skipped);
+    await_no_fold("two"); /* before the next step is open */
+    driver_train(&driver, 3);
+    ck_assert(!driver.last_done.done.skipped);
+    ck_assert_double_gt(driver.last_done.done.grad_norm, 0);
+    driver_close(&driver);
+    kill(worker, SIGKILL);
+    kill(daemon, SIGKILL);
+}
+END_TEST
+
+/* The update of so many rows outlasts the opening of the next step. */
+START_TEST(what_is_told_of_a_step_is_its_own_when_the_next_is_open)
+{
+    const struct driver_options options = {.fenced = true, .vocabulary = 50000};
+    const pid_t daemon = processes_daemon("own", 1, NULL);
+    struct driver driver;
+
+    driver_open(&driver, "own", &options);
+    for (uint64_t step = 1; step <= 3; step++) {
+        driver_await_covered(&driver, step - 1);
+        driver_begin(&driver);
+        driver_await_done(&driver, step - 1);
+        ck_assert(step == 1 || driver.last_done.done.grad_norm > 0); /* false for NaN */
+    }
+    driver_await_done(&driver, 3);
+    driver_close(&driver);
+    kill(daemon, SIGKILL);
+}
+END_TEST
+
+START_TEST(parts_that_adama_would_square_are_refused)
+{
+    const struct driver_options fenced = {.fenced = true, .n_parts = 2}, clipped = {.clip_norm = 1, .n_parts = 2},
+                                summed = {.clip_norm = 1, .n_parts = 2, .adamw = true};
+    const pid_t daemon = processes_daemon("parts", 2, NULL);
+    struct driver driver;
+    struct error err = {""};
+
+    ck_assert_int_lt(driver_try(&driver, "parts", &fenced, &err), 0);
+    ck_assert_msg(strstr(err.text, "choose --optimizer adamw") != NULL, "%s", err.text);
+    driver_leave(&driver);
+    ck_assert_int_lt(driver_try(&driver, "parts", &clipped, &err), 0);
+    driver_leave(&driver);
+    driver_open(&driver, "parts", &summed);
+    driver_train(&driver, 2);
+    ck_assert_double_gt(driver.last_done.done.grad_norm, 0);
+    driver_close(&driver);
+    kill(daemon, SIGKILL);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *cases = tcase_create("fence");
+
+    tcase_add_unchecked_fixture(cases, processes_setup, processes_remove);
+    tcase_set_timeout(cases, 60);
+    tcase_add_loop_test(cases, a_step_that_is_not_finite_leaves_weights_and_moments_bit_for_bit,
+                        PUPPET_IN_FIRST_CONTRIBUTION, PUPPET_NOWHERE + 1);
+    tcase_add_test(cases, a_run_in_which_a_step_was_skipped_resumes);
+    tcase_add_test(cases, a_step_is_skipped_while_other_contributions_are_folded);
+    tcase_add_test(cases, what_is_told_of_a_step_is_its_own_when_the_next_is_open);
+    tcase_add_test(cases, parts_that_adama_would_square_are_refused);
+    return run_tests(cases);
+}

@@ -1,0 +1,209 @@
+/* What a live daemon tells of its units, its workers and the last steps, in the middle of a run. */
+#include "tests/kit/driver.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/run.h"
+
+#include <check.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+enum { LAYERS = 3, STEPS = 3 };
+
+struct seen {
+    double losses[STEPS];
+    uint64_t tokens[STEPS];
+    uint32_t n_workers, n_looks;
+    uint64_t up_bytes, down_bytes, n_parameters;
+};
+
+static void on_worker(void *user, const struct eps_worker *worker)
+{
+    static const char *const phases[] = {"resting", "forward", "backward"};
+    struct seen *seen = user;
+    bool is_known = false;
+
+    for (size_t i = 0; i < sizeof phases / sizeof *phases; i++)
+        is_known |= strcmp(worker->phase, phases[i]) == 0;
+    ck_assert_msg(is_known, "%s", worker->phase);
+    ck_assert_str_eq(worker->device, "cpu");
+    ck_assert_uint_gt(worker->budget, worker->current);
+    ck_assert_uint_gt(worker->current, 0);
+    ck_assert_uint_ge(worker->microbatch, 1);
+    if (worker->n_visits > 0)
+        ck_assert_uint_lt(worker->visit, worker->n_visits);
+    seen->down_bytes = worker->down_bytes;
+    seen->up_bytes = worker->up_bytes;
+    seen->n_workers++;
+}
+
+/* In the middle of a run both sides have what was planned for them, to the byte. */
+static void on_memory(void *user, const struct eps_memory *side)
+{
+    unsigned *n_sides = user;
+
+    ck_assert_uint_gt(side->planned, 0);
+    for (size_t i = 0; i < side->n_rows; i++)
+        ck_assert_msg(side->rows[i].current == side->rows[i].planned, "%s: %" PRIu64 ", not %" PRIu64,
+                      side->rows[i].category, side->rows[i].current, side->rows[i].planned);
+    ck_assert_uint_eq(side->current, side->planned);
+    ++*n_sides;
+}
+
+static void on_step(void *user, const struct eps_step *step)
+{
+    struct seen *seen = user;
+    struct eps_look *look;
+    const struct eps_unit *units;
+    struct eps_recent recent;
+    unsigned n_sides = 0;
+    size_t n;
+
+    seen->losses[step->step - 1] = step->loss;
+    seen->tokens[step->step - 1] = step->tokens;
+    ck_assert_int_eq(eps_look_open(&look, "lab", NULL, NULL, NULL), 0);
+    ck_assert_int_eq(eps_look_units(look, &units, &n, NULL), 0);
+    ck_assert_uint_eq(n, LAYERS + 3); /* wte, wpe, blocks, ln_f */
+    for (size_t i = 0; i < n; i++) {
+        ck_assert_uint_ge(units[i].version, step->step - 1);
+        ck_assert_uint_le(units[i].version, step->step + 1);
+        ck_assert_uint_le(units[i].version, units[0].version + 1);
+        ck_assert_uint_le(units[i].state, EPS_UNIT_UPDATING);
+    }
+    seen->n_workers = 0;
+    ck_assert_int_eq(eps_look_workers(look, on_worker, seen, NULL), 0);
+    ck_assert_uint_eq(seen->n_workers, 1);
+    ck_assert_int_eq(eps_look_recent(look, &recent, NULL), 0);
+    ck_assert_uint_ge(recent.step, step->step); /* the next may be covered already */
+    ck_assert_uint_ge(recent.n_losses, step->step);
+    for (uint64_t i = 0; i < step->step; i++)
+        ck_assert_float_eq(recent.losses[i], (float)seen->losses[i]);
+    if (recent.step == step->step)
+        ck_assert_uint_eq(recent.tokens, step->tokens);
+    ck_assert(isnan(recent.step_ms) == (recent.n_losses < 2));
+    if (recent.n_losses > 1)
+        ck_assert(recent.tokens_per_s > 0);
+    ck_assert_int_eq(eps_look_mem(look, false, on_memory, &n_sides, NULL), 0);
+    ck_assert_uint_eq(n_sides, 2);
+    eps_look_close(look);
+    seen->n_looks++;
+}
+
+static void on_start(void *user, const struct eps_train_options *resolved, uint64_t n_parameters)
+{
+    (void)resolved;
+    ((struct seen *)user)->n_parameters = n_parameters;
+}
+
+START_TEST(a_run_shows_its_units_workers_and_losses)
+{
+    const char *files[] = {processes_text("text", 8192)};
+    struct eps_train_options options =
+        processes_options(processes_config("config.json", LAYERS, 2, 32, 32), files, processes_path("run-1"));
+    const struct eps_train_events events = {.on_start = on_start, .on_step = on_step};
+    struct seen seen = {0};
+    struct eps_error error;
+
+    processes_daemon("lab", 1, NULL);
+    options.connect = "lab";
+    options.steps = STEPS;
+    options.batch = 4;
+    options.seq = 32;
+    options.save_every = 0;
+    ck_assert_msg(eps_train(&options, &events, &seen, &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(seen.n_looks, STEPS);
+    /* Each step takes every parameter down at least once, and its contribution up; a tied one twice. */
+    ck_assert_uint_ge(seen.down_bytes, STEPS * seen.n_parameters * 4);
+    ck_assert_uint_ge(seen.up_bytes, STEPS * seen.n_parameters * 4);
+    ck_assert_uint_le(seen.up_bytes, STEPS * seen.n_parameters * 8);
+}
+END_TEST
+
+START_TEST(a_daemon_that_does_nothing_shows_no_units)
+{
+    const struct eps_unit *units;
+    struct eps_look *look;
+    struct eps_recent recent;
+    size_t n = 1;
+
+    processes_daemon("idle", 0, NULL);
+    ck_assert_int_eq(eps_look_open(&look, "idle", NULL, NULL, NULL), 0);
+    ck_assert_int_eq(eps_look_units(look, &units, &n, NULL), 0);
+    ck_assert_uint_eq(n, 0);
+    ck_assert_int_eq(eps_look_workers(look, NULL, NULL, NULL), 0); /* there is none to tell of */
+    ck_assert_int_eq(eps_look_recent(look, &recent, NULL), 0);
+    ck_assert_uint_eq(recent.n_losses, 0);
+    ck_assert(isnan(recent.tokens_per_s));
+    eps_look_close(look);
+}
+END_TEST
+
+static void ask_memory(struct client_link *viewer, unsigned n)
+{
+    const struct message m = {.kind = MESSAGE_MEMORY, .memory = {.pages = true}};
+
+    for (unsigned i = 0; i < n; i++)
+        client_link_send(viewer, &m);
+}
+
+/* Others read meanwhile, and one of them leaves before it is answered. */
+START_TEST(who_asks_for_pages_many_times_is_answered_as_often)
+{
+    enum { N_ASKED = 100 };
+    struct client_link viewer, hasty;
+    struct message m;
+
+    processes_daemon("lab", 1, NULL);
+    driver_look(&viewer, "lab");
+    driver_look(&hasty, "lab");
+    ask_memory(&hasty, N_ASKED);
+    ask_memory(&viewer, N_ASKED);
+    client_link_send(&hasty, &(struct message){.kind = MESSAGE_STATUS});
+    do /* until all of its questions have been heard */
+        driver_next(&hasty, &m);
+    while (m.kind != MESSAGE_STATUS_REPLY);
+    client_link_free(&hasty);
+    for (unsigned i = 0; i < 2 * N_ASKED; i++) {
+        driver_next(&viewer, &m);
+        ck_assert_str_eq(message_name(m.kind), "MEMORY_REPLY");
+        ck_assert(m.memory_reply.last == (i % 2 == 1));
+        ck_assert(m.memory_reply.pages.known);
+        ck_assert_uint_gt(m.memory_reply.pages.resident, 0);
+    }
+    driver_status(&viewer, &m); /* and no more often */
+    client_link_free(&viewer);
+}
+END_TEST
+
+START_TEST(a_page_past_the_last_unit_is_empty)
+{
+    const struct message ask = {.kind = MESSAGE_UNITS, .units = {.first = UINT32_MAX}};
+    struct driver driver;
+    struct client_link viewer;
+    struct message m;
+
+    processes_daemon("lab", 1, NULL);
+    driver_open(&driver, "lab", &(struct driver_options){0});
+    driver_train(&driver, 1);
+    driver_look(&viewer, "lab");
+    client_link_send(&viewer, &ask);
+    driver_next(&viewer, &m);
+    ck_assert_str_eq(message_name(m.kind), "UNITS_REPLY");
+    ck_assert_uint_eq(m.units_reply.n, 0);
+    ck_assert_uint_gt(m.units_reply.n_units, 0);
+    client_link_free(&viewer);
+    driver_close(&driver);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("look");
+
+    tcase_add_unchecked_fixture(tests, processes_setup, processes_remove);
+    tcase_add_test(tests, a_run_shows_its_units_workers_and_losses);
+    tcase_add_test(tests, who_asks_for_pages_many_times_is_answered_as_often);
+    tcase_add_test(tests, a_page_past_the_last_unit_is_empty);
+    tcase_add_test(tests, a_daemon_that_does_nothing_shows_no_units);
+    return run_tests(tests);
+}

@@ -1,0 +1,101 @@
+/* Where a worker is, told from its messages alone. */
+#include "eps/observe/place.h"
+#include "tests/kit/run.h"
+
+#include <check.h>
+
+/* Visits bottom to top: wte, wpe, h.0, h.1, ln_f, and wte again in the head: units 0 1 2 3 4 0. */
+static struct model model;
+static struct place place;
+
+static void setup(void)
+{
+    const struct model_config config = {.n_layers = 2,
+                                        .n_heads = 1,
+                                        .width = 8,
+                                        .inner_width = 32,
+                                        .n_positions = 8,
+                                        .vocabulary = 256,
+                                        .tied = true,
+                                        .scale_attention = true,
+                                        .norm_epsilon = 1e-5f,
+                                        .initializer_range = 0.02f};
+
+    ck_assert_int_eq(model_init(&model, &config, NULL), 0);
+    ck_assert_uint_eq(model.n_visits, 6);
+    ck_assert_uint_eq(model.visits[5], model.visits[0]);
+    place = (struct place){.phase = PHASE_RESTING};
+}
+
+static void teardown(void)
+{
+    model_free(&model);
+}
+
+static void pull_visit(uint32_t visit)
+{
+    place_pull(&place, &model, model.visits[visit], 10);
+}
+
+static void check(enum message_phase phase, uint32_t visit)
+{
+    ck_assert_uint_eq(place.phase, phase);
+    ck_assert_uint_eq(place.visit, visit);
+}
+
+START_TEST(a_step_goes_up_and_down_again)
+{
+    place_begin(&place, PHASE_FORWARD, 4, 2);
+    ck_assert_uint_eq(place.part, 4);
+    for (uint32_t v = 0; v < 6; v++) {
+        pull_visit(v);
+        check(PHASE_FORWARD, v);
+    }
+    place_loss(&place, &model, 5);
+    check(PHASE_BACKWARD, 5);
+    ck_assert_uint_eq(place.part, 5);
+    for (uint32_t v = 5; v-- > 0;) {
+        pull_visit(v);
+        check(PHASE_BACKWARD, v);
+        place_contribution(&place, v, 4, 3);
+        check(PHASE_BACKWARD, v);
+    }
+    ck_assert_uint_eq(place.down_bytes, 110);
+    ck_assert_uint_eq(place.up_bytes, 15);
+    place_begin(&place, PHASE_FORWARD, 0, 1);
+    check(PHASE_FORWARD, 0);
+    ck_assert_uint_eq(place.down_bytes, 110);
+}
+END_TEST
+
+/* A head that does not fit at once visits its units twice, before the loss is known. */
+START_TEST(what_lies_below_is_not_forward)
+{
+    place_begin(&place, PHASE_FORWARD, 0, 1);
+    pull_visit(4);
+    pull_visit(3);
+    check(PHASE_BACKWARD, 3);
+}
+END_TEST
+
+/* The next microbatch. */
+START_TEST(evaluation_begins_again_at_the_bottom)
+{
+    place_begin(&place, PHASE_EVALUATING, 0, 0);
+    pull_visit(3);
+    check(PHASE_EVALUATING, 3);
+    pull_visit(1);
+    check(PHASE_EVALUATING, 1);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("place");
+
+    tcase_add_checked_fixture(tests, setup, teardown);
+    tcase_add_test(tests, a_step_goes_up_and_down_again);
+    tcase_add_test(tests, what_lies_below_is_not_forward);
+    tcase_add_test(tests, evaluation_begins_again_at_the_bottom);
+    return run_tests(tests);
+}

@@ -1,0 +1,315 @@
+/* A version of the model on its way to disk while the next step runs: folds into what is not written yet wait, so the
+ * files hold exactly that version. In one process, where the writer can be as slow as it likes. */
+#include "tests/kit/inprocess.h"
+#include "tests/kit/outputs.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/run.h"
+
+#include "eps/save/capture.h"
+#include "proto/model/output.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum { BATCH = 4, SEQ = 12, READER = 3, MAX_UNITS = 16, CUT = 3, END = 6 };
+
+static const char config[] = "{}"; /* what stands in config.json is nobody's business here */
+
+/* How a run is made: both optimizers, one part and several, one worker and two. */
+static const struct {
+    bool adamw;
+    uint32_t n_parts, n_workers;
+} ways[] = {{false, 1, 1}, {false, 4, 1}, {true, 1, 1}, {true, 4, 1}, {false, 4, 2}, {true, 4, 2}};
+enum { N_WAYS = sizeof ways / sizeof *ways };
+
+struct run {
+    struct inprocess *ip;
+    uint32_t captured[MAX_UNITS], n_captured; /* under ip's lock */
+    uint64_t version;
+};
+
+static void on_capture(void *data, uint32_t reader, uint32_t unit, uint64_t step)
+{
+    struct run *run = data;
+
+    ck_assert_uint_eq(reader, READER);
+    ck_assert_uint_lt(run->n_captured, MAX_UNITS);
+    run->captured[run->n_captured++] = unit;
+    run->version = step;
+}
+
+static void begin(struct run *run, int way, uint64_t first_step)
+{
+    const struct inprocess_options options = {.config = {.n_layers = 3,
+                                                         .n_heads = 2,
+                                                         .width = 16,
+                                                         .inner_width = 64,
+                                                         .n_positions = 16,
+                                                         .vocabulary = 64,
+                                                         .tied = true,
+                                                         .scale_attention = true,
+                                                         .norm_epsilon = 1e-5f,
+                                                         .dropout_attention = 0.1f,
+                                                         .dropout_embedding = 0.1f,
+                                                         .dropout_residual = 0.1f,
+                                                         .initializer_range = 0.02f},
+                                              .batch = BATCH,
+                                              .seq = SEQ,
+                                              .n_parts = ways[way].n_parts,
+                                              .microbatch = 1,
+                                              .n_workers = ways[way].n_workers,
+                                              .adamw = ways[way].adamw,
+                                              .deterministic = true,
+                                              .seed = 9,
+                                              .first_step = first_step};
+    struct error err = {""};
+
+    *run = (struct run){0};
+    ck_assert_msg(inprocess_open(&run->ip, &options, &err) == 0, "%s", err.text);
+    ck_assert_uint_le(run->ip->model.n_units, MAX_UNITS);
+    run->ip->on_capture = on_capture;
+    run->ip->capture_data = run;
+}
+
+static void *take_step(void *data)
+{
+    struct inprocess *ip = ((struct run *)data)->ip;
+    const struct eps_hyper hyper = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.01};
+    uint32_t ids[BATCH * SEQ], labels[BATCH * SEQ];
+    struct error err = {""};
+    double loss;
+
+    for (uint32_t i = 0; i < BATCH * SEQ; i++) {
+        ids[i] = processes_token(ip->n_opened * BATCH * SEQ + i) % 64;
+        labels[i] = processes_token(ip->n_opened * BATCH * SEQ + i + 1) % 64;
+    }
+    ck_assert_msg(inprocess_step(ip, ids, labels, BATCH * SEQ, &hyper, &loss, &err) == 0, "%s", err.text);
+    return NULL;
+}
+
+static void train(struct run *run, uint64_t n_steps)
+{
+    while (run->ip->n_done < n_steps)
+        take_step(run);
+}
+
+static struct eps_capture_options capture_options(const struct run *run, int output, uint64_t step)
+{
+    return (struct eps_capture_options){.store = &run->ip->store,
+                                        .step = step,
+                                        .config = config,
+                                        .config_bytes = sizeof config - 1,
+                                        .checkpoint = true,
+                                        .output = output};
+}
+
+static int open_output(const char *name)
+{
+    if (access(name, F_OK) != 0)
+        outputs_make(name);
+    int fd = open(name, O_RDONLY | O_DIRECTORY);
+    ck_assert_int_ge(fd, 0);
+    return fd;
+}
+
+/* All units of a run that stands still. */
+static void save(struct run *run, const char *out)
+{
+    int output = open_output(out);
+    const struct eps_capture_options options = capture_options(run, output, run->ip->n_done);
+    struct eps_capture capture;
+    struct error err = {""};
+
+    ck_assert_msg(eps_capture_open(&capture, &options, &err) == 0, "%s", err.text);
+    for (uint32_t u = 0; u < run->ip->model.n_units; u++)
+        ck_assert_msg(eps_capture_write(&capture, u, &err) == 0, "%s", err.text);
+    ck_assert_msg(eps_capture_finish(&capture, &err) == 0, "%s", err.text);
+    close(output);
+}
+
+static bool workers_wait(void *data)
+{
+    struct run *run = data;
+    bool wait = true;
+
+    pthread_mutex_lock(&run->ip->mutex);
+    for (uint32_t i = 0; i < run->ip->options.n_workers; i++) {
+        uint32_t n_used = 0;
+        for (uint32_t k = 1; k <= run->ip->n_slots; k++)
+            n_used += run->ip->workers[i].slot_used[k];
+        wait = wait && n_used == run->ip->n_slots;
+    }
+    pthread_mutex_unlock(&run->ip->mutex);
+    return wait;
+}
+
+/* The next step runs while units are written: first until it can go no further, for the unit that backward begins with
+ * is the last to be released; then unit by unit. */
+START_TEST(what_is_written_during_a_step_is_the_version_before_it)
+{
+    struct run run, still;
+    struct eps_capture capture;
+    struct error err = {""};
+    pthread_t stepping;
+    int output = open_output("moving");
+
+    begin(&run, _i, 0);
+    train(&run, CUT);
+    inprocess_read(run.ip, READER);
+    ck_assert_uint_eq(run.n_captured, run.ip->model.n_units); /* it rests: all are there */
+    ck_assert_uint_eq(run.version, CUT);
+    ck_assert_int_eq(pthread_create(&stepping, NULL, take_step, &run), 0);
+    ck_assert(processes_until(workers_wait, &run)); /* the inbox is full of what must not be folded */
+    const struct eps_capture_options options = capture_options(&run, output, CUT);
+    ck_assert_msg(eps_capture_open(&capture, &options, &err) == 0, "%s", err.text);
+    for (uint32_t u = run.ip->model.n_units; u-- > 0;) { /* the tied unit, 0, is wanted first */
+        ck_assert_msg(eps_capture_write(&capture, u, &err) == 0, "%s", err.text);
+        pthread_mutex_lock(&run.ip->mutex);
+        ck_assert_uint_eq(run.ip->n_done, CUT);
+        pthread_mutex_unlock(&run.ip->mutex);
+        inprocess_release(run.ip, READER, u);
+    }
+    pthread_join(stepping, NULL);
+    ck_assert_msg(eps_capture_finish(&capture, &err) == 0, "%s", err.text);
+    close(output);
+    train(&run, END);
+    save(&run, "moving");
+    inprocess_close(run.ip);
+
+    begin(&still, _i, 0);
+    train(&still, CUT);
+    save(&still, "still");
+    outputs_check_same_state("moving/step-3", "still/step-3");
+    outputs_check_whole("moving", END);
+    train(&still, END);
+    save(&still, "still");
+    outputs_check_same_state("moving/step-6", "still/step-6"); /* being read changes nothing */
+    inprocess_close(still.ip);
+}
+END_TEST
+
+static int open_file(const char *path)
+{
+    int fd = open(path, O_RDONLY);
+
+    ck_assert_msg(fd >= 0, "%s: %s", path, strerror(errno));
+    return fd;
+}
+
+/* On as many workers as it likes: contributions are folded in one order. */
+START_TEST(a_run_goes_on_from_a_checkpoint_bit_for_bit)
+{
+    struct run run;
+    struct error err = {""};
+
+    begin(&run, _i, 0);
+    train(&run, CUT);
+    save(&run, "whole");
+    train(&run, END);
+    save(&run, "whole");
+    inprocess_close(run.ip);
+
+    const int other = ways[_i].n_workers == 2 ? _i - (ways[_i].adamw ? 2 : 3) : _i; /* two workers, then one */
+    begin(&run, other, CUT);
+    int weights = open_file("whole/step-3/model.safetensors"),
+        moments = open_file("whole/step-3/optimizer.safetensors");
+    ck_assert_msg(eps_store_load(&run.ip->store, &weights, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(eps_store_load_moments(&run.ip->store, moments, &err) == 0, "%s", err.text);
+    close(weights);
+    close(moments);
+    train(&run, END);
+    save(&run, "parts");
+    outputs_check_same_state("whole/step-6", "parts/step-6");
+    inprocess_close(run.ip);
+}
+END_TEST
+
+START_TEST(what_is_given_up_leaves_nothing)
+{
+    struct run run;
+    struct eps_capture capture = {0};
+    struct error err = {""};
+    int output = open_output("given-up");
+
+    eps_capture_discard(&capture);
+    begin(&run, 0, 0);
+    const struct eps_capture_options options = capture_options(&run, output, 0);
+    ck_assert_msg(eps_capture_open(&capture, &options, &err) == 0, "%s", err.text);
+    ck_assert_msg(eps_capture_write(&capture, 1, &err) == 0, "%s", err.text);
+    ck_assert_str_eq(outputs_names("given-up"), "step-0.partial ");
+    eps_capture_discard(&capture);
+    ck_assert_str_eq(outputs_names("given-up"), "");
+    close(output);
+    inprocess_close(run.ip);
+}
+END_TEST
+
+/* Whole, as if it had been written there, once its files lie in a directory. With one too few it is none. */
+START_TEST(files_that_came_open_hold_what_a_directory_would)
+{
+    static const char *const names[] = {CHECKPOINT_WEIGHTS, CHECKPOINT_MOMENTS, CHECKPOINT_CONFIG, "a.txt",
+                                        "b.json",           CHECKPOINT_TRAINING};
+    static const char side[] = "{\"options\": {\"x\": 1}, \"files\": {\"a.txt\": \"words\", \"b.json\": \"{}\"}}";
+    struct run run;
+    struct eps_capture capture;
+    struct error err = {""};
+    int output = open_output("there");
+
+    begin(&run, 0, 0);
+    train(&run, CUT);
+    struct eps_capture_options options = capture_options(&run, output, CUT);
+    options.side = side;
+    options.side_bytes = sizeof side - 1;
+    options.microbatch = 2;
+    outputs_make("here");
+    outputs_make("here/step-3");
+    for (int round = 0; round < 2; round++) {
+        ck_assert_msg(eps_capture_open(&capture, &options, &err) == 0, "%s", err.text);
+        for (uint32_t u = 0; u < run.ip->model.n_units; u++)
+            ck_assert_msg(eps_capture_write(&capture, u, &err) == 0, "%s", err.text);
+        ck_assert_msg(eps_capture_finish(&capture, &err) == 0, "%s", err.text);
+        options.output = -1;
+        for (unsigned i = 0; round == 0 && i < 6; i++) {
+            char path[100];
+            snprintf(path, sizeof path, "here/step-3/%s", names[i]);
+            options.files[options.n_files++] = open(path, O_WRONLY | O_CREAT | O_EXCL, 0666);
+            ck_assert_int_eq(pwrite(options.files[i], "more", 4, 1 << 20), 4); /* than there will be */
+        }
+    }
+    ck_assert_int_eq(symlink("step-3", "here/latest"), 0);
+    outputs_check_whole("here", CUT);
+    for (unsigned i = 0; i < 6; i++)
+        outputs_check_same("here/step-3", "there/step-3", names[i]);
+    options.n_files--;
+    ck_assert_int_eq(eps_capture_open(&capture, &options, &err), 0);
+    for (uint32_t u = 0; u < run.ip->model.n_units; u++)
+        ck_assert_int_eq(eps_capture_write(&capture, u, &err), 0);
+    ck_assert_int_eq(eps_capture_finish(&capture, &err), -EINVAL);
+    ck_assert_str_eq(err.text, "training.json: no file came open for it");
+    eps_capture_discard(&capture);
+    ck_assert_int_eq(fcntl(options.files[0], F_GETFD), 0); /* they are whoever's they were */
+    for (unsigned i = 0; i < 6; i++)
+        close(options.files[i]);
+    close(output);
+    inprocess_close(run.ip);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("capture");
+
+    tcase_add_checked_fixture(tests, processes_setup, processes_remove);
+    tcase_set_timeout(tests, 60);
+    tcase_add_loop_test(tests, what_is_written_during_a_step_is_the_version_before_it, 0, N_WAYS);
+    tcase_add_loop_test(tests, a_run_goes_on_from_a_checkpoint_bit_for_bit, 0, N_WAYS);
+    tcase_add_test(tests, what_is_given_up_leaves_nothing);
+    tcase_add_test(tests, files_that_came_open_hold_what_a_directory_would);
+    return run_tests(tests);
+}

@@ -1,0 +1,261 @@
+/* Output directories that are not as they should be: training goes on, the old checkpoint stands, and it is said. */
+#include "tests/kit/driver.h"
+#include "tests/kit/outputs.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/run.h"
+
+#include "proto/model/checkpoint.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static pid_t daemon_pid;
+
+static void setup(void)
+{
+    processes_setup();
+    daemon_pid = processes_daemon("lab", 1, NULL);
+}
+
+START_TEST(what_killed_runs_left_is_removed_when_a_job_begins)
+{
+    struct driver driver;
+    const struct driver_options options = {.out = outputs_make("killed")};
+
+    outputs_make("killed/step-2.partial");
+    outputs_write("killed/step-2.partial", "model.safetensors", "half");
+    outputs_make("killed/step-7.partial");
+    outputs_make("killed/step-8.partial");
+    outputs_write("killed/step-8.partial", "precious", "mine");
+    outputs_make("killed/step-1");
+    ck_assert_int_eq(symlink("step-1", "killed/latest"), 0);
+    ck_assert_int_eq(symlink("step-1", "killed/latest.partial"), 0);
+    driver_open(&driver, "lab", &options);
+    ck_assert_str_eq(outputs_names("killed"), "latest latest.partial step-1 step-8.partial ");
+    driver_train(&driver, 2);
+    driver_ask_save(&driver, 2);
+    driver_await_saves(&driver, 1);
+    driver_close(&driver);
+    outputs_check_whole("killed", 2);
+    ck_assert_str_eq(outputs_names("killed"), "latest step-1 step-2 step-8.partial ");
+}
+END_TEST
+
+START_TEST(a_checkpoint_that_stands_is_replaced_whole)
+{
+    struct driver driver;
+    const struct driver_options options = {.out = outputs_make("again")};
+
+    for (int i = 0; i < 2; i++) {
+        driver_open(&driver, "lab", &options);
+        driver_train(&driver, 1);
+        driver_ask_save(&driver, 1);
+        driver_await_saves(&driver, 1);
+        ck_assert_uint_eq(driver.n_failed, 0);
+        driver_close(&driver);
+        outputs_check_whole("again", 1);
+        ck_assert_str_eq(outputs_names("again"), "latest step-1 ");
+        ck_assert_int_eq(system("rm again/step-1/training.json"), 0); /* as if it had been another */
+    }
+}
+END_TEST
+
+/* A save that fails, and how: training goes on, the old checkpoint stands, the next one works if the reason is gone. */
+struct obstacle {
+    const char *name;
+    void (*put)(const char *out);
+    void (*take_away)(const char *out); /* NULL: it cannot be */
+    int code;
+    const char *says;
+};
+
+static void limit_files(rlim_t bytes)
+{
+    const struct rlimit limit = {.rlim_cur = bytes, .rlim_max = RLIM_INFINITY};
+
+    ck_assert_int_eq(prlimit(daemon_pid, RLIMIT_FSIZE, &limit, NULL), 0);
+}
+
+static void leave_no_room(const char *out)
+{
+    (void)out;
+    limit_files(4096);
+}
+
+static void leave_room_for_weights_alone(const char *out)
+{
+    (void)out;
+    limit_files(60000); /* of 28 KiB of weights twice as much moments */
+}
+
+static void give_room(const char *out)
+{
+    (void)out;
+    limit_files(RLIM_INFINITY);
+}
+
+static void put_a_foreign_directory(const char *out)
+{
+    char path[300];
+
+    snprintf(path, sizeof path, "%s/step-2", out);
+    outputs_make(path);
+    outputs_write(path, "precious", "mine");
+}
+
+static void check_foreign_directory(const char *out)
+{
+    char path[300];
+
+    snprintf(path, sizeof path, "%s/step-2/precious", out);
+    outputs_check_file(path, "mine");
+}
+
+static void put_a_foreign_partial(const char *out)
+{
+    char path[300];
+
+    snprintf(path, sizeof path, "%s/step-2.partial", out);
+    outputs_make(path);
+    outputs_write(path, "precious", "mine");
+}
+
+static void remove_directory(const char *out)
+{
+    char command[400];
+
+    snprintf(command, sizeof command, "rm -r %s", out);
+    ck_assert_int_eq(system(command), 0);
+}
+
+static const struct obstacle obstacles[] = {
+    {"full", leave_no_room, give_room, -EFBIG, "model.safetensors"},
+    {"fuller", leave_room_for_weights_alone, give_room, -EFBIG, "optimizer.safetensors"},
+    {"foreign", put_a_foreign_directory, check_foreign_directory, -EEXIST, "step-2"},
+    {"partial", put_a_foreign_partial, NULL, -EEXIST, "step-2.partial"},
+    {"removed", remove_directory, NULL, -ENOENT, "nothing more can be saved"},
+};
+enum { N_OBSTACLES = sizeof obstacles / sizeof *obstacles };
+
+START_TEST(a_failed_save_leaves_the_old_one_and_the_run_goes_on)
+{
+    const struct obstacle *o = &obstacles[_i];
+    const struct driver_options options = {.out = outputs_make(o->name)};
+    struct client_link viewer;
+    struct driver driver;
+    struct message m = {0};
+
+    driver_open(&driver, "lab", &options);
+    driver_look(&viewer, "lab");
+    driver_train(&driver, 1);
+    driver_ask_save(&driver, 1);
+    driver_await_saves(&driver, 1);
+    driver_begin(&driver);
+    driver_await_covered(&driver, 2);
+    o->put(o->name);
+    driver_ask_save(&driver, 2);
+    driver_train(&driver, 3);
+    driver_await_saves(&driver, 2);
+    ck_assert_uint_eq(driver.n_failed, 1);
+    ck_assert_uint_eq(driver.failed.save_failed.step, 2);
+    ck_assert_int_eq(driver.failed.save_failed.code, o->code);
+    const char *text = driver.failed.save_failed.error.text;
+    ck_assert_msg(strstr(text, o->says) && strstr(text, o->name) && strchr(text, ';'), "%s", text);
+    driver_status(&viewer, &m);
+    ck_assert_int_eq(strncmp(m.status_reply.trouble, text, 200), 0);
+    ck_assert_uint_eq(m.status_reply.saved_step, 1);
+    if (_i < 2)
+        ck_assert_str_eq(outputs_names(o->name), "latest step-1 ");
+    if (_i < 4)
+        outputs_check_whole(o->name, 1);
+    if (o->take_away) {
+        o->take_away(o->name);
+        driver_ask_save(&driver, 3);
+        driver_await_saves(&driver, 3);
+        ck_assert_uint_eq(driver.n_failed, 1);
+        outputs_check_whole(o->name, 3);
+        driver_status(&viewer, &m);
+        ck_assert_str_eq(m.status_reply.trouble, "");
+    } else {
+        driver_ask(&viewer, &m);
+        ck_assert_str_eq(message_name(m.kind), _i == 4 ? "REFUSED" : "SAVED");
+    }
+    client_link_free(&viewer);
+    driver_close(&driver);
+}
+END_TEST
+
+/* On file systems that take nothing. */
+START_TEST(a_directory_that_takes_nothing_is_said_to)
+{
+    static const char *const places[] = {"/sys", "/proc"};
+    struct driver driver;
+    const struct driver_options options = {.out = places[_i]};
+
+    driver_open(&driver, "lab", &options);
+    driver_train(&driver, 1);
+    driver_ask_save(&driver, 1);
+    driver_await_saves(&driver, 1);
+    ck_assert_uint_eq(driver.n_failed, 1);
+    ck_assert_ptr_nonnull(strstr(driver.failed.save_failed.error.text, places[_i]));
+    driver_close(&driver);
+}
+END_TEST
+
+/* The same by the command, where it has a disk of its own. The last checkpoint waits for room, and gets some, or the
+ * user will not wait. */
+START_TEST(the_command_waits_for_room_on_a_full_disk_or_exits_with_1)
+{
+    static const char *const acts[] = {"mount -o remount,size=8m disk", "kill -INT $run", "kill -INT $run"};
+    static const char *const every[] = {"2", "2",
+                                        "0"}; /* with 0 an interrupt ends a run at once, but not one at its end */
+    const char *model = processes_config("model.json", 1, 2, 16, 32), *text = processes_text("text.txt", 8000);
+    char command[2000];
+
+    signal(SIGINT, SIG_DFL);
+    snprintf(command, sizeof command,
+             "mkdir disk && unshare -rm bash -c 'mount -t tmpfs -o size=24k none disk || exit 77; set -m\n"
+             "%s/eps train --model %s --data %s --eval-data %s --out disk/run --batch 4 --steps 2 "
+             "--save-every %s --device-mem 256MiB >out 2>said & run=$!\n"
+             "until grep -q \"^note  *no room for step-2: \" out || ! kill -0 $run; do sleep 0.05; done\n"
+             "%s; wait $run; echo $? >left; ls disk/run | grep -c step- >>left; true' 2>/dev/null",
+             BIN_DIR, model, text, text, every[_i], acts[_i]);
+    if (system(command) != 0) { /* the daemon's part of it is tested above */
+        fprintf(stderr, "test_save_failures: not on a disk of its own: no user name spaces, or no mounts in them\n");
+        return;
+    }
+    outputs_check_file("left", _i == 0 ? "0\n1\n" : "1\n0\n");
+    char *said = processes_read("out");
+    const char *first = strstr(said, "not saved: ");
+    ck_assert_msg(first && strstr(first, "No space left on device"), "%s", said);
+    ck_assert_ptr_null(strstr(first + 1, "not saved: ")); /* said once, however often it is tried */
+    ck_assert_int_eq(strstr(said, "weights in disk/run/step-2") != NULL, _i == 0);
+    ck_assert_int_eq(strstr(said, "disk/run/latest") != NULL, _i == 0);
+    free(said);
+    said = processes_read("said");
+    ck_assert_msg(_i == 0 ? !*said : strstr(said, "No space left on device") != NULL, "%s", said);
+    free(said);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("save failures");
+
+    tcase_add_checked_fixture(tests, setup, processes_remove);
+    tcase_set_timeout(tests, 60);
+    tcase_add_test(tests, what_killed_runs_left_is_removed_when_a_job_begins);
+    tcase_add_test(tests, a_checkpoint_that_stands_is_replaced_whole);
+    tcase_add_loop_test(tests, a_failed_save_leaves_the_old_one_and_the_run_goes_on, 0, N_OBSTACLES);
+    tcase_add_loop_test(tests, a_directory_that_takes_nothing_is_said_to, 0, 2);
+    tcase_add_loop_test(tests, the_command_waits_for_room_on_a_full_disk_or_exits_with_1, 0, 3);
+    return run_tests(tests);
+}

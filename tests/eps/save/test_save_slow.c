@@ -1,0 +1,244 @@
+/* Saves that take long: what goes on meanwhile, what waits, and what becomes of them when the job ends. The daemon's
+ * writes wait for the test. */
+#include "tests/kit/driver.h"
+#include "tests/kit/outputs.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/run.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+enum { GLANCES = 300 }; /* at a daemon that must not move: each takes its loop once round */
+
+static pid_t daemon_pid, worker;
+static struct client_link viewer;
+
+static void setup(void)
+{
+    processes_setup();
+    setenv("SLOW_DISK", processes_path("held"), 1);
+    setenv("LD_PRELOAD", BIN_DIR "/libslow_disk.so", 1);
+    daemon_pid = processes_daemon("lab", 1, &worker);
+    unsetenv("LD_PRELOAD");
+    driver_look(&viewer, "lab");
+}
+
+static void remove_all(void)
+{
+    client_link_free(&viewer);
+    processes_remove();
+}
+
+static void hold_disk(void)
+{
+    outputs_write(".", "held", "");
+}
+
+static void let_disk_go(void)
+{
+    ck_assert_int_eq(unlink("held"), 0);
+}
+
+static void check_nothing_moves(uint64_t step)
+{
+    struct message m;
+
+    do /* the client's words go another way, which may be longer */
+        driver_status(&viewer, &m);
+    while (!m.status_reply.saving);
+    for (int i = 0; i < GLANCES; i++) {
+        driver_status(&viewer, &m);
+        ck_assert_uint_eq(m.status_reply.step, step);
+        ck_assert(m.status_reply.saving);
+    }
+}
+
+/* Before the first step the daemon reads by itself; the step must wait all the same. */
+START_TEST(a_step_waits_for_what_is_being_written)
+{
+    const uint64_t step = (uint64_t)_i;
+    struct driver driver;
+    struct driver_options options = {.out = outputs_make("held-up")};
+
+    driver_open(&driver, "lab", &options);
+    driver_train(&driver, step);
+    hold_disk();
+    driver_ask_save(&driver, step);
+    driver_begin(&driver);
+    check_nothing_moves(step);
+    let_disk_go();
+    driver_await_saves(&driver, 1);
+    driver_await_done(&driver, step + 1);
+    driver_ask_save(&driver, step + 1);
+    driver_await_saves(&driver, 2);
+    driver_close(&driver);
+
+    options.out = outputs_make("free");
+    driver_open(&driver, "lab", &options);
+    for (uint64_t s = step; s <= step + 1; s++) {
+        driver_train(&driver, s);
+        driver_ask_save(&driver, s);
+        driver_await_saves(&driver, (unsigned)(s - step) + 1);
+    }
+    driver_close(&driver);
+    outputs_check_same_state(_i ? "held-up/step-1" : "held-up/step-0", _i ? "free/step-1" : "free/step-0");
+    outputs_check_same_state(_i ? "held-up/step-2" : "held-up/step-1", _i ? "free/step-2" : "free/step-1");
+}
+END_TEST
+
+START_TEST(who_asks_while_it_is_written_is_told_at_its_end)
+{
+    const struct message save = {.kind = MESSAGE_SAVE, .save = {.step = MESSAGE_NO_STEP}};
+    struct driver driver;
+    struct message m = {0};
+    const struct driver_options options = {.out = outputs_make("shared")};
+
+    driver_open(&driver, "lab", &options);
+    driver_train(&driver, 1);
+    hold_disk();
+    driver_ask_save(&driver, 1);
+    check_nothing_moves(1);
+    client_link_send(&viewer, &save);
+    client_link_send(&viewer, &save);
+    driver_ask_save(&driver, 1);
+    let_disk_go();
+    for (int i = 0; i < 2; i++) {
+        driver_next(&viewer, &m);
+        ck_assert_str_eq(message_name(m.kind), "SAVED");
+        ck_assert_uint_eq(m.saved.step, 1);
+    }
+    driver_await_saves(&driver, 1);
+    driver_close(&driver);
+    outputs_check_whole("shared", 1);
+}
+END_TEST
+
+START_TEST(a_save_that_is_captured_outlives_its_job)
+{
+    struct error err = {""};
+    struct driver driver;
+    struct message m = {0};
+    const struct driver_options options = {.out = outputs_make("outlives")};
+
+    driver_open(&driver, "lab", &options);
+    driver_train(&driver, 1);
+    hold_disk();
+    driver_ask_save(&driver, 1);
+    check_nothing_moves(1);
+    if (_i == 0) {
+        ck_assert_int_eq(kill(worker, SIGKILL), 0);
+        ck_assert_int_lt(client_link_next(&driver.link, &m, NULL, &err), 0);
+        ck_assert_ptr_nonnull(strstr(err.text, "worker"));
+    }
+    if (_i == 2)
+        ck_assert_int_eq(kill(daemon_pid, SIGTERM) || kill(daemon_pid, SIGINT), 0); /* twice: at once */
+    driver_leave(&driver);
+    let_disk_go();
+    if (_i < 2)
+        ck_assert_int_eq(kill(daemon_pid, SIGTERM), 0);
+    client_link_close(&viewer);
+    ck_assert_int_eq(processes_wait(daemon_pid), 0);
+    outputs_check_whole("outlives", 1);
+    ck_assert_str_eq(outputs_names("outlives"), "latest step-1 ");
+}
+END_TEST
+
+static unsigned count_descriptors(pid_t pid)
+{
+    char path[40];
+    unsigned n = 0;
+
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *dir = opendir(path);
+    ck_assert_ptr_nonnull(dir);
+    while (readdir(dir))
+        n++;
+    closedir(dir);
+    return n;
+}
+
+/* Far more than are taken at a time: what a run has promised has its own places, and nothing stays open. */
+START_TEST(snapshots_without_end_are_not_in_the_way_of_a_save)
+{
+    enum { ASKED = 100, TAKEN = 8 };
+    const struct message snapshot = {.kind = MESSAGE_SNAPSHOT};
+    int files[3];
+    struct driver driver;
+    struct message m = {0};
+    const struct driver_options options = {.out = outputs_make("crowded")};
+
+    driver_open(&driver, "lab", &options);
+    driver_train(&driver, 1);
+    driver_status(&viewer, &m);
+    const unsigned n_before = count_descriptors(daemon_pid);
+    hold_disk();
+    for (int i = 0; i < ASKED; i++) {
+        for (int k = 0; k < 3; k++)
+            ck_assert_int_ge(files[k] = memfd_create("snapshot", MFD_CLOEXEC), 0);
+        client_link_send_fds(&viewer, &snapshot, files, 3);
+        for (int k = 0; k < 3; k++)
+            close(files[k]);
+        if (i < TAKEN)
+            continue;
+        driver_next(&viewer, &m);
+        ck_assert_str_eq(message_name(m.kind), "REFUSED");
+        ck_assert_msg(strstr(m.refused.error.text, "8 snapshots are under way") != NULL, "%s", m.refused.error.text);
+    }
+    driver_ask_save(&driver, 1);
+    check_nothing_moves(1);
+    let_disk_go();
+    for (int i = 0; i < TAKEN; i++) {
+        driver_next(&viewer, &m);
+        ck_assert_str_eq(message_name(m.kind), "SAVED");
+    }
+    driver_await_saves(&driver, 1);
+    ck_assert_uint_eq(driver.n_failed, 0);
+    outputs_check_whole("crowded", 1);
+    ck_assert_uint_eq(count_descriptors(daemon_pid), n_before);
+    driver_close(&driver);
+}
+END_TEST
+
+START_TEST(a_directory_removed_meanwhile_costs_the_save_alone)
+{
+    struct driver driver;
+    const struct driver_options options = {.out = outputs_make("vanishes")};
+
+    driver_open(&driver, "lab", &options);
+    driver_train(&driver, 1);
+    hold_disk();
+    driver_ask_save(&driver, 1);
+    driver_begin(&driver);
+    check_nothing_moves(1);
+    ck_assert_int_eq(system("rm -r vanishes"), 0);
+    let_disk_go();
+    driver_await_saves(&driver, 1);
+    ck_assert_uint_eq(driver.n_failed, 1);
+    ck_assert_int_eq(driver.failed.save_failed.code, -ENOENT);
+    driver_train(&driver, 3);
+    driver_close(&driver);
+}
+END_TEST
+
+int main(void)
+{
+    if (SANITIZED)
+        return 77;
+    TCase *tests = tcase_create("save slow");
+
+    tcase_add_checked_fixture(tests, setup, remove_all);
+    tcase_set_timeout(tests, 60);
+    tcase_add_loop_test(tests, a_step_waits_for_what_is_being_written, 0, 2);
+    tcase_add_test(tests, who_asks_while_it_is_written_is_told_at_its_end);
+    tcase_add_loop_test(tests, a_save_that_is_captured_outlives_its_job, 0, 3);
+    tcase_add_test(tests, snapshots_without_end_are_not_in_the_way_of_a_save);
+    tcase_add_test(tests, a_directory_removed_meanwhile_costs_the_save_alone);
+    return run_tests(tests);
+}

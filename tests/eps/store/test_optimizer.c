@@ -1,0 +1,557 @@
+#include "tests/kit/plain.h"
+#include "tests/kit/run.h"
+
+#include "eps/store/optimizer.h"
+
+#include <check.h>
+#include <errno.h>
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+/* Adam's usual numbers. */
+static const struct eps_hyper usual = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.1};
+
+/* Selects a path, or false where the machine has not got it. */
+static bool selected(int isa)
+{
+    int rc = eps_optimizer_select((enum eps_isa)isa);
+
+    ck_assert(rc == 0 || rc == -ENOTSUP);
+    return rc == 0;
+}
+
+/* xorshift64*, so that cases are the same everywhere. */
+static double uniform(uint64_t *state)
+{
+    *state ^= *state >> 12, *state ^= *state << 25, *state ^= *state >> 27;
+    return (double)(*state * 0x2545F4914F6CDD1Du >> 11) * 0x1p-53;
+}
+
+/* Of either sign, magnitudes spread evenly over the exponents from low to high. */
+static float spread(uint64_t *state, double low, double high)
+{
+    double magnitude = exp2(log2(low) + uniform(state) * (log2(high) - log2(low)));
+
+    return (float)(uniform(state) < 0.5 ? -magnitude : magnitude);
+}
+
+static float *floats(size_t n)
+{
+    float *x = calloc(n, sizeof *x);
+
+    ck_assert_ptr_nonnull(x);
+    return x;
+}
+
+/* One element in fp64. peak and w_peak are the largest partial results of the sums that m and w are: where terms
+ * cancel, an fp32 sum cannot be closer than the rounding of its largest partial result, so that is what an ulp is
+ * measured at. */
+struct truth {
+    double w, m, v, peak, w_peak;
+};
+
+static void truth_fold(struct truth *x, double g, const struct eps_hyper *hp, bool first)
+{
+    if (first) {
+        x->m *= hp->beta1;
+        x->v *= hp->beta2;
+        x->peak *= hp->beta1;
+    }
+    x->peak = fmax(x->peak, fmax(fabs(x->m), fabs((1 - hp->beta1) * g)));
+    x->m += (1 - hp->beta1) * g;
+    x->v += (1 - hp->beta2) * g * g;
+    x->peak = fmax(x->peak, fabs(x->m));
+}
+
+static void truth_update(struct truth *x, const struct eps_hyper *hp, uint64_t t, bool decays)
+{
+    double step_size = hp->lr / (1 - pow(hp->beta1, (double)t));
+    double denominator = sqrt(x->v / (1 - pow(hp->beta2, (double)t))) + hp->epsilon;
+
+    x->w_peak = fmax(fabs(x->w), step_size * x->peak / denominator);
+    if (decays)
+        x->w *= 1 - hp->lr * hp->weight_decay;
+    x->w -= step_size * x->m / denominator;
+}
+
+/* Distance in units in the last place of an fp32 number as large as scale. */
+static double ulps(double got, double want, double scale)
+{
+    int exponent = scale > 0 ? ilogb(scale) : -149;
+
+    return fabs(got - want) / ldexp(1, exponent - 23 < -149 ? -149 : exponent - 23);
+}
+
+static void near(const char *what, double got, double want, double scale, double allowed)
+{
+    double distance = ulps(got, want, fmax(fabs(want), scale));
+
+    if (!(distance <= allowed))
+        ck_abort_msg("%s: %a, not %a: %.2f ulp", what, got, want, distance);
+}
+
+static void read_floats(FILE *file, const char *word, float *x, double *exact, int n)
+{
+    char got[16];
+
+    ck_assert_int_eq(fscanf(file, "%15s", got), 1);
+    ck_assert_str_eq(got, word);
+    for (int i = 0; i < n; i++) {
+        ck_assert_int_eq(fscanf(file, "%la", &exact[i]), 1);
+        x[i] = (float)exact[i];
+    }
+}
+
+enum { MOST = 16 }; /* elements of a case in the file */
+
+/* Four where each step rounds a state once, as with AdamW or one part. Every further fold of a step rounds m and v
+ * again, by up to half an ulp and for equal parts in the same direction: computing folds in fp64 changes nothing in
+ * that (6.5 ulp after 40, against 5.5 as it is here), only wider moments would. */
+static double allowed_ulps(int n_folds, uint64_t steps)
+{
+    return 4 + (n_folds - 1) * 0.5 * (double)steps;
+}
+
+/* One case of the file: 5 steps from zero moments, each number after each step. */
+static void run_case(FILE *file)
+{
+    char name[16];
+    int n_parts, n, steps;
+    struct eps_hyper hp;
+    float w[MOST], m[MOST] = {0}, v[MOST] = {0}, g[MOST], sum[MOST];
+    double exact[MOST], want[3][MOST];
+    struct truth truth[MOST] = {0};
+
+    ck_assert_int_eq(fscanf(file, "%15s %d %d %d %la %la %la %la %la", name, &n_parts, &n, &steps, &hp.lr, &hp.beta1,
+                            &hp.beta2, &hp.epsilon, &hp.weight_decay),
+                     9);
+    ck_assert(n <= MOST);
+    const size_t count = (size_t)n;
+    const bool adamw = strcmp(name, "adamw") == 0;
+    read_floats(file, "weights", w, exact, n);
+    for (uint64_t t = 1; t <= (uint64_t)steps; t++) {
+        for (int part = 0; part < n_parts; part++) {
+            read_floats(file, "part", g, exact, n);
+            if (adamw)
+                plain_sum(sum, g, count, part == 0);
+            else
+                plain_fold(m, v, g, count, &hp, part == 0);
+            for (int i = 0; i < n; i++) /* for the largest partial results alone; a sum of parts has them as well */
+                truth_fold(&truth[i], g[i], &hp, part == 0);
+        }
+        if (adamw)
+            plain_fold(m, v, sum, count, &hp, true);
+        plain_update(w, m, v, count, &hp, t, true);
+        read_floats(file, "w", g, want[0], n);
+        read_floats(file, "m", g, want[1], n);
+        read_floats(file, "v", g, want[2], n);
+        const double allowed = allowed_ulps(adamw ? 1 : n_parts, t);
+        for (int i = 0; i < n; i++) {
+            double scale = fmax(truth[i].w_peak, fabs(want[0][i]));
+            near("w", w[i], want[0][i], scale, allowed);
+            near("m", m[i], want[1][i], truth[i].peak, allowed);
+            near("v", v[i], want[2][i], adamw ? truth[i].v : 0, allowed);
+            truth[i].w_peak = scale;
+        }
+    }
+}
+
+/* tests/fixtures/vectors/adama.txt is written by tests/oracle/make_adama.py. Where parts cancel before AdamW squares their sum, v
+ * is as uncertain as the sum, whose ulp is that of its largest partial result. */
+START_TEST(numbers_are_those_of_the_specification)
+{
+    char word[16];
+    int cases = 0;
+
+    if (!selected(_i))
+        return;
+    FILE *file = fopen(TESTS_DIR "/fixtures/vectors/adama.txt", "r");
+    ck_assert_ptr_nonnull(file);
+    for (; fscanf(file, "%15s", word) == 1; cases++) {
+        ck_assert_str_eq(word, "case");
+        run_case(file);
+    }
+    fclose(file);
+    ck_assert_int_eq(cases, 24);
+}
+END_TEST
+
+static const struct {
+    int n_parts;
+    uint64_t t;
+    double low, high; /* magnitudes of gradients */
+    bool zero;        /* weights and moments */
+} random_cases[] = {
+    {1, 1, 1e-3, 1, true},        {1, 1, 1e-30, 1e10, true},    {1, 2, 1e-3, 1, false},  {1, 1000, 1e-8, 1e4, false},
+    {1, 1000000, 1e-3, 1, false}, {2, 1, 1e-3, 1, true},        {2, 10, 1e-2, 1, false}, {8, 3, 1e-2, 1, false},
+    {8, 100, 1e-6, 1e6, false},   {1, 10, 1e-18, 1e-16, false},
+};
+
+/* One step from a state that is exact in both. */
+START_TEST(one_step_of_random_numbers_is_exact_to_its_rounding)
+{
+    enum { N = 20000 };
+    const int isa = _i % 3, which = _i / 3;
+    const bool zero = random_cases[which].zero;
+    const double low = random_cases[which].low, high = random_cases[which].high;
+    const double allowed = allowed_ulps(random_cases[which].n_parts, 1);
+    uint64_t seed = (uint64_t)which + 1;
+    struct truth *truth = calloc(N, sizeof *truth);
+    float *w = floats(N), *m = floats(N), *v = floats(N), *g = floats(N);
+
+    ck_assert_ptr_nonnull(truth);
+    if (selected(isa)) {
+        for (int i = 0; i < N; i++) {
+            w[i] = zero ? 0 : spread(&seed, 1e-6, 10);
+            m[i] = zero ? 0 : spread(&seed, low, high);
+            v[i] = zero ? 0 : (float)(uniform(&seed) * high * high);
+            truth[i] = (struct truth){.w = w[i], .m = m[i], .v = v[i], .peak = fabsf(m[i])};
+        }
+        for (int part = 0; part < random_cases[which].n_parts; part++) {
+            for (int i = 0; i < N; i++) {
+                g[i] = spread(&seed, low, high);
+                truth_fold(&truth[i], g[i], &usual, part == 0);
+            }
+            plain_fold(m, v, g, N, &usual, part == 0);
+        }
+        plain_update(w, m, v, N, &usual, random_cases[which].t, true);
+        for (int i = 0; i < N; i++) {
+            truth_update(&truth[i], &usual, random_cases[which].t, true);
+            near("m", m[i], truth[i].m, truth[i].peak, allowed);
+            near("v", v[i], truth[i].v, 0, allowed);
+            near("w", w[i], truth[i].w, truth[i].w_peak, allowed);
+        }
+    }
+    free(truth), free(w), free(m), free(v), free(g);
+}
+END_TEST
+
+/* By hand: at step 1 the bias correction cancels, so the update is lr * (sign(g) + decay * w). */
+START_TEST(first_step_moves_a_weight_by_lr)
+{
+    const struct eps_hyper hp = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 0, .weight_decay = 0.01};
+    const float g = -0.25f;
+    float w = -2, m = 0, v = 0;
+
+    plain_step(&w, &m, &v, &g, 1, &hp, 1, true);
+    ck_assert_float_eq_tol(w, -2 - 0.1f * (-1 - 0.02f), 5e-7f); /* 2 ulp: m and v were rounded */
+    w = -2, m = 0, v = 0;
+    plain_step(&w, &m, &v, &g, 1, &hp, 1, false);
+    ck_assert_float_eq_tol(w, -1.9f, 5e-7f);
+}
+END_TEST
+
+START_TEST(what_has_no_gradient_only_decays)
+{
+    const struct eps_hyper hp = {.lr = 0.5, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.5};
+    const float g = 0;
+    float w = 3, m = 0, v = 0;
+
+    plain_step(&w, &m, &v, &g, 1, &hp, 7, false);
+    ck_assert(w == 3 && m == 0 && v == 0);
+    plain_step(&w, &m, &v, &g, 1, &hp, 7, true);
+    ck_assert(w == 2.25f);
+}
+END_TEST
+
+enum { N = 70000 }; /* several threads' worth, not a multiple of anything */
+
+struct state {
+    float *w, *m, *v, *g;
+};
+
+/* Ordinary numbers among zeros, denormals, the largest and the smallest. */
+static struct state strange_state(void)
+{
+    const float special[] = {0,     -0.0f, FLT_TRUE_MIN, -FLT_TRUE_MIN, 1e-40f,   FLT_MIN, 1e-20f,
+                             1e-8f, 1,     -1e4f,        1e15f,         -1.5e19f, 1e25f,   FLT_MAX};
+    const size_t n_special = sizeof special / sizeof *special;
+    struct state state = {floats(N), floats(N), floats(N), floats(N)};
+    uint64_t seed = 99;
+
+    for (size_t i = 0; i < N; i++) {
+        bool odd = uniform(&seed) < 0.2;
+        state.w[i] = odd ? special[i % n_special] : spread(&seed, 1e-4, 10);
+        state.m[i] = odd ? special[i / n_special % n_special] : spread(&seed, 1e-10, 1);
+        state.v[i] = odd ? fabsf(special[i / n_special / n_special % n_special]) : (float)uniform(&seed);
+        state.g[i] = odd ? special[i / 3 % n_special] : spread(&seed, 1e-10, 1);
+    }
+    return state;
+}
+
+static void free_state(struct state *state)
+{
+    free(state->w), free(state->m), free(state->v), free(state->g);
+}
+
+static void same(const struct state *a, const struct state *b)
+{
+    for (size_t i = 0; i < N; i++)
+        if (memcmp(&a->w[i], &b->w[i], 4) || memcmp(&a->m[i], &b->m[i], 4) || memcmp(&a->v[i], &b->v[i], 4))
+            ck_abort_msg("element %zu: w %a %a, m %a %a, v %a %a", i, a->w[i], b->w[i], a->m[i], b->m[i], a->v[i],
+                         b->v[i]);
+}
+
+/* Every function, two of them twice. */
+static void walk(struct state *s)
+{
+    float *sum = floats(N);
+
+    plain_fold(s->m, s->v, s->g, N, &usual, true);
+    plain_fold(s->m, s->v, s->w, N, &usual, false);
+    plain_update(s->w, s->m, s->v, N, &usual, 3, true);
+    plain_sum(sum, s->g, N, true);
+    plain_sum(sum, s->m, N, false);
+    for (int i = 0; i < N; i++)
+        sum[i] = isfinite(sum[i]) ? sum[i] : 1;
+    plain_step(s->w, s->m, s->v, sum, N, &usual, 4, false);
+    free(sum);
+}
+
+START_TEST(every_instruction_path_gives_the_same_bits)
+{
+    struct state v2 = strange_state(), other = strange_state();
+
+    ck_assert(selected(EPS_ISA_V2));
+    walk(&v2);
+    if (selected(_i)) {
+        walk(&other);
+        same(&v2, &other);
+    }
+    free_state(&v2), free_state(&other);
+}
+END_TEST
+
+/* 1e21 overflows v, which stays at the largest number. */
+START_TEST(gradients_up_to_1e37_never_make_a_nan)
+{
+    struct state state = strange_state();
+
+    ck_assert(selected(EPS_ISA_BEST));
+    for (size_t i = 0; i < N; i++) {
+        state.g[i] = fminf(state.g[i], 1e37f);
+        state.m[i] = fminf(state.m[i], 1e37f);
+        state.w[i] = fminf(state.w[i], 1e37f);
+    }
+    walk(&state);
+    for (int t = 5; t < 10; t++)
+        plain_step(state.w, state.m, state.v, state.g, N, &usual, (uint64_t)t, true);
+    for (size_t i = 0; i < N; i++)
+        if (isnan(state.w[i]) || isnan(state.m[i]) || !(state.v[i] >= 0))
+            ck_abort_msg("element %zu: w %a, m %a, v %a, g %a", i, state.w[i], state.m[i], state.v[i], state.g[i]);
+    free_state(&state);
+}
+END_TEST
+
+START_TEST(step_is_fold_then_update)
+{
+    struct state one = strange_state(), two = strange_state();
+
+    if (selected(_i)) {
+        plain_step(one.w, one.m, one.v, one.g, N, &usual, 5, true);
+        plain_fold(two.m, two.v, two.g, N, &usual, true);
+        plain_update(two.w, two.m, two.v, N, &usual, 5, true);
+        same(&one, &two);
+    }
+    free_state(&one), free_state(&two);
+}
+END_TEST
+
+/* AdamW goes through the sum of its parts, AdamA does not. */
+START_TEST(with_one_part_adama_is_adamw)
+{
+    struct state adama = strange_state(), adamw = strange_state();
+    float *sum = floats(N);
+
+    if (selected(_i)) {
+        for (uint64_t t = 1; t <= 3; t++) {
+            plain_step(adama.w, adama.m, adama.v, adama.g, N, &usual, t, true);
+            plain_sum(sum, adamw.g, N, true);
+            plain_fold(adamw.m, adamw.v, sum, N, &usual, true);
+            plain_update(adamw.w, adamw.m, adamw.v, N, &usual, t, true);
+        }
+        same(&adama, &adamw);
+    }
+    free(sum);
+    free_state(&adama), free_state(&adamw);
+}
+END_TEST
+
+START_TEST(results_do_not_depend_on_how_the_range_is_cut)
+{
+    struct state whole = strange_state(), cut = strange_state();
+    const size_t at[] = {0, 1, 1023, 1040, 40000, N};
+
+    ck_assert(selected(EPS_ISA_BEST));
+    plain_step(whole.w, whole.m, whole.v, whole.g, N, &usual, 5, true);
+    for (int k = 0; k < 5; k++)
+        plain_step(cut.w + at[k], cut.m + at[k], cut.v + at[k], cut.g + at[k], at[k + 1] - at[k], &usual, 5, true);
+    same(&whole, &cut);
+#ifdef _OPENMP
+    for (int n_threads = 1; n_threads <= 7; n_threads++) {
+        free_state(&cut);
+        cut = strange_state();
+        omp_set_num_threads(n_threads);
+        plain_step(cut.w, cut.m, cut.v, cut.g, N, &usual, 5, true);
+        same(&whole, &cut);
+    }
+#endif
+    free_state(&whole), free_state(&cut);
+}
+END_TEST
+
+/* With beta = 1 - 2^-k and gradients of 6 bits every sum below is exact in fp32, so the identities hold to the bit. */
+static const struct eps_hyper exact_hp = {
+    .lr = 1e-3, .beta1 = 1 - 0x1p-3, .beta2 = 1 - 0x1p-10, .epsilon = 1e-8, .weight_decay = 0.1};
+
+static float short_gradient(uint64_t *seed)
+{
+    return (float)(int)(uniform(seed) * 127 - 63) * 0x1p-6f;
+}
+
+/* arXiv:2305.19982: N equal parts of g/N add (1 - b2) g^2 / N to v, where Adam adds (1 - b2) g^2; m is Adam's. */
+START_TEST(equal_parts_add_one_nth_of_adams_square)
+{
+    const int n_parts = 1 << _i;
+    struct state adam = strange_state(), adama = strange_state();
+    uint64_t seed = 5;
+
+    ck_assert(selected(EPS_ISA_BEST));
+    for (size_t i = 0; i < N; i++) {
+        adam.m[i] = adam.v[i] = adama.m[i] = adama.v[i] = 0;
+        adam.g[i] = short_gradient(&seed);
+        adama.g[i] = adam.g[i] / (float)n_parts;
+    }
+    plain_fold(adam.m, adam.v, adam.g, N, &exact_hp, true);
+    for (int part = 0; part < n_parts; part++)
+        plain_fold(adama.m, adama.v, adama.g, N, &exact_hp, part == 0);
+    for (size_t i = 0; i < N; i++)
+        if (adama.v[i] * (float)n_parts != adam.v[i] || adama.m[i] != adam.m[i])
+            ck_abort_msg("g %a: v %a and %a, m %a and %a", adam.g[i], adama.v[i], adam.v[i], adama.m[i], adam.m[i]);
+    free_state(&adam), free_state(&adama);
+}
+END_TEST
+
+/* Unequal parts: m is Adam's to the bit (the sums are exact), and by Cauchy and Schwarz v_Adam <= N v_AdamA. */
+START_TEST(unequal_parts_keep_adams_m_and_bound_its_v)
+{
+    const int n_parts = 1 << _i;
+    struct state adam = strange_state(), adama = strange_state();
+    float *sum = floats(N);
+    uint64_t seed = 6;
+
+    ck_assert(selected(EPS_ISA_BEST));
+    for (size_t i = 0; i < N; i++)
+        adam.m[i] = adama.m[i] = short_gradient(&seed), adam.v[i] = adama.v[i] = 0x1p-12f * (float)(i % 64);
+    for (int part = 0; part < n_parts; part++) {
+        for (size_t i = 0; i < N; i++)
+            adama.g[i] = short_gradient(&seed);
+        plain_fold(adama.m, adama.v, adama.g, N, &exact_hp, part == 0);
+        plain_sum(sum, adama.g, N, part == 0);
+    }
+    plain_fold(adam.m, adam.v, sum, N, &exact_hp, true);
+    for (size_t i = 0; i < N; i++)
+        if (adama.m[i] != adam.m[i] || adam.v[i] > (float)n_parts * adama.v[i] * (1 + FLT_EPSILON))
+            ck_abort_msg("v %a and %a, m %a and %a", adama.v[i], adam.v[i], adama.m[i], adam.m[i]);
+    free(sum);
+    free_state(&adam), free_state(&adama);
+}
+END_TEST
+
+START_TEST(one_value_that_is_not_finite_is_found_anywhere)
+{
+    const float bad[] = {INFINITY, -INFINITY, NAN, -NAN};
+    float *g = floats(N);
+    uint64_t seed = 7;
+
+    if (selected(_i)) {
+        for (size_t i = 0; i < N; i++)
+            g[i] = i % 5 ? spread(&seed, FLT_TRUE_MIN, FLT_MAX) : i % 2 ? FLT_MAX : -FLT_MAX;
+        ck_assert(plain_is_finite(g, N));
+        ck_assert(plain_is_finite(g, 0));
+        for (size_t at = 0; at < N; at = at < 200 || at > N - 100 ? at + 1 : at + 977) {
+            float kept = g[at];
+            g[at] = bad[at % 4];
+            if (plain_is_finite(g, N) || plain_is_finite(g, at + 1) || !plain_is_finite(g, at))
+                ck_abort_msg("element %zu", at);
+            g[at] = kept;
+        }
+    }
+    free(g);
+}
+END_TEST
+
+/* One weight at the largest value that there is, decayed by a factor of 99 in size; or one moment that is not finite.
+ * In both passes, and both forms of the weights. */
+START_TEST(a_weight_that_is_not_finite_afterwards_is_told_wherever_it_is)
+{
+    const struct eps_hyper hp = {.lr = 10, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 10};
+    float *w = floats(N), *m = floats(N), *v = floats(N), *g = floats(N);
+    uint16_t *high = calloc(N, sizeof *high);
+    int16_t *low = calloc(N, sizeof *low);
+
+    ck_assert(high && low);
+    const struct eps_parameters plain = {.n = N, .w = w, .m = m, .v = v};
+    const struct eps_parameters split = {.n = N, .high = high, .low = low, .m = m, .v = v};
+    const struct eps_gradient gradient = {g, NUMBER_FP32, 1};
+    for (size_t at = 0; at < N && selected(_i); at = at < 40 || at > N - 40 ? at + 1 : at + 4999) {
+        for (int which = 0; which < 8; which++) {
+            const bool by_moment = which & 1, is_split = which & 2, is_step = which & 4;
+            const struct eps_parameters *p = is_split ? &split : &plain;
+            memset(w, 0, N * sizeof *w), memset(m, 0, N * sizeof *m), memset(v, 0, N * sizeof *v);
+            memset(high, 0, N * sizeof *high), memset(low, 0, N * sizeof *low);
+            ck_assert(is_step ? eps_optimizer_step(p, &gradient, &hp, 1, true)
+                              : eps_optimizer_update(p, &hp, 1, true, 1));
+            m[at] = by_moment ? INFINITY : 0;
+            w[at] = FLT_MAX;
+            number_split(FLT_MAX, &high[at], &low[at]);
+            if (by_moment)
+                w[at] = 0, high[at] = 0, low[at] = 0;
+            if (is_step ? eps_optimizer_step(p, &gradient, &hp, 1, true) : eps_optimizer_update(p, &hp, 1, true, 1))
+                ck_abort_msg("element %zu, case %d", at, which);
+        }
+    }
+    free(w), free(m), free(v), free(g), free(high), free(low);
+}
+END_TEST
+
+START_TEST(a_sum_starts_anew_and_grows)
+{
+    float sum[3] = {NAN, 1, 2};
+    const float g[3] = {1, 2, 0.5f};
+
+    plain_sum(sum, g, 3, true);
+    plain_sum(sum, g, 3, false);
+    ck_assert(sum[0] == 2 && sum[1] == 4 && sum[2] == 1);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = tcase_create("optimizer");
+    const int n_random = sizeof random_cases / sizeof *random_cases;
+
+    tcase_set_timeout(tcase, 60);
+    tcase_add_loop_test(tcase, numbers_are_those_of_the_specification, EPS_ISA_V2, EPS_ISA_BEST);
+    tcase_add_loop_test(tcase, one_step_of_random_numbers_is_exact_to_its_rounding, 0, 3 * n_random);
+    tcase_add_test(tcase, first_step_moves_a_weight_by_lr);
+    tcase_add_test(tcase, what_has_no_gradient_only_decays);
+    tcase_add_loop_test(tcase, every_instruction_path_gives_the_same_bits, EPS_ISA_V3, EPS_ISA_BEST);
+    tcase_add_test(tcase, gradients_up_to_1e37_never_make_a_nan);
+    tcase_add_loop_test(tcase, step_is_fold_then_update, EPS_ISA_V2, EPS_ISA_BEST);
+    tcase_add_loop_test(tcase, with_one_part_adama_is_adamw, EPS_ISA_V2, EPS_ISA_BEST);
+    tcase_add_test(tcase, results_do_not_depend_on_how_the_range_is_cut);
+    tcase_add_loop_test(tcase, equal_parts_add_one_nth_of_adams_square, 0, 4);
+    tcase_add_loop_test(tcase, unequal_parts_keep_adams_m_and_bound_its_v, 0, 4);
+    tcase_add_loop_test(tcase, one_value_that_is_not_finite_is_found_anywhere, EPS_ISA_V2, EPS_ISA_BEST);
+    tcase_add_loop_test(tcase, a_weight_that_is_not_finite_afterwards_is_told_wherever_it_is, EPS_ISA_V2, EPS_ISA_BEST);
+    tcase_add_test(tcase, a_sum_starts_anew_and_grows);
+    return run_tests(tcase);
+}

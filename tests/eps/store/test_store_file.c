@@ -1,0 +1,376 @@
+#include "tests/kit/run.h"
+#include "tests/kit/store_fixture.h"
+
+#include <check.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* A safetensors file in the making. */
+struct file {
+    char header[65536];
+    size_t header_n;
+    uint8_t *data;
+    uint64_t data_n;
+};
+
+/* Exact in all three types, so that one expectation serves all. */
+static float exact(uint64_t i)
+{
+    return (float)((int)(i * 7 % 127) - 63) * 0x1p-5f;
+}
+
+static void put_value(struct file *file, float value, const char *type)
+{
+    uint32_t bits;
+
+    memcpy(&bits, &value, sizeof bits);
+    if (strcmp(type, "BF16") == 0) {
+        bits >>= 16;
+    } else if (strcmp(type, "F16") == 0) { /* a normal number or zero: rebias the exponent from 127 to 15 */
+        uint32_t exponent = bits >> 23 & 0xff;
+        bits = (bits >> 16 & 0x8000) | (exponent ? (exponent - 112) << 10 : 0) | (bits >> 13 & 0x3ff);
+    }
+    size_t size = strcmp(type, "F32") == 0 ? 4 : 2;
+    memcpy(file->data + file->data_n, &bits, size); /* little-endian */
+    file->data_n += size;
+}
+
+/* Of the data from begin on. */
+static void add_entry(struct file *file, const char *name, const char *type, const char *shape, uint64_t begin)
+{
+    file->header_n +=
+        (size_t)snprintf(file->header + file->header_n, sizeof file->header - file->header_n,
+                         "%c\"%s\":{\"dtype\":\"%s\",\"shape\":[%s],\"data_offsets\":[%ju,%ju]}",
+                         file->header_n ? ',' : '{', name, type, shape, (uintmax_t)begin, (uintmax_t)file->data_n);
+    ck_assert_uint_lt(file->header_n, sizeof file->header - 1);
+}
+
+/* shape of a tensor of the model; odd is put at element 3 instead of the usual, if not zero. */
+static void add_tensor(struct file *file, const char *name, const char *type, const struct model_tensor *tensor,
+                       float odd)
+{
+    const uint64_t begin = file->data_n;
+    char shape[64];
+
+    snprintf(shape, sizeof shape, tensor->n_dims == 2 ? "%ju,%ju" : "%ju", (uintmax_t)tensor->shape[0],
+             (uintmax_t)tensor->shape[1]);
+    file->data = realloc(file->data, begin + tensor->n * 4);
+    ck_assert_ptr_nonnull(file->data);
+    for (uint64_t i = 0; i < tensor->n; i++)
+        put_value(file, i == 3 && odd != 0 ? odd : strncmp(name, "v.", 2) == 0 ? fabsf(exact(i)) : exact(i), type);
+    add_entry(file, name, type, shape, begin);
+}
+
+/* The descriptor; file is done with. */
+static int finish(struct file *file)
+{
+    int fd = memfd_create("weights", MFD_CLOEXEC);
+
+    file->header[file->header_n++] = '}';
+    while (file->header_n % 8)
+        file->header[file->header_n++] = ' ';
+    const uint64_t n = file->header_n;
+    ck_assert_int_eq(write(fd, &n, 8), 8);
+    ck_assert_int_eq(write(fd, file->header, n), (ssize_t)n);
+    ck_assert_int_eq(write(fd, file->data, file->data_n), (ssize_t)file->data_n);
+    free(file->data);
+    *file = (struct file){0};
+    return fd;
+}
+
+/* Every tensor but one; type F32, full names. */
+static void add_all_but(struct file *file, const struct model *model, const char *left_out)
+{
+    for (uint32_t i = 0; i < model->n_tensors; i++)
+        if (!left_out || strcmp(model->tensors[i].name, left_out) != 0)
+            add_tensor(file, model->tensors[i].name, "F32", &model->tensors[i], 0);
+}
+
+static void check_exact(const struct store_fixture *f)
+{
+    for (uint32_t u = 0; u < f->model.n_units; u++)
+        for (uint32_t i = 0; i < f->model.units[u].n_pieces; i++) {
+            const struct model_piece *p = &f->model.pieces[f->model.units[u].first_piece + i];
+            const struct model_tensor *tensor = &f->model.tensors[p->tensor];
+            const float *w = eps_store_weights(&f->store, u) + p->offset;
+            for (uint64_t k = 0; k < p->n; k++)
+                if (w[k] != exact(p->first_row * tensor->shape[1] + k))
+                    ck_abort_msg("%s, unit %u, element %ju: %a", tensor->name, u, (uintmax_t)k, w[k]);
+        }
+}
+
+START_TEST(what_was_written_is_loaded_bit_for_bit)
+{
+    struct store_fixture a, b;
+    struct error err = {0};
+    int fd = memfd_create("weights", MFD_CLOEXEC);
+
+    store_fixture_open(&a, store_fixture_cut, _i, 0);
+    store_fixture_open(&b, store_fixture_cut, _i, 0);
+    eps_store_draw(&a.store, 9);
+    store_fixture_write(&a.store, fd, -1, NULL);
+    ck_assert_msg(eps_store_load(&b.store, &fd, 1, &err) == 0, "%s", err.text);
+    store_fixture_same(a.store.weights.base, b.store.weights.base, a.model.segment_n, "w");
+    close(fd);
+    store_fixture_close(&a), store_fixture_close(&b);
+}
+END_TEST
+
+/* The three types, short names in the second of two files, and what may be passed over. */
+START_TEST(weights_of_every_type_are_loaded_from_several_files)
+{
+    static const char *const types[] = {"F32", "F16", "BF16"};
+    const bool tied = _i % 2;
+    struct model_tensor mask = {.n_dims = 2, .shape = {5, 5}, .n = 25};
+    struct file file = {0};
+    struct store_fixture f;
+    struct error err = {0};
+    int fds[2];
+
+    store_fixture_open(&f, store_fixture_small, tied, 0);
+    for (uint32_t i = 0; i < f.model.n_tensors; i++) {
+        const char *name = f.model.tensors[i].name;
+        if (i == f.model.n_tensors / 2)
+            fds[0] = finish(&file);
+        if (i >= f.model.n_tensors / 2 && strncmp(name, "transformer.", 12) == 0)
+            name += 12;
+        add_tensor(&file, name, types[(unsigned)_i / 2], &f.model.tensors[i], 0);
+    }
+    add_tensor(&file, "h.1.attn.bias", "F32", &mask, NAN);
+    add_tensor(&file, "transformer.h.0.attn.masked_bias", "F16", &mask, 0);
+    if (tied)
+        add_tensor(&file, "lm_head.weight", "F32", model_find(&f.model, "wte.weight"), 0);
+    fds[1] = finish(&file);
+    ck_assert_msg(eps_store_load(&f.store, fds, 2, &err) == 0, "%s", err.text);
+    check_exact(&f);
+    close(fds[0]), close(fds[1]);
+    store_fixture_close(&f);
+}
+END_TEST
+
+START_TEST(a_tensor_cut_over_units_is_loaded_in_order_of_rows)
+{
+    struct file file = {0};
+    struct store_fixture f;
+    struct error err = {0};
+
+    store_fixture_open(&f, store_fixture_cut, true, 0);
+    add_all_but(&file, &f.model, NULL);
+    add_tensor(&file, "lm_head.weight", "F32", model_find(&f.model, "wte.weight"), 0);
+    int fd = finish(&file);
+    ck_assert_msg(eps_store_load(&f.store, &fd, 1, &err) == 0, "%s", err.text);
+    check_exact(&f);
+    close(fd);
+    store_fixture_close(&f);
+}
+END_TEST
+
+/* A file as it should be but for one tensor, which says what is wrong. */
+static const struct {
+    const char *left_out, *added, *type;
+    uint64_t rows; /* 0: as it should be */
+    float odd;
+    const char *sentence;
+} bad_files[] = {
+    {"transformer.ln_f.bias", NULL, NULL, 0, 0, "transformer.ln_f.bias is missing"},
+    {"transformer.wpe.weight", "transformer.wpe.weight", "F32", 4, 0,
+     "transformer.wpe.weight is 4 x 8, the model's is 5 x 8"},
+    {NULL, "transformer.h.2.ln_1.bias", "F32", 8, 0, "transformer.h.2.ln_1.bias is no tensor of this model"},
+    {NULL, "attn.bias", "F32", 8, 0, "attn.bias is no tensor of this model"},
+    {NULL, "h.0.ln_1.weight", "F32", 0, 0, "transformer.h.0.ln_1.weight comes twice"},
+    {"transformer.h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "F32", 0, NAN,
+     "h.1.mlp.c_fc.bias has a value that is not finite: the file is damaged, or its training has diverged"},
+    {"transformer.h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "BF16", 0, INFINITY,
+     "h.1.mlp.c_fc.bias has a value that is not finite: the file is damaged, or its training has diverged"},
+    {"transformer.h.1.mlp.c_fc.bias", "h.1.mlp.c_fc.bias", "I16", 0, 0,
+     "h.1.mlp.c_fc.bias is of a type that is not read here"},
+    {NULL, "lm_head.weight", "F32", 0, 0.5f, "lm_head.weight differs from wte.weight"},
+    {NULL, "lm_head.weight", "F32", 16, 0, "lm_head.weight is 16 x 8, the model's is 17 x 8"},
+};
+
+START_TEST(what_is_wrong_with_a_file_is_said_by_name)
+{
+    const char *added = bad_files[_i].added;
+    struct file file = {0};
+    struct store_fixture f;
+    struct error err = {0};
+
+    store_fixture_open(&f, store_fixture_small, true, 0);
+    add_all_but(&file, &f.model, bad_files[_i].left_out);
+    if (added) {
+        struct model_tensor tensor = {.n_dims = 2, .shape = {1, 8}};
+        const char *like = strcmp(added, "lm_head.weight") == 0 ? "wte.weight" : added;
+        if (model_find(&f.model, like))
+            tensor = *model_find(&f.model, like);
+        if (bad_files[_i].rows)
+            tensor.shape[0] = bad_files[_i].rows;
+        tensor.n = tensor.shape[0] * tensor.shape[1];
+        add_tensor(&file, added, bad_files[_i].type, &tensor, bad_files[_i].odd);
+    }
+    int fd = finish(&file);
+    ck_assert_int_eq(eps_store_load(&f.store, &fd, 1, &err), -EINVAL);
+    if (strncmp(err.text, bad_files[_i].sentence, strlen(bad_files[_i].sentence)) != 0)
+        ck_abort_msg("'%s', not '%s...'", err.text, bad_files[_i].sentence);
+    close(fd);
+    store_fixture_close(&f);
+}
+END_TEST
+
+START_TEST(a_tensor_in_two_files_is_refused)
+{
+    struct file file = {0};
+    struct store_fixture f;
+    struct error err = {0};
+    int fds[2];
+
+    store_fixture_open(&f, store_fixture_small, false, 0);
+    add_all_but(&file, &f.model, NULL);
+    fds[0] = finish(&file);
+    add_tensor(&file, "lm_head.weight", "F32", model_find(&f.model, "lm_head.weight"), 0);
+    fds[1] = finish(&file);
+    ck_assert_int_eq(eps_store_load(&f.store, fds, 2, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.text, "lm_head.weight comes twice"));
+    ck_assert_int_eq(eps_store_load(&f.store, fds + 1, 1, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.text, "transformer.wte.weight is missing"));
+    ck_assert_int_eq(eps_store_load(&f.store, NULL, 0, &err), -EINVAL);
+    ck_assert_msg(eps_store_load(&f.store, fds, 1, &err) == 0, "%s", err.text); /* after all that, still */
+    check_exact(&f);
+    close(fds[0]), close(fds[1]);
+    store_fixture_close(&f);
+}
+END_TEST
+
+/* "updates": n times 5, but odd for the third. */
+static void add_updates(struct file *file, const char *type, uint32_t n, int64_t odd)
+{
+    const uint64_t begin = file->data_n;
+    char shape[32];
+
+    snprintf(shape, sizeof shape, "%u", n);
+    file->data = realloc(file->data, begin + n * sizeof odd);
+    ck_assert_ptr_nonnull(file->data);
+    for (uint32_t i = 0; i < n; i++, file->data_n += sizeof odd) {
+        const int64_t updates = i == 2 ? odd : 5;
+        memcpy(file->data + file->data_n, &updates, sizeof updates);
+    }
+    add_entry(file, "updates", type, shape, begin);
+}
+
+static void add_moments_but(struct file *file, const struct model *model, const char *left_out)
+{
+    char name[80];
+
+    for (uint32_t i = 0; i < 2 * model->n_tensors; i++) {
+        const struct model_tensor *tensor = &model->tensors[i / 2];
+        snprintf(name, sizeof name, "%c.%s", i % 2 ? 'v' : 'm', tensor->name);
+        if (!left_out || strcmp(name, left_out) != 0)
+            add_tensor(file, name, "F32", tensor, 0);
+    }
+}
+
+START_TEST(moments_and_their_counts_are_loaded)
+{
+    struct file file = {0};
+    struct store_fixture f;
+    struct error err = {0};
+
+    store_fixture_open(&f, store_fixture_cut, _i, 0);
+    add_moments_but(&file, &f.model, NULL);
+    add_updates(&file, "I64", f.model.n_tensors, 5);
+    int fd = finish(&file);
+    ck_assert_msg(eps_store_load_moments(&f.store, fd, &err) == 0, "%s", err.text);
+    for (uint32_t u = 0; u < f.model.n_units; u++) {
+        const struct model_unit *unit = &f.model.units[u];
+        ck_assert_uint_eq(f.store.updates[u], 5);
+        for (uint32_t i = 0; i < unit->n_pieces; i++) {
+            const struct model_piece *p = &f.model.pieces[unit->first_piece + i];
+            const uint64_t first = p->first_row * f.model.tensors[p->tensor].shape[1];
+            for (uint64_t k = 0; k < p->n; k++)
+                if (f.store.m[unit->offset + p->offset + k] != exact(first + k) ||
+                    f.store.v[unit->offset + p->offset + k] != fabsf(exact(first + k)))
+                    ck_abort_msg("%s, unit %u, element %ju", f.model.tensors[p->tensor].name, u, (uintmax_t)k);
+        }
+    }
+    close(fd);
+    store_fixture_close(&f);
+}
+END_TEST
+
+/* Of the small model; like: whose shape the added one has. The third tensor is h.0.ln_1.weight. */
+static const struct {
+    const char *left_out, *added, *like, *type;
+    uint64_t rows;
+    float odd;
+    int64_t updates;
+    const char *sentence;
+} bad_moments[] = {
+    {"v.transformer.ln_f.bias", NULL, NULL, NULL, 0, 0, 5,
+     "v.transformer.ln_f.bias is missing; are these another model's moments?"},
+    {"m.transformer.wpe.weight", "m.wpe.weight", "wpe.weight", "F32", 4, 0, 5,
+     "m.wpe.weight is 4 x 8, the model's is 5 x 8; are these another model's moments?"},
+    {NULL, "m.h.2.ln_1.bias", "ln_f.bias", "F32", 0, 0, 5, "m.h.2.ln_1.bias is no moment of this model"},
+    {NULL, "transformer.ln_f.bias", "ln_f.bias", "F32", 0, 0, 5, "transformer.ln_f.bias is no moment of this model"},
+    {NULL, "m", "ln_f.bias", "F32", 0, 0, 5, "m is no moment of this model"},
+    {NULL, "v.ln_f.bias", "ln_f.bias", "F32", 0, 0, 5, "v.transformer.ln_f.bias comes twice"},
+    {"m.transformer.ln_f.bias", "m.ln_f.bias", "ln_f.bias", "F32", 0, NAN, 5,
+     "m.ln_f.bias has a value that is not finite: the file is damaged, or its training has diverged"},
+    {"v.transformer.ln_f.bias", "v.ln_f.bias", "ln_f.bias", "F32", 0, INFINITY, 5,
+     "v.ln_f.bias has a value that is not finite: the file is damaged, or its training has diverged"},
+    {"v.transformer.ln_f.bias", "v.ln_f.bias", "ln_f.bias", "F32", 0, -0x1p-149f, 5,
+     "v.ln_f.bias has a negative value"},
+    {"m.transformer.ln_f.bias", "m.ln_f.bias", "ln_f.bias", "BF16", 0, 0, 5, "m.ln_f.bias is not F32"},
+    {NULL, NULL, NULL, "F64", 0, 0, 5, "updates is 28, not one count (I64) for each of the model's 28 tensors"},
+    {NULL, NULL, NULL, NULL, 27, 0, 5, "updates is 27, not one count (I64) for each of the model's 28 tensors"},
+    {NULL, NULL, NULL, NULL, 0, 0, -1, "updates: -1 for transformer.h.0.ln_1.weight is no count"},
+    {NULL, NULL, NULL, NULL, 0, 0, ((int64_t)1 << 48) + 1, "updates: 281474976710657 for"},
+    {NULL, NULL, NULL, NULL, 0, 0, 6, "updates: 5 for transformer.h.0.ln_1.bias, where its neighbours had 6"},
+    {NULL, "updates", NULL, NULL, 0, 0, 0, "updates is missing; was this file written by eps?"},
+};
+
+START_TEST(what_is_wrong_with_moments_is_said_by_name)
+{
+    const char *added = bad_moments[_i].added, *type = bad_moments[_i].type, *sentence = bad_moments[_i].sentence;
+    const uint64_t rows = bad_moments[_i].rows;
+    struct file file = {0};
+    struct store_fixture f;
+    struct error err = {0};
+
+    store_fixture_open(&f, store_fixture_small, true, 0);
+    add_moments_but(&file, &f.model, bad_moments[_i].left_out);
+    if (bad_moments[_i].like) {
+        struct model_tensor tensor = *model_find(&f.model, bad_moments[_i].like);
+        tensor.shape[0] = rows ? rows : tensor.shape[0];
+        tensor.n = tensor.shape[0] * tensor.shape[1];
+        add_tensor(&file, added, type, &tensor, bad_moments[_i].odd);
+    }
+    if (!added || strcmp(added, "updates") != 0)
+        add_updates(&file, !added && type ? type : "I64", !added && rows ? (uint32_t)rows : f.model.n_tensors,
+                    bad_moments[_i].updates);
+    int fd = finish(&file);
+    ck_assert_int_eq(eps_store_load_moments(&f.store, fd, &err), -EINVAL);
+    if (strncmp(err.text, sentence, strlen(sentence)) != 0)
+        ck_abort_msg("'%s', not '%s...'", err.text, sentence);
+    close(fd);
+    store_fixture_close(&f);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = tcase_create("store_file");
+
+    tcase_set_timeout(tcase, 60);
+    tcase_add_loop_test(tcase, what_was_written_is_loaded_bit_for_bit, 0, 2);
+    tcase_add_loop_test(tcase, weights_of_every_type_are_loaded_from_several_files, 0, 6);
+    tcase_add_test(tcase, a_tensor_cut_over_units_is_loaded_in_order_of_rows);
+    tcase_add_loop_test(tcase, what_is_wrong_with_a_file_is_said_by_name, 0, sizeof bad_files / sizeof *bad_files);
+    tcase_add_test(tcase, a_tensor_in_two_files_is_refused);
+    tcase_add_loop_test(tcase, moments_and_their_counts_are_loaded, 0, 2);
+    tcase_add_loop_test(tcase, what_is_wrong_with_moments_is_said_by_name, 0, sizeof bad_moments / sizeof *bad_moments);
+    return run_tests(tcase);
+}

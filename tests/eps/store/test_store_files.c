@@ -1,0 +1,271 @@
+#include "tests/kit/run.h"
+#include "tests/kit/store_fixture.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+/* These two stand in for the C library's: a file system that cannot reserve, one that is full after so many bytes. */
+static int reserve_code;
+static off_t room = INT64_MAX;
+
+int fallocate(int fd, int mode, off_t offset, off_t bytes)
+{
+    if (reserve_code == 0)
+        return (int)syscall(SYS_fallocate, fd, mode, offset, bytes);
+    errno = reserve_code;
+    return -1;
+}
+
+ssize_t pwrite(int fd, const void *data, size_t n, off_t offset)
+{
+    if (room == 0) {
+        errno = ENOSPC;
+        return -1;
+    }
+    const size_t now = (off_t)n < room ? n : (size_t)room; /* then the write is short */
+    room -= (off_t)now;
+    return (ssize_t)syscall(SYS_pwrite64, fd, data, now, offset);
+}
+
+static int make_file(const char *name)
+{
+    int fd = memfd_create(name, MFD_CLOEXEC);
+
+    ck_assert_int_ge(fd, 0);
+    return fd;
+}
+
+/* Weights from a seed, moments and counts that tell units and elements apart. */
+static void fill(struct store_fixture *f)
+{
+    eps_store_draw(&f->store, 9);
+    for (uint64_t i = 0; i < f->model.segment_n; i++) {
+        f->store.m[i] = -(float)i;
+        f->store.v[i] = (float)i / 2;
+    }
+    for (uint32_t u = 0; u < f->model.n_units; u++)
+        f->store.updates[u] = 5;
+}
+
+/* Only what belongs to units: what lies between them is in no file. */
+static void check_same(const struct store_fixture *a, const struct store_fixture *b)
+{
+    for (uint32_t u = 0; u < a->model.n_units; u++) {
+        const struct model_unit *unit = &a->model.units[u];
+        store_fixture_same(eps_store_weights(&a->store, u), eps_store_weights(&b->store, u), unit->n, "w");
+        store_fixture_same(a->store.m + unit->offset, b->store.m + unit->offset, unit->n, "m");
+        store_fixture_same(a->store.v + unit->offset, b->store.v + unit->offset, unit->n, "v");
+        ck_assert_uint_eq(a->store.updates[u], b->store.updates[u]);
+    }
+}
+
+static const struct model_config *const configs[] = {&store_fixture_small, &store_fixture_cut, &store_fixture_big};
+
+START_TEST(what_was_written_is_loaded_bit_for_bit)
+{
+    const struct model_config *config = configs[_i / 2];
+    const int weights = make_file("weights"), moments = make_file("moments");
+    struct store_fixture a, b;
+    struct error err = {0};
+
+    store_fixture_open(&a, *config, _i % 2, 0);
+    store_fixture_open(&b, *config, _i % 2, 0);
+    fill(&a);
+    store_fixture_write(&a.store, weights, moments, NULL);
+    ck_assert_msg(eps_store_load(&b.store, &weights, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(eps_store_load_moments(&b.store, moments, &err) == 0, "%s", err.text);
+    check_same(&a, &b);
+    close(weights), close(moments);
+    store_fixture_close(&a), store_fixture_close(&b);
+}
+END_TEST
+
+/* The checksums are those of the bytes on disk, all of them, in runs of at most 4 MiB. */
+START_TEST(every_byte_is_under_one_checksum)
+{
+    char path[] = "/tmp/test_store_files.XXXXXX";
+    struct checkpoint written = {0}, read;
+    struct store_fixture f;
+    struct error err = {0};
+
+    ck_assert_ptr_nonnull(mkdtemp(path));
+    const int dir = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int weights = openat(dir, CHECKPOINT_WEIGHTS, O_RDWR | O_CREAT | O_CLOEXEC, 0666),
+              moments = openat(dir, CHECKPOINT_MOMENTS, O_RDWR | O_CREAT | O_CLOEXEC, 0666),
+              config = openat(dir, CHECKPOINT_CONFIG, O_RDWR | O_CREAT | O_CLOEXEC, 0666),
+              training = openat(dir, CHECKPOINT_TRAINING, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    store_fixture_open(&f, *configs[_i], true, 0);
+    fill(&f);
+    checkpoint_add_file(&written, CHECKPOINT_CONFIG, 0);
+    store_fixture_write(&f.store, weights, moments, &written);
+    for (size_t i = 0; i < written.n_files; i++)
+        for (size_t k = 0; k < written.files[i].n_runs; k++)
+            ck_assert_uint_le(written.files[i].runs[k].bytes, 4 << 20);
+    char *text = checkpoint_print(&written);
+    ck_assert_int_eq(write(training, text, strlen(text)), (ssize_t)strlen(text));
+    ck_assert_msg(checkpoint_read(&read, dir, &err) == 0, "%s", err.text); /* no gap, no overlap */
+    ck_assert_msg(checkpoint_check(&read, dir, NULL, NULL, NULL, &err) == 0, "%s", err.text);
+    free(text);
+    checkpoint_free(&written), checkpoint_free(&read);
+    close(weights), close(moments), close(config), close(training);
+    unlinkat(dir, CHECKPOINT_WEIGHTS, 0), unlinkat(dir, CHECKPOINT_MOMENTS, 0);
+    unlinkat(dir, CHECKPOINT_CONFIG, 0), unlinkat(dir, CHECKPOINT_TRAINING, 0);
+    close(dir);
+    rmdir(path);
+    store_fixture_close(&f);
+}
+END_TEST
+
+START_TEST(a_unit_is_written_as_it_is_when_it_is_captured)
+{
+    const int weights = make_file("weights"), moments = make_file("moments");
+    struct store_fixture a, b;
+    struct eps_store_files files;
+    struct error err = {0};
+
+    store_fixture_open(&a, store_fixture_cut, true, 0);
+    store_fixture_open(&b, store_fixture_cut, true, 0);
+    fill(&a);
+    ck_assert_int_eq(eps_store_files_init(&files, &a.store, &err), 0);
+    for (int save = 0; save < 2; save++) { /* one layout serves one save after the other */
+        fill(&a);
+        ck_assert_int_eq(eps_store_files_begin(&files, weights, moments, NULL, &err), 0);
+        for (uint32_t u = 0; u < a.model.n_units; u++) {
+            ck_assert_int_eq(eps_store_files_write(&files, u, &err), 0);
+            eps_store_weights(&a.store, u)[0] = a.store.m[a.model.units[u].offset] = 1e9f;
+            a.store.updates[u]++;
+        }
+        ck_assert_int_eq(eps_store_files_end(&files, &err), 0);
+        ck_assert_msg(eps_store_load(&b.store, &weights, 1, &err) == 0, "%s", err.text);
+        ck_assert_msg(eps_store_load_moments(&b.store, moments, &err) == 0, "%s", err.text);
+        fill(&a);
+        check_same(&a, &b);
+    }
+    eps_store_files_free(&files);
+    close(weights), close(moments);
+    store_fixture_close(&a), store_fixture_close(&b);
+}
+END_TEST
+
+/* Readers in Python view a tensor in place only where it is aligned for its type. */
+START_TEST(every_tensor_is_aligned)
+{
+    struct eps_store_files files;
+    struct store_fixture f;
+    struct error err = {0};
+
+    store_fixture_open(&f, store_fixture_small, true, 0);
+    ck_assert_int_eq(eps_store_files_init(&files, &f.store, &err), 0);
+    ck_assert_uint_eq(files.moments.offsets[0] % 8, 0);
+    for (uint32_t i = 0; i < f.model.n_tensors; i++) {
+        ck_assert_uint_eq(files.weights.offsets[i] % 4, 0);
+        ck_assert_uint_eq(files.moments.offsets[1 + 2 * i] % 4, 0);
+    }
+    eps_store_files_free(&files);
+    eps_store_files_free(&files);
+    store_fixture_close(&f);
+}
+END_TEST
+
+START_TEST(a_store_that_does_not_train_writes_weights_alone)
+{
+    const struct eps_store_options options = {.train = false};
+    const int weights = make_file("weights");
+    struct store_fixture f;
+    struct eps_store store;
+    struct error err = {0};
+
+    store_fixture_open(&f, store_fixture_small, true, 0);
+    ck_assert_int_eq(eps_store_init(&store, &f.model, &options, &f.ledger, &err), 0);
+    eps_store_draw(&store, 3);
+    store_fixture_write(&store, weights, -1, NULL);
+    ck_assert_msg(eps_store_load(&f.store, &weights, 1, &err) == 0, "%s", err.text);
+    store_fixture_same(store.weights.base, f.store.weights.base, f.model.segment_n, "w");
+    eps_store_free(&store);
+    close(weights);
+    store_fixture_close(&f);
+}
+END_TEST
+
+/* A file system that cannot reserve space is written to all the same; one that is full is not begun with. */
+START_TEST(room_is_asked_for_first)
+{
+    const int weights = make_file("weights"), moments = make_file("moments");
+    struct eps_store_files files;
+    struct store_fixture f;
+    struct error err = {0};
+    struct stat st;
+    int fds[2];
+
+    store_fixture_open(&f, store_fixture_small, true, 0);
+    ck_assert_int_eq(eps_store_files_init(&files, &f.store, &err), 0);
+    reserve_code = ENOSPC;
+    ck_assert_int_eq(eps_store_files_begin(&files, weights, moments, NULL, &err), -ENOSPC);
+    ck_assert(strncmp(err.text, "model.safetensors: no room for its ", 35) == 0);
+    fstat(weights, &st);
+    ck_assert_int_eq(st.st_size, 0);
+    reserve_code = EOPNOTSUPP;
+    ck_assert_int_eq(eps_store_files_begin(&files, weights, moments, NULL, &err), 0);
+    fstat(moments, &st);
+    ck_assert_uint_eq((uint64_t)st.st_size, files.moments.file_bytes);
+    reserve_code = 0;
+    ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
+    ck_assert_int_eq(eps_store_files_begin(&files, fds[1], -1, NULL, &err), -ESPIPE);
+    close(fds[0]), close(fds[1]);
+    eps_store_files_free(&files);
+    close(weights), close(moments);
+    store_fixture_close(&f);
+}
+END_TEST
+
+/* For every byte at which the disk may be full, in steps of a prime. */
+START_TEST(a_disk_that_is_full_is_reported_wherever_it_is)
+{
+    const int weights = make_file("weights"), moments = make_file("moments");
+    struct eps_store_files files;
+    struct store_fixture f;
+    struct error err;
+
+    store_fixture_open(&f, store_fixture_small, true, 0);
+    ck_assert_int_eq(eps_store_files_init(&files, &f.store, &err), 0);
+    const off_t bytes = (off_t)(files.weights.file_bytes + files.moments.file_bytes);
+    for (off_t some = 0; some <= bytes; some += some < bytes && some + 997 > bytes ? bytes - some : 997) {
+        room = some;
+        int rc = eps_store_files_begin(&files, weights, moments, NULL, &err);
+        for (uint32_t u = 0; rc == 0 && u < f.model.n_units; u++)
+            rc = eps_store_files_write(&files, u, &err);
+        if (rc == 0)
+            rc = eps_store_files_end(&files, &err);
+        ck_assert_int_eq(rc, some == bytes ? 0 : -ENOSPC);
+        if (rc != 0)
+            ck_assert_ptr_nonnull(strstr(err.text, "safetensors: cannot be written: No space left on device"));
+    }
+    room = INT64_MAX;
+    eps_store_files_free(&files);
+    close(weights), close(moments);
+    store_fixture_close(&f);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = tcase_create("store_files");
+
+    tcase_set_timeout(tcase, 60);
+    tcase_add_loop_test(tcase, what_was_written_is_loaded_bit_for_bit, 0, 6);
+    tcase_add_loop_test(tcase, every_byte_is_under_one_checksum, 0, 3);
+    tcase_add_test(tcase, a_unit_is_written_as_it_is_when_it_is_captured);
+    tcase_add_test(tcase, every_tensor_is_aligned);
+    tcase_add_test(tcase, a_store_that_does_not_train_writes_weights_alone);
+    tcase_add_test(tcase, room_is_asked_for_first);
+    tcase_add_test(tcase, a_disk_that_is_full_is_reported_wherever_it_is);
+    return run_tests(tcase);
+}

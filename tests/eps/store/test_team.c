@@ -1,0 +1,88 @@
+#include "tests/kit/run.h"
+
+#include "eps/store/team.h"
+
+#include <check.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdlib.h>
+
+#ifdef _OPENMP
+#include <omp.h>
+#endif
+
+struct visits {
+    unsigned char *seen; /* (n) how often each element was in a run */
+    size_t n;
+    atomic_int n_runs;
+    atomic_bool crooked; /* a run that begins inside a block */
+};
+
+static void count(void *data, size_t begin, size_t n)
+{
+    struct visits *v = data;
+
+    atomic_fetch_add(&v->n_runs, 1);
+    if (begin % EPS_TEAM_BLOCK != 0)
+        atomic_store(&v->crooked, true);
+    for (size_t i = begin; i < begin + n; i++)
+        v->seen[i]++;
+}
+
+static const size_t sizes[] = {0, 1, 1023, 1024, 1025, 32767, 32768, 32769, 100000, 1 << 20, (1 << 20) + 5};
+
+/* With as many threads as the loop says, more than there are cores too. */
+START_TEST(runs_cover_the_range_once_at_block_limits)
+{
+    const int n_threads = _i;
+
+#ifdef _OPENMP
+    omp_set_num_threads(n_threads);
+#endif
+    for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
+        struct visits v = {.seen = calloc(sizes[k] + 1, 1), .n = sizes[k]};
+        ck_assert_ptr_nonnull(v.seen);
+        eps_team_run(v.n, count, &v);
+        for (size_t i = 0; i <= v.n; i++)
+            if (v.seen[i] != (i < v.n))
+                ck_abort_msg("%d threads, %zu elements: element %zu %u times", n_threads, v.n, i, v.seen[i]);
+        ck_assert(!v.crooked);
+        ck_assert_int_le(v.n_runs, n_threads);
+        free(v.seen);
+    }
+}
+END_TEST
+
+START_TEST(a_small_range_is_the_callers_alone)
+{
+    struct visits v = {.seen = calloc(32 * EPS_TEAM_BLOCK, 1), .n = 32 * EPS_TEAM_BLOCK - 1};
+
+    ck_assert_ptr_nonnull(v.seen);
+    eps_team_run(v.n, count, &v);
+    ck_assert_int_eq(v.n_runs, 1);
+    eps_team_run(0, count, &v);
+    ck_assert_int_eq(v.n_runs, 1); /* nothing to do, nobody called */
+    free(v.seen);
+}
+END_TEST
+
+START_TEST(a_device_of_its_own_is_left_two_cores)
+{
+    ck_assert_uint_eq(eps_team_beside_device(16, 16), 14);
+    ck_assert_uint_eq(eps_team_beside_device(4, 16), 4); /* OMP_NUM_THREADS */
+    ck_assert_uint_eq(eps_team_beside_device(15, 16), 14);
+    for (unsigned n = 1; n <= 3; n++)
+        ck_assert_uint_eq(eps_team_beside_device(n, n), 1);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = tcase_create("team");
+
+    tcase_set_timeout(tcase, 60);
+    tcase_add_loop_test(tcase, runs_cover_the_range_once_at_block_limits, 1, 9);
+    tcase_add_test(tcase, a_small_range_is_the_callers_alone);
+    tcase_add_test(tcase, a_device_of_its_own_is_left_two_cores);
+    return run_tests(tcase);
+}

@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# What nvcc said of the kernels (build/cuda-kernels.txt): each was compiled for every architecture, and none spills
+# registers. And what it made of them: packs of 16 bytes are loaded whole, and what tensor cores multiply is loaded as
+# matrices, few enough for each product.
+#
+# usage: tests/gpu/cuda_kernels.sh TABLE MACHINE_CODE OBJECT...
+set -euo pipefail
+table=$1 machine_code=$2
+shift 2
+spilling=$(awk 'NR > 1 && $5 > 0' "$table")
+[ -z "$spilling" ] || {
+    echo "kernels that spill registers:" >&2
+    cat <(head -n 1 "$table") <(echo "$spilling") >&2
+    exit 1
+}
+for target in sm_80 sm_86 sm_89 sm_90 sm_100; do
+    n=$(awk -v target=$target 'NR > 1 && $1 == target' "$table" | wc -l)
+    [ "${kernels=$n}" -eq "$n" ] && [ "$n" -gt 0 ] || {
+        echo "$target has $n kernels of $kernels" >&2
+        exit 1
+    }
+done
+echo "$kernels kernels, $(awk 'NR > 1 && $2 > most { most = $2 } END { print most }' "$table") registers at most"
+
+rc=0
+code=$("$machine_code" "$@") || rc=$?
+[ $rc -ne 77 ] || exit 0 # it has said why
+[ $rc -eq 0 ] || exit 1
+# Fields: target, matrix loads, products, copies, loads of 16 bytes, of 1 or 2, stores of 16, of 1 or 2, kernel. Kernels are
+# made for packs of 8 bf16 or 4 floats (prepare<> counts its threads there, and reads what has no packs); cached attention
+# also loads one value by itself. Fast attention: 3 matrix loads for 8 products at most, backward 5.
+c++filt <<<"$code" | awk -v kernels="$kernels" '
+    NR == 1 { next }
+    {
+        name = $9
+        for (i = 10; i <= NF; i++)
+            name = name " " $i
+        n_of[$1]++
+    }
+    function must(ok, what) {
+        if (!ok) {
+            print $1 ": " name ": " what > "/dev/stderr"
+            failed = 1
+        }
+    }
+    / prepare</ { next }
+    /<bf16, 8[,>]|<8, / { packed++; must($5 > 0, "loads no pack of 16 bytes"); must($6 <= 1, $6 " loads of single values") }
+    /<float, 4[,>]|<4, / { packed++; must($5 > 0, "loads no pack of 16 bytes") }
+    / attend<(64|128), / { fast++; must(8 * $2 <= 3 * $3, $2 " matrix loads for " $3 " products") }
+    / attend_backward<(64|128), / { fast++; must(8 * $2 <= 5 * $3, $2 " matrix loads for " $3 " products") }
+    / attend(_backward)?<(64|128), / {
+        must($3 > 0, "no products on tensor cores")
+        must($2 > 0, "no matrix loads")
+        must($4 > 0, "no asynchronous copies")
+        must($6 + $8 == 0, $6 " loads and " $8 " stores of single values")
+    }
+    END {
+        for (target in n_of)
+            if (n_of[target] != kernels) {
+                print target ": machine code of " n_of[target] " kernels of " kernels > "/dev/stderr"
+                failed = 1
+            }
+        print packed + 0 " times whole packs, " fast + 0 " times tensor cores"
+        exit failed || !packed || !fast
+    }'

@@ -1,0 +1,178 @@
+#include "tests/kit/array_link.h"
+
+#include <check.h>
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+
+void array_link_init(struct array_link *link, const struct model *model, const float *weights)
+{
+    uint64_t most = model->largest_unit < MODEL_SLICE ? model->largest_unit : MODEL_SLICE;
+
+    *link = (struct array_link){.model = model, .weights = weights, .n_buffers = PLAN_MAX_WEIGHT_BUFFERS, .n_inbox = 1};
+    link->gradient = calloc(model->segment_n, sizeof(float));
+    ck_assert_ptr_nonnull(link->gradient);
+    for (int i = 0; i < ARRAY_LINK_SLOTS; i++) {
+        link->inbox[i] = malloc(most * sizeof(float));
+        ck_assert_ptr_nonnull(link->inbox[i]);
+    }
+}
+
+void array_link_free(struct array_link *link)
+{
+    for (int i = 0; i < ARRAY_LINK_PARTS; i++)
+        free(link->parts[i]);
+    free(link->gradient);
+    for (int i = 0; i < ARRAY_LINK_SLOTS; i++)
+        free(link->inbox[i]);
+    free(link->rounded);
+}
+
+static int count(struct array_link *link)
+{
+    link->n_calls++;
+    if (link->cancel_at == 0 || link->n_calls < link->cancel_at)
+        return 0;
+    ck_assert_uint_eq(link->n_calls, link->cancel_at); /* nothing is asked of a link that has ended */
+    return -ECANCELED;
+}
+
+static int pull(void *context, uint64_t version, uint32_t unit)
+{
+    struct array_link *link = context;
+
+    if (link->n_pulls == 0 && link->on_first_pull)
+        link->on_first_pull(link->context);
+    ck_assert_uint_eq(version, link->version);
+    ck_assert_uint_lt(unit, link->model->n_units);
+    ck_assert_uint_lt(link->n_pulls - link->n_waits, link->n_buffers);
+    link->asked[link->n_pulls++ % PLAN_MAX_WEIGHT_BUFFERS] = unit;
+    return count(link);
+}
+
+static const uint16_t *rounded(struct array_link *link)
+{
+    const size_t n = link->model->segment_n;
+
+    if (link->rounded)
+        return link->rounded;
+    link->rounded = malloc(n * sizeof *link->rounded);
+    ck_assert_ptr_nonnull(link->rounded);
+    for (size_t i = 0; i < n; i++)
+        link->rounded[i] = number_to_bf16(link->weights[i]);
+    return link->rounded;
+}
+
+static int wait_weights(void *context, const void **weights)
+{
+    struct array_link *link = context;
+
+    ck_assert_uint_lt(link->n_waits, link->n_pulls);
+    const uint64_t offset = link->model->units[link->asked[link->n_waits++ % PLAN_MAX_WEIGHT_BUFFERS]].offset;
+    if (link->precision == NUMBER_BF16)
+        *weights = rounded(link) + offset;
+    else
+        *weights = link->weights + offset;
+    return count(link);
+}
+
+static int loss(void *context, uint32_t part, double sum, bool finite)
+{
+    struct array_link *link = context;
+
+    ck_assert_uint_lt(part, ARRAY_LINK_PARTS);
+    ck_assert(!link->told[part]);
+    ck_assert_uint_eq(link->n_slots, 0);
+    link->told[part] = true;
+    link->losses[part] = sum;
+    link->finite[part] = finite;
+    return count(link);
+}
+
+/* Rises in fold order: visit downwards, part, slice. */
+static uint64_t name_of(const struct array_link *link, uint32_t visit, uint32_t part, uint32_t slice)
+{
+    return (uint64_t)(link->model->n_visits - visit) << 32 | (uint64_t)part << 16 | slice;
+}
+
+static float get(const struct array_link *link, const void *slot, size_t i)
+{
+    return link->grad == NUMBER_BF16 ? number_from_bf16(((const uint16_t *)slot)[i]) : ((const float *)slot)[i];
+}
+
+static void put(struct array_link *link, void *slot, size_t i, float x)
+{
+    if (link->grad == NUMBER_BF16)
+        ((uint16_t *)slot)[i] = number_to_bf16(x);
+    else
+        ((float *)slot)[i] = x;
+}
+
+static int take_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, bool wait, void **slot)
+{
+    struct array_link *link = context;
+    const uint64_t name = name_of(link, visit, part, slice);
+    const uint32_t n_taken = link->n_slots - link->n_contributions;
+
+    ck_assert(link->told[part]);
+    ck_assert_uint_gt(name, link->last_name);
+    ck_assert(!wait || n_taken == 0); /* or it could wait for ever */
+    *slot = NULL;
+    if (n_taken == link->n_inbox) { /* a look, which changes nothing */
+        ck_assert(link->cancel_at == 0 || link->n_calls < link->cancel_at);
+        return 0;
+    }
+    uint32_t k = 0;
+    while (link->taken[k])
+        k++;
+    link->n_slots++;
+    link->taken[k] = link->last_name = name;
+    *slot = link->inbox[k];
+    const uint64_t n = link->model->units[link->model->visits[visit]].n - (uint64_t)slice * MODEL_SLICE;
+    for (uint64_t i = 0; i < n && i < MODEL_SLICE; i++)
+        put(link, *slot, i, NAN); /* all of it is the worker's to fill */
+    return count(link);
+}
+
+static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t slice, const void *slot)
+{
+    struct array_link *link = context;
+    const struct model_unit *unit = &link->model->units[link->model->visits[visit]];
+    const uint64_t first = (uint64_t)slice * MODEL_SLICE, name = name_of(link, visit, part, slice);
+    uint32_t k = 0;
+
+    while (k < ARRAY_LINK_SLOTS && link->inbox[k] != slot)
+        k++;
+    ck_assert_uint_lt(k, ARRAY_LINK_SLOTS);
+    ck_assert_uint_eq(link->taken[k], name);
+    for (uint32_t other = 0; other < ARRAY_LINK_SLOTS; other++)
+        ck_assert(!link->taken[other] || link->taken[other] >= name); /* in the order in which they were taken */
+    link->taken[k] = 0;
+    link->n_contributions++;
+    link->last_offered = name;
+    if (!link->parts[part])
+        link->parts[part] = calloc(link->model->segment_n, sizeof(float));
+    ck_assert_ptr_nonnull(link->parts[part]);
+    for (uint64_t i = first; i < unit->n && i < first + MODEL_SLICE; i++) {
+        link->parts[part][unit->offset + i] += get(link, slot, i - first);
+        link->gradient[unit->offset + i] += get(link, slot, i - first);
+    }
+    return count(link);
+}
+
+static int contributed(void *context, uint32_t visit, uint32_t part)
+{
+    struct array_link *link = context;
+    const struct model_unit *unit = &link->model->units[link->model->visits[visit]];
+
+    ck_assert_uint_eq(name_of(link, visit, part, unit->n_slices - 1), link->last_offered);
+    link->n_completed++;
+    return count(link);
+}
+
+static int ended(void *context)
+{
+    return count(context);
+}
+
+const struct device_link array_link = {pull, wait_weights, loss, take_slot, contribute, contributed, ended};

@@ -1,0 +1,258 @@
+#include "tests/kit/driver.h"
+#include "tests/kit/processes.h"
+
+#include "proto/model/checkpoint.h"
+#include "proto/plan/host.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+/* As no program of ours would write it: what is saved is a copy, for it says fp32 already, not a rewriting. */
+const char driver_config[] = "\n{  \"model_type\":\"gpt2\",\t\"n_head\": 2, \"n_layer\": 2,\r\n"
+                             "\"n_positions\": 32, \"n_embd\": 16, \"vocab_size\": 256,\n"
+                             "\"torch_dtype\" :\"float32\", \"bos_token_id\": null, \"eos_token_id\":null, "
+                             "\"embd_pdrop\": 0.1, \"attn_pdrop\": 0.100, \"resid_pdrop\": 1e-1}\n\n ";
+
+static int text_file(const char *text, size_t n)
+{
+    int fd = memfd_create("driver", MFD_CLOEXEC);
+
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, text, n), (int)n);
+    return fd;
+}
+
+static int open_config(const struct driver_options *options)
+{
+    char text[400];
+    int n;
+
+    if (!options->n_layers && !options->vocabulary)
+        return text_file(driver_config, sizeof driver_config - 1);
+    n = snprintf(text, sizeof text,
+                 "{\"model_type\": \"gpt2\", \"n_head\": 2, \"n_layer\": %u, \"n_positions\": 32, \"n_embd\": 128, "
+                 "\"vocab_size\": %u, \"embd_pdrop\": 0.1, \"attn_pdrop\": 0.1, \"resid_pdrop\": 0.1}",
+                 options->n_layers ? options->n_layers : 2, options->vocabulary ? options->vocabulary : 256);
+    return text_file(text, (size_t)n);
+}
+
+static int open_in(const char *directory, const char *name)
+{
+    char path[400];
+
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ck_assert_msg(fd >= 0, "%s: %s", path, strerror(errno));
+    return fd;
+}
+
+static unsigned collect_files(int fds[5], const struct driver_options *options)
+{
+    unsigned n = 0;
+
+    fds[n++] = open_config(options);
+    if (options->out)
+        ck_assert_int_ge(fds[n++] = open(options->out, O_RDONLY | O_DIRECTORY | O_CLOEXEC), 0);
+    if (options->side)
+        fds[n++] = text_file(options->side, strlen(options->side));
+    if (options->resume) {
+        fds[n++] = open_in(options->resume, CHECKPOINT_WEIGHTS);
+        fds[n++] = open_in(options->resume, CHECKPOINT_MOMENTS);
+    }
+    return n;
+}
+
+static void attach(struct client_link *link, const char *name, enum message_role role)
+{
+    char directory[300];
+    struct error err = {""};
+
+    ck_assert_msg(session_directory(directory, sizeof directory, name, &err) == 0, "%s", err.text);
+    ck_assert_msg(client_link_init(link, &err) == 0, "%s", err.text);
+    ck_assert_msg(client_link_open(link, directory, role, &err) == 0, "%s", err.text);
+}
+
+int driver_try(struct driver *driver, const char *name, const struct driver_options *options, struct error *err)
+{
+    struct message m = {
+        .kind = MESSAGE_JOB,
+        .job = {.train = !options->only_looks,
+                .fresh = !options->resume,
+                .output = options->out != NULL,
+                .files = options->files,
+                .side = options->side != NULL,
+                .resume = options->resume != NULL,
+                .deterministic = true,
+                .step = options->step,
+                .n_steps = 100,
+                .seed = 5,
+                .batch = DRIVER_BATCH,
+                .seq = DRIVER_SEQ,
+                .n_parts = options->n_parts ? options->n_parts : 1,
+                .microbatch = options->microbatch,
+                .optimizer = options->adamw ? OPTIMIZER_ADAMW : OPTIMIZER_ADAMA,
+                .beta1 = 0.9,
+                .beta2 = 0.999,
+                .epsilon = 1e-8,
+                .weight_decay = 0.01,
+                .fenced = options->fenced,
+                .clip_norm = options->clip_norm},
+    };
+    int fds[5], fd = -1;
+    unsigned n_fds = collect_files(fds, options);
+
+    *driver = (struct driver){.options = *options, .opened = options->step};
+    driver->arrived = driver->covered = driver->done = options->step;
+    attach(&driver->link, name, ROLE_CLIENT);
+    client_link_send_fds(&driver->link, &m, fds, n_fds);
+    int rc = client_link_expect(&driver->link, MESSAGE_JOB_OPENED, &driver->opened_with, &fd, err);
+    for (unsigned i = 0; i < n_fds; i++)
+        close(fds[i]);
+    if (!rc)
+        rc = segment_attach(&driver->data, fd, plan_data_bytes(DRIVER_BATCH, DRIVER_SEQ), SEGMENT_READ_WRITE, err);
+    return rc;
+}
+
+void driver_open(struct driver *driver, const char *name, const struct driver_options *options)
+{
+    struct error err = {""};
+
+    ck_assert_msg(driver_try(driver, name, options, &err) == 0, "%s", err.text);
+}
+
+void driver_leave(struct driver *driver)
+{
+    segment_close(&driver->data);
+    client_link_free(&driver->link);
+}
+
+void driver_close(struct driver *driver)
+{
+    const struct message close_message = {.kind = MESSAGE_CLOSE};
+    struct message m;
+
+    client_link_send(&driver->link, &close_message);
+    do
+        driver_next(&driver->link, &m);
+    while (m.kind == MESSAGE_SAVED || m.kind == MESSAGE_SAVE_FAILED || m.kind == MESSAGE_STOP ||
+           m.kind == MESSAGE_ARRIVED || m.kind == MESSAGE_COVERED || m.kind == MESSAGE_DONE);
+    ck_assert_str_eq(message_name(m.kind), "CLOSE");
+    driver_leave(driver);
+}
+
+void driver_begin(struct driver *driver)
+{
+    const size_t n = (size_t)DRIVER_BATCH * DRIVER_SEQ;
+    const uint64_t step = driver->opened++;
+    uint32_t *ids = (uint32_t *)driver->data.base + step % 2 * 2 * n;
+    const struct message m = {
+        .kind = MESSAGE_OPEN_STEP,
+        .open_step = {.step = step, .buffer = step % 2, .n_valid = n, .lr = 1e-2 / (double)(1 + step)}};
+
+    for (size_t i = 0; i < n; i++) {
+        ids[i] = processes_token(step * n + i);
+        ids[n + i] = processes_token(step * n + i + 1);
+    }
+    client_link_send(&driver->link, &m);
+}
+
+void driver_next(struct client_link *link, struct message *m)
+{
+    struct error err = {""};
+    int rc = client_link_next(link, m, NULL, &err);
+
+    ck_assert_msg(rc == 0 || m->kind == MESSAGE_REFUSED || m->kind == MESSAGE_FAILED, "%s", err.text);
+}
+
+void driver_turn(struct driver *driver)
+{
+    struct message m = {0};
+
+    driver_next(&driver->link, &m);
+    if (m.kind == MESSAGE_ARRIVED) {
+        ck_assert_uint_eq(driver->arrived, driver->covered); /* before COVERED, and after the step before */
+        ck_assert_uint_eq(m.arrived.step, driver->arrived++);
+    } else if (m.kind == MESSAGE_COVERED) {
+        ck_assert_uint_eq(m.covered.step, driver->covered++);
+    } else if (m.kind == MESSAGE_DONE) {
+        ck_assert_uint_eq(m.done.step, driver->done++);
+        driver->last_done = m;
+    } else if (m.kind == MESSAGE_SAVED) {
+        ck_assert_uint_lt(driver->n_saved, DRIVER_MAX_SAVES);
+        driver->saved[driver->n_saved++] = m.saved.step;
+    } else if (m.kind == MESSAGE_SAVE_FAILED) {
+        driver->n_failed++;
+        driver->failed = m;
+    } else {
+        ck_assert_msg(m.kind == MESSAGE_STOP, "%s: %s", message_name(m.kind),
+                      m.kind == MESSAGE_FAILED ? m.failed.error.text : "");
+        driver->n_stops++;
+    }
+}
+
+void driver_await_arrived(struct driver *driver, uint64_t n_steps)
+{
+    while (driver->arrived < n_steps)
+        driver_turn(driver);
+}
+
+void driver_await_covered(struct driver *driver, uint64_t n_steps)
+{
+    while (driver->covered < n_steps)
+        driver_turn(driver);
+}
+
+void driver_await_done(struct driver *driver, uint64_t n_steps)
+{
+    while (driver->done < n_steps)
+        driver_turn(driver);
+}
+
+void driver_await_saves(struct driver *driver, unsigned n)
+{
+    while (driver->n_saved + driver->n_failed < n)
+        driver_turn(driver);
+}
+
+void driver_train(struct driver *driver, uint64_t n_steps)
+{
+    while (driver->opened < n_steps) {
+        driver_await_covered(driver, driver->opened);
+        driver_begin(driver);
+    }
+    driver_await_done(driver, n_steps);
+}
+
+void driver_ask_save(struct driver *driver, uint64_t step)
+{
+    const struct message m = {.kind = MESSAGE_SAVE, .save = {.step = step}};
+
+    client_link_send(&driver->link, &m);
+}
+
+void driver_look(struct client_link *link, const char *name)
+{
+    attach(link, name, ROLE_VIEWER);
+}
+
+void driver_status(struct client_link *link, struct message *status)
+{
+    const struct message m = {.kind = MESSAGE_STATUS};
+
+    client_link_send(link, &m);
+    driver_next(link, status);
+    ck_assert_str_eq(message_name(status->kind), "STATUS_REPLY");
+}
+
+void driver_ask(struct client_link *link, struct message *answer)
+{
+    const struct message m = {.kind = MESSAGE_SAVE, .save = {.step = MESSAGE_NO_STEP}};
+
+    client_link_send(link, &m);
+    driver_next(link, answer);
+}

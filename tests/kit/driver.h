@@ -1,0 +1,69 @@
+/* tests/kit/driver.h - a client and viewers of a real daemon, one message at a time: what libeps does, taken apart, so that a
+ * test can say when. The model is tiny, with dropout; tokens follow from the step. Everything asserts. */
+#ifndef TESTS_KIT_DRIVER_H
+#define TESTS_KIT_DRIVER_H
+
+#include "client/daemon/link.h"
+#include "proto/wire/segment.h"
+
+#include <stdbool.h>
+
+enum { DRIVER_BATCH = 4, DRIVER_SEQ = 16, DRIVER_MAX_SAVES = 32 };
+
+struct driver_options {
+    bool adamw, only_looks; /* only_looks: a job that does not train */
+    bool fenced;
+    double clip_norm;
+    uint32_t n_parts, microbatch;
+    const char *out;     /* directory that exists, or NULL */
+    bool files;          /* instead: OUTPUT comes, and is the test's to answer */
+    const char *resume;  /* step-N/, or NULL: fresh weights */
+    uint64_t step;       /* its N */
+    const char *side;    /* JSON, or NULL */
+    uint32_t n_layers;   /* 0: 2 */
+    uint32_t vocabulary; /* 0: 256; a large one's update outlasts many messages */
+};
+
+struct driver {
+    struct client_link link;
+    struct driver_options options;
+    struct segment data;
+    struct message opened_with; /* JOB_OPENED */
+    uint64_t opened, arrived, covered, done;
+    struct message last_done;         /* DONE */
+    uint64_t saved[DRIVER_MAX_SAVES]; /* (n_saved) steps of SAVED, as they came */
+    unsigned n_saved, n_failed, n_stops;
+    struct message failed; /* the last SAVE_FAILED */
+};
+
+extern const char driver_config[]; /* of 2 layers */
+
+/* Attaches to the daemon of this name and opens a job. */
+void driver_open(struct driver *driver, const char *name, const struct driver_options *options);
+/* The same, for a job that may be refused: its code and sentence, or 0. */
+int driver_try(struct driver *driver, const char *name, const struct driver_options *options, struct error *err);
+/* Goes away without a word. */
+void driver_leave(struct driver *driver);
+void driver_close(struct driver *driver); /* CLOSE, its answer; then leaves */
+
+/* Opens the next step. */
+void driver_begin(struct driver *driver);
+/* Takes one message in. */
+void driver_turn(struct driver *driver);
+void driver_await_arrived(struct driver *driver, uint64_t n_steps);
+void driver_await_covered(struct driver *driver, uint64_t n_steps);
+void driver_await_done(struct driver *driver, uint64_t n_steps);
+void driver_await_saves(struct driver *driver, unsigned n); /* saved and failed */
+/* Steps until so many have been done since the model's beginning, each opened when the one before is covered. */
+void driver_train(struct driver *driver, uint64_t n_steps);
+void driver_ask_save(struct driver *driver, uint64_t step);
+
+/* A viewer. */
+void driver_look(struct client_link *link, const char *name);
+void driver_status(struct client_link *link, struct message *status);
+/* Sends SAVE, of whichever step comes next, and takes the answer. */
+void driver_ask(struct client_link *link, struct message *answer);
+/* The next message, whatever it is. */
+void driver_next(struct client_link *link, struct message *m);
+
+#endif

@@ -1,0 +1,63 @@
+/* tests/kit/operation.h - runs one device operation in every way there is, and compares.
+ *
+ * On the CPU: every instruction set of this machine, 1, 2 and 3 threads: the results on the same instruction set are
+ * equal bit for bit. On a CUDA device (tests/kit/backend.h): twice, the results equal bit for bit, and once more with arrays
+ * that begin where no vector may be loaded. All are near what the reference says.
+ *
+ * What the reference says is computed in double from the values as the device gets them. A result that is bf16 may be
+ * off by what fp32 arithmetic may be off, and by its one rounding on top: half a unit in the last place. */
+#ifndef TESTS_KIT_OPERATION_H
+#define TESTS_KIT_OPERATION_H
+
+#include "tests/kit/mirror.h"
+
+#include <check.h>
+
+enum operation_type {
+    OPERATION_VALUES, /* of the device's type */
+    OPERATION_FP32,
+    OPERATION_FP64
+};
+
+/* One array of results, and how far its elements may be from the expected ones, relative to the largest of those. */
+struct operation_part {
+    const char *name;
+    size_t n;
+    const double *expected;
+    double tolerance;    /* of fp32 */
+    const void *initial; /* what it holds before, in its type; NULL: a number no result has */
+    enum operation_type type;
+};
+
+enum { OPERATION_PARTS = 4 };
+
+struct operation {
+    enum number_type type; /* of the device's values */
+    /* Queues what is to be tested on at->dev. out[p]: where part p lies there; for all else, mirror_of. */
+    void (*run)(struct mirror *at, void *const out[], const void *context);
+    const void *context;
+    struct operation_part parts[OPERATION_PARTS]; /* up to the first of n = 0 */
+};
+
+void operation_check(const struct operation *operation);
+
+/* Runs once, on the CPU's best instruction set and one thread; for comparisons of one call with another. out[p]: arrays
+ * of operation_room. */
+void operation_run(const struct operation *operation, void *const out[]);
+
+/* A test case whose tests begin without arrays. */
+TCase *operation_cases(const char *name);
+
+/* n normal deviates, other ones for each seed. All arrays of these functions live until the test's end. */
+void *operation_values(enum number_type type, size_t n, uint32_t seed);
+/* n values of the number type, zeros. */
+void *operation_room(enum number_type type, size_t n);
+/* For the host alone: the same numbers in double; and n zeros. */
+double *operation_widen(enum number_type type, const void *x, size_t n);
+double *operation_zeros(size_t n);
+
+/* Element i, and setting it, rounded to its type. */
+float operation_get(enum number_type type, const void *x, size_t i);
+void operation_set(enum number_type type, void *x, size_t i, float to);
+
+#endif

@@ -1,0 +1,101 @@
+#include "tests/kit/outputs.h"
+#include "tests/kit/processes.h"
+
+#include "proto/model/checkpoint.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+const char *outputs_make(const char *name)
+{
+    ck_assert_int_eq(mkdir(name, 0700), 0);
+    return name;
+}
+
+const char *outputs_names(const char *path)
+{
+    static char names[500];
+    struct dirent **entries;
+    int n = scandir(path, &entries, NULL, alphasort);
+
+    ck_assert_int_ge(n, 0);
+    names[0] = '\0';
+    for (int i = 0; i < n; i++) {
+        if (entries[i]->d_name[0] != '.') {
+            strncat(names, entries[i]->d_name, sizeof names - strlen(names) - 2);
+            strcat(names, " ");
+        }
+        free(entries[i]);
+    }
+    free(entries);
+    return names;
+}
+
+void outputs_write(const char *directory, const char *name, const char *content)
+{
+    char path[300];
+
+    snprintf(path, sizeof path, "%s/%s", directory, name);
+    FILE *file = fopen(path, "w");
+    ck_assert_ptr_nonnull(file);
+    fputs(content, file);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+void outputs_check_file(const char *path, const char *content)
+{
+    char *bytes = processes_read(path);
+
+    ck_assert_str_eq(bytes, content);
+    free(bytes);
+}
+
+void outputs_check_same(const char *directory, const char *other, const char *name)
+{
+    char command[700];
+
+    snprintf(command, sizeof command, "cmp '%s/%s' '%s/%s'", directory, name, other, name);
+    ck_assert_int_eq(system(command), 0);
+}
+
+void outputs_check_same_state(const char *step, const char *other)
+{
+    outputs_check_same(step, other, CHECKPOINT_WEIGHTS);
+    outputs_check_same(step, other, CHECKPOINT_MOMENTS);
+    outputs_check_same(step, other, CHECKPOINT_TRAINING);
+}
+
+uint64_t outputs_latest(const char *out)
+{
+    char path[300], target[64] = "";
+    uintmax_t step = 0;
+    int end = 0;
+
+    snprintf(path, sizeof path, "%s/latest", out);
+    ck_assert_int_gt(readlink(path, target, sizeof target - 1), 0);
+    ck_assert_msg(sscanf(target, "step-%ju%n", &step, &end) == 1 && target[end] == '\0', "%s", target);
+    return step;
+}
+
+void outputs_check_whole(const char *out, uint64_t step)
+{
+    char path[300];
+    struct checkpoint checkpoint;
+    struct error err = {""};
+
+    snprintf(path, sizeof path, "%s/step-%ju", out, (uintmax_t)step);
+    int fd = open(path, O_RDONLY | O_DIRECTORY);
+    ck_assert_msg(fd >= 0, "%s", path);
+    ck_assert_msg(checkpoint_read(&checkpoint, fd, &err) == 0, "%s", err.text);
+    ck_assert_uint_eq(checkpoint.step, step);
+    ck_assert_msg(checkpoint_check(&checkpoint, fd, NULL, NULL, NULL, &err) == 0, "%s", err.text);
+    checkpoint_free(&checkpoint);
+    close(fd);
+    ck_assert_uint_eq(outputs_latest(out), step);
+}

@@ -1,0 +1,24 @@
+/* tests/kit/outputs.h - output directories, by name in the working directory: made, looked at, compared. Everything asserts. */
+#ifndef TESTS_KIT_OUTPUTS_H
+#define TESTS_KIT_OUTPUTS_H
+
+#include <stdint.h>
+
+/* Makes it; returns the name. */
+const char *outputs_make(const char *name);
+/* The names in a directory, sorted, a blank behind each. */
+const char *outputs_names(const char *path);
+void outputs_write(const char *directory, const char *name, const char *content);
+void outputs_check_file(const char *path, const char *content);
+
+/* A file of both directories is the same, byte for byte; weights, moments and training.json are. */
+void outputs_check_same(const char *directory, const char *other, const char *name);
+void outputs_check_same_state(const char *step, const char *other);
+
+/* Every byte of step-N is what its training.json says, and `latest` points there. */
+void outputs_check_whole(const char *out, uint64_t step);
+
+/* The step that `latest` points to. */
+uint64_t outputs_latest(const char *out);
+
+#endif

@@ -1,0 +1,315 @@
+#include "tests/kit/processes.h"
+
+#include "proto/wire/session.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { WAIT_MS = 120000 /* however busy the machine is */, MAX_STARTED = 64 };
+
+static char dir[64];
+static pid_t started[MAX_STARTED];
+static size_t n_started;
+
+void processes_setup(void)
+{
+    char runtime[96];
+
+    snprintf(dir, sizeof dir, "/tmp/eps-test-XXXXXX");
+    ck_assert_ptr_nonnull(mkdtemp(dir));
+    snprintf(runtime, sizeof runtime, "%s/run", dir);
+    ck_assert_int_eq(mkdir(runtime, 0700), 0);
+    setenv("XDG_RUNTIME_DIR", runtime, 1);
+    setenv("XDG_CACHE_HOME", runtime, 1); /* plans as of a machine that nobody has measured */
+    ck_assert_int_eq(chdir(dir), 0);
+    prctl(PR_SET_CHILD_SUBREAPER, 1); /* grandchildren of a killed child come to us and can be found */
+}
+
+void processes_remove(void)
+{
+    char command[96];
+
+    for (size_t i = 0; i < n_started; i++)
+        kill(started[i], SIGKILL);
+    n_started = 0;
+    ck_assert_int_eq(chdir("/"), 0);
+    snprintf(command, sizeof command, "rm -rf %s", dir);
+    ck_assert_int_eq(system(command), 0);
+}
+
+const char *processes_path(const char *name)
+{
+    static char paths[8][300];
+    static unsigned next;
+    char *path = paths[next++ % 8];
+
+    snprintf(path, sizeof paths[0], "%s/%s", dir, name);
+    return path;
+}
+
+const char *processes_write(const char *name, const void *bytes, size_t n)
+{
+    const char *path = processes_path(name);
+    FILE *file = fopen(path, "w");
+
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(fwrite(bytes, 1, n, file), n);
+    ck_assert_int_eq(fclose(file), 0);
+    return path;
+}
+
+const char *processes_config(const char *name, uint32_t n_layers, uint32_t n_heads, uint32_t width,
+                             uint32_t n_positions)
+{
+    char text[400];
+    int n = snprintf(text, sizeof text,
+                     "{\"model_type\": \"gpt2\", \"n_layer\": %u, \"n_head\": %u, \"n_embd\": %u, \"n_positions\": %u, "
+                     "\"vocab_size\": 256, \"attn_pdrop\": 0.0, \"embd_pdrop\": 0.0, \"resid_pdrop\": 0.0}\n",
+                     n_layers, n_heads, width, n_positions);
+
+    return processes_write(name, text, (size_t)n);
+}
+
+uint32_t processes_token(size_t i)
+{
+    return (uint32_t)(32 + (i * 2654435761u >> 7) % 95);
+}
+
+const char *processes_text(const char *name, size_t n)
+{
+    char *text = malloc(n);
+
+    ck_assert_ptr_nonnull(text);
+    for (size_t i = 0; i < n; i++)
+        text[i] = (char)processes_token(i);
+    const char *path = processes_write(name, text, n);
+    free(text);
+    return path;
+}
+
+pid_t processes_start(const char *program, const char *const *argv, const char *log)
+{
+    char path[400];
+    const char *all[32] = {path};
+    pid_t pid;
+
+    snprintf(path, sizeof path, "%s/%s", *program == '/' ? "" : BIN_DIR, program);
+    for (size_t i = 0; argv[i]; i++) {
+        ck_assert_uint_lt(i, 30);
+        all[i + 1] = argv[i];
+    }
+    pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        int fd = open(log ? log : "/dev/null", O_WRONLY | O_CREAT | O_APPEND, 0600);
+        dup2(fd, STDERR_FILENO);
+        if (!log)
+            dup2(fd, STDOUT_FILENO);
+        execv(path, (char *const *)all);
+        _exit(127);
+    }
+    ck_assert_uint_lt(n_started, MAX_STARTED);
+    started[n_started++] = pid;
+    return pid;
+}
+
+json_t *processes_answer(const char *path)
+{
+    char *said = processes_read(path);
+    json_t *answer = json_loads(said, JSON_REJECT_DUPLICATES, NULL);
+
+    ck_assert_msg(answer != NULL, "not JSON: %s", said);
+    free(said);
+    return answer;
+}
+
+bool processes_until(bool (*ready)(void *context), void *context)
+{
+    for (int ms = 0; ms < WAIT_MS; ms += 5) {
+        if (ready(context))
+            return true;
+        poll(NULL, 0, 5);
+    }
+    return false;
+}
+
+struct waiting {
+    pid_t pid;
+    int status;
+};
+
+static bool has_ended(void *context)
+{
+    struct waiting *w = context;
+
+    return waitpid(w->pid, &w->status, WNOHANG) == w->pid;
+}
+
+int processes_eps(const char *format, ...)
+{
+    char arguments[1024], command[2048];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(arguments, sizeof arguments, format, args);
+    va_end(args);
+    snprintf(command, sizeof command, "cd %s && %s/eps %s >out 2>err", dir, BIN_DIR, arguments);
+    int status = system(command);
+    ck_assert(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+int processes_wait(pid_t pid)
+{
+    struct waiting w = {.pid = pid};
+
+    if (!processes_until(has_ended, &w))
+        return -1;
+    for (size_t i = 0; i < n_started; i++)
+        if (started[i] == pid)
+            started[i] = started[--n_started];
+    return WIFEXITED(w.status) ? WEXITSTATUS(w.status) : 128 + WTERMSIG(w.status);
+}
+
+struct attached {
+    const char *name;
+    uint32_t wanted, n;
+};
+
+static void on_status(void *user, const struct eps_status *status)
+{
+    ((struct attached *)user)->n = status->n_workers;
+}
+
+static bool are_attached(void *context)
+{
+    struct attached *a = context;
+
+    return eps_status(a->name, on_status, a, NULL) == 0 && a->n >= a->wanted;
+}
+
+static bool is_free(void *name)
+{
+    char directory[300];
+    struct error err = {""};
+
+    return session_directory(directory, sizeof directory, name, &err) == 0 && !session_is_live(directory);
+}
+
+void processes_await_free(const char *name)
+{
+    ck_assert(processes_until(is_free, (void *)(uintptr_t)name));
+}
+
+pid_t processes_daemon(const char *name, uint32_t n_workers, pid_t *workers)
+{
+    const char *const daemon[] = {"--listen", name, NULL}, *const worker[] = {"--connect", name, "--device-mem",
+                                                                              "256MiB", NULL};
+    struct attached a = {.name = name, .wanted = n_workers};
+
+    processes_await_free(name);
+    pid_t pid = processes_start("epsd", daemon, NULL);
+    ck_assert(processes_until(are_attached, &(struct attached){.name = name}));
+    for (uint32_t i = 0; i < n_workers; i++) {
+        pid_t w = processes_start("eps-worker", worker, NULL);
+        if (workers)
+            workers[i] = w;
+    }
+    ck_assert(processes_until(are_attached, &a));
+    return pid;
+}
+
+static bool read_line(const char *path, const char *key, char *value, size_t cap)
+{
+    FILE *file = fopen(path, "r");
+    char line[256];
+    const size_t n = strlen(key);
+    bool found = false;
+
+    while (file && !found && fgets(line, sizeof line, file))
+        if (strncmp(line, key, n) == 0 && line[n] == ':') {
+            snprintf(value, cap, "%s", line + n + 1 + strspn(line + n + 1, " \t"));
+            value[strcspn(value, "\n")] = '\0';
+            found = true;
+        }
+    if (file)
+        fclose(file);
+    return found;
+}
+
+static pid_t parent_of(pid_t pid)
+{
+    char path[64], value[64];
+
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    return read_line(path, "PPid", value, sizeof value) ? (pid_t)atoi(value) : 0;
+}
+
+pid_t processes_find(const char *program)
+{
+    DIR *proc = opendir("/proc");
+    struct dirent *entry;
+    pid_t found = 0;
+
+    while (!found && (entry = readdir(proc))) {
+        char path[300], name[64], state[64];
+        pid_t pid = (pid_t)atoi(entry->d_name);
+        snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+        if (pid <= 0 || !read_line(path, "Name", name, sizeof name) || strcmp(name, program) != 0 ||
+            !read_line(path, "State", state, sizeof state) || state[0] == 'Z')
+            continue;
+        for (pid_t p = pid; p > 1 && !found; p = parent_of(p))
+            if (parent_of(p) == getpid())
+                found = pid;
+    }
+    closedir(proc);
+    return found;
+}
+
+uint64_t processes_status_bytes(pid_t pid, const char *key)
+{
+    char path[64], value[64];
+
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    return read_line(path, key, value, sizeof value) ? strtoull(value, NULL, 10) * 1024 : 0;
+}
+
+char *processes_read(const char *path)
+{
+    FILE *file = fopen(path, "r");
+    char *text = calloc(1, 1 << 20);
+
+    ck_assert_ptr_nonnull(file);
+    ck_assert_ptr_nonnull(text);
+    size_t n = fread(text, 1, (1 << 20) - 1, file);
+    text[n] = '\0';
+    fclose(file);
+    return text;
+}
+
+struct eps_train_options processes_options(const char *model, const char *const *files, const char *out)
+{
+    struct eps_train_options options = eps_train_defaults();
+
+    options.model = model;
+    options.data = files;
+    options.n_data = 1;
+    options.eval_data = files[0];
+    options.out = out;
+    options.programs = BIN_DIR;
+    options.order = EPS_SEQUENTIAL;
+    options.seed = 5;
+    return options;
+}

@@ -1,0 +1,62 @@
+/* tests/kit/processes.h - real programs, files and signals for the tests that need them. */
+#ifndef TESTS_KIT_PROCESSES_H
+#define TESTS_KIT_PROCESSES_H
+
+#include "client/eps.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+/* A fresh working directory for this test program, $XDG_RUNTIME_DIR in it, so that no other daemon is met. Removed again by
+ * processes_remove, which also kills whatever was started and still lives. For Check's unchecked fixtures. */
+void processes_setup(void);
+void processes_remove(void);
+
+/* The file or directory of this name in it. One of 8 static buffers. */
+const char *processes_path(const char *name);
+
+/* Writes a file there; returns its path. */
+const char *processes_write(const char *name, const void *bytes, size_t n);
+/* A GPT-2 config.json: byte vocabulary unless said otherwise, tied, no dropout. Returns its path. */
+const char *processes_config(const char *name, uint32_t n_layers, uint32_t n_heads, uint32_t width,
+                             uint32_t n_positions);
+/* n printable bytes that look random, the same ones always: byte i is processes_token(i). Returns the path. */
+const char *processes_text(const char *name, size_t n);
+uint32_t processes_token(size_t i);
+
+/* Starts one of our programs, by its name or a path; its stderr goes to the file log (NULL: to nowhere). argv ends with NULL and begins after
+ * the program's name. */
+pid_t processes_start(const char *program, const char *const *argv, const char *log);
+/* Runs eps with these arguments, as a shell reads them, in the directory, its stdout to the file out, its stderr to err;
+ * the exit status. */
+int processes_eps(const char *format, ...) __attribute__((format(printf, 1, 2)));
+/* Waits up to 5 s for the end of a process that was started; the exit status as the shell has it (128 + signal), -1 if
+ * it lives on. */
+int processes_wait(pid_t pid);
+/* A daemon named `name` and n workers, all attached; workers[n]. Asserts. */
+pid_t processes_daemon(const char *name, uint32_t n_workers, pid_t *workers);
+
+/* A live child or grandchild of this process that runs this program; 0 if there is none. */
+pid_t processes_find(const char *program);
+/* A line of /proc/PID/status in bytes: "RssAnon", "RssShmem", ...; 0 if it is not there. */
+uint64_t processes_status_bytes(pid_t pid, const char *key);
+/* A file's whole content, terminated; the caller frees it. */
+char *processes_read(const char *path);
+
+/* What a program wrote to this file: one JSON value, which the caller drops. Asserts. */
+json_t *processes_answer(const char *path);
+
+/* Until no daemon has this name: one that the last test left may still be dying. processes_daemon does it too. */
+void processes_await_free(const char *name);
+
+/* Polls until ready(context) is true; false after two minutes. */
+bool processes_until(bool (*ready)(void *context), void *context);
+
+/* Options for a short run: this model, this text, `out` in the directory, everything else chosen. files must outlive
+ * it. */
+struct eps_train_options processes_options(const char *model, const char *const *files, const char *out);
+
+#endif

@@ -1,0 +1,238 @@
+#include "tests/kit/puppet.h"
+
+#include "proto/base/process.h"
+#include "proto/wire/segment.h"
+#include "tests/kit/driver.h"
+
+#include <check.h>
+#include <math.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+struct puppet {
+    uv_loop_t loop;
+    struct session *session;
+    struct message assign;
+    struct model model;
+    struct segment inbox;
+    enum puppet_fault fault;
+    bool busy, backward, has_next;
+    struct message share, next;
+    uint32_t visit;
+    uint32_t n_slots; /* with the daemon */
+};
+
+float puppet_pattern(uint32_t visit, uint64_t i)
+{
+    return 1e-3f * (float)((int)((i * 7 + visit * 13) % 11) - 5);
+}
+
+static void ask_weights(struct puppet *p)
+{
+    struct message m = {.kind = MESSAGE_PULL};
+
+    m.pull.version = p->share.share.step;
+    m.pull.unit = p->model.visits[p->visit];
+    session_send(p->session, &m);
+}
+
+static void fill_slot(struct puppet *p, uint32_t index, uint32_t visit)
+{
+    const struct model_unit *unit = &p->model.units[p->model.visits[visit]];
+    float *slot = (float *)((char *)p->inbox.base + index * model_slot_bytes(&p->model, NUMBER_FP32));
+
+    for (uint64_t i = 0; i < unit->n; i++)
+        slot[i] = ldexpf(puppet_pattern(visit, i), (int)p->share.share.step); /* no step's norm is another's */
+    if (p->share.share.step == 1 && p->fault == PUPPET_IN_FIRST_CONTRIBUTION && visit == p->model.n_visits - 1)
+        slot[unit->n / 2] = NAN;
+    if (p->share.share.step == 0 && p->fault == PUPPET_IN_FIRST_STEP)
+        slot[0] = NAN;
+    if (p->share.share.step == 1 && p->fault == PUPPET_IN_FIRST_OF_TWO && visit == p->model.n_visits - 2)
+        slot[unit->n / 2] = NAN;
+    if (p->share.share.step == 1 && p->fault == PUPPET_IN_LAST_CONTRIBUTION && visit == 0)
+        slot[unit->n - 1] = INFINITY;
+}
+
+static void announce_slot(struct puppet *p, uint32_t index, uint32_t visit)
+{
+    struct message m = {.kind = MESSAGE_CONTRIBUTION};
+
+    m.contribution.step = p->share.share.step;
+    m.contribution.visit = visit;
+    m.contribution.slot = index;
+    session_send(p->session, &m);
+}
+
+static void contribute(struct puppet *p)
+{
+    const bool two =
+        p->share.share.step == 1 && p->fault == PUPPET_IN_FIRST_OF_TWO && p->visit == p->model.n_visits - 1;
+
+    p->n_slots = two ? 2 : 1;
+    if (two)
+        fill_slot(p, 2, p->visit - 1);
+    fill_slot(p, 1, p->visit);
+    if (two)
+        announce_slot(p, 2, p->visit - 1);
+    announce_slot(p, 1, p->visit);
+    p->busy = p->visit > 0 || p->fault != PUPPET_BESIDE; /* the next step may come before the last slot is freed */
+}
+
+/* Something that no worker of ours would say in a step that has just begun. */
+static void break_a_rule(struct puppet *p)
+{
+    struct message m = {.kind = MESSAGE_PULL, .pull = {.version = p->share.share.step, .unit = p->model.n_units}};
+
+    if (p->fault == PUPPET_CONTRIBUTES_AMISS)
+        m = (struct message){.kind = MESSAGE_CONTRIBUTION, .contribution = {.step = p->share.share.step + 7}};
+    if (p->fault == PUPPET_ENDS_TWICE)
+        m = (struct message){.kind = MESSAGE_LOSS, .loss = {.step = p->share.share.step, .attempt = 9, .finite = true}};
+    session_send(p->session, &m);
+}
+
+static void begin_step(struct puppet *p, const struct message *share)
+{
+    p->busy = true;
+    p->backward = false;
+    p->share = *share;
+    p->visit = 0;
+    if (p->fault >= PUPPET_PULLS_AMISS && p->fault <= PUPPET_ENDS_TWICE && p->share.share.step == 1)
+        break_a_rule(p);
+    ask_weights(p);
+}
+
+static void turn(struct puppet *p)
+{
+    const bool faulty = p->share.share.step == 1 && p->fault == PUPPET_IN_LOSS;
+    const struct message m = {.kind = MESSAGE_LOSS,
+                              .loss = {.step = p->share.share.step, .sum = faulty ? 0 : 64, .finite = !faulty}};
+
+    p->backward = true;
+    session_send(p->session, &m);
+    ask_weights(p);
+}
+
+static void on_weights(struct puppet *p)
+{
+    if (p->backward) {
+        contribute(p);
+    } else if (p->visit + 1 < p->model.n_visits) {
+        p->visit++;
+        ask_weights(p);
+    } else {
+        turn(p);
+    }
+}
+
+static void next_visit(struct puppet *p)
+{
+    if (--p->n_slots > 0)
+        return;
+    p->busy = p->visit > 0;
+    if (p->busy) {
+        p->visit--;
+        ask_weights(p);
+    } else if (p->has_next) {
+        p->has_next = false;
+        begin_step(p, &p->next);
+    }
+}
+
+static void take_assignment(struct puppet *p, const struct message *m, const int *fds)
+{
+    struct message reply = {.kind = MESSAGE_ASSIGNED};
+    struct error err = {""};
+
+    if (model_init(&p->model, &m->assign.config, &err) ||
+        segment_attach(&p->inbox, fds[1], 3 * model_slot_bytes(&p->model, NUMBER_FP32), SEGMENT_READ_WRITE, &err))
+        _exit(1);
+    for (uint32_t u = 0; u < p->model.n_units; u++)
+        if (p->model.units[u].n_slices != 1)
+            _exit(1);
+    session_send(p->session, &reply);
+}
+
+static void on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
+{
+    struct puppet *p = session_data(s);
+
+    (void)n_fds;
+    if (m->kind == MESSAGE_ASSIGN) {
+        take_assignment(p, m, fds);
+    } else if (m->kind == MESSAGE_SHARE && p->busy && p->fault == PUPPET_BESIDE) {
+        _exit(1); /* before it has contributed all, or a second time */
+    } else if (m->kind == MESSAGE_SHARE && p->busy) {
+        p->has_next = true;
+        p->next = *m;
+    } else if (m->kind == MESSAGE_SHARE) {
+        begin_step(p, m);
+    } else if (m->kind == MESSAGE_WEIGHTS) {
+        on_weights(p);
+    } else if (m->kind == MESSAGE_FREE && p->busy && p->backward) {
+        next_visit(p);
+    } else if (m->kind == MESSAGE_RELEASE) { /* in the middle of a step too */
+        p->busy = p->has_next = false;
+        session_send(s, m);
+    }
+}
+
+static void on_open(struct session *s, const struct message *welcome)
+{
+    (void)s, (void)welcome;
+}
+
+static void on_closed(struct session *s, const char *reason)
+{
+    (void)s;
+    _exit(reason && strncmp(reason, "refused: ", 9) == 0 ? PUPPET_REFUSED : 0);
+}
+
+static void play(const char *name, enum puppet_fault fault)
+{
+    static const struct session_events events = {on_open, on_message, on_closed};
+    struct puppet *p = calloc(1, sizeof *p);
+    struct message hello = {
+        .kind = MESSAGE_HELLO,
+        .hello = {.role = ROLE_WORKER, .pid = (uint32_t)getpid(), .device = "cpu", .budget = 1 << 30, .nonce = 77}};
+    char directory[300];
+    struct error err = {""};
+
+    p->fault = fault;
+    if (fault == PUPPET_BESIDE) {
+        strcpy(hello.hello.device, "cuda");
+        hello.hello.budget = (uint64_t)4 << 30;
+    }
+    if (uv_loop_init(&p->loop) || session_directory(directory, sizeof directory, name, &err) ||
+        session_connect(&p->session, &p->loop, directory, &hello, &events, p, &err))
+        _exit(1);
+    uv_run(&p->loop, UV_RUN_DEFAULT);
+    _exit(1);
+}
+
+pid_t puppet_start(const char *name, enum puppet_fault fault)
+{
+    const pid_t parent = getpid(), pid = fork();
+
+    ck_assert_int_ge(pid, 0);
+    if (pid > 0)
+        return pid;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (getppid() == parent)
+        play(name, fault);
+    _exit(1);
+}
+
+void puppet_await(const char *name)
+{
+    struct client_link viewer;
+    struct message status;
+
+    driver_look(&viewer, name);
+    do
+        driver_status(&viewer, &status);
+    while (!status.status_reply.n_workers);
+    client_link_free(&viewer);
+}

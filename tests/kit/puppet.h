@@ -1,0 +1,39 @@
+/* tests/kit/puppet.h - a worker of a real daemon that contributes what the test wants.
+ *
+ * It has no device: it asks for weights visit by visit, upwards, then again downwards, and contributes a pattern, to the
+ * end of each step, whatever becomes of it. What it does amiss it does in step 1, the second. */
+#ifndef TESTS_KIT_PUPPET_H
+#define TESTS_KIT_PUPPET_H
+
+#include <stdint.h>
+#include <sys/types.h>
+
+enum { PUPPET_REFUSED = 9 }; /* exit status of one whose session the daemon refused; else 0 */
+
+enum puppet_fault {
+    /* What is not finite. Of two: that below the topmost, which comes right behind it; being of the lower unit, it is
+     * judged first however late the optimizer thread wakes. */
+    PUPPET_IN_FIRST_CONTRIBUTION,
+    PUPPET_IN_LAST_CONTRIBUTION,
+    PUPPET_IN_LOSS,
+    PUPPET_NOWHERE,
+    PUPPET_IN_FIRST_OF_TWO,
+    PUPPET_IN_FIRST_STEP, /* in step 0 already */
+    /* What breaks the relay's rules: a unit that the model has not, a step that is not open, an attempt that was not
+     * given out. */
+    PUPPET_PULLS_AMISS,
+    PUPPET_CONTRIBUTES_AMISS,
+    PUPPET_ENDS_TWICE,
+    /* None, and its device is one that computes beside the optimizer. */
+    PUPPET_BESIDE,
+};
+
+/* A process that plays one, attached to the daemon of this name. Before any session of the caller's. */
+pid_t puppet_start(const char *name, enum puppet_fault fault);
+/* Until the daemon has a worker. */
+void puppet_await(const char *name);
+
+/* Number i of its contribution to a visit in step 0; it doubles from step to step, so that no step's norm is another's. */
+float puppet_pattern(uint32_t visit, uint64_t i);
+
+#endif

@@ -1,0 +1,39 @@
+/* tests/kit/reference_gpt2.h - the loss of a GPT-2, in double, by plain loops: what the layers are held to.
+ *
+ * Written from the model's definition (Radford et al. 2019; Hugging Face's names), with nothing of device/: it knows
+ * tensors, not units. Gradients come from central differences of it. Dropout follows the definition in device/device.h.
+ */
+#ifndef TESTS_KIT_REFERENCE_GPT2_H
+#define TESTS_KIT_REFERENCE_GPT2_H
+
+#include "proto/model/model.h"
+
+struct reference_gpt2 {
+    const struct model *model; /* borrowed */
+    double **tensors;          /* (model->n_tensors), each (tensor.n); may be changed between calls */
+};
+
+struct reference_batch {
+    const uint32_t *ids, *labels; /* (rows, seq): the whole minibatch */
+    uint32_t first_row, n_rows;   /* of it, those that count */
+    uint32_t seq;
+    bool dropout;
+    uint64_t seed, step;
+};
+
+/* From weights laid out in units (segment_n). Owned: reference_gpt2_free. */
+void reference_gpt2_init(struct reference_gpt2 *ref, const struct model *model, const float *weights);
+void reference_gpt2_free(struct reference_gpt2 *ref);
+
+/* The sum of -log p over all labels that count, in nats. */
+double reference_gpt2_loss(const struct reference_gpt2 *ref, const struct reference_batch *batch);
+
+/* dloss/d(element) of one tensor by a central difference. */
+double reference_gpt2_slope(struct reference_gpt2 *ref, const struct reference_batch *batch, uint32_t tensor,
+                            uint64_t element);
+
+/* The derivative along a direction (n of the tensor). */
+double reference_gpt2_slope_along(struct reference_gpt2 *ref, const struct reference_batch *batch, uint32_t tensor,
+                                  const double *direction);
+
+#endif

@@ -1,0 +1,185 @@
+#include "tests/kit/setting.h"
+
+#include "proto/plan/units.h"
+#include "proto/wire/message.h"
+#include "tests/kit/backend.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+const struct model_config setting_configs[SETTING_CONFIGS] = {
+    {2, 3, 12, 20, 9, 17, MODEL_GELU_NEW, true, true, false, 1e-5f, 0, 0, 0, 0},
+    {1, 1, 14, 24, 9, 11, MODEL_GELU, false, false, false, 1e-5f, 0, 0, 0, 0},
+    {3, 5, 15, 7, 9, 13, MODEL_RELU, true, true, true, 1e-3f, 0, 0, 0, 0},
+    {2, 2, 10, 16, 9, 12, MODEL_GELU_NEW, false, true, false, 1e-5f, 0.2f, 0.3f, 0.1f, 0},
+};
+double setting_random(uint64_t *state)
+{
+    *state ^= *state << 13, *state ^= *state >> 7, *state ^= *state << 17;
+    return (double)(*state >> 11) / (double)(UINT64_C(1) << 52) - 1;
+}
+
+static uint32_t next_below(uint64_t *state, uint32_t n)
+{
+    return (uint32_t)((setting_random(state) + 1) / 2 * n) % n;
+}
+
+void setting_open(struct setting *s, const struct model_config *config, uint32_t batch, uint32_t seq)
+{
+    uint64_t state = 88172645463325252u;
+
+    *s = (struct setting){.batch = batch, .seq = seq};
+    ck_assert_int_eq(model_init(&s->model, config, NULL), 0);
+    s->weights = calloc(s->model.segment_n, sizeof *s->weights);
+    s->ids = calloc((size_t)batch * seq, sizeof *s->ids);
+    s->labels = calloc((size_t)batch * seq, sizeof *s->labels);
+    ck_assert(s->weights && s->ids && s->labels);
+    for (uint32_t p = 0; p < s->model.n_pieces; p++) {
+        const struct model_piece *piece = &s->model.pieces[p];
+        const struct model_tensor *t = &s->model.tensors[piece->tensor];
+        const struct model_unit *unit = s->model.units;
+        while (p >= unit->first_piece + unit->n_pieces)
+            unit++;
+        for (uint64_t i = 0; i < piece->n; i++)
+            s->weights[unit->offset + piece->offset + i] =
+                (float)((t->init == MODEL_INIT_ONE) +
+                        setting_random(&state) * (t->n_dims == 2 ? 0.8 / sqrt(config->width / 12.0) : 0.2));
+    }
+    for (size_t i = 0; i < (size_t)batch * seq; i++) {
+        s->ids[i] = next_below(&state, config->vocabulary);
+        s->labels[i] = i % 6 == 4 ? MESSAGE_NO_LABEL : next_below(&state, config->vocabulary);
+        s->n_valid += s->labels[i] != MESSAGE_NO_LABEL;
+    }
+}
+
+void setting_close(struct setting *s)
+{
+    model_free(&s->model);
+    free(s->weights);
+    free(s->ids);
+    free(s->labels);
+}
+
+uint32_t setting_below(uint64_t *state, uint32_t n)
+{
+    return (uint32_t)((setting_random(state) + 1) / 2 * n) % n;
+}
+
+struct model_config setting_random_config(uint64_t *state)
+{
+    const uint32_t heads = 1 + setting_below(state, 3);
+    const bool cut = setting_below(state, 2) && !backend_get()->simulated, drops = setting_below(state, 3) == 0;
+
+    return (struct model_config){.n_layers = 1 + setting_below(state, 4),
+                                 .n_heads = heads,
+                                 .width = heads * (1 + setting_below(state, cut ? 3 : 8)),
+                                 .inner_width = 1 + setting_below(state, 40),
+                                 .n_positions = 12,
+                                 .vocabulary = cut ? 8193 + setting_below(state, 10000) : 2 + setting_below(state, 60),
+                                 .activation = (enum model_activation)setting_below(state, 3),
+                                 .tied = setting_below(state, 2),
+                                 .scale_attention = true,
+                                 .norm_epsilon = 1e-5f,
+                                 .dropout_attention = drops ? 0.1f : 0,
+                                 .dropout_embedding = drops ? 0.2f : 0,
+                                 .dropout_residual = drops ? 0.3f : 0};
+}
+
+void setting_choose(struct plan_choice *choice, const struct model *model, uint64_t *state)
+{
+    choice->host_stash = setting_below(state, 2);
+    choice->n_kept = choice->host_stash ? 0 : setting_below(state, model->config.n_layers + 1);
+    choice->n_weight_buffers = 1 + setting_below(state, 3);
+    choice->n_resident = setting_below(state, 2) ? setting_below(state, plan_count_uploaded(model) + 1) : 0;
+    choice->whole_head = setting_below(state, 2);
+    choice->n_sums = setting_below(state, 2) ? setting_below(state, PLAN_MAX_SUMS + 1) : 0;
+}
+
+struct device_worker_options setting_options(const struct setting *s, uint32_t part_rows, uint32_t microbatch)
+{
+    return (struct device_worker_options){.config = s->model.config,
+                                          .ops = backend_get()->ops,
+                                          .setting = {.backend = backend_get()->plan,
+                                                      .attention = backend_get()->attention,
+                                                      .purpose = PLAN_TRAIN,
+                                                      .share_rows = s->batch,
+                                                      .part_rows = part_rows,
+                                                      .seq = s->seq,
+                                                      .precision = s->precision,
+                                                      .n_threads = 1},
+                                          .choice = {.microbatch = microbatch ? microbatch : part_rows,
+                                                     .n_weight_buffers = 2},
+                                          .batch = s->batch,
+                                          .seed = SETTING_SEED};
+}
+
+void setting_step(struct array_link *link, const struct setting *s, const struct device_worker_options *options,
+                  uint32_t n_parts, const uint32_t *parts)
+{
+    struct device_worker worker;
+    struct ledger ledger = {0};
+    struct error err = {""};
+    const struct device_share share = {.step = SETTING_STEP,
+                                       .n_valid = s->n_valid,
+                                       .n_parts = n_parts,
+                                       .parts = parts,
+                                       .ids = s->ids,
+                                       .labels = s->labels};
+
+    ck_assert_msg(device_worker_init(&worker, options, &ledger, &err) == 0, "%s", err.text);
+    void *stash = worker.stash = malloc(worker.plan.host_stash_bytes);
+    memset(stash, 0xff, worker.plan.host_stash_bytes); /* NaN: nothing is read before it is written */
+    link->version = SETTING_STEP;
+    link->precision = options->setting.precision;
+    link->grad = options->setting.grad;
+    link->n_buffers = options->choice.n_weight_buffers;
+    ck_assert_msg(device_worker_step(&worker, &share, &array_link, link, &err) == 0, "%s", err.text);
+    device_worker_free(&worker);
+    free(stash);
+}
+
+const uint32_t setting_parts[ARRAY_LINK_PARTS] = {0, 1, 2, 3, 4, 5, 6, 7};
+
+void setting_step_whole(struct array_link *link, const struct setting *s, const struct device_worker_options *options)
+{
+    array_link_init(link, &s->model, s->weights);
+    setting_step(link, s, options, s->batch / options->setting.part_rows, setting_parts);
+}
+
+struct reference_batch setting_batch(const struct setting *s)
+{
+    return (struct reference_batch){.ids = s->ids,
+                                    .labels = s->labels,
+                                    .n_rows = s->batch,
+                                    .seq = s->seq,
+                                    .dropout = true,
+                                    .seed = SETTING_SEED,
+                                    .step = SETTING_STEP};
+}
+
+bool setting_same_bits(const float *a, const float *b, size_t n)
+{
+    return memcmp(a, b, n * sizeof *a) == 0;
+}
+
+double setting_distance(const struct model *model, const float *a, const float *b)
+{
+    struct reference_gpt2 x, y;
+    double worst = 0;
+
+    reference_gpt2_init(&x, model, a);
+    reference_gpt2_init(&y, model, b);
+    for (uint32_t t = 0; t < model->n_tensors; t++) {
+        double difference = 0, size = 0;
+        for (uint64_t i = 0; i < model->tensors[t].n; i++) {
+            difference += pow(x.tensors[t][i] - y.tensors[t][i], 2);
+            size += pow(y.tensors[t][i], 2);
+        }
+        worst = fmax(worst, sqrt(difference / size));
+    }
+    reference_gpt2_free(&x);
+    reference_gpt2_free(&y);
+    return worst;
+}

@@ -1,0 +1,64 @@
+/* tests/kit/setting.h - small models with weights and a minibatch, and one step of a worker on them. */
+#ifndef TESTS_KIT_SETTING_H
+#define TESTS_KIT_SETTING_H
+
+#include "device/step/step.h"
+#include "tests/kit/array_link.h"
+#include "tests/kit/reference_gpt2.h"
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+enum { SETTING_CONFIGS = 4, SETTING_SEED = 7, SETTING_STEP = 5 };
+
+/* Odd head counts and widths, tied and not, every activation and scale; dropout at every site in the last. */
+extern const struct model_config setting_configs[SETTING_CONFIGS];
+
+/* 0, 1, 2, ...: all parts, in order. */
+extern const uint32_t setting_parts[ARRAY_LINK_PARTS];
+
+struct setting {
+    struct model model;
+    float *weights; /* (segment_n): random, norms around 1 */
+    uint32_t batch, seq;
+    uint32_t *ids, *labels; /* (batch * seq): random, every sixth label padding */
+    uint64_t n_valid;
+    enum number_type precision; /* of the device; fp32 unless it is set */
+};
+
+/* The same for the same arguments. Owned: setting_close. */
+void setting_open(struct setting *s, const struct model_config *config, uint32_t batch, uint32_t seq);
+void setting_close(struct setting *s);
+
+/* -1..1, Marsaglia's xorshift: nothing of proto/base/random.h. *state is not 0. */
+double setting_random(uint64_t *state);
+
+/* 0 .. n-1. */
+uint32_t setting_below(uint64_t *state, uint32_t n);
+
+/* Small, every second one with a vocabulary that is cut into two or three units; of 12 positions. */
+struct model_config setting_random_config(uint64_t *state);
+
+/* All but the microbatch, at random. */
+void setting_choose(struct plan_choice *choice, const struct model *model, uint64_t *state);
+
+/* One thread, two weight buffers, the whole minibatch as the share; microbatch 0: a whole part. */
+struct device_worker_options setting_options(const struct setting *s, uint32_t part_rows, uint32_t microbatch);
+
+/* One step of a fresh worker with these parts, on top of what the link already holds. */
+void setting_step(struct array_link *link, const struct setting *s, const struct device_worker_options *options,
+                  uint32_t n_parts, const uint32_t *parts);
+
+/* The same with a fresh link and all parts; link is then the caller's to free. */
+void setting_step_whole(struct array_link *link, const struct setting *s, const struct device_worker_options *options);
+
+/* The same step for the reference. */
+struct reference_batch setting_batch(const struct setting *s);
+
+bool setting_same_bits(const float *a, const float *b, size_t n);
+
+/* |a - b| / |b| of one tensor, the worst of all; a and b (segment_n). */
+double setting_distance(const struct model *model, const float *a, const float *b);
+
+#endif

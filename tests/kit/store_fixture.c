@@ -1,0 +1,135 @@
+#include "tests/kit/store_fixture.h"
+
+#include <check.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+const struct model_config store_fixture_small = {.n_layers = 2,
+                                                 .n_heads = 2,
+                                                 .width = 8,
+                                                 .inner_width = 32,
+                                                 .n_positions = 5,
+                                                 .vocabulary = 17},
+                          store_fixture_cut = {.n_layers = 1,
+                                               .n_heads = 2,
+                                               .width = 64,
+                                               .inner_width = 64,
+                                               .n_positions = 8,
+                                               .vocabulary = 33000},
+                          store_fixture_big = {.n_layers = 1,
+                                               .n_heads = 8,
+                                               .width = 512,
+                                               .inner_width = 3200,
+                                               .n_positions = 8,
+                                               .vocabulary = 10};
+
+void store_fixture_open(struct store_fixture *f, struct model_config config, bool tied, uint32_t n_accumulators)
+{
+    const struct eps_store_options options = {.train = true, .n_accumulators = n_accumulators};
+
+    store_fixture_open_as(f, config, tied, &options);
+}
+
+void store_fixture_open_as(struct store_fixture *f, struct model_config config, bool tied,
+                           const struct eps_store_options *options)
+{
+    struct error err = {0};
+
+    *f = (struct store_fixture){0};
+    config.tied = tied;
+    config.scale_attention = true;
+    config.norm_epsilon = 1e-5f;
+    config.initializer_range = 0.02f;
+    ck_assert_msg(model_init(&f->model, &config, &err) == 0, "%s", err.text);
+    ck_assert_msg(eps_store_init(&f->store, &f->model, options, &f->ledger, &err) == 0, "%s", err.text);
+}
+
+void store_fixture_close(struct store_fixture *f)
+{
+    eps_store_free(&f->store);
+    ck_assert_uint_eq(f->ledger.total.current, 0);
+    model_free(&f->model);
+}
+
+struct store_values store_fixture_values(const struct store_fixture *f, uint32_t unit)
+{
+    const size_t n = f->model.units[unit].n;
+    const struct eps_parameters p = eps_store_parameters(&f->store, unit, 0, n, 0);
+    struct store_values x = {calloc(n, sizeof *x.w), NULL, NULL};
+
+    if (f->store.options.train)
+        x.m = calloc(n, sizeof *x.m), x.v = calloc(n, sizeof *x.v);
+    ck_assert(x.w && (!f->store.options.train || (x.m && x.v)));
+    eps_optimizer_read(&p, x.w, x.m, x.v);
+    return x;
+}
+
+void store_values_free(struct store_values *x)
+{
+    free(x->w), free(x->m), free(x->v);
+}
+
+void store_fixture_write(const struct eps_store *store, int weights_fd, int moments_fd, struct checkpoint *checkpoint)
+{
+    struct eps_store_files files;
+    struct error err = {""};
+
+    ck_assert_msg(eps_store_files_init(&files, store, &err) == 0, "%s", err.text);
+    ck_assert_msg(eps_store_files_begin(&files, weights_fd, moments_fd, checkpoint, &err) == 0, "%s", err.text);
+    for (uint32_t u = store->model->n_units; u-- > 0;)
+        ck_assert_msg(eps_store_files_write(&files, u, &err) == 0, "%s", err.text);
+    ck_assert_msg(eps_store_files_end(&files, &err) == 0, "%s", err.text);
+    eps_store_files_free(&files);
+}
+
+/* With its checksum, unless checkpoint is NULL. */
+static void put_text(int directory_fd, const char *name, const char *text, struct checkpoint *checkpoint)
+{
+    const size_t n = strlen(text);
+    int fd = openat(directory_fd, name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+
+    ck_assert_int_ge(fd, 0);
+    ck_assert_int_eq(write(fd, text, n), (ssize_t)n);
+    close(fd);
+    if (checkpoint)
+        ck_assert_int_eq(checkpoint_add_run(checkpoint_add_file(checkpoint, name, n), 0, n, checkpoint_hash(text, n)),
+                         0);
+}
+
+void store_fixture_save(const struct store_fixture *f, const char *directory, uint64_t step)
+{
+    const struct model_config *c = &f->model.config;
+    struct checkpoint checkpoint = {.step = step};
+    char config[512];
+
+    snprintf(config, sizeof config,
+             "{\n  \"model_type\": \"gpt2\",\n  \"architectures\": [\"GPT2LMHeadModel\"],\n  \"n_layer\": %u,\n"
+             "  \"n_head\": %u,\n  \"n_embd\": %u,\n  \"n_inner\": %u,\n  \"n_positions\": %u,\n"
+             "  \"vocab_size\": %u,\n  \"tie_word_embeddings\": %s,\n  \"layer_norm_epsilon\": 1e-05\n}\n",
+             c->n_layers, c->n_heads, c->width, c->inner_width, c->n_positions, c->vocabulary,
+             c->tied ? "true" : "false");
+    ck_assert_int_eq(mkdir(directory, 0777), 0);
+    const int dir = open(directory, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const int weights = openat(dir, CHECKPOINT_WEIGHTS, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666),
+              moments = openat(dir, CHECKPOINT_MOMENTS, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    put_text(dir, CHECKPOINT_CONFIG, config, &checkpoint);
+    put_text(dir, "vocab.json", "{\"a\": 0}", &checkpoint);
+    put_text(dir, "merges.txt", "#version: 0.2\na b\n", &checkpoint);
+    store_fixture_write(&f->store, weights, moments, &checkpoint);
+    char *training = checkpoint_print(&checkpoint);
+    put_text(dir, CHECKPOINT_TRAINING, training, NULL);
+    free(training);
+    checkpoint_free(&checkpoint);
+    close(weights), close(moments), close(dir);
+}
+
+void store_fixture_same(const float *a, const float *b, uint64_t n, const char *what)
+{
+    for (uint64_t i = 0; i < n; i++)
+        if (memcmp(&a[i], &b[i], sizeof *a) != 0)
+            ck_abort_msg("%s, element %ju: %a and %a", what, (uintmax_t)i, a[i], b[i]);
+}

@@ -1,0 +1,42 @@
+/* tests/kit/store_fixture.h - a small model and its store, for the tests of eps/store/store.c and eps/store/store_file.c. */
+#ifndef TESTS_KIT_STORE_FIXTURE_H
+#define TESTS_KIT_STORE_FIXTURE_H
+
+#include "eps/store/store_files.h"
+
+/* small: everything in a few KiB. cut: wte in two units. big: a block of two slices. */
+extern const struct model_config store_fixture_small, store_fixture_cut, store_fixture_big;
+
+/* A store and all that it borrows. */
+struct store_fixture {
+    struct model model;
+    struct ledger ledger;
+    struct eps_store store;
+};
+
+/* A fresh store for training; tied overrides the configuration's. */
+void store_fixture_open(struct store_fixture *f, struct model_config config, bool tied, uint32_t n_accumulators);
+void store_fixture_open_as(struct store_fixture *f, struct model_config config, bool tied,
+                           const struct eps_store_options *options);
+/* Checks that the ledger is empty afterwards. */
+void store_fixture_close(struct store_fixture *f);
+
+/* A unit's arrays, whatever their form; m and v are NULL in an evaluation. */
+struct store_values {
+    float *w, *m, *v; /* (n) each */
+};
+struct store_values store_fixture_values(const struct store_fixture *f, uint32_t unit);
+void store_values_free(struct store_values *values);
+
+/* Writes the store's weights, and its moments unless moments_fd is -1, units from the last to the first, as
+ * eps/store/store_files.h does; checkpoint may be NULL. */
+void store_fixture_write(const struct eps_store *store, int weights_fd, int moments_fd, struct checkpoint *checkpoint);
+
+/* A whole checkpoint: a new directory with the model's config.json, weights and moments, vocab.json and merges.txt as
+ * side files, and training.json. */
+void store_fixture_save(const struct store_fixture *f, const char *directory, uint64_t step);
+
+/* Fails the test at the first element whose bits differ. */
+void store_fixture_same(const float *a, const float *b, uint64_t n, const char *what);
+
+#endif

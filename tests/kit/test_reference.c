@@ -1,0 +1,159 @@
+/* The references' gradients against central differences of the references themselves, in double: the error of a
+ * difference of step h is h^2 times a third derivative plus rounding / h, 1e-9 at h = 1e-5. */
+#include "tests/kit/reference.h"
+#include "tests/kit/run.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdlib.h>
+
+enum { MOST = 4096 };
+
+/* A scalar function of x (n): the sum of some outputs times fixed weights. */
+typedef double scalar_function(const double *x, const void *context);
+
+static void fill(double *x, size_t n, uint32_t seed)
+{
+    float *normal = malloc(n * sizeof *normal);
+
+    random_normal(normal, (struct random_key){{seed, 0}}, 0, 0, n);
+    for (size_t i = 0; i < n; i++)
+        x[i] = (double)normal[i];
+    free(normal);
+}
+
+static void check_gradient(scalar_function *f, const void *context, double *x, size_t n, const double *gradient)
+{
+    const double h = 1e-5;
+
+    for (size_t i = 0; i < n; i++) {
+        const double at = x[i];
+        double above, below;
+        x[i] = at + h;
+        above = f(x, context);
+        x[i] = at - h;
+        below = f(x, context);
+        x[i] = at;
+        ck_assert_double_eq_tol(gradient[i], (above - below) / (2 * h), 1e-7);
+    }
+}
+
+static double dot(const double *a, const double *b, size_t n)
+{
+    double sum = 0;
+
+    for (size_t i = 0; i < n; i++)
+        sum += a[i] * b[i];
+    return sum;
+}
+
+START_TEST(activation_gradients_are_the_activations_slopes)
+{
+    for (double x = -6.0003; x < 6; x += 0.01) { /* relu's corner at 0 is not met */
+        const enum model_activation activation = (enum model_activation)_i;
+        const double h = 1e-5;
+        const double slope =
+            (reference_activation(activation, x + h) - reference_activation(activation, x - h)) / (2 * h);
+        ck_assert_double_eq_tol(reference_activation_gradient(activation, x), slope, 1e-8);
+    }
+}
+END_TEST
+
+/* x, weight and bias one after the other, as one argument. */
+enum { NORM_M = 3, NORM_N = 7, NORM_X = NORM_M * NORM_N };
+static const double norm_epsilon = 1e-2; /* large enough to matter */
+
+static double norm_scalar(const double *x, const void *weights)
+{
+    double y[NORM_X];
+
+    reference_norm(y, x, x + NORM_X, x + NORM_X + NORM_N, NORM_M, NORM_N, norm_epsilon);
+    return dot(y, weights, NORM_X);
+}
+
+START_TEST(norm_backward_is_the_slope_of_norm)
+{
+    double x[NORM_X + 2 * NORM_N], gradient[NORM_X + 2 * NORM_N], dy[NORM_X];
+    const struct reference_norm_gradient to = {gradient, gradient + NORM_X, gradient + NORM_X + NORM_N};
+
+    fill(x, NORM_X + 2 * NORM_N, 1);
+    fill(dy, NORM_X, 2);
+    reference_norm_backward(&to, dy, x, x + NORM_X, NORM_M, NORM_N, norm_epsilon);
+    check_gradient(norm_scalar, dy, x, NORM_X + 2 * NORM_N, gradient);
+}
+END_TEST
+
+struct attention_case {
+    struct reference_attention op;
+    const double *dy;
+};
+
+static double attention_scalar(const double *qkv, const void *context)
+{
+    const struct attention_case *c = context;
+    double out[MOST], log_sum_exp[MOST];
+
+    reference_attention(out, log_sum_exp, qkv, &c->op);
+    return dot(out, c->dy, c->op.n_rows * c->op.n_tokens * c->op.width);
+}
+
+START_TEST(attention_backward_is_the_slope_of_attention)
+{
+    static double qkv[MOST], gradient[MOST], dy[MOST], factors[MOST];
+    const struct random_key key = {{7, 8}};
+    struct attention_case c = {.op = {.n_rows = 2, .n_tokens = 6, .n_heads = 3, .width = 12, .scale = 0.7}, .dy = dy};
+    const size_t n = 2 * 6 * 12;
+
+    if (_i)
+        c.op.factors = factors;
+    for (size_t i = 0; i < 2 * 3 * 6 * 6; i++)
+        factors[i] = reference_dropout(0.3f, key, i / (3 * 6 * 6), i % (3 * 6 * 6));
+    fill(qkv, 3 * n, 1);
+    fill(dy, n, 2);
+    reference_attention_backward(gradient, dy, qkv, &c.op);
+    check_gradient(attention_scalar, &c, qkv, 3 * n, gradient);
+}
+END_TEST
+
+/* By hand: one query and one key give v itself; two equal keys its mean. */
+START_TEST(attention_averages_values)
+{
+    const struct reference_attention op = {.n_rows = 1, .n_tokens = 2, .n_heads = 1, .width = 1, .scale = 1};
+    const double qkv[6] = {5, 3, 10, -2, 3, 20};
+    double out[2], log_sum_exp[2];
+
+    reference_attention(out, log_sum_exp, qkv, &op);
+    ck_assert_double_eq_tol(out[0], 10, 1e-14);
+    ck_assert_double_eq_tol(out[1], 15, 1e-14);
+    ck_assert_double_eq_tol(log_sum_exp[0], 15, 1e-14);
+    ck_assert_double_eq_tol(log_sum_exp[1], -6 + log(2), 1e-14);
+}
+END_TEST
+
+static double cross_entropy_scalar(const double *logits, const void *label)
+{
+    return reference_cross_entropy(logits, 9, *(const size_t *)label);
+}
+
+START_TEST(cross_entropy_backward_is_the_slope_of_cross_entropy)
+{
+    const size_t label = 4;
+    double logits[9], gradient[9];
+
+    fill(logits, 9, 3);
+    reference_cross_entropy_backward(gradient, logits, 9, label);
+    check_gradient(cross_entropy_scalar, &label, logits, 9, gradient);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = tcase_create("gradients");
+
+    tcase_add_loop_test(tcase, activation_gradients_are_the_activations_slopes, MODEL_GELU_NEW, MODEL_RELU + 1);
+    tcase_add_test(tcase, norm_backward_is_the_slope_of_norm);
+    tcase_add_loop_test(tcase, attention_backward_is_the_slope_of_attention, 0, 2);
+    tcase_add_test(tcase, attention_averages_values);
+    tcase_add_test(tcase, cross_entropy_backward_is_the_slope_of_cross_entropy);
+    return run_tests(tcase);
+}

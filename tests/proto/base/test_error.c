@@ -1,0 +1,220 @@
+#include "tests/kit/run.h"
+
+#include "proto/base/error.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+START_TEST(a_sentence_is_kept_and_its_code_returned)
+{
+    struct error err;
+
+    ck_assert_int_eq(error_set(&err, -EINVAL, "--%s is %d", "parts", 0), -EINVAL);
+    ck_assert_str_eq(err.text, "--parts is 0");
+    ck_assert_int_eq(error_set(NULL, -ENOMEM, "nobody asked for %s", "it"), -ENOMEM);
+}
+END_TEST
+
+START_TEST(a_sentence_too_long_is_cut_off)
+{
+    struct {
+        struct error err;
+        char after;
+    } box = {.after = 'x'};
+    char text[2000];
+
+    memset(text, 'a', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    error_set(&box.err, -EINVAL, "%s", text);
+    ck_assert_uint_eq(strlen(box.err.text), ERROR_TEXT_BYTES - 1);
+    error_prefix(&box.err, text);
+    ck_assert_uint_lt(strlen(box.err.text), ERROR_TEXT_BYTES);
+    ck_assert_ptr_nonnull(strstr(box.err.text, "a: a")); /* both of them are still there */
+    ck_assert_int_eq(box.after, 'x');
+}
+END_TEST
+
+START_TEST(control_characters_do_not_reach_the_terminal)
+{
+    struct error err;
+
+    error_set(&err, -EINVAL, "%s", "a\nb\x1B[2Jc\x7F \xC3\xBC");
+    ck_assert_str_eq(err.text, "a?b?[2Jc? \xC3\xBC");
+}
+END_TEST
+
+START_TEST(a_prefix_goes_in_front)
+{
+    struct error err;
+
+    error_set(&err, -EINVAL, "n_layer is missing");
+    error_prefix(&err, "config.json");
+    ck_assert_str_eq(err.text, "config.json: n_layer is missing");
+}
+END_TEST
+
+/* What log_line writes to stderr, which is a pipe meanwhile. */
+static size_t logged(char *out, size_t cap, const char *text)
+{
+    const int saved = dup(STDERR_FILENO);
+    int fds[2];
+
+    ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
+    dup2(fds[1], STDERR_FILENO);
+    log_line("%s", text);
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    close(fds[1]);
+    const ssize_t n = read(fds[0], out, cap);
+    close(fds[0]);
+    ck_assert_int_gt(n, 0);
+    return (size_t)n;
+}
+
+START_TEST(a_log_line_is_one_line_with_the_name_in_front)
+{
+    char line[4096], text[2000];
+
+    size_t n = logged(line, sizeof line, "started");
+    ck_assert_uint_eq(n, strlen("eps: started\n"));
+    ck_assert_mem_eq(line, "eps: started\n", n);
+    log_name("epsd");
+    n = logged(line, sizeof line, "started");
+    ck_assert_mem_eq(line, "epsd: started\n", n);
+    memset(text, 'a', sizeof text - 1);
+    text[sizeof text - 1] = '\0';
+    n = logged(line, sizeof line, text);
+    ck_assert_uint_le(n, 1024);
+    ck_assert_int_eq(line[n - 2], 'a');
+    ck_assert_int_eq(line[n - 1], '\n');
+}
+END_TEST
+
+/* Reads what is there of at most `cap` bytes, waiting for the first: a terminal hands bytes on when it likes. */
+static size_t some(int reader, char *out, size_t cap)
+{
+    ck_assert_int_eq(poll(&(struct pollfd){.fd = reader, .events = POLLIN}, 1, -1), 1);
+    const ssize_t n = read(reader, out, cap);
+    ck_assert_int_gt(n, 0);
+    return (size_t)n;
+}
+
+/* Fills what stderr is written to, says `lines` lines into it, empties it, and says one more; what came of that. */
+static void stall(char *out, size_t cap, int reader, int writer, unsigned lines)
+{
+    static char filler[4096];
+    const int saved = dup(STDERR_FILENO), flags = fcntl(writer, F_GETFL);
+    size_t filled = 0, n = 0;
+
+    dup2(writer, STDERR_FILENO);
+    ck_assert_int_eq(fcntl(writer, F_SETFL, flags | O_NONBLOCK), 0);
+    for (ssize_t put; (put = write(writer, filler, sizeof filler)) > 0 || (put = write(writer, filler, 1)) > 0;)
+        filled += (size_t)put;
+    ck_assert_int_eq(fcntl(writer, F_SETFL, flags), 0);
+    for (unsigned i = 0; i < lines; i++)
+        log_line("lost");
+    while (filled > 0)
+        filled -= some(reader, filler, filled < sizeof filler ? filled : sizeof filler);
+    log_line("there");
+    dup2(saved, STDERR_FILENO);
+    close(saved);
+    ck_assert_int_eq(fcntl(writer, F_GETFL), flags); /* which are not this process's alone */
+    for (out[0] = '\0'; strstr(out, ": there") == NULL || out[n - 1] != '\n'; out[n] = '\0')
+        n += some(reader, out + n, cap - 1 - n);
+}
+
+START_TEST(a_log_that_nobody_reads_loses_lines_and_counts_them)
+{
+    int ends[2];
+    char said[4096];
+
+    log_name("epsd");
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    stall(said, sizeof said, ends[0], ends[1], 3);
+    ck_assert_str_eq(said, "epsd: 3 lines of the log were dropped: standard error did not take them\nepsd: there\n");
+    stall(said, sizeof said, ends[0], ends[1], 1);
+    ck_assert_str_eq(said, "epsd: 1 line of the log was dropped: standard error did not take it\nepsd: there\n");
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends), 0);
+    stall(said, sizeof said, ends[0], ends[1], 2);
+    ck_assert_ptr_nonnull(strstr(said, "epsd: 2 lines of the log were dropped: standard error did not take them\n"));
+}
+END_TEST
+
+/* Another user's pipe: it cannot be opened anew. */
+START_TEST(a_log_that_cannot_be_opened_anew_does_not_wait_either)
+{
+    char said[4096];
+    int ends[2];
+
+    ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+    ck_assert_int_eq(fchmod(ends[1], 0), 0);
+    const bool root = geteuid() == 0; /* who may open everything */
+    if (root)
+        ck_assert_int_eq(seteuid(65534), 0);
+    stall(said, sizeof said, ends[0], ends[1], 3);
+    if (root) /* and may be looked into again, as the leak sanitizer does at the end */
+        ck_assert(seteuid(0) == 0 && prctl(PR_SET_DUMPABLE, 1) == 0);
+    ck_assert_ptr_nonnull(strstr(said, ": 3 lines of the log were dropped"));
+}
+END_TEST
+
+START_TEST(a_terminal_that_was_stopped_does_not_stop_the_log)
+{
+    const int screen = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
+    char said[4096];
+
+    ck_assert_int_ge(screen, 0);
+    ck_assert_int_eq(grantpt(screen) | unlockpt(screen), 0);
+    const int terminal = open(ptsname(screen), O_RDWR | O_NOCTTY | O_CLOEXEC);
+    ck_assert_int_ge(terminal, 0);
+    stall(said, sizeof said, screen, terminal, 3);
+    ck_assert_ptr_nonnull(strstr(said, " lines of the log were dropped: standard error did not take them\r\n"));
+    ck_assert_ptr_nonnull(strstr(said, ": there\r\n"));
+}
+END_TEST
+
+/* What to do about it must be read: of a long sentence the end makes room for it. */
+START_TEST(what_is_appended_is_never_lost)
+{
+    struct error err;
+    char longest[600];
+
+    error_set(&err, 0, "disk full");
+    error_append(&err, "; %s continues from step %d", "eps", 7);
+    ck_assert_str_eq(err.text, "disk full; eps continues from step 7");
+    memset(longest, 'x', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    error_set(&err, 0, "%s", longest);
+    error_append(&err, "; remedy");
+    ck_assert_uint_eq(strlen(err.text), sizeof err.text - 1);
+    ck_assert_str_eq(err.text + strlen(err.text) - 10, "xx; remedy");
+    error_append(&err, "%s", longest);
+    ck_assert_uint_eq(strlen(err.text), sizeof err.text - 1);
+    error_append(NULL, "nobody asked");
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = tcase_create("error");
+
+    tcase_add_test(tcase, a_sentence_is_kept_and_its_code_returned);
+    tcase_add_test(tcase, a_sentence_too_long_is_cut_off);
+    tcase_add_test(tcase, control_characters_do_not_reach_the_terminal);
+    tcase_add_test(tcase, a_prefix_goes_in_front);
+    tcase_add_test(tcase, a_log_line_is_one_line_with_the_name_in_front);
+    tcase_add_test(tcase, a_log_that_nobody_reads_loses_lines_and_counts_them);
+    tcase_add_test(tcase, a_log_that_cannot_be_opened_anew_does_not_wait_either);
+    tcase_add_test(tcase, a_terminal_that_was_stopped_does_not_stop_the_log);
+    tcase_add_test(tcase, what_is_appended_is_never_lost);
+    return run_tests(tcase);
+}

@@ -1,0 +1,231 @@
+#include "tests/kit/run.h"
+
+#include "proto/base/number.h"
+
+#include <check.h>
+#include <math.h>
+
+/* The tests below go through all 2^32 patterns in release, one upper half at a time so that their loops are simple
+ * enough for vectors; where they would take a minute, through every 61st upper half (which is coprime to 2^16). */
+#if SANITIZED || !defined _OPENMP
+enum { STRIDE = 61 };
+#else
+enum { STRIDE = 1 };
+#endif
+
+START_TEST(types_have_their_bytes_and_names)
+{
+    ck_assert_uint_eq(number_bytes(NUMBER_FP32), 4);
+    ck_assert_uint_eq(number_bytes(NUMBER_BF16), 2);
+    ck_assert_str_eq(number_name(NUMBER_FP32), "fp32");
+    ck_assert_str_eq(number_name(NUMBER_BF16), "bf16");
+}
+END_TEST
+
+/* How many of the 65536 patterns under one upper half do not join to what was split. */
+static unsigned n_joined_wrong(uint32_t upper)
+{
+    unsigned n = 0;
+
+    for (uint32_t lower = 0; lower < 65536; lower++) {
+        const float x = number_from_pattern(upper << 16 | lower);
+        uint16_t high;
+        int16_t low;
+        number_split(x, &high, &low);
+        const float joined = number_join(high, low);
+        n += number_pattern(joined) != number_pattern(x);
+    }
+    return n;
+}
+
+/* Those under 0x7f80 and 0xff80 are an infinity, which joins too, and NaNs; those above are NaNs. */
+START_TEST(every_finite_pattern_joins_exactly)
+{
+    unsigned wrong = 0;
+
+#pragma omp parallel for reduction(+ : wrong) schedule(dynamic, 64)
+    for (uint32_t upper = 0; upper < 65536; upper += STRIDE)
+        if ((upper & 0x7f80) != 0x7f80)
+            wrong += n_joined_wrong(upper);
+    ck_assert_uint_eq(wrong, 0);
+}
+END_TEST
+
+/* What bf16 pattern a stands for; past the largest, where infinity stands, the value that the next would have. */
+static double value_of(uint32_t pattern)
+{
+    return (pattern & 0x7fff) == 0x7f80 ? (pattern >> 15 ? -0x1p128 : 0x1p128) : number_from_bf16((uint16_t)pattern);
+}
+
+/* How many of the 65536 patterns under one upper half become another bf16 than the nearer of the two around them. If
+ * both are as near: rounded, other than the even one; split, other than the one further from zero. Distances are exact
+ * in double. */
+static unsigned n_rounded_wrong(uint32_t upper)
+{
+    const double inner = fabs(value_of(upper)), outer = fabs(value_of(upper + 1));
+    unsigned n = 0;
+
+    for (uint32_t lower = 0; lower < 65536; lower++) {
+        const float x = number_from_pattern(upper << 16 | lower);
+        const double up = outer - fabs((double)x), down = fabs((double)x) - inner;
+        uint16_t high;
+        int16_t low;
+        number_split(x, &high, &low);
+        n += number_to_bf16(x) != upper + (up < down || (up == down && upper % 2 == 1));
+        n += high != upper + (up <= down);
+    }
+    return n;
+}
+
+START_TEST(rounded_and_split_the_bf16_is_the_nearest)
+{
+    unsigned wrong = 0;
+
+#pragma omp parallel for reduction(+ : wrong) schedule(dynamic, 64)
+    for (uint32_t upper = 0; upper < 65536; upper += STRIDE)
+        if ((upper & 0x7f80) != 0x7f80)
+            wrong += n_rounded_wrong(upper);
+    ck_assert_uint_eq(wrong, 0);
+}
+END_TEST
+
+START_TEST(ties_go_to_even)
+{
+    ck_assert_uint_eq(number_to_bf16(1 + 0x1p-8f), 0x3f80); /* between 1 (even) and 1 + 2^-7 */
+    ck_assert_uint_eq(number_to_bf16(-1 - 0x1p-8f), 0xbf80);
+    ck_assert_uint_eq(number_to_bf16(1 + 3 * 0x1p-8f), 0x3f82); /* between 1 + 2^-7 and 1 + 2^-6 (even) */
+    ck_assert_uint_eq(number_to_bf16(0x1p-134f), 0);            /* half of the smallest bf16, 2^-133 */
+    ck_assert_uint_eq(number_to_bf16(-0.0f), 0x8000);
+    ck_assert_uint_eq(number_to_v16(1 + 0x1p-9f), number_to_v16(1));
+    ck_assert_uint_eq(number_to_v16(1 + 3 * 0x1p-9f), number_to_v16(1 + 0x1p-7f));
+}
+END_TEST
+
+/* By hand: of 1 + i/128 and 1 + k/128 the sum is 2 + (i+k)/128, and has to be in steps of 1/64. Half the sums are ties,
+ * as many of which have the even one above as below. Away from zero 1/128 would be added to each of them: 64. */
+START_TEST(rounding_sums_of_bf16_biases_nothing)
+{
+    double bias = 0;
+
+    for (int i = 0; i < 128; i++)
+        for (int k = 0; k < 128; k++) {
+            const float sum = (1 + (float)i / 128) + (1 + (float)k / 128);
+            bias += (double)(number_from_bf16(number_to_bf16(sum)) - sum);
+        }
+    ck_assert_double_eq(bias, 0);
+}
+END_TEST
+
+START_TEST(an_infinity_stays_and_every_nan_stays_a_nan)
+{
+    unsigned wrong = 0;
+
+    for (uint32_t sign = 0; sign < 2; sign++) {
+        const uint32_t infinity = sign << 31 | 0x7f800000u;
+        uint16_t high;
+        int16_t low;
+        number_split(number_from_pattern(infinity), &high, &low);
+        ck_assert_uint_eq(high, infinity >> 16);
+        ck_assert_uint_eq(number_pattern(number_join(high, low)), infinity);
+        ck_assert_uint_eq(number_to_bf16(number_from_pattern(infinity)), infinity >> 16);
+        for (uint32_t nan = 1; nan < 0x800000; nan += STRIDE) {
+            number_split(number_from_pattern(infinity | nan), &high, &low);
+            wrong += (high & 0x7fffu) <= 0x7f80 || high >> 15 != sign || !isnan(number_join(high, low));
+            wrong += number_to_bf16(number_from_pattern(infinity | nan)) != high;
+        }
+    }
+    ck_assert_uint_eq(wrong, 0);
+}
+END_TEST
+
+START_TEST(a_master_past_the_largest_bf16_is_relayed_as_an_infinity_and_joins)
+{
+    const struct {
+        uint32_t pattern;
+        uint16_t high;
+        int16_t low;
+    } cases[] = {
+        {0x7f7f7fff, 0x7f7f, 0x7fff}, /* the last that is nearer to the largest bf16 */
+        {0x7f7f8000, 0x7f80, -0x8000},
+        {0x7f7fffff, 0x7f80, -1},
+        {0xff7fffff, 0xff80, -1},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        uint16_t high;
+        int16_t low;
+        number_split(number_from_pattern(cases[i].pattern), &high, &low);
+        ck_assert_uint_eq(high, cases[i].high);
+        ck_assert_int_eq(low, cases[i].low);
+        ck_assert_uint_eq(number_pattern(number_join(high, low)), cases[i].pattern);
+    }
+}
+END_TEST
+
+/* ---- 16-bit moments ---------------------------------------------------------------------------------------------- */
+
+/* 8 exponent and 8 mantissa bits: 1 + k / 256 in every binade, and the sign's bit is the exponent's first. */
+START_TEST(a_second_moment_has_eight_bits_of_mantissa)
+{
+    for (int exponent = -126; exponent <= 127; exponent++)
+        for (int k = 0; k < 256; k++) {
+            const float v = ldexpf(1 + (float)k / 256, exponent);
+            ck_assert_uint_eq(number_to_v16(v), ((unsigned)(exponent + 127) << 8) + (unsigned)k);
+            ck_assert_float_eq(number_from_v16(number_to_v16(v)), v);
+        }
+    for (int k = 0; k < 256; k++) /* below the first binade: steps of 2^-134 */
+        ck_assert_float_eq(number_from_v16((uint16_t)k), ldexpf((float)k, -134));
+    ck_assert_uint_eq(number_to_v16(nextafterf(1 + 0x1p-9f, 0)), number_to_v16(1));
+    ck_assert_uint_eq(number_to_v16(0), 0);
+}
+END_TEST
+
+START_TEST(moments_stop_at_the_largest_finite_value)
+{
+    const float largest = 0x1.fffffep127f;
+
+    ck_assert_float_eq(number_from_v16(number_to_v16(largest)), 0x1.ffp127f);
+    ck_assert_float_eq(number_from_v16(number_to_v16_stochastic(largest, 0xffff)), 0x1.ffp127f);
+    ck_assert_float_eq(number_from_bf16(number_to_bf16_stochastic(largest, 0xffff)), 0x1.fep127f);
+    ck_assert_float_eq(number_from_bf16(number_to_bf16_stochastic(-largest, 0xffff)), -0x1.fep127f);
+}
+END_TEST
+
+/* A moment that lies 0 <= k < 2^16 of the way to the next is rounded up by k of the 2^16 random numbers: by hand, the
+ * mean over all of them is the value. The numbers counted, not drawn. */
+START_TEST(over_all_random_numbers_the_mean_is_the_value)
+{
+    static const float values[] = {
+        0, 0x1p-149f, 0x1.2346p-128f, 0x1.fffffep-127f, 1e-12f, 0x1.02468p0f, 0.7f, 3.14159274f, 0x1.fffffep10f, 1e30f};
+
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        double m = 0, negative = 0, v = 0;
+        for (uint32_t random = 0; random < 65536; random++) {
+            m += (double)number_from_bf16(number_to_bf16_stochastic(values[i], random));
+            negative += (double)number_from_bf16(number_to_bf16_stochastic(-values[i], random));
+            v += (double)number_from_v16(number_to_v16_stochastic(values[i], random));
+        }
+        ck_assert_double_eq(m / 65536, (double)values[i]); /* sums of few bits each: exact in double */
+        ck_assert_double_eq(negative / 65536, -(double)values[i]);
+        ck_assert_double_eq(v / 65536, (double)values[i]);
+    }
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = tcase_create("number");
+
+    tcase_set_timeout(tcase, 120);
+    tcase_add_test(tcase, types_have_their_bytes_and_names);
+    tcase_add_test(tcase, every_finite_pattern_joins_exactly);
+    tcase_add_test(tcase, rounded_and_split_the_bf16_is_the_nearest);
+    tcase_add_test(tcase, ties_go_to_even);
+    tcase_add_test(tcase, rounding_sums_of_bf16_biases_nothing);
+    tcase_add_test(tcase, an_infinity_stays_and_every_nan_stays_a_nan);
+    tcase_add_test(tcase, a_master_past_the_largest_bf16_is_relayed_as_an_infinity_and_joins);
+    tcase_add_test(tcase, a_second_moment_has_eight_bits_of_mantissa);
+    tcase_add_test(tcase, moments_stop_at_the_largest_finite_value);
+    tcase_add_test(tcase, over_all_random_numbers_the_mean_is_the_value);
+    return run_tests(tcase);
+}

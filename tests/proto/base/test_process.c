@@ -1,0 +1,291 @@
+#include "tests/kit/run.h"
+
+#include "proto/base/process.h"
+
+#include <check.h>
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/sysinfo.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+START_TEST(sizes_are_read_in_bytes_and_binary_units)
+{
+    static const struct {
+        const char *text;
+        uint64_t bytes;
+    } sizes[] = {
+        {"1", 1},
+        {"1000", 1000},
+        {"12B", 12},
+        {"64KiB", 65536},
+        {"512MiB", 536870912},
+        {"2GiB", 2147483648},
+        {"1TiB", 1099511627776},
+        {"1.5KiB", 1536},
+        {"0.5GiB", 536870912},
+        {"256M", 268435456},
+        {"256mib", 268435456},
+        {"2g", 2147483648},
+        {"1K", 1024},
+        {"1.5k", 1536},
+        {"12b", 12},
+        {"1t", 1099511627776},
+        {"4611686018427386880", 4611686018427386880}, /* 2^62 - 1024 */
+        {"4194303TiB", 4611684918915760128},
+    };
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        uint64_t bytes = 0;
+        ck_assert_msg(process_parse_bytes(&bytes, "--device-mem", sizes[i].text, NULL) == 0, "%s", sizes[i].text);
+        ck_assert_msg(bytes == sizes[i].bytes, "%s: %ju", sizes[i].text, (uintmax_t)bytes);
+    }
+}
+END_TEST
+
+START_TEST(what_is_no_size_is_refused_with_the_options_name_and_changes_nothing)
+{
+    static char digits[5000];
+    const char *const texts[] = {"",      "GiB",      "-1",     "-0",        "0",     "0.5",
+                                 "0GiB",  "nan",      "nanGiB", "inf",       "-inf",  "infinityTiB",
+                                 "1e400", "1e-400",   "1kb",    "1MB",       "1GB",   "1GiBs",
+                                 "1 GiB", "1GiB ",    "1,5GiB", "1..5",      "--1",   "4611686018427387904",
+                                 "1e19",  "4194304T", "1Ki",    "1P",        "1MiBB", "4194304TiB",
+                                 "1.5",   "2.000001", "%s%n%n", "\x1b[31m1", "1\n2",  "1GiB\xff",
+                                 digits};
+
+    memset(digits, '9', sizeof digits - 1);
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        uint64_t bytes = 77;
+        struct error err = {""};
+        ck_assert_msg(process_parse_bytes(&bytes, "--device-mem", texts[i], &err) == -EINVAL, "%.60s", texts[i]);
+        ck_assert_uint_eq(bytes, 77);
+        ck_assert_msg(strncmp(err.text, "--device-mem: '", 15) == 0, "%s", err.text);
+        ck_assert_ptr_nonnull(strstr(err.text, "as in 2GiB")); /* whole, however long the text was */
+        for (const char *c = err.text; *c; c++)
+            ck_assert_msg((unsigned char)*c >= ' ', "a control character in: %s", err.text);
+    }
+    ck_assert_int_eq(process_parse_bytes(&(uint64_t){0}, "--device-mem", "x", NULL), -EINVAL);
+}
+END_TEST
+
+START_TEST(sizes_are_written_with_one_decimal)
+{
+    static const struct {
+        uint64_t bytes;
+        const char *text;
+    } sizes[] = {
+        {0, "0 B"},
+        {812, "812 B"},
+        {1023, "1023 B"},
+        {1024, "1.0 KiB"},
+        {12800, "12.5 KiB"},
+        {38797312, "37.0 MiB"},
+        {1503238554, "1.4 GiB"},
+        {1099511627776, "1.0 TiB"},
+        {UINT64_MAX, "16777216.0 TiB"},
+    };
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char text[PROCESS_BYTES_TEXT];
+        ck_assert_ptr_eq(process_format_bytes(text, sizes[i].bytes), text);
+        ck_assert_str_eq(text, sizes[i].text);
+    }
+}
+END_TEST
+
+START_TEST(a_size_is_written_in_the_unit_of_another)
+{
+    static const struct {
+        uint64_t bytes, like;
+        const char *text;
+    } sizes[] = {
+        {125829120, 2147483648, "0.12 GiB"}, /* 120 of 2048 MiB: 0.117 */
+        {2147483648, 2147483648, "2.0 GiB"},
+        {163840, 268435456, "0.16 MiB"},
+        {52429, 1099511627776, "0.000000048 TiB"}, /* 5 in 10^8: 4.77e-8 */
+        {0, 1048576, "0.0 MiB"},
+        {5368709120, 1048576, "5120.0 MiB"},
+        {512, 2048, "0.50 KiB"},
+        {812, 900, "812 B"},
+    };
+
+    for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) {
+        char text[PROCESS_BYTES_TEXT];
+        ck_assert_str_eq(process_format_bytes_like(text, sizes[i].bytes, sizes[i].like), sizes[i].text);
+    }
+}
+END_TEST
+
+START_TEST(available_memory_is_some_and_at_most_all)
+{
+    struct sysinfo info;
+
+    ck_assert_int_eq(sysinfo(&info), 0);
+    const uint64_t available = process_available_bytes();
+    ck_assert_uint_gt(available, 0);
+    if (available != UINT64_MAX / 1024 * 1024)
+        ck_assert_uint_le(available, (uint64_t)info.totalram * info.mem_unit);
+}
+END_TEST
+
+/* What this program says when it is started anew with --child (see main): a line for each time that main began. */
+struct said {
+    char text[512];
+    int pid;
+};
+
+static struct said run_child(const char *variable, const char *value)
+{
+    struct said said = {.text = ""};
+    int ends[2];
+
+    ck_assert_int_eq(pipe(ends), 0);
+    said.pid = fork();
+    ck_assert_int_ge(said.pid, 0);
+    if (said.pid == 0) {
+        dup2(ends[1], STDOUT_FILENO);
+        close(ends[0]);
+        close(ends[1]);
+        unsetenv("GOMP_SPINCOUNT");
+        unsetenv("OMP_WAIT_POLICY");
+        if (variable)
+            setenv(variable, value, 1);
+        execl("/proc/self/exe", "a name of its own", "--child", "two words", (char *)NULL);
+        _exit(127);
+    }
+    close(ends[1]);
+    size_t n = 0;
+    for (ssize_t got; (got = read(ends[0], said.text + n, sizeof said.text - 1 - n)) > 0;)
+        n += (size_t)got;
+    close(ends[0]);
+    int status;
+    ck_assert_int_eq(waitpid(said.pid, &status, 0), said.pid);
+    ck_assert_int_eq(status, 0);
+    return said;
+}
+
+static int child(int argc, char **argv)
+{
+    char comm[32] = "";
+
+    dprintf(STDOUT_FILENO, "began\n");
+    process_bound_spinning(argv);
+    FILE *file = fopen("/proc/self/comm", "r");
+    if (!file || !fgets(comm, sizeof comm, file))
+        return 1;
+    fclose(file);
+    const char *spins = getenv("GOMP_SPINCOUNT");
+    dprintf(STDOUT_FILENO, "%d, %s, %s, %s, spins %s, comm %s", (int)getpid(), argv[0], argv[argc - 1],
+            argc == 3 ? "3" : "?", spins ? spins : "-", comm);
+    return 0;
+}
+
+START_TEST(a_program_without_a_limit_starts_anew_once_with_one_under_its_name)
+{
+    const struct said said = run_child(NULL, NULL);
+    char wanted[256];
+
+    snprintf(wanted, sizeof wanted,
+             "began\nbegan\n%d, a name of its own, two words, 3, spins 2000, comm test_process\n", said.pid);
+    ck_assert_str_eq(said.text, wanted);
+}
+END_TEST
+
+START_TEST(what_the_environment_says_already_stands)
+{
+    struct said said = run_child("GOMP_SPINCOUNT", "5");
+    char wanted[256];
+
+    /* comm is that of /proc/self/exe here: the program was not started anew. */
+    snprintf(wanted, sizeof wanted, "began\n%d, a name of its own, two words, 3, spins 5, comm exe\n", said.pid);
+    ck_assert_str_eq(said.text, wanted);
+    said = run_child("OMP_WAIT_POLICY", "passive");
+    snprintf(wanted, sizeof wanted, "began\n%d, a name of its own, two words, 3, spins -, comm exe\n", said.pid);
+    ck_assert_str_eq(said.text, wanted);
+}
+END_TEST
+
+/* A grandchild, which comes to this process when its parent has died. */
+START_TEST(a_process_that_follows_its_parent_ends_with_it)
+{
+    int ready[2], leave[2], status;
+    pid_t grandchild;
+    char byte = 0;
+
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+    ck_assert_int_eq(pipe(ready), 0);
+    ck_assert_int_eq(pipe(leave), 0);
+    const pid_t parent = fork();
+    ck_assert_int_ge(parent, 0);
+    if (parent == 0) {
+        const pid_t pid = fork();
+        if (pid == 0) {
+            signal(SIGTERM, SIG_DFL); /* Check has a handler there */
+            process_follow_parent(0);
+            const pid_t self = getpid();
+            if (write(ready[1], &self, sizeof self) < 0)
+                _exit(1);
+            for (;;)
+                pause();
+        }
+        _exit(pid < 0 || read(leave[0], &byte, 1) != 1);
+    }
+    ck_assert_int_eq(read(ready[0], &grandchild, sizeof grandchild), sizeof grandchild);
+    ck_assert_int_eq(waitpid(grandchild, &status, WNOHANG), -1); /* not ours yet: its parent lives */
+    ck_assert_int_eq(kill(grandchild, 0), 0);
+    ck_assert_int_eq(write(leave[1], "x", 1), 1);
+    ck_assert_int_eq(waitpid(parent, &status, 0), parent);
+    ck_assert_int_eq(status, 0);
+    ck_assert_int_eq(waitpid(grandchild, &status, 0), grandchild);
+    ck_assert(WIFSIGNALED(status));
+    ck_assert_int_eq(WTERMSIG(status), SIGTERM);
+}
+END_TEST
+
+/* Its name looks like the end of a name and a state. */
+START_TEST(a_stopped_process_is_told_from_others)
+{
+    pid_t pid = fork();
+
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        prctl(PR_SET_NAME, "a) T 1");
+        raise(SIGSTOP);
+        for (;;)
+            pause();
+    }
+    ck_assert_int_eq(waitpid(pid, NULL, WUNTRACED), pid);
+    ck_assert(process_is_stopped(pid));
+    ck_assert_int_eq(kill(pid, SIGCONT), 0);
+    ck_assert_int_eq(waitpid(pid, NULL, WCONTINUED), pid);
+    ck_assert(!process_is_stopped(pid));
+    kill(pid, SIGKILL);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    ck_assert(!process_is_stopped(pid));
+    ck_assert(!process_is_stopped(0));
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    if (argc > 1 && strcmp(argv[1], "--child") == 0)
+        return child(argc, argv);
+
+    TCase *tests = tcase_create("process");
+
+    tcase_add_test(tests, sizes_are_read_in_bytes_and_binary_units);
+    tcase_add_test(tests, what_is_no_size_is_refused_with_the_options_name_and_changes_nothing);
+    tcase_add_test(tests, sizes_are_written_with_one_decimal);
+    tcase_add_test(tests, a_size_is_written_in_the_unit_of_another);
+    tcase_add_test(tests, available_memory_is_some_and_at_most_all);
+    tcase_add_test(tests, a_program_without_a_limit_starts_anew_once_with_one_under_its_name);
+    tcase_add_test(tests, what_the_environment_says_already_stands);
+    tcase_add_test(tests, a_process_that_follows_its_parent_ends_with_it);
+    tcase_add_test(tests, a_stopped_process_is_told_from_others);
+    return run_tests(tests);
+}

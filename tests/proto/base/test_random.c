@@ -1,0 +1,247 @@
+#include "tests/kit/run.h"
+
+#include "proto/base/random.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DRAWS = SANITIZED ? 1 << 16 : 1 << 20 }; /* where they are counted */
+
+static const struct random_key key = {{0x12345678, 0x9ABCDEF0}};
+
+/* Random123's known answers for philox4x32, 10 rounds (its file kat_vectors): nought, ones, and the digits of pi. */
+static const struct {
+    uint32_t counter[4];
+    struct random_key key;
+    uint32_t expected[4];
+} known[] = {
+    {{0, 0, 0, 0}, {{0, 0}}, {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8}},
+    {{0xffffffff, 0xffffffff, 0xffffffff, 0xffffffff},
+     {{0xffffffff, 0xffffffff}},
+     {0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd}},
+    {{0x243f6a88, 0x85a308d3, 0x13198a2e, 0x03707344},
+     {{0xa4093822, 0x299f31d0}},
+     {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
+};
+
+START_TEST(philox_gives_the_published_answers)
+{
+    uint32_t out[4];
+
+    random_philox(out, known[_i].counter, known[_i].key);
+    ck_assert_mem_eq(out, known[_i].expected, sizeof out);
+}
+END_TEST
+
+/* Key and counter of zero in every place: the folded key is philox(philox(0) ^ site in its last word). */
+START_TEST(the_key_of_a_site_is_two_philox_blocks)
+{
+    const uint32_t inner[4] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 ^ RANDOM_ORDER};
+    uint32_t outer[4];
+
+    random_philox(outer, inner, (struct random_key){{0, 0}});
+    const struct random_key site = random_site_key(0, 0, 0, RANDOM_ORDER);
+    ck_assert_mem_eq(&site, outer, sizeof site);
+}
+END_TEST
+
+START_TEST(each_part_of_a_name_changes_the_key)
+{
+    struct random_key keys[260];
+    size_t n = 0;
+
+    for (unsigned bit = 0; bit < 64; bit++) {
+        keys[n++] = random_site_key((uint64_t)1 << bit, 0, 0, RANDOM_WEIGHTS);
+        keys[n++] = random_site_key(0, (uint64_t)1 << bit, 0, RANDOM_WEIGHTS);
+        keys[n++] = random_site_key(0, 0, (uint64_t)1 << bit, RANDOM_WEIGHTS);
+    }
+    for (int site = RANDOM_WEIGHTS; site <= RANDOM_DROPOUT_RESIDUAL_MLP; site++)
+        keys[n++] = random_site_key(0, 0, 0, (enum random_site)site);
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < i; k++)
+            ck_assert_mem_ne(&keys[i], &keys[k], sizeof keys[i]);
+}
+END_TEST
+
+START_TEST(a_quad_is_the_block_of_its_row_and_place)
+{
+    const uint32_t counter[4] = {0x55667788, 0x11223344, 0xDDEEFF00, 0x99AABBCC};
+    uint32_t out[4], expected[4];
+
+    random_philox(expected, counter, key);
+    random_quad(out, key, 0x99AABBCCDDEEFF00, 0x1122334455667788);
+    ck_assert_mem_eq(out, expected, sizeof out);
+}
+END_TEST
+
+/* The share that falls below the threshold is p within five deviations of a count of 2^20 trials. */
+START_TEST(the_threshold_drops_with_its_probability)
+{
+    static const float probabilities[] = {0, 0.1f, 0.5f, 0.999f};
+
+    ck_assert_uint_eq(random_threshold(0), 0); /* keeps all */
+    ck_assert_uint_eq(random_threshold(0.5f), 0x80000000);
+    ck_assert_uint_eq(random_threshold(0x1.fffffep-1f), 0xFFFFFF00); /* the largest below 1 does not wrap */
+    for (size_t i = 0; i < sizeof probabilities / sizeof probabilities[0]; i++) {
+        const double p = (double)probabilities[i], n = DRAWS;
+        const uint32_t threshold = random_threshold(probabilities[i]);
+        int dropped = 0;
+        for (uint64_t quad = 0; quad < DRAWS / 4; quad++) {
+            uint32_t word[4];
+            random_quad(word, key, i, quad);
+            for (int lane = 0; lane < 4; lane++)
+                dropped += word[lane] < threshold;
+        }
+        ck_assert_double_le(fabs(dropped - n * p), 5 * sqrt(n * p * (1 - p)));
+    }
+}
+END_TEST
+
+/* Five deviations of each estimate for n draws: the moments of N(0, 1) are 0, 1, 0, 3, and the variances of
+ * their estimates 1/n, 2/n, 15/n, 96/n. */
+START_TEST(normals_have_the_moments_of_a_normal)
+{
+    enum { N = DRAWS };
+    float *x = malloc(N * sizeof *x);
+    double sum[5] = {0}, beyond = 0, product[4] = {0};
+
+    random_normal(x, key, 7, 0, N);
+    for (int i = 0; i < N; i++) {
+        const double value = (double)x[i];
+        ck_assert(isfinite(value));
+        for (int power = 1; power <= 4; power++)
+            sum[power] += pow(value, power);
+        beyond += fabs(value) > 1.959964;
+        for (int lag = 1; lag < 4 && lag <= i; lag++)
+            product[lag] += value * (double)x[i - lag];
+    }
+    ck_assert_double_le(fabs(sum[1] / N), 5 * sqrt(1.0 / N));
+    ck_assert_double_le(fabs(sum[2] / N - 1), 5 * sqrt(2.0 / N));
+    ck_assert_double_le(fabs(sum[3] / N), 5 * sqrt(15.0 / N));
+    ck_assert_double_le(fabs(sum[4] / N - 3), 5 * sqrt(96.0 / N));
+    ck_assert_double_le(fabs(beyond / N - 0.05), 5 * sqrt(0.05 * 0.95 / N)); /* 5 % lie beyond 1.96 */
+    for (int lag = 1; lag < 4; lag++)
+        ck_assert_double_le(fabs(product[lag] / N), 5 * sqrt(1.0 / N)); /* neighbours know nothing of each other */
+    free(x);
+}
+END_TEST
+
+/* Box-Muller by hand from the published first words: u = (0x6627e8d5 + 1/2) / 2^32, angle of 0xe169c58d. */
+START_TEST(the_first_normals_follow_from_the_published_words)
+{
+    float x[4];
+
+    random_normal(x, (struct random_key){{0, 0}}, 0, 0, 4);
+    const double radius = sqrt(-2 * log((0x6627e8d5 + 0.5) / 4294967296.0));
+    const double angle = 2 * acos(-1) * (0xe169c58d / 4294967296.0);
+    ck_assert_float_eq_tol(x[0], (float)(radius * cos(angle)), 1e-6f); /* one rounding to fp32 */
+    ck_assert_float_eq_tol(x[1], (float)(radius * sin(angle)), 1e-6f);
+}
+END_TEST
+
+/* Under a key of nought, the first block with a zero word is quad 3,230,741,590: 4487e5f4 603091e5 00000000 fb82dce0
+ * (found by trying them all). Its third normal has the largest radius that there is, sqrt(-2 log(2^-33)) = 6.76. */
+START_TEST(a_word_of_zero_gives_a_finite_normal)
+{
+    float x;
+
+    random_normal(&x, (struct random_key){{0, 0}}, 0, 4 * (uint64_t)3230741590 + 2, 1);
+    const double angle = 2 * acos(-1) * (0xfb82dce0 / 4294967296.0);
+    ck_assert_float_eq_tol(x, (float)(sqrt(66 * log(2)) * cos(angle)), 1e-6f); /* one rounding to fp32 */
+}
+END_TEST
+
+START_TEST(a_normal_is_the_same_however_the_range_is_cut)
+{
+    enum { N = 67 };
+    float whole[N], cut[N + 1];
+
+    random_normal(whole, key, 3, 0, N);
+    for (uint64_t first = 0; first <= N; first++) {
+        for (uint64_t n = 0; n <= N - first; n++) {
+            cut[n] = 99;
+            random_normal(cut, key, 3, first, n);
+            ck_assert(memcmp(cut, whole + first, n * sizeof *cut) == 0);
+            ck_assert_float_eq(cut[n], 99); /* nothing past the end */
+        }
+    }
+    random_normal(cut, key, 4, 0, N);
+    ck_assert_mem_ne(cut, whole, sizeof whole);               /* another row, other numbers */
+    random_normal(whole, key, 3, ((uint64_t)1 << 34) + 1, 5); /* far elements are not near ones again */
+    random_normal(cut, key, 3, 1, 5);
+    ck_assert_mem_ne(cut, whole, 5 * sizeof *cut);
+}
+END_TEST
+
+START_TEST(a_permutation_takes_every_place_once)
+{
+    static const uint64_t sizes[] = {1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 100, 1000, 4097, 65536};
+    const uint64_t n = sizes[_i];
+    bool *taken = calloc(n, sizeof *taken);
+
+    for (uint64_t i = 0; i < n; i++) {
+        const uint64_t place = random_permute(key, i, n);
+        ck_assert_uint_lt(place, n);
+        ck_assert_msg(!taken[place], "%ju twice", (uintmax_t)place);
+        taken[place] = true;
+    }
+    free(taken);
+}
+END_TEST
+
+/* Small sets of far-away indices: no two in one place, none outside. */
+START_TEST(a_permutation_of_a_huge_range_stays_inside_it)
+{
+    static const uint64_t sizes[] = {((uint64_t)1 << 40) + 1, (uint64_t)1 << 62, UINT64_MAX};
+    uint64_t places[64];
+
+    for (uint64_t i = 0; i < 64; i++) {
+        places[i] = random_permute(key, sizes[_i] - 1 - i, sizes[_i]);
+        ck_assert_uint_lt(places[i], sizes[_i]);
+        for (uint64_t k = 0; k < i; k++)
+            ck_assert_uint_ne(places[i], places[k]);
+    }
+}
+END_TEST
+
+/* Over 4,096 seeds each of 6 orders of 3 comes 682.7 times; chi-squared with 5 degrees of freedom passes 30 once in
+ * 80,000 times. */
+START_TEST(every_order_is_as_likely)
+{
+    enum { SEEDS = 4096 };
+    int counts[27] = {0};
+    double chi = 0;
+
+    for (uint64_t seed = 0; seed < SEEDS; seed++) {
+        const struct random_key k = random_site_key(seed, 0, 0, RANDOM_ORDER);
+        counts[9 * random_permute(k, 0, 3) + 3 * random_permute(k, 1, 3) + random_permute(k, 2, 3)]++;
+    }
+    for (int i = 0; i < 27; i++)
+        if (counts[i])
+            chi += pow(counts[i] - SEEDS / 6.0, 2) / (SEEDS / 6.0);
+    ck_assert_double_lt(chi, 30);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = tcase_create("random");
+
+    tcase_set_timeout(tcase, 120);
+    tcase_add_loop_test(tcase, philox_gives_the_published_answers, 0, 3);
+    tcase_add_test(tcase, the_key_of_a_site_is_two_philox_blocks);
+    tcase_add_test(tcase, each_part_of_a_name_changes_the_key);
+    tcase_add_test(tcase, a_quad_is_the_block_of_its_row_and_place);
+    tcase_add_test(tcase, the_threshold_drops_with_its_probability);
+    tcase_add_test(tcase, normals_have_the_moments_of_a_normal);
+    tcase_add_test(tcase, the_first_normals_follow_from_the_published_words);
+    tcase_add_test(tcase, a_word_of_zero_gives_a_finite_normal);
+    tcase_add_test(tcase, a_normal_is_the_same_however_the_range_is_cut);
+    tcase_add_loop_test(tcase, a_permutation_takes_every_place_once, 0, 15);
+    tcase_add_loop_test(tcase, a_permutation_of_a_huge_range_stays_inside_it, 0, 3);
+    tcase_add_test(tcase, every_order_is_as_likely);
+    return run_tests(tcase);
+}

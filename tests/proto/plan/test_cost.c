@@ -1,0 +1,275 @@
+#include "tests/kit/backend.h"
+#include "tests/kit/run.h"
+
+#include "proto/plan/cost.h"
+
+#include <check.h>
+#include <string.h>
+
+/* Two blocks of 64 (256 inside), 256 tokens, 32 positions, a tied head of one unit. Parameters by hand: a block
+ * 12 * 64^2 + 13 * 64 = 49984, the norm 128, the tables 16384 and 2048. */
+static const struct model_config config = {.n_layers = 2,
+                                           .n_heads = 1,
+                                           .width = 64,
+                                           .inner_width = 256,
+                                           .n_positions = 32,
+                                           .vocabulary = 256,
+                                           .tied = true,
+                                           .scale_attention = true,
+                                           .norm_epsilon = 1e-5f,
+                                           .initializer_range = 0.02f};
+enum { BLOCK = 49984, NORM = 128, TABLE = 16384, POSITIONS = 2048, ROWS = 4, SEQ = 32, TOKENS = ROWS * SEQ };
+
+static struct model model;
+static struct plan_setting setting;
+static struct plan_choice choice;
+static struct plan_host_setting host;
+static struct profile profile;
+
+/* A device whose products are all that takes time, one second for 1e9 of them. */
+static void set_up(void)
+{
+    ck_assert_int_eq(model_init(&model, &config, NULL), 0);
+    setting = (struct plan_setting){
+        .backend = &plan_cpu, .purpose = PLAN_TRAIN, .share_rows = ROWS, .part_rows = ROWS, .seq = SEQ, .n_threads = 1};
+    choice = (struct plan_choice){.microbatch = ROWS, .n_weight_buffers = 1};
+    host = (struct plan_host_setting){.n_parts = 1, .n_workers = 1, .batch = ROWS, .seq = SEQ};
+    profile = (struct profile){.link_bytes_per_s = 1e6, .memory_bytes_per_s = 1e30, .update_parameters_per_s = 1e6};
+    for (int i = 0; i < PROFILE_ROWS; i++)
+        profile.matmul_flops[NUMBER_FP32][i] = 1e9, profile.matmul_flops[NUMBER_BF16][i] = 2e9;
+    for (int i = 0; i < NUMBER_TYPES; i++)
+        profile.attention_flops[PROFILE_FORWARD][i] = 5e8, profile.attention_flops[PROFILE_BACKWARD][i] = 4e8;
+}
+
+static void tear_down(void)
+{
+    model_free(&model);
+}
+
+static struct plan_cost cost(void)
+{
+    struct plan_cost out;
+    struct plan plan;
+
+    plan_lay_out(&plan, &model, &setting, &choice);
+    plan_cost(&out, &plan, &model, &host, &profile);
+    return out;
+}
+
+/* Multiply-adds of a token: a block's four maps 12 * 64^2, the head 64 * 256. Forward once, backward twice, and a block
+ * once more but for its last map (8 * 64^2 left); the head is one unit of one part, so its logits are not. Attention:
+ * 2 * 32 * 64 operations a token at half the rate, twice, and 5 * 32 * 64 backward at 0.4 of it. */
+START_TEST(products_and_attention_are_counted_by_hand)
+{
+    const double map = 64 * 64, maps = 2 * 2 * (3 * 12 * map + 8 * map), head = 2 * 3 * 64 * 256;
+    const double forward = 2 * SEQ * 64 / 0.5, attention = 2 * (2 * forward + 5 * SEQ * 64 / 0.4);
+
+    ck_assert_double_eq_tol(cost().compute_ms, TOKENS * (maps + head + attention) / 1e9 * 1e3, 1e-9);
+    choice.n_kept = 2;
+    ck_assert_double_eq_tol(cost().compute_ms,
+                            TOKENS * (maps - 2 * 2 * 8 * map + head + attention - 2 * forward) / 1e9 * 1e3, 1e-9);
+}
+END_TEST
+
+START_TEST(a_head_of_several_parts_computes_its_logits_again_unless_it_is_whole)
+{
+    setting.part_rows = choice.microbatch = ROWS / 2;
+    host.n_parts = 2;
+    const double twice = cost().compute_ms;
+    choice.whole_head = true;
+    ck_assert_double_eq_tol(twice - cost().compute_ms, TOKENS * 2.0 * 64 * 256 / 1e9 * 1e3, 1e-9);
+}
+END_TEST
+
+/* Up: block, block, norm, head; down again, where the head is still there: norm, block, block. Of the tables, a row of
+ * each for every token. */
+START_TEST(a_step_pulls_all_but_the_turning_unit_twice)
+{
+    const uint64_t gathered = 2 * TOKENS * 64;
+
+    ck_assert_uint_eq(cost().down_bytes, 4 * (2 * (2 * BLOCK + NORM) + TABLE + gathered));
+    ck_assert_uint_eq(cost().up_bytes, 4 * (2 * BLOCK + NORM + 2 * TABLE + POSITIONS));
+    ck_assert_double_eq_tol(cost().pull_ms, (double)cost().down_bytes / 1e6 * 1e3, 1e-9);
+    ck_assert_double_eq_tol(cost().push_ms, (double)cost().up_bytes / 1e6 * 1e3, 1e-9);
+    choice.n_weight_buffers = 2;
+    ck_assert_uint_eq(cost().down_bytes, 4 * (2 * 2 * BLOCK + NORM + TABLE + gathered));
+    choice.n_weight_buffers = 1, choice.n_resident = 3; /* head, norm, upper block; the lower one is what turns */
+    ck_assert_uint_eq(cost().down_bytes, 4 * (2 * BLOCK + NORM + TABLE + gathered));
+    setting.precision = NUMBER_BF16;
+    host.grad = NUMBER_BF16;
+    ck_assert_uint_eq(cost().down_bytes, 2 * (2 * BLOCK + NORM + TABLE + gathered));
+    ck_assert_uint_eq(cost().up_bytes, 2 * (2 * BLOCK + NORM + 2 * TABLE + POSITIONS));
+}
+END_TEST
+
+START_TEST(each_part_contributes)
+{
+    const uint64_t once = cost().up_bytes;
+
+    setting.part_rows = choice.microbatch = 1;
+    host.n_parts = ROWS;
+    ck_assert_uint_eq(cost().up_bytes, ROWS * once);
+}
+END_TEST
+
+/* Bytes a parameter, by hand. One part: gradient 4, weights and moments 12 read and 12 written: 28 at the measured rate.
+ * Tied: two visits are each added to a sum (4 + 8), which is then read. */
+START_TEST(the_optimizer_takes_what_it_touches)
+{
+    const double plain = 2 * BLOCK + NORM + POSITIONS;
+
+    ck_assert_double_eq_tol(cost().optimizer_ms, (plain * 28 + TABLE * (24 + 28)) / 28 / 1e6 * 1e3, 1e-9);
+    host.fenced = true; /* each contribution into a sum, then that as a gradient */
+    ck_assert_double_eq_tol(cost().optimizer_ms, (plain * (12 + 28) + TABLE * (24 + 28)) / 28 / 1e6 * 1e3, 1e-9);
+    host.fenced = false, host.moments = NUMBER_BF16; /* 4 + 8 + 8 */
+    ck_assert_double_eq_tol(cost().optimizer_ms, (plain * 20 + TABLE * (24 + 20)) / 28 / 1e6 * 1e3, 1e-9);
+}
+END_TEST
+
+/* Boundaries: embedding, two blocks, norm. Forward writes each and reads each; backward reads four inputs and reads and
+ * writes the gradient at all but the ends: head 1 + 1 + 0 (its gradient begins there, and is written). */
+START_TEST(a_stash_on_the_host_moves_every_boundary)
+{
+    ck_assert_uint_eq(cost().stash_bytes, 0);
+    choice.host_stash = true;
+    const uint64_t boundary = TOKENS * 64 * 4;
+    ck_assert_uint_ge(cost().stash_bytes, 4 * 5 * boundary);
+    ck_assert_uint_le(cost().stash_bytes, 9 * 5 * boundary);
+    ck_assert_double_eq_tol(cost().stash_ms, (double)cost().stash_bytes / 1e6 * 1e3, 1e-9);
+}
+END_TEST
+
+START_TEST(a_device_that_takes_turns_overlaps_nothing_and_its_workers_share_it)
+{
+    const struct plan_cost c = cost();
+
+    ck_assert_double_eq_tol(c.step_ms, c.compute_ms + c.pull_ms + c.push_ms + c.stash_ms + c.optimizer_ms, 1e-9);
+    host.n_workers = 2; /* one part: the other worker has nothing to do */
+    ck_assert_double_eq(cost().step_ms, c.step_ms);
+    host.n_parts = 2;
+    ck_assert_double_eq_tol(cost().compute_ms, 2 * c.compute_ms, 1e-9);
+}
+END_TEST
+
+/* With a link as fast as could be the step is what it computes; with a slow one, what it pulls and pushes. With one
+ * buffer, and so one sum, each waits for what was before it; with two, only the first does nothing else meanwhile. */
+START_TEST(a_device_beside_the_host_hides_what_is_shorter)
+{
+    const struct plan_backend beside = backend_beside(&plan_cpu);
+
+    setting.backend = &beside;
+    profile.update_parameters_per_s = profile.link_bytes_per_s = 1e18;
+    ck_assert_double_eq_tol(cost().step_ms, cost().compute_ms, 1e-6);
+    profile.link_bytes_per_s = 1e7;
+    const struct plan_cost one = cost();
+    choice.n_weight_buffers = 2;
+    const struct plan_cost two = cost();
+    choice.n_weight_buffers = 3;
+    ck_assert_double_eq_tol(one.step_ms, one.pull_ms + one.compute_ms + one.push_ms, 1e-6);
+    ck_assert_double_gt(one.step_ms, two.step_ms);
+    ck_assert_double_ge(two.step_ms, cost().step_ms);
+    ck_assert_double_ge(cost().step_ms, cost().pull_ms);
+    ck_assert_double_lt(two.step_ms, two.pull_ms + two.push_ms + two.compute_ms);
+}
+END_TEST
+
+/* All that is pulled stays, so backward moves contributions alone, each shorter than a block's computing. With one sum
+ * each is waited for before the next visit. With two, the upper block waits for the head's, whose sum it uses (the norm
+ * between them computes nothing to speak of); the norm's and its own hide behind a block; below the lower one nothing is
+ * computed. */
+START_TEST(contributions_hide_behind_computing_where_there_are_two_sums)
+{
+    const struct plan_backend beside = backend_beside(&plan_cpu);
+    struct plan_cost one, two;
+    struct plan plan;
+
+    setting.backend = &beside;
+    profile.update_parameters_per_s = 1e18;
+    profile.link_bytes_per_s = 1e7;
+    choice.n_weight_buffers = 2;
+    choice.n_resident = 4;
+    plan_lay_out(&plan, &model, &setting, &choice);
+    plan_cost(&two, &plan, &model, &host, &profile);
+    ck_assert_uint_eq(plan.n_sums, 2);
+    plan.n_sums = 1;
+    plan_cost(&one, &plan, &model, &host, &profile);
+    ck_assert_double_eq_tol(one.step_ms - two.step_ms, (NORM + BLOCK) * 4 / 1e7 * 1e3, 1e-6);
+}
+END_TEST
+
+/* It binds when it takes longer than all else; and so does its memory, which the link's bytes pass too. */
+START_TEST(the_optimizer_works_on_while_the_next_step_begins)
+{
+    const struct plan_backend beside = backend_beside(&plan_cpu);
+
+    setting.backend = &beside;
+    choice.n_weight_buffers = 2;
+    profile.link_bytes_per_s = 1e9, profile.update_parameters_per_s = 1e5;
+    const struct plan_cost c = cost();
+    ck_assert_double_gt(c.optimizer_ms, c.compute_ms + c.push_ms);
+    ck_assert_double_eq_tol(c.step_ms, c.optimizer_ms, 1e-9 * c.step_ms);
+    profile.host_bytes_per_s = 28 * 1e5;
+    ck_assert_double_eq_tol(cost().step_ms, c.optimizer_ms + (double)(c.down_bytes + c.up_bytes) / 28e5 * 1e3,
+                            1e-9 * c.step_ms);
+}
+END_TEST
+
+/* w F / 2 H by hand: 4 bytes * 1e9 / (2 * 1e6); bf16 halves the bytes and doubles the rate. */
+START_TEST(pulls_hide_from_so_many_tokens_on)
+{
+    ck_assert_double_eq_tol(cost().hiding_tokens, 2000, 1e-9);
+    setting.precision = NUMBER_BF16;
+    ck_assert_double_eq_tol(cost().hiding_tokens, 2000, 1e-9);
+}
+END_TEST
+
+/* A row more or less in the last microbatch, and rates that rise with rows. */
+START_TEST(what_is_left_of_a_part_is_a_microbatch_of_its_own)
+{
+    choice.microbatch = 3;
+    const double uneven = cost().compute_ms;
+    choice.microbatch = 4;
+    ck_assert_double_eq_tol(uneven, cost().compute_ms, 1e-9); /* one rate for all rows */
+    profile.matmul_flops[NUMBER_FP32][1] = 8e9;
+    const double whole = cost().compute_ms;
+    choice.microbatch = 2;
+    ck_assert_double_gt(cost().compute_ms, whole);
+}
+END_TEST
+
+START_TEST(evaluating_goes_up_once_and_generating_reads_each_weight_for_a_token)
+{
+    setting.purpose = PLAN_EVALUATE;
+    ck_assert_uint_eq(cost().down_bytes, 4 * (2 * BLOCK + NORM + TABLE + 2 * TOKENS * 64));
+    ck_assert_uint_eq(cost().up_bytes, 0);
+    ck_assert_double_eq(cost().push_ms + cost().optimizer_ms, 0);
+    setting.purpose = PLAN_GENERATE;
+    setting.share_rows = setting.part_rows = choice.microbatch = 1;
+    ck_assert_uint_eq(cost().down_bytes, 4 * (2 * BLOCK + NORM + TABLE + 2 * 64));
+    choice.n_resident = 4;
+    ck_assert_uint_eq(cost().down_bytes, 4 * 2 * 64);
+    profile.memory_bytes_per_s = 1e9; /* and keys and values of 32 positions in both blocks */
+    ck_assert_double_eq_tol(cost().compute_ms, 4.0 * (2 * BLOCK + NORM + TABLE + 2 * 2 * 32 * 64) / 1e9 * 1e3, 1e-9);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("plan/cost");
+
+    tcase_add_checked_fixture(tests, set_up, tear_down);
+    tcase_add_test(tests, products_and_attention_are_counted_by_hand);
+    tcase_add_test(tests, a_head_of_several_parts_computes_its_logits_again_unless_it_is_whole);
+    tcase_add_test(tests, a_step_pulls_all_but_the_turning_unit_twice);
+    tcase_add_test(tests, each_part_contributes);
+    tcase_add_test(tests, the_optimizer_takes_what_it_touches);
+    tcase_add_test(tests, a_stash_on_the_host_moves_every_boundary);
+    tcase_add_test(tests, a_device_that_takes_turns_overlaps_nothing_and_its_workers_share_it);
+    tcase_add_test(tests, a_device_beside_the_host_hides_what_is_shorter);
+    tcase_add_test(tests, the_optimizer_works_on_while_the_next_step_begins);
+    tcase_add_test(tests, contributions_hide_behind_computing_where_there_are_two_sums);
+    tcase_add_test(tests, pulls_hide_from_so_many_tokens_on);
+    tcase_add_test(tests, what_is_left_of_a_part_is_a_microbatch_of_its_own);
+    tcase_add_test(tests, evaluating_goes_up_once_and_generating_reads_each_weight_for_a_token);
+    return run_tests(tests);
+}

@@ -1,0 +1,279 @@
+#include "tests/kit/run.h"
+
+#include "proto/plan/host.h"
+
+#include <check.h>
+#include <string.h>
+
+/* GPT-2 124M: 50257 tokens, 1024 positions, 12 blocks of 768; a tied head. 124439808 parameters (Radford et al. 2019,
+ * as Hugging Face counts them). */
+static const struct model_config gpt2 = {.n_layers = 12,
+                                         .n_heads = 12,
+                                         .width = 768,
+                                         .inner_width = 3072,
+                                         .n_positions = 1024,
+                                         .vocabulary = 50257,
+                                         .tied = true,
+                                         .scale_attention = true,
+                                         .norm_epsilon = 1e-5f,
+                                         .initializer_range = 0.02f};
+static struct model model;
+
+static void set_up(void)
+{
+    struct error err = {""};
+
+    ck_assert_msg(model_init(&model, &gpt2, &err) == 0, "%s", err.text);
+    ck_assert_uint_eq(model.n_parameters, 124439808);
+}
+
+static void tear_down(void)
+{
+    model_free(&model);
+}
+
+static struct plan_host_setting training(void)
+{
+    return (struct plan_host_setting){.purpose = PLAN_TRAIN, .n_parts = 1, .n_workers = 1, .batch = 8, .seq = 1024};
+}
+
+/* Of weights, what completes them, moments and gradient: what grows with the model. */
+static double bytes_per_parameter(const struct plan_host_setting *setting)
+{
+    static const enum ledger_category categories[] = {LEDGER_WEIGHTS, LEDGER_MASTER, LEDGER_FIRST_MOMENT,
+                                                      LEDGER_SECOND_MOMENT, LEDGER_SUM};
+    struct plan_host host;
+    uint64_t bytes = 0;
+
+    plan_host(&host, &model, setting);
+    for (size_t i = 0; i < sizeof categories / sizeof *categories; i++)
+        bytes += host.bytes[categories[i]];
+    return (double)bytes / (double)model.n_parameters;
+}
+
+/* The tolerance is what units take to end on cache lines: at most 31 elements of each. */
+START_TEST(a_parameter_takes_what_its_mode_says)
+{
+    static const struct {
+        enum plan_purpose purpose;
+        enum number_type precision, moments;
+        bool fenced;
+        double bytes;
+    } modes[] = {
+        {PLAN_TRAIN, NUMBER_FP32, NUMBER_FP32, false, 12},   {PLAN_TRAIN, NUMBER_BF16, NUMBER_FP32, false, 12},
+        {PLAN_TRAIN, NUMBER_BF16, NUMBER_BF16, false, 8},    {PLAN_TRAIN, NUMBER_FP32, NUMBER_BF16, false, 8},
+        {PLAN_TRAIN, NUMBER_FP32, NUMBER_FP32, true, 16},    {PLAN_TRAIN, NUMBER_BF16, NUMBER_BF16, true, 12},
+        {PLAN_EVALUATE, NUMBER_FP32, NUMBER_FP32, false, 4}, {PLAN_EVALUATE, NUMBER_BF16, NUMBER_FP32, false, 2},
+        {PLAN_GENERATE, NUMBER_FP32, NUMBER_FP32, false, 4}, {PLAN_GENERATE, NUMBER_BF16, NUMBER_FP32, false, 2},
+    };
+
+    for (size_t i = 0; i < sizeof modes / sizeof *modes; i++) {
+        struct plan_host_setting s = training();
+        s.purpose = modes[i].purpose, s.precision = modes[i].precision, s.moments = modes[i].moments;
+        s.fenced = modes[i].fenced;
+        const double most = 31.0 * model.n_units / (double)model.n_parameters * 16;
+        ck_assert_double_ge(bytes_per_parameter(&s), modes[i].bytes);
+        ck_assert_double_le(bytes_per_parameter(&s), modes[i].bytes + most);
+        ck_assert_double_eq_tol(bytes_per_parameter(&s), modes[i].bytes, 0.001);
+    }
+}
+END_TEST
+
+/* By hand: the largest unit is a block, 12 * 768^2 + 13 * 768 = 7087872 elements, so a slot holds a whole slice of 4 Mi
+ * elements, and two slots a unit. */
+START_TEST(the_rest_is_of_the_inbox_the_minibatches_and_the_tied_table)
+{
+    struct plan_host_setting s = training();
+    struct plan_host host;
+
+    plan_host(&host, &model, &s);
+    ck_assert_uint_eq(host.n_slots, 2);
+    ck_assert_uint_eq(host.slot_bytes, 16 << 20);
+    ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 3 * (16 << 20));
+    ck_assert_uint_eq(host.bytes[LEDGER_DATA], 2 * 2 * 4 * 8 * 1024); /* two minibatches of ids and labels */
+    ck_assert_uint_ge(host.bytes[LEDGER_TIED], 50257 * 768 * 4);
+    ck_assert_uint_le(host.bytes[LEDGER_TIED], 50257 * 768 * 4 + model.n_units * 31 * 4);
+    ck_assert_uint_eq(host.bytes[LEDGER_ACCUMULATORS], 0);
+    ck_assert_uint_eq(host.bytes[LEDGER_STASH], 0);
+    s.grad = NUMBER_BF16;
+    plan_host(&host, &model, &s);
+    ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 3 * (8 << 20));
+}
+END_TEST
+
+/* By hand: the token table is cut evenly into seven units of two slices, and visited twice; positions are one slice, 12
+ * blocks two each, the last norm one: 2 * 14 + 1 + 24 + 1 = 54. A third of these is 18, and the largest unit has two. */
+START_TEST(beside_the_host_slots_are_added_for_a_third_of_the_contributions)
+{
+    const struct plan_room all = {.available = UINT64_MAX, .cap = UINT64_MAX};
+    const uint64_t slot = 16 << 20;
+    struct plan_host_setting s = training();
+    struct plan_host least, host;
+
+    plan_host(&least, &model, &s);
+    host = least;
+    plan_host_add_slots(&host, &model, &s, &all);
+    ck_assert_uint_eq(host.n_slots, 2);
+    ck_assert_uint_eq(host.total, least.total);
+    s.beside = true;
+    plan_host_add_slots(&host, &model, &s, &all);
+    ck_assert_uint_eq(host.n_slots, 20);
+    ck_assert_uint_eq(host.inbox_bytes, 21 * slot);
+    ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 21 * slot);
+    ck_assert_uint_eq(host.total, least.total + 18 * slot);
+    s.n_parts = 3, s.n_workers = 2; /* two parts for the first: 36 */
+    plan_host(&host, &model, &s);
+    plan_host_add_slots(&host, &model, &s, &all);
+    ck_assert_uint_eq(host.n_slots, 38);
+    ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 2 * 39 * slot);
+    s.purpose = PLAN_EVALUATE;
+    plan_host(&host, &model, &s);
+    plan_host_add_slots(&host, &model, &s, &all);
+    ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 2 * 64);
+}
+END_TEST
+
+/* Half of what is left of the cap, or of what is free: a byte less than for ten slots is nine. */
+START_TEST(added_slots_leave_half_of_the_room)
+{
+    const uint64_t slot = 16 << 20;
+    struct plan_host_setting s = training();
+    struct plan_host least, host;
+
+    s.beside = true;
+    plan_host(&least, &model, &s);
+    for (uint64_t less = 0; less < 2; less++) {
+        const uint64_t left = 2 * 10 * slot - less, slack = plan_host_slack(least.total + 12345, 1);
+        const struct plan_room rooms[] = {
+            {.available = UINT64_MAX, .cap = least.total + left},
+            {.available = least.total + 12345 + slack + left, .cap = UINT64_MAX, .arenas = 12345},
+        };
+        for (int i = 0; i < 2; i++) {
+            host = least;
+            ck_assert(plan_host_fits(&host, &rooms[i]));
+            plan_host_add_slots(&host, &model, &s, &rooms[i]);
+            ck_assert_uint_eq(host.n_slots, 2 + 10 - less);
+            ck_assert(plan_host_fits(&host, &rooms[i]));
+        }
+    }
+    const struct plan_room none = {.available = UINT64_MAX, .cap = least.total};
+    host = least;
+    plan_host_add_slots(&host, &model, &s, &none);
+    ck_assert_uint_eq(host.n_slots, 2);
+}
+END_TEST
+
+START_TEST(each_worker_with_a_share_has_an_inbox)
+{
+    struct plan_host_setting s = training();
+    struct plan_host host;
+
+    s.n_workers = 3, s.n_parts = 2;
+    plan_host(&host, &model, &s);
+    ck_assert_uint_eq(host.n_workers, 2);
+    ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 2 * 3 * (16 << 20));
+    s.purpose = PLAN_EVALUATE;
+    plan_host(&host, &model, &s);
+    ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 2 * 64);
+}
+END_TEST
+
+START_TEST(parts_of_adamw_have_two_accumulators_and_a_held_gradient_serves_them_all)
+{
+    struct plan_host_setting s = training();
+    struct plan_host host;
+
+    s.adamw = true; /* of one part: nothing to sum */
+    plan_host(&host, &model, &s);
+    ck_assert_uint_eq(host.n_accumulators + host.bytes[LEDGER_ACCUMULATORS], 0);
+    s.n_parts = 2;
+    plan_host(&host, &model, &s);
+    ck_assert_uint_eq(host.n_accumulators, 2);
+    ck_assert_uint_eq(host.bytes[LEDGER_ACCUMULATORS], 2 * 7087872 * 4); /* a multiple of 64 bytes as it is */
+    s.fenced = true;
+    plan_host(&host, &model, &s);
+    ck_assert_uint_eq(host.bytes[LEDGER_SUM], model.segment_n * 4);
+    ck_assert_uint_eq(host.bytes[LEDGER_ACCUMULATORS] + host.bytes[LEDGER_TIED] + host.n_accumulators, 0);
+}
+END_TEST
+
+START_TEST(a_stash_and_a_side_text_stand_in_it_and_all_is_in_the_total)
+{
+    struct plan_host_setting s = training();
+    struct plan_host without, with;
+    uint64_t sum = 0;
+
+    plan_host(&without, &model, &s);
+    s.host_stash_bytes = 12345678, s.side_bytes = 100;
+    plan_host(&with, &model, &s);
+    ck_assert_uint_eq(with.bytes[LEDGER_STASH], 12345678);
+    ck_assert_uint_eq(with.total - without.total, 12345678); /* the text is small */
+    s.side_bytes = 50000, s.config_bytes = 5000;
+    plan_host(&with, &model, &s);
+    ck_assert_uint_eq(with.bytes[LEDGER_OTHER], without.bytes[LEDGER_OTHER] + 55000);
+    ck_assert_uint_eq(with.total - without.total, 12345678 + 55000);
+    for (int c = 0; c < LEDGER_CATEGORIES; c++)
+        sum += with.bytes[c];
+    ck_assert_uint_eq(with.total, sum);
+}
+END_TEST
+
+/* Of the two files of a checkpoint, by hand, of a model whose units are pieces of n_runs runs of 4 MiB at most: headers of
+ * at most 200 bytes a tensor and 64 more, an offset of 8 bytes for each tensor and one more, a count of 8 bytes of its
+ * updates; 24 bytes for each run of weights, and of both moments, and for headers and counts, which are short. */
+static uint64_t files_bytes(uint64_t n_tensors, uint64_t n_runs)
+{
+    const uint64_t n_moments = 2 * n_tensors + 1;
+
+    return 64 + 200 * n_tensors + 64 + 200 * n_moments + 8 * (n_tensors + 1 + n_moments + 1 + n_tensors) +
+           24 * (n_runs + 1 + 2 * n_runs + 2);
+}
+
+/* Of a model of 4096 blocks the tables of units are large enough to be counted: of each a pointer, a count, a square
+ * and a count of folds, and a byte for each of 16 saves; of each visit a count of slices. */
+START_TEST(tables_count_from_4_kib_on)
+{
+    struct model_config deep = gpt2;
+    struct plan_host_setting s = training();
+    struct plan_host host;
+    struct model many;
+
+    /* GPT-2: 2 tensors of embeddings, 12 of each block (of 7087872 parameters: 6 full runs), 2 of the last norm. */
+    uint64_t n_runs = 0;
+    for (uint32_t u = 0; u < model.n_units; u++)
+        n_runs += model.units[u].n_pieces + 4 * model.units[u].n / (4 << 20);
+    const uint64_t files = files_bytes(2 + 12 * 12 + 2, n_runs);
+    plan_host(&host, &model, &s);
+    ck_assert_uint_eq(host.bytes[LEDGER_OTHER], files);
+    s.moments = NUMBER_BF16; /* what is not fp32 is made so, for files, a run at a time */
+    plan_host(&host, &model, &s);
+    ck_assert_uint_eq(host.bytes[LEDGER_OTHER], files + (4 << 20));
+    s.moments = NUMBER_FP32, s.precision = NUMBER_BF16;
+    plan_host(&host, &model, &s);
+    ck_assert_uint_eq(host.bytes[LEDGER_OTHER], files + (4 << 20));
+    s.precision = NUMBER_FP32;
+    deep.n_layers = 4096;
+    ck_assert_int_eq(model_init(&many, &deep, NULL), 0);
+    plan_host(&host, &many, &s);
+    ck_assert_uint_eq(host.bytes[LEDGER_OTHER], (uint64_t)many.n_units * (16 + 12 + 16) + many.n_visits * 4 +
+                                                    files_bytes(2 + 12 * 4096 + 2, n_runs + 4084 * (12 + 6)) +
+                                                    24 * (2 + 4)); /* headers of 9.4 and 18.8 MiB */
+    model_free(&many);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("plan/host");
+
+    tcase_add_checked_fixture(tests, set_up, tear_down);
+    tcase_add_test(tests, a_parameter_takes_what_its_mode_says);
+    tcase_add_test(tests, the_rest_is_of_the_inbox_the_minibatches_and_the_tied_table);
+    tcase_add_test(tests, beside_the_host_slots_are_added_for_a_third_of_the_contributions);
+    tcase_add_test(tests, added_slots_leave_half_of_the_room);
+    tcase_add_test(tests, each_worker_with_a_share_has_an_inbox);
+    tcase_add_test(tests, parts_of_adamw_have_two_accumulators_and_a_held_gradient_serves_them_all);
+    tcase_add_test(tests, a_stash_and_a_side_text_stand_in_it_and_all_is_in_the_total);
+    tcase_add_test(tests, tables_count_from_4_kib_on);
+    return run_tests(tests);
+}

@@ -1,0 +1,390 @@
+#include "tests/kit/backend.h"
+#include "tests/kit/run.h"
+
+#include "proto/plan/cost.h"
+#include "proto/plan/search.h"
+#include "proto/plan/units.h"
+
+#include <check.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/* What differs by less is a tie. */
+#define THOUSANDTH 1.001001
+
+static const struct profile *profile;
+static const struct plan_wish free_choice;
+
+static struct model model_of(uint32_t n_layers, uint32_t width, uint32_t vocabulary, bool tied)
+{
+    const struct model_config config = {.n_layers = n_layers,
+                                        .n_heads = width / 64,
+                                        .width = width,
+                                        .inner_width = 4 * width,
+                                        .n_positions = 1024,
+                                        .vocabulary = vocabulary,
+                                        .tied = tied,
+                                        .scale_attention = true,
+                                        .norm_epsilon = 1e-5f,
+                                        .initializer_range = 0.02f};
+    struct model model;
+    struct error err = {""};
+
+    ck_assert_msg(model_init(&model, &config, &err) == 0, "%s", err.text);
+    return model;
+}
+
+static struct plan_setting setting_of(enum plan_purpose purpose, uint32_t rows, uint32_t seq)
+{
+    return (struct plan_setting){
+        .backend = &plan_cpu, .purpose = purpose, .share_rows = rows, .part_rows = rows, .seq = seq, .n_threads = 2};
+}
+
+static double ms_of(const struct plan *plan, const struct model *model)
+{
+    const struct plan_host_setting host = {.purpose = plan->setting.purpose, .n_parts = 1, .n_workers = 1};
+    struct plan_cost cost;
+
+    plan_cost(&cost, plan, model, &host, profile);
+    return cost.step_ms;
+}
+
+/* The same device working beside the host, so that weight buffers are worth something. */
+static const struct plan_backend *beside(void)
+{
+    static struct plan_backend backend;
+
+    backend = backend_beside(&plan_cpu);
+    return &backend;
+}
+
+static const struct {
+    uint32_t n_layers, width, vocabulary;
+    bool tied;
+    enum plan_purpose purpose;
+    uint32_t rows, seq;
+    bool is_beside;
+    enum number_type precision;
+} cases[] = {
+    {12, 768, 50257, true, PLAN_TRAIN, 8, 1024, false, NUMBER_FP32},
+    {12, 768, 50257, true, PLAN_TRAIN, 7, 1024, false, NUMBER_BF16},
+    {2, 128, 256, true, PLAN_TRAIN, 16, 64, false, NUMBER_FP32},
+    {24, 128, 256, false, PLAN_TRAIN, 16, 64, true, NUMBER_FP32},
+    {1, 64, 9000, false, PLAN_TRAIN, 1, 1, true, NUMBER_BF16},
+    {12, 768, 50257, false, PLAN_EVALUATE, 8, 512, false, NUMBER_FP32},
+    {12, 768, 50257, true, PLAN_GENERATE, 1, 1024, false, NUMBER_FP32},
+    {3, 128, 50257, false, PLAN_GENERATE, 1, 1000, true, NUMBER_BF16},
+};
+enum { N_CASES = sizeof cases / sizeof *cases };
+
+static struct plan_setting setting_case(int i)
+{
+    struct plan_setting s = setting_of(cases[i].purpose, cases[i].rows, cases[i].seq);
+
+    s.precision = cases[i].precision;
+    if (cases[i].is_beside)
+        s.backend = beside();
+    return s;
+}
+
+/* From a byte below the smallest to more than anything needs, in steps of a fiftieth. */
+START_TEST(a_larger_budget_never_predicts_a_longer_step)
+{
+    const struct plan_setting s = setting_case(_i);
+    struct model model = model_of(cases[_i].n_layers, cases[_i].width, cases[_i].vocabulary, cases[_i].tied);
+    struct plan smallest, plan;
+    double before = 0;
+    uint32_t n_different = 0;
+
+    plan_smallest(&smallest, &model, &s, &free_choice);
+    for (uint64_t budget = plan_total(&smallest); budget < (uint64_t)1 << 40; budget += budget / 50 + 1) {
+        struct error err = {""};
+        ck_assert_msg(plan_search(&plan, &model, &s, &free_choice, profile, budget, &err) == 0, "%s", err.text);
+        ck_assert_uint_le(plan_total(&plan), budget);
+        ck_assert_int_eq(plan_check_choice(&model, &s, &plan.choice, &err), 0);
+        const double ms = ms_of(&plan, &model);
+        ck_assert_msg(before == 0 || ms <= before * THOUSANDTH, "%" PRIu64 " bytes: %g ms, before %g", budget, ms,
+                      before);
+        n_different += ms != before;
+        before = ms;
+    }
+    ck_assert_uint_ge(n_different, 1);
+    model_free(&model);
+}
+END_TEST
+
+START_TEST(the_smallest_budget_works_and_one_byte_less_is_refused_with_that_figure)
+{
+    const struct plan_setting s = setting_case(_i);
+    struct model model = model_of(cases[_i].n_layers, cases[_i].width, cases[_i].vocabulary, cases[_i].tied);
+    struct plan smallest, plan;
+    struct error err = {""};
+    char bytes[32], budget[64];
+
+    plan_smallest(&smallest, &model, &s, &free_choice);
+    const uint64_t least = plan_total(&smallest);
+    ck_assert_int_eq(plan_search(&plan, &model, &s, &free_choice, profile, least, &err), 0);
+    ck_assert_uint_eq(plan_total(&plan), least);
+    ck_assert_int_eq(plan_search(&plan, &model, &s, &free_choice, profile, least - 1, &err), -ENOSPC);
+    ck_assert_uint_eq(plan_total(&plan), least);
+    snprintf(bytes, sizeof bytes, "(%" PRIu64 " bytes)", least);
+    snprintf(budget, sizeof budget, "(%" PRIu64 " bytes)", least - 1);
+    ck_assert_msg(strstr(err.text, bytes) != NULL, "%s", err.text);
+    ck_assert_msg(strstr(err.text, budget) != NULL, "%s", err.text);
+    ck_assert_int_eq(plan_search(&plan, &model, &s, &free_choice, profile, 1, &err), -ENOSPC);
+    ck_assert_int_eq(plan_search(&plan, &model, &s, &free_choice, profile, 0, &err), -ENOSPC);
+    model_free(&model);
+}
+END_TEST
+
+/* Every choice of a small model, one by one: none that fits is faster by more than a tie, and none as fast is smaller.
+ * Microbatches that the search passes over cut a part into no fewer pieces than those it looks at. */
+START_TEST(nothing_that_fits_is_faster_than_what_is_found)
+{
+    struct plan_setting s = setting_of(PLAN_TRAIN, 6, 64);
+    struct model model = model_of(3, 128, 40000, true);
+    static const uint32_t rows[] = {1, 2, 3, 6};
+    struct plan smallest, found, other;
+
+    s.backend = _i ? beside() : &plan_cpu;
+    plan_smallest(&smallest, &model, &s, &free_choice);
+    for (uint64_t budget = plan_total(&smallest); budget < (uint64_t)100 << 20; budget += budget / 30) {
+        ck_assert_int_eq(plan_search(&found, &model, &s, &free_choice, profile, budget, NULL), 0);
+        const double ms = ms_of(&found, &model);
+        for (uint32_t i = 0; i < 4 * 2 * 2 * 3 * 4 * 16; i++) {
+            const struct plan_choice choice = {.microbatch = rows[i % 4],
+                                               .host_stash = i / 4 % 2,
+                                               .whole_head = i / 8 % 2,
+                                               .n_weight_buffers = 1 + i / 16 % 3,
+                                               .n_kept = i / 48 % 4,
+                                               .n_resident = i / 192};
+            if (plan_check_choice(&model, &s, &choice, NULL) != 0)
+                continue;
+            plan_lay_out(&other, &model, &s, &choice);
+            ck_assert_uint_ge(plan_total(&other), plan_total(&smallest));
+            if (plan_total(&other) > budget || (choice.n_kept > 0 && choice.n_kept < 3 && choice.n_resident > 0))
+                continue; /* what is off both chains may be better by a part of a layer */
+            ck_assert_double_ge(ms_of(&other, &model) * THOUSANDTH, ms);
+            if (ms_of(&other, &model) == ms)
+                ck_assert_uint_ge(plan_total(&other), plan_total(&found));
+        }
+    }
+    model_free(&model);
+}
+END_TEST
+
+/* To generate, what stays never falls as the budget grows, and one unit more would not have fitted. */
+START_TEST(units_stay_to_generate_as_soon_as_they_fit)
+{
+    const struct plan_setting s = setting_of(PLAN_GENERATE, 1, 16);
+    struct model model = model_of(_i ? 1 : 9, 64, 50, true);
+    const uint32_t all = plan_count_uploaded(&model);
+    uint32_t most = 0, distinct = 0;
+    struct plan smallest, plan;
+
+    plan_smallest(&smallest, &model, &s, &free_choice);
+    for (uint64_t budget = plan_total(&smallest); most < all; budget += 4096) {
+        ck_assert_int_eq(plan_search(&plan, &model, &s, &free_choice, profile, budget, NULL), 0);
+        ck_assert_uint_le(plan_total(&plan), budget);
+        ck_assert_uint_ge(plan.choice.n_resident, most);
+        distinct += plan.choice.n_resident > most;
+        most = plan.choice.n_resident;
+        for (struct plan_choice more = plan.choice; ++more.n_resident <= all;) {
+            plan_lay_out(&plan, &model, &s, &more);
+            ck_assert_uint_gt(plan_total(&plan), budget);
+        }
+    }
+    ck_assert_uint_ge(distinct, _i ? 1 : 8);
+    model_free(&model);
+}
+END_TEST
+
+/* The head's tiles are the backend's, whatever the budget, so none of it changes how a sum is ordered; the least budget is
+ * that of tiles of 256 tokens but for one unit's logits, of at most 4,096 tokens and 8,192 labels, and where blocks are
+ * wide it is the same. */
+START_TEST(the_tiles_of_a_head_on_cuda_cost_the_smallest_budget_little)
+{
+    static const struct {
+        uint32_t n_layers, width, vocabulary;
+        uint64_t most;
+    } models[] = {{12, 768, 50257, 1 << 23}, {32, 4096, 32000, 0}, {32, 4096, 128256, 0}};
+    struct plan_backend small = plan_cuda;
+
+    small.head_tile = PLAN_CPU_HEAD_TILE;
+    for (size_t i = 0; i < sizeof models / sizeof *models; i++) {
+        struct plan_setting s = setting_of(PLAN_TRAIN, 8, 1024);
+        struct model model = model_of(models[i].n_layers, models[i].width, models[i].vocabulary, true);
+        struct plan plans[2];
+
+        s.precision = NUMBER_BF16;
+        s.backend = &plan_cuda;
+        plan_smallest(&plans[0], &model, &s, &free_choice);
+        s.backend = &small;
+        plan_smallest(&plans[1], &model, &s, &free_choice);
+        ck_assert_uint_eq(plans[0].head_tile, PLAN_CUDA_HEAD_TILE);
+        ck_assert_uint_ge(plan_total(&plans[0]), plan_total(&plans[1]));
+        ck_assert_uint_le(plan_total(&plans[0]) - plan_total(&plans[1]), models[i].most);
+        model_free(&model);
+    }
+}
+END_TEST
+
+START_TEST(a_wish_is_kept)
+{
+    const struct plan_setting s = setting_of(PLAN_TRAIN, 8, 256);
+    struct model model = model_of(12, 128, 256, true);
+    struct plan_wish wish = {.microbatch = 3};
+    struct plan plan, smallest;
+    struct error err = {""};
+
+    ck_assert_int_eq(plan_search(&plan, &model, &s, &wish, profile, (uint64_t)1 << 30, &err), 0);
+    ck_assert_uint_eq(plan.choice.microbatch, 3);
+    wish.microbatch = 9;
+    ck_assert_int_eq(plan_search(&plan, &model, &s, &wish, profile, (uint64_t)1 << 30, &err), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(err.text, "--microbatch 9"));
+    wish = (struct plan_wish){.no_host_stash = true};
+    plan_smallest(&smallest, &model, &s, &wish);
+    ck_assert(!smallest.choice.host_stash);
+    ck_assert_int_eq(plan_search(&plan, &model, &s, &wish, profile, plan_total(&smallest), &err), 0);
+    ck_assert(!plan.choice.host_stash);
+    model_free(&model);
+}
+END_TEST
+
+START_TEST(a_fixed_microbatch_is_refused_with_what_single_rows_would_need)
+{
+    const struct plan_setting s = setting_of(PLAN_TRAIN, 8, 256);
+    struct model model = model_of(2, 128, 256, true);
+    const struct plan_wish wish = {.microbatch = 8};
+    struct plan plan, smallest;
+    struct error err = {""};
+    char bytes[64];
+
+    plan_smallest(&smallest, &model, &s, &free_choice);
+    ck_assert_int_eq(plan_search(&plan, &model, &s, &wish, profile, plan_total(&smallest), &err), -ENOSPC);
+    snprintf(bytes, sizeof bytes, "(%" PRIu64 " bytes) with microbatches of 1 row", plan_total(&smallest));
+    ck_assert_msg(strstr(err.text, bytes) != NULL, "%s", err.text);
+    ck_assert_ptr_nonnull(strstr(err.text, "with microbatches of 8 rows ("));
+    model_free(&model);
+}
+END_TEST
+
+START_TEST(a_unit_that_cannot_fit_is_named)
+{
+    const struct plan_setting s = setting_of(PLAN_TRAIN, 1, 64);
+    struct model model = model_of(2, 1024, 256, true);
+    struct plan plan;
+    struct error err = {""};
+
+    ck_assert_int_eq(plan_search(&plan, &model, &s, &free_choice, profile, 1 << 20, &err), -ENOSPC);
+    ck_assert_msg(strstr(err.text, "its largest unit, h.0, alone has 48.1 MiB of weights") != NULL, "%s", err.text);
+    model_free(&model);
+}
+END_TEST
+
+/* On the device alone no term grows with depth once the stash is on the host. */
+START_TEST(the_smallest_plan_of_384_layers_is_that_of_12)
+{
+    const struct plan_setting s = setting_of(PLAN_TRAIN, 8, 64);
+    struct plan plan[2];
+
+    for (int i = 0; i < 2; i++) {
+        struct model model = model_of(i ? 384 : 12, 128, 256, true);
+        plan_smallest(&plan[i], &model, &s, &free_choice);
+        model_free(&model);
+    }
+    ck_assert(plan[0].choice.host_stash);
+    ck_assert_uint_eq(plan_total(&plan[0]), plan_total(&plan[1]));
+}
+END_TEST
+
+static double processor_ms(void)
+{
+    struct timespec now;
+
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec / 1e6;
+}
+
+/* Of the processor's time, the least of three. */
+START_TEST(a_search_of_400_layers_takes_less_than_5_ms)
+{
+    const struct plan_setting s = setting_of(PLAN_TRAIN, 16, 1024);
+    struct model model = model_of(400, 1024, 50257, true);
+    struct plan plan;
+    double best = 1e9;
+
+    for (int i = 0; i < 3; i++) {
+        const double since = processor_ms();
+        ck_assert_int_eq(plan_search(&plan, &model, &s, &free_choice, profile, (uint64_t)3 << 30, NULL), 0);
+        const double ms = processor_ms() - since;
+        best = ms < best ? ms : best;
+    }
+    fprintf(stderr, "search: %.2f ms\n", best);
+    ck_assert_double_lt(best, SANITIZED ? 200 : 25); /* of a debug build too */
+    model_free(&model);
+}
+END_TEST
+
+/* The head's contribution, as slow to leave as a block's, stands with the norm's in two sums: the upper block would wait for
+ * one of them. A third is taken where there is room for it, and nothing else gives way; the smallest plan has two. */
+START_TEST(more_sums_are_taken_of_what_is_left)
+{
+    const struct model_config config = {.n_layers = 14,
+                                        .n_heads = 2,
+                                        .width = 128,
+                                        .inner_width = 512,
+                                        .n_positions = 1024,
+                                        .vocabulary = 22684,
+                                        .activation = MODEL_GELU_NEW,
+                                        .scale_attention = true,
+                                        .norm_epsilon = 1e-5f};
+    const struct plan_setting s = {.backend = &plan_cuda,
+                                   .purpose = PLAN_TRAIN,
+                                   .precision = NUMBER_BF16,
+                                   .share_rows = 16,
+                                   .part_rows = 16,
+                                   .seq = 512,
+                                   .n_threads = 1};
+    const struct plan_wish wish = {0};
+    struct profile slow = *profile_default("cuda");
+    struct plan least, roomy, exact, less;
+    struct model model;
+
+    slow.link_bytes_per_s /= 4;
+    ck_assert_int_eq(model_init(&model, &config, NULL), 0);
+    plan_smallest(&least, &model, &s, &wish);
+    ck_assert_uint_le(least.n_sums, 2);
+    ck_assert_int_eq(plan_search(&roomy, &model, &s, &wish, &slow, UINT64_MAX, NULL), 0);
+    ck_assert_uint_gt(roomy.n_sums, 2);
+    ck_assert_int_eq(plan_search(&exact, &model, &s, &wish, &slow, plan_total(&roomy), NULL), 0);
+    ck_assert_mem_eq(&exact, &roomy, sizeof exact);
+    ck_assert_int_eq(plan_search(&less, &model, &s, &wish, &slow, plan_total(&roomy) - 1, NULL), 0);
+    ck_assert_uint_lt(less.n_sums, roomy.n_sums);
+    ck_assert_uint_eq(less.choice.n_kept, roomy.choice.n_kept);
+    ck_assert_uint_eq(less.n_resident, roomy.n_resident);
+    model_free(&model);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("plan/search");
+
+    profile = profile_default("cpu");
+    tcase_add_loop_test(tests, a_larger_budget_never_predicts_a_longer_step, 0, N_CASES);
+    tcase_add_loop_test(tests, the_smallest_budget_works_and_one_byte_less_is_refused_with_that_figure, 0, N_CASES);
+    tcase_add_loop_test(tests, nothing_that_fits_is_faster_than_what_is_found, 0, 2);
+    tcase_add_loop_test(tests, units_stay_to_generate_as_soon_as_they_fit, 0, 2);
+    tcase_add_test(tests, the_tiles_of_a_head_on_cuda_cost_the_smallest_budget_little);
+    tcase_add_test(tests, a_wish_is_kept);
+    tcase_add_test(tests, a_fixed_microbatch_is_refused_with_what_single_rows_would_need);
+    tcase_add_test(tests, a_unit_that_cannot_fit_is_named);
+    tcase_add_test(tests, the_smallest_plan_of_384_layers_is_that_of_12);
+    tcase_add_test(tests, a_search_of_400_layers_takes_less_than_5_ms);
+    tcase_add_test(tests, more_sums_are_taken_of_what_is_left);
+    return run_tests(tests);
+}

@@ -1,0 +1,74 @@
+#include "proto/plan/units.h"
+
+#include "tests/kit/run.h"
+
+#include <check.h>
+
+/* Bottom to top: wte in 3 units (20,000 rows, at most 8,192 each), wpe, 4 blocks, norm; untied, 3 of the head. */
+static void open_model(struct model *model, bool tied)
+{
+    const struct model_config config = {.n_layers = 4,
+                                        .n_heads = 1,
+                                        .width = 2,
+                                        .inner_width = 3,
+                                        .n_positions = 5,
+                                        .vocabulary = 20000,
+                                        .tied = tied,
+                                        .norm_epsilon = 1e-5f};
+
+    ck_assert_int_eq(model_init(model, &config, NULL), 0);
+    ck_assert_uint_eq(model->n_units, tied ? 9 : 12);
+}
+
+START_TEST(units_stay_from_the_head_down)
+{
+    static const uint32_t tied[] = {2, 1, 0, 8, 7, 6, 5, 4}, untied[] = {11, 10, 9, 8, 7, 6, 5, 4};
+    const uint32_t *order = _i ? tied : untied;
+    struct model model;
+
+    open_model(&model, _i);
+    for (uint32_t place = 0; place < 8; place++) {
+        ck_assert_uint_eq(plan_unit_at(&model, place), order[place]);
+        ck_assert_uint_eq(plan_place_of(&model, order[place]), place);
+    }
+    model_free(&model);
+}
+END_TEST
+
+START_TEST(what_is_looked_up_alone_is_not_uploaded_and_has_no_place)
+{
+    struct model model;
+
+    open_model(&model, _i);
+    ck_assert_uint_eq(plan_count_uploaded(&model), 8);
+    for (uint32_t unit = 0; unit < model.n_units; unit++)
+        ck_assert_uint_eq(plan_place_of(&model, unit) == 8,
+                          unit < 4 && (unit == 3 || !_i)); /* wpe, and wte if untied */
+    model_free(&model);
+}
+END_TEST
+
+/* By hand: of 20,000 rows, 6,667 + 6,667 + 6,666, 2 wide; a block has 4*4 + 2*2*3 + 9*2 + 3 = 49, the norm 4. */
+START_TEST(the_largest_is_that_of_what_does_not_stay)
+{
+    struct model model;
+
+    open_model(&model, _i);
+    ck_assert_uint_eq(plan_largest_uploaded(&model, 0, 1), 13334);
+    ck_assert_uint_eq(plan_largest_uploaded(&model, 2, 1), 13334);
+    ck_assert_uint_eq(plan_largest_uploaded(&model, 3, 1), 49);
+    ck_assert_uint_eq(plan_largest_uploaded(&model, 7, 1), 49);
+    ck_assert_uint_eq(plan_largest_uploaded(&model, 8, 1), 0);
+    model_free(&model);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("units");
+
+    tcase_add_loop_test(tests, units_stay_from_the_head_down, 0, 2);
+    tcase_add_loop_test(tests, what_is_looked_up_alone_is_not_uploaded_and_has_no_place, 0, 2);
+    tcase_add_loop_test(tests, the_largest_is_that_of_what_does_not_stay, 0, 2);
+    return run_tests(tests);
+}

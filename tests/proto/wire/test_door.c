@@ -1,0 +1,355 @@
+#include "tests/kit/run.h"
+
+#include "proto/wire/door.h"
+
+#include "proto/wire/message.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* One end under test, on a loop; the other is a plain socket that a test writes what it likes to. */
+static uv_loop_t loop;
+static struct door door;
+static int other;
+static struct {
+    unsigned n_packets, n_ends, n_closed;
+    char bytes[MESSAGE_MAX_BYTES];
+    size_t n;
+    int fds[DOOR_MAX_FDS];
+    unsigned n_fds;
+    char fault[128];
+    uint32_t next; /* of numbered packets */
+} seen;
+
+static void on_packet(struct door *d, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds)
+{
+    ck_assert_ptr_eq(d, &door);
+    seen.n_packets++;
+    memcpy(seen.bytes, bytes, n);
+    seen.n = n;
+    memcpy(seen.fds, fds, n_fds * sizeof *fds);
+    seen.n_fds = n_fds;
+}
+
+static void on_end(struct door *d, const char *fault)
+{
+    seen.n_ends++;
+    snprintf(seen.fault, sizeof seen.fault, "%s", fault ? fault : "");
+    door_close(d);
+}
+
+static void on_closed(struct door *d)
+{
+    (void)d;
+    seen.n_closed++;
+}
+
+static const struct door_events events = {on_packet, on_end, on_closed};
+
+static void open_pair(void)
+{
+    int fds[2];
+
+    uv_loop_init(&loop);
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
+    other = fds[1];
+    ck_assert_int_eq(door_open(&door, &loop, fds[0], &events, NULL), 0);
+}
+
+static void run_until(const unsigned *count, unsigned n)
+{
+    while (*count < n)
+        uv_run(&loop, UV_RUN_ONCE);
+}
+
+static void end_pair(void)
+{
+    if (seen.n_ends == 0)
+        door_close(&door);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    ck_assert_uint_eq(seen.n_closed, 1);
+    ck_assert_int_eq(uv_loop_close(&loop), 0);
+    close(other);
+}
+
+static int send_say(const char *text)
+{
+    return door_send(&door, (const uint8_t *)text, strlen(text), NULL, 0);
+}
+
+START_TEST(a_packet_stays_one_packet)
+{
+    open_pair();
+    ck_assert_int_eq(send(other, "one", 3, 0), 3);
+    ck_assert_int_eq(send(other, "three", 5, 0), 5);
+    run_until(&seen.n_packets, 1);
+    if (seen.n_packets == 1)
+        ck_assert_mem_eq(seen.bytes, "one", 3);
+    run_until(&seen.n_packets, 2);
+    ck_assert_uint_eq(seen.n, 5);
+    ck_assert_mem_eq(seen.bytes, "three", 5);
+    ck_assert_uint_eq(seen.n_fds, 0);
+    end_pair();
+}
+END_TEST
+
+/* More than the socket holds: the rest waits in the door, and goes out in order as the other side reads. */
+START_TEST(packets_wait_their_turn_and_their_descriptors_with_them)
+{
+    uint8_t bytes[MESSAGE_MAX_BYTES] = {0};
+    const int small = 1024;
+    uint32_t n_sent = 0, n_read = 0;
+    int pipes[2], rc = 0;
+
+    open_pair();
+    ck_assert_int_eq(pipe2(pipes, O_CLOEXEC), 0);
+    setsockopt(door.fd, SOL_SOCKET, SO_SNDBUF, &small, sizeof small);
+    for (; door.n_queued < DOOR_MAX_QUEUED; n_sent++) {
+        memcpy(bytes, &n_sent, sizeof n_sent);
+        ck_assert_int_eq(door_send(&door, bytes, sizeof bytes, pipes, n_sent % 3), 0);
+    }
+    ck_assert_int_eq(door_send(&door, bytes, sizeof bytes, NULL, 0), -ENOBUFS);
+    close(pipes[0]);
+    close(pipes[1]); /* they were ours: what waits has its own */
+    while (n_read < n_sent) {
+        char control[CMSG_SPACE(8 * sizeof(int))];
+        struct iovec vector = {bytes, sizeof bytes};
+        struct msghdr header = {.msg_iov = &vector,
+                                .msg_iovlen = 1,
+                                .msg_control = control,
+                                .msg_controllen = sizeof control};
+        while ((rc = (int)recvmsg(other, &header, MSG_CMSG_CLOEXEC)) < 0)
+            uv_run(&loop, UV_RUN_NOWAIT);
+        uint32_t number;
+        memcpy(&number, bytes, sizeof number);
+        ck_assert_uint_eq(number, n_read);
+        struct cmsghdr *c = CMSG_FIRSTHDR(&header);
+        unsigned n_fds = c ? (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int)) : 0;
+        ck_assert_uint_eq(n_fds, n_read % 3);
+        for (unsigned i = 0; i < n_fds; i++) {
+            int fd;
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+            ck_assert_int_eq(close(fd), 0);
+        }
+        n_read++;
+    }
+    ck_assert_uint_eq(door.n_queued, 0);
+    end_pair();
+}
+END_TEST
+
+START_TEST(the_other_side_closing_is_the_end)
+{
+    open_pair();
+    ck_assert_int_eq(send(other, "last", 4, 0), 4);
+    close(other);
+    run_until(&seen.n_ends, 1);
+    ck_assert_uint_eq(seen.n_packets, 1); /* before it */
+    ck_assert_str_eq(seen.fault, "");
+    end_pair();
+}
+END_TEST
+
+/* A reset: it closes with our packet unread. Linux tells that first; the packet that it sent lies behind. */
+START_TEST(what_was_sent_before_a_reset_is_delivered)
+{
+    open_pair();
+    ck_assert_int_eq(send_say("unread"), 0);
+    ck_assert_int_eq(send(other, "last", 4, 0), 4);
+    close(other);
+    run_until(&seen.n_ends, 1);
+    ck_assert_uint_eq(seen.n_packets, 1);
+    ck_assert_mem_eq(seen.bytes, "last", 4);
+    end_pair();
+}
+END_TEST
+
+START_TEST(sending_to_who_is_gone_neither_fails_nor_kills)
+{
+    open_pair();
+    close(other);
+    ck_assert_int_eq(send_say("anyone?"), 0); /* SIGPIPE has its default: death */
+    run_until(&seen.n_ends, 1);
+    end_pair();
+}
+END_TEST
+
+START_TEST(a_killed_process_is_noticed)
+{
+    int fds[2], status;
+
+    uv_loop_init(&loop);
+    ck_assert_int_eq(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, fds), 0);
+    pid_t child = fork();
+    if (child == 0) {
+        close(fds[0]);
+        kill(getpid(), SIGKILL);
+    }
+    close(fds[1]);
+    ck_assert_int_eq(door_open(&door, &loop, fds[0], &events, NULL), 0);
+    run_until(&seen.n_ends, 1);
+    ck_assert_str_eq(seen.fault, "");
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    end_pair();
+}
+END_TEST
+
+START_TEST(a_paused_door_delivers_at_its_end)
+{
+    open_pair();
+    door_pause(&door);
+    ck_assert_int_eq(send(other, "early", 5, 0), 5);
+    for (int i = 0; i < 10; i++)
+        uv_run(&loop, UV_RUN_NOWAIT);
+    ck_assert_uint_eq(seen.n_packets, 0);
+    if (_i == 0)
+        door_resume(&door);
+    else
+        shutdown(other, SHUT_WR);
+    run_until(&seen.n_packets, 1);
+    ck_assert_uint_eq(seen.n_ends, _i == 0 ? 0 : 1);
+    end_pair();
+}
+END_TEST
+
+START_TEST(after_shutdown_packets_still_come_in)
+{
+    char byte;
+
+    open_pair();
+    ck_assert_int_eq(send_say("bye"), 0);
+    door_shutdown(&door);
+    ck_assert_int_eq(recv(other, seen.bytes, sizeof seen.bytes, 0), 3);
+    ck_assert_int_eq(recv(other, &byte, 1, 0), 0);
+    ck_assert_int_eq(send(other, "answer", 6, 0), 6);
+    run_until(&seen.n_packets, 1);
+    ck_assert_mem_eq(seen.bytes, "answer", 6);
+    end_pair();
+}
+END_TEST
+
+START_TEST(a_packet_too_long_is_a_fault)
+{
+    static const char bytes[MESSAGE_MAX_BYTES + 1];
+
+    open_pair();
+    ck_assert_int_eq(send(other, bytes, sizeof bytes, 0), sizeof bytes);
+    run_until(&seen.n_ends, 1);
+    ck_assert_str_eq(seen.fault, "sent more through the door than one message holds");
+    ck_assert_uint_eq(seen.n_packets, 0);
+    end_pair();
+}
+END_TEST
+
+static void send_fds(unsigned n)
+{
+    char control[CMSG_SPACE(253 * sizeof(int))] = {0};
+    struct iovec vector = {(void *)(uintptr_t) "x", 1};
+    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1, .msg_control = control};
+    struct cmsghdr *c = (struct cmsghdr *)(void *)control;
+
+    header.msg_controllen = CMSG_SPACE(n * sizeof(int));
+    *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS, .cmsg_len = CMSG_LEN(n * sizeof(int))};
+    for (unsigned i = 0; i < n; i++)
+        memcpy(CMSG_DATA(c) + i * sizeof(int), &other, sizeof(int));
+    ck_assert_int_eq(sendmsg(other, &header, 0), 1);
+}
+
+static unsigned n_open_fds(void)
+{
+    unsigned n = 0;
+
+    for (int fd = 0; fd < 1024; fd++)
+        n += fcntl(fd, F_GETFD) >= 0;
+    return n;
+}
+
+START_TEST(as_many_descriptors_come_as_fit)
+{
+    open_pair();
+    send_fds(DOOR_MAX_FDS);
+    run_until(&seen.n_packets, 1);
+    ck_assert_uint_eq(seen.n_fds, DOOR_MAX_FDS);
+    for (unsigned i = 0; i < seen.n_fds; i++) {
+        ck_assert_int_eq(fcntl(seen.fds[i], F_GETFD), FD_CLOEXEC);
+        close(seen.fds[i]);
+    }
+    end_pair();
+}
+END_TEST
+
+START_TEST(more_descriptors_are_a_fault_and_none_stays)
+{
+    open_pair();
+    unsigned before = n_open_fds();
+    send_fds(DOOR_MAX_FDS + 1 + (unsigned)_i);
+    run_until(&seen.n_ends, 1);
+    ck_assert_str_eq(seen.fault, "sent more through the door than one message holds");
+    ck_assert_uint_eq(n_open_fds(), before - 1); /* the door's own */
+    end_pair();
+}
+END_TEST
+
+START_TEST(the_right_errno_says_what_is_behind_a_path)
+{
+    char directory[] = "/tmp/eps-door-XXXXXX", path[64];
+    char long_path[200];
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    struct error err = {0};
+    int fd;
+
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    snprintf(path, sizeof path, "%s/door", directory);
+    ck_assert_int_eq(door_connect(&fd, path, &err), -ENOENT);
+    ck_assert_ptr_nonnull(strstr(err.text, "no daemon at"));
+    memset(long_path, 'x', sizeof long_path);
+    long_path[sizeof long_path - 1] = 0;
+    ck_assert_int_eq(door_connect(&fd, long_path, &err), -ENAMETOOLONG);
+
+    snprintf(address.sun_path, sizeof address.sun_path, "%s", path);
+    int listening = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(listening, (const struct sockaddr *)&address, sizeof address), 0);
+    ck_assert_int_eq(listen(listening, 1), 0);
+    ck_assert_int_eq(door_connect(&fd, path, &err), 0);
+    struct door_peer peer;
+    ck_assert(door_peer(&peer, fd));
+    ck_assert_int_eq(peer.pid, getpid());
+    ck_assert_uint_eq(peer.uid, geteuid());
+    ck_assert(door_peer_is_member(fd, getegid()));
+    ck_assert(!door_peer_is_member(fd, 4242));
+    close(fd);
+    close(listening);
+    ck_assert_int_eq(door_connect(&fd, path, &err), -ECONNREFUSED); /* stale */
+    ck_assert_ptr_nonnull(strstr(err.text, "nobody listens at"));
+    unlink(path);
+    rmdir(directory);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *cases = tcase_create("packets and descriptors");
+
+    tcase_add_test(cases, a_packet_stays_one_packet);
+    tcase_add_test(cases, packets_wait_their_turn_and_their_descriptors_with_them);
+    tcase_add_test(cases, the_other_side_closing_is_the_end);
+    tcase_add_test(cases, what_was_sent_before_a_reset_is_delivered);
+    tcase_add_test(cases, sending_to_who_is_gone_neither_fails_nor_kills);
+    tcase_add_test(cases, a_killed_process_is_noticed);
+    tcase_add_loop_test(cases, a_paused_door_delivers_at_its_end, 0, 2);
+    tcase_add_test(cases, after_shutdown_packets_still_come_in);
+    tcase_add_test(cases, a_packet_too_long_is_a_fault);
+    tcase_add_test(cases, as_many_descriptors_come_as_fit);
+    tcase_add_loop_test(cases, more_descriptors_are_a_fault_and_none_stays, 0, 2);
+    tcase_add_test(cases, the_right_errno_says_what_is_behind_a_path);
+    return run_tests(cases);
+}

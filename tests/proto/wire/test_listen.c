@@ -1,0 +1,626 @@
+#include "tests/kit/run.h"
+#include "tests/kit/stage.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct stage st; /* each test is a process of its own */
+
+static void expect_refusal(const char *directory, int code, const char *sentence)
+{
+    struct session_listener *listener;
+    struct error err = {0};
+
+    ck_assert_int_eq(session_listen(&listener, &st.loop, directory, &side_events, NULL, &err), code);
+    ck_assert_msg(strstr(err.text, sentence) != NULL, "%s", err.text);
+    ck_assert_ptr_null(listener);
+}
+
+static void end_without_daemon(void)
+{
+    struct side daemon = {0};
+
+    chmod(st.directory, 0700);
+    stage_listen(&st, &daemon);
+    stage_end(&st);
+}
+
+START_TEST(a_second_daemon_is_told_of_the_first)
+{
+    struct side first = {0}, worker = {0};
+
+    stage_begin(&st);
+    stage_listen(&st, &first);
+    expect_refusal(st.directory, -EADDRINUSE, "another daemon listens at /tmp/eps-test-");
+    stage_connect(&st, &worker); /* the first is none the worse */
+    stage_run_until(&st, &first.n_opened, 1);
+    session_close(first.s);
+    stage_run_until(&st, &worker.n_closed, 1);
+    stage_end(&st);
+}
+END_TEST
+
+static void listen_for_ever(struct stage *stage)
+{
+    struct side daemon = {0};
+
+    stage_listen(stage, &daemon);
+    stage_signal(stage);
+    stage_run_until(stage, &daemon.n_closed, 1);
+}
+
+START_TEST(so_is_one_in_another_process_until_the_first_is_killed)
+{
+    struct side daemon = {0};
+    char door[100];
+    struct stat before, after;
+
+    stage_begin(&st);
+    snprintf(door, sizeof door, "%s/door", st.directory);
+    pid_t pid = stage_fork(&st, listen_for_ever);
+    stage_await(&st);
+    ck_assert_int_eq(stat(door, &before), 0);
+    expect_refusal(st.directory, -EADDRINUSE, "stop it with eps stop");
+    ck_assert_int_eq(stat(door, &after), 0);
+    ck_assert_uint_eq(before.st_ino, after.st_ino);
+    stage_kill(pid);
+    stage_listen(&st, &daemon);
+    stage_end(&st);
+}
+END_TEST
+
+START_TEST(what_a_killed_daemon_left_is_removed_and_nothing_else)
+{
+    struct side daemon = {0};
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    char note[100];
+    struct stat info;
+
+    stage_begin(&st);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/s", st.directory);
+    ck_assert_int_eq(mkdir(address.sun_path, 0700), 0);
+    snprintf(address.sun_path, sizeof address.sun_path, "%s/s/3-01234567", st.directory);
+    int stale = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    ck_assert_int_eq(bind(stale, (const struct sockaddr *)&address, sizeof address), 0);
+    close(stale);
+    snprintf(note, sizeof note, "%s/s-notes.txt", st.directory);
+    close(open(note, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    stage_listen(&st, &daemon);
+    ck_assert_int_eq(stat(address.sun_path, &info), -1);
+    session_unlisten(st.listener, NULL);
+    st.listener = NULL;
+    ck_assert_int_eq(stat(note, &info), 0);
+    unlink(note);
+    rmdir(st.directory);
+    stage_end(&st);
+}
+END_TEST
+
+START_TEST(its_files_are_private_and_its_parents_too)
+{
+    struct session_listener *listener;
+    struct error err = {0};
+    struct stat info;
+    char path[100];
+
+    stage_begin(&st);
+    snprintf(path, sizeof path, "%s/deep/down", st.directory);
+    ck_assert_int_eq(session_listen(&listener, &st.loop, path, &side_events, NULL, &err), 0);
+    ck_assert_int_eq(stat(path, &info), 0);
+    ck_assert_uint_eq(info.st_mode & 0777, 0700);
+    snprintf(path, sizeof path, "%s/deep/down/s", st.directory);
+    ck_assert_int_eq(stat(path, &info), 0);
+    ck_assert_uint_eq(info.st_mode & 07777, 0700);
+    snprintf(path, sizeof path, "%s/deep/down/door", st.directory);
+    ck_assert_int_eq(stat(path, &info), 0);
+    ck_assert_uint_eq(info.st_mode & 07777, 0600);
+    snprintf(path, sizeof path, "%s/deep", st.directory);
+    ck_assert_int_eq(stat(path, &info), 0);
+    ck_assert_uint_eq(info.st_mode & 0777, 0700);
+    session_unlisten(listener, NULL);
+    ck_assert_int_eq(rmdir(path), 0); /* down is gone already */
+    end_without_daemon();
+}
+END_TEST
+
+START_TEST(a_directory_that_cannot_be_ones_own_is_refused)
+{
+    char path[300];
+
+    stage_begin(&st);
+    chmod(st.directory, 0770);
+    expect_refusal(st.directory, -EACCES, "others may write to");
+    chmod(st.directory, 0700);
+    snprintf(path, sizeof path, "%s/s", st.directory);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    ck_assert_int_eq(chmod(path, 0750), 0);
+    snprintf(path, sizeof path, "%s/s/notes", st.directory); /* else it is removed, and made anew */
+    close(open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+    expect_refusal(st.directory, -EACCES, "/s is not a directory of yours that is closed to others");
+    unlink(path);
+    expect_refusal("/etc/passwd", -ENOTDIR, "/etc/passwd is not a directory");
+    expect_refusal("/etc/passwd/below", -ENOTDIR, "/etc/passwd");
+    int n = snprintf(path, sizeof path, "%s/", st.directory);
+    memset(path + n, 'x', 80 - (size_t)n);
+    path[80] = '\0';
+    expect_refusal(path, -ENAMETOOLONG, "is 80 characters long, 1 too many for the sockets in it");
+    rmdir(path);
+    if (geteuid() == 0) {
+        ck_assert_int_eq(chown(st.directory, 65534, 65534), 0);
+        expect_refusal(st.directory, -EACCES, "belongs to another user");
+        ck_assert_int_eq(chown(st.directory, 0, 0), 0);
+    }
+    end_without_daemon();
+}
+END_TEST
+
+/* nanomsg takes the longest address that passes; 107 is what it asserts. */
+START_TEST(a_session_opens_in_the_longest_directory)
+{
+    struct side daemon = {0}, worker = {0};
+    char base[80];
+
+    stage_begin(&st);
+    memcpy(base, st.directory, sizeof base);
+    size_t n = strlen(base);
+    memset(st.directory + n, 'x', 79 - n);
+    st.directory[n] = '/';
+    st.directory[79] = '\0';
+    stage_open(&st, &daemon, &worker);
+    session_close(worker.s);
+    stage_run_until(&st, &daemon.n_closed, 1);
+    stage_end(&st);
+    rmdir(base);
+}
+END_TEST
+
+static unsigned n_unlistened;
+
+static void on_unlistened(void *data)
+{
+    ck_assert_ptr_eq(data, &n_unlistened);
+    n_unlistened++;
+}
+
+START_TEST(sessions_outlive_the_listener)
+{
+    struct side daemon = {0}, worker = {0}, late = {0};
+    struct error err = {0};
+    struct stat info;
+
+    stage_begin(&st);
+    ck_assert_int_eq(session_listen(&st.listener, &st.loop, st.directory, &side_events, &daemon, &err), 0);
+    stage_connect(&st, &worker);
+    stage_run_until(&st, &daemon.n_opened, 1);
+    stage_run_until(&st, &worker.n_opened, 1);
+    session_unlisten(st.listener, NULL);
+    st.listener = NULL;
+    ck_assert_int_eq(stat(st.directory, &info), -1);
+    ck_assert_int_eq(session_connect(&late.s, &st.loop, st.directory, &worker_hello, &side_events, &late, &err),
+                     -ENOENT);
+    ck_assert_ptr_nonnull(strstr(err.text, "no daemon at /tmp/eps-test-"));
+    side_send_pulls(daemon.s, 0, 10);
+    stage_run_until(&st, &worker.n_received, 10);
+    session_close(worker.s);
+    stage_run_until(&st, &daemon.n_closed, 1);
+    stage_run_until(&st, &worker.n_closed, 1);
+    ck_assert_int_eq(session_listen(&st.listener, &st.loop, st.directory, &side_events, &n_unlistened, &err), 0);
+    session_unlisten(st.listener, on_unlistened);
+    st.listener = NULL;
+    ck_assert_uint_eq(n_unlistened, 0);
+    stage_run_until(&st, &n_unlistened, 1);
+    stage_end(&st);
+}
+END_TEST
+
+/* Without descriptors nanomsg would spin, so the daemon turns peers away while it still has some. Whoever looks, and
+ * stops, needs none. */
+START_TEST(without_descriptors_a_worker_is_turned_away_with_the_reason)
+{
+    struct side daemon = {0}, worker = {0}, viewer = {0};
+    struct rlimit limit;
+
+    stage_begin(&st);
+    stage_listen(&st, &daemon);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    struct rlimit few = {.rlim_cur = 30, .rlim_max = limit.rlim_max};
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    stage_connect(&st, &worker);
+    stage_run_until(&st, &worker.n_closed, 1);
+    ck_assert_str_eq(worker.reason, "refused: the daemon has no descriptors left for another session");
+    stage_run_until(&st, &daemon.n_turned_away, 1);
+    st.by_door = true;
+    stage_connect(&st, &viewer);
+    stage_run_until(&st, &viewer.n_opened, 1);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    session_close(viewer.s);
+    stage_run_until(&st, &daemon.n_closed, 1);
+    stage_end(&st);
+}
+END_TEST
+
+/* None at all, not even to accept: who waits must not make the loop spin, and is let in later. */
+START_TEST(without_any_descriptor_the_door_waits)
+{
+    struct side daemon = {0};
+    struct rlimit limit;
+    struct raw raw;
+    unsigned n_turns = 0;
+
+    stage_begin(&st);
+    stage_listen(&st, &daemon);
+    raw_connect(&raw, &st);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    struct rlimit none = {.rlim_cur = 3, .rlim_max = limit.rlim_max};
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    uint64_t begin = uv_hrtime();
+    while (uv_hrtime() - begin < 100000000) {
+        uv_run(&st.loop, UV_RUN_ONCE);
+        n_turns++;
+    }
+    ck_assert_uint_le(n_turns, 5);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    raw_say(&raw, &worker_hello);
+    struct message m;
+    raw_expect(&raw, &st, MESSAGE_WELCOME, &m);
+    raw_close(&raw);
+    stage_run_until(&st, &daemon.n_turned_away, 1);
+    stage_end(&st);
+}
+END_TEST
+
+START_TEST(a_descriptor_is_kept_for_the_owner)
+{
+    struct side daemon = {0};
+    struct rlimit limit;
+    struct raw raw;
+    struct message m;
+
+    stage_begin(&st);
+    st.by_door = true;
+    stage_listen(&st, &daemon);
+    const int next = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    raw_connect(&raw, &st);
+    close(next);
+    struct rlimit none = {.rlim_cur = (rlim_t)next, .rlim_max = limit.rlim_max}; /* all below are in use */
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &none), 0);
+    ck_assert_int_eq(open("/dev/null", O_RDONLY | O_CLOEXEC), -1);
+    struct message hello = worker_hello;
+    hello.hello.role = ROLE_VIEWER;
+    raw_say(&raw, &hello);
+    raw_expect(&raw, &st, MESSAGE_WELCOME, &m);
+    raw_close(&raw);
+    stage_run_until(&st, &daemon.n_closed, 1);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    stage_end(&st);
+}
+END_TEST
+
+/* Only root can play two users. */
+START_TEST(another_user_is_refused)
+{
+    struct side daemon = {0};
+    char door[100];
+    struct message m;
+    struct raw raw;
+
+    if (geteuid() != 0)
+        return;
+    stage_begin(&st);
+    umask(0);
+    stage_listen(&st, &daemon);
+    snprintf(door, sizeof door, "%s/door", st.directory);
+    chmod(st.directory, 0711); /* someone opened it by hand */
+    chmod(door, 0666);
+    ck_assert_int_eq(seteuid(65534), 0);
+    raw_connect(&raw, &st);
+    ck_assert_int_eq(seteuid(0), 0);
+    raw_expect(&raw, &st, MESSAGE_DISMISSED, &m);
+    ck_assert_str_eq(m.dismissed.error.text, "the daemon belongs to another user");
+    raw_close(&raw);
+    ck_assert_int_eq(seteuid(65534), 0); /* and a peer does not talk to another user's daemon */
+    struct session *s;
+    struct error err = {0};
+    ck_assert_int_eq(session_connect(&s, &st.loop, st.directory, &worker_hello, &side_events, NULL, &err), -EACCES);
+    ck_assert_ptr_nonnull(strstr(err.text, "belongs to another user"));
+    ck_assert_int_eq(seteuid(0), 0);
+    uv_run(&st.loop, UV_RUN_NOWAIT);
+    ck_assert_uint_eq(daemon.n_opened, 0);
+    stage_end(&st);
+}
+END_TEST
+
+/* Each peer as a user with these groups; only root can play them. */
+static void raw_connect_as(struct raw *raw, uid_t uid, gid_t gid, const gid_t *groups, size_t n_groups)
+{
+    ck_assert_int_eq(setgroups(n_groups, groups), 0);
+    ck_assert_int_eq(setegid(gid), 0);
+    ck_assert_int_eq(seteuid(uid), 0);
+    if (uid == 0)
+        raw_connect(raw, &st);
+    else
+        raw_connect_at(raw, &st, "members");
+    ck_assert_int_eq(seteuid(0), 0);
+    ck_assert_int_eq(setegid(0), 0);
+    ck_assert_int_eq(setgroups(0, NULL), 0);
+}
+
+enum { GROUP = 4242, MEMBER = 54321 };
+
+START_TEST(members_of_its_group_are_let_in_and_nobody_else)
+{
+    static const struct {
+        uid_t uid;
+        gid_t gid, groups[2];
+        bool member;
+    } peers[] = {
+        {MEMBER, GROUP, {1, 2}, true},
+        {MEMBER, 54321, {1, GROUP}, true},
+        {MEMBER, 54321, {1, 2}, false},
+        {0, 0, {1, 2}, true},
+    };
+    struct side daemon = {0};
+    struct error err = {0};
+    struct message m;
+    struct stat info;
+    struct raw raw;
+    char path[200];
+
+    if (geteuid() != 0)
+        return;
+    stage_begin(&st);
+    stage_listen(&st, &daemon);
+    ck_assert_msg(session_admit_group(st.listener, GROUP, &err) == 0, "%s", err.text);
+    ck_assert_int_eq(stat(st.directory, &info), 0);
+    ck_assert_uint_eq(info.st_mode & 07777, 0710);
+    ck_assert_uint_eq(info.st_gid, GROUP);
+    snprintf(path, sizeof path, "%s/door", st.directory);
+    ck_assert_int_eq(stat(path, &info), 0);
+    ck_assert_uint_eq(info.st_mode & 07777, 0600);
+    snprintf(path, sizeof path, "%s/members", st.directory);
+    ck_assert_int_eq(stat(path, &info), 0);
+    ck_assert_uint_eq(info.st_mode & 07777, 0660);
+    ck_assert_uint_eq(info.st_gid, GROUP);
+    if (!peers[_i].member) { /* they do not come as far as the door, unless someone has opened the way */
+        chmod(st.directory, 0755);
+        chmod(path, 0666);
+    }
+    raw_connect_as(&raw, peers[_i].uid, peers[_i].gid, peers[_i].groups, 2);
+    if (peers[_i].member) {
+        raw_say(&raw, &worker_hello);
+        raw_expect(&raw, &st, MESSAGE_WELCOME, &m);
+        ck_assert_int_eq(m.welcome.address[0] != 0, peers[_i].uid == 0); /* here root is the daemon's own user */
+    } else {
+        raw_expect(&raw, &st, MESSAGE_DISMISSED, &m);
+        ck_assert_str_eq(m.dismissed.error.text, "the daemon serves a group that you are not a member of");
+    }
+    raw_close(&raw);
+    while (daemon.n_turned_away + daemon.n_closed < peers[_i].member)
+        uv_run(&st.loop, UV_RUN_ONCE);
+    stage_end(&st);
+}
+END_TEST
+
+static void stage_listen_to_group(struct side *daemon)
+{
+    struct error err = {0};
+
+    stage_begin(&st);
+    stage_listen(&st, daemon);
+    ck_assert_msg(session_admit_group(st.listener, GROUP, &err) == 0, "%s", err.text);
+}
+
+static void connect_as_member(struct raw *raw, uid_t uid)
+{
+    static const gid_t groups[] = {GROUP};
+
+    raw_connect_as(raw, uid, GROUP, groups, 1);
+}
+
+static void expect_kind(struct raw *raw, enum message_kind kind, const char *why)
+{
+    struct message m;
+
+    raw_expect(raw, &st, kind, &m);
+    if (kind == MESSAGE_DISMISSED)
+        ck_assert_str_eq(m.dismissed.error.text, why);
+}
+
+/* 64 sessions of a user; those that knock again and again leave nothing behind, and others are not their victims. */
+START_TEST(a_user_has_so_many_sessions_and_no_more)
+{
+    static const char much[] = "you have as many sessions with the daemon as one user may have";
+    static struct side sides[66]; /* of the crowd, and of two more */
+    struct raw crowd[64], more, other;
+    struct message hello = worker_hello;
+
+    if (geteuid() != 0)
+        return;
+    ck_assert_ptr_nonnull(freopen("/dev/null", "w", stderr));
+    for (unsigned i = 0; i < 66; i++) /* none is given up for its silence, however long this takes */
+        sides[i] = (struct side){.tick_ms = 100000000, .next = i < 65 ? &sides[i + 1] : NULL};
+    stage_listen_to_group(&sides[0]);
+    hello.hello.role = ROLE_VIEWER;
+    for (unsigned i = 0; i < 64; i++) {
+        connect_as_member(&crowd[i], MEMBER);
+        raw_say(&crowd[i], &hello);
+        expect_kind(&crowd[i], MESSAGE_WELCOME, NULL);
+    }
+    const unsigned before = stage_count_fds();
+    for (unsigned i = 0; i < 100; i++) {
+        connect_as_member(&more, MEMBER);
+        expect_kind(&more, MESSAGE_DISMISSED, much);
+        raw_close(&more);
+    }
+    ck_assert_uint_eq(stage_count_fds(), before);
+    connect_as_member(&other, MEMBER + 1);
+    raw_say(&other, &hello);
+    expect_kind(&other, MESSAGE_WELCOME, NULL);
+    raw_connect(&more, &st); /* the daemon's own user, to whom no such limit applies */
+    raw_say(&more, &hello);
+    expect_kind(&more, MESSAGE_WELCOME, NULL);
+    raw_close(&more);
+    raw_close(&crowd[0]); /* whose place is free then */
+    stage_run_until(&st, &sides[0].n_closed, 1);
+    connect_as_member(&crowd[0], MEMBER);
+    raw_send(&crowd[0], "no message", 10);
+    expect_kind(&crowd[0], MESSAGE_DISMISSED, "sent what is no message: shorter than a header");
+    for (unsigned i = 0; i < 64; i++)
+        raw_close(&crowd[i]);
+    raw_close(&other);
+    for (unsigned i = 0; i < 66; i++)
+        stage_run_until(&st, &sides[i].n_closed, 1);
+    stage_end(&st);
+}
+END_TEST
+
+/* As many as the kernel lets wait, before the loop has turned once: the owner has another door. */
+START_TEST(a_crowd_before_the_members_door_is_not_in_the_owners_way)
+{
+    struct side daemon = {0};
+    struct message m;
+    struct raw crowd[300], own;
+    unsigned n = 0;
+
+    if (geteuid() != 0)
+        return;
+    ck_assert_ptr_nonnull(freopen("/dev/null", "w", stderr));
+    stage_listen_to_group(&daemon);
+    ck_assert_int_eq(setegid(GROUP), 0);
+    ck_assert_int_eq(seteuid(MEMBER), 0);
+    while (n < 300 && raw_try_at(&crowd[n], &st, "members") == 0)
+        n++;
+    ck_assert_int_eq(seteuid(0), 0);
+    ck_assert_int_eq(setegid(0), 0);
+    ck_assert_uint_ge(n, 100);
+    ck_assert_uint_lt(n, 300); /* the next would have to wait */
+    raw_connect(&own, &st);
+    raw_say(&own, &worker_hello);
+    raw_expect(&own, &st, MESSAGE_WELCOME, &m);
+    raw_close(&own);
+    for (unsigned i = 0; i < n; i++)
+        raw_close(&crowd[i]);
+    while (daemon.n_turned_away + daemon.n_closed < 1 + 64)
+        uv_run(&st.loop, UV_RUN_ONCE);
+    stage_end(&st);
+}
+END_TEST
+
+/* Near the limit members are turned away while the owner still comes in. */
+START_TEST(the_last_descriptors_are_the_owners)
+{
+    struct message m, hello = worker_hello;
+    struct side daemon = {0};
+    struct rlimit limit;
+    struct raw member, own;
+
+    if (geteuid() != 0)
+        return;
+    stage_listen_to_group(&daemon);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    struct rlimit few = {.rlim_cur = 40, .rlim_max = limit.rlim_max};
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    connect_as_member(&member, MEMBER);
+    expect_kind(&member, MESSAGE_DISMISSED, "the daemon has no descriptors left for another session");
+    raw_close(&member);
+    hello.hello.role = ROLE_VIEWER;
+    raw_connect(&own, &st);
+    raw_say(&own, &hello);
+    raw_expect(&own, &st, MESSAGE_WELCOME, &m);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    raw_close(&own);
+    stage_run_until(&st, &daemon.n_closed, 1);
+    stage_end(&st);
+}
+END_TEST
+
+/* A job's files too. */
+START_TEST(a_members_files_leave_descriptors)
+{
+    struct message hello = worker_hello, m, job = {.kind = MESSAGE_SNAPSHOT};
+    struct side daemon = {0};
+    struct rlimit limit;
+    struct raw member;
+
+    if (geteuid() != 0)
+        return;
+    stage_listen_to_group(&daemon);
+    getrlimit(RLIMIT_NOFILE, &limit);
+    struct rlimit few = {.rlim_cur = 120, .rlim_max = limit.rlim_max};
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &few), 0);
+    hello.hello.role = ROLE_VIEWER;
+    connect_as_member(&member, MEMBER);
+    const unsigned before = stage_count_fds();
+    raw_say(&member, &hello);
+    raw_expect(&member, &st, MESSAGE_WELCOME, &m);
+    raw_send_fds(&member, &job, 90);
+    expect_kind(&member, MESSAGE_DISMISSED, "the daemon has no descriptors left for these files");
+    ck_assert_uint_le(stage_count_fds(), before + 1);
+    ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
+    raw_close(&member);
+    stage_run_until(&st, &daemon.n_closed, 1);
+    ck_assert_uint_eq(daemon.n_received, 0);
+    stage_end(&st);
+}
+END_TEST
+
+START_TEST(a_directory_that_members_cannot_reach_is_refused)
+{
+    struct side daemon = {0};
+    struct error err = {0};
+    char base[80];
+
+    stage_begin(&st);
+    memcpy(base, st.directory, sizeof base);
+    strcat(st.directory, "/below");
+    stage_listen(&st, &daemon);
+    ck_assert_int_eq(session_admit_group(st.listener, getegid() + 1, &err), -EDOM);
+    ck_assert_msg(strstr(err.text, "/below, since /tmp/eps-test-") != NULL, "%s", err.text);
+    ck_assert_int_eq(chmod(base, 0711), 0);
+    if (geteuid() == 0)
+        ck_assert_int_eq(session_admit_group(st.listener, GROUP, &err), 0);
+    else
+        ck_assert_int_eq(session_admit_group(st.listener, 0, &err), -EPERM);
+    stage_end(&st);
+    ck_assert_int_eq(rmdir(base), 0);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *cases = tcase_create("directory and door");
+
+    tcase_set_timeout(cases, 120);
+
+    tcase_add_test(cases, a_second_daemon_is_told_of_the_first);
+    tcase_add_test(cases, so_is_one_in_another_process_until_the_first_is_killed);
+    tcase_add_test(cases, what_a_killed_daemon_left_is_removed_and_nothing_else);
+    tcase_add_test(cases, its_files_are_private_and_its_parents_too);
+    tcase_add_test(cases, a_directory_that_cannot_be_ones_own_is_refused);
+    tcase_add_test(cases, a_session_opens_in_the_longest_directory);
+    tcase_add_test(cases, sessions_outlive_the_listener);
+    tcase_add_test(cases, without_descriptors_a_worker_is_turned_away_with_the_reason);
+    tcase_add_test(cases, a_descriptor_is_kept_for_the_owner);
+    tcase_add_test(cases, a_user_has_so_many_sessions_and_no_more);
+    tcase_add_test(cases, a_crowd_before_the_members_door_is_not_in_the_owners_way);
+    tcase_add_test(cases, the_last_descriptors_are_the_owners);
+    tcase_add_test(cases, a_members_files_leave_descriptors);
+    tcase_add_test(cases, without_any_descriptor_the_door_waits);
+    tcase_add_test(cases, another_user_is_refused);
+    tcase_add_loop_test(cases, members_of_its_group_are_let_in_and_nobody_else, 0, 4);
+    tcase_add_test(cases, a_directory_that_members_cannot_reach_is_refused);
+    return run_tests(cases);
+}

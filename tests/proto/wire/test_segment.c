@@ -1,0 +1,193 @@
+#include "tests/kit/run.h"
+
+#include "proto/wire/segment.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { BYTES = 3 * 4096 + 100 };
+
+static struct segment created(enum segment_access others)
+{
+    struct segment segment;
+    struct error err = {0};
+
+    ck_assert_msg(segment_create(&segment, "weights", BYTES, others, &err) == 0, "%s", err.text);
+    return segment;
+}
+
+START_TEST(a_fresh_segment_is_zero_and_aligned)
+{
+    struct segment segment = created(SEGMENT_READ);
+    const uint8_t *bytes = segment.base;
+
+    ck_assert_uint_eq(segment.bytes, BYTES);
+    ck_assert_uint_eq((uintptr_t)segment.base % 4096, 0);
+    for (size_t i = 0; i < BYTES; i++)
+        if (bytes[i])
+            ck_abort_msg("byte %zu is %u", i, bytes[i]);
+    segment_close(&segment);
+    ck_assert_ptr_null(segment.base);
+    segment_close(&segment); /* twice is harmless */
+}
+END_TEST
+
+START_TEST(what_the_owner_writes_is_read_by_who_attached)
+{
+    struct segment owner = created(SEGMENT_READ), reader;
+    struct error err;
+
+    ck_assert_int_eq(segment_attach(&reader, dup(owner.fd), BYTES, SEGMENT_READ, &err), 0);
+    ck_assert_int_eq(reader.fd, -1);
+    memset(owner.base, 0xA5, BYTES); /* after the other mapped it, and after the seals */
+    ck_assert_mem_eq(reader.base, owner.base, BYTES);
+    segment_close(&owner);
+    ck_assert_uint_eq(((const uint8_t *)reader.base)[BYTES - 1], 0xA5); /* it outlives its owner */
+    segment_close(&reader);
+}
+END_TEST
+
+START_TEST(weights_cannot_be_written_by_who_attached)
+{
+    struct segment owner = created(SEGMENT_READ), other;
+    struct error err = {0};
+    char path[64];
+
+    ck_assert_int_eq(segment_attach(&other, dup(owner.fd), BYTES, SEGMENT_READ_WRITE, &err), -EPERM);
+    ck_assert_ptr_nonnull(strstr(err.text, "mapping 12388 bytes of shared memory"));
+    ck_assert_int_eq(segment_attach(&other, dup(owner.fd), BYTES, SEGMENT_READ, &err), 0);
+    ck_assert_int_eq(mprotect(other.base, BYTES, PROT_READ | PROT_WRITE), -1);
+    ck_assert_int_eq(errno, EACCES);
+    ck_assert_int_eq(pwrite(owner.fd, "x", 1, 0), -1);
+    ck_assert_int_eq(errno, EPERM);
+    snprintf(path, sizeof path, "/proc/self/fd/%d", owner.fd);
+    int again = open(path, O_RDWR | O_CLOEXEC);
+    ck_assert_int_ge(again, 0);
+    ck_assert_ptr_eq(mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, again, 0), MAP_FAILED);
+    ck_assert_int_eq(errno, EPERM);
+    close(again);
+    segment_close(&other);
+    segment_close(&owner);
+}
+END_TEST
+
+START_TEST(an_inbox_is_written_by_both_sides)
+{
+    struct segment owner = created(SEGMENT_READ_WRITE), other;
+    struct error err;
+
+    ck_assert_int_eq(segment_attach(&other, dup(owner.fd), BYTES, SEGMENT_READ_WRITE, &err), 0);
+    ((uint8_t *)other.base)[7] = 1;
+    ((uint8_t *)owner.base)[8] = 2;
+    ck_assert_uint_eq(((uint8_t *)owner.base)[7], 1);
+    ck_assert_uint_eq(((uint8_t *)other.base)[8], 2);
+    segment_close(&other);
+    segment_close(&owner);
+}
+END_TEST
+
+START_TEST(its_length_and_its_seals_are_final)
+{
+    struct segment owner = created(_i ? SEGMENT_READ : SEGMENT_READ_WRITE);
+
+    ck_assert_int_eq(ftruncate(owner.fd, 0), -1);
+    ck_assert_int_eq(errno, EPERM);
+    ck_assert_int_eq(ftruncate(owner.fd, 1 << 20), -1);
+    ck_assert_int_eq(errno, EPERM);
+    ck_assert_int_eq(fcntl(owner.fd, F_ADD_SEALS, F_SEAL_WRITE), -1);
+    ck_assert_int_eq(errno, EPERM);
+    segment_close(&owner);
+}
+END_TEST
+
+/* Attaching must take fd, accepted or not. */
+static void refused(int fd, size_t bytes, const char *why)
+{
+    struct segment segment;
+    struct error err = {0};
+
+    ck_assert_int_eq(segment_attach(&segment, fd, bytes, SEGMENT_READ, &err), -EINVAL);
+    ck_assert_str_eq(err.text, why);
+    ck_assert_ptr_null(segment.base);
+    ck_assert_int_eq(fcntl(fd, F_GETFD), -1);
+    ck_assert_int_eq(errno, EBADF);
+}
+
+START_TEST(a_segment_shorter_than_promised_is_refused)
+{
+    struct segment owner = created(SEGMENT_READ);
+
+    refused(dup(owner.fd), 4 * 4096 + 1, "the shared memory that came has 16384 bytes, not the promised 16385");
+    refused(dup(owner.fd), SIZE_MAX,
+            "the shared memory that came has 16384 bytes, not the promised 18446744073709551615");
+    refused(dup(owner.fd), 0, "the shared memory that came has 16384 bytes, not the promised 0");
+    segment_close(&owner);
+}
+END_TEST
+
+START_TEST(what_could_shrink_under_us_is_refused)
+{
+    int fd = memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    ck_assert_int_eq(ftruncate(fd, 4096), 0);
+    refused(fd, 4096, "the shared memory that came is not sealed against shrinking");
+}
+END_TEST
+
+START_TEST(a_file_or_a_pipe_is_refused)
+{
+    int pipes[2];
+
+    refused(open("/etc/passwd", O_RDONLY | O_CLOEXEC), 1, "the descriptor that came is not shared memory");
+    ck_assert_int_eq(pipe2(pipes, O_CLOEXEC), 0);
+    refused(pipes[0], 1, "the descriptor that came is not shared memory");
+    close(pipes[1]);
+}
+END_TEST
+
+START_TEST(more_than_there_can_be_is_refused)
+{
+    struct segment segment;
+    struct error err = {0};
+
+    ck_assert_int_eq(segment_create(&segment, "weights", SIZE_MAX, SEGMENT_READ, &err), -ENOMEM);
+    ck_assert_str_eq(err.text, "18446744073709551615 bytes of shared memory for weights: no system has that much");
+    ck_assert_int_lt(segment_create(&segment, "weights", (size_t)1 << 60, SEGMENT_READ, &err), 0);
+    ck_assert_ptr_nonnull(strstr(err.text, "1152921504606846976 bytes of shared memory for weights: "));
+    ck_assert_ptr_null(segment.base);
+}
+END_TEST
+
+START_TEST(the_descriptor_is_not_inherited)
+{
+    struct segment owner = created(SEGMENT_READ);
+
+    ck_assert_int_eq(fcntl(owner.fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
+    segment_close(&owner);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *cases = tcase_create("sealed memory");
+
+    tcase_add_test(cases, a_fresh_segment_is_zero_and_aligned);
+    tcase_add_test(cases, what_the_owner_writes_is_read_by_who_attached);
+    tcase_add_test(cases, weights_cannot_be_written_by_who_attached);
+    tcase_add_test(cases, an_inbox_is_written_by_both_sides);
+    tcase_add_loop_test(cases, its_length_and_its_seals_are_final, 0, 2);
+    tcase_add_test(cases, a_segment_shorter_than_promised_is_refused);
+    tcase_add_test(cases, what_could_shrink_under_us_is_refused);
+    tcase_add_test(cases, a_file_or_a_pipe_is_refused);
+    tcase_add_test(cases, more_than_there_can_be_is_refused);
+    tcase_add_test(cases, the_descriptor_is_not_inherited);
+    return run_tests(cases);
+}

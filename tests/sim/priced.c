@@ -1,0 +1,234 @@
+/* tests/sim/priced.c - the backend's table, which says of each operation what its kernels read, write and compute.
+ *
+ * In the field's terms: an operation reads each of its inputs and writes each of its outputs once, in whatever memory they
+ * are, and computes what its formula says. What a kernel does beyond that is its own fault, and none of its time here: so a
+ * time is the best that a kernel may reach, and a planner that knows the operation knows the time. Products and copies are
+ * priced where they are queued (product.cpp, memory.cpp).
+ *
+ * Attention is 2 n^2 width a row forward, the causal half of two products, and 2.5 times that backward, of five. */
+#include "device/cuda/cuda.h"
+#include "device/find.h"
+#include "tests/sim/cudasim.h"
+
+extern const struct device_ops unpriced_device_cuda; /* device/cuda/cuda.c's */
+
+#define BACKEND (&unpriced_device_cuda)
+
+/* The operation that follows moves so many bytes of the device's memory. */
+static void move(double bytes)
+{
+    cudasim_operation(&(struct cudasim_price){.bytes = bytes});
+}
+
+static void end(void)
+{
+    cudasim_operation(NULL);
+}
+
+static double values(const struct device *dev, double n)
+{
+    return n * (double)number_bytes(dev->type);
+}
+
+static void round_bf16(struct device *dev, uint16_t *to, const float *from, size_t n)
+{
+    move(6.0 * (double)n);
+    BACKEND->round_bf16(dev, to, from, n);
+    end();
+}
+
+/* What the product did not fuse reads and writes c, and reads pre. */
+static void matmul(struct device *dev, const struct device_matmul *op)
+{
+    move(values(dev, (op->epilogue == DEVICE_BIAS ? 2.0 : 3.0) * (double)op->m * (double)op->n));
+    BACKEND->matmul(dev, op);
+    end();
+}
+
+static void activate(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation)
+{
+    move(values(dev, 2.0 * (double)n));
+    BACKEND->activate(dev, y, x, n, activation);
+    end();
+}
+
+static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n)
+{
+    move(values(dev, (double)m * (double)n) + 8.0 * (double)n);
+    BACKEND->reduce_rows(dev, sum, x, m, n);
+    end();
+}
+
+static void norm(struct device *dev, void *y, float *statistics, const void *x, const void *weight, const void *bias,
+                 size_t m, size_t n, float epsilon)
+{
+    move(values(dev, 2.0 * (double)n * ((double)m + 1)) + 8.0 * (double)m);
+    BACKEND->norm(dev, y, statistics, x, weight, bias, m, n, epsilon);
+    end();
+}
+
+static void norm_backward(struct device *dev, void *dx, bool accumulate, float *weight_gradient, float *bias_gradient,
+                          const void *dy, const void *x, const float *statistics, const void *weight, size_t m,
+                          size_t n)
+{
+    move(values(dev, ((accumulate ? 4.0 : 3.0) * (double)m + 1) * (double)n) + 8.0 * (double)m + 16.0 * (double)n);
+    BACKEND->norm_backward(dev, dx, accumulate, weight_gradient, bias_gradient, dy, x, statistics, weight, m, n);
+    end();
+}
+
+/* arrays: that are as large as q. */
+static void price_attention(const struct device *dev, const struct device_attention *op, double arrays, double times,
+                            enum profile_attention direction)
+{
+    const double tokens = (double)op->n_rows * (double)op->n_tokens;
+
+    cudasim_operation(&(struct cudasim_price){
+        .bytes = values(dev, arrays * tokens * (double)op->width) + 4 * tokens * (double)op->n_heads,
+        .operations = times * 2 * tokens * (double)op->n_tokens * (double)op->width,
+        .flops = cudasim_attention_flops(direction, dev->type),
+    });
+}
+
+static void attention(struct device *dev, const struct device_attention *op)
+{
+    price_attention(dev, op, 4, 1, PROFILE_FORWARD);
+    BACKEND->attention(dev, op);
+    end();
+}
+
+static void attention_backward(struct device *dev, const struct device_attention *op)
+{
+    price_attention(dev, op, 8, 2.5, PROFILE_BACKWARD);
+    BACKEND->attention_backward(dev, op);
+    end();
+}
+
+/* Keys and values of all positions so far are read, those of the new ones written. */
+static void attention_cached(struct device *dev, const struct device_attention_cached *op)
+{
+    const double tokens = (double)op->n_tokens, width = (double)op->width, keys = (double)op->first + tokens;
+
+    cudasim_operation(&(struct cudasim_price){
+        .bytes = values(dev, (4 * tokens + 2 * tokens + 2 * keys) * width),
+        .operations = 4 * tokens * keys * width,
+        .flops = cudasim_attention_flops(PROFILE_FORWARD, dev->type),
+    });
+    BACKEND->attention_cached(dev, op);
+    end();
+}
+
+static void dropout_add(struct device *dev, void *y, const void *x, const void *h, size_t n_rows, size_t n_tokens,
+                        size_t n, const struct device_dropout *dropout)
+{
+    move(values(dev, (x ? 3.0 : 2.0) * (double)n_rows * (double)n_tokens * (double)n));
+    BACKEND->dropout_add(dev, y, x, h, n_rows, n_tokens, n, dropout);
+    end();
+}
+
+static void dropout_backward(struct device *dev, void *dh, const void *dy, size_t n_rows, size_t n_tokens, size_t n,
+                             const struct device_dropout *dropout)
+{
+    move(values(dev, 2.0 * (double)n_rows * (double)n_tokens * (double)n));
+    BACKEND->dropout_backward(dev, dh, dy, n_rows, n_tokens, n, dropout);
+    end();
+}
+
+/* Rows of the table, which may be the host's, and of y. */
+static void price_rows(const struct device *dev, double m, double n, bool accumulate)
+{
+    cudasim_operation(&(struct cudasim_price){
+        .bytes = values(dev, (accumulate ? 3 : 2) * m * n) + 4 * m,
+        .host_bytes = values(dev, m * n),
+    });
+}
+
+static void embed(struct device *dev, void *y, bool accumulate, const uint32_t *ids, size_t m, const void *table,
+                  uint32_t first, uint32_t n_table, size_t n)
+{
+    price_rows(dev, (double)m, (double)n, accumulate);
+    BACKEND->embed(dev, y, accumulate, ids, m, table, first, n_table, n);
+    end();
+}
+
+/* At most m rows of the gradient are read and written. */
+static void embed_backward(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const void *dy,
+                           uint32_t first, uint32_t n_table, size_t n)
+{
+    const double rows = (double)(m < n_table ? m : n_table);
+
+    move(values(dev, (double)m * (double)n) + 4 * (double)m + 8 * rows * (double)n);
+    BACKEND->embed_backward(dev, table_gradient, ids, m, dy, first, n_table, n);
+    end();
+}
+
+static void position(struct device *dev, void *y, const void *table, size_t n_rows, size_t n_tokens, size_t n)
+{
+    cudasim_operation(&(struct cudasim_price){
+        .bytes = values(dev, (2.0 * (double)n_rows + 1) * (double)n_tokens * (double)n),
+        .host_bytes = values(dev, (double)n_tokens * (double)n),
+    });
+    BACKEND->position(dev, y, table, n_rows, n_tokens, n);
+    end();
+}
+
+static void position_backward(struct device *dev, float *table_gradient, const void *dy, size_t n_rows, size_t n_tokens,
+                              size_t n)
+{
+    move(values(dev, (double)n_rows * (double)n_tokens * (double)n) + 8.0 * (double)n_tokens * (double)n);
+    BACKEND->position_backward(dev, table_gradient, dy, n_rows, n_tokens, n);
+    end();
+}
+
+static void log_sum_exp(struct device *dev, float *running, bool start, const float *logits, size_t logits_stride,
+                        const uint32_t *labels, size_t m, uint32_t first, size_t n)
+{
+    move(4.0 * (double)m * (double)n + (start ? 16.0 : 28.0) * (double)m);
+    BACKEND->log_sum_exp(dev, running, start, logits, logits_stride, labels, m, first, n);
+    end();
+}
+
+static void loss(struct device *dev, double *losses, const float *running, const uint32_t *labels, size_t m)
+{
+    move(24.0 * (double)m);
+    BACKEND->loss(dev, losses, running, labels, m);
+    end();
+}
+
+static void cross_entropy_gradient(struct device *dev, float *logits, size_t logits_stride, const float *running,
+                                   const uint32_t *labels, size_t m, uint32_t first, size_t n, float scale)
+{
+    move(4.0 * (double)m * (double)n + values(dev, (double)m * (double)n) + 16.0 * (double)m);
+    BACKEND->cross_entropy_gradient(dev, logits, logits_stride, running, labels, m, first, n, scale);
+    end();
+}
+
+static struct device_ops priced;
+
+__attribute__((constructor)) static void price(void)
+{
+    priced = *BACKEND;
+    priced.round_bf16 = round_bf16;
+    priced.matmul = matmul;
+    priced.activate = activate;
+    priced.reduce_rows = reduce_rows;
+    priced.norm = norm;
+    priced.norm_backward = norm_backward;
+    priced.attention = attention;
+    priced.attention_backward = attention_backward;
+    priced.attention_cached = attention_cached;
+    priced.dropout_add = dropout_add;
+    priced.dropout_backward = dropout_backward;
+    priced.embed = embed;
+    priced.embed_backward = embed_backward;
+    priced.position = position;
+    priced.position_backward = position_backward;
+    priced.log_sum_exp = log_sum_exp;
+    priced.loss = loss;
+    priced.cross_entropy_gradient = cross_entropy_gradient;
+}
+
+__attribute__((visibility("default"))) const struct device_module device_module = {
+    .version = EPS_VERSION,
+    .ops_bytes = sizeof(struct device_ops),
+    .ops = &priced,
+};

@@ -1,0 +1,126 @@
+/* tests/sim/symbols.cpp - what the symbol table of a program or module tells of its kernels: their names, for faults,
+ * and where their static shared memory is. The dynamic linker knows of nothing that is static; the file does. */
+#include "tests/sim/state.hpp"
+
+#include <cxxabi.h>
+#include <dlfcn.h>
+#include <elf.h>
+#include <fcntl.h>
+#include <link.h>
+#include <map>
+#include <set>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct object {
+    std::map<uint64_t, std::string> functions; /* by offset */
+    std::vector<std::pair<char *, size_t>> shared;
+};
+
+static std::map<const struct link_map *, object> &objects = *new std::map<const struct link_map *, object>;
+static std::map<const void *, std::string> &names = *new std::map<const void *, std::string>;
+
+/* Whether a variable is one of a C++ function that has parameters, as kernels are, and launchers, which are extern "C",
+ * are not. */
+static bool is_in_kernel(const char *mangled)
+{
+    int length, digits;
+
+    if (strncmp(mangled, "_ZZ", 3) != 0)
+        return false;
+    return sscanf(mangled + 3, "%d%n", &length, &digits) != 1 || mangled[3 + digits + length] != 'E';
+}
+
+static void read_symbols(object &to, const char *file, const Elf64_Shdr *sections, const Elf64_Shdr &table,
+                         uint64_t address)
+{
+    const Elf64_Sym *symbols = (const Elf64_Sym *)(file + table.sh_offset);
+    const char *text = file + sections[table.sh_link].sh_offset;
+    std::set<std::string> made_once; /* they have a guard: whatever they are, they are no shared memory */
+
+    for (size_t i = 0; i < table.sh_size / sizeof *symbols; i++)
+        if (strncmp(text + symbols[i].st_name, "_ZGVZ", 5) == 0)
+            made_once.insert(std::string("_Z") + (text + symbols[i].st_name + 4));
+    for (size_t i = 0; i < table.sh_size / sizeof *symbols; i++) {
+        const Elf64_Sym &s = symbols[i];
+        const char *name = text + s.st_name;
+        if (ELF64_ST_TYPE(s.st_info) == STT_FUNC)
+            to.functions[s.st_value] = name;
+        if (ELF64_ST_TYPE(s.st_info) == STT_OBJECT && s.st_shndx < SHN_LORESERVE &&
+            sections[s.st_shndx].sh_type == SHT_NOBITS && is_in_kernel(name) && !made_once.count(name))
+            to.shared.push_back({(char *)address + s.st_value, s.st_size});
+    }
+}
+
+static object &object_of(const void *kernel, uint64_t *offset)
+{
+    struct link_map *map = NULL;
+    Dl_info found;
+    struct stat status;
+
+    if (!dladdr1(kernel, &found, (void **)&map, RTLD_DL_LINKMAP) || !map)
+        cudasim_fault("kernel %p is in no program", kernel);
+    *offset = (uint64_t)kernel - map->l_addr;
+    if (objects.count(map))
+        return objects[map];
+    object &to = objects[map];
+    const int fd = open(*map->l_name ? map->l_name : "/proc/self/exe", O_RDONLY | O_CLOEXEC);
+    if (fd < 0 || fstat(fd, &status))
+        return to;
+    void *file = mmap(NULL, (size_t)status.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+    close(fd);
+    if (file == MAP_FAILED)
+        return to;
+    const Elf64_Ehdr *header = (const Elf64_Ehdr *)file;
+    const Elf64_Shdr *sections = (const Elf64_Shdr *)((const char *)file + header->e_shoff);
+    for (unsigned i = 0; i < header->e_shnum; i++)
+        if (sections[i].sh_type == SHT_SYMTAB)
+            read_symbols(to, (const char *)file, sections, sections[i], map->l_addr);
+    munmap(file, (size_t)status.st_size);
+    return to;
+}
+
+const char *cudasim_kernel_name(const void *kernel)
+{
+    std::string &name = names[kernel];
+    uint64_t offset;
+
+    if (name.empty()) {
+        const std::string mangled = object_of(kernel, &offset).functions[offset];
+        char *plain = abi::__cxa_demangle(mangled.c_str(), NULL, NULL, NULL);
+        name = plain ? plain : mangled.empty() ? "?" : mangled;
+        free(plain);
+    }
+    return name.c_str();
+}
+
+void cudasim_forget_shared(const void *kernel)
+{
+    uint64_t offset;
+
+    for (const auto &variable : object_of(kernel, &offset).shared) {
+        char *at = variable.first;
+        size_t n = variable.second;
+        asm volatile("rep stosb" : "+D"(at), "+c"(n) : "a"(CUDASIM_POISON_BYTE) : "memory"); /* unseen by sanitizers */
+    }
+}
+
+bool cudasim_is_static_shared(const void *kernel, const void *address)
+{
+    static const void *last; /* asked of each access */
+    static const object *its;
+    const char *at = (const char *)address;
+    uint64_t offset;
+
+    if (kernel != last)
+        its = &object_of(kernel, &offset), last = kernel;
+    for (const auto &variable : its->shared)
+        if (variable.first <= at && at < variable.first + variable.second)
+            return true;
+    return false;
+}

@@ -1,0 +1,206 @@
+/* How kernels touch memory: the counts of uncoalesced accesses and bank conflicts of every packed kernel are stated here,
+ * and must not rise. That the counting is right is shown of kernels whose counts are known by hand. */
+#include "device/cuda/kernel.cuh"
+#include "proto/plan/backend.h"
+#include "tests/sim/access/access.hpp"
+#include "tests/sim/planted.hpp"
+
+#include <stdio.h>
+
+/* ---- by hand ---- */
+
+static __global__ void read_apart(float *to, const float *from, unsigned apart)
+{
+    to[threadIdx.x] = from[threadIdx.x * apart];
+}
+
+static __global__ void read_shared(float *to, unsigned apart)
+{
+    float *room = shared_memory<float>();
+
+    for (unsigned i = threadIdx.x; i < 32 * 32; i += 32)
+        room[i] = 0;
+    __syncthreads();
+    to[threadIdx.x] = room[threadIdx.x * apart];
+}
+
+static cudasim_accesses accesses_of(const std::function<void(cudaStream_t, float *)> &run)
+{
+    cudaStream_t stream = make_stream();
+    float *memory = on_device<float>(4096);
+    cudasim_accesses all = {};
+
+    OK(cudaMemsetAsync(memory, 0, 4096 * sizeof *memory, stream));
+    cudasim_take_accesses();
+    run(stream, memory);
+    OK(cudaStreamSynchronize(stream));
+    for (const auto &kernel : cudasim_take_accesses()) {
+        all.global += kernel.second.global, all.sectors += kernel.second.sectors, all.excess += kernel.second.excess;
+        all.shared += kernel.second.shared, all.conflicts += kernel.second.conflicts;
+    }
+    OK(cudaStreamDestroy(stream));
+    OK(cudaFree(memory));
+    return all;
+}
+
+/* A warp's 32 floats are 4 sectors; every second one 8, every eighth 32. */
+START_TEST(sectors_beyond_what_is_read_are_counted)
+{
+    const unsigned apart[] = {1, 2, 8}, sectors[] = {4, 8, 32};
+
+    for (int i = 0; i < 3; i++) {
+        const cudasim_accesses a = accesses_of([&](cudaStream_t stream, float *x) {
+            OK(launch(read_apart, 1, 32, 0, stream, x, (const float *)x + 1024, apart[i]));
+        });
+        ck_assert_uint_eq(a.global, 2);
+        ck_assert_uint_eq(a.sectors, 4 + sectors[i]);
+        ck_assert_uint_eq(a.excess, sectors[i] - 4);
+        ck_assert_uint_eq(a.shared, 0);
+    }
+}
+END_TEST
+
+/* Words in 32, 16 and 1 of the banks; an odd distance meets each bank once. */
+START_TEST(turns_of_a_bank_are_counted)
+{
+    const unsigned apart[] = {1, 2, 32, 17, 0}, conflicts[] = {0, 1, 31, 0, 0};
+
+    for (int i = 0; i < 5; i++) {
+        const cudasim_accesses a = accesses_of([&](cudaStream_t stream, float *x) {
+            OK(launch(read_shared, 1, 32, 32 * 32 * sizeof(float), stream, x, apart[i]));
+        });
+        ck_assert_uint_eq(a.shared, 33);
+        ck_assert_uint_eq(a.conflicts, conflicts[i]);
+    }
+}
+END_TEST
+
+/* ---- the backend's ---- */
+
+enum { ROWS = 3, WIDTH = 1024, TOKENS = 64, ARRAY = 1 << 16 /* floats */ };
+
+/* Arrays x, y, z, w of ARRAY floats each, all zeros. */
+typedef void operation(const struct cuda_queue *q, float *x, float *y, float *z, float *w);
+
+static struct device_attention attention_of(float *x, float *y, float *z, float *w, size_t head_width)
+{
+    struct device_attention op = {};
+
+    op.n_rows = 1, op.n_tokens = TOKENS, op.n_heads = 1, op.width = head_width, op.scale = 1;
+    op.qkv = x, op.out = y, op.log_sum_exp = y + ARRAY / 2, op.out_gradient = z, op.qkv_gradient = z + ARRAY / 2;
+    op.scratch = w;
+    return op;
+}
+
+static const struct device_dropout keeps = {};
+
+/* Where they are not 0: sums in fp32 of 8 columns are two packs, each of which takes half of its sectors (of norm's and
+ * positions' gradients, which are added onto what is there); and ids are sorted through memory. */
+static const struct {
+    const char *name;
+    operation *run;
+    unsigned long excess, conflicts;
+} stated[] = {
+    {"cuda_add_bias", [](auto q, auto x, auto y, auto, auto) { OK(cuda_add_bias(q, x, WIDTH, y, ROWS, WIDTH)); }, 0, 0},
+    {"cuda_activate_rows",
+     [](auto q, auto x, auto y, auto, auto) { OK(cuda_activate_rows(q, x, y, WIDTH, ROWS, WIDTH, MODEL_GELU_NEW)); }, 0,
+     0},
+    {"cuda_activation_gradient",
+     [](auto q, auto x, auto y, auto, auto) {
+         OK(cuda_activation_gradient(q, x, y, WIDTH, ROWS, WIDTH, MODEL_GELU_NEW));
+     },
+     0, 0},
+    {"cuda_dropout_add",
+     [](auto q, auto x, auto y, auto z, auto) { OK(cuda_dropout_add(q, x, y, z, 1, ROWS, WIDTH, &keeps)); }, 0, 0},
+    {"cuda_to_bf16", [](auto q, auto x, auto y, auto, auto) { OK(cuda_to_bf16(q, (uint16_t *)x, y, ROWS * WIDTH)); }, 0,
+     0},
+    {"cuda_reduce_rows", [](auto q, auto x, auto y, auto, auto) { OK(cuda_reduce_rows(q, x, y, ROWS, WIDTH)); }, 0, 0},
+    {"cuda_norm", [](auto q, auto x, auto y, auto z, auto w) { OK(cuda_norm(q, x, w, y, z, z, ROWS, WIDTH, 1e-5f)); },
+     0, 0},
+    {"cuda_norm_backward",
+     [](auto q, auto x, auto y, auto z, auto w) {
+         OK(cuda_norm_backward(q, x, false, z, z + WIDTH, y, y + ARRAY / 2, w, z + 2 * WIDTH, ROWS, WIDTH));
+     },
+     768, 0},
+    {"cuda_embed",
+     [](auto q, auto x, auto y, auto z, auto) {
+         OK(cuda_embed(q, x, false, (const uint32_t *)z, ROWS, y, 0, 8, WIDTH));
+     },
+     0, 0},
+    {"cuda_embed_backward",
+     [](auto q, auto x, auto y, auto z, auto) {
+         OK(cuda_embed_backward(q, x, (const uint32_t *)z, ROWS, y, 0, 8, WIDTH));
+     },
+     257, 0},
+    {"cuda_position", [](auto q, auto x, auto y, auto, auto) { OK(cuda_position(q, x, y, 1, ROWS, 0, ROWS, WIDTH)); },
+     0, 0},
+    {"cuda_position_backward",
+     [](auto q, auto x, auto y, auto, auto) { OK(cuda_position_backward(q, x, y, 1, ROWS, WIDTH)); }, 768, 0},
+    {"cuda_log_sum_exp",
+     [](auto q, auto x, auto y, auto z, auto) {
+         OK(cuda_log_sum_exp(q, x, true, y, WIDTH, (const uint32_t *)z, ROWS, 0, WIDTH));
+     },
+     0, 0},
+    {"cuda_cross_entropy_gradient",
+     [](auto q, auto x, auto y, auto z, auto) {
+         OK(cuda_cross_entropy_gradient(q, y, WIDTH, x, (const uint32_t *)z, ROWS, 0, WIDTH, 1));
+     },
+     0, 0},
+    {"cuda_attention, heads of 64",
+     [](auto q, auto x, auto y, auto z, auto w) {
+         const auto op = attention_of(x, y, z, w, 64);
+         OK(cuda_attention(q, &op));
+     },
+     0, 0},
+    {"cuda_attention, heads of 128",
+     [](auto q, auto x, auto y, auto z, auto w) {
+         const auto op = attention_of(x, y, z, w, 128);
+         OK(cuda_attention(q, &op));
+     },
+     0, 0},
+    {"cuda_attention_backward, heads of 64",
+     [](auto q, auto x, auto y, auto z, auto w) {
+         const auto op = attention_of(x, y, z, w, 64);
+         OK(cuda_attention_backward(q, &op));
+     },
+     0, 0},
+    {"cuda_attention_backward, heads of 128",
+     [](auto q, auto x, auto y, auto z, auto w) {
+         const auto op = attention_of(x, y, z, w, 128);
+         OK(cuda_attention_backward(q, &op));
+     },
+     0, 0},
+};
+enum { N_STATED = sizeof stated / sizeof *stated };
+
+/* In bf16. */
+static void check(int i)
+{
+    const auto &s = stated[i];
+    float *const memory = on_device<float>(4 * ARRAY);
+
+    const cudasim_accesses a = accesses_of([&](cudaStream_t stream, float *) {
+        const struct cuda_queue q = {stream, NUMBER_BF16, 2, on_device<char>(PLAN_CUDA_SCRATCH_BYTES)};
+        OK(cudaMemsetAsync(memory, 0, 4 * ARRAY * sizeof *memory, stream));
+        s.run(&q, memory, memory + ARRAY, memory + 2 * ARRAY, memory + 3 * ARRAY);
+        OK(cudaFree(q.scratch));
+    });
+    ck_assert_uint_gt(a.global, 0);
+    ck_assert_msg(a.excess <= s.excess && a.conflicts <= s.conflicts,
+                  "%s: %lu sectors in excess of %lu, %lu conflicts of %lu accesses", s.name, a.excess, a.sectors,
+                  a.conflicts, a.shared);
+    OK(cudaFree(memory));
+}
+
+START_TEST(no_kernel_touches_memory_worse_than_is_stated)
+{
+    for (int i = 0; i < N_STATED; i++)
+        check(i);
+}
+END_TEST
+
+int main()
+{
+    return run_planted("access", {sectors_beyond_what_is_read_are_counted, turns_of_a_bank_are_counted,
+                                  no_kernel_touches_memory_worse_than_is_stated});
+}

@@ -1,0 +1,142 @@
+#!/usr/bin/env bash
+# Training that is killed at random instants and resumed until it is through ends as if it had been left alone.
+#
+# usage: tests/system/chaos.sh BIN [KILLS] [SEED]      BIN: the folder of eps, epsd and eps-worker
+#
+# Runs are of each kind in turn: optimizer, parts, 16-bit numbers, fenced commit, the stash on the host.
+# Each time one of client, worker and daemon, drawn at random, gets SIGKILL after a random time, saves, start-up and
+# shut-down included. Then, within a minute, however busy the machine: no process, socket or directory of the run is left; every checkpoint that stands
+# is whole; what is resumed ends with the same bits of weights and moments, and with each step once in metrics.jsonl.
+set -u
+
+bin=$(realpath "${1:?usage: tests/system/chaos.sh BIN [KILLS] [SEED]}")
+kills=${2:-100}
+RANDOM=${3:-$$}
+echo "seed ${3:-$$}, $kills kills"
+
+top=$(mktemp -d)
+export XDG_RUNTIME_DIR=$top/run
+mkdir -m 700 "$XDG_RUNTIME_DIR"
+trap 'rm -rf "$top"' EXIT
+cd "$top" || exit 1
+
+steps=60 every=7
+cat >config.json <<'JSON'
+{"model_type": "gpt2", "vocab_size": 256, "n_positions": 32, "n_layer": 2, "n_head": 2, "n_embd": 32, "n_inner": null,
+ "activation_function": "gelu_new", "layer_norm_epsilon": 1e-05, "initializer_range": 0.02,
+ "tie_word_embeddings": true, "attn_pdrop": 0.1, "embd_pdrop": 0.1, "resid_pdrop": 0.1}
+JSON
+for i in $(seq 400); do
+    echo "$i: the quick brown fox number $((i * i % 97)) jumps over the lazy dog."
+done >book.txt
+
+fail() {
+    echo "FAILED: $*"
+    tail -n 5 "$top"/said "$run"/log 2>/dev/null
+    exit 1
+}
+
+# begin KIND OUT: a run from its beginning, in place of this shell
+begin() {
+    # shellcheck disable=SC2086 # several options
+    exec "$bin/eps" train --model config.json --data book.txt --steps $steps --batch 8 --seq 32 --seed 7 \
+        --save-every $every --deterministic ${kinds[$1]} --out "$2"
+}
+# The optimizers, with their sums; then 16-bit numbers, fenced commit, and the stash on the host.
+kinds=(
+    "--device-mem 64MiB --optimizer adama --parts 1"
+    "--device-mem 64MiB --optimizer adamw --parts 1"
+    "--device-mem 64MiB --optimizer adama --parts 4"
+    "--device-mem 64MiB --optimizer adamw --parts 4"
+    "--device-mem 64MiB --optimizer adama --parts 2 --precision bf16 --moments bf16 --grad-dtype bf16"
+    "--device-mem 64MiB --optimizer adamw --parts 4 --workers 2 --commit fenced --clip-norm 0.5"
+    "--device-mem MINIMUM --optimizer adama --parts 1"
+    "--device-mem MINIMUM --optimizer adamw --parts 2 --precision bf16 --moments bf16 --clip-norm 0.5"
+)
+
+# What a run has written, without what depends on the clock.
+losses() {
+    sed -E 's/.*"step": ([0-9]+),.*"loss": ([0-9.e+-]+),.*/\1 \2/' "$1/metrics.jsonl"
+}
+
+# Everything that belongs to this test runs in this runtime directory.
+ours() {
+    local process
+    for process in /proc/[0-9]*; do
+        case $(readlink "$process/exe" 2>/dev/null) in
+        "$bin"/*) grep -qz "XDG_RUNTIME_DIR=$XDG_RUNTIME_DIR" "$process/environ" 2>/dev/null && echo "${process#/proc/}" ;;
+        esac
+    done
+}
+
+await_nothing() {
+    for _ in $(seq 600); do
+        [ -z "$(ours)" ] && [ -z "$(ls -A "$XDG_RUNTIME_DIR/eps" 2>/dev/null)" ] && return
+        sleep 0.1
+    done
+    fail "left after a minute: $(ours) $(ls -A "$XDG_RUNTIME_DIR/eps")"
+}
+
+# kill_one CLIENT: the client, or one of its children; sets victim
+kill_one() {
+    local -a pids=("$1")
+    mapfile -t -O 1 pids < <(pgrep -P "$1")
+    local pid=${pids[$((RANDOM % ${#pids[@]}))]}
+    victim=$(cat "/proc/$pid/comm" 2>/dev/null || echo gone)
+    kill -KILL "$pid" 2>/dev/null || victim=
+}
+
+# make_reference KIND: what nobody disturbs, the first time that it is asked for; sets took, in ms
+make_reference() {
+    local run=reference-$1 began least
+    [ ! -e "$run" ] || return
+    # shellcheck disable=SC2086 # several options
+    least=$("$bin/eps" plan --model config.json --batch 8 --seq 32 --minimum ${kinds[$1]/MINIMUM/1GiB}) || fail "eps plan"
+    kinds[$1]=${kinds[$1]/MINIMUM/$least}
+    began=$(date +%s%N)
+    (begin "$1" "$run") >said 2>&1 || fail "the run that nobody disturbs: ${kinds[$1]}"
+    took=$((($(date +%s%N) - began) / 1000000))
+    await_nothing
+}
+
+done_kills=0 trial=0 first=$((RANDOM % ${#kinds[@]}))
+declare -A killed
+while [ $done_kills -lt "$kills" ]; do
+    kind=$(((first + 3 * trial) % ${#kinds[@]})) run=trial-$trial status=1
+    trial=$((trial + 1))
+    make_reference $kind
+    while [ $status -ne 0 ]; do
+        if [ -e "$run/latest" ]; then
+            "$bin/eps" train --resume "$run" >said 2>&1 &
+        else # nothing was saved yet
+            rm -rf "$run"
+            begin $kind $run >said 2>&1 &
+        fi
+        client=$! victim=
+        if [ $done_kills -lt "$kills" ]; then
+            sleep "$(printf '0.%03d' $((RANDOM % (took < 999 ? took : 999))))"
+            if kill -0 $client 2>/dev/null; then
+                kill_one $client
+                [ -z "$victim" ] || done_kills=$((done_kills + 1))
+                [ -z "$victim" ] || killed[$victim]=$((${killed[$victim]:-0} + 1))
+            fi
+        fi
+        wait $client 2>/dev/null
+        status=$?
+        [ "$(readlink "$run/latest")" != step-$steps ] || status=0 # killed after its work was done
+        [ $status -eq 0 ] || [ -n "$victim" ] || fail "nobody was killed, and yet: status $status"
+        await_nothing
+        if ls -d "$run"/step-*[0-9] >/dev/null 2>&1; then
+            "$bin/eps" verify "$run" >verified 2>&1 || fail "eps verify: $(cat verified)"
+        fi
+    done
+    for file in model.safetensors optimizer.safetensors; do
+        cmp -s "$run/step-$steps/$file" "reference-$kind/step-$steps/$file" || fail "$run: $file differs"
+    done
+    diff <(losses "$run") <(losses "reference-$kind") >/dev/null || fail "$run: metrics.jsonl differs"
+    rm -rf "$run"
+done
+for victim in "${!killed[@]}"; do
+    echo "killed $victim: ${killed[$victim]} times"
+done
+echo "$trial runs, each with the bits of the one that nobody disturbed"

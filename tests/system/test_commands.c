@@ -1,0 +1,563 @@
+/* The eps command at work: real runs with real processes, and what they leave, print and answer. */
+#include "tests/kit/processes.h"
+#include "tests/kit/run.h"
+
+#include <check.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <math.h>
+#include <pty.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char model[300], text[300], out_file[300], err_file[300];
+
+static void setup(void)
+{
+    processes_setup();
+    snprintf(model, sizeof model, "%s", processes_config("tiny.json", 1, 2, 16, 32));
+    snprintf(text, sizeof text, "%s", processes_text("tiny.txt", 8000));
+    snprintf(out_file, sizeof out_file, "%s", processes_path("out"));
+    snprintf(err_file, sizeof err_file, "%s", processes_path("err"));
+}
+
+/* A run of the tiny model that has to succeed. */
+static void train(const char *out, const char *more)
+{
+    int status = processes_eps("train --model %s --data %s --eval-data %s --out %s --batch 4 --device-mem 256MiB %s",
+                               model, text, text, out, more);
+    char *said = processes_read(err_file);
+
+    ck_assert_msg(status == 0, "%s", said);
+    ck_assert_str_eq(said, "");
+    free(said);
+}
+
+static double number_at(json_t *object, const char *key)
+{
+    ck_assert_msg(json_is_number(json_object_get(object, key)), "no number %s", key);
+    return json_number_value(json_object_get(object, key));
+}
+
+static size_t count(const char *text_, const char *what)
+{
+    size_t n = 0;
+
+    for (const char *at = text_; (at = strstr(at, what)); at += strlen(what))
+        n++;
+    return n;
+}
+
+static void check_said(int status, int wanted, const char *first, const char *second)
+{
+    char *said = processes_read(err_file);
+
+    ck_assert_msg(status == wanted, "status %d: %s", status, said);
+    ck_assert_msg(strstr(said, first) && strstr(said, second), "no \"%s\" and \"%s\": %s", first, second, said);
+    ck_assert_msg(count(said, "\n") == 1 && said[strlen(said) - 1] == '\n', "not one line: %s", said);
+    free(said);
+}
+
+START_TEST(a_run_in_a_pipe_prints_lines_and_leaves_its_files)
+{
+    train("piped", "--steps 5 --eval-every 2");
+    char *said = processes_read(out_file), *metrics = processes_read("piped/metrics.jsonl");
+
+    ck_assert_uint_eq(count(said, "\r") + count(said, "\033"), 0);
+    ck_assert_uint_eq(count(said, "\nstep 1/5  loss "), 1);
+    ck_assert_uint_eq(count(said, "\nstep 5/5  loss "), 1);
+    ck_assert_uint_eq(count(said, "held-out loss after "), 4); /* 0, 2, 4 and 5 steps */
+    ck_assert_ptr_nonnull(strstr(said, "\nloss         "));
+    ck_assert_ptr_nonnull(strstr(said, " at step 5; held out "));
+    ck_assert_ptr_nonnull(strstr(said, " tokens/s over 5 steps\n"));
+    ck_assert_ptr_nonnull(strstr(said, " of 256.0 MiB at most (as planned)\n             host "));
+    ck_assert_ptr_nonnull(strstr(said, "weights in piped/step-5,"));
+    ck_assert_ptr_nonnull(strstr(said, "eps generate --model piped/latest"));
+    ck_assert_uint_eq(count(metrics, "\n"), 5);
+    ck_assert_uint_eq(count(metrics, "\"eval_loss\""), 3);
+    ck_assert_uint_eq(count(metrics, "\"eval_loss_before\""), 1);
+    ck_assert_uint_eq(count(said, "the lowest held-out loss: weights in piped/best"), 1);
+    ck_assert_int_eq(access("piped/latest/model.safetensors", R_OK), 0);
+    ck_assert_int_eq(access("piped/step-5/config.json", R_OK), 0);
+    free(said);
+    free(metrics);
+}
+END_TEST
+
+/* The last line of metrics.jsonl; to be released. */
+static json_t *last_step(const char *path)
+{
+    char *metrics = processes_read(path);
+
+    metrics[strlen(metrics) - 1] = 0;
+    const char *line = strrchr(metrics, '\n');
+    json_t *step = json_loads(line ? line + 1 : metrics, 0, NULL);
+    ck_assert_ptr_nonnull(step);
+    free(metrics);
+    return step;
+}
+
+static bool nobody_is_left(void *context)
+{
+    (void)context;
+    return !processes_find("epsd") && !processes_find("eps-worker");
+}
+
+static bool somebody_works(void *context)
+{
+    (void)context;
+    return processes_find("eps-worker");
+}
+
+/* A text that takes long, for it is read a row at a time. */
+START_TEST(an_interrupted_eval_leaves_nothing)
+{
+    const char *long_text = processes_text("long.txt", 2000000);
+    const char *const arguments[] = {"eval", "--model", "evaluated", "--data", long_text, "--batch", "1", NULL};
+    train("evaluated", "--steps 1");
+    unlink(err_file);
+    pid_t pid = processes_start("eps", arguments, err_file);
+    ck_assert(processes_until(somebody_works, NULL));
+    ck_assert_int_eq(kill(pid, SIGINT), 0);
+    ck_assert_int_eq(processes_wait(pid), 130);
+    ck_assert(nobody_is_left(NULL)); /* at once: they were waited for */
+    char *said = processes_read(err_file);
+    ck_assert_str_eq(said, "eps eval: interrupted\n");
+    free(said);
+    ck_assert_int_eq(system("rm -r evaluated"), 0);
+}
+END_TEST
+
+/* The same weights over the same text, in other batches: the order of double sums differs, fp32 rows do not. */
+START_TEST(eval_finds_the_loss_that_the_run_ended_with)
+{
+    train("evaluated", "--steps 3");
+    json_t *step = last_step("evaluated/metrics.jsonl");
+
+    ck_assert_int_eq(processes_eps("eval --model evaluated/latest --data %s --json --batch 7 --device-mem 256MiB",
+                                   text),
+                     0);
+    json_t *result = processes_answer(out_file);
+    ck_assert_double_eq_tol(number_at(result, "loss"), number_at(step, "eval_loss"), 1e-6);
+    ck_assert_double_eq(number_at(result, "tokens"), 7999); /* the 31 beyond the last whole window too */
+    json_decref(result);
+    ck_assert_int_eq(processes_eps("eval --model evaluated/latest --data %s --connect nobody", text), 1);
+    json_decref(step);
+}
+END_TEST
+
+/* The shape of gpt2 is too large for a test; that the first line says it is enough, as memory is refused after it. */
+START_TEST(fresh_weights_of_gpt2_are_the_first_thing_said)
+{
+    check_said(processes_eps("train --model gpt2 --data %s --out fresh --steps 1 --device-mem 1KiB", text), 1,
+               "--device-mem", "");
+    char *said = processes_read(out_file);
+    ck_assert_msg(strncmp(said, "note         gpt2 begins with fresh random weights; ", 51) == 0, "%s", said);
+    ck_assert_ptr_nonnull(strstr(said, "hf download openai-community/gpt2"));
+    free(said);
+    ck_assert_int_ne(access("fresh", F_OK), 0);
+}
+END_TEST
+
+START_TEST(training_goes_on_from_saved_weights)
+{
+    char *said;
+
+    train("begun", "--steps 20 --lr 0.01");
+    json_t *step = last_step("begun/metrics.jsonl");
+    ck_assert_int_eq(
+        processes_eps("train --model begun/latest --data %s --eval-data %s --out on --batch 4 --steps 1 --eval-every 1",
+                      text, text),
+        0);
+    said = processes_read(out_file);
+    char words[64];
+    snprintf(words, sizeof words, "held-out loss after 0 steps: %.4f", number_at(step, "eval_loss"));
+    ck_assert_msg(strstr(said, words) != NULL, "no \"%s\": %s", words, said);
+    ck_assert_ptr_nonnull(strstr(said, "rate         2e-05")); /* the default for weights that come from a file */
+    free(said);
+    json_decref(step);
+}
+END_TEST
+
+/* The loss over a text is that of its whole windows, and that of the rest as a text of its own. */
+START_TEST(eval_counts_the_rest_of_a_window)
+{
+    char *content = processes_read(text);
+    double loss[3], tokens[3];
+    json_t *result;
+
+    train("rested", "--steps 1");
+    processes_write("whole.txt", content, 7969);
+    processes_write("rest.txt", content + 7968, 32);
+    static const char *const arguments[] = {"tiny.txt", "whole.txt", "rest.txt --seq 31"};
+    for (int i = 0; i < 3; i++) {
+        ck_assert_int_eq(processes_eps("eval --model rested --data %s --json --device-mem 256MiB", arguments[i]), 0);
+        result = processes_answer(out_file);
+        loss[i] = number_at(result, "loss"), tokens[i] = number_at(result, "tokens");
+        json_decref(result);
+    }
+    ck_assert_double_eq(tokens[1], 7968);
+    ck_assert_double_eq(tokens[2], 31);
+    ck_assert_double_eq_tol(loss[0] * tokens[0], loss[1] * tokens[1] + loss[2] * tokens[2], 1e-4 * tokens[0]);
+    ck_assert_double_eq_tol(loss[0] * tokens[0] - loss[1] * tokens[1], loss[2] * tokens[2], 1e-2);
+    ck_assert_int_eq(processes_eps("eval --model rested --data tiny.txt --json --eval-tokens 100"), 0);
+    result = processes_answer(out_file);
+    ck_assert_double_eq(number_at(result, "tokens"), 96);
+    json_decref(result);
+    free(content);
+}
+END_TEST
+
+/* A rate of 1 makes of fresh weights something worse than they were, at once. */
+START_TEST(patience_ends_a_run_that_gets_no_better)
+{
+    train("patient", "--steps 9 --lr 1 --warmup 0 --eval-every 1 --patience 2");
+    char *said = processes_read(out_file), *metrics = processes_read("patient/metrics.jsonl");
+
+    ck_assert_uint_eq(count(said, "stopped early after step 2 of 9: none of the last 2 evaluations"), 1);
+    ck_assert_uint_eq(count(metrics, "\n"), 2);
+    ck_assert_int_eq(access("patient/step-2/training.json", R_OK), 0);
+    ck_assert_int_ne(access("patient/best", F_OK), 0); /* the best were the weights that it began with */
+    ck_assert_ptr_nonnull(strstr(said, "eps generate --model patient/latest"));
+    free(said);
+    free(metrics);
+}
+END_TEST
+
+/* The step of the lowest eval_loss in a run's metrics.jsonl. */
+static json_int_t lowest(const char *path)
+{
+    char *metrics = processes_read(path);
+    double least = INFINITY;
+    json_int_t step = 0;
+
+    for (char *line = strtok(metrics, "\n"); line; line = strtok(NULL, "\n")) {
+        json_t *object = json_loads(line, 0, NULL);
+        const json_t *loss = json_object_get(object, "eval_loss");
+        if (loss && json_number_value(loss) < least) {
+            least = json_number_value(loss);
+            step = json_integer_value(json_object_get(object, "step"));
+        }
+        json_decref(object);
+    }
+    free(metrics);
+    return step;
+}
+
+static void names_lowest(const char *run)
+{
+    char path[64], target[64] = "", wanted[64];
+
+    snprintf(path, sizeof path, "%s/metrics.jsonl", run);
+    snprintf(wanted, sizeof wanted, "step-%lld", (long long)lowest(path));
+    snprintf(path, sizeof path, "%s/best", run);
+    ck_assert_int_gt(readlink(path, target, sizeof target - 1), 0);
+    ck_assert_str_eq(target, wanted);
+    snprintf(path, sizeof path, "%s/best/model.safetensors", run);
+    ck_assert_int_eq(access(path, R_OK), 0);
+}
+
+/* Down at first, then with a rate that ruins it: the best is neither the newest nor kept by number. */
+START_TEST(the_best_checkpoint_is_marked_and_kept)
+{
+    train("good", "--steps 6 --lr 0.01 --warmup 0 --eval-every 2 --save-every 6 --keep 1");
+    names_lowest("good");
+    json_t *before = last_step("good/metrics.jsonl");
+    ck_assert_int_eq(
+        processes_eps("train --model good/best --data %s --eval-data %s --out worse --batch 4 --steps 5 --lr 1e-9 "
+                      "--eval-every 1 --keep 1 --device-mem 256MiB",
+                      text, text),
+        0);
+    names_lowest("worse");
+    ck_assert_int_eq(processes_eps("train --resume worse --steps 7"), 0); /* goes on counting from there */
+    names_lowest("worse");
+    json_decref(before);
+}
+END_TEST
+
+/* What transformers needs beside the weights, which came with nothing. */
+START_TEST(what_was_trained_on_bytes_says_so_to_others)
+{
+    char *tokenizer, *config;
+
+    train("bytes", "--steps 1");
+    tokenizer = processes_read("bytes/latest/tokenizer.json");
+    config = processes_read("bytes/latest/config.json");
+    ck_assert_ptr_nonnull(strstr(tokenizer, "ByteLevel"));
+    ck_assert_ptr_nonnull(strstr(config, "\"eos_token_id\": null"));
+    ck_assert_ptr_nonnull(strstr(config, "\"bos_token_id\": null"));
+    free(tokenizer);
+    free(config);
+}
+END_TEST
+
+START_TEST(data_that_was_piped_in_is_asked_for_again)
+{
+    int status = processes_eps("train --model %s --data - --out piped_in --batch 4 --steps 2 --device-mem 256MiB <%s",
+                               model, text);
+
+    ck_assert_int_eq(status, 0);
+    status = processes_eps("train --resume piped_in --steps 3 </dev/null");
+    check_said(status, 2, "standard input", "--data -");
+    status = processes_eps("train --resume piped_in --steps 3 --data - </dev/null");
+    check_said(status, 1, "--data -", "not what the run was trained on");
+    ck_assert_int_eq(processes_eps("train --resume piped_in --steps 3 --data %s", text), 0); /* the same content */
+}
+END_TEST
+
+START_TEST(a_cap_too_small_is_refused_before_anything_is_left)
+{
+    int status = processes_eps("train --model %s --data %s --out capped --device-mem 4KiB", model, text);
+
+    check_said(status, 1, "--device-mem", "iB");
+    ck_assert_int_ne(access("capped", F_OK), 0);
+}
+END_TEST
+
+/* Rewrites the saved file with `change` done to its bytes. */
+static void damage(const char *name, const char *from, const char *to, size_t keep)
+{
+    int fd = open("whole/step-1/model.safetensors", O_RDONLY);
+    struct stat st;
+    char path[64];
+
+    ck_assert_int_eq(fstat(fd, &st), 0);
+    char *bytes = malloc((size_t)st.st_size);
+    ck_assert_int_eq(read(fd, bytes, (size_t)st.st_size), st.st_size);
+    close(fd);
+    if (from) {
+        char *at = memmem(bytes, (size_t)st.st_size, from, strlen(from));
+        ck_assert_ptr_nonnull(at);
+        memcpy(at, to, strlen(to));
+    }
+    snprintf(path, sizeof path, "%s", name);
+    ck_assert_int_eq(mkdir(path, 0700), 0);
+    snprintf(path, sizeof path, "cp whole/step-1/config.json %s", name);
+    ck_assert_int_eq(system(path), 0);
+    snprintf(path, sizeof path, "%s/model.safetensors", name);
+    fd = open(path, O_WRONLY | O_CREAT, 0600);
+    const size_t n = keep ? keep : (size_t)st.st_size;
+    ck_assert_int_eq(write(fd, bytes, n), (ssize_t)n);
+    close(fd);
+    free(bytes);
+}
+
+START_TEST(damaged_weights_are_refused_by_name)
+{
+    static const struct {
+        const char *name, *from, *to; /* the same length */
+        size_t keep;
+        const char *says;
+    } damages[] = {
+        {"cut-header", NULL, NULL, 100, "cut-header/model.safetensors: truncated"},
+        {"cut-data", NULL, NULL, 10000, "cut-data/model.safetensors: tensor"},
+        {"empty", NULL, NULL, 3, "empty/model.safetensors: truncated"},
+        {"type", "\"F32\"", "\"I32\"", 0, ".weight is of a type"},
+        {"unknown", "ln_f.weight", "ln_g.weight", 0, "ln_g.weight is no tensor"},
+        {"shape", "[16]", "[61]", 0, "shape/model.safetensors: tensor"},
+        {"offsets", "[0,", "[4,", 0, "offsets/model.safetensors: tensor"},
+        {"json", "{\"", "[\"", 0, "json/model.safetensors: not a safetensors file"},
+    };
+
+    train("whole", "--steps 1");
+    for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
+        damage(damages[i].name, damages[i].from, damages[i].to, damages[i].keep);
+        int status = processes_eps("train --model %s --data %s --out after", damages[i].name, text);
+        check_said(status, 1, "eps train: ", damages[i].says);
+        ck_assert_int_ne(access("after", F_OK), 0);
+    }
+}
+END_TEST
+
+static bool has_steps(void *context)
+{
+    char *metrics = access(context, R_OK) == 0 ? processes_read(context) : NULL;
+    bool yes = metrics && count(metrics, "\n") >= 2;
+
+    free(metrics);
+    return yes;
+}
+
+START_TEST(an_interrupt_takes_everything_down_in_order)
+{
+    const int number = _i ? SIGTERM : SIGINT;
+    const char *const arguments[] = {"train",   "--model", model,     "--data", text,           "--out",  "begin",
+                                     "--steps", "1000000", "--batch", "4",      "--device-mem", "256MiB", NULL};
+    char *said;
+
+    unlink(err_file);
+    pid_t pid = processes_start("eps", arguments, err_file);
+    ck_assert(processes_until(has_steps, "begin/metrics.jsonl"));
+    ck_assert_int_eq(kill(pid, number), 0);
+    ck_assert_int_eq(processes_wait(pid), 128 + number);
+    ck_assert(nobody_is_left(NULL)); /* at once: they were waited for */
+    said = processes_read(err_file);
+    ck_assert_msg(strstr(said, "eps train: interrupted after ") != NULL, "%s", said);
+    free(said);
+    ck_assert_int_ne(system("ls run/eps | grep ."), 0);
+    ck_assert_int_eq(system("rm -r begin"), 0);
+}
+END_TEST
+
+static void check_sizes(json_t *side)
+{
+    const char *name;
+    json_t *category;
+    double current = 0;
+
+    json_object_foreach(json_object_get(side, "categories"), name, category)
+    {
+        current += number_at(category, "current");
+        ck_assert_double_ge(number_at(category, "peak"), number_at(category, "current"));
+    }
+    ck_assert_double_eq(current, number_at(side, "current"));
+    ck_assert_double_ge(number_at(side, "peak"), current);
+}
+
+/* The shapes that programs rely on, from a daemon with a job under way. */
+START_TEST(a_live_daemon_answers_in_stable_json)
+{
+    const char *const arguments[] = {"train",  "--model",   model, "--data",  text, "--out",  "live", "--steps",
+                                     "100000", "--connect", "lab", "--batch", "4",  "--seed", "3",    NULL};
+    const char *log = processes_path("live.err");
+    pid_t daemon = processes_daemon("lab", 2, NULL);
+    pid_t client = processes_start("eps", arguments, log);
+
+    ck_assert(processes_until(has_steps, "live/metrics.jsonl"));
+    ck_assert_int_eq(processes_eps("status --json"), 0);
+    json_t *status = processes_answer(out_file);
+    ck_assert_str_eq(json_string_value(json_object_get(status, "state")), "training");
+    ck_assert_double_ge(number_at(status, "step"), 2);
+    ck_assert_ptr_nonnull(json_string_value(json_object_get(status, "model")));
+    /* wte 256x16, wpe 32x16, a block of 12*16*16 + 13*16, a norm of 2*16 */
+    ck_assert_double_eq(number_at(status, "parameters"), 256 * 16 + 32 * 16 + 12 * 256 + 13 * 16 + 32);
+    ck_assert_double_eq(number_at(status, "workers"), 2);
+    json_decref(status);
+
+    ck_assert_int_eq(processes_eps("mem lab --json"), 0);
+    json_t *memory = processes_answer(out_file), *worker;
+    size_t i;
+    check_sizes(json_object_get(memory, "host"));
+    ck_assert_uint_eq(json_array_size(json_object_get(memory, "workers")), 2);
+    json_array_foreach(json_object_get(memory, "workers"), i, worker)
+    {
+        check_sizes(worker);
+        ck_assert_double_ge(number_at(worker, "id"), 1);
+        ck_assert_double_eq(number_at(worker, "budget"), 256 << 20);
+        ck_assert_double_le(number_at(worker, "peak"), 256 << 20);
+        ck_assert_str_eq(json_string_value(json_object_get(worker, "device")), "cpu");
+    }
+    json_decref(memory);
+
+    ck_assert_int_eq(processes_eps("stop lab"), 0);
+    ck_assert_int_eq(processes_wait(client), 1);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+    char *said = processes_read(log);
+    ck_assert_msg(strncmp(said, "eps train: the daemon was stopped: the run ended after ", 54) == 0, "%s", said);
+    ck_assert_ptr_nonnull(strstr(said, "; saved in live/step-"));
+    ck_assert_ptr_nonnull(strstr(said, "; resume with: eps train --resume live\n"));
+    free(said);
+    ck_assert(processes_until(nobody_is_left, NULL));
+}
+END_TEST
+
+START_TEST(a_client_is_told_why_its_daemon_stopped)
+{
+    const char *const arguments[] = {"train",   "--model", model,       "--data", text,      "--out", "told",
+                                     "--steps", "100000",  "--connect", "lab",    "--batch", "4",     NULL};
+    const char *log = processes_path("told.err");
+    pid_t daemon = processes_daemon("lab", 1, NULL);
+    pid_t client = processes_start("eps", arguments, log);
+
+    ck_assert(processes_until(has_steps, "told/metrics.jsonl"));
+    ck_assert_int_eq(kill(daemon, SIGTERM), 0);
+    ck_assert_int_eq(processes_wait(client), 1);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+    char *said = processes_read(log);
+    ck_assert_msg(strncmp(said, "eps train: ", 11) == 0 && strstr(said, "stopped"), "%s", said);
+    free(said);
+}
+END_TEST
+
+START_TEST(options_of_private_workers_do_not_go_with_a_daemon)
+{
+    pid_t daemon = processes_daemon("lab", 0, NULL);
+
+    check_said(processes_eps("train --model %s --data %s --out no --connect lab", model, text), 1, "no worker",
+               "eps-worker");
+    check_said(processes_eps("eval --model whole/latest --data %s --connect lab --device-mem 1GiB", text), 2,
+               "--device-mem", "--connect");
+    ck_assert_int_eq(kill(daemon, SIGTERM), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+    daemon = processes_daemon("lab", 1, NULL);
+    check_said(processes_eps("train --model %s --data %s --out no --connect lab --workers 2", model, text), 2,
+               "--workers 2", "--connect");
+    check_said(processes_eps("train --model %s --data %s --out no --connect lab --device-mem 1GiB", model, text), 2,
+               "--device-mem", "--connect");
+    ck_assert_int_ne(access("no", F_OK), 0);
+    ck_assert_int_eq(processes_eps("stop"), 0);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+}
+END_TEST
+
+/* A terminal of 40 columns: one line that is drawn over, never wider than the terminal. */
+START_TEST(on_a_terminal_the_progress_line_stays_one_line)
+{
+    struct winsize size = {.ws_row = 24, .ws_col = 40};
+    char said[65536], program[400];
+    size_t n = 0;
+    ssize_t got;
+    int fd, status;
+    pid_t pid = forkpty(&fd, NULL, NULL, &size);
+
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        setenv("TERM", "xterm", 1);
+        snprintf(program, sizeof program, "%s/eps", BIN_DIR);
+        execl(program, "eps", "train", "--model", model, "--data", text, "--out", "shown", "--steps", "3", "--batch",
+              "4", (char *)NULL);
+        _exit(127);
+    }
+    while (n < sizeof said - 1 && (got = read(fd, said + n, sizeof said - 1 - n)) > 0)
+        n += (size_t)got;
+    said[n] = 0;
+    close(fd);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s", said);
+    ck_assert_ptr_nonnull(strstr(said, "\rstep 1/3  loss "));
+    ck_assert_ptr_nonnull(strstr(said, "\rstep 3/3  loss "));
+    for (const char *at = said; (at = strstr(at, "\rstep ")); at++)
+        ck_assert_uint_le(strcspn(at + 1, "\r\n\033"), 39);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("commands");
+
+    tcase_add_unchecked_fixture(tests, setup, processes_remove);
+    tcase_add_test(tests, a_run_in_a_pipe_prints_lines_and_leaves_its_files);
+    tcase_add_test(tests, an_interrupted_eval_leaves_nothing);
+    tcase_add_test(tests, eval_finds_the_loss_that_the_run_ended_with);
+    tcase_add_test(tests, fresh_weights_of_gpt2_are_the_first_thing_said);
+    tcase_add_test(tests, training_goes_on_from_saved_weights);
+    tcase_add_test(tests, eval_counts_the_rest_of_a_window);
+    tcase_add_test(tests, patience_ends_a_run_that_gets_no_better);
+    tcase_add_test(tests, the_best_checkpoint_is_marked_and_kept);
+    tcase_add_test(tests, what_was_trained_on_bytes_says_so_to_others);
+    tcase_add_test(tests, data_that_was_piped_in_is_asked_for_again);
+    tcase_add_test(tests, a_cap_too_small_is_refused_before_anything_is_left);
+    tcase_add_test(tests, damaged_weights_are_refused_by_name);
+    tcase_add_loop_test(tests, an_interrupt_takes_everything_down_in_order, 0, 2);
+    tcase_add_test(tests, a_live_daemon_answers_in_stable_json);
+    tcase_add_test(tests, a_client_is_told_why_its_daemon_stopped);
+    tcase_add_test(tests, options_of_private_workers_do_not_go_with_a_daemon);
+    tcase_add_test(tests, on_a_terminal_the_progress_line_stays_one_line);
+    return run_tests(tests);
+}

@@ -1,0 +1,287 @@
+/* A member of the group who means ill: what they can reach, and what becomes of everybody else. */
+#include "proto/wire/message.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/run.h"
+#include "tests/kit/users.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <grp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void find_entry(char *name, size_t cap, const char *directory)
+{
+    char path[320];
+
+    snprintf(path, sizeof path, "%s/%s", users_service(), directory);
+    DIR *dir = opendir(path);
+    ck_assert_ptr_nonnull(dir);
+    for (const struct dirent *entry; (entry = readdir(dir));)
+        if (entry->d_name[0] != '.')
+            snprintf(name, cap, "%.60s", entry->d_name);
+    closedir(dir);
+}
+
+/* In a directory of the users_service()'s. */
+static unsigned count_entries(const char *directory)
+{
+    char path[320];
+    unsigned n = 0;
+
+    snprintf(path, sizeof path, "%s/%s", users_service(), directory);
+    DIR *dir = opendir(path);
+    ck_assert_ptr_nonnull(dir);
+    for (const struct dirent *entry; (entry = readdir(dir));)
+        n += entry->d_name[0] != '.';
+    closedir(dir);
+    return n;
+}
+
+/* What a member's hostile process does; it says hello as each role, and is a peer that nothing keeps from anything else. */
+static uint8_t hello[MESSAGE_MAX_BYTES], question[MESSAGE_MAX_BYTES];
+static size_t n_hello, n_question;
+
+static void prepare_words(enum message_role role)
+{
+    const struct message m = {.kind = MESSAGE_HELLO, .sequence = 1, .hello = {.role = role, .device = "cpu"}};
+    const struct message status = {.kind = MESSAGE_STATUS, .sequence = 2};
+
+    n_hello = message_encode(hello, sizeof hello, &m);
+    n_question = message_encode(question, sizeof question, &status);
+}
+
+/* A socket that is connected to this file of the daemon's, or -errno. */
+static int knock(const char *name, int type)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    const int fd = socket(AF_UNIX, type | SOCK_CLOEXEC, 0);
+
+    snprintf(address.sun_path, sizeof address.sun_path, "%.80s/%.25s", users_service(), name);
+    if (connect(fd, (const struct sockaddr *)&address, sizeof address) == 0)
+        return fd;
+    const int rc = -errno;
+    close(fd);
+    return rc;
+}
+
+/* With n descriptors; whether it is taken or not. */
+static void throw(int fd, const void *bytes, size_t n, unsigned n_fds)
+{
+    _Alignas(struct cmsghdr) char control[CMSG_SPACE(253 * sizeof(int))] = {0};
+    struct iovec vector = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = n};
+    struct msghdr header = {.msg_iov = &vector, .msg_iovlen = 1};
+    struct cmsghdr *c = (struct cmsghdr *)(void *)control;
+
+    if (n_fds > 0) {
+        header.msg_control = control;
+        header.msg_controllen = CMSG_SPACE(n_fds * sizeof(int));
+        *c = (struct cmsghdr){.cmsg_level = SOL_SOCKET,
+                              .cmsg_type = SCM_RIGHTS,
+                              .cmsg_len = CMSG_LEN(n_fds * sizeof(int))};
+        for (unsigned i = 0; i < n_fds; i++)
+            memcpy(CMSG_DATA(c) + i * sizeof(int), &fd, sizeof fd);
+    }
+    sendmsg(fd, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void throw_all_sorts(int fd, unsigned i)
+{
+    uint8_t bytes[2048];
+
+    for (size_t k = 0; k < sizeof bytes; k++)
+        bytes[k] = (uint8_t)rand();
+    if (i % 4 > 0)
+        throw(fd, hello, n_hello, i % 4 == 1 ? 128 : 0);
+    throw(fd, bytes, i % 8 > 3 ? sizeof bytes : 100, i % 3 * 60);
+    for (unsigned k = 0; i % 4 == 2 && k < 1000; k++) /* and reads none of the answers */
+        throw(fd, question, n_question, 0);
+    throw(fd, question, n_question, 253);
+}
+
+enum { N_ATTACKS = 400, N_HELD = 300 };
+
+/* Exit status 0: it was kept out of where it may not come, and its connections are limited. */
+static int attack(const char *channel, int told, int wait)
+{
+    char name[320];
+    unsigned n_let_in = 0, n_refused = 0;
+    char byte;
+
+    snprintf(name, sizeof name, "s/%s", channel);
+    if (knock(name, SOCK_STREAM) != -EACCES || knock("door", SOCK_SEQPACKET) != -EACCES)
+        return 3;
+    snprintf(name, sizeof name, "%s/s", users_service());
+    if (opendir(name) || errno != EACCES)
+        return 4;
+    for (unsigned i = 0; i < N_ATTACKS; i++) {
+        prepare_words(i % 2 ? ROLE_VIEWER : ROLE_CLIENT);
+        const int fd = knock("members", SOCK_SEQPACKET);
+        if (fd < 0)
+            return 5;
+        throw_all_sorts(fd, i);
+        close(fd);
+    }
+    if (write(told, "x", 1) != 1 || read(wait, &byte, 1) != 1)
+        return 6;
+    prepare_words(ROLE_VIEWER);
+    for (unsigned i = 0; i < N_HELD; i++) { /* kept: an answer to HELLO, or a word of farewell */
+        uint8_t bytes[MESSAGE_MAX_BYTES];
+        const int fd = knock("members", SOCK_SEQPACKET);
+        throw(fd, hello, n_hello, 0);
+        const ssize_t n = recv(fd, bytes, sizeof bytes, 0);
+        n_let_in += n > 3 && bytes[3] == MESSAGE_WELCOME;
+        n_refused += n > 3 && bytes[3] == MESSAGE_DISMISSED;
+    }
+    if (write(told, "x", 1) != 1 || read(wait, &byte, 1) != 1)
+        return 7;
+    return n_let_in > 0 && n_refused > 0 ? 0 : 8;
+}
+
+/* As the member whose run it is not. */
+static pid_t start_attack(const char *channel, int told, int wait)
+{
+    const pid_t pid = fork();
+
+    if (pid == 0)
+        _exit(users_become(USERS_PRIMARY, true) ? attack(channel, told, wait) : 2);
+    return pid;
+}
+
+static unsigned count_fds(pid_t pid)
+{
+    char path[64];
+    unsigned n = 0;
+
+    snprintf(path, sizeof path, "/proc/%d/fd", (int)pid);
+    DIR *dir = opendir(path);
+    while (dir && readdir(dir))
+        n++;
+    if (dir)
+        closedir(dir);
+    return n;
+}
+
+struct count {
+    pid_t pid;
+    unsigned n;
+    const char *file;
+};
+
+static bool has_as_few_fds(void *context)
+{
+    const struct count *count = context;
+
+    return count_fds(count->pid) <= count->n;
+}
+
+static unsigned count_steps(const char *file)
+{
+    FILE *f = fopen(file, "r");
+    unsigned n = 0;
+
+    for (int c; f && (c = fgetc(f)) != EOF;)
+        n += c == '\n';
+    if (f)
+        fclose(f);
+    return n;
+}
+
+static bool has_more_steps(void *context)
+{
+    const struct count *count = context;
+
+    return count_steps(count->file) > count->n;
+}
+
+static void check_goes_on(const char *metrics)
+{
+    struct count steps = {.n = count_steps(metrics) + 2, .file = metrics};
+
+    ck_assert_msg(processes_until(has_more_steps, &steps), "the run stands");
+}
+
+/* One member's run, the owner's worker, and another member who means ill. */
+START_TEST(a_hostile_member_reaches_no_channel_and_disturbs_nobody)
+{
+    char model[300], text[300], out[300], metrics[340], channel[64], byte;
+    int from[2], to[2];
+    pid_t daemon = users_start_service();
+    const char *const worker[] = {"--connect", users_service(), "--device-mem", "256MiB", NULL};
+    const pid_t own = users_start(USERS_OWNER, true, "eps-worker", worker);
+
+    ck_assert(users_await_workers(1));
+    ck_assert_uint_eq(count_entries("s"), 1);
+    find_entry(channel, sizeof channel, "s");
+    snprintf(model, sizeof model, "%s", processes_config("tiny.json", 1, 2, 16, 32));
+    snprintf(text, sizeof text, "%s", processes_text("tiny.txt", 8000));
+    snprintf(out, sizeof out, "%s", processes_path("out"));
+    snprintf(metrics, sizeof metrics, "%s/metrics.jsonl", out);
+    ck_assert_int_eq(mkdir(out, 0700), 0);
+    ck_assert_int_eq(chown(out, USERS_MEMBER, users_group()), 0);
+    const char *const train[] = {"train",   "--model",   model,       "--data",        text,      "--out", out,
+                                 "--steps", "100000000", "--connect", users_service(), "--batch", "4",     NULL};
+    const pid_t run = users_start(USERS_MEMBER, true, "eps", train);
+    check_goes_on(metrics);
+    struct count fds = {.pid = daemon, .n = count_fds(daemon)};
+
+    ck_assert_int_eq(pipe2(from, O_CLOEXEC), 0);
+    ck_assert_int_eq(pipe2(to, O_CLOEXEC), 0);
+    const pid_t hostile = start_attack(channel, from[1], to[0]);
+    close(from[1]);
+    ck_assert_msg(read(from[0], &byte, 1) == 1, "status %d", users_wait(hostile));
+    ck_assert_msg(processes_until(has_as_few_fds, &fds), "%u descriptors, not %u", count_fds(daemon), fds.n);
+    check_goes_on(metrics);
+    ck_assert_int_eq(write(to[1], "x", 1), 1);
+    ck_assert_msg(read(from[0], &byte, 1) == 1, "status %d", users_wait(hostile));
+    check_goes_on(metrics);                               /* while it keeps all that it can have */
+    ck_assert_uint_le(count_fds(daemon), fds.n + 64 + 4); /* and what is open for a moment */
+    ck_assert_int_eq(users_eps(USERS_MEMBER, "status"), 0);
+    ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
+    ck_assert_int_eq(users_wait(daemon), 0);
+    ck_assert_int_eq(users_wait(own), 0);
+    ck_assert_int_gt(users_wait(run), 0); /* it was stopped, and has saved: */
+    ck_assert_int_eq(access(strcat(out, "/latest/model.safetensors"), R_OK), 0);
+    ck_assert_int_eq(write(to[1], "x", 1), 1);
+    ck_assert_int_eq(users_wait(hostile), 0);
+}
+END_TEST
+
+/* The worker of a member has no channel either. */
+START_TEST(a_members_worker_comes_by_the_door)
+{
+    pid_t daemon = users_start_service();
+    const char *const worker[] = {"--connect", users_service(), "--device-mem", "256MiB", NULL};
+    const pid_t lent = users_start(USERS_MEMBER, true, "eps-worker", worker);
+
+    ck_assert(users_await_workers(1));
+    ck_assert_uint_eq(count_entries("s"), 0);
+    ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
+    ck_assert_int_eq(users_wait(daemon), 0);
+    ck_assert_int_eq(users_wait(lent), 0);
+}
+END_TEST
+
+int main(void)
+{
+    if (!users_can()) {
+        puts("skipped: only root can play several users");
+        return 77;
+    }
+    TCase *tests = tcase_create("hostile member");
+
+    tcase_set_timeout(tests, 300);
+    tcase_add_checked_fixture(tests, users_setup, processes_remove);
+    tcase_add_test(tests, a_members_worker_comes_by_the_door);
+    tcase_add_test(tests, a_hostile_member_reaches_no_channel_and_disturbs_nobody);
+    return run_tests(tests);
+}

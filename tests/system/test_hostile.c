@@ -1,0 +1,380 @@
+/* Programs that are started badly, and runs whose directory is pulled away under them: a clear word and the right exit
+ * status, and nothing but what belongs there in any file. */
+#include "tests/kit/processes.h"
+#include "tests/kit/run.h"
+
+#include <check.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static void setup(void)
+{
+    processes_setup();
+    ck_assert_int_eq(chdir(processes_path(".")), 0);
+    processes_config("tiny.json", 1, 2, 16, 32);
+    processes_text("tiny.txt", 8000);
+}
+
+static void remove_all(void)
+{
+    ck_assert_int_eq(chdir("/"), 0);
+    processes_remove();
+}
+
+/* A line of bash, where $bin holds the programs and $train begins a run of the tiny model; its exit status. */
+static int __attribute__((format(printf, 1, 2))) shell(const char *format, ...)
+{
+    char line[1024], command[2048];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    snprintf(command, sizeof command,
+             "bin=%s; train=\"$bin/eps train --model tiny.json --data tiny.txt --batch 4 --device-mem 256MiB\"; %s",
+             BIN_DIR, line);
+    const char *const argv[] = {"bash", "-c", command, NULL};
+    const pid_t pid = fork();
+    if (pid == 0) {
+        execvp(argv[0], (char *const *)argv);
+        _exit(99);
+    }
+    return processes_wait(pid);
+}
+
+/* What a file holds, these words among it. */
+static void says(const char *file, const char *words)
+{
+    char *text = processes_read(processes_path(file));
+
+    ck_assert_msg(strstr(text, words), "no \"%s\" in %s: %s", words, file, text);
+    free(text);
+}
+
+static void does_not_say(const char *file, const char *words)
+{
+    char *text = processes_read(processes_path(file));
+
+    ck_assert_msg(!strstr(text, words), "\"%s\" in %s: %s", words, file, text);
+    free(text);
+}
+
+/* What is opened next would get the number of the one that is missing, and with it all that is printed. */
+START_TEST(without_standard_descriptors_a_run_is_what_it_is_with_them)
+{
+    ck_assert_int_eq(shell("$train --steps 4 --out with >said 2>&1"), 0);
+    ck_assert_int_eq(shell("$train --steps 4 --out no-in <&- >said 2>err"), 0);
+    ck_assert_int_eq(shell("$train --steps 4 --out no-out >&- 2>err"), 1);
+    says("err", "eps: standard output: Bad file descriptor");
+    ck_assert_int_eq(shell("$train --steps 4 --out none <&- >&- 2>&-"), 1);
+    for (int i = 0; i < 3; i++) {
+        const char *out = (const char *[]){"no-in", "no-out", "none"}[i];
+        ck_assert_int_eq(
+            shell("$bin/eps verify %s >said && cmp with/step-4/model.safetensors %s/step-4/model.safetensors", out,
+                  out),
+            0);
+        ck_assert_int_eq(shell("[ $(wc -l <%s/metrics.jsonl) = 4 ] && ! grep -v '^{\"step\": .*}$' %s/metrics.jsonl",
+                               out, out),
+                         0);
+    }
+}
+END_TEST
+
+START_TEST(a_daemon_and_a_worker_without_standard_descriptors_serve)
+{
+    ck_assert_int_eq(shell(
+                         "$bin/epsd --listen bare <&- >&- 2>&- & d=$!; $bin/eps-worker --connect bare --device-mem "
+                         "256MiB <&- >&- 2>&- & "
+                         "until $bin/eps status bare 2>err | grep -q '1 worker'; do :; done; "
+                         "$bin/eps train --connect bare --model tiny.json --data tiny.txt --batch 4 --steps 2 --out o "
+                         ">said 2>err && $bin/eps verify o >said && $bin/eps stop bare 2>err && wait $d"),
+                     0);
+}
+END_TEST
+
+/* Both have more to say than their stderr takes, before and while they work. */
+START_TEST(a_log_that_nobody_reads_holds_up_no_daemon_and_no_worker)
+{
+    ck_assert_int_eq(shell("mkfifo log && exec 3<>log && ! dd if=/dev/zero of=log oflag=nonblock bs=4096 2>err && "
+                           "{ $bin/epsd --listen mute 2>log & } && d=$! && { $bin/eps-worker --connect mute "
+                           "--device-mem 256MiB 2>log & } && w=$! && "
+                           "until $bin/eps status mute 2>err | grep -q '1 worker'; do :; done && "
+                           "$bin/eps train --connect mute --model tiny.json --data tiny.txt --batch 4 --steps 2 "
+                           "--out o >said 2>err && $bin/eps verify o >said && { cat log >log-said 3>&- & } && "
+                           "c=$! && until [ -s log-said ]; do :; done && "
+                           "$bin/eps stop mute >said && wait $d && wait $w && exec 3>&- && wait $c"),
+                     0);
+    ck_assert_int_eq(shell("grep -a 'epsd: [0-9]* lines of the log were dropped' log-said >said && "
+                           "grep -a 'eps-worker: [0-9]* lines\\? of the log w[a-z]* dropped' log-said >said"),
+                     0);
+}
+END_TEST
+
+START_TEST(too_few_descriptors_are_refused_by_each_program)
+{
+    static const char *const programs[] = {"eps status", "epsd --listen few", "eps-worker --connect few"};
+
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(shell("ulimit -n 20; $bin/%s 2>err", programs[i]), 1);
+        says("err", "only 20 files may be open at once: allow at least 64 (ulimit -n)");
+    }
+    ck_assert_int_eq(shell("ulimit -n 64; $train --workers 2 --steps 2 --out o >said 2>err"), 0);
+}
+END_TEST
+
+/* Weights of the tiny model take 30 KiB, blocks of bash's ulimit 1 KiB. */
+START_TEST(a_limit_of_file_sizes_is_a_sentence_and_leaves_nothing_half_written)
+{
+    static const char *const commands[] = {"export --model sized --out e", "export --model sized --out e --dtype bf16",
+                                           "report sized --out e.svg", "bench --profile e.profile"};
+
+    ck_assert_int_eq(shell("$train --steps 2 --out sized >said 2>&1"), 0);
+    for (size_t i = 0; i < sizeof commands / sizeof *commands; i++) {
+        if (strncmp(commands[i], "report", 6) == 0 && system("command -v gnuplot >/dev/null") != 0)
+            continue;
+        ck_assert_int_eq(shell("(ulimit -f 0; $bin/eps %s 2>&1 >/dev/null) | cat >err; exit ${PIPESTATUS[0]}",
+                               commands[i]),
+                         1);
+        says("err", "eps ");
+        says("err", "File too large");
+        ck_assert_int_eq(shell("[ $(wc -l <err) = 1 ] && [ -z \"$(ls -d e e.* 2>/dev/null)\" ]"), 0);
+    }
+    ck_assert_int_eq(shell(
+                         "(ulimit -f 8; $bin/eps export --model sized --out e 2>&1) | cat >err; exit ${PIPESTATUS[0]}"),
+                     1);
+    says("err", "e.partial: model.safetensors: ");
+    ck_assert_int_eq(shell("[ -z \"$(ls -d e e.* 2>/dev/null)\" ]"), 0);
+}
+END_TEST
+
+/* libuv and nanomsg abort where they get no thread, and libgomp ends the process: all are made before anything is
+ * promised. */
+START_TEST(too_few_threads_are_refused_in_a_sentence)
+{
+    static const char *const programs[] = {"epsd --listen few", "eps-worker --connect few"};
+    static const int few[] = {0, 1, 2, 3, 4, 5};
+
+    if (SANITIZED) /* nothing can be loaded before it */
+        return;
+    for (size_t i = 0; i < sizeof few / sizeof *few; i++) {
+        ck_assert_int_eq(shell("export LD_PRELOAD=$bin/liblimits.so LIMITS_THREADS=%d; $train --steps 2 --out o%d "
+                               ">said 2>err",
+                               few[i], few[i]),
+                         1);
+        says("err", " needed, and ");
+        says("err", " can be made: allow more processes (ulimit -u, pids.max of the control group)");
+    }
+    for (size_t i = 0; i < 2; i++) {
+        ck_assert_int_eq(shell("LD_PRELOAD=$bin/liblimits.so LIMITS_THREADS=%zu $bin/%s 2>err", i, programs[i]), 1);
+        says("err", " can be made: allow more processes");
+    }
+    ck_assert_int_eq(
+        shell("export LD_PRELOAD=$bin/liblimits.so LIMITS_THREADS=2000; $train --steps 2 --out o >said 2>err"), 0);
+}
+END_TEST
+
+START_TEST(too_small_stacks_and_too_few_addresses_are_refused_in_a_sentence)
+{
+    static const char *const programs[] = {"eps status", "epsd --listen few", "eps-worker --connect few"};
+
+    if (SANITIZED) /* which takes more of both */
+        return;
+    for (size_t i = 0; i < 3; i++) {
+        ck_assert_int_eq(shell("ulimit -s 64; $bin/%s 2>err", programs[i]), 1);
+        says("err", "a stack may take only 64");
+        says("err", "KiB: allow at least 256");
+    }
+    for (int mib = 16; mib < 80; mib += 16) {
+        ck_assert_int_eq(shell("ulimit -v %d; $train --steps 2 --out o >said 2>err", mib << 10), 1);
+        says("err", "(ulimit -v)");
+    }
+    ck_assert_int_eq(shell("ulimit -s 256; $train --steps 2 --out o >said 2>err"), 0);
+}
+END_TEST
+
+/* How long a path is shows when its links are resolved, for which it has to be there. */
+START_TEST(a_name_that_is_too_long_leaves_no_directory)
+{
+    ck_assert_int_eq(shell("$bin/epsd --listen $(printf %%0200d 0) 2>err"), 1);
+    says("err", "too many for the sockets in it");
+    ck_assert_int_eq(shell("[ -z \"$(ls -A \"$XDG_RUNTIME_DIR/eps\")\" ]"), 0);
+}
+END_TEST
+
+START_TEST(an_option_that_is_none_is_named_with_the_way_to_help)
+{
+    ck_assert_int_eq(shell("$bin/epsd --frobnicate 2>err"), 2);
+    says("err", "epsd: --frobnicate: no such option, or its value is missing; see epsd --help\n");
+    ck_assert_int_eq(shell("$bin/eps-worker --device-mem 2>err"), 2);
+    says("err", "eps-worker: --device-mem: no such option, or its value is missing; see eps-worker --help\n");
+}
+END_TEST
+
+START_TEST(a_device_or_a_share_that_is_none_is_named_with_what_there_is)
+{
+    static const char *const shares[] = {"0", "65", "-1", "2x", "''"};
+
+    ck_assert_int_eq(shell("$bin/eps-worker --device gpu 2>err"), 2);
+    says("err", "eps-worker: --device gpu: it is auto, cpu, cuda, or cuda:N");
+    for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
+        ck_assert_int_eq(shell("$bin/eps-worker --share %s 2>err", shares[i]), 2);
+        says("err", ": a number of workers, 1 to 64\n");
+    }
+}
+END_TEST
+
+/* What is gone is not what a run could go on from. A checkpoint that is begun while rm is at work keeps the directory:
+ * then again. */
+START_TEST(a_directory_that_was_removed_is_not_said_to_resume)
+{
+    ck_assert_int_eq(shell("$train --steps 100 --save-every 10 --out o >said 2>err & "
+                           "until [ -e o/latest ]; do kill -0 $! || exit 9; done; "
+                           "until rm -rf o 2>rm-said; do :; done; wait $!"),
+                     1);
+    says("err", "no checkpoint is left: o was removed");
+    does_not_say("err", "--resume");
+    says("said", "no longer in o: it was moved or removed");
+    does_not_say("said", "weights in");
+    does_not_say("said", "\nnext");
+}
+END_TEST
+
+START_TEST(the_summary_names_the_checkpoint_that_stands)
+{
+    /* A file of mine where step-60 would go. */
+    ck_assert_int_eq(shell(
+                         "$train --steps 60 --save-every 20 --out o >said 2>err & "
+                         "until [ -e o/metrics.jsonl ]; do kill -0 $! || exit 9; done; echo mine >o/step-60; wait $!"),
+                     1);
+    says("said", "weights in o/step-40, steps in o/metrics.jsonl");
+    says("err", "eps train --resume o continues from step 40");
+    says("o/step-60", "mine");
+}
+END_TEST
+
+START_TEST(a_pipe_in_place_of_a_file_of_the_run_is_refused)
+{
+    ck_assert_int_eq(shell("$train --steps 2 --out o >said 2>err"), 0);
+    ck_assert_int_eq(
+        shell("mv o/metrics.jsonl m && mkfifo o/metrics.jsonl && $bin/eps train --resume o --steps 4 >said 2>err"), 1);
+    says("err", "metrics.jsonl: not a regular file");
+    ck_assert_int_eq(shell("ln -sf /dev/full o/metrics.jsonl && $bin/eps train --resume o --steps 4 >said 2>err"), 1);
+    says("err", "metrics.jsonl: not a regular file");
+    ck_assert_int_eq(shell("rm o/metrics.jsonl && mv m o/metrics.jsonl && $bin/eps train --resume o --steps 4 >said"),
+                     0);
+}
+END_TEST
+
+START_TEST(a_damaged_checkpoint_is_refused_with_the_way_to_a_whole_one)
+{
+    ck_assert_int_eq(shell("$train --steps 4 --save-every 2 --out o >said 2>err"), 0);
+    ck_assert_int_eq(shell("printf X | dd of=o/step-4/optimizer.safetensors bs=1 seek=3000 conv=notrunc 2>err; "
+                           "$bin/eps train --resume o --steps 6 2>err"),
+                     1);
+    says("err", "o/step-4: optimizer.safetensors is not what was written");
+    says("err", "; eps verify o tells which checkpoints are whole");
+}
+END_TEST
+
+/* A tenth of 3e-4, the default, is not the double that is nearest to 3e-5. */
+START_TEST(a_rate_that_was_computed_is_the_same_when_it_is_typed)
+{
+    ck_assert_int_eq(shell("$train --steps 2 --out o >said 2>err"), 0);
+    ck_assert_int_eq(shell("$bin/eps train --resume o --steps 3 --lr 3e-4 --min-lr 3e-5 >said 2>err"), 0);
+    ck_assert_int_eq(shell("$bin/eps train --resume o --steps 4 --min-lr 3.0000001e-5 >said 2>err"), 2);
+    says("err", "--min-lr 3.0000001e-05 differs from the run's");
+}
+END_TEST
+
+/* The scale of the last norm becomes so large that the logits are infinite. */
+static void enlarge(const char *path)
+{
+    static char header[65536];
+    const float huge[16] = {3e38f, 3e38f, 3e38f, 3e38f, 3e38f, 3e38f, 3e38f, 3e38f,
+                            3e38f, 3e38f, 3e38f, 3e38f, 3e38f, 3e38f, 3e38f, 3e38f};
+    FILE *file = fopen(path, "r+");
+    uint64_t n;
+    json_int_t begin, end;
+
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(fread(&n, sizeof n, 1, file), 1);
+    ck_assert_uint_lt(n, sizeof header);
+    ck_assert_uint_eq(fread(header, 1, n, file), n);
+    json_t *json = json_loadb(header, n, 0, NULL);
+    ck_assert_int_eq(json_unpack(json, "{s:{s:[I, I]}}", "transformer.ln_f.weight", "data_offsets", &begin, &end), 0);
+    ck_assert_int_eq(end - begin, sizeof huge);
+    ck_assert_int_eq(fseek(file, (long)(8 + n) + begin, SEEK_SET), 0);
+    ck_assert_uint_eq(fwrite(huge, sizeof huge, 1, file), 1);
+    ck_assert_int_eq(fclose(file), 0);
+    json_decref(json);
+}
+
+START_TEST(a_loss_that_is_no_number_is_no_result)
+{
+    ck_assert_int_eq(shell("$train --steps 1 --out o >said && $bin/eps export --model o --out e >said"), 0);
+    enlarge("e/model.safetensors");
+    ck_assert_int_eq(shell("$bin/eps eval --model e --data tiny.txt >said 2>err"), 1);
+    says("err", "eps eval: the model's loss is ");
+    does_not_say("said", "loss");
+}
+END_TEST
+
+/* Each update multiplies the weights by -99. */
+START_TEST(a_run_that_diverged_says_so_and_ends)
+{
+    ck_assert_int_eq(shell("$train --lr 10 --min-lr 10 --warmup 0 --weight-decay 10 --steps 60 --save-every 10 "
+                           "--commit fenced --out o >said 2>err"),
+                     1);
+    says("err", " were skipped: loss or gradient was not finite in any of them, so that the weights have diverged; try "
+                "a lower --lr; its weights before that are in o/step-"); /* 20, if that stood in time */
+    says("said", "  skipped  ");
+    says("said", "was skipped, as its loss or gradient is not finite");
+    ck_assert_int_eq(shell("[ $(grep -c '\"skipped\": true' o/metrics.jsonl) = 20 ] && $bin/eps verify o >said"), 0);
+    ck_assert_int_eq(shell(
+                         "$train --lr 10 --min-lr 10 --warmup 0 --weight-decay 10 --steps 60 --out eager >said 2>err"),
+                     1);
+    says("err", " is not finite"); /* the loss, or before it the gradient: by rounding alone */
+    says("err", ": try a lower --lr");
+}
+END_TEST
+
+START_TEST(a_run_in_a_folder_whose_name_is_no_utf8_is_listed)
+{
+    ck_assert_int_eq(shell("$train --steps 1 --out $'o\\xff' >said && $bin/eps verify $'o\\xff' --json >said"), 0);
+    says("said", "\"path\": \"o\xEF\xBF\xBD/step-1\"");
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("hostile");
+
+    tcase_set_timeout(tests, 120);
+    tcase_add_checked_fixture(tests, setup, remove_all);
+    tcase_add_test(tests, without_standard_descriptors_a_run_is_what_it_is_with_them);
+    tcase_add_test(tests, a_daemon_and_a_worker_without_standard_descriptors_serve);
+    tcase_add_test(tests, a_log_that_nobody_reads_holds_up_no_daemon_and_no_worker);
+    tcase_add_test(tests, too_few_descriptors_are_refused_by_each_program);
+    tcase_add_test(tests, too_few_threads_are_refused_in_a_sentence);
+    tcase_add_test(tests, too_small_stacks_and_too_few_addresses_are_refused_in_a_sentence);
+    tcase_add_test(tests, a_name_that_is_too_long_leaves_no_directory);
+    if (!THREAD_SANITIZED) /* whose runtime writes a file of its own before main */
+        tcase_add_test(tests, a_limit_of_file_sizes_is_a_sentence_and_leaves_nothing_half_written);
+    tcase_add_test(tests, an_option_that_is_none_is_named_with_the_way_to_help);
+    tcase_add_test(tests, a_device_or_a_share_that_is_none_is_named_with_what_there_is);
+    tcase_add_test(tests, a_directory_that_was_removed_is_not_said_to_resume);
+    tcase_add_test(tests, the_summary_names_the_checkpoint_that_stands);
+    tcase_add_test(tests, a_pipe_in_place_of_a_file_of_the_run_is_refused);
+    tcase_add_test(tests, a_damaged_checkpoint_is_refused_with_the_way_to_a_whole_one);
+    tcase_add_test(tests, a_rate_that_was_computed_is_the_same_when_it_is_typed);
+    tcase_add_test(tests, a_loss_that_is_no_number_is_no_result);
+    tcase_add_test(tests, a_run_that_diverged_says_so_and_ends);
+    tcase_add_test(tests, a_run_in_a_folder_whose_name_is_no_utf8_is_listed);
+    return run_tests(tests);
+}

@@ -1,0 +1,72 @@
+#!/usr/bin/env bash
+# The installed tree, from outside: what is there, what libeps shows, and example_train.c built against it by pkg-config
+# and run. The tree is moved once first: nothing in it may hold its prefix. Then the Debian package, in the same way.
+#
+# usage: tests/system/test_install.sh BUILD_DIRECTORY
+set -euo pipefail
+
+build=$(realpath "$1")
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+fail() {
+    echo "test_install: $*" >&2
+    exit 1
+}
+
+cmake --install "$build" --prefix "$work/first" >"$work/log" || fail "$(cat "$work/log")"
+mv "$work/first" "$work/moved"
+cd "$work/moved"
+for file in bin/eps bin/epsd bin/eps-worker lib/libeps.so include/eps.h share/man/man1/eps.1 share/man/man1/epsd.1 \
+    share/man/man1/eps-worker.1 share/bash-completion/completions/eps share/doc/eps/README.md \
+    share/doc/eps/copyright share/doc/eps/examples/example_train.c; do
+    [ -s "$file" ] || fail "$file is missing"
+done
+for file in README.md copyright; do
+    grep -q 'No licence has been chosen' share/doc/eps/$file || fail "$file says nothing of a licence"
+done
+for link in $(grep -o '](\S*)' share/doc/eps/README.md | tr -d '])('); do
+    [ -s "share/doc/eps/$link" ] || fail "share/doc/eps/README.md links $link, which is not installed"
+done
+for program in eps epsd eps-worker; do
+    [ "$(bin/$program --version)" = "$program $(sed -n 's/^Version: //p' lib/pkgconfig/eps.pc)" ] ||
+        fail "$program --version: $(bin/$program --version)"
+done
+
+readelf -d lib/libeps.so | grep -q 'SONAME.*\[libeps\.so\.0\]' || fail "libeps.so has another SONAME"
+seen=$(nm -D --defined-only lib/libeps.so | awk '{ print $3 }')
+stray=$(grep -v '^eps_' <<<"$seen" || true)
+[ -z "$stray" ] || fail "libeps.so shows more than client/eps.h:" $stray
+for name in $(grep -o '\beps_[a-z_]*(' include/eps.h | tr -d '(' | sort -u); do
+    grep -qx "$name" <<<"$seen" || fail "libeps.so does not show $name"
+done
+
+# As a user would, with a compiler and pkg-config; the programs are found beside the library, not beside the example.
+export PKG_CONFIG_PATH=$work/moved/lib/pkgconfig LD_LIBRARY_PATH=$work/moved/lib XDG_RUNTIME_DIR=$work
+cd "$work"
+${CC:-cc} -Wall -Wextra -Werror moved/share/doc/eps/examples/example_train.c -o example $(pkg-config --cflags --libs eps)
+cat >config.json <<'JSON'
+{"model_type": "gpt2", "n_layer": 1, "n_head": 2, "n_embd": 16, "n_positions": 32, "vocab_size": 256,
+ "attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+JSON
+head -c 20000 moved/include/eps.h >book.txt
+PATH=/usr/bin:/bin ./example config.json book.txt out 3 >said 2>&1 || fail "example_train: $(cat said)"
+[ "$(grep -c '^step [123] of 3: loss ' said)" -eq 3 ] || fail "example_train printed: $(cat said)"
+[ -s out/step-3/model.safetensors ] || fail "example_train left no out/step-3"
+if ./example none.json book.txt none 3 >said 2>&1; then fail "example_train took a model that is not there"; fi
+grep -q 'none.json.*No such file' said || fail "example_train did not say what was wrong: $(cat said)"
+
+# The Debian package, unpacked and run from there.
+cd "$build"
+cpack -G DEB -B "$work/package" >"$work/log" 2>&1 || fail "cpack: $(tail -n 5 "$work/log")"
+deb=$(echo "$work"/package/eps_*.deb)
+depends=$(dpkg-deb -f "$deb" Depends)
+for library in libc6 libhwloc15 libjansson4 libnanomsg5 libncursesw6 libuv1 libzstd1 zlib1g; do
+    [[ $depends == *$library* ]] || fail "the package does not depend on $library: $depends"
+done
+dpkg-deb -x "$deb" "$work/root"
+cd "$work"
+[ -s root/usr/share/doc/eps/copyright ] || fail "the package has no copyright file"
+"$work/root/usr/bin/eps" train --model config.json --data book.txt --out packaged --steps 2 >said 2>&1 ||
+    fail "the package's eps: $(cat said)"
+[ -s packaged/latest/model.safetensors ] || fail "the package's eps left no model"
+echo "test_install: all well"

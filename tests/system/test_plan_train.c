@@ -1,0 +1,242 @@
+/* eps plan and eps train agree to the byte: over random models and options, each category of the host and of every
+ * worker has at its peak what eps_plan said without any of them. */
+#include "tests/kit/processes.h"
+#include "tests/kit/run.h"
+
+#include <check.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { N_RUNS = 12, N_TOKENS = 400 };
+
+static uint32_t state;
+
+/* 0 .. n-1, by Numerical Recipes' congruential generator. */
+static uint32_t draw(uint32_t n)
+{
+    state = state * 1664525u + 1013904223u;
+    return (uint32_t)((uint64_t)state * n >> 32);
+}
+
+static uint32_t within(uint32_t least, uint32_t most)
+{
+    return least + draw(most - least + 1);
+}
+
+static char data[300], text_data[300];
+
+static void setup(void)
+{
+    uint16_t ids[N_TOKENS];
+
+    processes_setup();
+    for (size_t i = 0; i < N_TOKENS; i++)
+        ids[i] = (uint16_t)processes_token(i);
+    snprintf(data, sizeof data, "%s", processes_write("data.bin", ids, sizeof ids));
+    snprintf(text_data, sizeof text_data, "%s", processes_text("data.txt", N_TOKENS));
+}
+
+static bool are_attached(void *context)
+{
+    const uint32_t *wanted = context;
+    struct eps_look *look;
+    struct eps_status status = {.n_workers = 0};
+
+    if (eps_look_open(&look, "lab", NULL, NULL, NULL))
+        return false;
+    const bool known = eps_look_status(look, &status, NULL) == 0;
+    eps_look_close(look);
+    return known && status.n_workers == *wanted;
+}
+
+/* A directory with config.json and, half of the time, what comes with a tokenizer, of some KiB. */
+static const char *write_model(uint32_t n_layers, uint32_t n_positions, uint32_t vocabulary)
+{
+    static const uint32_t widths[] = {8, 24, 40, 64, 96};
+    const uint32_t width = widths[draw(5)], n_heads = 1u << draw(3);
+    char text[12000], name[64];
+    const char *config;
+
+    ck_assert_int_eq(system("rm -rf drawn run before && mkdir drawn"), 0);
+    const int n =
+        snprintf(text, sizeof text,
+                 "{\"model_type\": \"gpt2\", \"vocab_size\": %u, \"n_positions\": %u, \"n_layer\": %u, "
+                 "\"n_head\": %u, \"n_embd\": %u, \"attn_pdrop\": 0, \"embd_pdrop\": 0, \"resid_pdrop\": 0, "
+                 "\"tie_word_embeddings\": %s%*s}\n",
+                 vocabulary, n_positions, n_layers, n_heads, width, draw(2) ? "true" : "false", draw(3) ? 1 : 5000, "");
+    config = processes_write("drawn/config.json", text, (size_t)n);
+    for (uint32_t i = draw(3); i > 0; i--) {
+        snprintf(name, sizeof name, "drawn/%s", i > 1 ? "special_tokens_map.json" : "generation_config.json");
+        snprintf(text, sizeof text, "{\"x\": \"%*s\"}", (int)draw(9000), "\\n");
+        processes_write(name, text, strlen(text));
+    }
+    return config;
+}
+
+static struct eps_train_options draw_options(const char *model, const char *const *files, uint32_t n_positions)
+{
+    struct eps_train_options o = processes_options(model, files, processes_path("run"));
+
+    o.workers = within(1, 3);
+    o.parts = draw(2) ? 0 : within(1, 4);
+    o.batch = (o.parts ? o.parts : o.workers) * within(1, 4);
+    o.seq = within(1, n_positions);
+    o.steps = within(1, 4);
+    o.precision = draw(2) ? EPS_BF16 : EPS_FP32;
+    o.moments = draw(2) ? EPS_BF16 : EPS_FP32;
+    o.grad_dtype = draw(2) ? EPS_BF16 : EPS_FP32;
+    o.optimizer = (enum eps_optimizer_kind)draw(3);
+    if (o.optimizer != EPS_ADAMA)
+        o.commit = (enum eps_commit)draw(3);
+    o.save_every = draw(4);
+    o.eval_every = draw((uint32_t)o.steps + 1);
+    o.keep = draw(3);
+    o.microbatch = draw(3) == 0;
+    o.deterministic = draw(4) == 0;
+    return o;
+}
+
+/* What the sides had at the end. */
+struct seen {
+    const struct eps_plan *plan;
+    unsigned n_workers;
+    char text[512];
+};
+
+static uint64_t term_of(const struct eps_plan_side *side, const char *category)
+{
+    for (size_t i = 0; i < side->n_terms; i++)
+        if (strcmp(side->terms[i].category, category) == 0)
+            return side->terms[i].bytes;
+    return 0;
+}
+
+static void compare(struct seen *seen, const struct eps_memory *side, const struct eps_plan_side *planned)
+{
+    for (size_t i = 0; i < side->n_rows; i++)
+        ck_assert_msg(side->rows[i].peak == term_of(planned, side->rows[i].category) &&
+                          side->rows[i].planned == side->rows[i].peak,
+                      "%s: %s %s: peak %" PRIu64 ", planned by eps train %" PRIu64 ", by eps plan %" PRIu64, seen->text,
+                      side->worker ? "worker" : "host", side->rows[i].category, side->rows[i].peak,
+                      side->rows[i].planned, term_of(planned, side->rows[i].category));
+    ck_assert_msg(side->peak == planned->bytes, "%s: %" PRIu64 ", not %" PRIu64, seen->text, side->peak,
+                  planned->bytes);
+}
+
+static void on_memory(void *user, const struct eps_memory *side)
+{
+    struct seen *seen = user;
+
+    if (side->worker == 0)
+        compare(seen, side, &seen->plan->host);
+    else if (seen->n_workers++ < seen->plan->n_workers)
+        compare(seen, side, &seen->plan->worker);
+    else
+        ck_assert_uint_eq(side->peak, 0); /* it has no share */
+}
+
+static void tell(struct seen *seen, const struct eps_train_options *o, uint64_t least)
+{
+    snprintf(seen->text, sizeof seen->text,
+             "seq %u, batch %u, parts %u, workers %u, microbatch %u, precision %d, moments %d, gradients %d, optimizer "
+             "%d, commit %d, save_every %" PRIu64 ", device_mem %" PRIu64 " of at least %" PRIu64,
+             o->seq, o->batch, o->parts, o->workers, o->microbatch, (int)o->precision, (int)o->moments,
+             (int)o->grad_dtype, (int)o->optimizer, (int)o->commit, o->save_every, o->device_mem, least);
+}
+
+/* A daemon with that many workers of that much, and the run is theirs. */
+static pid_t start_lab(struct eps_train_options *o)
+{
+    char device_mem[32];
+    const char *const worker[] = {"--connect", "lab", "--device-mem", device_mem, NULL};
+    const pid_t daemon = processes_daemon("lab", 0, NULL);
+
+    snprintf(device_mem, sizeof device_mem, "%" PRIu64, o->device_mem);
+    for (uint32_t i = 0; i < o->workers; i++)
+        processes_start("eps-worker", worker, NULL);
+    ck_assert(processes_until(are_attached, &o->workers));
+    o->connect = "lab", o->workers = 0, o->device_mem = 0;
+    return daemon;
+}
+
+/* Another job of the same daemon and workers, which takes what the run does not. */
+static void train_before(const struct eps_train_options *options)
+{
+    struct eps_train_options o = *options;
+    struct eps_error error;
+
+    o.out = processes_path("before"), o.steps = 1, o.eval_every = 0;
+    o.optimizer = 0, o.commit = options->commit == EPS_FENCED ? EPS_EAGER : EPS_FENCED;
+    ck_assert_msg(eps_train(&o, NULL, NULL, &error) == 0, "%s", error.text);
+}
+
+/* What there is: the plan is made for the device memory that is named, and is the same at any time. */
+START_TEST(what_is_planned_is_what_is_taken)
+{
+    static const struct eps_train_events events = {.on_memory = on_memory};
+    const uint32_t n_positions = (state = (uint32_t)_i * 7919 + 1, within(8, 64));
+    char model[300];
+    const uint32_t vocabulary = 256 + draw(2) * draw(3000);
+    const char *const files[] = {vocabulary == 256 ? text_data : data}; /* with text comes a tokenizer of bytes */
+
+    snprintf(model, sizeof model, "%s", write_model(within(1, 4), n_positions, vocabulary));
+    struct eps_train_options options = draw_options(model, files, n_positions);
+    struct seen seen = {.plan = NULL};
+    struct eps_error error = {""};
+    struct eps_plan plan;
+    uint64_t least;
+    pid_t daemon = 0;
+
+    ck_assert_msg(eps_plan_minimum(&least, &options, &error) == 0, "%s", error.text);
+    options.device_mem = least + (draw(3) ? draw(4 << 20) : 0);
+    ck_assert_msg(eps_plan(&plan, &options, &error) == 0, "%s", error.text);
+    ck_assert_msg(plan.fits, "%s", plan.why);
+    seen.plan = &plan;
+    tell(&seen, &options, least);
+    if (_i % 3 == 2) {
+        daemon = start_lab(&options);
+        train_before(&options);
+    }
+    const int rc = eps_train(&options, &events, &seen, &error);
+    ck_assert_msg(rc == 0, "%s: %s", seen.text, error.text);
+    ck_assert_uint_ge(seen.n_workers, plan.n_workers);
+    if (daemon) {
+        kill(daemon, SIGTERM);
+        ck_assert_int_eq(processes_wait(daemon), 0);
+    }
+}
+END_TEST
+
+/* What its tokenizer will take is planned before it has learned one. */
+START_TEST(a_preset_that_learns_takes_what_is_planned)
+{
+    static const struct eps_train_events events = {.on_memory = on_memory};
+    const char *const files[] = {TESTS_DIR "/fixtures/learned/text.txt"};
+    struct eps_train_options options = processes_options("text-small", files, processes_path("learned"));
+    struct seen seen = {.text = "text-small"};
+    struct eps_error error = {""};
+    struct eps_plan plan;
+
+    options.workers = 1, options.batch = 4, options.seq = 64, options.steps = 2, options.device_mem = 64 << 20;
+    ck_assert_msg(eps_plan(&plan, &options, &error) == 0, "%s", error.text);
+    seen.plan = &plan;
+    ck_assert_msg(eps_train(&options, &events, &seen, &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(seen.n_workers, 1);
+}
+END_TEST
+
+int main(int argc, char **argv)
+{
+    TCase *tests = tcase_create("plan and train");
+    const int first = argc > 1 ? atoi(argv[1]) : 0; /* others than those of every day */
+
+    tcase_set_timeout(tests, 300);
+    tcase_add_unchecked_fixture(tests, setup, processes_remove);
+    tcase_add_loop_test(tests, what_is_planned_is_what_is_taken, first, argc > 2 ? atoi(argv[2]) : N_RUNS);
+    tcase_add_test(tests, a_preset_that_learns_takes_what_is_planned);
+    return run_tests(tests);
+}

@@ -1,0 +1,346 @@
+/* Every byte accounted for, in every mode, of real processes: the ledgers against the operating system's count, against
+ * the daemon's and the worker's own plans, against eps plan, and against 12, 12, 8, +4 and 2 or 4 bytes a parameter. */
+#include "tests/kit/processes.h"
+#include "tests/kit/run.h"
+
+#include "proto/base/ledger.h"
+
+#include <check.h>
+#include <inttypes.h>
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { N_LAYERS = 6, N_STEPS = 3, SIDES = 2, N_BUDGETS = SANITIZED ? 2 : 5 };
+enum { HOST, WORKER };
+
+struct mode {
+    const char *name;
+    enum eps_number precision, moments;
+    double clip_norm;
+    bool smallest; /* the least device memory that can work: layers' inputs are on the host */
+    unsigned parameter_bytes;
+};
+
+static const struct mode modes[] = {
+    {"fp32", EPS_FP32, EPS_FP32, NAN, false, 12},     {"bf16", EPS_BF16, EPS_FP32, NAN, false, 12},
+    {"moments", EPS_BF16, EPS_BF16, NAN, false, 8},   {"fenced", EPS_FP32, EPS_FP32, 1, false, 16},
+    {"everything", EPS_BF16, EPS_BF16, 1, false, 12}, {"smallest", EPS_FP32, EPS_FP32, NAN, true, 12},
+    {"narrowest", EPS_BF16, EPS_BF16, NAN, true, 8},
+};
+
+/* One mode's processes and what was seen of them; of each side. */
+struct seen {
+    const char *name;
+    pid_t pids[SIDES];
+    uint64_t before[SIDES]; /* bytes in memory before there was a job */
+    uint64_t n_parameters;
+    bool host_stash;
+    const struct eps_plan *plan; /* NULL: nothing to compare with */
+    unsigned n_looks;
+    uint64_t weights; /* bytes a parameter, together with moments, and the sum of a fenced commit */
+};
+
+/* The worker maps segments of the daemon's too: those stand in the daemon's ledger. */
+static uint64_t resident(const struct seen *seen, int side)
+{
+    const pid_t pid = seen->pids[side];
+
+    return processes_status_bytes(pid, "RssAnon") + (side == HOST ? processes_status_bytes(pid, "RssShmem") : 0);
+}
+
+/* The most it has ever been, but for files and for others' segments, which only grow. */
+static uint64_t most_resident(const struct seen *seen, int side)
+{
+    const pid_t pid = seen->pids[side];
+    const uint64_t others = side == HOST ? 0 : processes_status_bytes(pid, "RssShmem");
+
+    return processes_status_bytes(pid, "VmHWM") - processes_status_bytes(pid, "RssFile") - others;
+}
+
+/* 2 %, and 8 MiB for what is not of the job: code, stacks, the heap of libraries. */
+static void agree(const struct seen *seen, const char *what, double system, double ledger)
+{
+    ck_assert_msg(fabs(system - ledger) <= 0.02 * ledger + (8 << 20),
+                  "%s: %s: the system says %.2f MiB, the ledger %.2f MiB", seen->name, what, system / (1 << 20),
+                  ledger / (1 << 20));
+}
+
+static const char *const side_names[SIDES] = {"daemon", "worker"};
+
+static uint64_t planned_by_eps_plan(const struct eps_plan_side *side, const char *category)
+{
+    for (size_t i = 0; i < side->n_terms; i++)
+        if (strcmp(side->terms[i].category, category) == 0)
+            return side->terms[i].bytes;
+    return 0;
+}
+
+static void on_memory(void *user, const struct eps_memory *side)
+{
+    static const char *const of_parameters[] = {"weights", "master", "first_moment", "second_moment", "gradient_sum"};
+    struct seen *seen = user;
+    const int at = side->worker ? WORKER : HOST;
+    char what[80];
+
+    for (size_t i = 0; i < side->n_rows; i++) {
+        const struct eps_memory_row *row = &side->rows[i];
+        snprintf(what, sizeof what, "%s: %s: %s", seen->name, side_names[at], row->category);
+        ck_assert_msg(row->current == row->planned && row->peak == row->planned,
+                      "%s: %" PRIu64 " bytes now, %" PRIu64 " at most, %" PRIu64 " planned", what, row->current,
+                      row->peak, row->planned);
+        if (seen->plan) {
+            const uint64_t said =
+                planned_by_eps_plan(at == HOST ? &seen->plan->host : &seen->plan->worker, row->category);
+            ck_assert_msg(said == row->peak, "%s: eps plan says %" PRIu64 ", the ledger %" PRIu64, what, said,
+                          row->peak);
+        }
+        for (size_t k = 0; at == HOST && k < sizeof of_parameters / sizeof *of_parameters; k++)
+            seen->weights += strcmp(row->category, of_parameters[k]) == 0 ? row->current : 0;
+    }
+    ck_assert_uint_gt(side->current, 0);
+    ck_assert_uint_eq(side->current, side->planned);
+    ck_assert_uint_eq(side->peak, side->planned);
+    if (seen->plan)
+        ck_assert_uint_eq(side->peak, at == HOST ? seen->plan->host.bytes : seen->plan->worker.bytes);
+    if (!SANITIZED) { /* a sanitizer's shadow is memory too */
+        agree(seen, side_names[at], (double)resident(seen, at) - (double)seen->before[at], (double)side->current);
+        snprintf(what, sizeof what, "%s, at most", side_names[at]);
+        agree(seen, what, (double)most_resident(seen, at) - (double)seen->before[at], (double)side->peak);
+    }
+}
+
+static void look(struct seen *seen)
+{
+    seen->weights = 0;
+    ck_assert_int_eq(eps_mem(seen->name, on_memory, seen, NULL), 0);
+    seen->n_looks++;
+}
+
+static void on_start(void *user, const struct eps_train_options *resolved, uint64_t n_parameters)
+{
+    (void)resolved;
+    ((struct seen *)user)->n_parameters = n_parameters;
+}
+
+static void on_plan(void *user, const struct eps_choice *choice, const struct eps_memory *host,
+                    const struct eps_memory *device)
+{
+    (void)host, (void)device;
+    ((struct seen *)user)->host_stash = choice->host_stash;
+}
+
+static void on_step(void *user, const struct eps_step *step)
+{
+    if (step->step == N_STEPS)
+        look(user);
+}
+
+static void count_workers(void *user, const struct eps_memory *side)
+{
+    *(unsigned *)user += side->worker > 0;
+}
+
+static bool is_attached(void *name)
+{
+    unsigned n = 0;
+
+    return eps_mem(name, count_workers, &n, NULL) == 0 && n == 1;
+}
+
+static void begin(struct seen *seen, const char *name, uint64_t budget)
+{
+    char bytes[32];
+    const char *const daemon[] = {"--listen", name, NULL};
+    const char *const worker[] = {"--connect", name, "--device-mem", bytes, NULL};
+
+    *seen = (struct seen){.name = name};
+    snprintf(bytes, sizeof bytes, "%" PRIu64, budget);
+    seen->pids[HOST] = processes_start("epsd", daemon, NULL);
+    seen->pids[WORKER] = processes_start("eps-worker", worker, NULL);
+    ck_assert(processes_until(is_attached, (void *)name));
+    for (int side = 0; side < SIDES; side++)
+        seen->before[side] = resident(seen, side);
+}
+
+static void end(struct seen *seen)
+{
+    ck_assert_int_eq(eps_stop(seen->name, NULL), 0);
+    for (int side = 0; side < SIDES; side++)
+        ck_assert_int_eq(processes_wait(seen->pids[side]), 0);
+}
+
+/* Units begin on cache lines, which takes less than 64 bytes of each array of each unit. */
+static void expect_bytes_a_parameter(const struct seen *seen, uint64_t bytes)
+{
+    const uint64_t n_units = N_LAYERS + 20, n_arrays = 5;
+
+    ck_assert_uint_ge(seen->weights, bytes * seen->n_parameters);
+    ck_assert_uint_le(seen->weights, bytes * seen->n_parameters + n_units * n_arrays * 64);
+}
+
+static struct eps_train_options options_of(const struct mode *mode, const char *const *files)
+{
+    struct eps_train_options options =
+        processes_options(processes_config("bytes.json", N_LAYERS, 4, 256, 64), files, processes_path(mode->name));
+
+    options.steps = N_STEPS + 2; /* the checkpoint of the end takes memory, from when the last step is covered */
+    options.save_every = 0;
+    options.batch = 4;
+    options.seq = 64;
+    options.precision = mode->precision;
+    options.moments = mode->moments;
+    options.clip_norm = mode->clip_norm;
+    return options;
+}
+
+START_TEST(training_takes_what_is_planned_and_the_system_agrees)
+{
+    const struct mode *mode = &modes[_i];
+    const char *files[] = {processes_text("bytes.txt", 1024)};
+    const struct eps_train_events events = {.on_start = on_start, .on_plan = on_plan, .on_step = on_step};
+    struct eps_train_options options = options_of(mode, files);
+    struct eps_error error = {""};
+    struct eps_plan plan;
+    struct seen seen;
+
+    if (SANITIZED && _i % 3) /* a sanitizer is slow, and has the system's count to itself */
+        return;
+    options.device_mem = 256 << 20;
+    if (mode->smallest)
+        ck_assert_int_eq(eps_plan_minimum(&options.device_mem, &options, &error), 0);
+    begin(&seen, mode->name, options.device_mem);
+    ck_assert_msg(eps_plan(&plan, &options, &error) == 0, "%s", error.text);
+    ck_assert_msg(plan.fits, "%s", plan.why);
+    seen.plan = &plan;
+    options.device_mem = 0;
+    options.connect = mode->name;
+    ck_assert_msg(eps_train(&options, &events, &seen, &error) == 0, "%s: %s", mode->name, error.text);
+    ck_assert_uint_eq(seen.n_looks, 1);
+    ck_assert(seen.host_stash == mode->smallest);
+    expect_bytes_a_parameter(&seen, mode->parameter_bytes);
+    end(&seen);
+}
+END_TEST
+
+static void on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
+{
+    struct seen *seen = user;
+
+    if (n_tokens > 0 && n_tokens < n_all && seen->n_looks == 0)
+        look(seen);
+}
+
+static void on_token(void *user, uint32_t id, const char *text, size_t n)
+{
+    struct seen *seen = user;
+
+    (void)id, (void)text, (void)n;
+    if (seen->n_looks == 0)
+        look(seen);
+}
+
+static void on_worker(void *user, const struct eps_memory *side)
+{
+    const struct eps_plan *plan = user;
+
+    if (side->worker == 0) /* a checkpoint has been written, from memory that stands in no plan */
+        return;
+    for (size_t i = 0; i < side->n_rows; i++)
+        ck_assert_uint_eq(side->rows[i].peak, planned_by_eps_plan(&plan->worker, side->rows[i].category));
+    ck_assert_uint_eq(side->peak, plan->worker.bytes);
+    ck_assert_uint_le(side->peak, side->budget);
+}
+
+/* From the least to more than everything takes, on a geometric scale; the peaks after a whole run, its evaluations and
+ * its checkpoint. */
+START_TEST(at_every_budget_the_device_s_peak_is_what_eps_plan_says)
+{
+    const struct mode narrow = {"budgets", _i ? EPS_BF16 : EPS_FP32, EPS_FP32, NAN, false, 12};
+    const char *files[] = {processes_text("bytes.txt", 1024)};
+    const struct eps_train_events events = {.on_memory = on_worker};
+    struct eps_train_options options = options_of(&narrow, files);
+    struct eps_error error = {""};
+    struct eps_plan plan, roomy;
+    uint64_t least, last = 0;
+    char out[32];
+
+    options.device_mem = 1 << 30;
+    options.steps = 1;
+    ck_assert_int_eq(eps_plan_minimum(&least, &options, &error), 0);
+    ck_assert_int_eq(eps_plan(&roomy, &options, &error), 0);
+    for (unsigned i = 0; i < N_BUDGETS; i++) {
+        options.device_mem =
+            (uint64_t)ceil((double)least * pow((double)roomy.worker.bytes / (double)least, i / (N_BUDGETS - 1.0)));
+        snprintf(out, sizeof out, "budget-%d-%u", _i, i);
+        options.out = processes_path(out);
+        ck_assert_int_eq(eps_plan(&plan, &options, &error), 0);
+        ck_assert_msg(plan.fits, "%s", plan.why);
+        ck_assert_uint_gt(plan.worker.bytes, last);
+        last = plan.worker.bytes;
+        ck_assert_msg(eps_train(&options, &events, &plan, &error) == 0, "%s", error.text);
+    }
+    ck_assert_uint_eq(last, roomy.worker.bytes);
+}
+END_TEST
+
+/* Frozen: weights alone, in the numbers in which they were trained. */
+START_TEST(asked_and_not_trained_a_model_takes_its_weights)
+{
+    static const struct {
+        unsigned mode;
+        uint64_t parameter_bytes;
+    } frozen[] = {{0, 4}, {1, 2}};
+    const struct mode *mode = &modes[frozen[_i].mode];
+    const char *files[] = {processes_text("bytes.txt", 1024)};
+    const struct eps_train_events started = {.on_start = on_start};
+    const struct eps_eval_events evaluating = {.on_evaluating = on_evaluating};
+    const struct eps_generate_events generating = {.on_token = on_token};
+    struct eps_train_options options = options_of(mode, files);
+    struct seen seen, trained = {0};
+    struct eps_error error = {""};
+    struct eps_generated generated;
+    uint64_t tokens;
+    double loss;
+
+    options.steps = 1;
+    options.save_every = 1;
+    options.out = processes_path(_i ? "frozen-1" : "frozen-0");
+    options.device_mem = 256 << 20;
+    ck_assert_msg(eps_train(&options, &started, &trained, &error) == 0, "%s", error.text);
+    const struct eps_eval_options eval = {
+        .model = options.out, .data = files, .n_data = 1, .connect = "eval", .batch = 4, .seq = 64};
+    begin(&seen, "eval", 256 << 20);
+    seen.n_parameters = trained.n_parameters;
+    ck_assert_msg(eps_eval(&loss, &tokens, &eval, &evaluating, &seen, &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(seen.n_looks, 1);
+    expect_bytes_a_parameter(&seen, frozen[_i].parameter_bytes);
+    end(&seen);
+    const struct eps_generate_options ask = {.model = options.out,
+                                             .connect = "generate",
+                                             .prompt = "To be",
+                                             .prompt_bytes = 5,
+                                             .n_tokens = 4,
+                                             .temperature = 0,
+                                             .top_p = NAN};
+    begin(&seen, "generate", 256 << 20);
+    seen.n_parameters = trained.n_parameters;
+    ck_assert_msg(eps_generate(&generated, &ask, &generating, &seen, &error) == 0, "%s", error.text);
+    ck_assert_uint_eq(seen.n_looks, 1);
+    expect_bytes_a_parameter(&seen, frozen[_i].parameter_bytes);
+    end(&seen);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("promises in bytes");
+
+    tcase_add_unchecked_fixture(tests, processes_setup, processes_remove);
+    tcase_set_timeout(tests, 120);
+    tcase_add_loop_test(tests, training_takes_what_is_planned_and_the_system_agrees, 0, sizeof modes / sizeof *modes);
+    tcase_add_loop_test(tests, at_every_budget_the_device_s_peak_is_what_eps_plan_says, 0, 2);
+    tcase_add_loop_test(tests, asked_and_not_trained_a_model_takes_its_weights, 0, 2);
+    return run_tests(tests);
+}

@@ -1,0 +1,344 @@
+/* Every signal at every moment of start-up and shut-down: SIGTERM, SIGINT, SIGHUP and SIGKILL for epsd and eps-worker
+ * after each of their system calls until they work (ptrace stops them there, so the moments are the same ones always),
+ * and for all three programs at the stages of a run. Then nothing may be left: no process, directory, socket or lock. */
+#include "proto/wire/session.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/run.h"
+
+#include <check.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ptrace.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static const int signals[] = {SIGTERM, SIGINT, SIGHUP, SIGKILL};
+
+enum { N_SIGNALS = sizeof signals / sizeof *signals };
+
+/* The thread sanitizer keeps a signal until a call of its choice, and for ever if it came while it allocated for itself:
+ * a moment chosen by a system call would be its own, not ours. */
+enum { N_TRACED = THREAD_SANITIZED ? 0 : N_SIGNALS };
+
+/* Before a program makes or asks for anything there is little to see: only every so many moments are tried. */
+enum { EARLY_STRIDE = SANITIZED ? 240 : 60, STRIDE = SANITIZED ? 15 : 3, TRACE_MAX = 100000 };
+
+static char daemon_directory[300];
+
+static void setup(void)
+{
+    processes_setup();
+    snprintf(daemon_directory, sizeof daemon_directory, "%s", processes_path("run/eps/lab"));
+}
+
+/* Starts a program that stops before its first instruction. */
+static pid_t start_traced(const char *program, const char *const *argv)
+{
+    char path[400];
+    const char *all[16] = {path};
+    int status;
+    pid_t pid;
+
+    snprintf(path, sizeof path, "%s/%s", BIN_DIR, program);
+    for (size_t i = 0; argv[i]; i++)
+        all[i + 1] = argv[i];
+    pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        int fd = open("/dev/null", O_RDWR);
+        dup2(fd, STDOUT_FILENO);
+        dup2(fd, STDERR_FILENO);
+        for (size_t i = 0; i < N_SIGNALS - 1; i++)
+            signal(signals[i], SIG_DFL);
+        setenv("ASAN_OPTIONS", "detect_leaks=0", 1); /* it hangs now and then in a process that was traced */
+        if (ptrace(PTRACE_TRACEME, 0, NULL, NULL) == 0)
+            execv(path, (char *const *)all);
+        _exit(127);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    if (!WIFSTOPPED(status)) {
+        puts("skipped: processes may not be traced here");
+        _exit(77);
+    }
+    ck_assert_int_eq(ptrace(PTRACE_SETOPTIONS, pid, NULL, PTRACE_O_TRACESYSGOOD | PTRACE_O_EXITKILL), 0);
+    return pid;
+}
+
+/* On to the next system call's beginning or end; its number at a beginning, -1 at an end, -2: it has ended. */
+static long step(pid_t pid, int *status)
+{
+    struct __ptrace_syscall_info info;
+    int pass = 0;
+
+    for (;;) {
+        ck_assert_int_eq(ptrace(PTRACE_SYSCALL, pid, NULL, pass), 0);
+        ck_assert_int_eq(waitpid(pid, status, 0), pid);
+        if (!WIFSTOPPED(*status))
+            return -2;
+        if (WSTOPSIG(*status) == (SIGTRAP | 0x80))
+            break;
+        pass = WSTOPSIG(*status) == SIGTRAP ? 0 : WSTOPSIG(*status);
+    }
+    ck_assert_int_gt((int)ptrace(PTRACE_GET_SYSCALL_INFO, pid, sizeof info, &info), 0);
+    return info.op == PTRACE_SYSCALL_INFO_ENTRY ? (long)info.entry.nr : -1;
+}
+
+/* Runs it up to stop number n, or until its loop waits for the first time, whichever comes first; how many stops. *begun,
+ * which may be NULL, is the first of this system call. */
+static unsigned run_to(pid_t pid, unsigned n, long begins, unsigned *begun)
+{
+    int status;
+    bool found = false;
+
+    for (unsigned i = 0; i < n; i++) {
+        long call = step(pid, &status);
+        ck_assert_int_ne(call, -2);
+        if (begun && call == begins && !found)
+            *begun = i;
+        found = found || call == begins;
+        if (call == SYS_epoll_wait || call == SYS_epoll_pwait)
+            return i;
+    }
+    return n;
+}
+
+static unsigned next_stop(unsigned n, unsigned begun)
+{
+    if (n >= begun)
+        return n + STRIDE;
+    return n + EARLY_STRIDE < begun ? n + EARLY_STRIDE : begun;
+}
+
+/* The signal waits for it when it is let go. */
+static int send_and_wait(pid_t pid, int number)
+{
+    ck_assert_int_eq(kill(pid, number), 0);
+    ck_assert(ptrace(PTRACE_DETACH, pid, NULL, NULL) == 0 || errno == ESRCH); /* killed, it is none of ours any more */
+    return processes_wait(pid);
+}
+
+static bool nothing_is_left(void *context)
+{
+    (void)context;
+    return access(daemon_directory, F_OK) != 0;
+}
+
+/* The next daemon takes over what a killed one has left, and removes it with its own. */
+static void listen_after(int number)
+{
+    uv_loop_t loop;
+    struct session_listener *listener;
+    static const struct session_events none;
+    struct error err = {""};
+
+    if (number != SIGKILL)
+        return;
+    uv_loop_init(&loop);
+    ck_assert_msg(session_listen(&listener, &loop, daemon_directory, &none, NULL, &err) == 0, "%s", err.text);
+    session_unlisten(listener, NULL);
+    uv_run(&loop, UV_RUN_DEFAULT);
+    ck_assert_int_eq(uv_loop_close(&loop), 0);
+}
+
+/* From the moment in which there is something to leave behind, its end is an orderly one. */
+START_TEST(daemon_meets_a_signal_at_each_system_call_of_its_start)
+{
+    static const char *const argv[] = {"--listen", "lab", NULL};
+    const int number = signals[_i];
+    unsigned begun = 0;
+    pid_t pid = start_traced("epsd", argv);
+    unsigned n_stops = run_to(pid, TRACE_MAX, SYS_mkdir, &begun);
+
+    ck_assert_uint_lt(n_stops, TRACE_MAX);
+    ck_assert(session_is_live(daemon_directory));
+    ck_assert_int_eq(send_and_wait(pid, SIGTERM), 0);
+    ck_assert_int_eq(rmdir(processes_path("run/eps")), 0);
+    for (unsigned n = 0; n <= n_stops; n = next_stop(n, begun)) {
+        pid = start_traced("epsd", argv);
+        run_to(pid, n, 0, NULL);
+        const bool made = access(processes_path("run/eps"), F_OK) == 0;
+        const int status = send_and_wait(pid, number);
+        ck_assert_msg(status == 128 + number || (status == 0 && number != SIGKILL), "stop %u: %d", n, status);
+        ck_assert_msg(!made || number == SIGKILL || status == 0, "stop %u of %u: killed in its tracks", n, n_stops);
+        listen_after(number);
+        ck_assert_msg(nothing_is_left(NULL), "stop %u of %u", n, n_stops);
+        rmdir(processes_path("run/eps"));
+    }
+}
+END_TEST
+
+static void on_status(void *user, const struct eps_status *status)
+{
+    *(uint32_t *)user = status->n_workers;
+}
+
+static bool has_no_worker(void *context)
+{
+    uint32_t n = 1;
+
+    (void)context;
+    return eps_status("lab", on_status, &n, NULL) == 0 && n == 0;
+}
+
+/* It leaves nothing, and the daemon knows it no more. */
+START_TEST(worker_meets_a_signal_at_each_system_call_of_its_start)
+{
+    static const char *const argv[] = {"--connect", "lab", "--device-mem", "64MiB", NULL};
+    const int number = signals[_i];
+    unsigned begun = 0;
+    struct eps_error error;
+    pid_t daemon = processes_daemon("lab", 0, NULL), pid = start_traced("eps-worker", argv);
+    const unsigned n_stops = run_to(pid, TRACE_MAX, SYS_connect, &begun);
+
+    ck_assert_uint_lt(n_stops, TRACE_MAX);
+    ck_assert_int_eq(send_and_wait(pid, SIGTERM), 0);
+    for (unsigned n = 0; n <= n_stops; n = next_stop(n, begun)) {
+        pid = start_traced("eps-worker", argv);
+        run_to(pid, n, 0, NULL);
+        const int status = send_and_wait(pid, number);
+        ck_assert_msg(status == 128 + number || (status == 0 && number != SIGKILL), "stop %u: %d", n, status);
+    }
+    ck_assert(processes_until(has_no_worker, NULL));
+    ck_assert_msg(eps_stop("lab", &error) == 0, "%s", error.text);
+    ck_assert_int_eq(processes_wait(daemon), 0);
+    ck_assert(nothing_is_left(NULL));
+}
+END_TEST
+
+/* A worker whose daemon ends, or is killed, while it attaches ends too: nothing waits for ever. */
+START_TEST(worker_ends_when_its_daemon_does_while_it_attaches)
+{
+    static const char *const argv[] = {"--connect", "lab", "--device-mem", "64MiB", NULL};
+    pid_t daemon = processes_daemon("lab", 0, NULL), pid = start_traced("eps-worker", argv);
+
+    run_to(pid, TRACE_MAX, 0, NULL); /* it has said HELLO */
+    ck_assert_int_eq(kill(daemon, _i ? SIGKILL : SIGTERM), 0);
+    ck_assert_int_eq(processes_wait(daemon), _i ? 128 + SIGKILL : 0);
+    ck_assert_int_eq(ptrace(PTRACE_DETACH, pid, NULL, NULL), 0);
+    const int status = processes_wait(pid);
+    ck_assert_msg(status == 0 || status == 1, "%d", status);
+}
+END_TEST
+
+static bool no_process_is_left(void *context)
+{
+    (void)context;
+    while (waitpid(-1, NULL, WNOHANG) > 0) {
+    }
+    return !processes_find("epsd") && !processes_find("eps-worker") && !processes_find("eps");
+}
+
+/* A private daemon that nobody comes to: its client was killed as it started, when it worked already, or before it knew
+ * of anyone. */
+START_TEST(private_daemon_ends_with_its_parent)
+{
+    char follow[40];
+    const char *const argv[] = {follow, "--listen", daemon_directory, NULL};
+    pid_t middle = fork();
+
+    ck_assert_int_ge(middle, 0);
+    if (middle == 0) {
+        snprintf(follow, sizeof follow, "--private=%d", (int)getpid());
+        pid_t pid = start_traced("epsd", argv);
+        run_to(pid, _i ? 1 : TRACE_MAX, 0, NULL);
+        ck_assert_int_eq(ptrace(PTRACE_SETOPTIONS, pid, NULL, 0), 0); /* it is not to be killed with its tracer */
+        if (_i)
+            kill(pid, SIGSTOP); /* until its parent is gone */
+        ptrace(PTRACE_DETACH, pid, NULL, NULL);
+        kill(getpid(), SIGKILL);
+    }
+    ck_assert_int_eq(processes_wait(middle), 128 + SIGKILL);
+    const pid_t pid = processes_find("epsd"); /* ours now */
+    if (pid > 0)
+        kill(pid, SIGCONT);
+    ck_assert(processes_until(no_process_is_left, NULL));
+    ck_assert(nothing_is_left(NULL));
+}
+END_TEST
+
+enum { STAGE_DAEMON, STAGE_WORKER, STAGE_STEPS, STAGES };
+
+/* The run has come so far. */
+static bool is_at(void *context)
+{
+    const int stage = *(int *)context;
+    struct stat info;
+
+    if (stage == STAGE_DAEMON)
+        return processes_find("epsd") != 0;
+    if (stage == STAGE_WORKER)
+        return processes_find("eps-worker") != 0;
+    return stat(processes_path("out/metrics.jsonl"), &info) == 0 && info.st_size > 0;
+}
+
+static bool is_empty(const char *path)
+{
+    DIR *dir = opendir(path);
+    unsigned n = 0;
+
+    for (const struct dirent *entry; dir && (entry = readdir(dir));)
+        n += entry->d_name[0] != '.';
+    if (dir)
+        closedir(dir);
+    return n == 0;
+}
+
+/* A run with processes of its own, and one of the three is told to end, or killed. */
+START_TEST(a_run_meets_a_signal_at_each_stage)
+{
+    static const char *const programs[] = {"eps", "epsd", "eps-worker"};
+    const int number = signals[_i % N_SIGNALS];
+    const char *program = programs[_i / N_SIGNALS % 3];
+    int stage = _i / N_SIGNALS / 3;
+    char out[300];
+
+    if (stage == STAGE_DAEMON && strcmp(program, "eps-worker") == 0)
+        return; /* there is none yet */
+    snprintf(out, sizeof out, "%s", processes_path("out"));
+    const char *const argv[] = {"train",
+                                "--model",
+                                processes_config("tiny.json", 2, 2, 32, 32),
+                                "--data",
+                                processes_text("tiny.txt", 8000),
+                                "--out",
+                                out,
+                                "--steps",
+                                "100000",
+                                "--batch",
+                                "4",
+                                "--device-mem",
+                                "256MiB",
+                                NULL};
+    signal(SIGHUP, SIG_DFL);
+    pid_t client = processes_start("eps", argv, NULL);
+    ck_assert(processes_until(is_at, &stage));
+    const pid_t victim = strcmp(program, "eps") == 0 ? client : processes_find(program);
+    ck_assert_int_gt(victim, 0);
+    ck_assert_int_eq(kill(victim, number), 0);
+    const int status = processes_wait(client);
+    ck_assert_msg(status > 0, "%s, signal %d, stage %d: status %d", program, number, stage, status);
+    ck_assert_msg(processes_until(no_process_is_left, NULL), "%s, signal %d, stage %d", program, number, stage);
+    ck_assert_msg(session_list(NULL, NULL, NULL) == 0 && is_empty(processes_path("run/eps")),
+                  "%s, signal %d, stage %d: something is left", program, number, stage);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("signals");
+
+    tcase_add_checked_fixture(tests, setup, processes_remove);
+    tcase_add_loop_test(tests, daemon_meets_a_signal_at_each_system_call_of_its_start, 0, N_TRACED);
+    tcase_add_loop_test(tests, worker_meets_a_signal_at_each_system_call_of_its_start, 0, N_TRACED);
+    tcase_add_loop_test(tests, worker_ends_when_its_daemon_does_while_it_attaches, 0, 2);
+    tcase_add_loop_test(tests, private_daemon_ends_with_its_parent, 0, 2);
+    tcase_add_loop_test(tests, a_run_meets_a_signal_at_each_stage, 0, N_SIGNALS * 3 * STAGES);
+    return run_tests(tests);
+}

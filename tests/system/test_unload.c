@@ -1,0 +1,84 @@
+/* The end of a job whose memory takes long to give back: the daemon answers meanwhile. */
+#include "tests/kit/processes.h"
+#include "tests/kit/run.h"
+
+#include <check.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char held[] = "held";
+
+static void set_up(void)
+{
+    processes_setup();
+    ck_assert_int_eq(chdir(processes_path(".")), 0);
+    processes_config("tiny.json", 2, 2, 64, 32); /* of 100,000 parameters: 400 KB of each */
+    processes_text("text.txt", 4000);
+}
+
+static void tear_down(void)
+{
+    unlink(held);
+    ck_assert_int_eq(chdir("/"), 0);
+    processes_remove();
+}
+
+/* Asked by a process of its own, which gives up on a daemon that says nothing. */
+static bool is_stopping(void *context)
+{
+    (void)context;
+    if (processes_eps("status lab --json"))
+        return false;
+    char *said = processes_read("out");
+    const bool yes = strstr(said, "\"stopping\"") != NULL;
+    free(said);
+    return yes;
+}
+
+static bool is_up(void *context)
+{
+    (void)context;
+    return processes_eps("status lab") == 0;
+}
+
+START_TEST(the_daemon_answers_while_memory_is_given_back)
+{
+    static const char *const train[] = {"train",   "--connect", "lab",     "--model", "tiny.json", "--data", "text.txt",
+                                        "--batch", "4",         "--steps", "2",       "--out",     "run",    NULL};
+    static const char *const daemon[] = {"--listen", "lab", NULL};
+    static const char *const worker[] = {"--connect", "lab", "--device-mem", "64MiB", NULL};
+    char *here = realpath(".", NULL), file[400];
+
+    snprintf(file, sizeof file, "%s/%s", here, held);
+    setenv("SLOW_UNMAP", file, 1);
+    setenv("LD_PRELOAD", BIN_DIR "/libslow_unmap.so", 1);
+    processes_start("epsd", daemon, NULL);
+    unsetenv("LD_PRELOAD");
+    processes_start("eps-worker", worker, NULL); /* it waits for the daemon, and the client for both */
+    ck_assert(processes_until(is_up, NULL));     /* what its start gives back is not held */
+    close(open(held, O_WRONLY | O_CREAT, 0600));
+    const pid_t pid = processes_start("eps", train, "train.err");
+    ck_assert(processes_until(is_stopping, NULL));
+    ck_assert(is_stopping(NULL)); /* for as long as it takes */
+    ck_assert_int_eq(processes_eps("mem lab --json"), 0);
+    ck_assert_int_eq(unlink(held), 0);
+    ck_assert_int_eq(processes_wait(pid), 0);
+    ck_assert_int_eq(processes_eps("status lab"), 0);
+    ck_assert_int_eq(processes_eps("verify run"), 0);
+    free(here);
+}
+END_TEST
+
+int main(void)
+{
+    if (SANITIZED) /* a sanitizer must be preloaded first */
+        return 77;
+    TCase *tcase = tcase_create("unload");
+
+    tcase_set_timeout(tcase, 120);
+    tcase_add_unchecked_fixture(tcase, set_up, tear_down);
+    tcase_add_test(tcase, the_daemon_answers_while_memory_is_given_back);
+    return run_tests(tcase);
+}

@@ -1,0 +1,310 @@
+/* The progress line, against a terminal of the test's own: what it shows is read from the other end. */
+#include "tests/kit/run.h"
+
+#include "tools/screen/progress.h"
+
+#include <check.h>
+#include <pty.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+static int master;
+static FILE *out;
+static char shown[65536];
+
+static void setup(void)
+{
+    int slave;
+
+    ck_assert_int_eq(openpty(&master, &slave, NULL, NULL, &(struct winsize){.ws_row = 24, .ws_col = 60}), 0);
+    out = fdopen(slave, "w");
+    setenv("TERM", "xterm", 1);
+    unsetenv("NO_COLOR");
+}
+
+static void teardown(void)
+{
+    fclose(out);
+    close(master);
+}
+
+/* What has come to the terminal since the last call; a mark of our own says where it ends. */
+static const char *look(void)
+{
+    size_t n = 0;
+
+    fputs("\006", out);
+    fflush(out);
+    while (n == 0 || shown[n - 1] != '\006') {
+        ssize_t got = read(master, shown + n, sizeof shown - 1 - n);
+        ck_assert_int_gt(got, 0);
+        n += (size_t)got;
+    }
+    shown[n - 1] = 0;
+    return shown;
+}
+
+static struct eps_step step_of(uint64_t step, uint64_t n_steps)
+{
+    return (struct eps_step){.step = step,
+                             .n_steps = n_steps,
+                             .loss = 2.34567,
+                             .tokens_per_s = 12345.4,
+                             .step_ms = 1000,
+                             .device_peak_bytes = 120 << 20,
+                             .device_budget_bytes = 2ull << 30};
+}
+
+static void resize(unsigned short columns)
+{
+    ck_assert_int_eq(ioctl(master, TIOCSWINSZ, &(struct winsize){.ws_row = 24, .ws_col = columns}), 0);
+}
+
+START_TEST(a_line_says_where_the_run_is)
+{
+    struct progress progress = {.mean_ms = 1000, .saved = UINT64_MAX, .step = step_of(120, 200)};
+    char line[200];
+
+    progress_format(line, sizeof line, &progress);
+    ck_assert_str_eq(line, "step 120/200  loss 2.3457  12345 tokens/s  1 min 20 s left  device 0.12 GiB of 2.0 GiB");
+    progress.saved = 100;
+    progress.trouble = true;
+    progress_format(line, sizeof line, &progress);
+    ck_assert_str_eq(line,
+                     "step 120/200  loss 2.3457  NOT SAVED  12345 tokens/s  1 min 20 s left  device 0.12 GiB of 2.0 "
+                     "GiB  saved 100");
+    progress_format(line, 9, &progress);
+    ck_assert_str_eq(line, "step 120");
+    progress.step.skipped = true;
+    progress_format(line, 40, &progress);
+    ck_assert_str_eq(line, "step 120/200  loss 2.3457  skipped  NOT");
+}
+END_TEST
+
+START_TEST(a_line_is_cut_one_short_of_the_width_and_erases_what_it_leaves)
+{
+    struct progress progress;
+    struct eps_step step = step_of(1, 200);
+
+    progress_init(&progress, out);
+    progress_step(&progress, &step);
+    ck_assert_str_eq(look(), "\rstep 1/200  loss 2.3457  12345 tokens/s  3 min 19 s left  d\033[K");
+    ck_assert_uint_eq(progress.n_columns, 59);
+    step.step = step.n_steps;
+    resize(20);
+    progress_step(&progress, &step);
+    ck_assert_str_eq(look(), "\r\nstep 200/200  loss \033[K"); /* the old line is wrapped, so a new one is begun */
+    resize(15);
+    progress_clear(&progress);
+    ck_assert_str_eq(look(), "\r\033[K");
+    progress_clear(&progress);
+    ck_assert_str_eq(look(), "");
+}
+END_TEST
+
+START_TEST(a_terminal_sees_a_line_at_once_then_after_a_tenth_of_a_second)
+{
+    struct progress progress;
+    struct eps_step step = step_of(1, 1000);
+
+    progress_init(&progress, out);
+    progress_step(&progress, &step);
+    ck_assert_ptr_nonnull(strstr(look(), "step 1/1000"));
+    step.step = 2;
+    progress_step(&progress, &step);
+    ck_assert_str_eq(look(), "");
+    progress.shown_ns -= 100000000;
+    progress_step(&progress, &step);
+    ck_assert_ptr_nonnull(strstr(look(), "step 2/1000"));
+}
+END_TEST
+
+START_TEST(the_same_line_is_not_drawn_twice)
+{
+    struct progress progress;
+    struct eps_step step = step_of(7, 7);
+
+    progress_init(&progress, out);
+    progress_step(&progress, &step);
+    ck_assert_str_ne(look(), "");
+    progress_step(&progress, &step);
+    ck_assert_str_eq(look(), "");
+    progress_finish(&progress);
+    ck_assert_str_eq(look(), "\r\n"); /* the terminal's own \r */
+}
+END_TEST
+
+START_TEST(trouble_stays_above_the_line_and_in_it_until_something_is_saved)
+{
+    struct progress progress;
+    struct eps_step step = step_of(7, 7);
+
+    resize(200);
+    progress_init(&progress, out);
+    progress_step(&progress, &step);
+    look();
+    progress_trouble(&progress, "step 5: No space left on device");
+    const char *said = look();
+    ck_assert_ptr_nonnull(strstr(said, "\r\033[K\033[31mnot saved: step 5: No space left on device\033[0m\r\n"));
+    ck_assert_ptr_nonnull(strstr(said, "\rstep 7/7  loss 2.3457  \033[31mNOT SAVED\033[0m  12345 tokens/s"));
+    progress_saved(&progress, 7, "runs/x/step-7");
+    said = look();
+    ck_assert_ptr_null(strstr(said, "NOT SAVED"));
+    ck_assert_ptr_nonnull(strstr(said, "2.0 GiB  saved 7\033[K"));
+}
+END_TEST
+
+/* Ten seconds without a word are long enough for a line. */
+START_TEST(an_evaluation_that_takes_long_has_lines_in_a_pipe)
+{
+    struct progress progress;
+
+    setenv("TERM", "dumb", 1);
+    progress_init(&progress, out);
+    progress_evaluating(&progress, 0, 300);
+    progress_evaluating(&progress, 100, 300);
+    ck_assert_str_eq(look(), "");
+    progress.evaluating_ns -= 10000000000;
+    progress_evaluating(&progress, 150, 300);
+    ck_assert_ptr_nonnull(strstr(look(), "evaluating 50 %"));
+    progress_evaluating(&progress, 200, 300);
+    ck_assert_str_eq(look(), "");
+}
+END_TEST
+
+/* Half a second without a word is no silence; what follows is told until the next step. */
+START_TEST(an_evaluation_that_takes_long_is_in_the_line)
+{
+    struct progress progress;
+    struct eps_step step = step_of(7, 9);
+
+    resize(200);
+    progress_init(&progress, out);
+    progress_evaluating(&progress, 0, 300);
+    progress_evaluating(&progress, 100, 300);
+    ck_assert_str_eq(look(), "");
+    progress.evaluating_ns -= 500000000;
+    progress_evaluating(&progress, 200, 300); /* before the first step */
+    ck_assert_str_eq(look(), "\revaluating 66 %\033[K");
+    progress_clear(&progress);
+    look();
+    progress_step(&progress, &step);
+    ck_assert_ptr_null(strstr(look(), "evaluating"));
+    progress_evaluating(&progress, 0, 300);
+    progress.evaluating_ns -= 500000000;
+    progress_evaluating(&progress, 299, 300);
+    ck_assert_ptr_nonnull(strstr(look(), "\rstep 7/9  loss 2.3457  evaluating 99 %  12345 tokens/s"));
+    step.step = 9;
+    progress_step(&progress, &step);
+    ck_assert_ptr_null(strstr(look(), "evaluating"));
+    setenv("TERM", "dumb", 1);
+    progress_init(&progress, out);
+    progress_evaluating(&progress, 0, 300);
+    progress.evaluating_ns -= 500000000;
+    progress_evaluating(&progress, 200, 300);
+    ck_assert_str_eq(look(), "");
+}
+END_TEST
+
+START_TEST(no_color_leaves_the_words_alone)
+{
+    struct progress progress;
+    struct eps_step step = step_of(7, 7);
+
+    setenv("NO_COLOR", "1", 1);
+    resize(200);
+    progress_init(&progress, out);
+    progress_step(&progress, &step);
+    progress_trouble(&progress, "full");
+    const char *said = look();
+    ck_assert_ptr_nonnull(strstr(said, "NOT SAVED"));
+    ck_assert_ptr_null(strstr(said, "\033[3"));
+    unsetenv("NO_COLOR");
+}
+END_TEST
+
+START_TEST(a_dumb_terminal_gets_plain_lines)
+{
+    static const char *const terms[] = {"dumb", "", NULL};
+    struct progress progress;
+    struct eps_step step = step_of(7, 7);
+
+    if (terms[_i])
+        setenv("TERM", terms[_i], 1);
+    else
+        unsetenv("TERM");
+    progress_init(&progress, out);
+    progress_step(&progress, &step);
+    progress_clear(&progress);
+    progress_saved(&progress, 7, "runs/x/step-7");
+    progress_finish(&progress);
+    ck_assert_str_eq(look(), "step 7/7  loss 2.3457  12345 tokens/s  0 s left  device 0.12 GiB of 2.0 GiB\r\n"
+                             "saved runs/x/step-7\r\n");
+}
+END_TEST
+
+static size_t count_lines(uint64_t n_steps)
+{
+    struct progress progress;
+    FILE *file = tmpfile();
+    size_t n = 0;
+
+    progress_init(&progress, file);
+    for (uint64_t i = 1; i <= n_steps; i++) {
+        struct eps_step step = step_of(i, n_steps);
+        progress_step(&progress, &step);
+    }
+    rewind(file);
+    for (int c; (c = getc(file)) != EOF;)
+        n += c == '\n';
+    fclose(file);
+    return n;
+}
+
+/* The first step, and each that completes a hundredth: of 100 steps every one, of 5000 every 50th. */
+START_TEST(a_pipe_sees_every_step_of_a_short_run_and_a_hundredth_of_a_long_one)
+{
+    ck_assert_uint_eq(count_lines(1), 1);
+    ck_assert_uint_eq(count_lines(73), 73);
+    ck_assert_uint_eq(count_lines(100), 100);
+    ck_assert_uint_eq(count_lines(5000), 101);
+}
+END_TEST
+
+START_TEST(a_slow_run_in_a_pipe_is_heard_of_every_ten_seconds)
+{
+    struct progress progress;
+    struct eps_step step = step_of(1, 1000000);
+
+    progress_init(&progress, tmpfile());
+    progress_step(&progress, &step);
+    step.step = 2;
+    progress_step(&progress, &step);
+    ck_assert_uint_eq(progress.shown_step, 1);
+    progress.shown_ns -= 10000000000;
+    progress_step(&progress, &step);
+    ck_assert_uint_eq(progress.shown_step, 2);
+    fclose(progress.out);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("progress");
+
+    tcase_add_checked_fixture(tests, setup, teardown);
+    tcase_add_test(tests, a_line_says_where_the_run_is);
+    tcase_add_test(tests, a_line_is_cut_one_short_of_the_width_and_erases_what_it_leaves);
+    tcase_add_test(tests, a_terminal_sees_a_line_at_once_then_after_a_tenth_of_a_second);
+    tcase_add_test(tests, the_same_line_is_not_drawn_twice);
+    tcase_add_test(tests, trouble_stays_above_the_line_and_in_it_until_something_is_saved);
+    tcase_add_test(tests, an_evaluation_that_takes_long_has_lines_in_a_pipe);
+    tcase_add_test(tests, an_evaluation_that_takes_long_is_in_the_line);
+    tcase_add_test(tests, no_color_leaves_the_words_alone);
+    tcase_add_loop_test(tests, a_dumb_terminal_gets_plain_lines, 0, 3);
+    tcase_add_test(tests, a_pipe_sees_every_step_of_a_short_run_and_a_hundredth_of_a_long_one);
+    tcase_add_test(tests, a_slow_run_in_a_pipe_is_heard_of_every_ten_seconds);
+    return run_tests(tests);
+}

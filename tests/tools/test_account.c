@@ -1,0 +1,133 @@
+/* What eps train says of a run, before its first step and after its last. */
+#include "tests/kit/run.h"
+
+#include "tools/account.h"
+
+#include <check.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static char said[4000];
+
+/* Calls it with stdout in a file, whose content is in `said` then. */
+static void listen_to(void (*speak)(void))
+{
+    FILE *file = tmpfile();
+    const int before = dup(STDOUT_FILENO);
+
+    fflush(stdout);
+    ck_assert_int_ge(dup2(fileno(file), STDOUT_FILENO), 0);
+    speak();
+    fflush(stdout);
+    ck_assert_int_ge(dup2(before, STDOUT_FILENO), 0);
+    close(before);
+    rewind(file);
+    said[fread(said, 1, sizeof said - 1, file)] = 0;
+    fclose(file);
+}
+
+static void check_said(const char *part)
+{
+    ck_assert_msg(strstr(said, part) != NULL, "no \"%s\": %s", part, said);
+}
+
+static const uint64_t mib = 1 << 20;
+
+static void plan(void)
+{
+    const struct eps_memory_row rows[] = {{"weights", 0, 0, 3 * mib}, {"stash", 0, 0, 3 * mib},
+                                          {"data", 0, 0, mib},        {"gradient", 0, 0, 2 * mib},
+                                          {"other", 9, 9, 0},         {"library", 0, 0, 4 * mib}};
+    const struct eps_memory device = {.worker = 3, .budget = 20 * mib, .planned = 13 * mib, .rows = rows, .n_rows = 6};
+    const struct eps_memory host = {.planned = 4 * mib, .rows = rows + 5, .n_rows = 1};
+    const struct eps_choice choice = {
+        .microbatch = 1, .host_stash = true, .n_kept = 2, .n_blocks = 12, .n_weight_buffers = 3, .n_resident = 1};
+
+    account_plan(&choice, &host, &device);
+}
+
+START_TEST(a_plan_is_three_lines_with_the_largest_terms)
+{
+    listen_to(plan);
+    ck_assert_str_eq(
+        said, "plan         micro-batches of 1, activation checkpoints on the host, activations of 2 of 12 blocks "
+              "kept, 3 weight buffers, 1 unit resident\n"
+              "planned      device 13.0 MiB of 20.0 MiB: library 4.0 MiB, weights 3.0 MiB, stash 3.0 MiB, "
+              "gradient 2.0 MiB, ...\n"
+              "             host 4.0 MiB: library 4.0 MiB\n");
+}
+END_TEST
+
+static struct account account = {.out = "/no/such/run",
+                                 .last = 4,
+                                 .n_steps = 4,
+                                 .saved = UINT64_MAX,
+                                 .loss = 2.5,
+                                 .before = NAN,
+                                 .after = NAN,
+                                 .tokens = 100,
+                                 .ms = 1000,
+                                 .device_peak = 5 << 20,
+                                 .device_planned = 5 << 20,
+                                 .device_budget = 8 << 20,
+                                 .host_peak = 3 << 20,
+                                 .host_planned = 2 << 20};
+
+static void end(void)
+{
+    account_end(&account);
+}
+
+START_TEST(the_end_compares_what_was_used_with_the_plan)
+{
+    listen_to(end);
+    check_said("loss         2.5000 at step 4\n");
+    check_said("speed        100 tokens/s over 4 steps\n");
+    check_said("memory       device 5.0 MiB of 8.0 MiB at most (as planned)\n"
+               "             host 3.0 MiB (2.0 MiB planned)\n");
+    ck_assert_ptr_null(strstr(said, "skipped"));
+}
+END_TEST
+
+/* A directory that a shell would take apart, of a run that stands. */
+START_TEST(commands_to_go_on_with_can_be_pasted)
+{
+    char directory[] = "/tmp/it's a run.XXXXXX", path[64];
+
+    ck_assert_ptr_nonnull(mkdtemp(directory));
+    snprintf(path, sizeof path, "%s/metrics.jsonl", directory);
+    FILE *file = fopen(path, "w");
+    fclose(file);
+    snprintf(account.out, sizeof account.out, "%s", directory);
+    account.saved = 4;
+    listen_to(end);
+    ck_assert_int_eq(unlink(path) | rmdir(directory), 0);
+    /* Nothing there is named `latest`. */
+    snprintf(path, sizeof path, " generate --model '/tmp/it'\\''s a run.%s'/step-4\n", strrchr(directory, '.') + 1);
+    check_said(path);
+    snprintf(path, sizeof path, " train --resume '/tmp/it'\\''s a run.%s' --steps 8\n", strrchr(directory, '.') + 1);
+    check_said(path);
+}
+END_TEST
+
+START_TEST(steps_that_were_skipped_are_counted)
+{
+    account.n_skipped = 3;
+    listen_to(end);
+    check_said("skipped      3 of these steps, whose gradient was not finite\n");
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("account");
+
+    tcase_add_test(tests, a_plan_is_three_lines_with_the_largest_terms);
+    tcase_add_test(tests, the_end_compares_what_was_used_with_the_plan);
+    tcase_add_test(tests, commands_to_go_on_with_can_be_pasted);
+    tcase_add_test(tests, steps_that_were_skipped_are_counted);
+    return run_tests(tests);
+}

@@ -1,0 +1,382 @@
+/* The eps command with real arguments and files, all of them wrong: one sentence on stderr that names what is at fault,
+ * the right exit status, nothing on stdout, and nothing left behind. None of this reaches a worker. */
+#include "tests/kit/run.h"
+
+#include <check.h>
+#include <pty.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char directory[] = "/tmp/test_cli.XXXXXX";
+
+static void put(const char *name, const void *bytes, size_t n)
+{
+    FILE *file = fopen(name, "w");
+
+    ck_assert_ptr_nonnull(file);
+    ck_assert_uint_eq(fwrite(bytes, 1, n, file), n);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+static void put_config(const char *name, const char *more)
+{
+    char text[512];
+    int n = snprintf(text, sizeof text,
+                     "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 8, \"n_positions\": 16, "
+                     "\"attn_pdrop\": 0.0, \"embd_pdrop\": 0.0, \"resid_pdrop\": 0.0, %s}\n",
+                     more);
+    put(name, text, (size_t)n);
+}
+
+/* A socket that nobody listens at, as a killed daemon leaves it. */
+static void put_stale_door(void)
+{
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int fd = socket(AF_UNIX, SOCK_SEQPACKET, 0);
+
+    ck_assert_int_eq(mkdir("run/eps", 0700), 0);
+    ck_assert_int_eq(mkdir("run/eps/stale", 0700), 0);
+    snprintf(address.sun_path, sizeof address.sun_path, "run/eps/stale/door");
+    ck_assert_int_eq(bind(fd, (const struct sockaddr *)&address, sizeof address), 0);
+    close(fd);
+}
+
+static void put_files(void)
+{
+    static char text[2000];
+    uint16_t ids[100] = {0};
+    char runtime[64];
+
+    memset(text, 'a', sizeof text);
+    put("text.txt", text, sizeof text);
+    put("short.txt", text, 20);
+    put("scrap.txt", text, 3);
+    put("latin1.txt", "gr\xFC\xDF", 4);
+    ids[77] = 300;
+    put("ids.bin", ids, sizeof ids);
+    put("odd.bin", ids, 33);
+    put_config("good.json", "\"vocab_size\": 256");
+    put_config("words.json", "\"vocab_size\": 50257");
+    put_config("heads.json", "\"vocab_size\": 256, \"n_inner\": 0");
+    put_config("missing.json", "\"n_inner\": null");
+    put_config("unknown.json", "\"vocab_size\": 256, \"cross_attention_of_mine\": true");
+    put_config("dropout.json", "\"vocab_size\": 256, \"summary_first_dropout\": 0.1, \"initializer_range\": -1");
+    ck_assert_int_eq(mkdir("bare", 0700), 0);
+    put_config("bare/config.json", "\"vocab_size\": 256");
+    ck_assert_int_eq(mkdir("indexed", 0700), 0);
+    put_config("indexed/config.json", "\"vocab_size\": 256");
+    static const char index[] = "{\"weight_map\": {\"wte.weight\": \"../secret\"}}";
+    put("indexed/model.safetensors.index.json", index, sizeof index - 1);
+    ck_assert_int_eq(mkdir("used", 0700), 0);
+    put("used/metrics.jsonl", "", 0);
+    ck_assert_int_eq(mkdir("run", 0700), 0);
+    ck_assert_int_gt(snprintf(runtime, sizeof runtime, "%s/run", directory), 0);
+    setenv("XDG_RUNTIME_DIR", runtime, 1); /* other people's daemons are not met */
+    put_stale_door();
+}
+
+static char *read_file(const char *name)
+{
+    static char text[2][16384];
+    static int next;
+    FILE *file = fopen(name, "r");
+    char *out = text[next ^= 1];
+
+    ck_assert_ptr_nonnull(file);
+    out[fread(out, 1, sizeof text[0] - 1, file)] = 0;
+    fclose(file);
+    return out;
+}
+
+/* Runs eps with these arguments, as a shell reads them; the exit status. */
+static int __attribute__((format(printf, 1, 2))) eps(const char *format, ...)
+{
+    char arguments[512], command[1024];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(arguments, sizeof arguments, format, args);
+    va_end(args);
+    snprintf(command, sizeof command, "%s/eps %s >out.txt 2>err.txt", BIN_DIR, arguments);
+    int status = system(command);
+    ck_assert_msg(WIFEXITED(status), "eps %s: killed", arguments);
+    return WEXITSTATUS(status);
+}
+
+/* What was said is one line on stderr that begins with the command's name and holds these words. */
+static void check_sentence(const char *arguments, const char *first, const char *second)
+{
+    const char *said = read_file("err.txt"), *end = strchr(said, '\n');
+
+    ck_assert_msg(strncmp(said, "eps", 3) == 0, "eps %s: %s", arguments, said);
+    ck_assert_msg(end && !end[1], "eps %s: not one line: %s", arguments, said);
+    ck_assert_msg(end[-1] != '.', "eps %s: ends in a full stop: %s", arguments, said);
+    ck_assert_msg(strstr(said, first) && strstr(said, second), "eps %s: no \"%s\" and \"%s\": %s", arguments, first,
+                  second, said);
+    ck_assert_msg(*read_file("out.txt") == 0, "eps %s: something on stdout", arguments);
+}
+
+#define GOOD "train --model good.json --data text.txt --out new "
+
+static const struct {
+    const char *arguments;
+    int status;
+    const char *first, *second; /* words of the sentence */
+} wrongs[] = {
+    {"frobnicate", 2, "'frobnicate'", "--help"},
+    {"tain", 2, "'tain'", "did you mean train?"},
+    {"evaluate", 2, "'evaluate'", "did you mean eval?"},
+    {"verison", 2, "'verison'", "did you mean version?"},
+    {"help frobnicate", 2, "'frobnicate'", "--help"},
+    {"help gnerate", 2, "'gnerate'", "did you mean generate?"},
+    {GOOD "--devce-mem 3", 2, "--devce-mem is not an option", "did you mean --device-mem?"},
+    {GOOD "--device_mem=3", 2, "--device_mem is not an option", "did you mean --device-mem?"},
+    {GOOD "-lr 1", 2, "-lr is not an option", "did you mean --lr?"},
+    {GOOD "--batch-size 4", 2, "--batch-size is not an option", "it is called --batch here"},
+    {GOOD "--batch_size=4", 2, "--batch_size is not an option", "it is called --batch here"},
+    {GOOD "--learning-rate 1e-3", 2, "--learning-rate", "it is called --lr here"},
+    {GOOD "--num-train-epochs 3", 2, "--num-train-epochs", "it is called --epochs here"},
+    {GOOD "--max-steps 3", 2, "--max-steps", "it is called --steps here"},
+    {GOOD "--seq-len 3", 2, "--seq-len", "it is called --seq here"},
+    {GOOD "--max-seq-length 3", 2, "--max-seq-length", "it is called --seq here"},
+    {GOOD "--block-size 3", 2, "--block-size", "it is called --seq here"},
+    {GOOD "--output-dir x", 2, "--output-dir", "it is called --out here"},
+    {GOOD "--bf16", 2, "--bf16", "it is called --precision bf16 here"},
+    {GOOD "--per-device-train-batch-size 4", 2, "--batch is the whole batch", "--microbatch"},
+    {GOOD "--gradient-accumulation-steps 4", 2, "gradients are accumulated", "--microbatch"},
+    {GOOD "--gradient-checkpointing", 2, "activation checkpointing", "--device-mem"},
+    {"generate --max-new-tokens 4", 2, "--max-new-tokens", "it is called --tokens here"},
+    {"generate --max-length 4", 2, "--max-length", "it is called --tokens here"},
+    {GOOD "--max-length 4", 2, "--max-length", "it is called --seq here"},
+    {"eval --learning-rate 4", 2, "--learning-rate is not an option of eps eval", "eps eval --help"},
+    {"train --model gpt3 --data text.txt", 1, "gpt3", "gpt2-xl"},
+    {"train --data none.txt", 1, "none.txt", "No such file"},
+    {"train --data none-*.txt", 1, "none-*.txt", "no file matches"},
+    {"train --data scrap.txt", 1, "scrap.txt", "3 tokens"},
+    {"train --model gpt2 --data latin1.txt", 1, "latin1.txt", "UTF-8"},
+    {"train --model good.json", 2, "--data", "needed"},
+    {GOOD "--frobnicate 3", 2, "--frobnicate", "--help"},
+    {GOOD "-x", 2, "-x", "--help"},
+    {GOOD "--out=", 2, "--out", "empty"},
+    {"train word --model good.json", 2, "'word'", "--help"},
+    {"status one two", 2, "'two'", "--help"},
+    {GOOD "--seq", 2, "--seq", "value"},
+    {GOOD "--seq --batch 3", 2, "--seq", "value"},
+    {GOOD "--deterministic=yes", 2, "--deterministic", "no value"},
+    {GOOD "--schedule sideways", 2, "'sideways'", "cosine|linear|constant"},
+    {GOOD "--schedule cos", 2, "'cos'", "cosine|linear|constant"},
+    {GOOD "--optimizer sgd", 2, "'sgd'", "adama|adamw"},
+    {GOOD "--device gpu", 2, "--device gpu", "cuda:N"},
+    {GOOD "--betas 0.9", 2, "--betas", "0.9,0.999"},
+    {GOOD "--betas 0.9,1.0", 2, "--betas 0.9,1", "less than 1"},
+    {GOOD "--lr 0", 2, "--lr 0", "within"},
+    {GOOD "--lr nan", 2, "--lr 'nan'", "number"},
+    {GOOD "--lr 1e999", 2, "--lr inf", "within"},
+    {GOOD "--lr 1e-3x", 2, "--lr '1e-3x'", "number"},
+    {GOOD "--epochs 0", 2, "--epochs 0", ""},
+    {GOOD "--epochs 1 --steps 1", 2, "--steps", "--epochs"},
+    {GOOD "--seq 17", 2, "--seq 17", "16 positions"},
+    {GOOD "--batch 3 --parts 2", 2, "--batch 3", "--parts 2"},
+    {GOOD "--batch 4 --microbatch 5", 2, "--microbatch 5", "4 rows"},
+    {GOOD "--parts 65", 2, "--parts 65", "64"},
+    {GOOD "--steps 2 --warmup 3", 2, "--warmup 3", "2 steps"},
+    {GOOD "--device-mem 12parsecs", 2, "--device-mem", "12parsecs"},
+    {GOOD "--workers 2 --connect somewhere", 2, "--workers 2", "--connect"},
+    {"train --model none.json --data text.txt", 1, "none.json", "No such file"},
+    {"train --model bare/ --data text.txt", 1, "no *.safetensors", "bare//config.json"},
+    {"train --model indexed --data text.txt", 1, "indexed", "wte.weight"},
+    {"train --model text.txt --data text.txt", 1, "text.txt", "JSON"},
+    {"train --model heads.json --data text.txt", 1, "heads.json", "n_inner"},
+    {"train --model missing.json --data text.txt", 1, "missing.json", "vocab_size"},
+    {"train --model unknown.json --data text.txt", 1, "unknown.json", "cross_attention_of_mine"},
+    {"train --model dropout.json --data text.txt", 1, "dropout.json", "initializer_range"},
+    {"train --model words.json --data text.txt", 1, "text.txt", "50257"},
+    {"train --model good.json --data none.txt", 1, "none.txt", "No such file"},
+    {"train --model good.json --data text.txt none.bin", 1, "none.bin", "No such file"},
+    {"train --model good.json --data bare", 1, "no file in it", "--data"},
+    {"train --model good.json --data short.txt", 1, "short.txt", "20 tokens"},
+    {"train --model good.json --data latin1.txt", 1, "latin1.txt", "UTF-8"},
+    {"train --model good.json --data ids.bin", 1, "ids.bin", "token 77 is 300"},
+    {"train --model good.json --data odd.bin", 1, "odd.bin", "33 bytes"},
+    {"train --model good.json --data text.txt --eval-data short.txt --seq 16 --eval-data none", 1, "--eval-data",
+     "none"},
+    {"train --model good.json --data text.txt --out used", 1, "--out used", "metrics.jsonl"},
+    {"train --model good.json --data text.txt --out text.txt", 1, "--out text.txt", "directory"},
+    {"train --model good.json --data text.txt --out text.txt/below", 1, "--out text.txt/below", "directory"},
+    {GOOD "--connect tcp://host:1", 1, "tcp://host:1", ""},
+    {"eval --data text.txt", 2, "--model", "needed"},
+    {"eval --model good.json --data text.txt", 1, "no weights", "good.json"},
+    {"status nobody", 1, "nobody", "no daemon"},
+    {"mem stale", 1, "stale", "nobody listens"},
+    {"stop nobody", 1, "nobody", "no daemon"},
+    {"status", 1, "no daemon", ""},
+};
+
+START_TEST(a_mistake_is_one_sentence_and_the_right_status)
+{
+    int status = eps("%s", wrongs[_i].arguments);
+
+    check_sentence(wrongs[_i].arguments, wrongs[_i].first, wrongs[_i].second);
+    ck_assert_msg(status == wrongs[_i].status, "eps %s: status %d", wrongs[_i].arguments, status);
+    ck_assert_msg(access("new", F_OK) != 0, "eps %s: left a run directory", wrongs[_i].arguments);
+    ck_assert_msg(access("runs", F_OK) != 0, "eps %s: left runs/", wrongs[_i].arguments);
+}
+END_TEST
+
+/* Zero, negative, huge, fractional, empty or a word: no count takes them, and the sentence says which it was. */
+START_TEST(counts_take_whole_numbers_in_range_only)
+{
+    static const char *const options[] = {"--steps", "--batch",   "--seq",        "--microbatch",
+                                          "--parts", "--workers", "--eval-every", "--device-mem"};
+    static const char *const values[] = {"0", "-1", "99999999999999999999999", "1.5x", "many", "0x10", "+1"};
+    const char *option = options[_i];
+    char arguments[128], quoted[64];
+
+    for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
+        snprintf(arguments, sizeof arguments, GOOD "%s %s", option, values[i]);
+        if (strcmp(option, "--device-mem") == 0 && i >= 5) /* a size may be hexadecimal, why not */
+            continue;
+        ck_assert_msg(eps("%s", arguments) == 2, "eps %s: not 2", arguments);
+        snprintf(quoted, sizeof quoted, "'%s'", values[i]);
+        check_sentence(arguments, option, quoted);
+        ck_assert_int_ne(access("new", F_OK), 0);
+    }
+}
+END_TEST
+
+START_TEST(help_names_every_option_and_succeeds)
+{
+    static const struct {
+        const char *command;
+        const char *words[32];
+    } helps[] = {
+        {"", {"train", "eval", "status", "mem", "stop"}},
+        {"train",
+         {"--model",   "--data",         "--eval-data", "--out",       "--steps",         "--epochs",     "--batch",
+          "--seq",     "--microbatch",   "--parts",     "--lr",        "--min-lr",        "--schedule",   "--warmup",
+          "--betas",   "--weight-decay", "--epsilon",   "--order",     "--seed",          "--eval-every", "--device",
+          "--workers", "--device-mem",   "--connect",   "--optimizer", "--deterministic", "130"}},
+        {"eval", {"--model", "--data", "--batch", "--seq", "--device-mem", "--connect", "--json"}},
+        {"status", {"ADDRESS", "--json"}},
+        {"mem", {"ADDRESS", "--json"}},
+        {"stop", {"ADDRESS"}},
+    };
+
+    for (size_t i = 0; i < sizeof helps / sizeof *helps; i++) {
+        ck_assert_int_eq(eps("%s --help", helps[i].command), 0);
+        const char *said = read_file("out.txt");
+        for (const char *const *word = helps[i].words; *word; word++)
+            ck_assert_msg(strstr(said, *word), "eps %s --help does not name %s", helps[i].command, *word);
+        ck_assert_str_eq(read_file("err.txt"), "");
+    }
+    ck_assert_int_eq(eps("%s", ""), 2); /* without a command: the same words, as a mistake */
+    ck_assert_ptr_nonnull(strstr(read_file("err.txt"), "train"));
+}
+END_TEST
+
+START_TEST(help_and_version_are_commands_too)
+{
+    char help[16384];
+
+    ck_assert_int_eq(eps("train --help"), 0);
+    snprintf(help, sizeof help, "%s", read_file("out.txt"));
+    ck_assert_int_eq(eps("help train"), 0);
+    ck_assert_str_eq(read_file("out.txt"), help);
+    ck_assert_int_eq(eps("--help"), 0);
+    snprintf(help, sizeof help, "%s", read_file("out.txt"));
+    ck_assert_int_eq(eps("help"), 0);
+    ck_assert_str_eq(read_file("out.txt"), help);
+    ck_assert_int_eq(eps("--version"), 0);
+    snprintf(help, sizeof help, "%s", read_file("out.txt"));
+    ck_assert_int_eq(eps("version"), 0);
+    ck_assert_str_eq(read_file("out.txt"), help);
+    ck_assert(strncmp(help, "eps ", 4) == 0);
+    ck_assert_int_eq(eps("-V"), 0);
+    ck_assert_str_eq(read_file("out.txt"), help);
+    ck_assert_int_eq(eps("help train eval"), 2);
+}
+END_TEST
+
+/* In a pipe a page of 80 columns, in which a long name may stand alone. */
+START_TEST(no_line_of_help_is_wider_than_a_page)
+{
+    static const char *const commands[] = {"",       "train", "plan",   "eval", "generate", "report", "export",
+                                           "verify", "bench", "status", "mem",  "top",      "save",   "stop"};
+    const char *line;
+
+    ck_assert_int_eq(eps("%s --help", commands[_i]), 0);
+    for (line = read_file("out.txt"); *line; line += strcspn(line, "\n") + 1)
+        ck_assert_msg(strcspn(line, "\n") <= 90, "eps %s --help: %.*s", commands[_i], (int)strcspn(line, "\n"), line);
+}
+END_TEST
+
+/* A misuse on a terminal of 40 columns: the sentence is broken at its spaces, and the command's name is red. */
+START_TEST(an_error_is_broken_to_the_width_of_a_terminal)
+{
+    const char *const arguments[] = {BIN_DIR "/eps", "train", "--grad-accum", NULL};
+    char said[4096];
+    size_t n = 0;
+    ssize_t got;
+    int fd;
+    const pid_t pid = forkpty(&fd, NULL, NULL, &(struct winsize){.ws_row = 24, .ws_col = 40});
+
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        setenv("TERM", "xterm", 1);
+        unsetenv("NO_COLOR");
+        execv(arguments[0], (char *const *)arguments);
+        _exit(127);
+    }
+    while (n < sizeof said - 1 && (got = read(fd, said + n, sizeof said - 1 - n)) > 0)
+        n += (size_t)got;
+    said[n] = 0;
+    close(fd);
+    ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+    ck_assert_msg(strncmp(said, "\033[31meps train:\033[0m ", 20) == 0, "%s", said);
+    for (const char *line = strchr(said, ' '); *line; line += strcspn(line, "\r\n") + 2)
+        ck_assert_msg(strcspn(line, "\r\n") < 40, "%s", said);
+    ck_assert_ptr_nonnull(strstr(said, "\r\n           "));
+}
+END_TEST
+
+START_TEST(a_full_disk_under_stdout_is_a_failure)
+{
+    char command[256];
+
+    snprintf(command, sizeof command, "%s/eps --help >/dev/full 2>err.txt", BIN_DIR);
+    int status = system(command);
+    ck_assert_int_eq(WEXITSTATUS(status), 1);
+    ck_assert_ptr_nonnull(strstr(read_file("err.txt"), "standard output"));
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("cli");
+    char command[64];
+
+    if (!mkdtemp(directory) || chdir(directory))
+        return 1;
+    tcase_add_unchecked_fixture(tests, put_files, NULL);
+    tcase_add_loop_test(tests, a_mistake_is_one_sentence_and_the_right_status, 0,
+                        (int)(sizeof wrongs / sizeof *wrongs));
+    tcase_add_loop_test(tests, counts_take_whole_numbers_in_range_only, 0, 8);
+    tcase_add_test(tests, help_names_every_option_and_succeeds);
+    tcase_add_test(tests, help_and_version_are_commands_too);
+    tcase_add_loop_test(tests, no_line_of_help_is_wider_than_a_page, 0, 14);
+    tcase_add_test(tests, an_error_is_broken_to_the_width_of_a_terminal);
+    tcase_add_test(tests, a_full_disk_under_stdout_is_a_failure);
+
+    const int failed = run_tests(tests);
+    snprintf(command, sizeof command, "rm -r %s", directory);
+    return system(command) != 0 || failed != 0;
+}

@@ -1,0 +1,349 @@
+/* eps generate at a shell: what goes to stdout, to stderr, to a terminal, and how it ends. */
+#include "tests/kit/fixture.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/run.h"
+
+#include <check.h>
+#include <fcntl.h>
+#include <pty.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static struct fixture fixture;
+static char model[300], out_file[300], err_file[300];
+
+static void setup(void)
+{
+    processes_setup();
+    fixture_open_model(&fixture, "generate");
+    snprintf(model, sizeof model, "%s", processes_path("model"));
+    snprintf(out_file, sizeof out_file, "%s", processes_path("out"));
+    snprintf(err_file, sizeof err_file, "%s", processes_path("err"));
+    ck_assert_int_eq(mkdir(model, 0700), 0);
+    fixture_write_model(&fixture, model);
+}
+
+static void remove_all(void)
+{
+    fixture_close(&fixture);
+    processes_remove();
+}
+
+/* Runs eps generate --model of the fixture with these words, as a shell reads them; the exit status. */
+static int __attribute__((format(printf, 1, 2))) generate(const char *format, ...)
+{
+    char words[1024];
+    va_list args;
+
+    va_start(args, format);
+    vsnprintf(words, sizeof words, format, args);
+    va_end(args);
+    return processes_eps("generate --model %s %s", model, words);
+}
+
+static json_t *first_text(void)
+{
+    return json_array_get(json_object_get(fixture.reference, "texts"), 0);
+}
+
+static const char *const prompt = "In the beginning "; /* the first text's */
+
+static void check_said(int status, int wanted, const char *first, const char *second)
+{
+    char *said = processes_read(err_file);
+    const char *end = strchr(said, '\n');
+
+    ck_assert_msg(status == wanted, "status %d: %s", status, said);
+    ck_assert_msg(strstr(said, first) && strstr(said, second), "no \"%s\" and \"%s\": %s", first, second, said);
+    ck_assert_msg(end && !end[1], "not one line: %s", said);
+    free(said);
+}
+
+/* The bytes of the first text's first n tokens, those that are no characters as U+FFFD; they hold no byte that begins a
+ * longer character and is followed by one that goes on with it. */
+static size_t continuation(char *out, size_t n)
+{
+    const json_t *ids = json_object_get(first_text(), "ids");
+    size_t used = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char byte = (unsigned char)json_integer_value(json_array_get(ids, i));
+        if (byte < 0x80)
+            out[used++] = (char)byte;
+        else
+            used += (size_t)sprintf(out + used, "\xEF\xBF\xBD");
+    }
+    return used;
+}
+
+START_TEST(prompt_and_continuation_are_all_that_goes_to_stdout)
+{
+    char wanted[256];
+
+    ck_assert_str_eq(json_string_value(json_object_get(first_text(), "prompt")), prompt);
+    const size_t n = continuation(wanted, 4);
+    check_said(generate("--prompt '%s' --tokens 4 --temperature 0", prompt), 0, "eps generate: 4 tokens after 17, ",
+               " tokens/s; 845.5 KiB of the 845.5 KiB of weights that a token visits stayed on the device");
+    char *said = processes_read(out_file);
+    ck_assert_uint_eq(strlen(said), strlen(prompt) + n);
+    ck_assert_mem_eq(said, prompt, strlen(prompt));
+    ck_assert_mem_eq(said + strlen(prompt), wanted, n);
+    free(said);
+
+    ck_assert_int_eq(system("printf 'In the beginning ' > prompt.txt"), 0);
+    for (int i = 0; i < 2; i++) { /* from a file, from standard input */
+        ck_assert_int_eq(generate(i ? "--prompt-file - --tokens 4 --temperature 0 < prompt.txt"
+                                    : "--prompt-file prompt.txt --tokens 4 --temperature 0"),
+                         0);
+        said = processes_read(out_file);
+        ck_assert_uint_eq(strlen(said), strlen(prompt) + n);
+        ck_assert_mem_eq(said + strlen(prompt), wanted, n);
+        free(said);
+    }
+}
+END_TEST
+
+START_TEST(json_is_one_object_with_everything_in_it)
+{
+    static const char *const numbers[] = {"prompt_ms",    "tokens_ms",   "tokens_per_s",
+                                          "weight_bytes", "token_bytes", "resident_bytes"};
+
+    ck_assert_int_eq(generate("--prompt '%s' --tokens 7 --temperature 0 --json", prompt), 0);
+    char *said = processes_read(out_file), *aside = processes_read(err_file), wanted[256];
+    json_t *object = json_loads(said, JSON_REJECT_DUPLICATES, NULL), *ids = json_object_get(object, "ids");
+
+    ck_assert_msg(object != NULL, "%s", said);
+    ck_assert_str_eq(aside, "");
+    ck_assert_str_eq(json_string_value(json_object_get(object, "prompt")), prompt);
+    wanted[continuation(wanted, 7)] = 0;
+    ck_assert_str_eq(json_string_value(json_object_get(object, "text")), wanted);
+    ck_assert_uint_eq(json_array_size(ids), 7);
+    for (size_t i = 0; i < 7; i++)
+        ck_assert(json_equal(json_array_get(ids, i), json_array_get(json_object_get(first_text(), "ids"), i)));
+    ck_assert_int_eq(json_integer_value(json_object_get(object, "prompt_tokens")), 17);
+    ck_assert_int_eq(json_integer_value(json_object_get(object, "tokens")), 7);
+    ck_assert(json_is_false(json_object_get(object, "ended")));
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        ck_assert_msg(json_number_value(json_object_get(object, numbers[i])) > 0, "%s", numbers[i]);
+    json_decref(object);
+    free(said);
+    free(aside);
+}
+END_TEST
+
+START_TEST(ids_stay_ids_where_there_is_no_tokenizer)
+{
+    ck_assert_int_eq(generate("--model %s/fixtures/tied --ids 1,60,7 --tokens 3", TESTS_DIR), 0);
+    char *said = processes_read(out_file);
+    unsigned a, b, c;
+
+    ck_assert_msg(sscanf(said, "1 60 7 %u %u %u", &a, &b, &c) == 3 && a < 61 && b < 61 && c < 61, "%s", said);
+    free(said);
+}
+END_TEST
+
+/* 512 positions: 517 tokens in all, the last of which is not looked at, fill them once. */
+START_TEST(a_text_beyond_the_positions_says_that_the_window_moved)
+{
+    ck_assert_int_eq(generate("--prompt 'In the beginning ' --tokens 500 --temperature 0"), 0);
+    char *said = processes_read(err_file);
+    const char *note = "eps generate: the text is longer than the model's positions: 1 time the model saw";
+    ck_assert_msg(strncmp(said, note, strlen(note)) == 0, "%s", said);
+    free(said);
+    ck_assert_int_eq(generate("--prompt 'In the beginning ' --tokens 500 --temperature 0 --json"), 0);
+    json_t *object = json_load_file(out_file, JSON_ALLOW_NUL, NULL);
+    ck_assert_int_eq(json_integer_value(json_object_get(object, "slides")), 1);
+    ck_assert_int_eq(json_integer_value(json_object_get(object, "tokens")), 500);
+    json_decref(object);
+}
+END_TEST
+
+START_TEST(mistakes_are_named)
+{
+    static const struct {
+        const char *words;
+        int status;
+        const char *first, *second;
+    } cases[] = {
+        {"--ids 1,2x", 2, "--ids '1,2x'", "464,2068"},
+        {"--ids ,", 2, "--ids ','", "commas"},
+        {"--ids -1", 2, "--ids '-1'", "commas"},
+        {"--ids 4294967296", 2, "--ids '4294967296'", "commas"},
+        {"--ids 256", 2, "--ids: 256 is not a token", "255"},
+        {"--ids 1 --prompt a", 2, "--ids", "give one"},
+        {"--prompt a --prompt-file b", 2, "--prompt-file", "give one"},
+        {"--prompt-file /nonexistent", 1, "--prompt-file /nonexistent", "No such file"},
+        {"--prompt-file /", 1, "--prompt-file /", "directory"},
+        {"--prompt-file /dev/null", 1, "--prompt-file /dev/null", "empty"},
+        {"--prompt-file /dev/zero", 1, "--prompt-file /dev/zero", "64 MiB"},
+        {"--prompt a --tokens 0", 2, "--tokens '0'", "1"},
+        {"--prompt a --temperature cold", 2, "--temperature 'cold'", "number"},
+        {"--prompt a --temperature -1", 2, "--temperature -1", "0"},
+        {"--prompt a --top-k 0", 2, "--top-k '0'", "1"},
+        {"--prompt a --top-p 2", 2, "--top-p 2", "1"},
+        {"--prompt \"$(printf '\\303(')\"", 1, "not UTF-8", "byte 0"},
+        {"--prompt a --connect lab --device-mem 1GiB", 2, "--device-mem", "--connect"},
+    };
+
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        int status = generate("%s", cases[i].words);
+        char *said = processes_read(out_file);
+        check_said(status, cases[i].status, cases[i].first, cases[i].second);
+        ck_assert_str_eq(said, "");
+        free(said);
+    }
+}
+END_TEST
+
+static bool has_text(void *context)
+{
+    struct stat st;
+    return stat(context, &st) == 0 && st.st_size > 17;
+}
+
+static bool nobody_is_left(void *context)
+{
+    (void)context;
+    return !processes_find("epsd") && !processes_find("eps-worker");
+}
+
+/* long/latest: a model with more positions than anybody waits for. */
+static void make_long(void)
+{
+    char command[1024];
+
+    if (access("long", F_OK) == 0)
+        return;
+    processes_config("long.json", 2, 2, 64, 65000);
+    snprintf(command, sizeof command,
+             "%s/eps train --model long.json --data %s --out long --steps 1 --seq 8 --batch 1 >/dev/null", BIN_DIR,
+             processes_text("text", 2000));
+    ck_assert_int_eq(system(command), 0);
+}
+
+static void redirect(const char *path, int to)
+{
+    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    dup2(fd, to);
+    close(fd);
+}
+
+START_TEST(an_interrupt_keeps_what_was_said)
+{
+    const int number = _i ? SIGTERM : SIGINT;
+    char program[400];
+
+    make_long();
+    snprintf(program, sizeof program, "%s/eps", BIN_DIR);
+    unlink(out_file);
+    pid_t pid = fork();
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        redirect(out_file, STDOUT_FILENO);
+        redirect(err_file, STDERR_FILENO);
+        execl(program, "eps", "generate", "--model", "long", "--prompt", prompt, "--tokens", "60000", (char *)NULL);
+        _exit(127);
+    }
+    ck_assert(processes_until(has_text, out_file));
+    ck_assert_int_eq(kill(pid, number), 0);
+    ck_assert_int_eq(processes_wait(pid), 128 + number);
+    ck_assert(nobody_is_left(NULL));
+    check_said(0, 0, "eps generate: interrupted", "");
+    char *said = processes_read(out_file);
+    ck_assert_int_eq(strncmp(said, prompt, strlen(prompt)), 0);
+    free(said);
+}
+END_TEST
+
+START_TEST(a_reader_that_has_seen_enough_ends_it_without_a_word)
+{
+    char command[2048];
+
+    make_long();
+    snprintf(command, sizeof command,
+             "(%s/eps generate --model long --tokens 60000 --prompt x 2>%s; echo $? >status) | head -c 20 >%s", BIN_DIR,
+             err_file, out_file);
+    ck_assert_int_eq(system(command), 0);
+    ck_assert(processes_until(nobody_is_left, NULL));
+    char *said = processes_read(err_file), *status = processes_read("status");
+    ck_assert_str_eq(said, "");
+    ck_assert_str_eq(status, "141\n");
+    free(said);
+    free(status);
+}
+END_TEST
+
+START_TEST(a_full_disk_is_told)
+{
+    char command[1024];
+
+    if (access("/dev/full", W_OK))
+        return;
+    snprintf(command, sizeof command, "%s/eps generate --model %s --prompt x --tokens 4 >/dev/full 2>%s", BIN_DIR,
+             model, err_file);
+    int status = system(command);
+    check_said(WEXITSTATUS(status), 1, "eps generate: standard output", "No space left");
+}
+END_TEST
+
+/* The fixture's texts hold control characters; a terminal sees none but new lines and tabs. */
+START_TEST(a_terminal_gets_characters_and_no_commands)
+{
+    struct winsize size = {.ws_row = 24, .ws_col = 80};
+    char said[65536], program[400];
+    size_t n = 0, n_marks = 0;
+    ssize_t got;
+    int fd, status;
+    pid_t pid = forkpty(&fd, NULL, NULL, &size);
+
+    ck_assert_int_ge(pid, 0);
+    if (pid == 0) {
+        snprintf(program, sizeof program, "%s/eps", BIN_DIR);
+        execl(program, "eps", "generate", "--model", model, "--prompt",
+              "\033[2Jx\xC2\x9B"
+              "2J\t\x7F.",
+              "--temperature", "0", "--tokens", "100", (char *)NULL);
+        _exit(127);
+    }
+    while (n < sizeof said - 1 && (got = read(fd, said + n, sizeof said - 1 - n)) > 0)
+        n += (size_t)got;
+    said[n] = 0;
+    close(fd);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "%s", said);
+    ck_assert_msg(strncmp(said,
+                          "\xEF\xBF\xBD[2Jx\xEF\xBF\xBD"
+                          "2J",
+                          12) == 0,
+                  "%s", said);
+    for (size_t i = 0; i < n; i++) {
+        const unsigned char c = (unsigned char)said[i];
+        ck_assert_msg((c >= 0x20 && c != 0x7F) || c == '\n' || c == '\r' || c == '\t', "byte %zu is 0x%02x", i, c);
+        n_marks += c == 0xEF;
+    }
+    ck_assert_uint_ge(n_marks, 4);
+    ck_assert_ptr_nonnull(strstr(said, "\neps generate: 100 tokens after ")); /* on a line of its own */
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("generate command");
+
+    tcase_add_unchecked_fixture(tests, setup, remove_all);
+    tcase_add_test(tests, prompt_and_continuation_are_all_that_goes_to_stdout);
+    tcase_add_test(tests, json_is_one_object_with_everything_in_it);
+    tcase_add_test(tests, ids_stay_ids_where_there_is_no_tokenizer);
+    tcase_add_test(tests, a_text_beyond_the_positions_says_that_the_window_moved);
+    tcase_add_test(tests, mistakes_are_named);
+    tcase_add_loop_test(tests, an_interrupt_keeps_what_was_said, 0, 2);
+    tcase_add_test(tests, a_reader_that_has_seen_enough_ends_it_without_a_word);
+    tcase_add_test(tests, a_full_disk_is_told);
+    tcase_add_test(tests, a_terminal_gets_characters_and_no_commands);
+    return run_tests(tests);
+}

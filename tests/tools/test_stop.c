@@ -1,0 +1,89 @@
+/* A daemon that is asked to stop while it trains. */
+#include "tests/kit/driver.h"
+#include "tests/kit/outputs.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/run.h"
+
+#include <check.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static pid_t daemon_pid;
+
+static void setup(void)
+{
+    processes_setup();
+    daemon_pid = processes_daemon("lab", 1, NULL);
+}
+
+START_TEST(a_daemon_that_is_asked_to_stop_lets_its_client_save)
+{
+    struct client_link viewer;
+    struct driver driver;
+    struct message m = {0};
+    const struct driver_options options = {.out = outputs_make("stopping")};
+
+    driver_open(&driver, "lab", &options);
+    driver_look(&viewer, "lab");
+    driver_train(&driver, 1);
+    if (_i == 0)
+        client_link_send(&viewer, &(struct message){.kind = MESSAGE_STOP});
+    else
+        ck_assert_int_eq(kill(daemon_pid, _i == 1 ? SIGTERM : SIGINT), 0);
+    while (!driver.n_stops)
+        driver_turn(&driver);
+    driver_status(&viewer, &m);
+    ck_assert_int_eq(m.status_reply.state, STATE_STOPPING);
+    driver_begin(&driver);
+    driver_await_done(&driver, 2);
+    driver_ask_save(&driver, 2);
+    driver_await_saves(&driver, 1);
+    driver_close(&driver);
+    outputs_check_whole("stopping", 2);
+    ck_assert_int_eq(processes_wait(daemon_pid), 0);
+    client_link_free(&viewer);
+}
+END_TEST
+
+START_TEST(asked_twice_or_without_a_run_a_daemon_stops_at_once)
+{
+    const struct message stop = {.kind = MESSAGE_STOP};
+    struct client_link viewer;
+    struct driver driver;
+    struct message m = {0};
+    struct error err = {""};
+
+    if (_i == 1)
+        driver_open(&driver, "lab", &(struct driver_options){0});
+    if (_i == 2)
+        driver_open(&driver, "lab", &(struct driver_options){.only_looks = true});
+    driver_look(&viewer, "lab");
+    client_link_send(&viewer, &stop);
+    if (_i == 1) {
+        while (!driver.n_stops)
+            driver_turn(&driver);
+        client_link_send(&viewer, &stop);
+    }
+    if (_i > 0) {
+        ck_assert_int_lt(client_link_next(&driver.link, &m, NULL, &err), 0);
+        ck_assert_msg(strstr(err.text, "stopped by request") != NULL, "%s", err.text);
+        driver_leave(&driver);
+    }
+    ck_assert_int_eq(processes_wait(daemon_pid), 0);
+    client_link_free(&viewer);
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tests = tcase_create("stop");
+
+    tcase_add_checked_fixture(tests, setup, processes_remove);
+    tcase_set_timeout(tests, 60);
+    tcase_add_loop_test(tests, a_daemon_that_is_asked_to_stop_lets_its_client_save, 0, 3);
+    tcase_add_loop_test(tests, asked_twice_or_without_a_run_a_daemon_stops_at_once, 0, 3);
+    return run_tests(tests);
+}

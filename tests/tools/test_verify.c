@@ -1,0 +1,277 @@
+#include "client/eps.h"
+
+#include "tests/kit/run.h"
+#include "tests/kit/store_fixture.h"
+
+#include <check.h>
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static char directory[32];
+static char said[4096]; /* "path step why" and a semicolon for each checkpoint */
+
+static void collect(void *user, const char *path, uint64_t step, const char *why)
+{
+    const size_t n = strlen(said);
+
+    ck_assert_ptr_eq(user, said);
+    snprintf(said + n, sizeof said - n, "%s %ju %s;", path, (uintmax_t)step, why ? why : "whole");
+}
+
+static int verify(const char *path, struct eps_error *error)
+{
+    said[0] = 0;
+    return eps_verify(path, collect, said, error);
+}
+
+static void save(const char *path, uint64_t step)
+{
+    struct store_fixture f;
+
+    store_fixture_open(&f, store_fixture_small, true, 0);
+    eps_store_draw(&f.store, step);
+    store_fixture_save(&f, path, step);
+    store_fixture_close(&f);
+}
+
+static void set_up(void)
+{
+    strcpy(directory, "/tmp/test_verify.XXXXXX");
+    ck_assert(mkdtemp(directory) && chdir(directory) == 0);
+}
+
+static void tear_down(void)
+{
+    char command[128];
+
+    snprintf(command, sizeof command, "chmod -R u+rwx %s; rm -r %s", directory, directory);
+    ck_assert_int_eq(system(command), 0);
+}
+
+/* Byte `at` of a file, from its end if negative. */
+static void flip(const char *path, long at)
+{
+    FILE *file = fopen(path, "r+");
+
+    ck_assert_ptr_nonnull(file);
+    fseek(file, at, at < 0 ? SEEK_END : SEEK_SET);
+    const int byte = fgetc(file);
+    fseek(file, -1, SEEK_CUR);
+    fputc(byte ^ 0x20, file);
+    ck_assert_int_eq(fclose(file), 0);
+}
+
+START_TEST(a_run_s_checkpoints_are_read_in_order_of_steps)
+{
+    struct eps_error error = {""};
+
+    mkdir("run", 0777);
+    save("run/step-10", 10), save("run/step-9", 9), save("run/step-100", 100);
+    save("run/step-110.partial", 110); /* being written, or left by a crash */
+    mkdir("run/step-x", 0777), mkdir("run/step-007", 0777), mkdir("run/step-", 0777);
+    ck_assert_int_eq(symlink("step-100", "run/latest"), 0);
+    ck_assert_msg(verify("run/", &error) == 0, "%s", error.text);
+    ck_assert_str_eq(said, "run/step-9 9 whole;run/step-10 10 whole;run/step-100 100 whole;");
+    ck_assert_str_eq(error.text, "");
+    ck_assert_int_eq(verify("run/step-10//", &error), 0);
+    ck_assert_str_eq(said, "run/step-10 10 whole;");
+    ck_assert_int_eq(verify("run/latest", &error), 0);
+    ck_assert_str_eq(said, "run/latest 100 whole;");
+    ck_assert_int_eq(eps_verify("run", NULL, NULL, NULL), 0);
+}
+END_TEST
+
+START_TEST(one_that_is_not_whole_is_named_and_the_newest_that_is)
+{
+    struct eps_error error = {""};
+
+    mkdir("run", 0777);
+    save("run/step-1", 1), save("run/step-2", 2), save("run/step-3", 3);
+    flip("run/step-3/optimizer.safetensors", -1);
+    ck_assert_int_eq(verify("run", &error), -EINVAL);
+    ck_assert_ptr_nonnull(strstr(said,
+                                 "run/step-1 1 whole;run/step-2 2 whole;run/step-3 3 optimizer.safetensors is not "
+                                 "what was written: checksum of its "));
+    ck_assert_str_eq(error.text, "run: 1 of 3 checkpoints is not whole: the newest to --resume is run/step-2");
+    flip("run/step-1/config.json", 0);
+    ck_assert_int_eq(verify("run", &error), -EINVAL);
+    ck_assert_str_eq(error.text, "run: 2 of 3 checkpoints are not whole: the newest to --resume is run/step-2");
+    flip("run/step-2/merges.txt", 0);
+    ck_assert_int_eq(verify("run", &error), -EINVAL);
+    ck_assert_str_eq(error.text, "run: no checkpoint is whole: nothing can be resumed from here");
+}
+END_TEST
+
+static void drop_weights(void)
+{
+    ck_assert_int_eq(unlink("step-5/model.safetensors"), 0);
+}
+
+static void cut_moments(void)
+{
+    ck_assert_int_eq(truncate("step-5/optimizer.safetensors", 4000), 0);
+}
+
+static void drop_training(void)
+{
+    ck_assert_int_eq(unlink("step-5/training.json"), 0);
+}
+
+static void flip_training(void)
+{
+    flip("step-5/training.json", 40);
+}
+
+static void make_future(void)
+{
+    FILE *file = fopen("step-5/training.json", "w");
+
+    fputs("{\"format\": 2, \"parts\": []}", file);
+    fclose(file);
+}
+
+static void rename_it(void)
+{
+    ck_assert_int_eq(rename("step-5", "step-4") || symlink("step-4", "step-5"), 0);
+}
+
+static const struct {
+    void (*damage)(void);
+    const char *why;
+} damages[] = {
+    {drop_weights, "step-5 5 model.safetensors is missing;"},
+    {cut_moments, "step-5 5 optimizer.safetensors has 4000 bytes, "},
+    {drop_training, "step-5 0 training.json is missing: this is no checkpoint, or not all of one;"},
+    {flip_training, "step-5 0 training.json"},
+    {make_future, "step-5 0 training.json: format 2; this eps reads 1: take the eps that wrote it;"},
+    {rename_it, "step-5 5 whole;"},
+};
+
+START_TEST(what_is_wrong_with_a_checkpoint_is_said)
+{
+    struct eps_error error = {""};
+
+    save("step-5", 5);
+    damages[_i].damage();
+    const int rc = verify("step-5", &error);
+    ck_assert_msg(strncmp(said, damages[_i].why, strlen(damages[_i].why)) == 0, "%s", said);
+    ck_assert_int_eq(rc, strstr(damages[_i].why, "whole;") ? 0 : -EINVAL);
+    ck_assert_str_eq(error.text, rc ? "step-5: no checkpoint is whole: nothing can be resumed from here" : "");
+}
+END_TEST
+
+START_TEST(a_checkpoint_under_another_s_name_is_not_it)
+{
+    struct eps_error error;
+
+    save("step-5", 5);
+    rename("step-5", "step-4");
+    ck_assert_int_eq(verify("step-4", &error), -EINVAL);
+    ck_assert_str_eq(said, "step-4 5 holds step 5: was the directory renamed?;");
+    rename("step-4", "best"); /* a name that says nothing */
+    ck_assert_int_eq(verify("best", &error), 0);
+    ck_assert_str_eq(said, "best 5 whole;");
+}
+END_TEST
+
+START_TEST(where_no_checkpoint_is_that_is_said)
+{
+    struct eps_error error;
+
+    ck_assert_int_eq(verify("none", &error), -ENOENT);
+    ck_assert_str_eq(error.text, "none: No such file or directory");
+    mkdir("empty", 0777);
+    ck_assert_int_eq(verify("empty", &error), -ENOENT);
+    ck_assert_str_eq(error.text, "empty holds no checkpoint: name a step-N, or the directory that eps train --out had");
+    fclose(fopen("file", "w"));
+    ck_assert_int_eq(verify("file", &error), -ENOTDIR);
+    ck_assert_str_eq(error.text, "file: not a directory; name a step-N, or the directory of a run");
+    ck_assert_str_eq(said, "");
+}
+END_TEST
+
+static void remove_the_next(void *user, const char *path, uint64_t step, const char *why)
+{
+    collect(user, path, step, why);
+    if (step == 1)
+        ck_assert_int_eq(system("rm -r run/step-2"), 0);
+}
+
+START_TEST(one_that_the_run_removes_meanwhile_is_passed_over)
+{
+    struct eps_error error;
+
+    mkdir("run", 0777);
+    save("run/step-1", 1), save("run/step-2", 2), save("run/step-3", 3);
+    said[0] = 0;
+    ck_assert_int_eq(eps_verify("run", remove_the_next, said, &error), 0);
+    ck_assert_str_eq(said, "run/step-1 1 whole;run/step-3 3 whole;");
+}
+END_TEST
+
+/* Status of the command; what it printed goes to out and err. */
+static int eps(const char *arguments)
+{
+    char command[256];
+
+    snprintf(command, sizeof command, "%s/eps verify %s >out 2>err", BIN_DIR, arguments);
+    const int status = system(command);
+    ck_assert(WIFEXITED(status));
+    return WEXITSTATUS(status);
+}
+
+static void check_file(const char *name, const char *want)
+{
+    char text[1024];
+    FILE *file = fopen(name, "r");
+
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    ck_assert_str_eq(text, want);
+}
+
+START_TEST(the_command_says_the_same)
+{
+    mkdir("run", 0777);
+    save("run/step-1", 1), save("run/step-2", 2);
+    ck_assert_int_eq(eps("run"), 0);
+    check_file("out", "run/step-1  whole, 1 step\nrun/step-2  whole, 2 steps\n");
+    check_file("err", "");
+    ck_assert_int_eq(unlink("run/step-2/config.json"), 0);
+    ck_assert_int_eq(eps("run"), 1);
+    check_file("out", "run/step-1  whole, 1 step\nrun/step-2  NOT WHOLE: config.json is missing\n");
+    check_file("err", "eps verify: run: 1 of 2 checkpoints is not whole: the newest to --resume is run/step-1\n");
+    ck_assert_int_eq(eps("run --json"), 1);
+    check_file("out",
+               "[\n  {\n    \"path\": \"run/step-1\",\n    \"step\": 1,\n    \"whole\": true,\n    \"why\": null\n"
+               "  },\n  {\n    \"path\": \"run/step-2\",\n    \"step\": 2,\n    \"whole\": false,\n"
+               "    \"why\": \"config.json is missing\"\n  }\n]\n");
+    ck_assert_int_eq(eps("none"), 1);
+    check_file("out", "");
+    ck_assert_int_eq(eps("none --json"), 1);
+    check_file("out", "");
+    ck_assert_int_eq(eps(""), 2);
+    check_file("err", "eps verify: DIR is needed: a step-N, or the directory of a run\n");
+}
+END_TEST
+
+int main(void)
+{
+    TCase *tcase = tcase_create("verify");
+
+    tcase_set_timeout(tcase, 60);
+    tcase_add_checked_fixture(tcase, set_up, tear_down);
+    tcase_add_test(tcase, a_run_s_checkpoints_are_read_in_order_of_steps);
+    tcase_add_test(tcase, one_that_is_not_whole_is_named_and_the_newest_that_is);
+    tcase_add_loop_test(tcase, what_is_wrong_with_a_checkpoint_is_said, 0, sizeof damages / sizeof *damages);
+    tcase_add_test(tcase, a_checkpoint_under_another_s_name_is_not_it);
+    tcase_add_test(tcase, where_no_checkpoint_is_that_is_said);
+    tcase_add_test(tcase, one_that_the_run_removes_meanwhile_is_passed_over);
+    tcase_add_test(tcase, the_command_says_the_same);
+    return run_tests(tcase);
+}

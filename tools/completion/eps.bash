@@ -1,0 +1,114 @@
+# Completion of eps, epsd and eps-worker in bash: commands, options, choices, files, daemons that have a directory.
+# The lists are those of --help: tests/system/test_documentation.c compares them.
+# shellcheck shell=bash disable=SC2207
+
+_eps_commands="train plan eval generate report export verify bench status mem top save stop"
+_eps_presets="text-small text-medium text-large byte-small byte-medium byte-large gpt2 gpt2-medium gpt2-large gpt2-xl"
+
+# The options of a command, one list each; those without a value have no place in _eps_values.
+_eps_options() {
+    case $1 in
+    eps) echo "--help --version" ;;
+    train) echo "--model --data --eval-data --separator --out --resume --change --save-every --keep --steps --epochs --batch --seq" \
+        "--microbatch --parts --lr --min-lr --schedule --warmup --weight-decay --betas --epsilon --optimizer" \
+        "--clip-norm --clip-update --commit --precision --moments --grad-dtype --order --seed --deterministic" \
+        "--eval-every --eval-tokens --patience --trace --device --device-mem --host-mem --require-pinned --workers --connect --help" ;;
+    plan) echo "--model --batch --seq --microbatch --parts --optimizer --commit --clip-norm --precision --moments" \
+        "--grad-dtype --device --device-mem --host-mem --workers --minimum --find-depth --find-batch --timeline --json --help" ;;
+    bench) echo "--profile --device --help" ;;
+    eval) echo "--model --data --separator --batch --seq --eval-tokens --device --device-mem --connect --json --help" ;;
+    generate) echo "--model --prompt --prompt-file --ids --tokens --temperature --top-k --top-p --seed --device" \
+        "--device-mem --connect --json --help" ;;
+    report) echo "--out --help" ;;
+    export) echo "--model --connect --out --dtype --help" ;;
+    verify) echo "--json --help" ;;
+    status) echo "--watch --json --help" ;;
+    mem) echo "--watch --json --prometheus --help" ;;
+    top) echo "--once --help" ;;
+    save | stop) echo "--json --help" ;;
+    epsd) echo "--listen --host-mem --group --private --version --help" ;;
+    eps-worker) echo "--connect --device --device-mem --share --profile --private --version --help" ;;
+    esac
+}
+
+_eps_daemons() {
+    local door
+    for door in "${XDG_RUNTIME_DIR:+$XDG_RUNTIME_DIR/eps}" "/tmp/eps-$UID"; do
+        [ -n "$door" ] && [ -d "$door" ] && find "$door" -mindepth 2 -maxdepth 2 -name door -printf '%h\n' 2>/dev/null
+    done | sed 's|.*/||'
+}
+
+_eps_files() { # KIND WORD: -f files, -d directories
+    compopt -o filenames 2>/dev/null
+    COMPREPLY=($(compgen "$1" -- "$2"))
+}
+
+_eps_words() { # WORDS WORD
+    COMPREPLY=($(compgen -W "$1" -- "$2"))
+}
+
+# What may follow an option of a command: in COMPREPLY. Fails if nothing is known to.
+_eps_values() {
+    case $2 in
+    --model)
+        _eps_files -f "$3"
+        [[ $1 != train && $1 != plan ]] || COMPREPLY+=($(compgen -W "$_eps_presets" -- "$3"))
+        ;;
+    --data | --eval-data | --prompt-file | --trace | --prometheus | --profile) _eps_files -f "$3" ;;
+    --out | --resume)
+        if [ "$1" = report ]; then _eps_files -f "$3"; else _eps_files -d "$3"; fi
+        ;;
+    --change) _eps_words "batch lr min-lr schedule warmup weight-decay clip-norm clip-update" "$3" ;;
+    --schedule) _eps_words "cosine linear constant" "$3" ;;
+    --optimizer) _eps_words "adama adamw" "$3" ;;
+    --commit) _eps_words "eager fenced" "$3" ;;
+    --dtype | --precision | --moments | --grad-dtype) _eps_words "fp32 bf16" "$3" ;;
+    --separator) _eps_words "none eos" "$3" ;;
+    --order) _eps_words "shuffled sequential" "$3" ;;
+    --microbatch) _eps_words auto "$3" ;;
+    --device) _eps_words "auto cpu cuda" "$3" ;;
+    --connect | --listen) _eps_words "$(_eps_daemons)" "$3" ;;
+    --group) COMPREPLY=($(compgen -g -- "$3")) ;;
+    --watch | --once | --json | --minimum | --find-depth | --find-batch | --timeline | --deterministic | --require-pinned | --private | --help | --version) return 1 ;;
+    --*) COMPREPLY=() ;;
+    *) return 1 ;;
+    esac
+}
+
+_eps() {
+    local command=${COMP_WORDS[0]##*/} word=${COMP_WORDS[COMP_CWORD]} option="" i
+    COMPREPLY=()
+    if [ "$command" = eps ]; then
+        if [ "$COMP_CWORD" -eq 1 ]; then
+            COMPREPLY=($(compgen -W "$_eps_commands help version $(_eps_options eps)" -- "$word"))
+            return
+        fi
+        command=${COMP_WORDS[1]}
+        if [ "$command" = help ]; then
+            _eps_words "$_eps_commands" "$word"
+            return
+        fi
+    fi
+    # The option whose value this is: the word before it, or before the '=' where readline splits at it; --data takes
+    # several.
+    i=$((COMP_CWORD - 1))
+    [ "$word" = = ] && word=
+    [ "${COMP_WORDS[i]}" = = ] && i=$((i - 1))
+    option=${COMP_WORDS[i]}
+    while [ "$i" -gt 1 ] && [[ ${COMP_WORDS[i]} != -* ]]; do
+        i=$((i - 1))
+        [ "${COMP_WORDS[i]}" = --data ] && option=--data
+    done
+    if [[ $word != -* ]] && _eps_values "$command" "$option" "$word"; then
+        return
+    fi
+    case $command:$word in
+    verify:-* | report:-*) _eps_words "$(_eps_options "$command")" "$word" ;;
+    verify:* | report:*) _eps_files -d "$word" ;;
+    status:-* | mem:-* | top:-* | save:-* | stop:-*) _eps_words "$(_eps_options "$command")" "$word" ;;
+    status:* | mem:* | top:* | save:* | stop:*) _eps_words "$(_eps_daemons)" "$word" ;;
+    *) _eps_words "$(_eps_options "$command")" "$word" ;;
+    esac
+}
+
+complete -F _eps eps epsd eps-worker

@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# Who includes whom, from the #include lines of all sources:
+#   eps/ and device/   themselves and proto/
+#   client/            itself and proto/
+#   tools/             itself and client/eps.h (bench/ and gpu/ measure the internals: all)
+#   proto/             base < model < plan < wire: each folder those before it
+#   *_state.h, *_internal.h: their own folder, and its tests, alone
+#
+# usage: tools/rooms.sh         each line that breaks a rule; exit status 1 if there is one
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+find client device eps proto tests tools -type f -regextype egrep -regex '.*\.(c|h|cpp|hpp|cu|cuh)' -print0 |
+    xargs -0 grep -nE '^#include "' | awk -F: '
+    function folder(path) { sub(/\/[^\/]*$/, "", path); return path }
+    function top(path) { sub(/\/.*/, "", path); return path }
+    function order(path) { split(path, part, "/"); return index("base model plan wire", part[2]) }
+    function wrong(rule) { print $1 ":" $2 ": " target ": " rule; found = 1 }
+    BEGIN { others["eps"] = others["device"] = others["client"] = "proto" }
+    {
+        split($3, quoted, "\""); target = quoted[2]
+        from = top($1); to = top(target); own = folder($1)
+        if (own ~ /^tests\//) sub(/^tests\//, "", own)
+        if (target ~ /_(state|internal)\.h$/ && folder(target) != own)
+            wrong("private to " folder(target))
+        if (from in others && to != from && to != others[from])
+            wrong(from "/ includes itself and proto/")
+        if (from == "tools" && $1 !~ /^tools\/(bench|gpu)\// && to != "tools" && target != "client/eps.h")
+            wrong("the command uses client/eps.h alone")
+        if (from == "proto" && (to != "proto" || order($1) < order(target)))
+            wrong("proto/ is base < model < plan < wire")
+    }
+    END { exit found }'

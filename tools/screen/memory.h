@@ -1,0 +1,11 @@
+/* tools/screen/memory.h - one side's memory by category, as lines for people. */
+#ifndef TOOLS_SCREEN_MEMORY_H
+#define TOOLS_SCREEN_MEMORY_H
+
+#include "client/eps.h"
+
+#include <stdio.h>
+
+void memory_print(FILE *out, const struct eps_memory *side);
+
+#endif

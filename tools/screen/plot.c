@@ -1,0 +1,280 @@
+#include "tools/screen/plot.h"
+
+#include <math.h>
+#include <string.h>
+
+static struct plot_category *find_category(struct plot_side *side, const char *name)
+{
+    for (size_t i = 0; i < side->n; i++) {
+        if (strcmp(side->categories[i].name, name) == 0)
+            return &side->categories[i];
+    }
+    if (side->n == PLOT_CATEGORIES)
+        return NULL;
+    struct plot_category *category = &side->categories[side->n++];
+    snprintf(category->name, sizeof category->name, "%s", name);
+    series_zero(&category->bytes, &side->all);
+    return category;
+}
+
+static void add_side(struct plot_side *side, double step, const struct eps_memory *memory)
+{
+    uint64_t bytes[PLOT_CATEGORIES] = {0};
+
+    for (size_t i = 0; i < memory->n_rows; i++) {
+        const struct plot_category *category = find_category(side, memory->rows[i].category);
+        if (category)
+            bytes[category - side->categories] += memory->rows[i].current;
+    }
+    for (size_t i = 0; i < side->n; i++)
+        series_add(&side->categories[i].bytes, step, (double)bytes[i]);
+    series_add(&side->all, step, (double)memory->current);
+    series_add(&side->budget, step, memory->budget > 0 ? (double)memory->budget : NAN);
+}
+
+/* gnuplot takes the largest doubles for none. */
+static double drawable(double value)
+{
+    return fabs(value) < 1e30 ? value : NAN;
+}
+
+void plot_add(struct plot *plot, const struct eps_step *step)
+{
+    const double x = (double)step->step;
+
+    if (plot->n_steps++ == 0)
+        plot->first = step->step;
+    plot->last = step->step;
+    series_add(&plot->loss, x, drawable(step->loss));
+    series_add(&plot->tokens_per_s, x, drawable(step->tokens_per_s));
+    if (!isnan(step->eval_loss))
+        series_add(&plot->eval_loss, x, drawable(step->eval_loss));
+    for (size_t i = 0; i < step->n_memory && i < 2; i++)
+        add_side(&plot->sides[step->memory[i].worker ? 1 : 0], x, &step->memory[i]);
+}
+
+/* In single quotes nothing has a meaning but they themselves, which gnuplot does not always let be doubled: another
+ * character stands for them. What no font shows is left out. */
+static void print_text(FILE *out, const char *text)
+{
+    fputc('\'', out);
+    for (; *text; text++) {
+        const unsigned char c = (unsigned char)*text;
+        if (c == '\'')
+            fputs("\u2019", out);
+        else
+            fputc(c < ' ' || c == 0x7F || c == '`' ? '?' : c, out);
+    }
+    fputc('\'', out);
+}
+
+static void print_number(FILE *out, double value)
+{
+    if (isfinite(value))
+        fprintf(out, " %.9g", value);
+    else
+        fputs(" NaN", out);
+}
+
+/* As exact as the ends of the range, beyond which nothing is drawn. */
+static void print_x(FILE *out, double step)
+{
+    fprintf(out, " %.17g", step);
+}
+
+static void print_series(FILE *out, const char *name, const struct series *s)
+{
+    fprintf(out, "$%s << EOD\n", name);
+    for (size_t i = 0; i < s->n; i++) {
+        print_x(out, series_x(s, i));
+        print_number(out, series_y(s, i));
+        fputc('\n', out);
+    }
+    fputs("EOD\n", out);
+}
+
+/* Whether a number stands between two that are none: a line alone would not show it. */
+static bool has_lone_point(const struct series *s)
+{
+    for (size_t i = 0; i < s->n; i++) {
+        const bool before = i > 0 && !isnan(series_y(s, i - 1)), after = i + 1 < s->n && !isnan(series_y(s, i + 1));
+        if (!isnan(series_y(s, i)) && !before && !after)
+            return true;
+    }
+    return false;
+}
+
+/* A line, with points where they are few, large ones where they are very few. */
+static void print_curve(FILE *out, const char *data, const struct series *s, const char *title, int colour)
+{
+    const double size = s->n <= 3 ? 1 : s->n <= 32 ? 0.6 : 0.4;
+
+    fprintf(out, "$%s using 1:2 with ", data);
+    if (s->n <= 32 || has_lone_point(s))
+        fprintf(out, "linespoints pt 7 ps %g", size);
+    else
+        fputs("lines", out);
+    fprintf(out, " lw 1.5 lc %d", colour);
+    fputs(title ? " title " : " notitle", out);
+    if (title)
+        print_text(out, title);
+}
+
+static void print_nothing(FILE *out, const char *why)
+{
+    fputs("set yrange [0:1]\nset label 1 ", out);
+    print_text(out, why);
+    fputs(" at graph 0.5, 0.5 center\nplot NaN notitle\nunset label 1\nset yrange [*:*]\n", out);
+}
+
+static bool has_numbers(const struct series *s)
+{
+    return !isnan(series_most(s));
+}
+
+static void print_loss(FILE *out, const struct plot *plot)
+{
+    const bool train = has_numbers(&plot->loss), held_out = has_numbers(&plot->eval_loss);
+
+    fputs("set ylabel 'loss, nats per token'\n", out);
+    if (!train && !held_out) {
+        print_nothing(out, "no step has a loss that is finite");
+        return;
+    }
+    print_series(out, "loss", &plot->loss);
+    print_series(out, "eval_loss", &plot->eval_loss);
+    fputs("set offsets 0, 0, graph 0.05, graph 0.05\nplot ", out); /* no point on the frame */
+    if (train)
+        print_curve(out, "loss", &plot->loss, "training", 1);
+    if (held_out) {
+        fputs(train ? ", " : "", out);
+        print_curve(out, "eval_loss", &plot->eval_loss, "held out", 2);
+    }
+    fputs("\nunset offsets\n", out);
+}
+
+static void print_speed(FILE *out, const struct plot *plot)
+{
+    fputs("set ylabel 'tokens/s'\n", out);
+    if (!has_numbers(&plot->tokens_per_s)) {
+        print_nothing(out, "no step was timed");
+        return;
+    }
+    print_series(out, "speed", &plot->tokens_per_s);
+    fputs("set yrange [0:*]\nplot ", out);
+    print_curve(out, "speed", &plot->tokens_per_s, NULL, 3);
+    fputs("\nset yrange [*:*]\n", out);
+}
+
+static double unit_of(double bytes, const char **name)
+{
+    static const char *const names[] = {"KiB", "MiB", "GiB", "TiB"};
+    double unit = 1024;
+    size_t i = 0;
+
+    while (i < 3 && bytes >= unit * 1024)
+        unit *= 1024, i++;
+    *name = names[i];
+    return unit;
+}
+
+/* Categories on top of one another: column k + 2 is the sum of the first k, so that category k lies between columns
+ * k + 2 and k + 3; the last column is the budget. A lone point becomes a line as long as the run, since an area of one
+ * point has none. */
+static void print_sums(FILE *out, const char *name, const struct plot_side *side, double unit, double last)
+{
+    fprintf(out, "$%s << EOD\n", name);
+    for (size_t i = 0; i < side->all.n + (side->all.n == 1); i++) {
+        const size_t from = i < side->all.n ? i : 0;
+        double sum = 0;
+        print_x(out, i < side->all.n ? series_x(&side->all, i) : last);
+        print_number(out, 0);
+        for (size_t k = 0; k < side->n; k++) {
+            sum += series_y(&side->categories[k].bytes, from);
+            print_number(out, sum / unit);
+        }
+        print_number(out, series_y(&side->budget, from) / unit);
+        fputc('\n', out);
+    }
+    fputs("EOD\n", out);
+}
+
+/* A budget far above what is used would flatten that to nothing: then it is named alone. */
+static bool is_budget_drawn(const struct plot_side *side)
+{
+    return series_most(&side->budget) <= 3 * series_most(&side->all);
+}
+
+static void print_budget(FILE *out, const char *name, const struct plot_side *side)
+{
+    const double budget = series_most(&side->budget);
+    char bytes[24], title[64];
+
+    if (isnan(budget))
+        return;
+    snprintf(title, sizeof title, is_budget_drawn(side) ? "budget %s" : "(budget %s)",
+             eps_format_bytes(bytes, (uint64_t)budget));
+    if (is_budget_drawn(side))
+        fprintf(out, ", $%s using 1:%zu with lines lw 2 lc rgb 'black' title ", name, side->n + 3);
+    else
+        fputs(", NaN with lines lw 2 lc rgb 'black' title ", out);
+    print_text(out, title);
+}
+
+/* Bands between sums, opaque, so that each has its colour of the legend. */
+static void print_memory(FILE *out, const struct plot *plot, unsigned which)
+{
+    static const char *const names[] = {"host", "device"};
+    const struct plot_side *side = &plot->sides[which];
+    const char *unit_name;
+
+    if (side->n == 0) {
+        fprintf(out, "set ylabel '%s memory'\n", names[which]);
+        print_nothing(out, "not recorded by category in this run");
+        return;
+    }
+    const double most = series_most(&side->all);
+    const double unit = unit_of(is_budget_drawn(side) ? fmax(most, series_most(&side->budget)) : most, &unit_name);
+    fprintf(out, "set ylabel '%s memory, %s'\nset yrange [0:*]\n", names[which], unit_name);
+    print_sums(out, names[which], side, unit, (double)plot->last + (plot->last == plot->first));
+    for (size_t k = side->n; k-- > 0;) {
+        fprintf(out, "%s$%s using 1:%zu:%zu with filledcurves fs solid 1 noborder lc %zu title ",
+                k + 1 == side->n ? "plot " : ", ", names[which], k + 2, k + 3, k + 1);
+        print_text(out, side->categories[k].name);
+    }
+    print_budget(out, names[which], side);
+    fputs("\nset yrange [*:*]\n", out);
+}
+
+/* More than gnuplot has of its own, which come again after the eighth. */
+static void print_colours(FILE *out)
+{
+    static const char *const colours[] = {"4477aa", "ee6677", "228833", "ccbb44", "66ccee", "aa3377", "999999",
+                                          "ee8866", "44bb99", "bbcc33", "aaaa00", "332288", "882255", "ddcc77"};
+
+    for (size_t i = 0; i < sizeof colours / sizeof *colours; i++)
+        fprintf(out, "set linetype %zu lc rgb '#%s'\n", i + 1, colours[i]);
+    fprintf(out, "set linetype cycle %zu\n", sizeof colours / sizeof *colours);
+}
+
+void plot_write(FILE *out, const struct plot *plot, const char *format, const char *title)
+{
+    const double first = (double)plot->first, last = (double)plot->last;
+    const double margin = last - first > 1e-9 * last ? 0 : fmax(1, 1e-6 * last); /* a range has a length */
+
+    fprintf(out, "set terminal %s size 1000,1200 noenhanced\n",
+            strcmp(format, "png") == 0 ? "pngcairo font 'sans,10'" : "svg background 'white'");
+    print_colours(out);
+    fputs("set encoding utf8\nset multiplot layout 4,1 title ", out);
+    print_text(out, title);
+    fprintf(out, " noenhanced\nset xrange [%.17g:%.17g]\n", first - margin, last + margin);
+    fputs("set key outside right top Left reverse noenhanced\nset lmargin 12\nset rmargin 27\nset grid ytics lc "
+          "'#dddddd'\n"
+          "set xlabel 'step'\n",
+          out);
+    print_loss(out, plot);
+    print_speed(out, plot);
+    print_memory(out, plot, 0);
+    print_memory(out, plot, 1);
+    fputs("unset multiplot\n", out);
+}

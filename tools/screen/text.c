@@ -1,0 +1,76 @@
+#include "tools/screen/text.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Bytes of the character that begins here, at most `left`; 0 if none does. jansson is the judge. */
+static size_t character(const char *text, size_t left)
+{
+    for (size_t n = 1; n <= 4 && n <= left; n++) {
+        json_t *string = json_stringn(text, n);
+        json_decref(string);
+        if (string)
+            return n;
+    }
+    return 0;
+}
+
+json_t *text_json(const char *text)
+{
+    static const char replacement[] = "\xEF\xBF\xBD"; /* U+FFFD */
+    const size_t n = strlen(text);
+    json_t *string = json_string(text);
+    char *out = string ? NULL : malloc(3 * n + 1), *to = out;
+
+    for (size_t i = 0; out && i < n;) {
+        const size_t bytes = character(text + i, n - i);
+        const char *from = bytes ? text + i : replacement;
+        const size_t width = bytes ? bytes : 3;
+        memcpy(to, from, width);
+        to += width;
+        i += bytes ? bytes : 1;
+    }
+    if (out)
+        string = json_stringn(out, (size_t)(to - out));
+    free(out);
+    return string;
+}
+
+const char *text_count(char out[24], uint64_t n)
+{
+    static const struct {
+        double least, unit;
+        const char *name;
+    } units[] = {{999.95e6, 1e9, "B"}, {999.95e3, 1e6, "M"}, {1e4, 1e3, "k"}};
+
+    for (size_t i = 0; i < sizeof units / sizeof *units; i++) {
+        if ((double)n >= units[i].least) {
+            snprintf(out, 24, "%.1f %s", (double)n / units[i].unit, units[i].name);
+            return out;
+        }
+    }
+    snprintf(out, 24, "%" PRIu64, n);
+    return out;
+}
+
+const char *text_duration(char out[32], double ms)
+{
+    const uint64_t s = ms < 1e15 ? (uint64_t)(ms / 1000 + 0.5) : (uint64_t)1e12;
+
+    if (s < 60)
+        snprintf(out, 32, "%" PRIu64 " s", s);
+    else if (s < 3600)
+        snprintf(out, 32, "%" PRIu64 " min %" PRIu64 " s", s / 60, s % 60);
+    else if (s < 86400)
+        snprintf(out, 32, "%" PRIu64 " h %" PRIu64 " min", s / 3600, s % 3600 / 60);
+    else
+        snprintf(out, 32, "%" PRIu64 " d %" PRIu64 " h", s / 86400, s % 86400 / 3600);
+    return out;
+}
+
+uint64_t text_unit(uint64_t bytes, uint64_t larger)
+{
+    return bytes >= larger / 100 && larger > bytes ? larger : bytes;
+}
