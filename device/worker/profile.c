@@ -380,7 +380,7 @@ int device_profile(struct profile *out, const struct device_ops *ops, unsigned i
         .ops = ops, .index = index, .n_threads = n_threads, .width = of_host ? HOST_WIDTH : DEVICE_WIDTH, .now = now};
     int rc = 0;
 
-    out->products = (struct products){0};
+    *out = (struct profile){0}; /* what is not measured here is 0: host_bytes_per_s */
     b.noise = malloc(NOISE * sizeof(float));
     if (!b.noise)
         return error_set(err, -ENOMEM, "no memory to measure with: 4 MiB are needed");
