@@ -1,4 +1,4 @@
-/* eps_nearest: the name that was meant. */
+/* eps_nearest: the name that a misspelt word meant. */
 #include "client/eps.h"
 
 #include <ctype.h>
@@ -12,7 +12,7 @@ static unsigned least(unsigned a, unsigned b)
     return a < b ? a : b;
 }
 
-/* Letters of either case, '_' and '-' are the same. */
+/* Folds upper case to lower case and '_' to '-'. */
 static char folded(char c)
 {
     return c == '_' ? '-' : (char)tolower((unsigned char)c);
@@ -27,8 +27,8 @@ static size_t common_prefix(const char *a, const char *b)
     return n;
 }
 
-/* Insertions, deletions, substitutions and swaps of neighbours between a (n) and b (m): the optimal string alignment
- * distance. */
+/* Optimal string alignment distance between a (n) and b (m): insertions, deletions, substitutions and swaps of
+ * neighbours. */
 static unsigned distance(const char *a, size_t n, const char *b, size_t m)
 {
     unsigned rows[3][LONGEST + 1], *before = rows[0], *last = rows[1], *row = rows[2];
@@ -63,7 +63,7 @@ const char *eps_nearest(const char *word, const char *const *names, size_t n_nam
         const unsigned d = distance(word, n, names[i], m);
         if (d < fewest)
             fewest = d, nearest = names[i];
-        if (common > most && (common == n || common == m)) /* one begins with the other: "evaluate", "gen" */
+        if (common > most && (common == n || common == m)) /* one is a prefix of the other: "evaluate", "gen" */
             most = common, longest = names[i];
     }
     return fewest <= (n + 1) / 3 ? nearest : longest;

@@ -1,4 +1,4 @@
-/* eps_quote: a name as a shell reads it. */
+/* eps_quote: a word quoted for a shell. */
 #include "client/eps.h"
 
 #include <string.h>

@@ -45,7 +45,8 @@ int client_data_outside(const struct client_data_file *file, uint64_t at, int64_
                      file->path, at, token, vocabulary);
 }
 
-/* Tokens first .. first+n-1 of one file, each checked against the vocabulary: the file may have changed. */
+/* Reads tokens first .. first+n-1 of one file. Each is checked against the vocabulary again, as the file may have
+ * changed. */
 static int file_read(const struct client_data_file *file, uint32_t vocabulary, uint32_t *out, uint64_t first,
                      uint64_t n, struct error *err)
 {
@@ -68,15 +69,16 @@ static int file_read(const struct client_data_file *file, uint32_t vocabulary, u
     return 0;
 }
 
-/* What the first n bytes of a name end in. */
+/* True if the first n bytes of path end in `end`. */
 static bool ends_with(const char *path, size_t n, const char *end)
 {
     const size_t m = strlen(end);
     return n > m && strncasecmp(path + n - m, end, m) == 0;
 }
 
-/* Kind and packing by the name; false: the end is not known, and it is text for who named it. */
-static bool read_name(struct client_data_file *file, const char *path)
+/* Sets format and compression according to the name. Returns false for an unknown suffix; a user may still name such a
+ * file as text. */
+static bool set_format(struct client_data_file *file, const char *path)
 {
     static const struct {
         const char *end;
@@ -128,14 +130,14 @@ static int file_open(struct client_data_file *file, const char *path, struct err
     *file = (struct client_data_file){.path = strdup(path), .fd = -1};
     if (!file->path)
         return error_set(err, -ENOMEM, "%s: out of memory", path);
-    file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not hold us up before it is refused */
+    file->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a FIFO must not block before it is refused */
     if (file->fd < 0)
         return error_set(err, -errno, "%s: %s", path, strerror(errno));
     if (fstat(file->fd, &st))
         return error_set(err, -errno, "%s: %s", path, strerror(errno));
     if (!S_ISREG(st.st_mode))
         return error_set(err, -EINVAL, "%s: not a regular file: pipe it in, as --data -", path);
-    read_name(file, path);
+    set_format(file, path);
     file->bytes = (uint64_t)st.st_size;
     return file->kind == CLIENT_DATA_NPY && file->packing == CLIENT_PLAIN ? client_data_describe_npy(file, err) : 0;
 }
@@ -189,7 +191,7 @@ static int add_entry(struct client_data *data, const char *directory, const char
     if (asprintf(&path, "%s%s%s", directory, ends_with(directory, strlen(directory), "/") ? "" : "/", name) < 0)
         return error_set(err, -ENOMEM, "%s: out of memory", directory);
     if (stat(path, &st) == 0 && S_ISREG(st.st_mode)) {
-        if (read_name(&named, path))
+        if (set_format(&named, path))
             rc = add_file(data, path, err);
         else
             data->n_passed++;
@@ -315,31 +317,31 @@ struct client_windows client_windows_held_out(const struct client_data *data, ui
     return windows;
 }
 
-/* Of the stream's windows, the one that is window k. */
-static uint64_t place_of(const struct client_windows *windows, uint64_t k)
+/* The stream's window that is window k of these. */
+static uint64_t stream_window(const struct client_windows *windows, uint64_t k)
 {
     return windows->n == windows->of ? k : (uint64_t)((unsigned __int128)k * windows->of / windows->n);
 }
 
-static uint32_t length_of(const struct client_windows *windows, uint64_t k)
+static uint32_t window_length(const struct client_windows *windows, uint64_t k)
 {
-    return place_of(windows, k) + 1 == windows->of ? windows->last : windows->seq;
+    return stream_window(windows, k) + 1 == windows->of ? windows->last : windows->seq;
 }
 
 uint64_t client_windows_tokens(const struct client_windows *windows, uint64_t first, uint64_t n)
 {
     uint64_t tokens = n * windows->seq;
 
-    if (n > 0 && first + n == windows->n) /* none but the last can be shorter */
-        tokens -= windows->seq - length_of(windows, windows->n - 1);
+    if (n > 0 && first + n == windows->n) /* only the last window can be shorter */
+        tokens -= windows->seq - window_length(windows, windows->n - 1);
     return tokens;
 }
 
 int client_windows_read(const struct client_windows *windows, uint32_t *ids, uint32_t *labels, uint64_t k,
                         struct error *err)
 {
-    const uint64_t first = windows->first + place_of(windows, k) * windows->seq;
-    const uint32_t n = length_of(windows, k);
+    const uint64_t first = windows->first + stream_window(windows, k) * windows->seq;
+    const uint32_t n = window_length(windows, k);
 
     assert(k < windows->n);
     int rc = client_data_read(windows->data, ids, first, n, err);

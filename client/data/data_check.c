@@ -1,4 +1,4 @@
-/* Every token is read once before a run begins, so that a bad one is met now and not after hours. */
+/* Reads every token once before a run begins, so that a bad token is found now rather than after hours. */
 #include "client/data/data_file.h"
 #include "client/text/tokenizer.h"
 #include "client/text/utf8.h"
@@ -69,7 +69,7 @@ size_t client_data_cut(const uint8_t *text, size_t n)
     return i;
 }
 
-/* A text whose bytes are its tokens. A character may lie across two blocks: its beginning is kept. */
+/* Checks a text whose bytes are its tokens. The beginning of a character that crosses into the next block is kept. */
 static int check_bytes(struct check *c, struct client_data_file *file, struct error *err)
 {
     size_t kept = 0;
@@ -91,7 +91,7 @@ static int check_bytes(struct check *c, struct client_data_file *file, struct er
         memmove(c->block, c->block + whole, kept);
     }
     if (file->n > 0 && c->pass.data->largest < 255)
-        c->pass.data->largest = 255; /* a text may use any */
+        c->pass.data->largest = 255; /* a text may use any byte */
     return 0;
 }
 
@@ -112,7 +112,7 @@ static inline __attribute__((always_inline)) struct range range_as(const uint8_t
     return r;
 }
 
-/* One loop a type, so that each is a tight one. */
+/* One loop for each type, so that the compiler can vectorise it. */
 static struct range range_of(const uint8_t *raw, size_t n, enum client_integer type)
 {
     switch (type) {
@@ -206,9 +206,9 @@ static int check_file(struct check *c, struct client_data_file *file, struct err
     return rc;
 }
 
-/* The token between two documents. */
-static int find_end(uint32_t *end, const struct client_data *data, const struct client_data_rules *rules,
-                    struct error *err)
+/* Finds the token between two documents; CLIENT_NO_TOKEN if there is none. */
+static int find_end_token(uint32_t *end, const struct client_data *data, const struct client_data_rules *rules,
+                          struct error *err)
 {
     *end = CLIENT_NO_TOKEN;
     if (data->has_text && rules->tokenizer && rules->separator != EPS_SEPARATOR_NONE)
@@ -222,7 +222,7 @@ int client_data_check(struct client_data *data, const struct client_data_rules *
 {
     XXH3_state_t *hash = XXH3_createState();
     struct check c = {.pass = {.data = data, .rules = rules, .hash = hash}, .block = malloc(BLOCK_BYTES)};
-    int rc = hash && c.block ? find_end(&c.pass.end, data, rules, err) : error_set(err, -ENOMEM, "out of memory");
+    int rc = hash && c.block ? find_end_token(&c.pass.end, data, rules, err) : error_set(err, -ENOMEM, "out of memory");
 
     data->vocabulary = rules->vocabulary;
     data->separated = c.pass.end != CLIENT_NO_TOKEN;

@@ -1,5 +1,5 @@
-/* What a file is that its name calls text. A parquet file or a page of HTML has bytes too, and a model would learn
- * them: so what its first bytes give away is refused by its name, with what to do instead. */
+/* Recognises other formats in files that are named like text. A model would learn the bytes of a parquet file or an
+ * HTML page as readily as text, so such a file is refused: the error names its format and the remedy. */
 #include "client/data/data_file.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 
 struct format {
     const char *magic;
-    size_t n, at; /* bytes of it, and where they stand */
+    size_t n, at; /* length of the magic, and its offset in the file */
     const char *name, *remedy;
 };
 
@@ -65,7 +65,7 @@ enum client_packing client_data_packing(const uint8_t *head, size_t n)
     return n >= 4 && memcmp(head, "\x28\xB5\x2F\xFD", 4) == 0 ? CLIENT_ZSTD : CLIENT_PLAIN;
 }
 
-/* A header's length, and the header, which is a JSON object. */
+/* A safetensors file begins with the header's length (u64); the header is a JSON object. */
 static bool is_safetensors(const uint8_t *head, size_t n)
 {
     return n > 10 && head[8] == '{' && (head[9] == '"' || head[9] == '}') && head[4] == 0 && head[5] == 0 &&
@@ -79,7 +79,8 @@ static size_t skip_blanks(const uint8_t *text, size_t at, size_t n)
     return at;
 }
 
-/* An object, or a list of objects, lists or texts: braces and numbers in brackets are common in texts that are no JSON. */
+/* Recognises an object, or a list of objects, lists or strings. Other braces, and numbers in brackets, are common in
+ * plain text. */
 static const struct format *find_json(const uint8_t *head, size_t n, bool whole)
 {
     const size_t at = skip_blanks(head, 0, n);
@@ -89,12 +90,12 @@ static const struct format *find_json(const uint8_t *head, size_t n, bool whole)
     if (next >= n || !(head[at] == '{' ? head[next] == '"' : head[at] == '[' && memchr("{[\"", head[next], 3)))
         return NULL;
     json_t *value = json_loadb((const char *)head + at, n - at, JSON_DISABLE_EOF_CHECK | JSON_ALLOW_NUL, &why);
-    if (!value) { /* cut off where the head ends, which may be inside a character */
+    if (!value) { /* cut off at the end of the head, maybe inside a character */
         const bool cut =
             json_error_code(&why) == json_error_premature_end_of_input || why.position + 8 >= (int)(n - at);
         if (!cut || whole)
             return NULL;
-        return head[at] == '{' && !memchr(head + at, '\n', n - at) ? &lines : &json; /* a line longer than the head */
+        return head[at] == '{' && !memchr(head + at, '\n', n - at) ? &lines : &json; /* a first line longer than head */
     }
     const bool object = json_is_object(value);
     json_decref(value);
@@ -136,7 +137,7 @@ int client_data_recognise(const struct client_data_file *file, const uint8_t *he
 {
     const struct format *found = find_magic(head, n);
 
-    if (found && found->n == 3 && file->kind != CLIENT_DATA_TEXT) /* three bytes of ids can be any */
+    if (found && found->n == 3 && file->kind != CLIENT_DATA_TEXT) /* three bytes prove nothing in a file of ids */
         found = NULL;
     if (!found && file->kind == CLIENT_DATA_TEXT)
         found = find_json(head, n, n == file->bytes);

@@ -1,5 +1,5 @@
-/* JSON lines: one object a line, and its text. Texts go into a file without a name, one after the other, so that what
- * reads text reads them too. */
+/* JSON lines: each line is an object that holds a text. The texts go one after the other into a nameless file, which is
+ * then read like any text. */
 #include "client/data/data_file.h"
 #include "client/data/nameless.h"
 
@@ -15,11 +15,11 @@ enum { PIECE_BYTES = 1 << 20, MAX_LINE = 64 << 20 };
 struct lines {
     struct client_data_pass *pass;
     const struct client_data_file *file;
-    int fd; /* of the texts */
+    int fd; /* receives the texts */
     uint64_t line, n_written;
-    char *buffer; /* (cap) read, from a line's beginning */
+    char *buffer; /* (cap) bytes read, from the beginning of a line */
     size_t n, cap;
-    char *text; /* (text_cap) of one line */
+    char *text; /* (text_cap) of the current line */
     size_t n_text, text_cap;
 };
 
@@ -49,7 +49,7 @@ static int add_string(struct lines *l, const json_t *string, struct error *err)
     return add(l, json_string_value(string), json_string_length(string), err);
 }
 
-/* "role: content", a line each: who speaks is part of what there is to learn. */
+/* One line "role: content" for each message: the model learns the roles, too. */
 static int add_messages(struct lines *l, const json_t *messages, struct error *err)
 {
     int rc = json_array_size(messages) > 0 ? 0 : refuse(l, "its messages are no list with something in it", err);
@@ -91,8 +91,7 @@ static int add_object(struct lines *l, const json_t *object, struct error *err)
     return refuse(l, "no object with \"text\", \"prompt\" and \"completion\", or \"messages\", as texts", err);
 }
 
-/* The text of the line, and what parts it from the next: in front of it the mark of a document, which no UTF-8 holds, or
- * a new line behind it. */
+/* Writes the text of a line and its separator: before it the mark of a document, or after it a newline. */
 static int write_text(struct lines *l, struct error *err)
 {
     const char mark = (char)CLIENT_DATA_MARK;

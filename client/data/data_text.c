@@ -1,5 +1,4 @@
-/* Text into tokens: read in pieces, tokenised, and put into a file of ids without a name, which takes page cache rather
- * than memory and is gone when the run is. */
+/* Tokenises text in pieces into a nameless file of ids, which occupies page cache and ends with the run. */
 #include "client/data/data_file.h"
 #include "client/data/nameless.h"
 #include "client/text/tokenizer.h"
@@ -15,11 +14,11 @@ enum { PIECE_BYTES = 1 << 20 };
 struct tokenising {
     struct client_data_pass *pass;
     const struct client_data_file *file;
-    int fd; /* of the ids */
+    int fd; /* receives the ids */
     unsigned width;
     uint64_t n; /* tokens written */
     struct client_tokens tokens;
-    char *text; /* (cap) what is read and not tokenised yet */
+    char *text; /* (cap) bytes read but not tokenised yet */
     size_t n_text, cap;
 };
 
@@ -43,7 +42,7 @@ static int write_ids(struct tokenising *t, struct error *err)
     return rc;
 }
 
-/* Reads on behind the text that is there; twice the room where there is none. */
+/* Reads more text behind what t->text holds; doubles the buffer when it is full. */
 static int read_piece(struct tokenising *t, uint64_t *at, struct error *err)
 {
     if (t->n_text == t->cap) {
@@ -62,8 +61,8 @@ static int read_piece(struct tokenising *t, uint64_t *at, struct error *err)
     return rc;
 }
 
-/* Takes n bytes of the text away, in front. */
-static void drop(struct tokenising *t, size_t n)
+/* Drops the first n bytes of the text. */
+static void drop_front(struct tokenising *t, size_t n)
 {
     t->n_text -= n;
     memmove(t->text, t->text + n, t->n_text);
@@ -85,8 +84,8 @@ static int add_end(struct tokenising *t, struct error *err)
     return client_tokens_add(&t->tokens, &t->pass->end, 1, err);
 }
 
-/* Tokenises the first n bytes of the text that is there, which begins at byte `at` of the file; last: they end a
- * document. *used of them are done. */
+/* Tokenises the first n bytes of t->text, which begins at byte `at` of the file; *used of them were consumed. last: a
+ * document ends there. */
 static int encode_text(struct tokenising *t, size_t *used, size_t n, uint64_t at, bool last, struct error *err)
 {
     const uint8_t *text = (const uint8_t *)t->text;
@@ -99,14 +98,14 @@ static int encode_text(struct tokenising *t, size_t *used, size_t n, uint64_t at
         error_prefix(err, t->file->path);
         return rc;
     }
-    if (last) { /* half a character at the end */
+    if (last) { /* part of a character may be left at the end */
         rc = encode_word(t, t->text + whole, n - whole, err);
         *used = n;
     }
     return rc;
 }
 
-/* Tokenises what can be of the text that is there, bytes [at - n_text, at) of the file. */
+/* Tokenises as much of t->text as possible: bytes [at - n_text, at) of the file. */
 static int encode_piece(struct tokenising *t, uint64_t at, struct error *err)
 {
     const char *mark;
@@ -119,10 +118,10 @@ static int encode_piece(struct tokenising *t, uint64_t at, struct error *err)
             rc = add_end(t, err);
         if (rc)
             return rc;
-        drop(t, n + 1);
+        drop_front(t, n + 1);
     }
     int rc = encode_text(t, &used, t->n_text, at - t->n_text, at == t->file->bytes, err);
-    drop(t, used);
+    drop_front(t, used);
     return rc;
 }
 
@@ -135,9 +134,9 @@ static int tokenise(struct tokenising *t, bool followed, struct error *err)
         const bool first = at == 0;
         rc = read_piece(t, &at, err);
         const size_t head = first && !rc ? client_data_cut((const uint8_t *)t->text, t->n_text) : 0;
-        if (head) /* half a character at the beginning */
+        if (head) /* part of a character at the beginning */
             rc = encode_word(t, t->text, head, err);
-        drop(t, head);
+        drop_front(t, head);
         if (!rc)
             rc = encode_piece(t, at, err);
         if (!rc)

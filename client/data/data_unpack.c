@@ -1,5 +1,5 @@
-/* What has to be read from its beginning to its end, standard input and compressed files, goes into a file without a
- * name, where tokens can be found again. */
+/* Standard input and compressed files can only be read from beginning to end. They are copied into a nameless file,
+ * which allows access to any token. */
 #include "client/data/data_file.h"
 #include "client/data/nameless.h"
 
@@ -14,14 +14,14 @@
 #include <zstd.h>
 #include <zstd_errors.h>
 
-/* A text shrinks to a third or a tenth; what expands beyond MOST_TIMES is made to fill a disk. */
+/* Text compresses to a third or a tenth. A file that expands more than MOST_TIMES is a decompression bomb. */
 enum { IN_BYTES = 128 << 10, OUT_BYTES = 256 << 10, FREE_BYTES = 64 << 20, MOST_TIMES = 250, ASK_MS = 100 };
 
 struct unpack {
     struct client_data_pass *pass;
     const struct client_data_file *file;
     uint8_t *in, *out; /* (IN_BYTES), (OUT_BYTES) */
-    int fd;            /* of what comes out */
+    int fd;            /* receives the expanded bytes */
     uint64_t n_in, n_out;
 };
 
@@ -38,7 +38,7 @@ static int write_out(struct unpack *u, size_t n, struct error *err)
     return rc;
 }
 
-/* *n is 0 at the end. */
+/* Reads the next piece; *n is 0 at the end of the file. */
 static int read_in(struct unpack *u, size_t *n, struct error *err)
 {
     const uint64_t left = u->file->bytes - u->n_in;
@@ -57,7 +57,7 @@ static int refuse(const struct unpack *u, const char *packing, bool cut, const c
                      u->n_out, why);
 }
 
-/* Members one behind the other are one text, as gzip has it. */
+/* Concatenated gzip members form one text, as gzip itself reads them. */
 static int inflate_members(struct unpack *u, z_stream *z, struct error *err)
 {
     int status = Z_OK;
@@ -70,7 +70,7 @@ static int inflate_members(struct unpack *u, z_stream *z, struct error *err)
         if (n == 0)
             return status == Z_STREAM_END ? 0 : refuse(u, "gzip", true, "", err);
         z->next_in = u->in, z->avail_in = (uInt)n;
-        do { /* once more where all came in: what is left may have filled the output */
+        do { /* repeat while the output was full: more may be pending */
             if (status == Z_STREAM_END && z->avail_in > 0 && (status = inflateReset(z)) != Z_OK)
                 return refuse(u, "gzip", false, "its state is lost", err);
             z->next_out = u->out, z->avail_out = OUT_BYTES;
@@ -90,18 +90,18 @@ static int unpack_gzip(struct unpack *u, struct error *err)
 {
     z_stream z = {0};
 
-    if (inflateInit2(&z, 15 + 16) != Z_OK) /* the largest window, and gzip's header */
+    if (inflateInit2(&z, 15 + 16) != Z_OK) /* largest window, gzip header */
         return error_set(err, -ENOMEM, "%s: no memory to unpack it", u->file->path);
     const int rc = inflate_members(u, &z, err);
     inflateEnd(&z);
     return rc;
 }
 
-/* A window takes memory: the library's own limit of 128 MiB stands. */
+/* Refuses windows above 128 MiB, the library's own limit: a window takes memory. */
 static int unpack_zstd(struct unpack *u, struct error *err)
 {
     ZSTD_DStream *z = ZSTD_createDStream();
-    size_t n, left = 1; /* of a frame: 0 at its end */
+    size_t n, left = 1; /* bytes left of a frame: 0 at its end */
     const char *why;
     int rc = z ? 0 : error_set(err, -ENOMEM, "%s: no memory to unpack it", u->file->path);
 
@@ -123,7 +123,7 @@ static int unpack_zstd(struct unpack *u, struct error *err)
     return rc;
 }
 
-/* A pipe may have nothing for long: who waits can be stopped. */
+/* Waits for input. A pipe may stay silent for long; the watch can end the wait. */
 static int await_input(const struct unpack *u, struct error *err)
 {
     struct pollfd ready = {.fd = u->file->fd, .events = POLLIN};
@@ -219,7 +219,7 @@ int client_data_unpack(struct client_data_pass *pass, struct client_data_file *f
         rc = read_head(head, &n, file, err);
     if (rc)
         return rc;
-    /* Of ids, the name alone says so: theirs may begin as anything does. */
+    /* Files of ids may begin with any bytes, so only the name says whether they are compressed. */
     const enum client_packing packing =
         ids && file->packing == CLIENT_PLAIN ? CLIENT_PLAIN : client_data_packing(head, n);
     if (packing != CLIENT_PLAIN || file->packing != CLIENT_PLAIN) {

@@ -1,9 +1,10 @@
 /* client/data/npy.h - the header of a NumPy array on disk.
  *
- * magic "\x93NUMPY" | version major u8, minor u8 | header length u16 (version 1) or u32 (2 and 3), little-endian |
- * a Python dictionary as text: 'descr', 'fortran_order', 'shape' | the array.
- * Read strictly: one dimension, little-endian integers of 2, 4 or 8 bytes, each key once and nothing else.
- * Format: numpy.lib.format, "Format Version 1.0". */
+ *   magic "\x93NUMPY" | version major u8, minor u8 | header length u16 (version 1) or u32 (2 and 3), little-endian |
+ *   a Python dictionary as text: 'descr', 'fortran_order', 'shape' | the array
+ *
+ * The parser is strict. It accepts one dimension of little-endian integers of 2, 4 or 8 bytes, and exactly these three
+ * keys, each once. Format: numpy.lib.format, "Format Version 1.0". */
 #ifndef CLIENT_DATA_NPY_H
 #define CLIENT_DATA_NPY_H
 
@@ -14,16 +15,16 @@
 
 enum client_integer { CLIENT_U8, CLIENT_U16, CLIENT_U32, CLIENT_I32, CLIENT_I64 };
 
-enum { CLIENT_NPY_HEAD_BYTES = 4096 }; /* a header of one dimension fits well */
+enum { CLIENT_NPY_HEAD_BYTES = 4096 }; /* ample for a header of one dimension */
 
 struct client_npy {
     enum client_integer type;
     uint64_t n;      /* elements */
-    uint64_t offset; /* of the first, bytes from the file's start */
+    uint64_t offset; /* of the first element, bytes from the start of the file */
 };
 
-/* head (n) is the file's beginning, all of it or CLIENT_NPY_HEAD_BYTES; it may hold anything.
- * -EINVAL with a sentence. */
+/* Parses head (n): the whole file, or its first CLIENT_NPY_HEAD_BYTES. The bytes are not trusted. -EINVAL with a
+ * sentence. */
 int client_npy_parse(struct client_npy *out, const uint8_t *head, size_t n, struct error *err);
 
 #endif

@@ -9,16 +9,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* More text hardly changes which pairs are the most frequent. */
+/* More text hardly changes the most frequent pairs. */
 enum { ENOUGH_BYTES = 16 << 20 };
 
 struct learning {
     struct client_data_pass pass;
     struct client_words *words;
-    char *text; /* (ENOUGH_BYTES) of one file */
+    char *text; /* (ENOUGH_BYTES) from one file */
 };
 
-/* A document is a text of its own: words do not go on in the next one. */
+/* Each document is a text of its own: no word crosses into the next. */
 static int count_documents(struct learning *l, const struct client_data_file *file, const char *text, size_t n,
                            struct error *err)
 {

@@ -1,4 +1,4 @@
-/* client/text/learn.h - a tokenizer for a text that has none. */
+/* client/text/learn.h - learns a tokenizer from the training text. */
 #ifndef CLIENT_TEXT_LEARN_H
 #define CLIENT_TEXT_LEARN_H
 
@@ -6,13 +6,14 @@
 
 #include <jansson.h>
 
-/* Learns a tokenizer of `vocabulary` tokens from the texts of data, which must not be checked yet, and adds its files
- * to those that come with a model. Of texts longer than 16 MiB together, each gives the same share, from its beginning.
- * rules: separator and watch count. -EINVAL for what is not text; -ENOMEM, -errno. */
+/* Learns a tokenizer of `vocabulary` tokens from the texts of data and adds its files to the model's side files. data
+ * must not be checked yet. If the texts are longer than 16 MiB together, only the beginning of each is used, in equal
+ * proportion. Uses separator and watch of rules. -EINVAL for a file that is not text; -ENOMEM, -errno. */
 int client_learn(json_t *side, struct client_data *data, uint32_t vocabulary, uint32_t n_positions,
                  const struct client_data_rules *rules, struct error *err);
 
-/* Bytes of data's files, after standard input was read and packed ones were unpacked. rules as above. -errno. */
+/* Total bytes of data's files, after standard input was read and compressed files were expanded. rules as above.
+ * -errno. */
 int client_learn_size(uint64_t *n, struct client_data *data, const struct client_data_rules *rules, struct error *err);
 
 #endif

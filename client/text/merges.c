@@ -1,6 +1,6 @@
-/* client_words_merge. A pair knows its count and the words that may hold it; a heap has the most frequent pair on top.
- * A merge visits the words of its pair alone and corrects the counts of the neighbours there. Counts that have fallen
- * since an entry was pushed are corrected when it is popped. */
+/* client_words_merge. Each pair keeps its count and the words that may hold it. A heap has the most frequent pair on
+ * top. A merge visits only the words of its pair and corrects the counts of the neighbours there. A heap entry whose
+ * count has fallen since it was pushed is corrected when it is popped. */
 #include "client/text/words_internal.h"
 
 #include <assert.h>
@@ -14,9 +14,9 @@ enum { LEAST_COUNT = 2 };
 struct pair {
     uint32_t left, right;
     int64_t count;
-    uint32_t *words; /* (n, cap) the words that held it when it was counted, some of them more than once */
+    uint32_t *words; /* (n, cap) words that held the pair when it was counted; a word may be listed twice */
     uint32_t n, cap;
-    bool grown; /* by the present merge: to be pushed */
+    bool grown; /* count raised by the current merge: push it again */
 };
 
 struct entry {
@@ -24,17 +24,17 @@ struct entry {
     uint32_t pair;
 };
 
-/* The bytes of a token, anywhere in `bytes` of the words. */
+/* Bytes of a token: a range of `bytes` of the words. */
 struct piece {
     size_t at, n;
 };
 
 struct merging {
     struct client_words *words;
-    uint32_t *ids;      /* (n_bytes): the tokens of each word, from the place of its first byte on */
+    uint32_t *ids;      /* (n_bytes) tokens of each word, from the offset of its first byte on */
     struct pair *pairs; /* (n_pairs, cap_pairs) */
     size_t n_pairs, cap_pairs;
-    uint32_t *table; /* (mask + 1): 1 + a pair's number; 0: empty */
+    uint32_t *table; /* (mask + 1): 1 + the pair's index; 0: empty */
     size_t mask;
     struct entry *heap; /* (n_heap, cap_heap) */
     size_t n_heap, cap_heap;
@@ -42,7 +42,7 @@ struct merging {
     size_t n_grown, cap_grown;
     struct piece *pieces; /* (n_tokens), by id */
     uint32_t n_tokens;
-    uint32_t *known; /* (known_mask + 1): 1 + a token of two bytes or more, by its bytes' hash; 0: empty */
+    uint32_t *known; /* (known_mask + 1): 1 + a token of two bytes or more, by the hash of its bytes; 0: empty */
     size_t known_mask;
 };
 
@@ -51,7 +51,7 @@ static int no_memory(struct error *err)
     return error_set(err, -ENOMEM, "no memory to learn tokens from the text");
 }
 
-/* Room for one more of an array. */
+/* Makes room for one more element of an array. */
 static int reserve(void **array, size_t *cap, size_t n, size_t size, struct error *err)
 {
     if (n < *cap)
@@ -93,7 +93,7 @@ static int widen(struct merging *m, struct error *err)
     return 0;
 }
 
-/* *out is the number of the pair, which is made if it is new. */
+/* Sets *out to the index of the pair and adds the pair if it is new. */
 static int find_pair(uint32_t *out, struct merging *m, uint32_t left, uint32_t right, struct error *err)
 {
     uint32_t *place = pair_place(m, left, right);
@@ -113,8 +113,8 @@ static int find_pair(uint32_t *out, struct merging *m, uint32_t left, uint32_t r
     return 0;
 }
 
-/* The pair occurs in the word as often more as the word does. */
-static int count_up(struct merging *m, uint32_t left, uint32_t right, uint32_t word, struct error *err)
+/* Adds the word's count to the pair's, and the word to the pair's list. */
+static int count_pair(struct merging *m, uint32_t left, uint32_t right, uint32_t word, struct error *err)
 {
     uint32_t number;
     int rc = find_pair(&number, m, left, right, err);
@@ -198,8 +198,8 @@ static int push_grown(struct merging *m, struct error *err)
     return rc;
 }
 
-/* *out is the most frequent pair that is left; false: there is none. */
-static bool most_frequent(uint32_t *out, struct merging *m, int *rc, struct error *err)
+/* Pops the most frequent pair that is left into *out; false if there is none. */
+static bool pop_most_frequent(uint32_t *out, struct merging *m, int *rc, struct error *err)
 {
     while (m->n_heap > 0) {
         const struct entry top = pop(m);
@@ -213,7 +213,7 @@ static bool most_frequent(uint32_t *out, struct merging *m, int *rc, struct erro
     return false;
 }
 
-/* Puts id in the place of left and right wherever they are neighbours in the word, from its beginning on. */
+/* Replaces left, right by id throughout the word, from left to right. */
 static int merge_word(struct merging *m, uint32_t number, uint32_t left, uint32_t right, uint32_t id, struct error *err)
 {
     struct word *word = &m->words->words[number];
@@ -227,20 +227,20 @@ static int merge_word(struct merging *m, uint32_t number, uint32_t left, uint32_
         }
         if (to > 0) {
             count_down(m, ids[to - 1], left, number);
-            rc = count_up(m, ids[to - 1], id, number, err);
+            rc = count_pair(m, ids[to - 1], id, number, err);
         }
         ids[to++] = id;
         from++;
         if (!rc && from + 1 < word->n) {
             count_down(m, right, ids[from + 1], number);
-            rc = count_up(m, id, ids[from + 1], number, err);
+            rc = count_pair(m, id, ids[from + 1], number, err);
         }
     }
     word->n = to;
     return rc;
 }
 
-/* *place is where 1 + the token of these bytes stands, or will. */
+/* Slot of `known` for these bytes: it holds 1 + their token, or 0. */
 static uint32_t *token_place(const struct merging *m, const uint8_t *bytes, size_t n)
 {
     size_t i = XXH3_64bits(bytes, n) & m->known_mask;
@@ -253,8 +253,8 @@ static uint32_t *token_place(const struct merging *m, const uint8_t *bytes, size
     return &m->known[i];
 }
 
-/* Where left and right are neighbours, their bytes are too: the first such place gives the new token's bytes. */
-static uint32_t name(struct merging *m, const struct pair *pair)
+/* Names the token that a pair becomes. The pair's first occurrence gives the token's bytes. */
+static uint32_t name_token(struct merging *m, const struct pair *pair)
 {
     const size_t n_left = m->pieces[pair->left].n, n = n_left + m->pieces[pair->right].n;
 
@@ -273,7 +273,7 @@ static uint32_t name(struct merging *m, const struct pair *pair)
             return *place - 1;
         }
     }
-    assert(false); /* its count says that it occurs */
+    assert(false); /* a counted pair occurs somewhere */
     return 0;
 }
 
@@ -282,17 +282,17 @@ static int merge_pair(struct merging *m, struct client_merge *out, uint32_t numb
     struct pair pair = m->pairs[number];
     int rc = 0;
 
-    *out = (struct client_merge){pair.left, pair.right, name(m, &pair)};
+    *out = (struct client_merge){pair.left, pair.right, name_token(m, &pair)};
     m->pairs[number].words = NULL, m->pairs[number].n = 0, m->pairs[number].cap = 0;
     for (uint32_t k = 0; !rc && k < pair.n; k++)
         rc = merge_word(m, pair.words[k], pair.left, pair.right, out->id, err);
     free(pair.words);
-    m->pairs[number].count = 0; /* what is left of it overlapped what was merged, as the second pair of "aaa" */
+    m->pairs[number].count = 0; /* occurrences that overlapped a merged one, as the second pair of "aaa", are gone */
     return rc ? rc : push_grown(m, err);
 }
 
-/* The words as bytes, and their pairs. */
-static int begin(struct merging *m, const uint32_t bytes[256], uint32_t first, struct error *err)
+/* Splits all words into bytes and counts their pairs. */
+static int begin_merging(struct merging *m, const uint32_t bytes[256], uint32_t first, struct error *err)
 {
     const struct client_words *w = m->words;
     int rc = 0;
@@ -305,7 +305,7 @@ static int begin(struct merging *m, const uint32_t bytes[256], uint32_t first, s
     for (size_t k = 0; !rc && k < w->n; k++) {
         const uint32_t *ids = m->ids + w->words[k].at;
         for (uint32_t i = 0; !rc && i + 1 < w->words[k].n; i++)
-            rc = count_up(m, ids[i], ids[i + 1], (uint32_t)k, err);
+            rc = count_pair(m, ids[i], ids[i + 1], (uint32_t)k, err);
     }
     return rc ? rc : push_grown(m, err);
 }
@@ -330,7 +330,7 @@ static int merge_all(struct merging *m, struct client_merge **out, size_t *n, ui
     uint32_t number;
     int rc = 0;
 
-    while (!rc && m->n_tokens < n_tokens && most_frequent(&number, m, &rc, err)) {
+    while (!rc && m->n_tokens < n_tokens && pop_most_frequent(&number, m, &rc, err)) {
         rc = RESERVE(*out, cap, *n, err);
         if (!rc)
             rc = merge_pair(m, &(*out)[*n], number, err);
@@ -353,7 +353,7 @@ int client_words_merge(struct client_merge **out, size_t *n, struct client_words
     m.pieces = calloc((size_t)first + n_tokens, sizeof *m.pieces);
     m.known = calloc(m.known_mask + 1, sizeof *m.known);
     *out = NULL, *n = 0;
-    int rc = m.ids && m.table && m.pieces && m.known ? begin(&m, bytes, first, err) : no_memory(err);
+    int rc = m.ids && m.table && m.pieces && m.known ? begin_merging(&m, bytes, first, err) : no_memory(err);
     if (!rc)
         rc = merge_all(&m, out, n, n_tokens, watch, err);
     end(&m);

@@ -34,7 +34,7 @@ void client_sampler_free(struct client_sampler *sampler)
     *sampler = (struct client_sampler){0};
 }
 
-/* The largest logit, the lowest id among equals. Every one of them is looked at. */
+/* Finds the largest logit; of equal ones the lowest id. Reads every logit, to check that it is finite. */
 static int find_likeliest(uint32_t *id, const float *logits, uint32_t n, uint64_t position, struct error *err)
 {
     *id = 0;
@@ -55,8 +55,8 @@ static bool is_likelier(const struct client_candidate *a, const struct client_ca
     return a->logit > b->logit || (a->logit == b->logit && a->id < b->id);
 }
 
-/* Lets the candidate at i sink to its place in a heap whose root is the likeliest. */
-static void sink(struct client_candidate *heap, uint32_t n, uint32_t i)
+/* Sifts the candidate at i down a heap whose root is the likeliest. */
+static void sift_down(struct client_candidate *heap, uint32_t n, uint32_t i)
 {
     const struct client_candidate sinking = heap[i];
 
@@ -70,13 +70,13 @@ static void sink(struct client_candidate *heap, uint32_t n, uint32_t i)
     heap[i] = sinking;
 }
 
-/* Takes the likeliest of the n that are left; it goes where the heap ends then: n-1. */
-static struct client_candidate *pop(struct client_candidate *heap, uint32_t n)
+/* Moves the likeliest of n candidates to index n-1, behind the remaining heap. */
+static struct client_candidate *pop_likeliest(struct client_candidate *heap, uint32_t n)
 {
     const struct client_candidate likeliest = heap[0];
 
     heap[0] = heap[n - 1];
-    sink(heap, n - 1, 0);
+    sift_down(heap, n - 1, 0);
     heap[n - 1] = likeliest;
     return &heap[n - 1];
 }
@@ -92,8 +92,9 @@ static double weigh(struct client_sampler *s, uint32_t first, float largest)
     return total;
 }
 
-/* Those that may be drawn: *first .. n-1 of the candidates. Returns their weight. Filtered, the likeliest is last. */
-static double choose(uint32_t *first, struct client_sampler *s, float largest)
+/* Keeps candidates *first .. n-1, from which one is drawn, and returns their total weight. After filtering the
+ * likeliest is last. */
+static double filter_candidates(uint32_t *first, struct client_sampler *s, float largest)
 {
     const uint32_t k = s->options.top_k > 0 && s->options.top_k < s->n ? s->options.top_k : s->n;
     const bool by_k = k < s->n, by_p = s->options.top_p < 1;
@@ -102,17 +103,17 @@ static double choose(uint32_t *first, struct client_sampler *s, float largest)
     *first = 0;
     if (by_k || by_p) {
         for (uint32_t i = s->n / 2; i-- > 0;)
-            sink(s->candidates, s->n, i);
+            sift_down(s->candidates, s->n, i);
     }
     if (by_k) {
         for (*first = s->n; *first > s->n - k; --*first)
-            pop(s->candidates, *first);
+            pop_likeliest(s->candidates, *first);
     }
     total = weigh(s, *first, largest);
     if (!by_p)
         return total;
     for (uint32_t end = s->n; end > s->n - k; end--) {
-        nucleus += by_k ? s->candidates[end - 1].weight : pop(s->candidates, end)->weight;
+        nucleus += by_k ? s->candidates[end - 1].weight : pop_likeliest(s->candidates, end)->weight;
         *first = end - 1;
         if (nucleus >= s->options.top_p * total)
             break;
@@ -120,7 +121,7 @@ static double choose(uint32_t *first, struct client_sampler *s, float largest)
     return nucleus;
 }
 
-/* In [0, 1), 53 bits. */
+/* Uniform in [0, 1), 53 bits. */
 static double uniform(uint64_t seed, uint64_t position)
 {
     uint32_t word[4];
@@ -140,7 +141,7 @@ int client_sampler_draw(uint32_t *id, struct client_sampler *sampler, const floa
         return rc;
     for (uint32_t i = 0; i < sampler->n; i++)
         sampler->candidates[i] = (struct client_candidate){.logit = logits[i], .id = i};
-    double left = choose(&first, sampler, logits[likeliest]);
+    double left = filter_candidates(&first, sampler, logits[likeliest]);
     left *= uniform(sampler->options.seed, position);
     for (uint32_t i = sampler->n; i-- > first;) {
         left -= sampler->candidates[i].weight;
@@ -148,6 +149,6 @@ int client_sampler_draw(uint32_t *id, struct client_sampler *sampler, const floa
             *id = sampler->candidates[i].id;
             break;
         }
-    } /* where rounding leaves a trace beyond the last one, the likeliest stands */
+    } /* rounding may leave a remainder beyond the last candidate: take the likeliest */
     return 0;
 }

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void give(struct client_stream *s, const void *bytes, size_t n)
+static void emit(struct client_stream *s, const void *bytes, size_t n)
 {
     memcpy(s->text + s->n, bytes, n);
     s->n += n;
@@ -14,12 +14,12 @@ static void give(struct client_stream *s, const void *bytes, size_t n)
 
 static void give_mark(struct client_stream *s)
 {
-    give(s, "\xEF\xBF\xBD", 3); /* U+FFFD */
+    emit(s, "\xEF\xBF\xBD", 3); /* U+FFFD */
 }
 
-/* What is held is always the beginning of a character, so a byte that does not fit ends that one, and may begin the
- * next. */
-static void take(struct client_stream *s, uint8_t byte)
+/* Held bytes are always the beginning of a character. A byte that does not continue it ends it, and may begin the next
+ * one. */
+static void take_byte(struct client_stream *s, uint8_t byte)
 {
     s->held[s->n_held++] = byte;
     int length = client_utf8_character(s->held, s->n_held);
@@ -34,12 +34,12 @@ static void take(struct client_stream *s, uint8_t byte)
         }
     }
     if (length > 0) {
-        give(s, s->held, s->n_held);
+        emit(s, s->held, s->n_held);
         s->n_held = 0;
     }
 }
 
-/* Room for what n more bytes can become: three for each, and for those held. */
+/* Makes room for n more bytes: each byte, held ones included, can become three. */
 static int make_room(struct client_stream *s, size_t n, struct error *err)
 {
     const size_t need = 3 * (n + sizeof s->held);
@@ -61,7 +61,7 @@ int client_stream_push(struct client_stream *stream, const char **text, size_t *
     int rc = make_room(stream, n_bytes, err);
 
     for (size_t i = 0; !rc && i < n_bytes; i++)
-        take(stream, ((const uint8_t *)bytes)[i]);
+        take_byte(stream, ((const uint8_t *)bytes)[i]);
     if (!rc && last && stream->n_held > 0) {
         give_mark(stream);
         stream->n_held = 0;

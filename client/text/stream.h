@@ -1,8 +1,8 @@
-/* client/text/stream.h - characters from the bytes of tokens, as they come.
+/* client/text/stream.h - assembles characters from the bytes of tokens.
  *
- * A token may end inside a character. What is complete is given out; the rest is held back until its other bytes come.
- * Bytes that can be part of no character become U+FFFD, one for each run that could have begun one, as most decoders
- * do (Unicode 15, section 3.9, "U+FFFD substitution of maximal subparts"). */
+ * A token may end inside a character. Complete characters are returned; a partial one is held until its other bytes
+ * arrive. Invalid bytes become U+FFFD: one for each maximal run that could have begun a character, as in most decoders
+ * (Unicode 15, section 3.9, "U+FFFD substitution of maximal subparts"). */
 #ifndef CLIENT_TEXT_STREAM_H
 #define CLIENT_TEXT_STREAM_H
 
@@ -13,14 +13,15 @@
 #include <stdint.h>
 
 struct client_stream {
-    uint8_t held[4]; /* (n_held) the beginning of a character */
+    uint8_t held[4]; /* (n_held) beginning of a character */
     unsigned n_held;
-    char *text; /* (cap), owned: what the last call gave out */
+    char *text; /* (cap), owned: text returned by the last call */
     size_t n, cap;
 };
 
-/* *text (*n) is what these bytes complete, valid UTF-8, maybe nothing; borrowed until the next call. last: no more will
- * come, so what would be held back becomes U+FFFD. -ENOMEM. Begin with a zeroed struct. */
+/* Adds n_bytes bytes. Sets *text (*n bytes of valid UTF-8, maybe none) to the characters that they complete, borrowed
+ * until the next call. last: no more bytes will come, so a partial character becomes U+FFFD. -ENOMEM. Begin with a
+ * zeroed struct. */
 int client_stream_push(struct client_stream *stream, const char **text, size_t *n, const void *bytes, size_t n_bytes,
                        bool last, struct error *err);
 void client_stream_free(struct client_stream *stream);

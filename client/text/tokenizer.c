@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A model of bytes: each is a token, and nothing is ever joined. */
+/* Opens a byte model's tokenizer: each byte is a token, and nothing merges. */
 static int open_bytes(struct client_tokenizer *t, struct error *err)
 {
     t->is_bytes = true;
@@ -24,7 +24,7 @@ static int open_bytes(struct client_tokenizer *t, struct error *err)
     return 0;
 }
 
-/* eos_token_id of generation_config.json: a number, or several of which the first counts. */
+/* eos_token_id of generation_config.json: a number, or a list whose first element counts. */
 static uint32_t end_by_id(const struct client_tokenizer *t, const json_t *generation)
 {
     const json_t *id = json_object_get(generation, "eos_token_id");
@@ -47,7 +47,7 @@ static uint32_t find_token(const struct client_tokenizer *t, const char *text)
     return CLIENT_NO_TOKEN;
 }
 
-/* eos_token: a text, or an object around one. */
+/* eos_token: a string, or an object that holds one. */
 static uint32_t end_by_text(const struct client_tokenizer *t, const json_t *config)
 {
     const json_t *token = json_object_get(config, "eos_token");
@@ -55,8 +55,8 @@ static uint32_t end_by_text(const struct client_tokenizer *t, const json_t *conf
     return find_token(t, json_string_value(json_is_object(token) ? json_object_get(token, "content") : token));
 }
 
-/* What these files say beside the point is not ours to check: one that cannot be read says nothing. A model of bytes has
- * no tokens to spare for an end, whatever transformers writes as a matter of course. */
+/* Finds the end token. A side file that cannot be read here is ignored. A byte model has no token to spare for an end,
+ * whatever transformers wrote into its files. */
 static void find_end(struct client_tokenizer *t, const json_t *side)
 {
     static const struct {

@@ -1,13 +1,13 @@
-/* client/text/tokenizer.h - text into tokens and back: byte-level BPE, as GPT-2's.
+/* client/text/tokenizer.h - text into tokens and back: byte-level BPE, as in GPT-2.
  *
- * A pattern cuts text into words; a word's bytes are joined pair by pair, the pair first that the merges name first.
- * Every byte is a token, so every text has tokens, and joining tokens' bytes gives the text back.
- * Read from a model's side files: tokenizer.json of Hugging Face's tokenizers (model BPE, pre-tokenizer ByteLevel, or
- * Split by a regular expression and ByteLevel), or GPT-2's own vocab.json and merges.txt. Without either, a model of
- * a vocabulary of 256 is one of bytes: a byte is a token.
+ * A pattern cuts text into words. Within a word, byte pairs are merged in the order of the merge list. Every byte is a
+ * token, so every text can be tokenised; concatenating the tokens' bytes gives the text back. The tokenizer is read
+ * from a model's side files: tokenizer.json of Hugging Face's tokenizers (model BPE; pre-tokenizer ByteLevel, or Split
+ * by a regular expression and ByteLevel), or GPT-2's vocab.json and merges.txt. A model with a vocabulary of 256 and
+ * neither of these is a byte model: each byte is a token.
  *
- * Added tokens, special ones among them, are tokens wherever their text stands, as Hugging Face's tokenizers has it: in
- * data and in prompts. Text that must not end another's has to be without them.
+ * Added tokens, special ones included, are recognised wherever their text occurs, in data and in prompts, as in Hugging
+ * Face's tokenizers. Text from an untrusted source is not filtered: remove them first.
  *
  * Sources: BPE - Sennrich, Haddow, Birch, arXiv:1508.07909. Bytes - Radford et al. 2019, section 2.2. */
 #ifndef CLIENT_TEXT_TOKENIZER_H
@@ -20,32 +20,33 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct client_tokenizer; /* for one thread at a time */
+struct client_tokenizer; /* used by one thread at a time */
 
-enum { CLIENT_TOKENIZER_MAX_WORD = 16 << 20 }; /* bytes that the pattern leaves in one piece */
+enum { CLIENT_TOKENIZER_MAX_WORD = 16 << 20 }; /* bytes: the longest word that a pattern may leave */
 
 #define CLIENT_NO_TOKEN UINT32_MAX
 
-/* The tokenizer in a model's side files (client/model/side.h; may be NULL); *out is NULL, with 0, if there is none and the
- * vocabulary is not 256. vocabulary is the model's: token ids must be below it, and may be fewer. -EINVAL with a
- * sentence that names the file and what is not supported or wrong, -ENOMEM. */
+/* Reads the tokenizer in a model's side files (client/model/side.h; may be NULL). *out is NULL, with 0, if there is
+ * none and the vocabulary is not 256. vocabulary is the model's; every token id must be below it. -EINVAL with a
+ * sentence that names the file and the fault; -ENOMEM. */
 int client_tokenizer_open(struct client_tokenizer **out, const json_t *side, uint32_t vocabulary, struct error *err);
 void client_tokenizer_close(struct client_tokenizer *tokenizer); /* NULL is safe */
 
-/* A byte is a token: there is nothing to do. */
+/* True for a byte model: each byte is its own token. */
 bool client_tokenizer_is_bytes(const struct client_tokenizer *tokenizer);
 
-/* Adds to a model's side files those of a tokenizer of bytes: tokenizer.json and tokenizer_config.json. -ENOMEM. */
+/* Adds a byte tokenizer to a model's side files: tokenizer.json and tokenizer_config.json. -ENOMEM. */
 int client_tokenizer_add_bytes(json_t *side, uint32_t n_positions, struct error *err);
 
-/* A learned tokenizer's ids: bytes in GPT-2's order, its <|endoftext|>, then the tokens of merges. */
+/* Ids of a learned tokenizer: bytes in GPT-2's order, <|endoftext|>, then one token for each merge. */
 enum { CLIENT_TOKENIZER_END = 256, CLIENT_TOKENIZER_LEARNED };
 
-void client_tokenizer_order(uint32_t ids[256]); /* of the bytes */
+void client_tokenizer_order(uint32_t ids[256]); /* ids of the bytes */
 
 struct client_merge;
 
-/* The same two files for n merges (client/text/words.h) in that numbering, none of whose halves comes after it. -ENOMEM. */
+/* Adds the same two files for n merges (client/text/words.h) with these ids; a merge must follow the merges of its
+ * halves. -ENOMEM. */
 int client_tokenizer_add_learned(json_t *side, const struct client_merge *merges, size_t n, uint32_t n_positions,
                                  struct error *err);
 
@@ -57,21 +58,21 @@ struct client_tokens {
 /* Appends ids. -ENOMEM. */
 int client_tokens_add(struct client_tokens *out, const uint32_t *ids, size_t n, struct error *err);
 
-/* Appends the tokens of text (n bytes) to *out, which may begin zeroed. last: nothing follows, and all is used; else the
- * words that more text could change are left, *used says from where: call again with them and what follows. -EINVAL:
- * not UTF-8 (for a model of bytes anything goes), or a word longer than the limit; -ENOMEM. */
+/* Appends the tokens of text (n bytes) to *out, which may begin zeroed. last: the text ends here and all of it is used.
+ * Otherwise words that more text could change are left, and *used is where they begin: pass them again with what
+ * follows. -EINVAL: invalid UTF-8 (a byte model takes any bytes) or a word over the limit; -ENOMEM. */
 int client_tokenizer_encode(struct client_tokens *out, size_t *used, struct client_tokenizer *tokenizer,
                             const char *text, size_t n, bool last, struct error *err);
 
-/* The same for bytes that are one word whatever they are, such as half a character. */
+/* The same for arbitrary bytes as one word, such as part of a character. */
 int client_tokenizer_encode_word(struct client_tokens *out, struct client_tokenizer *tokenizer, const char *bytes,
                                  size_t n, struct error *err);
 
-/* The bytes of a token (*n of them, not terminated), borrowed from the tokenizer: a character may lie across several
- * tokens. NULL if there is no token of this id. */
+/* Bytes of a token (*n, not terminated), borrowed from the tokenizer. A character may span several tokens. NULL if the
+ * id has no token. */
 const char *client_tokenizer_decode(const struct client_tokenizer *tokenizer, uint32_t id, size_t *n);
 
-/* The token that ends a text: what generation_config.json, tokenizer_config.json or special_tokens_map.json name, else
+/* The token that ends a text: named by generation_config.json, tokenizer_config.json or special_tokens_map.json, else
  * <|endoftext|>; CLIENT_NO_TOKEN if there is none. */
 uint32_t client_tokenizer_end(const struct client_tokenizer *tokenizer);
 

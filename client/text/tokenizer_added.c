@@ -1,7 +1,8 @@
-/* Added tokens, special ones among them: a text that is one of them is that token, before anything is split or joined.
+/* Added tokens, special ones included, are recognised before text is split or merged.
  *
- * As Hugging Face's AddedVocabulary does it: first those that are not normalised, then, between them, the others; of all
- * that begin at a place the longest, from left to right. lstrip and rstrip take the blanks beside a token with it. */
+ * The order is that of Hugging Face's AddedVocabulary: first tokens that are not normalised, then the others in what
+ * remains between them. Matches run from left to right; the longest wins. lstrip and rstrip absorb the whitespace
+ * beside a token. */
 #include "client/text/tokenizer_internal.h"
 
 #include "client/text/utf8.h"
@@ -76,7 +77,7 @@ void tokenizer_added_close(struct client_tokenizer *t)
     }
 }
 
-/* The first token that begins in [from, limit) and ends by `to`. */
+/* Finds the first token that begins in [from, limit) and ends by `to`. */
 static const struct tokenizer_added *find(const struct tokenizer_set *set, size_t *at, const char *text, size_t from,
                                           size_t limit, size_t to)
 {
@@ -92,7 +93,7 @@ static const struct tokenizer_added *find(const struct tokenizer_set *set, size_
     return NULL;
 }
 
-/* Bytes of the blank (Unicode's White_Space) that begins here; 0: none does. */
+/* Length of the whitespace character (Unicode's White_Space) at the start of text; 0 if there is none. */
 static size_t blank_at(const char *text, size_t n)
 {
     const uint8_t *at = (const uint8_t *)text;
@@ -117,7 +118,7 @@ static size_t skip_blanks(const char *text, size_t at, size_t to)
     return at;
 }
 
-/* Where the blanks begin that end at `at`. */
+/* Start of the run of whitespace that ends at `at`. */
 static size_t before_blanks(const char *text, size_t from, size_t at)
 {
     while (at > from) {
@@ -131,8 +132,8 @@ static size_t before_blanks(const char *text, size_t from, size_t at)
     return at;
 }
 
-/* What the tokens of set `level` leave of text [from, to), which ends a text if it is closed; else what follows could
- * change some of it, and *used says from where. */
+/* Text [from, to) between tokens of the previous level. closed: the text ends at `to`. Otherwise what follows could
+ * change some of it, and *used is where that part begins. */
 struct segment {
     const char *text;
     size_t from, to;
@@ -142,7 +143,7 @@ struct segment {
 static int encode(struct client_tokens *out, size_t *used, struct client_tokenizer *t, unsigned level, struct segment s,
                   struct error *err);
 
-/* Words of a segment: what is beside it does not matter to them. */
+/* Encodes a segment's words, regardless of its neighbours. */
 static int encode_words(struct client_tokens *out, size_t *used, struct client_tokenizer *t, struct segment s,
                         struct error *err)
 {
@@ -161,7 +162,7 @@ static int encode_words(struct client_tokens *out, size_t *used, struct client_t
     return rc < 0 ? rc : 0;
 }
 
-/* A segment that holds no token of this level, or none that is sure yet. */
+/* Encodes a segment without a token of this level, or without one that is certain yet. */
 static int encode_rest(struct client_tokens *out, size_t *used, struct client_tokenizer *t, unsigned level,
                        struct segment s, size_t limit, struct error *err)
 {
@@ -183,7 +184,7 @@ static int encode(struct client_tokens *out, size_t *used, struct client_tokeniz
     if (level == 2)
         return encode_words(out, used, t, s, err);
     for (;;) {
-        /* One that begins behind the limit may go on behind the segment. */
+        /* A token that begins behind the limit may extend beyond the segment. */
         const size_t open = set->longest > 0 && !s.closed ? set->longest - 1 : 0;
         const size_t limit = s.to - s.from > open ? s.to - open : s.from;
         token = set->n > 0 ? find(set, &at, s.text, s.from, limit, s.to) : NULL;
@@ -192,7 +193,7 @@ static int encode(struct client_tokens *out, size_t *used, struct client_tokeniz
         const size_t begin = token->lstrip ? before_blanks(s.text, s.from, at) : at;
         const size_t end = token->rstrip ? skip_blanks(s.text, at + token->n, s.to) : at + token->n;
         int rc = encode(out, &done, t, level + 1, (struct segment){s.text, s.from, begin, true}, err);
-        if (!rc && token->rstrip && !s.closed && end == s.to) { /* more blanks may follow */
+        if (!rc && token->rstrip && !s.closed && end == s.to) { /* more whitespace may follow */
             *used = begin;
             return 0;
         }

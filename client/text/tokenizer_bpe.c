@@ -1,4 +1,4 @@
-/* A word's bytes into tokens. */
+/* BPE merges within a word. */
 #include "client/text/tokenizer_internal.h"
 
 #include <assert.h>
@@ -43,13 +43,13 @@ int tokenizer_merges_init(struct client_tokenizer *t, size_t n, struct error *er
     return 0;
 }
 
-/* Of one pair named twice the later one counts, as in Hugging Face's tokenizers. */
+/* If a pair is listed twice, the later entry counts, as in Hugging Face's tokenizers. */
 void tokenizer_merges_add(struct client_tokenizer *t, const struct tokenizer_merge *merge)
 {
     *merge_at(t, merge->left, merge->right) = *merge;
 }
 
-/* A heap of pairs, the first of the order on top. */
+/* A binary heap of pairs; the lowest order is on top. */
 static void heap_push(struct tokenizer_work *w, struct tokenizer_pair pair)
 {
     size_t i = w->n_heap++;
@@ -77,8 +77,8 @@ static struct tokenizer_pair heap_pop(struct tokenizer_work *w)
 
 enum { NONE = UINT32_MAX };
 
-/* The pair that begins at a place, if it can be joined. */
-static void offer(const struct client_tokenizer *t, struct tokenizer_work *w, uint32_t place)
+/* Pushes the pair that begins at `place`, if it can merge. */
+static void push_pair(const struct client_tokenizer *t, struct tokenizer_work *w, uint32_t place)
 {
     const uint32_t next = w->next[place];
     const struct tokenizer_merge *merge = next == NONE ? NULL : tokenizer_find_merge(t, w->ids[place], w->ids[next]);
@@ -95,7 +95,7 @@ static int make_room(struct tokenizer_work *w, size_t n, struct error *err)
     free(w->heap);
     w->cap = n < 256 ? 256 : n;
     w->ids = malloc(3 * w->cap * sizeof *w->ids);
-    w->heap = malloc(3 * w->cap * sizeof *w->heap); /* n - 1 pairs, and two for each of n - 1 joins */
+    w->heap = malloc(3 * w->cap * sizeof *w->heap); /* n - 1 pairs, and two more for each of n - 1 merges */
     if (!w->ids || !w->heap) {
         free(w->ids);
         free(w->heap);
@@ -106,8 +106,8 @@ static int make_room(struct tokenizer_work *w, size_t n, struct error *err)
     return 0;
 }
 
-/* Joins until nothing can be: the ids that stay are those of the list from place 0 on. */
-static void join(const struct client_tokenizer *t, struct tokenizer_work *w)
+/* Merges until no pair can. The remaining ids are the list that starts at index 0. */
+static void merge_pairs(const struct client_tokenizer *t, struct tokenizer_work *w)
 {
     while (w->n_heap > 0) {
         const struct tokenizer_pair pair = heap_pop(w);
@@ -115,7 +115,7 @@ static void join(const struct client_tokenizer *t, struct tokenizer_work *w)
         const uint32_t right = w->ids[place] == NONE ? NONE : w->next[place];
         if (right == NONE)
             continue;
-        /* The pair may be another one by now. */
+        /* The pair may have changed since it was pushed. */
         const struct tokenizer_merge *merge = tokenizer_find_merge(t, w->ids[place], w->ids[right]);
         if (!merge || merge->id != pair.id)
             continue;
@@ -125,8 +125,8 @@ static void join(const struct client_tokenizer *t, struct tokenizer_work *w)
         if (w->next[place] != NONE)
             w->prev[w->next[place]] = place;
         if (w->prev[place] != NONE)
-            offer(t, w, w->prev[place]);
-        offer(t, w, place);
+            push_pair(t, w, w->prev[place]);
+        push_pair(t, w, place);
     }
 }
 
@@ -144,10 +144,10 @@ int client_tokens_add(struct client_tokens *out, const uint32_t *ids, size_t n, 
     return 0;
 }
 
-/* The word's bytes in the letters of the vocabulary, looked up as they are. */
+/* Looks up the whole word in the vocabulary, spelt in byte letters. */
 static uint32_t find_whole(const struct client_tokenizer *t, const uint8_t *bytes, size_t n)
 {
-    char *letters = n < 4096 ? malloc(2 * n + 1) : NULL; /* no token is as long */
+    char *letters = n < 4096 ? malloc(2 * n + 1) : NULL; /* no token is longer */
     size_t used = 0;
 
     if (!letters)
@@ -159,7 +159,7 @@ static uint32_t find_whole(const struct client_tokenizer *t, const uint8_t *byte
     return id ? (uint32_t)json_integer_value(id) : NONE;
 }
 
-/* Tokens of a word into work.ids; *n_ids of them. */
+/* Encodes a word into work.ids (*n_ids). */
 static int encode_long(size_t *n_ids, struct client_tokenizer *t, const uint8_t *bytes, size_t n, struct error *err)
 {
     struct tokenizer_work *w = &t->work;
@@ -180,11 +180,11 @@ static int encode_long(size_t *n_ids, struct client_tokenizer *t, const uint8_t 
         w->next[i] = i + 1 < n ? (uint32_t)i + 1 : NONE;
     }
     for (size_t i = 0; i < n; i++)
-        offer(t, w, (uint32_t)i);
-    join(t, w);
+        push_pair(t, w, (uint32_t)i);
+    merge_pairs(t, w);
     *n_ids = 0;
     for (uint32_t i = 0; i != NONE; i = w->next[i])
-        w->ids[(*n_ids)++] = w->ids[i]; /* never beyond the place that is read */
+        w->ids[(*n_ids)++] = w->ids[i]; /* never writes beyond the index that it reads */
     return 0;
 }
 

@@ -1,4 +1,4 @@
-/* Tokens by id, and merges by the ids of their halves. */
+/* Builds tokens by id, and merges by the ids of their halves. */
 #include "client/text/tokenizer_internal.h"
 
 #include <errno.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* GPT-2's letters: what is printable in Latin-1 is itself, the others are the 68 from U+0100 on. */
+/* GPT-2's letters: printable Latin-1 characters stand for themselves, the other 68 bytes are U+0100 and up. */
 static unsigned letter_of(unsigned byte)
 {
     if ((byte >= 33 && byte <= 126) || (byte >= 161 && byte <= 172) || byte >= 174)
@@ -34,8 +34,8 @@ unsigned tokenizer_letter(char out[3], unsigned byte)
 struct build {
     struct client_tokenizer *t;
     json_t *vocabulary;
-    int16_t bytes[N_LETTERS]; /* of each letter; -1: it stands for none */
-    size_t used;              /* of the block */
+    int16_t bytes[N_LETTERS]; /* byte of each letter; -1: no byte */
+    size_t used;              /* bytes used of the block */
 };
 
 static int check_id(uint32_t *out, const char *text, const json_t *id, uint32_t n_ids, struct error *err)
@@ -49,7 +49,7 @@ static int check_id(uint32_t *out, const char *text, const json_t *id, uint32_t 
     return 0;
 }
 
-/* Checks all ids, and makes room for the tokens. */
+/* Checks all ids and allocates the tokens. */
 static int make_room(struct build *b, json_t *added, uint32_t n_ids, struct error *err)
 {
     json_t *lists[2] = {b->vocabulary, added}, *id;
@@ -73,15 +73,15 @@ static int make_room(struct build *b, json_t *added, uint32_t n_ids, struct erro
     return b->t->tokens && b->t->block ? 0 : error_set(err, -ENOMEM, "out of memory");
 }
 
-/* The bytes that letters stand for, written to out, which has room for as many as text; false if one stands for none.
- * JSON has seen to it that text is UTF-8. */
+/* Converts byte letters to bytes. out has room for strlen(text). False if a letter stands for no byte. text is valid
+ * UTF-8, as the JSON parser guarantees. */
 static bool to_bytes(const struct build *b, char *out, size_t *n, const char *text)
 {
     const uint8_t *at = (const uint8_t *)text;
 
     for (*n = 0; *at; at++) {
         unsigned c = *at;
-        if (c >= 0xC0) { /* two bytes reach beyond the letters that there are */
+        if (c >= 0xC0) { /* two UTF-8 bytes encode more letters than the table has */
             c = (c & 0x1F) << 6 | (at[1] & 0x3Fu);
             if (*at++ >= 0xE0)
                 return false;
@@ -105,7 +105,7 @@ static void place(struct build *b, uint32_t id, const char *text, bool in_letter
     b->used += token->n;
 }
 
-/* An added token may stand in the vocabulary too; its text is no letters then either. */
+/* An added token may be in the vocabulary, too; its text is then plain, not byte letters. */
 static int place_all(struct build *b, json_t *added, struct error *err)
 {
     json_t *lists[2] = {b->vocabulary, added}, *id;
@@ -138,7 +138,7 @@ static int find_bytes(struct build *b, struct error *err)
     return 0;
 }
 
-/* The two halves of a merge, "a b" or ["a", "b"]: text points to both, n are their lengths. */
+/* Splits a merge, "a b" or ["a", "b"], into its halves: text[i] has length n[i]. */
 static bool read_halves(const char *text[2], size_t n[2], const json_t *merge)
 {
     if (json_is_string(merge)) {

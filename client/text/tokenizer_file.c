@@ -1,4 +1,4 @@
-/* What the files say, or why they are not for us. */
+/* Reads tokenizer files and refuses what is not supported. */
 #include "client/text/tokenizer_internal.h"
 
 #include "client/model/side.h"
@@ -23,7 +23,7 @@ static bool is_nothing(const json_t *value)
            (json_is_number(value) && json_number_value(value) == 0);
 }
 
-/* Steps that bytes become letters in, without a blank put in front. */
+/* Checks a ByteLevel step: bytes become letters, and no space is put in front. */
 static int check_byte_level(const json_t *step, bool splits, struct error *err)
 {
     const json_t *use_regex = json_object_get(step, "use_regex");
@@ -70,7 +70,7 @@ static int read_pattern(char **out, const json_t *step, struct error *err)
     return *out ? 0 : error_set(err, -ENOMEM, "out of memory");
 }
 
-/* Whatever would make other tokens than bytes joined by merges. */
+/* Refuses options that give other tokens than byte merges would. */
 static int check_model(const json_t *root, const json_t *model, struct error *err)
 {
     static const char *const unsupported[] = {"dropout", "continuing_subword_prefix", "end_of_word_suffix",
@@ -88,7 +88,7 @@ static int check_model(const json_t *root, const json_t *model, struct error *er
     return 0;
 }
 
-/* added_tokens as {"text": id, ...}, owned. */
+/* Reads added_tokens as {"text": id, ...}, owned. */
 static int read_added(json_t **out, const json_t *list, struct error *err)
 {
     size_t i;
@@ -143,7 +143,7 @@ int tokenizer_load_json(struct client_tokenizer *t, char **pattern, const char *
     return rc;
 }
 
-/* A JSON object among the side files; NULL, owned, where it is not there. */
+/* Reads a JSON object among the side files; owned; NULL if the file is absent. */
 static int read_object(json_t **out, const json_t *side, const char *name, struct error *err)
 {
     json_error_t where;
@@ -157,7 +157,8 @@ static int read_object(json_t **out, const json_t *side, const char *name, struc
                 : error_set(err, -EINVAL, "%s: line %d: %s", name, where.line, where.text);
 }
 
-/* The lines of merges.txt but for its first, "#version: ...", and empty ones; an array, owned; NULL: no memory. */
+/* Lines of merges.txt as an array, owned, without "#version: ..." at the top and without empty lines; NULL: no
+ * memory. */
 static json_t *read_merges(const char *text, size_t n)
 {
     json_t *merges = json_array();
@@ -179,7 +180,7 @@ static json_t *read_merges(const char *text, size_t n)
     return merges;
 }
 
-/* Other tokenizers keep files of the same names and mean something else by them. */
+/* Refuses other tokenizers that use the same file names with another meaning. */
 static int check_class(const json_t *config, struct error *err)
 {
     const char *name = json_string_value(json_object_get(config, "tokenizer_class"));
@@ -191,7 +192,7 @@ static int check_class(const json_t *config, struct error *err)
     return 0;
 }
 
-/* GPT-2's one special token, which is in its vocabulary, and what was added since. */
+/* Opens GPT-2's added tokens: its one special token, which is in the vocabulary, and those of added_tokens.json. */
 static int open_added(struct client_tokenizer *t, const json_t *vocab, json_t *added, struct error *err)
 {
     static const char end[] = "<|endoftext|>";

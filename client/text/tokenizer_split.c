@@ -1,5 +1,5 @@
-/* Where words end, by PCRE2. Tokenizers are written for Oniguruma or Rust's regex; what differs is put into PCRE2's
- * words, or refused. */
+/* Finds the ends of words by PCRE2. Expressions are written for Oniguruma or Rust's regex; differences are translated
+ * for PCRE2 or refused. */
 #include "client/text/tokenizer_internal.h"
 
 #include <assert.h>
@@ -11,12 +11,12 @@
 const char tokenizer_gpt2_pattern[] =
     "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+";
 
-/* Unicode's White_Space. PCRE2's own \s is the same and U+180E. */
+/* Unicode's White_Space. PCRE2's own \s adds U+180E. */
 #define BLANKS "\\p{Z}\\x{9}-\\x{d}\\x{85}"
 
 struct translation {
     char *out;
-    size_t n; /* written */
+    size_t n; /* bytes written */
 };
 
 static void put(struct translation *t, const char *text, size_t n)
@@ -30,10 +30,10 @@ static int refuse(struct error *err, const char *what)
     return error_set(err, -EINVAL, "its splitting pattern has %s, which is not supported", what);
 }
 
-/* A backslash and what it makes special; the number of bytes read. */
+/* Translates an escape sequence; returns the number of bytes read. */
 static int translate_escape(struct translation *t, const char *at, bool in_brackets, struct error *err)
 {
-    static const char same[] = "pPrntdDx"; /* with what follows, in braces or not */
+    static const char same[] = "pPrntdDx"; /* followed by a name, in braces or without */
     char what[8];
 
     if (at[1] == 's') {
@@ -90,7 +90,7 @@ static int compile(struct client_tokenizer *t, const char *text, struct error *e
         pcre2_get_error_message(code, (PCRE2_UCHAR *)why, sizeof why);
         return error_set(err, -EINVAL, "its splitting pattern cannot be compiled: %s", why);
     }
-    /* Where there can be no machine code, patterns are interpreted. */
+    /* Where the JIT is not available, PCRE2 interprets the pattern. */
     (void)pcre2_jit_compile(t->pattern, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
     t->match = pcre2_match_data_create_from_pattern(t->pattern, NULL);
     return t->match ? 0 : error_set(err, -ENOMEM, "out of memory");
@@ -126,8 +126,8 @@ int tokenizer_split(const struct client_tokenizer *t, const char *text, size_t n
         return error_set(err, -EINVAL, "the tokenizer's splitting pattern fails on this text: %s", why);
     }
     const size_t *found = pcre2_get_ovector_pointer(t->match);
-    if (found[1] <= at) /* a pattern that looks behind, or resets its beginning */
+    if (found[1] <= at) /* the pattern looks behind or resets the start of the match */
         return error_set(err, -EINVAL, "the tokenizer's splitting pattern does not move on");
-    *end = found[0] > at ? found[0] : found[1]; /* what no match covers is a word too */
+    *end = found[0] > at ? found[0] : found[1]; /* text that no match covers is a word, too */
     return 1;
 }

@@ -1,5 +1,5 @@
-/* Tokenizers of our own as files that Hugging Face's tokenizers and transformers read: that of a model of bytes, in
- * which a byte's letter has the byte's value as its id and nothing is merged; and one learned from a text. */
+/* Writes our tokenizers as files for Hugging Face's tokenizers and transformers. A byte model's tokenizer gives each
+ * byte's letter the byte's value as id and has no merges. A learned tokenizer has the merges learned from a text. */
 #include "client/model/side.h"
 #include "client/text/tokenizer_internal.h"
 #include "client/text/words.h"
@@ -24,14 +24,14 @@ static json_t *byte_vocabulary(void)
     return NULL;
 }
 
-/* As tokenizers writes it; of a decoder, add_prefix_space means nothing and is true. */
+/* In the form that tokenizers writes. In a decoder add_prefix_space has no effect and is true. */
 static json_t *byte_level(bool prefix)
 {
     return json_pack("{ss, sb, sb, sb}", "type", "ByteLevel", "add_prefix_space", prefix, "trim_offsets", 1,
                      "use_regex", 1);
 }
 
-/* Gives the object up. */
+/* Adds an object to side; takes ownership, also on failure. */
 static int add(json_t *side, const char *name, json_t *object, struct error *err)
 {
     char *text = object ? json_dumps(object, JSON_INDENT(2)) : NULL;
@@ -42,7 +42,7 @@ static int add(json_t *side, const char *name, json_t *object, struct error *err
     return rc ? error_set(err, -ENOMEM, "out of memory") : 0;
 }
 
-/* Takes vocab, merges and added, which are NULL where there was no memory for them. */
+/* Takes ownership of vocab, merges and added. Each is NULL if there was no memory for it. */
 static int add_files(json_t *side, json_t *vocab, json_t *merges, json_t *added, uint32_t n_positions,
                      struct error *err)
 {
@@ -70,7 +70,7 @@ int client_tokenizer_add_bytes(json_t *side, uint32_t n_positions, struct error 
     return add_files(side, byte_vocabulary(), json_array(), json_array(), n_positions, err);
 }
 
-/* The text of a merge's token, in letters, added to texts and, with its halves, to vocab and merges. */
+/* Adds a merge: its text in letters to texts and vocab, its halves to merges. */
 static int add_merge(char **texts, json_t *vocab, json_t *merges, const struct client_merge *merge)
 {
     const char *left = texts[merge->left], *right = texts[merge->right];
@@ -84,7 +84,7 @@ static int add_merge(char **texts, json_t *vocab, json_t *merges, const struct c
     memcpy(joined + n_left + 1, right, n_right + 1);
     int rc = json_array_append_new(merges, json_string(joined));
     memmove(joined + n_left, right, n_right + 1);
-    if (texts[merge->id]) { /* made before, of other halves */
+    if (texts[merge->id]) { /* other halves gave the same token before */
         free(joined);
         return rc;
     }

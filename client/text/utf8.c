@@ -5,7 +5,7 @@
 int client_utf8_character(const uint8_t *text, size_t n)
 {
     const uint8_t first = text[0];
-    uint8_t low = 0x80, high = 0xBF; /* of the next byte; only the second one's range is ever narrower */
+    uint8_t low = 0x80, high = 0xBF; /* range of the next byte; only the second byte's is narrower */
 
     if (first < 0x80)
         return 1;
@@ -36,7 +36,7 @@ size_t client_utf8_whole(const uint8_t *text, size_t n)
 
     while (i < n) {
         uint64_t words[4];
-        while (n - i >= sizeof words) { /* most text is ASCII for long */
+        while (n - i >= sizeof words) { /* long runs of ASCII are common */
             memcpy(words, text + i, sizeof words);
             if ((words[0] | words[1] | words[2] | words[3]) & 0x8080808080808080)
                 break;

@@ -1,4 +1,4 @@
-/* Which words a text has, and how often. */
+/* Counts a text's words. */
 #include "client/text/words_internal.h"
 
 #include <errno.h>
@@ -53,7 +53,7 @@ static uint32_t *find(const struct client_words *w, const uint8_t *bytes, size_t
     return &w->table[i];
 }
 
-/* Twice the places, so that at least half of them stay empty. */
+/* Doubles the table, so that at least half of it stays empty. */
 static int widen(struct client_words *w, struct error *err)
 {
     const size_t places = 2 * (w->mask + 1);

@@ -1,8 +1,8 @@
-/* client/text/words.h - the words of a text, and the tokens that byte-pair encoding makes of them.
+/* client/text/words.h - the words of a text, and the tokens that byte-pair encoding learns from them.
  *
- * GPT-2's pattern cuts the text into words. Each word is a list of tokens, at first its bytes. The pair of neighbours
- * that occurs most often becomes a token wherever it occurs, and so on, until there are as many tokens as asked for or
- * no pair is left that occurs twice. Of equally frequent pairs, the one with the lower ids is merged first.
+ * GPT-2's pattern cuts the text into words. Each word starts as a list of bytes. The most frequent pair of neighbours
+ * becomes a token wherever it occurs; this repeats until the vocabulary is full or no pair occurs twice. Of equally
+ * frequent pairs, the one with the lower ids merges first.
  *
  * Source: Sennrich, Haddow, Birch, arXiv:1508.07909, algorithm 1. Hugging Face's BpeTrainer with min_frequency 2 gives
  * the same merges in the same order. */
@@ -22,8 +22,8 @@ struct client_words;
 int client_words_open(struct client_words **out, struct error *err);
 void client_words_close(struct client_words *words);
 
-/* Counts the words of text (n bytes of UTF-8, whole characters). last: no text follows; otherwise the words that
- * following text could change are left for the next call, and *used is where they begin. -EINVAL, -ENOMEM. */
+/* Counts the words of text (n bytes of UTF-8, whole characters). last: no text follows. Otherwise words that more text
+ * could change are left for the next call, and *used is where they begin. -EINVAL, -ENOMEM. */
 int client_words_count(struct client_words *words, size_t *used, const char *text, size_t n, bool last,
                        struct error *err);
 
@@ -32,9 +32,9 @@ struct client_merge {
     uint32_t left, right, id;
 };
 
-/* bytes (256) gives the token of each byte, ids below first. New tokens are numbered from first on, below n_tokens; a
- * merge whose bytes another merge has made already gets that one's id. *out (*n) is owned: free. Once. -ENOMEM, or what
- * the watch (NULL: none) says. */
+/* Learns merges; call it once. bytes (256) gives each byte's token id, all below first. New ids run from first to
+ * n_tokens - 1. A merge that gives the same bytes as an earlier one gets its id. *out (*n) is owned: free. -ENOMEM, or
+ * the watch's error (NULL: no watch). */
 int client_words_merge(struct client_merge **out, size_t *n, struct client_words *words, const uint32_t bytes[256],
                        uint32_t first, uint32_t n_tokens, const struct client_watch *watch, struct error *err);
 

@@ -1,4 +1,4 @@
-/* client/text/words_internal.h - words with their counts: what words.c counts and merges.c merges. */
+/* client/text/words_internal.h - words with their counts: words.c counts them, merges.c merges them. */
 #ifndef CLIENT_TEXT_WORDS_INTERNAL_H
 #define CLIENT_TEXT_WORDS_INTERNAL_H
 
@@ -6,18 +6,18 @@
 #include "client/text/words.h"
 
 struct word {
-    size_t at;     /* of its first byte in `bytes` */
+    size_t at;     /* offset of its first byte in `bytes` */
     uint32_t n;    /* bytes; while merging, tokens */
-    int64_t count; /* of its occurrences */
+    int64_t count; /* occurrences */
 };
 
 struct client_words {
-    struct client_tokenizer *splitter; /* its pattern alone */
+    struct client_tokenizer *splitter; /* a tokenizer that has only its pattern */
     struct word *words;                /* (n, cap) */
     size_t n, cap;
-    uint32_t *table; /* (mask + 1): 1 + a word's number, by its bytes' hash; 0: empty */
+    uint32_t *table; /* (mask + 1): 1 + the word's index, by the hash of its bytes; 0: empty */
     size_t mask;
-    uint8_t *bytes; /* (n_bytes, cap_bytes) of all words */
+    uint8_t *bytes; /* (n_bytes, cap_bytes) bytes of all words */
     size_t n_bytes, cap_bytes;
 };
 
