@@ -133,7 +133,7 @@ static void send_slot(struct peer *worker, const struct relay_action *a)
  * is mostly the fault of the run's rate; only a worker that has it in two jobs in a row is to blame. */
 static void blame(struct daemon *d, struct peer *worker, const struct relay_action *a)
 {
-    const bool not_finite = strcmp(a->why, "not finite") == 0, at_fault = !not_finite || worker->not_finite;
+    const bool not_finite = a->not_finite, at_fault = !not_finite || worker->not_finite;
 
     assert(worker); /* a job without one of its workers has ended */
     worker->not_finite = not_finite;

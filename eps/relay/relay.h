@@ -60,7 +60,7 @@ struct relay_event {
 enum relay_action_kind {
     RELAY_SHARE,   /* worker, step, parts (n_parts): these are yours, in these attempts */
     RELAY_ANSWER,  /* worker, unit, step, before: weights of that version, in the current or in the replay buffer */
-    RELAY_REFUSE,  /* worker, or to_client, or to_reader and reader; why: to the event just fed. "not finite" is to the
+    RELAY_REFUSE,  /* worker, or to_client, or to_reader and reader; why: to the event just fed. not_finite is to the
                      worker at fault, perhaps another: its session must end, and RELAY_LOST be fed as for any other */
     RELAY_FOLD,    /* unit, visit, part, slice, worker, slot, first: job; first decays (or clears the sum), then adds */
     RELAY_UPDATE,  /* unit: job */
@@ -87,7 +87,8 @@ struct relay_action {
     bool first;                     /* RELAY_FOLD */
     bool to_client;                 /* RELAY_REFUSE of an open */
     bool to_reader;                 /* RELAY_REFUSE of a save: reader */
-    const char *why;                /* RELAY_REFUSE: a constant string */
+    bool not_finite;                /* RELAY_REFUSE, to a worker whose numbers are not finite */
+    const char *why;                /* RELAY_REFUSE: a constant sentence */
     const struct relay_part *parts; /* RELAY_SHARE; valid until the next call */
     uint32_t n_parts;
 };
@@ -117,7 +118,7 @@ bool relay_has_all(const struct relay *relay);
 /* Version of a unit that has been in a step. */
 uint64_t relay_version(const struct relay *relay, uint32_t unit);
 
-/* For those who look: n units from first on. One that has not been in a step yet is at rest, at version 0. Costs their
+/* For observers: n units from first on. One that has not been in a step yet is at rest, at version 0. Costs their
  * slices and the occupied slots. */
 enum relay_at { RELAY_AT_REST, RELAY_AT_INBOX, RELAY_AT_FOLD, RELAY_AT_UPDATE };
 struct relay_view {

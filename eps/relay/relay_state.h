@@ -11,9 +11,9 @@
 
 #include "eps/relay/relay.h"
 
-#define RELAY_NOBODY   UINT32_MAX /* as owner of a part, or worker at fault */
-#define RELAY_NO_PLACE UINT32_MAX /* in sums */
-#define RELAY_NO_STEP  UINT64_MAX /* so that the next is 0 */
+#define RELAY_NOBODY  UINT32_MAX /* as owner of a part, or worker at fault */
+#define RELAY_NO_SUM  UINT32_MAX /* index of a unit that is not in sums */
+#define RELAY_NO_STEP UINT64_MAX /* so that the next is 0 */
 
 enum { RELAY_RESERVED = 0, RELAY_MAX_READERS = 64 };
 
@@ -56,7 +56,7 @@ struct relay_unit {
     uint32_t n_visits; /* in the open step; 0: not in it */
     uint32_t n_slices; /* of each visit */
     uint32_t n_names, n_folded;
-    uint32_t place; /* in sums, or RELAY_NO_PLACE */
+    uint32_t sum_index; /* in sums, or RELAY_NO_SUM */
     bool frozen, updating;
     uint64_t to_come, captured; /* a bit for each reader */
 };
@@ -125,29 +125,19 @@ struct relay {
     struct relay_part *shared; /* (n_parts) what the actions' parts point into */
 };
 
-/* relay_memory.c. Makes room for whatever the event may bring, so that nothing after it can fail. -ENOMEM, and nothing
- * has changed. opens: the event is an open that will be taken. */
+/* memory.c. Makes room for whatever the event may bring, so that nothing after it can fail. -ENOMEM, and nothing has
+ * changed. opens: the event is an open that will be taken. */
 int relay_reserve(struct relay *r, const struct relay_event *e, bool opens);
-
-/* relay_step.c. Why an open is refused, or NULL. */
-const char *relay_open_refusal(const struct relay *r, const struct relay_event *e);
+/* The next action, all else zero; room was reserved. */
+struct relay_action *relay_act(struct relay *r, enum relay_action_kind kind);
+/* Fills the tables of a step from its open. */
 void relay_begin_step(struct relay *r, const struct relay_event *e);
-/* Unit v advances to its next version, and what follows from that. */
-void relay_advance(struct relay *r, uint32_t unit);
-/* No worker is needed for the open step any more. Frozen units, or all units if the step is skipped, advance now. */
-void relay_cover(struct relay *r, bool skipped);
 /* Moves the mark past what is folded. False if nothing is left. */
 bool relay_find_mark(struct relay *r);
+struct relay_reader *relay_find_reader(struct relay *r, uint32_t id); /* NULL: there is none */
+struct relay_reader *relay_add_reader(struct relay *r, uint32_t id);
 
-/* relay_pump.c. Where the version that is pulled lies; relay_answer says it, or that it is gone. */
-enum relay_buffer { RELAY_NOW, RELAY_BEFORE, RELAY_WAIT, RELAY_GONE };
-enum relay_buffer relay_find_buffer(const struct relay *r, const struct relay_pull *pull);
-void relay_answer(struct relay *r, const struct relay_pull *pull, enum relay_buffer where);
-/* After each event: whatever has become possible, in a fixed order. */
-void relay_pump(struct relay *r);
-
-/* relay_inbox.c. Where a worker is, or would be, in the sorted list. */
-uint32_t relay_worker_index(const struct relay *r, uint32_t id);
+/* slots.c. */
 struct relay_worker *relay_find_worker(const struct relay *r, uint32_t id); /* NULL: not attached */
 void relay_add_worker(struct relay *r, uint32_t id);
 void relay_drop_worker(struct relay *r, struct relay_worker *w);
@@ -162,16 +152,10 @@ void relay_clear(struct relay *r, uint32_t worker, uint32_t slot, const struct r
 void relay_clear_name(struct relay *r, uint32_t name);
 /* Empties all but what the optimizer thread reads: that is freed when it has. */
 void relay_clear_all(struct relay *r);
-
-/* relay_readers.c. */
-void relay_refuse_reader(struct relay *r, uint32_t reader, const char *why);
-void relay_on_save(struct relay *r, uint32_t reader);
-void relay_on_released(struct relay *r, uint32_t reader, uint32_t unit);
-void relay_capture(struct relay *r, uint32_t unit);
-void relay_abandon_readers(struct relay *r);
-
-/* relay.c. The next action, all else zero; room was reserved. */
-struct relay_action *relay_act(struct relay *r, enum relay_action_kind kind);
+/* Gives the optimizer thread every contribution that may be folded now. */
+void relay_fold_all(struct relay *r);
+/* Grants the reserved slot, if the mark needs it. */
+void relay_grant(struct relay *r);
 
 static inline uint32_t relay_name_of(const struct relay *r, const struct relay_tag *tag)
 {

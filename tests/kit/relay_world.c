@@ -214,7 +214,7 @@ static void check_refuse(struct world *w, const struct relay_action *a, const st
 {
     if (a->to_client || a->to_reader || !w->attached[a->worker])
         return;
-    if (!strcmp(a->why, "not finite")) {
+    if (a->not_finite) {
         must(w, !e->ok, "a worker is blamed for nothing");
         w->leaving[a->worker] = true;
         disown(w, a->worker);
@@ -387,7 +387,7 @@ static void begin_event(struct world *w, const struct relay_event *e, bool refus
 
 static bool is_refused(const struct relay_action *a, int n)
 {
-    return n && a->kind == RELAY_REFUSE && strcmp(a->why, "not finite") != 0 && strcmp(a->why, "version is gone") != 0;
+    return n && a->kind == RELAY_REFUSE && !a->not_finite && strcmp(a->why, "version is gone") != 0;
 }
 
 /* A duplicate of what a slot holds elsewhere is answered with a free: then nothing came to stand there. */

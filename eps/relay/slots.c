@@ -1,10 +1,11 @@
-/* eps/relay/relay_inbox.c - who is attached, and what stands in the slots of their inboxes. */
+/* eps/relay/slots.c - who is attached, what stands in the slots of their inboxes, and which of it is folded next. */
 #include "eps/relay/relay_state.h"
 
 #include <assert.h>
 #include <string.h>
 
-uint32_t relay_worker_index(const struct relay *r, uint32_t id)
+/* Where a worker is, or would be, in the sorted list. */
+static uint32_t worker_index(const struct relay *r, uint32_t id)
 {
     uint32_t low = 0, high = r->n_workers;
     while (low < high) {
@@ -19,13 +20,13 @@ uint32_t relay_worker_index(const struct relay *r, uint32_t id)
 
 struct relay_worker *relay_find_worker(const struct relay *r, uint32_t id)
 {
-    uint32_t i = relay_worker_index(r, id);
+    uint32_t i = worker_index(r, id);
     return i < r->n_workers && r->workers[i].id == id ? &r->workers[i] : NULL;
 }
 
 void relay_add_worker(struct relay *r, uint32_t id)
 {
-    uint32_t i = relay_worker_index(r, id);
+    uint32_t i = worker_index(r, id);
     struct relay_cell *cells = r->workers[r->n_workers].cells;
     memmove(&r->workers[i + 1], &r->workers[i], (r->n_workers - i) * sizeof *r->workers);
     memset(cells, 0, ((size_t)r->config.n_slots + 1) * sizeof *cells);
@@ -157,4 +158,88 @@ void relay_clear_all(struct relay *r)
         }
     }
     r->n_standing = 0;
+}
+
+/* ---- folds ----------------------------------------------------------------------------------------------------------- */
+
+/* Accumulators go to the first units of the backward order that are not yet updated, never first come first served: a
+ * lower unit that takes the last one waits for workers that wait for a higher one. */
+static void hand_out_accumulators(struct relay *r)
+{
+    while (r->sums_end < r->n_sums && r->n_summing < r->config.n_accumulators)
+        r->n_summing += r->units[r->sums[r->sums_end++]].version == r->t;
+}
+
+/* The thread holds at most one fold of a slice: so a bad one can be redone in its place in the order, and the first
+ * good one is known to be first. The step's losses and the tail were looked at for all. */
+static bool is_foldable(const struct relay *r, const struct relay_standing *x)
+{
+    const struct relay_unit *u = &r->units[x->tag.unit];
+    const struct relay_slice *slice = &u->slices[x->tag.slice];
+    if (slice->flying || u->version != r->t || u->captured || relay_is_folded(r, x->name))
+        return false;
+    if (u->sum_index != RELAY_NO_SUM && u->sum_index >= r->sums_end)
+        return false;
+    /* Folded in order up to here, the count is the place of the next. */
+    uint32_t turn = r->visits[x->tag.visit].rank * r->config.n_parts + x->tag.part;
+    return !r->config.deterministic || turn == slice->n_folded;
+}
+
+static void fold(struct relay *r, const struct relay_standing *x)
+{
+    struct relay_slice *slice = &r->units[x->tag.unit].slices[x->tag.slice];
+    struct relay_action *a = relay_act(r, RELAY_FOLD);
+    a->unit = x->tag.unit;
+    a->visit = x->tag.visit;
+    a->part = x->tag.part;
+    a->slice = x->tag.slice;
+    a->worker = x->worker;
+    a->slot = x->slot;
+    a->first = slice->n_folded == 0;
+    slice->flying = true;
+    slice->worker = x->worker;
+    slice->slot = x->slot;
+    slice->tag = x->tag;
+    r->n_flying++;
+    r->parts[x->tag.part].n_sure++;
+}
+
+void relay_fold_all(struct relay *r)
+{
+    if (r->has_tail || r->n_losses < r->config.n_parts)
+        return;
+    hand_out_accumulators(r);
+    for (size_t i = 0; i < r->n_standing; i++) {
+        if (is_foldable(r, &r->standing[i]))
+            fold(r, &r->standing[i]);
+    }
+}
+
+/* To the worker that has the mark to do and no ordinary slot to put it in. The mark is foldable, or will be with
+ * nobody's help but the thread's and the readers': so what stands in a reserved slot always leaves it. */
+void relay_grant(struct relay *r)
+{
+    if (r->covered || !relay_find_mark(r))
+        return;
+    struct relay_tag this = r->mark;
+    const struct relay_part_state *part = &r->parts[this.part];
+    this.step = r->t;
+    this.attempt = part->attempt;
+    this.unit = r->visits[this.visit].unit;
+    const struct relay_slice *slice = &r->units[this.unit].slices[this.slice];
+    bool flying =
+        slice->flying && slice->tag.step == r->t && slice->tag.visit == this.visit && slice->tag.part == this.part;
+    if (flying || part->owner == RELAY_NOBODY)
+        return;
+    struct relay_worker *w = relay_find_worker(r, part->owner);
+    if (w->cells[RELAY_RESERVED].full || w->n_free || relay_has_tag(r, w, &this))
+        return;
+    if (w->granted.full && relay_same_tag(&w->granted.tag, &this))
+        return;
+    w->granted = (struct relay_cell){.full = true, .tag = this};
+    struct relay_action *a = relay_act(r, RELAY_GRANT);
+    a->worker = w->id;
+    a->visit = this.visit;
+    a->part = this.part;
+    a->slice = this.slice;
 }

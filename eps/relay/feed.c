@@ -1,31 +1,90 @@
-/* eps/relay/relay.c - what each event does, and who has which part.
+/* eps/relay/feed.c - an event in, actions out.
  *
- * relay_feed makes room for all that may follow (relay_memory.c), hands the event to its on_x here, and pumps
- * (relay_pump.c). The step is in relay_step.c, the slots in relay_inbox.c, the readers in relay_readers.c. */
+ * relay_feed makes room for all that may follow (memory.c), hands the event to its on_x, and pumps: whatever has become
+ * possible happens, in a fixed order. What is folded next, and who gets the reserved slot, is in slots.c. */
 #include "eps/relay/relay_state.h"
 
 #include <assert.h>
-
-struct relay_action *relay_act(struct relay *r, enum relay_action_kind kind)
-{
-    assert(r->n_actions < r->cap_actions);
-    struct relay_action *a = &r->actions[r->n_actions++];
-    *a = (struct relay_action){.kind = kind};
-    return a;
-}
+#include <string.h>
 
 static void refuse(struct relay *r, uint32_t worker, const char *why)
 {
-    struct relay_action *a = relay_act(r, RELAY_REFUSE);
-    a->worker = worker;
-    a->why = why;
+    *relay_act(r, RELAY_REFUSE) = (struct relay_action){.kind = RELAY_REFUSE, .worker = worker, .why = why};
 }
 
 static void refuse_open(struct relay *r, const char *why)
 {
-    struct relay_action *a = relay_act(r, RELAY_REFUSE);
-    a->to_client = true;
-    a->why = why;
+    *relay_act(r, RELAY_REFUSE) = (struct relay_action){.kind = RELAY_REFUSE, .to_client = true, .why = why};
+}
+
+static void refuse_reader(struct relay *r, uint32_t reader, const char *why)
+{
+    *relay_act(r, RELAY_REFUSE) =
+        (struct relay_action){.kind = RELAY_REFUSE, .to_reader = true, .reader = reader, .why = why};
+}
+
+/* ---- units, step and readers ----------------------------------------------------------------------------------------- */
+
+static void capture(struct relay *r, uint32_t unit)
+{
+    struct relay_unit *u = &r->units[unit];
+    for (uint32_t i = 0; i < r->n_readers && u->to_come; i++) {
+        struct relay_reader *reader = &r->readers[i];
+        if (!(u->to_come & reader->bit) || u->version != reader->version)
+            continue;
+        u->to_come &= ~reader->bit;
+        u->captured |= reader->bit;
+        reader->n_to_come--;
+        reader->n_captured++;
+        struct relay_action *a = relay_act(r, RELAY_CAPTURE);
+        a->reader = reader->id;
+        a->unit = unit;
+        a->step = u->version;
+    }
+}
+
+static void abandon_readers(struct relay *r)
+{
+    for (uint32_t i = 0; i < r->n_readers; i++)
+        relay_act(r, RELAY_ABANDON)->reader = r->readers[i].id;
+    r->n_readers = 0;
+}
+
+static void finish(struct relay *r)
+{
+    if (!r->has_tail)
+        return;
+    while (r->n_past_tail < r->n_visits && r->units[r->visits[r->n_past_tail].unit].version > r->tail)
+        r->n_past_tail++;
+    if (r->n_past_tail < r->n_visits)
+        return;
+    relay_act(r, RELAY_DONE)->step = r->tail;
+    r->has_tail = false;
+}
+
+/* The unit is at its next version, and what follows from that. */
+static void advance(struct relay *r, uint32_t unit)
+{
+    struct relay_unit *u = &r->units[unit];
+    if (u->sum_index < r->sums_end && u->version == r->t)
+        r->n_summing--;
+    u->version++;
+    capture(r, unit); /* before any fold beyond */
+    finish(r);
+}
+
+/* The open step needs no worker any more. Frozen units, or all units of a skipped step, advance now. */
+static void cover(struct relay *r, bool skipped)
+{
+    r->covered = r->has_tail = true;
+    r->tail = r->t;
+    r->n_past_tail = 0;
+    relay_act(r, RELAY_COVERED)->step = r->t;
+    for (uint32_t u = 0; u < r->n_units; u++) {
+        if (skipped ? r->units[u].n_visits > 0 : r->units[u].frozen)
+            advance(r, u);
+    }
+    finish(r);
 }
 
 /* ---- parts and who has them ------------------------------------------------------------------------------------- */
@@ -54,13 +113,13 @@ static void give_up(struct relay *r)
 {
     if (!r->config.fenced && (r->n_folded || r->n_flying)) {
         r->torn = true;
-        relay_abandon_readers(r);
+        abandon_readers(r);
         relay_act(r, RELAY_TORN)->step = r->t;
         return;
     }
     relay_clear_all(r);
     relay_act(r, RELAY_SKIPPED)->step = r->t;
-    relay_cover(r, true);
+    cover(r, true);
 }
 
 /* A share for every worker that has parts which the event gave it. */
@@ -94,7 +153,7 @@ static struct relay_worker *least_loaded(struct relay *r)
 }
 
 /* Parts that nobody works on go to whoever has least to do, as a new attempt. */
-static void place(struct relay *r)
+static void assign_parts(struct relay *r)
 {
     for (uint32_t i = 0; i < r->n_workers; i++)
         r->workers[i].load = 0;
@@ -140,7 +199,7 @@ static void on_lost(struct relay *r, uint32_t worker)
         if (r->parts[p].owner == worker)
             r->parts[p].owner = RELAY_NOBODY;
     }
-    place(r);
+    assign_parts(r);
 }
 
 /* Numbers that are not finite: once, the worker's fault, which is named and lost; twice, the model's. */
@@ -148,13 +207,42 @@ static void fault(struct relay *r, uint32_t worker, uint32_t part)
 {
     r->parts[part].n_faults++;
     if (worker != RELAY_NOBODY)
-        refuse(r, worker, "not finite");
+        *relay_act(r, RELAY_REFUSE) =
+            (struct relay_action){.kind = RELAY_REFUSE, .worker = worker, .not_finite = true, .why = "not finite"};
     if (r->parts[part].n_faults > 1)
         give_up(r);
     else if (worker != RELAY_NOBODY)
         on_lost(r, worker);
     else
-        place(r);
+        assign_parts(r);
+}
+
+/* ---- pulls ----------------------------------------------------------------------------------------------------------- */
+
+/* Where a pulled version is. */
+enum buffer { NOW, BEFORE, WAIT, GONE };
+
+static enum buffer find_buffer(const struct relay *r, const struct relay_pull *pull)
+{
+    const struct relay_unit *u = &r->units[pull->unit];
+    if (u->version == pull->step || (u->frozen && u->version == pull->step + 1))
+        return NOW; /* a frozen unit advances the version, not the buffer, as does a skipped step */
+    if (u->version < pull->step)
+        return WAIT;
+    return r->config.replay && pull->step == r->t && !r->covered ? BEFORE : GONE;
+}
+
+static void answer(struct relay *r, const struct relay_pull *pull, enum buffer where)
+{
+    struct relay_action *a = relay_act(r, where == GONE ? RELAY_REFUSE : RELAY_ANSWER);
+    a->worker = pull->worker;
+    if (where == GONE) {
+        a->why = "version is gone";
+        return;
+    }
+    a->unit = pull->unit;
+    a->step = pull->step;
+    a->before = where == BEFORE;
 }
 
 /* ---- events ----------------------------------------------------------------------------------------------------- */
@@ -167,12 +255,23 @@ static void on_attached(struct relay *r, uint32_t worker)
         return;
     }
     relay_add_worker(r, worker);
-    place(r); /* joins at the next step, unless a part has nobody */
+    assign_parts(r); /* joins at the next step, unless a part has nobody */
+}
+
+/* Why an open is refused, or NULL. */
+static const char *open_refusal(const struct relay *r, const struct relay_event *e)
+{
+    if (e->step != r->t + 1 || !r->covered)
+        return "not the next step";
+    bool all = e->n_owners == r->config.n_parts;
+    for (uint32_t p = 0; p < e->n_owners && all; p++)
+        all = relay_find_worker(r, e->owners[p]) != NULL;
+    return all ? NULL : "a part without a worker";
 }
 
 static void on_open(struct relay *r, const struct relay_event *e)
 {
-    const char *why = relay_open_refusal(r, e);
+    const char *why = open_refusal(r, e);
     if (why) {
         refuse_open(r, why);
         return;
@@ -189,11 +288,11 @@ static void on_pull(struct relay *r, const struct relay_event *e)
         return;
     }
     struct relay_pull pull = {.worker = e->worker, .unit = e->unit, .step = e->step};
-    enum relay_buffer where = relay_find_buffer(r, &pull);
-    if (where == RELAY_WAIT)
+    enum buffer where = find_buffer(r, &pull);
+    if (where == WAIT)
         r->waiting[r->n_waiting++] = pull;
     else
-        relay_answer(r, &pull, where);
+        answer(r, &pull, where);
 }
 
 /* No slice is folded before every part's loss is known to be finite: so a step that will not end well mostly says so
@@ -300,7 +399,105 @@ static void on_updated(struct relay *r, uint32_t unit)
 {
     assert(unit < r->n_units && r->units[unit].updating);
     r->units[unit].updating = false;
-    relay_advance(r, unit);
+    advance(r, unit);
+}
+
+/* Units that are at the cut already are captured at once. */
+static void on_save(struct relay *r, uint32_t id)
+{
+    const uint64_t cut = relay_cut(r);
+    if (relay_find_reader(r, id) || cut == RELAY_NO_STEP) {
+        refuse_reader(r, id, "no such reader");
+        return;
+    }
+    if (r->n_readers == RELAY_MAX_READERS) {
+        refuse_reader(r, id, "too many readers");
+        return;
+    }
+    struct relay_reader *reader = relay_add_reader(r, id);
+    reader->version = cut;
+    for (uint32_t u = 0; u < r->n_units; u++) {
+        if (r->units[u].n_visits) {
+            r->units[u].to_come |= reader->bit;
+            reader->n_to_come++;
+        }
+    }
+    for (uint32_t u = 0; u < r->n_units; u++) {
+        if (r->units[u].n_visits)
+            capture(r, u);
+    }
+}
+
+static void on_released(struct relay *r, uint32_t id, uint32_t unit)
+{
+    struct relay_reader *reader = relay_find_reader(r, id);
+    if (!reader)
+        return;
+    if (unit < r->n_units && r->units[unit].captured & reader->bit) {
+        r->units[unit].captured &= ~reader->bit;
+        reader->n_captured--;
+    }
+    if (reader->n_to_come || reader->n_captured)
+        return;
+    struct relay_action *a = relay_act(r, RELAY_SAVED);
+    a->reader = id;
+    a->step = reader->version;
+    r->n_readers--;
+    memmove(reader, reader + 1, (size_t)(&r->readers[r->n_readers] - reader) * sizeof *reader);
+}
+
+/* ---- the pump -------------------------------------------------------------------------------------------------------- */
+
+static void update(struct relay *r, uint32_t unit)
+{
+    struct relay_unit *u = &r->units[unit];
+    if (!u->n_visits || u->frozen || u->updating || u->version != r->t)
+        return;
+    u->updating = true;
+    relay_act(r, RELAY_UPDATE)->unit = unit;
+}
+
+/* Eager: the unit that has all its contributions, which only a fold just done can have brought about. Fenced: all, once
+ * the whole step is known good. */
+static void update_ready(struct relay *r)
+{
+    if (r->touched == r->n_units)
+        return;
+    if (!r->config.fenced) {
+        if (r->units[r->touched].n_folded == r->units[r->touched].n_names)
+            update(r, r->touched);
+    } else if (r->n_folded == r->n_names) {
+        for (uint32_t u = 0; u < r->n_units; u++)
+            update(r, u);
+    }
+}
+
+static void answer_waiting(struct relay *r)
+{
+    size_t kept = 0;
+    for (size_t i = 0; i < r->n_waiting; i++) {
+        struct relay_pull pull = r->waiting[i];
+        enum buffer where = find_buffer(r, &pull);
+        if (where == WAIT)
+            r->waiting[kept++] = pull;
+        else
+            answer(r, &pull, where);
+    }
+    r->n_waiting = kept;
+}
+
+static void pump(struct relay *r)
+{
+    if (r->torn)
+        return;
+    if (!r->covered) {
+        relay_fold_all(r);
+        update_ready(r);
+        if (r->n_folded == r->n_names)
+            cover(r, false);
+    }
+    answer_waiting(r);
+    relay_grant(r);
 }
 
 static void on_event(struct relay *r, const struct relay_event *e)
@@ -331,10 +528,10 @@ static void on_event(struct relay *r, const struct relay_event *e)
         on_updated(r, e->unit);
         break;
     case RELAY_SAVE:
-        relay_on_save(r, e->reader);
+        on_save(r, e->reader);
         break;
     case RELAY_RELEASED:
-        relay_on_released(r, e->reader, e->unit);
+        on_released(r, e->reader, e->unit);
         break;
     }
 }
@@ -345,14 +542,14 @@ static void on_event_torn(struct relay *r, const struct relay_event *e)
     if (e->kind == RELAY_OPEN)
         refuse_open(r, "torn");
     else if (e->kind == RELAY_SAVE)
-        relay_refuse_reader(r, e->reader, "torn");
+        refuse_reader(r, e->reader, "torn");
     else if (e->kind == RELAY_PULL || e->kind == RELAY_LOSS || e->kind == RELAY_CONTRIBUTION)
         refuse(r, e->worker, "torn");
 }
 
 int relay_feed(struct relay *r, const struct relay_event *e, const struct relay_action **actions)
 {
-    bool opens = e->kind == RELAY_OPEN && !r->torn && !relay_open_refusal(r, e);
+    bool opens = e->kind == RELAY_OPEN && !r->torn && !open_refusal(r, e);
     int rc = relay_reserve(r, e, opens);
     if (rc)
         return rc;
@@ -362,14 +559,8 @@ int relay_feed(struct relay *r, const struct relay_event *e, const struct relay_
         on_event_torn(r, e);
     } else {
         on_event(r, e);
-        relay_pump(r);
+        pump(r);
     }
     *actions = r->actions;
     return (int)r->n_actions;
-}
-
-uint64_t relay_version(const struct relay *r, uint32_t unit)
-{
-    assert(unit < r->n_units);
-    return r->units[unit].version;
 }

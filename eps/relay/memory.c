@@ -1,0 +1,375 @@
+/* eps/relay/memory.c - what the relay remembers: its arrays, all of them allocated before an event is looked at; the
+ * tables of a step; what observers are shown of them.
+ *
+ * Every array keeps what it once had, so a run stops allocating when nothing larger comes: no worker more, no longer
+ * step. */
+#include "eps/relay/relay_state.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { PULLS_PER_WORKER = 16 }; /* a decent one has a pull for each weight buffer, so far fewer */
+
+/* Room for n elements of `size` bytes in *array, at least half as much again as before. */
+static int grow(void *array, size_t *cap, size_t n, size_t size)
+{
+    void *p, *old;
+    memcpy(&old, array, sizeof old);
+    if (n <= *cap)
+        return 0;
+    if (n < *cap + *cap / 2)
+        n = *cap + *cap / 2;
+    p = reallocarray(old, n, size);
+    if (!p)
+        return -ENOMEM;
+    memcpy(array, &p, sizeof p);
+    *cap = n;
+    return 0;
+}
+
+static int grow32(void *array, uint32_t *cap, uint64_t n, size_t size)
+{
+    size_t wide = *cap;
+    if (n > UINT32_MAX / 2)
+        return -ENOMEM;
+    int rc = grow(array, &wide, n, size);
+    *cap = (uint32_t)wide;
+    return rc;
+}
+
+/* All units up to this one, known by number. */
+static int reserve_unit(struct relay *r, uint32_t unit)
+{
+    uint32_t cap = r->n_units;
+    int rc = grow32(&r->units, &cap, (uint64_t)unit + 1, sizeof *r->units);
+    if (rc)
+        return rc;
+    for (; r->n_units < cap; r->n_units++)
+        r->units[r->n_units] = (struct relay_unit){.sum_index = RELAY_NO_SUM};
+    return 0;
+}
+
+static int reserve_slices(struct relay_unit *u, uint32_t n)
+{
+    uint32_t had = u->cap_slices;
+    int rc = grow32(&u->slices, &u->cap_slices, n, sizeof *u->slices);
+    if (!rc && u->cap_slices > had)
+        memset(u->slices + had, 0, (u->cap_slices - had) * sizeof *u->slices);
+    return rc;
+}
+
+static int reserve_step(struct relay *r, const struct relay_event *e)
+{
+    uint64_t n_names = 0;
+    int rc = 0;
+    for (uint32_t v = 0; v < e->n_visits; v++) {
+        n_names += (uint64_t)e->n_slices[v] * r->config.n_parts;
+        if (n_names >= UINT32_MAX) /* they are numbered */
+            return -ENOMEM;
+    }
+    for (uint32_t v = 0; v < e->n_visits && !rc; v++) {
+        rc = reserve_unit(r, e->visits[v]);
+        if (!rc)
+            rc = reserve_slices(&r->units[e->visits[v]], e->n_slices[v]);
+    }
+    for (uint32_t i = 0; i < e->n_frozen && !rc; i++)
+        rc = reserve_unit(r, e->frozen[i]);
+    if (!rc)
+        rc = grow32(&r->visits, &r->cap_visits, e->n_visits, sizeof *r->visits);
+    if (!rc)
+        rc = grow32(&r->sums, &r->cap_sums, e->n_visits, sizeof *r->sums);
+    if (!rc)
+        rc = grow(&r->folded, &r->cap_folded, (size_t)(n_names / 64 + 1), sizeof *r->folded);
+    return rc;
+}
+
+static int reserve_worker(struct relay *r)
+{
+    uint32_t had = r->cap_workers;
+    int rc = grow32(&r->workers, &r->cap_workers, (uint64_t)r->n_workers + 1, sizeof *r->workers);
+    if (rc)
+        return rc;
+    if (r->cap_workers > had)
+        memset(r->workers + had, 0, (r->cap_workers - had) * sizeof *r->workers);
+    struct relay_worker *next = &r->workers[r->n_workers];
+    if (!next->cells)
+        next->cells = calloc((size_t)r->config.n_slots + 1, sizeof *next->cells);
+    if (!next->cells)
+        return -ENOMEM;
+    size_t n = (size_t)r->n_workers + 1;
+    rc = grow(&r->standing, &r->cap_standing, n * ((size_t)r->config.n_slots + 1), sizeof *r->standing);
+    return rc ? rc : grow(&r->waiting, &r->cap_waiting, n * PULLS_PER_WORKER, sizeof *r->waiting);
+}
+
+/* The most that one event can bring: every slot freed and folded anew, every unit updated or captured by every reader,
+ * every pull answered, a share for every worker, and a handful that come once. */
+static size_t max_actions(const struct relay *r)
+{
+    size_t n_workers = (size_t)r->n_workers + 1, n_readers = (size_t)r->n_readers + 1;
+    return 2 * n_workers * ((size_t)r->config.n_slots + 1) + ((size_t)r->n_units + 1) * (n_readers + 1) +
+           r->cap_waiting + n_workers + 16;
+}
+
+int relay_reserve(struct relay *r, const struct relay_event *e, bool opens)
+{
+    int rc = 0;
+    if (opens)
+        rc = reserve_step(r, e);
+    else if (e->kind == RELAY_ATTACHED)
+        rc = reserve_worker(r);
+    else if (e->kind == RELAY_PULL)
+        rc = grow(&r->waiting, &r->cap_waiting, r->n_waiting + 1, sizeof *r->waiting);
+    return rc ? rc : grow(&r->actions, &r->cap_actions, max_actions(r), sizeof *r->actions);
+}
+
+int relay_open(struct relay **out, const struct relay_config *config)
+{
+    struct relay *r = calloc(1, sizeof *r);
+    if (!r)
+        return -ENOMEM;
+    r->config = *config;
+    r->t = config->first_step - 1; /* RELAY_NO_STEP before 0 */
+    r->covered = true;
+    r->parts = calloc(config->n_parts, sizeof *r->parts);
+    r->shared = calloc(config->n_parts, sizeof *r->shared);
+    if (!r->parts || !r->shared) {
+        relay_close(r);
+        return -ENOMEM;
+    }
+    for (uint32_t p = 0; p < config->n_parts; p++)
+        r->parts[p].owner = RELAY_NOBODY;
+    *out = r;
+    return 0;
+}
+
+void relay_close(struct relay *r)
+{
+    if (!r)
+        return;
+    for (uint32_t u = 0; u < r->n_units; u++)
+        free(r->units[u].slices);
+    for (uint32_t w = 0; w < r->cap_workers; w++)
+        free(r->workers[w].cells);
+    free(r->units);
+    free(r->workers);
+    free(r->visits);
+    free(r->folded);
+    free(r->sums);
+    free(r->parts);
+    free(r->standing);
+    free(r->waiting);
+    free(r->actions);
+    free(r->shared);
+    free(r);
+}
+
+struct relay_action *relay_act(struct relay *r, enum relay_action_kind kind)
+{
+    assert(r->n_actions < r->cap_actions);
+    struct relay_action *a = &r->actions[r->n_actions++];
+    *a = (struct relay_action){.kind = kind};
+    return a;
+}
+
+/* ---- the tables of a step -------------------------------------------------------------------------------------------- */
+
+/* Which units the step has, and at which version those come that the step before did not have. */
+static void begin_units(struct relay *r, const struct relay_event *e)
+{
+    for (uint32_t v = 0; v < e->n_visits; v++) {
+        if (!r->units[e->visits[v]].n_visits)
+            r->units[e->visits[v]].version = e->step;
+    }
+    for (uint32_t i = 0; i < r->n_units; i++) {
+        struct relay_unit *u = &r->units[i];
+        u->n_visits = u->n_names = u->n_folded = 0;
+        u->sum_index = RELAY_NO_SUM;
+        u->frozen = false;
+        for (uint32_t s = 0; s < u->cap_slices; s++)
+            u->slices[s].n_folded = 0;
+    }
+    for (uint32_t i = 0; i < e->n_frozen; i++)
+        r->units[e->frozen[i]].frozen = true;
+}
+
+/* Numbers the names in fold order. */
+static void begin_names(struct relay *r, const struct relay_event *e)
+{
+    r->n_visits = e->n_visits;
+    r->n_names = r->n_names_of_part = 0;
+    for (uint32_t v = e->n_visits; v-- > 0;) {
+        struct relay_unit *u = &r->units[e->visits[v]];
+        assert(e->n_slices[v] > 0 && (!u->n_visits || e->n_slices[v] == u->n_slices));
+        u->n_slices = e->n_slices[v];
+        r->visits[v] = (struct relay_visit){.unit = e->visits[v],
+                                            .n_slices = e->n_slices[v],
+                                            .first_name = r->n_names,
+                                            .rank = u->n_visits++};
+        if (u->frozen)
+            continue;
+        r->n_names += r->config.n_parts * e->n_slices[v];
+        r->n_names_of_part += e->n_slices[v];
+        u->n_names += r->config.n_parts * e->n_slices[v];
+    }
+    memset(r->folded, 0, (r->n_names / 64 + 1) * sizeof *r->folded);
+    r->n_folded = r->n_flying = r->mark_name = 0;
+    r->mark = (struct relay_tag){.visit = e->n_visits - (e->n_visits > 0)};
+    while (r->n_names && r->units[r->visits[r->mark.visit].unit].frozen)
+        r->mark.visit--;
+}
+
+/* Accumulators are for adamw with several parts. Tied and fenced sums have buffers of their own. */
+static void begin_sums(struct relay *r)
+{
+    r->n_sums = r->sums_end = r->n_summing = 0;
+    if (r->config.fenced || !r->config.adamw || r->config.n_parts == 1)
+        return;
+    for (uint32_t v = r->n_visits; v-- > 0;) {
+        struct relay_unit *u = &r->units[r->visits[v].unit];
+        if (u->frozen || u->n_visits > 1)
+            continue;
+        u->sum_index = r->n_sums;
+        r->sums[r->n_sums++] = r->visits[v].unit;
+    }
+}
+
+void relay_begin_step(struct relay *r, const struct relay_event *e)
+{
+    assert(!r->n_standing);
+    begin_units(r, e);
+    begin_names(r, e);
+    begin_sums(r);
+    r->t = e->step;
+    r->covered = false;
+    r->n_past_tail = 0;
+    r->n_losses = 0;
+    for (uint32_t p = 0; p < r->config.n_parts; p++)
+        r->parts[p] = (struct relay_part_state){.owner = e->owners[p], .moved = true};
+    for (uint32_t i = 0; i < r->n_workers; i++)
+        r->workers[i].granted.full = false;
+}
+
+/* Slice upwards, then part, then visit downwards. */
+static void next_name(struct relay *r)
+{
+    struct relay_tag *m = &r->mark;
+    if (++r->mark_name == r->n_names || ++m->slice < r->visits[m->visit].n_slices)
+        return;
+    m->slice = 0;
+    if (++m->part < r->config.n_parts)
+        return;
+    m->part = 0;
+    do
+        m->visit--;
+    while (r->units[r->visits[m->visit].unit].frozen);
+}
+
+bool relay_find_mark(struct relay *r)
+{
+    while (r->mark_name < r->n_names && relay_is_folded(r, r->mark_name))
+        next_name(r);
+    return r->mark_name < r->n_names;
+}
+
+/* ---- readers --------------------------------------------------------------------------------------------------------- */
+
+static uint32_t reader_index(const struct relay *r, uint32_t id)
+{
+    uint32_t i = 0;
+    while (i < r->n_readers && r->readers[i].id < id)
+        i++;
+    return i;
+}
+
+struct relay_reader *relay_find_reader(struct relay *r, uint32_t id)
+{
+    uint32_t i = reader_index(r, id);
+    return i < r->n_readers && r->readers[i].id == id ? &r->readers[i] : NULL;
+}
+
+struct relay_reader *relay_add_reader(struct relay *r, uint32_t id)
+{
+    uint32_t i = reader_index(r, id);
+    uint64_t used = 0;
+    for (uint32_t j = 0; j < r->n_readers; j++)
+        used |= r->readers[j].bit;
+    memmove(&r->readers[i + 1], &r->readers[i], (r->n_readers - i) * sizeof *r->readers);
+    r->readers[i] = (struct relay_reader){.id = id, .bit = ~used & (used + 1)};
+    r->n_readers++;
+    return &r->readers[i];
+}
+
+/* The version that all units have, or will all have next: the present one while no fold of the open step was issued, else
+ * the one it leads to. */
+uint64_t relay_cut(const struct relay *r)
+{
+    const bool begun = r->t + 1 != r->config.first_step;
+
+    if (r->torn || !begun)
+        return RELAY_NO_STEP;
+    return r->covered || r->n_folded || r->n_flying ? r->t + 1 : r->t;
+}
+
+/* ---- what others are shown ------------------------------------------------------------------------------------------- */
+
+uint64_t relay_version(const struct relay *r, uint32_t unit)
+{
+    assert(unit < r->n_units);
+    return r->units[unit].version;
+}
+
+/* Losses come first: nothing is folded without all of them. What stands in a slot has been given. */
+uint32_t relay_owes(struct relay *r)
+{
+    if (r->torn || r->covered)
+        return RELAY_NOBODY;
+    for (uint32_t p = 0; p < r->config.n_parts; p++)
+        if (!r->parts[p].loss)
+            return r->parts[p].owner;
+    if (!relay_find_mark(r))
+        return RELAY_NOBODY;
+    for (size_t i = 0; i < r->n_standing; i++)
+        if (r->standing[i].name == r->mark_name)
+            return RELAY_NOBODY;
+    return r->parts[r->mark.part].owner;
+}
+
+/* The standing list is in the order of names; a name that was redone may be in it twice. */
+bool relay_has_all(const struct relay *r)
+{
+    uint32_t n = r->n_folded;
+
+    if (n + r->n_standing < r->n_names)
+        return false;
+    for (size_t i = 0; i < r->n_standing; i++)
+        n += (i == 0 || r->standing[i].name != r->standing[i - 1].name) && !relay_is_folded(r, r->standing[i].name);
+    return !r->torn && r->n_losses == r->config.n_parts && n == r->n_names;
+}
+
+static bool is_folding(const struct relay_unit *unit)
+{
+    for (uint32_t s = 0; s < unit->cap_slices; s++) {
+        if (unit->slices[s].flying)
+            return true;
+    }
+    return false;
+}
+
+void relay_look(const struct relay *r, uint32_t first, uint32_t n, struct relay_view *out)
+{
+    for (uint32_t i = 0; i < n; i++) {
+        const struct relay_unit *unit = first + i < r->n_units ? &r->units[first + i] : NULL;
+        out[i] = (struct relay_view){.at = RELAY_AT_REST};
+        if (!unit)
+            continue;
+        out[i].version = unit->version;
+        out[i].at = unit->updating ? RELAY_AT_UPDATE : is_folding(unit) ? RELAY_AT_FOLD : RELAY_AT_REST;
+    }
+    for (size_t i = 0; i < r->n_standing; i++) {
+        const uint32_t unit = r->standing[i].tag.unit;
+        if (unit >= first && unit - first < n && out[unit - first].at == RELAY_AT_REST)
+            out[unit - first].at = RELAY_AT_INBOX;
+    }
+}
