@@ -51,7 +51,7 @@ int client_await_workers(uint32_t *attached, struct client_link *link, uint32_t 
     client_link_send(link, &m);
     int rc = client_link_expect(link, MESSAGE_STATUS_REPLY, &m, NULL, err);
     link->deadline = 0;
-    if (rc == -ETIMEDOUT) /* how many there are now; the daemon forgets the question before */
+    if (rc == -ETIMEDOUT) /* ask for the current number, which also cancels the earlier question */
         rc = client_look_status(link, &m, err) ? rc : -ETIMEDOUT;
     *attached = rc && rc != -ETIMEDOUT ? 0 : m.status_reply.n_workers;
     return rc;

@@ -115,7 +115,7 @@ int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job
         rc = client_link_expect(job->link, MESSAGE_EVALUATED, &m, NULL, err);
         if (rc)
             return rc;
-        if (!isfinite(m.evaluated.sum)) /* by a daemon that passes on what its workers say */
+        if (!isfinite(m.evaluated.sum)) /* the daemon passed on a worker's value */
             return error_set(err, -EINVAL,
                              "the model's loss is %s: its weights are damaged, or its training has diverged",
                              isnan(m.evaluated.sum) ? "not a number" : "infinite");

@@ -1,7 +1,7 @@
-/* client/daemon/job.h - one job at the daemon: its shared data segment, the held-out loss, the logits of a text's last token.
+/* client/daemon/job.h - one job at the daemon: its shared data segment, held-out loss, and logits of the last token.
  *
  * The segment holds two buffers, each batch * seq ids and then batch * seq labels, u32. The client writes one while the
- * workers read the other. Of a job that generates, it holds one row of ids, and the vocabulary's logits. */
+ * workers read the other. For generation it holds one row of ids, and the logits (vocabulary). */
 #ifndef CLIENT_DAEMON_JOB_H
 #define CLIENT_DAEMON_JOB_H
 
@@ -16,49 +16,49 @@
 struct client_job {
     struct client_link *link; /* borrowed */
     uint32_t batch, seq;
-    uint32_t microbatch; /* rows, if all workers chose the same; else 0 */
-    uint32_t n_workers;  /* that have parts */
+    uint32_t microbatch; /* rows; 0 if the workers chose different ones */
+    uint32_t n_workers;  /* workers that have parts */
     struct eps_choice choice;
     uint64_t n_parameters;
-    uint64_t resident_bytes; /* of weights that stay on the device while it generates */
-    const int *stop; /* borrowed or NULL: once it is not 0, an evaluation ends between two minibatches: -ECANCELED */
-    /* Before the first minibatch of an evaluation and after each: how far it is. NULL: nobody wants to know. */
+    uint64_t resident_bytes; /* weights that stay on the device during generation */
+    const int *stop;         /* borrowed or NULL; once nonzero, an evaluation ends after its minibatch: -ECANCELED */
+    /* Called before the first minibatch of an evaluation and after each: its progress. May be NULL. */
     void (*on_evaluating)(void *user, uint64_t n_tokens, uint64_t n_all);
     void *user;
     struct segment data;
 };
 
-/* What goes with a job besides the model's files; each -1 if there is none. */
+/* Descriptors that go with a job besides the model's files; -1 if absent. */
 struct client_job_files {
-    int output;  /* directory */
-    int side;    /* what every checkpoint repeats: proto/wire/message.h */
-    int trace;   /* what is recorded of it: proto/base/trace.h */
+    int output;  /* output directory */
+    int side;    /* content that every checkpoint repeats: proto/wire/message.h */
+    int trace;   /* trace file: proto/base/trace.h */
     int moments; /* optimizer.safetensors */
 };
 
-/* Sends the job with the model's files and others (NULL: none), waits until weights are loaded and workers have their
- * memory, and maps the segment. request: kind JOB, its fields but fresh, output, side, trace and resume. */
+/* Sends the job with the model's files and `files` (NULL: none). Waits until weights are loaded and workers have their
+ * memory, then maps the segment. request is a JOB; fresh, output, side, trace and resume are filled in here. */
 int client_job_open(struct client_job *job, struct client_link *link, struct message *request,
                     const struct client_model *model, const struct client_job_files *files, struct error *err);
 
-/* Ends the job and waits until the daemon has given its memory back. */
+/* Ends the job and waits until the daemon has freed its memory. */
 int client_job_close(struct client_job *job, struct error *err);
 
-void client_job_free(struct client_job *job); /* this side's mapping alone; safe on a zeroed one */
+void client_job_free(struct client_job *job); /* unmaps this side only; safe on a zeroed struct */
 
-/* Writes window k to a row of a buffer. */
+/* Writes window k into a row of a buffer. */
 int client_job_put(struct client_job *job, unsigned buffer, uint32_t row, const struct client_windows *windows,
                    uint64_t k, struct error *err);
 
-/* Mean loss over all windows, in nats per token, with the weights as they are. No step may be open. Uses `buffer`. */
+/* Mean loss over all windows, in nats per token, with the current weights. No step may be open. Uses `buffer`. */
 int client_job_evaluate(double *loss, uint64_t *n_tokens, struct client_job *job, const struct client_windows *windows,
                         unsigned buffer, struct error *err);
 
-/* Of a job that generates: the ids of the text (seq), to be written before they are run. */
+/* For generation: the text's ids (seq). Write an id before its position is run. */
 uint32_t *client_job_ids(const struct client_job *job);
 
-/* Runs tokens first .. first+n-1 of the text, those before having been run. *logits (vocabulary): what follows the last
- * of them; borrowed until the next call, and only as sound as the worker. */
+/* Runs tokens first .. first+n-1 of the text; all earlier ones have been run. *logits (vocabulary) predict the token
+ * after the last, borrowed until the next call. The worker's values are not validated. */
 int client_job_generate(const float **logits, struct client_job *job, uint32_t first, uint32_t n, struct error *err);
 
 #endif

@@ -13,7 +13,7 @@ enum { TICK_MS = 100, GRACE_MS = 1000 };
 
 static void on_tick(uv_timer_t *timer)
 {
-    (void)timer; /* it is enough that uv_run returns */
+    (void)timer; /* waking uv_run is all it does */
 }
 
 int client_link_init(struct client_link *link, struct error *err)
@@ -80,7 +80,7 @@ static void on_closed(struct session *s, const char *reason)
 
 static const struct session_events events = {.on_open = on_open, .on_message = on_message, .on_closed = on_closed};
 
-static int ask(struct client_link *link, struct error *err)
+static int ask_watches(struct client_link *link, struct error *err)
 {
     for (size_t i = 0; i < sizeof link->watches / sizeof *link->watches; i++) {
         int rc = client_watch_ask(&link->watches[i], err);
@@ -92,16 +92,16 @@ static int ask(struct client_link *link, struct error *err)
     return 0;
 }
 
-/* Runs the loop once; what the watches say. */
-static int turn(struct client_link *link, struct error *err)
+/* Runs the loop once, then asks the watches. */
+static int run_once(struct client_link *link, struct error *err)
 {
     uv_run(&link->loop, UV_RUN_ONCE);
-    return link->rc ? error_set(err, link->rc, "out of memory") : ask(link, err);
+    return link->rc ? error_set(err, link->rc, "out of memory") : ask_watches(link, err);
 }
 
-/* If a child of ours ends, and that is why something else did: its own last words say more than what was noticed first.
- * 0: none does. */
-static int last_words(struct client_link *link, struct error *err)
+/* If a child's exit is the cause, its own last words explain more than the symptom seen first. Waits up to GRACE_MS for
+ * them; returns 0 if there are none. */
+static int child_error(struct client_link *link, struct error *err)
 {
     const uint64_t until = uv_now(&link->loop) + GRACE_MS;
     int rc = 0;
@@ -113,17 +113,17 @@ static int last_words(struct client_link *link, struct error *err)
     return rc;
 }
 
-/* The session has ended by itself. */
-static int ended(struct client_link *link, struct error *err)
+/* Reports that the session report_end by itself. */
+static int report_end(struct client_link *link, struct error *err)
 {
-    const int rc = last_words(link, err);
+    const int rc = child_error(link, err);
 
     if (rc)
         return rc;
     return error_set(err, -EIO, "the daemon is gone: %s", link->end[0] ? link->end : "closed");
 }
 
-/* Of nanomsg, by which clients speak. */
+/* Holds nanomsg's thread; clients speak through nanomsg. */
 static int hold_thread(struct client_link *link, struct error *err)
 {
     int rc = link->messages_held < 0 ? process_check_threads(1, err) : 0;
@@ -146,7 +146,7 @@ int client_link_open(struct client_link *link, const char *directory, enum messa
         return rc;
     }
     while (link->session && !link->attached) {
-        rc = turn(link, err);
+        rc = run_once(link, err);
         if (rc)
             return rc;
     }
@@ -169,8 +169,8 @@ int client_link_next(struct client_link *link, struct message *out, int *fd, str
 {
     while (link->n_mail == 0) {
         if (!link->asked)
-            link->asked = link->session ? turn(link, &link->why) : ended(link, &link->why);
-        if (link->asked && link->n_mail == 0) { /* last words that came with the end are read first */
+            link->asked = link->session ? run_once(link, &link->why) : report_end(link, &link->why);
+        if (link->asked && link->n_mail == 0) { /* read the last messages before the end is reported */
             const int rc = link->asked;
             link->asked = 0;
             return error_set(err, rc, "%s", link->why.text);
@@ -189,7 +189,7 @@ int client_link_next(struct client_link *link, struct message *out, int *fd, str
     if (out->kind != MESSAGE_FAILED)
         return 0;
     link->failed = out->failed.code;
-    const int rc = link->failed == -EIO ? last_words(link, err) : 0; /* a worker that is lost */
+    const int rc = link->failed == -EIO ? child_error(link, err) : 0; /* a lost worker */
     return rc ? rc : error_set(err, -EIO, "%s", out->failed.error.text);
 }
 
@@ -222,7 +222,7 @@ int client_link_pause(struct client_link *link, uint64_t ms, struct error *err)
     int rc = 0;
 
     while (!rc && uv_now(&link->loop) < until)
-        rc = turn(link, err);
+        rc = run_once(link, err);
     return rc;
 }
 

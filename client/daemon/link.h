@@ -1,8 +1,8 @@
-/* client/daemon/link.h - a session with the daemon, read one message after the other.
+/* client/daemon/link.h - a session with the daemon, read one message at a time.
  *
- * What comes in is an event of a libuv loop; what libeps does with it reads best from top to bottom. So a link runs
- * its own loop until the next message is there, or something else ends the wait: the session, a child that died, the
- * user. */
+ * Messages arrive as events of a libuv loop, but libeps reads best from top to bottom. So a link runs its own loop
+ * until the next message arrives, or until something else ends the wait: the end of the session, the exit of a child
+ * process, or the user. */
 #ifndef CLIENT_DAEMON_LINK_H
 #define CLIENT_DAEMON_LINK_H
 
@@ -16,54 +16,56 @@
 
 struct client_mail {
     struct message message;
-    int fd; /* that came with it, or -1; a client is sent one at most */
+    int fd; /* that came with the message, or -1; a client receives one at most */
 };
 
 struct client_link {
     uv_loop_t loop;
     uv_timer_t tick;
-    int messages_held;              /* session_hold_thread's of a client, or -1 */
-    struct client_watch watches[2]; /* asked after each event, and ten times a second */
-    struct session *session;        /* NULL: none, or closed */
-    bool attached;                  /* the session is open */
-    char end[160];                  /* why the session was closed by the other side; empty while it was not */
-    struct client_mail *mail;       /* ring: what was sent and not read yet */
+    int messages_held;              /* a client's hold from session_hold_thread, or -1 */
+    struct client_watch watches[2]; /* asked after each event and ten times a second */
+    struct session *session;        /* NULL: not open */
+    bool attached;                  /* the handshake is complete */
+    char end[160];                  /* why the other side closed the session; empty if it did not */
+    struct client_mail *mail;       /* ring of messages that have not been read yet */
     size_t n_mail, first_mail, mail_cap;
-    uint64_t deadline; /* of waits, by the loop's clock: -ETIMEDOUT; 0: none */
-    int rc;            /* -ENOMEM once a message had to be dropped */
-    int failed;        /* the code of a FAILED that came */
-    int asked; /* to end a wait, while a message was there to be read first; 0: not. The next wait ends with it: */
+    uint64_t deadline; /* for waits, by the loop's clock, then -ETIMEDOUT; 0: none */
+    int rc;            /* -ENOMEM after a message was dropped */
+    int failed;        /* code of a FAILED message */
+    int asked;         /* a watch's code, kept while a message is read first; the next wait returns it. 0: none */
     struct error why;
-    /* SAVED, SAVE_FAILED, OUTPUT and STOP come at any time, MEMORY_REPLY where nobody waits for it: given to this where another kind is expected. NULL: out of turn. */
+    /* Receives SAVED, SAVE_FAILED, OUTPUT and STOP, which come at any time, and MEMORY_REPLY outside a wait for it.
+     * NULL: such a message is a protocol error. */
     void (*on_aside)(void *data, const struct message *m);
     void *aside_data;
 };
 
-/* Undo: client_link_free. On failure *link is zeroed. */
+/* On failure *link is zeroed. Undo: client_link_free. */
 int client_link_init(struct client_link *link, struct error *err);
 
-/* Closes the session, sends what is queued, and waits until both are done. Other handles on the loop, children's, must
- * have been closed. Safe on a zeroed one. */
+/* Closes the session, sends what is queued, and waits for both. Other handles on the loop, such as children's, must be
+ * closed before. Safe on a zeroed struct. */
 void client_link_free(struct client_link *link);
-void client_link_close(struct client_link *link); /* the session alone */
+void client_link_close(struct client_link *link); /* closes the session only */
 
-/* Attaches to the daemon at directory. -ENOENT, -ECONNREFUSED: there is none; -EIO: refused, and why. */
+/* Attaches to the daemon at directory. -ENOENT, -ECONNREFUSED: there is none; -EIO: refused, and the sentence says
+ * why. */
 int client_link_open(struct client_link *link, const char *directory, enum message_role role, struct error *err);
 
 void client_link_send(struct client_link *link, const struct message *m);
 void client_link_send_fds(struct client_link *link, const struct message *m, const int *fds, unsigned n_fds);
 
-/* Waits for the next message. REFUSED gives its code and FAILED -EIO, with their sentences; so does what ends the wait:
- * -EIO for a closed session, and what a watch says, which is not lost where a message comes with it: that is read first,
- * and the next wait ends at once. fd may be NULL, a descriptor is then closed. */
+/* Waits for the next message. REFUSED returns its code and FAILED returns -EIO, with their sentences. A closed session
+ * returns -EIO. A watch's code ends the wait, too; if a message arrived with it, the message is returned first and the
+ * next wait returns the code. fd may be NULL: a descriptor is then closed. */
 int client_link_next(struct client_link *link, struct message *out, int *fd, struct error *err);
 
-/* As client_link_next, for a message of this kind: any other one, if it is not for on_aside, is a mistake of the
- * daemon's (-EPROTO). */
+/* As client_link_next, but expects a message of this kind. Messages for on_aside are passed on; any other kind is the
+ * daemon's protocol error (-EPROTO). */
 int client_link_expect(struct client_link *link, enum message_kind kind, struct message *out, int *fd,
                        struct error *err);
 
-/* Lets ms milliseconds pass, unless a watch or the session's end cuts them short: then as client_link_next. */
+/* Waits ms milliseconds. A watch, or the end of the session, cuts it short with the errors of client_link_next. */
 int client_link_pause(struct client_link *link, uint64_t ms, struct error *err);
 
 #endif

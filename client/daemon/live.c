@@ -1,4 +1,4 @@
-/* What libeps asks of a live daemon, once or over a session that stays open. */
+/* Queries to a live daemon: single ones, and over a session that stays open. */
 #include "client/daemon/look.h"
 
 #include <errno.h>
@@ -11,9 +11,9 @@ enum { SLICE_MS = 100 };
 struct eps_look {
     struct client_link link;
     char directory[PATH_MAX];
-    struct message reply; /* what the caller's struct points into */
+    struct message reply; /* the caller's struct points into it */
     struct eps_unit *units;
-    size_t n_units; /* room */
+    size_t n_units; /* capacity */
     int (*should_stop)(void *user);
     void *user;
 };
@@ -110,7 +110,7 @@ int eps_look_mem(struct eps_look *look, bool pages, void (*on_memory)(void *user
     return client_report(error, &err, rc);
 }
 
-/* One page; *n_all is how many there are. */
+/* Asks for one page; *n_all is the total number. */
 static int look_page(struct eps_look *look, uint32_t first, uint32_t *n_all, struct error *err)
 {
     struct message m;
@@ -221,8 +221,8 @@ int eps_look_save(struct eps_look *look, uint64_t *step, struct eps_error *error
     return client_report(error, &err, rc);
 }
 
-/* A refusal comes before the answer to a question that was asked later; a daemon without a job closes the session
- * instead of answering. */
+/* A refusal may precede the answer to a later question. A daemon without a job closes the session instead of
+ * answering. */
 int eps_look_stop(struct eps_look *look, struct eps_error *error)
 {
     struct error err = {""};
@@ -306,7 +306,7 @@ int eps_stop(const char *address, struct eps_error *error)
     if (!rc)
         rc = eps_look_stop(look, error);
     if (!rc && eps_look_wait(look, UINT64_MAX, error) == -EIO && error)
-        error->text[0] = 0; /* the end that was asked for */
+        error->text[0] = 0; /* the session ended as requested */
     eps_look_close(look);
     return rc;
 }

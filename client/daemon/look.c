@@ -37,7 +37,7 @@ static int ask_limit(void *data, struct error *err)
     return uv_now(limit->loop) < limit->until ? 0 : error_set(err, -ETIMEDOUT, "does not answer");
 }
 
-/* Asks one daemon for its status, and does not wait long for it: it is one of several. */
+/* Asks one daemon for its status, with a short timeout: it is one of several. */
 static int ask_once(const char *directory, struct message *reply)
 {
     struct client_link link;
@@ -55,7 +55,8 @@ static int ask_once(const char *directory, struct message *reply)
     return rc;
 }
 
-/* A daemon tells where its job writes; of a path too long for a message, its end behind three dots. */
+/* Compares a path with the output directory that a daemon reports. A path too long for a message is reported as "..."
+ * and its end. */
 static bool is_same(const char *out, const char *path)
 {
     const size_t n = strlen(out), n_path = strlen(path);
@@ -66,7 +67,7 @@ static bool is_same(const char *out, const char *path)
 }
 
 struct search {
-    char path[PATH_MAX]; /* what is looked for */
+    char path[PATH_MAX]; /* to search for */
     char directory[PATH_MAX];
 };
 
@@ -78,7 +79,7 @@ static void on_daemon(void *user, const char *directory)
     if (search->directory[0] || ask_once(directory, &m))
         return;
     if (m.status_reply.uid == geteuid() &&
-        is_same(m.status_reply.out, search->path)) /* others may say what they like */
+        is_same(m.status_reply.out, search->path)) /* other users' daemons may report anything */
         snprintf(search->directory, sizeof search->directory, "%s", directory);
 }
 
@@ -93,7 +94,7 @@ int client_look_find(char *out, size_t cap, const char *address, struct error *e
         return rc;
     if (lstat(door, &info) == 0 || errno != ENOENT || stat(address, &info) || !S_ISDIR(info.st_mode) ||
         !realpath(address, search.path))
-        return 0; /* connecting tells what is wrong with it */
+        return 0; /* connecting reports the fault */
     rc = session_list(on_daemon, &search, err);
     if (!rc && !search.directory[0])
         return error_set(err, -ENOENT, "%s: no daemon at it, and no daemon of yours trains into it: see eps status",

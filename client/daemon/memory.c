@@ -62,7 +62,7 @@ size_t client_memory_take(struct client_memory *memory, const struct eps_memory 
     if (memory->device.memory_reply.worker == 0)
         return 1;
     client_look_side(&memory->sides[1], memory->rows[1], &memory->device);
-    memcpy(memory->name, memory->device.memory_reply.device, sizeof memory->name); /* the next answer may be coming */
+    memcpy(memory->name, memory->device.memory_reply.device, sizeof memory->name); /* the next answer overwrites it */
     memory->sides[1].device = memory->name;
     return 2;
 }

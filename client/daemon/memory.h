@@ -1,7 +1,7 @@
-/* client/daemon/memory.h - memory by category while a run goes on.
+/* client/daemon/memory.h - memory by category during a run.
  *
- * Asked of the daemon about once a second, when a step opens; heard between its other messages; told with the step that
- * is done next. */
+ * The daemon is asked about once a second, when a step opens. Its answer arrives between other messages and is reported
+ * with the next completed step. */
 #ifndef CLIENT_DAEMON_MEMORY_H
 #define CLIENT_DAEMON_MEMORY_H
 
@@ -13,23 +13,24 @@
 #include <stdint.h>
 
 struct client_memory {
-    bool asked;                 /* and not answered in full */
-    bool news;                  /* answered, and not told */
-    uint64_t asked_ns;          /* when, the last time; 0: never */
-    struct message host;        /* MEMORY_REPLY */
-    struct message device;      /* of the worker that has most; its worker is 0 where there is none */
-    struct eps_memory sides[2]; /* as told */
+    bool asked;                 /* an answer is still incomplete */
+    bool news;                  /* answered, but not reported */
+    uint64_t asked_ns;          /* time of the last question; 0: never */
+    struct message host;        /* MEMORY_REPLY for the host */
+    struct message device;      /* for the worker with the most memory; its worker field is 0 if there is none */
+    struct eps_memory sides[2]; /* as reported */
     struct eps_memory_row rows[2][LEDGER_CATEGORIES];
-    char name[32]; /* of the device */
+    char name[32]; /* the device's */
 };
 
-/* Asks, unless it has within the last second, or an answer is under way. at_once: within the last second too. */
+/* Asks, unless an answer is pending or it asked within the last second. at_once ignores the second condition. */
 void client_memory_ask(struct client_memory *memory, struct client_link *link, bool at_once);
-/* Asks, and waits for the answer, which is told next. What a wait of client/daemon/link.h can end with. */
+/* Asks and waits for the answer, to be reported next. Errors as waits in client/daemon/link.h. */
 int client_memory_await(struct client_memory *memory, struct client_link *link, struct error *err);
-/* A MEMORY_REPLY; one that was not asked for here is passed over. */
+/* Takes a MEMORY_REPLY; ignores one that was not asked for. */
 void client_memory_hear(struct client_memory *memory, const struct message *m);
-/* Sides, the host first: each answer once, else 0. *out is borrowed until the next call. */
+/* Reports each answer once: returns the number of sides, the host first; 0 if there is no new answer. *out is borrowed
+ * until the next call. */
 size_t client_memory_take(struct client_memory *memory, const struct eps_memory **out);
 
 #endif

@@ -1,4 +1,4 @@
-/* eps_profile: a worker measures, as it alone knows the device. */
+/* eps_profile: starts a worker that measures its device. */
 #include "proto/plan/profile.h"
 
 #include "client/daemon/look.h"
@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* All that it says on stderr, of which the last line is why it failed. */
+/* Reads everything from fd. The last line tells why the worker failed. */
 static void read_words(char *out, size_t cap, int fd)
 {
     size_t n = 0;
@@ -57,7 +57,7 @@ static int measure(const char *path, const struct eps_profile_options *o, const 
     if (rc)
         return rc;
     device_name_print(device, name);
-    snprintf(follow, sizeof follow, "--private=%d", (int)getpid()); /* to its end, or ours */
+    snprintf(follow, sizeof follow, "--private=%d", (int)getpid()); /* ends with us */
     if ((size_t)snprintf(file, sizeof file, "%s", path) >= sizeof file)
         return error_set(err, -ENAMETOOLONG, "%.200s: name too long", path);
     if (pipe2(ends, O_CLOEXEC))

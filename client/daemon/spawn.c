@@ -32,8 +32,8 @@ static void on_child_closed(uv_handle_t *handle)
     child->running = false;
 }
 
-/* The last line that this program wrote into the log, without its name, which several workers tell apart by their
- * process; empty if there is none. */
+/* The last line that this child wrote into the log, without the program's name; the process id in it tells workers
+ * apart. Empty if there is none. */
 static void last_words(char *out, size_t cap, const struct client_spawn *spawn, const struct client_child *child)
 {
     char text[4096], *line, *rest = text;
@@ -51,7 +51,7 @@ static void last_words(char *out, size_t cap, const struct client_spawn *spawn, 
         for (int i = 0; i < 2; i++)
             if (strncmp(line, names[i], strlen(names[i])) == 0)
                 snprintf(out, cap, "%s", line + strlen(names[i]));
-        if (strncmp(line, "libgomp: ", 9) == 0) /* which ends the process in its own way */
+        if (strncmp(line, "libgomp: ", 9) == 0) /* libgomp prints it and exits */
             snprintf(out, cap, "%s", line + 9);
     }
 }
@@ -76,8 +76,8 @@ static int check_children(void *data, struct error *err)
     return 0;
 }
 
-/* The programs that were installed with libeps, wherever that was to. The loader knows a library by its path, and a
- * program by the word it was called by, which need not be one. */
+/* Finds a program installed with libeps. The loader knows a library's path; a program may have been called by a bare
+ * name. */
 static bool find_installed(char out[PATH_MAX], const char *name)
 {
     static const char here;
@@ -108,8 +108,8 @@ int client_spawn_find(char out[PATH_MAX], const char *programs, const char *name
     return 0;
 }
 
-/* The caller's environment, and a bound on how long OpenMP threads spin: daemon and worker share cores, and each would
- * otherwise start itself anew to get one. (n) pointers, owned; NULL: the environment as it is. */
+/* The caller's environment plus a bound on OpenMP's spinning. Daemon and worker share cores, and would restart
+ * themselves to set that bound. (n) pointers, owned; NULL: use the environment unchanged. */
 static char **child_environment(void)
 {
     static char bound[] = "GOMP_SPINCOUNT=2000";
@@ -152,14 +152,14 @@ static int start_child(struct client_spawn *spawn, const char *name, char **args
     rc = uv_spawn(&spawn->link->loop, &child->process, &options);
     free(options.env);
     if (rc) {
-        child->ended = true; /* there is a handle to close, and no process */
+        child->ended = true; /* its handle must still be closed */
         return error_set(err, rc, "%s did not start: %s (looked for beside this program and in PATH)", name,
                          uv_strerror(rc));
     }
     return 0;
 }
 
-/* Tries the door until the daemon has opened it. */
+/* Retries until the daemon has opened its door. */
 static int attach(struct client_spawn *spawn, struct error *err)
 {
     uv_update_time(&spawn->link->loop);
@@ -189,7 +189,7 @@ static int await_workers(struct client_spawn *spawn, struct error *err)
     return rc;
 }
 
-/* What a worker may take it works out itself, unless that was said: it knows its device. */
+/* Without --device-mem, the worker chooses its budget: it knows its device. */
 static int start_worker(struct client_spawn *spawn, uint32_t i, char *follow, struct error *err)
 {
     const uint32_t n = spawn->options.n_workers;
@@ -262,7 +262,7 @@ static void signal_all(struct client_spawn *spawn, int signal)
     }
 }
 
-/* What a killed daemon leaves: the door, the lock, and a directory of sessions' sockets. */
+/* Removes what a killed daemon leaves: the door, the lock, and the directory of the sessions' sockets. */
 static void remove_directory(const char *directory)
 {
     DIR *dir = opendir(directory);
@@ -287,7 +287,7 @@ void client_spawn_stop(struct client_spawn *spawn)
 
     if (!spawn->link || spawn->ending)
         return;
-    /* A daemon that never had a session cannot see one end. */
+    /* a daemon that never had a session does not see one end */
     const uint64_t term_ms = spawn->link->attached || spawn->link->end[0] ? TERM_MS : 0;
     spawn->ending = true;
     spawn->link->watches[0] = (struct client_watch){0};

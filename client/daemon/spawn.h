@@ -1,8 +1,8 @@
-/* client/daemon/spawn.h - a daemon and workers of one's own, for one run.
+/* client/daemon/spawn.h - starts a private daemon and its workers for one run.
  *
- * They are processes like any others, in a directory named after the run, $XDG_RUNTIME_DIR/eps/run-PID-..., so that eps
- * status finds them. They end when the client's session does; they ask the kernel to end them if the client is killed;
- * they run in sessions of their own, so that Ctrl-C reaches the client alone, which takes them down in order. */
+ * They are ordinary processes in a directory named after the run, $XDG_RUNTIME_DIR/eps/run-PID-..., so eps status finds
+ * them. They end with the client's session. If the client is killed, the kernel signals them. Each runs in a process
+ * session of its own, so Ctrl-C reaches only the client, which stops them in order. */
 #ifndef CLIENT_DAEMON_SPAWN_H
 #define CLIENT_DAEMON_SPAWN_H
 
@@ -18,19 +18,19 @@
 #include <uv.h>
 
 struct client_spawn_options {
-    const char
-        *programs; /* directory of epsd and eps-worker; NULL: beside this program, as installed with libeps, PATH */
+    /* Directory of epsd and eps-worker; NULL: beside this program, then as installed with libeps, then PATH. */
+    const char *programs;
     uint32_t n_workers;
-    struct device_name device; /* of several, the first one's: none is named by its number */
-    uint64_t device_mem;       /* bytes, each; 0: what they choose */
-    int log_fd;                /* read and write, appending: what they say on stderr; borrowed */
+    struct device_name device; /* with several workers on GPUs, worker i takes device i */
+    uint64_t device_mem;       /* bytes each; 0: they choose */
+    int log_fd;                /* receives their stderr; open for reading and appending; borrowed */
 };
 
 struct client_child {
     uv_process_t process;
     const char *name; /* "epsd", "eps-worker" */
     bool running;
-    bool ended; /* the loop has its exit: */
+    bool ended; /* the loop has reaped it: */
     int64_t status;
     int signal;
 };
@@ -39,24 +39,24 @@ struct client_spawn {
     struct client_link *link; /* borrowed */
     struct client_spawn_options options;
     char directory[PATH_MAX];
-    struct client_child children[1 + MESSAGE_MAX_PARTS]; /* the daemon first */
+    struct client_child children[1 + MESSAGE_MAX_PARTS]; /* daemon first */
     unsigned n_children;
-    off_t log_start; /* bytes of the log that were there before: another run's */
-    bool ending;     /* their end is expected */
+    off_t log_start; /* size of the log before this run */
+    bool ending;     /* their exit is expected */
 };
 
-/* Starts epsd, attaches the link to it (as a client), starts the workers and returns when all are attached. From then
- * on the link watches them: a child's end ends its waits with the child's last words. *spawn must stay where it is
- * until client_spawn_stop, which a failure has called already. */
+/* Starts epsd, attaches the link as a client, starts the workers, and returns when all are attached. From then on the
+ * link watches them: if a child exits, waits end with its last words. *spawn must not move until client_spawn_stop. A
+ * failure has already called that. */
 int client_spawn_start(struct client_spawn *spawn, struct client_link *link, const struct client_spawn_options *options,
                        struct error *err);
 
-/* Where a program of ours is: in the directory `programs` (-ENOENT: it is not), else beside this one, else where libeps
- * was installed, else its bare name, for execvp to find. */
+/* Finds one of our programs: in `programs` (-ENOENT if it is not there); else beside this program, where libeps was
+ * installed, or by its bare name for execvp. */
 int client_spawn_find(char out[PATH_MAX], const char *programs, const char *name, struct error *err);
 
-/* Closes the link's session, waits for the children, ends those who stay (SIGTERM after 5 s, at once if there was
- * no session; SIGKILL after 10), and removes the directory if a killed daemon left it. Safe on a zeroed one. */
+/* Closes the session, waits for the children and ends the remaining ones: SIGTERM after 5 s (at once if there was no
+ * session), SIGKILL after 10 s. Removes the directory that a killed daemon left. Safe on a zeroed struct. */
 void client_spawn_stop(struct client_spawn *spawn);
 
 #endif

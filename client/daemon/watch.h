@@ -1,4 +1,4 @@
-/* client/daemon/watch.h - what else may end something that takes long: the user, a child that died. */
+/* client/daemon/watch.h - interrupts long work, because of the user or a child process that exited. */
 #ifndef CLIENT_DAEMON_WATCH_H
 #define CLIENT_DAEMON_WATCH_H
 
@@ -6,9 +6,9 @@
 
 #include <stddef.h>
 
-/* Asked between two pieces of work: anything but 0 ends it with that code and its sentence. */
+/* Asked between pieces of work; a nonzero code ends the work with that code and sentence. */
 struct client_watch {
-    int (*ask)(void *data, struct error *err); /* NULL: nobody */
+    int (*ask)(void *data, struct error *err); /* NULL: never interrupts */
     void *data;
 };
 

@@ -1,4 +1,4 @@
-/* eps_eval: the loss of a model over files, with a job that has weights and no moments. */
+/* eps_eval: a model's loss over files, by a job with weights but no moments. */
 #include "client/daemon/job.h"
 #include "client/daemon/look.h"
 #include "client/data/data.h"
@@ -12,7 +12,7 @@
 #include <stdlib.h>
 
 struct eval {
-    struct eps_eval_options options; /* seq, batch resolved */
+    struct eps_eval_options options; /* with seq and batch resolved */
     const struct eps_eval_events *events;
     void *user;
     struct client_forward forward;
@@ -32,7 +32,7 @@ static int open_data(struct eval *e, struct error *err)
     return rc;
 }
 
-/* seq and batch: the largest minibatch that is still one pass, as large as a training run's. */
+/* Chooses seq and batch: the largest minibatch that runs in one pass, like a training run's. */
 static int resolve(struct eval *e, struct error *err)
 {
     struct eps_eval_options *o = &e->options;
@@ -54,7 +54,7 @@ static int resolve(struct eval *e, struct error *err)
 
 static int evaluate(struct eval *e, double *loss, uint64_t *tokens, struct error *err)
 {
-    /* An optimizer's numbers must be valid although none will work. */
+    /* The optimizer is never used, but its numbers must be valid. */
     struct message request = {.kind = MESSAGE_JOB,
                               .job = {.batch = e->options.batch,
                                       .seq = e->options.seq,

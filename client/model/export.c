@@ -1,5 +1,5 @@
-/* eps_export: the directory, and what goes into it besides the weights. It is written beside as OUT.partial, flushed
- * and renamed, so that what is called OUT is whole; what a killed one left as OUT.partial, the next one takes. */
+/* eps_export: the output directory and its files besides the weights. Everything is written to OUT.partial, flushed and
+ * renamed, so OUT is always complete. The next export reuses an OUT.partial that a killed one left behind. */
 #include "client/model/export.h"
 
 #include "client/daemon/look.h"
@@ -26,7 +26,7 @@ struct export
     uint64_t shard_bytes;
     struct client_model model;
     char out[PATH_MAX], partial[PATH_MAX];
-    int directory_fd; /* of partial */
+    int directory_fd; /* descriptor of partial */
 };
 
 int client_export_text(int directory_fd, const char *name, const char *text, size_t n, struct error *err)
@@ -67,7 +67,7 @@ static int write_config(const struct export *e, struct error *err)
     return rc;
 }
 
-/* The names, absolute where OUT is there already, and that nothing is in it. */
+/* Checks that OUT is absent or empty and sets the names: absolute if OUT exists. */
 static int check_out(struct export *e, struct error *err)
 {
     const char *out = e->options->out;
@@ -100,7 +100,7 @@ static int check_out(struct export *e, struct error *err)
     return 0;
 }
 
-/* A renamed one is no longer who has its name. */
+/* True if directory_fd is still the directory of that name: another export may have renamed it. */
 static bool is_partial(const struct export *e)
 {
     struct stat ours, named;
@@ -109,7 +109,7 @@ static bool is_partial(const struct export *e)
            ours.st_ino == named.st_ino;
 }
 
-/* Locked, so that what an export that was killed has left is told from what is being written. */
+/* The lock distinguishes a directory in use from one that a killed export left behind. */
 static int make_partial(struct export *e, struct error *err)
 {
     if (mkdir(e->partial, 0777) != 0 && errno != EEXIST)
@@ -135,12 +135,12 @@ static int fill(struct export *e, struct error *err)
         rc = client_export_weights(&e->model, e->directory_fd, e->options->bf16, e->shard_bytes, err);
     if (rc == 0 && fsync(e->directory_fd) != 0)
         rc = error_set(err, -errno, "cannot be flushed: %s", strerror(errno));
-    if (rc != 0) /* -EINVAL, -ERANGE: what is read is not fit, else what is written fails */
+    if (rc != 0) /* -EINVAL, -ERANGE: the source is at fault, otherwise the output */
         error_prefix(err, (rc == -EINVAL || rc == -ERANGE) && e->options->model ? e->options->model : e->partial);
     return rc;
 }
 
-/* An empty directory gives way to a renamed one; one that is not empty any more does not. */
+/* rename replaces an empty directory; it fails if OUT has got files meanwhile. */
 static int write_out(struct export *e, struct error *err)
 {
     int rc = make_partial(e, err);

@@ -18,14 +18,14 @@ struct source {
     struct model model;
     struct safetensors *files; /* (n_files) */
     unsigned n_files;
-    const struct safetensors_entry **entries; /* (n_tensors) where each tensor of the model is */
-    const struct safetensors_entry *head;     /* of a tied model: lm_head.weight written out, or NULL */
+    const struct safetensors_entry **entries; /* (n_tensors) source of each tensor */
+    const struct safetensors_entry *head;     /* lm_head.weight stored beside a tied embedding, or NULL */
 };
 
 struct target {
     int directory_fd;
     bool bf16;
-    uint32_t *shard; /* (n_tensors) the file that each tensor goes to, counted from 0 */
+    uint32_t *shard; /* (n_tensors) file of each tensor, from 0 */
     uint32_t n_shards;
     float *block;      /* (BLOCK) */
     uint16_t *rounded; /* (BLOCK) */
@@ -83,7 +83,7 @@ static int find_all(struct source *from, struct error *err)
     return rc;
 }
 
-/* What is left out because it is tied must say the same. */
+/* An lm_head that is left out because it is tied must equal the embedding. */
 static int check_head(const struct source *from, const struct target *to, struct error *err)
 {
     const struct safetensors_entry *wte =
@@ -130,7 +130,7 @@ static uint64_t tensor_bytes(const struct target *to, const struct model_tensor 
     return tensor->n * (to->bf16 ? sizeof(uint16_t) : sizeof(float));
 }
 
-/* In order; a file is full when the next tensor would pass shard_bytes. */
+/* Assigns tensors to files in order. A file is full when the next tensor would pass shard_bytes. */
 static int plan_shards(struct target *to, const struct model *model, uint64_t shard_bytes, struct error *err)
 {
     uint64_t bytes = 0;
@@ -218,7 +218,7 @@ static int write_shard(const struct source *from, const struct target *to, uint3
     return rc;
 }
 
-/* Which file each tensor is in, for those who load them. */
+/* Writes the index: the file of each tensor. */
 static int write_index(const struct source *from, const struct target *to, struct error *err)
 {
     const struct model *model = &from->model;

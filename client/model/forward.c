@@ -31,7 +31,7 @@ static int open_model(struct client_forward *f, struct error *err)
 
     const struct eps_preset *preset = rc == -ENOENT ? client_preset_find(path) : NULL;
 
-    /* For the others the sentence says where published weights are. */
+    /* For a published preset, the error says where to get the weights. */
     if (preset && !client_preset_is_published(preset))
         return error_set(err, -EINVAL,
                          "--model %s is a preset, which has no weights before it is trained: name a directory", path);

@@ -1,6 +1,6 @@
-/* eps_generate: a text goes on. The worker runs tokens and keeps their keys and values; which one comes next is drawn
- * here, from the logits of the last. Where the model's positions are all taken, the window slides: the last half of the
- * tokens is run again at the first positions, and the text goes on after them. */
+/* eps_generate: continues a text. The worker runs tokens and caches their keys and values; this file draws the next
+ * token from the last logits. When all of the model's positions are used, the window slides: the last half of the
+ * tokens runs again at the first positions, and generation goes on after them. */
 #include "client/daemon/job.h"
 #include "client/daemon/look.h"
 #include "client/eps.h"
@@ -19,7 +19,7 @@
 enum { DEFAULT_TOKENS = 200 };
 
 struct generate {
-    struct eps_generate_options options; /* n_tokens resolved */
+    struct eps_generate_options options; /* with n_tokens resolved */
     const struct eps_generate_events *events;
     void *user;
     struct client_forward forward;
@@ -29,7 +29,7 @@ struct generate {
     struct client_stream stream;
     uint32_t *prompt; /* (n_prompt) */
     size_t n_prompt;
-    uint32_t *window; /* (n_window of most_window), owned: the last tokens, those that the model sees */
+    uint32_t *window; /* (n_window of most_window), owned: the last tokens, which the model sees */
     uint32_t n_window, most_window;
 };
 
@@ -85,7 +85,7 @@ static int encode_prompt(struct generate *g, struct error *err)
     return encode(g, o->prompt, o->prompt_bytes, err);
 }
 
-/* With no prompt, a text begins as texts begin: after the end of another, or, of bytes, with a new line. */
+/* Without a prompt, begins after an end token; a byte model begins after a newline. */
 static int begin_anywhere(struct generate *g, struct error *err)
 {
     const uint32_t end = g->tokenizer ? client_tokenizer_end(g->tokenizer) : CLIENT_NO_TOKEN;
@@ -118,7 +118,7 @@ static int make_prompt(struct generate *g, struct error *err)
     return check_ids(g, err);
 }
 
-/* The prompt and what is to come take a position each, as far as the model's go. */
+/* Limits prompt and new tokens to the model's positions. */
 static int resolve_length(struct generate *g, struct error *err)
 {
     const uint32_t n_positions = g->forward.model.config.n_positions;
@@ -133,7 +133,7 @@ static int resolve_length(struct generate *g, struct error *err)
     return g->window ? 0 : error_set(err, -ENOMEM, "out of memory for %" PRIu32 " ids", g->most_window);
 }
 
-/* The window begins with the prompt's tokens, or the last of them. */
+/* Starts the window with the prompt's tokens, or the last of them. */
 static void open_window(struct generate *g, struct eps_generated *out)
 {
     const uint32_t half = g->most_window / 2, n = (uint32_t)g->n_prompt;
@@ -144,9 +144,9 @@ static void open_window(struct generate *g, struct eps_generated *out)
     out->n_slides += slides;
 }
 
-/* Adds a token, at the end of which more than the model's positions may be taken: then the window moves on to the last
- * half of them. By half, since what it holds must be run again: so a token costs two runs on average, and not one for
- * each position. True: it moved, so that nothing of it has been run. */
+/* Appends a token. If that exceeds the model's positions, the window keeps only its last half. Those tokens must run
+ * again, which averages two runs per token; a shorter slide would cost more. Returns true if the window moved: none of
+ * it has then been run. */
 static bool extend_window(struct generate *g, uint32_t id)
 {
     const uint32_t keep = g->most_window > 1 ? g->most_window / 2 : 1;
@@ -161,7 +161,7 @@ static bool extend_window(struct generate *g, uint32_t id)
 
 static int open_job(struct generate *g, struct error *err)
 {
-    /* An optimizer's numbers must be valid although none will work. */
+    /* The optimizer is never used, but its numbers must be valid. */
     struct message request = {.kind = MESSAGE_JOB,
                               .job = {.generate = true,
                                       .batch = 1,
@@ -174,7 +174,8 @@ static int open_job(struct generate *g, struct error *err)
     return client_job_open(&g->job, &g->forward.link, &request, &g->forward.model, NULL, err);
 }
 
-/* Of tables, one row is read for a token: the rest of them is not visited, but where the head is the embedding. */
+/* Weight bytes read for one token. A table gives a single row; the rest of it is not read, unless it is also the
+ * head. */
 static uint64_t bytes_per_token(const struct generate *g)
 {
     const struct model_config *c = &g->forward.model.config;
@@ -192,7 +193,7 @@ static int tell(struct generate *g, uint32_t id, bool last, bool ended, struct e
         return 0;
     if (g->tokenizer && !ended)
         bytes = client_tokenizer_decode(g->tokenizer, id, &n_bytes);
-    if (!bytes) /* a model may have more places than its tokenizer has tokens */
+    if (!bytes) /* the vocabulary may exceed the tokenizer's tokens */
         bytes = "", n_bytes = 0;
     int rc = g->tokenizer ? client_stream_push(&g->stream, &text, &n, bytes, n_bytes, last, err) : 0;
     if (!rc)
@@ -204,7 +205,7 @@ static int run(struct generate *g, struct eps_generated *out, struct error *err)
 {
     const uint32_t n_prompt = (uint32_t)g->n_prompt,
                    end = g->tokenizer ? client_tokenizer_end(g->tokenizer) : CLIENT_NO_TOKEN;
-    uint32_t *ids = client_job_ids(&g->job), first = 0; /* of the window, not run yet */
+    uint32_t *ids = client_job_ids(&g->job), first = 0; /* first token of the window that has not run yet */
     int rc = 0;
 
     open_window(g, out);
@@ -237,7 +238,7 @@ static int generate(struct generate *g, struct eps_generated *out, const struct 
     const struct client_model *model = &g->forward.model;
     int rc = client_tokenizer_open(&g->tokenizer, model->side, model->config.vocabulary, err);
 
-    if (rc && g->options.n_prompt_ids > 0) /* one that we cannot read is not needed: ids go on as ids */
+    if (rc && g->options.n_prompt_ids > 0) /* ids were given, so an unsupported tokenizer does no harm */
         rc = 0;
     if (!rc)
         rc = make_prompt(g, err);

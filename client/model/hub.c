@@ -9,14 +9,14 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Weights are published for presets of words alone. */
+/* True for the name of a preset whose weights are published. */
 static bool is_published(const char *name)
 {
     const struct eps_preset *preset = client_preset_find(name);
     return preset && client_preset_is_published(preset);
 }
 
-/* "org/name", of the characters that the hub allows, and no path into a directory that is here. */
+/* True for "org/name" in the hub's characters, unless it is a path into a local directory. */
 static bool is_hub_name(const char *path)
 {
     static const char allowed[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.";

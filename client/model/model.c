@@ -18,7 +18,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { MAX_JSON_BYTES = 64 << 20 }; /* an index names every tensor; a config is a page */
+enum { MAX_JSON_BYTES = 64 << 20 }; /* an index lists every tensor; a config is short */
 
 static int open_regular(const char *path, struct error *err)
 {
@@ -37,7 +37,7 @@ static int open_regular(const char *path, struct error *err)
     return rc;
 }
 
-/* The whole file, owned; the descriptor's position stays, as the daemon shares it. */
+/* Reads the whole file, owned. pread keeps the position, which the daemon shares. */
 static int read_all(char **out, size_t *n, int fd, const char *path, struct error *err)
 {
     struct stat st;
@@ -109,7 +109,7 @@ static int join(char out[PATH_MAX], const char *directory, const char *name, str
     return error_set(err, -ENAMETOOLONG, "%.200s: name too long", directory);
 }
 
-/* The daemon reads the tensors; that they are where the header says is checked here, where the file has a name. */
+/* Checks that tensors lie where the header says. The daemon reads them; only here has the file a name to report. */
 static int check_weights(int fd, const char *path, struct error *err)
 {
     struct safetensors file;
@@ -139,7 +139,7 @@ static int add_weights(struct client_model *model, const char *directory, const 
     return check_weights(rc, path, err);
 }
 
-/* The files that weight_map's values name, each once. */
+/* Adds the files in weight_map, each once. */
 static int add_indexed(struct client_model *model, const char *directory, json_t *map, struct error *err)
 {
     json_t *seen = json_object(), *value;
@@ -161,7 +161,7 @@ static int add_indexed(struct client_model *model, const char *directory, json_t
     return rc;
 }
 
-/* 1 if there is no index. */
+/* Returns 1 if there is no index. */
 static int open_index(struct client_model *model, const char *directory, struct error *err)
 {
     char path[PATH_MAX], *text;
@@ -229,7 +229,8 @@ static int open_weights(struct client_model *model, const char *directory, struc
     return rc;
 }
 
-/* "runs/small/step-100" and "small/config.json" are called by what tells them apart: step-100, small. */
+/* Names a model by the distinctive part of its path: "runs/small/step-100" is step-100, "small/config.json" is
+ * small. */
 static void name_model(struct client_model *model, const char *path, bool directory)
 {
     char real[PATH_MAX], *name;
@@ -238,7 +239,7 @@ static void name_model(struct client_model *model, const char *path, bool direct
         snprintf(real, sizeof real, "%s", path);
     name = basename(real);
     if (!directory && strcmp(name, "config.json") == 0) {
-        char *parent = dirname(real); /* basename gave a pointer into real, which dirname cuts off before it */
+        char *parent = dirname(real); /* basename points into real, and dirname cuts off before it */
         name = basename(parent);
     } else if (!directory && strlen(name) > 5 && strcmp(name + strlen(name) - 5, ".json") == 0) {
         name[strlen(name) - 5] = 0;
@@ -250,7 +251,7 @@ static int open_directory(struct client_model *model, const char *directory, str
 {
     char config[PATH_MAX];
 
-    if (!realpath(directory, model->directory)) /* a run's latest may be another one a moment later */
+    if (!realpath(directory, model->directory)) /* `latest` may point elsewhere a moment later */
         return error_set(err, -errno, "%s: %s", directory, strerror(errno));
     int rc = join(config, directory, CHECKPOINT_CONFIG, err);
     if (!rc)
@@ -260,7 +261,7 @@ static int open_directory(struct client_model *model, const char *directory, str
     return rc ? rc : client_side_read(&model->side, directory, err);
 }
 
-/* Of a file that holds weights, not a config. */
+/* True for a file of weights. */
 static bool is_weights_file(const char *path)
 {
     static const char *const ends[] = {".safetensors", ".bin", ".pt", ".pth", ".gguf"};
@@ -273,7 +274,8 @@ static bool is_weights_file(const char *path)
     return false;
 }
 
-/* A config without weights; one of that very name brings the files beside it, a tokenizer to begin with. */
+/* Opens a config without weights. If its name is config.json, the side files beside it come along, such as a
+ * tokenizer. */
 static int open_alone(struct client_model *model, const char *path, struct error *err)
 {
     char directory[PATH_MAX];
@@ -286,7 +288,7 @@ static int open_alone(struct client_model *model, const char *path, struct error
     return client_side_read(&model->side, directory, err);
 }
 
-/* What a path stands for: a run directory for its latest checkpoint. *is_directory: it is one, with a config.json. */
+/* Resolves a path; a run directory means its latest checkpoint. *is_directory: a directory with a config.json. */
 static int find_model(char out[PATH_MAX], bool *is_directory, const char *path, struct error *err)
 {
     struct stat st;
@@ -338,7 +340,7 @@ int client_model_open_fresh(struct client_model *out, const char *path, struct e
     return open_found(out, path, true, err);
 }
 
-/* All that is used of it: the moments are not. */
+/* Verifies the files in use, without the moments. */
 static int check_files(const struct checkpoint *checkpoint, int directory, int (*on_bytes)(void *data, uint64_t bytes),
                        void *data, struct error *err)
 {

@@ -11,7 +11,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-/* The text ones by size, the byte ones, then GPT-2's. */
+/* Text presets by size, byte presets, GPT-2's. */
 static const struct eps_preset presets[] = {
     {"text-small", 4, 4, 128, 128, 2048, 1071872, true},
     {"text-medium", 6, 6, 384, 256, 8192, 13891584, true},
@@ -27,7 +27,7 @@ static const struct eps_preset presets[] = {
 
 enum { N_PRESETS = sizeof presets / sizeof *presets, TEXT_SMALL = 0, BYTE_SMALL = 3, GPT2 = 6 };
 
-enum { LEAST_TEXT_BYTES = 256 << 10 }; /* to learn tokens from */
+enum { LEAST_TEXT_BYTES = 256 << 10 }; /* enough to learn tokens from */
 
 const struct eps_preset *eps_preset(size_t index)
 {
@@ -100,10 +100,10 @@ int client_preset_open(struct client_model *out, const struct eps_preset *preset
     return client_model_from(out, preset->name, fd, -1, NULL, err);
 }
 
-/* What a worker needs for its minibatch: an input for each layer and a few more, three buffers of
- * a block, what one layer makes of one row, and what libraries take. An estimate, 2 % from what the worker's plan says
- * of the three byte presets, and no less than it says of the text ones, whose batches have fewer tokens than bytes: that
- * plan is exact, but a choice must be made before there is one. */
+/* Estimates a worker's memory for its minibatch: one input for each layer and three more, three buffers of a block, one
+ * layer's intermediates for one row, and the libraries' workspace. For the three byte presets it is within 2 % of the
+ * worker's plan. For the text presets it is no less than the plan, as their batches have fewer tokens than bytes. The
+ * plan itself is exact, but does not exist yet when the choice is made. */
 static uint64_t device_bytes(const struct eps_preset *preset, const struct client_preset_facts *facts)
 {
     const uint64_t width = preset->width, tokens = client_options_preset_tokens(preset, facts->n_tokens);
@@ -116,15 +116,15 @@ static uint64_t device_bytes(const struct eps_preset *preset, const struct clien
 
 static bool fits(const struct eps_preset *preset, const struct client_preset_facts *facts)
 {
-    const uint64_t half = facts->free_bytes / 2; /* for the daemon; the other half is the workers' */
+    const uint64_t half = facts->free_bytes / 2; /* half for the daemon, half for the workers */
     const uint64_t device = facts->device_mem ? facts->device_mem : half / facts->n_workers;
-    const uint64_t host = 12 * preset->n_parameters + ((uint64_t)64 << 20); /* and inboxes, data, code */
+    const uint64_t host = 12 * preset->n_parameters + ((uint64_t)64 << 20); /* plus inboxes, data, code */
 
     return host <= half && device_bytes(preset, facts) <= device;
 }
 
-/* The one that suits the data, were there memory enough. */
-static size_t by_tokens(const struct client_preset_facts *facts)
+/* Index of the preset that suits the data, regardless of memory. */
+static size_t preset_for_data(const struct client_preset_facts *facts)
 {
     const uint64_t mi = 1 << 20;
     const size_t first = facts->text && facts->n_tokens >= LEAST_TEXT_BYTES ? TEXT_SMALL : BYTE_SMALL;
@@ -136,7 +136,7 @@ static size_t by_tokens(const struct client_preset_facts *facts)
 
 const struct eps_preset *client_preset_choose(const struct client_preset_facts *facts)
 {
-    size_t i = by_tokens(facts);
+    size_t i = preset_for_data(facts);
 
     while (i != TEXT_SMALL && i != BYTE_SMALL && i != GPT2 && !fits(&presets[i], facts))
         i--;
@@ -145,5 +145,5 @@ const struct eps_preset *client_preset_choose(const struct client_preset_facts *
 
 bool client_preset_is_smaller(const struct eps_preset *chosen, const struct client_preset_facts *facts)
 {
-    return chosen != &presets[by_tokens(facts)];
+    return chosen != &presets[preset_for_data(facts)];
 }

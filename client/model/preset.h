@@ -1,9 +1,10 @@
-/* client/model/preset.h - models by name, with fresh weights, and which one is trained when none is named.
+/* client/model/preset.h - named models with fresh weights, and the choice of a default.
  *
- * The text ones learn a tokenizer from the text that they are trained on (client/text/learn.h); to the byte ones a byte is a
- * token. The gpt2 ones have OpenAI's published shapes (Radford et al. 2019), vocabulary and dropout of 0.1; on a text,
- * for which there is no tokenizer of that size, they are models of bytes. The others have no dropout, and weights as
- * widely spread as their width asks for: GPT-2's 0.02 at 768, else by the inverse root (Glorot and Bengio 2010). */
+ * The text presets learn a tokenizer from their training text (client/text/learn.h); the byte presets take each byte as
+ * a token. The gpt2 presets have OpenAI's published shapes (Radford et al. 2019), vocabulary and dropout of 0.1. No
+ * tokenizer of that size comes with a text, so on text they train on bytes. The other presets have no dropout, and
+ * initial weights of standard deviation 0.02 * sqrt(768 / width): GPT-2's 0.02 at width 768, scaled by the inverse root
+ * (Glorot and Bengio 2010). */
 #ifndef CLIENT_MODEL_PRESET_H
 #define CLIENT_MODEL_PRESET_H
 
@@ -14,39 +15,39 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* NULL if there is none of this name. */
+/* The preset of this name, or NULL. */
 const struct eps_preset *client_preset_find(const char *name);
 
-/* The sentence for a --model that is neither a file nor a preset: -ENOENT. */
+/* The error for a --model that is neither a file nor a preset: -ENOENT. */
 int client_preset_unknown(const char *name, struct error *err);
 
-/* Weights of it are published. */
+/* True if weights of this preset are published. */
 static inline bool client_preset_is_published(const struct eps_preset *preset)
 {
     return preset->vocabulary > 256 && !preset->learns;
 }
 
-/* The preset as a model without weights; its config.json is a file in memory. As client_model_open. */
+/* Opens the preset as a model without weights; its config.json is a file in memory. Errors as client_model_open. */
 int client_preset_open(struct client_model *out, const struct eps_preset *preset, uint32_t vocabulary,
                        struct error *err);
 
-/* What a choice depends on. */
+/* Inputs of the choice. */
 struct client_preset_facts {
-    bool text;           /* and nothing else */
-    uint64_t n_tokens;   /* to train on; of a text, its bytes */
-    uint32_t vocabulary; /* that the tokens need */
-    uint64_t free_bytes; /* of the host's memory */
-    uint64_t device_mem; /* of a worker; 0: half of free_bytes, divided by them; UINT64_MAX: not known */
+    bool text;           /* all data is text */
+    uint64_t n_tokens;   /* training tokens; bytes of a text */
+    uint32_t vocabulary; /* needed by the tokens */
+    uint64_t free_bytes; /* free host memory */
+    uint64_t device_mem; /* of each worker; 0: half of free_bytes, divided among them; UINT64_MAX: unknown */
     uint32_t n_workers;
 };
 
-/* Under 8 Mi tokens a small one, under 128 Mi a medium one, else a large one: a text one for 256 KiB of text or more,
- * from which tokens can be learned, else a byte one; gpt2 in their place for a vocabulary over 256. And a smaller one
- * while it would take over half of the host's free memory, or more than a worker's. The smallest is chosen in any case:
- * the daemon and the worker say what they lack. */
+/* Chooses by size of the data: a small preset under 8 Mi tokens, a medium one under 128 Mi, else a large one. Text of
+ * 256 KiB or more gets a text preset, as tokens can be learned from it; other data gets a byte preset, or gpt2 for a
+ * vocabulary over 256. A model that would take over half of the host's free memory, or more than a worker's, gives way
+ * to the next smaller one. The smallest is chosen in any case: daemon and worker report what they lack. */
 const struct eps_preset *client_preset_choose(const struct client_preset_facts *facts);
 
-/* It was memory that decided. */
+/* True if memory made the choice smaller. */
 bool client_preset_is_smaller(const struct eps_preset *chosen, const struct client_preset_facts *facts);
 
 #endif

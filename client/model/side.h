@@ -1,7 +1,8 @@
-/* client/model/side.h - what comes with a model besides its numbers: the tokenizer, and how to generate.
+/* client/model/side.h - a model's side files: its tokenizer and its generation settings.
  *
- * These files are kept as they came: the client reads them beside the weights, a job's side file carries them to the
- * daemon, every checkpoint and export holds them again. So they are text in one JSON object, {NAME: "content", ...}. */
+ * Side files are kept unchanged. The client reads them beside the weights, a job's side file carries them to the
+ * daemon, and every checkpoint and export holds them again. They are kept as text in one JSON object, {NAME: "content",
+ * ...}. */
 #ifndef CLIENT_MODEL_SIDE_H
 #define CLIENT_MODEL_SIDE_H
 
@@ -10,21 +11,21 @@
 #include <jansson.h>
 #include <stddef.h>
 
-/* Of all files together: as a JSON text, where a quote takes two bytes, they still fit a job's side file. */
+/* Limit for all files together. As JSON text, where a quote takes two bytes, they still fit a job's side file. */
 enum { CLIENT_SIDE_MAX_BYTES = 32 << 20 };
 
-/* tokenizer.json, tokenizer_config.json, vocab.json, merges.txt, special_tokens_map.json, added_tokens.json and
- * generation_config.json, those that are in the directory. An object, owned (json_decref), empty if there is none.
- * -EINVAL (not UTF-8), -EFBIG, -errno, with a sentence that names the file. */
+/* Reads those of tokenizer.json, tokenizer_config.json, vocab.json, merges.txt, special_tokens_map.json,
+ * added_tokens.json and generation_config.json that the directory holds. *out is an object, owned (json_decref), maybe
+ * empty. -EINVAL (not UTF-8), -EFBIG, -errno, with a sentence that names the file. */
 int client_side_read(json_t **out, const char *directory, struct error *err);
 
-/* Checks what a stranger wrote: only the names above, with texts, within the limit. -EINVAL, -EFBIG. */
+/* Checks untrusted side files: only the names above, with texts, within the limit. -EINVAL, -EFBIG. */
 int client_side_check(json_t *files, struct error *err);
 
-/* The text of one of them (n bytes, no zero byte among them), borrowed; NULL if it did not come. files may be NULL. */
+/* The text of one file (n bytes, no zero byte in it), borrowed; NULL if it is absent. files may be NULL. */
 const char *client_side_find(const json_t *files, const char *name, size_t *n);
 
-/* Writes them into a directory that holds none of them. -errno. */
+/* Writes the files into a directory that holds none of them. -errno. */
 int client_side_write(const json_t *files, int directory_fd, struct error *err);
 
 #endif

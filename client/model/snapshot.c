@@ -13,7 +13,7 @@
 enum { WEIGHTS, CONFIG, SIDE, N_FILES };
 enum { RETRY_MS = 100 };
 
-/* The files of the side file, or NULL where the job had none: it is left empty then. */
+/* Reads the files in the side file; NULL if it is empty because the job had none. */
 static int read_side(json_t **files, enum number_type *precision, int fd, struct error *err)
 {
     json_error_t why;
@@ -36,7 +36,7 @@ static int read_side(json_t **files, enum number_type *precision, int fd, struct
     return 0;
 }
 
-/* name: what the daemon calls its model. */
+/* Asks the daemon for its model; name is what it calls the model. */
 static int ask(char name[64], uint64_t *step, struct client_link *link, const int *fds, struct error *err)
 {
     struct message m;
@@ -67,7 +67,7 @@ int client_snapshot_take(struct client_model *out, uint64_t *step, struct client
     }
     if (rc == 0)
         rc = ask(name, step, link, fds, err);
-    /* The daemon may have moved the position, which the descriptors share, and the next reader may read from there. */
+    /* The descriptors share their position with the daemon, which may have moved it. */
     for (int i = 0; rc == 0 && i < N_FILES; i++)
         if (lseek(fds[i], 0, SEEK_SET) != 0)
             rc = error_set(err, -errno, "a temporary file: %s", strerror(errno));
@@ -84,7 +84,7 @@ int client_snapshot_take(struct client_model *out, uint64_t *step, struct client
     return rc;
 }
 
-/* Of a daemon that was named, once its run has begun. */
+/* Takes a snapshot of a named daemon once its run has begun. */
 static int take_begun(struct client_model *out, uint64_t *step, struct client_link *link, const char *address,
                       const struct client_await *await, struct error *err)
 {

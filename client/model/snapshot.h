@@ -1,8 +1,8 @@
-/* client/model/snapshot.h - the model that a live daemon trains, as it is at its next fence, in files of one's own.
+/* client/model/snapshot.h - copies the model that a live daemon trains, at its next fence.
  *
- * What eval, generate and export take when no --model is named. This process makes three empty files that have no name
- * (in $TMPDIR, else /var/tmp, else in memory) and sends them through the door; the daemon writes weights, config.json
- * and the job's side file into them, unit by unit, while training goes on. What results is used like any model. */
+ * eval, generate and export use a snapshot when no --model is named. This process makes three empty nameless files (in
+ * $TMPDIR, else /var/tmp, else in memory) and sends them through the door. The daemon writes weights, config.json and
+ * the job's side file into them, unit by unit, while training goes on. The result is used like any model. */
 #ifndef CLIENT_MODEL_SNAPSHOT_H
 #define CLIENT_MODEL_SNAPSHOT_H
 
@@ -12,14 +12,14 @@
 
 #include <stdint.h>
 
-/* Over a link to the daemon, open in any role but the worker's. Blocks until all is there. *step (may be NULL): updates
- * done. The daemon's own code where it refuses (it has no model, or no room for a copy); -EPROTO: what it wrote is no
- * side file; as client_model_from. Undo: client_model_close; on failure nothing is open. */
+/* Takes a snapshot over an open link to the daemon, in any role but the worker's. Blocks until it is complete. *step
+ * (may be NULL): updates done. Returns the daemon's code if it refuses (no model, or no room for a copy); -EPROTO if it
+ * wrote an invalid side file; otherwise errors as client_model_from. On failure nothing is open. Undo:
+ * client_model_close. */
 int client_snapshot_take(struct client_model *out, uint64_t *step, struct client_link *link, struct error *err);
 
-/* The same over a link for this alone. address: a daemon's name or directory, NULL for the caller's only one. watch, of
- * which a copy is made, may be NULL. await: for the daemon and its run, if it is named; NULL: not at all. -ENOENT: no such
- * daemon. */
+/* The same over a link of its own. address: a daemon's name or directory; NULL: the caller's only daemon. watch
+ * (copied) may be NULL. await waits for a named daemon and its run; NULL: no wait. -ENOENT: no such daemon. */
 int client_snapshot_fetch(struct client_model *out, uint64_t *step, const char *address,
                           const struct client_watch *watch, const struct client_await *await, struct error *err);
 

@@ -1,4 +1,4 @@
-/* eps_verify: checkpoints, byte by byte against their checksums. */
+/* eps_verify: checks every byte of checkpoints against their checksums. */
 #include "client/daemon/look.h"
 #include "client/eps.h"
 #include "client/run/checkpoints.h"
@@ -49,8 +49,7 @@ static bool is_same(int fd, const char *path)
            ours.st_dev == named.st_dev;
 }
 
-/* A run that goes on may remove a checkpoint, or put another in its place, while it is read: then it is looked at anew.
- * -ENOENT: it is not there any more. */
+/* An active run may remove or replace a checkpoint while it is read; then it is checked again. -ENOENT: it is gone. */
 static int check_path(const char *path, uint64_t *step, struct error *err)
 {
     char copy[PATH_MAX];
@@ -121,7 +120,7 @@ static int check_run(struct verify *v, const char *directory, struct error *err)
     return 0;
 }
 
-/* A checkpoint is known by its name or its training.json; else it is a run's directory. */
+/* True for a checkpoint, by its name or its training.json; otherwise the directory is a run's. */
 static bool is_one(const char *directory)
 {
     char path[PATH_MAX];
