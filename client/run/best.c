@@ -13,7 +13,7 @@ void client_best_init(struct client_best *best)
 
 bool client_best_add(struct client_best *best, uint64_t step, double loss)
 {
-    if (!(loss < best->loss)) { /* NaN is not */
+    if (!(loss < best->loss)) { /* also true for NaN */
         best->n_since++;
         return false;
     }

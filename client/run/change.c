@@ -42,7 +42,7 @@ static uint32_t batch_of(const json_t *change, const char *key)
     return n > 0 && n <= UINT32_MAX ? (uint32_t)n : 0;
 }
 
-/* Each batch leads to the next, so that rows can be counted. */
+/* Each batch must follow from the one before, so that rows can be counted. */
 bool client_change_check(const json_t *changes, uint32_t batch)
 {
     json_int_t step = 0;

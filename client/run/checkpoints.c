@@ -30,7 +30,7 @@ bool client_checkpoints_parse(uint64_t *step, const char *name)
     return strcmp(again, name) == 0;
 }
 
-/* A stream over the directory's entries; the descriptor stays the caller's, and where it stood. */
+/* Opens a stream over the directory's entries. The caller's descriptor and its position stay unchanged. */
 static DIR *open_entries(int directory_fd)
 {
     int fd = openat(directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -91,7 +91,7 @@ int client_checkpoints_add(struct client_checkpoints *c, uint64_t step)
     return 0;
 }
 
-/* What a checkpoint's files end in. */
+/* True for a checkpoint's suffixes. */
 static bool is_ours(const char *name)
 {
     static const char *const ends[] = {".json", ".safetensors", ".txt"};
@@ -104,7 +104,7 @@ static bool is_ours(const char *name)
     return strcmp(name, ".") == 0 || strcmp(name, "..") == 0;
 }
 
-/* The directory's entries, if all of them are a checkpoint's: one with anything else in it is left alone. */
+/* Opens the directory's entries if all of them are a checkpoint's; otherwise returns NULL. */
 static DIR *open_ours(int directory_fd, const char *name)
 {
     int fd = openat(directory_fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -182,7 +182,7 @@ size_t client_checkpoints_take_old(uint64_t *out, size_t cap, struct client_chec
 
     while (keep > 0 && c->n > keep && at < c->n - 1 && n < cap) {
         const bool is_best = has_best && c->steps[at] == best;
-        if (is_best) /* it is none of those that are kept */
+        if (is_best) /* kept in addition */
             keep++;
         if (is_best || c->steps[at] == latest) {
             at++;

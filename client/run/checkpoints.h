@@ -1,8 +1,8 @@
-/* client/run/checkpoints.h - the checkpoints that stand in a run directory: which there are, and which have had their time.
+/* client/run/checkpoints.h - the complete checkpoints of a run directory, and the removal of old ones.
  *
- * The daemon writes them (eps/save/save.c) and the client, which has the directory's lock, removes them. A removal is a
- * rename to step-N.partial first: a crash leaves a whole checkpoint, or something that nobody takes for one. As the
- * daemon does, it leaves alone a directory that holds anything but a checkpoint's files (.json, .txt, .safetensors). */
+ * The daemon writes checkpoints (eps/save/save.c); the client holds the directory's lock and removes them. A removal
+ * first renames step-N to step-N.partial, so a crash never leaves a damaged step-N. Client and daemon both spare a
+ * directory that holds other files than a checkpoint's (.json, .txt, .safetensors). */
 #ifndef CLIENT_RUN_CHECKPOINTS_H
 #define CLIENT_RUN_CHECKPOINTS_H
 
@@ -14,38 +14,38 @@
 
 struct client_checkpoints {
     int directory_fd; /* borrowed */
-    uint64_t *steps;  /* (n) rising, owned */
+    uint64_t *steps;  /* (n) ascending, owned */
     size_t n, cap;
 };
 
-/* N of the name step-N, written as the daemon writes it. */
+/* Parses step-N, written exactly as the daemon writes it; *step is N. */
 bool client_checkpoints_parse(uint64_t *step, const char *name);
 
-/* The steps of all step-N in the directory that hold a training.json. -errno. Undo: client_checkpoints_free. */
+/* Lists the steps of all step-N in the directory that hold a training.json. -errno. Undo: client_checkpoints_free. */
 int client_checkpoints_list(struct client_checkpoints *out, int directory_fd, struct error *err);
 
-/* A step that stands from now on, or stands already. -ENOMEM. */
+/* Adds a step; it may be in the list already. -ENOMEM. */
 int client_checkpoints_add(struct client_checkpoints *checkpoints, uint64_t step);
 
-/* The N of a link to step-N; false: it is none. */
+/* Reads a link to step-N; *step is N. False if it is no such link. */
 bool client_checkpoints_link(uint64_t *step, int directory_fd, const char *name);
 
-/* The step that `latest` names; UINT64_MAX: it is no link to a step-N. */
+/* The step that `latest` points to; UINT64_MAX if it is no link to a step-N. */
 uint64_t client_checkpoints_latest(int directory_fd);
 
-/* Takes the oldest out of the list, into out (cap), until `keep` are left (0: all stay), but never the newest, nor the
- * one that `latest` names; the one that `best` names stays beside those. Returns how many. */
+/* Moves the oldest steps into out (cap) until `keep` are left (0: keep all). Never takes the newest step, nor the one
+ * that `latest` points to; the one that `best` points to is kept in addition. Returns the number taken. */
 size_t client_checkpoints_take_old(uint64_t *out, size_t cap, struct client_checkpoints *checkpoints, uint32_t keep);
 
-/* Removes a step-N; from any thread. One that cannot be removed is not worth a run. */
+/* Removes a step-N; callable from any thread. Failures are ignored: they must not end a run. */
 void client_checkpoints_remove(int directory_fd, uint64_t step);
 
-/* Removes the files of a directory in this one. False, and all stay, if any is not as a checkpoint's are named. */
+/* Removes the files in a subdirectory. Removes none and returns false if any is not named like a checkpoint's. */
 bool client_checkpoints_empty(int directory_fd, const char *name);
 
 /* Removes what a killed run left half written or half removed: step-N.partial, latest.partial, best.partial. */
 void client_checkpoints_sweep(int directory_fd);
 
-void client_checkpoints_free(struct client_checkpoints *checkpoints); /* safe on a zeroed one */
+void client_checkpoints_free(struct client_checkpoints *checkpoints); /* safe on a zeroed struct */
 
 #endif

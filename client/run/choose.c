@@ -34,7 +34,7 @@ int client_choose_check(struct client_data *data, const struct client_model *mod
     struct client_data_rules rules = {.vocabulary = model->config.vocabulary, .separator = separator, .watch = watch};
     int rc = 0;
 
-    if (data->has_text) /* a tokenizer that nobody needs is not looked at: it may be one that we cannot read */
+    if (data->has_text) /* without text the tokenizer is not opened: its format may not be supported */
         rc = client_tokenizer_open(&rules.tokenizer, model->side, rules.vocabulary, err);
     if (!rc)
         rc = client_data_check(data, &rules, err);
@@ -64,7 +64,7 @@ static void note(struct client_run *run, const char *format, ...)
     va_end(args);
 }
 
-/* A preset that learns its tokenizer learns it from data's text. Where the tokens are given, that has happened
+/* Opens a preset. If its tokenizer is learned, learns it from data's text; data that are token ids already have one
  * elsewhere. */
 static int open_preset(struct client_run *run, const struct eps_train_options *in, const struct eps_preset *preset,
                        const struct client_watch *watch, struct error *err)
@@ -88,7 +88,7 @@ static int open_preset(struct client_run *run, const struct eps_train_options *i
                     "--data", err);
 }
 
-/* Files come before presets, so that a name means what it meant before there was a preset of that name. */
+/* Files take precedence over presets, so that adding a preset never changes the meaning of a name. */
 static int open_named(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
                       struct error *err)
 {
@@ -121,7 +121,8 @@ static void print_count(char *out, size_t cap, uint64_t n)
     snprintf(out, cap, "%.*f%s", *units[i].name ? 1 : 0, (double)n / units[i].unit, units[i].name);
 }
 
-/* A text's bytes, or tokens, checked against the largest vocabulary of a preset: which one they need is known then. */
+/* Measures the data: bytes of a text, or tokens. Tokens are checked against the largest preset's vocabulary, which
+ * shows the vocabulary they need. */
 static int measure(struct client_preset_facts *facts, struct client_run *run, const struct eps_train_options *in,
                    const struct client_watch *watch, struct error *err)
 {

@@ -28,7 +28,7 @@ static int set(json_t *line, const char *key, json_t *value)
     return json_object_set_new(line, key, value ? value : json_null());
 }
 
-/* 0 where nothing was measured: a step takes time and memory. */
+/* null if nothing was measured: a real step takes time and memory. */
 static json_t *bytes_json(uint64_t bytes)
 {
     return bytes ? json_integer((json_int_t)bytes) : NULL;
@@ -54,7 +54,7 @@ static json_t *memory_json(const struct eps_step *step)
     return sides;
 }
 
-/* json_real gives NULL for what is not finite. */
+/* json_real returns NULL for a number that is not finite. */
 static json_t *line_of(const struct eps_step *step)
 {
     json_t *line = json_object();
@@ -126,7 +126,7 @@ int client_metrics_flush(struct client_metrics *m, struct error *err)
             return error_set(err, n ? -errno : -EIO, "%s: %s", name, strerror(n ? errno : EIO));
         done += (size_t)n;
     }
-    if (fstat(m->fd, &st) == 0 && st.st_nlink == 0) /* it takes whatever comes, and nobody will ever read it */
+    if (fstat(m->fd, &st) == 0 && st.st_nlink == 0) /* the file was removed: writes succeed, but nobody can read them */
         return error_set(err, -ENOENT, "%s: it was removed while the run was writing it", name);
     m->good += (off_t)done;
     m->n_pending = 0;
@@ -144,11 +144,11 @@ int client_metrics_rewrite(struct client_metrics *m, const struct eps_step *step
     if (m->n_pending)
         m->n_pending -= m->last;
     else
-        m->good -= (off_t)m->last; /* the new line is longer, so nothing of the old one stays */
+        m->good -= (off_t)m->last; /* the new line is longer, so it covers the old one */
     return client_metrics_write(m, step, err);
 }
 
-/* The step of a whole line; 0 if it is none. */
+/* The step of a complete line; 0 if it has none. */
 static uint64_t step_of(const char *line, size_t n)
 {
     json_t *object = n > 0 && line[n - 1] == '\n' ? json_loadb(line, n, JSON_REJECT_DUPLICATES, NULL) : NULL;
@@ -158,7 +158,7 @@ static uint64_t step_of(const char *line, size_t n)
     return step > 0 ? (uint64_t)step : 0;
 }
 
-/* Where the lines of steps up to `most` end; *last is the last of them. Steps rise: what does not is not a run's. */
+/* Finds the end of the lines up to step `most`; *last is the last of these steps. Steps must rise. */
 static int find_end(struct client_metrics *m, uint64_t most, uint64_t *last)
 {
     int fd = fcntl(m->fd, F_DUPFD_CLOEXEC, 0), rc = 0;
@@ -197,7 +197,7 @@ int client_metrics_reopen(struct client_metrics *out, int directory_fd, uint64_t
     *out = (struct client_metrics){.fd = openat(directory_fd, name, O_RDWR | O_CREAT | O_CLOEXEC | O_NONBLOCK, 0666)};
     if (out->fd < 0)
         return error_set(err, -errno, "%s: %s", name, strerror(errno));
-    if (fstat(out->fd, &st) != 0 || !S_ISREG(st.st_mode)) { /* a pipe's end, or /dev/full's, would never be found */
+    if (fstat(out->fd, &st) != 0 || !S_ISREG(st.st_mode)) { /* a pipe or /dev/full has no end to find */
         client_metrics_close(out);
         return error_set(err, -EINVAL, "%s: not a regular file: move it away", name);
     }

@@ -1,4 +1,4 @@
-/* eps_metrics_read: metrics.jsonl of any run, also of one that is being written, was cut off or is damaged. */
+/* eps_metrics_read: reads metrics.jsonl of any run, even while it is being written, cut off or damaged. */
 #include "client/daemon/look.h"
 #include "client/eps.h"
 #include "proto/base/error.h"
@@ -29,7 +29,7 @@ static uint64_t whole(const json_t *line, const char *key)
     return value > 0 ? (uint64_t)value : 0;
 }
 
-/* Names borrow from categories. */
+/* Names are borrowed from categories. */
 static struct eps_memory side_of(json_t *categories, uint32_t worker, struct eps_memory_row rows[MAX_ROWS])
 {
     struct eps_memory side = {.worker = worker, .device = "", .rows = rows};
@@ -76,7 +76,7 @@ static void read_line(struct reading *r, const char *text, size_t n)
         .memory = sides,
     };
 
-    if (step.step <= r->last) { /* no line of a step, or one that comes again */
+    if (step.step <= r->last) { /* no step, or a repeated one */
         r->n_bad++;
         json_decref(line);
         return;
@@ -93,7 +93,7 @@ static void read_line(struct reading *r, const char *text, size_t n)
     json_decref(line);
 }
 
-/* A line that is longer than any of ours counts once, however long. */
+/* An overlong line counts as one damaged line. */
 static int read_lines(struct reading *r, FILE *file, struct error *err)
 {
     char *line = malloc(MAX_LINE);
@@ -102,7 +102,7 @@ static int read_lines(struct reading *r, FILE *file, struct error *err)
     if (!line)
         return error_set(err, -ENOMEM, "out of memory");
     while (fgets(line, MAX_LINE, file)) {
-        const size_t n = strlen(line); /* of what stands before a zero byte, in a damaged file */
+        const size_t n = strlen(line); /* in a damaged file a zero byte may cut the line short */
         const bool ends = n > 0 && line[n - 1] == '\n', goes_on = n == MAX_LINE - 1 && !ends;
         if (too_long || goes_on)
             r->n_bad += too_long ? 0 : 1;
@@ -124,7 +124,7 @@ static int open_metrics(FILE **out, const char *run, struct error *err)
 
     if (snprintf(path, sizeof path, "%s/metrics.jsonl", run) >= (int)sizeof path)
         return error_set(err, -ENAMETOOLONG, "%.200s: name too long", run);
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* of a pipe that stands there */
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* O_NONBLOCK in case the name is a pipe */
     if (fd < 0 && (errno == ENOENT || errno == ENOTDIR) && stat(run, &st) == 0)
         return error_set(err, -ENOENT, "%s holds no metrics.jsonl: name the directory of a run", run);
     if (fd < 0)

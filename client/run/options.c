@@ -14,16 +14,16 @@
 enum {
     TOKENS_OF_A_BATCH = 16384,
     EPOCHS = 10,
-    EVAL_TOKENS = 65536, /* a mean over as many is good to a hundredth of a nat; more would only take longer */
-    WARMUP = 45,         /* steps for a preset, or 30 % of a run that is shorter than 150 */
+    EVAL_TOKENS = 65536, /* their mean is good to a hundredth of a nat; more would only take longer */
+    WARMUP = 45,         /* preset's steps of warm-up; 30 % of a run under 150 steps */
     MAX_BATCH = 1 << 20,
-    MAX_TOKENS = 1 << 27, /* of a minibatch: two of them take 2 GiB */
+    MAX_TOKENS = 1 << 27, /* per minibatch: two of them take 2 GiB */
 };
 
-/* How a preset is trained: by its kind of tokens. */
+/* A preset's recipe, by its kind of tokens. */
 struct recipe {
-    uint64_t steps;        /* if that takes no more than EPOCHS */
-    uint64_t least_tokens; /* of a batch */
+    uint64_t steps;        /* unless that exceeds EPOCHS */
+    uint64_t least_tokens; /* per minibatch */
     double small_lr;       /* under 4 Mi parameters */
 };
 
@@ -59,7 +59,7 @@ static double chosen(double given, double otherwise)
     return isnan(given) ? otherwise : given;
 }
 
-/* Of about n_tokens, a multiple of n_parts, no more than `most` where that leaves one each. */
+/* Rows for about n_tokens: a multiple of n_parts, no more than `most` if each part still gets a row. */
 static uint32_t rows_of(uint64_t n_tokens, uint32_t seq, uint32_t n_parts, uint64_t most)
 {
     uint64_t rows = (n_tokens + seq / 2) / seq;
@@ -83,7 +83,7 @@ uint64_t client_options_preset_tokens(const struct eps_preset *preset, uint64_t 
     return share < least ? least : share < TOKENS_OF_A_BATCH ? share : TOKENS_OF_A_BATCH;
 }
 
-/* Of a preset: enough to learn what the data can teach, too few to learn it by heart. */
+/* A preset's steps: enough to learn from the data, too few to overfit. */
 static uint64_t preset_steps(const struct eps_preset *preset, uint64_t n_windows, uint32_t batch)
 {
     const uint64_t once = (n_windows + batch - 1) / batch, most = (EPOCHS * n_windows + batch - 1) / batch;
@@ -92,8 +92,8 @@ static uint64_t preset_steps(const struct eps_preset *preset, uint64_t n_windows
     return once > usual ? once : most < usual ? most : usual;
 }
 
-/* Of a preset: 3 % of a run of more than 1500 steps, as of any model, but no fewer steps in a short run, where the rate
- * would be at its peak before the second moments say anything. */
+/* A preset's warm-up: 3 % of more than 1500 steps, as for any model. A shorter run keeps the number of steps; otherwise
+ * the rate would peak before the second moments have settled. */
 static uint64_t preset_warmup(uint64_t steps)
 {
     const double share = 0.03 * (double)steps, most = 0.3 * (double)steps;
@@ -101,8 +101,8 @@ static uint64_t preset_warmup(uint64_t steps)
     return (uint64_t)round(share > WARMUP ? share : most < WARMUP ? most : WARMUP);
 }
 
-/* Of a preset: less than its positions where the data are shorter than the two windows they must give. Positions beyond
- * would learn nothing, so it is not lowered for more windows. */
+/* A preset's seq: below its positions if the data are shorter than the two windows they must give. It is not lowered
+ * further for more windows, as positions beyond seq would learn nothing. */
 static uint32_t preset_seq(const struct eps_train_options *o, const struct client_facts *facts)
 {
     uint64_t most = o->eval_data ? facts->n_tokens : facts->n_tokens / 2;
@@ -119,7 +119,7 @@ int client_options_device(struct device_name *out, const char *device, uint32_t 
 
     if (rc)
         return rc;
-    if (out->kind == DEVICE_AUTO && out->indexed) /* which a worker is told */
+    if (out->kind == DEVICE_AUTO && out->indexed) /* only eps-worker accepts "auto" with a number */
         return error_set(err, -EDOM, "--device %s: auto takes no number; the device N is cuda:N", device);
     if (connect && out->kind != DEVICE_AUTO)
         return error_set(err, -EDOM, "--device %s does not go with --connect: attach workers of it to that daemon",
@@ -210,8 +210,8 @@ static int check_clip(const char *option, double value, struct error *err)
     return error_set(err, -EDOM, "%s %g is not a number above 0: leave it out for no clipping", option, value);
 }
 
-/* What numbers are kept as, and when they are updated; parts are known. With one part both optimizers are the same; with
- * several AdamA's result depends on their number, which by default is that of the workers: it has to be asked for. */
+/* Resolves precision, moments, commit and optimizer; parts are known. With one part both optimizers are the same. With
+ * several, AdamA's result depends on their number, by default that of the workers, so it must be asked for. */
 static int resolve_commit(struct eps_train_options *o, struct error *err)
 {
     const bool clips = !isnan(o->clip_norm);
@@ -256,7 +256,7 @@ int client_options_check_connect(const struct eps_train_options *o, struct error
     return client_options_device(&device, o->device, o->workers, o->connect, err);
 }
 
-/* parts, seq, microbatch; batch needs the data and comes later. */
+/* Resolves parts, seq and microbatch. batch follows later, as it needs the data. */
 static int resolve_shape(struct eps_train_options *o, const struct client_facts *facts, struct error *err)
 {
     const int rc = client_options_check_connect(o, err);
@@ -306,8 +306,8 @@ static int check_parts(const struct eps_train_options *o, struct error *err)
     return 0;
 }
 
-/* steps, and what is counted in them, from the windows to train on. What a run stored stands even if a shorter one now
- * ends before it. */
+/* Resolves steps, and the options that count steps, from the training windows. Stored values stay, even if the run now
+ * ends before them. */
 static int resolve_length(struct eps_train_options *o, const struct client_facts *facts, uint64_t n_windows,
                           struct error *err)
 {
@@ -459,6 +459,6 @@ double client_options_lr(const struct eps_train_options *options, uint64_t step)
     case EPS_SCHEDULE_DEFAULT:
         break;
     }
-    assert(options->schedule != EPS_SCHEDULE_DEFAULT); /* resolved options name one */
+    assert(options->schedule != EPS_SCHEDULE_DEFAULT); /* resolved options name a schedule */
     return lr;
 }

@@ -50,7 +50,7 @@ static int make_file(struct client_output *o, const char *name, struct error *er
     return 0;
 }
 
-/* In the order in which the daemon writes them; that of the side file is the same for whoever reads it. */
+/* Opens the files in the order in which the daemon writes them. Both derive that order from the side file. */
 static int make_files(struct client_output *o, struct error *err)
 {
     static const char *const first[] = {CHECKPOINT_WEIGHTS, CHECKPOINT_MOMENTS, CHECKPOINT_CONFIG};

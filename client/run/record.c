@@ -19,11 +19,11 @@
 enum kind {
     COUNT,  /* uint32_t */
     LONG,   /* uint64_t */
-    REAL,   /* double; NaN is left to choose */
-    CLIP,   /* double; NaN is none, and null in JSON */
+    REAL,   /* double; NaN: unset */
+    CLIP,   /* double; NaN: no clip, null in JSON */
     PAIR,   /* double[2] */
-    CHOICE, /* an enum, 0 is left to choose; names are those of its values */
-    FLAG,   /* bool; false is left to choose */
+    CHOICE, /* an enum; 0: unset; names of its values */
+    FLAG,   /* bool; false: unset */
 };
 
 static const char *const schedules[] = {"", "cosine", "linear", "constant", NULL};
@@ -39,10 +39,10 @@ static const struct field {
     const char *key;
     enum kind kind;
     size_t at;
-    enum { NEVER, BY_NAME, FREELY } differs; /* when the run goes on; BY_NAME: where `change` names it */
-    uint64_t left;                           /* of a count: this value is left to choose */
+    enum { NEVER, BY_NAME, FREELY } differs; /* on resume; BY_NAME: only if `change` names it */
+    uint64_t left;                           /* a count's value for unset */
     const char *const *names;
-    bool later; /* checkpoints of before have no such key: the first of the names, none, or what is left to choose */
+    bool later; /* older checkpoints lack this key, which then means the first name, no clip, or unset */
 } fields[] = {
     {"steps", LONG, AT(steps), FREELY, 0, NULL, false},
     {"batch", COUNT, AT(batch), BY_NAME, 0, NULL, false},
@@ -76,8 +76,8 @@ static const struct field {
     {"host_mem", LONG, AT(host_mem), FREELY, 0, NULL, true},
     {"workers", COUNT, AT(workers), FREELY, 0, NULL, false},
 };
-enum { OPTIONS_BYTES = 64 << 10 }; /* of a side file, for the options */
-enum { LEARNED_BYTES = 96 };       /* for a token to be learned: English takes 46, a script of two bytes a letter 80 */
+enum { OPTIONS_BYTES = 64 << 10 }; /* room for the options in a side file */
+enum { LEARNED_BYTES = 96 };       /* per learned token: English takes 46, a script with two bytes a letter 80 */
 enum { N_FIELDS = sizeof fields / sizeof *fields };
 
 static_assert(AT(beta2) == AT(beta1) + sizeof(double), "a pair");
@@ -88,7 +88,7 @@ static const void *value_at(const struct field *f, const struct eps_train_option
     return (const char *)o + f->at;
 }
 
-/* Of a count, a choice or a flag. */
+/* Value of a count, a choice or a flag. */
 static uint64_t whole(const struct field *f, const struct eps_train_options *o)
 {
     const void *at = value_at(f, o);
@@ -138,7 +138,7 @@ static json_t *value_json(const struct field *f, const struct eps_train_options 
     return json_integer((json_int_t)whole(f, o));
 }
 
-/* A preset's name, or another one that is no path of anything, stays what it is; so does standard input's. */
+/* Makes an existing path absolute. A preset's name, a name without a file, and "-" stay unchanged. */
 static json_t *path_json(const char *path)
 {
     char *real = strcmp(path, CLIENT_DATA_INPUT) ? realpath(path, NULL) : NULL;
@@ -256,7 +256,7 @@ static bool get_content(struct client_content *out, const json_t *tokens, const 
     return !*end;
 }
 
-/* The key that is not as client_record_write writes it; NULL if all are. */
+/* Returns the first invalid key, or NULL. */
 static const char *read_paths(struct client_record *r)
 {
     const json_t *data = json_object_get(r->json, "data"), *eval_data = json_object_get(r->json, "eval_data");
@@ -283,7 +283,7 @@ static const char *read_paths(struct client_record *r)
     return NULL;
 }
 
-/* Left out where it was left to choose. */
+/* The key is absent if the device was left unset. */
 static bool get_device(struct client_record *r)
 {
     const json_t *device = json_object_get(r->json, "device");
@@ -322,7 +322,7 @@ void client_record_free(struct client_record *record)
     *record = (struct client_record){0};
 }
 
-/* As short as a number can be written that is read back as the same. */
+/* Shortest form that reads back as the same double. */
 static void print_real(char out[32], double value)
 {
     for (int digits = 6; digits <= 17; digits++) {
@@ -368,8 +368,8 @@ static int refuse(const char *flag, const char *given, const char *stored, bool 
     return -EDOM;
 }
 
-/* Numbers that were computed from what was given differ in their last bit from those that are typed: a tenth of 3e-4 is
- * not quite 3e-5. What is stored counts. */
+/* Compares with a tolerance of the last bits: a value computed from others, such as a tenth of 3e-4, is not quite the
+ * typed 3e-5. The stored value counts. */
 static bool is_same(const struct field *f, const struct eps_train_options *a, const struct eps_train_options *b)
 {
     if (!is_real(f))
@@ -410,7 +410,7 @@ static int merge_model(const char *given, const char *stored, struct error *err)
     return same ? 0 : refuse("--model", given, stored, false, err);
 }
 
-/* Those of `change` that can be changed, and are given. */
+/* Every option in `change` must exist, be changeable, and be given. */
 static int check_named(const struct eps_train_options *given, struct error *err)
 {
     char flag[40], name[40];
@@ -436,7 +436,7 @@ static int check_named(const struct eps_train_options *given, struct error *err)
     return 0;
 }
 
-/* What a change would contradict, where it is left: chosen anew, as at a run's beginning. */
+/* Clears options that follow from changed ones, to be chosen as at a run's beginning. */
 static void follow_changes(struct eps_train_options *out, const struct eps_train_options *given,
                            const struct eps_train_options *stored)
 {
@@ -460,7 +460,7 @@ int client_record_changes(json_t **out, const struct client_record *record, cons
     for (size_t i = 0; !rc && i < N_FIELDS; i++) {
         const struct field *f = &fields[i];
         if (f->differs == FREELY || is_same(f, options, &record->options) ||
-            (is_left(f, options) && is_left(f, &record->options))) /* no clip, before and after */
+            (is_left(f, options) && is_left(f, &record->options))) /* no clip before and after */
             continue;
         print_flag(flag, f->key);
         json_t *change = json_pack("{s:I, s:s, s:o, s:o}", "step", (json_int_t)step, "option", flag + 2, "from",
@@ -485,10 +485,10 @@ int client_record_merge(struct eps_train_options *out, const struct eps_train_op
         return rc;
     follow_changes(out, given, stored);
     if (!isnan(given->epochs) && given->steps == 0)
-        out->steps = 0; /* follows from epochs */
+        out->steps = 0; /* epochs determine the steps */
     if (!given->device)
         out->device = stored->device;
-    if (given->connect) { /* its workers are what they are; what was given is refused elsewhere */
+    if (given->connect) { /* the daemon's workers are fixed; a given value is refused elsewhere */
         out->workers = given->workers;
         out->device = given->device;
         out->device_mem = given->device_mem;
@@ -506,7 +506,7 @@ int client_record_merge(struct eps_train_options *out, const struct eps_train_op
     return 0;
 }
 
-/* Owned; NULL: no memory. options may be NULL. */
+/* Prints a side file. Owned; NULL: no memory. options may be NULL. */
 static char *print_side(json_t *options, json_t *files)
 {
     json_t *side = json_object(), *none = json_object();
@@ -522,7 +522,7 @@ static char *print_side(json_t *options, json_t *files)
 uint64_t client_record_side_bytes(json_t *files, const struct eps_preset *preset)
 {
     const bool learns = preset && preset->learns;
-    char *text = print_side(NULL, learns ? NULL : files); /* the same before it has learned and after */
+    char *text = print_side(NULL, learns ? NULL : files); /* the same size before and after learning */
     const size_t n = text ? strlen(text) : 0;
 
     free(text);
@@ -551,7 +551,7 @@ int client_record_side(int *fd, json_t *options, json_t *files, size_t room, str
                                  : 0;
     if (!rc) {
         *fd = memfd_create("eps-side", MFD_CLOEXEC);
-        for (size_t done = 0; *fd >= 0 && done < n;) { /* of a signal or lack of memory alone is it not all at once */
+        for (size_t done = 0; *fd >= 0 && done < n;) { /* a partial write means only a signal or no memory */
             const ssize_t written = pwrite(*fd, text + done, n - done, (off_t)done);
             if (written <= 0) {
                 close(*fd);

@@ -49,7 +49,7 @@ static bool is_there(const char *directory, const char *name)
     return join(path, directory, name, NULL) == 0 && access(path, F_OK) == 0;
 }
 
-/* --resume RUN or RUN/step-N or RUN/latest: *newest says that the checkpoint is still to be found. */
+/* Splits --resume RUN, RUN/step-N or RUN/latest. *newest: the checkpoint is still to be found. */
 static int split(struct client_resume *r, const char *given, bool *newest, struct error *err)
 {
     struct stat st;
@@ -74,7 +74,7 @@ static int split(struct client_resume *r, const char *given, bool *newest, struc
     return 0;
 }
 
-/* The run goes on in its own directory unless --out names another. */
+/* True if the run continues in its own directory: --out names no other. */
 static bool is_in_place(const struct client_resume *r, const char *out)
 {
     struct stat run, other;

@@ -60,7 +60,7 @@ static int open_resume(struct client_run *run, const struct eps_train_options *i
     return client_record_merge(&run->asked, in, &run->resume.record, err);
 }
 
-/* What was piped in is not there any more. */
+/* Data from standard input cannot be read again on resume. */
 static int check_input(const struct client_run *run, const struct eps_train_options *in, struct error *err)
 {
     const struct eps_train_options *stored = &run->resume.record.options;
@@ -79,7 +79,7 @@ static int check_input(const struct client_run *run, const struct eps_train_opti
     return 0;
 }
 
-/* The data of a run that goes on must be what it was, wherever it lies. */
+/* Data of a resumed run must have the same content, wherever it lies. */
 static int check_content(const struct client_data *data, const struct client_content *stored, const char *option,
                          struct error *err)
 {
@@ -123,12 +123,12 @@ int client_run_open(struct client_run *run, const struct eps_train_options *in, 
     return rc;
 }
 
-/* What a run that was killed right after a checkpoint took its name had no time for: `latest`, and --keep. */
+/* Completes what a run may leave undone if it is killed right after a save: `latest`, and --keep. */
 static void settle_directory(struct client_run *run)
 {
     const int fd = run->resume.directory_fd;
     struct client_checkpoints standing;
-    struct error ignored; /* it will be told with the next checkpoint */
+    struct error ignored; /* the next checkpoint reports it */
     uint64_t old[16];
     size_t n;
 
@@ -211,7 +211,7 @@ json_t *client_run_record(const struct client_run *run, uint32_t microbatch)
     if (!paths)
         return NULL;
     for (size_t i = 0; i < run->data.n_files; i++)
-        paths[i] = run->data.files[i].path; /* where a pattern was given, what it stood for */
+        paths[i] = run->data.files[i].path; /* a pattern is stored as the files it matched */
     options.data = paths;
     options.n_data = run->data.n_files;
     options.device = run->asked.device;
@@ -220,7 +220,7 @@ json_t *client_run_record(const struct client_run *run, uint32_t microbatch)
     json_t *record = client_record_write(&options, &data, &eval_data);
     free(paths);
     json_t *const products =
-        json_object_get(run->resume.record.json, "products"); /* the daemon's, from the beginning */
+        json_object_get(run->resume.record.json, "products"); /* the daemon's choice, from the run's beginning */
     if (record && ((json_array_size(run->changes) > 0 && json_object_set(record, "changes", run->changes)) ||
                    (products && json_object_set(record, "products", products)))) {
         json_decref(record);
@@ -229,7 +229,7 @@ json_t *client_run_record(const struct client_run *run, uint32_t microbatch)
     return record;
 }
 
-/* The directory and its parents. *made: bytes of the path to the first that was not there, 0 if all were. */
+/* Creates the directory and its parents. *made: length of the path up to the first that was created; 0 if none was. */
 static int make_directories(const char *path, size_t *made, struct error *err)
 {
     char part[PATH_MAX];
@@ -241,7 +241,7 @@ static int make_directories(const char *path, size_t *made, struct error *err)
         snprintf(part, sizeof part, "%.*s", (int)i, path);
         if (mkdir(part, 0777) == 0) {
             *made = *made ? *made : i;
-            output_flush_parent(part); /* one that may be written and not read cannot be */
+            output_flush_parent(part); /* fails on a directory without read permission */
         } else if (errno != EEXIST) {
             return error_set(err, -errno, "--out %s: %s: %s", path, part, strerror(errno));
         }
@@ -249,7 +249,7 @@ static int make_directories(const char *path, size_t *made, struct error *err)
     return 0;
 }
 
-/* A run's account or checkpoints, whole or not. */
+/* Refuses a directory that holds a run's metrics or checkpoints, complete or not. */
 static int check_unused(const struct client_run *run, struct error *err)
 {
     const int fd = openat(run->directory_fd, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
@@ -273,7 +273,7 @@ static int check_unused(const struct client_run *run, struct error *err)
     return rc;
 }
 
-/* runs/MODEL-TIME, or, if two begin in one second, runs/MODEL-TIME-2 and so on. */
+/* Creates runs/MODEL-TIME; if it exists, runs/MODEL-TIME-2 and so on. */
 static int make_named(struct client_run *run, struct error *err)
 {
     const time_t now = time(NULL);
@@ -288,12 +288,12 @@ static int make_named(struct client_run *run, struct error *err)
             snprintf(run->directory + used, sizeof run->directory - (size_t)used, "-%d", i);
         int rc = make_directories(run->directory, &run->made, err);
         if (rc || run->made)
-            return rc; /* made: this very directory, perhaps with its parents */
+            return rc; /* created just now, maybe with its parents */
     }
     return error_set(err, -EEXIST, "%s and -2 to -100 exist already: name a directory with --out", run->directory);
 }
 
-/* Its own: locked since its checkpoint was looked for. */
+/* Reuses the resumed run's directory, which is already locked. */
 static void take_back_directory(struct client_run *run)
 {
     snprintf(run->directory, sizeof run->directory, "%s", run->resume.directory);
@@ -314,7 +314,7 @@ int client_run_make_directory(struct client_run *run, const struct client_watch 
     }
     if (!out)
         rc = make_named(run, err);
-    else if (!*out || strlen(out) >= sizeof run->directory - 32) /* room for a file's name */
+    else if (!*out || strlen(out) >= sizeof run->directory - 32) /* leaves room for a file's name */
         rc = error_set(err, -EDOM, "--out '%.40s': a name of 1 to %zu characters", out, sizeof run->directory - 33);
     else {
         snprintf(run->directory, sizeof run->directory, "%s", out);
@@ -330,8 +330,8 @@ int client_run_make_directory(struct client_run *run, const struct client_watch 
     if (!rc)
         rc = client_resume_lock(run->directory_fd, run->directory, watch, err);
     if (!rc)
-        rc = check_unused(run, err); /* whoever had the lock may have begun one */
-    if (rc) {                        /* another run's */
+        rc = check_unused(run, err); /* the previous owner of the lock may have begun a run */
+    if (rc) {                        /* it belongs to another run */
         close(run->directory_fd);
         run->directory_fd = -1;
     }
@@ -345,7 +345,7 @@ void client_run_forget_directory(struct client_run *run)
         if (at && at != '/')
             continue;
         run->directory[n] = 0;
-        if (rmdir(run->directory) && errno != ENOENT) /* "a/" and "a" are the same */
+        if (rmdir(run->directory) && errno != ENOENT) /* "a/" and "a" are the same directory */
             return;
     }
 }

@@ -19,8 +19,8 @@ static void note(const struct client_steps *s, const char *sentence)
         s->events->on_note(s->user, sentence);
 }
 
-/* Another save may have come after it. Told once. */
-static void look_at_latest(struct client_steps *s, uint64_t step)
+/* Warns once if `latest` does not point to a saved step; a later save may have moved it further. */
+static void check_latest(struct client_steps *s, uint64_t step)
 {
     const uint64_t latest = client_checkpoints_latest(s->run->directory_fd);
     struct error sentence;
@@ -42,7 +42,7 @@ static bool marks_best(const struct client_steps *s)
     return o->eval_every > 0 && o->save_every > 0;
 }
 
-/* That checkpoint stands. */
+/* Points `best` to its checkpoint, which is complete. */
 static void mark_best(struct client_steps *s)
 {
     struct error sentence;
@@ -70,7 +70,7 @@ static void on_saved(struct client_steps *s, uint64_t step)
     snprintf(path, sizeof path, "%s/step-%" PRIu64, s->run->directory, step);
     if (s->events->on_saved)
         s->events->on_saved(s->user, step, path);
-    look_at_latest(s, step);
+    check_latest(s, step);
 }
 
 static void on_save_failed(struct client_steps *s, uint64_t step, int code, const struct error *why)
@@ -139,8 +139,8 @@ int client_steps_ask(void *steps, struct error *err)
     return error_set(err, -EINTR, "interrupted");
 }
 
-/* Writes the data of step `opened` where no open step reads: the buffers take turns. */
-static int prepare(struct client_steps *s, struct error *err)
+/* Writes the data of step `opened` into the buffer that no open step reads; the two alternate. */
+static int prepare_data(struct client_steps *s, struct error *err)
 {
     const struct eps_train_options *o = &s->run->options;
     const uint64_t since = trace_begin(s->trace), first = client_run_rows(s->run, s->opened);
@@ -170,7 +170,7 @@ static bool stands(const struct client_steps *s, uint64_t step)
     return false;
 }
 
-/* Patience is an end like any other: the step is saved as the last one. */
+/* Patience ends the run like its last step: that step is saved. */
 static void end_early(struct client_steps *s)
 {
     const struct eps_train_options *o = &s->run->options;
@@ -195,8 +195,8 @@ static void judge(struct client_steps *s, double loss)
     end_early(s);
 }
 
-/* All that was opened is done, so the buffer that holds no data for the next step is free. A stop cuts it short: the
- * loss is NaN then. */
+/* Evaluates after all opened steps are done, in the buffer that does not hold the next step's data. A stop interrupts
+ * it: the loss is then NaN. */
 static int evaluate(struct client_steps *s, double *loss, struct error *err)
 {
     const uint64_t since = trace_begin(s->trace);
@@ -216,7 +216,7 @@ static int evaluate(struct client_steps *s, double *loss, struct error *err)
     return rc;
 }
 
-/* A line that could not be written does not end the run: it is tried again with the next. */
+/* Records a failed write of metrics. It does not end the run: the lines are retried with the next step's. */
 static void note_metrics(struct client_steps *s, int rc, const struct error *why)
 {
     const bool news = rc && !s->metrics_rc;
@@ -227,7 +227,7 @@ static void note_metrics(struct client_steps *s, int rc, const struct error *why
         s->events->on_save_failed(s->user, s->done, why->text);
 }
 
-/* Once a step: what there is of it, and whether it goes on. */
+/* Flushes the trace after each step, and reports once if it failed. */
 static void write_trace(struct client_steps *s)
 {
     struct error sentence;
@@ -243,8 +243,8 @@ static void write_trace(struct client_steps *s)
     note(s, sentence.text);
 }
 
-/* A skipped step leaves the weights as they are, so it is other data that has to be the better; where that is said of
- * many in a row, it is the weights, and no data will help. The first of them is told. */
+/* Handles a skipped step. It leaves the weights unchanged, so the next data may succeed. Many in a row mean that the
+ * weights have diverged, and the run ends. The first one in a row is reported. */
 static int note_skipped(struct client_steps *s, bool skipped, struct error *err)
 {
     struct error sentence;
@@ -294,7 +294,7 @@ static int on_done(struct client_steps *s, const struct message *m, struct error
         if (after + 1 == step.step)
             step.changed = changed.text;
     step.n_memory = client_memory_take(&s->memory, &step.memory);
-    /* Before the evaluation, which takes long: the checkpoint of this step may stand by now. */
+    /* Before the evaluation, which takes long: this step's checkpoint may be complete by then. */
     note_metrics(s, client_metrics_write(&s->metrics, &step, &why), &why);
     if (evaluates_after(s, s->done))
         rc = evaluate(s, &step.eval_loss, err);
@@ -307,7 +307,7 @@ static int on_done(struct client_steps *s, const struct message *m, struct error
     return rc ? rc : note_skipped(s, step.skipped, err);
 }
 
-/* A checkpoint of what is covered, which is all that was opened. */
+/* True if a checkpoint of the covered steps is due; no step may be open. */
 static bool is_due(const struct client_steps *s)
 {
     const struct eps_train_options *o = &s->run->options;
@@ -328,7 +328,7 @@ static void ask_save(struct client_steps *s)
     client_link_send(s->link, &m);
 }
 
-/* Whether a checkpoint is to be asked for when all that was opened is covered. */
+/* True if a checkpoint will be due once all opened steps are covered. */
 static bool will_be_due(const struct client_steps *s)
 {
     const struct eps_train_options *o = &s->run->options;
@@ -336,8 +336,7 @@ static bool will_be_due(const struct client_steps *s)
     return s->covered < s->opened && o->save_every > 0 && s->opened % o->save_every == 0;
 }
 
-/* The next step may open when the last one has arrived or is covered; it waits for a checkpoint that is due, and for an
- * evaluation. */
+/* True if the next step may open: the last one has arrived, and neither a checkpoint nor an evaluation is due first. */
 static bool may_open(const struct client_steps *s)
 {
     return !s->stop && s->opened < s->end && s->arrived == s->opened && !is_due(s) && !will_be_due(s) &&
@@ -361,10 +360,10 @@ static int open_step(struct client_steps *s, struct error *err)
     s->begun = true;
     s->opened++;
     client_memory_ask(&s->memory, s->link, s->opened == s->end);
-    return s->opened < s->end ? prepare(s, err) : 0;
+    return s->opened < s->end ? prepare_data(s, err) : 0;
 }
 
-/* A stop that is not saved is no end: the link's next wait is. */
+/* True at the regular end. Without --save-every, a stop instead interrupts the link's next wait. */
 static bool is_over(const struct client_steps *s)
 {
     const struct eps_train_options *o = &s->run->options;
@@ -399,7 +398,7 @@ static int hear(struct client_steps *s, struct error *err)
 
 static int take_steps(struct client_steps *s, struct error *err)
 {
-    int rc = prepare(s, err);
+    int rc = prepare_data(s, err);
 
     while (!rc && !is_over(s)) {
         if (is_due(s) && !s->saving)
@@ -412,7 +411,7 @@ static int take_steps(struct client_steps *s, struct error *err)
     return rc;
 }
 
-/* The run is over but for its last checkpoint: the disk is full, and that the user can mend. */
+/* True while only the last checkpoint is missing because the disk is full, which the user can mend. */
 static bool lacks_room(const struct client_steps *s)
 {
     const bool full = s->save_rc == -ENOSPC || s->save_rc == -EDQUOT;
@@ -434,8 +433,8 @@ static void say_no_room(struct client_steps *s)
         s->events->on_note(s->user, sentence.text);
 }
 
-/* Any further stop is a wish to end without. */
-static int await_room(struct client_steps *s, struct error *err)
+/* Retries the last checkpoint. Any further stop ends the wait. */
+static int wait_for_room(struct client_steps *s, struct error *err)
 {
     const int stop = s->stop;
     int rc = 0;
@@ -454,8 +453,8 @@ static int await_room(struct client_steps *s, struct error *err)
     return rc;
 }
 
-/* What a tidying that was under way at the last checkpoint has left. */
-static void finish_tidying(struct client_steps *s)
+/* Finishes the removals that the last cleanup left over. */
+static void finish_cleanup(struct client_steps *s)
 {
     do {
         client_tidy_end(&s->tidy);
@@ -463,8 +462,7 @@ static void finish_tidying(struct client_steps *s)
     } while (s->tidy.n_steps == CLIENT_TIDY_MOST);
 }
 
-/* Of a step whose line was lost. The rate is not known if the run's end, and with it the schedule, was another, or if
- * anything was changed. */
+/* Restores the line of a step that was lost. The learning rate is unknown if the schedule or any option has changed. */
 static void fill_line(void *data, struct eps_step *lost)
 {
     const struct client_steps *s = data;
@@ -500,7 +498,7 @@ int client_steps_run(struct client_steps *s, struct error *err)
         client_best_read(&s->best, run->directory, run->directory_fd, run->first_step);
     rc = run->options.eval_every > 0 && s->done == 0 ? evaluate(s, &s->before, err) : 0;
     if (!rc)
-        rc = client_steps_ask(s, err); /* a stop that cut the evaluation short, and has not been heard otherwise */
+        rc = client_steps_ask(s, err); /* the stop that interrupted the evaluation may not have been reported yet */
     if (!rc)
         rc = client_checkpoints_list(&s->checkpoints, s->run->directory_fd, err);
     if (!rc)
@@ -508,11 +506,11 @@ int client_steps_run(struct client_steps *s, struct error *err)
     if (!rc)
         rc = take_steps(s, err);
     if (!rc)
-        rc = await_room(s, err);
+        rc = wait_for_room(s, err);
     struct error why = {""};
     if (s->metrics_rc)
         note_metrics(s, client_metrics_flush(&s->metrics, &why), &why);
     if (!rc && !s->save_rc)
-        finish_tidying(s);
+        finish_cleanup(s);
     return rc;
 }

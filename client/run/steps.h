@@ -1,11 +1,12 @@
-/* client/run/steps.h - the course of a run: data in, steps opened, checkpoints asked for, until the last step or a stop.
+/* client/run/steps.h - the course of a run: feeds data, opens steps and requests checkpoints until the last step or a
+ * stop.
  *
- * A checkpoint of step N is asked for between the covering of the N-th step and the opening of the next, so that it is
- * the state after exactly N updates; the files are written while training goes on. One is under way at a time: the next
- * that is due waits, and the step after it. The last one of a run is worth waiting for: where a full disk does not take
- * it, it is tried again every 2 s for 10 minutes, unless the user ends that.
+ * A checkpoint of step N is requested after step N is covered and before the next step opens. So it is the state after
+ * exactly N updates. Its files are written while training goes on. Only one checkpoint is written at a time: the next
+ * one that is due waits for it, and so does the step after it. If a full disk rejects the last checkpoint of a run, it
+ * is retried every 2 s for 10 minutes, unless the user interrupts.
  *
- * An evaluation that is the best so far is worth a checkpoint of its step, which `best` then names (client/run/best.h). */
+ * The best evaluation so far requests a checkpoint of its step, which `best` then points to (client/run/best.h). */
 #ifndef CLIENT_RUN_STEPS_H
 #define CLIENT_RUN_STEPS_H
 
@@ -22,51 +23,51 @@
 #include <stdbool.h>
 
 struct client_steps {
-    const struct eps_train_events *events; /* borrowed, as all pointers here */
+    const struct eps_train_events *events; /* borrowed, like all pointers here */
     void *user;
     struct client_run *run;
     struct client_link *link;
     struct client_job *job;
     struct trace *trace; /* the client's track; NULL: none */
-    uint64_t budget;     /* device memory of the worker that may take most */
+    uint64_t budget;     /* the largest among the workers' device memories */
     struct client_metrics metrics;
     struct client_memory memory;
-    struct client_checkpoints checkpoints; /* that stand in the run directory */
+    struct client_checkpoints checkpoints; /* complete checkpoints in the run directory */
     struct client_tidy tidy;
     struct client_best best;                 /* of the evaluations */
     double before;                           /* the held-out loss before the first step; NAN: not measured */
-    uint64_t end;                            /* the run's last step: options.steps, or where patience has ended */
-    struct client_output output;             /* of a daemon of another user's */
+    uint64_t end;                            /* last step of the run: options.steps, or where patience ended it */
+    struct client_output output;             /* for a daemon of another user */
     uint64_t opened, arrived, covered, done; /* steps, counted from the model's beginning */
-    uint64_t since_ns;       /* when what is being timed began: a step's opening, or the end of the last */
-    bool begun;              /* a step was opened */
-    int stop;                /* as should_stop */
-    bool daemon_stops;       /* because the daemon said so */
-    uint64_t asked;          /* step of the last checkpoint asked for; MESSAGE_NO_STEP: none */
-    bool saving;             /* it is under way */
-    int save_rc, metrics_rc; /* of the last that was tried; why, if not 0: */
+    uint64_t since_ns;       /* start of the current timing: a step's opening, or the end of the last step */
+    bool begun;              /* at least one step was opened */
+    int stop;                /* last value of should_stop */
+    bool daemon_stops;       /* the daemon requested the stop */
+    uint64_t asked;          /* step of the last requested checkpoint; MESSAGE_NO_STEP: none */
+    bool saving;             /* that checkpoint is being written */
+    int save_rc, metrics_rc; /* results of the last attempts; if not 0, why: */
     struct error save_error, metrics_error;
-    uint64_t no_room_ns; /* since when the last one has been waiting for room; 0: it has not */
-    bool trace_ended;    /* and it was said */
-    bool latest_told;    /* that `latest` is no link to what is saved */
-    unsigned n_skipped;  /* steps in a row (fenced commit) */
-    bool diverged;       /* too many, and the run ends */
+    uint64_t no_room_ns; /* start of the last checkpoint's wait for disk space; 0: no wait */
+    bool trace_ended;    /* and this was reported */
+    bool latest_told;    /* reported that `latest` does not point to the saved checkpoint */
+    unsigned n_skipped;  /* skipped steps in a row (fenced commit) */
+    bool diverged;       /* too many were skipped: the run ends */
 };
 
-/* run, link and events must be set; the link hears what the daemon says at any time. Undo: client_steps_free. */
+/* run, link and events must be set. The link passes on messages that come at any time. Undo: client_steps_free. */
 void client_steps_init(struct client_steps *steps);
 void client_steps_free(struct client_steps *steps);
 
-/* A watch: whether it is time to end, at once. Before the first step any stop is; later the first one is only if
- * nothing is to be saved. -EINTR. */
+/* A watch: ends a wait at once with -EINTR. Before the first step any stop does so. Later the first stop does so only
+ * if nothing is to be saved. */
 int client_steps_ask(void *steps, struct error *err);
 
-/* The held-out loss, then every step from run->first_step on. Returns 0 after the last one, or after the one that was
- * open when it was to stop; then nothing is under way, and save_rc and metrics_rc say what was not written. -EINTR,
- * and as client_link_next. */
+/* Measures the held-out loss, then runs every step from run->first_step on. Returns 0 after the last step, or after the
+ * open step when a stop was requested. Nothing is then pending; save_rc and metrics_rc tell what could not be written.
+ * -EINTR, and errors as client_link_next. */
 int client_steps_run(struct client_steps *steps, struct error *err);
 
-/* Of the newest checkpoint that stands in the run directory; MESSAGE_NO_STEP: none. */
+/* Step of the newest complete checkpoint in the run directory; MESSAGE_NO_STEP: none. */
 uint64_t client_steps_saved(const struct client_steps *steps);
 
 #endif

@@ -7,7 +7,7 @@ static void *work(void *data)
 {
     struct client_tidy *t = data;
 
-    fdatasync(t->metrics_fd); /* an account of the run, no part of it: what a failing disk loses is no reason to end */
+    fdatasync(t->metrics_fd); /* metrics are not part of the checkpoint: a failing disk must not end the run */
     for (size_t i = 0; i < t->n_steps; i++)
         client_checkpoints_remove(t->directory_fd, t->steps[i]);
     atomic_store(&t->done, true);
@@ -26,7 +26,7 @@ void client_tidy_begin(struct client_tidy *t, struct client_checkpoints *checkpo
     t->metrics_fd = metrics_fd;
     t->n_steps = client_checkpoints_take_old(t->steps, CLIENT_TIDY_MOST, checkpoints, keep);
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before); /* signals are the caller's */
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* the caller's threads handle signals */
     t->begun = pthread_create(&t->thread, NULL, work, t) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (!t->begun)

@@ -1,5 +1,5 @@
-/* eps_train: from options to a run directory. The daemon holds the model; here is who is asked for what, and what is said
- * of the end. The steps between are client/run/steps.c. */
+/* eps_train: from options to a run directory. The daemon holds the model. This file sets up and takes down a run and
+ * reports its end; client/run/steps.h runs the steps. */
 #include "client/daemon/await.h"
 #include "client/daemon/job.h"
 #include "client/daemon/link.h"
@@ -29,15 +29,15 @@
 struct train {
     struct client_run run;
     struct client_link link;
-    struct client_spawn spawn; /* without --connect */
+    struct client_spawn spawn; /* used without --connect */
     struct client_job job;
     struct client_steps steps;
     int log_fd, side_fd, trace_fd;
-    bool log_made; /* it was not there before */
+    bool log_made; /* created by this run */
     struct trace trace;
     struct client_devices devices;
-    uint32_t workers[MESSAGE_MAX_PARTS], n_workers; /* attached, by id: the first of them get a share */
-    bool closed;                                    /* the daemon has let go of the job */
+    uint32_t workers[MESSAGE_MAX_PARTS], n_workers; /* ids of attached workers: the first n_parts of them get a share */
+    bool closed;                                    /* the daemon has closed the job */
 };
 
 static void on_device(void *user, const struct eps_memory *side)
@@ -58,7 +58,7 @@ static void on_device(void *user, const struct eps_memory *side)
 static int start_workers(struct train *t, struct error *err)
 {
     const struct eps_train_options *o = &t->run.options;
-    const int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK; /* of a pipe that stands there */
+    const int flags = O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK; /* O_NONBLOCK in case the name is a pipe */
     t->log_fd = openat(t->run.directory_fd, "log", flags | O_EXCL, 0666);
     t->log_made = t->log_fd >= 0;
     if (!t->log_made && errno == EEXIST)
@@ -73,8 +73,7 @@ static int start_workers(struct train *t, struct error *err)
     return rc ? rc : client_spawn_start(&t->spawn, &t->link, &options, err);
 }
 
-/* The daemon and its workers: private ones are started, those of --connect are attached already. What they are decides
- * what the options left to choose. */
+/* Starts a private daemon and workers, or uses those of --connect. Their devices settle the options left unset. */
 static int find_workers(struct train *t, struct error *err)
 {
     int rc = t->run.options.connect ? 0 : start_workers(t, err);
@@ -88,7 +87,7 @@ static int find_workers(struct train *t, struct error *err)
     return 0;
 }
 
-/* What was trained on bytes has a tokenizer of bytes, which others have to be told. */
+/* A model trained on bytes gets a byte tokenizer, so that other programs can use it. */
 static int add_tokenizer(struct client_model *model, const struct client_data *data, struct error *err)
 {
     size_t n;
@@ -103,10 +102,11 @@ static int add_tokenizer(struct client_model *model, const struct client_data *d
     return client_tokenizer_add_bytes(model->side, model->config.n_positions, err);
 }
 
-/* What every checkpoint repeats. The microbatch is recorded as it is asked for; the daemon puts in what was chosen. */
+/* Creates the side file, which every checkpoint repeats. The daemon replaces the requested microbatch by the chosen
+ * one. */
 static int make_side(struct train *t, struct error *err)
 {
-    const uint64_t room = client_record_side_bytes(t->run.model.side, t->run.preset); /* as eps plan has it */
+    const uint64_t room = client_record_side_bytes(t->run.model.side, t->run.preset); /* as in eps plan */
     int rc = add_tokenizer(&t->run.model, &t->run.data, err);
     json_t *options = rc ? NULL : client_run_record(&t->run, t->run.options.microbatch);
 
@@ -214,7 +214,7 @@ static void note_summed(const struct train *t)
     model_free(&model);
 }
 
-/* Those of now, and of before. */
+/* Reports present and earlier changes. */
 static void say_changes(const struct train *t)
 {
     const struct client_run *run = &t->run;
@@ -236,8 +236,8 @@ static void say_changes(const struct train *t)
     note(t, sentence.text);
 }
 
-/* What the caller is told before the first step. */
-static void announce(struct train *t)
+/* Reports the run's facts before the first step. */
+static void report_start(struct train *t)
 {
     const struct client_run *run = &t->run;
     const struct eps_train_options *stored = &run->resume.record.options;
@@ -314,7 +314,7 @@ static int run(struct train *t, struct error *err)
         rc = open_traced_job(t, err);
     if (rc)
         return rc;
-    announce(t);
+    report_start(t);
     rc = tell_plan(t, err);
     if (!rc)
         rc = client_steps_run(&t->steps, err);
@@ -332,17 +332,17 @@ static bool is_removed(const struct client_run *run)
     return run->directory_fd >= 0 && fstat(run->directory_fd, &st) == 0 && st.st_nlink == 0;
 }
 
-/* How the run can go on, if it can. */
+/* Appends how the run can continue, if it can. */
 static void add_remedy(const struct train *t, struct error *err)
 {
     char quoted[PATH_MAX];
-    const char *directory = eps_quote(quoted, sizeof quoted, t->run.directory); /* to be pasted */
+    const char *directory = eps_quote(quoted, sizeof quoted, t->run.directory); /* ready to paste into a shell */
     const uint64_t saved = client_steps_saved(&t->steps);
 
     if (is_removed(&t->run))
         error_append(err, "; no checkpoint is left: %s was removed", t->run.directory);
     else if (saved != MESSAGE_NO_STEP &&
-             (t->link.failed == -EDOM || t->steps.diverged)) /* its numbers: they would come again */
+             (t->link.failed == -EDOM || t->steps.diverged)) /* a resumed run would diverge again */
         error_append(err, "; its weights before that are in %s/step-%" PRIu64, t->run.directory, saved);
     else if (saved != MESSAGE_NO_STEP)
         error_append(err, "; eps train --resume %s continues from step %" PRIu64, directory, saved);
@@ -350,7 +350,7 @@ static void add_remedy(const struct train *t, struct error *err)
         error_append(err, "; no checkpoint was saved");
 }
 
-/* Everything that was begun is done: was it what was wanted, and is all of it written? */
+/* The loop ended without an error. Checks whether the run was complete, and everything written. */
 static int conclude(const struct train *t, struct error *err)
 {
     const struct client_steps *s = &t->steps;
@@ -377,15 +377,15 @@ static int conclude(const struct train *t, struct error *err)
             error_set(err, 0, "metrics.jsonl is incomplete: %s", s->metrics_error.text);
         else
             error_append(err, "; metrics.jsonl is incomplete: %.100s", s->metrics_error.text);
-        if (!s->save_rc && is_removed(&t->run)) /* after the last checkpoint was written, that is */
+        if (!s->save_rc && is_removed(&t->run)) /* the directory was removed after the last checkpoint */
             add_remedy(t, err);
         rc = s->metrics_rc;
     }
     return rc;
 }
 
-/* The wait for room on a full disk was ended: no interrupt of the run, which had come to its end. */
-static bool lacked_room(const struct train *t, int rc)
+/* True if the user ended the wait for disk space. The run itself was complete, so that is no interrupt. */
+static bool ended_wait_for_room(const struct train *t, int rc)
 {
     return rc == -EINTR && t->steps.save_rc && t->steps.no_room_ns;
 }
@@ -404,8 +404,8 @@ static int describe_failure(const struct train *t, int rc, struct error *err)
     return rc;
 }
 
-/* Whoever else writes to it has let go: the job is closed, or private processes have ended. Else it stays without its
- * end, which readers do without. */
+/* Completes the trace file if no other process still writes to it: the job is closed, or the private processes have
+ * ended. Otherwise the end marker is left out; readers accept that. */
 static void finish_trace(struct train *t)
 {
     const bool last = t->closed || !t->run.options.connect;
@@ -424,7 +424,7 @@ static void finish_trace(struct train *t)
         note(t, sentence.text);
 }
 
-/* A run that has written nothing leaves nothing. */
+/* Removes what a run created if it wrote nothing else. */
 static void clean_up(struct train *t)
 {
     const struct client_steps *s = &t->steps;
@@ -433,7 +433,7 @@ static void clean_up(struct train *t)
         return;
     client_output_free(&t->steps.output);
     if (!t->run.options.connect)
-        client_checkpoints_sweep(t->run.directory_fd); /* of a daemon that was ended while it was saving */
+        client_checkpoints_sweep(t->run.directory_fd); /* left by a daemon that ended during a save */
     if (t->run.resume.in_place || s->done > t->run.first_step || s->checkpoints.n > 0)
         return;
     if (s->metrics.fd >= 0)
@@ -458,7 +458,7 @@ static void take_down(struct train *t)
     client_run_close(&t->run);
 }
 
-/* Workers of the daemon of --connect, if there is one; the link stays open. */
+/* Counts the workers of the daemon of --connect, if given; the link stays open. */
 static int count_workers(struct train *t, uint32_t *n, struct error *err)
 {
     const struct eps_train_options *o = &t->run.asked;
@@ -491,17 +491,17 @@ int eps_train(const struct eps_train_options *options, const struct eps_train_ev
     int rc = client_link_init(&t->link, &err);
     client_steps_init(&t->steps);
     t->link.watches[1] = (struct client_watch){.ask = client_steps_ask, .data = &t->steps};
-    if (!rc) /* may take long, and a session must not wait for it */
+    if (!rc) /* choosing may take long, and a session must not wait for it */
         rc = client_run_open(&t->run, options, &t->link.watches[1], &err);
     if (!rc)
         rc = count_workers(t, &n_workers, &err);
     if (!rc)
         rc = client_run_resolve(&t->run, n_workers, &err);
-    if (!rc && client_hub_say_fresh(&sentence, options)) /* before anything else is said */
+    if (!rc && client_hub_say_fresh(&sentence, options)) /* the first note of all */
         note(t, sentence.text);
     if (!rc)
         rc = run(t, &err);
-    rc = rc && !lacked_room(t, rc) ? describe_failure(t, rc, &err) : conclude(t, &err);
+    rc = rc && !ended_wait_for_room(t, rc) ? describe_failure(t, rc, &err) : conclude(t, &err);
     take_down(t);
     free(t);
     return client_report(error, &err, rc);
