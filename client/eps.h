@@ -1,12 +1,12 @@
-/* client/eps.h - libeps: train a model, let it speak, look at a live one.
+/* client/eps.h - libeps: train a model, generate from it, observe a live daemon.
  *
- * The whole public interface; the eps command is its first customer and uses nothing else. Calls block until done and
- * report through callbacks, on the caller's thread; a call runs its own event loop and leaves no thread behind.
+ * This is the whole public interface; the eps command uses nothing else. A call blocks until it is done and reports
+ * through callbacks on the caller's thread. It runs its own event loop and leaves no thread behind.
  * Errors: 0 or -errno, and one sentence in error (which may be NULL). Everywhere:
- *   -EDOM         an option's value is at fault, or options that contradict each other
- *   -EINTR        should_stop said so; the run was saved as save_every promised
- *   -EIO          a process on the other side is gone
- *   others        files, data, model, memory: what errno means for them */
+ *   -EDOM         an option's value is invalid, or options contradict each other
+ *   -EINTR        should_stop ended the call; a run was saved as save_every promised
+ *   -EIO          a daemon or worker process is gone
+ *   others        files, data, model, memory: errno's meaning */
 #ifndef CLIENT_EPS_H
 #define CLIENT_EPS_H
 
@@ -17,7 +17,7 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
-#pragma GCC visibility push(default) /* what libeps.so shows */
+#pragma GCC visibility push(default) /* exported by libeps.so */
 
 struct eps_error {
     char text[512]; /* one sentence, no full stop */
@@ -30,98 +30,112 @@ enum eps_commit { EPS_COMMIT_DEFAULT, EPS_EAGER, EPS_FENCED };
 enum eps_separator { EPS_SEPARATOR_DEFAULT, EPS_SEPARATOR_NONE, EPS_SEPARATOR_EOS };
 enum eps_order { EPS_ORDER_DEFAULT, EPS_SHUFFLED, EPS_SEQUENTIAL };
 
-/* Start from eps_train_defaults(), which leaves everything to be chosen; data has no default. */
+/* Start from eps_train_defaults(), which leaves every option unset, and set data, which has no default. */
 struct eps_train_options {
-    const char *model;   /* config.json, a directory with config.json and *.safetensors, a preset; NULL: a preset that
-                          fits the data and the machine, trained as suits it. A file of a preset's name is first */
-    char model_note[96]; /* resolved: what was chosen of the model and why, "chosen for 1.2 M tokens"; or empty */
-    /* (n_data) files: text, .jsonl, .bin, .npy, each also .gz and .zst; directories of them; patterns as of glob(7); "-",
-     * standard input. See client/data/data.h */
+    /* config.json, a directory with config.json and *.safetensors, or a preset; a file takes precedence over a preset
+     * of the same name. NULL: a preset that fits the data and the machine, with its own recipe. */
+    const char *model;
+    char model_note[96]; /* resolved: why the model was chosen, "chosen for 1.2 M tokens"; or empty */
+
+    /* (n_data) Files: text, .jsonl, .bin, .npy, each also .gz or .zst. Also directories of such files, glob(7)
+     * patterns, and "-" for standard input. See client/data/data.h. */
     const char *const *data;
     size_t n_data;
     const char *eval_data; /* NULL: the last 1 % of the data is held out */
-    const char *out;       /* run directory; NULL: runs/MODEL-TIME, or that of `resume` */
-    const char *resume; /* a run directory (its newest checkpoint) or a step-N of one: what was stored there stands for
-                              everything that is left to choose here; a differing value is refused, but for steps,
-                              epochs, device, device_mem, host_mem, require_pinned, workers, connect, save_every, keep,
-                              eval_every, eval_tokens, patience, microbatch, and out; data may lie elsewhere if its
-                              content is the same */
-    const char
-        *change; /* of a resumed run: names of options, "lr,batch", whose given values replace the stored ones from
-                              here on: batch, lr, min-lr, schedule, warmup, weight-decay, clip-norm, clip-update.
-                              Moments are kept, and the data go on with the next window. NULL: none */
-    const char *connect;  /* address of a daemon, which may be 10 s in coming, and its first worker as long; NULL: a
-                            private daemon and worker, as processes of their own */
-    const char *programs; /* directory of epsd and eps-worker; NULL: where the calling program is, then
-                             where libeps was installed, then PATH */
-    uint64_t steps;       /* 0: `epochs` of the data, rounded up */
-    double epochs;        /* NAN: 1; without a model as many, up to 10, as make 1500 steps */
-    uint32_t batch, seq, microbatch, parts, workers;        /* 0: chosen */
+    const char *out;       /* run directory; NULL: runs/MODEL-TIME, or the directory of `resume` */
+
+    /* A run directory (its newest checkpoint), or a step-N in one. Options left unset take the stored values. An option
+     * set to another value is refused, except steps, epochs, device, device_mem, host_mem, require_pinned, workers,
+     * connect, save_every, keep, eval_every, eval_tokens, patience, microbatch and out. The data may be moved if its
+     * content is the same. */
+    const char *resume;
+
+    /* For a resumed run: names of options, "lr,batch", whose given values replace the stored ones from here on: batch,
+     * lr, min-lr, schedule, warmup, weight-decay, clip-norm, clip-update. Moments are kept, and the data continue with
+     * the next window. NULL: none. */
+    const char *change;
+
+    /* Address of a daemon; waits up to 10 s for it, and as long for its first worker. NULL: a private daemon and
+     * private workers, as processes. */
+    const char *connect;
+
+    /* Directory of epsd and eps-worker. NULL: the calling program's, then the one installed with libeps, then PATH. */
+    const char *programs;
+    uint64_t steps;                                  /* 0: `epochs` of the data, rounded up */
+    double epochs;                                   /* NAN: 1; if no model is named, enough for 1500 steps, up to 10 */
+    uint32_t batch, seq, microbatch, parts, workers; /* 0: chosen */
     double lr, min_lr, weight_decay, beta1, beta2, epsilon; /* NAN: chosen */
     enum eps_schedule schedule;
     uint64_t warmup; /* steps; UINT64_MAX: 3 % */
     enum eps_optimizer_kind optimizer;
-    enum eps_number precision; /* of weights and all that is computed on a device; sums, statistics and losses are fp32.
-                                  bf16 where all workers have CUDA devices, else fp32 */
-    enum eps_number moments;   /* of the optimizer, in host memory: 4 or 2 bytes each. fp32 */
-    enum eps_number grad_dtype; /* of contributions on their way to the host; summed in fp32. fp32 */
-    enum eps_commit commit;     /* fenced: no unit is updated before all contributions of the step are known to be
-                                   finite, for 4 bytes of host memory a parameter; with several parts adamw alone. Fenced
-                                   with clip_norm, else eager */
-    double clip_norm;           /* the whole gradient is scaled down to this norm; NAN: not */
-    double clip_update; /* each tensor's update is scaled down to this root mean square, before the rate; NAN: not */
+
+    /* Format of weights and device computation; sums, statistics and losses are fp32. Default: bf16 if all workers have
+     * CUDA devices, else fp32. */
+    enum eps_number precision;
+    enum eps_number moments;    /* in host memory: 4 or 2 bytes each; default fp32 */
+    enum eps_number grad_dtype; /* of contributions in transfer, summed in fp32; default fp32 */
+
+    /* Fenced: units are updated after all contributions of the step are known to be finite. This takes 4 bytes of host
+     * memory per parameter; with several parts it requires adamw. Default: fenced with clip_norm, else eager. */
+    enum eps_commit commit;
+    double clip_norm;   /* scales the whole gradient down to this norm; NAN: no clipping */
+    double clip_update; /* scales each tensor's update, before the rate, down to this root mean square; NAN: off */
     enum eps_order order;
-    enum eps_separator
-        separator;        /* between files of text, and between texts of .jsonl: EPS_SEPARATOR_EOS, the tokenizer's
-                                     end token, where it has one. EPS_SEPARATOR_NONE: nothing between files, and a new
-                                     line after a text of .jsonl */
-    uint64_t seed;        /* below 2^63; UINT64_MAX: 0 */
-    uint64_t eval_every;  /* steps between held-out losses; there is one before the first step too, and after the last
-                            in any case. 0: only then. Where checkpoints are saved, one is at each that is the best so
-                            far, and `best` names it */
-    uint64_t eval_tokens; /* that each of them takes of the held-out data, spread over it; 0: all; UINT64_MAX: 64 Ki */
-    uint32_t
-        patience; /* so many evaluations without a better one than before end the run, as its last step would; 0: none
-                          do */
-    uint64_t save_every; /* steps between checkpoints, 0: only at the end, and not when interrupted. UINT64_MAX: a tenth
-                            of the run, rounded up */
-    uint32_t keep; /* checkpoints that stand at a time, the newest, and the best beside them; UINT32_MAX: 2. 0: all */
+
+    /* Between files of text, and between texts of .jsonl. EPS_SEPARATOR_EOS: the tokenizer's end token, the default if
+     * it has one. EPS_SEPARATOR_NONE: nothing between files, a newline after each text of .jsonl. */
+    enum eps_separator separator;
+    uint64_t seed; /* below 2^63; UINT64_MAX: 0 */
+
+    /* Steps between evaluations of the held-out loss. It is also measured after the last step and, in a new run, before
+     * the first. 0: after the last step only. If save_every is not 0, the best evaluation so far is checkpointed, and
+     * `best` points to it. */
+    uint64_t eval_every;
+    uint64_t eval_tokens; /* held-out tokens per evaluation, spread evenly; 0: all; UINT64_MAX: 64 Ki */
+    uint32_t patience;    /* the run ends after this many evaluations without a new best; 0: never */
+    /* Steps between checkpoints. 0: at the end only, and not on interrupts. UINT64_MAX: a tenth of the run, rounded up. */
+    uint64_t save_every;
+    uint32_t keep; /* newest checkpoints to keep, plus the best; UINT32_MAX: 2; 0: all */
     bool deterministic;
-    const char *device;  /* of private workers: "auto", "cpu", "cuda" (several workers: each the next), "cuda:1"; NULL:
-                            auto, CUDA if there is one. Resolved: "cpu", "cuda", or "cpu and cuda" of a daemon's */
-    uint64_t device_mem; /* bytes for each private worker; 0: chosen from the memory that is free */
-    uint64_t host_mem;   /* bytes that the job may take at the daemon; 0: what is free there */
-    bool require_pinned; /* host memory that cannot be locked is a reason to refuse */
-    const char *trace;   /* a new file for what every thread did when, to look at in chrome://tracing or
-                            ui.perfetto.dev; NULL: none. Not stored. On a full disk it ends, with a note */
+
+    /* Of private workers: "auto", "cpu", "cuda" (several workers take one each), "cuda:1". NULL: auto, which is CUDA if
+     * there is one. Resolved: "cpu", "cuda", or "cpu and cuda" at a daemon with both. */
+    const char *device;
+    uint64_t device_mem; /* bytes for each private worker; 0: chosen from free memory */
+    uint64_t host_mem;   /* bytes for the job at the daemon; 0: free memory */
+    bool require_pinned; /* refuse if host memory cannot be locked */
+
+    /* A new file: records when each thread did what, for chrome://tracing or ui.perfetto.dev. NULL: none. Not stored
+     * with the run. On a full disk the trace ends with a note, and training goes on. */
+    const char *trace;
 };
 
-/* A line of `eps mem`: one side's ledger. */
+/* One row of `eps mem`: a category of one side's ledger. */
 struct eps_memory_row {
     const char *category;
     uint64_t current, peak, planned;
 };
-/* What the system says of the memory of one side's process: of its own, and of the shared memory that it gives out. */
+/* The operating system's figures for one process: its private memory and the shared memory that it provides. */
 struct eps_pages {
-    bool known; /* else all below is 0 */
+    bool known; /* false: all below is 0 */
     uint64_t resident;
-    uint64_t locked; /* of it, cannot be swapped out */
-    uint64_t huge;   /* of it, in huge pages */
+    uint64_t locked; /* resident bytes that cannot be swapped out */
+    uint64_t huge;   /* resident bytes in huge pages */
     size_t n_nodes;
-    uint64_t nodes[8]; /* of it, on each NUMA node; from the eighth on together */
+    uint64_t nodes[8]; /* resident bytes on each NUMA node; the last one sums the eighth and all after it */
 };
 struct eps_memory {
     uint32_t worker; /* 0: the host */
     const char *device;
     uint64_t budget; /* 0 for the host */
     uint64_t current, peak;
-    uint64_t planned;                  /* 0: nothing is */
-    const struct eps_memory_row *rows; /* those that are not zero */
+    uint64_t planned;                  /* 0: no plan */
+    const struct eps_memory_row *rows; /* rows that are not all zero */
     size_t n_rows;
     struct eps_pages pages;
 };
 
-/* One step as written to metrics.jsonl. */
+/* One step, as in metrics.jsonl. */
 struct eps_step {
     uint64_t step;    /* from 1 */
     uint64_t n_steps; /* of the run */
@@ -130,24 +144,24 @@ struct eps_step {
     uint64_t tokens; /* so far */
     double tokens_per_s, step_ms;
     uint64_t device_peak_bytes, device_budget_bytes, host_bytes;
-    double eval_loss;    /* NAN unless this step evaluated */
-    double eval_before;  /* of the first step: the held-out loss before it; NAN: there was none */
-    double grad_norm;    /* of the whole gradient, before clipping; NAN: not known, as with eager commit */
-    bool skipped;        /* it left no trace, as a contribution was not finite (fenced commit) */
-    const char *changed; /* what `change` changed before it: "after step 5: lr 0.01 to 0.005"; NULL: nothing */
-    /* (n_memory) the host's, and that of the device that has most; asked once a second, so none on most steps. */
+    double eval_loss;    /* held-out loss; NAN if this step did not evaluate */
+    double eval_before;  /* first step: the held-out loss before it; NAN: not measured */
+    double grad_norm;    /* of the whole gradient, before clipping; NAN: unknown, as with eager commit */
+    bool skipped;        /* a contribution was not finite, so nothing was updated (fenced commit) */
+    const char *changed; /* changes before this step: "after step 5: lr 0.01 to 0.005"; NULL: none */
+    /* (n_memory) The host, and the device with the most memory. Sampled once a second: absent on most steps. */
     const struct eps_memory *memory;
     size_t n_memory;
 };
 
 struct eps_status {
-    const char *address; /* its directory */
+    const char *address; /* the daemon's directory */
     const char *state;   /* "idle", "loading", "training", ... */
     uint64_t step, n_steps, n_parameters;
     uint32_t n_workers, pid, uid;
-    uint32_t n_threads; /* of the optimizer: all cores, or all but two where a worker has a device of its own */
+    uint32_t n_threads; /* of the optimizer: all cores, or all but two if a worker has a GPU */
     double loss;
-    const char *model, *out; /* empty without a job, or output directory */
+    const char *model, *out; /* empty without a job or an output directory */
     const char *precision;   /* "fp32", "bf16" */
     const char *commit;      /* "eager", "fenced" */
     bool saving;
@@ -155,187 +169,188 @@ struct eps_status {
     const char *trouble; /* why the last save failed; empty if it did not */
 };
 
-/* What a live daemon does right now, for eps top. Asking costs it next to nothing. */
+/* Current activity of a live daemon, for eps top. Asking costs the daemon next to nothing. */
 enum eps_unit_state {
     EPS_UNIT_WAITING,  /* for its turn */
-    EPS_UNIT_RELAYING, /* its weights are with a worker, or its contribution is on the way back */
-    EPS_UNIT_FOLDING,  /* a contribution goes into the optimizer's state */
-    EPS_UNIT_UPDATING, /* its weights move */
+    EPS_UNIT_RELAYING, /* a worker has its weights, or its contribution is in transfer */
+    EPS_UNIT_FOLDING,  /* a contribution is accumulated into the optimizer's state */
+    EPS_UNIT_UPDATING, /* its weights are updated */
 };
 struct eps_unit {
     enum eps_unit_state state;
-    uint64_t version; /* updates that it has had, or that were passed over */
+    uint64_t version; /* steps done, updated or skipped */
 };
 struct eps_worker {
     uint32_t id, pid;
-    const char *device, *model;     /* "cuda:1", "NVIDIA H200"; of the CPU "cpu" and nothing */
-    uint64_t budget, current, peak; /* bytes of its memory */
+    const char *device, *model;     /* "cuda:1", "NVIDIA H200"; for the CPU "cpu" and "" */
+    uint64_t budget, current, peak; /* bytes of device memory */
     const char *phase;              /* "resting", "forward", "backward", "evaluating", "generating" */
-    const char *unit;               /* "h.3": what it is at; empty while it rests */
-    uint32_t visit, n_visits;       /* that unit's place in the model, 0 at the bottom */
-    uint32_t part, n_parts;         /* of the minibatch; how many it has */
-    uint32_t microbatch;            /* rows at a time; 0: not said yet */
-    uint64_t down_bytes, up_bytes;  /* weights to it, contributions from it, since it attached */
+    const char *unit;               /* current unit, "h.3"; empty while resting */
+    uint32_t visit, n_visits;       /* position of that unit in the model, 0 at the bottom */
+    uint32_t part, n_parts;         /* current part of the minibatch; number of its parts */
+    uint32_t microbatch;            /* rows; 0: not reported yet */
+    uint64_t down_bytes, up_bytes;  /* weights to it and contributions from it since it attached */
 };
 struct eps_recent {
-    uint64_t step;       /* the last whose loss is known */
+    uint64_t step;       /* last step with a known loss */
     uint64_t tokens;     /* of the job so far */
-    double tokens_per_s; /* of the last steps; NAN before the second */
+    double tokens_per_s; /* over the last steps; NAN before the second */
     double step_ms;
     const float *losses; /* (n_losses) of the last steps, nats per token, oldest first */
     size_t n_losses;
 };
 
-/* What a planner chose for a device, so that its memory holds the model. */
+/* The planner's choice for a device. */
 struct eps_choice {
-    uint32_t microbatch; /* rows at a time */
-    bool host_stash;     /* layers' inputs wait in host memory for their backward pass; else on the device */
-    uint32_t n_kept;     /* blocks that keep what they computed in forward; the other ones compute it again */
+    uint32_t microbatch; /* rows */
+    bool host_stash;     /* activation checkpoints are in host memory; else on the device */
+    uint32_t n_kept;     /* blocks that keep their activations; the others recompute them */
     uint32_t n_blocks;
-    uint32_t n_weight_buffers; /* units whose weights are there at a time */
-    uint32_t n_resident;       /* units that stay */
-    bool whole_head;           /* all of the head's weights are there at once; else it runs piece by piece, twice */
+    uint32_t n_weight_buffers; /* units of weights on the device at a time */
+    uint32_t n_resident;       /* units that stay on the device */
+    bool whole_head;           /* the head's weights are on the device at once; else it runs twice, in pieces */
 };
 
 struct eps_train_events {
-    void (*on_start)(void *user, const struct eps_train_options *resolved,
-                     uint64_t n_parameters); /* before the first step */
-    /* After it: what was chosen for the first worker; what the host and the device that takes most are to hold, in
-     * `planned` of each and of its rows. */
+    /* Before the first step. */
+    void (*on_start)(void *user, const struct eps_train_options *resolved, uint64_t n_parameters);
+    /* After on_start: the choice for the first worker, and the plans of the host and of the device with the most
+     * memory, in `planned` of each and of its rows. */
     void (*on_plan)(void *user, const struct eps_choice *choice, const struct eps_memory *host,
                     const struct eps_memory *device);
     void (*on_step)(void *user, const struct eps_step *step);
-    void (*on_evaluating)(void *user, uint64_t n_tokens,
-                          uint64_t n_all); /* a held-out loss is measured: so far, of all */
-    void (*on_evaluated)(void *user, uint64_t step, double loss,
-                         uint64_t tokens);                        /* held-out loss after `step` updates */
-    void (*on_memory)(void *user, const struct eps_memory *side); /* at the end: the host, then each worker */
+    /* Progress of an evaluation: n_tokens of n_all. */
+    void (*on_evaluating)(void *user, uint64_t n_tokens, uint64_t n_all);
+    /* Held-out loss after `step` updates. */
+    void (*on_evaluated)(void *user, uint64_t step, double loss, uint64_t tokens);
+    /* At the end: the host, then each worker. */
+    void (*on_memory)(void *user, const struct eps_memory *side);
     void (*on_saved)(void *user, uint64_t step, const char *path);
-    /* A checkpoint or metrics.jsonl could not be written; training goes on, and both are tried again. eps_train ends
-     * with an error if the last checkpoint, or a line, stays unwritten. */
+    /* A checkpoint or metrics.jsonl could not be written. Training goes on, and both are retried. eps_train returns an
+     * error if the last checkpoint, or a line, could not be written in the end. */
     void (*on_save_failed)(void *user, uint64_t step, const char *why);
-    /* Something that the caller of a run may want to know and has no option to ask for; one sentence. */
+    /* One sentence for the user, on something that no option asks for. */
     void (*on_note)(void *user, const char *sentence);
-    /* Asked several times a second: 1 ends the run when it has been saved (if save_every is not 0), 2 at once: -EINTR.
-     */
+    /* Asked several times a second. 1 ends the run after a save (if save_every is not 0), 2 ends it at once: -EINTR. */
     int (*should_stop)(void *user);
 };
 
-/* Everything left to choose. */
+/* All options unset. */
 struct eps_train_options eps_train_defaults(void);
 
-/* Trains, and leaves metrics.jsonl, step-N/ and latest in the run directory. Without `connect` its daemon and workers
- * start and end with it. Where the disk is too full for the last checkpoint, it waits up to 10 minutes for room; a stop
- * ends that. 20 skipped steps in a row (fenced commit) end the run. A callback may be NULL. */
+/* Trains; writes metrics.jsonl, step-N/ and latest into the run directory. Without `connect`, a daemon and workers
+ * start and end with the call. If the disk is too full for the last checkpoint, waits up to 10 minutes for room; a stop
+ * ends the wait. 20 skipped steps in a row (fenced commit) end the run. Each callback may be NULL. */
 int eps_train(const struct eps_train_options *options, const struct eps_train_events *events, void *user,
               struct eps_error *error);
 
-/* What training would take: both sides' bytes, what is chosen to make it fit, what a step moves and how long it takes.
- * Needs no daemon, no weights, no data and no device: of the options, those of the model, the batch, the optimizer, the
- * numbers and the memory are read. Where host_mem is left open, it is what this machine has free, and the workers of a
- * device whose memory is the host's share in that; as a figure it is the daemon's alone, as it is when training. */
+/* The plan of a training run: bytes on both sides, the choice that makes them fit, traffic and time of a step. Needs no
+ * daemon, weights, data or device. Reads the options on model, batch, optimizer, numbers and memory. If host_mem is
+ * unset, it is this machine's free memory, which CPU workers share with the daemon. If it is set, it limits the daemon
+ * alone, as in training. */
 struct eps_plan_term {
     const char *category; /* as eps_memory_row's */
     uint64_t bytes;
 };
 struct eps_plan_side {
-    uint64_t bytes, limit; /* limit UINT64_MAX: the system does not say */
+    uint64_t bytes, limit; /* limit UINT64_MAX: unknown */
     struct eps_plan_term terms[32];
-    size_t n_terms; /* those that are not zero, in the order of eps mem */
+    size_t n_terms; /* terms that are not zero, in the order of eps mem */
 };
 struct eps_plan {
     bool fits;
-    char why[512];                    /* it does not: what is needed; else empty */
+    char why[512];                    /* if it does not fit: what is needed; else empty */
     struct eps_train_options options; /* resolved */
     uint64_t n_parameters;
     uint32_t n_layers, width;
-    uint32_t n_workers;                /* that get a share */
+    uint32_t n_workers;                /* workers that get a share */
     struct eps_plan_side host, worker; /* worker: each of them */
-    const char *device;                /* "cpu", "cuda": asked for, and not looked at; auto is the CPU */
-    bool allowance;                    /* the worker's term library is one: its device alone can say */
-    bool shared;                       /* the workers' bytes are of the host's memory, and of its limit */
-    uint64_t minimum;                  /* the smallest device_mem that can work */
-    /* The choice. microbatch rows at once, of part_rows of a part. */
-    uint32_t microbatch, part_rows, n_kept, n_weight_buffers, n_resident,
-        n_pulled;             /* units: that stay; all that are pulled */
-    uint32_t n_sums, n_slots; /* contributions on the device at a time; their slices in the host's inbox */
+    const char *device;                /* "cpu", "cuda": as asked for, without a check; auto is the CPU */
+    bool allowance;                    /* the worker's term "library" is an allowance: only its device knows */
+    bool shared;                       /* the workers' bytes count against host memory and its limit */
+    uint64_t minimum;                  /* smallest sufficient device_mem */
+    /* The choice: microbatch rows at a time, of part_rows in a part. n_resident units stay on the device, n_pulled are
+     * all units that are pulled. */
+    uint32_t microbatch, part_rows, n_kept, n_weight_buffers, n_resident, n_pulled;
+    uint32_t n_sums, n_slots; /* contributions on the device at a time; slots for their slices in the host's inbox */
     bool host_stash, whole_head, one_pass;
-    uint32_t head_tile;   /* tokens whose logits are there at a time, at most */
-    uint64_t stash_bytes; /* of all boundary activations of a worker's share, wherever they are */
-    uint64_t down_bytes, up_bytes, stash_traffic; /* of a step, for each worker */
+    uint32_t head_tile;                           /* maximum tokens whose logits exist at a time */
+    uint64_t stash_bytes;                         /* activation checkpoints of a worker's share, on either side */
+    uint64_t down_bytes, up_bytes, stash_traffic; /* per step and worker */
     double step_ms, compute_ms, pull_ms, push_ms, stash_ms, optimizer_ms;
-    bool measured;        /* times come from this machine's profile; else from another's */
+    bool measured;        /* times use this machine's profile; else another machine's */
     bool overlaps;        /* pulls run while the device computes */
-    double hiding_tokens; /* of a worker's share, from which on computing a unit takes as long as pulling it */
+    double hiding_tokens; /* tokens per worker from which on transfers are hidden behind computation */
 };
-/* 0 whether it fits or not. */
+/* Returns 0 whether the plan fits or not. */
 int eps_plan(struct eps_plan *out, const struct eps_train_options *options, struct eps_error *error);
-/* The smallest device_mem with which it can work. */
+/* The smallest sufficient device_mem. */
 int eps_plan_minimum(uint64_t *bytes, const struct eps_train_options *options, struct eps_error *error);
-/* The most layers like this model's, and the most rows in a minibatch, that fit both memories. -ENOSPC: not even one. */
+/* The largest number of layers like the model's, and of rows in a minibatch, that fits both memories. -ENOSPC: none. */
 int eps_plan_depth(uint32_t *n_layers, const struct eps_train_options *options, struct eps_error *error);
 int eps_plan_batch(uint32_t *n_rows, const struct eps_train_options *options, struct eps_error *error);
 
-/* A step among many in time, by the same profile: what a worker's queues do, and what they wait for. */
+/* Queues of a simulated step in a long run, with the same profile as eps_plan. */
 enum eps_queue {
-    EPS_DOWN,
-    EPS_COMPUTE,
-    EPS_UP,
-    EPS_OPTIMIZER,
+    EPS_DOWN,      /* copies to the device */
+    EPS_COMPUTE,   /* the device */
+    EPS_UP,        /* copies to the host */
+    EPS_OPTIMIZER, /* the host's threads */
     EPS_QUEUES
-}; /* copies to the device; the device; copies to
-                                                                               the host; the host's threads */
+};
 struct eps_timeline {
     bool fits;
-    char why[512]; /* as eps_plan's; the figures are those of the smallest plan then */
+    char why[512]; /* as eps_plan's; the figures are then those of the smallest plan */
     bool measured;
     uint32_t n_workers;
-    double step_ms, tokens_per_s, tflops; /* of all workers: 6 operations a parameter and token */
-    enum eps_queue binds;                 /* the busiest */
+    double step_ms, tokens_per_s, tflops; /* of all workers: 6 operations per parameter and token */
+    enum eps_queue binds;                 /* the busiest queue */
     double busy_ms[EPS_QUEUES];
-    double waited_ms[EPS_QUEUES]
-                    [EPS_QUEUES]; /* of one, while the other, which it needs, is at work; with busy_ms step_ms */
+    /* [a][b]: how long queue a waited for work in queue b. A row plus its busy_ms is step_ms. */
+    double waited_ms[EPS_QUEUES][EPS_QUEUES];
 };
-/* As eps_plan. One worker's queues, and the optimizer of all. */
+/* As eps_plan. Simulates one worker's queues and the optimizer for all workers. */
 int eps_plan_timeline(struct eps_timeline *out, const struct eps_train_options *options, struct eps_error *error);
 
-/* What this machine manages, measured: eps_plan and the daemon predict times from it. */
+/* Measured performance of this machine, from which eps_plan and the daemon predict times. */
 struct eps_profile {
-    char path[4096];                /* of the file that was written */
+    char path[4096];                /* of the file written */
     uint32_t rows[4];               /* of matrix products, */
-    double matmul_flops[2][4];      /* whose operations a second these are, in fp32 and in bf16 */
-    double attention_flops[2][2];   /* the same of causal attention: forward and backward, in fp32 and in bf16 */
-    double link_bytes_per_s;        /* from the host to the device */
+    double matmul_flops[2][4];      /* and their operations per second, in fp32 and in bf16 */
+    double attention_flops[2][2];   /* causal attention: forward and backward, in fp32 and in bf16 */
+    double link_bytes_per_s;        /* from host to device */
     double memory_bytes_per_s;      /* of the device, read and written */
     double update_parameters_per_s; /* by the optimizer on the host */
 };
 struct eps_profile_options {
     const char *device;   /* "cpu", "cuda", "cuda:1"; NULL, "auto": the CPU */
-    const char *path;     /* NULL: where eps_plan and eps-worker look, in the user's cache */
-    const char *programs; /* as eps_train's */
+    const char *path;     /* NULL: the user's cache, where eps_plan and eps-worker find it */
+    const char *programs; /* as in eps_train_options */
 };
 /* Takes some seconds. */
 int eps_profile(struct eps_profile *out, const struct eps_profile_options *options, struct eps_error *error);
 
-/* Mean loss of a model over the windows of files. programs, device_mem as above; batch, seq 0: chosen. */
+/* Mean loss of a model over the windows of files. */
 struct eps_eval_options {
-    const char *model; /* a directory, or that of a run: its latest checkpoint; NULL: the model that a daemon trains, as
-                          it is now, while its training goes on */
-    const char *const *data; /* (n_data), as eps_train's */
+    /* A directory; a run directory means its latest checkpoint. NULL: a snapshot of the model that a daemon trains; its
+     * training goes on. */
+    const char *model;
+    const char *const *data; /* (n_data), as in eps_train_options */
     size_t n_data;
-    const char *connect; /* with a model: as above. Without: the daemon that trains it; NULL: the caller's only one */
+    /* With model: as in eps_train_options. Without: the daemon that trains it; NULL: the caller's only daemon. */
+    const char *connect;
     const char *programs;
-    uint32_t batch, seq;
-    uint64_t eval_tokens;         /* measured at most, spread over the data; 0: all */
-    enum eps_separator separator; /* as eps_train's */
-    const char *device;           /* as eps_train's; like device_mem not with both model and connect */
-    uint64_t device_mem;
+    uint32_t batch, seq;          /* 0: chosen */
+    uint64_t eval_tokens;         /* maximum, spread evenly over the data; 0: all */
+    enum eps_separator separator; /* as in eps_train_options */
+    const char *device;           /* as in eps_train_options; not together with both model and connect */
+    uint64_t device_mem;          /* the same */
 };
 
 struct eps_eval_events {
-    void (*on_evaluating)(void *user, uint64_t n_tokens, uint64_t n_all); /* how far it is, after each minibatch */
+    void (*on_evaluating)(void *user, uint64_t n_tokens, uint64_t n_all); /* progress, after each minibatch */
     int (*should_stop)(void *user);                    /* asked several times a second; not 0: -EINTR */
-    void (*on_note)(void *user, const char *sentence); /* as eps_train's: what it waits for */
+    void (*on_note)(void *user, const char *sentence); /* reports what it waits for */
 };
 /* events may be NULL, and so may each callback. */
 int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *options,
@@ -343,126 +358,127 @@ int eps_eval(double *loss, uint64_t *tokens, const struct eps_eval_options *opti
 
 /* Continues a text, token by token. */
 struct eps_generate_options {
-    const char *model; /* as eps_eval_options */
+    const char *model; /* as in eps_eval_options */
     const char *connect, *programs;
     const char *device;
     uint64_t device_mem;
-    const char *prompt; /* (prompt_bytes) UTF-8 text; NULL or empty: prompt_ids, or, without any, what texts begin
-                           after: the end-of-text token, or, of bytes, a new line */
+    /* (prompt_bytes) UTF-8 text. NULL or empty: prompt_ids; without these, generation begins after an end-of-text
+     * token, or after a newline if the tokens are bytes. */
+    const char *prompt;
     size_t prompt_bytes;
-    const uint32_t *prompt_ids; /* (n_prompt_ids) token ids instead */
+    const uint32_t *prompt_ids; /* (n_prompt_ids) token ids instead of a text */
     size_t n_prompt_ids;
-    uint32_t
-        n_tokens; /* to generate at most; 0: 200. Where prompt and text are longer than the model's positions, it sees
-                          their last tokens alone: when all positions are taken, the last half of them begins anew */
-    double temperature; /* 0: greedy, the likeliest token each time; NAN: 1 */
-    uint32_t top_k;     /* of the k likeliest only; 0: of all */
-    double top_p;       /* of the likeliest that together have this probability; NAN: 1, all */
+    /* Maximum of new tokens; 0: 200. When prompt and new tokens exceed the model's positions, the model sees only the
+     * last ones: the last half of them moves to the first positions. */
+    uint32_t n_tokens;
+    double temperature; /* 0: greedy, always the likeliest token; NAN: 1 */
+    uint32_t top_k;     /* draw among the k likeliest; 0: all */
+    double top_p;       /* draw among the likeliest that together have this probability; NAN: 1, all */
     uint64_t seed;
 };
 
-struct eps_generated { /* what is known, after a failure too */
+struct eps_generated { /* also set after a failure, as far as known */
     uint32_t n_prompt, n_tokens;
-    double prompt_ms;        /* until the first new token was drawn; loading is not counted */
-    double tokens_ms;        /* for the others; callbacks are not counted */
-    uint64_t weight_bytes;   /* of the whole model */
-    uint64_t token_bytes;    /* of them, those that each token visits */
-    uint64_t resident_bytes; /* of them, those that stayed on the device; others are relayed each time, but the tables
-                              * of tokens and positions: what is looked up there is read where the host has it */
-    uint32_t n_slides;       /* how often the model's positions were all taken, and begun anew */
-    bool ended;              /* by the model's end-of-text token */
+    double prompt_ms;      /* until the first new token was drawn, without loading */
+    double tokens_ms;      /* for the other tokens, without callbacks */
+    uint64_t weight_bytes; /* of the whole model */
+    uint64_t token_bytes;  /* weight bytes that each token reads */
+    /* Weight bytes that stayed on the device. The others are relayed for each token, except the token and position
+     * tables, which are looked up in host memory. */
+    uint64_t resident_bytes;
+    uint32_t n_slides; /* how often the window slid because all positions were used */
+    bool ended;        /* by the model's end-of-text token */
 };
 
 struct eps_generate_events {
-    /* Each token as it comes: its id, and the text that is complete with it: valid UTF-8, maybe nothing. Bytes that are
-     * no character become U+FFFD. Of the end-of-text token there is no text; text is NULL where the model has no
-     * tokenizer. */
+    /* Each token as it is drawn: its id, and the text that it completes, valid UTF-8 and maybe empty. Invalid bytes
+     * become U+FFFD. The end-of-text token has an empty text. text is NULL if the model has no tokenizer. */
     void (*on_token)(void *user, uint32_t id, const char *text, size_t n);
-    int (*should_stop)(void *user); /* asked several times a second, and between two tokens; not 0: -EINTR */
-    void (*on_note)(void *user, const char *sentence); /* as eps_train's: what it waits for */
+    int (*should_stop)(void *user); /* asked several times a second and between two tokens; not 0: -EINTR */
+    void (*on_note)(void *user, const char *sentence); /* reports what it waits for */
 };
 int eps_generate(struct eps_generated *out, const struct eps_generate_options *options,
                  const struct eps_generate_events *events, void *user, struct eps_error *error);
 
-/* Writes a model for others to load: config.json, tokenizer, weights in fp32 or bf16 (rounded to nearest, ties to
- * even), in several files where they take over 4 GiB. out must not hold a model yet. */
+/* Writes a model for other programs: config.json, tokenizer, and weights in fp32 or bf16 (rounded to nearest, ties to
+ * even), split into several files above 4 GiB. out must not hold a model. */
 struct eps_export_options {
-    const char *model, *connect; /* as eps_eval_options */
+    const char *model, *connect; /* as in eps_eval_options */
     const char *out;
     bool bf16;
 };
 int eps_export(const struct eps_export_options *options, struct eps_error *error);
 
-/* Reads a checkpoint, or every one of a run directory, byte by byte against its checksums. on_checked is called for
- * each, with why NULL if it is whole. -EINVAL if one is not, -ENOENT if there is none. */
+/* Verifies every byte of a checkpoint, or of all checkpoints in a run directory, against their checksums. Calls
+ * on_checked for each; why is NULL if it is intact. -EINVAL if one is damaged, -ENOENT if there is none. */
 int eps_verify(const char *directory, void (*on_checked)(void *user, const char *path, uint64_t step, const char *why),
                void *user, struct eps_error *error);
 
-/* The steps of a run, as its directory's metrics.jsonl has them, in their order; the run may be under way. What a line
- * does not say is NAN or 0, and so are n_steps and device_budget_bytes always. Lines that are none of a step are passed
- * over: *n_bad, which may be NULL, counts them. What on_step is given is gone when it returns. -ENOENT, -errno. */
+/* Reads the steps in a run's metrics.jsonl, in order; the run may still be active. Values absent from a line are NAN or
+ * 0; n_steps and device_budget_bytes always are. Invalid lines are skipped and counted in *n_bad (may be NULL).
+ * on_step's argument is valid during the call only. -ENOENT, -errno. */
 int eps_metrics_read(const char *run, void (*on_step)(void *user, const struct eps_step *step), void *user,
                      uint64_t *n_bad, struct eps_error *error);
 
-/* The presets of --model, name by name; NULL after the last. */
+/* The presets of --model by index; NULL after the last. */
 struct eps_preset {
     const char *name;
     uint32_t n_layers, n_heads, width, n_positions, vocabulary;
     uint64_t n_parameters;
-    bool learns; /* its tokenizer, from the text that it is trained on */
+    bool learns; /* learns a tokenizer from its training text */
 };
 const struct eps_preset *eps_preset(size_t index);
 
-/* On a live daemon: address is a name, a daemon's directory, the output directory of its job, or NULL for the caller's
- * only one (-ENOENT: there is none; -ENOTUNIQ: there are several, by name). */
+/* Queries to a live daemon. address is a name, a daemon's directory, or the output directory of its job. NULL: the
+ * caller's only daemon (-ENOENT: there is none; -ENOTUNIQ: there are several, and the sentence lists them). */
 int eps_status(const char *address, void (*on_status)(void *user, const struct eps_status *status), void *user,
                struct eps_error *error);
-/* on_memory is called for the host, then for each worker. */
+/* Calls on_memory for the host, then for each worker. */
 int eps_mem(const char *address, void (*on_memory)(void *user, const struct eps_memory *side), void *user,
             struct eps_error *error);
-/* The caller's daemons, by directory, those of running eps_train included. */
+/* Directories of the caller's daemons, including those of running eps_train calls. */
 int eps_daemons(void (*on_daemon)(void *user, const char *address), void *user, struct eps_error *error);
-/* A checkpoint of its job, in that job's output directory, while training goes on; returns when it stands. */
+/* Saves a checkpoint of the daemon's job into its output directory while training goes on. Returns when it is
+ * complete. */
 int eps_save(const char *address, uint64_t *step, struct eps_error *error);
-/* Ends its job, if it has one, saved as that promised, and itself; returns when it is gone. */
+/* Ends the daemon and its job, which first saves what it promised. Returns when the daemon is gone. */
 int eps_stop(const char *address, struct eps_error *error);
 
-/* The same over one session that is kept open, for who looks again and again. should_stop, which may be NULL, is asked
- * several times a second while a call waits: anything but 0 ends that call with -EINTR. Once the daemon is gone, calls
- * return -EIO. */
+/* The same queries over one open session, for repeated use. should_stop (may be NULL) is asked several times a second
+ * while a call waits; not 0 ends that call with -EINTR. Once the daemon is gone, calls return -EIO. */
 struct eps_look;
 int eps_look_open(struct eps_look **out, const char *address, int (*should_stop)(void *user), void *user,
                   struct eps_error *error);
-void eps_look_close(struct eps_look *look);                /* NULL is fine */
+void eps_look_close(struct eps_look *look);                /* NULL is safe */
 const char *eps_look_address(const struct eps_look *look); /* the daemon's directory */
-/* What *out points to stays until the next call. */
+/* *out is valid until the next call. */
 int eps_look_status(struct eps_look *look, struct eps_status *out, struct eps_error *error);
-/* pages: asks the system too, at most once a second, whoever looks; else no pages are known. */
+/* pages: also asks the operating system, at most once a second for all observers; otherwise pages are unknown. */
 int eps_look_mem(struct eps_look *look, bool pages, void (*on_memory)(void *user, const struct eps_memory *side),
                  void *user, struct eps_error *error);
-/* What *units (n) points to stays until the next call; none without a job. */
+/* *units (n) is valid until the next call; empty without a job. */
 int eps_look_units(struct eps_look *look, const struct eps_unit **units, size_t *n, struct eps_error *error);
 int eps_look_workers(struct eps_look *look, void (*on_worker)(void *user, const struct eps_worker *worker), void *user,
                      struct eps_error *error);
-/* losses stay until the next call. */
+/* losses are valid until the next call. */
 int eps_look_recent(struct eps_look *look, struct eps_recent *out, struct eps_error *error);
 int eps_look_save(struct eps_look *look, uint64_t *step, struct eps_error *error);
-/* Returns 0 when the daemon has heard of it, or has ended already; eps_look_wait tells of its end. */
+/* Returns 0 once the daemon has received the request, or if it has ended already. eps_look_wait reports its end. */
 int eps_look_stop(struct eps_look *look, struct eps_error *error);
-/* Lets time pass; UINT64_MAX: for ever. */
+/* Waits ms milliseconds; UINT64_MAX: until the daemon is gone. */
 int eps_look_wait(struct eps_look *look, uint64_t ms, struct eps_error *error);
 
-/* The one of names (n_names) that the writer of `word` may have meant: at most a third of the word's letters differ, or
- * one of the two begins with the other. NULL: none. For "did you mean". */
+/* The name in names (n_names) closest to a misspelt word, for "did you mean": at most a third of the letters differ, or
+ * one is a prefix of the other. NULL: none. */
 const char *eps_nearest(const char *word, const char *const *names, size_t n_names);
 
-/* A word as a shell reads it, to be pasted: as it is, or in single quotes. Returns out, or `word` where it needs no quotes
- * or cap bytes do not hold it with them. */
+/* Quotes a word for a shell with single quotes, if necessary. Returns out; or `word` if it needs no quotes or cap bytes
+ * are too few. */
 const char *eps_quote(char *out, size_t cap, const char *word);
 
-/* "2GiB", "512M", "1000" in bytes. -EDOM with a sentence that names the option. */
+/* Parses "2GiB", "512M", "1000" as bytes. -EDOM with a sentence that names the option. */
 int eps_parse_bytes(uint64_t *out, const char *option, const char *text, struct eps_error *error);
-/* "1.4 GiB"; returns out. */
+/* Formats as "1.4 GiB"; returns out. */
 const char *eps_format_bytes(char out[24], uint64_t bytes);
 /* The same in the unit of `like`: "0.12 GiB" beside "2.0 GiB". */
 const char *eps_format_bytes_like(char out[24], uint64_t bytes, uint64_t like);
