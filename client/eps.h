@@ -93,7 +93,7 @@ struct eps_train_options {
     uint64_t eval_every;
     uint64_t eval_tokens; /* held-out tokens per evaluation, spread evenly; 0: all; UINT64_MAX: 64 Ki */
     uint32_t patience;    /* the run ends after this many evaluations without a new best; 0: never */
-    /* Steps between checkpoints. 0: at the end only, and not on interrupts. UINT64_MAX: a tenth of the run, rounded up. */
+    /* Steps between checkpoints. 0: at the end only, not on interrupts. UINT64_MAX: a tenth of the run, rounded up. */
     uint64_t save_every;
     uint32_t keep; /* newest checkpoints to keep, plus the best; UINT32_MAX: 2; 0: all */
     bool deterministic;

@@ -13,20 +13,20 @@
 
 enum { LABEL = 13 }; /* columns of "loss         " */
 
-/* Lines that are gathered before they are printed. */
+/* Collects lines in memory before they are printed. */
 struct lines {
     char *text;
     size_t n;
 };
 
-/* NULL: no memory, and nothing is said. */
+/* NULL: no memory; then nothing is reported. */
 static FILE *open_lines(struct lines *lines)
 {
     *lines = (struct lines){NULL, 0};
     return open_memstream(&lines->text, &lines->n);
 }
 
-/* Closes out and prints its lines, each of a label and a text, which is broken to the width of a terminal. */
+/* Closes out and prints its lines. Each is a label and a text, which is wrapped to the terminal's width. */
 static void print_lines(FILE *out, struct lines *lines)
 {
     const char *colour = terminal_style(stdout, TERMINAL_LABEL), *plain = terminal_style(stdout, TERMINAL_PLAIN);
@@ -34,7 +34,7 @@ static void print_lines(FILE *out, struct lines *lines)
     fclose(out);
     for (char *line = lines->text, *end; line && *line; line = end + 1) {
         end = line + strcspn(line, "\n");
-        if (!*end) /* each ends with one */
+        if (!*end) /* each line ends with one */
             break;
         *end = 0;
         const size_t label = strlen(line) < LABEL ? strlen(line) : LABEL;
@@ -46,7 +46,7 @@ static void print_lines(FILE *out, struct lines *lines)
     fflush(stdout);
 }
 
-/* free_memory: nobody said how much. */
+/* free_memory: --device-mem was left unset. */
 static void print_workers(FILE *out, const struct eps_train_options *o, bool free_memory)
 {
     const char *margin = strcmp(o->device, "cpu") == 0 ? "7/8 of free memory" : "31/32 of free memory";
@@ -106,13 +106,13 @@ void account_options(const struct eps_train_options *o, uint64_t n_parameters, b
     print_lines(out, &text);
 }
 
-/* "device 47 MiB of 64 MiB: workspace 20 MiB, stash 8 MiB, ...": the largest terms of what is planned. */
+/* Prints "device 47 MiB of 64 MiB: workspace 20 MiB, stash 8 MiB, ...": the largest terms of the plan. */
 static void print_planned(FILE *out, const struct eps_memory *side)
 {
     enum { NAMED = 4 };
     char bytes[24], budget[24];
     const uint64_t like = text_unit(side->planned, side->budget);
-    uint64_t left = side->planned, told = 0; /* bit i: row i */
+    uint64_t left = side->planned, told = 0; /* bit i: row i was printed */
 
     fprintf(out, "%s %s", side->worker ? "device" : "host", eps_format_bytes_like(bytes, side->planned, like));
     if (side->budget)
@@ -151,8 +151,8 @@ void account_plan(const struct eps_choice *choice, const struct eps_memory *host
     print_lines(out, &text);
 }
 
-/* Whether a file of the run is where it should be: the directory may have been removed, or moved. */
-static bool stands(const struct account *a, const char *name)
+/* True if a file of the run exists; its directory may have been removed or moved. */
+static bool exists(const struct account *a, const char *name)
 {
     char path[sizeof a->out + 64];
 
@@ -160,16 +160,17 @@ static bool stands(const struct account *a, const char *name)
     return access(path, F_OK) == 0;
 }
 
-/* What stands, which need not be the last step's, and what it is good for. */
+/* Prints the files of the run that exist and what each is for; the newest checkpoint may be older than the last
+ * step. */
 static void print_files(const struct account *a)
 {
-    char name[4096], directory[4 * sizeof a->out]; /* to be pasted: as it was called this time */
+    char name[4096], directory[4 * sizeof a->out]; /* ready to paste into a shell */
     char step[32];
     const char *const eps = eps_quote(name, sizeof name, program_invocation_name);
     const char *const out = eps_quote(directory, sizeof directory, a->out);
     const uint64_t saved = a->saved;
 
-    if (!stands(a, "metrics.jsonl")) {
+    if (!exists(a, "metrics.jsonl")) {
         printf("files        no longer in %s: it was moved or removed\n", a->out);
         return;
     }
@@ -179,14 +180,14 @@ static void print_files(const struct account *a)
     }
     snprintf(step, sizeof step, "step-%" PRIu64, saved);
     printf("files        weights in %s/step-%" PRIu64 ", steps in %s/metrics.jsonl\n", a->out, saved, a->out);
-    if (stands(a, "best"))
+    if (exists(a, "best"))
         printf("             the lowest held-out loss: weights in %s/best\n", a->out);
     if (saved < a->n_steps && !a->complete)
         printf("next         %s train --resume %s\n", eps, out);
     else
         printf("next         %s generate --model %s/%s\n"
                "             %s train --resume %s --steps %" PRIu64 "\n",
-               eps, out, stands(a, "latest/config.json") ? "latest" : step, eps, out, 2 * saved);
+               eps, out, exists(a, "latest/config.json") ? "latest" : step, eps, out, 2 * saved);
 }
 
 static void print_against(FILE *out, uint64_t peak, uint64_t planned)

@@ -1,6 +1,6 @@
-/* tools/account.h - what eps train says of a run: what is about to be done, before the first step, and what came of it.
+/* tools/account.h - eps train's report of a run: the plan before the first step, the result at the end.
  *
- * Lines on stdout, a word and what it is, for eyes; programs read metrics.jsonl. */
+ * Each line on stdout is a label and its value, for people; programs read metrics.jsonl. */
 #ifndef TOOLS_ACCOUNT_H
 #define TOOLS_ACCOUNT_H
 
@@ -9,22 +9,22 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Of a run, as it goes on; what the end says. */
+/* State of a run, for the report at its end. */
 struct account {
     char out[4096];
-    uint64_t first, last, n_steps; /* updates: when this began, and so far; of the run */
-    bool complete;                 /* the run has ended as it should */
-    uint64_t saved;                /* of the newest checkpoint; UINT64_MAX: none */
-    uint64_t n_skipped;            /* of these steps: they left no trace */
-    double loss, before, after;    /* of the last step; held out, NAN if it was not measured */
-    double tokens, ms;             /* of all steps here */
+    uint64_t first, last, n_steps; /* updates: before this call, so far, and of the whole run */
+    bool complete;                 /* ended regularly */
+    uint64_t saved;                /* newest checkpoint's step; UINT64_MAX: none */
+    uint64_t n_skipped;            /* skipped steps of this call */
+    double loss, before, after;    /* of the last step; held-out losses, NAN if not measured */
+    double tokens, ms;             /* of this call's steps */
     uint64_t device_peak, device_planned, device_budget, host_peak, host_planned;
 };
 
-/* free_memory: nobody said how much of a device's. */
+/* free_memory: --device-mem was left unset. */
 void account_options(const struct eps_train_options *resolved, uint64_t n_parameters, bool free_memory);
 void account_plan(const struct eps_choice *choice, const struct eps_memory *host, const struct eps_memory *device);
-/* After the last step of the run, or the last before it was interrupted. */
+/* After the run's last step, or after its last step before an interrupt. */
 void account_end(const struct account *account);
 
 #endif

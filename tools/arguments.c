@@ -37,7 +37,7 @@ static int __attribute__((format(printf, 2, 3))) misuse(const struct command *co
     return arguments_fail(command, -EDOM, sentence);
 }
 
-/* Columns of help: as wide as the terminal, within reason; in a pipe as a page. */
+/* Width of the help: the terminal's, within limits; in a pipe a page's. */
 static size_t help_width(void)
 {
     enum { PAGE = 80, WIDEST = 100, NARROWEST = 50 };
@@ -114,7 +114,7 @@ static int parse_count(const struct command *command, const struct argument *a, 
     return status;
 }
 
-/* The number at text; *end is what follows. NaN is none: libeps takes it for "choose". */
+/* Parses a number at text; *end is what follows. NaN is refused, as libeps takes it for unset. */
 static bool parse_real(const char *text, char **end, double *out)
 {
     *out = strtod(text, end);
@@ -212,7 +212,7 @@ static int parse_value(const struct command *command, const struct argument *a, 
     return misuse(command, "%s takes no value", a->name);
 }
 
-/* The argument that `word` names, up to '=' if there is one. */
+/* Finds the argument named by `word`, which ends at '=' if there is one. */
 static const struct argument *find(const struct command *command, const char *word)
 {
     const size_t n = strcspn(word, "=");
@@ -225,7 +225,7 @@ static const struct argument *find(const struct command *command, const char *wo
     return NULL;
 }
 
-/* The option at argv[*at] with its values; *at is moved past them. */
+/* Parses the option at argv[*at] and its values, and advances *at past them. */
 static int parse_option(const struct command *command, const struct argument *a, int argc, char **argv, int *at)
 {
     const char *equals = strchr(argv[*at], '=');
@@ -283,7 +283,7 @@ static int unknown(const struct command *command, const char *option)
 
 int arguments_parse(const struct command *command, int argc, char **argv)
 {
-    size_t next = 0; /* positional */
+    size_t next = 0; /* positional arguments so far */
     int status = -1;
 
     for (int at = 1; at < argc && status < 0;) {

@@ -11,7 +11,7 @@ static void print_row(const char *name, double value, const char *unit, const ch
     printf("%-22s %8.1f %-14s  %s\n", name, value, unit, meaning);
 }
 
-/* found: the file is where it is looked for. */
+/* found: the file is where eps plan looks for it. */
 static void print_profile(const struct eps_profile *p, bool found)
 {
     static const char *const names[] = {"fp32", "bf16"};

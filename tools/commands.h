@@ -1,4 +1,4 @@
-/* tools/commands.h - the eps command's subcommands, one file each. Each returns the exit status. */
+/* tools/commands.h - the subcommands of eps, one file each. Each returns its exit status. */
 #ifndef TOOLS_COMMANDS_H
 #define TOOLS_COMMANDS_H
 

@@ -1,4 +1,4 @@
-/* eps generate: the text goes to stdout as it comes, and nothing else does. */
+/* eps generate: prints the text on stdout as it is generated, and nothing else there. */
 #include "client/eps.h"
 #include "tools/answer.h"
 #include "tools/arguments.h"
@@ -25,18 +25,18 @@ struct text {
 struct generate {
     struct eps_generate_options options;
     const char *prompt, *prompt_file, *ids_text; /* as given */
-    struct text file;                            /* what prompt_file held */
+    struct text file;                            /* content of prompt_file */
     uint32_t *ids;                               /* (options.n_prompt_ids), parsed from ids_text */
     bool json, terminal;
     bool begun;      /* something was printed */
-    char last;       /* character printed */
-    int write_error; /* errno of stdout, 0 */
+    char last;       /* last character printed */
+    int write_error; /* errno of stdout, or 0 */
     struct stopping stopping;
-    struct text continuation; /* for JSON */
+    struct text continuation; /* collected for JSON */
     json_t *new_ids;
 };
 
-/* -ENOMEM, and text stays as it was. */
+/* -ENOMEM: text is unchanged. */
 static int append(struct text *text, const char *bytes, size_t n)
 {
     if (text->n + n >= text->cap) {
@@ -61,8 +61,8 @@ static void put(struct generate *g, const char *bytes, size_t n)
         g->last = bytes[n - 1];
 }
 
-/* Of what a model says, a terminal gets characters and no commands: control characters, those of one byte and U+0080 to
- * U+009F, are shown as U+FFFD. text is UTF-8. */
+/* Prints a model's output, UTF-8. On a terminal, control characters (single bytes and U+0080 to U+009F) become U+FFFD,
+ * so that no output acts as a terminal command. */
 static void print_text(struct generate *g, const char *text, size_t n)
 {
     size_t from = 0;
@@ -171,7 +171,7 @@ static void print_figures(const struct command *command, const struct eps_genera
             eps_format_bytes(visited, out->token_bytes));
 }
 
-/* The status to exit with. */
+/* Reports the result; returns the exit status. */
 static int end(struct generate *g, const struct command *command, int rc, const struct eps_generated *out,
                const struct eps_error *error)
 {
@@ -180,7 +180,7 @@ static int end(struct generate *g, const struct command *command, int rc, const 
     else if (g->terminal && g->begun && g->last != '\n')
         putchar('\n');
     fflush(stdout);
-    if (g->write_error == EPIPE) /* whoever read it has seen enough */
+    if (g->write_error == EPIPE) /* the reader has closed the pipe */
         return 128 + SIGPIPE;
     if (g->write_error) {
         fprintf(stderr, "%s: standard output: %s\n", command->name, strerror(g->write_error));
@@ -200,7 +200,7 @@ static int run(struct generate *g, const struct command *command)
     struct eps_generated out;
     struct eps_error error;
 
-    signal(SIGPIPE, SIG_IGN); /* writing says so too */
+    signal(SIGPIPE, SIG_IGN); /* the failed write reports it */
     stopping_init(&g->stopping);
     g->terminal = isatty(STDOUT_FILENO) == 1;
     return end(g, command, eps_generate(&out, &g->options, &events, g, &error), &out, &error);
@@ -217,7 +217,7 @@ static int __attribute__((format(printf, 3, 4))) fail(const struct command *comm
     return arguments_fail(command, rc, sentence);
 }
 
-/* -1 to go on, as arguments_parse. */
+/* Returns -1 to continue, as arguments_parse. */
 static int read_prompt(struct generate *g, const struct command *command)
 {
     FILE *file = strcmp(g->prompt_file, "-") == 0 ? stdin : fopen(g->prompt_file, "rb");

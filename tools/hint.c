@@ -8,10 +8,10 @@
 
 enum { MAX_OPTIONS = 80 };
 
-/* What transformers, torchrun, nanoGPT, llama.cpp and their like call an option of ours. Of several lines the first
- * counts whose option the command has. */
+/* Names that transformers, torchrun, nanoGPT, llama.cpp and similar programs use for our options. Of several matching
+ * lines, the first whose option the command has counts. */
 static const struct {
-    const char *theirs, *ours; /* ours may have a value behind a space */
+    const char *theirs, *ours; /* ours may be followed by a space and a value */
     const char *why;           /* NULL: "it is called OURS here" */
 } aliases[] = {
     {"--batch-size", "--batch", NULL},
@@ -102,7 +102,7 @@ static const struct {
     {"--max-memory", "--device-mem", NULL},
 };
 
-/* "--Batch_Size=8" and "-batch-size" as "--batch-size". */
+/* Normalises "--Batch_Size=8" and "-batch-size" to "--batch-size". */
 static void normalise(char *out, size_t cap, const char *option)
 {
     const size_t n_dashes = strspn(option, "-");
@@ -135,7 +135,7 @@ static const char *nearest(const struct command *command, const char *option)
 
     for (size_t i = 0; i < command->n_arguments && n < MAX_OPTIONS - 1; i++) {
         if (command->arguments[i].name[0] == '-')
-            names[n++] = command->arguments[i].name + 2; /* the dashes are no likeness */
+            names[n++] = command->arguments[i].name + 2; /* dashes do not count as similarity */
     }
     names[n++] = "help";
     return eps_nearest(option + 2, names, n);
@@ -149,7 +149,7 @@ void hint_option(char *out, size_t cap, const struct command *command, const cha
     const int said = snprintf(out, cap, "%.*s is not an option",
                               (int)(strcspn(option, "=") < 80 ? strcspn(option, "=") : 80), option);
     const size_t used = said > 0 && (size_t)said < cap ? (size_t)said : 0;
-    if (has(command, name)) { /* but for its dashes, or its case */
+    if (has(command, name)) { /* only its dashes or its case are wrong */
         snprintf(out + used, cap - used, ": did you mean %s?", name);
         return;
     }

@@ -1,4 +1,4 @@
-/* tools/hint.h - what was meant by a word that a command does not know. */
+/* tools/hint.h - suggests the option that an unknown one meant. */
 #ifndef TOOLS_HINT_H
 #define TOOLS_HINT_H
 
@@ -6,8 +6,8 @@
 
 #include <stddef.h>
 
-/* The sentence for an option that `command` does not have, up to '=' if there is one: what other programs call so is
- * named as it is called here, and a misspelt one is corrected. */
+/* The sentence for an option that `command` does not have; the option ends at '=' if there is one. Suggests our name
+ * for an option of other programs, or the correct spelling. */
 void hint_option(char *out, size_t cap, const struct command *command, const char *option);
 
 #endif

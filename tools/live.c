@@ -17,14 +17,14 @@ enum { PATIENCE_MS = 3000, SLICE_MS = 20 };
 
 struct member {
     char *address;
-    struct eps_look *look; /* NULL once it is gone */
+    struct eps_look *look; /* NULL once the daemon is gone */
 };
 
 struct live_options {
-    const char *address; /* NULL: all of the caller's */
+    const char *address; /* NULL: all of the caller's daemons */
     bool json;
     double watch_s;      /* period; 0: once */
-    const char *metrics; /* for Prometheus: a file, "-" for standard output; NULL: not */
+    const char *metrics; /* Prometheus file, "-": standard output; NULL: none */
 };
 
 struct live {
@@ -32,8 +32,8 @@ struct live {
     const struct live_options *options;
     struct member *members;
     size_t n_members;
-    bool several;   /* there is more than one daemon: they are listed, and none is waited for long */
-    uint64_t until; /* ms: when the daemon that is being asked is given up */
+    bool several;   /* several daemons: list them, with a short timeout each */
+    uint64_t until; /* ms: when to give up on the current daemon */
     struct screen screen;
     struct stopping stopping;
     struct eps_error error;
@@ -109,8 +109,8 @@ static bool is_member(const struct live *live, const char *address)
     return i < live->n_members;
 }
 
-/* Sessions with all of the caller's daemons that have none yet. One that does not answer is passed over, with a word
- * where nothing is redrawn, and so is one that has just ended. */
+/* Opens sessions with those of the caller's daemons that have none yet. Skips daemons that have just ended, or that do
+ * not answer; the latter with a note, unless the screen is redrawn. */
 static int gather(struct live *live)
 {
     struct names names = {0};
@@ -161,7 +161,7 @@ static void print_json(FILE *out, json_t *list, bool several, bool compact)
     json_decref(all);
 }
 
-/* Whoever collects the file must never see half of it. */
+/* The file is replaced atomically, so a collector never reads half of it. */
 static int write_metrics(struct live *live, const json_t *list)
 {
     const char *path = live->options->metrics;
@@ -171,7 +171,7 @@ static int write_metrics(struct live *live, const json_t *list)
     if ((size_t)snprintf(partial, sizeof partial, "%s.partial", path) >= sizeof partial)
         return snprintf(live->error.text, sizeof live->error.text, "--prometheus %.80s...: its name is too long", path),
                -EDOM;
-    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode)) /* the rename would put a file in the place of /dev/stdout */
+    if (lstat(path, &st) == 0 && !S_ISREG(st.st_mode)) /* a rename would replace /dev/stdout by a file */
         return snprintf(live->error.text, sizeof live->error.text,
                         "--prometheus %.300s: not a regular file: leave it out for standard output", path),
                -EINVAL;
@@ -194,7 +194,7 @@ static int write_metrics(struct live *live, const json_t *list)
     return rc;
 }
 
-/* One answer of all. Who is gone is dropped: -EIO once nobody is left. */
+/* Shows all daemons once, and drops those that are gone. -EIO when none is left. */
 static int show(struct live *live)
 {
     const bool watching = live->options->watch_s > 0;
@@ -233,7 +233,7 @@ static int show(struct live *live)
     return rc;
 }
 
-/* Until the next answer is due. All sessions are kept alive; the first end is an end of the wait. */
+/* Waits until the next answer is due and keeps all sessions alive. The end of any daemon ends the wait. */
 static int wait_all(struct live *live, uint64_t until)
 {
     for (uint64_t now = live_now_ms(); now < until; now = live_now_ms()) {
@@ -281,7 +281,7 @@ static int run(const struct command *command, const struct live_view *view, cons
         live.screen.terminal = false;
     rc = options->address ? 0 : gather(&live);
     if (!rc && live.n_members == 0)
-        rc = open_member(&live, options->address); /* or the sentence that says why not */
+        rc = open_member(&live, options->address); /* its error says why there is none */
     const bool begun = !rc;
     if (!rc)
         rc = options->watch_s > 0 ? watch(&live) : show(&live);
@@ -290,7 +290,7 @@ static int run(const struct command *command, const struct live_view *view, cons
     free(live.members);
     if (rc && stopping_look(&live.stopping)) {
         if (live.screen.begun)
-            putchar('\n'); /* below the ^C */
+            putchar('\n'); /* below the echoed ^C */
         return stopping_status(&live.stopping, 0);
     }
     if (rc == -EIO && begun && options->watch_s > 0) {
@@ -298,7 +298,7 @@ static int run(const struct command *command, const struct live_view *view, cons
             puts("ended");
         return 0;
     }
-    if (rc == -EINTR) /* the limit */
+    if (rc == -EINTR) /* the timeout */
         return arguments_fail(command, rc, "the daemon does not answer");
     return rc ? arguments_fail(command, rc, live.error.text) : 0;
 }

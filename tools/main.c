@@ -53,7 +53,7 @@ static void print_usage(FILE *to)
                 "manual. epsd is the daemon, eps-worker owns a device; both have --help.\n");
 }
 
-/* NULL: there is none of that name. */
+/* NULL: no such command. */
 static int (*find_command(const char *name))(int argc, char **argv)
 {
     for (size_t i = 0; i < N_COMMANDS; i++) {
@@ -120,11 +120,11 @@ static int dispatch(int argc, char **argv)
     return run ? run(argc - 1, argv + 1) : refuse_command(argv[1]);
 }
 
-/* As process_check_stack and process_check_descriptors in the daemon and the worker: a stack, and that 0, 1 and 2 are
- * open and there is room for more. What was closed gets /dev/null, the wrong way round, so that writing to it goes on failing. */
+/* The same checks as process_check_stack and process_check_descriptors: a sufficient stack, 0, 1 and 2 open, and room
+ * for more descriptors. A closed one becomes /dev/null opened in the wrong direction, so that using it still fails. */
 static bool check_limits(void)
 {
-    enum { FEWEST = 64, LEAST_KIB = 256 }; /* the daemon that is started inherits these */
+    enum { FEWEST = 64, LEAST_KIB = 256 }; /* the daemon inherits them */
     struct rlimit limit;
 
     if (getrlimit(RLIMIT_STACK, &limit) == 0 && limit.rlim_cur < LEAST_KIB << 10) {
@@ -148,12 +148,12 @@ int main(int argc, char **argv)
 {
     if (!check_limits())
         return 1;
-    signal(SIGXFSZ, SIG_IGN); /* a file that may not grow is an error like a full disk */
-    setlocale(LC_CTYPE, "");  /* how wide a character is; numbers stay as C has them */
+    signal(SIGXFSZ, SIG_IGN); /* a file size limit then acts like a full disk */
+    setlocale(LC_CTYPE, "");  /* for the width of characters; numbers stay in the C locale */
     const int status = dispatch(argc, argv);
 
     if ((fflush(stdout) || ferror(stdout)) && status == 0) {
-        if (errno == EPIPE) /* whoever read it has seen enough */
+        if (errno == EPIPE) /* the reader has closed the pipe */
             return 128 + SIGPIPE;
         fprintf(stderr, "eps: standard output: %s\n", strerror(errno));
         return 1;

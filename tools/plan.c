@@ -175,13 +175,13 @@ static void print_json(const struct eps_plan *plan)
                   (json_int_t)plan->stash_traffic, "ms", times_to_json(plan), "hiding_tokens", plan->hiding_tokens,
                   "minimum", (json_int_t)plan->minimum, "parameters", (json_int_t)plan->n_parameters);
 
-    assert(all); /* each number is finite: a profile's figures are checked */
+    assert(all); /* all finite: a profile's numbers are checked */
     json_dumpf(all, stdout, 0);
     putchar('\n');
     json_decref(all);
 }
 
-/* ---- a step in time ---- */
+/* ---- the timeline of a step ---- */
 
 static const struct {
     const char *key, *name;
@@ -195,7 +195,7 @@ static const struct {
 /* "device      works 68 %, waits 6.25 ms for optimizer, 0.55 ms for copies down" */
 static void print_device(const struct eps_timeline *line)
 {
-    const double least = line->step_ms / 1e4; /* what is less is not worth a word */
+    const double least = line->step_ms / 1e4; /* shorter waits are left out */
     const char *between = ", waits";
     char text[32];
 
@@ -247,7 +247,7 @@ static void print_timeline_json(const struct eps_timeline *line)
                             line->tokens_per_s, "tflops", line->tflops, "binds", queues[line->binds].key,
                             "device_waits_ms", line->step_ms - line->busy_ms[EPS_COMPUTE], "queues", each);
 
-    assert(all); /* each number is finite: a profile's figures are checked */
+    assert(all); /* all finite: a profile's numbers are checked */
     json_dumpf(all, stdout, 0);
     putchar('\n');
     json_decref(all);

@@ -13,7 +13,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Of a path's last point, if it is one of those that are drawn. */
+/* The picture format by suffix, "svg" or "png"; NULL for another. */
 static const char *format_of(const char *path)
 {
     const char *dot = strrchr(path, '.');
@@ -26,8 +26,8 @@ static int fail(struct eps_error *error, int rc, const char *what)
     return rc;
 }
 
-/* The first line that gnuplot said of what it did not like. */
-static void read_complaint(char *out, size_t cap, FILE *said)
+/* Reads the first line of gnuplot's error output. */
+static void read_gnuplot_error(char *out, size_t cap, FILE *said)
 {
     char line[300];
 
@@ -41,7 +41,7 @@ static void read_complaint(char *out, size_t cap, FILE *said)
     }
 }
 
-/* gnuplot, from script to picture. -d: not the user's own settings, which may be anything. */
+/* Runs gnuplot from script to picture. -d ignores the user's settings. */
 static int run_gnuplot(FILE *script, FILE *picture, FILE *said, struct eps_error *error)
 {
     char *const arguments[] = {"gnuplot", "-d", NULL};
@@ -68,7 +68,7 @@ static int run_gnuplot(FILE *script, FILE *picture, FILE *said, struct eps_error
             return fail(error, -errno, "gnuplot");
     if (status == 0)
         return 0;
-    read_complaint(complaint, sizeof complaint, said);
+    read_gnuplot_error(complaint, sizeof complaint, said);
     snprintf(error->text, sizeof error->text, "gnuplot failed: %s", complaint);
     return -EIO;
 }
@@ -102,7 +102,7 @@ static int draw(const struct plot *plot, const char *run, const char *path, stru
     if (!rc) {
         plot_write(script, plot, format_of(path), run);
         rc = fflush(script) ? fail(error, -errno, "a temporary file") : 0;
-        rewind(script); /* the descriptor that gnuplot inherits, too */
+        rewind(script); /* also for gnuplot's copy of the descriptor */
     }
     if (!rc)
         rc = run_gnuplot(script, picture, said, error);
@@ -117,7 +117,7 @@ static int draw(const struct plot *plot, const char *run, const char *path, stru
     return rc;
 }
 
-/* From a file that may be anybody's. */
+/* Prints text from an untrusted file. */
 static void print_text(const char *text)
 {
     for (; *text; text++)

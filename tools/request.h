@@ -1,5 +1,4 @@
-/* tools/request.h - what eps save and eps stop have in common: one daemon is asked for one thing, and the command waits
- * for the answer. */
+/* tools/request.h - shared by eps save and eps stop: sends one request to one daemon and waits for the result. */
 #ifndef TOOLS_REQUEST_H
 #define TOOLS_REQUEST_H
 
@@ -8,13 +7,13 @@
 #include <stdbool.h>
 
 struct request {
-    const char *name, *text; /* of the command, as in struct command */
-    const char *json;        /* what --help says of its object */
-    /* Asks, waits and prints; returns what libeps returned. */
+    const char *name, *text; /* as in struct command */
+    const char *json;        /* describes its JSON object in --help */
+    /* Requests, waits and prints; returns libeps's code. */
     int (*ask)(struct eps_look *look, bool json, struct eps_error *error);
 };
 
-/* Such a command. The exit status: 130 after Ctrl-C. */
+/* Runs such a command. Returns the exit status: 130 after Ctrl-C. */
 int request_command(int argc, char **argv, const struct request *request);
 
 #endif

@@ -25,7 +25,7 @@ static int save(struct eps_look *look, bool json, struct eps_error *error)
     struct eps_status status;
     char path[300];
     uint64_t step;
-    int rc = eps_look_status(look, &status, error); /* what it points to goes with the next call */
+    int rc = eps_look_status(look, &status, error); /* its strings are valid until the next call */
 
     if (!rc)
         snprintf(path, sizeof path - 40, "%s", status.out);

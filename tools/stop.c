@@ -11,8 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* What the first request does, and what one more would. */
-static const char *announce(const struct eps_status *s)
+/* Describes what this request does, and what a second one would. */
+static const char *describe_request(const struct eps_status *s)
 {
     if (strcmp(s->state, "stopping") == 0)
         return "stopping at once";
@@ -28,7 +28,7 @@ static int stop(struct eps_look *look, bool json, struct eps_error *error)
     int rc = eps_look_status(look, &status, error);
 
     if (!rc)
-        word = announce(&status);
+        word = describe_request(&status);
     if (!rc)
         rc = eps_look_stop(look, error);
     if (!rc && !json) {
@@ -38,7 +38,7 @@ static int stop(struct eps_look *look, bool json, struct eps_error *error)
     if (!rc)
         rc = eps_look_wait(look, UINT64_MAX, error);
     if (rc == -EIO && word)
-        rc = 0; /* it is gone */
+        rc = 0; /* the daemon is gone */
     if (!rc && json)
         answer_print(json_pack("{s:o, s:b}", "address", text_json(eps_look_address(look)), "stopped", 1));
     return rc;

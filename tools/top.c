@@ -1,7 +1,7 @@
-/* eps top: a live daemon's work on the whole screen, looked at twice a second.
+/* eps top: a live daemon's activity on the full screen, sampled twice a second.
  *
- * ncurses owns the terminal between screen_begin and screen_end, which every way out passes: keys and signals are looked
- * for while libeps waits, and Ctrl-Z is ncurses' own. What is on the screen is text from tools/screen/top_draw.c. */
+ * ncurses owns the terminal between screen_begin and screen_end, which runs on every exit. Keys and signals are polled
+ * while libeps waits; ncurses handles Ctrl-Z. tools/screen/top_draw.c makes the text on the screen. */
 #include "client/eps.h"
 #include "tools/arguments.h"
 #include "tools/commands.h"
@@ -24,15 +24,15 @@ enum { PERIOD_MS = 500 };
 struct top {
     struct eps_look *look;
     struct top_view view;
-    uint64_t seen_ms; /* when; 0: not yet */
+    uint64_t seen_ms; /* time of the sample; 0: none yet */
     bool utf8, quit, colours;
     SCREEN *screen; /* NULL: none */
     struct stopping stopping;
-    sigset_t quit_signal; /* SIGQUIT: held back until the terminal is as it was */
+    sigset_t quit_signal; /* SIGQUIT, held back until the terminal is restored */
     struct eps_error error;
 };
 
-/* ---- looking ---------------------------------------------------------------------------------------------------- */
+/* ---- sampling --------------------------------------------------------------------------------------------------- */
 
 static void take_status(struct top_view *view, const struct eps_status *s)
 {
@@ -103,7 +103,7 @@ static void on_memory(void *user, const struct eps_memory *side)
     }
 }
 
-/* A worker's link rates follow from what it had moved when it was last seen. */
+/* Computes workers' transfer rates from the bytes since the last sample. */
 static void add_rates(struct top_view *view, const struct top_view *before, uint64_t ms)
 {
     for (size_t i = 0; i < view->n_workers && ms > 0; i++) {
@@ -168,7 +168,7 @@ static int look(struct top *top)
 
 enum { LABEL = 1, USED, TROUBLE }; /* colour pairs */
 
-/* As NO_COLOR and the terminal allow. */
+/* Sets up colours if NO_COLOR and the terminal allow. */
 static void begin_colours(struct top *top)
 {
     if (!*terminal_style(stdout, TERMINAL_LABEL) || !has_colors() || start_color() == ERR ||
@@ -180,7 +180,7 @@ static void begin_colours(struct top *top)
     top->colours = true;
 }
 
-/* A line's first word says what it is about; a worker's bar is filled with '#'. */
+/* Colours a line by its first word; a worker's bar is filled with '#'. */
 static void colour_line(int row, const char *text)
 {
     static const char *const labels[] = {"loss", "worker", "host", "units"};
@@ -245,7 +245,7 @@ static bool is_quit_pending(void)
     return sigpending(&pending) == 0 && sigismember(&pending, SIGQUIT) == 1;
 }
 
-/* Asked by libeps while it waits: keys, a new size, signals. */
+/* Polled by libeps while it waits: keys, resizing, signals. */
 static int should_stop(void *user)
 {
     struct top *top = user;
@@ -287,7 +287,7 @@ static int print_once(struct top *top)
     int rc = look(top);
 
     if (!rc)
-        rc = eps_look_wait(top->look, PERIOD_MS, &top->error); /* rates need two looks */
+        rc = eps_look_wait(top->look, PERIOD_MS, &top->error); /* rates need two samples */
     if (!rc)
         rc = look(top);
     if (rc)
@@ -332,7 +332,7 @@ int command_top(int argc, char **argv)
         rc = once ? print_once(&top) : watch(&top);
     eps_look_close(top.look);
     top_view_free(&top.view);
-    sigprocmask(SIG_UNBLOCK, &top.quit_signal, NULL); /* if it came, this is the end */
+    sigprocmask(SIG_UNBLOCK, &top.quit_signal, NULL); /* a pending SIGQUIT ends the program here */
     if (top.quit)
         return 0;
     if (rc && stopping_look(&top.stopping))

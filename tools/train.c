@@ -15,7 +15,7 @@ struct train {
     struct progress progress;
     struct stopping stopping;
     struct account account;
-    bool free_memory; /* --device-mem was left to choose */
+    bool free_memory; /* --device-mem was left unset */
 };
 
 static void on_start(void *user, const struct eps_train_options *o, uint64_t n_parameters)

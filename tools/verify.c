@@ -20,7 +20,7 @@ static void print_line(void *user, const char *path, uint64_t step, const char *
     else
         printf("%s  %swhole%s, %" PRIu64 " step%s\n", path, terminal_style(stdout, TERMINAL_GREEN), plain, step,
                step == 1 ? "" : "s");
-    fflush(stdout); /* the next one may take a while */
+    fflush(stdout); /* the next checkpoint may take a while */
 }
 
 static void add_to_list(void *user, const char *path, uint64_t step, const char *why)

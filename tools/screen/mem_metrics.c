@@ -4,7 +4,7 @@
 
 #include <stdbool.h>
 
-/* A metric: a key of a side, or of each of its categories. */
+/* A metric: one key of a side, or of each of its categories. */
 static const struct metric {
     const char *name, *help, *key;
     bool categories;
@@ -21,7 +21,7 @@ static const struct metric {
 };
 
 struct side {
-    const char *daemon; /* its address */
+    const char *daemon; /* the daemon's address */
     const json_t *object;
     const char *kind;
 };
@@ -37,7 +37,8 @@ static void print_label(FILE *out, const char *name, const char *value)
     fputs("\"", out);
 }
 
-/* "NAME{daemon="lab",side="worker",worker="3",device="cpu",category="stash"} 4096"; no label without a value. */
+/* Prints "NAME{daemon="lab",side="worker",worker="3",device="cpu",category="stash"} 4096". Labels without a value are
+ * left out. */
 static void print_sample(FILE *out, const struct metric *metric, const struct side *side, const char *label,
                          const char *of, const json_t *value)
 {

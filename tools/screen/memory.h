@@ -1,4 +1,4 @@
-/* tools/screen/memory.h - one side's memory by category, as lines for people. */
+/* tools/screen/memory.h - prints one side's memory by category, for people. */
 #ifndef TOOLS_SCREEN_MEMORY_H
 #define TOOLS_SCREEN_MEMORY_H
 

@@ -32,7 +32,7 @@ static void add_side(struct plot_side *side, double step, const struct eps_memor
     series_add(&side->budget, step, memory->budget > 0 ? (double)memory->budget : NAN);
 }
 
-/* gnuplot takes the largest doubles for none. */
+/* gnuplot treats the largest doubles as missing. */
 static double drawable(double value)
 {
     return fabs(value) < 1e30 ? value : NAN;
@@ -53,8 +53,8 @@ void plot_add(struct plot *plot, const struct eps_step *step)
         add_side(&plot->sides[step->memory[i].worker ? 1 : 0], x, &step->memory[i]);
 }
 
-/* In single quotes nothing has a meaning but they themselves, which gnuplot does not always let be doubled: another
- * character stands for them. What no font shows is left out. */
+/* Prints a single-quoted string. Only the quote itself is special there, and doubling it does not always work, so
+ * another character replaces it. Unprintable characters are left out. */
 static void print_text(FILE *out, const char *text)
 {
     fputc('\'', out);
@@ -76,7 +76,7 @@ static void print_number(FILE *out, double value)
         fputs(" NaN", out);
 }
 
-/* As exact as the ends of the range, beyond which nothing is drawn. */
+/* As precise as the range's ends, beyond which nothing is drawn. */
 static void print_x(FILE *out, double step)
 {
     fprintf(out, " %.17g", step);
@@ -93,7 +93,7 @@ static void print_series(FILE *out, const char *name, const struct series *s)
     fputs("EOD\n", out);
 }
 
-/* Whether a number stands between two that are none: a line alone would not show it. */
+/* True if a finite value stands between two missing ones: a line alone would not show it. */
 static bool has_lone_point(const struct series *s)
 {
     for (size_t i = 0; i < s->n; i++) {
@@ -104,7 +104,7 @@ static bool has_lone_point(const struct series *s)
     return false;
 }
 
-/* A line, with points where they are few, large ones where they are very few. */
+/* Draws a line, with points if they are few, large ones if they are very few. */
 static void print_curve(FILE *out, const char *data, const struct series *s, const char *title, int colour)
 {
     const double size = s->n <= 3 ? 1 : s->n <= 32 ? 0.6 : 0.4;
@@ -143,7 +143,7 @@ static void print_loss(FILE *out, const struct plot *plot)
     }
     print_series(out, "loss", &plot->loss);
     print_series(out, "eval_loss", &plot->eval_loss);
-    fputs("set offsets 0, 0, graph 0.05, graph 0.05\nplot ", out); /* no point on the frame */
+    fputs("set offsets 0, 0, graph 0.05, graph 0.05\nplot ", out); /* keeps points off the frame */
     if (train)
         print_curve(out, "loss", &plot->loss, "training", 1);
     if (held_out) {
@@ -178,9 +178,8 @@ static double unit_of(double bytes, const char **name)
     return unit;
 }
 
-/* Categories on top of one another: column k + 2 is the sum of the first k, so that category k lies between columns
- * k + 2 and k + 3; the last column is the budget. A lone point becomes a line as long as the run, since an area of one
- * point has none. */
+/* Prints stacked categories. Column k + 2 is the sum of the first k, so category k lies between columns k + 2 and k +
+ * 3; the last column is the budget. A single point is drawn as a line as long as the run, as an area needs two. */
 static void print_sums(FILE *out, const char *name, const struct plot_side *side, double unit, double last)
 {
     fprintf(out, "$%s << EOD\n", name);
@@ -199,7 +198,7 @@ static void print_sums(FILE *out, const char *name, const struct plot_side *side
     fputs("EOD\n", out);
 }
 
-/* A budget far above what is used would flatten that to nothing: then it is named alone. */
+/* A budget far above the use would flatten the areas; then only the legend names it. */
 static bool is_budget_drawn(const struct plot_side *side)
 {
     return series_most(&side->budget) <= 3 * series_most(&side->all);
@@ -221,7 +220,7 @@ static void print_budget(FILE *out, const char *name, const struct plot_side *si
     print_text(out, title);
 }
 
-/* Bands between sums, opaque, so that each has its colour of the legend. */
+/* Draws opaque bands between the sums, so that each has its legend's colour. */
 static void print_memory(FILE *out, const struct plot *plot, unsigned which)
 {
     static const char *const names[] = {"host", "device"};
@@ -246,7 +245,7 @@ static void print_memory(FILE *out, const struct plot *plot, unsigned which)
     fputs("\nset yrange [*:*]\n", out);
 }
 
-/* More than gnuplot has of its own, which come again after the eighth. */
+/* gnuplot's own colours repeat after the eighth. */
 static void print_colours(FILE *out)
 {
     static const char *const colours[] = {"4477aa", "ee6677", "228833", "ccbb44", "66ccee", "aa3377", "999999",
@@ -260,7 +259,7 @@ static void print_colours(FILE *out)
 void plot_write(FILE *out, const struct plot *plot, const char *format, const char *title)
 {
     const double first = (double)plot->first, last = (double)plot->last;
-    const double margin = last - first > 1e-9 * last ? 0 : fmax(1, 1e-6 * last); /* a range has a length */
+    const double margin = last - first > 1e-9 * last ? 0 : fmax(1, 1e-6 * last); /* the range must not be empty */
 
     fprintf(out, "set terminal %s size 1000,1200 noenhanced\n",
             strcmp(format, "png") == 0 ? "pngcairo font 'sans,10'" : "svg background 'white'");

@@ -1,7 +1,7 @@
-/* tools/screen/plot.h - a run as curves, drawn by gnuplot.
+/* tools/screen/plot.h - draws a run's curves with gnuplot.
  *
- * gnuplot reads its script, data included, from standard input and writes the picture to standard output: it is given
- * no path, and what a path or a category is called never is a command. */
+ * gnuplot reads its script, data included, from standard input and writes the picture to standard output. It is given
+ * no path, and names of paths or categories are never executed as commands. */
 #ifndef TOOLS_SCREEN_PLOT_H
 #define TOOLS_SCREEN_PLOT_H
 
@@ -15,8 +15,8 @@
 enum { PLOT_CATEGORIES = 32 };
 
 struct plot_side {
-    struct series all;    /* what the categories add up to */
-    struct series budget; /* where the run says which; of the device */
+    struct series all;    /* sum of the categories */
+    struct series budget; /* the device's, if recorded */
     size_t n;
     struct plot_category {
         char name[32];
@@ -25,15 +25,15 @@ struct plot_side {
 };
 
 struct plot {
-    uint64_t first, last, n_steps; /* of the steps there are; 0: none */
+    uint64_t first, last, n_steps; /* first and last step, and their number; 0: none */
     struct series loss, eval_loss, tokens_per_s;
-    struct plot_side sides[2]; /* the host, the device that has most */
+    struct plot_side sides[2]; /* the host; the device with the most memory */
 };
 
-/* Begins zeroed. */
+/* Adds a step. Begin with a zeroed struct. */
 void plot_add(struct plot *plot, const struct eps_step *step);
 
-/* The script for a picture in this format, "svg" or "png"; the title may be anything. */
+/* Writes the script for a picture in this format, "svg" or "png"; the title may hold any characters. */
 void plot_write(FILE *script, const struct plot *plot, const char *format, const char *title);
 
 #endif

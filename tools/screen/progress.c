@@ -47,20 +47,20 @@ void progress_format(char *out, size_t cap, const struct progress *progress)
              eps_format_bytes_like(budget, step->device_budget_bytes, like), saved);
 }
 
-/* One write, as far as the terminal takes it so, after whatever the stream still held. */
+/* Flushes the stream, then writes text in one write if the terminal takes it whole. */
 static void put(const struct progress *progress, const char *text, size_t n)
 {
     fflush(progress->out);
     while (n > 0) {
         const ssize_t written = write(fileno(progress->out), text, n);
         if (written < 0 && errno != EINTR)
-            return; /* a terminal that is gone is no reason to end a run */
+            return; /* a closed terminal must not end a run */
         if (written > 0)
             text += written, n -= (size_t)written;
     }
 }
 
-/* "\r", the line with the mark in red, and the rest of what stood there erased. */
+/* Draws "\r", the line with the mark in red, and erases the rest of the old line. */
 static void draw(struct progress *progress)
 {
     const size_t width = terminal_columns(progress->out) - 1; /* a full line would wrap on some terminals */
@@ -71,7 +71,7 @@ static void draw(struct progress *progress)
     line[terminal_fit(line, width, &columns)] = 0;
     if (progress->n_columns > 0 && strcmp(line, progress->line) == 0)
         return;
-    const char *below = progress->n_columns > width ? "\n" : "\r"; /* a narrowed window has wrapped the old line */
+    const char *below = progress->n_columns > width ? "\n" : "\r"; /* a narrower window has wrapped the old line */
     const char *red = terminal_style(progress->out, TERMINAL_RED);
     const char *plain = terminal_style(progress->out, TERMINAL_PLAIN);
     const char *found = *red && progress->trouble ? strstr(line, mark) : NULL;
@@ -83,7 +83,7 @@ static void draw(struct progress *progress)
     progress->n_columns = columns;
 }
 
-/* In a pipe. */
+/* For a pipe. */
 static void print_line(struct progress *progress)
 {
     char line[sizeof progress->line];

@@ -30,7 +30,7 @@ static size_t count_lines(const char *text)
     return n;
 }
 
-/* One column and one row are left free: a full line would wrap, a newline on the last row scroll. */
+/* Leaves one column and one row free: a full line would wrap, and a newline on the last row would scroll. */
 static void compose(FILE *to, const char *text, struct winsize size)
 {
     const size_t n_rows = size.ws_row - 1u, n_lines = count_lines(text);

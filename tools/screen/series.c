@@ -54,6 +54,6 @@ double series_most(const struct series *s)
     double most = NAN;
 
     for (size_t i = 0; i < s->n; i++)
-        most = fmax(most, series_y(s, i)); /* the one that is a number */
+        most = fmax(most, series_y(s, i)); /* ignores NAN */
     return most;
 }

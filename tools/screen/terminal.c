@@ -45,13 +45,13 @@ size_t terminal_fit(const char *text, size_t n_columns, size_t *used)
         wchar_t c;
         size_t n = mbrtowc(&c, at, (size_t)(end - at), &state);
         int columns = 1;
-        if (n == (size_t)-1 || n == (size_t)-2) { /* not a character here: a byte in a place of its own */
+        if (n == (size_t)-1 || n == (size_t)-2) { /* no character in this locale: one column for the byte */
             n = 1;
             state = (mbstate_t){0};
         } else {
             columns = wcwidth(c);
         }
-        if (columns < 0) /* what does not print is one place in some terminals, none in others */
+        if (columns < 0) /* unprintable: one column in some terminals, none in others */
             columns = 1;
         if (*used + (size_t)columns > n_columns)
             break;
@@ -61,7 +61,7 @@ size_t terminal_fit(const char *text, size_t n_columns, size_t *used)
     return (size_t)(at - text);
 }
 
-/* Columns of the n bytes at text. */
+/* Columns that the n bytes of text take. */
 static size_t columns_of(const char *text, size_t n)
 {
     char *word = strndup(text, n);
@@ -75,7 +75,7 @@ static size_t columns_of(const char *text, size_t n)
 
 void terminal_wrap(FILE *out, const char *text, size_t at, size_t indent, size_t width)
 {
-    bool first = true; /* of its line, where a word stands however long it is */
+    bool first = true; /* first word of its line, which is never moved to the next */
 
     while (*text) {
         const size_t n_spaces = strspn(text, " "), n = strcspn(text + n_spaces, " \n");

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bytes of the character that begins here, at most `left`; 0 if none does. jansson is the judge. */
+/* Length of the character that begins here, at most `left`; 0 if it is invalid, as jansson decides. */
 static size_t character(const char *text, size_t left)
 {
     for (size_t n = 1; n <= 4 && n <= left; n++) {

@@ -10,11 +10,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LINE = 1024, NARROW = 76 /* columns: below, a worker's rates have a line of their own */ };
+enum { LINE = 1024, NARROW = 76 /* columns: on a narrower screen a worker's rates have a line of their own */ };
 
 struct page {
     FILE *out;
-    unsigned width, left; /* columns; lines to come at most */
+    unsigned width, left; /* columns; lines left */
     bool utf8;
 };
 
@@ -36,7 +36,7 @@ static void __attribute__((format(printf, 2, 3))) line(struct page *page, const 
     page->left--;
 }
 
-/* The last losses, as many as there are columns for: a character each, from the least to the greatest. */
+/* Draws the last losses, one character each, scaled from the least to the greatest. */
 static void draw_losses(char *out, size_t cap, const struct top_view *view, const struct page *page, size_t n_columns)
 {
     static const char *const blocks[] = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
@@ -48,7 +48,7 @@ static void draw_losses(char *out, size_t cap, const struct top_view *view, cons
 
     out[0] = '\0';
     for (size_t i = 0; i < n; i++) {
-        if (!isfinite(losses[i])) /* stands out */
+        if (!isfinite(losses[i])) /* highest, to stand out */
             continue;
         least = losses[i] < least ? losses[i] : least;
         most = losses[i] > most ? losses[i] : most;
@@ -84,7 +84,7 @@ static void draw_head(struct page *page, const struct top_view *view)
          view->tokens, view->saving ? "  saving" : "");
 }
 
-/* "[#####|    ]": in use, the peak, the budget. */
+/* "[#####|    ]": current, peak, budget. */
 static void draw_bar(char *out, size_t n_columns, const struct top_worker *w)
 {
     const size_t n = n_columns - 2;
@@ -142,7 +142,7 @@ static void draw_worker(struct page *page, const struct top_worker *w, bool whol
         line(page, "  %s", rates);
 }
 
-/* Each whole, if there is room for that; else a line each, and how many do not fit. */
+/* Draws each worker in full if there is room; otherwise one line each, and the number of those that do not fit. */
 static void draw_workers(struct page *page, const struct top_view *view, unsigned n_lines)
 {
     const unsigned whole = page->width < NARROW ? 3 : 2;
@@ -182,8 +182,8 @@ static void draw_host(struct page *page, const struct top_view *view, unsigned n
         line(page, "%s", text);
 }
 
-/* Of units first .. first+n-1, in one character: the busiest state; of those that all wait, how many are through. */
-static char sum_up(const struct top_view *view, size_t first, size_t n, uint64_t version)
+/* Summarises units first .. first+n-1 in one character: the busiest state; if all wait, how many have been updated. */
+static char summarise_units(const struct top_view *view, size_t first, size_t n, uint64_t version)
 {
     static const char marks[] = {
         [EPS_UNIT_WAITING] = '.', [EPS_UNIT_RELAYING] = '>', [EPS_UNIT_FOLDING] = 'f', [EPS_UNIT_UPDATING] = 'u'};
@@ -208,7 +208,7 @@ static uint64_t lowest_version(const struct top_view *view)
     return version;
 }
 
-/* A map: bottom unit first, row by row, a character each, or for as many as it takes to fit. */
+/* A map of all units, the bottom one first, row by row; one character stands for one or several units. */
 static void draw_units(struct page *page, const struct top_view *view)
 {
     if (view->n_units == 0 || page->left < 2)
@@ -225,7 +225,7 @@ static void draw_units(struct page *page, const struct top_view *view)
          version, version + 1, each);
     for (size_t i = 0; i < view->n_units; i += n_each) {
         const size_t left = view->n_units - i;
-        text[n++] = sum_up(view, i, left < n_each ? left : n_each, version);
+        text[n++] = summarise_units(view, i, left < n_each ? left : n_each, version);
         if (n == n_columns || n + 1 == sizeof text || left <= n_each) {
             text[n] = '\0';
             line(page, "  %s", text);
@@ -236,7 +236,7 @@ static void draw_units(struct page *page, const struct top_view *view)
 
 char *top_draw(const struct top_view *view, const struct top_size *size)
 {
-    enum { FEWEST = 7 }; /* lines: the head's 3, no worker, the host's 1, the units' 2, and one for any of them */
+    enum { FEWEST = 7 }; /* lines: 3 for the head, no worker, 1 for the host, 2 for the units, and one for either */
     char *text = NULL;
     size_t n;
     struct page page = {.width = size->width < LINE ? size->width : LINE - 1, .left = size->height, .utf8 = size->utf8};

@@ -1,6 +1,6 @@
-/* tools/screen/top_draw.h - the screen of eps top, as text: from what was seen of a daemon to lines that fit.
+/* tools/screen/top_draw.h - lays out the screen of eps top as text, from a daemon's data.
  *
- * Nothing here knows of terminals, so the same lines go to a screen and to a pipe, and can be compared in a test. */
+ * It knows nothing of terminals, so a screen and a pipe get the same lines, and a test can compare them. */
 #ifndef TOOLS_SCREEN_TOP_DRAW_H
 #define TOOLS_SCREEN_TOP_DRAW_H
 
@@ -13,7 +13,7 @@ struct top_worker {
     char device[32], model[64], phase[16], unit[32];
     uint64_t budget, current, peak;
     uint64_t down_bytes, up_bytes;
-    double down_per_s, up_per_s; /* bytes; NAN before the second look */
+    double down_per_s, up_per_s; /* bytes; NAN before the second sample */
 };
 
 struct top_category {
@@ -21,7 +21,7 @@ struct top_category {
     uint64_t current;
 };
 
-/* What was seen at one moment; a copy, owned: top_view_free. */
+/* A sample of everything shown; owned copies: top_view_free. */
 struct top_view {
     char name[64], state[16], model[64], trouble[256];
     uint64_t step, n_steps, n_parameters, saved_step; /* saved_step UINT64_MAX: none */
@@ -32,9 +32,9 @@ struct top_view {
     double tokens_per_s, step_ms;
     struct top_worker *workers; /* (n_workers) */
     size_t n_workers;
-    uint32_t n_threads; /* of the optimizer */
+    uint32_t n_threads; /* threads of the optimizer */
     uint64_t host_current, host_peak;
-    struct top_category *categories; /* (n_categories) of the host */
+    struct top_category *categories; /* (n_categories) host memory */
     size_t n_categories;
     struct eps_unit *units; /* (n_units) */
     size_t n_units;
@@ -42,12 +42,12 @@ struct top_view {
 
 struct top_size {
     unsigned width, height; /* columns, lines */
-    bool utf8;              /* blocks for the losses, else ASCII */
+    bool utf8;              /* draw losses with block characters, else ASCII */
 };
 
 /* At most height lines of at most width columns, each with its newline. Owned by the caller; NULL: no memory. */
 char *top_draw(const struct top_view *view, const struct top_size *size);
 
-void top_view_free(struct top_view *view); /* safe on a zeroed one */
+void top_view_free(struct top_view *view); /* safe on a zeroed struct */
 
 #endif
