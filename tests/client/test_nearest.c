@@ -1,12 +1,11 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "client/eps.h"
 
-#include <check.h>
 #include <string.h>
 
 /* By hand: each difference is one insertion, deletion, substitution or swap. */
-START_TEST(a_slip_of_the_fingers_is_understood)
+TEST(a_slip_of_the_fingers_is_understood)
 {
     static const char *const names[] = {"train", "plan", "eval", "generate", "status", "--learning", "--lr"};
     static const struct {
@@ -36,32 +35,19 @@ START_TEST(a_slip_of_the_fingers_is_understood)
     }
     ck_assert_ptr_null(eps_nearest("train", NULL, 0));
 }
-END_TEST
 
-START_TEST(underscores_are_dashes)
+TEST(underscores_are_dashes)
 {
     static const char *const names[] = {"--device", "--device-mem"};
 
     ck_assert_str_eq(eps_nearest("--device_mem", names, 2), "--device-mem");
 }
-END_TEST
 
-START_TEST(the_nearest_of_several_is_taken)
+TEST(the_nearest_of_several_is_taken)
 {
     static const char *const names[] = {"gpt2-large", "gpt2", "gpt2-xl"};
 
     ck_assert_str_eq(eps_nearest("gpt2-lage", names, 3), "gpt2-large");
     ck_assert_str_eq(eps_nearest("gpt3", names, 3), "gpt2");
     ck_assert_str_eq(eps_nearest("gpt2xl", names, 3), "gpt2-xl");
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("nearest");
-
-    tcase_add_test(tests, a_slip_of_the_fingers_is_understood);
-    tcase_add_test(tests, underscores_are_dashes);
-    tcase_add_test(tests, the_nearest_of_several_is_taken);
-    return run_tests(tests);
 }

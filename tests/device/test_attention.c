@@ -1,7 +1,7 @@
 /* Attention in tiles against attention by the formula. */
 #include "tests/kit/operation.h"
 #include "tests/kit/reference.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 #include <string.h>
@@ -153,7 +153,9 @@ static bool suits(const struct shape *s)
     return backend_suits(2 * (double)(s->n_rows * s->n_tokens * s->n_tokens * s->width));
 }
 
-START_TEST(attention_is_the_formula)
+SUITE_FIXTURE(mirror_forget, NULL)
+
+TEST_EACH(attention_is_the_formula, N_CASES)
 {
     struct attention t;
 
@@ -167,10 +169,9 @@ START_TEST(attention_is_the_formula)
                             .parts = {{"out", t.n_out, t.want_out, near(&t), NULL, OPERATION_VALUES},
                                       {"log_sum_exp", t.n_sum, t.want_sum, tolerance, .type = OPERATION_FP32}}});
 }
-END_TEST
 
 /* Half as much again: the output is not the device's own, whose error would cancel some of the probabilities'. */
-START_TEST(attention_backward_is_the_formula)
+TEST_EACH(attention_backward_is_the_formula, N_CASES)
 {
     struct attention t;
 
@@ -183,11 +184,10 @@ START_TEST(attention_backward_is_the_formula)
                                         .parts = {{"qkv_gradient", t.n_qkv, t.want_gradient, 1.5 * near(&t), NULL,
                                                    OPERATION_VALUES}}});
 }
-END_TEST
 
 /* A row computed by itself, at its place in the minibatch, equals the same row among others: by our own kernels, as a
  * library may divide its work as it likes. */
-START_TEST(attention_of_a_row_does_not_depend_on_the_others)
+TEST_EACH(attention_of_a_row_does_not_depend_on_the_others, N_CASES)
 {
     struct attention t;
     void *all, *alone;
@@ -209,7 +209,6 @@ START_TEST(attention_of_a_row_does_not_depend_on_the_others)
     operation_run(&run, &alone);
     ck_assert_mem_eq(alone, device_element(t.type, all, last * 3 * row), 3 * row * number_bytes(t.type));
 }
-END_TEST
 
 static void run_two(struct mirror *at, void *const out[], const void *context)
 {
@@ -227,7 +226,7 @@ static void run_two(struct mirror *at, void *const out[], const void *context)
 }
 
 /* Scores of 1000 and -1000 would overflow an exponential that is not taken relative to the largest. */
-START_TEST(attention_holds_large_scores)
+TEST_EACH(attention_holds_large_scores, NUMBER_TYPES)
 {
     static const float values[] = {1, 1000, 3, 1, -1000, 5};
     const enum number_type type = (enum number_type)_i;
@@ -245,10 +244,9 @@ START_TEST(attention_holds_large_scores)
     ck_assert_float_eq(operation_get(type, out, 1), 3);
     ck_assert_float_eq(sum[1], 1000);
 }
-END_TEST
 
 /* A NaN in one key reaches every later query's output, so that the loss shows it, and no earlier one's. */
-START_TEST(attention_passes_nan_on)
+TEST_EACH(attention_passes_nan_on, NUMBER_TYPES)
 {
     struct attention t;
     void *out[2];
@@ -262,17 +260,4 @@ START_TEST(attention_passes_nan_on)
     operation_run(&run, out);
     for (size_t query = 0; query < t.op.n_tokens; query++)
         ck_assert_int_eq(isnan(operation_get(t.type, out[0], query * t.op.width)), query >= 70);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = operation_cases("attention");
-
-    tcase_add_loop_test(tcase, attention_is_the_formula, 0, N_CASES);
-    tcase_add_loop_test(tcase, attention_backward_is_the_formula, 0, N_CASES);
-    tcase_add_loop_test(tcase, attention_of_a_row_does_not_depend_on_the_others, 0, N_CASES);
-    tcase_add_loop_test(tcase, attention_holds_large_scores, 0, NUMBER_TYPES);
-    tcase_add_loop_test(tcase, attention_passes_nan_on, 0, NUMBER_TYPES);
-    return run_tests(tcase);
 }

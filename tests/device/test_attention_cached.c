@@ -1,7 +1,7 @@
 /* Attention over kept keys and values against attention by the formula over the whole row. */
 #include "tests/kit/operation.h"
 #include "tests/kit/reference.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 
@@ -92,7 +92,9 @@ static bool suits(const struct shape *s, size_t n_calls)
     return backend_suits(4 * (double)((n_calls + 1) * n * n * s->width));
 }
 
-START_TEST(cached_attention_is_the_formula)
+SUITE_FIXTURE(mirror_forget, NULL)
+
+TEST_EACH(cached_attention_is_the_formula, N_CASES)
 {
     struct row t;
 
@@ -105,9 +107,8 @@ START_TEST(cached_attention_is_the_formula)
                             .context = &t,
                             .parts = {{"out", t.n_out, t.want + t.n_before, tolerance, NULL, OPERATION_VALUES}}});
 }
-END_TEST
 
-START_TEST(how_tokens_came_to_the_cache_changes_no_bit)
+TEST_EACH(how_tokens_came_to_the_cache_changes_no_bit, N_CASES)
 {
     static const size_t each[] = {1, 63, 64, 65, 1000};
     struct row t;
@@ -126,10 +127,9 @@ START_TEST(how_tokens_came_to_the_cache_changes_no_bit)
         ck_assert_mem_eq(first, again, t.n_out * number_bytes(t.type));
     }
 }
-END_TEST
 
 /* Each query of a call by itself; some, under a sanitizer. */
-START_TEST(queries_of_a_call_are_as_one_by_one)
+TEST_EACH(queries_of_a_call_are_as_one_by_one, N_CASES)
 {
     const struct shape *s = &shapes[_i / NUMBER_TYPES];
     struct row t;
@@ -151,10 +151,9 @@ START_TEST(queries_of_a_call_are_as_one_by_one)
         ck_assert_mem_eq(one, device_element(t.type, all, i * s->width), s->width * number_bytes(t.type));
     }
 }
-END_TEST
 
 /* A NaN in one key reaches every later query's output, and no earlier one's. */
-START_TEST(cached_attention_passes_nan_on)
+TEST_EACH(cached_attention_passes_nan_on, NUMBER_TYPES)
 {
     const struct shape s = {130, 0, 130, 2, 20};
     struct row t;
@@ -167,16 +166,4 @@ START_TEST(cached_attention_passes_nan_on)
     operation_run(&operation, &out);
     for (size_t query = 0; query < s.n; query++)
         ck_assert_int_eq(isnan(operation_get(t.type, out, query * s.width)), query >= 70);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = operation_cases("attention");
-
-    tcase_add_loop_test(tcase, cached_attention_is_the_formula, 0, N_CASES);
-    tcase_add_loop_test(tcase, how_tokens_came_to_the_cache_changes_no_bit, 0, N_CASES);
-    tcase_add_loop_test(tcase, queries_of_a_call_are_as_one_by_one, 0, N_CASES);
-    tcase_add_loop_test(tcase, cached_attention_passes_nan_on, 0, NUMBER_TYPES);
-    return run_tests(tcase);
 }

@@ -1,7 +1,7 @@
 /* Dropout against one Philox word at a time. */
 #include "tests/kit/operation.h"
 #include "tests/kit/reference.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 static const struct shape {
     size_t n_rows, n_tokens, n;
@@ -40,9 +40,11 @@ static void run_dropout(struct mirror *at, void *const out[], const void *contex
                              &t->dropout);
 }
 
+SUITE_FIXTURE(mirror_forget, NULL)
+
 /* One product, one sum: half a unit in the last place each. Kept and dropped elements differ by far more. The factor
  * 1/(1-p) is fp32. */
-START_TEST(dropout_keeps_what_its_words_say)
+TEST_EACH(dropout_keeps_what_its_words_say, WAYS *NUMBER_TYPES *N_SHAPES)
 {
     const struct shape *s = &shapes[_i / (WAYS * NUMBER_TYPES)];
     const enum number_type type = (enum number_type)(_i / WAYS % NUMBER_TYPES);
@@ -60,13 +62,4 @@ START_TEST(dropout_keeps_what_its_words_say)
                                         .run = run_dropout,
                                         .context = &t,
                                         .parts = {{"y", n, want, 0x1p-23, held_by(&t), OPERATION_VALUES}}});
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = operation_cases("dropout");
-
-    tcase_add_loop_test(tcase, dropout_keeps_what_its_words_say, 0, WAYS * NUMBER_TYPES * N_SHAPES);
-    return run_tests(tcase);
 }

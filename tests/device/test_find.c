@@ -1,8 +1,7 @@
 /* Backends by name, and what is said of a module that is missing, or will not do. */
 #include "device/find.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,25 +9,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-START_TEST(the_cpu_is_part_of_the_program)
+TEST(the_cpu_is_part_of_the_program)
 {
     struct error err = {""};
 
     ck_assert_ptr_eq(device_find("cpu", &err), &device_cpu);
     ck_assert_str_eq(err.text, "");
 }
-END_TEST
 
-START_TEST(another_name_is_refused)
+TEST(another_name_is_refused)
 {
     struct error err = {""};
 
     ck_assert_ptr_null(device_find("tpu", &err));
     ck_assert_str_eq(err.text, "there is no device 'tpu': it is cpu or cuda");
 }
-END_TEST
 
-START_TEST(a_module_has_the_whole_table)
+TEST(a_module_has_the_whole_table)
 {
     struct error err = {""};
     const struct device_ops *ops = device_load(BIN_DIR "/cudasim/eps-cuda.so", &err);
@@ -36,7 +33,6 @@ START_TEST(a_module_has_the_whole_table)
     ck_assert_msg(ops != NULL, "%s", err.text);
     ck_assert_str_eq(ops->name, "cuda");
 }
-END_TEST
 
 static const struct {
     const char *path, *sentence;
@@ -48,14 +44,13 @@ static const struct {
 };
 enum { N_WRONG = sizeof wrong / sizeof *wrong };
 
-START_TEST(what_is_no_module_of_this_build_is_refused)
+TEST_EACH(what_is_no_module_of_this_build_is_refused, N_WRONG)
 {
     struct error err = {""};
 
     ck_assert_ptr_null(device_load(wrong[_i].path, &err));
     ck_assert_msg(strstr(err.text, wrong[_i].sentence), "%s", err.text);
 }
-END_TEST
 
 /* What a worker in `directory`/bin says when it is told to use CUDA, and has no daemon. */
 static void say(char out[512], const char *directory)
@@ -82,7 +77,7 @@ static void link_or_copy(const char *from, const char *directory, const char *to
 }
 
 /* First without a module, then with one where it is installed, then with another beside the program. */
-START_TEST(a_module_is_looked_for_beside_the_program_and_where_it_is_installed)
+TEST(a_module_is_looked_for_beside_the_program_and_where_it_is_installed)
 {
     char directory[] = "/tmp/eps-find-XXXXXX", path[256], said[512];
 
@@ -107,17 +102,4 @@ START_TEST(a_module_is_looked_for_beside_the_program_and_where_it_is_installed)
 
     snprintf(path, sizeof path, "rm -r %s", directory);
     ck_assert_int_eq(system(path), 0);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("find");
-
-    tcase_add_test(tcase, the_cpu_is_part_of_the_program);
-    tcase_add_test(tcase, another_name_is_refused);
-    tcase_add_test(tcase, a_module_has_the_whole_table);
-    tcase_add_loop_test(tcase, what_is_no_module_of_this_build_is_refused, 0, N_WRONG);
-    tcase_add_test(tcase, a_module_is_looked_for_beside_the_program_and_where_it_is_installed);
-    return run_tests(tcase);
 }

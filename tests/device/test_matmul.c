@@ -1,7 +1,7 @@
 /* Products against the plain one in double, and the activations that follow them against libm's. */
 #include "tests/kit/operation.h"
 #include "tests/kit/reference.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 
@@ -110,7 +110,9 @@ static void check(const struct product *t)
                                                    t->op.wide ? OPERATION_FP32 : OPERATION_VALUES}}});
 }
 
-START_TEST(matmul_is_the_product)
+SUITE_FIXTURE(mirror_forget, NULL)
+
+TEST_EACH(matmul_is_the_product, N_SHAPES *NUMBER_TYPES *N_TRANSPOSITIONS)
 {
     const int way = _i % (N_TRANSPOSITIONS * NUMBER_TYPES);
     const struct shape *s = &shapes[_i / (N_TRANSPOSITIONS * NUMBER_TYPES)];
@@ -126,7 +128,6 @@ START_TEST(matmul_is_the_product)
             check(&t);
         }
 }
-END_TEST
 
 static void add_bias(struct product *t)
 {
@@ -136,7 +137,7 @@ static void add_bias(struct product *t)
         t->ab[i] += (double)operation_get(t->type, bias, i % t->op.n);
 }
 
-START_TEST(matmul_adds_the_bias)
+TEST_EACH(matmul_adds_the_bias, N_SHAPES *NUMBER_TYPES)
 {
     const struct shape *s = &shapes[_i / NUMBER_TYPES];
     struct product t;
@@ -148,10 +149,9 @@ START_TEST(matmul_adds_the_bias)
     t.op.epilogue = DEVICE_BIAS;
     check(&t);
 }
-END_TEST
 
 /* The activation is that of pre as it is stored: half a unit of bf16's last place off, with a slope of up to 1.13. */
-START_TEST(matmul_activates_what_it_stores_before)
+TEST_EACH(matmul_activates_what_it_stores_before, N_SMALL *NUMBER_TYPES *N_ACTIVATIONS)
 {
     const struct shape *s = &shapes[_i / N_ACTIVATIONS / NUMBER_TYPES];
     struct product t;
@@ -174,9 +174,8 @@ START_TEST(matmul_activates_what_it_stores_before)
                                         .parts = {{"c", t.n_c, c, near, held, OPERATION_VALUES},
                                                   {"pre", t.n_c, pre, tolerance(&t), held_pre, OPERATION_VALUES}}});
 }
-END_TEST
 
-START_TEST(matmul_multiplies_by_the_slope)
+TEST_EACH(matmul_multiplies_by_the_slope, N_SMALL *NUMBER_TYPES *N_ACTIVATIONS)
 {
     const struct shape *s = &shapes[_i / N_ACTIVATIONS / NUMBER_TYPES];
     struct product t;
@@ -202,10 +201,9 @@ START_TEST(matmul_multiplies_by_the_slope)
                             .context = &t,
                             .parts = {{"c", t.n_c, with_gaps(&t, t.ab, t.type, held), near, held, OPERATION_VALUES}}});
 }
-END_TEST
 
 /* What tells a loss that is not finite relies on it. */
-START_TEST(activations_pass_nan_on)
+TEST_EACH(activations_pass_nan_on, NUMBER_TYPES *N_ACTIVATIONS)
 {
     static const struct shape one = {1, 1, 1, 0};
     const enum number_type type = (enum number_type)(_i % NUMBER_TYPES);
@@ -220,18 +218,4 @@ START_TEST(activations_pass_nan_on)
     operation_run(&(struct operation){.type = type, .run = run_matmul, .context = &t, .parts = {{.n = 1}, {.n = 1}}},
                   (void *[]){c, pre});
     ck_assert(isnan(operation_get(type, c, 0)) && isnan(operation_get(type, pre, 0)));
-}
-END_TEST
-
-int main(void)
-{
-    const int n = N_SHAPES * NUMBER_TYPES, n_small = N_SMALL * NUMBER_TYPES;
-    TCase *tcase = operation_cases("matmul");
-
-    tcase_add_loop_test(tcase, matmul_is_the_product, 0, n * N_TRANSPOSITIONS);
-    tcase_add_loop_test(tcase, matmul_adds_the_bias, 0, n);
-    tcase_add_loop_test(tcase, matmul_activates_what_it_stores_before, 0, n_small * N_ACTIVATIONS);
-    tcase_add_loop_test(tcase, matmul_multiplies_by_the_slope, 0, n_small * N_ACTIVATIONS);
-    tcase_add_loop_test(tcase, activations_pass_nan_on, 0, NUMBER_TYPES * N_ACTIVATIONS);
-    return run_tests(tcase);
 }

@@ -1,7 +1,7 @@
 /* Layer normalisation against the plain one in double. */
 #include "tests/kit/operation.h"
 #include "tests/kit/reference.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 #include <string.h>
@@ -68,7 +68,9 @@ static bool suits(const struct shape *s)
     return backend_suits(10 * (double)(s->m * s->n));
 }
 
-START_TEST(norm_is_the_formula)
+SUITE_FIXTURE(mirror_forget, NULL)
+
+TEST_EACH(norm_is_the_formula, NUMBER_TYPES *N_SHAPES)
 {
     struct norm t;
 
@@ -80,7 +82,6 @@ START_TEST(norm_is_the_formula)
                                         .context = &t,
                                         .parts = {{"y", t.n_x, t.y, tolerance(&t.shape), .type = OPERATION_VALUES}}});
 }
-END_TEST
 
 /* out: dx, the weight's gradient, the bias's; statistics from a forward pass of the same device. */
 static void run_backward(struct mirror *at, void *const out[], const void *context)
@@ -93,7 +94,7 @@ static void run_backward(struct mirror *at, void *const out[], const void *conte
                            mirror_of(at, t->weight), t->shape.m, t->shape.n);
 }
 
-START_TEST(norm_backward_is_the_formula)
+TEST_EACH(norm_backward_is_the_formula, WAYS *N_SHAPES)
 {
     const struct shape *s = &shapes[_i / WAYS];
     /* Sums over rows: the CPU's in double, rounded once; others' in fp32, in any fixed order. */
@@ -121,10 +122,9 @@ START_TEST(norm_backward_is_the_formula)
                                     {"weight_gradient", s->n, t.gradient.weight, near, held_sums, OPERATION_FP32},
                                     {"bias_gradient", s->n, t.gradient.bias, sums, held_sums + s->n, OPERATION_FP32}}});
 }
-END_TEST
 
 /* Out of the middle of the minibatch, so that it lies elsewhere. */
-START_TEST(a_row_alone_is_as_among_others)
+TEST_EACH(a_row_alone_is_as_among_others, NUMBER_TYPES *N_SHAPES)
 {
     const struct shape *s = &shapes[_i / NUMBER_TYPES];
     const size_t row = s->m / 2;
@@ -142,7 +142,6 @@ START_TEST(a_row_alone_is_as_among_others)
     operation_run(&operation, &alone);
     ck_assert_mem_eq(alone, device_element(t.type, all, row * s->n), s->n * number_bytes(t.type));
 }
-END_TEST
 
 static void run_pair(struct mirror *at, void *const out[], const void *context)
 {
@@ -152,7 +151,7 @@ static void run_pair(struct mirror *at, void *const out[], const void *context)
 }
 
 /* By hand: mean 2, variance 1. */
-START_TEST(norm_of_one_and_three_is_minus_one_and_one)
+TEST(norm_of_one_and_three_is_minus_one_and_one)
 {
     float *const x = operation_room(NUMBER_FP32, 6); /* and weight, and bias */
 
@@ -161,16 +160,4 @@ START_TEST(norm_of_one_and_three_is_minus_one_and_one)
                                         .context = x,
                                         .parts = {{.name = "y", .n = 2, .expected = (const double[]){-1, 11}},
                                                   {"statistics", 2, (const double[]){2, 1}, .type = OPERATION_FP32}}});
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = operation_cases("norm");
-
-    tcase_add_loop_test(tcase, norm_is_the_formula, 0, NUMBER_TYPES * N_SHAPES);
-    tcase_add_loop_test(tcase, norm_backward_is_the_formula, 0, WAYS * N_SHAPES);
-    tcase_add_loop_test(tcase, a_row_alone_is_as_among_others, 0, NUMBER_TYPES * N_SHAPES);
-    tcase_add_test(tcase, norm_of_one_and_three_is_minus_one_and_one);
-    return run_tests(tcase);
 }

@@ -1,7 +1,7 @@
 /* Sums over rows, the embedding's look-ups and their gradients, and positions. */
 #include "tests/kit/operation.h"
 #include "tests/kit/reference.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -53,7 +53,9 @@ static void run_zero(struct mirror *at, void *const out[], const void *context)
     at->ops->zero(at->dev, out[0], *(const size_t *)context * sizeof(float));
 }
 
-START_TEST(zero_writes_its_elements_alone)
+SUITE_FIXTURE(mirror_forget, NULL)
+
+TEST_EACH(zero_writes_its_elements_alone, 5)
 {
     static const size_t sizes[] = {0, 1, 1023, 65536, 100001};
     const size_t n = sizes[_i];
@@ -64,11 +66,10 @@ START_TEST(zero_writes_its_elements_alone)
     operation_check(
         &(struct operation){.run = run_zero, .context = &n, .parts = {{"x", n + 3, want, 0, held, OPERATION_FP32}}});
 }
-END_TEST
 
 /* Where the sum lies, and as long as rounds may become: the CPU's first is of 1,024 numbers. A device that needs room
  * before the sum gets far less of it than plans give, so that it takes several rounds. */
-START_TEST(round_bf16_writes_over_what_it_has_read)
+TEST_EACH(round_bf16_writes_over_what_it_has_read, 5 * 3)
 {
     static const size_t sizes[] = {1, 1024, 1025, 3000, 60000};
     const size_t n = sizes[_i / 3], room = backend_get()->plan->rounding_bytes ? 256 : 0;
@@ -89,7 +90,6 @@ START_TEST(round_bf16_writes_over_what_it_has_read)
         ck_assert_uint_eq(got[i], number_to_bf16(from[i]));
     free(got);
 }
-END_TEST
 
 static void run_reduce(struct mirror *at, void *const out[], const void *context)
 {
@@ -104,7 +104,7 @@ static double sums(size_t m)
     return backend_get()->cuda ? 0x1p-24 + (double)m * 0x1p-24 : 0x1.01p-24;
 }
 
-START_TEST(reduce_rows_adds_the_rows)
+TEST_EACH(reduce_rows_adds_the_rows, N_CASES)
 {
     struct rows t;
     float *held;
@@ -120,7 +120,6 @@ START_TEST(reduce_rows_adds_the_rows)
                                         .context = &t,
                                         .parts = {{"sum", t.shape.n, want, sums(t.shape.m), held, OPERATION_FP32}}});
 }
-END_TEST
 
 /* The table, wherever it is; until give_back. */
 static const void *take_table(struct mirror *at, const struct rows *t, size_t n)
@@ -165,7 +164,7 @@ static bool in_chunk(uint32_t id)
     return id >= 3 && id < 3 + VOCABULARY;
 }
 
-START_TEST(embed_takes_the_rows_of_its_chunk_alone)
+TEST_EACH(embed_takes_the_rows_of_its_chunk_alone, 2 * N_CASES)
 {
     struct rows t;
     const size_t accumulate = (size_t)_i % 2;
@@ -185,7 +184,6 @@ START_TEST(embed_takes_the_rows_of_its_chunk_alone)
                                          .parts = {{"y", t.shape.m * t.shape.n, want, accumulate ? 0x1p-24 : 0, held,
                                                     OPERATION_VALUES}}});
 }
-END_TEST
 
 static void run_embed_backward(struct mirror *at, void *const out[], const void *context)
 {
@@ -196,7 +194,7 @@ static void run_embed_backward(struct mirror *at, void *const out[], const void 
 
 /* In order of i, in fp32: so that the bits are those of a plain loop. Elsewhere than on the CPU long runs of equal ids are
  * added up apart, and then onto the table. */
-START_TEST(embed_backward_adds_in_order)
+TEST_EACH(embed_backward_adds_in_order, N_CASES)
 {
     struct rows t;
     float *held, *sum;
@@ -218,7 +216,6 @@ START_TEST(embed_backward_adds_in_order)
                                         .context = &t,
                                         .parts = {{"table_gradient", n, want, near, held, OPERATION_FP32}}});
 }
-END_TEST
 
 static void run_position(struct mirror *at, void *const out[], const void *context)
 {
@@ -235,7 +232,7 @@ static void run_position_backward(struct mirror *at, void *const out[], const vo
     at->ops->position_backward(at->dev, out[0], mirror_of(at, t->x), t->n_rows, t->shape.m / t->n_rows, t->shape.n);
 }
 
-START_TEST(positions_are_added_to_every_row_and_summed_over_rows)
+TEST_EACH(positions_are_added_to_every_row_and_summed_over_rows, N_CASES)
 {
     struct rows t;
     void *held;
@@ -261,7 +258,6 @@ START_TEST(positions_are_added_to_every_row_and_summed_over_rows)
                             .context = &t,
                             .parts = {{"table_gradient", table, gradient, sums(t.n_rows), held_sums, OPERATION_FP32}}});
 }
-END_TEST
 
 static void run_activate(struct mirror *at, void *const out[], const void *context)
 {
@@ -271,7 +267,7 @@ static void run_activate(struct mirror *at, void *const out[], const void *conte
 
 /* Within 3 units in the last place, as after a product (test_matmul.c), of numbers of which the largest is near 1 or
  * beyond. */
-START_TEST(activate_is_the_formula)
+TEST_EACH(activate_is_the_formula, N_CASES *N_ACTIVATIONS)
 {
     struct rows t;
 
@@ -286,7 +282,6 @@ START_TEST(activate_is_the_formula)
                                         .context = &t,
                                         .parts = {{"y", n, want, 3 * 0x1p-23, NULL, OPERATION_VALUES}}});
 }
-END_TEST
 
 /* x, times 1, plus 0: what stands before the activation, and after it. */
 static void run_product(struct mirror *at, void *const out[], const void *context)
@@ -311,7 +306,7 @@ static void run_product(struct mirror *at, void *const out[], const void *contex
 }
 
 /* So that an activation may be kept or computed again from what was stored before it. */
-START_TEST(activate_gives_the_bits_of_a_product_s_epilogue)
+TEST_EACH(activate_gives_the_bits_of_a_product_s_epilogue, N_CASES *N_ACTIVATIONS)
 {
     struct rows t;
 
@@ -324,20 +319,4 @@ START_TEST(activate_gives_the_bits_of_a_product_s_epilogue)
     ck_assert_mem_eq(pre, t.x, n * number_bytes(t.type));
     operation_run(&(struct operation){.type = t.type, .run = run_activate, .context = &t, .parts = {{.n = n}}}, &again);
     ck_assert_mem_eq(after, again, n * number_bytes(t.type));
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = operation_cases("rows");
-
-    tcase_add_loop_test(tcase, zero_writes_its_elements_alone, 0, 5);
-    tcase_add_loop_test(tcase, round_bf16_writes_over_what_it_has_read, 0, 5 * 3);
-    tcase_add_loop_test(tcase, reduce_rows_adds_the_rows, 0, N_CASES);
-    tcase_add_loop_test(tcase, embed_takes_the_rows_of_its_chunk_alone, 0, 2 * N_CASES);
-    tcase_add_loop_test(tcase, embed_backward_adds_in_order, 0, N_CASES);
-    tcase_add_loop_test(tcase, positions_are_added_to_every_row_and_summed_over_rows, 0, N_CASES);
-    tcase_add_loop_test(tcase, activate_is_the_formula, 0, N_CASES * N_ACTIVATIONS);
-    tcase_add_loop_test(tcase, activate_gives_the_bits_of_a_product_s_epilogue, 0, N_CASES * N_ACTIVATIONS);
-    return run_tests(tcase);
 }

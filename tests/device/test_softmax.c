@@ -1,7 +1,7 @@
 /* Cross entropy over a vocabulary in chunks against the plain one in double. */
 #include "tests/kit/operation.h"
 #include "tests/kit/reference.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 #include <string.h>
@@ -78,10 +78,12 @@ static void run_softmax(struct mirror *at, void *const out[], const void *contex
     }
 }
 
+SUITE_FIXTURE(mirror_forget, NULL)
+
 /* Each exponential within 2 units in the last place, sums in blocks: the largest element, near `scale`, is one of few
  * roundings. A loss is a logarithm of such a sum; elsewhere than on the CPU the exponential is within 2 more and the
  * logarithm within 1. */
-START_TEST(chunks_give_the_whole_softmax)
+TEST_EACH(chunks_give_the_whole_softmax, NUMBER_TYPES *N_SHAPES)
 {
     const struct shape *s = &shapes[_i / NUMBER_TYPES];
     const bool cuda = backend_get()->cuda;
@@ -107,7 +109,6 @@ START_TEST(chunks_give_the_whole_softmax)
                                         .parts = {{"gradient", s->m * s->n, gradient, near, NULL, OPERATION_VALUES},
                                                   {"loss", s->m, losses, near_loss, .type = OPERATION_FP64}}});
 }
-END_TEST
 
 /* One row of two chunks of 20 that holds a value in one place, else zeros, under label 5. */
 static void run_row(struct mirror *at, void *const out[], const void *context)
@@ -122,7 +123,7 @@ static void run_row(struct mirror *at, void *const out[], const void *context)
 }
 
 /* By hand: log(39 e^0 + e^value) less the label's 0. */
-START_TEST(a_loss_holds_large_logits_and_shows_what_is_not_finite)
+TEST_EACH(a_loss_holds_large_logits_and_shows_what_is_not_finite, 8)
 {
     static const float values[] = {NAN, INFINITY, -INFINITY, 1000};
     const uint32_t label = 5;
@@ -143,14 +144,4 @@ START_TEST(a_loss_holds_large_logits_and_shows_what_is_not_finite)
     double *loss = mirror_array(1, sizeof *loss);
     operation_run(&operation, (void *[]){loss});
     ck_assert(!isfinite(*loss));
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = operation_cases("softmax");
-
-    tcase_add_loop_test(tcase, chunks_give_the_whole_softmax, 0, NUMBER_TYPES * N_SHAPES);
-    tcase_add_loop_test(tcase, a_loss_holds_large_logits_and_shows_what_is_not_finite, 0, 8);
-    return run_tests(tcase);
 }

@@ -3,10 +3,9 @@
 #include "proto/model/checkpoint.h"
 #include "tests/kit/driver.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 #include "tests/kit/users.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -115,7 +114,7 @@ static void bring_directories(int i)
 
 /* Nothing is made there, and no checkpoint that stands there goes: half a one neither, which is swept where a run
  * begins. */
-START_TEST(a_directory_is_taken_from_the_owner_alone)
+TEST(a_directory_is_taken_from_the_owner_alone)
 {
     const pid_t daemon = start();
     struct stat info;
@@ -132,7 +131,6 @@ START_TEST(a_directory_is_taken_from_the_owner_alone)
     ck_assert_int_eq(info.st_size, 1);
     stop(daemon);
 }
-END_TEST
 
 static int open_here(const char *name, int flags)
 {
@@ -203,6 +201,10 @@ static unsigned play(int fds[MOST], enum trick trick, unsigned n)
     return n;
 }
 
+SUITE_SKIP_UNLESS(users_can(), "only root can play several users")
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE(setup, processes_remove)
+
 static void answer(struct driver *driver, uint32_t id, int code, const int *fds, unsigned n_fds)
 {
     const struct message m = {.kind = MESSAGE_OUTPUT_DONE, .output_done = {.id = id, .code = code}};
@@ -254,7 +256,7 @@ static void bring_files(int i)
     driver_close(&driver);
 }
 
-START_TEST(a_checkpoint_goes_into_files_that_the_client_opened_for_writing)
+TEST_EACH(a_checkpoint_goes_into_files_that_the_client_opened_for_writing, TRICKS)
 {
     const pid_t daemon = start();
 
@@ -262,7 +264,6 @@ START_TEST(a_checkpoint_goes_into_files_that_the_client_opened_for_writing)
     check_theirs();
     stop(daemon);
 }
-END_TEST
 
 static void look_at(int i)
 {
@@ -281,7 +282,7 @@ static void look_at(int i)
     driver_close(&driver);
 }
 
-START_TEST(a_snapshot_goes_into_files_that_the_viewer_opened_for_writing)
+TEST_EACH(a_snapshot_goes_into_files_that_the_viewer_opened_for_writing, TRICKS)
 {
     const pid_t daemon = start();
 
@@ -289,7 +290,6 @@ START_TEST(a_snapshot_goes_into_files_that_the_viewer_opened_for_writing)
     check_theirs();
     stop(daemon);
 }
-END_TEST
 
 /* Weights, moments, config.json and training.json stand in them, at their beginning. */
 static void save_well(int i)
@@ -315,14 +315,13 @@ static void save_well(int i)
     driver_close(&driver);
 }
 
-START_TEST(files_that_were_opened_for_it_are_written)
+TEST(files_that_were_opened_for_it_are_written)
 {
     const pid_t daemon = start();
 
     as_member(save_well, 0);
     stop(daemon);
 }
-END_TEST
 
 enum { NOT_ASKED, TWICE, OF_ANOTHER, LEAVES, LEAVES_IN_PLACE, CANNOT, CANNOT_PLACE, ANSWERS };
 
@@ -372,7 +371,7 @@ static void answer_oddly(int i)
     driver_close(&driver);
 }
 
-START_TEST(whatever_a_client_answers_the_daemon_goes_on)
+TEST_EACH(whatever_a_client_answers_the_daemon_goes_on, ANSWERS)
 {
     const pid_t daemon = start();
 
@@ -380,7 +379,6 @@ START_TEST(whatever_a_client_answers_the_daemon_goes_on)
     check_theirs();
     stop(daemon);
 }
-END_TEST
 
 /* The first is written, and waits for its place, when the second is asked for. */
 static void save_two(int i)
@@ -408,14 +406,13 @@ static void save_two(int i)
     driver_close(&driver);
 }
 
-START_TEST(checkpoints_are_opened_one_at_a_time)
+TEST(checkpoints_are_opened_one_at_a_time)
 {
     const pid_t daemon = start();
 
     as_member(save_two, 0);
     stop(daemon);
 }
-END_TEST
 
 /* What is read is what came open for reading. */
 static void bring_config(int i)
@@ -436,17 +433,16 @@ static void bring_config(int i)
     driver_leave(&driver);
 }
 
-START_TEST(a_file_is_read_that_came_open_for_reading)
+TEST_EACH(a_file_is_read_that_came_open_for_reading, 2)
 {
     const pid_t daemon = start();
 
     as_member(bring_config, _i);
     stop(daemon);
 }
-END_TEST
 
 /* A trace is a file of the client's: a worker of a third user is not given it. */
-START_TEST(a_trace_is_open_to_the_workers_of_client_and_owner)
+TEST_EACH(a_trace_is_open_to_the_workers_of_client_and_owner, 3)
 {
     static const struct {
         uid_t uid;
@@ -471,7 +467,6 @@ START_TEST(a_trace_is_open_to_the_workers_of_client_and_owner)
     free(said);
     stop(daemon);
 }
-END_TEST
 
 static char run_out[320];
 
@@ -488,7 +483,7 @@ static bool is_training(void *context)
 }
 
 /* The owner of the daemon, who may not even list the member's directory, asks for a checkpoint, then for the end. */
-START_TEST(a_members_run_is_saved_in_its_place_whoever_asks)
+TEST(a_members_run_is_saved_in_its_place_whoever_asks)
 {
     char model[300], text[300];
     struct stat info;
@@ -514,7 +509,6 @@ START_TEST(a_members_run_is_saved_in_its_place_whoever_asks)
     *strstr(run_out, "/latest") = '\0';
     ck_assert_int_eq(users_run(USERS_MEMBER, true, "eps", (const char *const[]){"verify", run_out, NULL}), 0);
 }
-END_TEST
 
 static int told[2]; /* a pipe: the member's process waits for files, and for ever */
 
@@ -531,7 +525,7 @@ static void ask_and_hang(int i)
         pause();
 }
 
-START_TEST(a_daemon_stops_whoever_it_waits_for)
+TEST(a_daemon_stops_whoever_it_waits_for)
 {
     ck_assert_int_eq(pipe(told), 0);
     const pid_t daemon = start(), client = fork();
@@ -547,28 +541,4 @@ START_TEST(a_daemon_stops_whoever_it_waits_for)
     ck_assert_int_eq(users_wait(daemon), 0);
     ck_assert_int_eq(kill(client, SIGKILL), 0);
     users_wait(client);
-}
-END_TEST
-
-int main(void)
-{
-    if (!users_can()) {
-        puts("skipped: only root can play several users");
-        return 77;
-    }
-    TCase *tests = tcase_create("rights");
-
-    tcase_add_checked_fixture(tests, setup, processes_remove);
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, a_directory_is_taken_from_the_owner_alone);
-    tcase_add_loop_test(tests, a_checkpoint_goes_into_files_that_the_client_opened_for_writing, 0, TRICKS);
-    tcase_add_loop_test(tests, a_snapshot_goes_into_files_that_the_viewer_opened_for_writing, 0, TRICKS);
-    tcase_add_test(tests, files_that_were_opened_for_it_are_written);
-    tcase_add_loop_test(tests, whatever_a_client_answers_the_daemon_goes_on, 0, ANSWERS);
-    tcase_add_test(tests, checkpoints_are_opened_one_at_a_time);
-    tcase_add_loop_test(tests, a_file_is_read_that_came_open_for_reading, 0, 2);
-    tcase_add_loop_test(tests, a_trace_is_open_to_the_workers_of_client_and_owner, 0, 3);
-    tcase_add_test(tests, a_members_run_is_saved_in_its_place_whoever_asks);
-    tcase_add_test(tests, a_daemon_stops_whoever_it_waits_for);
-    return run_tests(tests);
 }

@@ -1,9 +1,8 @@
 /* What cuDNN says to our graph of attention, of devices that need not be there: it plans for their properties alone, if it
  * finds some driver to load, which the toolkit's stub is. */
 #include "device/cuda/dnn.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <dlfcn.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,8 +116,29 @@ static struct proposals propose(const struct properties *device, const struct dn
     return p;
 }
 
+static bool has_libraries(void)
+{
+    const char *why;
+
+    if (!dnn_api_load(&api, &why)) {
+        fprintf(stderr, "%s\n", why);
+        return false;
+    }
+    if (api.version() < 91100) {
+        fprintf(stderr, "cuDNN %zu plans for no device that is not there\n", api.version());
+        return false;
+    }
+    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
+    *(void **)&stand_in_kernel = driver ? dlsym(driver, "stand_in_kernel") : NULL;
+    if (!stand_in_kernel)
+        fprintf(stderr, "libcuda.so.1 is not the tests' own driver\n");
+    return stand_in_kernel != NULL;
+}
+
+SUITE_SKIP_UNLESS(has_libraries(), "no cuDNN or no driver to plan with")
+
 /* Only such are proposed, the device's own engine among them; and they are the same when they are asked for again. */
-START_TEST(a_deterministic_plan_that_fits_is_proposed_for_every_device)
+TEST_EACH(a_deterministic_plan_that_fits_is_proposed_for_every_device, N_DEVICES *N_SHAPES)
 {
     const struct dnn_shape *s = &shapes[_i % N_SHAPES];
     const struct properties *device = &devices[_i / N_SHAPES];
@@ -139,7 +159,6 @@ START_TEST(a_deterministic_plan_that_fits_is_proposed_for_every_device)
     ck_assert_mem_eq(p.engines, again.engines, sizeof p.engines);
     ck_assert_mem_eq(p.workspace, again.workspace, sizeof p.workspace);
 }
-END_TEST
 
 /* Backward's layout of scratch, as the planner makes it, for a device and this version. */
 static struct plan_attention_scratch scratch_of(const struct properties *device, const struct dnn_shape *s)
@@ -179,7 +198,7 @@ static void check_backward(const struct properties *device, const struct dnn_sha
     api.destroy_descriptor(properties);
 }
 
-START_TEST(backward_of_fixed_bits_fits_the_plan_on_every_device)
+TEST_EACH(backward_of_fixed_bits_fits_the_plan_on_every_device, N_DEVICES *N_SHAPES)
 {
     const struct dnn_shape *s = &shapes[_i % N_SHAPES];
     const struct properties *device = &devices[_i / N_SHAPES];
@@ -192,10 +211,9 @@ START_TEST(backward_of_fixed_bits_fits_the_plan_on_every_device)
     slice.n_rows = 1; /* the rows that are left over */
     check_backward(device, &slice, &scratch);
 }
-END_TEST
 
 /* What of the above is not ours: of this version, all that the planner believes in. */
-START_TEST(the_planner_believes_in_backward_for_what_was_compiled)
+TEST(the_planner_believes_in_backward_for_what_was_compiled)
 {
     const size_t version = api.version();
 
@@ -207,30 +225,4 @@ START_TEST(the_planner_believes_in_backward_for_what_was_compiled)
                                                         : is_whole || (devices[d].version == 900 && version >= 92500);
             ck_assert_msg((way != PLAN_ATTENTION_OWN) == has, "%s, shape %zu: way %d", devices[d].name, i, (int)way);
         }
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("dnn");
-    const char *why;
-
-    if (!dnn_api_load(&api, &why)) {
-        fprintf(stderr, "test_dnn: skipped: %s\n", why);
-        return 77;
-    }
-    if (api.version() < 91100) {
-        fprintf(stderr, "test_dnn: skipped: cuDNN %zu plans for no device that is not there\n", api.version());
-        return 77;
-    }
-    void *driver = dlopen("libcuda.so.1", RTLD_NOW);
-    *(void **)&stand_in_kernel = driver ? dlsym(driver, "stand_in_kernel") : NULL;
-    if (!stand_in_kernel) {
-        fprintf(stderr, "test_dnn: skipped: libcuda.so.1 is not the tests' own driver\n");
-        return 77;
-    }
-    tcase_add_loop_test(tests, a_deterministic_plan_that_fits_is_proposed_for_every_device, 0, N_DEVICES * N_SHAPES);
-    tcase_add_loop_test(tests, backward_of_fixed_bits_fits_the_plan_on_every_device, 0, N_DEVICES * N_SHAPES);
-    tcase_add_test(tests, the_planner_believes_in_backward_for_what_was_compiled);
-    return run_tests(tests);
 }

@@ -2,17 +2,10 @@
 
 #include "device/cpu/cpu.h"
 
+#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-TCase *operation_cases(const char *name)
-{
-    TCase *tests = tcase_create(name);
-
-    tcase_add_checked_fixture(tests, mirror_forget, NULL);
-    return tests;
-}
 
 float operation_get(enum number_type type, const void *x, size_t i)
 {

@@ -11,8 +11,6 @@
 
 #include "tests/kit/mirror.h"
 
-#include <check.h>
-
 enum operation_type {
     OPERATION_VALUES, /* of the device's type */
     OPERATION_FP32,
@@ -44,9 +42,6 @@ void operation_check(const struct operation *operation);
 /* Runs once, on the CPU's best instruction set and one thread; for comparisons of one call with another. out[p]: arrays
  * of operation_room. */
 void operation_run(const struct operation *operation, void *const out[]);
-
-/* A test case whose tests begin without arrays. */
-TCase *operation_cases(const char *name);
 
 /* n normal deviates, other ones for each seed. All arrays of these functions live until the test's end. */
 void *operation_values(enum number_type type, size_t n, uint32_t seed);

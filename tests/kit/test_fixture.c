@@ -1,14 +1,13 @@
 /* The oracle's own footing: C draws what Python drew, and the comparison has teeth. */
 #include "tests/kit/fixture.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Printed by numpy from drawn.py; its words are SplitMix64's. */
-START_TEST(weights_are_those_that_python_drew)
+TEST(weights_are_those_that_python_drew)
 {
     struct fixture f;
     float *w = malloc(4656 * sizeof *w);
@@ -21,9 +20,8 @@ START_TEST(weights_are_those_that_python_drew)
     fixture_close(&f);
     free(w);
 }
-END_TEST
 
-START_TEST(tokens_are_those_that_python_drew)
+TEST(tokens_are_those_that_python_drew)
 {
     static const uint32_t first[8] = {42, 45, 1, 21, 22, 79, 2, 31}, last[4] = {60, UINT32_MAX, 19, 57};
     uint32_t ids[8 * 24], labels[8 * 24];
@@ -37,7 +35,6 @@ START_TEST(tokens_are_those_that_python_drew)
     ck_assert_uint_eq(fixture_minibatch(ids, labels, &f, 7), 160); /* four minibatches, in turn */
     fixture_close(&f);
 }
-END_TEST
 
 /* float64's own gradient of "a", all of it stored, rounded to fp32, times a factor. */
 struct echo {
@@ -66,7 +63,7 @@ static const float *find_echo(void *context, const char *name, uint64_t n)
     return echo->tensor;
 }
 
-START_TEST(a_gradient_off_by_one_in_ten_thousand_is_beyond)
+TEST(a_gradient_off_by_one_in_ten_thousand_is_beyond)
 {
     const struct fixture_limits limits = {.relative = 1e-5, .singles = 2, .keys = 1e-7};
     struct fixture f;
@@ -80,7 +77,6 @@ START_TEST(a_gradient_off_by_one_in_ten_thousand_is_beyond)
     ck_assert_uint_eq(fixture_compare(&set, &limits, find_echo, &echo), fixture_n_pieces(&set) - 2 /* key biases */);
     fixture_close(&f);
 }
-END_TEST
 
 static const float *find_drawn(void *context, const char *name, uint64_t n)
 {
@@ -93,7 +89,7 @@ static const float *find_drawn(void *context, const char *name, uint64_t n)
 
 /* Python knows how far each tensor moved in training; from the weights at the start, C must measure the same: exactly
  * where everything is stored, else by a sketch of 128 buckets, whose norms have a deviation of 6 %. */
-START_TEST(a_sketch_measures_a_distance)
+TEST(a_sketch_measures_a_distance)
 {
     struct fixture f;
     struct fixture_set set;
@@ -109,16 +105,4 @@ START_TEST(a_sketch_measures_a_distance)
     }
     ck_assert_uint_eq(n_estimated, 10); /* wte, wpe and the four matrices of each block */
     fixture_close(&f);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("fixture");
-
-    tcase_add_test(tcase, weights_are_those_that_python_drew);
-    tcase_add_test(tcase, tokens_are_those_that_python_drew);
-    tcase_add_test(tcase, a_gradient_off_by_one_in_ten_thousand_is_beyond);
-    tcase_add_test(tcase, a_sketch_measures_a_distance);
-    return run_tests(tcase);
 }

@@ -1,9 +1,8 @@
 /* The references' gradients against central differences of the references themselves, in double: the error of a
  * difference of step h is h^2 times a third derivative plus rounding / h, 1e-9 at h = 1e-5. */
 #include "tests/kit/reference.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -47,7 +46,7 @@ static double dot(const double *a, const double *b, size_t n)
     return sum;
 }
 
-START_TEST(activation_gradients_are_the_activations_slopes)
+TEST_RANGE(activation_gradients_are_the_activations_slopes, MODEL_GELU_NEW, MODEL_RELU + 1)
 {
     for (double x = -6.0003; x < 6; x += 0.01) { /* relu's corner at 0 is not met */
         const enum model_activation activation = (enum model_activation)_i;
@@ -57,7 +56,6 @@ START_TEST(activation_gradients_are_the_activations_slopes)
         ck_assert_double_eq_tol(reference_activation_gradient(activation, x), slope, 1e-8);
     }
 }
-END_TEST
 
 /* x, weight and bias one after the other, as one argument. */
 enum { NORM_M = 3, NORM_N = 7, NORM_X = NORM_M * NORM_N };
@@ -71,7 +69,7 @@ static double norm_scalar(const double *x, const void *weights)
     return dot(y, weights, NORM_X);
 }
 
-START_TEST(norm_backward_is_the_slope_of_norm)
+TEST(norm_backward_is_the_slope_of_norm)
 {
     double x[NORM_X + 2 * NORM_N], gradient[NORM_X + 2 * NORM_N], dy[NORM_X];
     const struct reference_norm_gradient to = {gradient, gradient + NORM_X, gradient + NORM_X + NORM_N};
@@ -81,7 +79,6 @@ START_TEST(norm_backward_is_the_slope_of_norm)
     reference_norm_backward(&to, dy, x, x + NORM_X, NORM_M, NORM_N, norm_epsilon);
     check_gradient(norm_scalar, dy, x, NORM_X + 2 * NORM_N, gradient);
 }
-END_TEST
 
 struct attention_case {
     struct reference_attention op;
@@ -97,7 +94,7 @@ static double attention_scalar(const double *qkv, const void *context)
     return dot(out, c->dy, c->op.n_rows * c->op.n_tokens * c->op.width);
 }
 
-START_TEST(attention_backward_is_the_slope_of_attention)
+TEST_EACH(attention_backward_is_the_slope_of_attention, 2)
 {
     static double qkv[MOST], gradient[MOST], dy[MOST], factors[MOST];
     const struct random_key key = {{7, 8}};
@@ -113,10 +110,9 @@ START_TEST(attention_backward_is_the_slope_of_attention)
     reference_attention_backward(gradient, dy, qkv, &c.op);
     check_gradient(attention_scalar, &c, qkv, 3 * n, gradient);
 }
-END_TEST
 
 /* By hand: one query and one key give v itself; two equal keys its mean. */
-START_TEST(attention_averages_values)
+TEST(attention_averages_values)
 {
     const struct reference_attention op = {.n_rows = 1, .n_tokens = 2, .n_heads = 1, .width = 1, .scale = 1};
     const double qkv[6] = {5, 3, 10, -2, 3, 20};
@@ -128,14 +124,13 @@ START_TEST(attention_averages_values)
     ck_assert_double_eq_tol(log_sum_exp[0], 15, 1e-14);
     ck_assert_double_eq_tol(log_sum_exp[1], -6 + log(2), 1e-14);
 }
-END_TEST
 
 static double cross_entropy_scalar(const double *logits, const void *label)
 {
     return reference_cross_entropy(logits, 9, *(const size_t *)label);
 }
 
-START_TEST(cross_entropy_backward_is_the_slope_of_cross_entropy)
+TEST(cross_entropy_backward_is_the_slope_of_cross_entropy)
 {
     const size_t label = 4;
     double logits[9], gradient[9];
@@ -143,17 +138,4 @@ START_TEST(cross_entropy_backward_is_the_slope_of_cross_entropy)
     fill(logits, 9, 3);
     reference_cross_entropy_backward(gradient, logits, 9, label);
     check_gradient(cross_entropy_scalar, &label, logits, 9, gradient);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("gradients");
-
-    tcase_add_loop_test(tcase, activation_gradients_are_the_activations_slopes, MODEL_GELU_NEW, MODEL_RELU + 1);
-    tcase_add_test(tcase, norm_backward_is_the_slope_of_norm);
-    tcase_add_loop_test(tcase, attention_backward_is_the_slope_of_attention, 0, 2);
-    tcase_add_test(tcase, attention_averages_values);
-    tcase_add_test(tcase, cross_entropy_backward_is_the_slope_of_cross_entropy);
-    return run_tests(tcase);
 }

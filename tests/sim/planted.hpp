@@ -3,12 +3,11 @@
 #ifndef CUDASIM_PLANTED_HPP
 #define CUDASIM_PLANTED_HPP
 
+#include "tests/kit/test.h"
 #include "tests/sim/cudasim.h"
 
-#include <check.h>
 #include <fnmatch.h>
 #include <functional>
-#include <initializer_list>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -96,22 +95,6 @@ inline int n_right(const std::function<bool()> &right)
     }
     cudasim_order(CUDASIM_STREAMS_AS_ISSUED, CUDASIM_THREADS_FORWARD, 0);
     return n;
-}
-
-/* What main returns. */
-inline int run_planted(const char *name, const std::initializer_list<const TTest *> &tests)
-{
-    Suite *suite = suite_create(name);
-    TCase *tcase = tcase_create(name);
-    SRunner *runner = srunner_create(suite);
-
-    for (const TTest *test : tests)
-        tcase_add_test(tcase, test);
-    suite_add_tcase(suite, tcase);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }
 
 #endif

@@ -44,7 +44,7 @@ static cudasim_accesses accesses_of(const std::function<void(cudaStream_t, float
 }
 
 /* A warp's 32 floats are 4 sectors; every second one 8, every eighth 32. */
-START_TEST(sectors_beyond_what_is_read_are_counted)
+TEST(sectors_beyond_what_is_read_are_counted)
 {
     const unsigned apart[] = {1, 2, 8}, sectors[] = {4, 8, 32};
 
@@ -58,10 +58,9 @@ START_TEST(sectors_beyond_what_is_read_are_counted)
         ck_assert_uint_eq(a.shared, 0);
     }
 }
-END_TEST
 
 /* Words in 32, 16 and 1 of the banks; an odd distance meets each bank once. */
-START_TEST(turns_of_a_bank_are_counted)
+TEST(turns_of_a_bank_are_counted)
 {
     const unsigned apart[] = {1, 2, 32, 17, 0}, conflicts[] = {0, 1, 31, 0, 0};
 
@@ -73,7 +72,6 @@ START_TEST(turns_of_a_bank_are_counted)
         ck_assert_uint_eq(a.conflicts, conflicts[i]);
     }
 }
-END_TEST
 
 /* ---- the backend's ---- */
 
@@ -192,15 +190,8 @@ static void check(int i)
     OK(cudaFree(memory));
 }
 
-START_TEST(no_kernel_touches_memory_worse_than_is_stated)
+TEST(no_kernel_touches_memory_worse_than_is_stated)
 {
     for (int i = 0; i < N_STATED; i++)
         check(i);
-}
-END_TEST
-
-int main()
-{
-    return run_planted("access", {sectors_beyond_what_is_read_are_counted, turns_of_a_bank_are_counted,
-                                  no_kernel_touches_memory_worse_than_is_stated});
 }

@@ -38,14 +38,13 @@ static bool shifts(int far, bool meet)
     return right;
 }
 
-START_TEST(a_missing_barrier_is_a_wrong_result)
+TEST(a_missing_barrier_is_a_wrong_result)
 {
     ck_assert_int_eq(n_right([]() { return shifts(1, true); }), ORDERS);
     ck_assert_int_eq(n_right([]() { return shifts(-1, true); }), ORDERS);
     ck_assert_int_eq(n_right([]() { return shifts(1, false); }), ORDERS / 3);  /* backward */
     ck_assert_int_eq(n_right([]() { return shifts(-1, false); }), ORDERS / 3); /* forward */
 }
-END_TEST
 
 static __global__ void count_on(int *to)
 {
@@ -53,7 +52,7 @@ static __global__ void count_on(int *to)
 }
 
 /* No block may count on another. */
-START_TEST(blocks_run_in_any_order)
+TEST(blocks_run_in_any_order)
 {
     ck_assert_int_eq(n_right([]() {
                          cudaStream_t stream = make_stream();
@@ -67,7 +66,6 @@ START_TEST(blocks_run_in_any_order)
                      }),
                      ORDERS / 3);
 }
-END_TEST
 
 static __global__ void some_return(int n)
 {
@@ -84,7 +82,7 @@ static __global__ void two_barriers()
         __syncthreads();
 }
 
-START_TEST(a_barrier_that_not_all_meet_is_a_fault)
+TEST(a_barrier_that_not_all_meet_is_a_fault)
 {
     SAYS("kernel some_return(int), block (0, 0, 0): thread 0 waits at __syncthreads in line *, but thread 63 has "
          "returned",
@@ -94,7 +92,6 @@ START_TEST(a_barrier_that_not_all_meet_is_a_fault)
          launch(two_barriers, 1, THREADS, 0, make_stream());
          cudaDeviceSynchronize(););
 }
-END_TEST
 
 static __global__ void shuffle_if(unsigned mask, int n)
 {
@@ -102,7 +99,7 @@ static __global__ void shuffle_if(unsigned mask, int n)
         __shfl_xor_sync(mask, 1.0f, 1);
 }
 
-START_TEST(a_shuffle_that_lacks_lanes_is_a_fault)
+TEST(a_shuffle_that_lacks_lanes_is_a_fault)
 {
     SAYS("thread 0 waits at __shfl_xor_sync (mask ffffffff) in line *, but thread 31 has returned",
          launch(shuffle_if, 1, THREADS, 0, make_stream(), WHOLE_WARP, 31);
@@ -120,7 +117,6 @@ START_TEST(a_shuffle_that_lacks_lanes_is_a_fault)
                                                                    1, 32, 0, make_stream(), 8u);
          cudaDeviceSynchronize(););
 }
-END_TEST
 
 /* By hand: lane i of 32. */
 static __global__ void warp_operations(int *failed)
@@ -140,7 +136,7 @@ static __global__ void warp_operations(int *failed)
         atomicAdd(failed, 1);
 }
 
-START_TEST(lanes_and_threads_exchange_what_they_should)
+TEST(lanes_and_threads_exchange_what_they_should)
 {
     ck_assert_int_eq(n_right([]() {
                          cudaStream_t stream = make_stream();
@@ -154,7 +150,6 @@ START_TEST(lanes_and_threads_exchange_what_they_should)
                      }),
                      ORDERS);
 }
-END_TEST
 
 static __global__ void copy_by_way(float *to, const float *from, bool wait)
 {
@@ -186,12 +181,11 @@ static bool copies(bool wait)
     return memcmp(host, back, sizeof host) == 0;
 }
 
-START_TEST(an_asynchronous_copy_not_waited_for_is_a_wrong_result)
+TEST(an_asynchronous_copy_not_waited_for_is_a_wrong_result)
 {
     ck_assert_int_eq(n_right([]() { return copies(true); }), ORDERS);
     ck_assert_int_eq(n_right([]() { return copies(false); }), 0);
 }
-END_TEST
 
 static __global__ void sum_of_two(float *to, const float *from)
 {
@@ -203,7 +197,7 @@ static __global__ void sum_of_two(float *to, const float *from)
         *to = kept[0] + kept[1];
 }
 
-START_TEST(shared_memory_that_was_never_written_shows)
+TEST(shared_memory_that_was_never_written_shows)
 {
     cudaStream_t stream = make_stream();
     float *from = on_device<float>(2), host[2] = {1, 2};
@@ -218,7 +212,6 @@ START_TEST(shared_memory_that_was_never_written_shows)
     OK(cudaFree(from));
     OK(cudaStreamDestroy(stream));
 }
-END_TEST
 
 /* ---- memory ---- */
 
@@ -227,7 +220,7 @@ static __global__ void fill(float *to, size_t first)
     to[first + blockIdx.x * blockDim.x + threadIdx.x] = 1;
 }
 
-START_TEST(memory_past_an_allocation_is_a_fault)
+TEST(memory_past_an_allocation_is_a_fault)
 {
     SAYS_OR_ASAN("cudasim: device memory of 252 bytes is damaged at byte 252", /* the tail: 63 of 64 */
                  launch(fill, 1, THREADS, 0, make_stream(), on_device<float>(63), (size_t)0);
@@ -243,14 +236,13 @@ START_TEST(memory_past_an_allocation_is_a_fault)
     SAYS("cudaMemsetAsync: 8 bytes at byte 0 of device memory of 4 bytes",
          cudaMemsetAsync(on_device<float>(1), 0, 8, make_stream()););
 }
-END_TEST
 
 static __global__ void fill_shared(unsigned n)
 {
     shared_memory<char>()[n] = 1;
 }
 
-START_TEST(shared_memory_past_what_was_asked_for_is_a_fault)
+TEST(shared_memory_past_what_was_asked_for_is_a_fault)
 {
     SAYS_OR_ASAN("kernel fill_shared(unsigned int), block (0, 0, 0): shared memory is damaged at byte 100 of 100",
                  launch(fill_shared, 1, 1, 100, make_stream(), 100u);
@@ -258,14 +250,13 @@ START_TEST(shared_memory_past_what_was_asked_for_is_a_fault)
     SAYS("memory past the block's shared memory is touched", launch(fill_shared, 1, 1, 128, make_stream(), 128u);
          cudaDeviceSynchronize(););
 }
-END_TEST
 
 struct pair_of_pointers {
     float *to;
     const float *from;
 };
 
-START_TEST(host_memory_that_is_not_registered_is_a_fault_in_a_kernel)
+TEST(host_memory_that_is_not_registered_is_a_fault_in_a_kernel)
 {
     SAYS("cudasim: kernel fill(float*, unsigned long), argument 0: ",
          launch(fill, 1, 1, 0, make_stream(), (float *)malloc(4), (size_t)0););
@@ -281,9 +272,8 @@ START_TEST(host_memory_that_is_not_registered_is_a_fault_in_a_kernel)
          launch(fill, 1, 1, 0, make_stream(), (float *)memory, (size_t)0); OK(cudaHostUnregister(memory));
          cudaDeviceSynchronize(););
 }
-END_TEST
 
-START_TEST(what_is_freed_or_destroyed_is_not_used)
+TEST(what_is_freed_or_destroyed_is_not_used)
 {
     SAYS("is device memory that has been freed", float *memory = on_device<float>(1); OK(cudaFree(memory));
          launch(fill, 1, 1, 0, make_stream(), memory, (size_t)0););
@@ -293,9 +283,8 @@ START_TEST(what_is_freed_or_destroyed_is_not_used)
          cudaStreamSynchronize(stream););
     SAYS("the default stream is not simulated", cudaStreamSynchronize(NULL););
 }
-END_TEST
 
-START_TEST(what_is_left_at_the_end_is_a_fault)
+TEST(what_is_left_at_the_end_is_a_fault)
 {
     SAYS("cudasim: 28 bytes of device memory are left at the end", on_device<float>(7););
     SAYS("8 bytes of host memory are left allocated at the end", page_locked<float>(2););
@@ -304,18 +293,16 @@ START_TEST(what_is_left_at_the_end_is_a_fault)
     hear([]() { cudaFree(on_device<float>(7)); });
     ck_assert_str_eq(text, "");
 }
-END_TEST
 
-START_TEST(the_host_does_not_touch_device_memory)
+TEST(the_host_does_not_touch_device_memory)
 {
     SAYS("the host touches device memory, byte 12 of 64", on_device<volatile float>(16)[3] = 1;);
     SAYS("the host touches device memory, byte 0 of 4", float *memory = on_device<float>(1);
          OK(launch(fill, 1, 1, 0, make_stream(), memory, (size_t)0)); OK(cudaDeviceSynchronize()); *memory = 1;);
 }
-END_TEST
 
 /* Fresh memory is full of NaNs. */
-START_TEST(memory_that_was_never_written_shows)
+TEST(memory_that_was_never_written_shows)
 {
     cudaStream_t stream = make_stream();
     float *memory = on_device<float>(1), host = 0;
@@ -325,11 +312,10 @@ START_TEST(memory_that_was_never_written_shows)
     OK(cudaFree(memory));
     OK(cudaStreamDestroy(stream));
 }
-END_TEST
 
 /* ---- launches ---- */
 
-START_TEST(launches_that_no_device_takes_are_refused)
+TEST(launches_that_no_device_takes_are_refused)
 {
     cudaStream_t stream = make_stream();
 
@@ -345,9 +331,8 @@ START_TEST(launches_that_no_device_takes_are_refused)
     ck_assert_int_eq(allow_shared(fill_shared, (227 << 10) + 1), cudaErrorInvalidValue);
     OK(cudaStreamDestroy(stream));
 }
-END_TEST
 
-START_TEST(what_was_called_is_counted)
+TEST(what_was_called_is_counted)
 {
     const struct cudasim_counts before = cudasim_count();
 
@@ -358,29 +343,4 @@ START_TEST(what_was_called_is_counted)
     ck_assert_uint_eq(after.pageable_copies - before.pageable_copies, 2);
     ck_assert_uint_eq(after.allocations - before.allocations, 4);
     ck_assert_uint_eq(after.device_waits + after.stream_waits + after.event_waits, 0);
-}
-END_TEST
-
-int main()
-{
-    const std::initializer_list<const TTest *> tests = {
-        a_missing_barrier_is_a_wrong_result,
-        blocks_run_in_any_order,
-        a_barrier_that_not_all_meet_is_a_fault,
-        a_shuffle_that_lacks_lanes_is_a_fault,
-        lanes_and_threads_exchange_what_they_should,
-        an_asynchronous_copy_not_waited_for_is_a_wrong_result,
-        shared_memory_that_was_never_written_shows,
-        memory_past_an_allocation_is_a_fault,
-        shared_memory_past_what_was_asked_for_is_a_fault,
-        host_memory_that_is_not_registered_is_a_fault_in_a_kernel,
-        what_is_freed_or_destroyed_is_not_used,
-        what_is_left_at_the_end_is_a_fault,
-        the_host_does_not_touch_device_memory,
-        memory_that_was_never_written_shows,
-        launches_that_no_device_takes_are_refused,
-        what_was_called_is_counted,
-    };
-
-    return run_planted("cudasim", tests);
 }

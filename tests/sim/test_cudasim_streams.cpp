@@ -44,15 +44,14 @@ static bool pipelines(bool upload_first, bool download_last)
     return right;
 }
 
-START_TEST(a_missing_event_is_a_wrong_result)
+TEST(a_missing_event_is_a_wrong_result)
 {
     ck_assert_int_eq(n_right([]() { return pipelines(true, true); }), ORDERS);
     ck_assert_int_lt(n_right([]() { return pipelines(false, true); }), ORDERS);
     ck_assert_int_lt(n_right([]() { return pipelines(true, false); }), ORDERS);
 }
-END_TEST
 
-START_TEST(copies_of_registered_memory_are_done_when_the_host_has_waited)
+TEST(copies_of_registered_memory_are_done_when_the_host_has_waited)
 {
     cudaStream_t stream = make_stream();
     cudaEvent_t done;
@@ -80,11 +79,10 @@ START_TEST(copies_of_registered_memory_are_done_when_the_host_has_waited)
     OK(cudaFreeHost(host));
     OK(cudaFree(device));
 }
-END_TEST
 
 /* ---- errors that are returned ---- */
 
-START_TEST(memory_runs_out_where_the_test_says)
+TEST(memory_runs_out_where_the_test_says)
 {
     size_t available, total;
     void *memory, *more;
@@ -98,9 +96,8 @@ START_TEST(memory_runs_out_where_the_test_says)
     ck_assert_int_eq(cudaHostAlloc(&more, 101, cudaHostAllocDefault), cudaErrorMemoryAllocation);
     OK(cudaFree(memory));
 }
-END_TEST
 
-START_TEST(an_error_comes_where_the_test_asks_for_it)
+TEST(an_error_comes_where_the_test_asks_for_it)
 {
     cudaStream_t stream = make_stream();
 
@@ -114,7 +111,6 @@ START_TEST(an_error_comes_where_the_test_asks_for_it)
     ck_assert_int_eq(cudaGetLastError(), cudaErrorECCUncorrectable);
     ck_assert_int_eq(cudaPeekAtLastError(), cudaErrorECCUncorrectable);
 }
-END_TEST
 
 /* ---- room for a block ---- */
 
@@ -129,7 +125,7 @@ static cudaError_t launch_with(unsigned threads)
     return rc;
 }
 
-START_TEST(a_block_has_the_shared_memory_of_its_target_and_no_more)
+TEST(a_block_has_the_shared_memory_of_its_target_and_no_more)
 {
     const struct {
         const char *target;
@@ -152,10 +148,9 @@ START_TEST(a_block_has_the_shared_memory_of_its_target_and_no_more)
     }
     SAYS("sm_75 is no device that is simulated", cudasim_target("sm_75", NULL););
 }
-END_TEST
 
 /* By hand: 65,536 registers are enough for 16 warps of 128 a thread; of 129, which are handed out as 136, for 15. */
-START_TEST(a_block_has_the_registers_of_a_processor_and_no_more)
+TEST(a_block_has_the_registers_of_a_processor_and_no_more)
 {
     char path[] = "/tmp/cudasim-kernels-XXXXXX";
     const int fd = mkstemp(path);
@@ -179,12 +174,11 @@ START_TEST(a_block_has_the_registers_of_a_processor_and_no_more)
     OK(launch_with(1024));
     unlink(path);
 }
-END_TEST
 
 /* ---- products ---- */
 
 /* d (2, 2) = a (2, 3) b (3, 2), by hand, column by column; then with a bias and GELU. */
-START_TEST(products_are_what_the_library_documents)
+TEST(products_are_what_the_library_documents)
 {
     const float a[6] = {1, 4, 2, 5, 3, 6}, b[6] = {7, 9, 11, 8, 10, 12}, bias[2] = {-58, -153};
     const float product[4] = {58, 139, 64, 154}, one = 1, zero = 0;
@@ -227,7 +221,6 @@ START_TEST(products_are_what_the_library_documents)
     OK(cudaFree(device));
     OK(cudaStreamDestroy(stream));
 }
-END_TEST
 
 /* d is 4 x 4, its memory 15 numbers. */
 static void multiply_past_the_end(size_t a_offset)
@@ -255,25 +248,8 @@ static void multiply_past_the_end(size_t a_offset)
                    make_stream());
 }
 
-START_TEST(products_past_a_matrix_or_less_aligned_than_promised_are_faults)
+TEST(products_past_a_matrix_or_less_aligned_than_promised_are_faults)
 {
     SAYS("cublasLtMatmul, D: 64 bytes at byte 0 of device memory of 60 bytes", multiply_past_the_end(0););
     SAYS("cublasLtMatmul, A: * is not aligned to 16", multiply_past_the_end(1););
-}
-END_TEST
-
-int main()
-{
-    const std::initializer_list<const TTest *> tests = {
-        a_missing_event_is_a_wrong_result,
-        copies_of_registered_memory_are_done_when_the_host_has_waited,
-        a_block_has_the_shared_memory_of_its_target_and_no_more,
-        a_block_has_the_registers_of_a_processor_and_no_more,
-        memory_runs_out_where_the_test_says,
-        an_error_comes_where_the_test_asks_for_it,
-        products_are_what_the_library_documents,
-        products_past_a_matrix_or_less_aligned_than_promised_are_faults,
-    };
-
-    return run_planted("cudasim_streams", tests);
 }

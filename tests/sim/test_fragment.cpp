@@ -2,9 +2,9 @@
  * are the tables of the PTX ISA, element by element: "Matrix Fragments for mma.m16n8k16 with floating point type", and
  * those of ldmatrix for m8n8 and cvt to bf16x2. */
 #include "device/cuda/fragment.cuh"
+#include "tests/kit/test.h"
 #include "tests/sim/cudasim.h"
 
-#include <check.h>
 #include <stdlib.h>
 
 #define OK(call) ck_assert_int_eq(call, cudaSuccess)
@@ -86,7 +86,7 @@ static struct matrix_test computed(void (*kernel)(struct matrix_test *))
     return host;
 }
 
-START_TEST(a_product_has_the_manuals_fragments)
+TEST(a_product_has_the_manuals_fragments)
 {
     const struct matrix_test test = computed(multiply);
 
@@ -97,11 +97,10 @@ START_TEST(a_product_has_the_manuals_fragments)
         ck_assert_float_eq(test.c[i / 8][i % 8], expected);
     }
 }
-END_TEST
 
 /* Of matrix i, whose rows lanes 8i .. 8i+7 point to, a lane has row lane/4, columns 2 * (lane % 4) and the next; if it is
  * transposed, the elements whose row and column are exchanged. */
-START_TEST(a_load_has_the_manuals_fragments)
+TEST(a_load_has_the_manuals_fragments)
 {
     const struct matrix_test test = computed(load_both);
 
@@ -114,27 +113,9 @@ START_TEST(a_load_has_the_manuals_fragments)
             ck_assert_uint_eq(test.transposed[lane][i] >> 16, test.rows[8 * i + column + 1][row]);
         }
 }
-END_TEST
 
 /* 1 and -2 are 0x3f80 and 0xc000. */
-START_TEST(the_first_of_a_pair_is_its_lower_half)
+TEST(the_first_of_a_pair_is_its_lower_half)
 {
     ck_assert_uint_eq(computed(load_both).pair, 0xc0003f80u);
-}
-END_TEST
-
-int main()
-{
-    Suite *suite = suite_create("fragment");
-    TCase *tests = tcase_create("fragment");
-    SRunner *runner = srunner_create(suite);
-
-    tcase_add_test(tests, a_product_has_the_manuals_fragments);
-    tcase_add_test(tests, a_load_has_the_manuals_fragments);
-    tcase_add_test(tests, the_first_of_a_pair_is_its_lower_half);
-    suite_add_tcase(suite, tests);
-    srunner_run_all(runner, CK_NORMAL);
-    const int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
 }

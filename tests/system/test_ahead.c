@@ -4,9 +4,8 @@
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/puppet.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <signal.h>
 #include <sys/wait.h>
 
@@ -16,6 +15,8 @@ static void setup(void)
 {
     processes_setup();
 }
+
+SUITE_FIXTURE(setup, processes_remove)
 
 /* N_STEPS, each opened when the one before has arrived, or is covered; its state is saved to step-N_STEPS of `out`. */
 static void train(const char *out, enum puppet_fault worker, bool ahead)
@@ -46,21 +47,11 @@ static void train(const char *out, enum puppet_fault worker, bool ahead)
     waitpid(daemon_pid, NULL, 0);
 }
 
-START_TEST(a_step_that_is_opened_ahead_leaves_the_bits_as_they_were)
+TEST(a_step_that_is_opened_ahead_leaves_the_bits_as_they_were)
 {
     train("in-turn", PUPPET_NOWHERE, false);
     train("covered", PUPPET_BESIDE, false);
     train("ahead", PUPPET_BESIDE, true);
     outputs_check_same_state("in-turn/step-12", "covered/step-12");
     outputs_check_same_state("in-turn/step-12", "ahead/step-12");
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("ahead");
-
-    tcase_add_checked_fixture(tests, setup, processes_remove);
-    tcase_add_test(tests, a_step_that_is_opened_ahead_leaves_the_bits_as_they_were);
-    return run_tests(tests);
 }

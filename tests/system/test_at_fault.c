@@ -3,9 +3,8 @@
 #include "tests/kit/driver.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/puppet.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -91,8 +90,11 @@ static const struct {
     {PUPPET_ENDS_TWICE, "stale"},
 };
 
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE(processes_setup, processes_remove)
+
 /* A job of one part is given to the worker that came first. */
-START_TEST(whoever_breaks_a_rule_is_not_in_the_next_job)
+TEST_EACH(whoever_breaks_a_rule_is_not_in_the_next_job, COUNT(breaches))
 {
     const char *const worker[] = {"--connect", "lab", "--device-mem", "256MiB", NULL};
     char log[300], job_line[100];
@@ -112,10 +114,9 @@ START_TEST(whoever_breaks_a_rule_is_not_in_the_next_job)
     ck_assert_int_eq(kill(daemon, SIGTERM), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
 }
-END_TEST
 
 /* Once, it may be the model that was brought. */
-START_TEST(a_gradient_that_is_never_finite_is_the_workers)
+TEST(a_gradient_that_is_never_finite_is_the_workers)
 {
     const char *const worker[] = {"--connect", "lab", "--device-mem", "256MiB", NULL};
     char log[300];
@@ -134,10 +135,9 @@ START_TEST(a_gradient_that_is_never_finite_is_the_workers)
     ck_assert_int_eq(kill(daemon, SIGTERM), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
 }
-END_TEST
 
 /* A run whose rate is too high is no reason to lose a device. */
-START_TEST(a_gradient_that_is_not_finite_after_good_steps_is_the_runs)
+TEST(a_gradient_that_is_not_finite_after_good_steps_is_the_runs)
 {
     const pid_t daemon = start_daemon(NULL), puppet = puppet_start("lab", PUPPET_IN_FIRST_CONTRIBUTION);
 
@@ -148,17 +148,4 @@ START_TEST(a_gradient_that_is_not_finite_after_good_steps_is_the_runs)
     ck_assert_int_eq(kill(daemon, SIGTERM), 0);
     ck_assert_int_eq(processes_wait(puppet), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *cases = tcase_create("workers at fault");
-
-    tcase_add_checked_fixture(cases, processes_setup, processes_remove);
-    tcase_set_timeout(cases, 120);
-    tcase_add_loop_test(cases, whoever_breaks_a_rule_is_not_in_the_next_job, 0, sizeof breaches / sizeof *breaches);
-    tcase_add_test(cases, a_gradient_that_is_never_finite_is_the_workers);
-    tcase_add_test(cases, a_gradient_that_is_not_finite_after_good_steps_is_the_runs);
-    return run_tests(cases);
 }

@@ -3,9 +3,8 @@
 #include "client/eps.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -42,6 +41,9 @@ static void setup(void)
     processes_text("held.txt", SEQ + 1); /* evaluated at the end of each run */
     processes_write("held.bin", ids, (SEQ + 1) * sizeof *ids);
 }
+
+SUITE_TIMEOUT(240)
+SUITE_FIXTURE(setup, processes_remove)
 
 /* What a run says of its device. */
 struct seen {
@@ -137,7 +139,7 @@ static void set_form(struct eps_train_options *o, int i)
 }
 
 /* At the least memory the stash is on the host and one unit there at a time; with room, all stays and is kept. */
-START_TEST(the_least_memory_and_the_most_train_the_same_bits_on_one_worker_or_two)
+TEST_EACH(the_least_memory_and_the_most_train_the_same_bits_on_one_worker_or_two, N_FORMS)
 {
     char out[40];
 
@@ -158,7 +160,6 @@ START_TEST(the_least_memory_and_the_most_train_the_same_bits_on_one_worker_or_tw
         }
     }
 }
-END_TEST
 
 static struct seen go_on(const char *from, const char *out, uint64_t device_mem)
 {
@@ -170,7 +171,7 @@ static struct seen go_on(const char *from, const char *out, uint64_t device_mem)
 }
 
 /* From a device with room to the least and back, the rows at a time as stored. */
-START_TEST(a_run_goes_on_at_another_budget_as_if_nothing_had_changed)
+TEST_EACH(a_run_goes_on_at_another_budget_as_if_nothing_had_changed, N_FORMS)
 {
     struct eps_train_options o = options_for("middle.json", "whole");
 
@@ -184,7 +185,6 @@ START_TEST(a_run_goes_on_at_another_budget_as_if_nothing_had_changed)
     ck_assert(!go_on("on/step-4", "back", ROOMY).choice.host_stash);
     check_same("whole", "back");
 }
-END_TEST
 
 static const struct {
     const char *model;
@@ -196,7 +196,7 @@ static const struct {
     {"shallow.json", 2, 1, 1, 0, EPS_BF16},
 };
 
-START_TEST(the_minimum_trains_and_a_byte_less_is_refused_with_that_figure)
+TEST_EACH(the_minimum_trains_and_a_byte_less_is_refused_with_that_figure, COUNT(models))
 {
     struct eps_train_options o = options_for(models[_i].model, "minimum");
     struct eps_error error = {""};
@@ -218,10 +218,9 @@ START_TEST(the_minimum_trains_and_a_byte_less_is_refused_with_that_figure)
     ck_assert_msg(strstr(error.text, bytes) != NULL, "%s", error.text);
     ck_assert_uint_eq(seen.steps, 0);
 }
-END_TEST
 
 /* Constant memory: 384 layers in the bytes of 12, and the weights of a device with room for all of them. */
-START_TEST(three_hundred_and_eighty_four_layers_train_in_the_memory_of_twelve)
+TEST_EACH(three_hundred_and_eighty_four_layers_train_in_the_memory_of_twelve, N_FORMS - 1)
 {
     struct eps_train_options shallow = options_for("shallow.json", "shallow"), deep = options_for("deep.json", "deep"),
                              roomy = options_for("deep.json", "deep-roomy");
@@ -236,19 +235,4 @@ START_TEST(three_hundred_and_eighty_four_layers_train_in_the_memory_of_twelve)
     ck_assert(b.choice.host_stash && !c.choice.host_stash);
     ck_assert_uint_eq(c.choice.n_kept, 384);
     check_same("deep", "deep-roomy");
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("budgets");
-
-    tcase_add_checked_fixture(tests, setup, processes_remove);
-    tcase_set_timeout(tests, 240);
-    tcase_add_loop_test(tests, the_least_memory_and_the_most_train_the_same_bits_on_one_worker_or_two, 0, N_FORMS);
-    tcase_add_loop_test(tests, a_run_goes_on_at_another_budget_as_if_nothing_had_changed, 0, N_FORMS);
-    tcase_add_loop_test(tests, the_minimum_trains_and_a_byte_less_is_refused_with_that_figure, 0,
-                        (int)(sizeof models / sizeof *models));
-    tcase_add_loop_test(tests, three_hundred_and_eighty_four_layers_train_in_the_memory_of_twelve, 0, N_FORMS - 1);
-    return run_tests(tests);
 }

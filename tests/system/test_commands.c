@@ -1,8 +1,7 @@
 /* The eps command at work: real runs with real processes, and what they leave, print and answer. */
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -26,6 +25,8 @@ static void setup(void)
     snprintf(out_file, sizeof out_file, "%s", processes_path("out"));
     snprintf(err_file, sizeof err_file, "%s", processes_path("err"));
 }
+
+SUITE_FIXTURE_ONCE(setup, processes_remove)
 
 /* A run of the tiny model that has to succeed. */
 static void train(const char *out, const char *more)
@@ -64,7 +65,7 @@ static void check_said(int status, int wanted, const char *first, const char *se
     free(said);
 }
 
-START_TEST(a_run_in_a_pipe_prints_lines_and_leaves_its_files)
+TEST(a_run_in_a_pipe_prints_lines_and_leaves_its_files)
 {
     train("piped", "--steps 5 --eval-every 2");
     char *said = processes_read(out_file), *metrics = processes_read("piped/metrics.jsonl");
@@ -88,7 +89,6 @@ START_TEST(a_run_in_a_pipe_prints_lines_and_leaves_its_files)
     free(said);
     free(metrics);
 }
-END_TEST
 
 /* The last line of metrics.jsonl; to be released. */
 static json_t *last_step(const char *path)
@@ -116,7 +116,7 @@ static bool somebody_works(void *context)
 }
 
 /* A text that takes long, for it is read a row at a time. */
-START_TEST(an_interrupted_eval_leaves_nothing)
+TEST(an_interrupted_eval_leaves_nothing)
 {
     const char *long_text = processes_text("long.txt", 2000000);
     const char *const arguments[] = {"eval", "--model", "evaluated", "--data", long_text, "--batch", "1", NULL};
@@ -132,10 +132,9 @@ START_TEST(an_interrupted_eval_leaves_nothing)
     free(said);
     ck_assert_int_eq(system("rm -r evaluated"), 0);
 }
-END_TEST
 
 /* The same weights over the same text, in other batches: the order of double sums differs, fp32 rows do not. */
-START_TEST(eval_finds_the_loss_that_the_run_ended_with)
+TEST(eval_finds_the_loss_that_the_run_ended_with)
 {
     train("evaluated", "--steps 3");
     json_t *step = last_step("evaluated/metrics.jsonl");
@@ -150,10 +149,9 @@ START_TEST(eval_finds_the_loss_that_the_run_ended_with)
     ck_assert_int_eq(processes_eps("eval --model evaluated/latest --data %s --connect nobody", text), 1);
     json_decref(step);
 }
-END_TEST
 
 /* The shape of gpt2 is too large for a test; that the first line says it is enough, as memory is refused after it. */
-START_TEST(fresh_weights_of_gpt2_are_the_first_thing_said)
+TEST(fresh_weights_of_gpt2_are_the_first_thing_said)
 {
     check_said(processes_eps("train --model gpt2 --data %s --out fresh --steps 1 --device-mem 1KiB", text), 1,
                "--device-mem", "");
@@ -163,9 +161,8 @@ START_TEST(fresh_weights_of_gpt2_are_the_first_thing_said)
     free(said);
     ck_assert_int_ne(access("fresh", F_OK), 0);
 }
-END_TEST
 
-START_TEST(training_goes_on_from_saved_weights)
+TEST(training_goes_on_from_saved_weights)
 {
     char *said;
 
@@ -183,10 +180,9 @@ START_TEST(training_goes_on_from_saved_weights)
     free(said);
     json_decref(step);
 }
-END_TEST
 
 /* The loss over a text is that of its whole windows, and that of the rest as a text of its own. */
-START_TEST(eval_counts_the_rest_of_a_window)
+TEST(eval_counts_the_rest_of_a_window)
 {
     char *content = processes_read(text);
     double loss[3], tokens[3];
@@ -212,10 +208,9 @@ START_TEST(eval_counts_the_rest_of_a_window)
     json_decref(result);
     free(content);
 }
-END_TEST
 
 /* A rate of 1 makes of fresh weights something worse than they were, at once. */
-START_TEST(patience_ends_a_run_that_gets_no_better)
+TEST(patience_ends_a_run_that_gets_no_better)
 {
     train("patient", "--steps 9 --lr 1 --warmup 0 --eval-every 1 --patience 2");
     char *said = processes_read(out_file), *metrics = processes_read("patient/metrics.jsonl");
@@ -228,7 +223,6 @@ START_TEST(patience_ends_a_run_that_gets_no_better)
     free(said);
     free(metrics);
 }
-END_TEST
 
 /* The step of the lowest eval_loss in a run's metrics.jsonl. */
 static json_int_t lowest(const char *path)
@@ -264,7 +258,7 @@ static void names_lowest(const char *run)
 }
 
 /* Down at first, then with a rate that ruins it: the best is neither the newest nor kept by number. */
-START_TEST(the_best_checkpoint_is_marked_and_kept)
+TEST(the_best_checkpoint_is_marked_and_kept)
 {
     train("good", "--steps 6 --lr 0.01 --warmup 0 --eval-every 2 --save-every 6 --keep 1");
     names_lowest("good");
@@ -279,10 +273,9 @@ START_TEST(the_best_checkpoint_is_marked_and_kept)
     names_lowest("worse");
     json_decref(before);
 }
-END_TEST
 
 /* What transformers needs beside the weights, which came with nothing. */
-START_TEST(what_was_trained_on_bytes_says_so_to_others)
+TEST(what_was_trained_on_bytes_says_so_to_others)
 {
     char *tokenizer, *config;
 
@@ -295,9 +288,8 @@ START_TEST(what_was_trained_on_bytes_says_so_to_others)
     free(tokenizer);
     free(config);
 }
-END_TEST
 
-START_TEST(data_that_was_piped_in_is_asked_for_again)
+TEST(data_that_was_piped_in_is_asked_for_again)
 {
     int status = processes_eps("train --model %s --data - --out piped_in --batch 4 --steps 2 --device-mem 256MiB <%s",
                                model, text);
@@ -309,16 +301,14 @@ START_TEST(data_that_was_piped_in_is_asked_for_again)
     check_said(status, 1, "--data -", "not what the run was trained on");
     ck_assert_int_eq(processes_eps("train --resume piped_in --steps 3 --data %s", text), 0); /* the same content */
 }
-END_TEST
 
-START_TEST(a_cap_too_small_is_refused_before_anything_is_left)
+TEST(a_cap_too_small_is_refused_before_anything_is_left)
 {
     int status = processes_eps("train --model %s --data %s --out capped --device-mem 4KiB", model, text);
 
     check_said(status, 1, "--device-mem", "iB");
     ck_assert_int_ne(access("capped", F_OK), 0);
 }
-END_TEST
 
 /* Rewrites the saved file with `change` done to its bytes. */
 static void damage(const char *name, const char *from, const char *to, size_t keep)
@@ -348,7 +338,7 @@ static void damage(const char *name, const char *from, const char *to, size_t ke
     free(bytes);
 }
 
-START_TEST(damaged_weights_are_refused_by_name)
+TEST(damaged_weights_are_refused_by_name)
 {
     static const struct {
         const char *name, *from, *to; /* the same length */
@@ -373,7 +363,6 @@ START_TEST(damaged_weights_are_refused_by_name)
         ck_assert_int_ne(access("after", F_OK), 0);
     }
 }
-END_TEST
 
 static bool has_steps(void *context)
 {
@@ -384,7 +373,7 @@ static bool has_steps(void *context)
     return yes;
 }
 
-START_TEST(an_interrupt_takes_everything_down_in_order)
+TEST_EACH(an_interrupt_takes_everything_down_in_order, 2)
 {
     const int number = _i ? SIGTERM : SIGINT;
     const char *const arguments[] = {"train",   "--model", model,     "--data", text,           "--out",  "begin",
@@ -403,7 +392,6 @@ START_TEST(an_interrupt_takes_everything_down_in_order)
     ck_assert_int_ne(system("ls run/eps | grep ."), 0);
     ck_assert_int_eq(system("rm -r begin"), 0);
 }
-END_TEST
 
 static void check_sizes(json_t *side)
 {
@@ -421,7 +409,7 @@ static void check_sizes(json_t *side)
 }
 
 /* The shapes that programs rely on, from a daemon with a job under way. */
-START_TEST(a_live_daemon_answers_in_stable_json)
+TEST(a_live_daemon_answers_in_stable_json)
 {
     const char *const arguments[] = {"train",  "--model",   model, "--data",  text, "--out",  "live", "--steps",
                                      "100000", "--connect", "lab", "--batch", "4",  "--seed", "3",    NULL};
@@ -465,9 +453,8 @@ START_TEST(a_live_daemon_answers_in_stable_json)
     free(said);
     ck_assert(processes_until(nobody_is_left, NULL));
 }
-END_TEST
 
-START_TEST(a_client_is_told_why_its_daemon_stopped)
+TEST(a_client_is_told_why_its_daemon_stopped)
 {
     const char *const arguments[] = {"train",   "--model", model,       "--data", text,      "--out", "told",
                                      "--steps", "100000",  "--connect", "lab",    "--batch", "4",     NULL};
@@ -483,9 +470,8 @@ START_TEST(a_client_is_told_why_its_daemon_stopped)
     ck_assert_msg(strncmp(said, "eps train: ", 11) == 0 && strstr(said, "stopped"), "%s", said);
     free(said);
 }
-END_TEST
 
-START_TEST(options_of_private_workers_do_not_go_with_a_daemon)
+TEST(options_of_private_workers_do_not_go_with_a_daemon)
 {
     pid_t daemon = processes_daemon("lab", 0, NULL);
 
@@ -504,10 +490,9 @@ START_TEST(options_of_private_workers_do_not_go_with_a_daemon)
     ck_assert_int_eq(processes_eps("stop"), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
 }
-END_TEST
 
 /* A terminal of 40 columns: one line that is drawn over, never wider than the terminal. */
-START_TEST(on_a_terminal_the_progress_line_stays_one_line)
+TEST(on_a_terminal_the_progress_line_stays_one_line)
 {
     struct winsize size = {.ws_row = 24, .ws_col = 40};
     char said[65536], program[400];
@@ -534,30 +519,4 @@ START_TEST(on_a_terminal_the_progress_line_stays_one_line)
     ck_assert_ptr_nonnull(strstr(said, "\rstep 3/3  loss "));
     for (const char *at = said; (at = strstr(at, "\rstep ")); at++)
         ck_assert_uint_le(strcspn(at + 1, "\r\n\033"), 39);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("commands");
-
-    tcase_add_unchecked_fixture(tests, setup, processes_remove);
-    tcase_add_test(tests, a_run_in_a_pipe_prints_lines_and_leaves_its_files);
-    tcase_add_test(tests, an_interrupted_eval_leaves_nothing);
-    tcase_add_test(tests, eval_finds_the_loss_that_the_run_ended_with);
-    tcase_add_test(tests, fresh_weights_of_gpt2_are_the_first_thing_said);
-    tcase_add_test(tests, training_goes_on_from_saved_weights);
-    tcase_add_test(tests, eval_counts_the_rest_of_a_window);
-    tcase_add_test(tests, patience_ends_a_run_that_gets_no_better);
-    tcase_add_test(tests, the_best_checkpoint_is_marked_and_kept);
-    tcase_add_test(tests, what_was_trained_on_bytes_says_so_to_others);
-    tcase_add_test(tests, data_that_was_piped_in_is_asked_for_again);
-    tcase_add_test(tests, a_cap_too_small_is_refused_before_anything_is_left);
-    tcase_add_test(tests, damaged_weights_are_refused_by_name);
-    tcase_add_loop_test(tests, an_interrupt_takes_everything_down_in_order, 0, 2);
-    tcase_add_test(tests, a_live_daemon_answers_in_stable_json);
-    tcase_add_test(tests, a_client_is_told_why_its_daemon_stopped);
-    tcase_add_test(tests, options_of_private_workers_do_not_go_with_a_daemon);
-    tcase_add_test(tests, on_a_terminal_the_progress_line_stays_one_line);
-    return run_tests(tests);
 }

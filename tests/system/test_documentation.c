@@ -1,10 +1,9 @@
 /* What --help says, the manual pages and the shell's completion: three accounts of the same options, which must not
  * drift apart. --help is the one that the programs themselves keep true. */
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "client/eps.h"
 
-#include <check.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -165,7 +164,7 @@ static struct words commands(void)
     return words;
 }
 
-START_TEST(every_command_is_in_the_manual_and_in_the_completion)
+TEST(every_command_is_in_the_manual_and_in_the_completion)
 {
     const struct words said = commands(), offers = completion("echo $_eps_commands");
     struct words written = {0};
@@ -178,9 +177,8 @@ START_TEST(every_command_is_in_the_manual_and_in_the_completion)
     check_equal("eps", &said, "--help", &offers, "tools/completion/eps.bash");
     free(page);
 }
-END_TEST
 
-START_TEST(every_option_of_a_command_is_in_the_manual_and_in_the_completion)
+TEST(every_option_of_a_command_is_in_the_manual_and_in_the_completion)
 {
     const struct words all = commands();
     char *page = read_source("tools/man/eps.1");
@@ -203,9 +201,8 @@ START_TEST(every_option_of_a_command_is_in_the_manual_and_in_the_completion)
     }
     free(page);
 }
-END_TEST
 
-START_TEST(help_is_in_groups)
+TEST(help_is_in_groups)
 {
     char *said = output(BIN_DIR "/eps train --help");
     const char *first = strstr(said, "\n\nModel and data:\n  --model "), *last = strstr(said, "\n\nMachine:\n  --");
@@ -215,9 +212,8 @@ START_TEST(help_is_in_groups)
     ck_assert_ptr_null(strstr(said, "\n\n\n"));
     free(said);
 }
-END_TEST
 
-START_TEST(every_option_of_the_other_programs_is_in_theirs)
+TEST_EACH(every_option_of_the_other_programs_is_in_theirs, 2)
 {
     static const char *const programs[] = {"epsd", "eps-worker"};
     const char *program = programs[_i];
@@ -234,9 +230,8 @@ START_TEST(every_option_of_the_other_programs_is_in_theirs)
     check_equal(program, &names, "--help", &offers, "tools/completion/eps.bash");
     free(page);
 }
-END_TEST
 
-START_TEST(every_preset_is_offered_and_in_the_manual)
+TEST(every_preset_is_offered_and_in_the_manual)
 {
     const struct words offers = offered("eps train --model");
     char *page = read_source("tools/man/eps.1");
@@ -249,10 +244,9 @@ START_TEST(every_preset_is_offered_and_in_the_manual)
     }
     free(page);
 }
-END_TEST
 
 /* groff's own complaints: a macro that is not there, a list that does not end. */
-START_TEST(the_manual_pages_are_well_formed)
+TEST_EACH(the_manual_pages_are_well_formed, 3)
 {
     static const char *const pages[] = {"eps", "epsd", "eps-worker"};
     char command[300];
@@ -263,18 +257,4 @@ START_TEST(the_manual_pages_are_well_formed)
     char *said = output(command);
     ck_assert_str_eq(said, "");
     free(said);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("documentation");
-
-    tcase_add_test(tests, every_command_is_in_the_manual_and_in_the_completion);
-    tcase_add_test(tests, every_option_of_a_command_is_in_the_manual_and_in_the_completion);
-    tcase_add_test(tests, help_is_in_groups);
-    tcase_add_loop_test(tests, every_option_of_the_other_programs_is_in_theirs, 0, 2);
-    tcase_add_test(tests, every_preset_is_offered_and_in_the_manual);
-    tcase_add_loop_test(tests, the_manual_pages_are_well_formed, 0, 3);
-    return run_tests(tests);
 }

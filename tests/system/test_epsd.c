@@ -1,8 +1,7 @@
 /* epsd's own options. What --listen and --group do is in test_listen and test_group. */
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +20,9 @@ static const struct {
 
 enum { N_WRONGS = sizeof wrongs / sizeof *wrongs };
 
-START_TEST(a_mistake_is_one_sentence_and_status_2)
+SUITE_FIXTURE(processes_setup, processes_remove)
+
+TEST_EACH(a_mistake_is_one_sentence_and_status_2, N_WRONGS)
 {
     const char *log = processes_path("epsd.log");
 
@@ -31,7 +32,6 @@ START_TEST(a_mistake_is_one_sentence_and_status_2)
     ck_assert_ptr_eq(strchr(said, '\n'), said + strlen(said) - 1);
     free(said);
 }
-END_TEST
 
 static void on_status(void *user, const struct eps_status *status)
 {
@@ -46,7 +46,7 @@ static bool has_worker(void *context)
     return eps_status("lab", on_status, &yes, NULL) == 0 && yes;
 }
 
-START_TEST(a_job_past_the_cap_is_refused)
+TEST(a_job_past_the_cap_is_refused)
 {
     const char *const listen[] = {"--listen", "lab", "--host-mem", "100KiB", NULL};
     const char *const lend[] = {"--connect", "lab", "--device-mem", "256MiB", NULL};
@@ -65,15 +65,4 @@ START_TEST(a_job_past_the_cap_is_refused)
     ck_assert_int_eq(eps_stop("lab", &error), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
     ck_assert_int_eq(processes_wait(worker), 0);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("epsd");
-
-    tcase_add_checked_fixture(tests, processes_setup, processes_remove);
-    tcase_add_loop_test(tests, a_mistake_is_one_sentence_and_status_2, 0, N_WRONGS);
-    tcase_add_test(tests, a_job_past_the_cap_is_refused);
-    return run_tests(tests);
 }

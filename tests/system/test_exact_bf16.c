@@ -2,9 +2,8 @@
 #include "tests/kit/backend.h"
 #include "tests/kit/exact.h"
 #include "tests/kit/fixture_step.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <math.h>
 
 /* Rows of a part, of a microbatch: the whole minibatch at once, and row by row in eight parts. */
@@ -15,7 +14,7 @@ enum { N_CUTS = sizeof cuts / sizeof *cuts };
  * written; a quarter for how roundings fall. The gradient of a key bias, which is 0 but for rounding, is below what
  * PyTorch's comes to. The loss has nothing but roundings of 2^-9 of activations behind it, many and of either sign: 1e-3
  * of it. */
-START_TEST(a_gradient_in_bf16_is_as_near_as_pytorchs)
+TEST_EACH(a_gradient_in_bf16_is_as_near_as_pytorchs, N_CUTS)
 {
     const struct fixture_limits limits = {.singles = 1.25, .keys = 2e-4};
     struct fixture_step step;
@@ -27,13 +26,12 @@ START_TEST(a_gradient_in_bf16_is_as_near_as_pytorchs)
     ck_assert_uint_eq(fixture_compare(&set, &limits, fixture_step_find, &step), 0);
     fixture_step_close(&step);
 }
-END_TEST
 
 /* By AdamW of an fp32 master, which PyTorch has beside a model in bf16. Adam's first step goes by the sign alone: what has
  * a first gradient within rounding of 0 is left out. Of PyTorch's own two attentions one is 1.5 times as far from float64
  * as the other at the worst tensor of half of all models, hence 2. A key bias, which nothing but rounding moves, goes lr a
  * step at most. */
-START_TEST(twenty_steps_in_bf16_are_as_near_as_pytorchs)
+TEST_IF(twenty_steps_in_bf16_are_as_near_as_pytorchs, !backend_get()->simulated)
 {
     const struct inprocess_options how = {.n_parts = 1, .microbatch = 4, .adamw = true, .precision = NUMBER_BF16};
     struct exact exact;
@@ -49,15 +47,4 @@ START_TEST(twenty_steps_in_bf16_are_as_near_as_pytorchs)
     exact.segment = exact_weights(&exact);
     ck_assert_uint_eq(fixture_compare(&set, &limits, exact_find, &exact), 0);
     exact_close(&exact);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("bf16");
-
-    tcase_add_loop_test(tcase, a_gradient_in_bf16_is_as_near_as_pytorchs, 0, N_CUTS);
-    if (!backend_get()->simulated)
-        tcase_add_test(tcase, twenty_steps_in_bf16_are_as_near_as_pytorchs);
-    return run_tests(tcase);
 }

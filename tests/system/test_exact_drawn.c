@@ -1,9 +1,8 @@
 /* One step's gradient of random models, in fp32 and in bf16, against PyTorch in float64: a small part of what
  * tests/oracle/distribution.py shows, and its criterion, the distribution of how far off the worst tensor is. */
 #include "tests/kit/fixture_step.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -60,7 +59,7 @@ static int rising(const void *a, const void *b)
 /* Of sixty models the script finds medians of 1.23 and 1.20, 95 % at 1.99 and 2.26, worsts of 2.03 and 4.36; of PyTorch's
  * one attention beside its other no less. The median of six may be off by a third of that, and a sketch's distance by a
  * tenth; their worst is seldom beyond the 95 %. */
-START_TEST(gradients_are_as_near_as_pytorchs)
+TEST_EACH(gradients_are_as_near_as_pytorchs, 2)
 {
     static const double medians[] = {1.6, 1.6}, worsts[] = {3, 3.5};
     const enum number_type type = _i == 0 ? NUMBER_FP32 : NUMBER_BF16;
@@ -71,13 +70,4 @@ START_TEST(gradients_are_as_near_as_pytorchs)
     qsort(worst, N_OF_TYPE, sizeof *worst, rising);
     ck_assert_double_le((worst[N_OF_TYPE / 2 - 1] + worst[N_OF_TYPE / 2]) / 2, medians[_i]);
     ck_assert_double_le(worst[N_OF_TYPE - 1], worsts[_i]);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("drawn");
-
-    tcase_add_loop_test(tcase, gradients_are_as_near_as_pytorchs, 0, 2);
-    return run_tests(tcase);
 }

@@ -1,9 +1,7 @@
 /* One step's gradient against PyTorch in float64, however the minibatch is cut. */
 #include "tests/kit/backend.h"
 #include "tests/kit/exact.h"
-#include "tests/kit/run.h"
-
-#include <check.h>
+#include "tests/kit/test.h"
 
 /* b has 16 rows, a 8. The first ones are enough for a device that is simulated. */
 static const struct {
@@ -16,7 +14,7 @@ static const struct {
     {"b", 2, 1, true}, {"b", 8, 2, true},  {"b", 8, 1, false},
 };
 
-START_TEST(a_gradient_is_pytorchs)
+TEST_EACH(a_gradient_is_pytorchs, backend_get()->simulated ? 2 : COUNT(cuts))
 {
     const struct inprocess_options how = {.n_parts = cuts[_i].n_parts,
                                           .microbatch = cuts[_i].microbatch,
@@ -24,14 +22,4 @@ START_TEST(a_gradient_is_pytorchs)
                                           .n_threads = 2};
 
     exact_check_gradient(cuts[_i].fixture, &how);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("cuts");
-
-    tcase_add_loop_test(tcase, a_gradient_is_pytorchs, 0,
-                        backend_get()->simulated ? 2 : (int)(sizeof cuts / sizeof *cuts));
-    return run_tests(tcase);
 }

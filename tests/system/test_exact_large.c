@@ -2,9 +2,7 @@
  * The embedding is cut into several units here, and contributions travel in slices. Skipped under a sanitizer, which
  * looks at the same code at smaller sizes in test_exact_gradients and test_exact_training. */
 #include "tests/kit/exact.h"
-#include "tests/kit/run.h"
-
-#include <check.h>
+#include "tests/kit/test.h"
 
 /* A minibatch of 8 rows. */
 static const struct cut {
@@ -21,29 +19,18 @@ static struct inprocess_options options_of(const struct cut *cut)
                                       .n_threads = 2};
 }
 
-START_TEST(a_large_gradient_is_pytorchs)
+SUITE_SKIP_UNLESS(!SANITIZED, "it computes for minutes")
+
+TEST_EACH(a_large_gradient_is_pytorchs, COUNT(gradients))
 {
     const struct inprocess_options how = options_of(&gradients[_i]);
 
     exact_check_gradient("c", &how);
 }
-END_TEST
 
-START_TEST(twenty_large_steps_are_pytorchs)
+TEST_EACH(twenty_large_steps_are_pytorchs, COUNT(runs))
 {
     const struct inprocess_options how = options_of(&runs[_i]);
 
     exact_check_training("c", &how);
-}
-END_TEST
-
-int main(void)
-{
-    if (SANITIZED)
-        return 77;
-    TCase *tcase = tcase_create("large");
-
-    tcase_add_loop_test(tcase, a_large_gradient_is_pytorchs, 0, (int)(sizeof gradients / sizeof *gradients));
-    tcase_add_loop_test(tcase, twenty_large_steps_are_pytorchs, 0, (int)(sizeof runs / sizeof *runs));
-    return run_tests(tcase);
 }

@@ -1,10 +1,9 @@
 /* Directories made by transformers load, and give its logits; what the store writes is what it loaded, and with a
  * Python that has transformers at hand (EPS_ORACLE_PYTHON), transformers says so too. */
 #include "tests/kit/inprocess.h"
-#include "tests/kit/run.h"
 #include "tests/kit/store_fixture.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <jansson.h>
@@ -126,7 +125,7 @@ static double worst_position(struct inprocess *ip, const struct fixture_tokens *
 
 /* The engine has no way to give logits, so what is compared is log p of every label at every position: the same up to
  * a constant. */
-START_TEST(logits_are_those_of_transformers)
+TEST_EACH(logits_are_those_of_transformers, N_DIRECTORIES)
 {
     struct fixture_tokens t;
     struct inprocess *ip;
@@ -142,7 +141,6 @@ START_TEST(logits_are_those_of_transformers)
     free(labels);
     tokens_close(&t);
 }
-END_TEST
 
 static void save(const struct inprocess *ip, const struct fixture_tokens *t, const char *directory)
 {
@@ -171,7 +169,7 @@ static void remove_saved(const char *directory)
     rmdir(directory);
 }
 
-START_TEST(what_is_saved_is_what_was_loaded)
+TEST_EACH(what_is_saved_is_what_was_loaded, N_DIRECTORIES)
 {
     struct fixture_tokens t, back;
     struct inprocess *ip, *again;
@@ -197,14 +195,4 @@ START_TEST(what_is_saved_is_what_was_loaded)
     inprocess_close(again);
     remove_saved(directory);
     tokens_close(&t);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("transformers");
-
-    tcase_add_loop_test(tcase, logits_are_those_of_transformers, 0, N_DIRECTORIES);
-    tcase_add_loop_test(tcase, what_is_saved_is_what_was_loaded, 0, N_DIRECTORIES);
-    return run_tests(tcase);
 }

@@ -2,9 +2,8 @@
 #include "proto/plan/search.h"
 #include "tests/kit/backend.h"
 #include "tests/kit/exact.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -42,7 +41,13 @@ static uint64_t digest_of(const char *fixture, const struct inprocess_options *h
     return out;
 }
 
-START_TEST(threads_do_not_change_a_bit)
+/* The simulated device leaves out what is the relay's and test_queues.c's. */
+static bool simulated(void)
+{
+    return backend_get()->simulated;
+}
+
+TEST_IF(threads_do_not_change_a_bit, !backend_get()->cuda)
 {
     struct inprocess_options how = {.n_parts = 2, .microbatch = 4, .n_threads = 1};
     const uint64_t one = digest_of("b", &how);
@@ -52,9 +57,8 @@ START_TEST(threads_do_not_change_a_bit)
     how.n_threads = 5; /* more than rows */
     ck_assert_uint_eq(digest_of("b", &how), one);
 }
-END_TEST
 
-START_TEST(weight_buffers_do_not_change_a_bit)
+TEST_IF(weight_buffers_do_not_change_a_bit, !simulated())
 {
     struct inprocess_options how = {.n_parts = 2, .microbatch = 2, .n_weight_buffers = 1};
     const uint64_t one = digest_of("a", &how);
@@ -64,10 +68,9 @@ START_TEST(weight_buffers_do_not_change_a_bit)
     how.n_weight_buffers = 3;
     ck_assert_uint_eq(digest_of("a", &how), one);
 }
-END_TEST
 
 /* The planner's choices from the roomiest budget down to the smallest that works: less and less stays on the device. */
-START_TEST(no_budget_changes_a_bit)
+TEST(no_budget_changes_a_bit)
 {
     struct inprocess_options how = {.n_parts = 2, .microbatch = 2, .budget = (uint64_t)4 << 30};
     const struct plan_wish wish = {.microbatch = 2};
@@ -92,7 +95,6 @@ START_TEST(no_budget_changes_a_bit)
     }
     ck_assert_uint_gt(n_host_stash, 0);
 }
-END_TEST
 
 /* Parts, shares and order of folding: 8 parts by 1, 2, 3 and 8 workers; 3 do not divide 8. */
 static const struct {
@@ -100,7 +102,7 @@ static const struct {
     bool adamw;
 } crews[] = {{1, false}, {2, false}, {3, false}, {8, false}, {1, true}, {2, true}, {3, true}};
 
-START_TEST(deterministic_workers_do_not_change_a_bit)
+TEST_EACH(deterministic_workers_do_not_change_a_bit, simulated() ? 0 : COUNT(crews))
 {
     struct inprocess_options how = {.n_parts = 8, .microbatch = 1, .n_workers = 1, .adamw = crews[_i].adamw};
     const uint64_t one = digest_of("a", &how);
@@ -109,10 +111,9 @@ START_TEST(deterministic_workers_do_not_change_a_bit)
     how.n_workers = crews[_i].n_workers;
     ck_assert_uint_eq(digest_of("a", &how), one);
 }
-END_TEST
 
 /* The same without --deterministic: contributions are folded as they come, so only the order of rounding differs. */
-START_TEST(workers_change_no_more_than_rounding)
+TEST_EACH(workers_change_no_more_than_rounding, simulated() ? 0 : COUNT(crews))
 {
     struct inprocess_options how = {.n_parts = 8, .microbatch = 1, .n_workers = 1, .adamw = crews[_i].adamw};
     struct exact one, several;
@@ -136,20 +137,4 @@ START_TEST(workers_change_no_more_than_rounding)
     ck_assert_double_le(sqrt(apart / norm), 1e-6);
     exact_close(&one);
     exact_close(&several);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("same");
-
-    if (!backend_get()->cuda)
-        tcase_add_test(tcase, threads_do_not_change_a_bit);
-    tcase_add_test(tcase, no_budget_changes_a_bit);
-    if (backend_get()->simulated) /* the rest is the relay's, and test_queues.c's */
-        return run_tests(tcase);
-    tcase_add_test(tcase, weight_buffers_do_not_change_a_bit);
-    tcase_add_loop_test(tcase, deterministic_workers_do_not_change_a_bit, 0, (int)(sizeof crews / sizeof *crews));
-    tcase_add_loop_test(tcase, workers_change_no_more_than_rounding, 0, (int)(sizeof crews / sizeof *crews));
-    return run_tests(tcase);
 }

@@ -1,9 +1,8 @@
 /* kill -9 in mid-step: the others say so within 5 seconds and end as documented; no process is left over and nothing
  * stands in the way of the next run. Real processes, real signals. */
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -61,7 +60,10 @@ static void check_next_run_works(const char *connect, const char *const *files, 
     ck_assert_msg(eps_train(&options, NULL, NULL, &error) == 0, "%s", error.text);
 }
 
-START_TEST(private_run_ends_with_a_word_when_its_worker_or_daemon_is_killed)
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE(processes_setup, processes_remove)
+
+TEST_EACH(private_run_ends_with_a_word_when_its_worker_or_daemon_is_killed, 2)
 {
     const char *files[] = {processes_text("faults.txt", 40000)};
     struct victim victim = {.program = _i ? "epsd" : "eps-worker", .at_step = 3};
@@ -80,7 +82,6 @@ START_TEST(private_run_ends_with_a_word_when_its_worker_or_daemon_is_killed)
     ck_assert(processes_until(nobody_is_left, NULL));
     check_next_run_works(NULL, files, processes_path(_i ? "after-epsd" : "after-worker"));
 }
-END_TEST
 
 static bool has_steps(void *context)
 {
@@ -91,7 +92,7 @@ static bool has_steps(void *context)
     return yes;
 }
 
-START_TEST(private_processes_end_when_the_client_is_killed)
+TEST(private_processes_end_when_the_client_is_killed)
 {
     const char *files[] = {processes_text("faults.txt", 40000)};
     char out[300], metrics[340];
@@ -114,7 +115,6 @@ START_TEST(private_processes_end_when_the_client_is_killed)
     ck_assert(processes_until(nobody_is_left, NULL));
     check_next_run_works(NULL, files, processes_path("after-client"));
 }
-END_TEST
 
 static void on_status(void *user, const struct eps_status *status)
 {
@@ -138,7 +138,7 @@ static bool waits(void *context)
 }
 
 /* As when both are started in one breath, whichever comes first. */
-START_TEST(worker_waits_for_a_daemon_that_is_about_to_start)
+TEST(worker_waits_for_a_daemon_that_is_about_to_start)
 {
     const char *const worker[] = {"--connect", "lab", "--device-mem", "256MiB", NULL};
     const char *const listen[] = {"--listen", "lab", NULL};
@@ -160,9 +160,8 @@ START_TEST(worker_waits_for_a_daemon_that_is_about_to_start)
     ck_assert_int_eq(kill(waiting, SIGTERM), 0);
     ck_assert_int_eq(processes_wait(waiting), 0);
 }
-END_TEST
 
-START_TEST(daemon_outlives_a_killed_worker_and_serves_the_next_job)
+TEST(daemon_outlives_a_killed_worker_and_serves_the_next_job)
 {
     const char *files[] = {processes_text("faults.txt", 40000)};
     const char *const again[] = {"--connect", "lab", "--device-mem", "256MiB", NULL};
@@ -183,11 +182,10 @@ START_TEST(daemon_outlives_a_killed_worker_and_serves_the_next_job)
     ck_assert_int_eq(processes_wait(daemon), 0);
     ck_assert(processes_until(nobody_is_left, NULL));
 }
-END_TEST
 
 /* A daemon killed with SIGKILL leaves its directory behind: connecting to it is an error with a sentence, and the next
  * daemon takes it over. */
-START_TEST(killed_daemon_leaves_nothing_in_the_way)
+TEST(killed_daemon_leaves_nothing_in_the_way)
 {
     const char *files[] = {processes_text("faults.txt", 40000)};
     struct eps_train_options options = endless(files, processes_path("stale-run"));
@@ -205,7 +203,6 @@ START_TEST(killed_daemon_leaves_nothing_in_the_way)
     ck_assert_int_eq(eps_stop("lab", &error), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
 }
-END_TEST
 
 static void on_step_try_second(void *user, const struct eps_step *step)
 {
@@ -219,7 +216,7 @@ static void on_step_try_second(void *user, const struct eps_step *step)
     ck_assert_int_eq(eps_train(&options, NULL, NULL, error), -EBUSY);
 }
 
-START_TEST(busy_daemon_says_so_and_goes_on)
+TEST(busy_daemon_says_so_and_goes_on)
 {
     const char *files[] = {processes_text("faults.txt", 40000)};
     struct eps_train_options options = endless(files, processes_path("first"));
@@ -235,7 +232,6 @@ START_TEST(busy_daemon_says_so_and_goes_on)
     ck_assert_int_eq(processes_wait(daemon), 0);
     ck_assert(processes_until(nobody_is_left, NULL));
 }
-END_TEST
 
 struct intruder {
     char address[300];
@@ -263,7 +259,7 @@ static void on_step_intrude(void *user, const struct eps_step *step)
 }
 
 /* Found by its name, as any daemon of the user's. */
-START_TEST(private_run_outlives_a_second_client)
+TEST(private_run_outlives_a_second_client)
 {
     const char *files[] = {processes_text("faults.txt", 40000)};
     struct eps_train_options options = endless(files, processes_path("first"));
@@ -277,7 +273,6 @@ START_TEST(private_run_outlives_a_second_client)
     ck_assert_uint_eq(intruder.last_step, 8);
     ck_assert(processes_until(nobody_is_left, NULL));
 }
-END_TEST
 
 static void on_loss(void *user, const struct eps_step *step)
 {
@@ -302,7 +297,7 @@ static double run_on_lab(const char *model, const char *text, const char *out)
 }
 
 /* The same job finds the same loss whatever the daemon and its workers did before. */
-START_TEST(jobs_leave_nothing_to_the_next)
+TEST(jobs_leave_nothing_to_the_next)
 {
     char text[300], small[300], large[300], saved[340];
     const char *const files[] = {text};
@@ -323,7 +318,6 @@ START_TEST(jobs_leave_nothing_to_the_next)
     ck_assert_int_eq(eps_stop("lab", &error), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
 }
-END_TEST
 
 static void on_memory(void *user, const struct eps_memory *side)
 {
@@ -365,7 +359,7 @@ static pid_t begin_job_that_hangs(pid_t worker, const char *log)
     return client;
 }
 
-START_TEST(worker_killed_or_daemon_stopped_while_a_job_begins)
+TEST_EACH(worker_killed_or_daemon_stopped_while_a_job_begins, 2)
 {
     char log[300];
     struct eps_error error = {""};
@@ -386,7 +380,6 @@ START_TEST(worker_killed_or_daemon_stopped_while_a_job_begins)
         ck_assert_int_eq(eps_stop("lab", &error), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
 }
-END_TEST
 
 static void on_state(void *user, const struct eps_status *status)
 {
@@ -402,7 +395,7 @@ static bool is_ending(void *context)
 }
 
 /* The worker hears of the dead job late, lets go of it, and serves the next, which waited for that. */
-START_TEST(client_killed_while_its_job_begins)
+TEST(client_killed_while_its_job_begins)
 {
     char text[300], small[300];
     struct eps_error error = {""};
@@ -419,9 +412,8 @@ START_TEST(client_killed_while_its_job_begins)
     ck_assert_int_eq(processes_wait(daemon), 0);
     ck_assert_int_eq(processes_wait(worker), 0);
 }
-END_TEST
 
-START_TEST(daemon_whose_directory_was_removed_leaves_its_successor_alone)
+TEST(daemon_whose_directory_was_removed_leaves_its_successor_alone)
 {
     char command[340];
     struct eps_error error = {""};
@@ -434,25 +426,4 @@ START_TEST(daemon_whose_directory_was_removed_leaves_its_successor_alone)
     ck_assert_int_eq(processes_wait(first), 0);
     ck_assert_msg(eps_stop("lab", &error) == 0, "%s", error.text);
     ck_assert_int_eq(processes_wait(second), 0);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("faults");
-
-    tcase_add_checked_fixture(tcase, processes_setup, processes_remove);
-    tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, private_run_ends_with_a_word_when_its_worker_or_daemon_is_killed, 0, 2);
-    tcase_add_test(tcase, private_processes_end_when_the_client_is_killed);
-    tcase_add_test(tcase, worker_waits_for_a_daemon_that_is_about_to_start);
-    tcase_add_test(tcase, daemon_outlives_a_killed_worker_and_serves_the_next_job);
-    tcase_add_test(tcase, killed_daemon_leaves_nothing_in_the_way);
-    tcase_add_test(tcase, busy_daemon_says_so_and_goes_on);
-    tcase_add_test(tcase, private_run_outlives_a_second_client);
-    tcase_add_test(tcase, jobs_leave_nothing_to_the_next);
-    tcase_add_loop_test(tcase, worker_killed_or_daemon_stopped_while_a_job_begins, 0, 2);
-    tcase_add_test(tcase, client_killed_while_its_job_begins);
-    tcase_add_test(tcase, daemon_whose_directory_was_removed_leaves_its_successor_alone);
-    return run_tests(tcase);
 }

@@ -7,9 +7,8 @@
 #include "tests/kit/array_link.h"
 #include "tests/kit/inprocess.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -147,7 +146,9 @@ static void close_direct(struct direct *t)
     inprocess_close(t->ip);
 }
 
-START_TEST(processes_give_the_logits_of_one_process)
+SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
+
+TEST(processes_give_the_logits_of_one_process)
 {
     static const uint32_t lengths[] = {70, 1, 1, 5, 1};
     struct client c;
@@ -169,7 +170,6 @@ START_TEST(processes_give_the_logits_of_one_process)
     ck_assert_int_eq(close_job(&c), 0);
     end(&c);
 }
-END_TEST
 
 static void on_status(void *user, const struct eps_status *status)
 {
@@ -186,7 +186,7 @@ static void on_memory(void *user, const struct eps_memory *side)
 }
 
 /* Keys and values of 90 tokens, in whole tiles of 64, of 3 layers of width 64. */
-START_TEST(status_and_memory_show_it)
+TEST(status_and_memory_show_it)
 {
     struct client c;
     char state[32] = "";
@@ -201,10 +201,9 @@ START_TEST(status_and_memory_show_it)
     ck_assert_int_eq(close_job(&c), 0);
     end(&c);
 }
-END_TEST
 
 /* Whatever comes out of place costs the client its session, and the daemon nothing. */
-START_TEST(requests_that_do_not_fit_end_the_session)
+TEST(requests_that_do_not_fit_end_the_session)
 {
     static const struct {
         uint32_t first, n;
@@ -231,9 +230,8 @@ START_TEST(requests_that_do_not_fit_end_the_session)
     }
     end(&c);
 }
-END_TEST
 
-START_TEST(a_token_outside_the_vocabulary_ends_the_job_with_a_word)
+TEST(a_token_outside_the_vocabulary_ends_the_job_with_a_word)
 {
     struct client c;
     const struct message m = job_message();
@@ -249,9 +247,8 @@ START_TEST(a_token_outside_the_vocabulary_ends_the_job_with_a_word)
     ck_assert_int_eq(close_job(&c), 0);
     end(&c);
 }
-END_TEST
 
-START_TEST(jobs_that_cannot_generate_are_refused)
+TEST(jobs_that_cannot_generate_are_refused)
 {
     struct client c;
     struct message m[3] = {job_message(), job_message(), job_message()};
@@ -274,11 +271,10 @@ START_TEST(jobs_that_cannot_generate_are_refused)
     ck_assert_msg(strstr(c.err.text, "needs at least") && strstr(c.err.text, "to generate"), "%s", c.err.text);
     end(&c);
 }
-END_TEST
 
 /* The prompt of a model that takes a while: the worker is in the middle of it when its job is closed, or its client
  * goes; in both cases the next job finds it free. */
-START_TEST(a_job_closed_in_mid_run_leaves_the_worker_free)
+TEST_EACH(a_job_closed_in_mid_run_leaves_the_worker_free, 2)
 {
     struct client c;
     struct message m = job_message();
@@ -301,19 +297,4 @@ START_TEST(a_job_closed_in_mid_run_leaves_the_worker_free)
     ck_assert_int_eq(generate(&c, 0, SEQ), 0);
     ck_assert_int_eq(close_job(&c), 0);
     end(&c);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("generate");
-
-    tcase_add_unchecked_fixture(tests, processes_setup, processes_remove);
-    tcase_add_test(tests, processes_give_the_logits_of_one_process);
-    tcase_add_test(tests, status_and_memory_show_it);
-    tcase_add_test(tests, requests_that_do_not_fit_end_the_session);
-    tcase_add_test(tests, a_token_outside_the_vocabulary_ends_the_job_with_a_word);
-    tcase_add_test(tests, jobs_that_cannot_generate_are_refused);
-    tcase_add_loop_test(tests, a_job_closed_in_mid_run_leaves_the_worker_free, 0, 2);
-    return run_tests(tests);
 }

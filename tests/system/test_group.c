@@ -1,10 +1,9 @@
 /* epsd --group: a daemon that serves the members of a group, with real programs of several users. Only root can play
  * them, so that for everyone else most of this is skipped. */
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 #include "tests/kit/users.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -25,7 +24,10 @@ static void check_mode(const char *path, mode_t mode)
                   info.st_mode & 07777, info.st_gid);
 }
 
-START_TEST(a_group_that_cannot_be_is_misuse)
+SUITE_SKIP_UNLESS(users_can(), "only root can play several users")
+SUITE_FIXTURE(users_setup, processes_remove)
+
+TEST(a_group_that_cannot_be_is_misuse)
 {
     const char *const unknown[] = {"--listen", users_service(), "--group", "no-such-group", NULL};
     const char *const foreign[] = {"--listen", users_service(), "--group", users_group_name(), NULL};
@@ -44,7 +46,6 @@ START_TEST(a_group_that_cannot_be_is_misuse)
     ck_assert_int_ne(access(users_service(), F_OK), 0);
     ck_assert_int_ne(access(processes_path("run/lab"), F_OK), 0);
 }
-END_TEST
 
 /* The same run in a daemon of its own, over a channel. */
 static void check_same_as_private(const char *out, const char *model, const char *text)
@@ -62,7 +63,7 @@ static void check_same_as_private(const char *out, const char *model, const char
 }
 
 /* A member's worker, a member's run; the owner stops it, members and strangers do not. */
-START_TEST(members_bring_workers_and_jobs_and_do_not_stop_it)
+TEST(members_bring_workers_and_jobs_and_do_not_stop_it)
 {
     char model[300], text[300], out[300], path[320];
     pid_t daemon = users_start_service();
@@ -109,9 +110,8 @@ START_TEST(members_bring_workers_and_jobs_and_do_not_stop_it)
     ck_assert_int_eq(users_wait(lent), 0);
     ck_assert_int_ne(access(users_service(), F_OK), 0);
 }
-END_TEST
 
-START_TEST(root_stops_anyones)
+TEST(root_stops_anyones)
 {
     pid_t daemon = users_start_service();
     struct eps_error error;
@@ -119,10 +119,9 @@ START_TEST(root_stops_anyones)
     ck_assert_msg(eps_stop(users_service(), &error) == 0, "%s", error.text);
     ck_assert_int_eq(users_wait(daemon), 0);
 }
-END_TEST
 
 /* What looks like a service and is not says nothing of its group: nobody is to hand it files. */
-START_TEST(a_directory_open_to_all_is_not_trusted)
+TEST(a_directory_open_to_all_is_not_trusted)
 {
     pid_t daemon = users_start_service();
 
@@ -134,10 +133,9 @@ START_TEST(a_directory_open_to_all_is_not_trusted)
     ck_assert_int_eq(eps_stop(users_service(), NULL), 0);
     ck_assert_int_eq(users_wait(daemon), 0);
 }
-END_TEST
 
 /* Anybody can make it before its user does, and in /tmp only they can remove it. */
-START_TEST(a_base_that_another_user_took_is_told_with_a_way_out)
+TEST(a_base_that_another_user_took_is_told_with_a_way_out)
 {
     const uid_t victim = 3000000 + (uid_t)getpid(); /* whose name in /tmp no other test has */
     const char *const listen[] = {"--listen", "lab", NULL}, *const connect[] = {"--connect", "lab", NULL};
@@ -163,22 +161,4 @@ START_TEST(a_base_that_another_user_took_is_told_with_a_way_out)
         users_check_log("belongs to user 54324: set XDG_RUNTIME_DIR", base);
     }
     ck_assert_int_eq(rmdir(base), 0); /* nothing was put there */
-}
-END_TEST
-
-int main(void)
-{
-    if (!users_can()) {
-        puts("skipped: only root can play several users");
-        return 77;
-    }
-    TCase *tests = tcase_create("group");
-
-    tcase_add_checked_fixture(tests, users_setup, processes_remove);
-    tcase_add_test(tests, a_group_that_cannot_be_is_misuse);
-    tcase_add_test(tests, members_bring_workers_and_jobs_and_do_not_stop_it);
-    tcase_add_test(tests, root_stops_anyones);
-    tcase_add_test(tests, a_directory_open_to_all_is_not_trusted);
-    tcase_add_test(tests, a_base_that_another_user_took_is_told_with_a_way_out);
-    return run_tests(tests);
 }

@@ -1,10 +1,9 @@
 /* A member of the group who means ill: what they can reach, and what becomes of everybody else. */
 #include "proto/wire/message.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 #include "tests/kit/users.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -212,8 +211,12 @@ static void check_goes_on(const char *metrics)
     ck_assert_msg(processes_until(has_more_steps, &steps), "the run stands");
 }
 
+SUITE_SKIP_UNLESS(users_can(), "only root can play several users")
+SUITE_TIMEOUT(300)
+SUITE_FIXTURE(users_setup, processes_remove)
+
 /* One member's run, the owner's worker, and another member who means ill. */
-START_TEST(a_hostile_member_reaches_no_channel_and_disturbs_nobody)
+TEST(a_hostile_member_reaches_no_channel_and_disturbs_nobody)
 {
     char model[300], text[300], out[300], metrics[340], channel[64], byte;
     int from[2], to[2];
@@ -256,10 +259,9 @@ START_TEST(a_hostile_member_reaches_no_channel_and_disturbs_nobody)
     ck_assert_int_eq(write(to[1], "x", 1), 1);
     ck_assert_int_eq(users_wait(hostile), 0);
 }
-END_TEST
 
 /* The worker of a member has no channel either. */
-START_TEST(a_members_worker_comes_by_the_door)
+TEST(a_members_worker_comes_by_the_door)
 {
     pid_t daemon = users_start_service();
     const char *const worker[] = {"--connect", users_service(), "--device-mem", "256MiB", NULL};
@@ -270,20 +272,4 @@ START_TEST(a_members_worker_comes_by_the_door)
     ck_assert_int_eq(users_eps(USERS_OWNER, "stop"), 0);
     ck_assert_int_eq(users_wait(daemon), 0);
     ck_assert_int_eq(users_wait(lent), 0);
-}
-END_TEST
-
-int main(void)
-{
-    if (!users_can()) {
-        puts("skipped: only root can play several users");
-        return 77;
-    }
-    TCase *tests = tcase_create("hostile member");
-
-    tcase_set_timeout(tests, 300);
-    tcase_add_checked_fixture(tests, users_setup, processes_remove);
-    tcase_add_test(tests, a_members_worker_comes_by_the_door);
-    tcase_add_test(tests, a_hostile_member_reaches_no_channel_and_disturbs_nobody);
-    return run_tests(tests);
 }

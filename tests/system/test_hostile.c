@@ -1,9 +1,8 @@
 /* Programs that are started badly, and runs whose directory is pulled away under them: a clear word and the right exit
  * status, and nothing but what belongs there in any file. */
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <jansson.h>
 #include <stdarg.h>
 #include <stdint.h>
@@ -26,6 +25,9 @@ static void remove_all(void)
     ck_assert_int_eq(chdir("/"), 0);
     processes_remove();
 }
+
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE(setup, remove_all)
 
 /* A line of bash, where $bin holds the programs and $train begins a run of the tiny model; its exit status. */
 static int __attribute__((format(printf, 1, 2))) shell(const char *format, ...)
@@ -66,7 +68,7 @@ static void does_not_say(const char *file, const char *words)
 }
 
 /* What is opened next would get the number of the one that is missing, and with it all that is printed. */
-START_TEST(without_standard_descriptors_a_run_is_what_it_is_with_them)
+TEST(without_standard_descriptors_a_run_is_what_it_is_with_them)
 {
     ck_assert_int_eq(shell("$train --steps 4 --out with >said 2>&1"), 0);
     ck_assert_int_eq(shell("$train --steps 4 --out no-in <&- >said 2>err"), 0);
@@ -84,9 +86,8 @@ START_TEST(without_standard_descriptors_a_run_is_what_it_is_with_them)
                          0);
     }
 }
-END_TEST
 
-START_TEST(a_daemon_and_a_worker_without_standard_descriptors_serve)
+TEST(a_daemon_and_a_worker_without_standard_descriptors_serve)
 {
     ck_assert_int_eq(shell(
                          "$bin/epsd --listen bare <&- >&- 2>&- & d=$!; $bin/eps-worker --connect bare --device-mem "
@@ -96,10 +97,9 @@ START_TEST(a_daemon_and_a_worker_without_standard_descriptors_serve)
                          ">said 2>err && $bin/eps verify o >said && $bin/eps stop bare 2>err && wait $d"),
                      0);
 }
-END_TEST
 
 /* Both have more to say than their stderr takes, before and while they work. */
-START_TEST(a_log_that_nobody_reads_holds_up_no_daemon_and_no_worker)
+TEST(a_log_that_nobody_reads_holds_up_no_daemon_and_no_worker)
 {
     ck_assert_int_eq(shell("mkfifo log && exec 3<>log && ! dd if=/dev/zero of=log oflag=nonblock bs=4096 2>err && "
                            "{ $bin/epsd --listen mute 2>log & } && d=$! && { $bin/eps-worker --connect mute "
@@ -114,9 +114,8 @@ START_TEST(a_log_that_nobody_reads_holds_up_no_daemon_and_no_worker)
                            "grep -a 'eps-worker: [0-9]* lines\\? of the log w[a-z]* dropped' log-said >said"),
                      0);
 }
-END_TEST
 
-START_TEST(too_few_descriptors_are_refused_by_each_program)
+TEST(too_few_descriptors_are_refused_by_each_program)
 {
     static const char *const programs[] = {"eps status", "epsd --listen few", "eps-worker --connect few"};
 
@@ -126,10 +125,10 @@ START_TEST(too_few_descriptors_are_refused_by_each_program)
     }
     ck_assert_int_eq(shell("ulimit -n 64; $train --workers 2 --steps 2 --out o >said 2>err"), 0);
 }
-END_TEST
 
 /* Weights of the tiny model take 30 KiB, blocks of bash's ulimit 1 KiB. */
-START_TEST(a_limit_of_file_sizes_is_a_sentence_and_leaves_nothing_half_written)
+/* The thread sanitizer's runtime writes a file of its own before main. */
+TEST_IF(a_limit_of_file_sizes_is_a_sentence_and_leaves_nothing_half_written, !THREAD_SANITIZED)
 {
     static const char *const commands[] = {"export --model sized --out e", "export --model sized --out e --dtype bf16",
                                            "report sized --out e.svg", "bench --profile e.profile"};
@@ -151,11 +150,10 @@ START_TEST(a_limit_of_file_sizes_is_a_sentence_and_leaves_nothing_half_written)
     says("err", "e.partial: model.safetensors: ");
     ck_assert_int_eq(shell("[ -z \"$(ls -d e e.* 2>/dev/null)\" ]"), 0);
 }
-END_TEST
 
 /* libuv and nanomsg abort where they get no thread, and libgomp ends the process: all are made before anything is
  * promised. */
-START_TEST(too_few_threads_are_refused_in_a_sentence)
+TEST(too_few_threads_are_refused_in_a_sentence)
 {
     static const char *const programs[] = {"epsd --listen few", "eps-worker --connect few"};
     static const int few[] = {0, 1, 2, 3, 4, 5};
@@ -177,9 +175,8 @@ START_TEST(too_few_threads_are_refused_in_a_sentence)
     ck_assert_int_eq(
         shell("export LD_PRELOAD=$bin/liblimits.so LIMITS_THREADS=2000; $train --steps 2 --out o >said 2>err"), 0);
 }
-END_TEST
 
-START_TEST(too_small_stacks_and_too_few_addresses_are_refused_in_a_sentence)
+TEST(too_small_stacks_and_too_few_addresses_are_refused_in_a_sentence)
 {
     static const char *const programs[] = {"eps status", "epsd --listen few", "eps-worker --connect few"};
 
@@ -196,27 +193,24 @@ START_TEST(too_small_stacks_and_too_few_addresses_are_refused_in_a_sentence)
     }
     ck_assert_int_eq(shell("ulimit -s 256; $train --steps 2 --out o >said 2>err"), 0);
 }
-END_TEST
 
 /* How long a path is shows when its links are resolved, for which it has to be there. */
-START_TEST(a_name_that_is_too_long_leaves_no_directory)
+TEST(a_name_that_is_too_long_leaves_no_directory)
 {
     ck_assert_int_eq(shell("$bin/epsd --listen $(printf %%0200d 0) 2>err"), 1);
     says("err", "too many for the sockets in it");
     ck_assert_int_eq(shell("[ -z \"$(ls -A \"$XDG_RUNTIME_DIR/eps\")\" ]"), 0);
 }
-END_TEST
 
-START_TEST(an_option_that_is_none_is_named_with_the_way_to_help)
+TEST(an_option_that_is_none_is_named_with_the_way_to_help)
 {
     ck_assert_int_eq(shell("$bin/epsd --frobnicate 2>err"), 2);
     says("err", "epsd: --frobnicate: no such option, or its value is missing; see epsd --help\n");
     ck_assert_int_eq(shell("$bin/eps-worker --device-mem 2>err"), 2);
     says("err", "eps-worker: --device-mem: no such option, or its value is missing; see eps-worker --help\n");
 }
-END_TEST
 
-START_TEST(a_device_or_a_share_that_is_none_is_named_with_what_there_is)
+TEST(a_device_or_a_share_that_is_none_is_named_with_what_there_is)
 {
     static const char *const shares[] = {"0", "65", "-1", "2x", "''"};
 
@@ -227,11 +221,10 @@ START_TEST(a_device_or_a_share_that_is_none_is_named_with_what_there_is)
         says("err", ": a number of workers, 1 to 64\n");
     }
 }
-END_TEST
 
 /* What is gone is not what a run could go on from. A checkpoint that is begun while rm is at work keeps the directory:
  * then again. */
-START_TEST(a_directory_that_was_removed_is_not_said_to_resume)
+TEST(a_directory_that_was_removed_is_not_said_to_resume)
 {
     ck_assert_int_eq(shell("$train --steps 100 --save-every 10 --out o >said 2>err & "
                            "until [ -e o/latest ]; do kill -0 $! || exit 9; done; "
@@ -243,9 +236,8 @@ START_TEST(a_directory_that_was_removed_is_not_said_to_resume)
     does_not_say("said", "weights in");
     does_not_say("said", "\nnext");
 }
-END_TEST
 
-START_TEST(the_summary_names_the_checkpoint_that_stands)
+TEST(the_summary_names_the_checkpoint_that_stands)
 {
     /* A file of mine where step-60 would go. */
     ck_assert_int_eq(shell(
@@ -256,9 +248,8 @@ START_TEST(the_summary_names_the_checkpoint_that_stands)
     says("err", "eps train --resume o continues from step 40");
     says("o/step-60", "mine");
 }
-END_TEST
 
-START_TEST(a_pipe_in_place_of_a_file_of_the_run_is_refused)
+TEST(a_pipe_in_place_of_a_file_of_the_run_is_refused)
 {
     ck_assert_int_eq(shell("$train --steps 2 --out o >said 2>err"), 0);
     ck_assert_int_eq(
@@ -269,9 +260,8 @@ START_TEST(a_pipe_in_place_of_a_file_of_the_run_is_refused)
     ck_assert_int_eq(shell("rm o/metrics.jsonl && mv m o/metrics.jsonl && $bin/eps train --resume o --steps 4 >said"),
                      0);
 }
-END_TEST
 
-START_TEST(a_damaged_checkpoint_is_refused_with_the_way_to_a_whole_one)
+TEST(a_damaged_checkpoint_is_refused_with_the_way_to_a_whole_one)
 {
     ck_assert_int_eq(shell("$train --steps 4 --save-every 2 --out o >said 2>err"), 0);
     ck_assert_int_eq(shell("printf X | dd of=o/step-4/optimizer.safetensors bs=1 seek=3000 conv=notrunc 2>err; "
@@ -280,17 +270,15 @@ START_TEST(a_damaged_checkpoint_is_refused_with_the_way_to_a_whole_one)
     says("err", "o/step-4: optimizer.safetensors is not what was written");
     says("err", "; eps verify o tells which checkpoints are whole");
 }
-END_TEST
 
 /* A tenth of 3e-4, the default, is not the double that is nearest to 3e-5. */
-START_TEST(a_rate_that_was_computed_is_the_same_when_it_is_typed)
+TEST(a_rate_that_was_computed_is_the_same_when_it_is_typed)
 {
     ck_assert_int_eq(shell("$train --steps 2 --out o >said 2>err"), 0);
     ck_assert_int_eq(shell("$bin/eps train --resume o --steps 3 --lr 3e-4 --min-lr 3e-5 >said 2>err"), 0);
     ck_assert_int_eq(shell("$bin/eps train --resume o --steps 4 --min-lr 3.0000001e-5 >said 2>err"), 2);
     says("err", "--min-lr 3.0000001e-05 differs from the run's");
 }
-END_TEST
 
 /* The scale of the last norm becomes so large that the logits are infinite. */
 static void enlarge(const char *path)
@@ -315,7 +303,7 @@ static void enlarge(const char *path)
     json_decref(json);
 }
 
-START_TEST(a_loss_that_is_no_number_is_no_result)
+TEST(a_loss_that_is_no_number_is_no_result)
 {
     ck_assert_int_eq(shell("$train --steps 1 --out o >said && $bin/eps export --model o --out e >said"), 0);
     enlarge("e/model.safetensors");
@@ -323,10 +311,9 @@ START_TEST(a_loss_that_is_no_number_is_no_result)
     says("err", "eps eval: the model's loss is ");
     does_not_say("said", "loss");
 }
-END_TEST
 
 /* Each update multiplies the weights by -99. */
-START_TEST(a_run_that_diverged_says_so_and_ends)
+TEST(a_run_that_diverged_says_so_and_ends)
 {
     ck_assert_int_eq(shell("$train --lr 10 --min-lr 10 --warmup 0 --weight-decay 10 --steps 60 --save-every 10 "
                            "--commit fenced --out o >said 2>err"),
@@ -342,39 +329,9 @@ START_TEST(a_run_that_diverged_says_so_and_ends)
     says("err", " is not finite"); /* the loss, or before it the gradient: by rounding alone */
     says("err", ": try a lower --lr");
 }
-END_TEST
 
-START_TEST(a_run_in_a_folder_whose_name_is_no_utf8_is_listed)
+TEST(a_run_in_a_folder_whose_name_is_no_utf8_is_listed)
 {
     ck_assert_int_eq(shell("$train --steps 1 --out $'o\\xff' >said && $bin/eps verify $'o\\xff' --json >said"), 0);
     says("said", "\"path\": \"o\xEF\xBF\xBD/step-1\"");
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("hostile");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_checked_fixture(tests, setup, remove_all);
-    tcase_add_test(tests, without_standard_descriptors_a_run_is_what_it_is_with_them);
-    tcase_add_test(tests, a_daemon_and_a_worker_without_standard_descriptors_serve);
-    tcase_add_test(tests, a_log_that_nobody_reads_holds_up_no_daemon_and_no_worker);
-    tcase_add_test(tests, too_few_descriptors_are_refused_by_each_program);
-    tcase_add_test(tests, too_few_threads_are_refused_in_a_sentence);
-    tcase_add_test(tests, too_small_stacks_and_too_few_addresses_are_refused_in_a_sentence);
-    tcase_add_test(tests, a_name_that_is_too_long_leaves_no_directory);
-    if (!THREAD_SANITIZED) /* whose runtime writes a file of its own before main */
-        tcase_add_test(tests, a_limit_of_file_sizes_is_a_sentence_and_leaves_nothing_half_written);
-    tcase_add_test(tests, an_option_that_is_none_is_named_with_the_way_to_help);
-    tcase_add_test(tests, a_device_or_a_share_that_is_none_is_named_with_what_there_is);
-    tcase_add_test(tests, a_directory_that_was_removed_is_not_said_to_resume);
-    tcase_add_test(tests, the_summary_names_the_checkpoint_that_stands);
-    tcase_add_test(tests, a_pipe_in_place_of_a_file_of_the_run_is_refused);
-    tcase_add_test(tests, a_damaged_checkpoint_is_refused_with_the_way_to_a_whole_one);
-    tcase_add_test(tests, a_rate_that_was_computed_is_the_same_when_it_is_typed);
-    tcase_add_test(tests, a_loss_that_is_no_number_is_no_result);
-    tcase_add_test(tests, a_run_that_diverged_says_so_and_ends);
-    tcase_add_test(tests, a_run_in_a_folder_whose_name_is_no_utf8_is_listed);
-    return run_tests(tests);
 }

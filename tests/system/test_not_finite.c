@@ -3,10 +3,9 @@
 #include "proto/model/safetensors.h"
 #include "proto/plan/host.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
 #include "tests/kit/stage.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -34,6 +33,9 @@ static void tear_down(void)
     ck_assert_int_eq(chdir("/"), 0);
     processes_remove();
 }
+
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE_ONCE(set_up, tear_down)
 
 /* A copy of tiny's directory in which elements of one tensor, from `first` on, have this value. */
 static void edit(const char *name, const char *tensor, uint64_t first, float value)
@@ -66,7 +68,7 @@ static void check_said(const char *words)
 /* Position 32 is never reached by sequences of 8, so no loss and no gradient knows of it; a rate of 1 with a decay of
  * 10 takes each weight times -9, and 1e35 * 9^4 is more than the largest fp32, 3.4e38. A step's checkpoint is asked
  * for once the client has been told of the one before: of step-2 it has. */
-START_TEST(a_weight_that_is_not_finite_ends_the_run_at_its_step_and_is_not_saved)
+TEST_EACH(a_weight_that_is_not_finite_ends_the_run_at_its_step_and_is_not_saved, 7)
 {
     static const char *const ways[] = {"",
                                        "--parts 2 --optimizer adama",
@@ -88,10 +90,9 @@ START_TEST(a_weight_that_is_not_finite_ends_the_run_at_its_step_and_is_not_saved
     ck_assert_int_ne(access("gone/step-4", F_OK), 0);
     ck_assert_int_eq(processes_eps("verify gone"), 0);
 }
-END_TEST
 
 /* Each weight is finite; of what a norm makes, within -4 and 4, something times 3e38 is not. */
-START_TEST(an_evaluation_that_is_not_finite_is_an_error)
+TEST_EACH(an_evaluation_that_is_not_finite_is_an_error, 2)
 {
     static const char *const commands[] = {
         "eval --model huge --data text.txt --seq 8 --batch 4 --device-mem 64MiB",
@@ -105,7 +106,6 @@ START_TEST(an_evaluation_that_is_not_finite_is_an_error)
         "diverged");
     ck_assert_int_ne(access("gone", F_OK), 0);
 }
-END_TEST
 
 /* A daemon, in another process, that passes on what no worker should have said. */
 static void on_evaluate(struct session *session, const struct message *m, const int *fds, unsigned n_fds)
@@ -138,7 +138,7 @@ static void be_the_daemon(struct stage *stage)
     uv_run(&stage->loop, UV_RUN_DEFAULT);
 }
 
-START_TEST(a_client_believes_no_daemon_that_has_no_number)
+TEST(a_client_believes_no_daemon_that_has_no_number)
 {
     static const char *const files[] = {"ids.bin"};
     const struct client_data_rules rules = {.vocabulary = 256};
@@ -169,17 +169,4 @@ START_TEST(a_client_believes_no_daemon_that_has_no_number)
     stage_kill(pid);
     snprintf(command, sizeof command, "rm -r %s", st.directory);
     ck_assert_int_eq(system(command), 0);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("not_finite");
-
-    tcase_set_timeout(tcase, 120);
-    tcase_add_unchecked_fixture(tcase, set_up, tear_down);
-    tcase_add_loop_test(tcase, a_weight_that_is_not_finite_ends_the_run_at_its_step_and_is_not_saved, 0, 7);
-    tcase_add_test(tcase, a_client_believes_no_daemon_that_has_no_number);
-    tcase_add_loop_test(tcase, an_evaluation_that_is_not_finite_is_an_error, 0, 2);
-    return run_tests(tcase);
 }

@@ -4,10 +4,9 @@
 #include "proto/plan/units.h"
 #include "tests/kit/backend.h"
 #include "tests/kit/late.h"
-#include "tests/kit/run.h"
 #include "tests/kit/setting.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,6 +29,8 @@ static void set_up(void)
 {
     cut_head(PLAN_CPU_HEAD_TILE, false);
 }
+
+SUITE_FIXTURE(set_up, NULL)
 
 /* A model, a minibatch and a way to train it. */
 struct sample {
@@ -79,7 +80,7 @@ static void check_same(const struct array_link *a, const struct array_link *b, c
 
 /* Whatever stays, is kept, passes through buffers or lies on the host; of many parts and microbatches or few. The host
  * waits for no computing, and for all once. */
-START_TEST(a_step_gives_the_cpus_bits_in_every_order)
+TEST_EACH(a_step_gives_the_cpus_bits_in_every_order, CASES)
 {
     uint64_t state = 88172645463325252u + (uint64_t)_i;
     struct array_link plain, ordered;
@@ -100,7 +101,6 @@ START_TEST(a_step_gives_the_cpus_bits_in_every_order)
     array_link_free(&plain);
     setting_close(&t.s);
 }
-END_TEST
 
 static double evaluate(const struct sample *t, struct late *late)
 {
@@ -130,7 +130,7 @@ static double evaluate(const struct sample *t, struct late *late)
 }
 
 /* In groups of the share's rows, in an arena for training or for evaluation alone. */
-START_TEST(an_evaluation_gives_the_cpus_sum_in_every_order)
+TEST_EACH(an_evaluation_gives_the_cpus_sum_in_every_order, CASES)
 {
     uint64_t state = 362436069u + (uint64_t)_i;
     struct sample t;
@@ -151,7 +151,6 @@ START_TEST(an_evaluation_gives_the_cpus_sum_in_every_order)
         }
     setting_close(&t.s);
 }
-END_TEST
 
 /* Runs of n tokens; logits of all runs, one after the other. Owned. */
 static float *generate(const struct setting *s, struct device_worker_options options, uint32_t n)
@@ -177,7 +176,7 @@ static float *generate(const struct setting *s, struct device_worker_options opt
 }
 
 /* Prompts of three tiles and tokens one by one, with all units on the device, some, or none. */
-START_TEST(a_row_is_generated_with_the_cpus_bits_in_every_order)
+TEST_EACH(a_row_is_generated_with_the_cpus_bits_in_every_order, 9)
 {
     const struct model_config config = {3, 3, 12, 20, 150, 17, MODEL_GELU_NEW, true, true, true, 1e-5f, 0, 0, 0, 0};
     static const uint32_t runs[] = {150, 70};
@@ -206,11 +205,10 @@ START_TEST(a_row_is_generated_with_the_cpus_bits_in_every_order)
     }
     setting_close(&s);
 }
-END_TEST
 
 /* Of two units with the stash on the host, where the rounded gradient leaves from the tile that the third microbatch's input
  * comes into. */
-START_TEST(a_head_that_adds_up_in_fp32_gives_the_same_bits_in_every_order)
+TEST(a_head_that_adds_up_in_fp32_gives_the_same_bits_in_every_order)
 {
     const struct model_config config = {1, 1, 4, 8, 2, 8200, MODEL_GELU_NEW, true, true, false, 1e-5f, 0, 0, 0, 0};
     struct sample t = {.n_inbox = 3};
@@ -235,10 +233,9 @@ START_TEST(a_head_that_adds_up_in_fp32_gives_the_same_bits_in_every_order)
     array_link_free(&plain);
     setting_close(&t.s);
 }
-END_TEST
 
 /* Units of two slices, one of them short: each slice goes to a slot of its own, of one that there is or three. */
-START_TEST(slices_fly_side_by_side)
+TEST_EACH(slices_fly_side_by_side, 2)
 {
     const struct model_config config = {2, 1, 600, 2400, 2, 5, MODEL_GELU_NEW, false, true, false, 1e-5f, 0, 0, 0, 0};
     struct sample t = {.n_inbox = 1 + 2 * (uint32_t)_i};
@@ -258,11 +255,10 @@ START_TEST(slices_fly_side_by_side)
     array_link_free(&ordered);
     setting_close(&t.s);
 }
-END_TEST
 
 /* A device that does nothing before it must always has computing left while the host waits for losses or a contribution,
  * but for the last: that are in the sums when all is computed, but one. */
-START_TEST(while_the_host_waits_the_device_has_work)
+TEST_EACH(while_the_host_waits_the_device_has_work, 48)
 {
     struct sample t = {.n_inbox = 1 + (uint32_t)_i % 3};
     struct array_link link;
@@ -285,10 +281,9 @@ START_TEST(while_the_host_waits_the_device_has_work)
     array_link_free(&link);
     setting_close(&t.s);
 }
-END_TEST
 
 /* At each of the link's calls in turn. That nothing is in flight then, the device checks as it is closed. */
-START_TEST(a_step_that_is_cancelled_leaves_nothing_in_flight)
+TEST_EACH(a_step_that_is_cancelled_leaves_nothing_in_flight, 2)
 {
     struct sample t = {.n_inbox = 2};
     unsigned at = 0;
@@ -325,20 +320,4 @@ START_TEST(a_step_that_is_cancelled_leaves_nothing_in_flight)
     } while (rc != 0);
     ck_assert_uint_gt(at, 40);
     setting_close(&t.s);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("orders");
-
-    tcase_add_checked_fixture(tests, set_up, NULL);
-    tcase_add_loop_test(tests, a_step_gives_the_cpus_bits_in_every_order, 0, CASES);
-    tcase_add_loop_test(tests, an_evaluation_gives_the_cpus_sum_in_every_order, 0, CASES);
-    tcase_add_loop_test(tests, a_row_is_generated_with_the_cpus_bits_in_every_order, 0, 9);
-    tcase_add_test(tests, a_head_that_adds_up_in_fp32_gives_the_same_bits_in_every_order);
-    tcase_add_loop_test(tests, slices_fly_side_by_side, 0, 2);
-    tcase_add_loop_test(tests, while_the_host_waits_the_device_has_work, 0, 48);
-    tcase_add_loop_test(tests, a_step_that_is_cancelled_leaves_nothing_in_flight, 0, 2);
-    return run_tests(tests);
 }

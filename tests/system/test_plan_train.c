@@ -1,9 +1,8 @@
 /* eps plan and eps train agree to the byte: over random models and options, each category of the host and of every
  * worker has at its peak what eps_plan said without any of them. */
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -39,6 +38,21 @@ static void setup(void)
     snprintf(data, sizeof data, "%s", processes_write("data.bin", ids, sizeof ids));
     snprintf(text_data, sizeof text_data, "%s", processes_text("data.txt", N_TOKENS));
 }
+
+SUITE_TIMEOUT(300)
+SUITE_FIXTURE_ONCE(setup, processes_remove)
+
+/* test_plan_train FIRST END: others than those of every day. */
+static int first_run, end_run = N_RUNS;
+
+static int choose_runs(int argc, char **argv)
+{
+    first_run = atoi(argv[1]);
+    end_run = argc > 2 ? atoi(argv[2]) : N_RUNS;
+    return -1;
+}
+
+SUITE_COMMAND(choose_runs)
 
 static bool are_attached(void *context)
 {
@@ -175,7 +189,7 @@ static void train_before(const struct eps_train_options *options)
 }
 
 /* What there is: the plan is made for the device memory that is named, and is the same at any time. */
-START_TEST(what_is_planned_is_what_is_taken)
+TEST_RANGE(what_is_planned_is_what_is_taken, first_run, end_run)
 {
     static const struct eps_train_events events = {.on_memory = on_memory};
     const uint32_t n_positions = (state = (uint32_t)_i * 7919 + 1, within(8, 64));
@@ -209,10 +223,9 @@ START_TEST(what_is_planned_is_what_is_taken)
         ck_assert_int_eq(processes_wait(daemon), 0);
     }
 }
-END_TEST
 
 /* What its tokenizer will take is planned before it has learned one. */
-START_TEST(a_preset_that_learns_takes_what_is_planned)
+TEST(a_preset_that_learns_takes_what_is_planned)
 {
     static const struct eps_train_events events = {.on_memory = on_memory};
     const char *const files[] = {TESTS_DIR "/fixtures/learned/text.txt"};
@@ -226,17 +239,4 @@ START_TEST(a_preset_that_learns_takes_what_is_planned)
     seen.plan = &plan;
     ck_assert_msg(eps_train(&options, &events, &seen, &error) == 0, "%s", error.text);
     ck_assert_uint_eq(seen.n_workers, 1);
-}
-END_TEST
-
-int main(int argc, char **argv)
-{
-    TCase *tests = tcase_create("plan and train");
-    const int first = argc > 1 ? atoi(argv[1]) : 0; /* others than those of every day */
-
-    tcase_set_timeout(tests, 300);
-    tcase_add_unchecked_fixture(tests, setup, processes_remove);
-    tcase_add_loop_test(tests, what_is_planned_is_what_is_taken, first, argc > 2 ? atoi(argv[2]) : N_RUNS);
-    tcase_add_test(tests, a_preset_that_learns_takes_what_is_planned);
-    return run_tests(tests);
 }

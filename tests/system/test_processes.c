@@ -5,9 +5,8 @@
 #include "proto/model/safetensors.h"
 #include "tests/kit/inprocess.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -39,6 +38,9 @@ static void setup(void)
     processes_write("config.json", config_text, strlen(config_text));
     processes_text("data.txt", BATCH * SEQ * (STEPS + 1));
 }
+
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE_ONCE(setup, processes_remove)
 
 /* Trains in this process; returns the harness, whose store holds the result. */
 static struct inprocess *train_here(const struct cut *cut)
@@ -163,7 +165,7 @@ static bool equal_bits(const struct inprocess *a, const struct inprocess *b)
            memcmp(a->store.m, b->store.m, bytes) == 0 && memcmp(a->store.v, b->store.v, bytes) == 0;
 }
 
-START_TEST(processes_equal_one_process_bit_for_bit)
+TEST_EACH(processes_equal_one_process_bit_for_bit, 8)
 {
     static const struct cut cuts[] = {
         {.n_parts = 1, .n_workers = 1, .microbatch = 4},
@@ -190,11 +192,10 @@ START_TEST(processes_equal_one_process_bit_for_bit)
     ck_assert_double_eq(distance_to_file(name, here), 0);
     inprocess_close(here);
 }
-END_TEST
 
 /* The optimizer differs between one part and four, and between AdamA and AdamW of four: otherwise the test above could
  * not fail. */
-START_TEST(parts_change_the_result_of_adama_alone)
+TEST(parts_change_the_result_of_adama_alone)
 {
     const struct cut one = {.n_parts = 1, .n_workers = 1, .microbatch = 3},
                      four = {.n_parts = 4, .n_workers = 1, .microbatch = 3},
@@ -208,9 +209,8 @@ START_TEST(parts_change_the_result_of_adama_alone)
     inprocess_close(b);
     inprocess_close(c);
 }
-END_TEST
 
-START_TEST(deterministic_workers_equal_one_bit_for_bit)
+TEST_EACH(deterministic_workers_equal_one_bit_for_bit, 4)
 {
     static const uint32_t n_workers[] = {2, 3};
     const bool adamw = _i % 2;
@@ -227,10 +227,9 @@ START_TEST(deterministic_workers_equal_one_bit_for_bit)
     inprocess_close(here);
     inprocess_close(threads);
 }
-END_TEST
 
 /* Without --deterministic, parts are folded as they come: sums in another order, so 1e-6 after a step. */
-START_TEST(plain_workers_stay_near_one)
+TEST_RANGE(plain_workers_stay_near_one, 2, 4)
 {
     const struct cut one = {.n_parts = 6, .n_workers = 1, .microbatch = 1, .n_steps = 1};
     struct cut several = one;
@@ -243,9 +242,8 @@ START_TEST(plain_workers_stay_near_one)
     ck_assert_double_lt(distance_to_file(name, here), 1e-6);
     inprocess_close(here);
 }
-END_TEST
 
-START_TEST(weight_buffers_and_budget_change_no_bit)
+TEST(weight_buffers_and_budget_change_no_bit)
 {
     const struct cut roomy = {.n_parts = 2, .n_workers = 1, .microbatch = 2, .n_weight_buffers = 2};
     struct inprocess *reference = train_here(&roomy);
@@ -263,19 +261,4 @@ START_TEST(weight_buffers_and_budget_change_no_bit)
     ck_assert(equal_bits(tight, reference));
     inprocess_close(tight);
     inprocess_close(reference);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("processes");
-
-    tcase_add_unchecked_fixture(tcase, setup, processes_remove);
-    tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, processes_equal_one_process_bit_for_bit, 0, 8);
-    tcase_add_test(tcase, parts_change_the_result_of_adama_alone);
-    tcase_add_loop_test(tcase, deterministic_workers_equal_one_bit_for_bit, 0, 4);
-    tcase_add_loop_test(tcase, plain_workers_stay_near_one, 2, 4);
-    tcase_add_test(tcase, weight_buffers_and_budget_change_no_bit);
-    return run_tests(tcase);
 }

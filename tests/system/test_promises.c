@@ -2,9 +2,8 @@
  * bytes a parameter, and a step loop that allocates nothing. */
 #include "tests/kit/preload/allocations.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -48,7 +47,10 @@ static int run_with_cap(uint64_t cap, struct seen *seen, struct eps_error *error
     return eps_train(&options, &events, seen, error);
 }
 
-START_TEST(no_device_cap_is_ever_passed)
+SUITE_TIMEOUT(240)
+SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
+
+TEST(no_device_cap_is_ever_passed)
 {
     uint64_t cap = 1 << 20, smallest = 0;
     unsigned refused = 0, kept = 0;
@@ -81,7 +83,6 @@ START_TEST(no_device_cap_is_ever_passed)
     ck_assert_uint_le(seen.device_peak, smallest);
     ck_assert_int_eq(run_with_cap(smallest - 1, &seen, &error), -ENOSPC);
 }
-END_TEST
 
 struct ledger_seen {
     pid_t daemon;
@@ -123,7 +124,7 @@ static void on_start(void *user, const struct eps_train_options *resolved, uint6
     ((struct ledger_seen *)user)->n_parameters = n_parameters;
 }
 
-START_TEST(ledger_agrees_with_the_operating_system)
+TEST(ledger_agrees_with_the_operating_system)
 {
     const char *files[] = {processes_text("ledger.txt", 8192)};
     struct eps_train_options options =
@@ -148,7 +149,6 @@ START_TEST(ledger_agrees_with_the_operating_system)
     ck_assert_int_eq(eps_stop("lab", NULL), 0);
     ck_assert_int_eq(processes_wait(seen.daemon), 0);
 }
-END_TEST
 
 enum { FIRST = 3, WINDOW = 20 };
 
@@ -218,7 +218,7 @@ static void on_heap_step(void *user, const struct eps_step *step)
     }
 }
 
-START_TEST(step_loop_allocates_nothing)
+TEST_EACH(step_loop_allocates_nothing, COUNT(heap_modes))
 {
     const struct heap_mode *mode = &heap_modes[_i];
     const char *files[] = {processes_text("heap.txt", 4096)};
@@ -252,17 +252,4 @@ START_TEST(step_loop_allocates_nothing)
                       "%s: %s: %" PRId64 " live bytes at step %d, %" PRId64 " at step %" PRIu64, mode->name,
                       programs[i], heap.live_first[i], FIRST, heap.live_last[i], mode->last);
     }
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("promises");
-
-    tcase_add_unchecked_fixture(tcase, processes_setup, processes_remove);
-    tcase_set_timeout(tcase, 240);
-    tcase_add_test(tcase, no_device_cap_is_ever_passed);
-    tcase_add_test(tcase, ledger_agrees_with_the_operating_system);
-    tcase_add_loop_test(tcase, step_loop_allocates_nothing, 0, sizeof heap_modes / sizeof *heap_modes);
-    return run_tests(tcase);
 }

@@ -1,11 +1,10 @@
 /* Every byte accounted for, in every mode, of real processes: the ledgers against the operating system's count, against
  * the daemon's and the worker's own plans, against eps plan, and against 12, 12, 8, +4 and 2 or 4 bytes a parameter. */
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/base/ledger.h"
 
-#include <check.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -195,7 +194,10 @@ static struct eps_train_options options_of(const struct mode *mode, const char *
     return options;
 }
 
-START_TEST(training_takes_what_is_planned_and_the_system_agrees)
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
+
+TEST_EACH(training_takes_what_is_planned_and_the_system_agrees, COUNT(modes))
 {
     const struct mode *mode = &modes[_i];
     const char *files[] = {processes_text("bytes.txt", 1024)};
@@ -222,7 +224,6 @@ START_TEST(training_takes_what_is_planned_and_the_system_agrees)
     expect_bytes_a_parameter(&seen, mode->parameter_bytes);
     end(&seen);
 }
-END_TEST
 
 static void on_evaluating(void *user, uint64_t n_tokens, uint64_t n_all)
 {
@@ -255,7 +256,7 @@ static void on_worker(void *user, const struct eps_memory *side)
 
 /* From the least to more than everything takes, on a geometric scale; the peaks after a whole run, its evaluations and
  * its checkpoint. */
-START_TEST(at_every_budget_the_device_s_peak_is_what_eps_plan_says)
+TEST_EACH(at_every_budget_the_device_s_peak_is_what_eps_plan_says, 2)
 {
     const struct mode narrow = {"budgets", _i ? EPS_BF16 : EPS_FP32, EPS_FP32, NAN, false, 12};
     const char *files[] = {processes_text("bytes.txt", 1024)};
@@ -283,10 +284,9 @@ START_TEST(at_every_budget_the_device_s_peak_is_what_eps_plan_says)
     }
     ck_assert_uint_eq(last, roomy.worker.bytes);
 }
-END_TEST
 
 /* Frozen: weights alone, in the numbers in which they were trained. */
-START_TEST(asked_and_not_trained_a_model_takes_its_weights)
+TEST_EACH(asked_and_not_trained_a_model_takes_its_weights, 2)
 {
     static const struct {
         unsigned mode;
@@ -330,17 +330,4 @@ START_TEST(asked_and_not_trained_a_model_takes_its_weights)
     ck_assert_uint_eq(seen.n_looks, 1);
     expect_bytes_a_parameter(&seen, frozen[_i].parameter_bytes);
     end(&seen);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("promises in bytes");
-
-    tcase_add_unchecked_fixture(tests, processes_setup, processes_remove);
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, training_takes_what_is_planned_and_the_system_agrees, 0, sizeof modes / sizeof *modes);
-    tcase_add_loop_test(tests, at_every_budget_the_device_s_peak_is_what_eps_plan_says, 0, 2);
-    tcase_add_loop_test(tests, asked_and_not_trained_a_model_takes_its_weights, 0, 2);
-    return run_tests(tests);
 }

@@ -1,9 +1,8 @@
 /* A host that has less than is asked for, and budgets that are none: refused in a sentence before anything is touched,
  * or kept. Real processes; what the system allows is told them by tests/kit/preload/limits.c, or really limited. */
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <math.h>
@@ -30,6 +29,9 @@ static void setup(void)
     processes_write("proc/self/cgroup", "0::/\n", 5);
     processes_write("sys/fs/cgroup/memory.current", "0\n", 2);
 }
+
+SUITE_TIMEOUT(240)
+SUITE_FIXTURE_ONCE(setup, processes_remove)
 
 static struct eps_train_options options_to(const char *out)
 {
@@ -85,7 +87,7 @@ static int train_within(uint64_t limit, const struct eps_train_options *options,
 }
 
 /* The group's limit is not enforced here, so that what would have been killed can be seen: nothing. */
-START_TEST(a_group_s_limit_is_kept_or_refused)
+TEST(a_group_s_limit_is_kept_or_refused)
 {
     struct eps_train_options options = options_to("group");
     unsigned refused = 0, kept = 0;
@@ -113,10 +115,9 @@ START_TEST(a_group_s_limit_is_kept_or_refused)
     ck_assert_uint_gt(refused, 3);
     ck_assert_uint_gt(kept, 3);
 }
-END_TEST
 
 /* 8 bytes a parameter instead of 12: what a refusal names as a way out is one. */
-START_TEST(what_a_refusal_names_works)
+TEST(what_a_refusal_names_works)
 {
     struct eps_train_options options = options_to("remedy");
     struct eps_error error;
@@ -131,10 +132,9 @@ START_TEST(what_a_refusal_names_works)
     ck_assert_msg(train_within(92 * MIB, &options, &seen, &error) == 0, "%s", error.text);
     ck_assert_uint_le(seen.most, 92 * MIB);
 }
-END_TEST
 
 /* Of addresses the system really gives no more than this: every allocation of every process and library may fail. */
-START_TEST(where_addresses_run_out_it_says_so_and_ends)
+TEST(where_addresses_run_out_it_says_so_and_ends)
 {
     unsigned refused = 0;
 
@@ -158,7 +158,6 @@ START_TEST(where_addresses_run_out_it_says_so_and_ends)
     }
     ck_assert_uint_gt(refused, 1);
 }
-END_TEST
 
 /* ---- locked memory ----------------------------------------------------------------------------------------------- */
 
@@ -186,7 +185,7 @@ static unsigned count_in(const char *path, const char *what)
 }
 
 /* The errors that mlock(2) has for a limit: none allowed, more than it, and not now. */
-START_TEST(pages_that_may_not_be_locked_are_mentioned_once_and_refused_on_request)
+TEST_EACH(pages_that_may_not_be_locked_are_mentioned_once_and_refused_on_request, 3)
 {
     static const int errors[] = {EPERM, ENOMEM, EAGAIN};
     const char *const daemon[] = {"--listen", "lock", NULL};
@@ -226,7 +225,6 @@ START_TEST(pages_that_may_not_be_locked_are_mentioned_once_and_refused_on_reques
     for (int i = 0; i < 2; i++)
         ck_assert_int_eq(processes_wait(pids[i]), 0);
 }
-END_TEST
 
 /* ---- budgets ----------------------------------------------------------------------------------------------------- */
 
@@ -243,7 +241,7 @@ static void expect(int wanted, const char *says, const char *command, const char
     free(said);
 }
 
-START_TEST(a_budget_that_is_none_is_a_sentence)
+TEST(a_budget_that_is_none_is_a_sentence)
 {
     static const struct {
         const char *value;
@@ -273,9 +271,8 @@ START_TEST(a_budget_that_is_none_is_a_sentence)
         }
     }
 }
-END_TEST
 
-START_TEST(programs_refuse_a_budget_that_is_none)
+TEST(programs_refuse_a_budget_that_is_none)
 {
     static const char *const values[] = {"0", "-1", "9223372036854775809", "1e999", "many"};
 
@@ -293,10 +290,9 @@ START_TEST(programs_refuse_a_budget_that_is_none)
         ck_assert_uint_eq(count_in(processes_path("said"), host_mem), 1);
     }
 }
-END_TEST
 
 /* The same bits as without a stop, though everything else about the device's memory differs. */
-START_TEST(a_run_goes_on_within_another_budget)
+TEST(a_run_goes_on_within_another_budget)
 {
     struct eps_train_options options = options_to("whole"), rest = eps_train_defaults();
     struct eps_error error;
@@ -316,21 +312,4 @@ START_TEST(a_run_goes_on_within_another_budget)
     snprintf(command, sizeof command, "cd %s && cmp whole/step-2/model.safetensors halves/step-2/model.safetensors",
              processes_path("."));
     ck_assert_int_eq(system(command), 0);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("promises within limits");
-
-    tcase_add_unchecked_fixture(tests, setup, processes_remove);
-    tcase_set_timeout(tests, 240);
-    tcase_add_test(tests, a_group_s_limit_is_kept_or_refused);
-    tcase_add_test(tests, what_a_refusal_names_works);
-    tcase_add_test(tests, where_addresses_run_out_it_says_so_and_ends);
-    tcase_add_loop_test(tests, pages_that_may_not_be_locked_are_mentioned_once_and_refused_on_request, 0, 3);
-    tcase_add_test(tests, a_budget_that_is_none_is_a_sentence);
-    tcase_add_test(tests, programs_refuse_a_budget_that_is_none);
-    tcase_add_test(tests, a_run_goes_on_within_another_budget);
-    return run_tests(tests);
 }

@@ -2,9 +2,8 @@
 #include "tests/kit/outputs.h"
 #include "tests/kit/preload/record.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -25,6 +24,9 @@ static void tear_down(void)
     ck_assert_int_eq(chdir("/"), 0);
     processes_remove();
 }
+
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE_ONCE(set_up, tear_down)
 
 static void check_file(const char *file, const char *words, unsigned times)
 {
@@ -47,7 +49,7 @@ static void check_latest(const char *path, const char *name)
 }
 
 /* What is saved is told to be, and the old ones go. */
-START_TEST(a_directory_in_place_of_latest_costs_no_checkpoint)
+TEST(a_directory_in_place_of_latest_costs_no_checkpoint)
 {
     ck_assert_int_eq(system("mkdir -p odd/latest"), 0);
     ck_assert_int_eq(processes_eps(TRAIN "--keep 1 --out odd"), 0);
@@ -63,10 +65,9 @@ START_TEST(a_directory_in_place_of_latest_costs_no_checkpoint)
     ck_assert_int_eq(processes_eps("train --resume odd --steps 4"), 0);
     check_latest("odd/latest", "step-4");
 }
-END_TEST
 
 /* As a kill between the name of step-3 and the link leaves it: the run is complete, and cannot go on by itself. */
-START_TEST(what_a_kill_after_the_name_left_undone_is_done_by_the_next_that_looks)
+TEST(what_a_kill_after_the_name_left_undone_is_done_by_the_next_that_looks)
 {
     ck_assert_int_eq(processes_eps(TRAIN "--keep 0 --out cut"), 0);
     ck_assert_int_eq(system("ln -sfn step-2 cut/latest"), 0);
@@ -83,7 +84,6 @@ START_TEST(what_a_kill_after_the_name_left_undone_is_done_by_the_next_that_looks
     check_latest("cut/latest", "step-4");
     ck_assert_str_eq(outputs_names("cut"), "latest log metrics.jsonl step-4 ");
 }
-END_TEST
 
 static bool was_flushed(const char *records, size_t n, const char *path)
 {
@@ -101,7 +101,8 @@ static bool was_flushed(const char *records, size_t n, const char *path)
 }
 
 /* A name that is not flushed is lost with the machine, and with it all that is below. */
-START_TEST(the_directories_that_a_run_makes_are_flushed_into_their_parents)
+/* A sanitizer must be preloaded first. */
+TEST_IF(the_directories_that_a_run_makes_are_flushed_into_their_parents, !SANITIZED)
 {
     static const char *const parents[] = {"", "deep", "deep/er"};
     char *here = realpath(".", NULL), file[400];
@@ -123,18 +124,4 @@ START_TEST(the_directories_that_a_run_makes_are_flushed_into_their_parents)
     for (size_t i = 0; i < sizeof parents / sizeof *parents; i++)
         ck_assert_msg(was_flushed(records, n, parents[i]), "./%s", parents[i]);
     free(here);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("run_directory");
-
-    tcase_set_timeout(tcase, 120);
-    tcase_add_unchecked_fixture(tcase, set_up, tear_down);
-    tcase_add_test(tcase, a_directory_in_place_of_latest_costs_no_checkpoint);
-    tcase_add_test(tcase, what_a_kill_after_the_name_left_undone_is_done_by_the_next_that_looks);
-    if (!SANITIZED) /* a sanitizer must be preloaded first */
-        tcase_add_test(tcase, the_directories_that_a_run_makes_are_flushed_into_their_parents);
-    return run_tests(tcase);
 }

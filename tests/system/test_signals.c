@@ -3,9 +3,8 @@
  * and for all three programs at the stages of a run. Then nothing may be left: no process, directory, socket or lock. */
 #include "proto/wire/session.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -37,6 +36,8 @@ static void setup(void)
     processes_setup();
     snprintf(daemon_directory, sizeof daemon_directory, "%s", processes_path("run/eps/lab"));
 }
+
+SUITE_FIXTURE(setup, processes_remove)
 
 /* Starts a program that stops before its first instruction. */
 static pid_t start_traced(const char *program, const char *const *argv)
@@ -148,7 +149,7 @@ static void listen_after(int number)
 }
 
 /* From the moment in which there is something to leave behind, its end is an orderly one. */
-START_TEST(daemon_meets_a_signal_at_each_system_call_of_its_start)
+TEST_EACH(daemon_meets_a_signal_at_each_system_call_of_its_start, N_TRACED)
 {
     static const char *const argv[] = {"--listen", "lab", NULL};
     const int number = signals[_i];
@@ -172,7 +173,6 @@ START_TEST(daemon_meets_a_signal_at_each_system_call_of_its_start)
         rmdir(processes_path("run/eps"));
     }
 }
-END_TEST
 
 static void on_status(void *user, const struct eps_status *status)
 {
@@ -188,7 +188,7 @@ static bool has_no_worker(void *context)
 }
 
 /* It leaves nothing, and the daemon knows it no more. */
-START_TEST(worker_meets_a_signal_at_each_system_call_of_its_start)
+TEST_EACH(worker_meets_a_signal_at_each_system_call_of_its_start, N_TRACED)
 {
     static const char *const argv[] = {"--connect", "lab", "--device-mem", "64MiB", NULL};
     const int number = signals[_i];
@@ -210,10 +210,9 @@ START_TEST(worker_meets_a_signal_at_each_system_call_of_its_start)
     ck_assert_int_eq(processes_wait(daemon), 0);
     ck_assert(nothing_is_left(NULL));
 }
-END_TEST
 
 /* A worker whose daemon ends, or is killed, while it attaches ends too: nothing waits for ever. */
-START_TEST(worker_ends_when_its_daemon_does_while_it_attaches)
+TEST_EACH(worker_ends_when_its_daemon_does_while_it_attaches, 2)
 {
     static const char *const argv[] = {"--connect", "lab", "--device-mem", "64MiB", NULL};
     pid_t daemon = processes_daemon("lab", 0, NULL), pid = start_traced("eps-worker", argv);
@@ -225,7 +224,6 @@ START_TEST(worker_ends_when_its_daemon_does_while_it_attaches)
     const int status = processes_wait(pid);
     ck_assert_msg(status == 0 || status == 1, "%d", status);
 }
-END_TEST
 
 static bool no_process_is_left(void *context)
 {
@@ -237,7 +235,7 @@ static bool no_process_is_left(void *context)
 
 /* A private daemon that nobody comes to: its client was killed as it started, when it worked already, or before it knew
  * of anyone. */
-START_TEST(private_daemon_ends_with_its_parent)
+TEST_EACH(private_daemon_ends_with_its_parent, 2)
 {
     char follow[40];
     const char *const argv[] = {follow, "--listen", daemon_directory, NULL};
@@ -261,7 +259,6 @@ START_TEST(private_daemon_ends_with_its_parent)
     ck_assert(processes_until(no_process_is_left, NULL));
     ck_assert(nothing_is_left(NULL));
 }
-END_TEST
 
 enum { STAGE_DAEMON, STAGE_WORKER, STAGE_STEPS, STAGES };
 
@@ -291,7 +288,7 @@ static bool is_empty(const char *path)
 }
 
 /* A run with processes of its own, and one of the three is told to end, or killed. */
-START_TEST(a_run_meets_a_signal_at_each_stage)
+TEST_EACH(a_run_meets_a_signal_at_each_stage, N_SIGNALS * 3 * STAGES)
 {
     static const char *const programs[] = {"eps", "epsd", "eps-worker"};
     const int number = signals[_i % N_SIGNALS];
@@ -327,18 +324,4 @@ START_TEST(a_run_meets_a_signal_at_each_stage)
     ck_assert_msg(processes_until(no_process_is_left, NULL), "%s, signal %d, stage %d", program, number, stage);
     ck_assert_msg(session_list(NULL, NULL, NULL) == 0 && is_empty(processes_path("run/eps")),
                   "%s, signal %d, stage %d: something is left", program, number, stage);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("signals");
-
-    tcase_add_checked_fixture(tests, setup, processes_remove);
-    tcase_add_loop_test(tests, daemon_meets_a_signal_at_each_system_call_of_its_start, 0, N_TRACED);
-    tcase_add_loop_test(tests, worker_meets_a_signal_at_each_system_call_of_its_start, 0, N_TRACED);
-    tcase_add_loop_test(tests, worker_ends_when_its_daemon_does_while_it_attaches, 0, 2);
-    tcase_add_loop_test(tests, private_daemon_ends_with_its_parent, 0, 2);
-    tcase_add_loop_test(tests, a_run_meets_a_signal_at_each_stage, 0, N_SIGNALS * 3 * STAGES);
-    return run_tests(tests);
 }

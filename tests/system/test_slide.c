@@ -3,11 +3,10 @@
 #include "proto/model/safetensors.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/reference_gpt2.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "client/eps.h"
 
-#include <check.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdlib.h>
@@ -66,6 +65,8 @@ static void teardown(void)
     model_free(&model);
     processes_remove();
 }
+
+SUITE_FIXTURE_ONCE(setup, teardown)
 
 /* The likeliest token after these (n), by asking for the loss of each. */
 static uint32_t likeliest(const uint32_t *ids, uint32_t n)
@@ -132,7 +133,7 @@ static const struct {
     {40, 12, 2}, /* 8 of it; full with 8 more */
 };
 
-START_TEST(each_token_is_the_likeliest_after_those_in_the_window)
+TEST_EACH(each_token_is_the_likeliest_after_those_in_the_window, COUNT(cases))
 {
     const uint32_t n_prompt = cases[_i].n_prompt;
     uint32_t all[MOST], start = 0;
@@ -150,9 +151,8 @@ START_TEST(each_token_is_the_likeliest_after_those_in_the_window)
         ck_assert_msg(h.ids[at - n_prompt] == all[at], "token %u is %u, not %u", at, h.ids[at - n_prompt], all[at]);
     }
 }
-END_TEST
 
-START_TEST(a_drawn_text_that_slides_comes_again_with_its_seed)
+TEST(a_drawn_text_that_slides_comes_again_with_its_seed)
 {
     static const uint32_t prompt[] = {1, 60, 0, 7};
     struct heard a, b;
@@ -160,16 +160,4 @@ START_TEST(a_drawn_text_that_slides_comes_again_with_its_seed)
     generate(&a, prompt, 4, 60, 1);
     generate(&b, prompt, 4, 60, 1);
     ck_assert_mem_eq(a.ids, b.ids, sizeof a.ids);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("slide");
-
-    tcase_add_unchecked_fixture(tests, setup, teardown);
-    tcase_add_loop_test(tests, each_token_is_the_likeliest_after_those_in_the_window, 0,
-                        (int)(sizeof cases / sizeof *cases));
-    tcase_add_test(tests, a_drawn_text_that_slides_comes_again_with_its_seed);
-    return run_tests(tests);
 }

@@ -4,9 +4,8 @@
 #include "proto/plan/backend.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <math.h>
@@ -46,6 +45,9 @@ static void setup(void)
     processes_text("data.txt", 120);
     setenv("CUDASIM_MEMORY", "2147483648", 1);
 }
+
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE_ONCE(setup, processes_remove)
 
 /* What a run said. */
 struct told {
@@ -130,7 +132,7 @@ static void check_losses(const struct told *a, const struct told *b, double tole
         ck_assert_double_eq_tol(a->losses[i], b->losses[i], tolerance);
 }
 
-START_TEST(a_run_on_cuda_is_one_in_bf16_and_takes_what_is_planned)
+TEST(a_run_on_cuda_is_one_in_bf16_and_takes_what_is_planned)
 {
     struct eps_train_options options = options_of("bf16", "cuda");
     const struct told cuda = train(&options);
@@ -147,9 +149,8 @@ START_TEST(a_run_on_cuda_is_one_in_bf16_and_takes_what_is_planned)
     ck_assert_str_eq(cpu.device, "cpu");
     check_losses(&cuda, &cpu, 0.02);
 }
-END_TEST
 
-START_TEST(two_workers_are_on_two_devices)
+TEST(two_workers_are_on_two_devices)
 {
     struct eps_train_options options = options_of("two", "cuda");
 
@@ -165,10 +166,9 @@ START_TEST(two_workers_are_on_two_devices)
     ck_assert_int_eq(cpu.precision, EPS_FP32);
     check_losses(&cuda, &cpu, 1e-4);
 }
-END_TEST
 
 /* The whole run on one, and in halves. */
-START_TEST(a_run_goes_on_on_the_other_device)
+TEST_EACH(a_run_goes_on_on_the_other_device, 2)
 {
     static const char *const devices[][2] = {{"cuda", "cpu"}, {"cpu", "cuda"}};
     struct eps_train_options options = options_of(_i ? "whole1" : "whole0", "cpu"), rest = eps_train_defaults();
@@ -186,7 +186,6 @@ START_TEST(a_run_goes_on_on_the_other_device)
     ck_assert_uint_eq(half.n_steps, 2);
     ck_assert_double_eq_tol(half.last, whole.last, 1e-4);
 }
-END_TEST
 
 static double evaluate(const char *model, const char *device)
 {
@@ -227,7 +226,7 @@ static void generate(uint32_t ids[N_TOKENS], const char *model, const char *devi
 }
 
 /* Greedily, so that both take the same tokens. */
-START_TEST(a_model_is_evaluated_and_speaks_on_cuda_as_on_the_cpu)
+TEST(a_model_is_evaluated_and_speaks_on_cuda_as_on_the_cpu)
 {
     struct eps_train_options options = options_of("spoken", "cpu");
     uint32_t cpu[N_TOKENS], cuda[N_TOKENS];
@@ -240,7 +239,6 @@ START_TEST(a_model_is_evaluated_and_speaks_on_cuda_as_on_the_cpu)
     generate(cpu, model, "cpu");
     ck_assert_mem_eq(cuda, cpu, sizeof cpu);
 }
-END_TEST
 
 /* Of "... (123 bytes) ...": the first. */
 static uint64_t bytes_in(const char *sentence)
@@ -251,7 +249,7 @@ static uint64_t bytes_in(const char *sentence)
     return strtoull(at + 1, NULL, 10);
 }
 
-START_TEST(too_small_a_budget_is_refused_with_the_smallest_that_works)
+TEST(too_small_a_budget_is_refused_with_the_smallest_that_works)
 {
     struct eps_train_options options = options_of("least", "cuda");
     struct eps_error error;
@@ -266,7 +264,6 @@ START_TEST(too_small_a_budget_is_refused_with_the_smallest_that_works)
     options.device_mem++;
     ck_assert_uint_eq(train(&options).peak, options.device_mem);
 }
-END_TEST
 
 /* Of two units of the vocabulary, in two parts of two microbatches. */
 static struct eps_train_options words_of(const char *out)
@@ -322,7 +319,7 @@ static void check_same(const char *a, const char *b)
 
 /* From a device with room for the whole head and every activation to the least, in fp32 and bf16: at the same microbatch. On
  * from a checkpoint with less and with more; and, with --deterministic, on two devices. */
-START_TEST(no_budget_of_a_cuda_device_changes_a_bit)
+TEST_EACH(no_budget_of_a_cuda_device_changes_a_bit, 2)
 {
     const char *const roomy = named("roomy", _i), *const other = named("other", _i), *const tight = named("tight", _i),
                       *const less = named("less", _i), *const more = named("more", _i), *const two = named("two", _i);
@@ -352,7 +349,6 @@ START_TEST(no_budget_of_a_cuda_device_changes_a_bit)
     ck_assert_uint_eq(train(&options).n_workers, 2);
     check_same(roomy, two);
 }
-END_TEST
 
 /* Of a library that is not this one, so that each worker who is told of them says so. */
 static void write_profile(void)
@@ -408,7 +404,7 @@ static void go_on_in(const char *from, const char *out)
 
 /* What the first worker's profile has goes to all of them, and into the checkpoint: on with it where the profile has gone,
  * and on without it where there is one now. */
-START_TEST(the_algorithms_of_products_are_a_run_s_from_its_beginning)
+TEST(the_algorithms_of_products_are_a_run_s_from_its_beginning)
 {
     setenv("CUDASIM_DEVICES", "2", 1);
     write_profile();
@@ -430,7 +426,6 @@ START_TEST(the_algorithms_of_products_are_a_run_s_from_its_beginning)
     ck_assert_uint_eq(count_told("without-on"), 0);
     forget_profile();
 }
-END_TEST
 
 /* What goes wrong before the first step: by the environment, of which the simulated device alone knows. */
 static const struct {
@@ -451,7 +446,7 @@ static const struct {
      (uint64_t)3 << 30},
 };
 
-START_TEST(what_the_device_lacks_is_one_sentence_and_leaves_nothing)
+TEST_EACH(what_the_device_lacks_is_one_sentence_and_leaves_nothing, COUNT(refusals))
 {
     struct eps_train_options options = options_of("refused", refusals[_i].device);
     struct eps_error error;
@@ -464,10 +459,9 @@ START_TEST(what_the_device_lacks_is_one_sentence_and_leaves_nothing)
     ck_assert_msg(strstr(error.text, refusals[_i].words) && !strchr(error.text, '\n'), "%s", error.text);
     ck_assert_int_eq(access(options.out, F_OK), -1);
 }
-END_TEST
 
 /* Of the CPU there is always one; where there is a driver, and a device that does not do, the log says why. */
-START_TEST(auto_is_cuda_where_it_is_and_else_the_cpu)
+TEST_EACH(auto_is_cuda_where_it_is_and_else_the_cpu, 4)
 {
     static const struct {
         const char *programs, *major, *device;
@@ -498,10 +492,9 @@ START_TEST(auto_is_cuda_where_it_is_and_else_the_cpu)
     unlink(processes_path("driver/libcuda.so.1"));
     rmdir(processes_path("driver"));
 }
-END_TEST
 
 /* Lost in the middle of the run, after its first checkpoint: on with it elsewhere. */
-START_TEST(a_run_whose_device_is_lost_ends_with_a_sentence_and_goes_on_from_its_checkpoint)
+TEST(a_run_whose_device_is_lost_ends_with_a_sentence_and_goes_on_from_its_checkpoint)
 {
     struct eps_train_options options = options_of("lost", "cuda"), rest = eps_train_defaults();
     struct eps_error error;
@@ -520,7 +513,6 @@ START_TEST(a_run_whose_device_is_lost_ends_with_a_sentence_and_goes_on_from_its_
     const struct told on = train(&rest);
     ck_assert_int_eq(on.precision, EPS_BF16);
 }
-END_TEST
 
 static void on_state(void *user, const struct eps_status *status)
 {
@@ -590,7 +582,7 @@ static void check_log(const char *log, const char *line)
 }
 
 /* The log says how attention goes, what is planned is what is taken, and two runs are the same, to the last bit. */
-START_TEST(a_run_through_cudnn_is_near_ours_and_the_same_twice)
+TEST(a_run_through_cudnn_is_near_ours_and_the_same_twice)
 {
     const struct told own = train_with(NULL, "own", "own.log"), theirs = train_with("92501", "theirs", "theirs.log");
     const struct told again = train_with("92501", "again", "again.log");
@@ -601,7 +593,6 @@ START_TEST(a_run_through_cudnn_is_near_ours_and_the_same_twice)
     ck_assert_mem_eq(theirs.losses, again.losses, sizeof again.losses);
     ck_assert_double_ne(theirs.last, own.last); /* it was computed otherwise */
 }
-END_TEST
 
 static void on_count(void *user, const struct eps_status *status)
 {
@@ -617,7 +608,7 @@ static bool are_two(void *context)
 }
 
 /* Parts go to either, so both must have the same gradients. */
-START_TEST(backward_is_ours_where_one_worker_has_no_cudnn)
+TEST(backward_is_ours_where_one_worker_has_no_cudnn)
 {
     struct eps_train_options options = options_of("differ", NULL);
     char cuda[] = "cuda:0";
@@ -637,9 +628,8 @@ START_TEST(backward_is_ours_where_one_worker_has_no_cudnn)
               "attention: cuDNN 9.25.1 forward, our own kernels backward (another worker of the job has it not)");
     check_log("without.log", "attention: our own kernels: no libcudnn_graph.so.9 was found");
 }
-END_TEST
 
-START_TEST(a_worker_on_a_lost_device_ends_and_its_daemon_serves_the_next)
+TEST(a_worker_on_a_lost_device_ends_and_its_daemon_serves_the_next)
 {
     struct eps_train_options options = options_of("served", NULL);
     const pid_t daemon = processes_daemon("lab", 0, NULL);
@@ -666,9 +656,8 @@ START_TEST(a_worker_on_a_lost_device_ends_and_its_daemon_serves_the_next)
     kill(worker, SIGKILL);
     end(daemon);
 }
-END_TEST
 
-START_TEST(a_cuda_worker_and_one_on_the_cpu_share_a_job_unless_its_bits_must_be_the_same)
+TEST(a_cuda_worker_and_one_on_the_cpu_share_a_job_unless_its_bits_must_be_the_same)
 {
     struct eps_train_options options = options_of("mixed", NULL);
     const pid_t daemon = processes_daemon("lab", 0, NULL), workers[] = {attach("cuda", NULL), attach("cpu", NULL)};
@@ -691,10 +680,9 @@ START_TEST(a_cuda_worker_and_one_on_the_cpu_share_a_job_unless_its_bits_must_be_
     kill(workers[1], SIGKILL);
     end(daemon);
 }
-END_TEST
 
 /* One line on stderr, and its status, from the command. */
-START_TEST(the_command_says_what_is_missing_in_one_line)
+TEST(the_command_says_what_is_missing_in_one_line)
 {
     char command[1024];
 
@@ -708,30 +696,4 @@ START_TEST(the_command_says_what_is_missing_in_one_line)
                       strstr(said, "eps-cuda.so"),
                   "%s", said);
     free(said);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("cuda train");
-
-    tcase_add_unchecked_fixture(tests, setup, processes_remove);
-    tcase_set_timeout(tests, 120);
-    tcase_add_test(tests, a_run_on_cuda_is_one_in_bf16_and_takes_what_is_planned);
-    tcase_add_test(tests, two_workers_are_on_two_devices);
-    tcase_add_loop_test(tests, a_run_goes_on_on_the_other_device, 0, 2);
-    tcase_add_test(tests, a_model_is_evaluated_and_speaks_on_cuda_as_on_the_cpu);
-    tcase_add_test(tests, too_small_a_budget_is_refused_with_the_smallest_that_works);
-    tcase_add_loop_test(tests, no_budget_of_a_cuda_device_changes_a_bit, 0, 2);
-    tcase_add_test(tests, the_algorithms_of_products_are_a_run_s_from_its_beginning);
-    tcase_add_loop_test(tests, what_the_device_lacks_is_one_sentence_and_leaves_nothing, 0,
-                        (int)(sizeof refusals / sizeof *refusals));
-    tcase_add_loop_test(tests, auto_is_cuda_where_it_is_and_else_the_cpu, 0, 4);
-    tcase_add_test(tests, a_run_whose_device_is_lost_ends_with_a_sentence_and_goes_on_from_its_checkpoint);
-    tcase_add_test(tests, a_run_through_cudnn_is_near_ours_and_the_same_twice);
-    tcase_add_test(tests, backward_is_ours_where_one_worker_has_no_cudnn);
-    tcase_add_test(tests, a_worker_on_a_lost_device_ends_and_its_daemon_serves_the_next);
-    tcase_add_test(tests, a_cuda_worker_and_one_on_the_cpu_share_a_job_unless_its_bits_must_be_the_same);
-    tcase_add_test(tests, the_command_says_what_is_missing_in_one_line);
-    return run_tests(tests);
 }

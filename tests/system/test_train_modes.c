@@ -1,9 +1,8 @@
 /* Every combination of the options that change numbers, as somebody would try them: it trains in both numbers of parts
  * and workers, stopping and going on changes no bit, and a resumed run in which one of them differs is refused by name. */
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -16,6 +15,9 @@ static void setup(void)
     processes_config("tiny.json", 1, 2, 16, 16);
     processes_text("tiny.txt", 4000);
 }
+
+SUITE_TIMEOUT(60)
+SUITE_FIXTURE(setup, processes_remove)
 
 enum { MODES = 16 };
 
@@ -53,7 +55,7 @@ static void same(const char *one, const char *other, const char *file)
     ck_assert_int_eq(system(command), 0);
 }
 
-START_TEST(each_combination_trains_and_goes_on_bit_for_bit)
+TEST_EACH(each_combination_trains_and_goes_on_bit_for_bit, MODES)
 {
     train("whole", 4, mode(_i));
     train("stopped", 2, mode(_i));
@@ -62,7 +64,6 @@ START_TEST(each_combination_trains_and_goes_on_bit_for_bit)
     same("whole/step-4", "stopped/step-4", "optimizer.safetensors");
     ck_assert_int_eq(processes_eps("verify whole") | processes_eps("verify stopped"), 0);
 }
-END_TEST
 
 static void refused(const char *option, const char *value, const char *stored)
 {
@@ -75,7 +76,7 @@ static void refused(const char *option, const char *value, const char *stored)
     free(said);
 }
 
-START_TEST(what_the_numbers_depend_on_may_not_differ_and_is_named)
+TEST(what_the_numbers_depend_on_may_not_differ_and_is_named)
 {
     train("run", 2, "--precision bf16 --commit fenced --clip-norm 2");
     refused("--precision", "fp32", "bf16");
@@ -86,7 +87,6 @@ START_TEST(what_the_numbers_depend_on_may_not_differ_and_is_named)
     refused("--clip-update", "1", "");
     ck_assert_int_eq(processes_eps("train --resume run --steps 4 --precision bf16 --clip-norm 2 --host-mem 6MiB"), 0);
 }
-END_TEST
 
 /* The record without these words, and with the checksum that it would have had. */
 static void forget_words(const char *path)
@@ -112,7 +112,7 @@ static void forget_words(const char *path)
 }
 
 /* A checkpoint of before these words were recorded. */
-START_TEST(without_the_words_a_checkpoint_is_of_what_there_was_then)
+TEST(without_the_words_a_checkpoint_is_of_what_there_was_then)
 {
     train("whole", 4, "");
     train("old", 2, "");
@@ -120,17 +120,4 @@ START_TEST(without_the_words_a_checkpoint_is_of_what_there_was_then)
     ck_assert_int_eq(processes_eps("train --resume old --steps 4"), 0);
     same("whole/step-4", "old/step-4", "model.safetensors");
     same("whole/step-4", "old/step-4", "optimizer.safetensors");
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("train modes");
-
-    tcase_set_timeout(tests, 60);
-    tcase_add_checked_fixture(tests, setup, processes_remove);
-    tcase_add_loop_test(tests, each_combination_trains_and_goes_on_bit_for_bit, 0, MODES);
-    tcase_add_test(tests, what_the_numbers_depend_on_may_not_differ_and_is_named);
-    tcase_add_test(tests, without_the_words_a_checkpoint_is_of_what_there_was_then);
-    return run_tests(tests);
 }

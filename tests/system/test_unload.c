@@ -1,8 +1,7 @@
 /* The end of a job whose memory takes long to give back: the daemon answers meanwhile. */
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,6 +24,10 @@ static void tear_down(void)
     processes_remove();
 }
 
+SUITE_SKIP_UNLESS(!SANITIZED, "a sanitizer must be preloaded first")
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE_ONCE(set_up, tear_down)
+
 /* Asked by a process of its own, which gives up on a daemon that says nothing. */
 static bool is_stopping(void *context)
 {
@@ -43,7 +46,7 @@ static bool is_up(void *context)
     return processes_eps("status lab") == 0;
 }
 
-START_TEST(the_daemon_answers_while_memory_is_given_back)
+TEST(the_daemon_answers_while_memory_is_given_back)
 {
     static const char *const train[] = {"train",   "--connect", "lab",     "--model", "tiny.json", "--data", "text.txt",
                                         "--batch", "4",         "--steps", "2",       "--out",     "run",    NULL};
@@ -68,17 +71,4 @@ START_TEST(the_daemon_answers_while_memory_is_given_back)
     ck_assert_int_eq(processes_eps("status lab"), 0);
     ck_assert_int_eq(processes_eps("verify run"), 0);
     free(here);
-}
-END_TEST
-
-int main(void)
-{
-    if (SANITIZED) /* a sanitizer must be preloaded first */
-        return 77;
-    TCase *tcase = tcase_create("unload");
-
-    tcase_set_timeout(tcase, 120);
-    tcase_add_unchecked_fixture(tcase, set_up, tear_down);
-    tcase_add_test(tcase, the_daemon_answers_while_memory_is_given_back);
-    return run_tests(tcase);
 }

@@ -1,9 +1,8 @@
 /* What eps train says of a run, before its first step and after its last. */
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "tools/account.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -49,7 +48,7 @@ static void plan(void)
     account_plan(&choice, &host, &device);
 }
 
-START_TEST(a_plan_is_three_lines_with_the_largest_terms)
+TEST(a_plan_is_three_lines_with_the_largest_terms)
 {
     listen_to(plan);
     ck_assert_str_eq(
@@ -59,7 +58,6 @@ START_TEST(a_plan_is_three_lines_with_the_largest_terms)
               "gradient 2.0 MiB, ...\n"
               "             host 4.0 MiB: library 4.0 MiB\n");
 }
-END_TEST
 
 static struct account account = {.out = "/no/such/run",
                                  .last = 4,
@@ -81,7 +79,7 @@ static void end(void)
     account_end(&account);
 }
 
-START_TEST(the_end_compares_what_was_used_with_the_plan)
+TEST(the_end_compares_what_was_used_with_the_plan)
 {
     listen_to(end);
     check_said("loss         2.5000 at step 4\n");
@@ -90,10 +88,9 @@ START_TEST(the_end_compares_what_was_used_with_the_plan)
                "             host 3.0 MiB (2.0 MiB planned)\n");
     ck_assert_ptr_null(strstr(said, "skipped"));
 }
-END_TEST
 
 /* A directory that a shell would take apart, of a run that stands. */
-START_TEST(commands_to_go_on_with_can_be_pasted)
+TEST(commands_to_go_on_with_can_be_pasted)
 {
     char directory[] = "/tmp/it's a run.XXXXXX", path[64];
 
@@ -111,23 +108,10 @@ START_TEST(commands_to_go_on_with_can_be_pasted)
     snprintf(path, sizeof path, " train --resume '/tmp/it'\\''s a run.%s' --steps 8\n", strrchr(directory, '.') + 1);
     check_said(path);
 }
-END_TEST
 
-START_TEST(steps_that_were_skipped_are_counted)
+TEST(steps_that_were_skipped_are_counted)
 {
     account.n_skipped = 3;
     listen_to(end);
     check_said("skipped      3 of these steps, whose gradient was not finite\n");
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("account");
-
-    tcase_add_test(tests, a_plan_is_three_lines_with_the_largest_terms);
-    tcase_add_test(tests, the_end_compares_what_was_used_with_the_plan);
-    tcase_add_test(tests, commands_to_go_on_with_can_be_pasted);
-    tcase_add_test(tests, steps_that_were_skipped_are_counted);
-    return run_tests(tests);
 }

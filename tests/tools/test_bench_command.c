@@ -1,10 +1,9 @@
 /* eps bench: what is measured, where it goes, who reads it. */
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/plan/profile.h"
 
-#include <check.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,6 +19,8 @@ static void setup(void)
     snprintf(out_file, sizeof out_file, "%s", processes_path("out"));
     snprintf(err_file, sizeof err_file, "%s", processes_path("err"));
 }
+
+SUITE_FIXTURE(setup, processes_remove)
 
 /* No machine that runs this is a thousand times slower or faster than a core of today. */
 static void check_sound(const struct profile *p)
@@ -38,7 +39,7 @@ static void check_sound(const struct profile *p)
     ck_assert_double_gt(p->update_parameters_per_s, 1e6);
 }
 
-START_TEST(what_is_measured_is_written_to_the_cache_and_read_by_eps_plan)
+TEST(what_is_measured_is_written_to_the_cache_and_read_by_eps_plan)
 {
     struct profile profile;
     struct error err = {""};
@@ -61,9 +62,8 @@ START_TEST(what_is_measured_is_written_to_the_cache_and_read_by_eps_plan)
     ck_assert_ptr_null(strstr(after, "eps bench"));
     free(after);
 }
-END_TEST
 
-START_TEST(a_profile_that_cannot_be_used_is_said_and_not_planned_with)
+TEST(a_profile_that_cannot_be_used_is_said_and_not_planned_with)
 {
     ck_assert_int_eq(system("mkdir -p \"$XDG_CACHE_HOME/eps\"; echo '{' > \"$XDG_CACHE_HOME/eps/profile-cpu.json\""),
                      0);
@@ -72,9 +72,8 @@ START_TEST(a_profile_that_cannot_be_used_is_said_and_not_planned_with)
     ck_assert_msg(strstr(said, "profile-cpu.json: not JSON at line ") && strstr(said, "eps bench"), "%s", said);
     free(said);
 }
-END_TEST
 
-START_TEST(misuse_and_a_file_that_cannot_be_are_sentences)
+TEST(misuse_and_a_file_that_cannot_be_are_sentences)
 {
     static const struct {
         const char *options, *says;
@@ -92,7 +91,6 @@ START_TEST(misuse_and_a_file_that_cannot_be_are_sentences)
         free(said);
     }
 }
-END_TEST
 
 struct child {
     pid_t parent, pid;
@@ -125,7 +123,7 @@ static bool has_ended(void *context)
     return ended;
 }
 
-START_TEST(the_worker_that_measures_ends_with_who_asked)
+TEST(the_worker_that_measures_ends_with_who_asked)
 {
     const char *const argv[] = {"bench", "--profile", NULL};
     struct child child = {.parent = processes_start("eps", argv, NULL)};
@@ -134,17 +132,4 @@ START_TEST(the_worker_that_measures_ends_with_who_asked)
     ck_assert_int_eq(kill(child.parent, SIGKILL), 0);
     ck_assert(processes_until(has_ended, &child));
     ck_assert_int_ne(access(processes_path("cache/eps/profile-cpu.json"), F_OK), 0); /* nor has it measured all */
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("bench command");
-
-    tcase_add_checked_fixture(tests, setup, processes_remove);
-    tcase_add_test(tests, what_is_measured_is_written_to_the_cache_and_read_by_eps_plan);
-    tcase_add_test(tests, a_profile_that_cannot_be_used_is_said_and_not_planned_with);
-    tcase_add_test(tests, the_worker_that_measures_ends_with_who_asked);
-    tcase_add_test(tests, misuse_and_a_file_that_cannot_be_are_sentences);
-    return run_tests(tests);
 }

@@ -1,8 +1,8 @@
 /* The eps command with real arguments and files, all of them wrong: one sentence on stderr that names what is at fault,
  * the right exit status, nothing on stdout, and nothing left behind. None of this reaches a worker. */
-#include "tests/kit/run.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <pty.h>
 #include <stdarg.h>
 #include <stdbool.h>
@@ -15,8 +15,6 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static char directory[] = "/tmp/test_cli.XXXXXX";
 
 static void put(const char *name, const void *bytes, size_t n)
 {
@@ -50,12 +48,12 @@ static void put_stale_door(void)
     close(fd);
 }
 
-static void put_files(void)
+static void setup(void)
 {
     static char text[2000];
     uint16_t ids[100] = {0};
-    char runtime[64];
 
+    processes_setup();
     memset(text, 'a', sizeof text);
     put("text.txt", text, sizeof text);
     put("short.txt", text, 20);
@@ -78,9 +76,6 @@ static void put_files(void)
     put("indexed/model.safetensors.index.json", index, sizeof index - 1);
     ck_assert_int_eq(mkdir("used", 0700), 0);
     put("used/metrics.jsonl", "", 0);
-    ck_assert_int_eq(mkdir("run", 0700), 0);
-    ck_assert_int_gt(snprintf(runtime, sizeof runtime, "%s/run", directory), 0);
-    setenv("XDG_RUNTIME_DIR", runtime, 1); /* other people's daemons are not met */
     put_stale_door();
 }
 
@@ -221,7 +216,9 @@ static const struct {
     {"status", 1, "no daemon", ""},
 };
 
-START_TEST(a_mistake_is_one_sentence_and_the_right_status)
+SUITE_FIXTURE_ONCE(setup, processes_remove)
+
+TEST_EACH(a_mistake_is_one_sentence_and_the_right_status, COUNT(wrongs))
 {
     int status = eps("%s", wrongs[_i].arguments);
 
@@ -230,10 +227,9 @@ START_TEST(a_mistake_is_one_sentence_and_the_right_status)
     ck_assert_msg(access("new", F_OK) != 0, "eps %s: left a run directory", wrongs[_i].arguments);
     ck_assert_msg(access("runs", F_OK) != 0, "eps %s: left runs/", wrongs[_i].arguments);
 }
-END_TEST
 
 /* Zero, negative, huge, fractional, empty or a word: no count takes them, and the sentence says which it was. */
-START_TEST(counts_take_whole_numbers_in_range_only)
+TEST_EACH(counts_take_whole_numbers_in_range_only, 8)
 {
     static const char *const options[] = {"--steps", "--batch",   "--seq",        "--microbatch",
                                           "--parts", "--workers", "--eval-every", "--device-mem"};
@@ -251,9 +247,8 @@ START_TEST(counts_take_whole_numbers_in_range_only)
         ck_assert_int_ne(access("new", F_OK), 0);
     }
 }
-END_TEST
 
-START_TEST(help_names_every_option_and_succeeds)
+TEST(help_names_every_option_and_succeeds)
 {
     static const struct {
         const char *command;
@@ -281,9 +276,8 @@ START_TEST(help_names_every_option_and_succeeds)
     ck_assert_int_eq(eps("%s", ""), 2); /* without a command: the same words, as a mistake */
     ck_assert_ptr_nonnull(strstr(read_file("err.txt"), "train"));
 }
-END_TEST
 
-START_TEST(help_and_version_are_commands_too)
+TEST(help_and_version_are_commands_too)
 {
     char help[16384];
 
@@ -304,10 +298,9 @@ START_TEST(help_and_version_are_commands_too)
     ck_assert_str_eq(read_file("out.txt"), help);
     ck_assert_int_eq(eps("help train eval"), 2);
 }
-END_TEST
 
 /* In a pipe a page of 80 columns, in which a long name may stand alone. */
-START_TEST(no_line_of_help_is_wider_than_a_page)
+TEST_EACH(no_line_of_help_is_wider_than_a_page, 14)
 {
     static const char *const commands[] = {"",       "train", "plan",   "eval", "generate", "report", "export",
                                            "verify", "bench", "status", "mem",  "top",      "save",   "stop"};
@@ -317,10 +310,9 @@ START_TEST(no_line_of_help_is_wider_than_a_page)
     for (line = read_file("out.txt"); *line; line += strcspn(line, "\n") + 1)
         ck_assert_msg(strcspn(line, "\n") <= 90, "eps %s --help: %.*s", commands[_i], (int)strcspn(line, "\n"), line);
 }
-END_TEST
 
 /* A misuse on a terminal of 40 columns: the sentence is broken at its spaces, and the command's name is red. */
-START_TEST(an_error_is_broken_to_the_width_of_a_terminal)
+TEST(an_error_is_broken_to_the_width_of_a_terminal)
 {
     const char *const arguments[] = {BIN_DIR "/eps", "train", "--grad-accum", NULL};
     char said[4096];
@@ -346,9 +338,8 @@ START_TEST(an_error_is_broken_to_the_width_of_a_terminal)
         ck_assert_msg(strcspn(line, "\r\n") < 40, "%s", said);
     ck_assert_ptr_nonnull(strstr(said, "\r\n           "));
 }
-END_TEST
 
-START_TEST(a_full_disk_under_stdout_is_a_failure)
+TEST(a_full_disk_under_stdout_is_a_failure)
 {
     char command[256];
 
@@ -356,27 +347,4 @@ START_TEST(a_full_disk_under_stdout_is_a_failure)
     int status = system(command);
     ck_assert_int_eq(WEXITSTATUS(status), 1);
     ck_assert_ptr_nonnull(strstr(read_file("err.txt"), "standard output"));
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("cli");
-    char command[64];
-
-    if (!mkdtemp(directory) || chdir(directory))
-        return 1;
-    tcase_add_unchecked_fixture(tests, put_files, NULL);
-    tcase_add_loop_test(tests, a_mistake_is_one_sentence_and_the_right_status, 0,
-                        (int)(sizeof wrongs / sizeof *wrongs));
-    tcase_add_loop_test(tests, counts_take_whole_numbers_in_range_only, 0, 8);
-    tcase_add_test(tests, help_names_every_option_and_succeeds);
-    tcase_add_test(tests, help_and_version_are_commands_too);
-    tcase_add_loop_test(tests, no_line_of_help_is_wider_than_a_page, 0, 14);
-    tcase_add_test(tests, an_error_is_broken_to_the_width_of_a_terminal);
-    tcase_add_test(tests, a_full_disk_under_stdout_is_a_failure);
-
-    const int failed = run_tests(tests);
-    snprintf(command, sizeof command, "rm -r %s", directory);
-    return system(command) != 0 || failed != 0;
 }

@@ -1,9 +1,8 @@
 /* eps generate at a shell: what goes to stdout, to stderr, to a terminal, and how it ends. */
 #include "tests/kit/fixture.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <fcntl.h>
 #include <pty.h>
 #include <signal.h>
@@ -33,6 +32,8 @@ static void remove_all(void)
     fixture_close(&fixture);
     processes_remove();
 }
+
+SUITE_FIXTURE_ONCE(setup, remove_all)
 
 /* Runs eps generate --model of the fixture with these words, as a shell reads them; the exit status. */
 static int __attribute__((format(printf, 1, 2))) generate(const char *format, ...)
@@ -81,7 +82,7 @@ static size_t continuation(char *out, size_t n)
     return used;
 }
 
-START_TEST(prompt_and_continuation_are_all_that_goes_to_stdout)
+TEST(prompt_and_continuation_are_all_that_goes_to_stdout)
 {
     char wanted[256];
 
@@ -106,9 +107,8 @@ START_TEST(prompt_and_continuation_are_all_that_goes_to_stdout)
         free(said);
     }
 }
-END_TEST
 
-START_TEST(json_is_one_object_with_everything_in_it)
+TEST(json_is_one_object_with_everything_in_it)
 {
     static const char *const numbers[] = {"prompt_ms",    "tokens_ms",   "tokens_per_s",
                                           "weight_bytes", "token_bytes", "resident_bytes"};
@@ -134,9 +134,8 @@ START_TEST(json_is_one_object_with_everything_in_it)
     free(said);
     free(aside);
 }
-END_TEST
 
-START_TEST(ids_stay_ids_where_there_is_no_tokenizer)
+TEST(ids_stay_ids_where_there_is_no_tokenizer)
 {
     ck_assert_int_eq(generate("--model %s/fixtures/tied --ids 1,60,7 --tokens 3", TESTS_DIR), 0);
     char *said = processes_read(out_file);
@@ -145,10 +144,9 @@ START_TEST(ids_stay_ids_where_there_is_no_tokenizer)
     ck_assert_msg(sscanf(said, "1 60 7 %u %u %u", &a, &b, &c) == 3 && a < 61 && b < 61 && c < 61, "%s", said);
     free(said);
 }
-END_TEST
 
 /* 512 positions: 517 tokens in all, the last of which is not looked at, fill them once. */
-START_TEST(a_text_beyond_the_positions_says_that_the_window_moved)
+TEST(a_text_beyond_the_positions_says_that_the_window_moved)
 {
     ck_assert_int_eq(generate("--prompt 'In the beginning ' --tokens 500 --temperature 0"), 0);
     char *said = processes_read(err_file);
@@ -161,9 +159,8 @@ START_TEST(a_text_beyond_the_positions_says_that_the_window_moved)
     ck_assert_int_eq(json_integer_value(json_object_get(object, "tokens")), 500);
     json_decref(object);
 }
-END_TEST
 
-START_TEST(mistakes_are_named)
+TEST(mistakes_are_named)
 {
     static const struct {
         const char *words;
@@ -198,7 +195,6 @@ START_TEST(mistakes_are_named)
         free(said);
     }
 }
-END_TEST
 
 static bool has_text(void *context)
 {
@@ -233,7 +229,7 @@ static void redirect(const char *path, int to)
     close(fd);
 }
 
-START_TEST(an_interrupt_keeps_what_was_said)
+TEST_EACH(an_interrupt_keeps_what_was_said, 2)
 {
     const int number = _i ? SIGTERM : SIGINT;
     char program[400];
@@ -258,9 +254,8 @@ START_TEST(an_interrupt_keeps_what_was_said)
     ck_assert_int_eq(strncmp(said, prompt, strlen(prompt)), 0);
     free(said);
 }
-END_TEST
 
-START_TEST(a_reader_that_has_seen_enough_ends_it_without_a_word)
+TEST(a_reader_that_has_seen_enough_ends_it_without_a_word)
 {
     char command[2048];
 
@@ -276,9 +271,8 @@ START_TEST(a_reader_that_has_seen_enough_ends_it_without_a_word)
     free(said);
     free(status);
 }
-END_TEST
 
-START_TEST(a_full_disk_is_told)
+TEST(a_full_disk_is_told)
 {
     char command[1024];
 
@@ -289,10 +283,9 @@ START_TEST(a_full_disk_is_told)
     int status = system(command);
     check_said(WEXITSTATUS(status), 1, "eps generate: standard output", "No space left");
 }
-END_TEST
 
 /* The fixture's texts hold control characters; a terminal sees none but new lines and tabs. */
-START_TEST(a_terminal_gets_characters_and_no_commands)
+TEST(a_terminal_gets_characters_and_no_commands)
 {
     struct winsize size = {.ws_row = 24, .ws_col = 80};
     char said[65536], program[400];
@@ -328,22 +321,4 @@ START_TEST(a_terminal_gets_characters_and_no_commands)
     }
     ck_assert_uint_ge(n_marks, 4);
     ck_assert_ptr_nonnull(strstr(said, "\neps generate: 100 tokens after ")); /* on a line of its own */
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("generate command");
-
-    tcase_add_unchecked_fixture(tests, setup, remove_all);
-    tcase_add_test(tests, prompt_and_continuation_are_all_that_goes_to_stdout);
-    tcase_add_test(tests, json_is_one_object_with_everything_in_it);
-    tcase_add_test(tests, ids_stay_ids_where_there_is_no_tokenizer);
-    tcase_add_test(tests, a_text_beyond_the_positions_says_that_the_window_moved);
-    tcase_add_test(tests, mistakes_are_named);
-    tcase_add_loop_test(tests, an_interrupt_keeps_what_was_said, 0, 2);
-    tcase_add_test(tests, a_reader_that_has_seen_enough_ends_it_without_a_word);
-    tcase_add_test(tests, a_full_disk_is_told);
-    tcase_add_test(tests, a_terminal_gets_characters_and_no_commands);
-    return run_tests(tests);
 }

@@ -1,9 +1,8 @@
 /* eps status, mem, save and stop on live daemons: which one is meant, what is said of one and of several, watching in a
  * pipe and on a terminal, and two of everything. Real programs. */
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -27,6 +26,8 @@ static void setup(void)
     snprintf(err_file, sizeof err_file, "%s", processes_path("err"));
     snprintf(watch_file, sizeof watch_file, "%s", processes_path("watch"));
 }
+
+SUITE_FIXTURE(setup, processes_remove)
 
 static void check_file(const char *file, const char *first, const char *second)
 {
@@ -61,7 +62,7 @@ static void stop_daemon(const char *name, pid_t pid)
     ck_assert_int_eq(processes_wait(pid), 0);
 }
 
-START_TEST(without_a_name_one_daemon_is_the_one)
+TEST(without_a_name_one_daemon_is_the_one)
 {
     static const char *const keys[] = {"state", "step",    "n_steps",   "model",  "parameters",       "workers",
                                        "pid",   "uid",     "loss",      "saving", "saved_step",       "trouble",
@@ -87,9 +88,8 @@ START_TEST(without_a_name_one_daemon_is_the_one)
     check_file(err_file, "no daemon of yours is running", "run/eps");
     ck_assert_uint_eq(count_lines(err_file), 1);
 }
-END_TEST
 
-START_TEST(several_are_listed_and_not_chosen_from)
+TEST(several_are_listed_and_not_chosen_from)
 {
     pid_t home = processes_daemon("home", 0, NULL), lab = processes_daemon("lab", 0, NULL);
 
@@ -118,11 +118,10 @@ START_TEST(several_are_listed_and_not_chosen_from)
     stop_daemon("home", home);
     stop_daemon("", lab);
 }
-END_TEST
 
 /* Each side of a daemon with a worker, as the system sees it too; and the same as a file for Prometheus, which is
  * replaced as a whole. */
-START_TEST(memory_is_told_with_its_pages_and_as_metrics)
+TEST(memory_is_told_with_its_pages_and_as_metrics)
 {
     static const char *const keys[] = {"current",  "peak",   "planned", "categories",
                                        "resident", "locked", "huge",    "numa"};
@@ -150,10 +149,9 @@ START_TEST(memory_is_told_with_its_pages_and_as_metrics)
     check_file(err_file, "--json or --prometheus", "not both");
     stop_daemon("lab", lab);
 }
-END_TEST
 
 /* One that hangs costs the list 3 s and a word on stderr, nothing else. */
-START_TEST(one_that_does_not_answer_hides_no_other)
+TEST(one_that_does_not_answer_hides_no_other)
 {
     pid_t home = processes_daemon("home", 0, NULL), lab = processes_daemon("lab", 0, NULL);
 
@@ -165,9 +163,8 @@ START_TEST(one_that_does_not_answer_hides_no_other)
     stop_daemon("home", home);
     stop_daemon("lab", lab);
 }
-END_TEST
 
-START_TEST(what_is_asked_for_in_vain_is_one_sentence)
+TEST(what_is_asked_for_in_vain_is_one_sentence)
 {
     pid_t lab = processes_daemon("lab", 0, NULL);
 
@@ -187,7 +184,6 @@ START_TEST(what_is_asked_for_in_vain_is_one_sentence)
     check_file(err_file, "--watch 'soon'", "seconds");
     stop_daemon("lab", lab);
 }
-END_TEST
 
 /* eps ..., going on; what it prints goes to the file. */
 static pid_t start_into(const char *file, const char *const *argv)
@@ -242,7 +238,7 @@ static void await_lines(size_t n)
     await_lines_of(watch_file, n);
 }
 
-START_TEST(a_watch_in_a_pipe_is_a_line_a_period_until_the_end)
+TEST(a_watch_in_a_pipe_is_a_line_a_period_until_the_end)
 {
     pid_t lab = processes_daemon("lab", 0, NULL), watcher = watch("status", "0.1", NULL);
 
@@ -257,9 +253,8 @@ START_TEST(a_watch_in_a_pipe_is_a_line_a_period_until_the_end)
     ck_assert_str_eq(said + strlen(said) - 7, "\nended\n");
     free(said);
 }
-END_TEST
 
-START_TEST(a_watch_for_programs_is_an_object_a_line)
+TEST(a_watch_for_programs_is_an_object_a_line)
 {
     pid_t lab = processes_daemon("lab", 0, NULL), watcher = watch("mem", "0.1", "--json");
 
@@ -277,7 +272,6 @@ START_TEST(a_watch_for_programs_is_an_object_a_line)
     free(said);
     stop_daemon("lab", lab);
 }
-END_TEST
 
 /* The sockets of a process; *name is the last one's. */
 static unsigned n_sockets(pid_t pid, char *name, size_t cap)
@@ -300,7 +294,7 @@ static unsigned n_sockets(pid_t pid, char *name, size_t cap)
     return n;
 }
 
-START_TEST(a_watch_keeps_its_session)
+TEST(a_watch_keeps_its_session)
 {
     char before[100], after[100];
     pid_t lab = processes_daemon("lab", 0, NULL), watcher = watch("status", "0.1", NULL);
@@ -314,10 +308,9 @@ START_TEST(a_watch_keeps_its_session)
     ck_assert_int_eq(status_of(watcher), 128 + SIGTERM);
     stop_daemon("lab", lab);
 }
-END_TEST
 
 /* They come and go; the watch ends with the last. */
-START_TEST(a_watch_without_a_name_follows_all)
+TEST(a_watch_without_a_name_follows_all)
 {
     pid_t lab = processes_daemon("lab", 0, NULL), watcher = watch("status", "0.1", NULL), home;
 
@@ -333,7 +326,6 @@ START_TEST(a_watch_without_a_name_follows_all)
     ck_assert_str_eq(said + strlen(said) - 7, "\nended\n");
     free(said);
 }
-END_TEST
 
 /* Reads from a terminal until `what` has come n times; everything read is kept. */
 static void read_until(int fd, char *said, size_t *n_said, size_t cap, const char *what, unsigned n)
@@ -355,7 +347,7 @@ static void read_until(int fd, char *said, size_t *n_said, size_t cap, const cha
 
 /* 30 columns: home each time, every line erased to its end and never wider than the terminal, nothing cleared whole,
  * nothing left switched. Then the window grows. */
-START_TEST(on_a_terminal_a_watch_redraws_in_place)
+TEST(on_a_terminal_a_watch_redraws_in_place)
 {
     struct winsize size = {.ws_row = 10, .ws_col = 30};
     char said[65536], path[400];
@@ -390,9 +382,8 @@ START_TEST(on_a_terminal_a_watch_redraws_in_place)
     close(fd);
     stop_daemon("lab", lab);
 }
-END_TEST
 
-START_TEST(a_dumb_terminal_gets_plain_lines)
+TEST(a_dumb_terminal_gets_plain_lines)
 {
     char said[65536], path[400];
     size_t n = 0;
@@ -412,9 +403,8 @@ START_TEST(a_dumb_terminal_gets_plain_lines)
     ck_assert_int_eq(status_of(watcher), 0);
     close(fd);
 }
-END_TEST
 
-START_TEST(a_second_daemon_of_one_name_is_refused_and_the_first_goes_on)
+TEST(a_second_daemon_of_one_name_is_refused_and_the_first_goes_on)
 {
     const char *const again[] = {"--listen", "lab", NULL};
     const char *log = processes_path("second.log");
@@ -426,9 +416,8 @@ START_TEST(a_second_daemon_of_one_name_is_refused_and_the_first_goes_on)
     ck_assert_int_eq(processes_eps("status lab"), 0);
     stop_daemon("lab", lab);
 }
-END_TEST
 
-START_TEST(two_stops_at_once_both_succeed)
+TEST(two_stops_at_once_both_succeed)
 {
     const char *const stop[] = {"stop", "lab", NULL};
     const char *log = processes_path("stops");
@@ -444,7 +433,6 @@ START_TEST(two_stops_at_once_both_succeed)
     ck_assert_msg(a + b == 0 || strstr(said, "daemon"), "%d, %d: %s", a, b, said);
     free(said);
 }
-END_TEST
 
 /* A run with processes of its own that is some steps in; its output directory is `book`. */
 static pid_t begin_run(void)
@@ -465,7 +453,7 @@ static pid_t begin_run(void)
 }
 
 /* Named after itself, found without a name or by its output directory, gone with its client. */
-START_TEST(a_private_run_is_found_and_stopped)
+TEST(a_private_run_is_found_and_stopped)
 {
     pid_t client = begin_run(), watcher = watch("status", "0.1", NULL);
 
@@ -493,9 +481,8 @@ START_TEST(a_private_run_is_found_and_stopped)
     ck_assert_int_eq(processes_eps("status"), 1);
     ck_assert_int_eq(rmdir(processes_path("run/eps")), 0); /* empty */
 }
-END_TEST
 
-START_TEST(a_save_prints_what_stands_and_training_goes_on)
+TEST(a_save_prints_what_stands_and_training_goes_on)
 {
     const char *const save[] = {"save", "--json", NULL};
     pid_t client = begin_run();
@@ -527,10 +514,9 @@ START_TEST(a_save_prints_what_stands_and_training_goes_on)
     json_decref(stopped);
     ck_assert_int_gt(processes_wait(client), 0);
 }
-END_TEST
 
 /* The client hangs, so that what it promised is never saved: one stop waits for it, until Ctrl-C; the next does not. */
-START_TEST(ctrl_c_leaves_a_stop_to_the_daemon)
+TEST(ctrl_c_leaves_a_stop_to_the_daemon)
 {
     const char *const stop[] = {"stop", NULL};
     char log[300];
@@ -549,29 +535,4 @@ START_TEST(ctrl_c_leaves_a_stop_to_the_daemon)
     check_file(out_file, "stopping at once\n", "");
     ck_assert_int_eq(kill(client, SIGCONT), 0);
     ck_assert_int_gt(processes_wait(client), 0);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("live");
-
-    tcase_add_checked_fixture(tests, setup, processes_remove);
-    tcase_add_test(tests, without_a_name_one_daemon_is_the_one);
-    tcase_add_test(tests, several_are_listed_and_not_chosen_from);
-    tcase_add_test(tests, memory_is_told_with_its_pages_and_as_metrics);
-    tcase_add_test(tests, one_that_does_not_answer_hides_no_other);
-    tcase_add_test(tests, what_is_asked_for_in_vain_is_one_sentence);
-    tcase_add_test(tests, a_watch_in_a_pipe_is_a_line_a_period_until_the_end);
-    tcase_add_test(tests, a_watch_for_programs_is_an_object_a_line);
-    tcase_add_test(tests, a_watch_keeps_its_session);
-    tcase_add_test(tests, a_watch_without_a_name_follows_all);
-    tcase_add_test(tests, on_a_terminal_a_watch_redraws_in_place);
-    tcase_add_test(tests, a_dumb_terminal_gets_plain_lines);
-    tcase_add_test(tests, a_second_daemon_of_one_name_is_refused_and_the_first_goes_on);
-    tcase_add_test(tests, two_stops_at_once_both_succeed);
-    tcase_add_test(tests, a_private_run_is_found_and_stopped);
-    tcase_add_test(tests, a_save_prints_what_stands_and_training_goes_on);
-    tcase_add_test(tests, ctrl_c_leaves_a_stop_to_the_daemon);
-    return run_tests(tests);
 }

@@ -1,9 +1,8 @@
 /* eps plan as it is called: what it prints, what it answers to programs, what it refuses. */
 #include "proto/plan/backend.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,6 +20,8 @@ static void setup(void)
     snprintf(out_file, sizeof out_file, "%s", processes_path("out"));
     snprintf(err_file, sizeof err_file, "%s", processes_path("err"));
 }
+
+SUITE_FIXTURE(setup, processes_remove)
 
 static json_t *plan_json(int wanted, const char *options)
 {
@@ -61,7 +62,7 @@ static void check_side(json_t *side)
     ck_assert_uint_eq(number_in(side, "peak"), sum);
 }
 
-START_TEST(json_has_both_sides_the_choice_and_the_traffic)
+TEST(json_has_both_sides_the_choice_and_the_traffic)
 {
     char options[400];
 
@@ -88,9 +89,8 @@ START_TEST(json_has_both_sides_the_choice_and_the_traffic)
     ck_assert_uint_le(rows, 4);
     json_decref(all);
 }
-END_TEST
 
-START_TEST(the_table_says_every_term_and_the_choice_in_words)
+TEST(the_table_says_every_term_and_the_choice_in_words)
 {
     char *text;
 
@@ -115,9 +115,8 @@ START_TEST(the_table_says_every_term_and_the_choice_in_words)
         ck_assert_msg(strstr(text, said[i]) != NULL, "'%s' is not in %s", said[i], text);
     free(text);
 }
-END_TEST
 
-START_TEST(weights_are_not_needed_and_not_looked_at)
+TEST(weights_are_not_needed_and_not_looked_at)
 {
     mkdir(processes_path("dir"), 0777);
     ck_assert_int_eq(rename(config, processes_path("dir/config.json")), 0);
@@ -125,9 +124,8 @@ START_TEST(weights_are_not_needed_and_not_looked_at)
     processes_write("dir/model.safetensors", "garbage", 7);
     ck_assert_int_eq(processes_eps("plan --model %s", processes_path("dir")), 0);
 }
-END_TEST
 
-START_TEST(the_minimum_fits_and_one_byte_less_does_not)
+TEST(the_minimum_fits_and_one_byte_less_does_not)
 {
     char options[400];
 
@@ -145,10 +143,9 @@ START_TEST(the_minimum_fits_and_one_byte_less_does_not)
     json_decref(all);
     free(said);
 }
-END_TEST
 
 /* A host that holds all but a stash: what is kept on the device then makes its minimum larger. */
-START_TEST(the_minimum_is_of_what_the_host_has_room_for)
+TEST(the_minimum_is_of_what_the_host_has_room_for)
 {
     char options[400];
 
@@ -164,10 +161,9 @@ START_TEST(the_minimum_is_of_what_the_host_has_room_for)
                          (int)less);
     json_decref(roomy);
 }
-END_TEST
 
 /* Layers and rows up to the figure fit, one more does not: asked of eps plan itself with a config of that depth. */
-START_TEST(depth_and_batch_are_the_most_that_fit)
+TEST(depth_and_batch_are_the_most_that_fit)
 {
     static const char memory[] = "--device-mem 32MiB --host-mem 24MiB";
     char options[500];
@@ -192,9 +188,8 @@ START_TEST(depth_and_batch_are_the_most_that_fit)
         ck_assert_int_eq(processes_eps("plan --model %s --parts 2 --batch %u %s", config, rows + 2 * more, memory),
                          (int)more);
 }
-END_TEST
 
-START_TEST(nothing_at_all_fits_is_said_with_what_would)
+TEST(nothing_at_all_fits_is_said_with_what_would)
 {
     static const char *const finds[] = {"--find-depth", "--find-batch"};
 
@@ -205,10 +200,9 @@ START_TEST(nothing_at_all_fits_is_said_with_what_would)
         free(said);
     }
 }
-END_TEST
 
 /* The published claim: 50 B parameters with a device of 16 GB and a host of 512 GB. 8192 wide, 62 layers. */
-START_TEST(fifty_billion_parameters_fit_a_host_of_512_gb_with_16_bit_moments_alone)
+TEST(fifty_billion_parameters_fit_a_host_of_512_gb_with_16_bit_moments_alone)
 {
     static const char memory[] = "--seq 1024 --batch 16 --device-mem 16000000000 --host-mem 512000000000";
     char options[500];
@@ -224,9 +218,8 @@ START_TEST(fifty_billion_parameters_fit_a_host_of_512_gb_with_16_bit_moments_alo
     ck_assert_uint_le(number_in(json_object_get(all, "host"), "current"), 512000000000);
     json_decref(all);
 }
-END_TEST
 
-START_TEST(an_answer_takes_less_than_100_ms)
+TEST(an_answer_takes_less_than_100_ms)
 {
     struct rusage before, after;
     const char *deep = processes_config("deep.json", 96, 16, 1024, 1024);
@@ -239,9 +232,8 @@ START_TEST(an_answer_takes_less_than_100_ms)
     fprintf(stderr, "96 layers: %.1f ms of the processor's\n", ms);
     ck_assert_double_lt(ms, SANITIZED ? 2000 : 100);
 }
-END_TEST
 
-START_TEST(misuse_is_one_sentence_and_status_2)
+TEST(misuse_is_one_sentence_and_status_2)
 {
     static const struct {
         const char *options, *says;
@@ -268,9 +260,8 @@ START_TEST(misuse_is_one_sentence_and_status_2)
         free(said);
     }
 }
-END_TEST
 
-START_TEST(a_model_that_is_none_or_too_large_is_a_sentence_and_status_1)
+TEST(a_model_that_is_none_or_too_large_is_a_sentence_and_status_1)
 {
     static const char *const says[] = {"gpt9", "n_layer is 4097: it must be from 1 to 4096"};
 
@@ -282,16 +273,14 @@ START_TEST(a_model_that_is_none_or_too_large_is_a_sentence_and_status_1)
         free(said);
     }
 }
-END_TEST
 
-START_TEST(one_byte_of_device_memory_is_refused_with_what_is_needed)
+TEST(one_byte_of_device_memory_is_refused_with_what_is_needed)
 {
     ck_assert_int_eq(processes_eps("plan --model %s --device-mem 1", config), 1);
     char *said = processes_read(err_file);
     ck_assert_msg(strstr(said, "--device-mem is 0.0 MiB (1 bytes)") != NULL, "%s", said);
     free(said);
 }
-END_TEST
 
 static json_t *only_worker(json_t *all)
 {
@@ -299,7 +288,7 @@ static json_t *only_worker(json_t *all)
 }
 
 /* Without a figure the device has as much as the fastest choice takes; the numbers are those that it is good at. */
-START_TEST(a_plan_for_cuda_needs_no_cuda)
+TEST(a_plan_for_cuda_needs_no_cuda)
 {
     static const char *const said[] = {"on 1 cuda worker; bf16, moments in fp32", "\nhost\n",
                                        "(library is an allowance: ", " (in parallel)"};
@@ -327,7 +316,6 @@ START_TEST(a_plan_for_cuda_needs_no_cuda)
     ck_assert_msg(strstr(text, "(library 872.0 MiB, "), "%s", text);
     free(text);
 }
-END_TEST
 
 static double real_in(json_t *object, const char *key)
 {
@@ -336,7 +324,7 @@ static double real_in(json_t *object, const char *key)
 }
 
 /* Each queue works or waits for another, all the time; the screen says the same in words. */
-START_TEST(a_step_is_played_in_time)
+TEST(a_step_is_played_in_time)
 {
     static const char *const queues[] = {"down", "compute", "up", "optimizer"};
     char options[400];
@@ -365,11 +353,10 @@ START_TEST(a_step_is_played_in_time)
                   text);
     free(text);
 }
-END_TEST
 
 /* 80 GB/s for the optimizer and both ways of the link: a step that they bind takes longer than with a memory of its own
  * for each, and no less than all the bytes do. */
-START_TEST(a_profile_says_how_fast_the_host_s_memory_is)
+TEST(a_profile_says_how_fast_the_host_s_memory_is)
 {
     char options[400];
     double ms[2];
@@ -392,28 +379,4 @@ START_TEST(a_profile_says_how_fast_the_host_s_memory_is)
     }
     remove(processes_path("cache/eps/profile-cuda.json"));
     ck_assert_double_gt(ms[1], 1.01 * ms[0]);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("plan command");
-
-    tcase_add_checked_fixture(tests, setup, processes_remove);
-    tcase_add_test(tests, json_has_both_sides_the_choice_and_the_traffic);
-    tcase_add_test(tests, the_table_says_every_term_and_the_choice_in_words);
-    tcase_add_test(tests, weights_are_not_needed_and_not_looked_at);
-    tcase_add_test(tests, the_minimum_fits_and_one_byte_less_does_not);
-    tcase_add_test(tests, the_minimum_is_of_what_the_host_has_room_for);
-    tcase_add_test(tests, depth_and_batch_are_the_most_that_fit);
-    tcase_add_test(tests, nothing_at_all_fits_is_said_with_what_would);
-    tcase_add_test(tests, fifty_billion_parameters_fit_a_host_of_512_gb_with_16_bit_moments_alone);
-    tcase_add_test(tests, an_answer_takes_less_than_100_ms);
-    tcase_add_test(tests, misuse_is_one_sentence_and_status_2);
-    tcase_add_test(tests, a_model_that_is_none_or_too_large_is_a_sentence_and_status_1);
-    tcase_add_test(tests, one_byte_of_device_memory_is_refused_with_what_is_needed);
-    tcase_add_test(tests, a_plan_for_cuda_needs_no_cuda);
-    tcase_add_test(tests, a_step_is_played_in_time);
-    tcase_add_test(tests, a_profile_says_how_fast_the_host_s_memory_is);
-    return run_tests(tests);
 }

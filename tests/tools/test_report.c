@@ -1,14 +1,14 @@
 /* eps report: a picture of any metrics.jsonl, and a sentence where there can be none. */
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+/* tools/setup.sh --tests installs gnuplot-nox; without it only its absence is tested. */
 static bool has_gnuplot(void)
 {
     return system("gnuplot --version >/dev/null 2>&1") == 0;
@@ -59,7 +59,9 @@ static const char whole[] =
     "{\"step\": 3, \"loss\": 5.3, \"tokens_per_s\": 120, \"memory\": {\"host\": {\"weights\": "
     "4000000, \"late\": 1000}, \"device\": {\"stash\": 2000000}}}\n";
 
-START_TEST(a_run_becomes_an_svg_in_its_directory_or_a_png)
+SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
+
+TEST_IF(a_run_becomes_an_svg_in_its_directory_or_a_png, has_gnuplot())
 {
     struct stat st;
     unsigned char head[8];
@@ -79,7 +81,6 @@ START_TEST(a_run_becomes_an_svg_in_its_directory_or_a_png)
     ck_assert_int_eq(stat(processes_path("picture.png"), &st), 0);
     ck_assert_int_gt((int)st.st_size, 5000);
 }
-END_TEST
 
 static size_t count(const char *text, const char *what)
 {
@@ -92,7 +93,7 @@ static size_t count(const char *text, const char *what)
 
 /* The first and the second colour, 4477aa and ee6677, as gnuplot writes them: the legend's box and the band on each
  * side, or the first alone. Nothing shows through anything. */
-START_TEST(areas_have_the_colours_of_their_legend)
+TEST_IF(areas_have_the_colours_of_their_legend, has_gnuplot())
 {
     put_run("bands", "{\"step\": 1, \"memory\": {\"host\": {\"weights\": 4000000, \"first_moment\": 3000000}, "
                      "\"device\": {\"stash\": 2000000}}}\n");
@@ -103,9 +104,8 @@ START_TEST(areas_have_the_colours_of_their_legend)
     ck_assert_uint_eq(count(svg, "fill-opacity"), 0);
     free(svg);
 }
-END_TEST
 
-START_TEST(the_budget_is_a_line_or_a_word)
+TEST_IF(the_budget_is_a_line_or_a_word, has_gnuplot())
 {
     static const char format[] = "{\"step\": 1, \"loss\": 3, \"memory\": {\"host\": {\"weights\": 5}, \"device\": "
                                  "{\"stash\": 2000000}, \"device_budget\": %s}}\n";
@@ -124,10 +124,9 @@ START_TEST(the_budget_is_a_line_or_a_word)
     ck_assert_msg(strstr(at, "stroke-width=\"2") != NULL, "%s", at);
     free(near);
 }
-END_TEST
 
 /* A point of each curve, beside that of the legend. */
-START_TEST(a_single_step_is_seen)
+TEST_IF(a_single_step_is_seen, has_gnuplot())
 {
     put_run("single", "{\"step\": 1, \"loss\": 3, \"tokens_per_s\": 5, \"eval_loss\": 2}\n");
     check_drawn("single");
@@ -144,9 +143,8 @@ START_TEST(a_single_step_is_seen)
     ck_assert_uint_ge(count(svg, "<use xlink:href='#gpPt6' transform"), 51);
     free(svg);
 }
-END_TEST
 
-START_TEST(any_file_with_a_step_can_be_drawn)
+TEST_EACH(any_file_with_a_step_can_be_drawn, has_gnuplot() ? 9 : 0)
 {
     static const char *const texts[] = {
         "{\"step\": 7}\n",                                                         /* nothing known of it */
@@ -167,9 +165,8 @@ START_TEST(any_file_with_a_step_can_be_drawn)
     check_drawn(name);
     check_svg(file);
 }
-END_TEST
 
-START_TEST(lines_that_are_none_are_counted)
+TEST_IF(lines_that_are_none_are_counted, has_gnuplot())
 {
     put_run("broken", "{\"step\": 1, \"loss\": 3}\n[]\n{\"step\": 2, \"loss\": 2}\n");
     check_drawn("broken");
@@ -178,9 +175,8 @@ START_TEST(lines_that_are_none_are_counted)
     check_drawn("binary");
     check_text("out", "binary/report.svg: 1 step; 3 lines of metrics.jsonl were passed over\n");
 }
-END_TEST
 
-START_TEST(a_long_run_becomes_a_small_picture)
+TEST_IF(a_long_run_becomes_a_small_picture, has_gnuplot())
 {
     struct stat st;
     char path[400];
@@ -197,10 +193,9 @@ START_TEST(a_long_run_becomes_a_small_picture)
     ck_assert_int_eq(stat(processes_path("long/report.svg"), &st), 0);
     ck_assert_int_lt((int)st.st_size, 300000); /* 3 curves of at most 1024 points */
 }
-END_TEST
 
 /* Names that a shell, or gnuplot, would carry out. */
-START_TEST(a_run_may_be_called_anything)
+TEST_IF(a_run_may_be_called_anything, has_gnuplot())
 {
     static const char *const names[] = {"a'; system('touch pwned') #", "b`touch pwned`", "c$(touch pwned)",
                                         "d\"; ! touch pwned", "e'.system('touch pwned').'"};
@@ -217,7 +212,6 @@ START_TEST(a_run_may_be_called_anything)
         ck_assert_int_ne(access(processes_path("pwned"), F_OK), 0);
     }
 }
-END_TEST
 
 static void check_refused(const char *arguments, int status, const char *says)
 {
@@ -228,7 +222,7 @@ static void check_refused(const char *arguments, int status, const char *says)
     free(text);
 }
 
-START_TEST(what_cannot_be_drawn_is_refused_in_a_sentence)
+TEST_IF(what_cannot_be_drawn_is_refused_in_a_sentence, has_gnuplot())
 {
     put_run("empty", "");
     put_run("fine", whole);
@@ -239,9 +233,8 @@ START_TEST(what_cannot_be_drawn_is_refused_in_a_sentence)
     check_refused("empty", 1, "empty/metrics.jsonl has no step yet");
     check_refused("fine --out no/such/directory.svg", 1, "no/such/directory.svg: No such file");
 }
-END_TEST
 
-START_TEST(without_gnuplot_the_package_is_named)
+TEST(without_gnuplot_the_package_is_named)
 {
     char *path = strdup(getenv("PATH"));
 
@@ -253,35 +246,10 @@ START_TEST(without_gnuplot_the_package_is_named)
     free(path);
     ck_assert_int_ne(access(processes_path("undrawn/report.svg"), F_OK), 0);
 }
-END_TEST
 
-START_TEST(a_full_disk_leaves_nothing)
+TEST_IF(a_full_disk_leaves_nothing, has_gnuplot())
 {
     put_run("full", whole);
     ck_assert_int_eq(symlink("/dev/full", processes_path("full.svg")), 0);
     check_refused("full --out full.svg", 1, "full.svg: No space left");
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("report");
-
-    tcase_add_unchecked_fixture(tests, processes_setup, processes_remove);
-    tcase_add_test(tests, without_gnuplot_the_package_is_named);
-    if (has_gnuplot()) {
-        tcase_add_test(tests, a_run_becomes_an_svg_in_its_directory_or_a_png);
-        tcase_add_test(tests, areas_have_the_colours_of_their_legend);
-        tcase_add_test(tests, the_budget_is_a_line_or_a_word);
-        tcase_add_test(tests, a_single_step_is_seen);
-        tcase_add_loop_test(tests, any_file_with_a_step_can_be_drawn, 0, 9);
-        tcase_add_test(tests, lines_that_are_none_are_counted);
-        tcase_add_test(tests, a_long_run_becomes_a_small_picture);
-        tcase_add_test(tests, a_run_may_be_called_anything);
-        tcase_add_test(tests, what_cannot_be_drawn_is_refused_in_a_sentence);
-        tcase_add_test(tests, a_full_disk_leaves_nothing);
-    } else {
-        fprintf(stderr, "no gnuplot: only its absence is tested (tools/setup.sh --tests installs gnuplot-nox)\n");
-    }
-    return run_tests(tests);
 }

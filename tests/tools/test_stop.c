@@ -2,9 +2,8 @@
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -19,7 +18,10 @@ static void setup(void)
     daemon_pid = processes_daemon("lab", 1, NULL);
 }
 
-START_TEST(a_daemon_that_is_asked_to_stop_lets_its_client_save)
+SUITE_TIMEOUT(60)
+SUITE_FIXTURE(setup, processes_remove)
+
+TEST_EACH(a_daemon_that_is_asked_to_stop_lets_its_client_save, 3)
 {
     struct client_link viewer;
     struct driver driver;
@@ -46,9 +48,8 @@ START_TEST(a_daemon_that_is_asked_to_stop_lets_its_client_save)
     ck_assert_int_eq(processes_wait(daemon_pid), 0);
     client_link_free(&viewer);
 }
-END_TEST
 
-START_TEST(asked_twice_or_without_a_run_a_daemon_stops_at_once)
+TEST_EACH(asked_twice_or_without_a_run_a_daemon_stops_at_once, 3)
 {
     const struct message stop = {.kind = MESSAGE_STOP};
     struct client_link viewer;
@@ -74,16 +75,4 @@ START_TEST(asked_twice_or_without_a_run_a_daemon_stops_at_once)
     }
     ck_assert_int_eq(processes_wait(daemon_pid), 0);
     client_link_free(&viewer);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("stop");
-
-    tcase_add_checked_fixture(tests, setup, processes_remove);
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, a_daemon_that_is_asked_to_stop_lets_its_client_save, 0, 3);
-    tcase_add_loop_test(tests, asked_twice_or_without_a_run_a_daemon_stops_at_once, 0, 3);
-    return run_tests(tests);
 }

@@ -1,8 +1,7 @@
 /* eps top by what is on its screen, in tmux, over a daemon that trains. Real programs; skipped without tmux. */
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -29,6 +28,7 @@ static int __attribute__((format(printf, 1, 2))) tmux(const char *format, ...)
 
 static void setup(void)
 {
+    unsetenv("TMUX");
     processes_setup();
     snprintf(out_file, sizeof out_file, "%s", processes_path("out"));
     snprintf(err_file, sizeof err_file, "%s", processes_path("err"));
@@ -49,6 +49,10 @@ static void tidy(void)
     if (access("tmux", F_OK) == 0 && tmux("kill-session -t top 2>/dev/null"))
         unlink(screen_file);
 }
+
+SUITE_SKIP_UNLESS(system("command -v tmux >/dev/null") == 0, "no tmux")
+SUITE_FIXTURE_ONCE(setup, teardown)
+SUITE_FIXTURE(tidy, NULL)
 
 /* A daemon named lab with a worker and a run that does not end by itself. */
 static void start_run(void)
@@ -173,7 +177,7 @@ static void await_parts(void)
     ck_abort_msg("no %s in\n%s", missing(said), said);
 }
 
-START_TEST(a_screen_follows_the_run_and_the_window)
+TEST(a_screen_follows_the_run_and_the_window)
 {
     start_run();
     start_top(80, 24);
@@ -193,7 +197,6 @@ START_TEST(a_screen_follows_the_run_and_the_window)
     ck_assert_msg(strstr(said, "\nunits ") == NULL, "%s", said);
     free(said);
 }
-END_TEST
 
 static pid_t read_pid(void)
 {
@@ -221,7 +224,7 @@ static bool labels_are_cyan(void *unused)
     return has_colour("\033[36mworker");
 }
 
-START_TEST(labels_have_a_colour_unless_no_color_says_no)
+TEST(labels_have_a_colour_unless_no_color_says_no)
 {
     start_run();
     start_top(80, 24);
@@ -238,9 +241,8 @@ START_TEST(labels_have_a_colour_unless_no_color_says_no)
     ck_assert_int_eq(tmux("send-keys -t top q"), 0);
     check_end("0\n");
 }
-END_TEST
 
-START_TEST(however_it_ends_the_terminal_is_as_it_was)
+TEST_EACH(however_it_ends_the_terminal_is_as_it_was, 4)
 {
     static const struct {
         const char *keys;
@@ -256,14 +258,13 @@ START_TEST(however_it_ends_the_terminal_is_as_it_was)
         ck_assert_int_eq(kill(read_pid(), ends[_i].signal), 0);
     check_end(ends[_i].status);
 }
-END_TEST
 
 static bool is_gone(void *pid)
 {
     return processes_status_bytes(*(pid_t *)pid, "VmRSS") == 0;
 }
 
-START_TEST(a_terminal_that_closes_ends_it)
+TEST(a_terminal_that_closes_ends_it)
 {
     start_run();
     start_top(80, 24);
@@ -272,10 +273,9 @@ START_TEST(a_terminal_that_closes_ends_it)
     ck_assert_int_eq(tmux("kill-session -t top"), 0);
     ck_assert(processes_until(is_gone, &top));
 }
-END_TEST
 
 /* The shell has its terminal while top is suspended, and top its screen when it goes on. */
-START_TEST(it_can_be_suspended)
+TEST(it_can_be_suspended)
 {
     start_run();
     ck_assert_int_eq(new_session(80, 24), 0);
@@ -293,9 +293,8 @@ START_TEST(it_can_be_suspended)
     ck_assert_int_eq(tmux("send-keys -t top q"), 0);
     await("\nsame");
 }
-END_TEST
 
-START_TEST(a_daemon_that_is_killed_ends_it_with_a_word)
+TEST(a_daemon_that_is_killed_ends_it_with_a_word)
 {
     start_run();
     start_top(80, 24);
@@ -303,7 +302,6 @@ START_TEST(a_daemon_that_is_killed_ends_it_with_a_word)
     check_end("0\n");
     await("ended: ");
 }
-END_TEST
 
 /* Which is between two steps. */
 static bool has_a_rate(void *context)
@@ -319,7 +317,7 @@ static bool has_a_rate(void *context)
     return found;
 }
 
-START_TEST(once_is_a_screen_of_text)
+TEST(once_is_a_screen_of_text)
 {
     unsigned n = 0;
 
@@ -341,7 +339,6 @@ START_TEST(once_is_a_screen_of_text)
     ck_assert_msg(strstr(said, "█") != NULL, "%s", said);
     free(said);
 }
-END_TEST
 
 static void check_refused(int status, const char *what)
 {
@@ -352,7 +349,7 @@ static void check_refused(int status, const char *what)
     free(said);
 }
 
-START_TEST(where_it_cannot_be_it_says_so)
+TEST(where_it_cannot_be_it_says_so)
 {
     check_refused(processes_eps("top --once"), "no daemon of yours is running");
     processes_daemon("idle", 0, NULL);
@@ -362,25 +359,4 @@ START_TEST(where_it_cannot_be_it_says_so)
     await("ready");
     ck_assert_int_eq(tmux("send-keys -t top 'TERM=nonsense %s/eps top' Enter", BIN_DIR), 0);
     await("'nonsense' (TERM) is not known");
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("top");
-
-    if (system("command -v tmux >/dev/null") != 0)
-        return 77;
-    unsetenv("TMUX");
-    tcase_add_unchecked_fixture(tests, setup, teardown);
-    tcase_add_checked_fixture(tests, tidy, NULL);
-    tcase_add_test(tests, a_screen_follows_the_run_and_the_window);
-    tcase_add_test(tests, labels_have_a_colour_unless_no_color_says_no);
-    tcase_add_loop_test(tests, however_it_ends_the_terminal_is_as_it_was, 0, 4);
-    tcase_add_test(tests, a_terminal_that_closes_ends_it);
-    tcase_add_test(tests, it_can_be_suspended);
-    tcase_add_test(tests, a_daemon_that_is_killed_ends_it_with_a_word);
-    tcase_add_test(tests, once_is_a_screen_of_text);
-    tcase_add_test(tests, where_it_cannot_be_it_says_so);
-    return run_tests(tests);
 }

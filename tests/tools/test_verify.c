@@ -1,9 +1,8 @@
 #include "client/eps.h"
 
-#include "tests/kit/run.h"
 #include "tests/kit/store_fixture.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,6 +52,9 @@ static void tear_down(void)
     ck_assert_int_eq(system(command), 0);
 }
 
+SUITE_TIMEOUT(60)
+SUITE_FIXTURE(set_up, tear_down)
+
 /* Byte `at` of a file, from its end if negative. */
 static void flip(const char *path, long at)
 {
@@ -66,7 +68,7 @@ static void flip(const char *path, long at)
     ck_assert_int_eq(fclose(file), 0);
 }
 
-START_TEST(a_run_s_checkpoints_are_read_in_order_of_steps)
+TEST(a_run_s_checkpoints_are_read_in_order_of_steps)
 {
     struct eps_error error = {""};
 
@@ -84,9 +86,8 @@ START_TEST(a_run_s_checkpoints_are_read_in_order_of_steps)
     ck_assert_str_eq(said, "run/latest 100 whole;");
     ck_assert_int_eq(eps_verify("run", NULL, NULL, NULL), 0);
 }
-END_TEST
 
-START_TEST(one_that_is_not_whole_is_named_and_the_newest_that_is)
+TEST(one_that_is_not_whole_is_named_and_the_newest_that_is)
 {
     struct eps_error error = {""};
 
@@ -105,7 +106,6 @@ START_TEST(one_that_is_not_whole_is_named_and_the_newest_that_is)
     ck_assert_int_eq(verify("run", &error), -EINVAL);
     ck_assert_str_eq(error.text, "run: no checkpoint is whole: nothing can be resumed from here");
 }
-END_TEST
 
 static void drop_weights(void)
 {
@@ -152,7 +152,7 @@ static const struct {
     {rename_it, "step-5 5 whole;"},
 };
 
-START_TEST(what_is_wrong_with_a_checkpoint_is_said)
+TEST_EACH(what_is_wrong_with_a_checkpoint_is_said, COUNT(damages))
 {
     struct eps_error error = {""};
 
@@ -163,9 +163,8 @@ START_TEST(what_is_wrong_with_a_checkpoint_is_said)
     ck_assert_int_eq(rc, strstr(damages[_i].why, "whole;") ? 0 : -EINVAL);
     ck_assert_str_eq(error.text, rc ? "step-5: no checkpoint is whole: nothing can be resumed from here" : "");
 }
-END_TEST
 
-START_TEST(a_checkpoint_under_another_s_name_is_not_it)
+TEST(a_checkpoint_under_another_s_name_is_not_it)
 {
     struct eps_error error;
 
@@ -177,9 +176,8 @@ START_TEST(a_checkpoint_under_another_s_name_is_not_it)
     ck_assert_int_eq(verify("best", &error), 0);
     ck_assert_str_eq(said, "best 5 whole;");
 }
-END_TEST
 
-START_TEST(where_no_checkpoint_is_that_is_said)
+TEST(where_no_checkpoint_is_that_is_said)
 {
     struct eps_error error;
 
@@ -193,7 +191,6 @@ START_TEST(where_no_checkpoint_is_that_is_said)
     ck_assert_str_eq(error.text, "file: not a directory; name a step-N, or the directory of a run");
     ck_assert_str_eq(said, "");
 }
-END_TEST
 
 static void remove_the_next(void *user, const char *path, uint64_t step, const char *why)
 {
@@ -202,7 +199,7 @@ static void remove_the_next(void *user, const char *path, uint64_t step, const c
         ck_assert_int_eq(system("rm -r run/step-2"), 0);
 }
 
-START_TEST(one_that_the_run_removes_meanwhile_is_passed_over)
+TEST(one_that_the_run_removes_meanwhile_is_passed_over)
 {
     struct eps_error error;
 
@@ -212,7 +209,6 @@ START_TEST(one_that_the_run_removes_meanwhile_is_passed_over)
     ck_assert_int_eq(eps_verify("run", remove_the_next, said, &error), 0);
     ck_assert_str_eq(said, "run/step-1 1 whole;run/step-3 3 whole;");
 }
-END_TEST
 
 /* Status of the command; what it printed goes to out and err. */
 static int eps(const char *arguments)
@@ -235,7 +231,7 @@ static void check_file(const char *name, const char *want)
     ck_assert_str_eq(text, want);
 }
 
-START_TEST(the_command_says_the_same)
+TEST(the_command_says_the_same)
 {
     mkdir("run", 0777);
     save("run/step-1", 1), save("run/step-2", 2);
@@ -257,21 +253,4 @@ START_TEST(the_command_says_the_same)
     check_file("out", "");
     ck_assert_int_eq(eps(""), 2);
     check_file("err", "eps verify: DIR is needed: a step-N, or the directory of a run\n");
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("verify");
-
-    tcase_set_timeout(tcase, 60);
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
-    tcase_add_test(tcase, a_run_s_checkpoints_are_read_in_order_of_steps);
-    tcase_add_test(tcase, one_that_is_not_whole_is_named_and_the_newest_that_is);
-    tcase_add_loop_test(tcase, what_is_wrong_with_a_checkpoint_is_said, 0, sizeof damages / sizeof *damages);
-    tcase_add_test(tcase, a_checkpoint_under_another_s_name_is_not_it);
-    tcase_add_test(tcase, where_no_checkpoint_is_that_is_said);
-    tcase_add_test(tcase, one_that_the_run_removes_meanwhile_is_passed_over);
-    tcase_add_test(tcase, the_command_says_the_same);
-    return run_tests(tcase);
 }

@@ -1,9 +1,8 @@
 /* Whoever names a daemon that is started a moment later, and workers a moment after that, is told and waits. Here the
  * note itself is what starts them. */
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -17,6 +16,9 @@ static void setup(void)
     snprintf(model, sizeof model, "%s", processes_config("tiny.json", 1, 2, 16, 32));
     snprintf(text, sizeof text, "%s", processes_text("tiny.txt", 4000));
 }
+
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE_ONCE(setup, processes_remove)
 
 /* What there is by now, and what was waited for, one letter each: d a daemon, w a worker, r a run. */
 struct lab {
@@ -69,7 +71,7 @@ static void end(const struct lab *lab)
     processes_await_free("lab");
 }
 
-START_TEST(a_run_waits_for_its_daemon_and_then_for_a_worker)
+TEST(a_run_waits_for_its_daemon_and_then_for_a_worker)
 {
     static const struct eps_train_events events = {.on_note = on_note};
     struct lab lab = {.waited = ""};
@@ -86,7 +88,6 @@ START_TEST(a_run_waits_for_its_daemon_and_then_for_a_worker)
     ck_assert_str_eq(lab.waited, "");
     end(&lab);
 }
-END_TEST
 
 static int evaluate(const char *directory, struct lab *lab, struct eps_error *error)
 {
@@ -110,7 +111,7 @@ static int generate(const char *directory, struct lab *lab, struct eps_error *er
 }
 
 /* Of a directory's model, on the daemon's workers. */
-START_TEST(an_evaluation_and_a_text_wait_for_both_too)
+TEST_EACH(an_evaluation_and_a_text_wait_for_both_too, 2)
 {
     struct lab lab = {.waited = ""};
     struct eps_error error;
@@ -122,10 +123,9 @@ START_TEST(an_evaluation_and_a_text_wait_for_both_too)
     end(&lab);
     ck_assert_int_eq(system("rm -r source"), 0);
 }
-END_TEST
 
 /* Of the model that a daemon trains, which may not have begun. */
-START_TEST(a_live_model_is_waited_for)
+TEST_EACH(a_live_model_is_waited_for, 2)
 {
     struct lab lab = {.waited = ""};
     struct eps_error error;
@@ -138,9 +138,8 @@ START_TEST(a_live_model_is_waited_for)
     end(&lab);
     ck_assert_int_eq(system("rm -r trained"), 0);
 }
-END_TEST
 
-START_TEST(the_wait_ends_with_what_is_missing_and_how_to_get_it)
+TEST(the_wait_ends_with_what_is_missing_and_how_to_get_it)
 {
     struct lab lab = {.waited = ""};
     struct eps_train_options options = processes_options(model, (const char *const[]){text}, "never");
@@ -156,18 +155,4 @@ START_TEST(the_wait_ends_with_what_is_missing_and_how_to_get_it)
     ck_assert_str_eq(error.text, "the daemon lab has no worker after 10 s: attach one with eps-worker --connect lab");
     kill(lab.daemon, SIGTERM);
     ck_assert_int_eq(processes_wait(lab.daemon), 0);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("await");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_unchecked_fixture(tests, setup, processes_remove);
-    tcase_add_test(tests, a_run_waits_for_its_daemon_and_then_for_a_worker);
-    tcase_add_loop_test(tests, an_evaluation_and_a_text_wait_for_both_too, 0, 2);
-    tcase_add_loop_test(tests, a_live_model_is_waited_for, 0, 2);
-    tcase_add_test(tests, the_wait_ends_with_what_is_missing_and_how_to_get_it);
-    return run_tests(tests);
 }

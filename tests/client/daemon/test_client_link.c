@@ -1,9 +1,8 @@
 /* What ends a wait for the daemon's next message, and what it may not swallow. */
 #include "tests/kit/driver.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <signal.h>
 #include <string.h>
@@ -15,6 +14,8 @@ static void setup(void)
     processes_setup();
     daemon_pid = processes_daemon("linked", 0, NULL);
 }
+
+SUITE_FIXTURE_ONCE(setup, processes_remove)
 
 /* Says once that the wait is to end, at the moment in which a message is there. */
 struct wish {
@@ -31,7 +32,7 @@ static int ask_once(void *data, struct error *err)
     return error_set(err, -EINTR, "enough");
 }
 
-START_TEST(a_wish_to_end_that_comes_with_a_message_ends_the_next_wait)
+TEST(a_wish_to_end_that_comes_with_a_message_ends_the_next_wait)
 {
     static const struct message question = {.kind = MESSAGE_STATUS};
     struct client_link link;
@@ -51,9 +52,8 @@ START_TEST(a_wish_to_end_that_comes_with_a_message_ends_the_next_wait)
     ck_assert_int_eq(client_link_expect(&link, MESSAGE_STATUS_REPLY, &m, NULL, &err), 0);
     client_link_free(&link);
 }
-END_TEST
 
-START_TEST(a_daemon_that_is_gone_ends_every_wait)
+TEST(a_daemon_that_is_gone_ends_every_wait)
 {
     struct client_link link;
     struct message m;
@@ -65,15 +65,4 @@ START_TEST(a_daemon_that_is_gone_ends_every_wait)
     ck_assert_ptr_nonnull(strstr(err.text, "the daemon is gone"));
     ck_assert_int_eq(client_link_next(&link, &m, NULL, &err), -EIO);
     client_link_free(&link);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("client link");
-
-    tcase_add_unchecked_fixture(tests, setup, processes_remove);
-    tcase_add_test(tests, a_wish_to_end_that_comes_with_a_message_ends_the_next_wait);
-    tcase_add_test(tests, a_daemon_that_is_gone_ends_every_wait);
-    return run_tests(tests);
 }

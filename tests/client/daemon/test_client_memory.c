@@ -1,9 +1,8 @@
 /* Memory while a run goes on: when it is asked, and what becomes of the answers. */
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "client/daemon/memory.h"
 
-#include <check.h>
 #include <string.h>
 
 static struct client_link nobody; /* without a session: what is sent goes nowhere */
@@ -23,7 +22,7 @@ static void hear(struct client_memory *memory, struct message m)
     client_memory_hear(memory, &m);
 }
 
-START_TEST(the_host_and_the_device_that_has_most_are_told_once)
+TEST(the_host_and_the_device_that_has_most_are_told_once)
 {
     struct client_memory memory = {0};
     const struct eps_memory *sides;
@@ -45,9 +44,8 @@ START_TEST(the_host_and_the_device_that_has_most_are_told_once)
     ck_assert_uint_eq(sides[1].rows[0].current, 2);
     ck_assert_uint_eq(client_memory_take(&memory, &sides), 0);
 }
-END_TEST
 
-START_TEST(it_is_asked_once_a_second_unless_it_has_to_be_at_once)
+TEST(it_is_asked_once_a_second_unless_it_has_to_be_at_once)
 {
     struct client_memory memory = {0};
     const struct eps_memory *sides;
@@ -67,24 +65,12 @@ START_TEST(it_is_asked_once_a_second_unless_it_has_to_be_at_once)
     client_memory_ask(&memory, &nobody, false);
     ck_assert(memory.asked);
 }
-END_TEST
 
-START_TEST(an_answer_that_nobody_asked_for_is_passed_over)
+TEST(an_answer_that_nobody_asked_for_is_passed_over)
 {
     struct client_memory memory = {0};
     const struct eps_memory *sides;
 
     hear(&memory, reply(0, 1, 1, true));
     ck_assert_uint_eq(client_memory_take(&memory, &sides), 0);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("client memory");
-
-    tcase_add_test(tests, the_host_and_the_device_that_has_most_are_told_once);
-    tcase_add_test(tests, it_is_asked_once_a_second_unless_it_has_to_be_at_once);
-    tcase_add_test(tests, an_answer_that_nobody_asked_for_is_passed_over);
-    return run_tests(tests);
 }

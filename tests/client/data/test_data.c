@@ -1,12 +1,12 @@
 /* Token streams and windows, from files written here byte by byte. */
-#include "tests/kit/run.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/test.h"
 
 #include "client/data/data.h"
 #include "client/model/side.h"
 #include "client/text/tokenizer.h"
 #include "proto/base/random.h"
 
-#include <check.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,14 +15,12 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-static char directory[] = "/tmp/test_data.XXXXXX";
-
 /* Writes a file into the test's directory; the name is the caller's to free. */
 static char *put(const char *name, const void *bytes, size_t n)
 {
     char *path;
 
-    ck_assert_int_gt(asprintf(&path, "%s/%s", directory, name), 0);
+    ck_assert_int_gt(asprintf(&path, "./%s", name), 0);
     FILE *file = fopen(path, "w");
     ck_assert_ptr_nonnull(file);
     ck_assert_uint_eq(fwrite(bytes, 1, n, file), n);
@@ -54,7 +52,9 @@ static void refused(char *path, uint32_t vocabulary, int code, const char *first
     free(path);
 }
 
-START_TEST(text_is_one_token_a_byte_and_files_are_one_stream)
+SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
+
+TEST(text_is_one_token_a_byte_and_files_are_one_stream)
 {
     char *paths[] = {put("a.txt", "ab\xC3\xA9", 4), put("empty.txt", "", 0), put("b.txt", "xyz", 3)};
     static const uint32_t expected[] = {'a', 'b', 0xC3, 0xA9, 'x', 'y', 'z'};
@@ -73,9 +73,8 @@ START_TEST(text_is_one_token_a_byte_and_files_are_one_stream)
     for (int i = 0; i < 3; i++)
         free(paths[i]);
 }
-END_TEST
 
-START_TEST(bin_has_two_bytes_a_token_and_four_for_large_vocabularies)
+TEST(bin_has_two_bytes_a_token_and_four_for_large_vocabularies)
 {
     char *path = put("a.bin", "\x01\x00\x02\x01\xFF\xFF\x00\x00", 8);
     const char *paths[] = {path};
@@ -94,7 +93,6 @@ START_TEST(bin_has_two_bytes_a_token_and_four_for_large_vocabularies)
     client_data_free(&data);
     free(path);
 }
-END_TEST
 
 /* A header of 64 bytes in front of n bytes. */
 static char *put_npy(const char *name, const char *descr, unsigned count, const void *bytes, size_t n)
@@ -110,7 +108,7 @@ static char *put_npy(const char *name, const char *descr, unsigned count, const 
     return put(name, file, 74 + n);
 }
 
-START_TEST(npy_holds_integers_of_any_width)
+TEST(npy_holds_integers_of_any_width)
 {
     static const int32_t i32[] = {7, 0, 9};
     static const int64_t i64[] = {7, 0, 9};
@@ -127,9 +125,8 @@ START_TEST(npy_holds_integers_of_any_width)
     for (int i = 0; i < 3; i++)
         free(paths[i]);
 }
-END_TEST
 
-START_TEST(a_token_outside_the_vocabulary_is_refused_with_its_place_and_value)
+TEST(a_token_outside_the_vocabulary_is_refused_with_its_place_and_value)
 {
     static const int64_t negative[] = {7, -3};
     static const int64_t huge[] = {7, 1, (int64_t)1 << 40};
@@ -141,9 +138,8 @@ START_TEST(a_token_outside_the_vocabulary_is_refused_with_its_place_and_value)
     late[19999] = 10; /* beyond the first chunk that is read */
     refused(put("late.bin", late, sizeof late), 10, -EINVAL, "token 19999 is 10", "vocabulary of 10");
 }
-END_TEST
 
-START_TEST(files_that_are_not_tokens_are_refused_with_a_sentence)
+TEST(files_that_are_not_tokens_are_refused_with_a_sentence)
 {
     char *path;
 
@@ -153,15 +149,14 @@ START_TEST(files_that_are_not_tokens_are_refused_with_a_sentence)
     refused(put_npy("short.npy", "<u2", 3, "abcd", 4), 65536, -EINVAL, "promises 3", "2");
     refused(put_npy("long.npy", "<u2", 1, "abcd", 4), 65536, -EINVAL, "promises 1", "2");
     refused(put("not.npy", "abcdefghijkl", 12), 256, -EINVAL, "not a NumPy file", "");
-    ck_assert_int_gt(asprintf(&path, "%s/missing", directory), 0);
+    ck_assert_int_gt(asprintf(&path, "./missing"), 0);
     refused(path, 256, -ENOENT, "No such file", "");
-    ck_assert_int_gt(asprintf(&path, "%s/fifo", directory), 0);
+    ck_assert_int_gt(asprintf(&path, "./fifo"), 0);
     ck_assert_int_eq(mkfifo(path, 0600), 0);
     refused(path, 256, -EINVAL, "not a regular file", "");
 }
-END_TEST
 
-START_TEST(text_is_utf_8_but_may_be_cut_at_both_ends)
+TEST(text_is_utf_8_but_may_be_cut_at_both_ends)
 {
     static const struct {
         const char *bytes;
@@ -190,9 +185,8 @@ START_TEST(text_is_utf_8_but_may_be_cut_at_both_ends)
         }
     }
 }
-END_TEST
 
-START_TEST(a_file_that_becomes_shorter_is_noticed)
+TEST(a_file_that_becomes_shorter_is_noticed)
 {
     char *path = put("shrinks.txt", "abcdef", 6);
     const char *paths[] = {path};
@@ -207,10 +201,9 @@ START_TEST(a_file_that_becomes_shorter_is_noticed)
     client_data_free(&data);
     free(path);
 }
-END_TEST
 
 /* By hand: 10 tokens and windows of 3: (10-1)/3 = 3 of them; 9 tokens give 2, as the last has no successor. */
-START_TEST(windows_predict_each_successor)
+TEST(windows_predict_each_successor)
 {
     char *path = put("w.txt", "0123456789", 10);
     const char *paths[] = {path};
@@ -233,10 +226,9 @@ START_TEST(windows_predict_each_successor)
     client_data_free(&data);
     free(path);
 }
-END_TEST
 
 /* By hand: of ten tokens, nine successors are predicted, in windows of four, four and one. */
-START_TEST(held_out_windows_take_the_rest_and_are_spread)
+TEST(held_out_windows_take_the_rest_and_are_spread)
 {
     char *path = put("h.txt", "0123456789", 10);
     const char *paths[] = {path};
@@ -265,18 +257,16 @@ START_TEST(held_out_windows_take_the_rest_and_are_spread)
     client_data_free(&data);
     free(path);
 }
-END_TEST
 
-START_TEST(sequential_order_wraps_around)
+TEST(sequential_order_wraps_around)
 {
     const struct client_windows windows = {.n = 5};
 
     for (uint64_t row = 0; row < 23; row++)
         ck_assert_uint_eq(client_windows_pick(&windows, EPS_SEQUENTIAL, 9, row), row % 5);
 }
-END_TEST
 
-START_TEST(each_shuffled_epoch_is_a_permutation_of_its_own)
+TEST(each_shuffled_epoch_is_a_permutation_of_its_own)
 {
     enum { N = 1000, EPOCHS = 3 };
     const struct client_windows windows = {.n = N};
@@ -295,21 +285,8 @@ START_TEST(each_shuffled_epoch_is_a_permutation_of_its_own)
     ck_assert_uint_lt(same_as_before, 20 * (EPOCHS - 1));
     ck_assert_uint_lt(same_for_other_seed, 20 * EPOCHS);
 }
-END_TEST
 
-/* Names relative to the test's directory. */
-static int open_names(struct client_data *data, const char *const *names, size_t n, struct error *err)
-{
-    char before[256];
-
-    ck_assert_ptr_nonnull(getcwd(before, sizeof before));
-    ck_assert_int_eq(chdir(directory), 0);
-    int rc = client_data_open(data, names, n, err);
-    ck_assert_int_eq(chdir(before), 0);
-    return rc;
-}
-
-START_TEST(a_pattern_stands_for_its_files_in_order)
+TEST(a_pattern_stands_for_its_files_in_order)
 {
     static const char *const names[] = {"g-*.txt", "g-[b].txt", "g-?.txt"};
     static const char *const nothing[] = {"g-a.txt", "h-*.txt"};
@@ -320,29 +297,28 @@ START_TEST(a_pattern_stands_for_its_files_in_order)
     free(put("g-b.txt", "b", 1));
     free(put("g-a.txt", "a", 1));
     free(put("g-c.txt", "c", 1));
-    ck_assert_int_eq(open_names(&data, names, 3, NULL), 0);
+    ck_assert_int_eq(client_data_open(&data, names, 3, NULL), 0);
     ck_assert_uint_eq(data.n_files, 7);
     for (size_t i = 0; i < 7; i++)
         ck_assert_int_eq(data.files[i].path[2], "abcbabc"[i]);
     client_data_free(&data);
-    ck_assert_int_eq(open_names(&data, nothing, 2, &err), -ENOENT);
+    ck_assert_int_eq(client_data_open(&data, nothing, 2, &err), -ENOENT);
     ck_assert_msg(strstr(err.text, "h-*.txt: ") != NULL, "%s", err.text);
     ck_assert_ptr_null(data.files);
     /* A file that is called like a pattern is itself. */
     free(put("z[ab].txt", "x", 1));
     free(put("za.txt", "x", 1));
-    ck_assert_int_eq(open_names(&data, literal, 1, NULL), 0);
+    ck_assert_int_eq(client_data_open(&data, literal, 1, NULL), 0);
     ck_assert_uint_eq(data.n_files, 1);
     ck_assert_str_eq(data.files[0].path, "z[ab].txt");
     client_data_free(&data);
-    ck_assert_int_eq(open_names(&data, literal, 2, NULL), 0);
+    ck_assert_int_eq(client_data_open(&data, literal, 2, NULL), 0);
     ck_assert_uint_eq(data.n_files, 3);
     client_data_free(&data);
 }
-END_TEST
 
 /* However the stream is cut into files; ids of two bytes are other bytes than a text's. */
-START_TEST(the_hash_is_of_the_stream_alone)
+TEST(the_hash_is_of_the_stream_alone)
 {
     char *paths[] = {put("h1.txt", "abc", 3), put("h2.txt", "def", 3), put("h.txt", "abcdef", 6),
                      put_npy("h.npy", "<u2", 3, "a\0b\0c\0", 6), put("h.bin", "a\0b\0c\0", 6)};
@@ -367,7 +343,6 @@ START_TEST(the_hash_is_of_the_stream_alone)
     for (int i = 0; i < 5; i++)
         free(paths[i]);
 }
-END_TEST
 
 static int stop_at_once(void *asked, struct error *err)
 {
@@ -375,7 +350,7 @@ static int stop_at_once(void *asked, struct error *err)
     return error_set(err, -EINTR, "interrupted");
 }
 
-START_TEST(a_long_check_can_be_interrupted)
+TEST(a_long_check_can_be_interrupted)
 {
     enum { N = 16 << 20 };
     char *text = malloc(N);
@@ -393,10 +368,9 @@ START_TEST(a_long_check_can_be_interrupted)
     free(path);
     free(text);
 }
-END_TEST
 
 /* A character across every place where a block could end, and a wrong byte after it, found where it is. */
-START_TEST(a_wrong_byte_is_found_at_its_place_however_long_the_text)
+TEST(a_wrong_byte_is_found_at_its_place_however_long_the_text)
 {
     enum { N = 600000 };
     char *text = malloc(N + 1), place[40];
@@ -418,7 +392,6 @@ START_TEST(a_wrong_byte_is_found_at_its_place_however_long_the_text)
     }
     free(text);
 }
-END_TEST
 
 /* The fixture's tokenizer of 600 tokens. */
 static struct client_tokenizer *open_tokenizer(void)
@@ -469,17 +442,16 @@ static void check_tokenised(const char *text, size_t n, uint32_t vocabulary)
     free(paths[1]);
 }
 
-START_TEST(text_is_tokenised_by_the_model_s_own_tokenizer)
+TEST(text_is_tokenised_by_the_model_s_own_tokenizer)
 {
     check_tokenised("The quick brown fox, it's 42 \xF0\x9F\x98\x80", 33, 600);
     check_tokenised("The quick brown fox, it's 42 \xF0\x9F\x98\x80", 33, 1 << 25);
     check_tokenised("\x82\xAC cut at both ends \xE2\x82", 22, 600);
     check_tokenised("", 0, 600);
 }
-END_TEST
 
 /* Words and characters lie across the pieces that a file is read in; one word is longer than a piece. */
-START_TEST(a_long_text_has_the_tokens_that_it_has_in_one_piece)
+TEST(a_long_text_has_the_tokens_that_it_has_in_one_piece)
 {
     enum { N = 8 << 20, LONG = 5 << 18 };
     char *text = malloc(N + 128 + LONG);
@@ -511,35 +483,4 @@ START_TEST(a_long_text_has_the_tokens_that_it_has_in_one_piece)
     client_tokenizer_close(t);
     free(path);
     free(text);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("data");
-    char command[64];
-
-    if (!mkdtemp(directory))
-        return 1;
-    tcase_add_test(tests, text_is_one_token_a_byte_and_files_are_one_stream);
-    tcase_add_test(tests, bin_has_two_bytes_a_token_and_four_for_large_vocabularies);
-    tcase_add_test(tests, npy_holds_integers_of_any_width);
-    tcase_add_test(tests, a_token_outside_the_vocabulary_is_refused_with_its_place_and_value);
-    tcase_add_test(tests, files_that_are_not_tokens_are_refused_with_a_sentence);
-    tcase_add_test(tests, text_is_utf_8_but_may_be_cut_at_both_ends);
-    tcase_add_test(tests, a_file_that_becomes_shorter_is_noticed);
-    tcase_add_test(tests, windows_predict_each_successor);
-    tcase_add_test(tests, held_out_windows_take_the_rest_and_are_spread);
-    tcase_add_test(tests, sequential_order_wraps_around);
-    tcase_add_test(tests, each_shuffled_epoch_is_a_permutation_of_its_own);
-    tcase_add_test(tests, a_pattern_stands_for_its_files_in_order);
-    tcase_add_test(tests, the_hash_is_of_the_stream_alone);
-    tcase_add_test(tests, a_long_check_can_be_interrupted);
-    tcase_add_test(tests, a_wrong_byte_is_found_at_its_place_however_long_the_text);
-    tcase_add_test(tests, text_is_tokenised_by_the_model_s_own_tokenizer);
-    tcase_add_test(tests, a_long_text_has_the_tokens_that_it_has_in_one_piece);
-
-    const int failed = run_tests(tests);
-    snprintf(command, sizeof command, "rm -r %s", directory);
-    return system(command) != 0 || failed != 0;
 }

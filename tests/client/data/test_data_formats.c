@@ -1,12 +1,12 @@
 /* What data comes in: compressed, as JSON lines, as directories, through a pipe; and what is refused by its name.
  * Compressed bytes are written by hand here, after RFC 1952 and RFC 8878, or by the gzip program. */
-#include "tests/kit/run.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/test.h"
 
 #include "client/data/data.h"
 #include "client/model/side.h"
 #include "client/text/tokenizer.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -15,13 +15,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char directory[] = "/tmp/test_data_formats.XXXXXX";
-
 static char *put(const char *name, const void *bytes, size_t n)
 {
     char *path;
 
-    ck_assert_int_gt(asprintf(&path, "%s/%s", directory, name), 0);
+    ck_assert_int_gt(asprintf(&path, "./%s", name), 0);
     FILE *file = fopen(path, "w");
     ck_assert_ptr_nonnull(file);
     ck_assert_uint_eq(fwrite(bytes, 1, n, file), n);
@@ -84,7 +82,10 @@ static void refused(char *path, int code, const char *first, const char *second)
 /* A frame of one raw block, with its size in a byte. */
 #define HELLO_ZST "\x28\xb5\x2f\xfd\x20\x05\x29\x00\x00hello"
 
-START_TEST(a_compressed_text_is_the_text)
+SUITE_TIMEOUT(300)
+SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
+
+TEST(a_compressed_text_is_the_text)
 {
     holds(put("a.txt.gz", HELLO_GZ, sizeof HELLO_GZ - 1), "hello");
     holds(put("b.gz", HELLO_GZ HELLO_GZ, 2 * (sizeof HELLO_GZ - 1)), "hellohello"); /* two members */
@@ -92,9 +93,8 @@ START_TEST(a_compressed_text_is_the_text)
     holds(put("d.zst", HELLO_ZST HELLO_ZST, 2 * (sizeof HELLO_ZST - 1)), "hellohello");
     holds(put("e.txt", HELLO_GZ, sizeof HELLO_GZ - 1), "hello"); /* whatever its name */
 }
-END_TEST
 
-START_TEST(ids_may_be_compressed_too)
+TEST(ids_may_be_compressed_too)
 {
     /* The same member with four other bytes, "\x07\x00\x09\x00"; their CRC-32 by Python's zlib.crc32. */
     static const char ids[] = "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\x01\x04\x00\xfb\xff\x07\x00\x09\x00"
@@ -112,9 +112,8 @@ START_TEST(ids_may_be_compressed_too)
     client_data_free(&data);
     free(path);
 }
-END_TEST
 
-START_TEST(a_long_text_comes_out_of_gzip_as_it_went_in)
+TEST(a_long_text_comes_out_of_gzip_as_it_went_in)
 {
     enum { N = 3 << 20 };
     char *text = malloc(N + 1), *path, command[256];
@@ -125,14 +124,13 @@ START_TEST(a_long_text_comes_out_of_gzip_as_it_went_in)
     snprintf(command, sizeof command, "gzip -k %s", path);
     ck_assert_int_eq(system(command), 0);
     free(path);
-    ck_assert_int_gt(asprintf(&path, "%s/long.txt.gz", directory), 0);
+    ck_assert_int_gt(asprintf(&path, "./long.txt.gz"), 0);
     is_text(path, text, N);
     free(path);
     free(text);
 }
-END_TEST
 
-START_TEST(truncated_and_damaged_archives_are_told_in_a_sentence)
+TEST(truncated_and_damaged_archives_are_told_in_a_sentence)
 {
     char damaged[] = HELLO_GZ;
 
@@ -148,9 +146,8 @@ START_TEST(truncated_and_damaged_archives_are_told_in_a_sentence)
     /* A window of 2 GiB, which --long=31 makes. */
     refused(put("wide.zst", "\x28\xb5\x2f\xfd\x00\xa8\x29\x00\x00hello", 14), -EINVAL, "128 MiB", "--long");
 }
-END_TEST
 
-START_TEST(what_expands_without_end_is_cut_short)
+TEST(what_expands_without_end_is_cut_short)
 {
     enum { BLOCKS = 1024 }; /* 128 KiB each of one byte, written as four */
     char bomb[6 + 4 * BLOCKS] = "\x28\xb5\x2f\xfd\x00\x38";
@@ -162,9 +159,8 @@ START_TEST(what_expands_without_end_is_cut_short)
     }
     refused(put("bomb.zst", bomb, sizeof bomb), -EINVAL, "more than 250 times", "unpack it yourself");
 }
-END_TEST
 
-START_TEST(json_lines_are_read_by_their_text)
+TEST(json_lines_are_read_by_their_text)
 {
     holds(put_text("text.jsonl", "{\"text\": \"one\\u00e9\", \"id\": 7}\n\n{\"text\": \"two\\n\"}\n{\"text\": \"\"}"),
           "one\xC3\xA9\ntwo\n");
@@ -179,9 +175,8 @@ START_TEST(json_lines_are_read_by_their_text)
               15 + 14 + 8),
           "hi\n");
 }
-END_TEST
 
-START_TEST(a_line_that_is_not_as_expected_is_told_by_its_number)
+TEST(a_line_that_is_not_as_expected_is_told_by_its_number)
 {
     refused(put_text("a.jsonl", "{\"text\": \"one\"}\n{\"content\": \"two\"}\n"), -EINVAL, "line 2", "\"text\"");
     refused(put_text("b.jsonl", "{\"text\": \"one\"}\n\nnot json\n"), -EINVAL, "line 3", "no JSON");
@@ -191,9 +186,8 @@ START_TEST(a_line_that_is_not_as_expected_is_told_by_its_number)
     refused(put_text("f.jsonl", "{\"messages\": []}\n"), -EINVAL, "line 1", "messages");
     refused(put_text("g.jsonl", "{\"prompt\": \"a\"}\n"), -EINVAL, "line 1", "completion");
 }
-END_TEST
 
-START_TEST(a_line_may_be_longer_than_a_piece_that_is_read)
+TEST(a_line_may_be_longer_than_a_piece_that_is_read)
 {
     enum { N = 5 << 20 };
     char *line = malloc(N + 32), *text = malloc(N + 2);
@@ -207,9 +201,8 @@ START_TEST(a_line_may_be_longer_than_a_piece_that_is_read)
     free(line);
     free(text);
 }
-END_TEST
 
-START_TEST(other_formats_are_refused_by_their_names)
+TEST(other_formats_are_refused_by_their_names)
 {
     static const struct {
         const char *bytes;
@@ -242,9 +235,8 @@ START_TEST(other_formats_are_refused_by_their_names)
                 formats[i].name, formats[i].remedy);
     refused(put("weights.bin", "PK\x03\x04\x14\0\0\0", 8), -EINVAL, "zip", "unzip");
 }
-END_TEST
 
-START_TEST(large_json_is_known_by_its_beginning)
+TEST(large_json_is_known_by_its_beginning)
 {
     char *text = calloc(1, 20000);
 
@@ -257,9 +249,8 @@ START_TEST(large_json_is_known_by_its_beginning)
     refused(put_text("settings.txt", text), -EINVAL, "it is JSON", ".jsonl");
     free(text);
 }
-END_TEST
 
-START_TEST(texts_that_look_a_little_like_others_are_texts)
+TEST(texts_that_look_a_little_like_others_are_texts)
 {
     holds(put_text("braces.c", "{ int a[] = {1}; }\n"), "{ int a[] = {1}; }\n");
     holds(put_text("note.txt", "[1] A footnote\n"), "[1] A footnote\n");
@@ -268,15 +259,14 @@ START_TEST(texts_that_look_a_little_like_others_are_texts)
     holds(put_text("quote.txt", "{\"Really\"} he said\n"), "{\"Really\"} he said\n");
     holds(put_text("empty.txt", ""), "");
 }
-END_TEST
 
-START_TEST(a_directory_stands_for_its_files_that_are_recognised)
+TEST(a_directory_stands_for_its_files_that_are_recognised)
 {
     char *inner, *names[6];
     struct client_data data;
     struct error err = {""};
 
-    ck_assert_int_gt(asprintf(&inner, "%s/corpus", directory), 0);
+    ck_assert_int_gt(asprintf(&inner, "./corpus"), 0);
     ck_assert_int_eq(mkdir(inner, 0777), 0);
     refused(strdup(inner), -ENOENT, "no file in it", ".jsonl");
     names[0] = put_text("corpus/b.txt", "bb");
@@ -295,7 +285,6 @@ START_TEST(a_directory_stands_for_its_files_that_are_recognised)
         free(names[i]);
     free(inner);
 }
-END_TEST
 
 /* Puts a file in standard input's place, and checks what "-" then is. */
 static void from_input(const void *content, size_t n, const char *text)
@@ -311,15 +300,14 @@ static void from_input(const void *content, size_t n, const char *text)
     free(path);
 }
 
-START_TEST(standard_input_is_text_or_lines_compressed_or_not)
+TEST(standard_input_is_text_or_lines_compressed_or_not)
 {
     from_input("plain\n", 6, "plain\n");
     from_input(HELLO_GZ, sizeof HELLO_GZ - 1, "hello");
     from_input("{\"text\": \"a\"}\n{\"text\": \"b\"}\n", 28, "a\nb\n");
 }
-END_TEST
 
-START_TEST(standard_input_is_a_pipe_that_is_read_to_its_end)
+TEST(standard_input_is_a_pipe_that_is_read_to_its_end)
 {
     int ends[2];
     const int before = dup(STDIN_FILENO);
@@ -333,7 +321,6 @@ START_TEST(standard_input_is_a_pipe_that_is_read_to_its_end)
     close(before);
     close(ends[0]);
 }
-END_TEST
 
 static int stop(void *data, struct error *err)
 {
@@ -341,7 +328,7 @@ static int stop(void *data, struct error *err)
     return error_set(err, -EINTR, "interrupted");
 }
 
-START_TEST(who_waits_for_standard_input_can_be_stopped)
+TEST(who_waits_for_standard_input_can_be_stopped)
 {
     const struct client_watch watch = {.ask = stop};
     struct client_data data;
@@ -358,9 +345,8 @@ START_TEST(who_waits_for_standard_input_can_be_stopped)
     close(ends[0]);
     close(ends[1]);
 }
-END_TEST
 
-START_TEST(standard_input_is_read_once)
+TEST(standard_input_is_read_once)
 {
     static const char *const names[] = {"-", "-"};
     struct client_data data;
@@ -374,7 +360,6 @@ START_TEST(standard_input_is_read_once)
     close(before);
     close(fd);
 }
-END_TEST
 
 /* GPT-2's kind of tokenizer, of tests/fixtures/bpe: <|endoftext|> is 0. */
 static struct client_tokenizer *open_tokenizer(void)
@@ -416,7 +401,7 @@ static void has_tokens(struct client_tokenizer *t, enum eps_separator separator,
     client_data_free(&data);
 }
 
-START_TEST(texts_are_separated_by_the_end_token_unless_none_is_wished)
+TEST(texts_are_separated_by_the_end_token_unless_none_is_wished)
 {
     struct client_tokenizer *t = open_tokenizer();
     char *paths[] = {put_text("1.txt", "Q"), put_text("2.jsonl", "{\"text\": \"X\"}\n{\"text\": \"Y\"}\n"),
@@ -432,9 +417,8 @@ START_TEST(texts_are_separated_by_the_end_token_unless_none_is_wished)
         free(paths[i]);
     client_tokenizer_close(t);
 }
-END_TEST
 
-START_TEST(an_end_token_that_is_not_there_cannot_separate)
+TEST(an_end_token_that_is_not_there_cannot_separate)
 {
     char *path = put_text("alone.txt", "a");
     struct client_data data;
@@ -448,37 +432,4 @@ START_TEST(an_end_token_that_is_not_there_cannot_separate)
     client_data_free(&data);
     client_tokenizer_close(t);
     free(path);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("data_formats");
-    char command[64];
-
-    if (!mkdtemp(directory))
-        return 1;
-    tcase_set_timeout(tests, 300);
-    tcase_add_test(tests, a_compressed_text_is_the_text);
-    tcase_add_test(tests, ids_may_be_compressed_too);
-    tcase_add_test(tests, a_long_text_comes_out_of_gzip_as_it_went_in);
-    tcase_add_test(tests, truncated_and_damaged_archives_are_told_in_a_sentence);
-    tcase_add_test(tests, what_expands_without_end_is_cut_short);
-    tcase_add_test(tests, json_lines_are_read_by_their_text);
-    tcase_add_test(tests, a_line_that_is_not_as_expected_is_told_by_its_number);
-    tcase_add_test(tests, a_line_may_be_longer_than_a_piece_that_is_read);
-    tcase_add_test(tests, other_formats_are_refused_by_their_names);
-    tcase_add_test(tests, large_json_is_known_by_its_beginning);
-    tcase_add_test(tests, texts_that_look_a_little_like_others_are_texts);
-    tcase_add_test(tests, a_directory_stands_for_its_files_that_are_recognised);
-    tcase_add_test(tests, standard_input_is_text_or_lines_compressed_or_not);
-    tcase_add_test(tests, standard_input_is_a_pipe_that_is_read_to_its_end);
-    tcase_add_test(tests, who_waits_for_standard_input_can_be_stopped);
-    tcase_add_test(tests, standard_input_is_read_once);
-    tcase_add_test(tests, texts_are_separated_by_the_end_token_unless_none_is_wished);
-    tcase_add_test(tests, an_end_token_that_is_not_there_cannot_separate);
-
-    const int failed = run_tests(tests);
-    snprintf(command, sizeof command, "rm -r %s", directory);
-    return system(command) != 0 || failed != 0;
 }

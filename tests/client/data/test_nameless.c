@@ -1,9 +1,8 @@
 #include "client/data/nameless.h"
 
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <fcntl.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -37,7 +36,9 @@ static void check_usable(int fd)
     close(fd);
 }
 
-START_TEST(it_lies_where_tmpdir_says_or_where_it_can)
+SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
+
+TEST(it_lies_where_tmpdir_says_or_where_it_can)
 {
     static const char *const others[] = {"/nonexistent", "", "/proc"};
     char place[400], own[300];
@@ -58,14 +59,4 @@ START_TEST(it_lies_where_tmpdir_says_or_where_it_can)
     }
     unsetenv("TMPDIR");
     check_usable(client_nameless_open("a test", NULL));
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("nameless");
-
-    tcase_add_unchecked_fixture(tests, processes_setup, processes_remove);
-    tcase_add_test(tests, it_lies_where_tmpdir_says_or_where_it_can);
-    return run_tests(tests);
 }

@@ -1,9 +1,8 @@
 /* NumPy headers, as numpy.lib.format.write_array_header_1_0 writes them, and what is not one. */
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "client/data/npy.h"
 
-#include <check.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,7 +25,7 @@ static size_t header(uint8_t *out, uint8_t version, const char *dictionary)
 static const char from_numpy[] = "\x93NUMPY\x01\x00\x76\x00{'descr': '<u2', 'fortran_order': False, 'shape': (5,), }"
                                  "                                                            \n";
 
-START_TEST(a_header_that_numpy_wrote_is_read)
+TEST(a_header_that_numpy_wrote_is_read)
 {
     struct client_npy npy;
     struct error err = {0};
@@ -37,9 +36,8 @@ START_TEST(a_header_that_numpy_wrote_is_read)
     ck_assert_uint_eq(npy.n, 5);
     ck_assert_uint_eq(npy.offset, 128);
 }
-END_TEST
 
-START_TEST(every_type_version_and_order_of_keys_is_read)
+TEST(every_type_version_and_order_of_keys_is_read)
 {
     static const struct {
         const char *dictionary;
@@ -62,9 +60,8 @@ START_TEST(every_type_version_and_order_of_keys_is_read)
         }
     }
 }
-END_TEST
 
-START_TEST(what_is_not_one_dimension_of_integers_is_refused_with_a_sentence)
+TEST(what_is_not_one_dimension_of_integers_is_refused_with_a_sentence)
 {
     static const struct {
         const char *dictionary, *says;
@@ -92,10 +89,9 @@ START_TEST(what_is_not_one_dimension_of_integers_is_refused_with_a_sentence)
         ck_assert_msg(strstr(err.text, headers[i].says), "%s: %s", headers[i].dictionary, err.text);
     }
 }
-END_TEST
 
 /* Each in a block of its own size, so that the sanitizers see a read past it. */
-START_TEST(every_truncation_is_refused_and_every_changed_byte_is_survived)
+TEST(every_truncation_is_refused_and_every_changed_byte_is_survived)
 {
     struct client_npy npy;
 
@@ -115,16 +111,4 @@ START_TEST(every_truncation_is_refused_and_every_changed_byte_is_survived)
         }
     }
     free(copy);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("npy");
-
-    tcase_add_test(tests, a_header_that_numpy_wrote_is_read);
-    tcase_add_test(tests, every_type_version_and_order_of_keys_is_read);
-    tcase_add_test(tests, what_is_not_one_dimension_of_integers_is_refused_with_a_sentence);
-    tcase_add_test(tests, every_truncation_is_refused_and_every_changed_byte_is_survived);
-    return run_tests(tests);
 }

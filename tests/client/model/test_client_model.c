@@ -1,12 +1,11 @@
 /* Which files a model is made of, in directories made here. */
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "client/model/model.h"
 #include "client/model/side.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/safetensors.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -84,7 +83,7 @@ static void check_holds(const struct client_model *model, unsigned k, const char
     safetensors_close(&file);
 }
 
-START_TEST(a_config_alone_means_fresh_weights)
+TEST(a_config_alone_means_fresh_weights)
 {
     const unsigned before = n_open();
     struct client_model model;
@@ -104,9 +103,8 @@ START_TEST(a_config_alone_means_fresh_weights)
     client_model_close(&model);
     ck_assert_uint_eq(n_open(), before);
 }
-END_TEST
 
-START_TEST(a_directory_gives_all_its_safetensors)
+TEST(a_directory_gives_all_its_safetensors)
 {
     struct client_model model;
 
@@ -124,9 +122,8 @@ START_TEST(a_directory_gives_all_its_safetensors)
     ck_assert_uint_eq(model.n_weights, 2);
     client_model_close(&model);
 }
-END_TEST
 
-START_TEST(model_safetensors_stands_for_itself_and_moments_are_no_weights)
+TEST(model_safetensors_stands_for_itself_and_moments_are_no_weights)
 {
     struct client_model model;
 
@@ -146,9 +143,8 @@ START_TEST(model_safetensors_stands_for_itself_and_moments_are_no_weights)
     ck_assert_int_eq(unlink("checkpoint/extra.safetensors"), 0);
     refused("checkpoint", -ENOENT, "no *.safetensors", "checkpoint/config.json");
 }
-END_TEST
 
-START_TEST(a_run_directory_stands_for_its_latest_checkpoint)
+TEST(a_run_directory_stands_for_its_latest_checkpoint)
 {
     struct client_model model;
 
@@ -163,9 +159,8 @@ START_TEST(a_run_directory_stands_for_its_latest_checkpoint)
     put("run/config.json", config); /* a model of its own */
     refused("run", -ENOENT, "no *.safetensors", "run/config.json");
 }
-END_TEST
 
-START_TEST(what_came_with_the_weights_is_kept_and_other_files_are_not)
+TEST(what_came_with_the_weights_is_kept_and_other_files_are_not)
 {
     struct client_model model;
     size_t n;
@@ -198,7 +193,6 @@ START_TEST(what_came_with_the_weights_is_kept_and_other_files_are_not)
     put("talks/vocab.json", "\xC3");
     refused("talks", -EINVAL, "talks/vocab.json", "UTF-8");
 }
-END_TEST
 
 /* A file of this content without a name; -1 for NULL. */
 static int nameless(const char *content)
@@ -210,7 +204,7 @@ static int nameless(const char *content)
     return fd;
 }
 
-START_TEST(a_snapshot_is_a_model_and_its_files_are_checked_as_any_others)
+TEST(a_snapshot_is_a_model_and_its_files_are_checked_as_any_others)
 {
     const unsigned before = n_open();
     struct client_model model;
@@ -233,9 +227,8 @@ START_TEST(a_snapshot_is_a_model_and_its_files_are_checked_as_any_others)
     ck_assert_ptr_nonnull(strstr(err.text, "live: ../x"));
     ck_assert_uint_eq(n_open(), before);
 }
-END_TEST
 
-START_TEST(an_index_names_the_files_each_once)
+TEST(an_index_names_the_files_each_once)
 {
     struct client_model model;
 
@@ -252,9 +245,8 @@ START_TEST(an_index_names_the_files_each_once)
     check_holds(&model, 1, "two");
     client_model_close(&model);
 }
-END_TEST
 
-START_TEST(what_is_missing_or_damaged_is_refused_by_file)
+TEST(what_is_missing_or_damaged_is_refused_by_file)
 {
     refused("nowhere", -ENOENT, "--model nowhere", "No such file");
     ck_assert_int_eq(mkdir("empty", 0700), 0);
@@ -278,7 +270,6 @@ START_TEST(what_is_missing_or_damaged_is_refused_by_file)
     ck_assert_int_eq(mkfifo("pipe.json", 0600), 0);
     refused("pipe.json", -EINVAL, "pipe.json", "regular file");
 }
-END_TEST
 
 /* training.json for these files as they are. */
 static void put_training(const char *path, const char *const *names, size_t n)
@@ -340,7 +331,7 @@ static void check_checks(const char *path, int code, const char *says)
     ck_assert_uint_eq(n_open(), before);
 }
 
-START_TEST(a_model_has_the_precision_that_its_options_name)
+TEST(a_model_has_the_precision_that_its_options_name)
 {
     static const struct {
         const char *options;
@@ -360,9 +351,8 @@ START_TEST(a_model_has_the_precision_that_its_options_name)
     }
     ck_assert_int_eq(client_model_precision(NULL), NUMBER_FP32);
 }
-END_TEST
 
-START_TEST(a_checkpoint_is_held_to_its_checksums)
+TEST(a_checkpoint_is_held_to_its_checksums)
 {
     static const char *const names[] = {"config.json", "merges.txt", "optimizer.safetensors", "model.safetensors"};
     uint64_t bytes = 0;
@@ -396,7 +386,6 @@ START_TEST(a_checkpoint_is_held_to_its_checksums)
     put_training("sealed", names, 3);
     check_checks("sealed", -EINVAL, "model.safetensors is not among its files");
 }
-END_TEST
 
 static void setup(void)
 {
@@ -412,20 +401,4 @@ static void remove_all(void)
     ck_assert_int_eq(system(command), 0);
 }
 
-int main(void)
-{
-    TCase *tests = tcase_create("client model");
-
-    tcase_add_unchecked_fixture(tests, setup, remove_all);
-    tcase_add_test(tests, a_config_alone_means_fresh_weights);
-    tcase_add_test(tests, a_directory_gives_all_its_safetensors);
-    tcase_add_test(tests, model_safetensors_stands_for_itself_and_moments_are_no_weights);
-    tcase_add_test(tests, a_run_directory_stands_for_its_latest_checkpoint);
-    tcase_add_test(tests, what_came_with_the_weights_is_kept_and_other_files_are_not);
-    tcase_add_test(tests, a_snapshot_is_a_model_and_its_files_are_checked_as_any_others);
-    tcase_add_test(tests, an_index_names_the_files_each_once);
-    tcase_add_test(tests, a_model_has_the_precision_that_its_options_name);
-    tcase_add_test(tests, a_checkpoint_is_held_to_its_checksums);
-    tcase_add_test(tests, what_is_missing_or_damaged_is_refused_by_file);
-    return run_tests(tests);
-}
+SUITE_FIXTURE_ONCE(setup, remove_all)

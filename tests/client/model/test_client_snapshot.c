@@ -1,11 +1,10 @@
 #include "client/model/side.h"
 #include "client/model/snapshot.h"
 
-#include "tests/kit/run.h"
 #include "tests/kit/stage.h"
 #include "tests/kit/store_fixture.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <glob.h>
@@ -136,7 +135,9 @@ static int fetch(struct client_model *model, uint64_t *step, struct error *err)
     return rc;
 }
 
-START_TEST(a_snapshot_is_a_model_like_any_other)
+SUITE_TIMEOUT(60)
+
+TEST_EACH(a_snapshot_is_a_model_like_any_other, 2)
 {
     struct client_model model;
     struct store_fixture got, drawn;
@@ -164,7 +165,6 @@ START_TEST(a_snapshot_is_a_model_like_any_other)
     store_fixture_close(&got), store_fixture_close(&drawn);
     client_model_close(&model);
 }
-END_TEST
 
 static const struct {
     enum course plan;
@@ -180,7 +180,7 @@ static const struct {
     {DIE, -EIO, "the daemon is gone: killed"},
 };
 
-START_TEST(what_goes_wrong_is_said_and_nothing_stays_open)
+TEST_EACH(what_goes_wrong_is_said_and_nothing_stays_open, COUNT(failures))
 {
     struct client_model model;
     struct error err = {""};
@@ -199,9 +199,8 @@ START_TEST(what_goes_wrong_is_said_and_nothing_stays_open)
             ck_assert_uint_gt(s.st_nlink, 0);
     }
 }
-END_TEST
 
-START_TEST(without_a_daemon_there_is_no_snapshot)
+TEST(without_a_daemon_there_is_no_snapshot)
 {
     struct client_model model;
     struct error err = {""};
@@ -209,10 +208,9 @@ START_TEST(without_a_daemon_there_is_no_snapshot)
     ck_assert_int_eq(client_snapshot_fetch(&model, NULL, "/tmp/no-such-daemon", NULL, NULL, &err), -ENOENT);
     ck_assert_int_eq(model.config_fd, -1);
 }
-END_TEST
 
 /* A directory that is none, then one of /var/tmp or memory is taken. */
-START_TEST(a_temporary_directory_that_is_none_does_not_matter)
+TEST(a_temporary_directory_that_is_none_does_not_matter)
 {
     struct client_model model;
     struct error err = {""};
@@ -220,17 +218,4 @@ START_TEST(a_temporary_directory_that_is_none_does_not_matter)
     setenv("TMPDIR", "/nonexistent", 1);
     ck_assert_msg(fetch(&model, NULL, &err) == 0, "%s", err.text);
     client_model_close(&model);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("client_snapshot");
-
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, a_snapshot_is_a_model_like_any_other, 0, 2);
-    tcase_add_loop_test(tcase, what_goes_wrong_is_said_and_nothing_stays_open, 0, sizeof failures / sizeof *failures);
-    tcase_add_test(tcase, without_a_daemon_there_is_no_snapshot);
-    tcase_add_test(tcase, a_temporary_directory_that_is_none_does_not_matter);
-    return run_tests(tcase);
 }

@@ -3,9 +3,8 @@
 #include "client/text/stream.h"
 #include "tests/kit/fixture.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -47,6 +46,8 @@ static void remove_all(void)
     fixture_close(&fixture);
     processes_remove();
 }
+
+SUITE_FIXTURE_ONCE(setup, remove_all)
 
 static void on_token(void *user, uint32_t id, const char *text, size_t n)
 {
@@ -111,7 +112,7 @@ static void check_text(const struct heard *h, int i)
                       h->ids[k]);
 }
 
-START_TEST(greedy_texts_are_those_of_transformers)
+TEST_EACH(greedy_texts_are_those_of_transformers, N_TEXTS)
 {
     const struct eps_generate_options options = greedy(prompt_of(_i));
     struct heard h;
@@ -125,7 +126,6 @@ START_TEST(greedy_texts_are_those_of_transformers)
     ck_assert_uint_eq(out.weight_bytes, out.token_bytes + 4 * 512 * 64);
     ck_assert_uint_eq(out.resident_bytes, out.token_bytes);
 }
-END_TEST
 
 /* The least budget for `prompt` and n tokens, as the refusal of a smaller one says. */
 static uint64_t least_budget(const char *prompt, uint32_t n_tokens)
@@ -144,7 +144,7 @@ static uint64_t least_budget(const char *prompt, uint32_t n_tokens)
 }
 
 /* Budgets in which no, some and all weights find room to stay. */
-START_TEST(a_text_does_not_depend_on_the_budget)
+TEST(a_text_does_not_depend_on_the_budget)
 {
     const uint64_t least = least_budget(prompt_of(0), 200);
     uint64_t resident[4];
@@ -162,9 +162,8 @@ START_TEST(a_text_does_not_depend_on_the_budget)
     ck_assert_uint_lt(resident[1], resident[2]);
     ck_assert_uint_eq(resident[3], 4 * (4 * (12 * 64 * 64 + 13 * 64) + 2 * 64 + 256 * 64));
 }
-END_TEST
 
-START_TEST(ids_begin_a_text_as_their_bytes_do)
+TEST(ids_begin_a_text_as_their_bytes_do)
 {
     struct eps_generate_options options = greedy(NULL);
     const char *prompt = prompt_of(2);
@@ -178,9 +177,8 @@ START_TEST(ids_begin_a_text_as_their_bytes_do)
     generate(&h, &options);
     check_text(&h, 2);
 }
-END_TEST
 
-START_TEST(without_a_prompt_bytes_begin_after_a_new_line)
+TEST(without_a_prompt_bytes_begin_after_a_new_line)
 {
     const struct eps_generate_options nothing = greedy(NULL), empty = greedy(""), line = greedy("\n");
     struct heard a, b, c;
@@ -191,9 +189,8 @@ START_TEST(without_a_prompt_bytes_begin_after_a_new_line)
     ck_assert_mem_eq(a.ids, c.ids, 200 * sizeof *a.ids);
     ck_assert_mem_eq(b.ids, c.ids, 200 * sizeof *a.ids);
 }
-END_TEST
 
-START_TEST(a_daemon_with_workers_gives_the_same_text)
+TEST(a_daemon_with_workers_gives_the_same_text)
 {
     struct eps_generate_options options = greedy(prompt_of(0));
     struct eps_error error;
@@ -208,9 +205,8 @@ START_TEST(a_daemon_with_workers_gives_the_same_text)
     ck_assert_int_eq(eps_stop("lab", &error), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
 }
-END_TEST
 
-START_TEST(a_drawn_text_comes_again_with_its_seed)
+TEST(a_drawn_text_comes_again_with_its_seed)
 {
     struct eps_generate_options options = greedy(prompt_of(0)), other;
     struct heard first, again, small, seeded;
@@ -236,10 +232,9 @@ START_TEST(a_drawn_text_comes_again_with_its_seed)
     generate(&again, &options);
     check_text(&again, 0);
 }
-END_TEST
 
 /* The fifth token of this text is 200, the first byte of two. */
-START_TEST(text_comes_as_whole_characters_and_all_of_it)
+TEST(text_comes_as_whole_characters_and_all_of_it)
 {
     static const uint32_t lengths[] = {200, 5};
     struct eps_generate_options options = greedy(prompt_of(1));
@@ -261,10 +256,9 @@ START_TEST(text_comes_as_whole_characters_and_all_of_it)
     }
     client_stream_free(&stream);
 }
-END_TEST
 
 /* tests/fixtures/tied has a vocabulary of 61, 16 positions, and no tokenizer. */
-START_TEST(without_a_tokenizer_ids_go_in_and_ids_come_out)
+TEST(without_a_tokenizer_ids_go_in_and_ids_come_out)
 {
     static const uint32_t ids[] = {1, 60, 0, 7, 9};
     struct eps_generate_options options = greedy(NULL);
@@ -281,7 +275,6 @@ START_TEST(without_a_tokenizer_ids_go_in_and_ids_come_out)
     for (uint32_t i = 0; i < h.n; i++)
         ck_assert_uint_lt(h.ids[i], 61);
 }
-END_TEST
 
 static void check_refused(const struct eps_generate_options *options, int code, const char *first, const char *second)
 {
@@ -297,7 +290,7 @@ static void check_refused(const struct eps_generate_options *options, int code, 
     ck_assert_uint_eq(out.n_tokens, 0);
 }
 
-START_TEST(what_cannot_be_generated_is_refused_in_a_sentence)
+TEST(what_cannot_be_generated_is_refused_in_a_sentence)
 {
     static const uint32_t beyond[] = {5, 256}, one[] = {5};
     struct eps_generate_options o;
@@ -338,7 +331,6 @@ START_TEST(what_cannot_be_generated_is_refused_in_a_sentence)
     o.prompt = NULL, o.prompt_bytes = 0;
     check_refused(&o, -EDOM, "--ids is needed", "tokenizer");
 }
-END_TEST
 
 static bool nobody_is_left(void *context)
 {
@@ -346,7 +338,7 @@ static bool nobody_is_left(void *context)
     return !processes_find("epsd") && !processes_find("eps-worker");
 }
 
-START_TEST(an_interrupt_leaves_what_was_generated)
+TEST(an_interrupt_leaves_what_was_generated)
 {
     const struct eps_generate_options options = greedy(prompt_of(0));
     const json_t *ids = json_object_get(json_array_get(json_object_get(fixture.reference, "texts"), 0), "ids");
@@ -362,7 +354,6 @@ START_TEST(an_interrupt_leaves_what_was_generated)
         ck_assert_uint_eq(h.ids[i], (uint32_t)json_integer_value(json_array_get(ids, i)));
     ck_assert(nobody_is_left(NULL)); /* at once: they were waited for */
 }
-END_TEST
 
 static int stop_at_once(void *user)
 {
@@ -370,7 +361,7 @@ static int stop_at_once(void *user)
     return 1;
 }
 
-START_TEST(an_interrupt_while_loading_ends_it_too)
+TEST(an_interrupt_while_loading_ends_it_too)
 {
     static const struct eps_generate_events stopped = {.on_token = on_token, .should_stop = stop_at_once};
     const struct eps_generate_options options = greedy(prompt_of(0));
@@ -382,9 +373,8 @@ START_TEST(an_interrupt_while_loading_ends_it_too)
     ck_assert_uint_eq(h.n, 0);
     ck_assert(nobody_is_left(NULL));
 }
-END_TEST
 
-START_TEST(a_worker_that_dies_is_told_of)
+TEST(a_worker_that_dies_is_told_of)
 {
     const struct eps_generate_options options = greedy(prompt_of(0));
     struct heard h = {.find = processes_find};
@@ -396,10 +386,9 @@ START_TEST(a_worker_that_dies_is_told_of)
     ck_assert_uint_ge(out.n_tokens, 3);
     ck_assert(processes_until(nobody_is_left, NULL));
 }
-END_TEST
 
 /* Weights of 1e38 make infinities: said, and not drawn from. */
-START_TEST(logits_that_are_no_numbers_end_it)
+TEST(logits_that_are_no_numbers_end_it)
 {
     char path[400], copy[300], command[1024];
     struct eps_generate_options options = greedy("x");
@@ -418,26 +407,4 @@ START_TEST(logits_that_are_no_numbers_end_it)
     close(fd);
     options.model = copy;
     check_refused(&options, -EINVAL, "logit of token ", "at position 1 is ");
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("generate");
-
-    tcase_add_unchecked_fixture(tests, setup, remove_all);
-    tcase_add_loop_test(tests, greedy_texts_are_those_of_transformers, 0, N_TEXTS);
-    tcase_add_test(tests, a_text_does_not_depend_on_the_budget);
-    tcase_add_test(tests, ids_begin_a_text_as_their_bytes_do);
-    tcase_add_test(tests, without_a_prompt_bytes_begin_after_a_new_line);
-    tcase_add_test(tests, a_daemon_with_workers_gives_the_same_text);
-    tcase_add_test(tests, a_drawn_text_comes_again_with_its_seed);
-    tcase_add_test(tests, text_comes_as_whole_characters_and_all_of_it);
-    tcase_add_test(tests, without_a_tokenizer_ids_go_in_and_ids_come_out);
-    tcase_add_test(tests, what_cannot_be_generated_is_refused_in_a_sentence);
-    tcase_add_test(tests, an_interrupt_leaves_what_was_generated);
-    tcase_add_test(tests, an_interrupt_while_loading_ends_it_too);
-    tcase_add_test(tests, a_worker_that_dies_is_told_of);
-    tcase_add_test(tests, logits_that_are_no_numbers_end_it);
-    return run_tests(tests);
 }

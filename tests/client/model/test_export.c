@@ -6,10 +6,9 @@
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
 #include "tests/kit/store_fixture.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -38,6 +37,9 @@ static void tear_down(void)
     snprintf(command, sizeof command, "rm -r %s", directory);
     ck_assert_int_eq(system(command), 0);
 }
+
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE(set_up, tear_down)
 
 /* A checkpoint named step-7 and the store it was made of. */
 static void make_checkpoint(struct store_fixture *f, bool tied)
@@ -117,7 +119,7 @@ static void check_same(const char *path, const char *text)
 }
 
 /* Moments and what eps alone needs stay behind; config.json gains the type of the weights. */
-START_TEST(an_export_is_the_model_alone)
+TEST_EACH(an_export_is_the_model_alone, 2)
 {
     struct store_fixture f, back;
 
@@ -138,7 +140,6 @@ START_TEST(an_export_is_the_model_alone)
     check_python("out step-7");
     store_fixture_close(&f), store_fixture_close(&back);
 }
-END_TEST
 
 static float next_bf16(uint32_t bits)
 {
@@ -150,7 +151,7 @@ static float next_bf16(uint32_t bits)
 
 /* Of a value's two neighbours in bf16 the nearer, the even one where both are as near: for every upper half, and lower
  * halves on both sides of every border. Distances of such neighbours are exact in double. */
-START_TEST(rounding_is_to_nearest_even)
+TEST(rounding_is_to_nearest_even)
 {
     static const uint16_t lows[] = {0, 1, 0x7FFF, 0x8000, 0x8001, 0xFFFF};
 
@@ -176,9 +177,8 @@ START_TEST(rounding_is_to_nearest_even)
                 ck_abort_msg("%08x became %04x, not %04x", bits, got, want);
         }
 }
-END_TEST
 
-START_TEST(an_export_in_bf16_has_every_weight_rounded)
+TEST_EACH(an_export_in_bf16_has_every_weight_rounded, 2)
 {
     struct store_fixture f, back;
 
@@ -200,10 +200,9 @@ START_TEST(an_export_in_bf16_has_every_weight_rounded)
     check_python("out");
     store_fixture_close(&f), store_fixture_close(&back);
 }
-END_TEST
 
 /* 7744 bytes of tensors, the largest with 1024. One limit holds several tensors, the other one at most. */
-START_TEST(a_large_model_goes_to_several_files_of_whole_tensors)
+TEST_EACH(a_large_model_goes_to_several_files_of_whole_tensors, 2)
 {
     const uint64_t limit = _i ? 1 : 4000;
     struct store_fixture f, back;
@@ -239,7 +238,6 @@ START_TEST(a_large_model_goes_to_several_files_of_whole_tensors)
     check_python("out step-7");
     store_fixture_close(&f), store_fixture_close(&back);
 }
-END_TEST
 
 /* A model as others may have left it: one tensor of each file is given by the test. */
 static void put_model(const struct safetensors_plan *more, const void *data, size_t bytes, const char *left_out)
@@ -323,7 +321,7 @@ static const struct {
      "transformer.ln_f.bias is missing; are all files of these weights there?"},
 };
 
-START_TEST(a_model_of_others_is_exported_or_refused_by_name)
+TEST_EACH(a_model_of_others_is_exported_or_refused_by_name, COUNT(models))
 {
     struct error err;
 
@@ -340,10 +338,9 @@ START_TEST(a_model_of_others_is_exported_or_refused_by_name)
     if (models[_i].rc == -ERANGE) /* there is room for it in fp32 */
         check_export("model", "out", false, CLIENT_EXPORT_SHARD_BYTES);
 }
-END_TEST
 
 /* A head that is tied may stand in the file, if it says the same as wte. */
-START_TEST(a_tied_head_that_differs_is_refused)
+TEST_EACH(a_tied_head_that_differs_is_refused, 2)
 {
     static float head[17 * 8];
     const struct safetensors_plan plan = {"lm_head.weight", 2, {17, 8}, SAFETENSORS_F32};
@@ -361,7 +358,6 @@ START_TEST(a_tied_head_that_differs_is_refused)
         ck_assert_ptr_nonnull(strstr(err.text, "lm_head.weight differs from wte.weight"));
     ck_assert_str_eq(names_in("out"), _i ? "none" : "config.json merges.txt model.safetensors vocab.json ");
 }
-END_TEST
 
 static void flip(const char *path)
 {
@@ -375,7 +371,7 @@ static void flip(const char *path)
     fclose(file);
 }
 
-START_TEST(a_damaged_checkpoint_is_not_exported)
+TEST(a_damaged_checkpoint_is_not_exported)
 {
     struct store_fixture f;
     struct error err;
@@ -393,9 +389,8 @@ START_TEST(a_damaged_checkpoint_is_not_exported)
     ck_assert_str_eq(names_in("out"), "none");
     store_fixture_close(&f);
 }
-END_TEST
 
-START_TEST(only_a_new_or_empty_directory_is_written_to)
+TEST(only_a_new_or_empty_directory_is_written_to)
 {
     struct store_fixture f;
     struct error err;
@@ -416,9 +411,8 @@ START_TEST(only_a_new_or_empty_directory_is_written_to)
     ck_assert_str_eq(names_in("full"), "dir ");
     store_fixture_close(&f);
 }
-END_TEST
 
-START_TEST(what_a_killed_export_left_is_no_hindrance)
+TEST(what_a_killed_export_left_is_no_hindrance)
 {
     struct store_fixture f;
     struct error err;
@@ -445,9 +439,8 @@ START_TEST(what_a_killed_export_left_is_no_hindrance)
     ck_assert_str_eq(names_in("busy.partial"), "");
     store_fixture_close(&f);
 }
-END_TEST
 
-START_TEST(what_is_no_model_is_refused)
+TEST(what_is_no_model_is_refused)
 {
     const struct eps_export_options both = {.model = "step-7", .connect = "lab", .out = "out"};
     struct store_fixture f;
@@ -461,7 +454,6 @@ START_TEST(what_is_no_model_is_refused)
     ck_assert_str_eq(names_in("out"), "none");
     store_fixture_close(&f);
 }
-END_TEST
 
 static int eps(const char *arguments)
 {
@@ -473,7 +465,7 @@ static int eps(const char *arguments)
     return WEXITSTATUS(status);
 }
 
-START_TEST(the_command_says_where_it_is_and_how_to_load_it)
+TEST(the_command_says_where_it_is_and_how_to_load_it)
 {
     struct store_fixture f;
 
@@ -490,10 +482,9 @@ START_TEST(the_command_says_where_it_is_and_how_to_load_it)
     ck_assert_int_eq(eps("--help"), 0);
     store_fixture_close(&f);
 }
-END_TEST
 
 /* What comes from a live daemon is what a checkpoint of the same step gives. */
-START_TEST(a_live_model_is_exported_while_its_run_goes_on)
+TEST_EACH(a_live_model_is_exported_while_its_run_goes_on, 2)
 {
     struct driver driver;
     struct driver_options options = {.side = "{\"options\": {}, \"files\": {\"merges.txt\": \"a b\\n\"}}"};
@@ -514,7 +505,6 @@ START_TEST(a_live_model_is_exported_while_its_run_goes_on)
     ck_assert_int_eq(system("diff -r live saved"), 0);
     processes_remove();
 }
-END_TEST
 
 static void check_types(const char *path, const char *name)
 {
@@ -526,7 +516,7 @@ static void check_types(const char *path, const char *name)
 }
 
 /* The source says bf16 in transformers' older word and its newer one; the run keeps fp32, and so does what it saves. */
-START_TEST(what_is_saved_says_what_it_holds_whatever_the_source_said)
+TEST(what_is_saved_says_what_it_holds_whatever_the_source_said)
 {
     static const char config[] =
         "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 16, \"n_positions\": 32, "
@@ -549,31 +539,4 @@ START_TEST(what_is_saved_says_what_it_holds_whatever_the_source_said)
     ck_assert_int_eq(processes_eps("train --resume run --steps 2 --data text.txt"), 0);
     ck_assert_int_eq(system("cmp run/step-1/config.json run/step-2/config.json"), 0);
     processes_remove();
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("export"), *live = tcase_create("live"); /* live: in a directory of its own */
-
-    tcase_set_timeout(tcase, 120);
-    tcase_add_checked_fixture(tcase, set_up, tear_down);
-    tcase_add_loop_test(tcase, an_export_is_the_model_alone, 0, 2);
-    tcase_add_test(tcase, rounding_is_to_nearest_even);
-    tcase_add_loop_test(tcase, an_export_in_bf16_has_every_weight_rounded, 0, 2);
-    tcase_add_loop_test(tcase, a_large_model_goes_to_several_files_of_whole_tensors, 0, 2);
-    tcase_add_loop_test(tcase, a_model_of_others_is_exported_or_refused_by_name, 0, sizeof models / sizeof *models);
-    tcase_add_loop_test(tcase, a_tied_head_that_differs_is_refused, 0, 2);
-    tcase_add_test(tcase, a_damaged_checkpoint_is_not_exported);
-    tcase_add_test(tcase, only_a_new_or_empty_directory_is_written_to);
-    tcase_add_test(tcase, what_a_killed_export_left_is_no_hindrance);
-    tcase_add_test(tcase, what_is_no_model_is_refused);
-    tcase_add_test(tcase, the_command_says_where_it_is_and_how_to_load_it);
-    tcase_set_timeout(live, 120);
-    tcase_add_loop_test(live, a_live_model_is_exported_while_its_run_goes_on, 0, 2);
-
-    tcase_add_test(live, what_is_saved_says_what_it_holds_whatever_the_source_said);
-
-    const int failed = run_tests(tcase);
-    return run_tests(live) || failed;
 }

@@ -1,9 +1,8 @@
 /* Models that are asked while others train them, and checkpoints that are not what was written. */
 #include "client/model/forward.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -60,6 +59,8 @@ static void setup(void)
     snprintf(alone, sizeof alone, "%s", processes_path("alone"));
     ck_assert_int_eq(wait_long(train(alone)), 0);
 }
+
+SUITE_FIXTURE_ONCE(setup, processes_remove)
 
 static size_t n_lines(const char *directory)
 {
@@ -143,7 +144,7 @@ static void check_same_file(const char *a, const char *b, const char *name)
 
 /* Looks at a run as it goes, and again with its client stopped, so that the model stands still: then what is live is
  * what a checkpoint of the same moment holds. The run ends as one that nobody looked at. */
-START_TEST(a_live_model_is_asked_and_its_training_goes_on_untouched)
+TEST(a_live_model_is_asked_and_its_training_goes_on_untouched)
 {
     char watched[300], step[400], address[300] = "";
     uint32_t live_ids[N_TOKENS], saved_ids[N_TOKENS];
@@ -177,7 +178,6 @@ START_TEST(a_live_model_is_asked_and_its_training_goes_on_untouched)
     check_same_file(alone, watched, "model.safetensors");
     check_same_file(alone, watched, "optimizer.safetensors");
 }
-END_TEST
 
 static void refused(const char *model, const char *connect, int code, const char *first, const char *second)
 {
@@ -199,7 +199,7 @@ static void refused(const char *model, const char *connect, int code, const char
     }
 }
 
-START_TEST(without_a_model_a_live_one_is_needed)
+TEST(without_a_model_a_live_one_is_needed)
 {
     struct eps_error error;
 
@@ -211,7 +211,6 @@ START_TEST(without_a_model_a_live_one_is_needed)
     ck_assert_int_eq(eps_stop("idle", &error), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
 }
-END_TEST
 
 static void flip(const char *path, off_t at)
 {
@@ -223,7 +222,7 @@ static void flip(const char *path, off_t at)
     ck_assert(pwrite(fd, &byte, 1, at) == 1 && close(fd) == 0);
 }
 
-START_TEST(a_damaged_checkpoint_is_refused_by_name)
+TEST(a_damaged_checkpoint_is_refused_by_name)
 {
     char out[300], path[400], command[800];
     struct stat st;
@@ -244,9 +243,8 @@ START_TEST(a_damaged_checkpoint_is_refused_by_name)
     ck_assert_int_eq(unlink(path), 0);
     refused(out, NULL, -ENOENT, "/damaged/latest", "holds no *.safetensors");
 }
-END_TEST
 
-START_TEST(several_files_are_one_stream)
+TEST(several_files_are_one_stream)
 {
     char a[300], b[300], pattern[300];
     const char *const parts[] = {a, b}, *const patterns[] = {pattern};
@@ -268,7 +266,6 @@ START_TEST(several_files_are_one_stream)
     ck_assert_msg(eps_eval(&loss, &n, &options, NULL, NULL, &error) == 0, "%s", error.text);
     ck_assert_double_eq(loss, whole);
 }
-END_TEST
 
 struct hearing {
     uint64_t n_tokens, n_all, stop_at; /* tokens */
@@ -292,7 +289,7 @@ static int should_stop(void *user)
 }
 
 /* 8000 bytes are 124 windows of 64, and 63 tokens more that have a successor. */
-START_TEST(an_evaluation_says_how_far_it_is_and_can_be_stopped)
+TEST(an_evaluation_says_how_far_it_is_and_can_be_stopped)
 {
     static const struct eps_eval_events events = {.on_evaluating = on_evaluating, .should_stop = should_stop};
     struct eps_eval_options options = {.model = alone, .data = files, .n_data = 1, .programs = BIN_DIR, .batch = 1};
@@ -312,18 +309,4 @@ START_TEST(an_evaluation_says_how_far_it_is_and_can_be_stopped)
     ck_assert_int_eq(eps_eval(&loss, &n, &options, &events, &none, &error), -EINTR);
     ck_assert_uint_eq(none.n_told, 0);
     ck_assert(!processes_find("epsd") && !processes_find("eps-worker"));
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("forward");
-
-    tcase_add_unchecked_fixture(tests, setup, processes_remove);
-    tcase_add_test(tests, a_live_model_is_asked_and_its_training_goes_on_untouched);
-    tcase_add_test(tests, without_a_model_a_live_one_is_needed);
-    tcase_add_test(tests, a_damaged_checkpoint_is_refused_by_name);
-    tcase_add_test(tests, several_files_are_one_stream);
-    tcase_add_test(tests, an_evaluation_says_how_far_it_is_and_can_be_stopped);
-    return run_tests(tests);
 }

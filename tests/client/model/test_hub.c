@@ -1,10 +1,10 @@
 /* Models that are not here, or not in a form that is read: the sentence names the command that helps. */
-#include "tests/kit/run.h"
+#include "tests/kit/processes.h"
+#include "tests/kit/test.h"
 
 #include "client/model/hub.h"
 #include "client/model/model.h"
 
-#include <check.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,8 +12,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static char directory[] = "/tmp/test_hub.XXXXXX";
 
 static void put(const char *path, const char *content)
 {
@@ -33,7 +31,9 @@ static const char *refused(const char *path, int code)
     return err.text;
 }
 
-START_TEST(a_name_of_the_hub_gets_the_command_that_downloads_it)
+SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
+
+TEST(a_name_of_the_hub_gets_the_command_that_downloads_it)
 {
     static const char *const names[] = {"openai-community/gpt2", "me/my.model_2"};
     static const char *const paths[] = {"./openai/gpt2", "/openai/gpt2", "a/b/c", "a/",  "/",        "../gpt2",
@@ -51,9 +51,8 @@ START_TEST(a_name_of_the_hub_gets_the_command_that_downloads_it)
                       paths[i], err.text);
     }
 }
-END_TEST
 
-START_TEST(a_preset_s_name_is_no_directory_of_weights)
+TEST(a_preset_s_name_is_no_directory_of_weights)
 {
     struct error err;
 
@@ -64,9 +63,8 @@ START_TEST(a_preset_s_name_is_no_directory_of_weights)
     client_hub_missing("gpt2", -EACCES, &err);
     ck_assert_str_eq(err.text, "--model gpt2: Permission denied");
 }
-END_TEST
 
-START_TEST(weights_of_pytorch_get_the_command_that_converts_them)
+TEST(weights_of_pytorch_get_the_command_that_converts_them)
 {
     static const char config[] = "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 8, "
                                  "\"n_positions\": 16, \"vocab_size\": 256}";
@@ -82,9 +80,8 @@ START_TEST(weights_of_pytorch_get_the_command_that_converts_them)
     ck_assert_ptr_nonnull(
         strstr(refused("my old/pytorch_model-00001-of-00002.bin", -EINVAL), "name the directory that holds it"));
 }
-END_TEST
 
-START_TEST(fresh_weights_of_a_published_name_are_said_to_be_fresh)
+TEST(fresh_weights_of_a_published_name_are_said_to_be_fresh)
 {
     struct eps_train_options options = eps_train_defaults();
     struct error sentence;
@@ -103,10 +100,9 @@ START_TEST(fresh_weights_of_a_published_name_are_said_to_be_fresh)
     ck_assert_int_eq(mkdir("gpt2-large", 0700), 0); /* it was downloaded */
     ck_assert(!client_hub_say_fresh(&sentence, &options));
 }
-END_TEST
 
 /* What a shell makes of a quoted word is the word. */
-START_TEST(a_quoted_word_is_read_back_by_a_shell)
+TEST(a_quoted_word_is_read_back_by_a_shell)
 {
     static const char *const words[] = {"plain/path-1.0_a:b@c%d+e=f,g",
                                         "two words",
@@ -132,23 +128,4 @@ START_TEST(a_quoted_word_is_read_back_by_a_shell)
     }
     ck_assert_str_eq(eps_quote(quoted, 8, "it's"), "it's"); /* 'it'\''s' and its end take 10 */
     ck_assert_str_eq(eps_quote(quoted, 10, "it's"), "'it'\\''s'");
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("hub");
-    char command[64];
-
-    if (!mkdtemp(directory) || chdir(directory))
-        return 1;
-    tcase_add_test(tests, a_name_of_the_hub_gets_the_command_that_downloads_it);
-    tcase_add_test(tests, a_preset_s_name_is_no_directory_of_weights);
-    tcase_add_test(tests, weights_of_pytorch_get_the_command_that_converts_them);
-    tcase_add_test(tests, fresh_weights_of_a_published_name_are_said_to_be_fresh);
-    tcase_add_test(tests, a_quoted_word_is_read_back_by_a_shell);
-
-    const int failed = run_tests(tests);
-    snprintf(command, sizeof command, "rm -r %s", directory);
-    return system(command) != 0 || failed != 0;
 }

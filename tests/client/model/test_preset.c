@@ -1,15 +1,14 @@
 /* Presets against the published figures, and the choice among them. */
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "client/model/preset.h"
 
-#include <check.h>
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
 /* Parameters of the four sizes as in transformers' GPT2LMHeadModel, tied ones once. */
-START_TEST(gpt2_has_its_published_sizes)
+TEST(gpt2_has_its_published_sizes)
 {
     static const struct {
         const char *name;
@@ -31,10 +30,9 @@ START_TEST(gpt2_has_its_published_sizes)
         ck_assert_uint_eq(preset->n_parameters, published[i].n_parameters);
     }
 }
-END_TEST
 
 /* The number in the table is what the model described by its config really has. */
-START_TEST(every_preset_opens_as_the_model_that_it_names)
+TEST(every_preset_opens_as_the_model_that_it_names)
 {
     size_t n = 0;
 
@@ -53,9 +51,8 @@ START_TEST(every_preset_opens_as_the_model_that_it_names)
     }
     ck_assert_uint_eq(n, 10);
 }
-END_TEST
 
-START_TEST(bytes_have_no_dropout_and_gpt2_keeps_its_own)
+TEST(bytes_have_no_dropout_and_gpt2_keeps_its_own)
 {
     struct client_model model;
 
@@ -80,10 +77,9 @@ START_TEST(bytes_have_no_dropout_and_gpt2_keeps_its_own)
     ck_assert_float_eq(model.config.dropout_residual, 0.1f);
     client_model_close(&model);
 }
-END_TEST
 
 /* Its tokenizer is not there yet, but the end token's id is known. */
-START_TEST(a_text_preset_names_its_end_token)
+TEST(a_text_preset_names_its_end_token)
 {
     struct client_model model;
     char config[800] = "";
@@ -96,9 +92,8 @@ START_TEST(a_text_preset_names_its_end_token)
     ck_assert_float_eq(model.config.initializer_range, 0.049f);
     client_model_close(&model);
 }
-END_TEST
 
-START_TEST(an_unknown_name_is_answered_with_the_list)
+TEST(an_unknown_name_is_answered_with_the_list)
 {
     struct error err;
 
@@ -112,7 +107,6 @@ START_TEST(an_unknown_name_is_answered_with_the_list)
     client_preset_unknown("llama", &err);
     ck_assert_ptr_null(strstr(err.text, "did you mean"));
 }
-END_TEST
 
 static const char *chosen_for(bool text, uint64_t n_tokens, uint32_t vocabulary, uint64_t free_mib, uint64_t device_mib)
 {
@@ -130,7 +124,7 @@ static const char *chosen(uint64_t n_tokens, uint32_t vocabulary, uint64_t free_
     return chosen_for(false, n_tokens, vocabulary, free_mib, device_mib);
 }
 
-START_TEST(the_data_decide_which_preset_is_trained)
+TEST(the_data_decide_which_preset_is_trained)
 {
     ck_assert_str_eq(chosen(1000, 256, 1 << 20, 0), "byte-small");
     ck_assert_str_eq(chosen((8 << 20) - 1, 256, 1 << 20, 0), "byte-small");
@@ -146,11 +140,10 @@ START_TEST(the_data_decide_which_preset_is_trained)
     ck_assert_str_eq(chosen_for(true, 128 << 20, 0, 1 << 20, 500), "text-medium");
     ck_assert_str_eq(chosen_for(true, 128 << 20, 0, 10, 1), "text-small");
 }
-END_TEST
 
 /* byte-large takes 985 MiB of weights and moments; a worker needs 880 MiB for it, and 277 MiB for byte-medium, as its
  * plan says. */
-START_TEST(memory_makes_it_smaller)
+TEST(memory_makes_it_smaller)
 {
     struct client_preset_facts facts = {.n_tokens = 200 << 20, .vocabulary = 256, .n_workers = 1};
 
@@ -168,19 +161,4 @@ START_TEST(memory_makes_it_smaller)
     facts.free_bytes <<= 1;
     ck_assert_str_eq(client_preset_choose(&facts)->name, "byte-large");
     ck_assert(!client_preset_is_smaller(client_preset_choose(&facts), &facts));
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("preset");
-
-    tcase_add_test(tests, gpt2_has_its_published_sizes);
-    tcase_add_test(tests, every_preset_opens_as_the_model_that_it_names);
-    tcase_add_test(tests, bytes_have_no_dropout_and_gpt2_keeps_its_own);
-    tcase_add_test(tests, a_text_preset_names_its_end_token);
-    tcase_add_test(tests, an_unknown_name_is_answered_with_the_list);
-    tcase_add_test(tests, the_data_decide_which_preset_is_trained);
-    tcase_add_test(tests, memory_makes_it_smaller);
-    return run_tests(tests);
 }

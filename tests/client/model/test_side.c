@@ -1,10 +1,9 @@
 /* A model's side files: read, found, written again, and limits kept. */
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "client/model/side.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -24,7 +23,9 @@ static void put(const char *path, const char *content, off_t n)
     close(fd);
 }
 
-START_TEST(what_was_read_is_written_as_it_was)
+SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
+
+TEST(what_was_read_is_written_as_it_was)
 {
     static const char text[] = "{\"a\": \"\\u00e9\",\r\n \"b\": \"\xF0\x9F\x98\x80\"}\n";
     json_t *files, *again;
@@ -47,7 +48,6 @@ START_TEST(what_was_read_is_written_as_it_was)
     json_decref(files);
     json_decref(again);
 }
-END_TEST
 
 static void refused(int code, const char *word)
 {
@@ -59,7 +59,7 @@ static void refused(int code, const char *word)
     ck_assert_ptr_null(files);
 }
 
-START_TEST(what_cannot_be_kept_is_refused_by_name)
+TEST(what_cannot_be_kept_is_refused_by_name)
 {
     ck_assert_int_eq(mkdir("bad", 0700), 0);
     put("bad/merges.txt", "\xFF", 0);
@@ -78,9 +78,8 @@ START_TEST(what_cannot_be_kept_is_refused_by_name)
     ck_assert_int_eq(rmdir("bad"), 0);
     refused(-ENOENT, "bad: No such file");
 }
-END_TEST
 
-START_TEST(a_stranger_s_object_is_checked)
+TEST(a_stranger_s_object_is_checked)
 {
     static const char *const wrongs[] = {"[]", "{\"../merges.txt\": \"\"}", "{\"config.json\": \"\"}",
                                          "{\"merges.txt\": 1}"};
@@ -91,16 +90,4 @@ START_TEST(a_stranger_s_object_is_checked)
         json_decref(files);
     }
     ck_assert_int_eq(client_side_check(NULL, NULL), -EINVAL);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("side");
-
-    tcase_add_unchecked_fixture(tests, processes_setup, processes_remove);
-    tcase_add_test(tests, what_was_read_is_written_as_it_was);
-    tcase_add_test(tests, what_cannot_be_kept_is_refused_by_name);
-    tcase_add_test(tests, a_stranger_s_object_is_checked);
-    return run_tests(tests);
 }

@@ -1,9 +1,8 @@
 /* What --change takes, and a run that goes on with it: the data, the moments and the record. */
 #include "client/run/change.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,7 +13,7 @@ static const char history[] = "[{\"step\": 2, \"option\": \"lr\", \"from\": 0.01
                               " {\"step\": 5, \"option\": \"clip-norm\", \"from\": null, \"to\": 1.5},"
                               " {\"step\": 5, \"option\": \"batch\", \"from\": 4, \"to\": 6}]";
 
-START_TEST(rows_are_counted_with_the_batch_that_each_step_had)
+TEST(rows_are_counted_with_the_batch_that_each_step_had)
 {
     static const uint64_t rows[] = {0, 8, 16, 20, 24, 28, 34, 40};
     json_t *changes = json_loads(history, 0, NULL);
@@ -27,9 +26,8 @@ START_TEST(rows_are_counted_with_the_batch_that_each_step_had)
     ck_assert_uint_eq(client_change_batch_step(NULL), 0);
     json_decref(changes);
 }
-END_TEST
 
-START_TEST(each_time_is_a_sentence)
+TEST(each_time_is_a_sentence)
 {
     json_t *changes = json_loads(history, 0, NULL);
     struct error said;
@@ -45,11 +43,10 @@ START_TEST(each_time_is_a_sentence)
     ck_assert(!client_change_say(&said, &step, NULL, 0));
     json_decref(changes);
 }
-END_TEST
 
 #define BATCH(step, from, to) "{\"step\": " #step ", \"option\": \"batch\", \"from\": " #from ", \"to\": " #to "}"
 
-START_TEST(a_list_that_was_not_written_by_us_is_refused)
+TEST(a_list_that_was_not_written_by_us_is_refused)
 {
     static const char *const wrong[] = {
         "{}",
@@ -73,7 +70,6 @@ START_TEST(a_list_that_was_not_written_by_us_is_refused)
         json_decref(changes);
     }
 }
-END_TEST
 
 static void set_up(void)
 {
@@ -94,6 +90,9 @@ static void tear_down(void)
     ck_assert_int_eq(chdir("/"), 0);
     processes_remove();
 }
+
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE_ONCE(set_up, tear_down)
 
 static json_t *line_of(const char *run, unsigned n)
 {
@@ -121,7 +120,7 @@ static void check_file(const char *file, const char *words)
 /* The loss of a step is of the weights before it and of its rows: the same as that of the first step of a new run from
  * those weights, over the text without what was read. Moments know nothing of the rate, so after one step they are those
  * of a run that did not change it. */
-START_TEST(the_next_window_the_moments_and_the_record_go_on)
+TEST(the_next_window_the_moments_and_the_record_go_on)
 {
     json_t *step, *first;
 
@@ -164,10 +163,9 @@ START_TEST(the_next_window_the_moments_and_the_record_go_on)
         check_file("out", "changed after step 2: batch 8 to 4, lr 0.01 to 0.005, min-lr 0.01 to 0.005\n");
     }
 }
-END_TEST
 
 /* 4000 bytes are 249 windows of 16. By hand: 16 of them with batches of 8, and 233 with batches of 4 are 58.25 steps. */
-START_TEST(epochs_count_the_rows_of_each_batch)
+TEST(epochs_count_the_rows_of_each_batch)
 {
     ck_assert_int_eq(processes_eps("train --resume run --epochs 1 --out epoch --change batch --batch 4 --save-every 0"),
                      0);
@@ -176,9 +174,8 @@ START_TEST(epochs_count_the_rows_of_each_batch)
     json_decref(step);
     ck_assert_int_eq(access("epoch/step-61/training.json", F_OK), 0);
 }
-END_TEST
 
-START_TEST(what_cannot_be_changed_is_refused_in_a_sentence)
+TEST(what_cannot_be_changed_is_refused_in_a_sentence)
 {
     static const struct {
         const char *arguments, *first, *second;
@@ -201,10 +198,9 @@ START_TEST(what_cannot_be_changed_is_refused_in_a_sentence)
     ck_assert_int_eq(processes_eps("train --model tiny.json --data text.txt --change lr --lr 1"), 2);
     check_file("err", "--change lr is for a run that goes on: give --resume");
 }
-END_TEST
 
 /* A microbatch that no longer fits is chosen anew; a clip needs the fence, and says what that takes. */
-START_TEST(what_would_contradict_a_change_follows_it)
+TEST(what_would_contradict_a_change_follows_it)
 {
     ck_assert_int_eq(processes_eps("train --resume run --steps 3 --out one --change batch,clip-norm --batch 1 "
                                    "--clip-norm 1"),
@@ -212,23 +208,4 @@ START_TEST(what_would_contradict_a_change_follows_it)
     check_file("out", "changed after step 2: batch 8 to 1, commit eager to fenced, clip-norm none to 1");
     check_file("out", "--clip-norm turns --commit fenced on");
     check_file("one/step-3/training.json", "\"commit\"");
-}
-END_TEST
-
-int main(void)
-{
-    TCase *list = tcase_create("change"), *runs = tcase_create("runs");
-
-    tcase_add_test(list, rows_are_counted_with_the_batch_that_each_step_had);
-    tcase_add_test(list, each_time_is_a_sentence);
-    tcase_add_test(list, a_list_that_was_not_written_by_us_is_refused);
-    tcase_set_timeout(runs, 120);
-    tcase_add_unchecked_fixture(runs, set_up, tear_down);
-    tcase_add_test(runs, the_next_window_the_moments_and_the_record_go_on);
-    tcase_add_test(runs, epochs_count_the_rows_of_each_batch);
-    tcase_add_test(runs, what_cannot_be_changed_is_refused_in_a_sentence);
-    tcase_add_test(runs, what_would_contradict_a_change_follows_it);
-
-    const int failed = run_tests(list);
-    return run_tests(runs) || failed;
 }

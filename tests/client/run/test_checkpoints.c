@@ -4,9 +4,8 @@
 
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +27,8 @@ static void teardown(void)
     close(out);
     processes_remove();
 }
+
+SUITE_FIXTURE(setup, teardown)
 
 static void stand(const char *name)
 {
@@ -55,7 +56,7 @@ static void point_latest(const char *name)
     ck_assert_int_eq(symlinkat(name, out, "latest"), 0);
 }
 
-START_TEST(a_name_is_a_checkpoints_if_the_daemon_would_write_it)
+TEST(a_name_is_a_checkpoints_if_the_daemon_would_write_it)
 {
     static const char *const others[] = {"step-",   "step-01", "step--1", "step-1.partial",
                                          "step-1 ", "step",    "Step-1",  "step-0x1",
@@ -69,9 +70,8 @@ START_TEST(a_name_is_a_checkpoints_if_the_daemon_would_write_it)
     ck_assert(client_checkpoints_parse(&step, "step-1099511627776"));
     ck_assert_uint_eq(step, (uint64_t)1 << 40);
 }
-END_TEST
 
-START_TEST(those_that_are_whole_are_listed_in_order)
+TEST(those_that_are_whole_are_listed_in_order)
 {
     struct client_checkpoints c;
 
@@ -93,9 +93,8 @@ START_TEST(those_that_are_whole_are_listed_in_order)
     client_checkpoints_free(&c);
     client_checkpoints_free(&c);
 }
-END_TEST
 
-START_TEST(the_oldest_go_and_neither_latest_nor_what_is_somebodys)
+TEST(the_oldest_go_and_neither_latest_nor_what_is_somebodys)
 {
     struct client_checkpoints c;
 
@@ -121,9 +120,8 @@ START_TEST(the_oldest_go_and_neither_latest_nor_what_is_somebodys)
     ck_assert_uint_eq(c.n, 1);
     client_checkpoints_free(&c);
 }
-END_TEST
 
-START_TEST(the_best_stays_beside_those_that_are_kept)
+TEST(the_best_stays_beside_those_that_are_kept)
 {
     struct client_checkpoints c;
 
@@ -144,9 +142,8 @@ START_TEST(the_best_stays_beside_those_that_are_kept)
     ck_assert_str_eq(outputs_names("out"), "best latest step-4 step-5 ");
     client_checkpoints_free(&c);
 }
-END_TEST
 
-START_TEST(what_is_half_is_swept_and_nothing_else)
+TEST(what_is_half_is_swept_and_nothing_else)
 {
     stand("step-1");
     stand("step-2.partial");
@@ -157,18 +154,4 @@ START_TEST(what_is_half_is_swept_and_nothing_else)
     ck_assert_int_eq(symlinkat("step-1", out, "best.partial"), 0);
     client_checkpoints_sweep(out);
     ck_assert_str_eq(outputs_names("out"), "other.partial step-1 step-3.partial ");
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("checkpoints");
-
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, a_name_is_a_checkpoints_if_the_daemon_would_write_it);
-    tcase_add_test(tests, those_that_are_whole_are_listed_in_order);
-    tcase_add_test(tests, the_oldest_go_and_neither_latest_nor_what_is_somebodys);
-    tcase_add_test(tests, the_best_stays_beside_those_that_are_kept);
-    tcase_add_test(tests, what_is_half_is_swept_and_nothing_else);
-    return run_tests(tests);
 }

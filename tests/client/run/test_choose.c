@@ -1,11 +1,10 @@
 /* Which model is trained on which tokens, when one of them leaves it open. */
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "client/run/run.h"
 #include "client/text/tokenizer.h"
 
-#include <check.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,12 +45,11 @@ static void expect(const char *model, const char *data, const char *name, const 
     client_run_close(&run);
 }
 
-START_TEST(a_short_text_trains_a_model_of_bytes)
+TEST(a_short_text_trains_a_model_of_bytes)
 {
     expect(NULL, "text.txt", "byte-small", "chosen for 5.0 k bytes of text", 256);
     expect(NULL, "text.bin", "byte-small", "chosen for 2.5 k tokens", 256); /* small ids */
 }
-END_TEST
 
 static uint32_t end_token(const struct client_run *run)
 {
@@ -64,7 +62,7 @@ static uint32_t end_token(const struct client_run *run)
 }
 
 /* 8 words of 5 bytes and a blank, 300 kB: they are 8 tokens soon, and the last one of a document is 256. */
-START_TEST(a_longer_text_trains_a_model_of_tokens_that_it_learns)
+TEST(a_longer_text_trains_a_model_of_tokens_that_it_learns)
 {
     static const char *const models[] = {NULL, "text-small"};
     static const char *const datas[] = {"long.txt", "long.jsonl"};
@@ -88,10 +86,9 @@ START_TEST(a_longer_text_trains_a_model_of_tokens_that_it_learns)
     ck_assert_uint_eq(run.eval_data.vocabulary, 2048);
     client_run_close(&run);
 }
-END_TEST
 
 /* One figure behind the point, and never 1000.0 of anything. */
-START_TEST(a_preset_has_one_recipe_named_or_chosen)
+TEST(a_preset_has_one_recipe_named_or_chosen)
 {
     struct client_run by_name, by_choice;
 
@@ -108,9 +105,8 @@ START_TEST(a_preset_has_one_recipe_named_or_chosen)
     client_run_close(&by_name);
     client_run_close(&by_choice);
 }
-END_TEST
 
-START_TEST(a_count_of_tokens_is_said_in_few_figures)
+TEST(a_count_of_tokens_is_said_in_few_figures)
 {
     static const struct {
         size_t n;
@@ -129,23 +125,20 @@ START_TEST(a_count_of_tokens_is_said_in_few_figures)
                counts[i].n < 256 << 10 ? 256 : 2048);
     }
 }
-END_TEST
 
-START_TEST(ids_beyond_a_byte_train_gpt2)
+TEST(ids_beyond_a_byte_train_gpt2)
 {
     expect(NULL, "words.bin", "gpt2", "chosen for 2.5 k tokens", 50257);
 }
-END_TEST
 
-START_TEST(a_gpt2_preset_on_text_is_one_of_bytes_and_says_so)
+TEST(a_gpt2_preset_on_text_is_one_of_bytes_and_says_so)
 {
     expect("gpt2", "text.txt", "gpt2", "vocabulary 256, as the data is text", 256);
     expect("gpt2", "words.bin", "gpt2", "", 50257);
     expect("byte-small", "text.txt", "byte-small", "", 256);
 }
-END_TEST
 
-START_TEST(a_file_of_a_preset_s_name_comes_first)
+TEST(a_file_of_a_preset_s_name_comes_first)
 {
     static const char config[] = "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 8, "
                                  "\"n_positions\": 16, \"vocab_size\": 256}";
@@ -158,9 +151,8 @@ START_TEST(a_file_of_a_preset_s_name_comes_first)
     client_run_close(&run);
     ck_assert_int_eq(unlink("byte-large"), 0);
 }
-END_TEST
 
-START_TEST(what_does_not_go_together_is_refused)
+TEST(what_does_not_go_together_is_refused)
 {
     static const struct {
         const char *model, *data, *eval_data;
@@ -184,7 +176,6 @@ START_TEST(what_does_not_go_together_is_refused)
         client_run_close(&run);
     }
 }
-END_TEST
 
 static void put_words(void)
 {
@@ -218,18 +209,4 @@ static void setup(void)
     put_words();
 }
 
-int main(void)
-{
-    TCase *tests = tcase_create("choose");
-
-    tcase_add_unchecked_fixture(tests, setup, processes_remove);
-    tcase_add_test(tests, a_short_text_trains_a_model_of_bytes);
-    tcase_add_test(tests, a_longer_text_trains_a_model_of_tokens_that_it_learns);
-    tcase_add_test(tests, a_preset_has_one_recipe_named_or_chosen);
-    tcase_add_test(tests, a_count_of_tokens_is_said_in_few_figures);
-    tcase_add_test(tests, ids_beyond_a_byte_train_gpt2);
-    tcase_add_test(tests, a_gpt2_preset_on_text_is_one_of_bytes_and_says_so);
-    tcase_add_test(tests, a_file_of_a_preset_s_name_comes_first);
-    tcase_add_test(tests, what_does_not_go_together_is_refused);
-    return run_tests(tests);
-}
+SUITE_FIXTURE_ONCE(setup, processes_remove)

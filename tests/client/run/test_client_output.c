@@ -4,9 +4,8 @@
 #include "proto/model/output.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -39,6 +38,8 @@ static void teardown(void)
     processes_remove();
 }
 
+SUITE_FIXTURE(setup, teardown)
+
 /* Of a run that began at step 10 and has opened two. */
 static void ask(enum message_output what, uint32_t id, uint64_t step)
 {
@@ -66,7 +67,7 @@ static bool is_there(const char *name)
     return fstatat(directory, name, &info, AT_SYMLINK_NOFOLLOW) == 0;
 }
 
-START_TEST(files_are_made_then_the_checkpoint_is_put_in_place)
+TEST(files_are_made_then_the_checkpoint_is_put_in_place)
 {
     static const char *const names[] = {CHECKPOINT_WEIGHTS,  CHECKPOINT_MOMENTS, CHECKPOINT_CONFIG,
                                         CHECKPOINT_TRAINING, "tokenizer.json",   "a.txt"};
@@ -88,9 +89,8 @@ START_TEST(files_are_made_then_the_checkpoint_is_put_in_place)
     ask(OUTPUT_OPEN, 2, 10); /* what the run began with can be saved again */
     ck_assert(is_there("step-10.partial"));
 }
-END_TEST
 
-START_TEST(what_is_dropped_or_not_finished_goes)
+TEST(what_is_dropped_or_not_finished_goes)
 {
     ask(OUTPUT_OPEN, 1, 11);
     ask(OUTPUT_DROP, 1, 11);
@@ -99,10 +99,9 @@ START_TEST(what_is_dropped_or_not_finished_goes)
     client_output_free(&output);
     ck_assert_uint_eq(count("out"), 0);
 }
-END_TEST
 
 /* Not of this run, not yet, two at once, one that was not begun, another's end. */
-START_TEST(what_is_out_of_turn_is_not_done)
+TEST(what_is_out_of_turn_is_not_done)
 {
     ask(OUTPUT_OPEN, 1, 9);
     ask(OUTPUT_OPEN, 1, 13);
@@ -120,10 +119,9 @@ START_TEST(what_is_out_of_turn_is_not_done)
     ask(OUTPUT_PLACE, 1, 11);
     ck_assert(is_there("step-11"));
 }
-END_TEST
 
 /* What stands there and is no checkpoint stays, whatever a daemon asks for. */
-START_TEST(what_is_no_checkpoint_is_not_replaced)
+TEST(what_is_no_checkpoint_is_not_replaced)
 {
     ck_assert_int_eq(mkdirat(directory, "step-12", 0777), 0);
     outputs_write(processes_path("out/step-12"), "thesis.tex", "years of work");
@@ -132,17 +130,4 @@ START_TEST(what_is_no_checkpoint_is_not_replaced)
     ck_assert(is_there("step-12/thesis.tex"));
     ck_assert(!is_there("step-12.partial") && !is_there("latest"));
     ck_assert_int_eq(output.partial_fd, -1);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("output of a client");
-
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, files_are_made_then_the_checkpoint_is_put_in_place);
-    tcase_add_test(tests, what_is_dropped_or_not_finished_goes);
-    tcase_add_test(tests, what_is_out_of_turn_is_not_done);
-    tcase_add_test(tests, what_is_no_checkpoint_is_not_replaced);
-    return run_tests(tests);
 }

@@ -1,9 +1,8 @@
 /* metrics.jsonl, read back with another program's eyes: jansson. */
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "client/run/metrics.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -32,6 +31,8 @@ static void teardown(void)
     unlink(path);
     rmdir(directory);
 }
+
+SUITE_FIXTURE(setup, teardown)
 
 static struct eps_step at(uint64_t step)
 {
@@ -76,7 +77,7 @@ static json_t *read_lines(size_t n)
     return lines;
 }
 
-START_TEST(each_step_is_one_line_there_as_soon_as_it_is_written)
+TEST(each_step_is_one_line_there_as_soon_as_it_is_written)
 {
     struct client_metrics metrics;
     struct eps_step step = at(1);
@@ -101,9 +102,8 @@ START_TEST(each_step_is_one_line_there_as_soon_as_it_is_written)
     json_decref(lines);
     client_metrics_close(&metrics);
 }
-END_TEST
 
-START_TEST(the_norm_a_skip_and_memory_are_there_where_they_are_known)
+TEST(the_norm_a_skip_and_memory_are_there_where_they_are_known)
 {
     static const struct eps_memory_row host[] = {{"weights", 400, 500, 0}, {"inbox", 0, 10, 0}, {"data", 7, 7, 0}};
     static const struct eps_memory_row device[] = {{"stash", 30, 30, 0}};
@@ -134,9 +134,8 @@ START_TEST(the_norm_a_skip_and_memory_are_there_where_they_are_known)
     json_decref(lines);
     client_metrics_close(&metrics);
 }
-END_TEST
 
-START_TEST(an_earlier_run_is_not_written_over)
+TEST(an_earlier_run_is_not_written_over)
 {
     struct client_metrics metrics;
     struct error err = {0};
@@ -148,9 +147,8 @@ START_TEST(an_earlier_run_is_not_written_over)
     ck_assert_ptr_nonnull(strstr(err.text, "--out"));
     client_metrics_close(&metrics);
 }
-END_TEST
 
-START_TEST(a_line_can_be_written_again_with_more_in_it)
+TEST(a_line_can_be_written_again_with_more_in_it)
 {
     struct client_metrics metrics;
     struct eps_step step = at(2);
@@ -166,10 +164,9 @@ START_TEST(a_line_can_be_written_again_with_more_in_it)
     json_decref(lines);
     client_metrics_close(&metrics);
 }
-END_TEST
 
 /* A file may not grow: as a full disk, in the middle of a line. Later it may again. */
-START_TEST(what_a_full_disk_did_not_take_comes_with_the_next_line)
+TEST(what_a_full_disk_did_not_take_comes_with_the_next_line)
 {
     struct rlimit limit, small;
     struct client_metrics metrics;
@@ -196,9 +193,8 @@ START_TEST(what_a_full_disk_did_not_take_comes_with_the_next_line)
     json_decref(lines);
     client_metrics_close(&metrics);
 }
-END_TEST
 
-START_TEST(a_file_that_was_removed_is_reported)
+TEST(a_file_that_was_removed_is_reported)
 {
     struct client_metrics metrics;
     const struct eps_step step = at(2);
@@ -211,7 +207,6 @@ START_TEST(a_file_that_was_removed_is_reported)
     ck_assert_ptr_nonnull(strstr(err.text, "removed"));
     client_metrics_close(&metrics);
 }
-END_TEST
 
 static void fill(void *data, struct eps_step *lost)
 {
@@ -220,7 +215,7 @@ static void fill(void *data, struct eps_step *lost)
 }
 
 /* How a killed process may leave the file of 6 lines; the run goes on after step 4. */
-START_TEST(a_run_that_goes_on_has_each_step_once)
+TEST_EACH(a_run_that_goes_on_has_each_step_once, 6)
 {
     static const struct {
         int cut;          /* bytes off the end */
@@ -260,20 +255,4 @@ START_TEST(a_run_that_goes_on_has_each_step_once)
     write_steps(&metrics, 5, 7);
     json_decref(read_lines(7));
     client_metrics_close(&metrics);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("metrics");
-
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, each_step_is_one_line_there_as_soon_as_it_is_written);
-    tcase_add_test(tests, the_norm_a_skip_and_memory_are_there_where_they_are_known);
-    tcase_add_test(tests, an_earlier_run_is_not_written_over);
-    tcase_add_test(tests, a_line_can_be_written_again_with_more_in_it);
-    tcase_add_test(tests, what_a_full_disk_did_not_take_comes_with_the_next_line);
-    tcase_add_test(tests, a_file_that_was_removed_is_reported);
-    tcase_add_loop_test(tests, a_run_that_goes_on_has_each_step_once, 0, 6);
-    return run_tests(tests);
 }

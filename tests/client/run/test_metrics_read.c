@@ -1,9 +1,8 @@
 /* metrics.jsonl read back: what we write, and what a damaged disk or another hand makes of it. */
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "client/run/metrics.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -27,6 +26,8 @@ static void teardown(void)
     unlink(path);
     rmdir(directory);
 }
+
+SUITE_FIXTURE(setup, teardown)
 
 static void put(const char *bytes, size_t n)
 {
@@ -76,7 +77,7 @@ static struct seen read_all(uint64_t n_bad)
     return seen;
 }
 
-START_TEST(what_was_written_is_read)
+TEST(what_was_written_is_read)
 {
     static const struct eps_memory_row host[] = {{"weights", 400, 500, 0}, {"data", 7, 7, 0}};
     static const struct eps_memory_row device[] = {{"stash", 30, 30, 0}};
@@ -138,9 +139,8 @@ START_TEST(what_was_written_is_read)
     ck_assert(seen.steps[1].skipped);
     ck_assert_uint_eq(seen.steps[1].n_memory, 0);
 }
-END_TEST
 
-START_TEST(what_is_no_line_of_a_step_is_passed_over_and_counted)
+TEST(what_is_no_line_of_a_step_is_passed_over_and_counted)
 {
     static const char text[] = "{\"step\": 1, \"loss\": 3}\n"
                                "\n"
@@ -167,10 +167,9 @@ START_TEST(what_is_no_line_of_a_step_is_passed_over_and_counted)
     ck_assert_uint_eq(seen.n_rows[0], 1);
     ck_assert_str_eq(seen.rows[0][0].name, "c");
 }
-END_TEST
 
 /* 1 MiB without a line's end, between two that are whole. */
-START_TEST(a_line_without_end_counts_once)
+TEST(a_line_without_end_counts_once)
 {
     char *x = malloc(1 << 20);
 
@@ -181,9 +180,8 @@ START_TEST(a_line_without_end_counts_once)
     free(x);
     ck_assert_uint_eq(read_all(1).n, 2);
 }
-END_TEST
 
-START_TEST(what_holds_no_metrics_is_refused)
+TEST(what_holds_no_metrics_is_refused)
 {
     struct eps_error error;
 
@@ -195,24 +193,9 @@ START_TEST(what_holds_no_metrics_is_refused)
     ck_assert_int_eq(mkfifo(path, 0600), 0); /* nobody will ever write to it */
     ck_assert_int_eq(eps_metrics_read(directory, on_step, NULL, NULL, &error), -EINVAL);
 }
-END_TEST
 
-START_TEST(an_empty_file_has_no_steps)
+TEST(an_empty_file_has_no_steps)
 {
     put("", 0);
     ck_assert_uint_eq(read_all(0).n, 0);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("metrics read");
-
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, what_was_written_is_read);
-    tcase_add_test(tests, what_is_no_line_of_a_step_is_passed_over_and_counted);
-    tcase_add_test(tests, a_line_without_end_counts_once);
-    tcase_add_test(tests, what_holds_no_metrics_is_refused);
-    tcase_add_test(tests, an_empty_file_has_no_steps);
-    return run_tests(tests);
 }

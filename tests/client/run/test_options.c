@@ -1,9 +1,8 @@
 /* Defaults and limits of a run, and the learning rate of each step. */
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "client/run/options.h"
 
-#include <check.h>
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -21,7 +20,7 @@ static struct eps_train_options given(void)
 /* 100,001 tokens: 1,000 held out leave 99,001, which are 386 windows of 256. */
 static const struct client_facts facts = {.n_positions = 256, .fresh = true, .n_tokens = 100001};
 
-START_TEST(what_is_left_to_choose_is_chosen_by_the_documented_rules)
+TEST(what_is_left_to_choose_is_chosen_by_the_documented_rules)
 {
     const struct eps_train_options in = given();
     struct eps_train_options out;
@@ -54,10 +53,9 @@ START_TEST(what_is_left_to_choose_is_chosen_by_the_documented_rules)
     ck_assert_int_eq(out.commit, EPS_EAGER);
     ck_assert(isnan(out.clip_norm) && isnan(out.clip_update));
 }
-END_TEST
 
 /* Adding a worker, and so a part, must not change the result unless the user says so. */
-START_TEST(several_parts_are_summed_unless_adama_is_named)
+TEST(several_parts_are_summed_unless_adama_is_named)
 {
     static const struct model_config config = {.n_layers = 1,
                                                .n_heads = 2,
@@ -91,9 +89,8 @@ START_TEST(several_parts_are_summed_unless_adama_is_named)
     ck_assert(!client_options_say_summed(&sentence, &in, &out, &model));
     model_free(&model);
 }
-END_TEST
 
-START_TEST(a_clipped_norm_turns_the_fenced_commit_on_and_says_what_it_costs)
+TEST(a_clipped_norm_turns_the_fenced_commit_on_and_says_what_it_costs)
 {
     struct eps_train_options in = given(), out;
     struct error sentence;
@@ -115,9 +112,8 @@ START_TEST(a_clipped_norm_turns_the_fenced_commit_on_and_says_what_it_costs)
     ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
     ck_assert_int_eq(out.commit, EPS_EAGER);
 }
-END_TEST
 
-START_TEST(defaults_follow_the_model_the_workers_and_the_data)
+TEST(defaults_follow_the_model_the_workers_and_the_data)
 {
     struct eps_train_options in = given(), out;
     struct client_facts other = facts;
@@ -140,9 +136,8 @@ START_TEST(defaults_follow_the_model_the_workers_and_the_data)
     ck_assert_int_eq(client_options_resolve(&out, &in, &other, NULL), 0);
     ck_assert_uint_eq(out.batch, 6);
 }
-END_TEST
 
-START_TEST(warm_up_is_three_percent_and_a_constant_rate_stays)
+TEST(warm_up_is_three_percent_and_a_constant_rate_stays)
 {
     struct eps_train_options in = given(), out;
 
@@ -153,10 +148,9 @@ START_TEST(warm_up_is_three_percent_and_a_constant_rate_stays)
     ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), 0);
     ck_assert_double_eq(out.min_lr, 0.5); /* what is printed is what it ends at */
 }
-END_TEST
 
 /* What a run of 1000 steps stored stands where it now ends after 20: the warm-up is never left. */
-START_TEST(a_resumed_run_may_end_before_its_warm_up)
+TEST(a_resumed_run_may_end_before_its_warm_up)
 {
     struct eps_train_options in = given(), out;
     struct client_facts resumed = facts;
@@ -168,9 +162,8 @@ START_TEST(a_resumed_run_may_end_before_its_warm_up)
     ck_assert_double_eq_tol(client_options_lr(&out, 19), out.lr * 20 / 31, 1e-18);
     ck_assert_int_eq(client_options_resolve(&out, &in, &facts, NULL), -EDOM);
 }
-END_TEST
 
-START_TEST(resolved_options_resolve_to_themselves)
+TEST(resolved_options_resolve_to_themselves)
 {
     struct eps_train_options in = given(), once, twice;
     struct client_facts served = facts;
@@ -183,9 +176,8 @@ START_TEST(resolved_options_resolve_to_themselves)
         in = given(), in.connect = "d", served.n_workers = 4;
     }
 }
-END_TEST
 
-START_TEST(at_least_a_window_is_held_out_and_none_with_data_of_its_own)
+TEST(at_least_a_window_is_held_out_and_none_with_data_of_its_own)
 {
     struct eps_train_options options = given();
 
@@ -196,7 +188,6 @@ START_TEST(at_least_a_window_is_held_out_and_none_with_data_of_its_own)
     options.eval_data = "other.txt";
     ck_assert_uint_eq(client_options_n_train(&options, 1000), 1000);
 }
-END_TEST
 
 static const struct eps_preset byte_small = {"byte-small", 4, 4, 128, 128, 256, 842496, false};
 static const struct eps_preset byte_medium = {"byte-medium", 6, 6, 384, 256, 256, 10844160, false};
@@ -240,7 +231,7 @@ static struct client_facts facts_of(const struct eps_preset *model, uint64_t n_t
         struct client_facts){.n_positions = model->n_positions, .fresh = true, .preset = model, .n_tokens = n_tokens};
 }
 
-START_TEST(a_preset_is_trained_as_its_data_allow)
+TEST_EACH(a_preset_is_trained_as_its_data_allow, COUNT(chosen))
 {
     const struct client_facts known = facts_of(chosen[_i].model, chosen[_i].n_tokens);
     const struct eps_train_options in = given();
@@ -256,9 +247,8 @@ START_TEST(a_preset_is_trained_as_its_data_allow)
     ck_assert_int_eq(client_options_resolve(&twice, &out, &known, NULL), 0);
     ck_assert_mem_eq(&out, &twice, sizeof out);
 }
-END_TEST
 
-START_TEST(what_is_given_stands_for_a_preset)
+TEST(what_is_given_stands_for_a_preset)
 {
     const struct client_facts known = facts_of(&byte_small, 1000000);
     struct eps_train_options in = given(), out;
@@ -283,9 +273,8 @@ START_TEST(what_is_given_stands_for_a_preset)
     ck_assert_int_eq(client_options_resolve(&out, &in, &few, NULL), 0);
     ck_assert_uint_eq(out.seq, 39);
 }
-END_TEST
 
-START_TEST(the_recipe_of_a_preset_is_said)
+TEST(the_recipe_of_a_preset_is_said)
 {
     const struct client_facts known = facts_of(&byte_small, 1000000);
     struct eps_train_options in = given(), out;
@@ -305,10 +294,9 @@ START_TEST(the_recipe_of_a_preset_is_said)
     ck_assert(client_options_say_recipe(&sentence, &byte_small, &in, &out));
     ck_assert_ptr_nonnull(strstr(sentence.text, "--steps 193 --lr 0.002 --warmup 45 --betas 0.9,0.99; a longer text"));
 }
-END_TEST
 
 /* By hand: 3 % of 1500 is 45, of 18,000 is 540; 30 % of 100 is 30, of 10 is 3, of 1 rounds to none. */
-START_TEST(a_short_run_of_a_preset_warms_up_as_slowly_as_a_long_one)
+TEST(a_short_run_of_a_preset_warms_up_as_slowly_as_a_long_one)
 {
     static const struct {
         uint64_t steps, warmup;
@@ -322,9 +310,8 @@ START_TEST(a_short_run_of_a_preset_warms_up_as_slowly_as_a_long_one)
         ck_assert_uint_eq(out.warmup, runs[i].warmup);
     }
 }
-END_TEST
 
-START_TEST(a_text_of_hardly_any_bytes_is_refused)
+TEST(a_text_of_hardly_any_bytes_is_refused)
 {
     const struct eps_train_options in = given();
     struct eps_train_options out;
@@ -337,7 +324,6 @@ START_TEST(a_text_of_hardly_any_bytes_is_refused)
         ck_assert_ptr_null(strstr(err.text, "lower"));
     }
 }
-END_TEST
 
 /* One wrong option each: how to set it, and the words that the sentence must hold. */
 #define SET(name, statement)                                                                                           \
@@ -433,7 +419,7 @@ static const struct wrong {
     {connect_nobody, -EAGAIN, "no worker", "eps-worker"},
 };
 
-START_TEST(a_wrong_option_is_refused_by_name_value_and_remedy)
+TEST_EACH(a_wrong_option_is_refused_by_name_value_and_remedy, COUNT(wrongs))
 {
     const struct wrong *wrong = &wrongs[_i];
     struct eps_train_options in = given(), out;
@@ -444,9 +430,8 @@ START_TEST(a_wrong_option_is_refused_by_name_value_and_remedy)
     ck_assert_msg(strstr(err.text, wrong->first), "no \"%s\": %s", wrong->first, err.text);
     ck_assert_msg(strstr(err.text, wrong->second), "no \"%s\": %s", wrong->second, err.text);
 }
-END_TEST
 
-START_TEST(data_shorter_than_its_windows_is_refused)
+TEST(data_shorter_than_its_windows_is_refused)
 {
     struct eps_train_options in = given(), out;
     struct client_facts few = facts;
@@ -467,10 +452,9 @@ START_TEST(data_shorter_than_its_windows_is_refused)
     ck_assert_int_eq(client_options_resolve(&out, &in, &few, &err), -EINVAL);
     ck_assert_ptr_nonnull(strstr(err.text, "less than a window"));
 }
-END_TEST
 
 /* By hand, warmup 3 of 11 steps: 1/4, 2/4, 3/4, then the top, and eight steps of the way down. */
-START_TEST(the_rate_warms_up_and_falls)
+TEST(the_rate_warms_up_and_falls)
 {
     struct eps_train_options o = {.lr = 8, .min_lr = 0, .warmup = 3, .steps = 11, .schedule = EPS_SCHEDULE_LINEAR};
     static const double linear[] = {2, 4, 6, 8, 7, 6, 5, 4, 3, 2, 1, 0, 0};
@@ -488,10 +472,9 @@ START_TEST(the_rate_warms_up_and_falls)
     o.warmup = 0;
     ck_assert_double_eq(client_options_lr(&o, 0), 8);
 }
-END_TEST
 
 /* Which numbers, by whose devices. */
-START_TEST(what_the_workers_devices_decide_follows_them)
+TEST(what_the_workers_devices_decide_follows_them)
 {
     static const struct {
         struct client_devices devices;
@@ -518,9 +501,8 @@ START_TEST(what_the_workers_devices_decide_follows_them)
         ck_assert_uint_eq(o.device_mem, 0); /* it is the workers' own */
     }
 }
-END_TEST
 
-START_TEST(a_device_is_auto_unless_it_is_named)
+TEST(a_device_is_auto_unless_it_is_named)
 {
     struct device_name name;
 
@@ -535,31 +517,4 @@ START_TEST(a_device_is_auto_unless_it_is_named)
     struct error err;
     ck_assert_int_eq(client_options_device(&name, "auto:1", 1, NULL, &err), -EDOM);
     ck_assert_msg(strstr(err.text, "auto takes no number"), "%s", err.text);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("options");
-
-    tcase_add_test(tests, what_is_left_to_choose_is_chosen_by_the_documented_rules);
-    tcase_add_test(tests, several_parts_are_summed_unless_adama_is_named);
-    tcase_add_test(tests, a_clipped_norm_turns_the_fenced_commit_on_and_says_what_it_costs);
-    tcase_add_test(tests, defaults_follow_the_model_the_workers_and_the_data);
-    tcase_add_test(tests, warm_up_is_three_percent_and_a_constant_rate_stays);
-    tcase_add_test(tests, a_resumed_run_may_end_before_its_warm_up);
-    tcase_add_test(tests, resolved_options_resolve_to_themselves);
-    tcase_add_test(tests, at_least_a_window_is_held_out_and_none_with_data_of_its_own);
-    tcase_add_loop_test(tests, a_wrong_option_is_refused_by_name_value_and_remedy, 0,
-                        (int)(sizeof wrongs / sizeof *wrongs));
-    tcase_add_loop_test(tests, a_preset_is_trained_as_its_data_allow, 0, (int)(sizeof chosen / sizeof *chosen));
-    tcase_add_test(tests, what_is_given_stands_for_a_preset);
-    tcase_add_test(tests, the_recipe_of_a_preset_is_said);
-    tcase_add_test(tests, a_short_run_of_a_preset_warms_up_as_slowly_as_a_long_one);
-    tcase_add_test(tests, a_text_of_hardly_any_bytes_is_refused);
-    tcase_add_test(tests, data_shorter_than_its_windows_is_refused);
-    tcase_add_test(tests, the_rate_warms_up_and_falls);
-    tcase_add_test(tests, what_the_workers_devices_decide_follows_them);
-    tcase_add_test(tests, a_device_is_auto_unless_it_is_named);
-    return run_tests(tests);
 }

@@ -1,9 +1,8 @@
 /* Options into a checkpoint and back, and what of them may differ when a run goes on. */
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "client/run/record.h"
 
-#include <check.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -92,7 +91,7 @@ static void check_same(const struct eps_train_options *got, const struct eps_tra
     ck_assert_uint_eq(got->host_mem, want->host_mem);
 }
 
-START_TEST(what_is_read_is_what_was_written_to_the_bit)
+TEST(what_is_read_is_what_was_written_to_the_bit)
 {
     struct eps_train_options in = resolved(), out;
     struct client_record record;
@@ -111,9 +110,8 @@ START_TEST(what_is_read_is_what_was_written_to_the_bit)
     client_record_free(&record);
     client_record_free(&record);
 }
-END_TEST
 
-START_TEST(a_clip_that_there_is_none_of_is_stored_too)
+TEST(a_clip_that_there_is_none_of_is_stored_too)
 {
     struct eps_train_options in = resolved();
     struct client_record record;
@@ -123,10 +121,9 @@ START_TEST(a_clip_that_there_is_none_of_is_stored_too)
     check_same(&record.options, &in);
     client_record_free(&record);
 }
-END_TEST
 
 /* As the options were before: what trained then is what the defaults say. */
-START_TEST(checkpoints_of_before_have_fp32_eager_commit_and_no_clip)
+TEST(checkpoints_of_before_have_fp32_eager_commit_and_no_clip)
 {
     static const char *const keys[] = {"precision", "moments",     "grad_dtype", "commit",
                                        "clip_norm", "clip_update", "host_mem"};
@@ -147,9 +144,8 @@ START_TEST(checkpoints_of_before_have_fp32_eager_commit_and_no_clip)
     client_record_free(&record);
     json_decref(json);
 }
-END_TEST
 
-START_TEST(paths_are_absolute_where_they_are_paths)
+TEST(paths_are_absolute_where_they_are_paths)
 {
     static const char *const relative[] = {"../etc/passwd"};
     struct eps_train_options in = resolved();
@@ -163,9 +159,8 @@ START_TEST(paths_are_absolute_where_they_are_paths)
     ck_assert_ptr_null(record.options.eval_data);
     client_record_free(&record);
 }
-END_TEST
 
-START_TEST(what_was_not_written_by_us_is_refused_by_its_key)
+TEST(what_was_not_written_by_us_is_refused_by_its_key)
 {
     static const struct {
         const char *key, *value; /* NULL: it is missing */
@@ -216,9 +211,8 @@ START_TEST(what_was_not_written_by_us_is_refused_by_its_key)
     }
     ck_assert_int_eq(client_record_read(&record, NULL, &err), -EINVAL);
 }
-END_TEST
 
-START_TEST(a_run_goes_on_as_it_was_where_nothing_is_said)
+TEST(a_run_goes_on_as_it_was_where_nothing_is_said)
 {
     struct eps_train_options in = resolved(), given = eps_train_defaults(), out;
     struct client_record record;
@@ -235,7 +229,6 @@ START_TEST(a_run_goes_on_as_it_was_where_nothing_is_said)
     check_same(&out, &in);
     client_record_free(&record);
 }
-END_TEST
 
 #define SET(name, statement)                                                                                           \
     static void name(struct eps_train_options *o)                                                                      \
@@ -294,7 +287,7 @@ static const struct {
     {other_clip_update, "--clip-update 1 ", "the run's 0.6666666666666666"},
 };
 
-START_TEST(what_differs_is_refused_by_name_and_both_values)
+TEST_EACH(what_differs_is_refused_by_name_and_both_values, COUNT(differing))
 {
     struct eps_train_options in = resolved(), given = eps_train_defaults(), out;
     struct client_record record;
@@ -313,9 +306,8 @@ START_TEST(what_differs_is_refused_by_name_and_both_values)
     ck_assert_int_eq(client_record_merge(&out, &given, &record, NULL), 0);
     client_record_free(&record);
 }
-END_TEST
 
-START_TEST(held_out_data_and_determinism_cannot_come_later)
+TEST(held_out_data_and_determinism_cannot_come_later)
 {
     struct eps_train_options in = resolved(), given = eps_train_defaults(), out;
     struct client_record record;
@@ -331,9 +323,8 @@ START_TEST(held_out_data_and_determinism_cannot_come_later)
     ck_assert_ptr_nonnull(strstr(err.text, "--deterministic "));
     client_record_free(&record);
 }
-END_TEST
 
-START_TEST(a_clip_cannot_come_later)
+TEST(a_clip_cannot_come_later)
 {
     struct eps_train_options in = resolved(), given = eps_train_defaults(), out;
     struct client_record record;
@@ -348,10 +339,9 @@ START_TEST(a_clip_cannot_come_later)
     ck_assert_msg(strstr(err.text, "--clip-norm 2 differs from the run's none") != NULL, "%s", err.text);
     client_record_free(&record);
 }
-END_TEST
 
 /* What no run of ours has, and a file may say all the same: it is chosen anew. */
-START_TEST(parts_that_there_are_none_of_are_no_harm)
+TEST(parts_that_there_are_none_of_are_no_harm)
 {
     struct eps_train_options in = resolved(), given = eps_train_defaults(), out;
     struct client_record record;
@@ -362,9 +352,8 @@ START_TEST(parts_that_there_are_none_of_are_no_harm)
     ck_assert_uint_eq(out.parts, 0);
     client_record_free(&record);
 }
-END_TEST
 
-START_TEST(what_may_differ_is_taken_as_given)
+TEST(what_may_differ_is_taken_as_given)
 {
     static const char *const moved[] = {"moved.txt"};
     struct eps_train_options in = resolved(), given = eps_train_defaults(), out;
@@ -400,9 +389,8 @@ START_TEST(what_may_differ_is_taken_as_given)
     ck_assert_str_eq(out.device, "cuda:7");
     client_record_free(&record);
 }
-END_TEST
 
-START_TEST(the_side_file_holds_options_and_files)
+TEST(the_side_file_holds_options_and_files)
 {
     json_t *options = json_pack("{s:f}", "lr", 0.1), *texts = json_pack("{s:s}", "merges.txt", "a b\n");
     char bytes[400];
@@ -420,25 +408,4 @@ START_TEST(the_side_file_holds_options_and_files)
     }
     json_decref(options);
     json_decref(texts);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("record");
-
-    tcase_add_test(tests, what_is_read_is_what_was_written_to_the_bit);
-    tcase_add_test(tests, a_clip_that_there_is_none_of_is_stored_too);
-    tcase_add_test(tests, checkpoints_of_before_have_fp32_eager_commit_and_no_clip);
-    tcase_add_test(tests, paths_are_absolute_where_they_are_paths);
-    tcase_add_test(tests, what_was_not_written_by_us_is_refused_by_its_key);
-    tcase_add_test(tests, a_run_goes_on_as_it_was_where_nothing_is_said);
-    tcase_add_loop_test(tests, what_differs_is_refused_by_name_and_both_values, 0,
-                        (int)(sizeof differing / sizeof *differing));
-    tcase_add_test(tests, held_out_data_and_determinism_cannot_come_later);
-    tcase_add_test(tests, a_clip_cannot_come_later);
-    tcase_add_test(tests, what_may_differ_is_taken_as_given);
-    tcase_add_test(tests, parts_that_there_are_none_of_are_no_harm);
-    tcase_add_test(tests, the_side_file_holds_options_and_files);
-    return run_tests(tests);
 }

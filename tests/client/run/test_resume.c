@@ -1,9 +1,8 @@
 /* Runs that stop and go on, with real processes: the same bits as if they had never stopped, and what is refused. */
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -32,6 +31,9 @@ static void setup(void)
     snprintf(model, sizeof model, "%s", processes_write("model.json", config, sizeof config - 1));
     snprintf(text, sizeof text, "%s", processes_text("text.txt", 4000));
 }
+
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE(setup, processes_remove)
 
 /* What a run hears and does. */
 struct script {
@@ -185,7 +187,7 @@ static struct eps_train_options begin_run(int i, const char *out)
     return o;
 }
 
-START_TEST(stopped_after_each_step_and_gone_on_it_is_the_run_that_never_stopped)
+TEST_RANGE(stopped_after_each_step_and_gone_on_it_is_the_run_that_never_stopped, FIRST_RUN, N_RUNS)
 {
     struct eps_train_options o = begin_run(_i, "whole");
     char words[60];
@@ -207,9 +209,8 @@ START_TEST(stopped_after_each_step_and_gone_on_it_is_the_run_that_never_stopped)
     check_metrics("pieces", 1, N_STEPS);
     ck_assert_uint_eq(check_metrics("whole", 1, N_STEPS), 1);
 }
-END_TEST
 
-START_TEST(from_every_checkpoint_a_fork_ends_the_same)
+TEST_RANGE(from_every_checkpoint_a_fork_ends_the_same, FIRST_RUN, N_RUNS)
 {
     struct eps_train_options o = begin_run(_i, "source");
     char from[40], out[40], last[60];
@@ -231,11 +232,10 @@ START_TEST(from_every_checkpoint_a_fork_ends_the_same)
         check_metrics(out, k + 1, N_STEPS);
     }
 }
-END_TEST
 
-START_TEST(other_budgets_and_workers_find_the_same_bits)
+TEST_EACH(other_budgets_and_workers_find_the_same_bits, 2)
 {
-    struct eps_train_options o = begin_run(_i, "first");
+    struct eps_train_options o = begin_run(1 + 2 * _i, "first");
 
     o.deterministic = true, o.save_every = 2, o.keep = 0;
     must_train(&o);
@@ -247,7 +247,6 @@ START_TEST(other_budgets_and_workers_find_the_same_bits)
     same_state("first/step-6", "second/step-6");
     same_state("first/step-6", "third/step-6");
 }
-END_TEST
 
 static bool has_three_lines(void *context)
 {
@@ -268,7 +267,7 @@ static bool nobody_is_left(void *context)
 }
 
 /* The client, the daemon or the worker, which takes the others with it. */
-START_TEST(killed_it_goes_on_from_what_stands)
+TEST_EACH(killed_it_goes_on_from_what_stands, 3)
 {
     static const char *const victims[] = {"eps", "epsd", "eps-worker"};
     const char *const arguments[] = {"train",  "--model",      model, "--data",       text,     "--out",
@@ -292,9 +291,8 @@ START_TEST(killed_it_goes_on_from_what_stands)
     check_metrics("killed", 1, 40);
     ck_assert(processes_until(nobody_is_left, NULL));
 }
-END_TEST
 
-START_TEST(more_steps_go_beyond_the_end_and_the_newest_two_stay)
+TEST(more_steps_go_beyond_the_end_and_the_newest_two_stay)
 {
     struct eps_train_options o = begin("longer");
     struct script script = {.stop_after = UINT64_MAX};
@@ -313,7 +311,6 @@ START_TEST(more_steps_go_beyond_the_end_and_the_newest_two_stay)
     ck_assert_str_eq(outputs_names("longer"), "latest log metrics.jsonl step-7 step-8 ");
     check_metrics("longer", 1, 8);
 }
-END_TEST
 
 /* Rewrites one byte, or the whole, or removes it. */
 static void damage(const char *path, long at, const char *with)
@@ -338,7 +335,7 @@ static void refused(const char *from, int wanted, const char *first, const char 
     check_error(train(&o, NULL), wanted, first, second);
 }
 
-START_TEST(what_cannot_be_resumed_is_refused_in_a_sentence)
+TEST(what_cannot_be_resumed_is_refused_in_a_sentence)
 {
     struct eps_train_options o = begin("good");
 
@@ -371,9 +368,8 @@ START_TEST(what_cannot_be_resumed_is_refused_in_a_sentence)
     ck_assert_ptr_nonnull(strstr(error.text, "training.json"));
     ck_assert_str_eq(outputs_names("b"), "step-3 "); /* nothing was changed by all this */
 }
-END_TEST
 
-START_TEST(data_may_move_but_not_change)
+TEST(data_may_move_but_not_change)
 {
     struct eps_train_options o = begin("first");
     const char *moved[] = {"moved.txt"}, *other[] = {"other.txt"};
@@ -395,9 +391,8 @@ START_TEST(data_may_move_but_not_change)
     check_error(train(&o, NULL), -EINVAL, "text.txt", "not what the run was trained on");
     ck_assert_int_ne(access("third", F_OK), 0);
 }
-END_TEST
 
-START_TEST(a_directory_holds_one_run)
+TEST(a_directory_holds_one_run)
 {
     struct eps_train_options o = begin("one");
 
@@ -413,7 +408,6 @@ START_TEST(a_directory_holds_one_run)
     o = resume("one/step-3", "./one/");
     check_error(train(&o, NULL), -EEXIST, "step-6 stands beside it", "");
 }
-END_TEST
 
 static int second_rc;
 
@@ -425,7 +419,7 @@ static void try_second(uint64_t step)
         second_rc = eps_train(&o, NULL, NULL, &error);
 }
 
-START_TEST(two_runs_cannot_share_a_directory)
+TEST(two_runs_cannot_share_a_directory)
 {
     struct eps_train_options o = begin("shared");
     struct script script = {.stop_after = UINT64_MAX, .act = try_second};
@@ -435,9 +429,8 @@ START_TEST(two_runs_cannot_share_a_directory)
     ck_assert_int_eq(second_rc, -EBUSY);
     check_metrics("shared", 1, N_STEPS);
 }
-END_TEST
 
-START_TEST(an_interrupt_before_the_first_step_leaves_nothing)
+TEST(an_interrupt_before_the_first_step_leaves_nothing)
 {
     struct eps_train_options o = begin("new/deep/run");
     struct script script = {.stop_after = 0, .level = 1};
@@ -454,9 +447,8 @@ START_TEST(an_interrupt_before_the_first_step_leaves_nothing)
     check_error(train(&o, &script), -EINTR, "before the first step", "");
     command("diff -r mine before");
 }
-END_TEST
 
-START_TEST(without_checkpoints_an_interrupt_ends_at_once)
+TEST(without_checkpoints_an_interrupt_ends_at_once)
 {
     struct eps_train_options o = begin("unsaved");
     struct script script = {.stop_after = 2, .level = 1};
@@ -466,9 +458,8 @@ START_TEST(without_checkpoints_an_interrupt_ends_at_once)
     ck_assert_str_eq(outputs_names("unsaved"), "log metrics.jsonl ");
     refused("unsaved", -ENOENT, "nothing to resume from", "");
 }
-END_TEST
 
-START_TEST(a_second_interrupt_does_not_wait_for_a_checkpoint)
+TEST(a_second_interrupt_does_not_wait_for_a_checkpoint)
 {
     struct eps_train_options o = begin("hasty");
     struct script script = {.stop_after = 8, .level = 2}; /* step 6 was asked for, so step 3 stands */
@@ -481,7 +472,6 @@ START_TEST(a_second_interrupt_does_not_wait_for_a_checkpoint)
     must_train(&o);
     check_metrics("hasty", 1, further);
 }
-END_TEST
 
 static void limit_files(rlim_t bytes)
 {
@@ -507,7 +497,7 @@ static void no_room(uint64_t step)
 }
 
 /* Files of this process, so metrics.jsonl alone, may not grow. */
-START_TEST(metrics_that_find_no_room_are_kept_and_complained_about_at_the_end)
+TEST(metrics_that_find_no_room_are_kept_and_complained_about_at_the_end)
 {
     struct eps_train_options o = begin("tight");
     struct script script = {.stop_after = UINT64_MAX, .act = no_room_for_a_while};
@@ -527,7 +517,6 @@ START_TEST(metrics_that_find_no_room_are_kept_and_complained_about_at_the_end)
     must_train(&o);
     check_metrics("full", 1, 8);
 }
-END_TEST
 
 static void remove_directory(uint64_t step)
 {
@@ -535,7 +524,7 @@ static void remove_directory(uint64_t step)
         command("rm -r gone");
 }
 
-START_TEST(a_directory_that_vanishes_does_not_end_the_run)
+TEST(a_directory_that_vanishes_does_not_end_the_run)
 {
     struct eps_train_options o = begin("gone");
     struct script script = {.stop_after = UINT64_MAX, .act = remove_directory};
@@ -547,29 +536,4 @@ START_TEST(a_directory_that_vanishes_does_not_end_the_run)
     ck_assert_uint_eq(script.done, N_STEPS);
     ck_assert_uint_eq(script.n_save_failed, 2); /* metrics.jsonl, and the checkpoint */
     ck_assert_int_ne(access("gone", F_OK), 0);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("resume");
-
-    tcase_add_checked_fixture(tests, setup, processes_remove);
-    tcase_set_timeout(tests, 120);
-    tcase_add_loop_test(tests, stopped_after_each_step_and_gone_on_it_is_the_run_that_never_stopped, FIRST_RUN, N_RUNS);
-    tcase_add_loop_test(tests, from_every_checkpoint_a_fork_ends_the_same, FIRST_RUN, N_RUNS);
-    tcase_add_loop_test(tests, other_budgets_and_workers_find_the_same_bits, 1, 2);
-    tcase_add_loop_test(tests, other_budgets_and_workers_find_the_same_bits, 3, 4);
-    tcase_add_loop_test(tests, killed_it_goes_on_from_what_stands, 0, 3);
-    tcase_add_test(tests, more_steps_go_beyond_the_end_and_the_newest_two_stay);
-    tcase_add_test(tests, what_cannot_be_resumed_is_refused_in_a_sentence);
-    tcase_add_test(tests, data_may_move_but_not_change);
-    tcase_add_test(tests, a_directory_holds_one_run);
-    tcase_add_test(tests, two_runs_cannot_share_a_directory);
-    tcase_add_test(tests, an_interrupt_before_the_first_step_leaves_nothing);
-    tcase_add_test(tests, without_checkpoints_an_interrupt_ends_at_once);
-    tcase_add_test(tests, a_second_interrupt_does_not_wait_for_a_checkpoint);
-    tcase_add_test(tests, metrics_that_find_no_room_are_kept_and_complained_about_at_the_end);
-    tcase_add_test(tests, a_directory_that_vanishes_does_not_end_the_run);
-    return run_tests(tests);
 }

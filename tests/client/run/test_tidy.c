@@ -3,9 +3,8 @@
 
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <unistd.h>
@@ -35,6 +34,8 @@ static void teardown(void)
     processes_remove();
 }
 
+SUITE_FIXTURE(setup, teardown)
+
 static void stand(unsigned step)
 {
     char path[100];
@@ -44,7 +45,7 @@ static void stand(unsigned step)
     outputs_write(path, "training.json", "{}");
 }
 
-START_TEST(metrics_are_flushed_and_old_ones_go_one_tidying_after_the_other)
+TEST(metrics_are_flushed_and_old_ones_go_one_tidying_after_the_other)
 {
     struct client_checkpoints c;
     struct client_tidy tidy = {0};
@@ -65,9 +66,8 @@ START_TEST(metrics_are_flushed_and_old_ones_go_one_tidying_after_the_other)
     ck_assert_str_eq(outputs_names("out"), "step-18 step-19 ");
     client_checkpoints_free(&c);
 }
-END_TEST
 
-START_TEST(what_comes_while_it_is_at_work_is_left_to_the_next)
+TEST(what_comes_while_it_is_at_work_is_left_to_the_next)
 {
     struct client_checkpoints c;
     struct client_tidy tidy = {.begun = false};
@@ -85,15 +85,4 @@ START_TEST(what_comes_while_it_is_at_work_is_left_to_the_next)
     client_tidy_end(&tidy);
     ck_assert_str_eq(outputs_names("out"), "step-2 ");
     client_checkpoints_free(&c);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("tidy");
-
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, metrics_are_flushed_and_old_ones_go_one_tidying_after_the_other);
-    tcase_add_test(tests, what_comes_while_it_is_at_work_is_left_to_the_next);
-    return run_tests(tests);
 }

@@ -1,9 +1,8 @@
 /* eps_train: what it says of a run's memory, and how options reach the daemon. */
 #include "client/eps.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -17,6 +16,8 @@ static void setup(void)
     processes_config("model.json", BLOCKS, 3, 24, SEQ);
     processes_text("data.txt", 4000);
 }
+
+SUITE_FIXTURE_ONCE(setup, processes_remove)
 
 static struct eps_train_options options_of(const char *out)
 {
@@ -90,7 +91,7 @@ static int train(struct told *t, const struct eps_train_options *options, struct
     return eps_train(options, &events, t, error);
 }
 
-START_TEST(what_is_planned_is_said_before_the_first_step_and_is_what_is_used)
+TEST(what_is_planned_is_said_before_the_first_step_and_is_what_is_used)
 {
     const struct eps_train_options options = options_of("planned");
     struct eps_error error;
@@ -112,7 +113,6 @@ START_TEST(what_is_planned_is_said_before_the_first_step_and_is_what_is_used)
     ck_assert(t.memory);          /* of the first step at the latest */
     ck_assert(isnan(t.norms[0])); /* eager commit knows none */
 }
-END_TEST
 
 /* With one worker, and with more of them. */
 struct crowd {
@@ -152,7 +152,7 @@ static struct crowd train_with(uint32_t n_workers, uint32_t n_parts, enum eps_op
 
 /* Sums are in another order, and Adam divides by a small root: 1e-5 of the loss. AdamA's v of two parts is up to half
  * as large, which moves the loss of the third step by a hundredth. */
-START_TEST(more_workers_give_what_one_gives_unless_adama_is_named)
+TEST(more_workers_give_what_one_gives_unless_adama_is_named)
 {
     const struct crowd one = train_with(1, 0, EPS_OPTIMIZER_DEFAULT, "one"),
                        two = train_with(2, 0, EPS_OPTIMIZER_DEFAULT, "two"),
@@ -165,9 +165,8 @@ START_TEST(more_workers_give_what_one_gives_unless_adama_is_named)
     ck_assert_str_eq(adama.notes, "");
     ck_assert_ptr_nonnull(strstr(two.notes, "the 2 parts are summed before they are squared (--optimizer adamw)"));
 }
-END_TEST
 
-START_TEST(a_worker_without_a_share_is_told)
+TEST(a_worker_without_a_share_is_told)
 {
     const struct crowd three = train_with(3, 2, EPS_ADAMW, "three"), four = train_with(3, 1, EPS_ADAMW, "four");
 
@@ -184,9 +183,8 @@ START_TEST(a_worker_without_a_share_is_told)
                   "%s", four.notes);
     ck_assert(a >= 2 && a <= 4 && b >= 2 && b <= 4 && a != b && end == (int)strlen(four.notes));
 }
-END_TEST
 
-START_TEST(a_clipped_run_says_its_price_and_knows_its_norms)
+TEST(a_clipped_run_says_its_price_and_knows_its_norms)
 {
     struct eps_train_options options = options_of("clipped");
     struct eps_error error;
@@ -199,7 +197,6 @@ START_TEST(a_clipped_run_says_its_price_and_knows_its_norms)
     for (unsigned i = 0; i < STEPS; i++)
         ck_assert_msg(isfinite(t.norms[i]) && t.norms[i] > 0, "step %u: %g", i + 1, t.norms[i]);
 }
-END_TEST
 
 static double loss_of(const char *run)
 {
@@ -215,7 +212,7 @@ static double loss_of(const char *run)
 }
 
 /* bf16 has 8 bits: a loss of 5.5 nats is known to some hundredths of it. */
-START_TEST(a_run_in_bf16_learns_as_one_in_fp32_and_goes_on_in_bf16)
+TEST(a_run_in_bf16_learns_as_one_in_fp32_and_goes_on_in_bf16)
 {
     struct eps_train_options wide = options_of("wide"), narrow = options_of("narrow");
     struct eps_error error;
@@ -235,9 +232,8 @@ START_TEST(a_run_in_bf16_learns_as_one_in_fp32_and_goes_on_in_bf16)
     ck_assert_msg(train(&t, &again, &error) == 0, "%s", error.text);
     ck_assert_uint_eq(t.n_steps, 1);
 }
-END_TEST
 
-START_TEST(a_job_over_the_host_memory_named_is_refused_before_the_first_step)
+TEST(a_job_over_the_host_memory_named_is_refused_before_the_first_step)
 {
     struct eps_train_options options = options_of("small-host");
     struct eps_error error;
@@ -247,19 +243,4 @@ START_TEST(a_job_over_the_host_memory_named_is_refused_before_the_first_step)
     ck_assert_int_eq(train(&t, &options, &error), -ENOMEM);
     ck_assert_msg(strstr(error.text, "--host-mem") != NULL, "%s", error.text);
     ck_assert_uint_eq(t.n_steps, 0);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("train");
-
-    tcase_add_unchecked_fixture(tests, setup, processes_remove);
-    tcase_add_test(tests, what_is_planned_is_said_before_the_first_step_and_is_what_is_used);
-    tcase_add_test(tests, more_workers_give_what_one_gives_unless_adama_is_named);
-    tcase_add_test(tests, a_worker_without_a_share_is_told);
-    tcase_add_test(tests, a_clipped_run_says_its_price_and_knows_its_norms);
-    tcase_add_test(tests, a_run_in_bf16_learns_as_one_in_fp32_and_goes_on_in_bf16);
-    tcase_add_test(tests, a_job_over_the_host_memory_named_is_refused_before_the_first_step);
-    return run_tests(tests);
 }

@@ -2,9 +2,8 @@
 #include "client/text/learn.h"
 #include "client/text/tokenizer.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,8 +55,10 @@ static json_t *merges_of(const json_t *root)
     return json_object_get(model_of(root), "merges");
 }
 
+SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
+
 /* Down to the last pair that occurs twice; and with a vocabulary that ends before that, the same ones up to there. */
-START_TEST(tokens_are_those_that_tokenizers_learns)
+TEST(tokens_are_those_that_tokenizers_learns)
 {
     const char *const text = FIXTURES "text.txt";
     json_t *expected = json_load_file(FIXTURES "model.json", 0, NULL);
@@ -75,9 +76,8 @@ START_TEST(tokens_are_those_that_tokenizers_learns)
     json_decref(all);
     json_decref(some);
 }
-END_TEST
 
-START_TEST(what_was_learned_is_read_again_and_gives_every_text_back)
+TEST(what_was_learned_is_read_again_and_gives_every_text_back)
 {
     static const char text[] = "it's größe 人工智能 \xf0\x9f\x91\x8d\n\n    learned<|endoftext|>x";
     const char *const name = FIXTURES "text.txt";
@@ -104,7 +104,6 @@ START_TEST(what_was_learned_is_read_again_and_gives_every_text_back)
     client_tokenizer_close(tokenizer);
     json_decref(side);
 }
-END_TEST
 
 static bool merges_a_new_line(json_t *root)
 {
@@ -117,7 +116,7 @@ static bool merges_a_new_line(json_t *root)
 }
 
 /* The blanks between two documents are one word where no end token tells them apart. */
-START_TEST(documents_are_texts_of_their_own)
+TEST(documents_are_texts_of_their_own)
 {
     static const char line[] = "{\"text\": \"  ab  \"}\n";
     const char *const name = "four.jsonl";
@@ -128,7 +127,6 @@ START_TEST(documents_are_texts_of_their_own)
     ck_assert(!merges_a_new_line(learned(&name, 1, 1000, EPS_SEPARATOR_EOS)));
     ck_assert(merges_a_new_line(learned(&name, 1, 1000, EPS_SEPARATOR_NONE)));
 }
-END_TEST
 
 static json_t *merges_in(const char *name, size_t n_files)
 {
@@ -141,7 +139,7 @@ static json_t *merges_in(const char *name, size_t n_files)
 }
 
 /* Of a long text each file gives a share from its beginning: here the first 8 of 10 MiB, twice. */
-START_TEST(a_long_text_is_learned_from_in_part)
+TEST(a_long_text_is_learned_from_in_part)
 {
     const size_t mi = 1 << 20, n = 10 * mi;
     char *text = malloc(n);
@@ -156,14 +154,13 @@ START_TEST(a_long_text_is_learned_from_in_part)
     json_decref(merges);
     free(text);
 }
-END_TEST
 
 static int stop(void *data, struct error *err)
 {
     return --*(int *)data < 0 ? error_set(err, -EINTR, "stopped") : 0;
 }
 
-START_TEST(it_can_be_stopped_and_bad_text_is_refused)
+TEST(it_can_be_stopped_and_bad_text_is_refused)
 {
     const char *const name = FIXTURES "text.txt", *const bad = "bad.txt";
     int left = 3;
@@ -180,9 +177,8 @@ START_TEST(it_can_be_stopped_and_bad_text_is_refused)
     ck_assert_uint_eq(json_object_size(side), 0);
     json_decref(side);
 }
-END_TEST
 
-START_TEST(a_text_without_a_pair_has_its_bytes_for_tokens)
+TEST(a_text_without_a_pair_has_its_bytes_for_tokens)
 {
     const char *const name = "short.txt";
 
@@ -191,19 +187,4 @@ START_TEST(a_text_without_a_pair_has_its_bytes_for_tokens)
     ck_assert_uint_eq(json_array_size(merges_of(root)), 0);
     ck_assert_uint_eq(json_object_size(json_object_get(model_of(root), "vocab")), 257);
     json_decref(root);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("learn");
-
-    tcase_add_unchecked_fixture(tests, processes_setup, processes_remove);
-    tcase_add_test(tests, tokens_are_those_that_tokenizers_learns);
-    tcase_add_test(tests, what_was_learned_is_read_again_and_gives_every_text_back);
-    tcase_add_test(tests, documents_are_texts_of_their_own);
-    tcase_add_test(tests, a_long_text_is_learned_from_in_part);
-    tcase_add_test(tests, it_can_be_stopped_and_bad_text_is_refused);
-    tcase_add_test(tests, a_text_without_a_pair_has_its_bytes_for_tokens);
-    return run_tests(tests);
 }

@@ -1,9 +1,8 @@
 /* Drawing tokens: by hand, against a plain reference, and by counting. */
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "client/text/sample.h"
 
-#include <check.h>
 #include <errno.h>
 #include <math.h>
 #include <stdbool.h>
@@ -96,7 +95,7 @@ static void skewed(float *logits, uint32_t n)
         logits[i] = (float)(i * 2654435761u >> 8 & 0xffff) / 8192.f - 3;
 }
 
-START_TEST(temperature_0_takes_the_likeliest_and_of_equals_the_lowest)
+TEST(temperature_0_takes_the_likeliest_and_of_equals_the_lowest)
 {
     const float logits[] = {-1, 3, 2.5f, 3, -7};
     const struct client_sample_options options = by(0, 0, 1, 9);
@@ -110,12 +109,11 @@ START_TEST(temperature_0_takes_the_likeliest_and_of_equals_the_lowest)
         ck_assert_uint_eq(counts[1], 100);
     }
 }
-END_TEST
 
 /* ln 1, ln 2, ln 3, ln 4: probabilities 0.1, 0.2, 0.3, 0.4. */
 static const float tenths[] = {0, 0.69314718f, 1.0986123f, 1.3862944f};
 
-START_TEST(small_distributions_come_out_as_by_hand)
+TEST(small_distributions_come_out_as_by_hand)
 {
     static const struct {
         double temperature;
@@ -149,9 +147,8 @@ START_TEST(small_distributions_come_out_as_by_hand)
         check_frequencies(counts, cases[i].p, 4, 20000);
     }
 }
-END_TEST
 
-START_TEST(frequencies_are_those_of_the_plain_rules)
+TEST(frequencies_are_those_of_the_plain_rules)
 {
     static const struct client_sample_options cases[] = {
         {1, 0, 1, 1},      {0.7, 0, 1, 2},  {2, 0, 1, 3},       {1, 1, 1, 4},     {1, 40, 1, 5},
@@ -173,10 +170,9 @@ START_TEST(frequencies_are_those_of_the_plain_rules)
         }
     }
 }
-END_TEST
 
 /* Which of several equal ones are among the k: the lowest ids. */
-START_TEST(equal_logits_are_counted_from_the_lowest_id)
+TEST(equal_logits_are_counted_from_the_lowest_id)
 {
     const float logits[] = {1, 2, 1, 2, 2, 1, 1};
     static const double p[][7] = {{0, 0.5, 0, 0.5, 0, 0, 0}, {0, 1, 0, 0, 0, 0, 0}};
@@ -188,9 +184,8 @@ START_TEST(equal_logits_are_counted_from_the_lowest_id)
         check_frequencies(counts, p[i], 7, 2000);
     }
 }
-END_TEST
 
-START_TEST(a_draw_depends_on_seed_and_position_alone)
+TEST(a_draw_depends_on_seed_and_position_alone)
 {
     const struct client_sample_options options = by(1, 0, 1, 77), other = by(1, 0, 1, 78);
     struct client_sampler forth, back, seeded;
@@ -217,9 +212,8 @@ START_TEST(a_draw_depends_on_seed_and_position_alone)
     client_sampler_free(&back);
     client_sampler_free(&seeded);
 }
-END_TEST
 
-START_TEST(logits_that_are_no_numbers_are_refused)
+TEST(logits_that_are_no_numbers_are_refused)
 {
     const float bad[] = {NAN, -NAN, INFINITY, -INFINITY};
     float logits[5] = {1, 2, 3, 4, 5};
@@ -238,10 +232,9 @@ START_TEST(logits_that_are_no_numbers_are_refused)
         client_sampler_free(&s);
     }
 }
-END_TEST
 
 /* The ends of float's range: differences that no float holds. */
-START_TEST(the_largest_logits_are_numbers_too)
+TEST(the_largest_logits_are_numbers_too)
 {
     const float logits[] = {-3.4e38f, 3.4e38f, 0, 3.4e38f};
     static const double p[] = {0, 0.5, 0, 0.5};
@@ -253,9 +246,8 @@ START_TEST(the_largest_logits_are_numbers_too)
     count(counts, &cold, logits, 4, 2000);
     check_frequencies(counts, p, 4, 2000);
 }
-END_TEST
 
-START_TEST(options_out_of_range_are_named)
+TEST(options_out_of_range_are_named)
 {
     static const struct {
         struct client_sample_options options;
@@ -277,20 +269,4 @@ START_TEST(options_out_of_range_are_named)
         ck_assert_msg(strncmp(err.text, cases[i].says, strlen(cases[i].says)) == 0, "%s", err.text);
     }
     ck_assert_int_eq(client_sample_check(&fine, NULL), 0);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("sample");
-
-    tcase_add_test(tests, temperature_0_takes_the_likeliest_and_of_equals_the_lowest);
-    tcase_add_test(tests, small_distributions_come_out_as_by_hand);
-    tcase_add_test(tests, frequencies_are_those_of_the_plain_rules);
-    tcase_add_test(tests, equal_logits_are_counted_from_the_lowest_id);
-    tcase_add_test(tests, a_draw_depends_on_seed_and_position_alone);
-    tcase_add_test(tests, logits_that_are_no_numbers_are_refused);
-    tcase_add_test(tests, the_largest_logits_are_numbers_too);
-    tcase_add_test(tests, options_out_of_range_are_named);
-    return run_tests(tests);
 }

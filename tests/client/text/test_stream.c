@@ -1,10 +1,9 @@
 /* Characters out of bytes that come in pieces. */
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "client/text/stream.h"
 #include "client/text/utf8.h"
 
-#include <check.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
@@ -56,7 +55,7 @@ static void decode(char out[200], const char *bytes, size_t piece)
     client_stream_free(&stream);
 }
 
-START_TEST(pieces_of_any_size_give_the_same_text)
+TEST_EACH(pieces_of_any_size_give_the_same_text, N_CASES)
 {
     for (size_t piece = 1; piece < 25; piece++) {
         char out[200];
@@ -64,9 +63,8 @@ START_TEST(pieces_of_any_size_give_the_same_text)
         ck_assert_str_eq(out, cases[_i].text);
     }
 }
-END_TEST
 
-START_TEST(a_character_comes_as_soon_as_its_last_byte)
+TEST(a_character_comes_as_soon_as_its_last_byte)
 {
     struct client_stream stream = {0};
     static const size_t lengths[] = {0, 0, 0, 4, 1, 0, 2};
@@ -80,14 +78,4 @@ START_TEST(a_character_comes_as_soon_as_its_last_byte)
     ck_assert_int_eq(client_stream_push(&stream, &text, &n, "\xE2\x82", 2, true, NULL), 0);
     ck_assert_uint_eq(n, 3);
     client_stream_free(&stream);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("stream");
-
-    tcase_add_loop_test(tests, pieces_of_any_size_give_the_same_text, 0, N_CASES);
-    tcase_add_test(tests, a_character_comes_as_soon_as_its_last_byte);
-    return run_tests(tests);
 }

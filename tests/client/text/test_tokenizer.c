@@ -1,10 +1,9 @@
 /* Tokens against those of Hugging Face's tokenizers, in tests/fixtures/bpe, and files that nobody's tokenizer wrote. */
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "client/model/side.h"
 #include "client/text/tokenizer.h"
 
-#include <check.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -99,39 +98,34 @@ static void check_all(struct client_tokenizer *t, const char *name)
     client_tokenizer_close(t);
 }
 
-START_TEST(tokenizer_json_gives_the_tokens_that_hugging_face_s_gives)
+TEST(tokenizer_json_gives_the_tokens_that_hugging_face_s_gives)
 {
     check_all(open_side(add_file(json_object(), "tokenizer.json", "tokenizer.json"), 600), "tokenizer");
 }
-END_TEST
 
-START_TEST(vocab_json_and_merges_txt_are_the_same_tokenizer)
+TEST(vocab_json_and_merges_txt_are_the_same_tokenizer)
 {
     json_t *side = add_file(json_object(), "vocab.json", "vocab.json");
 
     check_all(open_side(add_file(side, "merges.txt", "merges.txt"), 600), "tokenizer");
 }
-END_TEST
 
-START_TEST(a_pattern_of_its_own_splits_and_words_are_taken_whole)
+TEST(a_pattern_of_its_own_splits_and_words_are_taken_whole)
 {
     check_all(open_side(add_file(json_object(), "tokenizer.json", "split.json"), 500), "split");
 }
-END_TEST
 
-START_TEST(added_tokens_are_matched_before_the_split_and_take_blanks_along)
+TEST(added_tokens_are_matched_before_the_split_and_take_blanks_along)
 {
     check_all(open_side(add_file(json_object(), "tokenizer.json", "added.json"), 700), "added");
 }
-END_TEST
 
-START_TEST(runs_of_blanks_may_be_added_tokens)
+TEST(runs_of_blanks_may_be_added_tokens)
 {
     check_all(open_side(add_file(json_object(), "tokenizer.json", "blanks.json"), 700), "blanks");
 }
-END_TEST
 
-START_TEST(without_files_a_vocabulary_of_256_is_one_of_bytes)
+TEST(without_files_a_vocabulary_of_256_is_one_of_bytes)
 {
     json_t *side = json_pack("{ss}", "generation_config.json", "{\"eos_token_id\": 0}"), *ids = json_array();
     char text[256];
@@ -153,10 +147,9 @@ START_TEST(without_files_a_vocabulary_of_256_is_one_of_bytes)
     ck_assert_ptr_nonnull(t);
     client_tokenizer_close(t);
 }
-END_TEST
 
 /* The files of a model of bytes say what tokenizers itself would write, and are known again as what they are. */
-START_TEST(a_model_of_bytes_has_the_files_that_hugging_face_s_would_write)
+TEST(a_model_of_bytes_has_the_files_that_hugging_face_s_would_write)
 {
     json_t *side = json_object(), *tokenizer,
            *wanted = json_load_file(TESTS_DIR "/fixtures/bytes/tokenizer.json", 0, NULL);
@@ -183,9 +176,8 @@ START_TEST(a_model_of_bytes_has_the_files_that_hugging_face_s_would_write)
     json_decref(ids);
     client_tokenizer_close(t);
 }
-END_TEST
 
-START_TEST(what_is_not_utf_8_is_refused_at_its_place)
+TEST(what_is_not_utf_8_is_refused_at_its_place)
 {
     static const char *const wrongs[] = {"abc\xFF", "abc\xE2\x82", "abc\xED\xA0\x80"};
     struct client_tokenizer *t = open_side(add_file(json_object(), "tokenizer.json", "tokenizer.json"), 600);
@@ -203,10 +195,9 @@ START_TEST(what_is_not_utf_8_is_refused_at_its_place)
     free(tokens.ids);
     client_tokenizer_close(t);
 }
-END_TEST
 
 /* By hand: the merges of a row of one letter go on as the heap finds them, left to right. */
-START_TEST(a_long_word_takes_no_more_than_n_log_n)
+TEST(a_long_word_takes_no_more_than_n_log_n)
 {
     enum { N = 4 << 20 };
     struct client_tokenizer *t = open_side(add_file(json_object(), "tokenizer.json", "tokenizer.json"), 600);
@@ -225,9 +216,8 @@ START_TEST(a_long_word_takes_no_more_than_n_log_n)
     free(tokens.ids);
     client_tokenizer_close(t);
 }
-END_TEST
 
-START_TEST(the_end_is_what_the_files_name)
+TEST(the_end_is_what_the_files_name)
 {
     static const struct {
         const char *file, *text;
@@ -252,7 +242,6 @@ START_TEST(the_end_is_what_the_files_name)
         client_tokenizer_close(t);
     }
 }
-END_TEST
 
 /* tokenizer.json of the fixture with the value at a path, "model.merges.0", replaced by JSON text; a path that ends with
  * '+' appends. */
@@ -297,7 +286,7 @@ static void refused(json_t *side, uint32_t vocabulary, const char *word)
     json_decref(side);
 }
 
-START_TEST(another_kind_of_tokenizer_is_refused_by_name)
+TEST(another_kind_of_tokenizer_is_refused_by_name)
 {
     static const struct {
         const char *path, *value, *word;
@@ -324,9 +313,8 @@ START_TEST(another_kind_of_tokenizer_is_refused_by_name)
     refused(add_file(json_object(), "vocab.json", "vocab.json"), 600, "merges.txt");
     refused(add_file(json_object(), "merges.txt", "merges.txt"), 600, "vocab.json");
 }
-END_TEST
 
-START_TEST(a_vocabulary_that_does_not_hold_together_is_refused)
+TEST(a_vocabulary_that_does_not_hold_together_is_refused)
 {
     static const struct {
         const char *path, *value, *word;
@@ -359,9 +347,8 @@ START_TEST(a_vocabulary_that_does_not_hold_together_is_refused)
     refused(add_file(json_object(), "tokenizer.json", "tokenizer.json"), 599, "outside the model's vocabulary of 599");
     refused(json_pack("{ss}", "tokenizer.json", "{\"model\": {\"type\": \"BPE\", \"type\": \"BPE\"}}"), 600, "line 1");
 }
-END_TEST
 
-START_TEST(patterns_that_mean_something_else_here_are_refused)
+TEST(patterns_that_mean_something_else_here_are_refused)
 {
     static const char *const others[][2] = {
         {"\\\\w+", "\\w"},        {"[a[b]]", "brackets in brackets"}, {"[^\\\\S]", "\\S"}, {"(", "compiled"},
@@ -379,10 +366,9 @@ START_TEST(patterns_that_mean_something_else_here_are_refused)
         refused(side_of(changed("pre_tokenizer", step)), 600, others[i][1]);
     }
 }
-END_TEST
 
 /* A vocabulary may have holes, be smaller than the model's, and hold a token that its letters do not spell. */
-START_TEST(holes_and_strange_tokens_are_lived_with)
+TEST(holes_and_strange_tokens_are_lived_with)
 {
     json_t *root = changed("added_tokens.+", "{\"id\": 900, \"content\": \"two words\"}");
     struct client_tokenizer *t = open_side(side_of(root), 1000);
@@ -395,7 +381,6 @@ START_TEST(holes_and_strange_tokens_are_lived_with)
     ck_assert_uint_eq(n, 9);
     client_tokenizer_close(t);
 }
-END_TEST
 
 /* Whatever opens must encode. */
 static void try_text(const char *text)
@@ -414,7 +399,7 @@ static void try_text(const char *text)
     json_decref(side);
 }
 
-START_TEST(damaged_files_never_do_harm)
+TEST(damaged_files_never_do_harm)
 {
     json_t *side = add_file(json_object(), "tokenizer.json", "tokenizer.json");
     char *text = strdup(json_string_value(json_object_get(side, "tokenizer.json")));
@@ -434,27 +419,4 @@ START_TEST(damaged_files_never_do_harm)
     }
     free(text);
     json_decref(side);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("tokenizer");
-
-    tcase_add_test(tests, tokenizer_json_gives_the_tokens_that_hugging_face_s_gives);
-    tcase_add_test(tests, vocab_json_and_merges_txt_are_the_same_tokenizer);
-    tcase_add_test(tests, a_pattern_of_its_own_splits_and_words_are_taken_whole);
-    tcase_add_test(tests, added_tokens_are_matched_before_the_split_and_take_blanks_along);
-    tcase_add_test(tests, runs_of_blanks_may_be_added_tokens);
-    tcase_add_test(tests, without_files_a_vocabulary_of_256_is_one_of_bytes);
-    tcase_add_test(tests, a_model_of_bytes_has_the_files_that_hugging_face_s_would_write);
-    tcase_add_test(tests, what_is_not_utf_8_is_refused_at_its_place);
-    tcase_add_test(tests, a_long_word_takes_no_more_than_n_log_n);
-    tcase_add_test(tests, the_end_is_what_the_files_name);
-    tcase_add_test(tests, another_kind_of_tokenizer_is_refused_by_name);
-    tcase_add_test(tests, a_vocabulary_that_does_not_hold_together_is_refused);
-    tcase_add_test(tests, patterns_that_mean_something_else_here_are_refused);
-    tcase_add_test(tests, holes_and_strange_tokens_are_lived_with);
-    tcase_add_test(tests, damaged_files_never_do_harm);
-    return run_tests(tests);
 }

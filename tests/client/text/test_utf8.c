@@ -1,9 +1,8 @@
 /* Every sequence of up to four bytes that matters, against the definition. */
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "client/text/utf8.h"
 
-#include <check.h>
 #include <string.h>
 
 /* RFC 3629, section 3, as a table of scalar values: encodes one; the number of bytes. */
@@ -20,7 +19,7 @@ static int encode(uint8_t out[4], uint32_t c)
     return n;
 }
 
-START_TEST(every_character_is_one_and_its_beginnings_are_cut_off)
+TEST(every_character_is_one_and_its_beginnings_are_cut_off)
 {
     uint8_t text[4];
 
@@ -35,10 +34,9 @@ START_TEST(every_character_is_one_and_its_beginnings_are_cut_off)
         }
     }
 }
-END_TEST
 
 /* Of all 2^24 beginnings of three bytes, and four where the first asks for it: as many are characters as there are. */
-START_TEST(nothing_else_is_a_character)
+TEST(nothing_else_is_a_character)
 {
     uint64_t n_characters[5] = {0};
 
@@ -53,9 +51,8 @@ START_TEST(nothing_else_is_a_character)
     ck_assert_uint_eq(n_characters[3], 0x10000 - 0x800 - 0x800); /* no surrogates */
     ck_assert_uint_eq(n_characters[4], 0x100000 / 0x40);         /* the last byte is one of 64 */
 }
-END_TEST
 
-START_TEST(whole_characters_end_where_something_is_wrong_or_cut)
+TEST(whole_characters_end_where_something_is_wrong_or_cut)
 {
     static const char text[] = "abcdefghijklmnopqrstuvwxyz0123456789abcdefghijklmnopqrstuvwxyz\xE2\x82\xAC-";
     uint8_t copy[sizeof text];
@@ -69,15 +66,4 @@ START_TEST(whole_characters_end_where_something_is_wrong_or_cut)
         ck_assert_uint_eq(client_utf8_whole(copy, n), i);
     }
     ck_assert_uint_eq(client_utf8_whole(copy, 0), 0);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("utf8");
-
-    tcase_add_test(tests, every_character_is_one_and_its_beginnings_are_cut_off);
-    tcase_add_test(tests, nothing_else_is_a_character);
-    tcase_add_test(tests, whole_characters_end_where_something_is_wrong_or_cut);
-    return run_tests(tests);
 }

@@ -1,8 +1,7 @@
 /* A model with a tokenizer of its own, from text to text: trained, measured, asked, and exported by the eps command. */
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,6 +74,14 @@ static void setup(void)
     copy("tokenizer.json", "model/tokenizer.json");
 }
 
+static void teardown(void)
+{
+    free(said);
+    processes_remove();
+}
+
+SUITE_FIXTURE_ONCE(setup, teardown)
+
 /* How many tokens eps eval --json counts in the text by this model. */
 static long tokens_of(const char *model, const char *data)
 {
@@ -85,7 +92,7 @@ static long tokens_of(const char *model, const char *data)
 }
 
 /* The text has about 4 bytes a token in the fixture's vocabulary: by hand, and far from its bytes. */
-START_TEST(a_tokenizer_goes_with_the_model_wherever_that_goes)
+TEST(a_tokenizer_goes_with_the_model_wherever_that_goes)
 {
     eps(0, "train --model model/config.json --data text.txt --out run --steps 3 --batch 4 --save-every 0 --device-mem "
            "256MiB");
@@ -101,10 +108,9 @@ START_TEST(a_tokenizer_goes_with_the_model_wherever_that_goes)
     eps(0, "train --resume run --steps 5 --device-mem 256MiB");
     same("run/step-5/tokenizer.json", "tokenizer.json");
 }
-END_TEST
 
 /* The same words, by their ids and as a text, go on alike; what goes on is a text. */
-START_TEST(a_prompt_of_words_is_the_prompt_of_their_ids)
+TEST(a_prompt_of_words_is_the_prompt_of_their_ids)
 {
     eps(0, "train --model model/config.json --data text.txt --out talk --steps 3 --batch 4 --save-every 0 --device-mem "
            "256MiB");
@@ -115,9 +121,8 @@ START_TEST(a_prompt_of_words_is_the_prompt_of_their_ids)
     ck_assert_uint_gt(strlen(said), 1);
     free(by_text);
 }
-END_TEST
 
-START_TEST(a_tokenizer_that_cannot_be_read_is_in_the_way_of_texts_alone)
+TEST(a_tokenizer_that_cannot_be_read_is_in_the_way_of_texts_alone)
 {
     static const char unigram[] = "{\"model\": {\"type\": \"Unigram\"}}";
     static const unsigned short ids[400] = {1, 2, 3};
@@ -133,29 +138,12 @@ START_TEST(a_tokenizer_that_cannot_be_read_is_in_the_way_of_texts_alone)
     ck_assert_msg(strstr(said, "Unigram") != NULL, "%s", said);
     copy("tokenizer.json", "model/tokenizer.json");
 }
-END_TEST
 
-START_TEST(a_text_alone_is_trained_on_and_says_with_what)
+TEST(a_text_alone_is_trained_on_and_says_with_what)
 {
     eps(0, "train --data text.txt --out alone --steps 1 --batch 2 --save-every 0 --device-mem 512MiB");
     ck_assert_msg(strstr(said, "byte-small, chosen for ") != NULL, "%s", said);
     char *config = processes_read(processes_path("alone/step-1/config.json"));
     ck_assert_msg(strstr(config, "\"n_embd\": 128") != NULL, "%s", config);
     free(config);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("words");
-
-    tcase_add_unchecked_fixture(tests, setup, processes_remove);
-    tcase_add_test(tests, a_tokenizer_goes_with_the_model_wherever_that_goes);
-    tcase_add_test(tests, a_prompt_of_words_is_the_prompt_of_their_ids);
-    tcase_add_test(tests, a_tokenizer_that_cannot_be_read_is_in_the_way_of_texts_alone);
-    tcase_add_test(tests, a_text_alone_is_trained_on_and_says_with_what);
-
-    const int failed = run_tests(tests);
-    free(said);
-    return failed != 0;
 }

@@ -1,22 +1,20 @@
 /* The CPU as a device: what open claims and refuses, copies, and the library's own bytes. */
 #include "device/device.h"
 #include "proto/plan/backend.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-START_TEST(the_table_is_complete)
+TEST(the_table_is_complete)
 {
     device_check(&device_cpu);
     ck_assert_str_eq(device_cpu.name, "cpu");
 }
-END_TEST
 
-START_TEST(there_is_one_cpu_device)
+TEST(there_is_one_cpu_device)
 {
     struct error err = {{0}};
     struct device *dev;
@@ -25,9 +23,8 @@ START_TEST(there_is_one_cpu_device)
     ck_assert_ptr_null(dev);
     ck_assert_str_eq(err.text, "there is no CPU device 1: all cores together are device 0");
 }
-END_TEST
 
-START_TEST(an_arena_beyond_the_address_space_is_refused)
+TEST(an_arena_beyond_the_address_space_is_refused)
 {
     const size_t bytes = (size_t)1 << 60;
     struct error err = {{0}};
@@ -39,7 +36,6 @@ START_TEST(an_arena_beyond_the_address_space_is_refused)
              bytes + plan_cpu.library_bytes(1));
     ck_assert_str_eq(err.text, text);
 }
-END_TEST
 
 static size_t resident_bytes(void)
 {
@@ -53,7 +49,7 @@ static size_t resident_bytes(void)
 }
 
 /* 64 MiB and a page: claimed at open, all of it with what products need, and no more than a thread's stack beside it. */
-START_TEST(open_claims_the_arena_and_close_gives_it_back)
+TEST(open_claims_the_arena_and_close_gives_it_back)
 {
     const size_t bytes = ((size_t)64 << 20) + 4096, slack = (size_t)2 << 20, taken = bytes + plan_cpu.library_bytes(2);
     const size_t before = resident_bytes();
@@ -72,9 +68,8 @@ START_TEST(open_claims_the_arena_and_close_gives_it_back)
         ck_assert_uint_le(resident_bytes(), before + slack);
     device_cpu.close(NULL);
 }
-END_TEST
 
-START_TEST(what_is_uploaded_comes_back)
+TEST(what_is_uploaded_comes_back)
 {
     const size_t bytes = ((size_t)3 << 20) + 7; /* over several pieces, the last one odd */
     unsigned char *data = malloc(bytes), *back = calloc(bytes, 1);
@@ -90,10 +85,9 @@ START_TEST(what_is_uploaded_comes_back)
     device_cpu.close(dev);
     free(data), free(back);
 }
-END_TEST
 
 /* A product of 4 x 4 tiles at least, attention of 6 heads in all, and what is short. */
-START_TEST(operations_are_counted_and_pieces_of_long_ones)
+TEST(operations_are_counted_and_pieces_of_long_ones)
 {
     enum { SIDE = 4 * PLAN_CPU_PRODUCT_HEIGHT, TOKENS = 8, WIDTH = 6 };
     const size_t bytes = 3 * (size_t)SIDE * SIDE * sizeof(float);
@@ -131,18 +125,4 @@ START_TEST(operations_are_counted_and_pieces_of_long_ones)
                                                          .scratch = x + (size_t)SIDE * SIDE});
     ck_assert_uint_eq(done, before + 6);
     device_cpu.close(dev);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("device");
-
-    tcase_add_test(tcase, the_table_is_complete);
-    tcase_add_test(tcase, there_is_one_cpu_device);
-    tcase_add_test(tcase, an_arena_beyond_the_address_space_is_refused);
-    tcase_add_test(tcase, open_claims_the_arena_and_close_gives_it_back);
-    tcase_add_test(tcase, what_is_uploaded_comes_back);
-    tcase_add_test(tcase, operations_are_counted_and_pieces_of_long_ones);
-    return run_tests(tcase);
 }

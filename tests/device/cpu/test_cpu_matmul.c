@@ -3,7 +3,7 @@
 #include "device/cpu/cpu.h"
 #include "tests/kit/operation.h"
 #include "tests/kit/reference.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -109,7 +109,9 @@ static void check_activation(struct device *dev, const struct grid *grid, enum m
     ck_assert_double_le(worst_ulp(out, slope, 1), 4); /* of a slope of 3 ulp, times 3, rounded again */
 }
 
-START_TEST(activations_and_slopes_are_within_three_ulp)
+SUITE_FIXTURE(mirror_forget, NULL)
+
+TEST_RANGE(activations_and_slopes_are_within_three_ulp, MODEL_GELU_NEW, MODEL_RELU + 1)
 {
     static struct grid grid;
 
@@ -124,7 +126,6 @@ START_TEST(activations_and_slopes_are_within_three_ulp)
         device_cpu.close(dev);
     }
 }
-END_TEST
 
 /* Shapes of GPT-2 layers of width 384 and a microbatch of 2 x 256: each product of a step, on 1 and 2 threads, and for
  * those that go row by row, the two halves of the rows by themselves. */
@@ -141,7 +142,7 @@ static const struct step_shape {
 };
 enum { N_STEP_SHAPES = sizeof step_shapes / sizeof *step_shapes };
 
-START_TEST(a_step_s_products_do_not_depend_on_threads_or_grouping)
+TEST_EACH(a_step_s_products_do_not_depend_on_threads_or_grouping, N_STEP_SHAPES)
 {
     const struct step_shape *s = &step_shapes[_i];
     float *a = operation_values(NUMBER_FP32, s->m * s->k, 1), *b = operation_values(NUMBER_FP32, s->n * s->k, 2);
@@ -174,7 +175,6 @@ START_TEST(a_step_s_products_do_not_depend_on_threads_or_grouping)
     device_cpu.close(one), device_cpu.close(two);
     free(c), free(again);
 }
-END_TEST
 
 /* Bytes of this process that are private and in memory. */
 static size_t anonymous_bytes(void)
@@ -192,7 +192,7 @@ static size_t anonymous_bytes(void)
 }
 
 /* The second call finds everything there; the first may have brought threads, whose stacks are not the device's. */
-START_TEST(products_take_no_memory)
+TEST(products_take_no_memory)
 {
     static const struct step_shape large[] = {{false, true, 1024, 3072, 768}, {true, false, 768, 3072, 1024}};
     const size_t n = 3072 * 1024;
@@ -221,15 +221,4 @@ START_TEST(products_take_no_memory)
             ck_assert_uint_le(anonymous_bytes(), before + (64 << 10)); /* of the C library's own */
     }
     device_cpu.close(dev);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = operation_cases("matmul");
-
-    tcase_add_loop_test(tcase, activations_and_slopes_are_within_three_ulp, MODEL_GELU_NEW, MODEL_RELU + 1);
-    tcase_add_loop_test(tcase, a_step_s_products_do_not_depend_on_threads_or_grouping, 0, N_STEP_SHAPES);
-    tcase_add_test(tcase, products_take_no_memory);
-    return run_tests(tcase);
 }

@@ -1,6 +1,6 @@
 /* The CPU's own exponential, in every instruction set, and what its sums make of numbers that are not finite. */
 #include "device/cpu/cpu.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 
@@ -16,7 +16,7 @@ static struct device *open_isa(enum cpu_isa isa)
     return dev;
 }
 
-START_TEST(the_exponential_is_within_one_ulp)
+TEST_RANGE(the_exponential_is_within_one_ulp, CPU_V2, CPU_ISAS)
 {
     static float out[GRID];
     const float running[3] = {0, 1, 0};
@@ -35,7 +35,6 @@ START_TEST(the_exponential_is_within_one_ulp)
     }
     device_cpu.close(dev);
 }
-END_TEST
 
 /* The loss of a row of two chunks of 20 that holds this value in this place, else zeros, under label 5. */
 static double loss_with(float value, int place, enum cpu_isa isa)
@@ -53,20 +52,10 @@ static double loss_with(float value, int place, enum cpu_isa isa)
     return loss;
 }
 
-START_TEST(a_loss_shows_what_is_not_finite)
+TEST_RANGE(a_loss_shows_what_is_not_finite, CPU_V2, CPU_ISAS)
 {
     for (int place = 7; place < 40 && cpu_isa_runs((enum cpu_isa)_i); place += 26) { /* either chunk */
         ck_assert(!isfinite(loss_with(NAN, place, (enum cpu_isa)_i)));
         ck_assert(!isfinite(loss_with(INFINITY, place, (enum cpu_isa)_i)));
     }
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("softmax");
-
-    tcase_add_loop_test(tcase, the_exponential_is_within_one_ulp, CPU_V2, CPU_ISAS);
-    tcase_add_loop_test(tcase, a_loss_shows_what_is_not_finite, CPU_V2, CPU_ISAS);
-    return run_tests(tcase);
 }

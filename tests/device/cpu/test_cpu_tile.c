@@ -2,7 +2,7 @@
  * bits however they are cut. */
 #include "device/cpu/cpu.h"
 #include "tests/kit/operation.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -130,7 +130,9 @@ static struct device *open_isa(enum number_type type, unsigned n_threads, enum c
     return dev;
 }
 
-START_TEST(odd_products_are_right_and_their_bits_depend_on_no_cut)
+SUITE_FIXTURE(mirror_forget, NULL)
+
+TEST_EACH(odd_products_are_right_and_their_bits_depend_on_no_cut, 2 * CPU_ISAS)
 {
     const enum cpu_isa isa = (enum cpu_isa)(_i % CPU_ISAS);
     const enum number_type type = _i / CPU_ISAS ? NUMBER_BF16 : NUMBER_FP32;
@@ -155,10 +157,9 @@ START_TEST(odd_products_are_right_and_their_bits_depend_on_no_cut)
     for (unsigned i = 0; i < 3; i++)
         device_cpu.close(devices[i]);
 }
-END_TEST
 
 /* The largest tile, over several steps of k. */
-START_TEST(a_tile_stays_within_its_scratch)
+TEST_EACH(a_tile_stays_within_its_scratch, 2 * CPU_ISAS)
 {
     const enum cpu_isa isa = (enum cpu_isa)(_i % CPU_ISAS);
     const enum number_type type = _i / CPU_ISAS ? NUMBER_BF16 : NUMBER_FP32;
@@ -187,11 +188,10 @@ START_TEST(a_tile_stays_within_its_scratch)
     }
     free(room);
 }
-END_TEST
 
 /* Numbers in steps of 2^-7 and half a step more, which the product adds: all but the largest are ties, also after a bias
  * of a step. rint, of the sum in steps, is the processor's own rounding. The product of one row has a kernel of its own. */
-START_TEST(ties_go_to_even_in_what_is_stored)
+TEST_EACH(ties_go_to_even_in_what_is_stored, 2 * CPU_ISAS)
 {
     enum { M = 5, N = 127 };
     const enum cpu_isa isa = (enum cpu_isa)(_i / 2);
@@ -228,15 +228,4 @@ START_TEST(ties_go_to_even_in_what_is_stored)
             ck_assert_double_eq((double)number_from_bf16(c[i * N + j]), want > 0 ? want : 0);
         }
     device_cpu.close(dev);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = operation_cases("tile");
-
-    tcase_add_loop_test(tcase, odd_products_are_right_and_their_bits_depend_on_no_cut, 0, 2 * CPU_ISAS);
-    tcase_add_loop_test(tcase, a_tile_stays_within_its_scratch, 0, 2 * CPU_ISAS);
-    tcase_add_loop_test(tcase, ties_go_to_even_in_what_is_stored, 0, 2 * CPU_ISAS);
-    return run_tests(tcase);
 }

@@ -1,7 +1,7 @@
 /* How products are handed to cuBLASLt: what is fused with them, and what is done where it refuses. That they are right
  * for all shapes is tested with every backend's. */
-#include "tests/kit/run.h"
 #include "tests/kit/simulated.h"
+#include "tests/kit/test.h"
 
 #include <errno.h>
 #include <math.h>
@@ -122,7 +122,9 @@ static const struct {
 };
 enum { N_FUSED = sizeof fused / sizeof *fused };
 
-START_TEST(what_the_library_does_as_we_would_is_fused)
+SUITE_FIXTURE(simulated_load, NULL)
+
+TEST_EACH(what_the_library_does_as_we_would_is_fused, N_FUSED)
 {
     set_up(fused[_i].type);
     struct device_matmul op = product(4, 8, 16, fused[_i].odd);
@@ -131,7 +133,6 @@ START_TEST(what_the_library_does_as_we_would_is_fused)
     ck_assert_uint_eq(launches(&op), fused[_i].launches);
     simulated_close(dev);
 }
-END_TEST
 
 /* With a bias, which a kernel of ours adds, now and ever after. */
 static void expect_bias_apart(void)
@@ -147,7 +148,7 @@ static void expect_bias_apart(void)
 }
 
 /* Without the library's bias: ours, once for every call of this shape. */
-START_TEST(what_the_library_refuses_to_fuse_is_done_after_the_product)
+TEST(what_the_library_refuses_to_fuse_is_done_after_the_product)
 {
     set_up(NUMBER_FP32);
     simulated.fail_call("cublasLtMatmulAlgoGetHeuristic", 0, cudaErrorNotSupported);
@@ -155,20 +156,18 @@ START_TEST(what_the_library_refuses_to_fuse_is_done_after_the_product)
     expect_bias_apart();
     simulated_close(dev);
 }
-END_TEST
 
 /* The same where it says nothing against it, and knows no algorithm, in one part or in several. */
-START_TEST(what_the_library_has_no_algorithm_to_fuse_is_done_after_the_product)
+TEST(what_the_library_has_no_algorithm_to_fuse_is_done_after_the_product)
 {
     set_up(NUMBER_FP32);
     simulated.no_algorithm(2);
     expect_bias_apart();
     simulated_close(dev);
 }
-END_TEST
 
 /* Fused, and for good; not where there is one for sums in one part. */
-START_TEST(a_product_without_an_algorithm_in_one_part_is_computed_in_ordered_parts)
+TEST(a_product_without_an_algorithm_in_one_part_is_computed_in_ordered_parts)
 {
     set_up(NUMBER_BF16);
     struct device_matmul op = product(3, 5, 7, false);
@@ -186,10 +185,9 @@ START_TEST(a_product_without_an_algorithm_in_one_part_is_computed_in_ordered_par
     ck_assert_uint_eq(simulated.count().products_in_parts, before + 2);
     simulated_close(dev);
 }
-END_TEST
 
 /* Refused, or without an algorithm. */
-START_TEST(a_product_that_the_library_has_not_is_named)
+TEST_EACH(a_product_that_the_library_has_not_is_named, 2)
 {
     struct error err = {""};
 
@@ -207,10 +205,9 @@ START_TEST(a_product_that_the_library_has_not_is_named)
                   "%s", err.text);
     simulated_close(dev);
 }
-END_TEST
 
 /* 135 shapes, of which 128 are remembered, and some that are not any more. */
-START_TEST(more_shapes_than_are_remembered_take_no_more_memory)
+TEST(more_shapes_than_are_remembered_take_no_more_memory)
 {
     enum { MOST = 135 };
     set_up(NUMBER_FP32);
@@ -224,19 +221,4 @@ START_TEST(more_shapes_than_are_remembered_take_no_more_memory)
     }
     ck_assert_uint_eq(simulated.count().allocations, before);
     simulated_close(dev);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("cublas");
-
-    tcase_add_checked_fixture(tcase, simulated_load, NULL);
-    tcase_add_loop_test(tcase, what_the_library_does_as_we_would_is_fused, 0, N_FUSED);
-    tcase_add_test(tcase, what_the_library_refuses_to_fuse_is_done_after_the_product);
-    tcase_add_test(tcase, what_the_library_has_no_algorithm_to_fuse_is_done_after_the_product);
-    tcase_add_test(tcase, a_product_without_an_algorithm_in_one_part_is_computed_in_ordered_parts);
-    tcase_add_loop_test(tcase, a_product_that_the_library_has_not_is_named, 0, 2);
-    tcase_add_test(tcase, more_shapes_than_are_remembered_take_no_more_memory);
-    return run_tests(tcase);
 }

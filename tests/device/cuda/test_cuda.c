@@ -2,8 +2,8 @@
  * operations are computed by the tests of every backend; here they are as few as show an order. */
 #include "proto/base/number.h"
 #include "proto/plan/backend.h"
-#include "tests/kit/run.h"
 #include "tests/kit/simulated.h"
+#include "tests/kit/test.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -43,7 +43,9 @@ static void *lend(struct device *dev, void *host, size_t bytes, bool writable)
     return host;
 }
 
-START_TEST(a_device_that_was_opened_and_closed_leaves_nothing)
+SUITE_FIXTURE(simulated_load, NULL)
+
+TEST(a_device_that_was_opened_and_closed_leaves_nothing)
 {
     for (int i = 0; i < 3; i++) {
         struct device *dev = simulated_open(NUMBER_BF16, 0);
@@ -57,10 +59,9 @@ START_TEST(a_device_that_was_opened_and_closed_leaves_nothing)
         simulated_close(dev);
     }
 }
-END_TEST
 
 /* An allocation fails, then the one after it, and so on until the device opens. */
-START_TEST(an_open_that_fails_half_way_leaves_nothing)
+TEST(an_open_that_fails_half_way_leaves_nothing)
 {
     unsigned n_failed = 0;
 
@@ -82,7 +83,6 @@ START_TEST(an_open_that_fails_half_way_leaves_nothing)
     }
     ck_assert_uint_ge(n_failed, 200); /* queues, marks, pieces, workspace, scratch, arena */
 }
-END_TEST
 
 static const size_t sizes[] = {1, 4096, PIECE - 1, PIECE, PIECE + 1, 3 * PIECE + 77};
 enum { N_SIZES = sizeof sizes / sizeof *sizes };
@@ -111,7 +111,7 @@ static void copy_both_ways(struct device *dev, size_t n, int lent)
     free(back);
 }
 
-START_TEST(what_is_uploaded_comes_back_in_every_order_of_the_queues)
+TEST_EACH(what_is_uploaded_comes_back_in_every_order_of_the_queues, SIMULATED_ORDERS)
 {
     struct device *dev = simulated_open(NUMBER_FP32, _i);
 
@@ -121,10 +121,9 @@ START_TEST(what_is_uploaded_comes_back_in_every_order_of_the_queues)
     ck_assert_uint_eq(simulated.count().pageable_copies, 0);
     simulated_close(dev);
 }
-END_TEST
 
 /* An upload from memory that was not lent is over for the host when it returns. */
-START_TEST(memory_that_was_not_lent_may_change_after_an_upload)
+TEST_EACH(memory_that_was_not_lent_may_change_after_an_upload, SIMULATED_ORDERS)
 {
     struct device *dev = simulated_open(NUMBER_FP32, _i);
     unsigned char *from = noise(PIECE + 9, 1), *same = noise(PIECE + 9, 1), *back = noise(PIECE + 9, 2);
@@ -139,7 +138,6 @@ START_TEST(memory_that_was_not_lent_may_change_after_an_upload)
     free(same);
     free(back);
 }
-END_TEST
 
 enum { ROWS = 3, COLUMNS = 40 };
 
@@ -184,29 +182,27 @@ static void check_relay(struct device *dev, unsigned spread)
         ck_assert_float_eq(slots[i], (float)(ROWS * (100 * (i / COLUMNS) + i % COLUMNS)));
 }
 
-START_TEST(queues_wait_for_the_marks_they_follow)
+TEST_EACH(queues_wait_for_the_marks_they_follow, SIMULATED_ORDERS)
 {
     struct device *dev = simulated_open(NUMBER_FP32, _i);
 
     check_relay(dev, 0);
     simulated_close(dev);
 }
-END_TEST
 
 /* More than there are events at first. */
-START_TEST(old_marks_still_stand_for_what_was_queued)
+TEST_EACH(old_marks_still_stand_for_what_was_queued, SIMULATED_ORDERS)
 {
     struct device *dev = simulated_open(NUMBER_FP32, _i);
 
     check_relay(dev, 70);
     simulated_close(dev);
 }
-END_TEST
 
 enum { FIRST_EVENTS = DEVICE_QUEUES * 64 + 2 /* of marks, and of the two pieces */ };
 
 /* A number that is zeroed only after the mark; the queues that copy come first wherever they may go on. */
-START_TEST(a_mark_is_waited_for_alone_however_many_came_after_it)
+TEST(a_mark_is_waited_for_alone_however_many_came_after_it)
 {
     struct device *dev = simulated_open(NUMBER_FP32, CUDASIM_STREAMS_NEWEST_FIRST);
     float *x = simulated.ops->arena(dev);
@@ -225,10 +221,9 @@ START_TEST(a_mark_is_waited_for_alone_however_many_came_after_it)
     ck_assert_int_eq(simulated.ops->sync(dev), 0);
     simulated_close(dev);
 }
-END_TEST
 
 /* 200 marks at a time take 256 events, however often. */
-START_TEST(there_are_as_many_events_as_marks_under_way)
+TEST(there_are_as_many_events_as_marks_under_way)
 {
     struct device *dev = simulated_open(NUMBER_FP32, CUDASIM_STREAMS_AS_ISSUED);
 
@@ -243,9 +238,8 @@ START_TEST(there_are_as_many_events_as_marks_under_way)
     }
     simulated_close(dev);
 }
-END_TEST
 
-START_TEST(a_mark_that_finds_no_event_is_a_fault)
+TEST(a_mark_that_finds_no_event_is_a_fault)
 {
     struct device *dev = simulated_open(NUMBER_FP32, 0);
     struct error err = {""};
@@ -260,9 +254,8 @@ START_TEST(a_mark_that_finds_no_event_is_a_fault)
     ck_assert_msg(strstr(err.text, "memory is full"), "%s", err.text);
     simulated_close(dev);
 }
-END_TEST
 
-START_TEST(marks_ascend_from_one_and_none_is_waited_for)
+TEST(marks_ascend_from_one_and_none_is_waited_for)
 {
     struct device *dev = simulated_open(NUMBER_FP32, 0);
 
@@ -274,9 +267,8 @@ START_TEST(marks_ascend_from_one_and_none_is_waited_for)
     ck_assert_int_eq(simulated.ops->finish(dev, DEVICE_PUSH, 1), 0);
     simulated_close(dev);
 }
-END_TEST
 
-START_TEST(a_step_neither_allocates_nor_waits_for_the_whole_device)
+TEST(a_step_neither_allocates_nor_waits_for_the_whole_device)
 {
     struct device *dev = simulated_open(NUMBER_FP32, CUDASIM_STREAMS_RANDOM);
     float *x = simulated.ops->arena(dev);
@@ -303,12 +295,11 @@ START_TEST(a_step_neither_allocates_nor_waits_for_the_whole_device)
     ck_assert_uint_eq(after.events, before.events);
     simulated_close(dev);
 }
-END_TEST
 
 /* ---- host memory ---- */
 
 /* As a segment of weights is: a mapping without the right to write. */
-START_TEST(memory_that_cannot_be_written_is_lent_for_reading)
+TEST_EACH(memory_that_cannot_be_written_is_lent_for_reading, SIMULATED_ORDERS)
 {
     struct device *dev = simulated_open(NUMBER_FP32, _i);
     const size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -328,9 +319,8 @@ START_TEST(memory_that_cannot_be_written_is_lent_for_reading)
     simulated_close(dev); /* takes it back */
     munmap(shared, 2 * page);
 }
-END_TEST
 
-START_TEST(memory_that_cannot_be_locked_is_refused_by_a_sentence_and_copied_from_all_the_same)
+TEST_EACH(memory_that_cannot_be_locked_is_refused_by_a_sentence_and_copied_from_all_the_same, SIMULATED_ORDERS)
 {
     struct device *dev = simulated_open(NUMBER_FP32, _i);
     const size_t n = PIECE + 100;
@@ -354,10 +344,9 @@ START_TEST(memory_that_cannot_be_locked_is_refused_by_a_sentence_and_copied_from
     free(from);
     free(back);
 }
-END_TEST
 
 /* 1/3 and its like: every value is rounded, some up and some down. The longer one takes two rounds. */
-START_TEST(contributions_are_rounded_where_they_lie_and_copied)
+TEST_EACH(contributions_are_rounded_where_they_lie_and_copied, 2 * SIMULATED_ORDERS + 1)
 {
     const bool lent = _i / SIMULATED_ORDERS == 1;
     const size_t n = _i < 2 * SIMULATED_ORDERS ? 1000 : PLAN_CUDA_ROUNDING_BYTES / sizeof(uint16_t) + 13;
@@ -383,10 +372,9 @@ START_TEST(contributions_are_rounded_where_they_lie_and_copied)
     free(x);
     free(slot);
 }
-END_TEST
 
 /* Row i of the table holds i in all columns; 3,000 rows of 128 columns are more than one piece. */
-START_TEST(tables_in_host_memory_are_read_where_they_are)
+TEST_EACH(tables_in_host_memory_are_read_where_they_are, 2 * SIMULATED_ORDERS)
 {
     enum { N_TABLE = 3000, WIDTH = 128, N_TOKENS = 2500, M = 4 };
     const bool lent = _i / SIMULATED_ORDERS;
@@ -420,11 +408,10 @@ START_TEST(tables_in_host_memory_are_read_where_they_are)
     simulated_close(dev);
     free(table);
 }
-END_TEST
 
 /* ---- what goes wrong ---- */
 
-START_TEST(a_device_that_is_full_says_what_was_to_be_claimed)
+TEST(a_device_that_is_full_says_what_was_to_be_claimed)
 {
     struct error err = {""};
     struct device *dev;
@@ -435,9 +422,8 @@ START_TEST(a_device_that_is_full_says_what_was_to_be_claimed)
                   err.text);
     simulated.finish();
 }
-END_TEST
 
-START_TEST(a_device_that_is_lost_is_told_once_by_a_sentence_and_closes)
+TEST(a_device_that_is_lost_is_told_once_by_a_sentence_and_closes)
 {
     struct device *dev = simulated_open(NUMBER_FP32, 0);
     struct error err = {""};
@@ -454,10 +440,9 @@ START_TEST(a_device_that_is_lost_is_told_once_by_a_sentence_and_closes)
     ck_assert_msg(strstr(err.text, "cudaErrorIllegalAddress"), "%s", err.text);
     simulated.ops->close(dev);
 }
-END_TEST
 
 /* The first is told, not what came of it. */
-START_TEST(of_several_faults_the_first_is_told)
+TEST(of_several_faults_the_first_is_told)
 {
     struct device *dev = simulated_open(NUMBER_FP32, 0);
     struct error err = {""};
@@ -471,7 +456,6 @@ START_TEST(of_several_faults_the_first_is_told)
     ck_assert_msg(strstr(err.text, "the device's memory has failed"), "%s", err.text);
     simulated_close(dev);
 }
-END_TEST
 
 static const struct {
     const char *call;
@@ -488,7 +472,7 @@ static const struct {
 };
 enum { N_REFUSALS = sizeof refusals / sizeof *refusals };
 
-START_TEST(a_device_that_will_not_do_is_refused_by_one_sentence)
+TEST_EACH(a_device_that_will_not_do_is_refused_by_one_sentence, N_REFUSALS)
 {
     struct device_facts facts;
     struct error err = {""};
@@ -499,9 +483,8 @@ START_TEST(a_device_that_will_not_do_is_refused_by_one_sentence)
     ck_assert_ptr_null(strchr(err.text, '\n'));
     simulated.finish();
 }
-END_TEST
 
-START_TEST(a_device_that_is_not_there_or_too_old_is_refused)
+TEST(a_device_that_is_not_there_or_too_old_is_refused)
 {
     struct device_facts facts;
     struct device *dev;
@@ -521,11 +504,10 @@ START_TEST(a_device_that_is_not_there_or_too_old_is_refused)
     ck_assert_int_eq(simulated.ops->probe(0, &facts, &err), -ENODEV);
     ck_assert_msg(strstr(err.text, "no NVIDIA driver is installed"), "%s", err.text);
 }
-END_TEST
 
 /* By hand: of 1 GiB all is free, and what the backend holds beside an arena is a context, the workspace of 32 MiB, the
  * scratch of 8 MiB and the allowance of 192 MiB. */
-START_TEST(a_probe_tells_what_can_be_held_and_what_of_it_is_not_for_the_arena)
+TEST(a_probe_tells_what_can_be_held_and_what_of_it_is_not_for_the_arena)
 {
     struct device_facts facts, again;
     struct error err = {""};
@@ -538,35 +520,4 @@ START_TEST(a_probe_tells_what_can_be_held_and_what_of_it_is_not_for_the_arena)
     ck_assert_uint_eq(facts.available_bytes, ((uint64_t)1 << 30) + context);
     ck_assert_int_eq(simulated.ops->probe(0, &again, &err), 0);
     ck_assert_mem_eq(&facts, &again, sizeof facts);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("cuda");
-
-    tcase_add_checked_fixture(tcase, simulated_load, NULL);
-    tcase_add_test(tcase, a_device_that_was_opened_and_closed_leaves_nothing);
-    tcase_add_test(tcase, an_open_that_fails_half_way_leaves_nothing);
-    tcase_add_loop_test(tcase, what_is_uploaded_comes_back_in_every_order_of_the_queues, 0, SIMULATED_ORDERS);
-    tcase_add_loop_test(tcase, memory_that_was_not_lent_may_change_after_an_upload, 0, SIMULATED_ORDERS);
-    tcase_add_loop_test(tcase, queues_wait_for_the_marks_they_follow, 0, SIMULATED_ORDERS);
-    tcase_add_loop_test(tcase, old_marks_still_stand_for_what_was_queued, 0, SIMULATED_ORDERS);
-    tcase_add_test(tcase, a_mark_is_waited_for_alone_however_many_came_after_it);
-    tcase_add_test(tcase, there_are_as_many_events_as_marks_under_way);
-    tcase_add_test(tcase, a_mark_that_finds_no_event_is_a_fault);
-    tcase_add_test(tcase, marks_ascend_from_one_and_none_is_waited_for);
-    tcase_add_test(tcase, a_step_neither_allocates_nor_waits_for_the_whole_device);
-    tcase_add_loop_test(tcase, memory_that_cannot_be_written_is_lent_for_reading, 0, SIMULATED_ORDERS);
-    tcase_add_loop_test(tcase, memory_that_cannot_be_locked_is_refused_by_a_sentence_and_copied_from_all_the_same, 0,
-                        SIMULATED_ORDERS);
-    tcase_add_loop_test(tcase, contributions_are_rounded_where_they_lie_and_copied, 0, 2 * SIMULATED_ORDERS + 1);
-    tcase_add_loop_test(tcase, tables_in_host_memory_are_read_where_they_are, 0, 2 * SIMULATED_ORDERS);
-    tcase_add_test(tcase, a_device_that_is_full_says_what_was_to_be_claimed);
-    tcase_add_test(tcase, a_device_that_is_lost_is_told_once_by_a_sentence_and_closes);
-    tcase_add_test(tcase, of_several_faults_the_first_is_told);
-    tcase_add_loop_test(tcase, a_device_that_will_not_do_is_refused_by_one_sentence, 0, N_REFUSALS);
-    tcase_add_test(tcase, a_device_that_is_not_there_or_too_old_is_refused);
-    tcase_add_test(tcase, a_probe_tells_what_can_be_held_and_what_of_it_is_not_for_the_arena);
-    return run_tests(tcase);
 }

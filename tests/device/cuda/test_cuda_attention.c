@@ -6,7 +6,7 @@
 #include "proto/plan/backend.h"
 #include "tests/kit/operation.h"
 #include "tests/kit/reference.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 #include "tests/sim/cudasim.h"
 
 #include <math.h>
@@ -147,7 +147,9 @@ static void run(struct attention *t, void *results[RUNS])
     results[2] = take(t, t->op.qkv_gradient, t->shape->type, t->n_qkv);
 }
 
-START_TEST(attention_is_the_formula_in_any_order_of_threads)
+SUITE_FIXTURE(mirror_forget, NULL)
+
+TEST_EACH(attention_is_the_formula_in_any_order_of_threads, N_SHAPES)
 {
     struct attention t;
     void *first[RUNS], *again[RUNS];
@@ -171,7 +173,6 @@ START_TEST(attention_is_the_formula_in_any_order_of_threads)
     }
     tear_down(&t);
 }
-END_TEST
 
 /* Positions kept room for, tokens before, tokens at once. Chunks are of 128 positions, blocks have 1 query or 4. */
 static const struct cached_shape {
@@ -208,7 +209,7 @@ static void *attend_cached(struct attention *t, const struct cached_shape *s, si
 }
 
 /* Split over blocks or not, and however tokens were cut into calls. */
-START_TEST(cached_attention_is_the_formula_in_the_same_bits_always)
+TEST_EACH(cached_attention_is_the_formula_in_the_same_bits_always, N_CACHED_SHAPES)
 {
     const struct cached_shape *s = &cached_shapes[_i];
     const struct shape whole = {s->type, 1, s->first + s->n, s->n_heads, s->width, 0, s->skew};
@@ -225,14 +226,4 @@ START_TEST(cached_attention_is_the_formula_in_the_same_bits_always)
     ck_assert_mem_eq(attend_cached(&t, s, 50, s->n), first, s->n * s->width * number_bytes(s->type));
     ck_assert_mem_eq(attend_cached(&t, s, 63, 1), first, s->n * s->width * number_bytes(s->type));
     tear_down(&t);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = operation_cases("attention");
-
-    tcase_add_loop_test(tcase, attention_is_the_formula_in_any_order_of_threads, 0, N_SHAPES);
-    tcase_add_loop_test(tcase, cached_attention_is_the_formula_in_the_same_bits_always, 0, N_CACHED_SHAPES);
-    return run_tests(tcase);
 }

@@ -2,7 +2,7 @@
  * they compute the formulas is shown by the tests of every backend. */
 #include "tests/kit/kernels.h"
 #include "tests/kit/reference.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 
@@ -64,7 +64,7 @@ static const struct element_case element_cases[] = {
 };
 enum { N_ELEMENT_CASES = sizeof element_cases / sizeof *element_cases };
 
-START_TEST(elements_do_not_depend_on_where_they_lie)
+TEST_EACH(elements_do_not_depend_on_where_they_lie, NUMBER_TYPES *N_ELEMENT_CASES)
 {
     const struct element_case *c = &element_cases[_i / NUMBER_TYPES];
     const enum number_type type = (enum number_type)(_i % NUMBER_TYPES);
@@ -80,10 +80,9 @@ START_TEST(elements_do_not_depend_on_where_they_lie)
     ck_assert_msg(memcmp(whole.arrays[0].host, apart.arrays[0].host, whole.arrays[0].bytes) == 0, "%s", c->name);
     free_world(&whole), free_world(&apart);
 }
-END_TEST
 
 /* 2^33 rows in, elements of a row past its first token: the words are proto/base/random.h's. */
-START_TEST(dropout_draws_the_words_of_the_minibatch)
+TEST_EACH(dropout_draws_the_words_of_the_minibatch, 2)
 {
     const struct element_case c = {.m = 9, .n = 80 - (size_t)_i}; /* whole packs; single elements */
     struct world w = world_of(NUMBER_FP32);
@@ -95,14 +94,13 @@ START_TEST(dropout_draws_the_words_of_the_minibatch)
         ck_assert_float_eq(y[i], x[i] + (float)(reference_dropout(0.3f, dropout.key, 1ull << 33, i)) * h[i]);
     free(x), free_world(&w);
 }
-END_TEST
 
 static cudaError_t run_to_bf16(struct world *w, const void *context)
 {
     return cuda_to_bf16(&w->q, at(w, 0), at(w, 1), *(const size_t *)context);
 }
 
-START_TEST(contributions_are_rounded_to_nearest)
+TEST_EACH(contributions_are_rounded_to_nearest, 2)
 {
     const size_t n = 300000; /* more than the blocks have under way */
     struct world w = world_of(NUMBER_FP32);
@@ -121,15 +119,4 @@ START_TEST(contributions_are_rounded_to_nearest)
     ck_assert_uint_eq(to[10], 0xbf82);
     ck_assert_uint_eq(to[11], 0x7f80); /* an infinity */
     free_world(&w);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("cuda_elementwise");
-
-    tcase_add_loop_test(tcase, elements_do_not_depend_on_where_they_lie, 0, NUMBER_TYPES * N_ELEMENT_CASES);
-    tcase_add_loop_test(tcase, dropout_draws_the_words_of_the_minibatch, 0, 2);
-    tcase_add_loop_test(tcase, contributions_are_rounded_to_nearest, 0, 2);
-    return run_tests(tcase);
 }

@@ -1,7 +1,7 @@
 /* What is particular to the CUDA kernels of embeddings: sorted ids, runs of equal ones, pieces of the table, chunks of
  * tokens, tables in the host's memory. */
 #include "tests/kit/kernels.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 
@@ -60,7 +60,7 @@ static void check_backward(struct world *w, const struct look_up *l)
 }
 
 /* Ids below, in and above the table, none more than RUN times: the bits of a plain loop. */
-START_TEST(ids_are_added_in_order)
+TEST_EACH(ids_are_added_in_order, 6 * NUMBER_TYPES)
 {
     static const struct look_up shapes[] = {
         {1, 8, 3, 5, 5, false},          {40, 24, 3, 9, 9, false},     {40, 7, 3, 9, 4, false}, /* in three pieces */
@@ -77,10 +77,9 @@ START_TEST(ids_are_added_in_order)
     check_backward(&w, l);
     free_world(&w);
 }
-END_TEST
 
 /* One id has all tokens, or every other one: RUN - 1, RUN, RUN + 1 and many of it. */
-START_TEST(an_id_may_have_all_tokens)
+TEST_EACH(an_id_may_have_all_tokens, 10)
 {
     static const size_t counts[] = {RUN - 1, RUN, RUN + 1, 2 * RUN, 5 * RUN + 3};
     const struct look_up l = {
@@ -93,10 +92,9 @@ START_TEST(an_id_may_have_all_tokens)
     check_backward(&w, &l);
     free_world(&w);
 }
-END_TEST
 
 /* What an id gets does not depend on how the table is cut, to the last bit, however often it comes. */
-START_TEST(pieces_of_a_table_give_the_same_bits)
+TEST(pieces_of_a_table_give_the_same_bits)
 {
     const struct look_up whole = {.m = 700, .n = 9, .first = 0, .n_table = 5, .piece = 5};
     struct look_up cut = whole;
@@ -110,10 +108,9 @@ START_TEST(pieces_of_a_table_give_the_same_bits)
     ck_assert_mem_eq(a.arrays[TABLE].host, b.arrays[TABLE].host, a.arrays[TABLE].bytes);
     free_world(&a), free_world(&b);
 }
-END_TEST
 
 /* More tokens than are sorted at once; ids whose tokens lie on both sides of the border, and one with half of all. */
-START_TEST(tokens_are_sorted_in_chunks)
+TEST(tokens_are_sorted_in_chunks)
 {
     const struct look_up l = {.m = CHUNK + 2 * RUN + 5, .n = 1, .first = 0, .n_table = 300, .piece = 300};
     struct world w = backward_world(NUMBER_FP32, &l, true);
@@ -124,7 +121,6 @@ START_TEST(tokens_are_sorted_in_chunks)
     check_backward(&w, &l);
     free_world(&w);
 }
-END_TEST
 
 /* ---- forward ---- */
 
@@ -136,7 +132,7 @@ static cudaError_t run_embed(struct world *w, const void *context)
 }
 
 /* y in DY's place. Rows without an id stay; whole packs, single elements, rows longer than a warp has under way. */
-START_TEST(rows_are_looked_up)
+TEST_EACH(rows_are_looked_up, 20)
 {
     static const size_t widths[] = {8, 7, 48, 2600, 1029};
     const struct look_up l = {
@@ -160,17 +156,4 @@ START_TEST(rows_are_looked_up)
     for (size_t i = 0; i < l.m * l.n; i++)
         ck_assert_double_eq(get(&w, DY, i), want[i]);
     free(want), free_world(&w);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("cuda_embed");
-
-    tcase_add_loop_test(tcase, ids_are_added_in_order, 0, 6 * NUMBER_TYPES);
-    tcase_add_loop_test(tcase, an_id_may_have_all_tokens, 0, 10);
-    tcase_add_test(tcase, pieces_of_a_table_give_the_same_bits);
-    tcase_add_test(tcase, tokens_are_sorted_in_chunks);
-    tcase_add_loop_test(tcase, rows_are_looked_up, 0, 20);
-    return run_tests(tcase);
 }

@@ -2,7 +2,7 @@
  * that are read again, sums in lines of the scratch. */
 #include "tests/kit/kernels.h"
 #include "tests/kit/reference.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 
@@ -71,7 +71,7 @@ static void check_near(const struct world *w, int array, const double *want, siz
     }
 }
 
-START_TEST(norm_holds_rows_or_reads_them_again)
+TEST_EACH(norm_holds_rows_or_reads_them_again, NUMBER_TYPES *N_SHAPES)
 {
     const struct shape *s = &shapes[_i / NUMBER_TYPES];
     struct world w = norm_world(s, (enum number_type)(_i % NUMBER_TYPES));
@@ -83,10 +83,9 @@ START_TEST(norm_holds_rows_or_reads_them_again)
     check_near(&w, Y, want, s->m * s->n, 4 + 2 * fabs((double)s->shift), false);
     free(want), free(x), free(weight), free(bias), free_world(&w);
 }
-END_TEST
 
 /* A mean of 4096 and a deviation of 1, exact in fp32, whose mean is not: it is right to its last place. */
-START_TEST(a_mean_far_from_zero_costs_no_digits)
+TEST(a_mean_far_from_zero_costs_no_digits)
 {
     const struct shape s = {.m = 1, .n = 2560};
     struct world w = norm_world(&s, NUMBER_FP32);
@@ -102,7 +101,6 @@ START_TEST(a_mean_far_from_zero_costs_no_digits)
     ck_assert_double_eq_tol((double)statistics[1], 1 / sqrt(variance + (double)epsilon), 4 * 0x1p-24);
     free_world(&w);
 }
-END_TEST
 
 struct backward {
     struct shape shape;
@@ -134,7 +132,7 @@ static void add_initial(struct reference_norm_gradient *want, const struct world
         want->weight[j] += (double)weight[j], want->bias[j] += (double)bias[j];
 }
 
-START_TEST(norm_backward_holds_rows_or_reads_them_again)
+TEST_EACH(norm_backward_holds_rows_or_reads_them_again, 2 * NUMBER_TYPES * N_SHAPES)
 {
     const struct backward b = {shapes[_i / 2 / NUMBER_TYPES], _i % 2};
     const struct shape *s = &b.shape;
@@ -156,7 +154,6 @@ START_TEST(norm_backward_holds_rows_or_reads_them_again)
     check_near(&w, BIAS_GRADIENT, want.bias, s->n, roundings, true);
     free(x), free(dy), free(weight), free(want.x), free(want.weight), free(want.bias), free_world(&w);
 }
-END_TEST
 
 enum { AHEAD_ROWS = 6, AHEAD_BLOCKS = PROCESSORS /* a row fills one */ };
 
@@ -177,7 +174,7 @@ static cudaError_t run_over_the_next(struct world *w, const void *context)
     return rc;
 }
 
-START_TEST(the_next_row_is_on_its_way_before_this_one_is_written)
+TEST(the_next_row_is_on_its_way_before_this_one_is_written)
 {
     const struct shape s = {.m = AHEAD_ROWS + AHEAD_BLOCKS, .n = 8192};
     struct world w = norm_world(&s, NUMBER_BF16);
@@ -191,7 +188,6 @@ START_TEST(the_next_row_is_on_its_way_before_this_one_is_written)
     ck_assert_uint_eq(n_late, 0);
     free_world(&w);
 }
-END_TEST
 
 /* ---- sums over rows ---- */
 
@@ -206,7 +202,7 @@ static cudaError_t run_reduce(struct world *w, const void *context)
 }
 
 /* As if in double: half a unit in the last place, also where large values cancel. */
-START_TEST(sums_over_rows_lose_nothing_on_the_way)
+TEST_EACH(sums_over_rows_lose_nothing_on_the_way, NUMBER_TYPES *N_SUMS)
 {
     const struct shape *s = &sums[_i / NUMBER_TYPES];
     const enum number_type type = (enum number_type)(_i % NUMBER_TYPES);
@@ -227,7 +223,6 @@ START_TEST(sums_over_rows_lose_nothing_on_the_way)
         ck_assert_double_eq_tol((double)sum[j], want[j], fabs(want[j]) * 0x1.01p-24 + 0x1p-40);
     free(want), free_world(&w);
 }
-END_TEST
 
 static cudaError_t run_position_backward(struct world *w, const void *context)
 {
@@ -236,7 +231,7 @@ static cudaError_t run_position_backward(struct world *w, const void *context)
     return cuda_position_backward(&w->q, at(w, 0), at(w, 1), 11, s->m, s->n);
 }
 
-START_TEST(positions_are_summed_over_rows)
+TEST_EACH(positions_are_summed_over_rows, 2 * NUMBER_TYPES)
 {
     const struct shape s = {.m = 5, .n = 24 - (size_t)_i / 2}; /* whole packs; single elements */
     const enum number_type type = (enum number_type)(_i % NUMBER_TYPES);
@@ -251,18 +246,4 @@ START_TEST(positions_are_summed_over_rows)
     for (size_t j = 0; j < s.m * s.n; j++)
         ck_assert_double_eq_tol((double)sum[j], want[j], fabs(want[j]) * 0x1.01p-24 + 0x1p-40);
     free(want), free_world(&w);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("cuda_norm");
-
-    tcase_add_loop_test(tcase, norm_holds_rows_or_reads_them_again, 0, NUMBER_TYPES * N_SHAPES);
-    tcase_add_test(tcase, a_mean_far_from_zero_costs_no_digits);
-    tcase_add_test(tcase, the_next_row_is_on_its_way_before_this_one_is_written);
-    tcase_add_loop_test(tcase, norm_backward_holds_rows_or_reads_them_again, 0, 2 * NUMBER_TYPES * N_SHAPES);
-    tcase_add_loop_test(tcase, sums_over_rows_lose_nothing_on_the_way, 0, NUMBER_TYPES * N_SUMS);
-    tcase_add_loop_test(tcase, positions_are_summed_over_rows, 0, 2 * NUMBER_TYPES);
-    return run_tests(tcase);
 }

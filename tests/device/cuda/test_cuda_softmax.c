@@ -2,7 +2,7 @@
  * in bf16, which is written over logits that other threads read. */
 #include "tests/kit/kernels.h"
 #include "tests/kit/reference.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include <math.h>
 
@@ -53,7 +53,7 @@ static double gradient_at(const struct world *w, const struct shape *s, size_t i
     return get(w, LOGITS, i * s->stride * device_wide(w->q.type) + j);
 }
 
-START_TEST(the_gradient_takes_the_place_of_the_logits)
+TEST_EACH(the_gradient_takes_the_place_of_the_logits, NUMBER_TYPES *N_SHAPES)
 {
     const struct shape *s = &shapes[_i / NUMBER_TYPES];
     struct world w = softmax_world(s, (enum number_type)(_i % NUMBER_TYPES));
@@ -78,7 +78,6 @@ START_TEST(the_gradient_takes_the_place_of_the_logits)
     }
     free(logits), free(want), free_world(&w);
 }
-END_TEST
 
 /* Two chunks of 700, one after the other; label in the second. */
 static cudaError_t run_chunks(struct world *w, const void *context)
@@ -110,7 +109,7 @@ static double loss_with(float value, size_t place)
 }
 
 /* By hand: log(1398 + 2 e^value) less the label's 0. In every place, so that whole threads see nothing else. */
-START_TEST(logits_that_are_not_finite_upwards_show)
+TEST(logits_that_are_not_finite_upwards_show)
 {
     static const size_t places[] = {0, 4, 31, 32, 699};
 
@@ -121,7 +120,6 @@ START_TEST(logits_that_are_not_finite_upwards_show)
         ck_assert_double_eq_tol(loss_with(1000, places[i]), 1000 + log(2), 1e-4);
     }
 }
-END_TEST
 
 /* Rows of 701 logits, a stride apart. */
 static cudaError_t run_losses(struct world *w, const void *context)
@@ -134,7 +132,7 @@ static cudaError_t run_losses(struct world *w, const void *context)
 }
 
 /* So an evaluation in one plan gives the bits of another. */
-START_TEST(what_pads_a_row_changes_no_bit_of_its_loss)
+TEST(what_pads_a_row_changes_no_bit_of_its_loss)
 {
     static const struct shape tight = {3, 701, 701}, padded = {3, 701, 704};
     struct world worlds[] = {softmax_world(&tight, NUMBER_FP32), softmax_world(&padded, NUMBER_FP32)};
@@ -149,10 +147,9 @@ START_TEST(what_pads_a_row_changes_no_bit_of_its_loss)
     free_world(&worlds[0]);
     free_world(&worlds[1]);
 }
-END_TEST
 
 /* A chunk that is ruled out altogether counts for nothing. */
-START_TEST(a_chunk_of_minus_infinities_adds_nothing)
+TEST(a_chunk_of_minus_infinities_adds_nothing)
 {
     const struct shape s = {1, 1400, 1400};
     struct world w = softmax_world(&s, NUMBER_FP32);
@@ -164,16 +161,4 @@ START_TEST(a_chunk_of_minus_infinities_adds_nothing)
     run_once(&w, run_chunks, NULL);
     ck_assert_double_eq_tol(*(double *)w.arrays[LOSSES].host, log(700), 1e-6);
     free_world(&w);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("cuda_softmax");
-
-    tcase_add_loop_test(tcase, the_gradient_takes_the_place_of_the_logits, 0, NUMBER_TYPES * N_SHAPES);
-    tcase_add_test(tcase, logits_that_are_not_finite_upwards_show);
-    tcase_add_test(tcase, what_pads_a_row_changes_no_bit_of_its_loss);
-    tcase_add_test(tcase, a_chunk_of_minus_infinities_adds_nothing);
-    return run_tests(tcase);
 }

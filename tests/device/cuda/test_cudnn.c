@@ -1,10 +1,9 @@
 /* What becomes of attention where cuDNN is found, and where it has no algorithm for it: the library's plans, or our kernels,
  * with the same result, and a line for the log that says which and why. The library is the simulator's
  * (tests/sim/dnn.cpp), which computes what our graphs say. */
-#include "tests/kit/run.h"
 #include "tests/kit/simulated.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <math.h>
 #include <string.h>
@@ -141,7 +140,9 @@ static const struct found {
 };
 enum { N_FOUND = sizeof found / sizeof *found };
 
-START_TEST(attention_is_the_librarys_where_it_is_found)
+SUITE_FIXTURE(simulated_load, NULL)
+
+TEST_EACH(attention_is_the_librarys_where_it_is_found, 2 * N_FOUND)
 {
     const struct found *f = &found[_i / 2];
     const size_t n_rows = f->shape->n_rows - (size_t)(_i % 2), n_plans = _i % 2 ? n_rows : 1;
@@ -162,7 +163,6 @@ START_TEST(attention_is_the_librarys_where_it_is_found)
     ck_assert_mem_eq(theirs.sums, again.sums, sizeof again.sums);
     ck_assert_mem_eq(theirs.gradient, again.gradient, sizeof again.gradient);
 }
-END_TEST
 
 /* Forward that the library refuses in some way; what it has is too large, or fails, or varies from run to run. */
 static const struct refusal {
@@ -183,7 +183,7 @@ static const struct refusal {
 };
 enum { N_REFUSALS = sizeof refusals / sizeof *refusals };
 
-START_TEST(attention_is_ours_where_the_library_has_no_algorithm)
+TEST_EACH(attention_is_ours_where_the_library_has_no_algorithm, N_REFUSALS)
 {
     attend(&own, &none, &small, PLAN_ATTENTION_OWN, small.n_rows);
     attend(&theirs, &refusals[_i].dnn, &small, PLAN_ATTENTION_ORDERED, small.n_rows);
@@ -194,9 +194,8 @@ START_TEST(attention_is_ours_where_the_library_has_no_algorithm)
     ck_assert_mem_eq(theirs.sums, own.sums, sizeof own.sums);
     ck_assert_mem_eq(theirs.gradient, own.gradient, sizeof own.gradient);
 }
-END_TEST
 
-START_TEST(the_first_proposal_that_will_do_is_taken)
+TEST(the_first_proposal_that_will_do_is_taken)
 {
     const struct cudasim_dnn dnn = {.version = 91900,
                                     .n_proposals = 4,
@@ -206,7 +205,6 @@ START_TEST(the_first_proposal_that_will_do_is_taken)
     ck_assert_uint_eq(theirs.computed.dnn_plans, 2);
     ck_assert_uint_eq(theirs.computed.launches, 0);
 }
-END_TEST
 
 /* Of a version that cannot, of a job whose workers differ, of a shape, and of a library that has it not after all. */
 static const struct forward_only {
@@ -230,7 +228,7 @@ static const struct forward_only {
 };
 enum { N_FORWARD_ONLY = sizeof forward_only / sizeof *forward_only };
 
-START_TEST(backward_is_ours_where_the_library_has_none)
+TEST_EACH(backward_is_ours_where_the_library_has_none, N_FORWARD_ONLY)
 {
     const struct forward_only *f = &forward_only[_i];
     struct cudasim_dnn dnn = library(f->version);
@@ -245,10 +243,9 @@ START_TEST(backward_is_ours_where_the_library_has_none)
     ck_assert_uint_eq(theirs.computed.launches, 3);
     assert_alike(&theirs, &own);
 }
-END_TEST
 
 /* Dropout's bits must be ours, fp32 is not the library's, nor are heads of 4 values. */
-START_TEST(the_library_is_not_asked_for_what_it_could_not_do_alike)
+TEST_EACH(the_library_is_not_asked_for_what_it_could_not_do_alike, 3)
 {
     static const char *const why[] = {"attention: our own kernels: cuDNN has none in fp32",
                                       "attention: our own kernels: cuDNN's dropout has other bits",
@@ -269,10 +266,9 @@ START_TEST(the_library_is_not_asked_for_what_it_could_not_do_alike)
     ck_assert_uint_eq(simulated.count().dnn_searches, 0);
     simulated_close(dev);
 }
-END_TEST
 
 /* What was chosen stays chosen: other bits in the middle of a run would be worse than its end. */
-START_TEST(what_fails_in_a_step_is_a_fault)
+TEST(what_fails_in_a_step_is_a_fault)
 {
     struct cudasim_dnn dnn = library(92501);
     char told[DEVICE_TOLD];
@@ -290,10 +286,9 @@ START_TEST(what_fails_in_a_step_is_a_fault)
     ck_assert_ptr_nonnull(strstr(err.text, "cuda:0, attention forward through cuDNN (failed): "));
     simulated_close(dev);
 }
-END_TEST
 
 /* Ways by versions and devices, as the library's own frontend has them. */
-START_TEST(the_way_of_backward_is_a_fact_of_device_and_library)
+TEST_EACH(the_way_of_backward_is_a_fact_of_device_and_library, 8)
 {
     static const struct {
         const char *target;
@@ -313,20 +308,4 @@ START_TEST(the_way_of_backward_is_a_fact_of_device_and_library)
     simulated.have_dnn(&dnn);
     ck_assert_int_eq(simulated.ops->probe(0, &known, &err), 0);
     ck_assert_int_eq(known.attention, facts[_i].way);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("cudnn");
-
-    tcase_add_checked_fixture(tcase, simulated_load, NULL);
-    tcase_add_loop_test(tcase, attention_is_the_librarys_where_it_is_found, 0, 2 * N_FOUND);
-    tcase_add_loop_test(tcase, attention_is_ours_where_the_library_has_no_algorithm, 0, N_REFUSALS);
-    tcase_add_test(tcase, the_first_proposal_that_will_do_is_taken);
-    tcase_add_loop_test(tcase, backward_is_ours_where_the_library_has_none, 0, N_FORWARD_ONLY);
-    tcase_add_loop_test(tcase, the_library_is_not_asked_for_what_it_could_not_do_alike, 0, 3);
-    tcase_add_test(tcase, what_fails_in_a_step_is_a_fault);
-    tcase_add_loop_test(tcase, the_way_of_backward_is_a_fact_of_device_and_library, 0, 8);
-    return run_tests(tcase);
 }

@@ -1,8 +1,8 @@
 /* A step's copies and operations run in three queues of the device: whichever gets ahead of the others, where no mark holds it
  * back, the bits are those of one thing after the other. On the simulator, which can be told who is ahead. */
 #include "tests/kit/backend.h"
-#include "tests/kit/run.h"
 #include "tests/kit/setting.h"
+#include "tests/kit/test.h"
 
 #include <stdio.h>
 
@@ -64,16 +64,7 @@ static void check_orders(struct plan_choice choice, enum number_type precision)
     setting_close(&s);
 }
 
-START_TEST(no_order_of_the_queues_changes_a_bit)
+TEST_EACH(no_order_of_the_queues_changes_a_bit, N_CHOICES *NUMBER_TYPES)
 {
     check_orders(choices[_i / NUMBER_TYPES], (enum number_type)(_i % NUMBER_TYPES));
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("queues");
-
-    tcase_add_loop_test(tests, no_order_of_the_queues_changes_a_bit, 0, N_CHOICES * NUMBER_TYPES);
-    return run_tests(tests);
 }

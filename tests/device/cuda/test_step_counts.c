@@ -1,8 +1,8 @@
 /* What one step asks of the CUDA backend besides its arithmetic, counted on the device of tests/sim: launches, copies
  * and zeroings that nothing needs would make no result wrong. */
-#include "tests/kit/run.h"
 #include "tests/kit/setting.h"
 #include "tests/kit/simulated.h"
+#include "tests/kit/test.h"
 
 enum {
     ROWS = 4,
@@ -55,8 +55,10 @@ static struct cudasim_counts count_step(const struct model_config *config, enum 
     return counts;
 }
 
+SUITE_FIXTURE(simulated_load, NULL)
+
 /* What it scales is two gradients a block; where it does nothing these are used where they are. */
-START_TEST(without_dropout_no_gradient_is_copied)
+TEST(without_dropout_no_gradient_is_copied)
 {
     struct model_config drops = plain;
 
@@ -64,10 +66,9 @@ START_TEST(without_dropout_no_gradient_is_copied)
     const unsigned long without = count_step(&plain, NUMBER_FP32).launches;
     ck_assert_uint_eq(count_step(&drops, NUMBER_FP32).launches - without, 2 * BLOCKS * MICROBATCHES);
 }
-END_TEST
 
 /* By hand: each contribution is shorter than the first round, and than a slice. */
-START_TEST(contributions_in_bf16_are_rounded_on_the_device_and_copied)
+TEST(contributions_in_bf16_are_rounded_on_the_device_and_copied)
 {
     const struct cudasim_counts wide = count_step(&plain, NUMBER_FP32), narrow = count_step(&plain, NUMBER_BF16);
 
@@ -75,12 +76,11 @@ START_TEST(contributions_in_bf16_are_rounded_on_the_device_and_copied)
     ck_assert_uint_eq(narrow.copies, wide.copies);
     ck_assert_uint_eq(narrow.launches - wide.launches, CONTRIBUTIONS);
 }
-END_TEST
 
 /* By hand: zeroed are a block's vectors, which lie side by side in five places, the norm's, and both tables of the
  * embedding, of which a minibatch touches some rows. Matrices are written by their first products, which are cut like
  * those that add to them: a block's four and the head's. */
-START_TEST(what_products_write_is_not_zeroed_before)
+TEST(what_products_write_is_not_zeroed_before)
 {
     enum {
         WIDTH = 16,
@@ -95,16 +95,4 @@ START_TEST(what_products_write_is_not_zeroed_before)
     ck_assert_uint_eq(counts.zeroed_bytes,
                       sizeof(float) * (BLOCKS * BLOCK + 2 * WIDTH + (VOCABULARY + POSITIONS) * WIDTH));
     ck_assert_uint_eq(counts.products_in_parts, (4 * BLOCKS + 1) * MICROBATCHES);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("step_counts");
-
-    tcase_add_checked_fixture(tcase, simulated_load, NULL);
-    tcase_add_test(tcase, without_dropout_no_gradient_is_copied);
-    tcase_add_test(tcase, contributions_in_bf16_are_rounded_on_the_device_and_copied);
-    tcase_add_test(tcase, what_products_write_is_not_zeroed_before);
-    return run_tests(tcase);
 }

@@ -1,9 +1,8 @@
 /* Every operation of the CUDA backend has room on every device that its kernels are compiled for: shared memory of a block,
  * and registers, where nvcc has said how many a kernel takes (build/cuda-kernels.txt). */
-#include "tests/kit/run.h"
 #include "tests/kit/simulated.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <unistd.h>
 
 static const char *const targets[] = {"sm_80", "sm_86", "sm_89", "sm_90", "sm_100"};
@@ -93,7 +92,9 @@ static void multiply(struct device *dev, enum device_epilogue epilogue)
     simulated.ops->matmul(dev, &op);
 }
 
-START_TEST(every_operation_has_room)
+SUITE_FIXTURE(simulated_load, NULL)
+
+TEST_EACH(every_operation_has_room, N_TARGETS *NUMBER_TYPES)
 {
     struct device *dev = simulated_open((enum number_type)(_i / N_TARGETS), CUDASIM_STREAMS_AS_ISSUED);
     static const size_t head_widths[] = {16, 64, 128, 17, 256};
@@ -113,14 +114,4 @@ START_TEST(every_operation_has_room)
                   targets[_i % N_TARGETS], err.text);
     simulated.lose(cudaErrorLaunchFailure); /* nothing need run */
     simulated.ops->close(dev);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("targets");
-
-    tcase_add_checked_fixture(tcase, simulated_load, NULL);
-    tcase_add_loop_test(tcase, every_operation_has_room, 0, N_TARGETS * NUMBER_TYPES);
-    return run_tests(tcase);
 }

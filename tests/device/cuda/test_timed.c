@@ -3,9 +3,8 @@
 #include "tests/kit/timed.h"
 
 #include "proto/plan/host.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -78,8 +77,10 @@ static void multiply(struct device *dev)
     simulated.ops->matmul(dev, &op);
 }
 
+SUITE_FIXTURE(simulated_load, NULL)
+
 /* 1 ms up, 2 ms of products, 3 ms down, each after the other. */
-START_TEST(work_that_follows_other_work_waits_for_it)
+TEST(work_that_follows_other_work_waits_for_it)
 {
     struct device *dev = open_timed(NUMBER_FP32);
     static char up[1000], down[3000];
@@ -109,10 +110,9 @@ START_TEST(work_that_follows_other_work_waits_for_it)
     simulated.time(NULL);
     simulated_close(dev);
 }
-END_TEST
 
 /* The product after the first mark begins with it, though the second upload was queued before. */
-START_TEST(work_that_follows_nothing_runs_beside_other_work)
+TEST(work_that_follows_nothing_runs_beside_other_work)
 {
     struct device *dev = open_timed(NUMBER_BF16);
     static char up[4000];
@@ -132,10 +132,9 @@ START_TEST(work_that_follows_nothing_runs_beside_other_work)
     simulated.time(NULL);
     simulated_close(dev);
 }
-END_TEST
 
 /* The host works 5 ms before it queues anything; then waits for a thread that got 3 ms of work at 4 ms and 2 more at 5. */
-START_TEST(the_host_and_its_threads_take_time_too)
+TEST(the_host_and_its_threads_take_time_too)
 {
     struct device *dev = open_timed(NUMBER_FP32);
     const unsigned optimizer = simulated.thread("optimizer");
@@ -164,10 +163,9 @@ START_TEST(the_host_and_its_threads_take_time_too)
     simulated.time(NULL);
     simulated_close(dev);
 }
-END_TEST
 
 /* Half a million numbers: 6 bytes of memory each, then 2 over the link. */
-START_TEST(a_contribution_is_rounded_before_it_is_copied)
+TEST(a_contribution_is_rounded_before_it_is_copied)
 {
     enum { N = 500000 };
     struct device *dev = open_timed(NUMBER_FP32);
@@ -183,9 +181,8 @@ START_TEST(a_contribution_is_rounded_before_it_is_copied)
     simulated.time(NULL);
     simulated_close(dev);
 }
-END_TEST
 
-START_TEST(time_begins_at_0_and_ends_where_the_test_says)
+TEST(time_begins_at_0_and_ends_where_the_test_says)
 {
     struct device *dev = open_timed(NUMBER_FP32);
     struct cudasim_report r;
@@ -203,7 +200,6 @@ START_TEST(time_begins_at_0_and_ends_where_the_test_says)
     ck_assert_double_eq(r.makespan, 0);
     simulated_close(dev);
 }
-END_TEST
 
 /* ---- whole steps ---- */
 
@@ -257,7 +253,7 @@ enum { N_DRAWN = 4 };
 
 /* The optimizer is slow: a step takes no less than its work and never more than all work one after the other; and what the
  * device waits for is the optimizer. */
-START_TEST(a_step_that_the_optimizer_holds_up_waits_for_it)
+TEST_EACH(a_step_that_the_optimizer_holds_up_waits_for_it, N_DRAWN)
 {
     struct drawn_run run;
     struct timed t;
@@ -280,10 +276,9 @@ START_TEST(a_step_that_the_optimizer_holds_up_waits_for_it)
     timed_free(&t);
     setting_close(&run.s);
 }
-END_TEST
 
 /* It is fast, and so is the link: the device computes almost without a break. */
-START_TEST(a_step_that_nothing_holds_up_takes_what_it_computes)
+TEST_EACH(a_step_that_nothing_holds_up_takes_what_it_computes, N_DRAWN)
 {
     struct drawn_run run;
     struct timed t;
@@ -298,7 +293,6 @@ START_TEST(a_step_that_nothing_holds_up_takes_what_it_computes)
     timed_free(&t);
     setting_close(&run.s);
 }
-END_TEST
 
 /* What the optimizer needs for a step, in times of what the device computes. */
 static const double loads[] = {0.6, 0.9, 1.25, 2};
@@ -367,7 +361,7 @@ static struct pace measure(double load, bool added)
  * under way and for that of the bottom block; or, where it is the faster, the optimizer waits until the top block, whose
  * contribution it folded last, has made the next one. With the fewest slots, contributions wait on the device and
  * the optimizer for the next backward pass. */
-START_TEST(a_step_takes_as_long_as_the_slower_of_device_and_optimizer)
+TEST_EACH(a_step_takes_as_long_as_the_slower_of_device_and_optimizer, N_LOADS)
 {
     const struct pace fewest = measure(loads[_i], false), added = measure(loads[_i], true);
     const double longer = fmax(added.compute, added.optimizer);
@@ -378,10 +372,9 @@ START_TEST(a_step_takes_as_long_as_the_slower_of_device_and_optimizer)
     if (loads[_i] > 0.6) /* so fast an optimizer is done with each before the next comes */
         ck_assert_double_gt(fewest.step, 1.05 * longer + tail);
 }
-END_TEST
 
 /* Neither a clock nor an order changes a bit of what is computed, or of the time it takes. */
-START_TEST(time_is_the_same_every_time_and_changes_no_bit)
+TEST_EACH(time_is_the_same_every_time_and_changes_no_bit, N_DRAWN)
 {
     struct drawn_run run;
     struct timed one, other;
@@ -400,22 +393,4 @@ START_TEST(time_is_the_same_every_time_and_changes_no_bit)
     timed_free(&one);
     timed_free(&other);
     setting_close(&run.s);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("timed");
-
-    tcase_add_checked_fixture(tcase, simulated_load, NULL);
-    tcase_add_test(tcase, work_that_follows_other_work_waits_for_it);
-    tcase_add_test(tcase, work_that_follows_nothing_runs_beside_other_work);
-    tcase_add_test(tcase, the_host_and_its_threads_take_time_too);
-    tcase_add_test(tcase, a_contribution_is_rounded_before_it_is_copied);
-    tcase_add_test(tcase, time_begins_at_0_and_ends_where_the_test_says);
-    tcase_add_loop_test(tcase, a_step_that_the_optimizer_holds_up_waits_for_it, 0, N_DRAWN);
-    tcase_add_loop_test(tcase, a_step_that_nothing_holds_up_takes_what_it_computes, 0, N_DRAWN);
-    tcase_add_loop_test(tcase, a_step_takes_as_long_as_the_slower_of_device_and_optimizer, 0, N_LOADS);
-    tcase_add_loop_test(tcase, time_is_the_same_every_time_and_changes_no_bit, 0, N_DRAWN);
-    return run_tests(tcase);
 }

@@ -5,8 +5,8 @@
 #include "proto/plan/units.h"
 #include "tests/kit/backend.h"
 #include "tests/kit/extents.h"
-#include "tests/kit/run.h"
 #include "tests/kit/setting.h"
+#include "tests/kit/test.h"
 
 #include <string.h>
 
@@ -88,7 +88,7 @@ static void check_products(const struct product *want, unsigned n)
 }
 
 /* By hand: 300 tokens are tiles of 256 and 44. */
-START_TEST(a_tile_on_the_cpu_is_of_256_tokens)
+TEST(a_tile_on_the_cpu_is_of_256_tokens)
 {
     static const struct plan_choice choice = {.n_weight_buffers = 2, .whole_head = true};
     static const size_t tiles[] = {256, 44};
@@ -109,10 +109,9 @@ START_TEST(a_tile_on_the_cpu_is_of_256_tokens)
     array_link_free(&link);
     setting_close(&s);
 }
-END_TEST
 
 /* The same 300 tokens, in tiles of 200 and then in one, of padded units: what they add up is rounded once. */
-START_TEST(a_tile_on_cuda_is_as_large_as_can_be)
+TEST(a_tile_on_cuda_is_as_large_as_can_be)
 {
     static const struct plan_choice choice = {.n_weight_buffers = 2, .whole_head = true};
     static const size_t tiles[] = {200, 100, 300};
@@ -137,11 +136,10 @@ START_TEST(a_tile_on_cuda_is_as_large_as_can_be)
     array_link_free(&link);
     setting_close(&s);
 }
-END_TEST
 
 /* In microbatches of 120, 120 and 60 tokens and two units: 5 tiles of at most 100, whose logits are computed twice. What
  * they add up of the input's gradient is rounded once, in the place where it lies, or on its way to the host. */
-START_TEST(units_one_by_one_add_up_the_gradient_in_fp32)
+TEST_EACH(units_one_by_one_add_up_the_gradient_in_fp32, 2)
 {
     const struct plan_choice on_device = {.microbatch = 4, .n_weight_buffers = 1 + (uint32_t)_i};
     const struct plan_host_setting host = {.purpose = PLAN_TRAIN, .n_parts = 1, .n_workers = 1};
@@ -165,7 +163,6 @@ START_TEST(units_one_by_one_add_up_the_gradient_in_fp32)
     array_link_free(&device), array_link_free(&stashed);
     setting_close(&s);
 }
-END_TEST
 
 /* What a memory decides: one pass over both units or two, boundaries here or there, in microbatches of which the last is
  * the smallest. */
@@ -178,7 +175,7 @@ static const struct plan_choice places[] = {
 };
 enum { N_PLACES = sizeof places / sizeof *places };
 
-START_TEST(no_place_of_the_head_changes_a_bit)
+TEST_EACH(no_place_of_the_head_changes_a_bit, 2 * NUMBER_TYPES)
 {
     const enum number_type precision = (enum number_type)(_i % NUMBER_TYPES);
     const struct cut cut = _i / NUMBER_TYPES ? in_tiles : as_on_cpu;
@@ -196,7 +193,6 @@ START_TEST(no_place_of_the_head_changes_a_bit)
     array_link_free(&first);
     setting_close(&s);
 }
-END_TEST
 
 static size_t count_cleared(const struct setting *s, const struct plan_choice *choice, struct cut cut)
 {
@@ -208,7 +204,7 @@ static size_t count_cleared(const struct setting *s, const struct plan_choice *c
 }
 
 /* By hand: 2 and 3 rows pad the units. Each comes twice into one buffer, but that forward's last is backward's first. */
-START_TEST(what_pads_a_unit_is_cleared_where_others_were)
+TEST(what_pads_a_unit_is_cleared_where_others_were)
 {
     static const struct {
         struct plan_choice choice;
@@ -225,11 +221,10 @@ START_TEST(what_pads_a_unit_is_cleared_where_others_were)
                           cases[i].rows * WIDTH * sizeof(float));
     setting_close(&s);
 }
-END_TEST
 
 /* In fp32, of sums of 300 and 8,203 products in another order: 1e-5 as from float64. In bf16 as far from fp32 as in tiles of
  * 256, but for chance. */
-START_TEST(no_cut_of_the_head_moves_the_gradient)
+TEST_EACH(no_cut_of_the_head_moves_the_gradient, 2)
 {
     struct array_link exact, cut, half[2];
     struct setting s;
@@ -245,18 +240,4 @@ START_TEST(no_cut_of_the_head_moves_the_gradient)
                         1.1 * setting_distance(&s.model, half[0].gradient, exact.gradient));
     array_link_free(&exact), array_link_free(&cut), array_link_free(&half[0]), array_link_free(&half[1]);
     setting_close(&s);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("head");
-
-    tcase_add_test(tests, a_tile_on_the_cpu_is_of_256_tokens);
-    tcase_add_test(tests, a_tile_on_cuda_is_as_large_as_can_be);
-    tcase_add_loop_test(tests, units_one_by_one_add_up_the_gradient_in_fp32, 0, 2);
-    tcase_add_loop_test(tests, no_place_of_the_head_changes_a_bit, 0, 2 * NUMBER_TYPES);
-    tcase_add_test(tests, what_pads_a_unit_is_cleared_where_others_were);
-    tcase_add_loop_test(tests, no_cut_of_the_head_moves_the_gradient, 0, 2);
-    return run_tests(tests);
 }

@@ -2,17 +2,16 @@
 
 #include "proto/plan/units.h"
 #include "tests/kit/backend.h"
-#include "tests/kit/run.h"
 #include "tests/kit/setting.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 /* Element by element (some, under a sanitizer): fp32 against double, whose differences are good to 1e-9. Also proves that dropout's masks are the
  * same in forward, in recomputation, in backward and by definition. */
-START_TEST(gradients_are_the_slopes_of_the_loss)
+TEST_EACH(gradients_are_the_slopes_of_the_loss, SETTING_CONFIGS)
 {
     struct setting s;
     struct array_link link;
@@ -41,10 +40,9 @@ START_TEST(gradients_are_the_slopes_of_the_loss)
     array_link_free(&link);
     setting_close(&s);
 }
-END_TEST
 
 /* A table of 40,000 rows comes in two units, and a block of width 640 in two slices: slopes along random directions. */
-START_TEST(gradients_of_cut_units_are_the_slopes_of_the_loss)
+TEST_EACH(gradients_of_cut_units_are_the_slopes_of_the_loss, 2)
 {
     static const struct model_config large[] = {
         {1, 2, 64, 64, 9, 40000, MODEL_GELU_NEW, true, true, false, 1e-5f, 0, 0, 0, 0},
@@ -84,7 +82,6 @@ START_TEST(gradients_of_cut_units_are_the_slopes_of_the_loss)
     array_link_free(&link);
     setting_close(&s);
 }
-END_TEST
 
 /* One layer alone on a device: all visits of one direction over the whole minibatch. */
 struct stage {
@@ -291,7 +288,7 @@ static void free_outcome(struct outcome *o)
 }
 
 /* All bits set are NaNs: one that was read would show. */
-START_TEST(layers_read_nothing_that_they_were_not_given)
+TEST_EACH(layers_read_nothing_that_they_were_not_given, NUMBER_TYPES *SETTING_CONFIGS)
 {
     struct setting s;
     struct outcome clean, dirty;
@@ -313,7 +310,6 @@ START_TEST(layers_read_nothing_that_they_were_not_given)
     }
     setting_close(&s);
 }
-END_TEST
 
 enum { CUT_ROW = 4 };
 
@@ -355,7 +351,7 @@ static void free_cut(struct model *cut)
 }
 
 /* Rows of 3 tokens do not reach the second unit of positions, rows of 7 do. */
-START_TEST(positions_cut_in_two_units_are_as_in_one)
+TEST_EACH(positions_cut_in_two_units_are_as_in_one, 2)
 {
     struct setting whole, parted;
     struct outcome one, two;
@@ -374,10 +370,9 @@ START_TEST(positions_cut_in_two_units_are_as_in_one)
     free_cut(&parted.model);
     setting_close(&whole);
 }
-END_TEST
 
 /* Tokens 2 to 5 of a row, where positions are cut at 4; by hand: the row of wte plus that of wpe, one rounding. */
-START_TEST(embedding_begins_at_a_position)
+TEST(embedding_begins_at_a_position)
 {
     enum { FIRST = 2, N = 4 };
     struct setting whole, parted;
@@ -404,17 +399,4 @@ START_TEST(embedding_begins_at_a_position)
     close_stage(&st);
     free_cut(&parted.model);
     setting_close(&whole);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("layers");
-
-    tcase_add_loop_test(tests, gradients_are_the_slopes_of_the_loss, 0, SETTING_CONFIGS);
-    tcase_add_loop_test(tests, gradients_of_cut_units_are_the_slopes_of_the_loss, 0, 2);
-    tcase_add_loop_test(tests, layers_read_nothing_that_they_were_not_given, 0, NUMBER_TYPES * SETTING_CONFIGS);
-    tcase_add_loop_test(tests, positions_cut_in_two_units_are_as_in_one, 0, 2);
-    tcase_add_test(tests, embedding_begins_at_a_position);
-    return run_tests(tests);
 }

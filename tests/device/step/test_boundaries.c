@@ -5,10 +5,9 @@
 #include "proto/plan/units.h"
 #include "tests/kit/backend.h"
 #include "tests/kit/extents.h"
-#include "tests/kit/run.h"
 #include "tests/kit/setting.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -67,8 +66,23 @@ static const struct plan_backend *cut_head(const struct plan_backend *backend, u
     return &cut;
 }
 
+static bool simulated(void)
+{
+    return backend_get()->simulated;
+}
+
+static int rounds(void)
+{
+    return simulated() ? 2 : ROUNDS;
+}
+
+static int first_setting(void)
+{
+    return simulated() ? SETTING_CONFIGS - 1 : 0;
+}
+
 /* Whatever stays, is kept, passes through buffers or lies on the host. */
-START_TEST(every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte)
+TEST_EACH(every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte, rounds())
 {
     uint64_t state = 88172645463325252u + (uint64_t)_i;
 
@@ -93,7 +107,6 @@ START_TEST(every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte)
         setting_close(&s);
     }
 }
-END_TEST
 
 /* From the smallest budget, which every sixth is, over all between, evenly on a logarithmic scale, to twice what could be used. */
 static uint64_t random_budget(const struct setting *s, const struct plan_setting *setting, const struct plan_wish *wish,
@@ -110,7 +123,7 @@ static uint64_t random_budget(const struct setting *s, const struct plan_setting
 
 /* What the planner itself chooses for a random model, batch and budget: a roomy device's bits, and as many bytes as it says, counted
  * from what operations are given. Single rows, thirds and halves of a part, or free. */
-START_TEST(what_is_planned_for_a_budget_is_what_is_used_of_it)
+TEST_EACH(what_is_planned_for_a_budget_is_what_is_used_of_it, rounds())
 {
     unsigned n_stashed = 0, n_kept = 0, n_resident = 0, n_apart = 0;
     uint64_t state = 362436069362436069u + (uint64_t)_i;
@@ -146,10 +159,9 @@ START_TEST(what_is_planned_for_a_budget_is_what_is_used_of_it)
     ck_assert(backend_get()->simulated ||
               (n_stashed && n_stashed < 25 && n_kept && n_kept < 25 && n_resident && n_apart));
 }
-END_TEST
 
 /* What a stash on the host adds to the copies of a step is what the plan predicts. */
-START_TEST(tiles_move_as_many_bytes_as_predicted)
+TEST_EACH(tiles_move_as_many_bytes_as_predicted, 2)
 {
     uint64_t state = 362436069u + (uint64_t)_i;
 
@@ -180,10 +192,9 @@ START_TEST(tiles_move_as_many_bytes_as_predicted)
         setting_close(&s);
     }
 }
-END_TEST
 
 /* One unit's logits, computed twice for a share of two parts, once for each part alone. */
-START_TEST(a_head_in_one_pass_gives_the_bits_of_two)
+TEST_RANGE(a_head_in_one_pass_gives_the_bits_of_two, first_setting(), SETTING_CONFIGS)
 {
     struct setting s;
     struct array_link both, each;
@@ -202,10 +213,9 @@ START_TEST(a_head_in_one_pass_gives_the_bits_of_two)
     array_link_free(&both);
     setting_close(&s);
 }
-END_TEST
 
 /* Constant memory: 384 layers take what 12 take, and train as they would with room. */
-START_TEST(with_the_stash_on_the_host_depth_costs_the_device_nothing)
+TEST(with_the_stash_on_the_host_depth_costs_the_device_nothing)
 {
     static const uint32_t depths[] = {12, 24, 96, 384};
     const size_t n = backend_get()->simulated ? 2 : sizeof depths / sizeof *depths;
@@ -234,10 +244,10 @@ START_TEST(with_the_stash_on_the_host_depth_costs_the_device_nothing)
         setting_close(&s);
     }
 }
-END_TEST
 
 /* With a whole matrix of 154 MB: rows of it are gathered for the tokens there are, and it passes in pieces as the head. */
-START_TEST(a_vocabulary_of_50257_by_768_trains_under_24_mib)
+/* CUDA's libraries alone take more. */
+TEST_IF(a_vocabulary_of_50257_by_768_trains_under_24_mib, !backend_get()->cuda)
 {
     const struct model_config config = {2,     12,    768, 96, 64, 50257, MODEL_GELU_NEW, true, true,
                                         false, 1e-5f, 0,   0,  0,  0};
@@ -259,10 +269,9 @@ START_TEST(a_vocabulary_of_50257_by_768_trains_under_24_mib)
     array_link_free(&tight);
     setting_close(&s);
 }
-END_TEST
 
 /* Rows of a step keep their place between microbatches and parts while an evaluation passes in between. */
-START_TEST(an_evaluation_is_the_same_wherever_boundaries_are)
+TEST_RANGE(an_evaluation_is_the_same_wherever_boundaries_are, first_setting(), SETTING_CONFIGS)
 {
     struct setting s;
     double sums[3];
@@ -288,7 +297,6 @@ START_TEST(an_evaluation_is_the_same_wherever_boundaries_are)
     }
     setting_close(&s);
 }
-END_TEST
 
 /* The bytes of all traced tiles. */
 static uint64_t traced_bytes(int fd)
@@ -307,7 +315,7 @@ static uint64_t traced_bytes(int fd)
     return sum;
 }
 
-START_TEST(tiles_are_traced)
+TEST(tiles_are_traced)
 {
     const struct plan_host_setting host = {.purpose = PLAN_EVALUATE, .n_parts = 1, .n_workers = 1};
     const int fd = memfd_create("trace", MFD_CLOEXEC);
@@ -339,23 +347,4 @@ START_TEST(tiles_are_traced)
     array_link_free(&link);
     free(stash);
     setting_close(&s);
-}
-END_TEST
-
-int main(void)
-{
-    const bool simulated = backend_get()->simulated;
-    const int rounds = simulated ? 2 : ROUNDS, first = simulated ? SETTING_CONFIGS - 1 : 0;
-    TCase *tests = tcase_create("boundaries");
-
-    tcase_add_loop_test(tests, every_choice_gives_the_roomy_bits_and_uses_its_arena_to_the_byte, 0, rounds);
-    tcase_add_loop_test(tests, what_is_planned_for_a_budget_is_what_is_used_of_it, 0, rounds);
-    tcase_add_loop_test(tests, tiles_move_as_many_bytes_as_predicted, 0, 2);
-    tcase_add_loop_test(tests, a_head_in_one_pass_gives_the_bits_of_two, first, SETTING_CONFIGS);
-    tcase_add_test(tests, with_the_stash_on_the_host_depth_costs_the_device_nothing);
-    if (!backend_get()->cuda) /* whose libraries alone take more */
-        tcase_add_test(tests, a_vocabulary_of_50257_by_768_trains_under_24_mib);
-    tcase_add_test(tests, tiles_are_traced);
-    tcase_add_loop_test(tests, an_evaluation_is_the_same_wherever_boundaries_are, first, SETTING_CONFIGS);
-    return run_tests(tests);
 }

@@ -4,10 +4,9 @@
 #include "proto/plan/units.h"
 #include "proto/wire/message.h"
 #include "tests/kit/backend.h"
-#include "tests/kit/run.h"
 #include "tests/kit/setting.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -115,7 +114,13 @@ static void check_position(struct speech *t, const struct reference_gpt2 *ref, c
     }
 }
 
-START_TEST(logits_after_every_token_are_those_of_the_reference)
+/* The simulated device runs what kernels and queues have a part in. */
+static bool simulated(void)
+{
+    return backend_get()->simulated;
+}
+
+TEST_RANGE(logits_after_every_token_are_those_of_the_reference, simulated() ? 2 : 0, SETTING_CONFIGS)
 {
     struct speech t;
     struct reference_gpt2 ref;
@@ -130,10 +135,9 @@ START_TEST(logits_after_every_token_are_those_of_the_reference)
     reference_gpt2_free(&ref);
     tear_down(&t);
 }
-END_TEST
 
 /* A prompt of two tiles and a bit, and of exactly two. */
-START_TEST(a_long_prompt_then_single_tokens_are_as_the_reference_says)
+TEST_EACH(a_long_prompt_then_single_tokens_are_as_the_reference_says, simulated() ? 0 : 2)
 {
     struct speech t;
     struct reference_gpt2 ref;
@@ -152,10 +156,9 @@ START_TEST(a_long_prompt_then_single_tokens_are_as_the_reference_says)
     reference_gpt2_free(&ref);
     tear_down(&t);
 }
-END_TEST
 
 /* The loss of one label, from the head that never gives logits. */
-START_TEST(evaluation_of_the_same_row_says_the_same)
+TEST_IF(evaluation_of_the_same_row_says_the_same, !simulated())
 {
     struct speech t;
     double sum;
@@ -177,9 +180,8 @@ START_TEST(evaluation_of_the_same_row_says_the_same)
     }
     tear_down(&t);
 }
-END_TEST
 
-START_TEST(how_the_row_is_cut_into_runs_changes_rounding_only)
+TEST_IF(how_the_row_is_cut_into_runs_changes_rounding_only, !simulated())
 {
     static const uint32_t lengths[] = {2, 7, 63, 64, 65, 100};
     struct speech t;
@@ -199,9 +201,8 @@ START_TEST(how_the_row_is_cut_into_runs_changes_rounding_only)
     free(whole);
     tear_down(&t);
 }
-END_TEST
 
-START_TEST(threads_change_nothing)
+TEST_EACH(threads_change_nothing, simulated() ? 0 : 2)
 {
     struct speech t;
     float *one, *more;
@@ -216,9 +217,8 @@ START_TEST(threads_change_nothing)
     free(one);
     tear_down(&t);
 }
-END_TEST
 
-START_TEST(budgets_from_streamed_to_resident_give_the_same_bits)
+TEST_EACH(budgets_from_streamed_to_resident_give_the_same_bits, simulated() ? 1 : 2)
 {
     struct speech t;
     float *roomy;
@@ -238,11 +238,10 @@ START_TEST(budgets_from_streamed_to_resident_give_the_same_bits)
     free(roomy);
     tear_down(&t);
 }
-END_TEST
 
 /* wide's units: 9 of tokens, 1 of positions, a block, the norm. What is looked up, of tokens and positions, is pulled once
  * in any case; the block, the norm and the tokens' nine as the head once, or with each run. */
-START_TEST(units_are_pulled_once_or_for_each_visit)
+TEST_IF(units_are_pulled_once_or_for_each_visit, !simulated())
 {
     struct speech t;
 
@@ -269,9 +268,8 @@ START_TEST(units_are_pulled_once_or_for_each_visit)
     close_worker(&t);
     tear_down(&t);
 }
-END_TEST
 
-START_TEST(what_cannot_be_run_is_refused_and_changes_nothing)
+TEST_IF(what_cannot_be_run_is_refused_and_changes_nothing, !simulated())
 {
     struct speech t;
     float *all;
@@ -301,10 +299,9 @@ START_TEST(what_cannot_be_run_is_refused_and_changes_nothing)
     free(all);
     tear_down(&t);
 }
-END_TEST
 
 /* The same tokens after others give the same bits: nothing of a row that was run before is left. */
-START_TEST(a_row_begins_anew_from_its_first_token)
+TEST_IF(a_row_begins_anew_from_its_first_token, !simulated())
 {
     struct speech t;
     float first[17];
@@ -324,9 +321,8 @@ START_TEST(a_row_begins_anew_from_its_first_token)
     close_worker(&t);
     tear_down(&t);
 }
-END_TEST
 
-START_TEST(a_worker_does_what_it_was_planned_for)
+TEST_IF(a_worker_does_what_it_was_planned_for, !simulated())
 {
     struct speech t;
     const struct device_evaluation e = {.n_rows = 1};
@@ -343,10 +339,9 @@ START_TEST(a_worker_does_what_it_was_planned_for)
     close_worker(&t);
     tear_down(&t);
 }
-END_TEST
 
 /* At each of its calls in turn, while the units that stay are loaded and after; the link checks that none follows. */
-START_TEST(a_link_that_ends_ends_the_run)
+TEST_IF(a_link_that_ends_ends_the_run, !simulated())
 {
     struct speech t;
     int rc = -ECANCELED;
@@ -363,10 +358,9 @@ START_TEST(a_link_that_ends_ends_the_run)
     }
     tear_down(&t);
 }
-END_TEST
 
 /* With nothing left to pull, the run asks by itself. */
-START_TEST(a_job_that_ends_ends_a_run_that_waits_for_nothing)
+TEST_IF(a_job_that_ends_ends_a_run_that_waits_for_nothing, !simulated())
 {
     struct speech t;
 
@@ -379,7 +373,6 @@ START_TEST(a_job_that_ends_ends_a_run_that_waits_for_nothing)
     close_worker(&t);
     tear_down(&t);
 }
-END_TEST
 
 static void spoil(void *context)
 {
@@ -388,7 +381,7 @@ static void spoil(void *context)
     memset(s->ids, 0xff, s->seq * sizeof *s->ids);
 }
 
-START_TEST(ids_that_change_during_the_run_change_nothing)
+TEST_IF(ids_that_change_during_the_run_change_nothing, !simulated())
 {
     struct speech t;
     float calm[17];
@@ -411,30 +404,4 @@ START_TEST(ids_that_change_during_the_run_change_nothing)
     ck_assert_uint_eq(t.s.ids[59], UINT32_MAX);
     ck_assert(setting_same_bits(t.logits, calm, tall.vocabulary));
     tear_down(&t);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("generate");
-
-    if (backend_get()->simulated) { /* what kernels and queues have a part in */
-        tcase_add_loop_test(tests, logits_after_every_token_are_those_of_the_reference, 2, SETTING_CONFIGS);
-        tcase_add_loop_test(tests, budgets_from_streamed_to_resident_give_the_same_bits, 0, 1);
-        return run_tests(tests);
-    }
-    tcase_add_loop_test(tests, logits_after_every_token_are_those_of_the_reference, 0, SETTING_CONFIGS);
-    tcase_add_loop_test(tests, a_long_prompt_then_single_tokens_are_as_the_reference_says, 0, 2);
-    tcase_add_test(tests, evaluation_of_the_same_row_says_the_same);
-    tcase_add_test(tests, how_the_row_is_cut_into_runs_changes_rounding_only);
-    tcase_add_loop_test(tests, threads_change_nothing, 0, 2);
-    tcase_add_loop_test(tests, budgets_from_streamed_to_resident_give_the_same_bits, 0, 2);
-    tcase_add_test(tests, units_are_pulled_once_or_for_each_visit);
-    tcase_add_test(tests, what_cannot_be_run_is_refused_and_changes_nothing);
-    tcase_add_test(tests, a_row_begins_anew_from_its_first_token);
-    tcase_add_test(tests, a_worker_does_what_it_was_planned_for);
-    tcase_add_test(tests, a_link_that_ends_ends_the_run);
-    tcase_add_test(tests, a_job_that_ends_ends_a_run_that_waits_for_nothing);
-    tcase_add_test(tests, ids_that_change_during_the_run_change_nothing);
-    return run_tests(tests);
 }

@@ -2,16 +2,26 @@
 
 #include "proto/wire/message.h"
 #include "tests/kit/backend.h"
-#include "tests/kit/run.h"
 #include "tests/kit/setting.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-START_TEST(each_part_is_told_its_own_loss)
+/* The simulated device runs what queues, marks and kernels have a part in, with dropout: the last setting. */
+static bool simulated(void)
+{
+    return backend_get()->simulated;
+}
+
+static int first_setting(void)
+{
+    return simulated() ? SETTING_CONFIGS - 1 : 0;
+}
+
+TEST_RANGE(each_part_is_told_its_own_loss, first_setting(), SETTING_CONFIGS)
 {
     struct setting s;
     struct array_link link;
@@ -33,10 +43,9 @@ START_TEST(each_part_is_told_its_own_loss)
     array_link_free(&link);
     setting_close(&s);
 }
-END_TEST
 
 /* The link itself checks that no more pulls are outstanding than there are buffers. */
-START_TEST(one_two_or_three_weight_buffers_give_the_same_bits)
+TEST_RANGE(one_two_or_three_weight_buffers_give_the_same_bits, first_setting(), SETTING_CONFIGS)
 {
     struct setting s;
     struct array_link links[3];
@@ -59,12 +68,11 @@ START_TEST(one_two_or_three_weight_buffers_give_the_same_bits)
         array_link_free(&links[i]);
     setting_close(&s);
 }
-END_TEST
 
 /* Of a model that is not tied, where each element is contributed once a part, and whose block of 12,000 parameters comes
  * by way of the stack in pieces; the head's sums of two parts in turn, or side by side, rounded where they lie, padded or
  * not. */
-START_TEST(contributions_in_bf16_are_those_in_fp32_rounded)
+TEST_EACH(contributions_in_bf16_are_those_in_fp32_rounded, 3 * NUMBER_TYPES)
 {
     const struct model_config config = {1, 2, 32, 120, 9, 11, MODEL_GELU, false, true, false, 1e-5f, 0, 0, 0, 0};
     struct setting s;
@@ -89,9 +97,8 @@ START_TEST(contributions_in_bf16_are_those_in_fp32_rounded)
     array_link_free(&rounded);
     setting_close(&s);
 }
-END_TEST
 
-START_TEST(one_or_two_threads_give_the_same_bits)
+TEST_EACH(one_or_two_threads_give_the_same_bits, simulated() ? 0 : SETTING_CONFIGS)
 {
     struct setting s;
     struct array_link one, two;
@@ -107,11 +114,10 @@ START_TEST(one_or_two_threads_give_the_same_bits)
     array_link_free(&two);
     setting_close(&s);
 }
-END_TEST
 
 /* Sums over rows are grouped otherwise, and a library may add up a product of few rows in another order: within fp32
  * rounding of a few additions. */
-START_TEST(any_microbatch_gives_the_same_gradient)
+TEST_EACH(any_microbatch_gives_the_same_gradient, simulated() ? 0 : SETTING_CONFIGS)
 {
     struct setting s;
     struct array_link whole, sliced;
@@ -128,9 +134,8 @@ START_TEST(any_microbatch_gives_the_same_gradient)
     array_link_free(&whole);
     setting_close(&s);
 }
-END_TEST
 
-START_TEST(the_parts_sum_to_the_whole)
+TEST_EACH(the_parts_sum_to_the_whole, simulated() ? 0 : SETTING_CONFIGS)
 {
     struct setting s;
     struct array_link whole, parted;
@@ -147,9 +152,8 @@ START_TEST(the_parts_sum_to_the_whole)
     array_link_free(&whole);
     setting_close(&s);
 }
-END_TEST
 
-START_TEST(a_part_is_the_same_bits_whoever_does_it)
+TEST_EACH(a_part_is_the_same_bits_whoever_does_it, simulated() ? 0 : SETTING_CONFIGS)
 {
     struct setting s;
     struct array_link one, two;
@@ -173,9 +177,8 @@ START_TEST(a_part_is_the_same_bits_whoever_does_it)
     array_link_free(&two);
     setting_close(&s);
 }
-END_TEST
 
-START_TEST(a_step_again_in_the_same_arena_gives_the_same_bits)
+TEST_RANGE(a_step_again_in_the_same_arena_gives_the_same_bits, first_setting(), SETTING_CONFIGS)
 {
     struct setting s;
     struct array_link link[2];
@@ -209,10 +212,9 @@ START_TEST(a_step_again_in_the_same_arena_gives_the_same_bits)
     array_link_free(&link[1]);
     setting_close(&s);
 }
-END_TEST
 
 /* Groups of any size, with an arena for training or for evaluation alone: one sum, in row order; no dropout. */
-START_TEST(evaluation_sums_the_loss_without_dropout)
+TEST_RANGE(evaluation_sums_the_loss_without_dropout, first_setting(), SETTING_CONFIGS)
 {
     struct setting s;
     struct reference_gpt2 ref;
@@ -248,10 +250,9 @@ START_TEST(evaluation_sums_the_loss_without_dropout)
     reference_gpt2_free(&ref);
     setting_close(&s);
 }
-END_TEST
 
 /* 4,500 tokens pass between host and device in several pieces; in groups of 50 rows in one. */
-START_TEST(many_rows_at_once_are_as_a_few_at_a_time)
+TEST_IF(many_rows_at_once_are_as_a_few_at_a_time, !simulated())
 {
     struct setting s;
     double sums[2];
@@ -274,9 +275,8 @@ START_TEST(many_rows_at_once_are_as_a_few_at_a_time)
     ck_assert(sums[0] == sums[1]);
     setting_close(&s);
 }
-END_TEST
 
-START_TEST(tokens_outside_the_vocabulary_are_refused_by_place)
+TEST_IF(tokens_outside_the_vocabulary_are_refused_by_place, !simulated())
 {
     struct setting s;
     struct device_worker worker;
@@ -308,7 +308,6 @@ START_TEST(tokens_outside_the_vocabulary_are_refused_by_place)
     array_link_free(&link);
     setting_close(&s);
 }
-END_TEST
 
 static void spoil(void *context)
 {
@@ -318,7 +317,7 @@ static void spoil(void *context)
     memset(s->labels, 0x77, (size_t)s->batch * s->seq * sizeof *s->labels);
 }
 
-START_TEST(data_that_changes_during_the_step_changes_nothing)
+TEST_IF(data_that_changes_during_the_step_changes_nothing, !simulated())
 {
     struct setting s;
     struct array_link calm, hostile;
@@ -335,9 +334,8 @@ START_TEST(data_that_changes_during_the_step_changes_nothing)
     array_link_free(&hostile);
     setting_close(&s);
 }
-END_TEST
 
-START_TEST(shares_that_were_not_planned_for_are_refused)
+TEST_IF(shares_that_were_not_planned_for_are_refused, !simulated())
 {
     struct setting s;
     struct device_worker worker;
@@ -371,10 +369,9 @@ START_TEST(shares_that_were_not_planned_for_are_refused)
     array_link_free(&link);
     setting_close(&s);
 }
-END_TEST
 
 /* At each of its calls in turn; the link checks that none follows. */
-START_TEST(a_link_that_ends_ends_the_step)
+TEST_IF(a_link_that_ends_ends_the_step, !simulated())
 {
     struct setting s;
     struct device_worker worker;
@@ -406,10 +403,9 @@ START_TEST(a_link_that_ends_ends_the_step)
     device_worker_free(&worker);
     setting_close(&s);
 }
-END_TEST
 
 /* Untied, so that the embedding of the last token spoils its own row alone. */
-START_TEST(a_loss_that_is_not_finite_is_told)
+TEST(a_loss_that_is_not_finite_is_told)
 {
     struct setting s;
     struct array_link link;
@@ -428,9 +424,8 @@ START_TEST(a_loss_that_is_not_finite_is_told)
     array_link_free(&link);
     setting_close(&s);
 }
-END_TEST
 
-START_TEST(padding_contributes_nothing)
+TEST(padding_contributes_nothing)
 {
     struct setting s;
     struct array_link link;
@@ -447,7 +442,6 @@ START_TEST(padding_contributes_nothing)
     array_link_free(&link);
     setting_close(&s);
 }
-END_TEST
 
 static struct counted {
     unsigned n_matmuls, n_attentions;
@@ -482,7 +476,7 @@ static struct counted count_step(const struct setting *s, struct device_worker_o
 /* A block's forward has 4 products and an attention, its backward 8; computed again it has all but the last product of
  * forward. A head has 3 products for each of its units, and a fourth only where not all of them are there at once: here
  * of 2 units, in 2 parts of 2 microbatches. */
-START_TEST(what_is_kept_is_not_computed_again_and_a_whole_head_never)
+TEST_IF(what_is_kept_is_not_computed_again_and_a_whole_head_never, !simulated())
 {
     const struct model_config config = {3, 2, 16, 24, 9, 9000, MODEL_GELU, true, true, false, 1e-5f, 0, 0, 0, 0};
     struct setting s;
@@ -499,10 +493,9 @@ START_TEST(what_is_kept_is_not_computed_again_and_a_whole_head_never)
         }
     setting_close(&s);
 }
-END_TEST
 
 /* That of one unit, with the least of everything, where a part is a worker's whole share. */
-START_TEST(a_head_of_one_unit_is_computed_once_without_being_asked)
+TEST_IF(a_head_of_one_unit_is_computed_once_without_being_asked, !simulated())
 {
     struct setting s;
 
@@ -514,40 +507,4 @@ START_TEST(a_head_of_one_unit_is_computed_once_without_being_asked)
         ck_assert_uint_eq(count_step(&s, options).n_matmuls, 4 * (2 * 15 + 3));
     }
     setting_close(&s);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("step");
-
-    if (backend_get()->simulated) { /* what queues, marks and kernels have a part in, with dropout: the last setting */
-        tcase_add_loop_test(tests, each_part_is_told_its_own_loss, 3, SETTING_CONFIGS);
-        tcase_add_loop_test(tests, one_two_or_three_weight_buffers_give_the_same_bits, 3, SETTING_CONFIGS);
-        tcase_add_loop_test(tests, contributions_in_bf16_are_those_in_fp32_rounded, 0, 3 * NUMBER_TYPES);
-        tcase_add_loop_test(tests, a_step_again_in_the_same_arena_gives_the_same_bits, 3, SETTING_CONFIGS);
-        tcase_add_loop_test(tests, evaluation_sums_the_loss_without_dropout, 3, SETTING_CONFIGS);
-        tcase_add_test(tests, a_loss_that_is_not_finite_is_told);
-        tcase_add_test(tests, padding_contributes_nothing);
-        return run_tests(tests);
-    }
-    tcase_add_loop_test(tests, each_part_is_told_its_own_loss, 0, SETTING_CONFIGS);
-    tcase_add_loop_test(tests, one_two_or_three_weight_buffers_give_the_same_bits, 0, SETTING_CONFIGS);
-    tcase_add_loop_test(tests, contributions_in_bf16_are_those_in_fp32_rounded, 0, 3 * NUMBER_TYPES);
-    tcase_add_loop_test(tests, one_or_two_threads_give_the_same_bits, 0, SETTING_CONFIGS);
-    tcase_add_loop_test(tests, any_microbatch_gives_the_same_gradient, 0, SETTING_CONFIGS);
-    tcase_add_loop_test(tests, the_parts_sum_to_the_whole, 0, SETTING_CONFIGS);
-    tcase_add_loop_test(tests, a_part_is_the_same_bits_whoever_does_it, 0, SETTING_CONFIGS);
-    tcase_add_loop_test(tests, a_step_again_in_the_same_arena_gives_the_same_bits, 0, SETTING_CONFIGS);
-    tcase_add_loop_test(tests, evaluation_sums_the_loss_without_dropout, 0, SETTING_CONFIGS);
-    tcase_add_test(tests, many_rows_at_once_are_as_a_few_at_a_time);
-    tcase_add_test(tests, tokens_outside_the_vocabulary_are_refused_by_place);
-    tcase_add_test(tests, data_that_changes_during_the_step_changes_nothing);
-    tcase_add_test(tests, shares_that_were_not_planned_for_are_refused);
-    tcase_add_test(tests, a_link_that_ends_ends_the_step);
-    tcase_add_test(tests, a_loss_that_is_not_finite_is_told);
-    tcase_add_test(tests, padding_contributes_nothing);
-    tcase_add_test(tests, what_is_kept_is_not_computed_again_and_a_whole_head_never);
-    tcase_add_test(tests, a_head_of_one_unit_is_computed_once_without_being_asked);
-    return run_tests(tests);
 }

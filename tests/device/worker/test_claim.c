@@ -1,8 +1,7 @@
 #include "device/find.h"
 #include "device/worker/claim.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
@@ -18,7 +17,7 @@ static struct device_claim claimed(const char *device)
     return claim;
 }
 
-START_TEST(without_cuda_auto_is_the_cpu_whatever_the_number)
+TEST_IF(without_cuda_auto_is_the_cpu_whatever_the_number, !device_find_cuda())
 {
     static const char *const names[] = {"auto", "auto:3", "cpu"};
 
@@ -29,10 +28,9 @@ START_TEST(without_cuda_auto_is_the_cpu_whatever_the_number)
         ck_assert_uint_eq(claim.index, 0);
     }
 }
-END_TEST
 
 /* Where the toolkit is, the module is built, and a driver is what is missing. */
-START_TEST(cuda_that_is_not_there_is_missed_in_one_sentence)
+TEST_IF(cuda_that_is_not_there_is_missed_in_one_sentence, !device_find_cuda())
 {
     const char *missing = access(BIN_DIR "/eps-cuda.so", F_OK) == 0 ? "driver" : "eps-cuda.so";
     struct device_claim claim;
@@ -42,9 +40,8 @@ START_TEST(cuda_that_is_not_there_is_missed_in_one_sentence)
     ck_assert_int_eq(device_claim_find(&claim, &name, &err), -ENODEV);
     ck_assert_msg(strstr(err.text, missing) != NULL, "%s", err.text);
 }
-END_TEST
 
-START_TEST(a_budget_is_what_was_asked_or_the_default)
+TEST(a_budget_is_what_was_asked_or_the_default)
 {
     struct device_claim claim = claimed("cpu");
 
@@ -55,9 +52,8 @@ START_TEST(a_budget_is_what_was_asked_or_the_default)
     ck_assert_uint_eq(claim.budget, 12345);
     ck_assert_int_eq(device_claim_budget(&claim, (uint64_t)1 << 40, 1, NULL), 0); /* the daemon looks at its host */
 }
-END_TEST
 
-START_TEST(a_device_of_its_own_is_not_asked_for_more_than_it_has)
+TEST(a_device_of_its_own_is_not_asked_for_more_than_it_has)
 {
     struct device_claim claim = {.name = "cuda:1", .facts.available_bytes = (uint64_t)1000 << 20};
     struct error err = {""};
@@ -70,18 +66,4 @@ START_TEST(a_device_of_its_own_is_not_asked_for_more_than_it_has)
     ck_assert_msg(strstr(err.text, "--device-mem 1048576001") && strstr(err.text, "1048576000 bytes (1000.0 MiB)") &&
                       strstr(err.text, "cuda:1"),
                   "%s", err.text);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("claim");
-
-    if (!device_find_cuda()) {
-        tcase_add_test(tests, without_cuda_auto_is_the_cpu_whatever_the_number);
-        tcase_add_test(tests, cuda_that_is_not_there_is_missed_in_one_sentence);
-    }
-    tcase_add_test(tests, a_budget_is_what_was_asked_or_the_default);
-    tcase_add_test(tests, a_device_of_its_own_is_not_asked_for_more_than_it_has);
-    return run_tests(tests);
 }

@@ -1,9 +1,8 @@
 /* What a profile is measured on: a device that looks at its operands, and computes nothing. */
 #include "device/cpu/cpu.h"
 #include "device/worker/profile.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <string.h>
 
@@ -49,7 +48,7 @@ static void attention_backward(struct device *dev, const struct device_attention
     check_random(dev, op->out_gradient);
 }
 
-START_TEST(products_and_attention_are_timed_on_random_numbers)
+TEST(products_and_attention_are_timed_on_random_numbers)
 {
     struct device_ops ops = device_cpu;
     struct error err = {""};
@@ -61,13 +60,4 @@ START_TEST(products_and_attention_are_timed_on_random_numbers)
     ck_assert_double_eq(p.host_bytes_per_s, 0);
     ck_assert_uint_gt(n_products, NUMBER_TYPES * PROFILE_ROWS);
     ck_assert_uint_gt(n_attentions, NUMBER_TYPES * PROFILE_DIRECTIONS);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("device/profile");
-
-    tcase_add_test(tests, products_and_attention_are_timed_on_random_numbers);
-    return run_tests(tests);
 }

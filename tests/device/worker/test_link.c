@@ -2,10 +2,9 @@
  * that waits for it, so that no second thread is needed; what a call has taken in is seen by what is left there. */
 #include "device/worker/link.h"
 
-#include "tests/kit/run.h"
 #include "tests/kit/store_fixture.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <string.h>
 
@@ -47,6 +46,9 @@ static void tear_down(void)
 {
     model_free(&model);
 }
+
+SUITE_TIMEOUT(10)
+SUITE_FIXTURE(setup, tear_down)
 
 /* The daemon's side. */
 static void say(struct message m)
@@ -132,7 +134,7 @@ static void fill_ordinary_slots(void)
     }
 }
 
-START_TEST(pulls_are_handed_over_in_their_order_however_they_are_answered)
+TEST(pulls_are_handed_over_in_their_order_however_they_are_answered)
 {
     static const uint32_t units[] = {0, 2, 1};
 
@@ -154,9 +156,8 @@ START_TEST(pulls_are_handed_over_in_their_order_however_they_are_answered)
     check_weights_of(1);
     check_weights_of(0);
 }
-END_TEST
 
-START_TEST(weights_of_another_version_or_unit_answer_no_pull)
+TEST(weights_of_another_version_or_unit_answer_no_pull)
 {
     pull(STEP, 1);
     say_weights(STEP - 1, 1);
@@ -165,9 +166,8 @@ START_TEST(weights_of_another_version_or_unit_answer_no_pull)
     check_weights_of(1);
     ck_assert_uint_eq(unread(), 0);
 }
-END_TEST
 
-START_TEST(the_same_unit_pulled_twice_is_answered_twice)
+TEST(the_same_unit_pulled_twice_is_answered_twice)
 {
     pull(STEP, 0);
     pull(STEP, 1);
@@ -180,9 +180,8 @@ START_TEST(the_same_unit_pulled_twice_is_answered_twice)
     check_weights_of(1);
     ck_assert_uint_eq(unread(), 0);
 }
-END_TEST
 
-START_TEST(a_full_inbox_waits_for_a_slot_and_takes_the_one_that_is_freed)
+TEST(a_full_inbox_waits_for_a_slot_and_takes_the_one_that_is_freed)
 {
     fill_ordinary_slots();
     say_free(2);
@@ -194,9 +193,8 @@ START_TEST(a_full_inbox_waits_for_a_slot_and_takes_the_one_that_is_freed)
     ck_assert_uint_eq(slot_for(5, 0, 3), 1);
     ck_assert_uint_eq(unread(), 1); /* no longer than it must */
 }
-END_TEST
 
-START_TEST(the_reserved_slot_is_for_the_slice_that_it_is_granted_to)
+TEST(the_reserved_slot_is_for_the_slice_that_it_is_granted_to)
 {
     fill_ordinary_slots();
     say_grant(5, 0, 3); /* another slice, */
@@ -213,10 +211,9 @@ START_TEST(the_reserved_slot_is_for_the_slice_that_it_is_granted_to)
     ck_assert_uint_eq(slot_for(5, 0, 3), 1);
     ck_assert_uint_eq(unread(), 0);
 }
-END_TEST
 
 /* Each is another; one is there again when the daemon has freed it. */
-START_TEST(several_slots_are_taken_before_the_first_is_contributed)
+TEST(several_slots_are_taken_before_the_first_is_contributed)
 {
     const float *first;
     void *slot;
@@ -235,9 +232,8 @@ START_TEST(several_slots_are_taken_before_the_first_is_contributed)
     ck_assert_ptr_eq(slot, first);
     ck_assert_uint_eq(unread(), 0);
 }
-END_TEST
 
-START_TEST(an_ordinary_slot_is_taken_before_a_granted_one)
+TEST(an_ordinary_slot_is_taken_before_a_granted_one)
 {
     fill_ordinary_slots();
     say_grant(6, 0, 0);
@@ -248,9 +244,8 @@ START_TEST(an_ordinary_slot_is_taken_before_a_granted_one)
     ck_assert(link_.granted);
     ck_assert_uint_eq(slot_for(6, 0, 0), 1);
 }
-END_TEST
 
-START_TEST(a_grant_ends_with_its_step)
+TEST(a_grant_ends_with_its_step)
 {
     fill_ordinary_slots();
     say_grant(5, 0, 2);
@@ -262,10 +257,9 @@ START_TEST(a_grant_ends_with_its_step)
     ck_assert_uint_eq(slot_for(5, 0, 2), 2);
     ck_assert_uint_eq(unread(), 0);
 }
-END_TEST
 
 /* Turns: all slots, the reserved one too. */
-START_TEST(contributed_waits_until_all_is_folded_when_it_takes_turns)
+TEST(contributed_waits_until_all_is_folded_when_it_takes_turns)
 {
     link_.takes_turns = true;
     ck_assert_int_eq(link_session.contributed(&link_, 5, 0), 0); /* nothing to wait for */
@@ -282,18 +276,16 @@ START_TEST(contributed_waits_until_all_is_folded_when_it_takes_turns)
     for (uint32_t k = 0; k <= N_SLOTS; k++)
         ck_assert(!link_.slot_used[k]);
 }
-END_TEST
 
-START_TEST(contributed_goes_on_at_once_when_it_takes_no_turns)
+TEST(contributed_goes_on_at_once_when_it_takes_no_turns)
 {
     fill_ordinary_slots();
     say_free(1);
     ck_assert_int_eq(link_session.contributed(&link_, 5, 0), 0);
     ck_assert_uint_eq(unread(), 1);
 }
-END_TEST
 
-START_TEST(release_cancels_every_wait_and_all_that_follows)
+TEST_EACH(release_cancels_every_wait_and_all_that_follows, 4)
 {
     const void *at;
     void *slot;
@@ -320,10 +312,9 @@ START_TEST(release_cancels_every_wait_and_all_that_follows)
     link_.takes_turns = false;
     ck_assert_int_eq(link_session.contributed(&link_, 5, 0), -ECANCELED);
 }
-END_TEST
 
 /* It takes in whatever has come, without waiting for more. */
-START_TEST(whether_the_job_has_ended_is_seen_without_waiting)
+TEST(whether_the_job_has_ended_is_seen_without_waiting)
 {
     const void *at;
 
@@ -339,9 +330,8 @@ START_TEST(whether_the_job_has_ended_is_seen_without_waiting)
     ck_assert_int_eq(link_session.ended(&link_), -ECANCELED);
     ck_assert_int_eq(link_session.ended(&link_), -ECANCELED);
 }
-END_TEST
 
-START_TEST(a_share_that_comes_early_is_kept)
+TEST(a_share_that_comes_early_is_kept)
 {
     const struct message share = {
         .kind = MESSAGE_SHARE,
@@ -358,9 +348,8 @@ START_TEST(a_share_that_comes_early_is_kept)
     ck_assert_mem_eq(&link_.next.message, &share, sizeof share);
     ck_assert_uint_eq(link_.next.n_fds, 0);
 }
-END_TEST
 
-START_TEST(losses_and_contributions_carry_step_and_attempt)
+TEST(losses_and_contributions_carry_step_and_attempt)
 {
     link_.attempts[0] = 1;
     link_.attempts[3] = 6;
@@ -388,28 +377,4 @@ START_TEST(losses_and_contributions_carry_step_and_attempt)
     ck_assert_uint_eq(m.contribution.attempt, 6);
     ck_assert_uint_eq(m.contribution.slot, 1);
     check_silence();
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("link");
-
-    tcase_add_checked_fixture(tests, setup, tear_down);
-    tcase_set_timeout(tests, 10); /* a wait for what was not said ends in no other way */
-    tcase_add_test(tests, pulls_are_handed_over_in_their_order_however_they_are_answered);
-    tcase_add_test(tests, weights_of_another_version_or_unit_answer_no_pull);
-    tcase_add_test(tests, the_same_unit_pulled_twice_is_answered_twice);
-    tcase_add_test(tests, a_full_inbox_waits_for_a_slot_and_takes_the_one_that_is_freed);
-    tcase_add_test(tests, the_reserved_slot_is_for_the_slice_that_it_is_granted_to);
-    tcase_add_test(tests, several_slots_are_taken_before_the_first_is_contributed);
-    tcase_add_test(tests, an_ordinary_slot_is_taken_before_a_granted_one);
-    tcase_add_test(tests, a_grant_ends_with_its_step);
-    tcase_add_test(tests, contributed_waits_until_all_is_folded_when_it_takes_turns);
-    tcase_add_test(tests, contributed_goes_on_at_once_when_it_takes_no_turns);
-    tcase_add_loop_test(tests, release_cancels_every_wait_and_all_that_follows, 0, 4);
-    tcase_add_test(tests, whether_the_job_has_ended_is_seen_without_waiting);
-    tcase_add_test(tests, a_share_that_comes_early_is_kept);
-    tcase_add_test(tests, losses_and_contributions_carry_step_and_attempt);
-    return run_tests(tests);
 }

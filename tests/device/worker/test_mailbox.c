@@ -1,9 +1,8 @@
 #include "device/worker/mailbox.h"
 
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -23,6 +22,8 @@ static void setup(void)
 {
     mailbox_init(&box, on_out, &n_woken);
 }
+
+SUITE_FIXTURE(setup, NULL)
 
 static struct message numbered(uint32_t i)
 {
@@ -68,7 +69,7 @@ static void collect(uint32_t i)
 }
 
 /* More than fits at once, so that both rings go round. */
-START_TEST(messages_keep_their_order_both_ways)
+TEST(messages_keep_their_order_both_ways)
 {
     struct message m;
     uint32_t given = 0, taken = 0;
@@ -87,9 +88,8 @@ START_TEST(messages_keep_their_order_both_ways)
     ck_assert_uint_gt(given, 3 * MAILBOX_ENTRIES);
     ck_assert_uint_eq(atomic_load(&n_woken), given); /* the loop is woken for each, and for nothing that came in */
 }
-END_TEST
 
-START_TEST(a_full_ring_refuses_delivery_and_keeps_what_it_has)
+TEST(a_full_ring_refuses_delivery_and_keeps_what_it_has)
 {
     for (uint32_t i = 0; i < MAILBOX_ENTRIES; i++)
         ck_assert(deliver(i));
@@ -102,7 +102,6 @@ START_TEST(a_full_ring_refuses_delivery_and_keeps_what_it_has)
     for (uint32_t i = 1; i <= MAILBOX_ENTRIES; i++)
         wait_for(i);
 }
-END_TEST
 
 static bool deliver_free(uint32_t slot)
 {
@@ -122,7 +121,7 @@ static void take_free(uint32_t slot)
 }
 
 /* As many as there can be slots, beside all else that there is room for. */
-START_TEST(freed_slots_need_no_room_among_the_messages_and_keep_their_order)
+TEST(freed_slots_need_no_room_among_the_messages_and_keep_their_order)
 {
     struct mail mail;
 
@@ -144,7 +143,6 @@ START_TEST(freed_slots_need_no_room_among_the_messages_and_keep_their_order)
         ck_assert(!mailbox_poll(&box, &mail));
     }
 }
-END_TEST
 
 /* Another thread of this process, and whether the kernel says that it sleeps. */
 struct sleeper {
@@ -185,7 +183,7 @@ static void *post_one_more(void *arg)
     return NULL;
 }
 
-START_TEST(a_post_into_a_full_ring_waits_until_one_is_collected)
+TEST(a_post_into_a_full_ring_waits_until_one_is_collected)
 {
     struct sleeper s;
     struct message m;
@@ -205,7 +203,6 @@ START_TEST(a_post_into_a_full_ring_waits_until_one_is_collected)
         collect(i);
     ck_assert(!mailbox_collect(&box, &m));
 }
-END_TEST
 
 static void *wait_for_one(void *arg)
 {
@@ -216,7 +213,7 @@ static void *wait_for_one(void *arg)
     return NULL;
 }
 
-START_TEST(waiting_ends_with_the_message_that_comes)
+TEST(waiting_ends_with_the_message_that_comes)
 {
     struct sleeper s;
 
@@ -225,9 +222,8 @@ START_TEST(waiting_ends_with_the_message_that_comes)
     pthread_join(s.thread, NULL);
     check_number(&s.mail.message, 42);
 }
-END_TEST
 
-START_TEST(polling_takes_what_is_there_and_does_not_wait)
+TEST(polling_takes_what_is_there_and_does_not_wait)
 {
     struct mail mail;
 
@@ -239,9 +235,8 @@ START_TEST(polling_takes_what_is_there_and_does_not_wait)
     wait_for(2);
     ck_assert(!mailbox_poll(&box, &mail));
 }
-END_TEST
 
-START_TEST(descriptors_travel_with_their_message)
+TEST(descriptors_travel_with_their_message)
 {
     const struct message assign = {.kind = MESSAGE_ASSIGN, .assign = {.n_slots = 5}};
     int fds[2];
@@ -264,29 +259,11 @@ START_TEST(descriptors_travel_with_their_message)
     close(mail.fds[1]);
     wait_for(2); /* has none */
 }
-END_TEST
 
-START_TEST(more_descriptors_than_there_is_room_for_is_a_mistake)
+TEST_SIGNAL(more_descriptors_than_there_is_room_for_is_a_mistake, SIGABRT)
 {
     const struct message m = numbered(0);
     const int fds[MAILBOX_FDS + 1] = {0};
 
     mailbox_deliver(&box, &m, fds, MAILBOX_FDS + 1);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("mailbox");
-
-    tcase_add_checked_fixture(tests, setup, NULL);
-    tcase_add_test(tests, messages_keep_their_order_both_ways);
-    tcase_add_test(tests, a_full_ring_refuses_delivery_and_keeps_what_it_has);
-    tcase_add_test(tests, freed_slots_need_no_room_among_the_messages_and_keep_their_order);
-    tcase_add_test(tests, a_post_into_a_full_ring_waits_until_one_is_collected);
-    tcase_add_test(tests, waiting_ends_with_the_message_that_comes);
-    tcase_add_test(tests, polling_takes_what_is_there_and_does_not_wait);
-    tcase_add_test(tests, descriptors_travel_with_their_message);
-    tcase_add_test_raise_signal(tests, more_descriptors_than_there_is_room_for_is_a_mistake, SIGABRT);
-    return run_tests(tests);
 }

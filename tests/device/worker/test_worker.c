@@ -1,12 +1,11 @@
 #include "device/step/step.h"
 
-#include "tests/kit/run.h"
 #include "tests/kit/setting.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 
-START_TEST(the_arena_stands_in_the_ledger_while_the_worker_lives)
+TEST(the_arena_stands_in_the_ledger_while_the_worker_lives)
 {
     struct setting s;
     struct device_worker worker;
@@ -23,9 +22,8 @@ START_TEST(the_arena_stands_in_the_ledger_while_the_worker_lives)
     device_worker_free(&worker); /* again is harmless */
     setting_close(&s);
 }
-END_TEST
 
-START_TEST(an_impossible_choice_is_refused)
+TEST(an_impossible_choice_is_refused)
 {
     struct setting s;
     struct device_worker worker;
@@ -40,9 +38,8 @@ START_TEST(an_impossible_choice_is_refused)
     device_worker_free(&worker);
     setting_close(&s);
 }
-END_TEST
 
-START_TEST(an_impossible_model_is_refused)
+TEST(an_impossible_model_is_refused)
 {
     struct setting s;
     struct device_worker worker;
@@ -57,15 +54,4 @@ START_TEST(an_impossible_model_is_refused)
     ck_assert_uint_eq(ledger.total.peak, 0);
     device_worker_free(&worker);
     setting_close(&s);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("worker");
-
-    tcase_add_test(tests, the_arena_stands_in_the_ledger_while_the_worker_lives);
-    tcase_add_test(tests, an_impossible_choice_is_refused);
-    tcase_add_test(tests, an_impossible_model_is_refused);
-    return run_tests(tests);
 }

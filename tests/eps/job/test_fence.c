@@ -1,12 +1,11 @@
 /* Fenced commit in a real daemon, whose worker contributes what the test wants. */
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/base/process.h"
 #include "tests/kit/driver.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/puppet.h"
 
-#include <check.h>
 #include <errno.h>
 #include <math.h>
 #include <signal.h>
@@ -73,8 +72,12 @@ static const char *make_out(const char *name)
     return out;
 }
 
+SUITE_TIMEOUT(60)
+SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
+
 /* The worker goes on with the skipped step, and is given back its slots; the next step is as if it had not been. */
-START_TEST(a_step_that_is_not_finite_leaves_weights_and_moments_bit_for_bit)
+TEST_RANGE(a_step_that_is_not_finite_leaves_weights_and_moments_bit_for_bit, PUPPET_IN_FIRST_CONTRIBUTION,
+           PUPPET_NOWHERE + 1)
 {
     const enum puppet_fault fault = (enum puppet_fault)_i;
     char name[24], out_name[24];
@@ -110,10 +113,9 @@ START_TEST(a_step_that_is_not_finite_leaves_weights_and_moments_bit_for_bit)
     kill(worker, SIGKILL);
     kill(daemon, SIGKILL);
 }
-END_TEST
 
 /* Its moments have had fewer updates than steps were done, which only a fenced run can have. */
-START_TEST(a_run_in_which_a_step_was_skipped_resumes)
+TEST(a_run_in_which_a_step_was_skipped_resumes)
 {
     const char *out = make_out("resumed");
     char from[1100];
@@ -143,11 +145,10 @@ START_TEST(a_run_in_which_a_step_was_skipped_resumes)
     kill(worker, SIGKILL);
     kill(daemon, SIGKILL);
 }
-END_TEST
 
 /* The optimizer thread has the second of two contributions when the first ends the step. Were its end not heard of,
  * the slice would stay with that thread for ever: no step would end any more. */
-START_TEST(a_step_is_skipped_while_other_contributions_are_folded)
+TEST(a_step_is_skipped_while_other_contributions_are_folded)
 {
     const struct driver_options options = {.fenced = true, .vocabulary = 6 * 8192}; /* units of 4 MiB take long */
     const pid_t daemon = processes_daemon("two", 0, NULL), worker = puppet_start("two", PUPPET_IN_FIRST_OF_TWO);
@@ -165,10 +166,9 @@ START_TEST(a_step_is_skipped_while_other_contributions_are_folded)
     kill(worker, SIGKILL);
     kill(daemon, SIGKILL);
 }
-END_TEST
 
 /* The update of so many rows outlasts the opening of the next step. */
-START_TEST(what_is_told_of_a_step_is_its_own_when_the_next_is_open)
+TEST(what_is_told_of_a_step_is_its_own_when_the_next_is_open)
 {
     const struct driver_options options = {.fenced = true, .vocabulary = 50000};
     const pid_t daemon = processes_daemon("own", 1, NULL);
@@ -185,9 +185,8 @@ START_TEST(what_is_told_of_a_step_is_its_own_when_the_next_is_open)
     driver_close(&driver);
     kill(daemon, SIGKILL);
 }
-END_TEST
 
-START_TEST(parts_that_adama_would_square_are_refused)
+TEST(parts_that_adama_would_square_are_refused)
 {
     const struct driver_options fenced = {.fenced = true, .n_parts = 2}, clipped = {.clip_norm = 1, .n_parts = 2},
                                 summed = {.clip_norm = 1, .n_parts = 2, .adamw = true};
@@ -205,20 +204,4 @@ START_TEST(parts_that_adama_would_square_are_refused)
     ck_assert_double_gt(driver.last_done.done.grad_norm, 0);
     driver_close(&driver);
     kill(daemon, SIGKILL);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *cases = tcase_create("fence");
-
-    tcase_add_unchecked_fixture(cases, processes_setup, processes_remove);
-    tcase_set_timeout(cases, 60);
-    tcase_add_loop_test(cases, a_step_that_is_not_finite_leaves_weights_and_moments_bit_for_bit,
-                        PUPPET_IN_FIRST_CONTRIBUTION, PUPPET_NOWHERE + 1);
-    tcase_add_test(cases, a_run_in_which_a_step_was_skipped_resumes);
-    tcase_add_test(cases, a_step_is_skipped_while_other_contributions_are_folded);
-    tcase_add_test(cases, what_is_told_of_a_step_is_its_own_when_the_next_is_open);
-    tcase_add_test(cases, parts_that_adama_would_square_are_refused);
-    return run_tests(cases);
 }

@@ -1,8 +1,7 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "eps/job/job_state.h"
 
-#include <check.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -48,6 +47,8 @@ static void teardown(void)
     free(job);
 }
 
+SUITE_FIXTURE(setup, teardown)
+
 static uint64_t total(void)
 {
     struct error err = {""};
@@ -65,7 +66,7 @@ static void expect_refusal(uint64_t cap, const char *says)
     ck_assert_msg(strstr(err.text, says) != NULL, "%s", err.text);
 }
 
-START_TEST(a_cap_of_what_it_takes_suffices_and_a_byte_less_does_not)
+TEST(a_cap_of_what_it_takes_suffices_and_a_byte_less_does_not)
 {
     const uint64_t need = total();
     struct error err = {""};
@@ -74,9 +75,8 @@ START_TEST(a_cap_of_what_it_takes_suffices_and_a_byte_less_does_not)
     expect_refusal(need - 1, "are what the daemon's --host-mem allows");
     expect_refusal(need - 1, "of host memory (inbox "); /* the largest term first: three slots of the largest unit */
 }
-END_TEST
 
-START_TEST(of_the_daemon_s_cap_and_the_job_s_the_smaller_counts)
+TEST(of_the_daemon_s_cap_and_the_job_s_the_smaller_counts)
 {
     const uint64_t need = total();
     struct error err = {""};
@@ -88,11 +88,10 @@ START_TEST(of_the_daemon_s_cap_and_the_job_s_the_smaller_counts)
     ck_assert_int_eq(job_check_host(job, need + 1, 0, &err), 0);
     expect_refusal(need - 1, "are what the daemon's --host-mem allows");
 }
-END_TEST
 
 /* Moments of 2 + 2 bytes a parameter instead of 4 + 4; the sum of a fenced commit is 4 more. */
 /* 16-bit moments take 4 bytes a parameter less, and a buffer for files that fp32 does without. */
-START_TEST(a_refusal_names_what_would_fit)
+TEST(a_refusal_names_what_would_fit)
 {
     size_model(256);
     const uint64_t less = 4 * job->model.segment_n - PLAN_HOST_RUN_BYTES, need = total();
@@ -109,9 +108,8 @@ START_TEST(a_refusal_names_what_would_fit)
     job->request.job.moments = NUMBER_FP32;
     expect_refusal(need - less, "; --moments bf16 and --commit eager without --clip-norm would take ");
 }
-END_TEST
 
-START_TEST(devices_in_the_host_s_memory_are_counted_against_what_is_free)
+TEST(devices_in_the_host_s_memory_are_counted_against_what_is_free)
 {
     struct error err = {""};
 
@@ -120,27 +118,12 @@ START_TEST(devices_in_the_host_s_memory_are_counted_against_what_is_free)
     ck_assert_msg(strstr(err.text, "(CPU workers 1") != NULL, "%s", err.text);
     ck_assert_msg(strstr(err.text, " are free; choose a smaller model") != NULL, "%s", err.text);
 }
-END_TEST
 
-START_TEST(what_is_stashed_on_the_host_is_counted)
+TEST(what_is_stashed_on_the_host_is_counted)
 {
     const uint64_t need = total();
 
     job->stash_bytes[0] = 12345 * 64;
     ck_assert_uint_eq(total(), need + 12345 * 64);
     ck_assert_uint_eq(job->host.bytes[LEDGER_STASH], 12345 * 64);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *cases = tcase_create("host");
-
-    tcase_add_checked_fixture(cases, setup, teardown);
-    tcase_add_test(cases, a_cap_of_what_it_takes_suffices_and_a_byte_less_does_not);
-    tcase_add_test(cases, of_the_daemon_s_cap_and_the_job_s_the_smaller_counts);
-    tcase_add_test(cases, a_refusal_names_what_would_fit);
-    tcase_add_test(cases, devices_in_the_host_s_memory_are_counted_against_what_is_free);
-    tcase_add_test(cases, what_is_stashed_on_the_host_is_counted);
-    return run_tests(cases);
 }

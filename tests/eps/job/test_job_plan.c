@@ -1,5 +1,5 @@
 /* How the daemon plans for its workers: real processes, a client that takes their word apart (tests/kit/driver.h). */
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/base/process.h"
 #include "proto/plan/search.h"
@@ -7,7 +7,6 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/stage.h"
 
-#include <check.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <signal.h>
@@ -69,7 +68,10 @@ static void await_workers(const char *name, uint32_t n)
     client_link_free(&a.viewer);
 }
 
-START_TEST(all_workers_run_the_smallest_microbatch_that_one_of_them_has)
+SUITE_TIMEOUT(60)
+SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
+
+TEST(all_workers_run_the_smallest_microbatch_that_one_of_them_has)
 {
     const struct driver_options options = {.n_parts = 2};
     const pid_t daemon = processes_daemon("lab", 0, NULL);
@@ -86,10 +88,9 @@ START_TEST(all_workers_run_the_smallest_microbatch_that_one_of_them_has)
     kill(tight, SIGKILL);
     kill(daemon, SIGKILL);
 }
-END_TEST
 
 /* The sentence says what would do. */
-START_TEST(a_budget_that_does_not_hold_the_asked_microbatch_is_refused_before_anything_is_loaded)
+TEST(a_budget_that_does_not_hold_the_asked_microbatch_is_refused_before_anything_is_loaded)
 {
     const struct driver_options options = {.n_parts = 1, .microbatch = 4};
     const pid_t daemon = processes_daemon("desk", 0, NULL);
@@ -106,7 +107,6 @@ START_TEST(a_budget_that_does_not_hold_the_asked_microbatch_is_refused_before_an
     kill(worker, SIGKILL);
     kill(daemon, SIGKILL);
 }
-END_TEST
 
 /* A worker by its word alone, attached. */
 static void pretend(struct stage *st, struct side *side, const char *name, const char *device)
@@ -131,7 +131,7 @@ static const struct {
 };
 
 /* The driver asks for the same bits each time. */
-START_TEST(a_worker_that_does_not_go_with_the_others_is_refused_by_name)
+TEST_EACH(a_worker_that_does_not_go_with_the_others_is_refused_by_name, 2)
 {
     const struct driver_options options = {.n_parts = 2};
     const pid_t daemon = processes_daemon("mixed", 0, NULL), worker = start_worker("mixed", 64 << 20);
@@ -151,7 +151,6 @@ START_TEST(a_worker_that_does_not_go_with_the_others_is_refused_by_name)
     kill(worker, SIGKILL);
     kill(daemon, SIGKILL);
 }
-END_TEST
 
 static uint32_t count_threads(const char *name)
 {
@@ -165,7 +164,7 @@ static uint32_t count_threads(const char *name)
 }
 
 /* A worker on the daemon's own cores takes turns with it; one with a device does not. */
-START_TEST(the_optimizer_leaves_cores_to_a_worker_with_a_device)
+TEST(the_optimizer_leaves_cores_to_a_worker_with_a_device)
 {
     const pid_t daemon = processes_daemon("cores", 0, NULL), worker = start_worker("cores", 64 << 20);
     const uint32_t n_cores = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN), most = n_cores > 2 ? n_cores - 2 : 1;
@@ -184,18 +183,4 @@ START_TEST(the_optimizer_leaves_cores_to_a_worker_with_a_device)
     stage_end(&st);
     kill(worker, SIGKILL);
     kill(daemon, SIGKILL);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *cases = tcase_create("plan");
-
-    tcase_add_unchecked_fixture(cases, processes_setup, processes_remove);
-    tcase_set_timeout(cases, 60);
-    tcase_add_test(cases, all_workers_run_the_smallest_microbatch_that_one_of_them_has);
-    tcase_add_test(cases, a_budget_that_does_not_hold_the_asked_microbatch_is_refused_before_anything_is_loaded);
-    tcase_add_loop_test(cases, a_worker_that_does_not_go_with_the_others_is_refused_by_name, 0, 2);
-    tcase_add_test(cases, the_optimizer_leaves_cores_to_a_worker_with_a_device);
-    return run_tests(cases);
 }

@@ -2,9 +2,8 @@
  * that are stopped. The limit is LIMIT seconds here, in which whoever is honest has done something. */
 #include "eps/daemon.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -168,6 +167,9 @@ static void setup(void)
     processes_text("tiny.txt", 8000);
 }
 
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE(setup, processes_remove)
+
 static const struct {
     const char *why, *client;
 } idlers[] = {
@@ -178,7 +180,7 @@ static const struct {
     [WAIT_ITS_TURN] = {"a pull for a step that is not open", " (cpu) was lost in step 1: a pull for a step"},
 };
 
-START_TEST(a_worker_that_falls_silent_is_named_and_lost_and_the_next_job_goes_on)
+TEST_EACH(a_worker_that_falls_silent_is_named_and_lost_and_the_next_job_goes_on, WAIT_ITS_TURN + 1)
 {
     const pid_t daemon = start_daemon(), idler = start_idler((enum never)_i);
 
@@ -194,7 +196,6 @@ START_TEST(a_worker_that_falls_silent_is_named_and_lost_and_the_next_job_goes_on
     stop(daemon);
     ck_assert_int_eq(processes_wait(worker), 0);
 }
-END_TEST
 
 /* The thread of this name that made the others of it, its team; 0: there is none. */
 static pid_t find(pid_t pid, const char *name)
@@ -274,7 +275,7 @@ static const struct {
     {"optimizer", "the daemon's optimizer thread hangs: nothing done for "},
 };
 
-START_TEST(a_thread_that_hangs_in_the_middle_of_a_step_ends_the_run_with_a_word)
+TEST_EACH(a_thread_that_hangs_in_the_middle_of_a_step_ends_the_run_with_a_word, 2)
 {
     const bool is_worker = _i == 0;
     const pid_t daemon = start_daemon(), worker = start_worker();
@@ -303,7 +304,6 @@ START_TEST(a_thread_that_hangs_in_the_middle_of_a_step_ends_the_run_with_a_word)
         says("epsd.log", "the optimizer thread hangs: nothing done for ");
     }
 }
-END_TEST
 
 /* The ticks that pass until it is said to hang; 0: more than 1,000. */
 static unsigned ticks_left(struct watch w, bool owes, uint64_t progress, double allowance)
@@ -314,7 +314,7 @@ static unsigned ticks_left(struct watch w, bool owes, uint64_t progress, double 
     return 0;
 }
 
-START_TEST(the_limit_is_a_multiple_of_the_longest_silence_that_ended_well)
+TEST(the_limit_is_a_multiple_of_the_longest_silence_that_ended_well)
 {
     struct watch w = {0};
 
@@ -329,18 +329,4 @@ START_TEST(the_limit_is_a_multiple_of_the_longest_silence_that_ended_well)
         ck_assert(!watch_tick(&w, true, 1, 3, 0));
     ck_assert(!watch_tick(&w, false, 1, 3, 0)); /* nothing is owed any more */
     ck_assert_uint_eq(ticks_left(w, true, 1, 0), 25);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("watch");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_checked_fixture(tests, setup, processes_remove);
-    tcase_add_loop_test(tests, a_worker_that_falls_silent_is_named_and_lost_and_the_next_job_goes_on, 0,
-                        WAIT_ITS_TURN + 1);
-    tcase_add_test(tests, the_limit_is_a_multiple_of_the_longest_silence_that_ended_well);
-    tcase_add_loop_test(tests, a_thread_that_hangs_in_the_middle_of_a_step_ends_the_run_with_a_word, 0, 2);
-    return run_tests(tests);
 }

@@ -1,9 +1,8 @@
 /* What a live daemon tells of its units, its workers and the last steps, in the middle of a run. */
 #include "tests/kit/driver.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -95,7 +94,9 @@ static void on_start(void *user, const struct eps_train_options *resolved, uint6
     ((struct seen *)user)->n_parameters = n_parameters;
 }
 
-START_TEST(a_run_shows_its_units_workers_and_losses)
+SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
+
+TEST(a_run_shows_its_units_workers_and_losses)
 {
     const char *files[] = {processes_text("text", 8192)};
     struct eps_train_options options =
@@ -117,9 +118,8 @@ START_TEST(a_run_shows_its_units_workers_and_losses)
     ck_assert_uint_ge(seen.up_bytes, STEPS * seen.n_parameters * 4);
     ck_assert_uint_le(seen.up_bytes, STEPS * seen.n_parameters * 8);
 }
-END_TEST
 
-START_TEST(a_daemon_that_does_nothing_shows_no_units)
+TEST(a_daemon_that_does_nothing_shows_no_units)
 {
     const struct eps_unit *units;
     struct eps_look *look;
@@ -136,7 +136,6 @@ START_TEST(a_daemon_that_does_nothing_shows_no_units)
     ck_assert(isnan(recent.tokens_per_s));
     eps_look_close(look);
 }
-END_TEST
 
 static void ask_memory(struct client_link *viewer, unsigned n)
 {
@@ -147,7 +146,7 @@ static void ask_memory(struct client_link *viewer, unsigned n)
 }
 
 /* Others read meanwhile, and one of them leaves before it is answered. */
-START_TEST(who_asks_for_pages_many_times_is_answered_as_often)
+TEST(who_asks_for_pages_many_times_is_answered_as_often)
 {
     enum { N_ASKED = 100 };
     struct client_link viewer, hasty;
@@ -173,9 +172,8 @@ START_TEST(who_asks_for_pages_many_times_is_answered_as_often)
     driver_status(&viewer, &m); /* and no more often */
     client_link_free(&viewer);
 }
-END_TEST
 
-START_TEST(a_page_past_the_last_unit_is_empty)
+TEST(a_page_past_the_last_unit_is_empty)
 {
     const struct message ask = {.kind = MESSAGE_UNITS, .units = {.first = UINT32_MAX}};
     struct driver driver;
@@ -193,17 +191,4 @@ START_TEST(a_page_past_the_last_unit_is_empty)
     ck_assert_uint_gt(m.units_reply.n_units, 0);
     client_link_free(&viewer);
     driver_close(&driver);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("look");
-
-    tcase_add_unchecked_fixture(tests, processes_setup, processes_remove);
-    tcase_add_test(tests, a_run_shows_its_units_workers_and_losses);
-    tcase_add_test(tests, who_asks_for_pages_many_times_is_answered_as_often);
-    tcase_add_test(tests, a_page_past_the_last_unit_is_empty);
-    tcase_add_test(tests, a_daemon_that_does_nothing_shows_no_units);
-    return run_tests(tests);
 }

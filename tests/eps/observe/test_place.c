@@ -1,8 +1,6 @@
 /* Where a worker is, told from its messages alone. */
 #include "eps/observe/place.h"
-#include "tests/kit/run.h"
-
-#include <check.h>
+#include "tests/kit/test.h"
 
 /* Visits bottom to top: wte, wpe, h.0, h.1, ln_f, and wte again in the head: units 0 1 2 3 4 0. */
 static struct model model;
@@ -32,6 +30,8 @@ static void teardown(void)
     model_free(&model);
 }
 
+SUITE_FIXTURE(setup, teardown)
+
 static void pull_visit(uint32_t visit)
 {
     place_pull(&place, &model, model.visits[visit], 10);
@@ -43,7 +43,7 @@ static void check(enum message_phase phase, uint32_t visit)
     ck_assert_uint_eq(place.visit, visit);
 }
 
-START_TEST(a_step_goes_up_and_down_again)
+TEST(a_step_goes_up_and_down_again)
 {
     place_begin(&place, PHASE_FORWARD, 4, 2);
     ck_assert_uint_eq(place.part, 4);
@@ -66,36 +66,22 @@ START_TEST(a_step_goes_up_and_down_again)
     check(PHASE_FORWARD, 0);
     ck_assert_uint_eq(place.down_bytes, 110);
 }
-END_TEST
 
 /* A head that does not fit at once visits its units twice, before the loss is known. */
-START_TEST(what_lies_below_is_not_forward)
+TEST(what_lies_below_is_not_forward)
 {
     place_begin(&place, PHASE_FORWARD, 0, 1);
     pull_visit(4);
     pull_visit(3);
     check(PHASE_BACKWARD, 3);
 }
-END_TEST
 
 /* The next microbatch. */
-START_TEST(evaluation_begins_again_at_the_bottom)
+TEST(evaluation_begins_again_at_the_bottom)
 {
     place_begin(&place, PHASE_EVALUATING, 0, 0);
     pull_visit(3);
     check(PHASE_EVALUATING, 3);
     pull_visit(1);
     check(PHASE_EVALUATING, 1);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("place");
-
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, a_step_goes_up_and_down_again);
-    tcase_add_test(tests, what_lies_below_is_not_forward);
-    tcase_add_test(tests, evaluation_begins_again_at_the_bottom);
-    return run_tests(tests);
 }

@@ -1,8 +1,7 @@
 #include "tests/kit/relay_trace.h"
 #include "tests/kit/relay_world.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,50 +116,43 @@ static int replay(const char *name, unsigned *n_refusals)
 }
 
 /* tests/eps/relay/generate.py wrote them, from the specification. */
-START_TEST(actions_are_those_of_the_specification)
+TEST_EACH(actions_are_those_of_the_specification, COUNT(traces))
 {
     ck_assert_int_eq(replay(traces[_i], NULL), 40);
 }
-END_TEST
 
-START_TEST(an_event_that_finds_no_memory_changes_nothing)
+TEST_IF(an_event_that_finds_no_memory_changes_nothing, !SANITIZED)
 {
     unsigned n_refusals = 0;
     replay("walks-0", &n_refusals);
     replay("chaos-0", &n_refusals);
     ck_assert_uint_gt(n_refusals, 500); /* every trace opens, attaches and begins steps */
 }
-END_TEST
 
-START_TEST(inbox_full_then_its_head_of_line_worker_dies)
+TEST(inbox_full_then_its_head_of_line_worker_dies)
 {
     ck_assert_int_eq(replay("inbox-full", NULL), 1);
 }
-END_TEST
 
-START_TEST(stopped_worker_wakes_after_its_unit_was_updated)
+TEST(stopped_worker_wakes_after_its_unit_was_updated)
 {
     ck_assert_int_eq(replay("woken", NULL), 1);
 }
-END_TEST
 
-START_TEST(save_in_the_middle)
+TEST(save_in_the_middle)
 {
     ck_assert_int_eq(replay("save", NULL), 1);
 }
-END_TEST
 
-START_TEST(step_is_skipped_while_the_thread_reads)
+TEST(step_is_skipped_while_the_thread_reads)
 {
     ck_assert_int_eq(replay("skipped", NULL), 1);
 }
-END_TEST
 
-START_TEST(frozen_unit_is_answered_at_either_version)
+TEST(frozen_unit_is_answered_at_either_version)
 {
     ck_assert_int_eq(replay("frozen", NULL), 1);
 }
-END_TEST
 
 /* ---- random orders, watched by tests/kit/relay_world.c -------------------------------------------------------------- */
 
@@ -321,7 +313,7 @@ static void random_event(struct world *w, struct dice *d)
 }
 
 /* Long runs of what is possible with what is not in between; then everyone does what is left, and it must end well. */
-START_TEST(any_order_keeps_the_rules)
+TEST_EACH(any_order_keeps_the_rules, 4)
 {
     uint64_t seen[RELAY_ABANDON + 1] = {0};
     for (uint64_t seed = 0; seed < 100; seed++) {
@@ -348,7 +340,6 @@ START_TEST(any_order_keeps_the_rules)
     for (int kind = 0; kind <= RELAY_ABANDON; kind++)
         ck_assert_msg(seen[kind] > 0, "no action of kind %d in all these runs", kind);
 }
-END_TEST
 
 static int feed_counted(struct relay *relay, const struct relay_event *e, const struct relay_action **actions)
 {
@@ -359,7 +350,7 @@ static int feed_counted(struct relay *relay, const struct relay_event *e, const 
 }
 
 /* Steps of the same shape in random orders, with pulls and readers. */
-START_TEST(nothing_is_allocated_after_the_second_step)
+TEST_IF(nothing_is_allocated_after_the_second_step, !SANITIZED)
 {
     static const uint32_t visits[] = {2, 0, 1, 3, 2}, n_slices[] = {3, 1, 2, 1, 3}, owners[] = {0, 1, 2, 2};
     struct relay_config config = {
@@ -389,9 +380,8 @@ START_TEST(nothing_is_allocated_after_the_second_step)
     }
     world_close(&w);
 }
-END_TEST
 
-START_TEST(more_readers_than_64_are_refused)
+TEST(more_readers_than_64_are_refused)
 {
     struct relay_trace trace = {0};
     char line[32], said[4096] = "";
@@ -408,10 +398,9 @@ START_TEST(more_readers_than_64_are_refused)
     ck_assert_ptr_nonnull(strstr(said, "  capture 63 0 0\n  refuse 64 too_many_readers\n  saved 63 0\n"));
     relay_trace_free(&trace);
 }
-END_TEST
 
 /* One unit, one part, one slice; steps begin at 0 or where a run is resumed. */
-START_TEST(the_cut_is_known_before_a_reader_comes)
+TEST_EACH(the_cut_is_known_before_a_reader_comes, 2)
 {
     const struct relay_config config = {.first_step = _i ? 70 : 0, .n_parts = 1, .n_slots = 1, .n_accumulators = 1};
     const uint32_t unit = 0, one = 1, owner = 0;
@@ -450,9 +439,8 @@ START_TEST(the_cut_is_known_before_a_reader_comes)
     ck_assert_uint_eq(actions[0].step, t + 1);
     relay_close(relay);
 }
-END_TEST
 
-START_TEST(a_step_of_more_names_than_can_be_numbered_is_not_opened)
+TEST(a_step_of_more_names_than_can_be_numbered_is_not_opened)
 {
     static const uint32_t owners[1 << 16]; /* all are worker 0's */
     struct relay_config config = {.n_parts = 1 << 16, .n_slots = 1, .n_accumulators = 1};
@@ -473,10 +461,9 @@ START_TEST(a_step_of_more_names_than_can_be_numbered_is_not_opened)
     ck_assert_int_eq(actions[0].kind, RELAY_SHARE);
     relay_close(relay);
 }
-END_TEST
 
 /* test_relay --trace FILE...: echoes each event and puts its actions under it, like the specification's own --trace. */
-static int main_trace(int argc, char **argv)
+static int print_trace(int argc, char **argv)
 {
     struct relay_trace trace = {0};
     char *line = NULL;
@@ -501,25 +488,4 @@ static int main_trace(int argc, char **argv)
     return rc ? 1 : 0;
 }
 
-int main(int argc, char **argv)
-{
-    if (argc > 2 && !strcmp(argv[1], "--trace"))
-        return main_trace(argc, argv);
-    TCase *tcase = tcase_create("relay");
-
-    tcase_add_loop_test(tcase, actions_are_those_of_the_specification, 0, sizeof traces / sizeof *traces);
-    tcase_add_test(tcase, inbox_full_then_its_head_of_line_worker_dies);
-    tcase_add_test(tcase, stopped_worker_wakes_after_its_unit_was_updated);
-    tcase_add_test(tcase, save_in_the_middle);
-    tcase_add_test(tcase, step_is_skipped_while_the_thread_reads);
-    tcase_add_test(tcase, frozen_unit_is_answered_at_either_version);
-    tcase_add_test(tcase, more_readers_than_64_are_refused);
-    tcase_add_loop_test(tcase, the_cut_is_known_before_a_reader_comes, 0, 2);
-    tcase_add_test(tcase, a_step_of_more_names_than_can_be_numbered_is_not_opened);
-    if (!SANITIZED) {
-        tcase_add_test(tcase, an_event_that_finds_no_memory_changes_nothing);
-        tcase_add_test(tcase, nothing_is_allocated_after_the_second_step);
-    }
-    tcase_add_loop_test(tcase, any_order_keeps_the_rules, 0, 4);
-    return run_tests(tcase);
-}
+SUITE_COMMAND(print_trace)

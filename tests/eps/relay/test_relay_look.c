@@ -1,8 +1,7 @@
 /* What the relay shows of its units: two of one slice, two parts, folded in order. */
 #include "eps/relay/relay.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 
 static const uint32_t visits[] = {0, 1}, n_slices[] = {1, 1}, owners[] = {7, 7};
@@ -29,6 +28,8 @@ static void teardown(void)
     relay_close(relay);
 }
 
+SUITE_FIXTURE(setup, teardown)
+
 static void check(enum relay_at lower, uint64_t lower_version, enum relay_at upper, uint64_t upper_version)
 {
     struct relay_view views[2], one;
@@ -48,7 +49,7 @@ static void contribute(uint32_t visit, uint32_t part, uint32_t slot)
     feed((struct relay_event){.kind = RELAY_CONTRIBUTION, .visit = visit, .part = part, .slot = slot});
 }
 
-START_TEST(a_unit_is_at_rest_in_an_inbox_folded_and_updated)
+TEST(a_unit_is_at_rest_in_an_inbox_folded_and_updated)
 {
     check(RELAY_AT_REST, 0, RELAY_AT_REST, 0); /* no step yet: no units either */
     feed((struct relay_event){
@@ -66,10 +67,9 @@ START_TEST(a_unit_is_at_rest_in_an_inbox_folded_and_updated)
     feed((struct relay_event){.kind = RELAY_UPDATED, .unit = 1});
     check(RELAY_AT_REST, 0, RELAY_AT_REST, 1);
 }
-END_TEST
 
 /* In fold order: the upper unit first, part by part. */
-START_TEST(a_step_waits_for_the_worker_of_the_next_loss_or_contribution)
+TEST(a_step_waits_for_the_worker_of_the_next_loss_or_contribution)
 {
     static const uint32_t two[] = {7, 8};
     const struct relay_action *actions;
@@ -92,9 +92,8 @@ START_TEST(a_step_waits_for_the_worker_of_the_next_loss_or_contribution)
     feed((struct relay_event){.kind = RELAY_FOLDED, .unit = 1, .ok = true});
     ck_assert_uint_eq(relay_owes(relay), 8);
 }
-END_TEST
 
-START_TEST(what_is_past_the_last_unit_is_at_rest)
+TEST(what_is_past_the_last_unit_is_at_rest)
 {
     struct relay_view views[3] = {{9, RELAY_AT_FOLD}, {9, RELAY_AT_FOLD}, {9, RELAY_AT_FOLD}};
 
@@ -103,16 +102,4 @@ START_TEST(what_is_past_the_last_unit_is_at_rest)
         ck_assert_uint_eq(views[i].at, RELAY_AT_REST);
         ck_assert_uint_eq(views[i].version, 0);
     }
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("relay look");
-
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, a_unit_is_at_rest_in_an_inbox_folded_and_updated);
-    tcase_add_test(tests, a_step_waits_for_the_worker_of_the_next_loss_or_contribution);
-    tcase_add_test(tests, what_is_past_the_last_unit_is_at_rest);
-    return run_tests(tests);
 }

@@ -3,12 +3,11 @@
 #include "tests/kit/inprocess.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "eps/save/capture.h"
 #include "proto/model/output.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -149,9 +148,12 @@ static bool workers_wait(void *data)
     return wait;
 }
 
+SUITE_TIMEOUT(60)
+SUITE_FIXTURE(processes_setup, processes_remove)
+
 /* The next step runs while units are written: first until it can go no further, for the unit that backward begins with
  * is the last to be released; then unit by unit. */
-START_TEST(what_is_written_during_a_step_is_the_version_before_it)
+TEST_EACH(what_is_written_during_a_step_is_the_version_before_it, N_WAYS)
 {
     struct run run, still;
     struct eps_capture capture;
@@ -192,7 +194,6 @@ START_TEST(what_is_written_during_a_step_is_the_version_before_it)
     outputs_check_same_state("moving/step-6", "still/step-6"); /* being read changes nothing */
     inprocess_close(still.ip);
 }
-END_TEST
 
 static int open_file(const char *path)
 {
@@ -203,7 +204,7 @@ static int open_file(const char *path)
 }
 
 /* On as many workers as it likes: contributions are folded in one order. */
-START_TEST(a_run_goes_on_from_a_checkpoint_bit_for_bit)
+TEST_EACH(a_run_goes_on_from_a_checkpoint_bit_for_bit, N_WAYS)
 {
     struct run run;
     struct error err = {""};
@@ -228,9 +229,8 @@ START_TEST(a_run_goes_on_from_a_checkpoint_bit_for_bit)
     outputs_check_same_state("whole/step-6", "parts/step-6");
     inprocess_close(run.ip);
 }
-END_TEST
 
-START_TEST(what_is_given_up_leaves_nothing)
+TEST(what_is_given_up_leaves_nothing)
 {
     struct run run;
     struct eps_capture capture = {0};
@@ -248,10 +248,9 @@ START_TEST(what_is_given_up_leaves_nothing)
     close(output);
     inprocess_close(run.ip);
 }
-END_TEST
 
 /* Whole, as if it had been written there, once its files lie in a directory. With one too few it is none. */
-START_TEST(files_that_came_open_hold_what_a_directory_would)
+TEST(files_that_came_open_hold_what_a_directory_would)
 {
     static const char *const names[] = {CHECKPOINT_WEIGHTS, CHECKPOINT_MOMENTS, CHECKPOINT_CONFIG, "a.txt",
                                         "b.json",           CHECKPOINT_TRAINING};
@@ -298,18 +297,4 @@ START_TEST(files_that_came_open_hold_what_a_directory_would)
         close(options.files[i]);
     close(output);
     inprocess_close(run.ip);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("capture");
-
-    tcase_add_checked_fixture(tests, processes_setup, processes_remove);
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, what_is_written_during_a_step_is_the_version_before_it, 0, N_WAYS);
-    tcase_add_loop_test(tests, a_run_goes_on_from_a_checkpoint_bit_for_bit, 0, N_WAYS);
-    tcase_add_test(tests, what_is_given_up_leaves_nothing);
-    tcase_add_test(tests, files_that_came_open_hold_what_a_directory_would);
-    return run_tests(tests);
 }

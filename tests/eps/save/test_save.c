@@ -2,11 +2,10 @@
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/model/checkpoint.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -21,6 +20,9 @@ static void setup(void)
     processes_daemon("lab", 1, NULL);
 }
 
+SUITE_TIMEOUT(60)
+SUITE_FIXTURE(setup, processes_remove)
+
 static const struct {
     bool adamw;
     uint32_t n_parts;
@@ -33,7 +35,7 @@ static struct driver_options run_options(int i, const char *out)
 }
 
 /* One run saves after 3 steps without stopping; another stops there; a third goes on from where the first was. */
-START_TEST(a_save_under_way_holds_its_step_and_resumes_bit_for_bit)
+TEST_EACH(a_save_under_way_holds_its_step_and_resumes_bit_for_bit, N_RUNS)
 {
     struct driver driver;
     struct driver_options options = run_options(_i, outputs_make("going"));
@@ -71,9 +73,8 @@ START_TEST(a_save_under_way_holds_its_step_and_resumes_bit_for_bit)
     driver_close(&driver);
     outputs_check_same_state("going/step-6", "resumed/step-6");
 }
-END_TEST
 
-START_TEST(a_checkpoint_has_the_models_config_the_options_and_the_side_files)
+TEST(a_checkpoint_has_the_models_config_the_options_and_the_side_files)
 {
     struct driver driver;
     const struct driver_options options = {
@@ -95,10 +96,9 @@ START_TEST(a_checkpoint_has_the_models_config_the_options_and_the_side_files)
     ck_assert_ptr_nonnull(strstr(training, "\"lr\""));
     free(training);
 }
-END_TEST
 
 /* Nothing is known to the relay before the first step, so the daemon reads by itself, and the step must wait. */
-START_TEST(a_save_before_the_first_step_holds_what_was_there)
+TEST(a_save_before_the_first_step_holds_what_was_there)
 {
     struct driver driver;
     struct driver_options options = {.out = outputs_make("before"), .n_layers = 6};
@@ -117,10 +117,9 @@ START_TEST(a_save_before_the_first_step_holds_what_was_there)
     driver_close(&driver);
     outputs_check_same_state("before/step-0", "idle/step-0");
 }
-END_TEST
 
 /* Large enough for several saves to be under way at a time; all are compared with those of a run that waits. */
-START_TEST(saves_of_every_step_hold_their_steps)
+TEST(saves_of_every_step_hold_their_steps)
 {
     struct driver driver;
     struct driver_options options = {.out = outputs_make("hasty"), .n_layers = 6, .n_parts = 2};
@@ -150,9 +149,8 @@ START_TEST(saves_of_every_step_hold_their_steps)
     driver_close(&driver);
     ck_assert_str_eq(outputs_names("hasty"), "latest step-1 step-2 step-3 step-4 step-5 ");
 }
-END_TEST
 
-START_TEST(the_client_may_close_right_after_it_asked)
+TEST(the_client_may_close_right_after_it_asked)
 {
     struct driver driver;
     const struct driver_options options = {.out = outputs_make("closing"), .vocabulary = 50000};
@@ -164,10 +162,9 @@ START_TEST(the_client_may_close_right_after_it_asked)
     driver_close(&driver); /* while the table of tokens is updated */
     outputs_check_whole("closing", 1);
 }
-END_TEST
 
 /* A viewer asks in the middle of a step, and the client goes away: at once, or a little later each time. */
-START_TEST(a_save_is_whole_or_not_there_whenever_the_client_goes)
+TEST(a_save_is_whole_or_not_there_whenever_the_client_goes)
 {
     const struct message save = {.kind = MESSAGE_SAVE, .save = {.step = MESSAGE_NO_STEP}};
     struct client_link viewer;
@@ -198,9 +195,8 @@ START_TEST(a_save_is_whole_or_not_there_whenever_the_client_goes)
     ck_assert_uint_le(last, 2);
     client_link_free(&viewer);
 }
-END_TEST
 
-START_TEST(what_stands_is_not_written_again)
+TEST(what_stands_is_not_written_again)
 {
     struct driver driver;
     const struct driver_options options = {.out = outputs_make("twice")};
@@ -219,9 +215,8 @@ START_TEST(what_stands_is_not_written_again)
     ck_assert_uint_eq(before.st_ino, after.st_ino);
     driver_close(&driver);
 }
-END_TEST
 
-START_TEST(a_save_of_another_step_costs_the_client_its_session)
+TEST(a_save_of_another_step_costs_the_client_its_session)
 {
     struct driver driver;
     const struct driver_options options = {.out = outputs_make("wrong")};
@@ -235,9 +230,8 @@ START_TEST(a_save_of_another_step_costs_the_client_its_session)
     ck_assert_msg(strstr(err.text, "another step") != NULL, "%s", err.text);
     driver_leave(&driver);
 }
-END_TEST
 
-START_TEST(a_job_resumes_from_what_can_be_resumed_alone)
+TEST(a_job_resumes_from_what_can_be_resumed_alone)
 {
     struct driver driver;
     struct driver_options options = {.step = 2};
@@ -263,9 +257,8 @@ START_TEST(a_job_resumes_from_what_can_be_resumed_alone)
     ck_assert_int_lt(driver_try(&driver, "lab", &options, &err), 0);
     driver_leave(&driver);
 }
-END_TEST
 
-START_TEST(a_side_file_that_is_none_is_refused)
+TEST(a_side_file_that_is_none_is_refused)
 {
     static const char *const sides[] = {"",
                                         "[]",
@@ -284,9 +277,8 @@ START_TEST(a_side_file_that_is_none_is_refused)
         driver_leave(&driver);
     }
 }
-END_TEST
 
-START_TEST(the_job_says_how_many_rows_its_workers_run_at_once)
+TEST(the_job_says_how_many_rows_its_workers_run_at_once)
 {
     struct driver driver;
     const struct driver_options options = {.n_parts = 2, .microbatch = 1};
@@ -295,9 +287,8 @@ START_TEST(the_job_says_how_many_rows_its_workers_run_at_once)
     ck_assert_uint_eq(driver.opened_with.job_opened.microbatch, 1);
     driver_close(&driver);
 }
-END_TEST
 
-START_TEST(the_status_tells_of_saves)
+TEST(the_status_tells_of_saves)
 {
     struct client_link viewer;
     struct driver driver;
@@ -324,26 +315,4 @@ START_TEST(the_status_tells_of_saves)
     free(path);
     driver_close(&driver);
     client_link_free(&viewer);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("save");
-
-    tcase_add_checked_fixture(tests, setup, processes_remove);
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, a_save_under_way_holds_its_step_and_resumes_bit_for_bit, 0, N_RUNS);
-    tcase_add_test(tests, a_checkpoint_has_the_models_config_the_options_and_the_side_files);
-    tcase_add_test(tests, a_save_before_the_first_step_holds_what_was_there);
-    tcase_add_test(tests, saves_of_every_step_hold_their_steps);
-    tcase_add_test(tests, the_client_may_close_right_after_it_asked);
-    tcase_add_test(tests, a_save_is_whole_or_not_there_whenever_the_client_goes);
-    tcase_add_test(tests, what_stands_is_not_written_again);
-    tcase_add_test(tests, a_save_of_another_step_costs_the_client_its_session);
-    tcase_add_test(tests, a_job_resumes_from_what_can_be_resumed_alone);
-    tcase_add_test(tests, a_side_file_that_is_none_is_refused);
-    tcase_add_test(tests, the_job_says_how_many_rows_its_workers_run_at_once);
-    tcase_add_test(tests, the_status_tells_of_saves);
-    return run_tests(tests);
 }

@@ -6,11 +6,10 @@
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/model/output.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -151,9 +150,13 @@ static void check_played(const struct disk *disk)
     disk_remove(CRASHED);
 }
 
+SUITE_SKIP_UNLESS(!SANITIZED, "a sanitizer must be preloaded first")
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE(processes_setup, processes_remove)
+
 /* The first save; one more; then another run that comes to step 1 again, so that step-1 is exchanged and removed. In the
  * way at first: what a run left that was killed. */
-START_TEST(a_crash_at_any_call_leaves_the_old_checkpoint_or_the_new_one)
+TEST(a_crash_at_any_call_leaves_the_old_checkpoint_or_the_new_one)
 {
     static const int64_t latest[] = {NONE, 1, 2, 1};
     const struct driver_options options = {.out = outputs_make(OUT)};
@@ -189,17 +192,4 @@ START_TEST(a_crash_at_any_call_leaves_the_old_checkpoint_or_the_new_one)
     printf("%u calls, %u crashes\n", n_calls, n_crashes);
     free(records);
     disk_close(disk);
-}
-END_TEST
-
-int main(void)
-{
-    if (SANITIZED) /* a sanitizer must be preloaded first */
-        return 77;
-    TCase *tcase = tcase_create("save_crash");
-
-    tcase_set_timeout(tcase, 120);
-    tcase_add_checked_fixture(tcase, processes_setup, processes_remove);
-    tcase_add_test(tcase, a_crash_at_any_call_leaves_the_old_checkpoint_or_the_new_one);
-    return run_tests(tcase);
 }

@@ -2,11 +2,10 @@
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/model/checkpoint.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -25,7 +24,10 @@ static void setup(void)
     daemon_pid = processes_daemon("lab", 1, NULL);
 }
 
-START_TEST(what_killed_runs_left_is_removed_when_a_job_begins)
+SUITE_TIMEOUT(60)
+SUITE_FIXTURE(setup, processes_remove)
+
+TEST(what_killed_runs_left_is_removed_when_a_job_begins)
 {
     struct driver driver;
     const struct driver_options options = {.out = outputs_make("killed")};
@@ -47,9 +49,8 @@ START_TEST(what_killed_runs_left_is_removed_when_a_job_begins)
     outputs_check_whole("killed", 2);
     ck_assert_str_eq(outputs_names("killed"), "latest step-1 step-2 step-8.partial ");
 }
-END_TEST
 
-START_TEST(a_checkpoint_that_stands_is_replaced_whole)
+TEST(a_checkpoint_that_stands_is_replaced_whole)
 {
     struct driver driver;
     const struct driver_options options = {.out = outputs_make("again")};
@@ -66,7 +67,6 @@ START_TEST(a_checkpoint_that_stands_is_replaced_whole)
         ck_assert_int_eq(system("rm again/step-1/training.json"), 0); /* as if it had been another */
     }
 }
-END_TEST
 
 /* A save that fails, and how: training goes on, the old checkpoint stands, the next one works if the reason is gone. */
 struct obstacle {
@@ -145,7 +145,7 @@ static const struct obstacle obstacles[] = {
 };
 enum { N_OBSTACLES = sizeof obstacles / sizeof *obstacles };
 
-START_TEST(a_failed_save_leaves_the_old_one_and_the_run_goes_on)
+TEST_EACH(a_failed_save_leaves_the_old_one_and_the_run_goes_on, N_OBSTACLES)
 {
     const struct obstacle *o = &obstacles[_i];
     const struct driver_options options = {.out = outputs_make(o->name)};
@@ -191,10 +191,9 @@ START_TEST(a_failed_save_leaves_the_old_one_and_the_run_goes_on)
     client_link_free(&viewer);
     driver_close(&driver);
 }
-END_TEST
 
 /* On file systems that take nothing. */
-START_TEST(a_directory_that_takes_nothing_is_said_to)
+TEST_EACH(a_directory_that_takes_nothing_is_said_to, 2)
 {
     static const char *const places[] = {"/sys", "/proc"};
     struct driver driver;
@@ -208,11 +207,10 @@ START_TEST(a_directory_that_takes_nothing_is_said_to)
     ck_assert_ptr_nonnull(strstr(driver.failed.save_failed.error.text, places[_i]));
     driver_close(&driver);
 }
-END_TEST
 
 /* The same by the command, where it has a disk of its own. The last checkpoint waits for room, and gets some, or the
  * user will not wait. */
-START_TEST(the_command_waits_for_room_on_a_full_disk_or_exits_with_1)
+TEST_EACH(the_command_waits_for_room_on_a_full_disk_or_exits_with_1, 3)
 {
     static const char *const acts[] = {"mount -o remount,size=8m disk", "kill -INT $run", "kill -INT $run"};
     static const char *const every[] = {"2", "2",
@@ -243,19 +241,4 @@ START_TEST(the_command_waits_for_room_on_a_full_disk_or_exits_with_1)
     said = processes_read("said");
     ck_assert_msg(_i == 0 ? !*said : strstr(said, "No space left on device") != NULL, "%s", said);
     free(said);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("save failures");
-
-    tcase_add_checked_fixture(tests, setup, processes_remove);
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, what_killed_runs_left_is_removed_when_a_job_begins);
-    tcase_add_test(tests, a_checkpoint_that_stands_is_replaced_whole);
-    tcase_add_loop_test(tests, a_failed_save_leaves_the_old_one_and_the_run_goes_on, 0, N_OBSTACLES);
-    tcase_add_loop_test(tests, a_directory_that_takes_nothing_is_said_to, 0, 2);
-    tcase_add_loop_test(tests, the_command_waits_for_room_on_a_full_disk_or_exits_with_1, 0, 3);
-    return run_tests(tests);
 }

@@ -3,9 +3,8 @@
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <dirent.h>
 #include <errno.h>
 #include <signal.h>
@@ -36,6 +35,10 @@ static void remove_all(void)
     processes_remove();
 }
 
+SUITE_SKIP_UNLESS(!SANITIZED, "a sanitizer must be preloaded first")
+SUITE_TIMEOUT(60)
+SUITE_FIXTURE(setup, remove_all)
+
 static void hold_disk(void)
 {
     outputs_write(".", "held", "");
@@ -61,7 +64,7 @@ static void check_nothing_moves(uint64_t step)
 }
 
 /* Before the first step the daemon reads by itself; the step must wait all the same. */
-START_TEST(a_step_waits_for_what_is_being_written)
+TEST_EACH(a_step_waits_for_what_is_being_written, 2)
 {
     const uint64_t step = (uint64_t)_i;
     struct driver driver;
@@ -91,9 +94,8 @@ START_TEST(a_step_waits_for_what_is_being_written)
     outputs_check_same_state(_i ? "held-up/step-1" : "held-up/step-0", _i ? "free/step-1" : "free/step-0");
     outputs_check_same_state(_i ? "held-up/step-2" : "held-up/step-1", _i ? "free/step-2" : "free/step-1");
 }
-END_TEST
 
-START_TEST(who_asks_while_it_is_written_is_told_at_its_end)
+TEST(who_asks_while_it_is_written_is_told_at_its_end)
 {
     const struct message save = {.kind = MESSAGE_SAVE, .save = {.step = MESSAGE_NO_STEP}};
     struct driver driver;
@@ -118,9 +120,8 @@ START_TEST(who_asks_while_it_is_written_is_told_at_its_end)
     driver_close(&driver);
     outputs_check_whole("shared", 1);
 }
-END_TEST
 
-START_TEST(a_save_that_is_captured_outlives_its_job)
+TEST_EACH(a_save_that_is_captured_outlives_its_job, 3)
 {
     struct error err = {""};
     struct driver driver;
@@ -148,7 +149,6 @@ START_TEST(a_save_that_is_captured_outlives_its_job)
     outputs_check_whole("outlives", 1);
     ck_assert_str_eq(outputs_names("outlives"), "latest step-1 ");
 }
-END_TEST
 
 static unsigned count_descriptors(pid_t pid)
 {
@@ -165,7 +165,7 @@ static unsigned count_descriptors(pid_t pid)
 }
 
 /* Far more than are taken at a time: what a run has promised has its own places, and nothing stays open. */
-START_TEST(snapshots_without_end_are_not_in_the_way_of_a_save)
+TEST(snapshots_without_end_are_not_in_the_way_of_a_save)
 {
     enum { ASKED = 100, TAKEN = 8 };
     const struct message snapshot = {.kind = MESSAGE_SNAPSHOT};
@@ -204,9 +204,8 @@ START_TEST(snapshots_without_end_are_not_in_the_way_of_a_save)
     ck_assert_uint_eq(count_descriptors(daemon_pid), n_before);
     driver_close(&driver);
 }
-END_TEST
 
-START_TEST(a_directory_removed_meanwhile_costs_the_save_alone)
+TEST(a_directory_removed_meanwhile_costs_the_save_alone)
 {
     struct driver driver;
     const struct driver_options options = {.out = outputs_make("vanishes")};
@@ -224,21 +223,4 @@ START_TEST(a_directory_removed_meanwhile_costs_the_save_alone)
     ck_assert_int_eq(driver.failed.save_failed.code, -ENOENT);
     driver_train(&driver, 3);
     driver_close(&driver);
-}
-END_TEST
-
-int main(void)
-{
-    if (SANITIZED)
-        return 77;
-    TCase *tests = tcase_create("save slow");
-
-    tcase_add_checked_fixture(tests, setup, remove_all);
-    tcase_set_timeout(tests, 60);
-    tcase_add_loop_test(tests, a_step_waits_for_what_is_being_written, 0, 2);
-    tcase_add_test(tests, who_asks_while_it_is_written_is_told_at_its_end);
-    tcase_add_loop_test(tests, a_save_that_is_captured_outlives_its_job, 0, 3);
-    tcase_add_test(tests, snapshots_without_end_are_not_in_the_way_of_a_save);
-    tcase_add_test(tests, a_directory_removed_meanwhile_costs_the_save_alone);
-    return run_tests(tests);
 }

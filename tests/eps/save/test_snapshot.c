@@ -2,9 +2,8 @@
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,7 +17,10 @@ static void setup(void)
     processes_daemon("lab", 1, NULL);
 }
 
-START_TEST(a_viewers_save_is_told_to_both)
+SUITE_TIMEOUT(60)
+SUITE_FIXTURE(setup, processes_remove)
+
+TEST(a_viewers_save_is_told_to_both)
 {
     struct client_link viewer;
     struct driver driver;
@@ -40,9 +42,8 @@ START_TEST(a_viewers_save_is_told_to_both)
     driver_train(&driver, 3);
     driver_close(&driver);
 }
-END_TEST
 
-START_TEST(a_viewer_is_told_why_nothing_can_be_saved)
+TEST(a_viewer_is_told_why_nothing_can_be_saved)
 {
     struct client_link viewer;
     struct driver driver;
@@ -59,7 +60,6 @@ START_TEST(a_viewer_is_told_why_nothing_can_be_saved)
     driver_close(&driver);
     client_link_free(&viewer);
 }
-END_TEST
 
 static void ask_snapshot(struct client_link *viewer, const int *files, unsigned n)
 {
@@ -77,7 +77,7 @@ static int make_file(const char *path)
 }
 
 /* Whatever version it is, a checkpoint of that version stands beside it. */
-START_TEST(a_snapshot_is_the_weights_of_one_version)
+TEST(a_snapshot_is_the_weights_of_one_version)
 {
     const int files[3] = {make_file("model.safetensors"), make_file("config.json"), make_file("side.json")};
     struct client_link viewer;
@@ -113,9 +113,8 @@ START_TEST(a_snapshot_is_the_weights_of_one_version)
     for (int i = 0; i < 3; i++)
         close(files[i]);
 }
-END_TEST
 
-START_TEST(a_snapshot_needs_a_model_in_training_and_three_files)
+TEST(a_snapshot_needs_a_model_in_training_and_three_files)
 {
     const int files[3] = {make_file("a"), make_file("b"), make_file("c")};
     int pipe_fds[2], wrong[3] = {files[0], files[1], -1};
@@ -158,11 +157,10 @@ START_TEST(a_snapshot_needs_a_model_in_training_and_three_files)
     for (int i = 0; i < 3; i++)
         close(files[i]);
 }
-END_TEST
 
 /* What could not be written is over, but has units to come; the job ends while the last of them is updated, which a save
  * waits for as well. */
-START_TEST(a_job_ends_with_a_snapshot_that_failed_beside_a_save)
+TEST(a_job_ends_with_a_snapshot_that_failed_beside_a_save)
 {
     struct client_link viewer;
     struct driver driver;
@@ -189,19 +187,4 @@ START_TEST(a_job_ends_with_a_snapshot_that_failed_beside_a_save)
     client_link_free(&viewer);
     for (int i = 0; i < 3; i++)
         close(files[i]);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("snapshot");
-
-    tcase_add_checked_fixture(tests, setup, processes_remove);
-    tcase_set_timeout(tests, 60);
-    tcase_add_test(tests, a_viewers_save_is_told_to_both);
-    tcase_add_test(tests, a_viewer_is_told_why_nothing_can_be_saved);
-    tcase_add_test(tests, a_snapshot_is_the_weights_of_one_version);
-    tcase_add_test(tests, a_snapshot_needs_a_model_in_training_and_three_files);
-    tcase_add_test(tests, a_job_ends_with_a_snapshot_that_failed_beside_a_save);
-    return run_tests(tests);
 }

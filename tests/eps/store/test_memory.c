@@ -1,8 +1,7 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "eps/store/memory.h"
 
-#include <check.h>
 #include <errno.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -29,7 +28,9 @@ static void captured(char *out, size_t cap, const struct eps_memory *memory, uns
     close(kept);
 }
 
-START_TEST(mapped_memory_is_zero_and_can_be_written)
+SUITE_TIMEOUT(60)
+
+TEST(mapped_memory_is_zero_and_can_be_written)
 {
     struct eps_memory memory;
 
@@ -46,9 +47,8 @@ START_TEST(mapped_memory_is_zero_and_can_be_written)
     eps_memory_free(&memory);
     eps_memory_free(&memory); /* twice is harmless */
 }
-END_TEST
 
-START_TEST(unmapped_memory_is_gone)
+TEST(unmapped_memory_is_gone)
 {
     struct eps_memory memory;
     unsigned char resident;
@@ -62,9 +62,8 @@ START_TEST(unmapped_memory_is_gone)
     ck_assert_int_eq(errno, ENOMEM); /* nothing is mapped there */
     eps_memory_free(&memory);
 }
-END_TEST
 
-START_TEST(more_than_the_address_space_is_refused)
+TEST(more_than_the_address_space_is_refused)
 {
     struct eps_memory memory;
 
@@ -72,10 +71,9 @@ START_TEST(more_than_the_address_space_is_refused)
     ck_assert_ptr_null(eps_memory_map(&memory, SIZE_MAX / 4));
     eps_memory_free(&memory);
 }
-END_TEST
 
 /* RLIMIT_MEMLOCK binds everybody but root, who has nothing to report then. */
-START_TEST(pages_that_may_not_be_locked_are_used_and_reported)
+TEST(pages_that_may_not_be_locked_are_used_and_reported)
 {
     const struct rlimit none = {.rlim_cur = 8192, .rlim_max = 8192};
     struct eps_memory memory;
@@ -96,9 +94,8 @@ START_TEST(pages_that_may_not_be_locked_are_used_and_reported)
     eps_memory_unmap(base, BYTES);
     eps_memory_free(&memory);
 }
-END_TEST
 
-START_TEST(what_was_allowed_is_not_reported)
+TEST(what_was_allowed_is_not_reported)
 {
     struct eps_memory memory = {0};
     char text[512];
@@ -118,10 +115,9 @@ START_TEST(what_was_allowed_is_not_reported)
     captured(text, sizeof text, &memory, (unsigned)~EPS_MEMORY_LOCK);
     ck_assert_ptr_nonnull(strstr(text, "does not allow locking pages (ulimit -l); it works without"));
 }
-END_TEST
 
 /* Pages of a memfd, as weights are. */
-START_TEST(shared_pages_are_prepared_where_they_are)
+TEST(shared_pages_are_prepared_where_they_are)
 {
     struct eps_memory memory;
     int fd = memfd_create("test", MFD_CLOEXEC);
@@ -137,19 +133,4 @@ START_TEST(shared_pages_are_prepared_where_they_are)
     ck_assert_int_eq(base[BYTES - 1], 7);
     munmap(base, BYTES);
     close(fd);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("memory");
-
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, mapped_memory_is_zero_and_can_be_written);
-    tcase_add_test(tcase, unmapped_memory_is_gone);
-    tcase_add_test(tcase, more_than_the_address_space_is_refused);
-    tcase_add_test(tcase, pages_that_may_not_be_locked_are_used_and_reported);
-    tcase_add_test(tcase, what_was_allowed_is_not_reported);
-    tcase_add_test(tcase, shared_pages_are_prepared_where_they_are);
-    return run_tests(tcase);
 }

@@ -1,9 +1,8 @@
 #include "tests/kit/plain.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "eps/store/optimizer.h"
 
-#include <check.h>
 #include <errno.h>
 #include <float.h>
 #include <math.h>
@@ -163,9 +162,11 @@ static void run_case(FILE *file)
     }
 }
 
+SUITE_TIMEOUT(60)
+
 /* tests/fixtures/vectors/adama.txt is written by tests/oracle/make_adama.py. Where parts cancel before AdamW squares their sum, v
  * is as uncertain as the sum, whose ulp is that of its largest partial result. */
-START_TEST(numbers_are_those_of_the_specification)
+TEST_RANGE(numbers_are_those_of_the_specification, EPS_ISA_V2, EPS_ISA_BEST)
 {
     char word[16];
     int cases = 0;
@@ -181,7 +182,6 @@ START_TEST(numbers_are_those_of_the_specification)
     fclose(file);
     ck_assert_int_eq(cases, 24);
 }
-END_TEST
 
 static const struct {
     int n_parts;
@@ -195,7 +195,7 @@ static const struct {
 };
 
 /* One step from a state that is exact in both. */
-START_TEST(one_step_of_random_numbers_is_exact_to_its_rounding)
+TEST_EACH(one_step_of_random_numbers_is_exact_to_its_rounding, 3 * COUNT(random_cases))
 {
     enum { N = 20000 };
     const int isa = _i % 3, which = _i / 3;
@@ -231,10 +231,9 @@ START_TEST(one_step_of_random_numbers_is_exact_to_its_rounding)
     }
     free(truth), free(w), free(m), free(v), free(g);
 }
-END_TEST
 
 /* By hand: at step 1 the bias correction cancels, so the update is lr * (sign(g) + decay * w). */
-START_TEST(first_step_moves_a_weight_by_lr)
+TEST(first_step_moves_a_weight_by_lr)
 {
     const struct eps_hyper hp = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 0, .weight_decay = 0.01};
     const float g = -0.25f;
@@ -246,9 +245,8 @@ START_TEST(first_step_moves_a_weight_by_lr)
     plain_step(&w, &m, &v, &g, 1, &hp, 1, false);
     ck_assert_float_eq_tol(w, -1.9f, 5e-7f);
 }
-END_TEST
 
-START_TEST(what_has_no_gradient_only_decays)
+TEST(what_has_no_gradient_only_decays)
 {
     const struct eps_hyper hp = {.lr = 0.5, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.5};
     const float g = 0;
@@ -259,7 +257,6 @@ START_TEST(what_has_no_gradient_only_decays)
     plain_step(&w, &m, &v, &g, 1, &hp, 7, true);
     ck_assert(w == 2.25f);
 }
-END_TEST
 
 enum { N = 70000 }; /* several threads' worth, not a multiple of anything */
 
@@ -315,7 +312,7 @@ static void walk(struct state *s)
     free(sum);
 }
 
-START_TEST(every_instruction_path_gives_the_same_bits)
+TEST_RANGE(every_instruction_path_gives_the_same_bits, EPS_ISA_V3, EPS_ISA_BEST)
 {
     struct state v2 = strange_state(), other = strange_state();
 
@@ -327,10 +324,9 @@ START_TEST(every_instruction_path_gives_the_same_bits)
     }
     free_state(&v2), free_state(&other);
 }
-END_TEST
 
 /* 1e21 overflows v, which stays at the largest number. */
-START_TEST(gradients_up_to_1e37_never_make_a_nan)
+TEST(gradients_up_to_1e37_never_make_a_nan)
 {
     struct state state = strange_state();
 
@@ -348,9 +344,8 @@ START_TEST(gradients_up_to_1e37_never_make_a_nan)
             ck_abort_msg("element %zu: w %a, m %a, v %a, g %a", i, state.w[i], state.m[i], state.v[i], state.g[i]);
     free_state(&state);
 }
-END_TEST
 
-START_TEST(step_is_fold_then_update)
+TEST_RANGE(step_is_fold_then_update, EPS_ISA_V2, EPS_ISA_BEST)
 {
     struct state one = strange_state(), two = strange_state();
 
@@ -362,10 +357,9 @@ START_TEST(step_is_fold_then_update)
     }
     free_state(&one), free_state(&two);
 }
-END_TEST
 
 /* AdamW goes through the sum of its parts, AdamA does not. */
-START_TEST(with_one_part_adama_is_adamw)
+TEST_RANGE(with_one_part_adama_is_adamw, EPS_ISA_V2, EPS_ISA_BEST)
 {
     struct state adama = strange_state(), adamw = strange_state();
     float *sum = floats(N);
@@ -382,9 +376,8 @@ START_TEST(with_one_part_adama_is_adamw)
     free(sum);
     free_state(&adama), free_state(&adamw);
 }
-END_TEST
 
-START_TEST(results_do_not_depend_on_how_the_range_is_cut)
+TEST(results_do_not_depend_on_how_the_range_is_cut)
 {
     struct state whole = strange_state(), cut = strange_state();
     const size_t at[] = {0, 1, 1023, 1040, 40000, N};
@@ -405,7 +398,6 @@ START_TEST(results_do_not_depend_on_how_the_range_is_cut)
 #endif
     free_state(&whole), free_state(&cut);
 }
-END_TEST
 
 /* With beta = 1 - 2^-k and gradients of 6 bits every sum below is exact in fp32, so the identities hold to the bit. */
 static const struct eps_hyper exact_hp = {
@@ -417,7 +409,7 @@ static float short_gradient(uint64_t *seed)
 }
 
 /* arXiv:2305.19982: N equal parts of g/N add (1 - b2) g^2 / N to v, where Adam adds (1 - b2) g^2; m is Adam's. */
-START_TEST(equal_parts_add_one_nth_of_adams_square)
+TEST_EACH(equal_parts_add_one_nth_of_adams_square, 4)
 {
     const int n_parts = 1 << _i;
     struct state adam = strange_state(), adama = strange_state();
@@ -437,10 +429,9 @@ START_TEST(equal_parts_add_one_nth_of_adams_square)
             ck_abort_msg("g %a: v %a and %a, m %a and %a", adam.g[i], adama.v[i], adam.v[i], adama.m[i], adam.m[i]);
     free_state(&adam), free_state(&adama);
 }
-END_TEST
 
 /* Unequal parts: m is Adam's to the bit (the sums are exact), and by Cauchy and Schwarz v_Adam <= N v_AdamA. */
-START_TEST(unequal_parts_keep_adams_m_and_bound_its_v)
+TEST_EACH(unequal_parts_keep_adams_m_and_bound_its_v, 4)
 {
     const int n_parts = 1 << _i;
     struct state adam = strange_state(), adama = strange_state();
@@ -463,9 +454,8 @@ START_TEST(unequal_parts_keep_adams_m_and_bound_its_v)
     free(sum);
     free_state(&adam), free_state(&adama);
 }
-END_TEST
 
-START_TEST(one_value_that_is_not_finite_is_found_anywhere)
+TEST_RANGE(one_value_that_is_not_finite_is_found_anywhere, EPS_ISA_V2, EPS_ISA_BEST)
 {
     const float bad[] = {INFINITY, -INFINITY, NAN, -NAN};
     float *g = floats(N);
@@ -486,11 +476,10 @@ START_TEST(one_value_that_is_not_finite_is_found_anywhere)
     }
     free(g);
 }
-END_TEST
 
 /* One weight at the largest value that there is, decayed by a factor of 99 in size; or one moment that is not finite.
  * In both passes, and both forms of the weights. */
-START_TEST(a_weight_that_is_not_finite_afterwards_is_told_wherever_it_is)
+TEST_RANGE(a_weight_that_is_not_finite_afterwards_is_told_wherever_it_is, EPS_ISA_V2, EPS_ISA_BEST)
 {
     const struct eps_hyper hp = {.lr = 10, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 10};
     float *w = floats(N), *m = floats(N), *v = floats(N), *g = floats(N);
@@ -520,9 +509,8 @@ START_TEST(a_weight_that_is_not_finite_afterwards_is_told_wherever_it_is)
     }
     free(w), free(m), free(v), free(g), free(high), free(low);
 }
-END_TEST
 
-START_TEST(a_sum_starts_anew_and_grows)
+TEST(a_sum_starts_anew_and_grows)
 {
     float sum[3] = {NAN, 1, 2};
     const float g[3] = {1, 2, 0.5f};
@@ -530,28 +518,4 @@ START_TEST(a_sum_starts_anew_and_grows)
     plain_sum(sum, g, 3, true);
     plain_sum(sum, g, 3, false);
     ck_assert(sum[0] == 2 && sum[1] == 4 && sum[2] == 1);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("optimizer");
-    const int n_random = sizeof random_cases / sizeof *random_cases;
-
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, numbers_are_those_of_the_specification, EPS_ISA_V2, EPS_ISA_BEST);
-    tcase_add_loop_test(tcase, one_step_of_random_numbers_is_exact_to_its_rounding, 0, 3 * n_random);
-    tcase_add_test(tcase, first_step_moves_a_weight_by_lr);
-    tcase_add_test(tcase, what_has_no_gradient_only_decays);
-    tcase_add_loop_test(tcase, every_instruction_path_gives_the_same_bits, EPS_ISA_V3, EPS_ISA_BEST);
-    tcase_add_test(tcase, gradients_up_to_1e37_never_make_a_nan);
-    tcase_add_loop_test(tcase, step_is_fold_then_update, EPS_ISA_V2, EPS_ISA_BEST);
-    tcase_add_loop_test(tcase, with_one_part_adama_is_adamw, EPS_ISA_V2, EPS_ISA_BEST);
-    tcase_add_test(tcase, results_do_not_depend_on_how_the_range_is_cut);
-    tcase_add_loop_test(tcase, equal_parts_add_one_nth_of_adams_square, 0, 4);
-    tcase_add_loop_test(tcase, unequal_parts_keep_adams_m_and_bound_its_v, 0, 4);
-    tcase_add_loop_test(tcase, one_value_that_is_not_finite_is_found_anywhere, EPS_ISA_V2, EPS_ISA_BEST);
-    tcase_add_loop_test(tcase, a_weight_that_is_not_finite_afterwards_is_told_wherever_it_is, EPS_ISA_V2, EPS_ISA_BEST);
-    tcase_add_test(tcase, a_sum_starts_anew_and_grows);
-    return run_tests(tcase);
 }

@@ -1,8 +1,7 @@
 /* 16-bit moments of the optimizer alone, over many elements and steps: their bias and scatter. */
 #include "tests/kit/plain.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -35,6 +34,8 @@ static void fold_same(const struct moments *x, const float *g, const struct eps_
     eps_optimizer_fold(&p, &(struct eps_gradient){g, NUMBER_FP32, 1}, hp, true);
 }
 
+SUITE_TIMEOUT(120)
+
 /* The published worst case: beta2 = 0.999 and a gradient that falls tenfold, so that v should fall a hundredfold by a
  * thousandth of itself at a time, a quarter of its spacing of 1/256 or half of it.
  *
@@ -42,7 +43,7 @@ static void fold_same(const struct moments *x, const float *g, const struct eps_
  * scatter over the root of their number (5 sigma). Each rounding adds at most a quarter of the spacing squared, and
  * spacing is at most v / 256: variance' <= beta2^2 variance + (mean^2 + variance) / (4 * 256^2).
  * Rounded to nearest, v stops where a thousandth of it is less than half its spacing, near where it began. */
-START_TEST(v_follows_a_gradient_that_falls_tenfold_where_rounding_to_nearest_freezes)
+TEST(v_follows_a_gradient_that_falls_tenfold_where_rounding_to_nearest_freezes)
 {
     enum { N = SANITIZED ? 512 : 8192, STEPS = 3000 };
     const struct eps_hyper hp = {.beta1 = 0.9, .beta2 = 0.999};
@@ -78,12 +79,11 @@ START_TEST(v_follows_a_gradient_that_falls_tenfold_where_rounding_to_nearest_fre
     ck_assert_float_ge(nearest_v, 0.9f);
     free(g), free(x.m), free(x.v);
 }
-END_TEST
 
 /* How often a value between two is rounded up: a fraction p of N independent times, within 5 sigma; and whether m is,
  * whether v is and whether the neighbour is do not tell of each other. beta1 = 1/2 and beta2 = 3/4: m = g / 2 and v =
  * g^2 / 4 are exact for a g of 12 bits. */
-START_TEST(rounding_is_unbiased_and_m_and_v_and_neighbours_are_independent)
+TEST_EACH(rounding_is_unbiased_and_m_and_v_and_neighbours_are_independent, 8)
 {
     enum { N = SANITIZED ? 1 << 15 : 1 << 18 };
     const struct eps_hyper hp = {.beta1 = 0.5, .beta2 = 0.75};
@@ -108,15 +108,4 @@ START_TEST(rounding_is_unbiased_and_m_and_v_and_neighbours_are_independent)
     ck_assert_double_le(fabs(both), 5 * sqrt(N * p * (1 - p) * q * (1 - q)));
     ck_assert_double_le(fabs(neighbours), 5 * sqrt(N) * p * (1 - p));
     free(g), free(x.m), free(x.v);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("optimizer moments");
-
-    tcase_set_timeout(tcase, 120);
-    tcase_add_test(tcase, v_follows_a_gradient_that_falls_tenfold_where_rounding_to_nearest_freezes);
-    tcase_add_loop_test(tcase, rounding_is_unbiased_and_m_and_v_and_neighbours_are_independent, 0, 8);
-    return run_tests(tcase);
 }

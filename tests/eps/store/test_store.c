@@ -1,10 +1,9 @@
 #include "tests/kit/plain.h"
-#include "tests/kit/run.h"
 #include "tests/kit/store_fixture.h"
+#include "tests/kit/test.h"
 
 #include "proto/base/random.h"
 
-#include <check.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -75,7 +74,10 @@ static void check_and_free(struct expected *e, const struct store_fixture *f, ui
     free(e->w), free(e->m), free(e->v);
 }
 
-START_TEST(a_fresh_store_is_zero_and_in_the_ledger)
+SUITE_TIMEOUT(60)
+SUITE_FIXTURE_ONCE(store_fixture_best, NULL)
+
+TEST(a_fresh_store_is_zero_and_in_the_ledger)
 {
     struct store_fixture f;
 
@@ -92,9 +94,8 @@ START_TEST(a_fresh_store_is_zero_and_in_the_ledger)
     ck_assert_uint_eq(f.ledger.rows[LEDGER_ACCUMULATORS].current, 3 * 896 * 4);
     store_fixture_close(&f);
 }
-END_TEST
 
-START_TEST(without_training_there_are_weights_alone)
+TEST(without_training_there_are_weights_alone)
 {
     const struct eps_store_options options = {.train = false};
     struct store_fixture f;
@@ -109,9 +110,8 @@ START_TEST(without_training_there_are_weights_alone)
     eps_store_draw(&f.store, 1);
     store_fixture_close(&f);
 }
-END_TEST
 
-START_TEST(a_drawn_weight_depends_on_seed_tensor_and_index_alone)
+TEST(a_drawn_weight_depends_on_seed_tensor_and_index_alone)
 {
     const struct random_key key = random_site_key(42, 0, 0, RANDOM_WEIGHTS);
     struct store_fixture f;
@@ -138,10 +138,9 @@ START_TEST(a_drawn_weight_depends_on_seed_tensor_and_index_alone)
         }
     store_fixture_close(&f);
 }
-END_TEST
 
 /* The sample deviation of 33000 * 64 elements is within 0.2 % of the tensor's at 4 sigma. */
-START_TEST(drawn_weights_have_the_deviation_of_their_tensor)
+TEST(drawn_weights_have_the_deviation_of_their_tensor)
 {
     struct store_fixture f;
     double sum = 0, squares = 0;
@@ -160,10 +159,9 @@ START_TEST(drawn_weights_have_the_deviation_of_their_tensor)
     ck_assert_double_eq_tol(sqrt(squares / (double)n), 0.02, 0.02 * 2e-3);
     store_fixture_close(&f);
 }
-END_TEST
 
 /* The block of `store_fixture_big` is two slices, the cut between them inside a tensor. */
-START_TEST(a_direct_fold_is_adamw_tensor_by_tensor)
+TEST(a_direct_fold_is_adamw_tensor_by_tensor)
 {
     struct store_fixture f;
 
@@ -184,10 +182,9 @@ START_TEST(a_direct_fold_is_adamw_tensor_by_tensor)
     ck_assert_uint_eq(f.model.largest_unit > MODEL_SLICE, 1);
     store_fixture_close(&f);
 }
-END_TEST
 
 /* One part: all three ways are AdamW, bit for bit. */
-START_TEST(with_one_part_every_way_gives_the_same_bits)
+TEST_RANGE(with_one_part_every_way_gives_the_same_bits, EPS_FOLD_DIRECT, EPS_FOLD_SUM + 1)
 {
     const enum eps_store_fold how = (enum eps_store_fold)_i;
     const uint32_t unit = 2; /* a block */
@@ -206,9 +203,8 @@ START_TEST(with_one_part_every_way_gives_the_same_bits)
     check_and_free(&e, &f, unit);
     store_fixture_close(&f);
 }
-END_TEST
 
-START_TEST(adama_folds_each_part_into_the_moments)
+TEST(adama_folds_each_part_into_the_moments)
 {
     const uint32_t unit = 2;
     struct store_fixture f;
@@ -233,10 +229,9 @@ START_TEST(adama_folds_each_part_into_the_moments)
     check_and_free(&e, &f, unit);
     store_fixture_close(&f);
 }
-END_TEST
 
 /* Two visits of wte, cut into units: each unit's sum is its own. */
-START_TEST(tied_units_are_summed_over_their_visits)
+TEST(tied_units_are_summed_over_their_visits)
 {
     struct store_fixture f;
 
@@ -269,9 +264,8 @@ START_TEST(tied_units_are_summed_over_their_visits)
     }
     store_fixture_close(&f);
 }
-END_TEST
 
-START_TEST(accumulators_go_round)
+TEST(accumulators_go_round)
 {
     struct store_fixture f;
 
@@ -289,9 +283,8 @@ START_TEST(accumulators_go_round)
     }
     store_fixture_close(&f);
 }
-END_TEST
 
-START_TEST(a_slice_that_is_not_finite_changes_nothing)
+TEST_RANGE(a_slice_that_is_not_finite_changes_nothing, EPS_FOLD_DIRECT, EPS_FOLD_SUM + 1)
 {
     const enum eps_store_fold how = (enum eps_store_fold)_i;
     struct store_fixture f;
@@ -311,11 +304,10 @@ START_TEST(a_slice_that_is_not_finite_changes_nothing)
     free(g);
     store_fixture_close(&f);
 }
-END_TEST
 
 /* Each slice is finite; by hand: 3e38 twice is more than FLT_MAX as a sum, and so are two first moments of a beta of 0.
  * With one part the weights do it: their largest value, decayed by a factor of 99 in size. */
-START_TEST(finite_slices_that_make_a_weight_that_is_not_are_told)
+TEST_EACH(finite_slices_that_make_a_weight_that_is_not_are_told, 6)
 {
     static const struct {
         enum eps_store_fold how;
@@ -348,25 +340,4 @@ START_TEST(finite_slices_that_make_a_weight_that_is_not_are_told)
     }
     free(g);
     store_fixture_close(&f);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("store");
-
-    eps_optimizer_select(EPS_ISA_BEST);
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, a_fresh_store_is_zero_and_in_the_ledger);
-    tcase_add_test(tcase, without_training_there_are_weights_alone);
-    tcase_add_test(tcase, a_drawn_weight_depends_on_seed_tensor_and_index_alone);
-    tcase_add_test(tcase, drawn_weights_have_the_deviation_of_their_tensor);
-    tcase_add_test(tcase, a_direct_fold_is_adamw_tensor_by_tensor);
-    tcase_add_loop_test(tcase, with_one_part_every_way_gives_the_same_bits, EPS_FOLD_DIRECT, EPS_FOLD_SUM + 1);
-    tcase_add_test(tcase, adama_folds_each_part_into_the_moments);
-    tcase_add_test(tcase, tied_units_are_summed_over_their_visits);
-    tcase_add_test(tcase, accumulators_go_round);
-    tcase_add_loop_test(tcase, a_slice_that_is_not_finite_changes_nothing, EPS_FOLD_DIRECT, EPS_FOLD_SUM + 1);
-    tcase_add_loop_test(tcase, finite_slices_that_make_a_weight_that_is_not_are_told, 0, 6);
-    return run_tests(tcase);
 }

@@ -1,9 +1,8 @@
 /* The gradient's norm, clipped as PyTorch clips it. */
 #include "tests/kit/plain.h"
-#include "tests/kit/run.h"
 #include "tests/kit/store_fixture.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -91,7 +90,10 @@ static void check_weights(const struct store_fixture *f, FILE *file, double lr, 
     }
 }
 
-START_TEST(a_clipped_norm_gives_the_weights_of_pytorch)
+SUITE_TIMEOUT(60)
+SUITE_FIXTURE_ONCE(store_fixture_best, NULL)
+
+TEST_RANGE(a_clipped_norm_gives_the_weights_of_pytorch, NUMBER_FP32, NUMBER_BF16 + 1)
 {
     const struct eps_store_options options = {.train = true, .fenced = true, .precision = (enum number_type)_i};
     struct eps_hyper hp = {0};
@@ -121,15 +123,4 @@ START_TEST(a_clipped_norm_gives_the_weights_of_pytorch)
     check_weights(&f, file, hp.lr, n_steps);
     fclose(file);
     store_fixture_close(&f);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("store_clip");
-
-    eps_optimizer_select(EPS_ISA_BEST);
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, a_clipped_norm_gives_the_weights_of_pytorch, NUMBER_FP32, NUMBER_BF16 + 1);
-    return run_tests(tcase);
 }

@@ -1,7 +1,6 @@
-#include "tests/kit/run.h"
 #include "tests/kit/store_fixture.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -104,7 +103,9 @@ static void check_exact(const struct store_fixture *f)
         }
 }
 
-START_TEST(what_was_written_is_loaded_bit_for_bit)
+SUITE_TIMEOUT(60)
+
+TEST_EACH(what_was_written_is_loaded_bit_for_bit, 2)
 {
     struct store_fixture a, b;
     struct error err = {0};
@@ -119,10 +120,9 @@ START_TEST(what_was_written_is_loaded_bit_for_bit)
     close(fd);
     store_fixture_close(&a), store_fixture_close(&b);
 }
-END_TEST
 
 /* The three types, short names in the second of two files, and what may be passed over. */
-START_TEST(weights_of_every_type_are_loaded_from_several_files)
+TEST_EACH(weights_of_every_type_are_loaded_from_several_files, 6)
 {
     static const char *const types[] = {"F32", "F16", "BF16"};
     const bool tied = _i % 2;
@@ -151,9 +151,8 @@ START_TEST(weights_of_every_type_are_loaded_from_several_files)
     close(fds[0]), close(fds[1]);
     store_fixture_close(&f);
 }
-END_TEST
 
-START_TEST(a_tensor_cut_over_units_is_loaded_in_order_of_rows)
+TEST(a_tensor_cut_over_units_is_loaded_in_order_of_rows)
 {
     struct file file = {0};
     struct store_fixture f;
@@ -168,7 +167,6 @@ START_TEST(a_tensor_cut_over_units_is_loaded_in_order_of_rows)
     close(fd);
     store_fixture_close(&f);
 }
-END_TEST
 
 /* A file as it should be but for one tensor, which says what is wrong. */
 static const struct {
@@ -193,7 +191,7 @@ static const struct {
     {NULL, "lm_head.weight", "F32", 16, 0, "lm_head.weight is 16 x 8, the model's is 17 x 8"},
 };
 
-START_TEST(what_is_wrong_with_a_file_is_said_by_name)
+TEST_EACH(what_is_wrong_with_a_file_is_said_by_name, COUNT(bad_files))
 {
     const char *added = bad_files[_i].added;
     struct file file = {0};
@@ -219,9 +217,8 @@ START_TEST(what_is_wrong_with_a_file_is_said_by_name)
     close(fd);
     store_fixture_close(&f);
 }
-END_TEST
 
-START_TEST(a_tensor_in_two_files_is_refused)
+TEST(a_tensor_in_two_files_is_refused)
 {
     struct file file = {0};
     struct store_fixture f;
@@ -243,7 +240,6 @@ START_TEST(a_tensor_in_two_files_is_refused)
     close(fds[0]), close(fds[1]);
     store_fixture_close(&f);
 }
-END_TEST
 
 /* "updates": n times 5, but odd for the third. */
 static void add_updates(struct file *file, const char *type, uint32_t n, int64_t odd)
@@ -273,7 +269,7 @@ static void add_moments_but(struct file *file, const struct model *model, const 
     }
 }
 
-START_TEST(moments_and_their_counts_are_loaded)
+TEST_EACH(moments_and_their_counts_are_loaded, 2)
 {
     struct file file = {0};
     struct store_fixture f;
@@ -299,7 +295,6 @@ START_TEST(moments_and_their_counts_are_loaded)
     close(fd);
     store_fixture_close(&f);
 }
-END_TEST
 
 /* Of the small model; like: whose shape the added one has. The third tensor is h.0.ln_1.weight. */
 static const struct {
@@ -332,7 +327,7 @@ static const struct {
     {NULL, "updates", NULL, NULL, 0, 0, 0, "updates is missing; was this file written by eps?"},
 };
 
-START_TEST(what_is_wrong_with_moments_is_said_by_name)
+TEST_EACH(what_is_wrong_with_moments_is_said_by_name, COUNT(bad_moments))
 {
     const char *added = bad_moments[_i].added, *type = bad_moments[_i].type, *sentence = bad_moments[_i].sentence;
     const uint64_t rows = bad_moments[_i].rows;
@@ -357,20 +352,4 @@ START_TEST(what_is_wrong_with_moments_is_said_by_name)
         ck_abort_msg("'%s', not '%s...'", err.text, sentence);
     close(fd);
     store_fixture_close(&f);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("store_file");
-
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, what_was_written_is_loaded_bit_for_bit, 0, 2);
-    tcase_add_loop_test(tcase, weights_of_every_type_are_loaded_from_several_files, 0, 6);
-    tcase_add_test(tcase, a_tensor_cut_over_units_is_loaded_in_order_of_rows);
-    tcase_add_loop_test(tcase, what_is_wrong_with_a_file_is_said_by_name, 0, sizeof bad_files / sizeof *bad_files);
-    tcase_add_test(tcase, a_tensor_in_two_files_is_refused);
-    tcase_add_loop_test(tcase, moments_and_their_counts_are_loaded, 0, 2);
-    tcase_add_loop_test(tcase, what_is_wrong_with_moments_is_said_by_name, 0, sizeof bad_moments / sizeof *bad_moments);
-    return run_tests(tcase);
 }

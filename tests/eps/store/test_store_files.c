@@ -1,7 +1,6 @@
-#include "tests/kit/run.h"
 #include "tests/kit/store_fixture.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -69,7 +68,9 @@ static void check_same(const struct store_fixture *a, const struct store_fixture
 
 static const struct model_config *const configs[] = {&store_fixture_small, &store_fixture_cut, &store_fixture_big};
 
-START_TEST(what_was_written_is_loaded_bit_for_bit)
+SUITE_TIMEOUT(60)
+
+TEST_EACH(what_was_written_is_loaded_bit_for_bit, 6)
 {
     const struct model_config *config = configs[_i / 2];
     const int weights = make_file("weights"), moments = make_file("moments");
@@ -86,10 +87,9 @@ START_TEST(what_was_written_is_loaded_bit_for_bit)
     close(weights), close(moments);
     store_fixture_close(&a), store_fixture_close(&b);
 }
-END_TEST
 
 /* The checksums are those of the bytes on disk, all of them, in runs of at most 4 MiB. */
-START_TEST(every_byte_is_under_one_checksum)
+TEST_EACH(every_byte_is_under_one_checksum, 3)
 {
     char path[] = "/tmp/test_store_files.XXXXXX";
     struct checkpoint written = {0}, read;
@@ -122,9 +122,8 @@ START_TEST(every_byte_is_under_one_checksum)
     rmdir(path);
     store_fixture_close(&f);
 }
-END_TEST
 
-START_TEST(a_unit_is_written_as_it_is_when_it_is_captured)
+TEST(a_unit_is_written_as_it_is_when_it_is_captured)
 {
     const int weights = make_file("weights"), moments = make_file("moments");
     struct store_fixture a, b;
@@ -153,10 +152,9 @@ START_TEST(a_unit_is_written_as_it_is_when_it_is_captured)
     close(weights), close(moments);
     store_fixture_close(&a), store_fixture_close(&b);
 }
-END_TEST
 
 /* Readers in Python view a tensor in place only where it is aligned for its type. */
-START_TEST(every_tensor_is_aligned)
+TEST(every_tensor_is_aligned)
 {
     struct eps_store_files files;
     struct store_fixture f;
@@ -173,9 +171,8 @@ START_TEST(every_tensor_is_aligned)
     eps_store_files_free(&files);
     store_fixture_close(&f);
 }
-END_TEST
 
-START_TEST(a_store_that_does_not_train_writes_weights_alone)
+TEST(a_store_that_does_not_train_writes_weights_alone)
 {
     const struct eps_store_options options = {.train = false};
     const int weights = make_file("weights");
@@ -193,10 +190,9 @@ START_TEST(a_store_that_does_not_train_writes_weights_alone)
     close(weights);
     store_fixture_close(&f);
 }
-END_TEST
 
 /* A file system that cannot reserve space is written to all the same; one that is full is not begun with. */
-START_TEST(room_is_asked_for_first)
+TEST(room_is_asked_for_first)
 {
     const int weights = make_file("weights"), moments = make_file("moments");
     struct eps_store_files files;
@@ -224,10 +220,9 @@ START_TEST(room_is_asked_for_first)
     close(weights), close(moments);
     store_fixture_close(&f);
 }
-END_TEST
 
 /* For every byte at which the disk may be full, in steps of a prime. */
-START_TEST(a_disk_that_is_full_is_reported_wherever_it_is)
+TEST(a_disk_that_is_full_is_reported_wherever_it_is)
 {
     const int weights = make_file("weights"), moments = make_file("moments");
     struct eps_store_files files;
@@ -252,20 +247,4 @@ START_TEST(a_disk_that_is_full_is_reported_wherever_it_is)
     eps_store_files_free(&files);
     close(weights), close(moments);
     store_fixture_close(&f);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("store_files");
-
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, what_was_written_is_loaded_bit_for_bit, 0, 6);
-    tcase_add_loop_test(tcase, every_byte_is_under_one_checksum, 0, 3);
-    tcase_add_test(tcase, a_unit_is_written_as_it_is_when_it_is_captured);
-    tcase_add_test(tcase, every_tensor_is_aligned);
-    tcase_add_test(tcase, a_store_that_does_not_train_writes_weights_alone);
-    tcase_add_test(tcase, room_is_asked_for_first);
-    tcase_add_test(tcase, a_disk_that_is_full_is_reported_wherever_it_is);
-    return run_tests(tcase);
 }

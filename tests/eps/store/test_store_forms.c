@@ -1,11 +1,10 @@
 /* The store in its narrower forms: a split master, 16-bit moments, contributions in bf16, held sums, clipped updates. */
 #include "tests/kit/plain.h"
-#include "tests/kit/run.h"
 #include "tests/kit/store_fixture.h"
+#include "tests/kit/test.h"
 
 #include "proto/plan/host.h"
 
-#include <check.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -119,8 +118,11 @@ static struct eps_store_options options_of(const struct mode *mode, enum number_
                                       .seed = 7};
 }
 
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE_ONCE(store_fixture_best, NULL)
+
 /* What is relayed is a bf16 as near to the master as any, and joined it is the fp32 master's bits. */
-START_TEST(a_split_master_trains_as_an_fp32_master_does)
+TEST_EACH(a_split_master_trains_as_an_fp32_master_does, MODES)
 {
     const struct mode *mode = &modes[_i];
     const struct eps_store_options wide = options_of(mode, NUMBER_FP32, NUMBER_FP32);
@@ -141,9 +143,8 @@ START_TEST(a_split_master_trains_as_an_fp32_master_does)
                            fabsf(number_from_bf16(number_to_bf16(w[i])) - w[i]));
     store_fixture_close(&a), store_fixture_close(&b);
 }
-END_TEST
 
-START_TEST(a_contribution_in_bf16_is_folded_as_the_fp32_it_stands_for)
+TEST_EACH(a_contribution_in_bf16_is_folded_as_the_fp32_it_stands_for, MODES)
 {
     const struct mode *mode = &modes[_i];
     const struct eps_store_options options = options_of(mode, NUMBER_FP32, NUMBER_FP32);
@@ -156,9 +157,8 @@ START_TEST(a_contribution_in_bf16_is_folded_as_the_fp32_it_stands_for)
     same_stores(&a, &b);
     store_fixture_close(&a), store_fixture_close(&b);
 }
-END_TEST
 
-START_TEST(a_bf16_slice_that_is_not_finite_changes_nothing)
+TEST_EACH(a_bf16_slice_that_is_not_finite_changes_nothing, 2)
 {
     const struct eps_store_options options = {.train = true, .fenced = _i};
     const enum eps_store_fold how = _i ? EPS_FOLD_HOLD : EPS_FOLD_DIRECT;
@@ -180,10 +180,9 @@ START_TEST(a_bf16_slice_that_is_not_finite_changes_nothing)
     free(g);
     store_fixture_close(&f);
 }
-END_TEST
 
 /* AdamW; AdamA with one part, which is AdamW: held until the end or not, in every form. */
-START_TEST(a_fenced_commit_gives_the_bits_of_an_eager_one)
+TEST_EACH(a_fenced_commit_gives_the_bits_of_an_eager_one, 8)
 {
     const enum number_type precision = _i & 1, moments = _i >> 1 & 1;
     const uint32_t n_parts = _i >> 2 & 1 ? 3 : 1;
@@ -200,9 +199,8 @@ START_TEST(a_fenced_commit_gives_the_bits_of_an_eager_one)
     same_stores(&a, &b);
     store_fixture_close(&a), store_fixture_close(&b);
 }
-END_TEST
 
-START_TEST(what_is_held_and_not_updated_leaves_no_trace)
+TEST(what_is_held_and_not_updated_leaves_no_trace)
 {
     const struct eps_store_options options = options_of(&modes[4], NUMBER_BF16, NUMBER_BF16);
     struct store_fixture a, b;
@@ -216,10 +214,9 @@ START_TEST(what_is_held_and_not_updated_leaves_no_trace)
     same_stores(&a, &b);
     store_fixture_close(&a), store_fixture_close(&b);
 }
-END_TEST
 
 /* By a power of two, which is exact: as if the gradient had been half as large. */
-START_TEST(a_held_sum_is_scaled_before_it_is_folded)
+TEST(a_held_sum_is_scaled_before_it_is_folded)
 {
     const struct eps_store_options options = options_of(&modes[4], NUMBER_FP32, NUMBER_FP32);
     struct eps_hyper half = hyper;
@@ -239,11 +236,10 @@ START_TEST(a_held_sum_is_scaled_before_it_is_folded)
     store_values_free(&x);
     store_fixture_close(&f);
 }
-END_TEST
 
 /* Each term is a positive number rounded once and then at most 1024 / 16 + 4 + (blocks) + (slices) times: 4e-13 of the
  * sum for a unit of two slices. */
-START_TEST(a_sum_of_squares_is_that_of_long_double_for_all_threads_and_paths)
+TEST(a_sum_of_squares_is_that_of_long_double_for_all_threads_and_paths)
 {
     const struct eps_store_options options = options_of(&modes[4], NUMBER_FP32, NUMBER_FP32);
     struct store_fixture f;
@@ -268,7 +264,6 @@ START_TEST(a_sum_of_squares_is_that_of_long_double_for_all_threads_and_paths)
     ck_assert(isinf(eps_store_sum_squares(&f.store, unit)));
     store_fixture_close(&f);
 }
-END_TEST
 
 /* ---- 16-bit moments ---------------------------------------------------------------------------------------------- */
 
@@ -294,7 +289,7 @@ static void expect_two_parts(float *m, float *v, struct random_key key, uint64_t
     }
 }
 
-START_TEST(sixteen_bit_moments_are_rounded_by_the_word_of_their_name)
+TEST_EACH(sixteen_bit_moments_are_rounded_by_the_word_of_their_name, 12)
 {
     const struct eps_store_options options = {.train = true, .moments = NUMBER_BF16, .seed = 99};
     const uint32_t unit = 2;
@@ -325,7 +320,6 @@ START_TEST(sixteen_bit_moments_are_rounded_by_the_word_of_their_name)
     eps_optimizer_select(EPS_ISA_BEST);
     store_fixture_close(&f);
 }
-END_TEST
 
 /* ---- clipped updates --------------------------------------------------------------------------------------------- */
 
@@ -350,7 +344,7 @@ static void expect_clipped(double *w, double *m, double *v, const double *g, uin
 
 /* At d = 0.5 the first update, of RMS 1 everywhere, is clipped in every tensor; later ones as they come. Each step
  * rounds w once, and the update's m and v by some 2^-24 of themselves. */
-START_TEST(an_update_is_clipped_tensor_by_tensor)
+TEST_EACH(an_update_is_clipped_tensor_by_tensor, 4)
 {
     const bool fenced = _i & 1, tied = _i >> 1 & 1;
     const struct eps_store_options options = {.train = true, .fenced = fenced, .clip_update = 0.5};
@@ -387,10 +381,9 @@ START_TEST(an_update_is_clipped_tensor_by_tensor)
     free(w), free(m), free(v), free(g);
     store_fixture_close(&f);
 }
-END_TEST
 
 /* A bound that nothing reaches changes no bit, with fp32 moments. */
-START_TEST(a_bound_that_is_not_reached_changes_nothing)
+TEST_EACH(a_bound_that_is_not_reached_changes_nothing, MODES)
 {
     struct eps_store_options options = options_of(&modes[_i], NUMBER_FP32, NUMBER_FP32);
     struct store_fixture a, b;
@@ -403,12 +396,11 @@ START_TEST(a_bound_that_is_not_reached_changes_nothing)
     same_stores(&a, &b);
     store_fixture_close(&a), store_fixture_close(&b);
 }
-END_TEST
 
 /* ---- memory ------------------------------------------------------------------------------------------------------ */
 
 /* The plan knows nothing of the store, nor the store of the plan. */
-START_TEST(the_ledger_is_what_the_plan_says)
+TEST_EACH(the_ledger_is_what_the_plan_says, 32)
 {
     const bool trains = _i & 1, fenced = _i >> 1 & 1 && trains, several = _i >> 4 & 1;
     const enum number_type precision = _i >> 2 & 1, moments = _i >> 3 & 1;
@@ -448,10 +440,9 @@ START_TEST(the_ledger_is_what_the_plan_says)
     train(&f, trains ? 1 : 0, several ? 2 : 1, true, NUMBER_FP32, NUMBER_FP32);
     store_fixture_close(&f);
 }
-END_TEST
 
 /* Between units, where no parameter is. */
-START_TEST(nothing_is_touched_outside_units)
+TEST_EACH(nothing_is_touched_outside_units, 2 * MODES)
 {
     struct eps_store_options options = options_of(&modes[_i % MODES], NUMBER_BF16, NUMBER_BF16);
     struct store_fixture f;
@@ -476,10 +467,10 @@ START_TEST(nothing_is_touched_outside_units)
     }
     store_fixture_close(&f);
 }
-END_TEST
 
 /* Root may lock whatever it likes: somebody else tries. */
-START_TEST(memory_that_must_be_locked_and_may_not_be_is_refused)
+/* It gives up rights for good. */
+TEST_IF(memory_that_must_be_locked_and_may_not_be_is_refused, test_forks())
 {
     struct rlimit limit;
     struct eps_store_options options = {.train = true};
@@ -505,29 +496,4 @@ START_TEST(memory_that_must_be_locked_and_may_not_be_is_refused)
     ck_assert_int_eq(eps_store_init(&f.store, &f.model, &options, &f.ledger, &err), 0);
     ck_assert_uint_eq(f.store.denied & 4, 0);
     store_fixture_close(&f);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("store_forms");
-    const char *forks = getenv("CK_FORK");
-
-    eps_optimizer_select(EPS_ISA_BEST);
-    tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, a_split_master_trains_as_an_fp32_master_does, 0, MODES);
-    tcase_add_loop_test(tcase, a_contribution_in_bf16_is_folded_as_the_fp32_it_stands_for, 0, MODES);
-    tcase_add_loop_test(tcase, a_bf16_slice_that_is_not_finite_changes_nothing, 0, 2);
-    tcase_add_loop_test(tcase, a_fenced_commit_gives_the_bits_of_an_eager_one, 0, 8);
-    tcase_add_test(tcase, what_is_held_and_not_updated_leaves_no_trace);
-    tcase_add_test(tcase, a_held_sum_is_scaled_before_it_is_folded);
-    tcase_add_test(tcase, a_sum_of_squares_is_that_of_long_double_for_all_threads_and_paths);
-    tcase_add_loop_test(tcase, sixteen_bit_moments_are_rounded_by_the_word_of_their_name, 0, 12);
-    tcase_add_loop_test(tcase, an_update_is_clipped_tensor_by_tensor, 0, 4);
-    tcase_add_loop_test(tcase, a_bound_that_is_not_reached_changes_nothing, 0, MODES);
-    tcase_add_loop_test(tcase, the_ledger_is_what_the_plan_says, 0, 32);
-    tcase_add_loop_test(tcase, nothing_is_touched_outside_units, 0, 2 * MODES);
-    if (!forks || strcmp(forks, "no") != 0) /* it gives up rights for good */
-        tcase_add_test(tcase, memory_that_must_be_locked_and_may_not_be_is_refused);
-    return run_tests(tcase);
 }

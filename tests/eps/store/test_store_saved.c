@@ -1,9 +1,8 @@
 /* Stores in their narrower forms, written to files, which are fp32 always, and read from them. */
 #include "tests/kit/plain.h"
-#include "tests/kit/run.h"
 #include "tests/kit/store_fixture.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -74,7 +73,10 @@ static void same_stores(const struct store_fixture *a, const struct store_fixtur
     }
 }
 
-START_TEST(what_was_written_is_loaded_bit_for_bit_into_either_form)
+SUITE_TIMEOUT(60)
+SUITE_FIXTURE_ONCE(store_fixture_best, NULL)
+
+TEST_EACH(what_was_written_is_loaded_bit_for_bit_into_either_form, 4)
 {
     struct store_fixture a, b;
 
@@ -86,7 +88,6 @@ START_TEST(what_was_written_is_loaded_bit_for_bit_into_either_form)
     close_files(&files);
     store_fixture_close(&a), store_fixture_close(&b);
 }
-END_TEST
 
 static void same_bytes(int a, int b)
 {
@@ -102,7 +103,7 @@ static void same_bytes(int a, int b)
 }
 
 /* With runs of more than 4 MiB. */
-START_TEST(a_split_master_is_written_as_an_fp32_master_is)
+TEST(a_split_master_is_written_as_an_fp32_master_is)
 {
     struct store_fixture a, b;
 
@@ -113,10 +114,9 @@ START_TEST(a_split_master_is_written_as_an_fp32_master_is)
     close_files(&one), close_files(&two);
     store_fixture_close(&a), store_fixture_close(&b);
 }
-END_TEST
 
 /* An evaluation has the high halves alone, as a training run relays them. */
-START_TEST(an_evaluation_in_bf16_rounds_the_file_to_nearest)
+TEST(an_evaluation_in_bf16_rounds_the_file_to_nearest)
 {
     const struct eps_store_options options = {.precision = NUMBER_BF16};
     struct store_fixture a, b;
@@ -131,10 +131,9 @@ START_TEST(an_evaluation_in_bf16_rounds_the_file_to_nearest)
     close_files(&files);
     store_fixture_close(&a), store_fixture_close(&b);
 }
-END_TEST
 
 /* Of a run that had them in fp32. */
-START_TEST(moments_of_32_bits_are_loaded_to_nearest)
+TEST(moments_of_32_bits_are_loaded_to_nearest)
 {
     struct store_fixture a, b;
 
@@ -148,18 +147,4 @@ START_TEST(moments_of_32_bits_are_loaded_to_nearest)
     }
     close_files(&files);
     store_fixture_close(&a), store_fixture_close(&b);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("store_saved");
-
-    eps_optimizer_select(EPS_ISA_BEST);
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, what_was_written_is_loaded_bit_for_bit_into_either_form, 0, 4);
-    tcase_add_test(tcase, a_split_master_is_written_as_an_fp32_master_is);
-    tcase_add_test(tcase, an_evaluation_in_bf16_rounds_the_file_to_nearest);
-    tcase_add_test(tcase, moments_of_32_bits_are_loaded_to_nearest);
-    return run_tests(tcase);
 }

@@ -1,8 +1,7 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "eps/store/team.h"
 
-#include <check.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -31,8 +30,10 @@ static void count(void *data, size_t begin, size_t n)
 
 static const size_t sizes[] = {0, 1, 1023, 1024, 1025, 32767, 32768, 32769, 100000, 1 << 20, (1 << 20) + 5};
 
+SUITE_TIMEOUT(60)
+
 /* With as many threads as the loop says, more than there are cores too. */
-START_TEST(runs_cover_the_range_once_at_block_limits)
+TEST_RANGE(runs_cover_the_range_once_at_block_limits, 1, 9)
 {
     const int n_threads = _i;
 
@@ -51,9 +52,8 @@ START_TEST(runs_cover_the_range_once_at_block_limits)
         free(v.seen);
     }
 }
-END_TEST
 
-START_TEST(a_small_range_is_the_callers_alone)
+TEST(a_small_range_is_the_callers_alone)
 {
     struct visits v = {.seen = calloc(32 * EPS_TEAM_BLOCK, 1), .n = 32 * EPS_TEAM_BLOCK - 1};
 
@@ -64,25 +64,12 @@ START_TEST(a_small_range_is_the_callers_alone)
     ck_assert_int_eq(v.n_runs, 1); /* nothing to do, nobody called */
     free(v.seen);
 }
-END_TEST
 
-START_TEST(a_device_of_its_own_is_left_two_cores)
+TEST(a_device_of_its_own_is_left_two_cores)
 {
     ck_assert_uint_eq(eps_team_beside_device(16, 16), 14);
     ck_assert_uint_eq(eps_team_beside_device(4, 16), 4); /* OMP_NUM_THREADS */
     ck_assert_uint_eq(eps_team_beside_device(15, 16), 14);
     for (unsigned n = 1; n <= 3; n++)
         ck_assert_uint_eq(eps_team_beside_device(n, n), 1);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("team");
-
-    tcase_set_timeout(tcase, 60);
-    tcase_add_loop_test(tcase, runs_cover_the_range_once_at_block_limits, 1, 9);
-    tcase_add_test(tcase, a_small_range_is_the_callers_alone);
-    tcase_add_test(tcase, a_device_of_its_own_is_left_two_cores);
-    return run_tests(tcase);
 }

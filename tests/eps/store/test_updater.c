@@ -3,10 +3,9 @@
 #include "eps/store/updater.h"
 
 #include "tests/kit/plain.h"
-#include "tests/kit/run.h"
 #include "tests/kit/store_fixture.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <math.h>
 #include <sched.h>
@@ -109,7 +108,7 @@ static int do_one(struct world *w, struct eps_job job)
     return job.result;
 }
 
-START_TEST(a_call_goes_first_then_the_lowest_unit_and_of_one_unit_the_oldest)
+TEST(a_call_goes_first_then_the_lowest_unit_and_of_one_unit_the_oldest)
 {
     /* Two folds of one unit are told apart by `first`. */
     static const struct {
@@ -149,9 +148,8 @@ START_TEST(a_call_goes_first_then_the_lowest_unit_and_of_one_unit_the_oldest)
     ck_assert(!eps_updater_take(w.updater, &job));
     close_world(&w);
 }
-END_TEST
 
-START_TEST(a_slice_that_is_not_finite_gives_edom_and_changes_nothing)
+TEST_RANGE(a_slice_that_is_not_finite_gives_edom_and_changes_nothing, EPS_FOLD_DIRECT, EPS_FOLD_SUM + 1)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
     const enum eps_store_fold how = (enum eps_store_fold)_i;
@@ -191,10 +189,9 @@ START_TEST(a_slice_that_is_not_finite_gives_edom_and_changes_nothing)
                          0);
     close_world(&w);
 }
-END_TEST
 
 /* Each contribution is finite, their sum is not: the step can still be skipped. */
-START_TEST(a_held_sum_that_overflows_gives_edom)
+TEST(a_held_sum_that_overflows_gives_edom)
 {
     const struct eps_store_options options = {.train = true, .fenced = true};
     struct store_fixture f;
@@ -223,10 +220,9 @@ START_TEST(a_held_sum_that_overflows_gives_edom)
     free(g);
     store_fixture_close(&f);
 }
-END_TEST
 
 /* Against the store's own functions, called here. */
-START_TEST(folds_and_updates_are_the_stores)
+TEST(folds_and_updates_are_the_stores)
 {
     struct world w;
     struct store_fixture here;
@@ -250,9 +246,8 @@ START_TEST(folds_and_updates_are_the_stores)
     store_fixture_close(&here);
     close_world(&w);
 }
-END_TEST
 
-START_TEST(stop_finishes_what_is_queued)
+TEST(stop_finishes_what_is_queued)
 {
     struct world w;
     int n_done = 0;
@@ -270,7 +265,6 @@ START_TEST(stop_finishes_what_is_queued)
     ck_assert_int_eq(n_done, MANY);
     close_world(&w);
 }
-END_TEST
 
 #ifdef _OPENMP
 static int count_team(void *context)
@@ -284,7 +278,7 @@ static int count_team(void *context)
 }
 
 /* Between jobs, and as often as it likes. */
-START_TEST(the_team_is_as_large_as_was_said_last)
+TEST(the_team_is_as_large_as_was_said_last)
 {
     static const int sizes[] = {3, 1, 2};
     struct world w;
@@ -297,11 +291,10 @@ START_TEST(the_team_is_as_large_as_was_said_last)
     }
     close_world(&w);
 }
-END_TEST
 #endif
 
 /* Done jobs stand in the same room until they are taken. */
-START_TEST(more_jobs_than_room_was_made_for_is_a_mistake)
+TEST_SIGNAL(more_jobs_than_room_was_made_for_is_a_mistake, SIGABRT)
 {
     struct world w;
 
@@ -311,22 +304,4 @@ START_TEST(more_jobs_than_room_was_made_for_is_a_mistake)
         sem_wait(&w.done);
     }
     submit_call(&w, count);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("updater");
-
-    tcase_add_test(tests, a_call_goes_first_then_the_lowest_unit_and_of_one_unit_the_oldest);
-    tcase_add_loop_test(tests, a_slice_that_is_not_finite_gives_edom_and_changes_nothing, EPS_FOLD_DIRECT,
-                        EPS_FOLD_SUM + 1);
-    tcase_add_test(tests, a_held_sum_that_overflows_gives_edom);
-    tcase_add_test(tests, folds_and_updates_are_the_stores);
-    tcase_add_test(tests, stop_finishes_what_is_queued);
-#ifdef _OPENMP
-    tcase_add_test(tests, the_team_is_as_large_as_was_said_last);
-#endif
-    tcase_add_test_raise_signal(tests, more_jobs_than_room_was_made_for_is_a_mistake, SIGABRT);
-    return run_tests(tests);
 }

@@ -1,9 +1,8 @@
 /* Limits of memory, from files like those of /proc/self/cgroup and /sys/fs/cgroup. */
 #include "proto/base/cgroup.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/stat.h>
@@ -25,7 +24,7 @@ static uint64_t available(const char *membership)
 }
 
 /* A container: its own group is the root that it sees. */
-START_TEST(a_limit_leaves_what_is_not_used_yet)
+TEST(a_limit_leaves_what_is_not_used_yet)
 {
     put("fs/memory.max", "1000000\n");
     put("fs/memory.current", "300000\n");
@@ -38,9 +37,8 @@ START_TEST(a_limit_leaves_what_is_not_used_yet)
     put("fs/memory.current", "1000001\n"); /* a limit can be lowered below what is used */
     ck_assert_uint_eq(available("0::/\n"), 0);
 }
-END_TEST
 
-START_TEST(the_narrowest_of_a_group_and_those_around_it_counts)
+TEST(the_narrowest_of_a_group_and_those_around_it_counts)
 {
     put("fs/a/memory.max", "500\n");
     put("fs/a/memory.current", "100\n");
@@ -52,9 +50,8 @@ START_TEST(the_narrowest_of_a_group_and_those_around_it_counts)
     ck_assert_uint_eq(available("0::/a\n"), 400);
     ck_assert_uint_eq(available("0::/a/missing\n"), 400);
 }
-END_TEST
 
-START_TEST(without_a_limit_there_is_none)
+TEST(without_a_limit_there_is_none)
 {
     ck_assert_uint_eq(available("0::/\n"), UINT64_MAX);
     put("fs/memory.max", "max\n");
@@ -66,11 +63,10 @@ START_TEST(without_a_limit_there_is_none)
     ck_assert_uint_eq(available(""), UINT64_MAX);
     ck_assert_uint_eq(cgroup_available_bytes("nowhere", "fs"), UINT64_MAX);
 }
-END_TEST
 
 /* The older interface: by controller, with other names, a group's file pages counted with those below it, and
  * 2^63 - 4096 for no limit. Some systems have both. */
-START_TEST(the_limit_of_an_older_system_counts_too)
+TEST(the_limit_of_an_older_system_counts_too)
 {
     put("fs/memory/memory.limit_in_bytes", "9223372036854771712\n");
     put("fs/memory/memory.usage_in_bytes", "5000\n");
@@ -85,7 +81,6 @@ START_TEST(the_limit_of_an_older_system_counts_too)
     put("fs/memory.current", "0\n");
     ck_assert_uint_eq(available("4:memory:/a\n0::/\n"), 650);
 }
-END_TEST
 
 static void setup(void)
 {
@@ -94,14 +89,4 @@ static void setup(void)
     ck_assert_int_eq(mkdir("fs/memory", 0777) || mkdir("fs/memory/a", 0777), 0);
 }
 
-int main(void)
-{
-    TCase *tests = tcase_create("cgroup");
-
-    tcase_add_checked_fixture(tests, setup, processes_remove);
-    tcase_add_test(tests, a_limit_leaves_what_is_not_used_yet);
-    tcase_add_test(tests, the_narrowest_of_a_group_and_those_around_it_counts);
-    tcase_add_test(tests, without_a_limit_there_is_none);
-    tcase_add_test(tests, the_limit_of_an_older_system_counts_too);
-    return run_tests(tests);
-}
+SUITE_FIXTURE(setup, processes_remove)

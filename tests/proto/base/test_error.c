@@ -1,8 +1,7 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/base/error.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -14,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-START_TEST(a_sentence_is_kept_and_its_code_returned)
+TEST(a_sentence_is_kept_and_its_code_returned)
 {
     struct error err;
 
@@ -22,9 +21,8 @@ START_TEST(a_sentence_is_kept_and_its_code_returned)
     ck_assert_str_eq(err.text, "--parts is 0");
     ck_assert_int_eq(error_set(NULL, -ENOMEM, "nobody asked for %s", "it"), -ENOMEM);
 }
-END_TEST
 
-START_TEST(a_sentence_too_long_is_cut_off)
+TEST(a_sentence_too_long_is_cut_off)
 {
     struct {
         struct error err;
@@ -41,18 +39,16 @@ START_TEST(a_sentence_too_long_is_cut_off)
     ck_assert_ptr_nonnull(strstr(box.err.text, "a: a")); /* both of them are still there */
     ck_assert_int_eq(box.after, 'x');
 }
-END_TEST
 
-START_TEST(control_characters_do_not_reach_the_terminal)
+TEST(control_characters_do_not_reach_the_terminal)
 {
     struct error err;
 
     error_set(&err, -EINVAL, "%s", "a\nb\x1B[2Jc\x7F \xC3\xBC");
     ck_assert_str_eq(err.text, "a?b?[2Jc? \xC3\xBC");
 }
-END_TEST
 
-START_TEST(a_prefix_goes_in_front)
+TEST(a_prefix_goes_in_front)
 {
     struct error err;
 
@@ -60,7 +56,6 @@ START_TEST(a_prefix_goes_in_front)
     error_prefix(&err, "config.json");
     ck_assert_str_eq(err.text, "config.json: n_layer is missing");
 }
-END_TEST
 
 /* What log_line writes to stderr, which is a pipe meanwhile. */
 static size_t logged(char *out, size_t cap, const char *text)
@@ -80,7 +75,7 @@ static size_t logged(char *out, size_t cap, const char *text)
     return (size_t)n;
 }
 
-START_TEST(a_log_line_is_one_line_with_the_name_in_front)
+TEST(a_log_line_is_one_line_with_the_name_in_front)
 {
     char line[4096], text[2000];
 
@@ -97,7 +92,6 @@ START_TEST(a_log_line_is_one_line_with_the_name_in_front)
     ck_assert_int_eq(line[n - 2], 'a');
     ck_assert_int_eq(line[n - 1], '\n');
 }
-END_TEST
 
 /* Reads what is there of at most `cap` bytes, waiting for the first: a terminal hands bytes on when it likes. */
 static size_t some(int reader, char *out, size_t cap)
@@ -132,7 +126,7 @@ static void stall(char *out, size_t cap, int reader, int writer, unsigned lines)
         n += some(reader, out + n, cap - 1 - n);
 }
 
-START_TEST(a_log_that_nobody_reads_loses_lines_and_counts_them)
+TEST(a_log_that_nobody_reads_loses_lines_and_counts_them)
 {
     int ends[2];
     char said[4096];
@@ -147,10 +141,9 @@ START_TEST(a_log_that_nobody_reads_loses_lines_and_counts_them)
     stall(said, sizeof said, ends[0], ends[1], 2);
     ck_assert_ptr_nonnull(strstr(said, "epsd: 2 lines of the log were dropped: standard error did not take them\n"));
 }
-END_TEST
 
 /* Another user's pipe: it cannot be opened anew. */
-START_TEST(a_log_that_cannot_be_opened_anew_does_not_wait_either)
+TEST(a_log_that_cannot_be_opened_anew_does_not_wait_either)
 {
     char said[4096];
     int ends[2];
@@ -165,9 +158,8 @@ START_TEST(a_log_that_cannot_be_opened_anew_does_not_wait_either)
         ck_assert(seteuid(0) == 0 && prctl(PR_SET_DUMPABLE, 1) == 0);
     ck_assert_ptr_nonnull(strstr(said, ": 3 lines of the log were dropped"));
 }
-END_TEST
 
-START_TEST(a_terminal_that_was_stopped_does_not_stop_the_log)
+TEST(a_terminal_that_was_stopped_does_not_stop_the_log)
 {
     const int screen = posix_openpt(O_RDWR | O_NOCTTY | O_CLOEXEC);
     char said[4096];
@@ -180,10 +172,9 @@ START_TEST(a_terminal_that_was_stopped_does_not_stop_the_log)
     ck_assert_ptr_nonnull(strstr(said, " lines of the log were dropped: standard error did not take them\r\n"));
     ck_assert_ptr_nonnull(strstr(said, ": there\r\n"));
 }
-END_TEST
 
 /* What to do about it must be read: of a long sentence the end makes room for it. */
-START_TEST(what_is_appended_is_never_lost)
+TEST(what_is_appended_is_never_lost)
 {
     struct error err;
     char longest[600];
@@ -200,21 +191,4 @@ START_TEST(what_is_appended_is_never_lost)
     error_append(&err, "%s", longest);
     ck_assert_uint_eq(strlen(err.text), sizeof err.text - 1);
     error_append(NULL, "nobody asked");
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("error");
-
-    tcase_add_test(tcase, a_sentence_is_kept_and_its_code_returned);
-    tcase_add_test(tcase, a_sentence_too_long_is_cut_off);
-    tcase_add_test(tcase, control_characters_do_not_reach_the_terminal);
-    tcase_add_test(tcase, a_prefix_goes_in_front);
-    tcase_add_test(tcase, a_log_line_is_one_line_with_the_name_in_front);
-    tcase_add_test(tcase, a_log_that_nobody_reads_loses_lines_and_counts_them);
-    tcase_add_test(tcase, a_log_that_cannot_be_opened_anew_does_not_wait_either);
-    tcase_add_test(tcase, a_terminal_that_was_stopped_does_not_stop_the_log);
-    tcase_add_test(tcase, what_is_appended_is_never_lost);
-    return run_tests(tcase);
 }

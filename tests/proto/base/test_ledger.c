@@ -1,13 +1,12 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/base/ledger.h"
 
-#include <check.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
-START_TEST(the_total_is_the_sum_and_peaks_remember)
+TEST(the_total_is_the_sum_and_peaks_remember)
 {
     struct ledger ledger = {0};
 
@@ -23,9 +22,8 @@ START_TEST(the_total_is_the_sum_and_peaks_remember)
     ck_assert_uint_eq(ledger.total.peak, 130); /* of the sum at one time, not the sum of the peaks */
     ck_assert_uint_eq(ledger.rows[LEDGER_DATA].peak, 0);
 }
-END_TEST
 
-START_TEST(the_peaks_of_one_job_are_not_those_of_the_next)
+TEST(the_peaks_of_one_job_are_not_those_of_the_next)
 {
     struct ledger ledger = {0};
 
@@ -39,9 +37,8 @@ START_TEST(the_peaks_of_one_job_are_not_those_of_the_next)
     ledger_add(&ledger, LEDGER_STASH, 5);
     ck_assert_uint_eq(ledger.total.peak, 12);
 }
-END_TEST
 
-START_TEST(more_than_32_bits_are_counted)
+TEST(more_than_32_bits_are_counted)
 {
     struct ledger ledger = {0};
 
@@ -49,19 +46,17 @@ START_TEST(more_than_32_bits_are_counted)
     ledger_sub(&ledger, LEDGER_OTHER, 1);
     ck_assert_uint_eq(ledger.total.current, ((uint64_t)3 << 40) - 1);
 }
-END_TEST
 
-START_TEST(taking_away_more_than_is_there_is_our_mistake)
+TEST_SIGNAL(taking_away_more_than_is_there_is_our_mistake, SIGABRT)
 {
     struct ledger ledger = {0};
 
     ledger_add(&ledger, LEDGER_WEIGHTS, 10);
     ledger_sub(&ledger, LEDGER_DATA, 1); /* aborts, though the total would cover it */
 }
-END_TEST
 
 /* The names are in eps mem --json for programs to read: they stay. */
-START_TEST(each_category_has_its_name)
+TEST(each_category_has_its_name)
 {
     static const char *const names[LEDGER_CATEGORIES] = {
         "weights",  "master",       "first_moment", "second_moment", "inbox",   "accumulators",
@@ -73,19 +68,4 @@ START_TEST(each_category_has_its_name)
         ck_assert_str_eq(ledger_name((enum ledger_category)i), names[i]);
     ck_assert_ptr_null(ledger_name(LEDGER_CATEGORIES));
     ck_assert_ptr_null(ledger_name((enum ledger_category) - 1));
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("ledger");
-    const char *forks = getenv("CK_FORK");
-
-    tcase_add_test(tcase, the_total_is_the_sum_and_peaks_remember);
-    tcase_add_test(tcase, the_peaks_of_one_job_are_not_those_of_the_next);
-    tcase_add_test(tcase, more_than_32_bits_are_counted);
-    if (!forks || strcmp(forks, "no") != 0) /* CK_FORK=no is for a debugger: an abort would end it */
-        tcase_add_test_raise_signal(tcase, taking_away_more_than_is_there_is_our_mistake, SIGABRT);
-    tcase_add_test(tcase, each_category_has_its_name);
-    return run_tests(tcase);
 }

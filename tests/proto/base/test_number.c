@@ -1,8 +1,7 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/base/number.h"
 
-#include <check.h>
 #include <math.h>
 
 /* The tests below go through all 2^32 patterns in release, one upper half at a time so that their loops are simple
@@ -13,14 +12,15 @@ enum { STRIDE = 61 };
 enum { STRIDE = 1 };
 #endif
 
-START_TEST(types_have_their_bytes_and_names)
+SUITE_TIMEOUT(120)
+
+TEST(types_have_their_bytes_and_names)
 {
     ck_assert_uint_eq(number_bytes(NUMBER_FP32), 4);
     ck_assert_uint_eq(number_bytes(NUMBER_BF16), 2);
     ck_assert_str_eq(number_name(NUMBER_FP32), "fp32");
     ck_assert_str_eq(number_name(NUMBER_BF16), "bf16");
 }
-END_TEST
 
 /* How many of the 65536 patterns under one upper half do not join to what was split. */
 static unsigned n_joined_wrong(uint32_t upper)
@@ -39,7 +39,7 @@ static unsigned n_joined_wrong(uint32_t upper)
 }
 
 /* Those under 0x7f80 and 0xff80 are an infinity, which joins too, and NaNs; those above are NaNs. */
-START_TEST(every_finite_pattern_joins_exactly)
+TEST(every_finite_pattern_joins_exactly)
 {
     unsigned wrong = 0;
 
@@ -49,7 +49,6 @@ START_TEST(every_finite_pattern_joins_exactly)
             wrong += n_joined_wrong(upper);
     ck_assert_uint_eq(wrong, 0);
 }
-END_TEST
 
 /* What bf16 pattern a stands for; past the largest, where infinity stands, the value that the next would have. */
 static double value_of(uint32_t pattern)
@@ -77,7 +76,7 @@ static unsigned n_rounded_wrong(uint32_t upper)
     return n;
 }
 
-START_TEST(rounded_and_split_the_bf16_is_the_nearest)
+TEST(rounded_and_split_the_bf16_is_the_nearest)
 {
     unsigned wrong = 0;
 
@@ -87,9 +86,8 @@ START_TEST(rounded_and_split_the_bf16_is_the_nearest)
             wrong += n_rounded_wrong(upper);
     ck_assert_uint_eq(wrong, 0);
 }
-END_TEST
 
-START_TEST(ties_go_to_even)
+TEST(ties_go_to_even)
 {
     ck_assert_uint_eq(number_to_bf16(1 + 0x1p-8f), 0x3f80); /* between 1 (even) and 1 + 2^-7 */
     ck_assert_uint_eq(number_to_bf16(-1 - 0x1p-8f), 0xbf80);
@@ -99,11 +97,10 @@ START_TEST(ties_go_to_even)
     ck_assert_uint_eq(number_to_v16(1 + 0x1p-9f), number_to_v16(1));
     ck_assert_uint_eq(number_to_v16(1 + 3 * 0x1p-9f), number_to_v16(1 + 0x1p-7f));
 }
-END_TEST
 
 /* By hand: of 1 + i/128 and 1 + k/128 the sum is 2 + (i+k)/128, and has to be in steps of 1/64. Half the sums are ties,
  * as many of which have the even one above as below. Away from zero 1/128 would be added to each of them: 64. */
-START_TEST(rounding_sums_of_bf16_biases_nothing)
+TEST(rounding_sums_of_bf16_biases_nothing)
 {
     double bias = 0;
 
@@ -114,9 +111,8 @@ START_TEST(rounding_sums_of_bf16_biases_nothing)
         }
     ck_assert_double_eq(bias, 0);
 }
-END_TEST
 
-START_TEST(an_infinity_stays_and_every_nan_stays_a_nan)
+TEST(an_infinity_stays_and_every_nan_stays_a_nan)
 {
     unsigned wrong = 0;
 
@@ -136,9 +132,8 @@ START_TEST(an_infinity_stays_and_every_nan_stays_a_nan)
     }
     ck_assert_uint_eq(wrong, 0);
 }
-END_TEST
 
-START_TEST(a_master_past_the_largest_bf16_is_relayed_as_an_infinity_and_joins)
+TEST(a_master_past_the_largest_bf16_is_relayed_as_an_infinity_and_joins)
 {
     const struct {
         uint32_t pattern;
@@ -160,12 +155,11 @@ START_TEST(a_master_past_the_largest_bf16_is_relayed_as_an_infinity_and_joins)
         ck_assert_uint_eq(number_pattern(number_join(high, low)), cases[i].pattern);
     }
 }
-END_TEST
 
 /* ---- 16-bit moments ---------------------------------------------------------------------------------------------- */
 
 /* 8 exponent and 8 mantissa bits: 1 + k / 256 in every binade, and the sign's bit is the exponent's first. */
-START_TEST(a_second_moment_has_eight_bits_of_mantissa)
+TEST(a_second_moment_has_eight_bits_of_mantissa)
 {
     for (int exponent = -126; exponent <= 127; exponent++)
         for (int k = 0; k < 256; k++) {
@@ -178,9 +172,8 @@ START_TEST(a_second_moment_has_eight_bits_of_mantissa)
     ck_assert_uint_eq(number_to_v16(nextafterf(1 + 0x1p-9f, 0)), number_to_v16(1));
     ck_assert_uint_eq(number_to_v16(0), 0);
 }
-END_TEST
 
-START_TEST(moments_stop_at_the_largest_finite_value)
+TEST(moments_stop_at_the_largest_finite_value)
 {
     const float largest = 0x1.fffffep127f;
 
@@ -189,11 +182,10 @@ START_TEST(moments_stop_at_the_largest_finite_value)
     ck_assert_float_eq(number_from_bf16(number_to_bf16_stochastic(largest, 0xffff)), 0x1.fep127f);
     ck_assert_float_eq(number_from_bf16(number_to_bf16_stochastic(-largest, 0xffff)), -0x1.fep127f);
 }
-END_TEST
 
 /* A moment that lies 0 <= k < 2^16 of the way to the next is rounded up by k of the 2^16 random numbers: by hand, the
  * mean over all of them is the value. The numbers counted, not drawn. */
-START_TEST(over_all_random_numbers_the_mean_is_the_value)
+TEST(over_all_random_numbers_the_mean_is_the_value)
 {
     static const float values[] = {
         0, 0x1p-149f, 0x1.2346p-128f, 0x1.fffffep-127f, 1e-12f, 0x1.02468p0f, 0.7f, 3.14159274f, 0x1.fffffep10f, 1e30f};
@@ -209,23 +201,4 @@ START_TEST(over_all_random_numbers_the_mean_is_the_value)
         ck_assert_double_eq(negative / 65536, -(double)values[i]);
         ck_assert_double_eq(v / 65536, (double)values[i]);
     }
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("number");
-
-    tcase_set_timeout(tcase, 120);
-    tcase_add_test(tcase, types_have_their_bytes_and_names);
-    tcase_add_test(tcase, every_finite_pattern_joins_exactly);
-    tcase_add_test(tcase, rounded_and_split_the_bf16_is_the_nearest);
-    tcase_add_test(tcase, ties_go_to_even);
-    tcase_add_test(tcase, rounding_sums_of_bf16_biases_nothing);
-    tcase_add_test(tcase, an_infinity_stays_and_every_nan_stays_a_nan);
-    tcase_add_test(tcase, a_master_past_the_largest_bf16_is_relayed_as_an_infinity_and_joins);
-    tcase_add_test(tcase, a_second_moment_has_eight_bits_of_mantissa);
-    tcase_add_test(tcase, moments_stop_at_the_largest_finite_value);
-    tcase_add_test(tcase, over_all_random_numbers_the_mean_is_the_value);
-    return run_tests(tcase);
 }

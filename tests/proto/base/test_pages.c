@@ -1,8 +1,7 @@
 /* What the system says of a process's memory: the kernel's files, read from texts and from a live process. */
 #include "proto/base/pages.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -44,7 +43,7 @@ static struct pages parse(const char *first, const char *second, bool shared)
     return pages;
 }
 
-START_TEST(programs_are_left_out_and_memfds_are_counted_where_they_are_given_out)
+TEST(programs_are_left_out_and_memfds_are_counted_where_they_are_given_out)
 {
     const struct pages all = parse(smaps, numa, true), own = parse(smaps, numa, false);
 
@@ -54,16 +53,14 @@ START_TEST(programs_are_left_out_and_memfds_are_counted_where_they_are_given_out
     ck_assert_uint_eq(all.huge, (2048 + 64) << 10);
     ck_assert_uint_eq(own.huge, 2048 << 10);
 }
-END_TEST
 
 /* "Locked:" of memory that two processes map is halved; it is locked as a whole. */
-START_TEST(a_locked_mapping_counts_as_a_whole)
+TEST(a_locked_mapping_counts_as_a_whole)
 {
     ck_assert_uint_eq(parse(smaps, NULL, true).locked, (4096 + 100) << 10);
 }
-END_TEST
 
-START_TEST(nodes_past_the_last_are_counted_with_it)
+TEST(nodes_past_the_last_are_counted_with_it)
 {
     const struct pages all = parse(smaps, numa, true), own = parse(smaps, numa, false);
 
@@ -74,9 +71,8 @@ START_TEST(nodes_past_the_last_are_counted_with_it)
     ck_assert_uint_eq(all.nodes[PAGES_MAX_NODES - 1], 25 * 4096);
     ck_assert_uint_eq(parse(smaps, NULL, true).n_nodes, 0);
 }
-END_TEST
 
-START_TEST(what_is_touched_becomes_resident)
+TEST(what_is_touched_becomes_resident)
 {
     enum { BYTES = 8 << 20 };
     struct pages before, after;
@@ -90,26 +86,12 @@ START_TEST(what_is_touched_becomes_resident)
     ck_assert_uint_ge(after.resident, before.resident + BYTES);
     munmap(base, BYTES);
 }
-END_TEST
 
-START_TEST(of_a_process_that_is_not_there_nothing_is_known)
+TEST(of_a_process_that_is_not_there_nothing_is_known)
 {
     struct pages pages = {.known = true, .resident = 1};
 
     pages_read(&pages, -1, true);
     ck_assert(!pages.known);
     ck_assert_uint_eq(pages.resident, 0);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("pages");
-
-    tcase_add_test(tests, programs_are_left_out_and_memfds_are_counted_where_they_are_given_out);
-    tcase_add_test(tests, a_locked_mapping_counts_as_a_whole);
-    tcase_add_test(tests, nodes_past_the_last_are_counted_with_it);
-    tcase_add_test(tests, what_is_touched_becomes_resident);
-    tcase_add_test(tests, of_a_process_that_is_not_there_nothing_is_known);
-    return run_tests(tests);
 }

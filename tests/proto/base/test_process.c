@@ -1,8 +1,7 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/base/process.h"
 
-#include <check.h>
 #include <errno.h>
 #include <signal.h>
 #include <stdio.h>
@@ -13,7 +12,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-START_TEST(sizes_are_read_in_bytes_and_binary_units)
+TEST(sizes_are_read_in_bytes_and_binary_units)
 {
     static const struct {
         const char *text;
@@ -45,9 +44,8 @@ START_TEST(sizes_are_read_in_bytes_and_binary_units)
         ck_assert_msg(bytes == sizes[i].bytes, "%s: %ju", sizes[i].text, (uintmax_t)bytes);
     }
 }
-END_TEST
 
-START_TEST(what_is_no_size_is_refused_with_the_options_name_and_changes_nothing)
+TEST(what_is_no_size_is_refused_with_the_options_name_and_changes_nothing)
 {
     static char digits[5000];
     const char *const texts[] = {"",      "GiB",      "-1",     "-0",        "0",     "0.5",
@@ -71,9 +69,8 @@ START_TEST(what_is_no_size_is_refused_with_the_options_name_and_changes_nothing)
     }
     ck_assert_int_eq(process_parse_bytes(&(uint64_t){0}, "--device-mem", "x", NULL), -EINVAL);
 }
-END_TEST
 
-START_TEST(sizes_are_written_with_one_decimal)
+TEST(sizes_are_written_with_one_decimal)
 {
     static const struct {
         uint64_t bytes;
@@ -96,9 +93,8 @@ START_TEST(sizes_are_written_with_one_decimal)
         ck_assert_str_eq(text, sizes[i].text);
     }
 }
-END_TEST
 
-START_TEST(a_size_is_written_in_the_unit_of_another)
+TEST(a_size_is_written_in_the_unit_of_another)
 {
     static const struct {
         uint64_t bytes, like;
@@ -119,9 +115,8 @@ START_TEST(a_size_is_written_in_the_unit_of_another)
         ck_assert_str_eq(process_format_bytes_like(text, sizes[i].bytes, sizes[i].like), sizes[i].text);
     }
 }
-END_TEST
 
-START_TEST(available_memory_is_some_and_at_most_all)
+TEST(available_memory_is_some_and_at_most_all)
 {
     struct sysinfo info;
 
@@ -131,9 +126,8 @@ START_TEST(available_memory_is_some_and_at_most_all)
     if (available != UINT64_MAX / 1024 * 1024)
         ck_assert_uint_le(available, (uint64_t)info.totalram * info.mem_unit);
 }
-END_TEST
 
-/* What this program says when it is started anew with --child (see main): a line for each time that main began. */
+/* What this program says when it is started anew with --child (see child): a line for each time that main began. */
 struct said {
     char text[512];
     int pid;
@@ -185,7 +179,9 @@ static int child(int argc, char **argv)
     return 0;
 }
 
-START_TEST(a_program_without_a_limit_starts_anew_once_with_one_under_its_name)
+SUITE_COMMAND(child)
+
+TEST(a_program_without_a_limit_starts_anew_once_with_one_under_its_name)
 {
     const struct said said = run_child(NULL, NULL);
     char wanted[256];
@@ -194,9 +190,8 @@ START_TEST(a_program_without_a_limit_starts_anew_once_with_one_under_its_name)
              "began\nbegan\n%d, a name of its own, two words, 3, spins 2000, comm test_process\n", said.pid);
     ck_assert_str_eq(said.text, wanted);
 }
-END_TEST
 
-START_TEST(what_the_environment_says_already_stands)
+TEST(what_the_environment_says_already_stands)
 {
     struct said said = run_child("GOMP_SPINCOUNT", "5");
     char wanted[256];
@@ -208,10 +203,9 @@ START_TEST(what_the_environment_says_already_stands)
     snprintf(wanted, sizeof wanted, "began\n%d, a name of its own, two words, 3, spins -, comm exe\n", said.pid);
     ck_assert_str_eq(said.text, wanted);
 }
-END_TEST
 
 /* A grandchild, which comes to this process when its parent has died. */
-START_TEST(a_process_that_follows_its_parent_ends_with_it)
+TEST(a_process_that_follows_its_parent_ends_with_it)
 {
     int ready[2], leave[2], status;
     pid_t grandchild;
@@ -245,10 +239,9 @@ START_TEST(a_process_that_follows_its_parent_ends_with_it)
     ck_assert(WIFSIGNALED(status));
     ck_assert_int_eq(WTERMSIG(status), SIGTERM);
 }
-END_TEST
 
 /* Its name looks like the end of a name and a state. */
-START_TEST(a_stopped_process_is_told_from_others)
+TEST(a_stopped_process_is_told_from_others)
 {
     pid_t pid = fork();
 
@@ -268,24 +261,4 @@ START_TEST(a_stopped_process_is_told_from_others)
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
     ck_assert(!process_is_stopped(pid));
     ck_assert(!process_is_stopped(0));
-}
-END_TEST
-
-int main(int argc, char **argv)
-{
-    if (argc > 1 && strcmp(argv[1], "--child") == 0)
-        return child(argc, argv);
-
-    TCase *tests = tcase_create("process");
-
-    tcase_add_test(tests, sizes_are_read_in_bytes_and_binary_units);
-    tcase_add_test(tests, what_is_no_size_is_refused_with_the_options_name_and_changes_nothing);
-    tcase_add_test(tests, sizes_are_written_with_one_decimal);
-    tcase_add_test(tests, a_size_is_written_in_the_unit_of_another);
-    tcase_add_test(tests, available_memory_is_some_and_at_most_all);
-    tcase_add_test(tests, a_program_without_a_limit_starts_anew_once_with_one_under_its_name);
-    tcase_add_test(tests, what_the_environment_says_already_stands);
-    tcase_add_test(tests, a_process_that_follows_its_parent_ends_with_it);
-    tcase_add_test(tests, a_stopped_process_is_told_from_others);
-    return run_tests(tests);
 }

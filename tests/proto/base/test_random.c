@@ -1,8 +1,7 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/base/random.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
@@ -27,17 +26,18 @@ static const struct {
      {0xd16cfe09, 0x94fdcceb, 0x5001e420, 0x24126ea1}},
 };
 
-START_TEST(philox_gives_the_published_answers)
+SUITE_TIMEOUT(120)
+
+TEST_EACH(philox_gives_the_published_answers, 3)
 {
     uint32_t out[4];
 
     random_philox(out, known[_i].counter, known[_i].key);
     ck_assert_mem_eq(out, known[_i].expected, sizeof out);
 }
-END_TEST
 
 /* Key and counter of zero in every place: the folded key is philox(philox(0) ^ site in its last word). */
-START_TEST(the_key_of_a_site_is_two_philox_blocks)
+TEST(the_key_of_a_site_is_two_philox_blocks)
 {
     const uint32_t inner[4] = {0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8 ^ RANDOM_ORDER};
     uint32_t outer[4];
@@ -46,9 +46,8 @@ START_TEST(the_key_of_a_site_is_two_philox_blocks)
     const struct random_key site = random_site_key(0, 0, 0, RANDOM_ORDER);
     ck_assert_mem_eq(&site, outer, sizeof site);
 }
-END_TEST
 
-START_TEST(each_part_of_a_name_changes_the_key)
+TEST(each_part_of_a_name_changes_the_key)
 {
     struct random_key keys[260];
     size_t n = 0;
@@ -64,9 +63,8 @@ START_TEST(each_part_of_a_name_changes_the_key)
         for (size_t k = 0; k < i; k++)
             ck_assert_mem_ne(&keys[i], &keys[k], sizeof keys[i]);
 }
-END_TEST
 
-START_TEST(a_quad_is_the_block_of_its_row_and_place)
+TEST(a_quad_is_the_block_of_its_row_and_place)
 {
     const uint32_t counter[4] = {0x55667788, 0x11223344, 0xDDEEFF00, 0x99AABBCC};
     uint32_t out[4], expected[4];
@@ -75,10 +73,9 @@ START_TEST(a_quad_is_the_block_of_its_row_and_place)
     random_quad(out, key, 0x99AABBCCDDEEFF00, 0x1122334455667788);
     ck_assert_mem_eq(out, expected, sizeof out);
 }
-END_TEST
 
 /* The share that falls below the threshold is p within five deviations of a count of 2^20 trials. */
-START_TEST(the_threshold_drops_with_its_probability)
+TEST(the_threshold_drops_with_its_probability)
 {
     static const float probabilities[] = {0, 0.1f, 0.5f, 0.999f};
 
@@ -98,11 +95,10 @@ START_TEST(the_threshold_drops_with_its_probability)
         ck_assert_double_le(fabs(dropped - n * p), 5 * sqrt(n * p * (1 - p)));
     }
 }
-END_TEST
 
 /* Five deviations of each estimate for n draws: the moments of N(0, 1) are 0, 1, 0, 3, and the variances of
  * their estimates 1/n, 2/n, 15/n, 96/n. */
-START_TEST(normals_have_the_moments_of_a_normal)
+TEST(normals_have_the_moments_of_a_normal)
 {
     enum { N = DRAWS };
     float *x = malloc(N * sizeof *x);
@@ -127,10 +123,9 @@ START_TEST(normals_have_the_moments_of_a_normal)
         ck_assert_double_le(fabs(product[lag] / N), 5 * sqrt(1.0 / N)); /* neighbours know nothing of each other */
     free(x);
 }
-END_TEST
 
 /* Box-Muller by hand from the published first words: u = (0x6627e8d5 + 1/2) / 2^32, angle of 0xe169c58d. */
-START_TEST(the_first_normals_follow_from_the_published_words)
+TEST(the_first_normals_follow_from_the_published_words)
 {
     float x[4];
 
@@ -140,11 +135,10 @@ START_TEST(the_first_normals_follow_from_the_published_words)
     ck_assert_float_eq_tol(x[0], (float)(radius * cos(angle)), 1e-6f); /* one rounding to fp32 */
     ck_assert_float_eq_tol(x[1], (float)(radius * sin(angle)), 1e-6f);
 }
-END_TEST
 
 /* Under a key of nought, the first block with a zero word is quad 3,230,741,590: 4487e5f4 603091e5 00000000 fb82dce0
  * (found by trying them all). Its third normal has the largest radius that there is, sqrt(-2 log(2^-33)) = 6.76. */
-START_TEST(a_word_of_zero_gives_a_finite_normal)
+TEST(a_word_of_zero_gives_a_finite_normal)
 {
     float x;
 
@@ -152,9 +146,8 @@ START_TEST(a_word_of_zero_gives_a_finite_normal)
     const double angle = 2 * acos(-1) * (0xfb82dce0 / 4294967296.0);
     ck_assert_float_eq_tol(x, (float)(sqrt(66 * log(2)) * cos(angle)), 1e-6f); /* one rounding to fp32 */
 }
-END_TEST
 
-START_TEST(a_normal_is_the_same_however_the_range_is_cut)
+TEST(a_normal_is_the_same_however_the_range_is_cut)
 {
     enum { N = 67 };
     float whole[N], cut[N + 1];
@@ -174,9 +167,8 @@ START_TEST(a_normal_is_the_same_however_the_range_is_cut)
     random_normal(cut, key, 3, 1, 5);
     ck_assert_mem_ne(cut, whole, 5 * sizeof *cut);
 }
-END_TEST
 
-START_TEST(a_permutation_takes_every_place_once)
+TEST_EACH(a_permutation_takes_every_place_once, 15)
 {
     static const uint64_t sizes[] = {1, 2, 3, 4, 5, 15, 16, 17, 63, 64, 65, 100, 1000, 4097, 65536};
     const uint64_t n = sizes[_i];
@@ -190,10 +182,9 @@ START_TEST(a_permutation_takes_every_place_once)
     }
     free(taken);
 }
-END_TEST
 
 /* Small sets of far-away indices: no two in one place, none outside. */
-START_TEST(a_permutation_of_a_huge_range_stays_inside_it)
+TEST_EACH(a_permutation_of_a_huge_range_stays_inside_it, 3)
 {
     static const uint64_t sizes[] = {((uint64_t)1 << 40) + 1, (uint64_t)1 << 62, UINT64_MAX};
     uint64_t places[64];
@@ -205,11 +196,10 @@ START_TEST(a_permutation_of_a_huge_range_stays_inside_it)
             ck_assert_uint_ne(places[i], places[k]);
     }
 }
-END_TEST
 
 /* Over 4,096 seeds each of 6 orders of 3 comes 682.7 times; chi-squared with 5 degrees of freedom passes 30 once in
  * 80,000 times. */
-START_TEST(every_order_is_as_likely)
+TEST(every_order_is_as_likely)
 {
     enum { SEEDS = 4096 };
     int counts[27] = {0};
@@ -223,25 +213,4 @@ START_TEST(every_order_is_as_likely)
         if (counts[i])
             chi += pow(counts[i] - SEEDS / 6.0, 2) / (SEEDS / 6.0);
     ck_assert_double_lt(chi, 30);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("random");
-
-    tcase_set_timeout(tcase, 120);
-    tcase_add_loop_test(tcase, philox_gives_the_published_answers, 0, 3);
-    tcase_add_test(tcase, the_key_of_a_site_is_two_philox_blocks);
-    tcase_add_test(tcase, each_part_of_a_name_changes_the_key);
-    tcase_add_test(tcase, a_quad_is_the_block_of_its_row_and_place);
-    tcase_add_test(tcase, the_threshold_drops_with_its_probability);
-    tcase_add_test(tcase, normals_have_the_moments_of_a_normal);
-    tcase_add_test(tcase, the_first_normals_follow_from_the_published_words);
-    tcase_add_test(tcase, a_word_of_zero_gives_a_finite_normal);
-    tcase_add_test(tcase, a_normal_is_the_same_however_the_range_is_cut);
-    tcase_add_loop_test(tcase, a_permutation_takes_every_place_once, 0, 15);
-    tcase_add_loop_test(tcase, a_permutation_of_a_huge_range_stays_inside_it, 0, 3);
-    tcase_add_test(tcase, every_order_is_as_likely);
-    return run_tests(tcase);
 }

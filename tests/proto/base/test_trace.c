@@ -4,9 +4,8 @@
 #include "proto/base/trace.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <jansson.h>
@@ -31,6 +30,9 @@ static void setup(void)
     processes_config("config.json", 2, 2, 16, 16);
     processes_text("data.txt", 1200);
 }
+
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE_ONCE(setup, processes_remove)
 
 /* ---- reading ---------------------------------------------------------------------------------------------------- */
 
@@ -179,7 +181,7 @@ static int record_many(int fd, const char *process)
     return trace_close(&t);
 }
 
-START_TEST(two_processes_write_one_file_without_tearing_it)
+TEST(two_processes_write_one_file_without_tearing_it)
 {
     const int fd = create("two.json");
     const int64_t before = (int64_t)trace_clock();
@@ -214,9 +216,8 @@ START_TEST(two_processes_write_one_file_without_tearing_it)
     ck_assert(has_name(&events, "thread_name", getpid(), getpid(), "counter"));
     free_events(&events);
 }
-END_TEST
 
-START_TEST(a_file_can_be_read_while_it_is_written)
+TEST(a_file_can_be_read_while_it_is_written)
 {
     const int fd = create("open.json");
     struct trace t;
@@ -232,9 +233,8 @@ START_TEST(a_file_can_be_read_while_it_is_written)
     trace_close(&t);
     close(fd);
 }
-END_TEST
 
-START_TEST(a_file_that_is_there_is_not_touched)
+TEST(a_file_that_is_there_is_not_touched)
 {
     struct error err = {""};
     int fd;
@@ -247,10 +247,9 @@ START_TEST(a_file_that_is_there_is_not_touched)
     ck_assert_int_eq(trace_create(&fd, "no/such/place", &err), -ENOENT);
     ck_assert_ptr_nonnull(strstr(err.text, "--trace no/such/place"));
 }
-END_TEST
 
 /* What a write leaves that was cut short at any of its bytes, with another track's behind it or not. */
-START_TEST(a_torn_event_ends_the_trace_before_it)
+TEST(a_torn_event_ends_the_trace_before_it)
 {
     static const char event[] = "{\"ph\":\"X\",\"pid\":1,\"tid\":2,\"ts\":3.000,\"dur\":4.000,\"name\":\"a\"},\n";
     const ssize_t n = sizeof event - 1;
@@ -270,9 +269,8 @@ START_TEST(a_torn_event_ends_the_trace_before_it)
             unlink("torn.json");
         }
 }
-END_TEST
 
-START_TEST(a_trace_without_events_is_an_empty_array)
+TEST(a_trace_without_events_is_an_empty_array)
 {
     const int fd = create("empty.json");
 
@@ -280,7 +278,6 @@ START_TEST(a_trace_without_events_is_an_empty_array)
     close(fd);
     outputs_check_file("empty.json", "[]");
 }
-END_TEST
 
 static void limit_files(rlim_t bytes)
 {
@@ -290,7 +287,7 @@ static void limit_files(rlim_t bytes)
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
 }
 
-START_TEST(a_file_that_cannot_grow_ends_the_trace_and_nothing_else)
+TEST(a_file_that_cannot_grow_ends_the_trace_and_nothing_else)
 {
     const int fd = create("full.json");
     struct trace t;
@@ -309,9 +306,8 @@ START_TEST(a_file_that_cannot_grow_ends_the_trace_and_nothing_else)
         ck_assert_int_eq(arg(&events.items[i], "i"), (int64_t)i);
     free_events(&events);
 }
-END_TEST
 
-START_TEST(what_is_no_trace_is_told_apart)
+TEST(what_is_no_trace_is_told_apart)
 {
     int ends[2], fd = create("is.json");
 
@@ -328,7 +324,6 @@ START_TEST(what_is_no_trace_is_told_apart)
     ck_assert(!trace_is_file(ends[1])); /* a write could wait for ever */
     ck_assert(!trace_is_file(-1));
 }
-END_TEST
 
 /* ---- a run ------------------------------------------------------------------------------------------------------ */
 
@@ -427,7 +422,7 @@ static void check_tracks(const struct events *events)
     }
 }
 
-START_TEST(a_run_is_recorded_step_by_step_and_trains_the_same_bits)
+TEST(a_run_is_recorded_step_by_step_and_trains_the_same_bits)
 {
     const char *files[] = {"data.txt"};
     struct eps_train_options options = run_options(files, "plain");
@@ -457,9 +452,8 @@ START_TEST(a_run_is_recorded_step_by_step_and_trains_the_same_bits)
     }
     free_events(&events);
 }
-END_TEST
 
-START_TEST(a_run_whose_trace_is_refused_leaves_nothing)
+TEST(a_run_whose_trace_is_refused_leaves_nothing)
 {
     const char *files[] = {"data.txt"};
     struct eps_train_options options = run_options(files, "refused");
@@ -476,10 +470,9 @@ START_TEST(a_run_whose_trace_is_refused_leaves_nothing)
     ck_assert_int_eq(eps_train(&options, NULL, NULL, &error), -ENOENT);
     ck_assert_int_eq(access("new.json", F_OK), -1);
 }
-END_TEST
 
 /* The daemon writes to what a client names, so it looks at it first. */
-START_TEST(a_daemon_writes_to_no_pipe)
+TEST(a_daemon_writes_to_no_pipe)
 {
     struct message m = {.kind = MESSAGE_JOB,
                         .job = {.train = true, .fresh = true, .trace = true, .batch = 4, .seq = 16, .n_parts = 1}};
@@ -500,7 +493,6 @@ START_TEST(a_daemon_writes_to_no_pipe)
     ck_assert_ptr_nonnull(strstr(err.text, "trace is not a regular file that is open for appending"));
     client_link_free(&link);
 }
-END_TEST
 
 struct limited {
     unsigned n_notes, n_steps;
@@ -528,7 +520,7 @@ static void on_limited_note(void *user, const char *sentence)
     limit_files(RLIM_INFINITY); /* there is room again: too late for the client's track */
 }
 
-START_TEST(a_run_whose_trace_finds_no_room_goes_on_and_says_so)
+TEST(a_run_whose_trace_finds_no_room_goes_on_and_says_so)
 {
     const char *files[] = {"data.txt"};
     const struct eps_train_events events = {.on_step = on_limited_step, .on_note = on_limited_note};
@@ -544,7 +536,6 @@ START_TEST(a_run_whose_trace_finds_no_room_goes_on_and_says_so)
     ck_assert_uint_gt(read.n, 0);
     free_events(&read);
 }
-END_TEST
 
 static bool is_long(void *context)
 {
@@ -560,7 +551,7 @@ static bool are_gone(void *context)
     return !processes_find("epsd") && !processes_find("eps-worker");
 }
 
-START_TEST(the_trace_of_a_killed_run_can_be_read)
+TEST(the_trace_of_a_killed_run_can_be_read)
 {
     const char *const argv[] = {"train",  "--model", "config.json", "--data",  "data.txt",    "--steps",
                                 "100000", "--batch", "4",           "--seq",   "16",          "--save-every",
@@ -574,26 +565,4 @@ START_TEST(the_trace_of_a_killed_run_can_be_read)
     struct events events = read_events("killed.json", false);
     find(&events, "forward", "h.1", 2, 3, -1);
     free_events(&events);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("trace");
-
-    tcase_add_unchecked_fixture(tcase, setup, processes_remove);
-    tcase_set_timeout(tcase, 120);
-    tcase_add_test(tcase, two_processes_write_one_file_without_tearing_it);
-    tcase_add_test(tcase, a_file_can_be_read_while_it_is_written);
-    tcase_add_test(tcase, a_file_that_is_there_is_not_touched);
-    tcase_add_test(tcase, a_torn_event_ends_the_trace_before_it);
-    tcase_add_test(tcase, a_trace_without_events_is_an_empty_array);
-    tcase_add_test(tcase, a_file_that_cannot_grow_ends_the_trace_and_nothing_else);
-    tcase_add_test(tcase, what_is_no_trace_is_told_apart);
-    tcase_add_test(tcase, a_run_is_recorded_step_by_step_and_trains_the_same_bits);
-    tcase_add_test(tcase, a_run_whose_trace_is_refused_leaves_nothing);
-    tcase_add_test(tcase, a_daemon_writes_to_no_pipe);
-    tcase_add_test(tcase, a_run_whose_trace_finds_no_room_goes_on_and_says_so);
-    tcase_add_test(tcase, the_trace_of_a_killed_run_can_be_read);
-    return run_tests(tcase);
 }

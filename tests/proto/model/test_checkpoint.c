@@ -1,8 +1,7 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/model/checkpoint.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -86,16 +85,17 @@ static char *make_checkpoint(struct checkpoint *c)
     return text;
 }
 
+SUITE_TIMEOUT(60)
+
 /* Published vectors of XXH3_64bits, seed 0. */
-START_TEST(the_hash_is_xxh3)
+TEST(the_hash_is_xxh3)
 {
     ck_assert_uint_eq(checkpoint_hash("", 0), 0x2d06800538d394c2);
     ck_assert_uint_eq(checkpoint_hash("a", 1), 0xe6c632b61e964e1f);
     ck_assert_uint_eq(checkpoint_hash("abc", 3), 0x78af5f94892f3950);
 }
-END_TEST
 
-START_TEST(a_name_is_one_plain_file)
+TEST(a_name_is_one_plain_file)
 {
     static const char *const good[] = {"a", "model.safetensors", "vocab-2_x.JSON"}, *const bad[] = {"",         ".",
                                                                                                     "..",       ".x",
@@ -112,9 +112,8 @@ START_TEST(a_name_is_one_plain_file)
     longest[CHECKPOINT_NAME_BYTES - 1] = 'x';
     ck_assert(!checkpoint_is_name(longest));
 }
-END_TEST
 
-START_TEST(what_is_printed_is_the_format_of_the_header)
+TEST(what_is_printed_is_the_format_of_the_header)
 {
     struct checkpoint c = {.step = 3};
     char want[256];
@@ -132,9 +131,8 @@ START_TEST(what_is_printed_is_the_format_of_the_header)
     free(text);
     checkpoint_free(&c);
 }
-END_TEST
 
-START_TEST(what_was_written_reads_back_and_is_whole)
+TEST(what_was_written_reads_back_and_is_whole)
 {
     struct checkpoint a, b;
     struct error err = {""};
@@ -159,9 +157,8 @@ START_TEST(what_was_written_reads_back_and_is_whole)
     checkpoint_free(&a), checkpoint_free(&b);
     remove_directory();
 }
-END_TEST
 
-START_TEST(every_flipped_bit_of_training_json_is_seen)
+TEST(every_flipped_bit_of_training_json_is_seen)
 {
     struct checkpoint c;
     struct error err;
@@ -186,9 +183,8 @@ START_TEST(every_flipped_bit_of_training_json_is_seen)
     free(text);
     remove_directory();
 }
-END_TEST
 
-START_TEST(every_flipped_byte_of_a_file_is_seen_and_placed)
+TEST(every_flipped_byte_of_a_file_is_seen_and_placed)
 {
     char changed[sizeof weights];
     struct checkpoint c;
@@ -211,9 +207,8 @@ START_TEST(every_flipped_byte_of_a_file_is_seen_and_placed)
     checkpoint_free(&c);
     remove_directory();
 }
-END_TEST
 
-START_TEST(a_file_that_is_short_long_missing_or_no_file_is_refused)
+TEST(a_file_that_is_short_long_missing_or_no_file_is_refused)
 {
     struct checkpoint c;
     struct error err;
@@ -237,9 +232,8 @@ START_TEST(a_file_that_is_short_long_missing_or_no_file_is_refused)
     checkpoint_free(&c);
     remove_directory();
 }
-END_TEST
 
-START_TEST(without_training_json_there_is_no_checkpoint)
+TEST(without_training_json_there_is_no_checkpoint)
 {
     struct checkpoint c;
     struct error err;
@@ -252,7 +246,6 @@ START_TEST(without_training_json_there_is_no_checkpoint)
     ck_assert_str_eq(err.text, "training.json: not a regular file");
     remove_directory();
 }
-END_TEST
 
 /* Of the three files that must be there, two are as they should be. */
 #define GOOD         "\"config.json\":{\"bytes\":0,\"runs\":[]},\"model.safetensors\":{\"bytes\":0,\"runs\":[]}"
@@ -310,7 +303,7 @@ static const struct {
      "training.json: runs of optimizer.safetensors end at 3 of 7 bytes", -EINVAL},
 };
 
-START_TEST(what_is_wrong_with_training_json_is_said)
+TEST_EACH(what_is_wrong_with_training_json_is_said, COUNT(refusals))
 {
     struct checkpoint c;
     struct error err;
@@ -323,10 +316,9 @@ START_TEST(what_is_wrong_with_training_json_is_said)
     ck_assert_uint_eq(c.n_files, 0);
     remove_directory();
 }
-END_TEST
 
 /* A long list of files is refused as a list; one that is as long as it may be is read. */
-START_TEST(at_most_sixteen_files_are_listed)
+TEST(at_most_sixteen_files_are_listed)
 {
     char members[4096];
     struct checkpoint c;
@@ -346,7 +338,6 @@ START_TEST(at_most_sixteen_files_are_listed)
     }
     remove_directory();
 }
-END_TEST
 
 static int stop_at_once(void *data, uint64_t bytes)
 {
@@ -354,7 +345,7 @@ static int stop_at_once(void *data, uint64_t bytes)
     return -EINTR;
 }
 
-START_TEST(reading_ends_when_progress_says_so)
+TEST(reading_ends_when_progress_says_so)
 {
     struct checkpoint c;
     struct error err;
@@ -367,10 +358,9 @@ START_TEST(reading_ends_when_progress_says_so)
     checkpoint_free(&c);
     remove_directory();
 }
-END_TEST
 
 /* A run of several blocks, as those of real weights are. */
-START_TEST(a_run_may_be_longer_than_what_is_read_at_once)
+TEST(a_run_may_be_longer_than_what_is_read_at_once)
 {
     enum { N = (5 << 20) + 3 };
     static char bytes[N];
@@ -388,25 +378,4 @@ START_TEST(a_run_may_be_longer_than_what_is_read_at_once)
     ck_assert_int_eq(checkpoint_check(&c, dir, NULL, NULL, NULL, &err), -EINVAL);
     checkpoint_free(&c);
     remove_directory();
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("checkpoint");
-
-    tcase_set_timeout(tcase, 60);
-    tcase_add_test(tcase, the_hash_is_xxh3);
-    tcase_add_test(tcase, a_name_is_one_plain_file);
-    tcase_add_test(tcase, what_is_printed_is_the_format_of_the_header);
-    tcase_add_test(tcase, what_was_written_reads_back_and_is_whole);
-    tcase_add_test(tcase, every_flipped_bit_of_training_json_is_seen);
-    tcase_add_test(tcase, every_flipped_byte_of_a_file_is_seen_and_placed);
-    tcase_add_test(tcase, a_file_that_is_short_long_missing_or_no_file_is_refused);
-    tcase_add_test(tcase, without_training_json_there_is_no_checkpoint);
-    tcase_add_loop_test(tcase, what_is_wrong_with_training_json_is_said, 0, sizeof refusals / sizeof *refusals);
-    tcase_add_test(tcase, at_most_sixteen_files_are_listed);
-    tcase_add_test(tcase, reading_ends_when_progress_says_so);
-    tcase_add_test(tcase, a_run_may_be_longer_than_what_is_read_at_once);
-    return run_tests(tcase);
 }

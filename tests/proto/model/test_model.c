@@ -1,8 +1,7 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/model/model.h"
 
-#include <check.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -95,7 +94,7 @@ static void check_whole(const struct model *m)
 /* 124,439,808: the sum over the tensors of the published gpt2. A block has 7,087,872 elements, so wte (50,257 x 768) is
  * cut in ceil(38,597,376 / 7,087,872) = 6 units, but ceil(50,257 / 8,192) = 7 of at most 8,192 rows: ceil(50,257 / 7) =
  * 7,180 each. */
-START_TEST(gpt2_has_the_published_size_and_is_cut_by_hand_alike)
+TEST(gpt2_has_the_published_size_and_is_cut_by_hand_alike)
 {
     struct model m = build(gpt2);
 
@@ -111,9 +110,8 @@ START_TEST(gpt2_has_the_published_size_and_is_cut_by_hand_alike)
     ck_assert_uint_eq(m.units[8].n_slices, 2);
     model_free(&m);
 }
-END_TEST
 
-START_TEST(units_and_visits_have_the_names_that_people_use)
+TEST(units_and_visits_have_the_names_that_people_use)
 {
     static const char *const names[] = {"wte.0", "wte.6", "wpe", "h.0", "h.11", "ln_f"};
     static const uint32_t units[] = {0, 6, 7, 8, 19, 20}; /* also visits: all but the head's */
@@ -136,9 +134,8 @@ START_TEST(units_and_visits_have_the_names_that_people_use)
     ck_assert_str_eq(model_visit_name(name, &m, 15), "head lm_head");
     model_free(&m);
 }
-END_TEST
 
-START_TEST(small_tables_are_cut_by_rows_alone)
+TEST(small_tables_are_cut_by_rows_alone)
 {
     struct model_config config = odd;
     config.vocabulary = 8192; /* 0.7 MB: one unit, though a block has 14 KB */
@@ -155,9 +152,8 @@ START_TEST(small_tables_are_cut_by_rows_alone)
     ck_assert_uint_eq(m.pieces[0].n_rows, 7180);
     model_free(&m);
 }
-END_TEST
 
-START_TEST(a_tied_head_visits_the_embedding_again)
+TEST(a_tied_head_visits_the_embedding_again)
 {
     struct model m = build(gpt2);
     const struct model_layer *head = &m.layers[m.n_layers - 1];
@@ -172,9 +168,8 @@ START_TEST(a_tied_head_visits_the_embedding_again)
     ck_assert_ptr_null(model_find(&m, "lm_head.weight"));
     model_free(&m);
 }
-END_TEST
 
-START_TEST(an_untied_head_has_units_of_its_own)
+TEST(an_untied_head_has_units_of_its_own)
 {
     struct model_config config = gpt2;
     config.tied = false;
@@ -192,10 +187,9 @@ START_TEST(an_untied_head_has_units_of_its_own)
     ck_assert(head->decays);
     model_free(&m);
 }
-END_TEST
 
 /* Names and shapes as in the state_dict of GPT2LMHeadModel, where Conv1D keeps weights as (in, out). */
-START_TEST(a_block_holds_its_tensors_in_the_order_of_the_enum)
+TEST(a_block_holds_its_tensors_in_the_order_of_the_enum)
 {
     static const struct {
         const char *name;
@@ -237,9 +231,8 @@ START_TEST(a_block_holds_its_tensors_in_the_order_of_the_enum)
     }
     model_free(&m);
 }
-END_TEST
 
-START_TEST(the_largest_description_is_whole)
+TEST(the_largest_description_is_whole)
 {
     struct model_config config = odd;
     config.n_layers = 4096;
@@ -255,10 +248,9 @@ START_TEST(the_largest_description_is_whole)
     ck_assert_uint_gt(m.n_parameters, (uint64_t)4096 * 65536 * (4 * 65536 + 2 * (1 << 20))); /* no overflow */
     model_free(&m);
 }
-END_TEST
 
 /* By hand: a block of `odd` has 4 * 21^2 + 2 * 21 * 37 + 9 * 21 + 37 = 3544 elements, more than wte's 2121. */
-START_TEST(a_slot_holds_the_largest_slice_in_whole_cache_lines)
+TEST(a_slot_holds_the_largest_slice_in_whole_cache_lines)
 {
     struct model small = build(odd), large = build(gpt2);
 
@@ -268,9 +260,8 @@ START_TEST(a_slot_holds_the_largest_slice_in_whole_cache_lines)
     ck_assert_uint_eq(model_slot_bytes(&large, NUMBER_BF16), 8 << 20);
     model_free(&small), model_free(&large);
 }
-END_TEST
 
-START_TEST(a_tensor_is_found_with_and_without_its_prefix)
+TEST(a_tensor_is_found_with_and_without_its_prefix)
 {
     struct model m = build(odd);
 
@@ -286,9 +277,8 @@ START_TEST(a_tensor_is_found_with_and_without_its_prefix)
     ck_assert_ptr_null(model_find(&m, ""));
     model_free(&m);
 }
-END_TEST
 
-START_TEST(masks_are_told_from_weights)
+TEST(masks_are_told_from_weights)
 {
     static const char *const masks[] = {"h.0.attn.bias", "transformer.h.11.attn.masked_bias"},
                              *const others[] = {"h.0.attn.c_attn.bias",
@@ -303,9 +293,8 @@ START_TEST(masks_are_told_from_weights)
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         ck_assert_msg(!model_is_mask(others[i]), "%s", others[i]);
 }
-END_TEST
 
-START_TEST(a_refused_configuration_leaves_nothing_behind)
+TEST(a_refused_configuration_leaves_nothing_behind)
 {
     struct model_config config = odd;
     struct model m, zero = {0};
@@ -317,23 +306,4 @@ START_TEST(a_refused_configuration_leaves_nothing_behind)
     ck_assert_mem_eq(&m, &zero, sizeof m);
     model_free(&m);
     ck_assert_int_eq(model_init(&m, &config, NULL), -EINVAL);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("model");
-
-    tcase_add_test(tcase, gpt2_has_the_published_size_and_is_cut_by_hand_alike);
-    tcase_add_test(tcase, units_and_visits_have_the_names_that_people_use);
-    tcase_add_test(tcase, small_tables_are_cut_by_rows_alone);
-    tcase_add_test(tcase, a_tied_head_visits_the_embedding_again);
-    tcase_add_test(tcase, an_untied_head_has_units_of_its_own);
-    tcase_add_test(tcase, a_block_holds_its_tensors_in_the_order_of_the_enum);
-    tcase_add_test(tcase, the_largest_description_is_whole);
-    tcase_add_test(tcase, a_slot_holds_the_largest_slice_in_whole_cache_lines);
-    tcase_add_test(tcase, a_tensor_is_found_with_and_without_its_prefix);
-    tcase_add_test(tcase, masks_are_told_from_weights);
-    tcase_add_test(tcase, a_refused_configuration_leaves_nothing_behind);
-    return run_tests(tcase);
 }

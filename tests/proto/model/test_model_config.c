@@ -1,8 +1,7 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/model/model.h"
 
-#include <check.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -35,7 +34,7 @@ static const struct model_config valid = {.n_layers = 1,
                                           .vocabulary = 1,
                                           .norm_epsilon = 1e-5f};
 
-START_TEST(every_key_of_a_full_file_arrives)
+TEST(every_key_of_a_full_file_arrives)
 {
     struct model_config c;
     struct error err;
@@ -55,9 +54,8 @@ START_TEST(every_key_of_a_full_file_arrives)
     ck_assert_float_eq(c.dropout_attention, 0.5f);
     ck_assert_float_eq(c.initializer_range, 0.01f);
 }
-END_TEST
 
-START_TEST(missing_keys_take_the_defaults_of_GPT2Config)
+TEST(missing_keys_take_the_defaults_of_GPT2Config)
 {
     static const char text[] = "{" SMALLEST ", \"n_inner\": null}";
     struct model_config c;
@@ -73,9 +71,8 @@ START_TEST(missing_keys_take_the_defaults_of_GPT2Config)
     ck_assert_float_eq(c.dropout_attention, 0.1f);
     ck_assert_float_eq(c.initializer_range, 0.02f);
 }
-END_TEST
 
-START_TEST(each_name_of_an_activation_is_known)
+TEST_EACH(each_name_of_an_activation_is_known, 4)
 {
     static const struct {
         const char *name;
@@ -91,7 +88,6 @@ START_TEST(each_name_of_an_activation_is_known)
     ck_assert_int_eq(model_config_parse(&c, text, (size_t)n, NULL), 0);
     ck_assert_int_eq(c.activation, rows[_i].activation);
 }
-END_TEST
 
 static const struct refusal {
     const char *text, *why;
@@ -167,7 +163,7 @@ static const struct refusal {
     {"{" SMALLEST "} x", "not JSON at line 1, column 102: end of file expected near 'x'"},
 };
 
-START_TEST(what_cannot_be_trained_is_refused_with_its_key_and_value)
+TEST_EACH(what_cannot_be_trained_is_refused_with_its_key_and_value, sizeof refusals / sizeof refusals[0])
 {
     struct model_config c, before;
     struct error err;
@@ -179,9 +175,8 @@ START_TEST(what_cannot_be_trained_is_refused_with_its_key_and_value)
     ck_assert_mem_eq(&c, &before, sizeof c); /* untouched */
     ck_assert_int_eq(model_config_parse(&c, refusals[_i].text, strlen(refusals[_i].text), NULL), -EINVAL);
 }
-END_TEST
 
-START_TEST(unsupported_keys_that_are_off_are_passed_over)
+TEST(unsupported_keys_that_are_off_are_passed_over)
 {
     static const char text[] =
         "{" SMALLEST
@@ -191,9 +186,8 @@ START_TEST(unsupported_keys_that_are_off_are_passed_over)
 
     ck_assert_int_eq(model_config_parse(&c, text, sizeof text - 1, NULL), 0);
 }
-END_TEST
 
-START_TEST(every_truncation_of_a_file_is_refused)
+TEST(every_truncation_of_a_file_is_refused)
 {
     for (size_t n = 0; n < sizeof full - 1; n++) {
         char *exact = malloc(n + 1); /* so that a sanitizer sees a read past the end */
@@ -203,9 +197,8 @@ START_TEST(every_truncation_of_a_file_is_refused)
         free(exact);
     }
 }
-END_TEST
 
-START_TEST(a_file_past_16_MiB_is_refused_unread)
+TEST(a_file_past_16_MiB_is_refused_unread)
 {
     struct model_config c;
     struct error err;
@@ -213,9 +206,8 @@ START_TEST(a_file_past_16_MiB_is_refused_unread)
     ck_assert_int_eq(model_config_parse(&c, full, (16 << 20) + 1, &err), -EINVAL);
     ck_assert_str_eq(err.text, "16777217 bytes are too many for a config.json (at most 16 MiB)");
 }
-END_TEST
 
-START_TEST(a_value_too_long_for_a_sentence_is_shortened)
+TEST(a_value_too_long_for_a_sentence_is_shortened)
 {
     char text[4096];
     struct model_config c;
@@ -228,10 +220,9 @@ START_TEST(a_value_too_long_for_a_sentence_is_shortened)
     ck_assert_int_eq(model_config_parse(&c, text, (size_t)n, &err), -EINVAL);
     ck_assert_uint_lt(strlen(err.text), 200);
 }
-END_TEST
 
 /* Values that a message could carry though no JSON can. */
-START_TEST(the_check_alone_refuses_hostile_numbers)
+TEST(the_check_alone_refuses_hostile_numbers)
 {
     struct model_config c = valid;
     float *const reals[] = {&c.norm_epsilon, &c.dropout_attention, &c.dropout_embedding, &c.dropout_residual,
@@ -258,10 +249,9 @@ START_TEST(the_check_alone_refuses_hostile_numbers)
     c.activation = (enum model_activation)3;
     ck_assert_int_eq(model_config_check(&c, NULL), -EINVAL);
 }
-END_TEST
 
 /* transformers reads torch_dtype in all versions; dtype since 4.56, and rather than the other. */
-START_TEST(a_config_says_the_type_of_the_weights_beside_it_once)
+TEST(a_config_says_the_type_of_the_weights_beside_it_once)
 {
     static const struct {
         const char *came, *typed;
@@ -293,23 +283,4 @@ START_TEST(a_config_says_the_type_of_the_weights_beside_it_once)
         ck_assert_pstr_eq(typed, cases[i].typed);
         free(typed);
     }
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("model_config");
-
-    tcase_add_test(tcase, every_key_of_a_full_file_arrives);
-    tcase_add_test(tcase, missing_keys_take_the_defaults_of_GPT2Config);
-    tcase_add_loop_test(tcase, each_name_of_an_activation_is_known, 0, 4);
-    tcase_add_loop_test(tcase, what_cannot_be_trained_is_refused_with_its_key_and_value, 0,
-                        sizeof refusals / sizeof refusals[0]);
-    tcase_add_test(tcase, unsupported_keys_that_are_off_are_passed_over);
-    tcase_add_test(tcase, every_truncation_of_a_file_is_refused);
-    tcase_add_test(tcase, a_file_past_16_MiB_is_refused_unread);
-    tcase_add_test(tcase, a_value_too_long_for_a_sentence_is_shortened);
-    tcase_add_test(tcase, a_config_says_the_type_of_the_weights_beside_it_once);
-    tcase_add_test(tcase, the_check_alone_refuses_hostile_numbers);
-    return run_tests(tcase);
 }

@@ -2,11 +2,10 @@
  * checkpoint's is never removed. */
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/model/output.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -31,6 +30,8 @@ static void remove_all(void)
     processes_remove();
 }
 
+SUITE_FIXTURE(setup, remove_all)
+
 static int put(uint64_t step, const char *content, struct error *err)
 {
     int directory, rc = output_begin(&directory, output, step, err);
@@ -44,7 +45,7 @@ static int put(uint64_t step, const char *content, struct error *err)
     return rc;
 }
 
-START_TEST(names_that_a_checkpoint_may_have)
+TEST(names_that_a_checkpoint_may_have)
 {
     static const char *const fit[] = {"config.json", "merges.txt", "model-00001-of-2.safetensors", "a.json"};
     static const char *const unfit[] = {"",       ".json",   "precious", "a.json.bak", "a/b.json",
@@ -55,9 +56,8 @@ START_TEST(names_that_a_checkpoint_may_have)
     for (size_t i = 0; i < sizeof unfit / sizeof *unfit; i++)
         ck_assert_msg(!output_is_name(unfit[i]), "%s", unfit[i]);
 }
-END_TEST
 
-START_TEST(a_step_comes_into_its_place_and_latest_follows)
+TEST(a_step_comes_into_its_place_and_latest_follows)
 {
     struct error err = {""};
     char target[64] = "";
@@ -70,9 +70,8 @@ START_TEST(a_step_comes_into_its_place_and_latest_follows)
     ck_assert_int_gt(readlink("out/latest", target, sizeof target - 1), 0);
     ck_assert_str_eq(target, "step-18446744073709551614"); /* relative: the directory may be moved */
 }
-END_TEST
 
-START_TEST(a_step_that_stands_is_exchanged)
+TEST(a_step_that_stands_is_exchanged)
 {
     struct error err = {""};
 
@@ -83,7 +82,6 @@ START_TEST(a_step_that_stands_is_exchanged)
     ck_assert_str_eq(outputs_names("out/step-3"), "training.json ");
     outputs_check_file("out/step-3/training.json", "new");
 }
-END_TEST
 
 /* Something else has the name: a file, a link, a directory with something foreign or something deep in it. */
 static void put_file(void)
@@ -113,7 +111,7 @@ static void put_directory(void)
 
 static void (*const foreign[])(void) = {put_file, put_link, put_foreign_file, put_directory};
 
-START_TEST(what_is_no_checkpoint_is_not_replaced)
+TEST_EACH(what_is_no_checkpoint_is_not_replaced, COUNT(foreign))
 {
     struct error err = {""};
     char before[600];
@@ -131,9 +129,8 @@ START_TEST(what_is_no_checkpoint_is_not_replaced)
     output_remove_partial(output, 3);
     ck_assert_str_eq(outputs_names("out"), "step-3 ");
 }
-END_TEST
 
-START_TEST(partials_alone_are_cleaned_away)
+TEST(partials_alone_are_cleaned_away)
 {
     static const char *const kept[] = {"step-1",          "step-2.partial.old", "step-.partial",
                                        "step-3.partial~", "my-step-4.partial",  "step-x5.partial"};
@@ -154,9 +151,8 @@ START_TEST(partials_alone_are_cleaned_away)
                                            "step-7.partial step-8.partial step-x5.partial ");
     outputs_check_file("elsewhere/config.json", "mine");
 }
-END_TEST
 
-START_TEST(a_partial_in_the_way_is_named)
+TEST(a_partial_in_the_way_is_named)
 {
     struct error err = {""};
     int directory;
@@ -168,9 +164,8 @@ START_TEST(a_partial_in_the_way_is_named)
     ck_assert_msg(strstr(err.text, "out/step-3.partial could not be made") != NULL, "%s", err.text);
     outputs_check_file("out/step-3.partial/precious", "mine");
 }
-END_TEST
 
-START_TEST(a_directory_that_was_removed_is_said_to_be)
+TEST(a_directory_that_was_removed_is_said_to_be)
 {
     struct error err = {""};
 
@@ -178,10 +173,9 @@ START_TEST(a_directory_that_was_removed_is_said_to_be)
     ck_assert_int_eq(put(1, "one", &err), -ENOENT);
     ck_assert_msg(strstr(err.text, "the directory was removed") != NULL, "%s", err.text);
 }
-END_TEST
 
 /* The end of a long path is what tells directories apart; the sentence fits. */
-START_TEST(a_long_path_is_cut_in_front)
+TEST(a_long_path_is_cut_in_front)
 {
     struct error err = {""};
     char name[201] = "";
@@ -196,21 +190,4 @@ START_TEST(a_long_path_is_cut_in_front)
     ck_assert_ptr_nonnull(
         strstr(err.text, "ddd/model.safetensors could not be written: No space left on device; make"));
     close(deep);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("output");
-
-    tcase_add_checked_fixture(tests, setup, remove_all);
-    tcase_add_test(tests, names_that_a_checkpoint_may_have);
-    tcase_add_test(tests, a_step_comes_into_its_place_and_latest_follows);
-    tcase_add_test(tests, a_step_that_stands_is_exchanged);
-    tcase_add_loop_test(tests, what_is_no_checkpoint_is_not_replaced, 0, (int)(sizeof foreign / sizeof *foreign));
-    tcase_add_test(tests, partials_alone_are_cleaned_away);
-    tcase_add_test(tests, a_partial_in_the_way_is_named);
-    tcase_add_test(tests, a_directory_that_was_removed_is_said_to_be);
-    tcase_add_test(tests, a_long_path_is_cut_in_front);
-    return run_tests(tests);
 }

@@ -1,8 +1,7 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/model/safetensors.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -84,8 +83,10 @@ static void read_floats(float *out, const struct safetensors_entry *entry, uint6
     ck_assert_msg(safetensors_read(out, entry, first, n, &err) == 0, "%s", err.text);
 }
 
+SUITE_TIMEOUT(120)
+
 /* Values as in tests/oracle/make_safetensors_fixture.py. */
-START_TEST(a_file_of_the_python_package_is_read)
+TEST(a_file_of_the_python_package_is_read)
 {
     uint8_t bytes[1024];
     const size_t n = load(bytes, sizeof bytes, "package.safetensors");
@@ -135,10 +136,9 @@ START_TEST(a_file_of_the_python_package_is_read)
     safetensors_close(&file);
     close(fd);
 }
-END_TEST
 
 /* By the definition of the format (IEEE 754, binary16), for all of its values. */
-START_TEST(every_f16_widens_exactly)
+TEST(every_f16_widens_exactly)
 {
     static uint16_t halves[65536];
     static float values[65536];
@@ -161,7 +161,6 @@ START_TEST(every_f16_widens_exactly)
     }
     close(fd);
 }
-END_TEST
 
 #define TENSOR(name, type, shape, begin, end)                                                                          \
     "\"" name "\":{\"dtype\":\"" type "\",\"shape\":" shape ",\"data_offsets\":[" #begin "," #end "]}"
@@ -210,7 +209,7 @@ static const struct {
     {"{\"a", 0, "its header is not JSON at byte 3: premature end of input near '\"a'"},
 };
 
-START_TEST(a_header_that_lies_is_refused)
+TEST_EACH(a_header_that_lies_is_refused, sizeof refusals / sizeof refusals[0])
 {
     int fd = make_from_header(refusals[_i].header, refusals[_i].data_bytes);
     struct safetensors file, zero = {0};
@@ -222,9 +221,8 @@ START_TEST(a_header_that_lies_is_refused)
     ck_assert_int_eq(safetensors_open(&file, fd, NULL), -EINVAL);
     close(fd);
 }
-END_TEST
 
-START_TEST(tensors_may_be_listed_in_any_order)
+TEST(tensors_may_be_listed_in_any_order)
 {
     int fd = make_from_header("{" TENSOR("d", "F16", "[2]", 8, 12) "," TENSOR("b", "F32", "[2]", 0, 8) "," TENSOR(
                                   "c", "F32", "[0]", 8, 8) "," TENSOR("a", "F32", "[0,9]", 0, 0) "}   ",
@@ -238,10 +236,9 @@ START_TEST(tensors_may_be_listed_in_any_order)
     safetensors_close(&file);
     close(fd);
 }
-END_TEST
 
 /* By another program, when all has been checked: an error, and no signal. */
-START_TEST(a_file_cut_short_meanwhile_is_an_error)
+TEST(a_file_cut_short_meanwhile_is_an_error)
 {
     static const char *const names[] = {"h", "f", "c"};
     int fd =
@@ -267,9 +264,8 @@ START_TEST(a_file_cut_short_meanwhile_is_an_error)
     safetensors_close(&file);
     close(fd);
 }
-END_TEST
 
-START_TEST(a_header_length_that_lies_is_refused)
+TEST(a_header_length_that_lies_is_refused)
 {
     static const struct {
         uint8_t length[8];
@@ -293,10 +289,9 @@ START_TEST(a_header_length_that_lies_is_refused)
         close(fd);
     }
 }
-END_TEST
 
 /* Half of the bytes are brackets: the parser must stop at its depth, not at the end of the stack. */
-START_TEST(a_deeply_nested_header_is_refused)
+TEST(a_deeply_nested_header_is_refused)
 {
     const size_t n = 1 << 20;
     uint8_t *bytes = malloc(n);
@@ -311,9 +306,8 @@ START_TEST(a_deeply_nested_header_is_refused)
     close(fd);
     free(bytes);
 }
-END_TEST
 
-START_TEST(what_is_not_a_regular_file_is_refused)
+TEST(what_is_not_a_regular_file_is_refused)
 {
     struct safetensors file;
     struct error err;
@@ -324,9 +318,8 @@ START_TEST(what_is_not_a_regular_file_is_refused)
     close(fd);
     ck_assert_int_eq(safetensors_open(&file, -1, &err), -EBADF);
 }
-END_TEST
 
-START_TEST(every_truncation_is_refused)
+TEST(every_truncation_is_refused)
 {
     uint8_t bytes[1024];
     const size_t n = load(bytes, sizeof bytes, "package.safetensors");
@@ -340,10 +333,9 @@ START_TEST(every_truncation_is_refused)
         close(fd);
     }
 }
-END_TEST
 
 /* Some changes are harmless (a name, a blank); none may lead out of the file. */
-START_TEST(every_change_of_a_byte_of_the_header_is_survived)
+TEST(every_change_of_a_byte_of_the_header_is_survived)
 {
     uint8_t bytes[1024];
     const size_t n = load(bytes, sizeof bytes, "package.safetensors");
@@ -367,23 +359,4 @@ START_TEST(every_change_of_a_byte_of_the_header_is_survived)
     }
     ck_assert_uint_gt(refused, 255 * 8); /* among them all those of the length */
     close(fd);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("safetensors");
-
-    tcase_set_timeout(tcase, 120);
-    tcase_add_test(tcase, a_file_of_the_python_package_is_read);
-    tcase_add_test(tcase, every_f16_widens_exactly);
-    tcase_add_loop_test(tcase, a_header_that_lies_is_refused, 0, sizeof refusals / sizeof refusals[0]);
-    tcase_add_test(tcase, tensors_may_be_listed_in_any_order);
-    tcase_add_test(tcase, a_file_cut_short_meanwhile_is_an_error);
-    tcase_add_test(tcase, a_header_length_that_lies_is_refused);
-    tcase_add_test(tcase, a_deeply_nested_header_is_refused);
-    tcase_add_test(tcase, what_is_not_a_regular_file_is_refused);
-    tcase_add_test(tcase, every_truncation_is_refused);
-    tcase_add_test(tcase, every_change_of_a_byte_of_the_header_is_survived);
-    return run_tests(tcase);
 }

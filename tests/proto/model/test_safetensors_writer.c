@@ -1,8 +1,7 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/model/safetensors.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -24,8 +23,10 @@ static void read_back(float *out, const struct safetensors *file, const char *na
     ck_assert_msg(safetensors_read(out, entry, 0, n, &err) == 0, "%s", err.text);
 }
 
+SUITE_TIMEOUT(120)
+
 /* The package's file has the values of tests/oracle/make_safetensors_fixture.py. */
-START_TEST(what_is_written_equals_the_package_byte_by_byte)
+TEST(what_is_written_equals_the_package_byte_by_byte)
 {
     static const struct safetensors_plan plan[] = {{"h.0.ln_1.bias", 1, {3, 1}, SAFETENSORS_F32},
                                                    {"wte.weight", 2, {2, 3}, SAFETENSORS_F32}};
@@ -47,10 +48,9 @@ START_TEST(what_is_written_equals_the_package_byte_by_byte)
     close(package);
     close(fd);
 }
-END_TEST
 
 /* Names that JSON must escape, no tensor at all, and headers of every length modulo 8. */
-START_TEST(what_is_written_reads_back)
+TEST(what_is_written_reads_back)
 {
     char name[64] = "\"\\\xC3\xBC";
     const struct safetensors_plan plan[] = {{name, 2, {3, 5}, SAFETENSORS_F32}, {"a", 1, {7, 1}, SAFETENSORS_F32}};
@@ -85,10 +85,9 @@ START_TEST(what_is_written_reads_back)
     safetensors_close(&file);
     close(fd);
 }
-END_TEST
 
 /* Offsets by hand: 16 bytes of counts, 6 of bf16, 4 of fp32, behind a header that is a multiple of 8. */
-START_TEST(a_layout_says_where_everything_goes)
+TEST(a_layout_says_where_everything_goes)
 {
     static const struct safetensors_plan plan[] = {{"updates", 1, {2, 1}, SAFETENSORS_I64},
                                                    {"b", 2, {1, 3}, SAFETENSORS_BF16},
@@ -136,9 +135,8 @@ START_TEST(a_layout_says_where_everything_goes)
     safetensors_layout_free(&layout);
     close(fd);
 }
-END_TEST
 
-START_TEST(a_full_disk_is_reported)
+TEST(a_full_disk_is_reported)
 {
     static const struct safetensors_plan plan = {"a", 1, {1, 1}, SAFETENSORS_F32};
     struct safetensors_writer writer;
@@ -153,10 +151,9 @@ START_TEST(a_full_disk_is_reported)
     ck_assert_uint_eq(writer.written, 0);
     close(fd);
 }
-END_TEST
 
 /* A pipe takes part of what it is offered, and cannot be flushed. */
-START_TEST(a_short_write_is_reported)
+TEST(a_short_write_is_reported)
 {
     enum { N = 1 << 16 };
     static float values[N];
@@ -176,7 +173,6 @@ START_TEST(a_short_write_is_reported)
     close(fds[0]);
     close(fds[1]);
 }
-END_TEST
 
 struct reader {
     pthread_t writer;
@@ -209,7 +205,7 @@ static void *interrupt_and_read(void *argument)
     return NULL;
 }
 
-START_TEST(an_interrupted_write_goes_on_where_it_was)
+TEST(an_interrupted_write_goes_on_where_it_was)
 {
     enum { N = 1 << 18 };
     static float values[N];
@@ -235,19 +231,4 @@ START_TEST(an_interrupted_write_goes_on_where_it_was)
     ck_assert(memcmp(bytes + header, values, sizeof values) == 0);
     close(fds[0]);
     close(fds[1]);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("safetensors_writer");
-
-    tcase_set_timeout(tcase, 120);
-    tcase_add_test(tcase, what_is_written_equals_the_package_byte_by_byte);
-    tcase_add_test(tcase, what_is_written_reads_back);
-    tcase_add_test(tcase, a_layout_says_where_everything_goes);
-    tcase_add_test(tcase, a_full_disk_is_reported);
-    tcase_add_test(tcase, a_short_write_is_reported);
-    tcase_add_test(tcase, an_interrupted_write_goes_on_where_it_was);
-    return run_tests(tcase);
 }

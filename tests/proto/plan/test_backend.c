@@ -1,9 +1,7 @@
 #include "proto/plan/backend.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
-
-START_TEST(a_backend_is_found_by_its_name_or_a_device_of_its)
+TEST(a_backend_is_found_by_its_name_or_a_device_of_its)
 {
     ck_assert_ptr_eq(plan_backend_find("cpu"), &plan_cpu);
     ck_assert_ptr_eq(plan_backend_find("cuda"), &plan_cuda);
@@ -11,10 +9,9 @@ START_TEST(a_backend_is_found_by_its_name_or_a_device_of_its)
     ck_assert_ptr_null(plan_backend_find("gpu"));
     ck_assert_ptr_null(plan_backend_find(""));
 }
-END_TEST
 
 /* By hand: 100 MiB less an eighth are 87.5, a third of which is 29.2; 1000 MiB less a 32nd are 968.75. */
-START_TEST(what_a_worker_may_take_is_whole_mebibytes_and_never_none)
+TEST(what_a_worker_may_take_is_whole_mebibytes_and_never_none)
 {
     const uint64_t mib = 1 << 20;
 
@@ -24,14 +21,4 @@ START_TEST(what_a_worker_may_take_is_whole_mebibytes_and_never_none)
     ck_assert_uint_eq(plan_default_budget(&plan_cuda, 1000 * mib, 1), 968 * mib);
     ck_assert_uint_eq(plan_default_budget(&plan_cuda, 1000 * mib, 8), 968 * mib); /* each has a device of its own */
     ck_assert_uint_eq(plan_default_budget(&plan_cuda, 0, 1), mib);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("backend");
-
-    tcase_add_test(tests, a_backend_is_found_by_its_name_or_a_device_of_its);
-    tcase_add_test(tests, what_a_worker_may_take_is_whole_mebibytes_and_never_none);
-    return run_tests(tests);
 }

@@ -1,9 +1,8 @@
 #include "tests/kit/backend.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/plan/cost.h"
 
-#include <check.h>
 #include <string.h>
 
 /* Two blocks of 64 (256 inside), 256 tokens, 32 positions, a tied head of one unit. Parameters by hand: a block
@@ -46,6 +45,8 @@ static void tear_down(void)
     model_free(&model);
 }
 
+SUITE_FIXTURE(set_up, tear_down)
+
 static struct plan_cost cost(void)
 {
     struct plan_cost out;
@@ -59,7 +60,7 @@ static struct plan_cost cost(void)
 /* Multiply-adds of a token: a block's four maps 12 * 64^2, the head 64 * 256. Forward once, backward twice, and a block
  * once more but for its last map (8 * 64^2 left); the head is one unit of one part, so its logits are not. Attention:
  * 2 * 32 * 64 operations a token at half the rate, twice, and 5 * 32 * 64 backward at 0.4 of it. */
-START_TEST(products_and_attention_are_counted_by_hand)
+TEST(products_and_attention_are_counted_by_hand)
 {
     const double map = 64 * 64, maps = 2 * 2 * (3 * 12 * map + 8 * map), head = 2 * 3 * 64 * 256;
     const double forward = 2 * SEQ * 64 / 0.5, attention = 2 * (2 * forward + 5 * SEQ * 64 / 0.4);
@@ -69,9 +70,8 @@ START_TEST(products_and_attention_are_counted_by_hand)
     ck_assert_double_eq_tol(cost().compute_ms,
                             TOKENS * (maps - 2 * 2 * 8 * map + head + attention - 2 * forward) / 1e9 * 1e3, 1e-9);
 }
-END_TEST
 
-START_TEST(a_head_of_several_parts_computes_its_logits_again_unless_it_is_whole)
+TEST(a_head_of_several_parts_computes_its_logits_again_unless_it_is_whole)
 {
     setting.part_rows = choice.microbatch = ROWS / 2;
     host.n_parts = 2;
@@ -79,11 +79,10 @@ START_TEST(a_head_of_several_parts_computes_its_logits_again_unless_it_is_whole)
     choice.whole_head = true;
     ck_assert_double_eq_tol(twice - cost().compute_ms, TOKENS * 2.0 * 64 * 256 / 1e9 * 1e3, 1e-9);
 }
-END_TEST
 
 /* Up: block, block, norm, head; down again, where the head is still there: norm, block, block. Of the tables, a row of
  * each for every token. */
-START_TEST(a_step_pulls_all_but_the_turning_unit_twice)
+TEST(a_step_pulls_all_but_the_turning_unit_twice)
 {
     const uint64_t gathered = 2 * TOKENS * 64;
 
@@ -100,9 +99,8 @@ START_TEST(a_step_pulls_all_but_the_turning_unit_twice)
     ck_assert_uint_eq(cost().down_bytes, 2 * (2 * BLOCK + NORM + TABLE + gathered));
     ck_assert_uint_eq(cost().up_bytes, 2 * (2 * BLOCK + NORM + 2 * TABLE + POSITIONS));
 }
-END_TEST
 
-START_TEST(each_part_contributes)
+TEST(each_part_contributes)
 {
     const uint64_t once = cost().up_bytes;
 
@@ -110,11 +108,10 @@ START_TEST(each_part_contributes)
     host.n_parts = ROWS;
     ck_assert_uint_eq(cost().up_bytes, ROWS * once);
 }
-END_TEST
 
 /* Bytes a parameter, by hand. One part: gradient 4, weights and moments 12 read and 12 written: 28 at the measured rate.
  * Tied: two visits are each added to a sum (4 + 8), which is then read. */
-START_TEST(the_optimizer_takes_what_it_touches)
+TEST(the_optimizer_takes_what_it_touches)
 {
     const double plain = 2 * BLOCK + NORM + POSITIONS;
 
@@ -124,11 +121,10 @@ START_TEST(the_optimizer_takes_what_it_touches)
     host.fenced = false, host.moments = NUMBER_BF16; /* 4 + 8 + 8 */
     ck_assert_double_eq_tol(cost().optimizer_ms, (plain * 20 + TABLE * (24 + 20)) / 28 / 1e6 * 1e3, 1e-9);
 }
-END_TEST
 
 /* Boundaries: embedding, two blocks, norm. Forward writes each and reads each; backward reads four inputs and reads and
  * writes the gradient at all but the ends: head 1 + 1 + 0 (its gradient begins there, and is written). */
-START_TEST(a_stash_on_the_host_moves_every_boundary)
+TEST(a_stash_on_the_host_moves_every_boundary)
 {
     ck_assert_uint_eq(cost().stash_bytes, 0);
     choice.host_stash = true;
@@ -137,9 +133,8 @@ START_TEST(a_stash_on_the_host_moves_every_boundary)
     ck_assert_uint_le(cost().stash_bytes, 9 * 5 * boundary);
     ck_assert_double_eq_tol(cost().stash_ms, (double)cost().stash_bytes / 1e6 * 1e3, 1e-9);
 }
-END_TEST
 
-START_TEST(a_device_that_takes_turns_overlaps_nothing_and_its_workers_share_it)
+TEST(a_device_that_takes_turns_overlaps_nothing_and_its_workers_share_it)
 {
     const struct plan_cost c = cost();
 
@@ -149,11 +144,10 @@ START_TEST(a_device_that_takes_turns_overlaps_nothing_and_its_workers_share_it)
     host.n_parts = 2;
     ck_assert_double_eq_tol(cost().compute_ms, 2 * c.compute_ms, 1e-9);
 }
-END_TEST
 
 /* With a link as fast as could be the step is what it computes; with a slow one, what it pulls and pushes. With one
  * buffer, and so one sum, each waits for what was before it; with two, only the first does nothing else meanwhile. */
-START_TEST(a_device_beside_the_host_hides_what_is_shorter)
+TEST(a_device_beside_the_host_hides_what_is_shorter)
 {
     const struct plan_backend beside = backend_beside(&plan_cpu);
 
@@ -171,13 +165,12 @@ START_TEST(a_device_beside_the_host_hides_what_is_shorter)
     ck_assert_double_ge(cost().step_ms, cost().pull_ms);
     ck_assert_double_lt(two.step_ms, two.pull_ms + two.push_ms + two.compute_ms);
 }
-END_TEST
 
 /* All that is pulled stays, so backward moves contributions alone, each shorter than a block's computing. With one sum
  * each is waited for before the next visit. With two, the upper block waits for the head's, whose sum it uses (the norm
  * between them computes nothing to speak of); the norm's and its own hide behind a block; below the lower one nothing is
  * computed. */
-START_TEST(contributions_hide_behind_computing_where_there_are_two_sums)
+TEST(contributions_hide_behind_computing_where_there_are_two_sums)
 {
     const struct plan_backend beside = backend_beside(&plan_cpu);
     struct plan_cost one, two;
@@ -195,10 +188,9 @@ START_TEST(contributions_hide_behind_computing_where_there_are_two_sums)
     plan_cost(&one, &plan, &model, &host, &profile);
     ck_assert_double_eq_tol(one.step_ms - two.step_ms, (NORM + BLOCK) * 4 / 1e7 * 1e3, 1e-6);
 }
-END_TEST
 
 /* It binds when it takes longer than all else; and so does its memory, which the link's bytes pass too. */
-START_TEST(the_optimizer_works_on_while_the_next_step_begins)
+TEST(the_optimizer_works_on_while_the_next_step_begins)
 {
     const struct plan_backend beside = backend_beside(&plan_cpu);
 
@@ -212,19 +204,17 @@ START_TEST(the_optimizer_works_on_while_the_next_step_begins)
     ck_assert_double_eq_tol(cost().step_ms, c.optimizer_ms + (double)(c.down_bytes + c.up_bytes) / 28e5 * 1e3,
                             1e-9 * c.step_ms);
 }
-END_TEST
 
 /* w F / 2 H by hand: 4 bytes * 1e9 / (2 * 1e6); bf16 halves the bytes and doubles the rate. */
-START_TEST(pulls_hide_from_so_many_tokens_on)
+TEST(pulls_hide_from_so_many_tokens_on)
 {
     ck_assert_double_eq_tol(cost().hiding_tokens, 2000, 1e-9);
     setting.precision = NUMBER_BF16;
     ck_assert_double_eq_tol(cost().hiding_tokens, 2000, 1e-9);
 }
-END_TEST
 
 /* A row more or less in the last microbatch, and rates that rise with rows. */
-START_TEST(what_is_left_of_a_part_is_a_microbatch_of_its_own)
+TEST(what_is_left_of_a_part_is_a_microbatch_of_its_own)
 {
     choice.microbatch = 3;
     const double uneven = cost().compute_ms;
@@ -235,9 +225,8 @@ START_TEST(what_is_left_of_a_part_is_a_microbatch_of_its_own)
     choice.microbatch = 2;
     ck_assert_double_gt(cost().compute_ms, whole);
 }
-END_TEST
 
-START_TEST(evaluating_goes_up_once_and_generating_reads_each_weight_for_a_token)
+TEST(evaluating_goes_up_once_and_generating_reads_each_weight_for_a_token)
 {
     setting.purpose = PLAN_EVALUATE;
     ck_assert_uint_eq(cost().down_bytes, 4 * (2 * BLOCK + NORM + TABLE + 2 * TOKENS * 64));
@@ -250,26 +239,4 @@ START_TEST(evaluating_goes_up_once_and_generating_reads_each_weight_for_a_token)
     ck_assert_uint_eq(cost().down_bytes, 4 * 2 * 64);
     profile.memory_bytes_per_s = 1e9; /* and keys and values of 32 positions in both blocks */
     ck_assert_double_eq_tol(cost().compute_ms, 4.0 * (2 * BLOCK + NORM + TABLE + 2 * 2 * 32 * 64) / 1e9 * 1e3, 1e-9);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("plan/cost");
-
-    tcase_add_checked_fixture(tests, set_up, tear_down);
-    tcase_add_test(tests, products_and_attention_are_counted_by_hand);
-    tcase_add_test(tests, a_head_of_several_parts_computes_its_logits_again_unless_it_is_whole);
-    tcase_add_test(tests, a_step_pulls_all_but_the_turning_unit_twice);
-    tcase_add_test(tests, each_part_contributes);
-    tcase_add_test(tests, the_optimizer_takes_what_it_touches);
-    tcase_add_test(tests, a_stash_on_the_host_moves_every_boundary);
-    tcase_add_test(tests, a_device_that_takes_turns_overlaps_nothing_and_its_workers_share_it);
-    tcase_add_test(tests, a_device_beside_the_host_hides_what_is_shorter);
-    tcase_add_test(tests, the_optimizer_works_on_while_the_next_step_begins);
-    tcase_add_test(tests, contributions_hide_behind_computing_where_there_are_two_sums);
-    tcase_add_test(tests, pulls_hide_from_so_many_tokens_on);
-    tcase_add_test(tests, what_is_left_of_a_part_is_a_microbatch_of_its_own);
-    tcase_add_test(tests, evaluating_goes_up_once_and_generating_reads_each_weight_for_a_token);
-    return run_tests(tests);
 }

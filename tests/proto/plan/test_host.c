@@ -1,8 +1,7 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/plan/host.h"
 
-#include <check.h>
 #include <string.h>
 
 /* GPT-2 124M: 50257 tokens, 1024 positions, 12 blocks of 768; a tied head. 124439808 parameters (Radford et al. 2019,
@@ -32,6 +31,8 @@ static void tear_down(void)
     model_free(&model);
 }
 
+SUITE_FIXTURE(set_up, tear_down)
+
 static struct plan_host_setting training(void)
 {
     return (struct plan_host_setting){.purpose = PLAN_TRAIN, .n_parts = 1, .n_workers = 1, .batch = 8, .seq = 1024};
@@ -52,7 +53,7 @@ static double bytes_per_parameter(const struct plan_host_setting *setting)
 }
 
 /* The tolerance is what units take to end on cache lines: at most 31 elements of each. */
-START_TEST(a_parameter_takes_what_its_mode_says)
+TEST(a_parameter_takes_what_its_mode_says)
 {
     static const struct {
         enum plan_purpose purpose;
@@ -77,11 +78,10 @@ START_TEST(a_parameter_takes_what_its_mode_says)
         ck_assert_double_eq_tol(bytes_per_parameter(&s), modes[i].bytes, 0.001);
     }
 }
-END_TEST
 
 /* By hand: the largest unit is a block, 12 * 768^2 + 13 * 768 = 7087872 elements, so a slot holds a whole slice of 4 Mi
  * elements, and two slots a unit. */
-START_TEST(the_rest_is_of_the_inbox_the_minibatches_and_the_tied_table)
+TEST(the_rest_is_of_the_inbox_the_minibatches_and_the_tied_table)
 {
     struct plan_host_setting s = training();
     struct plan_host host;
@@ -99,11 +99,10 @@ START_TEST(the_rest_is_of_the_inbox_the_minibatches_and_the_tied_table)
     plan_host(&host, &model, &s);
     ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 3 * (8 << 20));
 }
-END_TEST
 
 /* By hand: the token table is cut evenly into seven units of two slices, and visited twice; positions are one slice, 12
  * blocks two each, the last norm one: 2 * 14 + 1 + 24 + 1 = 54. A third of these is 18, and the largest unit has two. */
-START_TEST(beside_the_host_slots_are_added_for_a_third_of_the_contributions)
+TEST(beside_the_host_slots_are_added_for_a_third_of_the_contributions)
 {
     const struct plan_room all = {.available = UINT64_MAX, .cap = UINT64_MAX};
     const uint64_t slot = 16 << 20;
@@ -131,10 +130,9 @@ START_TEST(beside_the_host_slots_are_added_for_a_third_of_the_contributions)
     plan_host_add_slots(&host, &model, &s, &all);
     ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 2 * 64);
 }
-END_TEST
 
 /* Half of what is left of the cap, or of what is free: a byte less than for ten slots is nine. */
-START_TEST(added_slots_leave_half_of_the_room)
+TEST(added_slots_leave_half_of_the_room)
 {
     const uint64_t slot = 16 << 20;
     struct plan_host_setting s = training();
@@ -161,9 +159,8 @@ START_TEST(added_slots_leave_half_of_the_room)
     plan_host_add_slots(&host, &model, &s, &none);
     ck_assert_uint_eq(host.n_slots, 2);
 }
-END_TEST
 
-START_TEST(each_worker_with_a_share_has_an_inbox)
+TEST(each_worker_with_a_share_has_an_inbox)
 {
     struct plan_host_setting s = training();
     struct plan_host host;
@@ -176,9 +173,8 @@ START_TEST(each_worker_with_a_share_has_an_inbox)
     plan_host(&host, &model, &s);
     ck_assert_uint_eq(host.bytes[LEDGER_INBOX], 2 * 64);
 }
-END_TEST
 
-START_TEST(parts_of_adamw_have_two_accumulators_and_a_held_gradient_serves_them_all)
+TEST(parts_of_adamw_have_two_accumulators_and_a_held_gradient_serves_them_all)
 {
     struct plan_host_setting s = training();
     struct plan_host host;
@@ -195,9 +191,8 @@ START_TEST(parts_of_adamw_have_two_accumulators_and_a_held_gradient_serves_them_
     ck_assert_uint_eq(host.bytes[LEDGER_SUM], model.segment_n * 4);
     ck_assert_uint_eq(host.bytes[LEDGER_ACCUMULATORS] + host.bytes[LEDGER_TIED] + host.n_accumulators, 0);
 }
-END_TEST
 
-START_TEST(a_stash_and_a_side_text_stand_in_it_and_all_is_in_the_total)
+TEST(a_stash_and_a_side_text_stand_in_it_and_all_is_in_the_total)
 {
     struct plan_host_setting s = training();
     struct plan_host without, with;
@@ -216,7 +211,6 @@ START_TEST(a_stash_and_a_side_text_stand_in_it_and_all_is_in_the_total)
         sum += with.bytes[c];
     ck_assert_uint_eq(with.total, sum);
 }
-END_TEST
 
 /* Of the two files of a checkpoint, by hand, of a model whose units are pieces of n_runs runs of 4 MiB at most: headers of
  * at most 200 bytes a tensor and 64 more, an offset of 8 bytes for each tensor and one more, a count of 8 bytes of its
@@ -231,7 +225,7 @@ static uint64_t files_bytes(uint64_t n_tensors, uint64_t n_runs)
 
 /* Of a model of 4096 blocks the tables of units are large enough to be counted: of each a pointer, a count, a square
  * and a count of folds, and a byte for each of 16 saves; of each visit a count of slices. */
-START_TEST(tables_count_from_4_kib_on)
+TEST(tables_count_from_4_kib_on)
 {
     struct model_config deep = gpt2;
     struct plan_host_setting s = training();
@@ -259,21 +253,4 @@ START_TEST(tables_count_from_4_kib_on)
                                                     files_bytes(2 + 12 * 4096 + 2, n_runs + 4084 * (12 + 6)) +
                                                     24 * (2 + 4)); /* headers of 9.4 and 18.8 MiB */
     model_free(&many);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("plan/host");
-
-    tcase_add_checked_fixture(tests, set_up, tear_down);
-    tcase_add_test(tests, a_parameter_takes_what_its_mode_says);
-    tcase_add_test(tests, the_rest_is_of_the_inbox_the_minibatches_and_the_tied_table);
-    tcase_add_test(tests, beside_the_host_slots_are_added_for_a_third_of_the_contributions);
-    tcase_add_test(tests, added_slots_leave_half_of_the_room);
-    tcase_add_test(tests, each_worker_with_a_share_has_an_inbox);
-    tcase_add_test(tests, parts_of_adamw_have_two_accumulators_and_a_held_gradient_serves_them_all);
-    tcase_add_test(tests, a_stash_and_a_side_text_stand_in_it_and_all_is_in_the_total);
-    tcase_add_test(tests, tables_count_from_4_kib_on);
-    return run_tests(tests);
 }

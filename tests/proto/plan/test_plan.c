@@ -1,9 +1,8 @@
 #include "tests/kit/backend.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/plan/units.h"
 
-#include <check.h>
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,7 +111,7 @@ static int by_place(const void *a, const void *b)
 }
 
 /* By hand: 2 layers of width 8, inner 32: a block is 4*64 + 2*8*32 + 9*8 + 32 = 872; wte 11 * 8, wpe 64 * 8 = 512. */
-START_TEST(the_terms_are_those_counted_by_hand)
+TEST(the_terms_are_those_counted_by_hand)
 {
     struct model model;
     struct plan plan;
@@ -133,9 +132,8 @@ START_TEST(the_terms_are_those_counted_by_hand)
     ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 320 + 128 + 960 + 320 + 128 + 320 + 2560 + 64);
     model_free(&model);
 }
-END_TEST
 
-START_TEST(categories_sum_to_the_arena_and_the_library)
+TEST(categories_sum_to_the_arena_and_the_library)
 {
     for (uint32_t i = 0; i < 48; i++) {
         struct model model;
@@ -150,7 +148,6 @@ START_TEST(categories_sum_to_the_arena_and_the_library)
         model_free(&model);
     }
 }
-END_TEST
 
 /* One after another, aligned, from the arena's start to its end. There is room for one more than n. */
 static void check_extents(struct extent *e, size_t n, uint64_t arena_bytes)
@@ -164,7 +161,7 @@ static void check_extents(struct extent *e, size_t n, uint64_t arena_bytes)
     }
 }
 
-START_TEST(buffers_lie_apart_and_fill_the_arena)
+TEST(buffers_lie_apart_and_fill_the_arena)
 {
     struct model model;
     struct plan plan;
@@ -185,9 +182,8 @@ START_TEST(buffers_lie_apart_and_fill_the_arena)
     check_extents(e, n, plan.arena_bytes);
     model_free(&model);
 }
-END_TEST
 
-START_TEST(evaluation_keeps_two_boundaries_and_no_gradients)
+TEST(evaluation_keeps_two_boundaries_and_no_gradients)
 {
     struct model model;
     struct plan plan;
@@ -201,10 +197,9 @@ START_TEST(evaluation_keeps_two_boundaries_and_no_gradients)
     ck_assert_uint_eq(plan.bytes[LEDGER_CONTRIBUTION], 0);
     model_free(&model);
 }
-END_TEST
 
 /* Depth costs its stash and nothing else. */
-START_TEST(a_layer_more_costs_one_boundary)
+TEST(a_layer_more_costs_one_boundary)
 {
     struct model shallow, deep;
     struct plan a, b;
@@ -218,9 +213,8 @@ START_TEST(a_layer_more_costs_one_boundary)
     model_free(&shallow);
     model_free(&deep);
 }
-END_TEST
 
-START_TEST(impossible_options_are_refused_by_name)
+TEST(impossible_options_are_refused_by_name)
 {
     struct model model;
     struct plan plan;
@@ -252,10 +246,9 @@ START_TEST(impossible_options_are_refused_by_name)
     }
     model_free(&model);
 }
-END_TEST
 
 /* The largest of everything: figures stay true where a product could wrap around. */
-START_TEST(the_largest_sizes_do_not_overflow)
+TEST(the_largest_sizes_do_not_overflow)
 {
     struct model model;
     struct plan plan;
@@ -280,10 +273,9 @@ START_TEST(the_largest_sizes_do_not_overflow)
     ck_assert_uint_lt(plan_total(&plan), (uint64_t)1 << 63);
     model_free(&model);
 }
-END_TEST
 
 /* By hand, the model of the_terms_are_those_counted_by_hand: wte 88, wpe 512, blocks 872 each, norm 16 floats. */
-START_TEST(the_terms_of_generating_are_those_counted_by_hand)
+TEST(the_terms_of_generating_are_those_counted_by_hand)
 {
     struct model model;
     struct plan plan;
@@ -311,10 +303,9 @@ START_TEST(the_terms_of_generating_are_those_counted_by_hand)
     ck_assert_uint_eq(plan.bytes[LEDGER_WEIGHTS], (88 + 16 + 872) * 4 + 872 * 4);
     model_free(&model);
 }
-END_TEST
 
 /* Only the cache grows with the row, and with it what is planned for a prompt of up to one tile. */
-START_TEST(a_longer_row_costs_its_cache_alone)
+TEST(a_longer_row_costs_its_cache_alone)
 {
     struct model model;
     struct plan a, b;
@@ -330,9 +321,8 @@ START_TEST(a_longer_row_costs_its_cache_alone)
     ck_assert_uint_eq(b.bytes[LEDGER_CACHE] - a.bytes[LEDGER_CACHE], b.arena_bytes - a.arena_bytes);
     model_free(&model);
 }
-END_TEST
 
-START_TEST(buffers_of_generating_lie_apart_and_fill_the_arena)
+TEST_EACH(buffers_of_generating_lie_apart_and_fill_the_arena, 2)
 {
     struct model model;
     struct plan plan;
@@ -358,9 +348,8 @@ START_TEST(buffers_of_generating_lie_apart_and_fill_the_arena)
     check_extents(e, n, plan.arena_bytes);
     model_free(&model);
 }
-END_TEST
 
-START_TEST(generating_is_of_one_row)
+TEST(generating_is_of_one_row)
 {
     struct model model;
     struct plan plan;
@@ -373,10 +362,9 @@ START_TEST(generating_is_of_one_row)
     ck_assert_ptr_nonnull(strstr(err.text, "one row at a time, not 2"));
     model_free(&model);
 }
-END_TEST
 
 /* By hand, 2 parts of 3 rows of 5 tokens, 2 rows at a time: tiles of 10 tokens of width 8. */
-START_TEST(with_the_stash_on_the_host_the_device_has_tiles)
+TEST(with_the_stash_on_the_host_the_device_has_tiles)
 {
     struct model model;
     struct plan plan;
@@ -395,10 +383,9 @@ START_TEST(with_the_stash_on_the_host_the_device_has_tiles)
     ck_assert_uint_eq(plan.host_stash_bytes, 2 * 30 * 8 * 4);
     model_free(&model);
 }
-END_TEST
 
 /* By hand, the same model and microbatch: a largest unit of 872. */
-START_TEST(beside_the_host_two_buffers_bring_two_sums_and_two_sets_of_tiles)
+TEST(beside_the_host_two_buffers_bring_two_sums_and_two_sets_of_tiles)
 {
     const struct plan_backend beside = backend_beside(&sizes_only);
     struct model model;
@@ -427,11 +414,10 @@ START_TEST(beside_the_host_two_buffers_bring_two_sums_and_two_sets_of_tiles)
     }
     model_free(&model);
 }
-END_TEST
 
 /* The same model: contributions of embedding's two units, two blocks, norm and head, in one part; all but the head's where
  * that has a place of its own, as it has with two parts. */
-START_TEST(sums_are_as_many_as_are_chosen_and_no_more_than_contributions)
+TEST(sums_are_as_many_as_are_chosen_and_no_more_than_contributions)
 {
     const struct plan_backend beside = backend_beside(&sizes_only);
     struct model model;
@@ -468,10 +454,9 @@ START_TEST(sums_are_as_many_as_are_chosen_and_no_more_than_contributions)
     ck_assert_int_eq(lay_out(&plan, &model, &o, NULL), -EINVAL);
     model_free(&model);
 }
-END_TEST
 
 /* Two sums and six tiles, all apart, and nothing between them. */
-START_TEST(two_sets_lie_apart_and_fill_the_arena)
+TEST(two_sets_lie_apart_and_fill_the_arena)
 {
     const struct plan_backend beside = backend_beside(&sizes_only);
     struct model model;
@@ -492,12 +477,11 @@ START_TEST(two_sets_lie_apart_and_fill_the_arena)
     check_extents(e, 15, plan.arena_bytes);
     model_free(&model);
 }
-END_TEST
 
 /* By hand, the same: a block keeps of 10 tokens qkv 960, attended 320, log-sum-exp 80 -> 128, residual 320, pre 1280, of 5
  * tokens 480 -> 512, 160 -> 192, 40 -> 64, 192, 640. Without them the workspace has normed 320, statistics 128, active
  * 1280, scratch 64. */
-START_TEST(what_is_kept_is_counted_by_hand)
+TEST(what_is_kept_is_counted_by_hand)
 {
     struct model model;
     struct plan plan;
@@ -516,10 +500,9 @@ START_TEST(what_is_kept_is_counted_by_hand)
     ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 320 + 128 + 1280 + 64);
     model_free(&model);
 }
-END_TEST
 
 /* By hand: 20,000 words of width 2 are three units of at most 6,667 rows; a block has 4*4 + 2*2*8 + 9*2 + 8 = 74 floats. */
-START_TEST(a_whole_head_is_counted_by_hand)
+TEST(a_whole_head_is_counted_by_hand)
 {
     struct model model;
     struct plan plan;
@@ -540,10 +523,9 @@ START_TEST(a_whole_head_is_counted_by_hand)
     ck_assert_uint_eq(plan_resident(&plan, &model, plan_unit_at(&model, 2)) - plan.resident, 53376 + 53376);
     model_free(&model);
 }
-END_TEST
 
 /* By hand, of the same units where rows come in eights: of 6,672 each. The least tile is the microbatch. */
-START_TEST(a_padded_head_is_counted_by_hand)
+TEST(a_padded_head_is_counted_by_hand)
 {
     const uint64_t padded = 6672 * 2 * 4;
     struct model model;
@@ -576,12 +558,11 @@ START_TEST(a_padded_head_is_counted_by_hand)
     ck_assert_uint_eq(plan.bytes[LEDGER_WORKSPACE], 4 * 3 * 6672 * 4);
     model_free(&model);
 }
-END_TEST
 
 /* By hand: of three units in turn, whose microbatches are 5 of 30 tokens, in bf16. What they add up takes another boundary,
  * and the room that its rounding begins in; on the host another boundary there, and on the device nothing. In one pass it
  * is a tile of 15 tokens in the workspace. */
-START_TEST(a_gradient_in_fp32_is_counted_by_hand)
+TEST(a_gradient_in_fp32_is_counted_by_hand)
 {
     struct model model;
     struct plan with, without;
@@ -609,12 +590,11 @@ START_TEST(a_gradient_in_fp32_is_counted_by_hand)
     }
     model_free(&model);
 }
-END_TEST
 
 /* fp32 stays what is summed up, and tables; all values halve. */
 /* By hand: contributions in fp32 as they were; in bf16 a sum, or all that lie side by side for the head, with 256 bytes
  * before it. */
-START_TEST(sums_that_are_rounded_have_room_before_them)
+TEST(sums_that_are_rounded_have_room_before_them)
 {
     struct model model;
     struct plan wide, rounded;
@@ -641,9 +621,8 @@ START_TEST(sums_that_are_rounded_have_room_before_them)
     ck_assert_uint_eq(rounded.rounding_bytes, 0);
     model_free(&model);
 }
-END_TEST
 
-START_TEST(values_in_bf16_take_half)
+TEST(values_in_bf16_take_half)
 {
     struct model model;
     struct plan wide, half;
@@ -661,9 +640,8 @@ START_TEST(values_in_bf16_take_half)
     ck_assert_uint_eq(half.bytes[LEDGER_DATA], wide.bytes[LEDGER_DATA]);
     model_free(&model);
 }
-END_TEST
 
-START_TEST(choices_that_no_plan_has_are_refused)
+TEST(choices_that_no_plan_has_are_refused)
 {
     struct model model;
     struct plan plan;
@@ -692,34 +670,4 @@ START_TEST(choices_that_no_plan_has_are_refused)
         ck_assert_msg(strstr(err.text, cases[i].name), "%s: %s", cases[i].name, err.text);
     }
     model_free(&model);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("plan");
-
-    tcase_add_test(tests, the_terms_are_those_counted_by_hand);
-    tcase_add_test(tests, categories_sum_to_the_arena_and_the_library);
-    tcase_add_test(tests, buffers_lie_apart_and_fill_the_arena);
-    tcase_add_test(tests, evaluation_keeps_two_boundaries_and_no_gradients);
-    tcase_add_test(tests, a_layer_more_costs_one_boundary);
-    tcase_add_test(tests, impossible_options_are_refused_by_name);
-    tcase_add_test(tests, the_largest_sizes_do_not_overflow);
-    tcase_add_test(tests, the_terms_of_generating_are_those_counted_by_hand);
-    tcase_add_test(tests, a_longer_row_costs_its_cache_alone);
-    tcase_add_loop_test(tests, buffers_of_generating_lie_apart_and_fill_the_arena, 0, 2);
-    tcase_add_test(tests, generating_is_of_one_row);
-    tcase_add_test(tests, with_the_stash_on_the_host_the_device_has_tiles);
-    tcase_add_test(tests, beside_the_host_two_buffers_bring_two_sums_and_two_sets_of_tiles);
-    tcase_add_test(tests, sums_are_as_many_as_are_chosen_and_no_more_than_contributions);
-    tcase_add_test(tests, two_sets_lie_apart_and_fill_the_arena);
-    tcase_add_test(tests, what_is_kept_is_counted_by_hand);
-    tcase_add_test(tests, a_whole_head_is_counted_by_hand);
-    tcase_add_test(tests, sums_that_are_rounded_have_room_before_them);
-    tcase_add_test(tests, a_padded_head_is_counted_by_hand);
-    tcase_add_test(tests, a_gradient_in_fp32_is_counted_by_hand);
-    tcase_add_test(tests, values_in_bf16_take_half);
-    tcase_add_test(tests, choices_that_no_plan_has_are_refused);
-    return run_tests(tests);
 }

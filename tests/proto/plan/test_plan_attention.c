@@ -1,9 +1,7 @@
 /* Scratch of attention's gradient, by hand. */
 #include "proto/plan/attention.h"
 #include "proto/plan/layers.h"
-#include "tests/kit/run.h"
-
-#include <check.h>
+#include "tests/kit/test.h"
 
 /* Two fp32 a query and head of our own; else one, delta, and then:
  * ordered: queries' gradient in fp32, and a turn of 4 bytes for each 32 queries of a head, behind 256 bytes;
@@ -38,7 +36,7 @@ static const struct {
 };
 enum { N_SCRATCHES = sizeof scratches / sizeof *scratches };
 
-START_TEST(scratch_is_what_the_way_takes)
+TEST_EACH(scratch_is_what_the_way_takes, N_SCRATCHES)
 {
     struct plan_attention_scratch s;
 
@@ -52,7 +50,6 @@ START_TEST(scratch_is_what_the_way_takes)
         ck_assert_uint_le(s.workspace + s.workspace_bytes, s.bytes);
     }
 }
-END_TEST
 
 static uint64_t workspace(enum plan_attention way, enum plan_purpose purpose, enum number_type type, float dropout)
 {
@@ -79,7 +76,7 @@ static uint64_t workspace(enum plan_attention way, enum plan_purpose purpose, en
 }
 
 /* Two heads of 256 tokens: 2 KiB of delta, 256 KiB of scores and 256 bytes, where ours takes 4 KiB. */
-START_TEST(a_block_has_room_for_it_where_it_is_computed_so)
+TEST(a_block_has_room_for_it_where_it_is_computed_so)
 {
     const uint64_t own = workspace(PLAN_ATTENTION_OWN, PLAN_TRAIN, NUMBER_BF16, 0);
 
@@ -89,14 +86,4 @@ START_TEST(a_block_has_room_for_it_where_it_is_computed_so)
     ck_assert_uint_eq(workspace(PLAN_ATTENTION_SCORES, PLAN_EVALUATE, NUMBER_BF16, 0), own);
     ck_assert_uint_eq(workspace(PLAN_ATTENTION_SCORES, PLAN_TRAIN, NUMBER_FP32, 0),
                       workspace(PLAN_ATTENTION_OWN, PLAN_TRAIN, NUMBER_FP32, 0));
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("plan_attention");
-
-    tcase_add_loop_test(tcase, scratch_is_what_the_way_takes, 0, N_SCRATCHES);
-    tcase_add_test(tcase, a_block_has_room_for_it_where_it_is_computed_so);
-    return run_tests(tcase);
 }

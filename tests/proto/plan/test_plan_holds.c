@@ -2,9 +2,8 @@
 #include "proto/base/process.h"
 #include "proto/plan/host.h"
 #include "tests/kit/processes.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,6 +18,9 @@ static void setup(void)
     processes_config("tiny.json", 3, 2, 32, 32);
     processes_text("tiny.txt", 20000);
 }
+
+SUITE_TIMEOUT(120)
+SUITE_FIXTURE(setup, processes_remove)
 
 static uint64_t number(const char *question, const char *options)
 {
@@ -67,7 +69,7 @@ static uint64_t room(int setting, uint64_t bytes)
     return bytes + (setting == N_SETTINGS - 1 ? PLAN_HOST_RUN_BYTES : 0);
 }
 
-START_TEST(the_smallest_device_trains_and_a_byte_less_is_refused)
+TEST_EACH(the_smallest_device_trains_and_a_byte_less_is_refused, N_SETTINGS)
 {
     char options[128];
     snprintf(options, sizeof options, "%s --batch 8", settings[_i]);
@@ -76,9 +78,8 @@ START_TEST(the_smallest_device_trains_and_a_byte_less_is_refused)
     both(0, "%s --device-mem %" PRIu64, options, least);
     both(1, "%s --device-mem %" PRIu64, options, least - 1);
 }
-END_TEST
 
-START_TEST(the_smallest_host_trains_and_a_byte_less_is_refused)
+TEST_EACH(the_smallest_host_trains_and_a_byte_less_is_refused, N_SETTINGS)
 {
     char options[128];
     snprintf(options, sizeof options, "%s --batch 8 --device-mem 64MiB", settings[_i]);
@@ -87,10 +88,9 @@ START_TEST(the_smallest_host_trains_and_a_byte_less_is_refused)
     both(0, "%s --host-mem %" PRIu64, options, bytes);
     both(1, "%s --host-mem %" PRIu64, options, bytes - 1);
 }
-END_TEST
 
 /* A stash on the host would be the faster, as on a device this small, and the host has not the room for it. */
-START_TEST(the_largest_batch_trains_and_a_row_more_in_each_part_is_refused)
+TEST_EACH(the_largest_batch_trains_and_a_row_more_in_each_part_is_refused, N_SETTINGS)
 {
     static const unsigned parts[] = {1, 4, 2};
     char options[128];
@@ -100,9 +100,8 @@ START_TEST(the_largest_batch_trains_and_a_row_more_in_each_part_is_refused)
     both(0, "%s --batch %" PRIu64, options, rows);
     both(1, "%s --batch %" PRIu64, options, rows + parts[_i]);
 }
-END_TEST
 
-START_TEST(the_deepest_model_trains_and_a_layer_more_is_refused)
+TEST_EACH(the_deepest_model_trains_and_a_layer_more_is_refused, N_SETTINGS)
 {
     char options[128];
     snprintf(options, sizeof options, "%s --batch 8 --device-mem 5MiB --host-mem %" PRIu64, settings[_i],
@@ -114,17 +113,15 @@ START_TEST(the_deepest_model_trains_and_a_layer_more_is_refused)
     processes_config("tiny.json", (uint32_t)layers + 1, 2, 32, 32);
     both(1, "%s", options);
 }
-END_TEST
 
 /* The stash is most of it then, and no narrower moments would help. */
-START_TEST(a_batch_for_which_the_host_is_too_small_is_what_the_remedy_names)
+TEST(a_batch_for_which_the_host_is_too_small_is_what_the_remedy_names)
 {
     both(1, "--batch 400 --device-mem 5MiB --host-mem 1310000");
     char *said = processes_read(processes_path("err"));
     ck_assert_msg(strstr(said, "choose a smaller --batch or --seq") != NULL, "%s", said);
     free(said);
 }
-END_TEST
 
 /* Both refuse with this advice, and with it both say yes. */
 static void both_advise(const char *advice, const char *options)
@@ -152,7 +149,7 @@ static const struct {
     {"--batch 12 --parts 6 --optimizer adamw", "--batch 12 --parts 1", "--parts 1 --batch 12"},
 };
 
-START_TEST(a_refusal_names_the_fewer_workers_or_parts_that_fit)
+TEST_EACH(a_refusal_names_the_fewer_workers_or_parts_that_fit, COUNT(cheapest))
 {
     char options[160];
     snprintf(options, sizeof options, "%s --device-mem 64MiB --host-mem %" PRIu64, cheapest[_i].asked,
@@ -160,9 +157,8 @@ START_TEST(a_refusal_names_the_fewer_workers_or_parts_that_fit)
 
     both_advise(cheapest[_i].advice, options);
 }
-END_TEST
 
-START_TEST(a_refusal_names_the_narrower_numbers_that_fit)
+TEST(a_refusal_names_the_narrower_numbers_that_fit)
 {
     char options[160];
     snprintf(options, sizeof options, "--batch 8 --device-mem %" PRIu64,
@@ -170,11 +166,10 @@ START_TEST(a_refusal_names_the_narrower_numbers_that_fit)
 
     both_advise("--precision bf16", options);
 }
-END_TEST
 
 /* A device too small for the stash, on a host that has room for the stash and for the smallest device alone: less device
  * memory is then taken than is allowed. A megabyte below that both refuse, and the sentence says what is the least. */
-START_TEST(beside_a_stash_on_the_host_a_device_takes_what_is_left)
+TEST(beside_a_stash_on_the_host_a_device_takes_what_is_left)
 {
     const char *asked = "--batch 400 --device-mem 5MiB";
     const uint64_t device = number("--minimum", "--batch 400");
@@ -204,23 +199,4 @@ START_TEST(beside_a_stash_on_the_host_a_device_takes_what_is_left)
     }
     unsetenv("LD_PRELOAD");
     unsetenv("LIMITS_ROOT");
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("plan holds");
-
-    tcase_set_timeout(tests, 120);
-    tcase_add_checked_fixture(tests, setup, processes_remove);
-    tcase_add_loop_test(tests, the_smallest_device_trains_and_a_byte_less_is_refused, 0, N_SETTINGS);
-    tcase_add_loop_test(tests, the_smallest_host_trains_and_a_byte_less_is_refused, 0, N_SETTINGS);
-    tcase_add_loop_test(tests, the_largest_batch_trains_and_a_row_more_in_each_part_is_refused, 0, N_SETTINGS);
-    tcase_add_loop_test(tests, the_deepest_model_trains_and_a_layer_more_is_refused, 0, N_SETTINGS);
-    tcase_add_loop_test(tests, a_refusal_names_the_fewer_workers_or_parts_that_fit, 0,
-                        sizeof cheapest / sizeof *cheapest);
-    tcase_add_test(tests, beside_a_stash_on_the_host_a_device_takes_what_is_left);
-    tcase_add_test(tests, a_refusal_names_the_narrower_numbers_that_fit);
-    tcase_add_test(tests, a_batch_for_which_the_host_is_too_small_is_what_the_remedy_names);
-    return run_tests(tests);
 }

@@ -1,10 +1,9 @@
 /* Which algorithm computes which product: timed in the simulator's time, kept in a profile, and left alone where it means
  * nothing. */
 #include "device/worker/profile.h"
-#include "tests/kit/run.h"
 #include "tests/kit/simulated.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <jansson.h>
 #include <string.h>
@@ -19,6 +18,8 @@ static void set_up(void)
     simulated_load();
     err = (struct error){""};
 }
+
+SUITE_FIXTURE(set_up, NULL)
 
 static double now(void)
 {
@@ -36,7 +37,7 @@ static uint32_t fastest(enum number_type type, enum products_kind kind)
     return ids[type == NUMBER_BF16 ? THIRD : kind == PRODUCTS_WEIGHTS ? FIRST : SECOND];
 }
 
-START_TEST(the_fastest_of_each_class_is_found_in_virtual_time)
+TEST(the_fastest_of_each_class_is_found_in_virtual_time)
 {
     struct products products;
 
@@ -58,7 +59,6 @@ START_TEST(the_fastest_of_each_class_is_found_in_virtual_time)
     for (int place = FIRST; place <= THIRD; place++)
         ck_assert_uint_gt(simulated.count().products_by[place], 0);
 }
-END_TEST
 
 /* Of one class by the place that its algorithm has; as the heuristic proposes it. */
 static struct products chosen(enum number_type type, enum products_kind kind, int place)
@@ -116,7 +116,7 @@ static void close_device(void)
 }
 
 /* At least 256 rows and 2,048 either way, aligned to 16 bytes; the library's first choice for all else. */
-START_TEST(a_chosen_algorithm_computes_the_products_of_its_class)
+TEST(a_chosen_algorithm_computes_the_products_of_its_class)
 {
     const struct products forward = chosen(NUMBER_BF16, PRODUCTS_FORWARD, THIRD),
                           weights = chosen(NUMBER_BF16, PRODUCTS_WEIGHTS, SECOND), none = {0};
@@ -140,7 +140,6 @@ START_TEST(a_chosen_algorithm_computes_the_products_of_its_class)
     ck_assert_int_eq(multiply(2048, 2048, 300, true, false, 0), FIRST);
     close_device();
 }
-END_TEST
 
 /* Numbers that this library, or this build, makes nothing of; and those that do not add up in order. */
 static const struct {
@@ -149,7 +148,7 @@ static const struct {
 } foreign[] = {{0, 99}, {0, UINT32_MAX}, {3, 1}, {3, 4}, {5, 70000}, {7, 65536}};
 enum { N_FOREIGN = sizeof foreign / sizeof *foreign };
 
-START_TEST(an_unknown_algorithm_is_left_out_with_a_sentence)
+TEST_EACH(an_unknown_algorithm_is_left_out_with_a_sentence, N_FOREIGN)
 {
     struct products products = chosen(NUMBER_BF16, PRODUCTS_FORWARD, THIRD);
 
@@ -162,9 +161,8 @@ START_TEST(an_unknown_algorithm_is_left_out_with_a_sentence)
     ck_assert_int_eq(multiply(1500, 2048, 2048, false, false, 0), THIRD); /* the other one */
     close_device();
 }
-END_TEST
 
-START_TEST(another_version_s_algorithms_are_left_out_with_a_sentence)
+TEST(another_version_s_algorithms_are_left_out_with_a_sentence)
 {
     struct products products = chosen(NUMBER_BF16, PRODUCTS_FORWARD, THIRD);
 
@@ -177,10 +175,9 @@ START_TEST(another_version_s_algorithms_are_left_out_with_a_sentence)
     ck_assert_int_eq(multiply(256, 2048, 2048, false, false, 0), FIRST);
     close_device();
 }
-END_TEST
 
 /* A tile that the algorithm has not got is found out when a product is to be computed so. */
-START_TEST(an_algorithm_that_cannot_compute_a_shape_leaves_it_to_the_first_choice)
+TEST(an_algorithm_that_cannot_compute_a_shape_leaves_it_to_the_first_choice)
 {
     struct products products = chosen(NUMBER_BF16, PRODUCTS_FORWARD, THIRD);
 
@@ -190,9 +187,8 @@ START_TEST(an_algorithm_that_cannot_compute_a_shape_leaves_it_to_the_first_choic
     ck_assert_int_eq(multiply(256, 2048, 2048, false, false, 0), FIRST);
     close_device();
 }
-END_TEST
 
-START_TEST(what_is_written_as_json_is_read_again)
+TEST(what_is_written_as_json_is_read_again)
 {
     const struct products products = chosen(NUMBER_FP32, PRODUCTS_BACKWARD, SECOND);
     struct products again;
@@ -204,7 +200,6 @@ START_TEST(what_is_written_as_json_is_read_again)
     ck_assert_int_eq(products_from_json(&again, NULL, &err), 0);
     ck_assert_uint_eq(again.version, 0);
 }
-END_TEST
 
 static const struct {
     const char *text, *words;
@@ -218,7 +213,7 @@ static const struct {
      "number 8 of an algorithm"},
 };
 
-START_TEST(json_that_is_none_is_refused_and_nothing_is_chosen)
+TEST_EACH(json_that_is_none_is_refused_and_nothing_is_chosen, 5)
 {
     json_t *object = json_loads(wrong[_i].text, 0, NULL);
     struct products products = {.version = 7};
@@ -228,20 +223,4 @@ START_TEST(json_that_is_none_is_refused_and_nothing_is_chosen)
     ck_assert_msg(strstr(err.text, wrong[_i].words) != NULL, "%s", err.text);
     ck_assert_uint_eq(products.version, 0);
     json_decref(object);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("products");
-
-    tcase_add_checked_fixture(tcase, set_up, NULL);
-    tcase_add_test(tcase, the_fastest_of_each_class_is_found_in_virtual_time);
-    tcase_add_test(tcase, a_chosen_algorithm_computes_the_products_of_its_class);
-    tcase_add_loop_test(tcase, an_unknown_algorithm_is_left_out_with_a_sentence, 0, N_FOREIGN);
-    tcase_add_test(tcase, another_version_s_algorithms_are_left_out_with_a_sentence);
-    tcase_add_test(tcase, an_algorithm_that_cannot_compute_a_shape_leaves_it_to_the_first_choice);
-    tcase_add_test(tcase, what_is_written_as_json_is_read_again);
-    tcase_add_loop_test(tcase, json_that_is_none_is_refused_and_nothing_is_chosen, 0, 5);
-    return run_tests(tcase);
 }

@@ -1,8 +1,7 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/plan/profile.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
@@ -33,6 +32,8 @@ static void tear_down(void)
     ck_assert_int_eq(rmdir(directory), 0); /* nothing else was left there */
 }
 
+SUITE_FIXTURE(set_up, tear_down)
+
 static const char sound[] =
     "{\"device\": \"cpu\", \"matmul_flops\": {\"fp32\": {\"64\": 1e9, \"512\": 2e9, \"4096\": 4e9, \"32768\": 4e9},\n"
     " \"bf16\": {\"64\": 1, \"512\": 2, \"4096\": 3, \"32768\": 4.5}},\n"
@@ -50,7 +51,7 @@ static void put(const char *text)
     ck_assert_int_eq(fclose(file), 0);
 }
 
-START_TEST(a_file_is_read_by_name)
+TEST(a_file_is_read_by_name)
 {
     struct profile p;
     struct error err = {""};
@@ -64,10 +65,9 @@ START_TEST(a_file_is_read_by_name)
     ck_assert_double_eq(p.update_parameters_per_s, 30);
     ck_assert_double_eq(p.host_bytes_per_s, 0);
 }
-END_TEST
 
 /* Files from before attention was measured say nothing of it: the default's share of products. */
-START_TEST(attention_that_is_not_measured_is_a_share_of_products)
+TEST(attention_that_is_not_measured_is_a_share_of_products)
 {
     const struct profile *otherwise = profile_default("cpu");
     struct profile p;
@@ -79,9 +79,8 @@ START_TEST(attention_that_is_not_measured_is_a_share_of_products)
                                 otherwise->matmul_flops[NUMBER_FP32][PROFILE_ROWS - 1],
                             1e-12);
 }
-END_TEST
 
-START_TEST(attention_and_the_host_s_memory_are_read_where_they_stand)
+TEST(attention_and_the_host_s_memory_are_read_where_they_stand)
 {
     char text[1024];
     struct profile p;
@@ -97,9 +96,8 @@ START_TEST(attention_and_the_host_s_memory_are_read_where_they_stand)
     ck_assert_double_eq(p.attention_flops[PROFILE_BACKWARD][NUMBER_FP32], 6);
     ck_assert_double_eq(p.host_bytes_per_s, 80e9);
 }
-END_TEST
 
-START_TEST(what_is_written_is_read_again_to_the_bit)
+TEST(what_is_written_is_read_again_to_the_bit)
 {
     struct profile p = *profile_default("cpu"), again;
     struct error err = {""};
@@ -112,10 +110,9 @@ START_TEST(what_is_written_is_read_again_to_the_bit)
     ck_assert_msg(profile_read(&again, path, "cpu", &err) == 0, "%s", err.text);
     ck_assert_mem_eq(&p, &again, sizeof p);
 }
-END_TEST
 
 /* What a person may do to the file, and what the sentence has to say of it. */
-START_TEST(a_file_that_is_no_profile_is_refused_with_the_place_or_the_figure)
+TEST(a_file_that_is_no_profile_is_refused_with_the_place_or_the_figure)
 {
     static const struct {
         const char *from, *to, *says;
@@ -160,9 +157,8 @@ START_TEST(a_file_that_is_no_profile_is_refused_with_the_place_or_the_figure)
         ck_assert_mem_eq(&p, &before, sizeof p);
     }
 }
-END_TEST
 
-START_TEST(a_file_cut_off_anywhere_is_refused)
+TEST(a_file_cut_off_anywhere_is_refused)
 {
     char text[sizeof sound];
     struct profile p;
@@ -174,9 +170,8 @@ START_TEST(a_file_cut_off_anywhere_is_refused)
         ck_assert_int_eq(profile_read(&p, path, "cpu", NULL), -EINVAL);
     }
 }
-END_TEST
 
-START_TEST(without_a_file_the_default_is_taken_and_a_bad_one_is_said)
+TEST(without_a_file_the_default_is_taken_and_a_bad_one_is_said)
 {
     struct profile p;
     struct error err = {""};
@@ -195,9 +190,8 @@ START_TEST(without_a_file_the_default_is_taken_and_a_bad_one_is_said)
     ck_assert(measured);
     ck_assert_double_eq(p.link_bytes_per_s, 10);
 }
-END_TEST
 
-START_TEST(its_place_is_the_users_cache)
+TEST(its_place_is_the_users_cache)
 {
     char out[128];
     struct error err = {""};
@@ -214,9 +208,8 @@ START_TEST(its_place_is_the_users_cache)
     ck_assert_int_eq(profile_path(out, sizeof out, "cpu", &err), -ENOENT);
     ck_assert_ptr_nonnull(strstr(err.text, "XDG_CACHE_HOME"));
 }
-END_TEST
 
-START_TEST(a_file_that_cannot_be_written_is_said_and_none_is_left)
+TEST(a_file_that_cannot_be_written_is_said_and_none_is_left)
 {
     struct error err = {""};
     const struct profile *p = profile_default("cpu");
@@ -228,9 +221,8 @@ START_TEST(a_file_that_cannot_be_written_is_said_and_none_is_left)
     snprintf(above, sizeof above, "%s/inside", path); /* a file stands where a directory should */
     ck_assert_int_eq(profile_write(p, above, "cpu", &err), -ENOTDIR);
 }
-END_TEST
 
-START_TEST(a_pipe_a_link_or_a_directory_is_not_replaced_by_a_file)
+TEST(a_pipe_a_link_or_a_directory_is_not_replaced_by_a_file)
 {
     const struct profile *p = profile_default("cpu");
     char above[96];
@@ -250,10 +242,9 @@ START_TEST(a_pipe_a_link_or_a_directory_is_not_replaced_by_a_file)
         ck_assert_int_eq(remove(path), 0);
     }
 }
-END_TEST
 
 /* By hand: 181.02 = sqrt(64 * 512) lies halfway by its logarithm. */
-START_TEST(between_the_measured_rows_the_rate_follows_their_logarithm)
+TEST(between_the_measured_rows_the_rate_follows_their_logarithm)
 {
     struct profile p;
 
@@ -265,9 +256,8 @@ START_TEST(between_the_measured_rows_the_rate_follows_their_logarithm)
     ck_assert_double_eq(profile_flops(&p, NUMBER_FP32, 512), 2e9);
     ck_assert_double_eq(profile_flops(&p, NUMBER_BF16, 1e9), 4.5);
 }
-END_TEST
 
-START_TEST(a_figure_that_is_none_is_found_wherever_it_stands)
+TEST(a_figure_that_is_none_is_found_wherever_it_stands)
 {
     const struct profile sane = *profile_default("cpu");
     const double bad[] = {0, -1, 1e-308, 1e308, NAN, INFINITY};
@@ -282,32 +272,9 @@ START_TEST(a_figure_that_is_none_is_found_wherever_it_stands)
         }
     }
 }
-END_TEST
 
-START_TEST(only_devices_that_there_are_have_a_default)
+TEST(only_devices_that_there_are_have_a_default)
 {
     ck_assert_int_eq(profile_check(profile_default("cpu"), NULL), 0);
     ck_assert_ptr_null(profile_default("abacus"));
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("profile");
-
-    tcase_add_checked_fixture(tests, set_up, tear_down);
-    tcase_add_test(tests, a_file_is_read_by_name);
-    tcase_add_test(tests, attention_that_is_not_measured_is_a_share_of_products);
-    tcase_add_test(tests, attention_and_the_host_s_memory_are_read_where_they_stand);
-    tcase_add_test(tests, what_is_written_is_read_again_to_the_bit);
-    tcase_add_test(tests, a_file_that_is_no_profile_is_refused_with_the_place_or_the_figure);
-    tcase_add_test(tests, a_file_cut_off_anywhere_is_refused);
-    tcase_add_test(tests, without_a_file_the_default_is_taken_and_a_bad_one_is_said);
-    tcase_add_test(tests, its_place_is_the_users_cache);
-    tcase_add_test(tests, a_file_that_cannot_be_written_is_said_and_none_is_left);
-    tcase_add_test(tests, a_pipe_a_link_or_a_directory_is_not_replaced_by_a_file);
-    tcase_add_test(tests, between_the_measured_rows_the_rate_follows_their_logarithm);
-    tcase_add_test(tests, a_figure_that_is_none_is_found_wherever_it_stands);
-    tcase_add_test(tests, only_devices_that_there_are_have_a_default);
-    return run_tests(tests);
 }

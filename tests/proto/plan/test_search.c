@@ -1,11 +1,10 @@
 #include "tests/kit/backend.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/plan/cost.h"
 #include "proto/plan/search.h"
 #include "proto/plan/units.h"
 
-#include <check.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -90,8 +89,15 @@ static struct plan_setting setting_case(int i)
     return s;
 }
 
+static void set_up(void)
+{
+    profile = profile_default("cpu");
+}
+
+SUITE_FIXTURE_ONCE(set_up, NULL)
+
 /* From a byte below the smallest to more than anything needs, in steps of a fiftieth. */
-START_TEST(a_larger_budget_never_predicts_a_longer_step)
+TEST_EACH(a_larger_budget_never_predicts_a_longer_step, N_CASES)
 {
     const struct plan_setting s = setting_case(_i);
     struct model model = model_of(cases[_i].n_layers, cases[_i].width, cases[_i].vocabulary, cases[_i].tied);
@@ -114,9 +120,8 @@ START_TEST(a_larger_budget_never_predicts_a_longer_step)
     ck_assert_uint_ge(n_different, 1);
     model_free(&model);
 }
-END_TEST
 
-START_TEST(the_smallest_budget_works_and_one_byte_less_is_refused_with_that_figure)
+TEST_EACH(the_smallest_budget_works_and_one_byte_less_is_refused_with_that_figure, N_CASES)
 {
     const struct plan_setting s = setting_case(_i);
     struct model model = model_of(cases[_i].n_layers, cases[_i].width, cases[_i].vocabulary, cases[_i].tied);
@@ -138,11 +143,10 @@ START_TEST(the_smallest_budget_works_and_one_byte_less_is_refused_with_that_figu
     ck_assert_int_eq(plan_search(&plan, &model, &s, &free_choice, profile, 0, &err), -ENOSPC);
     model_free(&model);
 }
-END_TEST
 
 /* Every choice of a small model, one by one: none that fits is faster by more than a tie, and none as fast is smaller.
  * Microbatches that the search passes over cut a part into no fewer pieces than those it looks at. */
-START_TEST(nothing_that_fits_is_faster_than_what_is_found)
+TEST_EACH(nothing_that_fits_is_faster_than_what_is_found, 2)
 {
     struct plan_setting s = setting_of(PLAN_TRAIN, 6, 64);
     struct model model = model_of(3, 128, 40000, true);
@@ -174,10 +178,9 @@ START_TEST(nothing_that_fits_is_faster_than_what_is_found)
     }
     model_free(&model);
 }
-END_TEST
 
 /* To generate, what stays never falls as the budget grows, and one unit more would not have fitted. */
-START_TEST(units_stay_to_generate_as_soon_as_they_fit)
+TEST_EACH(units_stay_to_generate_as_soon_as_they_fit, 2)
 {
     const struct plan_setting s = setting_of(PLAN_GENERATE, 1, 16);
     struct model model = model_of(_i ? 1 : 9, 64, 50, true);
@@ -200,12 +203,11 @@ START_TEST(units_stay_to_generate_as_soon_as_they_fit)
     ck_assert_uint_ge(distinct, _i ? 1 : 8);
     model_free(&model);
 }
-END_TEST
 
 /* The head's tiles are the backend's, whatever the budget, so none of it changes how a sum is ordered; the least budget is
  * that of tiles of 256 tokens but for one unit's logits, of at most 4,096 tokens and 8,192 labels, and where blocks are
  * wide it is the same. */
-START_TEST(the_tiles_of_a_head_on_cuda_cost_the_smallest_budget_little)
+TEST(the_tiles_of_a_head_on_cuda_cost_the_smallest_budget_little)
 {
     static const struct {
         uint32_t n_layers, width, vocabulary;
@@ -230,9 +232,8 @@ START_TEST(the_tiles_of_a_head_on_cuda_cost_the_smallest_budget_little)
         model_free(&model);
     }
 }
-END_TEST
 
-START_TEST(a_wish_is_kept)
+TEST(a_wish_is_kept)
 {
     const struct plan_setting s = setting_of(PLAN_TRAIN, 8, 256);
     struct model model = model_of(12, 128, 256, true);
@@ -252,9 +253,8 @@ START_TEST(a_wish_is_kept)
     ck_assert(!plan.choice.host_stash);
     model_free(&model);
 }
-END_TEST
 
-START_TEST(a_fixed_microbatch_is_refused_with_what_single_rows_would_need)
+TEST(a_fixed_microbatch_is_refused_with_what_single_rows_would_need)
 {
     const struct plan_setting s = setting_of(PLAN_TRAIN, 8, 256);
     struct model model = model_of(2, 128, 256, true);
@@ -270,9 +270,8 @@ START_TEST(a_fixed_microbatch_is_refused_with_what_single_rows_would_need)
     ck_assert_ptr_nonnull(strstr(err.text, "with microbatches of 8 rows ("));
     model_free(&model);
 }
-END_TEST
 
-START_TEST(a_unit_that_cannot_fit_is_named)
+TEST(a_unit_that_cannot_fit_is_named)
 {
     const struct plan_setting s = setting_of(PLAN_TRAIN, 1, 64);
     struct model model = model_of(2, 1024, 256, true);
@@ -283,10 +282,9 @@ START_TEST(a_unit_that_cannot_fit_is_named)
     ck_assert_msg(strstr(err.text, "its largest unit, h.0, alone has 48.1 MiB of weights") != NULL, "%s", err.text);
     model_free(&model);
 }
-END_TEST
 
 /* On the device alone no term grows with depth once the stash is on the host. */
-START_TEST(the_smallest_plan_of_384_layers_is_that_of_12)
+TEST(the_smallest_plan_of_384_layers_is_that_of_12)
 {
     const struct plan_setting s = setting_of(PLAN_TRAIN, 8, 64);
     struct plan plan[2];
@@ -299,7 +297,6 @@ START_TEST(the_smallest_plan_of_384_layers_is_that_of_12)
     ck_assert(plan[0].choice.host_stash);
     ck_assert_uint_eq(plan_total(&plan[0]), plan_total(&plan[1]));
 }
-END_TEST
 
 static double processor_ms(void)
 {
@@ -310,7 +307,7 @@ static double processor_ms(void)
 }
 
 /* Of the processor's time, the least of three. */
-START_TEST(a_search_of_400_layers_takes_less_than_5_ms)
+TEST(a_search_of_400_layers_takes_less_than_5_ms)
 {
     const struct plan_setting s = setting_of(PLAN_TRAIN, 16, 1024);
     struct model model = model_of(400, 1024, 50257, true);
@@ -327,11 +324,10 @@ START_TEST(a_search_of_400_layers_takes_less_than_5_ms)
     ck_assert_double_lt(best, SANITIZED ? 200 : 25); /* of a debug build too */
     model_free(&model);
 }
-END_TEST
 
 /* The head's contribution, as slow to leave as a block's, stands with the norm's in two sums: the upper block would wait for
  * one of them. A third is taken where there is room for it, and nothing else gives way; the smallest plan has two. */
-START_TEST(more_sums_are_taken_of_what_is_left)
+TEST(more_sums_are_taken_of_what_is_left)
 {
     const struct model_config config = {.n_layers = 14,
                                         .n_heads = 2,
@@ -367,24 +363,4 @@ START_TEST(more_sums_are_taken_of_what_is_left)
     ck_assert_uint_eq(less.choice.n_kept, roomy.choice.n_kept);
     ck_assert_uint_eq(less.n_resident, roomy.n_resident);
     model_free(&model);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("plan/search");
-
-    profile = profile_default("cpu");
-    tcase_add_loop_test(tests, a_larger_budget_never_predicts_a_longer_step, 0, N_CASES);
-    tcase_add_loop_test(tests, the_smallest_budget_works_and_one_byte_less_is_refused_with_that_figure, 0, N_CASES);
-    tcase_add_loop_test(tests, nothing_that_fits_is_faster_than_what_is_found, 0, 2);
-    tcase_add_loop_test(tests, units_stay_to_generate_as_soon_as_they_fit, 0, 2);
-    tcase_add_test(tests, the_tiles_of_a_head_on_cuda_cost_the_smallest_budget_little);
-    tcase_add_test(tests, a_wish_is_kept);
-    tcase_add_test(tests, a_fixed_microbatch_is_refused_with_what_single_rows_would_need);
-    tcase_add_test(tests, a_unit_that_cannot_fit_is_named);
-    tcase_add_test(tests, the_smallest_plan_of_384_layers_is_that_of_12);
-    tcase_add_test(tests, a_search_of_400_layers_takes_less_than_5_ms);
-    tcase_add_test(tests, more_sums_are_taken_of_what_is_left);
-    return run_tests(tests);
 }

@@ -4,9 +4,8 @@
 
 #include "proto/plan/timeline.h"
 #include "proto/plan/work.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -145,9 +144,11 @@ static void check_sums(const struct plan_timeline *line)
     }
 }
 
+SUITE_FIXTURE(simulated_load, NULL)
+
 /* Of both steps, the second of which begins while the optimizer is at work on the first. What is left are the zeros that
  * pad the head's units, which the timeline leaves out. */
-START_TEST(a_step_takes_as_long_as_on_the_simulated_device)
+TEST(a_step_takes_as_long_as_on_the_simulated_device)
 {
     const double most = 0.001, most_of_first = 0.003;
     double ratios[N_DRAWN];
@@ -175,11 +176,10 @@ START_TEST(a_step_takes_as_long_as_on_the_simulated_device)
     for (int i = 0; i < PLAN_QUEUES; i++)
         ck_assert_msg(n_bound[i] > 0, "queue %d binds in no step", i);
 }
-END_TEST
 
 /* A block of 17 slices: half of them, when the first of two microbatches is computed that come after it, are more than
  * are on their way at a time. */
-START_TEST(a_unit_of_many_slices_takes_as_long_as_on_the_simulated_device)
+TEST(a_unit_of_many_slices_takes_as_long_as_on_the_simulated_device)
 {
     const struct model_config config = {.n_layers = 1,
                                         .n_heads = 1,
@@ -203,10 +203,9 @@ START_TEST(a_unit_of_many_slices_takes_as_long_as_on_the_simulated_device)
     timed_free(&t);
     setting_close(&d.s);
 }
-END_TEST
 
 /* All is contributed before anything is updated: so no step of the fenced kind is shorter than its two halves. */
-START_TEST(fenced_commit_updates_after_the_last_contribution)
+TEST(fenced_commit_updates_after_the_last_contribution)
 {
     struct drawn d;
 
@@ -219,7 +218,6 @@ START_TEST(fenced_commit_updates_after_the_last_contribution)
     ck_assert_double_ge(line.seconds, parameters * (8 + 16 + 4) / 28 / rate); /* weights, moments, the sum */
     setting_close(&d.s);
 }
-END_TEST
 
 /* ---- queues, by hand ---- */
 
@@ -235,7 +233,7 @@ static void pass_all(struct plan_queues *q, enum plan_queue host_waits_for)
 }
 
 /* 2 s of a pull, then 3 s of computing, then 1 s of a push. */
-START_TEST(who_waits_for_whom_is_who_was_at_work)
+TEST(who_waits_for_whom_is_who_was_at_work)
 {
     struct plan_queues q = {0};
 
@@ -253,12 +251,11 @@ START_TEST(who_waits_for_whom_is_who_was_at_work)
     ck_assert_double_eq(q.queues[PLAN_QUEUE_OPTIMIZER].waited[PLAN_QUEUE_PULL], 2);
     plan_queues_free(&q);
 }
-END_TEST
 
 /* Of 10 bytes a second, copies want 4 each way and the optimizer 12: half of what they want, until a copy of 2 s is done
  * after 4. The other, of 1 s, was done after 2: from then on 10 of 16. So the first: 1 s of its 2 in the first 2 seconds,
  * the second in 1.6 more. The optimizer's 3 s: 1, 1 and, alone, at 10 of 12 the last in 1.2. Computing goes on beside. */
-START_TEST(the_host_s_memory_is_shared)
+TEST(the_host_s_memory_is_shared)
 {
     struct plan_queues q = {.host_bytes_per_s = 10};
 
@@ -273,7 +270,6 @@ START_TEST(the_host_s_memory_is_shared)
     ck_assert_double_eq_tol(q.now, 4.8, 1e-12);
     plan_queues_free(&q);
 }
-END_TEST
 
 static void note_unit(void *context, const struct plan_task *task)
 {
@@ -283,7 +279,7 @@ static void note_unit(void *context, const struct plan_task *task)
 }
 
 /* What it has begun it ends. */
-START_TEST(the_optimizer_takes_the_lowest_unit_first)
+TEST(the_optimizer_takes_the_lowest_unit_first)
 {
     static const uint32_t given[] = {5, 7, 2, 7, 1}, done[] = {5, 1, 2, 7, 7};
     uint32_t units[5], *next = units;
@@ -298,19 +294,4 @@ START_TEST(the_optimizer_takes_the_lowest_unit_first)
         ;
     ck_assert_mem_eq(units, done, sizeof done);
     plan_queues_free(&q);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tcase = tcase_create("plan/timeline");
-
-    tcase_add_checked_fixture(tcase, simulated_load, NULL);
-    tcase_add_test(tcase, a_step_takes_as_long_as_on_the_simulated_device);
-    tcase_add_test(tcase, a_unit_of_many_slices_takes_as_long_as_on_the_simulated_device);
-    tcase_add_test(tcase, fenced_commit_updates_after_the_last_contribution);
-    tcase_add_test(tcase, who_waits_for_whom_is_who_was_at_work);
-    tcase_add_test(tcase, the_host_s_memory_is_shared);
-    tcase_add_test(tcase, the_optimizer_takes_the_lowest_unit_first);
-    return run_tests(tcase);
 }

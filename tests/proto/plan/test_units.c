@@ -1,8 +1,6 @@
 #include "proto/plan/units.h"
 
-#include "tests/kit/run.h"
-
-#include <check.h>
+#include "tests/kit/test.h"
 
 /* Bottom to top: wte in 3 units (20,000 rows, at most 8,192 each), wpe, 4 blocks, norm; untied, 3 of the head. */
 static void open_model(struct model *model, bool tied)
@@ -20,7 +18,7 @@ static void open_model(struct model *model, bool tied)
     ck_assert_uint_eq(model->n_units, tied ? 9 : 12);
 }
 
-START_TEST(units_stay_from_the_head_down)
+TEST_EACH(units_stay_from_the_head_down, 2)
 {
     static const uint32_t tied[] = {2, 1, 0, 8, 7, 6, 5, 4}, untied[] = {11, 10, 9, 8, 7, 6, 5, 4};
     const uint32_t *order = _i ? tied : untied;
@@ -33,9 +31,8 @@ START_TEST(units_stay_from_the_head_down)
     }
     model_free(&model);
 }
-END_TEST
 
-START_TEST(what_is_looked_up_alone_is_not_uploaded_and_has_no_place)
+TEST_EACH(what_is_looked_up_alone_is_not_uploaded_and_has_no_place, 2)
 {
     struct model model;
 
@@ -46,10 +43,9 @@ START_TEST(what_is_looked_up_alone_is_not_uploaded_and_has_no_place)
                           unit < 4 && (unit == 3 || !_i)); /* wpe, and wte if untied */
     model_free(&model);
 }
-END_TEST
 
 /* By hand: of 20,000 rows, 6,667 + 6,667 + 6,666, 2 wide; a block has 4*4 + 2*2*3 + 9*2 + 3 = 49, the norm 4. */
-START_TEST(the_largest_is_that_of_what_does_not_stay)
+TEST_EACH(the_largest_is_that_of_what_does_not_stay, 2)
 {
     struct model model;
 
@@ -60,15 +56,4 @@ START_TEST(the_largest_is_that_of_what_does_not_stay)
     ck_assert_uint_eq(plan_largest_uploaded(&model, 7, 1), 49);
     ck_assert_uint_eq(plan_largest_uploaded(&model, 8, 1), 0);
     model_free(&model);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("units");
-
-    tcase_add_loop_test(tests, units_stay_from_the_head_down, 0, 2);
-    tcase_add_loop_test(tests, what_is_looked_up_alone_is_not_uploaded_and_has_no_place, 0, 2);
-    tcase_add_loop_test(tests, the_largest_is_that_of_what_does_not_stay, 0, 2);
-    return run_tests(tests);
 }

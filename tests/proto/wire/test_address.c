@@ -1,8 +1,7 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/wire/session.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -64,15 +63,14 @@ static struct session_listener *live(const char *name)
     return listener;
 }
 
-START_TEST(a_path_stands_for_itself)
+TEST(a_path_stands_for_itself)
 {
     expect_directory("/run/mine", "/run/mine");
     expect_directory("./mine", "./mine");
     expect_directory("below/mine", "below/mine");
 }
-END_TEST
 
-START_TEST(a_name_is_a_directory_of_the_users_own)
+TEST(a_name_is_a_directory_of_the_users_own)
 {
     char expected[100];
 
@@ -86,9 +84,8 @@ START_TEST(a_name_is_a_directory_of_the_users_own)
     expect_directory("lab", expected);
     finish();
 }
-END_TEST
 
-START_TEST(no_address_is_the_only_live_daemon)
+TEST(no_address_is_the_only_live_daemon)
 {
     char expected[100], stale[100], other[100];
 
@@ -113,7 +110,6 @@ START_TEST(no_address_is_the_only_live_daemon)
     rmdir(stale);
     finish();
 }
-END_TEST
 
 /* A directory as a killed daemon leaves it: a lock that nobody holds, and a door that nobody is behind. */
 static void leave(const char *name, bool lock, bool door, int age_s)
@@ -151,7 +147,7 @@ static void on_daemon(void *user, const char *directory)
 
 /* Whoever looks among the daemons removes what killed private ones have left. Their names come never again; a daemon's
  * that somebody chose stands until the next of that name. One that is just starting has no door yet. */
-START_TEST(what_killed_private_daemons_left_is_removed)
+TEST_EACH(what_killed_private_daemons_left_is_removed, 3)
 {
     static const struct {
         const char *name;
@@ -185,10 +181,9 @@ START_TEST(what_killed_private_daemons_left_is_removed)
     ck_assert_int_eq(system(command), 0);
     finish();
 }
-END_TEST
 
 /* Looking for daemons must not be in the way of one that starts: it takes no lock. */
-START_TEST(looking_holds_no_lock)
+TEST(looking_holds_no_lock)
 {
     char directory[100], lock[110];
 
@@ -206,9 +201,8 @@ START_TEST(looking_holds_no_lock)
     session_unlisten(listener, NULL);
     finish();
 }
-END_TEST
 
-START_TEST(what_is_no_address_is_refused_by_name)
+TEST(what_is_no_address_is_refused_by_name)
 {
     char many[200];
 
@@ -223,9 +217,8 @@ START_TEST(what_is_no_address_is_refused_by_name)
     expect_refusal(many, -ENAMETOOLONG, "too long an address");
     finish();
 }
-END_TEST
 
-START_TEST(a_base_that_another_made_is_refused)
+TEST(a_base_that_another_made_is_refused)
 {
     char base[80];
 
@@ -240,19 +233,4 @@ START_TEST(a_base_that_another_made_is_refused)
         expect_refusal(NULL, -EACCES, "belongs to user 65534: set XDG_RUNTIME_DIR to a directory of your own");
     }
     finish();
-}
-END_TEST
-
-int main(void)
-{
-    TCase *cases = tcase_create("directories of addresses");
-
-    tcase_add_test(cases, a_path_stands_for_itself);
-    tcase_add_test(cases, a_name_is_a_directory_of_the_users_own);
-    tcase_add_test(cases, no_address_is_the_only_live_daemon);
-    tcase_add_loop_test(cases, what_killed_private_daemons_left_is_removed, 0, 3);
-    tcase_add_test(cases, looking_holds_no_lock);
-    tcase_add_test(cases, what_is_no_address_is_refused_by_name);
-    tcase_add_test(cases, a_base_that_another_made_is_refused);
-    return run_tests(cases);
 }

@@ -1,8 +1,7 @@
 #include "proto/wire/session_internal.h"
-#include "tests/kit/run.h"
 #include "tests/kit/stage.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <nanomsg/nn.h>
 #include <nanomsg/pair.h>
@@ -85,7 +84,7 @@ static const struct {
 };
 enum { N_RUDE = sizeof rude / sizeof *rude };
 
-START_TEST(who_does_not_attach_properly_is_turned_away)
+TEST_EACH(who_does_not_attach_properly_is_turned_away, N_RUDE)
 {
     struct side daemon = {0}, worker = {0};
     struct message m;
@@ -110,7 +109,6 @@ START_TEST(who_does_not_attach_properly_is_turned_away)
     stage_run_until(&st, &worker.n_closed, 1);
     stage_end(&st);
 }
-END_TEST
 
 /* Until it is no good one any more: many bits of it may be anything. */
 static void spoil(uint8_t *hello, size_t n)
@@ -125,7 +123,7 @@ static void spoil(uint8_t *hello, size_t n)
 }
 
 /* Random bytes, random bits in a good HELLO, and nothing: 300 at the door, and one good session all along. */
-START_TEST(a_crowd_of_strangers_does_not_disturb_a_session)
+TEST(a_crowd_of_strangers_does_not_disturb_a_session)
 {
     struct side daemon = {0}, worker = {0};
     uint8_t bytes[MESSAGE_MAX_BYTES];
@@ -155,10 +153,9 @@ START_TEST(a_crowd_of_strangers_does_not_disturb_a_session)
     stage_run_until(&st, &daemon.n_closed, 1);
     stage_end(&st);
 }
-END_TEST
 
 /* In ticks: 5 for HELLO, 15 for GREETING. */
-START_TEST(who_says_nothing_is_turned_away)
+TEST_EACH(who_says_nothing_is_turned_away, 2)
 {
     struct side daemon = {0};
     struct raw raw = {.channel = -1};
@@ -184,9 +181,8 @@ START_TEST(who_says_nothing_is_turned_away)
     rmdir(st.directory);
     stage_end(&st);
 }
-END_TEST
 
-START_TEST(a_greeting_for_another_session_is_refused)
+TEST_EACH(a_greeting_for_another_session_is_refused, 2)
 {
     struct side daemon = {0};
     struct message m = {.kind = MESSAGE_GREETING};
@@ -204,9 +200,8 @@ START_TEST(a_greeting_for_another_session_is_refused)
     stage_run_until(&st, &daemon.n_turned_away, 1);
     stage_end(&st);
 }
-END_TEST
 
-START_TEST(nothing_comes_by_the_channel_before_the_greeting)
+TEST(nothing_comes_by_the_channel_before_the_greeting)
 {
     struct side daemon = {0};
     struct message m = {.kind = MESSAGE_STATUS};
@@ -222,7 +217,6 @@ START_TEST(nothing_comes_by_the_channel_before_the_greeting)
     stage_run_until(&st, &daemon.n_turned_away, 1);
     stage_end(&st);
 }
-END_TEST
 
 /* The other way round: a peer of ours, and something at the door that is no daemon. */
 static int false_daemon(void)
@@ -309,7 +303,7 @@ static const struct {
 };
 enum { N_STRANGE = sizeof strange / sizeof *strange };
 
-START_TEST(a_daemon_that_is_none_ends_the_attempt)
+TEST_EACH(a_daemon_that_is_none_ends_the_attempt, N_STRANGE)
 {
     struct side worker = {0};
     struct message hello;
@@ -329,10 +323,9 @@ START_TEST(a_daemon_that_is_none_ends_the_attempt)
     raw_close(&raw);
     end_false_daemon(listening);
 }
-END_TEST
 
 /* The daemon's session is open before the peer's, so what comes through its door must not overtake its greeting. */
-START_TEST(the_door_waits_for_the_greeting)
+TEST(the_door_waits_for_the_greeting)
 {
     struct message m, release = {.kind = MESSAGE_RELEASE}, greeting;
     struct side worker = {0};
@@ -362,11 +355,10 @@ START_TEST(the_door_waits_for_the_greeting)
     stage_run_until(&st, &worker.n_closed, 1);
     end_false_daemon(listening);
 }
-END_TEST
 
 /* nanomsg can wedge; then another address helps. Here: a WELCOME to where nobody is. Each attempt has a nonce of its
  * own. */
-START_TEST(without_a_greeting_it_attaches_anew_and_at_last_gives_up)
+TEST_EACH(without_a_greeting_it_attaches_anew_and_at_last_gives_up, 2)
 {
     struct side worker = {0};
     struct message hello;
@@ -391,9 +383,8 @@ START_TEST(without_a_greeting_it_attaches_anew_and_at_last_gives_up)
         raw_close(&raw[i]);
     end_false_daemon(listening);
 }
-END_TEST
 
-START_TEST(a_second_attempt_may_succeed)
+TEST(a_second_attempt_may_succeed)
 {
     struct side worker = {0}, daemon = {0};
     struct message hello;
@@ -412,9 +403,8 @@ START_TEST(a_second_attempt_may_succeed)
     stage_run_until(&st, &daemon.n_closed, 1);
     stage_end(&st);
 }
-END_TEST
 
-START_TEST(closing_while_attaching_is_closing)
+TEST_EACH(closing_while_attaching_is_closing, 6)
 {
     struct side worker = {0}, daemon = {0};
 
@@ -429,22 +419,4 @@ START_TEST(closing_while_attaching_is_closing)
     while (daemon.n_closed + daemon.n_turned_away == 0 && _i > 0)
         uv_run(&st.loop, UV_RUN_ONCE);
     stage_end(&st);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *cases = tcase_create("at the door");
-
-    tcase_add_loop_test(cases, who_does_not_attach_properly_is_turned_away, 0, N_RUDE);
-    tcase_add_test(cases, a_crowd_of_strangers_does_not_disturb_a_session);
-    tcase_add_loop_test(cases, who_says_nothing_is_turned_away, 0, 2);
-    tcase_add_loop_test(cases, a_greeting_for_another_session_is_refused, 0, 2);
-    tcase_add_test(cases, nothing_comes_by_the_channel_before_the_greeting);
-    tcase_add_loop_test(cases, a_daemon_that_is_none_ends_the_attempt, 0, N_STRANGE);
-    tcase_add_test(cases, the_door_waits_for_the_greeting);
-    tcase_add_loop_test(cases, without_a_greeting_it_attaches_anew_and_at_last_gives_up, 0, 2);
-    tcase_add_test(cases, a_second_attempt_may_succeed);
-    tcase_add_loop_test(cases, closing_while_attaching_is_closing, 0, 6);
-    return run_tests(cases);
 }

@@ -1,10 +1,9 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/wire/channel.h"
 
 #include "proto/wire/message.h"
 
-#include <check.h>
 #include <errno.h>
 #include <nanomsg/nn.h>
 #include <nanomsg/pair.h>
@@ -95,7 +94,7 @@ static int send_number(struct end *end, uint64_t number, size_t n)
     return channel_send(&end->channel, bytes, n);
 }
 
-START_TEST(ten_thousand_packets_each_way_arrive_in_order)
+TEST(ten_thousand_packets_each_way_arrive_in_order)
 {
     const uint64_t n = 10000;
 
@@ -114,9 +113,8 @@ START_TEST(ten_thousand_packets_each_way_arrive_in_order)
     ck_assert_uint_eq(peer_end.last, 8 + (n - 1) % (MESSAGE_MAX_BYTES - 7));
     finish();
 }
-END_TEST
 
-START_TEST(what_is_sent_before_a_peer_comes_waits_for_it)
+TEST(what_is_sent_before_a_peer_comes_waits_for_it)
 {
     start();
     open_end(&daemon_end, true);
@@ -127,7 +125,6 @@ START_TEST(what_is_sent_before_a_peer_comes_waits_for_it)
     ck_assert_uint_eq(peer_end.last, 100);
     finish();
 }
-END_TEST
 
 static void on_timer(uv_timer_t *timer)
 {
@@ -135,7 +132,7 @@ static void on_timer(uv_timer_t *timer)
 }
 
 /* Both of nanomsg's descriptors are level-triggered: watched wrongly, the loop would turn without end. */
-START_TEST(an_idle_channel_lets_the_loop_sleep)
+TEST(an_idle_channel_lets_the_loop_sleep)
 {
     uv_timer_t timer;
     unsigned n_turns = 0;
@@ -154,9 +151,8 @@ START_TEST(an_idle_channel_lets_the_loop_sleep)
     ck_assert_uint_le(n_turns, 10); /* in 20 ms; it spins some ten thousand times in that */
     finish();
 }
-END_TEST
 
-START_TEST(the_queue_has_an_end)
+TEST(the_queue_has_an_end)
 {
     uint64_t n = 0;
     int rc;
@@ -169,9 +165,8 @@ START_TEST(the_queue_has_an_end)
     ck_assert_uint_eq(n, CHANNEL_MAX_QUEUED / (MESSAGE_MAX_BYTES + 2));
     finish();
 }
-END_TEST
 
-START_TEST(an_overlong_packet_shows_its_length)
+TEST(an_overlong_packet_shows_its_length)
 {
     static uint8_t bytes[100000];
 
@@ -185,9 +180,8 @@ START_TEST(an_overlong_packet_shows_its_length)
     nn_close(raw);
     finish();
 }
-END_TEST
 
-START_TEST(addresses_that_would_abort_nanomsg_do_not_fit)
+TEST(addresses_that_would_abort_nanomsg_do_not_fit)
 {
     char text[200];
 
@@ -204,7 +198,6 @@ START_TEST(addresses_that_would_abort_nanomsg_do_not_fit)
     text[108] = '\0';
     ck_assert(!channel_address_fits(text));
 }
-END_TEST
 
 /* nanomsg forgets 736 bytes each time a bind fails. */
 const char *__lsan_default_suppressions(void);
@@ -213,26 +206,11 @@ const char *__lsan_default_suppressions(void)
     return "leak:nn_bipc_create";
 }
 
-START_TEST(an_address_that_cannot_be_bound_is_an_error)
+TEST(an_address_that_cannot_be_bound_is_an_error)
 {
     start();
     snprintf(address, sizeof address, "ipc://%s/none/s-1", directory);
     ck_assert_int_eq(channel_open(&daemon_end.channel, &loop, address, true, &events, &daemon_end), -ENOENT);
     ck_assert_int_eq(uv_loop_close(&loop), 0);
     rmdir(directory);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *cases = tcase_create("packets over nanomsg");
-
-    tcase_add_test(cases, ten_thousand_packets_each_way_arrive_in_order);
-    tcase_add_test(cases, what_is_sent_before_a_peer_comes_waits_for_it);
-    tcase_add_test(cases, an_idle_channel_lets_the_loop_sleep);
-    tcase_add_test(cases, the_queue_has_an_end);
-    tcase_add_test(cases, an_overlong_packet_shows_its_length);
-    tcase_add_test(cases, addresses_that_would_abort_nanomsg_do_not_fit);
-    tcase_add_test(cases, an_address_that_cannot_be_bound_is_an_error);
-    return run_tests(cases);
 }

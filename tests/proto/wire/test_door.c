@@ -1,10 +1,9 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/wire/door.h"
 
 #include "proto/wire/message.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -86,7 +85,7 @@ static int send_say(const char *text)
     return door_send(&door, (const uint8_t *)text, strlen(text), NULL, 0);
 }
 
-START_TEST(a_packet_stays_one_packet)
+TEST(a_packet_stays_one_packet)
 {
     open_pair();
     ck_assert_int_eq(send(other, "one", 3, 0), 3);
@@ -100,10 +99,9 @@ START_TEST(a_packet_stays_one_packet)
     ck_assert_uint_eq(seen.n_fds, 0);
     end_pair();
 }
-END_TEST
 
 /* More than the socket holds: the rest waits in the door, and goes out in order as the other side reads. */
-START_TEST(packets_wait_their_turn_and_their_descriptors_with_them)
+TEST(packets_wait_their_turn_and_their_descriptors_with_them)
 {
     uint8_t bytes[MESSAGE_MAX_BYTES] = {0};
     const int small = 1024;
@@ -145,9 +143,8 @@ START_TEST(packets_wait_their_turn_and_their_descriptors_with_them)
     ck_assert_uint_eq(door.n_queued, 0);
     end_pair();
 }
-END_TEST
 
-START_TEST(the_other_side_closing_is_the_end)
+TEST(the_other_side_closing_is_the_end)
 {
     open_pair();
     ck_assert_int_eq(send(other, "last", 4, 0), 4);
@@ -157,10 +154,9 @@ START_TEST(the_other_side_closing_is_the_end)
     ck_assert_str_eq(seen.fault, "");
     end_pair();
 }
-END_TEST
 
 /* A reset: it closes with our packet unread. Linux tells that first; the packet that it sent lies behind. */
-START_TEST(what_was_sent_before_a_reset_is_delivered)
+TEST(what_was_sent_before_a_reset_is_delivered)
 {
     open_pair();
     ck_assert_int_eq(send_say("unread"), 0);
@@ -171,9 +167,8 @@ START_TEST(what_was_sent_before_a_reset_is_delivered)
     ck_assert_mem_eq(seen.bytes, "last", 4);
     end_pair();
 }
-END_TEST
 
-START_TEST(sending_to_who_is_gone_neither_fails_nor_kills)
+TEST(sending_to_who_is_gone_neither_fails_nor_kills)
 {
     open_pair();
     close(other);
@@ -181,9 +176,8 @@ START_TEST(sending_to_who_is_gone_neither_fails_nor_kills)
     run_until(&seen.n_ends, 1);
     end_pair();
 }
-END_TEST
 
-START_TEST(a_killed_process_is_noticed)
+TEST(a_killed_process_is_noticed)
 {
     int fds[2], status;
 
@@ -201,9 +195,8 @@ START_TEST(a_killed_process_is_noticed)
     ck_assert_int_eq(waitpid(child, &status, 0), child);
     end_pair();
 }
-END_TEST
 
-START_TEST(a_paused_door_delivers_at_its_end)
+TEST_EACH(a_paused_door_delivers_at_its_end, 2)
 {
     open_pair();
     door_pause(&door);
@@ -219,9 +212,8 @@ START_TEST(a_paused_door_delivers_at_its_end)
     ck_assert_uint_eq(seen.n_ends, _i == 0 ? 0 : 1);
     end_pair();
 }
-END_TEST
 
-START_TEST(after_shutdown_packets_still_come_in)
+TEST(after_shutdown_packets_still_come_in)
 {
     char byte;
 
@@ -235,9 +227,8 @@ START_TEST(after_shutdown_packets_still_come_in)
     ck_assert_mem_eq(seen.bytes, "answer", 6);
     end_pair();
 }
-END_TEST
 
-START_TEST(a_packet_too_long_is_a_fault)
+TEST(a_packet_too_long_is_a_fault)
 {
     static const char bytes[MESSAGE_MAX_BYTES + 1];
 
@@ -248,7 +239,6 @@ START_TEST(a_packet_too_long_is_a_fault)
     ck_assert_uint_eq(seen.n_packets, 0);
     end_pair();
 }
-END_TEST
 
 static void send_fds(unsigned n)
 {
@@ -273,7 +263,7 @@ static unsigned n_open_fds(void)
     return n;
 }
 
-START_TEST(as_many_descriptors_come_as_fit)
+TEST(as_many_descriptors_come_as_fit)
 {
     open_pair();
     send_fds(DOOR_MAX_FDS);
@@ -285,9 +275,8 @@ START_TEST(as_many_descriptors_come_as_fit)
     }
     end_pair();
 }
-END_TEST
 
-START_TEST(more_descriptors_are_a_fault_and_none_stays)
+TEST_EACH(more_descriptors_are_a_fault_and_none_stays, 2)
 {
     open_pair();
     unsigned before = n_open_fds();
@@ -297,9 +286,8 @@ START_TEST(more_descriptors_are_a_fault_and_none_stays)
     ck_assert_uint_eq(n_open_fds(), before - 1); /* the door's own */
     end_pair();
 }
-END_TEST
 
-START_TEST(the_right_errno_says_what_is_behind_a_path)
+TEST(the_right_errno_says_what_is_behind_a_path)
 {
     char directory[] = "/tmp/eps-door-XXXXXX", path[64];
     char long_path[200];
@@ -332,24 +320,4 @@ START_TEST(the_right_errno_says_what_is_behind_a_path)
     ck_assert_ptr_nonnull(strstr(err.text, "nobody listens at"));
     unlink(path);
     rmdir(directory);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *cases = tcase_create("packets and descriptors");
-
-    tcase_add_test(cases, a_packet_stays_one_packet);
-    tcase_add_test(cases, packets_wait_their_turn_and_their_descriptors_with_them);
-    tcase_add_test(cases, the_other_side_closing_is_the_end);
-    tcase_add_test(cases, what_was_sent_before_a_reset_is_delivered);
-    tcase_add_test(cases, sending_to_who_is_gone_neither_fails_nor_kills);
-    tcase_add_test(cases, a_killed_process_is_noticed);
-    tcase_add_loop_test(cases, a_paused_door_delivers_at_its_end, 0, 2);
-    tcase_add_test(cases, after_shutdown_packets_still_come_in);
-    tcase_add_test(cases, a_packet_too_long_is_a_fault);
-    tcase_add_test(cases, as_many_descriptors_come_as_fit);
-    tcase_add_loop_test(cases, more_descriptors_are_a_fault_and_none_stays, 0, 2);
-    tcase_add_test(cases, the_right_errno_says_what_is_behind_a_path);
-    return run_tests(cases);
 }

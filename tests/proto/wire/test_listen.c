@@ -1,7 +1,6 @@
-#include "tests/kit/run.h"
 #include "tests/kit/stage.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -37,7 +36,9 @@ static void end_without_daemon(void)
     stage_end(&st);
 }
 
-START_TEST(a_second_daemon_is_told_of_the_first)
+SUITE_TIMEOUT(120)
+
+TEST(a_second_daemon_is_told_of_the_first)
 {
     struct side first = {0}, worker = {0};
 
@@ -50,7 +51,6 @@ START_TEST(a_second_daemon_is_told_of_the_first)
     stage_run_until(&st, &worker.n_closed, 1);
     stage_end(&st);
 }
-END_TEST
 
 static void listen_for_ever(struct stage *stage)
 {
@@ -61,7 +61,7 @@ static void listen_for_ever(struct stage *stage)
     stage_run_until(stage, &daemon.n_closed, 1);
 }
 
-START_TEST(so_is_one_in_another_process_until_the_first_is_killed)
+TEST(so_is_one_in_another_process_until_the_first_is_killed)
 {
     struct side daemon = {0};
     char door[100];
@@ -79,9 +79,8 @@ START_TEST(so_is_one_in_another_process_until_the_first_is_killed)
     stage_listen(&st, &daemon);
     stage_end(&st);
 }
-END_TEST
 
-START_TEST(what_a_killed_daemon_left_is_removed_and_nothing_else)
+TEST(what_a_killed_daemon_left_is_removed_and_nothing_else)
 {
     struct side daemon = {0};
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -106,9 +105,8 @@ START_TEST(what_a_killed_daemon_left_is_removed_and_nothing_else)
     rmdir(st.directory);
     stage_end(&st);
 }
-END_TEST
 
-START_TEST(its_files_are_private_and_its_parents_too)
+TEST(its_files_are_private_and_its_parents_too)
 {
     struct session_listener *listener;
     struct error err = {0};
@@ -133,9 +131,8 @@ START_TEST(its_files_are_private_and_its_parents_too)
     ck_assert_int_eq(rmdir(path), 0); /* down is gone already */
     end_without_daemon();
 }
-END_TEST
 
-START_TEST(a_directory_that_cannot_be_ones_own_is_refused)
+TEST(a_directory_that_cannot_be_ones_own_is_refused)
 {
     char path[300];
 
@@ -164,10 +161,9 @@ START_TEST(a_directory_that_cannot_be_ones_own_is_refused)
     }
     end_without_daemon();
 }
-END_TEST
 
 /* nanomsg takes the longest address that passes; 107 is what it asserts. */
-START_TEST(a_session_opens_in_the_longest_directory)
+TEST(a_session_opens_in_the_longest_directory)
 {
     struct side daemon = {0}, worker = {0};
     char base[80];
@@ -184,7 +180,6 @@ START_TEST(a_session_opens_in_the_longest_directory)
     stage_end(&st);
     rmdir(base);
 }
-END_TEST
 
 static unsigned n_unlistened;
 
@@ -194,7 +189,7 @@ static void on_unlistened(void *data)
     n_unlistened++;
 }
 
-START_TEST(sessions_outlive_the_listener)
+TEST(sessions_outlive_the_listener)
 {
     struct side daemon = {0}, worker = {0}, late = {0};
     struct error err = {0};
@@ -223,11 +218,10 @@ START_TEST(sessions_outlive_the_listener)
     stage_run_until(&st, &n_unlistened, 1);
     stage_end(&st);
 }
-END_TEST
 
 /* Without descriptors nanomsg would spin, so the daemon turns peers away while it still has some. Whoever looks, and
  * stops, needs none. */
-START_TEST(without_descriptors_a_worker_is_turned_away_with_the_reason)
+TEST(without_descriptors_a_worker_is_turned_away_with_the_reason)
 {
     struct side daemon = {0}, worker = {0}, viewer = {0};
     struct rlimit limit;
@@ -249,10 +243,9 @@ START_TEST(without_descriptors_a_worker_is_turned_away_with_the_reason)
     stage_run_until(&st, &daemon.n_closed, 1);
     stage_end(&st);
 }
-END_TEST
 
 /* None at all, not even to accept: who waits must not make the loop spin, and is let in later. */
-START_TEST(without_any_descriptor_the_door_waits)
+TEST(without_any_descriptor_the_door_waits)
 {
     struct side daemon = {0};
     struct rlimit limit;
@@ -279,9 +272,8 @@ START_TEST(without_any_descriptor_the_door_waits)
     stage_run_until(&st, &daemon.n_turned_away, 1);
     stage_end(&st);
 }
-END_TEST
 
-START_TEST(a_descriptor_is_kept_for_the_owner)
+TEST(a_descriptor_is_kept_for_the_owner)
 {
     struct side daemon = {0};
     struct rlimit limit;
@@ -307,10 +299,9 @@ START_TEST(a_descriptor_is_kept_for_the_owner)
     ck_assert_int_eq(setrlimit(RLIMIT_NOFILE, &limit), 0);
     stage_end(&st);
 }
-END_TEST
 
 /* Only root can play two users. */
-START_TEST(another_user_is_refused)
+TEST(another_user_is_refused)
 {
     struct side daemon = {0};
     char door[100];
@@ -341,7 +332,6 @@ START_TEST(another_user_is_refused)
     ck_assert_uint_eq(daemon.n_opened, 0);
     stage_end(&st);
 }
-END_TEST
 
 /* Each peer as a user with these groups; only root can play them. */
 static void raw_connect_as(struct raw *raw, uid_t uid, gid_t gid, const gid_t *groups, size_t n_groups)
@@ -360,7 +350,7 @@ static void raw_connect_as(struct raw *raw, uid_t uid, gid_t gid, const gid_t *g
 
 enum { GROUP = 4242, MEMBER = 54321 };
 
-START_TEST(members_of_its_group_are_let_in_and_nobody_else)
+TEST_EACH(members_of_its_group_are_let_in_and_nobody_else, 4)
 {
     static const struct {
         uid_t uid;
@@ -412,7 +402,6 @@ START_TEST(members_of_its_group_are_let_in_and_nobody_else)
         uv_run(&st.loop, UV_RUN_ONCE);
     stage_end(&st);
 }
-END_TEST
 
 static void stage_listen_to_group(struct side *daemon)
 {
@@ -440,7 +429,7 @@ static void expect_kind(struct raw *raw, enum message_kind kind, const char *why
 }
 
 /* 64 sessions of a user; those that knock again and again leave nothing behind, and others are not their victims. */
-START_TEST(a_user_has_so_many_sessions_and_no_more)
+TEST(a_user_has_so_many_sessions_and_no_more)
 {
     static const char much[] = "you have as many sessions with the daemon as one user may have";
     static struct side sides[66]; /* of the crowd, and of two more */
@@ -485,10 +474,9 @@ START_TEST(a_user_has_so_many_sessions_and_no_more)
         stage_run_until(&st, &sides[i].n_closed, 1);
     stage_end(&st);
 }
-END_TEST
 
 /* As many as the kernel lets wait, before the loop has turned once: the owner has another door. */
-START_TEST(a_crowd_before_the_members_door_is_not_in_the_owners_way)
+TEST(a_crowd_before_the_members_door_is_not_in_the_owners_way)
 {
     struct side daemon = {0};
     struct message m;
@@ -517,10 +505,9 @@ START_TEST(a_crowd_before_the_members_door_is_not_in_the_owners_way)
         uv_run(&st.loop, UV_RUN_ONCE);
     stage_end(&st);
 }
-END_TEST
 
 /* Near the limit members are turned away while the owner still comes in. */
-START_TEST(the_last_descriptors_are_the_owners)
+TEST(the_last_descriptors_are_the_owners)
 {
     struct message m, hello = worker_hello;
     struct side daemon = {0};
@@ -545,10 +532,9 @@ START_TEST(the_last_descriptors_are_the_owners)
     stage_run_until(&st, &daemon.n_closed, 1);
     stage_end(&st);
 }
-END_TEST
 
 /* A job's files too. */
-START_TEST(a_members_files_leave_descriptors)
+TEST(a_members_files_leave_descriptors)
 {
     struct message hello = worker_hello, m, job = {.kind = MESSAGE_SNAPSHOT};
     struct side daemon = {0};
@@ -575,9 +561,8 @@ START_TEST(a_members_files_leave_descriptors)
     ck_assert_uint_eq(daemon.n_received, 0);
     stage_end(&st);
 }
-END_TEST
 
-START_TEST(a_directory_that_members_cannot_reach_is_refused)
+TEST(a_directory_that_members_cannot_reach_is_refused)
 {
     struct side daemon = {0};
     struct error err = {0};
@@ -596,31 +581,4 @@ START_TEST(a_directory_that_members_cannot_reach_is_refused)
         ck_assert_int_eq(session_admit_group(st.listener, 0, &err), -EPERM);
     stage_end(&st);
     ck_assert_int_eq(rmdir(base), 0);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *cases = tcase_create("directory and door");
-
-    tcase_set_timeout(cases, 120);
-
-    tcase_add_test(cases, a_second_daemon_is_told_of_the_first);
-    tcase_add_test(cases, so_is_one_in_another_process_until_the_first_is_killed);
-    tcase_add_test(cases, what_a_killed_daemon_left_is_removed_and_nothing_else);
-    tcase_add_test(cases, its_files_are_private_and_its_parents_too);
-    tcase_add_test(cases, a_directory_that_cannot_be_ones_own_is_refused);
-    tcase_add_test(cases, a_session_opens_in_the_longest_directory);
-    tcase_add_test(cases, sessions_outlive_the_listener);
-    tcase_add_test(cases, without_descriptors_a_worker_is_turned_away_with_the_reason);
-    tcase_add_test(cases, a_descriptor_is_kept_for_the_owner);
-    tcase_add_test(cases, a_user_has_so_many_sessions_and_no_more);
-    tcase_add_test(cases, a_crowd_before_the_members_door_is_not_in_the_owners_way);
-    tcase_add_test(cases, the_last_descriptors_are_the_owners);
-    tcase_add_test(cases, a_members_files_leave_descriptors);
-    tcase_add_test(cases, without_any_descriptor_the_door_waits);
-    tcase_add_test(cases, another_user_is_refused);
-    tcase_add_loop_test(cases, members_of_its_group_are_let_in_and_nobody_else, 0, 4);
-    tcase_add_test(cases, a_directory_that_members_cannot_reach_is_refused);
-    return run_tests(cases);
 }

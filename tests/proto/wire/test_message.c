@@ -1,8 +1,7 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/wire/message.h"
 
-#include <check.h>
 #include <errno.h>
 #include <math.h>
 #include <stdlib.h>
@@ -348,7 +347,7 @@ static const char *refusal(const uint8_t *bytes, size_t n)
     return why;
 }
 
-START_TEST(every_kind_comes_back_as_it_was_sent)
+TEST_RANGE(every_kind_comes_back_as_it_was_sent, MESSAGE_HELLO, MESSAGE_KINDS)
 {
     struct message m = sample((enum message_kind)_i), back;
     uint8_t bytes[MESSAGE_MAX_BYTES];
@@ -361,10 +360,9 @@ START_TEST(every_kind_comes_back_as_it_was_sent)
     ck_assert_mem_eq(&back, &m, sizeof m); /* both were zeroed first, padding included */
     ck_assert_str_ne(message_name((enum message_kind)_i), "?");
 }
-END_TEST
 
 /* Drawn by hand from the layout in message.h. */
-START_TEST(the_bytes_of_a_free_are_these)
+TEST(the_bytes_of_a_free_are_these)
 {
     static const uint8_t drawn[] = {0x51, 0xE9, 5, MESSAGE_FREE,
                                     16,   0,    0, 0,
@@ -384,9 +382,8 @@ START_TEST(the_bytes_of_a_free_are_these)
     ck_assert_uint_eq(message_encode(bytes, sizeof bytes, &m), sizeof drawn);
     ck_assert_mem_eq(bytes, drawn, sizeof drawn);
 }
-END_TEST
 
-START_TEST(every_truncation_is_refused)
+TEST_RANGE(every_truncation_is_refused, MESSAGE_HELLO, MESSAGE_KINDS)
 {
     struct message m = sample((enum message_kind)_i), out;
     uint8_t bytes[MESSAGE_MAX_BYTES];
@@ -404,9 +401,8 @@ START_TEST(every_truncation_is_refused)
         message_encode(bytes, sizeof bytes, &m);
     }
 }
-END_TEST
 
-START_TEST(every_changed_byte_is_refused_or_comes_back)
+TEST_RANGE(every_changed_byte_is_refused_or_comes_back, MESSAGE_HELLO, MESSAGE_KINDS)
 {
     struct message m = sample((enum message_kind)_i), out;
     uint8_t again[MESSAGE_MAX_BYTES];
@@ -429,9 +425,8 @@ START_TEST(every_changed_byte_is_refused_or_comes_back)
     }
     free(bytes);
 }
-END_TEST
 
-START_TEST(what_is_refused_leaves_the_message_alone)
+TEST(what_is_refused_leaves_the_message_alone)
 {
     struct message m = sample(MESSAGE_JOB), out, before;
     uint8_t bytes[MESSAGE_MAX_BYTES];
@@ -443,9 +438,8 @@ START_TEST(what_is_refused_leaves_the_message_alone)
     ck_assert_int_eq(message_decode(&out, bytes, n - 1, &why), -EBADMSG);
     ck_assert_mem_eq(&out, &before, sizeof out);
 }
-END_TEST
 
-START_TEST(another_version_is_told_apart_and_named)
+TEST(another_version_is_told_apart_and_named)
 {
     struct message m = {.kind = MESSAGE_PING}, out;
     uint8_t bytes[MESSAGE_MAX_BYTES];
@@ -461,61 +455,59 @@ START_TEST(another_version_is_told_apart_and_named)
     ck_assert_int_eq(message_version(bytes, n), -1);
     ck_assert_int_eq(decode(&out, bytes, n, &why), -EBADMSG);
 }
-END_TEST
 
 /* Each is one wrong field; offsets are from the body's start, counted from the lists in message.h. */
-START_TEST(a_field_out_of_range_is_refused_with_its_reason)
+static const struct {
+    enum message_kind kind;
+    size_t at;
+    uint8_t value;
+    const char *why;
+} wrong_fields[] = {
+    {MESSAGE_HELLO, 0, 0, "an enumeration out of range"},
+    {MESSAGE_HELLO, 0, 4, "an enumeration out of range"},
+    {MESSAGE_HELLO, 13, 0x1B, "a text that is not printable UTF-8"},
+    {MESSAGE_HELLO, 13, 0xC3, "a text that is not printable UTF-8"},
+    {MESSAGE_HELLO, 30, 'x', "bytes after the end of a text"},
+    {MESSAGE_HELLO, 136, 0xC1, "a number below zero"}, /* the first rate's sign */
+    {MESSAGE_JOB, 0, 2, "a flag that is neither 0 nor 1"},
+    {MESSAGE_JOB, 40, 0, "a count or an index out of range"},  /* n_parts 0 */
+    {MESSAGE_JOB, 40, 65, "a count or an index out of range"}, /* n_parts 65 */
+    {MESSAGE_JOB, 48, 2, "an enumeration out of range"},
+    {MESSAGE_JOB, 81, 2, "an enumeration out of range"}, /* precision, then moments, then grad */
+    {MESSAGE_JOB, 82, 2, "an enumeration out of range"},
+    {MESSAGE_JOB, 83, 2, "an enumeration out of range"},
+    {MESSAGE_JOB, 84, 2, "a flag that is neither 0 nor 1"},
+    {MESSAGE_JOB, 85, 2, "a flag that is neither 0 nor 1"},
+    {MESSAGE_JOB, 93, 0xBF, "a number below zero"},         /* -1.5 as a norm */
+    {MESSAGE_JOB, 93, 0x7F, "a number that is not finite"}, /* NaN as a norm */
+    {MESSAGE_JOB, 101, 0xBF, "a number below zero"},
+    {MESSAGE_ASSIGN, 88, 2, "an enumeration out of range"},
+    {MESSAGE_ASSIGN, 89, 2, "an enumeration out of range"},
+    {MESSAGE_ASSIGN, 90, 0, "a stash without its bytes, or bytes without it"},
+    {MESSAGE_ASSIGN, 96, 0, "a count or an index out of range"}, /* no weight buffers */
+    {MESSAGE_ASSIGN, 96, 4, "a count or an index out of range"},
+    {MESSAGE_JOB_OPENED, 0, 0, "a model past its limits"}, /* no layers */
+    {MESSAGE_SHARE, 8, 2, "a count or an index out of range"},
+    {MESSAGE_SHARE, 20, 65, "a count or an index out of range"},
+    {MESSAGE_SHARE, 20, 63, "longer than its kind"},
+    {MESSAGE_SHARE, 24, 64, "a count or an index out of range"},
+    {MESSAGE_STATUS_REPLY, 0, 6, "an enumeration out of range"},
+    {MESSAGE_REFUSED, 1, 0xFF, "a count or an index out of range"}, /* below any errno */
+    {MESSAGE_JOB, 110, 1, "an output directory, and files in its place"},
+    {MESSAGE_OUTPUT, 12, 3, "an enumeration out of range"},
+};
+
+TEST_EACH(a_field_out_of_range_is_refused_with_its_reason, COUNT(wrong_fields))
 {
-    static const struct {
-        enum message_kind kind;
-        size_t at;
-        uint8_t value;
-        const char *why;
-    } cases[] = {
-        {MESSAGE_HELLO, 0, 0, "an enumeration out of range"},
-        {MESSAGE_HELLO, 0, 4, "an enumeration out of range"},
-        {MESSAGE_HELLO, 13, 0x1B, "a text that is not printable UTF-8"},
-        {MESSAGE_HELLO, 13, 0xC3, "a text that is not printable UTF-8"},
-        {MESSAGE_HELLO, 30, 'x', "bytes after the end of a text"},
-        {MESSAGE_HELLO, 136, 0xC1, "a number below zero"}, /* the first rate's sign */
-        {MESSAGE_JOB, 0, 2, "a flag that is neither 0 nor 1"},
-        {MESSAGE_JOB, 40, 0, "a count or an index out of range"},  /* n_parts 0 */
-        {MESSAGE_JOB, 40, 65, "a count or an index out of range"}, /* n_parts 65 */
-        {MESSAGE_JOB, 48, 2, "an enumeration out of range"},
-        {MESSAGE_JOB, 81, 2, "an enumeration out of range"}, /* precision, then moments, then grad */
-        {MESSAGE_JOB, 82, 2, "an enumeration out of range"},
-        {MESSAGE_JOB, 83, 2, "an enumeration out of range"},
-        {MESSAGE_JOB, 84, 2, "a flag that is neither 0 nor 1"},
-        {MESSAGE_JOB, 85, 2, "a flag that is neither 0 nor 1"},
-        {MESSAGE_JOB, 93, 0xBF, "a number below zero"},         /* -1.5 as a norm */
-        {MESSAGE_JOB, 93, 0x7F, "a number that is not finite"}, /* NaN as a norm */
-        {MESSAGE_JOB, 101, 0xBF, "a number below zero"},
-        {MESSAGE_ASSIGN, 88, 2, "an enumeration out of range"},
-        {MESSAGE_ASSIGN, 89, 2, "an enumeration out of range"},
-        {MESSAGE_ASSIGN, 90, 0, "a stash without its bytes, or bytes without it"},
-        {MESSAGE_ASSIGN, 96, 0, "a count or an index out of range"}, /* no weight buffers */
-        {MESSAGE_ASSIGN, 96, 4, "a count or an index out of range"},
-        {MESSAGE_JOB_OPENED, 0, 0, "a model past its limits"}, /* no layers */
-        {MESSAGE_SHARE, 8, 2, "a count or an index out of range"},
-        {MESSAGE_SHARE, 20, 65, "a count or an index out of range"},
-        {MESSAGE_SHARE, 20, 63, "longer than its kind"},
-        {MESSAGE_SHARE, 24, 64, "a count or an index out of range"},
-        {MESSAGE_STATUS_REPLY, 0, 6, "an enumeration out of range"},
-        {MESSAGE_REFUSED, 1, 0xFF, "a count or an index out of range"}, /* below any errno */
-        {MESSAGE_JOB, 110, 1, "an output directory, and files in its place"},
-        {MESSAGE_OUTPUT, 12, 3, "an enumeration out of range"},
-    };
-    struct message m = sample(cases[_i].kind);
+    struct message m = sample(wrong_fields[_i].kind);
     uint8_t bytes[MESSAGE_MAX_BYTES];
 
     size_t n = message_encode(bytes, sizeof bytes, &m);
-    bytes[MESSAGE_HEADER_BYTES + cases[_i].at] = cases[_i].value;
-    ck_assert_str_eq(refusal(bytes, n), cases[_i].why);
+    bytes[MESSAGE_HEADER_BYTES + wrong_fields[_i].at] = wrong_fields[_i].value;
+    ck_assert_str_eq(refusal(bytes, n), wrong_fields[_i].why);
 }
-END_TEST
-enum { N_FIELD_CASES = 30 };
 
-START_TEST(a_text_without_its_end_is_refused)
+TEST(a_text_without_its_end_is_refused)
 {
     struct message m = sample(MESSAGE_HELLO);
     uint8_t bytes[MESSAGE_MAX_BYTES];
@@ -524,9 +516,8 @@ START_TEST(a_text_without_its_end_is_refused)
     memset(bytes + MESSAGE_HEADER_BYTES + 13, 'x', sizeof m.hello.device);
     ck_assert_str_eq(refusal(bytes, n), "a text without its end");
 }
-END_TEST
 
-START_TEST(a_learning_rate_that_is_not_finite_is_refused)
+TEST(a_learning_rate_that_is_not_finite_is_refused)
 {
     struct message m = sample(MESSAGE_OPEN_STEP);
     uint8_t bytes[MESSAGE_MAX_BYTES];
@@ -536,18 +527,16 @@ START_TEST(a_learning_rate_that_is_not_finite_is_refused)
     memcpy(bytes + MESSAGE_HEADER_BYTES + 20, &infinite, 8);
     ck_assert_str_eq(refusal(bytes, n), "a number that is not finite");
 }
-END_TEST
 
-START_TEST(a_message_longer_than_any_is_refused)
+TEST(a_message_longer_than_any_is_refused)
 {
     uint8_t bytes[MESSAGE_MAX_BYTES + 1] = {0x51, 0xE9, MESSAGE_VERSION, MESSAGE_PING, 0xF1, 0x03};
 
     ck_assert_str_eq(refusal(bytes, sizeof bytes), "longer than any message");
 }
-END_TEST
 
 /* Control characters could drive the terminal that a sentence is shown on: of ASCII, Unicode's C1, and broken UTF-8. */
-START_TEST(unprintable_bytes_of_a_sentence_are_sent_as_question_marks)
+TEST(unprintable_bytes_of_a_sentence_are_sent_as_question_marks)
 {
     struct message m = {.kind = MESSAGE_FAILED}, back;
     uint8_t bytes[MESSAGE_MAX_BYTES];
@@ -560,9 +549,8 @@ START_TEST(unprintable_bytes_of_a_sentence_are_sent_as_question_marks)
     ck_assert_int_eq(decode(&back, bytes, n, &why), 0);
     ck_assert_str_eq(back.failed.error.text, "a?[2J???b????? \xC3\xBC ??");
 }
-END_TEST
 
-START_TEST(an_overlong_sentence_is_cut)
+TEST(an_overlong_sentence_is_cut)
 {
     struct message m = {.kind = MESSAGE_FAILED}, back;
     uint8_t bytes[MESSAGE_MAX_BYTES];
@@ -573,33 +561,11 @@ START_TEST(an_overlong_sentence_is_cut)
     ck_assert_int_eq(decode(&back, bytes, n, &why), 0);
     ck_assert_uint_eq(strlen(back.failed.error.text), ERROR_TEXT_BYTES - 1);
 }
-END_TEST
 
-START_TEST(numbers_outside_the_enumeration_have_no_name)
+TEST(numbers_outside_the_enumeration_have_no_name)
 {
     ck_assert_str_eq(message_name(MESSAGE_HELLO), "HELLO");
     ck_assert_str_eq(message_name(MESSAGE_BYE), "BYE");
     ck_assert_str_eq(message_name(0), "?");
     ck_assert_str_eq(message_name(MESSAGE_KINDS), "?");
-}
-END_TEST
-
-int main(void)
-{
-    TCase *cases = tcase_create("codec");
-
-    tcase_add_loop_test(cases, every_kind_comes_back_as_it_was_sent, MESSAGE_HELLO, MESSAGE_KINDS);
-    tcase_add_test(cases, the_bytes_of_a_free_are_these);
-    tcase_add_loop_test(cases, every_truncation_is_refused, MESSAGE_HELLO, MESSAGE_KINDS);
-    tcase_add_loop_test(cases, every_changed_byte_is_refused_or_comes_back, MESSAGE_HELLO, MESSAGE_KINDS);
-    tcase_add_test(cases, what_is_refused_leaves_the_message_alone);
-    tcase_add_test(cases, another_version_is_told_apart_and_named);
-    tcase_add_loop_test(cases, a_field_out_of_range_is_refused_with_its_reason, 0, N_FIELD_CASES);
-    tcase_add_test(cases, a_text_without_its_end_is_refused);
-    tcase_add_test(cases, a_learning_rate_that_is_not_finite_is_refused);
-    tcase_add_test(cases, a_message_longer_than_any_is_refused);
-    tcase_add_test(cases, unprintable_bytes_of_a_sentence_are_sent_as_question_marks);
-    tcase_add_test(cases, an_overlong_sentence_is_cut);
-    tcase_add_test(cases, numbers_outside_the_enumeration_have_no_name);
-    return run_tests(cases);
 }

@@ -1,8 +1,7 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "proto/wire/segment.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdint.h>
@@ -24,7 +23,7 @@ static struct segment created(enum segment_access others)
     return segment;
 }
 
-START_TEST(a_fresh_segment_is_zero_and_aligned)
+TEST(a_fresh_segment_is_zero_and_aligned)
 {
     struct segment segment = created(SEGMENT_READ);
     const uint8_t *bytes = segment.base;
@@ -38,9 +37,8 @@ START_TEST(a_fresh_segment_is_zero_and_aligned)
     ck_assert_ptr_null(segment.base);
     segment_close(&segment); /* twice is harmless */
 }
-END_TEST
 
-START_TEST(what_the_owner_writes_is_read_by_who_attached)
+TEST(what_the_owner_writes_is_read_by_who_attached)
 {
     struct segment owner = created(SEGMENT_READ), reader;
     struct error err;
@@ -53,9 +51,8 @@ START_TEST(what_the_owner_writes_is_read_by_who_attached)
     ck_assert_uint_eq(((const uint8_t *)reader.base)[BYTES - 1], 0xA5); /* it outlives its owner */
     segment_close(&reader);
 }
-END_TEST
 
-START_TEST(weights_cannot_be_written_by_who_attached)
+TEST(weights_cannot_be_written_by_who_attached)
 {
     struct segment owner = created(SEGMENT_READ), other;
     struct error err = {0};
@@ -77,9 +74,8 @@ START_TEST(weights_cannot_be_written_by_who_attached)
     segment_close(&other);
     segment_close(&owner);
 }
-END_TEST
 
-START_TEST(an_inbox_is_written_by_both_sides)
+TEST(an_inbox_is_written_by_both_sides)
 {
     struct segment owner = created(SEGMENT_READ_WRITE), other;
     struct error err;
@@ -92,9 +88,8 @@ START_TEST(an_inbox_is_written_by_both_sides)
     segment_close(&other);
     segment_close(&owner);
 }
-END_TEST
 
-START_TEST(its_length_and_its_seals_are_final)
+TEST_EACH(its_length_and_its_seals_are_final, 2)
 {
     struct segment owner = created(_i ? SEGMENT_READ : SEGMENT_READ_WRITE);
 
@@ -106,7 +101,6 @@ START_TEST(its_length_and_its_seals_are_final)
     ck_assert_int_eq(errno, EPERM);
     segment_close(&owner);
 }
-END_TEST
 
 /* Attaching must take fd, accepted or not. */
 static void refused(int fd, size_t bytes, const char *why)
@@ -121,7 +115,7 @@ static void refused(int fd, size_t bytes, const char *why)
     ck_assert_int_eq(errno, EBADF);
 }
 
-START_TEST(a_segment_shorter_than_promised_is_refused)
+TEST(a_segment_shorter_than_promised_is_refused)
 {
     struct segment owner = created(SEGMENT_READ);
 
@@ -131,18 +125,16 @@ START_TEST(a_segment_shorter_than_promised_is_refused)
     refused(dup(owner.fd), 0, "the shared memory that came has 16384 bytes, not the promised 0");
     segment_close(&owner);
 }
-END_TEST
 
-START_TEST(what_could_shrink_under_us_is_refused)
+TEST(what_could_shrink_under_us_is_refused)
 {
     int fd = memfd_create("unsealed", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 
     ck_assert_int_eq(ftruncate(fd, 4096), 0);
     refused(fd, 4096, "the shared memory that came is not sealed against shrinking");
 }
-END_TEST
 
-START_TEST(a_file_or_a_pipe_is_refused)
+TEST(a_file_or_a_pipe_is_refused)
 {
     int pipes[2];
 
@@ -151,9 +143,8 @@ START_TEST(a_file_or_a_pipe_is_refused)
     refused(pipes[0], 1, "the descriptor that came is not shared memory");
     close(pipes[1]);
 }
-END_TEST
 
-START_TEST(more_than_there_can_be_is_refused)
+TEST(more_than_there_can_be_is_refused)
 {
     struct segment segment;
     struct error err = {0};
@@ -164,30 +155,11 @@ START_TEST(more_than_there_can_be_is_refused)
     ck_assert_ptr_nonnull(strstr(err.text, "1152921504606846976 bytes of shared memory for weights: "));
     ck_assert_ptr_null(segment.base);
 }
-END_TEST
 
-START_TEST(the_descriptor_is_not_inherited)
+TEST(the_descriptor_is_not_inherited)
 {
     struct segment owner = created(SEGMENT_READ);
 
     ck_assert_int_eq(fcntl(owner.fd, F_GETFD) & FD_CLOEXEC, FD_CLOEXEC);
     segment_close(&owner);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *cases = tcase_create("sealed memory");
-
-    tcase_add_test(cases, a_fresh_segment_is_zero_and_aligned);
-    tcase_add_test(cases, what_the_owner_writes_is_read_by_who_attached);
-    tcase_add_test(cases, weights_cannot_be_written_by_who_attached);
-    tcase_add_test(cases, an_inbox_is_written_by_both_sides);
-    tcase_add_loop_test(cases, its_length_and_its_seals_are_final, 0, 2);
-    tcase_add_test(cases, a_segment_shorter_than_promised_is_refused);
-    tcase_add_test(cases, what_could_shrink_under_us_is_refused);
-    tcase_add_test(cases, a_file_or_a_pipe_is_refused);
-    tcase_add_test(cases, more_than_there_can_be_is_refused);
-    tcase_add_test(cases, the_descriptor_is_not_inherited);
-    return run_tests(cases);
 }

@@ -1,8 +1,7 @@
 #include "proto/wire/session_internal.h"
-#include "tests/kit/run.h"
 #include "tests/kit/stage.h"
+#include "tests/kit/test.h"
 
-#include <check.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <nanomsg/nn.h>
@@ -14,7 +13,7 @@
 
 static struct stage st; /* each test is a process of its own */
 
-START_TEST(a_session_opens_and_closes)
+TEST_EACH(a_session_opens_and_closes, 2)
 {
     struct side daemon = {0}, worker = {0};
 
@@ -41,10 +40,9 @@ START_TEST(a_session_opens_and_closes)
     ck_assert_str_eq(daemon.reason, "closed");
     stage_end(&st);
 }
-END_TEST
 
 /* More at once than nanomsg and the kernel hold, so that both queues fill; of a door's fewer than it may hold. */
-START_TEST(messages_go_each_way_in_order)
+TEST_EACH(messages_go_each_way_in_order, 2)
 {
     const unsigned n = _i ? SESSION_MAX_QUEUED : 10000;
     struct side daemon = {.n_to_send = n}, worker = {.n_to_send = n};
@@ -61,10 +59,9 @@ START_TEST(messages_go_each_way_in_order)
     ck_assert_str_eq(daemon.reason, "");
     stage_end(&st);
 }
-END_TEST
 
 /* Closed at once behind 20,000 messages, for a peer that is busy for longer than a tick: none may be lost. */
-START_TEST(what_was_sent_before_closing_arrives)
+TEST_EACH(what_was_sent_before_closing_arrives, 4)
 {
     const unsigned n = _i & 2 ? SESSION_MAX_QUEUED : 20000;
     struct side sides[2] = {{.n_to_send = n, .close_on_open = true}, {.pause_ms = 1500}};
@@ -80,9 +77,8 @@ START_TEST(what_was_sent_before_closing_arrives)
     ck_assert_str_eq(sides[1].reason, "closed");
     stage_end(&st);
 }
-END_TEST
 
-START_TEST(both_may_close_at_once)
+TEST_EACH(both_may_close_at_once, 2)
 {
     struct side daemon = {.close_on_open = true}, worker = {.close_on_open = true};
 
@@ -94,9 +90,8 @@ START_TEST(both_may_close_at_once)
     ck_assert_str_eq(daemon.reason, "");
     stage_end(&st);
 }
-END_TEST
 
-START_TEST(closing_on_a_message_delivers_no_other)
+TEST_EACH(closing_on_a_message_delivers_no_other, 2)
 {
     struct side daemon = {.n_to_send = 100}, worker = {.close_on_message = true};
 
@@ -109,9 +104,8 @@ START_TEST(closing_on_a_message_delivers_no_other)
     ck_assert_str_eq(worker.reason, "");
     stage_end(&st);
 }
-END_TEST
 
-START_TEST(descriptors_come_through_the_door)
+TEST_EACH(descriptors_come_through_the_door, 2)
 {
     struct side daemon = {0}, worker = {0};
     const struct message m = {.kind = MESSAGE_SNAPSHOT};
@@ -138,9 +132,8 @@ START_TEST(descriptors_come_through_the_door)
     stage_run_until(&st, &daemon.n_closed, 1);
     stage_end(&st);
 }
-END_TEST
 
-START_TEST(who_is_refused_learns_why)
+TEST_EACH(who_is_refused_learns_why, 2)
 {
     struct side daemon = {.refuse_on_open = "no room for you"}, worker = {.n_to_send = 100};
 
@@ -155,9 +148,8 @@ START_TEST(who_is_refused_learns_why)
     ck_assert_uint_eq(daemon.n_received, 0);
     stage_end(&st);
 }
-END_TEST
 
-START_TEST(a_pong_carries_the_progress)
+TEST_EACH(a_pong_carries_the_progress, 2)
 {
     struct side daemon = {.tick_ms = 1}, worker = {0};
     const uint64_t progress = 1234;
@@ -172,7 +164,6 @@ START_TEST(a_pong_carries_the_progress)
     stage_run_until(&st, &worker.n_closed, 1);
     stage_end(&st);
 }
-END_TEST
 
 /* Bodies of the other process. */
 static void be_worker(struct stage *stage)
@@ -203,7 +194,7 @@ static void stop_when_open(struct stage *stage)
     kill(getpid(), SIGSTOP);
 }
 
-START_TEST(a_killed_worker_is_noticed_and_costs_only_its_session)
+TEST_EACH(a_killed_worker_is_noticed_and_costs_only_its_session, 2)
 {
     struct side other = {0}, daemon = {.next = &other}, worker = {0};
 
@@ -227,9 +218,8 @@ START_TEST(a_killed_worker_is_noticed_and_costs_only_its_session)
     stage_run_until(&st, &worker.n_closed, 1);
     stage_end(&st);
 }
-END_TEST
 
-START_TEST(a_killed_daemon_is_noticed_and_its_directory_taken_over)
+TEST_EACH(a_killed_daemon_is_noticed_and_its_directory_taken_over, 2)
 {
     struct side worker = {0}, daemon = {0};
     struct error err = {0};
@@ -256,9 +246,8 @@ START_TEST(a_killed_daemon_is_noticed_and_its_directory_taken_over)
     stage_run_until(&st, &daemon.n_closed, 1);
     stage_end(&st); /* no socket of the killed one is left either */
 }
-END_TEST
 
-START_TEST(a_stopped_worker_is_lost_after_15_pings)
+TEST(a_stopped_worker_is_lost_after_15_pings)
 {
     struct side daemon = {.tick_ms = 2};
 
@@ -271,7 +260,6 @@ START_TEST(a_stopped_worker_is_lost_after_15_pings)
     stage_kill(pid);
     stage_end(&st);
 }
-END_TEST
 
 static void be_client(struct stage *stage)
 {
@@ -293,7 +281,7 @@ static void count_tick(uv_timer_t *timer)
     ++*(unsigned *)timer->data;
 }
 
-START_TEST(a_suspended_client_is_waited_for)
+TEST(a_suspended_client_is_waited_for)
 {
     struct side daemon = {0};
     unsigned n_ticks = 0;
@@ -325,9 +313,8 @@ START_TEST(a_suspended_client_is_waited_for)
     ck_assert_int_eq(status, 0);
     stage_end(&st);
 }
-END_TEST
 
-START_TEST(a_stopped_daemon_is_given_up)
+TEST_EACH(a_stopped_daemon_is_given_up, 2)
 {
     struct side worker = {0}, daemon = {0};
 
@@ -346,9 +333,8 @@ START_TEST(a_stopped_daemon_is_given_up)
     stage_listen(&st, &daemon);
     stage_end(&st);
 }
-END_TEST
 
-START_TEST(a_worker_that_does_not_read_is_ended)
+TEST_EACH(a_worker_that_does_not_read_is_ended, 2)
 {
     struct side daemon = {0};
     struct message m = {.kind = MESSAGE_FAILED, .failed = {.code = -EIO}};
@@ -369,7 +355,6 @@ START_TEST(a_worker_that_does_not_read_is_ended)
     stage_kill(pid);
     stage_end(&st);
 }
-END_TEST
 
 /* By a raw peer with an open session: each costs it the session, with the reason said to both sides. */
 static void send_garbage(struct raw *raw)
@@ -449,7 +434,7 @@ static const struct {
 };
 enum { N_FAULTS = sizeof faults / sizeof *faults };
 
-START_TEST(a_fault_costs_its_sender_the_session)
+TEST_EACH(a_fault_costs_its_sender_the_session, 2 * N_FAULTS)
 {
     struct side good = {0}, bad = {.next = &good}, worker = {0};
     struct message m;
@@ -479,10 +464,9 @@ START_TEST(a_fault_costs_its_sender_the_session)
     stage_run_until(&st, &good.n_closed, 1);
     stage_end(&st);
 }
-END_TEST
 
 /* nanomsg hands over one message after the other, and learns last that the peer is gone: all must be waited for. */
-START_TEST(what_is_on_its_way_when_the_door_ends_is_delivered)
+TEST_EACH(what_is_on_its_way_when_the_door_ends_is_delivered, 4)
 {
     const struct message status = {.kind = MESSAGE_STATUS}, bye = {.kind = MESSAGE_BYE};
     struct side daemon = {0};
@@ -507,9 +491,8 @@ START_TEST(what_is_on_its_way_when_the_door_ends_is_delivered)
         nn_close(raw.channel);
     stage_end(&st);
 }
-END_TEST
 
-START_TEST(what_is_in_the_door_at_a_bye_is_delivered)
+TEST(what_is_in_the_door_at_a_bye_is_delivered)
 {
     const struct message status = {.kind = MESSAGE_STATUS}, bye = {.kind = MESSAGE_BYE};
     struct side daemon = {0};
@@ -529,9 +512,8 @@ START_TEST(what_is_in_the_door_at_a_bye_is_delivered)
     raw_close(&raw);
     stage_end(&st);
 }
-END_TEST
 
-START_TEST(descriptors_where_none_belong_cost_the_session)
+TEST_EACH(descriptors_where_none_belong_cost_the_session, 2)
 {
     const struct message status = {.kind = MESSAGE_STATUS};
     struct side daemon = {0};
@@ -555,9 +537,8 @@ START_TEST(descriptors_where_none_belong_cost_the_session)
         ck_assert_uint_eq(stage_count_fds(), before);
     stage_end(&st);
 }
-END_TEST
 
-START_TEST(descriptors_with_the_first_word_are_closed_too)
+TEST(descriptors_with_the_first_word_are_closed_too)
 {
     struct side daemon = {0};
     struct message m;
@@ -574,31 +555,4 @@ START_TEST(descriptors_with_the_first_word_are_closed_too)
     stage_run_until(&st, &daemon.n_turned_away, 1);
     ck_assert_uint_eq(stage_count_fds(), before);
     stage_end(&st);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *cases = tcase_create("life");
-
-    tcase_add_loop_test(cases, a_session_opens_and_closes, 0, 2);
-    tcase_add_loop_test(cases, messages_go_each_way_in_order, 0, 2);
-    tcase_add_loop_test(cases, what_was_sent_before_closing_arrives, 0, 4);
-    tcase_add_loop_test(cases, both_may_close_at_once, 0, 2);
-    tcase_add_loop_test(cases, closing_on_a_message_delivers_no_other, 0, 2);
-    tcase_add_loop_test(cases, descriptors_come_through_the_door, 0, 2);
-    tcase_add_loop_test(cases, who_is_refused_learns_why, 0, 2);
-    tcase_add_loop_test(cases, a_pong_carries_the_progress, 0, 2);
-    tcase_add_loop_test(cases, a_killed_worker_is_noticed_and_costs_only_its_session, 0, 2);
-    tcase_add_loop_test(cases, a_killed_daemon_is_noticed_and_its_directory_taken_over, 0, 2);
-    tcase_add_test(cases, a_stopped_worker_is_lost_after_15_pings);
-    tcase_add_test(cases, a_suspended_client_is_waited_for);
-    tcase_add_loop_test(cases, a_stopped_daemon_is_given_up, 0, 2);
-    tcase_add_loop_test(cases, a_worker_that_does_not_read_is_ended, 0, 2);
-    tcase_add_loop_test(cases, what_is_on_its_way_when_the_door_ends_is_delivered, 0, 4);
-    tcase_add_test(cases, what_is_in_the_door_at_a_bye_is_delivered);
-    tcase_add_loop_test(cases, a_fault_costs_its_sender_the_session, 0, 2 * N_FAULTS);
-    tcase_add_loop_test(cases, descriptors_where_none_belong_cost_the_session, 0, 2);
-    tcase_add_test(cases, descriptors_with_the_first_word_are_closed_too);
-    return run_tests(cases);
 }

@@ -1,9 +1,8 @@
 /* The memory of daemons as metrics: the text that Prometheus' textfile collector reads, and eps mem's tables. */
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 #include "tools/screen/mem_metrics.h"
 #include "tools/screen/memory.h"
 
-#include <check.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,7 +25,7 @@ static void check_holds(const char *text, const char *line)
     ck_assert_msg(strstr(text, line) != NULL, "no %s in:\n%s", line, text);
 }
 
-START_TEST(each_side_and_category_is_a_sample_with_labels)
+TEST(each_side_and_category_is_a_sample_with_labels)
 {
     char *said = metrics_of(
         "[{\"address\": \"/run/eps/lab\", \"host\": {\"current\": 7, \"peak\": 8, \"planned\": 9, \"locked\": 5,"
@@ -46,10 +45,9 @@ START_TEST(each_side_and_category_is_a_sample_with_labels)
     ck_assert_int_eq(strncmp(said, "# HELP eps_memory_bytes ", 24), 0);
     free(said);
 }
-END_TEST
 
 /* A metric's samples stand together, whatever daemon they are of: the format wants it. */
-START_TEST(several_daemons_share_a_metric)
+TEST(several_daemons_share_a_metric)
 {
     char *said = metrics_of("[{\"address\": \"a\", \"host\": {\"peak\": 1}, \"workers\": []},"
                             " {\"address\": \"/x/b\\\"c\", \"host\": {\"peak\": 2}, \"workers\": []}]");
@@ -58,7 +56,6 @@ START_TEST(several_daemons_share_a_metric)
                       "eps_memory_peak_total_bytes{daemon=\"b\\\"c\",side=\"host\"} 2\n");
     free(said);
 }
-END_TEST
 
 static char *table_of(const struct eps_memory *side)
 {
@@ -71,7 +68,7 @@ static char *table_of(const struct eps_memory *side)
     return out;
 }
 
-START_TEST(a_table_shows_the_plan_and_the_pages_where_they_are_known)
+TEST(a_table_shows_the_plan_and_the_pages_where_they_are_known)
 {
     const struct eps_memory_row row = {"weights", 1024, 2048, 4096};
     struct eps_memory side = {
@@ -101,15 +98,4 @@ START_TEST(a_table_shows_the_plan_and_the_pages_where_they_are_known)
     said = table_of(&side);
     check_holds(said, "\n  1 B more than planned\n");
     free(said);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("mem metrics");
-
-    tcase_add_test(tests, each_side_and_category_is_a_sample_with_labels);
-    tcase_add_test(tests, several_daemons_share_a_metric);
-    tcase_add_test(tests, a_table_shows_the_plan_and_the_pages_where_they_are_known);
-    return run_tests(tests);
 }

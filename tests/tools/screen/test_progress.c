@@ -1,9 +1,8 @@
 /* The progress line, against a terminal of the test's own: what it shows is read from the other end. */
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "tools/screen/progress.h"
 
-#include <check.h>
 #include <pty.h>
 #include <stdlib.h>
 #include <string.h>
@@ -29,6 +28,8 @@ static void teardown(void)
     fclose(out);
     close(master);
 }
+
+SUITE_FIXTURE(setup, teardown)
 
 /* What has come to the terminal since the last call; a mark of our own says where it ends. */
 static const char *look(void)
@@ -62,7 +63,7 @@ static void resize(unsigned short columns)
     ck_assert_int_eq(ioctl(master, TIOCSWINSZ, &(struct winsize){.ws_row = 24, .ws_col = columns}), 0);
 }
 
-START_TEST(a_line_says_where_the_run_is)
+TEST(a_line_says_where_the_run_is)
 {
     struct progress progress = {.mean_ms = 1000, .saved = UINT64_MAX, .step = step_of(120, 200)};
     char line[200];
@@ -81,9 +82,8 @@ START_TEST(a_line_says_where_the_run_is)
     progress_format(line, 40, &progress);
     ck_assert_str_eq(line, "step 120/200  loss 2.3457  skipped  NOT");
 }
-END_TEST
 
-START_TEST(a_line_is_cut_one_short_of_the_width_and_erases_what_it_leaves)
+TEST(a_line_is_cut_one_short_of_the_width_and_erases_what_it_leaves)
 {
     struct progress progress;
     struct eps_step step = step_of(1, 200);
@@ -102,9 +102,8 @@ START_TEST(a_line_is_cut_one_short_of_the_width_and_erases_what_it_leaves)
     progress_clear(&progress);
     ck_assert_str_eq(look(), "");
 }
-END_TEST
 
-START_TEST(a_terminal_sees_a_line_at_once_then_after_a_tenth_of_a_second)
+TEST(a_terminal_sees_a_line_at_once_then_after_a_tenth_of_a_second)
 {
     struct progress progress;
     struct eps_step step = step_of(1, 1000);
@@ -119,9 +118,8 @@ START_TEST(a_terminal_sees_a_line_at_once_then_after_a_tenth_of_a_second)
     progress_step(&progress, &step);
     ck_assert_ptr_nonnull(strstr(look(), "step 2/1000"));
 }
-END_TEST
 
-START_TEST(the_same_line_is_not_drawn_twice)
+TEST(the_same_line_is_not_drawn_twice)
 {
     struct progress progress;
     struct eps_step step = step_of(7, 7);
@@ -134,9 +132,8 @@ START_TEST(the_same_line_is_not_drawn_twice)
     progress_finish(&progress);
     ck_assert_str_eq(look(), "\r\n"); /* the terminal's own \r */
 }
-END_TEST
 
-START_TEST(trouble_stays_above_the_line_and_in_it_until_something_is_saved)
+TEST(trouble_stays_above_the_line_and_in_it_until_something_is_saved)
 {
     struct progress progress;
     struct eps_step step = step_of(7, 7);
@@ -154,10 +151,9 @@ START_TEST(trouble_stays_above_the_line_and_in_it_until_something_is_saved)
     ck_assert_ptr_null(strstr(said, "NOT SAVED"));
     ck_assert_ptr_nonnull(strstr(said, "2.0 GiB  saved 7\033[K"));
 }
-END_TEST
 
 /* Ten seconds without a word are long enough for a line. */
-START_TEST(an_evaluation_that_takes_long_has_lines_in_a_pipe)
+TEST(an_evaluation_that_takes_long_has_lines_in_a_pipe)
 {
     struct progress progress;
 
@@ -172,10 +168,9 @@ START_TEST(an_evaluation_that_takes_long_has_lines_in_a_pipe)
     progress_evaluating(&progress, 200, 300);
     ck_assert_str_eq(look(), "");
 }
-END_TEST
 
 /* Half a second without a word is no silence; what follows is told until the next step. */
-START_TEST(an_evaluation_that_takes_long_is_in_the_line)
+TEST(an_evaluation_that_takes_long_is_in_the_line)
 {
     struct progress progress;
     struct eps_step step = step_of(7, 9);
@@ -206,9 +201,8 @@ START_TEST(an_evaluation_that_takes_long_is_in_the_line)
     progress_evaluating(&progress, 200, 300);
     ck_assert_str_eq(look(), "");
 }
-END_TEST
 
-START_TEST(no_color_leaves_the_words_alone)
+TEST(no_color_leaves_the_words_alone)
 {
     struct progress progress;
     struct eps_step step = step_of(7, 7);
@@ -223,9 +217,8 @@ START_TEST(no_color_leaves_the_words_alone)
     ck_assert_ptr_null(strstr(said, "\033[3"));
     unsetenv("NO_COLOR");
 }
-END_TEST
 
-START_TEST(a_dumb_terminal_gets_plain_lines)
+TEST_EACH(a_dumb_terminal_gets_plain_lines, 3)
 {
     static const char *const terms[] = {"dumb", "", NULL};
     struct progress progress;
@@ -243,7 +236,6 @@ START_TEST(a_dumb_terminal_gets_plain_lines)
     ck_assert_str_eq(look(), "step 7/7  loss 2.3457  12345 tokens/s  0 s left  device 0.12 GiB of 2.0 GiB\r\n"
                              "saved runs/x/step-7\r\n");
 }
-END_TEST
 
 static size_t count_lines(uint64_t n_steps)
 {
@@ -264,16 +256,15 @@ static size_t count_lines(uint64_t n_steps)
 }
 
 /* The first step, and each that completes a hundredth: of 100 steps every one, of 5000 every 50th. */
-START_TEST(a_pipe_sees_every_step_of_a_short_run_and_a_hundredth_of_a_long_one)
+TEST(a_pipe_sees_every_step_of_a_short_run_and_a_hundredth_of_a_long_one)
 {
     ck_assert_uint_eq(count_lines(1), 1);
     ck_assert_uint_eq(count_lines(73), 73);
     ck_assert_uint_eq(count_lines(100), 100);
     ck_assert_uint_eq(count_lines(5000), 101);
 }
-END_TEST
 
-START_TEST(a_slow_run_in_a_pipe_is_heard_of_every_ten_seconds)
+TEST(a_slow_run_in_a_pipe_is_heard_of_every_ten_seconds)
 {
     struct progress progress;
     struct eps_step step = step_of(1, 1000000);
@@ -287,24 +278,4 @@ START_TEST(a_slow_run_in_a_pipe_is_heard_of_every_ten_seconds)
     progress_step(&progress, &step);
     ck_assert_uint_eq(progress.shown_step, 2);
     fclose(progress.out);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("progress");
-
-    tcase_add_checked_fixture(tests, setup, teardown);
-    tcase_add_test(tests, a_line_says_where_the_run_is);
-    tcase_add_test(tests, a_line_is_cut_one_short_of_the_width_and_erases_what_it_leaves);
-    tcase_add_test(tests, a_terminal_sees_a_line_at_once_then_after_a_tenth_of_a_second);
-    tcase_add_test(tests, the_same_line_is_not_drawn_twice);
-    tcase_add_test(tests, trouble_stays_above_the_line_and_in_it_until_something_is_saved);
-    tcase_add_test(tests, an_evaluation_that_takes_long_has_lines_in_a_pipe);
-    tcase_add_test(tests, an_evaluation_that_takes_long_is_in_the_line);
-    tcase_add_test(tests, no_color_leaves_the_words_alone);
-    tcase_add_loop_test(tests, a_dumb_terminal_gets_plain_lines, 0, 3);
-    tcase_add_test(tests, a_pipe_sees_every_step_of_a_short_run_and_a_hundredth_of_a_long_one);
-    tcase_add_test(tests, a_slow_run_in_a_pipe_is_heard_of_every_ten_seconds);
-    return run_tests(tests);
 }

@@ -1,12 +1,11 @@
 /* Curves of any length as few means. */
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "tools/screen/series.h"
 
-#include <check.h>
 #include <math.h>
 
-START_TEST(a_short_curve_is_kept_as_it_is)
+TEST(a_short_curve_is_kept_as_it_is)
 {
     static struct series s;
 
@@ -18,11 +17,10 @@ START_TEST(a_short_curve_is_kept_as_it_is)
     ck_assert(isnan(series_y(&s, 2)));
     ck_assert_double_eq(series_most(&s), 7);
 }
-END_TEST
 
 /* 1,000,000 points of y = 2x, in at most 1024 means: 1024 * 2^9 points are too few, so each has 2^10. The mean of the
  * first 1024 x is 512.5. */
-START_TEST(a_long_curve_is_means_of_equally_many_points)
+TEST(a_long_curve_is_means_of_equally_many_points)
 {
     static struct series s;
 
@@ -35,9 +33,8 @@ START_TEST(a_long_curve_is_means_of_equally_many_points)
         ck_assert_double_eq_tol(series_y(&s, i), 2 * series_x(&s, i), 1e-6);
     ck_assert_double_eq(series_x(&s, 976), (999425 + 1000000) / 2.0); /* the last has 576 */
 }
-END_TEST
 
-START_TEST(numbers_that_are_none_do_not_count)
+TEST(numbers_that_are_none_do_not_count)
 {
     static struct series s;
 
@@ -46,9 +43,8 @@ START_TEST(numbers_that_are_none_do_not_count)
     for (size_t i = 0; i < s.n; i++)
         ck_assert_double_eq(series_y(&s, i), 3);
 }
-END_TEST
 
-START_TEST(what_comes_late_was_zero_before)
+TEST(what_comes_late_was_zero_before)
 {
     static struct series all, late;
 
@@ -63,26 +59,12 @@ START_TEST(what_comes_late_was_zero_before)
     ck_assert_double_eq(series_y(&late, 0), 0);
     ck_assert_double_eq(series_y(&late, late.n - 1), 1);
 }
-END_TEST
 
-START_TEST(nothing_has_no_most)
+TEST(nothing_has_no_most)
 {
     static struct series s;
 
     ck_assert(isnan(series_most(&s)));
     series_add(&s, 1, NAN);
     ck_assert(isnan(series_most(&s)));
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("series");
-
-    tcase_add_test(tests, a_short_curve_is_kept_as_it_is);
-    tcase_add_test(tests, a_long_curve_is_means_of_equally_many_points);
-    tcase_add_test(tests, numbers_that_are_none_do_not_count);
-    tcase_add_test(tests, what_comes_late_was_zero_before);
-    tcase_add_test(tests, nothing_has_no_most);
-    return run_tests(tests);
 }

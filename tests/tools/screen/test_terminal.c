@@ -1,8 +1,7 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include "tools/screen/terminal.h"
 
-#include <check.h>
 #include <locale.h>
 #include <pty.h>
 #include <stdlib.h>
@@ -10,7 +9,7 @@
 #include <unistd.h>
 
 /* Widths by hand: a Latin letter 1, an ideograph 2, a combining accent 0; a stray byte a column of its own. */
-START_TEST(wide_characters_are_counted_as_they_are_shown)
+TEST(wide_characters_are_counted_as_they_are_shown)
 {
     size_t used;
 
@@ -28,9 +27,8 @@ START_TEST(wide_characters_are_counted_as_they_are_shown)
     ck_assert_uint_eq(terminal_fit("gr\xC3\xBC\xC3\x9F", 4, &used), 4);
     ck_assert_uint_eq(used, 4);
 }
-END_TEST
 
-START_TEST(text_is_broken_at_spaces_before_the_width)
+TEST(text_is_broken_at_spaces_before_the_width)
 {
     static const struct {
         const char *text;
@@ -59,10 +57,9 @@ START_TEST(text_is_broken_at_spaces_before_the_width)
         free(said);
     }
 }
-END_TEST
 
 /* On a terminal of 40 columns, in a pipe, under NO_COLOR (as no-color.org has it: not empty), with a dumb TERM. */
-START_TEST(a_terminal_has_columns_and_colours_and_a_pipe_has_none)
+TEST(a_terminal_has_columns_and_colours_and_a_pipe_has_none)
 {
     static const struct {
         bool terminal;
@@ -95,15 +92,4 @@ START_TEST(a_terminal_has_columns_and_colours_and_a_pipe_has_none)
     }
     close(slave);
     close(master);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("terminal");
-
-    tcase_add_test(tests, wide_characters_are_counted_as_they_are_shown);
-    tcase_add_test(tests, text_is_broken_at_spaces_before_the_width);
-    tcase_add_test(tests, a_terminal_has_columns_and_colours_and_a_pipe_has_none);
-    return run_tests(tests);
 }

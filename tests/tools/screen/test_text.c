@@ -1,7 +1,5 @@
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 #include "tools/screen/text.h"
-
-#include <check.h>
 
 static void becomes(const char *text, const char *expected)
 {
@@ -11,15 +9,14 @@ static void becomes(const char *text, const char *expected)
     json_decref(string);
 }
 
-START_TEST(a_name_in_utf8_stays_as_it_is)
+TEST(a_name_in_utf8_stays_as_it_is)
 {
     becomes("", "");
     becomes("runs/first", "runs/first");
     becomes("gr\xC3\xBC\xC3\x9F\x65 \xF0\x9F\x98\x80\n\x1B", "gr\xC3\xBC\xC3\x9F\x65 \xF0\x9F\x98\x80\n\x1B");
 }
-END_TEST
 
-START_TEST(a_byte_outside_a_character_is_replaced)
+TEST(a_byte_outside_a_character_is_replaced)
 {
     becomes("a\xFF"
             "b",
@@ -28,9 +25,8 @@ START_TEST(a_byte_outside_a_character_is_replaced)
     becomes("\xC3", "\xEF\xBF\xBD"); /* cut short */
     becomes("\xC3\xBC\xBC", "\xC3\xBC\xEF\xBF\xBD");
 }
-END_TEST
 
-START_TEST(counts_have_the_field_s_units)
+TEST(counts_have_the_field_s_units)
 {
     static const struct {
         uint64_t n;
@@ -44,18 +40,16 @@ START_TEST(counts_have_the_field_s_units)
         ck_assert_str_eq(text_count(text, counts[i].n), counts[i].text);
     }
 }
-END_TEST
 
-START_TEST(the_larger_size_s_unit_is_for_both_where_the_other_is_not_lost_in_it)
+TEST(the_larger_size_s_unit_is_for_both_where_the_other_is_not_lost_in_it)
 {
     ck_assert_uint_eq(text_unit(5, 500), 500);
     ck_assert_uint_eq(text_unit(4, 500), 4);
     ck_assert_uint_eq(text_unit(4, 0), 4);
     ck_assert_uint_eq(text_unit(7, 6), 7);
 }
-END_TEST
 
-START_TEST(durations_have_their_two_largest_units)
+TEST(durations_have_their_two_largest_units)
 {
     static const struct {
         double ms;
@@ -71,17 +65,4 @@ START_TEST(durations_have_their_two_largest_units)
         char text[32];
         ck_assert_str_eq(text_duration(text, durations[i].ms), durations[i].text);
     }
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("text");
-
-    tcase_add_test(tests, a_name_in_utf8_stays_as_it_is);
-    tcase_add_test(tests, a_byte_outside_a_character_is_replaced);
-    tcase_add_test(tests, counts_have_the_field_s_units);
-    tcase_add_test(tests, the_larger_size_s_unit_is_for_both_where_the_other_is_not_lost_in_it);
-    tcase_add_test(tests, durations_have_their_two_largest_units);
-    return run_tests(tests);
 }

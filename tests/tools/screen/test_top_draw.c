@@ -1,9 +1,8 @@
 /* The screen of eps top, drawn by hand beside it. */
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 #include "tools/screen/progress.h"
 #include "tools/screen/top_draw.h"
 
-#include <check.h>
 #include <locale.h>
 #include <math.h>
 #include <stdlib.h>
@@ -79,7 +78,7 @@ static char *drawn(const struct top_view *view, unsigned width, unsigned height,
 
 /* By hand: numbers take 63 columns, so a bar has 15 places: 8 are half of them, and three quarters are the 11th; 89
  * steps of 400 ms are 35.6 s. */
-START_TEST(a_screen_holds_everything)
+TEST(a_screen_holds_everything)
 {
     const struct top_view view = a_view();
     char *text = drawn(&view, 80, 24, false);
@@ -97,9 +96,8 @@ START_TEST(a_screen_holds_everything)
                            "  .f>.u+\n");
     free(text);
 }
-END_TEST
 
-START_TEST(where_utf8_is_at_home_losses_are_blocks)
+TEST(where_utf8_is_at_home_losses_are_blocks)
 {
     const struct top_view view = a_view();
     char *text;
@@ -114,9 +112,8 @@ START_TEST(where_utf8_is_at_home_losses_are_blocks)
     free(text);
     setlocale(LC_CTYPE, "C");
 }
-END_TEST
 
-START_TEST(a_narrow_screen_gives_rates_a_line)
+TEST(a_narrow_screen_gives_rates_a_line)
 {
     const struct top_view view = a_view();
     char *text = drawn(&view, 60, 15, false);
@@ -126,7 +123,6 @@ START_TEST(a_narrow_screen_gives_rates_a_line)
     ck_assert_msg(strstr(text, "\n  .f>.u+\n") != NULL, "%s", text);
     free(text);
 }
-END_TEST
 
 static void check_fits(const char *text, unsigned width, unsigned height)
 {
@@ -137,7 +133,7 @@ static void check_fits(const char *text, unsigned width, unsigned height)
     ck_assert_msg(n <= height, "%u x %u: %u lines", width, height, n);
 }
 
-START_TEST(no_size_is_overrun)
+TEST(no_size_is_overrun)
 {
     struct top_view view = a_view();
 
@@ -154,11 +150,10 @@ START_TEST(no_size_is_overrun)
     check_fits(text, 5000, 5000);
     free(text);
 }
-END_TEST
 
 /* 4096 units in rows of 78: the first mark stands for one that is folded and those beside it, the second for one
  * that is updated; what is left of the screen is used, and nothing is left out. */
-START_TEST(many_units_share_a_mark)
+TEST(many_units_share_a_mark)
 {
     struct top_view view = a_view();
     size_t n_marks = 0, n_each = 0;
@@ -179,9 +174,8 @@ START_TEST(many_units_share_a_mark)
     check_fits(text, 80, 24);
     free(text);
 }
-END_TEST
 
-START_TEST(many_workers_have_a_line_each_or_are_counted)
+TEST(many_workers_have_a_line_each_or_are_counted)
 {
     struct top_view view = a_view();
 
@@ -194,9 +188,8 @@ START_TEST(many_workers_have_a_line_each_or_are_counted)
     ck_assert_msg(strstr(text, "\n... 14 workers more\nhost ") && strstr(text, "\n  .f>.u+\n"), "%s", text);
     free(text);
 }
-END_TEST
 
-START_TEST(before_anything_is_known_nothing_is_claimed)
+TEST(before_anything_is_known_nothing_is_claimed)
 {
     struct top_view view = {.name = "lab", .state = "idle", .tokens_per_s = NAN, .step_ms = NAN};
     char *text = drawn(&view, 80, 24, false);
@@ -210,19 +203,4 @@ START_TEST(before_anything_is_known_nothing_is_claimed)
     text = drawn(&view, 80, 24, false);
     ck_assert_msg(strstr(text, "\nloss inf  __#\n") != NULL, "%s", text);
     free(text);
-}
-END_TEST
-
-int main(void)
-{
-    TCase *tests = tcase_create("top draw");
-
-    tcase_add_test(tests, a_screen_holds_everything);
-    tcase_add_test(tests, where_utf8_is_at_home_losses_are_blocks);
-    tcase_add_test(tests, a_narrow_screen_gives_rates_a_line);
-    tcase_add_test(tests, no_size_is_overrun);
-    tcase_add_test(tests, many_units_share_a_mark);
-    tcase_add_test(tests, many_workers_have_a_line_each_or_are_counted);
-    tcase_add_test(tests, before_anything_is_known_nothing_is_claimed);
-    return run_tests(tests);
 }

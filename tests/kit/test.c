@@ -1,0 +1,61 @@
+#include "tests/kit/test.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static struct test_suite program;
+static struct test_entry *tests, **last = &tests;
+
+struct test_suite *test_program(void)
+{
+    return &program;
+}
+
+void test_register(struct test_entry *entry)
+{
+    *last = entry;
+    last = &entry->next;
+}
+
+int test_forks(void)
+{
+    const char *forks = getenv("CK_FORK");
+
+    return !forks || strcmp(forks, "no") != 0;
+}
+
+static TCase *make_case(void)
+{
+    TCase *tcase = tcase_create(program_invocation_short_name);
+
+    if (program.timeout_s > 0)
+        tcase_set_timeout(tcase, program.timeout_s);
+    if (program.setup_once || program.teardown_once)
+        tcase_add_unchecked_fixture(tcase, program.setup_once, program.teardown_once);
+    if (program.setup_each || program.teardown_each)
+        tcase_add_checked_fixture(tcase, program.setup_each, program.teardown_each);
+    for (const struct test_entry *t = tests; t; t = t->next)
+        tcase_add_loop_test_raise_signal(tcase, t->test, t->signal, t->first(), t->end());
+    return tcase;
+}
+
+int main(int argc, char **argv)
+{
+    const int rc = argc > 1 && program.command ? program.command(argc, argv) : -1;
+
+    if (rc >= 0)
+        return rc;
+    if (program.runs && !program.runs()) {
+        fprintf(stderr, "%s: skipped: %s\n", program_invocation_short_name, program.skip_reason);
+        return 77;
+    }
+    Suite *suite = suite_create(program_invocation_short_name);
+    SRunner *runner = srunner_create(suite);
+    suite_add_tcase(suite, make_case());
+    srunner_run_all(runner, CK_ENV);
+    const int n_failed = srunner_ntests_failed(runner);
+    srunner_free(runner);
+    return n_failed != 0;
+}

@@ -1,0 +1,134 @@
+/* tests/kit/test.h - a test program: its tests, what they need, and what it may have to know of its build.
+ *
+ * A test is a block that registers itself. kit/test.c has the main that runs them all, in the order of the source, and
+ * exits with 0 if all passed, 1 if not, 77 if the program was skipped:
+ *
+ *     SUITE_FIXTURE(setup, teardown)
+ *
+ *     TEST(a_name_is_a_sentence)
+ *     {
+ *         ck_assert_int_eq(1 + 1, 2);
+ *     }
+ *
+ *     TEST_EACH(no_message_is_longer_than_any, N_MESSAGES)
+ *     {
+ *         ck_assert_uint_le(messages[_i].n, MESSAGE_MAX);
+ *     }
+ *
+ * A program's own lines begin with SUITE_, at most one of each. All are for C and C++. */
+#ifndef TESTS_KIT_TEST_H
+#define TESTS_KIT_TEST_H
+
+#include <check.h>
+#include <stdbool.h>
+
+/* Under a sanitizer memory is not what it is otherwise, nothing can be loaded before it, and everything is slow. gcc
+ * defines names for them, clang answers questions. */
+#ifdef __has_feature
+#define ASKED(sanitizer) __has_feature(sanitizer)
+#else
+#define ASKED(sanitizer) 0
+#endif
+#if defined __SANITIZE_THREAD__ || ASKED(thread_sanitizer)
+#define THREAD_SANITIZED 1
+#else
+#define THREAD_SANITIZED 0
+#endif
+#if THREAD_SANITIZED || defined __SANITIZE_ADDRESS__ || ASKED(address_sanitizer)
+#define SANITIZED 1
+#else
+#define SANITIZED 0
+#endif
+
+/* The number of elements of an array. */
+#define COUNT(array) ((int)(sizeof(array) / sizeof *(array)))
+
+/* One test. */
+#define TEST(name) TEST_REGISTER(name, 0, 1, 0)
+/* One test for each _i from 0 to n - 1. n, like all other expressions here, is evaluated when the program starts. */
+#define TEST_EACH(name, n) TEST_REGISTER(name, 0, n, 0)
+/* One for each _i from first to end - 1. */
+#define TEST_RANGE(name, first, end) TEST_REGISTER(name, first, end, 0)
+/* One test where the condition holds, none elsewhere. */
+#define TEST_IF(name, condition) TEST_REGISTER(name, 0, (condition) ? 1 : 0, 0)
+/* One test that the signal must end. Left out under CK_FORK=no, where the signal would end the program. */
+#define TEST_SIGNAL(name, signal) TEST_REGISTER(name, 0, test_forks(), signal)
+
+/* setup runs before each test and teardown after it, in the test's process; either may be NULL. */
+#define SUITE_FIXTURE(setup, teardown) SUITE_SET(fixture, suite->setup_each = setup, suite->teardown_each = teardown)
+/* setup runs before all tests and teardown after them, in the program's own process; either may be NULL. */
+#define SUITE_FIXTURE_ONCE(setup, teardown) SUITE_SET(once, suite->setup_once = setup, suite->teardown_once = teardown)
+/* The limit of each test, in place of Check's own. */
+#define SUITE_TIMEOUT(seconds) SUITE_SET(timeout, suite->timeout_s = (seconds))
+/* Where the condition does not hold, no test runs, and the reason goes to stderr. */
+#define SUITE_SKIP_UNLESS(condition, reason)                                                                           \
+    static bool suite_runs(void)                                                                                       \
+    {                                                                                                                  \
+        return condition;                                                                                              \
+    }                                                                                                                  \
+    SUITE_SET(skip, suite->runs = suite_runs, suite->skip_reason = reason)
+/* A program that was given arguments calls int command(int argc, char **argv), and exits with what that returns, without
+ * a test. A negative number: the tests run. */
+#define SUITE_COMMAND(command_) SUITE_SET(command, suite->command = command_)
+
+struct test_suite {
+    void (*setup_each)(void), (*teardown_each)(void);
+    void (*setup_once)(void), (*teardown_once)(void);
+    double timeout_s; /* 0: Check's own */
+    bool (*runs)(void);
+    const char *skip_reason;
+    int (*command)(int argc, char **argv);
+};
+
+struct test_entry {
+    const struct TTest *test;
+    int (*first)(void), (*end)(void);
+    int signal;
+    struct test_entry *next;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* 1 if each test runs in a process of its own, 0 under CK_FORK=no. */
+int test_forks(void);
+/* This program's. */
+struct test_suite *test_program(void);
+/* Appends a test. Constructors of one file run in the order of the source. */
+void test_register(struct test_entry *entry);
+
+#ifdef __cplusplus
+}
+#endif
+
+/* Not instrumented: what tests/sim/access has in the place of the thread sanitizer's runtime is itself still to be
+ * constructed. */
+#define TEST_CONSTRUCTOR __attribute__((constructor, no_sanitize_thread))
+
+#define SUITE_SET(what, ...)                                                                                           \
+    TEST_CONSTRUCTOR static void suite_set_##what(void)                                                                \
+    {                                                                                                                  \
+        struct test_suite *const suite = test_program();                                                               \
+        __VA_ARGS__;                                                                                                   \
+    }
+
+#define TEST_REGISTER(name, first_, end_, signal_)                                                                     \
+    static void name##_test(int);                                                                                      \
+    static int name##_first(void)                                                                                      \
+    {                                                                                                                  \
+        return (int)(first_);                                                                                          \
+    }                                                                                                                  \
+    static int name##_end(void)                                                                                        \
+    {                                                                                                                  \
+        return (int)(end_);                                                                                            \
+    }                                                                                                                  \
+    TEST_CONSTRUCTOR static void name##_register(void)                                                                 \
+    {                                                                                                                  \
+        static const struct TTest test = {#name, name##_test, __FILE__, __LINE__};                                     \
+        static struct test_entry entry = {&test, name##_first, name##_end, signal_, NULL};                             \
+        test_register(&entry);                                                                                         \
+    }                                                                                                                  \
+    static void name##_test(int _i CK_ATTRIBUTE_UNUSED)
+
+#endif
