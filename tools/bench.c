@@ -42,15 +42,15 @@ int command_bench(int argc, char **argv)
     const char *file = NULL;
     const struct argument arguments[] = {
         {"--profile", "[FILE]", ARGUMENT_MAYBE, &file,
-         "write the figures to FILE; default: profile-cpu.json, or profile-cuda.json, in $XDG_CACHE_HOME/eps or "
-         "~/.cache/eps, where eps plan looks for it"},
+         "write the figures to FILE; default: profile-cpu.json or profile-cuda.json in $XDG_CACHE_HOME/eps or "
+         "~/.cache/eps, where eps plan finds it"},
         {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &options.device, "device to measure; default: the CPU"},
     };
-    const struct command command = {"eps bench",
-                                    "Measures the speed of this machine in some seconds, prints it with what each "
-                                    "figure stands for, and stores it: "
-                                    "eps plan and the daemon predict times by it. Nothing else should run meanwhile.",
-                                    arguments, sizeof arguments / sizeof *arguments};
+    const struct command command = {
+        "eps bench",
+        "Measures the speed of this machine, prints and explains the figures, and stores them: eps plan and the daemon "
+        "predict times from them. Takes some seconds; nothing else should run meanwhile.",
+        arguments, sizeof arguments / sizeof *arguments};
     const int status = arguments_parse(&command, argc, argv);
     struct eps_error error;
     struct eps_profile profile;

@@ -11,17 +11,16 @@ int command_export(int argc, char **argv)
     const struct argument arguments[] = {
         {"--model", "DIR", ARGUMENT_TEXT, &options.model,
          "a checkpoint, a run's directory (its latest checkpoint), or any directory with config.json and "
-         "*.safetensors; default: the model that a live daemon trains, while its training goes on"},
+         "*.safetensors; default: the current model of a live daemon"},
         {"--connect", "ADDRESS", ARGUMENT_TEXT, &options.connect,
-         "that daemon, by name or directory; default: your only one"},
+         "that daemon, by name or directory; default: your only daemon"},
         {"--out", "DIR", ARGUMENT_TEXT, &options.out, "new directory to write"},
         {"--dtype", "fp32|bf16", ARGUMENT_CHOICE, &type,
-         "type of the weights; default fp32. bf16 takes half the space, rounded to nearest"},
+         "type of the weights; default fp32. bf16 takes half the space and is rounded to nearest"},
     };
     const struct command command = {"eps export",
-                                    "Writes a model for Hugging Face transformers to load: config.json, the "
-                                    "tokenizer's files if there are any, and "
-                                    "the weights, in several files where they take over 4 GiB.",
+                                    "Writes a model for Hugging Face transformers: config.json, the tokenizer's files "
+                                    "if it has any, and the weights, split into several files above 4 GiB.",
                                     arguments, sizeof arguments / sizeof *arguments};
     struct eps_error error;
     int status = arguments_parse(&command, argc, argv);

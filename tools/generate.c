@@ -291,37 +291,35 @@ int command_generate(int argc, char **argv)
         {"Model and text", .kind = ARGUMENT_HEADING},
         {"--model", "DIR", ARGUMENT_TEXT, &o->model,
          "a directory with config.json, *.safetensors and a tokenizer, a run's directory (its latest checkpoint) or a "
-         "step-N; default: the model that your only live run is training, as it is now"},
-        {"--prompt", "TEXT", ARGUMENT_TEXT, &g.prompt, "text to continue; default: the model begins by itself"},
+         "step-N; default: the current model of your only live run"},
+        {"--prompt", "TEXT", ARGUMENT_TEXT, &g.prompt, "text to continue; default: begin a new text"},
         {"--prompt-file", "FILE|-", ARGUMENT_TEXT, &g.prompt_file, "text to continue, from a file or standard input"},
         {"--ids", "N,N,...", ARGUMENT_TEXT, &g.ids_text, "token ids to continue"},
         {"--tokens", "N", ARGUMENT_COUNT, &o->n_tokens,
-         "number of tokens to generate, at most; default 200. A text longer than the model's positions goes on: each "
-         "time they "
-         "are full, the model sees the last half of them"},
+         "maximum number of new tokens; default 200. A text may exceed the model's positions: whenever they are used "
+         "up, its last half becomes the context"},
         {"Sampling", .kind = ARGUMENT_HEADING},
         {"--temperature", "X", ARGUMENT_REAL, &o->temperature,
          "below 1 favours likely tokens, above 1 unlikely ones; 0: always the likeliest (greedy); default 1"},
-        {"--top-k", "N", ARGUMENT_COUNT, &o->top_k, "sample from the N likeliest tokens; default: from all"},
+        {"--top-k", "N", ARGUMENT_COUNT, &o->top_k, "sample from the N likeliest tokens; default: all"},
         {"--top-p", "X", ARGUMENT_REAL, &o->top_p,
          "sample from the likeliest tokens that together have this probability; default 1: all"},
-        {"--seed", "N", ARGUMENT_NUMBER, &o->seed, "seed of the sampling; default 0"},
+        {"--seed", "N", ARGUMENT_NUMBER, &o->seed, "seed for sampling; default 0"},
         {"Machine", .kind = ARGUMENT_HEADING},
         {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &o->device,
          "default auto: CUDA if there is one, else the CPU"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &o->device_mem,
          "hard cap on the worker's memory, as in 2GiB; default: 7/8 of free memory, on CUDA 31/32 of the device's"},
         {"--connect", "ADDRESS", ARGUMENT_TEXT, &o->connect,
-         "with --model: use this daemon and its workers; without: the model that it trains"},
+         "with --model: use this daemon and its workers; without: use the model that it trains"},
         {"Output", .kind = ARGUMENT_HEADING},
         {"--json", NULL, ARGUMENT_FLAG, &g.json,
          "print an object at the end: prompt, text, ids, prompt_tokens, tokens, slides, ended, prompt_ms, tokens_ms, "
          "tokens_per_s, weight_bytes, token_bytes, resident_bytes"},
     };
-    const struct command command = {"eps generate",
-                                    "Continues a text with a model and prints it token by token. The speed is printed "
-                                    "on stderr.",
-                                    arguments, sizeof arguments / sizeof *arguments};
+    const struct command command = {
+        "eps generate", "Continues a text with a model and prints it token by token. Prints the speed on stderr.",
+        arguments, sizeof arguments / sizeof *arguments};
     int status = arguments_parse(&command, argc, argv);
 
     if (status < 0)

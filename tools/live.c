@@ -308,12 +308,12 @@ int live_command(int argc, char **argv, const struct live_view *view)
     struct live_options options = {0};
     const struct argument arguments[] = {
         {"ADDRESS", NULL, ARGUMENT_POSITIONAL, &options.address,
-         "the daemon's name or directory, or its run's --out; default: all of yours"},
+         "the daemon's name or directory, or its run's --out; default: all your daemons"},
         {"--watch", "[SECONDS]", ARGUMENT_PERIOD, &options.watch_s,
-         view->lines_in_pipe ? "repeat every second, or every SECONDS, until it ends or Ctrl-C; in place on a "
-                               "terminal, a line each time in a pipe"
-                             : "repeat every second, or every SECONDS, until it ends or Ctrl-C; in place on a "
-                               "terminal, a block each time in a pipe"},
+         view->lines_in_pipe ? "repeat every second, or every SECONDS, until the daemon ends or Ctrl-C; in place on a "
+                               "terminal, one line each time in a pipe"
+                             : "repeat every second, or every SECONDS, until the daemon ends or Ctrl-C; in place on a "
+                               "terminal, one block each time in a pipe"},
         {"--json", NULL, ARGUMENT_FLAG, &options.json, view->json},
         {"--prometheus", "[FILE]", ARGUMENT_MAYBE, &options.metrics,
          "write metrics for the textfile collector of Prometheus' node exporter. FILE, which ends in .prom, is "

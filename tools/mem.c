@@ -118,13 +118,12 @@ int command_mem(int argc, char **argv)
 {
     static const struct live_view view = {
         "eps mem",
-        "Shows the memory of a live daemon and its workers by category: now, peak and planned; and what the system "
-        "says of it: resident, locked, in huge pages, by NUMA node. Several daemons are listed, a line each.",
-        "print an object, in bytes, null where not known:\n{\"host\": {\"current\", \"peak\", \"planned\",\n"
-        "\"categories\": {NAME: {\"current\", \"peak\", \"planned\"}},\n"
-        "\"resident\", \"locked\", \"huge\", \"numa\": [...]},\n"
-        "\"workers\": [{\"id\", \"device\", \"budget\", and as host}], \"address\"};\n"
-        "of several daemons {\"daemons\": [...]}. With --watch an object a line",
+        "Shows the memory of a live daemon and its workers by category: current, peak and planned; and the operating "
+        "system's figures: resident, locked, in huge pages, by NUMA node. Lists several daemons, one line each.",
+        "print an object, in bytes; unknown values are null:\n{\"host\": {\"current\", \"peak\", "
+        "\"planned\",\n\"categories\": {NAME: {\"current\", \"peak\", \"planned\"}},\n\"resident\", \"locked\", "
+        "\"huge\", \"numa\": [...]},\n\"workers\": [{\"id\", \"device\", \"budget\", and as host}], "
+        "\"address\"};\nseveral daemons: {\"daemons\": [...]}. With --watch one object per line",
         print,
         print_line,
         to_json,

@@ -310,46 +310,45 @@ int command_plan(int argc, char **argv)
     const struct argument arguments[] = {
         {"Model and batch", .kind = ARGUMENT_HEADING},
         {"--model", "DIR|config.json|PRESET", ARGUMENT_TEXT, &options.model,
-         "as for eps train; of a directory only config.json is read"},
+         "as in eps train; from a directory only config.json is read"},
         {"--batch", "N", ARGUMENT_COUNT, &options.batch, "sequences per optimizer step; default: about 16 Ki tokens"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq,
          "tokens per sequence; default: the model's positions, at most 1024"},
         {"--microbatch", "N|auto", ARGUMENT_AUTO, &options.microbatch,
          "sequences that a device computes at once (micro-batch); default auto: the fastest that fits"},
         {"--parts", "N", ARGUMENT_COUNT, &options.parts,
-         "parts of the batch, shared out among the workers; default: the number of workers"},
+         "parts of the batch, distributed to the workers; default: the number of workers"},
         {"Optimizer and numbers", .kind = ARGUMENT_HEADING},
         {"--optimizer", "adama|adamw", ARGUMENT_CHOICE, &optimizer, "default adamw; with one part they are the same"},
         {"--commit", "eager|fenced", ARGUMENT_CHOICE, &commit, "default eager; with --clip-norm fenced"},
         {"--clip-norm", "X", ARGUMENT_REAL, &options.clip_norm,
-         "clip the gradient to this global norm; turns --commit fenced on"},
+         "clip the gradient to this global norm; implies --commit fenced"},
         {"--precision", "fp32|bf16", ARGUMENT_CHOICE, &precision,
-         "type of weights and activations; default fp32, on CUDA bf16"},
+         "type of weights and activations; default fp32; bf16 on CUDA"},
         {"--moments", "fp32|bf16", ARGUMENT_CHOICE, &moments,
-         "type of the optimizer's moments: 8 bytes a parameter, or 4; default fp32"},
+         "type of the optimizer's moments: 8 or 4 bytes per parameter; default fp32"},
         {"--grad-dtype", "fp32|bf16", ARGUMENT_CHOICE, &grad_dtype,
-         "type of gradients on their way to the host; default fp32"},
+         "type of gradients in transfer to the host; default fp32"},
         {"Machine", .kind = ARGUMENT_HEADING},
         {"--device", "auto|cpu|cuda", ARGUMENT_TEXT, &options.device,
-         "kind of device, which this machine need not have; default auto: the CPU"},
+         "kind of device; this machine need not have one; default auto: the CPU"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
          "memory of each worker; default: 7/8 of this machine's free memory, divided by the workers; on CUDA as much "
          "as is useful"},
         {"--host-mem", "BYTES", ARGUMENT_BYTES, &options.host_mem,
-         "host memory of the daemon, on whatever machine; default: this machine's free memory, which CPU workers "
-         "share"},
+         "host memory of the daemon, on any machine; default: this machine's free memory, shared with CPU workers"},
         {"--workers", "N", ARGUMENT_COUNT, &options.workers, "worker processes; default 1"},
         {"Answer", .kind = ARGUMENT_HEADING},
         {"--minimum", NULL, ARGUMENT_FLAG, &question.minimum,
-         "print only the smallest possible --device-mem, in bytes"},
+         "print only the smallest sufficient --device-mem, in bytes"},
         {"--find-depth", NULL, ARGUMENT_FLAG, &question.find_depth,
          "print only the largest number of layers of this width that fits"},
         {"--find-batch", NULL, ARGUMENT_FLAG, &question.find_batch, "print only the largest batch that fits"},
         {"--timeline", NULL, ARGUMENT_FLAG, &question.timeline,
-         "play a step in time: how long it takes, what binds, and what each queue waits for; with --json an object:\n"
-         "{\"fits\", \"why\", \"measured\", \"step_ms\", \"tokens_per_s\", \"tflops\", \"binds\", "
-         "\"device_waits_ms\",\n"
-         "\"queues\": {\"down\", \"compute\", \"up\", \"optimizer\": {\"busy_ms\", \"share\", \"waits_ms\"}}}"},
+         "simulate a step: its time, the bottleneck, and what each queue waits for; with --json an object:\n{\"fits\", "
+         "\"why\", \"measured\", \"step_ms\", \"tokens_per_s\", \"tflops\", \"binds\", "
+         "\"device_waits_ms\",\n\"queues\": {\"down\", \"compute\", \"up\", \"optimizer\": {\"busy_ms\", \"share\", "
+         "\"waits_ms\"}}}"},
         {"--json", NULL, ARGUMENT_FLAG, &question.json,
          "print an object, in bytes:\n"
          "{\"host\": {\"current\", \"peak\", \"categories\": {NAME: {\"current\", \"peak\"}}},\n"
@@ -358,9 +357,8 @@ int command_plan(int argc, char **argv)
     };
     const struct command command = {
         "eps plan",
-        "Predicts the memory of training to the byte, what the planner chooses, what a step "
-        "transfers and how long it takes; without daemon, weights, data or device. Exits "
-        "with 1 if training does not fit.",
+        "Predicts what a training run takes: memory to the byte, the planner's choice, transfers and time of a step. "
+        "Needs no daemon, weights, data or device. Exits with 1 if training does not fit.",
         arguments, sizeof arguments / sizeof *arguments};
     const int status = arguments_parse(&command, argc, argv);
 

@@ -164,11 +164,10 @@ int command_report(int argc, char **argv)
         {"RUN", NULL, ARGUMENT_POSITIONAL, &run, "a run's directory; the run may be live"},
         {"--out", "FILE", ARGUMENT_TEXT, &out, "a .svg or .png file; default RUN/report.svg"},
     };
-    const struct command command = {
-        "eps report",
-        "Plots a run with gnuplot: training and held-out loss, tokens/s, memory by category of the host and of the "
-        "device that uses most.",
-        arguments, sizeof arguments / sizeof *arguments};
+    const struct command command = {"eps report",
+                                    "Plots a run with gnuplot: training and held-out loss, tokens/s, and memory by "
+                                    "category of the host and of the device that uses most.",
+                                    arguments, sizeof arguments / sizeof *arguments};
     int status = arguments_parse(&command, argc, argv);
 
     if (status >= 0)

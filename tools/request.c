@@ -11,7 +11,7 @@ int request_command(int argc, char **argv, const struct request *request)
     bool json = false;
     const struct argument arguments[] = {
         {"ADDRESS", NULL, ARGUMENT_POSITIONAL, &address,
-         "the daemon's name or directory, or its run's --out; default: your only one"},
+         "the daemon's name or directory, or its run's --out; default: your only daemon"},
         {"--json", NULL, ARGUMENT_FLAG, &json, request->json},
     };
     const struct command command = {request->name, request->text, arguments, sizeof arguments / sizeof *arguments};

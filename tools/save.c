@@ -42,8 +42,8 @@ int command_save(int argc, char **argv)
 {
     static const struct request request = {
         "eps save",
-        "Writes a checkpoint of the live run to its output directory, while training goes on, and prints its path when "
-        "it is complete. Ctrl-C stops waiting, not the save.",
+        "Saves a checkpoint of the live run to its output directory while training goes on, and prints its path when "
+        "it is complete. Ctrl-C ends the wait, not the save.",
         "print an object with step and path",
         save,
     };

@@ -92,13 +92,12 @@ int command_status(int argc, char **argv)
 {
     static const struct live_view view = {
         "eps status",
-        "Shows what a live daemon is doing; a running eps train has one. Several are listed, a line each: name, state, "
-        "step, model, pid, output directory.",
-        "print an object with state, step, n_steps, model, parameters, workers, optimizer_threads, pid, uid (whose "
-        "job), loss (null "
-        "before "
-        "the first step), precision and commit (null without a job), saving, saved_step, trouble, out (null where "
-        "there is none) and address; of several daemons {\"daemons\": [...]}. With --watch an object a line",
+        "Shows what a live daemon is doing; a running eps train has one. Lists several daemons, one line each: name, "
+        "state, step, model, pid, output directory.",
+        "print an object with state, step, n_steps, model, parameters, workers, optimizer_threads, pid, uid (the job's "
+        "user), loss (null before the first step), precision and commit (null without a job), saving, saved_step, "
+        "trouble, out (null if there is none) and address; several daemons: {\"daemons\": [...]}. With --watch one "
+        "object per line",
         print,
         print_line,
         to_json,

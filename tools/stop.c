@@ -49,7 +49,7 @@ int command_stop(int argc, char **argv)
     static const struct request request = {
         "eps stop",
         "Ends a live daemon: its run saves and ends, then daemon and workers end. A second eps stop ends them at once. "
-        "Returns when the daemon is gone; Ctrl-C stops waiting, not the shutdown.",
+        "Returns when the daemon is gone; Ctrl-C ends the wait, not the shutdown.",
         "print an object with address and stopped, at the end",
         stop,
     };

@@ -307,13 +307,13 @@ int command_top(int argc, char **argv)
     bool once = false;
     const struct argument arguments[] = {
         {"ADDRESS", NULL, ARGUMENT_POSITIONAL, &address,
-         "the daemon's name or directory, or its run's --out; default: your only one"},
-        {"--once", NULL, ARGUMENT_FLAG, &once, "print one screen and end; in a pipe it has 80 x 24 characters"},
+         "the daemon's name or directory, or its run's --out; default: your only daemon"},
+        {"--once", NULL, ARGUMENT_FLAG, &once, "print one screen and exit; in a pipe it has 80 x 24 characters"},
     };
     const struct command command = {
         "eps top",
-        "Shows a live run on the whole screen, twice a second: step and loss, each worker's position, transfer rates "
-        "and memory, host memory, and a map of all units. q or Ctrl-C ends it; the run goes on.",
+        "Shows a live run on the full screen, updated twice a second: step and loss; each worker's position, transfer "
+        "rates and memory; host memory; a map of all units. q or Ctrl-C quits; the run goes on.",
         arguments, sizeof arguments / sizeof *arguments};
     struct top top = {.utf8 = strcmp(nl_langinfo(CODESET), "UTF-8") == 0};
     int status = arguments_parse(&command, argc, argv);

@@ -153,127 +153,124 @@ int command_train(int argc, char **argv)
     const struct argument arguments[] = {
         {"Model and data", .kind = ARGUMENT_HEADING},
         {"--model", "DIR|config.json|PRESET", ARGUMENT_TEXT, &options.model,
-         "a directory with config.json and *.safetensors; or fresh random weights, from a config.json alone or a "
-         "preset: text-small, text-medium, text-large (which learn a tokenizer from the text), byte-small, "
-         "byte-medium, "
+         "a directory with config.json and *.safetensors; or, for fresh random weights, a config.json alone or a "
+         "preset: text-small, text-medium, text-large (learn a tokenizer from the text), byte-small, byte-medium, "
          "byte-large, gpt2, gpt2-medium, gpt2-large, gpt2-xl (on text with a vocabulary of 256 bytes). Default: a "
-         "preset that suits the data and the memory, with a batch, steps, learning rate and betas that suit it, all of "
-         "which are printed"},
+         "preset that fits the data and the memory, with its own batch, steps, learning rate and betas, which are "
+         "printed"},
         {"--data", "FILE...", ARGUMENT_TEXTS, &data,
-         "training data, files, directories and patterns, joined to one stream of tokens: UTF-8 text, by the model's "
-         "tokenizer (with a vocabulary of 256, a byte is a token); .jsonl (text, prompt and completion, or messages); "
-         ".bin (16-bit ids; 32-bit for vocabularies over 65536); .npy (1 dimension of integers); each also .gz and "
-         ".zst. - is standard input"},
+         "training data: files, directories and patterns, joined into one stream of tokens. UTF-8 text, tokenised by "
+         "the model's tokenizer (one byte a token with a vocabulary of 256); .jsonl (text, prompt and completion, or "
+         "messages); .bin (16-bit ids; 32-bit for vocabularies over 65536); .npy (one dimension of integers); each "
+         "also as .gz or .zst. - is standard input"},
         {"--eval-data", "FILE", ARGUMENT_TEXT, &options.eval_data,
-         "held-out data, in the same forms; default: the last hundredth of the data"},
+         "held-out data, in the same formats; default: the last 1 % of the data"},
         {"--separator", "none|eos", ARGUMENT_CHOICE, &separator,
-         "what stands between files of text and between texts of .jsonl: eos is the tokenizer's end-of-text token, the "
-         "default where it has one"},
+         "what separates files of text and texts in .jsonl: eos is the tokenizer's end-of-text token, the default if "
+         "it has one"},
         {"--out", "DIR", ARGUMENT_TEXT, &options.out,
-         "run directory for metrics.jsonl, log, step-N/, latest and best; default runs/MODEL-TIME, or that of "
-         "--resume"},
+         "run directory for metrics.jsonl, log, step-N/, latest and best; default: runs/MODEL-TIME, or the directory "
+         "of --resume"},
         {"Checkpoints", .kind = ARGUMENT_HEADING},
         {"--resume", "DIR", ARGUMENT_TEXT, &options.resume,
-         "continue from a run's newest checkpoint, or from the step-N named, bit for bit as if it had never stopped. "
-         "Options left unset take the stored values. Others must equal them, except --steps, --epochs, --microbatch, "
-         "--out and the groups Checkpoints, Measuring and Machine, and what --change names. With --out, a new run "
-         "begins there"},
+         "continue from a run's newest checkpoint, or from the given step-N, bit for bit as if it had never stopped. "
+         "Options left unset take the stored values. Other values are refused, except for --steps, --epochs, "
+         "--microbatch, --out, the groups Checkpoints, Measuring and Machine, and the options that --change names. "
+         "With --out, a new run begins from the checkpoint"},
         {"--change", "NAME,...", ARGUMENT_TEXT, &options.change,
-         "with --resume: take the new value of these options, as in --change lr,batch --lr 1e-4 --batch 32. NAME is "
+         "with --resume: these options take their new values, as in --change lr,batch --lr 1e-4 --batch 32. NAME is "
          "batch, lr, min-lr, schedule, warmup, weight-decay, clip-norm or clip-update. The optimizer's moments are "
-         "kept, "
-         "the data go on with the next sequence, and checkpoints record the change"},
+         "kept, the data continue with the next sequence, and checkpoints record the change"},
         {"--save-every", "N", ARGUMENT_NUMBER, &options.save_every,
-         "save a checkpoint every N steps, while training goes on; 0: only at the end, and not when interrupted; "
-         "default: a tenth of the steps"},
-        {"--keep", "N", ARGUMENT_NUMBER, &keep, "keep the newest N checkpoints, and the best; 0: all; default 2"},
+         "save a checkpoint every N steps while training goes on; 0: at the end only, not on interrupts; default: a "
+         "tenth of the steps"},
+        {"--keep", "N", ARGUMENT_NUMBER, &keep, "keep the newest N checkpoints and the best one; 0: all; default 2"},
         {"Length and batch", .kind = ARGUMENT_HEADING},
-        {"--steps", "N", ARGUMENT_LONG, &options.steps, "optimizer steps; default: what --epochs takes, rounded up"},
+        {"--steps", "N", ARGUMENT_LONG, &options.steps,
+         "optimizer steps; default: as many as --epochs takes, rounded up"},
         {"--epochs", "X", ARGUMENT_REAL, &options.epochs,
-         "passes over the data; default 1; for a preset up to 10, as 1500 steps take (750 of a text preset)"},
+         "passes over the data; default 1; for a preset as many as 1500 steps take (750 for a text preset), at most "
+         "10"},
         {"--batch", "N", ARGUMENT_COUNT, &options.batch,
-         "sequences per optimizer step, a multiple of --parts; default: about 16 Ki tokens; for a preset a 1500th of "
-         "the data (a 750th for a text one), 1 Ki (2 Ki) to 16 Ki tokens"},
+         "sequences per optimizer step, a multiple of --parts; default: about 16 Ki tokens; for a preset 1/1500 of the "
+         "data, from 1 Ki to 16 Ki tokens (text preset: 1/750, from 2 Ki)"},
         {"--seq", "N", ARGUMENT_COUNT, &options.seq,
          "tokens per sequence; default: the model's positions, at most 1024"},
         {"--microbatch", "N|auto", ARGUMENT_AUTO, &options.microbatch,
-         "sequences that a device computes at once (micro-batch); gradient accumulation makes up the rest of the "
-         "batch. Default auto: the fastest that fits"},
+         "sequences that a device computes at once (micro-batch); gradient accumulation covers the rest of the batch. "
+         "Default auto: the fastest that fits"},
         {"--parts", "N", ARGUMENT_COUNT, &options.parts,
-         "split the batch into N parts, which are shared out among the workers; default: the number of workers"},
+         "split the batch into N parts, which are distributed to the workers; default: the number of workers"},
         {"Optimizer", .kind = ARGUMENT_HEADING},
         {"--lr", "X", ARGUMENT_REAL, &options.lr,
-         "peak learning rate; default 3e-4 for fresh weights, else 2e-5; 3e-3 for the preset text-small, 2e-3 for "
+         "peak learning rate; default 3e-4 for fresh weights, else 2e-5; presets: 3e-3 for text-small, 2e-3 for "
          "byte-small, 1e-3 for the medium ones"},
-        {"--min-lr", "X", ARGUMENT_REAL, &options.min_lr, "learning rate at the end; default: a tenth of --lr"},
+        {"--min-lr", "X", ARGUMENT_REAL, &options.min_lr, "final learning rate; default: a tenth of --lr"},
         {"--schedule", "cosine|linear|constant", ARGUMENT_CHOICE, &schedule,
-         "how the learning rate decays; default cosine"},
+         "learning rate schedule after warm-up; default cosine"},
         {"--warmup", "N", ARGUMENT_NUMBER, &options.warmup,
-         "steps of linear warm-up; default: 3 % of the steps; for a preset at least 45, or "
-         "30 % of a run of fewer than 150"},
+         "steps of linear warm-up; default: 3 % of the steps; for a preset at least 45, but at most 30 %"},
         {"--weight-decay", "X", ARGUMENT_REAL, &options.weight_decay,
-         "decoupled weight decay, not of biases and norms; default 0.01"},
+         "decoupled weight decay, except on biases and norms; default 0.01"},
         {"--betas", "A,B", ARGUMENT_PAIR, betas,
          "decay rates of Adam's moments; default 0.9,0.999; for a preset 0.9,0.99"},
         {"--epsilon", "X", ARGUMENT_REAL, &options.epsilon, "Adam's epsilon; default 1e-8"},
         {"--optimizer", "adama|adamw", ARGUMENT_CHOICE, &optimizer,
          "AdamA squares each part's gradient, AdamW the sum of all; default adamw. With one part they are the same"},
         {"--clip-norm", "X", ARGUMENT_REAL, &options.clip_norm,
-         "clip the gradient to this global norm; turns --commit fenced on"},
+         "clip the gradient to this global norm; implies --commit fenced"},
         {"--clip-update", "X", ARGUMENT_REAL, &options.clip_update,
-         "clip each tensor's update to this root mean square, before the learning rate (Adafactor's clipping); of a "
-         "tensor that is cut into units, each piece. Takes no memory"},
+         "clip each tensor's update to this root mean square, before the learning rate (Adafactor's clipping); a "
+         "tensor split into units is clipped unit by unit. Takes no memory"},
         {"--commit", "eager|fenced", ARGUMENT_CHOICE, &commit,
-         "eager updates each unit as soon as its gradient is complete. fenced updates after all gradients are in, and "
-         "skips a step that is not finite: 4 more bytes of host memory a parameter, and AdamW where there are several "
-         "--parts. Default eager"},
+         "eager updates each unit as soon as its gradient is complete. fenced updates after all gradients are "
+         "complete, and skips the step if one is not finite; it takes 4 more bytes of host memory per parameter and, "
+         "with several --parts, requires adamw. Default eager"},
         {"Numbers", .kind = ARGUMENT_HEADING},
         {"--precision", "fp32|bf16", ARGUMENT_CHOICE, &precision,
          "type of weights and activations on the device; sums, losses and the optimizer's master weights stay fp32. "
-         "Default fp32, on CUDA bf16"},
+         "Default fp32; bf16 on CUDA"},
         {"--moments", "fp32|bf16", ARGUMENT_CHOICE, &moments,
-         "type of the optimizer's moments in host memory: 8 bytes a parameter, or 4; default fp32"},
+         "type of the optimizer's moments in host memory: 8 or 4 bytes per parameter; default fp32"},
         {"--grad-dtype", "fp32|bf16", ARGUMENT_CHOICE, &grad_dtype,
-         "type of gradients on their way to the host, where they are summed in fp32; default fp32"},
+         "type of gradients in transfer to the host, which sums them in fp32; default fp32"},
         {"Order and chance", .kind = ARGUMENT_HEADING},
         {"--order", "shuffled|sequential", ARGUMENT_CHOICE, &order, "order of the sequences; default shuffled"},
-        {"--seed", "N", ARGUMENT_NUMBER, &options.seed, "seed of fresh weights, order and dropout; default 0"},
+        {"--seed", "N", ARGUMENT_NUMBER, &options.seed, "seed for fresh weights, order and dropout; default 0"},
         {"--deterministic", NULL, ARGUMENT_FLAG, &options.deterministic,
-         "give the same bits whatever the number of workers"},
+         "give the same bits for any number of workers"},
         {"Measuring", .kind = ARGUMENT_HEADING},
         {"--eval-every", "N", ARGUMENT_LONG, &options.eval_every,
-         "measure the held-out loss every N steps and before the first; after the last step it is measured anyway. "
-         "The checkpoint with the lowest is kept as DIR/best"},
+         "measure the held-out loss every N steps and before the first; it is always measured after the last. The "
+         "checkpoint with the lowest loss is kept as DIR/best"},
         {"--eval-tokens", "N", ARGUMENT_NUMBER, &options.eval_tokens,
-         "tokens of each evaluation, spread over the held-out data; 0: all of it; default 65536"},
+         "tokens per evaluation, spread over the held-out data; 0: all; default 65536"},
         {"--patience", "N", ARGUMENT_COUNT, &options.patience,
-         "early stopping: end after N evaluations in a row that are no better than the best before"},
+         "early stopping: end after N evaluations in a row without a new best"},
         {"--trace", "FILE", ARGUMENT_TEXT, &options.trace,
          "write a timeline of all threads to a new file, for chrome://tracing or ui.perfetto.dev"},
         {"Machine", .kind = ARGUMENT_HEADING},
         {"--device", "auto|cpu|cuda[:N]", ARGUMENT_TEXT, &options.device,
-         "cuda is the first CUDA device, with --workers the first ones; cuda:1 is the second. Default auto: CUDA if "
-         "there is one, else the CPU"},
+         "cuda is the first CUDA device; with --workers N it is the first N devices; cuda:1 is the second device. "
+         "Default auto: CUDA if there is one, else the CPU"},
         {"--device-mem", "BYTES", ARGUMENT_BYTES, &options.device_mem,
-         "hard cap on each worker's memory, as in 2GiB or 512M (K, M, G are powers of 1024). The planner fits training "
-         "into it by micro-batches, activation checkpointing (recomputation) and host memory. Default: 7/8 of free "
+         "hard cap on each worker's memory, as in 2GiB or 512M (K, M, G are powers of 1024). To stay below it, the "
+         "planner uses micro-batches, activation checkpointing (recomputation) and host memory. Default: 7/8 of free "
          "memory, divided by the workers; on CUDA 31/32 of the device's free memory"},
         {"--host-mem", "BYTES", ARGUMENT_BYTES, &options.host_mem,
          "hard cap on host memory for the model, its optimizer and transfer buffers; default: free memory"},
         {"--require-pinned", NULL, ARGUMENT_FLAG, &options.require_pinned,
-         "fail if that memory cannot be locked (ulimit -l); default: a note"},
+         "fail if host memory cannot be locked (ulimit -l); default: print a note"},
         {"--workers", "N", ARGUMENT_COUNT, &options.workers, "worker processes; default 1"},
         {"--connect", "ADDRESS", ARGUMENT_TEXT, &options.connect,
-         "use this daemon (name or directory) and its workers; default: private ones that start and end with the "
-         "run"},
+         "use this daemon (name or directory) and its workers; default: private ones that start and end with the run"},
     };
-    const struct command command = {"eps train",
-                                    "Trains a model. A daemon (epsd) holds it in host memory; workers (eps-worker) "
-                                    "pull it layer by layer. Both are "
-                                    "started privately, unless --connect names a daemon. Ctrl-C, SIGTERM or SIGHUP "
-                                    "finishes the current step, saves "
-                                    "(unless --save-every is 0) and ends; a second Ctrl-C or SIGTERM ends at once.",
-                                    arguments, sizeof arguments / sizeof *arguments};
+    const struct command command = {
+        "eps train",
+        "Trains a model. A daemon (epsd) holds it in host memory; workers (eps-worker) pull it layer by layer. Both "
+        "start and end with the command, unless --connect names a daemon. Ctrl-C, SIGTERM or SIGHUP finishes the "
+        "current step, saves (unless --save-every is 0) and ends; a second Ctrl-C or SIGTERM ends at once.",
+        arguments, sizeof arguments / sizeof *arguments};
     int status = arguments_parse(&command, argc, argv);
 
     if (status < 0) {

@@ -37,13 +37,13 @@ int command_verify(int argc, char **argv)
     bool json = false;
     const struct argument arguments[] = {
         {"DIR", NULL, ARGUMENT_POSITIONAL, &directory,
-         "a checkpoint (step-N), or a run's directory: all of its checkpoints"},
+         "a checkpoint (step-N), or a run's directory with all its checkpoints"},
         {"--json", NULL, ARGUMENT_FLAG, &json,
          "print a list of objects with path, step, whole, and why (null if it is whole)"},
     };
     const struct command command = {"eps verify",
-                                    "Compares every byte of checkpoints with their checksums. The exit status is 1 "
-                                    "if one is damaged. A checkpoint that is being written is skipped.",
+                                    "Verifies every byte of checkpoints against their checksums. Exits with 1 if one "
+                                    "is damaged. Skips a checkpoint that is being written.",
                                     arguments, sizeof arguments / sizeof *arguments};
     struct eps_error error;
     int status = arguments_parse(&command, argc, argv);
