@@ -111,6 +111,68 @@ struct device_attention_cached {
     void *scratch; /* scratch_bytes() of n_tokens tokens in 1 row */
 };
 
+/* Normalisation of m rows of n values: y = (x - mean) / sqrt(variance + epsilon) * weight + bias. Ba, Kiros & Hinton,
+ * arXiv:1607.06450. */
+struct device_norm {
+    size_t m, n;
+    float epsilon;          /* forward */
+    const void *x;          /* (m, n), read by both directions */
+    const void *weight;     /* (n), read by both */
+    const void *bias;       /* (n), forward */
+    void *y;                /* (m, n), written forward */
+    float *statistics;      /* (m, 2), mean and 1/deviation: written forward, read backward */
+    const void *y_gradient; /* (m, n), backward */
+    void *x_gradient;       /* (m, n), written backward, or added to; may be y_gradient if not accumulating */
+    bool accumulate;        /* x_gradient += */
+    float *weight_gradient; /* (n), backward, += */
+    float *bias_gradient;   /* (n), backward, += */
+};
+
+/* y = x + dropout(h), or dropout(h) without x. Element of a row: token*n + column. A product with a mask is its own
+ * gradient: dropout's backward is this without x, of the gradient of y. */
+struct device_dropout_add {
+    size_t n_rows, n_tokens, n;
+    const void *x; /* (n_rows*n_tokens, n), or NULL */
+    const void *h; /* the same shape */
+    void *y;       /* the same shape; may be x or h */
+    struct device_dropout dropout;
+};
+
+/* Rows of a table, by ids: those of labels first .. first+n_table-1. Rows whose id is another stay as they are. */
+struct device_embed {
+    size_t m, n;
+    uint32_t first, n_table;
+    const uint32_t *ids; /* (m) */
+    const void *table;   /* (n_table, n), forward; may be host memory, lent or not, and is then borrowed until done */
+    void *y;             /* (m, n), forward: row i = table row ids[i]-first, */
+    bool accumulate;     /* or += */
+    const void *y_gradient; /* (m, n), backward */
+    float *table_gradient;  /* (n_table, n), backward: row ids[i]-first += y_gradient row i, in order of i */
+};
+
+/* y row r*n_tokens+t += table row t. */
+struct device_position {
+    size_t n_rows, n_tokens, n;
+    const void *table;      /* (n_tokens, n), forward; wherever that of struct device_embed may be */
+    void *y;                /* (n_rows*n_tokens, n), forward, += */
+    const void *y_gradient; /* the same shape, backward */
+    float *table_gradient;  /* (n_tokens, n), backward: row t += the sum over rows r, in order */
+};
+
+/* Softmax and cross entropy over a vocabulary that comes in chunks: the logits here are those of labels
+ * first .. first+n-1. A logit that is not finite upwards (NaN, infinity) makes the loss a NaN. Elements from n up to the
+ * stride are of the row, of any content, and count for nothing. */
+struct device_cross_entropy {
+    size_t m, n, logits_stride;
+    uint32_t first;
+    bool start;             /* log_sum_exp: this is the rows' first chunk */
+    float *logits;          /* (m, n), read by log_sum_exp; cross_entropy_gradient puts their gradient in their place */
+    const uint32_t *labels; /* (m); rows whose label is MESSAGE_NO_LABEL's value (UINT32_MAX) count for nothing */
+    float *
+        running; /* (m, 3): maximum, sum of exp(logit - maximum), logit of the label; written by log_sum_exp, then read */
+    float scale; /* cross_entropy_gradient */
+};
+
 struct device_ops {
     const char *name; /* "cpu", "cuda": as given to --device and shown in logs */
 
@@ -169,15 +231,8 @@ struct device_ops {
     /* sum (n) += sum over the m rows of x (m, n). */
     void (*reduce_rows)(struct device *dev, float *sum, const void *x, size_t m, size_t n);
 
-    /* y = (x - mean) / sqrt(variance + epsilon) * weight + bias, row by row; all (m, n). statistics (m, 2): mean and
-     * 1/deviation, kept for backward. Ba, Kiros & Hinton, arXiv:1607.06450. */
-    void (*norm)(struct device *dev, void *y, float *statistics, const void *x, const void *weight, const void *bias,
-                 size_t m, size_t n, float epsilon);
-    /* dx = or += (accumulate) the gradient; weight_gradient, bias_gradient (n) += theirs. x and statistics as forward
-     * left them. dx may be dy if not accumulating. */
-    void (*norm_backward)(struct device *dev, void *dx, bool accumulate, float *weight_gradient, float *bias_gradient,
-                          const void *dy, const void *x, const float *statistics, const void *weight, size_t m,
-                          size_t n);
+    void (*norm)(struct device *dev, const struct device_norm *op);
+    void (*norm_backward)(struct device *dev, const struct device_norm *op);
 
     /* Before the first step: chooses, compiles and loads whatever computes attention of op's shape, of its rows or fewer,
      * with its dropout, so that no step does; without qkv_gradient forward alone. way: what its scratch is for. Waits; what
@@ -190,42 +245,21 @@ struct device_ops {
     void (*attention_backward)(struct device *dev, const struct device_attention *op);
     void (*attention_cached)(struct device *dev, const struct device_attention_cached *op);
 
-    /* y = x + dropout(h), all (n_rows*n_tokens, n); y may be x or h; x NULL: y = dropout(h). Element of a row:
-     * token*n + column. */
-    void (*dropout_add)(struct device *dev, void *y, const void *x, const void *h, size_t n_rows, size_t n_tokens,
-                        size_t n, const struct device_dropout *dropout);
-    /* dh = dropout's mask and scale applied to dy; may be in place. */
-    void (*dropout_backward)(struct device *dev, void *dh, const void *dy, size_t n_rows, size_t n_tokens, size_t n,
-                             const struct device_dropout *dropout);
+    void (*dropout_add)(struct device *dev, const struct device_dropout_add *op);
 
-    /* For each i < m whose id lies in [first, first + n_table): y (m, n) row i = or += (accumulate) table (n_table, n)
-     * row ids[i]-first. Other rows stay as they are. The table, and position's, may be host memory, lent or not, and is
-     * then borrowed until done. */
-    void (*embed)(struct device *dev, void *y, bool accumulate, const uint32_t *ids, size_t m, const void *table,
-                  uint32_t first, uint32_t n_table, size_t n);
-    /* table_gradient row ids[i]-first += dy row i, in order of i. */
-    void (*embed_backward)(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const void *dy,
-                           uint32_t first, uint32_t n_table, size_t n);
-    /* y row r*n_tokens+t += table (n_tokens, n) row t; and its gradient: table_gradient row t += sum over rows r, in
-     * order. */
-    void (*position)(struct device *dev, void *y, const void *table, size_t n_rows, size_t n_tokens, size_t n);
-    void (*position_backward)(struct device *dev, float *table_gradient, const void *dy, size_t n_rows, size_t n_tokens,
-                              size_t n);
+    void (*embed)(struct device *dev, const struct device_embed *op);
+    void (*embed_backward)(struct device *dev, const struct device_embed *op);
+    void (*position)(struct device *dev, const struct device_position *op);
+    void (*position_backward)(struct device *dev, const struct device_position *op);
 
-    /* Softmax over a vocabulary that comes in chunks. logits (m, n) are those of labels first .. first+n-1.
-     * running (m, 3): maximum, sum of exp(logit - maximum), logit of the label. `start`: this is the row's first chunk.
-     * Rows whose label is MESSAGE_NO_LABEL's value (UINT32_MAX) take part, and count for nothing. A logit that is not
-     * finite upwards (NaN, infinity) makes the loss a NaN. Elements from n up to the stride are of the row, of any
-     * content, and count for nothing. */
-    void (*log_sum_exp)(struct device *dev, float *running, bool start, const float *logits, size_t logits_stride,
-                        const uint32_t *labels, size_t m, uint32_t first, size_t n);
+    /* The chunk joins what `running` has of the chunks before it. */
+    void (*log_sum_exp)(struct device *dev, const struct device_cross_entropy *op);
     /* loss (m) in double = -log p of the label, from running; 0 without a label. */
     void (*loss)(struct device *dev, double *loss, const float *running, const uint32_t *labels, size_t m);
     /* In the place of the logits their gradient, (softmax - one-hot) * scale, 0 in rows without a label. It is values:
      * row i at the address where row i of the logits was, so its stride in elements is that of the logits times
      * device_wide(type); elements from n up to the logits' stride become 0. */
-    void (*cross_entropy_gradient)(struct device *dev, float *logits, size_t logits_stride, const float *running,
-                                   const uint32_t *labels, size_t m, uint32_t first, size_t n, float scale);
+    void (*cross_entropy_gradient)(struct device *dev, const struct device_cross_entropy *op);
 };
 
 extern const struct device_ops device_cpu, device_cuda; /* device_cuda is in a module: device/find.h */

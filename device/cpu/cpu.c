@@ -243,19 +243,16 @@ static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m,
     dev->kernels->rows->reduce_rows(dev, sum, x, m, n);
 }
 
-static void norm(struct device *dev, void *y, float *statistics, const void *x, const void *weight, const void *bias,
-                 size_t m, size_t n, float epsilon)
+static void norm(struct device *dev, const struct device_norm *op)
 {
     device_count(dev->done);
-    dev->kernels->norm->forward(dev, y, statistics, x, weight, bias, m, n, epsilon);
+    dev->kernels->norm->forward(dev, op);
 }
 
-static void norm_backward(struct device *dev, void *dx, bool accumulate, float *weight_gradient, float *bias_gradient,
-                          const void *dy, const void *x, const float *statistics, const void *weight, size_t m,
-                          size_t n)
+static void norm_backward(struct device *dev, const struct device_norm *op)
 {
     device_count(dev->done);
-    dev->kernels->norm->backward(dev, dx, accumulate, weight_gradient, bias_gradient, dy, x, statistics, weight, m, n);
+    dev->kernels->norm->backward(dev, op);
 }
 
 static void prepare_attention(struct device *dev, const struct device_attention *op, enum plan_attention way,
@@ -281,52 +278,40 @@ static void attention_cached(struct device *dev, const struct device_attention_c
     dev->kernels->attention_cached->forward(dev, op);
 }
 
-static void dropout_add(struct device *dev, void *y, const void *x, const void *h, size_t n_rows, size_t n_tokens,
-                        size_t n, const struct device_dropout *dropout)
+static void dropout_add(struct device *dev, const struct device_dropout_add *op)
 {
     device_count(dev->done);
-    dev->kernels->dropout->add(dev, y, x, h, n_rows, n_tokens, n, dropout);
+    dev->kernels->dropout->add(dev, op);
 }
 
-static void dropout_backward(struct device *dev, void *dh, const void *dy, size_t n_rows, size_t n_tokens, size_t n,
-                             const struct device_dropout *dropout)
+static void embed(struct device *dev, const struct device_embed *op)
 {
     device_count(dev->done);
-    dev->kernels->dropout->add(dev, dh, NULL, dy, n_rows, n_tokens, n, dropout); /* a product is its own gradient */
+    dev->kernels->rows->embed(dev, op);
 }
 
-static void embed(struct device *dev, void *y, bool accumulate, const uint32_t *ids, size_t m, const void *table,
-                  uint32_t first, uint32_t n_table, size_t n)
+static void embed_backward(struct device *dev, const struct device_embed *op)
 {
     device_count(dev->done);
-    dev->kernels->rows->embed(dev, y, accumulate, ids, m, table, first, n_table, n);
+    dev->kernels->rows->embed_backward(dev, op);
 }
 
-static void embed_backward(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const void *dy,
-                           uint32_t first, uint32_t n_table, size_t n)
+static void position(struct device *dev, const struct device_position *op)
 {
     device_count(dev->done);
-    dev->kernels->rows->embed_backward(dev, table_gradient, ids, m, dy, first, n_table, n);
+    dev->kernels->rows->position(dev, op);
 }
 
-static void position(struct device *dev, void *y, const void *table, size_t n_rows, size_t n_tokens, size_t n)
+static void position_backward(struct device *dev, const struct device_position *op)
 {
     device_count(dev->done);
-    dev->kernels->rows->position(dev, y, table, n_rows, n_tokens, n);
+    dev->kernels->rows->position_backward(dev, op);
 }
 
-static void position_backward(struct device *dev, float *table_gradient, const void *dy, size_t n_rows, size_t n_tokens,
-                              size_t n)
+static void log_sum_exp(struct device *dev, const struct device_cross_entropy *op)
 {
     device_count(dev->done);
-    dev->kernels->rows->position_backward(dev, table_gradient, dy, n_rows, n_tokens, n);
-}
-
-static void log_sum_exp(struct device *dev, float *running, bool start, const float *logits, size_t logits_stride,
-                        const uint32_t *labels, size_t m, uint32_t first, size_t n)
-{
-    device_count(dev->done);
-    dev->kernels->softmax->log_sum_exp(dev, running, start, logits, logits_stride, labels, m, first, n);
+    dev->kernels->softmax->log_sum_exp(dev, op);
 }
 
 static void loss(struct device *dev, double *losses, const float *running, const uint32_t *labels, size_t m)
@@ -335,11 +320,10 @@ static void loss(struct device *dev, double *losses, const float *running, const
     dev->kernels->softmax->loss(dev, losses, running, labels, m);
 }
 
-static void cross_entropy_gradient(struct device *dev, float *logits, size_t logits_stride, const float *running,
-                                   const uint32_t *labels, size_t m, uint32_t first, size_t n, float scale)
+static void cross_entropy_gradient(struct device *dev, const struct device_cross_entropy *op)
 {
     device_count(dev->done);
-    dev->kernels->softmax->gradient(dev, logits, logits_stride, running, labels, m, first, n, scale);
+    dev->kernels->softmax->gradient(dev, op);
 }
 
 static void propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out)
@@ -384,7 +368,6 @@ const struct device_ops device_cpu = {
     .attention_backward = attention_backward,
     .attention_cached = attention_cached,
     .dropout_add = dropout_add,
-    .dropout_backward = dropout_backward,
     .embed = embed,
     .embed_backward = embed_backward,
     .position = position,

@@ -28,27 +28,21 @@ struct cpu_row_kernels {
     void (*zero)(struct device *dev, void *x, size_t bytes);
     void (*activate)(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation);
     void (*reduce_rows)(struct device *dev, float *sum, const void *x, size_t m, size_t n);
-    void (*embed)(struct device *dev, void *y, bool accumulate, const uint32_t *ids, size_t m, const void *table,
-                  uint32_t first, uint32_t n_table, size_t n);
-    void (*embed_backward)(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const void *dy,
-                           uint32_t first, uint32_t n_table, size_t n);
-    void (*position)(struct device *dev, void *y, const void *table, size_t n_rows, size_t n_tokens, size_t n);
-    void (*position_backward)(struct device *dev, float *table_gradient, const void *dy, size_t n_rows, size_t n_tokens,
-                              size_t n);
+    void (*embed)(struct device *dev, const struct device_embed *op);
+    void (*embed_backward)(struct device *dev, const struct device_embed *op);
+    void (*position)(struct device *dev, const struct device_position *op);
+    void (*position_backward)(struct device *dev, const struct device_position *op);
     /* Makes a tile of op's c of its sums, `stride` apart: added where beta is 1, after the epilogue. */
     void (*finish)(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums, size_t stride);
 };
 
 struct cpu_norm_kernels {
-    void (*forward)(struct device *dev, void *y, float *statistics, const void *x, const void *weight, const void *bias,
-                    size_t m, size_t n, float epsilon);
-    void (*backward)(struct device *dev, void *dx, bool accumulate, float *weight_gradient, float *bias_gradient,
-                     const void *dy, const void *x, const float *statistics, const void *weight, size_t m, size_t n);
+    void (*forward)(struct device *dev, const struct device_norm *op);
+    void (*backward)(struct device *dev, const struct device_norm *op);
 };
 
 struct cpu_dropout_kernels {
-    void (*add)(struct device *dev, void *y, const void *x, const void *h, size_t n_rows, size_t n_tokens, size_t n,
-                const struct device_dropout *dropout);
+    void (*add)(struct device *dev, const struct device_dropout_add *op);
 };
 
 struct cpu_attention_kernels {
@@ -71,11 +65,9 @@ struct cpu_single_kernels {
 };
 
 struct cpu_softmax_kernels {
-    void (*log_sum_exp)(struct device *dev, float *running, bool start, const float *logits, size_t logits_stride,
-                        const uint32_t *labels, size_t m, uint32_t first, size_t n);
+    void (*log_sum_exp)(struct device *dev, const struct device_cross_entropy *op);
     void (*loss)(struct device *dev, double *loss, const float *running, const uint32_t *labels, size_t m);
-    void (*gradient)(struct device *dev, float *logits, size_t logits_stride, const float *running,
-                     const uint32_t *labels, size_t m, uint32_t first, size_t n, float scale);
+    void (*gradient)(struct device *dev, const struct device_cross_entropy *op);
 };
 
 struct cpu_kernels {

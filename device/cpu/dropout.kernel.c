@@ -23,15 +23,16 @@ static void add_row(value *y, const value *x, const value *h, size_t n)
         memcpy(y, h, n * sizeof *y);
 }
 
-static void add(struct device *dev, void *to, const void *onto, const void *what, size_t n_rows, size_t n_tokens,
-                size_t n, const struct device_dropout *dropout)
+static void add(struct device *dev, const struct device_dropout_add *op)
 {
-    value *y = to;
-    const value *x = onto, *h = what;
+    const struct device_dropout *dropout = &op->dropout;
+    const size_t m = op->n_rows * op->n_tokens, n = op->n;
+    value *y = op->y;
+    const value *x = op->x, *h = op->h;
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n_rows * n_tokens > 1)
-    for (size_t i = 0; i < n_rows * n_tokens; i++) {
-        const uint64_t row = dropout->first_row + i / n_tokens, first = (uint64_t)(i % n_tokens) * n;
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (m > 1)
+    for (size_t i = 0; i < m; i++) {
+        const uint64_t row = dropout->first_row + i / op->n_tokens, first = (uint64_t)(i % op->n_tokens) * n;
         const size_t at = i * n;
 
         if (dropout->p == 0) {

@@ -12,12 +12,6 @@ struct row {
     float mean, inverse; /* of the deviation */
 };
 
-struct sums {
-    float *weight_gradient, *bias_gradient; /* of some columns */
-    const float *statistics;
-    size_t m, n;
-};
-
 enum { COLUMNS = 128 }; /* columns that one thread sums at once: the sums stay in the first-level cache */
 
 static double row_mean(const value *x, size_t n)
@@ -49,20 +43,20 @@ static double row_variance(const value *x, size_t n, double mean)
     return sum / (double)n;
 }
 
-static void forward(struct device *dev, void *to, float *statistics, const void *from, const void *scale,
-                    const void *shift_by, size_t m, size_t n, float epsilon)
+static void forward(struct device *dev, const struct device_norm *op)
 {
-    const value *x = from, *weight = scale, *bias = shift_by;
-    value *y = to;
+    const value *x = op->x, *weight = op->weight, *bias = op->bias;
+    value *y = op->y;
+    const size_t n = op->n;
 
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (m > 1)
-    for (size_t i = 0; i < m; i++) {
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->m > 1)
+    for (size_t i = 0; i < op->m; i++) {
         const value *row = x + i * n;
         const double mean = row_mean(row, n);
-        const float inverse = (float)(1 / sqrt(row_variance(row, n, mean) + (double)epsilon)), shift = (float)mean;
+        const float inverse = (float)(1 / sqrt(row_variance(row, n, mean) + (double)op->epsilon)), shift = (float)mean;
 
-        statistics[2 * i] = shift;
-        statistics[2 * i + 1] = inverse;
+        op->statistics[2 * i] = shift;
+        op->statistics[2 * i + 1] = inverse;
         for (size_t j = 0; j < n; j += VECTOR) {
             vec z = (value_load_n(row + j, n - j) - shift) * inverse;
             value_store_n(y + i * n + j, z * value_load_n(weight + j, n - j) + value_load_n(bias + j, n - j), n - j);
@@ -109,43 +103,41 @@ VECTOR_INLINE void add_double(double *total, vec x)
     memcpy(total + VECTOR / 2, &high, sizeof high);
 }
 
-/* Sums over the rows, in double and in order, of dy and dy z for some columns: those of dy[0 .. width-1]. */
-static void columns_backward(const struct sums *sums, const value *dy, const value *x, size_t width)
+/* Sums over the rows, in double and in order, of dy and dy z for the columns from `first` on. */
+static void columns_backward(const struct device_norm *op, size_t first, size_t width)
 {
+    const value *dy = (const value *)op->y_gradient + first, *x = (const value *)op->x + first;
     double bias[COLUMNS] = {0}, weight[COLUMNS] = {0};
 
-    for (size_t i = 0; i < sums->m; i++) {
-        const float mean = sums->statistics[2 * i], inverse = sums->statistics[2 * i + 1];
+    for (size_t i = 0; i < op->m; i++) {
+        const float mean = op->statistics[2 * i], inverse = op->statistics[2 * i + 1];
         for (size_t j = 0; j < width; j += VECTOR) {
-            vec g = value_load_n(dy + i * sums->n + j, width - j);
-            vec z = (value_load_n(x + i * sums->n + j, width - j) - mean) * inverse;
+            vec g = value_load_n(dy + i * op->n + j, width - j);
+            vec z = (value_load_n(x + i * op->n + j, width - j) - mean) * inverse;
             add_double(bias + j, g);
             add_double(weight + j, g * z);
         }
     }
     for (size_t j = 0; j < width; j++) {
-        sums->bias_gradient[j] = (float)((double)sums->bias_gradient[j] + bias[j]);
-        sums->weight_gradient[j] = (float)((double)sums->weight_gradient[j] + weight[j]);
+        op->bias_gradient[first + j] = (float)((double)op->bias_gradient[first + j] + bias[j]);
+        op->weight_gradient[first + j] = (float)((double)op->weight_gradient[first + j] + weight[j]);
     }
 }
 
-static void backward(struct device *dev, void *to, bool accumulate, float *weight_gradient, float *bias_gradient,
-                     const void *from, const void *input, const float *statistics, const void *weight, size_t m,
-                     size_t n)
+static void backward(struct device *dev, const struct device_norm *op)
 {
-    const value *dy = from, *x = input;
-    value *dx = to;
+    const value *dy = op->y_gradient, *x = op->x;
+    value *dx = op->x_gradient;
+    const size_t n = op->n;
 
     /* First, since dx may be dy. */
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
-    for (size_t j = 0; j < n; j += COLUMNS) {
-        const struct sums sums = {weight_gradient + j, bias_gradient + j, statistics, m, n};
-        columns_backward(&sums, dy + j, x + j, n - j < COLUMNS ? n - j : COLUMNS);
-    }
+    for (size_t j = 0; j < n; j += COLUMNS)
+        columns_backward(op, j, n - j < COLUMNS ? n - j : COLUMNS);
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
-    for (size_t i = 0; i < m; i++) {
-        const struct row row = {x + i * n, weight, n, statistics[2 * i], statistics[2 * i + 1]};
-        row_backward(&row, dx + i * n, accumulate, dy + i * n);
+    for (size_t i = 0; i < op->m; i++) {
+        const struct row row = {x + i * n, op->weight, n, op->statistics[2 * i], op->statistics[2 * i + 1]};
+        row_backward(&row, dx + i * n, op->accumulate, dy + i * n);
     }
 }
 

@@ -59,48 +59,60 @@ static void add_to_sums(float *sum, const value *x, size_t n)
         vec_store_n(sum + i, vec_load_n(sum + i, n - i, 0) + value_load_n(x + i, n - i), n - i);
 }
 
-static void embed(struct device *dev, void *y, bool accumulate, const uint32_t *ids, size_t m, const void *table,
-                  uint32_t first, uint32_t n_table, size_t n)
+/* The table's row of an id; n_table: it has none. */
+static size_t table_row(const struct device_embed *op, uint32_t id)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (m > 1)
-    for (size_t i = 0; i < m; i++) {
-        if (ids[i] < first || ids[i] - first >= n_table)
+    return id >= op->first && id - op->first < op->n_table ? id - op->first : op->n_table;
+}
+
+static void embed(struct device *dev, const struct device_embed *op)
+{
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->m > 1)
+    for (size_t i = 0; i < op->m; i++) {
+        const size_t row = table_row(op, op->ids[i]);
+        if (row == op->n_table)
             continue;
-        const value *from = (const value *)table + (size_t)(ids[i] - first) * n;
-        value *to = (value *)y + i * n;
-        if (accumulate)
-            add_row(to, from, n);
+        const value *from = (const value *)op->table + row * op->n;
+        value *to = (value *)op->y + i * op->n;
+        if (op->accumulate)
+            add_row(to, from, op->n);
         else
-            memcpy(to, from, n * sizeof *to);
+            memcpy(to, from, op->n * sizeof *to);
     }
 }
 
 /* Threads share the columns, so that every row of the table gets its additions in order of i. */
-static void embed_backward(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const void *dy,
-                           uint32_t first, uint32_t n_table, size_t n)
+static void embed_backward(struct device *dev, const struct device_embed *op)
 {
+    const value *dy = op->y_gradient;
+
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
-    for (size_t j = 0; j < n; j += COLUMNS)
-        for (size_t i = 0; i < m; i++)
-            if (ids[i] >= first && ids[i] - first < n_table)
-                add_to_sums(table_gradient + (size_t)(ids[i] - first) * n + j, (const value *)dy + i * n + j,
-                            cpu_smaller(COLUMNS, n - j));
+    for (size_t j = 0; j < op->n; j += COLUMNS)
+        for (size_t i = 0; i < op->m; i++) {
+            const size_t row = table_row(op, op->ids[i]);
+            if (row < op->n_table)
+                add_to_sums(op->table_gradient + row * op->n + j, dy + i * op->n + j, cpu_smaller(COLUMNS, op->n - j));
+        }
 }
 
-static void position(struct device *dev, void *y, const void *table, size_t n_rows, size_t n_tokens, size_t n)
+static void position(struct device *dev, const struct device_position *op)
 {
-#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n_rows * n_tokens > 1)
-    for (size_t i = 0; i < n_rows * n_tokens; i++)
-        add_row((value *)y + i * n, (const value *)table + i % n_tokens * n, n);
+    const size_t m = op->n_rows * op->n_tokens;
+
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (m > 1)
+    for (size_t i = 0; i < m; i++)
+        add_row((value *)op->y + i * op->n, (const value *)op->table + i % op->n_tokens * op->n, op->n);
 }
 
-static void position_backward(struct device *dev, float *table_gradient, const void *dy, size_t n_rows, size_t n_tokens,
-                              size_t n)
+static void position_backward(struct device *dev, const struct device_position *op)
 {
+    const value *dy = op->y_gradient;
+    const size_t n = op->n;
+
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
-    for (size_t t = 0; t < n_tokens; t++)
+    for (size_t t = 0; t < op->n_tokens; t++)
         for (size_t j = 0; j < n; j += COLUMNS)
-            sum_rows(table_gradient + t * n + j, (const value *)dy + t * n + j, n_tokens * n, n_rows,
+            sum_rows(op->table_gradient + t * n + j, dy + t * n + j, op->n_tokens * n, op->n_rows,
                      cpu_smaller(COLUMNS, n - j));
 }
 

@@ -31,16 +31,17 @@ static double row_sum(const float *x, size_t n, float max)
     return sum;
 }
 
-static void log_sum_exp(struct device *dev, float *running, bool start, const float *logits, size_t logits_stride,
-                        const uint32_t *labels, size_t m, uint32_t first, size_t n)
+static void log_sum_exp(struct device *dev, const struct device_cross_entropy *op)
 {
+    const size_t n = op->n;
+
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
-    for (size_t i = 0; i < m; i++) {
-        const float *row = logits + i * logits_stride;
-        float *state = running + 3 * i;
+    for (size_t i = 0; i < op->m; i++) {
+        const float *row = op->logits + i * op->logits_stride;
+        float *state = op->running + 3 * i;
         float max = row_max(row, n);
 
-        if (start) {
+        if (op->start) {
             state[0] = max;
             state[1] = (float)row_sum(row, n, max);
             state[2] = 0;
@@ -49,8 +50,8 @@ static void log_sum_exp(struct device *dev, float *running, bool start, const fl
             state[1] = (float)((double)state[1] * exp((double)state[0] - (double)max) + row_sum(row, n, max));
             state[0] = max;
         }
-        if (labels[i] >= first && labels[i] - first < n)
-            state[2] = row[labels[i] - first];
+        if (op->labels[i] >= op->first && op->labels[i] - op->first < n)
+            state[2] = row[op->labels[i] - op->first];
     }
 }
 
@@ -81,19 +82,18 @@ static void gradient_row(value *to, const float *logits, const float running[3],
     }
 }
 
-static void gradient(struct device *dev, float *logits, size_t logits_stride, const float *running,
-                     const uint32_t *labels, size_t m, uint32_t first, size_t n, float scale)
+static void gradient(struct device *dev, const struct device_cross_entropy *op)
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
-    for (size_t i = 0; i < m; i++) {
-        const float *row = logits + i * logits_stride;
-        value *to = (value *)logits + i * logits_stride * (sizeof(float) / sizeof(value));
+    for (size_t i = 0; i < op->m; i++) {
+        const float *row = op->logits + i * op->logits_stride;
+        value *to = (value *)op->logits + i * op->logits_stride * (sizeof(float) / sizeof(value));
 
-        if (labels[i] == UINT32_MAX)
-            memset(to, 0, n * sizeof *to);
+        if (op->labels[i] == UINT32_MAX)
+            memset(to, 0, op->n * sizeof *to);
         else
-            gradient_row(to, row, running + 3 * i, n, labels[i] - first, scale);
-        memset(to + n, 0, (logits_stride - n) * sizeof *to);
+            gradient_row(to, row, op->running + 3 * i, op->n, op->labels[i] - op->first, op->scale);
+        memset(to + op->n, 0, (op->logits_stride - op->n) * sizeof *to);
     }
 }
 

@@ -166,18 +166,14 @@ static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m,
     cuda_note(dev, cuda_reduce_rows(&dev->queue, sum, x, m, n));
 }
 
-static void norm(struct device *dev, void *y, float *statistics, const void *x, const void *weight, const void *bias,
-                 size_t m, size_t n, float epsilon)
+static void norm(struct device *dev, const struct device_norm *op)
 {
-    cuda_note(dev, cuda_norm(&dev->queue, y, statistics, x, weight, bias, m, n, epsilon));
+    cuda_note(dev, cuda_norm(&dev->queue, op));
 }
 
-static void norm_backward(struct device *dev, void *dx, bool accumulate, float *weight_gradient, float *bias_gradient,
-                          const void *dy, const void *x, const float *statistics, const void *weight, size_t m,
-                          size_t n)
+static void norm_backward(struct device *dev, const struct device_norm *op)
 {
-    cuda_note(dev, cuda_norm_backward(&dev->queue, dx, accumulate, weight_gradient, bias_gradient, dy, x, statistics,
-                                      weight, m, n));
+    cuda_note(dev, cuda_norm_backward(&dev->queue, op));
 }
 
 static void attention(struct device *dev, const struct device_attention *op)
@@ -197,16 +193,9 @@ static void attention_cached(struct device *dev, const struct device_attention_c
     cuda_note(dev, cuda_attention_cached(&dev->queue, op));
 }
 
-static void dropout_add(struct device *dev, void *y, const void *x, const void *h, size_t n_rows, size_t n_tokens,
-                        size_t n, const struct device_dropout *dropout)
+static void dropout_add(struct device *dev, const struct device_dropout_add *op)
 {
-    cuda_note(dev, cuda_dropout_add(&dev->queue, y, x, h, n_rows, n_tokens, n, dropout));
-}
-
-static void dropout_backward(struct device *dev, void *dh, const void *dy, size_t n_rows, size_t n_tokens, size_t n,
-                             const struct device_dropout *dropout)
-{
-    dropout_add(dev, dh, NULL, dy, n_rows, n_tokens, n, dropout); /* a product is its own gradient */
+    cuda_note(dev, cuda_dropout_add(&dev->queue, op));
 }
 
 /* Rows of n values that come by way of the workspace at a time. */
@@ -218,56 +207,58 @@ static size_t rows_fetched(const struct device *dev, size_t n)
     return rows;
 }
 
-static void embed(struct device *dev, void *y, bool accumulate, const uint32_t *ids, size_t m, const void *table,
-                  uint32_t first, uint32_t n_table, size_t n)
+static void embed(struct device *dev, const struct device_embed *op)
 {
-    const void *reached = cuda_reach(dev, table, n_table * n * number_bytes(dev->type));
+    const size_t row_bytes = op->n * number_bytes(dev->type);
+    struct device_embed piece = *op;
 
-    if (reached) {
-        cuda_note(dev, cuda_embed(&dev->queue, y, accumulate, ids, m, reached, first, n_table, n));
+    piece.table = cuda_reach(dev, op->table, op->n_table * row_bytes);
+    if (piece.table) {
+        cuda_note(dev, cuda_embed(&dev->queue, &piece));
         return;
     }
-    const size_t most = rows_fetched(dev, n);
-    for (size_t at = 0; at < n_table; at += most) {
-        const size_t here = n_table - at < most ? n_table - at : most;
-        cuda_fetch(dev, device_element(dev->type, table, at * n), here * n * number_bytes(dev->type));
-        cuda_note(dev, cuda_embed(&dev->queue, y, accumulate, ids, m, dev->workspace, first + (uint32_t)at,
-                                  (uint32_t)here, n));
+    const size_t most = rows_fetched(dev, op->n);
+    piece.table = dev->workspace;
+    for (size_t at = 0; at < op->n_table; at += most) {
+        const size_t here = op->n_table - at < most ? op->n_table - at : most;
+        cuda_fetch(dev, (const char *)op->table + at * row_bytes, here * row_bytes);
+        piece.first = op->first + (uint32_t)at, piece.n_table = (uint32_t)here;
+        cuda_note(dev, cuda_embed(&dev->queue, &piece));
     }
 }
 
-static void embed_backward(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const void *dy,
-                           uint32_t first, uint32_t n_table, size_t n)
+static void embed_backward(struct device *dev, const struct device_embed *op)
 {
-    cuda_note(dev, cuda_embed_backward(&dev->queue, table_gradient, ids, m, dy, first, n_table, n));
+    cuda_note(dev, cuda_embed_backward(&dev->queue, op));
 }
 
-static void position(struct device *dev, void *y, const void *table, size_t n_rows, size_t n_tokens, size_t n)
+static void position(struct device *dev, const struct device_position *op)
 {
-    const void *reached = cuda_reach(dev, table, n_tokens * n * number_bytes(dev->type));
+    const size_t row_bytes = op->n * number_bytes(dev->type);
+    struct device_position piece = *op;
 
-    if (reached) {
-        cuda_note(dev, cuda_position(&dev->queue, y, reached, n_rows, n_tokens, 0, n_tokens, n));
+    piece.table = cuda_reach(dev, op->table, op->n_tokens * row_bytes);
+    if (piece.table) {
+        cuda_note(dev, cuda_position(&dev->queue, &piece, 0, op->n_tokens));
         return;
     }
-    const size_t most = rows_fetched(dev, n);
-    for (size_t at = 0; at < n_tokens; at += most) {
-        const size_t here = n_tokens - at < most ? n_tokens - at : most;
-        cuda_fetch(dev, device_element(dev->type, table, at * n), here * n * number_bytes(dev->type));
-        cuda_note(dev, cuda_position(&dev->queue, y, dev->workspace, n_rows, n_tokens, at, here, n));
+    const size_t most = rows_fetched(dev, op->n);
+    piece.table = dev->workspace;
+    for (size_t at = 0; at < op->n_tokens; at += most) {
+        const size_t here = op->n_tokens - at < most ? op->n_tokens - at : most;
+        cuda_fetch(dev, (const char *)op->table + at * row_bytes, here * row_bytes);
+        cuda_note(dev, cuda_position(&dev->queue, &piece, at, here));
     }
 }
 
-static void position_backward(struct device *dev, float *table_gradient, const void *dy, size_t n_rows, size_t n_tokens,
-                              size_t n)
+static void position_backward(struct device *dev, const struct device_position *op)
 {
-    cuda_note(dev, cuda_position_backward(&dev->queue, table_gradient, dy, n_rows, n_tokens, n));
+    cuda_note(dev, cuda_position_backward(&dev->queue, op));
 }
 
-static void log_sum_exp(struct device *dev, float *running, bool start, const float *logits, size_t logits_stride,
-                        const uint32_t *labels, size_t m, uint32_t first, size_t n)
+static void log_sum_exp(struct device *dev, const struct device_cross_entropy *op)
 {
-    cuda_note(dev, cuda_log_sum_exp(&dev->queue, running, start, logits, logits_stride, labels, m, first, n));
+    cuda_note(dev, cuda_log_sum_exp(&dev->queue, op));
 }
 
 static void loss(struct device *dev, double *losses, const float *running, const uint32_t *labels, size_t m)
@@ -275,11 +266,9 @@ static void loss(struct device *dev, double *losses, const float *running, const
     cuda_note(dev, cuda_loss(&dev->queue, losses, running, labels, m));
 }
 
-static void cross_entropy_gradient(struct device *dev, float *logits, size_t logits_stride, const float *running,
-                                   const uint32_t *labels, size_t m, uint32_t first, size_t n, float scale)
+static void cross_entropy_gradient(struct device *dev, const struct device_cross_entropy *op)
 {
-    cuda_note(dev,
-              cuda_cross_entropy_gradient(&dev->queue, logits, logits_stride, running, labels, m, first, n, scale));
+    cuda_note(dev, cuda_cross_entropy_gradient(&dev->queue, op));
 }
 
 #define EXPORTED __attribute__((visibility("default")))
@@ -314,7 +303,6 @@ EXPORTED const struct device_ops device_cuda = {
     .attention_backward = attention_backward,
     .attention_cached = attention_cached,
     .dropout_add = dropout_add,
-    .dropout_backward = dropout_backward,
     .embed = embed,
     .embed_backward = embed_backward,
     .position = position,

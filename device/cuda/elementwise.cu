@@ -298,41 +298,34 @@ template <typename T, int V> struct dropout_rows {
     }
 };
 
-template <typename T, int V>
-static dropout_rows<T, V> dropout_of(T *y, const T *x, const T *h, size_t n_tokens, size_t n,
-                                     const struct device_dropout *dropout)
+template <typename T, int V> static dropout_rows<T, V> dropout_of(const struct device_dropout_add *op)
 {
-    const dropout_rows<T, V> rows = {y,
-                                     x,
-                                     h,
-                                     n,
-                                     (uint32_t)n_tokens,
-                                     random_threshold(dropout->p),
-                                     (float)(1 / (1 - (double)dropout->p)),
-                                     dropout->first_row,
-                                     dropout->key};
+    const dropout_rows<T, V> rows = {(T *)op->y,
+                                     (const T *)op->x,
+                                     (const T *)op->h,
+                                     op->n,
+                                     (uint32_t)op->n_tokens,
+                                     random_threshold(op->dropout.p),
+                                     (float)(1 / (1 - (double)op->dropout.p)),
+                                     op->dropout.first_row,
+                                     op->dropout.key};
 
     return rows;
 }
 
-template <typename T>
-static cudaError_t dropout_add(const struct cuda_queue *q, T *y, const T *x, const T *h, size_t n_rows, size_t n_tokens,
-                               size_t n, const struct device_dropout *dropout)
+template <typename T> static cudaError_t dropout_add(const struct cuda_queue *q, const struct device_dropout_add *op)
 {
-    const bool are_whole = is_whole(y, n) && is_whole(x, n) && is_whole(h, n);
+    const dropout_rows<T, whole<T>::V> packs = dropout_of<T, whole<T>::V>(op);
+    const bool are_whole = is_whole(packs.y, op->n) && is_whole(packs.x, op->n) && is_whole(packs.h, op->n);
 
-    return run_either<T, dropout_rows>(q, are_whole, dropout_of<T, whole<T>::V>(y, x, h, n_tokens, n, dropout),
-                                       dropout_of<T, 1>(y, x, h, n_tokens, n, dropout), n_rows * n_tokens, n);
+    return run_either<T, dropout_rows>(q, are_whole, packs, dropout_of<T, 1>(op), op->n_rows * op->n_tokens, op->n);
 }
 
-cudaError_t cuda_dropout_add(const struct cuda_queue *q, void *y, const void *x, const void *h, size_t n_rows,
-                             size_t n_tokens, size_t n, const struct device_dropout *dropout)
+cudaError_t cuda_dropout_add(const struct cuda_queue *q, const struct device_dropout_add *op)
 {
-    if (!x && y == h && dropout->p == 0)
+    if (!op->x && op->y == op->h && op->dropout.p == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16
-               ? dropout_add(q, (bf16 *)y, (const bf16 *)x, (const bf16 *)h, n_rows, n_tokens, n, dropout)
-               : dropout_add(q, (float *)y, (const float *)x, (const float *)h, n_rows, n_tokens, n, dropout);
+    return q->type == NUMBER_BF16 ? dropout_add<bf16>(q, op) : dropout_add<float>(q, op);
 }
 
 /* ---- contributions to bf16 ----

@@ -10,16 +10,6 @@
 
 /* ---- look-ups: a warp copies a row, 512 bytes at a time: lines of 128, if the table is in the host's memory ---- */
 
-template <typename T> struct embedding {
-    T *y;
-    bool accumulate;
-    const uint32_t *ids;
-    size_t m;
-    const T *table;
-    uint32_t first, n_table;
-    size_t n;
-};
-
 /* y += x, or = x. */
 template <typename T, int V> static __device__ inline void put(T *y, pack<T, V> x, bool accumulate)
 {
@@ -32,7 +22,7 @@ template <typename T, int V> static __device__ inline void put(T *y, pack<T, V> 
     store<V>(y, x);
 }
 
-template <typename T, int V> static __global__ void look_up(struct embedding<T> op)
+template <typename T, int V> static __global__ void look_up(struct device_embed op)
 {
     const size_t warps = (size_t)gridDim.x * blockDim.x / WARP, step = WARP * V;
     const size_t first = (size_t)(threadIdx.x % WARP) * V;
@@ -48,41 +38,29 @@ template <typename T, int V> static __global__ void look_up(struct embedding<T> 
 #pragma unroll
             for (int k = 0; k < PACKS; k++)
                 if (begin + k * step < op.n)
-                    held[k] = load<V>(op.table + id * op.n + begin + k * step);
+                    held[k] = load<V>((const T *)op.table + id * op.n + begin + k * step);
 #pragma unroll
             for (int k = 0; k < PACKS; k++)
                 if (begin + k * step < op.n)
-                    put(op.y + i * op.n + begin + k * step, held[k], op.accumulate);
+                    put((T *)op.y + i * op.n + begin + k * step, held[k], op.accumulate);
         }
     }
 }
 
-template <int V, typename T> static cudaError_t run_look_up(const struct cuda_queue *q, const struct embedding<T> &op)
+template <typename T> static cudaError_t embed(const struct cuda_queue *q, const struct device_embed *op)
 {
-    const size_t blocks = pieces(op.m, ROW_THREADS / WARP);
+    const bool are_whole = is_whole((T *)op->y, op->n) && is_whole((const T *)op->table, op->n);
+    const size_t blocks = pieces(op->m, ROW_THREADS / WARP);
 
-    return launch(look_up<T, V>, dim3(smaller(blocks, (size_t)q->n_processors * BLOCKS)), ROW_THREADS, 0, q->stream,
-                  op);
+    return launch(are_whole ? look_up<T, whole<T>::V> : look_up<T, 1>,
+                  dim3(smaller(blocks, (size_t)q->n_processors * BLOCKS)), ROW_THREADS, 0, q->stream, *op);
 }
 
-template <typename T> static cudaError_t embed(const struct cuda_queue *q, const struct embedding<T> &op)
+cudaError_t cuda_embed(const struct cuda_queue *q, const struct device_embed *op)
 {
-    return is_whole(op.y, op.n) && is_whole(op.table, op.n) ? run_look_up<whole<T>::V>(q, op) : run_look_up<1>(q, op);
-}
-
-cudaError_t cuda_embed(const struct cuda_queue *q, void *y, bool accumulate, const uint32_t *ids, size_t m,
-                       const void *table, uint32_t first, uint32_t n_table, size_t n)
-{
-    const struct embedding<bf16> narrow = {
-        (bf16 *)y, accumulate, ids, m, (const bf16 *)table, first, n_table, n
-    };
-    const struct embedding<float> wide = {
-        (float *)y, accumulate, ids, m, (const float *)table, first, n_table, n
-    };
-
-    if (m == 0 || n == 0)
+    if (op->m == 0 || op->n == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? embed(q, narrow) : embed(q, wide);
+    return q->type == NUMBER_BF16 ? embed<bf16>(q, op) : embed<float>(q, op);
 }
 
 /* ---- gradients of look-ups: each value of dy read once, each row of the table that is met read and written ---- */
@@ -294,34 +272,30 @@ static cudaError_t add_some(const struct cuda_queue *q, float *table, const stru
     return rc;
 }
 
-template <typename T>
-static cudaError_t embed_backward(const struct cuda_queue *q, float *table, struct ids op, size_t m, const T *dy,
-                                  size_t n)
+template <typename T> static cudaError_t embed_backward(const struct cuda_queue *q, const struct device_embed *op)
 {
+    const size_t n = op->n;
     char *scratch = (char *)q->scratch;
     const size_t before = PACK_BYTES + SORT_ROWS * sizeof(struct place);
     const size_t lines = (PLAN_CUDA_SCRATCH_BYTES - before) / (n * sizeof(float));
     const size_t most = smaller(lines * RUN, SORT_ROWS);
     const struct sorted sorted = {(uint32_t *)scratch, (struct place *)(scratch + PACK_BYTES),
                                   (float *)(scratch + before)};
+    struct ids some = {op->ids, 0, op->first, op->n_table, 0};
     cudaError_t rc = cudaSuccess;
 
     assert(most > 0);
-    for (size_t i = 0; i < m && rc == cudaSuccess; i += most) {
-        op.m = smaller(most, m - i);
-        rc = add_some(q, table, sorted, op, dy + i * n, n);
-        op.ids += op.m;
+    for (size_t i = 0; i < op->m && rc == cudaSuccess; i += most) {
+        some.m = smaller(most, op->m - i);
+        rc = add_some(q, op->table_gradient, sorted, some, (const T *)op->y_gradient + i * n, n);
+        some.ids += some.m;
     }
     return rc;
 }
 
-cudaError_t cuda_embed_backward(const struct cuda_queue *q, float *table_gradient, const uint32_t *ids, size_t m,
-                                const void *dy, uint32_t first, uint32_t n_table, size_t n)
+cudaError_t cuda_embed_backward(const struct cuda_queue *q, const struct device_embed *op)
 {
-    const struct ids op = {ids, 0, first, n_table, 0};
-
-    if (n == 0 || n_table == 0)
+    if (op->n == 0 || op->n_table == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? embed_backward(q, table_gradient, op, m, (const bf16 *)dy, n)
-                                  : embed_backward(q, table_gradient, op, m, (const float *)dy, n);
+    return q->type == NUMBER_BF16 ? embed_backward<bf16>(q, op) : embed_backward<float>(q, op);
 }

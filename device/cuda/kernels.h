@@ -35,8 +35,7 @@ cudaError_t cuda_activate_rows(const struct cuda_queue *q, void *c, const void *
 /* c *= act'(pre). */
 cudaError_t cuda_activation_gradient(const struct cuda_queue *q, void *c, const void *pre, size_t stride, size_t m,
                                      size_t n, enum model_activation activation);
-cudaError_t cuda_dropout_add(const struct cuda_queue *q, void *y, const void *x, const void *h, size_t n_rows,
-                             size_t n_tokens, size_t n, const struct device_dropout *dropout);
+cudaError_t cuda_dropout_add(const struct cuda_queue *q, const struct device_dropout_add *op);
 /* to (n) = from (n) to bf16. */
 cudaError_t cuda_to_bf16(const struct cuda_queue *q, uint16_t *to, const float *from, size_t n);
 
@@ -44,31 +43,21 @@ cudaError_t cuda_to_bf16(const struct cuda_queue *q, uint16_t *to, const float *
 cudaError_t cuda_reduce_rows(const struct cuda_queue *q, float *sum, const void *x, size_t m, size_t n);
 
 /* norm.cu */
-cudaError_t cuda_norm(const struct cuda_queue *q, void *y, float *statistics, const void *x, const void *weight,
-                      const void *bias, size_t m, size_t n, float epsilon);
-cudaError_t cuda_norm_backward(const struct cuda_queue *q, void *dx, bool accumulate, float *weight_gradient,
-                               float *bias_gradient, const void *dy, const void *x, const float *statistics,
-                               const void *weight, size_t m, size_t n);
+cudaError_t cuda_norm(const struct cuda_queue *q, const struct device_norm *op);
+cudaError_t cuda_norm_backward(const struct cuda_queue *q, const struct device_norm *op);
 
 /* embed.cu. Tables must be readable by the device. */
-cudaError_t cuda_embed(const struct cuda_queue *q, void *y, bool accumulate, const uint32_t *ids, size_t m,
-                       const void *table, uint32_t first, uint32_t n_table, size_t n);
-cudaError_t cuda_embed_backward(const struct cuda_queue *q, float *table_gradient, const uint32_t *ids, size_t m,
-                                const void *dy, uint32_t first, uint32_t n_table, size_t n);
+cudaError_t cuda_embed(const struct cuda_queue *q, const struct device_embed *op);
+cudaError_t cuda_embed_backward(const struct cuda_queue *q, const struct device_embed *op);
 
-/* position.cu. Rows first .. first + n_table - 1 of every row's tokens, from a table that holds just these. */
-cudaError_t cuda_position(const struct cuda_queue *q, void *y, const void *table, size_t n_rows, size_t n_tokens,
-                          size_t first, size_t n_table, size_t n);
-cudaError_t cuda_position_backward(const struct cuda_queue *q, float *table_gradient, const void *dy, size_t n_rows,
-                                   size_t n_tokens, size_t n);
+/* position.cu. Tokens first .. first + n_table - 1 of every row, by op's table, which holds just these. */
+cudaError_t cuda_position(const struct cuda_queue *q, const struct device_position *op, size_t first, size_t n_table);
+cudaError_t cuda_position_backward(const struct cuda_queue *q, const struct device_position *op);
 
 /* softmax.cu */
-cudaError_t cuda_log_sum_exp(const struct cuda_queue *q, float *running, bool start, const float *logits,
-                             size_t logits_stride, const uint32_t *labels, size_t m, uint32_t first, size_t n);
+cudaError_t cuda_log_sum_exp(const struct cuda_queue *q, const struct device_cross_entropy *op);
 cudaError_t cuda_loss(const struct cuda_queue *q, double *loss, const float *running, const uint32_t *labels, size_t m);
-cudaError_t cuda_cross_entropy_gradient(const struct cuda_queue *q, float *logits, size_t logits_stride,
-                                        const float *running, const uint32_t *labels, size_t m, uint32_t first,
-                                        size_t n, float scale);
+cudaError_t cuda_cross_entropy_gradient(const struct cuda_queue *q, const struct device_cross_entropy *op);
 
 /* attention.cu, attention_backward.cu, attention_cached.cu */
 cudaError_t cuda_attention(const struct cuda_queue *q, const struct device_attention *op);

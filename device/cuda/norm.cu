@@ -125,27 +125,23 @@ template <int V, typename T> static cudaError_t run_norm(const struct cuda_queue
                   q->stream, op);
 }
 
-template <typename T> static cudaError_t norm_either(const struct cuda_queue *q, const struct norm_arrays<T> &op)
+template <typename T> static cudaError_t norm(const struct cuda_queue *q, const struct device_norm *op)
 {
-    const bool are_whole =
-        is_whole(op.y, op.n) && is_whole(op.x, op.n) && is_whole(op.weight, op.n) && is_whole(op.bias, op.n);
+    const struct norm_arrays<T> arrays = {
+        (T *)op->y, op->statistics, (const T *)op->x, (const T *)op->weight,
+            (const T *)op->bias, op->m, op->n, op->epsilon
+    };
+    const bool are_whole = is_whole(arrays.y, op->n) && is_whole(arrays.x, op->n) && is_whole(arrays.weight, op->n) &&
+                           is_whole(arrays.bias, op->n);
 
-    return are_whole ? run_norm<whole<T>::V>(q, op) : run_norm<1>(q, op);
+    return are_whole ? run_norm<whole<T>::V>(q, arrays) : run_norm<1>(q, arrays);
 }
 
-cudaError_t cuda_norm(const struct cuda_queue *q, void *y, float *statistics, const void *x, const void *weight,
-                      const void *bias, size_t m, size_t n, float epsilon)
+cudaError_t cuda_norm(const struct cuda_queue *q, const struct device_norm *op)
 {
-    const struct norm_arrays<bf16> narrow = {
-        (bf16 *)y, statistics, (const bf16 *)x, (const bf16 *)weight, (const bf16 *)bias, m, n, epsilon
-    };
-    const struct norm_arrays<float> wide = {
-        (float *)y, statistics, (const float *)x, (const float *)weight, (const float *)bias, m, n, epsilon
-    };
-
-    if (m == 0 || n == 0)
+    if (op->m == 0 || op->n == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? norm_either(q, narrow) : norm_either(q, wide);
+    return q->type == NUMBER_BF16 ? norm<bf16>(q, op) : norm<float>(q, op);
 }
 
 /* ---- norm's gradients: 3 values an element, 4 if accumulating ----
@@ -255,7 +251,8 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_gradient_rows(struct
 }
 
 template <int V, typename T>
-static cudaError_t run_norm_gradient(const struct cuda_queue *q, struct gradient_arrays<T> op, struct onto_sums to)
+static cudaError_t run_norm_gradient(const struct cuda_queue *q, const struct gradient_arrays<T> &op,
+                                     struct onto_sums to)
 {
     const size_t packs = pieces(op.n, V), held = gradient_share<V>::K;
     const unsigned threads = whole_warps(smaller(pieces(packs, held), NORM_THREADS));
@@ -263,34 +260,27 @@ static cudaError_t run_norm_gradient(const struct cuda_queue *q, struct gradient
     const unsigned blocks = smaller(op.m, smaller(room, (size_t)q->n_processors * (NORM_THREADS / threads)));
     cudaError_t rc;
 
-    op.lines = (float *)q->scratch;
     rc = launch(packs <= threads * held ? norm_gradient_rows<T, V, true> : norm_gradient_rows<T, V, false>,
                 dim3(blocks), threads, 0, q->stream, op);
     return rc == cudaSuccess ? add_lines<float, 1>(q, to, blocks, 2 * op.n) : rc;
 }
 
-template <typename T>
-static cudaError_t norm_gradient(const struct cuda_queue *q, const struct gradient_arrays<T> &op, struct onto_sums to)
+template <typename T> static cudaError_t norm_gradient(const struct cuda_queue *q, const struct device_norm *op)
 {
-    const bool are_whole =
-        is_whole(op.dx, op.n) && is_whole(op.dy, op.n) && is_whole(op.x, op.n) && is_whole(op.weight, op.n);
+    const struct gradient_arrays<T> arrays = {
+        (T *)op->x_gradient, op->accumulate, (const T *)op->y_gradient, (const T *)op->x, op->statistics,
+            (const T *)op->weight, op->m, op->n, (float *)q->scratch
+    };
+    const struct onto_sums to = {op->weight_gradient, op->bias_gradient, op->n};
+    const bool are_whole = is_whole(arrays.dx, op->n) && is_whole(arrays.dy, op->n) && is_whole(arrays.x, op->n) &&
+                           is_whole(arrays.weight, op->n);
 
-    return are_whole ? run_norm_gradient<whole<T>::V>(q, op, to) : run_norm_gradient<1>(q, op, to);
+    return are_whole ? run_norm_gradient<whole<T>::V>(q, arrays, to) : run_norm_gradient<1>(q, arrays, to);
 }
 
-cudaError_t cuda_norm_backward(const struct cuda_queue *q, void *dx, bool accumulate, float *weight_gradient,
-                               float *bias_gradient, const void *dy, const void *x, const float *statistics,
-                               const void *weight, size_t m, size_t n)
+cudaError_t cuda_norm_backward(const struct cuda_queue *q, const struct device_norm *op)
 {
-    const struct gradient_arrays<bf16> narrow = {
-        (bf16 *)dx, accumulate, (const bf16 *)dy, (const bf16 *)x, statistics, (const bf16 *)weight, m, n, NULL
-    };
-    const struct gradient_arrays<float> wide = {
-        (float *)dx, accumulate, (const float *)dy, (const float *)x, statistics, (const float *)weight, m, n, NULL
-    };
-    const struct onto_sums to = {weight_gradient, bias_gradient, n};
-
-    if (m == 0 || n == 0)
+    if (op->m == 0 || op->n == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? norm_gradient(q, narrow, to) : norm_gradient(q, wide, to);
+    return q->type == NUMBER_BF16 ? norm_gradient<bf16>(q, op) : norm_gradient<float>(q, op);
 }

@@ -2,18 +2,15 @@
  * goes through all rows. */
 #include "device/cuda/sum_rows.cuh"
 
-struct positions {
-    size_t n_rows, n_tokens, first, n_table, n;
-};
-
-template <typename T, int V> static __global__ void add_positions(T *y, const T *table, struct positions op)
+template <typename T, int V>
+static __global__ void add_positions(struct device_position op, size_t first, size_t n_table)
 {
     const size_t at = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * V, apart = op.n_tokens * op.n;
 
-    if (at >= op.n_table * op.n)
+    if (at >= n_table * op.n)
         return;
-    const pack<T, V> x = load<V>(table + at);
-    y += op.first * op.n + at;
+    const pack<T, V> x = load<V>((const T *)op.table + at);
+    T *y = (T *)op.y + first * op.n + at;
     for (size_t row = 0; row < op.n_rows; row += PACKS) {
         pack<T, V> held[PACKS];
 
@@ -68,41 +65,36 @@ static dim3 blocks_over(size_t elements, size_t v)
 }
 
 template <typename T>
-static cudaError_t position(const struct cuda_queue *q, T *y, const T *table, const struct positions &op)
+static cudaError_t position(const struct cuda_queue *q, const struct device_position *op, size_t first, size_t n_table)
 {
     enum { V = whole<T>::V };
-    const bool are_whole = is_whole(y, op.n) && is_whole(table, op.n);
+    const bool are_whole = is_whole((T *)op->y, op->n) && is_whole((const T *)op->table, op->n);
 
     return launch(are_whole ? add_positions<T, V> : add_positions<T, 1>,
-                  blocks_over(op.n_table * op.n, are_whole ? V : 1), ROW_THREADS, 0, q->stream, y, table, op);
+                  blocks_over(n_table * op->n, are_whole ? V : 1), ROW_THREADS, 0, q->stream, *op, first, n_table);
 }
 
-cudaError_t cuda_position(const struct cuda_queue *q, void *y, const void *table, size_t n_rows, size_t n_tokens,
-                          size_t first, size_t n_table, size_t n)
+cudaError_t cuda_position(const struct cuda_queue *q, const struct device_position *op, size_t first, size_t n_table)
 {
-    const struct positions op = {n_rows, n_tokens, first, n_table, n};
-
-    if (n_rows * n_table * n == 0)
+    if (op->n_rows * n_table * op->n == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? position(q, (bf16 *)y, (const bf16 *)table, op)
-                                  : position(q, (float *)y, (const float *)table, op);
+    return q->type == NUMBER_BF16 ? position<bf16>(q, op, first, n_table) : position<float>(q, op, first, n_table);
 }
 
-template <typename T>
-static cudaError_t position_backward(const struct cuda_queue *q, float *table, const T *dy, size_t n_rows, size_t apart)
+template <typename T> static cudaError_t position_backward(const struct cuda_queue *q, const struct device_position *op)
 {
     enum { V = whole<T>::V };
-    const bool are_whole = is_whole(dy, apart) && is_whole(table, apart);
+    const size_t apart = op->n_tokens * op->n;
+    const T *dy = (const T *)op->y_gradient;
+    const bool are_whole = is_whole(dy, apart) && is_whole(op->table_gradient, apart);
 
     return launch(are_whole ? sum_positions<T, V> : sum_positions<T, 1>, blocks_over(apart, are_whole ? V : 1),
-                  ROW_THREADS, 0, q->stream, table, dy, n_rows, apart);
+                  ROW_THREADS, 0, q->stream, op->table_gradient, dy, op->n_rows, apart);
 }
 
-cudaError_t cuda_position_backward(const struct cuda_queue *q, float *table_gradient, const void *dy, size_t n_rows,
-                                   size_t n_tokens, size_t n)
+cudaError_t cuda_position_backward(const struct cuda_queue *q, const struct device_position *op)
 {
-    if (n_rows * n_tokens * n == 0)
+    if (op->n_rows * op->n_tokens * op->n == 0)
         return cudaSuccess;
-    return q->type == NUMBER_BF16 ? position_backward(q, table_gradient, (const bf16 *)dy, n_rows, n_tokens * n)
-                                  : position_backward(q, table_gradient, (const float *)dy, n_rows, n_tokens * n);
+    return q->type == NUMBER_BF16 ? position_backward<bf16>(q, op) : position_backward<float>(q, op);
 }

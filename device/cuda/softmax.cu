@@ -61,23 +61,14 @@ static __device__ inline struct exponentials join_block(struct exponentials mine
     return mine;
 }
 
-struct vocabulary_rows {
-    float *running; /* (m, 3) */
-    const float *logits;
-    size_t stride;
-    const uint32_t *labels;
-    size_t m, n;
-    uint32_t first;
-};
-
 /* A thread has the same elements whether the rows are whole packs or not: a sum's order depends on n alone. */
 template <bool WHOLE>
-static __global__ void __launch_bounds__(SOFTMAX_THREADS) log_sum_exp_rows(struct vocabulary_rows op, bool start)
+static __global__ void __launch_bounds__(SOFTMAX_THREADS) log_sum_exp_rows(struct device_cross_entropy op)
 {
     enum { V = LOGITS, K = softmax_share<V>::K };
 
     for (size_t i = blockIdx.x; i < op.m; i += gridDim.x) {
-        const float *row = op.logits + i * op.stride;
+        const float *row = op.logits + i * op.logits_stride;
         struct exponentials all = {-FLT_MAX, 0};
 
         for (size_t begin = (size_t)threadIdx.x * V; begin < op.n; begin += (size_t)blockDim.x * V * K) {
@@ -101,13 +92,13 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS) log_sum_exp_rows(struc
             float *state = op.running + 3 * i;
             const uint32_t at = op.labels[i] - op.first;
 
-            if (!start)
+            if (!op.start)
                 join(&all, {state[0], state[1]});
             state[0] = all.max;
             state[1] = all.sum;
             if (op.labels[i] >= op.first && at < op.n)
                 state[2] = row[at];
-            else if (start)
+            else if (op.start)
                 state[2] = 0;
         }
     }
@@ -118,24 +109,19 @@ static unsigned softmax_threads(size_t n, int v, int k)
     return whole_warps(smaller(pieces(n, (size_t)v * (size_t)k), SOFTMAX_THREADS));
 }
 
-template <bool WHOLE>
-static cudaError_t log_sum_exp(const struct cuda_queue *q, const struct vocabulary_rows &op, bool start)
+template <bool WHOLE> static cudaError_t log_sum_exp(const struct cuda_queue *q, const struct device_cross_entropy *op)
 {
     enum { V = LOGITS };
-    const dim3 grid(smaller(op.m, (size_t)q->n_processors * SOFTMAX_BLOCKS));
+    const dim3 grid(smaller(op->m, (size_t)q->n_processors * SOFTMAX_BLOCKS));
 
-    return launch(log_sum_exp_rows<WHOLE>, grid, softmax_threads(op.n, V, softmax_share<V>::K), 0, q->stream, op,
-                  start);
+    return launch(log_sum_exp_rows<WHOLE>, grid, softmax_threads(op->n, V, softmax_share<V>::K), 0, q->stream, *op);
 }
 
-cudaError_t cuda_log_sum_exp(const struct cuda_queue *q, float *running, bool start, const float *logits,
-                             size_t logits_stride, const uint32_t *labels, size_t m, uint32_t first, size_t n)
+cudaError_t cuda_log_sum_exp(const struct cuda_queue *q, const struct device_cross_entropy *op)
 {
-    const struct vocabulary_rows op = {running, logits, logits_stride, labels, m, n, first};
-
-    if (m == 0 || n == 0)
+    if (op->m == 0 || op->n == 0)
         return cudaSuccess;
-    return is_whole(logits, logits_stride) ? log_sum_exp<true>(q, op, start) : log_sum_exp<false>(q, op, start);
+    return is_whole(op->logits, op->logits_stride) ? log_sum_exp<true>(q, op) : log_sum_exp<false>(q, op);
 }
 
 static __global__ void losses(double *loss, const float *running, const uint32_t *labels, size_t m)
@@ -159,19 +145,19 @@ cudaError_t cuda_loss(const struct cuda_queue *q, double *loss, const float *run
  * block reads K packs of all threads, meets, and writes those over what it has read by then, since the gradient's
  * element j lies on logit j/2. What pads the row is written, too. */
 template <typename T, int V>
-static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(struct vocabulary_rows op, float scale)
+static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(struct device_cross_entropy op)
 {
     enum { K = softmax_share<V>::K };
     const size_t step = (size_t)blockDim.x * V;
 
     for (size_t i = blockIdx.x; i < op.m; i += gridDim.x) {
-        const float *row = op.logits + i * op.stride;
-        const float max = op.running[3 * i], factor = scale / op.running[3 * i + 1];
+        const float *row = op.logits + i * op.logits_stride;
+        const float max = op.running[3 * i], factor = op.scale / op.running[3 * i + 1];
         const bool counts = op.labels[i] != UINT32_MAX;
         const uint32_t label = op.labels[i] - op.first;
         T *to = (T *)row;
 
-        for (size_t begin = 0; begin < op.stride; begin += step * K) {
+        for (size_t begin = 0; begin < op.logits_stride; begin += step * K) {
             const size_t column = begin + threadIdx.x * V;
             pack<float, V> x[K];
 
@@ -188,9 +174,10 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(struct v
 
 #pragma unroll
                 for (int v = 0; v < V; v++)
-                    set(&gradient.at[v],
-                        counts && at + v < op.n ? expf(x[k].at[v] - max) * factor - (at + v == label ? scale : 0) : 0);
-                if (at < op.stride)
+                    set(&gradient.at[v], counts && at + v < op.n
+                                             ? expf(x[k].at[v] - max) * factor - (at + v == label ? op.scale : 0)
+                                             : 0);
+                if (at < op.logits_stride)
                     store<V>(to + at, gradient);
             }
         }
@@ -198,23 +185,20 @@ static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(struct v
 }
 
 template <typename T, int V>
-static cudaError_t gradient(const struct cuda_queue *q, const struct vocabulary_rows &op, float scale)
+static cudaError_t gradient(const struct cuda_queue *q, const struct device_cross_entropy *op)
 {
-    const dim3 grid(smaller(op.m, (size_t)q->n_processors * SOFTMAX_BLOCKS));
+    const dim3 grid(smaller(op->m, (size_t)q->n_processors * SOFTMAX_BLOCKS));
 
-    return launch(gradient_rows<T, V>, grid, softmax_threads(op.n, V, softmax_share<V>::K), 0, q->stream, op, scale);
+    return launch(gradient_rows<T, V>, grid, softmax_threads(op->n, V, softmax_share<V>::K), 0, q->stream, *op);
 }
 
-cudaError_t cuda_cross_entropy_gradient(const struct cuda_queue *q, float *logits, size_t logits_stride,
-                                        const float *running, const uint32_t *labels, size_t m, uint32_t first,
-                                        size_t n, float scale)
+cudaError_t cuda_cross_entropy_gradient(const struct cuda_queue *q, const struct device_cross_entropy *op)
 {
-    const struct vocabulary_rows op = {(float *)running, logits, logits_stride, labels, m, n, first};
-    const bool are_whole = is_whole(logits, logits_stride);
+    const bool are_whole = is_whole(op->logits, op->logits_stride);
 
-    if (m == 0 || n == 0)
+    if (op->m == 0 || op->n == 0)
         return cudaSuccess;
     if (q->type == NUMBER_BF16)
-        return are_whole ? gradient<bf16, 4>(q, op, scale) : gradient<bf16, 1>(q, op, scale);
-    return are_whole ? gradient<float, 4>(q, op, scale) : gradient<float, 1>(q, op, scale);
+        return are_whole ? gradient<bf16, 4>(q, op) : gradient<bf16, 1>(q, op);
+    return are_whole ? gradient<float, 4>(q, op) : gradient<float, 1>(q, op);
 }

@@ -123,18 +123,34 @@ static void linear_backward(const struct layer_pass *pass, enum model_block_piec
 static void normalize(const struct layer_pass *pass, const struct buffers *b, enum model_block_piece weight,
                       const void *x)
 {
-    pass->ops->norm(pass->dev, b->normed, b->statistics, x, weights_of(pass, weight),
-                    weights_of(pass, bias_after(weight)), layer_tokens(pass), pass->model->config.width,
-                    pass->model->config.norm_epsilon);
+    const struct device_norm op = {.m = layer_tokens(pass),
+                                   .n = pass->model->config.width,
+                                   .epsilon = pass->model->config.norm_epsilon,
+                                   .x = x,
+                                   .weight = weights_of(pass, weight),
+                                   .bias = weights_of(pass, bias_after(weight)),
+                                   .y = b->normed,
+                                   .statistics = b->statistics};
+
+    pass->ops->norm(pass->dev, &op);
 }
 
 /* The gradient += that of x, for dy that of norm(x), whose statistics are there. */
 static void normalize_backward(const struct layer_pass *pass, const struct buffers *b, enum model_block_piece weight,
                                const void *dy, const void *x)
 {
-    pass->ops->norm_backward(pass->dev, pass->gradient, true, contribution_of(pass, weight),
-                             contribution_of(pass, bias_after(weight)), dy, x, b->statistics, weights_of(pass, weight),
-                             layer_tokens(pass), pass->model->config.width);
+    const struct device_norm op = {.m = layer_tokens(pass),
+                                   .n = pass->model->config.width,
+                                   .x = x,
+                                   .weight = weights_of(pass, weight),
+                                   .statistics = b->statistics,
+                                   .y_gradient = dy,
+                                   .x_gradient = pass->gradient,
+                                   .accumulate = true,
+                                   .weight_gradient = contribution_of(pass, weight),
+                                   .bias_gradient = contribution_of(pass, bias_after(weight))};
+
+    pass->ops->norm_backward(pass->dev, &op);
 }
 
 static struct device_attention attention_of(const struct layer_pass *pass, const struct buffers *b)
@@ -208,24 +224,27 @@ void layer_prepare_attention(const struct layer_pass *pass, bool trains, char to
     pass->ops->prepare_attention(pass->dev, &op, plan_attention_way(pass->model, pass->setting), told);
 }
 
-/* y = x + dropout(h), all (tokens, width). */
+/* y = x + dropout(h), or dropout(h) without x; all (tokens, width). */
 static void add_residual(const struct layer_pass *pass, void *y, const void *x, const void *h, enum random_site site)
 {
-    const struct device_dropout dropout = layer_dropout(pass, pass->model->config.dropout_residual, site);
+    const struct device_dropout_add op = {.n_rows = pass->n_rows,
+                                          .n_tokens = pass->n_tokens,
+                                          .n = pass->model->config.width,
+                                          .x = x,
+                                          .h = h,
+                                          .y = y,
+                                          .dropout = layer_dropout(pass, pass->model->config.dropout_residual, site)};
 
-    pass->ops->dropout_add(pass->dev, y, x, h, pass->n_rows, pass->n_tokens, pass->model->config.width, &dropout);
+    pass->ops->dropout_add(pass->dev, &op);
 }
 
 /* dh for the gradient at hand, which is that of y: in `room`, or without dropout, which changes nothing then, where it
  * is. */
 static const void *residual_backward(const struct layer_pass *pass, void *room, enum random_site site)
 {
-    const struct device_dropout dropout = layer_dropout(pass, pass->model->config.dropout_residual, site);
-
-    if (dropout.p == 0)
+    if (layer_dropout(pass, pass->model->config.dropout_residual, site).p == 0)
         return pass->gradient;
-    pass->ops->dropout_backward(pass->dev, room, pass->gradient, pass->n_rows, pass->n_tokens,
-                                pass->model->config.width, &dropout);
+    add_residual(pass, room, NULL, pass->gradient, site);
     return room;
 }
 

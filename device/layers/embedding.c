@@ -27,55 +27,81 @@ static struct table reached(const struct layer_pass *pass, const struct table *t
     return (struct table){.is_position = true, .first = first, .n = last > first ? last - first : 0};
 }
 
+static struct device_embed embed_of(const struct layer_pass *pass, const struct table *table)
+{
+    return (struct device_embed){.m = layer_tokens(pass),
+                                 .n = pass->model->config.width,
+                                 .first = (uint32_t)table->first,
+                                 .n_table = (uint32_t)table->n,
+                                 .ids = pass->ids,
+                                 .table = pass->weights,
+                                 .y = pass->output,
+                                 .y_gradient = pass->gradient,
+                                 .table_gradient = pass->contribution};
+}
+
+/* x, or its gradient, in place; without dropout nothing. */
+static void drop(const struct layer_pass *pass, void *x)
+{
+    const struct device_dropout_add op = {.n_rows = pass->n_rows,
+                                          .n_tokens = pass->n_tokens,
+                                          .n = pass->model->config.width,
+                                          .h = x,
+                                          .y = x,
+                                          .dropout = layer_dropout(pass, pass->model->config.dropout_embedding,
+                                                                   RANDOM_DROPOUT_EMBEDDING)};
+
+    if (op.dropout.p > 0)
+        pass->ops->dropout_add(pass->dev, &op);
+}
+
+/* The positions that are reached, row by row: forward, or backward. */
+static void each_row(const struct layer_pass *pass, const struct table *table, bool is_backward)
+{
+    const struct table reach = reached(pass, table);
+    const size_t width = pass->model->config.width, in_table = reach.first - table->first;
+
+    for (size_t row = 0; row < pass->n_rows && reach.n > 0; row++) {
+        const size_t token = row * pass->n_tokens + reach.first - pass->position;
+        struct device_position op = {.n_rows = 1, .n_tokens = reach.n, .n = width};
+        if (is_backward) { /* from the table's first row on: position is 0 */
+            op.y_gradient = layer_element(pass, pass->gradient, token * width);
+            op.table_gradient = pass->contribution;
+            pass->ops->position_backward(pass->dev, &op);
+        } else {
+            op.table = layer_element(pass, pass->weights, in_table * width);
+            op.y = layer_element(pass, pass->output, token * width);
+            pass->ops->position(pass->dev, &op);
+        }
+    }
+}
+
 static void forward(const struct layer_pass *pass)
 {
     const struct table table = table_of(pass);
-    const size_t width = pass->model->config.width;
+    const struct device_embed op = embed_of(pass, &table);
 
-    if (!table.is_position) {
-        pass->ops->embed(pass->dev, pass->output, false, pass->ids, layer_tokens(pass), pass->weights,
-                         (uint32_t)table.first, (uint32_t)table.n, width);
-    } else if (reached(pass, &table).n) {
-        const struct table reach = reached(pass, &table);
-        const void *from = layer_element(pass, pass->weights, (reach.first - table.first) * width);
-        for (size_t row = 0; row < pass->n_rows; row++) {
-            const size_t token = row * pass->n_tokens + reach.first - pass->position;
-            pass->ops->position(pass->dev, layer_element(pass, pass->output, token * width), from, 1, reach.n, width);
-        }
-    }
-    if (pass->top) {
-        const struct device_dropout dropout =
-            layer_dropout(pass, pass->model->config.dropout_embedding, RANDOM_DROPOUT_EMBEDDING);
-        if (dropout.p > 0)
-            pass->ops->dropout_add(pass->dev, pass->output, NULL, pass->output, pass->n_rows, pass->n_tokens, width,
-                                   &dropout);
-    }
+    if (table.is_position)
+        each_row(pass, &table, false);
+    else
+        pass->ops->embed(pass->dev, &op);
+    if (pass->top)
+        drop(pass, pass->output);
 }
 
 static void backward(const struct layer_pass *pass)
 {
     const struct table table = table_of(pass);
-    const size_t width = pass->model->config.width;
+    const struct device_embed op = embed_of(pass, &table);
 
-    if (pass->top) {
-        const struct device_dropout dropout =
-            layer_dropout(pass, pass->model->config.dropout_embedding, RANDOM_DROPOUT_EMBEDDING);
-        if (dropout.p > 0)
-            pass->ops->dropout_backward(pass->dev, pass->gradient, pass->gradient, pass->n_rows, pass->n_tokens, width,
-                                        &dropout);
-    }
+    if (pass->top)
+        drop(pass, pass->gradient);
     if (pass->fresh)
         pass->ops->zero(pass->dev, pass->contribution, pass->unit->n * sizeof(float));
-    if (!table.is_position) {
-        pass->ops->embed_backward(pass->dev, pass->contribution, pass->ids, layer_tokens(pass), pass->gradient,
-                                  (uint32_t)table.first, (uint32_t)table.n, width);
-    } else if (reached(pass, &table).n) { /* from the table's first row on: position is 0 */
-        for (size_t row = 0; row < pass->n_rows; row++)
-            pass->ops->position_backward(pass->dev, pass->contribution,
-                                         layer_element(pass, pass->gradient,
-                                                       (row * pass->n_tokens + table.first) * width),
-                                         1, reached(pass, &table).n, width);
-    }
+    if (table.is_position)
+        each_row(pass, &table, true);
+    else
+        pass->ops->embed_backward(pass->dev, &op);
 }
 
 const struct layer_ops layer_embedding = {forward, backward};

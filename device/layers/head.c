@@ -65,11 +65,26 @@ static void multiply(const struct layer_pass *pass, struct chunk chunk, size_t f
     pass->ops->matmul(pass->dev, &op);
 }
 
-static void add_log_sum_exp(const struct layer_pass *pass, struct chunk chunk, const float *logits, size_t first,
-                            size_t m)
+/* Of tokens first .. first+m-1. */
+static struct device_cross_entropy cross_entropy_of(const struct layer_pass *pass, struct chunk chunk, float *logits,
+                                                    size_t first, size_t m)
 {
-    pass->ops->log_sum_exp(pass->dev, pass->running + first * 3, chunk.first == 0, logits, chunk.padded,
-                           pass->labels + first, m, chunk.first, chunk.n);
+    return (struct device_cross_entropy){.m = m,
+                                         .n = chunk.n,
+                                         .logits_stride = chunk.padded,
+                                         .first = chunk.first,
+                                         .start = chunk.first == 0,
+                                         .logits = logits,
+                                         .labels = pass->labels + first,
+                                         .running = pass->running + first * 3,
+                                         .scale = pass->loss_scale};
+}
+
+static void add_log_sum_exp(const struct layer_pass *pass, struct chunk chunk, float *logits, size_t first, size_t m)
+{
+    const struct device_cross_entropy op = cross_entropy_of(pass, chunk, logits, first, m);
+
+    pass->ops->log_sum_exp(pass->dev, &op);
 }
 
 /* dh += g W, or = for the topmost chunk, in fp32 if there is a sum (m, width) for it; W's gradient += g^T h; for g (m, n)
@@ -104,8 +119,9 @@ static void tile_backward(const struct layer_pass *pass, struct chunk chunk, flo
                                           .over_rows = true,
                                           .beta = pass->fresh && first == 0 ? 0 : 1};
 
-    pass->ops->cross_entropy_gradient(pass->dev, g, chunk.padded, pass->running + first * 3, pass->labels + first, m,
-                                      chunk.first, chunk.n, pass->loss_scale);
+    const struct device_cross_entropy softmax = cross_entropy_of(pass, chunk, g, first, m);
+
+    pass->ops->cross_entropy_gradient(pass->dev, &softmax);
     pass->ops->matmul(pass->dev, &input);
     pass->ops->matmul(pass->dev, &weights);
 }

@@ -192,9 +192,14 @@ static void upload(const struct bench *b)
 static void add(const struct bench *b)
 {
     float *x = (float *)b->arena;
-    static const struct device_dropout none;
+    const struct device_dropout_add op = {.n_rows = 1,
+                                          .n_tokens = ELEMENTS / HOST_WIDTH,
+                                          .n = HOST_WIDTH,
+                                          .x = x + ELEMENTS,
+                                          .h = x + 2 * (size_t)ELEMENTS,
+                                          .y = x};
 
-    b->ops->dropout_add(b->dev, x, x + ELEMENTS, x + 2 * (size_t)ELEMENTS, 1, ELEMENTS / HOST_WIDTH, HOST_WIDTH, &none);
+    b->ops->dropout_add(b->dev, &op);
 }
 
 /* An update as AdamW's: it reads four arrays and writes three. */

@@ -9,7 +9,7 @@ static const struct shape {
 } shapes[] = {{1, 1, 1, 0.5f}, {2, 3, 7, 0.5f}, {3, 5, 130, 0.1f}, {2, 2, 384, 0.9f}, {2, 3, 50, 0}};
 enum { N_SHAPES = sizeof shapes / sizeof *shapes, FIRST_ROW = 9 };
 
-enum way { APART, ONTO_X, ONTO_H, WITHOUT_X, BACKWARD, BACKWARD_IN_PLACE, WAYS };
+enum way { APART, ONTO_X, ONTO_H, WITHOUT_X, WITHOUT_X_IN_PLACE, WAYS };
 
 struct dropout {
     const struct shape *shape;
@@ -23,7 +23,7 @@ static const void *held_by(const struct dropout *t)
 {
     if (t->way == ONTO_X)
         return t->x;
-    return t->way == ONTO_H || t->way == BACKWARD_IN_PLACE ? t->h : NULL;
+    return t->way == ONTO_H || t->way == WITHOUT_X_IN_PLACE ? t->h : NULL;
 }
 
 static void run_dropout(struct mirror *at, void *const out[], const void *context)
@@ -32,12 +32,15 @@ static void run_dropout(struct mirror *at, void *const out[], const void *contex
     const struct shape *s = t->shape;
     const void *x = t->x == held_by(t) ? out[0] : mirror_of(at, t->x);
     const void *h = t->h == held_by(t) ? out[0] : mirror_of(at, t->h);
+    const struct device_dropout_add op = {.n_rows = s->n_rows,
+                                          .n_tokens = s->n_tokens,
+                                          .n = s->n,
+                                          .x = t->way == WITHOUT_X || t->way == WITHOUT_X_IN_PLACE ? NULL : x,
+                                          .h = h,
+                                          .y = out[0],
+                                          .dropout = t->dropout};
 
-    if (t->way == BACKWARD || t->way == BACKWARD_IN_PLACE)
-        at->ops->dropout_backward(at->dev, out[0], h, s->n_rows, s->n_tokens, s->n, &t->dropout);
-    else
-        at->ops->dropout_add(at->dev, out[0], t->way == WITHOUT_X ? NULL : x, h, s->n_rows, s->n_tokens, s->n,
-                             &t->dropout);
+    at->ops->dropout_add(at->dev, &op);
 }
 
 SUITE_FIXTURE(mirror_forget, NULL)

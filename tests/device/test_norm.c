@@ -42,13 +42,19 @@ static void set_up(struct norm *t, const struct shape *s, enum number_type type)
     reference_norm_backward(&t->gradient, dy, x, weight, s->m, s->n, (double)epsilon);
 }
 
-static float *run_forward(struct mirror *at, void *y, const struct norm *t)
+static struct device_norm run_forward(struct mirror *at, void *y, const struct norm *t)
 {
-    float *statistics = mirror_scratch(at, 2 * t->shape.m * sizeof(float));
+    const struct device_norm op = {.m = t->shape.m,
+                                   .n = t->shape.n,
+                                   .epsilon = epsilon,
+                                   .x = mirror_of(at, t->x),
+                                   .weight = mirror_of(at, t->weight),
+                                   .bias = mirror_of(at, t->bias),
+                                   .y = y,
+                                   .statistics = mirror_scratch(at, 2 * t->shape.m * sizeof(float))};
 
-    at->ops->norm(at->dev, y, statistics, mirror_of(at, t->x), mirror_of(at, t->weight), mirror_of(at, t->bias),
-                  t->shape.m, t->shape.n, epsilon);
-    return statistics;
+    at->ops->norm(at->dev, &op);
+    return op;
 }
 
 static void run_norm(struct mirror *at, void *const out[], const void *context)
@@ -87,11 +93,12 @@ TEST_EACH(norm_is_the_formula, NUMBER_TYPES *N_SHAPES)
 static void run_backward(struct mirror *at, void *const out[], const void *context)
 {
     const struct norm *t = context;
-    const float *statistics = run_forward(at, mirror_scratch(at, t->n_x * number_bytes(t->type)), t);
+    struct device_norm op = run_forward(at, mirror_scratch(at, t->n_x * number_bytes(t->type)), t);
 
-    at->ops->norm_backward(at->dev, out[0], t->accumulate, out[1], out[2],
-                           t->accumulate ? mirror_of(at, t->dy) : out[0], mirror_of(at, t->x), statistics,
-                           mirror_of(at, t->weight), t->shape.m, t->shape.n);
+    op.x_gradient = out[0], op.weight_gradient = out[1], op.bias_gradient = out[2];
+    op.accumulate = t->accumulate;
+    op.y_gradient = t->accumulate ? mirror_of(at, t->dy) : out[0];
+    at->ops->norm_backward(at->dev, &op);
 }
 
 TEST_EACH(norm_backward_is_the_formula, WAYS *N_SHAPES)
@@ -146,8 +153,10 @@ TEST_EACH(a_row_alone_is_as_among_others, NUMBER_TYPES *N_SHAPES)
 static void run_pair(struct mirror *at, void *const out[], const void *context)
 {
     const float *x = mirror_of(at, context);
+    const struct device_norm op = {
+        .m = 1, .n = 2, .x = x, .weight = x + 2, .bias = x + 4, .y = out[0], .statistics = out[1]};
 
-    at->ops->norm(at->dev, out[0], out[1], x, x + 2, x + 4, 1, 2, 0);
+    at->ops->norm(at->dev, &op);
 }
 
 /* By hand: mean 2, variance 1. */

@@ -154,8 +154,16 @@ static void check_tables(struct rows *t, const struct operation *operation)
 static void run_embed(struct mirror *at, void *const out[], const void *context)
 {
     const struct rows *t = context;
-    const void *table = take_table(at, t, VOCABULARY * t->shape.n);
-    at->ops->embed(at->dev, out[0], t->accumulate, mirror_of(at, t->ids), t->shape.m, table, 3, VOCABULARY, t->shape.n);
+    const struct device_embed op = {.m = t->shape.m,
+                                    .n = t->shape.n,
+                                    .first = 3,
+                                    .n_table = VOCABULARY,
+                                    .ids = mirror_of(at, t->ids),
+                                    .table = take_table(at, t, VOCABULARY * t->shape.n),
+                                    .y = out[0],
+                                    .accumulate = t->accumulate};
+
+    at->ops->embed(at->dev, &op);
     give_back(at, t);
 }
 
@@ -188,8 +196,15 @@ TEST_EACH(embed_takes_the_rows_of_its_chunk_alone, 2 * N_CASES)
 static void run_embed_backward(struct mirror *at, void *const out[], const void *context)
 {
     const struct rows *t = context;
-    at->ops->embed_backward(at->dev, out[0], mirror_of(at, t->ids), t->shape.m, mirror_of(at, t->x), 3, VOCABULARY,
-                            t->shape.n);
+    const struct device_embed op = {.m = t->shape.m,
+                                    .n = t->shape.n,
+                                    .first = 3,
+                                    .n_table = VOCABULARY,
+                                    .ids = mirror_of(at, t->ids),
+                                    .y_gradient = mirror_of(at, t->x),
+                                    .table_gradient = out[0]};
+
+    at->ops->embed_backward(at->dev, &op);
 }
 
 /* In order of i, in fp32: so that the bits are those of a plain loop. Elsewhere than on the CPU long runs of equal ids are
@@ -221,15 +236,26 @@ static void run_position(struct mirror *at, void *const out[], const void *conte
 {
     const struct rows *t = context;
     const size_t n_tokens = t->shape.m / t->n_rows;
+    const struct device_position op = {.n_rows = t->n_rows,
+                                       .n_tokens = n_tokens,
+                                       .n = t->shape.n,
+                                       .table = take_table(at, t, n_tokens * t->shape.n),
+                                       .y = out[0]};
 
-    at->ops->position(at->dev, out[0], take_table(at, t, n_tokens * t->shape.n), t->n_rows, n_tokens, t->shape.n);
+    at->ops->position(at->dev, &op);
     give_back(at, t);
 }
 
 static void run_position_backward(struct mirror *at, void *const out[], const void *context)
 {
     const struct rows *t = context;
-    at->ops->position_backward(at->dev, out[0], mirror_of(at, t->x), t->n_rows, t->shape.m / t->n_rows, t->shape.n);
+    const struct device_position op = {.n_rows = t->n_rows,
+                                       .n_tokens = t->shape.m / t->n_rows,
+                                       .n = t->shape.n,
+                                       .y_gradient = mirror_of(at, t->x),
+                                       .table_gradient = out[0]};
+
+    at->ops->position_backward(at->dev, &op);
 }
 
 TEST_EACH(positions_are_added_to_every_row_and_summed_over_rows, N_CASES)

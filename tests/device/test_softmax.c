@@ -57,23 +57,29 @@ static void run_softmax(struct mirror *at, void *const out[], const void *contex
     const struct softmax *t = context;
     const struct shape *s = &t->shape;
     const size_t bytes = s->m * t->stride * sizeof(float);
-    const uint32_t *labels = mirror_of(at, t->labels);
-    float *chunk = mirror_scratch(at, bytes), *running = mirror_scratch(at, 3 * s->m * sizeof *running);
+    struct device_cross_entropy op = {.m = s->m,
+                                      .logits_stride = t->stride,
+                                      .logits = mirror_scratch(at, bytes),
+                                      .labels = mirror_of(at, t->labels),
+                                      .running = mirror_scratch(at, 3 * s->m * sizeof(float)),
+                                      .scale = t->scale};
     size_t first;
 
     for (first = 0; first < s->n; first += s->chunk) {
-        const size_t n = put_chunk(at, chunk, t, first);
-        at->ops->log_sum_exp(at->dev, running, first == 0, chunk, t->stride, labels, s->m, (uint32_t)first, n);
+        op.n = put_chunk(at, op.logits, t, first);
+        op.first = (uint32_t)first, op.start = first == 0;
+        at->ops->log_sum_exp(at->dev, &op);
     }
-    at->ops->loss(at->dev, out[1], running, labels, s->m);
+    at->ops->loss(at->dev, out[1], op.running, op.labels, s->m);
     for (first = 0; first < s->n; first += s->chunk) {
-        const size_t n = put_chunk(at, chunk, t, first);
-        at->ops->cross_entropy_gradient(at->dev, chunk, t->stride, running, labels, s->m, (uint32_t)first, n, t->scale);
-        mirror_take(at, t->chunk, chunk, bytes);
+        op.n = put_chunk(at, op.logits, t, first);
+        op.first = (uint32_t)first;
+        at->ops->cross_entropy_gradient(at->dev, &op);
+        mirror_take(at, t->chunk, op.logits, bytes);
         for (size_t i = 0; i < s->m; i++) {
-            check_padding(t, (const char *)(t->chunk + i * t->stride), n);
+            check_padding(t, (const char *)(t->chunk + i * t->stride), op.n);
             mirror_put(at, device_element(t->type, out[0], i * s->n + first), t->chunk + i * t->stride,
-                       n * number_bytes(t->type));
+                       op.n * number_bytes(t->type));
         }
     }
 }
@@ -113,13 +119,18 @@ TEST_EACH(chunks_give_the_whole_softmax, NUMBER_TYPES *N_SHAPES)
 /* One row of two chunks of 20 that holds a value in one place, else zeros, under label 5. */
 static void run_row(struct mirror *at, void *const out[], const void *context)
 {
-    const float *logits = mirror_of(at, context);
-    const uint32_t *label = mirror_of(at, (const float *)context + 40);
-    float *running = mirror_scratch(at, 3 * sizeof *running);
+    struct device_cross_entropy op = {.m = 1,
+                                      .n = 20,
+                                      .logits_stride = 40,
+                                      .start = true,
+                                      .logits = mirror_of(at, context),
+                                      .labels = mirror_of(at, (const float *)context + 40),
+                                      .running = mirror_scratch(at, 3 * sizeof(float))};
 
-    at->ops->log_sum_exp(at->dev, running, true, logits, 40, label, 1, 0, 20);
-    at->ops->log_sum_exp(at->dev, running, false, logits + 20, 40, label, 1, 20, 20);
-    at->ops->loss(at->dev, out[0], running, label, 1);
+    at->ops->log_sum_exp(at->dev, &op);
+    op.start = false, op.first = 20, op.logits += 20;
+    at->ops->log_sum_exp(at->dev, &op);
+    at->ops->loss(at->dev, out[0], op.running, op.labels, 1);
 }
 
 /* By hand: log(39 e^0 + e^value) less the label's 0. */

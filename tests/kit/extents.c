@@ -176,30 +176,26 @@ static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m,
     backend_get()->ops->reduce_rows(dev, sum, x, m, n);
 }
 
-static void norm(struct device *dev, void *y, float *statistics, const void *x, const void *weight, const void *bias,
-                 size_t m, size_t n, float epsilon)
+static void norm(struct device *dev, const struct device_norm *op)
 {
-    values(y, m * n);
-    floats(statistics, 2 * m);
-    values(x, m * n);
-    values(weight, n);
-    values(bias, n);
-    backend_get()->ops->norm(dev, y, statistics, x, weight, bias, m, n, epsilon);
+    values(op->y, op->m * op->n);
+    floats(op->statistics, 2 * op->m);
+    values(op->x, op->m * op->n);
+    values(op->weight, op->n);
+    values(op->bias, op->n);
+    backend_get()->ops->norm(dev, op);
 }
 
-static void norm_backward(struct device *dev, void *dx, bool accumulate, float *weight_gradient, float *bias_gradient,
-                          const void *dy, const void *x, const float *statistics, const void *weight, size_t m,
-                          size_t n)
+static void norm_backward(struct device *dev, const struct device_norm *op)
 {
-    values(dx, m * n);
-    floats(weight_gradient, n);
-    floats(bias_gradient, n);
-    values(dy, m * n);
-    values(x, m * n);
-    floats(statistics, 2 * m);
-    values(weight, n);
-    backend_get()->ops->norm_backward(dev, dx, accumulate, weight_gradient, bias_gradient, dy, x, statistics, weight, m,
-                                      n);
+    values(op->x_gradient, op->m * op->n);
+    floats(op->weight_gradient, op->n);
+    floats(op->bias_gradient, op->n);
+    values(op->y_gradient, op->m * op->n);
+    values(op->x, op->m * op->n);
+    floats(op->statistics, 2 * op->m);
+    values(op->weight, op->n);
+    backend_get()->ops->norm_backward(dev, op);
 }
 
 static void attention_places(const struct device_attention *op)
@@ -241,63 +237,57 @@ static void attention_cached(struct device *dev, const struct device_attention_c
     backend_get()->ops->attention_cached(dev, op);
 }
 
-static void dropout_add(struct device *dev, void *y, const void *x, const void *h, size_t n_rows, size_t n_tokens,
-                        size_t n, const struct device_dropout *dropout)
+static void dropout_add(struct device *dev, const struct device_dropout_add *op)
 {
-    values(y, n_rows * n_tokens * n);
-    values(x, n_rows * n_tokens * n);
-    values(h, n_rows * n_tokens * n);
-    backend_get()->ops->dropout_add(dev, y, x, h, n_rows, n_tokens, n, dropout);
+    const size_t n = op->n_rows * op->n_tokens * op->n;
+
+    values(op->y, n);
+    values(op->x, n);
+    values(op->h, n);
+    backend_get()->ops->dropout_add(dev, op);
 }
 
-static void dropout_backward(struct device *dev, void *dh, const void *dy, size_t n_rows, size_t n_tokens, size_t n,
-                             const struct device_dropout *dropout)
+static void embed(struct device *dev, const struct device_embed *op)
 {
-    values(dh, n_rows * n_tokens * n);
-    values(dy, n_rows * n_tokens * n);
-    backend_get()->ops->dropout_backward(dev, dh, dy, n_rows, n_tokens, n, dropout);
+    values(op->y, op->m * op->n);
+    place(op->ids, op->m * sizeof *op->ids);
+    table(op->table, op->n_table * op->n);
+    backend_get()->ops->embed(dev, op);
 }
 
-static void embed(struct device *dev, void *y, bool accumulate, const uint32_t *ids, size_t m, const void *from,
-                  uint32_t first, uint32_t n_table, size_t n)
+static void embed_backward(struct device *dev, const struct device_embed *op)
 {
-    values(y, m * n);
-    place(ids, m * sizeof *ids);
-    table(from, n_table * n);
-    backend_get()->ops->embed(dev, y, accumulate, ids, m, from, first, n_table, n);
+    floats(op->table_gradient, op->n_table * op->n);
+    place(op->ids, op->m * sizeof *op->ids);
+    values(op->y_gradient, op->m * op->n);
+    backend_get()->ops->embed_backward(dev, op);
 }
 
-static void embed_backward(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const void *dy,
-                           uint32_t first, uint32_t n_table, size_t n)
+static void position(struct device *dev, const struct device_position *op)
 {
-    floats(table_gradient, n_table * n);
-    place(ids, m * sizeof *ids);
-    values(dy, m * n);
-    backend_get()->ops->embed_backward(dev, table_gradient, ids, m, dy, first, n_table, n);
+    values(op->y, op->n_rows * op->n_tokens * op->n);
+    table(op->table, op->n_tokens * op->n);
+    backend_get()->ops->position(dev, op);
 }
 
-static void position(struct device *dev, void *y, const void *from, size_t n_rows, size_t n_tokens, size_t n)
+static void position_backward(struct device *dev, const struct device_position *op)
 {
-    values(y, n_rows * n_tokens * n);
-    table(from, n_tokens * n);
-    backend_get()->ops->position(dev, y, from, n_rows, n_tokens, n);
+    floats(op->table_gradient, op->n_tokens * op->n);
+    values(op->y_gradient, op->n_rows * op->n_tokens * op->n);
+    backend_get()->ops->position_backward(dev, op);
 }
 
-static void position_backward(struct device *dev, float *table_gradient, const void *dy, size_t n_rows, size_t n_tokens,
-                              size_t n)
+static void cross_entropy_places(const struct device_cross_entropy *op)
 {
-    floats(table_gradient, n_tokens * n);
-    values(dy, n_rows * n_tokens * n);
-    backend_get()->ops->position_backward(dev, table_gradient, dy, n_rows, n_tokens, n);
+    floats(op->running, 3 * op->m);
+    floats(op->logits, op->m * op->logits_stride);
+    place(op->labels, op->m * sizeof *op->labels);
 }
 
-static void log_sum_exp(struct device *dev, float *running, bool start, const float *logits, size_t logits_stride,
-                        const uint32_t *labels, size_t m, uint32_t first, size_t n)
+static void log_sum_exp(struct device *dev, const struct device_cross_entropy *op)
 {
-    floats(running, 3 * m);
-    floats(logits, m * logits_stride);
-    place(labels, m * sizeof *labels);
-    backend_get()->ops->log_sum_exp(dev, running, start, logits, logits_stride, labels, m, first, n);
+    cross_entropy_places(op);
+    backend_get()->ops->log_sum_exp(dev, op);
 }
 
 static void loss(struct device *dev, double *losses, const float *running, const uint32_t *labels, size_t m)
@@ -308,13 +298,10 @@ static void loss(struct device *dev, double *losses, const float *running, const
     backend_get()->ops->loss(dev, losses, running, labels, m);
 }
 
-static void cross_entropy_gradient(struct device *dev, float *logits, size_t logits_stride, const float *running,
-                                   const uint32_t *labels, size_t m, uint32_t first, size_t n, float scale)
+static void cross_entropy_gradient(struct device *dev, const struct device_cross_entropy *op)
 {
-    floats(logits, m * logits_stride);
-    floats(running, 3 * m);
-    place(labels, m * sizeof *labels);
-    backend_get()->ops->cross_entropy_gradient(dev, logits, logits_stride, running, labels, m, first, n, scale);
+    cross_entropy_places(op);
+    backend_get()->ops->cross_entropy_gradient(dev, op);
 }
 
 static void propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out)
@@ -357,7 +344,6 @@ const struct device_ops device_extents = {
     .attention_backward = attention_backward,
     .attention_cached = attention_cached,
     .dropout_add = dropout_add,
-    .dropout_backward = dropout_backward,
     .embed = embed,
     .embed_backward = embed_backward,
     .position = position,

@@ -19,7 +19,6 @@ enum call_kind {
     ATTENTION_BACKWARD,
     ATTENTION_CACHED,
     DROPOUT_ADD,
-    DROPOUT_BACKWARD,
     EMBED,
     EMBED_BACKWARD,
     POSITION,
@@ -38,14 +37,15 @@ struct call {
         struct device_matmul matmul;
         struct device_attention attention;
         struct device_attention_cached cached;
+        struct device_norm norm;
+        struct device_dropout_add dropout_add;
+        struct device_embed embed;
+        struct device_position position;
+        struct device_cross_entropy cross_entropy;
         struct {
-            const void *p[7]; /* of both directions */
-            size_t n[3];
-            uint32_t u[2];
-            bool flag;
-            float f;
+            const void *p[3]; /* of both directions */
+            size_t n[2];
             enum model_activation activation;
-            struct device_dropout dropout;
         };
     };
 };
@@ -118,9 +118,9 @@ static void compute(struct device *dev, const struct call *c)
     case REDUCE_ROWS:
         return ops->reduce_rows(dev, to(p[0]), p[1], n[0], n[1]);
     case NORM:
-        return ops->norm(dev, to(p[0]), to(p[1]), p[2], p[3], p[4], n[0], n[1], c->f);
+        return ops->norm(dev, &c->norm);
     case NORM_BACKWARD:
-        return ops->norm_backward(dev, to(p[0]), c->flag, to(p[1]), to(p[2]), p[3], p[4], p[5], p[6], n[0], n[1]);
+        return ops->norm_backward(dev, &c->norm);
     case ATTENTION:
         return ops->attention(dev, &c->attention);
     case ATTENTION_BACKWARD:
@@ -128,23 +128,21 @@ static void compute(struct device *dev, const struct call *c)
     case ATTENTION_CACHED:
         return ops->attention_cached(dev, &c->cached);
     case DROPOUT_ADD:
-        return ops->dropout_add(dev, to(p[0]), p[1], p[2], n[0], n[1], n[2], &c->dropout);
-    case DROPOUT_BACKWARD:
-        return ops->dropout_backward(dev, to(p[0]), p[1], n[0], n[1], n[2], &c->dropout);
+        return ops->dropout_add(dev, &c->dropout_add);
     case EMBED:
-        return ops->embed(dev, to(p[0]), c->flag, p[1], n[0], p[2], c->u[0], c->u[1], n[1]);
+        return ops->embed(dev, &c->embed);
     case EMBED_BACKWARD:
-        return ops->embed_backward(dev, to(p[0]), p[1], n[0], p[2], c->u[0], c->u[1], n[1]);
+        return ops->embed_backward(dev, &c->embed);
     case POSITION:
-        return ops->position(dev, to(p[0]), p[1], n[0], n[1], n[2]);
+        return ops->position(dev, &c->position);
     case POSITION_BACKWARD:
-        return ops->position_backward(dev, to(p[0]), p[1], n[0], n[1], n[2]);
+        return ops->position_backward(dev, &c->position);
     case LOG_SUM_EXP:
-        return ops->log_sum_exp(dev, to(p[0]), c->flag, p[1], n[0], p[2], n[1], c->u[0], n[2]);
+        return ops->log_sum_exp(dev, &c->cross_entropy);
     case LOSS:
         return ops->loss(dev, to(p[0]), p[1], p[2], n[0]);
     case CROSS_ENTROPY_GRADIENT:
-        return ops->cross_entropy_gradient(dev, to(p[0]), n[0], p[1], p[2], n[1], c->u[0], n[2], c->f);
+        return ops->cross_entropy_gradient(dev, &c->cross_entropy);
     }
 }
 
@@ -331,22 +329,14 @@ static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m,
     add(dev, DEVICE_COMPUTE, (struct call){.kind = REDUCE_ROWS, .p = {sum, x}, .n = {m, n}});
 }
 
-static void norm(struct device *dev, void *y, float *statistics, const void *x, const void *weight, const void *bias,
-                 size_t m, size_t n, float epsilon)
+static void norm(struct device *dev, const struct device_norm *op)
 {
-    add(dev, DEVICE_COMPUTE,
-        (struct call){.kind = NORM, .p = {y, statistics, x, weight, bias}, .n = {m, n}, .f = epsilon});
+    add(dev, DEVICE_COMPUTE, (struct call){.kind = NORM, .norm = *op});
 }
 
-static void norm_backward(struct device *dev, void *dx, bool accumulate, float *weight_gradient, float *bias_gradient,
-                          const void *dy, const void *x, const float *statistics, const void *weight, size_t m,
-                          size_t n)
+static void norm_backward(struct device *dev, const struct device_norm *op)
 {
-    add(dev, DEVICE_COMPUTE,
-        (struct call){.kind = NORM_BACKWARD,
-                      .p = {dx, weight_gradient, bias_gradient, dy, x, statistics, weight},
-                      .n = {m, n},
-                      .flag = accumulate});
+    add(dev, DEVICE_COMPUTE, (struct call){.kind = NORM_BACKWARD, .norm = *op});
 }
 
 static void prepare_attention(struct device *dev, const struct device_attention *op, enum plan_attention way,
@@ -370,55 +360,34 @@ static void attention_cached(struct device *dev, const struct device_attention_c
     add(dev, DEVICE_COMPUTE, (struct call){.kind = ATTENTION_CACHED, .cached = *op});
 }
 
-static void dropout_add(struct device *dev, void *y, const void *x, const void *h, size_t n_rows, size_t n_tokens,
-                        size_t n, const struct device_dropout *dropout)
+static void dropout_add(struct device *dev, const struct device_dropout_add *op)
 {
-    add(dev, DEVICE_COMPUTE,
-        (struct call){.kind = DROPOUT_ADD, .p = {y, x, h}, .n = {n_rows, n_tokens, n}, .dropout = *dropout});
+    add(dev, DEVICE_COMPUTE, (struct call){.kind = DROPOUT_ADD, .dropout_add = *op});
 }
 
-static void dropout_backward(struct device *dev, void *dh, const void *dy, size_t n_rows, size_t n_tokens, size_t n,
-                             const struct device_dropout *dropout)
+static void embed(struct device *dev, const struct device_embed *op)
 {
-    add(dev, DEVICE_COMPUTE,
-        (struct call){.kind = DROPOUT_BACKWARD, .p = {dh, dy}, .n = {n_rows, n_tokens, n}, .dropout = *dropout});
+    add(dev, DEVICE_COMPUTE, (struct call){.kind = EMBED, .embed = *op});
 }
 
-static void embed(struct device *dev, void *y, bool accumulate, const uint32_t *ids, size_t m, const void *table,
-                  uint32_t first, uint32_t n_table, size_t n)
+static void embed_backward(struct device *dev, const struct device_embed *op)
 {
-    add(dev, DEVICE_COMPUTE,
-        (struct call){.kind = EMBED, .p = {y, ids, table}, .n = {m, n}, .u = {first, n_table}, .flag = accumulate});
+    add(dev, DEVICE_COMPUTE, (struct call){.kind = EMBED_BACKWARD, .embed = *op});
 }
 
-static void embed_backward(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const void *dy,
-                           uint32_t first, uint32_t n_table, size_t n)
+static void position(struct device *dev, const struct device_position *op)
 {
-    add(dev, DEVICE_COMPUTE,
-        (struct call){.kind = EMBED_BACKWARD, .p = {table_gradient, ids, dy}, .n = {m, n}, .u = {first, n_table}});
+    add(dev, DEVICE_COMPUTE, (struct call){.kind = POSITION, .position = *op});
 }
 
-static void position(struct device *dev, void *y, const void *table, size_t n_rows, size_t n_tokens, size_t n)
+static void position_backward(struct device *dev, const struct device_position *op)
 {
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = POSITION, .p = {y, table}, .n = {n_rows, n_tokens, n}});
+    add(dev, DEVICE_COMPUTE, (struct call){.kind = POSITION_BACKWARD, .position = *op});
 }
 
-static void position_backward(struct device *dev, float *table_gradient, const void *dy, size_t n_rows, size_t n_tokens,
-                              size_t n)
+static void log_sum_exp(struct device *dev, const struct device_cross_entropy *op)
 {
-    add(dev, DEVICE_COMPUTE,
-        (struct call){.kind = POSITION_BACKWARD, .p = {table_gradient, dy}, .n = {n_rows, n_tokens, n}});
-}
-
-static void log_sum_exp(struct device *dev, float *running, bool start, const float *logits, size_t logits_stride,
-                        const uint32_t *labels, size_t m, uint32_t first, size_t n)
-{
-    add(dev, DEVICE_COMPUTE,
-        (struct call){.kind = LOG_SUM_EXP,
-                      .p = {running, logits, labels},
-                      .n = {logits_stride, m, n},
-                      .u = {first},
-                      .flag = start});
+    add(dev, DEVICE_COMPUTE, (struct call){.kind = LOG_SUM_EXP, .cross_entropy = *op});
 }
 
 static void loss(struct device *dev, double *losses, const float *running, const uint32_t *labels, size_t m)
@@ -426,15 +395,9 @@ static void loss(struct device *dev, double *losses, const float *running, const
     add(dev, DEVICE_COMPUTE, (struct call){.kind = LOSS, .p = {losses, running, labels}, .n = {m}});
 }
 
-static void cross_entropy_gradient(struct device *dev, float *logits, size_t logits_stride, const float *running,
-                                   const uint32_t *labels, size_t m, uint32_t first, size_t n, float scale)
+static void cross_entropy_gradient(struct device *dev, const struct device_cross_entropy *op)
 {
-    add(dev, DEVICE_COMPUTE,
-        (struct call){.kind = CROSS_ENTROPY_GRADIENT,
-                      .p = {logits, running, labels},
-                      .n = {logits_stride, m, n},
-                      .u = {first},
-                      .f = scale});
+    add(dev, DEVICE_COMPUTE, (struct call){.kind = CROSS_ENTROPY_GRADIENT, .cross_entropy = *op});
 }
 
 static void propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out)
@@ -477,7 +440,6 @@ const struct device_ops device_late = {
     .attention_backward = attention_backward,
     .attention_cached = attention_cached,
     .dropout_add = dropout_add,
-    .dropout_backward = dropout_backward,
     .embed = embed,
     .embed_backward = embed_backward,
     .position = position,

@@ -59,20 +59,19 @@ static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m,
     end();
 }
 
-static void norm(struct device *dev, void *y, float *statistics, const void *x, const void *weight, const void *bias,
-                 size_t m, size_t n, float epsilon)
+static void norm(struct device *dev, const struct device_norm *op)
 {
-    move(values(dev, 2.0 * (double)n * ((double)m + 1)) + 8.0 * (double)m);
-    BACKEND->norm(dev, y, statistics, x, weight, bias, m, n, epsilon);
+    move(values(dev, 2.0 * (double)op->n * ((double)op->m + 1)) + 8.0 * (double)op->m);
+    BACKEND->norm(dev, op);
     end();
 }
 
-static void norm_backward(struct device *dev, void *dx, bool accumulate, float *weight_gradient, float *bias_gradient,
-                          const void *dy, const void *x, const float *statistics, const void *weight, size_t m,
-                          size_t n)
+static void norm_backward(struct device *dev, const struct device_norm *op)
 {
-    move(values(dev, ((accumulate ? 4.0 : 3.0) * (double)m + 1) * (double)n) + 8.0 * (double)m + 16.0 * (double)n);
-    BACKEND->norm_backward(dev, dx, accumulate, weight_gradient, bias_gradient, dy, x, statistics, weight, m, n);
+    const double m = (double)op->m, n = (double)op->n;
+
+    move(values(dev, ((op->accumulate ? 4.0 : 3.0) * m + 1) * n) + 8.0 * m + 16.0 * n);
+    BACKEND->norm_backward(dev, op);
     end();
 }
 
@@ -117,73 +116,61 @@ static void attention_cached(struct device *dev, const struct device_attention_c
     end();
 }
 
-static void dropout_add(struct device *dev, void *y, const void *x, const void *h, size_t n_rows, size_t n_tokens,
-                        size_t n, const struct device_dropout *dropout)
+static void dropout_add(struct device *dev, const struct device_dropout_add *op)
 {
-    move(values(dev, (x ? 3.0 : 2.0) * (double)n_rows * (double)n_tokens * (double)n));
-    BACKEND->dropout_add(dev, y, x, h, n_rows, n_tokens, n, dropout);
-    end();
-}
-
-static void dropout_backward(struct device *dev, void *dh, const void *dy, size_t n_rows, size_t n_tokens, size_t n,
-                             const struct device_dropout *dropout)
-{
-    move(values(dev, 2.0 * (double)n_rows * (double)n_tokens * (double)n));
-    BACKEND->dropout_backward(dev, dh, dy, n_rows, n_tokens, n, dropout);
+    move(values(dev, (op->x ? 3.0 : 2.0) * (double)op->n_rows * (double)op->n_tokens * (double)op->n));
+    BACKEND->dropout_add(dev, op);
     end();
 }
 
 /* Rows of the table, which may be the host's, and of y. */
-static void price_rows(const struct device *dev, double m, double n, bool accumulate)
+static void embed(struct device *dev, const struct device_embed *op)
 {
+    const double m = (double)op->m, n = (double)op->n;
+
     cudasim_operation(&(struct cudasim_price){
-        .bytes = values(dev, (accumulate ? 3 : 2) * m * n) + 4 * m,
+        .bytes = values(dev, (op->accumulate ? 3 : 2) * m * n) + 4 * m,
         .host_bytes = values(dev, m * n),
     });
-}
-
-static void embed(struct device *dev, void *y, bool accumulate, const uint32_t *ids, size_t m, const void *table,
-                  uint32_t first, uint32_t n_table, size_t n)
-{
-    price_rows(dev, (double)m, (double)n, accumulate);
-    BACKEND->embed(dev, y, accumulate, ids, m, table, first, n_table, n);
+    BACKEND->embed(dev, op);
     end();
 }
 
 /* At most m rows of the gradient are read and written. */
-static void embed_backward(struct device *dev, float *table_gradient, const uint32_t *ids, size_t m, const void *dy,
-                           uint32_t first, uint32_t n_table, size_t n)
+static void embed_backward(struct device *dev, const struct device_embed *op)
 {
-    const double rows = (double)(m < n_table ? m : n_table);
+    const double m = (double)op->m, n = (double)op->n, rows = (double)(op->m < op->n_table ? op->m : op->n_table);
 
-    move(values(dev, (double)m * (double)n) + 4 * (double)m + 8 * rows * (double)n);
-    BACKEND->embed_backward(dev, table_gradient, ids, m, dy, first, n_table, n);
+    move(values(dev, m * n) + 4 * m + 8 * rows * n);
+    BACKEND->embed_backward(dev, op);
     end();
 }
 
-static void position(struct device *dev, void *y, const void *table, size_t n_rows, size_t n_tokens, size_t n)
+static void position(struct device *dev, const struct device_position *op)
 {
+    const double row = (double)op->n_tokens * (double)op->n;
+
     cudasim_operation(&(struct cudasim_price){
-        .bytes = values(dev, (2.0 * (double)n_rows + 1) * (double)n_tokens * (double)n),
-        .host_bytes = values(dev, (double)n_tokens * (double)n),
+        .bytes = values(dev, (2.0 * (double)op->n_rows + 1) * row),
+        .host_bytes = values(dev, row),
     });
-    BACKEND->position(dev, y, table, n_rows, n_tokens, n);
+    BACKEND->position(dev, op);
     end();
 }
 
-static void position_backward(struct device *dev, float *table_gradient, const void *dy, size_t n_rows, size_t n_tokens,
-                              size_t n)
+static void position_backward(struct device *dev, const struct device_position *op)
 {
-    move(values(dev, (double)n_rows * (double)n_tokens * (double)n) + 8.0 * (double)n_tokens * (double)n);
-    BACKEND->position_backward(dev, table_gradient, dy, n_rows, n_tokens, n);
+    const double row = (double)op->n_tokens * (double)op->n;
+
+    move(values(dev, (double)op->n_rows * row) + 8.0 * row);
+    BACKEND->position_backward(dev, op);
     end();
 }
 
-static void log_sum_exp(struct device *dev, float *running, bool start, const float *logits, size_t logits_stride,
-                        const uint32_t *labels, size_t m, uint32_t first, size_t n)
+static void log_sum_exp(struct device *dev, const struct device_cross_entropy *op)
 {
-    move(4.0 * (double)m * (double)n + (start ? 16.0 : 28.0) * (double)m);
-    BACKEND->log_sum_exp(dev, running, start, logits, logits_stride, labels, m, first, n);
+    move(4.0 * (double)op->m * (double)op->n + (op->start ? 16.0 : 28.0) * (double)op->m);
+    BACKEND->log_sum_exp(dev, op);
     end();
 }
 
@@ -194,11 +181,12 @@ static void loss(struct device *dev, double *losses, const float *running, const
     end();
 }
 
-static void cross_entropy_gradient(struct device *dev, float *logits, size_t logits_stride, const float *running,
-                                   const uint32_t *labels, size_t m, uint32_t first, size_t n, float scale)
+static void cross_entropy_gradient(struct device *dev, const struct device_cross_entropy *op)
 {
-    move(4.0 * (double)m * (double)n + values(dev, (double)m * (double)n) + 16.0 * (double)m);
-    BACKEND->cross_entropy_gradient(dev, logits, logits_stride, running, labels, m, first, n, scale);
+    const double elements = (double)op->m * (double)op->n;
+
+    move(4.0 * elements + values(dev, elements) + 16.0 * (double)op->m);
+    BACKEND->cross_entropy_gradient(dev, op);
     end();
 }
 
@@ -217,7 +205,6 @@ __attribute__((constructor)) static void price(void)
     priced.attention_backward = attention_backward;
     priced.attention_cached = attention_cached;
     priced.dropout_add = dropout_add;
-    priced.dropout_backward = dropout_backward;
     priced.embed = embed;
     priced.embed_backward = embed_backward;
     priced.position = position;

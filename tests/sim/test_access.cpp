@@ -92,6 +92,32 @@ static struct device_attention attention_of(float *x, float *y, float *z, float 
 
 static const struct device_dropout keeps = {};
 
+static struct device_norm norm_of(void *y, const void *x, const void *weight, float *statistics)
+{
+    struct device_norm op = {};
+
+    op.m = ROWS, op.n = WIDTH, op.epsilon = 1e-5f;
+    op.x = x, op.weight = op.bias = weight, op.y = y, op.statistics = statistics;
+    return op;
+}
+
+static struct device_embed embed_of(const void *ids)
+{
+    struct device_embed op = {};
+
+    op.m = ROWS, op.n = WIDTH, op.n_table = 8, op.ids = (const uint32_t *)ids;
+    return op;
+}
+
+static struct device_cross_entropy cross_entropy_of(float *running, float *logits, const void *labels)
+{
+    struct device_cross_entropy op = {};
+
+    op.m = ROWS, op.n = op.logits_stride = WIDTH, op.start = true, op.scale = 1;
+    op.logits = logits, op.labels = (const uint32_t *)labels, op.running = running;
+    return op;
+}
+
 /* Where they are not 0: sums in fp32 of 8 columns are two packs, each of which takes half of its sectors (of norm's and
  * positions' gradients, which are added onto what is there); and ids are sorted through memory. */
 static const struct {
@@ -109,39 +135,63 @@ static const struct {
      },
      0, 0},
     {"cuda_dropout_add",
-     [](auto q, auto x, auto y, auto z, auto) { OK(cuda_dropout_add(q, x, y, z, 1, ROWS, WIDTH, &keeps)); }, 0, 0},
+     [](auto q, auto x, auto y, auto z, auto) {
+         const struct device_dropout_add op = {1, ROWS, WIDTH, y, z, x, keeps};
+         OK(cuda_dropout_add(q, &op));
+     },
+     0, 0},
     {"cuda_to_bf16", [](auto q, auto x, auto y, auto, auto) { OK(cuda_to_bf16(q, (uint16_t *)x, y, ROWS * WIDTH)); }, 0,
      0},
     {"cuda_reduce_rows", [](auto q, auto x, auto y, auto, auto) { OK(cuda_reduce_rows(q, x, y, ROWS, WIDTH)); }, 0, 0},
-    {"cuda_norm", [](auto q, auto x, auto y, auto z, auto w) { OK(cuda_norm(q, x, w, y, z, z, ROWS, WIDTH, 1e-5f)); },
+    {"cuda_norm",
+     [](auto q, auto x, auto y, auto z, auto w) {
+         struct device_norm op = norm_of(x, y, z, w);
+         OK(cuda_norm(q, &op));
+     },
      0, 0},
     {"cuda_norm_backward",
      [](auto q, auto x, auto y, auto z, auto w) {
-         OK(cuda_norm_backward(q, x, false, z, z + WIDTH, y, y + ARRAY / 2, w, z + 2 * WIDTH, ROWS, WIDTH));
+         struct device_norm op = norm_of(x, y + ARRAY / 2, z + 2 * WIDTH, w);
+         op.y_gradient = y, op.x_gradient = x, op.weight_gradient = z, op.bias_gradient = z + WIDTH;
+         OK(cuda_norm_backward(q, &op));
      },
      768, 0},
     {"cuda_embed",
      [](auto q, auto x, auto y, auto z, auto) {
-         OK(cuda_embed(q, x, false, (const uint32_t *)z, ROWS, y, 0, 8, WIDTH));
+         struct device_embed op = embed_of(z);
+         op.table = y, op.y = x;
+         OK(cuda_embed(q, &op));
      },
      0, 0},
     {"cuda_embed_backward",
      [](auto q, auto x, auto y, auto z, auto) {
-         OK(cuda_embed_backward(q, x, (const uint32_t *)z, ROWS, y, 0, 8, WIDTH));
+         struct device_embed op = embed_of(z);
+         op.y_gradient = y, op.table_gradient = x;
+         OK(cuda_embed_backward(q, &op));
      },
      257, 0},
-    {"cuda_position", [](auto q, auto x, auto y, auto, auto) { OK(cuda_position(q, x, y, 1, ROWS, 0, ROWS, WIDTH)); },
+    {"cuda_position",
+     [](auto q, auto x, auto y, auto, auto) {
+         const struct device_position op = {1, ROWS, WIDTH, y, x, NULL, NULL};
+         OK(cuda_position(q, &op, 0, ROWS));
+     },
      0, 0},
     {"cuda_position_backward",
-     [](auto q, auto x, auto y, auto, auto) { OK(cuda_position_backward(q, x, y, 1, ROWS, WIDTH)); }, 768, 0},
+     [](auto q, auto x, auto y, auto, auto) {
+         const struct device_position op = {1, ROWS, WIDTH, NULL, NULL, y, x};
+         OK(cuda_position_backward(q, &op));
+     },
+     768, 0},
     {"cuda_log_sum_exp",
      [](auto q, auto x, auto y, auto z, auto) {
-         OK(cuda_log_sum_exp(q, x, true, y, WIDTH, (const uint32_t *)z, ROWS, 0, WIDTH));
+         const struct device_cross_entropy op = cross_entropy_of(x, y, z);
+         OK(cuda_log_sum_exp(q, &op));
      },
      0, 0},
     {"cuda_cross_entropy_gradient",
      [](auto q, auto x, auto y, auto z, auto) {
-         OK(cuda_cross_entropy_gradient(q, y, WIDTH, x, (const uint32_t *)z, ROWS, 0, WIDTH, 1));
+         const struct device_cross_entropy op = cross_entropy_of(x, y, z);
+         OK(cuda_cross_entropy_gradient(q, &op));
      },
      0, 0},
     {"cuda_attention, heads of 64",

@@ -231,15 +231,33 @@ static void attention_dropout(struct bench *b)
     device_cpu.attention(b->dev, &op);
 }
 
+static struct device_norm norm_of(const struct bench *b)
+{
+    return (struct device_norm){.m = b->m,
+                                .n = b->size.width,
+                                .epsilon = 1e-5f,
+                                .x = b->x,
+                                .weight = b->w,
+                                .bias = b->w,
+                                .y = b->y,
+                                .statistics = b->small,
+                                .y_gradient = b->x,
+                                .x_gradient = b->y,
+                                .accumulate = true,
+                                .weight_gradient = b->z,
+                                .bias_gradient = b->z + b->size.width};
+}
+
 static void norm(struct bench *b)
 {
-    device_cpu.norm(b->dev, b->y, b->small, b->x, b->w, b->w, b->m, b->size.width, 1e-5f);
+    const struct device_norm op = norm_of(b);
+    device_cpu.norm(b->dev, &op);
 }
 
 static void norm_backward(struct bench *b)
 {
-    device_cpu.norm_backward(b->dev, b->y, true, b->z, b->z + b->size.width, b->x, b->x, b->small, b->w, b->m,
-                             b->size.width);
+    const struct device_norm op = norm_of(b);
+    device_cpu.norm_backward(b->dev, &op);
 }
 
 static void reduce_rows(struct bench *b)
@@ -249,9 +267,15 @@ static void reduce_rows(struct bench *b)
 
 static void dropout_add(struct bench *b, float p)
 {
-    const struct device_dropout dropout = {.p = p};
+    const struct device_dropout_add op = {.n_rows = b->size.n_rows,
+                                          .n_tokens = b->size.n_tokens,
+                                          .n = b->size.width,
+                                          .x = b->x,
+                                          .h = b->z,
+                                          .y = b->y,
+                                          .dropout = {.p = p}};
 
-    device_cpu.dropout_add(b->dev, b->y, b->x, b->z, b->size.n_rows, b->size.n_tokens, b->size.width, &dropout);
+    device_cpu.dropout_add(b->dev, &op);
 }
 
 static void add(struct bench *b)
@@ -266,24 +290,45 @@ static void add_dropped(struct bench *b)
 
 static void embed(struct bench *b)
 {
-    device_cpu.embed(b->dev, b->y, false, b->ids, b->m, b->w, 0, 256, b->size.width);
+    const struct device_embed op = {
+        .m = b->m, .n = b->size.width, .n_table = 256, .ids = b->ids, .table = b->w, .y = b->y};
+
+    device_cpu.embed(b->dev, &op);
 }
 
 static void embed_backward(struct bench *b)
 {
-    device_cpu.embed_backward(b->dev, b->w, b->ids, b->m, b->x, 0, 256, b->size.width);
+    const struct device_embed op = {
+        .m = b->m, .n = b->size.width, .n_table = 256, .ids = b->ids, .y_gradient = b->x, .table_gradient = b->w};
+
+    device_cpu.embed_backward(b->dev, &op);
+}
+
+static struct device_cross_entropy cross_entropy_of(const struct bench *b, float *logits)
+{
+    return (struct device_cross_entropy){.m = b->m,
+                                         .n = 4 * b->size.width,
+                                         .logits_stride = 4 * b->size.width,
+                                         .start = true,
+                                         .logits = logits,
+                                         .labels = b->ids,
+                                         .running = b->small,
+                                         .scale = 1e-3f};
 }
 
 static void log_sum_exp(struct bench *b)
 {
-    device_cpu.log_sum_exp(b->dev, b->small, true, b->x, 4 * b->size.width, b->ids, b->m, 0, 4 * b->size.width);
+    const struct device_cross_entropy op = cross_entropy_of(b, b->x);
+
+    device_cpu.log_sum_exp(b->dev, &op);
 }
 
 static void cross_entropy_gradient(struct bench *b)
 {
+    const struct device_cross_entropy op = cross_entropy_of(b, b->y);
+
     memcpy(b->y, b->x, 4 * sizeof(float)); /* keeps the logits from going to 0: only the speed counts */
-    device_cpu.cross_entropy_gradient(b->dev, b->y, 4 * b->size.width, b->small, b->ids, b->m, 0, 4 * b->size.width,
-                                      1e-3f);
+    device_cpu.cross_entropy_gradient(b->dev, &op);
 }
 
 static const struct work works[] = {

@@ -19,7 +19,7 @@ static struct device *open_isa(enum cpu_isa isa)
 TEST_RANGE(the_exponential_is_within_one_ulp, CPU_V2, CPU_ISAS)
 {
     static float out[GRID];
-    const float running[3] = {0, 1, 0};
+    float running[3] = {0, 1, 0};
     const uint32_t label = GRID + 1;
 
     if (!cpu_isa_runs((enum cpu_isa)_i))
@@ -27,7 +27,13 @@ TEST_RANGE(the_exponential_is_within_one_ulp, CPU_V2, CPU_ISAS)
     struct device *dev = open_isa((enum cpu_isa)_i);
     for (int i = 0; i < GRID; i++)
         out[i] = (float)i / 64 - 87;
-    device_cpu.cross_entropy_gradient(dev, out, GRID, running, &label, 1, 0, GRID, 1);
+    device_cpu.cross_entropy_gradient(dev, &(struct device_cross_entropy){.m = 1,
+                                                                          .n = GRID,
+                                                                          .logits_stride = GRID,
+                                                                          .logits = out,
+                                                                          .labels = &label,
+                                                                          .running = running,
+                                                                          .scale = 1});
     for (int i = 0; i < GRID; i++) { /* in units of the last place of 1, so that each counts the same */
         const double ulp = ((double)out[i] / exp((double)i / 64 - 87) - 1) / 0x1p-23;
         if (!(fabs(ulp) <= 1))
@@ -45,8 +51,11 @@ static double loss_with(float value, int place, enum cpu_isa isa)
     struct device *dev = open_isa(isa);
 
     logits[place] = value;
-    device_cpu.log_sum_exp(dev, running, true, logits, 40, &label, 1, 0, 20);
-    device_cpu.log_sum_exp(dev, running, false, logits + 20, 40, &label, 1, 20, 20);
+    struct device_cross_entropy op = {
+        .m = 1, .n = 20, .logits_stride = 40, .start = true, .logits = logits, .labels = &label, .running = running};
+    device_cpu.log_sum_exp(dev, &op);
+    op.start = false, op.first = 20, op.logits += 20;
+    device_cpu.log_sum_exp(dev, &op);
     device_cpu.loss(dev, &loss, running, &label, 1);
     device_cpu.close(dev);
     return loss;

@@ -389,7 +389,14 @@ TEST_EACH(tables_in_host_memory_are_read_where_they_are, 2 * SIMULATED_ORDERS)
         lend(dev, table, N_TABLE * WIDTH * sizeof *table, false);
     simulated.ops->upload(dev, simulated.ops->arena(dev), ids, sizeof ids);
     simulated.ops->follow(dev, DEVICE_COMPUTE, DEVICE_PULL, simulated.ops->mark(dev, DEVICE_PULL));
-    simulated.ops->embed(dev, y, true, simulated.ops->arena(dev), M, table, 10, N_TABLE, WIDTH);
+    simulated.ops->embed(dev, &(struct device_embed){.m = M,
+                                                     .n = WIDTH,
+                                                     .first = 10,
+                                                     .n_table = N_TABLE,
+                                                     .ids = simulated.ops->arena(dev),
+                                                     .table = table,
+                                                     .y = y,
+                                                     .accumulate = true});
     simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_COMPUTE, simulated.ops->mark(dev, DEVICE_COMPUTE));
     simulated.ops->download(dev, got, y, sizeof got);
     ck_assert_int_eq(simulated.ops->sync(dev), 0);
@@ -397,7 +404,8 @@ TEST_EACH(tables_in_host_memory_are_read_where_they_are, 2 * SIMULATED_ORDERS)
         ck_assert_float_eq(got[i], want[i / WIDTH]);
 
     simulated.ops->zero(dev, y, (size_t)N_TOKENS * WIDTH * sizeof *y);
-    simulated.ops->position(dev, y, table, 1, N_TOKENS, WIDTH);
+    simulated.ops->position(
+        dev, &(struct device_position){.n_rows = 1, .n_tokens = N_TOKENS, .n = WIDTH, .table = table, .y = y});
     simulated.ops->follow(dev, DEVICE_PUSH, DEVICE_COMPUTE, simulated.ops->mark(dev, DEVICE_COMPUTE));
     for (int t = 0; t < N_TOKENS; t += 833) {
         simulated.ops->download(dev, got, y + (size_t)t * WIDTH, WIDTH * sizeof *got);

@@ -45,11 +45,22 @@ static cudaError_t run_relu_gradient(struct world *w, const void *c)
 }
 static cudaError_t run_dropout(struct world *w, const void *c)
 {
-    return cuda_dropout_add(&w->q, at(w, 0), at(w, 0), at(w, 1), 1, element(c)->m, element(c)->n, &dropout);
+    const struct device_dropout_add op = {.n_rows = 1,
+                                          .n_tokens = element(c)->m,
+                                          .n = element(c)->n,
+                                          .x = at(w, 0),
+                                          .h = at(w, 1),
+                                          .y = at(w, 0),
+                                          .dropout = dropout};
+
+    return cuda_dropout_add(&w->q, &op);
 }
 static cudaError_t run_position(struct world *w, const void *c)
 {
-    return cuda_position(&w->q, at(w, 0), at(w, 1), 1, element(c)->m, 1, element(c)->m - 2, element(c)->n);
+    const struct device_position op = {
+        .n_rows = 1, .n_tokens = element(c)->m, .n = element(c)->n, .table = at(w, 1), .y = at(w, 0)};
+
+    return cuda_position(&w->q, &op, 1, element(c)->m - 2);
 }
 
 static const struct element_case element_cases[] = {

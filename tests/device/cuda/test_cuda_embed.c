@@ -16,11 +16,14 @@ struct look_up {
 static cudaError_t run_backward(struct world *w, const void *context)
 {
     const struct look_up *l = context;
+    struct device_embed op = {.m = l->m, .n = l->n, .ids = at(w, IDS), .y_gradient = at(w, DY)};
     cudaError_t rc = cudaSuccess;
 
-    for (uint32_t i = 0; i < l->n_table && rc == cudaSuccess; i += l->piece)
-        rc = cuda_embed_backward(&w->q, (float *)at(w, TABLE) + i * l->n, at(w, IDS), l->m, at(w, DY), l->first + i,
-                                 l->n_table - i < l->piece ? l->n_table - i : l->piece, l->n);
+    for (uint32_t i = 0; i < l->n_table && rc == cudaSuccess; i += l->piece) {
+        op.table_gradient = (float *)at(w, TABLE) + i * l->n;
+        op.first = l->first + i, op.n_table = l->n_table - i < l->piece ? l->n_table - i : l->piece;
+        rc = cuda_embed_backward(&w->q, &op);
+    }
     return rc;
 }
 
@@ -127,8 +130,16 @@ TEST(tokens_are_sorted_in_chunks)
 static cudaError_t run_embed(struct world *w, const void *context)
 {
     const struct look_up *l = context;
+    const struct device_embed op = {.m = l->m,
+                                    .n = l->n,
+                                    .first = l->first,
+                                    .n_table = l->n_table,
+                                    .ids = at(w, IDS),
+                                    .table = at(w, TABLE),
+                                    .y = at(w, DY),
+                                    .accumulate = l->accumulate};
 
-    return cuda_embed(&w->q, at(w, DY), l->accumulate, at(w, IDS), l->m, at(w, TABLE), l->first, l->n_table, l->n);
+    return cuda_embed(&w->q, &op);
 }
 
 /* y in DY's place. Rows without an id stay; whole packs, single elements, rows longer than a warp has under way. */

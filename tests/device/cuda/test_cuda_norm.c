@@ -25,11 +25,27 @@ static const float epsilon = 1e-5f;
 
 enum { Y, X, WEIGHT, BIAS, STATISTICS, DY, WEIGHT_GRADIENT, BIAS_GRADIENT };
 
+/* Both directions: backward over y. */
+static struct device_norm norm_of(struct world *w, const struct shape *s)
+{
+    return (struct device_norm){.m = s->m,
+                                .n = s->n,
+                                .epsilon = epsilon,
+                                .x = at(w, X),
+                                .weight = at(w, WEIGHT),
+                                .bias = at(w, BIAS),
+                                .y = at(w, Y),
+                                .statistics = at(w, STATISTICS),
+                                .x_gradient = at(w, Y),
+                                .weight_gradient = at(w, WEIGHT_GRADIENT),
+                                .bias_gradient = at(w, BIAS_GRADIENT)};
+}
+
 static cudaError_t run_norm(struct world *w, const void *context)
 {
-    const struct shape *s = context;
+    const struct device_norm op = norm_of(w, context);
 
-    return cuda_norm(&w->q, at(w, Y), at(w, STATISTICS), at(w, X), at(w, WEIGHT), at(w, BIAS), s->m, s->n, epsilon);
+    return cuda_norm(&w->q, &op);
 }
 
 static struct world norm_world(const struct shape *s, enum number_type type)
@@ -118,9 +134,10 @@ static cudaError_t run_backward(struct world *w, const void *context)
         rc = cudaMemcpyAsync(at(w, Y), at(w, DY), w->arrays[Y].bytes, cudaMemcpyDeviceToDevice, w->q.stream);
     if (rc != cudaSuccess)
         return rc;
-    return cuda_norm_backward(&w->q, at(w, Y), b->accumulate, at(w, WEIGHT_GRADIENT), at(w, BIAS_GRADIENT),
-                              b->accumulate ? at(w, DY) : at(w, Y), at(w, X), at(w, STATISTICS), at(w, WEIGHT), s->m,
-                              s->n);
+    struct device_norm op = norm_of(w, s);
+    op.accumulate = b->accumulate;
+    op.y_gradient = b->accumulate ? at(w, DY) : at(w, Y);
+    return cuda_norm_backward(&w->q, &op);
 }
 
 /* Accumulates onto what the norm gave. */
@@ -162,15 +179,16 @@ enum { AHEAD_ROWS = 6, AHEAD_BLOCKS = PROCESSORS /* a row fills one */ };
 static cudaError_t run_over_the_next(struct world *w, const void *context)
 {
     const struct shape *s = context;
+    struct device_norm op = norm_of(w, s);
     uint16_t *dy = at(w, DY);
     cudaError_t rc = run_norm(w, s);
 
+    op.m = AHEAD_ROWS, op.y_gradient = dy;
     if (rc == cudaSuccess)
-        rc = cuda_norm_backward(&w->q, at(w, Y), false, at(w, WEIGHT_GRADIENT), at(w, BIAS_GRADIENT), dy, at(w, X),
-                                at(w, STATISTICS), at(w, WEIGHT), AHEAD_ROWS, s->n);
+        rc = cuda_norm_backward(&w->q, &op);
+    op.x_gradient = dy + AHEAD_BLOCKS * s->n;
     if (rc == cudaSuccess)
-        rc = cuda_norm_backward(&w->q, dy + AHEAD_BLOCKS * s->n, false, at(w, WEIGHT_GRADIENT), at(w, BIAS_GRADIENT),
-                                dy, at(w, X), at(w, STATISTICS), at(w, WEIGHT), AHEAD_ROWS, s->n);
+        rc = cuda_norm_backward(&w->q, &op);
     return rc;
 }
 
@@ -227,8 +245,10 @@ TEST_EACH(sums_over_rows_lose_nothing_on_the_way, NUMBER_TYPES *N_SUMS)
 static cudaError_t run_position_backward(struct world *w, const void *context)
 {
     const struct shape *s = context;
+    const struct device_position op = {
+        .n_rows = 11, .n_tokens = s->m, .n = s->n, .y_gradient = at(w, 1), .table_gradient = at(w, 0)};
 
-    return cuda_position_backward(&w->q, at(w, 0), at(w, 1), 11, s->m, s->n);
+    return cuda_position_backward(&w->q, &op);
 }
 
 TEST_EACH(positions_are_summed_over_rows, 2 * NUMBER_TYPES)

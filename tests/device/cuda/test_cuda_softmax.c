@@ -19,17 +19,29 @@ enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
 static const float scale = 1 / 3.0f;
 
+/* Labels begin at 2. */
+static struct device_cross_entropy cross_entropy_of(struct world *w, const struct shape *s)
+{
+    return (struct device_cross_entropy){.m = s->m,
+                                         .n = s->n,
+                                         .logits_stride = s->stride,
+                                         .first = 2,
+                                         .start = true,
+                                         .logits = at(w, LOGITS),
+                                         .labels = at(w, LABELS),
+                                         .running = at(w, RUNNING),
+                                         .scale = scale};
+}
+
 static cudaError_t run_softmax(struct world *w, const void *context)
 {
-    const struct shape *s = context;
-    cudaError_t rc =
-        cuda_log_sum_exp(&w->q, at(w, RUNNING), true, at(w, LOGITS), s->stride, at(w, LABELS), s->m, 2, s->n);
+    const struct device_cross_entropy op = cross_entropy_of(w, context);
+    cudaError_t rc = cuda_log_sum_exp(&w->q, &op);
 
     if (rc == cudaSuccess)
-        rc = cuda_loss(&w->q, at(w, LOSSES), at(w, RUNNING), at(w, LABELS), s->m);
+        rc = cuda_loss(&w->q, at(w, LOSSES), op.running, op.labels, op.m);
     if (rc == cudaSuccess)
-        rc = cuda_cross_entropy_gradient(&w->q, at(w, LOGITS), s->stride, at(w, RUNNING), at(w, LABELS), s->m, 2, s->n,
-                                         scale);
+        rc = cuda_cross_entropy_gradient(&w->q, &op);
     return rc;
 }
 
@@ -82,13 +94,20 @@ TEST_EACH(the_gradient_takes_the_place_of_the_logits, NUMBER_TYPES *N_SHAPES)
 /* Two chunks of 700, one after the other; label in the second. */
 static cudaError_t run_chunks(struct world *w, const void *context)
 {
-    float *logits = at(w, LOGITS);
-    cudaError_t rc = cuda_log_sum_exp(&w->q, at(w, RUNNING), true, logits, 1400, at(w, LABELS), 1, 0, 700);
+    struct device_cross_entropy op = {.m = 1,
+                                      .n = 700,
+                                      .logits_stride = 1400,
+                                      .start = true,
+                                      .logits = at(w, LOGITS),
+                                      .labels = at(w, LABELS),
+                                      .running = at(w, RUNNING)};
+    cudaError_t rc = cuda_log_sum_exp(&w->q, &op);
 
     (void)context;
+    op.start = false, op.first = 700, op.logits += 700;
     if (rc == cudaSuccess)
-        rc = cuda_log_sum_exp(&w->q, at(w, RUNNING), false, logits + 700, 1400, at(w, LABELS), 1, 700, 700);
-    return rc == cudaSuccess ? cuda_loss(&w->q, at(w, LOSSES), at(w, RUNNING), at(w, LABELS), 1) : rc;
+        rc = cuda_log_sum_exp(&w->q, &op);
+    return rc == cudaSuccess ? cuda_loss(&w->q, at(w, LOSSES), op.running, op.labels, 1) : rc;
 }
 
 static double loss_with(float value, size_t place)
@@ -125,8 +144,8 @@ TEST(logits_that_are_not_finite_upwards_show)
 static cudaError_t run_losses(struct world *w, const void *context)
 {
     const struct shape *s = context;
-    cudaError_t rc =
-        cuda_log_sum_exp(&w->q, at(w, RUNNING), true, at(w, LOGITS), s->stride, at(w, LABELS), s->m, 2, s->n);
+    const struct device_cross_entropy op = cross_entropy_of(w, s);
+    const cudaError_t rc = cuda_log_sum_exp(&w->q, &op);
 
     return rc == cudaSuccess ? cuda_loss(&w->q, at(w, LOSSES), at(w, RUNNING), at(w, LABELS), s->m) : rc;
 }

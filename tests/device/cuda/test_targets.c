@@ -56,21 +56,52 @@ static void others(struct device *dev, size_t n, size_t skew)
     char *x = (char *)at(dev, 0) + skew, *y = (char *)at(dev, 512) + skew, *weight = (char *)at(dev, 1024) + skew;
     float *sums = at(dev, 1100), *other_sums = at(dev, 1300), *statistics = at(dev, 1500);
     uint32_t *ids = at(dev, 1600);
-    const struct device_dropout drops = {.p = 0.1f}, keeps = {.p = 0};
+    const struct device_norm normed = {.m = M,
+                                       .n = n,
+                                       .epsilon = 1e-5f,
+                                       .x = x,
+                                       .weight = weight,
+                                       .bias = weight,
+                                       .y = y,
+                                       .statistics = statistics,
+                                       .y_gradient = x,
+                                       .x_gradient = y,
+                                       .accumulate = true,
+                                       .weight_gradient = sums,
+                                       .bias_gradient = other_sums};
+    struct device_dropout_add drops = {.n_rows = 2, .n_tokens = M / 2, .n = n, .x = x, .h = y, .y = y};
+    const struct device_position positions = {
+        .n_rows = 2, .n_tokens = M / 2, .n = n, .table = x, .y = y, .y_gradient = x, .table_gradient = sums};
+    const struct device_embed looked_up = {.m = M, .n = n, .n_table = 2, .ids = ids, .table = x, .y = y},
+                              summed = {.m = 2048,
+                                        .n = N_EMBEDDED,
+                                        .n_table = N_TABLE,
+                                        .ids = ids,
+                                        .y_gradient = x,
+                                        .table_gradient = at(dev, 4096)};
+    const struct device_cross_entropy chunk = {.m = M,
+                                               .n = n,
+                                               .logits_stride = n,
+                                               .start = true,
+                                               .logits = statistics,
+                                               .labels = ids,
+                                               .running = sums,
+                                               .scale = 1};
 
     simulated.ops->activate(dev, y, x, M * n, MODEL_GELU);
     simulated.ops->reduce_rows(dev, sums, x, M, n);
-    simulated.ops->norm(dev, y, statistics, x, weight, weight, M, n, 1e-5f);
-    simulated.ops->norm_backward(dev, y, true, sums, other_sums, x, x, statistics, weight, M, n);
-    simulated.ops->dropout_add(dev, y, x, y, 2, M / 2, n, &drops);
-    simulated.ops->dropout_add(dev, y, x, y, 2, M / 2, n, &keeps);
-    simulated.ops->position(dev, y, x, 2, M / 2, n);
-    simulated.ops->position_backward(dev, sums, x, 2, M / 2, n);
-    simulated.ops->embed(dev, y, false, ids, M, x, 0, 2, n);
-    simulated.ops->embed_backward(dev, at(dev, 4096), ids, 2048, x, 0, N_TABLE, N_EMBEDDED);
-    simulated.ops->log_sum_exp(dev, sums, true, statistics, n, ids, M, 0, n);
+    simulated.ops->norm(dev, &normed);
+    simulated.ops->norm_backward(dev, &normed);
+    simulated.ops->dropout_add(dev, &drops);
+    drops.dropout.p = 0.1f;
+    simulated.ops->dropout_add(dev, &drops);
+    simulated.ops->position(dev, &positions);
+    simulated.ops->position_backward(dev, &positions);
+    simulated.ops->embed(dev, &looked_up);
+    simulated.ops->embed_backward(dev, &summed);
+    simulated.ops->log_sum_exp(dev, &chunk);
     simulated.ops->loss(dev, at(dev, 1700), sums, ids, M);
-    simulated.ops->cross_entropy_gradient(dev, statistics, n, sums, ids, M, 0, n, 1);
+    simulated.ops->cross_entropy_gradient(dev, &chunk);
 }
 
 static void multiply(struct device *dev, enum device_epilogue epilogue)

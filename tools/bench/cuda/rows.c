@@ -41,18 +41,35 @@ static void activate_erf(struct bench *b, void *context)
     b->ops->activate(b->dev, r->y, r->x, r->m * r->n, MODEL_GELU);
 }
 
+static struct device_norm norm_of(const struct rows *r)
+{
+    return (struct device_norm){.m = r->m,
+                                .n = r->n,
+                                .epsilon = 1e-5f,
+                                .x = r->x,
+                                .weight = r->weight,
+                                .bias = r->weight,
+                                .y = r->y,
+                                .statistics = r->statistics,
+                                .y_gradient = r->z,
+                                .x_gradient = r->y,
+                                .accumulate = true,
+                                .weight_gradient = r->sum,
+                                .bias_gradient = r->sum + r->n};
+}
+
 static void norm(struct bench *b, void *context)
 {
-    const struct rows *r = context;
+    const struct device_norm op = norm_of(context);
 
-    b->ops->norm(b->dev, r->y, r->statistics, r->x, r->weight, r->weight, r->m, r->n, 1e-5f);
+    b->ops->norm(b->dev, &op);
 }
 
 static void norm_backward(struct bench *b, void *context)
 {
-    const struct rows *r = context;
+    const struct device_norm op = norm_of(context);
 
-    b->ops->norm_backward(b->dev, r->y, true, r->sum, r->sum + r->n, r->z, r->x, r->statistics, r->weight, r->m, r->n);
+    b->ops->norm_backward(b->dev, &op);
 }
 
 static void reduce_rows(struct bench *b, void *context)
@@ -62,58 +79,82 @@ static void reduce_rows(struct bench *b, void *context)
     b->ops->reduce_rows(b->dev, r->sum, r->x, r->m, r->n);
 }
 
+static struct device_dropout_add dropout_of(const struct rows *r, float p)
+{
+    return (struct device_dropout_add){.n_rows = r->m / r->n_tokens,
+                                       .n_tokens = r->n_tokens,
+                                       .n = r->n,
+                                       .x = r->x,
+                                       .h = r->z,
+                                       .y = r->y,
+                                       .dropout = {.p = p, .key = {{1, 2}}}};
+}
+
 static void add(struct bench *b, void *context)
 {
-    const struct rows *r = context;
-    const struct device_dropout none = {.p = 0};
+    const struct device_dropout_add op = dropout_of(context, 0);
 
-    b->ops->dropout_add(b->dev, r->y, r->x, r->z, r->m / r->n_tokens, r->n_tokens, r->n, &none);
+    b->ops->dropout_add(b->dev, &op);
 }
 
 static void dropout_add(struct bench *b, void *context)
 {
-    const struct rows *r = context;
-    const struct device_dropout dropout = {.p = 0.1f, .key = {{1, 2}}};
+    const struct device_dropout_add op = dropout_of(context, 0.1f);
 
-    b->ops->dropout_add(b->dev, r->y, r->x, r->z, r->m / r->n_tokens, r->n_tokens, r->n, &dropout);
+    b->ops->dropout_add(b->dev, &op);
 }
 
 static void dropout_backward(struct bench *b, void *context)
 {
-    const struct rows *r = context;
-    const struct device_dropout dropout = {.p = 0.1f, .key = {{1, 2}}};
+    struct device_dropout_add op = dropout_of(context, 0.1f);
 
-    b->ops->dropout_backward(b->dev, r->y, r->x, r->m / r->n_tokens, r->n_tokens, r->n, &dropout);
+    op.x = NULL;
+    b->ops->dropout_add(b->dev, &op);
 }
 
 static void embed(struct bench *b, void *context)
 {
     const struct rows *r = context;
+    const struct device_embed op = {
+        .m = r->m, .n = r->n, .n_table = r->n_table, .ids = r->ids, .table = r->table, .y = r->y};
 
-    b->ops->embed(b->dev, r->y, false, r->ids, r->m, r->table, 0, r->n_table, r->n);
+    b->ops->embed(b->dev, &op);
 }
 
 static void embed_backward(struct bench *b, void *context)
 {
     const struct rows *r = context;
+    const struct device_embed op = {
+        .m = r->m, .n = r->n, .n_table = r->n_table, .ids = r->ids, .y_gradient = r->x, .table_gradient = r->table};
 
-    b->ops->embed_backward(b->dev, r->table, r->ids, r->m, r->x, 0, r->n_table, r->n);
+    b->ops->embed_backward(b->dev, &op);
+}
+
+static struct device_cross_entropy cross_entropy_of(const struct rows *r)
+{
+    return (struct device_cross_entropy){.m = r->logit_rows,
+                                         .n = r->vocabulary,
+                                         .logits_stride = r->vocabulary,
+                                         .start = true,
+                                         .logits = r->logits,
+                                         .labels = r->labels,
+                                         .running = r->running,
+                                         .scale = 1e-3f};
 }
 
 static void log_sum_exp(struct bench *b, void *context)
 {
-    const struct rows *r = context;
+    const struct device_cross_entropy op = cross_entropy_of(context);
 
-    b->ops->log_sum_exp(b->dev, r->running, true, r->logits, r->vocabulary, r->labels, r->logit_rows, 0, r->vocabulary);
+    b->ops->log_sum_exp(b->dev, &op);
 }
 
 /* In place, so after the first time the logits are what it left: as many bytes, and their values do not matter. */
 static void cross_entropy_gradient(struct bench *b, void *context)
 {
-    const struct rows *r = context;
+    const struct device_cross_entropy op = cross_entropy_of(context);
 
-    b->ops->cross_entropy_gradient(b->dev, r->logits, r->vocabulary, r->running, r->labels, r->logit_rows, 0,
-                                   r->vocabulary, 1e-3f);
+    b->ops->cross_entropy_gradient(b->dev, &op);
 }
 
 static const struct row rows[] = {
