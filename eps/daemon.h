@@ -4,8 +4,8 @@
  * turns messages into relay events and relay actions into messages and jobs. The daemon serves one job after another.
  *
  *   daemon.c   peers: attach, dispatch, leave; start and stop
- *   job.c      one job's life: weights in, workers assigned, ... memory given back; what it needs: job_plan.c on
- *              devices, job_host.c here; what is read and touched first: job_load.c
+ *   job.c      one job's life: weights in, workers assigned, ... memory given back; what it needs: job_plan.c;
+ *              what is read and touched first: job_load.c
  *   steps.c    steps and evaluations: messages <-> relay <-> optimizer thread
  *   fence.c    fenced commit: the gradient's norm, clipping, skipped steps
  *   generate.c tokens, one after another: messages between client and worker
@@ -133,6 +133,7 @@ struct job {
     uint32_t microbatch;                      /* rows, of all workers */
     struct products products;                 /* algorithms of all workers; version 0: as their libraries choose */
     struct plan_host host;                    /* what it takes of this process */
+    struct plan_host_setting host_setting;    /* by which that was planned */
     struct peer *workers[DAEMON_MAX_WORKERS]; /* those that have parts, in order of id */
     uint32_t n_workers;
     uint32_t n_planned;                       /* of them, when the job began */

@@ -6,8 +6,6 @@
 #include "client/run/record.h"
 #include "proto/base/process.h"
 #include "proto/plan/advice.h"
-#include "proto/plan/cost.h"
-#include "proto/plan/search.h"
 #include "proto/plan/timeline.h"
 #include "proto/plan/units.h"
 
@@ -34,13 +32,7 @@ struct question {
     uint64_t available; /* of the host's memory, for everything there; UINT64_MAX: not said */
     uint64_t cap;       /* of the daemon's bytes; UINT64_MAX: none but that */
     bool shared;        /* the workers' memory is the host's, and it is the host's that is asked about */
-};
-
-/* What was found: a worker's plan and the daemon's bytes with it. */
-struct answer {
-    struct plan plan;
-    struct plan_host host;
-    struct plan_host_setting setting;
+    struct plan_fit_device devices[PLAN_FIT_WORKERS];
 };
 
 static int read_config(struct question *q, const char *name, struct error *err)
@@ -125,191 +117,57 @@ static uint32_t workers_of(const struct question *q)
     return q->options.workers < q->options.parts ? q->options.workers : q->options.parts;
 }
 
-static struct plan_setting setting_of(const struct question *q)
+/* As the daemon would be asked. It borrows from q, whose devices it fills in. No more rows at once than a part has: where
+ * the batch is what is asked for. */
+static struct plan_fit_asked asked_of(struct question *q)
 {
     const struct eps_train_options *o = &q->options;
-    struct plan_setting setting = {
-        .backend = q->backend,
-        .purpose = PLAN_TRAIN,
-        .precision = client_options_number(o->precision),
-        .grad = client_options_number(o->grad_dtype),
-        .seq = o->seq,
-    };
+    const uint32_t n_workers = workers_of(q), part_rows = o->batch / o->parts;
 
-    plan_share(&setting, o->batch, o->parts, workers_of(q), sysconf(_SC_NPROCESSORS_ONLN));
-    return setting;
-}
-
-/* The daemon's bytes beside that plan. */
-static void add_host(struct answer *a, const struct question *q)
-{
-    const struct eps_train_options *o = &q->options;
-
-    a->setting = (struct plan_host_setting){
-        .purpose = PLAN_TRAIN,
-        .precision = client_options_number(o->precision),
-        .moments = client_options_number(o->moments),
-        .grad = client_options_number(o->grad_dtype),
-        .fenced = o->commit == EPS_FENCED,
-        .adamw = o->optimizer == EPS_ADAMW,
-        .n_parts = o->parts,
-        .n_workers = o->workers,
-        .beside = !q->backend->takes_turns,
-        .batch = o->batch,
-        .seq = o->seq,
-        .host_stash_bytes = workers_of(q) * a->plan.host_stash_bytes,
+    for (uint32_t i = 0; i < n_workers; i++)
+        q->devices[i] =
+            (struct plan_fit_device){.backend = q->backend, .profile = &q->profile, .budget = o->device_mem};
+    return (struct plan_fit_asked){
+        .model = &q->model,
+        .goal = {.purpose = PLAN_TRAIN,
+                 .precision = client_options_number(o->precision),
+                 .moments = client_options_number(o->moments),
+                 .grad = client_options_number(o->grad_dtype),
+                 .fenced = o->commit == EPS_FENCED,
+                 .adamw = o->optimizer == EPS_ADAMW,
+                 .batch = o->batch,
+                 .seq = o->seq,
+                 .n_parts = o->parts},
+        .microbatch = o->microbatch < part_rows ? o->microbatch : part_rows,
         .config_bytes = q->config_bytes,
         .side_bytes = q->side_bytes,
+        .devices = q->devices,
+        .n_workers = n_workers,
+        .n_cores = sysconf(_SC_NPROCESSORS_ONLN),
+        .available = q->available,
+        .cap = q->cap,
     };
-    plan_host(&a->host, &q->model, &a->setting);
 }
 
-static uint64_t arenas_of(const struct question *q, const struct answer *a)
+/* 0, or -ENOSPC or -ENOMEM and why the job does not fit; else a failure. */
+static int fit(struct plan_fit *out, struct question *q, struct error *err)
 {
-    return q->shared ? workers_of(q) * plan_total(&a->plan) : 0;
-}
+    const struct plan_fit_asked asked = asked_of(q);
+    const int rc = plan_fit(out, &asked, err);
+    struct plan_fit_shortage shortage;
+    char bytes[PROCESS_BYTES_TEXT];
 
-static struct plan_room room_of(const struct question *q, const struct answer *a)
-{
-    return (struct plan_room){q->available, q->cap, arenas_of(q, a)};
-}
-
-static bool host_fits(const struct question *q, const struct answer *a)
-{
-    const struct plan_room room = room_of(q, a);
-
-    return plan_host_fits(&a->host, &room);
-}
-
-/* No more rows at once than a part has: where the batch is what is asked for. */
-static struct plan_wish wish_of(const struct question *q, bool no_host_stash)
-{
-    const uint32_t rows = q->options.microbatch, most = q->options.batch / q->options.parts;
-
-    return (struct plan_wish){.microbatch = rows < most ? rows : most, .no_host_stash = no_host_stash};
-}
-
-static int find_fastest(struct answer *a, const struct question *q, bool no_host_stash, uint64_t budget,
-                        struct error *err)
-{
-    const struct plan_setting setting = setting_of(q);
-    const struct plan_wish wish = wish_of(q, no_host_stash);
-    const int rc = plan_search(&a->plan, &q->model, &setting, &wish, &q->profile, budget, err);
-
-    add_host(a, q);
-    return rc;
-}
-
-static void find_smallest(struct answer *a, const struct question *q, bool no_host_stash)
-{
-    const struct plan_setting setting = setting_of(q);
-    const struct plan_wish wish = wish_of(q, no_host_stash);
-
-    plan_smallest(&a->plan, &q->model, &setting, &wish);
-    add_host(a, q);
-}
-
-/* For each worker, of what the host has left beside that answer's daemon without a stash. */
-static uint64_t left_of(const struct question *q, const struct answer *a)
-{
-    return q->shared ? plan_host_left(&a->host, q->available) / workers_of(q) : UINT64_MAX;
-}
-
-static int refuse_host(const struct question *q, const struct answer *a, struct error *err)
-{
-    const uint64_t arenas = arenas_of(q, a), all = a->host.total + arenas;
-    const uint64_t needed = all + (q->available < UINT64_MAX ? plan_host_slack(all, a->host.n_workers) : 0);
-    const uint64_t have = q->cap < UINT64_MAX ? q->cap : q->available;
-    char terms[160] = "", bytes[PROCESS_BYTES_TEXT];
-
-    plan_host_name_terms(terms, sizeof terms, &a->host, arenas);
-    return error_set(err, -ENOMEM, "this model needs %.1f MiB (%" PRIu64 " bytes) of host memory (%s); %s %s",
-                     ceil((double)needed / (1 << 20) * 10) / 10, needed, terms,
-                     q->cap < UINT64_MAX ? "--host-mem is" : "free are", process_format_bytes(bytes, have));
-}
-
-/* Where no other option helps. */
-static void add_remedy(const struct answer *a, struct error *err)
-{
-    const uint64_t of_rows = a->host.bytes[LEDGER_STASH] + a->host.bytes[LEDGER_DATA];
-
-    error_append(err, "; choose a smaller %s", of_rows > a->host.total / 2 ? "--batch or --seq" : "model");
-}
-
-/* Of what the host leaves a worker. */
-static bool find_less(struct answer *a, const struct question *q, bool no_host_stash, uint64_t left)
-{
-    const uint64_t budget = left < q->options.device_mem ? left : q->options.device_mem;
-
-    return find_fastest(a, q, no_host_stash, budget, NULL) == 0 && host_fits(q, a);
-}
-
-/* As the daemon plans a job: the fastest that the device holds; where the host does not hold that, the fastest that it
- * leaves room for, without a stash there, or beside one that a small device cannot do without; and then the smallest
- * there is. 0, or why it does not fit: *a is then the smallest. */
-static int find_fitting(struct answer *a, const struct question *q, struct error *err)
-{
-    struct answer other;
-    int rc = find_fastest(a, q, false, q->options.device_mem, err);
-
-    if (rc || host_fits(q, a))
+    if (rc != -ENOMEM)
         return rc;
-    const uint64_t left = left_of(q, a), stash = a->plan.host_stash_bytes;
-    if (find_less(&other, q, true, left) || find_less(&other, q, false, left > stash ? left - stash : 0)) {
-        *a = other;
-        return 0;
-    }
-    find_smallest(a, q, true);
-    if (plan_total(&a->plan) > q->options.device_mem)
-        find_smallest(a, q, false);
-    return host_fits(q, a) ? 0 : refuse_host(q, a, err);
+    plan_fit_shortage(&shortage, out);
+    return error_set(err, rc, "this model needs %.1f MiB (%" PRIu64 " bytes) of host memory (%s); %s %s",
+                     ceil((double)shortage.need / (1 << 20) * 10) / 10, shortage.need, shortage.terms,
+                     shortage.capped ? "--host-mem is" : "free are", process_format_bytes(bytes, shortage.have));
 }
 
-/* The same, with slots in what is left. */
-static int fit(struct answer *a, const struct question *q, struct error *err)
+static bool is_refusal(int rc)
 {
-    const int rc = find_fitting(a, q, err);
-    const struct plan_room room = room_of(q, a);
-
-    if (!rc)
-        plan_host_add_slots(&a->host, &q->model, &a->setting, &room);
-    return rc;
-}
-
-/* Of the options that the search assumes to be right. */
-static int check(const struct question *q, struct error *err)
-{
-    const struct plan_setting setting = setting_of(q);
-
-    return plan_check(&q->model, &setting, err);
-}
-
-/* The cheapest other options that fit are named, as the daemon names them. */
-static bool advise(const struct question *q, struct error *err)
-{
-    const struct plan_asked asked = {.batch = q->options.batch,
-                                     .n_parts = q->options.parts,
-                                     .n_workers = workers_of(q),
-                                     .can_drop_workers = true,
-                                     .moments = client_options_number(q->options.moments),
-                                     .precision = client_options_number(q->options.precision)};
-    char name[PLAN_ADVICE_TEXT], bytes[2][PROCESS_BYTES_TEXT];
-    struct plan_asked advice;
-    struct answer a;
-
-    for (unsigned i = 0; plan_advice(&advice, &asked, i); i++) {
-        struct question other = *q;
-        other.options.workers = advice.n_workers, other.options.parts = advice.n_parts;
-        other.options.moments = advice.moments == NUMBER_BF16 ? EPS_BF16 : EPS_FP32;
-        other.options.precision = advice.precision == NUMBER_BF16 ? EPS_BF16 : EPS_FP32;
-        if (check(&other, NULL) || fit(&a, &other, NULL))
-            continue;
-        error_append(err, "; %s would take %s of host memory and %s of %s", plan_advice_name(name, &advice, &asked),
-                     process_format_bytes(bytes[0], a.host.total), process_format_bytes(bytes[1], plan_total(&a.plan)),
-                     advice.n_workers > 1 ? "each device" : "the device");
-        return true;
-    }
-    return false;
+    return rc == -ENOSPC || rc == -ENOMEM;
 }
 
 static void fill_side(struct eps_plan_side *side, const uint64_t bytes[LEDGER_CATEGORIES], uint64_t limit)
@@ -322,9 +180,9 @@ static void fill_side(struct eps_plan_side *side, const uint64_t bytes[LEDGER_CA
     }
 }
 
-static void fill_choice(struct eps_plan *out, const struct question *q, const struct answer *a)
+static void fill_choice(struct eps_plan *out, const struct question *q, const struct plan_fit *fit)
 {
-    const struct plan *plan = &a->plan;
+    const struct plan *plan = &fit->plans[0];
     const uint64_t value = number_bytes(plan->setting.precision);
 
     out->microbatch = plan->choice.microbatch, out->part_rows = plan->setting.part_rows;
@@ -333,38 +191,25 @@ static void fill_choice(struct eps_plan *out, const struct question *q, const st
     out->host_stash = plan->choice.host_stash;
     out->whole_head = plan->choice.whole_head, out->one_pass = plan->one_pass;
     out->head_tile = plan->head_tile;
-    out->n_sums = plan->n_sums, out->n_slots = a->host.n_slots;
+    out->n_sums = plan->n_sums, out->n_slots = fit->host.n_slots;
     out->stash_bytes =
         (uint64_t)plan->setting.share_rows * plan->setting.seq * q->config.width * value * plan->n_boundaries;
 }
 
-static void fill_cost(struct eps_plan *out, const struct question *q, const struct answer *a)
+static void fill_cost(struct eps_plan *out, const struct question *q, const struct plan_cost *cost)
 {
-    struct plan_cost cost;
-
-    plan_cost(&cost, &a->plan, &q->model, &a->setting, &q->profile);
-    out->down_bytes = cost.down_bytes, out->up_bytes = cost.up_bytes, out->stash_traffic = cost.stash_bytes;
-    out->step_ms = cost.step_ms, out->compute_ms = cost.compute_ms, out->pull_ms = cost.pull_ms;
-    out->push_ms = cost.push_ms, out->stash_ms = cost.stash_ms, out->optimizer_ms = cost.optimizer_ms;
-    out->hiding_tokens = cost.hiding_tokens;
+    out->down_bytes = cost->down_bytes, out->up_bytes = cost->up_bytes, out->stash_traffic = cost->stash_bytes;
+    out->step_ms = cost->step_ms, out->compute_ms = cost->compute_ms, out->pull_ms = cost->pull_ms;
+    out->push_ms = cost->push_ms, out->stash_ms = cost->stash_ms, out->optimizer_ms = cost->optimizer_ms;
+    out->hiding_tokens = cost->hiding_tokens;
     out->measured = q->measured, out->overlaps = !q->backend->takes_turns;
 }
 
-/* Without a stash on the host where that has no room for it, and then the rest fits. */
-static uint64_t minimum_of(const struct question *q)
+static void fill(struct eps_plan *out, struct question *q, const struct plan_fit *fit)
 {
-    struct answer least, other;
+    const struct plan_fit_asked asked = asked_of(q);
 
-    find_smallest(&least, q, false);
-    find_smallest(&other, q, true);
-    return plan_total(host_fits(q, &least) || !host_fits(q, &other) ? &least.plan : &other.plan);
-}
-
-static void fill(struct eps_plan *out, const struct question *q, const struct answer *a, int rc,
-                 const struct error *err)
-{
-    *out = (struct eps_plan){.fits = rc == 0,
-                             .options = q->options,
+    *out = (struct eps_plan){.options = q->options,
                              .n_parameters = q->model.n_parameters,
                              .n_layers = q->config.n_layers,
                              .width = q->config.width,
@@ -372,46 +217,54 @@ static void fill(struct eps_plan *out, const struct question *q, const struct an
                              .device = q->backend->name,
                              .allowance = !q->backend->takes_turns,
                              .shared = q->shared,
-                             .minimum = minimum_of(q)};
-    if (rc)
-        snprintf(out->why, sizeof out->why, "%s", err->text);
-    fill_side(&out->host, a->host.bytes, q->cap < UINT64_MAX ? q->cap : q->available);
-    fill_side(&out->worker, a->plan.bytes, q->options.device_mem);
-    fill_choice(out, q, a);
-    fill_cost(out, q, a);
+                             .minimum = plan_fit_minimum(&asked)};
+    fill_side(&out->host, fit->host.bytes, q->cap < UINT64_MAX ? q->cap : q->available);
+    fill_side(&out->worker, fit->plans[0].bytes, q->options.device_mem);
+    fill_choice(out, q, fit);
+    fill_cost(out, q, &fit->cost);
 }
 
-static void fill_advised(struct eps_plan *out, const struct question *q, struct error *err)
+/* With what would fit, in the daemon's words. */
+static void fill_why(struct eps_plan *out, struct question *q, const struct plan_fit *fit, int rc, struct error *err)
 {
-    struct answer answer;
-    const int rc = fit(&answer, q, err);
+    const struct plan_fit_asked asked = asked_of(q);
+    const struct plan_advice_scope scope = {.can_drop_workers = true};
 
-    if (rc && !advise(q, err) && rc == -ENOMEM)
-        add_remedy(&answer, err);
-    fill(out, q, &answer, rc, err);
+    if (!plan_advise(err, &asked, &scope) && rc == -ENOMEM)
+        plan_remedy(err, &asked, fit);
+    snprintf(out->why, sizeof out->why, "%s", err->text);
 }
 
 int eps_plan(struct eps_plan *out, const struct eps_train_options *options, struct eps_error *error)
 {
     struct error err = {""};
     struct question q;
+    struct plan_fit found;
     int rc = open_question(&q, options, &err);
 
     if (!rc)
-        rc = check(&q, &err);
-    if (!rc)
-        fill_advised(out, &q, &err);
+        rc = fit(&found, &q, &err);
+    if (!rc || is_refusal(rc)) {
+        fill(out, &q, &found);
+        out->fits = rc == 0;
+        if (rc)
+            fill_why(out, &q, &found, rc, &err);
+        rc = 0;
+    }
     close_question(&q);
     return client_report(error, &err, rc);
 }
 
 /* Waits for nobody are for launches and the host, which take no time: there are none. */
-static int fill_timeline(struct eps_timeline *out, const struct question *q, const struct answer *a)
+static int fill_timeline(struct eps_timeline *out, const struct question *q, const struct plan_fit *fit)
 {
     static const enum plan_queue queues[EPS_QUEUES] = {PLAN_QUEUE_PULL, PLAN_QUEUE_COMPUTE, PLAN_QUEUE_PUSH,
                                                        PLAN_QUEUE_OPTIMIZER};
-    const struct plan_timeline_setting setting = {
-        .plan = &a->plan, .model = &q->model, .host = &a->setting, .profile = &q->profile, .n_slots = a->host.n_slots};
+    const struct plan_timeline_setting setting = {.plan = &fit->plans[0],
+                                                  .model = &q->model,
+                                                  .host = &fit->setting,
+                                                  .profile = &q->profile,
+                                                  .n_slots = fit->host.n_slots};
     const double tokens = (double)q->options.batch * q->options.seq;
     struct plan_timeline line;
     const int rc = plan_timeline(&line, &setting);
@@ -435,22 +288,31 @@ int eps_plan_timeline(struct eps_timeline *out, const struct eps_train_options *
 {
     struct error err = {""};
     struct question q;
-    struct answer a;
+    struct plan_fit found;
     int rc = open_question(&q, options, &err);
 
     if (!rc)
-        rc = check(&q, &err);
-    if (!rc) {
-        const int unfit = fit(&a, &q, &err);
-        *out = (struct eps_timeline){.fits = unfit == 0, .measured = q.measured, .n_workers = workers_of(&q)};
-        if (unfit)
+        rc = fit(&found, &q, &err);
+    if (!rc || is_refusal(rc)) {
+        *out = (struct eps_timeline){.fits = rc == 0, .measured = q.measured, .n_workers = workers_of(&q)};
+        if (rc)
             snprintf(out->why, sizeof out->why, "%s", err.text);
-        if (fill_timeline(out, &q, &a))
-            rc = error_set(&err, -ENOMEM, "no memory to play a step of %u microbatches in",
-                           q.options.batch / a.plan.choice.microbatch);
+        rc = fill_timeline(out, &q, &found);
+        if (rc)
+            error_set(&err, rc, "no memory to play a step of %u microbatches in",
+                      q.options.batch / found.plans[0].choice.microbatch);
     }
     close_question(&q);
     return client_report(error, &err, rc);
+}
+
+/* Of the options that a plan assumes to be right. */
+static int check(struct question *q, struct error *err)
+{
+    const struct plan_fit_asked asked = asked_of(q);
+    const struct plan_setting setting = plan_fit_setting(&asked, 0);
+
+    return plan_check(&q->model, &setting, err);
 }
 
 int eps_plan_minimum(uint64_t *bytes, const struct eps_train_options *options, struct eps_error *error)
@@ -461,17 +323,19 @@ int eps_plan_minimum(uint64_t *bytes, const struct eps_train_options *options, s
 
     if (!rc)
         rc = check(&q, &err);
-    if (!rc)
-        *bytes = minimum_of(&q);
+    if (!rc) {
+        const struct plan_fit_asked asked = asked_of(&q);
+        *bytes = plan_fit_minimum(&asked);
+    }
     close_question(&q);
     return client_report(error, &err, rc);
 }
 
-static bool fits(const struct question *q)
+static bool fits(struct question *q)
 {
-    struct answer answer;
+    struct plan_fit found;
 
-    return check(q, NULL) == 0 && fit(&answer, q, NULL) == 0;
+    return fit(&found, q, NULL) == 0;
 }
 
 static bool fits_depth(struct question *q, uint32_t n_layers)
@@ -512,12 +376,13 @@ static uint32_t find_most(struct question *q, uint32_t most, bool (*fits_with)(s
 /* Why not even one of it fits. */
 static int refuse_all(struct question *q, struct error *err)
 {
-    struct answer answer;
-    const int rc = fit(&answer, q, err);
+    const struct plan_fit_asked asked = asked_of(q);
+    struct plan_fit found;
+    const int rc = fit(&found, q, err);
 
     assert(rc); /* it was asked before */
     if (rc == -ENOMEM)
-        add_remedy(&answer, err);
+        plan_remedy(err, &asked, &found);
     return rc;
 }
 

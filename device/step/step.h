@@ -94,8 +94,14 @@ struct device_worker {
     uint32_t n_run;      /* tokens whose keys and values are in the cache */
 };
 
-/* Lays out, claims the arena, enters it in the ledger. -EINVAL, -ENOMEM, -ENODEV with a sentence; *worker is then
- * zeroed. Undo: device_worker_free. */
+/* The model and the plan, before anything is taken of the device: worker->plan says how much that will be. -EINVAL, -ENOMEM
+ * with a sentence; *worker is then zeroed. Undo: device_worker_free. */
+int device_worker_lay_out(struct device_worker *worker, const struct device_worker_options *options,
+                          struct ledger *ledger, struct error *err);
+/* Claims the arena that was laid out, and enters it in the ledger. -EINVAL, -ENOMEM, -ENODEV with a sentence; *worker is
+ * then zeroed. */
+int device_worker_claim(struct device_worker *worker, const struct device_worker_options *options, struct error *err);
+/* Both. */
 int device_worker_init(struct device_worker *worker, const struct device_worker_options *options, struct ledger *ledger,
                        struct error *err);
 void device_worker_free(struct device_worker *worker); /* safe on a zeroed one */

@@ -75,28 +75,18 @@ static void let_go(struct compute *c)
 }
 
 /* The daemon has chosen; the budget is this worker's to keep. */
-static int check_budget(const struct compute *c, const struct device_worker_options *options, struct error *err)
+static int check_plan(const struct compute *c, struct error *err)
 {
+    const struct plan *plan = &c->worker.plan;
+    const uint64_t budget = c->options->device.budget;
     char need[PROCESS_BYTES_TEXT], have[PROCESS_BYTES_TEXT];
-    struct model model;
-    struct plan plan;
-    int rc = model_init(&model, &options->config, err);
 
-    if (rc)
-        return rc;
-    rc = plan_check(&model, &options->setting, err);
-    if (!rc)
-        rc = plan_check_choice(&model, &options->setting, &options->choice, err);
-    if (!rc)
-        plan_lay_out(&plan, &model, &options->setting, &options->choice);
-    if (!rc && plan.host_stash_bytes != c->assign.assign.host_stash_bytes)
-        rc = error_set(err, -EPROTO, "the daemon's plan is not this worker's: are they of one build?");
-    if (!rc && plan_total(&plan) > c->options->device.budget)
-        rc = error_set(err, -ENOSPC, "the daemon's plan takes %s of this device, of which %s may be used",
-                       process_format_bytes(need, plan_total(&plan)),
-                       process_format_bytes(have, c->options->device.budget));
-    model_free(&model);
-    return rc;
+    if (plan->host_stash_bytes != c->assign.assign.host_stash_bytes)
+        return error_set(err, -EPROTO, "the daemon's plan is not this worker's: are they of one build?");
+    if (plan_total(plan) > budget)
+        return error_set(err, -ENOSPC, "the daemon's plan takes %s of this device, of which %s may be used",
+                         process_format_bytes(need, plan_total(plan)), process_format_bytes(have, budget));
+    return 0;
 }
 
 static int claim(struct compute *c, struct error *err)
@@ -130,11 +120,13 @@ static int claim(struct compute *c, struct error *err)
         .batch = m->assign.batch,
         .seed = m->assign.seed,
     };
-    int rc = check_budget(c, &options, err);
+    int rc = device_worker_lay_out(&c->worker, &options, &c->ledger, err);
 
     ledger_forget_peaks(&c->ledger);
     if (!rc)
-        rc = device_worker_init(&c->worker, &options, &c->ledger, err);
+        rc = check_plan(c, err);
+    if (!rc)
+        rc = device_worker_claim(&c->worker, &options, err);
     if (rc)
         return rc;
     device->ops->count(c->worker.dev, &c->box->progress);

@@ -50,8 +50,8 @@ static void prepare_attention(struct device_worker *w)
         layer_prepare_attention(&pass, plan->setting.purpose == PLAN_TRAIN, w->attention);
 }
 
-int device_worker_init(struct device_worker *worker, const struct device_worker_options *options, struct ledger *ledger,
-                       struct error *err)
+int device_worker_lay_out(struct device_worker *worker, const struct device_worker_options *options,
+                          struct ledger *ledger, struct error *err)
 {
     const struct plan_setting *setting = &options->setting;
 
@@ -65,18 +65,33 @@ int device_worker_init(struct device_worker *worker, const struct device_worker_
         rc = plan_check_choice(&worker->model, setting, &options->choice, err);
     if (rc == 0)
         plan_lay_out(&worker->plan, &worker->model, setting, &options->choice);
+    else
+        device_worker_free(worker);
+    return rc;
+}
+
+int device_worker_claim(struct device_worker *worker, const struct device_worker_options *options, struct error *err)
+{
+    int rc = allocate(worker, err);
+
     if (rc == 0)
-        rc = allocate(worker, err);
-    if (rc == 0)
-        rc = options->ops->open(&worker->dev, options->index, setting->precision, worker->plan.arena_bytes,
-                                setting->n_threads, err);
+        rc = options->ops->open(&worker->dev, options->index, worker->plan.setting.precision, worker->plan.arena_bytes,
+                                worker->plan.setting.n_threads, err);
     if (rc == 0) {
         prepare_attention(worker);
         enter_ledger(worker);
-        return 0;
+    } else {
+        device_worker_free(worker);
     }
-    device_worker_free(worker);
     return rc;
+}
+
+int device_worker_init(struct device_worker *worker, const struct device_worker_options *options, struct ledger *ledger,
+                       struct error *err)
+{
+    const int rc = device_worker_lay_out(worker, options, ledger, err);
+
+    return rc ? rc : device_worker_claim(worker, options, err);
 }
 
 void device_worker_free(struct device_worker *worker)

@@ -3,11 +3,9 @@
 
 #include "proto/base/process.h"
 #include "proto/plan/advice.h"
-#include "proto/plan/search.h"
 
 #include <errno.h>
 #include <inttypes.h>
-#include <string.h>
 #include <unistd.h>
 
 enum { MOST_STEPS = 1 << 30 };
@@ -41,12 +39,6 @@ static int check_request(const struct job *job, struct error *err)
     return generate_check(job, err);
 }
 
-/* A device that takes turns with the daemon, the CPU, has the host's memory. */
-static bool is_host_memory(const struct peer *worker)
-{
-    return worker->backend->takes_turns;
-}
-
 /* What is the same with any number of workers is so where they round alike. */
 static int check_kinds(const struct job *job, struct error *err)
 {
@@ -74,205 +66,115 @@ static int choose_workers(struct daemon *d, struct error *err)
     for (struct peer *p = d->peers; p && job->n_workers < job->request.job.n_parts; p = p->next)
         if (p->role == ROLE_WORKER && !p->refused)
             job->workers[job->n_workers++] = p;
-    job->n_planned = job->n_workers;
     if (job->n_workers)
         return check_kinds(job, err);
     return error_set(err, -EAGAIN, "no worker is attached; start one with eps-worker --connect NAME");
 }
 
-/* One way for all workers, as work that is redone by another must come out alike; and whatever the budgets, as no budget
- * changes a bit. */
-static enum plan_attention common_attention(const struct job *job)
+static struct plan_goal goal_of(const struct message *m)
 {
-    const enum plan_attention first = job->workers[0]->attention;
-
-    for (uint32_t i = 1; i < job->n_workers; i++)
-        if (job->workers[i]->attention != first)
-            return PLAN_ATTENTION_OWN;
-    return first;
-}
-
-static struct plan_setting setting_of(const struct job *job, const struct peer *worker)
-{
-    const struct message *m = &job->request;
-    struct plan_setting setting = {
-        .backend = worker->backend,
-        .library_bytes = worker->library_bytes,
-        .attention = common_attention(job),
+    return (struct plan_goal){
         .purpose = m->job.generate ? PLAN_GENERATE
                    : m->job.train  ? PLAN_TRAIN
                                    : PLAN_EVALUATE,
         .precision = m->job.precision,
+        .moments = m->job.moments,
         .grad = m->job.grad,
+        .fenced = job_is_fenced(m),
+        .adamw = m->job.optimizer == OPTIMIZER_ADAMW,
+        .batch = m->job.batch,
         .seq = m->job.seq,
+        .n_parts = m->job.n_parts,
     };
-
-    plan_share(&setting, m->job.batch, m->job.n_parts, job->n_workers, sysconf(_SC_NPROCESSORS_ONLN));
-    return setting;
 }
 
-/* Where the host is what is short: bytes that it can give a device whose memory is the host's; and whether it has none
- * for a stash. */
-struct shortage {
-    bool no_stash;
-    uint64_t most;
-};
-
-static int plan_worker(const struct job *job, struct peer *worker, uint32_t microbatch, const struct shortage *shortage,
-                       struct error *err)
+/* The smaller of the daemon's --host-mem and the job's. */
+static uint64_t cap_of(const struct daemon *d)
 {
-    const struct plan_setting setting = setting_of(job, worker);
-    const struct plan_wish wish = {.microbatch = microbatch, .no_host_stash = shortage->no_stash};
-    const bool less = is_host_memory(worker) && shortage->most < worker->budget;
-    const uint64_t budget = less ? shortage->most : worker->budget;
+    const uint64_t by_daemon = d->host_mem ? d->host_mem : UINT64_MAX;
+    const uint64_t by_job = d->job.request.job.host_mem ? d->job.request.job.host_mem : UINT64_MAX;
 
-    return plan_search(&worker->plan, &job->model, &setting, &wish, &worker->profile, budget, err);
+    return by_job < by_daemon ? by_job : by_daemon;
 }
 
-/* Each as it likes, then all with the smallest microbatch: a run's bits depend on it, and shares may move. */
-static int plan_workers(const struct job *job, const struct shortage *shortage, struct error *err)
+static int refuse_host(const struct daemon *d, const struct plan_fit *fit, struct error *err)
 {
-    uint32_t microbatch = job->request.job.microbatch;
-    int rc = 0;
+    char need[PROCESS_BYTES_TEXT], have[PROCESS_BYTES_TEXT];
+    struct plan_fit_shortage shortage;
 
-    for (uint32_t i = 0; !rc && i < job->n_workers; i++)
-        rc = plan_worker(job, job->workers[i], microbatch, shortage, err);
-    if (rc || microbatch)
-        return rc;
-    microbatch = job->workers[0]->plan.choice.microbatch;
-    for (uint32_t i = 1; i < job->n_workers; i++)
-        if (microbatch > job->workers[i]->plan.choice.microbatch)
-            microbatch = job->workers[i]->plan.choice.microbatch;
-    for (uint32_t i = 0; !rc && i < job->n_workers; i++)
-        if (job->workers[i]->plan.choice.microbatch != microbatch)
-            rc = plan_worker(job, job->workers[i], microbatch, shortage, err);
+    plan_fit_shortage(&shortage, fit);
+    return error_set(err, -ENOMEM, "this job needs %s of host memory (%s), %s %s",
+                     process_format_bytes(need, shortage.need), shortage.terms,
+                     process_format_bytes(have, shortage.have),
+                     !shortage.capped               ? "are free"
+                     : shortage.have == d->host_mem ? "are what the daemon's --host-mem allows"
+                                                    : "are what --host-mem allows");
+}
+
+/* What would fit is said too. */
+static int refuse(const struct daemon *d, const struct plan_fit_asked *asked, const struct plan_fit *fit, int rc,
+                  struct error *err)
+{
+    const struct plan_advice_scope scope = {.can_drop_workers = d->is_private, .resumed = d->job.request.job.resume};
+
+    if (rc == -ENOMEM)
+        refuse_host(d, fit, err);
+    const bool advised = asked->goal.purpose == PLAN_TRAIN && plan_advise(err, asked, &scope);
+    if (!advised && rc == -ENOMEM)
+        plan_remedy(err, asked, fit);
     return rc;
 }
 
-/* What all of them take of the host's memory: for their devices. */
-static uint64_t count_arenas(const struct job *job, uint32_t *n)
+static void take_plans(struct job *job, const struct plan_fit *fit)
 {
-    uint64_t bytes = 0;
-
-    *n = 0;
-    for (uint32_t i = 0; i < job->n_workers; i++)
-        if (is_host_memory(job->workers[i])) {
-            bytes += plan_total(&job->workers[i]->plan);
-            ++*n;
-        }
-    return bytes;
-}
-
-static void note_plans(struct job *job)
-{
-    job->n_planned = job->n_workers;
-    job->microbatch = job->workers[0]->plan.choice.microbatch;
-    for (uint32_t i = 0; i < job->n_workers; i++)
-        job->stash_bytes[i] = job->workers[i]->plan.host_stash_bytes;
-}
-
-/* The plans are made: does the host hold them and the rest? */
-static int check_host(struct daemon *d, struct error *err)
-{
-    uint32_t n_arenas;
-
-    note_plans(&d->job);
-    return job_check_host(&d->job, d->host_mem, count_arenas(&d->job, &n_arenas), err);
-}
-
-/* Without a stash on the host, unless a device is too small for that. */
-static void plan_smallest_workers(struct job *job)
-{
-    for (uint32_t i = 0; i < job->n_workers; i++) {
-        struct peer *worker = job->workers[i];
-        const struct plan_setting setting = setting_of(job, worker);
-        struct plan_wish wish = {.microbatch = job->request.job.microbatch, .no_host_stash = true};
-        plan_smallest(&worker->plan, &job->model, &setting, &wish);
-        wish.no_host_stash = false;
-        if (plan_total(&worker->plan) > worker->budget)
-            plan_smallest(&worker->plan, &job->model, &setting, &wish);
+    job->n_planned = fit->n_workers;
+    job->microbatch = fit->plans[0].choice.microbatch;
+    job->host = fit->host;
+    job->host_setting = fit->setting;
+    for (uint32_t i = 0; i < fit->n_workers; i++) {
+        job->workers[i]->plan = fit->plans[i];
+        job->stash_bytes[i] = fit->plans[i].host_stash_bytes;
     }
 }
 
-static bool fits_with(struct daemon *d, const struct shortage *shortage)
-{
-    return plan_workers(&d->job, shortage, NULL) == 0 && check_host(d, NULL) == 0;
-}
-
-/* A device whose memory is the host's may be given less than it would take: what the host has left; without a stash
- * there, or beside one that small devices cannot do without. Then the smallest of all; if that does not fit, it is what
- * the sentence says is needed. */
 static int plan_all(struct daemon *d, struct error *err)
 {
     struct job *job = &d->job;
-    const struct shortage none = {false, UINT64_MAX};
-    uint32_t n_arenas;
-    int rc = plan_workers(job, &none, err);
+    struct plan_fit_device devices[DAEMON_MAX_WORKERS];
+    struct plan_fit fit;
 
-    if (rc)
-        return rc;
-    rc = check_host(d, NULL);
-    if (!rc)
-        return 0;
-    count_arenas(job, &n_arenas);
-    const uint64_t left = job_host_left(job), stash = job->host.bytes[LEDGER_STASH], n = n_arenas ? n_arenas : 1;
-    const struct shortage without = {true, left / n}, beside = {false, (left > stash ? left - stash : 0) / n};
-    if (fits_with(d, &without) || fits_with(d, &beside))
-        return 0;
-    plan_smallest_workers(job);
-    return check_host(d, err);
-}
-
-/* The cheapest other options that fit are named; where none do, all is planned as it was asked for. */
-static bool advise(struct daemon *d, struct error *err)
-{
-    struct job *job = &d->job;
-    const struct message request = job->request;
-    const uint32_t n_workers = job->n_workers;
-    const struct plan_asked asked = {.batch = request.job.batch,
-                                     .n_parts = request.job.n_parts,
-                                     .n_workers = n_workers,
-                                     .can_drop_workers = d->is_private,
-                                     .resumed = request.job.resume,
-                                     .moments = request.job.moments,
-                                     .precision = request.job.precision};
-    char name[PLAN_ADVICE_TEXT], bytes[2][PROCESS_BYTES_TEXT];
-    struct plan_asked advice;
-    bool found = false;
-
-    for (unsigned i = 0; request.job.train && !found && plan_advice(&advice, &asked, i); i++) {
-        job->n_workers = advice.n_workers;
-        job->request.job.n_parts = advice.n_parts;
-        job->request.job.moments = advice.moments;
-        job->request.job.precision = advice.precision;
-        found = plan_all(d, NULL) == 0;
+    for (uint32_t i = 0; i < job->n_workers; i++) {
+        const struct peer *worker = job->workers[i];
+        devices[i] = (struct plan_fit_device){.backend = worker->backend,
+                                              .profile = &worker->profile,
+                                              .budget = worker->budget,
+                                              .library_bytes = worker->library_bytes,
+                                              .attention = worker->attention};
     }
-    if (found)
-        error_append(err, "; %s would take %s of host memory and %s of %s", plan_advice_name(name, &advice, &asked),
-                     process_format_bytes(bytes[0], job->host.total),
-                     process_format_bytes(bytes[1], plan_total(&job->workers[0]->plan)),
-                     advice.n_workers > 1 ? "each device" : "the device");
-    job->request = request;
-    job->n_workers = n_workers;
-    if (!found)
-        plan_all(d, NULL);
-    return found;
+    const struct plan_fit_asked asked = {.model = &job->model,
+                                         .goal = goal_of(&job->request),
+                                         .microbatch = job->request.job.microbatch,
+                                         .config_bytes = job->config_bytes,
+                                         .side_bytes = job->side_bytes,
+                                         .devices = devices,
+                                         .n_workers = job->n_workers,
+                                         .n_cores = sysconf(_SC_NPROCESSORS_ONLN),
+                                         .available = process_available_bytes(),
+                                         .cap = cap_of(d)};
+    const int rc = plan_fit(&fit, &asked, err);
+
+    if (!rc)
+        take_plans(job, &fit);
+    return rc == -ENOMEM || rc == -ENOSPC ? refuse(d, &asked, &fit, rc, err) : rc;
 }
 
 int job_plan(struct daemon *d, struct error *err)
 {
-    struct job *job = &d->job;
-    uint32_t n_arenas;
-    int rc = check_request(job, err);
+    int rc = check_request(&d->job, err);
 
     if (!rc)
         rc = rights_output(d, err);
     if (!rc)
         rc = choose_workers(d, err);
-    if (rc)
-        return rc;
-    rc = plan_all(d, err);
-    if ((rc == -ENOMEM || rc == -ENOSPC) && !advise(d, err) && rc == -ENOMEM)
-        job_add_remedy(job, d->host_mem, count_arenas(job, &n_arenas), err);
-    return rc;
+    return rc ? rc : plan_all(d, err);
 }

@@ -8,17 +8,6 @@
  * room), -EPERM, -EACCES. The model is there. */
 int job_plan(struct daemon *d, struct error *err);
 
-/* job_host.c. */
-struct plan_host_setting job_host_setting(const struct job *job, const struct message *m);
-/* Bytes that devices whose memory is the host's can have, besides what the job takes of the host itself without a
- * stash. */
-uint64_t job_host_left(const struct job *job);
-/* job->host, and whether there is room for it beside arenas, the bytes of such devices: -ENOMEM with a sentence.
- * daemon_cap: the daemon's --host-mem, or 0. */
-int job_check_host(struct job *job, uint64_t daemon_cap, uint64_t arenas, struct error *err);
-/* After that sentence, what could be asked for instead: other updates, or less. */
-void job_add_remedy(const struct job *job, uint64_t daemon_cap, uint64_t arenas, struct error *err);
-
 /* job_load.c. Takes the request's descriptors in every case, and reads config.json. */
 int job_take_files(struct job *job, const int *fds, unsigned n_fds, struct error *err);
 /* On the optimizer thread, whose team touches the pages first, and which may wait for disks. context: the job. What is

@@ -79,14 +79,13 @@ static double memory_ticks(uint64_t bytes)
 static double allowance_of(const struct daemon *d, const struct peer *worker)
 {
     const struct job *job = &d->job;
-    const struct plan_host_setting setting = job_host_setting(job, &job->request);
     struct plan_cost cost;
 
     if (worker->state != PEER_ASSIGNED)
         return memory_ticks(plan_total(&worker->plan) + job->host.total);
     if (worker->backend->takes_turns || profile_check(&worker->profile, NULL))
         return 0;
-    plan_cost(&cost, &worker->plan, &job->model, &setting, &worker->profile);
+    plan_cost(&cost, &worker->plan, &job->model, &job->host_setting, &worker->profile);
     return PATIENCE * cost.compute_ms / TICK_MS;
 }
 

@@ -1,48 +1,121 @@
 #include "proto/plan/advice.h"
 
+#include "proto/base/process.h"
+
 #include <inttypes.h>
 #include <stdio.h>
 
-enum { NARROWER_MOMENTS = 1, NARROWER_PRECISION = 2 };
+enum {
+    NARROWER_MOMENTS = 1,
+    NARROWER_PRECISION = 2,
+    ADVICE_TEXT = 48,
+    FEWEST_PARAMETERS = 1000, /* of a model that somebody would train */
+};
 
-bool plan_advice(struct plan_asked *out, const struct plan_asked *asked, unsigned n)
+/* The n-th thing to try, from 0; false: there are no more. */
+static bool advice(struct plan_fit_asked *out, const struct plan_fit_asked *asked,
+                   const struct plan_advice_scope *scope, unsigned n)
 {
+    const struct plan_goal *goal = &asked->goal;
+
     *out = *asked;
-    for (uint32_t workers = asked->n_workers / 2; asked->can_drop_workers && workers; workers /= 2)
+    for (uint32_t workers = asked->n_workers / 2; scope->can_drop_workers && workers; workers /= 2)
         if (n-- == 0) {
             out->n_workers = workers;
             return true;
         }
-    if (asked->resumed)
+    if (scope->resumed)
         return false;
-    for (uint32_t parts = asked->n_parts / 2; parts; parts /= 2)
-        if (asked->batch % parts == 0 && n-- == 0) {
-            out->n_parts = parts;
+    for (uint32_t parts = goal->n_parts / 2; parts; parts /= 2)
+        if (goal->batch % parts == 0 && n-- == 0) {
+            out->goal.n_parts = parts;
             out->n_workers = asked->n_workers < parts ? asked->n_workers : parts;
             return true;
         }
     for (unsigned change = NARROWER_MOMENTS; change <= (NARROWER_MOMENTS | NARROWER_PRECISION); change++) {
         const bool moments = change & NARROWER_MOMENTS, precision = change & NARROWER_PRECISION;
-        if ((moments && asked->moments == NUMBER_BF16) || (precision && asked->precision == NUMBER_BF16) || n-- > 0)
+        if ((moments && goal->moments == NUMBER_BF16) || (precision && goal->precision == NUMBER_BF16) || n-- > 0)
             continue;
-        out->moments = moments ? NUMBER_BF16 : asked->moments;
-        out->precision = precision ? NUMBER_BF16 : asked->precision;
+        out->goal.moments = moments ? NUMBER_BF16 : goal->moments;
+        out->goal.precision = precision ? NUMBER_BF16 : goal->precision;
         return true;
     }
     return false;
 }
 
-/* What would follow from the number of workers or parts, had it not been given, is named too. */
-const char *plan_advice_name(char text[PLAN_ADVICE_TEXT], const struct plan_asked *advice,
-                             const struct plan_asked *asked)
+/* "--workers 1 --parts 4". What would follow from the number of workers or parts, had it not been given, is named too. */
+static void name_advice(char text[ADVICE_TEXT], const struct plan_fit_asked *other, const struct plan_fit_asked *asked)
 {
-    if (advice->n_parts != asked->n_parts)
-        snprintf(text, PLAN_ADVICE_TEXT, "--parts %" PRIu32 " --batch %" PRIu32, advice->n_parts, advice->batch);
-    else if (advice->n_workers != asked->n_workers)
-        snprintf(text, PLAN_ADVICE_TEXT, "--workers %" PRIu32 " --parts %" PRIu32, advice->n_workers, advice->n_parts);
+    const struct plan_goal *goal = &other->goal;
+    const bool moments = goal->moments != asked->goal.moments, precision = goal->precision != asked->goal.precision;
+
+    if (goal->n_parts != asked->goal.n_parts)
+        snprintf(text, ADVICE_TEXT, "--parts %" PRIu32 " --batch %" PRIu32, goal->n_parts, goal->batch);
+    else if (other->n_workers != asked->n_workers)
+        snprintf(text, ADVICE_TEXT, "--workers %" PRIu32 " --parts %" PRIu32, other->n_workers, goal->n_parts);
     else
-        snprintf(text, PLAN_ADVICE_TEXT, "%s%s%s", advice->precision != asked->precision ? "--precision bf16" : "",
-                 advice->precision != asked->precision && advice->moments != asked->moments ? " " : "",
-                 advice->moments != asked->moments ? "--moments bf16" : "");
-    return text;
+        snprintf(text, ADVICE_TEXT, "%s%s%s", precision ? "--precision bf16" : "", precision && moments ? " " : "",
+                 moments ? "--moments bf16" : "");
+}
+
+bool plan_advise(struct error *err, const struct plan_fit_asked *asked, const struct plan_advice_scope *scope)
+{
+    char name[ADVICE_TEXT], bytes[2][PROCESS_BYTES_TEXT];
+    struct plan_fit_asked other;
+    struct plan_fit fit;
+
+    for (unsigned n = 0; advice(&other, asked, scope, n); n++) {
+        if (plan_fit(&fit, &other, NULL))
+            continue;
+        name_advice(name, &other, asked);
+        error_append(err, "; %s would take %s of host memory and %s of %s", name,
+                     process_format_bytes(bytes[0], fit.host.total),
+                     process_format_bytes(bytes[1], plan_total(&fit.plans[0])),
+                     other.n_workers > 1 ? "each device" : "the device");
+        return true;
+    }
+    return false;
+}
+
+/* The same plans, with updates that take less of the host. */
+static bool find_lighter_updates(struct error *err, const struct plan_fit_asked *asked, const struct plan_fit *fit,
+                                 uint64_t arenas)
+{
+    char bytes[PROCESS_BYTES_TEXT];
+    struct plan_host host;
+
+    for (unsigned change = 1; asked->goal.purpose == PLAN_TRAIN && change < 4; change++) {
+        const bool narrow = change & 1, eager = change & 2;
+        struct plan_host_setting setting = fit->setting;
+        if ((narrow && setting.moments == NUMBER_BF16) || (eager && !setting.fenced))
+            continue;
+        setting.moments = narrow ? NUMBER_BF16 : setting.moments;
+        setting.fenced = !eager && setting.fenced;
+        plan_host(&host, asked->model, &setting);
+        if (!plan_host_fits(&host, &fit->room))
+            continue;
+        error_append(err, "; %s%s%s would take %s", narrow ? "--moments bf16" : "", narrow && eager ? " and " : "",
+                     eager ? "--commit eager without --clip-norm" : "",
+                     process_format_bytes(bytes, host.total + arenas));
+        return true;
+    }
+    return false;
+}
+
+void plan_remedy(struct error *err, const struct plan_fit_asked *asked, const struct plan_fit *fit)
+{
+    const struct plan_host *host = &fit->host;
+    const struct plan_room *room = &fit->room;
+    const uint64_t a_parameter = host->total / asked->model->n_parameters + 1;
+    const uint64_t all = room->available > room->arenas ? room->available - room->arenas : 0;
+    const uint64_t parameters = (all < room->cap ? all : room->cap) / a_parameter;
+
+    if (find_lighter_updates(err, asked, fit, host->total > room->cap ? 0 : room->arenas))
+        return;
+    if (host->bytes[LEDGER_STASH] + host->bytes[LEDGER_DATA] > host->total / 2)
+        error_append(err, "; choose a smaller --batch or --seq");
+    else if (parameters < FEWEST_PARAMETERS)
+        error_append(err, "; choose a smaller model, or allow more");
+    else
+        error_append(err, "; choose a smaller model, of about %.3g million parameters", (double)parameters / 1e6);
 }

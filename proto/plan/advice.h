@@ -1,30 +1,22 @@
-/* proto/plan/advice.h - what else could be asked for where something does not fit, the cheapest first: fewer workers leave the
- * result what it is, fewer parts round differently, and narrower numbers lose digits. eps plan and the daemon both try
- * these and name the first that fits. Less device memory is not among them: plans take less by themselves. */
+/* proto/plan/advice.h - what to ask for instead where a job does not fit: the words that follow the refusal. */
 #ifndef PROTO_PLAN_ADVICE_H
 #define PROTO_PLAN_ADVICE_H
 
-#include "proto/base/number.h"
+#include "proto/plan/fit.h"
 
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
-
-/* Of a training job. */
-struct plan_asked {
-    uint32_t batch, n_parts;
-    uint32_t n_workers;    /* that get a share */
+/* What may be changed. */
+struct plan_advice_scope {
     bool can_drop_workers; /* they are the client's own */
     bool resumed;          /* a run keeps its parts and its numbers */
-    enum number_type moments, precision;
 };
 
-/* The n-th thing to try, from 0; false: there are no more. */
-bool plan_advice(struct plan_asked *out, const struct plan_asked *asked, unsigned n);
+/* Of a training job that does not fit. The cheapest other options that do are appended to err: fewer workers leave the
+ * result what it is, fewer parts round differently, narrower numbers lose digits. Less device memory is not among them:
+ * plans take less by themselves. False, and err as it was: none of these suffices. */
+bool plan_advise(struct error *err, const struct plan_fit_asked *asked, const struct plan_advice_scope *scope);
 
-/* "--workers 1 --parts 4": the options that make it of what was asked; returns text. */
-enum { PLAN_ADVICE_TEXT = 48 };
-const char *plan_advice_name(char text[PLAN_ADVICE_TEXT], const struct plan_asked *advice,
-                             const struct plan_asked *asked);
+/* Of a job for which the host is too small, where nothing else helps: fit is plan_fit's answer, -ENOMEM. Appended to err:
+ * what lets the host hold the same plans, or how much smaller a model would have to be. */
+void plan_remedy(struct error *err, const struct plan_fit_asked *asked, const struct plan_fit *fit);
 
 #endif

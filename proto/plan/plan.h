@@ -51,7 +51,20 @@ enum plan_purpose {
     PLAN_GENERATE, /* forward only, of one row (share_rows and part_rows are 1) of up to seq tokens */
 };
 
-/* What is given. */
+/* What a job is for: the same for all of its workers. */
+struct plan_goal {
+    enum plan_purpose purpose;
+    enum number_type precision; /* of weights on the device, activations, stash */
+    enum number_type moments;   /* of m and v in host memory; bf16: v in 8 + 8 bits */
+    enum number_type grad;      /* of contributions as they travel */
+    bool fenced;                /* commit: updates once all of a step is folded; else eager */
+    bool adamw;                 /* several parts are summed before they are squared */
+    uint32_t batch;             /* rows of a minibatch, a multiple of n_parts */
+    uint32_t seq;               /* tokens of a row */
+    uint32_t n_parts;
+};
+
+/* What is given: the goal, for one worker and its device. */
 struct plan_setting {
     const struct plan_backend *backend;
     enum plan_purpose purpose;

@@ -1,0 +1,226 @@
+#include "proto/plan/fit.h"
+
+#include "proto/plan/search.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <string.h>
+
+/* What the host leaves to devices whose memory is its own. */
+struct limit {
+    bool no_host_stash;
+    uint64_t budget; /* bytes, of each such device */
+};
+
+static const struct limit no_limit = {false, UINT64_MAX};
+
+/* One way for all workers, as work that is redone by another must come out alike; and whatever the budgets, as no budget
+ * changes a bit. */
+static enum plan_attention common_attention(const struct plan_fit_asked *asked)
+{
+    const enum plan_attention first = asked->devices[0].attention;
+
+    for (uint32_t i = 1; i < asked->n_workers; i++)
+        if (asked->devices[i].attention != first)
+            return PLAN_ATTENTION_OWN;
+    return first;
+}
+
+struct plan_setting plan_fit_setting(const struct plan_fit_asked *asked, uint32_t worker)
+{
+    const struct plan_goal *goal = &asked->goal;
+    struct plan_setting setting = {
+        .backend = asked->devices[worker].backend,
+        .library_bytes = asked->devices[worker].library_bytes,
+        .attention = common_attention(asked),
+        .purpose = goal->purpose,
+        .precision = goal->precision,
+        .grad = goal->grad,
+        .seq = goal->seq,
+    };
+
+    plan_share(&setting, goal->batch, goal->n_parts, asked->n_workers, asked->n_cores);
+    return setting;
+}
+
+static bool has_worker_beside(const struct plan_fit_asked *asked)
+{
+    for (uint32_t i = 0; i < asked->n_workers; i++)
+        if (!asked->devices[i].backend->takes_turns)
+            return true;
+    return false;
+}
+
+static uint32_t count_arenas(const struct plan_fit_asked *asked)
+{
+    uint32_t n = 0;
+
+    for (uint32_t i = 0; i < asked->n_workers; i++)
+        n += asked->devices[i].backend->takes_turns;
+    return n;
+}
+
+/* The devices are planned: what the host takes beside them. */
+static void account(struct plan_fit *fit, const struct plan_fit_asked *asked)
+{
+    const struct plan_goal *goal = &asked->goal;
+    uint64_t stash_bytes = 0, arenas = 0;
+
+    for (uint32_t i = 0; i < asked->n_workers; i++) {
+        stash_bytes += fit->plans[i].host_stash_bytes;
+        arenas += asked->devices[i].backend->takes_turns ? plan_total(&fit->plans[i]) : 0;
+    }
+    fit->n_workers = asked->n_workers;
+    fit->setting = (struct plan_host_setting){
+        .purpose = goal->purpose,
+        .precision = goal->precision,
+        .moments = goal->moments,
+        .grad = goal->grad,
+        .fenced = goal->fenced,
+        .adamw = goal->adamw,
+        .n_parts = goal->n_parts,
+        .n_workers = asked->n_workers,
+        .beside = has_worker_beside(asked),
+        .batch = goal->batch,
+        .seq = goal->seq,
+        .host_stash_bytes = stash_bytes,
+        .config_bytes = asked->config_bytes,
+        .side_bytes = asked->side_bytes,
+    };
+    fit->room = (struct plan_room){.available = asked->available, .cap = asked->cap, .arenas = arenas};
+    plan_host(&fit->host, asked->model, &fit->setting);
+}
+
+/* Workers with equal devices get equal plans. */
+static bool is_like_the_one_before(const struct plan_fit_asked *asked, uint32_t i)
+{
+    const struct plan_fit_device *a = &asked->devices[i], *b = a - 1;
+
+    return i > 0 && a->backend == b->backend && a->budget == b->budget && a->library_bytes == b->library_bytes &&
+           (a->profile == b->profile || memcmp(a->profile, b->profile, sizeof *a->profile) == 0);
+}
+
+static int plan_device(struct plan_fit *fit, uint32_t i, const struct plan_fit_asked *asked, uint32_t microbatch,
+                       const struct limit *limit, struct error *err)
+{
+    const struct plan_fit_device *device = &asked->devices[i];
+    const struct plan_setting setting = plan_fit_setting(asked, i);
+    const struct plan_wish wish = {.microbatch = microbatch, .no_host_stash = limit->no_host_stash};
+    const bool is_limited = device->backend->takes_turns && limit->budget < device->budget;
+    const uint64_t budget = is_limited ? limit->budget : device->budget;
+
+    if (is_like_the_one_before(asked, i)) {
+        fit->plans[i] = fit->plans[i - 1];
+        return 0;
+    }
+    return plan_search(&fit->plans[i], asked->model, &setting, &wish, device->profile, budget, err);
+}
+
+static int plan_devices(struct plan_fit *fit, const struct plan_fit_asked *asked, const struct limit *limit,
+                        struct error *err)
+{
+    uint32_t microbatch = asked->microbatch;
+    int rc = 0;
+
+    for (uint32_t i = 0; !rc && i < asked->n_workers; i++)
+        rc = plan_device(fit, i, asked, microbatch, limit, err);
+    if (rc || microbatch)
+        return rc;
+    microbatch = fit->plans[0].choice.microbatch;
+    for (uint32_t i = 1; i < asked->n_workers; i++)
+        if (microbatch > fit->plans[i].choice.microbatch)
+            microbatch = fit->plans[i].choice.microbatch;
+    for (uint32_t i = 0; !rc && i < asked->n_workers; i++)
+        if (fit->plans[i].choice.microbatch != microbatch)
+            rc = plan_device(fit, i, asked, microbatch, limit, err);
+    return rc;
+}
+
+static int fits_within(struct plan_fit *fit, const struct plan_fit_asked *asked, const struct limit *limit,
+                       struct error *err)
+{
+    const int rc = plan_devices(fit, asked, limit, err);
+
+    if (rc)
+        return rc;
+    account(fit, asked);
+    return plan_host_fits(&fit->host, &fit->room) ? 0 : -ENOMEM;
+}
+
+static void plan_smallest_device(struct plan_fit *fit, uint32_t i, const struct plan_fit_asked *asked,
+                                 bool no_host_stash)
+{
+    const struct plan_setting setting = plan_fit_setting(asked, i);
+    const struct plan_wish wish = {.microbatch = asked->microbatch, .no_host_stash = no_host_stash};
+
+    plan_smallest(&fit->plans[i], asked->model, &setting, &wish);
+}
+
+/* Without a stash on the host, except for devices that are too small for that. */
+static void plan_smallest_devices(struct plan_fit *fit, const struct plan_fit_asked *asked)
+{
+    for (uint32_t i = 0; i < asked->n_workers; i++) {
+        plan_smallest_device(fit, i, asked, true);
+        if (plan_total(&fit->plans[i]) > asked->devices[i].budget)
+            plan_smallest_device(fit, i, asked, false);
+    }
+    account(fit, asked);
+}
+
+static int search(struct plan_fit *fit, const struct plan_fit_asked *asked, struct error *err)
+{
+    const uint32_t n_arenas = count_arenas(asked), n = n_arenas ? n_arenas : 1;
+    const int rc = fits_within(fit, asked, &no_limit, err);
+
+    if (rc != -ENOMEM) {
+        if (rc == -ENOSPC)
+            plan_smallest_devices(fit, asked);
+        return rc;
+    }
+    const uint64_t left = plan_host_left(&fit->host, asked->available), stash = fit->host.bytes[LEDGER_STASH];
+    const struct limit without = {true, left / n}, beside = {false, (left > stash ? left - stash : 0) / n};
+    if (fits_within(fit, asked, &without, NULL) == 0 || fits_within(fit, asked, &beside, NULL) == 0)
+        return 0;
+    plan_smallest_devices(fit, asked);
+    return plan_host_fits(&fit->host, &fit->room) ? 0 : -ENOMEM;
+}
+
+int plan_fit(struct plan_fit *out, const struct plan_fit_asked *asked, struct error *err)
+{
+    assert(asked->n_workers >= 1 && asked->n_workers <= PLAN_FIT_WORKERS);
+    const int rc = search(out, asked, err);
+
+    if (rc && rc != -ENOSPC && rc != -ENOMEM)
+        return rc;
+    if (!rc)
+        plan_host_add_slots(&out->host, asked->model, &out->setting, &out->room);
+    plan_cost(&out->cost, &out->plans[0], asked->model, &out->setting, asked->devices[0].profile);
+    return rc;
+}
+
+void plan_fit_shortage(struct plan_fit_shortage *out, const struct plan_fit *fit)
+{
+    const bool capped = fit->host.total > fit->room.cap;
+    const uint64_t arenas = capped ? 0 : fit->room.arenas, all = fit->host.total + arenas;
+
+    *out = (struct plan_fit_shortage){.capped = capped,
+                                      .need = capped ? all : all + plan_host_slack(all, fit->host.n_workers),
+                                      .have = capped ? fit->room.cap : fit->room.available};
+    plan_host_name_terms(out->terms, sizeof out->terms, &fit->host, arenas);
+}
+
+uint64_t plan_fit_minimum(const struct plan_fit_asked *asked)
+{
+    struct plan_fit fit;
+    uint64_t bytes[2];
+    bool fits[2];
+
+    for (int no_host_stash = 0; no_host_stash < 2; no_host_stash++) {
+        for (uint32_t i = 0; i < asked->n_workers; i++)
+            plan_smallest_device(&fit, i, asked, no_host_stash);
+        account(&fit, asked);
+        bytes[no_host_stash] = plan_total(&fit.plans[0]);
+        fits[no_host_stash] = plan_host_fits(&fit.host, &fit.room);
+    }
+    return bytes[!fits[0] && fits[1]];
+}

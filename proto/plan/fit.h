@@ -1,0 +1,71 @@
+/* proto/plan/fit.h - does a job fit both memories, those of its devices and the host's?
+ *
+ * Answered in one place, for eps plan and for the daemon: what the one predicts, the other does, to the byte. Each device
+ * gets the fastest plan that it holds; then all get the smallest microbatch among them, since a run's bits depend on it and
+ * parts may move between workers. The host must hold what it keeps for the job and, of devices that take turns with it (the
+ * CPU), the arenas too. Where it does not, these devices are planned again in what it has left, first without a stash on the
+ * host, then beside the one that small devices cannot do without; and at last all devices get their smallest plans.
+ *
+ * Pure arithmetic: milliseconds for each kind of device. */
+#ifndef PROTO_PLAN_FIT_H
+#define PROTO_PLAN_FIT_H
+
+#include "proto/plan/cost.h"
+#include "proto/plan/host.h"
+#include "proto/plan/plan.h"
+#include "proto/plan/profile.h"
+
+enum { PLAN_FIT_WORKERS = 64 };
+
+/* A worker's. */
+struct plan_fit_device {
+    const struct plan_backend *backend;
+    const struct profile *profile; /* checked; borrowed */
+    uint64_t budget;               /* bytes that may be taken of it */
+    uint64_t library_bytes;        /* as in plan_setting */
+    enum plan_attention attention; /* that it can; all compute it in the same way */
+};
+
+struct plan_fit_asked {
+    const struct model *model; /* borrowed, as the devices */
+    struct plan_goal goal;
+    uint32_t microbatch;                   /* rows, at most a part's; 0: free */
+    uint64_t config_bytes, side_bytes;     /* as in plan_host_setting */
+    const struct plan_fit_device *devices; /* (n_workers) */
+    uint32_t n_workers;                    /* with a share: 1 .. n_parts, at most PLAN_FIT_WORKERS */
+    long n_cores;
+    uint64_t available; /* free bytes of the host, for all that lives there; UINT64_MAX: not known */
+    uint64_t cap;       /* bytes that the daemon may take for the job; UINT64_MAX: no cap */
+};
+
+/* If the job does not fit, all is of the plans that take least. */
+struct plan_fit {
+    uint32_t n_workers;
+    struct plan plans[PLAN_FIT_WORKERS]; /* (n_workers) */
+    struct plan_host_setting setting;
+    struct plan_host host; /* with all the slots there is room for, if the job fits */
+    struct plan_room room;
+    struct plan_cost cost; /* of the first worker */
+};
+
+/* 0 if it fits; -ENOSPC with plan_search's sentence if a device is too small, -ENOMEM without a sentence if the host is.
+ * -EINVAL with a sentence, and *out undefined: as plan_search. */
+int plan_fit(struct plan_fit *out, const struct plan_fit_asked *asked, struct error *err);
+
+/* After -ENOMEM: what the host is short of. */
+enum { PLAN_FIT_TERMS_TEXT = 160 };
+struct plan_fit_shortage {
+    bool capped; /* by `cap`, which counts the daemon's bytes; else by what is available, which counts arenas too */
+    uint64_t need, have;             /* bytes */
+    char terms[PLAN_FIT_TERMS_TEXT]; /* "first_moment 4.0 GiB, second_moment 4.0 GiB": the largest */
+};
+void plan_fit_shortage(struct plan_fit_shortage *out, const struct plan_fit *fit);
+
+/* The smallest budget of the first device with which the job can work: without a stash on the host where that lets the
+ * rest fit there. The rest of the question is as in plan_fit, which has not answered -EINVAL. */
+uint64_t plan_fit_minimum(const struct plan_fit_asked *asked);
+
+/* As plan_search uses it, of the given worker. */
+struct plan_setting plan_fit_setting(const struct plan_fit_asked *asked, uint32_t worker);
+
+#endif
