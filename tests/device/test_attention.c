@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+SUITE_LABELS(single, on_cuda, on_cudnn)
+
 /* Sequences of 1, of less than a tile, of exactly one, and ending anywhere in the third; head widths of 1, of no
  * multiple of any vector, and over 64. */
 static const struct shape {

@@ -5,6 +5,8 @@
 
 #include <math.h>
 
+SUITE_LABELS(single, on_cuda)
+
 /* Positions kept room for, tokens before, tokens at once; heads and width: one query alone, at both sides of a tile's
  * end; a few that cross it; more than a tile; head widths of 1, of no multiple of any vector, and over 64. */
 static const struct shape {

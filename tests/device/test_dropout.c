@@ -3,6 +3,8 @@
 #include "tests/kit/reference.h"
 #include "tests/kit/test.h"
 
+SUITE_LABELS(on_cuda)
+
 static const struct shape {
     size_t n_rows, n_tokens, n;
     float p;

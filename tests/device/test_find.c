@@ -9,6 +9,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+SUITE_LABELS(cuda)
+
 TEST(the_cpu_is_part_of_the_program)
 {
     struct error err = {""};

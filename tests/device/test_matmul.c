@@ -5,6 +5,8 @@
 
 #include <math.h>
 
+SUITE_LABELS(long, slow, on_cuda)
+
 /* m, n, k and how far strides exceed widths: single rows, short and long, odd sizes, tiles that end anywhere; several
  * tiles, and k over several of the depths at which sums are stored. The last ones are for devices that are fast. */
 static const struct shape {

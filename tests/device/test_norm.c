@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+SUITE_LABELS(on_cuda)
+
 static const struct shape {
     size_t m, n;
     float shift; /* of x: a mean far from 0 must not cost digits of the deviation */

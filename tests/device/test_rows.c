@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+SUITE_LABELS(single, on_cuda)
+
 /* Rows and columns: one of each, ends inside every vector, and over the 128 columns that a thread sums at once. */
 static const struct shape {
     size_t m, n;

@@ -6,6 +6,8 @@
 #include <math.h>
 #include <string.h>
 
+SUITE_LABELS(on_cuda)
+
 /* m rows of n logits in chunks of `chunk`, padded by `gap`. */
 static const struct shape {
     size_t m, n, chunk, gap;

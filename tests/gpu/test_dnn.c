@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+SUITE_LABELS(cuda)
+
 /* As the library writes them of a device; what matters is its kind and its multiprocessors. */
 static const struct properties {
     const char *name;

@@ -54,6 +54,9 @@
 /* One test that the signal must end. Left out under CK_FORK=no, where the signal would end the program. */
 #define TEST_SIGNAL(name, signal) TEST_REGISTER(name, 0, test_forks(), signal)
 
+/* For CMake, which reads this line: when and how ctest runs the program. tests/CMakeLists.txt says what each label means. */
+#define SUITE_LABELS(...)
+
 /* setup runs before each test and teardown after it, in the test's process; either may be NULL. */
 #define SUITE_FIXTURE(setup, teardown) SUITE_SET(fixture, suite->setup_each = setup, suite->teardown_each = teardown)
 /* setup runs before all tests and teardown after them, in the program's own process; either may be NULL. */

@@ -7,6 +7,8 @@
 
 #include <stdio.h>
 
+SUITE_LABELS(cuda)
+
 /* ---- by hand ---- */
 
 static __global__ void read_apart(float *to, const float *from, unsigned apart)

@@ -5,6 +5,8 @@
 
 #include <cublasLt.h>
 
+SUITE_LABELS(cuda)
+
 /* ---- threads of a block ---- */
 
 /* Each takes over what a neighbour, `far` away, has read. */

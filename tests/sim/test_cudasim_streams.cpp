@@ -6,6 +6,8 @@
 #include <cublasLt.h>
 #include <math.h>
 
+SUITE_LABELS(cuda)
+
 /* ---- streams ---- */
 
 static __global__ void add(int *to, const int *from)

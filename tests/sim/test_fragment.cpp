@@ -7,6 +7,8 @@
 
 #include <stdlib.h>
 
+SUITE_LABELS(cuda)
+
 #define OK(call) ck_assert_int_eq(call, cudaSuccess)
 
 /* A product of 16 x 16 and 16 x 8, and eight of 32 rows of 8, one of them a lane's. */

@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+SUITE_LABELS(release)
+
 enum { SEQ = 20, STEPS = 3, ROOMY = 1 << 30 };
 
 static void write_config(const char *name, unsigned n_layers, unsigned n_heads, unsigned width, unsigned vocabulary)

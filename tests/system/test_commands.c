@@ -15,6 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+SUITE_LABELS(slow)
+
 static char model[300], text[300], out_file[300], err_file[300];
 
 static void setup(void)

@@ -6,6 +6,8 @@
 
 #include <math.h>
 
+SUITE_LABELS(on_cuda, on_cudnn)
+
 /* Rows of a part, of a microbatch: the whole minibatch at once, and row by row in eight parts. */
 static const uint32_t cuts[][2] = {{8, 8}, {4, 3}, {1, 1}};
 enum { N_CUTS = sizeof cuts / sizeof *cuts };

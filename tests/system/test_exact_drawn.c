@@ -6,6 +6,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+SUITE_LABELS(single)
+
 enum { N_MODELS = 12, N_OF_TYPE = 6 };
 
 /* The largest distance of a tensor from float64, in PyTorch's own. The gradient of a key bias is nothing but rounding. */

@@ -3,6 +3,8 @@
 #include "tests/kit/exact.h"
 #include "tests/kit/test.h"
 
+SUITE_LABELS(single, on_cuda)
+
 /* b has 16 rows, a 8. The first ones are enough for a device that is simulated. */
 static const struct {
     const char *fixture;

@@ -4,6 +4,8 @@
 #include "tests/kit/exact.h"
 #include "tests/kit/test.h"
 
+SUITE_LABELS(release, slow)
+
 /* A minibatch of 8 rows. */
 static const struct cut {
     uint32_t n_parts, microbatch;

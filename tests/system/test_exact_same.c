@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+SUITE_LABELS(single, on_cuda_release)
+
 static uint32_t n_steps(void)
 {
     return backend_get()->simulated ? 1 : 4;

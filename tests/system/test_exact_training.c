@@ -5,6 +5,8 @@
 
 #include <math.h>
 
+SUITE_LABELS(single, slow, on_cuda_release)
+
 static const struct {
     const char *fixture;
     uint32_t n_parts, microbatch;

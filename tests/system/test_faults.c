@@ -12,6 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
+SUITE_LABELS(slow)
+
 enum { STEPS = 100000 }; /* far more than there is time for: every run here is ended from outside */
 
 struct victim {

@@ -12,6 +12,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+SUITE_LABELS(slow)
+
 static void setup(void)
 {
     processes_setup();

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+SUITE_LABELS(long)
+
 enum { N_RUNS = 12, N_TOKENS = 400 };
 
 static uint32_t state;

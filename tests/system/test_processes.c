@@ -14,6 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
+SUITE_LABELS(slow)
+
 enum { BATCH = 12, SEQ = 19, STEPS = 4 };
 
 #define CLIP_NORM 0.05

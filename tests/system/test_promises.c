@@ -16,6 +16,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+SUITE_LABELS(release, serial)
+
 struct seen {
     uint64_t device_peak, steps;
 };

@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
+SUITE_LABELS(release)
+
 enum { N_LAYERS = 6, N_STEPS = 3, SIDES = 2, N_BUDGETS = SANITIZED ? 2 : 5 };
 enum { HOST, WORKER };
 

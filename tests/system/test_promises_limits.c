@@ -14,6 +14,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+SUITE_LABELS(release)
+
 enum { MIB = 1 << 20 };
 
 static const char *config, *files[1];

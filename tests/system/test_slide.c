@@ -13,6 +13,8 @@
 #include <string.h>
 #include <unistd.h>
 
+SUITE_LABELS(slow)
+
 #define MODEL TESTS_DIR "/fixtures/tied" /* 16 positions, a vocabulary of 61, no tokenizer */
 
 enum { POSITIONS = 16, VOCABULARY = 61, MOST = 80 };

@@ -17,6 +17,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+SUITE_LABELS(cuda)
+
 enum { BATCH = 4, SEQ = 8, STEPS = 3, N_TOKENS = 6 };
 
 static const char *files[1];

@@ -9,6 +9,8 @@
 #include <string.h>
 #include <xxhash.h>
 
+SUITE_LABELS(long)
+
 static void setup(void)
 {
     processes_setup();

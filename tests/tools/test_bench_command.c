@@ -10,6 +10,8 @@
 #include <string.h>
 #include <unistd.h>
 
+SUITE_LABELS(release)
+
 static char out_file[300], err_file[300];
 
 static void setup(void)

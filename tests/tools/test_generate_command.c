@@ -13,6 +13,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+SUITE_LABELS(single)
+
 static struct fixture fixture;
 static char model[300], out_file[300], err_file[300];
 

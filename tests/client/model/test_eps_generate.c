@@ -15,6 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+SUITE_LABELS(single)
+
 /* Made by tests/oracle/make_generate.py: byte vocabulary, 512 positions, three texts of 200 tokens, greedy. */
 static struct fixture fixture;
 static char model[300];

@@ -15,6 +15,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+SUITE_LABELS(slow)
+
 enum { N_STEPS = 60, N_TOKENS = 20 };
 
 static char config[300], text[300];

@@ -16,6 +16,8 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+SUITE_LABELS(long)
+
 enum { N_STEPS = 6 };
 
 static char model[300], text[300];

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+SUITE_LABELS(single)
+
 enum { MAX = 300 };
 
 static struct client_sample_options by(double temperature, uint32_t top_k, double top_p, uint64_t seed)

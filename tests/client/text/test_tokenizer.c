@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+SUITE_LABELS(single)
+
 #define FIXTURES TESTS_DIR "/fixtures/bpe/"
 
 static json_t *read_json(const char *name)

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+SUITE_LABELS(long)
+
 struct product {
     struct device_matmul op;
     size_t n_c;        /* floats of c, gaps included */

@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+SUITE_LABELS(single)
+
 enum { GAP = 3, N_SHAPES = 60 };
 
 /* One product and its operands; c (m, n) at a stride of n + GAP, of fp32 where it is wide. */

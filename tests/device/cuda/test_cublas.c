@@ -7,6 +7,8 @@
 #include <math.h>
 #include <string.h>
 
+SUITE_LABELS(cuda)
+
 /* Elements of the arena at which things lie: a, b, bias, pre, c. */
 enum { A = 0, B = 1 << 16, BIAS = 2 << 16, PRE = 3 << 16, C = 4 << 16 };
 

@@ -12,6 +12,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+SUITE_LABELS(cuda)
+
 enum { PIECE = 1 << 20 };
 
 /* Whole pages: what is lent, is lent by pages. */

@@ -12,6 +12,8 @@
 #include <math.h>
 #include <string.h>
 
+SUITE_LABELS(kernels)
+
 /* Tensor cores: head widths of 64 and 128, in tiles of 128 queries and 64 keys (32 with dropout) forward, of 64 and 64
  * backward. Else tiles of 64 and 64, and of 64 columns of a head. */
 static const struct shape {

@@ -6,6 +6,8 @@
 
 #include <math.h>
 
+SUITE_LABELS(kernels)
+
 /* Every kernel whose elements do not depend on each other, on views that have whole packs and on the same ones an
  * element further on, which have not: the same bits. */
 struct element_case {

@@ -5,6 +5,8 @@
 
 #include <math.h>
 
+SUITE_LABELS(kernels)
+
 enum { TABLE, DY, IDS, RUN = 128, CHUNK = 32768 };
 
 struct look_up {

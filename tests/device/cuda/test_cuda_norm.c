@@ -6,6 +6,8 @@
 
 #include <math.h>
 
+SUITE_LABELS(kernels)
+
 /* A thread holds 4 packs of a row, or, backward, 16 elements; a block has 512 threads at most. */
 static const struct shape {
     size_t m, n;

@@ -6,6 +6,8 @@
 
 #include <math.h>
 
+SUITE_LABELS(kernels)
+
 enum { LOGITS, RUNNING, LABELS, LOSSES };
 
 static const struct shape {

@@ -8,6 +8,8 @@
 #include <math.h>
 #include <string.h>
 
+SUITE_LABELS(cuda)
+
 /* Rows whose statistics are not whole 16 bytes each, and rows of whole 128 tokens. */
 enum { MOST = 3 * 128 * 3 * 16, MOST_SUMS = 3 * 128 * 3 };
 static const struct shape {

@@ -6,6 +6,8 @@
 
 #include <stdio.h>
 
+SUITE_LABELS(on_cuda)
+
 /* cudasim_order's: streams oldest first, newest first, at random; a block's threads forward, backward, at random. */
 static const struct {
     unsigned streams, threads;

@@ -4,6 +4,8 @@
 #include "tests/kit/simulated.h"
 #include "tests/kit/test.h"
 
+SUITE_LABELS(cuda)
+
 enum {
     ROWS = 4,
     TOKENS = 5,

@@ -5,6 +5,8 @@
 
 #include <unistd.h>
 
+SUITE_LABELS(cuda)
+
 static const char *const targets[] = {"sm_80", "sm_86", "sm_89", "sm_90", "sm_100"};
 enum { N_TARGETS = sizeof targets / sizeof *targets };
 

@@ -9,6 +9,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+SUITE_LABELS(cuda)
+
 enum {
     HOST = CUDASIM_HOST,
     COMPUTE = TIMED_QUEUE + DEVICE_COMPUTE,

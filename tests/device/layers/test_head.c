@@ -10,6 +10,8 @@
 
 #include <string.h>
 
+SUITE_LABELS(on_cuda)
+
 /* Of two units, 4,102 and 4,101 rows, of which padding makes 4,104 each; 300 tokens. */
 enum { WIDTH = 8, VOCABULARY = 8203, LOWER = 4102, UPPER = 4101, PADDED = 4104, ROWS = 10, SEQ = 30, MOST = 64 };
 

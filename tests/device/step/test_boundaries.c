@@ -14,6 +14,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+SUITE_LABELS(single, slow, on_cuda_release)
+
 enum { ROUNDS = SANITIZED ? 3 : 8 };
 
 /* Of each round of a loop. */

@@ -12,6 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+SUITE_LABELS(single, on_cuda)
+
 /* More positions than two tiles, and tables of several units: 30,000 rows of width 300 come in five. */
 static const struct model_config tall = {2, 3, 12, 20, 150, 17, MODEL_GELU_NEW, true, true, true, 1e-5f, 0, 0, 0, 0};
 static const struct model_config wide = {1, 2, 300, 40, 9, 30000, MODEL_GELU, true, true, false, 1e-5f, 0, 0, 0, 0};

@@ -10,6 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+SUITE_LABELS(on_cuda, on_cudnn)
+
 /* The simulated device runs what queues, marks and kernels have a part in, with dropout: the last setting. */
 static bool simulated(void)
 {

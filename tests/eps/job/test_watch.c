@@ -19,6 +19,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+SUITE_LABELS(slow)
+
 enum { LIMIT = 8, REFUSED = 42 };
 
 /* A process that ends with this one; its stderr is a file of this name. */

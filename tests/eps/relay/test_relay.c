@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+SUITE_LABELS(single)
+
 static const char *const traces[] = {"walks-0", "walks-1", "walks-2", "walks-3", "walks-4",
                                      "walks-5", "chaos-0", "chaos-1", "chaos-2"};
 

@@ -14,6 +14,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+SUITE_LABELS(slow)
+
 static void setup(void)
 {
     processes_setup();

@@ -14,6 +14,8 @@
 #include <omp.h>
 #endif
 
+SUITE_LABELS(single)
+
 /* Adam's usual numbers. */
 static const struct eps_hyper usual = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.1};
 

@@ -13,6 +13,8 @@
 #include <omp.h>
 #endif
 
+SUITE_LABELS(long)
+
 static const struct eps_hyper hyper = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-8, .weight_decay = 0.5};
 
 static float *floats(uint64_t n)

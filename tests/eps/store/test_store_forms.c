@@ -17,6 +17,8 @@
 #include <omp.h>
 #endif
 
+SUITE_LABELS(single)
+
 static const struct eps_hyper hyper = {
     .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-8, .weight_decay = 0.5, .grad_scale = 1};
 

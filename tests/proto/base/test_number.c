@@ -4,6 +4,8 @@
 
 #include <math.h>
 
+SUITE_LABELS(long)
+
 /* The tests below go through all 2^32 patterns in release, one upper half at a time so that their loops are simple
  * enough for vectors; where they would take a minute, through every 61st upper half (which is coprime to 2^16). */
 #if SANITIZED || !defined _OPENMP

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+SUITE_LABELS(long)
+
 enum { DRAWS = SANITIZED ? 1 << 16 : 1 << 20 }; /* where they are counted */
 
 static const struct random_key key = {{0x12345678, 0x9ABCDEF0}};

@@ -11,6 +11,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+SUITE_LABELS(single)
+
 /* A directory of its own for each test. */
 static char path[64];
 static int dir;

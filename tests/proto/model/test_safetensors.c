@@ -12,6 +12,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+SUITE_LABELS(long)
+
 static int make_file(const void *bytes, size_t n)
 {
     int fd = memfd_create("safetensors", MFD_CLOEXEC);

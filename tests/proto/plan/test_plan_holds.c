@@ -11,6 +11,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
+SUITE_LABELS(long)
+
 static void setup(void)
 {
     processes_setup();

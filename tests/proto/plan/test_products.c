@@ -8,6 +8,8 @@
 #include <jansson.h>
 #include <string.h>
 
+SUITE_LABELS(cuda)
+
 enum { VERSION = 120000 };
 
 static struct device *dev;

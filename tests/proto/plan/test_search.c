@@ -11,6 +11,8 @@
 #include <string.h>
 #include <time.h>
 
+SUITE_LABELS(single)
+
 /* What differs by less is a tie. */
 #define THOUSANDTH 1.001001
 

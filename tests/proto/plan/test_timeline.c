@@ -11,6 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+SUITE_LABELS(cuda)
+
 enum { N_DRAWN = 20 };
 
 /* ---- whole steps ---- */

@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+SUITE_LABELS(long)
+
 static struct model_config small_config(void)
 {
     return (struct model_config){.n_layers = 6,
