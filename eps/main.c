@@ -1,6 +1,8 @@
 /* epsd: the daemon. See eps/daemon.h. */
 #include "eps/daemon.h"
+#include "eps/store/optimizer.h"
 #include "proto/base/process.h"
+#include "proto/wire/session.h"
 
 #include <errno.h>
 #include <getopt.h>

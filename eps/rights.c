@@ -11,8 +11,8 @@
  * to more; a sticky directory lets them make files and not remove others'; and below a directory that is theirs can be
  * mounted, in a namespace of their own, one that is not: step-N.partial, whose files would go. So a directory is taken
  * from the daemon's own user alone. Another client opens a checkpoint's files itself when it is asked to (OUTPUT), and
- * puts them in place itself: eps/save/save_client.c, client/run/output.h. */
-#include "eps/daemon.h"
+ * puts them in place itself: eps/save/save.c, client/run/output.h. */
+#include "eps/rights.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -32,15 +32,17 @@ int rights_stop(const struct peer *peer, struct error *err)
                            (unsigned)geteuid());
 }
 
-int rights_output(const struct daemon *d, struct error *err)
+int rights_output(const struct peer *client, struct error *err)
 {
-    if (d->job.output < 0 || session_peer_uid(d->job.client->session) == geteuid())
+    const uid_t uid = session_peer_uid(client->session);
+
+    if (uid == geteuid())
         return 0;
     return error_set(
         err, -EACCES,
         "the job came with a directory, where the daemon would write as user %u: a client of user %u opens "
         "the files of its checkpoints itself, as eps train does",
-        (unsigned)geteuid(), (unsigned)session_peer_uid(d->job.client->session));
+        (unsigned)geteuid(), (unsigned)uid);
 }
 
 int rights_files(const int *fds, unsigned n, struct error *err)
@@ -56,21 +58,20 @@ int rights_files(const int *fds, unsigned n, struct error *err)
     return 0;
 }
 
-bool rights_trace(const struct job *job, const struct peer *worker)
+bool rights_trace(const struct peer *worker, const struct peer *client)
 {
     const uid_t uid = session_peer_uid(worker->session);
 
-    return is_owner(uid) || uid == session_peer_uid(job->client->session);
+    return is_owner(uid) || uid == session_peer_uid(client->session);
 }
 
-int rights_save(const struct daemon *d, const struct peer *peer, struct error *err)
+int rights_save(const struct peer *peer, const struct peer *client, struct error *err)
 {
-    const uid_t uid = session_peer_uid(peer->session);
-    const uid_t client = d->job.client ? session_peer_uid(d->job.client->session) : uid;
+    const uid_t uid = session_peer_uid(peer->session), theirs = client ? session_peer_uid(client->session) : uid;
 
-    if (is_owner(uid) || uid == client)
+    if (is_owner(uid) || uid == theirs)
         return 0;
     return error_set(err, -EPERM,
                      "the job belongs to user %u: only they, the daemon's user %u and root may have its weights",
-                     (unsigned)client, (unsigned)geteuid());
+                     (unsigned)theirs, (unsigned)geteuid());
 }

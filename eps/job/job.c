@@ -1,33 +1,40 @@
-#include "eps/job/job_state.h"
+#include "eps/job/job_internal.h"
 
+#include "eps/rights.h"
 #include "proto/base/process.h"
 
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-static void refuse(struct peer *client, int code, const struct error *err)
-{
-    struct message m = {.kind = MESSAGE_REFUSED, .refused = {.code = code, .error = *err}};
-
-    log_line("client %u: job refused: %s", client->id, err->text);
-    session_send(client->session, &m);
-}
+/* ---- states ------------------------------------------------------------------------------------------------------- */
 
 void job_init(struct job *job)
 {
-    *job = (struct job){.output = -1,
-                        .side_file = -1,
-                        .trace_file = -1,
-                        .moments_file = -1,
-                        .saved_step = MESSAGE_NO_STEP,
-                        .told_ahead = MESSAGE_NO_STEP};
+    *job = (struct job){.hub = job->hub, .output = -1, .side_file = -1, .trace_file = -1, .moments_file = -1};
+}
+
+void job_enter(struct job *job, enum job_state state)
+{
+    static const unsigned before[JOB_STATES] = {
+        /* a bit for each state that it may come from */
+        [JOB_NONE] = 1u << JOB_ENDING,
+        [JOB_LOADING] = 1u << JOB_NONE,
+        [JOB_ASSIGNING] = 1u << JOB_LOADING,
+        [JOB_RESTING] = 1u << JOB_ASSIGNING | 1u << JOB_STEPPING | 1u << JOB_EVALUATING | 1u << JOB_GENERATING,
+        [JOB_STEPPING] = 1u << JOB_RESTING | 1u << JOB_STEPPING, /* a step more, while the last is not done */
+        [JOB_EVALUATING] = 1u << JOB_RESTING,
+        [JOB_GENERATING] = 1u << JOB_RESTING,
+        [JOB_ENDING] = ~(1u << JOB_NONE | 1u << JOB_ENDING),
+    };
+
+    assert(before[state] >> job->state & 1);
+    job->state = state;
 }
 
 struct trace *job_trace(const struct job *job, struct trace *track)
@@ -35,24 +42,25 @@ struct trace *job_trace(const struct job *job, struct trace *track)
     return job->trace_file >= 0 ? track : NULL;
 }
 
-static void note(struct daemon *d, uint64_t bytes)
+/* ---- begin -------------------------------------------------------------------------------------------------------- */
+
+static void note(struct job *job, uint64_t bytes)
 {
-    ledger_add(&d->ledger, LEDGER_OTHER, ledger_table(bytes));
-    d->job.table_bytes += ledger_table(bytes);
+    ledger_add(&job->hub->ledger, LEDGER_OTHER, ledger_table(bytes));
+    job->table_bytes += ledger_table(bytes);
 }
 
-static void *take_table(struct daemon *d, size_t n, size_t size)
+void *job_take_table(struct job *job, size_t n, size_t size)
 {
     void *table = calloc(n, size);
 
     if (table)
-        note(d, n * size);
+        note(job, n * size);
     return table;
 }
 
-static int begin(struct daemon *d, struct error *err)
+static int size_up(struct job *job, struct error *err)
 {
-    struct job *job = &d->job;
     struct model_config config;
     size_t n_jobs = 0;
     int rc = model_config_parse(&config, job->config_text, job->config_bytes, err);
@@ -60,99 +68,47 @@ static int begin(struct daemon *d, struct error *err)
     if (!rc)
         rc = model_init(&job->model, &config, err);
     if (!rc)
-        rc = job_plan(d, err);
+        rc = job_plan(job, err);
     if (rc)
         return rc;
     for (uint32_t u = 0; u < job->model.n_units; u++)
         n_jobs += job->model.units[u].n_slices + 1;
-    job->slices = take_table(d, job->model.n_visits, sizeof *job->slices);
-    job->fence.squares = take_table(d, job->model.n_units, sizeof *job->fence.squares);
-    job->fence.n_given = take_table(d, job->model.n_units, sizeof *job->fence.n_given);
-    job->fence.norm = NAN;
-    if (job->request.job.train)
-        job->save_units = take_table(d, (size_t)PLAN_HOST_SAVES * job->model.n_units, sizeof *job->save_units);
-    if ((job->request.job.train && !job->save_units) || !job->slices || !job->fence.squares || !job->fence.n_given ||
-        eps_updater_reserve(d->updater, n_jobs + 4))
-        return error_set(err, -ENOMEM, "out of memory");
-    for (uint32_t v = 0; v < job->model.n_visits; v++)
-        job->slices[v] = job->model.units[job->model.visits[v]].n_slices;
-    return 0;
+    return eps_updater_reserve(job->hub->updater, n_jobs + 4) ? error_set(err, -ENOMEM, "out of memory") : 0;
 }
 
-static void start(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
+bool job_begin(struct job *job, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
 {
-    struct job *job = &d->job;
     struct error err = {""};
 
     job_init(job);
     job->client = client;
     job->request = *m;
-    job->step = job->n_opened = m->job.step;
-    job->loss = NAN;
-    job->said = d->said;
-    job->state = JOB_LOADING;
-    ledger_forget_peaks(&d->ledger);
+    job->step = m->job.step;
+    job->said = job->hub->said;
+    job_enter(job, JOB_LOADING);
+    ledger_forget_peaks(&job->hub->ledger);
     int rc = job_take_files(job, fds, n_fds, &err);
     if (!rc) {
-        note(d, job->config_bytes);
-        rc = begin(d, &err);
+        note(job, job->config_bytes);
+        rc = size_up(job, &err);
     }
-    if (rc) {
-        job_end(d, rc, "%s", err.text);
-        return;
-    }
-    log_line("job of client %u: gpt2 %ux%u, %" PRIu64 " parameters, %u rows of %u tokens, %u part%s", client->id,
-             job->model.config.n_layers, job->model.config.width, job->model.n_parameters, m->job.batch, m->job.seq,
-             m->job.n_parts, m->job.n_parts > 1 ? "s" : "");
+    if (rc)
+        job_end(job, rc, "%s", err.text);
+    return rc == 0;
+}
+
+void job_load(struct job *job)
+{
+    const struct message *m = &job->request;
     const struct eps_job work = {.kind = EPS_JOB_CALL,
-                                 .call = job_load,
+                                 .call = job_do_load,
                                  .context = job,
                                  .trace = job_trace(job, &job->optimizer_trace)};
-    eps_updater_submit(d->updater, &work);
-}
 
-void job_open(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
-{
-    struct job *job = &d->job;
-    struct error err;
-
-    if (d->stopping || d->asked) {
-        job_close_fds(fds, n_fds);
-        error_set(&err, -ECANCELED, "the daemon is stopping");
-        refuse(client, -ECANCELED, &err);
-        return;
-    }
-    if (d->is_private && client->id != d->first_client) {
-        job_close_fds(fds, n_fds);
-        error_set(&err, -EBUSY, "the daemon is busy with the run that started it; start a daemon of your own");
-        refuse(client, -EBUSY, &err);
-        return;
-    }
-    if (job->state == JOB_NONE) {
-        start(d, client, m, fds, n_fds);
-        return;
-    }
-    if (job->state == JOB_ENDING && !d->waiting.client) {
-        d->waiting.client = client;
-        d->waiting.request = *m;
-        memcpy(d->waiting.fds, fds, n_fds * sizeof *fds);
-        d->waiting.n_fds = n_fds;
-        return;
-    }
-    job_close_fds(fds, n_fds);
-    error_set(&err, -EBUSY,
-              "the daemon is busy with another job (gpt2 %ux%u, step %" PRIu64
-              "); wait for its end, or start a daemon of your own",
-              job->model.config.n_layers, job->model.config.width, job->step);
-    refuse(client, -EBUSY, &err);
-}
-
-void job_forget_waiting(struct daemon *d, struct peer *client)
-{
-    if (d->waiting.client != client)
-        return;
-    job_close_fds(d->waiting.fds, d->waiting.n_fds);
-    d->waiting.client = NULL;
+    log_line("job of client %u: gpt2 %ux%u, %" PRIu64 " parameters, %u rows of %u tokens, %u part%s", job->client->id,
+             job->model.config.n_layers, job->model.config.width, job->model.n_parameters, m->job.batch, m->job.seq,
+             m->job.n_parts, m->job.n_parts > 1 ? "s" : "");
+    eps_updater_submit(job->hub->updater, &work);
 }
 
 static void assign(struct job *job, struct peer *worker, const struct segment *inbox, const struct segment *stash)
@@ -175,7 +131,7 @@ static void assign(struct job *job, struct peer *worker, const struct segment *i
     m.assign.train = job->request.job.train;
     m.assign.generate = job->request.job.generate;
     m.assign.takes_turns = worker->backend->takes_turns;
-    m.assign.trace = job->trace_file >= 0 && rights_trace(job, worker);
+    m.assign.trace = job->trace_file >= 0 && rights_trace(worker, job->client);
     m.assign.precision = plan->setting.precision;
     m.assign.grad = job->request.job.grad;
     m.assign.microbatch = plan->choice.microbatch;
@@ -206,9 +162,8 @@ static void choose_products(struct job *job)
         job->products = job->workers[i]->profile.products;
 }
 
-static int begin_assigning(struct daemon *d, struct error *err)
+static int begin_assigning(struct job *job, struct error *err)
 {
-    struct job *job = &d->job;
     const struct message *m = &job->request;
     const struct relay_config config = {
         .first_step = m->job.step,
@@ -230,50 +185,48 @@ static int begin_assigning(struct daemon *d, struct error *err)
 }
 
 /* What the job allocated was counted apart, on the optimizer thread; from here on it is in the daemon's ledger. */
-static void take_over_ledger(struct daemon *d)
+static void take_over_ledger(struct job *job)
 {
     for (unsigned c = 0; c < LEDGER_CATEGORIES; c++)
-        ledger_add(&d->ledger, c, d->job.load_ledger.rows[c].current);
-    d->job.store.ledger = &d->ledger;
-    d->said |= d->job.store.denied;
+        ledger_add(&job->hub->ledger, c, job->load_ledger.rows[c].current);
+    job->store.ledger = &job->hub->ledger;
+    job->hub->said |= job->store.denied;
 }
 
-static void on_loaded(struct daemon *d, int result)
+static void on_loaded(struct job *job, int result)
 {
-    struct job *job = &d->job;
     struct error err = job->load_error;
 
-    take_over_ledger(d);
+    take_over_ledger(job);
     if (job->state != JOB_LOADING) /* it was ended meanwhile */
         return;
-    job->state = JOB_ASSIGNING;
+    job_enter(job, JOB_ASSIGNING);
     if (!result)
-        result = begin_assigning(d, &err);
+        result = begin_assigning(job, &err);
     if (result)
-        job_end(d, result, "%s", err.text);
+        job_end(job, result, "%s", err.text);
 }
 
-void job_on_called(struct daemon *d, const struct eps_job *work)
+void job_on_called(struct job *job, const struct eps_job *work)
 {
-    if (work->call == job_load) {
-        on_loaded(d, work->result);
+    if (work->call == job_do_load) {
+        on_loaded(job, work->result);
         return;
     }
     for (unsigned c = 0; c < LEDGER_CATEGORIES; c++)
-        ledger_sub(&d->ledger, c, d->job.load_ledger.rows[c].current);
-    d->job.unloaded = true;
+        ledger_sub(&job->hub->ledger, c, job->load_ledger.rows[c].current);
+    job->unloaded = true;
 }
 
-static void on_all_assigned(struct daemon *d)
+static void on_all_assigned(struct job *job)
 {
-    struct job *job = &d->job;
     struct message m = {.kind = MESSAGE_JOB_OPENED};
 
     for (uint32_t i = 0; i < job->n_workers; i++) {
         const struct relay_action *actions;
         const struct relay_event event = {.kind = RELAY_ATTACHED, .worker = job->workers[i]->id};
         if (relay_feed(job->relay, &event, &actions) < 0) {
-            job_end(d, -ENOMEM, "out of memory");
+            job_end(job, -ENOMEM, "out of memory");
             return;
         }
     }
@@ -289,7 +242,7 @@ static void on_all_assigned(struct daemon *d)
     m.job_opened.n_kept = choice->n_kept;
     m.job_opened.n_weight_buffers = choice->n_weight_buffers;
     m.job_opened.n_resident = choice->n_resident;
-    job->state = JOB_RESTING;
+    job_enter(job, JOB_RESTING);
     session_send_fds(job->client->session, &m, &job->data.fd, 1);
 }
 
@@ -305,21 +258,17 @@ static void release(struct peer *worker)
     session_send(worker->session, &m);
 }
 
-void job_on_assigned(struct daemon *d, struct peer *worker, const struct message *m)
+void job_on_assigned(struct job *job, struct peer *worker, const struct message *m)
 {
-    struct job *job = &d->job;
     char arena[PROCESS_BYTES_TEXT];
 
     worker->state = m->kind == MESSAGE_REFUSED ? PEER_IDLE : PEER_ASSIGNED;
     if (m->kind == MESSAGE_REFUSED) {
-        job_end(d, m->refused.code ? m->refused.code : -EPROTO, "%s",
-                m->refused.error.text); /* may free the job at once: nobody holds it */
-        job_finish(d);
+        job_end(job, m->refused.code ? m->refused.code : -EPROTO, "%s", m->refused.error.text);
         return;
     }
     if (job->state == JOB_ENDING) { /* only now is it known to have heard of the job at all */
         release(worker);
-        job_finish(d);
         return;
     }
     assert(job->state == JOB_ASSIGNING);
@@ -328,14 +277,25 @@ void job_on_assigned(struct daemon *d, struct peer *worker, const struct message
     for (uint32_t i = 0; i < job->n_workers; i++)
         if (job->workers[i]->state != PEER_ASSIGNED)
             return;
-    on_all_assigned(d);
+    on_all_assigned(job);
 }
 
-void job_on_released(struct daemon *d, struct peer *worker)
+void job_on_released(struct peer *worker)
 {
     worker->state = PEER_IDLE;
-    job_finish(d);
 }
+
+void job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit)
+{
+    const struct message m = {.kind = MESSAGE_WEIGHTS, .weights = {.version = version, .unit = unit}};
+
+    worker->n_pulls--;
+    progress_pull(&worker->progress, &job->model, unit,
+                  job->model.units[unit].n * number_bytes(job->request.job.precision));
+    session_send(worker->session, &m);
+}
+
+/* ---- end ---------------------------------------------------------------------------------------------------------- */
 
 static void tell_client(struct job *job, int code, const struct error *err)
 {
@@ -352,9 +312,8 @@ static void tell_client(struct job *job, int code, const struct error *err)
     job->client = NULL;
 }
 
-void job_end(struct daemon *d, int code, const char *format, ...)
+void job_end(struct job *job, int code, const char *format, ...)
 {
-    struct job *job = &d->job;
     struct error err;
     va_list args;
 
@@ -367,10 +326,9 @@ void job_end(struct daemon *d, int code, const char *format, ...)
     job->closing = code == 0;
     if (job->client && code)
         tell_client(job, code, &err);
-    job->state = JOB_ENDING;
-    for (struct peer *p = d->peers; p; p = p->next)
+    job_enter(job, JOB_ENDING);
+    for (struct peer *p = job->hub->peers; p; p = p->next)
         release(p);
-    job_finish(d);
 }
 
 /* Both threads are through. The client puts the end into the file once it hears that the job is closed. */
@@ -382,21 +340,30 @@ static void close_trace(struct job *job)
         log_line("the trace ends early: %s", strerror(rc ? -rc : -rc2));
 }
 
-/* Nobody is at it any more. The loop goes on meanwhile. */
-static void begin_unloading(struct daemon *d)
+bool job_is_in_use(const struct job *job)
 {
-    const struct eps_job work = {.kind = EPS_JOB_CALL, .call = job_unload, .context = &d->job};
+    bool in_use = eps_updater_pending(job->hub->updater) > 0;
 
-    for (struct peer *p = d->peers; p; p = p->next)
-        p->inbox = NULL;
-    eps_updater_submit(d->updater, &work);
+    for (const struct peer *p = job->hub->peers; p; p = p->next)
+        in_use = in_use || p->state == PEER_ASSIGNING || p->state == PEER_RELEASING;
+    return in_use;
 }
 
-static void free_job(struct daemon *d)
+/* 4 GiB take as long as a step: the loop goes on meanwhile. */
+void job_unload(struct job *job)
 {
-    struct job *job = &d->job;
+    const struct eps_job work = {.kind = EPS_JOB_CALL, .call = job_do_unload, .context = job};
 
-    for (struct peer *p = d->peers; p; p = p->next)
+    for (struct peer *p = job->hub->peers; p; p = p->next)
+        p->inbox = NULL;
+    eps_updater_submit(job->hub->updater, &work);
+}
+
+struct peer *job_free(struct job *job)
+{
+    struct peer *client = job->closing ? job->client : NULL;
+
+    for (struct peer *p = job->hub->peers; p; p = p->next)
         memset(&p->plan, 0, sizeof p->plan);
     relay_close(job->relay);
     model_free(&job->model);
@@ -407,42 +374,10 @@ static void free_job(struct daemon *d)
         if (fds[i] >= 0)
             close(fds[i]);
     }
-    ledger_sub(&d->ledger, LEDGER_OTHER, job->table_bytes);
+    ledger_sub(&job->hub->ledger, LEDGER_OTHER, job->table_bytes);
     free(job->side_text);
     free(job->config_text);
-    free(job->slices);
-    free(job->save_units);
-    free(job->fence.squares);
-    free(job->fence.n_given);
+    job_enter(job, JOB_NONE);
     job_init(job);
-}
-
-void job_finish(struct daemon *d)
-{
-    struct job *job = &d->job;
-    const bool is_updating = eps_updater_pending(d->updater) > 0;
-
-    if (job->state == JOB_ENDING && !is_updating)
-        save_on_job_over(d);
-    bool in_use = job->saves || is_updating;
-    for (const struct peer *p = d->peers; p; p = p->next)
-        in_use = in_use || p->state == PEER_ASSIGNING || p->state == PEER_RELEASING;
-    if (job->state == JOB_ENDING && !in_use && !job->unloaded) {
-        begin_unloading(d);
-    } else if (job->state == JOB_ENDING && !in_use) {
-        struct peer *client = job->closing ? job->client : NULL;
-        free_job(d);
-        if (client) {
-            const struct message m = {.kind = MESSAGE_CLOSE};
-            session_send(client->session, &m);
-        }
-        if (d->asked) {
-            daemon_stop(d, d->asked);
-        } else if (d->waiting.client) {
-            client = d->waiting.client;
-            d->waiting.client = NULL;
-            job_open(d, client, &d->waiting.request, d->waiting.fds, d->waiting.n_fds);
-        }
-    }
-    daemon_end(d);
+    return client;
 }

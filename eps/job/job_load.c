@@ -1,5 +1,5 @@
 /* What a job brings with it, and its memory: read and touched before the first step. */
-#include "eps/job/job_state.h"
+#include "eps/job/job_internal.h"
 
 #include "eps/save/capture.h"
 #include "eps/store/memory.h"
@@ -87,9 +87,17 @@ static int create_segment(struct segment *out, const char *name, size_t bytes, e
     return 0;
 }
 
+static uint64_t data_bytes(const struct job *job)
+{
+    const uint32_t batch = job->request.job.batch, seq = job->request.job.seq;
+
+    return job->request.job.generate ? plan_generate_bytes(seq, job->model.config.vocabulary)
+                                     : plan_data_bytes(batch, seq);
+}
+
 static int create_segments(struct job *job, struct eps_memory *memory)
 {
-    int rc = create_segment(&job->data, "eps-data", generate_data_bytes(job), LEDGER_DATA, memory, job);
+    int rc = create_segment(&job->data, "eps-data", data_bytes(job), LEDGER_DATA, memory, job);
 
     for (uint32_t i = 0; !rc && i < job->n_planned; i++) {
         rc = create_segment(&job->inboxes[i], "eps-inbox", job->host.inbox_bytes, LEDGER_INBOX, memory, job);
@@ -199,7 +207,7 @@ static int load_model(struct job *job)
     return rc;
 }
 
-int job_unload(void *context)
+int job_do_unload(void *context)
 {
     struct job *job = context;
     struct ledger taken = job->load_ledger; /* counted down here; the daemon's, which is the loop's, follows */
@@ -214,7 +222,7 @@ int job_unload(void *context)
     return 0;
 }
 
-int job_load(void *context)
+int job_do_load(void *context)
 {
     struct job *job = context;
     int rc = read_side(job);

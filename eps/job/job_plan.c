@@ -1,6 +1,7 @@
 /* What a job needs, before anything of it is allocated. */
-#include "eps/job/job_state.h"
+#include "eps/job/job_internal.h"
 
+#include "eps/rights.h"
 #include "proto/base/process.h"
 #include "proto/plan/advice.h"
 
@@ -36,7 +37,9 @@ static int check_request(const struct job *job, struct error *err)
             "a fenced commit sums the parts before they are squared, and AdamA squares each of --parts %u: "
             "choose --optimizer adamw, or --parts 1",
             n_parts);
-    return generate_check(job, err);
+    if (job->request.job.generate && (job->request.job.train || batch != 1 || n_parts != 1))
+        return error_set(err, -EINVAL, "a job that generates runs one row in one part, and does not train");
+    return 0;
 }
 
 /* What is the same with any number of workers is so where they round alike. */
@@ -59,11 +62,10 @@ static int check_kinds(const struct job *job, struct error *err)
 }
 
 /* Workers that have parts, in order of id. None is busy: the last job has ended. */
-static int choose_workers(struct daemon *d, struct error *err)
+static int choose_workers(struct job *job, struct error *err)
 {
-    struct job *job = &d->job;
 
-    for (struct peer *p = d->peers; p && job->n_workers < job->request.job.n_parts; p = p->next)
+    for (struct peer *p = job->hub->peers; p && job->n_workers < job->request.job.n_parts; p = p->next)
         if (p->role == ROLE_WORKER && !p->refused)
             job->workers[job->n_workers++] = p;
     if (job->n_workers)
@@ -89,15 +91,15 @@ static struct plan_goal goal_of(const struct message *m)
 }
 
 /* The smaller of the daemon's --host-mem and the job's. */
-static uint64_t cap_of(const struct daemon *d)
+static uint64_t cap_of(const struct job *job)
 {
-    const uint64_t by_daemon = d->host_mem ? d->host_mem : UINT64_MAX;
-    const uint64_t by_job = d->job.request.job.host_mem ? d->job.request.job.host_mem : UINT64_MAX;
+    const uint64_t by_daemon = job->hub->host_mem ? job->hub->host_mem : UINT64_MAX;
+    const uint64_t by_job = job->request.job.host_mem ? job->request.job.host_mem : UINT64_MAX;
 
     return by_job < by_daemon ? by_job : by_daemon;
 }
 
-static int refuse_host(const struct daemon *d, const struct plan_fit *fit, struct error *err)
+static int refuse_host(const struct job *job, const struct plan_fit *fit, struct error *err)
 {
     char need[PROCESS_BYTES_TEXT], have[PROCESS_BYTES_TEXT];
     struct plan_fit_shortage shortage;
@@ -106,19 +108,20 @@ static int refuse_host(const struct daemon *d, const struct plan_fit *fit, struc
     return error_set(err, -ENOMEM, "this job needs %s of host memory (%s), %s %s",
                      process_format_bytes(need, shortage.need), shortage.terms,
                      process_format_bytes(have, shortage.have),
-                     !shortage.capped               ? "are free"
-                     : shortage.have == d->host_mem ? "are what the daemon's --host-mem allows"
-                                                    : "are what --host-mem allows");
+                     !shortage.capped                      ? "are free"
+                     : shortage.have == job->hub->host_mem ? "are what the daemon's --host-mem allows"
+                                                           : "are what --host-mem allows");
 }
 
 /* What would fit is said too. */
-static int refuse(const struct daemon *d, const struct plan_fit_asked *asked, const struct plan_fit *fit, int rc,
+static int refuse(const struct job *job, const struct plan_fit_asked *asked, const struct plan_fit *fit, int rc,
                   struct error *err)
 {
-    const struct plan_advice_scope scope = {.can_drop_workers = d->is_private, .resumed = d->job.request.job.resume};
+    const struct plan_advice_scope scope = {.can_drop_workers = job->hub->is_private,
+                                            .resumed = job->request.job.resume};
 
     if (rc == -ENOMEM)
-        refuse_host(d, fit, err);
+        refuse_host(job, fit, err);
     const bool advised = asked->goal.purpose == PLAN_TRAIN && plan_advise(err, asked, &scope);
     if (!advised && rc == -ENOMEM)
         plan_remedy(err, asked, fit);
@@ -137,10 +140,9 @@ static void take_plans(struct job *job, const struct plan_fit *fit)
     }
 }
 
-static int plan_all(struct daemon *d, struct error *err)
+static int plan_all(struct job *job, struct error *err)
 {
-    struct job *job = &d->job;
-    struct plan_fit_device devices[DAEMON_MAX_WORKERS];
+    struct plan_fit_device devices[HUB_MAX_WORKERS];
     struct plan_fit fit;
 
     for (uint32_t i = 0; i < job->n_workers; i++) {
@@ -160,21 +162,21 @@ static int plan_all(struct daemon *d, struct error *err)
                                          .n_workers = job->n_workers,
                                          .n_cores = sysconf(_SC_NPROCESSORS_ONLN),
                                          .available = process_available_bytes(),
-                                         .cap = cap_of(d)};
+                                         .cap = cap_of(job)};
     const int rc = plan_fit(&fit, &asked, err);
 
     if (!rc)
         take_plans(job, &fit);
-    return rc == -ENOMEM || rc == -ENOSPC ? refuse(d, &asked, &fit, rc, err) : rc;
+    return rc == -ENOMEM || rc == -ENOSPC ? refuse(job, &asked, &fit, rc, err) : rc;
 }
 
-int job_plan(struct daemon *d, struct error *err)
+int job_plan(struct job *job, struct error *err)
 {
-    int rc = check_request(&d->job, err);
+    int rc = check_request(job, err);
 
     if (!rc)
-        rc = rights_output(d, err);
+        rc = job->output >= 0 ? rights_output(job->client, err) : 0;
     if (!rc)
-        rc = choose_workers(d, err);
-    return rc ? rc : plan_all(d, err);
+        rc = choose_workers(job, err);
+    return rc ? rc : plan_all(job, err);
 }

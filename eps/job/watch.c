@@ -14,33 +14,18 @@
  * A worker that hangs loses its session, and with it the job that needs it ends. The optimizer thread cannot be taken
  * its memory away: so the client is told, and the daemon ends. A worker that counts without working is not found: it is
  * as a slow one. */
-#include "eps/job/job_state.h"
+#include "eps/job/watch.h"
+
 #include "proto/plan/cost.h"
 
 #include <errno.h>
 #include <stdio.h>
-#include <unistd.h>
 
 enum {
     TICK_MS = 1000,
-    MOST_QUIET = 60,        /* ticks */
-    PATIENCE = 8,           /* times what has been seen, or planned */
     MEMORY_RATE = 64 << 20, /* bytes a tick */
     UPDATE_BYTES = 40,      /* of a parameter, read and written: weights, both moments, a sum */
 };
-
-bool watch_tick(struct watch *w, bool owes, uint64_t progress, unsigned most_quiet, double allowance)
-{
-    if (owes && progress == w->progress) {
-        const unsigned shown = PATIENCE * w->slowest;
-        return ++w->quiet > (shown > most_quiet ? shown : most_quiet) + allowance;
-    }
-    if (owes && w->slowest < w->quiet)
-        w->slowest = w->quiet;
-    w->quiet = 0;
-    w->progress = progress;
-    return false;
-}
 
 static bool has_parts(const struct job *job, const struct peer *peer)
 {
@@ -51,10 +36,8 @@ static bool has_parts(const struct job *job, const struct peer *peer)
 }
 
 /* What the job waits for; NULL: for nothing of this worker's. Pulls that are not answered are ours to answer. */
-static const char *owed_by(const struct daemon *d, const struct peer *worker)
+static const char *owed_by(const struct job *job, const struct peer *worker)
 {
-    const struct job *job = &d->job;
-
     if (worker->state == PEER_ASSIGNING)
         return "the job waits for it to claim its memory";
     if (worker->state == PEER_RELEASING)
@@ -65,7 +48,7 @@ static const char *owed_by(const struct daemon *d, const struct peer *worker)
         return "the job waits for its part of an evaluation";
     if (job->state == JOB_GENERATING)
         return "the job waits for the token that it computes";
-    if (job->state == JOB_STEPPING && worker->n_pulls == 0 && !eps_updater_pending(d->updater) &&
+    if (job->state == JOB_STEPPING && worker->n_pulls == 0 && !eps_updater_pending(job->hub->updater) &&
         relay_owes(job->relay) == worker->id)
         return "the job waits for its part of the step";
     return NULL;
@@ -76,9 +59,8 @@ static double memory_ticks(uint64_t bytes)
     return (double)bytes / MEMORY_RATE;
 }
 
-static double allowance_of(const struct daemon *d, const struct peer *worker)
+static double allowance_of(const struct job *job, const struct peer *worker)
 {
-    const struct job *job = &d->job;
     struct plan_cost cost;
 
     if (worker->state != PEER_ASSIGNED)
@@ -86,19 +68,19 @@ static double allowance_of(const struct daemon *d, const struct peer *worker)
     if (worker->backend->takes_turns || profile_check(&worker->profile, NULL))
         return 0;
     plan_cost(&cost, &worker->plan, &job->model, &job->host_setting, &worker->profile);
-    return PATIENCE * cost.compute_ms / TICK_MS;
+    return SILENCE_PATIENCE * cost.compute_ms / TICK_MS;
 }
 
-static void watch_worker(struct daemon *d, struct peer *worker)
+static void watch_worker(const struct watch *watch, struct peer *worker)
 {
-    const char *owed = worker->refused ? NULL : owed_by(d, worker);
-    const bool hangs = watch_tick(&worker->watch, owed != NULL, session_peer_progress(worker->session), d->most_quiet,
-                                  owed ? allowance_of(d, worker) : 0);
+    const char *owed = worker->refused ? NULL : owed_by(watch->job, worker);
+    const bool hangs = silence_tick(&worker->silence, owed != NULL, session_peer_progress(worker->session),
+                                    watch->most_quiet, owed ? allowance_of(watch->job, worker) : 0);
     char reason[160];
 
     if (!hangs)
         return;
-    snprintf(reason, sizeof reason, "it hangs: nothing done for %u s, and %s", worker->watch.quiet, owed);
+    snprintf(reason, sizeof reason, "it hangs: nothing done for %u s, and %s", worker->silence.ticks, owed);
     peer_refuse(worker, reason);
 }
 
@@ -115,44 +97,28 @@ static double optimizer_allowance(const struct job *job)
     return memory_ticks(most * UPDATE_BYTES);
 }
 
-/* The client has had a tick to read why. */
-static void end_process(struct daemon *d)
+static void watch_optimizer(struct watch *watch)
 {
-    if (!d->stopping)
-        session_unlisten(d->listener, NULL); /* its files at least */
-    _exit(1);
-}
+    struct job *job = watch->job;
+    const struct eps_updater *updater = job->hub->updater;
+    const uint64_t done = eps_updater_taken(updater) + __atomic_load_n(&job->n_read, __ATOMIC_RELAXED);
 
-static void watch_optimizer(struct daemon *d)
-{
-    const uint64_t done = eps_updater_taken(d->updater) + __atomic_load_n(&d->job.n_read, __ATOMIC_RELAXED);
-    const bool hangs = watch_tick(&d->optimizer, eps_updater_pending(d->updater) > 0, done, d->most_quiet,
-                                  optimizer_allowance(&d->job));
-
-    if (d->hung)
-        end_process(d);
-    if (!hangs)
+    if (!silence_tick(&watch->optimizer, eps_updater_pending(updater) > 0, done, watch->most_quiet,
+                      optimizer_allowance(job)))
         return;
-    d->hung = true;
-    log_line("the optimizer thread hangs: nothing done for %u s; the daemon ends", d->optimizer.quiet);
-    job_end(d, -EIO, "the daemon's optimizer thread hangs: nothing done for %u s; the daemon ends with it",
-            d->optimizer.quiet);
+    watch->hung = true;
+    log_line("the optimizer thread hangs: nothing done for %u s; the daemon ends", watch->optimizer.ticks);
+    job_end(job, -EIO, "the daemon's optimizer thread hangs: nothing done for %u s; the daemon ends with it",
+            watch->optimizer.ticks);
 }
 
-static void on_tick(uv_timer_t *timer)
+bool watch_tick(struct watch *watch)
 {
-    struct daemon *d = timer->data;
+    const bool hung = watch->hung;
 
-    for (struct peer *p = d->peers; p; p = p->next)
+    for (struct peer *p = watch->job->hub->peers; p; p = p->next)
         if (p->role == ROLE_WORKER)
-            watch_worker(d, p);
-    watch_optimizer(d);
-}
-
-void watch_start(struct daemon *d, unsigned most_quiet)
-{
-    d->most_quiet = most_quiet ? most_quiet : MOST_QUIET;
-    uv_timer_init(d->loop, &d->watch);
-    d->watch.data = d;
-    uv_timer_start(&d->watch, on_tick, TICK_MS, TICK_MS);
+            watch_worker(watch, p);
+    watch_optimizer(watch);
+    return hung;
 }

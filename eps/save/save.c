@@ -9,40 +9,47 @@
  * after the opening, before anything of that step can be folded. */
 #include "eps/save/save_state.h"
 
+#include "eps/rights.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 enum { BATCH_BYTES = 8 << 20 }; /* of weights: an item ends once it has as much */
 
-/* ---- telling ---------------------------------------------------------------------------------------------------- */
-
-static struct peer *find_viewer(struct daemon *d, uint32_t id)
+int save_init(struct saves *saves, struct error *err)
 {
-    struct peer *peer = d->peers;
+    struct job *job = saves->job;
 
-    while (peer && peer->id != id)
-        peer = peer->next;
-    return peer;
+    *saves = (struct saves){.job = job, .saved_step = MESSAGE_NO_STEP};
+    if (job->request.job.train)
+        saves->units = job_take_table(job, (size_t)PLAN_HOST_SAVES * job->model.n_units, sizeof *saves->units);
+    return saves->units || !job->request.job.train ? 0 : error_set(err, -ENOMEM, "out of memory");
 }
+
+void save_free(struct saves *saves)
+{
+    free(saves->units);
+    *saves = (struct saves){.job = saves->job, .saved_step = MESSAGE_NO_STEP};
+}
+
+/* ---- telling ---------------------------------------------------------------------------------------------------- */
 
 void save_tell_viewer(struct peer *viewer, int rc, const struct error *err, uint64_t step)
 {
-    struct message m = {.kind = rc ? MESSAGE_REFUSED : MESSAGE_SAVED};
+    const struct message m = {.kind = MESSAGE_SAVED, .saved.step = step};
 
-    if (rc) {
-        m.refused.code = rc;
-        m.refused.error = *err;
-    } else {
-        m.saved.step = step;
-    }
-    session_send(viewer->session, &m);
+    if (rc)
+        peer_decline(viewer, rc, err);
+    else
+        session_send(viewer->session, &m);
 }
 
-void save_tell_client(struct job *job, int rc, const struct error *err, uint64_t step)
+void save_tell_client(const struct job *job, int rc, const struct error *err, uint64_t step)
 {
     struct message m = {.kind = rc ? MESSAGE_SAVE_FAILED : MESSAGE_SAVED};
 
@@ -58,15 +65,14 @@ void save_tell_client(struct job *job, int rc, const struct error *err, uint64_t
     session_send(job->client->session, &m);
 }
 
-void save_note_failure(struct job *job, const struct error *err)
+void save_note_failure(struct saves *saves, const struct error *err)
 {
-    snprintf(job->trouble, sizeof job->trouble, "%.*s", (int)sizeof job->trouble - 1, err->text);
+    snprintf(saves->trouble, sizeof saves->trouble, "%.*s", (int)sizeof saves->trouble - 1, err->text);
 }
 
 void save_conclude(struct save *s)
 {
-    struct daemon *d = s->daemon;
-    struct job *job = &d->job;
+    struct saves *saves = s->saves;
 
     s->over = true;
     if (s->rc)
@@ -74,15 +80,15 @@ void save_conclude(struct save *s)
     else if (s->checkpoint)
         log_line("step %" PRIu64 " saved%s%s", s->step, s->why.text[0] ? ", but " : "", s->why.text);
     if (s->checkpoint && s->rc)
-        save_note_failure(job, &s->error);
+        save_note_failure(saves, &s->error);
     else if (s->checkpoint) {
-        save_note_failure(job, &s->why); /* empty, or about `latest` alone */
-        job->saved_step = s->step;
+        save_note_failure(saves, &s->why); /* empty, or about `latest` alone */
+        saves->saved_step = s->step;
     }
     if (s->checkpoint)
-        save_tell_client(job, s->rc, &s->error, s->step);
+        save_tell_client(saves->job, s->rc, &s->error, s->step);
     for (unsigned i = 0; i < s->n_viewers; i++) {
-        struct peer *viewer = find_viewer(d, s->viewers[i]);
+        struct peer *viewer = peer_find(saves->job->hub->peers, s->viewers[i]);
         if (viewer)
             save_tell_viewer(viewer, s->rc, &s->error, s->step);
     }
@@ -104,19 +110,19 @@ void save_give_up(struct save *s, int rc, const struct error *err)
         return;
     s->rc = rc;
     s->error = *err;
-    for (uint32_t u = 0; u < s->daemon->job.model.n_units; u++)
+    for (uint32_t u = 0; u < s->saves->job->model.n_units; u++)
         if (s->units[u] & UNIT_CAPTURED)
             s->units[u] |= UNIT_QUEUED | UNIT_WRITTEN;
 }
 
 /* Those that are over, once the relay will say no more of them: that of a job which has ended still does, of what the
  * optimizer thread was at. */
-static void sweep(struct daemon *d)
+static void sweep(struct saves *saves)
 {
-    struct job *job = &d->job;
-    const bool is_silent = !steps_are_on(job) && !eps_updater_pending(d->updater);
+    const struct job *job = saves->job;
+    const bool is_silent = !job_is_open(job) && !eps_updater_pending(job->hub->updater);
 
-    for (struct save **at = &job->saves; *at;) {
+    for (struct save **at = &saves->first; *at;) {
         struct save *s = *at;
         const bool forgotten = !s->announced || is_silent || s->n_captured == job->model.n_units;
         if (s->over && !s->begun && forgotten) {
@@ -126,6 +132,92 @@ static void sweep(struct daemon *d)
             at = &s->next;
         }
     }
+}
+
+/* ---- files of the client's ----------------------------------------------------------------------------------------- */
+
+/* Checkpoints of another user's job: the client opens their files and puts them in place, since the daemon would do both
+ * with its own user's rights (eps/rights.c). What is between, the units, is written as any other's. One is open at a
+ * time. */
+
+/* The store has tables for one save at a time. The one that is open waits for nothing that a later one holds: what its
+ * version still lacks are updates of a step whose contributions are all folded before any that a later version holds
+ * back. */
+static bool is_other_open(const struct save *s)
+{
+    for (const struct save *other = s->saves->first; other; other = other->next)
+        if (other != s && other->begun)
+            return true;
+    return false;
+}
+
+static bool needs_files(const struct save *s)
+{
+    return s->by_client && !s->begun && !s->over && !s->rc && !is_other_open(s);
+}
+
+static void ask_client(struct save *s, enum message_output what)
+{
+    const struct job *job = s->saves->job;
+    const struct message m = {.kind = MESSAGE_OUTPUT, .output = {.id = s->reader, .step = s->step, .what = what}};
+
+    if (what != OUTPUT_DROP) {
+        s->begun = true;
+        s->awaits = what == OUTPUT_OPEN ? SAVE_FOR_FILES : SAVE_FOR_PLACE;
+    }
+    if (job->client) /* else the job is ending, and this with it */
+        session_send(job->client->session, &m);
+}
+
+static struct save *find_save(const struct saves *saves, uint32_t id)
+{
+    struct save *s = saves->first;
+
+    while (s && (!s->by_client || s->reader != id))
+        s = s->next;
+    return s;
+}
+
+static int take_files(struct save *s, const int *fds, unsigned n_fds, struct error *err)
+{
+    int rc = n_fds > EPS_CAPTURE_SMALL && n_fds <= EPS_CAPTURE_MOST
+                 ? rights_files(fds, n_fds, err)
+                 : error_set(err, -EINVAL, "a checkpoint has %d to %d files, and %u came", EPS_CAPTURE_SMALL + 1,
+                             EPS_CAPTURE_MOST, n_fds);
+
+    if (rc)
+        return rc;
+    memcpy(s->options.files, fds, n_fds * sizeof *fds);
+    s->options.n_files = n_fds;
+    return 0;
+}
+
+void save_on_output_done(struct saves *saves, const struct message *m, const int *fds, unsigned n_fds)
+{
+    struct save *s = find_save(saves, m->output_done.id);
+    struct error err = m->output_done.error;
+    int rc = m->output_done.code;
+    bool taken = false;
+
+    if (s && !s->rc && s->awaits == SAVE_FOR_NOTHING) {
+        job_close_fds(fds, n_fds);
+        peer_refuse(saves->job->client, "a checkpoint's files that nobody asked for");
+        return;
+    }
+    if (s && !s->rc) {
+        const bool placed = s->awaits == SAVE_FOR_PLACE;
+        s->awaits = SAVE_FOR_NOTHING;
+        s->begun = !placed && !rc; /* what failed, the client has removed */
+        if (!rc && !placed)
+            rc = take_files(s, fds, n_fds, &err);
+        taken = !rc && !placed;
+        if (rc)
+            save_give_up(s, rc, &err);
+        if (!s->begun)
+            save_conclude(s);
+    }
+    if (!taken) /* of one that was given up meanwhile, too */
+        job_close_fds(fds, n_fds);
 }
 
 /* ---- the writer ------------------------------------------------------------------------------------------------- */
@@ -142,7 +234,7 @@ static struct trace *find_track(struct job *job)
 
 static void write_unit(struct save *s, struct trace *track, uint32_t unit)
 {
-    const struct model *model = &s->daemon->job.model;
+    const struct model *model = &s->saves->job->model;
     const uint64_t since = trace_begin(track), bytes = model->units[unit].n * sizeof(float);
     char name[MODEL_NAME_BYTES];
 
@@ -164,7 +256,7 @@ static void finish(struct save *s, struct trace *track)
 static void do_task(uv_work_t *work)
 {
     struct save *s = work->data;
-    struct trace *track = find_track(&s->daemon->job);
+    struct trace *track = find_track(s->saves->job);
 
     s->result = 0;
     if (s->task == SAVE_DISCARD) {
@@ -181,36 +273,39 @@ static void do_task(uv_work_t *work)
 
 static void on_task_done(uv_work_t *work, int status)
 {
-    struct save *s = work->data;
-    struct daemon *d = s->daemon;
+    const struct save *s = work->data;
 
     (void)status; /* it is never cancelled */
-    d->job.writing = NULL;
+    hub_post(s->saves->job->hub, &(struct event){.kind = EVENT_WRITTEN});
+}
+
+void save_on_written(struct saves *saves)
+{
+    struct save *s = saves->writing;
+
+    saves->writing = NULL;
     for (unsigned i = 0; i < s->n_batch; i++)
         s->units[s->batch[i]] |= UNIT_WRITTEN;
     s->n_written += s->n_batch;
     if (s->result)
         save_give_up(s, s->result, &s->why);
     else if (s->task == SAVE_FINISH && s->by_client)
-        save_ask_client(s, OUTPUT_PLACE);
+        ask_client(s, OUTPUT_PLACE);
     else if (s->task == SAVE_FINISH)
         s->begun = false;
     if (s->task == SAVE_DISCARD) {
         s->begun = false;
         if (s->by_client)
-            save_ask_client(s, OUTPUT_DROP);
+            ask_client(s, OUTPUT_DROP);
     }
     if (!s->begun && !s->over)
         save_conclude(s);
-    save_release(d);
-    save_pump(d);
-    job_finish(d);
 }
 
 /* From the top visit down, as contributions come. */
 static bool fill_batch(struct save *s)
 {
-    const struct model *model = &s->daemon->job.model;
+    const struct model *model = &s->saves->job->model;
     uint64_t bytes = 0;
 
     s->n_batch = 0;
@@ -225,20 +320,9 @@ static bool fill_batch(struct save *s)
     return s->n_batch > 0;
 }
 
-/* The store has tables for one save at a time. The one that is open waits for nothing that a later one holds: what its
- * version still lacks are updates of a step whose contributions are all folded before any that a later version holds
- * back. */
-bool save_is_other_open(const struct save *s)
-{
-    for (const struct save *other = s->daemon->job.saves; other; other = other->next)
-        if (other != s && other->begun)
-            return true;
-    return false;
-}
-
 static bool find_task(struct save *s)
 {
-    if ((s->over && !s->begun) || (!s->begun && save_is_other_open(s)))
+    if ((s->over && !s->begun) || (!s->begun && is_other_open(s)))
         return false;
     s->n_batch = 0;
     if (s->rc)
@@ -247,7 +331,7 @@ static bool find_task(struct save *s)
         return false;
     else if (fill_batch(s))
         s->task = SAVE_WRITE;
-    else if (s->n_written == s->daemon->job.model.n_units)
+    else if (s->n_written == s->saves->job->model.n_units)
         s->task = SAVE_FINISH;
     else
         return false;
@@ -255,18 +339,17 @@ static bool find_task(struct save *s)
 }
 
 /* The oldest first, so that they end in order. */
-void save_pump(struct daemon *d)
+void save_pump(struct saves *saves)
 {
-    struct job *job = &d->job;
-
-    for (struct save *s = job->saves; s && !job->writing; s = s->next) {
-        if (save_needs_files(s))
-            save_ask_client(s, OUTPUT_OPEN);
+    sweep(saves);
+    for (struct save *s = saves->first; s && !saves->writing; s = s->next) {
+        if (needs_files(s))
+            ask_client(s, OUTPUT_OPEN);
         if (!find_task(s))
             continue;
-        job->writing = s;
+        saves->writing = s;
         s->begun = true;
-        int rc = uv_queue_work(d->loop, &s->work, do_task, on_task_done);
+        int rc = uv_queue_work(saves->job->hub->loop, &s->work, do_task, on_task_done);
         assert(rc == 0); /* fails without a function alone */
     }
 }
@@ -283,22 +366,21 @@ void save_capture_unit(struct save *s, uint32_t unit)
         s->units[unit] |= UNIT_QUEUED | UNIT_WRITTEN;
 }
 
-void save_on_capture(struct daemon *d, const struct relay_action *a)
+void save_on_capture(struct saves *saves, const struct relay_action *a)
 {
-    struct save *s = d->job.saves;
+    struct save *s = saves->first;
 
     while (s && s->reader != a->reader)
         s = s->next;
     assert(s && s->step == a->step);
     save_capture_unit(s, a->unit);
     s->units[a->unit] |= UNIT_HELD;
-    save_pump(d);
 }
 
-static bool find_released(const struct job *job, struct relay_event *event)
+bool save_take_released(struct saves *saves, struct relay_event *event)
 {
-    for (struct save *s = job->saves; s; s = s->next)
-        for (uint32_t u = 0; u < job->model.n_units; u++)
+    for (struct save *s = saves->first; s && job_is_open(saves->job); s = s->next)
+        for (uint32_t u = 0; u < saves->job->model.n_units; u++)
             if ((s->units[u] & (UNIT_HELD | UNIT_WRITTEN)) == (UNIT_HELD | UNIT_WRITTEN)) {
                 s->units[u] &= (uint8_t)~UNIT_HELD;
                 *event = (struct relay_event){.kind = RELAY_RELEASED, .reader = s->reader, .unit = u};
@@ -307,48 +389,25 @@ static bool find_released(const struct job *job, struct relay_event *event)
     return false;
 }
 
-void save_release(struct daemon *d)
+void save_announce(struct save *s)
 {
-    struct relay_event event;
-
-    if (d->job.releasing)
-        return;
-    d->job.releasing = true;
-    while (steps_are_on(&d->job) && find_released(&d->job, &event))
-        steps_feed(d, &event);
-    d->job.releasing = false;
-    sweep(d);
-}
-
-void save_announce(struct daemon *d, struct save *s)
-{
-    const struct relay_event event = {.kind = RELAY_SAVE, .reader = s->reader};
-
-    assert(relay_cut(d->job.relay) == s->step);
     s->announced = true;
-    steps_feed(d, &event);
+    hub_post(s->saves->job->hub, &(struct event){.kind = EVENT_ANNOUNCED, .reader = s->reader});
 }
 
-void save_on_first_step(struct daemon *d)
+void save_on_first_step(struct saves *saves)
 {
-    struct save *s = d->job.saves;
-
-    while (s && steps_are_on(&d->job)) {
-        if (s->announced) {
-            s = s->next;
-            continue;
-        }
-        save_announce(d, s);
-        s = d->job.saves; /* what was over may be gone */
-    }
+    for (struct save *s = saves->first; s; s = s->next)
+        if (!s->announced)
+            save_announce(s);
 }
 
-void save_on_job_over(struct daemon *d)
+void save_on_job_over(struct saves *saves)
 {
-    struct job *job = &d->job;
+    const struct job *job = saves->job;
     struct error err;
 
-    for (struct save *s = job->saves; s; s = s->next) {
+    for (struct save *s = saves->first; s; s = s->next) {
         const bool lost = s->by_client && !job->client;
         if (s->over || s->rc || (s->n_captured == job->model.n_units && !lost))
             continue;
@@ -360,6 +419,4 @@ void save_on_job_over(struct daemon *d)
         if (!s->begun)
             save_conclude(s);
     }
-    sweep(d);
-    save_pump(d);
 }

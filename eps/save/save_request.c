@@ -1,6 +1,8 @@
 /* Who asks for a checkpoint or a snapshot, whether it can be had, and where it begins. */
 #include "eps/save/save_state.h"
 
+#include "eps/rights.h"
+
 #include <assert.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -15,9 +17,9 @@ static uint64_t find_cut(const struct job *job)
     return cut == MESSAGE_NO_STEP ? job->step : cut;
 }
 
-static struct save *find_checkpoint(struct job *job, uint64_t step)
+static struct save *find_checkpoint(const struct saves *saves, uint64_t step)
 {
-    struct save *s = job->saves;
+    struct save *s = saves->first;
 
     while (s && (!s->checkpoint || s->over || s->rc || s->step != step))
         s = s->next;
@@ -27,25 +29,26 @@ static struct save *find_checkpoint(struct job *job, uint64_t step)
 static_assert(2 * SAVE_MOST == PLAN_HOST_SAVES, "the room that the job has for them");
 
 /* Flags of units that no save has; zeroed. */
-static uint8_t *find_units(const struct job *job)
+static uint8_t *find_units(const struct saves *saves)
 {
-    uint8_t *units = job->save_units;
+    const uint32_t n_units = saves->job->model.n_units;
+    uint8_t *units = saves->units;
 
-    for (const struct save *s = job->saves; s;) {
+    for (const struct save *s = saves->first; s;) {
         const bool taken = s->units == units;
-        s = taken ? job->saves : s->next;
-        units += taken ? job->model.n_units : 0;
+        s = taken ? saves->first : s->next;
+        units += taken ? n_units : 0;
     }
-    assert(units < job->save_units + (size_t)PLAN_HOST_SAVES * job->model.n_units);
-    memset(units, 0, job->model.n_units);
+    assert(units < saves->units + (size_t)PLAN_HOST_SAVES * n_units);
+    memset(units, 0, n_units);
     return units;
 }
 
-/* Those who look are not in the way of what the run has promised: checkpoints and snapshots are counted apart. */
-static int add(struct save **out, struct daemon *d, bool checkpoint, struct error *err)
+/* Observers are not in the way of what the run has promised: checkpoints and snapshots are counted apart. */
+static int add(struct save **out, struct saves *saves, bool checkpoint, struct error *err)
 {
-    struct job *job = &d->job;
-    struct save **end = &job->saves, *s;
+    const struct job *job = saves->job;
+    struct save **end = &saves->first, *s;
     unsigned n = 0;
 
     for (; *end; end = &(*end)->next)
@@ -56,10 +59,10 @@ static int add(struct save **out, struct daemon *d, bool checkpoint, struct erro
     s = calloc(1, sizeof *s);
     if (!s)
         return error_set(err, -ENOMEM, "out of memory");
-    s->units = find_units(job);
-    s->daemon = d;
+    s->units = find_units(saves);
+    s->saves = saves;
     s->step = find_cut(job);
-    s->reader = ++job->n_readers;
+    s->reader = ++saves->n_readers;
     s->checkpoint = checkpoint;
     s->by_client = checkpoint && job->request.job.files;
     s->work.data = s;
@@ -77,20 +80,22 @@ static int add(struct save **out, struct daemon *d, bool checkpoint, struct erro
     return 0;
 }
 
-static void begin(struct daemon *d, struct save *s)
+/* Before the first step is opened all units stand still, and the relay knows none. */
+static void begin(struct save *s)
 {
-    if (relay_cut(d->job.relay) != MESSAGE_NO_STEP) {
-        save_announce(d, s);
+    const struct job *job = s->saves->job;
+
+    if (relay_cut(job->relay) != MESSAGE_NO_STEP) {
+        save_announce(s);
         return;
     }
-    for (uint32_t u = 0; u < d->job.model.n_units; u++)
+    for (uint32_t u = 0; u < job->model.n_units; u++)
         save_capture_unit(s, u);
-    save_pump(d);
 }
 
-void save_on_client(struct daemon *d, const struct message *m)
+void save_on_client(struct saves *saves, const struct message *m)
 {
-    struct job *job = &d->job;
+    const struct job *job = saves->job;
     const uint64_t cut = find_cut(job);
     struct error err;
     struct save *s;
@@ -99,18 +104,18 @@ void save_on_client(struct daemon *d, const struct message *m)
         peer_refuse(job->client, "a save of another step than comes next");
         return;
     }
-    if (job->saved_step == cut) {
+    if (saves->saved_step == cut) {
         save_tell_client(job, 0, NULL, cut);
         return;
     }
-    if (find_checkpoint(job, cut)) /* its end will be told */
+    if (find_checkpoint(saves, cut)) /* its end will be told */
         return;
-    int rc = add(&s, d, true, &err);
+    int rc = add(&s, saves, true, &err);
     if (rc) {
-        save_note_failure(job, &err);
+        save_note_failure(saves, &err);
         save_tell_client(job, rc, &err, cut);
     } else {
-        begin(d, s);
+        begin(s);
     }
 }
 
@@ -120,7 +125,7 @@ static int check_job(const struct job *job, bool checkpoint, struct error *err)
     if (job->state == JOB_NONE || !job->request.job.train)
         return error_set(err, -ENOENT, "the daemon trains nothing%s",
                          checkpoint ? ": there is nothing to save" : "; name a --model");
-    if (!steps_are_on(job))
+    if (!job_is_open(job))
         return error_set(err, -EAGAIN, "the job is %s; try again",
                          job->state == JOB_ENDING ? "ending" : "being opened");
     if (checkpoint && !job_has_output(job))
@@ -140,9 +145,9 @@ static void add_viewer(struct save *s, struct peer *viewer)
     save_tell_viewer(viewer, -EBUSY, &err, s->step);
 }
 
-void save_on_viewer(struct daemon *d, struct peer *viewer, const struct message *m)
+void save_on_viewer(struct saves *saves, struct peer *viewer, const struct message *m)
 {
-    struct job *job = &d->job;
+    const struct job *job = saves->job;
     struct error err;
     struct save *s;
     int rc;
@@ -152,26 +157,26 @@ void save_on_viewer(struct daemon *d, struct peer *viewer, const struct message 
         return;
     }
     rc = check_job(job, true, &err);
-    if (!rc && job->saved_step == find_cut(job)) {
-        save_tell_viewer(viewer, 0, NULL, job->saved_step);
+    if (!rc && saves->saved_step == find_cut(job)) {
+        save_tell_viewer(viewer, 0, NULL, saves->saved_step);
         return;
     }
-    s = rc ? NULL : find_checkpoint(job, find_cut(job));
+    s = rc ? NULL : find_checkpoint(saves, find_cut(job));
     if (s) {
         add_viewer(s, viewer);
         return;
     }
     if (!rc)
-        rc = add(&s, d, true, &err);
+        rc = add(&s, saves, true, &err);
     if (rc) {
         save_tell_viewer(viewer, rc, &err, 0);
     } else {
         add_viewer(s, viewer);
-        begin(d, s);
+        begin(s);
     }
 }
 
-void save_on_snapshot(struct daemon *d, struct peer *viewer, const int *fds, unsigned n_fds)
+void save_on_snapshot(struct saves *saves, struct peer *viewer, const int *fds, unsigned n_fds)
 {
     struct error err;
     struct save *s;
@@ -180,9 +185,9 @@ void save_on_snapshot(struct daemon *d, struct peer *viewer, const int *fds, uns
                  : error_set(&err, -EINVAL, "a snapshot comes with three files: weights, config and side file");
 
     if (!rc)
-        rc = check_job(&d->job, false, &err);
+        rc = check_job(saves->job, false, &err);
     if (!rc)
-        rc = add(&s, d, false, &err);
+        rc = add(&s, saves, false, &err);
     if (rc) {
         for (unsigned i = 0; i < n_fds; i++)
             close(fds[i]);
@@ -192,5 +197,5 @@ void save_on_snapshot(struct daemon *d, struct peer *viewer, const int *fds, uns
     memcpy(s->options.files, fds, n_fds * sizeof *fds);
     s->options.n_files = n_fds;
     add_viewer(s, viewer);
-    begin(d, s);
+    begin(s);
 }

@@ -1,10 +1,10 @@
 /* eps/save/save_state.h - what a checkpoint or snapshot under way is. For eps/save/save.c, which brings it to its end, and
- * eps/save/save_request.c, where it begins, and eps/save/save_client.c; everyone else includes eps/daemon.h. */
+ * eps/save/save_request.c, where it begins; everyone else includes eps/save/save.h. */
 #ifndef EPS_SAVE_SAVE_STATE_H
 #define EPS_SAVE_SAVE_STATE_H
 
-#include "eps/daemon.h"
 #include "eps/save/capture.h"
+#include "eps/save/save.h"
 
 enum {
     SAVE_MOST = 8,    /* checkpoints at a time, and as many snapshots */
@@ -26,7 +26,7 @@ enum save_task { SAVE_WRITE, SAVE_FINISH, SAVE_DISCARD };
 
 struct save {
     struct save *next;
-    struct daemon *daemon;
+    struct saves *saves;
     uint64_t step;
     uint32_t reader;
     bool checkpoint; /* else a snapshot */
@@ -41,7 +41,7 @@ struct save {
     uint32_t n_captured, n_written;
     uint32_t viewers[SAVE_VIEWERS]; /* ids of those who asked */
     unsigned n_viewers;
-    /* The writer's, while job.writing is this one: */
+    /* The writer's, while saves.writing is this one: */
     struct eps_capture_options options;
     struct eps_capture capture;
     enum save_task task;
@@ -54,26 +54,17 @@ struct save {
 
 /* A unit stands still at the version: it may be written. */
 void save_capture_unit(struct save *s, uint32_t unit);
-/* The relay gets to know the reader. */
-void save_announce(struct daemon *d, struct save *s);
-/* Gives the writer something to do, if it has nothing. */
-void save_pump(struct daemon *d);
+/* The relay is to know its reader. */
+void save_announce(struct save *s);
 
 /* Nothing more will come of it: what the relay still holds for it is let go. */
 void save_give_up(struct save *s, int rc, const struct error *err);
 /* Whoever asked is told. */
 void save_conclude(struct save *s);
 
-/* Another one has begun, and has the store's tables. */
-bool save_is_other_open(const struct save *s);
-
-/* save_client.c. The client is to open its files; one save at a time. */
-bool save_needs_files(const struct save *s);
-void save_ask_client(struct save *s, enum message_output what);
-
 /* SAVED, or why not: REFUSED and SAVE_FAILED. err is looked at if rc is not 0. */
 void save_tell_viewer(struct peer *viewer, int rc, const struct error *err, uint64_t step);
-void save_tell_client(struct job *job, int rc, const struct error *err, uint64_t step);
-void save_note_failure(struct job *job, const struct error *err); /* for the status */
+void save_tell_client(const struct job *job, int rc, const struct error *err, uint64_t step);
+void save_note_failure(struct saves *saves, const struct error *err); /* for the status */
 
 #endif

@@ -1,6 +1,8 @@
 /* Whoever owes something and does nothing is named and lost: real daemons and clients, workers that fall silent, threads
  * that are stopped. The limit is LIMIT seconds here, in which whoever is honest has done something. */
 #include "eps/daemon.h"
+#include "eps/progress.h"
+#include "proto/wire/session.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -308,27 +310,27 @@ TEST_EACH(a_thread_that_hangs_in_the_middle_of_a_step_ends_the_run_with_a_word, 
 }
 
 /* The ticks that pass until it is said to hang; 0: more than 1,000. */
-static unsigned ticks_left(struct watch w, bool owes, uint64_t progress, double allowance)
+static unsigned ticks_left(struct silence w, bool owes, uint64_t progress, double allowance)
 {
     for (unsigned n = 1; n <= 1000; n++)
-        if (watch_tick(&w, owes, progress, 3, allowance))
+        if (silence_tick(&w, owes, progress, 3, allowance))
             return n;
     return 0;
 }
 
 TEST(the_limit_is_a_multiple_of_the_longest_silence_that_ended_well)
 {
-    struct watch w = {0};
+    struct silence w = {0};
 
     ck_assert_uint_eq(ticks_left(w, true, 0, 0), 4);
     ck_assert_uint_eq(ticks_left(w, true, 0, 2.5), 6);
     ck_assert_uint_eq(ticks_left(w, false, 0, 0), 0); /* waiting is no silence */
     for (int i = 0; i < 3; i++)
-        ck_assert(!watch_tick(&w, true, 0, 3, 0));
-    ck_assert(!watch_tick(&w, true, 1, 3, 0)); /* it has come back after 3 */
+        ck_assert(!silence_tick(&w, true, 0, 3, 0));
+    ck_assert(!silence_tick(&w, true, 1, 3, 0)); /* it has come back after 3 */
     ck_assert_uint_eq(ticks_left(w, true, 1, 0), 25);
     for (int i = 0; i < 20; i++)
-        ck_assert(!watch_tick(&w, true, 1, 3, 0));
-    ck_assert(!watch_tick(&w, false, 1, 3, 0)); /* nothing is owed any more */
+        ck_assert(!silence_tick(&w, true, 1, 3, 0));
+    ck_assert(!silence_tick(&w, false, 1, 3, 0)); /* nothing is owed any more */
     ck_assert_uint_eq(ticks_left(w, true, 1, 0), 25);
 }

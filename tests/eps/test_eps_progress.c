@@ -1,10 +1,10 @@
 /* Where a worker is, told from its messages alone. */
-#include "eps/observe/place.h"
+#include "eps/progress.h"
 #include "tests/kit/test.h"
 
 /* Visits bottom to top: wte, wpe, h.0, h.1, ln_f, and wte again in the head: units 0 1 2 3 4 0. */
 static struct model model;
-static struct place place;
+static struct progress progress;
 
 static void setup(void)
 {
@@ -22,7 +22,7 @@ static void setup(void)
     ck_assert_int_eq(model_init(&model, &config, NULL), 0);
     ck_assert_uint_eq(model.n_visits, 6);
     ck_assert_uint_eq(model.visits[5], model.visits[0]);
-    place = (struct place){.phase = PHASE_RESTING};
+    progress = (struct progress){.phase = PHASE_RESTING};
 }
 
 static void teardown(void)
@@ -34,43 +34,43 @@ SUITE_FIXTURE(setup, teardown)
 
 static void pull_visit(uint32_t visit)
 {
-    place_pull(&place, &model, model.visits[visit], 10);
+    progress_pull(&progress, &model, model.visits[visit], 10);
 }
 
 static void check(enum message_phase phase, uint32_t visit)
 {
-    ck_assert_uint_eq(place.phase, phase);
-    ck_assert_uint_eq(place.visit, visit);
+    ck_assert_uint_eq(progress.phase, phase);
+    ck_assert_uint_eq(progress.visit, visit);
 }
 
 TEST(a_step_goes_up_and_down_again)
 {
-    place_begin(&place, PHASE_FORWARD, 4, 2);
-    ck_assert_uint_eq(place.part, 4);
+    progress_begin(&progress, PHASE_FORWARD, 4, 2);
+    ck_assert_uint_eq(progress.part, 4);
     for (uint32_t v = 0; v < 6; v++) {
         pull_visit(v);
         check(PHASE_FORWARD, v);
     }
-    place_loss(&place, &model, 5);
+    progress_loss(&progress, &model, 5);
     check(PHASE_BACKWARD, 5);
-    ck_assert_uint_eq(place.part, 5);
+    ck_assert_uint_eq(progress.part, 5);
     for (uint32_t v = 5; v-- > 0;) {
         pull_visit(v);
         check(PHASE_BACKWARD, v);
-        place_contribution(&place, v, 4, 3);
+        progress_contribution(&progress, v, 4, 3);
         check(PHASE_BACKWARD, v);
     }
-    ck_assert_uint_eq(place.down_bytes, 110);
-    ck_assert_uint_eq(place.up_bytes, 15);
-    place_begin(&place, PHASE_FORWARD, 0, 1);
+    ck_assert_uint_eq(progress.down_bytes, 110);
+    ck_assert_uint_eq(progress.up_bytes, 15);
+    progress_begin(&progress, PHASE_FORWARD, 0, 1);
     check(PHASE_FORWARD, 0);
-    ck_assert_uint_eq(place.down_bytes, 110);
+    ck_assert_uint_eq(progress.down_bytes, 110);
 }
 
 /* A head that does not fit at once visits its units twice, before the loss is known. */
 TEST(what_lies_below_is_not_forward)
 {
-    place_begin(&place, PHASE_FORWARD, 0, 1);
+    progress_begin(&progress, PHASE_FORWARD, 0, 1);
     pull_visit(4);
     pull_visit(3);
     check(PHASE_BACKWARD, 3);
@@ -79,7 +79,7 @@ TEST(what_lies_below_is_not_forward)
 /* The next microbatch. */
 TEST(evaluation_begins_again_at_the_bottom)
 {
-    place_begin(&place, PHASE_EVALUATING, 0, 0);
+    progress_begin(&progress, PHASE_EVALUATING, 0, 0);
     pull_visit(3);
     check(PHASE_EVALUATING, 3);
     pull_visit(1);

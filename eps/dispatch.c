@@ -1,0 +1,310 @@
+/* Who attaches, what they say, and that they have gone. */
+#include "eps/job/evaluate.h"
+#include "eps/rights.h"
+#include "eps/settle.h"
+#include "eps/store/team.h"
+#include "proto/base/process.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <unistd.h>
+
+static struct peer *find_peer(struct session *s)
+{
+    struct daemon *d = session_data(s);
+    struct peer *peer = d->hub.peers;
+
+    while (peer && peer->session != s)
+        peer = peer->next;
+    return peer;
+}
+
+/* ---- attached ------------------------------------------------------------------------------------------------------ */
+
+/* From the first worker with a device of its own on, and for good: the team never grows, as the system may have no thread
+ * left by then. */
+static void leave_cores(struct daemon *d, const struct peer *worker)
+{
+    if (!worker->backend || worker->backend->takes_turns)
+        return;
+    d->look.n_threads = eps_team_beside_device(d->look.n_threads, (unsigned)sysconf(_SC_NPROCESSORS_ONLN));
+    eps_updater_set_threads(d->hub.updater, d->look.n_threads);
+}
+
+static void on_open(struct session *s, const struct message *hello)
+{
+    struct daemon *d = session_data(s);
+    struct peer *peer = d->stopping ? NULL : peer_add(&d->hub.peers, s, hello);
+
+    if (!peer) {
+        session_refuse(s, d->stopping ? "the daemon is stopping" : "the daemon is out of memory");
+        return;
+    }
+    if (peer->role == ROLE_WORKER) {
+        const char *model = peer->model;
+        char budget[PROCESS_BYTES_TEXT];
+        log_line("worker %u attached: %s%s%s%s, %s, pid %d", peer->id, peer->device, *model ? " (" : "", model,
+                 *model ? ")" : "", process_format_bytes(budget, peer->budget), session_peer_pid(s));
+        leave_cores(d, peer);
+        look_on_worker(&d->look);
+    } else if (peer->role == ROLE_CLIENT) {
+        log_line("client %u attached: pid %d", peer->id, session_peer_pid(s));
+        uv_timer_stop(&d->lonely);
+        if (!d->first_client)
+            d->first_client = peer->id;
+    }
+}
+
+/* ---- messages ----------------------------------------------------------------------------------------------------- */
+
+static void refuse_role(struct peer *peer)
+{
+    peer_refuse(peer, "a message that its role does not send");
+}
+
+/* Whether a request is to be carried out. That of a client whose job has ended, and which has been told, was under way: it
+ * is ignored. */
+static bool client_may(const struct daemon *d, struct peer *peer, bool fits)
+{
+    if (peer->role != ROLE_CLIENT)
+        refuse_role(peer);
+    else if (d->job.client == peer && !fits)
+        peer_refuse(peer, "a request that does not fit the state of its job");
+    return peer->role == ROLE_CLIENT && d->job.client == peer && fits;
+}
+
+/* The same of a worker: what it said before it heard that the job has ended is ignored. */
+static bool worker_may(struct peer *peer, bool fits)
+{
+    if (peer->role != ROLE_WORKER)
+        refuse_role(peer);
+    else if (peer->state != PEER_RELEASING && !fits)
+        peer_refuse(peer, "a message that does not fit its state");
+    return peer->role == ROLE_WORKER && fits;
+}
+
+static void on_stop(struct daemon *d, struct peer *peer)
+{
+    struct error err;
+    int rc = rights_stop(peer, &err);
+
+    if (rc)
+        peer_decline(peer, rc, &err);
+    else
+        settle_ask_to_stop(d, "by request");
+}
+
+/* Whether a viewer may have the weights of the job; else it has been told. */
+static bool viewer_may(const struct daemon *d, struct peer *peer)
+{
+    struct error err;
+    int rc = rights_save(peer, d->job.client, &err);
+
+    if (rc)
+        peer_decline(peer, rc, &err);
+    return rc == 0;
+}
+
+static void on_failed(struct job *job, const struct peer *worker, const struct message *m)
+{
+    job_end(job, m->failed.code ? m->failed.code : -EIO, "worker %u (%s): %s", worker->id, worker->device,
+            m->failed.error.text);
+}
+
+static void dispatch(struct daemon *d, struct peer *peer, const struct message *m, const int *fds, unsigned n_fds)
+{
+    struct job *job = &d->job;
+    const struct message *request = &job->request;
+    const bool rests = job->state == JOB_RESTING;
+
+    switch (m->kind) {
+    case MESSAGE_STATUS:
+        look_status(&d->look, peer, m->status.n_workers);
+        break;
+    case MESSAGE_MEMORY:
+        look_memory(&d->look, peer, m->memory.pages);
+        break;
+    case MESSAGE_UNITS:
+        look_units(&d->look, peer, m->units.first);
+        break;
+    case MESSAGE_WORKERS:
+        look_workers(&d->look, peer);
+        break;
+    case MESSAGE_RECENT:
+        look_recent(&d->look, peer);
+        break;
+    case MESSAGE_STOP:
+        if (peer->role == ROLE_WORKER)
+            refuse_role(peer);
+        else
+            on_stop(d, peer);
+        break;
+    case MESSAGE_SAVE:
+        if (peer->role != ROLE_VIEWER) {
+            if (client_may(d, peer, job_is_open(job) && request->job.train && job_has_output(job)))
+                save_on_client(&d->saves, m);
+        } else if (viewer_may(d, peer)) {
+            save_on_viewer(&d->saves, peer, m);
+        }
+        break;
+    case MESSAGE_SNAPSHOT:
+        if (peer->role != ROLE_VIEWER)
+            refuse_role(peer);
+        else if (viewer_may(d, peer))
+            save_on_snapshot(&d->saves, peer, fds, n_fds);
+        else
+            job_close_fds(fds, n_fds);
+        break;
+    case MESSAGE_JOB:
+        if (peer->role != ROLE_CLIENT)
+            refuse_role(peer);
+        else
+            settle_open_job(d, peer, m, fds, n_fds);
+        break;
+    case MESSAGE_OUTPUT_DONE:
+        if (client_may(d, peer, true))
+            save_on_output_done(&d->saves, m, fds, n_fds);
+        else
+            job_close_fds(fds, n_fds);
+        break;
+    case MESSAGE_OPEN_STEP:
+        if (client_may(d, peer, steps_may_open(&d->steps)))
+            steps_open(&d->steps, m);
+        break;
+    case MESSAGE_EVALUATE:
+        if (client_may(d, peer, rests && !request->job.generate))
+            evaluate_start(job, m);
+        break;
+    case MESSAGE_GENERATE:
+        if (client_may(d, peer, rests && request->job.generate))
+            evaluate_generate(job, m);
+        break;
+    case MESSAGE_CLOSE:
+        if (client_may(d, peer, true))
+            job_end(job, 0, "closed");
+        break;
+    case MESSAGE_LEDGER:
+        if (worker_may(peer, true))
+            peer->ledger = m->ledger;
+        break;
+    case MESSAGE_ASSIGNED:
+    case MESSAGE_REFUSED:
+        if (worker_may(peer, peer->state == PEER_ASSIGNING))
+            job_on_assigned(job, peer, m);
+        break;
+    case MESSAGE_RELEASE:
+        if (worker_may(peer, peer->state == PEER_RELEASING))
+            job_on_released(peer);
+        break;
+    case MESSAGE_FAILED:
+        if (worker_may(peer, peer->state == PEER_ASSIGNED))
+            on_failed(job, peer, m);
+        break;
+    case MESSAGE_PULL:
+    case MESSAGE_LOSS:
+    case MESSAGE_CONTRIBUTION:
+    case MESSAGE_EVALUATED:
+    case MESSAGE_GENERATED:
+        if (worker_may(peer, peer->state == PEER_ASSIGNED))
+            steps_on_worker(&d->steps, peer, m);
+        break;
+    case MESSAGE_HELLO: /* the session's, or the daemon's own */
+    case MESSAGE_WELCOME:
+    case MESSAGE_GREETING:
+    case MESSAGE_PING:
+    case MESSAGE_PONG:
+    case MESSAGE_JOB_OPENED:
+    case MESSAGE_ASSIGN:
+    case MESSAGE_SHARE:
+    case MESSAGE_WEIGHTS:
+    case MESSAGE_FREE:
+    case MESSAGE_GRANT:
+    case MESSAGE_ARRIVED:
+    case MESSAGE_COVERED:
+    case MESSAGE_DONE:
+    case MESSAGE_SAVED:
+    case MESSAGE_SAVE_FAILED:
+    case MESSAGE_OUTPUT:
+    case MESSAGE_STATUS_REPLY:
+    case MESSAGE_MEMORY_REPLY:
+    case MESSAGE_UNITS_REPLY:
+    case MESSAGE_WORKERS_REPLY:
+    case MESSAGE_RECENT_REPLY:
+    case MESSAGE_DISMISSED:
+    case MESSAGE_BYE:
+    case MESSAGE_KINDS:
+        refuse_role(peer);
+        break;
+    }
+}
+
+/* A client's job comes with descriptors, its checkpoints' files and a viewer's snapshot; whatever else does, they are
+ * closed and not looked at. */
+static void on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
+{
+    struct daemon *d = session_data(s);
+    struct peer *peer = find_peer(s);
+    const bool of_client = m->kind == MESSAGE_JOB || m->kind == MESSAGE_OUTPUT_DONE;
+
+    if (!(of_client && peer->role == ROLE_CLIENT) && !(m->kind == MESSAGE_SNAPSHOT && peer->role == ROLE_VIEWER)) {
+        job_close_fds(fds, n_fds);
+        n_fds = 0;
+    }
+    dispatch(d, peer, m, fds, n_fds);
+    settle(d);
+}
+
+/* ---- gone ---------------------------------------------------------------------------------------------------------- */
+
+static void on_client_gone(struct daemon *d, struct peer *peer, const char *reason)
+{
+    log_line("client %u gone: %s", peer->id, reason ? reason : "closed");
+    settle_forget(d, peer);
+    if (d->job.client == peer) {
+        d->job.client = NULL;
+        job_end(&d->job, -ECANCELED, "its client is gone");
+    }
+    if (d->hub.is_private && peer->id == d->first_client)
+        settle_stop(d, "its client is gone");
+}
+
+/* A worker that has parts takes the job with it: redoing them elsewhere needs replay, which this daemon has not got. */
+static void on_worker_gone(struct daemon *d, struct peer *peer, const char *reason)
+{
+    struct job *job = &d->job;
+    uint32_t i = 0;
+
+    if (!reason)
+        reason = "released";
+    log_line("worker %u (%s) gone: %s", peer->id, peer->device, reason);
+    while (i < job->n_workers && job->workers[i] != peer)
+        i++;
+    if (i == job->n_workers)
+        return;
+    job->workers[i] = job->workers[--job->n_workers];
+    if (job->state == JOB_STEPPING)
+        job_end(&d->job, -EIO,
+                "worker %u (%s) was lost in step %" PRIu64
+                ": %s; its part of the step cannot be redone, so the run ends here",
+                peer->id, peer->device, job->step + 1, reason);
+    else
+        job_end(&d->job, -EIO, "worker %u (%s) was lost after %" PRIu64 " steps: %s; the run ends here", peer->id,
+                peer->device, job->step, reason);
+}
+
+static void on_closed(struct session *s, const char *reason)
+{
+    struct daemon *d = session_data(s);
+    struct peer *peer = find_peer(s);
+
+    if (!peer) /* it never opened */
+        return;
+    if (peer->role == ROLE_WORKER)
+        on_worker_gone(d, peer, reason);
+    if (peer->role == ROLE_CLIENT)
+        on_client_gone(d, peer, reason);
+    peer_remove(&d->hub.peers, peer);
+    settle(d);
+}
+
+const struct session_events dispatch_events = {on_open, on_message, on_closed};

@@ -1,0 +1,43 @@
+/* eps/observe/look.h - what observers (status, mem, top) are told: the job's state, its units and last steps, where workers
+ * are, the memory of both sides. */
+#ifndef EPS_OBSERVE_LOOK_H
+#define EPS_OBSERVE_LOOK_H
+
+#include "eps/step/steps.h"
+#include "proto/base/pages.h"
+
+/* What the system says of the pages of both sides. The thread of `work` has the sides while it is busy. */
+enum { LOOK_MAX_SIDES = 1 + HUB_MAX_WORKERS };
+struct look_pages {
+    uv_work_t work;
+    bool busy;
+    uint64_t read_ms; /* when, by the loop's clock */
+    unsigned n;       /* sides; 0: never read */
+    struct look_side {
+        uint32_t worker; /* 0: this process */
+        pid_t pid;
+        struct pages pages;
+    } sides[LOOK_MAX_SIDES];
+};
+
+struct look {
+    const struct hub *hub;
+    const struct job *job;
+    const struct steps *steps;
+    const struct saves *saves;
+    bool stopping;      /* so says the status */
+    unsigned n_threads; /* of the optimizer's team */
+    struct look_pages pages;
+};
+
+/* Answers once n_workers are attached. */
+void look_status(struct look *look, struct peer *peer, uint32_t n_workers);
+/* One more is: answers who waited for that. */
+void look_on_worker(struct look *look);
+void look_units(struct look *look, struct peer *peer, uint32_t first);
+void look_workers(struct look *look, struct peer *peer);
+void look_recent(struct look *look, struct peer *peer);
+void look_memory(struct look *look, struct peer *peer,
+                 bool pages); /* pages: later, if it has to be asked of the system */
+
+#endif

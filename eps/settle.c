@@ -1,0 +1,241 @@
+#include "eps/settle.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <string.h>
+
+enum { PATIENCE_TICKS = 60 }; /* counted here, so that a machine that slept does not cost a run its checkpoint */
+
+/* ---- stopping ----------------------------------------------------------------------------------------------------- */
+
+static void close_handle(uv_handle_t *handle)
+{
+    if (!uv_is_closing(handle))
+        uv_close(handle, NULL);
+}
+
+void settle_stop(struct daemon *d, const char *why)
+{
+    if (d->stopping)
+        return;
+    d->stopping = d->look.stopping = true;
+    log_line("stopping: %s", why);
+    job_end(&d->job, -ECANCELED, "the daemon was stopped %s", why);
+    for (struct peer *p = d->hub.peers; p; p = p->next)
+        session_close(p->session);
+    session_unlisten(d->listener, NULL);
+    close_handle((uv_handle_t *)&d->sigterm);
+    close_handle((uv_handle_t *)&d->sigint);
+    close_handle((uv_handle_t *)&d->sighup);
+    close_handle((uv_handle_t *)&d->lonely);
+}
+
+void settle_ask_to_stop(struct daemon *d, const char *why)
+{
+    const struct job *job = &d->job;
+
+    if (d->stopping)
+        return;
+    const bool can_save = job->client && job->request.job.train && (job_is_open(job) || job->state == JOB_ENDING);
+    if (d->asked || !can_save) {
+        settle_stop(d, why);
+        return;
+    }
+    d->asked = why;
+    d->look.stopping = true;
+    log_line("asked to stop %s: the run is told, and has %d s to save what it promised", why, PATIENCE_TICKS);
+    if (job->state != JOB_ENDING)
+        session_send(job->client->session, &(struct message){.kind = MESSAGE_STOP});
+}
+
+void settle_tick(struct daemon *d)
+{
+    if (d->asked && !d->stopping && ++d->n_ticks > PATIENCE_TICKS)
+        settle_stop(d, d->asked);
+}
+
+/* ---- jobs, one after another -------------------------------------------------------------------------------------- */
+
+static void refuse_job(struct peer *client, int code, const struct error *err)
+{
+    log_line("client %u: job refused: %s", client->id, err->text);
+    peer_decline(client, code, err);
+}
+
+static void begin_job(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
+{
+    struct error err = {""};
+
+    if (!job_begin(&d->job, client, m, fds, n_fds))
+        return;
+    int rc = steps_init(&d->steps, &err);
+    if (!rc)
+        rc = save_init(&d->saves, &err);
+    if (rc)
+        job_end(&d->job, rc, "%s", err.text);
+    else
+        job_load(&d->job);
+}
+
+void settle_open_job(struct daemon *d, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
+{
+    const struct job *job = &d->job;
+    struct error err;
+    int rc;
+
+    if (d->stopping || d->asked) {
+        rc = error_set(&err, -ECANCELED, "the daemon is stopping");
+    } else if (d->hub.is_private && client->id != d->first_client) {
+        rc = error_set(&err, -EBUSY, "the daemon is busy with the run that started it; start a daemon of your own");
+    } else if (job->state == JOB_NONE) {
+        begin_job(d, client, m, fds, n_fds);
+        return;
+    } else if (job->state == JOB_ENDING && !d->waiting.client) {
+        d->waiting.client = client;
+        d->waiting.request = *m;
+        memcpy(d->waiting.fds, fds, n_fds * sizeof *fds);
+        d->waiting.n_fds = n_fds;
+        return;
+    } else {
+        rc = error_set(&err, -EBUSY,
+                       "the daemon is busy with another job (gpt2 %ux%u, step %" PRIu64
+                       "); wait for its end, or start a daemon of your own",
+                       job->model.config.n_layers, job->model.config.width, job->step);
+    }
+    job_close_fds(fds, n_fds);
+    refuse_job(client, rc, &err);
+}
+
+void settle_forget(struct daemon *d, const struct peer *client)
+{
+    if (d->waiting.client != client)
+        return;
+    job_close_fds(d->waiting.fds, d->waiting.n_fds);
+    d->waiting.client = NULL;
+}
+
+/* ---- the order of an iteration ------------------------------------------------------------------------------------ */
+
+static void on_event(struct daemon *d, const struct event *event)
+{
+    switch (event->kind) {
+    case EVENT_ANNOUNCED:
+        steps_feed(&d->steps, &(struct relay_event){.kind = RELAY_SAVE, .reader = event->reader});
+        break;
+    case EVENT_WRITTEN:
+        save_on_written(&d->saves);
+        break;
+    }
+}
+
+static void on_work(struct daemon *d, const struct eps_job *work)
+{
+    switch (work->kind) {
+    case EPS_JOB_CALL:
+        job_on_called(&d->job, work);
+        break;
+    case EPS_JOB_FOLD:
+    case EPS_JOB_UPDATE:
+        steps_on_optimizer(&d->steps, work);
+        break;
+    }
+}
+
+/* An ending job goes as far towards its end as it can; true: it has come there. Its memory is given back by the optimizer
+ * thread, once nobody uses it; then the rest. */
+static bool end_job(struct daemon *d)
+{
+    struct job *job = &d->job;
+    struct peer *client;
+
+    if (job->state != JOB_ENDING || d->saves.first || job_is_in_use(job))
+        return false;
+    if (!job->unloaded) {
+        job_unload(job);
+        return false;
+    }
+    steps_free(&d->steps);
+    save_free(&d->saves);
+    client = job_free(job);
+    if (client)
+        session_send(client->session, &(struct message){.kind = MESSAGE_CLOSE});
+    return true;
+}
+
+/* What follows a job: the end that was asked for while it ran, or the request that came while it ended. */
+static void go_on(struct daemon *d)
+{
+    struct peer *client = d->waiting.client;
+
+    if (d->asked) {
+        settle_stop(d, d->asked);
+    } else if (client) {
+        d->waiting.client = NULL;
+        settle_open_job(d, client, &d->waiting.request, d->waiting.fds, d->waiting.n_fds);
+    }
+}
+
+/* To the last, somebody may keep it waiting. */
+static void end(struct daemon *d)
+{
+    if (!d->stopping || d->hub.peers || d->job.state != JOB_NONE || eps_updater_pending(d->hub.updater))
+        return;
+    close_handle((uv_handle_t *)&d->hub.wake);
+    close_handle((uv_handle_t *)&d->tick);
+}
+
+/* The first of what moves the job on; false: nothing does.
+ *   1. A posted event. A save's version was fixed as it was asked for, by what the relay had then: its reader is announced
+ *      before anything else reaches the relay.
+ *   2. A unit that is written. It is released before more is opened or folded: its next fold may be what a worker's slot,
+ *      and so the step, waits for.
+ *   3. The step ahead. Workers have begun it. The relay hears of it when the step before is covered, and before an update
+ *      of that step ends it: between two steps that were both asked for, the job does not rest.
+ *   4. What the optimizer thread has done. Only now, for it may end the job, and what stands above has happened before. */
+static bool take_next(struct daemon *d)
+{
+    struct relay_event released;
+    struct event event;
+    struct eps_job work;
+
+    if (hub_take(&d->hub, &event))
+        on_event(d, &event);
+    else if (save_take_released(&d->saves, &released))
+        steps_feed(&d->steps, &released);
+    else if (steps_begin_ahead(&d->steps))
+        return true;
+    else if (eps_updater_take(d->hub.updater, &work))
+        on_work(d, &work);
+    else
+        return false;
+    return true;
+}
+
+/* Nothing moves the job on until the loop has news. In this order:
+ *   5. Saves of an ending job. Its folds are all done, so no save gets another unit: those that lack one are given up.
+ *   6. The writer's next task. So late that it gets all units that there are; after 5, so that what was given up is
+ *      discarded, not written on.
+ *   7. The job's end, once neither a save nor a worker nor the optimizer thread uses its memory. After 6, which says
+ *      whether a save does. What follows may be a job that ends at once: then all of it once more. */
+static bool come_to_rest(struct daemon *d)
+{
+    if (d->job.state == JOB_ENDING && !eps_updater_pending(d->hub.updater))
+        save_on_job_over(&d->saves);
+    save_pump(&d->saves);
+    if (!end_job(d))
+        return false;
+    go_on(d);
+    return true;
+}
+
+/* The order of things. Each of the loop's callbacks ends here, so that what it has changed has come to rest before the next
+ * one is called, and before the loop sleeps. No part calls this, or a part above its own: it posts, or leaves something
+ * to be found. */
+void settle(struct daemon *d)
+{
+    do {
+        while (take_next(d))
+            ;
+    } while (come_to_rest(d));
+    end(d);
+}

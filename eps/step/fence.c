@@ -1,0 +1,36 @@
+#include "eps/step/fence.h"
+
+#include <math.h>
+#include <string.h>
+
+static const double clip_epsilon = 1e-6; /* added to the norm, as PyTorch's clip_grad_norm_ does */
+
+void fence_begin(struct fence *fence)
+{
+    memset(fence->n_given, 0, fence->n_units * sizeof *fence->n_given);
+    fence->norm = NAN;
+    fence->skipped = false;
+}
+
+double *fence_note_fold(struct fence *fence, uint32_t unit, uint32_t n_folds)
+{
+    return fence->n_units && ++fence->n_given[unit] == n_folds ? &fence->squares[unit] : NULL;
+}
+
+/* What the optimizer thread wrote is there, for its folds have been taken. */
+float fence_commit(struct fence *fence, double clip_norm)
+{
+    double sum = 0;
+
+    for (uint32_t u = 0; u < fence->n_units; u++)
+        sum += fence->squares[u];
+    fence->norm = sqrt(sum);
+    const double scale = clip_norm / (fence->norm + clip_epsilon);
+    return clip_norm > 0 && scale < 1 ? (float)scale : 1;
+}
+
+void fence_skip(struct fence *fence, uint64_t step)
+{
+    fence->skipped = true;
+    fence->n_past = step + 1;
+}

@@ -1,0 +1,512 @@
+/* A message becomes an event for the relay; what the relay says becomes messages, and folds and updates for the optimizer
+ * thread. */
+#include "eps/step/steps.h"
+
+#include "eps/job/evaluate.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+enum { MAX_PULLS = 16 }; /* of one worker at a time, not answered: it has fewer weight buffers than that */
+
+/* ---- tables ------------------------------------------------------------------------------------------------------- */
+
+int steps_init(struct steps *steps, struct error *err)
+{
+    struct job *job = steps->job;
+    const uint32_t n_units = job->model.n_units;
+
+    *steps = (struct steps){.job = job,
+                            .saves = steps->saves,
+                            .n_opened = job->step,
+                            .told_ahead = MESSAGE_NO_STEP,
+                            .loss = NAN,
+                            .fence.n_units = job_is_fenced(&job->request) ? n_units : 0,
+                            .fence.norm = NAN};
+    steps->slices = job_take_table(job, job->model.n_visits, sizeof *steps->slices);
+    steps->fence.squares = job_take_table(job, n_units, sizeof *steps->fence.squares);
+    steps->fence.n_given = job_take_table(job, n_units, sizeof *steps->fence.n_given);
+    if (!steps->slices || !steps->fence.squares || !steps->fence.n_given)
+        return error_set(err, -ENOMEM, "out of memory");
+    for (uint32_t v = 0; v < job->model.n_visits; v++)
+        steps->slices[v] = job->model.units[job->model.visits[v]].n_slices;
+    return 0;
+}
+
+void steps_free(struct steps *steps)
+{
+    free(steps->slices);
+    free(steps->fence.squares);
+    free(steps->fence.n_given);
+    *steps = (struct steps){.job = steps->job, .saves = steps->saves, .loss = NAN};
+}
+
+/* ---- actions ------------------------------------------------------------------------------------------------------ */
+
+static struct peer *find_worker(const struct job *job, uint32_t id)
+{
+    for (uint32_t i = 0; i < job->n_workers; i++)
+        if (job->workers[i]->id == id)
+            return job->workers[i];
+    return NULL;
+}
+
+static void send_share(struct steps *steps, struct peer *worker, const struct relay_action *a)
+{
+    struct message m = {.kind = MESSAGE_SHARE};
+
+    m.share.step = a->step;
+    m.share.buffer = steps->buffer;
+    m.share.n_valid = steps->n_valid;
+    m.share.n = a->n_parts;
+    progress_begin(&worker->progress, PHASE_FORWARD, a->parts[0].part, a->n_parts);
+    for (uint32_t i = 0; i < a->n_parts; i++) {
+        m.share.parts[i].part = a->parts[i].part;
+        m.share.parts[i].attempt = a->parts[i].attempt;
+    }
+    session_send(worker->session, &m);
+}
+
+static void submit(struct steps *steps, const struct relay_action *a)
+{
+    struct job *job = steps->job;
+
+    if (a->kind == RELAY_UPDATE && job_is_fenced(&job->request) && isnan(steps->fence.norm)) /* the step's first */
+        steps->hyper.grad_scale = fence_commit(&steps->fence, job->request.job.clip_norm);
+    struct eps_job work = {
+        .kind = a->kind == RELAY_FOLD ? EPS_JOB_FOLD : EPS_JOB_UPDATE,
+        .unit = a->unit,
+        .slice = a->slice,
+        .how = eps_store_fold_kind(&job->store, a->unit, job->request.job.n_parts,
+                                   job->request.job.optimizer == OPTIMIZER_ADAMW),
+        .hyper = steps->hyper,
+        .trace = job_trace(job, &job->optimizer_trace),
+        .step = relay_version(job->relay, a->unit),
+        .visit = a->visit,
+    };
+
+    if (a->kind == RELAY_FOLD) {
+        const struct peer *worker = find_worker(job, a->worker);
+        assert(worker); /* a job without one of its workers has ended */
+        work.contribution =
+            (struct eps_contribution){.g = (const char *)worker->inbox->base + a->slot * job->host.slot_bytes,
+                                      .type = job->request.job.grad,
+                                      .first = a->first,
+                                      .part = a->part};
+        const struct model_unit *unit = &job->model.units[a->unit];
+        work.squares =
+            fence_note_fold(&steps->fence, a->unit, unit->n_visits * unit->n_slices * job->request.job.n_parts);
+    }
+    eps_updater_submit(job->hub->updater, &work);
+}
+
+static void send_step(const struct steps *steps, enum message_kind kind, uint64_t step)
+{
+    const struct job *job = steps->job;
+    struct message m = {.kind = kind};
+
+    m.done.step = step;
+    m.done.loss = steps->loss;
+    m.done.host_bytes = job->hub->ledger.total.current;
+    m.done.grad_norm = steps->grad_norm;
+    m.done.skipped = steps->skipped;
+    for (uint32_t i = 0; i < job->n_workers; i++)
+        if (m.done.device_peak < job->workers[i]->ledger.total.peak)
+            m.done.device_peak = job->workers[i]->ledger.total.peak;
+    session_send(job->client->session, &m);
+}
+
+/* Nats per token; NAN where a part's is not finite, or not known. */
+static double find_loss(const struct steps *steps)
+{
+    double sum = 0;
+
+    for (uint32_t p = 0; p < steps->job->request.job.n_parts; p++)
+        sum += steps->part_loss[p];
+    return sum / (double)steps->n_valid;
+}
+
+static void on_covered(struct steps *steps, uint64_t step)
+{
+    struct steps_recent *recent = &steps->recent;
+
+    steps->covered = true;
+    steps->loss = find_loss(steps);
+    steps->grad_norm = steps->fence.norm;
+    steps->skipped = steps->fence.skipped;
+    recent->tokens += steps->n_valid;
+    recent->steps[recent->n++ % MESSAGE_RECENT_STEPS] =
+        (struct steps_covered){(float)steps->loss, uv_now(steps->job->hub->loop), recent->tokens};
+    send_step(steps, MESSAGE_COVERED, step);
+}
+
+static void on_done(struct steps *steps, uint64_t step)
+{
+    struct job *job = steps->job;
+
+    job->step = step + 1;
+    for (uint32_t i = 0; i < job->n_workers; i++)
+        job->workers[i]->not_finite = false;
+    send_step(steps, MESSAGE_DONE, step);
+    if (steps->n_opened == job->step)
+        job_enter(job, JOB_RESTING);
+}
+
+/* A fenced step leaves no trace; any other ends the job. */
+static void on_skipped(struct steps *steps, uint64_t step)
+{
+    if (!job_is_fenced(&steps->job->request)) {
+        job_end(steps->job, -EDOM,
+                "the loss of step %" PRIu64 " is not finite; nothing of that step was applied: try a lower --lr",
+                step + 1);
+        return;
+    }
+    log_line("step %" PRIu64 " skipped: its %s is not finite; weights and moments are as before it", step + 1,
+             isnan(find_loss(steps)) ? "loss" : "gradient");
+    fence_skip(&steps->fence, step);
+}
+
+static void send_slot(struct peer *worker, const struct relay_action *a)
+{
+    struct message m = {.kind = a->kind == RELAY_FREE ? MESSAGE_FREE : MESSAGE_GRANT};
+
+    if (m.kind == MESSAGE_FREE) {
+        m.free.slot = a->slot;
+        m.free.visit = a->visit;
+        m.free.part = a->part;
+        m.free.slice = a->slice;
+    } else {
+        m.grant.visit = a->visit;
+        m.grant.part = a->part;
+        m.grant.slice = a->slice;
+    }
+    session_send(worker->session, &m);
+}
+
+/* Ends the job, and the session of the worker at fault, so that it is not in the next one. A gradient that is not finite
+ * is mostly the fault of the run's rate; only a worker that has it in two jobs in a row is to blame. */
+static void blame(struct job *job, struct peer *worker, const struct relay_action *a)
+{
+    const bool not_finite = a->not_finite, at_fault = !not_finite || worker->not_finite;
+
+    assert(worker); /* a job without one of its workers has ended */
+    worker->not_finite = not_finite;
+    if (not_finite)
+        job_end(job, -EDOM,
+                "the gradient of step %" PRIu64 " is not finite, as worker %u (%s) has it: try a lower --lr",
+                job->step + 1, worker->id, worker->device);
+    else
+        job_end(job, -EIO, "worker %u (%s) was at fault in step %" PRIu64 ": %s", worker->id, worker->device,
+                job->step + 1, a->why);
+    if (at_fault)
+        peer_refuse(worker, not_finite ? "its gradient is not finite in two jobs in a row" : a->why);
+}
+
+/* Carries one action out. The job may have ended when this returns. */
+static void act(struct steps *steps, const struct relay_action *a)
+{
+    struct job *job = steps->job;
+    struct peer *worker = find_worker(job, a->worker);
+
+    switch (a->kind) {
+    case RELAY_SHARE:
+        if (a->step != steps->told_ahead)
+            send_share(steps, worker, a);
+        break;
+    case RELAY_ANSWER:
+        job_send_weights(job, worker, a->step, a->unit);
+        break;
+    case RELAY_FOLD:
+    case RELAY_UPDATE:
+        submit(steps, a);
+        break;
+    case RELAY_FREE:
+    case RELAY_GRANT:
+        send_slot(worker, a);
+        break;
+    case RELAY_COVERED:
+        on_covered(steps, a->step);
+        break;
+    case RELAY_DONE:
+        on_done(steps, a->step);
+        break;
+    case RELAY_REFUSE:
+        assert(!a->to_reader); /* none comes too early, twice, or as one of too many */
+        if (a->to_client)
+            job_end(job, -EPROTO, "step refused: %s", a->why);
+        else
+            blame(job, worker, a);
+        break;
+    case RELAY_SKIPPED:
+        on_skipped(steps, a->step);
+        break;
+    case RELAY_TORN:
+        job_end(job, -EDOM, "step %" PRIu64 " was begun and could not be finished; the weights in memory are void",
+                a->step + 1);
+        break;
+    case RELAY_CAPTURE:
+        save_on_capture(steps->saves, a);
+        break;
+    case RELAY_SAVED:   /* all units were released: known */
+    case RELAY_ABANDON: /* the job ends with the next action */
+        break;
+    }
+}
+
+/* The rest of the step is the optimizer's: workers may go on to the next one, if that is all they do meanwhile. With fenced
+ * commit nothing is updated before the end. */
+static void note_arrival(struct steps *steps)
+{
+    const struct job *job = steps->job;
+    struct message m = {.kind = MESSAGE_ARRIVED};
+
+    if (job->state != JOB_STEPPING || steps->covered || steps->arrived || job_is_fenced(&job->request) ||
+        !relay_has_all(job->relay))
+        return;
+    for (uint32_t i = 0; i < job->n_workers; i++)
+        if (job->workers[i]->backend->takes_turns)
+            return;
+    steps->arrived = true;
+    m.arrived.step = steps->n_opened - 1;
+    session_send(job->client->session, &m);
+}
+
+void steps_feed(struct steps *steps, const struct relay_event *event)
+{
+    struct job *job = steps->job;
+    const struct relay_action *actions;
+    int n = job_is_open(job) ? relay_feed(job->relay, event, &actions) : 0;
+
+    if (n < 0)
+        job_end(job, -ENOMEM, "out of memory");
+    for (int i = 0; i < n && job_is_open(job); i++)
+        act(steps, &actions[i]);
+    note_arrival(steps);
+}
+
+/* The job has ended, but what the optimizer thread still finishes may be the last that a checkpoint waits for. */
+static void feed_saves(struct steps *steps, const struct relay_event *event)
+{
+    const struct relay_action *actions;
+    int n = steps->saves->first ? relay_feed(steps->job->relay, event, &actions) : 0;
+
+    for (int i = 0; i < n; i++)
+        if (actions[i].kind == RELAY_CAPTURE)
+            save_on_capture(steps->saves, &actions[i]);
+}
+
+/* ---- opening ------------------------------------------------------------------------------------------------------ */
+
+static struct peer *owner_of(const struct job *job, uint32_t part)
+{
+    return job->workers[(uint64_t)part * job->n_workers / job->request.job.n_parts];
+}
+
+static void begin_step(struct steps *steps, const struct message *m)
+{
+    struct job *job = steps->job;
+    uint32_t owners[MESSAGE_MAX_PARTS];
+    const uint32_t n_parts = job->request.job.n_parts;
+    const struct relay_event event = {
+        .kind = RELAY_OPEN,
+        .step = m->open_step.step,
+        .visits = job->model.visits,
+        .n_slices = steps->slices,
+        .n_visits = job->model.n_visits,
+        .owners = owners,
+        .n_owners = n_parts,
+    };
+
+    for (uint32_t p = 0; p < n_parts; p++)
+        owners[p] = owner_of(job, p)->id;
+    steps->buffer = m->open_step.buffer;
+    steps->n_valid = m->open_step.n_valid;
+    steps->hyper = (struct eps_hyper){.lr = m->open_step.lr,
+                                      .beta1 = job->request.job.beta1,
+                                      .beta2 = job->request.job.beta2,
+                                      .epsilon = job->request.job.epsilon,
+                                      .weight_decay = job->request.job.weight_decay,
+                                      .grad_scale = 1};
+    for (uint32_t p = 0; p < n_parts; p++)
+        steps->part_loss[p] = NAN;
+    fence_begin(&steps->fence);
+    job_enter(job, JOB_STEPPING);
+    steps->covered = steps->arrived = false;
+    steps_feed(steps, &event);
+}
+
+/* The step before is not covered yet: its folds, and what the relay and the optimizer have of it, go on undisturbed, while
+ * workers begin this one. Their pulls wait for its weights; they have no loss to tell before they have had them all, and
+ * then the step before is done. */
+static void begin_ahead(struct steps *steps, const struct message *m)
+{
+    struct job *job = steps->job;
+
+    steps->ahead = *m;
+    steps->has_ahead = true;
+    steps->told_ahead = m->open_step.step;
+    for (uint32_t i = 0; i < job->n_workers; i++) {
+        struct message share = {.kind = MESSAGE_SHARE};
+        share.share.step = m->open_step.step;
+        share.share.buffer = m->open_step.buffer;
+        share.share.n_valid = m->open_step.n_valid;
+        for (uint32_t p = 0; p < job->request.job.n_parts; p++)
+            if (owner_of(job, p) == job->workers[i])
+                share.share.parts[share.share.n++].part = p;
+        progress_begin(&job->workers[i]->progress, PHASE_FORWARD, share.share.parts[0].part, share.share.n);
+        session_send(job->workers[i]->session, &share);
+    }
+}
+
+bool steps_begin_ahead(struct steps *steps)
+{
+    if (steps->job->state != JOB_STEPPING || !steps->covered || !steps->has_ahead)
+        return false;
+    steps->has_ahead = false;
+    begin_step(steps, &steps->ahead);
+    return true;
+}
+
+bool steps_may_open(const struct steps *steps)
+{
+    if (steps->job->state == JOB_RESTING)
+        return true;
+    return steps->job->state == JOB_STEPPING && (steps->covered || (steps->arrived && !steps->has_ahead));
+}
+
+void steps_open(struct steps *steps, const struct message *m)
+{
+    struct job *job = steps->job;
+
+    if (!job->request.job.train || m->open_step.step != steps->n_opened || m->open_step.buffer > 1 ||
+        m->open_step.n_valid < 1 || m->open_step.n_valid > (uint64_t)job->request.job.batch * job->request.job.seq ||
+        !(m->open_step.lr >= 0)) {
+        peer_refuse(job->client, "a step that cannot be");
+        return;
+    }
+    const bool is_first = steps->n_opened++ == job->request.job.step;
+    if (job->state == JOB_STEPPING && !steps->covered)
+        begin_ahead(steps, m);
+    else
+        begin_step(steps, m);
+    if (is_first)
+        save_on_first_step(steps->saves);
+}
+
+/* ---- workers ------------------------------------------------------------------------------------------------------ */
+
+/* For observers; what cannot be is refused by the relay. */
+static void note_contribution(const struct job *job, struct peer *worker, const struct message *m)
+{
+    const struct model *model = &job->model;
+    const uint32_t visit = m->contribution.visit, slice = m->contribution.slice;
+
+    if (visit >= model->n_visits || slice >= model->units[model->visits[visit]].n_slices)
+        return;
+    const uint64_t left = model->units[model->visits[visit]].n - (uint64_t)slice * MODEL_SLICE;
+    progress_contribution(&worker->progress, visit, m->contribution.part,
+                          (left < MODEL_SLICE ? left : MODEL_SLICE) * number_bytes(job->request.job.grad));
+}
+
+/* Whether the message belongs to a step that was skipped while the worker went on with it; then it is answered. */
+static bool is_of_skipped(struct steps *steps, struct peer *worker, const struct message *m)
+{
+    const uint64_t n_past = steps->fence.n_past;
+    struct message reply = {.kind = MESSAGE_FREE};
+
+    if (m->kind == MESSAGE_PULL && m->pull.version < n_past && m->pull.unit < steps->job->model.n_units) {
+        job_send_weights(steps->job, worker, m->pull.version, m->pull.unit);
+        return true;
+    }
+    if (m->kind == MESSAGE_CONTRIBUTION && m->contribution.step < n_past) {
+        reply.free.slot = m->contribution.slot;
+        reply.free.visit = m->contribution.visit;
+        reply.free.part = m->contribution.part;
+        reply.free.slice = m->contribution.slice;
+        session_send(worker->session, &reply);
+        return true;
+    }
+    return m->kind == MESSAGE_LOSS && m->loss.step < n_past;
+}
+
+void steps_on_worker(struct steps *steps, struct peer *worker, const struct message *m)
+{
+    struct job *job = steps->job;
+    struct relay_event event = {.worker = worker->id};
+
+    if (m->kind == MESSAGE_PULL && worker->n_pulls++ == MAX_PULLS) {
+        peer_refuse(worker, "more pulls than a worker can have buffers for");
+        return;
+    }
+    if (m->kind == MESSAGE_PULL && job->state == JOB_STEPPING && m->pull.version >= steps->n_opened) {
+        peer_refuse(worker, "a pull for a step that is not open"); /* it could wait for it for ever */
+        return;
+    }
+    if (is_of_skipped(steps, worker, m))
+        return;
+    if (job->state == JOB_EVALUATING || job->state == JOB_GENERATING) {
+        evaluate_on_worker(job, worker, m);
+        return;
+    }
+    if (job->state != JOB_STEPPING) {
+        peer_refuse(worker, "a message that does not fit the state of its job");
+        return;
+    }
+    if (m->kind == MESSAGE_PULL) {
+        event.kind = RELAY_PULL;
+        event.step = m->pull.version;
+        event.unit = m->pull.unit;
+    } else if (m->kind == MESSAGE_LOSS && m->loss.part < job->request.job.n_parts) {
+        event.kind = RELAY_LOSS;
+        event.step = m->loss.step;
+        event.part = m->loss.part;
+        event.attempt = m->loss.attempt;
+        event.ok = m->loss.finite && isfinite(m->loss.sum);
+        steps->part_loss[m->loss.part] = event.ok ? m->loss.sum : NAN;
+        progress_loss(&worker->progress, &job->model, m->loss.part);
+    } else if (m->kind == MESSAGE_CONTRIBUTION) {
+        event.kind = RELAY_CONTRIBUTION;
+        event.step = m->contribution.step;
+        event.visit = m->contribution.visit;
+        event.part = m->contribution.part;
+        event.slice = m->contribution.slice;
+        event.attempt = m->contribution.attempt;
+        event.slot = m->contribution.slot;
+        note_contribution(job, worker, m);
+    } else {
+        peer_refuse(worker, "a message that does not fit a step");
+        return;
+    }
+    steps_feed(steps, &event);
+}
+
+/* ---- the optimizer thread ----------------------------------------------------------------------------------------- */
+
+/* What no later step can mend. The relay never hears of this unit, so no reader captures it: nothing of it is saved. */
+static void end_not_finite(struct job *job, const struct eps_job *work)
+{
+    char unit[MODEL_NAME_BYTES];
+
+    job_end(job, -EDOM,
+            "step %" PRIu64 " made weights of %s that are not finite, and void: try a lower --lr, or --clip-norm",
+            work->step + 1, model_unit_name(unit, &job->model, work->unit));
+}
+
+/* A skipped step is done while folds of it are under way. */
+void steps_on_optimizer(struct steps *steps, const struct eps_job *work)
+{
+    const struct relay_event event = {.kind = work->kind == EPS_JOB_UPDATE ? RELAY_UPDATED : RELAY_FOLDED,
+                                      .unit = work->unit,
+                                      .slice = work->slice,
+                                      .ok = work->result == 0};
+
+    if (work->result == -ERANGE)
+        end_not_finite(steps->job, work);
+    else if (job_is_open(steps->job))
+        steps_feed(steps, &event);
+    else if (steps->job->state == JOB_ENDING)
+        feed_saves(steps, &event);
+}
