@@ -111,21 +111,54 @@ struct device_attention_cached {
     void *scratch; /* scratch_bytes() of n_tokens tokens in 1 row */
 };
 
-/* Normalisation of m rows of n values: y = (x - mean) / sqrt(variance + epsilon) * weight + bias. Ba, Kiros & Hinton,
- * arXiv:1607.06450. */
+enum device_norm_kind {
+    DEVICE_LAYER_NORM, /* (x - mean) / sqrt(variance + epsilon) * weight + bias. Ba, Kiros & Hinton, arXiv:1607.06450 */
+    DEVICE_RMS_NORM,   /* x / sqrt(mean square + epsilon) * weight + bias. Zhang & Sennrich, arXiv:1910.07467 */
+};
+
+/* Normalisation of rows of n values. */
 struct device_norm {
+    enum device_norm_kind kind;
     size_t m, n;
     float epsilon;          /* forward */
     const void *x;          /* (m, n), read by both directions */
     const void *weight;     /* (n), read by both */
-    const void *bias;       /* (n), forward */
+    const void *bias;       /* (n), forward; NULL: none */
     void *y;                /* (m, n), written forward */
-    float *statistics;      /* (m, 2), mean and 1/deviation: written forward, read backward */
+    float *statistics;      /* (m, 2), mean (RMS_NORM: 0) and 1/sqrt(...): written forward, read backward */
     const void *y_gradient; /* (m, n), backward */
     void *x_gradient;       /* (m, n), written backward, or added to; may be y_gradient if not accumulating */
     bool accumulate;        /* x_gradient += */
-    float *weight_gradient; /* (n), backward, += */
-    float *bias_gradient;   /* (n), backward, += */
+    float *weight_gradient; /* (n), backward, +=; NULL: nobody asks */
+    float *bias_gradient;   /* (n), backward, +=; NULL: nobody asks, or no bias */
+};
+
+/* Rotary positions. A head's first n_rotated columns are n_rotated/2 pairs (j, j + n_rotated/2), each turned in its plane:
+ * of the token at position p by the angle p * frequencies[j]. Su et al., arXiv:2104.09864, with the halves apart as
+ * Hugging Face has them. A rotation's gradient is the inverse rotation. */
+struct device_rope {
+    size_t n_rows, n_tokens, n_heads, head_width;
+    size_t n_rotated;          /* even, at most head_width and DEVICE_MAX_ROTATED; columns beyond stay as they are */
+    const double *frequencies; /* (n_rotated/2) of the host's, at least 0, in radians a position; borrowed until done */
+    uint64_t first;            /* position of each row's first token */
+    void *x;       /* (n_rows*n_tokens, n_heads*head_width), in place: queries, keys, both side by side, or gradients */
+    size_t stride; /* elements from a token's first head to the next token's */
+    bool inverse;
+};
+
+enum { DEVICE_MAX_ROTATED = 256 };
+
+/* y = act(gate) * up. Shazeer, arXiv:2002.05202. */
+struct device_glu {
+    size_t m, n;
+    enum model_activation activation;
+    const void *gate, *up;  /* (m, n) each, read by both directions; may be columns of one array */
+    size_t stride;          /* of both */
+    void *y;                /* (m, n), forward */
+    const void *y_gradient; /* (m, n), backward */
+    void *gate_gradient;    /* (m, n), backward; may be gate, */
+    void *up_gradient;      /* and this up */
+    size_t gradient_stride; /* of both */
 };
 
 /* y = x + dropout(h), or dropout(h) without x. Element of a row: token*n + column. A product with a mask is its own
@@ -233,6 +266,9 @@ struct device_ops {
 
     void (*norm)(struct device *dev, const struct device_norm *op);
     void (*norm_backward)(struct device *dev, const struct device_norm *op);
+    void (*rope)(struct device *dev, const struct device_rope *op);
+    void (*glu)(struct device *dev, const struct device_glu *op);
+    void (*glu_backward)(struct device *dev, const struct device_glu *op);
 
     /* Before the first step: chooses, compiles and loads whatever computes attention of op's shape, of its rows or fewer,
      * with its dropout, so that no step does; without qkv_gradient forward alone. way: what its scratch is for. Waits; what

@@ -14,8 +14,9 @@ enum { HUGE_PAGE = 2 << 20 };
 
 #define KERNELS(name, suffix, products)                                                                                \
     {                                                                                                                  \
-        name, &cpu_rows_##suffix, &cpu_norm_##suffix, &cpu_dropout_##suffix, &cpu_attention_##suffix,                  \
-            &cpu_attention_cached_##suffix, &cpu_tile_##products, &cpu_single_##products, &cpu_softmax_##suffix        \
+        name, &cpu_rows_##suffix, &cpu_norm_##suffix, &cpu_rope_##suffix, &cpu_glu_##suffix, &cpu_dropout_##suffix,    \
+            &cpu_attention_##suffix, &cpu_attention_cached_##suffix, &cpu_tile_##products, &cpu_single_##products,     \
+            &cpu_softmax_##suffix                                                                                      \
     }
 static const struct cpu_kernels kernels[NUMBER_TYPES][CPU_ISAS] = {
     [NUMBER_FP32] = {KERNELS("x86-64-v2", fp32_v2, fp32_v2), KERNELS("x86-64-v3", fp32_v3, fp32_v3),
@@ -255,6 +256,24 @@ static void norm_backward(struct device *dev, const struct device_norm *op)
     dev->kernels->norm->backward(dev, op);
 }
 
+static void rope(struct device *dev, const struct device_rope *op)
+{
+    device_count(dev->done);
+    dev->kernels->rope->rope(dev, op);
+}
+
+static void glu(struct device *dev, const struct device_glu *op)
+{
+    device_count(dev->done);
+    dev->kernels->glu->forward(dev, op);
+}
+
+static void glu_backward(struct device *dev, const struct device_glu *op)
+{
+    device_count(dev->done);
+    dev->kernels->glu->backward(dev, op);
+}
+
 static void prepare_attention(struct device *dev, const struct device_attention *op, enum plan_attention way,
                               char told[DEVICE_TOLD])
 {
@@ -363,6 +382,9 @@ const struct device_ops device_cpu = {
     .reduce_rows = reduce_rows,
     .norm = norm,
     .norm_backward = norm_backward,
+    .rope = rope,
+    .glu = glu,
+    .glu_backward = glu_backward,
     .prepare_attention = prepare_attention,
     .attention = attention,
     .attention_backward = attention_backward,

@@ -1,4 +1,4 @@
-/* device/cpu/math.h - exponential and GELU on vectors, without a library.
+/* device/cpu/math.h - exponential and activations on vectors, without a library.
  *
  * libm's vector forms appear only under -ffast-math, which would take NaN and infinity away from the checks that rely
  * on them. These are polynomials of our own: least relative error over the reduced interval, first coefficients pinned
@@ -112,6 +112,24 @@ VECTOR_INLINE vec math_gelu_gradient(vec x)
     return integral + x * density;
 }
 
+/* x * sigmoid(x). Elfwing, Uchibe & Doya, arXiv:1702.03118. */
+VECTOR_INLINE vec math_silu_exponential(vec x) /* exp(-x), kept finite */
+{
+    return math_exp2(vec_min(vec_all(120), x * -1.44269504f));
+}
+
+VECTOR_INLINE vec math_silu(vec x)
+{
+    return x / (1 + math_silu_exponential(x));
+}
+
+VECTOR_INLINE vec math_silu_gradient(vec x)
+{
+    vec e = math_silu_exponential(x), s = 1 / (1 + e);
+
+    return s + x * s * (e * s);
+}
+
 VECTOR_INLINE vec math_relu(vec x)
 {
     return vec_select(x < 0, (vec){0}, x); /* a NaN stays */
@@ -120,6 +138,37 @@ VECTOR_INLINE vec math_relu(vec x)
 VECTOR_INLINE vec math_relu_gradient(vec x)
 {
     return vec_select(x > 0, vec_all(1), (vec){0});
+}
+
+/* The activation is a constant wherever these are inlined. */
+VECTOR_INLINE vec math_activation(enum model_activation activation, vec x)
+{
+    switch (activation) {
+    case MODEL_GELU_NEW:
+        return math_gelu_new(x);
+    case MODEL_GELU:
+        return math_gelu(x);
+    case MODEL_RELU:
+        return math_relu(x);
+    case MODEL_SILU:
+        return math_silu(x);
+    }
+    return x;
+}
+
+VECTOR_INLINE vec math_activation_gradient(enum model_activation activation, vec x)
+{
+    switch (activation) {
+    case MODEL_GELU_NEW:
+        return math_gelu_new_gradient(x);
+    case MODEL_GELU:
+        return math_gelu_gradient(x);
+    case MODEL_RELU:
+        return math_relu_gradient(x);
+    case MODEL_SILU:
+        return math_silu_gradient(x);
+    }
+    return x;
 }
 
 #endif

@@ -1,4 +1,4 @@
-/* device/cpu/norm.kernel.c - layer normalisation, row by row. Ba, Kiros & Hinton, arXiv:1607.06450.
+/* device/cpu/norm.kernel.c - layer and root-mean-square normalisation, row by row.
  *
  * Means and variances are summed in double: a row is in the first-level cache, so this costs nothing next to memory. */
 #include "device/cpu/cpu.h"
@@ -10,6 +10,7 @@ struct row {
     const value *x, *weight;
     size_t n;
     float mean, inverse; /* of the deviation */
+    bool centred;        /* not about 0, whatever the mean */
 };
 
 enum { COLUMNS = 128 }; /* columns that one thread sums at once: the sums stay in the first-level cache */
@@ -52,19 +53,20 @@ static void forward(struct device *dev, const struct device_norm *op)
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->m > 1)
     for (size_t i = 0; i < op->m; i++) {
         const value *row = x + i * n;
-        const double mean = row_mean(row, n);
+        const double mean = op->kind == DEVICE_LAYER_NORM ? row_mean(row, n) : 0;
         const float inverse = (float)(1 / sqrt(row_variance(row, n, mean) + (double)op->epsilon)), shift = (float)mean;
 
         op->statistics[2 * i] = shift;
         op->statistics[2 * i + 1] = inverse;
         for (size_t j = 0; j < n; j += VECTOR) {
-            vec z = (value_load_n(row + j, n - j) - shift) * inverse;
-            value_store_n(y + i * n + j, z * value_load_n(weight + j, n - j) + value_load_n(bias + j, n - j), n - j);
+            vec z = (value_load_n(row + j, n - j) - shift) * inverse, scaled = z * value_load_n(weight + j, n - j);
+            value_store_n(y + i * n + j, bias ? scaled + value_load_n(bias + j, n - j) : scaled, n - j);
         }
     }
 }
 
-/* With z = (x - mean) * inverse and g = dy * weight: dx = inverse * (g - mean(g) - z * mean(g z)). */
+/* With z = (x - mean) * inverse and g = dy * weight: dx = inverse * (g - mean(g) - z * mean(g z)), without mean(g) where
+ * nothing was taken off. */
 static void row_backward(const struct row *row, value *dx, bool accumulate, const value *dy)
 {
     vec_double sum = {0}, product = {0};
@@ -77,7 +79,7 @@ static void row_backward(const struct row *row, value *dx, bool accumulate, cons
         sum += vec_widen(vec_low(g)) + vec_widen(vec_high(g));
         product += vec_widen(vec_low(gz)) + vec_widen(vec_high(gz));
     }
-    const float mean_g = (float)(vec_double_sum(sum) / (double)n),
+    const float mean_g = row->centred ? (float)(vec_double_sum(sum) / (double)n) : 0,
                 mean_gz = (float)(vec_double_sum(product) / (double)n);
 
     for (size_t j = 0; j < n; j += VECTOR) {
@@ -118,10 +120,10 @@ static void columns_backward(const struct device_norm *op, size_t first, size_t 
             add_double(weight + j, g * z);
         }
     }
-    for (size_t j = 0; j < width; j++) {
+    for (size_t j = 0; j < width && op->bias_gradient; j++)
         op->bias_gradient[first + j] = (float)((double)op->bias_gradient[first + j] + bias[j]);
+    for (size_t j = 0; j < width && op->weight_gradient; j++)
         op->weight_gradient[first + j] = (float)((double)op->weight_gradient[first + j] + weight[j]);
-    }
 }
 
 static void backward(struct device *dev, const struct device_norm *op)
@@ -132,11 +134,16 @@ static void backward(struct device *dev, const struct device_norm *op)
 
     /* First, since dx may be dy. */
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
-    for (size_t j = 0; j < n; j += COLUMNS)
+    for (size_t j = 0; j < (op->weight_gradient || op->bias_gradient ? n : 0); j += COLUMNS)
         columns_backward(op, j, n - j < COLUMNS ? n - j : COLUMNS);
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static)
     for (size_t i = 0; i < op->m; i++) {
-        const struct row row = {x + i * n, op->weight, n, op->statistics[2 * i], op->statistics[2 * i + 1]};
+        const struct row row = {.x = x + i * n,
+                                .weight = op->weight,
+                                .n = n,
+                                .mean = op->statistics[2 * i],
+                                .inverse = op->statistics[2 * i + 1],
+                                .centred = op->kind == DEVICE_LAYER_NORM};
         row_backward(&row, dx + i * n, op->accumulate, dy + i * n);
     }
 }

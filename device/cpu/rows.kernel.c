@@ -116,32 +116,6 @@ static void position_backward(struct device *dev, const struct device_position *
                      cpu_smaller(COLUMNS, n - j));
 }
 
-VECTOR_INLINE vec activate(enum model_activation activation, vec x)
-{
-    switch (activation) {
-    case MODEL_GELU_NEW:
-        return math_gelu_new(x);
-    case MODEL_GELU:
-        return math_gelu(x);
-    case MODEL_RELU:
-        return math_relu(x);
-    }
-    return x;
-}
-
-VECTOR_INLINE vec activate_gradient(enum model_activation activation, vec x)
-{
-    switch (activation) {
-    case MODEL_GELU_NEW:
-        return math_gelu_new_gradient(x);
-    case MODEL_GELU:
-        return math_gelu_gradient(x);
-    case MODEL_RELU:
-        return math_relu_gradient(x);
-    }
-    return x;
-}
-
 /* Inlined once per epilogue and activation, which are then constants. */
 VECTOR_INLINE vec follow(enum device_epilogue epilogue, enum model_activation activation, vec x, const value *bias,
                          value *pre, size_t j, size_t left)
@@ -154,9 +128,9 @@ VECTOR_INLINE vec follow(enum device_epilogue epilogue, enum model_activation ac
     case DEVICE_BIAS_ACTIVATION:
         x = value_as_stored(x + value_load_n(bias + j, left));
         value_store_n(pre + j, x, left);
-        return activate(activation, x);
+        return math_activation(activation, x);
     case DEVICE_ACTIVATION_GRADIENT:
-        return x * activate_gradient(activation, value_load_n(pre + j, left));
+        return x * math_activation_gradient(activation, value_load_n(pre + j, left));
     }
     return x;
 }
@@ -217,7 +191,7 @@ static void finish(const struct device_matmul *op, const struct cpu_tile *tile, 
         finish_rows(op, tile, sums, stride, DEVICE_BIAS, MODEL_RELU);
         return;
     }
-    assert(op->activation <= MODEL_RELU);
+    assert(op->activation <= MODEL_SILU);
     switch (op->activation) {
     case MODEL_GELU_NEW:
         finish_activation(op, tile, sums, stride, MODEL_GELU_NEW);
@@ -228,6 +202,9 @@ static void finish(const struct device_matmul *op, const struct cpu_tile *tile, 
     case MODEL_RELU:
         finish_activation(op, tile, sums, stride, MODEL_RELU);
         break;
+    case MODEL_SILU:
+        finish_activation(op, tile, sums, stride, MODEL_SILU);
+        break;
     }
 }
 
@@ -235,7 +212,7 @@ static void finish(const struct device_matmul *op, const struct cpu_tile *tile, 
 VECTOR_INLINE void activate_piece(enum model_activation activation, value *y, const value *x, size_t n)
 {
     for (size_t i = 0; i < n; i += VECTOR)
-        value_store_n(y + i, activate(activation, value_load_n(x + i, n - i)), n - i);
+        value_store_n(y + i, math_activation(activation, value_load_n(x + i, n - i)), n - i);
 }
 
 static void activate_values(struct device *dev, void *to, const void *from, size_t n, enum model_activation activation)
@@ -244,7 +221,7 @@ static void activate_values(struct device *dev, void *to, const void *from, size
     value *y = to;
     const value *x = from;
 
-    assert(activation <= MODEL_RELU);
+    assert(activation <= MODEL_SILU);
 #pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n > PIECE)
     for (size_t i = 0; i < n; i += PIECE)
         switch (activation) {
@@ -256,6 +233,9 @@ static void activate_values(struct device *dev, void *to, const void *from, size
             break;
         case MODEL_RELU:
             activate_piece(MODEL_RELU, y + i, x + i, cpu_smaller(PIECE, n - i));
+            break;
+        case MODEL_SILU:
+            activate_piece(MODEL_SILU, y + i, x + i, cpu_smaller(PIECE, n - i));
             break;
         }
 }

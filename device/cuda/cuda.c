@@ -176,6 +176,21 @@ static void norm_backward(struct device *dev, const struct device_norm *op)
     cuda_note(dev, cuda_norm_backward(&dev->queue, op));
 }
 
+static void rope(struct device *dev, const struct device_rope *op)
+{
+    cuda_note(dev, cuda_rope(&dev->queue, op));
+}
+
+static void glu(struct device *dev, const struct device_glu *op)
+{
+    cuda_note(dev, cuda_glu(&dev->queue, op));
+}
+
+static void glu_backward(struct device *dev, const struct device_glu *op)
+{
+    cuda_note(dev, cuda_glu_backward(&dev->queue, op));
+}
+
 static void attention(struct device *dev, const struct device_attention *op)
 {
     if (!cuda_dnn_attention(dev, op))
@@ -298,6 +313,9 @@ EXPORTED const struct device_ops device_cuda = {
     .reduce_rows = reduce_rows,
     .norm = norm,
     .norm_backward = norm_backward,
+    .rope = rope,
+    .glu = glu,
+    .glu_backward = glu_backward,
     .prepare_attention = cuda_dnn_prepare,
     .attention = attention,
     .attention_backward = attention_backward,

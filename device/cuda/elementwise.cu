@@ -1,4 +1,4 @@
-/* device/cuda/elementwise.cu - biases, activations and dropout: each element read once and written once. */
+/* device/cuda/elementwise.cu - biases, activations, gates and dropout: each element read once and written once. */
 #include "device/cuda/pack.cuh"
 
 /* f loads what it needs of one pack, and stores the pack's results; all loads of a thread come first. */
@@ -109,6 +109,12 @@ static __device__ inline float normal(float x, float *density)
     return x < 0 ? p : 1 - p;
 }
 
+/* x * sigmoid(x). Elfwing, Uchibe & Doya, arXiv:1702.03118. This is exp(-x), kept finite, as above. */
+static __device__ inline float silu_exponential(float x)
+{
+    return exp2f(fminf(120, x * -1.44269504f));
+}
+
 template <enum model_activation A> static __device__ inline float activation(float x)
 {
     float density;
@@ -117,6 +123,8 @@ template <enum model_activation A> static __device__ inline float activation(flo
         return __fdividef(x, 1 + gelu_new_exponential(x));
     if (A == MODEL_GELU)
         return x * normal(x, &density);
+    if (A == MODEL_SILU)
+        return __fdividef(x, 1 + silu_exponential(x));
     return x < 0 ? 0 : x; /* a NaN stays */
 }
 
@@ -131,6 +139,10 @@ template <enum model_activation A> static __device__ inline float activation_gra
         float density;
         const float integral = normal(x, &density);
         return integral + x * density;
+    }
+    if (A == MODEL_SILU) {
+        const float e = silu_exponential(x), s = __fdividef(1, 1 + e);
+        return s + x * s * (e * s);
     }
     return x > 0 ? 1 : 0;
 }
@@ -208,6 +220,8 @@ static cudaError_t activate(const struct cuda_queue *q, T *c, const T *pre, size
         return run_activation<T, activated<MODEL_GELU>::rows>(q, c, pre, stride, m, n);
     case MODEL_RELU:
         return run_activation<T, activated<MODEL_RELU>::rows>(q, c, pre, stride, m, n);
+    case MODEL_SILU:
+        return run_activation<T, activated<MODEL_SILU>::rows>(q, c, pre, stride, m, n);
     }
     return cudaErrorInvalidValue;
 }
@@ -223,6 +237,8 @@ static cudaError_t multiply_gradient(const struct cuda_queue *q, T *c, const T *
         return run_activation<T, activated<MODEL_GELU>::gradient_rows>(q, c, pre, stride, m, n);
     case MODEL_RELU:
         return run_activation<T, activated<MODEL_RELU>::gradient_rows>(q, c, pre, stride, m, n);
+    case MODEL_SILU:
+        return run_activation<T, activated<MODEL_SILU>::gradient_rows>(q, c, pre, stride, m, n);
     }
     return cudaErrorInvalidValue;
 }
@@ -239,6 +255,121 @@ cudaError_t cuda_activation_gradient(const struct cuda_queue *q, void *c, const 
 {
     return q->type == NUMBER_BF16 ? multiply_gradient(q, (bf16 *)c, (const bf16 *)pre, stride, m, n, activation)
                                   : multiply_gradient(q, (float *)c, (const float *)pre, stride, m, n, activation);
+}
+
+/* ---- gated: act(gate) * up, 3 values an element; its gradients, 5 ---- */
+
+template <enum model_activation A> struct gated {
+    template <typename T, int V> struct rows {
+        T *y;
+        const T *gate, *up;
+        size_t stride, n;
+
+        struct operands {
+            pack<T, V> gate, up;
+        };
+
+        __device__ operands load_at(size_t row, size_t column) const
+        {
+            const operands held = {load<V>(gate + row * stride + column), load<V>(up + row * stride + column)};
+            return held;
+        }
+
+        __device__ void store_at(operands &held, size_t row, size_t column) const
+        {
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                set(&held.gate.at[v], activation<A>(to_float(held.gate.at[v])) * to_float(held.up.at[v]));
+            store<V>(y + row * n + column, held.gate);
+        }
+    };
+
+    template <typename T, int V> struct gradient_rows {
+        T *gate_gradient, *up_gradient;
+        const T *dy, *gate, *up;
+        size_t stride, gradient_stride, n;
+
+        struct operands {
+            pack<T, V> dy, gate, up;
+        };
+
+        __device__ operands load_at(size_t row, size_t column) const
+        {
+            const operands held = {load<V>(dy + row * n + column), load<V>(gate + row * stride + column),
+                                   load<V>(up + row * stride + column)};
+            return held;
+        }
+
+        __device__ void store_at(operands &held, size_t row, size_t column) const
+        {
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                const float d = to_float(held.dy.at[v]), x = to_float(held.gate.at[v]), u = to_float(held.up.at[v]);
+                set(&held.gate.at[v], d * u * activation_gradient<A>(x));
+                set(&held.up.at[v], d * activation<A>(x));
+            }
+            store<V>(gate_gradient + row * gradient_stride + column, held.gate);
+            store<V>(up_gradient + row * gradient_stride + column, held.up);
+        }
+    };
+};
+
+template <typename T, enum model_activation A>
+static cudaError_t glu(const struct cuda_queue *q, const struct device_glu *op)
+{
+    typename gated<A>::template rows<T, whole<T>::V> packs = {(T *)op->y, (const T *)op->gate, (const T *)op->up,
+                                                              op->stride, op->n};
+    typename gated<A>::template rows<T, 1> elements = {packs.y, packs.gate, packs.up, op->stride, op->n};
+    const bool are_whole = is_whole(packs.y, op->n) && is_whole(packs.gate, op->stride) && is_whole(packs.up, op->n);
+
+    return run_either<T, gated<A>::template rows>(q, are_whole, packs, elements, op->m, op->n);
+}
+
+template <typename T, enum model_activation A>
+static cudaError_t glu_gradient(const struct cuda_queue *q, const struct device_glu *op)
+{
+    typename gated<A>::template gradient_rows<T, whole<T>::V> packs = {(T *)op->gate_gradient,    (T *)op->up_gradient,
+                                                                       (const T *)op->y_gradient, (const T *)op->gate,
+                                                                       (const T *)op->up,         op->stride,
+                                                                       op->gradient_stride,       op->n};
+    typename gated<A>::template gradient_rows<T, 1> elements = {
+        packs.gate_gradient, packs.up_gradient, packs.dy, packs.gate, packs.up, op->stride, op->gradient_stride, op->n};
+    const bool are_whole = is_whole(packs.dy, op->n) && is_whole(packs.gate, op->stride) && is_whole(packs.up, op->n) &&
+                           is_whole(packs.gate_gradient, op->gradient_stride) && is_whole(packs.up_gradient, op->n);
+
+    return run_either<T, gated<A>::template gradient_rows>(q, are_whole, packs, elements, op->m, op->n);
+}
+
+template <typename T, enum model_activation A>
+static cudaError_t glu_of(const struct cuda_queue *q, const struct device_glu *op, bool is_backward)
+{
+    return is_backward ? glu_gradient<T, A>(q, op) : glu<T, A>(q, op);
+}
+
+template <typename T>
+static cudaError_t glu_either(const struct cuda_queue *q, const struct device_glu *op, bool is_backward)
+{
+    switch (op->activation) {
+    case MODEL_GELU_NEW:
+        return glu_of<T, MODEL_GELU_NEW>(q, op, is_backward);
+    case MODEL_GELU:
+        return glu_of<T, MODEL_GELU>(q, op, is_backward);
+    case MODEL_RELU:
+        return glu_of<T, MODEL_RELU>(q, op, is_backward);
+    case MODEL_SILU:
+        return glu_of<T, MODEL_SILU>(q, op, is_backward);
+    }
+    return cudaErrorInvalidValue;
+}
+
+cudaError_t cuda_glu(const struct cuda_queue *q, const struct device_glu *op)
+{
+    return q->type == NUMBER_BF16 ? glu_either<bf16>(q, op, false) : glu_either<float>(q, op, false);
+}
+
+cudaError_t cuda_glu_backward(const struct cuda_queue *q, const struct device_glu *op)
+{
+    return q->type == NUMBER_BF16 ? glu_either<bf16>(q, op, true) : glu_either<float>(q, op, true);
 }
 
 /* ---- dropout: 2 or 3 values an element, and a quarter of a Philox block ---- */

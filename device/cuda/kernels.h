@@ -46,6 +46,13 @@ cudaError_t cuda_reduce_rows(const struct cuda_queue *q, float *sum, const void 
 cudaError_t cuda_norm(const struct cuda_queue *q, const struct device_norm *op);
 cudaError_t cuda_norm_backward(const struct cuda_queue *q, const struct device_norm *op);
 
+/* rope.cu */
+cudaError_t cuda_rope(const struct cuda_queue *q, const struct device_rope *op);
+
+/* elementwise.cu */
+cudaError_t cuda_glu(const struct cuda_queue *q, const struct device_glu *op);
+cudaError_t cuda_glu_backward(const struct cuda_queue *q, const struct device_glu *op);
+
 /* embed.cu. Tables must be readable by the device. */
 cudaError_t cuda_embed(const struct cuda_queue *q, const struct device_embed *op);
 cudaError_t cuda_embed_backward(const struct cuda_queue *q, const struct device_embed *op);

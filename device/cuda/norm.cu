@@ -1,4 +1,4 @@
-/* device/cuda/norm.cu - layer normalisation, row by row: 2 values an element. Ba, Kiros & Hinton, arXiv:1607.06450.
+/* device/cuda/norm.cu - layer and root-mean-square normalisation, row by row: 2 values an element.
  *
  * A block has a row at a time, in registers between its uses if HELD; rows too long for that are read again, from the
  * second-level cache as a rule. Weight and bias stay in the first-level cache. */
@@ -13,6 +13,7 @@ template <typename T> struct norm_arrays {
     const T *x, *weight, *bias;
     size_t m, n;
     float epsilon;
+    bool centred; /* not about 0, whatever the mean */
 };
 
 /* A thread's share of N rows side by side: their packs from `column` on, `step` apart. rows[i] NULL: there is none. */
@@ -59,17 +60,18 @@ template <typename T, int V, int K, int N, bool HELD> struct share {
 /* mean and 1/deviation. Differences from the mean are summed with their squares: they take back what its rounding left,
  * so that a mean far from 0 costs no digits. */
 template <typename T, int V, bool HELD>
-static __device__ inline void row_statistics(share<T, V, PACKS, 1, HELD> *row, struct block_sums *shared, float epsilon,
-                                             float *mean, float *inverse)
+static __device__ inline void row_statistics(share<T, V, PACKS, 1, HELD> *row, struct block_sums *shared,
+                                             const struct norm_arrays<T> &op, float *mean, float *inverse)
 {
     const float n = (float)row->n;
     float sum[1] = {0}, difference[2] = {0, 0};
 
-    row->each([&](const pack<T, V>(&x)[1], size_t, int) {
+    if (op.centred)
+        row->each([&](const pack<T, V>(&x)[1], size_t, int) {
 #pragma unroll
-        for (int v = 0; v < V; v++)
-            sum[0] += to_float(x[0].at[v]);
-    });
+            for (int v = 0; v < V; v++)
+                sum[0] += to_float(x[0].at[v]);
+        });
     block_sum(shared, 0, sum);
     const float near = sum[0] / n;
     row->each([&](const pack<T, V>(&x)[1], size_t, int) {
@@ -81,9 +83,9 @@ static __device__ inline void row_statistics(share<T, V, PACKS, 1, HELD> *row, s
         }
     });
     block_sum(shared, 1, difference);
-    const float off = difference[0] / n;
+    const float off = op.centred ? difference[0] / n : 0;
     *mean = near + off;
-    *inverse = 1 / sqrtf(fmaxf(difference[1] / n - off * off, 0) + epsilon);
+    *inverse = 1 / sqrtf(fmaxf(difference[1] / n - off * off, 0) + op.epsilon);
 }
 
 template <typename T, int V, bool HELD>
@@ -98,15 +100,17 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_rows(struct norm_arr
 
         row.rows[0] = op.x + i * op.n;
         row.read();
-        row_statistics(&row, &shared, op.epsilon, &mean, &inverse);
+        row_statistics(&row, &shared, op, &mean, &inverse);
         if (threadIdx.x == 0) {
             op.statistics[2 * i] = mean;
             op.statistics[2 * i + 1] = inverse;
         }
         row.each([&](const pack<T, V>(&x)[1], size_t column, int) {
-            const pack<T, V> weight = load<V>(op.weight + column), bias = load<V>(op.bias + column);
-            pack<T, V> y;
+            const pack<T, V> weight = load<V>(op.weight + column);
+            pack<T, V> bias = {}, y;
 
+            if (op.bias)
+                bias = load<V>(op.bias + column);
 #pragma unroll
             for (int v = 0; v < V; v++)
                 set(&y.at[v], (to_float(x[0].at[v]) - mean) * inverse * to_float(weight.at[v]) + to_float(bias.at[v]));
@@ -129,7 +133,7 @@ template <typename T> static cudaError_t norm(const struct cuda_queue *q, const 
 {
     const struct norm_arrays<T> arrays = {
         (T *)op->y, op->statistics, (const T *)op->x, (const T *)op->weight,
-            (const T *)op->bias, op->m, op->n, op->epsilon
+            (const T *)op->bias, op->m, op->n, op->epsilon, op->kind == DEVICE_LAYER_NORM
     };
     const bool are_whole = is_whole(arrays.y, op->n) && is_whole(arrays.x, op->n) && is_whole(arrays.weight, op->n) &&
                            is_whole(arrays.bias, op->n);
@@ -146,7 +150,8 @@ cudaError_t cuda_norm(const struct cuda_queue *q, const struct device_norm *op)
 
 /* ---- norm's gradients: 3 values an element, 4 if accumulating ----
  *
- * With z = (x - mean) * inverse and g = dy * weight: dx = inverse * (g - mean(g) - z * mean(g z)). A block has many rows,
+ * With z = (x - mean) * inverse and g = dy * weight: dx = inverse * (g - mean(g) - z * mean(g z)), without mean(g) where
+ * nothing was taken off. A block has many rows,
  * one after another, so that it sums their dy z and dy for the gradients of weight and bias as it goes: in registers if
  * HELD, else in its line of the scratch. Of bf16 that is HELD the next row is on its way while the block adds up this one:
  * a processor has no other block to do meanwhile. For two rows of fp32 there are not enough registers. */
@@ -159,6 +164,7 @@ template <typename T> struct gradient_arrays {
     const T *weight;
     size_t m, n;
     float *lines; /* (blocks, 2n): of weight, of bias */
+    bool centred;
 };
 
 enum { DY, X, DX, GRADIENT_ROWS };
@@ -228,7 +234,7 @@ static __global__ void __launch_bounds__(NORM_THREADS) norm_gradient_rows(struct
         if constexpr (AHEAD)
             begin_row(&next, op, i + gridDim.x);
         block_sum(&shared, turn++, sum);
-        const float mean_g = sum[0] / (float)op.n, mean_gz = sum[1] / (float)op.n;
+        const float mean_g = op.centred ? sum[0] / (float)op.n : 0, mean_gz = sum[1] / (float)op.n;
         row.each([&](const pack<T, V>(&at)[GRADIENT_ROWS], size_t column, int) {
             const pack<T, V> weight = load<V>(op.weight + column);
             pack<T, V> dx;
@@ -269,7 +275,7 @@ template <typename T> static cudaError_t norm_gradient(const struct cuda_queue *
 {
     const struct gradient_arrays<T> arrays = {
         (T *)op->x_gradient, op->accumulate, (const T *)op->y_gradient, (const T *)op->x, op->statistics,
-            (const T *)op->weight, op->m, op->n, (float *)q->scratch
+            (const T *)op->weight, op->m, op->n, (float *)q->scratch, op->kind == DEVICE_LAYER_NORM
     };
     const struct onto_sums to = {op->weight_gradient, op->bias_gradient, op->n};
     const bool are_whole = is_whole(arrays.dx, op->n) && is_whole(arrays.dy, op->n) && is_whole(arrays.x, op->n) &&

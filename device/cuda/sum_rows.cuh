@@ -51,7 +51,8 @@ template <> struct sum_of<double> {
     typedef double type;
 };
 
-/* Where sums go: to a line each block row, or onto the destination, whose columns from n on are `others`. */
+/* Where sums go: to a line each block row, or onto the destination, whose columns from n on are `others`; sums without a
+ * destination go nowhere. */
 struct to_lines {
     double *lines;
     size_t n;
@@ -68,8 +69,12 @@ struct onto_sums {
 
     __device__ void put(size_t column, double x) const
     {
-        float *sum = column < n ? sums + column : others + (column - n);
-        *sum = (float)((double)*sum + x);
+        float *const to = column < n ? sums : others;
+
+        if (to) {
+            float *sum = to + (column < n ? column : column - n);
+            *sum = (float)((double)*sum + x);
+        }
     }
 };
 

@@ -19,7 +19,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum model_activation { MODEL_GELU_NEW, MODEL_GELU, MODEL_RELU }; /* tanh form; erf form */
+enum model_activation { MODEL_GELU_NEW, MODEL_GELU, MODEL_RELU, MODEL_SILU }; /* GELU: tanh form; erf form */
 
 /* The numbers of config.json that the mathematics depends on. All limits below are checked by model_config_parse and by
  * the message decoder alike (model_config_check). */

@@ -20,7 +20,7 @@ enum {
     N_SHAPES = sizeof shapes / sizeof *shapes,
     N_SMALL = 7, /* what an activation follows does not depend on the shape */
     N_TRANSPOSITIONS = 4,
-    N_ACTIVATIONS = MODEL_RELU + 1,
+    N_ACTIVATIONS = MODEL_SILU + 1,
 };
 
 struct product {

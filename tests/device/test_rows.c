@@ -16,7 +16,7 @@ static const struct shape {
 enum {
     N_SHAPES = sizeof shapes / sizeof *shapes,
     N_CASES = N_SHAPES * NUMBER_TYPES,
-    N_ACTIVATIONS = MODEL_RELU + 1,
+    N_ACTIVATIONS = MODEL_SILU + 1,
     VOCABULARY = 13
 };
 

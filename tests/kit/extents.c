@@ -198,6 +198,30 @@ static void norm_backward(struct device *dev, const struct device_norm *op)
     backend_get()->ops->norm_backward(dev, op);
 }
 
+static void rope(struct device *dev, const struct device_rope *op)
+{
+    values(op->x, reach(op->n_rows * op->n_tokens, op->n_heads * op->head_width, op->stride));
+    backend_get()->ops->rope(dev, op);
+}
+
+static void glu(struct device *dev, const struct device_glu *op)
+{
+    values(op->gate, reach(op->m, op->n, op->stride));
+    values(op->up, reach(op->m, op->n, op->stride));
+    values(op->y, op->m * op->n);
+    backend_get()->ops->glu(dev, op);
+}
+
+static void glu_backward(struct device *dev, const struct device_glu *op)
+{
+    values(op->gate, reach(op->m, op->n, op->stride));
+    values(op->up, reach(op->m, op->n, op->stride));
+    values(op->y_gradient, op->m * op->n);
+    values(op->gate_gradient, reach(op->m, op->n, op->gradient_stride));
+    values(op->up_gradient, reach(op->m, op->n, op->gradient_stride));
+    backend_get()->ops->glu_backward(dev, op);
+}
+
 static void attention_places(const struct device_attention *op)
 {
     const size_t n = op->n_rows * op->n_tokens;
@@ -339,6 +363,9 @@ const struct device_ops device_extents = {
     .reduce_rows = reduce_rows,
     .norm = norm,
     .norm_backward = norm_backward,
+    .rope = rope,
+    .glu = glu,
+    .glu_backward = glu_backward,
     .prepare_attention = prepare_attention,
     .attention = attention,
     .attention_backward = attention_backward,

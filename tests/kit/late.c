@@ -15,6 +15,9 @@ enum call_kind {
     REDUCE_ROWS,
     NORM,
     NORM_BACKWARD,
+    ROPE,
+    GLU,
+    GLU_BACKWARD,
     ATTENTION,
     ATTENTION_BACKWARD,
     ATTENTION_CACHED,
@@ -38,6 +41,8 @@ struct call {
         struct device_attention attention;
         struct device_attention_cached cached;
         struct device_norm norm;
+        struct device_rope rope;
+        struct device_glu glu;
         struct device_dropout_add dropout_add;
         struct device_embed embed;
         struct device_position position;
@@ -121,6 +126,12 @@ static void compute(struct device *dev, const struct call *c)
         return ops->norm(dev, &c->norm);
     case NORM_BACKWARD:
         return ops->norm_backward(dev, &c->norm);
+    case ROPE:
+        return ops->rope(dev, &c->rope);
+    case GLU:
+        return ops->glu(dev, &c->glu);
+    case GLU_BACKWARD:
+        return ops->glu_backward(dev, &c->glu);
     case ATTENTION:
         return ops->attention(dev, &c->attention);
     case ATTENTION_BACKWARD:
@@ -339,6 +350,21 @@ static void norm_backward(struct device *dev, const struct device_norm *op)
     add(dev, DEVICE_COMPUTE, (struct call){.kind = NORM_BACKWARD, .norm = *op});
 }
 
+static void rope(struct device *dev, const struct device_rope *op)
+{
+    add(dev, DEVICE_COMPUTE, (struct call){.kind = ROPE, .rope = *op});
+}
+
+static void glu(struct device *dev, const struct device_glu *op)
+{
+    add(dev, DEVICE_COMPUTE, (struct call){.kind = GLU, .glu = *op});
+}
+
+static void glu_backward(struct device *dev, const struct device_glu *op)
+{
+    add(dev, DEVICE_COMPUTE, (struct call){.kind = GLU_BACKWARD, .glu = *op});
+}
+
 static void prepare_attention(struct device *dev, const struct device_attention *op, enum plan_attention way,
                               char told[DEVICE_TOLD])
 {
@@ -435,6 +461,9 @@ const struct device_ops device_late = {
     .reduce_rows = reduce_rows,
     .norm = norm,
     .norm_backward = norm_backward,
+    .rope = rope,
+    .glu = glu,
+    .glu_backward = glu_backward,
     .prepare_attention = prepare_attention,
     .attention = attention,
     .attention_backward = attention_backward,

@@ -14,6 +14,8 @@ double reference_activation(enum model_activation activation, double x)
         return 0.5 * x * erfc(-x / sqrt(2));
     case MODEL_RELU:
         return x > 0 ? x : 0;
+    case MODEL_SILU:
+        return x / (1 + exp(-x));
     }
     abort();
 }
@@ -30,6 +32,8 @@ double reference_activation_gradient(enum model_activation activation, double x)
         return 0.5 * erfc(-x / sqrt(2)) + x * exp(-x * x / 2) / sqrt(2 * pi);
     case MODEL_RELU:
         return x > 0;
+    case MODEL_SILU:
+        return 1 / (1 + exp(-x)) + x * exp(-x) / ((1 + exp(-x)) * (1 + exp(-x)));
     }
     abort();
 }

@@ -99,6 +99,8 @@ static double activate(enum model_activation activation, double x)
         return 0.5 * x * (1 + erf(x / sqrt(2)));
     case MODEL_RELU:
         return x > 0 ? x : 0;
+    case MODEL_SILU:
+        return x / (1 + exp(-x));
     }
     abort();
 }

@@ -46,7 +46,7 @@ static double dot(const double *a, const double *b, size_t n)
     return sum;
 }
 
-TEST_RANGE(activation_gradients_are_the_activations_slopes, MODEL_GELU_NEW, MODEL_RELU + 1)
+TEST_RANGE(activation_gradients_are_the_activations_slopes, MODEL_GELU_NEW, MODEL_SILU + 1)
 {
     for (double x = -6.0003; x < 6; x += 0.01) { /* relu's corner at 0 is not met */
         const enum model_activation activation = (enum model_activation)_i;

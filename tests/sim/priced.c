@@ -75,6 +75,27 @@ static void norm_backward(struct device *dev, const struct device_norm *op)
     end();
 }
 
+static void rope(struct device *dev, const struct device_rope *op)
+{
+    move(values(dev, 2.0 * (double)(op->n_rows * op->n_tokens) * (double)(op->n_heads * op->n_rotated)));
+    BACKEND->rope(dev, op);
+    end();
+}
+
+static void glu(struct device *dev, const struct device_glu *op)
+{
+    move(values(dev, 3.0 * (double)op->m * (double)op->n));
+    BACKEND->glu(dev, op);
+    end();
+}
+
+static void glu_backward(struct device *dev, const struct device_glu *op)
+{
+    move(values(dev, 5.0 * (double)op->m * (double)op->n));
+    BACKEND->glu_backward(dev, op);
+    end();
+}
+
 /* arrays: that are as large as q. */
 static void price_attention(const struct device *dev, const struct device_attention *op, double arrays, double times,
                             enum profile_attention direction)
@@ -201,6 +222,9 @@ __attribute__((constructor)) static void price(void)
     priced.reduce_rows = reduce_rows;
     priced.norm = norm;
     priced.norm_backward = norm_backward;
+    priced.rope = rope;
+    priced.glu = glu;
+    priced.glu_backward = glu_backward;
     priced.attention = attention;
     priced.attention_backward = attention_backward;
     priced.attention_cached = attention_cached;
