@@ -55,7 +55,7 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     job->choice = (struct eps_choice){.microbatch = m.job_opened.microbatch,
                                       .host_stash = m.job_opened.host_stash,
                                       .n_kept = m.job_opened.n_kept,
-                                      .n_blocks = m.job_opened.config.n_layers,
+                                      .n_blocks = model->config.n_layers,
                                       .n_weight_buffers = m.job_opened.n_weight_buffers,
                                       .n_resident = m.job_opened.n_resident,
                                       .whole_head = m.job_opened.whole_head};

@@ -7,8 +7,13 @@
 #include "proto/plan/host.h"
 
 #include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* Of ASSIGN, in the order in which they come; a stash and a trace may be missing. */
+enum { WEIGHTS_FD, INBOX_FD, DATA_FD, CONFIG_FD, STASH_FD, FEWEST_FDS = STASH_FD };
 
 struct compute {
     const struct compute_options *options;
@@ -89,13 +94,27 @@ static int check_plan(const struct compute *c, struct error *err)
     return 0;
 }
 
-static int claim(struct compute *c, struct error *err)
+/* The daemon's text, read by this process's own rules: copied first, then the copy is checked. */
+static int read_config(struct model_config *out, int fd, uint32_t n, struct error *err)
+{
+    char *text = malloc(n);
+    int rc = text ? 0 : error_set(err, -ENOMEM, "out of memory");
+
+    if (!rc && pread(fd, text, n, 0) != (ssize_t)n)
+        rc = error_set(err, -EPROTO, "config.json came without its %" PRIu32 " bytes", n);
+    if (!rc && (rc = model_config_parse(out, text, n, err)))
+        error_prefix(err, "config.json");
+    free(text);
+    return rc;
+}
+
+static int claim(struct compute *c, const struct model_config *config, struct error *err)
 {
     const struct message *m = &c->assign;
     const uint32_t part_rows = m->assign.batch / m->assign.n_parts;
     const struct device_claim *device = &c->options->device;
     const struct device_worker_options options = {
-        .config = m->assign.config,
+        .config = *config,
         .ops = device->ops,
         .index = device->index,
         .setting = {.backend = plan_backend_find(device->name),
@@ -136,9 +155,9 @@ static int claim(struct compute *c, struct error *err)
 }
 
 /* Of a job that generates, the client's ids and the logits for it. */
-static uint64_t data_bytes(const struct message *m)
+static uint64_t data_bytes(const struct message *m, const struct model *model)
 {
-    return m->assign.generate ? plan_generate_bytes(m->assign.seq, m->assign.config.vocabulary)
+    return m->assign.generate ? plan_generate_bytes(m->assign.seq, model->config.vocabulary)
                               : plan_data_bytes(m->assign.batch, m->assign.seq);
 }
 
@@ -149,24 +168,26 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
     const struct model *model = &c->worker.model;
     const size_t slot_bytes = model_slot_bytes(model, m->assign.grad);
     const enum segment_access data_access = m->assign.generate ? SEGMENT_READ_WRITE : SEGMENT_READ;
-    const unsigned n_segments = 3 + m->assign.host_stash;
     const struct {
         struct segment *segment;
+        int fd;
         uint64_t bytes;
         enum segment_access access;
     } segments[] = {
-        {&c->weights, model->segment_n * number_bytes(m->assign.precision), SEGMENT_READ},
-        {&c->inbox, m->assign.train ? (1 + m->assign.n_slots) * slot_bytes : 1, SEGMENT_READ_WRITE},
-        {&c->data, data_bytes(m), data_access},
-        {&c->stash, m->assign.host_stash_bytes, SEGMENT_READ_WRITE},
+        {&c->weights, mail->fds[WEIGHTS_FD], model->segment_n * number_bytes(m->assign.precision), SEGMENT_READ},
+        {&c->inbox, mail->fds[INBOX_FD], m->assign.train ? (1 + m->assign.n_slots) * slot_bytes : 1,
+         SEGMENT_READ_WRITE},
+        {&c->data, mail->fds[DATA_FD], data_bytes(m, model), data_access},
+        {&c->stash, mail->fds[STASH_FD], m->assign.host_stash_bytes, SEGMENT_READ_WRITE},
     };
     int rc = 0;
 
-    for (unsigned i = 0; i < n_segments; i++) {
+    for (unsigned i = 0; i < 3u + m->assign.host_stash; i++) {
         const int attached =
-            segment_attach(segments[i].segment, mail->fds[i], segments[i].bytes, segments[i].access, rc ? NULL : err);
+            segment_attach(segments[i].segment, segments[i].fd, segments[i].bytes, segments[i].access, rc ? NULL : err);
         rc = rc ? rc : attached;
     }
+    close(mail->fds[CONFIG_FD]); /* read before */
     c->worker.stash = c->stash.base;
     c->link = (struct link){.box = c->box,
                             .model = model,
@@ -177,7 +198,7 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
                             .n_slots = m->assign.n_slots,
                             .takes_turns = m->assign.takes_turns};
     if (m->assign.trace)
-        open_trace(c, mail->fds[n_segments]);
+        open_trace(c, mail->fds[mail->n_fds - 1]);
     return rc;
 }
 
@@ -214,16 +235,21 @@ static void choose_products(const struct compute *c)
 
 static void on_assign(struct compute *c, const struct mail *mail)
 {
+    const struct message *m = &mail->message;
+    const unsigned n_fds = (unsigned)FEWEST_FDS + m->assign.host_stash + m->assign.trace;
     struct message reply = {.kind = MESSAGE_ASSIGNED};
+    struct model_config config;
     struct error err = {""};
-    int rc;
+    int rc = 0;
 
     let_go(c);
-    c->assign = mail->message;
-    const unsigned n_fds = 3u + mail->message.assign.host_stash + mail->message.assign.trace;
-    rc = mail->n_fds == n_fds && mail->message.assign.n_slots <= LINK_MAX_SLOTS
-             ? claim(c, &err)
-             : error_set(&err, -EPROTO, "an assignment that cannot be");
+    c->assign = *m;
+    if (mail->n_fds != n_fds || m->assign.n_slots > LINK_MAX_SLOTS)
+        rc = error_set(&err, -EPROTO, "an assignment that cannot be");
+    if (!rc)
+        rc = read_config(&config, mail->fds[CONFIG_FD], m->assign.config_bytes, &err);
+    if (!rc)
+        rc = claim(c, &config, &err);
     if (!rc)
         rc = attach(c, mail, &err);
     else

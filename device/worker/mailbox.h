@@ -14,7 +14,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 
-enum { MAILBOX_ENTRIES = 128, MAILBOX_FDS = 5, MAILBOX_MAX_SLOTS = PLAN_HOST_MAX_SLOTS };
+enum { MAILBOX_ENTRIES = 128, MAILBOX_FDS = 6, MAILBOX_MAX_SLOTS = PLAN_HOST_MAX_SLOTS };
 
 struct mail {
     struct message message;

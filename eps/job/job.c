@@ -63,7 +63,7 @@ static int size_up(struct job *job, struct error *err)
 {
     struct model_config config;
     size_t n_jobs = 0;
-    int rc = model_config_parse(&config, job->config_text, job->config_bytes, err);
+    int rc = model_config_parse(&config, job->config.base, job->config_bytes, err);
 
     if (!rc)
         rc = model_init(&job->model, &config, err);
@@ -115,12 +115,12 @@ static void assign(struct job *job, struct peer *worker, const struct segment *i
 {
     struct message m = {.kind = MESSAGE_ASSIGN};
     const struct plan *plan = &worker->plan;
-    int fds[5] = {job->store.weights.fd, inbox->fd, job->data.fd};
-    unsigned n_fds = 3;
+    int fds[6] = {job->store.weights.fd, inbox->fd, job->data.fd, job->config.fd};
+    unsigned n_fds = 4;
 
     worker->inbox = inbox;
     worker->n_pulls = 0;
-    m.assign.config = job->model.config;
+    m.assign.config_bytes = (uint32_t)job->config_bytes;
     m.assign.seed = job->request.job.seed;
     m.assign.batch = job->request.job.batch;
     m.assign.seq = job->request.job.seq;
@@ -231,7 +231,6 @@ static void on_all_assigned(struct job *job)
         }
     }
     const struct plan_choice *choice = &job->workers[0]->plan.choice;
-    m.job_opened.config = job->model.config;
     m.job_opened.n_parameters = job->model.n_parameters;
     m.job_opened.n_workers = job->n_workers;
     m.job_opened.microbatch = job->microbatch;
@@ -376,7 +375,7 @@ struct peer *job_free(struct job *job)
     }
     ledger_sub(&job->hub->ledger, LEDGER_OTHER, job->table_bytes);
     free(job->side_text);
-    free(job->config_text);
+    segment_close(&job->config);
     job_enter(job, JOB_NONE);
     job_init(job);
     return client;

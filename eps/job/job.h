@@ -30,7 +30,7 @@ struct job {
     struct peer *client;    /* NULL once it has gone, or has been told that the job ended */
     bool closing;           /* the client asked for the end, and is told when memory is given back */
     struct message request; /* the JOB */
-    char *config_text;      /* as in the file */
+    struct segment config;  /* the text of config.json, ended by a 0: the workers get it too */
     size_t config_bytes;
     int output; /* directory, or -1 */
     int weight_files[SESSION_MAX_FDS];
@@ -40,7 +40,7 @@ struct job {
     char *side_text;                            /* NULL: none came */
     size_t side_bytes;
     unsigned said;        /* EPS_MEMORY_...: what the daemon's log says of the machine already (eps/store/memory.h) */
-    uint64_t table_bytes; /* of config_text and what job_take_table gave, as the ledger has them */
+    uint64_t table_bytes; /* of the config and what job_take_table gave, as the ledger has them */
     struct model model;
     struct eps_store store;
     struct segment data;

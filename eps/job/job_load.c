@@ -12,8 +12,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { CONFIG_MAX_BYTES = 1 << 20 };
-
 void job_close_fds(const int *fds, unsigned n)
 {
     for (unsigned i = 0; i < n; i++)
@@ -24,13 +22,13 @@ static int read_config(struct job *job, int fd, struct error *err)
 {
     struct stat st;
 
-    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size < 0 || st.st_size > CONFIG_MAX_BYTES)
+    if (fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size < 0 || st.st_size > MESSAGE_MAX_CONFIG_BYTES)
         return error_set(err, -EINVAL, "config.json is not a regular file of at most 1 MiB");
     job->config_bytes = (size_t)st.st_size;
-    job->config_text = malloc(job->config_bytes + 1);
-    if (!job->config_text)
-        return error_set(err, -ENOMEM, "out of memory");
-    if (pread(fd, job->config_text, job->config_bytes, 0) != (ssize_t)job->config_bytes)
+    const int rc = segment_create(&job->config, "eps-config", job->config_bytes + 1, SEGMENT_READ, err);
+    if (rc)
+        return rc;
+    if (pread(fd, job->config.base, job->config_bytes, 0) != (ssize_t)job->config_bytes)
         return error_set(err, -EIO, "config.json could not be read");
     return 0;
 }

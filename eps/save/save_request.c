@@ -68,7 +68,7 @@ static int add(struct save **out, struct saves *saves, bool checkpoint, struct e
     s->work.data = s;
     s->options = (struct eps_capture_options){.store = &job->store,
                                               .step = s->step,
-                                              .config = job->config_text,
+                                              .config = job->config.base,
                                               .config_bytes = job->config_bytes,
                                               .side = job->side_text,
                                               .side_bytes = job->side_bytes,

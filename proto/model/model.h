@@ -1,6 +1,6 @@
 /* proto/model/model.h - what is trained: tensors, the units they are relayed in, and the layers that visit them.
  *
- * Daemon, worker and client each build the same description from the same few numbers (struct model_config), so a
+ * Daemon, worker and client each build the same description from the same config.json (struct model_config), so a
  * unit is a 32-bit index on the wire, and nothing about shapes has to be agreed on twice.
  *
  * GPT-2 (Radford et al. 2019), tensors named and laid out as in Hugging Face's GPT2LMHeadModel. Bottom to top:
@@ -21,8 +21,8 @@
 
 enum model_activation { MODEL_GELU_NEW, MODEL_GELU, MODEL_RELU, MODEL_SILU }; /* GELU: tanh form; erf form */
 
-/* The numbers of config.json that the mathematics depends on. All limits below are checked by model_config_parse and by
- * the message decoder alike (model_config_check). */
+/* The numbers of config.json that the mathematics depends on. All limits below are checked by model_config_parse
+ * (model_config_check). */
 struct model_config {
     uint32_t n_layers, n_heads, width, inner_width, n_positions, vocabulary;
     enum model_activation activation;

@@ -12,27 +12,6 @@ static enum number_type number_field(struct wire *w, enum number_type value)
     return wire_choice(w, value, NUMBER_FP32, NUMBER_BF16);
 }
 
-static void config_fields(struct wire *w, struct model_config *c)
-{
-    wire_u32(w, &c->n_layers);
-    wire_u32(w, &c->n_heads);
-    wire_u32(w, &c->width);
-    wire_u32(w, &c->inner_width);
-    wire_u32(w, &c->n_positions);
-    wire_u32(w, &c->vocabulary);
-    c->activation = wire_choice(w, c->activation, MODEL_GELU_NEW, MODEL_RELU);
-    wire_flag(w, &c->tied);
-    wire_flag(w, &c->scale_attention);
-    wire_flag(w, &c->scale_by_layer);
-    wire_f32(w, &c->norm_epsilon);
-    wire_f32(w, &c->dropout_attention);
-    wire_f32(w, &c->dropout_embedding);
-    wire_f32(w, &c->dropout_residual);
-    wire_f32(w, &c->initializer_range);
-    if (!w->why && model_config_check(c, NULL) < 0)
-        wire_wrong(w, "a model past its limits");
-}
-
 static void ledger_fields(struct wire *w, struct ledger *ledger)
 {
     for (unsigned i = 0; i < LEDGER_CATEGORIES; i++) {
@@ -151,7 +130,6 @@ static void job(struct wire *w, struct message *m)
 
 static void job_opened(struct wire *w, struct message *m)
 {
-    config_fields(w, &m->job_opened.config);
     wire_u64(w, &m->job_opened.n_parameters);
     wire_u32(w, &m->job_opened.n_workers);
     wire_u32(w, &m->job_opened.microbatch);
@@ -166,7 +144,7 @@ static void job_opened(struct wire *w, struct message *m)
 
 static void assign(struct wire *w, struct message *m)
 {
-    config_fields(w, &m->assign.config);
+    wire_u32_in(w, &m->assign.config_bytes, 1, MESSAGE_MAX_CONFIG_BYTES);
     wire_u64(w, &m->assign.seed);
     wire_u32(w, &m->assign.batch);
     wire_u32(w, &m->assign.seq);

@@ -14,7 +14,7 @@
  *   job       C>D JOB door [config, output directory or -, side file or -, trace or -, weight files...,
  *                       moments or -]; a directory is taken from the daemon's own user alone: see output
  *             D>C JOB_OPENED door [data] or REFUSED
- *             D>W ASSIGN door [weights, inbox, data, stash or -, trace or -]
+ *             D>W ASSIGN door [weights, inbox, data, config, stash or -, trace or -]
  *             W>D ASSIGNED or REFUSED (does not fit: what would)
  *             C>D CLOSE; D>W RELEASE: memory is given back, the worker waits for the next job
  *   step      C>D OPEN_STEP; D>W SHARE; W>D PULL; D>W WEIGHTS; W>D LOSS; W>D CONTRIBUTION; D>W FREE, GRANT;
@@ -55,13 +55,14 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 5,
+    MESSAGE_VERSION = 6,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
     MESSAGE_PAGE_UNITS = 900, /* in one UNITS_REPLY */
     MESSAGE_RECENT_STEPS = 128,
     MESSAGE_MAX_WEIGHT_BUFFERS = 3,
+    MESSAGE_MAX_CONFIG_BYTES = 1 << 20, /* of config.json */
 };
 
 enum message_kind {
@@ -193,7 +194,6 @@ struct message {
             uint64_t host_mem;          /* bytes the job may take of the host; 0: what is free */
         } job;
         struct {
-            struct model_config config; /* as the daemon read it */
             uint64_t n_parameters;
             uint32_t n_workers;
             uint32_t microbatch;     /* rows, of all workers */
@@ -204,7 +204,7 @@ struct message {
             uint32_t n_kept, n_weight_buffers, n_resident;
         } job_opened;
         struct {
-            struct model_config config;
+            uint32_t config_bytes; /* of config.json, in a segment that comes: 1..MESSAGE_MAX_CONFIG_BYTES */
             uint64_t seed;
             uint32_t batch, seq, n_parts, microbatch;
             uint32_t max_parts; /* of this worker's share */

@@ -144,9 +144,12 @@ static void next_visit(struct puppet *p)
 static void take_assignment(struct puppet *p, const struct message *m, const int *fds)
 {
     struct message reply = {.kind = MESSAGE_ASSIGNED};
+    struct model_config config;
+    struct segment text;
     struct error err = {""};
 
-    if (model_init(&p->model, &m->assign.config, &err) ||
+    if (segment_attach(&text, fds[3], m->assign.config_bytes, SEGMENT_READ, &err) ||
+        model_config_parse(&config, text.base, m->assign.config_bytes, &err) || model_init(&p->model, &config, &err) ||
         segment_attach(&p->inbox, fds[1], 3 * model_slot_bytes(&p->model, NUMBER_FP32), SEGMENT_READ_WRITE, &err))
         _exit(1);
     for (uint32_t u = 0; u < p->model.n_units; u++)

@@ -117,12 +117,17 @@ struct direct {
     float logits[VOCABULARY];
 };
 
-static void open_direct(struct direct *t, const struct message *opened)
+static void open_direct(struct direct *t)
 {
     struct error err = {""};
+    struct model_config config;
+    char *text = processes_read(small());
+
+    ck_assert_msg(model_config_parse(&config, text, strlen(text), &err) == 0, "%s", err.text);
+    free(text);
     const struct inprocess_options how = {
-        .config = opened->job_opened.config, .batch = 1, .seq = SEQ, .n_parts = 1, .evaluate_only = true, .seed = SEED};
-    const struct device_worker_options options = {.config = opened->job_opened.config,
+        .config = config, .batch = 1, .seq = SEQ, .n_parts = 1, .evaluate_only = true, .seed = SEED};
+    const struct device_worker_options options = {.config = config,
                                                   .ops = &device_cpu,
                                                   .setting = {.backend = &plan_cpu,
                                                               .purpose = PLAN_GENERATE,
@@ -159,7 +164,7 @@ TEST(processes_give_the_logits_of_one_process)
     ck_assert_uint_eq(c.opened.job_opened.data_bytes, plan_generate_bytes(SEQ, VOCABULARY));
     ck_assert_uint_eq(c.opened.job_opened.resident_bytes, /* all but the positions, which are looked up on the host */
                       4 * (c.opened.job_opened.n_parameters - (SEQ + 10) * 64));
-    open_direct(&t, &c.opened);
+    open_direct(&t);
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; first += lengths[i++]) {
         const struct device_run run = {.ids = c.data.base, .first = first, .n = lengths[i], .logits = t.logits};
         ck_assert_msg(generate(&c, first, lengths[i]) == 0, "%s", c.err.text);

@@ -9,24 +9,6 @@
 
 SUITE_LABELS(long)
 
-static struct model_config small_config(void)
-{
-    return (struct model_config){.n_layers = 6,
-                                 .n_heads = 6,
-                                 .width = 384,
-                                 .inner_width = 1536,
-                                 .n_positions = 256,
-                                 .vocabulary = 50257,
-                                 .activation = MODEL_GELU,
-                                 .tied = true,
-                                 .scale_attention = true,
-                                 .norm_epsilon = 1e-5f,
-                                 .dropout_attention = 0.1f,
-                                 .dropout_embedding = 0.2f,
-                                 .dropout_residual = 0.3f,
-                                 .initializer_range = 0.02f};
-}
-
 static struct ledger some_ledger(void)
 {
     struct ledger ledger = {0};
@@ -106,7 +88,6 @@ static struct message sample(enum message_kind kind)
         strcpy(m.job.out, "/home/jürgen/runs/a");
         break;
     case MESSAGE_JOB_OPENED:
-        m.job_opened.config = small_config();
         m.job_opened.n_parameters = 123456789012;
         m.job_opened.n_workers = 2;
         m.job_opened.microbatch = 8;
@@ -118,7 +99,7 @@ static struct message sample(enum message_kind kind)
         m.job_opened.n_resident = 5;
         break;
     case MESSAGE_ASSIGN:
-        m.assign.config = small_config();
+        m.assign.config_bytes = 0x100;
         m.assign.seed = 42;
         m.assign.batch = 64;
         m.assign.seq = 255;
@@ -366,7 +347,7 @@ TEST_RANGE(every_kind_comes_back_as_it_was_sent, MESSAGE_HELLO, MESSAGE_KINDS)
 /* Drawn by hand from the layout in message.h. */
 TEST(the_bytes_of_a_free_are_these)
 {
-    static const uint8_t drawn[] = {0x51, 0xE9, 5, MESSAGE_FREE,
+    static const uint8_t drawn[] = {0x51, 0xE9, 6, MESSAGE_FREE,
                                     16,   0,    0, 0,
                                     9,    0,    0, 0,
                                     0,    0,    0, 0x80, /* header */
@@ -483,12 +464,13 @@ static const struct {
     {MESSAGE_JOB, 93, 0xBF, "a number below zero"},         /* -1.5 as a norm */
     {MESSAGE_JOB, 93, 0x7F, "a number that is not finite"}, /* NaN as a norm */
     {MESSAGE_JOB, 101, 0xBF, "a number below zero"},
-    {MESSAGE_ASSIGN, 88, 2, "an enumeration out of range"},
-    {MESSAGE_ASSIGN, 89, 2, "an enumeration out of range"},
-    {MESSAGE_ASSIGN, 90, 0, "a stash without its bytes, or bytes without it"},
-    {MESSAGE_ASSIGN, 96, 0, "a count or an index out of range"}, /* no weight buffers */
-    {MESSAGE_ASSIGN, 96, 4, "a count or an index out of range"},
-    {MESSAGE_JOB_OPENED, 0, 0, "a model past its limits"}, /* no layers */
+    {MESSAGE_ASSIGN, 44, 2, "an enumeration out of range"},
+    {MESSAGE_ASSIGN, 45, 2, "an enumeration out of range"},
+    {MESSAGE_ASSIGN, 46, 0, "a stash without its bytes, or bytes without it"},
+    {MESSAGE_ASSIGN, 52, 0, "a count or an index out of range"}, /* no weight buffers */
+    {MESSAGE_ASSIGN, 52, 4, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 1, 0, "a count or an index out of range"},  /* a config of no bytes */
+    {MESSAGE_ASSIGN, 2, 17, "a count or an index out of range"}, /* and of more than a MiB */
     {MESSAGE_SHARE, 8, 2, "a count or an index out of range"},
     {MESSAGE_SHARE, 20, 65, "a count or an index out of range"},
     {MESSAGE_SHARE, 20, 63, "longer than its kind"},
