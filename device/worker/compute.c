@@ -382,6 +382,46 @@ static void start_team(unsigned n)
     __asm__ volatile(""); /* else the compiler sees that there is nothing to do */
 }
 
+/* What does not fit the job, or there is none for, is passed over. */
+static void on_mail(struct compute *c, const struct mail *mail)
+{
+    const struct message *m = &mail->message, *job = &c->assign;
+
+    switch (mail_kind(m)) {
+    case MAIL_ASSIGN:
+        on_assign(c, mail);
+        break;
+    case MAIL_SHARE:
+        if (job->kind && job->assign.train)
+            on_share(c, m);
+        break;
+    case MAIL_EVALUATE:
+        if (job->kind && !job->assign.generate &&
+            (uint64_t)m->evaluate.first_row + m->evaluate.n_rows <= job->assign.batch)
+            on_evaluate(c, m);
+        break;
+    case MAIL_GENERATE:
+        if (job->kind && job->assign.generate)
+            on_generate(c, m);
+        break;
+    case MAIL_RELEASE:
+        c->link.cancelled = true;
+        break;
+    case MAIL_FREE: /* of the step before, between two steps */
+        if (job->kind && m->free.slot <= c->link.n_slots)
+            c->link.slot_used[m->free.slot] = false;
+        break;
+    case MAIL_WEIGHTS: /* of a step that is over */
+    case MAIL_GRANT:
+    case MAIL_NONE:
+        break;
+    }
+    if (c->link.cancelled) {
+        c->link = (struct link){.box = c->box};
+        on_release(c);
+    }
+}
+
 void *compute_run(void *arg)
 {
     struct compute c = {.options = arg};
@@ -393,25 +433,9 @@ void *compute_run(void *arg)
         if (c.link.has_next) {
             c.link.has_next = false;
             mail = c.link.next;
-        } else
+        } else {
             mailbox_wait(c.box, &mail);
-        const struct message *m = &mail.message;
-        if (m->kind == MESSAGE_ASSIGN)
-            on_assign(&c, &mail);
-        else if (m->kind == MESSAGE_SHARE && c.assign.kind && c.assign.assign.train)
-            on_share(&c, m);
-        else if (m->kind == MESSAGE_GENERATE && c.assign.kind && c.assign.assign.generate)
-            on_generate(&c, m);
-        else if (m->kind == MESSAGE_EVALUATE && c.assign.kind && !c.assign.assign.generate &&
-                 (uint64_t)m->evaluate.first_row + m->evaluate.n_rows <= c.assign.assign.batch)
-            on_evaluate(&c, m);
-        else if (m->kind == MESSAGE_RELEASE)
-            c.link.cancelled = true;
-        else if (m->kind == MESSAGE_FREE && c.assign.kind && m->free.slot <= c.link.n_slots)
-            c.link.slot_used[m->free.slot] = false; /* of the step before, between two steps */
-        if (c.link.cancelled) {
-            c.link = (struct link){.box = c.box};
-            on_release(&c);
         }
+        on_mail(&c, &mail);
     }
 }

@@ -25,21 +25,33 @@ static void take_in(struct link *link, const struct mail *mail)
 {
     const struct message *m = &mail->message;
 
-    if (m->kind == MESSAGE_WEIGHTS)
+    switch (mail_kind(m)) {
+    case MAIL_WEIGHTS:
         on_weights(link, m);
-    else if (m->kind == MESSAGE_FREE && m->free.slot <= link->n_slots)
-        link->slot_used[m->free.slot] = false;
-    else if (m->kind == MESSAGE_GRANT) {
+        break;
+    case MAIL_FREE:
+        if (m->free.slot <= link->n_slots)
+            link->slot_used[m->free.slot] = false;
+        break;
+    case MAIL_GRANT:
         link->granted = true;
         link->granted_visit = m->grant.visit;
         link->granted_part = m->grant.part;
         link->granted_slice = m->grant.slice;
-    } else if (m->kind == MESSAGE_RELEASE)
+        break;
+    case MAIL_RELEASE:
         link->cancelled = true;
-    else { /* the next step's share, while this step's last slices are being folded; of several the newest, as those
-            * before it are of steps that were skipped meanwhile */
+        break;
+    case MAIL_SHARE: /* the next step's, while this step's last slices are being folded; of several the newest, as those
+                      * before it are of steps that were skipped meanwhile */
+    case MAIL_EVALUATE:
+    case MAIL_GENERATE:
+    case MAIL_ASSIGN:
         link->has_next = true;
         link->next = *mail;
+        break;
+    case MAIL_NONE:
+        break;
     }
 }
 

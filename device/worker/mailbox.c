@@ -3,6 +3,71 @@
 #include <assert.h>
 #include <string.h>
 
+enum mail_kind mail_kind(const struct message *m)
+{
+    switch (m->kind) {
+    case MESSAGE_ASSIGN:
+        return MAIL_ASSIGN;
+    case MESSAGE_RELEASE:
+        return MAIL_RELEASE;
+    case MESSAGE_SHARE:
+        return MAIL_SHARE;
+    case MESSAGE_EVALUATE:
+        return MAIL_EVALUATE;
+    case MESSAGE_GENERATE:
+        return MAIL_GENERATE;
+    case MESSAGE_WEIGHTS:
+        return MAIL_WEIGHTS;
+    case MESSAGE_FREE:
+        return MAIL_FREE;
+    case MESSAGE_GRANT:
+        return MAIL_GRANT;
+    case MESSAGE_HELLO:
+    case MESSAGE_WELCOME:
+    case MESSAGE_GREETING:
+    case MESSAGE_PING:
+    case MESSAGE_PONG:
+    case MESSAGE_JOB:
+    case MESSAGE_JOB_OPENED:
+    case MESSAGE_ASSIGNED:
+    case MESSAGE_CLOSE:
+    case MESSAGE_OPEN_STEP:
+    case MESSAGE_PULL:
+    case MESSAGE_LOSS:
+    case MESSAGE_CONTRIBUTION:
+    case MESSAGE_ARRIVED:
+    case MESSAGE_COVERED:
+    case MESSAGE_DONE:
+    case MESSAGE_EVALUATED:
+    case MESSAGE_GENERATED:
+    case MESSAGE_SAVE:
+    case MESSAGE_SAVED:
+    case MESSAGE_SAVE_FAILED:
+    case MESSAGE_SNAPSHOT:
+    case MESSAGE_OUTPUT:
+    case MESSAGE_OUTPUT_DONE:
+    case MESSAGE_STATUS:
+    case MESSAGE_STATUS_REPLY:
+    case MESSAGE_MEMORY:
+    case MESSAGE_MEMORY_REPLY:
+    case MESSAGE_LEDGER:
+    case MESSAGE_UNITS:
+    case MESSAGE_UNITS_REPLY:
+    case MESSAGE_WORKERS:
+    case MESSAGE_WORKERS_REPLY:
+    case MESSAGE_RECENT:
+    case MESSAGE_RECENT_REPLY:
+    case MESSAGE_STOP:
+    case MESSAGE_REFUSED:
+    case MESSAGE_FAILED:
+    case MESSAGE_DISMISSED:
+    case MESSAGE_BYE:
+    case MESSAGE_KINDS:
+        break;
+    }
+    return MAIL_NONE;
+}
+
 void mailbox_init(struct mailbox *box, void (*on_out)(void *context), void *context)
 {
     memset(box, 0, sizeof *box);

@@ -16,6 +16,20 @@
 
 enum { MAILBOX_ENTRIES = 128, MAILBOX_FDS = 6, MAILBOX_MAX_SLOTS = PLAN_HOST_MAX_SLOTS };
 
+/* What a daemon says to a worker. */
+enum mail_kind {
+    MAIL_ASSIGN,   /* a job begins */
+    MAIL_RELEASE,  /* it is over */
+    MAIL_SHARE,    /* of a step; this, and the next two, are work */
+    MAIL_EVALUATE, /* of an evaluation */
+    MAIL_GENERATE,
+    MAIL_WEIGHTS, /* a pull is answered */
+    MAIL_FREE,    /* a slot is */
+    MAIL_GRANT,   /* the reserved slot is */
+    MAIL_NONE,    /* nothing that a worker is told: passed over */
+};
+enum mail_kind mail_kind(const struct message *m);
+
 struct mail {
     struct message message;
     int fds[MAILBOX_FDS]; /* of ASSIGN: the taker's to close */

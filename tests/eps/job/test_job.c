@@ -1,0 +1,41 @@
+/* What a job may become from what it is: all else is a mistake of the daemon's own. */
+#include "eps/job/job.h"
+
+#include "tests/kit/test.h"
+
+#include <fcntl.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+/* Row: from; column: to. As a job's life is told in job.h: none, loading, assigning, resting, stepping, evaluating,
+ * generating, ending. A step may be opened while the last is not done. */
+static const char *const legal[] = {
+    ".L......", "..A....E", "...R...E", "....SVGE", "...RS..E", "...R...E", "...R...E", "N.......",
+};
+
+static bool may_enter(enum job_state from, enum job_state to)
+{
+    const pid_t child = fork();
+    int status;
+
+    if (child == 0) {
+        struct job job = {.state = from};
+        signal(SIGABRT, SIG_DFL);
+        dup2(open("/dev/null", O_WRONLY), STDERR_FILENO);
+        job_enter(&job, to);
+        _exit(job.state == to ? 0 : 2);
+    }
+    ck_assert_int_eq(waitpid(child, &status, 0), child);
+    if (WIFEXITED(status))
+        ck_assert_int_eq(WEXITSTATUS(status), 0);
+    else
+        ck_assert_int_eq(WTERMSIG(status), SIGABRT);
+    return WIFEXITED(status);
+}
+
+TEST_EACH(a_state_is_entered_from_those_before_it_alone, JOB_STATES)
+{
+    for (int to = 0; to < JOB_STATES; to++)
+        ck_assert_msg(may_enter((enum job_state)_i, (enum job_state)to) == (legal[_i][to] != '.'), "%d to %d", _i, to);
+}
