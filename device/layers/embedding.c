@@ -1,4 +1,4 @@
-/* x[r][t] = dropout(wte[id] + wpe[t]). The table of tokens, and that of positions if it is long, come in several units:
+/* x[r][t] = dropout(tokens[id] + positions[t]). The table of tokens, and that of positions if it is long, come in several units:
  * each token finds its row in exactly one of them, so the first write of a row is plain and nothing need be zeroed. */
 #include "device/layers/layers.h"
 
@@ -12,7 +12,7 @@ static struct table table_of(const struct layer_pass *pass)
 {
     const struct model_piece *piece = &pass->model->pieces[pass->unit->first_piece];
 
-    return (struct table){.is_position = &pass->model->tensors[piece->tensor] == model_find(pass->model, "wpe.weight"),
+    return (struct table){.is_position = piece->tensor == pass->model->positions,
                           .first = piece->first_row,
                           .n = piece->n_rows};
 }

@@ -2,7 +2,7 @@
 
 const struct layer_ops *const layer_table[] = {
     [MODEL_EMBEDDING] = &layer_embedding,
-    [MODEL_BLOCK] = &layer_block,
-    [MODEL_NORM] = &layer_norm,
+    [MODEL_BLOCK] = &layer_program,
+    [MODEL_NORM] = &layer_program,
     [MODEL_HEAD] = &layer_head,
 };

@@ -47,8 +47,8 @@ struct layer_pass {
     float *running;               /* (tokens, 3) */
     double *losses;               /* (tokens) */
     void *workspace;              /* plan_workspace(), of any content */
-    /* Where a block that keeps its internals has them (plan_block): written forward, read backward; NULL: backward
-     * computes them again. */
+    /* Where a layer that keeps what backward reads has it (plan_kept_bytes): written forward, read backward; NULL:
+     * backward computes it again. */
     void *kept;
     /* (the head's units, bottom first): forward over all of them does backward's work too; NULL otherwise. */
     const struct layer_chunk *chunks;
@@ -63,7 +63,7 @@ struct layer_pass {
     void *cache;          /* of this block; NULL otherwise */
     float *logits;        /* (vocabulary): what the head writes instead of losses, for n_tokens 1; NULL otherwise */
     const struct plan_setting *setting;
-    const struct plan *plan; /* the head's; setting is its setting */
+    const struct plan *plan; /* setting is its setting */
 };
 
 struct layer_ops {
@@ -72,11 +72,11 @@ struct layer_ops {
 };
 
 /* Before any pass of a model with blocks: device_ops.prepare_attention for passes like this one, of as many rows or fewer.
- * Of pass: ops, dev, model, setting, workspace, kept, n_rows, n_tokens and dropout. Writes into workspace and kept. */
+ * Of pass: ops, dev, model, setting, plan, workspace, kept, n_rows, n_tokens and dropout. Writes into workspace and kept. */
 void layer_prepare_attention(const struct layer_pass *pass, bool trains, char told[DEVICE_TOLD]);
 
 /* By enum model_layer_kind; every member set. */
-extern const struct layer_ops layer_embedding, layer_block, layer_norm, layer_head;
+extern const struct layer_ops layer_embedding, layer_program, layer_head;
 extern const struct layer_ops *const layer_table[];
 
 /* Tokens of the microbatch. */

@@ -1,7 +1,9 @@
 #include "proto/model/model.h"
 
+#include "proto/model/family.h"
+
+#include <assert.h>
 #include <errno.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,13 +13,26 @@
  * vocabulary have more rows than make 8 MiB of logits for 256 tokens: enough for a product to run at full speed. */
 enum { LEAST_CUT = 4 << 20 /* bytes */, MOST_ROWS = 8192 };
 
-static const char prefix[] = "transformer.";
+enum { BLOCK, NORM, PROGRAMS }; /* of struct model */
+
+static uint64_t tensor_n(const struct program_tensor *t)
+{
+    return (uint64_t)t->rows * (t->columns ? t->columns : 1);
+}
+
+static uint64_t count_elements(const struct program *program)
+{
+    uint64_t n = 0;
+
+    for (int i = 0; i < program->n_tensors; i++)
+        n += tensor_n(&program->tensors[i]);
+    return n;
+}
 
 /* Rows of one unit when a table (rows, width) is cut evenly. */
-static uint64_t rows_per_unit(const struct model_config *c, uint64_t rows, uint64_t most_rows)
+static uint64_t rows_per_unit(const struct model *m, uint64_t rows, uint64_t most_rows)
 {
-    const uint64_t width = c->width, inner = c->inner_width;
-    const uint64_t block = 4 * width * width + 2 * width * inner + 9 * width + inner;
+    const uint64_t width = m->config.width, block = count_elements(&m->programs[BLOCK].program);
     const uint64_t target = 4 * block > LEAST_CUT ? 4 * block : LEAST_CUT;
     const uint64_t by_bytes = (4 * rows * width + target - 1) / target, by_rows = (rows + most_rows - 1) / most_rows;
     const uint64_t n = by_bytes > by_rows ? by_bytes : by_rows;
@@ -26,14 +41,14 @@ static uint64_t rows_per_unit(const struct model_config *c, uint64_t rows, uint6
 }
 
 /* Positions have no logits. */
-static uint64_t vocabulary_per_unit(const struct model_config *c)
+static uint64_t vocabulary_per_unit(const struct model *m)
 {
-    return rows_per_unit(c, c->vocabulary, MOST_ROWS);
+    return rows_per_unit(m, m->config.vocabulary, MOST_ROWS);
 }
 
-static uint64_t positions_per_unit(const struct model_config *c)
+static uint64_t positions_per_unit(const struct model *m)
 {
-    return rows_per_unit(c, c->n_positions, c->n_positions);
+    return rows_per_unit(m, m->config.n_positions, m->config.n_positions);
 }
 
 static uint32_t count_units(uint64_t rows, uint64_t each)
@@ -41,16 +56,40 @@ static uint32_t count_units(uint64_t rows, uint64_t each)
     return (uint32_t)((rows + each - 1) / each);
 }
 
+/* All that follows from a program. */
+static void complete_program(struct model_program *p)
+{
+    p->kept[MODEL_KEEPS_NOTHING] = 0;
+    p->kept[MODEL_KEEPS_ALL] = program_keepable(&p->program);
+    for (int keeping = 0; keeping < MODEL_KEEPINGS; keeping++) {
+        schedule_forward(&p->forward[keeping], &p->program, p->kept[keeping]);
+        schedule_backward(&p->backward[keeping], &p->program, p->kept[keeping]);
+    }
+}
+
+static int write_programs(struct model *m)
+{
+    m->programs = calloc(PROGRAMS, sizeof *m->programs);
+    if (!m->programs)
+        return -ENOMEM;
+    m->family->write_block(&m->programs[BLOCK].program, &m->config);
+    m->family->write_norm(&m->programs[NORM].program, &m->config);
+    for (int i = 0; i < PROGRAMS; i++)
+        complete_program(&m->programs[i]);
+    return 0;
+}
+
 static int allocate(struct model *m)
 {
     const struct model_config *c = &m->config;
-    const uint32_t n_wte = count_units(c->vocabulary, vocabulary_per_unit(c));
-    const uint32_t n_wpe = count_units(c->n_positions, positions_per_unit(c));
-    const uint32_t n_tensors = 12 * c->n_layers + 4 + !c->tied;
+    const uint32_t n_wte = count_units(c->vocabulary, vocabulary_per_unit(m));
+    const uint32_t n_wpe = count_units(c->n_positions, positions_per_unit(m));
+    const uint32_t n_block = (uint32_t)m->programs[BLOCK].program.n_tensors;
+    const uint32_t n_norm = (uint32_t)m->programs[NORM].program.n_tensors;
     const uint32_t n_cut = n_wte + n_wpe + (c->tied ? 0 : n_wte);
 
-    m->tensors = calloc(n_tensors, sizeof *m->tensors);
-    m->pieces = calloc(n_cut + BLOCK_PIECES * c->n_layers + 2, sizeof *m->pieces);
+    m->tensors = calloc(n_block * c->n_layers + n_norm + 3, sizeof *m->tensors);
+    m->pieces = calloc(n_cut + n_block * c->n_layers + n_norm, sizeof *m->pieces);
     m->units = calloc(n_cut + c->n_layers + 1, sizeof *m->units);
     m->layers = calloc(c->n_layers + 3, sizeof *m->layers);
     m->visits = calloc(2 * n_wte + n_wpe + c->n_layers + 1, sizeof *m->visits);
@@ -58,19 +97,18 @@ static int allocate(struct model *m)
     return m->tensors && m->pieces && m->units && m->layers && m->visits && m->visit_layers ? 0 : -ENOMEM;
 }
 
-/* The tensor's index. columns 0: a vector. */
-static uint32_t add_tensor(struct model *m, const char *name, uint64_t rows, uint64_t columns, enum model_init init)
+/* The tensor's index; its name is the caller's to write. columns 0: a vector. */
+static uint32_t add_tensor(struct model *m, uint64_t rows, uint64_t columns, enum model_init init, float deviation)
 {
     struct model_tensor *t = &m->tensors[m->n_tensors];
 
-    snprintf(t->name, sizeof t->name, "%s", name);
     t->n_dims = columns ? 2 : 1;
     t->shape[0] = rows;
     t->shape[1] = columns ? columns : 1;
     t->n = t->shape[0] * t->shape[1];
     t->decays = columns != 0;
     t->init = init;
-    t->deviation = init == MODEL_INIT_NORMAL ? m->config.initializer_range : 0;
+    t->deviation = init == MODEL_INIT_NORMAL ? deviation : 0;
     m->n_parameters += t->n;
     return m->n_tensors++;
 }
@@ -103,7 +141,13 @@ static void close_unit(struct model *m)
 
 static void open_layer(struct model *m, enum model_layer_kind kind, uint32_t index)
 {
-    m->layers[m->n_layers++] = (struct model_layer){.kind = kind, .index = index, .first_visit = m->n_visits};
+    const bool computes = kind == MODEL_BLOCK || kind == MODEL_NORM;
+
+    m->layers[m->n_layers++] =
+        (struct model_layer){.kind = kind,
+                             .program = computes ? &m->programs[kind == MODEL_BLOCK ? BLOCK : NORM] : NULL,
+                             .index = index,
+                             .first_visit = m->n_visits};
 }
 
 /* By the layer that was opened last. */
@@ -128,54 +172,39 @@ static void add_table(struct model *m, uint32_t tensor, enum model_layer_kind ki
     }
 }
 
-static void add_block(struct model *m, uint32_t index)
+/* A layer of one unit, that of its program's tensors. in_front: of their names. */
+static void add_layer(struct model *m, enum model_layer_kind kind, uint32_t index, const char *in_front)
 {
-    const struct model_config *c = &m->config;
-    const uint64_t width = c->width, inner = c->inner_width;
-    const struct {
-        const char *name;
-        uint64_t rows, columns;
-        enum model_init init;
-    } parts[BLOCK_PIECES] = {
-        [BLOCK_NORM_1_WEIGHT] = {"ln_1.weight", width, 0, MODEL_INIT_ONE},
-        [BLOCK_NORM_1_BIAS] = {"ln_1.bias", width, 0, MODEL_INIT_ZERO},
-        [BLOCK_QKV_WEIGHT] = {"attn.c_attn.weight", width, 3 * width, MODEL_INIT_NORMAL},
-        [BLOCK_QKV_BIAS] = {"attn.c_attn.bias", 3 * width, 0, MODEL_INIT_ZERO},
-        [BLOCK_ATTENTION_WEIGHT] = {"attn.c_proj.weight", width, width, MODEL_INIT_NORMAL},
-        [BLOCK_ATTENTION_BIAS] = {"attn.c_proj.bias", width, 0, MODEL_INIT_ZERO},
-        [BLOCK_NORM_2_WEIGHT] = {"ln_2.weight", width, 0, MODEL_INIT_ONE},
-        [BLOCK_NORM_2_BIAS] = {"ln_2.bias", width, 0, MODEL_INIT_ZERO},
-        [BLOCK_UP_WEIGHT] = {"mlp.c_fc.weight", width, inner, MODEL_INIT_NORMAL},
-        [BLOCK_UP_BIAS] = {"mlp.c_fc.bias", inner, 0, MODEL_INIT_ZERO},
-        [BLOCK_DOWN_WEIGHT] = {"mlp.c_proj.weight", inner, width, MODEL_INIT_NORMAL},
-        [BLOCK_DOWN_BIAS] = {"mlp.c_proj.bias", width, 0, MODEL_INIT_ZERO},
-    };
-
-    open_layer(m, MODEL_BLOCK, index);
-    open_unit(m, MODEL_BLOCK, index, 0);
-    for (int i = 0; i < BLOCK_PIECES; i++) {
-        char name[sizeof m->tensors->name];
-        snprintf(name, sizeof name, "%sh.%u.%s", prefix, index, parts[i].name);
-        uint32_t tensor = add_tensor(m, name, parts[i].rows, parts[i].columns, parts[i].init);
-        /* Both write to the residual stream, which 2 n_layers of them add up on (GPT-2, section 2.3). */
-        if (i == BLOCK_ATTENTION_WEIGHT || i == BLOCK_DOWN_WEIGHT)
-            m->tensors[tensor].deviation = (float)(c->initializer_range / sqrt(2.0 * c->n_layers));
-        add_piece(m, tensor, 0, parts[i].rows);
+    open_layer(m, kind, index);
+    open_unit(m, kind, index, 0);
+    const struct program *p = &m->layers[m->n_layers - 1].program->program;
+    for (const struct program_tensor *t = p->tensors; t < p->tensors + p->n_tensors; t++) {
+        const uint32_t tensor = add_tensor(m, t->rows, t->columns, t->init, t->deviation);
+        char *name = m->tensors[tensor].name;
+        const int n = snprintf(name, sizeof m->tensors->name, "%s%s", in_front, t->name);
+        assert(n > 0 && (size_t)n < sizeof m->tensors->name);
+        add_piece(m, tensor, 0, t->rows);
     }
     close_unit(m);
     visit(m, m->n_units - 1);
 }
 
-static void add_norm(struct model *m)
+static void add_block(struct model *m, uint32_t index)
 {
-    const uint64_t width = m->config.width;
+    char block[16], in_front[40];
 
-    open_layer(m, MODEL_NORM, 0);
-    open_unit(m, MODEL_NORM, 0, 0);
-    add_piece(m, add_tensor(m, "transformer.ln_f.weight", width, 0, MODEL_INIT_ONE), 0, width);
-    add_piece(m, add_tensor(m, "transformer.ln_f.bias", width, 0, MODEL_INIT_ZERO), 0, width);
-    close_unit(m);
-    visit(m, m->n_units - 1);
+    snprintf(block, sizeof block, m->family->block, index);
+    snprintf(in_front, sizeof in_front, "%s%s.", m->family->prefix, block);
+    add_layer(m, MODEL_BLOCK, index, in_front);
+}
+
+/* A table (rows, width): the tensor's index. */
+static uint32_t add_table_tensor(struct model *m, const char *in_front, const char *name, uint64_t rows)
+{
+    const uint32_t tensor = add_tensor(m, rows, m->config.width, MODEL_INIT_NORMAL, m->config.initializer_range);
+
+    snprintf(m->tensors[tensor].name, sizeof m->tensors->name, "%s%s.weight", in_front, name);
+    return tensor;
 }
 
 int model_init(struct model *out, const struct model_config *config, struct error *err)
@@ -187,33 +216,35 @@ int model_init(struct model *out, const struct model_config *config, struct erro
     if (rc != 0)
         return rc;
     m->config = *config;
-    if (allocate(m) != 0) {
+    m->family = family_of(config);
+    if (write_programs(m) != 0 || allocate(m) != 0) {
         model_free(m);
         return error_set(err, -ENOMEM, "no memory for the description of a model of %u layers", config->n_layers);
     }
 
-    const uint64_t width = config->width;
+    const char *prefix = m->family->prefix;
     open_layer(m, MODEL_EMBEDDING, 0);
-    uint32_t wte = add_tensor(m, "transformer.wte.weight", config->vocabulary, width, MODEL_INIT_NORMAL);
-    uint32_t wpe = add_tensor(m, "transformer.wpe.weight", config->n_positions, width, MODEL_INIT_NORMAL);
-    add_table(m, wte, MODEL_EMBEDDING, 0, vocabulary_per_unit(config));
-    const uint32_t n_wte = m->n_units;
-    add_table(m, wpe, MODEL_EMBEDDING, 1, positions_per_unit(config));
+    const uint32_t tokens = add_table_tensor(m, prefix, m->family->tokens, config->vocabulary);
+    m->positions = add_table_tensor(m, prefix, m->family->positions, config->n_positions);
+    add_table(m, tokens, MODEL_EMBEDDING, 0, vocabulary_per_unit(m));
+    const uint32_t n_token_units = m->n_units;
+    add_table(m, m->positions, MODEL_EMBEDDING, 1, positions_per_unit(m));
     for (uint32_t i = 0; i < config->n_layers; i++)
         add_block(m, i);
-    add_norm(m);
+    add_layer(m, MODEL_NORM, 0, prefix);
     open_layer(m, MODEL_HEAD, 0);
     if (config->tied)
-        for (uint32_t unit = 0; unit < n_wte; unit++)
+        for (uint32_t unit = 0; unit < n_token_units; unit++)
             visit(m, unit);
     else
-        add_table(m, add_tensor(m, "lm_head.weight", config->vocabulary, width, MODEL_INIT_NORMAL), MODEL_HEAD, 0,
-                  vocabulary_per_unit(config));
+        add_table(m, add_table_tensor(m, "", m->family->logits, config->vocabulary), MODEL_HEAD, 0,
+                  vocabulary_per_unit(m));
     return 0;
 }
 
 void model_free(struct model *model)
 {
+    free(model->programs);
     free(model->tensors);
     free(model->pieces);
     free(model->units);
@@ -225,6 +256,7 @@ void model_free(struct model *model)
 
 const struct model_tensor *model_find(const struct model *model, const char *name)
 {
+    const char *prefix = model->family->prefix;
     const size_t n = strlen(prefix);
 
     for (uint32_t i = 0; i < model->n_tensors; i++) {
@@ -241,12 +273,13 @@ const char *model_unit_name(char out[MODEL_NAME_BYTES], const struct model *mode
     const struct model_piece *piece = &model->pieces[u->first_piece];
     const enum model_layer_kind kind = (enum model_layer_kind)(u->id >> 56);
     const unsigned layer = (unsigned)(u->id >> 24), chunk = (unsigned)(u->id & 0xFFFFFF);
-    const char *table = kind == MODEL_HEAD ? "lm_head" : layer == 0 ? "wte" : "wpe";
+    const struct family *f = model->family;
+    const char *table = kind == MODEL_HEAD ? f->logits : layer == 0 ? f->tokens : f->positions;
 
     if (kind == MODEL_BLOCK)
-        snprintf(out, MODEL_NAME_BYTES, "h.%u", layer);
+        snprintf(out, MODEL_NAME_BYTES, f->block, layer);
     else if (kind == MODEL_NORM)
-        snprintf(out, MODEL_NAME_BYTES, "ln_f");
+        snprintf(out, MODEL_NAME_BYTES, "%s", f->norm);
     else if (piece->n_rows < model->tensors[piece->tensor].shape[0])
         snprintf(out, MODEL_NAME_BYTES, "%s.%u", table, chunk);
     else
@@ -265,15 +298,10 @@ const char *model_visit_name(char out[MODEL_NAME_BYTES], const struct model *mod
 
 bool model_is_mask(const char *name)
 {
-    const size_t prefixed = strlen(prefix);
-    unsigned layer;
-    int n = 0;
+    const struct family *family = family_of(NULL);
+    const size_t n = strlen(family->prefix);
 
-    if (strncmp(name, prefix, prefixed) == 0)
-        name += prefixed;
-    if (sscanf(name, "h.%u.attn.%n", &layer, &n) != 1 || n == 0)
-        return false;
-    return strcmp(name + n, "bias") == 0 || strcmp(name + n, "masked_bias") == 0;
+    return family->is_mask(strncmp(name, family->prefix, n) == 0 ? name + n : name);
 }
 
 size_t model_slot_bytes(const struct model *model, enum number_type type)

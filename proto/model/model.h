@@ -3,23 +3,22 @@
  * Daemon, worker and client each build the same description from the same config.json (struct model_config), so a
  * unit is a 32-bit index on the wire, and nothing about shapes has to be agreed on twice.
  *
- * GPT-2 (Radford et al. 2019), tensors named and laid out as in Hugging Face's GPT2LMHeadModel. Bottom to top:
- *   EMBEDDING  visits wte (one or several units, cut by rows), then wpe
- *   BLOCK      one unit each: ln_1, attn.c_attn, attn.c_proj, ln_2, mlp.c_fc, mlp.c_proj
- *   NORM       one unit: ln_f
- *   HEAD       visits wte again when tied, else lm_head, cut by rows into vocabulary chunks
+ * Names, initial values and the programs of layers are the family's (proto/model/family.h). Bottom to top:
+ *   EMBEDDING  visits the table of tokens (one or several units, cut by rows), then that of positions
+ *   BLOCK      one unit each: the tensors of its program, in its order
+ *   NORM       one unit, the same
+ *   HEAD       visits the table of tokens again when tied, else its own, cut by rows into vocabulary chunks
  * Backward runs over the visits in reverse. */
 #ifndef PROTO_MODEL_MODEL_H
 #define PROTO_MODEL_MODEL_H
 
 #include "proto/base/error.h"
 #include "proto/base/number.h"
+#include "proto/model/schedule.h"
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-enum model_activation { MODEL_GELU_NEW, MODEL_GELU, MODEL_RELU, MODEL_SILU }; /* GELU: tanh form; erf form */
 
 /* The numbers of config.json that the mathematics depends on. All limits below are checked by model_config_parse
  * (model_config_check). */
@@ -33,8 +32,6 @@ struct model_config {
     float dropout_attention, dropout_embedding, dropout_residual; /* in [0, 1) */
     float initializer_range;                                      /* deviation of fresh weights */
 };
-
-enum model_init { MODEL_INIT_ZERO, MODEL_INIT_ONE, MODEL_INIT_NORMAL };
 
 struct model_tensor {
     char name[64];     /* "transformer.h.0.attn.c_attn.weight" */
@@ -56,7 +53,7 @@ struct model_piece {
 
 struct model_unit {
     uint64_t id; /* stable: kind << 56 | layer << 24 | chunk, the same in every checkpoint of the model; layer is a
-                  * block's index, 0 for wte, 1 for wpe, else 0 */
+                  * block's index, 0 for tokens, 1 for positions, else 0 */
     uint32_t first_piece, n_pieces; /* into model.pieces; they fill the unit without gaps, in order of offset */
     uint64_t n;                     /* elements */
     uint64_t offset;                /* elements from the weight segment's start; as model_rounded */
@@ -68,41 +65,38 @@ enum { MODEL_SLICE = 4 << 20 }; /* elements of one slice at most: 16 MiB of fp32
 
 enum model_layer_kind { MODEL_EMBEDDING, MODEL_BLOCK, MODEL_NORM, MODEL_HEAD };
 
+/* How much of what backward reads forward leaves for it. */
+enum model_keeping { MODEL_KEEPS_NOTHING, MODEL_KEEPS_ALL, MODEL_KEEPINGS };
+
+/* A program and what follows from it for every layer that has it. */
+struct model_program {
+    struct program program;
+    uint64_t kept[MODEL_KEEPINGS]; /* sets of values */
+    struct schedule forward[MODEL_KEEPINGS], backward[MODEL_KEEPINGS];
+};
+
 struct model_layer {
     enum model_layer_kind kind;
-    uint32_t index; /* of a block: 0 nearest the input */
+    const struct model_program *program; /* of the model; NULL: the embedding, and the head */
+    uint32_t index;                      /* of a block: 0 nearest the input */
     uint32_t first_visit, n_visits;
 };
 
 struct model {
     struct model_config config;
+    const struct family *family;
+    struct model_program *programs; /* of blocks, then of the norm */
     struct model_tensor *tensors;
     struct model_piece *pieces;
     struct model_unit *units;
     struct model_layer *layers;
     uint32_t *visits;       /* unit of each visit, bottom first */
     uint32_t *visit_layers; /* layer of each visit */
+    uint32_t positions;     /* tensor: the embedding's table of positions */
     uint32_t n_tensors, n_pieces, n_units, n_layers, n_visits;
     uint64_t n_parameters; /* tied ones once */
     uint64_t segment_n;    /* elements of the weight segment, rounding included */
     uint64_t largest_unit; /* elements */
-};
-
-/* Pieces of a block unit, in this order: unit.first_piece + one of these. */
-enum model_block_piece {
-    BLOCK_NORM_1_WEIGHT,
-    BLOCK_NORM_1_BIAS,
-    BLOCK_QKV_WEIGHT,
-    BLOCK_QKV_BIAS,
-    BLOCK_ATTENTION_WEIGHT,
-    BLOCK_ATTENTION_BIAS,
-    BLOCK_NORM_2_WEIGHT,
-    BLOCK_NORM_2_BIAS,
-    BLOCK_UP_WEIGHT,
-    BLOCK_UP_BIAS,
-    BLOCK_DOWN_WEIGHT,
-    BLOCK_DOWN_BIAS,
-    BLOCK_PIECES
 };
 
 /* Reads config.json (text, n bytes, not terminated). -EINVAL with a sentence that names the key, its value and what is
@@ -124,10 +118,10 @@ int model_config_check(const struct model_config *config, struct error *err);
 int model_init(struct model *out, const struct model_config *config, struct error *err);
 void model_free(struct model *model); /* safe on a zeroed one */
 
-/* The tensor of this name, with or without the "transformer." in front, or NULL. Borrowed. */
+/* The tensor of this name, with or without the family's prefix in front, or NULL. Borrowed. */
 const struct model_tensor *model_find(const struct model *model, const char *name);
 
-/* "h.3", "ln_f", "wpe", or, of a table that is cut into several units, "wte.2": for people. Returns out. */
+/* In the family's words: "h.3", "ln_f", "wpe", or, of a table that is cut into several units, "wte.2". Returns out. */
 enum { MODEL_NAME_BYTES = 32 };
 const char *model_unit_name(char out[MODEL_NAME_BYTES], const struct model *model, uint32_t unit);
 /* The same of a visit's unit; "head wte.2" where the head visits it. */

@@ -1,37 +1,17 @@
 #include "proto/model/model.h"
 
+#include "proto/model/family.h"
+
 #include <errno.h>
 #include <jansson.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_CONFIG_BYTES = 16 << 20 };
 
-enum key_type { KEY_COUNT, KEY_REAL, KEY_SWITCH };
-
-static const struct key {
-    const char *name;
-    enum key_type type;
-    size_t offset; /* in struct model_config */
-    bool required;
-} keys[] = {
-    {"n_layer", KEY_COUNT, offsetof(struct model_config, n_layers), true},
-    {"n_head", KEY_COUNT, offsetof(struct model_config, n_heads), true},
-    {"n_embd", KEY_COUNT, offsetof(struct model_config, width), true},
-    {"n_positions", KEY_COUNT, offsetof(struct model_config, n_positions), true},
-    {"vocab_size", KEY_COUNT, offsetof(struct model_config, vocabulary), true},
-    {"tie_word_embeddings", KEY_SWITCH, offsetof(struct model_config, tied), false},
-    {"scale_attn_weights", KEY_SWITCH, offsetof(struct model_config, scale_attention), false},
-    {"scale_attn_by_inverse_layer_idx", KEY_SWITCH, offsetof(struct model_config, scale_by_layer), false},
-    {"layer_norm_epsilon", KEY_REAL, offsetof(struct model_config, norm_epsilon), false},
-    {"attn_pdrop", KEY_REAL, offsetof(struct model_config, dropout_attention), false},
-    {"embd_pdrop", KEY_REAL, offsetof(struct model_config, dropout_embedding), false},
-    {"resid_pdrop", KEY_REAL, offsetof(struct model_config, dropout_residual), false},
-    {"initializer_range", KEY_REAL, offsetof(struct model_config, initializer_range), false},
-};
-
-/* What transformers writes, or wrote in older versions, and what changes nothing in training GPT-2 as a language model:
- * bookkeeping, generation defaults, outputs, other heads, and the same mathematics in another order. */
+/* What transformers writes, or wrote in older versions, of any model, and what changes nothing in training a language
+ * model: bookkeeping, generation defaults, outputs. */
 static const char *const harmless[] = {
     "_attn_implementation",
     "_attn_implementation_autoset",
@@ -75,7 +55,6 @@ static const char *const harmless[] = {
     "prefix",
     "problem_type",
     "remove_invalid_values",
-    "reorder_and_upcast_attn",
     "repetition_penalty",
     "return_dict",
     "return_dict_in_generate",
@@ -93,19 +72,22 @@ static const char *const harmless[] = {
     "typical_p",
     "use_cache",
     "xla_device",
+    NULL,
 };
 
 /* These change the mathematics, or the code that runs, unless they are off. */
 static const char *const unsupported[] = {
-    "add_cross_attention", "auto_map",       "cross_attention_hidden_size", "is_encoder_decoder", "pruned_heads",
-    "quantization_config", "sliding_window", "tie_encoder_decoder",         "use_bfloat16",
-};
+    "auto_map", "is_encoder_decoder", "pruned_heads", "quantization_config", "tie_encoder_decoder", "use_bfloat16",
+    NULL};
 
-static bool is_listed(const char *const *list, size_t n, const char *name)
+/* An asterisk at the end of a listed name stands for any ending. */
+static bool is_listed(const char *const *list, const char *name)
 {
-    for (size_t i = 0; i < n; i++)
-        if (strcmp(list[i], name) == 0)
+    for (; *list; list++) {
+        const size_t n = strlen(*list);
+        if (strcmp(*list, name) == 0 || ((*list)[n - 1] == '*' && strncmp(*list, name, n - 1) == 0))
             return true;
+    }
     return false;
 }
 
@@ -124,31 +106,7 @@ static int refuse(struct error *err, const char *name, const json_t *value, cons
     return -EINVAL;
 }
 
-static int read_key(struct model_config *out, const struct key *key, const json_t *value, struct error *err)
-{
-    char *field = (char *)out + key->offset;
-
-    switch (key->type) {
-    case KEY_COUNT:
-        if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > UINT32_MAX)
-            return refuse(err, key->name, value, "it must be a positive whole number");
-        *(uint32_t *)field = (uint32_t)json_integer_value(value);
-        return 0;
-    case KEY_REAL:
-        if (!json_is_number(value))
-            return refuse(err, key->name, value, "it must be a number");
-        *(float *)field = (float)json_number_value(value);
-        return 0;
-    case KEY_SWITCH:
-        if (!json_is_boolean(value))
-            return refuse(err, key->name, value, "it must be true or false");
-        *(bool *)field = json_is_true(value);
-        return 0;
-    }
-    return -EINVAL;
-}
-
-static int read_activation(struct model_config *out, const json_t *value, struct error *err)
+static int read_activation(enum model_activation *out, const char *key, const json_t *value, struct error *err)
 {
     static const struct {
         const char *name;
@@ -161,19 +119,60 @@ static int read_activation(struct model_config *out, const json_t *value, struct
 
     for (size_t i = 0; name && i < sizeof known / sizeof known[0]; i++) {
         if (strcmp(name, known[i].name) == 0) {
-            out->activation = known[i].activation;
+            *out = known[i].activation;
             return 0;
         }
     }
-    return refuse(err, "activation_function", value, "it must be gelu_new, gelu_pytorch_tanh, gelu or relu");
+    return refuse(err, key, value, "it must be gelu_new, gelu_pytorch_tanh, gelu or relu");
+}
+
+static int read_count(uint32_t *out, const char *key, const json_t *value, struct error *err)
+{
+    if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > UINT32_MAX)
+        return refuse(err, key, value, "it must be a positive whole number");
+    *out = (uint32_t)json_integer_value(value);
+    return 0;
+}
+
+static int read_key(struct model_config *out, const struct family_key *key, const json_t *value, struct error *err)
+{
+    void *field = (char *)out + key->offset;
+
+    switch (key->type) {
+    case FAMILY_COUNT:
+        return read_count(field, key->name, value, err);
+    case FAMILY_COUNT_OR_NULL:
+        if (json_is_null(value))
+            return 0;
+        if (json_is_integer(value) && json_integer_value(value) == 0)
+            return refuse(err, key->name, value, "it must be null or a positive whole number");
+        return read_count(field, key->name, value, err);
+    case FAMILY_REAL:
+        if (!json_is_number(value))
+            return refuse(err, key->name, value, "it must be a number");
+        *(float *)field = (float)json_number_value(value);
+        return 0;
+    case FAMILY_SWITCH:
+        if (!json_is_boolean(value))
+            return refuse(err, key->name, value, "it must be true or false");
+        *(bool *)field = json_is_true(value);
+        return 0;
+    case FAMILY_ACTIVATION:
+        return read_activation(field, key->name, value, err);
+    case FAMILY_SAME:
+        return 0; /* when all are read */
+    }
+    return -EINVAL;
 }
 
 /* Another head means other tensors and another loss. */
-static int check_architectures(const json_t *value, struct error *err)
+static int check_architectures(const struct family *family, const json_t *value, struct error *err)
 {
     size_t i;
     json_t *item;
+    char accepted[80];
 
+    snprintf(accepted, sizeof accepted, "only %s can be trained", family->architectures[0]);
     if (json_is_null(value))
         return 0;
     if (!json_is_array(value))
@@ -181,93 +180,85 @@ static int check_architectures(const json_t *value, struct error *err)
     json_array_foreach(value, i, item)
     {
         const char *name = json_string_value(item);
-        if (!name || (strcmp(name, "GPT2LMHeadModel") != 0 && strcmp(name, "GPT2Model") != 0))
-            return refuse(err, "architectures", value, "only GPT2LMHeadModel can be trained");
+        if (!name || !is_listed(family->architectures, name))
+            return refuse(err, "architectures", value, accepted);
     }
     return 0;
 }
 
-/* Before any other key, as those of another model are its own. */
-static int check_type(const json_t *value, struct error *err)
+static int read_pair(struct model_config *out, const struct family *family, const char *name, const json_t *value,
+                     struct error *err)
 {
-    const char *name = json_string_value(value);
-
-    if (!value || (name && strcmp(name, "gpt2") == 0))
-        return 0;
-    return refuse(err, "model_type", value, "only models of GPT-2's type (gpt2) are supported");
-}
-
-/* Keys that need more than one value's type. *known tells whether this was one of them. */
-static int read_special(struct model_config *out, const char *name, const json_t *value, bool *known, struct error *err)
-{
-    *known = true;
     if (strcmp(name, "model_type") == 0)
         return 0; /* looked at first */
     if (strcmp(name, "architectures") == 0)
-        return check_architectures(value, err);
-    if (strcmp(name, "activation_function") == 0)
-        return read_activation(out, value, err);
-    if (strcmp(name, "n_inner") == 0) {
-        static const struct key inner = {"n_inner", KEY_COUNT, offsetof(struct model_config, inner_width), false};
-        if (json_is_null(value))
-            return 0;
-        if (json_is_integer(value) && json_integer_value(value) == 0)
-            return refuse(err, name, value, "it must be null or a positive whole number");
-        return read_key(out, &inner, value, err);
-    }
-    *known = false;
-    return 0;
-}
-
-static int read_pair(struct model_config *out, const char *name, const json_t *value, struct error *err)
-{
-    bool known;
-    int rc = read_special(out, name, value, &known, err);
-
-    if (known)
-        return rc;
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-        if (strcmp(keys[i].name, name) == 0)
-            return read_key(out, &keys[i], value, err);
-    if (strcmp(name, "n_ctx") == 0 || strncmp(name, "summary_", 8) == 0 ||
-        is_listed(harmless, sizeof harmless / sizeof harmless[0], name))
+        return check_architectures(family, value, err);
+    for (const struct family_key *key = family->keys; key->name; key++)
+        if (strcmp(key->name, name) == 0)
+            return read_key(out, key, value, err);
+    if (is_listed(harmless, name) || is_listed(family->harmless, name))
         return 0;
-    if (strncmp(name, "rope_", 5) == 0 || is_listed(unsupported, sizeof unsupported / sizeof unsupported[0], name))
+    if (is_listed(unsupported, name) || is_listed(family->unsupported, name))
         return is_off(value) ? 0 : refuse(err, name, value, "this is not supported, it must be off (null or false)");
     return refuse(err, name, value, "this key is unknown, and it may change the mathematics");
 }
 
+/* Of a key that is read last: what it must be the same as has been read. */
+static int check_same(const struct model_config *out, const struct family_key *key, const json_t *value,
+                      struct error *err)
+{
+    const uint32_t *same = (const uint32_t *)((const char *)out + key->offset);
+    char accepted[80];
+
+    if (!value || (json_is_integer(value) && json_integer_value(value) == *same))
+        return 0;
+    snprintf(accepted, sizeof accepted, "it must be the same as %s", key->other);
+    return refuse(err, key->name, value, accepted);
+}
+
+/* By the model_type, before any other key, as those of another model are its own. Without one, the keys are looked at as
+ * the only family's; then it is said to be missing. */
+static const struct family *find_family(const json_t *type, struct error *err)
+{
+    const struct family *only = family_of(NULL);
+    const char *name = json_string_value(type);
+    const struct family *family = name ? family_find(name) : NULL;
+    char accepted[80];
+
+    if (!type || family)
+        return type ? family : only;
+    snprintf(accepted, sizeof accepted, "only models of %s's type (%s) are supported", only->title, only->model_type);
+    refuse(err, "model_type", type, accepted);
+    return NULL;
+}
+
 static int read_object(struct model_config *out, json_t *object, struct error *err)
 {
+    const json_t *type = json_object_get(object, "model_type");
+    const struct family *family = find_family(type, err);
     const char *name;
     json_t *value;
-    int rc = check_type(json_object_get(object, "model_type"), err);
+    int rc = 0;
 
-    if (rc != 0)
-        return rc;
-    json_object_foreach(object, name, value) if ((rc = read_pair(out, name, value, err)) != 0) return rc;
-    if (!json_object_get(object, "model_type"))
-        return error_set(err, -EINVAL, "model_type is missing: it must be gpt2");
-    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; i++)
-        if (keys[i].required && !json_object_get(object, keys[i].name))
-            return error_set(err, -EINVAL, "%s is missing", keys[i].name);
-    const json_t *n_ctx = json_object_get(object, "n_ctx");
-    if (n_ctx && (!json_is_integer(n_ctx) || json_integer_value(n_ctx) != out->n_positions))
-        return refuse(err, "n_ctx", n_ctx, "it must be the same as n_positions");
-    if (out->inner_width == 0 && out->width <= UINT32_MAX / 4)
-        out->inner_width = 4 * out->width;
+    if (!family)
+        return -EINVAL;
+    *out = family->defaults;
+    json_object_foreach(object, name, value) if ((rc = read_pair(out, family, name, value, err)) != 0) return rc;
+    if (!type)
+        return error_set(err, -EINVAL, "model_type is missing: it must be %s", family->model_type);
+    for (const struct family_key *key = family->keys; key->name; key++)
+        if (key->required && !json_object_get(object, key->name))
+            return error_set(err, -EINVAL, "%s is missing", key->name);
+    for (const struct family_key *key = family->keys; key->name; key++)
+        if (key->type == FAMILY_SAME && (rc = check_same(out, key, json_object_get(object, key->name), err)) != 0)
+            return rc;
+    family->complete(out);
     return model_config_check(out, err);
 }
 
 int model_config_parse(struct model_config *out, const char *text, size_t n, struct error *err)
 {
-    struct model_config config = {.tied = true,
-                                  .scale_attention = true,
-                                  .norm_epsilon = 1e-5f,
-                                  .dropout_attention = 0.1f,
-                                  .dropout_embedding = 0.1f,
-                                  .dropout_residual = 0.1f,
-                                  .initializer_range = 0.02f};
+    struct model_config config;
     json_error_t why;
 
     if (n > MAX_CONFIG_BYTES)
@@ -298,17 +289,18 @@ static char *print(const json_t *config)
 }
 
 /* An id beyond the vocabulary names a token that is not there; and of an id that is not said, transformers takes
- * GPT-2's, 50256, for granted. Returns whether something was changed. */
+ * the family's for granted. Returns whether something was changed. */
 static bool drop_foreign_ids(json_t *config)
 {
     static const char *const ids[] = {"bos_token_id", "eos_token_id"};
-    enum { GPT2_END = 50256 };
+    const char *type = json_string_value(json_object_get(config, "model_type"));
+    const struct family *known = type ? family_find(type) : NULL, *family = known ? known : family_of(NULL);
     const json_t *size = json_object_get(config, "vocab_size");
     bool changed = false;
 
     for (size_t i = 0; json_is_integer(size) && i < sizeof ids / sizeof *ids; i++) {
         const json_t *id = json_object_get(config, ids[i]);
-        const json_int_t value = id ? json_integer_value(id) : GPT2_END;
+        const json_int_t value = id ? json_integer_value(id) : family->end_token;
         if ((!id || json_is_integer(id)) && value >= json_integer_value(size))
             changed = json_object_set_new(config, ids[i], json_null()) == 0 || changed;
     }
@@ -333,51 +325,7 @@ char *model_config_print(const char *text, size_t n, enum number_type type)
     return out;
 }
 
-static int check_count(const char *name, uint32_t value, uint32_t most, struct error *err)
-{
-    if (value >= 1 && value <= most)
-        return 0;
-    return error_set(err, -EINVAL, "%s is %u: it must be from 1 to %u", name, value, most);
-}
-
 int model_config_check(const struct model_config *config, struct error *err)
 {
-    const struct {
-        const char *name;
-        uint32_t value, most;
-    } counts[] = {
-        {"n_layer", config->n_layers, 4096},
-        {"n_head", config->n_heads, 65536},
-        {"n_embd", config->width, 65536},
-        {"n_inner", config->inner_width, 1 << 20},
-        {"n_positions", config->n_positions, 1 << 24},
-        {"vocab_size", config->vocabulary, 1 << 24},
-    };
-    const struct {
-        const char *name;
-        float value;
-    } dropouts[] = {{"attn_pdrop", config->dropout_attention},
-                    {"embd_pdrop", config->dropout_embedding},
-                    {"resid_pdrop", config->dropout_residual}};
-    int rc;
-
-    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++)
-        if ((rc = check_count(counts[i].name, counts[i].value, counts[i].most, err)) != 0)
-            return rc;
-    if (config->width % config->n_heads != 0)
-        return error_set(err, -EINVAL, "n_embd is %u: it must be a multiple of n_head, which is %u", config->width,
-                         config->n_heads);
-    if (config->activation != MODEL_GELU_NEW && config->activation != MODEL_GELU && config->activation != MODEL_RELU)
-        return error_set(err, -EINVAL, "activation_function is unknown");
-    for (size_t i = 0; i < sizeof dropouts / sizeof dropouts[0]; i++)
-        if (!(dropouts[i].value >= 0 && dropouts[i].value < 1)) /* false for NaN */
-            return error_set(err, -EINVAL, "%s is %g: it must be at least 0 and less than 1", dropouts[i].name,
-                             (double)dropouts[i].value);
-    if (!(config->norm_epsilon > 0 && config->norm_epsilon <= 1))
-        return error_set(err, -EINVAL, "layer_norm_epsilon is %g: it must be greater than 0 and at most 1",
-                         (double)config->norm_epsilon);
-    if (!(config->initializer_range >= 0 && config->initializer_range <= 1))
-        return error_set(err, -EINVAL, "initializer_range is %g: it must be from 0 to 1",
-                         (double)config->initializer_range);
-    return 0;
+    return family_of(config)->check(config, err);
 }

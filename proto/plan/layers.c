@@ -2,61 +2,158 @@
 
 #include "proto/plan/units.h"
 
-static uint64_t take(uint64_t *at, uint64_t bytes)
+enum plan_attention plan_attention_way(const struct program_attention_options *attention,
+                                       const struct plan_setting *setting)
 {
-    const uint64_t taken = *at;
-
-    *at += plan_align(bytes);
-    return taken;
-}
-
-/* Of attention, forward and backward. */
-static uint64_t scratch_bytes(const struct model *model, const struct plan_setting *setting, uint32_t n_rows,
-                              uint32_t n_tokens)
-{
-    const struct model_config *c = &model->config;
-    const uint64_t own = setting->backend->scratch_bytes(n_rows, n_tokens, c->n_heads, c->width, setting->n_threads);
-    struct plan_attention_scratch scratch;
-
-    if (plan_attention_way(model, setting) == PLAN_ATTENTION_OWN)
-        return own;
-    plan_attention_lay_out(&scratch, setting->attention, n_rows, n_tokens, c->n_heads, c->width);
-    return scratch.bytes;
-}
-
-enum plan_attention plan_attention_way(const struct model *model, const struct plan_setting *setting)
-{
-    const bool suits =
-        setting->purpose == PLAN_TRAIN && setting->precision == NUMBER_BF16 && model->config.dropout_attention == 0;
+    const bool suits = setting->purpose == PLAN_TRAIN && setting->precision == NUMBER_BF16 && attention->dropout.p == 0;
 
     return suits ? setting->attention : PLAN_ATTENTION_OWN;
 }
 
-void plan_block(struct plan_block *out, const struct model *model, const struct plan_setting *setting, uint32_t n_rows,
-                uint32_t n_tokens, bool kept)
+/* Of attention, forward and backward. */
+static uint64_t scratch_bytes(const struct program *p, const struct program_operation *op,
+                              const struct plan_setting *setting, struct plan_shape shape)
 {
-    const struct model_config *c = &model->config;
-    const uint64_t tokens = (uint64_t)n_rows * n_tokens, statistic = tokens * sizeof(float);
-    const uint64_t width = tokens * number_bytes(setting->precision) * c->width, qkv = 3 * width;
-    const uint64_t inner = tokens * number_bytes(setting->precision) * c->inner_width;
-    uint64_t apart = 0, workspace = 0, *at = kept ? &apart : &workspace;
+    const uint32_t n_heads = op->attention.n_heads, width = p->values[op->outputs[0]].columns;
+    struct plan_attention_scratch scratch;
 
-    out->normed = take(&workspace, width);
-    out->statistics = take(&workspace, statistic * 2);
-    out->qkv = take(at, qkv);
-    out->attended = take(at, width);
-    out->log_sum_exp = take(at, statistic * c->n_heads);
-    out->residual = take(at, width);
-    if (kept) {
-        out->pre = take(at, inner);
-        out->active = out->qkv_gradient = take(&workspace, inner > qkv ? inner : qkv);
-    } else {
-        out->pre = out->qkv_gradient = take(at, 2 * inner > qkv ? 2 * inner : qkv);
-        out->active = out->pre + inner;
+    if (plan_attention_way(&op->attention, setting) == PLAN_ATTENTION_OWN)
+        return setting->backend->scratch_bytes(shape.n_rows, shape.n_tokens, n_heads, width, setting->n_threads);
+    plan_attention_lay_out(&scratch, setting->attention, shape.n_rows, shape.n_tokens, n_heads, width);
+    return scratch.bytes;
+}
+
+struct plan_shape plan_shape_of(const struct plan *plan)
+{
+    const bool tiles = plan->setting.purpose == PLAN_GENERATE && plan->setting.seq > PLAN_GENERATE_TILE;
+
+    return (struct plan_shape){plan->choice.microbatch, tiles ? PLAN_GENERATE_TILE : plan->setting.seq};
+}
+
+static uint64_t value_bytes(const struct program_value *value, const struct plan_setting *setting,
+                            struct plan_shape shape)
+{
+    const uint64_t tokens = (uint64_t)shape.n_rows * shape.n_tokens;
+
+    return tokens * value->columns *
+           (value->type == PROGRAM_STATISTIC ? sizeof(float) : number_bytes(setting->precision));
+}
+
+uint64_t plan_kept_bytes(const struct program *program, uint64_t kept, const struct plan_setting *setting,
+                         struct plan_shape shape)
+{
+    uint64_t bytes = 0;
+
+    for (int value = 0; value < program->n_values; value++)
+        if (kept >> value & 1)
+            bytes += plan_align(value_bytes(&program->values[value], setting, shape));
+    return bytes;
+}
+
+/* ---- the workspace ---- */
+
+/* Buffers of the workspace, in the order in which they are placed; then those that have a place, by offset. */
+struct placing {
+    const struct schedule *schedule;
+    uint64_t bytes[SCHEDULE_BUFFERS];
+    int order[SCHEDULE_BUFFERS], n;
+    int placed[SCHEDULE_BUFFERS], n_placed;
+};
+
+static bool overlap(const struct schedule_buffer *a, const struct schedule_buffer *b)
+{
+    return a->first <= b->last && b->first <= a->last;
+}
+
+/* At the lowest offset. Returns its end. */
+static uint64_t place(struct placing *g, struct plan_places *out, int buffer)
+{
+    const struct schedule_buffer *buffers = g->schedule->buffers;
+    uint64_t at = 0;
+    int i;
+
+    for (i = 0; i < g->n_placed; i++) {
+        const int other = g->placed[i];
+        if (!overlap(&buffers[buffer], &buffers[other]))
+            continue;
+        if (at + g->bytes[buffer] <= out->at[other])
+            break;
+        if (at < out->at[other] + plan_align(g->bytes[other]))
+            at = out->at[other] + plan_align(g->bytes[other]);
     }
-    out->scratch = take(&workspace, scratch_bytes(model, setting, n_rows, n_tokens));
-    out->bytes = workspace;
-    out->kept_bytes = apart;
+    out->at[buffer] = at;
+    for (i = g->n_placed++; i > 0 && out->at[g->placed[i - 1]] > at; i--)
+        g->placed[i] = g->placed[i - 1];
+    g->placed[i] = buffer;
+    return at + g->bytes[buffer];
+}
+
+static void place_all(struct placing *g, struct plan_places *out)
+{
+    g->n_placed = 0;
+    out->bytes = 0;
+    for (int i = 0; i < g->n; i++) {
+        const uint64_t end = place(g, out, g->order[i]);
+        if (out->bytes < end)
+            out->bytes = end;
+    }
+}
+
+/* Stable, so that what is of the same size stays in order. */
+static void sort_by_size(struct placing *g)
+{
+    for (int i = 1; i < g->n; i++) {
+        const int buffer = g->order[i];
+        int k = i;
+        for (; k > 0 && g->bytes[g->order[k - 1]] < g->bytes[buffer]; k--)
+            g->order[k] = g->order[k - 1];
+        g->order[k] = buffer;
+    }
+}
+
+void plan_places(struct plan_places *out, const struct program *program, const struct schedule *schedule,
+                 const struct plan_setting *setting, struct plan_shape shape)
+{
+    struct placing g = {.schedule = schedule};
+    struct plan_places other = {0};
+
+    *out = (struct plan_places){0};
+    for (int i = 0; i < schedule->n_buffers; i++) {
+        const struct schedule_buffer *b = &schedule->buffers[i];
+        if (b->place != SCHEDULE_WORKSPACE || b->last < b->first)
+            continue;
+        g.bytes[i] =
+            b->value == SCHEDULE_NONE
+                ? scratch_bytes(program, &program->operations[schedule->steps[b->first].operation], setting, shape)
+                : value_bytes(&program->values[b->value], setting, shape);
+        g.order[g.n++] = i;
+    }
+    place_all(&g, out);
+    sort_by_size(&g);
+    place_all(&g, &other);
+    if (other.bytes < out->bytes) {
+        for (int i = 0; i < g.n; i++)
+            out->at[g.order[i]] = other.at[g.order[i]];
+        out->bytes = other.bytes;
+    }
+}
+
+/* The most of a program's schedules that the plan runs. */
+static uint64_t program_bytes(const struct plan *plan, const struct model_program *p, struct plan_shape shape,
+                              bool keeps_nothing, bool keeps_all)
+{
+    const struct plan_setting *setting = &plan->setting;
+    const bool runs[MODEL_KEEPINGS] = {[MODEL_KEEPS_NOTHING] = keeps_nothing, [MODEL_KEEPS_ALL] = keeps_all};
+    struct plan_places places;
+    uint64_t most = 0;
+
+    for (int keeping = 0; keeping < MODEL_KEEPINGS; keeping++)
+        for (int backward = 0; runs[keeping] && backward < (setting->purpose == PLAN_TRAIN ? 2 : 1); backward++) {
+            plan_places(&places, &p->program, backward ? &p->backward[keeping] : &p->forward[keeping], setting, shape);
+            if (most < places.bytes)
+                most = places.bytes;
+        }
+    return most;
 }
 
 /* Logits of one tile and the largest unit, or of all of them, and then what they add up. */
@@ -73,22 +170,26 @@ static uint64_t head_bytes(const struct plan *plan, const struct model *model, u
     return (tokens < plan->head_tile ? tokens : plan->head_tile) * n * sizeof(float);
 }
 
-uint64_t plan_workspace(const struct plan *plan, const struct model *model, enum model_layer_kind kind, uint32_t n_rows,
-                        uint32_t n_tokens)
+/* Of any layer of the kind: all have the same program. */
+static const struct model_program *program_of(const struct model *model, enum model_layer_kind kind)
 {
-    const uint64_t tokens = (uint64_t)n_rows * n_tokens;
-    struct plan_block block;
+    return model->layers[kind == MODEL_BLOCK ? 1 : model->n_layers - 2].program;
+}
+
+uint64_t plan_workspace(const struct plan *plan, const struct model *model, enum model_layer_kind kind)
+{
+    const struct plan_shape shape = plan_shape_of(plan);
+    const uint32_t n_kept = plan->choice.n_kept;
 
     switch (kind) {
     case MODEL_EMBEDDING:
         break;
     case MODEL_BLOCK:
-        plan_block(&block, model, &plan->setting, n_rows, n_tokens, plan->choice.n_kept == model->config.n_layers);
-        return block.bytes;
+        return program_bytes(plan, program_of(model, kind), shape, n_kept<model->config.n_layers, n_kept> 0);
     case MODEL_NORM:
-        return tokens * 2 * sizeof(float); /* statistics */
+        return program_bytes(plan, program_of(model, kind), shape, true, false);
     case MODEL_HEAD:
-        return head_bytes(plan, model, tokens);
+        return head_bytes(plan, model, (uint64_t)shape.n_rows * shape.n_tokens);
     }
     return 0;
 }

@@ -130,25 +130,22 @@ static void take_kept(struct plan *plan, const struct model *model, struct layou
 {
     const struct plan_setting *s = &plan->setting;
     const uint32_t n = s->part_rows / plan->choice.microbatch, rest = s->part_rows % plan->choice.microbatch;
-    struct plan_block block;
+    const struct model_program *block = model->layers[1].program;
+    const uint64_t kept = block->kept[MODEL_KEEPS_ALL];
 
-    plan_block(&block, model, s, plan->choice.microbatch, s->seq, true);
-    plan->kept_microbatch = block.kept_bytes;
-    plan->kept_part = n * block.kept_bytes;
-    if (rest) {
-        plan_block(&block, model, s, rest, s->seq, true);
-        plan->kept_part += block.kept_bytes;
-    }
+    plan->kept_microbatch = plan_kept_bytes(&block->program, kept, s, plan_shape_of(plan));
+    plan->kept_part = n * plan->kept_microbatch;
+    if (rest)
+        plan->kept_part += plan_kept_bytes(&block->program, kept, s, (struct plan_shape){rest, s->seq});
     plan->kept_bytes = s->share_rows / s->part_rows * plan->kept_part;
     plan->kept = take(l, LEDGER_KEPT, plan->choice.n_kept * plan->kept_bytes);
 }
 
 /* The most that a layer up to `top` asks for. Nothing lies behind it, so its end is the arena's, without rounding. */
-static void take_workspace(struct plan *plan, const struct model *model, struct layout *l, enum model_layer_kind top,
-                           uint32_t n_tokens)
+static void take_workspace(struct plan *plan, const struct model *model, struct layout *l, enum model_layer_kind top)
 {
     for (enum model_layer_kind kind = MODEL_EMBEDDING; kind <= top; kind++) {
-        uint64_t bytes = plan_workspace(plan, model, kind, plan->choice.microbatch, n_tokens);
+        uint64_t bytes = plan_workspace(plan, model, kind);
         if (plan->workspace_bytes < bytes)
             plan->workspace_bytes = bytes;
     }
@@ -177,7 +174,7 @@ static void lay_out(struct plan *plan, const struct model *model)
     plan->losses = take(&l, LEDGER_STATISTICS, tokens * sizeof(double));
     plan->ids = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
     plan->labels = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
-    take_workspace(plan, model, &l, MODEL_HEAD, s->seq);
+    take_workspace(plan, model, &l, MODEL_HEAD);
 }
 
 /* The same to generate. The head's logits have a place of their own, and its product needs no room. */
@@ -185,7 +182,7 @@ static void lay_out_generation(struct plan *plan, const struct model *model)
 {
     const struct plan_setting *s = &plan->setting;
     const struct model_config *c = &model->config;
-    const uint32_t tokens = s->seq < PLAN_GENERATE_TILE ? s->seq : PLAN_GENERATE_TILE;
+    const uint32_t tokens = plan_shape_of(plan).n_tokens;
     struct layout l = {.bytes = plan->bytes};
 
     take_weights(plan, model, &l);
@@ -196,7 +193,7 @@ static void lay_out_generation(struct plan *plan, const struct model *model)
     take_boundaries(plan, model, &l, tokens);
     plan->ids = take(&l, LEDGER_DATA, tokens * sizeof(uint32_t));
     plan->logits = take(&l, LEDGER_DATA, c->vocabulary * sizeof(float));
-    take_workspace(plan, model, &l, MODEL_NORM, tokens);
+    take_workspace(plan, model, &l, MODEL_NORM);
 }
 
 void plan_lay_out(struct plan *out, const struct model *model, const struct plan_setting *setting,

@@ -1,14 +1,16 @@
 #!/usr/bin/env python3
 """Records what the programs plan and train, so that a change of the code can be shown to change neither.
 
-    record.py plans BIN OUT [--n 2000] [--seed 1]   `eps plan --json` of random settings, a line each
+    record.py plans BIN OUT [--n 2000] [--seed 1] [--like BEFORE]
+                                                    `eps plan --json` of random settings, a line each
     record.py runs BIN OUT                          ten short training runs on the CPU, and what they generate
     record.py compare BEFORE AFTER                  exit status 1 where AFTER is worse, or trains other bits
 
 BIN is the folder of eps, epsd and eps-worker. Settings name every budget, so no line depends on the machine's free
-memory. Of a run is recorded: metrics.jsonl without times and bytes, and a checksum of every file of its checkpoint.
+memory. Each is planned at a drawn budget, and near the least that it needs: near that of BEFORE, where it is given. Of a run is recorded: metrics.jsonl without times and bytes, and a checksum of every file of its checkpoint.
 
-`compare` holds a plan to: the same choice, the same bytes or fewer at it, no larger --minimum, no longer predicted time.
+`compare` holds a plan to: the same choice, the same bytes or fewer at it, no larger --minimum, no longer predicted time (what differs by
+a thousandth is a tie to the planner).
 A different choice is reported, and is worse where it is predicted to take longer.
 """
 import argparse, hashlib, json, os, random, subprocess, sys, tempfile
@@ -51,7 +53,7 @@ def draw_options(r, model):
     return options
 
 
-def plan_one(bin_, number, seed):
+def plan_one(bin_, number, seed, like):
     r = random.Random(f"{seed}/{number}")
     model = draw_model(r)
     options = draw_options(r, model)
@@ -67,7 +69,8 @@ def plan_one(bin_, number, seed):
         first = json.loads(done.stdout) if done.stdout else {"error": done.stderr.replace(path, "MODEL")}
         # Twice the least is where layers begin to be kept: a drawn budget is seldom there.
         if "minimum" in first:
-            command[command.index("--device-mem") + 1] = str(int(first["minimum"] * r.uniform(1, 3)))
+            budget = like["near"]["workers"][0]["budget"] if like else int(first["minimum"] * r.uniform(1, 3))
+            command[command.index("--device-mem") + 1] = str(budget)
             near = subprocess.run(command, capture_output=True, text=True, env=env).stdout
             first["near"] = json.loads(near)
             command[command.index("--json")] = "--timeline"
@@ -76,8 +79,13 @@ def plan_one(bin_, number, seed):
 
 
 def record_plans(args):
+    before = [{}] * args.n
+    if args.like:
+        with open(args.like) as f:
+            before = [json.loads(line)["plan"] for line in f]
     with ThreadPoolExecutor(4) as pool, open(args.out, "w") as out:
-        for line in pool.map(lambda i: plan_one(args.bin, i, args.seed), range(args.n)):
+        for line in pool.map(lambda i: plan_one(args.bin, i, args.seed, before[i] if "near" in before[i] else None),
+                             range(len(before))):
             out.write(json.dumps(line) + "\n")
 
 
@@ -157,7 +165,7 @@ def worse_plan(before, after, notes):
         notes["other choice"] = notes.get("other choice", 0) + 1
     if before["fits"] and not after["fits"]:
         wrong.append("no longer fits")
-    if before["fits"] and after["ms"]["step"] > before["ms"]["step"] * (1 + 1e-9):
+    if before["fits"] and after["ms"]["step"] > before["ms"]["step"] * 1.001:
         wrong.append(f"step {before['ms']['step']} -> {after['ms']['step']} ms")
     if after["minimum"] > before["minimum"]:
         wrong.append(f"minimum {before['minimum']} -> {after['minimum']}")
@@ -199,6 +207,7 @@ def main():
         if name == "plans":
             command.add_argument("--n", type=int, default=2000)
             command.add_argument("--seed", type=int, default=1)
+            command.add_argument("--like")
     command = commands.add_parser("compare")
     command.add_argument("before")
     command.add_argument("after")

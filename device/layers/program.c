@@ -1,0 +1,405 @@
+/* A layer that is a program: its schedule's steps, one call or two to the device each.
+ *
+ * A linear map is y = x W + b with W (in, out). Where forward kept what backward reads, backward begins at the
+ * derivatives, or nearly; else it computes forward again first (proto/model/schedule.h). */
+#include "device/layers/layers.h"
+
+#include <assert.h>
+
+/* One pass through one schedule. */
+struct run {
+    const struct layer_pass *pass;
+    const struct model_program *layer;
+    const struct schedule *schedule;
+    enum model_keeping keeping;
+    struct plan_places places;
+};
+
+static struct run run_of(const struct layer_pass *pass, bool backward)
+{
+    struct run r = {.pass = pass,
+                    .layer = pass->layer->program,
+                    .keeping = pass->kept ? MODEL_KEEPS_ALL : MODEL_KEEPS_NOTHING};
+
+    r.schedule = backward ? &r.layer->backward[r.keeping] : &r.layer->forward[r.keeping];
+    plan_places(&r.places, &r.layer->program, r.schedule, pass->setting, plan_shape_of(pass->plan));
+    return r;
+}
+
+static const struct program_operation *operation_of(const struct run *r, int operation)
+{
+    return &r->layer->program.operations[operation];
+}
+
+static size_t columns(const struct run *r, int value)
+{
+    return r->layer->program.values[value].columns;
+}
+
+/* Of values that are kept, those before this one. */
+static void *kept_at(const struct run *r, int value)
+{
+    const struct layer_pass *pass = r->pass;
+    const uint64_t before = r->layer->kept[r->keeping] & ((UINT64_C(1) << value) - 1);
+
+    return (char *)pass->kept + plan_kept_bytes(&r->layer->program, before, pass->setting,
+                                                (struct plan_shape){pass->n_rows, pass->n_tokens});
+}
+
+static void *at(const struct run *r, int buffer)
+{
+    const struct schedule_buffer *b = &r->schedule->buffers[buffer];
+
+    switch (b->place) {
+    case SCHEDULE_WORKSPACE:
+        return (char *)r->pass->workspace + r->places.at[buffer];
+    case SCHEDULE_KEPT:
+        return kept_at(r, b->value);
+    case SCHEDULE_INPUT:
+        return (void *)r->pass->input; /* no step writes it */
+    case SCHEDULE_OUTPUT:
+        return r->pass->output;
+    case SCHEDULE_GRADIENT:
+        return r->pass->gradient;
+    }
+    return NULL;
+}
+
+enum { WEIGHT, BIAS }; /* an operation's tensors */
+
+static uint64_t offset(const struct run *r, const struct program_operation *op, int which)
+{
+    return r->pass->model->pieces[r->pass->unit->first_piece + (uint32_t)(op->tensor + which)].offset;
+}
+
+static const void *weights_of(const struct run *r, const struct program_operation *op, int which)
+{
+    return layer_element(r->pass, r->pass->weights, offset(r, op, which));
+}
+
+static float *contribution_of(const struct run *r, const struct program_operation *op, int which)
+{
+    return r->pass->contribution + offset(r, op, which);
+}
+
+/* ---- forward ---- */
+
+/* What forward and backward have in common. */
+static struct device_norm norm_of(const struct run *r, const struct program_operation *op,
+                                  const struct schedule_step *step)
+{
+    return (struct device_norm){.m = layer_tokens(r->pass),
+                                .n = columns(r, op->inputs[0]),
+                                .x = at(r, step->inputs[0]),
+                                .weight = weights_of(r, op, WEIGHT),
+                                .statistics = at(r, step->outputs[1])};
+}
+
+static void run_norm(const struct run *r, const struct program_operation *op, const struct schedule_step *step)
+{
+    struct device_norm norm = norm_of(r, op, step);
+
+    norm.epsilon = op->norm.epsilon;
+    norm.bias = weights_of(r, op, BIAS);
+    norm.y = at(r, step->outputs[0]);
+    r->pass->ops->norm(r->pass->dev, &norm);
+}
+
+static void run_linear(const struct run *r, const struct program_operation *op, const struct schedule_step *step)
+{
+    const struct layer_pass *pass = r->pass;
+    const size_t in = columns(r, op->inputs[0]), out = columns(r, op->outputs[0]);
+    const bool activates = step->activation != SCHEDULE_NONE;
+    struct device_matmul matmul = {.m = layer_tokens(pass),
+                                   .n = out,
+                                   .k = in,
+                                   .a = at(r, step->inputs[0]),
+                                   .a_stride = in,
+                                   .b = weights_of(r, op, WEIGHT),
+                                   .b_stride = out,
+                                   .c = at(r, activates ? step->after : step->outputs[0]),
+                                   .c_stride = out,
+                                   .epilogue = DEVICE_BIAS,
+                                   .bias = weights_of(r, op, BIAS)};
+
+    if (activates) {
+        matmul.epilogue = DEVICE_BIAS_ACTIVATION;
+        matmul.activation = operation_of(r, step->activation)->activation;
+        matmul.pre = at(r, step->outputs[0]);
+    }
+    pass->ops->matmul(pass->dev, &matmul);
+}
+
+/* What forward and backward have in common. */
+static struct device_attention attention_of(const struct run *r, const struct program_operation *op,
+                                            const struct schedule_step *step)
+{
+    const struct layer_pass *pass = r->pass;
+    const struct program_attention_options *how = &op->attention;
+
+    return (struct device_attention){
+        .n_rows = pass->n_rows,
+        .n_tokens = pass->n_tokens,
+        .n_heads = how->n_heads,
+        .width = columns(r, op->outputs[0]),
+        .scale = how->scale_by_layer ? how->scale / (float)(pass->layer->index + 1) : how->scale,
+        .qkv = at(r, step->inputs[0]),
+        .out = at(r, step->outputs[0]),
+        .log_sum_exp = at(r, step->outputs[1]),
+        .scratch = at(r, step->scratch),
+        .dropout = layer_dropout(pass, how->dropout.p, how->dropout.site),
+    };
+}
+
+/* Of the tokens before this pass, keys and values are in the cache. */
+static void run_attention_cached(const struct run *r, const struct device_attention *attention)
+{
+    const struct device_attention_cached op = {.first = r->pass->position,
+                                               .n_tokens = attention->n_tokens,
+                                               .n_heads = attention->n_heads,
+                                               .width = attention->width,
+                                               .n_positions = r->pass->n_positions,
+                                               .scale = attention->scale,
+                                               .qkv = attention->qkv,
+                                               .out = attention->out,
+                                               .cache = r->pass->cache,
+                                               .scratch = attention->scratch};
+
+    r->pass->ops->attention_cached(r->pass->dev, &op);
+}
+
+static void run_attention(const struct run *r, const struct program_operation *op, const struct schedule_step *step)
+{
+    const struct device_attention attention = attention_of(r, op, step);
+
+    if (r->pass->cache)
+        run_attention_cached(r, &attention);
+    else
+        r->pass->ops->attention(r->pass->dev, &attention);
+}
+
+static void run_activation(const struct run *r, const struct program_operation *op, const struct schedule_step *step)
+{
+    r->pass->ops->activate(r->pass->dev, at(r, step->outputs[0]), at(r, step->inputs[0]),
+                           layer_tokens(r->pass) * columns(r, op->inputs[0]), op->activation);
+}
+
+/* y = x + dropout(h), or dropout(h) without x. */
+static void add(const struct run *r, const struct program_operation *op, void *y, const void *x, const void *h)
+{
+    const struct layer_pass *pass = r->pass;
+    const struct device_dropout_add sum = {.n_rows = pass->n_rows,
+                                           .n_tokens = pass->n_tokens,
+                                           .n = columns(r, op->outputs[0]),
+                                           .x = x,
+                                           .h = h,
+                                           .y = y,
+                                           .dropout = layer_dropout(pass, op->dropout.p, op->dropout.site)};
+
+    pass->ops->dropout_add(pass->dev, &sum);
+}
+
+static void run_forward(const struct run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step->operation);
+
+    switch (op->kind) {
+    case PROGRAM_NORM:
+        run_norm(r, op, step);
+        return;
+    case PROGRAM_LINEAR:
+        run_linear(r, op, step);
+        return;
+    case PROGRAM_ATTENTION:
+        run_attention(r, op, step);
+        return;
+    case PROGRAM_ACTIVATION:
+        run_activation(r, op, step);
+        return;
+    case PROGRAM_ADD:
+        add(r, op, at(r, step->outputs[0]), at(r, step->inputs[0]), at(r, step->inputs[1]));
+        return;
+    case PROGRAM_KINDS:
+        break;
+    }
+    assert(0 && "an operation");
+}
+
+/* ---- backward ---- */
+
+/* W's gradient += x^T dy, b's += the sum of dy's rows. */
+static void run_contribution(const struct run *r, const struct program_operation *op, const struct schedule_step *step)
+{
+    const struct layer_pass *pass = r->pass;
+    const size_t in = columns(r, op->inputs[0]), out = columns(r, op->outputs[0]);
+    const struct device_matmul matmul = {.transpose_a = true,
+                                         .m = in,
+                                         .n = out,
+                                         .k = layer_tokens(pass),
+                                         .a = at(r, step->inputs[0]),
+                                         .a_stride = in,
+                                         .b = at(r, step->y_gradient),
+                                         .b_stride = out,
+                                         .c = contribution_of(r, op, WEIGHT),
+                                         .c_stride = out,
+                                         .wide = true,
+                                         .over_rows = true,
+                                         .beta = pass->fresh ? 0 : 1};
+
+    pass->ops->matmul(pass->dev, &matmul);
+    pass->ops->reduce_rows(pass->dev, contribution_of(r, op, BIAS), at(r, step->y_gradient), layer_tokens(pass), out);
+}
+
+/* dx = dy W^T; or of what x is the activation of, times the activation's slope there. */
+static void run_linear_backward(const struct run *r, const struct program_operation *op,
+                                const struct schedule_step *step)
+{
+    const struct layer_pass *pass = r->pass;
+    const size_t in = columns(r, op->inputs[0]), out = columns(r, op->outputs[0]);
+    struct device_matmul matmul = {.transpose_b = true,
+                                   .m = layer_tokens(pass),
+                                   .n = in,
+                                   .k = out,
+                                   .a = at(r, step->y_gradient),
+                                   .a_stride = out,
+                                   .b = weights_of(r, op, WEIGHT),
+                                   .b_stride = out,
+                                   .c = at(r, step->x_gradient),
+                                   .c_stride = in,
+                                   .beta = step->accumulate ? 1 : 0};
+
+    if (step->activation != SCHEDULE_NONE) {
+        matmul.epilogue = DEVICE_ACTIVATION_GRADIENT;
+        matmul.activation = operation_of(r, step->activation)->activation;
+        matmul.pre = at(r, step->inputs[0]);
+    }
+    pass->ops->matmul(pass->dev, &matmul);
+}
+
+static void run_norm_backward(const struct run *r, const struct program_operation *op, const struct schedule_step *step)
+{
+    struct device_norm norm = norm_of(r, op, step);
+
+    norm.y_gradient = at(r, step->y_gradient);
+    norm.x_gradient = at(r, step->x_gradient);
+    norm.accumulate = step->accumulate;
+    norm.weight_gradient = contribution_of(r, op, WEIGHT);
+    norm.bias_gradient = contribution_of(r, op, BIAS);
+    r->pass->ops->norm_backward(r->pass->dev, &norm);
+}
+
+static void run_attention_backward(const struct run *r, const struct program_operation *op,
+                                   const struct schedule_step *step)
+{
+    struct device_attention attention = attention_of(r, op, step);
+
+    attention.out_gradient = at(r, step->y_gradient);
+    attention.qkv_gradient = at(r, step->x_gradient);
+    r->pass->ops->attention_backward(r->pass->dev, &attention);
+}
+
+static void run_backward(const struct run *r, const struct schedule_step *step)
+{
+    const struct program_operation *op = operation_of(r, step->operation);
+
+    switch (op->kind) {
+    case PROGRAM_NORM:
+        run_norm_backward(r, op, step);
+        return;
+    case PROGRAM_LINEAR:
+        run_linear_backward(r, op, step);
+        return;
+    case PROGRAM_ATTENTION:
+        run_attention_backward(r, op, step);
+        return;
+    case PROGRAM_ADD: /* of what was dropped out */
+        add(r, op, at(r, step->x_gradient), NULL, at(r, step->y_gradient));
+        return;
+    case PROGRAM_ACTIVATION: /* with the linear map behind it */
+    case PROGRAM_KINDS:
+        break;
+    }
+    assert(0 && "an operation with a derivative of its own");
+}
+
+/* Of a fresh contribution all but what products write, run by run. */
+static void clear_vectors(const struct layer_pass *pass)
+{
+    const struct model_piece *piece = &pass->model->pieces[pass->unit->first_piece];
+    const struct model_piece *const end = piece + pass->unit->n_pieces;
+
+    while (piece < end) {
+        const uint64_t first = piece->offset;
+        uint64_t n = 0;
+        for (; piece < end && pass->model->tensors[piece->tensor].n_dims == 1; piece++)
+            n += piece->n;
+        if (n > 0)
+            pass->ops->zero(pass->dev, pass->contribution + first, n * sizeof(float));
+        else
+            piece++;
+    }
+}
+
+static void run_steps(const struct run *r, int first, int end)
+{
+    for (const struct schedule_step *step = &r->schedule->steps[first]; step < &r->schedule->steps[end]; step++)
+        switch (step->action) {
+        case SCHEDULE_FORWARD:
+            run_forward(r, step);
+            break;
+        case SCHEDULE_CONTRIBUTE:
+            run_contribution(r, operation_of(r, step->operation), step);
+            break;
+        case SCHEDULE_BACKWARD:
+            run_backward(r, step);
+            break;
+        }
+}
+
+static void forward(const struct layer_pass *pass)
+{
+    const struct run r = run_of(pass, false);
+
+    run_steps(&r, 0, r.schedule->n_steps);
+}
+
+static void backward(const struct layer_pass *pass)
+{
+    const struct run r = run_of(pass, true);
+
+    run_steps(&r, 0, r.schedule->n_recomputed);
+    if (pass->fresh)
+        clear_vectors(pass);
+    run_steps(&r, r.schedule->n_recomputed, r.schedule->n_steps);
+}
+
+const struct layer_ops layer_program = {forward, backward};
+
+/* The last, in this direction; backward, of its derivative. */
+static const struct schedule_step *find_attention(const struct run *r)
+{
+    for (int i = r->schedule->n_steps; i-- > 0;)
+        if (operation_of(r, r->schedule->steps[i].operation)->kind == PROGRAM_ATTENTION)
+            return &r->schedule->steps[i];
+    return NULL;
+}
+
+void layer_prepare_attention(const struct layer_pass *pass, bool trains, char told[DEVICE_TOLD])
+{
+    struct layer_pass block = *pass;
+
+    block.layer = &pass->model->layers[1]; /* any of them: all have these shapes */
+    block.unit = &pass->model->units[pass->model->visits[block.layer->first_visit]];
+    const struct run r = run_of(&block, trains);
+    const struct schedule_step *step = find_attention(&r);
+    told[0] = 0;
+    if (!step)
+        return;
+    const struct program_operation *op = operation_of(&r, step->operation);
+    struct device_attention attention = attention_of(&r, op, step);
+    if (trains) {
+        attention.out_gradient = at(&r, step->y_gradient);
+        attention.qkv_gradient = at(&r, step->x_gradient);
+    }
+    pass->ops->prepare_attention(pass->dev, &attention, plan_attention_way(&op->attention, pass->setting), told);
+}

@@ -1,0 +1,162 @@
+/* GPT-2 (Radford et al. 2019), tensors named and laid out as in Hugging Face's GPT2LMHeadModel. */
+#include "proto/model/family.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const architectures[] = {"GPT2LMHeadModel", "GPT2Model", NULL};
+
+#define AT(member) offsetof(struct model_config, member)
+
+static const struct family_key keys[] = {
+    {"n_layer", FAMILY_COUNT, .offset = AT(n_layers), .required = true},
+    {"n_head", FAMILY_COUNT, .offset = AT(n_heads), .required = true},
+    {"n_embd", FAMILY_COUNT, .offset = AT(width), .required = true},
+    {"n_positions", FAMILY_COUNT, .offset = AT(n_positions), .required = true},
+    {"vocab_size", FAMILY_COUNT, .offset = AT(vocabulary), .required = true},
+    {"n_inner", FAMILY_COUNT_OR_NULL, .offset = AT(inner_width)},
+    {"n_ctx", FAMILY_SAME, .offset = AT(n_positions), .other = "n_positions"},
+    {"activation_function", FAMILY_ACTIVATION, .offset = AT(activation)},
+    {"tie_word_embeddings", FAMILY_SWITCH, .offset = AT(tied)},
+    {"scale_attn_weights", FAMILY_SWITCH, .offset = AT(scale_attention)},
+    {"scale_attn_by_inverse_layer_idx", FAMILY_SWITCH, .offset = AT(scale_by_layer)},
+    {"layer_norm_epsilon", FAMILY_REAL, .offset = AT(norm_epsilon)},
+    {"attn_pdrop", FAMILY_REAL, .offset = AT(dropout_attention)},
+    {"embd_pdrop", FAMILY_REAL, .offset = AT(dropout_embedding)},
+    {"resid_pdrop", FAMILY_REAL, .offset = AT(dropout_residual)},
+    {"initializer_range", FAMILY_REAL, .offset = AT(initializer_range)},
+    {0},
+};
+
+/* Other heads, and the same mathematics in another order. */
+static const char *const harmless[] = {"reorder_and_upcast_attn", "summary_*", NULL};
+
+static const char *const unsupported[] = {"add_cross_attention", "cross_attention_hidden_size", "rope_*",
+                                          "sliding_window", NULL};
+
+static void complete(struct model_config *c)
+{
+    if (c->inner_width == 0 && c->width <= UINT32_MAX / 4)
+        c->inner_width = 4 * c->width;
+}
+
+static int check(const struct model_config *c, struct error *err)
+{
+    const struct {
+        const char *name;
+        uint32_t value, most;
+    } counts[] = {
+        {"n_layer", c->n_layers, 4096},
+        {"n_head", c->n_heads, 65536},
+        {"n_embd", c->width, 65536},
+        {"n_inner", c->inner_width, 1 << 20},
+        {"n_positions", c->n_positions, 1 << 24},
+        {"vocab_size", c->vocabulary, 1 << 24},
+    };
+    const struct {
+        const char *name;
+        float value;
+    } dropouts[] = {{"attn_pdrop", c->dropout_attention},
+                    {"embd_pdrop", c->dropout_embedding},
+                    {"resid_pdrop", c->dropout_residual}};
+
+    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
+        if (counts[i].value < 1 || counts[i].value > counts[i].most)
+            return error_set(err, -EINVAL, "%s is %u: it must be from 1 to %u", counts[i].name, counts[i].value,
+                             counts[i].most);
+    if (c->width % c->n_heads != 0)
+        return error_set(err, -EINVAL, "n_embd is %u: it must be a multiple of n_head, which is %u", c->width,
+                         c->n_heads);
+    if (c->activation != MODEL_GELU_NEW && c->activation != MODEL_GELU && c->activation != MODEL_RELU)
+        return error_set(err, -EINVAL, "activation_function is unknown");
+    for (size_t i = 0; i < sizeof dropouts / sizeof *dropouts; i++)
+        if (!(dropouts[i].value >= 0 && dropouts[i].value < 1)) /* false for NaN */
+            return error_set(err, -EINVAL, "%s is %g: it must be at least 0 and less than 1", dropouts[i].name,
+                             (double)dropouts[i].value);
+    if (!(c->norm_epsilon > 0 && c->norm_epsilon <= 1))
+        return error_set(err, -EINVAL, "layer_norm_epsilon is %g: it must be greater than 0 and at most 1",
+                         (double)c->norm_epsilon);
+    if (!(c->initializer_range >= 0 && c->initializer_range <= 1))
+        return error_set(err, -EINVAL, "initializer_range is %g: it must be from 0 to 1", (double)c->initializer_range);
+    return 0;
+}
+
+/* Norms before, not after (section 2.3): r = x + attention(norm(x)), y = r + mlp(norm(r)). */
+static void write_block(struct program *p, const struct model_config *c)
+{
+    const struct program_norm_options norm = {.epsilon = c->norm_epsilon};
+    const struct program_linear_options linear = {.deviation = c->initializer_range};
+    /* Both write to the residual stream, which 2 n_layers of them add up on (section 2.3). */
+    const struct program_linear_options residual = {.deviation =
+                                                        (float)(c->initializer_range / sqrt(2.0 * c->n_layers))};
+    const struct program_attention_options attention = {
+        .n_heads = c->n_heads,
+        .scale = c->scale_attention ? 1 / sqrtf((float)(c->width / c->n_heads)) : 1,
+        .scale_by_layer = c->scale_by_layer,
+        .dropout = {c->dropout_attention, RANDOM_DROPOUT_ATTENTION},
+    };
+    const struct program_dropout after_attention = {c->dropout_residual, RANDOM_DROPOUT_RESIDUAL_ATTENTION};
+    const struct program_dropout after_mlp = {c->dropout_residual, RANDOM_DROPOUT_RESIDUAL_MLP};
+
+    const int x = program_begin(p, c->width);
+    const int n1 = program_norm(p, x, "ln_1", &norm);
+    const int qkv = program_linear(p, n1, "attn.c_attn", 3 * c->width, &linear);
+    const int a = program_attention(p, qkv, &attention);
+    const int h = program_linear(p, a, "attn.c_proj", c->width, &residual);
+    const int r = program_add(p, x, h, &after_attention);
+    const int n2 = program_norm(p, r, "ln_2", &norm);
+    const int u = program_linear(p, n2, "mlp.c_fc", c->inner_width, &linear);
+    const int g = program_activation(p, u, c->activation);
+    const int m = program_linear(p, g, "mlp.c_proj", c->width, &residual);
+    program_end(p, program_add(p, r, m, &after_mlp));
+}
+
+static void write_norm(struct program *p, const struct model_config *c)
+{
+    const struct program_norm_options norm = {.epsilon = c->norm_epsilon};
+    const int x = program_begin(p, c->width);
+
+    program_end(p, program_norm(p, x, "ln_f", &norm));
+}
+
+/* A causal mask: "h.0.attn.bias", "h.11.attn.masked_bias". */
+static bool is_mask(const char *name)
+{
+    unsigned layer;
+    int n = 0;
+
+    if (sscanf(name, "h.%u.attn.%n", &layer, &n) != 1 || n == 0)
+        return false;
+    return strcmp(name + n, "bias") == 0 || strcmp(name + n, "masked_bias") == 0;
+}
+
+extern const struct family family_gpt2;
+const struct family family_gpt2 = {
+    .model_type = "gpt2",
+    .title = "GPT-2",
+    .architectures = architectures,
+    .keys = keys,
+    .harmless = harmless,
+    .unsupported = unsupported,
+    .defaults = {.tied = true,
+                 .scale_attention = true,
+                 .norm_epsilon = 1e-5f,
+                 .dropout_attention = 0.1f,
+                 .dropout_embedding = 0.1f,
+                 .dropout_residual = 0.1f,
+                 .initializer_range = 0.02f},
+    .end_token = 50256,
+    .complete = complete,
+    .check = check,
+    .prefix = "transformer.",
+    .block = "h.%u",
+    .norm = "ln_f",
+    .tokens = "wte",
+    .positions = "wpe",
+    .logits = "lm_head",
+    .write_block = write_block,
+    .write_norm = write_norm,
+    .is_mask = is_mask,
+};

@@ -1,0 +1,169 @@
+#include "proto/model/program.h"
+
+#include <assert.h>
+#include <stdio.h>
+
+enum { FIRST = 1, SECOND = 2, THIRD = 4 };
+
+const struct program_rule program_rules[PROGRAM_KINDS] = {
+    [PROGRAM_NORM] =
+        {.name = "norm", .reads_inputs = FIRST, .reads_outputs = SECOND, .gradient_over = true, .cheap = true},
+    [PROGRAM_LINEAR] = {.name = "linear", .reads_inputs = FIRST},
+    [PROGRAM_ATTENTION] = {.name = "attention",
+                           .reads_inputs = FIRST | SECOND | THIRD,
+                           .reads_outputs = FIRST | SECOND},
+    [PROGRAM_ACTIVATION] = {.name = "activation", .reads_inputs = FIRST, .cheap = true},
+    [PROGRAM_ADD] = {.name = "add", .over_inputs = FIRST | SECOND},
+};
+
+static int add_value(struct program *p, enum program_type type, uint32_t columns, int operation)
+{
+    assert(p->n_values < PROGRAM_VALUES && columns > 0);
+    p->values[p->n_values] = (struct program_value){type, columns, operation};
+    return p->n_values++;
+}
+
+static struct program_operation *add_operation(struct program *p, enum program_kind kind)
+{
+    assert(p->n_operations < PROGRAM_OPERATIONS);
+    struct program_operation *op = &p->operations[p->n_operations++];
+    *op = (struct program_operation){.kind = kind, .tensor = p->n_tensors};
+    return op;
+}
+
+static void add_input(const struct program *p, struct program_operation *op, int value)
+{
+    assert(value >= 0 && value < p->n_values && op->n_inputs < PROGRAM_INPUTS);
+    op->inputs[op->n_inputs++] = value;
+}
+
+static int add_output(struct program *p, struct program_operation *op, enum program_type type, uint32_t columns)
+{
+    assert(op->n_outputs < PROGRAM_OUTPUTS);
+    return op->outputs[op->n_outputs++] = add_value(p, type, columns, p->n_operations - 1);
+}
+
+static void add_tensor(struct program *p, struct program_operation *op, const char *stem, const char *which,
+                       struct program_tensor tensor)
+{
+    assert(p->n_tensors < PROGRAM_TENSORS);
+    const int n = snprintf(tensor.name, sizeof tensor.name, "%s.%s", stem, which);
+    assert(n > 0 && (size_t)n < sizeof tensor.name);
+    p->tensors[p->n_tensors++] = tensor;
+    op->n_tensors++;
+}
+
+int program_begin(struct program *p, uint32_t columns)
+{
+    *p = (struct program){.output = -1};
+    return p->input = add_value(p, PROGRAM_VALUE, columns, -1);
+}
+
+int program_norm(struct program *p, int x, const char *stem, const struct program_norm_options *norm)
+{
+    const uint32_t width = p->values[x].columns;
+    struct program_operation *op = add_operation(p, PROGRAM_NORM);
+
+    op->norm = *norm;
+    add_input(p, op, x);
+    const int y = add_output(p, op, PROGRAM_VALUE, width);
+    add_output(p, op, PROGRAM_STATISTIC, 2);
+    add_tensor(p, op, stem, "weight", (struct program_tensor){.rows = width, .init = MODEL_INIT_ONE});
+    add_tensor(p, op, stem, "bias", (struct program_tensor){.rows = width, .init = MODEL_INIT_ZERO});
+    return y;
+}
+
+int program_linear(struct program *p, int x, const char *stem, uint32_t columns,
+                   const struct program_linear_options *linear)
+{
+    struct program_operation *op = add_operation(p, PROGRAM_LINEAR);
+
+    op->linear = *linear;
+    add_input(p, op, x);
+    add_tensor(p, op, stem, "weight",
+               (struct program_tensor){.rows = p->values[x].columns,
+                                       .columns = columns,
+                                       .init = MODEL_INIT_NORMAL,
+                                       .deviation = linear->deviation});
+    add_tensor(p, op, stem, "bias", (struct program_tensor){.rows = columns, .init = MODEL_INIT_ZERO});
+    return add_output(p, op, PROGRAM_VALUE, columns);
+}
+
+int program_attention(struct program *p, int qkv, const struct program_attention_options *attention)
+{
+    const uint32_t width = p->values[qkv].columns / 3;
+    struct program_operation *op = add_operation(p, PROGRAM_ATTENTION);
+
+    assert(p->values[qkv].columns % 3 == 0 && width % attention->n_heads == 0);
+    op->attention = *attention;
+    add_input(p, op, qkv);
+    const int a = add_output(p, op, PROGRAM_VALUE, width);
+    add_output(p, op, PROGRAM_STATISTIC, attention->n_heads);
+    return a;
+}
+
+int program_activation(struct program *p, int x, enum model_activation activation)
+{
+    struct program_operation *op = add_operation(p, PROGRAM_ACTIVATION);
+
+    op->activation = activation;
+    add_input(p, op, x);
+    return add_output(p, op, PROGRAM_VALUE, p->values[x].columns);
+}
+
+int program_add(struct program *p, int x, int h, const struct program_dropout *dropout)
+{
+    struct program_operation *op = add_operation(p, PROGRAM_ADD);
+
+    assert(p->values[x].columns == p->values[h].columns);
+    op->dropout = *dropout;
+    add_input(p, op, x);
+    add_input(p, op, h);
+    return add_output(p, op, PROGRAM_VALUE, p->values[x].columns);
+}
+
+void program_end(struct program *p, int y)
+{
+    assert(p->values[y].columns == p->values[p->input].columns && p->values[y].type == PROGRAM_VALUE);
+    p->output = y;
+}
+
+int program_count_readers(const struct program *p, int value)
+{
+    int n = value == p->output;
+
+    for (int i = 0; i < p->n_operations; i++)
+        for (int k = 0; k < p->operations[i].n_inputs; k++)
+            n += p->operations[i].inputs[k] == value;
+    return n;
+}
+
+static uint64_t pick(const int *values, int n, uint8_t set)
+{
+    uint64_t picked = 0;
+
+    for (int i = 0; i < n; i++)
+        if (set >> i & 1)
+            picked |= UINT64_C(1) << values[i];
+    return picked;
+}
+
+uint64_t program_read_backward(const struct program *p)
+{
+    uint64_t read = 0;
+
+    for (const struct program_operation *op = p->operations; op < p->operations + p->n_operations; op++)
+        read |= pick(op->inputs, op->n_inputs, program_rules[op->kind].reads_inputs) |
+                pick(op->outputs, op->n_outputs, program_rules[op->kind].reads_outputs);
+    return read;
+}
+
+uint64_t program_keepable(const struct program *p)
+{
+    uint64_t keepable = program_read_backward(p) & ~(UINT64_C(1) << p->input | UINT64_C(1) << p->output);
+
+    for (int value = 0; value < p->n_values; value++)
+        if (p->values[value].operation >= 0 && program_rules[p->operations[p->values[value].operation].kind].cheap)
+            keepable &= ~(UINT64_C(1) << value);
+    return keepable;
+}

@@ -1,0 +1,141 @@
+/* proto/model/program.h - a layer as a short program: operations over values, written once by its family.
+ *
+ * A layer maps one value, its input, to another, its output, for each token of a microbatch. All else follows from the
+ * program: the tensors of its unit, the order of forward and backward and what backward computes again
+ * (proto/model/schedule.h), where values lie (proto/plan/layers.h), how long operations take (proto/plan/work.h), and the
+ * calls to the device (device/layers/program.c).
+ *
+ * A program is written by calling the functions below in order, as in
+ *
+ *     const int n = program_norm(p, x, "ln_1", &norm);
+ *     const int u = program_linear(p, n, "mlp.c_fc", inner, &linear);
+ *
+ * A value is named by the number that the function returns. Each is written by one operation and may be read by several.
+ * A program that exceeds the limits is a mistake of its family, and an assertion. */
+#ifndef PROTO_MODEL_PROGRAM_H
+#define PROTO_MODEL_PROGRAM_H
+
+#include "proto/base/random.h"
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum model_activation { MODEL_GELU_NEW, MODEL_GELU, MODEL_RELU, MODEL_SILU }; /* GELU: tanh form; erf form */
+
+enum model_init { MODEL_INIT_ZERO, MODEL_INIT_ONE, MODEL_INIT_NORMAL };
+
+enum {
+    PROGRAM_OPERATIONS = 24,
+    PROGRAM_VALUES = 32,
+    PROGRAM_TENSORS = 24,
+    PROGRAM_INPUTS = 3,  /* of one operation */
+    PROGRAM_OUTPUTS = 2, /* of one operation */
+    PROGRAM_NAME_BYTES = 40,
+};
+
+enum program_kind {
+    PROGRAM_NORM,       /* y, statistics = norm(x; weight, bias) */
+    PROGRAM_LINEAR,     /* y = x W + b */
+    PROGRAM_ATTENTION,  /* a, log-sum-exp = attention(q, k, v) */
+    PROGRAM_ACTIVATION, /* y = act(x) */
+    PROGRAM_ADD,        /* y = x + dropout(h) */
+    PROGRAM_KINDS
+};
+
+/* What holds for every operation of a kind. A set has bit i for input or output i. */
+struct program_rule {
+    const char *name;
+    uint8_t reads_inputs, reads_outputs; /* sets: what the operation's backward reads */
+    uint8_t over_inputs;                 /* set: output 0 may be written over them */
+    bool gradient_over; /* the gradient of input 0 may be written over that of output 0, if nothing is added to */
+    bool cheap;         /* element by element or row by row: backward rather computes it again than keep its outputs */
+};
+extern const struct program_rule program_rules[PROGRAM_KINDS];
+
+enum program_type {
+    PROGRAM_VALUE,     /* of the device's type, as weights are */
+    PROGRAM_STATISTIC, /* fp32 */
+};
+
+struct program_value {
+    enum program_type type;
+    uint32_t columns; /* elements of one token: width; 2 statistics of a norm; attention's heads */
+    int operation;    /* that writes it; -1: the layer's input */
+};
+
+/* A tensor of the layer's unit; they lie there in the order in which operations name them. */
+struct program_tensor {
+    char name[PROGRAM_NAME_BYTES]; /* "attn.c_attn.weight" */
+    uint32_t rows, columns;        /* columns 0: a vector */
+    enum model_init init;
+    float deviation; /* of MODEL_INIT_NORMAL */
+};
+
+struct program_dropout {
+    float p;
+    enum random_site site;
+};
+
+struct program_norm_options {
+    float epsilon;
+};
+
+struct program_linear_options {
+    float deviation; /* of the fresh weight (in, out); the bias is zero */
+};
+
+struct program_attention_options {
+    uint32_t n_heads;
+    float scale;         /* of scores */
+    bool scale_by_layer; /* and by 1/(layer + 1) */
+    struct program_dropout dropout;
+};
+
+struct program_operation {
+    enum program_kind kind;
+    int n_inputs, n_outputs;
+    int inputs[PROGRAM_INPUTS], outputs[PROGRAM_OUTPUTS];
+    int tensor, n_tensors; /* the first: weight, then bias */
+    union {                /* by kind */
+        struct program_norm_options norm;
+        struct program_linear_options linear;
+        struct program_attention_options attention;
+        enum model_activation activation;
+        struct program_dropout dropout; /* of PROGRAM_ADD: of h, input 1 */
+    };
+};
+
+struct program {
+    int n_operations, n_values, n_tensors;
+    int input, output; /* values */
+    struct program_operation operations[PROGRAM_OPERATIONS];
+    struct program_value values[PROGRAM_VALUES];
+    struct program_tensor tensors[PROGRAM_TENSORS];
+};
+
+/* Begins a program; returns the layer's input. */
+int program_begin(struct program *p, uint32_t columns);
+
+/* stem: of the tensors' names, "ln_1" for "ln_1.weight" and "ln_1.bias". */
+int program_norm(struct program *p, int x, const char *stem, const struct program_norm_options *norm);
+int program_linear(struct program *p, int x, const char *stem, uint32_t columns,
+                   const struct program_linear_options *linear);
+
+/* qkv: queries, keys and values side by side, a third of the columns each. */
+int program_attention(struct program *p, int qkv, const struct program_attention_options *attention);
+int program_activation(struct program *p, int x, enum model_activation activation);
+int program_add(struct program *p, int x, int h, const struct program_dropout *dropout);
+
+/* Ends it: y is the layer's output, as wide as its input. */
+void program_end(struct program *p, int y);
+
+/* The number of operations that read a value, the layer's end included. */
+int program_count_readers(const struct program *p, int value);
+
+/* The values that backward reads and cannot compute again cheaply: what a layer that keeps everything keeps. */
+uint64_t program_keepable(const struct program *p);
+
+/* Those that backward reads, as a set. */
+uint64_t program_read_backward(const struct program *p);
+
+#endif

@@ -1,0 +1,440 @@
+#include "proto/model/schedule.h"
+
+#include <assert.h>
+
+struct builder {
+    const struct program *p;
+    struct schedule *s;
+    uint64_t kept;
+    int values[PROGRAM_VALUES];    /* buffer that holds the value now, or SCHEDULE_NONE */
+    int gradients[PROGRAM_VALUES]; /* the same of its gradient, as far as readers have added to it */
+    int changed[SCHEDULE_BUFFERS]; /* how often a gradient was added to */
+    int as_of[PROGRAM_VALUES];     /* `changed` when a sum passed this gradient on */
+};
+
+static bool contains(uint64_t set, int value)
+{
+    return set >> value & 1;
+}
+
+static void begin(struct builder *b, struct schedule *s, const struct program *program, uint64_t kept)
+{
+    *s = (struct schedule){.gradient = SCHEDULE_NONE};
+    *b = (struct builder){.p = program, .s = s, .kept = kept};
+    for (int i = 0; i < PROGRAM_VALUES; i++)
+        b->values[i] = b->gradients[i] = SCHEDULE_NONE;
+}
+
+static int add_buffer(struct builder *b, enum schedule_place place, int value, bool gradient)
+{
+    struct schedule *s = b->s;
+
+    assert(s->n_buffers < SCHEDULE_BUFFERS);
+    s->buffers[s->n_buffers] =
+        (struct schedule_buffer){.place = place, .value = value, .first = s->n_steps, .gradient = gradient};
+    return s->n_buffers++;
+}
+
+/* By the step that is being made. */
+static int touch(struct builder *b, int buffer, bool attends)
+{
+    struct schedule_buffer *of = &b->s->buffers[buffer];
+
+    of->last = b->s->n_steps;
+    of->attended |= attends;
+    return buffer;
+}
+
+/* The step is made by filling it in; the next one ends it. */
+static struct schedule_step *add_step(struct builder *b, enum schedule_action action, int operation)
+{
+    struct schedule_step *step = &b->s->steps[b->s->n_steps];
+
+    assert(b->s->n_steps < SCHEDULE_STEPS);
+    *step = (struct schedule_step){.action = action,
+                                   .operation = operation,
+                                   .activation = SCHEDULE_NONE,
+                                   .after = SCHEDULE_NONE,
+                                   .inputs = {SCHEDULE_NONE, SCHEDULE_NONE, SCHEDULE_NONE},
+                                   .outputs = {SCHEDULE_NONE, SCHEDULE_NONE},
+                                   .y_gradient = SCHEDULE_NONE,
+                                   .x_gradient = SCHEDULE_NONE,
+                                   .scratch = SCHEDULE_NONE};
+    return step;
+}
+
+static int hold(struct builder *b, int value, bool attends)
+{
+    assert(b->values[value] != SCHEDULE_NONE);
+    return touch(b, b->values[value], attends);
+}
+
+static int write_value(struct builder *b, int value, bool attends)
+{
+    const enum schedule_place place = contains(b->kept, value) ? SCHEDULE_KEPT
+                                      : value == b->p->output  ? SCHEDULE_OUTPUT
+                                                               : SCHEDULE_WORKSPACE;
+
+    b->values[value] = add_buffer(b, place, value, false);
+    return touch(b, b->values[value], attends);
+}
+
+static void add_scratch(struct builder *b, struct schedule_step *step)
+{
+    step->scratch = touch(b, add_buffer(b, SCHEDULE_WORKSPACE, SCHEDULE_NONE, false), true);
+}
+
+/* The activation that is made of a linear map's result in the same call; or SCHEDULE_NONE. */
+static int activation_after(const struct program *p, int operation)
+{
+    const struct program_operation *op = &p->operations[operation], *next = op + 1;
+
+    if (op->kind != PROGRAM_LINEAR || operation + 1 == p->n_operations || next->kind != PROGRAM_ACTIVATION ||
+        next->inputs[0] != op->outputs[0])
+        return SCHEDULE_NONE;
+    return operation + 1;
+}
+
+/* With its activation, if that is to be made too. */
+static void run(struct builder *b, int operation, bool with_activation)
+{
+    const struct program_operation *op = &b->p->operations[operation];
+    const bool attends = op->kind == PROGRAM_ATTENTION;
+    struct schedule_step *step = add_step(b, SCHEDULE_FORWARD, operation);
+
+    for (int i = 0; i < op->n_inputs; i++)
+        step->inputs[i] = hold(b, op->inputs[i], attends);
+    for (int i = 0; i < op->n_outputs; i++)
+        step->outputs[i] = write_value(b, op->outputs[i], attends);
+    if (with_activation) {
+        step->activation = operation + 1;
+        step->after = write_value(b, op[1].outputs[0], false);
+    }
+    if (attends)
+        add_scratch(b, step);
+    b->s->n_steps++;
+}
+
+/* Runs the operations of a set, in order. */
+static void run_all(struct builder *b, uint64_t operations)
+{
+    for (int i = 0; i < b->p->n_operations; i++) {
+        if (!contains(operations, i))
+            continue;
+        const int activation = activation_after(b->p, i);
+        const bool both = activation != SCHEDULE_NONE && contains(operations, activation);
+        run(b, i, both);
+        i += both;
+    }
+}
+
+static void replace(int *buffer, int old, int new)
+{
+    if (*buffer == old)
+        *buffer = new;
+}
+
+/* One buffer, `into`, for both, of which one's last step is the other's first. */
+static void merge(struct schedule *s, int from, int into)
+{
+    struct schedule_buffer *a = &s->buffers[from], *b = &s->buffers[into];
+
+    for (struct schedule_step *step = s->steps; step < s->steps + s->n_steps; step++) {
+        for (int i = 0; i < PROGRAM_INPUTS; i++)
+            replace(&step->inputs[i], from, into);
+        for (int i = 0; i < PROGRAM_OUTPUTS; i++)
+            replace(&step->outputs[i], from, into);
+        replace(&step->after, from, into);
+        replace(&step->y_gradient, from, into);
+        replace(&step->x_gradient, from, into);
+    }
+    replace(&s->gradient, from, into);
+    b->first = a->first < b->first ? a->first : b->first;
+    b->last = a->last > b->last ? a->last : b->last;
+    b->attended |= a->attended;
+    *a = (struct schedule_buffer){.place = SCHEDULE_WORKSPACE, .value = SCHEDULE_NONE, .first = 0, .last = -1};
+}
+
+/* Whether step n may write `to` over `from`, which nobody reads later. */
+static bool may_merge(const struct schedule *s, int n, int from, int to)
+{
+    const struct schedule_buffer *a = &s->buffers[from], *b = &s->buffers[to];
+
+    return from != to && a->last == n && b->first == n &&
+           (a->place == SCHEDULE_WORKSPACE || b->place == SCHEDULE_WORKSPACE) && a->place != SCHEDULE_INPUT &&
+           a->place != SCHEDULE_KEPT;
+}
+
+static void merge_in_step(struct schedule *s, const struct program *p, int n)
+{
+    const struct schedule_step *step = &s->steps[n];
+    const struct program_operation *op = &p->operations[step->operation];
+    const struct program_rule *rule = &program_rules[op->kind];
+
+    if (step->action == SCHEDULE_FORWARD)
+        for (int i = op->n_inputs - 1; i >= 0; i--)
+            if (contains(rule->over_inputs, i) && may_merge(s, n, step->inputs[i], step->outputs[0])) {
+                merge(s, step->inputs[i], step->outputs[0]);
+                return;
+            }
+    if (step->action == SCHEDULE_BACKWARD && rule->gradient_over && !step->accumulate &&
+        may_merge(s, n, step->y_gradient, step->x_gradient)) {
+        const bool fixed = s->buffers[step->y_gradient].place != SCHEDULE_WORKSPACE;
+        merge(s, fixed ? step->x_gradient : step->y_gradient, fixed ? step->y_gradient : step->x_gradient);
+    }
+}
+
+static void merge_all(struct schedule *s, const struct program *p)
+{
+    for (int n = 0; n < s->n_steps; n++)
+        merge_in_step(s, p, n);
+}
+
+void schedule_forward(struct schedule *out, const struct program *program, uint64_t kept)
+{
+    struct builder b;
+
+    begin(&b, out, program, kept);
+    b.values[program->input] = add_buffer(&b, SCHEDULE_INPUT, program->input, false);
+    run_all(&b, ~UINT64_C(0));
+    merge_all(out, program);
+}
+
+/* ---- backward ---- */
+
+static bool is_cheap(const struct program *p, int operation)
+{
+    return program_rules[p->operations[operation].kind].cheap;
+}
+
+/* Whether it is made again in the recomputation, and another of its kind after it. */
+static bool is_made_last(const struct program *p, int operation, uint64_t operations)
+{
+    for (int i = operation + 1; i < p->n_operations; i++)
+        if (contains(operations, i) && p->operations[i].kind == p->operations[operation].kind)
+            return false;
+    return true;
+}
+
+/* Adds the operations that must run so that a value is there. */
+static void require(const struct builder *b, int value, uint64_t *operations)
+{
+    const int operation = b->p->values[value].operation;
+
+    if (operation < 0 || contains(b->kept, value) || contains(*operations, operation))
+        return;
+    *operations |= UINT64_C(1) << operation;
+    for (int i = 0; i < b->p->operations[operation].n_inputs; i++)
+        require(b, b->p->operations[operation].inputs[i], operations);
+}
+
+/* A cheap value that is computed from what is there, however old, need not be part of the recomputation. */
+static bool waits(const struct builder *b, int value, uint64_t read)
+{
+    const int operation = b->p->values[value].operation;
+    uint64_t cheap = 0;
+
+    if (operation < 0 || !is_cheap(b->p, operation))
+        return false;
+    for (int i = 0; i < b->p->n_values; i++)
+        if (contains(read, i) && b->p->values[i].operation >= 0 && is_cheap(b->p, b->p->values[i].operation))
+            cheap |= UINT64_C(1) << b->p->values[i].operation;
+    return !is_made_last(b->p, operation, cheap);
+}
+
+static void recompute(struct builder *b)
+{
+    const uint64_t read = program_read_backward(b->p);
+    uint64_t operations = 0;
+
+    for (int value = 0; value < b->p->n_values; value++) {
+        if (contains(read, value) && !waits(b, value, read))
+            require(b, value, &operations);
+        if (contains(b->kept, value))
+            b->values[value] = add_buffer(b, SCHEDULE_KEPT, value, false);
+    }
+    run_all(b, operations);
+    b->s->n_recomputed = b->s->n_steps;
+    for (int value = 0; value < b->p->n_values; value++) {
+        const int operation = b->p->values[value].operation;
+        if (operation >= 0 && !contains(b->kept, value) &&
+            (!contains(read, value) || (is_cheap(b->p, operation) && !is_made_last(b->p, operation, operations))))
+            b->values[value] = SCHEDULE_NONE;
+    }
+}
+
+/* Makes a value again that backward reads and that is not there. */
+static void ensure(struct builder *b, int value)
+{
+    if (b->values[value] != SCHEDULE_NONE)
+        return;
+    const int operation = b->p->values[value].operation;
+    for (int i = 0; i < b->p->operations[operation].n_inputs; i++)
+        ensure(b, b->p->operations[operation].inputs[i]);
+    run(b, operation, false);
+}
+
+/* The gradient of a value that a step reads. */
+static int read_gradient(struct builder *b, int value, bool attends)
+{
+    const int buffer = b->gradients[value];
+
+    assert(buffer != SCHEDULE_NONE && b->changed[buffer] == b->as_of[value]);
+    return touch(b, buffer, attends);
+}
+
+/* What a step writes, or adds to, of a value's gradient. */
+static void write_gradient(struct builder *b, struct schedule_step *step, int value, bool attends)
+{
+    int *buffer = &b->gradients[value];
+
+    step->accumulate = *buffer != SCHEDULE_NONE;
+    if (!step->accumulate)
+        *buffer = add_buffer(b, SCHEDULE_WORKSPACE, value, true);
+    else
+        b->as_of[value] = ++b->changed[*buffer];
+    step->x_gradient = touch(b, *buffer, attends);
+}
+
+/* Passed on as it is, to a value that no other reader has a gradient for yet. */
+static void pass_gradient(struct builder *b, int from, int to)
+{
+    assert(b->gradients[to] == SCHEDULE_NONE);
+    b->gradients[to] = b->gradients[from];
+    b->as_of[to] = b->as_of[from];
+}
+
+static void add_backward(struct builder *b, int operation)
+{
+    const struct program_operation *op = &b->p->operations[operation];
+
+    pass_gradient(b, op->outputs[0], op->inputs[0]);
+    if (op->dropout.p == 0) {
+        pass_gradient(b, op->outputs[0], op->inputs[1]);
+        return;
+    }
+    struct schedule_step *step = add_step(b, SCHEDULE_BACKWARD, operation);
+    step->y_gradient = read_gradient(b, op->outputs[0], false);
+    write_gradient(b, step, op->inputs[1], false);
+    b->s->n_steps++;
+}
+
+/* The activation whose gradient a linear map's makes in the same call: its input, which nobody else reads. */
+static int activation_before(const struct program *p, int operation)
+{
+    const int value = p->operations[operation].inputs[0], maker = p->values[value].operation;
+
+    if (maker < 0 || p->operations[maker].kind != PROGRAM_ACTIVATION || program_count_readers(p, value) != 1)
+        return SCHEDULE_NONE;
+    return program_count_readers(p, p->operations[maker].inputs[0]) == 1 ? maker : SCHEDULE_NONE;
+}
+
+static void linear_backward(struct builder *b, int operation)
+{
+    const struct program_operation *op = &b->p->operations[operation];
+    const int activation = activation_before(b->p, operation);
+
+    ensure(b, op->inputs[0]);
+    struct schedule_step *step = add_step(b, SCHEDULE_CONTRIBUTE, operation);
+    step->inputs[0] = hold(b, op->inputs[0], false);
+    step->y_gradient = read_gradient(b, op->outputs[0], false);
+    b->s->n_steps++;
+
+    if (activation != SCHEDULE_NONE)
+        ensure(b, b->p->operations[activation].inputs[0]);
+    step = add_step(b, SCHEDULE_BACKWARD, operation);
+    step->activation = activation;
+    step->y_gradient = read_gradient(b, op->outputs[0], false);
+    if (activation == SCHEDULE_NONE) {
+        write_gradient(b, step, op->inputs[0], false);
+    } else {
+        step->inputs[0] = hold(b, b->p->operations[activation].inputs[0], false);
+        write_gradient(b, step, b->p->operations[activation].inputs[0], false);
+    }
+    b->s->n_steps++;
+}
+
+/* All that its rule says it reads, then one gradient. */
+static void other_backward(struct builder *b, int operation)
+{
+    const struct program_operation *op = &b->p->operations[operation];
+    const struct program_rule *rule = &program_rules[op->kind];
+    const bool attends = op->kind == PROGRAM_ATTENTION;
+
+    for (int i = 0; i < op->n_inputs; i++)
+        if (contains(rule->reads_inputs, i))
+            ensure(b, op->inputs[i]);
+    for (int i = 0; i < op->n_outputs; i++)
+        if (contains(rule->reads_outputs, i))
+            ensure(b, op->outputs[i]);
+    struct schedule_step *step = add_step(b, SCHEDULE_BACKWARD, operation);
+    for (int i = 0; i < op->n_inputs; i++)
+        if (contains(rule->reads_inputs, i))
+            step->inputs[i] = hold(b, op->inputs[i], attends);
+    for (int i = 0; i < op->n_outputs; i++)
+        if (contains(rule->reads_outputs, i))
+            step->outputs[i] = hold(b, op->outputs[i], attends);
+    step->y_gradient = read_gradient(b, op->outputs[0], attends);
+    write_gradient(b, step, op->inputs[0], attends);
+    if (attends)
+        add_scratch(b, step);
+    b->s->n_steps++;
+}
+
+static void differentiate(struct builder *b, int operation)
+{
+    const struct program_operation *op = &b->p->operations[operation];
+
+    switch (op->kind) {
+    case PROGRAM_ADD:
+        add_backward(b, operation);
+        return;
+    case PROGRAM_LINEAR:
+        linear_backward(b, operation);
+        return;
+    case PROGRAM_ACTIVATION:
+        if (b->gradients[op->inputs[0]] != SCHEDULE_NONE)
+            return; /* with the linear map that reads it */
+        break;
+    case PROGRAM_NORM:
+    case PROGRAM_ATTENTION:
+    case PROGRAM_KINDS:
+        break;
+    }
+    other_backward(b, operation);
+}
+
+static bool overlap(const struct schedule_buffer *a, const struct schedule_buffer *b)
+{
+    return a->first <= b->last && b->first <= a->last;
+}
+
+/* Gradients as wide as the output go where it is free. */
+static void use_output(struct schedule *s, const struct program *p)
+{
+    for (struct schedule_buffer *b = s->buffers; b < s->buffers + s->n_buffers; b++) {
+        bool fits = b->place == SCHEDULE_WORKSPACE && b->gradient && !b->attended &&
+                    p->values[b->value].columns == p->values[p->output].columns;
+        for (const struct schedule_buffer *other = s->buffers; fits && other < s->buffers + s->n_buffers; other++)
+            fits = other->place != SCHEDULE_OUTPUT || !overlap(b, other);
+        if (fits)
+            b->place = SCHEDULE_OUTPUT;
+    }
+}
+
+void schedule_backward(struct schedule *out, const struct program *program, uint64_t kept)
+{
+    struct builder b;
+
+    begin(&b, out, program, kept);
+    b.values[program->input] = add_buffer(&b, SCHEDULE_INPUT, program->input, false);
+    b.gradients[program->output] = add_buffer(&b, SCHEDULE_GRADIENT, program->output, true);
+    recompute(&b);
+    for (int i = program->n_operations - 1; i >= 0; i--)
+        differentiate(&b, i);
+    out->gradient = b.gradients[program->input];
+    assert(out->gradient != SCHEDULE_NONE);
+    merge_all(out, program);
+    assert(out->buffers[out->gradient].place == SCHEDULE_GRADIENT);
+    use_output(out, program);
+}
