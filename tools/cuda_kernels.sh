@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# cuda_kernels.sh TABLE REPORT...: a line for each kernel and architecture, of what ptxas -v said: registers of a thread,
-# bytes of shared memory that the kernel names itself, of its stack frame, and that spill from registers.
+# cuda_kernels.sh TABLE REPORT...: a line for each kernel and architecture, from ptxas -v: registers per thread, bytes of
+# static shared memory, of the stack frame, and of register spills.
 set -euo pipefail
 table=$1
 shift

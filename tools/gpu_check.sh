@@ -1,28 +1,28 @@
 #!/usr/bin/env bash
-# Proves on a GPU what cannot be proven without one. Made for a machine that is lent for minutes: each call stands alone,
-# needs no network, and leaves one file of findings; `record` adds up the files of several calls. The programs are those
-# that tools/gpu_prepare.sh --build left in gpu/, if they start here and are of these sources; if not, they are built
-# first, which needs the CUDA toolkit.
+# Proves on a GPU what cannot be proven without one. It is made for a machine that is lent for minutes: each call works by
+# itself, needs no network, and leaves one file of findings; `record` combines the files of several calls. It runs the
+# programs that tools/gpu_prepare.sh --build left in gpu/, if they start here and match these sources. Otherwise it builds
+# them first, which needs the CUDA toolkit.
 #
 # usage: tools/gpu_check.sh [OPTION...] first|second|third|all|PART...       defaults in brackets
 #        tools/gpu_check.sh [--record FILE] record RESULTS...
-#   --out DIR [build/gpu]      CALL.txt, named after what was asked for: a line PART|NAME|VERDICT|TEXT for each finding;
-#                              CALL.log: all that was said; traces of runs
-#   --bin DIR                  the programs, if not gpu/bin or build/cuda/bin, where the part build puts them
-#   --python PATH [python3]    one that has PyTorch, for the peers
-#   --seconds N                no part runs longer than what is left of these; one that does not begin is told
-#                              [560 of first, second and third; else no limit]
-#   --simulate DIR             in place of a GPU the simulator's build of the backend, DIR/eps-cuda.so, at tiny sizes: tries
-#                              the parts themselves out, proves nothing and is never recorded
-#   --record FILE              [tests/gpu/RECORD.md], to which record adds an entry
+#   --out DIR [build/gpu]      CALL.txt, named after the parts: a line PART|NAME|VERDICT|TEXT for each finding;
+#                              CALL.log: all output; traces of runs
+#   --bin DIR                  the programs, if not in gpu/bin or build/cuda/bin, where the part build puts them
+#   --python PATH [python3]    a Python with PyTorch, for the peers
+#   --seconds N                time limit of the call; parts that do not begin in time are reported
+#                              [560 for first, second and third; else none]
+#   --simulate DIR             uses the simulator's backend, DIR/eps-cuda.so, in place of a GPU, at tiny sizes: tests the
+#                              parts themselves, proves nothing and is never recorded
+#   --record FILE              [tests/gpu/RECORD.md], where record adds an entry
 #
 # first, second and third take at most 560 s each and hold these parts, most valuable first:
 #   first    probe computes large copies products attention memcheck
 #   second   conformance training relay rows depth
 #   third    larger small sanitizer
-# all is all of these; build by itself builds. A part that hangs costs its own limit, and what it had found stays.
+# all runs all of these; build only builds. A part that hangs is ended at its own limit; its findings are kept.
 #
-# Exit status: 0 if all that ran passed, 1 if something failed or fell short, 2 misused.
+# Exit status: 0 if everything that ran passed, 1 if something failed or fell short, 2 for wrong usage.
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 . tools/bench/common.sh
@@ -32,7 +32,7 @@ first=(probe computes large copies products attention memcheck)
 second=(conformance training relay rows depth)
 third=(larger small sanitizer)
 all_parts=(build "${first[@]}" "${second[@]}" "${third[@]}")
-# Seconds. Those of a call are 555 at most, so that one that hangs takes no time from those after it.
+# Seconds. The limits of a call add up to at most 555, so a part that hangs takes no time from later ones.
 declare -A limit=([build]=470 [probe]=25 [computes]=120 [large]=190 [copies]=35 [products]=50 [attention]=90 [memcheck]=40
     [conformance]=115 [training]=90 [relay]=210 [rows]=30 [depth]=105 [larger]=180 [small]=200 [sanitizer]=170)
 
@@ -88,13 +88,13 @@ part=call
 choose_programs
 [ -z "$build_first" ] || parts=(build "${parts[@]}")
 
-# count VERDICT LINES...: how many of them have it
+# count VERDICT LINES...: number of lines with this verdict
 count() {
     awk -F '|' -v verdict="$1" '$3 == verdict { n++ } END { print n + 0 }' <<<"$2"
 }
 
-# Whatever a part started, a daemon too, ends with it: the next one needs the device and the memory. What is the part's has
-# this in its environment.
+# Every process that a part started, daemons included, ends with it: the next part needs the device and the memory. This
+# variable in the environment marks the part's processes.
 end_all() {
     local process
     while read -r process; do

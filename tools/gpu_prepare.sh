@@ -1,15 +1,15 @@
 #!/usr/bin/env bash
-# Makes a machine that has a GPU, but no network, able to run tools/gpu_check.sh. Into gpu/, which git ignores and which is
-# carried along with the tree, go: Debian's packages of the libraries that building needs, in case the machine must build
-# and has the CUDA toolkit; and, with --build, programs, tests and kernels built here, with the libraries they need. All of
-# it runs on any x86-64 Linux whose C library is as new as this machine's.
+# Prepares tools/gpu_check.sh for a machine with a GPU but no network. Fills gpu/, which git ignores and which travels with
+# the tree. It gets the Debian packages of the libraries for a build, in case the machine must build and has the CUDA
+# toolkit. With --build it also gets programs, tests and kernels built here, with their libraries. They run on any x86-64
+# Linux whose C library is as new as this machine's.
 #
 # usage: tools/gpu_prepare.sh [gather]     downloads the packages
-#        tools/gpu_prepare.sh --build      the same; builds for sm_90, where the CUDA toolkit is, and packs what was built
+#        tools/gpu_prepare.sh --build      the same; with the CUDA toolkit, builds for sm_90 and packs the result
 #        tools/gpu_prepare.sh simulator TREE FOLDER  for tests/gpu/rehearse.sh: packs the programs of a build folder, and the
 #                                                    simulator in place of the backend, into FOLDER
-#        tools/gpu_prepare.sh unpack       there: unpacks gpu/*.deb into build/prefix; tools/gpu_check.sh build does it
-#        tools/gpu_prepare.sh probe        says what building needs and this machine lacks; exit status 1 if something
+#        tools/gpu_prepare.sh unpack       on the other machine: unpacks gpu/*.deb into build/prefix, as tools/gpu_check.sh build does
+#        tools/gpu_prepare.sh probe        lists what the build needs and this machine lacks; exit status 1 if anything
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -18,12 +18,12 @@ develop=(libuv1-dev libnanomsg-dev libhwloc-dev libjansson-dev libxxhash-dev lib
          libncurses-dev check)
 modules=(libuv nanomsg hwloc jansson libxxhash libpcre2-8 zlib libzstd ncursesw check)
 programs=(cmake ninja gcc g++ nvcc make)
-# What every machine with a compiler has, or what only scripts of packages that are installed would need.
+# Packages that every machine with a compiler has, or that only maintainer scripts need.
 there='^(libc6|libc6-dev|libc-dev|libgcc-s1|libstdc\+\+6|libltdl.*|gcc-.*|dpkg|perl.*|mawk|debianutils|install-info|autom.*)$'
 prefix=build/prefix
 packed=gpu
 code=sm_90 # of the device that programs are packed for
-# Of libraries, what a machine with a driver has itself: C's and C++'s, CUDA's.
+# Libraries that a machine with a driver has: C's, C++'s and CUDA's.
 system='^(linux-vdso|ld-linux.*|libc|libm|libdl|librt|libpthread|libgcc_s|libstdc\+\+|libcu.*|libnv.*)\.so'
 
 fail() {
@@ -31,7 +31,7 @@ fail() {
     exit 1
 }
 
-# The packages of $@ and of the libraries that they need, each once.
+# The packages of $@ and of the libraries they need, each once.
 with_libraries() {
     apt-cache depends --recurse --no-recommends --no-suggests --no-conflicts --no-breaks --no-replaces --no-enhances \
         "$@" | awk -v there="$there" -v wanted="$*" '
@@ -65,7 +65,7 @@ gather() {
     weigh
 }
 
-# What is carried along: the tree as git knows it, and what is packed.
+# Size of what travels: the tree as git knows it, and the packed files.
 weigh() {
     local kib
     kib=$({
@@ -76,8 +76,8 @@ weigh() {
     echo "the tree and $packed/: $((kib / 1024 + 1)) MiB, of $most_mib that can be carried"
 }
 
-# pack TREE [cudasim/]: stripped programs, tests and backend of a build into $packed, with the libraries that they load, what
-# they were built from, and of which commit
+# pack TREE [cudasim/]: packs a build's stripped programs, tests and backend into $packed, with the libraries they load,
+# their sources' checksum and their commit
 pack() {
     local tree=$1 simulator=${2-} program library
     local -a tests
@@ -124,7 +124,7 @@ build() {
     pack $tree
 }
 
-# Links that name a place of the system are made to name the prefix's.
+# Redirects links to system paths into the prefix.
 mend_links() {
     local link to
     while read -r link; do
@@ -154,7 +154,7 @@ unpack() {
     found=$(command -v pkg-config || command -v pkgconf || true)
     cat >"$prefix/pkg-config" <<SH
 #!/bin/sh
-# Finds what lies in this prefix, and nothing else.
+# Searches this prefix only.
 export PKG_CONFIG_SYSROOT_DIR="$PWD/$prefix" PKG_CONFIG_LIBDIR="$PWD/${library#"$PWD"/}:$PWD/$prefix/usr/share/pkgconfig"
 export PKG_CONFIG_ALLOW_SYSTEM_CFLAGS=1 PKG_CONFIG_ALLOW_SYSTEM_LIBS=1
 ${found:+exec $found \"\$@\"}
@@ -162,7 +162,7 @@ export LD_LIBRARY_PATH="$PWD/$(dirname "$library")"
 exec "$PWD/$prefix/usr/bin/pkgconf" "\$@"
 SH
     chmod +x "$prefix/pkg-config"
-    # For cmake: -C build/prefix/cache.cmake. The libraries' own libraries are found by DT_RPATH, which is inherited.
+    # For cmake: -C build/prefix/cache.cmake. Libraries of libraries are found by DT_RPATH, which is inherited.
     cat >"$prefix/cache.cmake" <<CMAKE
 set(PKG_CONFIG_EXECUTABLE "$PWD/$prefix/pkg-config" CACHE FILEPATH "")
 set(CMAKE_BUILD_RPATH "$PWD/$(dirname "$library")" CACHE STRING "")
@@ -175,7 +175,7 @@ CMAKE
     echo "unpacked into $prefix"
 }
 
-# Each thing that is missing, a line; none: nothing is.
+# Lists what is missing, one per line.
 missing() {
     local name PATH=$PATH:/usr/local/cuda/bin
 

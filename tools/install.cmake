@@ -1,5 +1,5 @@
-# What `cmake --install build --prefix P` leaves, and the .deb that `cpack` in build/ makes of it. Nothing in it holds
-# the prefix, so that the tree works wherever it is moved.
+# Installs the tree of `cmake --install build --prefix P`, which `cpack` in build/ packs as a .deb. No file contains the
+# prefix, so the tree can be moved.
 target_link_options(eps PRIVATE -Wl,--as-needed)
 target_link_options(epsd PRIVATE -Wl,--as-needed)
 target_link_options(eps-worker PRIVATE -Wl,--as-needed)

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# nvcc.sh REPORT NVCC OPTION...: runs nvcc and keeps what it says of each kernel (ptxas -v) in REPORT; shows it only if
-# it fails.
+# nvcc.sh REPORT NVCC OPTION...: runs nvcc and keeps its output on each kernel (ptxas -v) in REPORT; shows it only on
+# failure.
 set -uo pipefail
 report=$1
 shift

@@ -1,4 +1,4 @@
-# Run by cpack on the tree that it is about to pack: what Debian's policy asks of a package beyond an installed tree.
+# Run by cpack on the tree before it packs it: adds what Debian's policy requires beyond an installed tree.
 file(GLOB pages ${CPACK_TEMPORARY_INSTALL_DIRECTORY}/usr/share/man/man1/*.1)
 set(changelog ${CPACK_TEMPORARY_INSTALL_DIRECTORY}/usr/share/doc/eps/changelog)
 string(TIMESTAMP now "%a, %d %b %Y %H:%M:%S +0000" UTC)

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# From a bare Debian 12 to a trained model: installs what is missing, builds, trains a small GPT-2 on real text through a
-# daemon and a worker of its own, and lets it write a few lines. About 4 minutes on 2 cores.
+# From a bare Debian 12 to a trained model: installs what is missing, builds, trains a small GPT-2 on real text with a
+# private daemon and worker, and generates a few lines. About 4 minutes on 2 cores.
 #
-# usage: tools/quickstart.sh [--data FILE]     text to train on; by default documentation that Debian's packages brought
+# usage: tools/quickstart.sh [--data FILE]     text to train on; by default the documentation of installed packages
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -28,8 +28,8 @@ if ! { cmake --preset release && cmake --build build --target programs; } >"$log
     exit 1
 fi
 
-# CMake's manual (building needs CMake, so it is there), Perl's where it is installed, and the licences, in an order
-# that is mixed but the same each time, so that the end that is held out is like the rest.
+# CMake's manual (the build needs CMake), Perl's if it is installed, and the licences. They are shuffled, in the same order
+# each time, so that the held-out end resembles the rest.
 gather() {
     find /usr/share/cmake*/Help /usr/share/perl /usr/share/common-licenses -type f \
         \( -name '*.rst' -o -name '*.pod' -o -path '*/common-licenses/*' \) -print0 2>/dev/null |
@@ -38,7 +38,7 @@ gather() {
 
 if [ -z "$data" ]; then
     data=build/quickstart.txt
-    gather >"$data" || true # find fails where one of the folders is missing
+    gather >"$data" || true # find fails if one of the folders is missing
     if [ "$(stat -c %s "$data")" -lt 200000 ]; then
         echo "quickstart.sh: no text found on this machine; name some: tools/quickstart.sh --data FILE" >&2
         exit 1
@@ -51,7 +51,7 @@ out=runs/quickstart-$(date +%Y%m%d-%H%M%S)
 build/bin/eps train --data "$data" --out "$out"
 
 echo
-echo "What it writes after \"The \""
+echo "It continues \"The \":"
 build/bin/eps generate --model "$out/latest" --prompt "The " --tokens 100 --temperature 0.8 2>>"$log" ||
     { tail -n 1 "$log" >&2; exit 1; }
 echo

@@ -2,11 +2,11 @@
 # Who includes whom, from the #include lines of all sources:
 #   eps/ and device/   themselves and proto/
 #   client/            itself and proto/
-#   tools/             itself and client/eps.h (bench/ and gpu/ measure the internals: all)
+#   tools/             itself and client/eps.h (bench/ and gpu/ measure internals: anything)
 #   proto/             base < model < plan < wire: each folder those before it
 #   *_state.h, *_internal.h: their own folder, and its tests, alone
 #
-# usage: tools/rooms.sh         each line that breaks a rule; exit status 1 if there is one
+# usage: tools/rooms.sh         prints each line that breaks a rule; exit status 1 if there is one
 set -euo pipefail
 cd "$(dirname "$0")/.."
 

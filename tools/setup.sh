@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs what building needs and this machine lacks, from Debian's packages; with --tests, what testing needs too.
-# Says nothing when nothing is missing. Uses sudo when it is not run by root.
+# Installs the Debian packages that the build needs and this machine lacks; with --tests, those for testing, too.
+# Prints nothing if nothing is missing. Uses sudo unless run by root.
 set -euo pipefail
 
 build=(build-essential cmake ninja-build pkg-config file

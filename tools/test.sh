@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Everything a change must pass, from a bare Debian 12 on: format, headers that compile alone, who includes whom, and
-# the tests of each preset. The last line is "N passed, N failed"; the exit status is 0 if nothing failed. What the
-# programs printed is in build/test-PRESET.log.
+# Every check that a change must pass, from a bare Debian 12 on: format, headers that compile alone, include rules, and the
+# tests of each preset. The last line is "N passed, N failed"; the exit status is 0 if nothing failed. The programs'
+# output is in build/test-PRESET.log.
 #
-# usage: tools/test.sh [PRESET...]      presets: asan tsan release, all by default; debug and clang, of which asan and
-#                                       tsan, built by clang, are the same with more eyes
+# usage: tools/test.sh [PRESET...]      presets: asan tsan release, all by default; also debug and clang, which asan and
+#                                       tsan, built by clang, include with more checks
 set -uo pipefail
 cd "$(dirname "$0")/.." || exit 1
 
@@ -29,7 +29,7 @@ count() {
     printf '%-8s %5d ok, %d not, %d s\n' "$1" "$2" "$3" $((SECONDS - began))
 }
 
-# Sources whose names end in .$1; several at once as "c|h".
+# Sources with suffix .$1; several as "c|h".
 sources() {
     find client device eps proto tests tools -type f -regextype egrep -regex ".*\.($1)" | sort
 }
@@ -38,7 +38,7 @@ check_format() {
     sources 'c|h|cpp|hpp|cu|cuh' | xargs clang-format --dry-run -Werror
 }
 
-# CUDA's headers are the simulator's: every machine has those.
+# CUDA headers are the simulator's, which every machine has.
 check_headers() {
     local header rc=0
     local -a options=(-D_GNU_SOURCE -I. -Itests/sim/include -Wall -Wextra -Wshadow -Wconversion -Werror
@@ -74,7 +74,7 @@ summarise() {
         END { print passed + 0, failed + (programs || skipped ? 0 : 1), skipped + 0 } # no test at all is a failure' "$1"
 }
 
-# Thread sanitizers of this age cannot stand addresses that are too random.
+# This thread sanitizer fails with fully randomised addresses.
 steady() {
     if setarch -R true 2>/dev/null; then
         setarch -R "$@"

@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# Step time against the device's memory: one model, from the smallest budget that can work to one that holds everything,
-# the budgets in turns, so that a busy machine slows all alike. The microbatch is the same throughout, and so are the
-# weights at the end: that is checked. Prints a table, and draws it where gnuplot is.
+# Step time by device memory for one model, from the smallest sufficient budget to one that holds everything. Budgets
+# alternate, so that a busy machine slows all alike. The microbatch is the same throughout; the script checks that the
+# final weights are, too. Prints a table, and plots it if gnuplot is installed.
 #
 # usage: tools/bench/bench_budget.sh [options]      defaults in brackets
 #   --width N [384] --layers N [6] --heads N [6] --vocabulary N [256] --batch N [8] --seq N [256] --microbatch N [2]
 #   --precision fp32|bf16 [fp32]
-#   --budgets N [8]       as many, evenly on a logarithmic scale
-#   --steps N [8]         of a run, the first two not counted
-#   --rounds N [3]        each budget once
+#   --budgets N [8]       number of budgets, evenly spaced on a logarithmic scale
+#   --steps N [8]         per run, the first two not counted
+#   --rounds N [3]        each runs every budget once
 #   --plot FILE           an SVG of step time over budget
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
@@ -24,7 +24,7 @@ export LC_ALL=C # printf %c is a byte
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 print_config "$vocabulary" >"$work/config.json"
-# As many random tokens as the steps take, 16 bits each, the same every time; a window of them to measure the loss on.
+# Random tokens for all steps, 16 bits each, the same every time, and one window for the held-out loss.
 awk -v n=$((batch * seq * steps + 1)) -v v="$vocabulary" 'BEGIN {
     srand(1)
     for (i = 0; i < n; i++) { t = int(rand() * v); printf "%c%c", t % 256, int(t / 256) } }' >"$work/data.bin"
@@ -32,12 +32,12 @@ head -c $((2 * (seq + 1))) "$work/data.bin" >"$work/held_out.bin"
 options=(--model "$work/config.json" --batch "$batch" --seq "$seq" --microbatch "$microbatch" --precision "$precision")
 
 minimum=$("$bin/eps" plan "${options[@]}" --minimum)
-# All that the plan would ever take: what it uses of a budget without bounds.
+# The most that a plan can use: its bytes with an unlimited budget.
 everything=$("$bin/eps" plan "${options[@]}" --device-mem 1TiB --json | sed -n 's/.*"workers": \[{"current": \([0-9]*\).*/\1/p')
 sizes=$(awk -v a="$minimum" -v b="$everything" -v n="$budgets" 'BEGIN {
     for (i = 0; i < n; i++) printf "%.0f\n", i == n - 1 ? b : a * exp(log(b / a) * i / (n - 1)) }')
 
-# run BUDGET: the steps' milliseconds to its file; the weights' checksum must be that of all others
+# run BUDGET: appends the steps' milliseconds to its file; all runs must give the same weights
 run() {
     rm -rf "$work/run"
     "$bin/eps" train "${options[@]}" --data "$work/data.bin" --eval-data "$work/held_out.bin" --out "$work/run" \

@@ -1,8 +1,7 @@
-/* bench_generate: how near generation comes to what memory allows. Each token reads every weight it visits once, so
- * tokens a second times those bytes is a bandwidth; beside it stands what all cores reach who do nothing but read a
- * buffer as large as the weights. eps_generate runs with a daemon and a worker of its own, greedily, on weights that
- * were drawn; the same worker called as a function shows what processes, messages and sampling cost. The three take
- * turns between two tokens, and medians are printed.
+/* bench_generate: how close generation comes to the memory bandwidth. Each token reads every weight that it visits
+ * once, so tokens per second times those bytes is a bandwidth. For comparison, all cores read a buffer as large as the
+ * weights. eps_generate runs greedily, with a private daemon and worker, on random weights. The same worker called as a
+ * function shows the cost of processes, messages and sampling. The three alternate between tokens; medians are printed.
  *
  *   bench_generate [LAYERS WIDTH HEADS VOCABULARY [DEVICE_MEM]]      default 12 768 12 50257 4GiB: GPT-2 124M */
 #include "client/eps.h"
@@ -25,17 +24,17 @@ struct bench {
     struct model model;
     uint64_t device_mem;
     char directory[64];     /* of the model's files */
-    struct eps_store store; /* what the worker in this process pulls */
-    void *buffer;           /* what is read: as large as the weights, in huge pages like a worker's arena */
+    struct eps_store store; /* weights for the worker in this process */
+    void *buffer;           /* for the plain reads: as large as the weights, in huge pages like a worker's arena */
     struct ledger host, device;
     struct device_worker worker;
-    uint32_t ids[SEQ]; /* of the worker in this process */
+    uint32_t ids[SEQ]; /* tokens of the worker in this process */
     float *logits;
     uint32_t pulled[PLAN_MAX_WEIGHT_BUFFERS], n_pulls, n_waits;
     struct samples read, direct, processes;
     struct eps_generated generated;
-    uint32_t n_tokens; /* told by eps_generate */
-    double since_ms;   /* the last of them */
+    uint32_t n_tokens; /* from eps_generate */
+    double since_ms;   /* time of the last one */
 };
 
 static void check(int rc, const char *what, const struct error *err)
@@ -49,7 +48,7 @@ static void check(int rc, const char *what, const struct error *err)
 enum { PIECE = 1 << 12, LINES = 8 };
 typedef uint64_t line __attribute__((vector_size(64)));
 
-/* Sums of whole cache lines, eight at a time, so that nothing but memory is waited for. */
+/* Sums whole cache lines, eight at a time, so that memory is the only bottleneck. */
 __attribute__((target_clones("avx512f", "avx2", "default"))) static uint64_t read_piece(const line *from)
 {
     line sum[LINES] = {{0}};
@@ -130,7 +129,7 @@ static void time_direct(struct bench *b, uint32_t first)
     }
 }
 
-/* The first token is the prompt's; after each round the others have their turns. */
+/* The first token belongs to the prompt; after each later one, the other two run. */
 static void on_token(void *user, uint32_t id, const char *text, size_t n)
 {
     struct bench *b = user;
@@ -157,7 +156,7 @@ static FILE *create(const struct bench *b, const char *name)
     return file;
 }
 
-/* config.json and drawn weights; the store keeps them. */
+/* Writes config.json and random weights; the store keeps them. */
 static void make_model(struct bench *b)
 {
     const struct model_config *c = &b->model.config;
@@ -239,7 +238,7 @@ static void print(struct bench *b)
 {
     const double all = (double)b->model.segment_n * 4, bytes = (double)b->generated.token_bytes;
     const double read = all / samples_median(&b->read), direct = bytes / samples_median(&b->direct);
-    const double processes = bytes / samples_median(&b->processes); /* bytes a ms */
+    const double processes = bytes / samples_median(&b->processes); /* bytes per ms */
     const struct model_config *c = &b->model.config;
 
     printf("gpt2 %ux%u, vocabulary %u: a token visits %.1f MB of weights, %.1f MB of all %.1f on the device\n",

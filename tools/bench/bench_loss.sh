@@ -1,14 +1,14 @@
 #!/usr/bin/env bash
-# What narrower numbers, and AdamA in place of AdamW, do to the loss: the same small model trained on real text from the
-# same seeds, in fp32 and with each choice that changes the arithmetic. Prints the held-out loss along the way, as means
-# over the seeds, and at the end each mean's distance from fp32's beside the spread (largest less smallest) of fp32's
-# own seeds: what a seed changes anyway. Runs one after another.
+# The effect of narrower number formats, and of AdamA instead of AdamW, on the loss. Trains one small model on real text
+# from the same seeds, in fp32 and with each option that changes the arithmetic. Prints the held-out loss during training,
+# as means over the seeds. At the end it prints each mean's distance from fp32's, and the spread (largest minus smallest)
+# of fp32's own seeds for comparison. Runs follow one another.
 #
 # usage: tools/bench/bench_loss.sh [options]      defaults in brackets
 #   --width N [128] --layers N [4] --heads N [4] --batch N [16] --seq N [64] --lr X [1e-3]
-#   --steps N [400]       of a run --points N [5] held-out losses along the way
+#   --steps N [400]       per run --points N [5] evaluations per run
 #   --seeds N [3]
-#   --kinds LIST [all]    of fp32,bf16,moments,grad,all16,adama4; fp32 is there anyway
+#   --kinds LIST [all]    of fp32,bf16,moments,grad,all16,adama4; fp32 always runs
 #   --data FILE           text; its last twentieth is held out [README.md and the sources of this repository]
 #   --plot FILE           an SVG of the curves
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are

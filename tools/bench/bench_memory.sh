@@ -1,17 +1,16 @@
 #!/usr/bin/env bash
-# What the device must hold to train one model by one batch, measured, as the rows of a table. PyTorch's figures are
-# those of tools/bench/peer_memory.py: gradients summed over microbatches, and AdamA in place. Ours are the peak of the
-# worker's memory in a run, in the smallest --device-mem that can work: L2L on a host that has no room for the layers'
-# inputs, so that they stay on the device, and constant memory, where they wait on the host. What the daemon holds in host
-# memory is told beside.
+# Measured device memory for training one model with one batch, as the rows of a table. PyTorch's figures come from
+# tools/bench/peer_memory.py: gradient accumulation over microbatches, and AdamA in place. Ours are the worker's peak memory
+# with the smallest sufficient --device-mem, in two modes. L2L: the host has no room for activation checkpoints, so they
+# stay on the device. Constant memory: they are on the host. The daemon's host memory is printed, too.
 #
 # usage: tools/bench/bench_memory.sh [options]      defaults, BERT-Large's shape, in brackets
 #   --layers N [24] --width N [1024] --heads N [16] --vocabulary N [30522] --seq N [128] --batch N [32]
-#   --microbatch N [4]        of all but --against plain, where ours takes what fits
-#   --precision fp32|bf16 [fp32] --moments fp32|bf16 [fp32]     of ours
-#   --against accumulate|plain [accumulate]    plain: PyTorch takes every row at once, and there are two rows only
-#   --steps N [2]             of PyTorch: its state is there from the first update on. Ours claims all before its only step
-#   --python PATH [/usr/bin/python3]  one that has torch
+#   --microbatch N [4]        except with --against plain, where ours takes what fits
+#   --precision fp32|bf16 [fp32] --moments fp32|bf16 [fp32]     for ours
+#   --against accumulate|plain [accumulate]    plain: PyTorch takes all rows at once, and the table has two rows
+#   --steps N [2]             for PyTorch, whose state exists after the first update; ours claims all memory before its step
+#   --python PATH [/usr/bin/python3]  a Python with torch
 #   --bin DIR [build/bin]     where eps, epsd and eps-worker are
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -32,7 +31,7 @@ export LC_ALL=C # printf %c is a byte
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 print_config "$vocabulary" >"$work/config.json"
-# As many random tokens as a step takes, 16 bits each; a window of them to measure the loss on.
+# Random tokens for one step, 16 bits each, and one window for the held-out loss.
 awk -v n=$((batch * seq + 1)) -v v="$vocabulary" 'BEGIN {
     srand(1)
     for (i = 0; i < n; i++) { t = int(rand() * v); printf "%c%c", t % 256, int(t / 256) } }' >"$work/data.bin"
@@ -44,7 +43,7 @@ peer() {
     "$python" tools/bench/peer_memory.py "$1" --layers "$layers" --width "$width" --heads "$heads" --vocabulary "$vocabulary" \
         --seq "$seq" --batch "$batch" --microbatch "$microbatch" --steps "$steps" | sed -n 's/.*"peak_bytes": \([0-9]*\).*/\1/p'
 }
-# ours [OPTION...]: in the smallest --device-mem that can work, a run's peaks, on the device and on the host
+# ours [OPTION...]: peak device and host memory of a run with the smallest sufficient --device-mem
 ours() {
     rm -rf "$work/run"
     "$bin/eps" train "${options[@]}" "$@" --data "$work/data.bin" --eval-data "$work/held_out.bin" --out "$work/run" --steps 1 \
@@ -66,7 +65,7 @@ base=$(peer "$against")
 row "PyTorch, $against" '' "$base"
 if [ "$against" = accumulate ]; then
     row "PyTorch, AdamA in place" '-23 %' "$(peer adama)"
-    # What the host takes beside a stash: where the device has room for everything, there is none.
+    # Host memory without activation checkpoints: with room for everything, they are on the device.
     host=$("$bin/eps" plan "${options[@]}" --device-mem 1TiB --json | sed -n 's/{"host": {"current": \([0-9]*\).*/\1/p')
     row "eps, L2L: layers' inputs on the device" '-45 %' $(ours --host-mem $((host + 65536)))
 fi

@@ -1,12 +1,12 @@
-/* tools/bench/bench_operations.c - how fast each operation of the CPU device is, beside what the machine can do.
+/* tools/bench/bench_operations.c - the speed of each CPU operation, compared with the machine's limits.
  *
  *     bench_operations [threads]
  *
- * At the sizes of two models: products and attention in GFLOP/s, the others in GB/s of what they must read and write.
- * The first lines are the yardsticks of the same run: what the multipliers do when nothing else holds them up, of which
- * products and attention are given as a share, and a copy. Best of the repeats that fit
- * into a fifth of a second, at least five: neighbours only ever make it slower. One thread is timed by its own clock,
- * so that a busy machine may be measured as well. */
+ * Runs at the sizes of two models. Products and attention are in GFLOP/s, other operations in GB/s of the bytes that
+ * they must read and write. The first lines measure the limits in the same run: multiplication without any stall, of
+ * which products and attention give their share, and a copy. Each figure is the best of the repeats that fit into a
+ * fifth of a second, at least five: other load only makes it slower. A single thread is timed by its own clock, so a
+ * busy machine can be measured, too. */
 #include "device/cpu/cpu.h"
 
 #include <immintrin.h>
@@ -23,7 +23,7 @@ struct size {
 struct bench {
     struct device *dev;
     struct size size;
-    size_t m;             /* tokens of all rows */
+    size_t m;             /* tokens in all rows */
     float *x, *y, *z, *w; /* (m, 4 width), and w (4 width, width) or a table */
     float *small;         /* (4 width) and statistics */
     uint32_t *ids;        /* (m) */
@@ -34,7 +34,7 @@ struct bench {
 struct work {
     const char *name;
     void (*run)(struct bench *b);
-    double (*flops)(const struct bench *b); /* or */
+    double (*flops)(const struct bench *b); /* or: */
     double floats;                          /* read and written, in units of m * width */
 };
 
@@ -65,7 +65,7 @@ static double product_flops(const struct bench *b)
     return 8.0 * (double)b->m * (double)b->size.width * (double)b->size.width;
 }
 
-/* Whole tiles of 64 x 64, as many as the triangle touches: two products forward, five backward. */
+/* Counts whole tiles of 64 x 64 that the triangle touches: two products forward, five backward. */
 static double tile_flops(const struct bench *b, int products)
 {
     const double tiles = ceil((double)b->size.n_tokens / PLAN_CPU_TILE);
@@ -84,9 +84,9 @@ static double backward_flops(const struct bench *b)
     return tile_flops(b, 5);
 }
 
-enum { CHAINS = 12, TURNS = 100000 }; /* sums that do not wait for each other: 2 units of 4 or 5 cycles need 10 */
+enum { CHAINS = 12, TURNS = 100000 }; /* independent sums: 2 units of 4 or 5 cycles need 10 */
 
-/* In registers alone; returned, so that none is left out. */
+/* Multiplies in registers only; returns the result, so that the compiler keeps all of it. */
 #define MULTIPLY(name, instructions, vector, step)                                                                     \
     __attribute__((target(instructions))) static float name(void)                                                      \
     {                                                                                                                  \
@@ -327,7 +327,7 @@ static void cross_entropy_gradient(struct bench *b)
 {
     const struct device_cross_entropy op = cross_entropy_of(b, b->y);
 
-    memcpy(b->y, b->x, 4 * sizeof(float)); /* keeps the logits from going to 0: only the speed counts */
+    memcpy(b->y, b->x, 4 * sizeof(float)); /* keeps the logits from decaying to 0; only the speed matters */
     device_cpu.cross_entropy_gradient(b->dev, &op);
 }
 

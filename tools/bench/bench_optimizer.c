@@ -1,9 +1,9 @@
-/* bench_optimizer [MILLIONS] - how close the optimizer comes to the memory bus.
+/* bench_optimizer [MILLIONS] - how close the optimizer comes to the memory bandwidth.
  *
- * Everything here is bound by memory, whose rate drifts by a factor of two on a shared machine. So each round
- * measures all rows one after the other, a row's ratio is taken to the triad of its own round (a = b + x * c, written
- * past the cache), and medians over 15 rounds are printed. Bytes are those that must travel: the triad's 12 and a
- * step's 28 a parameter, or fewer in narrower forms. */
+ * Everything here is bound by memory, whose rate drifts by a factor of two on a shared machine. So each round measures
+ * all rows in turn, and a row's ratio is relative to the triad of the same round (a = b + x * c, with non-temporal
+ * stores). Medians over 15 rounds are printed. Bytes are those that must be moved: 12 for the triad, 28 per parameter
+ * for a step, fewer in narrower formats. */
 #include "eps/store/memory.h"
 #include "eps/store/optimizer.h"
 #include "eps/store/store.h"
@@ -25,7 +25,7 @@ enum { ROUNDS = 15, ROWS = 12 };
 
 struct arrays {
     float *w, *m, *v, *g;
-    uint16_t *high, *low, *m16, *v16, *g16; /* the same in narrower forms; low: the master's, of int16 */
+    uint16_t *high, *low, *m16, *v16, *g16; /* narrower formats; low: the low half of the master, int16 */
     size_t n;
     uint64_t t;
 };
@@ -73,7 +73,7 @@ static void sum(struct arrays *a)
     plain_sum(a->m, a->g, a->n, false);
 }
 
-/* What the daemon does with one part: each slice is looked through, then stepped. */
+/* The daemon's work with one part: each slice is checked, then stepped. */
 static void direct(struct arrays *a)
 {
     a->t++;
@@ -85,7 +85,7 @@ static void direct(struct arrays *a)
     }
 }
 
-/* In which form the weights, the moments and the gradient are. */
+/* The formats of weights, moments and gradient. */
 static struct eps_parameters parameters_of(const struct arrays *a, bool split, bool narrow)
 {
     struct eps_parameters p = {.n = a->n, .key = random_site_key(1, a->t, 0, RANDOM_MOMENTS)};
@@ -122,7 +122,7 @@ static void step_narrowest(struct arrays *a)
     eps_optimizer_step(&p, &(struct eps_gradient){a->g16, NUMBER_BF16, 1}, &hyper, ++a->t, true);
 }
 
-/* A fenced commit's two passes more: held, then its norm. */
+/* The two extra passes of a fenced commit: hold the gradient, compute its norm. */
 static void hold(struct arrays *a)
 {
     plain_sum(a->m, a->g, a->n, true);
@@ -141,7 +141,7 @@ static void norm(struct arrays *a)
 static const struct {
     const char *name;
     void (*run)(struct arrays *a);
-    unsigned bytes; /* a parameter */
+    unsigned bytes; /* per parameter */
 } rows[ROWS] = {
     {"triad, past the cache", triad, 12},
     {"AdamW: fused step", step, 28},
@@ -186,7 +186,7 @@ static void measure(struct arrays *a)
 {
     static double seconds[ROWS][ROUNDS], ratios[ROWS][ROUNDS];
 
-    for (int round = -1; round < ROUNDS; round++) /* the first is for the caches and the clock */
+    for (int round = -1; round < ROUNDS; round++) /* round -1 warms up caches and clock */
         for (int row = 0; row < ROWS; row++) {
             const double begin = 1e-3 * samples_now_ms();
             rows[row].run(a);

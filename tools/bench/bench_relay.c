@@ -1,6 +1,6 @@
-/* bench_relay: what the relay costs. The same layer, store and optimizer calls once with function calls for messages,
- * in one process (tests/kit/inprocess.h), and once as epsd and eps-worker with sessions, shared memory and an optimizer
- * thread between them. Rounds alternate; the ratio is that of the medians over all steps but the first two of each
+/* bench_relay: the cost of the relay. The same layers, store and optimizer run in two ways: in one process with
+ * function calls for messages (tests/kit/inprocess.h); and as epsd and eps-worker with sessions, shared memory and an
+ * optimizer thread. Rounds alternate. The ratio is that of the medians over all steps, without the first two of each
  * round.
  *
  *   bench_relay [WIDTH LAYERS HEADS ROWS TOKENS] */
@@ -125,7 +125,7 @@ int main(int argc, char **argv)
     struct samples direct = {.n = 0}, processes = {.n = 0};
     char dir[] = "/tmp/eps-bench-XXXXXX", command[64];
 
-    process_bound_spinning(argv); /* as epsd and eps-worker do */
+    process_bound_spinning(argv); /* as in epsd and eps-worker */
     if (argc == 6)
         size = (struct size){(uint32_t)atoi(argv[1]), (uint32_t)atoi(argv[2]), (uint32_t)atoi(argv[3]),
                              (uint32_t)atoi(argv[4]), (uint32_t)atoi(argv[5])};

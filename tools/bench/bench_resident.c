@@ -1,12 +1,12 @@
-/* bench_resident: a training step of the worker's own code, by the planner's choice for this budget, with weights that stay
- * on the device and contributions that stay there too: what the relay is measured against. After the first steps, which
- * warm it up, every copy of more than a MiB is left out; sizes, kernels and their order are those of a real step. Weights
- * are random numbers, the same for every unit.
+/* bench_resident: a training step by the worker's own code whose weights and contributions stay on the device: the
+ * baseline for the relay. The planner chooses for the given budget. After the first steps, which warm up, every copy of
+ * more than 1 MiB is skipped; sizes, kernels and their order are those of a real step. Weights are random numbers, the
+ * same for every unit.
  *
  *   bench_resident --model config.json [--device cpu|cuda[:N]] [--module FILE] [--batch N] [--seq N] [--device-mem MIB]
  *
- * Prints what was chosen, and "ms X": the middle of the steps. The device is cuda; FILE is its backend, if not beside this
- * program; --device-mem what it has free, but a 32nd, as the worker's. */
+ * Prints the choice, and "ms X": the median of the steps. The device is cuda; FILE is its backend, by default the one
+ * beside this program; --device-mem is 31/32 of its free memory, as for a worker. */
 #include "device/find.h"
 #include "device/step/step.h"
 #include "proto/plan/search.h"
@@ -18,16 +18,16 @@
 
 enum { WARM = 2, STEPS = 7, LARGE = 1 << 20 };
 
-/* What a copy goes to if it is done; the only one there is, for a table's functions are given the device alone. */
+/* State of the copies. There is only one, because the table's functions receive the device only. */
 static struct {
     const struct device_ops *ops;
-    bool resident; /* from now on nothing large moves */
+    bool resident; /* from now on large copies are skipped */
 } real;
 
 struct resident {
     struct device_worker worker;
     struct ledger ledger;
-    struct device_ops ops; /* the device's, but for copies */
+    struct device_ops ops; /* the device's operations with other copies */
     struct plan_setting setting;
     void *weights, *slot;
     uint32_t *ids, *labels;
@@ -107,7 +107,7 @@ static int ended(void *context)
 
 static const struct device_link link_resident = {pull, wait_weights, loss, take_slot, contribute, contributed, ended};
 
-/* Memory that the device reads by itself; that it cannot is only slower. */
+/* Memory that the device reads directly; if it cannot, copies are only slower. */
 static void *lent(struct resident *r, size_t bytes, bool writable)
 {
     struct error err = {{0}};
@@ -219,7 +219,7 @@ static int misuse(void)
 struct options {
     const char *model, *device, *module;
     unsigned batch, seq;
-    uint64_t budget; /* 0: not said */
+    uint64_t budget; /* 0: unset */
 };
 
 static bool take_options(struct options *o, int argc, char **argv)

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
-# What saving costs a run that goes on meanwhile: step times with a checkpoint every 20 steps and without any, in turns,
-# so that a busy machine slows both alike; and how fast the same directory takes as many bytes from dd, flushed.
+# The cost of saving during training: step times with a checkpoint every 20 steps and without any. Both alternate, so that
+# a busy machine slows them alike. For comparison, the speed at which dd writes and flushes as many bytes to the directory.
 #
 # usage: tools/bench/bench_save.sh [options]      defaults in brackets
 #   --width N [384] --layers N [6] --heads N [6] --batch N [8] --seq N [256]
-#   --steps N [100]       of a run, the first two not counted
+#   --steps N [100]       per run, the first two not counted
 #   --every N [20]        steps between checkpoints
-#   --rounds N [3]        with and without once each
+#   --rounds N [3]        each runs both once
 #   --dir DIR [build]     where the checkpoints go
 #   --bin DIR [build/bin] where eps, epsd and eps-worker are
 set -euo pipefail
@@ -23,7 +23,7 @@ print_config 256 >"$work/config.json"
 head -c $((batch * seq * 20 + 1)) < <(yes 'some text to train on' | tr '\n' ' ') >"$work/data.txt"
 head -c $((seq + 1)) "$work/data.txt" >"$work/held_out.txt"
 
-# times SAVE_EVERY: milliseconds of each step, one a line, the first two left out
+# times SAVE_EVERY: milliseconds of each step but the first two, one per line
 times() {
     rm -rf "$work/run"
     "$bin/eps" train --model "$work/config.json" --data "$work/data.txt" --eval-data "$work/held_out.txt" \

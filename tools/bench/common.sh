@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What the scripts of this folder share; each sources it from the repository's root.
+# Shared by the scripts of this folder; each sources it from the repository's root.
 
 script=${0##*/}
 
@@ -9,8 +9,8 @@ misuse() {
     exit 2
 }
 
-# take_options NAMES OPTION...: "--NAME VALUE" sets the variable of that name, which has its default already; NAMES are
-# those there are, between blanks. --help prints the comment that the script begins with.
+# take_options NAMES OPTION...: "--NAME VALUE" sets the variable of that name, which already holds its default. NAMES are
+# separated by blanks. --help prints the script's first comment.
 take_options() {
     local names=" $1 "
     shift
@@ -31,7 +31,7 @@ need_programs() {
     [ -x "$1/eps" ] || { echo "$script: no $1/eps: build the release preset first" >&2; exit 1; }
 }
 
-# print_config VOCABULARY: config.json of a GPT-2 without dropout, as $width, $layers, $heads and $seq say
+# print_config VOCABULARY: prints config.json of a GPT-2 without dropout, from $width, $layers, $heads and $seq
 print_config() {
     cat <<JSON
 {"model_type": "gpt2", "n_embd": $width, "n_layer": $layers, "n_head": $heads, "vocab_size": $1,

@@ -3,10 +3,10 @@
 
     peer_attention.py [--width 2048] [--tokens 16384] [--device cuda]
 
-Two peers: its cuDNN backend, asked for by name, and what it chooses by default, which on some devices is half as fast. For
-head widths 64 and 128 and rows of 1 Ki to 8 Ki tokens, lines cudnn-forward-HEAD-TOKENS|MILLISECONDS| and default-forward-...,
-the latter with the name of what was chosen, and the same backward: the middle of several rounds. What a peer cannot do
-has no line. q, k and v are views of one buffer, as ours. The first line names the versions.
+Two peers: PyTorch's cuDNN backend, selected by name, and its default choice, which on some devices is half as fast. For
+head widths 64 and 128 and rows of 1 Ki to 8 Ki tokens, prints lines cudnn-forward-HEAD-TOKENS|MILLISECONDS| and
+default-forward-..., the latter with the name of the choice, and the same for backward: medians of several rounds.
+Unsupported cases have no line. q, k and v are views of one buffer, as in ours. The first line names the versions.
 """
 import argparse
 import contextlib
@@ -30,7 +30,7 @@ def arguments():
 
 
 def middle_ms(run, synchronize, enough_ms=40, rounds=7):
-    """As bench_cuda: once to load, once to see how often fits, then rounds of that many calls."""
+    """As bench_cuda: one call to load, one to choose the number of calls, then rounds of that many calls."""
     def calls(n):
         synchronize()
         began = time.perf_counter()
@@ -44,7 +44,7 @@ def middle_ms(run, synchronize, enough_ms=40, rounds=7):
 
 
 def chosen(q, k, v):
-    """What PyTorch takes by default."""
+    """PyTorch's default choice."""
     try:
         return SDPBackend(torch._fused_sdp_choice(q, k, v, is_causal=True)).name
     except (AttributeError, ValueError):

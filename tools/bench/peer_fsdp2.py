@@ -3,10 +3,10 @@
 
     peer_fsdp2.py --width 1600 --layers 48 --heads 25 --batch 16 --seq 1024
 
-Parameters, gradients and AdamW's state are fp32 in pinned host memory; blocks are gathered to the device in bf16, each
-while the one before computes, and computed anew in backward or kept, whichever --checkpoint says. AdamW is PyTorch's
-fused one for the CPU, on as many threads as there are processors. Random tokens. One JSON object for each way; of
-gradients that travel in fp32 or bf16, and blocks that are recomputed or kept, all four are tried, unless they do not fit.
+Parameters, gradients and AdamW's state are fp32 in pinned host memory. Blocks are gathered to the device in bf16, each
+while the previous one computes. Activations are recomputed or kept, according to --checkpoint. AdamW is PyTorch's fused
+one for the CPU, with one thread per processor. Tokens are random. Gradients travel in fp32 or bf16; all four
+combinations are tried, unless they do not fit, and each gives one JSON object.
 """
 import argparse
 import gc

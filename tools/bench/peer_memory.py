@@ -1,13 +1,12 @@
 #!/usr/bin/env python3
-"""Peak memory that PyTorch needs for training steps of a GPT-2 on the CPU: the peer of tools/bench/bench_memory.sh.
+"""Peak memory of PyTorch for training steps of a GPT-2 on the CPU: the peer of tools/bench/bench_memory.sh.
 
-Counted is what the process adds to its resident memory at its highest (VmHWM) beyond what it had after loading PyTorch
-and one step of a tiny model, so the library itself does not count. Freed blocks go back to the system at once, so the figure
-is what the algorithm holds, not what an allocator hoards.
+The figure is the peak resident memory (VmHWM) beyond that after loading PyTorch and one step of a tiny model, so the
+library itself does not count. Freed blocks return to the system at once, so an allocator's cache does not count, either.
 
   plain       every row at once, torch.optim.AdamW
-  accumulate  microbatches, gradients of all parameters summed, then AdamW
-  adama       microbatches, each gradient folded into both moments in place as soon as backward has it, and freed
+  accumulate  gradient accumulation over microbatches, then AdamW
+  adama       microbatches; each gradient is folded into both moments in place during backward, and freed
               (Zhang et al., arXiv:2305.19982)
 """
 import argparse, json, os, sys
@@ -58,7 +57,7 @@ def resident(field):
 
 
 class AdamA:
-    """Folds each gradient as it comes; the tied table's, which autograd sums over its two uses, once."""
+    """Folds each gradient as it is computed; the tied table's once, after autograd has summed its two uses."""
 
     def __init__(self, parameters, n, betas=(0.9, 0.999)):
         self.parameters, self.n, self.betas, self.t, self.first = list(parameters), n, betas, 0, True

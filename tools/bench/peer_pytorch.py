@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Trains GPT-2 on random tokens with PyTorch on the CPU and prints its speed: the peer that ours is measured against.
+"""Trains GPT-2 on random tokens with PyTorch on the CPU and prints its speed: the peer of tools/bench/speed.sh.
 
     peer_pytorch.py --width 384 --layers 6 --heads 6 --vocabulary 256 --batch 8 --seq 256 --checkpoint on
 
-One JSON object per way of doing it (attention spelled out or fused, each form of AdamW, compiled or not, as far as this
-PyTorch has them) and, last, the fastest again with "best": true. Works with Debian's python3-torch (1.13) and with current releases.
+Prints one JSON object per variant that this PyTorch supports (eager or fused attention, each form of AdamW, compiled or
+not) and, at the end, the fastest again with "best": true. Works with Debian's python3-torch (1.13) and current releases.
 
-The peer runs at its best: the script starts itself anew with OPENBLAS_CORETYPE unset (some machines force an old core
-by it: half the speed), OpenBLAS in front of the reference BLAS, AVX-512 kernels where the CPU has them, threads that
-do not spin for ever, and as many as asked for. On AMD, Debian's is the fairer peer: wheels from PyPI multiply through
-MKL, which there runs at half of OpenBLAS's rate (Zen 5, fp32: 190 against 400 GF/s).
+The peer runs at its best. The script restarts itself with OPENBLAS_CORETYPE unset (some machines force an old core by it:
+half the speed), OpenBLAS before the reference BLAS, AVX-512 kernels if the CPU has them, bounded spinning, and the given
+number of threads. On AMD, Debian's package is the fairer peer: wheels from PyPI use MKL, which runs there at half of
+OpenBLAS's rate (Zen 5, fp32: 190 against 400 GF/s).
 """
 import argparse
 import glob
@@ -36,7 +36,7 @@ def arguments():
 
 
 def fair_environment(threads):
-    """Libraries read these when they load, so they must be there before Python starts."""
+    """Libraries read these variables when they load, so they must be set before Python starts."""
     env = dict(os.environ, GOMP_SPINCOUNT="2000", OMP_NUM_THREADS=str(threads), PEER_ENVIRONMENT="set")
     env.pop("OPENBLAS_CORETYPE", None)
     with open("/proc/cpuinfo") as f:
@@ -133,7 +133,7 @@ def measure(o, attention, kind, compiled):
 
 
 def makes(kind):
-    """Whether this PyTorch has that AdamW on the CPU: fused came with 2.4."""
+    """True if this PyTorch has that AdamW on the CPU: fused came with 2.4."""
     try:
         make_optimizer(nn.Linear(1, 1), kind)
     except (TypeError, RuntimeError):
@@ -142,7 +142,7 @@ def makes(kind):
 
 
 def ways(o):
-    """Compiling takes long and leaves the optimizer alone, so it is tried with the newest AdamW only."""
+    """Compiling takes long and does not affect the optimizer, so it is tried with the newest AdamW only."""
     attentions = ["eager", "sdpa"] if o.attention == "all" else [o.attention]
     kinds = [kind for kind in (["loop", "foreach", "fused"] if o.optimizer == "all" else [o.optimizer]) if makes(kind)]
     compiles = ["off", "on"] if o.compile == "all" else [o.compile]

@@ -1,4 +1,4 @@
-/* tools/bench/samples.h - times of one thing again and again, and the middle one. */
+/* tools/bench/samples.h - repeated time measurements and their median. */
 #ifndef TOOLS_BENCH_SAMPLES_H
 #define TOOLS_BENCH_SAMPLES_H
 
@@ -21,7 +21,7 @@ static inline double samples_now_ms(void)
     return (double)t.tv_sec * 1e3 + (double)t.tv_nsec * 1e-6;
 }
 
-/* What began then has ended. */
+/* Adds the time since began_ms. */
 static inline void samples_add(struct samples *s, double began_ms)
 {
     const double ms = samples_now_ms() - began_ms;
@@ -37,7 +37,7 @@ static inline int samples_compare(const void *a, const void *b)
     return (x > y) - (x < y);
 }
 
-/* Sorts them. There is one at least. */
+/* Sorts the samples, at least one, and returns their median. */
 static inline double samples_median(struct samples *s)
 {
     qsort(s->ms, s->n, sizeof *s->ms, samples_compare);

@@ -1,16 +1,16 @@
 #!/usr/bin/env bash
-# Tokens per second of `eps train` and of PyTorch at the same model: activations kept against kept, recomputed against
-# recomputed, at each precision. Both sides run in turns, so that a busy machine slows both alike. The peer is the fastest
-# way that any of the given PyTorch installations has; ours runs as users run it, a private daemon and worker.
-# Prints a line per round, and for each comparison the median ratio and the memory that each side held.
+# Tokens per second of `eps train` and of PyTorch with the same model: activations kept on both sides, and recomputed on
+# both, at each precision. The two alternate, so that a busy machine slows both alike. The peer is the fastest variant of
+# the given PyTorch installations; ours runs as users run it, with a private daemon and worker. Prints a line per round,
+# and for each comparison the median ratio and both sides' memory.
 #
 # usage: tools/bench/speed.sh [options]      defaults in brackets
 #   --width N [384] --layers N [6] --heads N [6] --vocabulary N [256] --batch N [8] --seq N [256]
-#   --threads N [all]     of both sides
-#   --rounds N [5]        ours and the peer once each
+#   --threads N [all]     for both sides
+#   --rounds N [5]        each runs both once
 #   --steps N [8]         measured per round, after 2 to warm up
 #   --precisions LIST ["fp32 bf16"]
-#   --pythons LIST [/usr/bin/python3]  each has a torch
+#   --pythons LIST [/usr/bin/python3]  Pythons with torch
 #   --bin DIR [build/bin]      where eps, epsd and eps-worker are
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -39,7 +39,7 @@ field() { sed -n "s/.*\"$1\": \"\{0,1\}\([^\",}]*\).*/\1/p"; }
 median() { sort -n | awk '{ v[NR] = $1 } END { print v[int((NR + 1) / 2)] }'; }
 mib() { awk -v b="$1" 'BEGIN { printf "%.0f MiB", b / 1048576 }'; }
 
-# kept BUDGET: blocks that keep their activations within so many bytes
+# kept BUDGET: blocks that keep their activations with this budget
 kept() {
     "$bin/eps" plan "${options[@]}" --device-mem "$1" --json | field kept
 }
@@ -55,7 +55,7 @@ recomputing_budget() {
     echo "$low"
 }
 
-# ours BUDGET: tokens/s; what both sides of the run held goes to $work/held
+# ours BUDGET: prints tokens/s; writes device and host memory to $work/held
 ours() {
     rm -rf "$work/run"
     OMP_NUM_THREADS="$threads" "$bin/eps" train "${options[@]}" --data "$work/data.bin" --eval-data "$work/data.bin" \
@@ -74,7 +74,7 @@ peer() {
         --checkpoint "$checkpoint" --attention "$2" --optimizer "$3" --compile "$4" | tail -n 1
 }
 
-# compare: kept with kept, or recomputed with recomputed, as $checkpoint says
+# compare: kept with kept, or recomputed with recomputed, according to $checkpoint
 compare() {
     local budget line best="" speed fastest=0 mine theirs round
     local -a ratios=()

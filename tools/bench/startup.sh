@@ -1,11 +1,10 @@
 #!/usr/bin/env bash
-# How long `eps train` takes to its first step, from weights in a file that the page cache holds: daemon and worker
-# started, weights loaded, memory claimed: the step begins; then the step itself. Prints the milliseconds from the
-# program's start to both, the median of all rounds.
+# Start-up time of `eps train` with weights in the page cache: from the program's start until the first step begins (daemon
+# and worker started, weights loaded, memory claimed), and until it is done. Prints the median milliseconds of all rounds.
 #
 # usage: tools/bench/startup.sh [options]      defaults in brackets
 #   --width N [512] --layers N [8] --heads N [8]     of the model; [25.4 million parameters, 102 MB]
-#   --batch N [1] --seq N [64]    of the step; the held-out text is one row
+#   --batch N [1] --seq N [64]    of the step; the held-out data is one row
 #   --rounds N [9]
 #   --bin DIR [build/bin]         where eps, epsd and eps-worker are
 set -euo pipefail
@@ -33,7 +32,7 @@ fi
 model=$work/first/latest
 echo "model of $(stat -L -c %s "$model/model.safetensors") bytes, $batch x $seq tokens a step, $(nproc) processors"
 
-# Milliseconds from start to the lines that tell: the first step begins, the first step is done.
+# Milliseconds from the start to two lines of output: the first step begins, the first step is done.
 measure() {
     local began=${EPOCHREALTIME/./} line started="" stepped=""
     while read -r line; do

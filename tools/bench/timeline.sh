@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What eps plan --timeline predicts for an H200 on several hosts: the table of tools/bench/README.md. No GPU is looked at.
+# Predictions of eps plan --timeline for an H200 on several hosts: the table in tools/bench/README.md. Needs no GPU.
 #
-# The GPU's figures are those of the profile that comes with eps: three quarters of the datasheet's. The host's: its cores
-# less two work for the optimizer, each moves so many GB/s, and all of them no more than the memory does, which copies over
-# the link share. AdamW in fp32 moves 28 bytes a parameter.
+# The GPU's figures are those of eps's built-in profile: three quarters of the datasheet. On the host, all cores but two run
+# the optimizer. Each core moves --core GB/s, and all together at most --memory GB/s, which they share with copies over the
+# link. AdamW in fp32 moves 28 bytes per parameter.
 #
 # usage: tools/bench/timeline.sh [options]      defaults in brackets
 #   --cores LIST [16 72]          of the host
@@ -11,7 +11,7 @@
 #   --core N [12]                 GB/s of one core
 #   --products N [740]            TFLOP/s of large matrix products in bf16
 #   --mem SIZE [135GiB]           of the device
-#   --seq N [4096]                tokens of a sequence
+#   --seq N [4096]                tokens per sequence
 #   --bin DIR [build/bin]         where eps is
 set -euo pipefail
 cd "$(dirname "$0")/../.."
@@ -48,7 +48,7 @@ profile() { # CORES GB/S: as proto/plan/profile.c has an H200
     }' >"$work/eps/profile-cuda.json"
 }
 
-# TFLOP/s, what binds, and the share of the step that the device waits.
+# TFLOP/s, the bottleneck, and the share of the step in which the device waits.
 cell() { # JSON
     awk -v line="$1" '
         function value(key) { match(line, "\"" key "\": [^,}]+"); return substr(line, RSTART + length(key) + 4) }

@@ -1,11 +1,11 @@
-# Completion of eps, epsd and eps-worker in bash: commands, options, choices, files, daemons that have a directory.
+# Completion of eps, epsd and eps-worker in bash: commands, options, choices, files and daemons.
 # The lists are those of --help: tests/system/test_documentation.c compares them.
 # shellcheck shell=bash disable=SC2207
 
 _eps_commands="train plan eval generate report export verify bench status mem top save stop"
 _eps_presets="text-small text-medium text-large byte-small byte-medium byte-large gpt2 gpt2-medium gpt2-large gpt2-xl"
 
-# The options of a command, one list each; those without a value have no place in _eps_values.
+# The options of each command; those without a value are absent from _eps_values.
 _eps_options() {
     case $1 in
     eps) echo "--help --version" ;;
@@ -47,7 +47,7 @@ _eps_words() { # WORDS WORD
     COMPREPLY=($(compgen -W "$1" -- "$2"))
 }
 
-# What may follow an option of a command: in COMPREPLY. Fails if nothing is known to.
+# Completes the value of a command's option into COMPREPLY. Fails if it is unknown.
 _eps_values() {
     case $2 in
     --model)

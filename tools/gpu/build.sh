@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# Builds programs, backend, tests and benchmarks, with the packages of tools/gpu_prepare.sh where the machine lacks some.
+# Builds programs, backend, tests and benchmarks; tools/gpu_prepare.sh's packages supply what the machine lacks.
 # shellcheck disable=SC2154,SC2034 # their options and work folder come from outside; print_config reads shapes
 
 . tools/gpu/targets.sh
 
-# packaged_toolkit TREE OPTION...: configures with the libraries and headers of CUDA that Python's packages have, where the
-# toolkit is nvcc alone
+# packaged_toolkit TREE OPTION...: configures with CUDA libraries and headers from Python packages, if the toolkit is only
+# nvcc
 packaged_toolkit() {
     local tree=$1 folder library
     shift

@@ -1,16 +1,16 @@
 # shellcheck shell=bash
-# What the parts of tools/gpu_check.sh share. They have its options in the environment.
+# Shared by the parts of tools/gpu_check.sh, which have its options in their environment.
 # shellcheck disable=SC2154,SC2034
 
-# What was measured of this machine is this build's, not the user's.
+# The profile of this machine belongs to this build, not to the user.
 XDG_CACHE_HOME=$(realpath -m "${simulate:-$bin}/../cache") EPS_TESTS_DIR=$PWD/tests
-# What our own programs are run with.
+# Environment of our own programs.
 ours=(env LD_LIBRARY_PATH="$(libraries "$bin")")
 readonly ours
 export XDG_CACHE_HOME EPS_TESTS_DIR XDG_RUNTIME_DIR=${XDG_RUNTIME_DIR:-/tmp} PATH=$PATH:/usr/local/cuda/bin:/usr/local/cuda/compute-sanitizer
 
-# finding VERDICT NAME TEXT: one finding. passed, failed: a claim; short: measured, below its target; missing: could not be
-# tried; fact: no claim
+# finding VERDICT NAME TEXT: records one finding. passed, failed: of a claim; short: measured below its target; missing:
+# could not be tested; fact: no claim
 finding() {
     printf '%s|%s|%s|%s\n' "$part" "$2" "$1" "${3//$'\n'/ }" | tee -a "$results"
 }
@@ -28,8 +28,8 @@ measured() {
     fi
 }
 
-# limited SECONDS COMMAND...: its output goes to the log, and to $work/said; 124: it took longer. The shell waits rather
-# than be held up, so that when a part is ended before its end, so is what it runs.
+# limited SECONDS COMMAND...: runs a command; its output goes to the log and to $work/said; 124: it took longer. The shell
+# stays interruptible, so that a part that is ended early also ends its command.
 limited() {
     local seconds=$1 rc
     shift
@@ -44,10 +44,10 @@ limited() {
     return $rc
 }
 
-# What a part had found when it is told to end; parts whose findings come late have their own.
+# Findings of a part that is told to end; parts whose findings come late override it.
 cut_off() { :; }
 
-# ended: what a part that is told to end leaves: nothing that runs, and in the log what was said so far
+# ended: cleans up a part that is told to end: ends its processes and logs their output so far
 ended() {
     local running
     mapfile -t running < <(jobs -pr)
@@ -61,7 +61,7 @@ ended() {
     exit 143
 }
 
-# why RC SECONDS: of a command that limited ran
+# why RC SECONDS: the reason for the status of a limited command
 why() {
     if [ "$1" -eq 124 ] || [ "$1" -eq 137 ]; then
         echo "took longer than $2 s"
@@ -84,7 +84,7 @@ claim() {
     return $rc
 }
 
-# The programs to run: a folder that has eps, epsd, eps-worker and the backend.
+# The folder of the programs: eps, epsd, eps-worker and the backend.
 programs() {
     if [ -z "$simulate" ]; then
         echo "$bin"
@@ -95,7 +95,7 @@ programs() {
     fi
 }
 
-# The device's clocks, every half second until watch_clocks_end, which makes a fact of their middle.
+# Samples the device's clocks every half second until watch_clocks_end, which records their median as a fact.
 watch_clocks() {
     [ -z "$simulate" ] || return 0
     nvidia-smi --query-gpu=clocks.sm,clocks.mem,power.draw,temperature.gpu --format=csv,noheader,nounits -lms 500 \
@@ -112,22 +112,22 @@ watch_clocks_end() {
         printf "in the middle %s MHz (memory %s MHz), %s W, %s degrees; %d looks", f[1], f[2], f[3], f[4], NR }')"
 }
 
-# middle: of the numbers on standard input, one a line
+# middle: median of the numbers on standard input, one per line
 middle() {
     sort -g | awk '{ v[NR] = $1 } END { print NR ? v[int((NR + 1) / 2)] : "" }'
 }
 
-# module: the backend that is tried
+# module: the backend under test
 module() {
     realpath "${simulate:-$bin}/eps-cuda.so"
 }
 
-# cuda_tests TREE: the tests that run on whichever backend they are told of
+# cuda_tests TREE: the tests that run on any given backend
 cuda_tests() {
     cat "$1/cuda-tests.txt" 2>/dev/null
 }
 
-# cuDNN, where the toolkit, the system or a Python package has it.
+# cuDNN of the toolkit, the system or a Python package.
 take_cudnn() {
     local dir
     for dir in ${EPS_CUDNN:+"$EPS_CUDNN"} /usr/local/cuda/lib64 /usr/lib/x86_64-linux-gnu \
@@ -147,7 +147,7 @@ random_tokens() {
         for (i = 0; i < n; i++) { t = int(rand() * v); printf "%c%c", t % 256, int(t / 256) } }' >"$1"
 }
 
-# field NAME FILE: the numbers of this name in a run's metrics.jsonl, one a step
+# field NAME FILE: the values of this key in a run's metrics.jsonl, one per step
 field() {
     sed -n "s/.*\"$1\": *\([-0-9.eE+]*\).*/\1/p" "$2"
 }

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# The tests that run on every backend, on the device: every operation, the fixtures against their PyTorch values, the
-# rows of exactness.
+# The tests of all backends, on the device: every operation, the fixtures against their PyTorch values, the rows of
+# tests/README.md.
 # shellcheck disable=SC2154 # options and work folder come from outside
 
-# conforms NAME TEST SECONDS [CUDNN]: a finding of that name
+# conforms NAME TEST SECONDS [CUDNN]: runs a test and records its finding
 conforms() {
     local rc
     local -a environment=(EPS_TEST_CUDA="$(module)" EPS_CUDNN="${4-}")
@@ -20,7 +20,7 @@ conforms() {
     esac
 }
 
-# Does it compute: these fail if anything does.
+# Basic computation: these fail first.
 core=(test_matmul test_queues test_attention test_exact_gradients test_exact_bf16)
 part_computes() {
     take_cudnn

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""fill.py GIB: takes so much memory, no faster than it becomes free, and gives it back.
+"""fill.py GIB: allocates so much memory, no faster than it becomes free, and frees it.
 
 Some virtual machines begin with little memory and are given more as they use it. What is free there says nothing of what
 can be had; after this it does. Ends too if no more has come for a while.

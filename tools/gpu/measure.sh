@@ -1,9 +1,8 @@
 # shellcheck shell=bash
-# Operations by themselves, each against its limit in the same run: bench_cuda measures, and says what of; the peer for
-# attention is PyTorch.
+# Single operations, each compared with its limit in the same run by bench_cuda; attention also with PyTorch.
 # shellcheck disable=SC2154,SC2034 # their options and work folder come from outside; print_config reads shapes
 
-# told PREFIX: of the lines "NAME|NUMBER|TEXT" in $work/said, those of such names are facts
+# told PREFIX: records lines "NAME|NUMBER|TEXT" in $work/said with this prefix as facts
 told() {
     local id number text
     while IFS='|' read -r id number text; do
@@ -11,7 +10,7 @@ told() {
     done <"$work/said"
 }
 
-# bench WHAT: bench_cuda's lines "NAME|RATIO|TEXT", in $work/said; if it did not end well, what it has told are facts
+# bench WHAT: runs bench_cuda; its lines "NAME|RATIO|TEXT" are in $work/said. If it fails, they are recorded as facts
 bench() {
     local program=$bin/bench_cuda
     local -a small=()
@@ -28,12 +27,12 @@ bench() {
     return $rc
 }
 
-# What bench_cuda had measured when the part is told to end.
+# Records what bench_cuda had measured when the part is told to end.
 cut_off() {
     [ -z "${benching-}" ] || told ''
 }
 
-# verdict NAME TARGET PREFIX...: each line of those names is a fact; the least of the ratios counts
+# verdict NAME TARGET PREFIX...: records each line with these prefixes as a fact; the smallest ratio is judged
 verdict() {
     local name=$1 target=$2 id ratio text least='' of='' n=0 prefix
     shift 2
@@ -75,7 +74,7 @@ part_copies() {
     told other-
 }
 
-# Where both ran, what our own attention and cuDNN's compute is the same but for bf16's roundings, of 8 bits each.
+# If both ran, our attention and cuDNN's agree except for bf16 rounding to 8 bits.
 agreement() {
     local most
     most=$(awk -F '|' '/^agreement-/ { n++; d = $2 ~ /^[0-9]/ ? $2 + 0 : 9; if (d > most) most = d }
@@ -102,9 +101,9 @@ repeats() {
     fi
 }
 
-# beside_peers THEIRS OURS: of our "KIND-DIRECTION-HEAD-TOKENS|MS|...", KIND being cudnn or own, beside PyTorch's lines of
-# the same form, KIND being cudnn for its cuDNN backend and default for what it chooses itself: a line attention-... with
-# the ratio to the former, and one default-... to the latter; alone-..., where it has neither.
+# beside_peers THEIRS OURS: compares our lines "KIND-DIRECTION-HEAD-TOKENS|MS|...", KIND cudnn or own, with PyTorch's lines
+# of the same form, KIND cudnn for its cuDNN backend and default for its own choice. Prints attention-... with the ratio to
+# the former, default-... with the ratio to the latter, and alone-... if PyTorch has neither.
 beside_peers() {
     awk -F '|' '
         FILENAME == ARGV[1] { if ($1 ~ /^(cudnn|default)-/) { peer[$1] = $2; way[$1] = $3 } next }

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Runs $part; tools/gpu_check.sh starts it, under a time limit, with its options in the environment.
+# Runs $part. tools/gpu_check.sh starts it under a time limit, with its options in the environment.
 set -uo pipefail
 . tools/bench/common.sh
 . tools/gpu/programs.sh

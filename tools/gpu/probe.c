@@ -1,9 +1,9 @@
-/* What a GPU and its machine allow, asked of the CUDA runtime alone: nothing else need be built.
+/* What a GPU and its machine allow, asked through the CUDA runtime only; nothing else needs to be built.
  *
  *     probe [DEVICE]
  *
- * A line for each finding, as tools/gpu_check.sh keeps them: NAME|VERDICT|SENTENCE, where the verdict is passed, failed,
- * missing (the machine has not got it) or fact. Exit status: 0, or 1 if there is no device to ask. */
+ * Prints a line for each finding, in the form of tools/gpu_check.sh: NAME|VERDICT|SENTENCE. The verdict is passed,
+ * failed, missing (not available on the machine) or fact. Exit status: 0, or 1 without a device. */
 #include <cuda_runtime_api.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -78,7 +78,7 @@ static void tell_limit(void)
         printf("memory-lock|fact|%ju MiB of locked memory at most (ulimit -l)\n", (uintmax_t)limit.rlim_cur >> 20);
 }
 
-/* A sealed segment as the daemon makes it: *rw is its own mapping, *ro a worker's. */
+/* Makes a sealed segment like the daemon's: *rw is the daemon's mapping, *ro a worker's. */
 static bool seal(char **rw, char **ro, size_t bytes)
 {
     const int fd = memfd_create("probe", MFD_CLOEXEC | MFD_ALLOW_SEALING);
@@ -106,7 +106,7 @@ static bool seal(char **rw, char **ro, size_t bytes)
     return true;
 }
 
-/* The middle of COPIES uploads, in GB/s; 0 if one fails. */
+/* Median of COPIES uploads, in GB/s; 0 if one fails. */
 static double rate(void *to, const void *from, size_t bytes)
 {
     double ms[COPIES];
@@ -135,7 +135,7 @@ static bool arrived(const void *device, const void *host, size_t bytes)
     return same;
 }
 
-/* Registers, copies, and lets go again. */
+/* Registers the memory, copies, and unregisters it. */
 static void try_register(const char *name, const char *what, void *host, size_t bytes, unsigned flags, void *device)
 {
     const double began = now_ms();

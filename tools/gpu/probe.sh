@@ -1,5 +1,5 @@
 # shellcheck shell=bash
-# What there is: the GPU, its driver, the toolkit, what the machine allows.
+# Records the GPU, its driver, the toolkit, and the machine's limits.
 # shellcheck disable=SC2154,SC2034 # their options and work folder come from outside; print_config reads shapes
 
 probe_device() {

@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# Which programs a call runs, and of which sources they are.
+# Chooses the programs of a call and tells from which sources they were built.
 # shellcheck disable=SC2154,SC2034 # options of tools/gpu_check.sh
 
-# libraries BIN: where its programs look for libraries first: those carried with them, and CUDA's of the toolkit, the
-# system or Python's packages. For our own programs alone: others may want a machine's own of the same name.
+# libraries BIN: library path of its programs: packed libraries, and CUDA's from the toolkit, the system or Python packages.
+# For our own programs only, as others may need the machine's libraries of the same name.
 libraries() {
     local folder all
     all=$(realpath -m "$1/../lib")
@@ -14,7 +14,7 @@ for p in nvidia.__path__]' 2>/dev/null); do
     echo "$all"
 }
 
-# commit: that of the tree here, or, where git does not know it, the one that gpu/ was made of
+# commit: the tree's commit; outside git, the commit that gpu/ was built from
 commit() {
     if git rev-parse HEAD >/dev/null 2>&1; then
         tree_commit
@@ -23,12 +23,12 @@ commit() {
     fi
 }
 
-# tree_commit: of a tree that git knows; a plus sign if something was changed since
+# tree_commit: the commit of a git tree, with a plus sign if it has changes
 tree_commit() {
     echo "$(git rev-parse --short=12 HEAD)$([ -z "$(git status --porcelain)" ] || echo +)"
 }
 
-# lame BIN: why its programs do not start here, a line; nothing, if they do
+# lame BIN: prints one line on why its programs do not start here; nothing if they do
 lame() {
     local program said module
     local -a with
@@ -41,7 +41,7 @@ lame() {
     [ $? -eq 2 ] || echo "bench_cuda says: ${said##*$'\n'}" # it has loaded the backend, and knows no such part
 }
 
-# other_device: why kernels carried along cannot run on this device; nothing, if they can
+# other_device: prints why packed kernels cannot run on this device; nothing if they can
 other_device() {
     local code device
     [ -z "$simulate" ] && code=$(cat gpu/code 2>/dev/null) || return 0
@@ -49,7 +49,7 @@ other_device() {
     [[ ,$code, == *,sm_"${device/./}",* ]] || echo "those carried along are for $code, and the device is of capability ${device:-unknown}"
 }
 
-# choose_programs: sets $bin and $build_first, and tells which and why
+# choose_programs: sets $bin and $build_first, and reports the choice and its reason
 choose_programs() {
     local why=''
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# record.sh FILE...: writes the findings of all these files, each of one call of tools/gpu_check.sh, into $record: a dated
-# entry with all of them, and each line of the list of what is unverified that passed goes to those verified; one that was
-# verified and fails goes back. Calls that disagree: the worst of their verdicts counts, but one that could not be tried.
+# record.sh FILE...: writes the findings of these files, each from one call of tools/gpu_check.sh, into $record as a dated
+# entry. A line of the unverified list that passed moves to the verified list; a verified line that failed moves back. If
+# calls disagree, the worst verdict counts; a claim that could not be tested has no vote.
 # shellcheck disable=SC2154 # record is set by tools/gpu_check.sh
 set -euo pipefail
 

@@ -1,11 +1,11 @@
 # shellcheck shell=bash
-# Whole steps, as users run them: daemon and worker, fresh weights, random tokens. Runs are interrupted once enough steps
-# are told, so that no checkpoint is written.
+# Whole steps as users run them: daemon and worker, fresh weights, random tokens. A run is interrupted after enough steps,
+# before it writes a checkpoint.
 # shellcheck disable=SC2154,SC2034 # their options and work folder come from outside; print_config reads shapes
 
 vocabulary=50257 heads=0 width=0 layers=0 seq=1024 # as print_config wants them
 
-# shape WIDTH LAYERS HEADS SEQ: config.json, and data for 16 steps of up to 128 Ki tokens
+# shape WIDTH LAYERS HEADS SEQ: writes config.json, and data for 16 steps of up to 128 Ki tokens
 shape() {
     width=$1 layers=$2 heads=$3 seq=$4
     [ -z "$simulate" ] || { width=16 layers=2 heads=2 seq=16 vocabulary=300; }
@@ -14,7 +14,7 @@ shape() {
     head -c $((2 * (seq + 1))) "$work/tokens.bin" >"$work/held.bin"
 }
 
-# begin WIDTH LAYERS HEADS SEQ: programs, the shape, and what this machine manages, by which plans are made
+# begin WIDTH LAYERS HEADS SEQ: finds the programs, writes the shape, and measures the profile for plans
 begin() {
     eps=$(programs)/eps
     take_cudnn
@@ -26,7 +26,7 @@ begin() {
     fact profile-"$part" "$(tr -d '\n' <"$XDG_CACHE_HOME/eps/profile-cuda.json" | tr -s ' ')"
 }
 
-# GIB of host memory are had, or a finding says not. A virtual machine may be given memory no sooner than it uses it.
+# Checks that GIB of host memory are available, and records it if not. A virtual machine may get memory only by using it.
 room() {
     local free
     [ -z "$simulate" ] || return 0
@@ -43,7 +43,7 @@ rows() {
     [ -z "$simulate" ] && echo $(($1 / seq)) || echo 2
 }
 
-# steps NAME SECONDS N TOKENS OPTION...: N steps of so many tokens, in $work/NAME; fails if they did not come in time
+# steps NAME SECONDS N TOKENS OPTION...: runs N steps of TOKENS tokens in $work/NAME; fails if they take too long
 steps() {
     local name=$1 seconds=$2 n=$3 tokens=$4 pid rc deadline
     shift 4
@@ -73,14 +73,14 @@ steps() {
     return 1
 }
 
-# began_steps NAME TOKENS: a fact of the steps that there are
+# began_steps NAME TOKENS: records the steps done so far as a fact
 began_steps() {
     local ms
     ms=$(field step_ms "$work/$1/metrics.jsonl" 2>/dev/null | paste -sd ' ')
     [ -z "$ms" ] || fact "$1-began" "$ms ms, steps of $2 tokens"
 }
 
-# The steps that a run had made when the part is told to end.
+# Records the steps that a run had done when the part is told to end.
 cut_off() {
     local name n tokens
     [ -n "${cut-}" ] || return 0
@@ -90,7 +90,7 @@ cut_off() {
     keep "$work/${name%-runs}.trace"
 }
 
-# keep TRACE: beside the findings, packed, if it is there and not large
+# keep TRACE: compresses a trace beside the findings, if it exists and is small
 keep() {
     [ -s "$1" ] || return 0
     local packed
@@ -99,7 +99,7 @@ keep() {
     [ "$(wc -c <"$packed")" -le 15000000 ] || rm -f "$packed"
 }
 
-# Milliseconds of the middle step after the first two.
+# Median milliseconds of the steps after the first two.
 step_ms() {
     field step_ms "$work/$1/metrics.jsonl" | tail -n +3 | middle
 }
@@ -109,7 +109,7 @@ ratio() {
     awk -v a="$1" -v b="$2" 'BEGIN { printf "%.3f", (b ? a / b : 0) }'
 }
 
-# plan OPTION...: what eps plan says of the model, given what a worker takes of the device
+# plan OPTION...: eps plan's answer for the model and the worker's device memory
 plan() {
     local free=$((1 << 20))
     [ -n "$simulate" ] || free=$(nvidia-smi --query-gpu=memory.free --format=csv,noheader,nounits | head -n 1)
@@ -121,13 +121,13 @@ parameters() {
     plan --json | sed -n 's/.*"parameters": *\([0-9]*\).*/\1/p'
 }
 
-# rates NAME TOKENS: "MS ms a step, N tokens/s, F TFLOP/s at 6 a parameter"
+# rates NAME TOKENS: prints "MS ms a step, N tokens/s, F TFLOP/s at 6 a parameter"
 rates() {
     awk -v ms="$(step_ms "$1")" -v tokens="$2" -v n="$(parameters)" 'BEGIN {
         printf "%.1f ms a step, %.0f tokens/s, %.1f TFLOP/s at 6 a parameter", ms, tokens / ms * 1e3, 6 * n * tokens / ms * 1e-9 }'
 }
 
-# waits TRACE N: of the last N steps, the share in which the worker waited for the daemon, and for what
+# waits TRACE N: share of the last N steps in which the worker waited for the daemon, and for what
 waits() {
     awk -v n="$2" '
         function number(key,    at) {
@@ -160,7 +160,7 @@ waited() { # NAME: a finding
     fi
 }
 
-# GPT-2 1.5 B by 16 Ki tokens: relayed; the same code with weights that stay and nothing that leaves; PyTorch's FSDP2.
+# GPT-2 1.5 B with 16 Ki tokens: relayed; the same code with resident weights and contributions; PyTorch's FSDP2.
 part_relay() {
     local relayed theirs alone
 
@@ -190,13 +190,13 @@ part_relay() {
     fi
 }
 
-# resident TOKENS: milliseconds of a step of the worker's code alone, with weights that stay and nothing that leaves
+# resident TOKENS: milliseconds of a step of the worker's code alone, with resident weights and contributions
 resident() {
     limited 60 "${ours[@]}" "$bin/bench_resident" --module "$(module)" --model "$work/config.json" --batch "$(rows "$1")" --seq "$seq" &&
         sed -n 's/^ms //p' "$work/said"
 }
 
-# large NAME TOKENS STEPS [SECONDS]: leaves $tflops, and $ms of the middle step
+# large NAME TOKENS STEPS [SECONDS]: sets $tflops, and $ms of the median step
 large() {
     steps "$1-runs" "${4:-$((allowed - SECONDS - 15))}" "$3" "$2" --trace "$work/$1.trace" || return
     ms=$(step_ms "$1-runs")
@@ -204,7 +204,7 @@ large() {
     tflops=$(sed -n 's/.* \([0-9.]*\) TFLOP.*/\1/p' <<<"$said")
 }
 
-# copies: the limits of this machine, measured
+# copies: measures this machine's limits
 copies() {
     local program=$bin/bench_cuda
     local -a tiny=()
@@ -220,8 +220,8 @@ moves() {
         sed 's/.*"down": *\([0-9]*\), *"up": *\([0-9]*\).*"parameters": *\([0-9]*\).*/\1 \2 \3/'
 }
 
-# limits: $down and $up, GB/s of pinned memory over the link, and $triad, of the host's memory, from what bench_cuda's copies
-# say in $work/said
+# limits: sets $down and $up, GB/s of pinned memory over the link, and $triad, GB/s of host memory, from the output of
+# bench_cuda copies in $work/said
 limits() {
     down=$(sed -n 's/^pull-.*cudaMemcpyAsync \([0-9.]*\) GB.*/\1/p' "$work/said" | sort -g | tail -n 1)
     up=$(sed -n 's/^push-.*cudaMemcpyAsync \([0-9.]*\) GB.*/\1/p' "$work/said" | sort -g | tail -n 1)
@@ -229,8 +229,8 @@ limits() {
     fact limits "link ${down:-?} GB/s down, ${up:-?} up, host memory ${triad:-?}"
 }
 
-# bounded NAME TOKENS STEPS SECONDS: beside the larger of computing alone, the link alone, and 28 bytes a parameter of host
-# memory
+# bounded NAME TOKENS STEPS SECONDS: compares steps with the largest of three limits: computation alone, the link alone, and
+# 28 bytes of host memory per parameter
 bounded() {
     local computing least limit text
 
@@ -267,7 +267,7 @@ part_larger() {
     watch_clocks_end
 }
 
-# The same model by few tokens, beside what the link and the host's memory manage alone.
+# The same model with few tokens, compared with the limits of the link and of host memory.
 part_small() {
     room 88
     begin 4096 32 32 2048
@@ -278,15 +278,15 @@ part_small() {
     watch_clocks_end
 }
 
-# Peak device memory with 12 and with 96 layers of width 2048, layers' inputs on the host, in the budget that the deeper
-# needs at least.
+# Peak device memory with 12 and with 96 layers of width 2048, activation checkpoints on the host, in the smallest budget
+# of the deeper model.
 part_depth() {
     local least depth
     local -a peaks=()
 
     room 48
     begin 2048 96 16 1024
-    # The device itself says what it needs at least, its libraries included.
+    # The device itself reports its minimum, including its libraries.
     limited 30 "${ours[@]}" "$eps" train --model "$work/config.json" --data "$work/tokens.bin" --out "$work/refused" --batch 4 \
         --seq "$seq" --precision bf16 --device cuda:0 --moments bf16 --device-mem 1MiB
     least=$(sed -n 's/.* needs at least .*(\([0-9]*\) bytes) of device memory.*/\1/p' "$work/said")

@@ -1,8 +1,8 @@
 # shellcheck shell=bash
-# The operations on small shapes under compute-sanitizer.
+# Runs the operations on small shapes under compute-sanitizer.
 # shellcheck disable=SC2154
 
-# watched NAME TOOL SECONDS TEST...: a finding of that name, of what the tool says of the tests
+# watched NAME TOOL SECONDS TEST...: runs the tests under the tool and records its finding
 watched() {
     local name=$1 tool=$2 seconds=$3 began=$SECONDS test
     local clean=() dirty=() late=()

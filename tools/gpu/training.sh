@@ -1,9 +1,9 @@
 # shellcheck shell=bash
-# Runs as users run them, daemon and worker: the same bits twice, a checkpoint that resumes, the CPU's losses, the budget,
-# and what is said where there is no such device.
+# Training as users run it, with daemon and worker: identical bits in two runs, a resumed checkpoint, the CPU's losses, the
+# budget, and the error for a missing device.
 # shellcheck disable=SC2154,SC2034 # their options and work folder come from outside; print_config reads shapes
 
-# train NAME OPTION...: in $work/NAME
+# train NAME OPTION...: trains in $work/NAME
 train() {
     local name=$1
     shift
@@ -11,7 +11,7 @@ train() {
         --out "$work/$name" --batch "$batch" --seq "$seq" --steps "$steps" --lr 1e-3 "$@"
 }
 
-# trained NAME TEXT OPTION...: a finding if it fails
+# trained NAME TEXT OPTION...: the same; records a failure as a finding
 trained() {
     local name=$1 text=$2
     shift 2
@@ -21,7 +21,7 @@ trained() {
     return $rc
 }
 
-# equal NAME A B TEXT: two runs' last weights
+# equal NAME A B TEXT: compares two runs' last weights
 equal() {
     if cmp -s "$work/$2/latest/model.safetensors" "$work/$3/latest/model.safetensors"; then
         passed "$1" "$4"
@@ -30,7 +30,7 @@ equal() {
     fi
 }
 
-# near NAME A B TOLERANCE TEXT: the losses of two runs, step by step
+# near NAME A B TOLERANCE TEXT: compares two runs' losses step by step
 near() {
     local worst
     worst=$(paste <(field loss "$work/$2/metrics.jsonl") <(field loss "$work/$3/metrics.jsonl") |
@@ -42,8 +42,8 @@ near() {
     fi
 }
 
-# The most that the run's process has of the device, beside its budget; where the driver does not tell it by process (it
-# cannot of some containers), what the whole device holds more than before.
+# Peak device memory of the run's process, compared with its budget. If the driver does not report processes, as in some
+# containers, the increase of the whole device's memory.
 budget() {
     local before most rc text budget_mib=3072
     # shellcheck disable=SC2054 # they are nvidia-smi's
@@ -79,7 +79,7 @@ budget() {
     fi
 }
 
-# refused NAME TEXT OPTION...: one sentence on stderr, status 1 or 2, soon
+# refused NAME TEXT OPTION...: expects one sentence on stderr and status 1 or 2, quickly
 refused() {
     local name=$1 text=$2 rc
     shift 2

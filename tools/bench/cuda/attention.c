@@ -1,6 +1,6 @@
-/* Attention forward and backward: through cuDNN, where the backend found it and it has a way of fixed bits, and by our own
- * kernel. Milliseconds; the same shapes as tools/bench/peer_attention.py. Where there are both, how far apart what they
- * compute is; and in how many values two runs through cuDNN differ. */
+/* Attention forward and backward: through cuDNN, if the backend has found it and it has a deterministic method, and by
+ * our own kernel. Prints milliseconds, for the shapes of tools/bench/peer_attention.py. With both, also prints the
+ * distance between their results, and the number of values in which two runs through cuDNN differ. */
 #include "tools/bench/cuda/bench.h"
 
 #include <math.h>
@@ -38,7 +38,7 @@ static struct device_attention make(struct bench *b, size_t n_rows, size_t n_tok
                                      .scratch = bench_take(b, scratch.bytes)};
 }
 
-/* Two products forward, five backward, over half of the scores. */
+/* Counts two products forward, five backward, over half of the scores. */
 static void tell(const char *kind, const char *what, const struct device_attention *op, double ms, int products)
 {
     const double scores = (double)op->n_rows * (double)op->n_tokens * (double)op->n_tokens / 2;
@@ -48,7 +48,7 @@ static void tell(const char *kind, const char *what, const struct device_attenti
     fflush(stdout);
 }
 
-/* n values of the device, read back; the caller frees them. */
+/* Reads n values back from the device; the caller frees them. */
 static uint16_t *read_back(struct bench *b, const void *values, size_t n)
 {
     uint16_t *host = malloc(n * sizeof *host);
@@ -62,7 +62,7 @@ static uint16_t *read_back(struct bench *b, const void *values, size_t n)
     return host;
 }
 
-/* |x - y| / |y|, of all elements; not a number if one is none. */
+/* |x - y| / |y| over all elements; NaN if any element is NaN. */
 static double apart(const uint16_t *x, const uint16_t *y, size_t n)
 {
     double difference = 0, all = 0;
@@ -78,7 +78,7 @@ struct results {
     uint16_t *out, *gradient;
 };
 
-/* What has been computed; in its place no numbers are left, so that what comes next must write all of it. */
+/* Takes the results and leaves NaN in their place, so that the next computation must write all of them. */
 static struct results take_results(struct bench *b, const struct device_attention *op)
 {
     const size_t n = op->n_rows * op->n_tokens * op->width;
@@ -90,7 +90,7 @@ static struct results take_results(struct bench *b, const struct device_attentio
     return taken;
 }
 
-/* Of two ways; each rounds to bf16 what it keeps, at places of its own. */
+/* Compares two methods; each rounds its intermediates to bf16 at places of its own. */
 static void compare(const struct device_attention *op, const struct results *own, const struct results *other)
 {
     const size_t n = op->n_rows * op->n_tokens * op->width;
@@ -109,7 +109,7 @@ static void free_results(struct results *r)
     free(r->gradient);
 }
 
-/* Not told, as it is not of this kind: backward. */
+/* Leaves out backward if it is not of this kind. */
 static void measure(struct bench *b, struct device_attention *op, const char *kind, bool has_backward)
 {
     bench_run *const runs[] = {forward, backward};
@@ -137,8 +137,8 @@ static struct results run_once(struct bench *b, struct device_attention *op)
     return take_results(b, op);
 }
 
-/* Through cuDNN, if the backend says that it is: its results, which the caller frees, and how many values a second run has
- * otherwise. */
+/* Measures cuDNN, if the backend uses it. *out is its results, which the caller frees, with the number of values that a
+ * second run gives differently. */
 static bool measure_cudnn(struct bench *b, struct device_attention *op, struct results *out)
 {
     const size_t n = op->n_rows * op->n_tokens * op->width;
@@ -159,7 +159,7 @@ static bool measure_cudnn(struct bench *b, struct device_attention *op, struct r
 
 void bench_attention(struct bench *b)
 {
-    struct cuda_dnn *dnn = b->dev->dnn; /* without it the backend takes its own kernels */
+    struct cuda_dnn *dnn = b->dev->dnn; /* without it the backend uses its own kernels */
 
     for (size_t head_width = 64; head_width <= 128; head_width *= 2)
         for (size_t n_tokens = 1024; n_tokens <= 8192; n_tokens *= 2) {

@@ -1,7 +1,7 @@
-/* tools/bench/cuda/bench.h - what the parts of bench_cuda share: the device under test, its memory, and times of one thing
- * beside those of another, taken in turns so that a clock that changes changes both.
+/* tools/bench/cuda/bench.h - shared by the parts of bench_cuda: the device under test, its memory, and alternating
+ * measurements, so that a changing clock affects all of them.
  *
- * Every part prints lines "NAME|NUMBER|TEXT", as tools/gpu/measure.sh reads them. */
+ * Every part prints lines "NAME|NUMBER|TEXT", which tools/gpu/measure.sh reads. */
 #ifndef TOOLS_BENCH_CUDA_BENCH_H
 #define TOOLS_BENCH_CUDA_BENCH_H
 
@@ -13,11 +13,11 @@
 struct bench {
     const struct device_ops *ops;
     struct device *dev; /* bf16 */
-    char *next;         /* of the arena, what is not taken yet */
+    char *next;         /* first free byte of the arena */
     size_t left;
-    bool small;                    /* shapes for the simulator */
-    enum plan_attention attention; /* the device's */
-    cudaStream_t stream;           /* of what is measured beside ours */
+    bool small;                    /* tiny shapes for the simulator */
+    enum plan_attention attention; /* the device's method */
+    cudaStream_t stream;           /* for what is measured beside ours */
 };
 
 /* Ends the program if a call fails. */
@@ -30,19 +30,19 @@ static inline void bench_must(cudaError_t rc, const char *call)
     }
 }
 
-/* Bytes of the arena, of any content; never given back but by bench_release. */
+/* Takes bytes of the arena, with any content; bench_release returns them. */
 void *bench_take(struct bench *b, size_t bytes);
-/* All that was taken since `mark` was b->next. */
+/* Returns everything taken since `mark` was b->next. */
 void bench_release(struct bench *b, char *mark);
-/* n normal deviates, as values (bf16) or in fp32. */
+/* n normal deviates, as bf16 values or in fp32. */
 void *bench_values(struct bench *b, size_t n);
 float *bench_floats(struct bench *b, size_t n);
 
-/* Queues one thing; called many times before anyone waits. */
+/* Queues one piece of work; called many times before a wait. */
 typedef void bench_run(struct bench *b, void *context);
 
-/* Milliseconds of one call each, the middle of several rounds, in each of which every one of the n is repeated for long
- * enough. Ours or the other's: all of the device is waited for. */
+/* Measures the milliseconds of one call of each of n functions: the median of several rounds, in each of which every
+ * function is repeated long enough. Waits for the whole device, both for ours and for the others. */
 enum { BENCH_MOST = 3 };
 void bench_times(struct bench *b, double ms[], bench_run *const run[], void *context, unsigned n);
 

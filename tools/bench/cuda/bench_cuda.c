@@ -1,9 +1,9 @@
-/* Operations of the CUDA device, each beside its limit in the same run.
+/* Operations of the CUDA device, each compared with its limit in the same run.
  *
  *     bench_cuda [--module FILE] [--device N] [--small] products|rows|copies|attention
  *
- * FILE is the backend, otherwise eps-cuda.so beside this program. Times are the middle of several rounds; inputs are
- * random; what ours and its limit take comes in turns. tools/gpu_check.sh runs all of it and keeps what is printed. */
+ * FILE is the backend, by default eps-cuda.so beside this program. Times are medians of several rounds that alternate
+ * between ours and the limit; inputs are random. tools/gpu_check.sh runs all parts and keeps the output. */
 #include "tools/bench/cuda/bench.h"
 
 #include "device/find.h"
@@ -74,7 +74,7 @@ float *bench_floats(struct bench *b, size_t n)
     return values;
 }
 
-/* Milliseconds of so many calls. */
+/* Milliseconds of n calls. */
 static double time_calls(struct bench *b, bench_run *run, void *context, unsigned n)
 {
     const double began = samples_now_ms();
@@ -152,7 +152,7 @@ fail:
 
 #ifdef BENCH_SIMULATED
 extern const struct device_module device_module;
-/* Part of the program: a module's simulated device would be another one. */
+/* Linked into the program: a module would bring a second simulated device. */
 static const struct device_ops *find(const char *module, struct error *err)
 {
     (void)module, (void)err;

@@ -1,6 +1,6 @@
-/* Uploads and downloads of units by themselves: ours from a sealed segment that was lent for reading, and into one lent for
- * writing, as the daemon hands them out; beside them cudaMemcpyAsync from memory that cudaMallocHost gave. Then both ways
- * at once, contributions rounded to bf16 before, and what the host's own memory manages. */
+/* Uploads and downloads of single units: ours from a sealed segment lent for reading, and into one lent for writing, as
+ * the daemon provides them; for comparison cudaMemcpyAsync with memory from cudaMallocHost. Then both directions at
+ * once, contributions rounded to bf16 before, and the host's own memory bandwidth. */
 #include "tools/bench/cuda/bench.h"
 
 #include "tools/bench/samples.h"
@@ -17,7 +17,7 @@ static const size_t megabyte = 1000 * 1000;
 
 struct copies {
     size_t bytes, up_bytes;
-    char *down_host, *up_host, *pinned; /* each of the largest unit */
+    char *down_host, *up_host, *pinned; /* each as large as the largest unit */
     char *device, *other;
 };
 
@@ -70,14 +70,14 @@ static void die(const char *what)
     exit(1);
 }
 
-/* No zeros: numbers without a pattern. */
+/* Fills memory with numbers without a pattern. */
 static void fill(char *memory, size_t bytes)
 {
     for (size_t i = 0; i < bytes / sizeof(uint64_t); i++)
         ((uint64_t *)memory)[i] = (i + 1) * 0x9e3779b97f4a7c15u;
 }
 
-/* A shared segment, filled; as its reader has it, if not `writable`. */
+/* A filled shared segment; mapped as its reader sees it if not `writable`. */
 static char *segment(struct bench *b, size_t bytes, bool writable)
 {
     struct error err = {{0}};
@@ -117,7 +117,7 @@ static void tell_other(const char *what, double bytes, double ms, const char *te
     fflush(stdout);
 }
 
-/* a = b + x * c over three arrays far larger than any cache, on all processors: what it reads and writes, in GB/s. */
+/* a = b + x * c over three arrays far larger than any cache, on all processors: GB/s read and written. */
 static void tell_triad(bool small)
 {
     const size_t n = small ? 1000 : (size_t)1 << 28;

@@ -1,9 +1,9 @@
-/* The products of a transformer block, ours with what is fused to them, beside bare cuBLASLt's by the best of all the
- * algorithms that its heuristics name, each of which is timed. Sums and results are as ours: fp32 sums, bf16 results but
- * for weight gradients, which are added up in fp32. Where ours needs a pass over the result besides, since what a later
- * pass reads must be stored first, bare cuBLASLt's time counts one too, as fast as the device copies.
+/* The products of a transformer block: ours with their fused epilogues, compared with plain cuBLASLt. Its time is that
+ * of the best among all algorithms that its heuristics propose; each is timed. Types are the same: fp32 sums, bf16
+ * results, and fp32 accumulation for weight gradients. If ours needs another pass over a stored result, the time of
+ * plain cuBLASLt includes one, at the device's copy speed.
  *
- * Ours are computed by the library's first choices; and once more, as "chosen", by the algorithms that a profile would
+ * Ours are measured twice: with the library's first choice, and, as "chosen", with the algorithms that a profile would
  * have. */
 #include "tools/bench/cuda/bench.h"
 
@@ -18,7 +18,7 @@ enum { TOKENS = 8192, ALGORITHMS = 32, TRIES = 5 };
 
 struct shape {
     const char *name;
-    size_t n, k; /* in widths; m is the tokens; of a weight gradient, k is the tokens and m in widths */
+    size_t n, k; /* in widths; m is the tokens. For a weight gradient, k is the tokens and m is in widths */
     size_t m;
     bool transpose_a, transpose_b;
     enum device_epilogue epilogue;
@@ -44,7 +44,7 @@ struct product {
     void *workspace;
 };
 
-/* The activation is taken of the result as it is stored: it reads all of that, and writes as much. */
+/* The activation is computed from the stored result: it reads all of it and writes as much. */
 static bool needs_pass(const struct product *p)
 {
     return p->op.epilogue == DEVICE_BIAS_ACTIVATION;
@@ -85,7 +85,7 @@ static void bare_with_pass(struct bench *b, void *context)
                              b->stream));
 }
 
-/* A row-major (rows, columns) is a column-major (columns, rows). */
+/* A row-major (rows, columns) matrix is a column-major (columns, rows) one. */
 static void lay_out(cublasLtMatrixLayoutOpaque_t *out, cudaDataType_t type, size_t rows, size_t columns)
 {
     check(cublasLtMatrixLayoutInit(out, type, columns, rows, (int64_t)columns), "cublasLtMatrixLayoutInit");
@@ -98,7 +98,7 @@ static void set_how(cublasLtMatmulDesc_t how, cublasLtMatmulDescAttributes_t wha
     check(cublasLtMatmulDescSetAttribute(how, what, &value, sizeof value), "cublasLtMatmulDescSetAttribute");
 }
 
-/* c^T = b^T a^T: the first factor there is our b. */
+/* c^T = b^T a^T: cuBLASLt's first factor is our b. */
 static void describe(struct product *p)
 {
     const struct device_matmul *o = &p->op;
@@ -201,7 +201,7 @@ static void run_shapes(struct bench *b, size_t width, cublasLtHandle_t blas, con
         run_shape(b, &shapes[i], width, blas, kind);
 }
 
-/* False, with the reason on stderr: as if there were no profile. Small products are of no class. */
+/* False, with the reason on stderr, continues without a profile. Small products belong to no class. */
 static bool choose_algorithms(struct bench *b)
 {
     struct products products = {0};

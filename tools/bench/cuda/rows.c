@@ -1,5 +1,5 @@
-/* What is bound by the device's memory, in bytes that must be read and written, beside a copy from device to device that
- * moves as many gigabytes as fit. Each is far larger than the device's caches. */
+/* Operations bound by device memory, in bytes that must be read and written, compared with a copy on the device that
+ * moves as many gigabytes as fit. All are far larger than the device's caches. */
 #include "tools/bench/cuda/bench.h"
 
 enum { N = 4096, M = 32768, VOCABULARY = 50304, LOGIT_ROWS = 4096, TABLE = 50257 };
@@ -16,8 +16,8 @@ struct rows {
 struct row {
     const char *name;
     bench_run *run;
-    double values, floats; /* read and written: 2 bytes and 4 bytes, of m * n elements, */
-    bool of_logits;        /* or of the logits */
+    double values, floats; /* read and written: bytes 2 and 4 wide, in units of m * n elements */
+    bool of_logits;        /* counts logits */
 };
 
 static void copy(struct bench *b, void *context)
@@ -149,7 +149,7 @@ static void log_sum_exp(struct bench *b, void *context)
     b->ops->log_sum_exp(b->dev, &op);
 }
 
-/* In place, so after the first time the logits are what it left: as many bytes, and their values do not matter. */
+/* In place: later calls read what the first left. The bytes are the same, and the values do not matter. */
 static void cross_entropy_gradient(struct bench *b, void *context)
 {
     const struct device_cross_entropy op = cross_entropy_of(context);
