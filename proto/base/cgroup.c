@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* The number behind a key that begins a line; with an empty key the file's first word. False for "max" and no file. */
+/* Reads the number after a key at the start of a line; with an empty key, the file's first word. False for "max" or a
+ * missing file. */
 static bool read_number(uint64_t *out, const char *group, const char *name, const char *key)
 {
     char path[PATH_MAX], line[128];
@@ -23,8 +24,8 @@ static bool read_number(uint64_t *out, const char *group, const char *name, cons
     return found;
 }
 
-/* What a version of the interface calls its files. Version 1 is mounted by controller, below the same directory; a
- * limit that was never set is a number there, beyond any memory. */
+/* File names of an interface version. Version 1 mounts each controller in a directory of its own, and writes an unset
+ * limit as a number beyond any memory. */
 struct version {
     const char *mount, *limit, *used, *active, *inactive;
 };
@@ -46,7 +47,8 @@ static uint64_t left_in(const char *group, const struct version *version)
     return most > used ? most - used : 0;
 }
 
-/* From the group to the root, which is where that is mounted; path is in /proc/self/cgroup and begins with '/'. */
+/* The least that is left from the group up to the root, which is `mount`. path comes from /proc/self/cgroup and begins
+ * with '/'. */
 static uint64_t least_left(const char *mount, const struct version *version, const char *path)
 {
     char group[2 * PATH_MAX];
@@ -66,7 +68,7 @@ static uint64_t least_left(const char *mount, const struct version *version, con
     return least;
 }
 
-/* "0::/path" is version 2's, "4:memory:/path" version 1's, whose controllers may share a line: "4:cpu,memory:/path". */
+/* "0::/path" is version 2; "4:memory:/path" is version 1, where controllers may share a line: "4:cpu,memory:/path". */
 static const struct version *version_of(const char *line, const char **path)
 {
     const char *controllers = strchr(line, ':'), *end = controllers ? strchr(controllers + 1, ':') : NULL;

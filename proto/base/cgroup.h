@@ -1,15 +1,14 @@
-/* proto/base/cgroup.h - what a container, a service or a job of a batch system may still take of the host's memory.
+/* proto/base/cgroup.h - host memory left within the limits of a container, a service or a batch job.
  *
- * The system's MemAvailable knows nothing of such limits, and whoever goes beyond one is killed. */
+ * MemAvailable ignores such limits, and a process that exceeds one is killed. */
 #ifndef PROTO_BASE_CGROUP_H
 #define PROTO_BASE_CGROUP_H
 
 #include <stdint.h>
 
-/* The least that is left of the memory limits of this process's group and those around it (cgroup v2, or v1's memory
- * controller); pages of files that the system can take back count as free. UINT64_MAX, or more than any machine has,
- * where there is no limit. In every program but tests
- * membership is /proc/self/cgroup and mount /sys/fs/cgroup. */
+/* The smallest remainder among the memory limits of this process's group and its ancestors (cgroup v2, or v1's memory
+ * controller). Reclaimable file pages count as free. Without a limit: UINT64_MAX, or more than any machine has.
+ * Programs pass /proc/self/cgroup as membership and /sys/fs/cgroup as mount; tests pass others. */
 uint64_t cgroup_available_bytes(const char *membership, const char *mount);
 
 #endif

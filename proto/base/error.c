@@ -11,10 +11,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Of the process, as its standard error is. */
+/* One per process, like standard error. */
 static const char *program = "eps";
-static atomic_uint n_dropped; /* lines of the log, since it was last said */
-static atomic_bool cut;       /* the last line lacks its end */
+static atomic_uint n_dropped; /* log lines dropped since the last report */
+static atomic_bool cut;       /* the last line is incomplete */
 
 int error_set(struct error *err, int code, const char *format, ...)
 {
@@ -24,7 +24,7 @@ int error_set(struct error *err, int code, const char *format, ...)
         va_start(args, format);
         vsnprintf(err->text, sizeof err->text, format, args);
         va_end(args);
-        for (char *c = err->text; *c; c++) /* a name in a file, say, may hold anything */
+        for (char *c = err->text; *c; c++) /* a quoted file name may hold any bytes */
             if ((unsigned char)*c < ' ' || *c == 0x7F)
                 *c = '?';
     }
@@ -61,9 +61,9 @@ void log_name(const char *name)
     program = name;
 }
 
-/* Writes at once or not at all: n, less, or -1. Only what can stall is asked for a way that does not. A socket has one;
- * a pipe or a terminal is opened anew, as O_NONBLOCK would be its other users' too. Where the system refuses that (it is
- * another user's), poll says whether there is room, which another writer may take in between. */
+/* Writes without blocking: returns n, less, or -1. Only descriptors that can stall need a special way. A socket has
+ * one. A pipe or terminal is opened again, as O_NONBLOCK would affect its other users. If the system refuses that
+ * (another user owns it), poll tells whether there is room, which another writer may take meanwhile. */
 static ssize_t write_now(const char *text, size_t n)
 {
     struct pollfd room = {.fd = STDERR_FILENO, .events = POLLOUT};
@@ -86,7 +86,7 @@ static ssize_t write_now(const char *text, size_t n)
     return written;
 }
 
-/* False: it is lost, or half of it is. */
+/* False if all or part of the text was lost. */
 static bool put(const char *text, size_t n)
 {
     ssize_t written;
@@ -99,7 +99,7 @@ static bool put(const char *text, size_t n)
     return written == (ssize_t)n;
 }
 
-/* Says how many were lost, in front of the next that is not. */
+/* Reports the number of lost lines before the next line. */
 static bool tell_dropped(void)
 {
     const unsigned n = atomic_exchange(&n_dropped, 0);

@@ -1,8 +1,8 @@
-/* proto/base/ledger.h - every allocation over 4 KiB of ours, by category, current and peak.
+/* proto/base/ledger.h - counts every allocation over 4 KiB by category, current and peak.
  *
- * One ledger for the daemon and one for each worker; `eps mem` shows both sides. A category is a row of that table and
- * a term of the plan. Sizes are counted as asked for, so that the plan and the ledger can be compared to the byte.
- * Not thread safe: the daemon's belongs to its loop thread, the worker's to its compute thread. */
+ * The daemon has one ledger and each worker has one; `eps mem` shows both sides. A category is a row of that table and
+ * a term of the plan. Sizes are counted as requested, so the plan and the ledger agree to the byte. Not thread safe:
+ * the daemon's belongs to its loop thread, the worker's to its compute thread. */
 #ifndef PROTO_BASE_LEDGER_H
 #define PROTO_BASE_LEDGER_H
 
@@ -10,24 +10,24 @@
 #include <stdint.h>
 
 enum ledger_category {
-    LEDGER_WEIGHTS,       /* daemon: relayed weights, which in fp32 are the master; worker: weight buffers */
-    LEDGER_MASTER,        /* daemon: low halves of a split master, whose high halves are the relayed weights */
+    LEDGER_WEIGHTS,       /* daemon: relayed weights, in fp32 the master; worker: weight buffers */
+    LEDGER_MASTER,        /* daemon: low halves of a split master; the relayed weights are the high halves */
     LEDGER_FIRST_MOMENT,  /* m */
     LEDGER_SECOND_MOMENT, /* v */
-    LEDGER_INBOX,         /* daemon: slots that workers write contributions to */
-    LEDGER_ACCUMULATORS,  /* daemon: summed parts (adamw with several) */
-    LEDGER_TIED,          /* daemon: summed visits of tied units */
-    LEDGER_SUM,           /* daemon: the gradient of all units, held until the step is known good (fenced commit) */
+    LEDGER_INBOX,         /* daemon: slots for workers' contributions */
+    LEDGER_ACCUMULATORS,  /* daemon: sums of parts (adamw with several parts) */
+    LEDGER_TIED,          /* daemon: sums over the visits of tied units */
+    LEDGER_SUM,           /* daemon: gradient of all units, held until the step is known good (fenced commit) */
     LEDGER_DATA,          /* daemon: minibatches; worker: ids and labels */
-    LEDGER_CONTRIBUTION,  /* worker: the sum over a part's microbatches */
-    LEDGER_STASH,         /* boundary activations, one per layer; daemon: those that its workers keep there */
-    LEDGER_KEPT,          /* worker: internals of layers, kept from forward to backward */
-    LEDGER_GRADIENT,      /* worker: the boundary activations' gradient */
+    LEDGER_CONTRIBUTION,  /* worker: sum over a part's microbatches */
+    LEDGER_STASH,         /* activation checkpoints, one per layer; daemon: those of its workers on the host */
+    LEDGER_KEPT,          /* worker: activations kept from forward to backward */
+    LEDGER_GRADIENT,      /* worker: gradient of the boundary activations */
     LEDGER_STATISTICS,    /* worker: log-sum-exp of the head */
-    LEDGER_CACHE,         /* worker: keys and values of the tokens so far, while it generates */
-    LEDGER_WORKSPACE,     /* worker: one microbatch inside one layer */
-    LEDGER_LIBRARY,       /* worker: what a library takes for itself, measured */
-    LEDGER_OTHER,         /* tables and the arena's own rounding */
+    LEDGER_CACHE,         /* worker: keys and values of the tokens so far, during generation */
+    LEDGER_WORKSPACE,     /* worker: intermediates of one layer for one microbatch */
+    LEDGER_LIBRARY,       /* worker: memory of a library, measured */
+    LEDGER_OTHER,         /* tables, and the arena's rounding */
     LEDGER_CATEGORIES
 };
 
@@ -42,16 +42,16 @@ const char *ledger_name(enum ledger_category category);
 
 void ledger_add(struct ledger *ledger, enum ledger_category category, uint64_t bytes);
 
-/* The peaks are from here on those of what comes: of the next job. */
+/* Resets the peaks to the current values, for the next job. */
 void ledger_forget_peaks(struct ledger *ledger);
 
-/* What of a table counts: all of it above 4 KiB, nothing below; in plans as in ledgers. */
+/* The counted bytes of a table: all if above 4 KiB, otherwise none; the same in plans and ledgers. */
 static inline uint64_t ledger_table(uint64_t bytes)
 {
     return bytes > 4096 ? bytes : 0;
 }
 
-/* It is a mistake of ours (assert) to take away more than is there. */
+/* Asserts that no more is subtracted than was added. */
 void ledger_sub(struct ledger *ledger, enum ledger_category category, uint64_t bytes);
 
 #endif

@@ -1,16 +1,16 @@
-/* proto/base/number.h - the number formats that processes share, and how values get into them.
+/* proto/base/number.h - the number formats that processes share, and conversions to them.
  *
- * fp32 and bf16 (the upper half of an fp32), and the 16 bits in which a second moment is kept. One rule of rounding on
- * the host and on every device: to nearest, ties to even. Ties are frequent, as the sum of two bf16 often is one, and
- * any rule that sends them all one way would bias what is summed up.
+ * The formats are fp32, bf16 (the upper half of an fp32), and 16 bits for a second moment. The host and every device
+ * round to nearest, ties to even. Ties are frequent, as the sum of two bf16 often is one; a rule that sends all ties
+ * the same way would bias sums.
  *
- * An fp32 master is the bf16 that is relayed and the 16 bits that complete it (the "split master"). There, and there
- * alone, ties go away from zero: the remainder is then a signed 16-bit number, and joining the two is one addition. Ties
- * to even would leave an even bf16 with the ties on both its sides, one remainder more than 16 bits can tell apart. One
- * in 65536 updated masters is a tie.
+ * An fp32 master is the relayed bf16 plus the 16 bits that complete it (the "split master"). Only there do ties go away
+ * from zero: the remainder is then a signed 16-bit number, and one addition joins the two. With ties to even, an even
+ * bf16 would have ties on both sides: one remainder more than 16 bits can distinguish. One in 65536 updated masters is
+ * a tie.
  *
- * What is not finite: an infinity stays what it is and a NaN stays a NaN. A finite value from 0x7f7f8000 on (3.3961775e38,
- * half a step past the largest finite bf16) rounds to an infinity; split, it is relayed as one, and joins exactly. */
+ * An infinity stays an infinity and a NaN stays a NaN. A finite value from 0x7f7f8000 on (3.3961775e38, half a step
+ * past the largest finite bf16) rounds to an infinity. When split, it is relayed as an infinity, and joins exactly. */
 #ifndef PROTO_BASE_NUMBER_H
 #define PROTO_BASE_NUMBER_H
 
@@ -52,7 +52,7 @@ static inline float number_from_bf16(uint16_t bf16)
     return number_from_pattern((uint32_t)bf16 << 16);
 }
 
-/* The upper half after `up` is added. A NaN is made quiet instead, as the addition could carry it into a number. */
+/* The upper half of pattern + up. A NaN is made quiet instead, as the addition could turn it into a number. */
 static inline uint16_t number_upper(uint32_t pattern, uint32_t up)
 {
     const uint32_t is_nan = (pattern & 0x7fffffffu) > 0x7f800000u;
@@ -60,7 +60,7 @@ static inline uint16_t number_upper(uint32_t pattern, uint32_t up)
     return (uint16_t)((is_nan ? pattern | 0x00400000u : pattern + up) >> 16);
 }
 
-/* To nearest, ties to even. */
+/* Rounds to nearest, ties to even. */
 static inline uint16_t number_to_bf16(float x)
 {
     const uint32_t pattern = number_pattern(x);
@@ -68,14 +68,14 @@ static inline uint16_t number_to_bf16(float x)
     return number_upper(pattern, 0x7fffu + (pattern >> 16 & 1));
 }
 
-/* Every finite x joins again bit for bit, and so does an infinity; a NaN joins to a NaN. high is the nearest bf16, of
- * two as near the one further from zero. */
+/* Every finite x, and every infinity, joins again bit for bit; a NaN joins to a NaN. high is the nearest bf16; of two
+ * equally near, the one further from zero. */
 static inline void number_split(float x, uint16_t *high, int16_t *low)
 {
     const uint32_t pattern = number_pattern(x);
 
     *high = number_upper(pattern, 0x8000u);
-    *low = (int16_t)(uint16_t)pattern; /* what rounding took off, or put on as a negative number */
+    *low = (int16_t)(uint16_t)pattern; /* what rounding took away; negative if it added */
 }
 
 static inline float number_join(uint16_t high, int16_t low)
@@ -85,12 +85,11 @@ static inline float number_join(uint16_t high, int16_t low)
 
 /* ---- 16-bit moments ------------------------------------------------------------------------------------------------
  *
- * The first is a bf16. The second has no sign, whose bit it spends on its mantissa: 8 bits of exponent and 8 of
- * mantissa, the range of fp32. Both are rounded stochastically where they change little from step to step: a moment
- * that decays by a thousandth of itself would not move at all in steps of 1/256 (or 1/512). random: uniform below
- * 2^16, of which v16 uses the upper 15 bits. Within one binade the expectation is the value, exactly; a step below,
- * spacing is even from zero to the first binade. None of them rounds to an infinity: they stop at the largest finite
- * value. x, v: finite, v not negative. */
+ * The first moment is a bf16. The second has no sign and uses that bit for its mantissa: 8 bits of exponent and 8 of
+ * mantissa, with the range of fp32. Both round stochastically: a moment that decays by a thousandth of itself would
+ * never move in steps of 1/256 (or 1/512). random: uniform below 2^16, of which v16 uses the upper 15 bits. Within one
+ * binade the expectation is exactly the value; below the first binade spacing is even down to zero. Neither rounds to
+ * an infinity: both stop at the largest finite value. x, v: finite, v not negative. */
 
 static inline uint16_t number_to_bf16_stochastic(float x, uint32_t random)
 {
@@ -104,7 +103,7 @@ static inline float number_from_v16(uint16_t v16)
     return number_from_pattern((uint32_t)v16 << 15);
 }
 
-/* To nearest, ties to even. */
+/* Rounds to nearest, ties to even. */
 static inline uint16_t number_to_v16(float v)
 {
     const uint32_t pattern = number_pattern(v), rounded = (pattern + 0x3fffu + (pattern >> 15 & 1)) >> 15;

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Of a mapping's path in smaps, or of what follows "file=" in numa_maps; "" is anonymous. */
+/* True for a mapping that counts. path: from smaps, or what follows "file=" in numa_maps; "" is anonymous. */
 static bool is_counted(const char *path, bool shared)
 {
     if (strncmp(path, "/memfd:", 7) == 0)
@@ -12,7 +12,7 @@ static bool is_counted(const char *path, bool shared)
     return path[0] != '/';
 }
 
-/* "7f52-7f53 rw-p 0 00:00 0    /path\n": the path; NULL for a line of another kind. */
+/* The path in "7f52-7f53 rw-p 0 00:00 0    /path\n"; NULL for a line of another kind. */
 static const char *find_path(char *line)
 {
     int at = 0;
@@ -44,14 +44,14 @@ static void parse_smaps(struct pages *out, FILE *file, bool shared)
                    sscanf(line, "ShmemPmdMapped: %" SCNu64 " kB", &kib) == 1) {
             out->huge += kib << 10;
         } else if (strncmp(line, "VmFlags:", 8) == 0 && strstr(line, " lo")) {
-            out->locked += resident; /* "Locked:" would share it out among those who map it */
+            out->locked += resident; /* "Locked:" would divide it among the processes that map it */
         }
     }
     out->known = !ferror(file);
     free(line);
 }
 
-/* " N0=512 N1=3 kernelpagesize_kB=4" */
+/* Parses " N0=512 N1=3 kernelpagesize_kB=4". */
 static void add_nodes(struct pages *out, const char *line)
 {
     const char *size = strstr(line, " kernelpagesize_kB=");

@@ -23,7 +23,7 @@ void process_bound_spinning(char **argv)
 {
     if (getenv("GOMP_SPINCOUNT") || getenv("OMP_WAIT_POLICY"))
         return;
-    /* By its own path, not by /proc/self/exe, which would be its name in ps. */
+    /* The program's own path, because ps would show /proc/self/exe. */
     char path[4096];
     ssize_t n = readlink("/proc/self/exe", path, sizeof path - 1);
     if (n > 0 && setenv("GOMP_SPINCOUNT", "2000", 1) == 0) {
@@ -34,9 +34,7 @@ void process_bound_spinning(char **argv)
 
 int process_check_stack(struct error *err)
 {
-    enum {
-        LEAST = 256 << 10
-    }; /* of any thread: device/step/pass.c has 16 KiB at a time, the loader of a library more */
+    enum { LEAST = 256 << 10 }; /* of any thread: device/step/pass.c takes 16 KiB at a time, the loader more */
     char text[PROCESS_BYTES_TEXT];
     struct rlimit limit;
 
@@ -48,7 +46,7 @@ int process_check_stack(struct error *err)
 
 int process_check_descriptors(struct error *err)
 {
-    enum { FEWEST = 64 }; /* a daemon with a client and a worker has 40 at most, libraries being loaded included */
+    enum { FEWEST = 64 }; /* a daemon with a client and a worker has at most 40, including libraries being loaded */
     struct rlimit limit;
 
     if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < FEWEST)
@@ -79,7 +77,7 @@ static void *await_end(void *arg)
     return NULL;
 }
 
-/* With as many threads under way as there will be: whether there is an address for RESERVE more bytes. */
+/* True if, with all threads running, RESERVE more bytes of address space can be mapped. */
 static bool has_room(void)
 {
     enum { RESERVE = 32 << 20 };
@@ -107,7 +105,7 @@ int process_check_threads(unsigned n, struct error *err)
     if (!threads)
         return error_set(err, -ENOMEM, "out of memory");
     if (is_bounded())
-        mallopt(M_ARENA_MAX, 1); /* else each thread's own heap takes addresses for 64 MiB */
+        mallopt(M_ARENA_MAX, 1); /* otherwise each thread's heap takes 64 MiB of addresses */
     while (!rc && n_made < n) {
         rc = -pthread_create(&threads[n_made], NULL, await_end, &trial);
         n_made += rc == 0;
@@ -160,7 +158,7 @@ void process_take_signals(void)
 
 bool process_is_stopped(long pid)
 {
-    char path[48], text[256]; /* "12345 (name) T ...", and a name has 15 bytes */
+    char path[48], text[256]; /* "12345 (name) T ..."; a name has at most 15 bytes */
 
     snprintf(path, sizeof path, "/proc/%ld/stat", pid);
     FILE *file = fopen(path, "re");
@@ -173,7 +171,7 @@ bool process_is_stopped(long pid)
     return name_end && (strncmp(name_end, ") T", 3) == 0 || strncmp(name_end, ") t", 3) == 0);
 }
 
-/* Under RLIMIT_AS; but for a reserve, as libraries abort where they get nothing. */
+/* Address space left under RLIMIT_AS, minus a reserve: libraries abort when they get none. */
 static uint64_t address_space_left(void)
 {
     enum { RESERVE = 64 << 20 };
@@ -207,7 +205,7 @@ uint64_t process_available_bytes(void)
     return least < space ? least : space;
 }
 
-/* The shift of a size's unit; -1: there is none of that name. */
+/* The shift of a unit; -1 for an unknown one. */
 static int unit_shift(const char *name)
 {
     static const char letters[] = "KMGT";
@@ -232,7 +230,7 @@ int process_parse_bytes(uint64_t *out, const char *option, const char *text, str
     if (!(bytes >= 1 && bytes < 0x1p62))
         return error_set(err, -EINVAL, "%s: '%.40s' is %s; %s", option, text,
                          bytes < 1 ? "less than a byte" : "more than any machine has", remedy);
-    if (shift == 0 && bytes != floor(bytes)) /* who writes 1.5 means gigabytes */
+    if (shift == 0 && bytes != floor(bytes)) /* 1.5 without a unit is a mistake for GiB */
         return error_set(err, -EINVAL, "%s: '%.40s' has no unit, and a part of a byte is none; %s", option, text,
                          remedy);
     *out = (uint64_t)bytes;

@@ -22,7 +22,7 @@ void random_normal(float *out, struct random_key key, uint64_t row, uint64_t fir
 
         random_quad(word, key, row, i / 4);
         for (int pair = 0; pair < 2; pair++) {
-            double u = ((double)word[2 * pair] + 0.5) * 0x1p-32; /* in (0, 1): the logarithm is finite */
+            double u = ((double)word[2 * pair] + 0.5) * 0x1p-32; /* in (0, 1), so the logarithm is finite */
             double angle = (double)word[2 * pair + 1] * (6.283185307179586 * 0x1p-32);
             double radius = sqrt(-2 * log(u));
             normal[2 * pair] = radius * cos(angle);

@@ -1,8 +1,8 @@
-/* proto/base/random.h - random bits that depend on nothing but their name.
+/* proto/base/random.h - counter-based random bits.
  *
- * A bit drawn here is a function of (seed, step, unit, site, row of the minibatch, element), so dropout masks and fresh
- * weights are the same whatever the microbatch, the share, the worker, the thread or the order of drawing, and a
- * recomputed layer sees the very mask of its forward pass.
+ * A bit is a function of (seed, step, unit, site, row of the minibatch, element). So dropout masks and fresh weights
+ * are the same for any microbatch, share, worker, thread and order of drawing, and a recomputed layer gets the mask of
+ * its forward pass.
  *
  * Source: Philox4x32-10 - Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011. */
 #ifndef PROTO_BASE_RANDOM_H
@@ -18,7 +18,7 @@ enum random_site {
     RANDOM_DROPOUT_ATTENTION, /* element: (head * n_tokens + query) * n_tokens + key */
     RANDOM_DROPOUT_RESIDUAL_ATTENTION,
     RANDOM_DROPOUT_RESIDUAL_MLP,
-    RANDOM_SAMPLE,  /* of generated tokens; quad: position in the text */
+    RANDOM_SAMPLE,  /* generated tokens; quad: position in the text */
     RANDOM_MOMENTS, /* rounding of 16-bit moments (eps/store/optimizer.h); step: the unit's update, row: part */
 };
 
@@ -46,7 +46,7 @@ static inline void random_philox(uint32_t out[4], const uint32_t counter[4], str
 /* The key of one site in one step: four Philox words of (step, unit) under the seed, folded with the site. */
 struct random_key random_site_key(uint64_t seed, uint64_t step, uint64_t unit, enum random_site site);
 
-/* Four words for elements 4*quad .. 4*quad+3 of this row of the minibatch. */
+/* Four words, for elements 4*quad .. 4*quad+3 of this row of the minibatch. */
 static inline void random_quad(uint32_t out[4], struct random_key key, uint64_t row, uint64_t quad)
 {
     const uint32_t counter[4] = {(uint32_t)quad, (uint32_t)(quad >> 32), (uint32_t)row, (uint32_t)(row >> 32)};
@@ -59,13 +59,12 @@ static inline uint32_t random_threshold(float p)
     return (uint32_t)((double)p * 4294967296.0);
 }
 
-/* n normal deviates of mean 0, deviation 1, elements first .. first+n-1 of this row (Box-Muller on pairs of words).
- * Element i has the same value whatever first and n are. */
+/* n normal deviates of mean 0 and deviation 1: elements first .. first+n-1 of this row (Box-Muller on pairs of words).
+ * Element i does not depend on first and n. */
 void random_normal(float *out, struct random_key key, uint64_t row, uint64_t first, uint64_t n);
 
-/* A seeded permutation of 0..n-1, one element at a time and without memory: index -> its place. A four-round Feistel
- * network over the next even power of two, walked until it lands inside (cycle walking; Black & Rogaway 2002).
- * n >= 1, index < n. */
+/* A seeded permutation of 0..n-1, computed for one index without memory. A four-round Feistel network over the next
+ * even power of two, repeated until the result is in range (cycle walking; Black & Rogaway 2002). n >= 1, index < n. */
 uint64_t random_permute(struct random_key key, uint64_t index, uint64_t n);
 
 #endif

@@ -10,10 +10,10 @@
 #include <time.h>
 #include <unistd.h>
 
-enum { EVENT_BYTES = 512, NAME_BYTES = 80, MAX_ARGS = 6 }; /* at most; keys are short */
+enum { EVENT_BYTES = 512, NAME_BYTES = 80, MAX_ARGS = 6 }; /* maximum; keys are short */
 
 static const char begin_of_array[] = "[\n";
-static const char begin_of_event[] = "{\"ph\":\""; /* and nothing else in the file is like it */
+static const char begin_of_event[] = "{\"ph\":\""; /* nothing else in the file looks like it */
 static const char end_of_event[] = "},\n";
 
 uint64_t trace_clock(void)
@@ -46,7 +46,7 @@ static void put_number(struct trace *t, uint64_t value)
     put(t, digits + at);
 }
 
-/* Nanoseconds, as the microseconds that the format wants: "1234.005". */
+/* Prints nanoseconds in the format's microseconds: "1234.005". */
 static void put_time(struct trace *t, const char *key, uint64_t ns)
 {
     const unsigned rest = (unsigned)(ns % 1000);
@@ -57,7 +57,7 @@ static void put_time(struct trace *t, const char *key, uint64_t ns)
     put(t, fraction);
 }
 
-/* What all events have: begins one, for which there is room then. */
+/* Begins an event with the fields that all events have, and makes room for it. */
 static void put_event(struct trace *t, const char *phase)
 {
     if (t->n + EVENT_BYTES > TRACE_BYTES)
@@ -100,7 +100,7 @@ void trace_open(struct trace *t, int fd, const char *process, const char *thread
     put_metadata(t, "thread_name", thread);
 }
 
-/* A write that was cut short leaves part of an event: trace_finish finds it. */
+/* A partial write leaves an incomplete event, which trace_finish finds. */
 void trace_flush(struct trace *t)
 {
     if (t->rc == 0 && t->n > 0) {
@@ -169,7 +169,8 @@ bool trace_is_file(int fd)
            S_ISREG(st.st_mode);
 }
 
-/* A line (n) without its end: one whole event. What was cut short has the next one's beginning behind it. */
+/* True if a line (n, without its newline) is one whole event. A cut-off event is followed by the next one's
+ * beginning. */
 static bool is_event(const char *line, size_t n)
 {
     const size_t n_begin = strlen(begin_of_event);
@@ -178,7 +179,7 @@ static bool is_event(const char *line, size_t n)
            memcmp(line + n - 2, end_of_event, 2) == 0 && !memmem(line + n_begin, n - n_begin, begin_of_event, n_begin);
 }
 
-/* Bytes until the first line that is no whole event. */
+/* Bytes before the first line that is not a whole event. */
 static size_t count_whole(const char *text, size_t size)
 {
     size_t whole = strlen(begin_of_array);
@@ -208,8 +209,8 @@ int trace_finish(int fd)
     munmap(map, size);
     if (whole < size && ftruncate(fd, (off_t)whole) < 0)
         return -errno;
-    /* In the place of the last comma, since a full disk has no room for more; without O_APPEND, with which Linux appends
-     * whatever the place. */
+    /* Replaces the last comma, as a full disk has no room for more. Without O_APPEND, because Linux would ignore the
+     * offset. */
     const bool empty = whole == strlen(begin_of_array);
     const char *end = empty ? "]" : "\n]";
     if (fcntl(fd, F_SETFL, 0) < 0 || pwrite(fd, end, strlen(end), (off_t)(whole - strlen(end))) < 0)

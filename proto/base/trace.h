@@ -1,13 +1,14 @@
-/* proto/base/trace.h - what every thread of a run was doing when, for people who look: a file for chrome://tracing and
- * ui.perfetto.dev ("Trace Event Format", JSON array).
+/* proto/base/trace.h - a timeline of every thread in a run, for chrome://tracing and ui.perfetto.dev ("Trace Event
+ * Format", JSON array).
  *
- * Client, daemon and workers write to one file, whose descriptor the client hands on. It is open for appending, and what
- * a thread has to say goes out in single writes of whole events, one event a line, so nobody tears another's. The
- * format lets the array lack its end, so the file can be opened at any time, and after a kill; the client puts the end
- * there when all others have let go. Times are of CLOCK_MONOTONIC, which all processes of a host share.
+ * Client, daemon and workers write to one file, whose descriptor the client passes on. It is open for appending;
+ * each write holds whole events, one per line, so writers do not mix. The format allows an unfinished array, so the
+ * file can be opened at any time and after a kill. The client writes the end when all others have closed the file.
+ * Times are from CLOCK_MONOTONIC, which all processes of a host share.
  *
- * An event costs two looks at the clock and its text, some 300 ns, and of every 30 one a write of 4 KiB. Nothing is
- * allocated. Whoever may trace holds a pointer to its track, which is NULL if it does not: all that costs then. */
+ * An event costs two clock readings and its text, about 300 ns; every 30 events cost one write of 4 KiB. Nothing is
+ * allocated. A caller holds a pointer to its track, which is NULL without tracing; that check is then the whole
+ * cost. */
 #ifndef PROTO_BASE_TRACE_H
 #define PROTO_BASE_TRACE_H
 
@@ -19,13 +20,13 @@
 
 enum { TRACE_BYTES = 4096 };
 
-/* A thread's, or that of several that take turns: one at a time calls. All zero: not open. */
+/* A track: one thread's, or that of several that take turns; calls must not overlap. All zero: not open. */
 struct trace {
     int fd; /* borrowed */
     int pid, tid;
-    int rc; /* why nothing is written any more, -errno: a full disk costs the trace, never the run */
+    int rc; /* -errno that ended the trace, such as a full disk; the run goes on */
     size_t n;
-    char text[TRACE_BYTES]; /* (n) whole events, not written yet */
+    char text[TRACE_BYTES]; /* (n) whole events that are not written yet */
 };
 
 struct trace_arg {
@@ -33,35 +34,35 @@ struct trace_arg {
     uint64_t value;
 };
 
-/* Names the track: the caller's process and thread. Both without quotes, as all names here. */
+/* Names the track by process and thread. Neither may contain quotes; that applies to all names here. */
 void trace_open(struct trace *t, int fd, const char *process, const char *thread);
 
-/* Writes what is left and zeroes *t; the descriptor stays the caller's. 0, or why the track is incomplete. Safe on a
- * zeroed one. */
+/* Writes pending events and zeroes *t; the descriptor stays the caller's. Returns 0, or why the track is incomplete.
+ * Safe on a zeroed struct. */
 int trace_close(struct trace *t);
 
-/* Writes what is there, so that it survives the process. */
+/* Writes pending events, so that they survive the process. */
 void trace_flush(struct trace *t);
 
-/* When something begins. t may be NULL: 0. */
+/* The time at which something begins. t may be NULL: 0. */
 uint64_t trace_clock(void);
 static inline uint64_t trace_begin(const struct trace *t)
 {
     return t ? trace_clock() : 0;
 }
 
-/* It is over: "forward" "h.3" with its figures, of which one without a key is the last. where, args may be NULL; t may
- * not, because whoever composes a name wants to know before. */
+/* Records an event that ends now, such as "forward" "h.3", with figures; args end with one without a key. where and
+ * args may be NULL. t must not be NULL: the caller checks before it composes names. */
 void trace_end(struct trace *t, uint64_t since, const char *what, const char *where, const struct trace_arg *args);
 
-/* The client's: a new file, opened for appending. -EEXIST: never over another file. Undo: close. */
+/* For the client: creates a file, opened for appending. -EEXIST if it exists. Undo: close. */
 int trace_create(int *fd, const char *path, struct error *err);
 
-/* A descriptor that came from elsewhere is such a file. */
+/* True if a received descriptor is such a file. */
 bool trace_is_file(int fd);
 
-/* The client's, when nobody writes any more: ends the array, after the last event before the first that is not whole (of
- * a disk that was full, or of a process that was killed while it wrote). 0; -ENODATA if there was such a one; -errno. */
+/* For the client, after the last writer: ends the array after the last event before the first incomplete one, which a
+ * full disk or a killed process may leave. 0; -ENODATA if there was an incomplete event; -errno. */
 int trace_finish(int fd);
 
 #endif
