@@ -51,27 +51,25 @@ static double linear_contribution(const struct batch *b, double in, double out)
            moved(b, 8 * out);
 }
 
-static double norm(const struct batch *b)
+static double norm(const struct batch *b, double width)
 {
-    return values(b, 2 * b->work->model->config.width * (b->tokens + 1)) + moved(b, 8 * b->tokens);
+    return values(b, 2 * width * (b->tokens + 1)) + moved(b, 8 * b->tokens);
 }
 
 /* arrays: of (tokens, width), read and written. */
-static double norm_backward(const struct batch *b, double arrays)
+static double norm_backward(const struct batch *b, double width, double arrays)
 {
-    const double width = b->work->model->config.width;
-
     return values(b, (arrays * b->tokens + 1) * width) + moved(b, 8 * b->tokens + 16 * width);
 }
 
-static double attention(const struct batch *b, enum profile_attention direction, double arrays, double times)
+static double attention(const struct batch *b, double width, double n_heads, enum profile_attention direction,
+                        double arrays, double times)
 {
-    const struct model_config *c = &b->work->model->config;
     const struct plan_setting *s = &b->work->plan->setting;
-    const double operations = times * 2 * b->tokens * s->seq * c->width;
+    const double operations = times * 2 * b->tokens * s->seq * width;
 
     return fmax(operations / b->work->profile->attention_flops[direction][s->precision],
-                values(b, arrays * b->tokens * c->width) + moved(b, 4 * b->tokens * c->n_heads));
+                values(b, arrays * b->tokens * width) + moved(b, 4 * b->tokens * n_heads));
 }
 
 static double dropped(const struct batch *b, double p)
@@ -79,51 +77,102 @@ static double dropped(const struct batch *b, double p)
     return p > 0 ? values(b, 2 * b->tokens * b->work->model->config.width) : 0;
 }
 
-/* ---- blocks ---- */
+/* ---- programs ---- */
 
 /* Whether a product may do it on its way out: the backend's choice (device/cuda/matmul.c). */
-static bool is_slope_fused(const struct batch *b)
+static bool is_slope_fused(const struct batch *b, enum model_activation activation, uint32_t columns)
 {
-    const struct model_config *c = &b->work->model->config;
-
-    return b->work->plan->setting.precision == NUMBER_BF16 && c->activation == MODEL_GELU_NEW &&
-           c->inner_width % 8 == 0;
+    return b->work->plan->setting.precision == NUMBER_BF16 && activation == MODEL_GELU_NEW && columns % 8 == 0;
 }
 
-static double block_internals(const struct batch *b)
+static double forward_of(const struct batch *b, const struct program *p, const struct schedule_step *step)
 {
-    const struct model_config *c = &b->work->model->config;
-    const double width = c->width, inner = c->inner_width;
+    const struct program_operation *op = &p->operations[step->operation];
+    const double in = p->values[op->inputs[0]].columns, out = p->values[op->outputs[0]].columns;
 
-    return 2 * norm(b) + linear(b, width, 3 * width) + attention(b, PROFILE_FORWARD, 4, 1) + linear(b, width, width) +
-           values(b, 3 * b->tokens * width) + linear(b, width, inner) + values(b, 3 * b->tokens * inner);
+    switch (op->kind) {
+    case PROGRAM_NORM:
+        return norm(b, in);
+    case PROGRAM_LINEAR:
+        return linear(b, in, out) + (step->activation != SCHEDULE_NONE ? values(b, 3 * b->tokens * out) : 0);
+    case PROGRAM_ATTENTION:
+        return attention(b, out, op->attention.n_heads, PROFILE_FORWARD, 4, 1);
+    case PROGRAM_ACTIVATION:
+        return values(b, 2 * b->tokens * out);
+    case PROGRAM_ADD:
+        return values(b, 3 * b->tokens * out);
+    case PROGRAM_KINDS:
+        break;
+    }
+    return 0;
 }
 
-static double block_backward(const struct batch *b)
+static double backward_of(const struct batch *b, const struct program *p, const struct schedule_step *step)
 {
-    const struct model_config *c = &b->work->model->config;
-    const double width = c->width, inner = c->inner_width, vectors = 9 * width + inner;
-    const double slope = is_slope_fused(b) ? 0 : values(b, 3 * b->tokens * inner);
-    const double mlp = linear_contribution(b, inner, width) + linear(b, width, inner) + slope +
-                       linear_contribution(b, width, inner) + linear(b, inner, width);
-    const double attended = linear_contribution(b, width, width) + linear(b, width, width) +
-                            attention(b, PROFILE_BACKWARD, 8, 2.5) + norm(b) +
-                            linear_contribution(b, width, 3 * width) + linear(b, 3 * width, width);
+    const struct program_operation *op = &p->operations[step->operation];
+    const double in = p->values[op->inputs[0]].columns, out = p->values[op->outputs[0]].columns;
+    double seconds;
 
-    return (b->fresh ? moved(b, sizeof(float) * vectors) : 0) + mlp + attended + 2 * norm_backward(b, 4) +
-           2 * dropped(b, c->dropout_residual);
+    switch (op->kind) {
+    case PROGRAM_NORM:
+        return norm_backward(b, in, step->accumulate ? 4 : 3);
+    case PROGRAM_LINEAR:
+        seconds = linear(b, out, in) + (step->accumulate ? values(b, b->tokens * in) : 0);
+        if (step->activation != SCHEDULE_NONE &&
+            !is_slope_fused(b, p->operations[step->activation].activation, p->values[op->inputs[0]].columns))
+            seconds += values(b, 3 * b->tokens * in);
+        return seconds;
+    case PROGRAM_ATTENTION:
+        return attention(b, out, op->attention.n_heads, PROFILE_BACKWARD, 8, 2.5);
+    case PROGRAM_ACTIVATION:
+        return values(b, 3 * b->tokens * in);
+    case PROGRAM_ADD: /* what dropout left out */
+        return values(b, 2 * b->tokens * out);
+    case PROGRAM_KINDS:
+        break;
+    }
+    return 0;
 }
 
-static struct plan_work_block block_of(const struct batch *b)
+/* A fresh contribution begins at zero where no product writes it. */
+static double cleared(const struct batch *b, const struct program *p)
 {
-    const struct model_config *c = &b->work->model->config;
-    const double internals = block_internals(b), backward = block_backward(b), width = c->width;
+    double n = 0;
 
-    return (struct plan_work_block){
-        .forward = internals + linear(b, c->inner_width, width) + values(b, 3 * b->tokens * width),
-        .recomputed = internals + backward,
-        .kept = norm(b) + values(b, 2 * b->tokens * c->inner_width) + backward,
-    };
+    for (int i = 0; i < p->n_tensors; i++)
+        if (p->tensors[i].columns == 0)
+            n += p->tensors[i].rows;
+    return b->fresh ? moved(b, sizeof(float) * n) : 0;
+}
+
+static double schedule_of(const struct batch *b, const struct program *p, const struct schedule *schedule)
+{
+    double seconds = 0;
+
+    for (const struct schedule_step *step = schedule->steps; step < schedule->steps + schedule->n_steps; step++) {
+        const struct program_operation *op = &p->operations[step->operation];
+        switch (step->action) {
+        case SCHEDULE_FORWARD:
+            seconds += forward_of(b, p, step);
+            break;
+        case SCHEDULE_CONTRIBUTE:
+            seconds += linear_contribution(b, p->values[op->inputs[0]].columns, p->values[op->outputs[0]].columns);
+            break;
+        case SCHEDULE_BACKWARD:
+            seconds += backward_of(b, p, step);
+            break;
+        }
+    }
+    return seconds;
+}
+
+static struct plan_work_layer layer_of(const struct batch *b, const struct model_program *p)
+{
+    struct plan_work_layer layer = {.forward = schedule_of(b, &p->program, &p->forward[MODEL_KEEPS_NOTHING])};
+
+    for (enum model_keeping keeping = 0; keeping < MODEL_KEEPINGS; keeping++)
+        layer.backward[keeping] = schedule_of(b, &p->program, &p->backward[keeping]) + cleared(b, &p->program);
+    return layer;
 }
 
 /* ---- the embedding ---- */
@@ -288,7 +337,8 @@ void plan_work_init(struct plan_work *work, const struct plan *plan, const struc
     for (enum plan_work_kind kind = 0; kind < PLAN_WORK_KINDS; kind++)
         if (work->n[kind] > 0) {
             const struct batch b = batch_of(work, kind);
-            work->block[kind] = block_of(&b);
+            work->block[kind] = layer_of(&b, model->layers[1].program);
+            work->norm[kind] = layer_of(&b, model->layers[model->n_layers - 2].program);
         }
 }
 
@@ -297,7 +347,7 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
     const struct model *model = work->model;
     const struct model_layer *layer = &model->layers[model->visit_layers[visit]];
     const struct model_unit *unit = &model->units[model->visits[visit]];
-    const struct plan_work_block *block = &work->block[kind];
+    const bool kept = layer->kind == MODEL_BLOCK && layer->index + work->plan->choice.n_kept >= model->config.n_layers;
     const struct batch b = batch_of(work, kind);
     const bool top = visit == layer->first_visit + layer->n_visits - 1;
 
@@ -305,13 +355,10 @@ double plan_work_visit(const struct plan_work *work, uint32_t visit, bool backwa
     case MODEL_EMBEDDING:
         return backward ? embedding_backward(&b, unit, top) : embedding_forward(&b, unit, top);
     case MODEL_BLOCK:
-        if (!backward)
-            return block->forward;
-        return layer->index + work->plan->choice.n_kept < model->config.n_layers ? block->recomputed : block->kept;
+        return backward ? work->block[kind].backward[kept ? MODEL_KEEPS_ALL : MODEL_KEEPS_NOTHING]
+                        : work->block[kind].forward;
     case MODEL_NORM:
-        if (!backward)
-            return norm(&b);
-        return norm(&b) + (b.fresh ? moved(&b, 4 * (double)unit->n) : 0) + norm_backward(&b, 3);
+        return backward ? work->norm[kind].backward[MODEL_KEEPS_NOTHING] : work->norm[kind].forward;
     case MODEL_HEAD:
         break;
     }

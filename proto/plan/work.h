@@ -1,6 +1,6 @@
 /* proto/plan/work.h - how long a device computes a visit of one microbatch, and the host an update, by a profile.
  *
- * Operation by operation, as device/layers queues them. An operation takes what it reads and writes at the memory's rate,
+ * Operation by operation, as device/layers queues them; of a layer that is a program, step by step of its schedule. An operation takes what it reads and writes at the memory's rate,
  * or what it computes at its own if that is longer:
  *
  *   products    twice the multiply-adds at the profile's rate for the microbatch's tokens (of the head, for a tile's)
@@ -27,9 +27,9 @@ struct plan_work {
     const struct profile *profile;
     bool gathers; /* the link's time of tables is counted here: set it after init; else it is the caller's */
     uint32_t rows[PLAN_WORK_KINDS], n[PLAN_WORK_KINDS]; /* of one part: rows of such a microbatch, and how many */
-    struct plan_work_block {
-        double forward, recomputed, kept; /* seconds: backward, for a block that was not kept, or was */
-    } block[PLAN_WORK_KINDS];
+    struct plan_work_layer {
+        double forward, backward[MODEL_KEEPINGS]; /* seconds: backward by what forward left */
+    } block[PLAN_WORK_KINDS], norm[PLAN_WORK_KINDS];
 };
 
 /* To train or to evaluate. The profile is checked. */
