@@ -39,14 +39,19 @@ void processes_setup(void)
 
 void processes_remove(void)
 {
-    char command[96];
+    char command[192];
 
     for (size_t i = 0; i < n_started; i++)
         kill(started[i], SIGKILL);
     n_started = 0;
     ck_assert_int_eq(chdir("/"), 0);
-    snprintf(command, sizeof command, "rm -rf %s", dir);
+    snprintf(command, sizeof command, "chmod -R u+rwx %s 2>/dev/null; rm -rf %s", dir, dir);
     ck_assert_int_eq(system(command), 0);
+}
+
+const char *processes_directory(void)
+{
+    return dir;
 }
 
 const char *processes_path(const char *name)

@@ -15,6 +15,8 @@
 void processes_setup(void);
 void processes_remove(void);
 
+/* Its path. */
+const char *processes_directory(void);
 /* The file or directory of this name in it. One of 8 static buffers. */
 const char *processes_path(const char *name);
 

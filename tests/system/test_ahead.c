@@ -11,12 +11,7 @@
 
 enum { N_STEPS = 12, VOCABULARY = 60000 /* whose folds outlast messages */ };
 
-static void setup(void)
-{
-    processes_setup();
-}
-
-SUITE_FIXTURE(setup, processes_remove)
+SUITE_FIXTURE(processes_setup, processes_remove)
 
 /* N_STEPS, each opened when the one before has arrived, or is covered; its state is saved to step-N_STEPS of `out`. */
 static void train(const char *out, enum puppet_fault worker, bool ahead)

@@ -1,4 +1,5 @@
 /* The eps command at work: real runs with real processes, and what they leave, print and answer. */
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -33,13 +34,12 @@ SUITE_FIXTURE_ONCE(setup, processes_remove)
 /* A run of the tiny model that has to succeed. */
 static void train(const char *out, const char *more)
 {
-    int status = processes_eps("train --model %s --data %s --eval-data %s --out %s --batch 4 --device-mem 256MiB %s",
-                               model, text, text, out, more);
-    char *said = processes_read(err_file);
-
-    ck_assert_msg(status == 0, "%s", said);
-    ck_assert_str_eq(said, "");
-    free(said);
+    expect(
+        print("eps train --model tiny.json --data tiny.txt --eval-data tiny.txt --out %s --batch 4 --device-mem 256MiB "
+              "%s",
+              out, more),
+        0);
+    ck_assert_str_eq(command_err(), "");
 }
 
 static double number_at(json_t *object, const char *key)
@@ -55,16 +55,6 @@ static size_t count(const char *text_, const char *what)
     for (const char *at = text_; (at = strstr(at, what)); at += strlen(what))
         n++;
     return n;
-}
-
-static void check_said(int status, int wanted, const char *first, const char *second)
-{
-    char *said = processes_read(err_file);
-
-    ck_assert_msg(status == wanted, "status %d: %s", status, said);
-    ck_assert_msg(strstr(said, first) && strstr(said, second), "no \"%s\" and \"%s\": %s", first, second, said);
-    ck_assert_msg(count(said, "\n") == 1 && said[strlen(said) - 1] == '\n', "not one line: %s", said);
-    free(said);
 }
 
 TEST(a_run_in_a_pipe_prints_lines_and_leaves_its_files)
@@ -141,45 +131,34 @@ TEST(eval_finds_the_loss_that_the_run_ended_with)
     train("evaluated", "--steps 3");
     json_t *step = last_step("evaluated/metrics.jsonl");
 
-    ck_assert_int_eq(processes_eps("eval --model evaluated/latest --data %s --json --batch 7 --device-mem 256MiB",
-                                   text),
-                     0);
-    json_t *result = processes_answer(out_file);
+    json_t *result =
+        expect_json(print("eps eval --model evaluated/latest --data %s --json --batch 7 --device-mem 256MiB", text), 0);
     ck_assert_double_eq_tol(number_at(result, "loss"), number_at(step, "eval_loss"), 1e-6);
     ck_assert_double_eq(number_at(result, "tokens"), 7999); /* the 31 beyond the last whole window too */
     json_decref(result);
-    ck_assert_int_eq(processes_eps("eval --model evaluated/latest --data %s --connect nobody", text), 1);
+    expect(print("eps eval --model evaluated/latest --data %s --connect nobody", text), 1);
     json_decref(step);
 }
 
 /* The shape of gpt2 is too large for a test; that the first line says it is enough, as memory is refused after it. */
 TEST(fresh_weights_of_gpt2_are_the_first_thing_said)
 {
-    check_said(processes_eps("train --model gpt2 --data %s --out fresh --steps 1 --device-mem 1KiB", text), 1,
-               "--device-mem", "");
-    char *said = processes_read(out_file);
-    ck_assert_msg(strncmp(said, "note         gpt2 begins with fresh random weights; ", 51) == 0, "%s", said);
-    ck_assert_ptr_nonnull(strstr(said, "hf download openai-community/gpt2"));
-    free(said);
+    expect_sentence("eps train --model gpt2 --data tiny.txt --out fresh --steps 1 --device-mem 1KiB", 1,
+                    "--device-mem");
+    ck_assert_msg(strncmp(command_out(), "note         gpt2 begins with fresh random weights; ", 51) == 0, "%s",
+                  command_out());
+    ck_assert_ptr_nonnull(strstr(command_out(), "hf download openai-community/gpt2"));
     ck_assert_int_ne(access("fresh", F_OK), 0);
 }
 
 TEST(training_goes_on_from_saved_weights)
 {
-    char *said;
-
     train("begun", "--steps 20 --lr 0.01");
     json_t *step = last_step("begun/metrics.jsonl");
-    ck_assert_int_eq(
-        processes_eps("train --model begun/latest --data %s --eval-data %s --out on --batch 4 --steps 1 --eval-every 1",
-                      text, text),
-        0);
-    said = processes_read(out_file);
-    char words[64];
-    snprintf(words, sizeof words, "held-out loss after 0 steps: %.4f", number_at(step, "eval_loss"));
-    ck_assert_msg(strstr(said, words) != NULL, "no \"%s\": %s", words, said);
-    ck_assert_ptr_nonnull(strstr(said, "rate         2e-05")); /* the default for weights that come from a file */
-    free(said);
+    expect("eps train --model begun/latest --data tiny.txt --eval-data tiny.txt --out on --batch 4 --steps 1 "
+           "--eval-every 1",
+           0, print("held-out loss after 0 steps: %.4f", number_at(step, "eval_loss")),
+           "rate         2e-05" /* the default for weights that come from a file */);
     json_decref(step);
 }
 
@@ -195,8 +174,7 @@ TEST(eval_counts_the_rest_of_a_window)
     processes_write("rest.txt", content + 7968, 32);
     static const char *const arguments[] = {"tiny.txt", "whole.txt", "rest.txt --seq 31"};
     for (int i = 0; i < 3; i++) {
-        ck_assert_int_eq(processes_eps("eval --model rested --data %s --json --device-mem 256MiB", arguments[i]), 0);
-        result = processes_answer(out_file);
+        result = expect_json(print("eps eval --model rested --data %s --json --device-mem 256MiB", arguments[i]), 0);
         loss[i] = number_at(result, "loss"), tokens[i] = number_at(result, "tokens");
         json_decref(result);
     }
@@ -204,8 +182,7 @@ TEST(eval_counts_the_rest_of_a_window)
     ck_assert_double_eq(tokens[2], 31);
     ck_assert_double_eq_tol(loss[0] * tokens[0], loss[1] * tokens[1] + loss[2] * tokens[2], 1e-4 * tokens[0]);
     ck_assert_double_eq_tol(loss[0] * tokens[0] - loss[1] * tokens[1], loss[2] * tokens[2], 1e-2);
-    ck_assert_int_eq(processes_eps("eval --model rested --data tiny.txt --json --eval-tokens 100"), 0);
-    result = processes_answer(out_file);
+    result = expect_json("eps eval --model rested --data tiny.txt --json --eval-tokens 100", 0);
     ck_assert_double_eq(number_at(result, "tokens"), 96);
     json_decref(result);
     free(content);
@@ -265,13 +242,11 @@ TEST(the_best_checkpoint_is_marked_and_kept)
     train("good", "--steps 6 --lr 0.01 --warmup 0 --eval-every 2 --save-every 6 --keep 1");
     names_lowest("good");
     json_t *before = last_step("good/metrics.jsonl");
-    ck_assert_int_eq(
-        processes_eps("train --model good/best --data %s --eval-data %s --out worse --batch 4 --steps 5 --lr 1e-9 "
-                      "--eval-every 1 --keep 1 --device-mem 256MiB",
-                      text, text),
-        0);
+    expect("eps train --model good/best --data tiny.txt --eval-data tiny.txt --out worse --batch 4 --steps 5 --lr 1e-9 "
+           "--eval-every 1 --keep 1 --device-mem 256MiB",
+           0);
     names_lowest("worse");
-    ck_assert_int_eq(processes_eps("train --resume worse --steps 7"), 0); /* goes on counting from there */
+    expect("eps train --resume worse --steps 7", 0); /* goes on counting from there */
     names_lowest("worse");
     json_decref(before);
 }
@@ -293,22 +268,17 @@ TEST(what_was_trained_on_bytes_says_so_to_others)
 
 TEST(data_that_was_piped_in_is_asked_for_again)
 {
-    int status = processes_eps("train --model %s --data - --out piped_in --batch 4 --steps 2 --device-mem 256MiB <%s",
-                               model, text);
-
-    ck_assert_int_eq(status, 0);
-    status = processes_eps("train --resume piped_in --steps 3 </dev/null");
-    check_said(status, 2, "standard input", "--data -");
-    status = processes_eps("train --resume piped_in --steps 3 --data - </dev/null");
-    check_said(status, 1, "--data -", "not what the run was trained on");
-    ck_assert_int_eq(processes_eps("train --resume piped_in --steps 3 --data %s", text), 0); /* the same content */
+    expect("eps train --model tiny.json --data - --out piped_in --batch 4 --steps 2 --device-mem 256MiB <tiny.txt", 0);
+    expect_sentence("eps train --resume piped_in --steps 3 </dev/null", 2, "standard input", "--data -");
+    expect_sentence("eps train --resume piped_in --steps 3 --data - </dev/null", 1, "--data -",
+                    "not what the run was trained on");
+    expect("eps train --resume piped_in --steps 3 --data tiny.txt", 0); /* the same content */
 }
 
 TEST(a_cap_too_small_is_refused_before_anything_is_left)
 {
-    int status = processes_eps("train --model %s --data %s --out capped --device-mem 4KiB", model, text);
-
-    check_said(status, 1, "--device-mem", "iB");
+    expect_sentence("eps train --model tiny.json --data tiny.txt --out capped --device-mem 4KiB", 1, "--device-mem",
+                    "iB");
     ck_assert_int_ne(access("capped", F_OK), 0);
 }
 
@@ -360,8 +330,8 @@ TEST(damaged_weights_are_refused_by_name)
     train("whole", "--steps 1");
     for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
         damage(damages[i].name, damages[i].from, damages[i].to, damages[i].keep);
-        int status = processes_eps("train --model %s --data %s --out after", damages[i].name, text);
-        check_said(status, 1, "eps train: ", damages[i].says);
+        expect_sentence(print("eps train --model %s --data tiny.txt --out after", damages[i].name), 1,
+                        "eps train: ", damages[i].says);
         ck_assert_int_ne(access("after", F_OK), 0);
     }
 }
@@ -380,7 +350,6 @@ TEST_EACH(an_interrupt_takes_everything_down_in_order, 2)
     const int number = _i ? SIGTERM : SIGINT;
     const char *const arguments[] = {"train",   "--model", model,     "--data", text,           "--out",  "begin",
                                      "--steps", "1000000", "--batch", "4",      "--device-mem", "256MiB", NULL};
-    char *said;
 
     unlink(err_file);
     pid_t pid = processes_start("eps", arguments, err_file);
@@ -388,9 +357,7 @@ TEST_EACH(an_interrupt_takes_everything_down_in_order, 2)
     ck_assert_int_eq(kill(pid, number), 0);
     ck_assert_int_eq(processes_wait(pid), 128 + number);
     ck_assert(nobody_is_left(NULL)); /* at once: they were waited for */
-    said = processes_read(err_file);
-    ck_assert_msg(strstr(said, "eps train: interrupted after ") != NULL, "%s", said);
-    free(said);
+    expect_file("err", "eps train: interrupted after ");
     ck_assert_int_ne(system("ls run/eps | grep ."), 0);
     ck_assert_int_eq(system("rm -r begin"), 0);
 }
@@ -420,8 +387,7 @@ TEST(a_live_daemon_answers_in_stable_json)
     pid_t client = processes_start("eps", arguments, log);
 
     ck_assert(processes_until(has_steps, "live/metrics.jsonl"));
-    ck_assert_int_eq(processes_eps("status --json"), 0);
-    json_t *status = processes_answer(out_file);
+    json_t *status = expect_json("eps status --json", 0);
     ck_assert_str_eq(json_string_value(json_object_get(status, "state")), "training");
     ck_assert_double_ge(number_at(status, "step"), 2);
     ck_assert_ptr_nonnull(json_string_value(json_object_get(status, "model")));
@@ -430,8 +396,7 @@ TEST(a_live_daemon_answers_in_stable_json)
     ck_assert_double_eq(number_at(status, "workers"), 2);
     json_decref(status);
 
-    ck_assert_int_eq(processes_eps("mem lab --json"), 0);
-    json_t *memory = processes_answer(out_file), *worker;
+    json_t *memory = expect_json("eps mem lab --json", 0), *worker;
     size_t i;
     check_sizes(json_object_get(memory, "host"));
     ck_assert_uint_eq(json_array_size(json_object_get(memory, "workers")), 2);
@@ -445,7 +410,7 @@ TEST(a_live_daemon_answers_in_stable_json)
     }
     json_decref(memory);
 
-    ck_assert_int_eq(processes_eps("stop lab"), 0);
+    expect("eps stop lab", 0);
     ck_assert_int_eq(processes_wait(client), 1);
     ck_assert_int_eq(processes_wait(daemon), 0);
     char *said = processes_read(log);
@@ -477,19 +442,18 @@ TEST(options_of_private_workers_do_not_go_with_a_daemon)
 {
     pid_t daemon = processes_daemon("lab", 0, NULL);
 
-    check_said(processes_eps("train --model %s --data %s --out no --connect lab", model, text), 1, "no worker",
-               "eps-worker");
-    check_said(processes_eps("eval --model whole/latest --data %s --connect lab --device-mem 1GiB", text), 2,
-               "--device-mem", "--connect");
+    expect_sentence("eps train --model tiny.json --data tiny.txt --out no --connect lab", 1, "no worker", "eps-worker");
+    expect_sentence("eps eval --model whole/latest --data tiny.txt --connect lab --device-mem 1GiB", 2, "--device-mem",
+                    "--connect");
     ck_assert_int_eq(kill(daemon, SIGTERM), 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
     daemon = processes_daemon("lab", 1, NULL);
-    check_said(processes_eps("train --model %s --data %s --out no --connect lab --workers 2", model, text), 2,
-               "--workers 2", "--connect");
-    check_said(processes_eps("train --model %s --data %s --out no --connect lab --device-mem 1GiB", model, text), 2,
-               "--device-mem", "--connect");
+    expect_sentence("eps train --model tiny.json --data tiny.txt --out no --connect lab --workers 2", 2, "--workers 2",
+                    "--connect");
+    expect_sentence("eps train --model tiny.json --data tiny.txt --out no --connect lab --device-mem 1GiB", 2,
+                    "--device-mem", "--connect");
     ck_assert_int_ne(access("no", F_OK), 0);
-    ck_assert_int_eq(processes_eps("stop"), 0);
+    expect("eps stop", 0);
     ck_assert_int_eq(processes_wait(daemon), 0);
 }
 

@@ -1,5 +1,6 @@
 /* Programs that are started badly, and runs whose directory is pulled away under them: a clear word and the right exit
  * status, and nothing but what belongs there in any file. */
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -17,19 +18,12 @@ SUITE_LABELS(slow)
 static void setup(void)
 {
     processes_setup();
-    ck_assert_int_eq(chdir(processes_path(".")), 0);
     processes_config("tiny.json", 1, 2, 16, 32);
     processes_text("tiny.txt", 8000);
 }
 
-static void remove_all(void)
-{
-    ck_assert_int_eq(chdir("/"), 0);
-    processes_remove();
-}
-
 SUITE_TIMEOUT(120)
-SUITE_FIXTURE(setup, remove_all)
+SUITE_FIXTURE(setup, processes_remove)
 
 /* A line of bash, where $bin holds the programs and $train begins a run of the tiny model; its exit status. */
 static int __attribute__((format(printf, 1, 2))) shell(const char *format, ...)
@@ -52,30 +46,13 @@ static int __attribute__((format(printf, 1, 2))) shell(const char *format, ...)
     return processes_wait(pid);
 }
 
-/* What a file holds, these words among it. */
-static void says(const char *file, const char *words)
-{
-    char *text = processes_read(processes_path(file));
-
-    ck_assert_msg(strstr(text, words), "no \"%s\" in %s: %s", words, file, text);
-    free(text);
-}
-
-static void does_not_say(const char *file, const char *words)
-{
-    char *text = processes_read(processes_path(file));
-
-    ck_assert_msg(!strstr(text, words), "\"%s\" in %s: %s", words, file, text);
-    free(text);
-}
-
 /* What is opened next would get the number of the one that is missing, and with it all that is printed. */
 TEST(without_standard_descriptors_a_run_is_what_it_is_with_them)
 {
     ck_assert_int_eq(shell("$train --steps 4 --out with >said 2>&1"), 0);
     ck_assert_int_eq(shell("$train --steps 4 --out no-in <&- >said 2>err"), 0);
     ck_assert_int_eq(shell("$train --steps 4 --out no-out >&- 2>err"), 1);
-    says("err", "eps: standard output: Bad file descriptor");
+    expect_file("err", "eps: standard output: Bad file descriptor");
     ck_assert_int_eq(shell("$train --steps 4 --out none <&- >&- 2>&-"), 1);
     for (int i = 0; i < 3; i++) {
         const char *out = (const char *[]){"no-in", "no-out", "none"}[i];
@@ -123,7 +100,7 @@ TEST(too_few_descriptors_are_refused_by_each_program)
 
     for (size_t i = 0; i < 3; i++) {
         ck_assert_int_eq(shell("ulimit -n 20; $bin/%s 2>err", programs[i]), 1);
-        says("err", "only 20 files may be open at once: allow at least 64 (ulimit -n)");
+        expect_file("err", "only 20 files may be open at once: allow at least 64 (ulimit -n)");
     }
     ck_assert_int_eq(shell("ulimit -n 64; $train --workers 2 --steps 2 --out o >said 2>err"), 0);
 }
@@ -142,14 +119,13 @@ TEST_IF(a_limit_of_file_sizes_is_a_sentence_and_leaves_nothing_half_written, !TH
         ck_assert_int_eq(shell("(ulimit -f 0; $bin/eps %s 2>&1 >/dev/null) | cat >err; exit ${PIPESTATUS[0]}",
                                commands[i]),
                          1);
-        says("err", "eps ");
-        says("err", "File too large");
+        expect_file("err", "eps ", "File too large");
         ck_assert_int_eq(shell("[ $(wc -l <err) = 1 ] && [ -z \"$(ls -d e e.* 2>/dev/null)\" ]"), 0);
     }
     ck_assert_int_eq(shell(
                          "(ulimit -f 8; $bin/eps export --model sized --out e 2>&1) | cat >err; exit ${PIPESTATUS[0]}"),
                      1);
-    says("err", "e.partial: model.safetensors: ");
+    expect_file("err", "e.partial: model.safetensors: ");
     ck_assert_int_eq(shell("[ -z \"$(ls -d e e.* 2>/dev/null)\" ]"), 0);
 }
 
@@ -167,12 +143,12 @@ TEST(too_few_threads_are_refused_in_a_sentence)
                                ">said 2>err",
                                few[i], few[i]),
                          1);
-        says("err", " needed, and ");
-        says("err", " can be made: allow more processes (ulimit -u, pids.max of the control group)");
+        expect_file("err", " needed, and ",
+                    " can be made: allow more processes (ulimit -u, pids.max of the control group)");
     }
     for (size_t i = 0; i < 2; i++) {
         ck_assert_int_eq(shell("LD_PRELOAD=$bin/liblimits.so LIMITS_THREADS=%zu $bin/%s 2>err", i, programs[i]), 1);
-        says("err", " can be made: allow more processes");
+        expect_file("err", " can be made: allow more processes");
     }
     ck_assert_int_eq(
         shell("export LD_PRELOAD=$bin/liblimits.so LIMITS_THREADS=2000; $train --steps 2 --out o >said 2>err"), 0);
@@ -186,12 +162,11 @@ TEST(too_small_stacks_and_too_few_addresses_are_refused_in_a_sentence)
         return;
     for (size_t i = 0; i < 3; i++) {
         ck_assert_int_eq(shell("ulimit -s 64; $bin/%s 2>err", programs[i]), 1);
-        says("err", "a stack may take only 64");
-        says("err", "KiB: allow at least 256");
+        expect_file("err", "a stack may take only 64", "KiB: allow at least 256");
     }
     for (int mib = 16; mib < 80; mib += 16) {
         ck_assert_int_eq(shell("ulimit -v %d; $train --steps 2 --out o >said 2>err", mib << 10), 1);
-        says("err", "(ulimit -v)");
+        expect_file("err", "(ulimit -v)");
     }
     ck_assert_int_eq(shell("ulimit -s 256; $train --steps 2 --out o >said 2>err"), 0);
 }
@@ -200,16 +175,16 @@ TEST(too_small_stacks_and_too_few_addresses_are_refused_in_a_sentence)
 TEST(a_name_that_is_too_long_leaves_no_directory)
 {
     ck_assert_int_eq(shell("$bin/epsd --listen $(printf %%0200d 0) 2>err"), 1);
-    says("err", "too many for the sockets in it");
+    expect_file("err", "too many for the sockets in it");
     ck_assert_int_eq(shell("[ -z \"$(ls -A \"$XDG_RUNTIME_DIR/eps\")\" ]"), 0);
 }
 
 TEST(an_option_that_is_none_is_named_with_the_way_to_help)
 {
     ck_assert_int_eq(shell("$bin/epsd --frobnicate 2>err"), 2);
-    says("err", "epsd: --frobnicate: no such option, or its value is missing; see epsd --help\n");
+    expect_file("err", "epsd: --frobnicate: no such option, or its value is missing; see epsd --help\n");
     ck_assert_int_eq(shell("$bin/eps-worker --device-mem 2>err"), 2);
-    says("err", "eps-worker: --device-mem: no such option, or its value is missing; see eps-worker --help\n");
+    expect_file("err", "eps-worker: --device-mem: no such option, or its value is missing; see eps-worker --help\n");
 }
 
 TEST(a_device_or_a_share_that_is_none_is_named_with_what_there_is)
@@ -217,10 +192,10 @@ TEST(a_device_or_a_share_that_is_none_is_named_with_what_there_is)
     static const char *const shares[] = {"0", "65", "-1", "2x", "''"};
 
     ck_assert_int_eq(shell("$bin/eps-worker --device gpu 2>err"), 2);
-    says("err", "eps-worker: --device gpu: it is auto, cpu, cuda, or cuda:N");
+    expect_file("err", "eps-worker: --device gpu: it is auto, cpu, cuda, or cuda:N");
     for (size_t i = 0; i < sizeof shares / sizeof *shares; i++) {
         ck_assert_int_eq(shell("$bin/eps-worker --share %s 2>err", shares[i]), 2);
-        says("err", ": a number of workers, 1 to 64\n");
+        expect_file("err", ": a number of workers, 1 to 64\n");
     }
 }
 
@@ -232,11 +207,10 @@ TEST(a_directory_that_was_removed_is_not_said_to_resume)
                            "until [ -e o/latest ]; do kill -0 $! || exit 9; done; "
                            "until rm -rf o 2>rm-said; do :; done; wait $!"),
                      1);
-    says("err", "no checkpoint is left: o was removed");
-    does_not_say("err", "--resume");
-    says("said", "no longer in o: it was moved or removed");
-    does_not_say("said", "weights in");
-    does_not_say("said", "\nnext");
+    expect_file("err", "no checkpoint is left: o was removed");
+    expect_absent("err", "--resume");
+    expect_file("said", "no longer in o: it was moved or removed");
+    expect_absent("said", "weights in", "\nnext");
 }
 
 TEST(the_summary_names_the_checkpoint_that_stands)
@@ -246,9 +220,9 @@ TEST(the_summary_names_the_checkpoint_that_stands)
                          "$train --steps 60 --save-every 20 --out o >said 2>err & "
                          "until [ -e o/metrics.jsonl ]; do kill -0 $! || exit 9; done; echo mine >o/step-60; wait $!"),
                      1);
-    says("said", "weights in o/step-40, steps in o/metrics.jsonl");
-    says("err", "eps train --resume o continues from step 40");
-    says("o/step-60", "mine");
+    expect_file("said", "weights in o/step-40, steps in o/metrics.jsonl");
+    expect_file("err", "eps train --resume o continues from step 40");
+    expect_file("o/step-60", "mine");
 }
 
 TEST(a_pipe_in_place_of_a_file_of_the_run_is_refused)
@@ -256,9 +230,9 @@ TEST(a_pipe_in_place_of_a_file_of_the_run_is_refused)
     ck_assert_int_eq(shell("$train --steps 2 --out o >said 2>err"), 0);
     ck_assert_int_eq(
         shell("mv o/metrics.jsonl m && mkfifo o/metrics.jsonl && $bin/eps train --resume o --steps 4 >said 2>err"), 1);
-    says("err", "metrics.jsonl: not a regular file");
+    expect_file("err", "metrics.jsonl: not a regular file");
     ck_assert_int_eq(shell("ln -sf /dev/full o/metrics.jsonl && $bin/eps train --resume o --steps 4 >said 2>err"), 1);
-    says("err", "metrics.jsonl: not a regular file");
+    expect_file("err", "metrics.jsonl: not a regular file");
     ck_assert_int_eq(shell("rm o/metrics.jsonl && mv m o/metrics.jsonl && $bin/eps train --resume o --steps 4 >said"),
                      0);
 }
@@ -269,8 +243,8 @@ TEST(a_damaged_checkpoint_is_refused_with_the_way_to_a_whole_one)
     ck_assert_int_eq(shell("printf X | dd of=o/step-4/optimizer.safetensors bs=1 seek=3000 conv=notrunc 2>err; "
                            "$bin/eps train --resume o --steps 6 2>err"),
                      1);
-    says("err", "o/step-4: optimizer.safetensors is not what was written");
-    says("err", "; eps verify o tells which checkpoints are whole");
+    expect_file("err", "o/step-4: optimizer.safetensors is not what was written",
+                "; eps verify o tells which checkpoints are whole");
 }
 
 /* A tenth of 3e-4, the default, is not the double that is nearest to 3e-5. */
@@ -279,7 +253,7 @@ TEST(a_rate_that_was_computed_is_the_same_when_it_is_typed)
     ck_assert_int_eq(shell("$train --steps 2 --out o >said 2>err"), 0);
     ck_assert_int_eq(shell("$bin/eps train --resume o --steps 3 --lr 3e-4 --min-lr 3e-5 >said 2>err"), 0);
     ck_assert_int_eq(shell("$bin/eps train --resume o --steps 4 --min-lr 3.0000001e-5 >said 2>err"), 2);
-    says("err", "--min-lr 3.0000001e-05 differs from the run's");
+    expect_file("err", "--min-lr 3.0000001e-05 differs from the run's");
 }
 
 /* The scale of the last norm becomes so large that the logits are infinite. */
@@ -310,8 +284,8 @@ TEST(a_loss_that_is_no_number_is_no_result)
     ck_assert_int_eq(shell("$train --steps 1 --out o >said && $bin/eps export --model o --out e >said"), 0);
     enlarge("e/model.safetensors");
     ck_assert_int_eq(shell("$bin/eps eval --model e --data tiny.txt >said 2>err"), 1);
-    says("err", "eps eval: the model's loss is ");
-    does_not_say("said", "loss");
+    expect_file("err", "eps eval: the model's loss is ");
+    expect_absent("said", "loss");
 }
 
 /* Each update multiplies the weights by -99. */
@@ -320,20 +294,20 @@ TEST(a_run_that_diverged_says_so_and_ends)
     ck_assert_int_eq(shell("$train --lr 10 --min-lr 10 --warmup 0 --weight-decay 10 --steps 60 --save-every 10 "
                            "--commit fenced --out o >said 2>err"),
                      1);
-    says("err", " were skipped: loss or gradient was not finite in any of them, so that the weights have diverged; try "
+    expect_file("err",
+                " were skipped: loss or gradient was not finite in any of them, so that the weights have diverged; try "
                 "a lower --lr; its weights before that are in o/step-"); /* 20, if that stood in time */
-    says("said", "  skipped  ");
-    says("said", "was skipped, as its loss or gradient is not finite");
+    expect_file("said", "  skipped  ", "was skipped, as its loss or gradient is not finite");
     ck_assert_int_eq(shell("[ $(grep -c '\"skipped\": true' o/metrics.jsonl) = 20 ] && $bin/eps verify o >said"), 0);
     ck_assert_int_eq(shell(
                          "$train --lr 10 --min-lr 10 --warmup 0 --weight-decay 10 --steps 60 --out eager >said 2>err"),
                      1);
-    says("err", " is not finite"); /* the loss, or before it the gradient: by rounding alone */
-    says("err", ": try a lower --lr");
+    expect_file("err", " is not finite"); /* the loss, or before it the gradient: by rounding alone */
+    expect_file("err", ": try a lower --lr");
 }
 
 TEST(a_run_in_a_folder_whose_name_is_no_utf8_is_listed)
 {
     ck_assert_int_eq(shell("$train --steps 1 --out $'o\\xff' >said && $bin/eps verify $'o\\xff' --json >said"), 0);
-    says("said", "\"path\": \"o\xEF\xBF\xBD/step-1\"");
+    expect_file("said", "\"path\": \"o\xEF\xBF\xBD/step-1\"");
 }

@@ -2,6 +2,7 @@
 #include "client/daemon/job.h"
 #include "proto/model/safetensors.h"
 #include "proto/plan/host.h"
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/stage.h"
 #include "tests/kit/test.h"
@@ -19,23 +20,16 @@
 static void set_up(void)
 {
     processes_setup();
-    ck_assert_int_eq(chdir(processes_path(".")), 0);
     processes_config("tiny.json", 1, 2, 16, 32);
     processes_text("text.txt", 4000);
-    ck_assert_int_eq(processes_eps("train --model tiny.json --data text.txt --seq 8 --batch 4 --steps 1 --lr 1e-12 "
-                                   "--device-mem 64MiB --out run"),
-                     0);
-    ck_assert_int_eq(processes_eps("export --model run --out tiny"), 0);
-}
-
-static void tear_down(void)
-{
-    ck_assert_int_eq(chdir("/"), 0);
-    processes_remove();
+    expect("eps train --model tiny.json --data text.txt --seq 8 --batch 4 --steps 1 --lr 1e-12 "
+           "--device-mem 64MiB --out run",
+           0);
+    expect("eps export --model run --out tiny", 0);
 }
 
 SUITE_TIMEOUT(120)
-SUITE_FIXTURE_ONCE(set_up, tear_down)
+SUITE_FIXTURE_ONCE(set_up, processes_remove)
 
 /* A copy of tiny's directory in which elements of one tensor, from `first` on, have this value. */
 static void edit(const char *name, const char *tensor, uint64_t first, float value)
@@ -57,14 +51,6 @@ static void edit(const char *name, const char *tensor, uint64_t first, float val
     close(fd);
 }
 
-static void check_said(const char *words)
-{
-    char *said = processes_read("err");
-
-    ck_assert_msg(strstr(said, words) && strchr(said, '\n') == said + strlen(said) - 1, "no \"%s\": %s", words, said);
-    free(said);
-}
-
 /* Position 32 is never reached by sequences of 8, so no loss and no gradient knows of it; a rate of 1 with a decay of
  * 10 takes each weight times -9, and 1e35 * 9^4 is more than the largest fp32, 3.4e38. A step's checkpoint is asked
  * for once the client has been told of the one before: of step-2 it has. */
@@ -79,29 +65,28 @@ TEST_EACH(a_weight_that_is_not_finite_ends_the_run_at_its_step_and_is_not_saved,
                                        "--moments bf16"};
 
     edit("edge", "transformer.wpe.weight", 31 * 16, 1e35f);
-    ck_assert_int_eq(processes_eps("train --model edge --data text.txt --seq 8 --batch 4 --steps 8 --lr 1 "
-                                   "--weight-decay 10 --min-lr 1 --schedule constant --warmup 0 --save-every 1 "
-                                   "--device-mem 64MiB --out gone %s",
-                                   ways[_i]),
-                     1);
-    check_said("step 4 made weights of wpe that are not finite");
-    check_said("; its weights before that are in gone/step-");
+    expect_sentence(print("eps train --model edge --data text.txt --seq 8 --batch 4 --steps 8 --lr 1 "
+                          "--weight-decay 10 --min-lr 1 --schedule constant --warmup 0 --save-every 1 "
+                          "--device-mem 64MiB --out gone %s",
+                          ways[_i]),
+                    1, "step 4 made weights of wpe that are not finite", "; its weights before that are in gone/step-");
     ck_assert_int_eq(access("gone/step-2/training.json", F_OK), 0);
     ck_assert_int_ne(access("gone/step-4", F_OK), 0);
-    ck_assert_int_eq(processes_eps("verify gone"), 0);
+    expect("eps verify gone", 0);
 }
 
 /* Each weight is finite; of what a norm makes, within -4 and 4, something times 3e38 is not. */
 TEST_EACH(an_evaluation_that_is_not_finite_is_an_error, 2)
 {
     static const char *const commands[] = {
-        "eval --model huge --data text.txt --seq 8 --batch 4 --device-mem 64MiB",
-        "train --model huge --data text.txt --seq 8 --batch 4 --steps 2 --eval-every 1 --device-mem 64MiB --out gone",
+        "eps eval --model huge --data text.txt --seq 8 --batch 4 --device-mem 64MiB",
+        "eps train --model huge --data text.txt --seq 8 --batch 4 --steps 2 --eval-every 1 --device-mem 64MiB --out "
+        "gone",
     };
 
     edit("huge", "transformer.ln_f.weight", 0, 3e38f);
-    ck_assert_int_eq(processes_eps("%s", commands[_i]), 1);
-    check_said(
+    expect_sentence(
+        commands[_i], 1,
         "the model's loss is not a number, as worker 2 (cpu) has it: its weights are damaged, or its training has "
         "diverged");
     ck_assert_int_ne(access("gone", F_OK), 0);

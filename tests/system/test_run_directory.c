@@ -1,4 +1,5 @@
 /* The directory of a run where it is not as a run left it: real runs in it. */
+#include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/preload/record.h"
 #include "tests/kit/processes.h"
@@ -9,24 +10,18 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define TRAIN "train --model tiny.json --data text.txt --seq 16 --batch 4 --device-mem 64MiB --save-every 1 --steps 3 "
+#define TRAIN                                                                                                          \
+    "eps train --model tiny.json --data text.txt --seq 16 --batch 4 --device-mem 64MiB --save-every 1 --steps 3 "
 
 static void set_up(void)
 {
     processes_setup();
-    ck_assert_int_eq(chdir(processes_path(".")), 0);
     processes_config("tiny.json", 1, 2, 16, 32);
     processes_text("text.txt", 4000);
 }
 
-static void tear_down(void)
-{
-    ck_assert_int_eq(chdir("/"), 0);
-    processes_remove();
-}
-
 SUITE_TIMEOUT(120)
-SUITE_FIXTURE_ONCE(set_up, tear_down)
+SUITE_FIXTURE_ONCE(set_up, processes_remove)
 
 static void check_file(const char *file, const char *words, unsigned times)
 {
@@ -52,34 +47,34 @@ static void check_latest(const char *path, const char *name)
 TEST(a_directory_in_place_of_latest_costs_no_checkpoint)
 {
     ck_assert_int_eq(system("mkdir -p odd/latest"), 0);
-    ck_assert_int_eq(processes_eps(TRAIN "--keep 1 --out odd"), 0);
+    expect(TRAIN "--keep 1 --out odd", 0);
     ck_assert_str_eq(outputs_names("odd"), "latest log metrics.jsonl step-3 ");
     check_file("out", "is saved, but odd/latest does not name it: it is a directory; move it away", 1);
     check_file("out", "generate --model odd/step-3\n", 1); /* what can be pasted next works */
     check_file("out", "not saved", 0);
     check_file("out", "saved odd/step-", 3);
-    ck_assert_int_eq(processes_eps("generate --model odd --tokens 1"), 1);
+    expect("eps generate --model odd --tokens 1", 1);
     check_file("err", "--model odd holds no config.json, and no checkpoint as latest", 1);
-    ck_assert_int_eq(processes_eps("verify odd/step-3"), 0);
+    expect("eps verify odd/step-3", 0);
     ck_assert_int_eq(system("rmdir odd/latest"), 0);
-    ck_assert_int_eq(processes_eps("train --resume odd --steps 4"), 0);
+    expect("eps train --resume odd --steps 4", 0);
     check_latest("odd/latest", "step-4");
 }
 
 /* As a kill between the name of step-3 and the link leaves it: the run is complete, and cannot go on by itself. */
 TEST(what_a_kill_after_the_name_left_undone_is_done_by_the_next_that_looks)
 {
-    ck_assert_int_eq(processes_eps(TRAIN "--keep 0 --out cut"), 0);
+    expect(TRAIN "--keep 0 --out cut", 0);
     ck_assert_int_eq(system("ln -sfn step-2 cut/latest"), 0);
-    ck_assert_int_eq(processes_eps("train --resume cut --keep 2"), 1);
+    expect("eps train --resume cut --keep 2", 1);
     check_file("err", "the run is complete", 1);
     check_latest("cut/latest", "step-3");
     ck_assert_str_eq(outputs_names("cut"), "latest log metrics.jsonl step-2 step-3 ");
 
     ck_assert_int_eq(system("rm cut/latest"), 0);
-    ck_assert_int_eq(processes_eps("train --resume cut --keep 1 --steps 4 --save-every 0 --lr 1"), 2); /* refused: */
-    ck_assert_int_ne(access("cut/latest", F_OK), 0);                                                   /* untouched */
-    ck_assert_int_eq(processes_eps("train --resume cut --keep 1 --steps 4"), 0);
+    expect("eps train --resume cut --keep 1 --steps 4 --save-every 0 --lr 1", 2); /* refused: */
+    ck_assert_int_ne(access("cut/latest", F_OK), 0);                              /* untouched */
+    expect("eps train --resume cut --keep 1 --steps 4", 0);
     check_file("out", "cut/latest names step-3 now: the run was ended before it could", 1);
     check_latest("cut/latest", "step-4");
     ck_assert_str_eq(outputs_names("cut"), "latest log metrics.jsonl step-4 ");
@@ -112,9 +107,8 @@ TEST_IF(the_directories_that_a_run_makes_are_flushed_into_their_parents, !SANITI
     setenv("RECORD_DIRECTORY", here, 1);
     setenv("RECORD_FILE", file, 1);
     setenv("LD_PRELOAD", BIN_DIR "/librecord.so", 1);
-    const int status = processes_eps(TRAIN "--out deep/er/run");
+    expect(TRAIN "--out deep/er/run", 0);
     unsetenv("LD_PRELOAD");
-    ck_assert_int_eq(status, 0);
     FILE *f = fopen(file, "r");
     ck_assert_ptr_nonnull(f);
     const size_t n = fread(records, 1, sizeof records, f);

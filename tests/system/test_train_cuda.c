@@ -2,6 +2,7 @@
  * programs stand in a directory of their own, beside its module. */
 #include "client/eps.h"
 #include "proto/plan/backend.h"
+#include "tests/kit/command.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -412,15 +413,11 @@ TEST(the_algorithms_of_products_are_a_run_s_from_its_beginning)
     write_profile();
     begin_in("with");
     ck_assert_uint_eq(count_told("with"), 2);
-    char *training = processes_read(processes_path("with/step-1/training.json"));
-    ck_assert_ptr_nonnull(strstr(training, "\"cublaslt\""));
-    free(training);
+    expect_file("with/step-1/training.json", "\"cublaslt\"");
     forget_profile();
     go_on_in("with/step-1", "with-on");
     ck_assert_uint_ge(count_told("with-on"), 1);
-    training = processes_read(processes_path("with-on/step-2/training.json"));
-    ck_assert_ptr_nonnull(strstr(training, "\"cublaslt\""));
-    free(training);
+    expect_file("with-on/step-2/training.json", "\"cublaslt\"");
     begin_in("without");
     ck_assert_uint_eq(count_told("without"), 0);
     write_profile();
@@ -575,22 +572,14 @@ static struct told train_with(const char *cudnn, const char *out, const char *lo
     return t;
 }
 
-static void check_log(const char *log, const char *line)
-{
-    char *said = processes_read(processes_path(log));
-
-    ck_assert_msg(strstr(said, line), "%s", said);
-    free(said);
-}
-
 /* The log says how attention goes, what is planned is what is taken, and two runs are the same, to the last bit. */
 TEST(a_run_through_cudnn_is_near_ours_and_the_same_twice)
 {
     const struct told own = train_with(NULL, "own", "own.log"), theirs = train_with("92501", "theirs", "theirs.log");
     const struct told again = train_with("92501", "again", "again.log");
 
-    check_log("own.log", "attention: our own kernels: no libcudnn_graph.so.9 was found");
-    check_log("theirs.log", "attention: cuDNN 9.25.1 forward and backward; it took");
+    expect_file("own.log", "attention: our own kernels: no libcudnn_graph.so.9 was found");
+    expect_file("theirs.log", "attention: cuDNN 9.25.1 forward and backward; it took");
     check_losses(&theirs, &own, 0.02);
     ck_assert_mem_eq(theirs.losses, again.losses, sizeof again.losses);
     ck_assert_double_ne(theirs.last, own.last); /* it was computed otherwise */
@@ -626,9 +615,9 @@ TEST(backward_is_ours_where_one_worker_has_no_cudnn)
     train(&options);
     end(daemon);
     processes_wait(with), processes_wait(without);
-    check_log("with.log",
-              "attention: cuDNN 9.25.1 forward, our own kernels backward (another worker of the job has it not)");
-    check_log("without.log", "attention: our own kernels: no libcudnn_graph.so.9 was found");
+    expect_file("with.log",
+                "attention: cuDNN 9.25.1 forward, our own kernels backward (another worker of the job has it not)");
+    expect_file("without.log", "attention: our own kernels: no libcudnn_graph.so.9 was found");
 }
 
 TEST(a_worker_on_a_lost_device_ends_and_its_daemon_serves_the_next)
@@ -647,9 +636,7 @@ TEST(a_worker_on_a_lost_device_ends_and_its_daemon_serves_the_next)
     ck_assert_int_eq(try_to_train(&t, &options, &error), -EIO);
     ck_assert_msg(strstr(error.text, "(cuda:0)") && strstr(error.text, "lost"), "%s", error.text);
     ck_assert_int_eq(processes_wait(worker), 1);
-    char *said = processes_read(log);
-    ck_assert_msg(strstr(said, "the device is lost"), "%s", said);
-    free(said);
+    expect_file(log, "the device is lost");
     ck_assert(processes_until(is_idle, state));
     worker = attach("cpu", NULL);
     ck_assert(processes_until(is_attached, cpu));

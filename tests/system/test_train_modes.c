@@ -1,5 +1,6 @@
 /* Every combination of the options that change numbers, as somebody would try them: it trains in both numbers of parts
  * and workers, stopping and going on changes no bit, and a resumed run in which one of them differs is refused by name. */
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -61,21 +62,18 @@ TEST_EACH(each_combination_trains_and_goes_on_bit_for_bit, MODES)
 {
     train("whole", 4, mode(_i));
     train("stopped", 2, mode(_i));
-    ck_assert_int_eq(processes_eps("train --resume stopped --steps 4 --device-mem 7MiB"), 0);
+    expect("eps train --resume stopped --steps 4 --device-mem 7MiB", 0);
     same("whole/step-4", "stopped/step-4", "model.safetensors");
     same("whole/step-4", "stopped/step-4", "optimizer.safetensors");
-    ck_assert_int_eq(processes_eps("verify whole") | processes_eps("verify stopped"), 0);
+    expect("eps verify whole && eps verify stopped", 0);
 }
 
 static void refused(const char *option, const char *value, const char *stored)
 {
-    char sentence[200];
+    const char *sentence = print("eps train: %s %s differs from the run's", option, value);
 
-    ck_assert_int_eq(processes_eps("train --resume run --steps 4 %s %s", option, value), 2);
-    char *said = processes_read(processes_path("err"));
-    snprintf(sentence, sizeof sentence, "eps train: %s %s differs from the run's", option, value);
-    ck_assert_msg(strstr(said, sentence) && strstr(said + strlen(sentence), stored), "%s", said);
-    free(said);
+    expect(print("eps train --resume run --steps 4 %s %s", option, value), 2, sentence);
+    ck_assert_msg(strstr(strstr(command_err(), sentence) + strlen(sentence), stored), "%s", command_err());
 }
 
 TEST(what_the_numbers_depend_on_may_not_differ_and_is_named)
@@ -87,7 +85,7 @@ TEST(what_the_numbers_depend_on_may_not_differ_and_is_named)
     refused("--commit", "eager", "fenced");
     refused("--clip-norm", "3", "2");
     refused("--clip-update", "1", "");
-    ck_assert_int_eq(processes_eps("train --resume run --steps 4 --precision bf16 --clip-norm 2 --host-mem 6MiB"), 0);
+    expect("eps train --resume run --steps 4 --precision bf16 --clip-norm 2 --host-mem 6MiB", 0);
 }
 
 /* The record without these words, and with the checksum that it would have had. */
@@ -119,7 +117,7 @@ TEST(without_the_words_a_checkpoint_is_of_what_there_was_then)
     train("whole", 4, "");
     train("old", 2, "");
     forget_words(processes_path("old/step-2/training.json"));
-    ck_assert_int_eq(processes_eps("train --resume old --steps 4"), 0);
+    expect("eps train --resume old --steps 4", 0);
     same("whole/step-4", "old/step-4", "model.safetensors");
     same("whole/step-4", "old/step-4", "optimizer.safetensors");
 }

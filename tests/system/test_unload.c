@@ -1,4 +1,5 @@
 /* The end of a job whose memory takes long to give back: the daemon answers meanwhile. */
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -12,7 +13,6 @@ static const char held[] = "held";
 static void set_up(void)
 {
     processes_setup();
-    ck_assert_int_eq(chdir(processes_path(".")), 0);
     processes_config("tiny.json", 2, 2, 64, 32); /* of 100,000 parameters: 400 KB of each */
     processes_text("text.txt", 4000);
 }
@@ -20,7 +20,6 @@ static void set_up(void)
 static void tear_down(void)
 {
     unlink(held);
-    ck_assert_int_eq(chdir("/"), 0);
     processes_remove();
 }
 
@@ -65,10 +64,10 @@ TEST(the_daemon_answers_while_memory_is_given_back)
     const pid_t pid = processes_start("eps", train, "train.err");
     ck_assert(processes_until(is_stopping, NULL));
     ck_assert(is_stopping(NULL)); /* for as long as it takes */
-    ck_assert_int_eq(processes_eps("mem lab --json"), 0);
+    expect("eps mem lab --json", 0);
     ck_assert_int_eq(unlink(held), 0);
     ck_assert_int_eq(processes_wait(pid), 0);
-    ck_assert_int_eq(processes_eps("status lab"), 0);
-    ck_assert_int_eq(processes_eps("verify run"), 0);
+    expect("eps status lab", 0);
+    expect("eps verify run", 0);
     free(here);
 }

@@ -1,4 +1,5 @@
 /* eps bench: what is measured, where it goes, who reads it. */
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -12,14 +13,10 @@
 
 SUITE_LABELS(release)
 
-static char out_file[300], err_file[300];
-
 static void setup(void)
 {
     processes_setup();
     setenv("XDG_CACHE_HOME", processes_path("cache"), 1);
-    snprintf(out_file, sizeof out_file, "%s", processes_path("out"));
-    snprintf(err_file, sizeof err_file, "%s", processes_path("err"));
 }
 
 SUITE_FIXTURE(setup, processes_remove)
@@ -46,52 +43,32 @@ TEST(what_is_measured_is_written_to_the_cache_and_read_by_eps_plan)
     struct profile profile;
     struct error err = {""};
 
-    ck_assert_int_eq(processes_eps("plan --model byte-small"), 0);
-    char *before = processes_read(out_file);
-    ck_assert_ptr_nonnull(strstr(before, "eps bench"));
-    free(before);
-    ck_assert_int_eq(processes_eps("bench"), 0);
-    char *said = processes_read(out_file);
-    ck_assert_msg(strstr(said, "32768") && strstr(said, "GFLOP/s: ") && strstr(said, "attention, bf16 ") &&
-                      strstr(said, "AdamW on the host") && strstr(said, "cache/eps/profile-cpu.json"),
-                  "%s", said);
-    free(said);
+    expect("eps plan --model byte-small", 0);
+    ck_assert_ptr_nonnull(strstr(command_out(), "eps bench"));
+    expect("eps bench", 0, "32768", "GFLOP/s: ", "attention, bf16 ", "AdamW on the host", "cache/eps/profile-cpu.json");
     ck_assert_msg(profile_read(&profile, processes_path("cache/eps/profile-cpu.json"), "cpu", &err) == 0, "%s",
                   err.text);
     check_sound(&profile);
-    ck_assert_int_eq(processes_eps("plan --model byte-small"), 0);
-    char *after = processes_read(out_file);
-    ck_assert_ptr_null(strstr(after, "eps bench"));
-    free(after);
+    expect("eps plan --model byte-small", 0);
+    ck_assert_ptr_null(strstr(command_out(), "eps bench"));
 }
 
 TEST(a_profile_that_cannot_be_used_is_said_and_not_planned_with)
 {
     ck_assert_int_eq(system("mkdir -p \"$XDG_CACHE_HOME/eps\"; echo '{' > \"$XDG_CACHE_HOME/eps/profile-cpu.json\""),
                      0);
-    ck_assert_int_eq(processes_eps("plan --model byte-small"), 1);
-    char *said = processes_read(err_file);
-    ck_assert_msg(strstr(said, "profile-cpu.json: not JSON at line ") && strstr(said, "eps bench"), "%s", said);
-    free(said);
+    expect("eps plan --model byte-small", 1, "profile-cpu.json: not JSON at line ", "eps bench");
 }
 
-TEST(misuse_and_a_file_that_cannot_be_are_sentences)
-{
-    static const struct {
-        const char *options, *says;
-        int status;
-    } mistakes[] = {
-        {"--device gpu", "--device gpu", 2},
-        {"--profile /proc/eps/p.json", "/proc/eps/p.json", 1},
-        {"--profile .", "no profile was made: .: not a regular file", 1},
-    };
+static const struct refusal mistakes[] = {
+    {"eps bench --device gpu", 2, "eps bench: ", "--device gpu"},
+    {"eps bench --profile /proc/eps/p.json", 1, "eps bench: ", "/proc/eps/p.json"},
+    {"eps bench --profile .", 1, "eps bench: ", "no profile was made: .: not a regular file"},
+};
 
-    for (size_t i = 0; i < sizeof mistakes / sizeof *mistakes; i++) {
-        ck_assert_int_eq(processes_eps("bench %s", mistakes[i].options), mistakes[i].status);
-        char *said = processes_read(err_file);
-        ck_assert_msg(strncmp(said, "eps bench: ", 11) == 0 && strstr(said, mistakes[i].says), "%s", said);
-        free(said);
-    }
+TEST_EACH(misuse_and_a_file_that_cannot_be_are_sentences, COUNT(mistakes))
+{
+    expect_refusal(&mistakes[_i]);
 }
 
 struct child {

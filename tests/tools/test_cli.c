@@ -1,10 +1,10 @@
 /* The eps command with real arguments and files, all of them wrong: one sentence on stderr that names what is at fault,
  * the right exit status, nothing on stdout, and nothing left behind. None of this reaches a worker. */
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
 #include <pty.h>
-#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -79,60 +79,15 @@ static void setup(void)
     put_stale_door();
 }
 
-static char *read_file(const char *name)
-{
-    static char text[2][16384];
-    static int next;
-    FILE *file = fopen(name, "r");
-    char *out = text[next ^= 1];
+#define GOOD "eps train --model good.json --data text.txt --out new "
 
-    ck_assert_ptr_nonnull(file);
-    out[fread(out, 1, sizeof text[0] - 1, file)] = 0;
-    fclose(file);
-    return out;
-}
-
-/* Runs eps with these arguments, as a shell reads them; the exit status. */
-static int __attribute__((format(printf, 1, 2))) eps(const char *format, ...)
-{
-    char arguments[512], command[1024];
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(arguments, sizeof arguments, format, args);
-    va_end(args);
-    snprintf(command, sizeof command, "%s/eps %s >out.txt 2>err.txt", BIN_DIR, arguments);
-    int status = system(command);
-    ck_assert_msg(WIFEXITED(status), "eps %s: killed", arguments);
-    return WEXITSTATUS(status);
-}
-
-/* What was said is one line on stderr that begins with the command's name and holds these words. */
-static void check_sentence(const char *arguments, const char *first, const char *second)
-{
-    const char *said = read_file("err.txt"), *end = strchr(said, '\n');
-
-    ck_assert_msg(strncmp(said, "eps", 3) == 0, "eps %s: %s", arguments, said);
-    ck_assert_msg(end && !end[1], "eps %s: not one line: %s", arguments, said);
-    ck_assert_msg(end[-1] != '.', "eps %s: ends in a full stop: %s", arguments, said);
-    ck_assert_msg(strstr(said, first) && strstr(said, second), "eps %s: no \"%s\" and \"%s\": %s", arguments, first,
-                  second, said);
-    ck_assert_msg(*read_file("out.txt") == 0, "eps %s: something on stdout", arguments);
-}
-
-#define GOOD "train --model good.json --data text.txt --out new "
-
-static const struct {
-    const char *arguments;
-    int status;
-    const char *first, *second; /* words of the sentence */
-} wrongs[] = {
-    {"frobnicate", 2, "'frobnicate'", "--help"},
-    {"tain", 2, "'tain'", "did you mean train?"},
-    {"evaluate", 2, "'evaluate'", "did you mean eval?"},
-    {"verison", 2, "'verison'", "did you mean version?"},
-    {"help frobnicate", 2, "'frobnicate'", "--help"},
-    {"help gnerate", 2, "'gnerate'", "did you mean generate?"},
+static const struct refusal wrongs[] = {
+    {"eps frobnicate", 2, "'frobnicate'", "--help"},
+    {"eps tain", 2, "'tain'", "did you mean train?"},
+    {"eps evaluate", 2, "'evaluate'", "did you mean eval?"},
+    {"eps verison", 2, "'verison'", "did you mean version?"},
+    {"eps help frobnicate", 2, "'frobnicate'", "--help"},
+    {"eps help gnerate", 2, "'gnerate'", "did you mean generate?"},
     {GOOD "--devce-mem 3", 2, "--devce-mem is not an option", "did you mean --device-mem?"},
     {GOOD "--device_mem=3", 2, "--device_mem is not an option", "did you mean --device-mem?"},
     {GOOD "-lr 1", 2, "-lr is not an option", "did you mean --lr?"},
@@ -149,21 +104,21 @@ static const struct {
     {GOOD "--per-device-train-batch-size 4", 2, "--batch is the whole batch", "--microbatch"},
     {GOOD "--gradient-accumulation-steps 4", 2, "gradients are accumulated", "--microbatch"},
     {GOOD "--gradient-checkpointing", 2, "activation checkpointing", "--device-mem"},
-    {"generate --max-new-tokens 4", 2, "--max-new-tokens", "it is called --tokens here"},
-    {"generate --max-length 4", 2, "--max-length", "it is called --tokens here"},
+    {"eps generate --max-new-tokens 4", 2, "--max-new-tokens", "it is called --tokens here"},
+    {"eps generate --max-length 4", 2, "--max-length", "it is called --tokens here"},
     {GOOD "--max-length 4", 2, "--max-length", "it is called --seq here"},
-    {"eval --learning-rate 4", 2, "--learning-rate is not an option of eps eval", "eps eval --help"},
-    {"train --model gpt3 --data text.txt", 1, "gpt3", "gpt2-xl"},
-    {"train --data none.txt", 1, "none.txt", "No such file"},
-    {"train --data none-*.txt", 1, "none-*.txt", "no file matches"},
-    {"train --data scrap.txt", 1, "scrap.txt", "3 tokens"},
-    {"train --model gpt2 --data latin1.txt", 1, "latin1.txt", "UTF-8"},
-    {"train --model good.json", 2, "--data", "needed"},
+    {"eps eval --learning-rate 4", 2, "--learning-rate is not an option of eps eval", "eps eval --help"},
+    {"eps train --model gpt3 --data text.txt", 1, "gpt3", "gpt2-xl"},
+    {"eps train --data none.txt", 1, "none.txt", "No such file"},
+    {"eps train --data none-*.txt", 1, "none-*.txt", "no file matches"},
+    {"eps train --data scrap.txt", 1, "scrap.txt", "3 tokens"},
+    {"eps train --model gpt2 --data latin1.txt", 1, "latin1.txt", "UTF-8"},
+    {"eps train --model good.json", 2, "--data", "needed"},
     {GOOD "--frobnicate 3", 2, "--frobnicate", "--help"},
     {GOOD "-x", 2, "-x", "--help"},
     {GOOD "--out=", 2, "--out", "empty"},
-    {"train word --model good.json", 2, "'word'", "--help"},
-    {"status one two", 2, "'two'", "--help"},
+    {"eps train word --model good.json", 2, "'word'", "--help"},
+    {"eps status one two", 2, "'two'", "--help"},
     {GOOD "--seq", 2, "--seq", "value"},
     {GOOD "--seq --batch 3", 2, "--seq", "value"},
     {GOOD "--deterministic=yes", 2, "--deterministic", "no value"},
@@ -177,7 +132,7 @@ static const struct {
     {GOOD "--lr nan", 2, "--lr 'nan'", "number"},
     {GOOD "--lr 1e999", 2, "--lr inf", "within"},
     {GOOD "--lr 1e-3x", 2, "--lr '1e-3x'", "number"},
-    {GOOD "--epochs 0", 2, "--epochs 0", ""},
+    {GOOD "--epochs 0", 2, "--epochs 0", NULL},
     {GOOD "--epochs 1 --steps 1", 2, "--steps", "--epochs"},
     {GOOD "--seq 17", 2, "--seq 17", "16 positions"},
     {GOOD "--batch 3 --parts 2", 2, "--batch 3", "--parts 2"},
@@ -186,46 +141,43 @@ static const struct {
     {GOOD "--steps 2 --warmup 3", 2, "--warmup 3", "2 steps"},
     {GOOD "--device-mem 12parsecs", 2, "--device-mem", "12parsecs"},
     {GOOD "--workers 2 --connect somewhere", 2, "--workers 2", "--connect"},
-    {"train --model none.json --data text.txt", 1, "none.json", "No such file"},
-    {"train --model bare/ --data text.txt", 1, "no *.safetensors", "bare//config.json"},
-    {"train --model indexed --data text.txt", 1, "indexed", "wte.weight"},
-    {"train --model text.txt --data text.txt", 1, "text.txt", "JSON"},
-    {"train --model heads.json --data text.txt", 1, "heads.json", "n_inner"},
-    {"train --model missing.json --data text.txt", 1, "missing.json", "vocab_size"},
-    {"train --model unknown.json --data text.txt", 1, "unknown.json", "cross_attention_of_mine"},
-    {"train --model dropout.json --data text.txt", 1, "dropout.json", "initializer_range"},
-    {"train --model words.json --data text.txt", 1, "text.txt", "50257"},
-    {"train --model good.json --data none.txt", 1, "none.txt", "No such file"},
-    {"train --model good.json --data text.txt none.bin", 1, "none.bin", "No such file"},
-    {"train --model good.json --data bare", 1, "no file in it", "--data"},
-    {"train --model good.json --data short.txt", 1, "short.txt", "20 tokens"},
-    {"train --model good.json --data latin1.txt", 1, "latin1.txt", "UTF-8"},
-    {"train --model good.json --data ids.bin", 1, "ids.bin", "token 77 is 300"},
-    {"train --model good.json --data odd.bin", 1, "odd.bin", "33 bytes"},
-    {"train --model good.json --data text.txt --eval-data short.txt --seq 16 --eval-data none", 1, "--eval-data",
+    {"eps train --model none.json --data text.txt", 1, "none.json", "No such file"},
+    {"eps train --model bare/ --data text.txt", 1, "no *.safetensors", "bare//config.json"},
+    {"eps train --model indexed --data text.txt", 1, "indexed", "wte.weight"},
+    {"eps train --model text.txt --data text.txt", 1, "text.txt", "JSON"},
+    {"eps train --model heads.json --data text.txt", 1, "heads.json", "n_inner"},
+    {"eps train --model missing.json --data text.txt", 1, "missing.json", "vocab_size"},
+    {"eps train --model unknown.json --data text.txt", 1, "unknown.json", "cross_attention_of_mine"},
+    {"eps train --model dropout.json --data text.txt", 1, "dropout.json", "initializer_range"},
+    {"eps train --model words.json --data text.txt", 1, "text.txt", "50257"},
+    {"eps train --model good.json --data none.txt", 1, "none.txt", "No such file"},
+    {"eps train --model good.json --data text.txt none.bin", 1, "none.bin", "No such file"},
+    {"eps train --model good.json --data bare", 1, "no file in it", "--data"},
+    {"eps train --model good.json --data short.txt", 1, "short.txt", "20 tokens"},
+    {"eps train --model good.json --data latin1.txt", 1, "latin1.txt", "UTF-8"},
+    {"eps train --model good.json --data ids.bin", 1, "ids.bin", "token 77 is 300"},
+    {"eps train --model good.json --data odd.bin", 1, "odd.bin", "33 bytes"},
+    {"eps train --model good.json --data text.txt --eval-data short.txt --seq 16 --eval-data none", 1, "--eval-data",
      "none"},
-    {"train --model good.json --data text.txt --out used", 1, "--out used", "metrics.jsonl"},
-    {"train --model good.json --data text.txt --out text.txt", 1, "--out text.txt", "directory"},
-    {"train --model good.json --data text.txt --out text.txt/below", 1, "--out text.txt/below", "directory"},
-    {GOOD "--connect tcp://host:1", 1, "tcp://host:1", ""},
-    {"eval --data text.txt", 2, "--model", "needed"},
-    {"eval --model good.json --data text.txt", 1, "no weights", "good.json"},
-    {"status nobody", 1, "nobody", "no daemon"},
-    {"mem stale", 1, "stale", "nobody listens"},
-    {"stop nobody", 1, "nobody", "no daemon"},
-    {"status", 1, "no daemon", ""},
+    {"eps train --model good.json --data text.txt --out used", 1, "--out used", "metrics.jsonl"},
+    {"eps train --model good.json --data text.txt --out text.txt", 1, "--out text.txt", "directory"},
+    {"eps train --model good.json --data text.txt --out text.txt/below", 1, "--out text.txt/below", "directory"},
+    {GOOD "--connect tcp://host:1", 1, "tcp://host:1", NULL},
+    {"eps eval --data text.txt", 2, "--model", "needed"},
+    {"eps eval --model good.json --data text.txt", 1, "no weights", "good.json"},
+    {"eps status nobody", 1, "nobody", "no daemon"},
+    {"eps mem stale", 1, "stale", "nobody listens"},
+    {"eps stop nobody", 1, "nobody", "no daemon"},
+    {"eps status", 1, "no daemon", NULL},
 };
 
 SUITE_FIXTURE_ONCE(setup, processes_remove)
 
 TEST_EACH(a_mistake_is_one_sentence_and_the_right_status, COUNT(wrongs))
 {
-    int status = eps("%s", wrongs[_i].arguments);
-
-    check_sentence(wrongs[_i].arguments, wrongs[_i].first, wrongs[_i].second);
-    ck_assert_msg(status == wrongs[_i].status, "eps %s: status %d", wrongs[_i].arguments, status);
-    ck_assert_msg(access("new", F_OK) != 0, "eps %s: left a run directory", wrongs[_i].arguments);
-    ck_assert_msg(access("runs", F_OK) != 0, "eps %s: left runs/", wrongs[_i].arguments);
+    expect_refusal(&wrongs[_i]);
+    ck_assert_msg(access("new", F_OK) != 0, "%s: left a run directory", wrongs[_i].command);
+    ck_assert_msg(access("runs", F_OK) != 0, "%s: left runs/", wrongs[_i].command);
 }
 
 /* Zero, negative, huge, fractional, empty or a word: no count takes them, and the sentence says which it was. */
@@ -235,15 +187,11 @@ TEST_EACH(counts_take_whole_numbers_in_range_only, 8)
                                           "--parts", "--workers", "--eval-every", "--device-mem"};
     static const char *const values[] = {"0", "-1", "99999999999999999999999", "1.5x", "many", "0x10", "+1"};
     const char *option = options[_i];
-    char arguments[128], quoted[64];
 
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
-        snprintf(arguments, sizeof arguments, GOOD "%s %s", option, values[i]);
         if (strcmp(option, "--device-mem") == 0 && i >= 5) /* a size may be hexadecimal, why not */
             continue;
-        ck_assert_msg(eps("%s", arguments) == 2, "eps %s: not 2", arguments);
-        snprintf(quoted, sizeof quoted, "'%s'", values[i]);
-        check_sentence(arguments, option, quoted);
+        expect_refusal(&(struct refusal){print(GOOD "%s %s", option, values[i]), 2, option, print("'%s'", values[i])});
         ck_assert_int_ne(access("new", F_OK), 0);
     }
 }
@@ -267,36 +215,30 @@ TEST(help_names_every_option_and_succeeds)
     };
 
     for (size_t i = 0; i < sizeof helps / sizeof *helps; i++) {
-        ck_assert_int_eq(eps("%s --help", helps[i].command), 0);
-        const char *said = read_file("out.txt");
-        for (const char *const *word = helps[i].words; *word; word++)
-            ck_assert_msg(strstr(said, *word), "eps %s --help does not name %s", helps[i].command, *word);
-        ck_assert_str_eq(read_file("err.txt"), "");
+        expect_texts(print("eps %s --help", helps[i].command), 0, helps[i].words);
+        ck_assert_str_eq(command_err(), "");
     }
-    ck_assert_int_eq(eps("%s", ""), 2); /* without a command: the same words, as a mistake */
-    ck_assert_ptr_nonnull(strstr(read_file("err.txt"), "train"));
+    expect("eps", 2, "train"); /* the same words, as a mistake */
 }
 
 TEST(help_and_version_are_commands_too)
 {
-    char help[16384];
+    static const char *const same[][2] = {
+        {"eps train --help", "eps help train"},
+        {"eps --help", "eps help"},
+        {"eps --version", "eps version"},
+        {"eps --version", "eps -V"},
+    };
 
-    ck_assert_int_eq(eps("train --help"), 0);
-    snprintf(help, sizeof help, "%s", read_file("out.txt"));
-    ck_assert_int_eq(eps("help train"), 0);
-    ck_assert_str_eq(read_file("out.txt"), help);
-    ck_assert_int_eq(eps("--help"), 0);
-    snprintf(help, sizeof help, "%s", read_file("out.txt"));
-    ck_assert_int_eq(eps("help"), 0);
-    ck_assert_str_eq(read_file("out.txt"), help);
-    ck_assert_int_eq(eps("--version"), 0);
-    snprintf(help, sizeof help, "%s", read_file("out.txt"));
-    ck_assert_int_eq(eps("version"), 0);
-    ck_assert_str_eq(read_file("out.txt"), help);
-    ck_assert(strncmp(help, "eps ", 4) == 0);
-    ck_assert_int_eq(eps("-V"), 0);
-    ck_assert_str_eq(read_file("out.txt"), help);
-    ck_assert_int_eq(eps("help train eval"), 2);
+    for (int i = 0; i < COUNT(same); i++) {
+        expect(same[i][0], 0);
+        char *said = strdup(command_out());
+        expect(same[i][1], 0);
+        ck_assert_str_eq(command_out(), said);
+        free(said);
+    }
+    ck_assert(strncmp(command_out(), "eps ", 4) == 0);
+    expect("eps help train eval", 2);
 }
 
 /* In a pipe a page of 80 columns, in which a long name may stand alone. */
@@ -306,8 +248,8 @@ TEST_EACH(no_line_of_help_is_wider_than_a_page, 14)
                                            "verify", "bench", "status", "mem",  "top",      "save",   "stop"};
     const char *line;
 
-    ck_assert_int_eq(eps("%s --help", commands[_i]), 0);
-    for (line = read_file("out.txt"); *line; line += strcspn(line, "\n") + 1)
+    expect(print("eps %s --help", commands[_i]), 0);
+    for (line = command_out(); *line; line += strcspn(line, "\n") + 1)
         ck_assert_msg(strcspn(line, "\n") <= 90, "eps %s --help: %.*s", commands[_i], (int)strcspn(line, "\n"), line);
 }
 
@@ -341,10 +283,5 @@ TEST(an_error_is_broken_to_the_width_of_a_terminal)
 
 TEST(a_full_disk_under_stdout_is_a_failure)
 {
-    char command[256];
-
-    snprintf(command, sizeof command, "%s/eps --help >/dev/full 2>err.txt", BIN_DIR);
-    int status = system(command);
-    ck_assert_int_eq(WEXITSTATUS(status), 1);
-    ck_assert_ptr_nonnull(strstr(read_file("err.txt"), "standard output"));
+    expect("eps --help >/dev/full", 1, "standard output");
 }

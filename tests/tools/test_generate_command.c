@@ -1,4 +1,5 @@
 /* eps generate at a shell: what goes to stdout, to stderr, to a terminal, and how it ends. */
+#include "tests/kit/command.h"
 #include "tests/kit/fixture.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -16,17 +17,16 @@
 SUITE_LABELS(single)
 
 static struct fixture fixture;
-static char model[300], out_file[300], err_file[300];
+static char out_file[300], err_file[300];
 
 static void setup(void)
 {
     processes_setup();
     fixture_open_model(&fixture, "generate");
-    snprintf(model, sizeof model, "%s", processes_path("model"));
     snprintf(out_file, sizeof out_file, "%s", processes_path("out"));
     snprintf(err_file, sizeof err_file, "%s", processes_path("err"));
-    ck_assert_int_eq(mkdir(model, 0700), 0);
-    fixture_write_model(&fixture, model);
+    ck_assert_int_eq(mkdir("model", 0700), 0);
+    fixture_write_model(&fixture, "model");
 }
 
 static void remove_all(void)
@@ -37,35 +37,13 @@ static void remove_all(void)
 
 SUITE_FIXTURE_ONCE(setup, remove_all)
 
-/* Runs eps generate --model of the fixture with these words, as a shell reads them; the exit status. */
-static int __attribute__((format(printf, 1, 2))) generate(const char *format, ...)
-{
-    char words[1024];
-    va_list args;
-
-    va_start(args, format);
-    vsnprintf(words, sizeof words, format, args);
-    va_end(args);
-    return processes_eps("generate --model %s %s", model, words);
-}
-
 static json_t *first_text(void)
 {
     return json_array_get(json_object_get(fixture.reference, "texts"), 0);
 }
 
-static const char *const prompt = "In the beginning "; /* the first text's */
-
-static void check_said(int status, int wanted, const char *first, const char *second)
-{
-    char *said = processes_read(err_file);
-    const char *end = strchr(said, '\n');
-
-    ck_assert_msg(status == wanted, "status %d: %s", status, said);
-    ck_assert_msg(strstr(said, first) && strstr(said, second), "no \"%s\" and \"%s\": %s", first, second, said);
-    ck_assert_msg(end && !end[1], "not one line: %s", said);
-    free(said);
-}
+#define GENERATE "eps generate --model model "
+#define PROMPT   "In the beginning " /* the first text's */
 
 /* The bytes of the first text's first n tokens, those that are no characters as U+FFFD; they hold no byte that begins a
  * longer character and is followed by one that goes on with it. */
@@ -84,29 +62,27 @@ static size_t continuation(char *out, size_t n)
     return used;
 }
 
+/* The one line on stderr. */
+static void check_sentence(const char *words)
+{
+    ck_assert_msg(strstr(command_err(), words) && command_err_lines() == 1, "no \"%s\": %s", words, command_err());
+}
+
 TEST(prompt_and_continuation_are_all_that_goes_to_stdout)
 {
-    char wanted[256];
+    static const char *const sources[] = {"--prompt '" PROMPT "'", "--prompt-file prompt.txt",
+                                          "--prompt-file - <prompt.txt"};
+    char wanted[256] = PROMPT;
 
-    ck_assert_str_eq(json_string_value(json_object_get(first_text(), "prompt")), prompt);
-    const size_t n = continuation(wanted, 4);
-    check_said(generate("--prompt '%s' --tokens 4 --temperature 0", prompt), 0, "eps generate: 4 tokens after 17, ",
-               " tokens/s; 845.5 KiB of the 845.5 KiB of weights that a token visits stayed on the device");
-    char *said = processes_read(out_file);
-    ck_assert_uint_eq(strlen(said), strlen(prompt) + n);
-    ck_assert_mem_eq(said, prompt, strlen(prompt));
-    ck_assert_mem_eq(said + strlen(prompt), wanted, n);
-    free(said);
-
-    ck_assert_int_eq(system("printf 'In the beginning ' > prompt.txt"), 0);
-    for (int i = 0; i < 2; i++) { /* from a file, from standard input */
-        ck_assert_int_eq(generate(i ? "--prompt-file - --tokens 4 --temperature 0 < prompt.txt"
-                                    : "--prompt-file prompt.txt --tokens 4 --temperature 0"),
-                         0);
-        said = processes_read(out_file);
-        ck_assert_uint_eq(strlen(said), strlen(prompt) + n);
-        ck_assert_mem_eq(said + strlen(prompt), wanted, n);
-        free(said);
+    ck_assert_str_eq(json_string_value(json_object_get(first_text(), "prompt")), PROMPT);
+    const size_t n = strlen(PROMPT) + continuation(wanted + strlen(PROMPT), 4);
+    ck_assert_int_eq(system("printf '" PROMPT "' >prompt.txt"), 0);
+    for (int i = 0; i < COUNT(sources); i++) {
+        expect(print(GENERATE "--tokens 4 --temperature 0 %s", sources[i]), 0);
+        ck_assert_uint_eq(strlen(command_out()), n);
+        ck_assert_mem_eq(command_out(), wanted, n);
+        check_sentence("eps generate: 4 tokens after 17, ");
+        check_sentence(" tokens/s; 845.5 KiB of the 845.5 KiB of weights that a token visits stayed on the device");
     }
 }
 
@@ -115,13 +91,12 @@ TEST(json_is_one_object_with_everything_in_it)
     static const char *const numbers[] = {"prompt_ms",    "tokens_ms",   "tokens_per_s",
                                           "weight_bytes", "token_bytes", "resident_bytes"};
 
-    ck_assert_int_eq(generate("--prompt '%s' --tokens 7 --temperature 0 --json", prompt), 0);
-    char *said = processes_read(out_file), *aside = processes_read(err_file), wanted[256];
-    json_t *object = json_loads(said, JSON_REJECT_DUPLICATES, NULL), *ids = json_object_get(object, "ids");
+    json_t *object = expect_json(GENERATE "--prompt '" PROMPT "' --tokens 7 --temperature 0 --json", 0),
+           *ids = json_object_get(object, "ids");
+    char wanted[256];
 
-    ck_assert_msg(object != NULL, "%s", said);
-    ck_assert_str_eq(aside, "");
-    ck_assert_str_eq(json_string_value(json_object_get(object, "prompt")), prompt);
+    ck_assert_str_eq(command_err(), "");
+    ck_assert_str_eq(json_string_value(json_object_get(object, "prompt")), PROMPT);
     wanted[continuation(wanted, 7)] = 0;
     ck_assert_str_eq(json_string_value(json_object_get(object, "text")), wanted);
     ck_assert_uint_eq(json_array_size(ids), 7);
@@ -133,69 +108,55 @@ TEST(json_is_one_object_with_everything_in_it)
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         ck_assert_msg(json_number_value(json_object_get(object, numbers[i])) > 0, "%s", numbers[i]);
     json_decref(object);
-    free(said);
-    free(aside);
 }
 
 TEST(ids_stay_ids_where_there_is_no_tokenizer)
 {
-    ck_assert_int_eq(generate("--model %s/fixtures/tied --ids 1,60,7 --tokens 3", TESTS_DIR), 0);
-    char *said = processes_read(out_file);
     unsigned a, b, c;
 
-    ck_assert_msg(sscanf(said, "1 60 7 %u %u %u", &a, &b, &c) == 3 && a < 61 && b < 61 && c < 61, "%s", said);
-    free(said);
+    expect("eps generate --model " TESTS_DIR "/fixtures/tied --ids 1,60,7 --tokens 3", 0);
+    ck_assert_msg(sscanf(command_out(), "1 60 7 %u %u %u", &a, &b, &c) == 3 && a < 61 && b < 61 && c < 61, "%s",
+                  command_out());
 }
 
 /* 512 positions: 517 tokens in all, the last of which is not looked at, fill them once. */
 TEST(a_text_beyond_the_positions_says_that_the_window_moved)
 {
-    ck_assert_int_eq(generate("--prompt 'In the beginning ' --tokens 500 --temperature 0"), 0);
-    char *said = processes_read(err_file);
-    const char *note = "eps generate: the text is longer than the model's positions: 1 time the model saw";
-    ck_assert_msg(strncmp(said, note, strlen(note)) == 0, "%s", said);
-    free(said);
-    ck_assert_int_eq(generate("--prompt 'In the beginning ' --tokens 500 --temperature 0 --json"), 0);
+    static const char note[] = "eps generate: the text is longer than the model's positions: 1 time the model saw";
+
+    expect(GENERATE "--prompt '" PROMPT "' --tokens 500 --temperature 0", 0);
+    ck_assert_msg(strncmp(command_err(), note, sizeof note - 1) == 0, "%s", command_err());
+    expect(GENERATE "--prompt '" PROMPT "' --tokens 500 --temperature 0 --json", 0);
     json_t *object = json_load_file(out_file, JSON_ALLOW_NUL, NULL);
     ck_assert_int_eq(json_integer_value(json_object_get(object, "slides")), 1);
     ck_assert_int_eq(json_integer_value(json_object_get(object, "tokens")), 500);
     json_decref(object);
 }
 
-TEST(mistakes_are_named)
-{
-    static const struct {
-        const char *words;
-        int status;
-        const char *first, *second;
-    } cases[] = {
-        {"--ids 1,2x", 2, "--ids '1,2x'", "464,2068"},
-        {"--ids ,", 2, "--ids ','", "commas"},
-        {"--ids -1", 2, "--ids '-1'", "commas"},
-        {"--ids 4294967296", 2, "--ids '4294967296'", "commas"},
-        {"--ids 256", 2, "--ids: 256 is not a token", "255"},
-        {"--ids 1 --prompt a", 2, "--ids", "give one"},
-        {"--prompt a --prompt-file b", 2, "--prompt-file", "give one"},
-        {"--prompt-file /nonexistent", 1, "--prompt-file /nonexistent", "No such file"},
-        {"--prompt-file /", 1, "--prompt-file /", "directory"},
-        {"--prompt-file /dev/null", 1, "--prompt-file /dev/null", "empty"},
-        {"--prompt-file /dev/zero", 1, "--prompt-file /dev/zero", "64 MiB"},
-        {"--prompt a --tokens 0", 2, "--tokens '0'", "1"},
-        {"--prompt a --temperature cold", 2, "--temperature 'cold'", "number"},
-        {"--prompt a --temperature -1", 2, "--temperature -1", "0"},
-        {"--prompt a --top-k 0", 2, "--top-k '0'", "1"},
-        {"--prompt a --top-p 2", 2, "--top-p 2", "1"},
-        {"--prompt \"$(printf '\\303(')\"", 1, "not UTF-8", "byte 0"},
-        {"--prompt a --connect lab --device-mem 1GiB", 2, "--device-mem", "--connect"},
-    };
+static const struct refusal mistakes[] = {
+    {GENERATE "--ids 1,2x", 2, "--ids '1,2x'", "464,2068"},
+    {GENERATE "--ids ,", 2, "--ids ','", "commas"},
+    {GENERATE "--ids -1", 2, "--ids '-1'", "commas"},
+    {GENERATE "--ids 4294967296", 2, "--ids '4294967296'", "commas"},
+    {GENERATE "--ids 256", 2, "--ids: 256 is not a token", "255"},
+    {GENERATE "--ids 1 --prompt a", 2, "--ids", "give one"},
+    {GENERATE "--prompt a --prompt-file b", 2, "--prompt-file", "give one"},
+    {GENERATE "--prompt-file /nonexistent", 1, "--prompt-file /nonexistent", "No such file"},
+    {GENERATE "--prompt-file /", 1, "--prompt-file /", "directory"},
+    {GENERATE "--prompt-file /dev/null", 1, "--prompt-file /dev/null", "empty"},
+    {GENERATE "--prompt-file /dev/zero", 1, "--prompt-file /dev/zero", "64 MiB"},
+    {GENERATE "--prompt a --tokens 0", 2, "--tokens '0'", "1"},
+    {GENERATE "--prompt a --temperature cold", 2, "--temperature 'cold'", "number"},
+    {GENERATE "--prompt a --temperature -1", 2, "--temperature -1", "0"},
+    {GENERATE "--prompt a --top-k 0", 2, "--top-k '0'", "1"},
+    {GENERATE "--prompt a --top-p 2", 2, "--top-p 2", "1"},
+    {GENERATE "--prompt \"$(printf '\\303(')\"", 1, "not UTF-8", "byte 0"},
+    {GENERATE "--prompt a --connect lab --device-mem 1GiB", 2, "--device-mem", "--connect"},
+};
 
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        int status = generate("%s", cases[i].words);
-        char *said = processes_read(out_file);
-        check_said(status, cases[i].status, cases[i].first, cases[i].second);
-        ck_assert_str_eq(said, "");
-        free(said);
-    }
+TEST_EACH(a_mistake_is_named, COUNT(mistakes))
+{
+    expect_refusal(&mistakes[_i]);
 }
 
 static bool has_text(void *context)
@@ -244,46 +205,35 @@ TEST_EACH(an_interrupt_keeps_what_was_said, 2)
     if (pid == 0) {
         redirect(out_file, STDOUT_FILENO);
         redirect(err_file, STDERR_FILENO);
-        execl(program, "eps", "generate", "--model", "long", "--prompt", prompt, "--tokens", "60000", (char *)NULL);
+        execl(program, "eps", "generate", "--model", "long", "--prompt", PROMPT, "--tokens", "60000", (char *)NULL);
         _exit(127);
     }
     ck_assert(processes_until(has_text, out_file));
     ck_assert_int_eq(kill(pid, number), 0);
     ck_assert_int_eq(processes_wait(pid), 128 + number);
     ck_assert(nobody_is_left(NULL));
-    check_said(0, 0, "eps generate: interrupted", "");
-    char *said = processes_read(out_file);
-    ck_assert_int_eq(strncmp(said, prompt, strlen(prompt)), 0);
+    char *said = processes_read(err_file), *text = processes_read(out_file);
+    ck_assert_msg(strstr(said, "eps generate: interrupted") && strchr(said, '\n') == said + strlen(said) - 1, "%s",
+                  said);
+    ck_assert_int_eq(strncmp(text, PROMPT, strlen(PROMPT)), 0);
     free(said);
+    free(text);
 }
 
 TEST(a_reader_that_has_seen_enough_ends_it_without_a_word)
 {
-    char command[2048];
-
     make_long();
-    snprintf(command, sizeof command,
-             "(%s/eps generate --model long --tokens 60000 --prompt x 2>%s; echo $? >status) | head -c 20 >%s", BIN_DIR,
-             err_file, out_file);
-    ck_assert_int_eq(system(command), 0);
+    expect("(eps generate --model long --tokens 60000 --prompt x; echo $? >status) | head -c 20", 0);
     ck_assert(processes_until(nobody_is_left, NULL));
-    char *said = processes_read(err_file), *status = processes_read("status");
-    ck_assert_str_eq(said, "");
-    ck_assert_str_eq(status, "141\n");
-    free(said);
-    free(status);
+    ck_assert_str_eq(command_err(), "");
+    expect("cat status", 0);
+    ck_assert_str_eq(command_out(), "141\n");
 }
 
 TEST(a_full_disk_is_told)
 {
-    char command[1024];
-
-    if (access("/dev/full", W_OK))
-        return;
-    snprintf(command, sizeof command, "%s/eps generate --model %s --prompt x --tokens 4 >/dev/full 2>%s", BIN_DIR,
-             model, err_file);
-    int status = system(command);
-    check_said(WEXITSTATUS(status), 1, "eps generate: standard output", "No space left");
+    if (access("/dev/full", W_OK) == 0)
+        expect(GENERATE "--prompt x --tokens 4 >/dev/full", 1, "eps generate: standard output", "No space left");
 }
 
 /* The fixture's texts hold control characters; a terminal sees none but new lines and tabs. */
@@ -299,7 +249,7 @@ TEST(a_terminal_gets_characters_and_no_commands)
     ck_assert_int_ge(pid, 0);
     if (pid == 0) {
         snprintf(program, sizeof program, "%s/eps", BIN_DIR);
-        execl(program, "eps", "generate", "--model", model, "--prompt",
+        execl(program, "eps", "generate", "--model", "model", "--prompt",
               "\033[2Jx\xC2\x9B"
               "2J\t\x7F.",
               "--temperature", "0", "--tokens", "100", (char *)NULL);

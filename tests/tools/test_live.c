@@ -1,5 +1,6 @@
 /* eps status, mem, save and stop on live daemons: which one is meant, what is said of one and of several, watching in a
  * pipe and on a terminal, and two of everything. Real programs. */
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -17,25 +18,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char out_file[300], err_file[300], watch_file[300];
+static char watch_file[300];
 
 static void setup(void)
 {
     processes_setup();
-    snprintf(out_file, sizeof out_file, "%s", processes_path("out"));
-    snprintf(err_file, sizeof err_file, "%s", processes_path("err"));
     snprintf(watch_file, sizeof watch_file, "%s", processes_path("watch"));
 }
 
 SUITE_FIXTURE(setup, processes_remove)
-
-static void check_file(const char *file, const char *first, const char *second)
-{
-    char *said = processes_read(file);
-
-    ck_assert_msg(strstr(said, first) && strstr(said, second), "no \"%s\" and \"%s\": %s", first, second, said);
-    free(said);
-}
 
 static size_t count_lines(const char *file)
 {
@@ -58,7 +49,7 @@ static const char *text_at(json_t *object, const char *key)
 
 static void stop_daemon(const char *name, pid_t pid)
 {
-    ck_assert_int_eq(processes_eps("stop %s", name), 0);
+    expect(print("eps stop %s", name), 0);
     ck_assert_int_eq(processes_wait(pid), 0);
 }
 
@@ -69,10 +60,8 @@ TEST(without_a_name_one_daemon_is_the_one)
                                        "out",   "address", "precision", "commit", "optimizer_threads"};
     pid_t lab = processes_daemon("lab", 0, NULL);
 
-    ck_assert_int_eq(processes_eps("status"), 0);
-    check_file(out_file, "state        idle, 0 workers, pid ", "run/eps/lab\n");
-    ck_assert_int_eq(processes_eps("status --json"), 0);
-    json_t *status = processes_answer(out_file);
+    expect("eps status", 0, "state        idle, 0 workers, pid ", "run/eps/lab\n");
+    json_t *status = expect_json("eps status --json", 0);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         ck_assert_msg(json_object_get(status, keys[i]) != NULL, "no %s", keys[i]);
     ck_assert_uint_eq(json_object_size(status), sizeof keys / sizeof *keys);
@@ -81,12 +70,9 @@ TEST(without_a_name_one_daemon_is_the_one)
     ck_assert(json_is_null(json_object_get(status, "loss")));
     ck_assert_str_eq(strrchr(text_at(status, "address"), '/'), "/lab");
     json_decref(status);
-    ck_assert_int_eq(processes_eps("mem"), 0);
-    check_file(out_file, "host", "total");
+    expect("eps mem", 0, "host", "total");
     stop_daemon("", lab);
-    ck_assert_int_eq(processes_eps("status"), 1);
-    check_file(err_file, "no daemon of yours is running", "run/eps");
-    ck_assert_uint_eq(count_lines(err_file), 1);
+    expect_refusal(&(struct refusal){"eps status", 1, "no daemon of yours is running", "run/eps"});
 }
 
 TEST(several_are_listed_and_not_chosen_from)
@@ -94,27 +80,22 @@ TEST(several_are_listed_and_not_chosen_from)
     pid_t home = processes_daemon("home", 0, NULL), lab = processes_daemon("lab", 0, NULL);
 
     for (int mem = 0; mem < 2; mem++) {
-        ck_assert_int_eq(processes_eps(mem ? "mem" : "status"), 0);
-        ck_assert_uint_eq(count_lines(out_file), 2);
-        check_file(out_file, "home  ", "\nlab  ");
-        ck_assert_int_eq(processes_eps("%s --json", mem ? "mem" : "status"), 0);
-        json_t *all = processes_answer(out_file), *daemons = json_object_get(all, "daemons");
+        expect(print("eps %s", mem ? "mem" : "status"), 0, "home  ", "\nlab  ");
+        ck_assert_uint_eq(command_out_lines(), 2);
+        json_t *all = expect_json(print("eps %s --json", mem ? "mem" : "status"), 0),
+               *daemons = json_object_get(all, "daemons");
         ck_assert_uint_eq(json_array_size(daemons), 2);
         ck_assert_str_eq(strrchr(text_at(json_array_get(daemons, 0), "address"), '/'), "/home");
         ck_assert_str_eq(strrchr(text_at(json_array_get(daemons, 1), "address"), '/'), "/lab");
         ck_assert_ptr_nonnull(json_object_get(json_array_get(daemons, 1), mem ? "host" : "state"));
         json_decref(all);
-        ck_assert_int_eq(processes_eps(mem ? "stop" : "save"), 1);
-        check_file(err_file, "2 daemons are running", "name one of home, lab");
-        ck_assert_uint_eq(count_lines(err_file), 1);
-        ck_assert_uint_eq(count_lines(out_file), 0);
+        expect_refusal(&(struct refusal){print("eps %s", mem ? "stop" : "save"), 1, "2 daemons are running",
+                                         "name one of home, lab"});
     }
-    ck_assert_int_eq(processes_eps("status home --json"), 0);
-    json_t *one = processes_answer(out_file);
+    json_t *one = expect_json("eps status home --json", 0);
     ck_assert_int_eq(json_integer_value(json_object_get(one, "pid")), home);
     json_decref(one);
-    ck_assert_int_eq(processes_eps("status %s", processes_path("run/eps/home")), 0);
-    check_file(out_file, "state ", "/home\n");
+    expect(print("eps status %s", processes_path("run/eps/home")), 0, "state ", "/home\n");
     stop_daemon("home", home);
     stop_daemon("", lab);
 }
@@ -127,26 +108,22 @@ TEST(memory_is_told_with_its_pages_and_as_metrics)
                                        "resident", "locked", "huge",    "numa"};
     pid_t worker, lab = processes_daemon("lab", 1, &worker);
 
-    ck_assert_int_eq(processes_eps("mem --json"), 0);
-    json_t *all = processes_answer(out_file), *host = json_object_get(all, "host");
+    json_t *all = expect_json("eps mem --json", 0), *host = json_object_get(all, "host");
     const json_t *one = json_array_get(json_object_get(all, "workers"), 0);
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
         ck_assert_msg(json_object_get(host, keys[i]) && json_object_get(one, keys[i]), "no %s", keys[i]);
     ck_assert_int_gt(json_integer_value(json_object_get(host, "resident")), 0);
     ck_assert_int_gt(json_integer_value(json_object_get(one, "resident")), 0);
     json_decref(all);
-    ck_assert_int_eq(processes_eps("mem lab --prometheus lab.prom"), 0);
-    ck_assert_int_eq(processes_eps("mem --prometheus"), 0);
-    check_file(out_file, "# TYPE eps_memory_bytes gauge\n", "{daemon=\"lab\",side=\"worker\",worker=\"");
-    check_file(processes_path("lab.prom"), "# HELP ", "eps_memory_budget_bytes{");
+    expect("eps mem lab --prometheus lab.prom", 0);
+    expect("eps mem --prometheus", 0, "# TYPE eps_memory_bytes gauge\n", "{daemon=\"lab\",side=\"worker\",worker=\"");
+    expect_file("lab.prom", "# HELP ", "eps_memory_budget_bytes{");
     ck_assert_int_ne(access(processes_path("lab.prom.partial"), F_OK), 0);
-    ck_assert_int_eq(processes_eps("mem lab --prometheus nowhere/lab.prom"), 1);
-    check_file(err_file, "eps mem: --prometheus nowhere/lab.prom: ", "No such file");
+    expect("eps mem lab --prometheus nowhere/lab.prom", 1, "eps mem: --prometheus nowhere/lab.prom: ", "No such file");
     ck_assert_int_eq(symlink("/proc/self/fd/1", processes_path("link.prom")), 0);
-    ck_assert_int_eq(processes_eps("mem lab --prometheus link.prom"), 1);
-    check_file(err_file, "eps mem: --prometheus link.prom: not a regular file", "leave it out");
-    ck_assert_int_eq(processes_eps("mem --json --prometheus"), 2);
-    check_file(err_file, "--json or --prometheus", "not both");
+    expect("eps mem lab --prometheus link.prom", 1, "eps mem: --prometheus link.prom: not a regular file",
+           "leave it out");
+    expect("eps mem --json --prometheus", 2, "--json or --prometheus", "not both");
     stop_daemon("lab", lab);
 }
 
@@ -156,9 +133,9 @@ TEST(one_that_does_not_answer_hides_no_other)
     pid_t home = processes_daemon("home", 0, NULL), lab = processes_daemon("lab", 0, NULL);
 
     ck_assert_int_eq(kill(home, SIGSTOP), 0);
-    ck_assert_int_eq(processes_eps("status"), 0);
-    check_file(out_file, "lab  ", "idle");
-    check_file(err_file, "eps status: home: ", "does not answer");
+    expect("eps status", 0, "lab  ", "idle");
+    ck_assert_msg(strstr(command_err(), "eps status: home: ") && strstr(command_err(), "does not answer"), "%s",
+                  command_err());
     ck_assert_int_eq(kill(home, SIGCONT), 0);
     stop_daemon("home", home);
     stop_daemon("lab", lab);
@@ -169,19 +146,12 @@ TEST(what_is_asked_for_in_vain_is_one_sentence)
     pid_t lab = processes_daemon("lab", 0, NULL);
 
     ck_assert_int_eq(mkdir(processes_path("somewhere"), 0700), 0);
-    ck_assert_int_eq(processes_eps("status ./somewhere"), 1);
-    check_file(err_file, "./somewhere: no daemon at it", "trains into it");
-    ck_assert_int_eq(processes_eps("save somewhere"), 1);
-    check_file(err_file, "somewhere: no daemon at it", "trains into it");
-    ck_assert_int_eq(processes_eps("stop elsewhere"), 1);
-    check_file(err_file, "no daemon at ", "run/eps/elsewhere");
-    ck_assert_int_eq(processes_eps("save"), 1);
-    check_file(err_file, "eps save: the daemon trains nothing", "");
-    ck_assert_uint_eq(count_lines(err_file), 1);
-    ck_assert_int_eq(processes_eps("status --watch 0"), 2);
-    check_file(err_file, "--watch '0'", "0.1 to 86400");
-    ck_assert_int_eq(processes_eps("status --watch=soon"), 2);
-    check_file(err_file, "--watch 'soon'", "seconds");
+    expect("eps status ./somewhere", 1, "./somewhere: no daemon at it", "trains into it");
+    expect("eps save somewhere", 1, "somewhere: no daemon at it", "trains into it");
+    expect("eps stop elsewhere", 1, "no daemon at ", "run/eps/elsewhere");
+    expect_refusal(&(struct refusal){"eps save", 1, "eps save: the daemon trains nothing", NULL});
+    expect("eps status --watch 0", 2, "--watch '0'", "0.1 to 86400");
+    expect("eps status --watch=soon", 2, "--watch 'soon'", "seconds");
     stop_daemon("lab", lab);
 }
 
@@ -317,7 +287,7 @@ TEST(a_watch_without_a_name_follows_all)
     await_lines(2);
     home = processes_daemon("home", 0, NULL);
     await_lines(count_lines(watch_file) + 4);
-    check_file(watch_file, "lab  ", "home  ");
+    expect_file(watch_file, "lab  ", "home  ");
     stop_daemon("lab", lab);
     await_lines(count_lines(watch_file) + 3);
     stop_daemon("home", home);
@@ -411,9 +381,9 @@ TEST(a_second_daemon_of_one_name_is_refused_and_the_first_goes_on)
     pid_t lab = processes_daemon("lab", 0, NULL);
 
     ck_assert_int_eq(processes_wait(processes_start("epsd", again, log)), 1);
-    check_file(log, "another daemon listens at ", "/lab");
+    expect_file(log, "another daemon listens at ", "/lab");
     ck_assert_uint_eq(count_lines(log), 1);
-    ck_assert_int_eq(processes_eps("status lab"), 0);
+    expect("eps status lab", 0);
     stop_daemon("lab", lab);
 }
 
@@ -457,28 +427,24 @@ TEST(a_private_run_is_found_and_stopped)
 {
     pid_t client = begin_run(), watcher = watch("status", "0.1", NULL);
 
-    ck_assert_int_eq(processes_eps("status --json"), 0);
-    json_t *status = processes_answer(out_file);
+    json_t *status = expect_json("eps status --json", 0);
     ck_assert_str_eq(text_at(status, "state"), "training");
     ck_assert_ptr_nonnull(strstr(text_at(status, "address"), "/run/eps/run-"));
     ck_assert_ptr_nonnull(strstr(text_at(status, "out"), "/book"));
     ck_assert_int_eq(json_integer_value(json_object_get(status, "n_steps")), 1000000);
     ck_assert(json_is_null(json_object_get(status, "saved_step")));
     json_decref(status);
-    ck_assert_int_eq(processes_eps("mem"), 0);
-    check_file(out_file, "first_moment", "worker ");
-    ck_assert_int_eq(processes_eps("status book"), 0);
-    check_file(out_file, "/book\n", "training");
-    ck_assert_int_eq(processes_eps("status ./book/../book/ --json"), 0);
-    ck_assert_int_eq(processes_eps("status %s", processes_path("book")), 0);
-    ck_assert_int_eq(processes_eps("status ."), 1);
-    ck_assert_int_eq(processes_eps("stop book"), 0);
-    check_file(out_file, "saving, then stopping; again to stop at once\n", "");
+    expect("eps mem", 0, "first_moment", "worker ");
+    expect("eps status book", 0, "/book\n", "training");
+    expect("eps status ./book/../book/ --json", 0);
+    expect(print("eps status %s", processes_path("book")), 0);
+    expect("eps status .", 1);
+    expect("eps stop book", 0, "saving, then stopping; again to stop at once\n");
     ck_assert_int_gt(processes_wait(client), 0);
     ck_assert_int_eq(status_of(watcher), 0);
-    check_file(watch_file, "/1000000", "\nended\n");
-    ck_assert_int_eq(processes_eps("verify book"), 0); /* what it promised */
-    ck_assert_int_eq(processes_eps("status"), 1);
+    expect_file(watch_file, "/1000000", "\nended\n");
+    expect("eps verify book", 0); /* what it promised */
+    expect("eps status", 1);
     ck_assert_int_eq(rmdir(processes_path("run/eps")), 0); /* empty */
 }
 
@@ -487,29 +453,26 @@ TEST(a_save_prints_what_stands_and_training_goes_on)
     const char *const save[] = {"save", "--json", NULL};
     pid_t client = begin_run();
 
-    ck_assert_int_eq(processes_eps("save"), 0);
-    char *path = processes_read(out_file);
+    expect("eps save", 0);
+    char *path = strdup(command_out());
     path[strcspn(path, "\n")] = 0;
     ck_assert_msg(strstr(path, "/book/step-") != NULL, "%s", path);
-    ck_assert_int_eq(processes_eps("verify %s", path), 0);
+    expect(print("eps verify %s", path), 0);
     const double first = atof(strstr(path, "/step-") + 6);
     free(path);
     await_lines_of(processes_path("book/metrics.jsonl"), 5);
-    ck_assert_int_eq(processes_eps("save book --json"), 0);
-    json_t *saved = processes_answer(out_file);
+    json_t *saved = expect_json("eps save book --json", 0);
     ck_assert_double_ge(json_number_value(json_object_get(saved, "step")), first);
     ck_assert_ptr_nonnull(strstr(text_at(saved, "path"), "/book/step-"));
     json_decref(saved);
     pid_t one = processes_start("eps", save, NULL), two = processes_start("eps", save, NULL);
     ck_assert_int_eq(processes_wait(one), 0);
     ck_assert_int_eq(processes_wait(two), 0);
-    ck_assert_int_eq(processes_eps("status --json"), 0);
-    json_t *status = processes_answer(out_file);
+    json_t *status = expect_json("eps status --json", 0);
     ck_assert_double_ge(json_number_value(json_object_get(status, "saved_step")), first);
     ck_assert(json_is_null(json_object_get(status, "trouble")));
     json_decref(status);
-    ck_assert_int_eq(processes_eps("stop --json"), 0);
-    json_t *stopped = processes_answer(out_file);
+    json_t *stopped = expect_json("eps stop --json", 0);
     ck_assert(json_is_true(json_object_get(stopped, "stopped")));
     json_decref(stopped);
     ck_assert_int_gt(processes_wait(client), 0);
@@ -526,13 +489,11 @@ TEST(ctrl_c_leaves_a_stop_to_the_daemon)
     ck_assert_int_eq(kill(client, SIGSTOP), 0);
     pid_t first = start_into(log, stop);
     await_lines_of(log, 1);
-    check_file(log, "saving, then stopping", "");
+    expect_file(log, "saving, then stopping", "");
     ck_assert_int_eq(kill(first, SIGINT), 0);
     ck_assert_int_eq(status_of(first), 130);
-    ck_assert_int_eq(processes_eps("status"), 0);
-    check_file(out_file, "stopping", "/book\n");
-    ck_assert_int_eq(processes_eps("stop"), 0);
-    check_file(out_file, "stopping at once\n", "");
+    expect("eps status", 0, "stopping", "/book\n");
+    expect("eps stop", 0, "stopping at once\n");
     ck_assert_int_eq(kill(client, SIGCONT), 0);
     ck_assert_int_gt(processes_wait(client), 0);
 }

@@ -1,4 +1,5 @@
 /* eps report: a picture of any metrics.jsonl, and a sentence where there can be none. */
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -26,20 +27,10 @@ static void put_run(const char *name, const char *lines)
     ck_assert_int_eq(fclose(file), 0);
 }
 
-static void check_text(const char *name, const char *part)
-{
-    char *text = processes_read(processes_path(name));
-    ck_assert_msg(strstr(text, part) != NULL, "no \"%s\" in %s: %.2000s", part, name, text);
-    free(text);
-}
-
 /* Draws it, and says what eps did not like. */
 static void check_drawn(const char *arguments)
 {
-    if (processes_eps("report %s", arguments) != 0) {
-        char *text = processes_read(processes_path("err"));
-        ck_abort_msg("%s: %s", arguments, text);
-    }
+    expect(print("eps report %s", arguments), 0);
 }
 
 static void check_svg(const char *name)
@@ -68,11 +59,9 @@ TEST_IF(a_run_becomes_an_svg_in_its_directory_or_a_png, has_gnuplot())
 
     put_run("whole", whole);
     check_drawn("whole");
-    check_text("out", "whole/report.svg: 3 steps\n");
+    expect_file("out", "whole/report.svg: 3 steps\n");
     check_svg("whole/report.svg");
-    check_text("whole/report.svg", "first_moment");
-    check_text("whole/report.svg", "held out");
-    check_text("whole/report.svg", "late");
+    expect_file("whole/report.svg", "first_moment", "held out", "late");
     check_drawn("whole --out picture.png");
     FILE *file = fopen(processes_path("picture.png"), "r");
     ck_assert_uint_eq(fread(head, 1, 8, file), 8);
@@ -114,11 +103,11 @@ TEST_IF(the_budget_is_a_line_or_a_word, has_gnuplot())
     snprintf(lines, sizeof lines, format, "3145728");
     put_run("near", lines);
     check_drawn("near");
-    check_text("near/report.svg", "budget 3.0 MiB<"); /* and, of the title's group, a line of two points */
+    expect_file("near/report.svg", "budget 3.0 MiB<"); /* and, of the title's group, a line of two points */
     snprintf(lines, sizeof lines, format, "34359738368");
     put_run("far", lines);
     check_drawn("far");
-    check_text("far/report.svg", "(budget 32.0 GiB)");
+    expect_file("far/report.svg", "(budget 32.0 GiB)");
     char *near = processes_read(processes_path("near/report.svg")), *at = strstr(near, "<title>budget 3.0 MiB");
     ck_assert_ptr_nonnull(at);
     ck_assert_msg(strstr(at, "stroke-width=\"2") != NULL, "%s", at);
@@ -170,10 +159,10 @@ TEST_IF(lines_that_are_none_are_counted, has_gnuplot())
 {
     put_run("broken", "{\"step\": 1, \"loss\": 3}\n[]\n{\"step\": 2, \"loss\": 2}\n");
     check_drawn("broken");
-    check_text("out", "broken/report.svg: 2 steps; 1 line of metrics.jsonl was passed over\n");
+    expect_file("out", "broken/report.svg: 2 steps; 1 line of metrics.jsonl was passed over\n");
     put_run("binary", "\x01\xff\n{\"step\": 1, \"loss\": 3}\n\n\n");
     check_drawn("binary");
-    check_text("out", "binary/report.svg: 1 step; 3 lines of metrics.jsonl were passed over\n");
+    expect_file("out", "binary/report.svg: 1 step; 3 lines of metrics.jsonl were passed over\n");
 }
 
 TEST_IF(a_long_run_becomes_a_small_picture, has_gnuplot())
@@ -189,7 +178,7 @@ TEST_IF(a_long_run_becomes_a_small_picture, has_gnuplot())
                 i, 5.0 / i, i);
     fclose(file);
     check_drawn("long");
-    check_text("out", "50000 steps");
+    expect_file("out", "50000 steps");
     ck_assert_int_eq(stat(processes_path("long/report.svg"), &st), 0);
     ck_assert_int_lt((int)st.st_size, 300000); /* 3 curves of at most 1024 points */
 }
@@ -213,25 +202,18 @@ TEST_IF(a_run_may_be_called_anything, has_gnuplot())
     }
 }
 
-static void check_refused(const char *arguments, int status, const char *says)
-{
-    ck_assert_int_eq(processes_eps("report %s", arguments), status);
-    char *text = processes_read(processes_path("err"));
-    ck_assert_msg(strstr(text, says) != NULL, "no \"%s\": %s", says, text);
-    ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1); /* one sentence */
-    free(text);
-}
-
 TEST_IF(what_cannot_be_drawn_is_refused_in_a_sentence, has_gnuplot())
 {
     put_run("empty", "");
     put_run("fine", whole);
-    check_refused("", 2, "RUN is needed");
-    check_refused("fine --out x.pdf", 2, "--out x.pdf: a report is a .svg or a .png");
-    check_refused("fine --out svg", 2, "--out svg");
-    check_refused("no-such-run", 1, "no-such-run");
-    check_refused("empty", 1, "empty/metrics.jsonl has no step yet");
-    check_refused("fine --out no/such/directory.svg", 1, "no/such/directory.svg: No such file");
+    expect_refusal(&(struct refusal){"eps report", 2, "RUN is needed", NULL});
+    expect_refusal(
+        &(struct refusal){"eps report fine --out x.pdf", 2, "--out x.pdf: a report is a .svg or a .png", NULL});
+    expect_refusal(&(struct refusal){"eps report fine --out svg", 2, "--out svg", NULL});
+    expect_refusal(&(struct refusal){"eps report no-such-run", 1, "no-such-run", NULL});
+    expect_refusal(&(struct refusal){"eps report empty", 1, "empty/metrics.jsonl has no step yet", NULL});
+    expect_refusal(&(struct refusal){"eps report fine --out no/such/directory.svg", 1,
+                                     "no/such/directory.svg: No such file", NULL});
 }
 
 TEST(without_gnuplot_the_package_is_named)
@@ -241,7 +223,7 @@ TEST(without_gnuplot_the_package_is_named)
     put_run("undrawn", whole);
     ck_assert_int_eq(mkdir(processes_path("bin"), 0777), 0);
     setenv("PATH", processes_path("bin"), 1);
-    check_refused("undrawn", 1, "apt-get install gnuplot-nox");
+    expect_refusal(&(struct refusal){"eps report undrawn", 1, "apt-get install gnuplot-nox", NULL});
     setenv("PATH", path, 1);
     free(path);
     ck_assert_int_ne(access(processes_path("undrawn/report.svg"), F_OK), 0);
@@ -251,5 +233,5 @@ TEST_IF(a_full_disk_leaves_nothing, has_gnuplot())
 {
     put_run("full", whole);
     ck_assert_int_eq(symlink("/dev/full", processes_path("full.svg")), 0);
-    check_refused("full --out full.svg", 1, "full.svg: No space left");
+    expect_refusal(&(struct refusal){"eps report full --out full.svg", 1, "full.svg: No space left", NULL});
 }

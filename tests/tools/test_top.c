@@ -1,4 +1,5 @@
 /* eps top by what is on its screen, in tmux, over a daemon that trains. Real programs; skipped without tmux. */
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -10,7 +11,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char out_file[300], err_file[300], screen_file[300];
+static char screen_file[300];
 static pid_t lab;
 
 /* tmux with a server of this test's own. */
@@ -30,8 +31,6 @@ static void setup(void)
 {
     unsetenv("TMUX");
     processes_setup();
-    snprintf(out_file, sizeof out_file, "%s", processes_path("out"));
-    snprintf(err_file, sizeof err_file, "%s", processes_path("err"));
     snprintf(screen_file, sizeof screen_file, "%s", processes_path("screen"));
 }
 
@@ -324,37 +323,24 @@ TEST(once_is_a_screen_of_text)
     start_run();
     ck_assert(processes_until(has_a_rate, NULL));
     ck_assert_int_eq(setenv("LC_ALL", "C", 1), 0);
-    ck_assert_int_eq(processes_eps("top --once"), 0);
-    char *said = processes_read(out_file);
+    expect("eps top --once", 0);
+    const char *said = command_out();
     ck_assert_msg(!missing(said), "no %s in\n%s", missing(said), said);
     for (const char *at = said; *at; at += strcspn(at, "\n") + 1, n++)
         ck_assert_msg(strcspn(at, "\n") <= 80, "%s", said);
     ck_assert_uint_le(n, 24);
     for (const char *at = said; *at; at++)
         ck_assert_msg((unsigned char)*at < 128 && *at != '\033', "%s", said);
-    free(said);
     ck_assert_int_eq(setenv("LC_ALL", "C.UTF-8", 1), 0);
-    ck_assert_int_eq(processes_eps("top lab --once"), 0);
-    said = processes_read(out_file);
-    ck_assert_msg(strstr(said, "█") != NULL, "%s", said);
-    free(said);
-}
-
-static void check_refused(int status, const char *what)
-{
-    char *said = processes_read(err_file);
-
-    ck_assert_int_eq(status == 0, 0);
-    ck_assert_msg(strncmp(said, "eps top: ", 9) == 0 && strstr(said, what), "%s", said);
-    free(said);
+    expect("eps top lab --once", 0, "█");
 }
 
 TEST(where_it_cannot_be_it_says_so)
 {
-    check_refused(processes_eps("top --once"), "no daemon of yours is running");
+    expect("eps top --once", 1, "eps top: ", "no daemon of yours is running");
     processes_daemon("idle", 0, NULL);
-    check_refused(processes_eps("top"), "not a terminal: --once");
-    ck_assert_int_eq(processes_eps("top --once"), 0);
+    expect("eps top", 2, "eps top: ", "not a terminal: --once");
+    expect("eps top --once", 0);
     ck_assert_int_eq(new_session(80, 24), 0);
     await("ready");
     ck_assert_int_eq(tmux("send-keys -t top 'TERM=nonsense %s/eps top' Enter", BIN_DIR), 0);

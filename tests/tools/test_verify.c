@@ -1,5 +1,7 @@
 #include "client/eps.h"
 
+#include "tests/kit/command.h"
+#include "tests/kit/processes.h"
 #include "tests/kit/store_fixture.h"
 #include "tests/kit/test.h"
 
@@ -11,7 +13,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char directory[32];
 static char said[4096]; /* "path step why" and a semicolon for each checkpoint */
 
 static void collect(void *user, const char *path, uint64_t step, const char *why)
@@ -38,22 +39,8 @@ static void save(const char *path, uint64_t step)
     store_fixture_close(&f);
 }
 
-static void set_up(void)
-{
-    strcpy(directory, "/tmp/test_verify.XXXXXX");
-    ck_assert(mkdtemp(directory) && chdir(directory) == 0);
-}
-
-static void tear_down(void)
-{
-    char command[128];
-
-    snprintf(command, sizeof command, "chmod -R u+rwx %s; rm -r %s", directory, directory);
-    ck_assert_int_eq(system(command), 0);
-}
-
 SUITE_TIMEOUT(60)
-SUITE_FIXTURE(set_up, tear_down)
+SUITE_FIXTURE(processes_setup, processes_remove)
 
 /* Byte `at` of a file, from its end if negative. */
 static void flip(const char *path, long at)
@@ -210,47 +197,28 @@ TEST(one_that_the_run_removes_meanwhile_is_passed_over)
     ck_assert_str_eq(said, "run/step-1 1 whole;run/step-3 3 whole;");
 }
 
-/* Status of the command; what it printed goes to out and err. */
-static int eps(const char *arguments)
-{
-    char command[256];
-
-    snprintf(command, sizeof command, "%s/eps verify %s >out 2>err", BIN_DIR, arguments);
-    const int status = system(command);
-    ck_assert(WIFEXITED(status));
-    return WEXITSTATUS(status);
-}
-
-static void check_file(const char *name, const char *want)
-{
-    char text[1024];
-    FILE *file = fopen(name, "r");
-
-    text[fread(text, 1, sizeof text - 1, file)] = 0;
-    fclose(file);
-    ck_assert_str_eq(text, want);
-}
-
 TEST(the_command_says_the_same)
 {
     mkdir("run", 0777);
     save("run/step-1", 1), save("run/step-2", 2);
-    ck_assert_int_eq(eps("run"), 0);
-    check_file("out", "run/step-1  whole, 1 step\nrun/step-2  whole, 2 steps\n");
-    check_file("err", "");
+    expect("eps verify run", 0);
+    ck_assert_str_eq(command_out(), "run/step-1  whole, 1 step\nrun/step-2  whole, 2 steps\n");
+    ck_assert_str_eq(command_err(), "");
     ck_assert_int_eq(unlink("run/step-2/config.json"), 0);
-    ck_assert_int_eq(eps("run"), 1);
-    check_file("out", "run/step-1  whole, 1 step\nrun/step-2  NOT WHOLE: config.json is missing\n");
-    check_file("err", "eps verify: run: 1 of 2 checkpoints is not whole: the newest to --resume is run/step-1\n");
-    ck_assert_int_eq(eps("run --json"), 1);
-    check_file("out",
-               "[\n  {\n    \"path\": \"run/step-1\",\n    \"step\": 1,\n    \"whole\": true,\n    \"why\": null\n"
-               "  },\n  {\n    \"path\": \"run/step-2\",\n    \"step\": 2,\n    \"whole\": false,\n"
-               "    \"why\": \"config.json is missing\"\n  }\n]\n");
-    ck_assert_int_eq(eps("none"), 1);
-    check_file("out", "");
-    ck_assert_int_eq(eps("none --json"), 1);
-    check_file("out", "");
-    ck_assert_int_eq(eps(""), 2);
-    check_file("err", "eps verify: DIR is needed: a step-N, or the directory of a run\n");
+    expect("eps verify run", 1);
+    ck_assert_str_eq(command_out(), "run/step-1  whole, 1 step\nrun/step-2  NOT WHOLE: config.json is missing\n");
+    ck_assert_str_eq(command_err(),
+                     "eps verify: run: 1 of 2 checkpoints is not whole: the newest to --resume is run/step-1\n");
+    expect("eps verify run --json", 1);
+    ck_assert_str_eq(
+        command_out(),
+        "[\n  {\n    \"path\": \"run/step-1\",\n    \"step\": 1,\n    \"whole\": true,\n    \"why\": null\n"
+        "  },\n  {\n    \"path\": \"run/step-2\",\n    \"step\": 2,\n    \"whole\": false,\n"
+        "    \"why\": \"config.json is missing\"\n  }\n]\n");
+    expect("eps verify none", 1);
+    ck_assert_str_eq(command_out(), "");
+    expect("eps verify none --json", 1);
+    ck_assert_str_eq(command_out(), "");
+    expect("eps verify", 2);
+    ck_assert_str_eq(command_err(), "eps verify: DIR is needed: a step-N, or the directory of a run\n");
 }

@@ -1,5 +1,6 @@
 /* Whoever names a daemon that is started a moment later, and workers a moment after that, is told and waits. Here the
  * note itself is what starts them. */
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -116,7 +117,7 @@ TEST_EACH(an_evaluation_and_a_text_wait_for_both_too, 2)
     struct lab lab = {.waited = ""};
     struct eps_error error;
 
-    ck_assert_int_eq(processes_eps("train --model %s --data %s --out source --steps 1 --batch 4", model, text), 0);
+    expect(print("eps train --model %s --data %s --out source --steps 1 --batch 4", model, text), 0);
     const int rc = _i ? generate("source/latest", &lab, &error) : evaluate("source/latest", &lab, &error);
     ck_assert_msg(rc == 0, "%s", error.text);
     ck_assert_str_eq(lab.waited, "dw");

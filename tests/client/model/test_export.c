@@ -3,6 +3,7 @@
 #include "client/model/export.h"
 
 #include "proto/model/safetensors.h"
+#include "tests/kit/command.h"
 #include "tests/kit/driver.h"
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"
@@ -523,20 +524,19 @@ TEST(what_is_saved_says_what_it_holds_whatever_the_source_said)
         "\"vocab_size\": 256, \"dtype\": \"bfloat16\", \"torch_dtype\": \"bfloat16\"}";
 
     processes_setup();
-    ck_assert_int_eq(chdir(processes_path(".")), 0);
     processes_write("model.json", config, sizeof config - 1);
     processes_text("text.txt", 4000);
-    ck_assert_int_eq(processes_eps("train --model model.json --data text.txt --batch 4 --steps 1 --device-mem 64MiB "
-                                   "--precision bf16 --out run"),
-                     0);
+    expect("eps train --model model.json --data text.txt --batch 4 --steps 1 --device-mem 64MiB "
+           "--precision bf16 --out run",
+           0);
     check_types("run/step-1/config.json", "float32");
-    ck_assert_int_eq(processes_eps("verify run"), 0);
-    ck_assert_int_eq(processes_eps("export --model run --out plain"), 0);
-    ck_assert_int_eq(processes_eps("export --model run --out rounded --dtype bf16"), 0);
+    expect("eps verify run", 0);
+    expect("eps export --model run --out plain", 0);
+    expect("eps export --model run --out rounded --dtype bf16", 0);
     check_types("plain/config.json", "float32");
     check_types("rounded/config.json", "bfloat16");
     check_python("plain run/latest");
-    ck_assert_int_eq(processes_eps("train --resume run --steps 2 --data text.txt"), 0);
+    expect("eps train --resume run --steps 2 --data text.txt", 0);
     ck_assert_int_eq(system("cmp run/step-1/config.json run/step-2/config.json"), 0);
     processes_remove();
 }

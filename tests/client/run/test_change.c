@@ -1,5 +1,6 @@
 /* What --change takes, and a run that goes on with it: the data, the moments and the record. */
 #include "client/run/change.h"
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -74,25 +75,17 @@ TEST(a_list_that_was_not_written_by_us_is_refused)
 static void set_up(void)
 {
     processes_setup();
-    ck_assert_int_eq(chdir(processes_path(".")), 0);
     processes_config("tiny.json", 1, 2, 16, 32);
     processes_text("text.txt", 4000);
     ck_assert_int_eq(system("tail -c +257 text.txt >rest.txt"), 0); /* without 2 steps of 8 windows of 16 tokens */
-    ck_assert_int_eq(processes_eps(
-                         "train --model tiny.json --data text.txt --eval-data text.txt --seq 16 --batch 8 "
-                         "--microbatch 2 --order sequential --lr 0.01 --schedule constant --warmup 0 --steps 2 "
-                         "--device-mem 64MiB --out run"),
-                     0);
-}
-
-static void tear_down(void)
-{
-    ck_assert_int_eq(chdir("/"), 0);
-    processes_remove();
+    expect("eps train --model tiny.json --data text.txt --eval-data text.txt --seq 16 --batch 8 "
+           "--microbatch 2 --order sequential --lr 0.01 --schedule constant --warmup 0 --steps 2 "
+           "--device-mem 64MiB --out run",
+           0);
 }
 
 SUITE_TIMEOUT(120)
-SUITE_FIXTURE_ONCE(set_up, tear_down)
+SUITE_FIXTURE_ONCE(set_up, processes_remove)
 
 static json_t *line_of(const char *run, unsigned n)
 {
@@ -109,14 +102,6 @@ static json_t *line_of(const char *run, unsigned n)
     return line;
 }
 
-static void check_file(const char *file, const char *words)
-{
-    char *text = processes_read(file);
-
-    ck_assert_msg(strstr(text, words), "no \"%s\": %s", words, text);
-    free(text);
-}
-
 /* The loss of a step is of the weights before it and of its rows: the same as that of the first step of a new run from
  * those weights, over the text without what was read. Moments know nothing of the rate, so after one step they are those
  * of a run that did not change it. */
@@ -124,22 +109,21 @@ TEST(the_next_window_the_moments_and_the_record_go_on)
 {
     json_t *step, *first;
 
-    ck_assert_int_eq(processes_eps("train --resume run --steps 4 --out same"), 0);
-    ck_assert_int_eq(processes_eps("train --resume run --steps 4 --out slow --change lr --lr 0.002 --save-every 1"), 0);
-    ck_assert_int_eq(processes_eps("train --resume run --steps 3 --out plain"), 0);
+    expect("eps train --resume run --steps 4 --out same", 0);
+    expect("eps train --resume run --steps 4 --out slow --change lr --lr 0.002 --save-every 1", 0);
+    expect("eps train --resume run --steps 3 --out plain", 0);
     ck_assert_int_eq(system("cmp slow/step-3/optimizer.safetensors plain/step-3/optimizer.safetensors && "
                             "! cmp -s slow/step-3/model.safetensors plain/step-3/model.safetensors"),
                      0);
-    ck_assert_int_eq(processes_eps("train --resume run --steps 4 --out less --change batch,lr --batch 4 --lr 0.005"),
-                     0);
-    check_file(
+    expect("eps train --resume run --steps 4 --out less --change batch,lr --batch 4 --lr 0.005", 0);
+    expect_file(
         "out",
         "changed after step 2: batch 8 to 4, lr 0.01 to 0.005, min-lr 0.01 to 0.005; the optimizer's moments are kept");
-    check_file("out", "16 windows are done, and step 3 begins with the next");
-    ck_assert_int_eq(processes_eps("train --model run/step-2 --data rest.txt --eval-data text.txt --seq 16 --batch 4 "
-                                   "--microbatch 2 --order sequential --lr 0.005 --steps 1 --device-mem 64MiB --out "
-                                   "anew"),
-                     0);
+    expect_file("out", "16 windows are done, and step 3 begins with the next");
+    expect("eps train --model run/step-2 --data rest.txt --eval-data text.txt --seq 16 --batch 4 "
+           "--microbatch 2 --order sequential --lr 0.005 --steps 1 --device-mem 64MiB --out "
+           "anew",
+           0);
     step = line_of("less", 1), first = line_of("anew", 1);
     ck_assert_double_eq(json_number_value(json_object_get(step, "loss")),
                         json_number_value(json_object_get(first, "loss")));
@@ -149,26 +133,25 @@ TEST(the_next_window_the_moments_and_the_record_go_on)
                      "after step 2: batch 8 to 4, lr 0.01 to 0.005, min-lr 0.01 to 0.005");
     json_decref(step), json_decref(first);
 
-    ck_assert_int_eq(processes_eps("train --resume less --steps 5"), 0);
-    check_file("out", "changed after step 2: batch 8 to 4, lr 0.01 to 0.005, min-lr 0.01 to 0.005\n");
+    expect("eps train --resume less --steps 5", 0);
+    expect_file("out", "changed after step 2: batch 8 to 4, lr 0.01 to 0.005, min-lr 0.01 to 0.005\n");
     step = line_of("less", 3);
     ck_assert_double_eq(json_number_value(json_object_get(step, "lr")), 0.005);
     ck_assert_int_eq(json_integer_value(json_object_get(step, "tokens")), (16 + 3 * 4) * 16);
     ck_assert_ptr_null(json_object_get(step, "changed"));
     json_decref(step);
-    check_file("less/latest/training.json", "\"changes\"");
-    ck_assert_int_eq(processes_eps("verify less"), 0);
+    expect_file("less/latest/training.json", "\"changes\"");
+    expect("eps verify less", 0);
     if (system("command -v gnuplot >/dev/null") == 0) {
-        ck_assert_int_eq(processes_eps("report less"), 0);
-        check_file("out", "changed after step 2: batch 8 to 4, lr 0.01 to 0.005, min-lr 0.01 to 0.005\n");
+        expect("eps report less", 0);
+        expect_file("out", "changed after step 2: batch 8 to 4, lr 0.01 to 0.005, min-lr 0.01 to 0.005\n");
     }
 }
 
 /* 4000 bytes are 249 windows of 16. By hand: 16 of them with batches of 8, and 233 with batches of 4 are 58.25 steps. */
 TEST(epochs_count_the_rows_of_each_batch)
 {
-    ck_assert_int_eq(processes_eps("train --resume run --epochs 1 --out epoch --change batch --batch 4 --save-every 0"),
-                     0);
+    expect("eps train --resume run --epochs 1 --out epoch --change batch --batch 4 --save-every 0", 0);
     json_t *step = line_of("epoch", 59);
     ck_assert_int_eq(json_integer_value(json_object_get(step, "step")), 2 + 59);
     json_decref(step);
@@ -190,22 +173,21 @@ TEST(what_cannot_be_changed_is_refused_in_a_sentence)
     };
 
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        ck_assert_int_eq(processes_eps("train --resume run --steps 4 --out refused %s", cases[i].arguments), 2);
-        check_file("err", cases[i].first);
-        check_file("err", cases[i].second);
+        expect(print("eps train --resume run --steps 4 --out refused %s", cases[i].arguments), 2);
+        expect_file("err", cases[i].first, cases[i].second);
         ck_assert_int_ne(access("refused", F_OK), 0);
     }
-    ck_assert_int_eq(processes_eps("train --model tiny.json --data text.txt --change lr --lr 1"), 2);
-    check_file("err", "--change lr is for a run that goes on: give --resume");
+    expect("eps train --model tiny.json --data text.txt --change lr --lr 1", 2);
+    expect_file("err", "--change lr is for a run that goes on: give --resume");
 }
 
 /* A microbatch that no longer fits is chosen anew; a clip needs the fence, and says what that takes. */
 TEST(what_would_contradict_a_change_follows_it)
 {
-    ck_assert_int_eq(processes_eps("train --resume run --steps 3 --out one --change batch,clip-norm --batch 1 "
-                                   "--clip-norm 1"),
-                     0);
-    check_file("out", "changed after step 2: batch 8 to 1, commit eager to fenced, clip-norm none to 1");
-    check_file("out", "--clip-norm turns --commit fenced on");
-    check_file("one/step-3/training.json", "\"commit\"");
+    expect("eps train --resume run --steps 3 --out one --change batch,clip-norm --batch 1 "
+           "--clip-norm 1",
+           0);
+    expect_file("out", "changed after step 2: batch 8 to 1, commit eager to fenced, clip-norm none to 1",
+                "--clip-norm turns --commit fenced on");
+    expect_file("one/step-3/training.json", "\"commit\"");
 }

@@ -1,4 +1,5 @@
 /* A model with a tokenizer of its own, from text to text: trained, measured, asked, and exported by the eps command. */
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -143,7 +144,5 @@ TEST(a_text_alone_is_trained_on_and_says_with_what)
 {
     eps(0, "train --data text.txt --out alone --steps 1 --batch 2 --save-every 0 --device-mem 512MiB");
     ck_assert_msg(strstr(said, "byte-small, chosen for ") != NULL, "%s", said);
-    char *config = processes_read(processes_path("alone/step-1/config.json"));
-    ck_assert_msg(strstr(config, "\"n_embd\": 128") != NULL, "%s", config);
-    free(config);
+    expect_file("alone/step-1/config.json", "\"n_embd\": 128");
 }

@@ -3,6 +3,7 @@
 #include "eps/daemon.h"
 #include "eps/progress.h"
 #include "proto/wire/session.h"
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -148,14 +149,6 @@ static void await_workers(uint32_t n)
     ck_assert(processes_until(are_attached, &(struct attached){.wanted = n}));
 }
 
-static void says(const char *file, const char *words)
-{
-    char *text = processes_read(processes_path(file));
-
-    ck_assert_msg(strstr(text, words), "no \"%s\" in %s: %s", words, file, text);
-    free(text);
-}
-
 static void stop(pid_t daemon)
 {
     struct eps_error error = {""};
@@ -192,11 +185,10 @@ TEST_EACH(a_worker_that_falls_silent_is_named_and_lost_and_the_next_job_goes_on,
     const pid_t worker = start_worker();
     await_workers(2);
     ck_assert_int_eq(processes_wait(start_training("one", "2")), 1);
-    says("client.log", idlers[_i].client);
+    expect_file("client.log", idlers[_i].client);
     ck_assert_int_eq(processes_wait(start_training("two", "2")), 0); /* waits for what the first has not given back */
     ck_assert_int_eq(processes_wait(idler), REFUSED);
-    says("epsd.log", " refused: ");
-    says("epsd.log", idlers[_i].why);
+    expect_file("epsd.log", " refused: ", idlers[_i].why);
     stop(daemon);
     ck_assert_int_eq(processes_wait(worker), 0);
 }
@@ -296,16 +288,16 @@ TEST_EACH(a_thread_that_hangs_in_the_middle_of_a_step_ends_the_run_with_a_word, 
         return;
     }
     ck_assert_int_eq(processes_wait(client), 1);
-    says("client.log", threads_that_hang[_i].client);
+    expect_file("client.log", threads_that_hang[_i].client);
     see_off(thread);
     ck_assert_int_eq(processes_wait(worker), 1);
     if (is_worker) {
-        says("client.log", "it hangs: nothing done for ");
-        says("worker.log", "refused: it hangs: nothing done for ");
+        expect_file("client.log", "it hangs: nothing done for ");
+        expect_file("worker.log", "refused: it hangs: nothing done for ");
         stop(daemon);
     } else {
         ck_assert_int_eq(processes_wait(daemon), 1);
-        says("epsd.log", "the optimizer thread hangs: nothing done for ");
+        expect_file("epsd.log", "the optimizer thread hangs: nothing done for ");
     }
 }
 

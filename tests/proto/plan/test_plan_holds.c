@@ -1,6 +1,7 @@
 /* eps plan and eps train are asked the same: where the one says yes the other trains, and a byte below both say no. */
 #include "proto/base/process.h"
 #include "proto/plan/host.h"
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -26,7 +27,7 @@ SUITE_FIXTURE(setup, processes_remove)
 
 static uint64_t number(const char *question, const char *options)
 {
-    ck_assert_int_eq(processes_eps("plan --model tiny.json %s %s", options, question), 0);
+    expect(print("eps plan --model tiny.json %s %s", options, question), 0);
     char *text = processes_read(processes_path("out"));
     const uint64_t number = strtoull(text, NULL, 10);
     free(text);
@@ -120,9 +121,7 @@ TEST_EACH(the_deepest_model_trains_and_a_layer_more_is_refused, N_SETTINGS)
 TEST(a_batch_for_which_the_host_is_too_small_is_what_the_remedy_names)
 {
     both(1, "--batch 400 --device-mem 5MiB --host-mem 1310000");
-    char *said = processes_read(processes_path("err"));
-    ck_assert_msg(strstr(said, "choose a smaller --batch or --seq") != NULL, "%s", said);
-    free(said);
+    expect_file("err", "choose a smaller --batch or --seq");
 }
 
 /* Both refuse with this advice, and with it both say yes. */
@@ -132,13 +131,9 @@ static void both_advise(const char *advice, const char *options)
     snprintf(said_so, sizeof said_so, "; %s would take ", advice);
 
     both(1, "%s", options);
-    char *said = processes_read(processes_path("err"));
-    ck_assert_msg(strstr(said, said_so) != NULL, "eps train %s: %s", options, said);
-    free(said);
+    expect_file("err", said_so);
     processes_eps("plan --model tiny.json %s", options);
-    said = processes_read(processes_path("err"));
-    ck_assert_msg(strstr(said, said_so) != NULL, "eps plan %s: %s", options, said);
-    free(said);
+    expect_file("err", said_so);
     both(0, "%s %s", options, advice);
 }
 

@@ -1,0 +1,124 @@
+#include "tests/kit/command.h"
+
+#include "tests/kit/processes.h"
+
+#include <check.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+
+static char *said[2]; /* by the last command, on stdout and stderr */
+
+/* A file of the directory: its content, the caller's. */
+static char *read_file(const char *name)
+{
+    char path[512];
+
+    snprintf(path, sizeof path, "%s/%s", processes_directory(), name);
+    return processes_read(*name == '/' ? name : path);
+}
+
+static int run(const char *command)
+{
+    static const char *const files[] = {"out", "err"};
+    char line[4096];
+
+    ck_assert_int_lt(snprintf(line, sizeof line, "cd %s && PATH=%s:$PATH && { %s\n} >out 2>err", processes_directory(),
+                              BIN_DIR, command),
+                     sizeof line);
+    const int status = system(line);
+    ck_assert_msg(WIFEXITED(status), "%s: killed", command);
+    for (int i = 0; i < 2; i++) {
+        free(said[i]);
+        said[i] = read_file(files[i]);
+    }
+    return WEXITSTATUS(status);
+}
+
+void expect_texts(const char *command, int status, const char *const *texts)
+{
+    const int got = run(command);
+
+    ck_assert_msg(got == status, "%s: status %d, not %d\n%s%s", command, got, status, said[0], said[1]);
+    for (; *texts; texts++)
+        ck_assert_msg(strstr(said[status != 0], *texts), "%s: no \"%s\" in\n%s", command, *texts, said[status != 0]);
+}
+
+json_t *expect_json(const char *command, int status)
+{
+    expect(command, status);
+    json_t *value = json_loads(said[0], JSON_REJECT_DUPLICATES, NULL);
+    ck_assert_msg(value != NULL, "%s: not JSON: %s", command, said[0]);
+    return value;
+}
+
+const char *command_out(void)
+{
+    return said[0];
+}
+
+const char *command_err(void)
+{
+    return said[1];
+}
+
+static size_t lines_of(const char *text)
+{
+    size_t n = 0;
+
+    for (; (text = strchr(text, '\n')); text++)
+        n++;
+    return n;
+}
+
+size_t command_out_lines(void)
+{
+    return lines_of(said[0]);
+}
+
+size_t command_err_lines(void)
+{
+    return lines_of(said[1]);
+}
+
+void expect_in_file(const char *path, bool present, const char *const *texts)
+{
+    char *text = read_file(path);
+
+    for (; *texts; texts++)
+        ck_assert_msg((strstr(text, *texts) != NULL) == present, "%s \"%s\" in %s:\n%s", present ? "no" : "there is",
+                      *texts, path, text);
+    free(text);
+}
+
+void expect_sentence_texts(const char *command, int status, const char *const *texts)
+{
+    expect(command, status);
+    const char *const end = strchr(said[1], '\n');
+    ck_assert_msg(end && !end[1], "%s: not one line: %s", command, said[1]);
+    for (; *texts; texts++)
+        ck_assert_msg(strstr(said[1], *texts), "%s: no \"%s\" in %s", command, *texts, said[1]);
+}
+
+void expect_refusal(const struct refusal *r)
+{
+    expect_sentence(r->command, r->status, r->first, r->second);
+    ck_assert_msg(strncmp(said[1], "eps", 3) == 0, "%s: %s", r->command, said[1]);
+    ck_assert_msg(said[1][strlen(said[1]) - 2] != '.', "%s: ends in a full stop: %s", r->command, said[1]);
+    ck_assert_msg(*said[0] == 0, "%s: on stdout: %s", r->command, said[0]);
+}
+
+const char *print(const char *format, ...)
+{
+    static char texts[8][2048];
+    static unsigned next;
+    char *text = texts[next++ % 8];
+    va_list args;
+
+    va_start(args, format);
+    ck_assert_int_lt(vsnprintf(text, sizeof texts[0], format, args), sizeof texts[0]);
+    va_end(args);
+    return text;
+}

@@ -1,0 +1,45 @@
+/* tests/kit/command.h - commands as a user types them, and what they say. For tests with tests/kit/processes.h, in whose
+ * directory they run. Everything asserts. */
+#ifndef TESTS_KIT_COMMAND_H
+#define TESTS_KIT_COMMAND_H
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Runs a line of the shell, where our programs are found by their names; stdout goes to the file out, stderr to err. It
+ * exits with this status, and each of the texts that follow is part of its stdout; of its stderr if the status is not 0. */
+#define expect(command, status, ...) expect_texts(command, status, (const char *const[]){"", ##__VA_ARGS__, NULL})
+void expect_texts(const char *command, int status, const char *const *texts);
+
+/* The same, and stderr is one line, which holds the texts. */
+#define expect_sentence(command, status, ...)                                                                          \
+    expect_sentence_texts(command, status, (const char *const[]){"", ##__VA_ARGS__, NULL})
+void expect_sentence_texts(const char *command, int status, const char *const *texts);
+/* As expect, of a command that prints one JSON value, which the caller drops. */
+json_t *expect_json(const char *command, int status);
+
+/* What the last command wrote to either; until the next one. */
+const char *command_out(void);
+const char *command_err(void);
+size_t command_out_lines(void);
+size_t command_err_lines(void);
+
+/* A file, by its name in the directory or a path, holds each of the texts; or none of them. */
+#define expect_file(path, ...)   expect_in_file(path, true, (const char *const[]){__VA_ARGS__, NULL})
+#define expect_absent(path, ...) expect_in_file(path, false, (const char *const[]){__VA_ARGS__, NULL})
+void expect_in_file(const char *path, bool present, const char *const *texts);
+
+/* A command that is refused: nothing on stdout, and on stderr a sentence, which begins with a program's name, does not
+ * end in a full stop, and holds both texts. */
+struct refusal {
+    const char *command;
+    int status;
+    const char *first, *second; /* NULL: no second */
+};
+void expect_refusal(const struct refusal *refusal);
+
+/* As printf; one of 8 static buffers. */
+const char *print(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif
