@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Where the caller's daemons live: a directory that nobody else can have made. */
+/* Directory of the caller's daemons, which only the caller can have created. */
 static int base_directory(char *out, size_t cap, struct error *err)
 {
     const char *runtime = getenv("XDG_RUNTIME_DIR");
@@ -26,7 +26,7 @@ static int base_directory(char *out, size_t cap, struct error *err)
         return errno == ENOENT ? 0
                                : error_set(err, -errno, "%s: %s: set XDG_RUNTIME_DIR to a directory of your own", out,
                                            strerror(errno));
-    if (info.st_uid != geteuid()) /* in /tmp nobody else can remove it */
+    if (info.st_uid != geteuid()) /* nobody else can remove it in /tmp */
         return error_set(err, -EACCES,
                          "%s, where your daemons would live, belongs to user %u: set XDG_RUNTIME_DIR to a directory of "
                          "your own, as in mkdir -m 700 ~/eps-run; export XDG_RUNTIME_DIR=~/eps-run",
@@ -36,7 +36,7 @@ static int base_directory(char *out, size_t cap, struct error *err)
     return 0;
 }
 
-/* The directory of each live daemon in base, in order; on_daemon may be NULL. */
+/* Visits the directory of each live daemon in base, in order; on_daemon may be NULL. */
 static void walk(const char *base, void (*on_daemon)(void *user, const char *directory), void *user)
 {
     struct dirent **entries = NULL;

@@ -9,9 +9,9 @@
 #include <unistd.h>
 
 enum {
-    ATTEMPTS = 4,       /* of 1, 2, 4 and 8 ticks for each of WELCOME and GREETING */
-    HELLO_TICKS = 5,    /* that a connection may stay silent at the door */
-    GREETING_TICKS = 15 /* a peer tries anew long before, which ends this session */
+    ATTEMPTS = 4,       /* with 1, 2, 4 and 8 ticks each for WELCOME and GREETING */
+    HELLO_TICKS = 5,    /* maximum silence of a connection at the door */
+    GREETING_TICKS = 15 /* the peer starts again long before, which ends this session */
 };
 
 static void on_attached(struct session *s, const struct message *peer)
@@ -21,7 +21,7 @@ static void on_attached(struct session *s, const struct message *peer)
     s->events->on_open(s, peer);
 }
 
-/* False, and the peer is told, if it cannot have one. */
+/* On failure tells the peer and returns false. */
 static bool open_channel(struct session *s)
 {
     const int rc = session_leaves_spare(s->door.fd) ? session_open_channel(s) : -EMFILE;
@@ -36,7 +36,7 @@ static bool open_channel(struct session *s)
     return rc == 0;
 }
 
-/* Viewers have no need of a channel, and other users may not come near one. */
+/* Viewers need no channel, and other users must not reach one. */
 void attach_on_hello(struct session *s, const struct message *m)
 {
     struct message welcome = {.kind = MESSAGE_WELCOME, .welcome = {.id = s->id}};
@@ -88,7 +88,7 @@ void attach_on_welcome(struct session *s, const struct message *m)
         session_finish(s, reason);
         return;
     }
-    door_pause(&s->door); /* what the daemon sends through it once it has our greeting must not overtake its own */
+    door_pause(&s->door); /* door messages that follow our greeting must not overtake the daemon's greeting */
     session_enter(s, SESSION_GREETING);
     greet(s);
 }
@@ -110,7 +110,7 @@ void attach_on_greeting(struct session *s, const struct message *m)
     on_attached(s, s->accepted ? &s->hello : &welcome);
 }
 
-/* Its user's own door, or, where that is closed to the caller, the one for members of its group. */
+/* Opens the user's own door or, if the caller may not, the door for group members. */
 static int open_door(struct session *s, struct error *err)
 {
     char members[SESSION_ADDRESS_MAX + sizeof SESSION_MEMBERS];

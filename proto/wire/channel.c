@@ -11,9 +11,9 @@
 #include <string.h>
 
 enum {
-    CHANNEL_FAIR = 32,         /* packets read by one event, so that one peer cannot hold the loop */
+    CHANNEL_FAIR = 32,         /* packets per event, so that one peer cannot hold the loop */
     CHANNEL_DRAIN = 4096,      /* at the end: more than nanomsg and the kernel hold back */
-    CHANNEL_FIRST_CAP = 16384, /* bytes of the queue at first */
+    CHANNEL_FIRST_CAP = 16384, /* initial bytes of the queue */
 };
 
 bool channel_address_fits(const char *address)
@@ -29,7 +29,7 @@ static void fault(struct channel *channel, const char *doing)
     channel->events->on_fault(channel, text);
 }
 
-/* Receives and delivers one packet; false if there is none now. */
+/* Receives and delivers one packet; false if there is none. */
 static bool read_one(struct channel *channel)
 {
     uint8_t bytes[MESSAGE_MAX_BYTES];
@@ -61,7 +61,7 @@ void channel_drain(struct channel *channel)
         ;
 }
 
-/* 0, -EAGAIN, or another -errno. */
+/* Returns 0, -EAGAIN, or another -errno. */
 static int write_one(struct channel *channel, const uint8_t *bytes, size_t n)
 {
     int rc;
@@ -93,7 +93,7 @@ static void on_writable(uv_poll_t *poll, int status, int events)
     uv_poll_stop(&channel->writable);
 }
 
-/* Room for n bytes at the tail: by moving what waits to the front, if that frees half, else by doubling. */
+/* Makes room for n bytes at the tail: moves the queue to the front if that frees half, otherwise doubles it. */
 static int make_room(struct channel *channel, size_t n)
 {
     size_t used = channel_queued(channel);
@@ -126,7 +126,7 @@ int channel_send(struct channel *channel, const uint8_t *bytes, size_t n)
         int rc = write_one(channel, bytes, n);
         if (rc != -EAGAIN)
             return rc;
-        uv_poll_start(&channel->writable, UV_READABLE, on_writable); /* "writable" shows as readable there */
+        uv_poll_start(&channel->writable, UV_READABLE, on_writable); /* readable means: the socket is writable */
     }
     int rc = make_room(channel, 2 + n);
     if (rc < 0)
@@ -168,7 +168,7 @@ static int descriptor(int socket, int which)
     size_t size = sizeof fd;
     int rc = nn_getsockopt(socket, NN_SOL_SOCKET, which, &fd, &size);
 
-    assert(rc == 0); /* PAIR has both */
+    assert(rc == 0); /* PAIR has both descriptors */
     return fd;
 }
 

@@ -17,13 +17,13 @@
 #include <sys/un.h>
 #include <unistd.h>
 
-enum { DOOR_FAIR = 32, DOOR_DRAIN = 4096 }; /* packets read in one go: by an event; at the end */
+enum { DOOR_FAIR = 32, DOOR_DRAIN = 4096 }; /* packets per event; at the end */
 
 struct door_packet {
     struct door_packet *next;
     size_t n;
     unsigned n_fds;
-    int fds[]; /* (n_fds), and behind them the n bytes: a queue of small packets is small */
+    int fds[]; /* (n_fds), followed by the n bytes; so a queue of small packets is small */
 };
 
 static uint8_t *packet_bytes(struct door_packet *packet)
@@ -42,7 +42,7 @@ bool door_peer(struct door_peer *out, int fd)
     return true;
 }
 
-/* As the groups' file has it, where the kernel does not tell a peer's supplementary groups (before 4.13). */
+/* Membership by the group file, for kernels that do not report a peer's supplementary groups (before 4.13). */
 static bool is_listed(uid_t uid, gid_t gid, gid_t group)
 {
     const struct passwd *user = getpwuid(uid);
@@ -78,8 +78,8 @@ bool door_peer_is_member(int fd, gid_t group)
     return yes;
 }
 
-/* The caller's own daemon, or one that serves a group of the caller's from a directory that says so: what
- * else listens there may be anyone's, and would be given files. Root may look at everybody's. */
+/* True for the caller's own daemon, and for one that serves a group of the caller's from a directory that shows it. Any
+ * other listener could be anyone's, and would be given files. Root may observe all daemons. */
 static bool is_trusted(int fd, const char *path)
 {
     char directory[PATH_MAX];
@@ -142,11 +142,11 @@ static void end(struct door *door, const char *fault)
     if (door->ended)
         return;
     door->ended = true;
-    uv_poll_stop(&door->poll); /* the end is level-triggered: it would come again and again */
+    uv_poll_stop(&door->poll); /* the end is level-triggered: it would repeat */
     door->events->on_end(door, fault);
 }
 
-/* Copies the descriptors of a received packet out. */
+/* Copies out the descriptors of a received packet. */
 static unsigned received_fds(struct msghdr *header, int *fds)
 {
     unsigned n = 0;
@@ -155,14 +155,14 @@ static unsigned received_fds(struct msghdr *header, int *fds)
         if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
             continue;
         unsigned here = (unsigned)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
-        assert(n + here <= DOOR_MAX_FDS); /* the kernel keeps to our buffer */
+        assert(n + here <= DOOR_MAX_FDS); /* the kernel respects our buffer */
         memcpy(fds + n, CMSG_DATA(c), here * sizeof(int));
         n += here;
     }
     return n;
 }
 
-/* Reads and delivers one packet; false if there is none now. */
+/* Reads and delivers one packet; false if there is none. */
 static bool read_one(struct door *door)
 {
     uint8_t bytes[MESSAGE_MAX_BYTES];
@@ -180,7 +180,7 @@ static bool read_one(struct door *door)
             return true;
         if (errno == EAGAIN)
             return false;
-        if (errno == ECONNRESET && !door->reset) { /* told once; packets sent before may still lie behind it */
+        if (errno == ECONNRESET && !door->reset) { /* reported once; earlier packets may still follow */
             door->reset = true;
             return true;
         }
@@ -235,7 +235,7 @@ static void flush(struct door *door)
         struct door_packet *packet = door->first;
         if (write_one(door->fd, packet_bytes(packet), packet->n, packet->fds, packet->n_fds) == -EAGAIN)
             return;
-        drop_first(door); /* sent, or the peer is gone, which reading will tell */
+        drop_first(door); /* sent; or the peer is gone, and reading will report it */
     }
     if (door->shut)
         shutdown(door->fd, SHUT_WR);
@@ -251,7 +251,7 @@ static void watch(struct door *door)
         uv_poll_start(&door->poll, events, on_poll);
 }
 
-/* libuv reports an error of the socket (a reset) as a negative status, and stops watching. */
+/* libuv reports a socket error (a reset) as a negative status and stops watching. */
 static void on_poll(uv_poll_t *poll, int status, int events)
 {
     struct door *door = poll->data;

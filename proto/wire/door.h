@@ -1,8 +1,8 @@
 /* proto/wire/door.h - packets and descriptors over one connected Unix SOCK_SEQPACKET socket, watched by a libuv loop.
  *
- * libuv's own pipes pass no memfds, so this is sendmsg and recvmsg on a uv_poll. A door carries bytes; what they mean,
- * and when a door may say what, is the session's business (proto/wire/session.h). Its end of file is how one process learns
- * of the other's death. Nothing here blocks; all of it belongs to the loop's thread. */
+ * libuv's pipes cannot pass memfds, so this uses sendmsg and recvmsg on a uv_poll. A door carries bytes; the session
+ * (proto/wire/session.h) gives them meaning. Its end of file tells one process of the other's death. Nothing here
+ * blocks; everything belongs to the loop's thread. */
 #ifndef PROTO_WIRE_DOOR_H
 #define PROTO_WIRE_DOOR_H
 
@@ -19,11 +19,11 @@ enum { DOOR_MAX_FDS = 128, DOOR_MAX_QUEUED = 512 };
 struct door;
 
 struct door_events {
-    /* bytes (n) are borrowed; fds (n_fds) are the callee's to close. It may close the door. */
+    /* bytes (n) are borrowed; the callee closes fds (n_fds). May close the door. */
     void (*on_packet)(struct door *door, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds);
-    /* Nothing more will come: fault is NULL at the end of file, else what the peer did. Comes once; close the door. */
+    /* Nothing more will come. fault: NULL at the end of file, else the peer's fault. Called once; close the door. */
     void (*on_end)(struct door *door, const char *fault);
-    /* The struct is the caller's again. */
+    /* The struct belongs to the caller again. */
     void (*on_closed)(struct door *door);
 };
 
@@ -31,17 +31,18 @@ struct door {
     uv_poll_t poll;
     int fd; /* -1 when closed */
     bool paused, ended, shut, reset;
-    struct door_packet *first; /* what the socket did not take yet, in order */
+    struct door_packet *first; /* queue of packets that the socket has not taken yet */
     unsigned n_queued;
     const struct door_events *events;
     void *data;
 };
 
-/* A connected socket to the door at path, closed on exec. -ENOENT (no such door), -ECONNREFUSED (nobody listens behind
- * it), -ENAMETOOLONG, -EACCES (another user's, who does not serve a group of the caller's with it), -errno. */
+/* Connects to the door at path, close-on-exec. -ENOENT (no such door), -ECONNREFUSED (nobody listens), -ENAMETOOLONG,
+ * -EACCES (it belongs to another user and serves no group of the caller's), -errno. */
 int door_connect(int *fd, const char *path, struct error *err);
 
-/* Who is behind a connected socket: the one who connected, or who listened. False if the kernel does not say. */
+/* The process behind a connected socket: the one that connected, or that listened. False if the kernel does not
+ * tell. */
 struct door_peer {
     pid_t pid;
     uid_t uid;
@@ -49,27 +50,28 @@ struct door_peer {
 };
 bool door_peer(struct door_peer *out, int fd);
 
-/* The process behind the socket is in this group, by its own or a supplementary one. */
+/* True if the process behind the socket is in this group, by its own or a supplementary one. */
 bool door_peer_is_member(int fd, gid_t group);
 
-/* Starts watching fd (connected; taken in every case). -errno, then no callback comes. */
+/* Starts watching fd (connected; always taken). On -errno no callback follows. */
 int door_open(struct door *door, uv_loop_t *loop, int fd, const struct door_events *events, void *data);
 
 /* Sends a packet, or queues it with duplicates of fds (n_fds at most DOOR_MAX_FDS), which stay the caller's. -ENOBUFS
- * if DOOR_MAX_QUEUED wait already, -EMFILE, -ENOMEM. A peer that is gone is no error here: on_end tells. */
+ * if DOOR_MAX_QUEUED packets wait, -EMFILE, -ENOMEM. A peer that is gone is no error here: on_end reports it. */
 int door_send(struct door *door, const uint8_t *bytes, size_t n, const int *fds, unsigned n_fds);
 
-/* Paused, packets stay unread until door_resume or the peer's end, when they are delivered before on_end. */
+/* While paused, packets stay unread until door_resume, or until the peer's end, when they are delivered before
+ * on_end. */
 void door_pause(struct door *door);
 void door_resume(struct door *door);
 
-/* Delivers what has come so far, now: calls on_packet, maybe on_end. */
+/* Delivers everything received so far: calls on_packet, maybe on_end. */
 void door_drain(struct door *door);
 
-/* Sends what is queued, then the end of file; packets still come in. */
+/* Sends what is queued, then the end of file; still receives packets. */
 void door_shutdown(struct door *door);
 
-/* Drops what is queued and closes the socket; on_closed follows from the loop. Once. */
+/* Drops what is queued and closes the socket; on_closed follows from the loop. Call once. */
 void door_close(struct door *door);
 
 #endif

@@ -17,32 +17,32 @@
 
 enum {
     BACKLOG = 128,
-    ACCEPTS = 16,        /* by one event */
-    RETRY_MS = 500,      /* after the process ran out of descriptors */
+    ACCEPTS = 16,        /* per event */
+    RETRY_MS = 500,      /* after running out of descriptors */
     STALE_S = 60,        /* a directory without a door */
-    USER_SESSIONS = 64,  /* of each user but the daemon's own and root, at most; of few descriptors a quarter */
-    AWAY_LINES = 8,      /* of the log, for those who are turned away, in each */
-    AWAY_RETRIES = 20,   /* times RETRY_MS */
-    DIRECTORY_MAX = 128, /* more than an address has room for */
+    USER_SESSIONS = 64,  /* maximum per user other than the daemon's own and root; or a quarter of the descriptors */
+    AWAY_LINES = 8,      /* of the log per period, for peers turned away */
+    AWAY_RETRIES = 20,   /* period, in units of RETRY_MS */
+    DIRECTORY_MAX = 128, /* longer than any address allows */
 };
 
-/* One of the two doors. Members have theirs, so that they cannot crowd the owner out of the queue before it. */
+/* One of the two doors. Members have their own, so they cannot fill the owner's queue. */
 struct entrance {
     struct session_listener *listener;
     uv_poll_t poll;
-    int fd; /* -1: there is none */
+    int fd; /* -1: not open */
 };
 
 struct session_listener {
     struct entrance owner, members;
     uv_timer_t retry;
     int lock;
-    int spare;   /* a descriptor to give up when none is left, so that the owner can always come in; -1: given up */
-    gid_t group; /* whose members are let in, or SESSION_NO_GROUP */
+    int spare;   /* a descriptor to release when none is left, so that the owner can always come in; -1: released */
+    gid_t group; /* the admitted group, or SESSION_NO_GROUP */
     unsigned n_handles;
-    uint32_t n_sessions;           /* so far: the id of the last */
-    unsigned n_retries, n_away;    /* in this period: of the log's lines */
-    struct session *sessions;      /* all that live */
+    uint32_t n_sessions;           /* the last id assigned */
+    unsigned n_retries, n_away;    /* in this period: retries, log lines */
+    struct session *sessions;      /* all live sessions */
     char directory[DIRECTORY_MAX]; /* absolute */
     uv_loop_t *loop;
     const struct session_events *events;
@@ -83,7 +83,7 @@ static int check_directory(const char *path, struct error *err)
     return 0;
 }
 
-/* The absolute path, short enough for every address in it. */
+/* Makes the path absolute; it must be short enough for every address in it. */
 static int resolve_directory(char *out, const char *path, struct error *err)
 {
     char whole[PATH_MAX];
@@ -101,8 +101,8 @@ static int resolve_directory(char *out, const char *path, struct error *err)
     return 0;
 }
 
-/* Holds the lock of a directory for the life of the process: open file description locks end with it, however it ends,
- * and can be asked about without being taken. */
+/* Locks a directory for the life of the process. An open file description lock ends with the process in any case, and
+ * can be queried without being taken. */
 static int take_lock(int *out, const char *directory, struct error *err)
 {
     struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
@@ -127,7 +127,7 @@ static int take_lock(int *out, const char *directory, struct error *err)
             *out = fd;
             return 0;
         }
-        close(fd); /* a daemon that was stopping removed the file while we opened it */
+        close(fd); /* a stopping daemon removed the file while we opened it */
     }
 }
 
@@ -146,7 +146,7 @@ bool session_is_live(const char *directory)
     return rc == 0 && whole.l_type != F_UNLCK;
 }
 
-/* The sockets in the directory, and nothing else: those that a killed daemon left, or ours at the end. */
+/* Removes only sockets from the directory: those of a killed daemon, or our own at the end. */
 static void remove_sockets_in(const char *directory)
 {
     char path[DIRECTORY_MAX + NAME_MAX + 8];
@@ -168,11 +168,12 @@ static void remove_sockets(const char *directory)
 
     snprintf(channels, sizeof channels, "%.120s/" SESSION_CHANNELS, directory);
     remove_sockets_in(channels);
-    rmdir(channels); /* if it is empty */
+    rmdir(channels); /* only if empty */
     remove_sockets_in(directory);
 }
 
-/* Whoever can reach a channel's socket can end this process: its user, and nobody else. */
+/* Makes the directory of channels, for the daemon's user only: whoever reaches a channel's socket can end this
+ * process. */
 static int make_channels(const char *directory, struct error *err)
 {
     char path[DIRECTORY_MAX + 8];
@@ -209,7 +210,7 @@ void session_remove_stale(const char *directory)
     close(fd);
 }
 
-/* Bound beside its name and renamed once it listens, so that nobody meets a door without a daemon behind it. */
+/* Binds under a temporary name and renames once it listens, so that a visible door always has a daemon behind it. */
 static int bind_door(int *out, const char *directory, const char *name, gid_t group, struct error *err)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -220,7 +221,7 @@ static int bind_door(int *out, const char *directory, const char *name, gid_t gr
         return error_set(err, -errno, "no socket: %s", strerror(errno));
     snprintf(path, sizeof path, "%s/%s", directory, name);
     snprintf(address.sun_path, sizeof address.sun_path, "%.90s/%.10s~", directory,
-             name); /* it fits: resolve_directory */
+             name); /* fits: resolve_directory checked */
     if (bind(fd, (const struct sockaddr *)&address, sizeof address) < 0 ||
         (group != SESSION_NO_GROUP && chown(address.sun_path, (uid_t)-1, group) < 0) ||
         chmod(address.sun_path, group != SESSION_NO_GROUP ? 0660 : 0600) < 0 || listen(fd, BACKLOG) < 0 ||
@@ -240,7 +241,7 @@ static rlim_t descriptor_limit(void)
     return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur : RLIM_INFINITY;
 }
 
-/* A new descriptor gets the lowest number that is free: there are as many below it. */
+/* A new descriptor gets the lowest free number, so fd descriptors are below it. */
 bool session_leaves_spare(int fd)
 {
     return (rlim_t)fd + SESSION_SPARE_FDS <= descriptor_limit();
@@ -251,7 +252,7 @@ static bool is_master(uid_t uid)
     return uid == geteuid() || uid == 0;
 }
 
-/* A user has the sessions that one may have, those included that are not open yet, or not closed. */
+/* True if a user has the maximum of sessions, including those not open yet or not closed. */
 static bool has_enough(const struct session_listener *listener, uid_t uid)
 {
     const rlim_t quarter = descriptor_limit() / 4;
@@ -262,7 +263,7 @@ static bool has_enough(const struct session_listener *listener, uid_t uid)
     return n >= USER_SESSIONS || n >= quarter;
 }
 
-/* Why the peer is not let in; NULL: it is. */
+/* Returns why the peer is refused; NULL: it is admitted. */
 static const char *turn_away(const struct session_listener *listener, int fd, const struct door_peer *peer)
 {
     if (is_master(peer->uid))
@@ -282,7 +283,7 @@ void session_note_away(struct session_listener *listener, int pid, uid_t uid, co
         log_line("turned away at the door, pid %d of user %u: %s%s", pid, (unsigned)uid, who, why);
 }
 
-/* A session of its own would let whoever comes again and again have descriptors: the word is sent, and that is all. */
+/* Sends the refusal and closes. A session for it would give descriptors to a peer that tries again and again. */
 static void send_away(int fd, const char *why)
 {
     struct message m = {.kind = MESSAGE_DISMISSED, .sequence = 1, .dismissed = {.code = -ECONNREFUSED}};
@@ -322,7 +323,7 @@ static void admit(struct session_listener *listener, int fd)
     session_enlist(s, &listener->sessions);
 }
 
-/* The next who waits; -1: none now. */
+/* Accepts the next waiting connection; -1: none. */
 static int accept_one(struct entrance *at)
 {
     struct session_listener *listener = at->listener;
@@ -351,7 +352,7 @@ static void on_connection(uv_poll_t *poll, int status, int events)
     if (fd < 0 && errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
         if (at->listener->n_away++ < AWAY_LINES)
             log_line("the door: %s", strerror(errno));
-        uv_poll_stop(&at->poll); /* who waits at the door would wake the loop for ever */
+        uv_poll_stop(&at->poll); /* a waiting peer would wake the loop again and again */
     }
 }
 
@@ -407,7 +408,7 @@ static int start(struct session_listener *listener, const char *directory, struc
     if (rc == 0)
         rc = resolve_directory(listener->directory, directory, err);
     if (rc == -ENAMETOOLONG && !was_there)
-        rmdir(directory); /* known only now, as links are resolved; if it was not even made, nothing happens */
+        rmdir(directory); /* only now, as links must be resolved first; harmless if it was not made */
     if (rc == 0)
         rc = take_lock(&listener->lock, listener->directory, err);
     if (rc < 0)
@@ -417,7 +418,7 @@ static int start(struct session_listener *listener, const char *directory, struc
     return rc < 0 ? rc : open_entrance(&listener->owner, "door", SESSION_NO_GROUP, err);
 }
 
-/* Where the directory was removed under us, another daemon may live at its name by now. */
+/* If the directory was removed under us, another daemon may use its name by now. */
 static void remove_files(struct session_listener *listener)
 {
     char path[DIRECTORY_MAX + 8];
@@ -430,7 +431,7 @@ static void remove_files(struct session_listener *listener)
         ours.st_ino == there.st_ino) {
         remove_sockets(listener->directory);
         unlink(path);
-        rmdir(listener->directory); /* if it is empty */
+        rmdir(listener->directory); /* only if empty */
     }
     close(listener->lock);
     listener->lock = -1;
@@ -467,7 +468,7 @@ int session_listen(struct session_listener **out, uv_loop_t *loop, const char *d
     return 0;
 }
 
-/* Every directory above lets members pass? They would be told of a daemon they cannot reach. */
+/* Checks that members can pass every directory above; otherwise they could not reach the daemon. */
 static int check_way(const char *directory, gid_t group, struct error *err)
 {
     char part[DIRECTORY_MAX];

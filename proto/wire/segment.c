@@ -9,7 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* To whole pages; 0 if that passes the largest file size. */
+/* Rounds up to whole pages; 0 if that passes the largest file size. */
 static size_t rounded(size_t bytes)
 {
     size_t page = (size_t)sysconf(_SC_PAGESIZE);
@@ -24,7 +24,7 @@ static int map(struct segment *segment, int protection)
     if (base == MAP_FAILED)
         return -errno;
     segment->base = base;
-    (void)madvise(base, rounded(segment->bytes), MADV_HUGEPAGE); /* a wish: most systems say no for shared memory */
+    (void)madvise(base, rounded(segment->bytes), MADV_HUGEPAGE); /* most systems refuse it for shared memory */
     return 0;
 }
 
@@ -45,7 +45,7 @@ int segment_create(struct segment *out, const char *name, size_t bytes, enum seg
         rc = -errno;
     if (rc == 0)
         rc = map(&segment, PROT_READ | PROT_WRITE);
-    if (rc == 0 && fcntl(segment.fd, F_ADD_SEALS, seals) < 0) { /* after mapping: what is mapped stays writable */
+    if (rc == 0 && fcntl(segment.fd, F_ADD_SEALS, seals) < 0) { /* after mapping: existing mappings stay writable */
         rc = -errno;
         munmap(segment.base, rounded(bytes));
     }
@@ -60,7 +60,7 @@ int segment_create(struct segment *out, const char *name, size_t bytes, enum seg
     return 0;
 }
 
-/* Can a mapping of bytes be trusted not to raise SIGBUS? */
+/* Checks that a mapping of bytes cannot raise SIGBUS. */
 static int check(int fd, size_t bytes, struct error *err)
 {
     struct stat info;

@@ -11,9 +11,9 @@
 #include <unistd.h>
 
 enum {
-    ENDING_MS = 2, /* nanomsg sees a peer's end some milliseconds after the door */
+    ENDING_MS = 2, /* nanomsg sees a peer's end some milliseconds after the door does */
     ENDING_TICKS = 50,
-    IDLE_TICKS = 3, /* a peer that reads nothing for so long is left */
+    IDLE_TICKS = 3, /* ticks without reading after which a peer is given up */
 };
 
 static void on_tick(uv_timer_t *timer);
@@ -24,11 +24,11 @@ void session_enter(struct session *s, enum session_state state)
     s->n_ticks = 0;
     if (state == SESSION_CLOSING)
         return;
-    uv_update_time(s->loop); /* else a caller that was busy for long would see its first tick at once */
+    uv_update_time(s->loop); /* a caller that was busy for long would otherwise get its first tick at once */
     uv_timer_start(&s->timer, on_tick, s->tick_ms, s->tick_ms);
 }
 
-/* The first word counts. */
+/* Sets the reason of the end, unless one was given before. */
 static void decide(struct session *s, const char *reason)
 {
     if (s->decided)
@@ -40,7 +40,7 @@ static void decide(struct session *s, const char *reason)
     }
 }
 
-/* What waits for the peer to read: bytes on the channel, or packets on the door. */
+/* Data that waits for the peer to read: bytes on the channel, packets on the door. */
 static size_t unsent(const struct session *s)
 {
     return s->channel.socket >= 0 ? channel_queued(&s->channel) : s->door.n_queued;
@@ -83,7 +83,7 @@ void session_send_by_door(struct session *s, const struct message *m, const int 
     }
     numbered.sequence = ++s->on_door.sent;
     size_t n = message_encode(bytes, sizeof bytes, &numbered);
-    int rc = door_send(&s->door, bytes, n, fds, n_fds); /* one place is left for our last words */
+    int rc = door_send(&s->door, bytes, n, fds, n_fds); /* one slot stays free for our last message */
     if (rc < 0) {
         char reason[128];
         snprintf(reason, sizeof reason, "sending through the door: %s", strerror(-rc));
@@ -108,7 +108,7 @@ void session_send_by_channel(struct session *s, const struct message *m)
     }
 }
 
-/* The peer is told why, and gets a tick to read it. */
+/* Tells the peer why, and gives it a tick to read that. */
 void session_refuse_code(struct session *s, int code, const char *reason)
 {
     struct message m = {.kind = MESSAGE_DISMISSED, .dismissed = {.code = code}};
@@ -142,7 +142,7 @@ void session_fault(struct session *s, int code, const char *format, ...)
     session_refuse_code(s, code, err.text);
 }
 
-/* Decodes what came by a link; false, and the session is on its way out, if it is not the next message of it. */
+/* Decodes a packet of a link. If it is not the link's next message, begins the end and returns false. */
 static bool receive(struct session *s, struct message *m, uint64_t *received, const uint8_t *bytes, size_t n)
 {
     const char *why;
@@ -179,13 +179,13 @@ static void send_by_carrier(struct session *s, const struct message *m)
         session_send_by_channel(s, m);
 }
 
-/* An open session's heartbeat and end, by whichever link carries them; false if the message is none of these. */
+/* Handles heartbeat and end of an open session, on either link; false for other messages. */
 static bool on_life(struct session *s, const struct message *m, const char *link)
 {
     if (m->kind == MESSAGE_BYE) {
         decide(s, "closed");
         if (!s->by_door)
-            door_drain(&s->door); /* what lies there came before */
+            door_drain(&s->door); /* packets there were sent earlier */
         session_finish(s, NULL);
     } else if (m->kind == MESSAGE_PING && !s->accepted) {
         struct message pong = {.kind = MESSAGE_PONG, .pong = {.progress = 0}};
@@ -210,7 +210,7 @@ static bool is_life(enum message_kind kind)
     return kind == MESSAGE_PING || kind == MESSAGE_PONG || kind == MESSAGE_BYE;
 }
 
-/* Our part of the door's messages; false if it is the user's. */
+/* Handles the session's own door messages; false for others. */
 static bool on_door_message(struct session *s, const struct message *m)
 {
     if (m->kind == MESSAGE_DISMISSED) {
@@ -233,7 +233,7 @@ static bool on_door_message(struct session *s, const struct message *m)
     return true;
 }
 
-/* Descriptors only where they belong, and of other users only as many as leave some. */
+/* True if the message may carry descriptors and, for other users, enough stay free. */
 static bool may_have(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
 {
     if (n_fds == 0)
@@ -251,12 +251,12 @@ static void on_door_packet(struct door *door, const uint8_t *bytes, size_t n, co
 {
     struct session *s = door->data;
     struct message m;
-    bool ours = true; /* the user's are its to close */
+    bool ours = true; /* false: the callee closes them */
 
     if ((s->state != SESSION_LEAVING || s->by_door) && receive(s, &m, &s->on_door.received, bytes, n)) {
         if (s->state != SESSION_LEAVING)
             ours = !may_have(s, &m, fds, n_fds) || on_door_message(s, &m);
-        else if (m.kind == MESSAGE_BYE) /* it wants what we want: neither need wait for the other */
+        else if (m.kind == MESSAGE_BYE) /* both sides want to end: neither waits for the other */
             session_finish(s, NULL);
     }
     if (!ours)
@@ -298,7 +298,7 @@ static void on_door_closed(struct door *door)
 
 static const struct door_events door_events = {on_door_packet, on_door_end, on_door_closed};
 
-/* Our part of the channel's messages; false if it is the user's. */
+/* Handles the session's own channel messages; false for others. */
 static bool on_channel_message(struct session *s, const struct message *m)
 {
     if (s->state == SESSION_GREETING && m->kind == MESSAGE_GREETING) {
@@ -319,7 +319,7 @@ static void on_channel_packet(struct channel *channel, const uint8_t *bytes, siz
 
     if (!receive(s, &m, &s->on_channel.received, bytes, n))
         return;
-    if (s->state == SESSION_LEAVING) { /* it wants what we want: neither need wait for the other */
+    if (s->state == SESSION_LEAVING) { /* both sides want to end: neither waits for the other */
         if (m.kind == MESSAGE_BYE)
             session_finish(s, NULL);
         return;
@@ -343,7 +343,7 @@ static const struct channel_events channel_events = {on_channel_packet, on_chann
 static void on_handle_closed(struct session *s)
 {
     s->n_handles--;
-    if (s->state == SESSION_RETRYING && s->n_handles == 1) /* the timer */
+    if (s->state == SESSION_RETRYING && s->n_handles == 1) /* only the timer is left */
         attach_again(s);
     if (s->n_handles > 0)
         return;
@@ -354,8 +354,8 @@ static void on_handle_closed(struct session *s)
     free(s);
 }
 
-/* Ctrl-Z is no reason to lose a run, nor is a debugger: such a peer will answer when it goes on. A worker's steps are
- * others' to wait for. */
+/* True if the peer is stopped by Ctrl-Z or a debugger: it will answer when it continues. Never for a worker, as others
+ * wait for its steps. */
 static bool is_suspended(const struct session *s)
 {
     return s->n_unanswered > 0 && s->hello.hello.role != ROLE_WORKER && process_is_stopped(s->peer_pid);
@@ -369,7 +369,7 @@ static void on_open_tick(struct session *s)
         if (s->n_ticks >= SESSION_PATIENCE)
             session_finish(s, "silent for 60 s");
     } else if (is_suspended(s)) {
-        return; /* this second counts for nothing */
+        return; /* this second does not count */
     } else if (s->n_unanswered == SESSION_PINGS) {
         session_refuse_code(s, -ETIMEDOUT, "silent for 15 s");
     } else {
@@ -378,7 +378,7 @@ static void on_open_tick(struct session *s)
     }
 }
 
-/* A peer that still reads is given the time to, however slow it is. */
+/* A peer that still reads gets the time it needs. */
 static void on_leaving_tick(struct session *s)
 {
     const size_t left = unsent(s);

@@ -10,7 +10,7 @@ void wire_wrong(struct wire *w, const char *why)
         w->why = why;
 }
 
-/* Room for n bytes more? */
+/* True if n more bytes fit. */
 static bool take(struct wire *w, size_t n)
 {
     if (n > w->end - w->at)
@@ -33,7 +33,7 @@ uint64_t wire_get(const uint8_t *from, unsigned bytes)
     return value;
 }
 
-/* The value as it stands in the message (writing), or as it is on the wire (reading; 0 once something was wrong). */
+/* Writes value to the message, or reads it (0 after a fault). */
 static uint64_t number(struct wire *w, uint64_t value, unsigned bytes)
 {
     if (!take(w, bytes))
@@ -104,7 +104,7 @@ void wire_flag(struct wire *w, bool *value)
     *value = byte == 1;
 }
 
-/* An enumeration, one byte. */
+/* An enumeration in one byte. */
 unsigned wire_choice(struct wire *w, unsigned value, unsigned first, unsigned last)
 {
     assert(!w->to || value <= UINT8_MAX);
@@ -114,8 +114,8 @@ unsigned wire_choice(struct wire *w, unsigned value, unsigned first, unsigned la
     return value;
 }
 
-/* Bytes of the printable UTF-8 character at s (n > 0 bytes), or 0: control characters, overlong forms, surrogates and
- * what was cut off are not, so that a text can go to a terminal as it is. */
+/* Length of the printable UTF-8 character at s (n > 0 bytes); 0 for control characters, overlong forms, surrogates and
+ * truncation. So a text is safe for a terminal. */
 static size_t character(const uint8_t *s, size_t n)
 {
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
@@ -134,7 +134,7 @@ static size_t character(const uint8_t *s, size_t n)
     return control || surrogate || code < least[length] || code > 0x10FFFF ? 0 : length;
 }
 
-/* A sentence may quote a file, so unprintable bytes become '?': they are no mistake of ours. */
+/* A sentence may quote a file, so unprintable bytes become '?' without an error. */
 static void write_text(uint8_t *to, const char *text, size_t size)
 {
     size_t n = strnlen(text, size - 1), length;

@@ -1,7 +1,7 @@
 /* proto/wire/wire.h - the bytes of a message, field by field. For proto/wire/message.c.
  *
- * One walk over the bytes, writing or reading: each field is a function for both directions, so that encoder and decoder
- * cannot disagree, and what it checks it checks in both. Little-endian. */
+ * One pass over the bytes either writes or reads. Each field is one function for both directions, so encoder and
+ * decoder cannot disagree, and both make the same checks. Little-endian. */
 #ifndef PROTO_WIRE_WIRE_H
 #define PROTO_WIRE_WIRE_H
 
@@ -13,12 +13,12 @@ struct wire {
     uint8_t *to;         /* NULL when reading */
     const uint8_t *from; /* NULL when writing */
     size_t at, end;
-    const char *why; /* what is wrong first; nothing is read after it */
+    const char *why; /* the first fault; nothing is read after it */
 };
 
 void wire_wrong(struct wire *w, const char *why);
 
-/* The value as it stands in the message (writing), or as it is on the wire (reading; 0 once something was wrong). */
+/* *value is written to the message, or read from it (0 after a fault). */
 void wire_u64(struct wire *w, uint64_t *value);
 void wire_u32(struct wire *w, uint32_t *value);
 void wire_u32_in(struct wire *w, uint32_t *value, uint32_t first, uint32_t last);
@@ -27,13 +27,12 @@ void wire_f64_finite(struct wire *w, double *value);
 void wire_f64_from_0(struct wire *w, double *value);
 void wire_f32(struct wire *w, float *value);
 void wire_flag(struct wire *w, bool *value);
-/* An enumeration, one byte. */
+/* An enumeration in one byte. */
 unsigned wire_choice(struct wire *w, unsigned value, unsigned first, unsigned last);
-/* size bytes, zeros behind the text: printable UTF-8, so that it can go to a terminal as it is. What is not becomes '?'
- * when writing. */
+/* size bytes, text padded with zeros: printable UTF-8, safe for a terminal. When writing, other bytes become '?'. */
 void wire_text(struct wire *w, char *value, size_t size);
 
-/* Outside a walk. */
+/* Outside a pass. */
 void wire_put(uint8_t *to, uint64_t value, unsigned bytes);
 uint64_t wire_get(const uint8_t *from, unsigned bytes);
 
