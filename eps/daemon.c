@@ -109,7 +109,7 @@ static unsigned pool_size(void)
  * libuv's, nanomsg's. */
 static int start_threads(struct daemon *d, struct error *err)
 {
-    d->look.n_threads = eps_team_size();
+    d->look.n_threads = team_size();
     int rc = process_check_threads(d->look.n_threads + pool_size() + 1, err);
 
     if (!rc)
@@ -117,7 +117,7 @@ static int start_threads(struct daemon *d, struct error *err)
     if (rc)
         return rc;
     uv_queue_work(d->hub.loop, &d->first_work, do_nothing, on_nothing);
-    rc = eps_updater_start(&d->hub.updater, &d->job.store, d->look.n_threads, wake_loop, d);
+    rc = updater_start(&d->hub.updater, &d->job.store, d->look.n_threads, wake_loop, d);
     return rc ? error_set(err, rc, "the optimizer thread did not start: %s", strerror(-rc)) : 0;
 }
 
@@ -200,7 +200,7 @@ int daemon_run(const struct daemon_options *options, struct error *err)
         uv_walk(&loop, close_any, NULL);
         uv_run(&loop, UV_RUN_DEFAULT);
     }
-    eps_updater_stop(d->hub.updater);
+    updater_stop(d->hub.updater);
     if (d->messages_held >= 0)
         session_let_thread_go(d->messages_held);
     const int left = uv_loop_close(&loop);

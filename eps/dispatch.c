@@ -19,7 +19,7 @@ static struct peer *find_peer(struct session *s)
     return peer;
 }
 
-/* ---- attached ------------------------------------------------------------------------------------------------------ */
+/* ---- attached --------------------------------------------------------------------------------------------------- */
 
 /* From the first worker with a device of its own on, and for good: the team never grows, as the system may have no thread
  * left by then. */
@@ -27,8 +27,8 @@ static void leave_cores(struct daemon *d, const struct peer *worker)
 {
     if (!worker->backend || worker->backend->takes_turns)
         return;
-    d->look.n_threads = eps_team_beside_device(d->look.n_threads, (unsigned)sysconf(_SC_NPROCESSORS_ONLN));
-    eps_updater_set_threads(d->hub.updater, d->look.n_threads);
+    d->look.n_threads = team_beside_device(d->look.n_threads, (unsigned)sysconf(_SC_NPROCESSORS_ONLN));
+    updater_set_threads(d->hub.updater, d->look.n_threads);
 }
 
 static void on_open(struct session *s, const struct message *hello)
@@ -55,7 +55,7 @@ static void on_open(struct session *s, const struct message *hello)
     }
 }
 
-/* ---- messages ----------------------------------------------------------------------------------------------------- */
+/* ---- messages --------------------------------------------------------------------------------------------------- */
 
 static void refuse_role(struct peer *peer)
 {
@@ -254,7 +254,7 @@ static void on_message(struct session *s, const struct message *m, const int *fd
     settle(d);
 }
 
-/* ---- gone ---------------------------------------------------------------------------------------------------------- */
+/* ---- gone ------------------------------------------------------------------------------------------------------- */
 
 static void on_client_gone(struct daemon *d, struct peer *peer, const char *reason)
 {

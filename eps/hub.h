@@ -78,12 +78,12 @@ struct event {
 
 struct hub {
     uv_loop_t *loop;
-    struct eps_updater *updater;
+    struct updater *updater;
     struct peer *peers;   /* in order of id */
     struct ledger ledger; /* of this process */
     uint64_t host_mem;    /* bytes that a job may take; 0: what is free */
     bool is_private;      /* ends with its first client, and serves no other */
-    unsigned said;        /* EPS_MEMORY_...: what the log says already of what the system does not allow */
+    unsigned said;        /* MEMORY_...: what the log says already of what the system does not allow */
     uv_async_t wake;      /* the loop: something was posted, or the optimizer thread has finished something */
     struct event events[HUB_MAX_EVENTS]; /* (n_events) from first_event on, around */
     unsigned first_event, n_events;

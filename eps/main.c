@@ -142,7 +142,7 @@ int main(int argc, char **argv)
         return 2;
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file grown too large is a refusal to save, not the end */
-    eps_optimizer_select(EPS_ISA_BEST);
+    optimizer_select(OPTIMIZER_ISA_BEST);
     if (options.is_private && !process_follow_parent(arguments.parent)) {
         log_line("whoever started this daemon is gone");
         return 1;

@@ -6,7 +6,7 @@
 
 enum { PATIENCE_TICKS = 60 }; /* counted here, so that a machine that slept does not cost a run its checkpoint */
 
-/* ---- stopping ----------------------------------------------------------------------------------------------------- */
+/* ---- stopping --------------------------------------------------------------------------------------------------- */
 
 static void close_handle(uv_handle_t *handle)
 {
@@ -54,7 +54,7 @@ void settle_tick(struct daemon *d)
         settle_stop(d, d->asked);
 }
 
-/* ---- jobs, one after another -------------------------------------------------------------------------------------- */
+/* ---- jobs, one after another ------------------------------------------------------------------------------------ */
 
 static void refuse_job(struct peer *client, int code, const struct error *err)
 {
@@ -114,7 +114,7 @@ void settle_forget(struct daemon *d, const struct peer *client)
     d->waiting.client = NULL;
 }
 
-/* ---- the order of an iteration ------------------------------------------------------------------------------------ */
+/* ---- the order of an iteration ---------------------------------------------------------------------------------- */
 
 static void on_event(struct daemon *d, const struct event *event)
 {
@@ -128,14 +128,14 @@ static void on_event(struct daemon *d, const struct event *event)
     }
 }
 
-static void on_work(struct daemon *d, const struct eps_job *work)
+static void on_work(struct daemon *d, const struct updater_task *work)
 {
     switch (work->kind) {
-    case EPS_JOB_CALL:
+    case UPDATER_CALL:
         job_on_called(&d->job, work);
         break;
-    case EPS_JOB_FOLD:
-    case EPS_JOB_UPDATE:
+    case UPDATER_FOLD:
+    case UPDATER_UPDATE:
         steps_on_optimizer(&d->steps, work);
         break;
     }
@@ -178,7 +178,7 @@ static void go_on(struct daemon *d)
 /* To the last, somebody may keep it waiting. */
 static void end(struct daemon *d)
 {
-    if (!d->stopping || d->hub.peers || d->job.state != JOB_NONE || eps_updater_pending(d->hub.updater))
+    if (!d->stopping || d->hub.peers || d->job.state != JOB_NONE || updater_pending(d->hub.updater))
         return;
     close_handle((uv_handle_t *)&d->hub.wake);
     close_handle((uv_handle_t *)&d->tick);
@@ -196,7 +196,7 @@ static bool take_next(struct daemon *d)
 {
     struct relay_event released;
     struct event event;
-    struct eps_job work;
+    struct updater_task work;
 
     if (hub_take(&d->hub, &event))
         on_event(d, &event);
@@ -204,7 +204,7 @@ static bool take_next(struct daemon *d)
         steps_feed(&d->steps, &released);
     else if (steps_begin_ahead(&d->steps))
         return true;
-    else if (eps_updater_take(d->hub.updater, &work))
+    else if (updater_take(d->hub.updater, &work))
         on_work(d, &work);
     else
         return false;
@@ -219,7 +219,7 @@ static bool take_next(struct daemon *d)
  *      whether a save does. What follows may be a job that ends at once: then all of it once more. */
 static bool come_to_rest(struct daemon *d)
 {
-    if (d->job.state == JOB_ENDING && !eps_updater_pending(d->hub.updater))
+    if (d->job.state == JOB_ENDING && !updater_pending(d->hub.updater))
         save_on_job_over(&d->saves);
     save_pump(&d->saves);
     if (!end_job(d))

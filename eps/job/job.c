@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* ---- states ------------------------------------------------------------------------------------------------------- */
+/* ---- states ----------------------------------------------------------------------------------------------------- */
 
 void job_init(struct job *job)
 {
@@ -42,7 +42,7 @@ struct trace *job_trace(const struct job *job, struct trace *track)
     return job->trace_file >= 0 ? track : NULL;
 }
 
-/* ---- begin -------------------------------------------------------------------------------------------------------- */
+/* ---- begin ------------------------------------------------------------------------------------------------------ */
 
 static void note(struct job *job, uint64_t bytes)
 {
@@ -73,7 +73,7 @@ static int size_up(struct job *job, struct error *err)
         return rc;
     for (uint32_t u = 0; u < job->model.n_units; u++)
         n_jobs += job->model.units[u].n_slices + 1;
-    return eps_updater_reserve(job->hub->updater, n_jobs + 4) ? error_set(err, -ENOMEM, "out of memory") : 0;
+    return updater_reserve(job->hub->updater, n_jobs + 4) ? error_set(err, -ENOMEM, "out of memory") : 0;
 }
 
 bool job_begin(struct job *job, struct peer *client, const struct message *m, const int *fds, unsigned n_fds)
@@ -100,15 +100,15 @@ bool job_begin(struct job *job, struct peer *client, const struct message *m, co
 void job_load(struct job *job)
 {
     const struct message *m = &job->request;
-    const struct eps_job work = {.kind = EPS_JOB_CALL,
-                                 .call = job_do_load,
-                                 .context = job,
-                                 .trace = job_trace(job, &job->optimizer_trace)};
+    const struct updater_task work = {.kind = UPDATER_CALL,
+                                      .call = job_do_load,
+                                      .context = job,
+                                      .trace = job_trace(job, &job->optimizer_trace)};
 
     log_line("job of client %u: gpt2 %ux%u, %" PRIu64 " parameters, %u rows of %u tokens, %u part%s", job->client->id,
              job->model.config.n_layers, job->model.config.width, job->model.n_parameters, m->job.batch, m->job.seq,
              m->job.n_parts, m->job.n_parts > 1 ? "s" : "");
-    eps_updater_submit(job->hub->updater, &work);
+    updater_submit(job->hub->updater, &work);
 }
 
 static void assign(struct job *job, struct peer *worker, const struct segment *inbox, const struct segment *stash)
@@ -207,7 +207,7 @@ static void on_loaded(struct job *job, int result)
         job_end(job, result, "%s", err.text);
 }
 
-void job_on_called(struct job *job, const struct eps_job *work)
+void job_on_called(struct job *job, const struct updater_task *work)
 {
     if (work->call == job_do_load) {
         on_loaded(job, work->result);
@@ -294,7 +294,7 @@ void job_send_weights(struct job *job, struct peer *worker, uint64_t version, ui
     session_send(worker->session, &m);
 }
 
-/* ---- end ---------------------------------------------------------------------------------------------------------- */
+/* ---- end -------------------------------------------------------------------------------------------------------- */
 
 static void tell_client(struct job *job, int code, const struct error *err)
 {
@@ -341,7 +341,7 @@ static void close_trace(struct job *job)
 
 bool job_is_in_use(const struct job *job)
 {
-    bool in_use = eps_updater_pending(job->hub->updater) > 0;
+    bool in_use = updater_pending(job->hub->updater) > 0;
 
     for (const struct peer *p = job->hub->peers; p; p = p->next)
         in_use = in_use || p->state == PEER_ASSIGNING || p->state == PEER_RELEASING;
@@ -351,11 +351,11 @@ bool job_is_in_use(const struct job *job)
 /* 4 GiB take as long as a step: the loop goes on meanwhile. */
 void job_unload(struct job *job)
 {
-    const struct eps_job work = {.kind = EPS_JOB_CALL, .call = job_do_unload, .context = job};
+    const struct updater_task work = {.kind = UPDATER_CALL, .call = job_do_unload, .context = job};
 
     for (struct peer *p = job->hub->peers; p; p = p->next)
         p->inbox = NULL;
-    eps_updater_submit(job->hub->updater, &work);
+    updater_submit(job->hub->updater, &work);
 }
 
 struct peer *job_free(struct job *job)

@@ -39,10 +39,10 @@ struct job {
     struct trace optimizer_trace, writer_trace; /* tracks of the two threads; not open without a trace_file */
     char *side_text;                            /* NULL: none came */
     size_t side_bytes;
-    unsigned said;        /* EPS_MEMORY_...: what the daemon's log says of the machine already (eps/store/memory.h) */
+    unsigned said;        /* MEMORY_...: what the daemon's log says of the machine already (eps/store/memory.h) */
     uint64_t table_bytes; /* of the config and what job_take_table gave, as the ledger has them */
     struct model model;
-    struct eps_store store;
+    struct store store;
     struct segment data;
     struct segment inboxes[HUB_MAX_WORKERS]; /* (n_inboxes); they outlive their workers */
     uint32_t n_inboxes;
@@ -95,7 +95,7 @@ void job_close_fds(const int *fds, unsigned n);
 bool job_begin(struct job *job, struct peer *client, const struct message *m, const int *fds, unsigned n_fds);
 void job_load(struct job *job);
 /* The optimizer thread has loaded it, or given its memory back. */
-void job_on_called(struct job *job, const struct eps_job *work);
+void job_on_called(struct job *job, const struct updater_task *work);
 /* An answer of a worker's to ASSIGN, or to RELEASE. */
 void job_on_assigned(struct job *job, struct peer *worker, const struct message *m);
 void job_on_released(struct peer *worker);

@@ -74,13 +74,13 @@ int job_take_files(struct job *job, const int *fds, unsigned n_fds, struct error
 }
 
 static int create_segment(struct segment *out, const char *name, size_t bytes, enum ledger_category category,
-                          struct eps_memory *memory, struct job *job)
+                          struct memory *memory, struct job *job)
 {
     int rc = segment_create(out, name, bytes, SEGMENT_READ_WRITE, &job->load_error);
 
     if (rc)
         return rc;
-    eps_memory_prepare(memory, out->base, out->bytes, true);
+    memory_prepare(memory, out->base, out->bytes, true);
     ledger_add(&job->load_ledger, category, out->bytes);
     return 0;
 }
@@ -93,7 +93,7 @@ static uint64_t data_bytes(const struct job *job)
                                      : plan_data_bytes(batch, seq);
 }
 
-static int create_segments(struct job *job, struct eps_memory *memory)
+static int create_segments(struct job *job, struct memory *memory)
 {
     int rc = create_segment(&job->data, "eps-data", data_bytes(job), LEDGER_DATA, memory, job);
 
@@ -127,29 +127,29 @@ static void touch_segments(const struct job *job)
 static int take_memory(struct job *job)
 {
     const struct message *m = &job->request;
-    struct eps_memory memory;
-    int rc = eps_memory_init(&memory);
+    struct memory memory;
+    int rc = memory_init(&memory);
 
     if (rc)
         return error_set(&job->load_error, rc, "no memory for a description of this machine");
-    const struct eps_store_options options = {.train = m->job.train,
-                                              .precision = m->job.precision,
-                                              .moments = m->job.moments,
-                                              .fenced = job_is_fenced(m),
-                                              .require_pinned = m->job.require_pinned,
-                                              .memory = &memory,
-                                              .said = job->said,
-                                              .n_accumulators = job->host.n_accumulators,
-                                              .seed = m->job.seed,
-                                              .read = &job->n_read,
-                                              .clip_update = m->job.clip_update};
+    const struct store_options options = {.train = m->job.train,
+                                          .precision = m->job.precision,
+                                          .moments = m->job.moments,
+                                          .fenced = job_is_fenced(m),
+                                          .require_pinned = m->job.require_pinned,
+                                          .memory = &memory,
+                                          .said = job->said,
+                                          .n_accumulators = job->host.n_accumulators,
+                                          .seed = m->job.seed,
+                                          .read = &job->n_read,
+                                          .clip_update = m->job.clip_update};
     rc = create_segments(job, &memory);
     if (!rc)
-        rc = eps_store_init(&job->store, &job->model, &options, &job->load_ledger, &job->load_error);
+        rc = store_init(&job->store, &job->model, &options, &job->load_ledger, &job->load_error);
     if (!rc)
         touch_segments(job);
     job->store.options.memory = NULL;
-    eps_memory_free(&memory);
+    memory_free(&memory);
     return rc;
 }
 
@@ -165,9 +165,8 @@ static int read_side(struct job *job)
     ledger_add(&job->load_ledger, LEDGER_OTHER, ledger_table(job->side_bytes));
     if (pread(job->side_file, job->side_text, job->side_bytes, 0) != (ssize_t)job->side_bytes)
         return error_set(err, -EIO, "the job's side file could not be read");
-    const int rc = eps_capture_check_side(job->side_text, job->side_bytes, err);
-    if (!rc && job->request.job.resume &&
-        eps_capture_side_products(&job->products, job->side_text, job->side_bytes, err))
+    const int rc = capture_check_side(job->side_text, job->side_bytes, err);
+    if (!rc && job->request.job.resume && capture_side_products(&job->products, job->side_text, job->side_bytes, err))
         log_line("%s: the run goes on with the library's first choices", err->text);
     return rc;
 }
@@ -194,12 +193,12 @@ static int load_model(struct job *job)
     int rc;
 
     if (job->request.job.fresh) {
-        eps_store_draw(&job->store, job->request.job.seed);
+        store_draw(&job->store, job->request.job.seed);
         return 0;
     }
-    rc = eps_store_load(&job->store, job->weight_files, job->n_weight_files, &job->load_error);
+    rc = store_load(&job->store, job->weight_files, job->n_weight_files, &job->load_error);
     if (!rc && job->moments_file >= 0)
-        rc = eps_store_load_moments(&job->store, job->moments_file, &job->load_error);
+        rc = store_load_moments(&job->store, job->moments_file, &job->load_error);
     if (!rc && job->moments_file >= 0)
         rc = check_updates(job);
     return rc;
@@ -216,7 +215,7 @@ int job_do_unload(void *context)
     }
     segment_close(&job->data);
     job->store.ledger = &taken;
-    eps_store_free(&job->store);
+    store_free(&job->store);
     return 0;
 }
 

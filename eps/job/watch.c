@@ -48,7 +48,7 @@ static const char *owed_by(const struct job *job, const struct peer *worker)
         return "the job waits for its part of an evaluation";
     if (job->state == JOB_GENERATING)
         return "the job waits for the token that it computes";
-    if (job->state == JOB_STEPPING && worker->n_pulls == 0 && !eps_updater_pending(job->hub->updater) &&
+    if (job->state == JOB_STEPPING && worker->n_pulls == 0 && !updater_pending(job->hub->updater) &&
         relay_owes(job->relay) == worker->id)
         return "the job waits for its part of the step";
     return NULL;
@@ -100,10 +100,10 @@ static double optimizer_allowance(const struct job *job)
 static void watch_optimizer(struct watch *watch)
 {
     struct job *job = watch->job;
-    const struct eps_updater *updater = job->hub->updater;
-    const uint64_t done = eps_updater_taken(updater) + __atomic_load_n(&job->n_read, __ATOMIC_RELAXED);
+    const struct updater *updater = job->hub->updater;
+    const uint64_t done = updater_taken(updater) + __atomic_load_n(&job->n_read, __ATOMIC_RELAXED);
 
-    if (!silence_tick(&watch->optimizer, eps_updater_pending(updater) > 0, done, watch->most_quiet,
+    if (!silence_tick(&watch->optimizer, updater_pending(updater) > 0, done, watch->most_quiet,
                       optimizer_allowance(job)))
         return;
     watch->hung = true;

@@ -23,7 +23,7 @@ static void refuse_reader(struct relay *r, uint32_t reader, const char *why)
         (struct relay_action){.kind = RELAY_REFUSE, .to_reader = true, .reader = reader, .why = why};
 }
 
-/* ---- units, step and readers ----------------------------------------------------------------------------------------- */
+/* ---- units, step and readers ------------------------------------------------------------------------------------ */
 
 static void capture(struct relay *r, uint32_t unit)
 {
@@ -217,7 +217,7 @@ static void fault(struct relay *r, uint32_t worker, uint32_t part)
         assign_parts(r);
 }
 
-/* ---- pulls ----------------------------------------------------------------------------------------------------------- */
+/* ---- pulls ------------------------------------------------------------------------------------------------------ */
 
 /* Where a pulled version is. */
 enum buffer { NOW, BEFORE, WAIT, GONE };
@@ -446,7 +446,7 @@ static void on_released(struct relay *r, uint32_t id, uint32_t unit)
     memmove(reader, reader + 1, (size_t)(&r->readers[r->n_readers] - reader) * sizeof *reader);
 }
 
-/* ---- the pump -------------------------------------------------------------------------------------------------------- */
+/* ---- the pump --------------------------------------------------------------------------------------------------- */
 
 static void update(struct relay *r, uint32_t unit)
 {

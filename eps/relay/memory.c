@@ -173,7 +173,7 @@ struct relay_action *relay_act(struct relay *r, enum relay_action_kind kind)
     return a;
 }
 
-/* ---- the tables of a step -------------------------------------------------------------------------------------------- */
+/* ---- the tables of a step --------------------------------------------------------------------------------------- */
 
 /* Which units the step has, and at which version those come that the step before did not have. */
 static void begin_units(struct relay *r, const struct relay_event *e)
@@ -273,7 +273,7 @@ bool relay_find_mark(struct relay *r)
     return r->mark_name < r->n_names;
 }
 
-/* ---- readers --------------------------------------------------------------------------------------------------------- */
+/* ---- readers ---------------------------------------------------------------------------------------------------- */
 
 static uint32_t reader_index(const struct relay *r, uint32_t id)
 {
@@ -312,7 +312,7 @@ uint64_t relay_cut(const struct relay *r)
     return r->covered || r->n_folded || r->n_flying ? r->t + 1 : r->t;
 }
 
-/* ---- what others are shown ------------------------------------------------------------------------------------------- */
+/* ---- what others are shown -------------------------------------------------------------------------------------- */
 
 uint64_t relay_version(const struct relay *r, uint32_t unit)
 {

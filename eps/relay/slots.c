@@ -160,7 +160,7 @@ void relay_clear_all(struct relay *r)
     r->n_standing = 0;
 }
 
-/* ---- folds ----------------------------------------------------------------------------------------------------------- */
+/* ---- folds ------------------------------------------------------------------------------------------------------ */
 
 /* Accumulators go to the first units of the backward order that are not yet updated, never first come first served: a
  * lower unit that takes the last one waits for workers that wait for a higher one. */

@@ -54,7 +54,7 @@ static int parse_side(json_t **out, const char *side, size_t side_bytes, struct 
     return rc;
 }
 
-int eps_capture_side_products(struct products *out, const char *side, size_t side_bytes, struct error *err)
+int capture_side_products(struct products *out, const char *side, size_t side_bytes, struct error *err)
 {
     json_t *parsed;
     int rc = parse_side(&parsed, side, side_bytes, err);
@@ -67,7 +67,7 @@ int eps_capture_side_products(struct products *out, const char *side, size_t sid
     return rc;
 }
 
-int eps_capture_check_side(const char *side, size_t side_bytes, struct error *err)
+int capture_check_side(const char *side, size_t side_bytes, struct error *err)
 {
     json_t *json;
     int rc = parse_side(&json, side, side_bytes, err);
@@ -79,13 +79,13 @@ int eps_capture_check_side(const char *side, size_t side_bytes, struct error *er
 
 /* ---- opening ---------------------------------------------------------------------------------------------------- */
 
-static int make_file(int *fd, struct eps_capture *capture, const char *name, struct error *err)
+static int make_file(int *fd, struct capture *capture, const char *name, struct error *err)
 {
     *fd = openat(capture->directory, name, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
     return *fd < 0 ? output_fail(err, -errno, capture->directory, name, "made") : 0;
 }
 
-static int empty_files(const struct eps_capture *capture, struct error *err)
+static int empty_files(const struct capture *capture, struct error *err)
 {
     for (unsigned i = 0; i < capture->options.n_files; i++)
         if (ftruncate(capture->options.files[i], 0) < 0)
@@ -93,14 +93,14 @@ static int empty_files(const struct eps_capture *capture, struct error *err)
     return 0;
 }
 
-static int open_checkpoint(struct eps_capture *capture, struct error *err)
+static int open_checkpoint(struct capture *capture, struct error *err)
 {
-    const struct eps_capture_options *o = &capture->options;
+    const struct capture_options *o = &capture->options;
 
     if (o->output < 0) {
-        capture->weights_fd = o->files[EPS_CAPTURE_WEIGHTS];
-        capture->moments_fd = o->files[EPS_CAPTURE_MOMENTS];
-        capture->n_used = EPS_CAPTURE_SMALL;
+        capture->weights_fd = o->files[CAPTURE_WEIGHTS];
+        capture->moments_fd = o->files[CAPTURE_MOMENTS];
+        capture->n_used = CAPTURE_SMALL;
         return empty_files(capture, err);
     }
     int rc = output_begin(&capture->directory, o->output, o->step, err);
@@ -113,30 +113,30 @@ static int open_checkpoint(struct eps_capture *capture, struct error *err)
 }
 
 /* What is wrong with one of the two large files: where it is, and what to do. */
-static int explain(const struct eps_capture *capture, int rc, struct error *err)
+static int explain(const struct capture *capture, int rc, struct error *err)
 {
     return rc && capture->options.checkpoint ? output_explain(err, rc, capture->directory) : rc;
 }
 
-int eps_capture_open(struct eps_capture *capture, const struct eps_capture_options *options, struct error *err)
+int capture_open(struct capture *capture, const struct capture_options *options, struct error *err)
 {
-    *capture = (struct eps_capture){.options = *options, .open = true, .directory = -1, .files = options->store->files};
+    *capture = (struct capture){.options = *options, .open = true, .directory = -1, .files = options->store->files};
     capture->weights_fd = capture->moments_fd = -1;
     capture->checkpoint.step = options->step;
     int rc = options->checkpoint ? open_checkpoint(capture, err) : empty_files(capture, err);
     if (!rc && options->checkpoint)
         rc = explain(capture,
-                     eps_store_files_begin(capture->files, capture->weights_fd, capture->moments_fd,
-                                           &capture->checkpoint, err),
+                     store_files_begin(capture->files, capture->weights_fd, capture->moments_fd, &capture->checkpoint,
+                                       err),
                      err);
     else if (!rc)
-        rc = eps_store_files_begin(capture->files, options->files[EPS_CAPTURE_WEIGHTS], -1, NULL, err);
+        rc = store_files_begin(capture->files, options->files[CAPTURE_WEIGHTS], -1, NULL, err);
     return rc;
 }
 
-int eps_capture_write(struct eps_capture *capture, uint32_t unit, struct error *err)
+int capture_write(struct capture *capture, uint32_t unit, struct error *err)
 {
-    int rc = eps_store_files_write(capture->files, unit, err);
+    int rc = store_files_write(capture->files, unit, err);
 
     return explain(capture, rc, err);
 }
@@ -158,9 +158,9 @@ static int write_all(int fd, const char *at, size_t n, struct error *err)
 }
 
 /* Into the directory, or into the next of the files that came open. */
-static int write_small(struct eps_capture *capture, const char *name, const char *text, size_t n, struct error *err)
+static int write_small(struct capture *capture, const char *name, const char *text, size_t n, struct error *err)
 {
-    const struct eps_capture_options *o = &capture->options;
+    const struct capture_options *o = &capture->options;
 
     if (capture->directory >= 0)
         return output_write(capture->directory, name, text, n, err);
@@ -177,7 +177,7 @@ static int write_small(struct eps_capture *capture, const char *name, const char
 }
 
 /* A small file, whole, and its checksum. */
-static int add_text(struct eps_capture *capture, const char *name, const char *text, size_t n, struct error *err)
+static int add_text(struct capture *capture, const char *name, const char *text, size_t n, struct error *err)
 {
     struct checkpoint_file *file = checkpoint_add_file(&capture->checkpoint, name, n);
 
@@ -187,7 +187,7 @@ static int add_text(struct eps_capture *capture, const char *name, const char *t
 }
 
 /* Whatever the weights were read from, here they are fp32. */
-static char *print_config(const struct eps_capture_options *o, struct error *err)
+static char *print_config(const struct capture_options *o, struct error *err)
 {
     char *text = model_config_print(o->config, o->config_bytes, NUMBER_FP32);
 
@@ -196,7 +196,7 @@ static char *print_config(const struct eps_capture_options *o, struct error *err
     return text;
 }
 
-static int add_config(struct eps_capture *capture, struct error *err)
+static int add_config(struct capture *capture, struct error *err)
 {
     char *text = print_config(&capture->options, err);
     const int rc = text ? add_text(capture, CHECKPOINT_CONFIG, text, strlen(text), err) : -ENOMEM;
@@ -205,7 +205,7 @@ static int add_config(struct eps_capture *capture, struct error *err)
     return rc;
 }
 
-static int add_side_files(struct eps_capture *capture, json_t *side, struct error *err)
+static int add_side_files(struct capture *capture, json_t *side, struct error *err)
 {
     const char *name;
     json_t *text;
@@ -219,7 +219,7 @@ static int add_side_files(struct eps_capture *capture, json_t *side, struct erro
     return 0;
 }
 
-static int write_training(struct eps_capture *capture, struct error *err)
+static int write_training(struct capture *capture, struct error *err)
 {
     char *text = checkpoint_print(&capture->checkpoint);
 
@@ -230,11 +230,11 @@ static int write_training(struct eps_capture *capture, struct error *err)
     return rc;
 }
 
-static int finish_checkpoint(struct eps_capture *capture, struct error *err)
+static int finish_checkpoint(struct capture *capture, struct error *err)
 {
-    const struct eps_capture_options *o = &capture->options;
+    const struct capture_options *o = &capture->options;
     json_t *side = NULL;
-    int rc = explain(capture, eps_store_files_end(capture->files, err), err);
+    int rc = explain(capture, store_files_end(capture->files, err), err);
 
     if (!rc)
         rc = add_config(capture, err);
@@ -257,21 +257,21 @@ static int finish_checkpoint(struct eps_capture *capture, struct error *err)
     return rc || o->output < 0 ? rc : output_place(o->output, capture->directory, o->step, err);
 }
 
-static int finish_snapshot(struct eps_capture *capture, struct error *err)
+static int finish_snapshot(struct capture *capture, struct error *err)
 {
-    const struct eps_capture_options *o = &capture->options;
-    int rc = eps_store_files_end(capture->files, err);
+    const struct capture_options *o = &capture->options;
+    int rc = store_files_end(capture->files, err);
     char *config = rc ? NULL : print_config(o, err);
 
     if (!rc)
-        rc = config ? write_all(o->files[EPS_CAPTURE_CONFIG], config, strlen(config), err) : -ENOMEM;
+        rc = config ? write_all(o->files[CAPTURE_CONFIG], config, strlen(config), err) : -ENOMEM;
     free(config);
     if (!rc && o->side)
-        rc = write_all(o->files[EPS_CAPTURE_SIDE], o->side, o->side_bytes, err);
+        rc = write_all(o->files[CAPTURE_SIDE], o->side, o->side_bytes, err);
     return rc;
 }
 
-static void close_all(struct eps_capture *capture)
+static void close_all(struct capture *capture)
 {
     const int fds[] = {capture->weights_fd, capture->moments_fd, capture->directory};
 
@@ -279,10 +279,10 @@ static void close_all(struct eps_capture *capture)
         if (fds[i] >= 0)
             close(fds[i]);
     checkpoint_free(&capture->checkpoint);
-    *capture = (struct eps_capture){.directory = -1, .weights_fd = -1, .moments_fd = -1};
+    *capture = (struct capture){.directory = -1, .weights_fd = -1, .moments_fd = -1};
 }
 
-int eps_capture_finish(struct eps_capture *capture, struct error *err)
+int capture_finish(struct capture *capture, struct error *err)
 {
     int rc = capture->options.checkpoint ? finish_checkpoint(capture, err) : finish_snapshot(capture, err);
 
@@ -291,9 +291,9 @@ int eps_capture_finish(struct eps_capture *capture, struct error *err)
     return rc;
 }
 
-void eps_capture_discard(struct eps_capture *capture)
+void capture_discard(struct capture *capture)
 {
-    const struct eps_capture_options o = capture->options;
+    const struct capture_options o = capture->options;
 
     if (!capture->open)
         return;

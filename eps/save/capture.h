@@ -14,49 +14,49 @@
 
 /* Files that came open: of a snapshot these; of a checkpoint without a directory weights, moments, then config.json,
  * what came with the model in the order of the side file, and training.json. */
-enum eps_capture_file { EPS_CAPTURE_WEIGHTS, EPS_CAPTURE_CONFIG, EPS_CAPTURE_SIDE, EPS_CAPTURE_FILES };
-enum { EPS_CAPTURE_MOMENTS = 1, EPS_CAPTURE_SMALL, EPS_CAPTURE_MOST = CHECKPOINT_MAX_FILES + 1 };
+enum capture_file { CAPTURE_WEIGHTS, CAPTURE_CONFIG, CAPTURE_SIDE, CAPTURE_FILES };
+enum { CAPTURE_MOMENTS = 1, CAPTURE_SMALL, CAPTURE_MOST = CHECKPOINT_MAX_FILES + 1 };
 
 /* All borrowed, until the capture is over. */
-struct eps_capture_options {
-    const struct eps_store *store; /* which trains */
+struct capture_options {
+    const struct store *store; /* which trains */
     uint64_t step;
     const char *config; /* config.json as it came */
     size_t config_bytes;
-    const char *side; /* the job's side file, which eps_capture_check_side liked; NULL: none */
+    const char *side; /* the job's side file, which capture_check_side liked; NULL: none */
     size_t side_bytes;
     uint32_t microbatch;      /* rows that all workers chose, recorded in the options; 0: they differ */
     struct products products; /* that all of them have; so are these; version 0: none */
     bool checkpoint;
     int output; /* of a checkpoint: the directory; -1: its files came open, and its place is somebody else's business */
-    int files[EPS_CAPTURE_MOST]; /* (n_files), emptied first */
+    int files[CAPTURE_MOST]; /* (n_files), emptied first */
     unsigned n_files;
 };
 
-struct eps_capture {
-    struct eps_capture_options options;
+struct capture {
+    struct capture_options options;
     bool open;
-    int directory;                 /* step-N.partial, or -1 */
-    int weights_fd, moments_fd;    /* of a checkpoint, or -1 */
-    unsigned n_used;               /* files that came open and are written, or being written */
-    struct eps_store_files *files; /* the store's: one capture at a time is open */
+    int directory;              /* step-N.partial, or -1 */
+    int weights_fd, moments_fd; /* of a checkpoint, or -1 */
+    unsigned n_used;            /* files that came open and are written, or being written */
+    struct store_files *files;  /* the store's: one capture at a time is open */
     struct checkpoint checkpoint;
 };
 
 /* 0 if it is JSON {"options": {...}, "files": {NAME: TEXT, ...}} with names that a checkpoint may have beside its own
  * four; else -EINVAL with a sentence. */
-int eps_capture_check_side(const char *side, size_t side_bytes, struct error *err);
+int capture_check_side(const char *side, size_t side_bytes, struct error *err);
 
 /* The algorithms of products in such a side file's options: none where it has none. -EINVAL, -ENOMEM with a sentence. */
-int eps_capture_side_products(struct products *out, const char *side, size_t side_bytes, struct error *err);
+int capture_side_products(struct products *out, const char *side, size_t side_bytes, struct error *err);
 
 /* Makes or empties the files. On failure, here and below: -errno with a sentence that names the file and what to do
- * about it; eps_capture_discard is due. */
-int eps_capture_open(struct eps_capture *capture, const struct eps_capture_options *options, struct error *err);
-int eps_capture_write(struct eps_capture *capture, uint32_t unit, struct error *err);
+ * about it; capture_discard is due. */
+int capture_open(struct capture *capture, const struct capture_options *options, struct error *err);
+int capture_write(struct capture *capture, uint32_t unit, struct error *err);
 /* All units are written: the rest, and of a checkpoint its name, all of it on disk. Nothing is open afterwards. */
-int eps_capture_finish(struct eps_capture *capture, struct error *err);
+int capture_finish(struct capture *capture, struct error *err);
 /* Closes and removes what there is. Safe on a zeroed one, and after finish. */
-void eps_capture_discard(struct eps_capture *capture);
+void capture_discard(struct capture *capture);
 
 #endif

@@ -120,7 +120,7 @@ void save_give_up(struct save *s, int rc, const struct error *err)
 static void sweep(struct saves *saves)
 {
     const struct job *job = saves->job;
-    const bool is_silent = !job_is_open(job) && !eps_updater_pending(job->hub->updater);
+    const bool is_silent = !job_is_open(job) && !updater_pending(job->hub->updater);
 
     for (struct save **at = &saves->first; *at;) {
         struct save *s = *at;
@@ -134,7 +134,7 @@ static void sweep(struct saves *saves)
     }
 }
 
-/* ---- files of the client's ----------------------------------------------------------------------------------------- */
+/* ---- files of the client's -------------------------------------------------------------------------------------- */
 
 /* Checkpoints of another user's job: the client opens their files and puts them in place, since the daemon would do both
  * with its own user's rights (eps/rights.c). What is between, the units, is written as any other's. One is open at a
@@ -180,10 +180,10 @@ static struct save *find_save(const struct saves *saves, uint32_t id)
 
 static int take_files(struct save *s, const int *fds, unsigned n_fds, struct error *err)
 {
-    int rc = n_fds > EPS_CAPTURE_SMALL && n_fds <= EPS_CAPTURE_MOST
+    int rc = n_fds > CAPTURE_SMALL && n_fds <= CAPTURE_MOST
                  ? rights_files(fds, n_fds, err)
-                 : error_set(err, -EINVAL, "a checkpoint has %d to %d files, and %u came", EPS_CAPTURE_SMALL + 1,
-                             EPS_CAPTURE_MOST, n_fds);
+                 : error_set(err, -EINVAL, "a checkpoint has %d to %d files, and %u came", CAPTURE_SMALL + 1,
+                             CAPTURE_MOST, n_fds);
 
     if (rc)
         return rc;
@@ -238,7 +238,7 @@ static void write_unit(struct save *s, struct trace *track, uint32_t unit)
     const uint64_t since = trace_begin(track), bytes = model->units[unit].n * sizeof(float);
     char name[MODEL_NAME_BYTES];
 
-    s->result = eps_capture_write(&s->capture, unit, &s->why);
+    s->result = capture_write(&s->capture, unit, &s->why);
     if (track)
         trace_end(track, since, "write", model_unit_name(name, model, unit),
                   (struct trace_arg[]){{"step", s->step}, {"bytes", s->checkpoint ? 3 * bytes : bytes}, {NULL, 0}});
@@ -248,7 +248,7 @@ static void finish(struct save *s, struct trace *track)
 {
     const uint64_t since = trace_begin(track);
 
-    s->result = eps_capture_finish(&s->capture, &s->why);
+    s->result = capture_finish(&s->capture, &s->why);
     if (track)
         trace_end(track, since, "flush", NULL, (struct trace_arg[]){{"step", s->step}, {NULL, 0}});
 }
@@ -260,11 +260,11 @@ static void do_task(uv_work_t *work)
 
     s->result = 0;
     if (s->task == SAVE_DISCARD) {
-        eps_capture_discard(&s->capture);
+        capture_discard(&s->capture);
         return;
     }
     if (!s->capture.open)
-        s->result = eps_capture_open(&s->capture, &s->options, &s->why);
+        s->result = capture_open(&s->capture, &s->options, &s->why);
     for (unsigned i = 0; !s->result && i < s->n_batch; i++)
         write_unit(s, track, s->batch[i]);
     if (!s->result && s->task == SAVE_FINISH)

@@ -66,16 +66,16 @@ static int add(struct save **out, struct saves *saves, bool checkpoint, struct e
     s->checkpoint = checkpoint;
     s->by_client = checkpoint && job->request.job.files;
     s->work.data = s;
-    s->options = (struct eps_capture_options){.store = &job->store,
-                                              .step = s->step,
-                                              .config = job->config.base,
-                                              .config_bytes = job->config_bytes,
-                                              .side = job->side_text,
-                                              .side_bytes = job->side_bytes,
-                                              .microbatch = job->microbatch,
-                                              .products = job->products,
-                                              .checkpoint = checkpoint,
-                                              .output = checkpoint ? job->output : -1};
+    s->options = (struct capture_options){.store = &job->store,
+                                          .step = s->step,
+                                          .config = job->config.base,
+                                          .config_bytes = job->config_bytes,
+                                          .side = job->side_text,
+                                          .side_bytes = job->side_bytes,
+                                          .microbatch = job->microbatch,
+                                          .products = job->products,
+                                          .checkpoint = checkpoint,
+                                          .output = checkpoint ? job->output : -1};
     *out = *end = s;
     return 0;
 }
@@ -180,7 +180,7 @@ void save_on_snapshot(struct saves *saves, struct peer *viewer, const int *fds, 
 {
     struct error err;
     struct save *s;
-    int rc = n_fds == EPS_CAPTURE_FILES
+    int rc = n_fds == CAPTURE_FILES
                  ? rights_files(fds, n_fds, &err)
                  : error_set(&err, -EINVAL, "a snapshot comes with three files: weights, config and side file");
 

@@ -42,8 +42,8 @@ struct save {
     uint32_t viewers[SAVE_VIEWERS]; /* ids of those who asked */
     unsigned n_viewers;
     /* The writer's, while saves.writing is this one: */
-    struct eps_capture_options options;
-    struct eps_capture capture;
+    struct capture_options options;
+    struct capture capture;
     enum save_task task;
     uint32_t batch[SAVE_UNITS];
     unsigned n_batch;

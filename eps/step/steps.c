@@ -12,7 +12,7 @@
 
 enum { MAX_PULLS = 16 }; /* of one worker at a time, not answered: it has fewer weight buffers than that */
 
-/* ---- tables ------------------------------------------------------------------------------------------------------- */
+/* ---- tables ----------------------------------------------------------------------------------------------------- */
 
 int steps_init(struct steps *steps, struct error *err)
 {
@@ -44,7 +44,7 @@ void steps_free(struct steps *steps)
     *steps = (struct steps){.job = steps->job, .saves = steps->saves, .loss = NAN};
 }
 
-/* ---- actions ------------------------------------------------------------------------------------------------------ */
+/* ---- actions ---------------------------------------------------------------------------------------------------- */
 
 static struct peer *find_worker(const struct job *job, uint32_t id)
 {
@@ -76,12 +76,12 @@ static void submit(struct steps *steps, const struct relay_action *a)
 
     if (a->kind == RELAY_UPDATE && job_is_fenced(&job->request) && isnan(steps->fence.norm)) /* the step's first */
         steps->hyper.grad_scale = fence_commit(&steps->fence, job->request.job.clip_norm);
-    struct eps_job work = {
-        .kind = a->kind == RELAY_FOLD ? EPS_JOB_FOLD : EPS_JOB_UPDATE,
+    struct updater_task work = {
+        .kind = a->kind == RELAY_FOLD ? UPDATER_FOLD : UPDATER_UPDATE,
         .unit = a->unit,
         .slice = a->slice,
-        .how = eps_store_fold_kind(&job->store, a->unit, job->request.job.n_parts,
-                                   job->request.job.optimizer == OPTIMIZER_ADAMW),
+        .how = store_fold_kind(&job->store, a->unit, job->request.job.n_parts,
+                               job->request.job.optimizer == OPTIMIZER_ADAMW),
         .hyper = steps->hyper,
         .trace = job_trace(job, &job->optimizer_trace),
         .step = relay_version(job->relay, a->unit),
@@ -92,15 +92,15 @@ static void submit(struct steps *steps, const struct relay_action *a)
         const struct peer *worker = find_worker(job, a->worker);
         assert(worker); /* a job without one of its workers has ended */
         work.contribution =
-            (struct eps_contribution){.g = (const char *)worker->inbox->base + a->slot * job->host.slot_bytes,
-                                      .type = job->request.job.grad,
-                                      .first = a->first,
-                                      .part = a->part};
+            (struct store_contribution){.g = (const char *)worker->inbox->base + a->slot * job->host.slot_bytes,
+                                        .type = job->request.job.grad,
+                                        .first = a->first,
+                                        .part = a->part};
         const struct model_unit *unit = &job->model.units[a->unit];
         work.squares =
             fence_note_fold(&steps->fence, a->unit, unit->n_visits * unit->n_slices * job->request.job.n_parts);
     }
-    eps_updater_submit(job->hub->updater, &work);
+    updater_submit(job->hub->updater, &work);
 }
 
 static void send_step(const struct steps *steps, enum message_kind kind, uint64_t step)
@@ -298,7 +298,7 @@ static void feed_saves(struct steps *steps, const struct relay_event *event)
             save_on_capture(steps->saves, &actions[i]);
 }
 
-/* ---- opening ------------------------------------------------------------------------------------------------------ */
+/* ---- opening ---------------------------------------------------------------------------------------------------- */
 
 static struct peer *owner_of(const struct job *job, uint32_t part)
 {
@@ -324,12 +324,12 @@ static void begin_step(struct steps *steps, const struct message *m)
         owners[p] = owner_of(job, p)->id;
     steps->buffer = m->open_step.buffer;
     steps->n_valid = m->open_step.n_valid;
-    steps->hyper = (struct eps_hyper){.lr = m->open_step.lr,
-                                      .beta1 = job->request.job.beta1,
-                                      .beta2 = job->request.job.beta2,
-                                      .epsilon = job->request.job.epsilon,
-                                      .weight_decay = job->request.job.weight_decay,
-                                      .grad_scale = 1};
+    steps->hyper = (struct hyper){.lr = m->open_step.lr,
+                                  .beta1 = job->request.job.beta1,
+                                  .beta2 = job->request.job.beta2,
+                                  .epsilon = job->request.job.epsilon,
+                                  .weight_decay = job->request.job.weight_decay,
+                                  .grad_scale = 1};
     for (uint32_t p = 0; p < n_parts; p++)
         steps->part_loss[p] = NAN;
     fence_begin(&steps->fence);
@@ -396,7 +396,7 @@ void steps_open(struct steps *steps, const struct message *m)
         save_on_first_step(steps->saves);
 }
 
-/* ---- workers ------------------------------------------------------------------------------------------------------ */
+/* ---- workers ---------------------------------------------------------------------------------------------------- */
 
 /* For observers; what cannot be is refused by the relay. */
 static void note_contribution(const struct job *job, struct peer *worker, const struct message *m)
@@ -483,10 +483,10 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
     steps_feed(steps, &event);
 }
 
-/* ---- the optimizer thread ----------------------------------------------------------------------------------------- */
+/* ---- the optimizer thread --------------------------------------------------------------------------------------- */
 
 /* What no later step can mend. The relay never hears of this unit, so no reader captures it: nothing of it is saved. */
-static void end_not_finite(struct job *job, const struct eps_job *work)
+static void end_not_finite(struct job *job, const struct updater_task *work)
 {
     char unit[MODEL_NAME_BYTES];
 
@@ -496,9 +496,9 @@ static void end_not_finite(struct job *job, const struct eps_job *work)
 }
 
 /* A skipped step is done while folds of it are under way. */
-void steps_on_optimizer(struct steps *steps, const struct eps_job *work)
+void steps_on_optimizer(struct steps *steps, const struct updater_task *work)
 {
-    const struct relay_event event = {.kind = work->kind == EPS_JOB_UPDATE ? RELAY_UPDATED : RELAY_FOLDED,
+    const struct relay_event event = {.kind = work->kind == UPDATER_UPDATE ? RELAY_UPDATED : RELAY_FOLDED,
                                       .unit = work->unit,
                                       .slice = work->slice,
                                       .ok = work->result == 0};

@@ -26,7 +26,7 @@ struct steps {
     /* The open step: */
     uint64_t n_valid;
     uint32_t buffer;
-    struct eps_hyper hyper;
+    struct hyper hyper;
     struct fence fence;
     double part_loss[MESSAGE_MAX_PARTS]; /* NAN: not known */
     uint32_t *slices;                    /* (n_visits) for the relay's open */
@@ -47,7 +47,7 @@ bool steps_may_open(const struct steps *steps);
 void steps_open(struct steps *steps, const struct message *m);
 void steps_on_worker(struct steps *steps, struct peer *worker, const struct message *m);
 /* The optimizer thread has done a fold or an update. */
-void steps_on_optimizer(struct steps *steps, const struct eps_job *work);
+void steps_on_optimizer(struct steps *steps, const struct updater_task *work);
 /* Feeds the relay and carries out what it says; nothing, if the job is not open. */
 void steps_feed(struct steps *steps, const struct relay_event *event);
 /* Begins the step ahead, if there is one and its time has come. False: no. */

@@ -9,23 +9,23 @@
 
 enum { PAGE_BYTES = 4096 };
 
-int eps_memory_init(struct eps_memory *memory)
+int memory_init(struct memory *memory)
 {
-    *memory = (struct eps_memory){0};
+    *memory = (struct memory){0};
     if (hwloc_topology_init(&memory->topology) < 0)
         return -ENOMEM;
     if (hwloc_topology_load(memory->topology) < 0) {
-        eps_memory_free(memory);
+        memory_free(memory);
         return -ENOMEM;
     }
     return 0;
 }
 
-void eps_memory_free(struct eps_memory *memory)
+void memory_free(struct memory *memory)
 {
     if (memory->topology)
         hwloc_topology_destroy(memory->topology);
-    *memory = (struct eps_memory){0};
+    *memory = (struct memory){0};
 }
 
 /* The setting in brackets of one of the kernel's files on huge pages: are they given to who asks with madvise? */
@@ -42,44 +42,44 @@ static bool gives_huge_pages(const char *path)
     return !strstr(text, "[never]") && !strstr(text, "[deny]");
 }
 
-void eps_memory_prepare(struct eps_memory *memory, void *base, size_t bytes, bool shared)
+void memory_prepare(struct memory *memory, void *base, size_t bytes, bool shared)
 {
     static const char *const settings[] = {"/sys/kernel/mm/transparent_hugepage/enabled",
                                            "/sys/kernel/mm/transparent_hugepage/shmem_enabled"};
 
     if (madvise(base, bytes, MADV_HUGEPAGE) < 0 || !gives_huge_pages(settings[shared]))
-        memory->denied |= shared ? EPS_MEMORY_SHARED_HUGE : EPS_MEMORY_HUGE;
+        memory->denied |= shared ? MEMORY_SHARED_HUGE : MEMORY_HUGE;
     if (hwloc_get_nbobjs_by_type(memory->topology, HWLOC_OBJ_NUMANODE) > 1 &&
         hwloc_set_area_membind(memory->topology, base, bytes, hwloc_topology_get_allowed_nodeset(memory->topology),
                                HWLOC_MEMBIND_FIRSTTOUCH, HWLOC_MEMBIND_BYNODESET) < 0)
-        memory->denied |= EPS_MEMORY_BIND;
+        memory->denied |= MEMORY_BIND;
     memory->prepared_bytes += (bytes + PAGE_BYTES - 1) / PAGE_BYTES * PAGE_BYTES;
     if (mlock2(base, bytes, MLOCK_ONFAULT) < 0) /* on fault: locking must not touch pages from this thread */
-        memory->denied |= EPS_MEMORY_LOCK;
+        memory->denied |= MEMORY_LOCK;
 }
 
-void *eps_memory_map(struct eps_memory *memory, size_t bytes)
+void *memory_map(struct memory *memory, size_t bytes)
 {
     void *base = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 
     if (base == MAP_FAILED)
         return NULL;
-    eps_memory_prepare(memory, base, bytes, false);
+    memory_prepare(memory, base, bytes, false);
     return base;
 }
 
-void eps_memory_unmap(void *base, size_t bytes)
+void memory_unmap(void *base, size_t bytes)
 {
     if (base)
         munmap(base, bytes);
 }
 
-int eps_memory_check_locked(const struct eps_memory *memory, struct error *err)
+int memory_check_locked(const struct memory *memory, struct error *err)
 {
     const uint64_t need = memory->prepared_bytes / 1024; /* ulimit counts KiB */
     struct rlimit limit = {0};
 
-    if (!(memory->denied & EPS_MEMORY_LOCK))
+    if (!(memory->denied & MEMORY_LOCK))
         return 0;
     getrlimit(RLIMIT_MEMLOCK, &limit);
     return error_set(err, -EPERM,
@@ -89,16 +89,16 @@ int eps_memory_check_locked(const struct eps_memory *memory, struct error *err)
                      need, (uint64_t)limit.rlim_cur / 1024, need);
 }
 
-void eps_memory_report(const struct eps_memory *memory, unsigned said)
+void memory_report(const struct memory *memory, unsigned said)
 {
     static const struct {
         unsigned what;
         const char *name;
     } wishes[] = {
-        {EPS_MEMORY_LOCK, "locking pages (ulimit -l)"},
-        {EPS_MEMORY_HUGE, "huge pages (/sys/kernel/mm/transparent_hugepage/enabled)"},
-        {EPS_MEMORY_SHARED_HUGE, "huge shared pages (/sys/kernel/mm/transparent_hugepage/shmem_enabled)"},
-        {EPS_MEMORY_BIND, "binding to nodes"},
+        {MEMORY_LOCK, "locking pages (ulimit -l)"},
+        {MEMORY_HUGE, "huge pages (/sys/kernel/mm/transparent_hugepage/enabled)"},
+        {MEMORY_SHARED_HUGE, "huge shared pages (/sys/kernel/mm/transparent_hugepage/shmem_enabled)"},
+        {MEMORY_BIND, "binding to nodes"},
     };
     char text[512] = "";
     size_t n = 0;

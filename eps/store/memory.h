@@ -14,31 +14,31 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { EPS_MEMORY_HUGE = 1, EPS_MEMORY_SHARED_HUGE = 2, EPS_MEMORY_LOCK = 4, EPS_MEMORY_BIND = 8 };
+enum { MEMORY_HUGE = 1, MEMORY_SHARED_HUGE = 2, MEMORY_LOCK = 4, MEMORY_BIND = 8 };
 
-struct eps_memory {
+struct memory {
     hwloc_topology_t topology; /* owned */
-    unsigned denied;           /* EPS_MEMORY_..., what was asked for and refused */
+    unsigned denied;           /* MEMORY_..., what was asked for and refused */
     uint64_t prepared_bytes;   /* so far, in whole pages */
 };
 
-/* -ENOMEM. Undo: eps_memory_free, which does not touch the memory that was prepared or given out. */
-int eps_memory_init(struct eps_memory *memory);
-void eps_memory_free(struct eps_memory *memory); /* safe on a zeroed one */
+/* -ENOMEM. Undo: memory_free, which does not touch the memory that was prepared or given out. */
+int memory_init(struct memory *memory);
+void memory_free(struct memory *memory); /* safe on a zeroed one */
 
 /* Prepares pages mapped elsewhere and not touched yet; shared: a memfd's. */
-void eps_memory_prepare(struct eps_memory *memory, void *base, size_t bytes, bool shared);
+void memory_prepare(struct memory *memory, void *base, size_t bytes, bool shared);
 
-/* Private zero pages, prepared. NULL if there is no room. Undo: eps_memory_unmap with the same size. */
-void *eps_memory_map(struct eps_memory *memory, size_t bytes);
-void eps_memory_unmap(void *base, size_t bytes); /* NULL is fine */
+/* Private zero pages, prepared. NULL if there is no room. Undo: memory_unmap with the same size. */
+void *memory_map(struct memory *memory, size_t bytes);
+void memory_unmap(void *base, size_t bytes); /* NULL is fine */
 
 /* 0, or -EPERM with a sentence if locking was refused: what `ulimit -l` is, and what it must be for all that was
  * prepared. */
-int eps_memory_check_locked(const struct eps_memory *memory, struct error *err);
+int memory_check_locked(const struct memory *memory, struct error *err);
 
 /* One log line for what was denied, with what the machine's owner can do about it; none if nothing was but what the
- * log has (EPS_MEMORY_...) already. */
-void eps_memory_report(const struct eps_memory *memory, unsigned said);
+ * log has (MEMORY_...) already. */
+void memory_report(const struct memory *memory, unsigned said);
 
 #endif

@@ -29,21 +29,21 @@
 #include <stddef.h>
 #include <stdint.h>
 
-struct eps_hyper {
+struct hyper {
     double lr, beta1, beta2, epsilon, weight_decay;
     float
         grad_scale; /* of held sums alone (eps/store/store.h): what they are multiplied by, 1 where nothing is clipped */
 };
 
-/* The instruction paths, least first. EPS_ISA_BEST is what this machine has. */
-enum eps_isa { EPS_ISA_V2, EPS_ISA_V3, EPS_ISA_V4, EPS_ISA_BEST };
+/* The instruction paths, least first. OPTIMIZER_ISA_BEST is what this machine has. */
+enum optimizer_isa { OPTIMIZER_ISA_V2, OPTIMIZER_ISA_V3, OPTIMIZER_ISA_V4, OPTIMIZER_ISA_BEST };
 
 /* Selects the path of all calls below; -ENOTSUP if the machine has not got it. Called once in main, and by tests;
- * until then it is EPS_ISA_V2, which every machine has. */
-int eps_optimizer_select(enum eps_isa isa);
+ * until then it is OPTIMIZER_ISA_V2, which every machine has. */
+int optimizer_select(enum optimizer_isa isa);
 
 /* n parameters in a row, in the forms in which they are kept: (n) each, NULL where the other form is. */
-struct eps_parameters {
+struct parameters {
     size_t n;
     float *w; /* the master; or split: */
     uint16_t *high;
@@ -56,7 +56,7 @@ struct eps_parameters {
 };
 
 /* (n) of what is folded; borrowed, and may lie in shared memory, written by a worker that is not trusted. */
-struct eps_gradient {
+struct gradient {
     const void *g;
     enum number_type type;
     float scale; /* multiplied by it; 1: taken as it is */
@@ -66,28 +66,26 @@ struct eps_gradient {
  * first). decays: whether weight_decay applies here. */
 
 /* True if every element is finite; g (n) is of this type. */
-bool eps_optimizer_is_finite(const void *g, enum number_type type, size_t n);
+bool optimizer_is_finite(const void *g, enum number_type type, size_t n);
 /* first: the first fold of the step, which decays. Weights are not looked at. */
-void eps_optimizer_fold(const struct eps_parameters *p, const struct eps_gradient *g, const struct eps_hyper *hp,
-                        bool first);
+void optimizer_fold(const struct parameters *p, const struct gradient *g, const struct hyper *hp, bool first);
 /* Moments are not changed. The update, but not the decay, is divided by divisor: 1 unless it is clipped. False if a
  * weight is not finite afterwards, as it is wherever its first moment is not. */
-bool eps_optimizer_update(const struct eps_parameters *p, const struct eps_hyper *hp, uint64_t t, bool decays,
-                          double divisor);
+bool optimizer_update(const struct parameters *p, const struct hyper *hp, uint64_t t, bool decays, double divisor);
 /* First fold and update in one pass: the same bits as one after the other, with fp32 moments. */
-bool eps_optimizer_step(const struct eps_parameters *p, const struct eps_gradient *g, const struct eps_hyper *hp,
-                        uint64_t t, bool decays);
+bool optimizer_step(const struct parameters *p, const struct gradient *g, const struct hyper *hp, uint64_t t,
+                    bool decays);
 /* sum = g or sum += g, (n): accumulators, tied units, held sums. */
-void eps_optimizer_sum(float *sum, const struct eps_gradient *g, size_t n, bool first);
+void optimizer_sum(float *sum, const struct gradient *g, size_t n, bool first);
 
 /* The sum of squares of g (n) in double, each block of 1024 summed on its own and then in order, whatever the threads. */
-double eps_optimizer_squares(const float *g, size_t n);
-/* The same of the update that eps_optimizer_update would make at a learning rate of 1, weight decay apart. */
-double eps_optimizer_update_squares(const struct eps_parameters *p, const struct eps_hyper *hp, uint64_t t);
+double optimizer_squares(const float *g, size_t n);
+/* The same of the update that optimizer_update would make at a learning rate of 1, weight decay apart. */
+double optimizer_update_squares(const struct parameters *p, const struct hyper *hp, uint64_t t);
 
 /* Decodes and encodes without rounding twice or anything random: 16-bit moments go to nearest. Out of what there is
  * of w, m and v, those that are not NULL; serial. high without low: rounded to nearest. */
-void eps_optimizer_read(const struct eps_parameters *p, float *w, float *m, float *v);
-void eps_optimizer_write(const struct eps_parameters *p, const float *w, const float *m, const float *v);
+void optimizer_read(const struct parameters *p, float *w, float *m, float *v);
+void optimizer_write(const struct parameters *p, const float *w, const float *m, const float *v);
 
 #endif

@@ -59,8 +59,8 @@ static bool is_finite_bf16(const uint16_t *g, size_t n)
     return carry >> 15 == 0;
 }
 
-static void fold(float *restrict m, float *restrict v, const float *restrict g, size_t n, const struct eps_constants *c,
-                 bool first)
+static void fold(float *restrict m, float *restrict v, const float *restrict g, size_t n,
+                 const struct optimizer_constants *c, bool first)
 {
     const float c1 = c->c1, c2 = c->c2;
 
@@ -80,7 +80,7 @@ static void fold(float *restrict m, float *restrict v, const float *restrict g, 
 }
 
 static bool update(float *restrict w, const float *restrict m, const float *restrict v, size_t n,
-                   const struct eps_constants *c)
+                   const struct optimizer_constants *c)
 {
     const double step_size = c->step_size, root_scale = c->root_scale, epsilon = c->epsilon, shrink = c->shrink;
     uint32_t carry = 0;
@@ -94,7 +94,7 @@ static bool update(float *restrict w, const float *restrict m, const float *rest
 }
 
 static bool step(float *restrict w, float *restrict m, float *restrict v, const float *restrict g, size_t n,
-                 const struct eps_constants *c)
+                 const struct optimizer_constants *c)
 {
     const float c1 = c->c1, c2 = c->c2;
     const double step_size = c->step_size, root_scale = c->root_scale, epsilon = c->epsilon, shrink = c->shrink;
@@ -162,7 +162,7 @@ static inline double squared_update(float m, float v, double root_scale, double 
     return u * u;
 }
 
-static double update_squares(const float *m, const float *v, size_t n, const struct eps_constants *c)
+static double update_squares(const float *m, const float *v, size_t n, const struct optimizer_constants *c)
 {
     const double root_scale = c->root_scale, epsilon = c->epsilon;
     double lanes[LANES] = {0};
@@ -269,16 +269,16 @@ static inline void draw_quads(uint32_t *front, uint32_t *back, struct random_key
 
 static void draw(uint32_t *words, struct random_key key, uint64_t row, uint64_t group, size_t n)
 {
-    enum { QUADS = EPS_GROUP / 4 };
+    enum { QUADS = OPTIMIZER_GROUP / 4 };
 
-    for (size_t k = 0; k < n; k++, words += EPS_GROUP)
+    for (size_t k = 0; k < n; k++, words += OPTIMIZER_GROUP)
         for (uint32_t i = 0; i < QUADS; i += WIDTH)
-            draw_quads(words + 2 * i, words + EPS_GROUP / 2 + 2 * i, key, row, (group + k) * QUADS + i);
+            draw_quads(words + 2 * i, words + OPTIMIZER_GROUP / 2 + 2 * i, key, row, (group + k) * QUADS + i);
 }
 
-#define NAME_OF(isa) eps_kernel_##isa
+#define NAME_OF(isa) optimizer_kernel_##isa
 #define NAME(isa)    NAME_OF(isa)
-const struct eps_kernel NAME(KERNEL_ISA) = {
+const struct optimizer_kernel NAME(KERNEL_ISA) = {
     .is_finite = is_finite,
     .is_finite_bf16 = is_finite_bf16,
     .fold = fold,

@@ -10,28 +10,28 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-struct eps_constants {
+struct optimizer_constants {
     float c1, c2; /* 1 - beta */
     double step_size, root_scale, epsilon, shrink;
 };
 
-struct eps_kernel {
+struct optimizer_kernel {
     bool (*is_finite)(const float *g, size_t n);
     bool (*is_finite_bf16)(const uint16_t *g, size_t n);
-    void (*fold)(float *restrict m, float *restrict v, const float *restrict g, size_t n, const struct eps_constants *c,
-                 bool first);
+    void (*fold)(float *restrict m, float *restrict v, const float *restrict g, size_t n,
+                 const struct optimizer_constants *c, bool first);
     /* False if a weight is not finite afterwards. One sign is enough: of a moment that is not finite, no weight is. */
     bool (*update)(float *restrict w, const float *restrict m, const float *restrict v, size_t n,
-                   const struct eps_constants *c);
+                   const struct optimizer_constants *c);
     bool (*step)(float *restrict w, float *restrict m, float *restrict v, const float *restrict g, size_t n,
-                 const struct eps_constants *c);
+                 const struct optimizer_constants *c);
     void (*sum)(float *restrict sum, const float *restrict g, size_t n, bool first);
     void (*scale)(float *restrict out, const float *restrict g, float scale, size_t n);
 
     /* Sums of squares in double, in an order that depends on n alone. Of the update: of m / (sqrt(v) * root_scale +
      * epsilon). */
     double (*squares)(const float *g, size_t n);
-    double (*update_squares)(const float *m, const float *v, size_t n, const struct eps_constants *c);
+    double (*update_squares)(const float *m, const float *v, size_t n, const struct optimizer_constants *c);
 
     /* From and to the 16-bit forms of proto/base/number.h. */
     void (*join)(float *restrict w, const uint16_t *restrict high, const int16_t *restrict low, size_t n);
@@ -43,13 +43,13 @@ struct eps_kernel {
     /* Stochastically: of each word the lower half is m's, the upper half v's. */
     void (*round)(uint16_t *restrict m16, uint16_t *restrict v16, const float *restrict m, const float *restrict v,
                   const uint32_t *restrict words, size_t n);
-    /* The words of n groups from this one on, EPS_GROUP to a group of as many elements. Its 16 quads (proto/base/random.h)
+    /* The words of n groups from this one on, OPTIMIZER_GROUP to a group of as many elements. Its 16 quads (proto/base/random.h)
      * come as they fill vectors: words 0 and 1 of each in turn, then words 2 and 3 of each. */
     void (*draw)(uint32_t *words, struct random_key key, uint64_t row, uint64_t group, size_t n);
 };
 
-enum { EPS_GROUP = 64 };
+enum { OPTIMIZER_GROUP = 64 };
 
-extern const struct eps_kernel eps_kernel_v2, eps_kernel_v3, eps_kernel_v4;
+extern const struct optimizer_kernel optimizer_kernel_v2, optimizer_kernel_v3, optimizer_kernel_v4;
 
 #endif

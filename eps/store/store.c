@@ -57,18 +57,17 @@ static bool is_tied(const struct model *model, uint32_t unit)
     return model->units[unit].n_visits > 1;
 }
 
-float *eps_store_weights(const struct eps_store *store, uint32_t unit)
+float *store_weights(const struct store *store, uint32_t unit)
 {
     assert(store->options.precision == NUMBER_FP32);
     return (float *)store->weights.base + store->model->units[unit].offset;
 }
 
-struct eps_parameters eps_store_parameters(const struct eps_store *store, uint32_t unit, uint64_t first, size_t n,
-                                           uint32_t part)
+struct parameters store_parameters(const struct store *store, uint32_t unit, uint64_t first, size_t n, uint32_t part)
 {
     const struct model_unit *u = &store->model->units[unit];
     const uint64_t at = u->offset + first;
-    struct eps_parameters p = {.n = n, .part = part, .first = first};
+    struct parameters p = {.n = n, .part = part, .first = first};
 
     assert(first <= u->n && n <= u->n - first);
     if (store->options.precision == NUMBER_BF16)
@@ -86,20 +85,19 @@ struct eps_parameters eps_store_parameters(const struct eps_store *store, uint32
     return p;
 }
 
-static void note(struct eps_store *store, enum ledger_category category, uint64_t bytes)
+static void note(struct store *store, enum ledger_category category, uint64_t bytes)
 {
     ledger_add(store->ledger, category, bytes);
     store->ledgered[category] += bytes;
 }
 
 /* A block of large memory, in the ledger; NULL and 0 if bytes is 0. */
-static int take(void **out, struct eps_store *store, struct eps_memory *memory, enum ledger_category category,
-                uint64_t bytes)
+static int take(void **out, struct store *store, struct memory *memory, enum ledger_category category, uint64_t bytes)
 {
     *out = NULL;
     if (bytes == 0)
         return 0;
-    *out = eps_memory_map(memory, bytes);
+    *out = memory_map(memory, bytes);
     if (!*out)
         return -ENOMEM;
     note(store, category, bytes);
@@ -107,7 +105,7 @@ static int take(void **out, struct eps_store *store, struct eps_memory *memory, 
 }
 
 /* The same for a table of the store's own; the ledger counts from 4 KiB on. */
-static void *take_table(struct eps_store *store, size_t n, size_t size)
+static void *take_table(struct store *store, size_t n, size_t size)
 {
     void *table = calloc(n ? n : 1, size);
 
@@ -116,7 +114,7 @@ static void *take_table(struct eps_store *store, size_t n, size_t size)
     return table;
 }
 
-static int take_weights(struct eps_store *store, struct eps_memory *memory, struct error *err)
+static int take_weights(struct store *store, struct memory *memory, struct error *err)
 {
     const uint64_t bytes = store->model->segment_n * number_bytes(store->options.precision);
     int rc = segment_create(&store->weights, "eps-weights", bytes, SEGMENT_READ, err);
@@ -124,13 +122,13 @@ static int take_weights(struct eps_store *store, struct eps_memory *memory, stru
     if (rc != 0)
         return rc;
     note(store, LEDGER_WEIGHTS, bytes);
-    eps_memory_prepare(memory, store->weights.base, bytes, true);
+    memory_prepare(memory, store->weights.base, bytes, true);
     return 0;
 }
 
-static int take_blocks(struct eps_store *store, struct eps_memory *memory, struct error *err)
+static int take_blocks(struct store *store, struct memory *memory, struct error *err)
 {
-    const struct eps_store_options *o = &store->options;
+    const struct store_options *o = &store->options;
     const struct model *model = store->model;
     const uint64_t n = model->segment_n;
     void *low, *m, *v, *held, *tied, *accumulators;
@@ -164,7 +162,7 @@ static int take_blocks(struct eps_store *store, struct eps_memory *memory, struc
     return rc;
 }
 
-static int take_tables(struct eps_store *store, struct error *err)
+static int take_tables(struct store *store, struct error *err)
 {
     const struct model *model = store->model;
     struct plan_host_files files;
@@ -175,8 +173,8 @@ static int take_tables(struct eps_store *store, struct error *err)
     store->updates = take_table(store, model->n_units, sizeof *store->updates);
     store->accumulator_unit = take_table(store, store->n_accumulators, sizeof *store->accumulator_unit);
     store->files = calloc(1, sizeof *store->files);
-    if (store->files && eps_store_files_init(store->files, store, err) == 0 &&
-        eps_store_files_reserve(store->files, err) == 0) {
+    if (store->files && store_files_init(store->files, store, err) == 0 &&
+        store_files_reserve(store->files, err) == 0) {
         plan_host_files(&files, model);
         note(store, LEDGER_OTHER, ledger_table(files.bytes));
     }
@@ -188,7 +186,7 @@ static int take_tables(struct eps_store *store, struct error *err)
     return 0;
 }
 
-static int take_all(struct eps_store *store, struct eps_memory *memory, struct error *err)
+static int take_all(struct store *store, struct memory *memory, struct error *err)
 {
     int rc = take_weights(store, memory, err);
 
@@ -197,7 +195,7 @@ static int take_all(struct eps_store *store, struct eps_memory *memory, struct e
     if (rc == 0 && store->options.train)
         rc = take_tables(store, err);
     if (rc == 0 && store->options.require_pinned)
-        rc = eps_memory_check_locked(memory, err);
+        rc = memory_check_locked(memory, err);
     return rc;
 }
 
@@ -219,10 +217,10 @@ static void zero(void *base, size_t size, uint64_t at, uint64_t n)
     struct zero zero = {(char *)base + at * size, size};
 
     if (base)
-        eps_team_run(n, zero_range, &zero);
+        team_run(n, zero_range, &zero);
 }
 
-static void touch(const struct eps_store *store)
+static void touch(const struct store *store)
 {
     const struct model *model = store->model;
     const size_t size = number_bytes(store->options.precision);
@@ -248,7 +246,7 @@ static void touch(const struct eps_store *store)
 }
 
 /* Where sums have a place of their own: all if they are held, else those of tied units. */
-static void place_sums(struct eps_store *store)
+static void place_sums(struct store *store)
 {
     const struct model *model = store->model;
     float *tied = store->tied;
@@ -264,35 +262,35 @@ static void place_sums(struct eps_store *store)
         store->accumulator_unit[i] = UINT32_MAX;
 }
 
-static int prepare_all(struct eps_store *store, struct eps_memory *memory, struct error *err)
+static int prepare_all(struct store *store, struct memory *memory, struct error *err)
 {
     const int rc = take_all(store, memory, err);
 
     store->denied = memory->denied;
     if (rc == 0)
-        eps_memory_report(memory, store->options.said);
+        memory_report(memory, store->options.said);
     return rc;
 }
 
-int eps_store_init(struct eps_store *store, const struct model *model, const struct eps_store_options *options,
-                   struct ledger *ledger, struct error *err)
+int store_init(struct store *store, const struct model *model, const struct store_options *options,
+               struct ledger *ledger, struct error *err)
 {
-    struct eps_memory memory;
+    struct memory memory;
     int rc;
 
     assert(options->train ? !options->fenced || options->n_accumulators == 0 : !options->fenced);
-    *store = (struct eps_store){.model = model, .options = *options, .ledger = ledger};
+    *store = (struct store){.model = model, .options = *options, .ledger = ledger};
     if (options->memory) {
         rc = prepare_all(store, options->memory, err);
     } else {
-        rc = eps_memory_init(&memory);
+        rc = memory_init(&memory);
         if (rc != 0)
             return error_set(err, rc, "no memory for a description of this machine");
         rc = prepare_all(store, &memory, err);
-        eps_memory_free(&memory);
+        memory_free(&memory);
     }
     if (rc != 0) {
-        eps_store_free(store);
+        store_free(store);
         return rc;
     }
     if (options->train)
@@ -301,33 +299,33 @@ int eps_store_init(struct eps_store *store, const struct model *model, const str
     return 0;
 }
 
-void eps_store_free(struct eps_store *store)
+void store_free(struct store *store)
 {
     segment_close(&store->weights);
-    eps_memory_unmap(store->low, store->ledgered[LEDGER_MASTER]);
-    eps_memory_unmap(store->m, store->ledgered[LEDGER_FIRST_MOMENT]);
-    eps_memory_unmap(store->v, store->ledgered[LEDGER_SECOND_MOMENT]);
-    eps_memory_unmap(store->m16, store->ledgered[LEDGER_FIRST_MOMENT]);
-    eps_memory_unmap(store->v16, store->ledgered[LEDGER_SECOND_MOMENT]);
-    eps_memory_unmap(store->held, store->ledgered[LEDGER_SUM]);
-    eps_memory_unmap(store->tied, store->ledgered[LEDGER_TIED]);
-    eps_memory_unmap(store->accumulators, store->ledgered[LEDGER_ACCUMULATORS]);
+    memory_unmap(store->low, store->ledgered[LEDGER_MASTER]);
+    memory_unmap(store->m, store->ledgered[LEDGER_FIRST_MOMENT]);
+    memory_unmap(store->v, store->ledgered[LEDGER_SECOND_MOMENT]);
+    memory_unmap(store->m16, store->ledgered[LEDGER_FIRST_MOMENT]);
+    memory_unmap(store->v16, store->ledgered[LEDGER_SECOND_MOMENT]);
+    memory_unmap(store->held, store->ledgered[LEDGER_SUM]);
+    memory_unmap(store->tied, store->ledgered[LEDGER_TIED]);
+    memory_unmap(store->accumulators, store->ledgered[LEDGER_ACCUMULATORS]);
     free(store->sums);
     free(store->updates);
     free(store->run);
     if (store->files)
-        eps_store_files_free(store->files);
+        store_files_free(store->files);
     free(store->files);
     free(store->accumulator_unit);
     for (int i = 0; i < LEDGER_CATEGORIES; i++)
         if (store->ledgered[i])
             ledger_sub(store->ledger, (enum ledger_category)i, store->ledgered[i]);
-    *store = (struct eps_store){0};
+    *store = (struct store){0};
 }
 
 /* A piece to be drawn, for the threads. */
 struct draw {
-    struct eps_store *store;
+    struct store *store;
     uint32_t unit;
     const struct model_piece *piece;
     struct random_key key;
@@ -342,17 +340,17 @@ static void draw_range(void *data, size_t begin, size_t n)
 
     for (size_t at = begin, now; at < begin + n; at += now) {
         now = begin + n - at < sizeof drawn / sizeof *drawn ? begin + n - at : sizeof drawn / sizeof *drawn;
-        const struct eps_parameters p = eps_store_parameters(d->store, d->unit, piece->offset + at, now, 0);
+        const struct parameters p = store_parameters(d->store, d->unit, piece->offset + at, now, 0);
         if (tensor->init == MODEL_INIT_NORMAL)
             random_normal(drawn, d->key, piece->tensor, piece->first_row * tensor->shape[1] + at, now);
         for (size_t i = 0; i < now; i++)
             drawn[i] = tensor->init == MODEL_INIT_NORMAL ? drawn[i] * tensor->deviation
                                                          : (tensor->init == MODEL_INIT_ONE ? 1 : 0);
-        eps_optimizer_write(&p, drawn, NULL, NULL);
+        optimizer_write(&p, drawn, NULL, NULL);
     }
 }
 
-void eps_store_draw(struct eps_store *store, uint64_t seed)
+void store_draw(struct store *store, uint64_t seed)
 {
     const struct model *model = store->model;
 
@@ -362,11 +360,11 @@ void eps_store_draw(struct eps_store *store, uint64_t seed)
                                 .unit = u,
                                 .piece = &model->pieces[model->units[u].first_piece + i],
                                 .key = random_site_key(seed, 0, 0, RANDOM_WEIGHTS)};
-            eps_team_run(draw.piece->n, draw_range, &draw);
+            team_run(draw.piece->n, draw_range, &draw);
         }
 }
 
-static void take_accumulator(struct eps_store *store, uint32_t unit)
+static void take_accumulator(struct store *store, uint32_t unit)
 {
     const uint64_t n = plan_host_accumulator_bytes(store->model) / sizeof(float);
     uint32_t i = 0;
@@ -378,7 +376,7 @@ static void take_accumulator(struct eps_store *store, uint32_t unit)
     store->sums[unit] = store->accumulators + i * n;
 }
 
-static void give_accumulator_back(struct eps_store *store, uint32_t unit)
+static void give_accumulator_back(struct store *store, uint32_t unit)
 {
     if (store->held || is_tied(store->model, unit))
         return;
@@ -388,13 +386,13 @@ static void give_accumulator_back(struct eps_store *store, uint32_t unit)
     store->sums[unit] = NULL;
 }
 
-static bool is_summed(enum eps_store_fold how)
+static bool is_summed(enum store_fold how)
 {
-    return how == EPS_FOLD_SUM || how == EPS_FOLD_HOLD;
+    return how == STORE_FOLD_SUM || how == STORE_FOLD_HOLD;
 }
 
-int eps_store_fold(struct eps_store *store, uint32_t unit, uint32_t slice, const struct eps_contribution *contribution,
-                   enum eps_store_fold how, const struct eps_hyper *hp)
+int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct store_contribution *contribution,
+               enum store_fold how, const struct hyper *hp)
 {
     const enum number_type type = contribution->type;
     struct walk walk = walk_slice(store->model, unit, slice);
@@ -402,36 +400,36 @@ int eps_store_fold(struct eps_store *store, uint32_t unit, uint32_t slice, const
     bool finite = true;
     struct run run;
 
-    assert(store->options.train && store->options.fenced == (how == EPS_FOLD_HOLD));
-    if (!eps_optimizer_is_finite(contribution->g, type, walk.end - walk.next))
+    assert(store->options.train && store->options.fenced == (how == STORE_FOLD_HOLD));
+    if (!optimizer_is_finite(contribution->g, type, walk.end - walk.next))
         return -EDOM;
     if (is_summed(how) && !store->sums[unit])
         take_accumulator(store, unit);
     while (next_run(&walk, &run)) {
         const void *at = (const char *)contribution->g + (run.at - slice_at) * number_bytes(type);
-        const struct eps_gradient g = {at, type, 1};
-        const struct eps_parameters p = eps_store_parameters(store, unit, run.at, run.n, contribution->part);
+        const struct gradient g = {at, type, 1};
+        const struct parameters p = store_parameters(store, unit, run.at, run.n, contribution->part);
         if (is_summed(how))
-            eps_optimizer_sum(store->sums[unit] + run.at, &g, run.n, contribution->first);
-        else if (how == EPS_FOLD_MOMENTS)
-            eps_optimizer_fold(&p, &g, hp, contribution->first);
+            optimizer_sum(store->sums[unit] + run.at, &g, run.n, contribution->first);
+        else if (how == STORE_FOLD_MOMENTS)
+            optimizer_fold(&p, &g, hp, contribution->first);
         else
-            finite &= eps_optimizer_step(&p, &g, hp, store->updates[unit] + 1, run.decays);
-        assert(how != EPS_FOLD_DIRECT || contribution->first);
+            finite &= optimizer_step(&p, &g, hp, store->updates[unit] + 1, run.decays);
+        assert(how != STORE_FOLD_DIRECT || contribution->first);
     }
     return finite ? 0 : -ERANGE;
 }
 
 /* A sum, as the gradient of a run. */
-static struct eps_gradient gradient_of(const struct eps_store *store, uint32_t unit, const struct run *run,
-                                       enum eps_store_fold how, const struct eps_hyper *hp)
+static struct gradient gradient_of(const struct store *store, uint32_t unit, const struct run *run, enum store_fold how,
+                                   const struct hyper *hp)
 {
-    return (struct eps_gradient){store->sums[unit] + run->at, NUMBER_FP32, how == EPS_FOLD_HOLD ? hp->grad_scale : 1};
+    return (struct gradient){store->sums[unit] + run->at, NUMBER_FP32, how == STORE_FOLD_HOLD ? hp->grad_scale : 1};
 }
 
 /* All of a unit run by run: weights are moved by what its moments are, or are after its sum is folded. False if one is
  * not finite afterwards. */
-static bool update_runs(struct eps_store *store, uint32_t unit, enum eps_store_fold how, const struct eps_hyper *hp)
+static bool update_runs(struct store *store, uint32_t unit, enum store_fold how, const struct hyper *hp)
 {
     const uint64_t t = store->updates[unit] + 1;
     bool finite = true;
@@ -439,12 +437,12 @@ static bool update_runs(struct eps_store *store, uint32_t unit, enum eps_store_f
 
     for (uint32_t slice = 0; slice < store->model->units[unit].n_slices; slice++)
         for (struct walk walk = walk_slice(store->model, unit, slice); next_run(&walk, &run);) {
-            const struct eps_parameters p = eps_store_parameters(store, unit, run.at, run.n, 0);
+            const struct parameters p = store_parameters(store, unit, run.at, run.n, 0);
             if (is_summed(how)) {
-                const struct eps_gradient g = gradient_of(store, unit, &run, how, hp);
-                finite &= eps_optimizer_step(&p, &g, hp, t, run.decays);
+                const struct gradient g = gradient_of(store, unit, &run, how, hp);
+                finite &= optimizer_step(&p, &g, hp, t, run.decays);
             } else {
-                finite &= eps_optimizer_update(&p, hp, t, run.decays, 1);
+                finite &= optimizer_update(&p, hp, t, run.decays, 1);
             }
         }
     return finite;
@@ -462,39 +460,39 @@ static bool next_run_of_piece(const struct model *model, const struct model_piec
 
 /* Moments first, then the RMS of the update, then the update: three passes, where an update that is not clipped has
  * one. */
-static bool update_clipped(struct eps_store *store, uint32_t unit, const struct model_piece *piece,
-                           enum eps_store_fold how, const struct eps_hyper *hp)
+static bool update_clipped(struct store *store, uint32_t unit, const struct model_piece *piece, enum store_fold how,
+                           const struct hyper *hp)
 {
     const uint64_t t = store->updates[unit] + 1;
     double squares = 0;
     bool finite = true;
 
     for (struct run run = {0}; next_run_of_piece(store->model, piece, &run);) {
-        const struct eps_parameters p = eps_store_parameters(store, unit, run.at, run.n, 0);
+        const struct parameters p = store_parameters(store, unit, run.at, run.n, 0);
         if (is_summed(how)) {
-            const struct eps_gradient g = gradient_of(store, unit, &run, how, hp);
-            eps_optimizer_fold(&p, &g, hp, true);
+            const struct gradient g = gradient_of(store, unit, &run, how, hp);
+            optimizer_fold(&p, &g, hp, true);
         }
-        squares += eps_optimizer_update_squares(&p, hp, t);
+        squares += optimizer_update_squares(&p, hp, t);
     }
     const double excess = sqrt(squares / (double)piece->n) / store->options.clip_update;
     for (struct run run = {0}; next_run_of_piece(store->model, piece, &run);) {
-        const struct eps_parameters p = eps_store_parameters(store, unit, run.at, run.n, 0);
-        finite &= eps_optimizer_update(&p, hp, t, run.decays, excess > 1 ? excess : 1);
+        const struct parameters p = store_parameters(store, unit, run.at, run.n, 0);
+        finite &= optimizer_update(&p, hp, t, run.decays, excess > 1 ? excess : 1);
     }
     return finite;
 }
 
-int eps_store_update(struct eps_store *store, uint32_t unit, enum eps_store_fold how, const struct eps_hyper *hp)
+int store_update(struct store *store, uint32_t unit, enum store_fold how, const struct hyper *hp)
 {
     const struct model_unit *u = &store->model->units[unit];
     bool finite = true;
 
     if (store->options.clip_update > 0) {
-        assert(how != EPS_FOLD_DIRECT);
+        assert(how != STORE_FOLD_DIRECT);
         for (uint32_t i = 0; i < u->n_pieces; i++)
             finite &= update_clipped(store, unit, &store->model->pieces[u->first_piece + i], how, hp);
-    } else if (how != EPS_FOLD_DIRECT) {
+    } else if (how != STORE_FOLD_DIRECT) {
         finite = update_runs(store, unit, how, hp);
     }
     store->updates[unit]++;
@@ -503,22 +501,22 @@ int eps_store_update(struct eps_store *store, uint32_t unit, enum eps_store_fold
     return finite ? 0 : -ERANGE;
 }
 
-double eps_store_sum_squares(const struct eps_store *store, uint32_t unit)
+double store_sum_squares(const struct store *store, uint32_t unit)
 {
     const uint64_t n = store->model->units[unit].n;
     double sum = 0;
 
     assert(store->held);
     for (uint64_t at = 0; at < n; at += MODEL_SLICE)
-        sum += eps_optimizer_squares(store->sums[unit] + at, n - at < MODEL_SLICE ? n - at : MODEL_SLICE);
+        sum += optimizer_squares(store->sums[unit] + at, n - at < MODEL_SLICE ? n - at : MODEL_SLICE);
     return sum;
 }
 
-enum eps_store_fold eps_store_fold_kind(const struct eps_store *store, uint32_t unit, uint32_t n_parts, bool adamw)
+enum store_fold store_fold_kind(const struct store *store, uint32_t unit, uint32_t n_parts, bool adamw)
 {
     if (store->options.fenced)
-        return EPS_FOLD_HOLD;
+        return STORE_FOLD_HOLD;
     if (store->model->units[unit].n_visits > 1 || (n_parts > 1 && adamw))
-        return EPS_FOLD_SUM;
-    return n_parts > 1 || store->options.clip_update > 0 ? EPS_FOLD_MOMENTS : EPS_FOLD_DIRECT;
+        return STORE_FOLD_SUM;
+    return n_parts > 1 || store->options.clip_update > 0 ? STORE_FOLD_MOMENTS : STORE_FOLD_DIRECT;
 }

@@ -46,7 +46,7 @@ enum array { WEIGHTS, FIRST_MOMENT, SECOND_MOMENT };
 
 /* One piece to be read, for the threads; why it could not be, from one of them. */
 struct read {
-    struct eps_store *store;
+    struct store *store;
     uint32_t unit;
     const struct model_piece *piece;
     enum array array;
@@ -68,7 +68,7 @@ static bool has_negative(const float *values, size_t n)
 }
 
 /* For whoever watches that it moves on. */
-static void note_read(const struct eps_store *store)
+static void note_read(const struct store *store)
 {
     if (store->options.read)
         __atomic_fetch_add(store->options.read, 1, __ATOMIC_RELAXED);
@@ -76,19 +76,19 @@ static void note_read(const struct eps_store *store)
 
 static int read_run(const struct read *r, uint64_t at, size_t n)
 {
-    const struct eps_parameters p = eps_store_parameters(r->store, r->unit, r->piece->offset + at, n, 0);
+    const struct parameters p = store_parameters(r->store, r->unit, r->piece->offset + at, n, 0);
     float values[RUN];
     int rc = safetensors_read(values, r->entry, r->first + at, n, NULL);
 
     note_read(r->store);
     if (rc != 0)
         return rc;
-    if (!eps_optimizer_is_finite(values, NUMBER_FP32, n))
+    if (!optimizer_is_finite(values, NUMBER_FP32, n))
         return -EDOM;
     if (r->array == SECOND_MOMENT && has_negative(values, n))
         return -ERANGE;
-    eps_optimizer_write(&p, r->array == WEIGHTS ? values : NULL, r->array == FIRST_MOMENT ? values : NULL,
-                        r->array == SECOND_MOMENT ? values : NULL);
+    optimizer_write(&p, r->array == WEIGHTS ? values : NULL, r->array == FIRST_MOMENT ? values : NULL,
+                    r->array == SECOND_MOMENT ? values : NULL);
     return 0;
 }
 
@@ -107,7 +107,7 @@ static int read_piece(struct read *read, struct error *err)
 {
     const char *name = read->entry->name;
 
-    eps_team_run(read->piece->n, read_range, read);
+    team_run(read->piece->n, read_range, read);
     if (read->rc == -EDOM)
         return error_set(err, -EINVAL,
                          "%s has a value that is not finite: the file is damaged, or its training has diverged", name);
@@ -122,7 +122,7 @@ static int read_piece(struct read *read, struct error *err)
 #define MOST_UPDATES ((int64_t)1 << 48)
 
 /* 0, -EDOM if they differ, -errno. What an evaluation in bf16 has is compared with what the file's values round to. */
-static int compare(const struct eps_store *store, uint32_t unit, const struct model_piece *piece,
+static int compare(const struct store *store, uint32_t unit, const struct model_piece *piece,
                    const struct safetensors_entry *entry, struct error *err)
 {
     const bool rounds = store->options.precision == NUMBER_BF16 && !store->low;
@@ -131,12 +131,12 @@ static int compare(const struct eps_store *store, uint32_t unit, const struct mo
 
     for (uint64_t done = 0; done < piece->n; done += RUN / 2) {
         const size_t now = piece->n - done < RUN / 2 ? (size_t)(piece->n - done) : RUN / 2;
-        const struct eps_parameters p = eps_store_parameters(store, unit, piece->offset + done, now, 0);
+        const struct parameters p = store_parameters(store, unit, piece->offset + done, now, 0);
         int rc = safetensors_read(other, entry, first + done, now, err);
         note_read(store);
         if (rc != 0)
             return rc;
-        eps_optimizer_read(&p, weights, NULL, NULL);
+        optimizer_read(&p, weights, NULL, NULL);
         for (size_t i = 0; rounds && i < now; i++)
             other[i] = number_from_bf16(number_to_bf16(other[i]));
         if (memcmp(weights, other, now * sizeof *other) != 0)
@@ -146,7 +146,7 @@ static int compare(const struct eps_store *store, uint32_t unit, const struct mo
 }
 
 struct loading {
-    struct eps_store *store;
+    struct store *store;
     struct places places;
     bool *seen;                           /* (n_tensors); for moments twice that, m first */
     const struct safetensors_entry *head; /* of a tied model: lm_head.weight, compared at the end */
@@ -271,7 +271,7 @@ static int check_all_seen(const struct loading *loading, struct error *err)
     return 0;
 }
 
-int eps_store_load(struct eps_store *store, const int *fds, unsigned n_fds, struct error *err)
+int store_load(struct store *store, const int *fds, unsigned n_fds, struct error *err)
 {
     struct loading loading = {.store = store};
     struct safetensors *files = calloc(n_fds ? n_fds : 1, sizeof *files);
@@ -327,7 +327,7 @@ static int load_moment(struct loading *loading, const struct safetensors_entry *
 }
 
 /* Counts stand there by tensor, since units are not in the file; they are kept by unit. */
-static int load_updates(struct eps_store *store, const struct safetensors_entry *entry, struct error *err)
+static int load_updates(struct store *store, const struct safetensors_entry *entry, struct error *err)
 {
     const struct model *model = store->model;
     char got[64];
@@ -364,7 +364,7 @@ static int check_all_moments(const struct loading *loading, struct error *err)
     return 0;
 }
 
-int eps_store_load_moments(struct eps_store *store, int fd, struct error *err)
+int store_load_moments(struct store *store, int fd, struct error *err)
 {
     struct loading loading = {.store = store};
     const struct safetensors_entry *updates;

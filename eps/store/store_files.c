@@ -19,7 +19,7 @@ static uint64_t moment_tensor(const struct model *model, bool second, uint32_t t
     return 1 + (second ? model->n_tensors : 0) + tensor;
 }
 
-static int lay_out_weights(struct eps_store_files *files, const struct model *model, struct error *err)
+static int lay_out_weights(struct store_files *files, const struct model *model, struct error *err)
 {
     struct safetensors_plan *plan = calloc(model->n_tensors, sizeof *plan);
 
@@ -37,7 +37,7 @@ static int lay_out_weights(struct eps_store_files *files, const struct model *mo
     return rc;
 }
 
-static int lay_out_moments(struct eps_store_files *files, const struct model *model, struct error *err)
+static int lay_out_moments(struct store_files *files, const struct model *model, struct error *err)
 {
     const size_t n = 1 + 2 * (size_t)model->n_tensors;
     struct safetensors_plan *plan = calloc(n, sizeof *plan);
@@ -59,22 +59,22 @@ static int lay_out_moments(struct eps_store_files *files, const struct model *mo
     return rc;
 }
 
-int eps_store_files_init(struct eps_store_files *files, const struct eps_store *store, struct error *err)
+int store_files_init(struct store_files *files, const struct store *store, struct error *err)
 {
     const struct model *model = store->model;
 
-    *files = (struct eps_store_files){.store = store, .weights_fd = -1, .moments_fd = -1};
+    *files = (struct store_files){.store = store, .weights_fd = -1, .moments_fd = -1};
     files->updates = calloc(model->n_tensors, sizeof *files->updates);
     int rc = files->updates ? lay_out_weights(files, model, err)
                             : error_set(err, -ENOMEM, "no memory for a list of %u tensors", model->n_tensors);
     if (rc == 0 && store->options.train)
         rc = lay_out_moments(files, model, err);
     if (rc != 0)
-        eps_store_files_free(files);
+        store_files_free(files);
     return rc;
 }
 
-int eps_store_files_reserve(struct eps_store_files *files, struct error *err)
+int store_files_reserve(struct store_files *files, struct error *err)
 {
     const struct model *model = files->store->model;
     struct plan_host_files plan;
@@ -93,14 +93,14 @@ int eps_store_files_reserve(struct eps_store_files *files, struct error *err)
                : error_set(err, -ENOMEM, "no memory for the checksums of %u tensors", model->n_tensors);
 }
 
-void eps_store_files_free(struct eps_store_files *files)
+void store_files_free(struct store_files *files)
 {
     safetensors_layout_free(&files->weights);
     safetensors_layout_free(&files->moments);
     free(files->updates);
     free(files->weights_runs);
     free(files->moments_runs);
-    *files = (struct eps_store_files){0};
+    *files = (struct store_files){0};
 }
 
 static int write_at(int fd, const void *data, size_t n, uint64_t offset, struct error *err)
@@ -153,12 +153,12 @@ static int write_runs(const struct target *to, const void *data, uint64_t n, uin
     return rc;
 }
 
-static struct target weights_target(const struct eps_store_files *files)
+static struct target weights_target(const struct store_files *files)
 {
     return (struct target){files->weights_fd, CHECKPOINT_WEIGHTS, files->weights_file};
 }
 
-static struct target moments_target(const struct eps_store_files *files)
+static struct target moments_target(const struct store_files *files)
 {
     return (struct target){files->moments_fd, CHECKPOINT_MOMENTS, files->moments_file};
 }
@@ -186,8 +186,8 @@ static int begin_file(const struct target *to, const struct safetensors_layout *
     return rc != 0 ? rc : write_runs(to, layout->header, layout->header_bytes, 0, err);
 }
 
-int eps_store_files_begin(struct eps_store_files *files, int weights_fd, int moments_fd, struct checkpoint *checkpoint,
-                          struct error *err)
+int store_files_begin(struct store_files *files, int weights_fd, int moments_fd, struct checkpoint *checkpoint,
+                      struct error *err)
 {
     assert(moments_fd < 0 || files->store->options.train);
     files->weights_fd = weights_fd, files->moments_fd = moments_fd;
@@ -213,21 +213,21 @@ int eps_store_files_begin(struct eps_store_files *files, int weights_fd, int mom
 enum array { WEIGHTS, FIRST_MOMENT, SECOND_MOMENT };
 
 /* So many elements of one of them as fp32, from the unit's element `first` on: its own, or in the run. */
-static const float *find_values(const struct eps_store_files *files, uint32_t unit, enum array array, uint64_t first,
+static const float *find_values(const struct store_files *files, uint32_t unit, enum array array, uint64_t first,
                                 size_t n)
 {
-    const struct eps_parameters p = eps_store_parameters(files->store, unit, first, n, 0);
+    const struct parameters p = store_parameters(files->store, unit, first, n, 0);
     const float *const own = array == WEIGHTS ? p.w : array == FIRST_MOMENT ? p.m : p.v;
 
     if (!own)
-        eps_optimizer_read(&p, array == WEIGHTS ? files->store->run : NULL,
-                           array == FIRST_MOMENT ? files->store->run : NULL,
-                           array == SECOND_MOMENT ? files->store->run : NULL);
+        optimizer_read(&p, array == WEIGHTS ? files->store->run : NULL,
+                       array == FIRST_MOMENT ? files->store->run : NULL,
+                       array == SECOND_MOMENT ? files->store->run : NULL);
     return own ? own : files->store->run;
 }
 
-static int write_values(const struct eps_store_files *files, uint32_t unit, enum array array, uint64_t first,
-                        uint64_t end, uint64_t offset, struct error *err)
+static int write_values(const struct store_files *files, uint32_t unit, enum array array, uint64_t first, uint64_t end,
+                        uint64_t offset, struct error *err)
 {
     const struct target to = array == WEIGHTS ? weights_target(files) : moments_target(files);
     int rc = 0;
@@ -240,7 +240,7 @@ static int write_values(const struct eps_store_files *files, uint32_t unit, enum
     return rc;
 }
 
-static const uint64_t *offsets_of(const struct eps_store_files *files, enum array array)
+static const uint64_t *offsets_of(const struct store_files *files, enum array array)
 {
     if (array == WEIGHTS)
         return files->weights.offsets;
@@ -248,7 +248,7 @@ static const uint64_t *offsets_of(const struct eps_store_files *files, enum arra
 }
 
 /* Pieces that follow each other in the file, as those of a block do, are written as one. */
-static int write_array(const struct eps_store_files *files, uint32_t unit, enum array array, struct error *err)
+static int write_array(const struct store_files *files, uint32_t unit, enum array array, struct error *err)
 {
     const struct model *model = files->store->model;
     const struct model_unit *u = &model->units[unit];
@@ -269,7 +269,7 @@ static int write_array(const struct eps_store_files *files, uint32_t unit, enum 
     return rc != 0 ? rc : write_values(files, unit, array, begin, end, offset, err);
 }
 
-static void take_updates(struct eps_store_files *files, const struct model *model, uint32_t unit)
+static void take_updates(struct store_files *files, const struct model *model, uint32_t unit)
 {
     const uint64_t updates = files->store->updates[unit];
 
@@ -280,7 +280,7 @@ static void take_updates(struct eps_store_files *files, const struct model *mode
     }
 }
 
-int eps_store_files_write(struct eps_store_files *files, uint32_t unit, struct error *err)
+int store_files_write(struct store_files *files, uint32_t unit, struct error *err)
 {
     const struct model *model = files->store->model;
 
@@ -304,7 +304,7 @@ static int flush(const struct target *to, struct error *err)
     return error_set(err, -errno, "%s cannot be flushed to the disk: %s", to->name, strerror(errno));
 }
 
-int eps_store_files_end(struct eps_store_files *files, struct error *err)
+int store_files_end(struct store_files *files, struct error *err)
 {
     const struct model *model = files->store->model;
     const struct target weights = weights_target(files), moments = moments_target(files);

@@ -6,7 +6,7 @@
  * not, one run at a time is joined or widened, which is exact, in the store's buffer of that size.
  *
  * One save at a time: begin, then each unit once, then end. Every call blocks on the disk and is meant for the
- * checkpoint thread; eps_store_files_write reads that unit of the store and nothing else of it. After a failed call the
+ * checkpoint thread; store_files_write reads that unit of the store and nothing else of it. After a failed call the
  * files hold nothing of use; the next begin, with other files, starts afresh. */
 #ifndef EPS_STORE_STORE_FILES_H
 #define EPS_STORE_STORE_FILES_H
@@ -15,8 +15,8 @@
 #include "proto/model/checkpoint.h"
 #include "proto/model/safetensors.h"
 
-struct eps_store_files {
-    const struct eps_store *store;                      /* borrowed */
+struct store_files {
+    const struct store *store;                          /* borrowed */
     struct safetensors_layout weights, moments;         /* moments zeroed without training */
     uint64_t *updates;                                  /* (n_tensors) as captured; UINT64_MAX: not yet */
     struct checkpoint_run *weights_runs, *moments_runs; /* (n_...) room for a checkpoint's, if it was reserved */
@@ -27,23 +27,23 @@ struct eps_store_files {
     uint32_t n_written;                                  /* units */
 };
 
-/* Lays out both files (optimizer.safetensors only if the store trains), for any number of saves. -ENOMEM. Undo: eps_store_files_free. */
-int eps_store_files_init(struct eps_store_files *files, const struct eps_store *store, struct error *err);
+/* Lays out both files (optimizer.safetensors only if the store trains), for any number of saves. -ENOMEM. Undo: store_files_free. */
+int store_files_init(struct store_files *files, const struct store *store, struct error *err);
 /* Of a store that trains: takes in advance whatever a save needs, as plan_host_files has it. What a checkpoint is given of
- * that it must let go before eps_store_files_free. -ENOMEM. */
-int eps_store_files_reserve(struct eps_store_files *files, struct error *err);
-void eps_store_files_free(struct eps_store_files *files); /* safe on a zeroed one */
+ * that it must let go before store_files_free. -ENOMEM. */
+int store_files_reserve(struct store_files *files, struct error *err);
+void store_files_free(struct store_files *files); /* safe on a zeroed one */
 
 /* Writes the headers into empty files (which stay the caller's) and asks for their whole size, so that a full disk is
  * known before anything else is written. moments_fd -1: weights alone. checkpoint: gets both files' entries and, as
  * they are written, their checksums; NULL: neither checksums nor flushing (a snapshot). -ENOSPC, -errno, -ENOMEM. */
-int eps_store_files_begin(struct eps_store_files *files, int weights_fd, int moments_fd, struct checkpoint *checkpoint,
-                          struct error *err);
+int store_files_begin(struct store_files *files, int weights_fd, int moments_fd, struct checkpoint *checkpoint,
+                      struct error *err);
 
 /* Writes a unit as it is now: weights, moments, its count of updates. It must stand still meanwhile. */
-int eps_store_files_write(struct eps_store_files *files, uint32_t unit, struct error *err);
+int store_files_write(struct store_files *files, uint32_t unit, struct error *err);
 
 /* After every unit (asserted): writes "updates", and flushes both files if there is a checkpoint. */
-int eps_store_files_end(struct eps_store_files *files, struct error *err);
+int store_files_end(struct store_files *files, struct error *err);
 
 #endif

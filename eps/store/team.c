@@ -7,18 +7,18 @@
 enum { SPARED = 2 }; /* cores */
 
 #ifdef _OPENMP
-enum { SMALL = 32 * EPS_TEAM_BLOCK };
+enum { SMALL = 32 * TEAM_BLOCK };
 
 static size_t range_begin(size_t n, size_t thread, size_t n_threads)
 {
-    size_t n_blocks = (n + EPS_TEAM_BLOCK - 1) / EPS_TEAM_BLOCK;
-    size_t begin = n_blocks * thread / n_threads * EPS_TEAM_BLOCK;
+    size_t n_blocks = (n + TEAM_BLOCK - 1) / TEAM_BLOCK;
+    size_t begin = n_blocks * thread / n_threads * TEAM_BLOCK;
 
     return begin < n ? begin : n;
 }
 #endif
 
-void eps_team_run(size_t n, void (*fn)(void *data, size_t begin, size_t count), void *data)
+void team_run(size_t n, void (*fn)(void *data, size_t begin, size_t count), void *data)
 {
     if (n == 0)
         return;
@@ -37,7 +37,7 @@ void eps_team_run(size_t n, void (*fn)(void *data, size_t begin, size_t count), 
     fn(data, 0, n);
 }
 
-unsigned eps_team_size(void)
+unsigned team_size(void)
 {
 #ifdef _OPENMP
     return (unsigned)omp_get_max_threads();
@@ -46,14 +46,14 @@ unsigned eps_team_size(void)
 #endif
 }
 
-unsigned eps_team_beside_device(unsigned n_threads, unsigned n_cores)
+unsigned team_beside_device(unsigned n_threads, unsigned n_cores)
 {
     const unsigned most = n_cores > SPARED ? n_cores - SPARED : 1;
 
     return n_threads < most ? n_threads : most;
 }
 
-void eps_team_start(void)
+void team_start(void)
 {
 #pragma omp parallel
     __asm__ volatile(""); /* else the compiler sees that there is nothing to do */

@@ -1,24 +1,24 @@
 /* eps/store/team.h - one range of elements, every thread.
  *
- * Ranges are cut at multiples of EPS_TEAM_BLOCK elements, one run per thread, always the same for the same n and
+ * Ranges are cut at multiples of TEAM_BLOCK elements, one run per thread, always the same for the same n and
  * threads: memory is first touched by the thread that will work on it. Without OpenMP the caller does it all. */
 #ifndef EPS_STORE_TEAM_H
 #define EPS_STORE_TEAM_H
 
 #include <stddef.h>
 
-enum { EPS_TEAM_BLOCK = 1024 };
+enum { TEAM_BLOCK = 1024 };
 
 /* Calls fn for runs that cover 0 .. n-1 once, from the caller's OpenMP threads, and returns when all are done. A range
  * under 32 blocks is the caller's alone: waking a thread costs as much as doing it. */
-void eps_team_run(size_t n, void (*fn)(void *data, size_t begin, size_t count), void *data);
+void team_run(size_t n, void (*fn)(void *data, size_t begin, size_t count), void *data);
 
 /* The caller's threads; and has them made, which libgomp does when they are first needed. */
-unsigned eps_team_size(void);
-void eps_team_start(void);
+unsigned team_size(void);
+void team_start(void);
 
 /* Of n_threads on n_cores, as many as leave two cores to a device beside them, and at least one: a device that does not
  * take turns with the optimizer waits when its worker's thread, or a loop that passes its messages on, waits for a core. */
-unsigned eps_team_beside_device(unsigned n_threads, unsigned n_cores);
+unsigned team_beside_device(unsigned n_threads, unsigned n_cores);
 
 #endif

@@ -13,15 +13,15 @@
 #include <omp.h>
 #endif
 
-struct eps_updater {
-    struct eps_store *store;
+struct updater {
+    struct store *store;
     void (*on_done)(void *context);
     void *context;
     pthread_t thread;
     pthread_mutex_t mutex;
     pthread_cond_t wake;
     /* Under the mutex: */
-    struct eps_job *ready, *done; /* (capacity) each, in order of arrival */
+    struct updater_task *ready, *done; /* (capacity) each, in order of arrival */
     size_t n_ready, n_done, capacity;
     unsigned n_threads;
     bool stopping, started;
@@ -30,64 +30,64 @@ struct eps_updater {
     uint64_t n_taken;
 };
 
-void eps_job_run(struct eps_job *job, struct eps_store *store)
+void updater_run_task(struct updater_task *task, struct store *store)
 {
-    switch (job->kind) {
-    case EPS_JOB_FOLD:
-        job->result = eps_store_fold(store, job->unit, job->slice, &job->contribution, job->how, &job->hyper);
-        if (!job->result && job->squares) {
-            *job->squares = eps_store_sum_squares(store, job->unit);
-            job->result = isfinite(*job->squares) ? 0 : -EDOM;
+    switch (task->kind) {
+    case UPDATER_FOLD:
+        task->result = store_fold(store, task->unit, task->slice, &task->contribution, task->how, &task->hyper);
+        if (!task->result && task->squares) {
+            *task->squares = store_sum_squares(store, task->unit);
+            task->result = isfinite(*task->squares) ? 0 : -EDOM;
         }
         break;
-    case EPS_JOB_UPDATE:
-        job->result = eps_store_update(store, job->unit, job->how, &job->hyper);
+    case UPDATER_UPDATE:
+        task->result = store_update(store, task->unit, task->how, &task->hyper);
         break;
-    case EPS_JOB_CALL:
-        job->result = job->call(job->context);
+    case UPDATER_CALL:
+        task->result = task->call(task->context);
         break;
     }
 }
 
-static void record_fold(const struct eps_job *job, const struct model *model, const char *unit, uint64_t since)
+static void record_fold(const struct updater_task *task, const struct model *model, const char *unit, uint64_t since)
 {
-    const uint64_t left = model->units[job->unit].n - (uint64_t)job->slice * MODEL_SLICE;
-    const struct trace_arg args[] = {{"step", job->step + 1},
-                                     {"visit", job->visit},
-                                     {"part", job->contribution.part},
-                                     {"slice", job->slice},
-                                     {"bytes",
-                                      (left < MODEL_SLICE ? left : MODEL_SLICE) * number_bytes(job->contribution.type)},
+    const uint64_t left = model->units[task->unit].n - (uint64_t)task->slice * MODEL_SLICE;
+    const struct trace_arg args[] = {{"step", task->step + 1},
+                                     {"visit", task->visit},
+                                     {"part", task->contribution.part},
+                                     {"slice", task->slice},
+                                     {"bytes", (left < MODEL_SLICE ? left : MODEL_SLICE) *
+                                                   number_bytes(task->contribution.type)},
                                      {NULL, 0}};
     char name[MODEL_NAME_BYTES + 16];
 
-    snprintf(name, sizeof name, "%s part %u", unit, job->contribution.part);
-    trace_end(job->trace, since, "fold", name, args);
+    snprintf(name, sizeof name, "%s part %u", unit, task->contribution.part);
+    trace_end(task->trace, since, "fold", name, args);
 }
 
 /* On its track: "fold h.3 part 1", "update h.3", "load model". */
-static void record(const struct eps_job *job, const struct model *model, uint64_t since)
+static void record(const struct updater_task *task, const struct model *model, uint64_t since)
 {
     char unit[MODEL_NAME_BYTES];
 
-    if (job->kind == EPS_JOB_CALL)
-        trace_end(job->trace, since, "load", "model", NULL);
-    else if (job->kind == EPS_JOB_FOLD)
-        record_fold(job, model, model_unit_name(unit, model, job->unit), since);
+    if (task->kind == UPDATER_CALL)
+        trace_end(task->trace, since, "load", "model", NULL);
+    else if (task->kind == UPDATER_FOLD)
+        record_fold(task, model, model_unit_name(unit, model, task->unit), since);
     else
-        trace_end(job->trace, since, "update", model_unit_name(unit, model, job->unit),
-                  (struct trace_arg[]){{"step", job->step + 1}, {NULL, 0}});
-    if (job->kind == EPS_JOB_UPDATE && job->unit == 0) /* the last of a step: who looks at a run sees whole steps */
-        trace_flush(job->trace);
+        trace_end(task->trace, since, "update", model_unit_name(unit, model, task->unit),
+                  (struct trace_arg[]){{"step", task->step + 1}, {NULL, 0}});
+    if (task->kind == UPDATER_UPDATE && task->unit == 0) /* the last of a step: who looks at a run sees whole steps */
+        trace_flush(task->trace);
 }
 
 /* Lowest unit first, among equals the oldest; a call before all. The queue is short: a scan is cheaper than a heap. */
-static size_t find_next(const struct eps_updater *up)
+static size_t find_next(const struct updater *up)
 {
     size_t best = 0;
 
     for (size_t i = 0; i < up->n_ready; i++) {
-        if (up->ready[i].kind == EPS_JOB_CALL)
+        if (up->ready[i].kind == UPDATER_CALL)
             return i;
         if (up->ready[i].unit < up->ready[best].unit)
             best = i;
@@ -95,9 +95,9 @@ static size_t find_next(const struct eps_updater *up)
     return best;
 }
 
-static void remove_at(struct eps_job *jobs, size_t *n, size_t i)
+static void remove_at(struct updater_task *tasks, size_t *n, size_t i)
 {
-    memmove(jobs + i, jobs + i + 1, (*n - i - 1) * sizeof *jobs);
+    memmove(tasks + i, tasks + i + 1, (*n - i - 1) * sizeof *tasks);
     --*n;
 }
 
@@ -112,10 +112,10 @@ static void use_threads(unsigned n)
 
 static void *run(void *arg)
 {
-    struct eps_updater *up = arg;
+    struct updater *up = arg;
 
     use_threads(up->n_threads);
-    eps_team_start();
+    team_start();
     pthread_mutex_lock(&up->mutex);
     up->started = true;
     pthread_cond_signal(&up->wake);
@@ -125,26 +125,26 @@ static void *run(void *arg)
         if (!up->n_ready)
             break;
         size_t i = find_next(up);
-        struct eps_job job = up->ready[i];
+        struct updater_task task = up->ready[i];
         remove_at(up->ready, &up->n_ready, i);
         use_threads(up->n_threads);
         pthread_mutex_unlock(&up->mutex);
-        const uint64_t since = trace_begin(job.trace);
-        eps_job_run(&job, up->store);
-        if (job.trace)
-            record(&job, up->store->model, since);
+        const uint64_t since = trace_begin(task.trace);
+        updater_run_task(&task, up->store);
+        if (task.trace)
+            record(&task, up->store->model, since);
         pthread_mutex_lock(&up->mutex);
-        up->done[up->n_done++] = job;
+        up->done[up->n_done++] = task;
         up->on_done(up->context);
     }
     pthread_mutex_unlock(&up->mutex);
     return NULL;
 }
 
-int eps_updater_start(struct eps_updater **out, struct eps_store *store, unsigned n_threads,
-                      void (*on_done)(void *context), void *context)
+int updater_start(struct updater **out, struct store *store, unsigned n_threads, void (*on_done)(void *context),
+                  void *context)
 {
-    struct eps_updater *up = calloc(1, sizeof *up);
+    struct updater *up = calloc(1, sizeof *up);
     int rc;
 
     *out = NULL;
@@ -156,7 +156,7 @@ int eps_updater_start(struct eps_updater **out, struct eps_store *store, unsigne
     up->context = context;
     pthread_mutex_init(&up->mutex, NULL);
     pthread_cond_init(&up->wake, NULL);
-    rc = eps_updater_reserve(up, 4);
+    rc = updater_reserve(up, 4);
     if (!rc)
         rc = -pthread_create(&up->thread, NULL, run, up);
     if (rc) {
@@ -174,7 +174,7 @@ int eps_updater_start(struct eps_updater **out, struct eps_store *store, unsigne
     return 0;
 }
 
-void eps_updater_set_threads(struct eps_updater *up, unsigned n_threads)
+void updater_set_threads(struct updater *up, unsigned n_threads)
 {
     assert(n_threads > 0);
     pthread_mutex_lock(&up->mutex);
@@ -182,16 +182,16 @@ void eps_updater_set_threads(struct eps_updater *up, unsigned n_threads)
     pthread_mutex_unlock(&up->mutex);
 }
 
-int eps_updater_reserve(struct eps_updater *up, size_t n)
+int updater_reserve(struct updater *up, size_t n)
 {
     int rc = 0;
 
     pthread_mutex_lock(&up->mutex);
     if (n > up->capacity) {
-        struct eps_job *ready = realloc(up->ready, n * sizeof *ready);
+        struct updater_task *ready = realloc(up->ready, n * sizeof *ready);
         if (ready)
             up->ready = ready;
-        struct eps_job *done = realloc(up->done, n * sizeof *done);
+        struct updater_task *done = realloc(up->done, n * sizeof *done);
         if (done)
             up->done = done;
         if (ready && done)
@@ -203,24 +203,24 @@ int eps_updater_reserve(struct eps_updater *up, size_t n)
     return rc;
 }
 
-void eps_updater_submit(struct eps_updater *up, const struct eps_job *job)
+void updater_submit(struct updater *up, const struct updater_task *task)
 {
     pthread_mutex_lock(&up->mutex);
     assert(up->pending < up->capacity);
-    up->ready[up->n_ready++] = *job;
+    up->ready[up->n_ready++] = *task;
     up->pending++;
     pthread_cond_signal(&up->wake);
     pthread_mutex_unlock(&up->mutex);
 }
 
-bool eps_updater_take(struct eps_updater *up, struct eps_job *job)
+bool updater_take(struct updater *up, struct updater_task *task)
 {
     bool any;
 
     pthread_mutex_lock(&up->mutex);
     any = up->n_done > 0;
     if (any) {
-        *job = up->done[0];
+        *task = up->done[0];
         remove_at(up->done, &up->n_done, 0);
         up->pending--;
         up->n_taken++;
@@ -229,17 +229,17 @@ bool eps_updater_take(struct eps_updater *up, struct eps_job *job)
     return any;
 }
 
-size_t eps_updater_pending(const struct eps_updater *up)
+size_t updater_pending(const struct updater *up)
 {
     return up->pending;
 }
 
-uint64_t eps_updater_taken(const struct eps_updater *up)
+uint64_t updater_taken(const struct updater *up)
 {
     return up->n_taken;
 }
 
-void eps_updater_stop(struct eps_updater *up)
+void updater_stop(struct updater *up)
 {
     if (!up)
         return;

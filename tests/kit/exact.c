@@ -73,15 +73,15 @@ void exact_close(struct exact *exact)
     *exact = (struct exact){0};
 }
 
-struct eps_hyper exact_hyper(const struct exact *exact)
+struct hyper exact_hyper(const struct exact *exact)
 {
     const struct fixture *f = &exact->fixture;
 
-    return (struct eps_hyper){
+    return (struct hyper){
         .lr = f->lr, .beta1 = f->beta1, .beta2 = f->beta2, .epsilon = f->epsilon, .weight_decay = f->weight_decay};
 }
 
-double exact_step(struct exact *exact, uint32_t step, const struct eps_hyper *hyper)
+double exact_step(struct exact *exact, uint32_t step, const struct hyper *hyper)
 {
     const uint64_t n_valid = fixture_minibatch(exact->ids, exact->labels, &exact->fixture, step);
     struct error err = {""};
@@ -143,7 +143,7 @@ void exact_check_gradient(const char *fixture, const struct inprocess_options *h
     exact.ip->gradient = gradient;
     set = fixture_gradient(&exact.fixture);
 
-    const struct eps_hyper hyper = exact_hyper(&exact);
+    const struct hyper hyper = exact_hyper(&exact);
     const double loss = exact_step(&exact, 0, &hyper);
     ck_assert_double_eq_tol(loss, fixture_loss(&set, 0), 1e-6 * fixture_loss(&set, 0)); /* fp32 rounding of a mean */
     exact.segment = gradient;
@@ -165,7 +165,7 @@ void exact_check_training(const char *fixture, const struct inprocess_options *h
 
     exact_open(&exact, fixture, how);
     set = fixture_run(&exact.fixture, how->adamw ? "adamw" : "adama", how->n_parts);
-    const struct eps_hyper hyper = exact_hyper(&exact);
+    const struct hyper hyper = exact_hyper(&exact);
     for (uint32_t step = 0; step < exact.fixture.n_steps; step++)
         ck_assert_double_eq_tol(exact_step(&exact, step, &hyper), fixture_loss(&set, step), 1e-5);
 

@@ -21,10 +21,10 @@ void exact_open(struct exact *exact, const char *fixture, const struct inprocess
 void exact_close(struct exact *exact);
 
 /* The fixture's hyperparameters. */
-struct eps_hyper exact_hyper(const struct exact *exact);
+struct hyper exact_hyper(const struct exact *exact);
 
 /* One step over minibatch `step` % 4. Returns the loss. */
-double exact_step(struct exact *exact, uint32_t step, const struct eps_hyper *hyper);
+double exact_step(struct exact *exact, uint32_t step, const struct hyper *hyper);
 
 /* The weights' segment, where every tensor of the model lies: as they are now, of bf16 a copy. */
 float *exact_weights(const struct exact *exact);

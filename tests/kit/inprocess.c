@@ -11,9 +11,9 @@
 
 static void feed(struct inprocess *ip, const struct relay_event *event);
 
-static enum eps_store_fold fold_kind(const struct inprocess *ip, uint32_t unit)
+static enum store_fold fold_kind(const struct inprocess *ip, uint32_t unit)
 {
-    return eps_store_fold_kind(&ip->store, unit, ip->options.n_parts, ip->options.adamw);
+    return store_fold_kind(&ip->store, unit, ip->options.n_parts, ip->options.adamw);
 }
 
 static float *slot_of(struct inprocess_worker *w, uint32_t slot)
@@ -34,11 +34,11 @@ static void note_gradient(struct inprocess *ip, const struct relay_action *a, co
 static void fold(struct inprocess *ip, const struct relay_action *a)
 {
     const float *g = slot_of(&ip->workers[a->worker], a->slot);
-    const struct eps_contribution contribution = {g, NUMBER_FP32, a->first, a->part};
+    const struct store_contribution contribution = {g, NUMBER_FP32, a->first, a->part};
     struct relay_event done = {.kind = RELAY_FOLDED, .unit = a->unit, .slice = a->slice};
 
     note_gradient(ip, a, g);
-    done.ok = eps_store_fold(&ip->store, a->unit, a->slice, &contribution, fold_kind(ip, a->unit), &ip->hyper) == 0;
+    done.ok = store_fold(&ip->store, a->unit, a->slice, &contribution, fold_kind(ip, a->unit), &ip->hyper) == 0;
     feed(ip, &done);
 }
 
@@ -48,7 +48,7 @@ static void clip(struct inprocess *ip)
     double sum = 0;
 
     for (uint32_t u = 0; u < ip->model.n_units; u++)
-        sum += eps_store_sum_squares(&ip->store, u);
+        sum += store_sum_squares(&ip->store, u);
     ip->norm = sqrt(sum);
     if (ip->options.clip_norm > 0)
         ip->hyper.grad_scale = (float)fmin(1, ip->options.clip_norm / (ip->norm + 1e-6));
@@ -60,7 +60,7 @@ static void update(struct inprocess *ip, const struct relay_action *a)
 
     if (ip->options.fenced && isnan(ip->norm))
         clip(ip);
-    eps_store_update(&ip->store, a->unit, fold_kind(ip, a->unit), &ip->hyper);
+    store_update(&ip->store, a->unit, fold_kind(ip, a->unit), &ip->hyper);
     feed(ip, &done);
 }
 
@@ -360,7 +360,7 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
     ip->covered = true;
     pthread_mutex_init(&ip->mutex, NULL);
     pthread_cond_init(&ip->changed, NULL);
-    eps_optimizer_select(EPS_ISA_BEST);
+    optimizer_select(OPTIMIZER_ISA_BEST);
     rc = model_init(&ip->model, &o->config, err);
     if (rc)
         goto fail;
@@ -369,16 +369,16 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
     ip->slices = calloc(ip->model.n_visits, sizeof *ip->slices);
     for (uint32_t v = 0; v < ip->model.n_visits; v++)
         ip->slices[v] = ip->model.units[ip->model.visits[v]].n_slices;
-    const struct eps_store_options store = {.train = !o->evaluate_only,
-                                            .precision = o->precision,
-                                            .moments = o->moments,
-                                            .seed = o->seed,
-                                            .fenced = o->fenced,
-                                            .n_accumulators = o->adamw && o->n_parts > 1 && !o->fenced ? 2 : 0};
-    rc = eps_store_init(&ip->store, &ip->model, &store, &ip->ledger, err);
+    const struct store_options store = {.train = !o->evaluate_only,
+                                        .precision = o->precision,
+                                        .moments = o->moments,
+                                        .seed = o->seed,
+                                        .fenced = o->fenced,
+                                        .n_accumulators = o->adamw && o->n_parts > 1 && !o->fenced ? 2 : 0};
+    rc = store_init(&ip->store, &ip->model, &store, &ip->ledger, err);
     if (rc)
         goto fail;
-    eps_store_draw(&ip->store, o->seed);
+    store_draw(&ip->store, o->seed);
     ip->n_opened = ip->n_done = o->first_step;
     const struct relay_config relay = {.first_step = o->first_step,
                                        .n_parts = o->n_parts,
@@ -408,7 +408,7 @@ void inprocess_close(struct inprocess *ip)
         free(ip->workers[i].stash);
     }
     relay_close(ip->relay);
-    eps_store_free(&ip->store);
+    store_free(&ip->store);
     model_free(&ip->model);
     pthread_mutex_destroy(&ip->mutex);
     pthread_cond_destroy(&ip->changed);
@@ -432,7 +432,7 @@ static void run_workers(struct inprocess *ip)
 }
 
 int inprocess_step(struct inprocess *ip, const uint32_t *ids, const uint32_t *labels, uint64_t n_valid,
-                   const struct eps_hyper *hyper, double *loss, struct error *err)
+                   const struct hyper *hyper, double *loss, struct error *err)
 {
     const uint32_t n_parts = ip->options.n_parts, n = ip->options.n_workers;
     uint32_t owners[64];
@@ -504,8 +504,8 @@ void inprocess_masters(const struct inprocess *ip, float *segment)
 {
     for (uint32_t u = 0; u < ip->model.n_units; u++) {
         const struct model_unit *unit = &ip->model.units[u];
-        const struct eps_parameters p = eps_store_parameters(&ip->store, u, 0, unit->n, 0);
-        eps_optimizer_read(&p, segment + unit->offset, NULL, NULL);
+        const struct parameters p = store_parameters(&ip->store, u, 0, unit->n, 0);
+        optimizer_read(&p, segment + unit->offset, NULL, NULL);
     }
 }
 

@@ -51,14 +51,14 @@ struct inprocess_worker {
 struct inprocess {
     struct inprocess_options options;
     struct model model;
-    struct eps_store store;
+    struct store store;
     struct relay *relay;
     struct ledger ledger;
     uint32_t n_slots, *slices;
     size_t slot_n; /* floats */
     uint64_t n_opened, n_done;
     bool covered;
-    struct eps_hyper hyper;
+    struct hyper hyper;
     double norm; /* fenced: of the last step's gradient, before it was clipped; NAN while a step has not updated */
     double part_loss[64];
     bool failed;     /* the relay refused, skipped or tore: the step returns -EPROTO */
@@ -77,7 +77,7 @@ void inprocess_close(struct inprocess *ip);
 
 /* One step over ids and labels (batch * seq each). *loss: nats per token before the update. */
 int inprocess_step(struct inprocess *ip, const uint32_t *ids, const uint32_t *labels, uint64_t n_valid,
-                   const struct eps_hyper *hyper, double *loss, struct error *err);
+                   const struct hyper *hyper, double *loss, struct error *err);
 /* Announces a reader, or releases a unit; from any thread. */
 void inprocess_read(struct inprocess *ip, uint32_t reader);
 void inprocess_release(struct inprocess *ip, uint32_t reader, uint32_t unit);

@@ -4,48 +4,47 @@
 
 #include "eps/store/store.h"
 
-static inline struct eps_parameters plain_parameters(float *w, float *m, float *v, size_t n)
+static inline struct parameters plain_parameters(float *w, float *m, float *v, size_t n)
 {
-    return (struct eps_parameters){.n = n, .w = w, .m = m, .v = v};
+    return (struct parameters){.n = n, .w = w, .m = m, .v = v};
 }
 
-static inline void plain_fold(float *m, float *v, const float *g, size_t n, const struct eps_hyper *hp, bool first)
+static inline void plain_fold(float *m, float *v, const float *g, size_t n, const struct hyper *hp, bool first)
 {
-    const struct eps_parameters p = plain_parameters(NULL, m, v, n);
+    const struct parameters p = plain_parameters(NULL, m, v, n);
 
-    eps_optimizer_fold(&p, &(struct eps_gradient){g, NUMBER_FP32, 1}, hp, first);
+    optimizer_fold(&p, &(struct gradient){g, NUMBER_FP32, 1}, hp, first);
 }
 
-static inline void plain_update(float *w, float *m, float *v, size_t n, const struct eps_hyper *hp, uint64_t t,
-                                bool decays)
+static inline void plain_update(float *w, float *m, float *v, size_t n, const struct hyper *hp, uint64_t t, bool decays)
 {
-    const struct eps_parameters p = plain_parameters(w, m, v, n);
+    const struct parameters p = plain_parameters(w, m, v, n);
 
-    eps_optimizer_update(&p, hp, t, decays, 1);
+    optimizer_update(&p, hp, t, decays, 1);
 }
 
-static inline void plain_step(float *w, float *m, float *v, const float *g, size_t n, const struct eps_hyper *hp,
+static inline void plain_step(float *w, float *m, float *v, const float *g, size_t n, const struct hyper *hp,
                               uint64_t t, bool decays)
 {
-    const struct eps_parameters p = plain_parameters(w, m, v, n);
+    const struct parameters p = plain_parameters(w, m, v, n);
 
-    eps_optimizer_step(&p, &(struct eps_gradient){g, NUMBER_FP32, 1}, hp, t, decays);
+    optimizer_step(&p, &(struct gradient){g, NUMBER_FP32, 1}, hp, t, decays);
 }
 
 static inline void plain_sum(float *sum, const float *g, size_t n, bool first)
 {
-    eps_optimizer_sum(sum, &(struct eps_gradient){g, NUMBER_FP32, 1}, n, first);
+    optimizer_sum(sum, &(struct gradient){g, NUMBER_FP32, 1}, n, first);
 }
 
 static inline bool plain_is_finite(const float *g, size_t n)
 {
-    return eps_optimizer_is_finite(g, NUMBER_FP32, n);
+    return optimizer_is_finite(g, NUMBER_FP32, n);
 }
 
-static inline bool plain_store_fold(struct eps_store *store, uint32_t unit, uint32_t slice, const float *g, bool first,
-                                    enum eps_store_fold how, const struct eps_hyper *hp)
+static inline bool plain_store_fold(struct store *store, uint32_t unit, uint32_t slice, const float *g, bool first,
+                                    enum store_fold how, const struct hyper *hp)
 {
-    return eps_store_fold(store, unit, slice, &(struct eps_contribution){g, NUMBER_FP32, first, 0}, how, hp) == 0;
+    return store_fold(store, unit, slice, &(struct store_contribution){g, NUMBER_FP32, first, 0}, how, hp) == 0;
 }
 
 #endif

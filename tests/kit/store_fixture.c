@@ -29,18 +29,18 @@ const struct model_config store_fixture_small = {.n_layers = 2,
 
 void store_fixture_best(void)
 {
-    eps_optimizer_select(EPS_ISA_BEST);
+    optimizer_select(OPTIMIZER_ISA_BEST);
 }
 
 void store_fixture_open(struct store_fixture *f, struct model_config config, bool tied, uint32_t n_accumulators)
 {
-    const struct eps_store_options options = {.train = true, .n_accumulators = n_accumulators};
+    const struct store_options options = {.train = true, .n_accumulators = n_accumulators};
 
     store_fixture_open_as(f, config, tied, &options);
 }
 
 void store_fixture_open_as(struct store_fixture *f, struct model_config config, bool tied,
-                           const struct eps_store_options *options)
+                           const struct store_options *options)
 {
     struct error err = {0};
 
@@ -50,12 +50,12 @@ void store_fixture_open_as(struct store_fixture *f, struct model_config config, 
     config.norm_epsilon = 1e-5f;
     config.initializer_range = 0.02f;
     ck_assert_msg(model_init(&f->model, &config, &err) == 0, "%s", err.text);
-    ck_assert_msg(eps_store_init(&f->store, &f->model, options, &f->ledger, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_init(&f->store, &f->model, options, &f->ledger, &err) == 0, "%s", err.text);
 }
 
 void store_fixture_close(struct store_fixture *f)
 {
-    eps_store_free(&f->store);
+    store_free(&f->store);
     ck_assert_uint_eq(f->ledger.total.current, 0);
     model_free(&f->model);
 }
@@ -63,13 +63,13 @@ void store_fixture_close(struct store_fixture *f)
 struct store_values store_fixture_values(const struct store_fixture *f, uint32_t unit)
 {
     const size_t n = f->model.units[unit].n;
-    const struct eps_parameters p = eps_store_parameters(&f->store, unit, 0, n, 0);
+    const struct parameters p = store_parameters(&f->store, unit, 0, n, 0);
     struct store_values x = {calloc(n, sizeof *x.w), NULL, NULL};
 
     if (f->store.options.train)
         x.m = calloc(n, sizeof *x.m), x.v = calloc(n, sizeof *x.v);
     ck_assert(x.w && (!f->store.options.train || (x.m && x.v)));
-    eps_optimizer_read(&p, x.w, x.m, x.v);
+    optimizer_read(&p, x.w, x.m, x.v);
     return x;
 }
 
@@ -78,17 +78,17 @@ void store_values_free(struct store_values *x)
     free(x->w), free(x->m), free(x->v);
 }
 
-void store_fixture_write(const struct eps_store *store, int weights_fd, int moments_fd, struct checkpoint *checkpoint)
+void store_fixture_write(const struct store *store, int weights_fd, int moments_fd, struct checkpoint *checkpoint)
 {
-    struct eps_store_files files;
+    struct store_files files;
     struct error err = {""};
 
-    ck_assert_msg(eps_store_files_init(&files, store, &err) == 0, "%s", err.text);
-    ck_assert_msg(eps_store_files_begin(&files, weights_fd, moments_fd, checkpoint, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_files_init(&files, store, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_files_begin(&files, weights_fd, moments_fd, checkpoint, &err) == 0, "%s", err.text);
     for (uint32_t u = store->model->n_units; u-- > 0;)
-        ck_assert_msg(eps_store_files_write(&files, u, &err) == 0, "%s", err.text);
-    ck_assert_msg(eps_store_files_end(&files, &err) == 0, "%s", err.text);
-    eps_store_files_free(&files);
+        ck_assert_msg(store_files_write(&files, u, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_files_end(&files, &err) == 0, "%s", err.text);
+    store_files_free(&files);
 }
 
 /* With its checksum, unless checkpoint is NULL. */

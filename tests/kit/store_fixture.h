@@ -11,7 +11,7 @@ extern const struct model_config store_fixture_small, store_fixture_cut, store_f
 struct store_fixture {
     struct model model;
     struct ledger ledger;
-    struct eps_store store;
+    struct store store;
 };
 
 /* Before all tests: the optimizer's fastest instructions on this machine. */
@@ -20,7 +20,7 @@ void store_fixture_best(void);
 /* A fresh store for training; tied overrides the configuration's. */
 void store_fixture_open(struct store_fixture *f, struct model_config config, bool tied, uint32_t n_accumulators);
 void store_fixture_open_as(struct store_fixture *f, struct model_config config, bool tied,
-                           const struct eps_store_options *options);
+                           const struct store_options *options);
 /* Checks that the ledger is empty afterwards. */
 void store_fixture_close(struct store_fixture *f);
 
@@ -33,7 +33,7 @@ void store_values_free(struct store_values *values);
 
 /* Writes the store's weights, and its moments unless moments_fd is -1, units from the last to the first, as
  * eps/store/store_files.h does; checkpoint may be NULL. */
-void store_fixture_write(const struct eps_store *store, int weights_fd, int moments_fd, struct checkpoint *checkpoint);
+void store_fixture_write(const struct store *store, int weights_fd, int moments_fd, struct checkpoint *checkpoint);
 
 /* A whole checkpoint: a new directory with the model's config.json, weights and moments, vocab.json and merges.txt as
  * side files, and training.json. */

@@ -40,7 +40,7 @@ TEST_IF(twenty_steps_in_bf16_are_as_near_as_pytorchs, !backend_get()->simulated)
 
     exact_open(&exact, "half", &how);
     const struct fixture_set set = fixture_run(&exact.fixture, "adamw", 1);
-    const struct eps_hyper hyper = exact_hyper(&exact);
+    const struct hyper hyper = exact_hyper(&exact);
     for (uint32_t step = 0; step < exact.fixture.n_steps; step++)
         ck_assert_double_eq_tol(exact_step(&exact, step, &hyper), fixture_loss(&set, step), 5e-3);
     const struct fixture_limits limits = {.singles = 2,

@@ -96,7 +96,7 @@ static struct inprocess *load(const struct fixture_tokens *t)
     ck_assert_uint_le(found.gl_pathc, 8);
     for (size_t i = 0; i < found.gl_pathc; i++)
         fds[i] = open(found.gl_pathv[i], O_RDONLY | O_CLOEXEC);
-    rc = eps_store_load(&ip->store, fds, (unsigned)found.gl_pathc, &err);
+    rc = store_load(&ip->store, fds, (unsigned)found.gl_pathc, &err);
     ck_assert_msg(rc == 0, "%s: %s", t->directory, err.text);
     for (size_t i = 0; i < found.gl_pathc; i++)
         close(fds[i]);
@@ -184,7 +184,7 @@ TEST_EACH(what_is_saved_is_what_was_loaded, N_DIRECTORIES)
     snprintf(back.directory, sizeof back.directory, "%s", directory);
     again = load(&back);
     for (uint32_t u = 0; u < ip->model.n_units; u++)
-        ck_assert_mem_eq(eps_store_weights(&again->store, u), eps_store_weights(&ip->store, u),
+        ck_assert_mem_eq(store_weights(&again->store, u), store_weights(&ip->store, u),
                          ip->model.units[u].n * sizeof(float));
     if (python) {
         snprintf(command, sizeof command, "%s %s/oracle/check_saved.py %s %s", python, TESTS_DIR, directory,

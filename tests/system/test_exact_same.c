@@ -19,14 +19,14 @@ static uint32_t n_steps(void)
 static void train(struct exact *exact, const char *fixture, const struct inprocess_options *how)
 {
     exact_open(exact, fixture, how);
-    const struct eps_hyper hyper = exact_hyper(exact);
+    const struct hyper hyper = exact_hyper(exact);
     for (uint32_t step = 0; step < n_steps(); step++)
         exact_step(exact, step, &hyper);
 }
 
 static uint64_t digest(const struct exact *exact)
 {
-    const struct eps_store *store = &exact->ip->store;
+    const struct store *store = &exact->ip->store;
 
     return exact_digest(exact, exact_weights(exact)) ^ 3 * exact_digest(exact, store->m) ^
            7 * exact_digest(exact, store->v);
@@ -124,7 +124,7 @@ TEST_EACH(workers_change_no_more_than_rounding, simulated() ? 0 : COUNT(crews))
     exact_open(&one, "a", &how);
     how.n_workers = crews[_i].n_workers;
     exact_open(&several, "a", &how);
-    const struct eps_hyper hyper = exact_hyper(&one);
+    const struct hyper hyper = exact_hyper(&one);
     ck_assert_double_eq_tol(exact_step(&one, 0, &hyper), exact_step(&several, 0, &hyper), 1e-6);
     const struct model *model = &one.ip->model;
     for (uint32_t u = 0; u < model->n_units; u++) {

@@ -46,7 +46,7 @@ TEST_RANGE(twenty_clipped_steps_are_pytorchs, 1, simulated() ? 1 : 3)
     exact_check_training("clip", &how);
 
     exact_open(&exact, "clip", &how);
-    const struct eps_hyper hyper = exact_hyper(&exact);
+    const struct hyper hyper = exact_hyper(&exact);
     const json_t *norms = json_object_get(fixture.reference, "norms");
     ck_assert_uint_eq(json_array_size(norms), fixture.n_steps);
     for (uint32_t step = 0; step < fixture.n_steps; step++) {
@@ -64,7 +64,7 @@ TEST_RANGE(twenty_clipped_steps_are_pytorchs, 1, simulated() ? 1 : 3)
 static void train_as(struct exact *exact, const struct inprocess_options *how, uint32_t n_steps)
 {
     exact_open(exact, "a", how);
-    const struct eps_hyper hyper = exact_hyper(exact);
+    const struct hyper hyper = exact_hyper(exact);
     for (uint32_t step = 0; step < n_steps; step++)
         exact_step(exact, step, &hyper);
 }

@@ -47,7 +47,7 @@ SUITE_FIXTURE_ONCE(setup, processes_remove)
 /* Trains in this process; returns the harness, whose store holds the result. */
 static struct inprocess *train_here(const struct cut *cut)
 {
-    const struct eps_hyper hyper = {
+    const struct hyper hyper = {
         .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.01, .grad_scale = 1};
     struct inprocess_options options = {.batch = BATCH,
                                         .seq = SEQ,

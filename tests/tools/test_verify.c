@@ -34,7 +34,7 @@ static void save(const char *path, uint64_t step)
     struct store_fixture f;
 
     store_fixture_open(&f, store_fixture_small, true, 0);
-    eps_store_draw(&f.store, step);
+    store_draw(&f.store, step);
     store_fixture_save(&f, path, step);
     store_fixture_close(&f);
 }

@@ -23,9 +23,9 @@ enum { ROUNDS = 15, TOKENS = 24, PROMPT = 128, SEQ = PROMPT + ROUNDS * TOKENS };
 struct bench {
     struct model model;
     uint64_t device_mem;
-    char directory[64];     /* of the model's files */
-    struct eps_store store; /* weights for the worker in this process */
-    void *buffer;           /* for the plain reads: as large as the weights, in huge pages like a worker's arena */
+    char directory[64]; /* of the model's files */
+    struct store store; /* weights for the worker in this process */
+    void *buffer;       /* for the plain reads: as large as the weights, in huge pages like a worker's arena */
     struct ledger host, device;
     struct device_worker worker;
     uint32_t ids[SEQ]; /* tokens of the worker in this process */
@@ -170,16 +170,15 @@ static void make_model(struct bench *b)
             "\"vocab_size\": %u}",
             c->n_layers, c->n_heads, c->width, c->n_positions, c->vocabulary);
     fclose(config);
-    check(eps_store_init(&b->store, &b->model, &(struct eps_store_options){.train = false}, &b->host, &err), "store",
-          &err);
-    eps_store_draw(&b->store, 1);
-    struct eps_store_files files;
-    check(eps_store_files_init(&files, &b->store, &err), "files", &err);
-    check(eps_store_files_begin(&files, fileno(weights), -1, NULL, &err), "files", &err);
+    check(store_init(&b->store, &b->model, &(struct store_options){.train = false}, &b->host, &err), "store", &err);
+    store_draw(&b->store, 1);
+    struct store_files files;
+    check(store_files_init(&files, &b->store, &err), "files", &err);
+    check(store_files_begin(&files, fileno(weights), -1, NULL, &err), "files", &err);
     for (uint32_t unit = 0; unit < b->model.n_units; unit++)
-        check(eps_store_files_write(&files, unit, &err), "files", &err);
-    check(eps_store_files_end(&files, &err), "files", &err);
-    eps_store_files_free(&files);
+        check(store_files_write(&files, unit, &err), "files", &err);
+    check(store_files_end(&files, &err), "files", &err);
+    store_files_free(&files);
     fclose(weights);
 }
 
@@ -286,7 +285,7 @@ int main(int argc, char **argv)
     generate(&b);
     print(&b);
     device_worker_free(&b.worker);
-    eps_store_free(&b.store);
+    store_free(&b.store);
     free(b.buffer);
     free(b.logits);
     model_free(&b.model);

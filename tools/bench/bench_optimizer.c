@@ -30,7 +30,7 @@ struct arrays {
     uint64_t t;
 };
 
-static const struct eps_hyper hyper = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.1};
+static const struct hyper hyper = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.1};
 
 static void triad_range(void *data, size_t begin, size_t n)
 {
@@ -44,7 +44,7 @@ static void triad_range(void *data, size_t begin, size_t n)
 
 static void triad(struct arrays *a)
 {
-    eps_team_run(a->n, triad_range, a);
+    team_run(a->n, triad_range, a);
 }
 
 static void step(struct arrays *a)
@@ -86,9 +86,9 @@ static void direct(struct arrays *a)
 }
 
 /* The formats of weights, moments and gradient. */
-static struct eps_parameters parameters_of(const struct arrays *a, bool split, bool narrow)
+static struct parameters parameters_of(const struct arrays *a, bool split, bool narrow)
 {
-    struct eps_parameters p = {.n = a->n, .key = random_site_key(1, a->t, 0, RANDOM_MOMENTS)};
+    struct parameters p = {.n = a->n, .key = random_site_key(1, a->t, 0, RANDOM_MOMENTS)};
 
     if (split)
         p.high = a->high, p.low = (int16_t *)a->low;
@@ -103,23 +103,23 @@ static struct eps_parameters parameters_of(const struct arrays *a, bool split, b
 
 static void step_split(struct arrays *a)
 {
-    const struct eps_parameters p = parameters_of(a, true, false);
+    const struct parameters p = parameters_of(a, true, false);
 
-    eps_optimizer_step(&p, &(struct eps_gradient){a->g, NUMBER_FP32, 1}, &hyper, ++a->t, true);
+    optimizer_step(&p, &(struct gradient){a->g, NUMBER_FP32, 1}, &hyper, ++a->t, true);
 }
 
 static void step_narrow(struct arrays *a)
 {
-    const struct eps_parameters p = parameters_of(a, true, true);
+    const struct parameters p = parameters_of(a, true, true);
 
-    eps_optimizer_step(&p, &(struct eps_gradient){a->g, NUMBER_FP32, 1}, &hyper, ++a->t, true);
+    optimizer_step(&p, &(struct gradient){a->g, NUMBER_FP32, 1}, &hyper, ++a->t, true);
 }
 
 static void step_narrowest(struct arrays *a)
 {
-    const struct eps_parameters p = parameters_of(a, true, true);
+    const struct parameters p = parameters_of(a, true, true);
 
-    eps_optimizer_step(&p, &(struct eps_gradient){a->g16, NUMBER_BF16, 1}, &hyper, ++a->t, true);
+    optimizer_step(&p, &(struct gradient){a->g16, NUMBER_BF16, 1}, &hyper, ++a->t, true);
 }
 
 /* The two extra passes of a fenced commit: hold the gradient, compute its norm. */
@@ -133,7 +133,7 @@ static void norm(struct arrays *a)
     double sum = 0;
 
     for (size_t i = 0; i < a->n; i += MODEL_SLICE)
-        sum += eps_optimizer_squares(a->g + i, a->n - i < MODEL_SLICE ? a->n - i : MODEL_SLICE);
+        sum += optimizer_squares(a->g + i, a->n - i < MODEL_SLICE ? a->n - i : MODEL_SLICE);
     if (!(sum > 0))
         abort();
 }
@@ -208,7 +208,7 @@ int main(int argc, char **argv)
 {
     const size_t millions = argc > 1 ? strtoul(argv[1], NULL, 10) : 64;
     struct arrays a = {.n = millions << 20};
-    struct eps_memory memory;
+    struct memory memory;
     float **const arrays[] = {&a.w, &a.m, &a.v, &a.g};
     uint16_t **const halves[] = {&a.high, &a.low, &a.m16, &a.v16, &a.g16};
     int threads = 1;
@@ -218,25 +218,25 @@ int main(int argc, char **argv)
         fprintf(stderr, "usage: bench_optimizer [MILLIONS], 1 to 4096 of parameters, 26 bytes each\n");
         return 2;
     }
-    if (eps_memory_init(&memory) != 0)
+    if (memory_init(&memory) != 0)
         return 1;
     bool enough = true;
     for (int i = 0; i < 4; i++)
-        enough = enough && (*arrays[i] = eps_memory_map(&memory, a.n * sizeof(float)));
+        enough = enough && (*arrays[i] = memory_map(&memory, a.n * sizeof(float)));
     for (int i = 0; i < 5; i++)
-        enough = enough && (*halves[i] = eps_memory_map(&memory, a.n * sizeof(uint16_t)));
+        enough = enough && (*halves[i] = memory_map(&memory, a.n * sizeof(uint16_t)));
     if (!enough) {
         fprintf(stderr, "bench_optimizer: no memory for %zu parameters\n", a.n);
         return 1;
     }
-    eps_memory_report(&memory, 0);
-    eps_memory_free(&memory);
-    eps_optimizer_select(EPS_ISA_BEST);
+    memory_report(&memory, 0);
+    memory_free(&memory);
+    optimizer_select(OPTIMIZER_ISA_BEST);
 #ifdef _OPENMP
     threads = omp_get_max_threads();
 #endif
     const double begin = 1e-3 * samples_now_ms();
-    eps_team_run(a.n, fill_range, &a);
+    team_run(a.n, fill_range, &a);
     printf("%zu Mi parameters, %d threads, medians of %d rounds; drawn at %.0f M/s\n", millions, threads, ROUNDS,
            2e-6 * (double)a.n / (1e-3 * samples_now_ms() - begin));
     measure(&a);

@@ -65,7 +65,7 @@ static void round_in_process(struct samples *out, const struct size *size)
         .n_parts = 1,
         .n_threads = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN),
     };
-    const struct eps_hyper hyper = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.01};
+    const struct hyper hyper = {.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.01};
     const size_t n = (size_t)size->batch * size->seq;
     uint32_t *ids = malloc(2 * n * sizeof *ids);
     struct error err = {""};

@@ -33,7 +33,7 @@ static void write_snapshot(const int *fds)
     struct store_fixture f;
 
     store_fixture_open(&f, store_fixture_small, true, 0);
-    eps_store_draw(&f.store, 3);
+    store_draw(&f.store, 3);
     if (plan == BAD_WEIGHTS)
         put(fds[0], "half of it");
     else
@@ -159,8 +159,8 @@ TEST_EACH(a_snapshot_is_a_model_like_any_other, 2)
     ck_assert_int_eq(model.precision, plan == GOOD ? NUMBER_BF16 : NUMBER_FP32);
     store_fixture_open(&got, store_fixture_small, true, 0);
     store_fixture_open(&drawn, store_fixture_small, true, 0);
-    eps_store_draw(&drawn.store, 3);
-    ck_assert_msg(eps_store_load(&got.store, model.weight_fds, 1, &err) == 0, "%s", err.text);
+    store_draw(&drawn.store, 3);
+    ck_assert_msg(store_load(&got.store, model.weight_fds, 1, &err) == 0, "%s", err.text);
     store_fixture_same(got.store.weights.base, drawn.store.weights.base, got.model.segment_n, "w");
     store_fixture_close(&got), store_fixture_close(&drawn);
     client_model_close(&model);

@@ -46,7 +46,7 @@ SUITE_FIXTURE(set_up, tear_down)
 static void make_checkpoint(struct store_fixture *f, bool tied)
 {
     store_fixture_open(f, store_fixture_small, tied, 0);
-    eps_store_draw(&f->store, 3);
+    store_draw(&f->store, 3);
     store_fixture_save(f, "step-7", 7);
 }
 
@@ -93,7 +93,7 @@ static void load(struct store_fixture *f, const char *path, bool tied)
 
     ck_assert_msg(client_model_open(&model, path, &err) == 0, "%s", err.text);
     store_fixture_open(f, model.config, tied, 0);
-    ck_assert_msg(eps_store_load(&f->store, model.weight_fds, model.n_weights, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_load(&f->store, model.weight_fds, model.n_weights, &err) == 0, "%s", err.text);
     client_model_close(&model);
 }
 
@@ -184,13 +184,13 @@ TEST_EACH(an_export_in_bf16_has_every_weight_rounded, 2)
     struct store_fixture f, back;
 
     make_checkpoint(&f, _i);
-    eps_store_weights(&f.store, 0)[0] = 0; /* for the disk has another value there: what is exported is the file's */
+    store_weights(&f.store, 0)[0] = 0; /* for the disk has another value there: what is exported is the file's */
     check_export("step-7", "out", true, CLIENT_EXPORT_SHARD_BYTES);
     json_t *config = json_load_file("out/config.json", 0, NULL);
     ck_assert_str_eq(json_string_value(json_object_get(config, "torch_dtype")), "bfloat16");
     json_decref(config);
     load(&back, "out", _i);
-    eps_store_draw(&f.store, 3);
+    store_draw(&f.store, 3);
     for (uint64_t i = 0; i < f.model.segment_n; i++) {
         const float w = ((const float *)f.store.weights.base)[i], got = ((const float *)back.store.weights.base)[i];
         uint32_t bits;
@@ -349,7 +349,7 @@ TEST_EACH(a_tied_head_that_differs_is_refused, 2)
     struct error err;
 
     store_fixture_open(&f, store_fixture_small, true, 0);
-    eps_store_draw(&f.store, 3);
+    store_draw(&f.store, 3);
     memcpy(head, f.store.weights.base, sizeof head);
     store_fixture_close(&f);
     head[100] += _i ? 1 : 0;

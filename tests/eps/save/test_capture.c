@@ -79,7 +79,7 @@ static void begin(struct run *run, int way, uint64_t first_step)
 static void *take_step(void *data)
 {
     struct inprocess *ip = ((struct run *)data)->ip;
-    const struct eps_hyper hyper = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.01};
+    const struct hyper hyper = {.lr = 0.01, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.01};
     uint32_t ids[BATCH * SEQ], labels[BATCH * SEQ];
     struct error err = {""};
     double loss;
@@ -98,14 +98,14 @@ static void train(struct run *run, uint64_t n_steps)
         take_step(run);
 }
 
-static struct eps_capture_options capture_options(const struct run *run, int output, uint64_t step)
+static struct capture_options capture_options(const struct run *run, int output, uint64_t step)
 {
-    return (struct eps_capture_options){.store = &run->ip->store,
-                                        .step = step,
-                                        .config = config,
-                                        .config_bytes = sizeof config - 1,
-                                        .checkpoint = true,
-                                        .output = output};
+    return (struct capture_options){.store = &run->ip->store,
+                                    .step = step,
+                                    .config = config,
+                                    .config_bytes = sizeof config - 1,
+                                    .checkpoint = true,
+                                    .output = output};
 }
 
 static int open_output(const char *name)
@@ -121,14 +121,14 @@ static int open_output(const char *name)
 static void save(struct run *run, const char *out)
 {
     int output = open_output(out);
-    const struct eps_capture_options options = capture_options(run, output, run->ip->n_done);
-    struct eps_capture capture;
+    const struct capture_options options = capture_options(run, output, run->ip->n_done);
+    struct capture capture;
     struct error err = {""};
 
-    ck_assert_msg(eps_capture_open(&capture, &options, &err) == 0, "%s", err.text);
+    ck_assert_msg(capture_open(&capture, &options, &err) == 0, "%s", err.text);
     for (uint32_t u = 0; u < run->ip->model.n_units; u++)
-        ck_assert_msg(eps_capture_write(&capture, u, &err) == 0, "%s", err.text);
-    ck_assert_msg(eps_capture_finish(&capture, &err) == 0, "%s", err.text);
+        ck_assert_msg(capture_write(&capture, u, &err) == 0, "%s", err.text);
+    ck_assert_msg(capture_finish(&capture, &err) == 0, "%s", err.text);
     close(output);
 }
 
@@ -156,7 +156,7 @@ SUITE_FIXTURE(processes_setup, processes_remove)
 TEST_EACH(what_is_written_during_a_step_is_the_version_before_it, N_WAYS)
 {
     struct run run, still;
-    struct eps_capture capture;
+    struct capture capture;
     struct error err = {""};
     pthread_t stepping;
     int output = open_output("moving");
@@ -168,17 +168,17 @@ TEST_EACH(what_is_written_during_a_step_is_the_version_before_it, N_WAYS)
     ck_assert_uint_eq(run.version, CUT);
     ck_assert_int_eq(pthread_create(&stepping, NULL, take_step, &run), 0);
     ck_assert(processes_until(workers_wait, &run)); /* the inbox is full of what must not be folded */
-    const struct eps_capture_options options = capture_options(&run, output, CUT);
-    ck_assert_msg(eps_capture_open(&capture, &options, &err) == 0, "%s", err.text);
+    const struct capture_options options = capture_options(&run, output, CUT);
+    ck_assert_msg(capture_open(&capture, &options, &err) == 0, "%s", err.text);
     for (uint32_t u = run.ip->model.n_units; u-- > 0;) { /* the tied unit, 0, is wanted first */
-        ck_assert_msg(eps_capture_write(&capture, u, &err) == 0, "%s", err.text);
+        ck_assert_msg(capture_write(&capture, u, &err) == 0, "%s", err.text);
         pthread_mutex_lock(&run.ip->mutex);
         ck_assert_uint_eq(run.ip->n_done, CUT);
         pthread_mutex_unlock(&run.ip->mutex);
         inprocess_release(run.ip, READER, u);
     }
     pthread_join(stepping, NULL);
-    ck_assert_msg(eps_capture_finish(&capture, &err) == 0, "%s", err.text);
+    ck_assert_msg(capture_finish(&capture, &err) == 0, "%s", err.text);
     close(output);
     train(&run, END);
     save(&run, "moving");
@@ -220,8 +220,8 @@ TEST_EACH(a_run_goes_on_from_a_checkpoint_bit_for_bit, N_WAYS)
     begin(&run, other, CUT);
     int weights = open_file("whole/step-3/model.safetensors"),
         moments = open_file("whole/step-3/optimizer.safetensors");
-    ck_assert_msg(eps_store_load(&run.ip->store, &weights, 1, &err) == 0, "%s", err.text);
-    ck_assert_msg(eps_store_load_moments(&run.ip->store, moments, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_load(&run.ip->store, &weights, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_load_moments(&run.ip->store, moments, &err) == 0, "%s", err.text);
     close(weights);
     close(moments);
     train(&run, END);
@@ -233,17 +233,17 @@ TEST_EACH(a_run_goes_on_from_a_checkpoint_bit_for_bit, N_WAYS)
 TEST(what_is_given_up_leaves_nothing)
 {
     struct run run;
-    struct eps_capture capture = {0};
+    struct capture capture = {0};
     struct error err = {""};
     int output = open_output("given-up");
 
-    eps_capture_discard(&capture);
+    capture_discard(&capture);
     begin(&run, 0, 0);
-    const struct eps_capture_options options = capture_options(&run, output, 0);
-    ck_assert_msg(eps_capture_open(&capture, &options, &err) == 0, "%s", err.text);
-    ck_assert_msg(eps_capture_write(&capture, 1, &err) == 0, "%s", err.text);
+    const struct capture_options options = capture_options(&run, output, 0);
+    ck_assert_msg(capture_open(&capture, &options, &err) == 0, "%s", err.text);
+    ck_assert_msg(capture_write(&capture, 1, &err) == 0, "%s", err.text);
     ck_assert_str_eq(outputs_names("given-up"), "step-0.partial ");
-    eps_capture_discard(&capture);
+    capture_discard(&capture);
     ck_assert_str_eq(outputs_names("given-up"), "");
     close(output);
     inprocess_close(run.ip);
@@ -256,23 +256,23 @@ TEST(files_that_came_open_hold_what_a_directory_would)
                                         "b.json",           CHECKPOINT_TRAINING};
     static const char side[] = "{\"options\": {\"x\": 1}, \"files\": {\"a.txt\": \"words\", \"b.json\": \"{}\"}}";
     struct run run;
-    struct eps_capture capture;
+    struct capture capture;
     struct error err = {""};
     int output = open_output("there");
 
     begin(&run, 0, 0);
     train(&run, CUT);
-    struct eps_capture_options options = capture_options(&run, output, CUT);
+    struct capture_options options = capture_options(&run, output, CUT);
     options.side = side;
     options.side_bytes = sizeof side - 1;
     options.microbatch = 2;
     outputs_make("here");
     outputs_make("here/step-3");
     for (int round = 0; round < 2; round++) {
-        ck_assert_msg(eps_capture_open(&capture, &options, &err) == 0, "%s", err.text);
+        ck_assert_msg(capture_open(&capture, &options, &err) == 0, "%s", err.text);
         for (uint32_t u = 0; u < run.ip->model.n_units; u++)
-            ck_assert_msg(eps_capture_write(&capture, u, &err) == 0, "%s", err.text);
-        ck_assert_msg(eps_capture_finish(&capture, &err) == 0, "%s", err.text);
+            ck_assert_msg(capture_write(&capture, u, &err) == 0, "%s", err.text);
+        ck_assert_msg(capture_finish(&capture, &err) == 0, "%s", err.text);
         options.output = -1;
         for (unsigned i = 0; round == 0 && i < 6; i++) {
             char path[100];
@@ -286,12 +286,12 @@ TEST(files_that_came_open_hold_what_a_directory_would)
     for (unsigned i = 0; i < 6; i++)
         outputs_check_same("here/step-3", "there/step-3", names[i]);
     options.n_files--;
-    ck_assert_int_eq(eps_capture_open(&capture, &options, &err), 0);
+    ck_assert_int_eq(capture_open(&capture, &options, &err), 0);
     for (uint32_t u = 0; u < run.ip->model.n_units; u++)
-        ck_assert_int_eq(eps_capture_write(&capture, u, &err), 0);
-    ck_assert_int_eq(eps_capture_finish(&capture, &err), -EINVAL);
+        ck_assert_int_eq(capture_write(&capture, u, &err), 0);
+    ck_assert_int_eq(capture_finish(&capture, &err), -EINVAL);
     ck_assert_str_eq(err.text, "training.json: no file came open for it");
-    eps_capture_discard(&capture);
+    capture_discard(&capture);
     ck_assert_int_eq(fcntl(options.files[0], F_GETFD), 0); /* they are whoever's they were */
     for (unsigned i = 0; i < 6; i++)
         close(options.files[i]);

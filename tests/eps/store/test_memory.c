@@ -13,13 +13,13 @@
 enum { BYTES = 5 << 20 };
 
 /* What fn writes to stderr. */
-static void captured(char *out, size_t cap, const struct eps_memory *memory, unsigned said)
+static void captured(char *out, size_t cap, const struct memory *memory, unsigned said)
 {
     int ends[2], kept = dup(STDERR_FILENO);
 
     ck_assert_int_eq(pipe(ends), 0);
     dup2(ends[1], STDERR_FILENO);
-    eps_memory_report(memory, said);
+    memory_report(memory, said);
     dup2(kept, STDERR_FILENO);
     close(ends[1]);
     ssize_t n = read(ends[0], out, cap - 1);
@@ -32,77 +32,77 @@ SUITE_TIMEOUT(60)
 
 TEST(mapped_memory_is_zero_and_can_be_written)
 {
-    struct eps_memory memory;
+    struct memory memory;
 
-    ck_assert_int_eq(eps_memory_init(&memory), 0);
-    unsigned char *base = eps_memory_map(&memory, BYTES);
+    ck_assert_int_eq(memory_init(&memory), 0);
+    unsigned char *base = memory_map(&memory, BYTES);
     ck_assert_ptr_nonnull(base);
     for (size_t i = 0; i < BYTES; i += 511)
         if (base[i])
             ck_abort_msg("byte %zu is %u", i, base[i]);
     memset(base, 0x5A, BYTES);
     ck_assert_uint_eq(base[BYTES - 1], 0x5A);
-    eps_memory_unmap(base, BYTES);
-    eps_memory_unmap(NULL, BYTES);
-    eps_memory_free(&memory);
-    eps_memory_free(&memory); /* twice is harmless */
+    memory_unmap(base, BYTES);
+    memory_unmap(NULL, BYTES);
+    memory_free(&memory);
+    memory_free(&memory); /* twice is harmless */
 }
 
 TEST(unmapped_memory_is_gone)
 {
-    struct eps_memory memory;
+    struct memory memory;
     unsigned char resident;
 
-    ck_assert_int_eq(eps_memory_init(&memory), 0);
-    char *base = eps_memory_map(&memory, BYTES);
+    ck_assert_int_eq(memory_init(&memory), 0);
+    char *base = memory_map(&memory, BYTES);
     ck_assert_ptr_nonnull(base);
     ck_assert_int_eq(mincore(base + BYTES / 2, 4096, &resident), 0);
-    eps_memory_unmap(base, BYTES);
+    memory_unmap(base, BYTES);
     ck_assert_int_eq(mincore(base + BYTES / 2, 4096, &resident), -1);
     ck_assert_int_eq(errno, ENOMEM); /* nothing is mapped there */
-    eps_memory_free(&memory);
+    memory_free(&memory);
 }
 
 TEST(more_than_the_address_space_is_refused)
 {
-    struct eps_memory memory;
+    struct memory memory;
 
-    ck_assert_int_eq(eps_memory_init(&memory), 0);
-    ck_assert_ptr_null(eps_memory_map(&memory, SIZE_MAX / 4));
-    eps_memory_free(&memory);
+    ck_assert_int_eq(memory_init(&memory), 0);
+    ck_assert_ptr_null(memory_map(&memory, SIZE_MAX / 4));
+    memory_free(&memory);
 }
 
 /* RLIMIT_MEMLOCK binds everybody but root, who has nothing to report then. */
 TEST(pages_that_may_not_be_locked_are_used_and_reported)
 {
     const struct rlimit none = {.rlim_cur = 8192, .rlim_max = 8192};
-    struct eps_memory memory;
+    struct memory memory;
     char text[512];
 
     ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &none), 0);
-    ck_assert_int_eq(eps_memory_init(&memory), 0);
-    char *base = eps_memory_map(&memory, BYTES);
+    ck_assert_int_eq(memory_init(&memory), 0);
+    char *base = memory_map(&memory, BYTES);
     ck_assert_ptr_nonnull(base);
     base[0] = 1;
     captured(text, sizeof text, &memory, 0);
-    if (memory.denied & EPS_MEMORY_LOCK) {
+    if (memory.denied & MEMORY_LOCK) {
         ck_assert_ptr_nonnull(strstr(text, "locking pages (ulimit -l)"));
         ck_assert_ptr_eq(strchr(text, '\n'), text + strlen(text) - 1); /* one line */
     } else {
         ck_assert_int_eq(geteuid(), 0);
     }
-    eps_memory_unmap(base, BYTES);
-    eps_memory_free(&memory);
+    memory_unmap(base, BYTES);
+    memory_free(&memory);
 }
 
 TEST(what_was_allowed_is_not_reported)
 {
-    struct eps_memory memory = {0};
+    struct memory memory = {0};
     char text[512];
 
     captured(text, sizeof text, &memory, 0);
     ck_assert_str_eq(text, "");
-    memory.denied = EPS_MEMORY_SHARED_HUGE;
+    memory.denied = MEMORY_SHARED_HUGE;
     captured(text, sizeof text, &memory, 0);
     ck_assert_ptr_nonnull(strstr(text, "does not allow huge shared pages ("));
     ck_assert_ptr_null(strstr(text, "locking"));
@@ -112,24 +112,24 @@ TEST(what_was_allowed_is_not_reported)
     ck_assert_ptr_nonnull(strstr(text, ", binding to nodes; it works without"));
     captured(text, sizeof text, &memory, ~0u); /* all of it was said before */
     ck_assert_str_eq(text, "");
-    captured(text, sizeof text, &memory, (unsigned)~EPS_MEMORY_LOCK);
+    captured(text, sizeof text, &memory, (unsigned)~MEMORY_LOCK);
     ck_assert_ptr_nonnull(strstr(text, "does not allow locking pages (ulimit -l); it works without"));
 }
 
 /* Pages of a memfd, as weights are. */
 TEST(shared_pages_are_prepared_where_they_are)
 {
-    struct eps_memory memory;
+    struct memory memory;
     int fd = memfd_create("test", MFD_CLOEXEC);
 
     ck_assert_int_eq(ftruncate(fd, BYTES), 0);
     char *base = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     ck_assert_ptr_ne(base, MAP_FAILED);
-    ck_assert_int_eq(eps_memory_init(&memory), 0);
-    eps_memory_prepare(&memory, base, BYTES, true);
-    ck_assert_uint_eq(memory.denied & EPS_MEMORY_HUGE, 0); /* that one is for private pages */
+    ck_assert_int_eq(memory_init(&memory), 0);
+    memory_prepare(&memory, base, BYTES, true);
+    ck_assert_uint_eq(memory.denied & MEMORY_HUGE, 0); /* that one is for private pages */
     base[BYTES - 1] = 7;
-    eps_memory_free(&memory);
+    memory_free(&memory);
     ck_assert_int_eq(base[BYTES - 1], 7);
     munmap(base, BYTES);
     close(fd);

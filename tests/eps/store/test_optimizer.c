@@ -17,12 +17,12 @@
 SUITE_LABELS(single)
 
 /* Adam's usual numbers. */
-static const struct eps_hyper usual = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.1};
+static const struct hyper usual = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.1};
 
 /* Selects a path, or false where the machine has not got it. */
 static bool selected(int isa)
 {
-    int rc = eps_optimizer_select((enum eps_isa)isa);
+    int rc = optimizer_select((enum optimizer_isa)isa);
 
     ck_assert(rc == 0 || rc == -ENOTSUP);
     return rc == 0;
@@ -58,7 +58,7 @@ struct truth {
     double w, m, v, peak, w_peak;
 };
 
-static void truth_fold(struct truth *x, double g, const struct eps_hyper *hp, bool first)
+static void truth_fold(struct truth *x, double g, const struct hyper *hp, bool first)
 {
     if (first) {
         x->m *= hp->beta1;
@@ -71,7 +71,7 @@ static void truth_fold(struct truth *x, double g, const struct eps_hyper *hp, bo
     x->peak = fmax(x->peak, fabs(x->m));
 }
 
-static void truth_update(struct truth *x, const struct eps_hyper *hp, uint64_t t, bool decays)
+static void truth_update(struct truth *x, const struct hyper *hp, uint64_t t, bool decays)
 {
     double step_size = hp->lr / (1 - pow(hp->beta1, (double)t));
     double denominator = sqrt(x->v / (1 - pow(hp->beta2, (double)t))) + hp->epsilon;
@@ -125,7 +125,7 @@ static void run_case(FILE *file)
 {
     char name[16];
     int n_parts, n, steps;
-    struct eps_hyper hp;
+    struct hyper hp;
     float w[MOST], m[MOST] = {0}, v[MOST] = {0}, g[MOST], sum[MOST];
     double exact[MOST], want[3][MOST];
     struct truth truth[MOST] = {0};
@@ -168,7 +168,7 @@ SUITE_TIMEOUT(60)
 
 /* tests/fixtures/vectors/adama.txt is written by tests/oracle/make_adama.py. Where parts cancel before AdamW squares their sum, v
  * is as uncertain as the sum, whose ulp is that of its largest partial result. */
-TEST_RANGE(numbers_are_those_of_the_specification, EPS_ISA_V2, EPS_ISA_BEST)
+TEST_RANGE(numbers_are_those_of_the_specification, OPTIMIZER_ISA_V2, OPTIMIZER_ISA_BEST)
 {
     char word[16];
     int cases = 0;
@@ -237,7 +237,7 @@ TEST_EACH(one_step_of_random_numbers_is_exact_to_its_rounding, 3 * COUNT(random_
 /* By hand: at step 1 the bias correction cancels, so the update is lr * (sign(g) + decay * w). */
 TEST(first_step_moves_a_weight_by_lr)
 {
-    const struct eps_hyper hp = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 0, .weight_decay = 0.01};
+    const struct hyper hp = {.lr = 0.1, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 0, .weight_decay = 0.01};
     const float g = -0.25f;
     float w = -2, m = 0, v = 0;
 
@@ -250,7 +250,7 @@ TEST(first_step_moves_a_weight_by_lr)
 
 TEST(what_has_no_gradient_only_decays)
 {
-    const struct eps_hyper hp = {.lr = 0.5, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.5};
+    const struct hyper hp = {.lr = 0.5, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.5};
     const float g = 0;
     float w = 3, m = 0, v = 0;
 
@@ -314,11 +314,11 @@ static void walk(struct state *s)
     free(sum);
 }
 
-TEST_RANGE(every_instruction_path_gives_the_same_bits, EPS_ISA_V3, EPS_ISA_BEST)
+TEST_RANGE(every_instruction_path_gives_the_same_bits, OPTIMIZER_ISA_V3, OPTIMIZER_ISA_BEST)
 {
     struct state v2 = strange_state(), other = strange_state();
 
-    ck_assert(selected(EPS_ISA_V2));
+    ck_assert(selected(OPTIMIZER_ISA_V2));
     walk(&v2);
     if (selected(_i)) {
         walk(&other);
@@ -332,7 +332,7 @@ TEST(gradients_up_to_1e37_never_make_a_nan)
 {
     struct state state = strange_state();
 
-    ck_assert(selected(EPS_ISA_BEST));
+    ck_assert(selected(OPTIMIZER_ISA_BEST));
     for (size_t i = 0; i < N; i++) {
         state.g[i] = fminf(state.g[i], 1e37f);
         state.m[i] = fminf(state.m[i], 1e37f);
@@ -347,7 +347,7 @@ TEST(gradients_up_to_1e37_never_make_a_nan)
     free_state(&state);
 }
 
-TEST_RANGE(step_is_fold_then_update, EPS_ISA_V2, EPS_ISA_BEST)
+TEST_RANGE(step_is_fold_then_update, OPTIMIZER_ISA_V2, OPTIMIZER_ISA_BEST)
 {
     struct state one = strange_state(), two = strange_state();
 
@@ -361,7 +361,7 @@ TEST_RANGE(step_is_fold_then_update, EPS_ISA_V2, EPS_ISA_BEST)
 }
 
 /* AdamW goes through the sum of its parts, AdamA does not. */
-TEST_RANGE(with_one_part_adama_is_adamw, EPS_ISA_V2, EPS_ISA_BEST)
+TEST_RANGE(with_one_part_adama_is_adamw, OPTIMIZER_ISA_V2, OPTIMIZER_ISA_BEST)
 {
     struct state adama = strange_state(), adamw = strange_state();
     float *sum = floats(N);
@@ -384,7 +384,7 @@ TEST(results_do_not_depend_on_how_the_range_is_cut)
     struct state whole = strange_state(), cut = strange_state();
     const size_t at[] = {0, 1, 1023, 1040, 40000, N};
 
-    ck_assert(selected(EPS_ISA_BEST));
+    ck_assert(selected(OPTIMIZER_ISA_BEST));
     plain_step(whole.w, whole.m, whole.v, whole.g, N, &usual, 5, true);
     for (int k = 0; k < 5; k++)
         plain_step(cut.w + at[k], cut.m + at[k], cut.v + at[k], cut.g + at[k], at[k + 1] - at[k], &usual, 5, true);
@@ -402,7 +402,7 @@ TEST(results_do_not_depend_on_how_the_range_is_cut)
 }
 
 /* With beta = 1 - 2^-k and gradients of 6 bits every sum below is exact in fp32, so the identities hold to the bit. */
-static const struct eps_hyper exact_hp = {
+static const struct hyper exact_hp = {
     .lr = 1e-3, .beta1 = 1 - 0x1p-3, .beta2 = 1 - 0x1p-10, .epsilon = 1e-8, .weight_decay = 0.1};
 
 static float short_gradient(uint64_t *seed)
@@ -417,7 +417,7 @@ TEST_EACH(equal_parts_add_one_nth_of_adams_square, 4)
     struct state adam = strange_state(), adama = strange_state();
     uint64_t seed = 5;
 
-    ck_assert(selected(EPS_ISA_BEST));
+    ck_assert(selected(OPTIMIZER_ISA_BEST));
     for (size_t i = 0; i < N; i++) {
         adam.m[i] = adam.v[i] = adama.m[i] = adama.v[i] = 0;
         adam.g[i] = short_gradient(&seed);
@@ -440,7 +440,7 @@ TEST_EACH(unequal_parts_keep_adams_m_and_bound_its_v, 4)
     float *sum = floats(N);
     uint64_t seed = 6;
 
-    ck_assert(selected(EPS_ISA_BEST));
+    ck_assert(selected(OPTIMIZER_ISA_BEST));
     for (size_t i = 0; i < N; i++)
         adam.m[i] = adama.m[i] = short_gradient(&seed), adam.v[i] = adama.v[i] = 0x1p-12f * (float)(i % 64);
     for (int part = 0; part < n_parts; part++) {
@@ -457,7 +457,7 @@ TEST_EACH(unequal_parts_keep_adams_m_and_bound_its_v, 4)
     free_state(&adam), free_state(&adama);
 }
 
-TEST_RANGE(one_value_that_is_not_finite_is_found_anywhere, EPS_ISA_V2, EPS_ISA_BEST)
+TEST_RANGE(one_value_that_is_not_finite_is_found_anywhere, OPTIMIZER_ISA_V2, OPTIMIZER_ISA_BEST)
 {
     const float bad[] = {INFINITY, -INFINITY, NAN, -NAN};
     float *g = floats(N);
@@ -481,31 +481,30 @@ TEST_RANGE(one_value_that_is_not_finite_is_found_anywhere, EPS_ISA_V2, EPS_ISA_B
 
 /* One weight at the largest value that there is, decayed by a factor of 99 in size; or one moment that is not finite.
  * In both passes, and both forms of the weights. */
-TEST_RANGE(a_weight_that_is_not_finite_afterwards_is_told_wherever_it_is, EPS_ISA_V2, EPS_ISA_BEST)
+TEST_RANGE(a_weight_that_is_not_finite_afterwards_is_told_wherever_it_is, OPTIMIZER_ISA_V2, OPTIMIZER_ISA_BEST)
 {
-    const struct eps_hyper hp = {.lr = 10, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 10};
+    const struct hyper hp = {.lr = 10, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 10};
     float *w = floats(N), *m = floats(N), *v = floats(N), *g = floats(N);
     uint16_t *high = calloc(N, sizeof *high);
     int16_t *low = calloc(N, sizeof *low);
 
     ck_assert(high && low);
-    const struct eps_parameters plain = {.n = N, .w = w, .m = m, .v = v};
-    const struct eps_parameters split = {.n = N, .high = high, .low = low, .m = m, .v = v};
-    const struct eps_gradient gradient = {g, NUMBER_FP32, 1};
+    const struct parameters plain = {.n = N, .w = w, .m = m, .v = v};
+    const struct parameters split = {.n = N, .high = high, .low = low, .m = m, .v = v};
+    const struct gradient gradient = {g, NUMBER_FP32, 1};
     for (size_t at = 0; at < N && selected(_i); at = at < 40 || at > N - 40 ? at + 1 : at + 4999) {
         for (int which = 0; which < 8; which++) {
             const bool by_moment = which & 1, is_split = which & 2, is_step = which & 4;
-            const struct eps_parameters *p = is_split ? &split : &plain;
+            const struct parameters *p = is_split ? &split : &plain;
             memset(w, 0, N * sizeof *w), memset(m, 0, N * sizeof *m), memset(v, 0, N * sizeof *v);
             memset(high, 0, N * sizeof *high), memset(low, 0, N * sizeof *low);
-            ck_assert(is_step ? eps_optimizer_step(p, &gradient, &hp, 1, true)
-                              : eps_optimizer_update(p, &hp, 1, true, 1));
+            ck_assert(is_step ? optimizer_step(p, &gradient, &hp, 1, true) : optimizer_update(p, &hp, 1, true, 1));
             m[at] = by_moment ? INFINITY : 0;
             w[at] = FLT_MAX;
             number_split(FLT_MAX, &high[at], &low[at]);
             if (by_moment)
                 w[at] = 0, high[at] = 0, low[at] = 0;
-            if (is_step ? eps_optimizer_step(p, &gradient, &hp, 1, true) : eps_optimizer_update(p, &hp, 1, true, 1))
+            if (is_step ? optimizer_step(p, &gradient, &hp, 1, true) : optimizer_update(p, &hp, 1, true, 1))
                 ck_abort_msg("element %zu, case %d", at, which);
         }
     }

@@ -24,14 +24,11 @@ static struct moments open_moments(size_t n)
     return (struct moments){zeros(n, 2), zeros(n, 2), n};
 }
 
-static void fold_same(const struct moments *x, const float *g, const struct eps_hyper *hp, uint64_t t)
+static void fold_same(const struct moments *x, const float *g, const struct hyper *hp, uint64_t t)
 {
-    const struct eps_parameters p = {.n = x->n,
-                                     .m16 = x->m,
-                                     .v16 = x->v,
-                                     .key = random_site_key(11, t, 5, RANDOM_MOMENTS)};
+    const struct parameters p = {.n = x->n, .m16 = x->m, .v16 = x->v, .key = random_site_key(11, t, 5, RANDOM_MOMENTS)};
 
-    eps_optimizer_fold(&p, &(struct eps_gradient){g, NUMBER_FP32, 1}, hp, true);
+    optimizer_fold(&p, &(struct gradient){g, NUMBER_FP32, 1}, hp, true);
 }
 
 SUITE_TIMEOUT(120)
@@ -46,7 +43,7 @@ SUITE_TIMEOUT(120)
 TEST(v_follows_a_gradient_that_falls_tenfold_where_rounding_to_nearest_freezes)
 {
     enum { N = SANITIZED ? 512 : 8192, STEPS = 3000 };
-    const struct eps_hyper hp = {.beta1 = 0.9, .beta2 = 0.999};
+    const struct hyper hp = {.beta1 = 0.9, .beta2 = 0.999};
     struct moments x = open_moments(N);
     float *g = zeros(N, sizeof *g), m = 0, v = 0, nearest_m = 0, nearest_v = 0;
     double variance = 0;
@@ -86,7 +83,7 @@ TEST(v_follows_a_gradient_that_falls_tenfold_where_rounding_to_nearest_freezes)
 TEST_EACH(rounding_is_unbiased_and_m_and_v_and_neighbours_are_independent, 8)
 {
     enum { N = SANITIZED ? 1 << 15 : 1 << 18 };
-    const struct eps_hyper hp = {.beta1 = 0.5, .beta2 = 0.75};
+    const struct hyper hp = {.beta1 = 0.5, .beta2 = 0.75};
     const float g0 = 1 + (float)(2 * _i + 1) * 0x1p-11f;
     struct moments x = open_moments(N);
     float *g = zeros(N, sizeof *g);

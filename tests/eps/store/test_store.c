@@ -15,7 +15,7 @@
 
 SUITE_LABELS(long)
 
-static const struct eps_hyper hyper = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-8, .weight_decay = 0.5};
+static const struct hyper hyper = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-8, .weight_decay = 0.5};
 
 static float *floats(uint64_t n)
 {
@@ -35,7 +35,7 @@ static float *gradient(uint64_t n, uint64_t seed)
 }
 
 /* Folds a whole unit's contribution, slice by slice, the top one first: their order does not matter. */
-static void fold_unit(struct eps_store *store, uint32_t unit, const float *g, bool first, enum eps_store_fold how)
+static void fold_unit(struct store *store, uint32_t unit, const float *g, bool first, enum store_fold how)
 {
     for (uint32_t slice = store->model->units[unit].n_slices; slice-- > 0;)
         ck_assert(plain_store_fold(store, unit, slice, g + (uint64_t)slice * MODEL_SLICE, first, how, &hyper));
@@ -51,7 +51,7 @@ static struct expected expect(const struct store_fixture *f, uint32_t unit)
     const uint64_t n = f->model.units[unit].n;
     struct expected e = {floats(n), floats(n), floats(n)};
 
-    memcpy(e.w, eps_store_weights(&f->store, unit), n * sizeof *e.w);
+    memcpy(e.w, store_weights(&f->store, unit), n * sizeof *e.w);
     return e;
 }
 
@@ -70,7 +70,7 @@ static void check_and_free(struct expected *e, const struct store_fixture *f, ui
 {
     const struct model_unit *u = &f->model.units[unit];
 
-    store_fixture_same(eps_store_weights(&f->store, unit), e->w, u->n, "w");
+    store_fixture_same(store_weights(&f->store, unit), e->w, u->n, "w");
     store_fixture_same(f->store.m + u->offset, e->m, u->n, "m");
     store_fixture_same(f->store.v + u->offset, e->v, u->n, "v");
     free(e->w), free(e->m), free(e->v);
@@ -99,17 +99,17 @@ TEST(a_fresh_store_is_zero_and_in_the_ledger)
 
 TEST(without_training_there_are_weights_alone)
 {
-    const struct eps_store_options options = {.train = false};
+    const struct store_options options = {.train = false};
     struct store_fixture f;
     struct error err = {0};
 
     store_fixture_open(&f, store_fixture_small, true, 0);
-    eps_store_free(&f.store);
-    ck_assert_int_eq(eps_store_init(&f.store, &f.model, &options, &f.ledger, &err), 0);
+    store_free(&f.store);
+    ck_assert_int_eq(store_init(&f.store, &f.model, &options, &f.ledger, &err), 0);
     ck_assert_ptr_null(f.store.m);
     ck_assert_ptr_null(f.store.v);
     ck_assert_uint_eq(f.ledger.total.current, f.model.segment_n * sizeof(float));
-    eps_store_draw(&f.store, 1);
+    store_draw(&f.store, 1);
     store_fixture_close(&f);
 }
 
@@ -122,12 +122,12 @@ TEST(a_drawn_weight_depends_on_seed_tensor_and_index_alone)
 #ifdef _OPENMP
     omp_set_num_threads(3);
 #endif
-    eps_store_draw(&f.store, 42);
+    store_draw(&f.store, 42);
     for (uint32_t u = 0; u < f.model.n_units; u++)
         for (uint32_t i = 0; i < f.model.units[u].n_pieces; i++) {
             const struct model_piece *p = &f.model.pieces[f.model.units[u].first_piece + i];
             const struct model_tensor *tensor = &f.model.tensors[p->tensor];
-            const float *w = eps_store_weights(&f.store, u) + p->offset;
+            const float *w = store_weights(&f.store, u) + p->offset;
             for (uint64_t k = 0; k<p->n; k += p->n> 2000 ? 997 : 1) {
                 float want = tensor->init == MODEL_INIT_ONE;
                 if (tensor->init == MODEL_INIT_NORMAL) {
@@ -149,10 +149,10 @@ TEST(drawn_weights_have_the_deviation_of_their_tensor)
     uint64_t n = 0;
 
     store_fixture_open(&f, store_fixture_cut, true, 0);
-    eps_store_draw(&f.store, 7);
+    store_draw(&f.store, 7);
     for (uint32_t u = 0; f.model.units[u].n_visits == 2; u++)
         for (uint64_t i = 0; i < f.model.units[u].n; i++, n++) {
-            double w = eps_store_weights(&f.store, u)[i];
+            double w = store_weights(&f.store, u)[i];
             sum += w;
             squares += w * w;
         }
@@ -168,13 +168,13 @@ TEST(a_direct_fold_is_adamw_tensor_by_tensor)
     struct store_fixture f;
 
     store_fixture_open(&f, store_fixture_big, false, 0);
-    eps_store_draw(&f.store, 1);
+    store_draw(&f.store, 1);
     for (uint32_t unit = 0; unit < f.model.n_units; unit++) {
         struct expected e = expect(&f, unit);
         for (uint64_t t = 1; t <= 2; t++) {
             float *g = gradient(f.model.units[unit].n, t);
-            fold_unit(&f.store, unit, g, true, EPS_FOLD_DIRECT);
-            eps_store_update(&f.store, unit, EPS_FOLD_DIRECT, &hyper);
+            fold_unit(&f.store, unit, g, true, STORE_FOLD_DIRECT);
+            store_update(&f.store, unit, STORE_FOLD_DIRECT, &hyper);
             expect_step(&e, &f, unit, g, t);
             ck_assert_uint_eq(f.store.updates[unit], t);
             free(g);
@@ -186,19 +186,19 @@ TEST(a_direct_fold_is_adamw_tensor_by_tensor)
 }
 
 /* One part: all three ways are AdamW, bit for bit. */
-TEST_RANGE(with_one_part_every_way_gives_the_same_bits, EPS_FOLD_DIRECT, EPS_FOLD_SUM + 1)
+TEST_RANGE(with_one_part_every_way_gives_the_same_bits, STORE_FOLD_DIRECT, STORE_FOLD_SUM + 1)
 {
-    const enum eps_store_fold how = (enum eps_store_fold)_i;
+    const enum store_fold how = (enum store_fold)_i;
     const uint32_t unit = 2; /* a block */
     struct store_fixture f;
 
     store_fixture_open(&f, store_fixture_small, true, 1);
-    eps_store_draw(&f.store, 1);
+    store_draw(&f.store, 1);
     struct expected e = expect(&f, unit);
     for (uint64_t t = 1; t <= 3; t++) {
         float *g = gradient(f.model.units[unit].n, t);
         fold_unit(&f.store, unit, g, true, how);
-        eps_store_update(&f.store, unit, how, &hyper);
+        store_update(&f.store, unit, how, &hyper);
         expect_step(&e, &f, unit, g, t);
         free(g);
     }
@@ -212,17 +212,17 @@ TEST(adama_folds_each_part_into_the_moments)
     struct store_fixture f;
 
     store_fixture_open(&f, store_fixture_small, true, 0);
-    eps_store_draw(&f.store, 1);
+    store_draw(&f.store, 1);
     const struct model_unit *u = &f.model.units[unit];
     struct expected e = expect(&f, unit);
     for (uint64_t part = 0; part < 3; part++) {
         float *g = gradient(u->n, part);
-        fold_unit(&f.store, unit, g, part == 0, EPS_FOLD_MOMENTS);
+        fold_unit(&f.store, unit, g, part == 0, STORE_FOLD_MOMENTS);
         plain_fold(e.m, e.v, g, u->n, &hyper, part == 0);
         free(g);
     }
-    store_fixture_same(eps_store_weights(&f.store, unit), e.w, u->n, "w before the update");
-    eps_store_update(&f.store, unit, EPS_FOLD_MOMENTS, &hyper);
+    store_fixture_same(store_weights(&f.store, unit), e.w, u->n, "w before the update");
+    store_update(&f.store, unit, STORE_FOLD_MOMENTS, &hyper);
     for (uint32_t i = 0; i < u->n_pieces; i++) {
         const struct model_piece *p = &f.model.pieces[u->first_piece + i];
         plain_update(e.w + p->offset, e.m + p->offset, e.v + p->offset, p->n, &hyper, 1,
@@ -238,7 +238,7 @@ TEST(tied_units_are_summed_over_their_visits)
     struct store_fixture f;
 
     store_fixture_open(&f, store_fixture_cut, true, 0);
-    eps_store_draw(&f.store, 1);
+    store_draw(&f.store, 1);
     ck_assert_uint_gt(f.model.units[1].n_visits, 1); /* more than one tied unit */
     for (uint64_t t = 1; t <= 2; t++) {
         struct expected e[2];
@@ -256,9 +256,9 @@ TEST(tied_units_are_summed_over_their_visits)
         }
         for (int visit = 0; visit < 2; visit++)
             for (uint32_t unit = 0; unit < 2; unit++)
-                fold_unit(&f.store, unit, g[unit][visit], visit == 0, EPS_FOLD_SUM);
+                fold_unit(&f.store, unit, g[unit][visit], visit == 0, STORE_FOLD_SUM);
         for (uint32_t unit = 0; unit < 2; unit++) {
-            eps_store_update(&f.store, unit, EPS_FOLD_SUM, &hyper);
+            store_update(&f.store, unit, STORE_FOLD_SUM, &hyper);
             expect_step(&e[unit], &f, unit, sum[unit], t);
             check_and_free(&e[unit], &f, unit);
             free(g[unit][0]), free(g[unit][1]), free(sum[unit]);
@@ -274,11 +274,11 @@ TEST(accumulators_go_round)
     store_fixture_open(&f, store_fixture_small, false, 2);
     for (uint32_t unit = 0; unit < f.model.n_units; unit++) {
         float *g = gradient(f.model.units[unit].n, unit);
-        fold_unit(&f.store, unit, g, true, EPS_FOLD_SUM);
+        fold_unit(&f.store, unit, g, true, STORE_FOLD_SUM);
         ck_assert_ptr_nonnull(f.store.sums[unit]);
         if (unit > 0) { /* two at a time; the one before is done */
             ck_assert_ptr_ne(f.store.sums[unit], f.store.sums[unit - 1]);
-            eps_store_update(&f.store, unit - 1, EPS_FOLD_SUM, &hyper);
+            store_update(&f.store, unit - 1, STORE_FOLD_SUM, &hyper);
             ck_assert_ptr_null(f.store.sums[unit - 1]);
         }
         free(g);
@@ -286,13 +286,13 @@ TEST(accumulators_go_round)
     store_fixture_close(&f);
 }
 
-TEST_RANGE(a_slice_that_is_not_finite_changes_nothing, EPS_FOLD_DIRECT, EPS_FOLD_SUM + 1)
+TEST_RANGE(a_slice_that_is_not_finite_changes_nothing, STORE_FOLD_DIRECT, STORE_FOLD_SUM + 1)
 {
-    const enum eps_store_fold how = (enum eps_store_fold)_i;
+    const enum store_fold how = (enum store_fold)_i;
     struct store_fixture f;
 
     store_fixture_open(&f, store_fixture_big, false, 1);
-    eps_store_draw(&f.store, 1);
+    store_draw(&f.store, 1);
     const uint32_t unit = 2;
     const struct model_unit *u = &f.model.units[unit];
     ck_assert_uint_eq(u->n_slices, 2);
@@ -312,33 +312,33 @@ TEST_RANGE(a_slice_that_is_not_finite_changes_nothing, EPS_FOLD_DIRECT, EPS_FOLD
 TEST_EACH(finite_slices_that_make_a_weight_that_is_not_are_told, 6)
 {
     static const struct {
-        enum eps_store_fold how;
+        enum store_fold how;
         double clip_update;
-    } cases[] = {{EPS_FOLD_DIRECT, 0}, {EPS_FOLD_MOMENTS, 0}, {EPS_FOLD_SUM, 0},
-                 {EPS_FOLD_HOLD, 0},   {EPS_FOLD_MOMENTS, 1}, {EPS_FOLD_SUM, 1}};
-    const enum eps_store_fold how = cases[_i].how;
-    const bool fenced = how == EPS_FOLD_HOLD, direct = how == EPS_FOLD_DIRECT;
-    const struct eps_store_options options = {.train = true,
-                                              .fenced = fenced,
-                                              .n_accumulators = !fenced,
-                                              .clip_update = cases[_i].clip_update};
-    struct eps_hyper hp = {.lr = 1, .beta1 = 0, .beta2 = 0.9, .epsilon = 1e-8, .grad_scale = 1};
+    } cases[] = {{STORE_FOLD_DIRECT, 0}, {STORE_FOLD_MOMENTS, 0}, {STORE_FOLD_SUM, 0},
+                 {STORE_FOLD_HOLD, 0},   {STORE_FOLD_MOMENTS, 1}, {STORE_FOLD_SUM, 1}};
+    const enum store_fold how = cases[_i].how;
+    const bool fenced = how == STORE_FOLD_HOLD, direct = how == STORE_FOLD_DIRECT;
+    const struct store_options options = {.train = true,
+                                          .fenced = fenced,
+                                          .n_accumulators = !fenced,
+                                          .clip_update = cases[_i].clip_update};
+    struct hyper hp = {.lr = 1, .beta1 = 0, .beta2 = 0.9, .epsilon = 1e-8, .grad_scale = 1};
     struct store_fixture f;
 
     store_fixture_open_as(&f, store_fixture_big, false, &options);
     const uint32_t unit = 2;
     const struct model_unit *u = &f.model.units[unit];
     float *g = floats(u->n);
-    const struct eps_contribution first = {g, NUMBER_FP32, true, 0}, second = {g, NUMBER_FP32, false, 1};
-    ck_assert_int_eq(eps_store_fold(&f.store, unit, 0, &first, how, &hp), 0);
-    ck_assert_int_eq(eps_store_update(&f.store, unit, how, &hp), 0); /* as it should be */
+    const struct store_contribution first = {g, NUMBER_FP32, true, 0}, second = {g, NUMBER_FP32, false, 1};
+    ck_assert_int_eq(store_fold(&f.store, unit, 0, &first, how, &hp), 0);
+    ck_assert_int_eq(store_update(&f.store, unit, how, &hp), 0); /* as it should be */
     g[MODEL_SLICE - 1] = 3e38f;
     if (direct)
-        hp.weight_decay = 100, eps_store_weights(&f.store, unit)[MODEL_SLICE - 1] = 3e38f;
-    ck_assert_int_eq(eps_store_fold(&f.store, unit, 0, &first, how, &hp), direct ? -ERANGE : 0);
+        hp.weight_decay = 100, store_weights(&f.store, unit)[MODEL_SLICE - 1] = 3e38f;
+    ck_assert_int_eq(store_fold(&f.store, unit, 0, &first, how, &hp), direct ? -ERANGE : 0);
     if (!direct) {
-        ck_assert_int_eq(eps_store_fold(&f.store, unit, 0, &second, how, &hp), 0);
-        ck_assert_int_eq(eps_store_update(&f.store, unit, how, &hp), -ERANGE);
+        ck_assert_int_eq(store_fold(&f.store, unit, 0, &second, how, &hp), 0);
+        ck_assert_int_eq(store_update(&f.store, unit, how, &hp), -ERANGE);
     }
     free(g);
     store_fixture_close(&f);

@@ -28,15 +28,15 @@ static void set_weights(struct store_fixture *f)
     for (uint32_t u = 0; u < f->model.n_units; u++)
         for (uint32_t i = 0; i < f->model.units[u].n_pieces; i++) {
             const struct model_piece *piece = &f->model.pieces[f->model.units[u].first_piece + i];
-            const struct eps_parameters p = eps_store_parameters(&f->store, u, piece->offset, piece->n, 0);
+            const struct parameters p = store_parameters(&f->store, u, piece->offset, piece->n, 0);
             float *w = numbers(piece, 1000, 1);
-            eps_optimizer_write(&p, w, NULL, NULL);
+            optimizer_write(&p, w, NULL, NULL);
             free(w);
         }
 }
 
 /* All units; a tied one in two visits of half of it each. */
-static void hold(struct store_fixture *f, uint64_t step, float scale, const struct eps_hyper *hp)
+static void hold(struct store_fixture *f, uint64_t step, float scale, const struct hyper *hp)
 {
     for (uint32_t u = 0; u < f->model.n_units; u++) {
         const struct model_unit *unit = &f->model.units[u];
@@ -50,7 +50,7 @@ static void hold(struct store_fixture *f, uint64_t step, float scale, const stru
             free(x);
         }
         for (uint32_t visit = 0; visit < unit->n_visits; visit++)
-            ck_assert(plain_store_fold(&f->store, u, 0, g, visit == 0, EPS_FOLD_HOLD, hp));
+            ck_assert(plain_store_fold(&f->store, u, 0, g, visit == 0, STORE_FOLD_HOLD, hp));
         free(g);
     }
 }
@@ -60,7 +60,7 @@ static double norm_of(const struct store_fixture *f)
     double sum = 0;
 
     for (uint32_t u = 0; u < f->model.n_units; u++)
-        sum += eps_store_sum_squares(&f->store, u);
+        sum += store_sum_squares(&f->store, u);
     return sqrt(sum);
 }
 
@@ -95,8 +95,8 @@ SUITE_FIXTURE_ONCE(store_fixture_best, NULL)
 
 TEST_RANGE(a_clipped_norm_gives_the_weights_of_pytorch, NUMBER_FP32, NUMBER_BF16 + 1)
 {
-    const struct eps_store_options options = {.train = true, .fenced = true, .precision = (enum number_type)_i};
-    struct eps_hyper hp = {0};
+    const struct store_options options = {.train = true, .fenced = true, .precision = (enum number_type)_i};
+    struct hyper hp = {0};
     struct store_fixture f;
     double max_norm, scale, want;
     int n_steps = 0, n_clipped = 0;
@@ -116,7 +116,7 @@ TEST_RANGE(a_clipped_norm_gives_the_weights_of_pytorch, NUMBER_FP32, NUMBER_BF16
         hp.grad_scale = coefficient < 1 ? (float)coefficient : 1;
         n_clipped += coefficient < 1;
         for (uint32_t u = 0; u < f.model.n_units; u++)
-            eps_store_update(&f.store, u, EPS_FOLD_HOLD, &hp);
+            store_update(&f.store, u, STORE_FOLD_HOLD, &hp);
     }
     ck_assert_int_eq(n_steps, 5);
     ck_assert_int_eq(n_clipped, 3);

@@ -96,7 +96,7 @@ static void check_exact(const struct store_fixture *f)
         for (uint32_t i = 0; i < f->model.units[u].n_pieces; i++) {
             const struct model_piece *p = &f->model.pieces[f->model.units[u].first_piece + i];
             const struct model_tensor *tensor = &f->model.tensors[p->tensor];
-            const float *w = eps_store_weights(&f->store, u) + p->offset;
+            const float *w = store_weights(&f->store, u) + p->offset;
             for (uint64_t k = 0; k < p->n; k++)
                 if (w[k] != exact(p->first_row * tensor->shape[1] + k))
                     ck_abort_msg("%s, unit %u, element %ju: %a", tensor->name, u, (uintmax_t)k, w[k]);
@@ -113,9 +113,9 @@ TEST_EACH(what_was_written_is_loaded_bit_for_bit, 2)
 
     store_fixture_open(&a, store_fixture_cut, _i, 0);
     store_fixture_open(&b, store_fixture_cut, _i, 0);
-    eps_store_draw(&a.store, 9);
+    store_draw(&a.store, 9);
     store_fixture_write(&a.store, fd, -1, NULL);
-    ck_assert_msg(eps_store_load(&b.store, &fd, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_load(&b.store, &fd, 1, &err) == 0, "%s", err.text);
     store_fixture_same(a.store.weights.base, b.store.weights.base, a.model.segment_n, "w");
     close(fd);
     store_fixture_close(&a), store_fixture_close(&b);
@@ -146,7 +146,7 @@ TEST_EACH(weights_of_every_type_are_loaded_from_several_files, 6)
     if (tied)
         add_tensor(&file, "lm_head.weight", "F32", model_find(&f.model, "wte.weight"), 0);
     fds[1] = finish(&file);
-    ck_assert_msg(eps_store_load(&f.store, fds, 2, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_load(&f.store, fds, 2, &err) == 0, "%s", err.text);
     check_exact(&f);
     close(fds[0]), close(fds[1]);
     store_fixture_close(&f);
@@ -162,7 +162,7 @@ TEST(a_tensor_cut_over_units_is_loaded_in_order_of_rows)
     add_all_but(&file, &f.model, NULL);
     add_tensor(&file, "lm_head.weight", "F32", model_find(&f.model, "wte.weight"), 0);
     int fd = finish(&file);
-    ck_assert_msg(eps_store_load(&f.store, &fd, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_load(&f.store, &fd, 1, &err) == 0, "%s", err.text);
     check_exact(&f);
     close(fd);
     store_fixture_close(&f);
@@ -211,7 +211,7 @@ TEST_EACH(what_is_wrong_with_a_file_is_said_by_name, COUNT(bad_files))
         add_tensor(&file, added, bad_files[_i].type, &tensor, bad_files[_i].odd);
     }
     int fd = finish(&file);
-    ck_assert_int_eq(eps_store_load(&f.store, &fd, 1, &err), -EINVAL);
+    ck_assert_int_eq(store_load(&f.store, &fd, 1, &err), -EINVAL);
     if (strncmp(err.text, bad_files[_i].sentence, strlen(bad_files[_i].sentence)) != 0)
         ck_abort_msg("'%s', not '%s...'", err.text, bad_files[_i].sentence);
     close(fd);
@@ -230,12 +230,12 @@ TEST(a_tensor_in_two_files_is_refused)
     fds[0] = finish(&file);
     add_tensor(&file, "lm_head.weight", "F32", model_find(&f.model, "lm_head.weight"), 0);
     fds[1] = finish(&file);
-    ck_assert_int_eq(eps_store_load(&f.store, fds, 2, &err), -EINVAL);
+    ck_assert_int_eq(store_load(&f.store, fds, 2, &err), -EINVAL);
     ck_assert_ptr_nonnull(strstr(err.text, "lm_head.weight comes twice"));
-    ck_assert_int_eq(eps_store_load(&f.store, fds + 1, 1, &err), -EINVAL);
+    ck_assert_int_eq(store_load(&f.store, fds + 1, 1, &err), -EINVAL);
     ck_assert_ptr_nonnull(strstr(err.text, "transformer.wte.weight is missing"));
-    ck_assert_int_eq(eps_store_load(&f.store, NULL, 0, &err), -EINVAL);
-    ck_assert_msg(eps_store_load(&f.store, fds, 1, &err) == 0, "%s", err.text); /* after all that, still */
+    ck_assert_int_eq(store_load(&f.store, NULL, 0, &err), -EINVAL);
+    ck_assert_msg(store_load(&f.store, fds, 1, &err) == 0, "%s", err.text); /* after all that, still */
     check_exact(&f);
     close(fds[0]), close(fds[1]);
     store_fixture_close(&f);
@@ -279,7 +279,7 @@ TEST_EACH(moments_and_their_counts_are_loaded, 2)
     add_moments_but(&file, &f.model, NULL);
     add_updates(&file, "I64", f.model.n_tensors, 5);
     int fd = finish(&file);
-    ck_assert_msg(eps_store_load_moments(&f.store, fd, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_load_moments(&f.store, fd, &err) == 0, "%s", err.text);
     for (uint32_t u = 0; u < f.model.n_units; u++) {
         const struct model_unit *unit = &f.model.units[u];
         ck_assert_uint_eq(f.store.updates[u], 5);
@@ -347,7 +347,7 @@ TEST_EACH(what_is_wrong_with_moments_is_said_by_name, COUNT(bad_moments))
         add_updates(&file, !added && type ? type : "I64", !added && rows ? (uint32_t)rows : f.model.n_tensors,
                     bad_moments[_i].updates);
     int fd = finish(&file);
-    ck_assert_int_eq(eps_store_load_moments(&f.store, fd, &err), -EINVAL);
+    ck_assert_int_eq(store_load_moments(&f.store, fd, &err), -EINVAL);
     if (strncmp(err.text, sentence, strlen(sentence)) != 0)
         ck_abort_msg("'%s', not '%s...'", err.text, sentence);
     close(fd);

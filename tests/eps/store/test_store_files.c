@@ -45,7 +45,7 @@ static int make_file(const char *name)
 /* Weights from a seed, moments and counts that tell units and elements apart. */
 static void fill(struct store_fixture *f)
 {
-    eps_store_draw(&f->store, 9);
+    store_draw(&f->store, 9);
     for (uint64_t i = 0; i < f->model.segment_n; i++) {
         f->store.m[i] = -(float)i;
         f->store.v[i] = (float)i / 2;
@@ -59,7 +59,7 @@ static void check_same(const struct store_fixture *a, const struct store_fixture
 {
     for (uint32_t u = 0; u < a->model.n_units; u++) {
         const struct model_unit *unit = &a->model.units[u];
-        store_fixture_same(eps_store_weights(&a->store, u), eps_store_weights(&b->store, u), unit->n, "w");
+        store_fixture_same(store_weights(&a->store, u), store_weights(&b->store, u), unit->n, "w");
         store_fixture_same(a->store.m + unit->offset, b->store.m + unit->offset, unit->n, "m");
         store_fixture_same(a->store.v + unit->offset, b->store.v + unit->offset, unit->n, "v");
         ck_assert_uint_eq(a->store.updates[u], b->store.updates[u]);
@@ -81,8 +81,8 @@ TEST_EACH(what_was_written_is_loaded_bit_for_bit, 6)
     store_fixture_open(&b, *config, _i % 2, 0);
     fill(&a);
     store_fixture_write(&a.store, weights, moments, NULL);
-    ck_assert_msg(eps_store_load(&b.store, &weights, 1, &err) == 0, "%s", err.text);
-    ck_assert_msg(eps_store_load_moments(&b.store, moments, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_load(&b.store, &weights, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_load_moments(&b.store, moments, &err) == 0, "%s", err.text);
     check_same(&a, &b);
     close(weights), close(moments);
     store_fixture_close(&a), store_fixture_close(&b);
@@ -127,28 +127,28 @@ TEST(a_unit_is_written_as_it_is_when_it_is_captured)
 {
     const int weights = make_file("weights"), moments = make_file("moments");
     struct store_fixture a, b;
-    struct eps_store_files files;
+    struct store_files files;
     struct error err = {0};
 
     store_fixture_open(&a, store_fixture_cut, true, 0);
     store_fixture_open(&b, store_fixture_cut, true, 0);
     fill(&a);
-    ck_assert_int_eq(eps_store_files_init(&files, &a.store, &err), 0);
+    ck_assert_int_eq(store_files_init(&files, &a.store, &err), 0);
     for (int save = 0; save < 2; save++) { /* one layout serves one save after the other */
         fill(&a);
-        ck_assert_int_eq(eps_store_files_begin(&files, weights, moments, NULL, &err), 0);
+        ck_assert_int_eq(store_files_begin(&files, weights, moments, NULL, &err), 0);
         for (uint32_t u = 0; u < a.model.n_units; u++) {
-            ck_assert_int_eq(eps_store_files_write(&files, u, &err), 0);
-            eps_store_weights(&a.store, u)[0] = a.store.m[a.model.units[u].offset] = 1e9f;
+            ck_assert_int_eq(store_files_write(&files, u, &err), 0);
+            store_weights(&a.store, u)[0] = a.store.m[a.model.units[u].offset] = 1e9f;
             a.store.updates[u]++;
         }
-        ck_assert_int_eq(eps_store_files_end(&files, &err), 0);
-        ck_assert_msg(eps_store_load(&b.store, &weights, 1, &err) == 0, "%s", err.text);
-        ck_assert_msg(eps_store_load_moments(&b.store, moments, &err) == 0, "%s", err.text);
+        ck_assert_int_eq(store_files_end(&files, &err), 0);
+        ck_assert_msg(store_load(&b.store, &weights, 1, &err) == 0, "%s", err.text);
+        ck_assert_msg(store_load_moments(&b.store, moments, &err) == 0, "%s", err.text);
         fill(&a);
         check_same(&a, &b);
     }
-    eps_store_files_free(&files);
+    store_files_free(&files);
     close(weights), close(moments);
     store_fixture_close(&a), store_fixture_close(&b);
 }
@@ -156,37 +156,37 @@ TEST(a_unit_is_written_as_it_is_when_it_is_captured)
 /* Readers in Python view a tensor in place only where it is aligned for its type. */
 TEST(every_tensor_is_aligned)
 {
-    struct eps_store_files files;
+    struct store_files files;
     struct store_fixture f;
     struct error err = {0};
 
     store_fixture_open(&f, store_fixture_small, true, 0);
-    ck_assert_int_eq(eps_store_files_init(&files, &f.store, &err), 0);
+    ck_assert_int_eq(store_files_init(&files, &f.store, &err), 0);
     ck_assert_uint_eq(files.moments.offsets[0] % 8, 0);
     for (uint32_t i = 0; i < f.model.n_tensors; i++) {
         ck_assert_uint_eq(files.weights.offsets[i] % 4, 0);
         ck_assert_uint_eq(files.moments.offsets[1 + 2 * i] % 4, 0);
     }
-    eps_store_files_free(&files);
-    eps_store_files_free(&files);
+    store_files_free(&files);
+    store_files_free(&files);
     store_fixture_close(&f);
 }
 
 TEST(a_store_that_does_not_train_writes_weights_alone)
 {
-    const struct eps_store_options options = {.train = false};
+    const struct store_options options = {.train = false};
     const int weights = make_file("weights");
     struct store_fixture f;
-    struct eps_store store;
+    struct store store;
     struct error err = {0};
 
     store_fixture_open(&f, store_fixture_small, true, 0);
-    ck_assert_int_eq(eps_store_init(&store, &f.model, &options, &f.ledger, &err), 0);
-    eps_store_draw(&store, 3);
+    ck_assert_int_eq(store_init(&store, &f.model, &options, &f.ledger, &err), 0);
+    store_draw(&store, 3);
     store_fixture_write(&store, weights, -1, NULL);
-    ck_assert_msg(eps_store_load(&f.store, &weights, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_load(&f.store, &weights, 1, &err) == 0, "%s", err.text);
     store_fixture_same(store.weights.base, f.store.weights.base, f.model.segment_n, "w");
-    eps_store_free(&store);
+    store_free(&store);
     close(weights);
     store_fixture_close(&f);
 }
@@ -195,28 +195,28 @@ TEST(a_store_that_does_not_train_writes_weights_alone)
 TEST(room_is_asked_for_first)
 {
     const int weights = make_file("weights"), moments = make_file("moments");
-    struct eps_store_files files;
+    struct store_files files;
     struct store_fixture f;
     struct error err = {0};
     struct stat st;
     int fds[2];
 
     store_fixture_open(&f, store_fixture_small, true, 0);
-    ck_assert_int_eq(eps_store_files_init(&files, &f.store, &err), 0);
+    ck_assert_int_eq(store_files_init(&files, &f.store, &err), 0);
     reserve_code = ENOSPC;
-    ck_assert_int_eq(eps_store_files_begin(&files, weights, moments, NULL, &err), -ENOSPC);
+    ck_assert_int_eq(store_files_begin(&files, weights, moments, NULL, &err), -ENOSPC);
     ck_assert(strncmp(err.text, "model.safetensors: no room for its ", 35) == 0);
     fstat(weights, &st);
     ck_assert_int_eq(st.st_size, 0);
     reserve_code = EOPNOTSUPP;
-    ck_assert_int_eq(eps_store_files_begin(&files, weights, moments, NULL, &err), 0);
+    ck_assert_int_eq(store_files_begin(&files, weights, moments, NULL, &err), 0);
     fstat(moments, &st);
     ck_assert_uint_eq((uint64_t)st.st_size, files.moments.file_bytes);
     reserve_code = 0;
     ck_assert_int_eq(pipe2(fds, O_CLOEXEC), 0);
-    ck_assert_int_eq(eps_store_files_begin(&files, fds[1], -1, NULL, &err), -ESPIPE);
+    ck_assert_int_eq(store_files_begin(&files, fds[1], -1, NULL, &err), -ESPIPE);
     close(fds[0]), close(fds[1]);
-    eps_store_files_free(&files);
+    store_files_free(&files);
     close(weights), close(moments);
     store_fixture_close(&f);
 }
@@ -225,26 +225,26 @@ TEST(room_is_asked_for_first)
 TEST(a_disk_that_is_full_is_reported_wherever_it_is)
 {
     const int weights = make_file("weights"), moments = make_file("moments");
-    struct eps_store_files files;
+    struct store_files files;
     struct store_fixture f;
     struct error err;
 
     store_fixture_open(&f, store_fixture_small, true, 0);
-    ck_assert_int_eq(eps_store_files_init(&files, &f.store, &err), 0);
+    ck_assert_int_eq(store_files_init(&files, &f.store, &err), 0);
     const off_t bytes = (off_t)(files.weights.file_bytes + files.moments.file_bytes);
     for (off_t some = 0; some <= bytes; some += some < bytes && some + 997 > bytes ? bytes - some : 997) {
         room = some;
-        int rc = eps_store_files_begin(&files, weights, moments, NULL, &err);
+        int rc = store_files_begin(&files, weights, moments, NULL, &err);
         for (uint32_t u = 0; rc == 0 && u < f.model.n_units; u++)
-            rc = eps_store_files_write(&files, u, &err);
+            rc = store_files_write(&files, u, &err);
         if (rc == 0)
-            rc = eps_store_files_end(&files, &err);
+            rc = store_files_end(&files, &err);
         ck_assert_int_eq(rc, some == bytes ? 0 : -ENOSPC);
         if (rc != 0)
             ck_assert_ptr_nonnull(strstr(err.text, "safetensors: cannot be written: No space left on device"));
     }
     room = INT64_MAX;
-    eps_store_files_free(&files);
+    store_files_free(&files);
     close(weights), close(moments);
     store_fixture_close(&f);
 }

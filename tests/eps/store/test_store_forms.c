@@ -19,7 +19,7 @@
 
 SUITE_LABELS(single)
 
-static const struct eps_hyper hyper = {
+static const struct hyper hyper = {
     .lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-8, .weight_decay = 0.5, .grad_scale = 1};
 
 static void *zeros(size_t n, size_t size)
@@ -55,8 +55,8 @@ struct given {
     bool first;
 };
 
-static void fold(struct store_fixture *f, uint32_t unit, const struct given *given, enum eps_store_fold how,
-                 const struct eps_hyper *hp)
+static void fold(struct store_fixture *f, uint32_t unit, const struct given *given, enum store_fold how,
+                 const struct hyper *hp)
 {
     const struct model_unit *u = &f->model.units[unit];
 
@@ -69,9 +69,9 @@ static void fold(struct store_fixture *f, uint32_t unit, const struct given *giv
             g[i] = gradient_at(first + i, given->seed, given->exact);
             narrow[i] = number_to_bf16(g[i]);
         }
-        const struct eps_contribution contribution = {given->type == NUMBER_BF16 ? (void *)narrow : g, given->type,
-                                                      given->first, given->part};
-        ck_assert_int_eq(eps_store_fold(&f->store, unit, slice, &contribution, how, hp), 0);
+        const struct store_contribution contribution = {given->type == NUMBER_BF16 ? (void *)narrow : g, given->type,
+                                                        given->first, given->part};
+        ck_assert_int_eq(store_fold(&f->store, unit, slice, &contribution, how, hp), 0);
         free(g), free(narrow);
     }
 }
@@ -82,11 +82,11 @@ static void train(struct store_fixture *f, uint64_t n_steps, uint32_t n_parts, b
 {
     for (uint64_t t = 1; t <= n_steps; t++)
         for (uint32_t unit = 0; unit < f->model.n_units; unit++) {
-            const enum eps_store_fold how = eps_store_fold_kind(&f->store, unit, n_parts, adamw);
+            const enum store_fold how = store_fold_kind(&f->store, unit, n_parts, adamw);
             const uint32_t n_visits = f->model.units[unit].n_visits;
             for (uint32_t i = 0; i < n_visits * n_parts; i++)
                 fold(f, unit, &(struct given){exact, type, t * 100 + unit * 10 + i, i % n_parts, i == 0}, how, &hyper);
-            eps_store_update(&f->store, unit, how, &hyper);
+            store_update(&f->store, unit, how, &hyper);
         }
 }
 
@@ -109,15 +109,14 @@ static const struct mode {
 } modes[] = {{false, true, 1}, {false, false, 3}, {false, true, 3}, {true, true, 3}, {true, true, 1}};
 enum { MODES = sizeof modes / sizeof *modes };
 
-static struct eps_store_options options_of(const struct mode *mode, enum number_type precision,
-                                           enum number_type moments)
+static struct store_options options_of(const struct mode *mode, enum number_type precision, enum number_type moments)
 {
-    return (struct eps_store_options){.train = true,
-                                      .precision = precision,
-                                      .moments = moments,
-                                      .fenced = mode->fenced,
-                                      .n_accumulators = !mode->fenced && mode->adamw && mode->n_parts > 1,
-                                      .seed = 7};
+    return (struct store_options){.train = true,
+                                  .precision = precision,
+                                  .moments = moments,
+                                  .fenced = mode->fenced,
+                                  .n_accumulators = !mode->fenced && mode->adamw && mode->n_parts > 1,
+                                  .seed = 7};
 }
 
 SUITE_TIMEOUT(120)
@@ -127,13 +126,13 @@ SUITE_FIXTURE_ONCE(store_fixture_best, NULL)
 TEST_EACH(a_split_master_trains_as_an_fp32_master_does, MODES)
 {
     const struct mode *mode = &modes[_i];
-    const struct eps_store_options wide = options_of(mode, NUMBER_FP32, NUMBER_FP32);
-    const struct eps_store_options split = options_of(mode, NUMBER_BF16, NUMBER_FP32);
+    const struct store_options wide = options_of(mode, NUMBER_FP32, NUMBER_FP32);
+    const struct store_options split = options_of(mode, NUMBER_BF16, NUMBER_FP32);
     struct store_fixture a, b;
 
     store_fixture_open_as(&a, store_fixture_small, true, &wide);
     store_fixture_open_as(&b, store_fixture_small, true, &split);
-    eps_store_draw(&a.store, 3), eps_store_draw(&b.store, 3);
+    store_draw(&a.store, 3), store_draw(&b.store, 3);
     same_stores(&a, &b);
     train(&a, 4, mode->n_parts, mode->adamw, NUMBER_FP32, NUMBER_FP32);
     train(&b, 4, mode->n_parts, mode->adamw, NUMBER_FP32, NUMBER_FP32);
@@ -149,7 +148,7 @@ TEST_EACH(a_split_master_trains_as_an_fp32_master_does, MODES)
 TEST_EACH(a_contribution_in_bf16_is_folded_as_the_fp32_it_stands_for, MODES)
 {
     const struct mode *mode = &modes[_i];
-    const struct eps_store_options options = options_of(mode, NUMBER_FP32, NUMBER_FP32);
+    const struct store_options options = options_of(mode, NUMBER_FP32, NUMBER_FP32);
     struct store_fixture a, b;
 
     store_fixture_open_as(&a, store_fixture_small, true, &options);
@@ -162,8 +161,8 @@ TEST_EACH(a_contribution_in_bf16_is_folded_as_the_fp32_it_stands_for, MODES)
 
 TEST_EACH(a_bf16_slice_that_is_not_finite_changes_nothing, 2)
 {
-    const struct eps_store_options options = {.train = true, .fenced = _i};
-    const enum eps_store_fold how = _i ? EPS_FOLD_HOLD : EPS_FOLD_DIRECT;
+    const struct store_options options = {.train = true, .fenced = _i};
+    const enum store_fold how = _i ? STORE_FOLD_HOLD : STORE_FOLD_DIRECT;
     struct store_fixture f;
 
     store_fixture_open_as(&f, store_fixture_small, true, &options);
@@ -171,8 +170,8 @@ TEST_EACH(a_bf16_slice_that_is_not_finite_changes_nothing, 2)
     uint16_t *g = zeros(u->n, sizeof *g);
     for (uint64_t at = 0; at < u->n; at += 13) {
         g[at] = at % 2 ? 0x7f80 : 0xffc0; /* an infinity, a NaN */
-        const struct eps_contribution c = {g, NUMBER_BF16, true, 0};
-        ck_assert_int_eq(eps_store_fold(&f.store, 2, 0, &c, how, &hyper), -EDOM);
+        const struct store_contribution c = {g, NUMBER_BF16, true, 0};
+        ck_assert_int_eq(store_fold(&f.store, 2, 0, &c, how, &hyper), -EDOM);
         g[at] = 0x7f7f;
     }
     struct store_values x = store_fixture_values(&f, 2);
@@ -189,13 +188,13 @@ TEST_EACH(a_fenced_commit_gives_the_bits_of_an_eager_one, 8)
     const enum number_type precision = _i & 1, moments = _i >> 1 & 1;
     const uint32_t n_parts = _i >> 2 & 1 ? 3 : 1;
     const struct mode eager = {false, true, n_parts}, fenced = {true, true, n_parts};
-    const struct eps_store_options one = options_of(&eager, precision, moments);
-    const struct eps_store_options two = options_of(&fenced, precision, moments);
+    const struct store_options one = options_of(&eager, precision, moments);
+    const struct store_options two = options_of(&fenced, precision, moments);
     struct store_fixture a, b;
 
     store_fixture_open_as(&a, store_fixture_small, true, &one);
     store_fixture_open_as(&b, store_fixture_small, true, &two);
-    eps_store_draw(&a.store, 3), eps_store_draw(&b.store, 3);
+    store_draw(&a.store, 3), store_draw(&b.store, 3);
     train(&a, 3, n_parts, n_parts > 1, NUMBER_FP32, NUMBER_FP32);
     train(&b, 3, n_parts, n_parts > 1, NUMBER_FP32, NUMBER_FP32);
     same_stores(&a, &b);
@@ -204,12 +203,12 @@ TEST_EACH(a_fenced_commit_gives_the_bits_of_an_eager_one, 8)
 
 TEST(what_is_held_and_not_updated_leaves_no_trace)
 {
-    const struct eps_store_options options = options_of(&modes[4], NUMBER_BF16, NUMBER_BF16);
+    const struct store_options options = options_of(&modes[4], NUMBER_BF16, NUMBER_BF16);
     struct store_fixture a, b;
 
     store_fixture_open_as(&a, store_fixture_small, true, &options);
     store_fixture_open_as(&b, store_fixture_small, true, &options);
-    fold(&a, 2, &(struct given){.seed = 5, .first = true}, EPS_FOLD_HOLD, &hyper);
+    fold(&a, 2, &(struct given){.seed = 5, .first = true}, STORE_FOLD_HOLD, &hyper);
     same_stores(&a, &b);
     train(&a, 2, 1, true, NUMBER_FP32, NUMBER_FP32); /* the next step overwrites it */
     train(&b, 2, 1, true, NUMBER_FP32, NUMBER_FP32);
@@ -220,14 +219,14 @@ TEST(what_is_held_and_not_updated_leaves_no_trace)
 /* By a power of two, which is exact: as if the gradient had been half as large. */
 TEST(a_held_sum_is_scaled_before_it_is_folded)
 {
-    const struct eps_store_options options = options_of(&modes[4], NUMBER_FP32, NUMBER_FP32);
-    struct eps_hyper half = hyper;
+    const struct store_options options = options_of(&modes[4], NUMBER_FP32, NUMBER_FP32);
+    struct hyper half = hyper;
     struct store_fixture f;
 
     half.grad_scale = 0.5f;
     store_fixture_open_as(&f, store_fixture_small, false, &options);
-    fold(&f, 2, &(struct given){.seed = 5, .first = true}, EPS_FOLD_HOLD, &half);
-    eps_store_update(&f.store, 2, EPS_FOLD_HOLD, &half);
+    fold(&f, 2, &(struct given){.seed = 5, .first = true}, STORE_FOLD_HOLD, &half);
+    store_update(&f.store, 2, STORE_FOLD_HOLD, &half);
     struct store_values x = store_fixture_values(&f, 2);
     for (uint64_t i = 0; i < f.model.units[2].n; i++) {
         const float g = 0.5f * gradient_at(i, 5, NUMBER_FP32);
@@ -243,27 +242,27 @@ TEST(a_held_sum_is_scaled_before_it_is_folded)
  * sum for a unit of two slices. */
 TEST(a_sum_of_squares_is_that_of_long_double_for_all_threads_and_paths)
 {
-    const struct eps_store_options options = options_of(&modes[4], NUMBER_FP32, NUMBER_FP32);
+    const struct store_options options = options_of(&modes[4], NUMBER_FP32, NUMBER_FP32);
     struct store_fixture f;
     long double want = 0;
 
     store_fixture_open_as(&f, store_fixture_big, false, &options);
     const uint32_t unit = 2;
-    fold(&f, unit, &(struct given){.seed = 5, .first = true}, EPS_FOLD_HOLD, &hyper);
+    fold(&f, unit, &(struct given){.seed = 5, .first = true}, STORE_FOLD_HOLD, &hyper);
     ck_assert_uint_eq(f.model.units[unit].n_slices, 2);
     for (uint64_t i = 0; i < f.model.units[unit].n; i++)
         want += (long double)gradient_at(i, 5, NUMBER_FP32) * gradient_at(i, 5, NUMBER_FP32);
-    const double got = eps_store_sum_squares(&f.store, unit);
+    const double got = store_sum_squares(&f.store, unit);
     ck_assert_double_eq_tol(got, (double)want, 1e-12 * (double)want);
     for (int threads = 1; threads <= 5; threads++)
-        for (int isa = EPS_ISA_V2; isa <= EPS_ISA_V4; isa++) {
+        for (int isa = OPTIMIZER_ISA_V2; isa <= OPTIMIZER_ISA_V4; isa++) {
             set_threads(threads);
-            if (eps_optimizer_select((enum eps_isa)isa) == 0)
-                ck_assert_double_eq(eps_store_sum_squares(&f.store, unit), got);
+            if (optimizer_select((enum optimizer_isa)isa) == 0)
+                ck_assert_double_eq(store_sum_squares(&f.store, unit), got);
         }
-    eps_optimizer_select(EPS_ISA_BEST);
+    optimizer_select(OPTIMIZER_ISA_BEST);
     f.store.held[f.model.units[unit].offset] = INFINITY; /* as a sum that has overflowed */
-    ck_assert(isinf(eps_store_sum_squares(&f.store, unit)));
+    ck_assert(isinf(store_sum_squares(&f.store, unit)));
     store_fixture_close(&f);
 }
 
@@ -293,11 +292,11 @@ static void expect_two_parts(float *m, float *v, struct random_key key, uint64_t
 
 TEST_EACH(sixteen_bit_moments_are_rounded_by_the_word_of_their_name, 12)
 {
-    const struct eps_store_options options = {.train = true, .moments = NUMBER_BF16, .seed = 99};
+    const struct store_options options = {.train = true, .moments = NUMBER_BF16, .seed = 99};
     const uint32_t unit = 2;
     struct store_fixture f;
 
-    if (eps_optimizer_select((enum eps_isa)(_i % 3)) != 0)
+    if (optimizer_select((enum optimizer_isa)(_i % 3)) != 0)
         return;
     set_threads(1 + _i / 3);
     store_fixture_open_as(&f, _i < 9 ? store_fixture_cut : store_fixture_small, false, &options);
@@ -306,9 +305,9 @@ TEST_EACH(sixteen_bit_moments_are_rounded_by_the_word_of_their_name, 12)
         struct store_values before = store_fixture_values(&f, unit);
         const uint64_t seeds[2] = {t * 2, t * 2 + 1};
         for (uint32_t part = 0; part < 2; part++)
-            fold(&f, unit, &(struct given){.seed = seeds[part], .part = part, .first = part == 0}, EPS_FOLD_MOMENTS,
+            fold(&f, unit, &(struct given){.seed = seeds[part], .part = part, .first = part == 0}, STORE_FOLD_MOMENTS,
                  &hyper);
-        eps_store_update(&f.store, unit, EPS_FOLD_MOMENTS, &hyper);
+        store_update(&f.store, unit, STORE_FOLD_MOMENTS, &hyper);
         struct store_values after = store_fixture_values(&f, unit);
         const struct random_key key = random_site_key(99, t, u->id, RANDOM_MOMENTS);
         for (uint64_t i = 0; i<u->n; i += i> 2000 ? 7 : 1) {
@@ -319,7 +318,7 @@ TEST_EACH(sixteen_bit_moments_are_rounded_by_the_word_of_their_name, 12)
         }
         store_values_free(&before), store_values_free(&after);
     }
-    eps_optimizer_select(EPS_ISA_BEST);
+    optimizer_select(OPTIMIZER_ISA_BEST);
     store_fixture_close(&f);
 }
 
@@ -349,15 +348,15 @@ static void expect_clipped(double *w, double *m, double *v, const double *g, uin
 TEST_EACH(an_update_is_clipped_tensor_by_tensor, 4)
 {
     const bool fenced = _i & 1, tied = _i >> 1 & 1;
-    const struct eps_store_options options = {.train = true, .fenced = fenced, .clip_update = 0.5};
+    const struct store_options options = {.train = true, .fenced = fenced, .clip_update = 0.5};
     const uint32_t unit = tied ? 0 : 2, n_visits = tied ? 2 : 1;
     struct store_fixture f;
 
     store_fixture_open_as(&f, store_fixture_small, tied, &options);
-    eps_store_draw(&f.store, 3);
+    store_draw(&f.store, 3);
     const struct model_unit *u = &f.model.units[unit];
-    const enum eps_store_fold how = eps_store_fold_kind(&f.store, unit, 1, true);
-    ck_assert_int_eq(how, fenced ? EPS_FOLD_HOLD : tied ? EPS_FOLD_SUM : EPS_FOLD_MOMENTS);
+    const enum store_fold how = store_fold_kind(&f.store, unit, 1, true);
+    ck_assert_int_eq(how, fenced ? STORE_FOLD_HOLD : tied ? STORE_FOLD_SUM : STORE_FOLD_MOMENTS);
     struct store_values x = store_fixture_values(&f, unit);
     double *w = zeros(u->n, 8), *m = zeros(u->n, 8), *v = zeros(u->n, 8), *g = zeros(u->n, 8);
     for (uint64_t i = 0; i < u->n; i++)
@@ -368,7 +367,7 @@ TEST_EACH(an_update_is_clipped_tensor_by_tensor, 4)
             g[i] = (double)gradient_at(i, t * 2, NUMBER_FP32) + (tied ? gradient_at(i, t * 2 + 1, NUMBER_FP32) : 0);
         for (uint32_t visit = 0; visit < n_visits; visit++)
             fold(&f, unit, &(struct given){.seed = t * 2 + visit, .first = visit == 0}, how, &hyper);
-        eps_store_update(&f.store, unit, how, &hyper);
+        store_update(&f.store, unit, how, &hyper);
         for (uint32_t i = 0; i < u->n_pieces; i++) {
             const struct model_piece *p = &f.model.pieces[u->first_piece + i];
             expect_clipped(w + p->offset, m + p->offset, v + p->offset, g + p->offset, p->n, t, 0.5,
@@ -387,7 +386,7 @@ TEST_EACH(an_update_is_clipped_tensor_by_tensor, 4)
 /* A bound that nothing reaches changes no bit, with fp32 moments. */
 TEST_EACH(a_bound_that_is_not_reached_changes_nothing, MODES)
 {
-    struct eps_store_options options = options_of(&modes[_i], NUMBER_FP32, NUMBER_FP32);
+    struct store_options options = options_of(&modes[_i], NUMBER_FP32, NUMBER_FP32);
     struct store_fixture a, b;
 
     store_fixture_open_as(&a, store_fixture_small, true, &options);
@@ -406,7 +405,7 @@ TEST_EACH(the_ledger_is_what_the_plan_says, 32)
 {
     const bool trains = _i & 1, fenced = _i >> 1 & 1 && trains, several = _i >> 4 & 1;
     const enum number_type precision = _i >> 2 & 1, moments = _i >> 3 & 1;
-    struct eps_store_options options = {.train = trains, .precision = precision, .moments = moments, .fenced = fenced};
+    struct store_options options = {.train = trains, .precision = precision, .moments = moments, .fenced = fenced};
     const struct plan_host_setting setting = {.purpose = trains ? PLAN_TRAIN : PLAN_EVALUATE,
                                               .precision = precision,
                                               .moments = moments,
@@ -446,7 +445,7 @@ TEST_EACH(the_ledger_is_what_the_plan_says, 32)
 /* Between units, where no parameter is. */
 TEST_EACH(nothing_is_touched_outside_units, 2 * MODES)
 {
-    struct eps_store_options options = options_of(&modes[_i % MODES], NUMBER_BF16, NUMBER_BF16);
+    struct store_options options = options_of(&modes[_i % MODES], NUMBER_BF16, NUMBER_BF16);
     struct store_fixture f;
 
     options.clip_update = _i < MODES ? 0 : 0.5;
@@ -464,7 +463,7 @@ TEST_EACH(nothing_is_touched_outside_units, 2 * MODES)
                 }
         }
         ck_assert_uint_gt(n_outside, 0);
-        eps_store_draw(&f.store, 1);
+        store_draw(&f.store, 1);
         train(&f, 2, modes[_i % MODES].n_parts, modes[_i % MODES].adamw, NUMBER_FP32, NUMBER_FP32);
     }
     store_fixture_close(&f);
@@ -475,7 +474,7 @@ TEST_EACH(nothing_is_touched_outside_units, 2 * MODES)
 TEST_IF(memory_that_must_be_locked_and_may_not_be_is_refused, test_forks())
 {
     struct rlimit limit;
-    struct eps_store_options options = {.train = true};
+    struct store_options options = {.train = true};
     struct store_fixture f;
     struct error err = {""};
 
@@ -484,18 +483,18 @@ TEST_IF(memory_that_must_be_locked_and_may_not_be_is_refused, test_forks())
     ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
     ck_assert(geteuid() != 0 || setuid(65534) == 0);
     store_fixture_open_as(&f, store_fixture_small, true, &options); /* not required: it works without */
-    ck_assert_uint_ne(f.store.denied & 4, 0);                       /* EPS_MEMORY_LOCK */
-    eps_store_free(&f.store);
+    ck_assert_uint_ne(f.store.denied & 4, 0);                       /* MEMORY_LOCK */
+    store_free(&f.store);
     options.require_pinned = true;
-    ck_assert_int_eq(eps_store_init(&f.store, &f.model, &options, &f.ledger, &err), -EPERM);
+    ck_assert_int_eq(store_init(&f.store, &f.model, &options, &f.ledger, &err), -EPERM);
     ck_assert_ptr_nonnull(strstr(err.text, "`ulimit -l` is 8 KiB"));
     ck_assert_ptr_nonnull(strstr(err.text, "--require-pinned"));
     limit.rlim_cur = strtoull(err.text, NULL, 10) * 1024 - 1; /* the figure that it names is the one */
     ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
-    ck_assert_int_eq(eps_store_init(&f.store, &f.model, &options, &f.ledger, &err), -EPERM);
+    ck_assert_int_eq(store_init(&f.store, &f.model, &options, &f.ledger, &err), -EPERM);
     limit.rlim_cur++;
     ck_assert_int_eq(setrlimit(RLIMIT_MEMLOCK, &limit), 0);
-    ck_assert_int_eq(eps_store_init(&f.store, &f.model, &options, &f.ledger, &err), 0);
+    ck_assert_int_eq(store_init(&f.store, &f.model, &options, &f.ledger, &err), 0);
     ck_assert_uint_eq(f.store.denied & 4, 0);
     store_fixture_close(&f);
 }

@@ -10,17 +10,17 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const struct eps_store_options fp32 = {.train = true},
-                                      narrow = {.train = true, .precision = NUMBER_BF16, .moments = NUMBER_BF16},
-                                      split = {.train = true, .precision = NUMBER_BF16};
+static const struct store_options fp32 = {.train = true},
+                                  narrow = {.train = true, .precision = NUMBER_BF16, .moments = NUMBER_BF16},
+                                  split = {.train = true, .precision = NUMBER_BF16};
 
 /* Its moments and weights are like those of a run: of no particular bits. */
-static void open_trained(struct store_fixture *f, struct model_config config, const struct eps_store_options *options)
+static void open_trained(struct store_fixture *f, struct model_config config, const struct store_options *options)
 {
-    const struct eps_hyper hp = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-8};
+    const struct hyper hp = {.lr = 1e-2, .beta1 = 0.9, .beta2 = 0.99, .epsilon = 1e-8};
 
     store_fixture_open_as(f, config, false, options);
-    eps_store_draw(&f->store, 9);
+    store_draw(&f->store, 9);
     for (uint32_t u = 0; u < f->model.n_units; u++) {
         const uint64_t n = f->model.units[u].n;
         float *g = calloc(n, sizeof *g);
@@ -28,8 +28,8 @@ static void open_trained(struct store_fixture *f, struct model_config config, co
         ck_assert_uint_le(n, MODEL_SLICE);
         for (uint64_t i = 0; i < n; i++)
             g[i] = (float)(int32_t)((uint32_t)i * 2654435761u) * 0x1p-31f;
-        ck_assert(plain_store_fold(&f->store, u, 0, g, true, EPS_FOLD_DIRECT, &hp));
-        eps_store_update(&f->store, u, EPS_FOLD_DIRECT, &hp);
+        ck_assert(plain_store_fold(&f->store, u, 0, g, true, STORE_FOLD_DIRECT, &hp));
+        store_update(&f->store, u, STORE_FOLD_DIRECT, &hp);
         free(g);
     }
 }
@@ -51,9 +51,9 @@ static void load(struct store_fixture *f, const struct files *files)
 {
     struct error err = {""};
 
-    ck_assert_msg(eps_store_load(&f->store, &files->weights, 1, &err) == 0, "%s", err.text);
+    ck_assert_msg(store_load(&f->store, &files->weights, 1, &err) == 0, "%s", err.text);
     if (f->store.options.train)
-        ck_assert_msg(eps_store_load_moments(&f->store, files->moments, &err) == 0, "%s", err.text);
+        ck_assert_msg(store_load_moments(&f->store, files->moments, &err) == 0, "%s", err.text);
 }
 
 static void close_files(const struct files *files)
@@ -118,7 +118,7 @@ TEST(a_split_master_is_written_as_an_fp32_master_is)
 /* An evaluation has the high halves alone, as a training run relays them. */
 TEST(an_evaluation_in_bf16_rounds_the_file_to_nearest)
 {
-    const struct eps_store_options options = {.precision = NUMBER_BF16};
+    const struct store_options options = {.precision = NUMBER_BF16};
     struct store_fixture a, b;
 
     open_trained(&a, store_fixture_small, &split);

@@ -22,7 +22,7 @@ static void count(void *data, size_t begin, size_t n)
     struct visits *v = data;
 
     atomic_fetch_add(&v->n_runs, 1);
-    if (begin % EPS_TEAM_BLOCK != 0)
+    if (begin % TEAM_BLOCK != 0)
         atomic_store(&v->crooked, true);
     for (size_t i = begin; i < begin + n; i++)
         v->seen[i]++;
@@ -43,7 +43,7 @@ TEST_RANGE(runs_cover_the_range_once_at_block_limits, 1, 9)
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
         struct visits v = {.seen = calloc(sizes[k] + 1, 1), .n = sizes[k]};
         ck_assert_ptr_nonnull(v.seen);
-        eps_team_run(v.n, count, &v);
+        team_run(v.n, count, &v);
         for (size_t i = 0; i <= v.n; i++)
             if (v.seen[i] != (i < v.n))
                 ck_abort_msg("%d threads, %zu elements: element %zu %u times", n_threads, v.n, i, v.seen[i]);
@@ -55,21 +55,21 @@ TEST_RANGE(runs_cover_the_range_once_at_block_limits, 1, 9)
 
 TEST(a_small_range_is_the_callers_alone)
 {
-    struct visits v = {.seen = calloc(32 * EPS_TEAM_BLOCK, 1), .n = 32 * EPS_TEAM_BLOCK - 1};
+    struct visits v = {.seen = calloc(32 * TEAM_BLOCK, 1), .n = 32 * TEAM_BLOCK - 1};
 
     ck_assert_ptr_nonnull(v.seen);
-    eps_team_run(v.n, count, &v);
+    team_run(v.n, count, &v);
     ck_assert_int_eq(v.n_runs, 1);
-    eps_team_run(0, count, &v);
+    team_run(0, count, &v);
     ck_assert_int_eq(v.n_runs, 1); /* nothing to do, nobody called */
     free(v.seen);
 }
 
 TEST(a_device_of_its_own_is_left_two_cores)
 {
-    ck_assert_uint_eq(eps_team_beside_device(16, 16), 14);
-    ck_assert_uint_eq(eps_team_beside_device(4, 16), 4); /* OMP_NUM_THREADS */
-    ck_assert_uint_eq(eps_team_beside_device(15, 16), 14);
+    ck_assert_uint_eq(team_beside_device(16, 16), 14);
+    ck_assert_uint_eq(team_beside_device(4, 16), 4); /* OMP_NUM_THREADS */
+    ck_assert_uint_eq(team_beside_device(15, 16), 14);
     for (unsigned n = 1; n <= 3; n++)
-        ck_assert_uint_eq(eps_team_beside_device(n, n), 1);
+        ck_assert_uint_eq(team_beside_device(n, n), 1);
 }

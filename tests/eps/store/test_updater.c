@@ -17,11 +17,11 @@
 
 enum { MANY = 200 };
 
-static const struct eps_hyper hyper = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.01};
+static const struct hyper hyper = {.lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.01};
 
 struct world {
     struct store_fixture f;
-    struct eps_updater *updater;
+    struct updater *updater;
     float *slice; /* of any unit */
     sem_t done;   /* posted once for each job done */
     sem_t entered, go;
@@ -38,7 +38,7 @@ static void open_world(struct world *w)
     memset(w, 0, sizeof *w);
     store_fixture_open(&w->f, store_fixture_small, false, 1);
     ck_assert_uint_ge(w->f.model.n_units, 4);
-    eps_store_draw(&w->f.store, 3);
+    store_draw(&w->f.store, 3);
     w->slice = calloc(MODEL_SLICE, sizeof *w->slice);
     ck_assert_ptr_nonnull(w->slice);
     for (size_t i = 0; i < MODEL_SLICE; i++)
@@ -46,13 +46,13 @@ static void open_world(struct world *w)
     sem_init(&w->done, 0, 0);
     sem_init(&w->entered, 0, 0);
     sem_init(&w->go, 0, 0);
-    ck_assert_int_eq(eps_updater_start(&w->updater, &w->f.store, 1, on_done, w), 0);
-    ck_assert_int_eq(eps_updater_reserve(w->updater, MANY), 0);
+    ck_assert_int_eq(updater_start(&w->updater, &w->f.store, 1, on_done, w), 0);
+    ck_assert_int_eq(updater_reserve(w->updater, MANY), 0);
 }
 
 static void close_world(struct world *w)
 {
-    eps_updater_stop(w->updater);
+    updater_stop(w->updater);
     free(w->slice);
     store_fixture_close(&w->f);
 }
@@ -77,9 +77,9 @@ static int count(void *context)
 
 static void submit_call(struct world *w, int (*call)(void *context))
 {
-    const struct eps_job job = {.kind = EPS_JOB_CALL, .call = call, .context = w};
+    const struct updater_task job = {.kind = UPDATER_CALL, .call = call, .context = w};
 
-    eps_updater_submit(w->updater, &job);
+    updater_submit(w->updater, &job);
 }
 
 /* Returns when the thread is inside of block(). */
@@ -89,22 +89,22 @@ static void make_busy(struct world *w)
     sem_wait(&w->entered);
 }
 
-static struct eps_job fold_of(const struct world *w, uint32_t unit, enum eps_store_fold how, bool first)
+static struct updater_task fold_of(const struct world *w, uint32_t unit, enum store_fold how, bool first)
 {
-    return (struct eps_job){.kind = EPS_JOB_FOLD,
-                            .unit = unit,
-                            .contribution = {w->slice, NUMBER_FP32, first, 0},
-                            .how = how,
-                            .hyper = hyper};
+    return (struct updater_task){.kind = UPDATER_FOLD,
+                                 .unit = unit,
+                                 .contribution = {w->slice, NUMBER_FP32, first, 0},
+                                 .how = how,
+                                 .hyper = hyper};
 }
 
 /* The result of this one job. */
-static int do_one(struct world *w, struct eps_job job)
+static int do_one(struct world *w, struct updater_task job)
 {
     job.result = 1;
-    eps_updater_submit(w->updater, &job);
+    updater_submit(w->updater, &job);
     sem_wait(&w->done);
-    ck_assert(eps_updater_take(w->updater, &job));
+    ck_assert(updater_take(w->updater, &job));
     return job.result;
 }
 
@@ -118,51 +118,51 @@ TEST(a_call_goes_first_then_the_lowest_unit_and_of_one_unit_the_oldest)
       taken[] = {{0, true}, {1, true}, {1, false}, {2, true}, {3, true}, {3, false}};
     enum { N = sizeof taken / sizeof *taken };
     struct world w;
-    struct eps_job job;
+    struct updater_task job;
 
     open_world(&w);
     make_busy(&w);
     for (int i = 0; i < N; i++) {
-        job = fold_of(&w, submitted[i].unit, EPS_FOLD_MOMENTS, submitted[i].first);
-        eps_updater_submit(w.updater, &job);
+        job = fold_of(&w, submitted[i].unit, STORE_FOLD_MOMENTS, submitted[i].first);
+        updater_submit(w.updater, &job);
     }
     submit_call(&w, count);
-    ck_assert_uint_eq(eps_updater_pending(w.updater), N + 2);
-    ck_assert(!eps_updater_take(w.updater, &job)); /* the thread is busy: nothing is done yet */
+    ck_assert_uint_eq(updater_pending(w.updater), N + 2);
+    ck_assert(!updater_take(w.updater, &job)); /* the thread is busy: nothing is done yet */
     sem_post(&w.go);
     for (int i = 0; i < N + 2; i++)
         sem_wait(&w.done);
 
-    ck_assert(eps_updater_take(w.updater, &job));
-    ck_assert(job.kind == EPS_JOB_CALL && job.call == block && job.result == 0);
-    ck_assert(eps_updater_take(w.updater, &job));
-    ck_assert(job.kind == EPS_JOB_CALL && job.call == count && job.result == -EIO);
+    ck_assert(updater_take(w.updater, &job));
+    ck_assert(job.kind == UPDATER_CALL && job.call == block && job.result == 0);
+    ck_assert(updater_take(w.updater, &job));
+    ck_assert(job.kind == UPDATER_CALL && job.call == count && job.result == -EIO);
     for (uint32_t i = 0; i < N; i++) {
-        ck_assert(eps_updater_take(w.updater, &job));
-        ck_assert_int_eq(job.kind, EPS_JOB_FOLD);
+        ck_assert(updater_take(w.updater, &job));
+        ck_assert_int_eq(job.kind, UPDATER_FOLD);
         ck_assert_uint_eq(job.unit, taken[i].unit);
         ck_assert_int_eq(job.contribution.first, taken[i].first);
         ck_assert_int_eq(job.result, 0);
-        ck_assert_uint_eq(eps_updater_pending(w.updater), N - 1 - i);
+        ck_assert_uint_eq(updater_pending(w.updater), N - 1 - i);
     }
-    ck_assert(!eps_updater_take(w.updater, &job));
+    ck_assert(!updater_take(w.updater, &job));
     close_world(&w);
 }
 
-TEST_RANGE(a_slice_that_is_not_finite_gives_edom_and_changes_nothing, EPS_FOLD_DIRECT, EPS_FOLD_SUM + 1)
+TEST_RANGE(a_slice_that_is_not_finite_gives_edom_and_changes_nothing, STORE_FOLD_DIRECT, STORE_FOLD_SUM + 1)
 {
     static const float bad[] = {NAN, INFINITY, -INFINITY};
-    const enum eps_store_fold how = (enum eps_store_fold)_i;
+    const enum store_fold how = (enum store_fold)_i;
     struct world w;
 
     open_world(&w);
-    const struct eps_store *store = &w.f.store;
+    const struct store *store = &w.f.store;
     const struct model_unit *unit = &w.f.model.units[1];
     const size_t bytes = w.f.model.segment_n * sizeof(float);
-    if (how == EPS_FOLD_SUM)
+    if (how == STORE_FOLD_SUM)
         ck_assert_int_eq(do_one(&w, fold_of(&w, 1, how, true)), 0);
     const float *live[] = {store->weights.base, store->m, store->v, store->sums[1]};
-    const size_t n_live[] = {bytes, bytes, bytes, how == EPS_FOLD_SUM ? unit->n * sizeof(float) : 0};
+    const size_t n_live[] = {bytes, bytes, bytes, how == STORE_FOLD_SUM ? unit->n * sizeof(float) : 0};
     char *before[4];
     for (int k = 0; k < 4; k++) {
         before[k] = malloc(n_live[k] + 1);
@@ -174,18 +174,19 @@ TEST_RANGE(a_slice_that_is_not_finite_gives_edom_and_changes_nothing, EPS_FOLD_D
         const uint64_t at = i == 0 ? 0 : unit->n - i; /* the first element, the last but one, the last */
         const float kept = w.slice[at];
         w.slice[at] = bad[i];
-        ck_assert_int_eq(do_one(&w, fold_of(&w, 1, how, how != EPS_FOLD_SUM)), -EDOM);
+        ck_assert_int_eq(do_one(&w, fold_of(&w, 1, how, how != STORE_FOLD_SUM)), -EDOM);
         w.slice[at] = kept;
         for (int k = 0; k < 4; k++)
             ck_assert(n_live[k] == 0 || memcmp(before[k], live[k], n_live[k]) == 0);
     }
-    ck_assert_int_eq(do_one(&w, fold_of(&w, 1, how, how != EPS_FOLD_SUM)), 0); /* mended, it counts */
-    ck_assert(memcmp(before[how == EPS_FOLD_SUM ? 3 : 1], live[how == EPS_FOLD_SUM ? 3 : 1],
-                     how == EPS_FOLD_SUM ? n_live[3] : n_live[1]) != 0);
+    ck_assert_int_eq(do_one(&w, fold_of(&w, 1, how, how != STORE_FOLD_SUM)), 0); /* mended, it counts */
+    ck_assert(memcmp(before[how == STORE_FOLD_SUM ? 3 : 1], live[how == STORE_FOLD_SUM ? 3 : 1],
+                     how == STORE_FOLD_SUM ? n_live[3] : n_live[1]) != 0);
     for (int k = 0; k < 4; k++)
         free(before[k]);
-    if (how == EPS_FOLD_SUM) /* gives the accumulator back */
-        ck_assert_int_eq(do_one(&w, (struct eps_job){.kind = EPS_JOB_UPDATE, .unit = 1, .how = how, .hyper = hyper}),
+    if (how == STORE_FOLD_SUM) /* gives the accumulator back */
+        ck_assert_int_eq(do_one(&w,
+                                (struct updater_task){.kind = UPDATER_UPDATE, .unit = 1, .how = how, .hyper = hyper}),
                          0);
     close_world(&w);
 }
@@ -193,7 +194,7 @@ TEST_RANGE(a_slice_that_is_not_finite_gives_edom_and_changes_nothing, EPS_FOLD_D
 /* Each contribution is finite, their sum is not: the step can still be skipped. */
 TEST(a_held_sum_that_overflows_gives_edom)
 {
-    const struct eps_store_options options = {.train = true, .fenced = true};
+    const struct store_options options = {.train = true, .fenced = true};
     struct store_fixture f;
     double squares = 0;
 
@@ -202,19 +203,19 @@ TEST(a_held_sum_that_overflows_gives_edom)
     float *g = calloc(n, sizeof *g);
     ck_assert_ptr_nonnull(g);
     g[n / 2] = 3e38f;
-    struct eps_job job = {.kind = EPS_JOB_FOLD,
-                          .unit = 1,
-                          .contribution = {g, NUMBER_FP32, true, 0},
-                          .how = EPS_FOLD_HOLD,
-                          .hyper = hyper};
-    eps_job_run(&job, &f.store);
+    struct updater_task job = {.kind = UPDATER_FOLD,
+                               .unit = 1,
+                               .contribution = {g, NUMBER_FP32, true, 0},
+                               .how = STORE_FOLD_HOLD,
+                               .hyper = hyper};
+    updater_run_task(&job, &f.store);
     ck_assert_int_eq(job.result, 0);
     job.contribution.first = false;
     job.squares = &squares;
-    eps_job_run(&job, &f.store);
+    updater_run_task(&job, &f.store);
     ck_assert_int_eq(job.result, -EDOM);
     job.contribution.first = true; /* the next step's */
-    eps_job_run(&job, &f.store);
+    updater_run_task(&job, &f.store);
     ck_assert_int_eq(job.result, 0);
     ck_assert_double_eq(squares, (double)3e38f * (double)3e38f);
     free(g);
@@ -229,17 +230,19 @@ TEST(folds_and_updates_are_the_stores)
 
     open_world(&w);
     store_fixture_open(&here, store_fixture_small, false, 1);
-    eps_store_draw(&here.store, 3);
+    store_draw(&here.store, 3);
     for (uint32_t unit = 0; unit < here.model.n_units; unit++) {
-        ck_assert_int_eq(do_one(&w, fold_of(&w, unit, EPS_FOLD_MOMENTS, true)), 0);
-        ck_assert_int_eq(
-            do_one(&w, (struct eps_job){.kind = EPS_JOB_UPDATE, .unit = unit, .how = EPS_FOLD_MOMENTS, .hyper = hyper}),
-            0);
-        ck_assert(plain_store_fold(&here.store, unit, 0, w.slice, true, EPS_FOLD_MOMENTS, &hyper));
-        eps_store_update(&here.store, unit, EPS_FOLD_MOMENTS, &hyper);
+        ck_assert_int_eq(do_one(&w, fold_of(&w, unit, STORE_FOLD_MOMENTS, true)), 0);
+        ck_assert_int_eq(do_one(&w, (struct updater_task){.kind = UPDATER_UPDATE,
+                                                          .unit = unit,
+                                                          .how = STORE_FOLD_MOMENTS,
+                                                          .hyper = hyper}),
+                         0);
+        ck_assert(plain_store_fold(&here.store, unit, 0, w.slice, true, STORE_FOLD_MOMENTS, &hyper));
+        store_update(&here.store, unit, STORE_FOLD_MOMENTS, &hyper);
         ck_assert_uint_eq(w.f.store.updates[unit], 1);
-        store_fixture_same(eps_store_weights(&w.f.store, unit), eps_store_weights(&here.store, unit),
-                           here.model.units[unit].n, "weights");
+        store_fixture_same(store_weights(&w.f.store, unit), store_weights(&here.store, unit), here.model.units[unit].n,
+                           "weights");
     }
     store_fixture_same(w.f.store.m, here.store.m, here.model.segment_n, "m");
     store_fixture_same(w.f.store.v, here.store.v, here.model.segment_n, "v");
@@ -257,7 +260,7 @@ TEST(stop_finishes_what_is_queued)
     for (int i = 1; i < MANY; i++)
         submit_call(&w, count);
     sem_post(&w.go);
-    eps_updater_stop(w.updater);
+    updater_stop(w.updater);
     w.updater = NULL; /* which is fine to stop as well */
     ck_assert_uint_eq(atomic_load(&w.n_calls), MANY - 1);
     while (sem_trywait(&w.done) == 0)
@@ -286,8 +289,9 @@ TEST(the_team_is_as_large_as_was_said_last)
     open_world(&w);
     for (int i = -1; i < 3; i++) {
         if (i >= 0)
-            eps_updater_set_threads(w.updater, (unsigned)sizes[i]);
-        ck_assert_int_eq(do_one(&w, (struct eps_job){.kind = EPS_JOB_CALL, .call = count_team}), i < 0 ? 1 : sizes[i]);
+            updater_set_threads(w.updater, (unsigned)sizes[i]);
+        ck_assert_int_eq(do_one(&w, (struct updater_task){.kind = UPDATER_CALL, .call = count_team}),
+                         i < 0 ? 1 : sizes[i]);
     }
     close_world(&w);
 }
