@@ -10,7 +10,7 @@ static uint32_t layer_of(const struct layer_pass *visit)
     return (uint32_t)(visit->layer - visit->model->layers);
 }
 
-/* The gradient is that of the layer's output on entry, and of its input afterwards; the head makes it. */
+/* On entry the gradient is that of the layer's output, afterwards that of its input; the head creates it. */
 static bool has_gradient(const struct layer_pass *visit, bool backward)
 {
     return backward || visit->chunks;
@@ -21,7 +21,7 @@ static size_t bytes_of(const struct layer_pass *visit, size_t tokens)
     return tokens * visit->model->config.width * number_bytes(visit->setting->precision);
 }
 
-/* Where the boundary above a layer lies among the boundaries, and where the gradient does, from `token` on. */
+/* Offset of the boundary above a layer, and of its gradient, from `token` on. */
 static uint64_t place_of_boundary(const struct device_pass *pass, const struct layer_pass *visit, uint32_t layer,
                                   size_t token)
 {
@@ -35,7 +35,7 @@ static uint64_t place_of_gradient(const struct device_pass *pass, const struct l
     return pass->worker->plan.gradient + bytes_of(visit, token);
 }
 
-/* Of the same tokens in fp32. */
+/* The same for fp32. */
 static uint64_t place_of_sum(const struct device_pass *pass, const struct layer_pass *visit, size_t token)
 {
     return pass->worker->plan.gradient_sum + token * visit->model->config.width * sizeof(float);
@@ -85,20 +85,20 @@ static void download(const struct device_pass *pass, const struct layer_pass *vi
     record(pass, visit, since, "download tile", bytes);
 }
 
-/* The set that the next tiles lie in. */
+/* The set of the next tiles. */
 static struct device_tiles *tiles_of(struct device_pass *pass)
 {
     return &pass->tiles[pass->tile];
 }
 
-/* What was last written of this microbatch. */
+/* Mark of this microbatch's last write. */
 static uint64_t *stashed_of(const struct device_pass *pass, size_t token)
 {
     return &pass->worker->stashed[token / pass->worker->plan.setting.seq];
 }
 
-/* A layer of several visits adds to what the visit before wrote. The input, which nothing is written to, need not wait
- * for what goes down. */
+/* A layer with several visits adds to the output of the visit before. The input, which is never written to, need not
+ * wait for downloads. */
 static void enter_tiles(struct device_pass *pass, struct layer_pass *visit, size_t token, bool backward)
 {
     const struct plan *plan = &pass->worker->plan;
@@ -129,7 +129,8 @@ static void enter_tiles(struct device_pass *pass, struct layer_pass *visit, size
         if (backward && !(is_head(visit) && visit->top))
             upload(pass, visit, visit->gradient, place_of_gradient(pass, visit, token), tile_bytes(visit));
     }
-    ops->follow(visit->dev, DEVICE_COMPUTE, DEVICE_PULL, ops->mark(visit->dev, DEVICE_PULL)); /* hence what that did */
+    ops->follow(visit->dev, DEVICE_COMPUTE, DEVICE_PULL,
+                ops->mark(visit->dev, DEVICE_PULL)); /* includes earlier waits */
 }
 
 /* Nobody reads the gradient after the embedding's last visit. */
@@ -147,7 +148,7 @@ static void leave_tiles(struct device_pass *pass, const struct layer_pass *visit
     else if (has_gradient(visit, backward) && !(visit->layer->kind == MODEL_EMBEDDING && visit->bottom))
         download(pass, visit, place_of_gradient(pass, visit, token), visit->gradient, tile_bytes(visit));
     tiles->saved = *stashed_of(pass, token) = ops->mark(visit->dev, DEVICE_PUSH);
-    if (visit->gradient_sum && visit->bottom) /* out of where the next input goes */
+    if (visit->gradient_sum && visit->bottom) /* away from where the next input goes */
         ops->follow(visit->dev, DEVICE_PULL, DEVICE_PUSH, tiles->saved);
     pass->tile = (pass->tile + 1) % pass->worker->plan.n_sets;
 }

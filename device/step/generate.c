@@ -6,16 +6,16 @@
 #include <errno.h>
 #include <string.h>
 
-/* Consecutive tokens that go through the layers together. */
+/* Consecutive tokens that pass through the layers together. */
 struct tile {
     struct device_worker *worker;
     const struct device_link *link;
     void *context;
     struct device_weights weights;
     uint32_t ids[PLAN_GENERATE_TILE];
-    uint32_t first, n; /* the row's */
-    bool last;         /* logits are wanted */
-    uint64_t loaded;   /* DEVICE_PULL: ids may be written again */
+    uint32_t first, n; /* tokens of the row */
+    bool last;         /* its logits are needed */
+    uint64_t loaded;   /* DEVICE_PULL: ids may be overwritten */
 };
 
 static void *address(const struct device_worker *w, uint64_t offset)
@@ -28,7 +28,7 @@ static void *boundary(const struct device_worker *w, uint32_t layer)
     return address(w, w->plan.boundaries + layer % w->plan.n_boundaries * w->plan.boundary_bytes);
 }
 
-/* Above the blocks, only the last token goes on. */
+/* Above the blocks only the last token continues. */
 static struct layer_pass pass_of(const struct tile *t, uint32_t visit)
 {
     struct device_worker *w = t->worker;
@@ -62,7 +62,7 @@ static int run_layers(struct tile *t)
     struct device_worker *w = t->worker;
 
     device_weights_init(&t->weights, w, t->link, t->context);
-    if (!t->last) /* nobody asks what the norm and the head make of it */
+    if (!t->last) /* norm and head of other tiles are not needed */
         t->weights.n_visits = w->model.layers[w->model.config.n_layers + 1].first_visit;
     for (uint32_t visit = 0; visit < t->weights.n_visits; visit++) {
         struct layer_pass pass = pass_of(t, visit);
@@ -76,8 +76,8 @@ static int run_layers(struct tile *t)
     return 0;
 }
 
-/* The copy of the ids that was checked is the one that is used: the client can write theirs at any time. What is
- * uploaded for this tile, weights too, waits until the one before it is done. */
+/* Checks and uses a copy of the ids, as the client can write its own at any time. Everything uploaded for this tile,
+ * including weights, waits until the previous tile is done. */
 static int load_ids(struct tile *t, const uint32_t *ids, struct error *err)
 {
     struct device_worker *w = t->worker;
@@ -96,7 +96,7 @@ static int load_ids(struct tile *t, const uint32_t *ids, struct error *err)
     return 0;
 }
 
-/* *t: the worker and the link. */
+/* t provides the worker and the link. */
 static int run_tiles(struct tile *t, const struct device_run *run, struct error *err)
 {
     struct device_worker *w = t->worker;
@@ -127,7 +127,7 @@ int device_worker_generate(struct device_worker *worker, const struct device_run
 {
     const struct plan *plan = &worker->plan;
 
-    if (run->first == 0) /* another row: its keys and values take the place of the old ones */
+    if (run->first == 0) /* a new row: its keys and values replace the old ones */
         worker->n_run = 0;
     if (plan->setting.purpose != PLAN_GENERATE || run->first != worker->n_run || run->n == 0 ||
         run->n > plan->setting.seq - worker->n_run)

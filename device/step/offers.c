@@ -21,13 +21,13 @@ static const struct model_unit *unit_of(const struct device_pass *pass, uint32_t
     return &pass->worker->model.units[pass->worker->model.visits[visit_of(pass, n)]];
 }
 
-/* How many, the first ones, have a place of their own. */
+/* Number of contributions, from the first, that have a place of their own. */
 static uint32_t count_apart(const struct device_pass *pass)
 {
     return pass->worker->plan.head_apart ? plan_head(&pass->worker->model)->n_visits * pass->n_runs : 0;
 }
 
-/* The others use the sums in turn. */
+/* The others alternate between the sums. */
 static uint32_t sum_of(const struct device_pass *pass, uint32_t n)
 {
     return (n - count_apart(pass)) % pass->worker->plan.n_sums;
@@ -44,7 +44,7 @@ float *device_offers_sum(const struct device_pass *pass, uint32_t n)
     return device_pass_address(pass, plan_head_contribution(plan, model, n % pass->n_runs, visit_of(pass, n) - bottom));
 }
 
-/* In bf16 where the sum was, and a little before. */
+/* The bf16 form, in the sum's place and a little before. */
 static uint16_t *rounded(const struct device_pass *pass, uint32_t n)
 {
     return (uint16_t *)((char *)device_offers_sum(pass, n) - pass->worker->plan.rounding_bytes);
@@ -63,7 +63,7 @@ static void round_sum(const struct device_pass *pass, uint32_t n)
         w->ops->round_bf16(w->dev, rounded(pass, n), device_offers_sum(pass, n), unit_of(pass, n)->n);
 }
 
-/* As they lie, since each begins where the one before it has been read: part by part, the bottom unit first. */
+/* In storage order, as each begins where the one before it was read: part by part, bottom unit first. */
 void device_offers_made_apart(const struct device_pass *pass)
 {
     const uint32_t n = count_apart(pass);
@@ -81,7 +81,7 @@ void device_offers_begin(const struct device_pass *pass, uint32_t n)
         w->ops->follow(w->dev, DEVICE_COMPUTE, DEVICE_PUSH, pass->offers.sent[sum_of(pass, n)]);
 }
 
-/* The oldest slice on its way is waited for and contributed. */
+/* Waits for the oldest slice in transfer and contributes it. */
 static int land(struct device_pass *pass)
 {
     struct device_offers *o = &pass->offers;
@@ -109,7 +109,7 @@ static int land(struct device_pass *pass)
     return rc;
 }
 
-/* Queues the next slice's way into a slot; *sent: there was one. */
+/* Queues the transfer of the next slice into a slot; *sent is false if there is no slot. */
 static int send(struct device_pass *pass, bool wait, bool *sent)
 {
     struct device_worker *w = pass->worker;
@@ -147,7 +147,7 @@ static uint32_t most_flying(const struct device_pass *pass)
     return pass->worker->plan.setting.backend->takes_turns ? 1 : DEVICE_OFFERS;
 }
 
-/* Sends all of the contributions before `end`. */
+/* Sends all contributions before `end`. */
 static int flush(struct device_pass *pass, uint32_t end)
 {
     struct device_offers *o = &pass->offers;
@@ -183,8 +183,8 @@ static uint64_t count_slices(const struct device_pass *pass)
     return n - o->slice;
 }
 
-/* How many of the first contributions must have left before the one after that which is being made has a sum: those it
- * would overwrite, and those before them. */
+/* Number of contributions, from the first, that must be sent before the contribution after the current one has a sum:
+ * those that it would overwrite, and all before them. */
 static uint32_t count_in_the_way(const struct device_pass *pass)
 {
     const uint32_t n_made = pass->offers.n_made, n_sums = pass->worker->plan.n_sums;
@@ -192,10 +192,9 @@ static uint32_t count_in_the_way(const struct device_pass *pass)
     return n_made + 2 > n_sums ? n_made + 2 - n_sums : 0;
 }
 
-/* Losses come first. Nothing is asked of the host before a whole contribution with a sum is queued, so that the device
- * has work while it waits. At the last microbatch all leave that find slots; those without stay in their sums until the
- * next contribution needs one. Slices of the calls before this one are landed: whatever they followed was queued before
- * a microbatch that is. */
+/* Losses come first. The host is asked for nothing before a whole contribution with a sum is queued, so that the device
+ * has work meanwhile. At the last microbatch every contribution that finds slots is sent; the others stay in their sums
+ * until the next one needs a sum. Slices of earlier calls are landed: they were queued before a microbatch that is. */
 int device_offers_go_on(struct device_pass *pass, uint32_t left)
 {
     struct device_offers *o = &pass->offers;

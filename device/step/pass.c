@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { CHUNK_BYTES = 16 << 10 }; /* of what passes between host and device by way of the stack */
+enum { CHUNK_BYTES = 16 << 10 }; /* bytes copied through the stack between host and device */
 
 void device_pass_record(const struct device_pass *pass, uint64_t since, const char *what, uint32_t visit,
                         const struct trace_arg *args)
@@ -24,8 +24,8 @@ int device_pass_finish(const struct device_pass *pass, enum device_queue queue, 
     return w->ops->finish(w->dev, queue, mark) ? w->ops->fault(w->dev, pass->err) : 0;
 }
 
-/* One field (n tokens from the minibatch's token `first` on) to the device. The client can write this memory at any
- * time, so what is checked is a copy, and the copy is what is used. */
+/* Loads one field (n tokens from the minibatch's token `first` on) to the device. The client can write this memory at
+ * any time, so a copy is checked and used. */
 static int load_field(struct device_pass *pass, uint32_t *to, const uint32_t *from, size_t first, size_t n,
                       bool is_label)
 {

@@ -1,6 +1,7 @@
-/* device/step/pass.h - one pass of some rows through the model: what a step, or an evaluation, is at.
+/* device/step/pass.h - one pass of some rows through the model, for a step or an evaluation.
  *
- * The rows come in runs: the parts of a share, or one run to evaluate. On the device they lie packed, run after run. */
+ * The rows come in runs: the parts of a share, or a single run for an evaluation. On the device they are packed, run
+ * after run. */
 #ifndef DEVICE_STEP_PASS_H
 #define DEVICE_STEP_PASS_H
 
@@ -19,18 +20,18 @@ struct device_pass {
     uint64_t step;
     float loss_scale;
     bool train;
-    uint32_t place;   /* of the weights' sequence: the visit that is being queued */
-    uint64_t forward; /* DEVICE_COMPUTE: the losses are there */
-    bool told;        /* they were */
+    uint32_t place;   /* in the sequence of weights: the visit being queued */
+    uint64_t forward; /* DEVICE_COMPUTE: the losses are computed */
+    bool told;        /* the losses were told */
     struct device_offers offers;
     struct device_tiles {
-        uint64_t used;  /* DEVICE_COMPUTE: what was computed with them is done */
-        uint64_t saved; /* DEVICE_PUSH: what was written there is on the host */
+        uint64_t used;  /* DEVICE_COMPUTE: its last use is done */
+        uint64_t saved; /* DEVICE_PUSH: its content is on the host */
     } tiles[PLAN_MAX_SETS];
-    uint32_t tile; /* the set that is next */
+    uint32_t tile; /* the next set */
 };
 
-/* Whether the host queues ahead of the device: copies run beside computing. */
+/* True if the host queues ahead of the device, so that copies and computation overlap. */
 static inline bool device_pass_overlaps(const struct device_pass *pass)
 {
     return pass->worker->plan.n_sets > 1;
@@ -43,14 +44,14 @@ static inline uint32_t device_pass_count_microbatches(const struct device_pass *
     return (pass->run_rows + most - 1) / most;
 }
 
-/* Into the trace, if there is one, under the visit's name. */
+/* Records an event under the visit's name, if traced. */
 void device_pass_record(const struct device_pass *pass, uint64_t since, const char *what, uint32_t visit,
                         const struct trace_arg *args);
 
-/* The host waits. -EIO with a sentence. */
+/* Makes the host wait for a mark. -EIO with a sentence. */
 int device_pass_finish(const struct device_pass *pass, enum device_queue queue, uint64_t mark);
 
-/* In the arena. */
+/* Address in the arena. */
 static inline void *device_pass_address(const struct device_pass *pass, uint64_t offset)
 {
     return (char *)pass->worker->ops->arena(pass->worker->dev) + offset;
@@ -62,19 +63,20 @@ static inline uint64_t device_pass_first_row(const struct device_pass *pass, uin
     return pass->parts ? (uint64_t)pass->parts[run] * pass->run_rows : pass->first_row;
 }
 
-/* Token of the pass: of what lies packed on the device. */
+/* Token of the pass, as packed on the device. */
 static inline size_t device_pass_token(const struct device_pass *pass, uint32_t run, uint32_t row)
 {
     return ((size_t)run * pass->run_rows + row) * pass->worker->plan.setting.seq;
 }
 
-/* Ids and labels of all runs, both as in a share. 0; -EINVAL with a sentence for one outside the vocabulary; -EIO. */
+/* Loads ids and labels of all runs, both as in a share. 0; -EINVAL with a sentence for one outside the vocabulary;
+ * -EIO. */
 int device_pass_load_rows(struct device_pass *pass, const uint32_t *ids, const uint32_t *labels);
 
-/* Adds the losses of one run, which forward made, to *sum, row by row and token by token. 0 or -EIO. */
+/* Adds the losses of one run, computed by forward, to *sum, row by row and token by token. 0 or -EIO. */
 int device_pass_add_losses(struct device_pass *pass, uint32_t run, double *sum);
 
-/* Tells the losses of all parts, once. -EIO, or of the link. */
+/* Tells the losses of all parts, once. -EIO, or errors of the link. */
 int device_pass_tell_losses(struct device_pass *pass);
 
 #endif

@@ -14,8 +14,8 @@ static uint32_t microbatch_at(const struct device_pass *pass, uint32_t row)
     return pass->run_rows - row < most ? pass->run_rows - row : most;
 }
 
-/* Where a block that keeps its internals has them of the microbatch from `row` of a run on; NULL for others. In an
- * evaluation, which keeps nothing, they all pass through one place. */
+/* Kept activations of a block for the microbatch that begins at `row` of a run; NULL if the block keeps none. An
+ * evaluation keeps nothing; all blocks then share one place. */
 static void *kept_of(const struct device_pass *pass, const struct model_layer *layer, uint32_t run, uint32_t row)
 {
     const struct plan *plan = &pass->worker->plan;
@@ -28,7 +28,7 @@ static void *kept_of(const struct device_pass *pass, const struct model_layer *l
                                          (pass->train ? run * plan->kept_part + microbatch : 0));
 }
 
-/* What a visit may touch for the microbatch from `row` of a run on, but weights and boundaries. */
+/* What a visit may use for the microbatch that begins at `row` of a run, except weights and boundaries. */
 static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit, uint32_t run, uint32_t row)
 {
     struct device_worker *w = pass->worker;
@@ -61,19 +61,19 @@ static struct layer_pass visit_of(const struct device_pass *pass, uint32_t visit
                                .plan = plan};
 }
 
-/* In the order in which they are offered. */
+/* Number in the order of offers. */
 static uint32_t contribution_of(const struct device_pass *pass, uint32_t visit, uint32_t run)
 {
     return (pass->worker->model.n_visits - 1 - visit) * pass->n_runs + run;
 }
 
-/* Whether forward does all the work of this visit's layer, all units at once, at its topmost visit. */
+/* True if forward does all the work of this visit's layer, for all units at once, at its topmost visit. */
 static bool in_one_pass(const struct device_pass *pass, uint32_t visit)
 {
     return pass->train && pass->worker->plan.one_pass && visit >= plan_head(&pass->worker->model)->first_visit;
 }
 
-/* The head's units with the sums of their contributions to one part, from nothing. */
+/* The head's units with the zeroed sums of their contributions to one part. */
 static const struct layer_chunk *chunks_of(const struct device_pass *pass, uint32_t run, const void *weights)
 {
     struct device_worker *w = pass->worker;
@@ -93,7 +93,7 @@ static const struct layer_chunk *chunks_of(const struct device_pass *pass, uint3
     return w->chunks;
 }
 
-/* Of an evaluation without the step, which it is not a part of. */
+/* For an evaluation, leaves out the step, which it does not belong to. */
 static void record_forward(const struct device_pass *pass, uint64_t since, uint32_t visit)
 {
     const struct trace_arg args[] = {{"visit", visit},
@@ -104,8 +104,8 @@ static void record_forward(const struct device_pass *pass, uint64_t since, uint3
     device_pass_record(pass, since, "forward", visit, args);
 }
 
-/* Between a microbatch's computing and what it sends down after it: what comes next, and what was made before, on their
- * ways meanwhile. done: microbatches of the run, this one counted. */
+/* Between a microbatch's computation and its download: uploads what comes next and sends what was made before. done:
+ * microbatches of the run, including this one. */
 static int overlap(struct device_pass *pass, uint32_t run, uint32_t done, bool is_backward)
 {
     const uint32_t n = device_pass_count_microbatches(pass);
@@ -117,7 +117,7 @@ static int overlap(struct device_pass *pass, uint32_t run, uint32_t done, bool i
     return rc || !is_backward ? rc : device_offers_go_on(pass, n - done + 1);
 }
 
-/* Every microbatch of one run: forward, or, with a sum of contributions, backward. */
+/* Runs every microbatch of one run: forward, or backward if there is a contribution to sum. */
 static int visit_run(struct device_pass *pass, uint32_t visit, uint32_t run, const void *weights,
                      const struct layer_chunk *chunks, float *contribution)
 {
@@ -201,7 +201,7 @@ static int backward(struct device_pass *pass)
     return rc ? rc : device_offers_finish(pass);
 }
 
-/* Nothing borrowed is in use by the device any more when a step has returned, however it ended. */
+/* Waits until the device no longer uses anything borrowed, however the step ended. */
 static int settle(const struct device_pass *pass, int rc)
 {
     const struct device_worker *w = pass->worker;

@@ -5,7 +5,7 @@
 #include <assert.h>
 #include <string.h>
 
-enum where { NOWHERE, BUFFER, RESIDENT, HOST };
+enum location { NOWHERE, BUFFER, RESIDENT, HOST };
 
 void device_weights_init(struct device_weights *weights, const struct device_worker *worker,
                          const struct device_link *link, void *context)
@@ -35,7 +35,7 @@ static bool is_backward(const struct device_weights *weights, uint32_t place)
 }
 
 /* Where the visit at this place finds its weights. */
-static enum where where(const struct device_weights *weights, uint32_t place)
+static enum location locate(const struct device_weights *weights, uint32_t place)
 {
     const struct plan *plan = &weights->worker->plan;
     const struct model *model = &weights->worker->model;
@@ -49,9 +49,9 @@ static enum where where(const struct device_weights *weights, uint32_t place)
     return plan_place_of(model, unit_at(weights, place)) < plan->n_resident ? RESIDENT : BUFFER;
 }
 
-/* Whether what passes through no buffer has come: to generate, before all visits, else with its visit of the forward
- * pass. */
-static bool has_come(const struct device_weights *weights, uint32_t place)
+/* True if weights that pass through no buffer have arrived: for generation before all visits, otherwise with their
+ * visit in forward. */
+static bool has_arrived(const struct device_weights *weights, uint32_t place)
 {
     return weights->worker->plan.setting.purpose == PLAN_GENERATE || is_backward(weights, place);
 }
@@ -64,7 +64,7 @@ static struct device_weights_buffer *find(struct device_weights *weights, uint32
     return NULL;
 }
 
-/* An empty buffer, or the longest unused of those that no visit from `place` on is known to want, or NULL. */
+/* An empty buffer, or the longest unused buffer that no visit from `place` on is known to need, or NULL. */
 static struct device_weights_buffer *find_free(struct device_weights *weights, uint32_t place)
 {
     struct device_weights_buffer *best = NULL;
@@ -79,16 +79,17 @@ static struct device_weights_buffer *find_free(struct device_weights *weights, u
     return best;
 }
 
-/* Asks for what a later place wants, while `place` is at work. False if it cannot be asked for yet; *rc of the link. */
-static bool ask(struct device_weights *weights, uint32_t place, uint32_t wanted, int *rc)
+/* Requests what a later place needs, during the visit at `place`. False if that is not possible yet; *rc of the
+ * link. */
+static bool request_unit(struct device_weights *weights, uint32_t place, uint32_t wanted, int *rc)
 {
     const uint32_t unit = unit_at(weights, wanted);
-    const enum where from = where(weights, wanted);
+    const enum location from = locate(weights, wanted);
     struct device_weights_buffer *b = from == BUFFER ? find(weights, unit) : NULL;
 
     if (b)
         b->last = wanted;
-    if (b || from == NOWHERE || (from != BUFFER && has_come(weights, wanted)))
+    if (b || from == NOWHERE || (from != BUFFER && has_arrived(weights, wanted)))
         return true;
     b = from == BUFFER ? find_free(weights, place) : NULL;
     if ((from == BUFFER && !b) || weights->n_pending == weights->worker->plan.choice.n_weight_buffers)
@@ -107,7 +108,7 @@ static int arrange(struct device_weights *weights, uint32_t place)
     const uint32_t end = count_places(weights);
     int rc = 0;
 
-    while (weights->arranged < end && ask(weights, place, weights->arranged, &rc))
+    while (weights->arranged < end && request_unit(weights, place, weights->arranged, &rc))
         weights->arranged++;
     return rc;
 }
@@ -118,13 +119,13 @@ static void *device_address(struct device_weights *weights, uint32_t place)
     const uint32_t unit = unit_at(weights, place);
     char *arena = w->ops->arena(w->dev);
 
-    assert(where(weights, place) != HOST);
-    if (where(weights, place) == RESIDENT)
+    assert(locate(weights, place) != HOST);
+    if (locate(weights, place) == RESIDENT)
         return arena + plan_resident(&w->plan, &w->model, unit);
     return arena + w->plan.weights[find(weights, unit) - weights->buffers];
 }
 
-/* Bytes first .. end-1 of a unit. */
+/* Uploads bytes first .. end-1 of a unit. */
 static void upload(const struct device_worker *w, uint32_t unit, void *to, const void *host, uint64_t first,
                    uint64_t end)
 {
@@ -137,8 +138,8 @@ static void upload(const struct device_worker *w, uint32_t unit, void *to, const
                   (struct trace_arg[]){{"bytes", end - first}, {NULL, 0}});
 }
 
-/* Of the head's unit in a buffer, where other units were, the rows added to it: what stays has them from the beginning,
- * when the arena was zeros. */
+/* Clears the padding rows of the head's unit in a buffer that held other units. A resident unit has them since the
+ * arena was zeroed. */
 static void clear_padding(struct device_weights *weights, uint32_t place)
 {
     const struct device_worker *w = weights->worker;
@@ -146,11 +147,11 @@ static void clear_padding(struct device_weights *weights, uint32_t place)
     const uint64_t n = w->model.units[unit].n, room = plan_unit_room(&w->model, unit, w->plan.head_pad);
     const size_t value = number_bytes(w->plan.setting.precision);
 
-    if (where(weights, place) == BUFFER && room > n)
+    if (locate(weights, place) == BUFFER && room > n)
         w->ops->zero(w->dev, (char *)device_address(weights, place) + n * value, (room - n) * value);
 }
 
-/* Visits want their units in the order of the pulls, so the oldest pull is this one's. */
+/* Visits need their units in the order of the pulls, so the oldest pull is this one's. */
 static int receive(struct device_weights *weights, uint32_t place)
 {
     int rc = weights->link->wait_weights(weights->context, &weights->coming.host);
@@ -162,54 +163,54 @@ static int receive(struct device_weights *weights, uint32_t place)
     return rc;
 }
 
-/* Queues what is left up to done/n of what is coming. */
-static void send(struct device_weights *weights, uint32_t done, uint32_t n)
+/* Queues the rest of the first done/n of the incoming unit. */
+static void upload_piece(struct device_weights *weights, uint32_t done, uint32_t n)
 {
     const struct device_worker *w = weights->worker;
     const uint32_t place = weights->coming.place, unit = unit_at(weights, place);
     const uint64_t bytes = w->model.units[unit].n * number_bytes(w->plan.setting.precision);
     const uint64_t end = done == n ? bytes : bytes / n * done / PLAN_ALIGNMENT * PLAN_ALIGNMENT;
 
-    if (where(weights, place) == HOST || end == weights->coming.sent)
+    if (locate(weights, place) == HOST || end == weights->coming.sent)
         return;
-    if (where(weights, place) == BUFFER)
+    if (locate(weights, place) == BUFFER)
         w->ops->follow(w->dev, DEVICE_PULL, DEVICE_COMPUTE, find(weights, unit)->used);
     upload(w, unit, device_address(weights, place), weights->coming.host, weights->coming.sent, end);
     weights->coming.sent = end;
 }
 
-/* The visit before `place` is queued. */
+/* Called when the visit before `place` is queued. */
 static void leave(struct device_weights *weights, uint32_t place)
 {
     const struct device_worker *w = weights->worker;
 
-    if (place > 0 && where(weights, place - 1) == BUFFER)
+    if (place > 0 && locate(weights, place - 1) == BUFFER)
         find(weights, unit_at(weights, place - 1))->used = w->ops->mark(w->dev, DEVICE_COMPUTE);
 }
 
 int device_weights_next(struct device_weights *weights, uint32_t place, const void **out)
 {
     const struct device_worker *w = weights->worker;
-    bool has_come = weights->coming.host && weights->coming.place == place;
+    bool has_arrived = weights->coming.host && weights->coming.place == place;
 
     leave(weights, place);
     int rc = arrange(weights, place);
     assert(rc != 0 || weights->arranged > place);
-    if (rc == 0 && !has_come && weights->n_pending > 0 && weights->pending[0] == place) {
+    if (rc == 0 && !has_arrived && weights->n_pending > 0 && weights->pending[0] == place) {
         rc = receive(weights, place);
-        has_come = true;
+        has_arrived = true;
     }
     *out = NULL;
     if (rc != 0)
         return rc;
-    if (has_come)
-        send(weights, 1, 1);
+    if (has_arrived)
+        upload_piece(weights, 1, 1);
     w->ops->follow(w->dev, DEVICE_COMPUTE, DEVICE_PULL, w->ops->mark(w->dev, DEVICE_PULL));
-    if (has_come)
+    if (has_arrived)
         clear_padding(weights, place);
-    if (where(weights, place) == HOST)
-        *out = has_come ? weights->coming.host : w->tables[place]; /* the embedding's visits come first */
-    else if (where(weights, place) != NOWHERE)
+    if (locate(weights, place) == HOST)
+        *out = has_arrived ? weights->coming.host : w->tables[place]; /* the embedding's visits come first */
+    else if (locate(weights, place) != NOWHERE)
         *out = device_address(weights, place);
     return 0;
 }
@@ -221,7 +222,7 @@ int device_weights_ahead(struct device_weights *weights, uint32_t place, uint32_
     if (weights->n_pending > 0 && weights->pending[0] == place)
         rc = receive(weights, place);
     if (rc == 0 && weights->coming.host && weights->coming.place == place)
-        send(weights, done, n);
+        upload_piece(weights, done, n);
     return rc;
 }
 

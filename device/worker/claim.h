@@ -1,4 +1,4 @@
-/* device/worker/claim.h - which device a worker owns, and how much of its memory. */
+/* device/worker/claim.h - chooses a worker's device and its memory budget. */
 #ifndef DEVICE_WORKER_CLAIM_H
 #define DEVICE_WORKER_CLAIM_H
 
@@ -10,16 +10,16 @@ struct device_claim {
     unsigned index;
     char name[DEVICE_NAME_BYTES]; /* "cpu", "cuda:1" */
     struct device_facts facts;
-    uint64_t budget; /* device_claim_budget's */
+    uint64_t budget; /* from device_claim_budget */
 };
 
-/* Loads the backend and looks at the device. auto is CUDA where this host has a device that can be used, else the CPU,
- * which the log explains if there is a driver; but -ENODEV where only the one of that number is missing: the CPU would
- * keep the others waiting. As device_find, and as probe. */
+/* Loads the backend and probes the device. auto is CUDA if this host has a usable device, else the CPU; the log
+ * explains the CPU if there is a driver. But auto with a number is -ENODEV if only that device is missing: a CPU worker
+ * would slow the others down. Errors as device_find and probe. */
 int device_claim_find(struct device_claim *out, const struct device_name *wanted, struct error *err);
 
-/* asked: bytes of the device, all told; 0: plan_default_budget of what it has free, which is logged. -ENOMEM with
- * figures: it has not got as much as was asked for; where its memory is the host's, the daemon looks at that. */
+/* Sets the budget. asked: bytes of the whole device; 0: plan_default_budget of its free memory, which is logged.
+ * -ENOMEM with figures if the device has less than asked. If its memory is the host's, the daemon checks instead. */
 int device_claim_budget(struct device_claim *claim, uint64_t asked, uint32_t n_sharers, struct error *err);
 
 #endif

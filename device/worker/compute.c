@@ -12,7 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Of ASSIGN, in the order in which they come; a stash and a trace may be missing. */
+/* ASSIGN's descriptors in order; stash and trace may be absent. */
 enum { WEIGHTS_FD, INBOX_FD, DATA_FD, CONFIG_FD, STASH_FD, FEWEST_FDS = STASH_FD };
 
 struct compute {
@@ -20,7 +20,7 @@ struct compute {
     struct mailbox *box;
     struct ledger ledger;
     struct link link;
-    struct message assign; /* kind 0: none */
+    struct message assign; /* kind 0: no job */
     struct segment weights, inbox, data, stash;
     struct trace trace; /* open if the job is traced */
     struct device_worker worker;
@@ -70,7 +70,7 @@ static void close_trace(struct compute *c)
 
 static void let_go(struct compute *c)
 {
-    device_worker_free(&c->worker); /* first: the device has the segments until it is closed */
+    device_worker_free(&c->worker); /* first: the device uses the segments until it is closed */
     segment_close(&c->weights);
     segment_close(&c->inbox);
     segment_close(&c->data);
@@ -79,7 +79,7 @@ static void let_go(struct compute *c)
     memset(&c->assign, 0, sizeof c->assign);
 }
 
-/* The daemon has chosen; the budget is this worker's to keep. */
+/* Checks the daemon's choice against this worker's budget. */
 static int check_plan(const struct compute *c, struct error *err)
 {
     const struct plan *plan = &c->worker.plan;
@@ -94,7 +94,7 @@ static int check_plan(const struct compute *c, struct error *err)
     return 0;
 }
 
-/* The daemon's text, read by this process's own rules: copied first, then the copy is checked. */
+/* Reads the daemon's config text by this process's own rules: copies it first, then checks the copy. */
 static int read_config(struct model_config *out, int fd, uint32_t n, struct error *err)
 {
     char *text = malloc(n);
@@ -154,14 +154,14 @@ static int claim(struct compute *c, const struct model_config *config, struct er
     return 0;
 }
 
-/* Of a job that generates, the client's ids and the logits for it. */
+/* For generation: the client's ids and the logits. */
 static uint64_t data_bytes(const struct message *m, const struct model *model)
 {
     return m->assign.generate ? plan_generate_bytes(m->assign.seq, model->config.vocabulary)
                               : plan_data_bytes(m->assign.batch, m->assign.seq);
 }
 
-/* Takes the descriptors in every case. */
+/* Always takes the descriptors. */
 static int attach(struct compute *c, const struct mail *mail, struct error *err)
 {
     const struct message *m = &mail->message;
@@ -187,7 +187,7 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
             segment_attach(segments[i].segment, segments[i].fd, segments[i].bytes, segments[i].access, rc ? NULL : err);
         rc = rc ? rc : attached;
     }
-    close(mail->fds[CONFIG_FD]); /* read before */
+    close(mail->fds[CONFIG_FD]); /* already read */
     c->worker.stash = c->stash.base;
     c->link = (struct link){.box = c->box,
                             .model = model,
@@ -202,8 +202,8 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
     return rc;
 }
 
-/* The device reads and writes the job's memory by itself, until it is closed; where the system does not let it, copies are
- * slower, which is said once a job. */
+/* Lends the job's memory to the device, for direct access until it is closed. If the system refuses, copies are slower;
+ * that is logged once per job. */
 static void lend(const struct compute *c)
 {
     const struct {
@@ -223,7 +223,7 @@ static void lend(const struct compute *c)
     }
 }
 
-/* What the job's workers have in common. */
+/* Sets the algorithms that all workers of the job use. */
 static void choose_products(const struct compute *c)
 {
     const struct device_worker *w = &c->worker;
@@ -269,7 +269,7 @@ static void on_assign(struct compute *c, const struct mail *mail)
     mailbox_post(c->box, &reply);
 }
 
-/* What goes on within it has its own events. Written at once: whoever looks at a run under way sees whole steps. */
+/* Operations within a step have their own events. Written at once, so that observers of a live run see whole steps. */
 static void record_step(struct compute *c, uint64_t since, const struct message *m)
 {
     trace_end(&c->trace, since, "step", NULL,
@@ -320,7 +320,7 @@ static void on_evaluate(struct compute *c, const struct message *m)
 
     link_begin(&c->link, 0);
     const uint64_t since = trace_begin(c->worker.trace);
-    if (products->version) /* a loss is the same bits in a run and of its checkpoint */
+    if (products->version) /* a loss must have the same bits in a run and for its checkpoint */
         w->ops->choose(w->dev, &(struct products){0}, NULL);
     int rc = device_worker_evaluate(&c->worker, &evaluation, &link_session, &c->link, &reply.evaluated.sum, &err);
     if (products->version)
@@ -374,15 +374,15 @@ unsigned compute_threads(const struct compute_options *options)
     return team_size(options);
 }
 
-/* The threads that products are computed by, which libgomp makes when they are first needed. */
+/* Starts the threads that compute products; libgomp creates them on first use. */
 static void start_team(unsigned n)
 {
-    (void)n; /* where there is no OpenMP */
+    (void)n; /* without OpenMP */
 #pragma omp parallel num_threads(n)
-    __asm__ volatile(""); /* else the compiler sees that there is nothing to do */
+    __asm__ volatile(""); /* keeps the compiler from removing the empty region */
 }
 
-/* What does not fit the job, or there is none for, is passed over. */
+/* Ignores messages that do not fit the job, or that have none. */
 static void on_mail(struct compute *c, const struct mail *mail)
 {
     const struct message *m = &mail->message, *job = &c->assign;
@@ -407,11 +407,11 @@ static void on_mail(struct compute *c, const struct mail *mail)
     case MAIL_RELEASE:
         c->link.cancelled = true;
         break;
-    case MAIL_FREE: /* of the step before, between two steps */
+    case MAIL_FREE: /* of the previous step, between two steps */
         if (job->kind && m->free.slot <= c->link.n_slots)
             c->link.slot_used[m->free.slot] = false;
         break;
-    case MAIL_WEIGHTS: /* of a step that is over */
+    case MAIL_WEIGHTS: /* of a finished step */
     case MAIL_GRANT:
     case MAIL_NONE:
         break;

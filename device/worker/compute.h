@@ -1,4 +1,4 @@
-/* device/worker/compute.h - the worker's compute thread: owns the device, one job after another. */
+/* device/worker/compute.h - the worker's compute thread: owns the device and runs one job after another. */
 #ifndef DEVICE_WORKER_COMPUTE_H
 #define DEVICE_WORKER_COMPUTE_H
 
@@ -10,9 +10,9 @@ struct compute_options {
     struct mailbox *box;
 };
 
-/* Takes ASSIGN, SHARE, EVALUATE, GENERATE and RELEASE from the mailbox for ever; the process ends by its main thread.
+/* Handles ASSIGN, SHARE, EVALUATE, GENERATE and RELEASE from the mailbox forever; the main thread ends the process.
  * arg: a struct compute_options, borrowed. */
-/* Of the thread of compute_run and its team, all told. */
+/* Threads of compute_run and its team together. */
 unsigned compute_threads(const struct compute_options *options);
 
 void *compute_run(void *arg);

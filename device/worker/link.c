@@ -42,8 +42,9 @@ static void take_in(struct link *link, const struct mail *mail)
     case MAIL_RELEASE:
         link->cancelled = true;
         break;
-    case MAIL_SHARE: /* the next step's, while this step's last slices are being folded; of several the newest, as those
-                      * before it are of steps that were skipped meanwhile */
+    /* The next step's, while the last slices of this step are folded. The newest counts, as earlier ones belong to
+     * skipped steps. */
+    case MAIL_SHARE:
     case MAIL_EVALUATE:
     case MAIL_GENERATE:
     case MAIL_ASSIGN:
@@ -55,7 +56,7 @@ static void take_in(struct link *link, const struct mail *mail)
     }
 }
 
-/* Waits for one message and takes it in. */
+/* Waits for one message and handles it. */
 static int pump(struct link *link)
 {
     struct mail mail;
@@ -124,7 +125,7 @@ static int loss(void *context, uint32_t part, double sum, bool finite)
     return link->cancelled ? -ECANCELED : 0;
 }
 
-/* An ordinary slot, else the reserved one if it is granted to this slice; more than n_slots: none is free. */
+/* An ordinary slot, or the reserved one if it is granted to this slice; above n_slots: none is free. */
 static uint32_t find_slot(const struct link *link, uint32_t visit, uint32_t part, uint32_t slice)
 {
     uint32_t k = 1;
@@ -174,8 +175,8 @@ static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t sli
     return link->cancelled ? -ECANCELED : 0;
 }
 
-/* The optimizer's team and this worker's share the cores: while one works the other blocks (they would slow each other
- * far more than they could overlap). All slots free again: all is folded. */
+/* The optimizer's team and this worker's share the cores. Overlap would slow each of them far more than it could gain,
+ * so one blocks while the other works. When all slots are free, everything is folded. */
 static int contributed(void *context, uint32_t visit, uint32_t part)
 {
     struct link *link = context;

@@ -114,7 +114,7 @@ static bool has_any(const struct mailbox *box)
     return box->in.n > 0 || box->freed.n > 0;
 }
 
-/* The oldest of all; there is one. */
+/* Takes the oldest message; there must be one. */
 static struct mail take(struct mailbox *box)
 {
     const size_t most = sizeof box->freed.entries / sizeof *box->freed.entries, at = box->freed.first;

@@ -10,19 +10,19 @@
 #include <time.h>
 
 enum {
-    HOST_WIDTH = 512,    /* of the products on the CPU: rows x width x width */
-    DEVICE_WIDTH = 4096, /* on another device, which is slow with narrow ones */
-    HOST_HEAD = 64,      /* width of attention's heads, and tokens of its rows: typical ones */
+    HOST_WIDTH = 512,    /* for products on the CPU: rows x width x width */
+    DEVICE_WIDTH = 4096, /* on other devices, which are slow with narrow ones */
+    HOST_HEAD = 64,      /* typical head width and tokens of a row, for attention */
     DEVICE_HEAD = 128,
     HOST_TOKENS = 512,
     DEVICE_TOKENS = 2048,
     DEVICE_ROWS = 4,
-    NOISE = 1 << 20,     /* numbers that are drawn */
-    ELEMENTS = 16 << 20, /* of the arrays that pass by: beyond any cache */
+    NOISE = 1 << 20,     /* random numbers */
+    ELEMENTS = 16 << 20, /* of the streamed arrays: beyond any cache */
     ROUNDS = 5,
-    LEAST_MS = 10,        /* of a round: short products are repeated, */
-    MOST_QUEUED = 256,    /* up to so many before they are waited for, which takes time too */
-    MOST_ROUNDS_MS = 400, /* and no further round begins after that */
+    LEAST_MS = 10,        /* per round: short products are repeated, */
+    MOST_QUEUED = 256,    /* up to this number between waits, which take time, too */
+    MOST_ROUNDS_MS = 400, /* no further round begins after that */
 };
 
 struct bench {
@@ -34,8 +34,8 @@ struct bench {
     double (*now)(void);
     struct device_matmul product;
     char *arena;
-    void *noise; /* (NOISE) of the device's type */
-    float *host; /* (4, ELEMENTS): in the order of an optimizer's weights, moments and gradient */
+    void *noise; /* (NOISE) in the device's type */
+    float *host; /* (4, ELEMENTS): an optimizer's weights, moments and gradient */
 };
 
 static double now(void)
@@ -46,13 +46,13 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* Seconds of one call, the least of some rounds; *rc is the device's. */
+/* Seconds per call, the least of several rounds; *rc is the device's. */
 static double time_of(const struct bench *b, void (*call)(const struct bench *), int *rc)
 {
     const double begin = b->now();
     double best = INFINITY;
 
-    call(b); /* touches what is new */
+    call(b); /* touches new memory */
     *rc = b->dev ? b->ops->sync(b->dev) : 0;
     for (int round = 0; !*rc && round < ROUNDS; round++) {
         const double since = b->now();
@@ -70,7 +70,7 @@ static double time_of(const struct bench *b, void (*call)(const struct bench *),
     return best;
 }
 
-/* The arena: weights, the most rows there are, and as many of the result. */
+/* Uses the arena for weights, the largest number of rows, and their results. */
 static void multiply(const struct bench *b)
 {
     const size_t value = number_bytes(b->type), weights = (size_t)b->width * b->width * value;
@@ -88,17 +88,16 @@ static void multiply(const struct bench *b)
     b->ops->matmul(b->dev, &op);
 }
 
-/* Real numbers, as many as a product reads: zeros would switch no transistor, and a device that has little to do clocks
- * higher than one at work. Four bytes of random bits add up to something like the normal distribution: mean 0, deviation
- * 1. */
+/* Random numbers for products. Zeros would switch no transistor, and a device with little to do clocks higher than one
+ * at work. The sum of four random bytes is roughly normal: mean 0, deviation 1. */
 static float draw(uint32_t word)
 {
-    const float mean = 510, deviation = 147.8f; /* of four numbers from 0 to 255: 2 sqrt((256^2 - 1) / 12) */
+    const float mean = 510, deviation = 147.8f; /* of the sum of four numbers from 0 to 255: 2 sqrt((256^2 - 1) / 12) */
 
     return ((float)((word & 255) + (word >> 8 & 255) + (word >> 16 & 255) + (word >> 24)) - mean) / deviation;
 }
 
-/* The arena's first n elements. */
+/* Fills the arena's first n elements. */
 static int fill(const struct bench *b, size_t n)
 {
     const struct random_key key = {{1, 2}};
@@ -118,7 +117,7 @@ static int fill(const struct bench *b, size_t n)
     return b->ops->sync(b->dev);
 }
 
-/* In the arena: qkv, out and its gradient, qkv's gradient, scratch, log-sum-exp. */
+/* Uses the arena for qkv, out and its gradient, qkv's gradient, workspace, log-sum-exp. */
 struct attention {
     size_t n_rows, n_tokens, head, width;
 };
@@ -130,7 +129,7 @@ static struct attention attention_shape(const struct bench *b)
     return (struct attention){DEVICE_ROWS, DEVICE_TOKENS, DEVICE_HEAD, b->width};
 }
 
-/* Of one array as large as the output. */
+/* Elements of one array of the output's size. */
 static size_t attention_elements(const struct attention *a)
 {
     return a->n_rows * a->n_tokens * a->width;
@@ -202,7 +201,7 @@ static void add(const struct bench *b)
     b->ops->dropout_add(b->dev, &op);
 }
 
-/* An update as AdamW's: it reads four arrays and writes three. */
+/* An update like AdamW's: reads four arrays and writes three. */
 static void update(const struct bench *b)
 {
     const ptrdiff_t n = ELEMENTS;
@@ -233,7 +232,7 @@ static void close_device(struct bench *b)
     b->dev = NULL;
 }
 
-/* Matrices of a class, one behind the other: all are 4,096 wide or high, or as many rows. */
+/* Matrices of a class, one after another; each dimension is 4,096 or the number of rows. */
 static struct device_matmul product_of(const struct bench *b, enum products_kind kind, size_t rows)
 {
     const size_t width = b->width, most = (size_t)products_rows[PRODUCTS_ROWS - 1] * width * number_bytes(b->type);
@@ -259,7 +258,7 @@ static void multiply_so(const struct bench *b)
     b->ops->matmul(b->dev, &b->product);
 }
 
-/* Of what is proposed for b->product. */
+/* Chooses among the proposals for b->product. */
 static int choose_algorithm(struct products *out, struct bench *b, int class)
 {
     struct products_candidates candidates;
@@ -315,7 +314,7 @@ int device_profile_products(struct products *out, const struct device_ops *ops, 
     return rc;
 }
 
-/* Forward comes first: backward reads what it wrote. */
+/* Forward runs first, as backward reads its output. */
 static int measure_attention(struct profile *out, struct bench *b)
 {
     const struct attention a = attention_shape(b);
@@ -340,7 +339,7 @@ static int measure_products(struct profile *out, struct bench *b)
     return rc;
 }
 
-/* On one arena, which is filled once. */
+/* Measures one type on one arena, which is filled once. */
 static int measure_type(struct profile *out, struct bench *b, enum number_type type, struct error *err)
 {
     const size_t largest = profile_rows[PROFILE_ROWS - 1];
@@ -385,11 +384,11 @@ int device_profile(struct profile *out, const struct device_ops *ops, unsigned i
         .ops = ops, .index = index, .n_threads = n_threads, .width = of_host ? HOST_WIDTH : DEVICE_WIDTH, .now = now};
     int rc = 0;
 
-    *out = (struct profile){0}; /* what is not measured here is 0: host_bytes_per_s */
+    *out = (struct profile){0}; /* figures that are not measured here are 0: host_bytes_per_s */
     b.noise = malloc(NOISE * sizeof(float));
     if (!b.noise)
         return error_set(err, -ENOMEM, "no memory to measure with: 4 MiB are needed");
-    for (int type = 0; !rc && !of_host && type < NUMBER_TYPES; type++) /* the host's products are ours */
+    for (int type = 0; !rc && !of_host && type < NUMBER_TYPES; type++) /* on the host, products are ours */
         rc = choose_algorithms(&out->products, &b, (enum number_type)type, err);
     for (int type = 0; !rc && type < NUMBER_TYPES; type++)
         rc = measure_type(out, &b, (enum number_type)type, err);
@@ -400,7 +399,7 @@ int device_profile(struct profile *out, const struct device_ops *ops, unsigned i
     if (!b.host)
         return error_set(err, -ENOMEM, "no memory to measure with: 256 MiB are needed");
     for (size_t i = 0; i < 4 * (size_t)ELEMENTS; i++)
-        b.host[i] = 1e-3f; /* nothing whose arithmetic is slow */
+        b.host[i] = 1e-3f; /* avoids slow arithmetic */
     rc = measure_memory(out, &b, err);
     if (!rc)
         out->update_parameters_per_s = ELEMENTS / time_of(&b, update, &rc);

@@ -1,4 +1,4 @@
-/* A worker's life around its steps: device/step/step.c. */
+/* A worker's life outside its steps, which are in device/step/step.c. */
 #include "device/layers/layers.h"
 #include "device/step/step.h"
 #include "proto/plan/units.h"
