@@ -1,4 +1,4 @@
-/* eps_plan: the daemon's and the worker's own arithmetic, with neither of them. */
+/* eps_plan: the daemon's and the worker's own arithmetic, without either process. */
 #include "client/daemon/look.h"
 #include "client/eps.h"
 #include "client/model/preset.h"
@@ -20,18 +20,18 @@
 
 enum { MOST_LAYERS = 4096, MOST_ROWS = 1 << 20, MOST_TOKENS = 1 << 27 };
 
-/* A model with its options, and the room there is. */
+/* A model with its options and the memory available. */
 struct question {
     struct eps_train_options options; /* resolved */
     struct model_config config;
-    uint64_t config_bytes, side_bytes; /* that go with the job */
+    uint64_t config_bytes, side_bytes; /* of the job's files */
     struct model model;
     struct profile profile;
     bool measured;
     const struct plan_backend *backend;
-    uint64_t available; /* of the host's memory, for everything there; UINT64_MAX: not said */
-    uint64_t cap;       /* of the daemon's bytes; UINT64_MAX: none but that */
-    bool shared;        /* the workers' memory is the host's, and it is the host's that is asked about */
+    uint64_t available; /* host memory for everything; UINT64_MAX: unknown */
+    uint64_t cap;       /* limit of the daemon's bytes; UINT64_MAX: none besides `available` */
+    bool shared;        /* the workers' memory is the host's, and --host-mem is unset */
     struct plan_fit_device devices[PLAN_FIT_WORKERS];
 };
 
@@ -59,7 +59,7 @@ static int read_config(struct question *q, const char *name, struct error *err)
     return rc;
 }
 
-/* A device that nobody looks at has as much as it takes. */
+/* The budget of a device that is not probed: as much as the plan can use. */
 static uint64_t default_budget(const struct question *q, uint32_t n_workers)
 {
     return q->backend->takes_turns ? plan_default_budget(q->backend, q->available, n_workers) : UINT64_MAX;
@@ -92,7 +92,7 @@ static void close_question(struct question *q)
     model_free(&q->model);
 }
 
-/* Undo: close_question, after a failure too. */
+/* Undo: close_question, also after a failure. */
 static int open_question(struct question *q, const struct eps_train_options *in, struct error *err)
 {
     *q = (struct question){.available = process_available_bytes(), .cap = UINT64_MAX};
@@ -111,14 +111,14 @@ static int open_question(struct question *q, const struct eps_train_options *in,
     return profile_find(&q->profile, &q->measured, q->backend->name, err);
 }
 
-/* That get a share. */
+/* Workers that get a share. */
 static uint32_t workers_of(const struct question *q)
 {
     return q->options.workers < q->options.parts ? q->options.workers : q->options.parts;
 }
 
-/* As the daemon would be asked. It borrows from q, whose devices it fills in. No more rows at once than a part has: where
- * the batch is what is asked for. */
+/* The question in the daemon's form. Borrows from q and fills in q's devices. If the batch is to be found, a microbatch
+ * has at most the rows of a part. */
 static struct plan_fit_asked asked_of(struct question *q)
 {
     const struct eps_train_options *o = &q->options;
@@ -149,7 +149,7 @@ static struct plan_fit_asked asked_of(struct question *q)
     };
 }
 
-/* 0, or -ENOSPC or -ENOMEM and why the job does not fit; else a failure. */
+/* 0; -ENOSPC or -ENOMEM with the reason why the job does not fit; other codes are failures. */
 static int fit(struct plan_fit *out, struct question *q, struct error *err)
 {
     const struct plan_fit_asked asked = asked_of(q);
@@ -224,7 +224,7 @@ static void fill(struct eps_plan *out, struct question *q, const struct plan_fit
     fill_cost(out, q, &fit->cost);
 }
 
-/* With what would fit, in the daemon's words. */
+/* Fills in the reason and the remedy, in the daemon's words. */
 static void fill_why(struct eps_plan *out, struct question *q, const struct plan_fit *fit, int rc, struct error *err)
 {
     const struct plan_fit_asked asked = asked_of(q);
@@ -255,7 +255,7 @@ int eps_plan(struct eps_plan *out, const struct eps_train_options *options, stru
     return client_report(error, &err, rc);
 }
 
-/* Waits for nobody are for launches and the host, which take no time: there are none. */
+/* Queues wait only for one another: launches and host work take no time here. */
 static int fill_timeline(struct eps_timeline *out, const struct question *q, const struct plan_fit *fit)
 {
     static const enum plan_queue queues[EPS_QUEUES] = {PLAN_QUEUE_PULL, PLAN_QUEUE_COMPUTE, PLAN_QUEUE_PUSH,
@@ -306,7 +306,7 @@ int eps_plan_timeline(struct eps_timeline *out, const struct eps_train_options *
     return client_report(error, &err, rc);
 }
 
-/* Of the options that a plan assumes to be right. */
+/* Checks the options that a plan takes for granted. */
 static int check(struct question *q, struct error *err)
 {
     const struct plan_fit_asked asked = asked_of(q);
@@ -358,7 +358,7 @@ static bool fits_parts_of(struct question *q, uint32_t part_rows)
     return fits(&other);
 }
 
-/* The most, of 1 .. most, that fits; 0: none does. */
+/* The largest n in 1 .. most that fits; 0 if none does. */
 static uint32_t find_most(struct question *q, uint32_t most, bool (*fits_with)(struct question *q, uint32_t n))
 {
     uint32_t least = 0;
@@ -373,14 +373,14 @@ static uint32_t find_most(struct question *q, uint32_t most, bool (*fits_with)(s
     return least;
 }
 
-/* Why not even one of it fits. */
+/* Reports why not even n = 1 fits. */
 static int refuse_all(struct question *q, struct error *err)
 {
     const struct plan_fit_asked asked = asked_of(q);
     struct plan_fit found;
     const int rc = fit(&found, q, err);
 
-    assert(rc); /* it was asked before */
+    assert(rc); /* fits_with(q, 1) has failed */
     if (rc == -ENOMEM)
         plan_remedy(err, &asked, &found);
     return rc;
