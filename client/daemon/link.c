@@ -113,7 +113,7 @@ static int child_error(struct client_link *link, struct error *err)
     return rc;
 }
 
-/* Reports that the session report_end by itself. */
+/* Reports that the session ended by itself. */
 static int report_end(struct client_link *link, struct error *err)
 {
     const int rc = child_error(link, err);

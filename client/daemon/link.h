@@ -1,6 +1,6 @@
 /* client/daemon/link.h - a session with the daemon, read one message at a time.
  *
- * Messages arrive as events of a libuv loop, but libeps reads best from top to bottom. So a link runs its own loop
+ * Messages arrive as events of a libuv loop, but libeps's code reads best as a sequence. So a link runs its own loop
  * until the next message arrives, or until something else ends the wait: the end of the session, the exit of a child
  * process, or the user. */
 #ifndef CLIENT_DAEMON_LINK_H
@@ -43,8 +43,8 @@ struct client_link {
 /* On failure *link is zeroed. Undo: client_link_free. */
 int client_link_init(struct client_link *link, struct error *err);
 
-/* Closes the session, sends what is queued, and waits for both. Other handles on the loop, such as children's, must be
- * closed before. Safe on a zeroed struct. */
+/* Sends queued messages, closes the session, and waits until both are done. Other handles on the loop, such as
+ * children's, must be closed before. Safe on a zeroed struct. */
 void client_link_free(struct client_link *link);
 void client_link_close(struct client_link *link); /* closes the session only */
 

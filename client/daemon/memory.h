@@ -13,7 +13,7 @@
 #include <stdint.h>
 
 struct client_memory {
-    bool asked;                 /* an answer is still incomplete */
+    bool asked;                 /* an answer is pending */
     bool news;                  /* answered, but not reported */
     uint64_t asked_ns;          /* time of the last question; 0: never */
     struct message host;        /* MEMORY_REPLY for the host */

@@ -57,7 +57,7 @@ static int measure(const char *path, const struct eps_profile_options *o, const 
     if (rc)
         return rc;
     device_name_print(device, name);
-    snprintf(follow, sizeof follow, "--private=%d", (int)getpid()); /* ends with us */
+    snprintf(follow, sizeof follow, "--private=%d", (int)getpid()); /* ends with this process */
     if ((size_t)snprintf(file, sizeof file, "%s", path) >= sizeof file)
         return error_set(err, -ENAMETOOLONG, "%.200s: name too long", path);
     if (pipe2(ends, O_CLOEXEC))

@@ -287,7 +287,7 @@ void client_spawn_stop(struct client_spawn *spawn)
 
     if (!spawn->link || spawn->ending)
         return;
-    /* a daemon that never had a session does not see one end */
+    /* A daemon that never had a session cannot notice the end of one. */
     const uint64_t term_ms = spawn->link->attached || spawn->link->end[0] ? TERM_MS : 0;
     spawn->ending = true;
     spawn->link->watches[0] = (struct client_watch){0};

@@ -30,7 +30,7 @@ struct client_child {
     uv_process_t process;
     const char *name; /* "epsd", "eps-worker" */
     bool running;
-    bool ended; /* the loop has reaped it: */
+    bool ended; /* it has exited: */
     int64_t status;
     int signal;
 };

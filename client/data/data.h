@@ -1,7 +1,7 @@
 /* client/data/data.h - tokens from files, cut into windows.
  *
  * The files form one stream, in the order given. The suffix of a name selects the format: .bin holds u16 ids (u32 for
- * vocabularies over 65,536), .npy a one-dimensional array of integers, .jsonl one object a line with its text; any
+ * vocabularies over 65,536), .npy a one-dimensional array of integers, .jsonl one object per line with its text; any
  * other file is UTF-8 text. Each may also be compressed, as .gz or .zst. "-" is standard input: text or JSON lines,
  * compressed or plain. A file whose first bytes reveal another format is refused.
  *
