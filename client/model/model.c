@@ -109,7 +109,7 @@ static int join(char out[PATH_MAX], const char *directory, const char *name, str
     return error_set(err, -ENAMETOOLONG, "%.200s: name too long", directory);
 }
 
-/* Checks that tensors lie where the header says. The daemon reads them; only here has the file a name to report. */
+/* Checks that tensors lie where the header says. The daemon reads them, but only the client can name the file. */
 static int check_weights(int fd, const char *path, struct error *err)
 {
     struct safetensors file;

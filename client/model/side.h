@@ -14,8 +14,8 @@
 /* Limit for all files together. As JSON text, where a quote takes two bytes, they still fit a job's side file. */
 enum { CLIENT_SIDE_MAX_BYTES = 32 << 20 };
 
-/* Reads those of tokenizer.json, tokenizer_config.json, vocab.json, merges.txt, special_tokens_map.json,
- * added_tokens.json and generation_config.json that the directory holds. *out is an object, owned (json_decref), maybe
+/* Reads the directory's side files: any of tokenizer.json, tokenizer_config.json, vocab.json, merges.txt,
+ * special_tokens_map.json, added_tokens.json and generation_config.json. *out is an object, owned (json_decref), maybe
  * empty. -EINVAL (not UTF-8), -EFBIG, -errno, with a sentence that names the file. */
 int client_side_read(json_t **out, const char *directory, struct error *err);
 

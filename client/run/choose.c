@@ -64,8 +64,8 @@ static void note(struct client_run *run, const char *format, ...)
     va_end(args);
 }
 
-/* Opens a preset. If its tokenizer is learned, learns it from data's text; data that are token ids already have one
- * elsewhere. */
+/* Opens a preset and, if it learns a tokenizer, learns it from data's text. Token ids were made by a tokenizer that
+ * exists elsewhere. */
 static int open_preset(struct client_run *run, const struct eps_train_options *in, const struct eps_preset *preset,
                        const struct client_watch *watch, struct error *err)
 {

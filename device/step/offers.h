@@ -40,7 +40,7 @@ void device_offers_made_apart(const struct device_pass *pass);
 void device_offers_begin(const struct device_pass *pass, uint32_t n);
 
 /* Called between two microbatches on a device that works in parallel with the host; `left` (> 0) microbatches of the
- * current contribution are still to come, including this one. Offers what is due of earlier contributions. Waits for
+ * current contribution are still to come, including this one. Offers the due slices of earlier contributions. Waits for
  * slots only at the last microbatch, and only until the next contribution has a sum. -EIO with a sentence, or errors of
  * the link, like the functions below. */
 int device_offers_go_on(struct device_pass *pass, uint32_t left);
