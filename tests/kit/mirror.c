@@ -1,5 +1,5 @@
 #include "tests/kit/mirror.h"
-#include "tests/kit/run.h"
+#include "tests/kit/test.h"
 
 #include <check.h>
 #include <stdlib.h>

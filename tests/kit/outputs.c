@@ -71,6 +71,12 @@ void outputs_check_same_state(const char *step, const char *other)
     outputs_check_same(step, other, CHECKPOINT_TRAINING);
 }
 
+void outputs_check_same_latest(const char *out, const char *other)
+{
+    outputs_check_same(out, other, "latest/" CHECKPOINT_WEIGHTS);
+    outputs_check_same(out, other, "latest/" CHECKPOINT_MOMENTS);
+}
+
 uint64_t outputs_latest(const char *out)
 {
     char path[300], target[64] = "";

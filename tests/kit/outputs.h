@@ -14,6 +14,8 @@ void outputs_check_file(const char *path, const char *content);
 /* A file of both directories is the same, byte for byte; weights, moments and training.json are. */
 void outputs_check_same(const char *directory, const char *other, const char *name);
 void outputs_check_same_state(const char *step, const char *other);
+/* So are weights and moments of two runs' latest checkpoints. */
+void outputs_check_same_latest(const char *out, const char *other);
 
 /* Every byte of step-N is what its training.json says, and `latest` points there. */
 void outputs_check_whole(const char *out, uint64_t step);

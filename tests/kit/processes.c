@@ -78,13 +78,27 @@ const char *processes_write(const char *name, const void *bytes, size_t n)
 const char *processes_config(const char *name, uint32_t n_layers, uint32_t n_heads, uint32_t width,
                              uint32_t n_positions)
 {
-    char text[400];
-    int n = snprintf(text, sizeof text,
-                     "{\"model_type\": \"gpt2\", \"n_layer\": %u, \"n_head\": %u, \"n_embd\": %u, \"n_positions\": %u, "
-                     "\"vocab_size\": 256, \"attn_pdrop\": 0.0, \"embd_pdrop\": 0.0, \"resid_pdrop\": 0.0}\n",
-                     n_layers, n_heads, width, n_positions);
+    return processes_config_with(name, n_layers, n_heads, width, n_positions, "");
+}
 
-    return processes_write(name, text, (size_t)n);
+const char *processes_config_with(const char *name, uint32_t n_layers, uint32_t n_heads, uint32_t width,
+                                  uint32_t n_positions, const char *members)
+{
+    char text[512];
+
+    snprintf(text, sizeof text, "{%s}", members);
+    json_t *more = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    json_t *config = json_pack("{ss si si si si si sf sf sf}", "model_type", "gpt2", "n_layer", (int)n_layers, "n_head",
+                               (int)n_heads, "n_embd", (int)width, "n_positions", (int)n_positions, "vocab_size", 256,
+                               "attn_pdrop", 0.0, "embd_pdrop", 0.0, "resid_pdrop", 0.0);
+    ck_assert_msg(more != NULL, "not JSON: %s", text);
+    json_object_update(config, more);
+    char *all = json_dumps(config, 0);
+    const char *path = processes_write(name, all, strlen(all));
+    free(all);
+    json_decref(config);
+    json_decref(more);
+    return path;
 }
 
 uint32_t processes_token(size_t i)

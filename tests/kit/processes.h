@@ -22,9 +22,12 @@ const char *processes_path(const char *name);
 
 /* Writes a file there; returns its path. */
 const char *processes_write(const char *name, const void *bytes, size_t n);
-/* A GPT-2 config.json: byte vocabulary unless said otherwise, tied, no dropout. Returns its path. */
+/* A GPT-2 config.json: byte vocabulary, tied, no dropout. Returns its path. */
 const char *processes_config(const char *name, uint32_t n_layers, uint32_t n_heads, uint32_t width,
                              uint32_t n_positions);
+/* The same with further members, as JSON without braces; of a key that is there already, the further one stands. */
+const char *processes_config_with(const char *name, uint32_t n_layers, uint32_t n_heads, uint32_t width,
+                                  uint32_t n_positions, const char *members);
 /* n printable bytes that look random, the same ones always: byte i is processes_token(i). Returns the path. */
 const char *processes_text(const char *name, size_t n);
 uint32_t processes_token(size_t i);

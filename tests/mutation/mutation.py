@@ -189,12 +189,13 @@ class Tree:
         return programs
 
     def failing(self, names, stop):
-        """Of these tests those that fail, None for the limit; all of them, or, to stop, those until the first."""
+        """Of these tests those that fail, or, to stop, the first one that does; None if that takes beyond the limit."""
         if not names:
             return []
         words = ['ctest', '-j', str(self.jobs), '-R', '^(' + '|'.join(names) + ')$']
         status, out = limited(words + ['--stop-on-failure'] * stop, self.build, self.limit_s if stop else None)
-        return None if status is None else re.findall(r'^\t *\d+ - (\S+) \((?!Skipped|Not Run)', out, re.M)
+        failed = re.findall(r'Test +#\d+: (\S+) \.*\*\*\*(?!Skipped|Not Run)', out)
+        return None if status is None else failed[:1] if stop else failed
 
 
 def run(faults, results, tree, then, only):
@@ -215,9 +216,12 @@ def run(faults, results, tree, then, only):
         if not tree.make():
             sys.exit('mutation.py: the tree does not build without a fault')
         commit = subprocess.run(['git', 'rev-parse', 'HEAD'], cwd=tree.directory, stdout=subprocess.PIPE, text=True)
-        done[0] = {'id': 0, 'commit': commit.stdout.strip(), 'tests': len(names), 'failing': tree.failing(names, False)}
+        began = time.monotonic()
+        done[0] = {'id': 0, 'commit': commit.stdout.strip(), 'tests': len(names), 'failing': tree.failing(names, False),
+                   'seconds': round(time.monotonic() - began)}
         note(done[0])
     unfit = set(done[0]['failing'])
+    tree.limit_s += 2 * done[0]['seconds']
     for fault in wanted:
         path, began = os.path.join(tree.directory, fault['file']), time.monotonic()
         line = {'id': fault['id'], 'found': True, 'by': None}
@@ -236,7 +240,7 @@ def run(faults, results, tree, then, only):
                 for names in (first, [t for t in last if t not in unfit and t not in first]):
                     found = tree.failing(names, True)
                     if found is None or found:
-                        line['by'] = ' '.join(found) if found else 'the limit of time'
+                        line['by'] = found[0] if found else 'the limit of time'
                         break
                 line['found'] = line['by'] is not None
         finally:
@@ -276,7 +280,7 @@ def main():
     command.add_argument('--tree', required=True)
     command.add_argument('--then', default='^test_')
     command.add_argument('--only', type=lambda text: {int(x) for x in text.split(',')}, default=set())
-    command.add_argument('--limit', type=int, default=900, help='seconds for the tests of a fault, mirrored or other')
+    command.add_argument('--limit', type=int, default=900, help='seconds beyond twice what all tests take without a fault')
     command.add_argument('-j', type=int, default=2)
     command = commands.add_parser('compare')
     command.add_argument('before')

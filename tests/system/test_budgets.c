@@ -2,6 +2,7 @@
  * `eps plan` names trains, and a byte less does not. */
 #include "client/eps.h"
 #include "tests/kit/outputs.h"
+#include "tests/kit/command.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
@@ -16,14 +17,9 @@ enum { SEQ = 20, STEPS = 3, ROOMY = 1 << 30 };
 
 static void write_config(const char *name, unsigned n_layers, unsigned n_heads, unsigned width, unsigned vocabulary)
 {
-    char text[400];
-    const int n = snprintf(text, sizeof text,
-                           "{\"model_type\": \"gpt2\", \"n_layer\": %u, \"n_head\": %u, \"n_embd\": %u, "
-                           "\"n_positions\": 32, \"vocab_size\": %u, \"attn_pdrop\": 0.1, \"embd_pdrop\": 0.1, "
-                           "\"resid_pdrop\": 0.1}\n",
-                           n_layers, n_heads, width, vocabulary);
-
-    processes_write(name, text, (size_t)n);
+    processes_config_with(name, n_layers, n_heads, width, 32,
+                          print("\"vocab_size\": %u, \"attn_pdrop\": 0.1, \"embd_pdrop\": 0.1, \"resid_pdrop\": 0.1",
+                                vocabulary));
 }
 
 static void setup(void)
@@ -111,16 +107,6 @@ static uint64_t minimum(const struct eps_train_options *o)
     return bytes;
 }
 
-static void check_same(const char *out, const char *other)
-{
-    char a[64], b[64];
-
-    snprintf(a, sizeof a, "%s/latest", out);
-    snprintf(b, sizeof b, "%s/latest", other);
-    outputs_check_same(a, b, "model.safetensors");
-    outputs_check_same(a, b, "optimizer.safetensors");
-}
-
 static const struct {
     enum eps_number precision, moments, grad_dtype;
     double clip_norm; /* 0: eager */
@@ -158,7 +144,7 @@ TEST_EACH(the_least_memory_and_the_most_train_the_same_bits_on_one_worker_or_two
             ck_assert_uint_eq(seen.steps, STEPS);
             ck_assert(seen.choice.host_stash == (i == 3) || i == 1 || i == 2);
             ck_assert_uint_eq(seen.choice.n_kept, i == 0 ? 4 : i == 3 ? 0 : seen.choice.n_kept);
-            check_same("1-0", out);
+            outputs_check_same_latest("1-0", out);
         }
     }
 }
@@ -183,9 +169,9 @@ TEST_EACH(a_run_goes_on_at_another_budget_as_if_nothing_had_changed, N_FORMS)
     o.device_mem = ROOMY;
     ck_assert(!train(&o).choice.host_stash);
     ck_assert(go_on("whole/step-2", "on", least).choice.host_stash);
-    check_same("whole", "on");
+    outputs_check_same_latest("whole", "on");
     ck_assert(!go_on("on/step-4", "back", ROOMY).choice.host_stash);
-    check_same("whole", "back");
+    outputs_check_same_latest("whole", "back");
 }
 
 static const struct {
@@ -236,5 +222,5 @@ TEST_EACH(three_hundred_and_eighty_four_layers_train_in_the_memory_of_twelve, N_
     ck_assert_uint_eq(a.device_peak, b.device_peak);
     ck_assert(b.choice.host_stash && !c.choice.host_stash);
     ck_assert_uint_eq(c.choice.n_kept, 384);
-    check_same("deep", "deep-roomy");
+    outputs_check_same_latest("deep", "deep-roomy");
 }

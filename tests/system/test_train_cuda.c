@@ -282,13 +282,12 @@ static struct eps_train_options words_of(const char *out)
 
 static void write_words(void)
 {
-    static const char config[] = "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 2, \"n_embd\": 16, "
-                                 "\"n_positions\": 8, \"vocab_size\": 8300}\n";
     static uint16_t ids[400];
 
     for (size_t i = 0; i < sizeof ids / sizeof *ids; i++)
         ids[i] = (uint16_t)(processes_token(i) * 32);
-    processes_write("words.json", config, sizeof config - 1);
+    processes_config_with("words.json", 2, 2, 16, 8,
+                          "\"vocab_size\": 8300, \"attn_pdrop\": 0.1, \"embd_pdrop\": 0.1, \"resid_pdrop\": 0.1");
     processes_write("words.bin", ids, sizeof ids);
 }
 
@@ -314,12 +313,6 @@ static struct told go_on(const char *from, const char *out, uint64_t device_mem)
     return train(&options);
 }
 
-static void check_same(const char *a, const char *b)
-{
-    outputs_check_same(a, b, "latest/model.safetensors");
-    outputs_check_same(a, b, "latest/optimizer.safetensors");
-}
-
 /* From a device with room for the whole head and every activation to the least, in fp32 and bf16: at the same microbatch. On
  * from a checkpoint with less and with more; and, with --deterministic, on two devices. */
 TEST_EACH(no_budget_of_a_cuda_device_changes_a_bit, 2)
@@ -339,18 +332,18 @@ TEST_EACH(no_budget_of_a_cuda_device_changes_a_bit, 2)
     ck_assert_uint_gt(most, least);
     options.out = other, options.device_mem = (most + least) / 2;
     train(&options);
-    check_same(roomy, other);
+    outputs_check_same_latest(roomy, other);
     options.out = tight, options.device_mem = least;
     ck_assert_uint_eq(train(&options).peak, least);
-    check_same(roomy, tight);
+    outputs_check_same_latest(roomy, tight);
     ck_assert_uint_eq(go_on(roomy, less, least).n_steps, 1);
-    check_same(roomy, less);
+    outputs_check_same_latest(roomy, less);
     ck_assert_uint_eq(go_on(tight, more, (uint64_t)2 << 30).n_steps, 1);
-    check_same(roomy, more);
+    outputs_check_same_latest(roomy, more);
     setenv("CUDASIM_DEVICES", "2", 1);
     options.out = two, options.device_mem = 0, options.workers = 2, options.deterministic = true;
     ck_assert_uint_eq(train(&options).n_workers, 2);
-    check_same(roomy, two);
+    outputs_check_same_latest(roomy, two);
 }
 
 /* Of a library that is not this one, so that each worker who is told of them says so. */

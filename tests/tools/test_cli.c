@@ -25,16 +25,6 @@ static void put(const char *name, const void *bytes, size_t n)
     ck_assert_int_eq(fclose(file), 0);
 }
 
-static void put_config(const char *name, const char *more)
-{
-    char text[512];
-    int n = snprintf(text, sizeof text,
-                     "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 8, \"n_positions\": 16, "
-                     "\"attn_pdrop\": 0.0, \"embd_pdrop\": 0.0, \"resid_pdrop\": 0.0, %s}\n",
-                     more);
-    put(name, text, (size_t)n);
-}
-
 /* A socket that nobody listens at, as a killed daemon leaves it. */
 static void put_stale_door(void)
 {
@@ -62,16 +52,18 @@ static void setup(void)
     ids[77] = 300;
     put("ids.bin", ids, sizeof ids);
     put("odd.bin", ids, 33);
-    put_config("good.json", "\"vocab_size\": 256");
-    put_config("words.json", "\"vocab_size\": 50257");
-    put_config("heads.json", "\"vocab_size\": 256, \"n_inner\": 0");
-    put_config("missing.json", "\"n_inner\": null");
-    put_config("unknown.json", "\"vocab_size\": 256, \"cross_attention_of_mine\": true");
-    put_config("dropout.json", "\"vocab_size\": 256, \"summary_first_dropout\": 0.1, \"initializer_range\": -1");
+    processes_config("good.json", 1, 2, 8, 16);
+    processes_config_with("words.json", 1, 2, 8, 16, "\"vocab_size\": 50257");
+    processes_config_with("heads.json", 1, 2, 8, 16, "\"n_inner\": 0");
+    static const char missing[] =
+        "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 8, \"n_positions\": 16}";
+    put("missing.json", missing, sizeof missing - 1);
+    processes_config_with("unknown.json", 1, 2, 8, 16, "\"cross_attention_of_mine\": true");
+    processes_config_with("dropout.json", 1, 2, 8, 16, "\"summary_first_dropout\": 0.1, \"initializer_range\": -1");
     ck_assert_int_eq(mkdir("bare", 0700), 0);
-    put_config("bare/config.json", "\"vocab_size\": 256");
+    processes_config("bare/config.json", 1, 2, 8, 16);
     ck_assert_int_eq(mkdir("indexed", 0700), 0);
-    put_config("indexed/config.json", "\"vocab_size\": 256");
+    processes_config("indexed/config.json", 1, 2, 8, 16);
     static const char index[] = "{\"weight_map\": {\"wte.weight\": \"../secret\"}}";
     put("indexed/model.safetensors.index.json", index, sizeof index - 1);
     ck_assert_int_eq(mkdir("used", 0700), 0);

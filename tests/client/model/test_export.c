@@ -519,12 +519,8 @@ static void check_types(const char *path, const char *name)
 /* The source says bf16 in transformers' older word and its newer one; the run keeps fp32, and so does what it saves. */
 TEST(what_is_saved_says_what_it_holds_whatever_the_source_said)
 {
-    static const char config[] =
-        "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 16, \"n_positions\": 32, "
-        "\"vocab_size\": 256, \"dtype\": \"bfloat16\", \"torch_dtype\": \"bfloat16\"}";
-
     processes_setup();
-    processes_write("model.json", config, sizeof config - 1);
+    processes_config_with("model.json", 1, 2, 16, 32, "\"dtype\": \"bfloat16\", \"torch_dtype\": \"bfloat16\"");
     processes_text("text.txt", 4000);
     expect("eps train --model model.json --data text.txt --batch 4 --steps 1 --device-mem 64MiB "
            "--precision bf16 --out run",

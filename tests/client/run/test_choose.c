@@ -140,10 +140,7 @@ TEST(a_gpt2_preset_on_text_is_one_of_bytes_and_says_so)
 
 TEST(a_file_of_a_preset_s_name_comes_first)
 {
-    static const char config[] = "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 8, "
-                                 "\"n_positions\": 16, \"vocab_size\": 256}";
-
-    put("byte-large", config, sizeof config - 1);
+    processes_config("byte-large", 1, 2, 8, 16);
     expect("byte-large", "text.txt", "byte-large", "", 256);
     struct client_run run;
     ck_assert_int_eq(chosen(&run, "byte-large", "text.txt", NULL, NULL), 0);

@@ -25,12 +25,10 @@ static char model[300], text[300];
 /* Dropout, so that random bits must go on too; as small as its layers allow. */
 static void setup(void)
 {
-    static const char config[] =
-        "{\"model_type\": \"gpt2\", \"n_layer\": 2, \"n_head\": 2, \"n_embd\": 16, \"n_positions\": 16, "
-        "\"vocab_size\": 256, \"attn_pdrop\": 0.2, \"embd_pdrop\": 0.1, \"resid_pdrop\": 0.1}\n";
-
     processes_setup();
-    snprintf(model, sizeof model, "%s", processes_write("model.json", config, sizeof config - 1));
+    snprintf(model, sizeof model, "%s",
+             processes_config_with("model.json", 2, 2, 16, 16,
+                                   "\"attn_pdrop\": 0.2, \"embd_pdrop\": 0.1, \"resid_pdrop\": 0.1"));
     snprintf(text, sizeof text, "%s", processes_text("text.txt", 4000));
 }
 

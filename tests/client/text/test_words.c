@@ -59,10 +59,6 @@ static void same(const char *path, const char *fixture)
 
 static void setup(void)
 {
-    static const char config[] = "{\"model_type\": \"gpt2\", \"n_layer\": 1, \"n_head\": 2, \"n_embd\": 16, "
-                                 "\"n_positions\": 64, \"vocab_size\": 600, \"attn_pdrop\": 0.0, \"embd_pdrop\": 0.0, "
-                                 "\"resid_pdrop\": 0.0}";
-
     processes_setup();
     FILE *file = fopen("text.txt", "w");
     ck_assert_ptr_nonnull(file);
@@ -71,7 +67,7 @@ static void setup(void)
                 i);
     fclose(file);
     ck_assert_int_eq(mkdir("model", 0700), 0);
-    processes_write("model/config.json", config, sizeof config - 1);
+    processes_config_with("model/config.json", 1, 2, 16, 64, "\"vocab_size\": 600");
     copy("tokenizer.json", "model/tokenizer.json");
 }
 
