@@ -35,9 +35,7 @@ static void take_in(struct link *link, const struct mail *mail)
         break;
     case MAIL_GRANT:
         link->granted = true;
-        link->granted_visit = m->grant.visit;
-        link->granted_part = m->grant.part;
-        link->granted_slice = m->grant.slice;
+        link->granted_name = m->grant.name;
         break;
     case MAIL_RELEASE:
         link->cancelled = true;
@@ -125,15 +123,20 @@ static int loss(void *context, uint32_t part, double sum, bool finite)
     return link->cancelled ? -ECANCELED : 0;
 }
 
-/* An ordinary slot, or the reserved one if it is granted to this slice; above n_slots: none is free. */
-static uint32_t find_slot(const struct link *link, uint32_t visit, uint32_t part, uint32_t slice)
+static struct contribution_name name_of(const struct link *link, uint32_t visit, uint32_t part, uint32_t slice)
+{
+    return (struct contribution_name){
+        .step = link->step, .visit = visit, .part = part, .slice = slice, .attempt = link->attempts[part]};
+}
+
+/* An ordinary slot, or the reserved one if it is granted to this name; above n_slots: none is free. */
+static uint32_t find_slot(const struct link *link, const struct contribution_name *name)
 {
     uint32_t k = 1;
 
     while (k <= link->n_slots && link->slot_used[k])
         k++;
-    if (k > link->n_slots && link->granted && link->granted_visit == visit && link->granted_part == part &&
-        link->granted_slice == slice && !link->slot_used[0])
+    if (k > link->n_slots && link->granted && contribution_is(&link->granted_name, name) && !link->slot_used[0])
         k = 0;
     return k;
 }
@@ -141,18 +144,19 @@ static uint32_t find_slot(const struct link *link, uint32_t visit, uint32_t part
 static int take_slot(void *context, uint32_t visit, uint32_t part, uint32_t slice, bool wait, void **slot)
 {
     struct link *link = context;
-    uint32_t k = find_slot(link, visit, part, slice);
+    const struct contribution_name name = name_of(link, visit, part, slice);
+    uint32_t k = find_slot(link, &name);
     const uint64_t since = wait && k > link->n_slots ? trace_begin(link->trace) : 0;
-    char name[MODEL_NAME_BYTES];
+    char visited[MODEL_NAME_BYTES];
     int rc = 0;
 
     *slot = NULL;
     if (!wait && k > link->n_slots)
         rc = ended(link);
-    while (rc == 0 && (k = find_slot(link, visit, part, slice)) > link->n_slots && wait)
+    while (rc == 0 && (k = find_slot(link, &name)) > link->n_slots && wait)
         rc = pump(link);
     if (since && rc == 0)
-        trace_end(link->trace, since, "wait for a slot", model_visit_name(name, link->model, visit), NULL);
+        trace_end(link->trace, since, "wait for a slot", model_visit_name(visited, link->model, visit), NULL);
     if (rc != 0 || k > link->n_slots)
         return rc;
     link->slot_used[k] = true;
@@ -165,11 +169,7 @@ static int contribute(void *context, uint32_t visit, uint32_t part, uint32_t sli
     struct link *link = context;
     struct message m = {.kind = MESSAGE_CONTRIBUTION};
 
-    m.contribution.step = link->step;
-    m.contribution.visit = visit;
-    m.contribution.part = part;
-    m.contribution.slice = slice;
-    m.contribution.attempt = link->attempts[part];
+    m.contribution.name = name_of(link, visit, part, slice);
     m.contribution.slot = (uint32_t)((size_t)((const char *)slot - (const char *)link->inbox->base) / link->slot_bytes);
     mailbox_post(link->box, &m);
     return link->cancelled ? -ECANCELED : 0;

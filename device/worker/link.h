@@ -32,7 +32,7 @@ struct link {
     uint32_t n_pulls;
     bool slot_used[1 + LINK_MAX_SLOTS]; /* taken and not folded yet */
     bool granted;                       /* slot 0 is granted to this name: */
-    uint32_t granted_visit, granted_part, granted_slice;
+    struct contribution_name granted_name;
     bool cancelled; /* RELEASE arrived: the job is over */
     bool has_next;  /* a message for after this step arrived: */
     struct mail next;

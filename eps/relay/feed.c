@@ -299,16 +299,16 @@ static void on_pull(struct relay *r, const struct relay_event *e)
  * while it can still be skipped. */
 static void on_loss(struct relay *r, const struct relay_event *e)
 {
-    if (e->step != r->t || r->covered || e->part >= r->config.n_parts ||
-        !is_current(r, e->worker, e->part, e->attempt)) {
+    if (e->name.step != r->t || r->covered || e->name.part >= r->config.n_parts ||
+        !is_current(r, e->worker, e->name.part, e->name.attempt)) {
         refuse(r, e->worker, "stale");
     } else if (r->has_tail) {
         refuse(r, e->worker, "loss before all weights");
     } else if (e->ok) {
-        r->n_losses += !r->parts[e->part].loss;
-        r->parts[e->part].loss = true;
-    } else if (r->parts[e->part].loss) { /* finite once: it is the worker that is wrong */
-        fault(r, e->worker, e->part);
+        r->n_losses += !r->parts[e->name.part].loss;
+        r->parts[e->name.part].loss = true;
+    } else if (r->parts[e->name.part].loss) { /* finite once: it is the worker that is wrong */
+        fault(r, e->worker, e->name.part);
     } else {
         give_up(r);
     }
@@ -316,8 +316,8 @@ static void on_loss(struct relay *r, const struct relay_event *e)
 
 static bool is_name(const struct relay *r, const struct relay_event *e)
 {
-    return e->visit < r->n_visits && e->part < r->config.n_parts && e->slice < r->visits[e->visit].n_slices &&
-           !r->units[r->visits[e->visit].unit].frozen;
+    return e->name.visit < r->n_visits && e->name.part < r->config.n_parts &&
+           e->name.slice < r->visits[e->name.visit].n_slices && !r->units[r->visits[e->name.visit].unit].frozen;
 }
 
 /* Judged by its name; a duplicate is dropped. The slot is freed for a name that is folded already, but never when it
@@ -325,19 +325,14 @@ static bool is_name(const struct relay *r, const struct relay_event *e)
 static const char *take(struct relay *r, const struct relay_event *e)
 {
     struct relay_worker *w = relay_find_worker(r, e->worker);
-    if (!w || e->step != r->t || !is_name(r, e) || e->slot > r->config.n_slots)
+    if (!w || e->name.step != r->t || !is_name(r, e) || e->slot > r->config.n_slots)
         return "no such contribution";
-    if (!is_current(r, e->worker, e->part, e->attempt))
+    if (!is_current(r, e->worker, e->name.part, e->name.attempt))
         return "stale";
-    struct relay_tag tag = {.step = r->t,
-                            .visit = e->visit,
-                            .part = e->part,
-                            .slice = e->slice,
-                            .attempt = e->attempt,
-                            .unit = r->visits[e->visit].unit};
+    struct relay_tag tag = {.name = e->name, .unit = r->visits[e->name.visit].unit};
     uint32_t name = relay_name_of(r, &tag);
     const struct relay_cell *cell = &w->cells[e->slot];
-    if (cell->full && relay_same_tag(&cell->tag, &tag))
+    if (cell->full && contribution_is(&cell->tag.name, &tag.name))
         return NULL;
     if (relay_is_folded(r, name) || relay_has_tag(r, w, &tag)) {
         if (!cell->full)
@@ -350,7 +345,7 @@ static const char *take(struct relay *r, const struct relay_event *e)
         return "slot in use";
     if (e->slot == RELAY_RESERVED && !(relay_find_mark(r) && name == r->mark_name))
         return "reserved slot";
-    if (!r->parts[e->part].loss)
+    if (!r->parts[e->name.part].loss)
         return "loss first";
     relay_put(r, w, e->slot, &tag);
     return NULL;
@@ -365,25 +360,25 @@ static void on_contribution(struct relay *r, const struct relay_event *e)
 
 static void on_folded(struct relay *r, const struct relay_event *e)
 {
-    assert(e->unit < r->n_units && e->slice < r->units[e->unit].cap_slices);
+    assert(e->unit < r->n_units && e->name.slice < r->units[e->unit].cap_slices);
     struct relay_unit *u = &r->units[e->unit];
-    struct relay_slice *slice = &u->slices[e->slice];
+    struct relay_slice *slice = &u->slices[e->name.slice];
     assert(slice->flying);
     struct relay_tag tag = slice->tag;
     uint32_t worker = slice->worker;
     slice->flying = false;
-    if (tag.step == r->t) {
+    if (tag.name.step == r->t) {
         r->n_flying--;
-        r->parts[tag.part].n_sure--;
+        r->parts[tag.name.part].n_sure--;
     }
     relay_clear(r, worker, slice->slot, &tag);
-    if (tag.step != r->t || r->covered)
+    if (tag.name.step != r->t || r->covered)
         return; /* of a step that was skipped meanwhile */
     if (e->ok) {
         uint32_t name = relay_name_of(r, &tag);
         r->folded[name / 64] |= 1ull << (name % 64);
         r->n_folded++;
-        r->parts[tag.part].n_sure++;
+        r->parts[tag.name.part].n_sure++;
         u->n_folded++;
         slice->n_folded++;
         r->touched = e->unit;
@@ -391,7 +386,7 @@ static void on_folded(struct relay *r, const struct relay_event *e)
     } else if (r->config.fenced) {
         give_up(r);
     } else {
-        fault(r, is_current(r, worker, tag.part, tag.attempt) ? worker : RELAY_NOBODY, tag.part);
+        fault(r, is_current(r, worker, tag.name.part, tag.name.attempt) ? worker : RELAY_NOBODY, tag.name.part);
     }
 }
 

@@ -215,9 +215,9 @@ static void begin_names(struct relay *r, const struct relay_event *e)
     }
     memset(r->folded, 0, (r->n_names / 64 + 1) * sizeof *r->folded);
     r->n_folded = r->n_flying = r->mark_name = 0;
-    r->mark = (struct relay_tag){.visit = e->n_visits - (e->n_visits > 0)};
-    while (r->n_names && r->units[r->visits[r->mark.visit].unit].frozen)
-        r->mark.visit--;
+    r->mark = (struct relay_tag){.name.visit = e->n_visits - (e->n_visits > 0)};
+    while (r->n_names && r->units[r->visits[r->mark.name.visit].unit].frozen)
+        r->mark.name.visit--;
 }
 
 /* Accumulators are for adamw with several parts. Tied and fenced sums have buffers of their own. */
@@ -254,7 +254,7 @@ void relay_begin_step(struct relay *r, const struct relay_event *e)
 /* Slice upwards, then part, then visit downwards. */
 static void next_name(struct relay *r)
 {
-    struct relay_tag *m = &r->mark;
+    struct contribution_name *m = &r->mark.name;
     if (++r->mark_name == r->n_names || ++m->slice < r->visits[m->visit].n_slices)
         return;
     m->slice = 0;
@@ -333,7 +333,7 @@ uint32_t relay_owes(struct relay *r)
     for (size_t i = 0; i < r->n_standing; i++)
         if (r->standing[i].name == r->mark_name)
             return RELAY_NOBODY;
-    return r->parts[r->mark.part].owner;
+    return r->parts[r->mark.name.part].owner;
 }
 
 /* The standing list is in the order of names; a name that was redone may be in it twice. */

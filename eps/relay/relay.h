@@ -14,6 +14,8 @@
 #ifndef EPS_RELAY_RELAY_H
 #define EPS_RELAY_RELAY_H
 
+#include "proto/model/contribution.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -34,9 +36,9 @@ enum relay_event_kind {
     RELAY_LOST,         /* worker; final */
     RELAY_OPEN,         /* step, visits, n_slices, frozen, owners */
     RELAY_PULL,         /* worker, step (the version), unit */
-    RELAY_LOSS,         /* worker, step, part, attempt, ok */
-    RELAY_CONTRIBUTION, /* worker, step, visit, part, slice, attempt, slot */
-    RELAY_FOLDED,       /* unit, slice, ok: from the optimizer thread; not ok: not finite, nothing was folded */
+    RELAY_LOSS,         /* worker, name (but for visit and slice), ok */
+    RELAY_CONTRIBUTION, /* worker, name, slot */
+    RELAY_FOLDED,       /* unit, name.slice, ok: from the optimizer thread; not ok: not finite, nothing was folded */
     RELAY_UPDATED,      /* unit */
     RELAY_SAVE,         /* reader comes */
     RELAY_RELEASED,     /* reader has read unit */
@@ -44,8 +46,9 @@ enum relay_event_kind {
 
 struct relay_event {
     enum relay_event_kind kind;
-    uint32_t worker, unit, visit, part, slice, attempt, slot, reader;
+    uint32_t worker, unit, slot, reader;
     uint64_t step;
+    struct contribution_name name;
     bool ok;
     /* RELAY_OPEN alone; borrowed during the call. */
     const uint32_t *visits;   /* (n_visits) unit of each visit */
@@ -62,10 +65,10 @@ enum relay_action_kind {
     RELAY_ANSWER,  /* worker, unit, step, before: weights of that version, in the current or in the replay buffer */
     RELAY_REFUSE,  /* worker, or to_client, or to_reader and reader; why: to the event just fed. not_finite is to the
                      worker at fault, perhaps another: its session must end, and RELAY_LOST be fed as for any other */
-    RELAY_FOLD,    /* unit, visit, part, slice, worker, slot, first: job; first decays (or clears the sum), then adds */
+    RELAY_FOLD,    /* unit, name, worker, slot, first: job; first decays (or clears the sum), then adds */
     RELAY_UPDATE,  /* unit: job */
-    RELAY_FREE,    /* worker, slot, visit, part, slice: may be written again */
-    RELAY_GRANT,   /* worker, visit, part, slice: the reserved slot is for that name */
+    RELAY_FREE,    /* worker, slot, name: may be written again */
+    RELAY_GRANT,   /* worker, name: the reserved slot is for that */
     RELAY_COVERED, /* step: all folded, step+1 may open */
     RELAY_SKIPPED, /* step: left no trace */
     RELAY_DONE,    /* step: all units at step+1 */
@@ -81,8 +84,9 @@ struct relay_part {
 
 struct relay_action {
     enum relay_action_kind kind;
-    uint32_t worker, unit, visit, part, slice, slot, reader;
+    uint32_t worker, unit, slot, reader;
     uint64_t step;
+    struct contribution_name name;
     bool before;                    /* RELAY_ANSWER */
     bool first;                     /* RELAY_FOLD */
     bool to_client;                 /* RELAY_REFUSE of an open */

@@ -19,9 +19,8 @@ enum { RELAY_RESERVED = 0, RELAY_MAX_READERS = 64 };
 
 /* Which contribution: what stands in a slot, or was granted the reserved one. */
 struct relay_tag {
-    uint64_t step;
-    uint32_t visit, part, slice, attempt;
-    uint32_t unit; /* follows from step and visit */
+    struct contribution_name name;
+    uint32_t unit; /* follows from its step and visit */
 };
 
 struct relay_cell {
@@ -141,7 +140,6 @@ struct relay_reader *relay_add_reader(struct relay *r, uint32_t id);
 struct relay_worker *relay_find_worker(const struct relay *r, uint32_t id); /* NULL: not attached */
 void relay_add_worker(struct relay *r, uint32_t id);
 void relay_drop_worker(struct relay *r, struct relay_worker *w);
-bool relay_same_tag(const struct relay_tag *a, const struct relay_tag *b);
 bool relay_has_tag(const struct relay *r, const struct relay_worker *w, const struct relay_tag *tag);
 void relay_put(struct relay *r, struct relay_worker *w, uint32_t slot, const struct relay_tag *tag);
 /* Says that a slot may be written again. */
@@ -159,8 +157,8 @@ void relay_grant(struct relay *r);
 
 static inline uint32_t relay_name_of(const struct relay *r, const struct relay_tag *tag)
 {
-    const struct relay_visit *v = &r->visits[tag->visit];
-    return v->first_name + tag->part * v->n_slices + tag->slice;
+    const struct relay_visit *v = &r->visits[tag->name.visit];
+    return v->first_name + tag->name.part * v->n_slices + tag->name.slice;
 }
 
 static inline bool relay_is_folded(const struct relay *r, uint32_t name)

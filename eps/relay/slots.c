@@ -48,15 +48,9 @@ void relay_drop_worker(struct relay *r, struct relay_worker *w)
     r->workers[r->n_workers] = (struct relay_worker){.cells = cells};
 }
 
-bool relay_same_tag(const struct relay_tag *a, const struct relay_tag *b)
-{
-    return a->step == b->step && a->visit == b->visit && a->part == b->part && a->slice == b->slice &&
-           a->attempt == b->attempt;
-}
-
 static bool holds(const struct relay_cell *cell, const struct relay_tag *tag)
 {
-    return cell->full && relay_same_tag(&cell->tag, tag);
+    return cell->full && contribution_is(&cell->tag.name, &tag->name);
 }
 
 bool relay_has_tag(const struct relay *r, const struct relay_worker *w, const struct relay_tag *tag)
@@ -99,7 +93,7 @@ void relay_put(struct relay *r, struct relay_worker *w, uint32_t slot, const str
 /* A slot of a skipped step is not in the list any more, and its name has no number in a later one. */
 static void remove_standing(struct relay *r, uint32_t worker, uint32_t slot, const struct relay_tag *tag)
 {
-    if (tag->step != r->t)
+    if (tag->name.step != r->t)
         return;
     uint32_t name = relay_name_of(r, tag);
     size_t i = standing_index(r, name, worker, slot);
@@ -115,9 +109,7 @@ void relay_free_slot(struct relay *r, uint32_t worker, uint32_t slot, const stru
     struct relay_action *a = relay_act(r, RELAY_FREE);
     a->worker = worker;
     a->slot = slot;
-    a->visit = tag->visit;
-    a->part = tag->part;
-    a->slice = tag->slice;
+    a->name = tag->name;
 }
 
 void relay_clear(struct relay *r, uint32_t worker, uint32_t slot, const struct relay_tag *tag)
@@ -143,8 +135,8 @@ void relay_clear_name(struct relay *r, uint32_t name)
 /* The optimizer thread reads this very contribution, from whatever slot. */
 static bool is_with_thread(const struct relay *r, const struct relay_tag *tag)
 {
-    const struct relay_slice *s = &r->units[tag->unit].slices[tag->slice];
-    return s->flying && relay_same_tag(&s->tag, tag);
+    const struct relay_slice *s = &r->units[tag->unit].slices[tag->name.slice];
+    return s->flying && contribution_is(&s->tag.name, &tag->name);
 }
 
 void relay_clear_all(struct relay *r)
@@ -175,24 +167,22 @@ static void hand_out_accumulators(struct relay *r)
 static bool is_foldable(const struct relay *r, const struct relay_standing *x)
 {
     const struct relay_unit *u = &r->units[x->tag.unit];
-    const struct relay_slice *slice = &u->slices[x->tag.slice];
+    const struct relay_slice *slice = &u->slices[x->tag.name.slice];
     if (slice->flying || u->version != r->t || u->captured || relay_is_folded(r, x->name))
         return false;
     if (u->sum_index != RELAY_NO_SUM && u->sum_index >= r->sums_end)
         return false;
     /* Folded in order up to here, the count is the place of the next. */
-    uint32_t turn = r->visits[x->tag.visit].rank * r->config.n_parts + x->tag.part;
+    uint32_t turn = r->visits[x->tag.name.visit].rank * r->config.n_parts + x->tag.name.part;
     return !r->config.deterministic || turn == slice->n_folded;
 }
 
 static void fold(struct relay *r, const struct relay_standing *x)
 {
-    struct relay_slice *slice = &r->units[x->tag.unit].slices[x->tag.slice];
+    struct relay_slice *slice = &r->units[x->tag.unit].slices[x->tag.name.slice];
     struct relay_action *a = relay_act(r, RELAY_FOLD);
     a->unit = x->tag.unit;
-    a->visit = x->tag.visit;
-    a->part = x->tag.part;
-    a->slice = x->tag.slice;
+    a->name = x->tag.name;
     a->worker = x->worker;
     a->slot = x->slot;
     a->first = slice->n_folded == 0;
@@ -201,7 +191,7 @@ static void fold(struct relay *r, const struct relay_standing *x)
     slice->slot = x->slot;
     slice->tag = x->tag;
     r->n_flying++;
-    r->parts[x->tag.part].n_sure++;
+    r->parts[x->tag.name.part].n_sure++;
 }
 
 void relay_fold_all(struct relay *r)
@@ -222,24 +212,22 @@ void relay_grant(struct relay *r)
     if (r->covered || !relay_find_mark(r))
         return;
     struct relay_tag this = r->mark;
-    const struct relay_part_state *part = &r->parts[this.part];
-    this.step = r->t;
-    this.attempt = part->attempt;
-    this.unit = r->visits[this.visit].unit;
-    const struct relay_slice *slice = &r->units[this.unit].slices[this.slice];
-    bool flying =
-        slice->flying && slice->tag.step == r->t && slice->tag.visit == this.visit && slice->tag.part == this.part;
+    const struct relay_part_state *part = &r->parts[this.name.part];
+    this.name.step = r->t;
+    this.name.attempt = part->attempt;
+    this.unit = r->visits[this.name.visit].unit;
+    const struct relay_slice *slice = &r->units[this.unit].slices[this.name.slice];
+    bool flying = slice->flying && slice->tag.name.step == r->t && slice->tag.name.visit == this.name.visit &&
+                  slice->tag.name.part == this.name.part;
     if (flying || part->owner == RELAY_NOBODY)
         return;
     struct relay_worker *w = relay_find_worker(r, part->owner);
     if (w->cells[RELAY_RESERVED].full || w->n_free || relay_has_tag(r, w, &this))
         return;
-    if (w->granted.full && relay_same_tag(&w->granted.tag, &this))
+    if (w->granted.full && contribution_is(&w->granted.tag.name, &this.name))
         return;
     w->granted = (struct relay_cell){.full = true, .tag = this};
     struct relay_action *a = relay_act(r, RELAY_GRANT);
     a->worker = w->id;
-    a->visit = this.visit;
-    a->part = this.part;
-    a->slice = this.slice;
+    a->name = this.name;
 }

@@ -79,13 +79,13 @@ static void submit(struct steps *steps, const struct relay_action *a)
     struct updater_task work = {
         .kind = a->kind == RELAY_FOLD ? UPDATER_FOLD : UPDATER_UPDATE,
         .unit = a->unit,
-        .slice = a->slice,
+        .slice = a->name.slice,
         .how = store_fold_kind(&job->store, a->unit, job->request.job.n_parts,
                                job->request.job.optimizer == OPTIMIZER_ADAMW),
         .hyper = steps->hyper,
         .trace = job_trace(job, &job->optimizer_trace),
         .step = relay_version(job->relay, a->unit),
-        .visit = a->visit,
+        .visit = a->name.visit,
     };
 
     if (a->kind == RELAY_FOLD) {
@@ -95,7 +95,7 @@ static void submit(struct steps *steps, const struct relay_action *a)
             (struct store_contribution){.g = (const char *)worker->inbox->base + a->slot * job->host.slot_bytes,
                                         .type = job->request.job.grad,
                                         .first = a->first,
-                                        .part = a->part};
+                                        .part = a->name.part};
         const struct model_unit *unit = &job->model.units[a->unit];
         work.squares =
             fence_note_fold(&steps->fence, a->unit, unit->n_visits * unit->n_slices * job->request.job.n_parts);
@@ -175,13 +175,9 @@ static void send_slot(struct peer *worker, const struct relay_action *a)
 
     if (m.kind == MESSAGE_FREE) {
         m.free.slot = a->slot;
-        m.free.visit = a->visit;
-        m.free.part = a->part;
-        m.free.slice = a->slice;
+        m.free.name = a->name;
     } else {
-        m.grant.visit = a->visit;
-        m.grant.part = a->part;
-        m.grant.slice = a->slice;
+        m.grant.name = a->name;
     }
     session_send(worker->session, &m);
 }
@@ -402,12 +398,12 @@ void steps_open(struct steps *steps, const struct message *m)
 static void note_contribution(const struct job *job, struct peer *worker, const struct message *m)
 {
     const struct model *model = &job->model;
-    const uint32_t visit = m->contribution.visit, slice = m->contribution.slice;
+    const uint32_t visit = m->contribution.name.visit, slice = m->contribution.name.slice;
 
     if (visit >= model->n_visits || slice >= model->units[model->visits[visit]].n_slices)
         return;
     const uint64_t left = model->units[model->visits[visit]].n - (uint64_t)slice * MODEL_SLICE;
-    progress_contribution(&worker->progress, visit, m->contribution.part,
+    progress_contribution(&worker->progress, visit, m->contribution.name.part,
                           (left < MODEL_SLICE ? left : MODEL_SLICE) * number_bytes(job->request.job.grad));
 }
 
@@ -421,11 +417,9 @@ static bool is_of_skipped(struct steps *steps, struct peer *worker, const struct
         job_send_weights(steps->job, worker, m->pull.version, m->pull.unit);
         return true;
     }
-    if (m->kind == MESSAGE_CONTRIBUTION && m->contribution.step < n_past) {
+    if (m->kind == MESSAGE_CONTRIBUTION && m->contribution.name.step < n_past) {
         reply.free.slot = m->contribution.slot;
-        reply.free.visit = m->contribution.visit;
-        reply.free.part = m->contribution.part;
-        reply.free.slice = m->contribution.slice;
+        reply.free.name = m->contribution.name;
         session_send(worker->session, &reply);
         return true;
     }
@@ -461,19 +455,13 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
         event.unit = m->pull.unit;
     } else if (m->kind == MESSAGE_LOSS && m->loss.part < job->request.job.n_parts) {
         event.kind = RELAY_LOSS;
-        event.step = m->loss.step;
-        event.part = m->loss.part;
-        event.attempt = m->loss.attempt;
+        event.name = (struct contribution_name){.step = m->loss.step, .part = m->loss.part, .attempt = m->loss.attempt};
         event.ok = m->loss.finite && isfinite(m->loss.sum);
         steps->part_loss[m->loss.part] = event.ok ? m->loss.sum : NAN;
         progress_loss(&worker->progress, &job->model, m->loss.part);
     } else if (m->kind == MESSAGE_CONTRIBUTION) {
         event.kind = RELAY_CONTRIBUTION;
-        event.step = m->contribution.step;
-        event.visit = m->contribution.visit;
-        event.part = m->contribution.part;
-        event.slice = m->contribution.slice;
-        event.attempt = m->contribution.attempt;
+        event.name = m->contribution.name;
         event.slot = m->contribution.slot;
         note_contribution(job, worker, m);
     } else {
@@ -500,7 +488,7 @@ void steps_on_optimizer(struct steps *steps, const struct updater_task *work)
 {
     const struct relay_event event = {.kind = work->kind == UPDATER_UPDATE ? RELAY_UPDATED : RELAY_FOLDED,
                                       .unit = work->unit,
-                                      .slice = work->slice,
+                                      .name.slice = work->slice,
                                       .ok = work->result == 0};
 
     if (work->result == -ERANGE)

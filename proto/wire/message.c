@@ -12,6 +12,15 @@ static enum number_type number_field(struct wire *w, enum number_type value)
     return wire_choice(w, value, NUMBER_FP32, NUMBER_BF16);
 }
 
+static void name_fields(struct wire *w, struct contribution_name *name)
+{
+    wire_u64(w, &name->step);
+    wire_u32(w, &name->visit);
+    wire_u32_in(w, &name->part, 0, MESSAGE_MAX_PARTS - 1);
+    wire_u32(w, &name->slice);
+    wire_u32(w, &name->attempt);
+}
+
 static void ledger_fields(struct wire *w, struct ledger *ledger)
 {
     for (unsigned i = 0; i < LEDGER_CATEGORIES; i++) {
@@ -214,27 +223,13 @@ static void loss(struct wire *w, struct message *m)
 
 static void contribution(struct wire *w, struct message *m)
 {
-    wire_u64(w, &m->contribution.step);
-    wire_u32(w, &m->contribution.visit);
-    wire_u32_in(w, &m->contribution.part, 0, MESSAGE_MAX_PARTS - 1);
-    wire_u32(w, &m->contribution.slice);
-    wire_u32(w, &m->contribution.attempt);
+    name_fields(w, &m->contribution.name);
     wire_u32(w, &m->contribution.slot);
-}
-
-static void free_slot(struct wire *w, struct message *m)
-{
-    wire_u32(w, &m->free.slot);
-    wire_u32(w, &m->free.visit);
-    wire_u32_in(w, &m->free.part, 0, MESSAGE_MAX_PARTS - 1);
-    wire_u32(w, &m->free.slice);
 }
 
 static void grant(struct wire *w, struct message *m)
 {
-    wire_u32(w, &m->grant.visit);
-    wire_u32_in(w, &m->grant.part, 0, MESSAGE_MAX_PARTS - 1);
-    wire_u32(w, &m->grant.slice);
+    name_fields(w, &m->grant.name);
 }
 
 static void done(struct wire *w, struct message *m)
@@ -429,7 +424,7 @@ static const struct {
     [MESSAGE_WEIGHTS] = {"WEIGHTS", pull},
     [MESSAGE_LOSS] = {"LOSS", loss},
     [MESSAGE_CONTRIBUTION] = {"CONTRIBUTION", contribution},
-    [MESSAGE_FREE] = {"FREE", free_slot},
+    [MESSAGE_FREE] = {"FREE", contribution},
     [MESSAGE_GRANT] = {"GRANT", grant},
     [MESSAGE_ARRIVED] = {"ARRIVED", arrived},
     [MESSAGE_COVERED] = {"COVERED", done},

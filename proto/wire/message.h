@@ -45,6 +45,7 @@
 #include "proto/base/ledger.h"
 #include "proto/base/number.h"
 #include "proto/base/pages.h"
+#include "proto/model/contribution.h"
 #include "proto/model/model.h"
 #include "proto/plan/host.h"
 #include "proto/plan/profile.h"
@@ -55,7 +56,7 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 6,
+    MESSAGE_VERSION = 7,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
@@ -254,17 +255,14 @@ struct message {
             bool finite;
         } loss;
         struct {
-            uint64_t step;
-            uint32_t visit, part, slice, attempt, slot;
-        } contribution;
+            struct contribution_name name;
+            uint32_t slot;
+        } contribution, free;
         struct {
             uint64_t step;
         } arrived;
         struct {
-            uint32_t slot, visit, part, slice;
-        } free;
-        struct {
-            uint32_t visit, part, slice;
+            struct contribution_name name;
         } grant;
         struct {
             uint64_t step;

@@ -24,7 +24,7 @@ static float *slot_of(struct inprocess_worker *w, uint32_t slot)
 static void note_gradient(struct inprocess *ip, const struct relay_action *a, const float *g)
 {
     const struct model_unit *unit = &ip->model.units[a->unit];
-    const uint64_t first = (uint64_t)a->slice * MODEL_SLICE;
+    const uint64_t first = (uint64_t)a->name.slice * MODEL_SLICE;
     const uint64_t n = unit->n - first < MODEL_SLICE ? unit->n - first : MODEL_SLICE;
 
     for (uint64_t i = 0; ip->gradient && i < n; i++)
@@ -34,11 +34,11 @@ static void note_gradient(struct inprocess *ip, const struct relay_action *a, co
 static void fold(struct inprocess *ip, const struct relay_action *a)
 {
     const float *g = slot_of(&ip->workers[a->worker], a->slot);
-    const struct store_contribution contribution = {g, NUMBER_FP32, a->first, a->part};
-    struct relay_event done = {.kind = RELAY_FOLDED, .unit = a->unit, .slice = a->slice};
+    const struct store_contribution contribution = {g, NUMBER_FP32, a->first, a->name.part};
+    struct relay_event done = {.kind = RELAY_FOLDED, .unit = a->unit, .name.slice = a->name.slice};
 
     note_gradient(ip, a, g);
-    done.ok = store_fold(&ip->store, a->unit, a->slice, &contribution, fold_kind(ip, a->unit), &ip->hyper) == 0;
+    done.ok = store_fold(&ip->store, a->unit, a->name.slice, &contribution, fold_kind(ip, a->unit), &ip->hyper) == 0;
     feed(ip, &done);
 }
 
@@ -208,8 +208,10 @@ static int link_wait_weights(void *context, const void **weights)
 static int link_loss(void *context, uint32_t part, double sum, bool finite)
 {
     struct inprocess_worker *w = context;
-    const struct relay_event event = {
-        .kind = RELAY_LOSS, .worker = w->id, .step = w->share.step, .part = part, .ok = finite};
+    const struct relay_event event = {.kind = RELAY_LOSS,
+                                      .worker = w->id,
+                                      .name = {.step = w->share.step, .part = part},
+                                      .ok = finite};
 
     w->ip->part_loss[part] = sum;
     return say(w, &event);
@@ -247,10 +249,7 @@ static int link_contribute(void *context, uint32_t visit, uint32_t part, uint32_
     struct inprocess_worker *w = context;
     const struct relay_event event = {.kind = RELAY_CONTRIBUTION,
                                       .worker = w->id,
-                                      .step = w->share.step,
-                                      .visit = visit,
-                                      .part = part,
-                                      .slice = slice,
+                                      .name = {.step = w->share.step, .visit = visit, .part = part, .slice = slice},
                                       .slot = (uint32_t)(((const float *)slot - slot_of(w, 0)) /
                                                          (slot_of(w, 1) - slot_of(w, 0)))};
 

@@ -60,8 +60,8 @@ static void announce_slot(struct puppet *p, uint32_t index, uint32_t visit)
 {
     struct message m = {.kind = MESSAGE_CONTRIBUTION};
 
-    m.contribution.step = p->share.share.step;
-    m.contribution.visit = visit;
+    m.contribution.name.step = p->share.share.step;
+    m.contribution.name.visit = visit;
     m.contribution.slot = index;
     session_send(p->session, &m);
 }
@@ -87,7 +87,7 @@ static void break_a_rule(struct puppet *p)
     struct message m = {.kind = MESSAGE_PULL, .pull = {.version = p->share.share.step, .unit = p->model.n_units}};
 
     if (p->fault == PUPPET_CONTRIBUTES_AMISS)
-        m = (struct message){.kind = MESSAGE_CONTRIBUTION, .contribution = {.step = p->share.share.step + 7}};
+        m = (struct message){.kind = MESSAGE_CONTRIBUTION, .contribution = {.name.step = p->share.share.step + 7}};
     if (p->fault == PUPPET_ENDS_TWICE)
         m = (struct message){.kind = MESSAGE_LOSS, .loss = {.step = p->share.share.step, .attempt = 9, .finite = true}};
     session_send(p->session, &m);

@@ -139,14 +139,14 @@ static int parse(struct relay_trace *trace, const struct line *line, struct rela
         e->worker = number(w[1]), e->step = step, e->unit = number(w[3]);
         break;
     case RELAY_LOSS:
-        e->worker = number(w[1]), e->step = step, e->part = number(w[3]), e->attempt = number(w[4]);
+        e->worker = number(w[1]), e->name.step = step, e->name.part = number(w[3]), e->name.attempt = number(w[4]);
         break;
     case RELAY_CONTRIBUTION:
-        e->worker = number(w[1]), e->step = step, e->visit = number(w[3]), e->part = number(w[4]);
-        e->slice = number(w[5]), e->attempt = number(w[6]), e->slot = number(w[7]);
+        e->worker = number(w[1]), e->name.step = step, e->name.visit = number(w[3]), e->name.part = number(w[4]);
+        e->name.slice = number(w[5]), e->name.attempt = number(w[6]), e->slot = number(w[7]);
         break;
     case RELAY_FOLDED:
-        e->unit = number(w[1]), e->slice = number(w[2]);
+        e->unit = number(w[1]), e->name.slice = number(w[2]);
         break;
     case RELAY_UPDATED:
         e->unit = number(w[1]);
@@ -221,13 +221,15 @@ void relay_trace_event(FILE *out, const struct relay_event *e)
         fprintf(out, " %u %lld %u", e->worker, step, e->unit);
         break;
     case RELAY_LOSS:
-        fprintf(out, " %u %lld %u %u %s", e->worker, step, e->part, e->attempt, e->ok ? "ok" : "bad");
+        fprintf(out, " %u %lld %u %u %s", e->worker, (long long)e->name.step, e->name.part, e->name.attempt,
+                e->ok ? "ok" : "bad");
         break;
     case RELAY_CONTRIBUTION:
-        fprintf(out, " %u %lld %u %u %u %u %u", e->worker, step, e->visit, e->part, e->slice, e->attempt, e->slot);
+        fprintf(out, " %u %lld %u %u %u %u %u", e->worker, (long long)e->name.step, e->name.visit, e->name.part,
+                e->name.slice, e->name.attempt, e->slot);
         break;
     case RELAY_FOLDED:
-        fprintf(out, " %u %u %s", e->unit, e->slice, e->ok ? "ok" : "bad");
+        fprintf(out, " %u %u %s", e->unit, e->name.slice, e->ok ? "ok" : "bad");
         break;
     case RELAY_UPDATED:
         fprintf(out, " %u", e->unit);
@@ -278,17 +280,17 @@ void relay_trace_action(FILE *out, const struct relay_trace *trace, const struct
         print_refusal(out, a, reader);
         break;
     case RELAY_FOLD:
-        fprintf(out, "fold %u %u %u %u %u %u %s\n", a->unit, a->visit, a->part, a->slice, a->worker, a->slot,
-                a->first ? "first" : "next");
+        fprintf(out, "fold %u %u %u %u %u %u %s\n", a->unit, a->name.visit, a->name.part, a->name.slice, a->worker,
+                a->slot, a->first ? "first" : "next");
         break;
     case RELAY_UPDATE:
         fprintf(out, "update %u\n", a->unit);
         break;
     case RELAY_FREE:
-        fprintf(out, "free %u %u %u %u %u\n", a->worker, a->slot, a->visit, a->part, a->slice);
+        fprintf(out, "free %u %u %u %u %u\n", a->worker, a->slot, a->name.visit, a->name.part, a->name.slice);
         break;
     case RELAY_GRANT:
-        fprintf(out, "grant %u %u %u %u\n", a->worker, a->visit, a->part, a->slice);
+        fprintf(out, "grant %u %u %u %u\n", a->worker, a->name.visit, a->name.part, a->name.slice);
         break;
     case RELAY_COVERED:
         fprintf(out, "covered %lld\n", step);

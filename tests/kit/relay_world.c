@@ -20,7 +20,7 @@ static void must(struct world *w, bool ok, const char *what)
 
 static struct world_name name_of(const struct relay_action *a)
 {
-    return (struct world_name){.full = true, .visit = a->visit, .part = a->part, .slice = a->slice};
+    return (struct world_name){.full = true, .visit = a->name.visit, .part = a->name.part, .slice = a->name.slice};
 }
 
 static bool same(const struct world_name *a, const struct world_name *b)
@@ -106,8 +106,8 @@ static uint32_t n_accumulators(const struct world *w)
 static void check_fold(struct world *w, const struct relay_action *a)
 {
     struct world_name name = name_of(a);
-    struct world_job *job = &w->jobs[a->unit][a->slice];
-    must(w, is_name(w, &name) && w->visits[a->visit] == a->unit, "a fold of what is no name of the step");
+    struct world_job *job = &w->jobs[a->unit][a->name.slice];
+    must(w, is_name(w, &name) && w->visits[a->name.visit] == a->unit, "a fold of what is no name of the step");
     must(w, !w->covered && w->n_done == w->t, "a fold before the step before is done");
     must(w, w->version[a->unit] == w->t, "a fold into a unit that is not at the step's version");
     must(w, !is_folded(w, &name), "a name is folded twice");
@@ -121,7 +121,7 @@ static void check_fold(struct world *w, const struct relay_action *a)
     bool first = true, in_order = true, below = true;
     for (struct world_name n = {0}; next_name(w, &n);) {
         below &= !same(&n, &name);
-        if (w->visits[n.visit] != a->unit || n.slice != a->slice)
+        if (w->visits[n.visit] != a->unit || n.slice != a->name.slice)
             continue;
         first &= !is_folded(w, &n);
         in_order &= !below || is_folded(w, &n);
@@ -147,7 +147,7 @@ static void check_grant(struct world *w, const struct relay_action *a)
     while (next_name(w, &mark) && is_folded(w, &mark))
         continue;
     must(w, same(&name, &mark) && !w->covered, "the reserved slot is granted to another name than the mark");
-    must(w, w->attached[a->worker] && w->owner[a->part] == a->worker, "a grant to another than the part's owner");
+    must(w, w->attached[a->worker] && w->owner[a->name.part] == a->worker, "a grant to another than the part's owner");
     for (uint32_t k = 1; k <= w->config.n_slots; k++)
         must(w, w->slots[a->worker][k].full, "a grant while there is an ordinary slot");
     must(w, !w->slots[a->worker][0].full, "a grant of a slot that is in use");
@@ -329,10 +329,11 @@ static void begin_save(struct world *w, uint32_t reader)
 
 static void take_contribution(struct world *w, const struct relay_event *e)
 {
-    struct world_name name = {.full = true, .visit = e->visit, .part = e->part, .slice = e->slice};
+    struct world_name name = {.full = true, .visit = e->name.visit, .part = e->name.part, .slice = e->name.slice};
     struct world_name *slot = &w->slots[e->worker][e->slot];
     must(w, is_name(w, &name) && w->attached[e->worker], "a contribution is taken that has no name");
-    must(w, w->owner[e->part] == e->worker && w->attempt[e->part] == e->attempt, "a stale contribution is taken");
+    must(w, w->owner[e->name.part] == e->worker && w->attempt[e->name.part] == e->name.attempt,
+         "a stale contribution is taken");
     if (!slot->full && !is_folded(w, &name))
         *slot = name;
 }
@@ -357,14 +358,14 @@ static void begin_event(struct world *w, const struct relay_event *e, bool refus
         break;
     case RELAY_LOSS:
         if (!refused && e->ok)
-            w->loss[e->part] = true;
+            w->loss[e->name.part] = true;
         break;
     case RELAY_CONTRIBUTION:
         if (!refused)
             take_contribution(w, e);
         break;
     case RELAY_FOLDED: {
-        struct world_job *job = &w->jobs[e->unit][e->slice];
+        struct world_job *job = &w->jobs[e->unit][e->name.slice];
         job->flying = false;
         if (e->ok && job->step == w->t && !w->covered)
             w->folded[job->name.visit][job->name.part][job->name.slice] = true;
@@ -447,7 +448,7 @@ void world_attach(struct world *w, uint32_t worker)
 
 void world_finish_job(struct world *w, uint32_t unit, uint32_t slice, bool ok)
 {
-    world_feed(w, &(struct relay_event){.kind = RELAY_FOLDED, .unit = unit, .slice = slice, .ok = ok});
+    world_feed(w, &(struct relay_event){.kind = RELAY_FOLDED, .unit = unit, .name.slice = slice, .ok = ok});
 }
 
 void world_finish_update(struct world *w, uint32_t unit)
@@ -478,11 +479,11 @@ bool world_contribute(struct world *w, uint32_t part)
         slot = slot > w->config.n_slots ? 0 : slot;
         world_feed(w, &(struct relay_event){.kind = RELAY_CONTRIBUTION,
                                             .worker = owner,
-                                            .step = w->t,
-                                            .visit = n.visit,
-                                            .part = part,
-                                            .slice = n.slice,
-                                            .attempt = w->attempt[part],
+                                            .name = {.step = w->t,
+                                                     .visit = n.visit,
+                                                     .part = part,
+                                                     .slice = n.slice,
+                                                     .attempt = w->attempt[part]},
                                             .slot = slot});
         return true;
     }
@@ -503,9 +504,7 @@ static bool work_parts(struct world *w)
         if (!w->covered && !w->loss[p] && w->n_done == w->t) {
             world_feed(w, &(struct relay_event){.kind = RELAY_LOSS,
                                                 .worker = w->owner[p],
-                                                .step = w->t,
-                                                .part = p,
-                                                .attempt = w->attempt[p],
+                                                .name = {.step = w->t, .part = p, .attempt = w->attempt[p]},
                                                 .ok = true});
             moved = true;
         }

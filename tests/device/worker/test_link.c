@@ -66,9 +66,17 @@ static void say_free(uint32_t slot)
     say((struct message){.kind = MESSAGE_FREE, .free = {.slot = slot}});
 }
 
+static void say_grant_of(uint64_t step, uint32_t attempt, uint32_t visit, uint32_t part, uint32_t slice)
+{
+    const struct contribution_name name = {
+        .step = step, .visit = visit, .part = part, .slice = slice, .attempt = attempt};
+
+    say((struct message){.kind = MESSAGE_GRANT, .grant = {.name = name}});
+}
+
 static void say_grant(uint32_t visit, uint32_t part, uint32_t slice)
 {
-    say((struct message){.kind = MESSAGE_GRANT, .grant = {.visit = visit, .part = part, .slice = slice}});
+    say_grant_of(link_.step, link_.attempts[part], visit, part, slice);
 }
 
 static struct message heard(enum message_kind kind)
@@ -197,9 +205,11 @@ TEST(a_full_inbox_waits_for_a_slot_and_takes_the_one_that_is_freed)
 TEST(the_reserved_slot_is_for_the_slice_that_it_is_granted_to)
 {
     fill_ordinary_slots();
-    say_grant(5, 0, 3); /* another slice, */
-    say_grant(5, 1, 2); /* another part, */
-    say_grant(4, 0, 2); /* another visit */
+    say_grant(5, 0, 3);                 /* another slice, */
+    say_grant(5, 1, 2);                 /* another part, */
+    say_grant(4, 0, 2);                 /* another visit, */
+    say_grant_of(STEP - 1, 0, 5, 0, 2); /* another step, */
+    say_grant_of(STEP, 1, 5, 0, 2);     /* another attempt */
     say_grant(5, 0, 2);
     ck_assert_uint_eq(slot_for(5, 0, 2), 0);
     ck_assert_uint_eq(unread(), 0);
@@ -371,11 +381,11 @@ TEST(losses_and_contributions_carry_step_and_attempt)
     check_silence(); /* a slot is not asked for */
     contribute(4, 3, 2);
     m = heard(MESSAGE_CONTRIBUTION);
-    ck_assert_uint_eq(m.contribution.step, STEP + 2);
-    ck_assert_uint_eq(m.contribution.visit, 4);
-    ck_assert_uint_eq(m.contribution.part, 3);
-    ck_assert_uint_eq(m.contribution.slice, 2);
-    ck_assert_uint_eq(m.contribution.attempt, 6);
+    ck_assert_uint_eq(m.contribution.name.step, STEP + 2);
+    ck_assert_uint_eq(m.contribution.name.visit, 4);
+    ck_assert_uint_eq(m.contribution.name.part, 3);
+    ck_assert_uint_eq(m.contribution.name.slice, 2);
+    ck_assert_uint_eq(m.contribution.name.attempt, 6);
     ck_assert_uint_eq(m.contribution.slot, 1);
     check_silence();
 }

@@ -234,24 +234,25 @@ static struct relay_event hostile_event(const struct world *w, struct dice *d)
     struct relay_event e = {.kind = kinds[roll(d, 6)],
                             .worker = roll(d, WORLD_WORKERS),
                             .unit = roll(d, WORLD_UNITS + 1),
-                            .visit = roll(d, WORLD_VISITS),
-                            .part = roll(d, WORLD_PARTS),
-                            .slice = roll(d, WORLD_SLICES),
-                            .attempt = roll(d, 3),
+                            .name = {.visit = roll(d, WORLD_VISITS),
+                                     .part = roll(d, WORLD_PARTS),
+                                     .slice = roll(d, WORLD_SLICES),
+                                     .attempt = roll(d, 3)},
                             .slot = roll(d, WORLD_SLOTS + 1),
                             .reader = roll(d, WORLD_READERS),
                             .step = w->t + roll(d, 4) - 1,
                             .ok = chance(d, 90)};
-    uint32_t *const fields[] = {&e.unit, &e.visit, &e.part, &e.slice, &e.attempt, &e.slot};
+    uint32_t *const fields[] = {&e.unit, &e.name.visit, &e.name.part, &e.name.slice, &e.name.attempt, &e.slot};
     if (chance(d, 30))
         *fields[roll(d, 6)] = far[roll(d, 3)];
     if (chance(d, 5))
         e.step = UINT64_MAX - roll(d, 2);
-    if (chance(d, 50) && e.part < w->config.n_parts && w->owner[e.part] < WORLD_WORKERS) {
-        e.worker = w->owner[e.part]; /* often all right but for one thing */
-        e.attempt = w->attempt[e.part] - chance(d, 20);
+    if (chance(d, 50) && e.name.part < w->config.n_parts && w->owner[e.name.part] < WORLD_WORKERS) {
+        e.worker = w->owner[e.name.part]; /* often all right but for one thing */
+        e.name.attempt = w->attempt[e.name.part] - chance(d, 20);
         e.step = w->t;
     }
+    e.name.step = e.step;
     return e;
 }
 
@@ -301,9 +302,7 @@ static void random_event(struct world *w, struct dice *d)
     } else if (x < 40 && owned && !w->loss[part]) {
         world_feed(w, &(struct relay_event){.kind = RELAY_LOSS,
                                             .worker = w->owner[part],
-                                            .step = w->t,
-                                            .part = part,
-                                            .attempt = w->attempt[part],
+                                            .name = {.step = w->t, .part = part, .attempt = w->attempt[part]},
                                             .ok = !chance(d, 3)});
     } else if (x < 65) {
         random_job(w, d, 1);
@@ -417,8 +416,8 @@ TEST_EACH(the_cut_is_known_before_a_reader_comes, 2)
          .n_visits = 1,
          .owners = &owner,
          .n_owners = 1},
-        {.kind = RELAY_LOSS, .step = t, .ok = true},
-        {.kind = RELAY_CONTRIBUTION, .step = t, .slot = 1},
+        {.kind = RELAY_LOSS, .name.step = t, .ok = true},
+        {.kind = RELAY_CONTRIBUTION, .name.step = t, .slot = 1},
         {.kind = RELAY_FOLDED, .ok = true},
         {.kind = RELAY_UPDATED},
         {.kind = RELAY_SAVE, .reader = 2},

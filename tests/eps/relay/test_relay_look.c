@@ -46,7 +46,7 @@ static void check(enum relay_at lower, uint64_t lower_version, enum relay_at upp
 
 static void contribute(uint32_t visit, uint32_t part, uint32_t slot)
 {
-    feed((struct relay_event){.kind = RELAY_CONTRIBUTION, .visit = visit, .part = part, .slot = slot});
+    feed((struct relay_event){.kind = RELAY_CONTRIBUTION, .name = {.visit = visit, .part = part}, .slot = slot});
 }
 
 TEST(a_unit_is_at_rest_in_an_inbox_folded_and_updated)
@@ -55,7 +55,7 @@ TEST(a_unit_is_at_rest_in_an_inbox_folded_and_updated)
     feed((struct relay_event){
         .kind = RELAY_OPEN, .visits = visits, .n_slices = n_slices, .n_visits = 2, .owners = owners, .n_owners = 2});
     for (uint32_t part = 0; part < 2; part++)
-        feed((struct relay_event){.kind = RELAY_LOSS, .part = part, .ok = true});
+        feed((struct relay_event){.kind = RELAY_LOSS, .name.part = part, .ok = true});
     check(RELAY_AT_REST, 0, RELAY_AT_REST, 0);
     contribute(1, 1, 1); /* its turn is after part 0 */
     check(RELAY_AT_REST, 0, RELAY_AT_INBOX, 0);
@@ -80,9 +80,9 @@ TEST(a_step_waits_for_the_worker_of_the_next_loss_or_contribution)
     feed((struct relay_event){
         .kind = RELAY_OPEN, .visits = visits, .n_slices = n_slices, .n_visits = 2, .owners = two, .n_owners = 2});
     ck_assert_uint_eq(relay_owes(relay), 7);
-    feed((struct relay_event){.kind = RELAY_LOSS, .part = 0, .ok = true});
+    feed((struct relay_event){.kind = RELAY_LOSS, .name.part = 0, .ok = true});
     ck_assert_uint_eq(relay_owes(relay), 8);
-    of_other = (struct relay_event){.kind = RELAY_LOSS, .worker = 8, .part = 1, .ok = true};
+    of_other = (struct relay_event){.kind = RELAY_LOSS, .worker = 8, .name.part = 1, .ok = true};
     ck_assert_int_ge(relay_feed(relay, &of_other, &actions), 0);
     ck_assert_uint_eq(relay_owes(relay), 7);
     contribute(0, 0, 1); /* not its turn: it stands there, and the other one is still to come */

@@ -1,0 +1,25 @@
+/* proto/model/contribution.h - the name of a slice of a contribution: the same in messages, in the relay and on the device.
+ *
+ * A name is used up when its slice is folded. Slots are granted, freed and taken over by name, so that a duplicate, or an
+ * answer to what has been redone since, never reaches a slot in use. */
+#ifndef PROTO_MODEL_CONTRIBUTION_H
+#define PROTO_MODEL_CONTRIBUTION_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct contribution_name {
+    uint64_t step;    /* from 0: also the version of the weights that it was computed with */
+    uint32_t visit;   /* of the computation: a tied unit has two */
+    uint32_t part;    /* of the minibatch */
+    uint32_t slice;   /* of the unit: MODEL_SLICE elements each */
+    uint32_t attempt; /* of the part: one more whenever it goes to another worker */
+};
+
+static inline bool contribution_is(const struct contribution_name *a, const struct contribution_name *b)
+{
+    return a->step == b->step && a->visit == b->visit && a->part == b->part && a->slice == b->slice &&
+           a->attempt == b->attempt;
+}
+
+#endif
