@@ -105,7 +105,7 @@ TEST(a_full_ring_refuses_delivery_and_keeps_what_it_has)
 
 static bool deliver_free(uint32_t slot)
 {
-    const struct message m = {.kind = MESSAGE_FREE, .free = {.slot = slot, .visit = 3}};
+    const struct message m = {.kind = MESSAGE_FREE, .free = {.name = {.visit = 3}, .slot = slot}};
 
     return mailbox_deliver(&box, &m, NULL, 0);
 }
