@@ -51,14 +51,14 @@ int client_job_open(struct client_job *job, struct client_link *link, struct mes
     job->n_workers = m.job_opened.n_workers;
     job->n_parameters = m.job_opened.n_parameters;
     job->resident_bytes = m.job_opened.resident_bytes;
-    job->microbatch = m.job_opened.microbatch;
-    job->choice = (struct eps_choice){.microbatch = m.job_opened.microbatch,
-                                      .host_stash = m.job_opened.host_stash,
-                                      .n_kept = m.job_opened.n_kept,
+    job->microbatch = m.job_opened.choice.microbatch;
+    job->choice = (struct eps_choice){.microbatch = m.job_opened.choice.microbatch,
+                                      .host_stash = m.job_opened.choice.host_stash,
+                                      .n_kept = m.job_opened.choice.n_kept,
                                       .n_blocks = model->config.n_layers,
-                                      .n_weight_buffers = m.job_opened.n_weight_buffers,
-                                      .n_resident = m.job_opened.n_resident,
-                                      .whole_head = m.job_opened.whole_head};
+                                      .n_weight_buffers = m.job_opened.choice.n_weight_buffers,
+                                      .n_resident = m.job_opened.choice.n_resident,
+                                      .whole_head = m.job_opened.choice.whole_head};
     return segment_attach(&job->data, fd, (size_t)bytes, SEGMENT_READ_WRITE, err);
 }
 

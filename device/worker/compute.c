@@ -129,13 +129,7 @@ static int claim(struct compute *c, const struct model_config *config, struct er
                     .part_rows = part_rows,
                     .seq = m->assign.seq,
                     .n_threads = m->assign.n_threads},
-        .choice = {.microbatch = m->assign.microbatch,
-                   .host_stash = m->assign.host_stash,
-                   .whole_head = m->assign.whole_head,
-                   .n_kept = m->assign.n_kept,
-                   .n_weight_buffers = m->assign.n_weight_buffers,
-                   .n_sums = m->assign.n_sums,
-                   .n_resident = m->assign.n_resident},
+        .choice = m->assign.choice,
         .batch = m->assign.batch,
         .seed = m->assign.seed,
     };
@@ -182,7 +176,7 @@ static int attach(struct compute *c, const struct mail *mail, struct error *err)
     };
     int rc = 0;
 
-    for (unsigned i = 0; i < 3u + m->assign.host_stash; i++) {
+    for (unsigned i = 0; i < 3u + m->assign.choice.host_stash; i++) {
         const int attached =
             segment_attach(segments[i].segment, segments[i].fd, segments[i].bytes, segments[i].access, rc ? NULL : err);
         rc = rc ? rc : attached;
@@ -236,7 +230,7 @@ static void choose_products(const struct compute *c)
 static void on_assign(struct compute *c, const struct mail *mail)
 {
     const struct message *m = &mail->message;
-    const unsigned n_fds = (unsigned)FEWEST_FDS + m->assign.host_stash + m->assign.trace;
+    const unsigned n_fds = (unsigned)FEWEST_FDS + m->assign.choice.host_stash + m->assign.trace;
     struct message reply = {.kind = MESSAGE_ASSIGNED};
     struct model_config config;
     struct error err = {""};

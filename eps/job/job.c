@@ -134,17 +134,11 @@ static void assign(struct job *job, struct peer *worker, const struct segment *i
     m.assign.trace = job->trace_file >= 0 && rights_trace(worker, job->client);
     m.assign.precision = plan->setting.precision;
     m.assign.grad = job->request.job.grad;
-    m.assign.microbatch = plan->choice.microbatch;
-    m.assign.host_stash = plan->choice.host_stash;
-    m.assign.whole_head = plan->choice.whole_head;
+    m.assign.choice = plan->choice;
     m.assign.products = job->products;
-    m.assign.n_kept = plan->choice.n_kept;
-    m.assign.n_weight_buffers = plan->choice.n_weight_buffers;
-    m.assign.n_sums = plan->choice.n_sums;
-    m.assign.n_resident = plan->choice.n_resident;
     m.assign.attention = plan->setting.attention;
     m.assign.host_stash_bytes = plan->host_stash_bytes;
-    if (m.assign.host_stash)
+    if (m.assign.choice.host_stash)
         fds[n_fds++] = stash->fd;
     if (m.assign.trace)
         fds[n_fds++] = job->trace_file;
@@ -230,17 +224,11 @@ static void on_all_assigned(struct job *job)
             return;
         }
     }
-    const struct plan_choice *choice = &job->workers[0]->plan.choice;
     m.job_opened.n_parameters = job->model.n_parameters;
     m.job_opened.n_workers = job->n_workers;
-    m.job_opened.microbatch = job->microbatch;
     m.job_opened.data_bytes = job->data.bytes;
     m.job_opened.resident_bytes = job->workers[0]->plan.resident_bytes;
-    m.job_opened.host_stash = choice->host_stash;
-    m.job_opened.whole_head = choice->whole_head;
-    m.job_opened.n_kept = choice->n_kept;
-    m.job_opened.n_weight_buffers = choice->n_weight_buffers;
-    m.job_opened.n_resident = choice->n_resident;
+    m.job_opened.choice = job->workers[0]->plan.choice;
     job_enter(job, JOB_RESTING);
     session_send_fds(job->client->session, &m, &job->data.fd, 1);
 }

@@ -21,6 +21,17 @@ static void name_fields(struct wire *w, struct contribution_name *name)
     wire_u32(w, &name->attempt);
 }
 
+static void choice_fields(struct wire *w, struct plan_choice *choice)
+{
+    wire_u32(w, &choice->microbatch);
+    wire_flag(w, &choice->host_stash);
+    wire_u32(w, &choice->n_kept);
+    wire_u32_in(w, &choice->n_weight_buffers, 1, PLAN_MAX_WEIGHT_BUFFERS);
+    wire_u32(w, &choice->n_sums);
+    wire_u32(w, &choice->n_resident);
+    wire_flag(w, &choice->whole_head);
+}
+
 static void ledger_fields(struct wire *w, struct ledger *ledger)
 {
     for (unsigned i = 0; i < LEDGER_CATEGORIES; i++) {
@@ -141,14 +152,9 @@ static void job_opened(struct wire *w, struct message *m)
 {
     wire_u64(w, &m->job_opened.n_parameters);
     wire_u32(w, &m->job_opened.n_workers);
-    wire_u32(w, &m->job_opened.microbatch);
     wire_u64(w, &m->job_opened.data_bytes);
     wire_u64(w, &m->job_opened.resident_bytes);
-    wire_flag(w, &m->job_opened.host_stash);
-    wire_flag(w, &m->job_opened.whole_head);
-    wire_u32(w, &m->job_opened.n_kept);
-    wire_u32(w, &m->job_opened.n_weight_buffers);
-    wire_u32(w, &m->job_opened.n_resident);
+    choice_fields(w, &m->job_opened.choice);
 }
 
 static void assign(struct wire *w, struct message *m)
@@ -158,7 +164,6 @@ static void assign(struct wire *w, struct message *m)
     wire_u32(w, &m->assign.batch);
     wire_u32(w, &m->assign.seq);
     wire_u32_in(w, &m->assign.n_parts, 1, MESSAGE_MAX_PARTS);
-    wire_u32(w, &m->assign.microbatch);
     wire_u32_in(w, &m->assign.max_parts, 0, MESSAGE_MAX_PARTS);
     wire_u32(w, &m->assign.n_slots);
     wire_u32(w, &m->assign.n_threads);
@@ -168,16 +173,11 @@ static void assign(struct wire *w, struct message *m)
     wire_flag(w, &m->assign.trace);
     m->assign.precision = number_field(w, m->assign.precision);
     m->assign.grad = number_field(w, m->assign.grad);
-    wire_flag(w, &m->assign.host_stash);
-    wire_flag(w, &m->assign.whole_head);
-    wire_u32(w, &m->assign.n_kept);
-    wire_u32_in(w, &m->assign.n_weight_buffers, 1, MESSAGE_MAX_WEIGHT_BUFFERS);
-    wire_u32(w, &m->assign.n_resident);
+    choice_fields(w, &m->assign.choice);
     wire_u64(w, &m->assign.host_stash_bytes);
-    wire_u32(w, &m->assign.n_sums);
     wire_u32(w, &m->assign.attention);
     products_fields(w, &m->assign.products);
-    if (m->assign.host_stash != (m->assign.host_stash_bytes > 0))
+    if (m->assign.choice.host_stash != (m->assign.host_stash_bytes > 0))
         wire_wrong(w, "a stash without its bytes, or bytes without it");
 }
 

@@ -56,13 +56,12 @@
 
 enum {
     MESSAGE_MAGIC = 0xE951,
-    MESSAGE_VERSION = 7,
+    MESSAGE_VERSION = 8,
     MESSAGE_HEADER_BYTES = 16,
     MESSAGE_MAX_BYTES = 1024,
     MESSAGE_MAX_PARTS = 64,
     MESSAGE_PAGE_UNITS = 900, /* in one UNITS_REPLY */
     MESSAGE_RECENT_STEPS = 128,
-    MESSAGE_MAX_WEIGHT_BUFFERS = 3,
     MESSAGE_MAX_CONFIG_BYTES = 1 << 20, /* of config.json */
 };
 
@@ -197,17 +196,14 @@ struct message {
         struct {
             uint64_t n_parameters;
             uint32_t n_workers;
-            uint32_t microbatch;     /* rows, of all workers */
-            uint64_t data_bytes;     /* of the data segment: plan_data_bytes or plan_generate_bytes */
-            uint64_t resident_bytes; /* of weights that stay on the device while it generates */
-            /* What else was chosen for the first worker: as in assign. */
-            bool host_stash, whole_head;
-            uint32_t n_kept, n_weight_buffers, n_resident;
+            uint64_t data_bytes;       /* of the data segment: plan_data_bytes or plan_generate_bytes */
+            uint64_t resident_bytes;   /* of weights that stay on the device while it generates */
+            struct plan_choice choice; /* for the first worker; all have its microbatch */
         } job_opened;
         struct {
             uint32_t config_bytes; /* of config.json, in a segment that comes: 1..MESSAGE_MAX_CONFIG_BYTES */
             uint64_t seed;
-            uint32_t batch, seq, n_parts, microbatch;
+            uint32_t batch, seq, n_parts;
             uint32_t max_parts; /* of this worker's share */
             uint32_t n_slots;   /* of its inbox, the reserved slot 0 not counted; a slot holds the largest slice */
             uint32_t n_threads; /* that it may use */
@@ -215,13 +211,7 @@ struct message {
             bool takes_turns; /* blocks until its contribution is folded: it shares cores with the optimizer */
             bool trace;       /* as in job */
             enum number_type precision, grad; /* as in job */
-            /* The daemon's plan; microbatch is of it too. */
-            bool host_stash;           /* boundaries and their gradient live in a segment that comes */
-            bool whole_head;           /* the head's units are on the device at once */
-            uint32_t n_kept;           /* blocks, the topmost, whose internals are kept */
-            uint32_t n_weight_buffers; /* 1..3 */
-            uint32_t n_sums;           /* of contributions on the device, at least; 0: as many as sets of tiles */
-            uint32_t n_resident;       /* units that stay */
+            struct plan_choice choice;
             uint32_t attention;        /* how its gradient is computed: enum plan_attention */
             uint64_t host_stash_bytes; /* of that segment; 0 without */
             struct products products;  /* all workers of a job have these algorithms */

@@ -76,12 +76,11 @@ static struct message assign(int config, uint32_t config_bytes)
                                          .seq = SEQ,
                                          .n_parts = 1,
                                          .max_parts = 1,
-                                         .microbatch = 1,
+                                         .choice = {.microbatch = 1, .n_weight_buffers = 1},
                                          .n_slots = N_SLOTS,
                                          .n_threads = 1,
                                          .train = true,
-                                         .takes_turns = true,
-                                         .n_weight_buffers = 1}};
+                                         .takes_turns = true}};
     const int fds[] = {segment_of(model.segment_n * sizeof(float), NULL, 0),
                        segment_of((1 + N_SLOTS) * model_slot_bytes(&model, NUMBER_FP32), NULL, 0),
                        segment_of(plan_data_bytes(BATCH, SEQ), NULL, 0), config};

@@ -81,7 +81,7 @@ TEST(all_workers_run_the_smallest_microbatch_that_one_of_them_has)
     await_workers("lab", 2);
     driver_open(&driver, "lab", &options);
     ck_assert_uint_eq(driver.opened_with.job_opened.n_workers, 2);
-    ck_assert_uint_eq(driver.opened_with.job_opened.microbatch, 1);
+    ck_assert_uint_eq(driver.opened_with.job_opened.choice.microbatch, 1);
     driver_train(&driver, 2);
     driver_close(&driver);
     kill(ample, SIGKILL);

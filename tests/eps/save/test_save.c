@@ -285,7 +285,7 @@ TEST(the_job_says_how_many_rows_its_workers_run_at_once)
     const struct driver_options options = {.n_parts = 2, .microbatch = 1};
 
     driver_open(&driver, "lab", &options);
-    ck_assert_uint_eq(driver.opened_with.job_opened.microbatch, 1);
+    ck_assert_uint_eq(driver.opened_with.job_opened.choice.microbatch, 1);
     driver_close(&driver);
 }
 

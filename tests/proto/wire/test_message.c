@@ -90,13 +90,13 @@ static struct message sample(enum message_kind kind)
     case MESSAGE_JOB_OPENED:
         m.job_opened.n_parameters = 123456789012;
         m.job_opened.n_workers = 2;
-        m.job_opened.microbatch = 8;
+        m.job_opened.choice.microbatch = 8;
         m.job_opened.data_bytes = 1 << 20;
         m.job_opened.resident_bytes = (uint64_t)7 << 33;
-        m.job_opened.whole_head = true;
-        m.job_opened.n_kept = 3;
-        m.job_opened.n_weight_buffers = 2;
-        m.job_opened.n_resident = 5;
+        m.job_opened.choice.whole_head = true;
+        m.job_opened.choice.n_kept = 3;
+        m.job_opened.choice.n_weight_buffers = 2;
+        m.job_opened.choice.n_resident = 5;
         break;
     case MESSAGE_ASSIGN:
         m.assign.config_bytes = 0x100;
@@ -104,19 +104,19 @@ static struct message sample(enum message_kind kind)
         m.assign.batch = 64;
         m.assign.seq = 255;
         m.assign.n_parts = 8;
-        m.assign.microbatch = 2;
+        m.assign.choice.microbatch = 2;
         m.assign.max_parts = 5;
         m.assign.n_slots = 4;
         m.assign.products = some_products();
         m.assign.n_threads = 16;
         m.assign.train = m.assign.takes_turns = m.assign.trace = true;
         m.assign.precision = NUMBER_BF16;
-        m.assign.host_stash = true;
+        m.assign.choice.host_stash = true;
         m.assign.attention = 2;
-        m.assign.n_kept = 11;
-        m.assign.n_weight_buffers = MESSAGE_MAX_WEIGHT_BUFFERS;
-        m.assign.n_sums = 5;
-        m.assign.n_resident = 12;
+        m.assign.choice.n_kept = 11;
+        m.assign.choice.n_weight_buffers = PLAN_MAX_WEIGHT_BUFFERS;
+        m.assign.choice.n_sums = 5;
+        m.assign.choice.n_resident = 12;
         m.assign.host_stash_bytes = (uint64_t)6 << 40;
         break;
     case MESSAGE_ASSIGNED:
@@ -347,7 +347,7 @@ TEST_RANGE(every_kind_comes_back_as_it_was_sent, MESSAGE_HELLO, MESSAGE_KINDS)
 /* Drawn by hand from the layout in message.h. */
 TEST(the_bytes_of_a_free_are_these)
 {
-    static const uint8_t drawn[] = {0x51, 0xE9, 7, MESSAGE_FREE,
+    static const uint8_t drawn[] = {0x51, 0xE9, 8, MESSAGE_FREE,
                                     28,   0,    0, 0,
                                     9,    0,    0, 0,
                                     0,    0,    0, 0x80, /* header */
@@ -469,11 +469,11 @@ static const struct {
     {MESSAGE_JOB, 93, 0xBF, "a number below zero"},         /* -1.5 as a norm */
     {MESSAGE_JOB, 93, 0x7F, "a number that is not finite"}, /* NaN as a norm */
     {MESSAGE_JOB, 101, 0xBF, "a number below zero"},
-    {MESSAGE_ASSIGN, 44, 2, "an enumeration out of range"},
-    {MESSAGE_ASSIGN, 45, 2, "an enumeration out of range"},
+    {MESSAGE_ASSIGN, 40, 2, "an enumeration out of range"},
+    {MESSAGE_ASSIGN, 41, 2, "an enumeration out of range"},
     {MESSAGE_ASSIGN, 46, 0, "a stash without its bytes, or bytes without it"},
-    {MESSAGE_ASSIGN, 52, 0, "a count or an index out of range"}, /* no weight buffers */
-    {MESSAGE_ASSIGN, 52, 4, "a count or an index out of range"},
+    {MESSAGE_ASSIGN, 51, 0, "a count or an index out of range"}, /* no weight buffers */
+    {MESSAGE_ASSIGN, 51, 4, "a count or an index out of range"},
     {MESSAGE_ASSIGN, 1, 0, "a count or an index out of range"},  /* a config of no bytes */
     {MESSAGE_ASSIGN, 2, 17, "a count or an index out of range"}, /* and of more than a MiB */
     {MESSAGE_SHARE, 8, 2, "a count or an index out of range"},
