@@ -82,18 +82,23 @@ struct device_matmul {
     void *pre;        /* (m, n), stride c_stride: written by BIAS_ACTIVATION, read by ACTIVATION_GRADIENT */
 };
 
-/* Causal attention over n_rows sequences of n_tokens, heads side by side: q, k, v are views of one buffer qkv
- * (n_rows*n_tokens, 3*width), q at column 0, k at width, v at 2*width, head h at h*width/n_heads of each. Scores are
- * scaled by `scale`. Tiled: no score matrix is stored. Flash attention - Dao et al., arXiv:2205.14135; backward by the
- * log-sum-exp of the forward pass. */
+/* Attention over n_rows sequences of n_tokens, heads side by side. Queries, keys and values are columns of one buffer qkv:
+ * queries from 0 on, width of them, head h at h*width/n_heads; keys behind them, and values behind these, of n_kv_heads
+ * heads of the same width each. Neighbouring query heads share a head of keys and values, n_heads/n_kv_heads of them.
+ * Ainslie et al., arXiv:2305.13245. Scores are scaled by `scale`. Tiled: no score matrix is stored. Flash attention - Dao
+ * et al., arXiv:2205.14135; backward by the log-sum-exp of the forward pass, in which the gradients of what several heads
+ * share are added up head by head. */
 struct device_attention {
     size_t n_rows, n_tokens, n_heads, width;
+    size_t n_kv_heads;        /* divides n_heads; 0: n_heads */
+    bool full;                /* a query sees all keys; else those up to its own */
+    const uint32_t *lengths;  /* (n_rows), on the device, if full: keys of each row, at least 1; NULL: n_tokens */
     float scale;              /* > 0 */
-    const void *qkv;          /* (n_rows*n_tokens, 3*width) */
+    const void *qkv;          /* (n_rows*n_tokens, width + 2*kv_width) */
     void *out;                /* (n_rows*n_tokens, width): written forward, read backward */
     float *log_sum_exp;       /* (n_rows, n_heads, n_tokens): written forward, read backward */
     const void *out_gradient; /* (n_rows*n_tokens, width), backward */
-    void *qkv_gradient;       /* (n_rows*n_tokens, 3*width), backward, overwritten */
+    void *qkv_gradient;       /* as qkv, backward, overwritten */
     void *scratch;            /* scratch_bytes() of proto/plan/backend.h; or, backward, of proto/plan/attention.h */
     struct device_dropout dropout; /* of probabilities; element (head*n_tokens + query)*n_tokens + key of the row */
 };
@@ -102,9 +107,10 @@ struct device_attention {
  * have been added to the cache: each sees the keys of all positions up to its own. No dropout. */
 struct device_attention_cached {
     size_t first, n_tokens, n_heads, width;
+    size_t n_kv_heads;  /* as in struct device_attention */
     size_t n_positions; /* that the cache was laid out for, at least first + n_tokens */
     float scale;        /* > 0 */
-    const void *qkv;    /* (n_tokens, 3*width), as in struct device_attention */
+    const void *qkv;    /* (n_tokens, width + 2*kv_width), as in struct device_attention */
     void *out;          /* (n_tokens, width) */
     void *
         cache; /* cache_bytes() of proto/plan/backend.h, laid out as the backend likes: of any content from `first` on */
@@ -303,6 +309,18 @@ extern const struct device_ops device_cpu, device_cuda; /* device_cuda is in a m
 static inline void device_count(uint64_t *done)
 {
     __atomic_fetch_add(done, 1, __ATOMIC_RELAXED);
+}
+
+/* Of struct device_attention, of which neither width nor heads is 0. */
+static inline size_t device_kv_heads(size_t n_heads, size_t n_kv_heads)
+{
+    return n_kv_heads ? n_kv_heads : n_heads;
+}
+
+/* Columns of keys, or of values. */
+static inline size_t device_kv_width(size_t n_heads, size_t n_kv_heads, size_t width)
+{
+    return width / n_heads * device_kv_heads(n_heads, n_kv_heads);
 }
 
 /* Element n of values. */

@@ -1,7 +1,7 @@
-/* device/cpu/attention.kernel.c - causal attention in tiles of 64 queries by 64 keys, no score matrix.
+/* device/cpu/attention.kernel.c - attention in tiles of 64 queries by 64 keys, no score matrix.
  *
- * Flash attention - Dao et al., arXiv:2205.14135. One thread computes one head of one row from end to end, so heads and
- * rows cannot disturb each other's bits. Views of qkv are packed once per head: rows of qkv are 3 * width apart, often
+ * Flash attention - Dao et al., arXiv:2205.14135. One thread computes one head of one row from end to end - backward all
+ * heads that share their keys, one after another - so heads and rows cannot disturb each other's bits. Views of qkv are packed once per head: rows of qkv are 3 * width apart, often
  * a multiple of 4 KiB, where a tile's rows would all fall into the same few sets of the first-level cache. Packed, they
  * are fp32: scores, probabilities and their gradients never are anything else. */
 #include "device/cpu/cpu.h"
@@ -20,6 +20,8 @@ struct head {
     size_t row, index;
     size_t n_tokens, width, padded; /* head width, and rounded up to 16 */
     size_t stride;                  /* of qkv's rows */
+    size_t kv_width;                /* of all heads of keys */
+    size_t n_keys;                  /* that count, of n_tokens */
     const value *q, *k, *v;
     float to_log2;  /* score * to_log2 is the exponent of 2 */
     float *scratch; /* this thread's */
@@ -30,10 +32,18 @@ static size_t round_up(size_t n, size_t to)
     return (n + to - 1) / to * to;
 }
 
+/* Heads of queries to one of keys. */
+static size_t group_of(const struct device_attention *op)
+{
+    return op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads);
+}
+
 static struct head find_head(const struct device_attention *op, size_t item, unsigned thread)
 {
     const size_t width = op->width / op->n_heads, row = item / op->n_heads, index = item % op->n_heads;
-    const value *q = (const value *)op->qkv + row * op->n_tokens * 3 * op->width + index * width;
+    const size_t kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width), stride = op->width + 2 * kv_width;
+    const value *first = (const value *)op->qkv + row * op->n_tokens * stride;
+    const value *k = first + op->width + index / group_of(op) * width;
 
     return (struct head){
         .op = op,
@@ -42,12 +52,14 @@ static struct head find_head(const struct device_attention *op, size_t item, uns
         .n_tokens = op->n_tokens,
         .width = width,
         .padded = round_up(width, 16),
-        .stride = 3 * op->width,
-        .q = q,
-        .k = q + op->width,
-        .v = q + 2 * op->width,
+        .stride = stride,
+        .kv_width = kv_width,
+        .n_keys = op->full && op->lengths ? op->lengths[row] : op->n_tokens,
+        .q = first + index * width,
+        .k = k,
+        .v = k + kv_width,
         .to_log2 = (float)((double)op->scale * 1.4426950408889634),
-        .scratch = (float *)op->scratch + thread * plan_cpu_attention_scratch(op->n_tokens, width),
+        .scratch = (float *)op->scratch + thread * plan_cpu_attention_scratch(op->n_tokens, width, group_of(op) > 1),
     };
 }
 
@@ -117,6 +129,26 @@ static size_t tile_columns(size_t i, bool diagonal)
     return diagonal ? cpu_smaller(TILE, round_up(i + PRODUCT_ROWS, VECTOR)) : TILE;
 }
 
+/* place: first query and first key of a tile. */
+static bool is_diagonal(const struct head *head, const size_t place[2])
+{
+    return !head->op->full && place[0] == place[1];
+}
+
+/* Of these columns those that the query sees: the rest becomes zeros. */
+static size_t tile_seen(const struct head *head, size_t i, const size_t place[2])
+{
+    if (is_diagonal(head, place))
+        return i + 1;
+    return head->op->full ? cpu_smaller(TILE, head->n_keys - place[1]) : TILE;
+}
+
+/* The end of the keys that some query of this tile sees. */
+static size_t keys_end(const struct head *head, size_t query)
+{
+    return head->op->full ? head->n_keys : query + 1;
+}
+
 static void draw_factors(const struct head *head, float factors[TILE], size_t query, size_t key)
 {
     const struct device_dropout *dropout = &head->op->dropout;
@@ -132,8 +164,9 @@ struct softmax {
     float rescale[TILE];      /* what sums and outputs before this tile of keys shrink by */
 };
 
-static void update_max(struct softmax *softmax, const struct head *head, float *scores, size_t n, bool diagonal)
+static void update_max(struct softmax *softmax, const struct head *head, float *scores, size_t n, const size_t place[2])
 {
+    const bool diagonal = is_diagonal(head, place);
     float before[TILE];
 
     memcpy(before, softmax->max, sizeof before);
@@ -142,9 +175,8 @@ static void update_max(struct softmax *softmax, const struct head *head, float *
         const size_t columns = tile_columns(i, diagonal);
         vec max = vec_all(softmax->max[i]);
 
-        if (diagonal)
-            for (size_t j = i + 1; j < columns; j++)
-                row[j] = -INFINITY;
+        for (size_t j = tile_seen(head, i, place); j < columns; j++)
+            row[j] = -INFINITY;
         for (size_t j = 0; j < columns; j += VECTOR)
             max = vec_max(vec_load(row + j), max);
         softmax->max[i] = vec_largest(max);
@@ -157,7 +189,7 @@ static void update_max(struct softmax *softmax, const struct head *head, float *
 static void exponentiate(struct softmax *softmax, const struct head *head, float *scores, size_t n,
                          const size_t place[2])
 {
-    const bool diagonal = place[0] == place[1], drops = head->op->dropout.p > 0;
+    const bool diagonal = is_diagonal(head, place), drops = head->op->dropout.p > 0;
 
     for (size_t i = 0; i < n; i++) {
         float *row = scores + i * TILE, factors[TILE];
@@ -215,12 +247,13 @@ static void forward_tile(const struct head *head, const struct forward *at, size
     for (size_t i = 0; i < TILE; i++)
         softmax.max[i] = -INFINITY;
     pack(head, at->q, head->q + query * head->stride, head->stride, n);
-    for (size_t key = 0; key <= query; key += TILE) {
-        const bool diagonal = key == query;
+    for (size_t key = 0; key < keys_end(head, query); key += TILE) {
+        const size_t place[2] = {query, key};
+        const bool diagonal = is_diagonal(head, place);
 
         tile_scores(head, at->scores, at->q, at->transposed + key * head->padded, n, diagonal);
-        update_max(&softmax, head, at->scores, n, diagonal);
-        exponentiate(&softmax, head, at->scores, n, (const size_t[2]){query, key});
+        update_max(&softmax, head, at->scores, n, place);
+        exponentiate(&softmax, head, at->scores, n, place);
         if (key > 0)
             rescale_rows(&softmax, head, at->out, n);
         product(&(struct product){.a = at->scores,
@@ -265,6 +298,8 @@ struct backward {
     float *log2_sum;                      /* log_sum_exp in powers of 2 */
     float *k, *k_transposed, *v_transposed, *k_gradient, *v_gradient; /* of one tile of keys */
     float *scores, *score_gradient;
+    float *room;  /* for one tile; may be k_gradient */
+    bool is_next; /* not the first of the heads that share their keys: their gradients go on */
 };
 
 static void backward_prepare(const struct head *head, const struct backward *at)
@@ -289,16 +324,15 @@ static void backward_prepare(const struct head *head, const struct backward *at)
 /* From scores and the gradient of the (dropped) probabilities: probabilities, dropped, and the gradient of scores. */
 static void softmax_backward(const struct head *head, const struct backward *at, size_t n, const size_t place[2])
 {
-    const bool diagonal = place[0] == place[1], drops = head->op->dropout.p > 0;
+    const bool diagonal = is_diagonal(head, place), drops = head->op->dropout.p > 0;
 
     for (size_t i = 0; i < n; i++) {
         float *row = at->scores + i * TILE, *gradient = at->score_gradient + i * TILE, factors[TILE];
         const float log2_sum = at->log2_sum[place[0] + i], delta = at->delta[place[0] + i];
         const size_t columns = tile_columns(i, diagonal);
 
-        if (diagonal)
-            for (size_t j = i + 1; j < columns; j++)
-                row[j] = -INFINITY, gradient[j] = 0;
+        for (size_t j = tile_seen(head, i, place); j < columns; j++)
+            row[j] = -INFINITY, gradient[j] = 0;
         if (drops)
             draw_factors(head, factors, place[0] + i, place[1]);
         for (size_t j = 0; j < columns; j += VECTOR) {
@@ -317,14 +351,15 @@ static void softmax_backward(const struct head *head, const struct backward *at,
 
 static void backward_tile(const struct head *head, const struct backward *at, size_t query, size_t key)
 {
-    const bool diagonal = query == key;
+    const size_t place[2] = {query, key};
+    const bool diagonal = is_diagonal(head, place), is_first = query == (head->op->full ? 0 : key) && !at->is_next;
     const size_t n = cpu_smaller(TILE, head->n_tokens - query), n_keys = cpu_smaller(TILE, head->n_tokens - key);
     const float *out_gradient = at->out_gradient + query * head->padded, *q = at->q + query * head->padded;
     struct product sum = {.b_stride = head->padded, .c_stride = head->padded, .n = head->padded};
 
     tile_scores(head, at->scores, q, at->k_transposed, n, diagonal);
     tile_scores(head, at->score_gradient, out_gradient, at->v_transposed, n, diagonal);
-    softmax_backward(head, at, n, (const size_t[2]){query, key});
+    softmax_backward(head, at, n, place);
 
     sum.a = at->score_gradient, sum.a_row = TILE, sum.a_step = 1;
     sum.b = at->k, sum.c = at->q_gradient + query * head->padded;
@@ -334,7 +369,7 @@ static void backward_tile(const struct head *head, const struct backward *at, si
 
     sum.a_row = 1, sum.a_step = TILE;
     sum.b = q, sum.c = at->k_gradient;
-    sum.m = n_keys, sum.depth = n, sum.add = !diagonal;
+    sum.m = n_keys, sum.depth = n, sum.add = !is_first;
     sum.shape = diagonal ? PRODUCT_DEPTH_FROM_ROW : PRODUCT_WHOLE;
     product(&sum);
 
@@ -343,39 +378,65 @@ static void backward_tile(const struct head *head, const struct backward *at, si
     product(&sum);
 }
 
-static void backward_head(const struct head *head)
+/* Of a thread: where its scratch has what. */
+static struct backward lay_out(const struct head *head)
 {
     const size_t tokens = round_up(head->n_tokens, TILE), whole = tokens * head->padded, tile = TILE * head->padded;
-    const size_t first = head->row * head->n_tokens * head->stride + head->index * head->width;
-    value *gradient = (value *)head->op->qkv_gradient + first;
-    float *next = head->scratch;
-    struct backward at;
-    float **wholes[] = {&at.q, &at.out_gradient, &at.q_gradient};
-    float **tiles[] = {&at.k, &at.k_transposed, &at.v_transposed, &at.k_gradient, &at.v_gradient};
+    struct backward at = {.q = head->scratch};
 
-    for (size_t i = 0; i < 3; i++, next += whole)
-        *wholes[i] = next;
-    for (size_t i = 0; i < 5; i++, next += tile)
-        *tiles[i] = next;
-    at.scores = next, at.score_gradient = next + TILE * TILE;
-    at.delta = next + 2 * TILE * TILE, at.log2_sum = at.delta + tokens;
+    at.out_gradient = at.q + whole, at.q_gradient = at.out_gradient + whole;
+    at.k = at.q_gradient + whole, at.k_transposed = at.k + tile, at.v_transposed = at.k_transposed + tile;
+    at.room = at.k_gradient = at.v_transposed + tile, at.v_gradient = at.k_gradient + tile;
+    at.scores = at.v_gradient + tile, at.score_gradient = at.scores + TILE * TILE;
+    at.delta = at.score_gradient + TILE * TILE, at.log2_sum = at.delta + tokens;
+    if (group_of(head->op) > 1)
+        at.k_gradient = at.log2_sum + tokens, at.v_gradient = at.k_gradient + whole;
+    return at;
+}
 
-    backward_prepare(head, &at);
-    for (size_t key = 0; key < head->n_tokens; key += TILE) {
-        const size_t n = cpu_smaller(TILE, head->n_tokens - key);
-        const value *k = head->k + key * head->stride, *v = head->v + key * head->stride;
-        value *to = gradient + key * head->stride + head->op->width;
-
-        pack_tile(head, at.k_gradient, v, head->stride, n); /* its room is free until the first tile of queries */
-        transpose(head, at.v_transposed, at.k_gradient);
-        pack_tile(head, at.k, k, head->stride, n);
-        transpose(head, at.k_transposed, at.k);
-        for (size_t query = key; query < head->n_tokens; query += TILE)
-            backward_tile(head, &at, query, key);
-        unpack(head, to, head->stride, at.k_gradient, n);
-        unpack(head, to + head->op->width, head->stride, at.v_gradient, n);
+/* A tile of n keys with all queries that see them; its gradients are there then. */
+static void backward_keys(const struct head *head, const struct backward *at, size_t key, size_t n)
+{
+    pack_tile(head, at->room, head->v + key * head->stride, head->stride, n); /* free until the first tile of queries */
+    transpose(head, at->v_transposed, at->room);
+    pack_tile(head, at->k, head->k + key * head->stride, head->stride, n);
+    transpose(head, at->k_transposed, at->k);
+    if (key < head->n_keys)
+        for (size_t query = head->op->full ? 0 : key; query < head->n_tokens; query += TILE)
+            backward_tile(head, at, query, key);
+    else if (!at->is_next) { /* nobody sees them */
+        memset(at->k_gradient, 0, n * head->padded * sizeof(float));
+        memset(at->v_gradient, 0, n * head->padded * sizeof(float));
     }
-    unpack(head, gradient, head->stride, at.q_gradient, head->n_tokens);
+}
+
+/* The heads from this one on that share their keys. */
+static void backward_heads(const struct device_attention *op, size_t item, unsigned thread)
+{
+    const size_t group = group_of(op);
+
+    for (size_t i = 0; i < group; i++) {
+        const struct head head = find_head(op, item + i, thread);
+        const ptrdiff_t k = head.k - (const value *)op->qkv, q = head.q - (const value *)op->qkv;
+        struct backward at = lay_out(&head);
+        float *const k_gradient = at.k_gradient, *const v_gradient = at.v_gradient;
+
+        at.is_next = i > 0;
+        backward_prepare(&head, &at);
+        for (size_t key = 0; key < head.n_tokens; key += TILE) {
+            const size_t n = cpu_smaller(TILE, head.n_tokens - key);
+            value *to = (value *)op->qkv_gradient + k + key * head.stride;
+
+            if (group > 1)
+                at.k_gradient = k_gradient + key * head.padded, at.v_gradient = v_gradient + key * head.padded;
+            backward_keys(&head, &at, key, n);
+            if (i + 1 == group) {
+                unpack(&head, to, head.stride, at.k_gradient, n);
+                unpack(&head, to + head.kv_width, head.stride, at.v_gradient, n);
+            }
+        }
+        unpack(&head, (value *)op->qkv_gradient + q, head.stride, at.q_gradient, head.n_tokens);
+    }
 }
 
 static void forward(struct device *dev, const struct device_attention *op)
@@ -391,10 +452,9 @@ static void forward(struct device *dev, const struct device_attention *op)
 static void backward(struct device *dev, const struct device_attention *op)
 {
 #pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
-    for (size_t item = 0; item < op->n_rows * op->n_heads; item++) {
-        const struct head head = find_head(op, item, cpu_thread());
+    for (size_t item = 0; item < op->n_rows * op->n_heads; item += group_of(op)) {
         device_count(dev->done);
-        backward_head(&head);
+        backward_heads(op, item, cpu_thread());
     }
 }
 

@@ -18,7 +18,8 @@ enum {
 struct head {
     const struct device_attention_cached *op;
     size_t width, padded;          /* head width, and rounded up to 16 */
-    const value *q;                /* of the first token; k and v behind it; 3 * op->width to the next */
+    size_t stride;                 /* from token to token of qkv */
+    const value *q, *k, *v;        /* of the first token */
     value *out;                    /* op->width to the next token's */
     value *keys, *values;          /* in the cache */
     float *packed, *scores, *sums; /* scratch: (TILE, padded), (TILE, TILE), (TILE, padded) */
@@ -28,14 +29,19 @@ struct head {
 static struct head find_head(const struct device_attention_cached *op, size_t index, unsigned thread)
 {
     const size_t width = op->width / op->n_heads, padded = (width + 15) / 16 * 16;
-    const size_t kept = plan_cpu_attention_kept(op->n_positions, width);
-    float *scratch = (float *)op->scratch + thread * plan_cpu_attention_scratch(op->n_tokens, width);
-    value *cache = (value *)op->cache + 2 * index * kept;
+    const size_t n_kv_heads = device_kv_heads(op->n_heads, op->n_kv_heads), kv_width = n_kv_heads * width;
+    const size_t kept = plan_cpu_attention_kept(op->n_positions, width), of_keys = index / (op->n_heads / n_kv_heads);
+    float *scratch = (float *)op->scratch + thread * plan_cpu_attention_scratch(op->n_tokens, width, false);
+    const value *k = (const value *)op->qkv + op->width + of_keys * width;
+    value *cache = (value *)op->cache + 2 * of_keys * kept;
 
     return (struct head){.op = op,
                          .width = width,
                          .padded = padded,
+                         .stride = op->width + 2 * kv_width,
                          .q = (const value *)op->qkv + index * width,
+                         .k = k,
+                         .v = k + kv_width,
                          .out = (value *)op->out + index * width,
                          .keys = cache,
                          .values = cache + kept,
@@ -50,7 +56,7 @@ static void append(const struct head *head)
     const struct device_attention_cached *op = head->op;
 
     for (size_t i = 0; i < op->n_tokens; i++) {
-        const value *k = head->q + i * 3 * op->width + op->width, *v = k + op->width;
+        const value *k = head->k + i * head->stride, *v = head->v + i * head->stride;
         const size_t position = op->first + i;
         value *keys = head->keys + position / TILE * TILE * head->padded + position % TILE;
 
@@ -136,7 +142,7 @@ static void attend(const struct head *head)
             softmax[i] = (struct softmax){.max = -INFINITY};
             for (size_t j = 0; j < head->width; j += VECTOR)
                 vec_store(head->packed + i * head->padded + j,
-                          value_load_n(head->q + (query + i) * 3 * op->width + j, head->width - j));
+                          value_load_n(head->q + (query + i) * head->stride + j, head->width - j));
         }
         for (size_t key = 0; key < op->first + query + n; key += TILE)
             attend_tile(head, softmax, query, n, key);
@@ -151,13 +157,17 @@ static void attend(const struct head *head)
 
 static void cached(struct device *dev, const struct device_attention_cached *op)
 {
+    const size_t group = op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads);
+
 #pragma omp parallel for num_threads(dev->n_threads)                                                                   \
     schedule(dynamic) if (op->n_tokens * (op->first + op->n_tokens) * 2 * op->width > ENOUGH)
-    for (size_t index = 0; index < op->n_heads; index++) {
-        const struct head head = find_head(op, index, cpu_thread());
-        append(&head);
-        attend(&head);
-    }
+    for (size_t first = 0; first < op->n_heads; first += group)
+        for (size_t i = 0; i < group; i++) {
+            const struct head head = find_head(op, first + i, cpu_thread());
+            if (i == 0)
+                append(&head);
+            attend(&head);
+        }
 }
 
 const struct cpu_attention_cached_kernels KERNEL_NAME(cpu_attention_cached) = {.forward = cached};

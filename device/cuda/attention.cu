@@ -1,4 +1,4 @@
-/* device/cuda/attention.cu - causal attention, forward: tiles of queries by tiles of keys, no score matrix.
+/* device/cuda/attention.cu - attention, forward: tiles of queries by tiles of keys, no score matrix.
  *
  * Flash attention - Dao et al., arXiv:2205.14135; the division of work - Dao, arXiv:2307.08691. A block computes one tile
  * of queries of one head of one row from end to end: scores against a tile of keys, of which the largest so far is taken
@@ -112,8 +112,8 @@ template <int HEAD, bool DROPS> __global__ void __maxnreg__(248) attend(const at
     const int query = (n_tiles - 1 - (int)(blockIdx.x % n_tiles)) * TILE_QUERIES; /* the block's first */
     const int row = (int)threadIdx.x / WARP * 32, end = min(query + TILE_QUERIES, a.n_tokens);
     const bf16 *qkv = (const bf16 *)a.op.qkv;
-    const size_t stride = 3 * a.op.width;
-    const bf16 *keys = share::of(third_of(a, qkv, head, KEYS), 0); /* values lie a.op.width behind them */
+    const size_t stride = a.stride;
+    const bf16 *keys = share::of(part_of<ANY_KIND>(a, qkv, head, KEYS), 0); /* values lie a.kv_width behind them */
     unsigned char *room = shared_memory<unsigned char>();
     const shared_address q = shared_at(room), stages = q + TILE_QUERIES * HEAD * 2;
     warp_state<HEAD> state = {};
@@ -121,8 +121,8 @@ template <int HEAD, bool DROPS> __global__ void __maxnreg__(248) attend(const at
 
     for (int i = 0; i < 4; i++)
         state.max[i / 2][i % 2] = -INFINITY;
-    tile_fetch<HEAD, TILE_QUERIES, THREADS>(q, third_of(a, qkv, head, QUERIES), query, a.n_tokens);
-    share::template fetch<TILE_KEYS>(stages + BYTES, keys + a.op.width, stride, a.n_tokens);
+    tile_fetch<HEAD, TILE_QUERIES, THREADS>(q, part_of<ANY_KIND>(a, qkv, head, QUERIES), query, a.n_tokens);
+    share::template fetch<TILE_KEYS>(stages + BYTES, keys + a.kv_width, stride, a.n_tokens);
     keys = share::template fetch<TILE_KEYS>(stages, keys, stride, a.n_tokens);
     copy_commit();
     for (int key = 0, stage = 0; key < end; key += TILE_KEYS, stage = !stage) {
@@ -137,7 +137,7 @@ template <int HEAD, bool DROPS> __global__ void __maxnreg__(248) attend(const at
         if (key + TILE_KEYS < end) {
             const shared_address next = stages + !stage * 2 * BYTES;
             const int left = a.n_tokens - key - TILE_KEYS;
-            share::template fetch<TILE_KEYS>(next + BYTES, keys + a.op.width, stride, left);
+            share::template fetch<TILE_KEYS>(next + BYTES, keys + a.kv_width, stride, left);
             keys = share::template fetch<TILE_KEYS>(next, keys, stride, left);
             copy_commit();
         }
@@ -165,31 +165,33 @@ template <int HEAD, bool DROPS> __global__ void __maxnreg__(248) attend(const at
     finish<HEAD>(a, &state, room, head, row, query);
 }
 
-/* Any head: a block computes PLAIN queries, and PLAIN columns of their output; blocks of other columns compute the same
+/* Any head and any keys: a block computes PLAIN queries, and PLAIN columns of their output; blocks of other columns compute the same
  * scores again. */
-template <typename T, bool DROPS> __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention a)
+template <typename T, kind K, bool DROPS>
+__global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention a)
 {
     const int n_columns = (a.head_width + PLAIN - 1) / PLAIN, n_tiles = (a.n_tokens + PLAIN - 1) / PLAIN;
     const int column = (int)(blockIdx.x % n_columns) * PLAIN;
     const int query = (n_tiles - 1 - (int)(blockIdx.x / n_columns % n_tiles)) * PLAIN;
     const unsigned head = blockIdx.x / n_columns / n_tiles;
+    const int n_keys = keys_of<K>(a, head), end = is_full<K>(a) ? n_keys : query + 1;
     const T *qkv = (const T *)a.op.qkv;
     plain_room *room = shared_memory<plain_room>();
     float max[4], sum[4] = {}, out[4][4] = {}, scale[4];
 
     for (int i = 0; i < 4; i++)
         max[i] = -INFINITY;
-    for (int key = 0; key <= query; key += PLAIN) {
+    for (int key = 0; key < end; key += PLAIN) {
         float p[4][4];
 
-        plain_products(p, room, a, third_of(a, qkv, head, QUERIES), query, third_of(a, qkv, head, KEYS), key);
+        plain_products(p, room, a, part_of<K>(a, qkv, head, QUERIES), query, part_of<K>(a, qkv, head, KEYS), key);
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const int at = query + plain_row() + i;
             float top = max[i];
 #pragma unroll
             for (int j = 0; j < 4; j++) {
-                p[i][j] = key + plain_column() + j > at ? -INFINITY : p[i][j];
+                p[i][j] = key + plain_column() + j > (is_full<K>(a) ? n_keys - 1 : at) ? -INFINITY : p[i][j];
                 top = fmaxf(top, p[i][j]);
             }
             for (int far = 8; far > 0; far /= 2)
@@ -206,7 +208,7 @@ template <typename T, bool DROPS> __global__ void __launch_bounds__(PLAIN_THREAD
                     p[i][j] = 0;
             }
         }
-        plain_add(out, room, a, p, third_of(a, qkv, head, VALUES), key, column);
+        plain_add(out, room, a, p, part_of<K>(a, qkv, head, VALUES), key, column);
     }
     for (int i = 0; i < 4; i++) {
         const int at = query + plain_row() + i;
@@ -220,12 +222,18 @@ template <typename T, bool DROPS> __global__ void __launch_bounds__(PLAIN_THREAD
     plain_store(out_of(a, (T *)a.op.out, head), a, query, column, out, scale);
 }
 
-static cudaError_t launch_plain(void (*kernel)(attention), const struct cuda_queue *q, const attention &a)
+template <typename T, kind K> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
 {
     const size_t columns = (a.head_width + PLAIN - 1) / PLAIN, tiles = (a.n_tokens + PLAIN - 1) / PLAIN;
+    const auto kernel = a.op.dropout.p > 0 ? attend_plain<T, K, true> : attend_plain<T, K, false>;
 
     return launch(kernel, dim3((unsigned)(columns * tiles * a.op.n_rows * a.op.n_heads)), PLAIN_THREADS,
                   sizeof(plain_room), q->stream, a);
+}
+
+template <typename T> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
+{
+    return kind_of(a) == OWN_CAUSAL ? launch_plain<T, OWN_CAUSAL>(q, a) : launch_plain<T, ANY_KIND>(q, a);
 }
 
 template <int HEAD> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
@@ -243,13 +251,10 @@ template <int HEAD> static cudaError_t launch_fast(const struct cuda_queue *q, c
 extern "C" cudaError_t cuda_attention(const struct cuda_queue *q, const struct device_attention *op)
 {
     const attention a = attention_of(op);
-    const bool drops = op->dropout.p > 0;
 
     if (attention_is_fast(q, op, 64))
         return launch_fast<64>(q, a);
     if (attention_is_fast(q, op, 128))
         return launch_fast<128>(q, a);
-    if (q->type == NUMBER_BF16)
-        return launch_plain(drops ? attend_plain<bf16, true> : attend_plain<bf16, false>, q, a);
-    return launch_plain(drops ? attend_plain<float, true> : attend_plain<float, false>, q, a);
+    return q->type == NUMBER_BF16 ? launch_plain<bf16>(q, a) : launch_plain<float>(q, a);
 }

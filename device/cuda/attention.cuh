@@ -14,12 +14,13 @@
 struct attention {
     struct device_attention op;
     int n_tokens, head_width;
-    unsigned n_heads;   /* which divides faster than a size_t */
-    float to_log2;      /* score * to_log2 is the exponent of 2 */
-    uint32_t threshold; /* of dropout */
-    float kept_scale;   /* 1/(1-p) */
-    float *delta;       /* scratch, (n_rows, n_heads, n_tokens): sum over the head of out * its gradient */
-    float *log2_sum;    /* scratch, the same shape: log_sum_exp in powers of 2 */
+    unsigned n_heads, group; /* group: heads of queries to one of keys; unsigned divides faster than a size_t */
+    size_t kv_width, stride; /* columns of keys, or values; from token to token of qkv */
+    float to_log2;           /* score * to_log2 is the exponent of 2 */
+    uint32_t threshold;      /* of dropout */
+    float kept_scale;        /* 1/(1-p) */
+    float *delta;            /* scratch, (n_rows, n_heads, n_tokens): sum over the head of out * its gradient */
+    float *log2_sum;         /* scratch, the same shape: log_sum_exp in powers of 2 */
 };
 
 inline attention attention_of(const struct device_attention *op)
@@ -31,6 +32,9 @@ inline attention attention_of(const struct device_attention *op)
     a.n_tokens = (int)op->n_tokens;
     a.head_width = (int)(op->width / op->n_heads);
     a.n_heads = (unsigned)op->n_heads;
+    a.group = (unsigned)(op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads));
+    a.kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width);
+    a.stride = op->width + 2 * a.kv_width;
     a.to_log2 = (float)((double)op->scale * LOG2_E);
     a.threshold = random_threshold(op->dropout.p);
     a.kept_scale = (float)(1 / (1 - (double)op->dropout.p));
@@ -39,13 +43,13 @@ inline attention attention_of(const struct device_attention *op)
     return a;
 }
 
-/* Of this width, with all addresses and strides multiples of 16 bytes. */
+/* Of this width, with all addresses and strides multiples of 16 bytes, and causal. */
 inline bool attention_is_fast(const struct cuda_queue *q, const struct device_attention *op, size_t head_width)
 {
     const uintptr_t addresses =
         (uintptr_t)op->qkv | (uintptr_t)op->out | (uintptr_t)op->out_gradient | (uintptr_t)op->qkv_gradient;
 
-    return q->type == NUMBER_BF16 && op->width == head_width * op->n_heads && addresses % 16 == 0;
+    return q->type == NUMBER_BF16 && op->width == head_width * op->n_heads && addresses % 16 == 0 && !op->full;
 }
 
 /* Rows of a matrix. */
@@ -56,12 +60,35 @@ template <typename T> struct view {
 
 enum part { QUERIES, KEYS, VALUES };
 
-/* One head (of n_rows * n_heads) of a third of qkv or its gradient, and of out or its gradient. */
-template <typename T> __device__ inline view<T> third_of(const attention &a, T *qkv, unsigned head, int part)
-{
-    const size_t row = head / a.n_heads, index = head % a.n_heads, width = a.op.width;
+/* What plain kernels are compiled for: each head with keys of its own, which a query sees up to its own; or whatever the
+ * operation says, for which registers are fewer. */
+enum kind { OWN_CAUSAL, ANY_KIND };
 
-    return {qkv + row * a.n_tokens * 3 * width + part * width + index * a.head_width, 3 * width};
+inline kind kind_of(const attention &a)
+{
+    return a.op.full || a.group > 1 ? ANY_KIND : OWN_CAUSAL;
+}
+
+template <kind K> __device__ inline bool is_full(const attention &a)
+{
+    return K == ANY_KIND && a.op.full;
+}
+
+/* One head's (of n_rows * n_heads) part of qkv or its gradient, and of out or its gradient. */
+template <kind K, typename T> __device__ inline view<T> part_of(const attention &a, T *qkv, unsigned head, part part)
+{
+    const size_t row = head / a.n_heads, width = a.op.width;
+    const size_t kv_width = K == ANY_KIND ? a.kv_width : width, stride = width + 2 * kv_width;
+    const size_t index = head % a.n_heads / (K == ANY_KIND && part != QUERIES ? a.group : 1);
+    const size_t column = part == QUERIES ? 0 : part == KEYS ? width : width + kv_width;
+
+    return {qkv + row * a.n_tokens * stride + column + index * a.head_width, stride};
+}
+
+/* Keys that count in a head's row. */
+template <kind K> __device__ inline int keys_of(const attention &a, unsigned head)
+{
+    return is_full<K>(a) && a.op.lengths ? (int)a.op.lengths[head / a.n_heads] : a.n_tokens;
 }
 
 template <typename T> __device__ inline view<T> out_of(const attention &a, T *out, unsigned head)

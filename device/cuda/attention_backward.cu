@@ -1,4 +1,4 @@
-/* device/cuda/attention_backward.cu - causal attention, backward: probabilities are computed again from log_sum_exp.
+/* device/cuda/attention_backward.cu - attention, backward: probabilities are computed again from log_sum_exp.
  *
  * Two kernels share one body. One holds a tile of keys, runs over the queries that see them, and sums up the gradients
  * of keys and values; the other holds a tile of queries, runs over the keys they see, and sums up the gradient of
@@ -53,16 +53,21 @@ template <typename T, int GROUP> __global__ void __launch_bounds__(256) prepare(
     }
 }
 
+/* The fast kernel of keys adds up no heads. */
+template <bool OF_KEYS> struct fast_kind {
+    static constexpr kind K = OF_KEYS ? OWN_CAUSAL : ANY_KIND;
+};
+
 /* What a block holds and what comes to it. */
-template <typename T, bool OF_KEYS> struct sides {
+template <typename T, kind K, bool OF_KEYS> struct sides {
     view<const T> held[2], coming[2]; /* keys, values; queries, out_gradient: or the other way round */
 
     __device__ sides(const attention &a, unsigned head)
     {
         const T *qkv = (const T *)a.op.qkv;
-        const view<const T> queries[2] = {third_of(a, qkv, head, QUERIES),
+        const view<const T> queries[2] = {part_of<K>(a, qkv, head, QUERIES),
                                           out_of(a, (const T *)a.op.out_gradient, head)};
-        const view<const T> keys[2] = {third_of(a, qkv, head, KEYS), third_of(a, qkv, head, VALUES)};
+        const view<const T> keys[2] = {part_of<K>(a, qkv, head, KEYS), part_of<K>(a, qkv, head, VALUES)};
 
         for (int i = 0; i < 2; i++) {
             held[i] = OF_KEYS ? keys[i] : queries[i];
@@ -79,7 +84,8 @@ template <int HEAD, bool OF_KEYS> struct arrivals {
     size_t stride[2];
     const float *number; /* of log2_sum, or delta */
 
-    __device__ arrivals(const attention &a, const sides<bf16, OF_KEYS> &sides, unsigned head, int first)
+    __device__ arrivals(const attention &a, const sides<bf16, fast_kind<OF_KEYS>::K, OF_KEYS> &sides, unsigned head,
+                        int first)
     {
         for (int i = 0; i < 2; i++) {
             next[i] = share::of(sides.coming[i], first);
@@ -141,7 +147,7 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
     const unsigned head = blockIdx.x / n_tiles;
     const int first = (OF_KEYS ? tile : n_tiles - 1 - tile) * TILE; /* the longest runs begin first */
     const int row = (int)threadIdx.x / WARP * 16, begin = OF_KEYS ? first : 0, end = OF_KEYS ? a.n_tokens : first + 1;
-    const sides<bf16, OF_KEYS> sides(a, head);
+    const sides<bf16, fast_kind<OF_KEYS>::K, OF_KEYS> sides(a, head);
     room<HEAD, OF_KEYS> *shared = shared_memory<room<HEAD, OF_KEYS>>();
     float sums[OF_KEYS ? 2 : 1][1][HEAD / 8][4] = {}; /* with 0: s, 1: p */
     float of_rows[2][2] = {};
@@ -188,52 +194,60 @@ __global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
     }
     const float scale[2] = {a.op.scale, a.op.scale}, kept_scale[2] = {a.kept_scale, a.kept_scale};
     tile_store<HEAD>(sums[0][0], scale, shared->held[0], row,
-                     third_of(a, (bf16 *)a.op.qkv_gradient, head, OF_KEYS ? KEYS : QUERIES), first + row, a.n_tokens);
+                     part_of<fast_kind<OF_KEYS>::K>(a, (bf16 *)a.op.qkv_gradient, head, OF_KEYS ? KEYS : QUERIES),
+                     first + row, a.n_tokens);
     if (OF_KEYS)
         tile_store<HEAD>(sums[OF_KEYS][0], kept_scale, shared->held[1], row,
-                         third_of(a, (bf16 *)a.op.qkv_gradient, head, VALUES), first + row, a.n_tokens);
+                         part_of<fast_kind<OF_KEYS>::K>(a, (bf16 *)a.op.qkv_gradient, head, VALUES), first + row,
+                         a.n_tokens);
 }
 
-/* Any head, as attend_plain of attention.cu. */
-template <typename T, bool OF_KEYS, bool DROPS>
+/* Any head and any keys, as attend_plain of attention.cu. Heads that share their keys are gone through one after another
+ * by the block that holds these. */
+template <typename T, kind K, bool OF_KEYS, bool DROPS>
 __global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_backward_plain(const attention a)
 {
     const int n_columns = (a.head_width + PLAIN - 1) / PLAIN, n_tiles = (a.n_tokens + PLAIN - 1) / PLAIN;
     const int column = (int)(blockIdx.x % n_columns) * PLAIN, tile = (int)(blockIdx.x / n_columns % n_tiles);
-    const unsigned head = blockIdx.x / n_columns / n_tiles;
-    const int first = (OF_KEYS ? tile : n_tiles - 1 - tile) * PLAIN;
-    const int begin = OF_KEYS ? first : 0, end = OF_KEYS ? a.n_tokens : first + 1;
-    const sides<T, OF_KEYS> sides(a, head);
+    const unsigned group = OF_KEYS && K == ANY_KIND ? a.group : 1, from = blockIdx.x / n_columns / n_tiles * group;
+    const int n_keys = keys_of<K>(a, from), first = (OF_KEYS ? tile : n_tiles - 1 - tile) * PLAIN;
+    const int begin = OF_KEYS && !is_full<K>(a) ? first : 0;
+    const int end = OF_KEYS ? a.n_tokens : is_full<K>(a) ? n_keys : first + 1;
     plain_room *room = shared_memory<plain_room>();
     T *gradient = (T *)a.op.qkv_gradient;
     float sums[2][4][4] = {}, scale[4], kept_scale[4];
 
-    for (int other = begin; other < end; other += PLAIN) {
-        float p[4][4], g[4][4];
+    for (unsigned member = 0; member < group; member++) {
+        const unsigned head = from + member;
+        const sides<T, K, OF_KEYS> sides(a, head);
 
-        plain_products(p, room, a, sides.held[0], first, sides.coming[0], other);
-        plain_products(g, room, a, sides.held[1], first, sides.coming[1], other);
+        for (int other = begin; other < end; other += PLAIN) {
+            float p[4][4], g[4][4];
+
+            plain_products(p, room, a, sides.held[0], first, sides.coming[0], other);
+            plain_products(g, room, a, sides.held[1], first, sides.coming[1], other);
 #pragma unroll
-        for (int i = 0; i < 16; i++) {
-            const int row = first + plain_row() + i / 4, at = other + plain_column() + i % 4;
-            const int query = OF_KEYS ? at : row, key = OF_KEYS ? row : at;
-            const size_t number = (size_t)head * a.n_tokens + query;
-            const bool takes_part = key <= query && query < a.n_tokens;
-            const float x = takes_part ? exp2f(p[i / 4][i % 4] * a.to_log2 - a.log2_sum[number]) : 0;
-            const float factor = !DROPS ? 1 : takes_part && is_kept(a, head, query, key) ? a.kept_scale : 0;
+            for (int i = 0; i < 16; i++) {
+                const int row = first + plain_row() + i / 4, at = other + plain_column() + i % 4;
+                const int query = OF_KEYS ? at : row, key = OF_KEYS ? row : at;
+                const size_t number = (size_t)head * a.n_tokens + query;
+                const bool takes_part = (is_full<K>(a) ? key < n_keys : key <= query) && query < a.n_tokens;
+                const float x = takes_part ? exp2f(p[i / 4][i % 4] * a.to_log2 - a.log2_sum[number]) : 0;
+                const float factor = !DROPS ? 1 : takes_part && is_kept(a, head, query, key) ? a.kept_scale : 0;
 
-            p[i / 4][i % 4] = x * factor;
-            g[i / 4][i % 4] = takes_part ? x * (g[i / 4][i % 4] * factor - a.delta[number]) : 0;
+                p[i / 4][i % 4] = x * factor;
+                g[i / 4][i % 4] = takes_part ? x * (g[i / 4][i % 4] * factor - a.delta[number]) : 0;
+            }
+            plain_add(sums[0], room, a, g, sides.coming[0], other, column);
+            if (OF_KEYS)
+                plain_add(sums[1], room, a, p, sides.coming[1], other, column);
         }
-        plain_add(sums[0], room, a, g, sides.coming[0], other, column);
-        if (OF_KEYS)
-            plain_add(sums[1], room, a, p, sides.coming[1], other, column);
     }
     for (int i = 0; i < 4; i++)
         scale[i] = a.op.scale, kept_scale[i] = 1;
-    plain_store(third_of(a, gradient, head, OF_KEYS ? KEYS : QUERIES), a, first, column, sums[0], scale);
+    plain_store(part_of<K>(a, gradient, from, OF_KEYS ? KEYS : QUERIES), a, first, column, sums[0], scale);
     if (OF_KEYS)
-        plain_store(third_of(a, gradient, head, VALUES), a, first, column, sums[1], kept_scale);
+        plain_store(part_of<K>(a, gradient, from, VALUES), a, first, column, sums[1], kept_scale);
 }
 
 template <typename T, int GROUP> static cudaError_t launch_prepare(const struct cuda_queue *q, const attention &a)
@@ -256,21 +270,30 @@ template <int HEAD, bool OF_KEYS> static cudaError_t launch_fast(const struct cu
                   q->stream, a);
 }
 
-template <typename T, bool OF_KEYS> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
+template <typename T, kind K, bool OF_KEYS>
+static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
 {
     const auto kernel =
-        a.op.dropout.p > 0 ? attend_backward_plain<T, OF_KEYS, true> : attend_backward_plain<T, OF_KEYS, false>;
+        a.op.dropout.p > 0 ? attend_backward_plain<T, K, OF_KEYS, true> : attend_backward_plain<T, K, OF_KEYS, false>;
     const size_t columns = (a.head_width + PLAIN - 1) / PLAIN, tiles = (a.n_tokens + PLAIN - 1) / PLAIN;
+    const size_t heads = a.op.n_rows * a.op.n_heads / (OF_KEYS ? a.group : 1);
 
-    return launch(kernel, dim3((unsigned)(columns * tiles * a.op.n_rows * a.op.n_heads)), PLAIN_THREADS,
-                  sizeof(plain_room), q->stream, a);
+    return launch(kernel, dim3((unsigned)(columns * tiles * heads)), PLAIN_THREADS, sizeof(plain_room), q->stream, a);
+}
+
+template <typename T, bool OF_KEYS> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
+{
+    return kind_of(a) == OWN_CAUSAL ? launch_plain<T, OWN_CAUSAL, OF_KEYS>(q, a)
+                                    : launch_plain<T, ANY_KIND, OF_KEYS>(q, a);
 }
 
 template <bool OF_KEYS> static cudaError_t launch_gradient(const struct cuda_queue *q, const attention &a)
 {
-    if (attention_is_fast(q, &a.op, 64))
+    const bool sums_heads = OF_KEYS && a.group > 1;
+
+    if (!sums_heads && attention_is_fast(q, &a.op, 64))
         return launch_fast<64, OF_KEYS>(q, a);
-    if (attention_is_fast(q, &a.op, 128))
+    if (!sums_heads && attention_is_fast(q, &a.op, 128))
         return launch_fast<128, OF_KEYS>(q, a);
     if (q->type == NUMBER_BF16)
         return launch_plain<bf16, OF_KEYS>(q, a);

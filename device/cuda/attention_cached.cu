@@ -1,6 +1,6 @@
 /* device/cuda/attention_cached.cu - attention of a few queries over keys and values that are kept.
  *
- * The cache is (2, n_heads, n_positions, head_width): a head's keys, or values, are read from one end to the other. Its
+ * The cache is (2, n_kv_heads, n_positions, head_width): a head's keys, or values, are read from one end to the other. Its
  * positions are attended to in chunks counted from 0; what a chunk amounts to is merged into what those before it do, in
  * order. With few queries the chunks are blocks of their own, so that the whole device reads ("flash decoding", Dao et
  * al., 2023), and a second kernel merges; with many, a block goes through all of them. Which of the two, and with which
@@ -14,7 +14,7 @@ enum { CHUNK = 128, THREADS = 128, WARPS = THREADS / WARP, LANES = 8, KEYS_AT_ON
 
 struct cached {
     struct device_attention_cached op;
-    size_t head_width;
+    size_t head_width, group, kv_width, stride; /* as in attention.cuh */
     float to_log2;
     size_t n_chunks;
     float *partial; /* (n_tokens, n_heads, n_chunks, head_width + 2): out, maximum, sum; NULL: blocks merge */
@@ -46,14 +46,21 @@ __device__ inline void merge(softmax *all, const softmax &chunk, float factors[2
     all->sum = fmaf(chunk.sum, factors[1], all->sum * factors[0]);
 }
 
-/* Keys (part 1) or values (2) of a head at a position. */
+/* Where the cache has keys (part 0) or values (1) of a head of them at a position. */
+__device__ inline size_t place(const cached &c, size_t head, size_t position, int part)
+{
+    return part * c.kv_width * c.op.n_positions + (head * c.op.n_positions + position) * c.head_width;
+}
+
+/* These keys or values. */
 template <typename T> __device__ inline const T *kept(const cached &c, size_t head, size_t position, int part)
 {
     const struct device_attention_cached &op = c.op;
 
     if (position >= op.first)
-        return (const T *)op.qkv + (position - op.first) * 3 * op.width + part * op.width + head * c.head_width;
-    return (const T *)op.cache + (((part - 1) * op.n_heads + head) * op.n_positions + position) * c.head_width;
+        return (const T *)op.qkv + (position - op.first) * c.stride + op.width + part * c.kv_width +
+               head * c.head_width;
+    return (const T *)op.cache + place(c, head, position, part);
 }
 
 template <typename T, int V> __device__ inline void append(const cached &c, size_t head, size_t token)
@@ -62,8 +69,8 @@ template <typename T, int V> __device__ inline void append(const cached &c, size
 
     for (size_t i = threadIdx.x * V; i < 2 * c.head_width; i += THREADS * V) {
         const size_t part = i / c.head_width, at = i % c.head_width;
-        T *to = (T *)c.op.cache + ((part * c.op.n_heads + head) * c.op.n_positions + position) * c.head_width + at;
-        *(piece<T, V> *)to = load<V>(kept<T>(c, head, position, (int)part + 1) + at);
+        T *to = (T *)c.op.cache + place(c, head, position, (int)part) + at;
+        *(piece<T, V> *)to = load<V>(kept<T>(c, head, position, (int)part) + at);
     }
 }
 
@@ -98,7 +105,7 @@ __device__ inline void score(const cached &c, room<N> *room, size_t head, size_t
         piece<T, V> keys[KEYS_AT_ONCE];
 #pragma unroll
         for (int i = 0; i < KEYS_AT_ONCE; i++)
-            keys[i] = load<V>(kept<T>(c, head, first + min(group * KEYS_AT_ONCE + i, n - 1), 1) + at);
+            keys[i] = load<V>(kept<T>(c, head, first + min(group * KEYS_AT_ONCE + i, n - 1), 0) + at);
 #pragma unroll
         for (int v = 0; v < V; v++)
 #pragma unroll
@@ -155,7 +162,7 @@ __device__ inline void weigh(const cached &c, room<N> *room, size_t head, size_t
 
 #pragma unroll 4
         for (int key = group; group < groups && key < n; key += groups) {
-            const piece<T, V> values = load<V>(kept<T>(c, head, first + key, 2) + at);
+            const piece<T, V> values = load<V>(kept<T>(c, head, first + key, 1) + at);
 #pragma unroll
             for (int query = 0; query < N; query++)
 #pragma unroll
@@ -187,14 +194,15 @@ template <typename T, int V, int N> __global__ void __launch_bounds__(THREADS, 1
     const size_t head = blockIdx.x / n_blocks % c.op.n_heads, query = blockIdx.x / n_blocks / c.op.n_heads * N;
     const int n_queries = (int)min((size_t)N, c.op.n_tokens - query);
     const size_t end = c.op.first + query + n_queries; /* of what the last one sees */
-    const T *q = (const T *)c.op.qkv + query * 3 * c.op.width + head * c.head_width;
+    const size_t of_keys = head / c.group;
+    const T *q = (const T *)c.op.qkv + query * c.stride + head * c.head_width;
     room<N> room(shared_memory<unsigned char>(), c.head_width);
 
-    for (int i = 0; of_chunks == 0 && i < n_queries; i++)
-        append<T, V>(c, head, query + i);
+    for (int i = 0; of_chunks == 0 && head % c.group == 0 && i < n_queries; i++)
+        append<T, V>(c, of_keys, query + i);
     for (size_t i = threadIdx.x; i < N * c.head_width; i += THREADS) {
         const size_t of = i / c.head_width;
-        room.q[i] = of < (size_t)n_queries ? to_float(q[of * 3 * c.op.width + i % c.head_width]) * c.to_log2 : 0;
+        room.q[i] = of < (size_t)n_queries ? to_float(q[of * c.stride + i % c.head_width]) * c.to_log2 : 0;
         room.out[i] = 0;
     }
     if (threadIdx.x < N)
@@ -204,11 +212,11 @@ template <typename T, int V, int N> __global__ void __launch_bounds__(THREADS, 1
         const int n = (int)min((size_t)CHUNK, end - first), seen = (int)(c.op.first + query + 1 - first);
 
         __syncthreads();
-        score<T, V, N>(c, &room, head, first, n);
+        score<T, V, N>(c, &room, of_keys, first, n);
         __syncthreads();
         exponentiate<N>(&room, seen);
         __syncthreads();
-        weigh<T, V, N>(c, &room, head, first, seen, n, [&](int of, size_t at, float x) {
+        weigh<T, V, N>(c, &room, of_keys, first, seen, n, [&](int of, size_t at, float x) {
             softmax all = room.all[of];
             float factors[2], *partial = c.partial;
             if (of >= n_queries || seen + of <= 0)
@@ -296,6 +304,9 @@ extern "C" cudaError_t cuda_attention_cached(const struct cuda_queue *q, const s
 
     c.op = *op;
     c.head_width = op->width / op->n_heads;
+    c.group = op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads);
+    c.kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width);
+    c.stride = op->width + 2 * c.kv_width;
     c.to_log2 = (float)((double)op->scale * 1.4426950408889634);
     c.n_chunks = (op->first + op->n_tokens + CHUNK - 1) / CHUNK;
     return q->type == NUMBER_BF16 ? launch_cached<bf16>(q, c) : launch_cached<float>(q, c);

@@ -234,6 +234,12 @@ static bool is_aligned(const struct device_attention *op)
     return addresses % 16 == 0;
 }
 
+/* Causal, each head with keys of its own: all that the graphs say. */
+static bool is_plain(const struct device_attention *op)
+{
+    return !op->full && device_kv_heads(op->n_heads, op->n_kv_heads) == op->n_heads;
+}
+
 /* Why the library is not asked at all; NULL: it is. */
 static const char *cannot(const struct device *dev, const struct device_attention *op)
 {
@@ -245,7 +251,7 @@ static const char *cannot(const struct device *dev, const struct device_attentio
         return dev->dnn->missing;
     if (op->dropout.p > 0)
         return "cuDNN's dropout has other bits";
-    if (!plan_attention_suits(op->n_rows, op->n_tokens, op->n_heads, op->width) || !is_aligned(op))
+    if (!plan_attention_suits(op->n_rows, op->n_tokens, op->n_heads, op->width) || !is_aligned(op) || !is_plain(op))
         return "cuDNN has none for this shape";
     return NULL;
 }
@@ -331,8 +337,8 @@ static bool is_prepared(const struct device *dev, const struct device_attention 
 {
     const struct cuda_dnn *dnn = dev->dnn;
 
-    return dnn && dnn->forward.n > 0 && op->dropout.p == 0 && is_aligned(op) && op->n_tokens == dnn->n_tokens &&
-           op->n_heads == dnn->n_heads && op->width == dnn->width;
+    return dnn && dnn->forward.n > 0 && op->dropout.p == 0 && is_aligned(op) && is_plain(op) &&
+           op->n_tokens == dnn->n_tokens && op->n_heads == dnn->n_heads && op->width == dnn->width;
 }
 
 static bool attend(struct device *dev, const struct direction *d, const struct device_attention *op, const char *which)

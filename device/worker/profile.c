@@ -140,7 +140,7 @@ enum { ATTENTION_ARRAYS = 8 };
 static size_t scratch_bytes(const struct bench *b, const struct attention *a)
 {
     return plan_backend_find(b->ops->name)
-        ->scratch_bytes(a->n_rows, a->n_tokens, a->width / a->head, a->width, b->n_threads);
+        ->scratch_bytes(a->n_rows, a->n_tokens, a->width / a->head, a->width / a->head, a->width, b->n_threads);
 }
 
 static size_t attention_bytes(const struct bench *b, const struct attention *a)

@@ -21,10 +21,11 @@ struct plan_backend {
     /* Bytes outside the arena that the backend takes for products, and its libraries: in the budget. */
     uint64_t (*library_bytes)(unsigned n_threads);
     /* Scratch that attention needs for these sizes; the same for forward and backward. A multiple of 64. */
-    uint64_t (*scratch_bytes)(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width, unsigned n_threads);
+    uint64_t (*scratch_bytes)(size_t n_rows, size_t n_tokens, size_t n_heads, size_t n_kv_heads, size_t width,
+                              unsigned n_threads);
     /* What lies free before a sum that is rounded to bf16 where it is: room to begin in (round_bf16, device/device.h). */
     uint64_t rounding_bytes;
-    /* Keys and values of n_positions tokens in one block. */
+    /* Keys and values of n_positions tokens in one block; heads and width: of keys. */
     uint64_t (*cache_bytes)(enum number_type type, size_t n_positions, size_t n_heads, size_t width);
 };
 
@@ -53,15 +54,16 @@ enum {
  * of an instruction set. */
 enum { PLAN_CPU_TILE = 64 };
 
-/* Its scratch of one thread, in floats; the same for every instruction set. */
-static inline size_t plan_cpu_attention_scratch(size_t n_tokens, size_t head_width)
+/* Its scratch of one thread, in floats; the same for every instruction set. is_shared: several heads share their keys and
+ * values. */
+static inline size_t plan_cpu_attention_scratch(size_t n_tokens, size_t head_width, bool is_shared)
 {
     const size_t tile = PLAN_CPU_TILE, width = (head_width + 15) / 16 * 16;
     const size_t tokens = (n_tokens + tile - 1) / tile * tile;
 
     /* backward, the larger: q, out's gradient and q's gradient of a head, its two numbers a token; a tile of k, k and v
-     * transposed, gradients of k and v; two tiles of scores */
-    return tokens * (3 * width + 2) + tile * 5 * width + 2 * tile * tile;
+     * transposed, gradients of k and v; two tiles of scores; what is shared has its gradients of all tokens as well */
+    return tokens * ((is_shared ? 5 : 3) * width + 2) + tile * 5 * width + 2 * tile * tile;
 }
 
 /* What CUDA holds outside the arena: a context with our kernels, about, until it has been measured; what cuBLASLt and cuDNN

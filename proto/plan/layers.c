@@ -18,7 +18,8 @@ static uint64_t scratch_bytes(const struct program *p, const struct program_oper
     struct plan_attention_scratch scratch;
 
     if (plan_attention_way(&op->attention, setting) == PLAN_ATTENTION_OWN)
-        return setting->backend->scratch_bytes(shape.n_rows, shape.n_tokens, n_heads, width, setting->n_threads);
+        return setting->backend->scratch_bytes(shape.n_rows, shape.n_tokens, n_heads, n_heads, width,
+                                               setting->n_threads);
     plan_attention_lay_out(&scratch, setting->attention, shape.n_rows, shape.n_tokens, n_heads, width);
     return scratch.bytes;
 }

@@ -77,7 +77,7 @@ static size_t scratch_bytes(const struct mirror *at, const struct attention *t)
     plan_attention_lay_out(&scratch, backend_get()->attention, t->shape->n_rows, op->n_tokens, op->n_heads, op->width);
     return t->shape->is_prepared && scratch.way != PLAN_ATTENTION_OWN
                ? scratch.bytes
-               : at->plan->scratch_bytes(op->n_rows, op->n_tokens, op->n_heads, op->width, at->n_threads);
+               : at->plan->scratch_bytes(op->n_rows, op->n_tokens, op->n_heads, op->n_heads, op->width, at->n_threads);
 }
 
 /* The inputs on the device; scratch that holds NaNs before, and not a byte more than asked for. */
@@ -222,7 +222,7 @@ static void run_two(struct mirror *at, void *const out[], const void *context)
                                         .qkv = mirror_of(at, context),
                                         .out = out[0],
                                         .log_sum_exp = out[1],
-                                        .scratch = mirror_scratch(at, at->plan->scratch_bytes(1, 2, 1, 1, 1))};
+                                        .scratch = mirror_scratch(at, at->plan->scratch_bytes(1, 2, 1, 1, 1, 1))};
 
     at->ops->attention(at->dev, &op);
 }

@@ -73,7 +73,8 @@ static void run(struct mirror *at, void *const out[], const void *context)
     const size_t before_n = s->first < t->each ? s->first : t->each; /* tokens of a call */
     const size_t most = s->n > before_n ? s->n : before_n;
     const struct there end = {mirror_scratch(at, at->plan->cache_bytes(t->type, s->n_positions, s->n_heads, s->width)),
-                              mirror_scratch(at, at->plan->scratch_bytes(1, most, s->n_heads, s->width, at->n_threads)),
+                              mirror_scratch(at, at->plan->scratch_bytes(1, most, s->n_heads, s->n_heads, s->width,
+                                                                         at->n_threads)),
                               out[0]};
     struct there before = end;
 

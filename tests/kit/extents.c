@@ -222,14 +222,21 @@ static void glu_backward(struct device *dev, const struct device_glu *op)
     backend_get()->ops->glu_backward(dev, op);
 }
 
+static size_t qkv_width(size_t n_heads, size_t n_kv_heads, size_t width)
+{
+    return width + 2 * device_kv_width(n_heads, n_kv_heads, width);
+}
+
 static void attention_places(const struct device_attention *op)
 {
     const size_t n = op->n_rows * op->n_tokens;
 
-    values(op->qkv, n * 3 * op->width);
+    values(op->qkv, n * qkv_width(op->n_heads, op->n_kv_heads, op->width));
     values(op->out, n * op->width);
     floats(op->log_sum_exp, n * op->n_heads);
-    place(op->scratch, backend_get()->plan->scratch_bytes(op->n_rows, op->n_tokens, op->n_heads, op->width, threads));
+    place(op->scratch,
+          backend_get()->plan->scratch_bytes(op->n_rows, op->n_tokens, op->n_heads,
+                                             device_kv_heads(op->n_heads, op->n_kv_heads), op->width, threads));
 }
 
 static void prepare_attention(struct device *dev, const struct device_attention *op, enum plan_attention way,
@@ -248,16 +255,20 @@ static void attention_backward(struct device *dev, const struct device_attention
 {
     attention_places(op);
     values(op->out_gradient, op->n_rows * op->n_tokens * op->width);
-    values(op->qkv_gradient, op->n_rows * op->n_tokens * 3 * op->width);
+    values(op->qkv_gradient, op->n_rows * op->n_tokens * qkv_width(op->n_heads, op->n_kv_heads, op->width));
     backend_get()->ops->attention_backward(dev, op);
 }
 
 static void attention_cached(struct device *dev, const struct device_attention_cached *op)
 {
-    values(op->qkv, op->n_tokens * 3 * op->width);
+    const size_t n_kv_heads = device_kv_heads(op->n_heads, op->n_kv_heads);
+
+    values(op->qkv, op->n_tokens * qkv_width(op->n_heads, op->n_kv_heads, op->width));
     values(op->out, op->n_tokens * op->width);
-    place(op->cache, backend_get()->plan->cache_bytes(record->type, op->n_positions, op->n_heads, op->width));
-    place(op->scratch, backend_get()->plan->scratch_bytes(1, op->n_tokens, op->n_heads, op->width, threads));
+    place(op->cache, backend_get()->plan->cache_bytes(record->type, op->n_positions, n_kv_heads,
+                                                      op->width / op->n_heads * n_kv_heads));
+    place(op->scratch,
+          backend_get()->plan->scratch_bytes(1, op->n_tokens, op->n_heads, n_kv_heads, op->width, threads));
     backend_get()->ops->attention_cached(dev, op);
 }
 

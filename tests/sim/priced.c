@@ -5,7 +5,8 @@
  * time is the best that a kernel may reach, and a planner that knows the operation knows the time. Products and copies are
  * priced where they are queued (product.cpp, memory.cpp).
  *
- * Attention is 2 n^2 width a row forward, the causal half of two products, and 2.5 times that backward, of five. */
+ * Attention is 2 n^2 width a row forward, the causal half of two products, and 2.5 times that backward, of five; twice as
+ * much where all keys are seen. */
 #include "device/cuda/cuda.h"
 #include "device/find.h"
 #include "tests/sim/cudasim.h"
@@ -96,29 +97,30 @@ static void glu_backward(struct device *dev, const struct device_glu *op)
     end();
 }
 
-/* arrays: that are as large as q. */
+/* arrays: of queries or outputs; there are as many of keys or values. */
 static void price_attention(const struct device *dev, const struct device_attention *op, double arrays, double times,
                             enum profile_attention direction)
 {
     const double tokens = (double)op->n_rows * (double)op->n_tokens;
+    const double kv_width = (double)device_kv_width(op->n_heads, op->n_kv_heads, op->width);
 
     cudasim_operation(&(struct cudasim_price){
-        .bytes = values(dev, arrays * tokens * (double)op->width) + 4 * tokens * (double)op->n_heads,
-        .operations = times * 2 * tokens * (double)op->n_tokens * (double)op->width,
+        .bytes = values(dev, arrays * tokens * ((double)op->width + kv_width)) + 4 * tokens * (double)op->n_heads,
+        .operations = times * (op->full ? 4 : 2) * tokens * (double)op->n_tokens * (double)op->width,
         .flops = cudasim_attention_flops(direction, dev->type),
     });
 }
 
 static void attention(struct device *dev, const struct device_attention *op)
 {
-    price_attention(dev, op, 4, 1, PROFILE_FORWARD);
+    price_attention(dev, op, 2, 1, PROFILE_FORWARD);
     BACKEND->attention(dev, op);
     end();
 }
 
 static void attention_backward(struct device *dev, const struct device_attention *op)
 {
-    price_attention(dev, op, 8, 2.5, PROFILE_BACKWARD);
+    price_attention(dev, op, 4, 2.5, PROFILE_BACKWARD);
     BACKEND->attention_backward(dev, op);
     end();
 }
@@ -127,9 +129,10 @@ static void attention_backward(struct device *dev, const struct device_attention
 static void attention_cached(struct device *dev, const struct device_attention_cached *op)
 {
     const double tokens = (double)op->n_tokens, width = (double)op->width, keys = (double)op->first + tokens;
+    const double kv_width = (double)device_kv_width(op->n_heads, op->n_kv_heads, op->width);
 
     cudasim_operation(&(struct cudasim_price){
-        .bytes = values(dev, (4 * tokens + 2 * tokens + 2 * keys) * width),
+        .bytes = values(dev, 2 * tokens * width + (4 * tokens + 2 * keys) * kv_width),
         .operations = 4 * tokens * keys * width,
         .flops = cudasim_attention_flops(PROFILE_FORWARD, dev->type),
     });

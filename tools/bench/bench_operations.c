@@ -404,7 +404,8 @@ static void run(struct device *dev, const struct size *s)
     b.z = allocate_floats(4 * m * s->width), b.w = allocate_floats(4 * s->width * s->width);
     b.small = allocate_floats(4 * s->width + 3 * m + m * s->n_heads);
     b.ids = allocate(m * sizeof *b.ids), b.losses = allocate(m * sizeof *b.losses);
-    b.scratch = allocate(plan_cpu.scratch_bytes(s->n_rows, s->n_tokens, s->n_heads, s->width, dev->n_threads));
+    b.scratch =
+        allocate(plan_cpu.scratch_bytes(s->n_rows, s->n_tokens, s->n_heads, s->n_heads, s->width, dev->n_threads));
     for (size_t i = 0; i < m; i++)
         b.ids[i] = (uint32_t)(i * 37 % 256);
     measure(&b, dev->kernels->name);

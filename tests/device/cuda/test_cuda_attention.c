@@ -101,7 +101,8 @@ static void set_up(struct attention *t, const struct shape *s)
         .out_gradient = put(t, t->dy, n_out, number_bytes(s->type)),
         .qkv_gradient = put(t, NULL, t->n_qkv, number_bytes(s->type)),
         .scratch =
-            put(t, NULL, plan_cuda.scratch_bytes(s->n_rows, s->n_tokens, s->n_heads, s->width, 1) / sizeof(float),
+            put(t, NULL,
+                plan_cuda.scratch_bytes(s->n_rows, s->n_tokens, s->n_heads, s->n_heads, s->width, 1) / sizeof(float),
                 sizeof(float)),
         .dropout = {s->p, key, FIRST_ROW},
     };

@@ -14,8 +14,10 @@ static uint64_t library(unsigned n_threads)
     return 1000;
 }
 
-static uint64_t scratch(size_t n_rows, size_t n_tokens, size_t n_heads, size_t width, unsigned n_threads)
+static uint64_t scratch(size_t n_rows, size_t n_tokens, size_t n_heads, size_t n_kv_heads, size_t width,
+                        unsigned n_threads)
 {
+    (void)n_kv_heads;
     return n_rows * n_tokens * n_heads + width + n_threads;
 }
 
