@@ -80,7 +80,7 @@ static const struct {
     {ask_for_a_job, "sent JOB through the door, out of place"},
     {say_hello_twice, "sent HELLO through the door, out of place"},
     {say_too_much, "sent more through the door than one message holds"},
-    {say_it_in_another_version, "speaks version 9 of the protocol, not 5: use programs of one build"},
+    {say_it_in_another_version, "speaks version 9 of the protocol, not 8: use programs of one build"},
 };
 enum { N_RUDE = sizeof rude / sizeof *rude };
 
@@ -294,7 +294,7 @@ static const struct {
     void (*answer)(struct raw *raw);
     const char *reason;
 } strange[] = {
-    {answer_in_another_version, "speaks version 9 of the protocol, not 5: use programs of one build"},
+    {answer_in_another_version, "speaks version 9 of the protocol, not 8: use programs of one build"},
     {answer_garbage, "sent what is no message: shorter than a header"},
     {answer_with_tcp, "sent an address that no channel can have"},
     {answer_refused, "refused: not today"},

@@ -428,7 +428,7 @@ static const struct {
     {send_an_unasked_pong, "sent PONG by the channel, out of place", "sent PONG through the door, out of place"},
     {send_another_greeting, "sent GREETING by the channel, out of place",
      "sent GREETING through the door, out of place"},
-    {send_another_version, "speaks version 200 of the protocol, not 5: use programs of one build", NULL},
+    {send_another_version, "speaks version 200 of the protocol, not 8: use programs of one build", NULL},
     {send_garbage_by_door, "sent what is no message: not one of our messages", NULL},
     {send_hello_again, "sent HELLO through the door, out of place", NULL},
 };
