@@ -88,7 +88,8 @@ static float *contribution_of(const struct run *r, const struct program_operatio
 static struct device_norm norm_of(const struct run *r, const struct program_operation *op,
                                   const struct schedule_step *step)
 {
-    return (struct device_norm){.m = layer_tokens(r->pass),
+    return (struct device_norm){.kind = op->norm.rms ? DEVICE_RMS_NORM : DEVICE_LAYER_NORM,
+                                .m = layer_tokens(r->pass),
                                 .n = columns(r, op->inputs[0]),
                                 .x = at(r, step->inputs[0]),
                                 .weight = weights_of(r, op, WEIGHT),
@@ -100,9 +101,24 @@ static void run_norm(const struct run *r, const struct program_operation *op, co
     struct device_norm norm = norm_of(r, op, step);
 
     norm.epsilon = op->norm.epsilon;
-    norm.bias = weights_of(r, op, BIAS);
+    norm.bias = op->norm.bias ? weights_of(r, op, BIAS) : NULL;
     norm.y = at(r, step->outputs[0]);
     r->pass->ops->norm(r->pass->dev, &norm);
+}
+
+/* One part of a linear map: its columns of the result, and which of the operation's tensors its weight is. */
+struct part {
+    size_t first, columns;
+    int weight;
+};
+
+static struct part part_of(const struct program_operation *op, int i)
+{
+    struct part part = {.columns = op->part_columns[i], .weight = i * (op->linear.bias ? 2 : 1)};
+
+    for (int k = 0; k < i; k++)
+        part.first += op->part_columns[k];
+    return part;
 }
 
 static void run_linear(const struct run *r, const struct program_operation *op, const struct schedule_step *step)
@@ -110,24 +126,46 @@ static void run_linear(const struct run *r, const struct program_operation *op, 
     const struct layer_pass *pass = r->pass;
     const size_t in = columns(r, op->inputs[0]), out = columns(r, op->outputs[0]);
     const bool activates = step->activation != SCHEDULE_NONE;
-    struct device_matmul matmul = {.m = layer_tokens(pass),
-                                   .n = out,
-                                   .k = in,
-                                   .a = at(r, step->inputs[0]),
-                                   .a_stride = in,
-                                   .b = weights_of(r, op, WEIGHT),
-                                   .b_stride = out,
-                                   .c = at(r, activates ? step->after : step->outputs[0]),
-                                   .c_stride = out,
-                                   .epilogue = DEVICE_BIAS,
-                                   .bias = weights_of(r, op, BIAS)};
+    void *y = at(r, activates ? step->after : step->outputs[0]);
 
-    if (activates) {
-        matmul.epilogue = DEVICE_BIAS_ACTIVATION;
-        matmul.activation = operation_of(r, step->activation)->activation;
-        matmul.pre = at(r, step->outputs[0]);
+    for (int i = 0; i < op->n_parts; i++) {
+        const struct part part = part_of(op, i);
+        struct device_matmul matmul = {.m = layer_tokens(pass),
+                                       .n = part.columns,
+                                       .k = in,
+                                       .a = at(r, step->inputs[0]),
+                                       .a_stride = in,
+                                       .b = weights_of(r, op, part.weight),
+                                       .b_stride = part.columns,
+                                       .c = layer_element(pass, y, part.first),
+                                       .c_stride = out,
+                                       .epilogue = op->linear.bias ? DEVICE_BIAS : DEVICE_NO_EPILOGUE,
+                                       .bias = op->linear.bias ? weights_of(r, op, part.weight + 1) : NULL};
+        if (activates) {
+            assert(op->linear.bias);
+            matmul.epilogue = DEVICE_BIAS_ACTIVATION;
+            matmul.activation = operation_of(r, step->activation)->activation;
+            matmul.pre = at(r, step->outputs[0]);
+        }
+        pass->ops->matmul(pass->dev, &matmul);
     }
-    pass->ops->matmul(pass->dev, &matmul);
+}
+
+/* Of queries and keys, in place; or back, of their gradients. */
+static void turn(const struct run *r, const struct program_operation *op, void *x, bool inverse)
+{
+    const struct device_rope rope = {.n_rows = r->pass->n_rows,
+                                     .n_tokens = r->pass->n_tokens,
+                                     .n_heads = op->rope.n_heads,
+                                     .head_width = op->rope.head_width,
+                                     .n_rotated = op->rope.head_width,
+                                     .frequencies = r->layer->program.frequencies,
+                                     .first = r->pass->position,
+                                     .x = x,
+                                     .stride = columns(r, op->inputs[0]),
+                                     .inverse = inverse};
+
+    r->pass->ops->rope(r->pass->dev, &rope);
 }
 
 /* What forward and backward have in common. */
@@ -137,10 +175,12 @@ static struct device_attention attention_of(const struct run *r, const struct pr
     const struct layer_pass *pass = r->pass;
     const struct program_attention_options *how = &op->attention;
 
+    assert(!how->full && how->n_kv_heads == how->n_heads); /* all that devices have */
     return (struct device_attention){
         .n_rows = pass->n_rows,
         .n_tokens = pass->n_tokens,
         .n_heads = how->n_heads,
+
         .width = columns(r, op->outputs[0]),
         .scale = how->scale_by_layer ? how->scale / (float)(pass->layer->index + 1) : how->scale,
         .qkv = at(r, step->inputs[0]),
@@ -157,6 +197,7 @@ static void run_attention_cached(const struct run *r, const struct device_attent
     const struct device_attention_cached op = {.first = r->pass->position,
                                                .n_tokens = attention->n_tokens,
                                                .n_heads = attention->n_heads,
+
                                                .width = attention->width,
                                                .n_positions = r->pass->n_positions,
                                                .scale = attention->scale,
@@ -182,6 +223,29 @@ static void run_activation(const struct run *r, const struct program_operation *
 {
     r->pass->ops->activate(r->pass->dev, at(r, step->outputs[0]), at(r, step->inputs[0]),
                            layer_tokens(r->pass) * columns(r, op->inputs[0]), op->activation);
+}
+
+/* What forward and backward have in common. */
+static struct device_glu glu_of(const struct run *r, const struct program_operation *op,
+                                const struct schedule_step *step)
+{
+    const size_t n = columns(r, op->outputs[0]);
+    const void *x = at(r, step->inputs[0]);
+
+    return (struct device_glu){.m = layer_tokens(r->pass),
+                               .n = n,
+                               .activation = op->activation,
+                               .gate = x,
+                               .up = layer_element(r->pass, x, n),
+                               .stride = 2 * n};
+}
+
+static void run_glu(const struct run *r, const struct program_operation *op, const struct schedule_step *step)
+{
+    struct device_glu glu = glu_of(r, op, step);
+
+    glu.y = at(r, step->outputs[0]);
+    r->pass->ops->glu(r->pass->dev, &glu);
 }
 
 /* y = x + dropout(h), or dropout(h) without x. */
@@ -210,11 +274,18 @@ static void run_forward(const struct run *r, const struct schedule_step *step)
     case PROGRAM_LINEAR:
         run_linear(r, op, step);
         return;
+    case PROGRAM_ROPE:
+        assert(step->inputs[0] == step->outputs[0]);
+        turn(r, op, at(r, step->outputs[0]), false);
+        return;
     case PROGRAM_ATTENTION:
         run_attention(r, op, step);
         return;
     case PROGRAM_ACTIVATION:
         run_activation(r, op, step);
+        return;
+    case PROGRAM_GLU:
+        run_glu(r, op, step);
         return;
     case PROGRAM_ADD:
         add(r, op, at(r, step->outputs[0]), at(r, step->inputs[0]), at(r, step->inputs[1]));
@@ -232,48 +303,56 @@ static void run_contribution(const struct run *r, const struct program_operation
 {
     const struct layer_pass *pass = r->pass;
     const size_t in = columns(r, op->inputs[0]), out = columns(r, op->outputs[0]);
-    const struct device_matmul matmul = {.transpose_a = true,
-                                         .m = in,
-                                         .n = out,
-                                         .k = layer_tokens(pass),
-                                         .a = at(r, step->inputs[0]),
-                                         .a_stride = in,
-                                         .b = at(r, step->y_gradient),
-                                         .b_stride = out,
-                                         .c = contribution_of(r, op, WEIGHT),
-                                         .c_stride = out,
-                                         .wide = true,
-                                         .over_rows = true,
-                                         .beta = pass->fresh ? 0 : 1};
+    const void *dy = at(r, step->y_gradient);
 
-    pass->ops->matmul(pass->dev, &matmul);
-    pass->ops->reduce_rows(pass->dev, contribution_of(r, op, BIAS), at(r, step->y_gradient), layer_tokens(pass), out);
+    for (int i = 0; i < op->n_parts; i++) {
+        const struct part part = part_of(op, i);
+        const struct device_matmul matmul = {.transpose_a = true,
+                                             .m = in,
+                                             .n = part.columns,
+                                             .k = layer_tokens(pass),
+                                             .a = at(r, step->inputs[0]),
+                                             .a_stride = in,
+                                             .b = layer_element(pass, dy, part.first),
+                                             .b_stride = out,
+                                             .c = contribution_of(r, op, part.weight),
+                                             .c_stride = part.columns,
+                                             .wide = true,
+                                             .over_rows = true,
+                                             .beta = pass->fresh ? 0 : 1};
+        pass->ops->matmul(pass->dev, &matmul);
+    }
+    if (op->linear.bias)
+        pass->ops->reduce_rows(pass->dev, contribution_of(r, op, BIAS), dy, layer_tokens(pass), out);
 }
 
-/* dx = dy W^T; or of what x is the activation of, times the activation's slope there. */
+/* dx = dy W^T, part after part; or of what x is the activation of, times the activation's slope there. */
 static void run_linear_backward(const struct run *r, const struct program_operation *op,
                                 const struct schedule_step *step)
 {
     const struct layer_pass *pass = r->pass;
     const size_t in = columns(r, op->inputs[0]), out = columns(r, op->outputs[0]);
-    struct device_matmul matmul = {.transpose_b = true,
-                                   .m = layer_tokens(pass),
-                                   .n = in,
-                                   .k = out,
-                                   .a = at(r, step->y_gradient),
-                                   .a_stride = out,
-                                   .b = weights_of(r, op, WEIGHT),
-                                   .b_stride = out,
-                                   .c = at(r, step->x_gradient),
-                                   .c_stride = in,
-                                   .beta = step->accumulate ? 1 : 0};
 
-    if (step->activation != SCHEDULE_NONE) {
-        matmul.epilogue = DEVICE_ACTIVATION_GRADIENT;
-        matmul.activation = operation_of(r, step->activation)->activation;
-        matmul.pre = at(r, step->inputs[0]);
+    for (int i = 0; i < op->n_parts; i++) {
+        const struct part part = part_of(op, i);
+        struct device_matmul matmul = {.transpose_b = true,
+                                       .m = layer_tokens(pass),
+                                       .n = in,
+                                       .k = part.columns,
+                                       .a = layer_element(pass, at(r, step->y_gradient), part.first),
+                                       .a_stride = out,
+                                       .b = weights_of(r, op, part.weight),
+                                       .b_stride = part.columns,
+                                       .c = at(r, step->x_gradient),
+                                       .c_stride = in,
+                                       .beta = step->accumulate || i > 0 ? 1 : 0};
+        if (step->activation != SCHEDULE_NONE) {
+            matmul.epilogue = DEVICE_ACTIVATION_GRADIENT;
+            matmul.activation = operation_of(r, step->activation)->activation;
+            matmul.pre = at(r, step->inputs[0]);
+        }
+        pass->ops->matmul(pass->dev, &matmul);
     }
-    pass->ops->matmul(pass->dev, &matmul);
 }
 
 static void run_norm_backward(const struct run *r, const struct program_operation *op, const struct schedule_step *step)
@@ -284,7 +363,7 @@ static void run_norm_backward(const struct run *r, const struct program_operatio
     norm.x_gradient = at(r, step->x_gradient);
     norm.accumulate = step->accumulate;
     norm.weight_gradient = contribution_of(r, op, WEIGHT);
-    norm.bias_gradient = contribution_of(r, op, BIAS);
+    norm.bias_gradient = op->norm.bias ? contribution_of(r, op, BIAS) : NULL;
     r->pass->ops->norm_backward(r->pass->dev, &norm);
 }
 
@@ -298,6 +377,17 @@ static void run_attention_backward(const struct run *r, const struct program_ope
     r->pass->ops->attention_backward(r->pass->dev, &attention);
 }
 
+static void run_glu_backward(const struct run *r, const struct program_operation *op, const struct schedule_step *step)
+{
+    struct device_glu glu = glu_of(r, op, step);
+
+    glu.y_gradient = at(r, step->y_gradient);
+    glu.gate_gradient = at(r, step->x_gradient);
+    glu.up_gradient = layer_element(r->pass, glu.gate_gradient, glu.n);
+    glu.gradient_stride = 2 * glu.n;
+    r->pass->ops->glu_backward(r->pass->dev, &glu);
+}
+
 static void run_backward(const struct run *r, const struct schedule_step *step)
 {
     const struct program_operation *op = operation_of(r, step->operation);
@@ -308,6 +398,13 @@ static void run_backward(const struct run *r, const struct schedule_step *step)
         return;
     case PROGRAM_LINEAR:
         run_linear_backward(r, op, step);
+        return;
+    case PROGRAM_ROPE:
+        assert(step->y_gradient == step->x_gradient);
+        turn(r, op, at(r, step->x_gradient), true);
+        return;
+    case PROGRAM_GLU:
+        run_glu_backward(r, op, step);
         return;
     case PROGRAM_ATTENTION:
         run_attention_backward(r, op, step);

@@ -86,11 +86,12 @@ static int check(const struct model_config *c, struct error *err)
 /* Norms before, not after (section 2.3): r = x + attention(norm(x)), y = r + mlp(norm(r)). */
 static void write_block(struct program *p, const struct model_config *c)
 {
-    const struct program_norm_options norm = {.epsilon = c->norm_epsilon};
-    const struct program_linear_options linear = {.deviation = c->initializer_range};
+    const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .bias = true};
+    const struct program_linear_options linear = {.deviation = c->initializer_range, .bias = true};
     /* Both write to the residual stream, which 2 n_layers of them add up on (section 2.3). */
     const struct program_linear_options residual = {.deviation =
-                                                        (float)(c->initializer_range / sqrt(2.0 * c->n_layers))};
+                                                        (float)(c->initializer_range / sqrt(2.0 * c->n_layers)),
+                                                    .bias = true};
     const struct program_attention_options attention = {
         .n_heads = c->n_heads,
         .scale = c->scale_attention ? 1 / sqrtf((float)(c->width / c->n_heads)) : 1,
@@ -115,7 +116,7 @@ static void write_block(struct program *p, const struct model_config *c)
 
 static void write_norm(struct program *p, const struct model_config *c)
 {
-    const struct program_norm_options norm = {.epsilon = c->norm_epsilon};
+    const struct program_norm_options norm = {.epsilon = c->norm_epsilon, .bias = true};
     const int x = program_begin(p, c->width);
 
     program_end(p, program_norm(p, x, "ln_f", &norm));

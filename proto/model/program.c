@@ -1,18 +1,19 @@
 #include "proto/model/program.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdio.h>
 
-enum { FIRST = 1, SECOND = 2, THIRD = 4 };
+enum { FIRST = 1, SECOND = 2 };
 
 const struct program_rule program_rules[PROGRAM_KINDS] = {
     [PROGRAM_NORM] =
         {.name = "norm", .reads_inputs = FIRST, .reads_outputs = SECOND, .gradient_over = true, .cheap = true},
     [PROGRAM_LINEAR] = {.name = "linear", .reads_inputs = FIRST},
-    [PROGRAM_ATTENTION] = {.name = "attention",
-                           .reads_inputs = FIRST | SECOND | THIRD,
-                           .reads_outputs = FIRST | SECOND},
+    [PROGRAM_ROPE] = {.name = "rope", .over_inputs = FIRST, .gradient_over = true},
+    [PROGRAM_ATTENTION] = {.name = "attention", .reads_inputs = FIRST, .reads_outputs = FIRST | SECOND},
     [PROGRAM_ACTIVATION] = {.name = "activation", .reads_inputs = FIRST, .cheap = true},
+    [PROGRAM_GLU] = {.name = "glu", .reads_inputs = FIRST, .cheap = true},
     [PROGRAM_ADD] = {.name = "add", .over_inputs = FIRST | SECOND},
 };
 
@@ -69,36 +70,67 @@ int program_norm(struct program *p, int x, const char *stem, const struct progra
     const int y = add_output(p, op, PROGRAM_VALUE, width);
     add_output(p, op, PROGRAM_STATISTIC, 2);
     add_tensor(p, op, stem, "weight", (struct program_tensor){.rows = width, .init = MODEL_INIT_ONE});
-    add_tensor(p, op, stem, "bias", (struct program_tensor){.rows = width, .init = MODEL_INIT_ZERO});
+    if (norm->bias)
+        add_tensor(p, op, stem, "bias", (struct program_tensor){.rows = width, .init = MODEL_INIT_ZERO});
     return y;
+}
+
+int program_linears(struct program *p, int x, const struct program_part *parts, int n_parts,
+                    const struct program_linear_options *linear)
+{
+    struct program_operation *op = add_operation(p, PROGRAM_LINEAR);
+    uint32_t columns = 0;
+
+    assert(n_parts > 0 && n_parts <= PROGRAM_PARTS && (n_parts == 1 || !linear->bias));
+    op->linear = *linear;
+    op->n_parts = n_parts;
+    add_input(p, op, x);
+    for (int i = 0; i < n_parts; i++) {
+        op->part_columns[i] = parts[i].columns;
+        columns += parts[i].columns;
+        add_tensor(p, op, parts[i].stem, "weight",
+                   (struct program_tensor){.rows = p->values[x].columns,
+                                           .columns = parts[i].columns,
+                                           .init = MODEL_INIT_NORMAL,
+                                           .deviation = linear->deviation});
+        if (linear->bias)
+            add_tensor(p, op, parts[i].stem, "bias",
+                       (struct program_tensor){.rows = parts[i].columns, .init = MODEL_INIT_ZERO});
+    }
+    return add_output(p, op, PROGRAM_VALUE, columns);
 }
 
 int program_linear(struct program *p, int x, const char *stem, uint32_t columns,
                    const struct program_linear_options *linear)
 {
-    struct program_operation *op = add_operation(p, PROGRAM_LINEAR);
+    return program_linears(p, x, &(struct program_part){stem, columns}, 1, linear);
+}
 
-    op->linear = *linear;
+int program_rope(struct program *p, int x, const struct program_rope_options *rope)
+{
+    struct program_operation *op = add_operation(p, PROGRAM_ROPE);
+
+    assert(rope->head_width % 2 == 0 && rope->head_width <= PROGRAM_MAX_ROTATED &&
+           rope->n_heads * rope->head_width <= p->values[x].columns);
+    for (uint32_t j = 0; j < rope->head_width / 2; j++)
+        p->frequencies[j] = pow(rope->base, -2.0 * j / rope->head_width);
+    op->rope = *rope;
     add_input(p, op, x);
-    add_tensor(p, op, stem, "weight",
-               (struct program_tensor){.rows = p->values[x].columns,
-                                       .columns = columns,
-                                       .init = MODEL_INIT_NORMAL,
-                                       .deviation = linear->deviation});
-    add_tensor(p, op, stem, "bias", (struct program_tensor){.rows = columns, .init = MODEL_INIT_ZERO});
-    return add_output(p, op, PROGRAM_VALUE, columns);
+    return add_output(p, op, PROGRAM_VALUE, p->values[x].columns);
 }
 
 int program_attention(struct program *p, int qkv, const struct program_attention_options *attention)
 {
-    const uint32_t width = p->values[qkv].columns / 3;
+    const uint32_t n_kv_heads = attention->n_kv_heads ? attention->n_kv_heads : attention->n_heads;
+    const uint32_t n_heads = attention->n_heads, head_width = p->values[qkv].columns / (n_heads + 2 * n_kv_heads);
     struct program_operation *op = add_operation(p, PROGRAM_ATTENTION);
 
-    assert(p->values[qkv].columns % 3 == 0 && width % attention->n_heads == 0);
+    assert(p->values[qkv].columns % (n_heads + 2 * n_kv_heads) == 0 && n_heads % n_kv_heads == 0);
     op->attention = *attention;
+    op->attention.n_kv_heads = n_kv_heads;
     add_input(p, op, qkv);
-    const int a = add_output(p, op, PROGRAM_VALUE, width);
-    add_output(p, op, PROGRAM_STATISTIC, attention->n_heads);
+    const int a = add_output(p, op, PROGRAM_VALUE, n_heads * head_width);
+    add_output(p, op, PROGRAM_STATISTIC, n_heads);
     return a;
 }
 
@@ -109,6 +141,16 @@ int program_activation(struct program *p, int x, enum model_activation activatio
     op->activation = activation;
     add_input(p, op, x);
     return add_output(p, op, PROGRAM_VALUE, p->values[x].columns);
+}
+
+int program_glu(struct program *p, int x, enum model_activation activation)
+{
+    struct program_operation *op = add_operation(p, PROGRAM_GLU);
+
+    assert(p->values[x].columns % 2 == 0);
+    op->activation = activation;
+    add_input(p, op, x);
+    return add_output(p, op, PROGRAM_VALUE, p->values[x].columns / 2);
 }
 
 int program_add(struct program *p, int x, int h, const struct program_dropout *dropout)

@@ -30,14 +30,18 @@ enum {
     PROGRAM_TENSORS = 24,
     PROGRAM_INPUTS = 3,  /* of one operation */
     PROGRAM_OUTPUTS = 2, /* of one operation */
+    PROGRAM_PARTS = 3,   /* of one linear map */
     PROGRAM_NAME_BYTES = 40,
+    PROGRAM_MAX_ROTATED = 256,
 };
 
 enum program_kind {
     PROGRAM_NORM,       /* y, statistics = norm(x; weight, bias) */
-    PROGRAM_LINEAR,     /* y = x W + b */
-    PROGRAM_ATTENTION,  /* a, log-sum-exp = attention(q, k, v) */
+    PROGRAM_LINEAR,     /* y = x W + b, or several of them side by side */
+    PROGRAM_ROPE,       /* y = x with queries and keys turned by their positions */
+    PROGRAM_ATTENTION,  /* a, log-sum-exp = attention(queries, keys and values side by side) */
     PROGRAM_ACTIVATION, /* y = act(x) */
+    PROGRAM_GLU,        /* y = act(gate) * up, side by side */
     PROGRAM_ADD,        /* y = x + dropout(h) */
     PROGRAM_KINDS
 };
@@ -78,14 +82,31 @@ struct program_dropout {
 
 struct program_norm_options {
     float epsilon;
+    bool rms;  /* root mean square, else layer norm */
+    bool bias; /* there is one; fresh ones are zero */
 };
 
 struct program_linear_options {
-    float deviation; /* of the fresh weight (in, out); the bias is zero */
+    float deviation; /* of the fresh weight (in, out) */
+    bool bias;       /* of a map of one part */
+};
+
+/* Columns of a linear map's result that have tensors of their own. */
+struct program_part {
+    const char *stem;
+    uint32_t columns;
+};
+
+struct program_rope_options {
+    uint32_t n_heads; /* that are turned, the first of the value's: queries', then keys' */
+    uint32_t head_width;
+    double base; /* pair j of a head is turned by position * base^(-2j / head_width) */
 };
 
 struct program_attention_options {
     uint32_t n_heads;
+    uint32_t n_kv_heads; /* of keys and values; divides n_heads; 0: n_heads */
+    bool full;           /* a query sees all keys; else those up to its own */
     float scale;         /* of scores */
     bool scale_by_layer; /* and by 1/(layer + 1) */
     struct program_dropout dropout;
@@ -95,13 +116,16 @@ struct program_operation {
     enum program_kind kind;
     int n_inputs, n_outputs;
     int inputs[PROGRAM_INPUTS], outputs[PROGRAM_OUTPUTS];
-    int tensor, n_tensors; /* the first: weight, then bias */
-    union {                /* by kind */
+    int tensor, n_tensors; /* the first: weight, then bias; of a linear map part by part */
+    int n_parts;           /* of a linear map */
+    uint32_t part_columns[PROGRAM_PARTS];
+    union { /* by kind */
         struct program_norm_options norm;
         struct program_linear_options linear;
+        struct program_rope_options rope;
         struct program_attention_options attention;
-        enum model_activation activation;
-        struct program_dropout dropout; /* of PROGRAM_ADD: of h, input 1 */
+        enum model_activation activation; /* of PROGRAM_GLU too */
+        struct program_dropout dropout;   /* of PROGRAM_ADD: of h, input 1 */
     };
 };
 
@@ -111,6 +135,7 @@ struct program {
     struct program_operation operations[PROGRAM_OPERATIONS];
     struct program_value values[PROGRAM_VALUES];
     struct program_tensor tensors[PROGRAM_TENSORS];
+    double frequencies[PROGRAM_MAX_ROTATED / 2]; /* of PROGRAM_ROPE, of which a program has one at most */
 };
 
 /* Begins a program; returns the layer's input. */
@@ -121,9 +146,16 @@ int program_norm(struct program *p, int x, const char *stem, const struct progra
 int program_linear(struct program *p, int x, const char *stem, uint32_t columns,
                    const struct program_linear_options *linear);
 
-/* qkv: queries, keys and values side by side, a third of the columns each. */
+/* Several maps of x; the columns of their results lie side by side, in order. */
+int program_linears(struct program *p, int x, const struct program_part *parts, int n_parts,
+                    const struct program_linear_options *linear);
+int program_rope(struct program *p, int x, const struct program_rope_options *rope);
+
+/* qkv: the columns of all heads' queries, then keys, then values. */
 int program_attention(struct program *p, int qkv, const struct program_attention_options *attention);
 int program_activation(struct program *p, int x, enum model_activation activation);
+/* x: the gate's columns, then as many that it multiplies. */
+int program_glu(struct program *p, int x, enum model_activation activation);
 int program_add(struct program *p, int x, int h, const struct program_dropout *dropout);
 
 /* Ends it: y is the layer's output, as wide as its input. */

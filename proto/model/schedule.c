@@ -90,7 +90,7 @@ static int activation_after(const struct program *p, int operation)
     const struct program_operation *op = &p->operations[operation], *next = op + 1;
 
     if (op->kind != PROGRAM_LINEAR || operation + 1 == p->n_operations || next->kind != PROGRAM_ACTIVATION ||
-        next->inputs[0] != op->outputs[0])
+        next->inputs[0] != op->outputs[0] || op->n_parts > 1)
         return SCHEDULE_NONE;
     return operation + 1;
 }
@@ -324,7 +324,8 @@ static int activation_before(const struct program *p, int operation)
 {
     const int value = p->operations[operation].inputs[0], maker = p->values[value].operation;
 
-    if (maker < 0 || p->operations[maker].kind != PROGRAM_ACTIVATION || program_count_readers(p, value) != 1)
+    if (maker < 0 || p->operations[maker].kind != PROGRAM_ACTIVATION || program_count_readers(p, value) != 1 ||
+        p->operations[operation].n_parts > 1)
         return SCHEDULE_NONE;
     return program_count_readers(p, p->operations[maker].inputs[0]) == 1 ? maker : SCHEDULE_NONE;
 }
@@ -397,7 +398,9 @@ static void differentiate(struct builder *b, int operation)
             return; /* with the linear map that reads it */
         break;
     case PROGRAM_NORM:
+    case PROGRAM_ROPE:
     case PROGRAM_ATTENTION:
+    case PROGRAM_GLU:
     case PROGRAM_KINDS:
         break;
     }

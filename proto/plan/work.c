@@ -62,14 +62,26 @@ static double norm_backward(const struct batch *b, double width, double arrays)
     return values(b, (arrays * b->tokens + 1) * width) + moved(b, 8 * b->tokens + 16 * width);
 }
 
-static double attention(const struct batch *b, double width, double n_heads, enum profile_attention direction,
-                        double arrays, double times)
+/* columns: of all arrays that are read and written. */
+static double attention(const struct batch *b, const struct program_operation *op, double width,
+                        enum profile_attention direction, double columns, double times)
 {
     const struct plan_setting *s = &b->work->plan->setting;
-    const double operations = times * 2 * b->tokens * s->seq * width;
+    const double operations = times * (op->attention.full ? 4 : 2) * b->tokens * s->seq * width;
 
     return fmax(operations / b->work->profile->attention_flops[direction][s->precision],
-                values(b, arrays * b->tokens * width) + moved(b, 4 * b->tokens * n_heads));
+                values(b, b->tokens * columns) + moved(b, 4 * b->tokens * op->attention.n_heads));
+}
+
+/* A linear map's parts, in one of its three products. */
+static double each_part(const struct batch *b, const struct program *p, const struct program_operation *op,
+                        double (*product_of)(const struct batch *b, double in, double out))
+{
+    double seconds = 0;
+
+    for (int i = 0; i < op->n_parts; i++)
+        seconds += product_of(b, p->values[op->inputs[0]].columns, op->part_columns[i]);
+    return seconds;
 }
 
 static double dropped(const struct batch *b, double p)
@@ -94,9 +106,13 @@ static double forward_of(const struct batch *b, const struct program *p, const s
     case PROGRAM_NORM:
         return norm(b, in);
     case PROGRAM_LINEAR:
-        return linear(b, in, out) + (step->activation != SCHEDULE_NONE ? values(b, 3 * b->tokens * out) : 0);
+        return each_part(b, p, op, linear) + (step->activation != SCHEDULE_NONE ? values(b, 3 * b->tokens * out) : 0);
+    case PROGRAM_ROPE:
+        return values(b, 2 * b->tokens * op->rope.n_heads * op->rope.head_width);
     case PROGRAM_ATTENTION:
-        return attention(b, out, op->attention.n_heads, PROFILE_FORWARD, 4, 1);
+        return attention(b, op, out, PROFILE_FORWARD, in + out, 1);
+    case PROGRAM_GLU:
+        return values(b, 3 * b->tokens * out);
     case PROGRAM_ACTIVATION:
         return values(b, 2 * b->tokens * out);
     case PROGRAM_ADD:
@@ -117,13 +133,17 @@ static double backward_of(const struct batch *b, const struct program *p, const 
     case PROGRAM_NORM:
         return norm_backward(b, in, step->accumulate ? 4 : 3);
     case PROGRAM_LINEAR:
-        seconds = linear(b, out, in) + (step->accumulate ? values(b, b->tokens * in) : 0);
+        seconds = each_part(b, p, op, linear) + values(b, (op->n_parts - 1 + step->accumulate) * b->tokens * in);
         if (step->activation != SCHEDULE_NONE &&
             !is_slope_fused(b, p->operations[step->activation].activation, p->values[op->inputs[0]].columns))
             seconds += values(b, 3 * b->tokens * in);
         return seconds;
+    case PROGRAM_ROPE:
+        return values(b, 2 * b->tokens * op->rope.n_heads * op->rope.head_width);
     case PROGRAM_ATTENTION:
-        return attention(b, out, op->attention.n_heads, PROFILE_BACKWARD, 8, 2.5);
+        return attention(b, op, out, PROFILE_BACKWARD, 2 * (in + out), 2.5);
+    case PROGRAM_GLU:
+        return values(b, 5 * b->tokens * out);
     case PROGRAM_ACTIVATION:
         return values(b, 3 * b->tokens * in);
     case PROGRAM_ADD: /* what dropout left out */
@@ -156,7 +176,7 @@ static double schedule_of(const struct batch *b, const struct program *p, const 
             seconds += forward_of(b, p, step);
             break;
         case SCHEDULE_CONTRIBUTE:
-            seconds += linear_contribution(b, p->values[op->inputs[0]].columns, p->values[op->outputs[0]].columns);
+            seconds += each_part(b, p, op, linear_contribution);
             break;
         case SCHEDULE_BACKWARD:
             seconds += backward_of(b, p, step);

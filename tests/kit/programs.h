@@ -1,0 +1,27 @@
+/* tests/kit/programs.h - layers of three families as programs: GPT-2's block as it is trained, Llama's and BERT's to show
+ * that programs say those too. */
+#ifndef TESTS_KIT_PROGRAMS_H
+#define TESTS_KIT_PROGRAMS_H
+
+#include "proto/model/program.h"
+
+struct programs_shape {
+    uint32_t width, n_heads, n_kv_heads, inner; /* n_kv_heads: Llama's */
+    float dropout;                              /* GPT-2's and BERT's, of what is added */
+};
+
+enum { PROGRAMS_GPT2, PROGRAMS_LLAMA, PROGRAMS_BERT, PROGRAMS };
+
+/* GPT-2's block: norms before. */
+void programs_gpt2(struct program *p, const struct programs_shape *shape);
+
+/* LlamaDecoderLayer: root mean square norms before, rotary positions of base 10,000, grouped heads, a gated unit of SiLU,
+ * no biases. Tensors: norm, q, k, v, o, norm, gate, up, down; weights are (in, out). */
+void programs_llama(struct program *p, const struct programs_shape *shape);
+
+/* BertLayer: norms after, every query sees all keys, GELU by the error function. Queries, keys and values in one map. */
+void programs_bert(struct program *p, const struct programs_shape *shape);
+
+void programs_write(struct program *p, int which, const struct programs_shape *shape);
+
+#endif

@@ -1,0 +1,207 @@
+/* What is derived from a program: no step reads what is not there, in any layout, and none is larger than by hand. */
+#include "proto/plan/layers.h"
+#include "tests/kit/programs.h"
+#include "tests/kit/test.h"
+
+enum { SHAPES = 100, BYTES_AT_MOST = 1 << 22, CELL = PLAN_ALIGNMENT };
+
+struct drawn {
+    struct programs_shape shape;
+    struct plan_setting setting;
+    struct plan_shape tokens;
+};
+
+static uint32_t draw(uint64_t *state, uint32_t n)
+{
+    *state = *state * UINT64_C(6364136223846793005) + 1442695040888963407u;
+    return (uint32_t)(*state >> 33) % n;
+}
+
+/* Small ones, with heads of any width. */
+static struct drawn draw_shape(int number)
+{
+    uint64_t state = (uint64_t)number;
+    const uint32_t n_kv_heads = 1 + draw(&state, 3), n_heads = n_kv_heads * (1 + draw(&state, 3));
+    const uint32_t width = n_heads * 2 * (1 + draw(&state, 20));
+    const bool cuda = draw(&state, 2);
+
+    return (struct drawn){
+        .shape = {width, n_heads, n_kv_heads, 1 + draw(&state, 5 * width), draw(&state, 2) ? 0.1f : 0},
+        .setting = {.backend = cuda ? &plan_cuda : &plan_cpu,
+                    .purpose = PLAN_TRAIN,
+                    .precision = draw(&state, 2) ? NUMBER_BF16 : NUMBER_FP32,
+                    .attention = PLAN_ATTENTION_OWN,
+                    .n_threads = 1 + draw(&state, 4)},
+        .tokens = {1 + draw(&state, 3), 1 + draw(&state, 30)},
+    };
+}
+
+/* ---- dataflow ---- */
+
+/* A layer's memory, in cells that buffers begin at: the buffer that was written there last, or -1. */
+struct memory {
+    const struct program *p;
+    const struct schedule *s;
+    const struct plan_places *places;
+    const struct drawn *d;
+    int16_t workspace[BYTES_AT_MOST / CELL];
+    int elsewhere[SCHEDULE_GRADIENT + 1]; /* the same, of the places that hold one buffer at a time; kept: none */
+};
+
+static uint64_t bytes_of(const struct memory *m, int buffer)
+{
+    const int value = m->s->buffers[buffer].value;
+    const uint64_t tokens = (uint64_t)m->d->tokens.n_rows * m->d->tokens.n_tokens;
+
+    if (value == SCHEDULE_NONE)
+        return m->d->setting.backend->scratch_bytes(m->d->tokens.n_rows, m->d->tokens.n_tokens, m->d->shape.n_heads,
+                                                    m->d->shape.width, m->d->setting.n_threads);
+    return tokens * m->p->values[value].columns *
+           (m->p->values[value].type == PROGRAM_STATISTIC ? 4 : number_bytes(m->d->setting.precision));
+}
+
+static void write_buffer(struct memory *m, int buffer)
+{
+    const enum schedule_place place = m->s->buffers[buffer].place;
+
+    if (buffer == SCHEDULE_NONE)
+        return;
+    ck_assert_int_ne(place, SCHEDULE_INPUT);
+    m->elsewhere[place] = buffer;
+    if (place != SCHEDULE_WORKSPACE)
+        return;
+    ck_assert_uint_le(m->places->at[buffer] + bytes_of(m, buffer), m->places->bytes);
+    ck_assert_uint_eq(m->places->at[buffer] % PLAN_ALIGNMENT, 0);
+    for (uint64_t i = 0; i < bytes_of(m, buffer); i += CELL)
+        m->workspace[(m->places->at[buffer] + i) / CELL] = (int16_t)buffer;
+}
+
+static void read_buffer(const struct memory *m, int buffer, int step)
+{
+    if (buffer == SCHEDULE_NONE)
+        return;
+    const enum schedule_place place = m->s->buffers[buffer].place;
+    if (place == SCHEDULE_OUTPUT || place == SCHEDULE_GRADIENT)
+        ck_assert_msg(m->elsewhere[place] == buffer, "step %d reads buffer %d, and finds %d", step, buffer,
+                      m->elsewhere[place]);
+    if (place != SCHEDULE_WORKSPACE)
+        return;
+    for (uint64_t i = 0; i < bytes_of(m, buffer); i += CELL)
+        ck_assert_msg(m->workspace[(m->places->at[buffer] + i) / CELL] == buffer,
+                      "step %d reads buffer %d, and finds %d", step, buffer,
+                      m->workspace[(m->places->at[buffer] + i) / CELL]);
+}
+
+static void run_step(struct memory *m, int n)
+{
+    const struct schedule_step *step = &m->s->steps[n];
+    const bool forward = step->action == SCHEDULE_FORWARD;
+
+    for (int i = 0; i < PROGRAM_INPUTS; i++)
+        read_buffer(m, step->inputs[i], n);
+    for (int i = 0; i < PROGRAM_OUTPUTS && !forward; i++)
+        read_buffer(m, step->outputs[i], n);
+    read_buffer(m, step->y_gradient, n);
+    if (step->accumulate)
+        read_buffer(m, step->x_gradient, n);
+    if (step->scratch != SCHEDULE_NONE)
+        write_buffer(m, step->scratch);
+    for (int i = 0; i < PROGRAM_OUTPUTS && forward; i++)
+        write_buffer(m, step->outputs[i]);
+    write_buffer(m, step->after);
+    write_buffer(m, step->x_gradient);
+    /* What is written leaves what is read as it was, but where it is the same buffer. */
+    for (int i = 0; i < PROGRAM_INPUTS; i++)
+        read_buffer(m, step->inputs[i], n);
+    for (int i = 0; i < PROGRAM_OUTPUTS; i++)
+        read_buffer(m, step->outputs[i], n);
+    read_buffer(m, step->after, n);
+    read_buffer(m, step->y_gradient, n);
+    read_buffer(m, step->scratch, n);
+}
+
+static uint64_t run_schedule(const struct drawn *d, const struct program *p, const struct schedule *s)
+{
+    struct plan_places places;
+    static struct memory memory;
+    struct memory *m = &memory;
+
+    plan_places(&places, p, s, &d->setting, d->tokens);
+    ck_assert_uint_le(places.bytes, BYTES_AT_MOST);
+    m->p = p, m->s = s, m->places = &places, m->d = d;
+    for (uint64_t i = 0; i < places.bytes; i += CELL)
+        m->workspace[i / CELL] = SCHEDULE_NONE;
+    for (int i = 0; i < s->n_buffers; i++)
+        if (s->buffers[i].place == SCHEDULE_GRADIENT)
+            m->elsewhere[SCHEDULE_GRADIENT] = i;
+    for (int n = 0; n < s->n_steps; n++)
+        run_step(m, n);
+    if (s->gradient != SCHEDULE_NONE)
+        ck_assert_int_eq(m->elsewhere[SCHEDULE_GRADIENT], s->gradient);
+    return places.bytes;
+}
+
+TEST_EACH(every_step_finds_what_it_reads, PROGRAMS)
+{
+    static struct program p;
+    static struct schedule s;
+
+    for (int i = 0; i < (SANITIZED ? SHAPES / 10 : SHAPES); i++) {
+        const struct drawn d = draw_shape(i);
+        programs_write(&p, _i, &d.shape);
+        for (int keeps = 0; keeps < 2; keeps++) {
+            const uint64_t kept = keeps ? program_keepable(&p) : 0;
+            schedule_forward(&s, &p, kept);
+            run_schedule(&d, &p, &s);
+            schedule_backward(&s, &p, kept);
+            run_schedule(&d, &p, &s);
+        }
+    }
+}
+
+/* ---- bytes ---- */
+
+static uint64_t rounded(uint64_t bytes)
+{
+    return (bytes + 63) / 64 * 64;
+}
+
+/* GPT-2's block as it was once arranged by hand, for forward and backward in one: a norm's result and statistics; qkv,
+ * what was attended, log-sum-exp, the residual; twice the inner width, or the gradient of qkv if that is larger; scratch. What is
+ * kept lies elsewhere, and then once the inner width is enough. */
+static uint64_t bytes_by_hand(const struct drawn *d, bool kept)
+{
+    const uint64_t tokens = (uint64_t)d->tokens.n_rows * d->tokens.n_tokens, value = number_bytes(d->setting.precision);
+    const uint64_t width = tokens * value * d->shape.width, inner = tokens * value * d->shape.inner;
+    const uint64_t scratch = d->setting.backend->scratch_bytes(d->tokens.n_rows, d->tokens.n_tokens, d->shape.n_heads,
+                                                               d->shape.width, d->setting.n_threads);
+    const uint64_t normed = rounded(width) + rounded(tokens * 8);
+
+    if (kept)
+        return normed + rounded(inner > 3 * width ? inner : 3 * width) + rounded(scratch);
+    return normed + rounded(3 * width) + 2 * rounded(width) + rounded(tokens * 4 * d->shape.n_heads) +
+           rounded(2 * inner > 3 * width ? 2 * inner : 3 * width) + rounded(scratch);
+}
+
+TEST_EACH(no_layout_takes_more_than_by_hand, 2)
+{
+    static struct program p;
+    static struct schedule s;
+    uint64_t found = 0, by_hand = 0;
+
+    for (int i = 0; i < SHAPES; i++) {
+        const struct drawn d = draw_shape(i);
+        struct plan_places places;
+        programs_gpt2(&p, &d.shape);
+        const uint64_t kept = _i ? program_keepable(&p) : 0, most = bytes_by_hand(&d, _i);
+        schedule_backward(&s, &p, kept);
+        plan_places(&places, &p, &s, &d.setting, d.tokens);
+        ck_assert_msg(places.bytes <= most, "shape %d: %llu, by hand %llu", i, (unsigned long long)places.bytes,
+                      (unsigned long long)most);
+        found += places.bytes, by_hand += most;
+        schedule_forward(&s, &p, kept);
+        plan_places(&places, &p, &s, &d.setting, d.tokens);
+        ck_assert_uint_le(places.bytes, most);
+    }
+    ck_assert_uint_lt(found, by_hand);
+}
