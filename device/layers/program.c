@@ -175,12 +175,12 @@ static struct device_attention attention_of(const struct run *r, const struct pr
     const struct layer_pass *pass = r->pass;
     const struct program_attention_options *how = &op->attention;
 
-    assert(!how->full && how->n_kv_heads == how->n_heads); /* all that devices have */
     return (struct device_attention){
         .n_rows = pass->n_rows,
         .n_tokens = pass->n_tokens,
         .n_heads = how->n_heads,
-
+        .n_kv_heads = how->n_kv_heads,
+        .full = how->full,
         .width = columns(r, op->outputs[0]),
         .scale = how->scale_by_layer ? how->scale / (float)(pass->layer->index + 1) : how->scale,
         .qkv = at(r, step->inputs[0]),
@@ -197,7 +197,7 @@ static void run_attention_cached(const struct run *r, const struct device_attent
     const struct device_attention_cached op = {.first = r->pass->position,
                                                .n_tokens = attention->n_tokens,
                                                .n_heads = attention->n_heads,
-
+                                               .n_kv_heads = attention->n_kv_heads,
                                                .width = attention->width,
                                                .n_positions = r->pass->n_positions,
                                                .scale = attention->scale,
