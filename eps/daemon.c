@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 enum {
-    LONELY_S = 60, /* a private daemon's wait for its client, which started it and may be slow to come */
+    LONELY_S = 60, /* how long a private daemon waits for its client, which started it and may be slow to attach */
     TICK_MS = 1000,
     MOST_QUIET = 60, /* ticks */
 };
@@ -96,7 +96,7 @@ static void on_nothing(uv_work_t *work, int status)
     (void)work, (void)status;
 }
 
-/* As libuv reads it: how many threads files are written by. */
+/* libuv's own variable: the number of threads that write files. */
 static unsigned pool_size(void)
 {
     const char *text = getenv("UV_THREADPOOL_SIZE");
@@ -105,8 +105,8 @@ static unsigned pool_size(void)
     return n < 1 ? 1 : n > 1024 ? 1024 : (unsigned)n;
 }
 
-/* Every thread that there will ever be is made before anything is promised to anybody: the optimizer's with its team,
- * libuv's, nanomsg's. */
+/* Makes every thread of the process before the daemon promises anything to anybody: the optimizer's thread and its
+ * team, libuv's, nanomsg's. */
 static int start_threads(struct daemon *d, struct error *err)
 {
     d->look.n_threads = team_size();
@@ -135,7 +135,7 @@ static void start_clocks(struct daemon *d, unsigned most_quiet)
     d->watch.most_quiet = most_quiet ? most_quiet : MOST_QUIET;
 }
 
-/* Parts know those below them. */
+/* Each part knows the parts below it. */
 static void join_parts(struct daemon *d)
 {
     d->job.hub = &d->hub;

@@ -1,4 +1,4 @@
-/* Who attaches, what they say, and that they have gone. */
+/* Peers attach, send messages, and leave. */
 #include "eps/job/evaluate.h"
 #include "eps/rights.h"
 #include "eps/settle.h"
@@ -21,8 +21,8 @@ static struct peer *find_peer(struct session *s)
 
 /* ---- attached --------------------------------------------------------------------------------------------------- */
 
-/* From the first worker with a device of its own on, and for good: the team never grows, as the system may have no thread
- * left by then. */
+/* Leaves cores to the devices, from the first worker with a device of its own on, and for good. The team never grows
+ * again: the system may have no thread left by then. */
 static void leave_cores(struct daemon *d, const struct peer *worker)
 {
     if (!worker->backend || worker->backend->takes_turns)
@@ -62,8 +62,8 @@ static void refuse_role(struct peer *peer)
     peer_refuse(peer, "a message that its role does not send");
 }
 
-/* Whether a request is to be carried out. That of a client whose job has ended, and which has been told, was under way: it
- * is ignored. */
+/* Whether to carry out a client's request. Its job may have ended, and the client been told, while the request was
+ * under way: such a request is ignored. */
 static bool client_may(const struct daemon *d, struct peer *peer, bool fits)
 {
     if (peer->role != ROLE_CLIENT)
@@ -73,7 +73,7 @@ static bool client_may(const struct daemon *d, struct peer *peer, bool fits)
     return peer->role == ROLE_CLIENT && d->job.client == peer && fits;
 }
 
-/* The same of a worker: what it said before it heard that the job has ended is ignored. */
+/* The same for a worker: messages it sent before it heard of the job's end are ignored. */
 static bool worker_may(struct peer *peer, bool fits)
 {
     if (peer->role != ROLE_WORKER)
@@ -94,7 +94,7 @@ static void on_stop(struct daemon *d, struct peer *peer)
         settle_ask_to_stop(d, "by request");
 }
 
-/* Whether a viewer may have the weights of the job; else it has been told. */
+/* Whether a viewer may have the weights of the job. If not, it has been told why. */
 static bool viewer_may(const struct daemon *d, struct peer *peer)
 {
     struct error err;
@@ -238,8 +238,8 @@ static void dispatch(struct daemon *d, struct peer *peer, const struct message *
     }
 }
 
-/* A client's job comes with descriptors, its checkpoints' files and a viewer's snapshot; whatever else does, they are
- * closed and not looked at. */
+/* Descriptors come with a client's JOB, with its checkpoints' files and with a viewer's snapshot. Those of any other
+ * message are closed unread. */
 static void on_message(struct session *s, const struct message *m, const int *fds, unsigned n_fds)
 {
     struct daemon *d = session_data(s);
@@ -268,7 +268,8 @@ static void on_client_gone(struct daemon *d, struct peer *peer, const char *reas
         settle_stop(d, "its client is gone");
 }
 
-/* A worker that has parts takes the job with it: redoing them elsewhere needs replay, which this daemon has not got. */
+/* The loss of a worker that has parts ends the job: another worker could only redo them by replay, which this daemon
+ * does not have. */
 static void on_worker_gone(struct daemon *d, struct peer *peer, const char *reason)
 {
     struct job *job = &d->job;

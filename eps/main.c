@@ -39,10 +39,10 @@ struct arguments {
     bool is_private;
     long parent;        /* 0: not said */
     uint64_t host_mem;  /* 0: not said */
-    const char *answer; /* all that was asked for: --help, --version */
+    const char *answer; /* what --help or --version prints */
 };
 
-/* False, and said why, if the command line is misused. */
+/* False if the command line is misused; a sentence has been printed. */
 static bool parse(struct arguments *out, int argc, char **argv)
 {
     static const struct option options[] = {
@@ -97,7 +97,7 @@ static bool parse(struct arguments *out, int argc, char **argv)
     return true;
 }
 
-/* False, and said why, if it is not a group that the caller can share with. */
+/* False if the caller cannot share with this group; a sentence has been printed. */
 static bool find_group(gid_t *out, const char *name)
 {
     const struct group *group = getgrnam(name);
@@ -141,7 +141,7 @@ int main(int argc, char **argv)
     if (options.shared && !find_group(&options.group, arguments.group))
         return 2;
     signal(SIGPIPE, SIG_IGN);
-    signal(SIGXFSZ, SIG_IGN); /* a file grown too large is a refusal to save, not the end */
+    signal(SIGXFSZ, SIG_IGN); /* a file that grows past its limit makes a save fail, not the process */
     optimizer_select(OPTIMIZER_ISA_BEST);
     if (options.is_private && !process_follow_parent(arguments.parent)) {
         log_line("whoever started this daemon is gone");

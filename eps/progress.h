@@ -1,8 +1,8 @@
-/* eps/progress.h - how far a worker is, as far as its messages tell; and for how long somebody who owes something has done
- * nothing.
+/* eps/progress.h - a worker's position in the step, from its messages; and how long a peer or thread that owes
+ * something has made no progress.
  *
- * A step goes up over the visits, forward, and down again, backward; so the unit that a worker was given last says how
- * far it is, and its losses and contributions say that it has turned. */
+ * A step goes up over the visits (forward), then down again (backward). The unit that a worker received last gives
+ * its position. Its losses and contributions show that it has turned to the backward pass. */
 #ifndef EPS_PROGRESS_H
 #define EPS_PROGRESS_H
 
@@ -12,28 +12,28 @@
 
 struct progress {
     enum message_phase phase;
-    uint32_t visit;                /* the last whose weights it was given, or whose contribution it gave */
-    uint32_t part;                 /* of its last loss or contribution; in a step's beginning the first of its share */
+    uint32_t visit;                /* the last visit whose weights it received, or whose contribution it gave */
+    uint32_t part;                 /* of its last loss or contribution; when a step begins, the first of its share */
     uint32_t n_parts;              /* of its share */
-    uint64_t down_bytes, up_bytes; /* since it attached: weights that it was given, contributions that it gave */
+    uint64_t down_bytes, up_bytes; /* since it attached: weights received, contributions given */
 };
 
 /* A step, an evaluation or a generation begins. */
 void progress_begin(struct progress *progress, enum message_phase phase, uint32_t first_part, uint32_t n_parts);
-/* It may have the weights of a unit now, of this many bytes. */
+/* The worker may now have the weights of a unit, of this many bytes. */
 void progress_pull(struct progress *progress, const struct model *model, uint32_t unit, uint64_t bytes);
 void progress_loss(struct progress *progress, const struct model *model, uint32_t part);
 void progress_contribution(struct progress *progress, uint32_t visit, uint32_t part, uint64_t bytes);
 
 /* In ticks of this daemon. */
 struct silence {
-    uint64_t count;   /* of what is done, as it was last seen */
+    uint64_t count;   /* work done, when last seen */
     unsigned ticks;   /* since the count went up, while something is owed */
-    unsigned longest; /* of these that ended well */
+    unsigned longest; /* the longest of the silences that ended with progress */
 };
 
-/* One tick. True: its count has stood still for more than most_ticks, or than a multiple of its longest silence so far,
- * and `allowance` ticks on top. */
+/* One tick. True: the count has stood still for longer than the limit. The limit is most_ticks or a multiple of the
+ * longest silence so far, whichever is more, plus `allowance` ticks. */
 bool silence_tick(struct silence *s, bool owes, uint64_t count, unsigned most_ticks, double allowance);
 enum { SILENCE_PATIENCE = 8 }; /* the multiple */
 

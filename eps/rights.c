@@ -1,17 +1,19 @@
-/* Who may do what. Everyone whom the listener lets in may bring a job, work or look; what others lean on is its owner's
- * to end.
+/* Who may do what. Everyone whom the listener lets in may bring a job, work or look. Only its owner may end what
+ * others depend on.
  *
- * What is read and written for a client is read and written with the client's rights. A file's access is judged when it
- * is opened, and by whose process it is opened: so the daemon reads and writes descriptors that came open for just that,
- * at offsets, and opens none of them anew (by /proc/self/fd, say), where its own rights would be asked. A descriptor's
- * access cannot be widened by whoever has it, and what O_PATH opened can neither be read nor written.
+ * The daemon reads and writes for a client with the client's rights. The kernel checks a file's access when the file
+ * is opened, against the process that opens it. So the daemon uses descriptors that the client opened for reading or
+ * writing, at offsets. It never opens them anew (by /proc/self/fd, say), since that would check the daemon's own
+ * rights. Whoever holds a descriptor cannot widen its access, and a descriptor opened with O_PATH can neither be
+ * read nor written.
  *
- * A directory has no such access: whatever is made, removed or renamed by its descriptor is judged by who does it. No
- * file that a client shows in it proves enough. It may have been put there by the owner, or when the directory was open
- * to more; a sticky directory lets them make files and not remove others'; and below a directory that is theirs can be
- * mounted, in a namespace of their own, one that is not: step-N.partial, whose files would go. So a directory is taken
- * from the daemon's own user alone. Another client opens a checkpoint's files itself when it is asked to (OUTPUT), and
- * puts them in place itself: eps/save/save.c, client/run/output.h. */
+ * A directory's descriptor carries no such access: the kernel checks creating, removing and renaming against the
+ * process that does it. No file that a client shows in the directory proves enough. The owner may have put it there,
+ * or it may date from when the directory was open to more users. A sticky directory lets users make files but not
+ * remove those of others. And below a directory of their own, users can mount a foreign one in their own namespace
+ * as step-N.partial, and the daemon would remove its files. So the daemon takes a directory from its own user alone.
+ * Any other client is asked (OUTPUT) to open a checkpoint's files itself, and puts them in place itself:
+ * eps/save/save.c, client/run/output.h. */
 #include "eps/rights.h"
 
 #include <errno.h>

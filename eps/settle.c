@@ -4,7 +4,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-enum { PATIENCE_TICKS = 60 }; /* counted here, so that a machine that slept does not cost a run its checkpoint */
+enum { PATIENCE_TICKS = 60 }; /* ticks counted here, so that a suspended machine does not cost a run its checkpoint */
 
 /* ---- stopping --------------------------------------------------------------------------------------------------- */
 
@@ -141,8 +141,8 @@ static void on_work(struct daemon *d, const struct updater_task *work)
     }
 }
 
-/* An ending job goes as far towards its end as it can; true: it has come there. Its memory is given back by the optimizer
- * thread, once nobody uses it; then the rest. */
+/* Moves an ending job as far towards its end as possible; true: it has ended. Once nobody uses the job's memory, the
+ * optimizer thread gives it back; then the rest is freed. */
 static bool end_job(struct daemon *d)
 {
     struct job *job = &d->job;
@@ -162,7 +162,7 @@ static bool end_job(struct daemon *d)
     return true;
 }
 
-/* What follows a job: the end that was asked for while it ran, or the request that came while it ended. */
+/* What follows a job: the stop that was asked for while it ran, or the request that came while it ended. */
 static void go_on(struct daemon *d)
 {
     struct peer *client = d->waiting.client;
@@ -184,14 +184,13 @@ static void end(struct daemon *d)
     close_handle((uv_handle_t *)&d->tick);
 }
 
-/* The first of what moves the job on; false: nothing does.
- *   1. A posted event. A save's version was fixed as it was asked for, by what the relay had then: its reader is announced
- *      before anything else reaches the relay.
- *   2. A unit that is written. It is released before more is opened or folded: its next fold may be what a worker's slot,
- *      and so the step, waits for.
- *   3. The step ahead. Workers have begun it. The relay hears of it when the step before is covered, and before an update
- *      of that step ends it: between two steps that were both asked for, the job does not rest.
- *   4. What the optimizer thread has done. Only now, for it may end the job, and what stands above has happened before. */
+/* Takes the first step that moves the job on; false: there is none. | 1. A posted event. A save's version was fixed
+ * when it was asked for, by the relay's state then. So its reader is | announced before anything else reaches the
+ * relay. | 2. A written unit. It is released before anything more is opened or folded: its next fold may free the
+ * slot that a | worker, and so the step, waits for. | 3. The step ahead. Workers have begun it. The relay hears of
+ * it once the step before is covered, and before an update | of that step ends. So the job does not rest between two
+ * steps that were both asked for. | 4. A finished task of the optimizer thread. It comes last because it may end the
+ * job. */
 static bool take_next(struct daemon *d)
 {
     struct relay_event released;
@@ -211,12 +210,12 @@ static bool take_next(struct daemon *d)
     return true;
 }
 
-/* Nothing moves the job on until the loop has news. In this order:
- *   5. Saves of an ending job. Its folds are all done, so no save gets another unit: those that lack one are given up.
- *   6. The writer's next task. So late that it gets all units that there are; after 5, so that what was given up is
- *      discarded, not written on.
- *   7. The job's end, once neither a save nor a worker nor the optimizer thread uses its memory. After 6, which says
- *      whether a save does. What follows may be a job that ends at once: then all of it once more. */
+/* Runs once nothing moves the job on until the loop has news. In this order: | 5. Saves of an ending job. All its
+ * folds are done, so no save gets another unit. Saves that lack one are given up. | 6. The writer's next task. It
+ * comes this late to include all units that there are. It comes after 5, so that saves | that were given up are
+ * discarded and not written on. | 7. The job's end, once no save, worker or optimizer thread uses its memory. It
+ * comes after 6, which says whether a save | does. The job that follows may end at once: then all of this runs once
+ * more. */
 static bool come_to_rest(struct daemon *d)
 {
     if (d->job.state == JOB_ENDING && !updater_pending(d->hub.updater))
@@ -228,9 +227,9 @@ static bool come_to_rest(struct daemon *d)
     return true;
 }
 
-/* The order of things. Each of the loop's callbacks ends here, so that what it has changed has come to rest before the next
- * one is called, and before the loop sleeps. No part calls this, or a part above its own: it posts, or leaves something
- * to be found. */
+/* The order of things. Each of the loop's callbacks ends here. So all its changes come to rest before the loop calls
+ * the next callback or sleeps. No part calls this function or a part above its own: it posts an event, or leaves
+ * state to be found. */
 void settle(struct daemon *d)
 {
     do {

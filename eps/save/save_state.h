@@ -1,5 +1,5 @@
-/* eps/save/save_state.h - what a checkpoint or snapshot under way is. For eps/save/save.c, which brings it to its end, and
- * eps/save/save_request.c, where it begins; everyone else includes eps/save/save.h. */
+/* eps/save/save_state.h - the state of a checkpoint or snapshot under way. For eps/save/save.c, which brings it to
+ * its end, and eps/save/save_request.c, where it begins; everyone else includes eps/save/save.h. */
 #ifndef EPS_SAVE_SAVE_STATE_H
 #define EPS_SAVE_SAVE_STATE_H
 
@@ -8,18 +8,18 @@
 
 enum {
     SAVE_MOST = 8,    /* checkpoints at a time, and as many snapshots */
-    SAVE_VIEWERS = 8, /* that wait for one */
-    SAVE_UNITS = 64,  /* that the writer is given at once */
+    SAVE_VIEWERS = 8, /* viewers that wait for one save */
+    SAVE_UNITS = 64,  /* units that the writer is given at once */
 };
 
 enum unit_flag {
     UNIT_CAPTURED = 1,
-    UNIT_QUEUED = 2, /* given to the writer, or not to be written at all */
+    UNIT_QUEUED = 2, /* given to the writer, or never to be written */
     UNIT_WRITTEN = 4,
     UNIT_HELD = 8, /* the relay waits for its release */
 };
 
-/* For what a client with files of its own is waited for. */
+/* What the daemon waits for from a client that opens its own files. */
 enum save_wait { SAVE_FOR_NOTHING, SAVE_FOR_FILES, SAVE_FOR_PLACE };
 
 enum save_task { SAVE_WRITE, SAVE_FINISH, SAVE_DISCARD };
@@ -32,16 +32,16 @@ struct save {
     bool checkpoint; /* else a snapshot */
     bool announced;  /* to the relay */
     bool begun;      /* there may be something to discard */
-    bool over;       /* whoever asked has been told */
-    bool by_client;  /* its files are the client's: */
+    bool over;       /* whoever asked has been told the result */
+    bool by_client;  /* the client opens its files: */
     enum save_wait awaits;
-    int rc; /* why it is given up */
+    int rc; /* the reason for giving it up */
     struct error error;
     uint8_t *units; /* (n_units) enum unit_flag: the job's, one of PLAN_HOST_SAVES such runs */
     uint32_t n_captured, n_written;
     uint32_t viewers[SAVE_VIEWERS]; /* ids of those who asked */
     unsigned n_viewers;
-    /* The writer's, while saves.writing is this one: */
+    /* The writer's, while saves.writing is this save: */
     struct capture_options options;
     struct capture capture;
     enum save_task task;
@@ -52,17 +52,17 @@ struct save {
     uv_work_t work;
 };
 
-/* A unit stands still at the version: it may be written. */
+/* A unit stands still at the save's version, so it may be written. */
 void save_capture_unit(struct save *s, uint32_t unit);
-/* The relay is to know its reader. */
+/* Posts that the relay must hear of the save's reader. */
 void save_announce(struct save *s);
 
-/* Nothing more will come of it: what the relay still holds for it is let go. */
+/* The save has failed: the relay releases what it still holds for it. */
 void save_give_up(struct save *s, int rc, const struct error *err);
-/* Whoever asked is told. */
+/* Tells whoever asked. */
 void save_conclude(struct save *s);
 
-/* SAVED, or why not: REFUSED and SAVE_FAILED. err is looked at if rc is not 0. */
+/* SAVED, or the failure: REFUSED and SAVE_FAILED. err is read only if rc is not 0. */
 void save_tell_viewer(struct peer *viewer, int rc, const struct error *err, uint64_t step);
 void save_tell_client(const struct job *job, int rc, const struct error *err, uint64_t step);
 void save_note_failure(struct saves *saves, const struct error *err); /* for the status */

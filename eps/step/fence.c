@@ -17,7 +17,7 @@ double *fence_note_fold(struct fence *fence, uint32_t unit, uint32_t n_folds)
     return fence->n_units && ++fence->n_given[unit] == n_folds ? &fence->squares[unit] : NULL;
 }
 
-/* What the optimizer thread wrote is there, for its folds have been taken. */
+/* The optimizer thread has written the sums, for the owner has taken all its folds back. */
 float fence_commit(struct fence *fence, double clip_norm)
 {
     double sum = 0;

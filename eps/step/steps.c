@@ -1,5 +1,5 @@
-/* A message becomes an event for the relay; what the relay says becomes messages, and folds and updates for the optimizer
- * thread. */
+/* A message becomes an event for the relay. The relay's actions become messages, and folds and updates for the
+ * optimizer thread. */
 #include "eps/step/steps.h"
 
 #include "eps/job/evaluate.h"
@@ -10,7 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-enum { MAX_PULLS = 16 }; /* of one worker at a time, not answered: it has fewer weight buffers than that */
+enum { MAX_PULLS = 16 }; /* pulls of one worker that are not answered; it has fewer weight buffers than that */
 
 /* ---- tables ----------------------------------------------------------------------------------------------------- */
 
@@ -182,8 +182,9 @@ static void send_slot(struct peer *worker, const struct relay_action *a)
     session_send(worker->session, &m);
 }
 
-/* Ends the job, and the session of the worker at fault, so that it is not in the next one. A gradient that is not finite
- * is mostly the fault of the run's rate; only a worker that has it in two jobs in a row is to blame. */
+/* Ends the job, and the session of the worker at fault, so that the worker is not in the next job. A gradient that
+ * is not finite is mostly caused by the run's learning rate. So a worker is blamed for one only if it happens in two
+ * jobs in a row. */
 static void blame(struct job *job, struct peer *worker, const struct relay_action *a)
 {
     const bool not_finite = a->not_finite, at_fault = !not_finite || worker->not_finite;
@@ -201,7 +202,7 @@ static void blame(struct job *job, struct peer *worker, const struct relay_actio
         peer_refuse(worker, not_finite ? "its gradient is not finite in two jobs in a row" : a->why);
 }
 
-/* Carries one action out. The job may have ended when this returns. */
+/* Carries out one action. The job may have ended when this returns. */
 static void act(struct steps *steps, const struct relay_action *a)
 {
     struct job *job = steps->job;
@@ -230,7 +231,7 @@ static void act(struct steps *steps, const struct relay_action *a)
         on_done(steps, a->step);
         break;
     case RELAY_REFUSE:
-        assert(!a->to_reader); /* none comes too early, twice, or as one of too many */
+        assert(!a->to_reader); /* no fold comes too early, twice, or beyond its number */
         if (a->to_client)
             job_end(job, -EPROTO, "step refused: %s", a->why);
         else
@@ -246,14 +247,14 @@ static void act(struct steps *steps, const struct relay_action *a)
     case RELAY_CAPTURE:
         save_on_capture(steps->saves, a);
         break;
-    case RELAY_SAVED:   /* all units were released: known */
+    case RELAY_SAVED:   /* known, since all units were released */
     case RELAY_ABANDON: /* the job ends with the next action */
         break;
     }
 }
 
-/* The rest of the step is the optimizer's: workers may go on to the next one, if that is all they do meanwhile. With fenced
- * commit nothing is updated before the end. */
+/* Only the optimizer's work is left in the step, so workers may go on to the next one. Excluded are devices that
+ * take turns with the optimizer, and fenced commit, where nothing is updated before the end. */
 static void note_arrival(struct steps *steps)
 {
     const struct job *job = steps->job;
@@ -283,7 +284,7 @@ void steps_feed(struct steps *steps, const struct relay_event *event)
     note_arrival(steps);
 }
 
-/* The job has ended, but what the optimizer thread still finishes may be the last that a checkpoint waits for. */
+/* The job has ended, but the optimizer thread may still finish the last unit that a checkpoint waits for. */
 static void feed_saves(struct steps *steps, const struct relay_event *event)
 {
     const struct relay_action *actions;
@@ -334,8 +335,8 @@ static void begin_step(struct steps *steps, const struct message *m)
     steps_feed(steps, &event);
 }
 
-/* The step before is not covered yet: its folds, and what the relay and the optimizer have of it, go on undisturbed, while
- * workers begin this one. Their pulls wait for its weights; they have no loss to tell before they have had them all, and
+/* The step before is not covered yet. Its folds go on undisturbed in the relay and the optimizer, while workers
+ * begin this one. Their pulls wait for this step's weights. They send no loss before they have all weights, and by
  * then the step before is done. */
 static void begin_ahead(struct steps *steps, const struct message *m)
 {
@@ -394,7 +395,7 @@ void steps_open(struct steps *steps, const struct message *m)
 
 /* ---- workers ---------------------------------------------------------------------------------------------------- */
 
-/* For observers; what cannot be is refused by the relay. */
+/* For observers only; the relay refuses what is invalid. */
 static void note_contribution(const struct job *job, struct peer *worker, const struct message *m)
 {
     const struct model *model = &job->model;
@@ -407,7 +408,8 @@ static void note_contribution(const struct job *job, struct peer *worker, const 
                           (left < MODEL_SLICE ? left : MODEL_SLICE) * number_bytes(job->request.job.grad));
 }
 
-/* Whether the message belongs to a step that was skipped while the worker went on with it; then it is answered. */
+/* Whether the message belongs to a step that was skipped while the worker was still in it. If so, it has been
+ * answered. */
 static bool is_of_skipped(struct steps *steps, struct peer *worker, const struct message *m)
 {
     const uint64_t n_past = steps->fence.n_past;
@@ -436,7 +438,7 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
         return;
     }
     if (m->kind == MESSAGE_PULL && job->state == JOB_STEPPING && m->pull.version >= steps->n_opened) {
-        peer_refuse(worker, "a pull for a step that is not open"); /* it could wait for it for ever */
+        peer_refuse(worker, "a pull for a step that is not open"); /* otherwise the worker could wait for it for ever */
         return;
     }
     if (is_of_skipped(steps, worker, m))
@@ -473,7 +475,8 @@ void steps_on_worker(struct steps *steps, struct peer *worker, const struct mess
 
 /* ---- the optimizer thread --------------------------------------------------------------------------------------- */
 
-/* What no later step can mend. The relay never hears of this unit, so no reader captures it: nothing of it is saved. */
+/* A fault that no later step can mend. The relay never hears of this unit, so no reader captures it and nothing of
+ * it is saved. */
 static void end_not_finite(struct job *job, const struct updater_task *work)
 {
     char unit[MODEL_NAME_BYTES];
@@ -483,7 +486,7 @@ static void end_not_finite(struct job *job, const struct updater_task *work)
             work->step + 1, model_unit_name(unit, &job->model, work->unit));
 }
 
-/* A skipped step is done while folds of it are under way. */
+/* A skipped step is done while some of its folds are still under way. */
 void steps_on_optimizer(struct steps *steps, const struct updater_task *work)
 {
     const struct relay_event event = {.kind = work->kind == UPDATER_UPDATE ? RELAY_UPDATED : RELAY_FOLDED,

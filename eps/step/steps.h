@@ -7,22 +7,22 @@
 
 /* The last steps that were covered, for observers. */
 struct steps_recent {
-    uint64_t n, tokens; /* steps since the job began; tokens that counted, of them */
+    uint64_t n, tokens; /* since the job began: steps, and the tokens in them that counted */
     struct steps_covered {
         float loss;
-        uint64_t covered_ms, tokens; /* by the loop's clock; of the job until then */
-    } steps[MESSAGE_RECENT_STEPS];   /* step number i since the job began at i modulo this */
+        uint64_t covered_ms, tokens; /* on the loop's clock; tokens of the job until then */
+    } steps[MESSAGE_RECENT_STEPS];   /* step number i since the job began is at i modulo this */
 };
 
 struct steps {
     struct job *job;
     struct saves *saves;
     uint64_t n_opened;    /* job->step, or one or two more */
-    bool covered;         /* the last of them that the relay has is folded entirely */
-    bool arrived;         /* or has all it needs of the workers, and the client was told */
-    bool has_ahead;       /* one more was opened meanwhile, and workers have their shares: the relay is to hear of it */
+    bool covered;         /* the relay's last step is folded entirely */
+    bool arrived;         /* the relay's last step has all it needs of the workers, and the client was told */
+    bool has_ahead;       /* one more was opened meanwhile and workers have their shares; not told to the relay yet */
     struct message ahead; /* its OPEN_STEP */
-    uint64_t told_ahead;  /* the last such step; MESSAGE_NO_STEP: none */
+    uint64_t told_ahead;  /* the last step ahead that workers were told of; MESSAGE_NO_STEP: none */
     /* The open step: */
     uint64_t n_valid;
     uint32_t buffer;
@@ -30,7 +30,7 @@ struct steps {
     struct fence fence;
     double part_loss[MESSAGE_MAX_PARTS]; /* NAN: not known */
     uint32_t *slices;                    /* (n_visits) for the relay's open */
-    /* Of the last step that was covered; the next may be open when it is done: */
+    /* Of the last covered step; the next may be open when it is done: */
     double loss;      /* NAN before there is one */
     double grad_norm; /* as in the message */
     bool skipped;
@@ -41,16 +41,16 @@ struct steps {
 int steps_init(struct steps *steps, struct error *err);
 void steps_free(struct steps *steps);
 
-/* Whether OPEN_STEP is in place. */
+/* Whether the job's state permits OPEN_STEP. */
 bool steps_may_open(const struct steps *steps);
-/* The job may have ended when any of these return. */
+/* The job may have ended when any of these returns. */
 void steps_open(struct steps *steps, const struct message *m);
 void steps_on_worker(struct steps *steps, struct peer *worker, const struct message *m);
 /* The optimizer thread has done a fold or an update. */
 void steps_on_optimizer(struct steps *steps, const struct updater_task *work);
-/* Feeds the relay and carries out what it says; nothing, if the job is not open. */
+/* Feeds the relay and carries out its actions. Does nothing if the job is not open. */
 void steps_feed(struct steps *steps, const struct relay_event *event);
-/* Begins the step ahead, if there is one and its time has come. False: no. */
+/* Begins the step ahead, if there is one and it is due. False: it did not. */
 bool steps_begin_ahead(struct steps *steps);
 
 #endif
