@@ -27,7 +27,7 @@ void job_enter(struct job *job, enum job_state state)
         [JOB_LOADING] = 1u << JOB_NONE,
         [JOB_ASSIGNING] = 1u << JOB_LOADING,
         [JOB_RESTING] = 1u << JOB_ASSIGNING | 1u << JOB_STEPPING | 1u << JOB_EVALUATING | 1u << JOB_GENERATING,
-        [JOB_STEPPING] = 1u << JOB_RESTING | 1u << JOB_STEPPING, /* a step more, while the last is not done */
+        [JOB_STEPPING] = 1u << JOB_RESTING | 1u << JOB_STEPPING, /* one step more, while the last is not done */
         [JOB_EVALUATING] = 1u << JOB_RESTING,
         [JOB_GENERATING] = 1u << JOB_RESTING,
         [JOB_ENDING] = ~(1u << JOB_NONE | 1u << JOB_ENDING),
@@ -146,8 +146,8 @@ static void assign(struct job *job, struct peer *worker, const struct segment *i
     session_send_fds(worker->session, &m, fds, n_fds);
 }
 
-/* To train, those that the first worker's profile has, so that all compute the same bits; a run that goes on keeps what it
- * began with. Others take the libraries' first choices, which no profile changes. */
+/* A training job takes those of the first worker's profile, so that all workers compute the same bits; a run that
+ * goes on keeps what it began with. Other jobs take the libraries' first choices, which no profile changes. */
 static void choose_products(struct job *job)
 {
     if (!job->request.job.train || job->request.job.resume)
@@ -178,7 +178,7 @@ static int begin_assigning(struct job *job, struct error *err)
     return 0;
 }
 
-/* What the job allocated was counted apart, on the optimizer thread; from here on it is in the daemon's ledger. */
+/* The optimizer thread counted apart what the job allocated. From here on it is in the daemon's ledger. */
 static void take_over_ledger(struct job *job)
 {
     for (unsigned c = 0; c < LEDGER_CATEGORIES; c++)
@@ -254,7 +254,7 @@ void job_on_assigned(struct job *job, struct peer *worker, const struct message 
         job_end(job, m->refused.code ? m->refused.code : -EPROTO, "%s", m->refused.error.text);
         return;
     }
-    if (job->state == JOB_ENDING) { /* only now is it known to have heard of the job at all */
+    if (job->state == JOB_ENDING) { /* only now does it certainly know of the job */
         release(worker);
         return;
     }
@@ -318,7 +318,7 @@ void job_end(struct job *job, int code, const char *format, ...)
         release(p);
 }
 
-/* Both threads are through. The client puts the end into the file once it hears that the job is closed. */
+/* Both threads have finished. The client ends the trace file once it hears that the job is closed. */
 static void close_trace(struct job *job)
 {
     const int rc = trace_close(&job->optimizer_trace), rc2 = trace_close(&job->writer_trace);
@@ -336,7 +336,7 @@ bool job_is_in_use(const struct job *job)
     return in_use;
 }
 
-/* 4 GiB take as long as a step: the loop goes on meanwhile. */
+/* 4 GiB take as long as a step. The optimizer thread gives them back, and the loop goes on meanwhile. */
 void job_unload(struct job *job)
 {
     const struct updater_task work = {.kind = UPDATER_CALL, .call = job_do_unload, .context = job};

@@ -1,4 +1,4 @@
-/* What a job brings with it, and its memory: read and touched before the first step. */
+/* The files and memory of a job: read and touched before the first step. */
 #include "eps/job/job_internal.h"
 
 #include "eps/save/capture.h"
@@ -112,7 +112,7 @@ static void touch(const struct segment *segment)
         memset(segment->base, 0, segment->bytes);
 }
 
-/* All of its pages are there before the first step: what the ledger says is then what the system says, and no step
+/* All pages of the segment are allocated before the first step. So the ledger agrees with the system, and no step
  * waits for a page. */
 static void touch_segments(const struct job *job)
 {
@@ -123,7 +123,7 @@ static void touch_segments(const struct job *job)
     }
 }
 
-/* Nothing large is touched before it is known that there is an address for all of it and that it may be locked. */
+/* Touches nothing large before all of it has addresses and may be locked. */
 static int take_memory(struct job *job)
 {
     const struct message *m = &job->request;
@@ -171,8 +171,8 @@ static int read_side(struct job *job)
     return rc;
 }
 
-/* A unit that had another number of updates would go on with another correction of its bias. Of a fenced run steps may
- * have been skipped: by all units. */
+/* A unit with another number of updates would go on with another bias correction. A fenced run may have skipped
+ * steps, but then all units skipped them. */
 static int check_updates(struct job *job)
 {
     const uint64_t *updates = job->store.updates;

@@ -1,4 +1,4 @@
-/* What a job needs, before anything of it is allocated. */
+/* Computes what a job needs before any of it is allocated. */
 #include "eps/job/job_internal.h"
 
 #include "eps/rights.h"
@@ -113,7 +113,7 @@ static int refuse_host(const struct job *job, const struct plan_fit *fit, struct
                                                            : "are what --host-mem allows");
 }
 
-/* What would fit is said too. */
+/* Also says what would fit. */
 static int refuse(const struct job *job, const struct plan_fit_asked *asked, const struct plan_fit *fit, int rc,
                   struct error *err)
 {

@@ -1,19 +1,19 @@
-/* Who keeps a job waiting, and for how long: so that nothing waits for ever.
+/* Finds who keeps a job waiting for too long, so that nothing waits for ever.
  *
- * Whatever the daemon waits for, somebody owes: a worker the answer to ASSIGN or RELEASE, its part of an evaluation, the
- * next loss or contribution of the step; the optimizer thread what it was given. Each has a count that goes up as it
- * works: of a worker's device operations, which comes with its PONGs; of jobs done, and of runs of a file read. Who owes
- * something and whose count stands still for too long hangs. A worker that waits for weights, for a slot or for its
- * next share owes nothing.
+ * Whatever the daemon waits for, somebody owes. A worker owes the answer to ASSIGN or RELEASE, its part of an
+ * evaluation, or the next loss or contribution of the step. The optimizer thread owes what it was given. Each has a
+ * count that rises as it works. A worker's counts device operations and comes with its PONGs. The optimizer thread's
+ * counts tasks done and runs of a file read. Whoever owes something hangs if their count stands still for too long.
+ * A worker that waits for weights, for a slot or for its next share owes nothing.
  *
- * Too long is 60 ticks, or eight times the longest silence that it has come back from, whichever is more. On top comes
- * what a single operation can take: memory that is claimed, given back, folded or updated, at 64 MiB/s; and of a device
- * that runs behind the host, which counts what is queued, eight times a step's computing by the plan. Ticks are the
- * daemon's own seconds: a machine that was suspended has had none.
+ * Too long is 60 ticks, or eight times the longest silence that it has come back from, whichever is more. Time for a
+ * single operation is added: memory that is claimed, given back, folded or updated, at 64 MiB/s. A device that runs
+ * behind the host counts queued operations: for it, eight times a step's computing by the plan is added. Ticks are
+ * the daemon's own seconds: a suspended machine has none.
  *
- * A worker that hangs loses its session, and with it the job that needs it ends. The optimizer thread cannot be taken
- * its memory away: so the client is told, and the daemon ends. A worker that counts without working is not found: it is
- * as a slow one. */
+ * A worker that hangs loses its session, and the job that needs it ends. Nobody can take memory away from the
+ * optimizer thread: the client is told, and the daemon ends. A worker that counts without working is not found: it
+ * looks like a slow one. */
 #include "eps/job/watch.h"
 
 #include "proto/plan/cost.h"
@@ -35,7 +35,7 @@ static bool has_parts(const struct job *job, const struct peer *peer)
     return false;
 }
 
-/* What the job waits for; NULL: for nothing of this worker's. Pulls that are not answered are ours to answer. */
+/* What the job waits for from this worker; NULL: nothing. The daemon itself owes the answers to pulls. */
 static const char *owed_by(const struct job *job, const struct peer *worker)
 {
     if (worker->state == PEER_ASSIGNING)
@@ -84,7 +84,7 @@ static void watch_worker(const struct watch *watch, struct peer *worker)
     peer_refuse(worker, reason);
 }
 
-/* A unit's update, its largest job; or all memory that it takes for a job, and what it reads then. */
+/* Its largest task: a unit's update; or, for a loading job, all memory that it takes and what it reads then. */
 static double optimizer_allowance(const struct job *job)
 {
     uint64_t most = 0;

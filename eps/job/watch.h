@@ -1,4 +1,4 @@
-/* eps/job/watch.h - who keeps a job waiting, and for how long: so that nothing waits for ever. */
+/* eps/job/watch.h - finds who keeps a job waiting for too long, so that nothing waits for ever. */
 #ifndef EPS_JOB_WATCH_H
 #define EPS_JOB_WATCH_H
 
@@ -11,8 +11,8 @@ struct watch {
     bool hung; /* the optimizer thread: the daemon is to end */
 };
 
-/* Each second. True: the optimizer thread hung a tick ago, and the client has had that tick to read why; nothing but the
- * process's end helps. */
+/* True: the optimizer thread hung a tick ago, and the client has had that tick to read why. Only the process's end
+ * helps then. Called each second. */
 bool watch_tick(struct watch *watch);
 
 #endif

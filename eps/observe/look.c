@@ -57,7 +57,7 @@ void look_on_worker(struct look *look)
             look_status(look, p, p->n_awaited);
 }
 
-/* What the system said of a side; worker 0 is the host. */
+/* The system's figures on one side; worker 0 is the host. */
 static struct pages find_pages(const struct look *look, uint32_t worker)
 {
     for (unsigned i = 0; i < look->pages.n; i++)
@@ -94,7 +94,7 @@ static void send_memory(const struct look *look, struct peer *peer, bool pages)
     }
 }
 
-/* On a thread of its own: it can take as long as the page tables are large. */
+/* On a thread of its own: the time it takes grows with the page tables. */
 static void read_pages(uv_work_t *work)
 {
     struct look *look = work->data;
@@ -116,7 +116,7 @@ static void on_pages(uv_work_t *work, int status)
             send_memory(look, p, true);
 }
 
-/* Who looks often is told the same again: reading must not become work. */
+/* Frequent viewers get the same answer again: reading must not become work. */
 static bool are_fresh(const struct look *look)
 {
     enum { FRESH_MS = 1000 };
@@ -141,7 +141,7 @@ void look_memory(struct look *look, struct peer *peer, bool with_pages)
         pages->busy = uv_queue_work(look->hub->loop, &pages->work, read_pages, on_pages) == 0;
         if (pages->busy)
             return;
-        pages->n = 0; /* no thread to be had: it is said without */
+        pages->n = 0; /* no thread could be made: answers without the figures */
         peer->n_asked = 0;
     }
     send_memory(look, peer, with_pages);
@@ -152,7 +152,7 @@ static bool is_at_work(const struct job *job)
     return job->state == JOB_STEPPING || job->state == JOB_EVALUATING || job->state == JOB_GENERATING;
 }
 
-/* Those whose weights a worker has now: all that is known is which it was given last. */
+/* Workers that have a unit's weights now. The daemon knows only which unit each was given last. */
 static void mark_relayed(const struct job *job, struct message *m)
 {
     for (uint32_t i = 0; i < job->n_workers && is_at_work(job); i++) {
@@ -239,7 +239,7 @@ void look_workers(struct look *look, struct peer *peer)
 
 void look_recent(struct look *look, struct peer *peer)
 {
-    enum { N_TIMED = 16 }; /* few enough to follow a change, enough for one slow step not to count */
+    enum { N_TIMED = 16 }; /* few enough steps to follow a change, enough that one slow step does not count */
     const struct steps_recent *recent = &look->steps->recent;
     const uint64_t n = recent->n < MESSAGE_RECENT_STEPS ? recent->n : MESSAGE_RECENT_STEPS;
     struct message m = {.kind = MESSAGE_RECENT_REPLY, .recent_reply = {.tokens_per_s = NAN, .step_ms = NAN}};

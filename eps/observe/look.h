@@ -1,12 +1,12 @@
-/* eps/observe/look.h - what observers (status, mem, top) are told: the job's state, its units and last steps, where workers
- * are, the memory of both sides. */
+/* eps/observe/look.h - answers to observers (status, mem, top): the job's state, its units and last steps, the
+ * positions of workers, the memory of both sides. */
 #ifndef EPS_OBSERVE_LOOK_H
 #define EPS_OBSERVE_LOOK_H
 
 #include "eps/step/steps.h"
 #include "proto/base/pages.h"
 
-/* What the system says of the pages of both sides. The thread of `work` has the sides while it is busy. */
+/* The system's figures on the pages of both sides. While `work` is busy, its thread owns `sides`. */
 enum { LOOK_MAX_SIDES = 1 + HUB_MAX_WORKERS };
 struct look_pages {
     uv_work_t work;
@@ -25,14 +25,14 @@ struct look {
     const struct job *job;
     const struct steps *steps;
     const struct saves *saves;
-    bool stopping;      /* so says the status */
+    bool stopping;      /* shown by the status */
     unsigned n_threads; /* of the optimizer's team */
     struct look_pages pages;
 };
 
 /* Answers once n_workers are attached. */
 void look_status(struct look *look, struct peer *peer, uint32_t n_workers);
-/* One more is: answers who waited for that. */
+/* Another worker has attached: answers the viewers that waited for it. */
 void look_on_worker(struct look *look);
 void look_units(struct look *look, struct peer *peer, uint32_t first);
 void look_workers(struct look *look, struct peer *peer);

@@ -1,7 +1,8 @@
 /* eps/relay/feed.c - an event in, actions out.
  *
- * relay_feed makes room for all that may follow (memory.c), hands the event to its on_x, and pumps: whatever has become
- * possible happens, in a fixed order. What is folded next, and who gets the reserved slot, is in slots.c. */
+ * relay_feed makes room for all that may follow (memory.c), hands the event to its on_x, and runs the pump. The pump
+ * does everything that has become possible, in a fixed order. slots.c chooses the next fold and who gets the
+ * reserved slot. */
 #include "eps/relay/relay_state.h"
 
 #include <assert.h>
@@ -62,7 +63,7 @@ static void finish(struct relay *r)
     r->has_tail = false;
 }
 
-/* The unit is at its next version, and what follows from that. */
+/* The unit has reached its next version; does what follows from that. */
 static void advance(struct relay *r, uint32_t unit)
 {
     struct relay_unit *u = &r->units[unit];
@@ -89,26 +90,27 @@ static void cover(struct relay *r, bool skipped)
 
 /* ---- parts and who has them ------------------------------------------------------------------------------------- */
 
-/* Only the worker that a part is with now, in its present attempt, speaks for it. */
+/* A part belongs to one worker, in one attempt. Only that worker, in that attempt, speaks for it. */
 static bool is_current(const struct relay *r, uint32_t worker, uint32_t part, uint32_t attempt)
 {
     return r->parts[part].owner == worker && r->parts[part].attempt == attempt;
 }
 
-/* Some of the part's names are neither folded nor with the thread. */
+/* Some of the part's names are neither folded nor with the optimizer thread. */
 static bool is_unfinished(const struct relay *r, uint32_t part)
 {
     return !r->covered && r->parts[part].n_sure < r->n_names_of_part;
 }
 
-/* Version t of every unit stands: from replay, or because no unit can have been updated without the part. */
+/* Version t of every unit is still there: kept for replay, or because no unit can have been updated without the
+ * part. */
 static bool can_redo(const struct relay *r, uint32_t part)
 {
     return r->config.replay || r->config.fenced || !r->parts[part].n_sure;
 }
 
-/* The step will not be finished. Eager, with something folded: the model is torn. Else it is skipped: every unit's
- * fence advances, nothing else does. */
+/* The step will not be finished. If it is eager and something was folded, the model is torn. Else the step is
+ * skipped: every unit's fence advances, and nothing else does. */
 static void give_up(struct relay *r)
 {
     if (!r->config.fenced && (r->n_folded || r->n_flying)) {
@@ -122,7 +124,7 @@ static void give_up(struct relay *r)
     cover(r, true);
 }
 
-/* A share for every worker that has parts which the event gave it. */
+/* A share for every worker to which the event gave parts. */
 static void announce(struct relay *r)
 {
     uint32_t n = 0;
@@ -152,7 +154,7 @@ static struct relay_worker *least_loaded(struct relay *r)
     return least;
 }
 
-/* Parts that nobody works on go to whoever has least to do, as a new attempt. */
+/* Parts without a worker go to the worker with the least to do, as a new attempt. */
 static void assign_parts(struct relay *r)
 {
     for (uint32_t i = 0; i < r->n_workers; i++)
@@ -181,8 +183,8 @@ static void assign_parts(struct relay *r)
     announce(r);
 }
 
-/* What it had in its inbox goes, for the attempt will not be current; what the thread has stands, in memory of the
- * daemon's own that outlives the worker. */
+/* The worker's inbox is emptied, for its attempt will not be current. What the optimizer thread reads stays, in the
+ * daemon's own memory, which outlives the worker. */
 static void on_lost(struct relay *r, uint32_t worker)
 {
     struct relay_worker *w = relay_find_worker(r, worker);
@@ -202,7 +204,8 @@ static void on_lost(struct relay *r, uint32_t worker)
     assign_parts(r);
 }
 
-/* Numbers that are not finite: once, the worker's fault, which is named and lost; twice, the model's. */
+/* A part's numbers are not finite. The first time, the worker is at fault: it is named and lost. The second time,
+ * the model is. */
 static void fault(struct relay *r, uint32_t worker, uint32_t part)
 {
     r->parts[part].n_faults++;
@@ -219,14 +222,14 @@ static void fault(struct relay *r, uint32_t worker, uint32_t part)
 
 /* ---- pulls ------------------------------------------------------------------------------------------------------ */
 
-/* Where a pulled version is. */
+/* Which buffer has a pulled version. */
 enum buffer { NOW, BEFORE, WAIT, GONE };
 
 static enum buffer find_buffer(const struct relay *r, const struct relay_pull *pull)
 {
     const struct relay_unit *u = &r->units[pull->unit];
     if (u->version == pull->step || (u->frozen && u->version == pull->step + 1))
-        return NOW; /* a frozen unit advances the version, not the buffer, as does a skipped step */
+        return NOW; /* a frozen unit, like a skipped step, advances the version and not the buffer */
     if (u->version < pull->step)
         return WAIT;
     return r->config.replay && pull->step == r->t && !r->covered ? BEFORE : GONE;
@@ -255,7 +258,7 @@ static void on_attached(struct relay *r, uint32_t worker)
         return;
     }
     relay_add_worker(r, worker);
-    assign_parts(r); /* joins at the next step, unless a part has nobody */
+    assign_parts(r); /* joins at the next step, unless some part has no worker */
 }
 
 /* Why an open is refused, or NULL. */
@@ -295,8 +298,8 @@ static void on_pull(struct relay *r, const struct relay_event *e)
         answer(r, &pull, where);
 }
 
-/* No slice is folded before every part's loss is known to be finite: so a step that will not end well mostly says so
- * while it can still be skipped. */
+/* No slice is folded before every part's loss is known to be finite. So most steps that will not end well are found
+ * while they can still be skipped. */
 static void on_loss(struct relay *r, const struct relay_event *e)
 {
     if (e->name.step != r->t || r->covered || e->name.part >= r->config.n_parts ||
@@ -307,7 +310,7 @@ static void on_loss(struct relay *r, const struct relay_event *e)
     } else if (e->ok) {
         r->n_losses += !r->parts[e->name.part].loss;
         r->parts[e->name.part].loss = true;
-    } else if (r->parts[e->name.part].loss) { /* finite once: it is the worker that is wrong */
+    } else if (r->parts[e->name.part].loss) { /* it was finite once: this worker is wrong */
         fault(r, e->worker, e->name.part);
     } else {
         give_up(r);
@@ -320,8 +323,9 @@ static bool is_name(const struct relay *r, const struct relay_event *e)
            e->name.slice < r->visits[e->name.visit].n_slices && !r->units[r->visits[e->name.visit].unit].frozen;
 }
 
-/* Judged by its name; a duplicate is dropped. The slot is freed for a name that is folded already, but never when it
- * holds something else: then this is an old message delivered twice. Why it is refused, or NULL. */
+/* A contribution is judged by its name, and a duplicate is dropped. If the name is folded already, its slot is
+ * freed, unless the slot holds another name: then this is an old message delivered twice. Returns why it is refused,
+ * or NULL. */
 static const char *take(struct relay *r, const struct relay_event *e)
 {
     struct relay_worker *w = relay_find_worker(r, e->worker);
@@ -340,7 +344,7 @@ static const char *take(struct relay *r, const struct relay_event *e)
         return NULL;
     }
     if (r->covered)
-        return "step is over"; /* it was skipped */
+        return "step is over"; /* its step was skipped */
     if (cell->full)
         return "slot in use";
     if (e->slot == RELAY_RESERVED && !(relay_find_mark(r) && name == r->mark_name))
@@ -373,7 +377,7 @@ static void on_folded(struct relay *r, const struct relay_event *e)
     }
     relay_clear(r, worker, slice->slot, &tag);
     if (tag.name.step != r->t || r->covered)
-        return; /* of a step that was skipped meanwhile */
+        return; /* its step was skipped meanwhile */
     if (e->ok) {
         uint32_t name = relay_name_of(r, &tag);
         r->folded[name / 64] |= 1ull << (name % 64);
@@ -397,7 +401,7 @@ static void on_updated(struct relay *r, uint32_t unit)
     advance(r, unit);
 }
 
-/* Units that are at the cut already are captured at once. */
+/* Units already at the cut are captured at once. */
 static void on_save(struct relay *r, uint32_t id)
 {
     const uint64_t cut = relay_cut(r);
@@ -452,8 +456,8 @@ static void update(struct relay *r, uint32_t unit)
     relay_act(r, RELAY_UPDATE)->unit = unit;
 }
 
-/* Eager: the unit that has all its contributions, which only a fold just done can have brought about. Fenced: all, once
- * the whole step is known good. */
+/* Eager: updates the unit that has all its contributions; only a fold just done can have completed it. Fenced:
+ * updates all units, once the whole step is known to be good. */
 static void update_ready(struct relay *r)
 {
     if (r->touched == r->n_units)
@@ -531,7 +535,7 @@ static void on_event(struct relay *r, const struct relay_event *e)
     }
 }
 
-/* Nothing moves any more; whoever asks for something is told. */
+/* The model is torn and nothing moves any more. Requests are refused. */
 static void on_event_torn(struct relay *r, const struct relay_event *e)
 {
     if (e->kind == RELAY_OPEN)

@@ -1,8 +1,7 @@
-/* eps/relay/memory.c - what the relay remembers: its arrays, all of them allocated before an event is looked at; the
- * tables of a step; what observers are shown of them.
+/* eps/relay/memory.c - the relay's arrays, all allocated before an event is looked at; the tables of a step; what
+ * observers are shown of them.
  *
- * Every array keeps what it once had, so a run stops allocating when nothing larger comes: no worker more, no longer
- * step. */
+ * No array ever shrinks. So a run stops allocating once nothing larger comes: no more workers, no longer step. */
 #include "eps/relay/relay_state.h"
 
 #include <assert.h>
@@ -10,9 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { PULLS_PER_WORKER = 16 }; /* a decent one has a pull for each weight buffer, so far fewer */
+enum { PULLS_PER_WORKER = 16 }; /* a worker that keeps the rules has one pull for each weight buffer, so far fewer */
 
-/* Room for n elements of `size` bytes in *array, at least half as much again as before. */
+/* Room for n elements of `size` bytes in *array; it grows by at least half. */
 static int grow(void *array, size_t *cap, size_t n, size_t size)
 {
     void *p, *old;
@@ -39,7 +38,7 @@ static int grow32(void *array, uint32_t *cap, uint64_t n, size_t size)
     return rc;
 }
 
-/* All units up to this one, known by number. */
+/* Numbers all units up to this one. */
 static int reserve_unit(struct relay *r, uint32_t unit)
 {
     uint32_t cap = r->n_units;
@@ -103,8 +102,8 @@ static int reserve_worker(struct relay *r)
     return rc ? rc : grow(&r->waiting, &r->cap_waiting, n * PULLS_PER_WORKER, sizeof *r->waiting);
 }
 
-/* The most that one event can bring: every slot freed and folded anew, every unit updated or captured by every reader,
- * every pull answered, a share for every worker, and a handful that come once. */
+/* The most actions of one event: every slot freed and folded anew, every unit updated or captured by every reader,
+ * every pull answered, a share for every worker, and a few that come once. */
 static size_t max_actions(const struct relay *r)
 {
     size_t n_workers = (size_t)r->n_workers + 1, n_readers = (size_t)r->n_readers + 1;
@@ -175,7 +174,7 @@ struct relay_action *relay_act(struct relay *r, enum relay_action_kind kind)
 
 /* ---- the tables of a step --------------------------------------------------------------------------------------- */
 
-/* Which units the step has, and at which version those come that the step before did not have. */
+/* Lists the step's units. A unit that the step before did not have joins at the step's version. */
 static void begin_units(struct relay *r, const struct relay_event *e)
 {
     for (uint32_t v = 0; v < e->n_visits; v++) {
@@ -220,7 +219,7 @@ static void begin_names(struct relay *r, const struct relay_event *e)
         r->mark.name.visit--;
 }
 
-/* Accumulators are for adamw with several parts. Tied and fenced sums have buffers of their own. */
+/* Accumulators serve adamw with several parts. Tied and fenced sums have buffers of their own. */
 static void begin_sums(struct relay *r)
 {
     r->n_sums = r->sums_end = r->n_summing = 0;
@@ -301,8 +300,8 @@ struct relay_reader *relay_add_reader(struct relay *r, uint32_t id)
     return &r->readers[i];
 }
 
-/* The version that all units have, or will all have next: the present one while no fold of the open step was issued, else
- * the one it leads to. */
+/* The version that all units have or will reach together: the present one while no fold of the open step was issued,
+ * else the one that the step leads to. */
 uint64_t relay_cut(const struct relay *r)
 {
     const bool begun = r->t + 1 != r->config.first_step;
@@ -320,7 +319,7 @@ uint64_t relay_version(const struct relay *r, uint32_t unit)
     return r->units[unit].version;
 }
 
-/* Losses come first: nothing is folded without all of them. What stands in a slot has been given. */
+/* Losses come first: nothing is folded without all of them. A contribution in a slot counts as given. */
 uint32_t relay_owes(struct relay *r)
 {
     if (r->torn || r->covered)
@@ -336,7 +335,7 @@ uint32_t relay_owes(struct relay *r)
     return r->parts[r->mark.name.part].owner;
 }
 
-/* The standing list is in the order of names; a name that was redone may be in it twice. */
+/* The standing list is in the order of names. A name that was redone may be in it twice. */
 bool relay_has_all(const struct relay *r)
 {
     uint32_t n = r->n_folded;

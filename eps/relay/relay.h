@@ -1,16 +1,17 @@
-/* eps/relay/relay.h - the step protocol: who works on what, what is folded when, which pull is answered.
+/* eps/relay/relay.h - the step protocol: who computes which part, what is folded when, which pull is answered.
  *
- * A state machine without I/O: one event in, actions out, in a fixed order. The daemon turns messages into events and
- * actions into messages and jobs; the tests replay event orders. Its specification is executable and was searched
- * exhaustively; this follows it rule by rule, so that traces of both can be compared line by line (tests/eps/relay/).
+ * A state machine without I/O: one event in, actions out, in a fixed order. The daemon turns messages into events,
+ * and actions into messages and tasks. Tests replay orders of events. The protocol's specification is executable and
+ * was searched exhaustively. This code follows it rule by rule, so that traces of both can be compared line by line
+ * (tests/eps/relay/).
  *
- * Words: a *visit* is a unit's place in the computation, 0 at the bottom, a tied unit has two (of as many slices). A
+ * Terms: a *visit* is a unit's place in the computation, 0 at the bottom; a tied unit has two (of as many slices). A
  * contribution's *name* in its step is (visit, part, slice). *Fold order* is visit downwards, then part, then slice
  * upwards. The *mark* is the lowest name in fold order that is not folded.
  *
- * Workers, units and readers are numbers given by the caller. Units should be small, for they index a table; at most 64
- * readers may be there at a time. What a message can bring about is judged and refused; an event about a job that was
- * never given out can only be the caller's mistake, and is asserted. */
+ * The caller numbers workers, units and readers. Unit numbers should be small, for they index a table. At most 64
+ * readers may be attached at a time. The relay judges everything that a message can cause, and refuses what is
+ * invalid. Only a mistake of the caller can cause an event about a task that was never given out; this is asserted. */
 #ifndef EPS_RELAY_RELAY_H
 #define EPS_RELAY_RELAY_H
 
@@ -21,14 +22,14 @@
 #include <stdint.h>
 
 struct relay_config {
-    uint64_t first_step; /* the first that may be opened: updates done before */
+    uint64_t first_step; /* first step that may be opened: updates done before */
     uint32_t n_parts;
-    uint32_t n_slots;        /* of an inbox, apart from slot 0, the reserved one */
+    uint32_t n_slots;        /* of an inbox, besides slot 0, the reserved one */
     uint32_t n_accumulators; /* units whose parts are being summed at a time: adamw with several parts */
     bool adamw;              /* else AdamA */
     bool fenced;             /* else eager */
     bool deterministic;      /* the contributions to one slice are folded in fold order */
-    bool replay;             /* version t of every unit stands until the step is covered */
+    bool replay;             /* version t of every unit is kept until the step is covered */
 };
 
 enum relay_event_kind {
@@ -38,10 +39,10 @@ enum relay_event_kind {
     RELAY_PULL,         /* worker, step (the version), unit */
     RELAY_LOSS,         /* worker, name (but for visit and slice), ok */
     RELAY_CONTRIBUTION, /* worker, name, slot */
-    RELAY_FOLDED,       /* unit, name.slice, ok: from the optimizer thread; not ok: not finite, nothing was folded */
-    RELAY_UPDATED,      /* unit */
-    RELAY_SAVE,         /* reader comes */
-    RELAY_RELEASED,     /* reader has read unit */
+    RELAY_FOLDED,   /* unit, name.slice, ok: from the optimizer thread; not ok: not finite, and nothing was folded */
+    RELAY_UPDATED,  /* unit */
+    RELAY_SAVE,     /* reader comes */
+    RELAY_RELEASED, /* reader has read unit */
 };
 
 struct relay_event {
@@ -63,19 +64,19 @@ struct relay_event {
 enum relay_action_kind {
     RELAY_SHARE,   /* worker, step, parts (n_parts): these are yours, in these attempts */
     RELAY_ANSWER,  /* worker, unit, step, before: weights of that version, in the current or in the replay buffer */
-    RELAY_REFUSE,  /* worker, or to_client, or to_reader and reader; why: to the event just fed. not_finite is to the
+    RELAY_REFUSE,  /* worker, or to_client, or to_reader and reader; why: to the event just fed. not_finite goes to the
                      worker at fault, perhaps another: its session must end, and RELAY_LOST be fed as for any other */
     RELAY_FOLD,    /* unit, name, worker, slot, first: job; first decays (or clears the sum), then adds */
     RELAY_UPDATE,  /* unit: job */
     RELAY_FREE,    /* worker, slot, name: may be written again */
-    RELAY_GRANT,   /* worker, name: the reserved slot is for that */
+    RELAY_GRANT,   /* worker, name: the reserved slot is granted for that name */
     RELAY_COVERED, /* step: all folded, step+1 may open */
-    RELAY_SKIPPED, /* step: left no trace */
+    RELAY_SKIPPED, /* step: skipped; it changed nothing */
     RELAY_DONE,    /* step: all units at step+1 */
-    RELAY_TORN,    /* step: begun, and can neither be finished nor redone */
-    RELAY_CAPTURE, /* reader, unit, step: read unit now; it is at that version and stays until released */
+    RELAY_TORN,    /* step: begun, and can be neither finished nor redone */
+    RELAY_CAPTURE, /* reader, unit, step: read the unit now; it stays at that version until released */
     RELAY_SAVED,   /* reader, step */
-    RELAY_ABANDON, /* reader: will not come */
+    RELAY_ABANDON, /* reader: its version will not come */
 };
 
 struct relay_part {
@@ -103,27 +104,27 @@ struct relay;
 int relay_open(struct relay **out, const struct relay_config *config);
 void relay_close(struct relay *relay);
 
-/* Feeds one event. Returns the number of actions, which stand in *actions until the next call, or -ENOMEM with the
- * state untouched. Memory is taken while events are new (a worker more, a longer step), never once they repeat. */
+/* Feeds one event. Returns the number of actions, which are in *actions until the next call, or -ENOMEM with the
+ * state untouched. Takes memory only for something new (one worker more, a longer step), never for repeated events. */
 int relay_feed(struct relay *relay, const struct relay_event *event, const struct relay_action **actions);
 
-/* The version that a reader who comes now would read; UINT64_MAX if it would be refused: before the first step was opened
- * here, when the caller may read what it likes, and once the model is torn. */
+/* The version that a reader attached now would read. UINT64_MAX if the reader would be refused: once the model is
+ * torn, and before the first step is opened here, when the caller may read any unit itself. */
 uint64_t relay_cut(const struct relay *relay);
 
-/* The worker that the open step waits for, if nothing of it is with the optimizer thread: whose loss or contribution of
- * the mark is still to come. UINT32_MAX: nobody. */
+/* The worker that the open step waits for, if the optimizer thread has none of its folds: its loss or its
+ * contribution of the mark is missing. UINT32_MAX: nobody. */
 uint32_t relay_owes(struct relay *relay);
 
-/* Whether the open step has all it needs of workers, and only folds are to come: its losses are known, and each of its
- * contributions was folded or stands in an inbox. Once this may be, costs the occupied slots. */
+/* Whether the open step needs nothing more of workers, only folds: its losses are known, and each of its
+ * contributions was folded or is in an inbox. When this is possible at all, the call costs the occupied slots. */
 bool relay_has_all(const struct relay *relay);
 
 /* Version of a unit that has been in a step. */
 uint64_t relay_version(const struct relay *relay, uint32_t unit);
 
-/* For observers: n units from first on. One that has not been in a step yet is at rest, at version 0. Costs their
- * slices and the occupied slots. */
+/* For observers: n units from `first` on. A unit that has not been in a step yet is at rest, at version 0. Costs
+ * their slices and the occupied slots. */
 enum relay_at { RELAY_AT_REST, RELAY_AT_INBOX, RELAY_AT_FOLD, RELAY_AT_UPDATE };
 struct relay_view {
     uint64_t version;

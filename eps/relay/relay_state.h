@@ -1,11 +1,12 @@
-/* eps/relay/relay_state.h - what the relay remembers. For eps/relay/ alone; everyone else includes eps/relay/relay.h.
+/* eps/relay/relay_state.h - what the relay remembers. For eps/relay/ alone; everyone else includes
+ * eps/relay/relay.h.
  *
- * The specification asks its questions of sets ("are all names of this unit folded?"). Here such a set is a bit for
- * each name and a count for each question, so that an event costs the occupied inbox slots, not names times slots:
- * 0.5 us with 4,096 layers, 64 parts, 2 slices and 32 workers of 8 slots.
- *   a name     its place in fold order, a number below n_names; (visit, part, slice) is turned into it by its visit
- *   standing   the occupied slots of the open step, kept sorted as the pump wants them: by name, worker, slot
- *   sums       the units that need an accumulator, in backward order; the first sums_end of them may be folded */
+ * The specification asks about sets ("are all names of this unit folded?"). Here each set is a bit for each name and
+ * a count for each question. So an event costs the occupied inbox slots, not names times slots: 0.5 us with 4,096
+ * layers, 64 parts, 2 slices and 32 workers of 8 slots. | a name its place in fold order, a number below n_names;
+ * computed from (visit, part, slice) by its visit | standing the occupied slots of the open step, sorted as the pump
+ * reads them: by name, worker, slot | sums the units that need an accumulator, in backward order; the first sums_end
+ * of them may be folded */
 #ifndef EPS_RELAY_RELAY_STATE_H
 #define EPS_RELAY_RELAY_STATE_H
 
@@ -17,7 +18,7 @@
 
 enum { RELAY_RESERVED = 0, RELAY_MAX_READERS = 64 };
 
-/* Which contribution: what stands in a slot, or was granted the reserved one. */
+/* One contribution: it is in a slot, or was granted the reserved one. */
 struct relay_tag {
     struct contribution_name name;
     uint32_t unit; /* follows from its step and visit */
@@ -42,7 +43,7 @@ struct relay_standing {
 };
 
 struct relay_slice {
-    bool flying; /* a fold of it is with the optimizer thread: */
+    bool flying; /* the optimizer thread has a fold of it: */
     uint32_t worker, slot;
     struct relay_tag tag;
     uint32_t n_folded; /* names, in the open step */
@@ -68,10 +69,10 @@ struct relay_visit {
 
 struct relay_part_state {
     uint32_t owner, attempt;
-    uint32_t n_faults; /* attempts that sent numbers that are not finite */
+    uint32_t n_faults; /* attempts that sent numbers that were not finite */
     uint32_t n_sure;   /* its names that are folded or with the optimizer thread */
     bool loss;         /* known to be finite */
-    bool moved;        /* by the event being fed: to be announced */
+    bool moved;        /* set by the event being fed: the part is to be announced */
 };
 
 struct relay_reader {
@@ -89,13 +90,13 @@ struct relay {
     struct relay_config config;
     uint64_t t; /* the open step, or RELAY_NO_STEP */
     bool covered, torn;
-    bool has_tail; /* the covered step `tail` has units still to be updated: */
+    bool has_tail; /* the covered step `tail` still has units to update: */
     uint64_t tail;
-    uint32_t n_past_tail; /* visits, from the bottom, whose units are known to have left it */
+    uint32_t n_past_tail; /* visits, from the bottom, whose units are known to have left the tail */
 
     struct relay_visit *visits; /* (n_visits) */
     uint32_t n_visits, cap_visits;
-    uint64_t *folded; /* a bit for each name */
+    uint64_t *folded; /* one bit for each name */
     size_t cap_folded;
     uint32_t n_names, n_names_of_part, n_folded, n_flying;
     struct relay_tag mark; /* visit, part and slice of name number mark_name, the lowest not folded if below n_names */
@@ -108,9 +109,9 @@ struct relay {
     uint32_t *sums; /* (n_sums) units */
     uint32_t n_sums, cap_sums;
     uint32_t sums_end, n_summing; /* of the first sums_end, n_summing are not updated yet */
-    uint32_t touched;             /* unit that the event being fed has folded into, or n_units */
+    uint32_t touched;             /* the unit that the event being fed has folded into, or n_units */
 
-    struct relay_worker *workers; /* (n_workers) by id; those beyond keep their cells for the next to attach */
+    struct relay_worker *workers; /* (n_workers) by id; cells beyond stay allocated for workers that attach later */
     uint32_t n_workers, cap_workers;
     struct relay_standing *standing; /* (n_standing) */
     size_t n_standing, cap_standing;
@@ -121,22 +122,22 @@ struct relay {
 
     struct relay_action *actions; /* (n_actions) of the event being fed */
     size_t n_actions, cap_actions;
-    struct relay_part *shared; /* (n_parts) what the actions' parts point into */
+    struct relay_part *shared; /* (n_parts) the actions' parts point into this */
 };
 
-/* memory.c. Makes room for whatever the event may bring, so that nothing after it can fail. -ENOMEM, and nothing has
- * changed. opens: the event is an open that will be taken. */
+/* In memory.c. Makes room for everything that the event may cause, so that nothing after it can fail. -ENOMEM, with
+ * nothing changed. opens: the event is an open that will be taken. */
 int relay_reserve(struct relay *r, const struct relay_event *e, bool opens);
-/* The next action, all else zero; room was reserved. */
+/* The next action, zeroed; its room was reserved. */
 struct relay_action *relay_act(struct relay *r, enum relay_action_kind kind);
 /* Fills the tables of a step from its open. */
 void relay_begin_step(struct relay *r, const struct relay_event *e);
-/* Moves the mark past what is folded. False if nothing is left. */
+/* Moves the mark past folded names. False if no name is left. */
 bool relay_find_mark(struct relay *r);
 struct relay_reader *relay_find_reader(struct relay *r, uint32_t id); /* NULL: there is none */
 struct relay_reader *relay_add_reader(struct relay *r, uint32_t id);
 
-/* slots.c. */
+/* In slots.c. */
 struct relay_worker *relay_find_worker(const struct relay *r, uint32_t id); /* NULL: not attached */
 void relay_add_worker(struct relay *r, uint32_t id);
 void relay_drop_worker(struct relay *r, struct relay_worker *w);
@@ -144,11 +145,12 @@ bool relay_has_tag(const struct relay *r, const struct relay_worker *w, const st
 void relay_put(struct relay *r, struct relay_worker *w, uint32_t slot, const struct relay_tag *tag);
 /* Says that a slot may be written again. */
 void relay_free_slot(struct relay *r, uint32_t worker, uint32_t slot, const struct relay_tag *tag);
-/* Empties a slot, if it still holds this: its worker may have been lost, and its place taken, since. */
+/* Empties a slot if it still holds this contribution. Its worker may have been lost since, and another may have its
+ * place. */
 void relay_clear(struct relay *r, uint32_t worker, uint32_t slot, const struct relay_tag *tag);
-/* Empties every slot that holds this name of the open step: it was redone while it was folded. */
+/* Empties every slot that holds this name of the open step. The name was redone while it was being folded. */
 void relay_clear_name(struct relay *r, uint32_t name);
-/* Empties all but what the optimizer thread reads: that is freed when it has. */
+/* Empties all slots except those the optimizer thread reads: they are freed when it has finished. */
 void relay_clear_all(struct relay *r);
 /* Gives the optimizer thread every contribution that may be folded now. */
 void relay_fold_all(struct relay *r);

@@ -1,10 +1,10 @@
-/* eps/relay/slots.c - who is attached, what stands in the slots of their inboxes, and which of it is folded next. */
+/* eps/relay/slots.c - who is attached, what is in the slots of their inboxes, and which contribution is folded next. */
 #include "eps/relay/relay_state.h"
 
 #include <assert.h>
 #include <string.h>
 
-/* Where a worker is, or would be, in the sorted list. */
+/* A worker's place in the sorted list, whether it is there or not. */
 static uint32_t worker_index(const struct relay *r, uint32_t id)
 {
     uint32_t low = 0, high = r->n_workers;
@@ -90,7 +90,7 @@ void relay_put(struct relay *r, struct relay_worker *w, uint32_t slot, const str
     w->n_free -= slot != RELAY_RESERVED;
 }
 
-/* A slot of a skipped step is not in the list any more, and its name has no number in a later one. */
+/* A slot of a skipped step has left the list, and its name has no number in a later step. */
 static void remove_standing(struct relay *r, uint32_t worker, uint32_t slot, const struct relay_tag *tag)
 {
     if (tag->name.step != r->t)
@@ -132,7 +132,7 @@ void relay_clear_name(struct relay *r, uint32_t name)
     }
 }
 
-/* The optimizer thread reads this very contribution, from whatever slot. */
+/* The optimizer thread reads this very contribution, in any slot. */
 static bool is_with_thread(const struct relay *r, const struct relay_tag *tag)
 {
     const struct relay_slice *s = &r->units[tag->unit].slices[tag->name.slice];
@@ -154,16 +154,16 @@ void relay_clear_all(struct relay *r)
 
 /* ---- folds ------------------------------------------------------------------------------------------------------ */
 
-/* Accumulators go to the first units of the backward order that are not yet updated, never first come first served: a
- * lower unit that takes the last one waits for workers that wait for a higher one. */
+/* Accumulators go to the first units of the backward order that are not yet updated, not to the first that ask.
+ * Otherwise a lower unit could take the last one and wait for workers that wait for a higher unit. */
 static void hand_out_accumulators(struct relay *r)
 {
     while (r->sums_end < r->n_sums && r->n_summing < r->config.n_accumulators)
         r->n_summing += r->units[r->sums[r->sums_end++]].version == r->t;
 }
 
-/* The thread holds at most one fold of a slice: so a bad one can be redone in its place in the order, and the first
- * good one is known to be first. The step's losses and the tail were looked at for all. */
+/* The optimizer thread holds at most one fold of a slice. So a bad fold can be redone in its place in the order, and
+ * the first good one is known to be first. The caller has checked the step's losses and the tail once for all. */
 static bool is_foldable(const struct relay *r, const struct relay_standing *x)
 {
     const struct relay_unit *u = &r->units[x->tag.unit];
@@ -172,7 +172,7 @@ static bool is_foldable(const struct relay *r, const struct relay_standing *x)
         return false;
     if (u->sum_index != RELAY_NO_SUM && u->sum_index >= r->sums_end)
         return false;
-    /* Folded in order up to here, the count is the place of the next. */
+    /* All names up to here are folded in order, so the count is the place of the next. */
     uint32_t turn = r->visits[x->tag.name.visit].rank * r->config.n_parts + x->tag.name.part;
     return !r->config.deterministic || turn == slice->n_folded;
 }
@@ -205,8 +205,9 @@ void relay_fold_all(struct relay *r)
     }
 }
 
-/* To the worker that has the mark to do and no ordinary slot to put it in. The mark is foldable, or will be with
- * nobody's help but the thread's and the readers': so what stands in a reserved slot always leaves it. */
+/* Grants the reserved slot to the worker that must compute the mark and has no ordinary slot for it. The mark is
+ * foldable, or will be with the help of the optimizer thread and the readers alone. So a contribution always leaves
+ * the reserved slot. */
 void relay_grant(struct relay *r)
 {
     if (r->covered || !relay_find_mark(r))
