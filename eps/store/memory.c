@@ -28,7 +28,7 @@ void memory_free(struct memory *memory)
     *memory = (struct memory){0};
 }
 
-/* The setting in brackets of one of the kernel's files on huge pages: are they given to who asks with madvise? */
+/* Reads the setting in brackets in one of the kernel's files on huge pages: do callers of madvise get them? */
 static bool gives_huge_pages(const char *path)
 {
     char text[128] = "[never]";

@@ -1,9 +1,9 @@
 /* eps/store/memory.h - large, long-lived memory: near the threads that work on it, in huge pages, locked.
  *
- * All three are wishes, each worth a few per cent: without huge pages a pass over the moments waits for the page
- * table, without locking the system may swap them out, without binding half of the passes cross to another node. What
- * the system does not allow is collected while memory is prepared, and said in the log once. Pages come zeroed and
- * are placed on the node of the thread that touches them first. */
+ * All three are wishes, each worth a few per cent. Without huge pages, a pass over the moments waits for the page
+ * table. Without locking, the system may swap the pages out. Without binding, half of the passes cross to another
+ * node. While memory is prepared, refusals of the system are collected; the log names them once. Pages come zeroed.
+ * Each lies on the node of the thread that touches it first. */
 #ifndef EPS_STORE_MEMORY_H
 #define EPS_STORE_MEMORY_H
 
@@ -18,27 +18,27 @@ enum { MEMORY_HUGE = 1, MEMORY_SHARED_HUGE = 2, MEMORY_LOCK = 4, MEMORY_BIND = 8
 
 struct memory {
     hwloc_topology_t topology; /* owned */
-    unsigned denied;           /* MEMORY_..., what was asked for and refused */
+    unsigned denied;           /* MEMORY_...: wishes that the system refused */
     uint64_t prepared_bytes;   /* so far, in whole pages */
 };
 
-/* -ENOMEM. Undo: memory_free, which does not touch the memory that was prepared or given out. */
+/* -ENOMEM. Undo: memory_free, which leaves prepared and allocated memory alone. */
 int memory_init(struct memory *memory);
 void memory_free(struct memory *memory); /* safe on a zeroed one */
 
-/* Prepares pages mapped elsewhere and not touched yet; shared: a memfd's. */
+/* Prepares pages that were mapped elsewhere and are not touched yet; shared: a memfd's. */
 void memory_prepare(struct memory *memory, void *base, size_t bytes, bool shared);
 
 /* Private zero pages, prepared. NULL if there is no room. Undo: memory_unmap with the same size. */
 void *memory_map(struct memory *memory, size_t bytes);
 void memory_unmap(void *base, size_t bytes); /* NULL is fine */
 
-/* 0, or -EPERM with a sentence if locking was refused: what `ulimit -l` is, and what it must be for all that was
- * prepared. */
+/* 0, or -EPERM if locking was refused. The sentence says what `ulimit -l` is, and what it must be for all prepared
+ * memory. */
 int memory_check_locked(const struct memory *memory, struct error *err);
 
-/* One log line for what was denied, with what the machine's owner can do about it; none if nothing was but what the
- * log has (MEMORY_...) already. */
+/* Logs one line on what the system refused and what the machine's owner can do about it. Logs nothing if nothing was
+ * refused beyond what the log has (MEMORY_...) already. */
 void memory_report(const struct memory *memory, unsigned said);
 
 #endif

@@ -41,7 +41,7 @@ int optimizer_select(enum optimizer_isa isa)
     return -ENOTSUP;
 }
 
-/* What one call is about, for the threads. */
+/* One call's arguments, for the threads. */
 struct call {
     const struct parameters *p;
     const struct gradient *gradient;
@@ -73,7 +73,7 @@ static size_t smaller(size_t a, size_t b)
     return a < b ? a : b;
 }
 
-/* Elements that are decoded at a time: 2 KiB an array, all of them well inside the first-level cache. */
+/* Elements decoded at a time: 2 KiB an array, so all arrays fit well inside the first-level cache. */
 enum { BLOCK = 512 };
 
 struct scratch {
@@ -81,14 +81,14 @@ struct scratch {
     uint32_t words[BLOCK + OPTIMIZER_GROUP]; /* of whole groups: the first may begin before the block */
 };
 
-/* A run of elements as fp32: where they are kept, or in the scratch. */
+/* A run of elements as fp32: in place, or decoded into the scratch. */
 struct view {
     size_t n;
     float *w, *m, *v;
     const float *g;
 };
 
-/* Which arrays a pass works on. */
+/* The arrays that a pass works on. */
 enum { WEIGHTS = 1, MOMENTS = 2, GRADIENT = 4 };
 
 static bool is_plain(const struct gradient *g)
@@ -117,7 +117,7 @@ static const float *open_gradient(struct scratch *scratch, const struct gradient
     return g;
 }
 
-/* At element `at` of the call, n at most. */
+/* From element `at` of the call, at most n elements. */
 static struct view open_view(struct scratch *scratch, const struct call *call, unsigned what, size_t at, size_t n)
 {
     const struct parameters *p = call->p;
@@ -141,7 +141,7 @@ static struct view open_view(struct scratch *scratch, const struct call *call, u
     return view;
 }
 
-/* Puts back what was changed. */
+/* Writes changed values back. */
 static void close_view(struct scratch *scratch, const struct call *call, unsigned what, size_t at, size_t n)
 {
     const struct parameters *p = call->p;
@@ -269,7 +269,7 @@ void optimizer_sum(float *sum, const struct gradient *g, size_t n, bool first)
 
 /* ---- sums of squares -------------------------------------------------------------------------------------------- */
 
-/* Ranges begin at whole blocks, so a block has one thread; its sum is made in the same order whatever the form. */
+/* Ranges begin at whole blocks, so each block belongs to one thread. Its sum has the same order in every form. */
 enum { PARTIALS = MODEL_SLICE / TEAM_BLOCK };
 
 static double sum_of_blocks(size_t n, void (*range)(void *data, size_t begin, size_t n), struct call *call)

@@ -1,24 +1,24 @@
 /* eps/store/optimizer.h - AdamA on the host, contribution by contribution.
  *
  * The optimizer *is* AdamA; with one part it is AdamW, bit for bit. A contribution is folded into both moments as it
- * arrives and its slot is free again, so no gradient is ever stored; with one part, decay, fold and update are one
- * pass over 28 bytes a parameter, which is all that the memory bus has to carry.
+ * arrives, and its slot is free again, so no gradient is ever stored. With one part, decay, fold and update are one
+ * pass over 28 bytes a parameter; the memory bus carries nothing else.
  *
- * Sources: AdamA - Zhang et al., arXiv:2305.19982.  AdamW - Loshchilov & Hutter, arXiv:1711.05101, Algorithm 2.
+ * Sources: AdamA - Zhang et al., arXiv:2305.19982. AdamW - Loshchilov & Hutter, arXiv:1711.05101, Algorithm 2.
  *
- * Arithmetic, the same bits on every instruction path and for every split of the range (-ffp-contract=off):
- *   first fold    m = fma(c1, g, fma(-c1, m, m))   v = fma(c2 * g, g, fma(-c2, v, v))
- *   next folds    m = fma(c1, g, m)                v = fma(c2 * g, g, v)
- *   update        w = w * shrink - step_size * m / (sqrt(v) * root_scale + epsilon)
- * Folds are fp32 with c1 = 1-b1 and c2 = 1-b2: written so, a moment decays by a beta exact to 2^-24 of 1 - beta,
- * where b2 itself, rounded to fp32, would in the long run put 1e-5 on v. The update is fp64 in registers, rounded
- * once, since a weight of zero shows every rounding of its update; step_size = lr / (1 - b1^t), root_scale = 1 /
- * sqrt(1 - b2^t), shrink = 1 - lr * decay (1 where nothing decays). A v past fp32's range stays at its largest value.
+ * Arithmetic, the same bits on every instruction path and for every split of the range (-ffp-contract=off): | first
+ * fold m = fma(c1, g, fma(-c1, m, m)) v = fma(c2 * g, g, fma(-c2, v, v)) | next folds m = fma(c1, g, m) v = fma(c2 *
+ * g, g, v) | update w = w * shrink - step_size * m / (sqrt(v) * root_scale + epsilon)
+ *
+ * Folds are fp32 with c1 = 1-b1 and c2 = 1-b2. In this form a moment decays by a beta exact to 2^-24 of 1 - beta; b2
+ * itself, rounded to fp32, would in the long run shift v by 1e-5. The update is fp64 in registers, rounded once,
+ * since a weight of zero shows every rounding of its update. step_size = lr / (1 - b1^t), root_scale = 1 / sqrt(1 -
+ * b2^t), shrink = 1 - lr * decay (1 where nothing decays). A v past fp32's range stays at its largest value.
  *
  * Narrower forms (proto/base/number.h) are decoded a block at a time into the first-level cache, go through the same
- * arithmetic and are encoded again: a split master exactly, 16-bit moments stochastically. Each element's random word
- * is named by (seed, unit, its update, part, element), so that its bits depend on no thread and no order. A step moves
- * the weights by the moments before they are rounded. */
+ * arithmetic and are encoded again: a split master exactly, 16-bit moments stochastically. Each element's random
+ * word is named by (seed, unit, its update, part, element), so that its bits depend on no thread and no order. A
+ * step moves the weights by the moments before they are rounded. */
 #ifndef EPS_STORE_OPTIMIZER_H
 #define EPS_STORE_OPTIMIZER_H
 
@@ -31,18 +31,17 @@
 
 struct hyper {
     double lr, beta1, beta2, epsilon, weight_decay;
-    float
-        grad_scale; /* of held sums alone (eps/store/store.h): what they are multiplied by, 1 where nothing is clipped */
+    float grad_scale; /* for held sums alone (eps/store/store.h): they are multiplied by it; 1 without clipping */
 };
 
-/* The instruction paths, least first. OPTIMIZER_ISA_BEST is what this machine has. */
+/* The instruction paths, least first. OPTIMIZER_ISA_BEST is this machine's best. */
 enum optimizer_isa { OPTIMIZER_ISA_V2, OPTIMIZER_ISA_V3, OPTIMIZER_ISA_V4, OPTIMIZER_ISA_BEST };
 
-/* Selects the path of all calls below; -ENOTSUP if the machine has not got it. Called once in main, and by tests;
- * until then it is OPTIMIZER_ISA_V2, which every machine has. */
+/* Selects the path of all calls below; -ENOTSUP if the machine lacks it. Called once in main, and by tests. The
+ * default is OPTIMIZER_ISA_V2, which every machine has. */
 int optimizer_select(enum optimizer_isa isa);
 
-/* n parameters in a row, in the forms in which they are kept: (n) each, NULL where the other form is. */
+/* n consecutive parameters in the forms in which they are kept: (n) each, NULL where the other form is used. */
 struct parameters {
     size_t n;
     float *w; /* the master; or split: */
@@ -50,27 +49,27 @@ struct parameters {
     int16_t *low;
     float *m, *v;          /* or in 16 bits: */
     uint16_t *m16, *v16;   /* bf16; 8 + 8 bits */
-    struct random_key key; /* of their rounding: random_site_key(seed, update, unit, RANDOM_MOMENTS) */
+    struct random_key key; /* for their rounding: random_site_key(seed, update, unit, RANDOM_MOMENTS) */
     uint32_t part;
-    uint64_t first; /* where in its unit the first one lies */
+    uint64_t first; /* place of the first one in its unit */
 };
 
-/* (n) of what is folded; borrowed, and may lie in shared memory, written by a worker that is not trusted. */
+/* (n) values to fold; borrowed. They may be in shared memory, written by an untrusted worker. */
 struct gradient {
     const void *g;
     enum number_type type;
-    float scale; /* multiplied by it; 1: taken as it is */
+    float scale; /* each value is multiplied by it */
 };
 
-/* Each call uses every OpenMP thread of the caller and cannot fail. t: updates done, this one included (1 at the
+/* Each call uses every OpenMP thread of the caller and cannot fail. t: updates done, including this one (1 at the
  * first). decays: whether weight_decay applies here. */
 
 /* True if every element is finite; g (n) is of this type. */
 bool optimizer_is_finite(const void *g, enum number_type type, size_t n);
-/* first: the first fold of the step, which decays. Weights are not looked at. */
+/* first: the first fold of the step, which decays the moments. Does not read the weights. */
 void optimizer_fold(const struct parameters *p, const struct gradient *g, const struct hyper *hp, bool first);
-/* Moments are not changed. The update, but not the decay, is divided by divisor: 1 unless it is clipped. False if a
- * weight is not finite afterwards, as it is wherever its first moment is not. */
+/* Leaves the moments alone. divisor divides the update, but not the decay: 1 unless the update is clipped. False if
+ * a weight is not finite afterwards; it never is where its first moment is not. */
 bool optimizer_update(const struct parameters *p, const struct hyper *hp, uint64_t t, bool decays, double divisor);
 /* First fold and update in one pass: the same bits as one after the other, with fp32 moments. */
 bool optimizer_step(const struct parameters *p, const struct gradient *g, const struct hyper *hp, uint64_t t,
@@ -78,13 +77,14 @@ bool optimizer_step(const struct parameters *p, const struct gradient *g, const 
 /* sum = g or sum += g, (n): accumulators, tied units, held sums. */
 void optimizer_sum(float *sum, const struct gradient *g, size_t n, bool first);
 
-/* The sum of squares of g (n) in double, each block of 1024 summed on its own and then in order, whatever the threads. */
+/* The sum of squares of g (n) in double. Each block of 1024 is summed on its own, and blocks are added in order, for
+ * any number of threads. */
 double optimizer_squares(const float *g, size_t n);
-/* The same of the update that optimizer_update would make at a learning rate of 1, weight decay apart. */
+/* The same for the update that optimizer_update would make at a learning rate of 1, without weight decay. */
 double optimizer_update_squares(const struct parameters *p, const struct hyper *hp, uint64_t t);
 
-/* Decodes and encodes without rounding twice or anything random: 16-bit moments go to nearest. Out of what there is
- * of w, m and v, those that are not NULL; serial. high without low: rounded to nearest. */
+/* Decode and encode without rounding twice and without random bits: 16-bit moments go to nearest. Only those of w, m
+ * and v that are not NULL; serial. high without low: rounded to nearest. */
 void optimizer_read(const struct parameters *p, float *w, float *m, float *v);
 void optimizer_write(const struct parameters *p, const float *w, const float *m, const float *v);
 

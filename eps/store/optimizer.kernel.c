@@ -13,8 +13,8 @@ static inline float first_moment(float m, float g, float c1)
     return fmaf(c1, g, fmaf(-c1, m, m));
 }
 
-/* v + c2 * g^2; c2 * g first, which overflows later than g^2. It stops at the largest finite value: an infinity would
- * be a NaN when it decays, and one gradient of 1e21 would cost the model. */
+/* v + c2 * g^2, computed as c2 * g first, which overflows later than g^2. The result stops at the largest finite
+ * value: an infinity would become a NaN when it decays, and one gradient of 1e21 would cost the model. */
 static inline float squared(float v, float g, float c2)
 {
     float sum = fmaf(c2 * g, g, v);
@@ -32,7 +32,7 @@ static inline float moved(float w, float m, float v, double step_size, double ro
     return (float)((double)w * shrink - step_size * (double)m / (sqrt((double)v) * root_scale + epsilon));
 }
 
-/* Adding one to the exponent carries into the sign bit where all its bits are set: infinities and NaNs. */
+/* All exponent bits are set in infinities and NaNs. Adding one to such an exponent carries into the sign bit. */
 static inline uint32_t carry_of(float x)
 {
     return (number_pattern(x) & 0x7fffffffu) + 0x00800000u;
@@ -129,7 +129,8 @@ static void scale_all(float *restrict out, const float *restrict g, float scale,
         out[i] = g[i] * scale;
 }
 
-/* Sums in so many parts, element i in part i % LANES, which are added up in pairs: the same bits in whatever vectors. */
+/* Sums in LANES parts: element i goes to part i % LANES, and parts are added in pairs. So vectors of any width give
+ * the same bits. */
 enum { LANES = 16 };
 
 static double add_lanes(double lanes[LANES])
@@ -229,9 +230,9 @@ static void round_moments(uint16_t *restrict m16, uint16_t *restrict v16, const 
     }
 }
 
-/* random_philox on several quads at once, one to a 64-bit lane. The multiplication, which takes the lower half of each
- * lane and gives 64 bits, is what compilers do not find by themselves; upper halves of what it takes are left over from
- * before. */
+/* random_philox on several quads at once, one in each 64-bit lane. Compilers do not find this multiplication by
+ * themselves: it takes the lower half of each lane and gives 64 bits. The upper halves of its operands hold earlier
+ * values. */
 #if defined __AVX512F__
 typedef uint64_t lanes __attribute__((vector_size(64)));
 #define MULTIPLY(a, b) ((lanes)_mm512_mul_epu32((__m512i)(a), (__m512i)(b)))

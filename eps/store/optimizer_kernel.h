@@ -1,7 +1,7 @@
-/* eps/store/optimizer_kernel.h - what optimizer.kernel.c holds, once for each instruction set.
+/* eps/store/optimizer_kernel.h - the contents of optimizer.kernel.c, once for each instruction set.
  *
- * Serial over one thread's range; eps/store/optimizer.c cuts the range and works the constants out. All paths give the same
- * bits: v2 has no fused multiply-add instruction and calls the C library's, which is exact and slow. */
+ * Serial over one thread's range. eps/store/optimizer.c cuts the range and computes the constants. All paths give
+ * the same bits: v2 has no fused multiply-add instruction and calls the C library's, which is exact and slow. */
 #ifndef EPS_STORE_OPTIMIZER_KERNEL_H
 #define EPS_STORE_OPTIMIZER_KERNEL_H
 
@@ -20,7 +20,8 @@ struct optimizer_kernel {
     bool (*is_finite_bf16)(const uint16_t *g, size_t n);
     void (*fold)(float *restrict m, float *restrict v, const float *restrict g, size_t n,
                  const struct optimizer_constants *c, bool first);
-    /* False if a weight is not finite afterwards. One sign is enough: of a moment that is not finite, no weight is. */
+    /* False if a weight is not finite afterwards. That one check is enough: a moment that is not finite makes its
+     * weight not finite. */
     bool (*update)(float *restrict w, const float *restrict m, const float *restrict v, size_t n,
                    const struct optimizer_constants *c);
     bool (*step)(float *restrict w, float *restrict m, float *restrict v, const float *restrict g, size_t n,
@@ -40,7 +41,7 @@ struct optimizer_kernel {
     void (*narrow)(uint16_t *restrict bf16, const float *restrict x, size_t n);
     void (*widen_v)(float *restrict v, const uint16_t *restrict v16, size_t n);
     void (*narrow_v)(uint16_t *restrict v16, const float *restrict v, size_t n);
-    /* Stochastically: of each word the lower half is m's, the upper half v's. */
+    /* Stochastically: the lower half of each word is for m, the upper half for v. */
     void (*round)(uint16_t *restrict m16, uint16_t *restrict v16, const float *restrict m, const float *restrict v,
                   const uint32_t *restrict words, size_t n);
     /* The words of n groups from this one on, OPTIMIZER_GROUP to a group of as many elements. Its 16 quads (proto/base/random.h)

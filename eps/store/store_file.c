@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where each tensor's pieces lie. Those of one tensor follow each other in the model's list, in order of rows. */
+/* The places of each tensor's pieces. The model lists the pieces of one tensor together, in order of rows. */
 struct places {
     uint32_t *first_piece; /* (n_tensors + 1) */
     uint32_t *unit;        /* (n_pieces) */
@@ -41,10 +41,10 @@ static int find_places(struct places *out, const struct model *model, struct err
     return 0;
 }
 
-/* Where a file's values go: weights, or one of the moments. */
+/* Where a file's values go: the weights, or one of the moments. */
 enum array { WEIGHTS, FIRST_MOMENT, SECOND_MOMENT };
 
-/* One piece to be read, for the threads; why it could not be, from one of them. */
+/* One piece to read, for the threads; and an error of one of them. */
 struct read {
     struct store *store;
     uint32_t unit;
@@ -67,7 +67,7 @@ static bool has_negative(const float *values, size_t n)
     return least < 0;
 }
 
-/* For whoever watches that it moves on. */
+/* Counts the runs read, so that an observer sees progress. */
 static void note_read(const struct store *store)
 {
     if (store->options.read)
@@ -121,7 +121,7 @@ static int read_piece(struct read *read, struct error *err)
 
 #define MOST_UPDATES ((int64_t)1 << 48)
 
-/* 0, -EDOM if they differ, -errno. What an evaluation in bf16 has is compared with what the file's values round to. */
+/* 0, -EDOM if they differ, -errno. For an evaluation in bf16, compares the rounded values of the file. */
 static int compare(const struct store *store, uint32_t unit, const struct model_piece *piece,
                    const struct safetensors_entry *entry, struct error *err)
 {
@@ -237,7 +237,7 @@ static int load_entry(struct loading *loading, const struct safetensors_entry *e
                      entry->name);
 }
 
-/* A tied head may be written out, as long as it says the same. */
+/* A tied head may be in the file if it equals wte. */
 static int check_head(const struct loading *loading, struct error *err)
 {
     const struct model *model = loading->store->model;
@@ -326,7 +326,7 @@ static int load_moment(struct loading *loading, const struct safetensors_entry *
     return read_tensor(loading, entry, index, second ? SECOND_MOMENT : FIRST_MOMENT, err);
 }
 
-/* Counts stand there by tensor, since units are not in the file; they are kept by unit. */
+/* The file has counts by tensor, since units are not in it; the store keeps them by unit. */
 static int load_updates(struct store *store, const struct safetensors_entry *entry, struct error *err)
 {
     const struct model *model = store->model;

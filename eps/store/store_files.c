@@ -12,8 +12,8 @@
 
 enum { RUN_BYTES = PLAN_HOST_RUN_BYTES };
 
-/* optimizer.safetensors: updates first, as the widest type; then m, then v, each in the model's order, so that what
- * lies together in a unit lies together in the file. */
+/* optimizer.safetensors: first the updates, the widest type; then m, then v, each in the model's order. So what lies
+ * together in a unit lies together in the file. */
 static uint64_t moment_tensor(const struct model *model, bool second, uint32_t tensor)
 {
     return 1 + (second ? model->n_tensors : 0) + tensor;
@@ -125,7 +125,7 @@ struct target {
     struct checkpoint_file *file; /* or NULL */
 };
 
-/* A run is hashed right before it is written: the second of the two finds it in the cache. */
+/* Each run is hashed right before it is written, so the write finds it in the cache. */
 static int write_run(const struct target *to, const void *data, size_t n, uint64_t offset, struct error *err)
 {
     int rc = 0;
@@ -163,7 +163,7 @@ static struct target moments_target(const struct store_files *files)
     return (struct target){files->moments_fd, CHECKPOINT_MOMENTS, files->moments_file};
 }
 
-/* The file's whole length, on disk if the file system can promise that, else only by name. */
+/* Sets the file's whole length; on disk if the file system can promise that, else as a sparse file. */
 static int reserve(const struct target *to, uint64_t bytes, struct error *err)
 {
     int rc;
@@ -209,10 +209,10 @@ int store_files_begin(struct store_files *files, int weights_fd, int moments_fd,
     return rc;
 }
 
-/* Which of a unit's three arrays. */
+/* One of a unit's three arrays. */
 enum array { WEIGHTS, FIRST_MOMENT, SECOND_MOMENT };
 
-/* So many elements of one of them as fp32, from the unit's element `first` on: its own, or in the run. */
+/* Up to n elements of one array as fp32, from the unit's element `first` on: in place, or in the run's buffer. */
 static const float *find_values(const struct store_files *files, uint32_t unit, enum array array, uint64_t first,
                                 size_t n)
 {
@@ -247,7 +247,7 @@ static const uint64_t *offsets_of(const struct store_files *files, enum array ar
     return files->moments.offsets + moment_tensor(files->store->model, array == SECOND_MOMENT, 0);
 }
 
-/* Pieces that follow each other in the file, as those of a block do, are written as one. */
+/* Pieces that are adjacent in the file, such as those of a block, are written as one. */
 static int write_array(const struct store_files *files, uint32_t unit, enum array array, struct error *err)
 {
     const struct model *model = files->store->model;

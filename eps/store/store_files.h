@@ -1,12 +1,13 @@
 /* eps/store/store_files.h - model.safetensors and optimizer.safetensors, written unit by unit.
  *
- * A checkpoint's units are captured in whatever order the relay holds them still, while the optimizer goes on with the
- * others. So both files are laid out in advance, and each unit's weights and moments go to their places as it comes:
- * hashed and written in runs of at most 4 MiB, from the store's own memory where that is fp32, as files are; where it is
- * not, one run at a time is joined or widened, which is exact, in the store's buffer of that size.
+ * A checkpoint's units are captured in the order in which the relay holds them still, while the optimizer goes on
+ * with the others. So both files are laid out in advance, and each unit's weights and moments are written to their
+ * places when it is captured. They are hashed and written in runs of at most 4 MiB. Arrays that are fp32, as the
+ * files are, are written from the store's own memory. Others are joined or widened, one run at a time and exactly,
+ * in the store's buffer of that size.
  *
  * One save at a time: begin, then each unit once, then end. Every call blocks on the disk and is meant for the
- * checkpoint thread; store_files_write reads that unit of the store and nothing else of it. After a failed call the
+ * checkpoint thread. store_files_write reads that unit of the store and nothing else of it. After a failed call the
  * files hold nothing of use; the next begin, with other files, starts afresh. */
 #ifndef EPS_STORE_STORE_FILES_H
 #define EPS_STORE_STORE_FILES_H
@@ -19,9 +20,9 @@ struct store_files {
     const struct store *store;                          /* borrowed */
     struct safetensors_layout weights, moments;         /* moments zeroed without training */
     uint64_t *updates;                                  /* (n_tensors) as captured; UINT64_MAX: not yet */
-    struct checkpoint_run *weights_runs, *moments_runs; /* (n_...) room for a checkpoint's, if it was reserved */
+    struct checkpoint_run *weights_runs, *moments_runs; /* (n_...) the room for a checkpoint's, if reserved */
     size_t n_weights_runs, n_moments_runs;
-    /* Of the save that is going on: */
+    /* Of the save under way: */
     int weights_fd, moments_fd;
     struct checkpoint_file *weights_file, *moments_file; /* borrowed; NULL where no checksums are wanted */
     uint32_t n_written;                                  /* units */
@@ -29,8 +30,8 @@ struct store_files {
 
 /* Lays out both files (optimizer.safetensors only if the store trains), for any number of saves. -ENOMEM. Undo: store_files_free. */
 int store_files_init(struct store_files *files, const struct store *store, struct error *err);
-/* Of a store that trains: takes in advance whatever a save needs, as plan_host_files has it. What a checkpoint is given of
- * that it must let go before store_files_free. -ENOMEM. */
+/* For a store that trains: takes everything that a save needs in advance, as plan_host_files counts it. A checkpoint
+ * must give back its share of it before store_files_free. -ENOMEM. */
 int store_files_reserve(struct store_files *files, struct error *err);
 void store_files_free(struct store_files *files); /* safe on a zeroed one */
 
@@ -40,7 +41,7 @@ void store_files_free(struct store_files *files); /* safe on a zeroed one */
 int store_files_begin(struct store_files *files, int weights_fd, int moments_fd, struct checkpoint *checkpoint,
                       struct error *err);
 
-/* Writes a unit as it is now: weights, moments, its count of updates. It must stand still meanwhile. */
+/* Writes a unit as it is now: weights, moments, its count of updates. The unit must stand still meanwhile. */
 int store_files_write(struct store_files *files, uint32_t unit, struct error *err);
 
 /* After every unit (asserted): writes "updates", and flushes both files if there is a checkpoint. */

@@ -13,12 +13,13 @@ enum { TEAM_BLOCK = 1024 };
  * under 32 blocks is the caller's alone: waking a thread costs as much as doing it. */
 void team_run(size_t n, void (*fn)(void *data, size_t begin, size_t count), void *data);
 
-/* The caller's threads; and has them made, which libgomp does when they are first needed. */
+/* The number of the caller's threads. The call creates them; libgomp would do so only at their first use. */
 unsigned team_size(void);
 void team_start(void);
 
-/* Of n_threads on n_cores, as many as leave two cores to a device beside them, and at least one: a device that does not
- * take turns with the optimizer waits when its worker's thread, or a loop that passes its messages on, waits for a core. */
+/* How many of n_threads to use on n_cores: as many as leave two cores to a device, and at least one. A device that
+ * does not take turns with the optimizer stalls when its worker's thread, or a loop that passes its messages on,
+ * waits for a core. */
 unsigned team_beside_device(unsigned n_threads, unsigned n_cores);
 
 #endif

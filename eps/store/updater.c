@@ -77,11 +77,12 @@ static void record(const struct updater_task *task, const struct model *model, u
     else
         trace_end(task->trace, since, "update", model_unit_name(unit, model, task->unit),
                   (struct trace_arg[]){{"step", task->step + 1}, {NULL, 0}});
-    if (task->kind == UPDATER_UPDATE && task->unit == 0) /* the last of a step: who looks at a run sees whole steps */
+    if (task->kind == UPDATER_UPDATE &&
+        task->unit == 0) /* the last of a step: an observer of the run sees whole steps */
         trace_flush(task->trace);
 }
 
-/* Lowest unit first, among equals the oldest; a call before all. The queue is short: a scan is cheaper than a heap. */
+/* Lowest unit first; among equals, the oldest; calls before all. The queue is short: a scan is cheaper than a heap. */
 static size_t find_next(const struct updater *up)
 {
     size_t best = 0;

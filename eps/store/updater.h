@@ -1,8 +1,8 @@
 /* eps/store/updater.h - the optimizer thread.
  *
- * One thread owns the OpenMP team and everything that team touches: it draws and loads weights, folds slices and
- * updates units, while the loop thread goes on talking. Of the tasks that are ready it takes the one of the lowest unit
- * first: the next forward pass begins at the bottom and waits for nothing else. */
+ * One thread owns the OpenMP team and all memory that the team touches. It draws and loads weights, folds slices and
+ * updates units, while the loop thread handles messages. It takes the ready task of the lowest unit first: the next
+ * forward pass begins at the bottom and waits for nothing else. */
 #ifndef EPS_STORE_UPDATER_H
 #define EPS_STORE_UPDATER_H
 
@@ -16,37 +16,37 @@ struct updater_task {
     uint32_t unit, slice;
     struct store_contribution contribution; /* of a fold */
     enum store_fold how;
-    double *squares; /* of a fold: NULL, or where the sum of squares of the unit's held sum goes, which is now whole */
-    struct hyper hyper;         /* of the step that the task belongs to */
+    double *squares;    /* of a fold: NULL, or where the unit's sum of squares goes, which this last fold completes */
+    struct hyper hyper; /* of the step that the task belongs to */
     int (*call)(void *context); /* of a call: 0 or -errno */
     void *context;
-    struct trace *trace; /* where it is recorded, with these; or NULL. Borrowed until it is done */
+    struct trace *trace; /* track that records the task, with these; or NULL. Borrowed until the task is done */
     uint64_t step;
     uint32_t visit;
     int result; /* of a call: what it returned; of a fold: 0, or -EDOM: not finite. Nothing was folded then, unless
                    it is the held sum that has overflowed. Of either: -ERANGE, a weight is not finite afterwards */
 };
 
-/* Does one task here and now, with the caller's OpenMP team. */
+/* Does one task at once, with the caller's OpenMP team. */
 void updater_run_task(struct updater_task *task, struct store *store);
 
 struct updater;
 
-/* Starts the thread and its team. store is borrowed: tasks work on it. on_done is called on the optimizer thread after each task, to
- * wake the owner (uv_async_send). n_threads (> 0) of the OpenMP team. -ENOMEM, -EAGAIN. Undo: updater_stop.
- */
+/* Starts the thread and its team. store is borrowed: tasks work on it. on_done is called on the optimizer thread after
+ * each task, to wake the owner (uv_async_send). n_threads (> 0) of the OpenMP team. -ENOMEM, -EAGAIN. Undo:
+ * updater_stop. */
 int updater_start(struct updater **out, struct store *store, unsigned n_threads, void (*on_done)(void *context),
                   void *context);
-/* The team's threads (> 0) from the next task on. */
+/* Sets the team's threads (> 0) from the next task on. */
 void updater_set_threads(struct updater *updater, unsigned n_threads);
 /* Makes room for n tasks at a time; more is a mistake (assert in submit). Before the first step: -ENOMEM. */
 int updater_reserve(struct updater *updater, size_t n);
 void updater_submit(struct updater *updater, const struct updater_task *task);
 /* Takes a finished task, oldest first; false if there is none. */
 bool updater_take(struct updater *updater, struct updater_task *task);
-/* Tasks submitted and not taken. Owner's thread. */
+/* Tasks submitted and not taken back. Owner's thread. */
 size_t updater_pending(const struct updater *updater);
-/* Tasks taken so far. Owner's thread. */
+/* Tasks taken back so far. Owner's thread. */
 uint64_t updater_taken(const struct updater *updater);
 /* Finishes what is queued, joins the thread, frees. NULL is fine. */
 void updater_stop(struct updater *updater);
