@@ -5,7 +5,8 @@
 enum plan_attention plan_attention_way(const struct program_attention_options *attention,
                                        const struct plan_setting *setting)
 {
-    const bool suits = setting->purpose == PLAN_TRAIN && setting->precision == NUMBER_BF16 && attention->dropout.p == 0;
+    const bool suits = setting->purpose == PLAN_TRAIN && setting->precision == NUMBER_BF16 &&
+                       attention->dropout.p == 0 && attention->n_kv_heads == attention->n_heads && !attention->full;
 
     return suits ? setting->attention : PLAN_ATTENTION_OWN;
 }
@@ -18,7 +19,7 @@ static uint64_t scratch_bytes(const struct program *p, const struct program_oper
     struct plan_attention_scratch scratch;
 
     if (plan_attention_way(&op->attention, setting) == PLAN_ATTENTION_OWN)
-        return setting->backend->scratch_bytes(shape.n_rows, shape.n_tokens, n_heads, n_heads, width,
+        return setting->backend->scratch_bytes(shape.n_rows, shape.n_tokens, n_heads, op->attention.n_kv_heads, width,
                                                setting->n_threads);
     plan_attention_lay_out(&scratch, setting->attention, shape.n_rows, shape.n_tokens, n_heads, width);
     return scratch.bytes;

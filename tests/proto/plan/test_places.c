@@ -55,7 +55,7 @@ static uint64_t bytes_of(const struct memory *m, int buffer)
 
     if (value == SCHEDULE_NONE)
         return m->d->setting.backend->scratch_bytes(m->d->tokens.n_rows, m->d->tokens.n_tokens, m->d->shape.n_heads,
-                                                    m->d->shape.width, m->d->setting.n_threads);
+                                                    m->d->shape.n_kv_heads, m->d->shape.width, m->d->setting.n_threads);
     return tokens * m->p->values[value].columns *
            (m->p->values[value].type == PROGRAM_STATISTIC ? 4 : number_bytes(m->d->setting.precision));
 }
@@ -86,10 +86,12 @@ static void read_buffer(const struct memory *m, int buffer, int step)
                       m->elsewhere[place]);
     if (place != SCHEDULE_WORKSPACE)
         return;
-    for (uint64_t i = 0; i < bytes_of(m, buffer); i += CELL)
-        ck_assert_msg(m->workspace[(m->places->at[buffer] + i) / CELL] == buffer,
-                      "step %d reads buffer %d, and finds %d", step, buffer,
-                      m->workspace[(m->places->at[buffer] + i) / CELL]);
+    const uint64_t bytes = bytes_of(m, buffer);
+    for (uint64_t i = 0; i < bytes; i += CELL) {
+        const int found = m->workspace[(m->places->at[buffer] + i) / CELL];
+        if (found != buffer) /* each assertion is a system call */
+            ck_abort_msg("step %d reads buffer %d, and finds %d", step, buffer, found);
+    }
 }
 
 static void run_step(struct memory *m, int n)
@@ -147,7 +149,9 @@ TEST_EACH(every_step_finds_what_it_reads, PROGRAMS)
     static struct schedule s;
 
     for (int i = 0; i < (SANITIZED ? SHAPES / 10 : SHAPES); i++) {
-        const struct drawn d = draw_shape(i);
+        struct drawn d = draw_shape(i);
+        if (_i != PROGRAMS_LLAMA)
+            d.shape.n_kv_heads = d.shape.n_heads;
         programs_write(&p, _i, &d.shape);
         for (int keeps = 0; keeps < 2; keeps++) {
             const uint64_t kept = keeps ? program_keepable(&p) : 0;
@@ -174,7 +178,7 @@ static uint64_t bytes_by_hand(const struct drawn *d, bool kept)
     const uint64_t tokens = (uint64_t)d->tokens.n_rows * d->tokens.n_tokens, value = number_bytes(d->setting.precision);
     const uint64_t width = tokens * value * d->shape.width, inner = tokens * value * d->shape.inner;
     const uint64_t scratch = d->setting.backend->scratch_bytes(d->tokens.n_rows, d->tokens.n_tokens, d->shape.n_heads,
-                                                               d->shape.width, d->setting.n_threads);
+                                                               d->shape.n_heads, d->shape.width, d->setting.n_threads);
     const uint64_t normed = rounded(width) + rounded(tokens * 8);
 
     if (kept)
