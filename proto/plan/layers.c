@@ -181,13 +181,14 @@ static const struct model_program *program_of(const struct model *model, enum mo
 uint64_t plan_workspace(const struct plan *plan, const struct model *model, enum model_layer_kind kind)
 {
     const struct plan_shape shape = plan_shape_of(plan);
-    const uint32_t n_kept = plan->choice.n_kept;
+    const bool recomputes = plan->choice.n_kept < model->config.n_layers;
+    const bool keeps = plan->choice.n_kept > 0;
 
     switch (kind) {
     case MODEL_EMBEDDING:
         break;
     case MODEL_BLOCK:
-        return program_bytes(plan, program_of(model, kind), shape, n_kept<model->config.n_layers, n_kept> 0);
+        return program_bytes(plan, program_of(model, kind), shape, recomputes, keeps);
     case MODEL_NORM:
         return program_bytes(plan, program_of(model, kind), shape, true, false);
     case MODEL_HEAD:

@@ -170,13 +170,13 @@ struct message {
             bool fresh;    /* weights are drawn from seed, no weight files come */
             bool output;   /* a descriptor of the output directory comes */
             bool files;    /* none comes: the client opens the files of checkpoints itself; not with output */
-            char out[192]; /* what the client calls the directory then, for those who look */
+            char out[192]; /* the client's name for that directory, for viewers */
             bool side;     /* a file comes: JSON {"options": {...}, "files": {NAME: TEXT, ...}} for checkpoints */
             bool trace;    /* a file comes that events are appended to: proto/base/trace.h */
             bool resume;   /* the last file is optimizer.safetensors */
             bool deterministic;
             uint64_t step;    /* updates done when the job begins */
-            uint64_t n_steps; /* of the run, for those who look */
+            uint64_t n_steps; /* of the run, for viewers */
             uint64_t seed;
             uint32_t batch;      /* rows of a minibatch, a multiple of n_parts */
             uint32_t seq;        /* tokens of a row */

@@ -138,3 +138,15 @@ void store_fixture_same(const float *a, const float *b, uint64_t n, const char *
         if (memcmp(&a[i], &b[i], sizeof *a) != 0)
             ck_abort_msg("%s, element %ju: %a and %a", what, (uintmax_t)i, a[i], b[i]);
 }
+
+void store_fixture_same_stores(const struct store_fixture *a, const struct store_fixture *b)
+{
+    for (uint32_t u = 0; u < a->model.n_units; u++) {
+        struct store_values x = store_fixture_values(a, u), y = store_fixture_values(b, u);
+        store_fixture_same(x.w, y.w, a->model.units[u].n, "w");
+        store_fixture_same(x.m, y.m, a->model.units[u].n, "m");
+        store_fixture_same(x.v, y.v, a->model.units[u].n, "v");
+        ck_assert_uint_eq(a->store.updates[u], b->store.updates[u]);
+        store_values_free(&x), store_values_free(&y);
+    }
+}

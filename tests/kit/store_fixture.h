@@ -41,5 +41,7 @@ void store_fixture_save(const struct store_fixture *f, const char *directory, ui
 
 /* Fails the test at the first element whose bits differ. */
 void store_fixture_same(const float *a, const float *b, uint64_t n, const char *what);
+/* The same of all units' weights and moments, and of their numbers of updates. */
+void store_fixture_same_stores(const struct store_fixture *a, const struct store_fixture *b);
 
 #endif

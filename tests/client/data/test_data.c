@@ -15,19 +15,6 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-/* Writes a file into the test's directory; the name is the caller's to free. */
-static char *put(const char *name, const void *bytes, size_t n)
-{
-    char *path;
-
-    ck_assert_int_gt(asprintf(&path, "./%s", name), 0);
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
-    ck_assert_uint_eq(fwrite(bytes, 1, n, file), n);
-    fclose(file);
-    return path;
-}
-
 /* Opens files and checks them. */
 static int open_checked(struct client_data *data, const char *const *paths, size_t n, uint32_t vocabulary,
                         struct error *err)
@@ -56,7 +43,8 @@ SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
 
 TEST(text_is_one_token_a_byte_and_files_are_one_stream)
 {
-    char *paths[] = {put("a.txt", "ab\xC3\xA9", 4), put("empty.txt", "", 0), put("b.txt", "xyz", 3)};
+    char *paths[] = {processes_put("a.txt", "ab\xC3\xA9", 4), processes_put("empty.txt", "", 0),
+                     processes_put("b.txt", "xyz", 3)};
     static const uint32_t expected[] = {'a', 'b', 0xC3, 0xA9, 'x', 'y', 'z'};
     struct client_data data;
     uint32_t tokens[7];
@@ -76,7 +64,7 @@ TEST(text_is_one_token_a_byte_and_files_are_one_stream)
 
 TEST(bin_has_two_bytes_a_token_and_four_for_large_vocabularies)
 {
-    char *path = put("a.bin", "\x01\x00\x02\x01\xFF\xFF\x00\x00", 8);
+    char *path = processes_put("a.bin", "\x01\x00\x02\x01\xFF\xFF\x00\x00", 8);
     const char *paths[] = {path};
     struct client_data data;
     uint32_t tokens[4];
@@ -105,7 +93,7 @@ static char *put_npy(const char *name, const char *descr, unsigned count, const 
     size_t used = 10 + strlen(file + 10);
     memset(file + used, ' ', 74 - used);
     memcpy(file + 74, bytes, n);
-    return put(name, file, 74 + n);
+    return processes_put(name, file, 74 + n);
 }
 
 TEST(npy_holds_integers_of_any_width)
@@ -136,19 +124,19 @@ TEST(a_token_outside_the_vocabulary_is_refused_with_its_place_and_value)
     refused(put_npy("h.npy", "<i8", 3, huge, sizeof huge), 10, -EINVAL, "token 2 is 1099511627776", "vocabulary");
     refused(put_npy("i.npy", "<i4", 1, &(int32_t){-3}, 4), 10, -EINVAL, "token 0 is -3", "vocabulary of 10");
     late[19999] = 10; /* beyond the first chunk that is read */
-    refused(put("late.bin", late, sizeof late), 10, -EINVAL, "token 19999 is 10", "vocabulary of 10");
+    refused(processes_put("late.bin", late, sizeof late), 10, -EINVAL, "token 19999 is 10", "vocabulary of 10");
 }
 
 TEST(files_that_are_not_tokens_are_refused_with_a_sentence)
 {
     char *path;
 
-    refused(put("t.txt", "text", 4), 50257, -EINVAL, "vocabulary of 256", "50257");
-    refused(put("odd.bin", "abc", 3), 1000, -EINVAL, "3 bytes", "2 bytes");
-    refused(put("odd4.bin", "abcdef", 6), 70000, -EINVAL, "6 bytes", "4 bytes");
+    refused(processes_put("t.txt", "text", 4), 50257, -EINVAL, "vocabulary of 256", "50257");
+    refused(processes_put("odd.bin", "abc", 3), 1000, -EINVAL, "3 bytes", "2 bytes");
+    refused(processes_put("odd4.bin", "abcdef", 6), 70000, -EINVAL, "6 bytes", "4 bytes");
     refused(put_npy("short.npy", "<u2", 3, "abcd", 4), 65536, -EINVAL, "promises 3", "2");
     refused(put_npy("long.npy", "<u2", 1, "abcd", 4), 65536, -EINVAL, "promises 1", "2");
-    refused(put("not.npy", "abcdefghijkl", 12), 256, -EINVAL, "not a NumPy file", "");
+    refused(processes_put("not.npy", "abcdefghijkl", 12), 256, -EINVAL, "not a NumPy file", "");
     ck_assert_int_gt(asprintf(&path, "./missing"), 0);
     refused(path, 256, -ENOENT, "No such file", "");
     ck_assert_int_gt(asprintf(&path, "./fifo"), 0);
@@ -173,7 +161,7 @@ TEST(text_is_utf_8_but_may_be_cut_at_both_ends)
     };
 
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        char *path = put("utf8.txt", texts[i].bytes, strlen(texts[i].bytes));
+        char *path = processes_put("utf8.txt", texts[i].bytes, strlen(texts[i].bytes));
         const char *paths[] = {path};
         struct client_data data;
         if (texts[i].accepted) {
@@ -188,7 +176,7 @@ TEST(text_is_utf_8_but_may_be_cut_at_both_ends)
 
 TEST(a_file_that_becomes_shorter_is_noticed)
 {
-    char *path = put("shrinks.txt", "abcdef", 6);
+    char *path = processes_put("shrinks.txt", "abcdef", 6);
     const char *paths[] = {path};
     struct client_data data;
     struct error err = {0};
@@ -205,7 +193,7 @@ TEST(a_file_that_becomes_shorter_is_noticed)
 /* By hand: 10 tokens and windows of 3: (10-1)/3 = 3 of them; 9 tokens give 2, as the last has no successor. */
 TEST(windows_predict_each_successor)
 {
-    char *path = put("w.txt", "0123456789", 10);
+    char *path = processes_put("w.txt", "0123456789", 10);
     const char *paths[] = {path};
     struct client_data data;
     uint32_t ids[3], labels[3];
@@ -230,7 +218,7 @@ TEST(windows_predict_each_successor)
 /* By hand: of ten tokens, nine successors are predicted, in windows of four, four and one. */
 TEST(held_out_windows_take_the_rest_and_are_spread)
 {
-    char *path = put("h.txt", "0123456789", 10);
+    char *path = processes_put("h.txt", "0123456789", 10);
     const char *paths[] = {path};
     struct client_data data;
     uint32_t ids[4], labels[4];
@@ -294,9 +282,9 @@ TEST(a_pattern_stands_for_its_files_in_order)
     struct client_data data;
     struct error err = {0};
 
-    free(put("g-b.txt", "b", 1));
-    free(put("g-a.txt", "a", 1));
-    free(put("g-c.txt", "c", 1));
+    free(processes_put("g-b.txt", "b", 1));
+    free(processes_put("g-a.txt", "a", 1));
+    free(processes_put("g-c.txt", "c", 1));
     ck_assert_int_eq(client_data_open(&data, names, 3, NULL), 0);
     ck_assert_uint_eq(data.n_files, 7);
     for (size_t i = 0; i < 7; i++)
@@ -306,8 +294,8 @@ TEST(a_pattern_stands_for_its_files_in_order)
     ck_assert_msg(strstr(err.text, "h-*.txt: ") != NULL, "%s", err.text);
     ck_assert_ptr_null(data.files);
     /* A file that is called like a pattern is itself. */
-    free(put("z[ab].txt", "x", 1));
-    free(put("za.txt", "x", 1));
+    free(processes_put("z[ab].txt", "x", 1));
+    free(processes_put("za.txt", "x", 1));
     ck_assert_int_eq(client_data_open(&data, literal, 1, NULL), 0);
     ck_assert_uint_eq(data.n_files, 1);
     ck_assert_str_eq(data.files[0].path, "z[ab].txt");
@@ -320,8 +308,9 @@ TEST(a_pattern_stands_for_its_files_in_order)
 /* However the stream is cut into files; ids of two bytes are other bytes than a text's. */
 TEST(the_hash_is_of_the_stream_alone)
 {
-    char *paths[] = {put("h1.txt", "abc", 3), put("h2.txt", "def", 3), put("h.txt", "abcdef", 6),
-                     put_npy("h.npy", "<u2", 3, "a\0b\0c\0", 6), put("h.bin", "a\0b\0c\0", 6)};
+    char *paths[] = {processes_put("h1.txt", "abc", 3), processes_put("h2.txt", "def", 3),
+                     processes_put("h.txt", "abcdef", 6), put_npy("h.npy", "<u2", 3, "a\0b\0c\0", 6),
+                     processes_put("h.bin", "a\0b\0c\0", 6)};
     struct client_data data;
     uint64_t hashes[3];
 
@@ -358,7 +347,7 @@ TEST(a_long_check_can_be_interrupted)
     int asked = 0;
 
     memset(text, 'a', N);
-    char *path = put("long.txt", text, N);
+    char *path = processes_put("long.txt", text, N);
     const struct client_watch watch = {stop_at_once, &asked};
     const struct client_data_rules rules = {.vocabulary = 256, .watch = &watch};
     ck_assert_int_eq(client_data_open(&data, (const char *const[]){path}, 1, NULL), 0);
@@ -381,9 +370,9 @@ TEST(a_wrong_byte_is_found_at_its_place_however_long_the_text)
             memcpy(text + i, "\xF0\x9F\x98\x80", 4);
         text[N - 3] = (char)0xFF;
         snprintf(place, sizeof place, "at byte %d (0xFF)", N - 3);
-        refused(put("wrong.txt", text, N), 256, -EINVAL, place, "UTF-8");
+        refused(processes_put("wrong.txt", text, N), 256, -EINVAL, place, "UTF-8");
         text[N - 3] = 'y';
-        char *path = put("right.txt", text, N);
+        char *path = processes_put("right.txt", text, N);
         struct client_data data;
         ck_assert_int_eq(open_checked(&data, (const char *const[]){path}, 1, 256, NULL), 0);
         ck_assert_uint_eq(data.n, N);
@@ -411,7 +400,7 @@ static void check_tokenised(const char *text, size_t n, uint32_t vocabulary)
     struct client_tokens expected = {0};
     struct client_data data;
     size_t used, cut = 0;
-    char *paths[] = {put("a.bin", "\x05\0\x07\0\x05\0\x07\0", 8), put("tokens.txt", text, n)};
+    char *paths[] = {processes_put("a.bin", "\x05\0\x07\0\x05\0\x07\0", 8), processes_put("tokens.txt", text, n)};
 
     while (cut < n && ((uint8_t)text[cut] & 0xC0) == 0x80)
         cut++;
@@ -470,7 +459,7 @@ TEST(a_long_text_has_the_tokens_that_it_has_in_one_piece)
     while (text[bad] != '\n')
         bad++;
     text[bad] = (char)0xFF;
-    char *path = put("bad.txt", text, n), place[80];
+    char *path = processes_put("bad.txt", text, n), place[80];
     snprintf(place, sizeof place, "bad.txt: not UTF-8 text at byte %zu (0xFF)", bad);
     struct client_tokenizer *t = open_tokenizer();
     const struct client_data_rules rules = {.vocabulary = 600, .tokenizer = t};

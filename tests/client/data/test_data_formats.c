@@ -15,21 +15,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char *put(const char *name, const void *bytes, size_t n)
-{
-    char *path;
-
-    ck_assert_int_gt(asprintf(&path, "./%s", name), 0);
-    FILE *file = fopen(path, "w");
-    ck_assert_ptr_nonnull(file);
-    ck_assert_uint_eq(fwrite(bytes, 1, n, file), n);
-    fclose(file);
-    return path;
-}
-
 static char *put_text(const char *name, const char *text)
 {
-    return put(name, text, strlen(text));
+    return processes_put(name, text, strlen(text));
 }
 
 static int check(struct client_data *data, const char *path, const struct client_data_rules *rules, struct error *err)
@@ -87,11 +75,11 @@ SUITE_FIXTURE_ONCE(processes_setup, processes_remove)
 
 TEST(a_compressed_text_is_the_text)
 {
-    holds(put("a.txt.gz", HELLO_GZ, sizeof HELLO_GZ - 1), "hello");
-    holds(put("b.gz", HELLO_GZ HELLO_GZ, 2 * (sizeof HELLO_GZ - 1)), "hellohello"); /* two members */
-    holds(put("c.txt.zst", HELLO_ZST, sizeof HELLO_ZST - 1), "hello");
-    holds(put("d.zst", HELLO_ZST HELLO_ZST, 2 * (sizeof HELLO_ZST - 1)), "hellohello");
-    holds(put("e.txt", HELLO_GZ, sizeof HELLO_GZ - 1), "hello"); /* whatever its name */
+    holds(processes_put("a.txt.gz", HELLO_GZ, sizeof HELLO_GZ - 1), "hello");
+    holds(processes_put("b.gz", HELLO_GZ HELLO_GZ, 2 * (sizeof HELLO_GZ - 1)), "hellohello"); /* two members */
+    holds(processes_put("c.txt.zst", HELLO_ZST, sizeof HELLO_ZST - 1), "hello");
+    holds(processes_put("d.zst", HELLO_ZST HELLO_ZST, 2 * (sizeof HELLO_ZST - 1)), "hellohello");
+    holds(processes_put("e.txt", HELLO_GZ, sizeof HELLO_GZ - 1), "hello"); /* whatever its name */
 }
 
 TEST(ids_may_be_compressed_too)
@@ -104,7 +92,7 @@ TEST(ids_may_be_compressed_too)
     struct error err = {""};
     uint32_t tokens[2];
 
-    char *path = put("ids.bin.gz", ids, sizeof ids - 1);
+    char *path = processes_put("ids.bin.gz", ids, sizeof ids - 1);
     ck_assert_msg(check(&data, path, &bytes, &err) == 0, "%s", err.text);
     ck_assert_uint_eq(data.n, 2);
     ck_assert_int_eq(client_data_read(&data, tokens, 0, 2, &err), 0);
@@ -120,7 +108,7 @@ TEST(a_long_text_comes_out_of_gzip_as_it_went_in)
 
     for (size_t i = 0; i < N; i++)
         text[i] = (char)(i % 61 == 60 ? '\n' : 'a' + (int)(i * i / 7 % 26));
-    path = put("long.txt", text, N);
+    path = processes_put("long.txt", text, N);
     snprintf(command, sizeof command, "gzip -k %s", path);
     ck_assert_int_eq(system(command), 0);
     free(path);
@@ -136,15 +124,15 @@ TEST(truncated_and_damaged_archives_are_told_in_a_sentence)
 
     damaged[17] ^= 1;
     for (size_t n = 2; n < sizeof HELLO_GZ - 1; n++)
-        refused(put("cut.gz", HELLO_GZ, n), -EINVAL, "gzip data ends too early", "truncated");
+        refused(processes_put("cut.gz", HELLO_GZ, n), -EINVAL, "gzip data ends too early", "truncated");
     for (size_t n = 4; n < sizeof HELLO_ZST - 1; n++)
-        refused(put("cut.zst", HELLO_ZST, n), -EINVAL, "zstd data ends too early", "truncated");
-    refused(put("bad.gz", damaged, sizeof damaged - 1), -EINVAL, "gzip data is damaged", "check");
-    refused(put("bad.zst", HELLO_ZST "more", sizeof HELLO_ZST + 3), -EINVAL, "zstd data is damaged", "");
-    refused(put("no.gz", "hello", 5), -EINVAL, "not compressed as its name says", "");
-    refused(put("empty.gz", "", 0), -EINVAL, "empty", "");
+        refused(processes_put("cut.zst", HELLO_ZST, n), -EINVAL, "zstd data ends too early", "truncated");
+    refused(processes_put("bad.gz", damaged, sizeof damaged - 1), -EINVAL, "gzip data is damaged", "check");
+    refused(processes_put("bad.zst", HELLO_ZST "more", sizeof HELLO_ZST + 3), -EINVAL, "zstd data is damaged", "");
+    refused(processes_put("no.gz", "hello", 5), -EINVAL, "not compressed as its name says", "");
+    refused(processes_put("empty.gz", "", 0), -EINVAL, "empty", "");
     /* A window of 2 GiB, which --long=31 makes. */
-    refused(put("wide.zst", "\x28\xb5\x2f\xfd\x00\xa8\x29\x00\x00hello", 14), -EINVAL, "128 MiB", "--long");
+    refused(processes_put("wide.zst", "\x28\xb5\x2f\xfd\x00\xa8\x29\x00\x00hello", 14), -EINVAL, "128 MiB", "--long");
 }
 
 TEST(what_expands_without_end_is_cut_short)
@@ -157,7 +145,7 @@ TEST(what_expands_without_end_is_cut_short)
         memcpy(bomb + 6 + 4 * i, &head, 3);
         bomb[6 + 4 * i + 3] = 'a';
     }
-    refused(put("bomb.zst", bomb, sizeof bomb), -EINVAL, "more than 250 times", "unpack it yourself");
+    refused(processes_put("bomb.zst", bomb, sizeof bomb), -EINVAL, "more than 250 times", "unpack it yourself");
 }
 
 TEST(json_lines_are_read_by_their_text)
@@ -168,11 +156,11 @@ TEST(json_lines_are_read_by_their_text)
     holds(put_text("talk.jsonl", "{\"messages\": [{\"role\": \"user\", \"content\": \"Hi\"}, "
                                  "{\"role\": \"assistant\", \"content\": \"Hello\"}]}"),
           "user: Hi\nassistant: Hello\n");
-    holds(put("packed.jsonl.gz",
-              "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\x01\x0e\x00\xf1\xff{\"text\": \"hi\"}"
-              "\x12\x5a\xaf\xd2"
-              "\x0e\x00\x00\x00",
-              15 + 14 + 8),
+    holds(processes_put("packed.jsonl.gz",
+                        "\x1f\x8b\x08\x00\x00\x00\x00\x00\x00\x03\x01\x0e\x00\xf1\xff{\"text\": \"hi\"}"
+                        "\x12\x5a\xaf\xd2"
+                        "\x0e\x00\x00\x00",
+                        15 + 14 + 8),
           "hi\n");
 }
 
@@ -231,9 +219,9 @@ TEST(other_formats_are_refused_by_their_names)
     };
 
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++)
-        refused(put("named.txt", formats[i].bytes, formats[i].n ? formats[i].n : strlen(formats[i].bytes)), -EINVAL,
-                formats[i].name, formats[i].remedy);
-    refused(put("weights.bin", "PK\x03\x04\x14\0\0\0", 8), -EINVAL, "zip", "unzip");
+        refused(processes_put("named.txt", formats[i].bytes, formats[i].n ? formats[i].n : strlen(formats[i].bytes)),
+                -EINVAL, formats[i].name, formats[i].remedy);
+    refused(processes_put("weights.bin", "PK\x03\x04\x14\0\0\0", 8), -EINVAL, "zip", "unzip");
 }
 
 TEST(large_json_is_known_by_its_beginning)
@@ -272,7 +260,7 @@ TEST(a_directory_stands_for_its_files_that_are_recognised)
     names[0] = put_text("corpus/b.txt", "bb");
     names[1] = put_text("corpus/B.md", "B"); /* before small letters, in every locale */
     names[2] = put_text("corpus/c.jsonl", "{\"text\": \"cc\"}");
-    names[3] = put("corpus/a.txt.gz", HELLO_GZ, sizeof HELLO_GZ - 1);
+    names[3] = processes_put("corpus/a.txt.gz", HELLO_GZ, sizeof HELLO_GZ - 1);
     names[4] = put_text("corpus/.hidden.txt", "no");
     names[5] = put_text("corpus/notes.pdf", "no");
     is_text(inner, "Bhellobbcc\n", 11);
@@ -289,7 +277,7 @@ TEST(a_directory_stands_for_its_files_that_are_recognised)
 /* Puts a file in standard input's place, and checks what "-" then is. */
 static void from_input(const void *content, size_t n, const char *text)
 {
-    char *path = put("input", content, n);
+    char *path = processes_put("input", content, n);
     const int before = dup(STDIN_FILENO), fd = open(path, O_RDONLY);
 
     ck_assert_int_eq(dup2(fd, STDIN_FILENO), STDIN_FILENO);
@@ -405,7 +393,7 @@ TEST(texts_are_separated_by_the_end_token_unless_none_is_wished)
 {
     struct client_tokenizer *t = open_tokenizer();
     char *paths[] = {put_text("1.txt", "Q"), put_text("2.jsonl", "{\"text\": \"X\"}\n{\"text\": \"Y\"}\n"),
-                     put_text("3.txt", "Z"), put("4.bin", "\x07\x00", 2)};
+                     put_text("3.txt", "Z"), processes_put("4.bin", "\x07\x00", 2)};
     const char *const *names = (const char *const *)paths;
 
     has_tokens(t, EPS_SEPARATOR_DEFAULT, names, 3, "Q|X|Y|Z");

@@ -90,18 +90,6 @@ static void train(struct store_fixture *f, uint64_t n_steps, uint32_t n_parts, b
         }
 }
 
-static void same_stores(const struct store_fixture *a, const struct store_fixture *b)
-{
-    for (uint32_t u = 0; u < a->model.n_units; u++) {
-        struct store_values x = store_fixture_values(a, u), y = store_fixture_values(b, u);
-        store_fixture_same(x.w, y.w, a->model.units[u].n, "w");
-        store_fixture_same(x.m, y.m, a->model.units[u].n, "m");
-        store_fixture_same(x.v, y.v, a->model.units[u].n, "v");
-        ck_assert_uint_eq(a->store.updates[u], b->store.updates[u]);
-        store_values_free(&x), store_values_free(&y);
-    }
-}
-
 /* The modes of a commit, with what they are called with. */
 static const struct mode {
     bool fenced, adamw;
@@ -133,10 +121,10 @@ TEST_EACH(a_split_master_trains_as_an_fp32_master_does, MODES)
     store_fixture_open_as(&a, store_fixture_small, true, &wide);
     store_fixture_open_as(&b, store_fixture_small, true, &split);
     store_draw(&a.store, 3), store_draw(&b.store, 3);
-    same_stores(&a, &b);
+    store_fixture_same_stores(&a, &b);
     train(&a, 4, mode->n_parts, mode->adamw, NUMBER_FP32, NUMBER_FP32);
     train(&b, 4, mode->n_parts, mode->adamw, NUMBER_FP32, NUMBER_FP32);
-    same_stores(&a, &b);
+    store_fixture_same_stores(&a, &b);
     const uint16_t *high = b.store.weights.base;
     const float *w = a.store.weights.base;
     for (uint64_t i = 0; i < a.model.segment_n; i++)
@@ -155,7 +143,7 @@ TEST_EACH(a_contribution_in_bf16_is_folded_as_the_fp32_it_stands_for, MODES)
     store_fixture_open_as(&b, store_fixture_small, true, &options);
     train(&a, 2, mode->n_parts, mode->adamw, NUMBER_BF16, NUMBER_FP32);
     train(&b, 2, mode->n_parts, mode->adamw, NUMBER_BF16, NUMBER_BF16);
-    same_stores(&a, &b);
+    store_fixture_same_stores(&a, &b);
     store_fixture_close(&a), store_fixture_close(&b);
 }
 
@@ -197,7 +185,7 @@ TEST_EACH(a_fenced_commit_gives_the_bits_of_an_eager_one, 8)
     store_draw(&a.store, 3), store_draw(&b.store, 3);
     train(&a, 3, n_parts, n_parts > 1, NUMBER_FP32, NUMBER_FP32);
     train(&b, 3, n_parts, n_parts > 1, NUMBER_FP32, NUMBER_FP32);
-    same_stores(&a, &b);
+    store_fixture_same_stores(&a, &b);
     store_fixture_close(&a), store_fixture_close(&b);
 }
 
@@ -209,10 +197,10 @@ TEST(what_is_held_and_not_updated_leaves_no_trace)
     store_fixture_open_as(&a, store_fixture_small, true, &options);
     store_fixture_open_as(&b, store_fixture_small, true, &options);
     fold(&a, 2, &(struct given){.seed = 5, .first = true}, STORE_FOLD_HOLD, &hyper);
-    same_stores(&a, &b);
+    store_fixture_same_stores(&a, &b);
     train(&a, 2, 1, true, NUMBER_FP32, NUMBER_FP32); /* the next step overwrites it */
     train(&b, 2, 1, true, NUMBER_FP32, NUMBER_FP32);
-    same_stores(&a, &b);
+    store_fixture_same_stores(&a, &b);
     store_fixture_close(&a), store_fixture_close(&b);
 }
 
@@ -394,7 +382,7 @@ TEST_EACH(a_bound_that_is_not_reached_changes_nothing, MODES)
     store_fixture_open_as(&b, store_fixture_small, true, &options);
     train(&a, 3, modes[_i].n_parts, modes[_i].adamw, NUMBER_FP32, NUMBER_FP32);
     train(&b, 3, modes[_i].n_parts, modes[_i].adamw, NUMBER_FP32, NUMBER_FP32);
-    same_stores(&a, &b);
+    store_fixture_same_stores(&a, &b);
     store_fixture_close(&a), store_fixture_close(&b);
 }
 

@@ -61,18 +61,6 @@ static void close_files(const struct files *files)
     close(files->weights), close(files->moments);
 }
 
-static void same_stores(const struct store_fixture *a, const struct store_fixture *b)
-{
-    for (uint32_t u = 0; u < a->model.n_units; u++) {
-        struct store_values x = store_fixture_values(a, u), y = store_fixture_values(b, u);
-        store_fixture_same(x.w, y.w, a->model.units[u].n, "w");
-        store_fixture_same(x.m, y.m, a->model.units[u].n, "m");
-        store_fixture_same(x.v, y.v, a->model.units[u].n, "v");
-        ck_assert_uint_eq(a->store.updates[u], b->store.updates[u]);
-        store_values_free(&x), store_values_free(&y);
-    }
-}
-
 SUITE_TIMEOUT(60)
 SUITE_FIXTURE_ONCE(store_fixture_best, NULL)
 
@@ -84,7 +72,7 @@ TEST_EACH(what_was_written_is_loaded_bit_for_bit_into_either_form, 4)
     const struct files files = write_files(&a);
     store_fixture_open_as(&b, store_fixture_small, false, _i % 2 ? &fp32 : a.store.options.moments ? &narrow : &split);
     load(&b, &files);
-    same_stores(&a, &b);
+    store_fixture_same_stores(&a, &b);
     close_files(&files);
     store_fixture_close(&a), store_fixture_close(&b);
 }
