@@ -167,11 +167,19 @@ class Tree:
         if not os.path.exists(self.build):
             subprocess.run(['cmake', '--preset', 'release'], cwd=directory, check=True, stdout=subprocess.DEVNULL)
         subprocess.run(['git', 'checkout', '-q', '--', *FOLDERS], cwd=directory, check=True)  # of a run that was killed
+        rules = subprocess.run(['ninja', '-C', self.build, '-t', 'targets', 'all'], stdout=subprocess.PIPE, text=True,
+                               check=True).stdout
+        linked = set(re.findall(r'^(\S+): (?:C|CXX)_(?:EXECUTABLE|SHARED_LIBRARY|MODULE_LIBRARY)_LINKER', rules, re.M))
+        self.programs = {os.path.basename(name): name for name in linked}
 
-    def make(self):
-        child = subprocess.Popen(['cmake', '--build', self.build, '-j', str(self.jobs)], stdout=subprocess.DEVNULL,
-                                 stderr=subprocess.DEVNULL)
-        return child.wait() == 0
+    def make(self, tests=None):
+        """Builds all, or the programs of these tests and what they start and load."""
+        wanted = []
+        if tests is not None:
+            own = {re.sub('_(cuda|cudnn)$', '', name) for name in tests} | set(tests)
+            wanted = [path for name, path in self.programs.items() if name in own or not name.startswith('test_')]
+        return subprocess.run(['ninja', '-C', self.build, '-j', str(self.jobs), *wanted], stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL).returncode == 0
 
     def tests(self, regex):
         out = subprocess.run(['ctest', '-N', '-R', regex], cwd=self.build, stdout=subprocess.PIPE, text=True).stdout
@@ -233,16 +241,16 @@ def run(faults, results, tree, then, only):
         with open(path, 'w') as f:
             f.write(changed)
         try:
-            if not tree.make():
-                line['by'] = 'the compiler'
-            else:
-                first = [t for t in tree.mirrored(fault['file']) if t not in unfit]
-                for names in (first, [t for t in last if t not in unfit and t not in first]):
-                    found = tree.failing(names, True)
-                    if found is None or found:
-                        line['by'] = found[0] if found else 'the limit of time'
-                        break
-                line['found'] = line['by'] is not None
+            first = [t for t in tree.mirrored(fault['file']) if t not in unfit]
+            for names in (first, [t for t in last if t not in unfit and t not in first]):
+                if not tree.make(names):
+                    line['by'] = 'the compiler'
+                    break
+                found = tree.failing(names, True)
+                if found is None or found:
+                    line['by'] = found[0] if found else 'the limit of time'
+                    break
+            line['found'] = line['by'] is not None
         finally:
             with open(path, 'w') as f:
                 f.write(text)
