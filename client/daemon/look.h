@@ -1,9 +1,13 @@
-/* client/daemon/look.h - resolves a daemon's address, and asks a daemon questions that it answers at any time. */
+/* client/daemon/look.h - resolves a daemon's address, asks a daemon questions that it answers at any time, and waits for a
+ * daemon that has not opened its door yet or whose workers have not attached. */
 #ifndef CLIENT_DAEMON_LOOK_H
 #define CLIENT_DAEMON_LOOK_H
 
 #include "client/daemon/link.h"
 #include "client/eps.h"
+#include "proto/base/error.h"
+
+#include <stdint.h>
 
 /* Finds the directory of the daemon at address, as eps_status does: first session_directory; else, if address is some
  * other directory, the daemon whose job writes there. */
@@ -23,5 +27,27 @@ void client_look_side(struct eps_memory *out, struct eps_memory_row rows[LEDGER_
 
 /* Fills in a public call's error (may be NULL) from err. Returns rc. */
 int client_report(struct eps_error *error, const struct error *err, int rc);
+
+/* ---- Bounded waits. The caller is told what each wait is for. ---- */
+
+enum { CLIENT_AWAIT_MS = 10000 }; /* limit for what another process starts */
+
+struct client_await {
+    void (*on_note)(void *user, const char *sentence); /* called before a wait; may be NULL */
+    void *user;
+};
+
+/* As client_look_open, but retries until the daemon at address has opened its door. Without an address, or without
+ * await (NULL), it does not wait. */
+int client_await_daemon(struct client_link *link, const char *address, enum message_role role,
+                        const struct client_await *await, struct error *err);
+
+/* Waits until the link's daemon has at least one worker. -ETIMEDOUT. */
+int client_await_worker(uint32_t *n_workers, struct client_link *link, const char *address,
+                        const struct client_await *await, struct error *err);
+
+/* Waits until n_workers are attached. -ETIMEDOUT after ms milliseconds, without a sentence. *attached: how many are. */
+int client_await_workers(uint32_t *attached, struct client_link *link, uint32_t n_workers, uint64_t ms,
+                         struct error *err);
 
 #endif

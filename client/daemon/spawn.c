@@ -1,6 +1,6 @@
 #include "client/daemon/spawn.h"
 
-#include "client/daemon/await.h"
+#include "client/daemon/look.h"
 
 #include <dirent.h>
 #include <dlfcn.h>

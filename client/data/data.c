@@ -11,6 +11,7 @@
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -361,4 +362,17 @@ uint64_t client_windows_pick(const struct client_windows *windows, enum eps_orde
     if (order == EPS_SEQUENTIAL)
         return place;
     return random_permute(random_site_key(seed, epoch, 0, RANDOM_ORDER), place, windows->n);
+}
+
+int client_data_nameless(const char *what, struct error *err)
+{
+    const char *places[] = {getenv("TMPDIR"), "/var/tmp"};
+
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++) {
+        int fd = places[i] && *places[i] ? open(places[i], O_TMPFILE | O_RDWR | O_CLOEXEC, 0600) : -1;
+        if (fd >= 0)
+            return fd;
+    }
+    int fd = memfd_create("eps-nameless", MFD_CLOEXEC);
+    return fd >= 0 ? fd : error_set(err, -errno, "no temporary file for %s: %s", what, strerror(errno));
 }

@@ -116,4 +116,9 @@ int client_windows_read(const struct client_windows *windows, uint32_t *ids, uin
  * Shuffled order: each epoch of n rows is its own permutation, drawn from the seed. */
 uint64_t client_windows_pick(const struct client_windows *windows, enum eps_order order, uint64_t seed, uint64_t row);
 
+/* Opens an empty nameless file for reading and writing, for large data that ends with the run. It lies in $TMPDIR or
+ * /var/tmp, where it occupies page cache; if neither directory accepts it, it lies in memory. -errno; the sentence says
+ * what the file was for. */
+int client_data_nameless(const char *what, struct error *err);
+
 #endif

@@ -1,7 +1,7 @@
 /* JSON lines: each line is an object that holds a text. The texts go one after the other into a nameless file, which is
  * then read like any text. */
 #include "client/data/data_file.h"
-#include "client/data/nameless.h"
+#include "client/data/data.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -177,7 +177,7 @@ int client_data_extract(struct client_data_pass *pass, struct client_data_file *
     if (rc || file->kind != CLIENT_DATA_LINES)
         return rc;
     file->marked = pass->end != CLIENT_NO_TOKEN;
-    struct lines l = {.pass = pass, .file = file, .fd = client_nameless_open("texts", err)};
+    struct lines l = {.pass = pass, .file = file, .fd = client_data_nameless("texts", err)};
     rc = l.fd < 0 ? l.fd : take_lines(&l, err);
 
     free(l.buffer);

@@ -1,6 +1,6 @@
 /* Tokenises text in pieces into a nameless file of ids, which occupies page cache and ends with the run. */
 #include "client/data/data_file.h"
-#include "client/data/nameless.h"
+#include "client/data/data.h"
 #include "client/text/tokenizer.h"
 #include "client/text/utf8.h"
 
@@ -154,7 +154,7 @@ int client_data_tokenise(struct client_data_pass *pass, struct client_data_file 
     struct tokenising t = {.pass = pass,
                            .file = file,
                            .width = small ? 2 : 4,
-                           .fd = client_nameless_open("tokens", err)};
+                           .fd = client_data_nameless("tokens", err)};
     int rc = t.fd < 0 ? t.fd : tokenise(&t, followed, err);
 
     free(t.text);

@@ -1,7 +1,7 @@
 /* Standard input and compressed files can only be read from beginning to end. They are copied into a nameless file,
  * which allows access to any token. */
 #include "client/data/data_file.h"
-#include "client/data/nameless.h"
+#include "client/data/data.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -164,7 +164,7 @@ static int unpack(struct client_data_pass *pass, struct client_data_file *file,
                        .file = file,
                        .in = malloc(IN_BYTES),
                        .out = malloc(OUT_BYTES),
-                       .fd = client_nameless_open("data", err)};
+                       .fd = client_data_nameless("data", err)};
     int rc = u.fd < 0 ? u.fd : 0;
 
     if (!rc && (!u.in || !u.out))

@@ -4,7 +4,7 @@
 #include "client/data/data.h"
 #include "client/eps.h"
 #include "client/model/forward.h"
-#include "client/run/choose.h"
+#include "client/run/run.h"
 #include "client/run/options.h"
 
 #include <errno.h>

@@ -4,7 +4,7 @@
 
 #include "client/daemon/look.h"
 #include "client/model/side.h"
-#include "client/model/snapshot.h"
+#include "client/model/forward.h"
 #include "client/run/checkpoints.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/output.h"

@@ -6,9 +6,8 @@
 #include "client/eps.h"
 #include "client/model/forward.h"
 #include "client/text/sample.h"
-#include "client/text/stream.h"
-#include "client/text/tokenizer.h"
 #include "client/text/utf8.h"
+#include "client/text/tokenizer.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,6 +1,6 @@
 #include "client/model/model.h"
 
-#include "client/model/hub.h"
+#include "client/model/preset.h"
 #include "client/model/side.h"
 #include "proto/model/checkpoint.h"
 #include "proto/model/safetensors.h"
@@ -219,7 +219,7 @@ static int open_weights(struct client_model *model, const char *directory, struc
     int n = scandir(directory, &entries, is_weights, alphasort);
     if (n < 0)
         return error_set(err, -errno, "%s: %s", directory, strerror(errno));
-    rc = n > 0 ? 0 : client_hub_unconverted(directory, err);
+    rc = n > 0 ? 0 : client_preset_unconverted(directory, err);
     for (int i = 0; i < n; i++) {
         if (!rc)
             rc = add_weights(model, directory, entries[i]->d_name, err);
@@ -294,7 +294,7 @@ static int find_model(char out[PATH_MAX], bool *is_directory, const char *path, 
     struct stat st;
 
     if (stat(path, &st))
-        return client_hub_missing(path, -errno, err);
+        return client_preset_missing(path, -errno, err);
     *is_directory = S_ISDIR(st.st_mode);
     if ((size_t)snprintf(out, PATH_MAX, "%s", path) >= PATH_MAX)
         return error_set(err, -ENAMETOOLONG, "--model %.200s: name too long", path);

@@ -1,4 +1,4 @@
-/* client/model/preset.h - named models with fresh weights, and the choice of a default.
+/* client/model/preset.h - named models with fresh weights, the choice of a default, and the way to published ones.
  *
  * The text presets learn a tokenizer from their training text (client/text/learn.h); the byte presets take each byte as
  * a token. The gpt2 presets have OpenAI's published shapes (Radford et al. 2019), vocabulary and dropout of 0.1. No
@@ -49,5 +49,19 @@ const struct eps_preset *client_preset_choose(const struct client_preset_facts *
 
 /* True if memory made the choice smaller. */
 bool client_preset_is_smaller(const struct eps_preset *chosen, const struct client_preset_facts *facts);
+
+/* ---- Sentences that lead to published models. Nothing is downloaded here. ---- */
+
+/* The error for a --model path that could not be opened; rc is the -errno. If the path looks like a Hugging Face hub
+ * name ("org/name") or is the preset of a published model, the sentence gives the download command. */
+int client_preset_missing(const char *path, int rc, struct error *err);
+
+/* The error for a directory with a config.json but no *.safetensors: -ENOENT. If pytorch_model.bin is there, the
+ * sentence gives the command that converts it. */
+int client_preset_unconverted(const char *directory, struct error *err);
+
+/* True if the run trains fresh random weights under the name of a published model. The sentence says so and tells how
+ * to get the published weights. */
+bool client_preset_say_fresh(struct error *sentence, const struct eps_train_options *options);
 
 #endif

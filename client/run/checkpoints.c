@@ -1,12 +1,16 @@
 #include "client/run/checkpoints.h"
 
+#include "client/eps.h"
 #include "proto/model/checkpoint.h"
+#include "proto/model/output.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -221,4 +225,91 @@ void client_checkpoints_free(struct client_checkpoints *checkpoints)
 {
     free(checkpoints->steps);
     *checkpoints = (struct client_checkpoints){0};
+}
+
+/* ---- The best evaluation ---- */
+
+void client_best_init(struct client_best *best)
+{
+    *best = (struct client_best){.loss = INFINITY};
+}
+
+bool client_best_add(struct client_best *best, uint64_t step, double loss)
+{
+    if (!(loss < best->loss)) { /* also true for NaN */
+        best->n_since++;
+        return false;
+    }
+    *best = (struct client_best){.loss = loss, .step = step};
+    return true;
+}
+
+struct reading {
+    struct client_best *best;
+    uint64_t marked, last;
+};
+
+static void on_step(void *user, const struct eps_step *step)
+{
+    struct reading *r = user;
+
+    if (isnan(step->eval_loss) || step->step < r->marked || step->step > r->last)
+        return;
+    if (step->step == r->marked)
+        client_best_add(r->best, step->step, step->eval_loss);
+    else if (r->best->loss < INFINITY)
+        r->best->n_since++;
+}
+
+void client_best_read(struct client_best *best, const char *directory, int directory_fd, uint64_t step)
+{
+    struct reading reading = {.best = best, .last = step};
+
+    client_best_init(best);
+    if (client_checkpoints_link(&reading.marked, directory_fd, "best"))
+        (void)eps_metrics_read(directory, on_step, &reading, NULL, NULL);
+}
+
+int client_best_mark(int directory_fd, uint64_t step)
+{
+    return output_point(directory_fd, "best", step);
+}
+
+/* ---- Background cleanup ---- */
+
+static void *work(void *data)
+{
+    struct client_tidy *t = data;
+
+    fdatasync(t->metrics_fd); /* metrics are not part of the checkpoint: a failing disk must not end the run */
+    for (size_t i = 0; i < t->n_steps; i++)
+        client_checkpoints_remove(t->directory_fd, t->steps[i]);
+    atomic_store(&t->done, true);
+    return NULL;
+}
+
+void client_tidy_begin(struct client_tidy *t, struct client_checkpoints *checkpoints, uint32_t keep, int metrics_fd)
+{
+    sigset_t all, before;
+
+    if (t->begun && !atomic_load(&t->done))
+        return;
+    client_tidy_end(t);
+    t->done = false;
+    t->directory_fd = checkpoints->directory_fd;
+    t->metrics_fd = metrics_fd;
+    t->n_steps = client_checkpoints_take_old(t->steps, CLIENT_TIDY_MOST, checkpoints, keep);
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before); /* the caller's threads handle signals */
+    t->begun = pthread_create(&t->thread, NULL, work, t) == 0;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!t->begun)
+        work(t);
+}
+
+void client_tidy_end(struct client_tidy *t)
+{
+    if (t->begun)
+        pthread_join(t->thread, NULL);
+    t->begun = false;
 }

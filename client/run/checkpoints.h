@@ -1,4 +1,4 @@
-/* client/run/checkpoints.h - the complete checkpoints of a run directory, and the removal of old ones.
+/* client/run/checkpoints.h - the complete checkpoints of a run directory, which one is the best, and the removal of old ones.
  *
  * The daemon writes checkpoints (eps/save/save.c); the client holds the directory's lock and removes them. A removal
  * first renames step-N to step-N.partial, so a crash never leaves a damaged step-N. Client and daemon both spare a
@@ -8,6 +8,8 @@
 
 #include "proto/base/error.h"
 
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -47,5 +49,51 @@ bool client_checkpoints_empty(int directory_fd, const char *name);
 void client_checkpoints_sweep(int directory_fd);
 
 void client_checkpoints_free(struct client_checkpoints *checkpoints); /* safe on a zeroed struct */
+
+/* ---- The best evaluation, its checkpoint, and the patience for early stopping ----
+ *
+ * The checkpoint with the lowest held-out loss is `best` in the run directory, a link beside `latest`; --keep does not
+ * remove it. The loss before the first step counts as a loss to beat, but has no checkpoint. */
+
+struct client_best {
+    double loss; /* lowest so far; INFINITY: none */
+    uint64_t step;
+    uint32_t n_since; /* evaluations since then, none of them better */
+};
+
+void client_best_init(struct client_best *best);
+
+/* Records an evaluation after `step` updates. True if it is the best; a loss that is not finite never is. */
+bool client_best_add(struct client_best *best, uint64_t step, double loss);
+
+/* Restores the state of a run that resumes after `step` updates from its `best` and metrics.jsonl; without them, begins
+ * anew. */
+void client_best_read(struct client_best *best, const char *directory, int directory_fd, uint64_t step);
+
+/* Points `best` to step-N, atomically. -errno. */
+int client_best_mark(int directory_fd, uint64_t step);
+
+/* ---- Background cleanup after a save: removes old checkpoints and flushes metrics.jsonl ----
+ *
+ * Neither may delay the next step; removing 4 GiB takes a second on a common disk. One thread does both, one cleanup at
+ * a time. */
+
+enum { CLIENT_TIDY_MOST = 16 }; /* checkpoints per cleanup */
+
+struct client_tidy {
+    pthread_t thread;
+    bool begun; /* the thread must be joined */
+    atomic_bool done;
+    int directory_fd, metrics_fd; /* borrowed until client_tidy_end */
+    uint64_t steps[CLIENT_TIDY_MOST];
+    size_t n_steps;
+};
+
+/* Starts a cleanup. If the last one is still running, does nothing: the next save removes what is left. *tidy begins
+ * zeroed and must not move. */
+void client_tidy_begin(struct client_tidy *tidy, struct client_checkpoints *checkpoints, uint32_t keep, int metrics_fd);
+
+/* Waits for the thread; safe if there is none. */
+void client_tidy_end(struct client_tidy *tidy);
 
 #endif

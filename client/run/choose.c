@@ -1,4 +1,4 @@
-#include "client/run/choose.h"
+#include "client/run/run.h"
 
 #include "client/model/preset.h"
 #include "client/text/learn.h"

@@ -2,7 +2,6 @@
 
 #include "client/run/change.h"
 #include "client/run/checkpoints.h"
-#include "client/run/choose.h"
 #include "client/run/options.h"
 #include "proto/base/process.h"
 #include "proto/model/output.h"

@@ -55,4 +55,16 @@ uint64_t client_run_rows(const struct client_run *run, uint64_t step);
 /* The run's options for its checkpoints, with the microbatch that the workers chose. Owned; NULL: no memory. */
 json_t *client_run_record(const struct client_run *run, uint32_t microbatch);
 
+/* Chooses model and tokens, either of which may depend on the other: a named model determines the tokens (a gpt2 preset
+ * takes the bytes of a text); without a named model, the data determine the preset. In choose.c.
+ *
+ * Opens run's model, data and eval_data, checks every token, and describes the choice in model_name and model_note.
+ * Errors as client_run_open. */
+int client_choose(struct client_run *run, const struct eps_train_options *in, const struct client_watch *watch,
+                  struct error *err);
+
+/* Checks data for a known model; its tokenizer splits text. Errors as client_data_check. */
+int client_choose_check(struct client_data *data, const struct client_model *model, enum eps_separator separator,
+                        const struct client_watch *watch, struct error *err);
+
 #endif

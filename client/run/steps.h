@@ -6,18 +6,16 @@
  * one that is due waits for it, and so does the step after it. If a full disk rejects the last checkpoint of a run, it
  * is retried every 2 s for 10 minutes, unless the user interrupts.
  *
- * The best evaluation so far requests a checkpoint of its step, which `best` then points to (client/run/best.h). */
+ * The best evaluation so far requests a checkpoint of its step, which `best` then points to (client/run/checkpoints.h). */
 #ifndef CLIENT_RUN_STEPS_H
 #define CLIENT_RUN_STEPS_H
 
 #include "client/daemon/job.h"
 #include "client/daemon/memory.h"
-#include "client/run/best.h"
 #include "client/run/checkpoints.h"
 #include "client/run/metrics.h"
 #include "client/run/output.h"
 #include "client/run/run.h"
-#include "client/run/tidy.h"
 #include "proto/base/trace.h"
 
 #include <stdbool.h>

@@ -1,12 +1,11 @@
 /* eps_train: from options to a run directory. The daemon holds the model. This file sets up and takes down a run and
  * reports its end; client/run/steps.h runs the steps. */
-#include "client/daemon/await.h"
+#include "client/daemon/look.h"
 #include "client/daemon/job.h"
 #include "client/daemon/link.h"
-#include "client/daemon/look.h"
 #include "client/daemon/spawn.h"
 #include "client/eps.h"
-#include "client/model/hub.h"
+#include "client/model/preset.h"
 #include "client/model/side.h"
 #include "client/run/change.h"
 #include "client/run/options.h"
@@ -497,7 +496,7 @@ int eps_train(const struct eps_train_options *options, const struct eps_train_ev
         rc = count_workers(t, &n_workers, &err);
     if (!rc)
         rc = client_run_resolve(&t->run, n_workers, &err);
-    if (!rc && client_hub_say_fresh(&sentence, options)) /* the first note of all */
+    if (!rc && client_preset_say_fresh(&sentence, options)) /* the first note of all */
         note(t, sentence.text);
     if (!rc)
         rc = run(t, &err);

@@ -45,7 +45,7 @@ void client_tokenizer_order(uint32_t ids[256]); /* ids of the bytes */
 
 struct client_merge;
 
-/* Adds the same two files for n merges (client/text/words.h) with these ids; a merge must follow the merges of its
+/* Adds the same two files for n merges (client/text/learn.h) with these ids; a merge must follow the merges of its
  * halves. -ENOMEM. */
 int client_tokenizer_add_learned(json_t *side, const struct client_merge *merges, size_t n, uint32_t n_positions,
                                  struct error *err);

@@ -1,10 +1,11 @@
-/* client/text/tokenizer_internal.h - a tokenizer's parts: tokens by id, merges, the pattern, and working memory. */
+/* client/text/tokenizer_internal.h - a tokenizer's parts: tokens by id, merges, the pattern, and working memory; and the
+ * words that one is learned from. */
 #ifndef CLIENT_TEXT_TOKENIZER_INTERNAL_H
 #define CLIENT_TEXT_TOKENIZER_INTERNAL_H
 
-#define PCRE2_CODE_UNIT_WIDTH 8
 #include "client/text/tokenizer.h"
 
+#define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 
 struct tokenizer_token {
@@ -113,5 +114,22 @@ void tokenizer_merges_add(struct client_tokenizer *t, const struct tokenizer_mer
 
 /* The merge of the two tokens, or NULL. */
 const struct tokenizer_merge *tokenizer_find_merge(const struct client_tokenizer *t, uint32_t left, uint32_t right);
+
+/* Words with their counts: learn.c counts them, merges.c merges them. */
+struct word {
+    size_t at;     /* offset of its first byte in `bytes` */
+    uint32_t n;    /* bytes; while merging, tokens */
+    int64_t count; /* occurrences */
+};
+
+struct client_words {
+    struct client_tokenizer *splitter; /* a tokenizer that has only its pattern */
+    struct word *words;                /* (n, cap) */
+    size_t n, cap;
+    uint32_t *table; /* (mask + 1): 1 + the word's index, by the hash of its bytes; 0: empty */
+    size_t mask;
+    uint8_t *bytes; /* (n_bytes, cap_bytes) bytes of all words */
+    size_t n_bytes, cap_bytes;
+};
 
 #endif

@@ -2,7 +2,7 @@
  * byte's letter the byte's value as id and has no merges. A learned tokenizer has the merges learned from a text. */
 #include "client/model/side.h"
 #include "client/text/tokenizer_internal.h"
-#include "client/text/words.h"
+#include "client/text/learn.h"
 
 #include <errno.h>
 #include <stdlib.h>

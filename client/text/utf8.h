@@ -1,9 +1,12 @@
-/* client/text/utf8.h - UTF-8 boundaries and validity.
+/* client/text/utf8.h - UTF-8 boundaries and validity, and the characters of a stream of tokens.
  *
  * UTF-8 according to RFC 3629: no overlong forms, no surrogates, nothing above U+10FFFF. */
 #ifndef CLIENT_TEXT_UTF8_H
 #define CLIENT_TEXT_UTF8_H
 
+#include "proto/base/error.h"
+
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -13,5 +16,25 @@ int client_utf8_character(const uint8_t *text, size_t n);
 /* Length of the longest prefix of text (n) that is whole, valid characters. What follows is cut off or invalid:
  * client_utf8_character tells which. */
 size_t client_utf8_whole(const uint8_t *text, size_t n);
+
+/* ---- A stream: assembles characters from the bytes of tokens ----
+ *
+ * A token may end inside a character. Complete characters are returned; a partial one is held until its other bytes
+ * arrive. Invalid bytes become U+FFFD: one for each maximal run that could have begun a character, as in most decoders
+ * (Unicode 15, section 3.9, "U+FFFD substitution of maximal subparts"). */
+
+struct client_stream {
+    uint8_t held[4]; /* (n_held) beginning of a character */
+    unsigned n_held;
+    char *text; /* (cap), owned: text returned by the last call */
+    size_t n, cap;
+};
+
+/* Adds n_bytes bytes. Sets *text (*n bytes of valid UTF-8, maybe none) to the characters that they complete, borrowed
+ * until the next call. last: no more bytes will come, so a partial character becomes U+FFFD. -ENOMEM. Begin with a
+ * zeroed struct. */
+int client_stream_push(struct client_stream *stream, const char **text, size_t *n, const void *bytes, size_t n_bytes,
+                       bool last, struct error *err);
+void client_stream_free(struct client_stream *stream);
 
 #endif

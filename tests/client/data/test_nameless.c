@@ -1,4 +1,4 @@
-#include "client/data/nameless.h"
+#include "client/data/data.h"
 
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
@@ -49,14 +49,14 @@ TEST(it_lies_where_tmpdir_says_or_where_it_can)
     if (fd >= 0)
         close(fd);
     setenv("TMPDIR", own, 1);
-    fd = client_nameless_open("a test", NULL);
+    fd = client_data_nameless("a test", NULL);
     place_of(place, fd);
     ck_assert_msg(!takes_any || strncmp(place, own, strlen(own)) == 0, "%s", place);
     check_usable(fd);
     for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
         setenv("TMPDIR", others[i], 1);
-        check_usable(client_nameless_open("a test", NULL));
+        check_usable(client_data_nameless("a test", NULL));
     }
     unsetenv("TMPDIR");
-    check_usable(client_nameless_open("a test", NULL));
+    check_usable(client_data_nameless("a test", NULL));
 }

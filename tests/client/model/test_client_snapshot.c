@@ -1,5 +1,5 @@
 #include "client/model/side.h"
-#include "client/model/snapshot.h"
+#include "client/model/forward.h"
 
 #include "tests/kit/stage.h"
 #include "tests/kit/store_fixture.h"

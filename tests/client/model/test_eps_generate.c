@@ -1,6 +1,6 @@
 /* Texts that go on: the very tokens of transformers, whatever the budget and whoever runs them; and what is refused. */
 #include "client/text/sample.h"
-#include "client/text/stream.h"
+#include "client/text/utf8.h"
 #include "tests/kit/fixture.h"
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"

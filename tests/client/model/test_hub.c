@@ -2,7 +2,7 @@
 #include "tests/kit/processes.h"
 #include "tests/kit/test.h"
 
-#include "client/model/hub.h"
+#include "client/model/preset.h"
 #include "client/model/model.h"
 
 #include <errno.h>
@@ -46,7 +46,7 @@ TEST(a_name_of_the_hub_gets_the_command_that_downloads_it)
     ck_assert_int_eq(mkdir("here", 0700), 0);
     for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
         struct error err;
-        client_hub_missing(paths[i], -ENOENT, &err);
+        client_preset_missing(paths[i], -ENOENT, &err);
         ck_assert_msg(!strstr(err.text, "hf download") && strstr(err.text, "No such file or directory"), "%s: %s",
                       paths[i], err.text);
     }
@@ -58,9 +58,9 @@ TEST(a_preset_s_name_is_no_directory_of_weights)
 
     ck_assert_ptr_nonnull(strstr(refused("gpt2-xl", -ENOENT),
                                  "hf download openai-community/gpt2-xl --local-dir gpt2-xl, then --model ./gpt2-xl"));
-    client_hub_missing("byte-small", -ENOENT, &err); /* nobody published that */
+    client_preset_missing("byte-small", -ENOENT, &err); /* nobody published that */
     ck_assert_str_eq(err.text, "--model byte-small: No such file or directory");
-    client_hub_missing("gpt2", -EACCES, &err);
+    client_preset_missing("gpt2", -EACCES, &err);
     ck_assert_str_eq(err.text, "--model gpt2: Permission denied");
 }
 
@@ -86,19 +86,19 @@ TEST(fresh_weights_of_a_published_name_are_said_to_be_fresh)
     struct eps_train_options options = eps_train_defaults();
     struct error sentence;
 
-    ck_assert(!client_hub_say_fresh(&sentence, &options)); /* chosen by the data */
+    ck_assert(!client_preset_say_fresh(&sentence, &options)); /* chosen by the data */
     options.model = "gpt2";
-    ck_assert(client_hub_say_fresh(&sentence, &options));
+    ck_assert(client_preset_say_fresh(&sentence, &options));
     ck_assert_str_eq(sentence.text, "gpt2 begins with fresh random weights; to begin with the published ones: hf "
                                     "download openai-community/gpt2 --local-dir gpt2, then --model ./gpt2");
     options.resume = "runs/first";
-    ck_assert(!client_hub_say_fresh(&sentence, &options));
+    ck_assert(!client_preset_say_fresh(&sentence, &options));
     options.resume = NULL;
     options.model = "byte-small";
-    ck_assert(!client_hub_say_fresh(&sentence, &options));
+    ck_assert(!client_preset_say_fresh(&sentence, &options));
     options.model = "gpt2-large";
     ck_assert_int_eq(mkdir("gpt2-large", 0700), 0); /* it was downloaded */
-    ck_assert(!client_hub_say_fresh(&sentence, &options));
+    ck_assert(!client_preset_say_fresh(&sentence, &options));
 }
 
 /* What a shell makes of a quoted word is the word. */

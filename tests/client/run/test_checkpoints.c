@@ -1,5 +1,4 @@
 /* Which checkpoints stand in a run directory, and what is removed when. */
-#include "client/run/best.h"
 #include "client/run/checkpoints.h"
 
 #include "tests/kit/outputs.h"

@@ -1,5 +1,5 @@
 /* What goes on aside while a run goes on. */
-#include "client/run/tidy.h"
+#include "client/run/checkpoints.h"
 
 #include "tests/kit/outputs.h"
 #include "tests/kit/processes.h"

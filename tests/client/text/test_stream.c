@@ -1,7 +1,6 @@
 /* Characters out of bytes that come in pieces. */
 #include "tests/kit/test.h"
 
-#include "client/text/stream.h"
 #include "client/text/utf8.h"
 
 #include <stdbool.h>

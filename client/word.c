@@ -1,4 +1,4 @@
-/* eps_nearest: the name that a misspelt word meant. */
+/* Words of a command line: the name that a misspelt one meant (eps_nearest), a word quoted for a shell (eps_quote). */
 #include "client/eps.h"
 
 #include <ctype.h>
@@ -67,4 +67,26 @@ const char *eps_nearest(const char *word, const char *const *names, size_t n_nam
             most = common, longest = names[i];
     }
     return fewest <= (n + 1) / 3 ? nearest : longest;
+}
+
+const char *eps_quote(char *out, size_t cap, const char *word)
+{
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./:@%+=,-";
+    const size_t n = strlen(word);
+    size_t quotes = 0, used = 0;
+
+    for (size_t i = 0; i < n; i++)
+        quotes += word[i] == '\'';
+    if ((n > 0 && strspn(word, plain) == n) || n + 3 * quotes + 3 > cap)
+        return word;
+    out[used++] = '\'';
+    for (size_t i = 0; i < n; i++) {
+        const char *as = word[i] == '\'' ? "'\\''" : (const char[]){word[i], 0};
+        const size_t bytes = strlen(as);
+        memcpy(out + used, as, bytes);
+        used += bytes;
+    }
+    out[used++] = '\'';
+    out[used] = 0;
+    return out;
 }
