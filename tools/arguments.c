@@ -1,7 +1,6 @@
 #include "tools/arguments.h"
 
 #include "client/eps.h"
-#include "tools/hint.h"
 #include "tools/screen/terminal.h"
 
 #include <errno.h>

@@ -1,7 +1,14 @@
-/* tools/commands.h - the subcommands of eps, one file each. Each returns its exit status. */
+/* tools/commands.h - the subcommands of eps, one file each, and what they share: signals, a request, JSON. */
 #ifndef TOOLS_COMMANDS_H
 #define TOOLS_COMMANDS_H
 
+#include "client/eps.h"
+
+#include <jansson.h>
+#include <signal.h>
+#include <stdbool.h>
+
+/* Each returns its exit status. */
 int command_train(int argc, char **argv);
 int command_plan(int argc, char **argv);
 int command_bench(int argc, char **argv);
@@ -15,5 +22,45 @@ int command_mem(int argc, char **argv);
 int command_top(int argc, char **argv);
 int command_save(int argc, char **argv);
 int command_stop(int argc, char **argv);
+
+/* ---- Signals that end a command: the first lets a run save, the second ends it at once ----
+ *
+ * The signals are blocked and polled, so there is no handler and no bad moment. SIGHUP (the terminal was closed; a
+ * shell may send it twice) and SIGPIPE (nobody reads the output) only ever count as a first signal. A signal that was
+ * ignored at start, as under nohup, stays ignored. */
+
+struct stopping {
+    sigset_t signals;
+    int level; /* 0: continue, 1: save and end, 2: end at once */
+    int first; /* the first signal's number; 0: none */
+};
+
+void stopping_init(struct stopping *stopping);
+
+/* Polls for signals; returns level. */
+int stopping_look(struct stopping *stopping);
+
+/* The same as a callback of libeps; user is a struct stopping. */
+int stopping_should_stop(void *user);
+
+/* Exit status of a failed command: 128 plus the first signal's number, or else `status`. */
+int stopping_status(struct stopping *stopping, int status);
+
+/* ---- eps save and eps stop: one request to one daemon, and the wait for its result ---- */
+
+struct request {
+    const char *name, *text; /* as in struct command */
+    const char *json;        /* describes its JSON object in --help */
+    /* Requests, waits and prints; returns libeps's code. */
+    int (*ask)(struct eps_look *look, bool json, struct eps_error *error);
+};
+
+/* Runs such a command. Returns the exit status: 130 after Ctrl-C. */
+int request_command(int argc, char **argv, const struct request *request);
+
+/* ---- --json ---- */
+
+/* Prints an object or a list on stdout and releases the caller's reference. */
+void answer_print(json_t *answer);
 
 #endif

@@ -1,9 +1,7 @@
 #include "client/eps.h"
-#include "tools/answer.h"
-#include "tools/arguments.h"
 #include "tools/commands.h"
+#include "tools/arguments.h"
 #include "tools/screen/progress.h"
-#include "tools/stopping.h"
 
 #include <errno.h>
 #include <inttypes.h>

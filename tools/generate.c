@@ -1,9 +1,7 @@
 /* eps generate: prints the text on stdout as it is generated, and nothing else there. */
 #include "client/eps.h"
-#include "tools/answer.h"
-#include "tools/arguments.h"
 #include "tools/commands.h"
-#include "tools/stopping.h"
+#include "tools/arguments.h"
 
 #include <errno.h>
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-#include "tools/hint.h"
+#include "tools/arguments.h"
 
 #include "client/eps.h"
 

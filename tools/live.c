@@ -2,7 +2,7 @@
 
 #include "tools/arguments.h"
 #include "tools/screen/screen.h"
-#include "tools/stopping.h"
+#include "tools/commands.h"
 
 #include <errno.h>
 #include <inttypes.h>

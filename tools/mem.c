@@ -1,7 +1,6 @@
 #include "client/eps.h"
 #include "tools/commands.h"
 #include "tools/live.h"
-#include "tools/screen/mem_metrics.h"
 #include "tools/screen/memory.h"
 #include "tools/screen/text.h"
 

@@ -1,7 +1,5 @@
 #include "client/eps.h"
-#include "tools/answer.h"
 #include "tools/commands.h"
-#include "tools/request.h"
 #include "tools/screen/text.h"
 
 #include <errno.h>

@@ -8,7 +8,6 @@
 #include "tools/live.h"
 #include "tools/screen/terminal.h"
 #include "tools/screen/top_draw.h"
-#include "tools/stopping.h"
 
 #include <curses.h>
 #include <errno.h>

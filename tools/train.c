@@ -3,7 +3,6 @@
 #include "tools/arguments.h"
 #include "tools/commands.h"
 #include "tools/screen/progress.h"
-#include "tools/stopping.h"
 
 #include <errno.h>
 #include <inttypes.h>

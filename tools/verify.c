@@ -1,7 +1,6 @@
 #include "client/eps.h"
-#include "tools/answer.h"
-#include "tools/arguments.h"
 #include "tools/commands.h"
+#include "tools/arguments.h"
 #include "tools/screen/terminal.h"
 #include "tools/screen/text.h"
 

@@ -1,6 +1,9 @@
 #include "tools/screen/memory.h"
 
+#include "tools/live.h"
+
 #include <inttypes.h>
+#include <stdbool.h>
 
 static void print_row(FILE *out, const char *name, const struct eps_memory_row *row, bool planned)
 {
@@ -57,4 +60,106 @@ void memory_print(FILE *out, const struct eps_memory *side)
         print_difference(out, side);
     if (side->pages.known)
         print_pages(out, &side->pages);
+}
+
+/* ---- For Prometheus ---- */
+
+/* A metric: one key of a side, or of each of its categories. */
+static const struct metric {
+    const char *name, *help, *key;
+    bool categories;
+} metrics[] = {
+    {"eps_memory_bytes", "Bytes in use now, as the ledger counts them.", "current", true},
+    {"eps_memory_peak_bytes", "Most bytes that were in use at a time.", "peak", true},
+    {"eps_memory_planned_bytes", "Bytes that the plan foresees.", "planned", true},
+    {"eps_memory_peak_total_bytes", "Most bytes that all categories together had in use at a time.", "peak", false},
+    {"eps_memory_budget_bytes", "What a worker may use.", "budget", false},
+    {"eps_memory_resident_bytes", "Resident bytes, as the system counts them.", "resident", false},
+    {"eps_memory_locked_bytes", "Resident bytes that cannot be swapped out.", "locked", false},
+    {"eps_memory_huge_page_bytes", "Resident bytes in huge pages.", "huge", false},
+    {"eps_memory_node_bytes", "Resident bytes on a NUMA node.", "numa", false},
+};
+
+struct side {
+    const char *daemon; /* the daemon's address */
+    const json_t *object;
+    const char *kind;
+};
+
+static void print_label(FILE *out, const char *name, const char *value)
+{
+    fprintf(out, "%s=\"", name);
+    for (; *value; value++) {
+        if (*value == '"' || *value == '\\')
+            fputc('\\', out);
+        fputc(*value, out);
+    }
+    fputs("\"", out);
+}
+
+/* Prints "NAME{daemon="lab",side="worker",worker="3",device="cpu",category="stash"} 4096". Labels without a value are
+ * left out. */
+static void print_sample(FILE *out, const struct metric *metric, const struct side *side, const char *label,
+                         const char *of, const json_t *value)
+{
+    const json_t *id = json_object_get(side->object, "id");
+
+    if (!json_is_integer(value))
+        return;
+    fprintf(out, "%s{", metric->name);
+    print_label(out, "daemon", live_name(side->daemon));
+    fputc(',', out);
+    print_label(out, "side", side->kind);
+    if (id) {
+        fprintf(out, ",worker=\"%" JSON_INTEGER_FORMAT "\",", json_integer_value(id));
+        print_label(out, "device", json_string_value(json_object_get(side->object, "device")));
+    }
+    if (label) {
+        fputc(',', out);
+        print_label(out, label, of);
+    }
+    fprintf(out, "} %" JSON_INTEGER_FORMAT "\n", json_integer_value(value));
+}
+
+static void print_side(FILE *out, const struct metric *metric, const struct side *side)
+{
+    const json_t *value = json_object_get(side->object, metric->key);
+    const char *name;
+    json_t *row;
+    size_t i;
+
+    if (metric->categories) {
+        json_object_foreach(json_object_get(side->object, "categories"), name, row)
+            print_sample(out, metric, side, "category", name, json_object_get(row, metric->key));
+    } else if (json_is_array(value)) {
+        json_array_foreach(value, i, row)
+        {
+            char node[24];
+            snprintf(node, sizeof node, "%zu", i);
+            print_sample(out, metric, side, "node", node, row);
+        }
+    } else {
+        print_sample(out, metric, side, NULL, NULL, value);
+    }
+}
+
+static void print_daemon(FILE *out, const struct metric *metric, const json_t *daemon)
+{
+    struct side side = {json_string_value(json_object_get(daemon, "address")), json_object_get(daemon, "host"), "host"};
+    size_t i;
+
+    print_side(out, metric, &side);
+    side.kind = "worker";
+    json_array_foreach(json_object_get(daemon, "workers"), i, side.object) print_side(out, metric, &side);
+}
+
+void mem_metrics_print(FILE *out, const json_t *list)
+{
+    size_t at;
+    json_t *daemon;
+
+    for (size_t i = 0; i < sizeof metrics / sizeof *metrics; i++) {
+        fprintf(out, "# HELP %s %s\n# TYPE %s gauge\n", metrics[i].name, metrics[i].help, metrics[i].name);
+        json_array_foreach(list, at, daemon) print_daemon(out, &metrics[i], daemon);
+    }
 }

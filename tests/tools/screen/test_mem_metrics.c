@@ -1,6 +1,5 @@
 /* The memory of daemons as metrics: the text that Prometheus' textfile collector reads, and eps mem's tables. */
 #include "tests/kit/test.h"
-#include "tools/screen/mem_metrics.h"
 #include "tools/screen/memory.h"
 
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Curves of any length as few means. */
 #include "tests/kit/test.h"
 
-#include "tools/screen/series.h"
+#include "tools/screen/plot.h"
 
 #include <math.h>
 
