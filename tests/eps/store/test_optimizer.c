@@ -248,18 +248,6 @@ TEST(first_step_moves_a_weight_by_lr)
     ck_assert_float_eq_tol(w, -1.9f, 5e-7f);
 }
 
-TEST(what_has_no_gradient_only_decays)
-{
-    const struct hyper hp = {.lr = 0.5, .beta1 = 0.9, .beta2 = 0.999, .epsilon = 1e-8, .weight_decay = 0.5};
-    const float g = 0;
-    float w = 3, m = 0, v = 0;
-
-    plain_step(&w, &m, &v, &g, 1, &hp, 7, false);
-    ck_assert(w == 3 && m == 0 && v == 0);
-    plain_step(&w, &m, &v, &g, 1, &hp, 7, true);
-    ck_assert(w == 2.25f);
-}
-
 enum { N = 70000 }; /* several threads' worth, not a multiple of anything */
 
 struct state {
@@ -347,19 +335,6 @@ TEST(gradients_up_to_1e37_never_make_a_nan)
     free_state(&state);
 }
 
-TEST_RANGE(step_is_fold_then_update, OPTIMIZER_ISA_V2, OPTIMIZER_ISA_BEST)
-{
-    struct state one = strange_state(), two = strange_state();
-
-    if (selected(_i)) {
-        plain_step(one.w, one.m, one.v, one.g, N, &usual, 5, true);
-        plain_fold(two.m, two.v, two.g, N, &usual, true);
-        plain_update(two.w, two.m, two.v, N, &usual, 5, true);
-        same(&one, &two);
-    }
-    free_state(&one), free_state(&two);
-}
-
 /* AdamW goes through the sum of its parts, AdamA does not. */
 TEST_RANGE(with_one_part_adama_is_adamw, OPTIMIZER_ISA_V2, OPTIMIZER_ISA_BEST)
 {
@@ -399,62 +374,6 @@ TEST(results_do_not_depend_on_how_the_range_is_cut)
     }
 #endif
     free_state(&whole), free_state(&cut);
-}
-
-/* With beta = 1 - 2^-k and gradients of 6 bits every sum below is exact in fp32, so the identities hold to the bit. */
-static const struct hyper exact_hp = {
-    .lr = 1e-3, .beta1 = 1 - 0x1p-3, .beta2 = 1 - 0x1p-10, .epsilon = 1e-8, .weight_decay = 0.1};
-
-static float short_gradient(uint64_t *seed)
-{
-    return (float)(int)(uniform(seed) * 127 - 63) * 0x1p-6f;
-}
-
-/* arXiv:2305.19982: N equal parts of g/N add (1 - b2) g^2 / N to v, where Adam adds (1 - b2) g^2; m is Adam's. */
-TEST_EACH(equal_parts_add_one_nth_of_adams_square, 4)
-{
-    const int n_parts = 1 << _i;
-    struct state adam = strange_state(), adama = strange_state();
-    uint64_t seed = 5;
-
-    ck_assert(selected(OPTIMIZER_ISA_BEST));
-    for (size_t i = 0; i < N; i++) {
-        adam.m[i] = adam.v[i] = adama.m[i] = adama.v[i] = 0;
-        adam.g[i] = short_gradient(&seed);
-        adama.g[i] = adam.g[i] / (float)n_parts;
-    }
-    plain_fold(adam.m, adam.v, adam.g, N, &exact_hp, true);
-    for (int part = 0; part < n_parts; part++)
-        plain_fold(adama.m, adama.v, adama.g, N, &exact_hp, part == 0);
-    for (size_t i = 0; i < N; i++)
-        if (adama.v[i] * (float)n_parts != adam.v[i] || adama.m[i] != adam.m[i])
-            ck_abort_msg("g %a: v %a and %a, m %a and %a", adam.g[i], adama.v[i], adam.v[i], adama.m[i], adam.m[i]);
-    free_state(&adam), free_state(&adama);
-}
-
-/* Unequal parts: m is Adam's to the bit (the sums are exact), and by Cauchy and Schwarz v_Adam <= N v_AdamA. */
-TEST_EACH(unequal_parts_keep_adams_m_and_bound_its_v, 4)
-{
-    const int n_parts = 1 << _i;
-    struct state adam = strange_state(), adama = strange_state();
-    float *sum = floats(N);
-    uint64_t seed = 6;
-
-    ck_assert(selected(OPTIMIZER_ISA_BEST));
-    for (size_t i = 0; i < N; i++)
-        adam.m[i] = adama.m[i] = short_gradient(&seed), adam.v[i] = adama.v[i] = 0x1p-12f * (float)(i % 64);
-    for (int part = 0; part < n_parts; part++) {
-        for (size_t i = 0; i < N; i++)
-            adama.g[i] = short_gradient(&seed);
-        plain_fold(adama.m, adama.v, adama.g, N, &exact_hp, part == 0);
-        plain_sum(sum, adama.g, N, part == 0);
-    }
-    plain_fold(adam.m, adam.v, sum, N, &exact_hp, true);
-    for (size_t i = 0; i < N; i++)
-        if (adama.m[i] != adam.m[i] || adam.v[i] > (float)n_parts * adama.v[i] * (1 + FLT_EPSILON))
-            ck_abort_msg("v %a and %a, m %a and %a", adama.v[i], adam.v[i], adama.m[i], adam.m[i]);
-    free(sum);
-    free_state(&adam), free_state(&adama);
 }
 
 TEST_RANGE(one_value_that_is_not_finite_is_found_anywhere, OPTIMIZER_ISA_V2, OPTIMIZER_ISA_BEST)
@@ -509,14 +428,4 @@ TEST_RANGE(a_weight_that_is_not_finite_afterwards_is_told_wherever_it_is, OPTIMI
         }
     }
     free(w), free(m), free(v), free(g), free(high), free(low);
-}
-
-TEST(a_sum_starts_anew_and_grows)
-{
-    float sum[3] = {NAN, 1, 2};
-    const float g[3] = {1, 2, 0.5f};
-
-    plain_sum(sum, g, 3, true);
-    plain_sum(sum, g, 3, false);
-    ck_assert(sum[0] == 2 && sum[1] == 4 && sum[2] == 1);
 }

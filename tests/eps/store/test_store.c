@@ -79,40 +79,6 @@ static void check_and_free(struct expected *e, const struct store_fixture *f, ui
 SUITE_TIMEOUT(60)
 SUITE_FIXTURE_ONCE(store_fixture_best, NULL)
 
-TEST(a_fresh_store_is_zero_and_in_the_ledger)
-{
-    struct store_fixture f;
-
-    store_fixture_open(&f, store_fixture_small, true, 3);
-    const uint64_t bytes = f.model.segment_n * sizeof(float);
-    const float *w = f.store.weights.base;
-    for (uint64_t i = 0; i < f.model.segment_n; i++)
-        ck_assert(w[i] == 0 && f.store.m[i] == 0 && f.store.v[i] == 0);
-    ck_assert_uint_eq(f.ledger.rows[LEDGER_WEIGHTS].current, bytes);
-    ck_assert_uint_eq(f.ledger.rows[LEDGER_FIRST_MOMENT].current, bytes);
-    ck_assert_uint_eq(f.ledger.rows[LEDGER_SECOND_MOMENT].current, bytes);
-    ck_assert_uint_eq(f.ledger.rows[LEDGER_TIED].current, (17 * 8 + 24) * 4); /* wte, up to a multiple of 32 */
-    /* A block by hand: norms 4 * 8, products 8 * 24 + 8 * 8 + 2 * 8 * 32, biases 24 + 8 + 32 + 8: 872, up to 896 */
-    ck_assert_uint_eq(f.ledger.rows[LEDGER_ACCUMULATORS].current, 3 * 896 * 4);
-    store_fixture_close(&f);
-}
-
-TEST(without_training_there_are_weights_alone)
-{
-    const struct store_options options = {.train = false};
-    struct store_fixture f;
-    struct error err = {0};
-
-    store_fixture_open(&f, store_fixture_small, true, 0);
-    store_free(&f.store);
-    ck_assert_int_eq(store_init(&f.store, &f.model, &options, &f.ledger, &err), 0);
-    ck_assert_ptr_null(f.store.m);
-    ck_assert_ptr_null(f.store.v);
-    ck_assert_uint_eq(f.ledger.total.current, f.model.segment_n * sizeof(float));
-    store_draw(&f.store, 1);
-    store_fixture_close(&f);
-}
-
 TEST(a_drawn_weight_depends_on_seed_tensor_and_index_alone)
 {
     const struct random_key key = random_site_key(42, 0, 0, RANDOM_WEIGHTS);
@@ -138,27 +104,6 @@ TEST(a_drawn_weight_depends_on_seed_tensor_and_index_alone)
                     ck_abort_msg("%s, unit %u, element %ju: %a, not %a", tensor->name, u, (uintmax_t)k, w[k], want);
             }
         }
-    store_fixture_close(&f);
-}
-
-/* The sample deviation of 33000 * 64 elements is within 0.2 % of the tensor's at 4 sigma. */
-TEST(drawn_weights_have_the_deviation_of_their_tensor)
-{
-    struct store_fixture f;
-    double sum = 0, squares = 0;
-    uint64_t n = 0;
-
-    store_fixture_open(&f, store_fixture_cut, true, 0);
-    store_draw(&f.store, 7);
-    for (uint32_t u = 0; f.model.units[u].n_visits == 2; u++)
-        for (uint64_t i = 0; i < f.model.units[u].n; i++, n++) {
-            double w = store_weights(&f.store, u)[i];
-            sum += w;
-            squares += w * w;
-        }
-    ck_assert_uint_eq(n, 33000 * 64);
-    ck_assert_double_eq_tol(sum / (double)n, 0, 0.02 * 3 / sqrt((double)n));
-    ck_assert_double_eq_tol(sqrt(squares / (double)n), 0.02, 0.02 * 2e-3);
     store_fixture_close(&f);
 }
 
@@ -286,23 +231,36 @@ TEST(accumulators_go_round)
     store_fixture_close(&f);
 }
 
-TEST_RANGE(a_slice_that_is_not_finite_changes_nothing, STORE_FOLD_DIRECT, STORE_FOLD_SUM + 1)
+/* In the second of two slices, in every way to fold and both types: at its first element, the last but one, the last. */
+TEST_EACH(a_slice_that_is_not_finite_changes_nothing, 8)
 {
-    const enum store_fold how = (enum store_fold)_i;
+    const enum store_fold how = (enum store_fold)(_i / 2);
+    const enum number_type type = (enum number_type)(_i % 2);
+    const struct store_options options = {.train = true,
+                                          .fenced = how == STORE_FOLD_HOLD,
+                                          .n_accumulators = how != STORE_FOLD_HOLD};
+    const uint32_t unit = 2;
     struct store_fixture f;
 
-    store_fixture_open(&f, store_fixture_big, false, 1);
+    store_fixture_open_as(&f, store_fixture_big, false, &options);
     store_draw(&f.store, 1);
-    const uint32_t unit = 2;
     const struct model_unit *u = &f.model.units[unit];
-    ck_assert_uint_eq(u->n_slices, 2);
-    float *g = gradient(u->n, 1);
+    const uint64_t n = u->n - MODEL_SLICE, places[] = {0, n - 2, n - 1};
+    void *g = calloc(n, sizeof(float)); /* zeros in either type */
+    const struct store_contribution contribution = {g, type, true, 0};
     struct expected e = expect(&f, unit);
-    g[u->n - 1] = NAN;
-    ck_assert(!plain_store_fold(&f.store, unit, 1, g + MODEL_SLICE, true, how, &hyper));
-    ck_assert_ptr_null(f.store.sums[unit]);
+    for (int i = 0; i < COUNT(places); i++) {
+        char *at = (char *)g + places[i] * number_bytes(type);
+        memcpy(at, type == NUMBER_BF16 ? (const void *)&(uint16_t){i ? 0x7f80 : 0xffc0} : &(float){i ? INFINITY : NAN},
+               number_bytes(type));
+        ck_assert_int_eq(store_fold(&f.store, unit, 1, &contribution, how, &hyper), -EDOM);
+        memset(at, 0, number_bytes(type));
+    }
+    ck_assert(how == STORE_FOLD_HOLD || !f.store.sums[unit]);
+    for (uint64_t i = 0; how == STORE_FOLD_HOLD && i < u->n; i++)
+        ck_assert(f.store.held[u->offset + i] == 0);
     check_and_free(&e, &f, unit);
-    ck_assert(plain_store_fold(&f.store, unit, 0, g, true, how, &hyper)); /* the other slice is good */
+    ck_assert_int_eq(store_fold(&f.store, unit, 1, &contribution, how, &hyper), 0); /* mended, it counts */
     free(g);
     store_fixture_close(&f);
 }

@@ -105,22 +105,6 @@ static void check_exact(const struct store_fixture *f)
 
 SUITE_TIMEOUT(60)
 
-TEST_EACH(what_was_written_is_loaded_bit_for_bit, 2)
-{
-    struct store_fixture a, b;
-    struct error err = {0};
-    int fd = memfd_create("weights", MFD_CLOEXEC);
-
-    store_fixture_open(&a, store_fixture_cut, _i, 0);
-    store_fixture_open(&b, store_fixture_cut, _i, 0);
-    store_draw(&a.store, 9);
-    store_fixture_write(&a.store, fd, -1, NULL);
-    ck_assert_msg(store_load(&b.store, &fd, 1, &err) == 0, "%s", err.text);
-    store_fixture_same(a.store.weights.base, b.store.weights.base, a.model.segment_n, "w");
-    close(fd);
-    store_fixture_close(&a), store_fixture_close(&b);
-}
-
 /* The three types, short names in the second of two files, and what may be passed over. */
 TEST_EACH(weights_of_every_type_are_loaded_from_several_files, 6)
 {

@@ -147,29 +147,6 @@ TEST_EACH(a_contribution_in_bf16_is_folded_as_the_fp32_it_stands_for, MODES)
     store_fixture_close(&a), store_fixture_close(&b);
 }
 
-TEST_EACH(a_bf16_slice_that_is_not_finite_changes_nothing, 2)
-{
-    const struct store_options options = {.train = true, .fenced = _i};
-    const enum store_fold how = _i ? STORE_FOLD_HOLD : STORE_FOLD_DIRECT;
-    struct store_fixture f;
-
-    store_fixture_open_as(&f, store_fixture_small, true, &options);
-    const struct model_unit *u = &f.model.units[2];
-    uint16_t *g = zeros(u->n, sizeof *g);
-    for (uint64_t at = 0; at < u->n; at += 13) {
-        g[at] = at % 2 ? 0x7f80 : 0xffc0; /* an infinity, a NaN */
-        const struct store_contribution c = {g, NUMBER_BF16, true, 0};
-        ck_assert_int_eq(store_fold(&f.store, 2, 0, &c, how, &hyper), -EDOM);
-        g[at] = 0x7f7f;
-    }
-    struct store_values x = store_fixture_values(&f, 2);
-    for (uint64_t i = 0; i < u->n; i++)
-        ck_assert(x.w[i] == 0 && x.m[i] == 0 && x.v[i] == 0 && (!_i || f.store.held[u->offset + i] == 0));
-    store_values_free(&x);
-    free(g);
-    store_fixture_close(&f);
-}
-
 /* AdamW; AdamA with one part, which is AdamW: held until the end or not, in every form. */
 TEST_EACH(a_fenced_commit_gives_the_bits_of_an_eager_one, 8)
 {

@@ -149,48 +149,6 @@ TEST(a_call_goes_first_then_the_lowest_unit_and_of_one_unit_the_oldest)
     close_world(&w);
 }
 
-TEST_RANGE(a_slice_that_is_not_finite_gives_edom_and_changes_nothing, STORE_FOLD_DIRECT, STORE_FOLD_SUM + 1)
-{
-    static const float bad[] = {NAN, INFINITY, -INFINITY};
-    const enum store_fold how = (enum store_fold)_i;
-    struct world w;
-
-    open_world(&w);
-    const struct store *store = &w.f.store;
-    const struct model_unit *unit = &w.f.model.units[1];
-    const size_t bytes = w.f.model.segment_n * sizeof(float);
-    if (how == STORE_FOLD_SUM)
-        ck_assert_int_eq(do_one(&w, fold_of(&w, 1, how, true)), 0);
-    const float *live[] = {store->weights.base, store->m, store->v, store->sums[1]};
-    const size_t n_live[] = {bytes, bytes, bytes, how == STORE_FOLD_SUM ? unit->n * sizeof(float) : 0};
-    char *before[4];
-    for (int k = 0; k < 4; k++) {
-        before[k] = malloc(n_live[k] + 1);
-        ck_assert_ptr_nonnull(before[k]);
-        if (n_live[k])
-            memcpy(before[k], live[k], n_live[k]);
-    }
-    for (size_t i = 0; i < 3; i++) {
-        const uint64_t at = i == 0 ? 0 : unit->n - i; /* the first element, the last but one, the last */
-        const float kept = w.slice[at];
-        w.slice[at] = bad[i];
-        ck_assert_int_eq(do_one(&w, fold_of(&w, 1, how, how != STORE_FOLD_SUM)), -EDOM);
-        w.slice[at] = kept;
-        for (int k = 0; k < 4; k++)
-            ck_assert(n_live[k] == 0 || memcmp(before[k], live[k], n_live[k]) == 0);
-    }
-    ck_assert_int_eq(do_one(&w, fold_of(&w, 1, how, how != STORE_FOLD_SUM)), 0); /* mended, it counts */
-    ck_assert(memcmp(before[how == STORE_FOLD_SUM ? 3 : 1], live[how == STORE_FOLD_SUM ? 3 : 1],
-                     how == STORE_FOLD_SUM ? n_live[3] : n_live[1]) != 0);
-    for (int k = 0; k < 4; k++)
-        free(before[k]);
-    if (how == STORE_FOLD_SUM) /* gives the accumulator back */
-        ck_assert_int_eq(do_one(&w,
-                                (struct updater_task){.kind = UPDATER_UPDATE, .unit = 1, .how = how, .hyper = hyper}),
-                         0);
-    close_world(&w);
-}
-
 /* Each contribution is finite, their sum is not: the step can still be skipped. */
 TEST(a_held_sum_that_overflows_gives_edom)
 {
