@@ -15,9 +15,9 @@ struct extents {
     enum number_type type;
 };
 
-/* Fresh figures, which device_extents records from its next open on; borrowed until then. */
+/* Fills device_extents. Fresh figures, which it records from its next open on; borrowed until then. */
 void extents_begin(struct extents *extents);
 
-extern const struct device_ops device_extents;
+extern struct device_ops device_extents;
 
 #endif

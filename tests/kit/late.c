@@ -5,50 +5,38 @@
 #include <check.h>
 #include <stdlib.h>
 
-enum call_kind {
-    WAIT,
-    COPY,
-    ZERO,
-    ROUND_BF16,
-    MATMUL,
-    ACTIVATE,
-    REDUCE_ROWS,
-    NORM,
-    NORM_BACKWARD,
-    ROPE,
-    GLU,
-    GLU_BACKWARD,
-    ATTENTION,
-    ATTENTION_BACKWARD,
-    ATTENTION_CACHED,
-    DROPOUT_ADD,
-    EMBED,
-    EMBED_BACKWARD,
-    POSITION,
-    POSITION_BACKWARD,
-    LOG_SUM_EXP,
-    LOSS,
-    CROSS_ENTROPY_GRADIENT,
-};
+/* Operations that take one struct, and its type. */
+#define OPERATIONS(X)                                                                                                  \
+    X(matmul, device_matmul)                                                                                           \
+    X(norm, device_norm)                                                                                               \
+    X(norm_backward, device_norm)                                                                                      \
+    X(rope, device_rope)                                                                                               \
+    X(glu, device_glu)                                                                                                 \
+    X(glu_backward, device_glu)                                                                                        \
+    X(attention, device_attention)                                                                                     \
+    X(attention_backward, device_attention)                                                                            \
+    X(attention_cached, device_attention_cached)                                                                       \
+    X(dropout_add, device_dropout_add)                                                                                 \
+    X(embed, device_embed)                                                                                             \
+    X(embed_backward, device_embed)                                                                                    \
+    X(position, device_position)                                                                                       \
+    X(position_backward, device_position)                                                                              \
+    X(log_sum_exp, device_cross_entropy)                                                                               \
+    X(cross_entropy_gradient, device_cross_entropy)
 
-/* Arguments in the order of the operation's, by type. */
+#define KIND(name, type)   CALL_##name,
+#define MEMBER(name, type) struct type name;
+
+enum call_kind { OPERATIONS(KIND) WAIT, COPY, ZERO, ROUND_BF16, ACTIVATE, REDUCE_ROWS, LOSS };
+
 struct call {
     enum call_kind kind;
     enum device_queue other; /* WAIT: for its mark */
     uint64_t mark;
     union {
-        struct device_matmul matmul;
-        struct device_attention attention;
-        struct device_attention_cached cached;
-        struct device_norm norm;
-        struct device_rope rope;
-        struct device_glu glu;
-        struct device_dropout_add dropout_add;
-        struct device_embed embed;
-        struct device_position position;
-        struct device_cross_entropy cross_entropy;
-        struct {
-            const void *p[3]; /* of both directions */
+        OPERATIONS(MEMBER)
+        struct { /* arguments of the others in their order, by type */
+            const void *p[3];
             size_t n[2];
             enum model_activation activation;
         };
@@ -60,15 +48,10 @@ struct queue {
     size_t n, room, done;
 };
 
+struct device_ops device_late;
 static struct late *record;
 static struct queue queues[DEVICE_QUEUES];
 static uint64_t state; /* of the order */
-
-void late_begin(struct late *late, enum late_order order, uint64_t seed)
-{
-    *late = (struct late){.order = order, .seed = seed};
-    record = late;
-}
 
 static uint32_t below(uint32_t n)
 {
@@ -107,7 +90,12 @@ static void compute(struct device *dev, const struct call *c)
     const void *const *p = c->p;
     const size_t *n = c->n;
 
+#define COMPUTE(name, type)                                                                                            \
+    case CALL_##name:                                                                                                  \
+        return ops->name(dev, &c->name);
+
     switch (c->kind) {
+        OPERATIONS(COMPUTE)
     case WAIT:
         return;
     case COPY:
@@ -116,44 +104,12 @@ static void compute(struct device *dev, const struct call *c)
         return ops->zero(dev, to(p[0]), n[0]);
     case ROUND_BF16:
         return ops->round_bf16(dev, to(p[0]), p[1], n[0]);
-    case MATMUL:
-        return ops->matmul(dev, &c->matmul);
     case ACTIVATE:
         return ops->activate(dev, to(p[0]), p[1], n[0], c->activation);
     case REDUCE_ROWS:
         return ops->reduce_rows(dev, to(p[0]), p[1], n[0], n[1]);
-    case NORM:
-        return ops->norm(dev, &c->norm);
-    case NORM_BACKWARD:
-        return ops->norm_backward(dev, &c->norm);
-    case ROPE:
-        return ops->rope(dev, &c->rope);
-    case GLU:
-        return ops->glu(dev, &c->glu);
-    case GLU_BACKWARD:
-        return ops->glu_backward(dev, &c->glu);
-    case ATTENTION:
-        return ops->attention(dev, &c->attention);
-    case ATTENTION_BACKWARD:
-        return ops->attention_backward(dev, &c->attention);
-    case ATTENTION_CACHED:
-        return ops->attention_cached(dev, &c->cached);
-    case DROPOUT_ADD:
-        return ops->dropout_add(dev, &c->dropout_add);
-    case EMBED:
-        return ops->embed(dev, &c->embed);
-    case EMBED_BACKWARD:
-        return ops->embed_backward(dev, &c->embed);
-    case POSITION:
-        return ops->position(dev, &c->position);
-    case POSITION_BACKWARD:
-        return ops->position_backward(dev, &c->position);
-    case LOG_SUM_EXP:
-        return ops->log_sum_exp(dev, &c->cross_entropy);
     case LOSS:
         return ops->loss(dev, to(p[0]), p[1], p[2], n[0]);
-    case CROSS_ENTROPY_GRADIENT:
-        return ops->cross_entropy_gradient(dev, &c->cross_entropy);
     }
 }
 
@@ -238,36 +194,6 @@ static void close_device(struct device *dev)
     device_cpu.close(dev);
 }
 
-static int probe(unsigned index, struct device_facts *facts, struct error *err)
-{
-    return device_cpu.probe(index, facts, err);
-}
-
-static void count(struct device *dev, uint64_t *done)
-{
-    device_cpu.count(dev, done);
-}
-
-static void *arena(struct device *dev)
-{
-    return device_cpu.arena(dev);
-}
-
-static int lend(struct device *dev, const void *host, size_t bytes, bool writable, struct error *err)
-{
-    return device_cpu.lend(dev, host, bytes, writable, err);
-}
-
-static void unlend(struct device *dev, const void *host)
-{
-    device_cpu.unlend(dev, host);
-}
-
-static int fault(struct device *dev, struct error *err)
-{
-    return device_cpu.fault(dev, err);
-}
-
 static void upload(struct device *dev, void *dst, const void *host, size_t bytes)
 {
     add(dev, DEVICE_PULL, (struct call){.kind = COPY, .p = {dst, host}, .n = {bytes}});
@@ -325,11 +251,6 @@ static void round_bf16(struct device *dev, uint16_t *narrow, const float *from, 
     add(dev, DEVICE_COMPUTE, (struct call){.kind = ROUND_BF16, .p = {narrow, from}, .n = {n}});
 }
 
-static void matmul(struct device *dev, const struct device_matmul *op)
-{
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = MATMUL, .matmul = *op});
-}
-
 static void activate(struct device *dev, void *y, const void *x, size_t n, enum model_activation activation)
 {
     add(dev, DEVICE_COMPUTE, (struct call){.kind = ACTIVATE, .p = {y, x}, .n = {n}, .activation = activation});
@@ -340,140 +261,29 @@ static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m,
     add(dev, DEVICE_COMPUTE, (struct call){.kind = REDUCE_ROWS, .p = {sum, x}, .n = {m, n}});
 }
 
-static void norm(struct device *dev, const struct device_norm *op)
-{
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = NORM, .norm = *op});
-}
-
-static void norm_backward(struct device *dev, const struct device_norm *op)
-{
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = NORM_BACKWARD, .norm = *op});
-}
-
-static void rope(struct device *dev, const struct device_rope *op)
-{
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = ROPE, .rope = *op});
-}
-
-static void glu(struct device *dev, const struct device_glu *op)
-{
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = GLU, .glu = *op});
-}
-
-static void glu_backward(struct device *dev, const struct device_glu *op)
-{
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = GLU_BACKWARD, .glu = *op});
-}
-
-static void prepare_attention(struct device *dev, const struct device_attention *op, enum plan_attention way,
-                              char told[DEVICE_TOLD])
-{
-    device_cpu.prepare_attention(dev, op, way, told);
-}
-
-static void attention(struct device *dev, const struct device_attention *op)
-{
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = ATTENTION, .attention = *op});
-}
-
-static void attention_backward(struct device *dev, const struct device_attention *op)
-{
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = ATTENTION_BACKWARD, .attention = *op});
-}
-
-static void attention_cached(struct device *dev, const struct device_attention_cached *op)
-{
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = ATTENTION_CACHED, .cached = *op});
-}
-
-static void dropout_add(struct device *dev, const struct device_dropout_add *op)
-{
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = DROPOUT_ADD, .dropout_add = *op});
-}
-
-static void embed(struct device *dev, const struct device_embed *op)
-{
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = EMBED, .embed = *op});
-}
-
-static void embed_backward(struct device *dev, const struct device_embed *op)
-{
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = EMBED_BACKWARD, .embed = *op});
-}
-
-static void position(struct device *dev, const struct device_position *op)
-{
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = POSITION, .position = *op});
-}
-
-static void position_backward(struct device *dev, const struct device_position *op)
-{
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = POSITION_BACKWARD, .position = *op});
-}
-
-static void log_sum_exp(struct device *dev, const struct device_cross_entropy *op)
-{
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = LOG_SUM_EXP, .cross_entropy = *op});
-}
-
 static void loss(struct device *dev, double *losses, const float *running, const uint32_t *labels, size_t m)
 {
     add(dev, DEVICE_COMPUTE, (struct call){.kind = LOSS, .p = {losses, running, labels}, .n = {m}});
 }
 
-static void cross_entropy_gradient(struct device *dev, const struct device_cross_entropy *op)
-{
-    add(dev, DEVICE_COMPUTE, (struct call){.kind = CROSS_ENTROPY_GRADIENT, .cross_entropy = *op});
-}
+#define QUEUED(name, type)                                                                                             \
+    static void name(struct device *dev, const struct type *op)                                                        \
+    {                                                                                                                  \
+        add(dev, DEVICE_COMPUTE, (struct call){.kind = CALL_##name, .name = *op});                                     \
+    }
+OPERATIONS(QUEUED)
 
-static void propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out)
+void late_begin(struct late *late, enum late_order order, uint64_t seed)
 {
-    device_cpu.propose(dev, op, out);
+#define REPLACE(name, type) device_late.name = name;
+    *late = (struct late){.order = order, .seed = seed};
+    record = late;
+    device_late = device_cpu;
+    device_late.name = "late";
+    device_late.open = open_device, device_late.close = close_device;
+    device_late.upload = upload, device_late.download = download;
+    device_late.mark = mark, device_late.follow = follow, device_late.finish = finish, device_late.sync = sync_device;
+    device_late.zero = zero, device_late.round_bf16 = round_bf16;
+    device_late.activate = activate, device_late.reduce_rows = reduce_rows, device_late.loss = loss;
+    OPERATIONS(REPLACE)
 }
-
-static int choose(struct device *dev, const struct products *products, struct error *err)
-{
-    return device_cpu.choose(dev, products, err);
-}
-
-const struct device_ops device_late = {
-    .name = "late",
-    .open = open_device,
-    .close = close_device,
-    .count = count,
-    .arena = arena,
-    .probe = probe,
-    .lend = lend,
-    .unlend = unlend,
-    .upload = upload,
-    .download = download,
-    .mark = mark,
-    .follow = follow,
-    .finish = finish,
-    .sync = sync_device,
-    .fault = fault,
-    .zero = zero,
-    .round_bf16 = round_bf16,
-    .matmul = matmul,
-    .propose = propose,
-    .choose = choose,
-    .activate = activate,
-    .reduce_rows = reduce_rows,
-    .norm = norm,
-    .norm_backward = norm_backward,
-    .rope = rope,
-    .glu = glu,
-    .glu_backward = glu_backward,
-    .prepare_attention = prepare_attention,
-    .attention = attention,
-    .attention_backward = attention_backward,
-    .attention_cached = attention_cached,
-    .dropout_add = dropout_add,
-    .embed = embed,
-    .embed_backward = embed_backward,
-    .position = position,
-    .position_backward = position_backward,
-    .log_sum_exp = log_sum_exp,
-    .loss = loss,
-    .cross_entropy_gradient = cross_entropy_gradient,
-};

@@ -26,9 +26,9 @@ struct late {
     unsigned n_starved;              /* those of DEVICE_PUSH which left nothing to compute; LATE_LAZY */
 };
 
-/* Fresh figures, which device_late records from its next open on; borrowed until then. */
+/* Fills device_late. Fresh figures, which it records from its next open on; borrowed until then. */
 void late_begin(struct late *late, enum late_order order, uint64_t seed);
 
-extern const struct device_ops device_late;
+extern struct device_ops device_late;
 
 #endif

@@ -1,12 +1,13 @@
 #include "tests/kit/reference_gpt2.h"
 
-#include "proto/base/random.h"
 #include "proto/wire/message.h"
+#include "tests/kit/reference.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Central differences err by step^2 (third derivative) and by rounding / step: about 1e-10 of the loss, both. */
 static const double difference_step = 1e-5;
@@ -56,53 +57,16 @@ static const double *of_block(const struct reference_gpt2 *ref, uint32_t block, 
 static double dropped(const struct reference_batch *batch, float p, uint64_t unit, enum random_site site, uint64_t row,
                       uint64_t element)
 {
-    uint32_t words[4];
-
-    if (!batch->dropout || p <= 0)
-        return 1;
-    random_quad(words, random_site_key(batch->seed, batch->step, unit, site), row, element / 4);
-    return words[element % 4] >= random_threshold(p) ? 1 / (1 - (double)p) : 0;
+    return batch->dropout ? reference_dropout(p, random_site_key(batch->seed, batch->step, unit, site), row, element)
+                          : 1;
 }
 
 /* y (n_tokens, out) = x (n_tokens, in) W (in, out) + b. */
 static void linear(double *y, const double *x, const double *w, const double *b, size_t n_tokens, size_t in, size_t out)
 {
-    for (size_t t = 0; t < n_tokens; t++) {
-        for (size_t j = 0; j < out; j++)
-            y[t * out + j] = b[j];
-        for (size_t i = 0; i < in; i++)
-            for (size_t j = 0; j < out; j++)
-                y[t * out + j] += x[t * in + i] * w[i * out + j];
-    }
-}
-
-static void norm(double *y, const double *x, const double *w, const double *b, size_t n_tokens, size_t n,
-                 double epsilon)
-{
-    for (size_t t = 0; t < n_tokens; t++) {
-        double mean = 0, variance = 0;
-        for (size_t i = 0; i < n; i++)
-            mean += x[t * n + i] / (double)n;
-        for (size_t i = 0; i < n; i++)
-            variance += (x[t * n + i] - mean) * (x[t * n + i] - mean) / (double)n;
-        for (size_t i = 0; i < n; i++)
-            y[t * n + i] = (x[t * n + i] - mean) / sqrt(variance + epsilon) * w[i] + b[i];
-    }
-}
-
-static double activate(enum model_activation activation, double x)
-{
-    switch (activation) {
-    case MODEL_GELU_NEW:
-        return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
-    case MODEL_GELU:
-        return 0.5 * x * (1 + erf(x / sqrt(2)));
-    case MODEL_RELU:
-        return x > 0 ? x : 0;
-    case MODEL_SILU:
-        return x / (1 + exp(-x));
-    }
-    abort();
+    reference_matmul(y, x, false, w, false, (const size_t[3]){n_tokens, out, in});
+    for (size_t i = 0; i < n_tokens * out; i++)
+        y[i] += b[i % out];
 }
 
 /* One sequence at work. */
@@ -115,32 +79,24 @@ struct row {
     double *x, *y, *z, *qkv, *h; /* (seq, width) three times, (seq, 3 width), (seq, inner) */
 };
 
-static void attend_head(const struct row *r, uint32_t head)
+static void attend(const struct row *r)
 {
     const struct model_config *c = &r->ref->model->config;
-    const size_t width = c->width, seq = r->batch->seq, n = width / c->n_heads;
-    double probability[seq];
+    const size_t seq = r->batch->seq, n = c->n_heads * seq * seq;
+    double *factors = calloc(n, sizeof *factors), *log_sum_exp = calloc(c->n_heads * seq, sizeof *log_sum_exp);
+    const struct reference_attention op = {.n_rows = 1,
+                                           .n_tokens = seq,
+                                           .n_heads = c->n_heads,
+                                           .width = c->width,
+                                           .scale = (c->scale_attention ? sqrt((double)c->n_heads / c->width) : 1) /
+                                                    (c->scale_by_layer ? r->block + 1 : 1),
+                                           .factors = factors};
 
-    for (size_t query = 0; query < seq; query++) {
-        const double *q = r->qkv + query * 3 * width + head * n;
-        double *out = r->y + query * width + head * n, sum = 0;
-        for (size_t key = 0; key <= query; key++) {
-            const double *k = r->qkv + key * 3 * width + width + head * n;
-            double score = 0;
-            for (size_t i = 0; i < n; i++)
-                score += q[i] * k[i];
-            score /= (c->scale_attention ? sqrt((double)n) : 1) * (c->scale_by_layer ? r->block + 1.0 : 1.0);
-            sum += probability[key] = exp(score);
-        }
-        for (size_t i = 0; i < n; i++)
-            out[i] = 0;
-        for (size_t key = 0; key <= query; key++) {
-            const double kept = dropped(r->batch, c->dropout_attention, r->unit, RANDOM_DROPOUT_ATTENTION, r->number,
-                                        (head * seq + query) * seq + key);
-            for (size_t i = 0; i < n; i++)
-                out[i] += probability[key] / sum * kept * r->qkv[key * 3 * width + 2 * width + head * n + i];
-        }
-    }
+    assert(factors && log_sum_exp);
+    for (size_t i = 0; i < n; i++)
+        factors[i] = dropped(r->batch, c->dropout_attention, r->unit, RANDOM_DROPOUT_ATTENTION, r->number, i);
+    reference_attention(r->y, log_sum_exp, r->qkv, &op);
+    free(factors), free(log_sum_exp);
 }
 
 /* x += dropout(z). */
@@ -159,18 +115,19 @@ static void run_block(struct row *r)
     const struct reference_gpt2 *ref = r->ref;
     const uint32_t b = r->block;
 
-    norm(r->y, r->x, of_block(ref, b, "ln_1.weight"), of_block(ref, b, "ln_1.bias"), seq, width, c->norm_epsilon);
+    reference_norm(r->y, r->x, of_block(ref, b, "ln_1.weight"), of_block(ref, b, "ln_1.bias"), seq, width,
+                   c->norm_epsilon);
     linear(r->qkv, r->y, of_block(ref, b, "attn.c_attn.weight"), of_block(ref, b, "attn.c_attn.bias"), seq, width,
            3 * width);
-    for (uint32_t head = 0; head < c->n_heads; head++)
-        attend_head(r, head);
+    attend(r);
     linear(r->z, r->y, of_block(ref, b, "attn.c_proj.weight"), of_block(ref, b, "attn.c_proj.bias"), seq, width, width);
     add_residual(r, RANDOM_DROPOUT_RESIDUAL_ATTENTION);
 
-    norm(r->y, r->x, of_block(ref, b, "ln_2.weight"), of_block(ref, b, "ln_2.bias"), seq, width, c->norm_epsilon);
+    reference_norm(r->y, r->x, of_block(ref, b, "ln_2.weight"), of_block(ref, b, "ln_2.bias"), seq, width,
+                   c->norm_epsilon);
     linear(r->h, r->y, of_block(ref, b, "mlp.c_fc.weight"), of_block(ref, b, "mlp.c_fc.bias"), seq, width, inner);
     for (size_t i = 0; i < seq * inner; i++)
-        r->h[i] = activate(c->activation, r->h[i]);
+        r->h[i] = reference_activation(c->activation, r->h[i]);
     linear(r->z, r->h, of_block(ref, b, "mlp.c_proj.weight"), of_block(ref, b, "mlp.c_proj.bias"), seq, inner, width);
     add_residual(r, RANDOM_DROPOUT_RESIDUAL_MLP);
 }
@@ -194,20 +151,15 @@ static void embed(const struct row *r)
 static double token_loss(const struct reference_gpt2 *ref, const double *h, uint32_t label)
 {
     const struct model_config *c = &ref->model->config;
-    const double *w = named(ref, c->tied ? "wte.weight" : "lm_head.weight");
-    double sum = 0, of_label = 0;
+    double *logits = calloc(c->vocabulary, sizeof *logits), loss = 0;
 
-    if (label == MESSAGE_NO_LABEL)
-        return 0;
-    for (uint32_t v = 0; v < c->vocabulary; v++) {
-        double logit = 0;
-        for (size_t i = 0; i < c->width; i++)
-            logit += h[i] * w[v * (size_t)c->width + i];
-        sum += exp(logit);
-        if (v == label)
-            of_label = logit;
-    }
-    return log(sum) - of_label;
+    assert(logits);
+    reference_matmul(logits, h, false, named(ref, c->tied ? "wte.weight" : "lm_head.weight"), true,
+                     (const size_t[3]){1, c->vocabulary, c->width});
+    if (label != MESSAGE_NO_LABEL)
+        loss = reference_cross_entropy(logits, c->vocabulary, label);
+    free(logits);
+    return loss;
 }
 
 static double row_loss(struct row *r)
@@ -223,8 +175,8 @@ static double row_loss(struct row *r)
         r->unit = m->units[m->visits[m->layers[l].first_visit]].id;
         run_block(r);
     }
-    norm(r->y, r->x, named(r->ref, "ln_f.weight"), named(r->ref, "ln_f.bias"), r->batch->seq, m->config.width,
-         m->config.norm_epsilon);
+    reference_norm(r->y, r->x, named(r->ref, "ln_f.weight"), named(r->ref, "ln_f.bias"), r->batch->seq, m->config.width,
+                   m->config.norm_epsilon);
     for (size_t t = 0; t < r->batch->seq; t++)
         loss += token_loss(r->ref, r->y + t * m->config.width, r->batch->labels[r->number * r->batch->seq + t]);
     return loss;
@@ -246,35 +198,31 @@ double reference_gpt2_loss(const struct reference_gpt2 *ref, const struct refere
     return loss;
 }
 
+static double slope(struct reference_gpt2 *ref, const struct reference_batch *batch, double *w, const double *direction,
+                    uint64_t n)
+{
+    double losses[2], *kept = malloc(n * sizeof *kept);
+
+    assert(kept);
+    memcpy(kept, w, n * sizeof *kept);
+    for (int side = 0; side < 2; side++) {
+        for (uint64_t i = 0; i < n; i++)
+            w[i] = kept[i] + (side ? -difference_step : difference_step) * direction[i];
+        losses[side] = reference_gpt2_loss(ref, batch);
+    }
+    memcpy(w, kept, n * sizeof *kept);
+    free(kept);
+    return (losses[0] - losses[1]) / (2 * difference_step);
+}
+
 double reference_gpt2_slope(struct reference_gpt2 *ref, const struct reference_batch *batch, uint32_t tensor,
                             uint64_t element)
 {
-    double *w = &ref->tensors[tensor][element], kept = *w;
-
-    *w = kept + difference_step;
-    double above = reference_gpt2_loss(ref, batch);
-    *w = kept - difference_step;
-    double below = reference_gpt2_loss(ref, batch);
-    *w = kept;
-    return (above - below) / (2 * difference_step);
-}
-
-static void move(double *w, const double *direction, uint64_t n, double by)
-{
-    for (uint64_t i = 0; i < n; i++)
-        w[i] += by * direction[i];
+    return slope(ref, batch, &ref->tensors[tensor][element], &(const double){1}, 1);
 }
 
 double reference_gpt2_slope_along(struct reference_gpt2 *ref, const struct reference_batch *batch, uint32_t tensor,
                                   const double *direction)
 {
-    const uint64_t n = ref->model->tensors[tensor].n;
-    double *w = ref->tensors[tensor];
-
-    move(w, direction, n, difference_step);
-    double above = reference_gpt2_loss(ref, batch);
-    move(w, direction, n, -2 * difference_step);
-    double below = reference_gpt2_loss(ref, batch);
-    move(w, direction, n, difference_step);
-    return (above - below) / (2 * difference_step);
+    return slope(ref, batch, ref->tensors[tensor], direction, ref->model->tensors[tensor].n);
 }

@@ -55,10 +55,12 @@ static uint64_t step(struct array_link *link, const struct setting *s, const str
 {
     struct device_worker_options options = setting_options(s, ROWS, ROWS);
     struct plan_backend cutting = *options.setting.backend; /* in the CPU's operations, too */
-    struct device_ops recording = device_extents;
+    struct device_ops recording;
     struct extents extents;
     struct plan plan;
 
+    extents_begin(&extents);
+    recording = device_extents;
     recording.matmul = record_matmul;
     recording.zero = record_zero;
     n_products = n_rounded = 0;
@@ -69,7 +71,6 @@ static uint64_t step(struct array_link *link, const struct setting *s, const str
     options.choice = *choice;
     options.choice.microbatch = choice->microbatch ? choice->microbatch : ROWS;
     options.setting.precision = precision;
-    extents_begin(&extents);
     setting_step_whole(link, s, &options);
     plan_lay_out(&plan, &s->model, &options.setting, &options.choice);
     ck_assert_uint_eq(extents.n_outside, 0);
