@@ -1,6 +1,5 @@
 /* epsd: the daemon. See eps/daemon.h. */
 #include "eps/daemon.h"
-#include "eps/store/optimizer.h"
 #include "proto/base/process.h"
 #include "proto/wire/session.h"
 
@@ -142,7 +141,6 @@ int main(int argc, char **argv)
         return 2;
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file that grows past its limit makes a save fail, not the process */
-    optimizer_select(OPTIMIZER_ISA_BEST);
     if (options.is_private && !process_follow_parent(arguments.parent)) {
         log_line("whoever started this daemon is gone");
         return 1;

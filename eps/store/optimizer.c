@@ -4,15 +4,11 @@
 #include "proto/model/model.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
 
-/* Chosen once, before any thread works. */
-static const struct optimizer_kernel *kernel = &optimizer_kernel_v2;
-
-int optimizer_select(enum optimizer_isa isa)
+const struct optimizer_kernel *optimizer_find(enum optimizer_isa isa)
 {
     const bool has_v3 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     const bool has_v4 = has_v3 && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
@@ -20,29 +16,22 @@ int optimizer_select(enum optimizer_isa isa)
                         __builtin_cpu_supports("avx512vl");
 
     switch (isa) {
-    case OPTIMIZER_ISA_V2:
-        kernel = &optimizer_kernel_v2;
-        return 0;
-    case OPTIMIZER_ISA_V3:
-        if (!has_v3)
-            return -ENOTSUP;
-        kernel = &optimizer_kernel_v3;
-        return 0;
-    case OPTIMIZER_ISA_V4:
-        if (!has_v4)
-            return -ENOTSUP;
-        kernel = &optimizer_kernel_v4;
-        return 0;
     case OPTIMIZER_ISA_BEST:
-        kernel = has_v4 ? &optimizer_kernel_v4 : has_v3 ? &optimizer_kernel_v3 : &optimizer_kernel_v2;
-        return 0;
+        return has_v4 ? &optimizer_kernel_v4 : has_v3 ? &optimizer_kernel_v3 : &optimizer_kernel_v2;
+    case OPTIMIZER_ISA_V2:
+        return &optimizer_kernel_v2;
+    case OPTIMIZER_ISA_V3:
+        return has_v3 ? &optimizer_kernel_v3 : NULL;
+    case OPTIMIZER_ISA_V4:
+        return has_v4 ? &optimizer_kernel_v4 : NULL;
     }
     assert(false); /* no such path */
-    return -ENOTSUP;
+    return NULL;
 }
 
 /* One call's arguments, for the threads. */
 struct call {
+    const struct optimizer_kernel *kernel;
     const struct parameters *p;
     const struct gradient *gradient;
     struct optimizer_constants constants;
@@ -102,16 +91,17 @@ static bool needs_scratch(const struct call *call, unsigned what)
            (what & GRADIENT && !is_plain(call->gradient));
 }
 
-static const float *open_gradient(struct scratch *scratch, const struct gradient *gradient, size_t at, size_t n)
+static const float *open_gradient(struct scratch *scratch, const struct call *call, size_t at, size_t n)
 {
+    const struct gradient *gradient = call->gradient;
     const float *g = (const float *)gradient->g + at;
 
     if (gradient->type == NUMBER_BF16) {
-        kernel->widen(scratch->g, (const uint16_t *)gradient->g + at, n);
+        call->kernel->widen(scratch->g, (const uint16_t *)gradient->g + at, n);
         g = scratch->g;
     }
     if (gradient->scale != 1) {
-        kernel->scale(scratch->g, g, gradient->scale, n);
+        call->kernel->scale(scratch->g, g, gradient->scale, n);
         g = scratch->g;
     }
     return g;
@@ -126,18 +116,18 @@ static struct view open_view(struct scratch *scratch, const struct call *call, u
     if (what & WEIGHTS && p->w) {
         view.w = p->w + at;
     } else if (what & WEIGHTS) {
-        kernel->join(scratch->w, p->high + at, p->low + at, view.n);
+        call->kernel->join(scratch->w, p->high + at, p->low + at, view.n);
         view.w = scratch->w;
     }
     if (what & MOMENTS && p->m) {
         view.m = p->m + at, view.v = p->v + at;
     } else if (what & MOMENTS) {
-        kernel->widen(scratch->m, p->m16 + at, view.n);
-        kernel->widen_v(scratch->v, p->v16 + at, view.n);
+        call->kernel->widen(scratch->m, p->m16 + at, view.n);
+        call->kernel->widen_v(scratch->v, p->v16 + at, view.n);
         view.m = scratch->m, view.v = scratch->v;
     }
     if (what & GRADIENT)
-        view.g = open_gradient(scratch, call->gradient, at, view.n);
+        view.g = open_gradient(scratch, call, at, view.n);
     return view;
 }
 
@@ -147,13 +137,13 @@ static void close_view(struct scratch *scratch, const struct call *call, unsigne
     const struct parameters *p = call->p;
 
     if (what & WEIGHTS && !p->w)
-        kernel->split(p->high + at, p->low + at, scratch->w, n);
+        call->kernel->split(p->high + at, p->low + at, scratch->w, n);
     if (what & MOMENTS && !p->m) {
         const uint64_t first = p->first + at, group = first / OPTIMIZER_GROUP, end = first + n;
         const uint32_t *words = scratch->words + first % OPTIMIZER_GROUP;
-        kernel->draw(scratch->words, p->key, p->part, group,
-                     (end - group * OPTIMIZER_GROUP + OPTIMIZER_GROUP - 1) / OPTIMIZER_GROUP);
-        kernel->round(p->m16 + at, p->v16 + at, scratch->m, scratch->v, words, n);
+        call->kernel->draw(scratch->words, p->key, p->part, group,
+                           (end - group * OPTIMIZER_GROUP + OPTIMIZER_GROUP - 1) / OPTIMIZER_GROUP);
+        call->kernel->round(p->m16 + at, p->v16 + at, scratch->m, scratch->v, words, n);
     }
 }
 
@@ -169,14 +159,14 @@ static void finite_range(void *data, size_t begin, size_t n)
     struct call *call = data;
     const void *g = call->gradient->g;
 
-    if (call->gradient->type == NUMBER_BF16 ? !kernel->is_finite_bf16((const uint16_t *)g + begin, n)
-                                            : !kernel->is_finite((const float *)g + begin, n))
+    if (call->gradient->type == NUMBER_BF16 ? !call->kernel->is_finite_bf16((const uint16_t *)g + begin, n)
+                                            : !call->kernel->is_finite((const float *)g + begin, n))
         note_not_finite(call);
 }
 
-bool optimizer_is_finite(const void *g, enum number_type type, size_t n)
+bool optimizer_is_finite(const struct optimizer_kernel *kernel, const void *g, enum number_type type, size_t n)
 {
-    struct call call = {.gradient = &(struct gradient){g, type, 1}};
+    struct call call = {.kernel = kernel, .gradient = &(struct gradient){g, type, 1}};
 
     team_run(n, finite_range, &call);
     return !call.not_finite;
@@ -190,14 +180,15 @@ static void fold_range(void *data, size_t begin, size_t n)
 
     for (size_t at = begin; at < begin + n; at += view.n) {
         view = open_view(&scratch, call, MOMENTS | GRADIENT, at, begin + n - at);
-        kernel->fold(view.m, view.v, view.g, view.n, &call->constants, call->first);
+        call->kernel->fold(view.m, view.v, view.g, view.n, &call->constants, call->first);
         close_view(&scratch, call, MOMENTS, at, view.n);
     }
 }
 
 void optimizer_fold(const struct parameters *p, const struct gradient *g, const struct hyper *hp, bool first)
 {
-    struct call call = {.p = p, .gradient = g, .first = first, .constants = constants_of(hp, 1, false)};
+    struct call call = {
+        .kernel = p->kernel, .p = p, .gradient = g, .first = first, .constants = constants_of(hp, 1, false)};
 
     team_run(p->n, fold_range, &call);
 }
@@ -210,7 +201,7 @@ static void update_range(void *data, size_t begin, size_t n)
 
     for (size_t at = begin; at < begin + n; at += view.n) {
         view = open_view(&scratch, call, WEIGHTS | MOMENTS, at, begin + n - at);
-        if (!kernel->update(view.w, view.m, view.v, view.n, &call->constants))
+        if (!call->kernel->update(view.w, view.m, view.v, view.n, &call->constants))
             note_not_finite(call);
         close_view(&scratch, call, WEIGHTS, at, view.n);
     }
@@ -218,7 +209,7 @@ static void update_range(void *data, size_t begin, size_t n)
 
 bool optimizer_update(const struct parameters *p, const struct hyper *hp, uint64_t t, bool decays, double divisor)
 {
-    struct call call = {.p = p, .constants = constants_of(hp, t, decays)};
+    struct call call = {.kernel = p->kernel, .p = p, .constants = constants_of(hp, t, decays)};
 
     call.constants.step_size /= divisor;
     team_run(p->n, update_range, &call);
@@ -233,7 +224,7 @@ static void step_range(void *data, size_t begin, size_t n)
 
     for (size_t at = begin; at < begin + n; at += view.n) {
         view = open_view(&scratch, call, WEIGHTS | MOMENTS | GRADIENT, at, begin + n - at);
-        if (!kernel->step(view.w, view.m, view.v, view.g, view.n, &call->constants))
+        if (!call->kernel->step(view.w, view.m, view.v, view.g, view.n, &call->constants))
             note_not_finite(call);
         close_view(&scratch, call, WEIGHTS | MOMENTS, at, view.n);
     }
@@ -242,7 +233,7 @@ static void step_range(void *data, size_t begin, size_t n)
 bool optimizer_step(const struct parameters *p, const struct gradient *g, const struct hyper *hp, uint64_t t,
                     bool decays)
 {
-    struct call call = {.p = p, .gradient = g, .constants = constants_of(hp, t, decays)};
+    struct call call = {.kernel = p->kernel, .p = p, .gradient = g, .constants = constants_of(hp, t, decays)};
 
     team_run(p->n, step_range, &call);
     return !call.not_finite;
@@ -256,13 +247,13 @@ static void sum_range(void *data, size_t begin, size_t n)
 
     for (size_t at = begin; at < begin + n; at += view.n) {
         view = open_view(&scratch, call, GRADIENT, at, begin + n - at);
-        kernel->sum(call->sum + at, view.g, view.n, call->first);
+        call->kernel->sum(call->sum + at, view.g, view.n, call->first);
     }
 }
 
-void optimizer_sum(float *sum, const struct gradient *g, size_t n, bool first)
+void optimizer_sum(const struct optimizer_kernel *kernel, float *sum, const struct gradient *g, size_t n, bool first)
 {
-    struct call call = {.sum = sum, .gradient = g, .first = first};
+    struct call call = {.kernel = kernel, .sum = sum, .gradient = g, .first = first};
 
     team_run(n, sum_range, &call);
 }
@@ -289,12 +280,12 @@ static void squares_range(void *data, size_t begin, size_t n)
     const struct call *call = data;
 
     for (size_t at = begin; at < begin + n; at += TEAM_BLOCK)
-        call->partial[at / TEAM_BLOCK] = kernel->squares(call->squared + at, smaller(TEAM_BLOCK, begin + n - at));
+        call->partial[at / TEAM_BLOCK] = call->kernel->squares(call->squared + at, smaller(TEAM_BLOCK, begin + n - at));
 }
 
-double optimizer_squares(const float *g, size_t n)
+double optimizer_squares(const struct optimizer_kernel *kernel, const float *g, size_t n)
 {
-    struct call call = {.squared = g};
+    struct call call = {.kernel = kernel, .squared = g};
 
     return sum_of_blocks(n, squares_range, &call);
 }
@@ -308,13 +299,13 @@ static void update_squares_range(void *data, size_t begin, size_t n)
     for (size_t at = begin; at < begin + n; at += view.n) {
         double *sum = &call->partial[at / TEAM_BLOCK];
         view = open_view(&scratch, call, MOMENTS, at, smaller(BLOCK, begin + n - at));
-        *sum = (at % TEAM_BLOCK ? *sum : 0) + kernel->update_squares(view.m, view.v, view.n, &call->constants);
+        *sum = (at % TEAM_BLOCK ? *sum : 0) + call->kernel->update_squares(view.m, view.v, view.n, &call->constants);
     }
 }
 
 double optimizer_update_squares(const struct parameters *p, const struct hyper *hp, uint64_t t)
 {
-    struct call call = {.p = p, .constants = constants_of(hp, t, false)};
+    struct call call = {.kernel = p->kernel, .p = p, .constants = constants_of(hp, t, false)};
     const double correction = 1 - pow(hp->beta1, (double)t);
 
     return sum_of_blocks(p->n, update_squares_range, &call) / (correction * correction);
@@ -329,17 +320,17 @@ void optimizer_read(const struct parameters *p, float *w, float *m, float *v)
     if (w && p->w)
         memcpy(w, p->w, bytes);
     else if (w && p->low)
-        kernel->join(w, p->high, p->low, p->n);
+        p->kernel->join(w, p->high, p->low, p->n);
     else if (w)
-        kernel->widen(w, p->high, p->n);
+        p->kernel->widen(w, p->high, p->n);
     if (m && p->m)
         memcpy(m, p->m, bytes);
     else if (m)
-        kernel->widen(m, p->m16, p->n);
+        p->kernel->widen(m, p->m16, p->n);
     if (v && p->v)
         memcpy(v, p->v, bytes);
     else if (v)
-        kernel->widen_v(v, p->v16, p->n);
+        p->kernel->widen_v(v, p->v16, p->n);
 }
 
 void optimizer_write(const struct parameters *p, const float *w, const float *m, const float *v)
@@ -349,15 +340,15 @@ void optimizer_write(const struct parameters *p, const float *w, const float *m,
     if (w && p->w)
         memcpy(p->w, w, bytes);
     else if (w && p->low)
-        kernel->split(p->high, p->low, w, p->n);
+        p->kernel->split(p->high, p->low, w, p->n);
     else if (w)
-        kernel->narrow(p->high, w, p->n);
+        p->kernel->narrow(p->high, w, p->n);
     if (m && p->m)
         memcpy(p->m, m, bytes);
     else if (m)
-        kernel->narrow(p->m16, m, p->n);
+        p->kernel->narrow(p->m16, m, p->n);
     if (v && p->v)
         memcpy(p->v, v, bytes);
     else if (v)
-        kernel->narrow_v(p->v16, v, p->n);
+        p->kernel->narrow_v(p->v16, v, p->n);
 }

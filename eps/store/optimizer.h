@@ -34,15 +34,15 @@ struct hyper {
     float grad_scale; /* for held sums alone (eps/store/store.h): they are multiplied by it; 1 without clipping */
 };
 
-/* The instruction paths, least first. OPTIMIZER_ISA_BEST is this machine's best. */
-enum optimizer_isa { OPTIMIZER_ISA_V2, OPTIMIZER_ISA_V3, OPTIMIZER_ISA_V4, OPTIMIZER_ISA_BEST };
+/* The instruction sets. OPTIMIZER_ISA_BEST is the best one of this machine. */
+enum optimizer_isa { OPTIMIZER_ISA_BEST, OPTIMIZER_ISA_V2, OPTIMIZER_ISA_V3, OPTIMIZER_ISA_V4 };
 
-/* Selects the path of all calls below; -ENOTSUP if the machine lacks it. Called once in main, and by tests. The
- * default is OPTIMIZER_ISA_V2, which every machine has. */
-int optimizer_select(enum optimizer_isa isa);
+/* The arithmetic for one instruction set; NULL if the machine lacks it. All give the same bits. */
+const struct optimizer_kernel *optimizer_find(enum optimizer_isa isa);
 
 /* n consecutive parameters in the forms in which they are kept: (n) each, NULL where the other form is used. */
 struct parameters {
+    const struct optimizer_kernel *kernel; /* of optimizer_find */
     size_t n;
     float *w; /* the master; or split: */
     uint16_t *high;
@@ -65,7 +65,7 @@ struct gradient {
  * first). decays: whether weight_decay applies here. */
 
 /* True if every element is finite; g (n) is of this type. */
-bool optimizer_is_finite(const void *g, enum number_type type, size_t n);
+bool optimizer_is_finite(const struct optimizer_kernel *kernel, const void *g, enum number_type type, size_t n);
 /* first: the first fold of the step, which decays the moments. Does not read the weights. */
 void optimizer_fold(const struct parameters *p, const struct gradient *g, const struct hyper *hp, bool first);
 /* Leaves the moments alone. divisor divides the update, but not the decay: 1 unless the update is clipped. False if
@@ -75,11 +75,11 @@ bool optimizer_update(const struct parameters *p, const struct hyper *hp, uint64
 bool optimizer_step(const struct parameters *p, const struct gradient *g, const struct hyper *hp, uint64_t t,
                     bool decays);
 /* sum = g or sum += g, (n): accumulators, tied units, held sums. */
-void optimizer_sum(float *sum, const struct gradient *g, size_t n, bool first);
+void optimizer_sum(const struct optimizer_kernel *kernel, float *sum, const struct gradient *g, size_t n, bool first);
 
 /* The sum of squares of g (n) in double. Each block of 1024 is summed on its own, and blocks are added in order, for
  * any number of threads. */
-double optimizer_squares(const float *g, size_t n);
+double optimizer_squares(const struct optimizer_kernel *kernel, const float *g, size_t n);
 /* The same for the update that optimizer_update would make at a learning rate of 1, without weight decay. */
 double optimizer_update_squares(const struct parameters *p, const struct hyper *hp, uint64_t t);
 

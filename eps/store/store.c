@@ -67,7 +67,7 @@ struct parameters store_parameters(const struct store *store, uint32_t unit, uin
 {
     const struct model_unit *u = &store->model->units[unit];
     const uint64_t at = u->offset + first;
-    struct parameters p = {.n = n, .part = part, .first = first};
+    struct parameters p = {.kernel = store->kernel, .n = n, .part = part, .first = first};
 
     assert(first <= u->n && n <= u->n - first);
     if (store->options.precision == NUMBER_BF16)
@@ -279,7 +279,10 @@ int store_init(struct store *store, const struct model *model, const struct stor
     int rc;
 
     assert(options->train ? !options->fenced || options->n_accumulators == 0 : !options->fenced);
-    *store = (struct store){.model = model, .options = *options, .ledger = ledger};
+    *store = (struct store){.model = model,
+                            .options = *options,
+                            .kernel = optimizer_find(OPTIMIZER_ISA_BEST),
+                            .ledger = ledger};
     if (options->memory) {
         rc = prepare_all(store, options->memory, err);
     } else {
@@ -401,7 +404,7 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
     struct run run;
 
     assert(store->options.train && store->options.fenced == (how == STORE_FOLD_HOLD));
-    if (!optimizer_is_finite(contribution->g, type, walk.end - walk.next))
+    if (!optimizer_is_finite(store->kernel, contribution->g, type, walk.end - walk.next))
         return -EDOM;
     if (is_summed(how) && !store->sums[unit])
         take_accumulator(store, unit);
@@ -410,7 +413,7 @@ int store_fold(struct store *store, uint32_t unit, uint32_t slice, const struct 
         const struct gradient g = {at, type, 1};
         const struct parameters p = store_parameters(store, unit, run.at, run.n, contribution->part);
         if (is_summed(how))
-            optimizer_sum(store->sums[unit] + run.at, &g, run.n, contribution->first);
+            optimizer_sum(store->kernel, store->sums[unit] + run.at, &g, run.n, contribution->first);
         else if (how == STORE_FOLD_MOMENTS)
             optimizer_fold(&p, &g, hp, contribution->first);
         else
@@ -508,7 +511,7 @@ double store_sum_squares(const struct store *store, uint32_t unit)
 
     assert(store->held);
     for (uint64_t at = 0; at < n; at += MODEL_SLICE)
-        sum += optimizer_squares(store->sums[unit] + at, n - at < MODEL_SLICE ? n - at : MODEL_SLICE);
+        sum += optimizer_squares(store->kernel, store->sums[unit] + at, n - at < MODEL_SLICE ? n - at : MODEL_SLICE);
     return sum;
 }
 

@@ -43,7 +43,8 @@ struct store_options {
 struct store {
     const struct model *model; /* borrowed */
     struct store_options options;
-    struct segment weights;     /* model.segment_n elements of the precision, units at their offsets */
+    const struct optimizer_kernel *kernel; /* this machine's best */
+    struct segment weights;                /* model.segment_n elements of the precision, units at their offsets */
     int16_t *low;               /* (segment_n) what completes bf16 weights; NULL in fp32 and without training */
     float *m, *v;               /* (segment_n) each, the same offsets; NULL without training, or if they are these: */
     uint16_t *m16, *v16;        /* (segment_n) each */

@@ -83,7 +83,7 @@ static int read_run(const struct read *r, uint64_t at, size_t n)
     note_read(r->store);
     if (rc != 0)
         return rc;
-    if (!optimizer_is_finite(values, NUMBER_FP32, n))
+    if (!optimizer_is_finite(p.kernel, values, NUMBER_FP32, n))
         return -EDOM;
     if (r->array == SECOND_MOMENT && has_negative(values, n))
         return -ERANGE;

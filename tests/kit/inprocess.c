@@ -359,7 +359,6 @@ int inprocess_open(struct inprocess **out, const struct inprocess_options *optio
     ip->covered = true;
     pthread_mutex_init(&ip->mutex, NULL);
     pthread_cond_init(&ip->changed, NULL);
-    optimizer_select(OPTIMIZER_ISA_BEST);
     rc = model_init(&ip->model, &o->config, err);
     if (rc)
         goto fail;

@@ -27,11 +27,6 @@ const struct model_config store_fixture_small = {.n_layers = 2,
                                                .n_positions = 8,
                                                .vocabulary = 10};
 
-void store_fixture_best(void)
-{
-    optimizer_select(OPTIMIZER_ISA_BEST);
-}
-
 void store_fixture_open(struct store_fixture *f, struct model_config config, bool tied, uint32_t n_accumulators)
 {
     const struct store_options options = {.train = true, .n_accumulators = n_accumulators};

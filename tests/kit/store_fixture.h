@@ -14,9 +14,6 @@ struct store_fixture {
     struct store store;
 };
 
-/* Before all tests: the optimizer's fastest instructions on this machine. */
-void store_fixture_best(void);
-
 /* A fresh store for training; tied overrides the configuration's. */
 void store_fixture_open(struct store_fixture *f, struct model_config config, bool tied, uint32_t n_accumulators);
 void store_fixture_open_as(struct store_fixture *f, struct model_config config, bool tied,

@@ -88,7 +88,9 @@ static void direct(struct arrays *a)
 /* The formats of weights, moments and gradient. */
 static struct parameters parameters_of(const struct arrays *a, bool split, bool narrow)
 {
-    struct parameters p = {.n = a->n, .key = random_site_key(1, a->t, 0, RANDOM_MOMENTS)};
+    struct parameters p = {.kernel = optimizer_find(OPTIMIZER_ISA_BEST),
+                           .n = a->n,
+                           .key = random_site_key(1, a->t, 0, RANDOM_MOMENTS)};
 
     if (split)
         p.high = a->high, p.low = (int16_t *)a->low;
@@ -133,7 +135,8 @@ static void norm(struct arrays *a)
     double sum = 0;
 
     for (size_t i = 0; i < a->n; i += MODEL_SLICE)
-        sum += optimizer_squares(a->g + i, a->n - i < MODEL_SLICE ? a->n - i : MODEL_SLICE);
+        sum += optimizer_squares(optimizer_find(OPTIMIZER_ISA_BEST), a->g + i,
+                                 a->n - i < MODEL_SLICE ? a->n - i : MODEL_SLICE);
     if (!(sum > 0))
         abort();
 }
@@ -231,7 +234,6 @@ int main(int argc, char **argv)
     }
     memory_report(&memory, 0);
     memory_free(&memory);
-    optimizer_select(OPTIMIZER_ISA_BEST);
 #ifdef _OPENMP
     threads = omp_get_max_threads();
 #endif

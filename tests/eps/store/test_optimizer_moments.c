@@ -26,7 +26,8 @@ static struct moments open_moments(size_t n)
 
 static void fold_same(const struct moments *x, const float *g, const struct hyper *hp, uint64_t t)
 {
-    const struct parameters p = {.n = x->n, .m16 = x->m, .v16 = x->v, .key = random_site_key(11, t, 5, RANDOM_MOMENTS)};
+    const struct parameters p = {
+        .kernel = plain_used(), .n = x->n, .m16 = x->m, .v16 = x->v, .key = random_site_key(11, t, 5, RANDOM_MOMENTS)};
 
     optimizer_fold(&p, &(struct gradient){g, NUMBER_FP32, 1}, hp, true);
 }

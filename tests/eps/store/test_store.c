@@ -77,7 +77,6 @@ static void check_and_free(struct expected *e, const struct store_fixture *f, ui
 }
 
 SUITE_TIMEOUT(60)
-SUITE_FIXTURE_ONCE(store_fixture_best, NULL)
 
 TEST(a_drawn_weight_depends_on_seed_tensor_and_index_alone)
 {

@@ -91,7 +91,6 @@ static void check_weights(const struct store_fixture *f, FILE *file, double lr, 
 }
 
 SUITE_TIMEOUT(60)
-SUITE_FIXTURE_ONCE(store_fixture_best, NULL)
 
 TEST_RANGE(a_clipped_norm_gives_the_weights_of_pytorch, NUMBER_FP32, NUMBER_BF16 + 1)
 {

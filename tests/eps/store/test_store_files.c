@@ -70,7 +70,6 @@ static void check_same(const struct store_fixture *a, const struct store_fixture
 static const struct model_config *const configs[] = {&store_fixture_small, &store_fixture_cut, &store_fixture_big};
 
 SUITE_TIMEOUT(60)
-SUITE_FIXTURE_ONCE(store_fixture_best, NULL)
 
 TEST_EACH(what_was_written_is_loaded_bit_for_bit, 6)
 {

@@ -108,7 +108,6 @@ static struct store_options options_of(const struct mode *mode, enum number_type
 }
 
 SUITE_TIMEOUT(120)
-SUITE_FIXTURE_ONCE(store_fixture_best, NULL)
 
 /* What is relayed is a bf16 as near to the master as any, and joined it is the fp32 master's bits. */
 TEST_EACH(a_split_master_trains_as_an_fp32_master_does, MODES)
@@ -222,10 +221,11 @@ TEST(a_sum_of_squares_is_that_of_long_double_for_all_threads_and_paths)
     for (int threads = 1; threads <= 5; threads++)
         for (int isa = OPTIMIZER_ISA_V2; isa <= OPTIMIZER_ISA_V4; isa++) {
             set_threads(threads);
-            if (optimizer_select((enum optimizer_isa)isa) == 0)
+            f.store.kernel = optimizer_find((enum optimizer_isa)isa);
+            if (f.store.kernel)
                 ck_assert_double_eq(store_sum_squares(&f.store, unit), got);
         }
-    optimizer_select(OPTIMIZER_ISA_BEST);
+    f.store.kernel = optimizer_find(OPTIMIZER_ISA_BEST);
     f.store.held[f.model.units[unit].offset] = INFINITY; /* as a sum that has overflowed */
     ck_assert(isinf(store_sum_squares(&f.store, unit)));
     store_fixture_close(&f);
@@ -261,10 +261,11 @@ TEST_EACH(sixteen_bit_moments_are_rounded_by_the_word_of_their_name, 12)
     const uint32_t unit = 2;
     struct store_fixture f;
 
-    if (optimizer_select((enum optimizer_isa)(_i % 3)) != 0)
+    if (!plain_use((enum optimizer_isa)(OPTIMIZER_ISA_V2 + _i % 3)))
         return;
     set_threads(1 + _i / 3);
     store_fixture_open_as(&f, _i < 9 ? store_fixture_cut : store_fixture_small, false, &options);
+    f.store.kernel = plain_kernel;
     const struct model_unit *u = &f.model.units[unit];
     for (uint64_t t = 1; t <= 2; t++) {
         struct store_values before = store_fixture_values(&f, unit);
@@ -283,7 +284,6 @@ TEST_EACH(sixteen_bit_moments_are_rounded_by_the_word_of_their_name, 12)
         }
         store_values_free(&before), store_values_free(&after);
     }
-    optimizer_select(OPTIMIZER_ISA_BEST);
     store_fixture_close(&f);
 }
 
