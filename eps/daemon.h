@@ -1,4 +1,4 @@
-/* eps/daemon.h - epsd: who is attached, what is trained. */
+/* eps/daemon.h - starts epsd's parts and runs its loop. */
 #ifndef EPS_DAEMON_H
 #define EPS_DAEMON_H
 
@@ -11,14 +11,14 @@
 struct daemon_options {
     const char *directory;
     bool is_private;
-    bool shared; /* with the members of group, who may do all but stop it */
+    bool shared; /* members of group may do everything but stop it */
     gid_t group;
-    uint64_t host_mem;   /* bytes that a job may take; 0: what is free */
-    unsigned most_quiet; /* seconds, at least, that whoever owes something may do nothing; 0: 60. For tests */
+    uint64_t host_mem;   /* bytes that a job may take; 0: all that is free */
+    unsigned most_quiet; /* seconds without progress before a worker or thread counts as hung; 0: 60. For tests */
 };
 
-/* Serves until it is stopped. 0, or -errno with a sentence. The caller has blocked SIGTERM, SIGINT and SIGHUP: they are
- * taken from the moment in which their end is an orderly one. */
+/* Serves until it is stopped. 0, or -errno with a sentence. The caller has blocked SIGTERM, SIGINT and SIGHUP;
+ * daemon_run unblocks them once it can stop in an orderly way. */
 int daemon_run(const struct daemon_options *options, struct error *err);
 
 #endif

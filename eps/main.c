@@ -142,7 +142,7 @@ int main(int argc, char **argv)
     signal(SIGPIPE, SIG_IGN);
     signal(SIGXFSZ, SIG_IGN); /* a file that grows past its limit makes a save fail, not the process */
     if (options.is_private && !process_follow_parent(arguments.parent)) {
-        log_line("whoever started this daemon is gone");
+        log_line("the process that started this daemon has ended");
         return 1;
     }
     int rc = session_directory(directory, sizeof directory, arguments.address, &err);

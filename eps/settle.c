@@ -43,7 +43,7 @@ void settle_ask_to_stop(struct daemon *d, const char *why)
     }
     d->asked = why;
     d->look.stopping = true;
-    log_line("asked to stop %s: the run is told, and has %d s to save what it promised", why, PATIENCE_TICKS);
+    log_line("stop requested %s; the run has %d s to save", why, PATIENCE_TICKS);
     if (job->state != JOB_ENDING)
         session_send(job->client->session, &(struct message){.kind = MESSAGE_STOP});
 }
@@ -141,8 +141,8 @@ static void on_work(struct daemon *d, const struct updater_task *work)
     }
 }
 
-/* Moves an ending job as far towards its end as possible; true: it has ended. Once nobody uses the job's memory, the
- * optimizer thread gives it back; then the rest is freed. */
+/* Moves an ending job as far towards its end as possible. True: the job has ended. Once nobody uses its memory, the
+ * optimizer thread gives the memory back; then the rest is freed. */
 static bool end_job(struct daemon *d)
 {
     struct job *job = &d->job;
@@ -162,7 +162,7 @@ static bool end_job(struct daemon *d)
     return true;
 }
 
-/* What follows a job: the stop that was asked for while it ran, or the request that came while it ended. */
+/* After a job: stops if that was requested while it ran, else begins the job that was requested while it ended. */
 static void go_on(struct daemon *d)
 {
     struct peer *client = d->waiting.client;
@@ -175,7 +175,7 @@ static void go_on(struct daemon *d)
     }
 }
 
-/* To the last, somebody may keep it waiting. */
+/* Closes the last handles, so that the loop ends, once nobody needs them. */
 static void end(struct daemon *d)
 {
     if (!d->stopping || d->hub.peers || d->job.state != JOB_NONE || updater_pending(d->hub.updater))
@@ -184,13 +184,14 @@ static void end(struct daemon *d)
     close_handle((uv_handle_t *)&d->tick);
 }
 
-/* Takes the first step that moves the job on; false: there is none. | 1. A posted event. A save's version was fixed
- * when it was asked for, by the relay's state then. So its reader is | announced before anything else reaches the
- * relay. | 2. A written unit. It is released before anything more is opened or folded: its next fold may free the
- * slot that a | worker, and so the step, waits for. | 3. The step ahead. Workers have begun it. The relay hears of
- * it once the step before is covered, and before an update | of that step ends. So the job does not rest between two
- * steps that were both asked for. | 4. A finished task of the optimizer thread. It comes last because it may end the
- * job. */
+/* Does the first of these that is due; false: none is.
+ *   1. A posted event. A save's version was fixed when the save was asked for, by the relay's state then. So its reader
+ *      is announced before anything else reaches the relay.
+ *   2. The release of a written unit. It comes before anything more is opened or folded: the unit's next fold may free
+ *      the slot that a worker, and so the step, waits for.
+ *   3. The step ahead. Workers have begun it already. The relay hears of it once the step before is covered, and before
+ *      an update of that step ends. So the job does not rest between two steps that were both asked for.
+ *   4. A finished task of the optimizer thread. It comes last because it may end the job. */
 static bool take_next(struct daemon *d)
 {
     struct relay_event released;
@@ -210,12 +211,12 @@ static bool take_next(struct daemon *d)
     return true;
 }
 
-/* Runs once nothing moves the job on until the loop has news. In this order: | 5. Saves of an ending job. All its
- * folds are done, so no save gets another unit. Saves that lack one are given up. | 6. The writer's next task. It
- * comes this late to include all units that there are. It comes after 5, so that saves | that were given up are
- * discarded and not written on. | 7. The job's end, once no save, worker or optimizer thread uses its memory. It
- * comes after 6, which says whether a save | does. The job that follows may end at once: then all of this runs once
- * more. */
+/* Runs once none of those is due. In this order:
+ *   5. Saves of an ending job. All its folds are done, so no save gets another unit. Saves that lack one are given up.
+ *   6. The writer's next task. It comes this late to include every unit that is ready. It comes after 5, so that saves
+ *      that were given up are discarded instead of written on.
+ *   7. The job's end, once no save, worker or optimizer thread uses its memory. It comes after 6, which says whether a
+ *      save does. The next job may end at once: then all of this runs again. */
 static bool come_to_rest(struct daemon *d)
 {
     if (d->job.state == JOB_ENDING && !updater_pending(d->hub.updater))
@@ -227,7 +228,7 @@ static bool come_to_rest(struct daemon *d)
     return true;
 }
 
-/* The order of things. Each of the loop's callbacks ends here. So all its changes come to rest before the loop calls
+/* Each of the loop's callbacks ends here. So all its changes come to rest before the loop calls
  * the next callback or sleeps. No part calls this function or a part above its own: it posts an event, or leaves
  * state to be found. */
 void settle(struct daemon *d)

@@ -22,7 +22,7 @@ void job_init(struct job *job)
 void job_enter(struct job *job, enum job_state state)
 {
     static const unsigned before[JOB_STATES] = {
-        /* a bit for each state that it may come from */
+        /* a bit for each state that it may be entered from */
         [JOB_NONE] = 1u << JOB_ENDING,
         [JOB_LOADING] = 1u << JOB_NONE,
         [JOB_ASSIGNING] = 1u << JOB_LOADING,
@@ -146,8 +146,8 @@ static void assign(struct job *job, struct peer *worker, const struct segment *i
     session_send_fds(worker->session, &m, fds, n_fds);
 }
 
-/* A training job takes those of the first worker's profile, so that all workers compute the same bits; a run that
- * goes on keeps what it began with. Other jobs take the libraries' first choices, which no profile changes. */
+/* All workers of a training job use the algorithms of the first worker's profile, so that they compute the same bits. A
+ * resumed run keeps those that it began with. Other jobs leave the choice to the libraries. */
 static void choose_products(struct job *job)
 {
     if (!job->request.job.train || job->request.job.resume)
@@ -178,7 +178,7 @@ static int begin_assigning(struct job *job, struct error *err)
     return 0;
 }
 
-/* The optimizer thread counted apart what the job allocated. From here on it is in the daemon's ledger. */
+/* The optimizer thread counted the job's memory in a ledger of its own. Adds it to the daemon's. */
 static void take_over_ledger(struct job *job)
 {
     for (unsigned c = 0; c < LEDGER_CATEGORIES; c++)
@@ -192,7 +192,7 @@ static void on_loaded(struct job *job, int result)
     struct error err = job->load_error;
 
     take_over_ledger(job);
-    if (job->state != JOB_LOADING) /* it was ended meanwhile */
+    if (job->state != JOB_LOADING) /* it has ended meanwhile */
         return;
     job_enter(job, JOB_ASSIGNING);
     if (!result)
@@ -233,8 +233,7 @@ static void on_all_assigned(struct job *job)
     session_send_fds(job->client->session, &m, &job->data.fd, 1);
 }
 
-/* ASSIGN goes through the door and RELEASE by the channel, so the answer to the first must be in before the second is
- * sent. */
+/* ASSIGN goes through the door and RELEASE over the channel, so ASSIGN must be answered before RELEASE is sent. */
 static void release(struct peer *worker)
 {
     const struct message m = {.kind = MESSAGE_RELEASE};
@@ -254,7 +253,7 @@ void job_on_assigned(struct job *job, struct peer *worker, const struct message 
         job_end(job, m->refused.code ? m->refused.code : -EPROTO, "%s", m->refused.error.text);
         return;
     }
-    if (job->state == JOB_ENDING) { /* only now does it certainly know of the job */
+    if (job->state == JOB_ENDING) { /* RELEASE can be sent only now */
         release(worker);
         return;
     }

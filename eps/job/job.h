@@ -1,115 +1,115 @@
-/* eps/job/job.h - one job's life: weights in, workers assigned, ... memory given back.
+/* eps/job/job.h - one job, from the client's request until its memory is given back.
  *
- * The daemon serves one job after another. What it does with the relay is in steps.h, evaluate.h and eps/save/save.h. What
- * it needs is worked out by job_plan.c, before anything is allocated; job_load.c reads and touches all of it, on the
- * optimizer thread.
+ * The daemon serves one job after another. job_plan.c computes what a job needs, before anything is allocated.
+ * job_load.c reads and touches all of it, on the optimizer thread. Steps, evaluations and saves are in
+ * eps/step/steps.h, evaluate.h and eps/save/save.h.
  *
- * Sentences go to the client as REFUSED (the job did not begin) or FAILED (it ended). */
+ * The client hears of errors by REFUSED (the job did not begin) or FAILED (it ended). */
 #ifndef EPS_JOB_JOB_H
 #define EPS_JOB_JOB_H
 
 #include "eps/hub.h"
 #include "eps/relay/relay.h"
 
-/* The client's request must fit the state: anything else is out of place and costs it its session. */
+/* A client's request that does not fit the state ends its session. */
 enum job_state {
     JOB_NONE,
     JOB_LOADING,    /* until the optimizer thread has drawn or read the weights */
     JOB_ASSIGNING,  /* until every worker has answered */
     JOB_RESTING,    /* until a step or an evaluation is asked for */
     JOB_STEPPING,   /* until the last step opened is done */
-    JOB_EVALUATING, /* until every worker has told its sum */
+    JOB_EVALUATING, /* until every worker has reported its sum */
     JOB_GENERATING, /* until the worker has run the tokens that the client named */
-    JOB_ENDING,     /* until the optimizer thread and the writer are through, and workers have released their memory */
+    JOB_ENDING,     /* until the optimizer thread and the writer have finished and workers have released its memory */
     JOB_STATES
 };
 
 struct job {
     struct hub *hub;
-    enum job_state state;   /* job_enter alone assigns it */
-    struct peer *client;    /* NULL once it has gone, or has been told that the job ended */
-    bool closing;           /* the client asked for the end, and is told when memory is given back */
+    enum job_state state;   /* assigned by job_enter alone */
+    struct peer *client;    /* NULL once it has left, or has been told that the job ended */
+    bool closing;           /* the client asked for the end; CLOSE answers it once memory is given back */
     struct message request; /* the JOB */
-    struct segment config;  /* the text of config.json, ended by a 0: the workers get it too */
+    struct segment config;  /* text of config.json, ended by a 0; shared with the workers */
     size_t config_bytes;
     int output; /* directory, or -1 */
     int weight_files[SESSION_MAX_FDS];
     unsigned n_weight_files;
     int moments_file, side_file, trace_file;    /* or -1 */
-    struct trace optimizer_trace, writer_trace; /* tracks of the two threads; not open without a trace_file */
-    char *side_text;                            /* NULL: none came */
+    struct trace optimizer_trace, writer_trace; /* tracks of the two threads, closed without a trace_file */
+    char *side_text;                            /* NULL: no side file */
     size_t side_bytes;
-    unsigned said;        /* MEMORY_...: what the daemon's log says of the machine already (eps/store/memory.h) */
-    uint64_t table_bytes; /* of the config and what job_take_table gave, as the ledger has them */
+    unsigned said;        /* MEMORY_... (eps/store/memory.h) that the log has reported already */
+    uint64_t table_bytes; /* of the config and of job_take_table, as in the ledger */
     struct model model;
     struct store store;
     struct segment data;
-    struct segment inboxes[HUB_MAX_WORKERS]; /* (n_inboxes); they outlive their workers */
+    struct segment inboxes[HUB_MAX_WORKERS]; /* (n_inboxes) each outlives its worker */
     uint32_t n_inboxes;
-    struct segment stashes[HUB_MAX_WORKERS]; /* (n_inboxes) of workers that keep theirs on the host; else empty */
+    struct segment stashes[HUB_MAX_WORKERS]; /* (n_inboxes) empty if the worker's stash is on its device */
     struct relay *relay;
-    uint32_t microbatch;                   /* rows, of all workers */
-    struct products products;              /* algorithms of all workers; version 0: as their libraries choose */
-    struct plan_host host;                 /* what it takes of this process */
-    struct plan_host_setting host_setting; /* by which that was planned */
-    struct peer *workers[HUB_MAX_WORKERS]; /* (n_workers) those that have parts, in order of id */
+    uint32_t microbatch;                   /* rows; the same for all workers */
+    struct products products;              /* algorithms for all workers; version 0: their libraries choose */
+    struct plan_host host;                 /* memory that it takes in this process */
+    struct plan_host_setting host_setting; /* what `host` was computed from */
+    struct peer *workers[HUB_MAX_WORKERS]; /* (n_workers) workers that have parts, in order of id */
     uint32_t n_workers;
-    uint32_t n_planned;                    /* of them, when the job began */
-    uint64_t stash_bytes[HUB_MAX_WORKERS]; /* (n_planned) by their plans */
+    uint32_t n_planned;                    /* number of workers when the job began */
+    uint64_t stash_bytes[HUB_MAX_WORKERS]; /* (n_planned) on the host, by the workers' plans */
     uint64_t step;                         /* updates done */
-    uint32_t n_generated;                  /* tokens run, or being run, of a job that generates */
-    uint64_t n_read;                       /* runs of files, by the optimizer thread, while it loads: by __atomic */
-    struct ledger load_ledger;             /* of the optimizer thread, while it loads; then what it has taken */
-    bool unloaded;                         /* and given back */
+    uint32_t n_generated;                  /* tokens that a generating job has run, or is running */
+    uint64_t n_read;                       /* runs of files read so far; the optimizer thread adds to it by __atomic */
+    struct ledger load_ledger;             /* memory that the optimizer thread took while loading */
+    bool unloaded;                         /* that memory was given back */
     struct error load_error;
 };
 
-/* Of a JOB: updates wait until the whole step is known good. Clipping the norm needs it. */
+/* Whether a JOB holds its updates until the whole step is known to be good. Clipping the norm requires it. */
 static inline bool job_is_fenced(const struct message *m)
 {
     return m->job.train && (m->job.fenced || m->job.clip_norm > 0);
 }
 
-/* The job's checkpoints go somewhere. */
+/* Whether the job can save checkpoints. */
 static inline bool job_has_output(const struct job *job)
 {
     return job->output >= 0 || job->request.job.files;
 }
 
-/* Steps may be opened, and the relay be fed. */
+/* Whether steps may be opened and the relay may be fed. */
 static inline bool job_is_open(const struct job *job)
 {
     return job->state == JOB_RESTING || job->state == JOB_STEPPING || job->state == JOB_EVALUATING;
 }
 
-void job_init(struct job *job); /* no job; its hub stays */
+void job_init(struct job *job); /* no job; keeps its hub */
 void job_enter(struct job *job, enum job_state state);
-/* Zeroed, in the ledger until job_free. Owned: free. NULL: there is no memory. */
+/* A zeroed table, in the ledger until job_free. NULL: out of memory. Owned: free. */
 void *job_take_table(struct job *job, size_t n, size_t size);
-/* The track, or NULL where the job is not traced. */
+/* Returns the track, or NULL if the job is not traced. */
 struct trace *job_trace(const struct job *job, struct trace *track);
 void job_close_fds(const int *fds, unsigned n);
 
-/* Judges a request and sizes everything; takes fds. False: it was refused. Then whoever has tables of its own for a job
- * takes them, and job_load begins, or job_end says why not. */
+/* Checks a request and computes all sizes. Takes fds. False: the request was refused. If true, the caller allocates the
+ * tables of the other parts and then calls job_load, or job_end with the reason. */
 bool job_begin(struct job *job, struct peer *client, const struct message *m, const int *fds, unsigned n_fds);
 void job_load(struct job *job);
-/* The optimizer thread has loaded it, or given its memory back. */
+/* The optimizer thread has loaded the job, or given its memory back. */
 void job_on_called(struct job *job, const struct updater_task *work);
-/* An answer of a worker's to ASSIGN, or to RELEASE. */
+/* A worker has answered ASSIGN, or RELEASE. */
 void job_on_assigned(struct job *job, struct peer *worker, const struct message *m);
 void job_on_released(struct peer *worker);
 /* Answers a pull. */
 void job_send_weights(struct job *job, struct peer *worker, uint64_t version, uint32_t unit);
 
-/* Ends the job, whatever it is doing: code 0 is the client's own CLOSE. Nothing new begins; what goes on, comes to its
- * end. Does nothing without a job. */
+/* Ends the job in any state. Code 0: the client sent CLOSE. Nothing new begins; tasks under way finish. Does nothing if
+ * there is no job. */
 void job_end(struct job *job, int code, const char *format, ...) __attribute__((format(printf, 3, 4)));
-/* Of an ending job that nobody saves from any more: some worker or the optimizer thread is still at its memory. */
+/* Whether a worker or the optimizer thread still uses the memory of an ending job without saves. */
 bool job_is_in_use(const struct job *job);
-/* Nobody is: the optimizer thread is to give its memory back. */
+/* Nobody uses it: has the optimizer thread give the memory back. */
 void job_unload(struct job *job);
-/* It has: the rest, and no job afterwards. The client to be told that its job is closed, or NULL. */
+/* Frees the rest; then there is no job. Returns the client that waits for CLOSE, or NULL. */
 struct peer *job_free(struct job *job);
 
 #endif

@@ -123,7 +123,7 @@ static void touch_segments(const struct job *job)
     }
 }
 
-/* Touches nothing large before all of it has addresses and may be locked. */
+/* Maps all large memory, and checks that it may be locked, before it touches any of it. */
 static int take_memory(struct job *job)
 {
     const struct message *m = &job->request;
@@ -182,7 +182,7 @@ static int check_updates(struct job *job)
         if (updates[u] != job->step && !skipped)
             return error_set(&job->load_error, -EINVAL,
                              "the moments have had %" PRIu64 " updates, and the checkpoint is of step %" PRIu64
-                             ": are these another step's?",
+                             ": do they belong to another step?",
                              updates[u], job->step);
     }
     return 0;
@@ -207,7 +207,7 @@ static int load_model(struct job *job)
 int job_do_unload(void *context)
 {
     struct job *job = context;
-    struct ledger taken = job->load_ledger; /* counted down here; the daemon's, which is the loop's, follows */
+    struct ledger taken = job->load_ledger; /* a copy: the loop thread owns the daemon's ledger, and follows */
 
     for (uint32_t i = 0; i < job->n_inboxes; i++) {
         segment_close(&job->inboxes[i]);

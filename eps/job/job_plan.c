@@ -23,14 +23,15 @@ static int check_request(const struct job *job, struct error *err)
     if ((uint64_t)batch * seq > 1u << 28)
         return error_set(err, -EINVAL, "--batch %u x --seq %u: more than 2^28 tokens in a minibatch", batch, seq);
     if (job->request.job.fresh != (job->n_weight_files == 0))
-        return error_set(err, -EINVAL, "weights come from files or are drawn, not both and not neither");
+        return error_set(err, -EINVAL, "a job has weight files or fresh weights, exactly one of them");
     if (job->request.job.resume && (!job->request.job.train || job->request.job.fresh))
-        return error_set(err, -EINVAL, "what is resumed is training, from weights and moments in files");
+        return error_set(err, -EINVAL, "only training can be resumed, from files of weights and moments");
     if (job->request.job.step > 0 && !job->request.job.resume)
         return error_set(err, -EINVAL, "a run that begins at step %" PRIu64 " needs the moments of that step",
                          job->request.job.step);
     if (job->request.job.step > MOST_STEPS)
-        return error_set(err, -EINVAL, "step %" PRIu64 " is none that a run gets to", job->request.job.step);
+        return error_set(err, -EINVAL, "step %" PRIu64 " is beyond the last step that a run can have",
+                         job->request.job.step);
     if (job_is_fenced(&job->request) && n_parts > 1 && job->request.job.optimizer == OPTIMIZER_ADAMA)
         return error_set(
             err, -EINVAL,
@@ -42,7 +43,7 @@ static int check_request(const struct job *job, struct error *err)
     return 0;
 }
 
-/* What is the same with any number of workers is so where they round alike. */
+/* The result is independent of the number of workers only if all of them round alike. */
 static int check_kinds(const struct job *job, struct error *err)
 {
     const struct peer *first = job->workers[0];
@@ -50,12 +51,12 @@ static int check_kinds(const struct job *job, struct error *err)
     for (uint32_t i = 0; i < job->n_workers; i++) {
         const struct peer *worker = job->workers[i];
         if (!worker->backend)
-            return error_set(err, -ENODEV, "worker %u has a device '%s', which this daemon knows nothing of",
-                             worker->id, worker->device);
+            return error_set(err, -ENODEV, "worker %u has a device '%s', which this daemon does not know", worker->id,
+                             worker->device);
         if (job->request.job.deterministic && worker->backend != first->backend)
             return error_set(err, -EINVAL,
-                             "--deterministic is for workers of one kind, and worker %u has %s while worker %u has %s: "
-                             "detach one of them, or leave it out",
+                             "--deterministic requires workers of one kind, but worker %u has %s and worker %u has %s: "
+                             "detach one of them, or omit --deterministic",
                              first->id, first->device, worker->id, worker->device);
     }
     return 0;
@@ -64,7 +65,6 @@ static int check_kinds(const struct job *job, struct error *err)
 /* Workers that have parts, in order of id. None is busy: the last job has ended. */
 static int choose_workers(struct job *job, struct error *err)
 {
-
     for (struct peer *p = job->hub->peers; p && job->n_workers < job->request.job.n_parts; p = p->next)
         if (p->role == ROLE_WORKER && !p->refused)
             job->workers[job->n_workers++] = p;

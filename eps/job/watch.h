@@ -1,4 +1,4 @@
-/* eps/job/watch.h - finds who keeps a job waiting for too long, so that nothing waits for ever. */
+/* eps/job/watch.h - finds workers and threads that hang, so that nothing waits for ever. */
 #ifndef EPS_JOB_WATCH_H
 #define EPS_JOB_WATCH_H
 
@@ -6,13 +6,13 @@
 
 struct watch {
     struct job *job;
-    unsigned most_quiet; /* ticks, at least, that whoever owes something may do nothing */
+    unsigned most_quiet; /* ticks without progress before one counts as hung, at least */
     struct silence optimizer;
-    bool hung; /* the optimizer thread: the daemon is to end */
+    bool hung; /* the optimizer thread hangs, so the daemon must end */
 };
 
-/* True: the optimizer thread hung a tick ago, and the client has had that tick to read why. Only the process's end
- * helps then. Called each second. */
+/* Call each second. True: the optimizer thread hangs, and the client has had a second to read why. The process must
+ * end. */
 bool watch_tick(struct watch *watch);
 
 #endif

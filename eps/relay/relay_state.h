@@ -3,10 +3,10 @@
  *
  * The specification asks about sets ("are all names of this unit folded?"). Here each set is a bit for each name and
  * a count for each question. So an event costs the occupied inbox slots, not names times slots: 0.5 us with 4,096
- * layers, 64 parts, 2 slices and 32 workers of 8 slots. | a name its place in fold order, a number below n_names;
- * computed from (visit, part, slice) by its visit | standing the occupied slots of the open step, sorted as the pump
- * reads them: by name, worker, slot | sums the units that need an accumulator, in backward order; the first sums_end
- * of them may be folded */
+ * layers, 64 parts, 2 slices and 32 workers of 8 slots.
+ *   a name     its place in fold order, a number below n_names; computed from (visit, part, slice) by its visit
+ *   standing   the occupied slots of the open step, in the order in which the pump reads them: by name, worker, slot
+ *   sums       the units that need an accumulator, in backward order; the first sums_end of them may be folded */
 #ifndef EPS_RELAY_RELAY_STATE_H
 #define EPS_RELAY_RELAY_STATE_H
 

@@ -6,9 +6,10 @@
  *
  * Sources: AdamA - Zhang et al., arXiv:2305.19982. AdamW - Loshchilov & Hutter, arXiv:1711.05101, Algorithm 2.
  *
- * Arithmetic, the same bits on every instruction path and for every split of the range (-ffp-contract=off): | first
- * fold m = fma(c1, g, fma(-c1, m, m)) v = fma(c2 * g, g, fma(-c2, v, v)) | next folds m = fma(c1, g, m) v = fma(c2 *
- * g, g, v) | update w = w * shrink - step_size * m / (sqrt(v) * root_scale + epsilon)
+ * Arithmetic, the same bits on every instruction path and for every split of the range (-ffp-contract=off):
+ *   first fold    m = fma(c1, g, fma(-c1, m, m))   v = fma(c2 * g, g, fma(-c2, v, v))
+ *   next folds    m = fma(c1, g, m)                v = fma(c2 * g, g, v)
+ *   update        w = w * shrink - step_size * m / (sqrt(v) * root_scale + epsilon)
  *
  * Folds are fp32 with c1 = 1-b1 and c2 = 1-b2. In this form a moment decays by a beta exact to 2^-24 of 1 - beta; b2
  * itself, rounded to fp32, would in the long run shift v by 1e-5. The update is fp64 in registers, rounded once,
@@ -31,27 +32,27 @@
 
 struct hyper {
     double lr, beta1, beta2, epsilon, weight_decay;
-    float grad_scale; /* for held sums alone (eps/store/store.h): they are multiplied by it; 1 without clipping */
+    float grad_scale; /* factor for held sums (eps/store/store.h); 1 without clipping */
 };
 
 /* The instruction sets. OPTIMIZER_ISA_BEST is the best one of this machine. */
 enum optimizer_isa { OPTIMIZER_ISA_BEST, OPTIMIZER_ISA_V2, OPTIMIZER_ISA_V3, OPTIMIZER_ISA_V4 };
 
-/* The arithmetic for one instruction set; NULL if the machine lacks it. All give the same bits. */
+/* Returns the arithmetic for one instruction set; NULL if the machine lacks it. All give the same bits. */
 const struct optimizer_kernel *optimizer_find(enum optimizer_isa isa);
 
-/* n consecutive parameters in the forms in which they are kept: (n) each, NULL where the other form is used. */
+/* n consecutive parameters. Each array has n elements, or is NULL where the parameters have the other form. */
 struct parameters {
     const struct optimizer_kernel *kernel; /* of optimizer_find */
     size_t n;
-    float *w; /* the master; or split: */
+    float *w; /* the master, or its two halves: */
     uint16_t *high;
     int16_t *low;
-    float *m, *v;          /* or in 16 bits: */
+    float *m, *v;          /* moments, or in 16 bits: */
     uint16_t *m16, *v16;   /* bf16; 8 + 8 bits */
     struct random_key key; /* for their rounding: random_site_key(seed, update, unit, RANDOM_MOMENTS) */
     uint32_t part;
-    uint64_t first; /* place of the first one in its unit */
+    uint64_t first; /* index of the first parameter in its unit */
 };
 
 /* (n) values to fold; borrowed. They may be in shared memory, written by an untrusted worker. */

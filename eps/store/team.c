@@ -4,10 +4,10 @@
 #include <omp.h>
 #endif
 
-enum { SPARED = 2 }; /* cores */
+enum { SPARED = 2 }; /* cores left to devices */
 
 #ifdef _OPENMP
-enum { SMALL = 32 * TEAM_BLOCK };
+enum { SMALL = 32 * TEAM_BLOCK }; /* elements: waking a thread costs as much as doing fewer */
 
 static size_t range_begin(size_t n, size_t thread, size_t n_threads)
 {
@@ -56,5 +56,5 @@ unsigned team_beside_device(unsigned n_threads, unsigned n_cores)
 void team_start(void)
 {
 #pragma omp parallel
-    __asm__ volatile(""); /* else the compiler sees that there is nothing to do */
+    __asm__ volatile(""); /* keeps the compiler from removing an empty region */
 }

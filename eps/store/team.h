@@ -1,7 +1,7 @@
-/* eps/store/team.h - one range of elements, every thread.
+/* eps/store/team.h - splits a range of elements among all OpenMP threads.
  *
  * Ranges are cut at multiples of TEAM_BLOCK elements, one run per thread, always the same for the same n and
- * threads: memory is first touched by the thread that will work on it. Without OpenMP the caller does it all. */
+ * threads: so the thread that first touches memory later works on it. Without OpenMP the caller runs everything. */
 #ifndef EPS_STORE_TEAM_H
 #define EPS_STORE_TEAM_H
 
@@ -9,12 +9,13 @@
 
 enum { TEAM_BLOCK = 1024 };
 
-/* Calls fn for runs that cover 0 .. n-1 once, from the caller's OpenMP threads, and returns when all are done. A range
- * under 32 blocks is the caller's alone: waking a thread costs as much as doing it. */
+/* Calls fn for runs that cover 0 .. n-1 once, on the caller's OpenMP threads. Returns when all have finished. A range
+ * under 32 blocks runs on the caller's thread alone. */
 void team_run(size_t n, void (*fn)(void *data, size_t begin, size_t count), void *data);
 
-/* The number of the caller's threads. The call creates them; libgomp would do so only at their first use. */
+/* The number of OpenMP threads of the caller. */
 unsigned team_size(void);
+/* Creates them now. Otherwise libgomp would at their first use. */
 void team_start(void);
 
 /* How many of n_threads to use on n_cores: as many as leave two cores to a device, and at least one. A device that

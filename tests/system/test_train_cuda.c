@@ -649,7 +649,7 @@ TEST(a_cuda_worker_and_one_on_the_cpu_share_a_job_unless_its_bits_must_be_the_sa
     ck_assert(processes_until(are_two, NULL));
     options.connect = "lab", options.deterministic = true;
     ck_assert_int_eq(try_to_train(&t, &options, &error), -EINVAL);
-    ck_assert_msg(strstr(error.text, "--deterministic is for workers of one kind"), "%s", error.text);
+    ck_assert_msg(strstr(error.text, "--deterministic requires workers of one kind"), "%s", error.text);
     options.deterministic = false;
     const struct told mixed = train(&options);
     ck_assert_str_eq(mixed.device, "cpu and cuda");

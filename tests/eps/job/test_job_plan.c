@@ -126,8 +126,8 @@ static const struct {
     const char *device, *sentence;
     int code;
 } strangers[] = {
-    {"cuda:1", "--deterministic is for workers of one kind", -EINVAL},
-    {"abacus:1", "has a device 'abacus:1', which this daemon knows nothing of", -ENODEV},
+    {"cuda:1", "--deterministic requires workers of one kind", -EINVAL},
+    {"abacus:1", "has a device 'abacus:1', which this daemon does not know", -ENODEV},
 };
 
 /* The driver asks for the same bits each time. */
