@@ -257,7 +257,8 @@ TEST_EACH(a_slice_that_is_not_finite_changes_nothing, 8)
     }
     ck_assert(how == STORE_FOLD_HOLD || !f.store.sums[unit]);
     for (uint64_t i = 0; how == STORE_FOLD_HOLD && i < u->n; i++)
-        ck_assert(f.store.held[u->offset + i] == 0);
+        if (f.store.held[u->offset + i] != 0) /* an assertion is slow */
+            ck_abort_msg("element %ju", (uintmax_t)i);
     check_and_free(&e, &f, unit);
     ck_assert_int_eq(store_fold(&f.store, unit, 1, &contribution, how, &hyper), 0); /* mended, it counts */
     free(g);
