@@ -14,9 +14,8 @@ enum { HUGE_PAGE = 2 << 20 };
 
 #define KERNELS(name, suffix, products)                                                                                \
     {                                                                                                                  \
-        name, &cpu_rows_##suffix, &cpu_norm_##suffix, &cpu_rope_##suffix, &cpu_glu_##suffix, &cpu_dropout_##suffix,    \
-            &cpu_attention_##suffix, &cpu_attention_cached_##suffix, &cpu_tile_##products, &cpu_single_##products,     \
-            &cpu_softmax_##suffix                                                                                      \
+        name, &cpu_rows_##suffix, &cpu_norm_##suffix, &cpu_elements_##suffix, &cpu_attention_##suffix,                 \
+            &cpu_attention_cached_##suffix, &cpu_tile_##products, &cpu_single_##products, &cpu_softmax_##suffix        \
     }
 static const struct cpu_kernels kernels[NUMBER_TYPES][CPU_ISAS] = {
     [NUMBER_FP32] = {KERNELS("x86-64-v2", fp32_v2, fp32_v2), KERNELS("x86-64-v3", fp32_v3, fp32_v3),
@@ -259,19 +258,19 @@ static void norm_backward(struct device *dev, const struct device_norm *op)
 static void rope(struct device *dev, const struct device_rope *op)
 {
     device_count(dev->done);
-    dev->kernels->rope->rope(dev, op);
+    dev->kernels->elements->rope(dev, op);
 }
 
 static void glu(struct device *dev, const struct device_glu *op)
 {
     device_count(dev->done);
-    dev->kernels->glu->forward(dev, op);
+    dev->kernels->elements->glu(dev, op);
 }
 
 static void glu_backward(struct device *dev, const struct device_glu *op)
 {
     device_count(dev->done);
-    dev->kernels->glu->backward(dev, op);
+    dev->kernels->elements->glu_backward(dev, op);
 }
 
 static void prepare_attention(struct device *dev, const struct device_attention *op, enum plan_attention way,
@@ -300,7 +299,7 @@ static void attention_cached(struct device *dev, const struct device_attention_c
 static void dropout_add(struct device *dev, const struct device_dropout_add *op)
 {
     device_count(dev->done);
-    dev->kernels->dropout->add(dev, op);
+    dev->kernels->elements->dropout_add(dev, op);
 }
 
 static void embed(struct device *dev, const struct device_embed *op)

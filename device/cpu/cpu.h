@@ -41,17 +41,11 @@ struct cpu_norm_kernels {
     void (*backward)(struct device *dev, const struct device_norm *op);
 };
 
-struct cpu_rope_kernels {
+struct cpu_element_kernels {
+    void (*glu)(struct device *dev, const struct device_glu *op);
+    void (*glu_backward)(struct device *dev, const struct device_glu *op);
     void (*rope)(struct device *dev, const struct device_rope *op);
-};
-
-struct cpu_glu_kernels {
-    void (*forward)(struct device *dev, const struct device_glu *op);
-    void (*backward)(struct device *dev, const struct device_glu *op);
-};
-
-struct cpu_dropout_kernels {
-    void (*add)(struct device *dev, const struct device_dropout_add *op);
+    void (*dropout_add)(struct device *dev, const struct device_dropout_add *op);
 };
 
 struct cpu_attention_kernels {
@@ -83,9 +77,7 @@ struct cpu_kernels {
     const char *name;
     const struct cpu_row_kernels *rows;
     const struct cpu_norm_kernels *norm;
-    const struct cpu_rope_kernels *rope;
-    const struct cpu_glu_kernels *glu;
-    const struct cpu_dropout_kernels *dropout;
+    const struct cpu_element_kernels *elements;
     const struct cpu_attention_kernels *attention;
     const struct cpu_attention_cached_kernels *attention_cached;
     const struct cpu_tile_kernels *tile;
@@ -111,9 +103,7 @@ struct device {
 #define CPU_TABLES(suffix)                                                                                             \
     extern const struct cpu_row_kernels cpu_rows_##suffix;                                                             \
     extern const struct cpu_norm_kernels cpu_norm_##suffix;                                                            \
-    extern const struct cpu_rope_kernels cpu_rope_##suffix;                                                            \
-    extern const struct cpu_glu_kernels cpu_glu_##suffix;                                                              \
-    extern const struct cpu_dropout_kernels cpu_dropout_##suffix;                                                      \
+    extern const struct cpu_element_kernels cpu_elements_##suffix;                                                     \
     extern const struct cpu_attention_kernels cpu_attention_##suffix;                                                  \
     extern const struct cpu_attention_cached_kernels cpu_attention_cached_##suffix;                                    \
     extern const struct cpu_tile_kernels cpu_tile_##suffix;                                                            \

@@ -5,7 +5,7 @@
 #ifndef DEVICE_CUDA_CUDA_H
 #define DEVICE_CUDA_CUDA_H
 
-#include "device/cuda/kernels.h"
+#include "device/cuda/kernels/kernels.h"
 
 #include <cublasLt.h>
 
@@ -17,7 +17,7 @@ enum {
 };
 
 struct cuda_matmul; /* chosen algorithms, by shape: matmul.c */
-struct cuda_dnn;    /* cuDNN and its plans: dnn.c */
+struct cuda_dnn;    /* cuDNN and its plans: dnn/dnn.c */
 
 /* Mark i is events[i % room] until it is known to be reached. */
 struct cuda_marks {
@@ -74,11 +74,8 @@ int cuda_check(unsigned index, char model[64], struct error *err);
 /* What rc means for whoever runs this, after "what": returns -ENODEV, -ENOMEM or -EIO. */
 int cuda_say(struct error *err, const char *what, cudaError_t rc);
 
-/* load.c: all kernels of this module, into the current device's context. */
+/* probe.c: all kernels of this module, into the current device's context. */
 cudaError_t cuda_load_kernels(void);
-
-/* management.c: bytes that are free; 0: nobody can be asked. */
-uint64_t cuda_management_available(unsigned index);
 
 /* marks.c: CUDA_MARKS events. cudaErrorMemoryAllocation. Undo: cuda_marks_close, safe on a zeroed one. */
 cudaError_t cuda_marks_open(struct cuda_marks *marks);
@@ -109,7 +106,7 @@ void cuda_matmul(struct device *dev, const struct device_matmul *op);
 void cuda_matmul_propose(struct device *dev, const struct device_matmul *op, struct products_candidates *out);
 int cuda_matmul_choose(struct device *dev, const struct products *products, struct error *err);
 
-/* dnn.c: attention through cuDNN, if it is found (dnn.h: dnn_api_load). Undo: cuda_dnn_close, safe without. */
+/* dnn/dnn.c: attention through cuDNN, if it is found (dnn/dnn.h: dnn_api_load). Undo: cuda_dnn_close, safe without. */
 void cuda_dnn_open(struct device *dev);
 void cuda_dnn_close(struct device *dev);
 /* device/device.h's prepare_attention. */

@@ -28,7 +28,7 @@ else()
       -Xcompiler=-fPIC,-fvisibility=hidden,-fno-exceptions,-fno-threadsafe-statics,-Wall
       -gencode=arch=compute_80,code=[${EPS_CUDA_CODE}])
 
-  file(GLOB cuda_kernels CONFIGURE_DEPENDS device/cuda/*.cu)
+  file(GLOB cuda_kernels CONFIGURE_DEPENDS device/cuda/kernels/*.cu)
   set(cuda_objects)
   set(cuda_reports)
   foreach(source ${cuda_kernels})
@@ -52,7 +52,7 @@ else()
     VERBATIM)
   add_custom_target(cuda_kernels_report ALL DEPENDS ${CMAKE_BINARY_DIR}/cuda-kernels.txt)
 
-  file(GLOB cuda_sources CONFIGURE_DEPENDS device/cuda/*.c)
+  file(GLOB cuda_sources CONFIGURE_DEPENDS device/cuda/*.c device/cuda/dnn/*.c)
   set_source_files_properties(device/cuda/cuda.c PROPERTIES COMPILE_DEFINITIONS EPS_VERSION="${PROJECT_VERSION}")
   add_library(eps-cuda MODULE ${cuda_sources} ${cuda_objects})
   set_target_properties(eps-cuda PROPERTIES PREFIX "" C_VISIBILITY_PRESET hidden

@@ -1,8 +1,14 @@
-/* device/cuda/probe.c - what there is before a device is opened, and what its errors mean for whoever runs this. */
+/* device/cuda/probe.c - what there is before a device is opened, and what its errors mean for whoever runs this.
+ *
+ * A process takes memory of a device by merely using it: for a context and the kernels. The driver loads a kernel when it
+ * is first launched, in the middle of a step and beyond any budget. So all are loaded here, and what that took is
+ * measured. */
 #include "device/cuda/cuda.h"
 
 #include "proto/base/process.h"
 
+#include <assert.h>
+#include <dlfcn.h>
 #include <errno.h>
 #include <stdio.h>
 
@@ -118,12 +124,101 @@ int cuda_check(unsigned index, char model[64], struct error *err)
     return check_age(what, index, model, err);
 }
 
+/* ---- what is free, asked without a context: CUDA tells only who has one already. NVIDIA's management library comes with
+ * the driver and is loaded for this one question. ---- */
+
+struct nvml_memory {
+    unsigned long long total, available, used;
+};
+
+struct nvml {
+    int (*init)(void);
+    int (*shutdown)(void);
+    int (*find)(const char *bus, void **device);
+    int (*memory)(void *device, struct nvml_memory *out);
+};
+
+static void *look_up(void *library, const char *name)
+{
+    return library ? dlsym(library, name) : NULL;
+}
+
+/* POSIX has dlsym's result be a function's address too; C has no cast for it. */
+#define LOOK_UP(member, library, name) *(void **)&(member) = look_up(library, name)
+
+static uint64_t management_available(unsigned index)
+{
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_LAZY | RTLD_LOCAL), *device = NULL;
+    struct nvml_memory memory = {0};
+    struct nvml nvml;
+    char bus[32] = "";
+
+    LOOK_UP(nvml.init, library, "nvmlInit_v2");
+    LOOK_UP(nvml.shutdown, library, "nvmlShutdown");
+    LOOK_UP(nvml.find, library, "nvmlDeviceGetHandleByPciBusId_v2");
+    LOOK_UP(nvml.memory, library, "nvmlDeviceGetMemoryInfo");
+    if (nvml.init && nvml.shutdown && nvml.find && nvml.memory && nvml.init() == 0) {
+        if (cudaDeviceGetPCIBusId(bus, sizeof bus, (int)index) != cudaSuccess || nvml.find(bus, &device) != 0 ||
+            nvml.memory(device, &memory) != 0)
+            memory.available = 0;
+        nvml.shutdown();
+    }
+    if (library)
+        dlclose(library);
+    return memory.available;
+}
+
+/* ---- all kernels. Which there are, the compiler's own start-up code knows, which registers each with the runtime: the
+ * linker sends these calls by way of this file (--wrap). ---- */
+
+#ifdef CUDASIM
+
+cudaError_t cuda_load_kernels(void)
+{
+    return cudaSuccess; /* they are functions of this program */
+}
+
+#else
+
+enum { KERNELS = 1024 };
+
+/* Written before main, by the constructors that the compiler made. */
+static const void *kernels[KERNELS];
+static unsigned n_kernels;
+
+void __real___cudaRegisterFunction(void **binary, const char *kernel, char *name, const char *device_name, int limit,
+                                   void *thread, void *block, void *block_dim, void *grid_dim, int *size);
+void __wrap___cudaRegisterFunction(void **binary, const char *kernel, char *name, const char *device_name, int limit,
+                                   void *thread, void *block, void *block_dim, void *grid_dim, int *size);
+
+void __wrap___cudaRegisterFunction(void **binary, const char *kernel, char *name, const char *device_name, int limit,
+                                   void *thread, void *block, void *block_dim, void *grid_dim, int *size)
+{
+    __real___cudaRegisterFunction(binary, kernel, name, device_name, limit, thread, block, block_dim, grid_dim, size);
+    assert(n_kernels < KERNELS);
+    kernels[n_kernels++] = kernel;
+}
+
+/* To tell what a kernel needs the driver must have loaded it. */
+cudaError_t cuda_load_kernels(void)
+{
+    cudaError_t rc = cudaSuccess;
+
+    for (unsigned i = 0; i < n_kernels && rc == cudaSuccess; i++) {
+        struct cudaFuncAttributes attributes;
+        rc = cudaFuncGetAttributes(&attributes, kernels[i]);
+    }
+    return rc;
+}
+
+#endif
+
 /* Makes the context, loads all kernels, and says what that took. *available: what is free then. */
 static cudaError_t load(unsigned index, size_t *available, uint64_t *context)
 {
     static uint64_t known[DEVICES]; /* a context is the process's, and made once: so is what was measured of it */
     const bool first = index >= DEVICES || known[index] == 0;
-    const uint64_t before = first ? cuda_management_available(index) : 0;
+    const uint64_t before = first ? management_available(index) : 0;
     size_t total;
     cudaError_t rc = cudaSetDevice((int)index);
 

@@ -1,6 +1,6 @@
 /* What cuDNN says to our graph of attention, of devices that need not be there: it plans for their properties alone, if it
  * finds some driver to load, which the toolkit's stub is. */
-#include "device/cuda/dnn.h"
+#include "device/cuda/dnn/dnn.h"
 #include "tests/kit/test.h"
 
 #include <dlfcn.h>

@@ -1,10 +1,10 @@
-/* tests/kit/kernels.h - runs launchers of device/cuda/kernels.h by themselves on the simulated device.
+/* tests/kit/kernels.h - runs launchers of device/cuda/kernels/kernels.h by themselves on the simulated device.
  *
  * In several orders of threads and blocks, which must not change a bit of what comes back. */
 #ifndef TESTS_KIT_KERNELS_H
 #define TESTS_KIT_KERNELS_H
 
-#include "device/cuda/kernels.h"
+#include "device/cuda/kernels/kernels.h"
 #include "tests/kit/operation.h"
 #include "tests/sim/cudasim.h"
 

@@ -1,7 +1,7 @@
 /* tests/sim/dnn.cpp - cuDNN, where a test says that it is there: descriptors of its backend interface, and the proposals and
  * engines that it has by its version and the device, or as the test wants them.
  *
- * device/cuda/dnn_load.c is compiled to find it here (CMakeLists.txt). What a plan computes is what its graph says, operation
+ * device/cuda/dnn/load.c is compiled to find it here (CMakeLists.txt). What a plan computes is what its graph says, operation
  * by operation (dnn_graph.cpp); that the library itself takes such graphs is tests/gpu/test_dnn.c's to show. */
 #include "tests/sim/dnn.hpp"
 

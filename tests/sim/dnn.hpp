@@ -7,7 +7,7 @@
 extern "C" {
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wshadow" /* in C a function may have a struct's name */
-#include "device/cuda/dnn_graph.h"
+#include "device/cuda/dnn/graph.h"
 #pragma GCC diagnostic pop
 }
 

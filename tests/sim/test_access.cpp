@@ -1,6 +1,6 @@
 /* How kernels touch memory: the counts of uncoalesced accesses and bank conflicts of every packed kernel are stated here,
  * and must not rise. That the counting is right is shown of kernels whose counts are known by hand. */
-#include "device/cuda/kernel.cuh"
+#include "device/cuda/kernels/kernel.cuh"
 #include "proto/plan/backend.h"
 #include "tests/sim/access/access.hpp"
 #include "tests/sim/planted.hpp"

@@ -1,6 +1,6 @@
 /* The simulated CUDA device (tests/sim) is a judge, here of the threads of a block and of memory:
  * each mistake that is planted is found, and what has none gives the same, right result in every order. */
-#include "device/cuda/fragment.cuh"
+#include "device/cuda/kernels/fragment.cuh"
 #include "tests/sim/planted.hpp"
 
 #include <cublasLt.h>

@@ -1,6 +1,6 @@
 /* The simulated CUDA device (tests/sim) is a judge, here of streams, of errors that are returned and of products:
  * each mistake that is planted is found, and what has none gives the same, right result in every order. */
-#include "device/cuda/fragment.cuh"
+#include "device/cuda/kernels/fragment.cuh"
 #include "tests/sim/planted.hpp"
 
 #include <cublasLt.h>

@@ -1,7 +1,7 @@
-/* What device/cuda/fragment.cuh does in the simulator's place of an instruction is what the instruction does. Expected
+/* What device/cuda/kernels/fragment.cuh does in the simulator's place of an instruction is what the instruction does. Expected
  * are the tables of the PTX ISA, element by element: "Matrix Fragments for mma.m16n8k16 with floating point type", and
  * those of ldmatrix for m8n8 and cvt to bf16x2. */
-#include "device/cuda/fragment.cuh"
+#include "device/cuda/kernels/fragment.cuh"
 #include "tests/kit/test.h"
 #include "tests/sim/cudasim.h"
 

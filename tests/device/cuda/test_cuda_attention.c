@@ -2,7 +2,7 @@
  *
  * That tensors may have any shape is tests/device/test_attention.c's, over all devices. Here are the shapes that begin and end
  * where these kernels' tiles do, and the kernels that were chosen. */
-#include "device/cuda/kernels.h"
+#include "device/cuda/kernels/kernels.h"
 #include "proto/plan/backend.h"
 #include "tests/kit/operation.h"
 #include "tests/kit/reference.h"

@@ -1,0 +1,461 @@
+/* device/cpu/kernels/attention.kernel.c - attention in tiles of 64 queries by 64 keys, no score matrix.
+ *
+ * Flash attention - Dao et al., arXiv:2205.14135. One thread computes one head of one row from end to end - backward all
+ * heads that share their keys, one after another - so heads and rows cannot disturb each other's bits. Views of qkv are packed once per head: rows of qkv are 3 * width apart, often
+ * a multiple of 4 KiB, where a tile's rows would all fall into the same few sets of the first-level cache. Packed, they
+ * are fp32: scores, probabilities and their gradients never are anything else. */
+#include "device/cpu/cpu.h"
+#include "device/cpu/kernels/dropout.h"
+#include "device/cpu/kernels/math.h"
+#include "device/cpu/kernels/product.h"
+#include "device/cpu/kernels/value.h"
+
+#include <math.h>
+
+enum { TILE = PLAN_CPU_TILE };
+
+/* One head of one row. */
+struct head {
+    const struct device_attention *op;
+    size_t row, index;
+    size_t n_tokens, width, padded; /* head width, and rounded up to 16 */
+    size_t stride;                  /* of qkv's rows */
+    size_t kv_width;                /* of all heads of keys */
+    size_t n_keys;                  /* that count, of n_tokens */
+    const value *q, *k, *v;
+    float to_log2;  /* score * to_log2 is the exponent of 2 */
+    float *scratch; /* this thread's */
+};
+
+static size_t round_up(size_t n, size_t to)
+{
+    return (n + to - 1) / to * to;
+}
+
+/* Heads of queries to one of keys. */
+static size_t group_of(const struct device_attention *op)
+{
+    return op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads);
+}
+
+static struct head find_head(const struct device_attention *op, size_t item, unsigned thread)
+{
+    const size_t width = op->width / op->n_heads, row = item / op->n_heads, index = item % op->n_heads;
+    const size_t kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width), stride = op->width + 2 * kv_width;
+    const value *first = (const value *)op->qkv + row * op->n_tokens * stride;
+    const value *k = first + op->width + index / group_of(op) * width;
+
+    return (struct head){
+        .op = op,
+        .row = row,
+        .index = index,
+        .n_tokens = op->n_tokens,
+        .width = width,
+        .padded = round_up(width, 16),
+        .stride = stride,
+        .kv_width = kv_width,
+        .n_keys = op->full && op->lengths ? op->lengths[row] : op->n_tokens,
+        .q = first + index * width,
+        .k = k,
+        .v = k + kv_width,
+        .to_log2 = (float)((double)op->scale * 1.4426950408889634),
+        .scratch = (float *)op->scratch + thread * plan_cpu_attention_scratch(op->n_tokens, width, group_of(op) > 1),
+    };
+}
+
+/* to (n, padded) = from (n, width) at a stride, zeros behind each row. Rows of qkv lie in pages of their own, which no
+ * hardware prefetcher runs ahead over. */
+static void pack(const struct head *head, float *to, const value *from, size_t stride, size_t n)
+{
+    enum { AHEAD = 8, LINE = 16 };
+
+    for (size_t i = 0; i < n; i++, to += head->padded, from += stride)
+        for (size_t j = 0; j < head->padded; j += LINE) {
+            __builtin_prefetch(from + AHEAD * stride + j);
+            for (size_t v = j; v < j + LINE; v += VECTOR)
+                vec_store(to + v, v < head->width ? value_load_n(from + v, head->width - v) : (vec){0});
+        }
+}
+
+/* The same for up to TILE rows; to (TILE, padded) has zeros below them. */
+static void pack_tile(const struct head *head, float *to, const value *from, size_t stride, size_t n)
+{
+    pack(head, to, from, stride, n);
+    memset(to + n * head->padded, 0, (TILE - n) * head->padded * sizeof *to);
+}
+
+static void unpack(const struct head *head, value *to, size_t stride, const float *from, size_t n)
+{
+    for (size_t i = 0; i < n; i++, to += stride, from += head->padded)
+        for (size_t j = 0; j < head->width; j += VECTOR)
+            value_store_n(to + j, vec_load(from + j), head->width - j);
+}
+
+/* to (padded, TILE) = transpose of from (TILE, padded). */
+static void transpose(const struct head *head, float *to, const float *from)
+{
+    for (size_t i = 0; i < TILE; i += 4)
+        for (size_t d = 0; d < head->padded; d += VECTOR) {
+            vec row[4];
+            for (size_t r = 0; r < 4; r++)
+                row[r] = vec_load(from + (i + r) * head->padded + d);
+            vec_transpose(row);
+            for (size_t j = 0; j < VECTOR; j++) /* column d + j of four rows */
+                memcpy(to + (d + j) * TILE + i, (const float *)&row[j % 4] + j / 4 * 4, 4 * sizeof *to);
+        }
+}
+
+/* Scores of one tile, from packed q (n, padded) and k transposed. */
+static void tile_scores(const struct head *head, float *scores, const float *q, const float *transposed, size_t n,
+                        bool diagonal)
+{
+    product(&(struct product){.a = q,
+                              .a_row = head->padded,
+                              .a_step = 1,
+                              .b = transposed,
+                              .b_stride = TILE,
+                              .c = scores,
+                              .c_stride = TILE,
+                              .m = n,
+                              .n = TILE,
+                              .depth = head->width,
+                              .shape = diagonal ? PRODUCT_COLUMNS_TO_ROW : PRODUCT_WHOLE});
+}
+
+/* Keys of query i of a tile that take part in what is computed: all, or on the diagonal those up to its own, and the
+ * rest of its block of product rows, which become zeros. */
+static size_t tile_columns(size_t i, bool diagonal)
+{
+    return diagonal ? cpu_smaller(TILE, round_up(i + PRODUCT_ROWS, VECTOR)) : TILE;
+}
+
+/* place: first query and first key of a tile. */
+static bool is_diagonal(const struct head *head, const size_t place[2])
+{
+    return !head->op->full && place[0] == place[1];
+}
+
+/* Of these columns those that the query sees: the rest becomes zeros. */
+static size_t tile_seen(const struct head *head, size_t i, const size_t place[2])
+{
+    if (is_diagonal(head, place))
+        return i + 1;
+    return head->op->full ? cpu_smaller(TILE, head->n_keys - place[1]) : TILE;
+}
+
+/* The end of the keys that some query of this tile sees. */
+static size_t keys_end(const struct head *head, size_t query)
+{
+    return head->op->full ? head->n_keys : query + 1;
+}
+
+static void draw_factors(const struct head *head, float factors[TILE], size_t query, size_t key)
+{
+    const struct device_dropout *dropout = &head->op->dropout;
+    const uint64_t first = ((uint64_t)head->index * head->n_tokens + query) * head->n_tokens + key;
+
+    dropout_factors(factors, first, TILE, dropout->first_row + head->row, dropout);
+}
+
+/* Of the queries of one tile: what the keys seen so far amount to. */
+struct softmax {
+    float max[TILE];
+    float sums[TILE][VECTOR]; /* of exponentials, lane by lane */
+    float rescale[TILE];      /* what sums and outputs before this tile of keys shrink by */
+};
+
+static void update_max(struct softmax *softmax, const struct head *head, float *scores, size_t n, const size_t place[2])
+{
+    const bool diagonal = is_diagonal(head, place);
+    float before[TILE];
+
+    memcpy(before, softmax->max, sizeof before);
+    for (size_t i = 0; i < n; i++) {
+        float *row = scores + i * TILE;
+        const size_t columns = tile_columns(i, diagonal);
+        vec max = vec_all(softmax->max[i]);
+
+        for (size_t j = tile_seen(head, i, place); j < columns; j++)
+            row[j] = -INFINITY;
+        for (size_t j = 0; j < columns; j += VECTOR)
+            max = vec_max(vec_load(row + j), max);
+        softmax->max[i] = vec_largest(max);
+    }
+    for (size_t i = 0; i < TILE; i += VECTOR)
+        vec_store(softmax->rescale + i, math_exp2((vec_load(before + i) - vec_load(softmax->max + i)) * head->to_log2));
+}
+
+/* Scores become exponentials, times their dropout factors. */
+static void exponentiate(struct softmax *softmax, const struct head *head, float *scores, size_t n,
+                         const size_t place[2])
+{
+    const bool diagonal = is_diagonal(head, place), drops = head->op->dropout.p > 0;
+
+    for (size_t i = 0; i < n; i++) {
+        float *row = scores + i * TILE, factors[TILE];
+        const float max = softmax->max[i] * head->to_log2;
+        vec sum = vec_load(softmax->sums[i]) * softmax->rescale[i];
+
+        if (drops)
+            draw_factors(head, factors, place[0] + i, place[1]);
+        for (size_t j = 0; j < tile_columns(i, diagonal); j += VECTOR) {
+            vec p = math_exp2(vec_load(row + j) * head->to_log2 - max);
+            sum += p;
+            vec_store(row + j, drops ? p * vec_load(factors + j) : p);
+        }
+        vec_store(softmax->sums[i], sum);
+    }
+}
+
+static void rescale_rows(const struct softmax *softmax, const struct head *head, float *out, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        if (softmax->rescale[i] != 1)
+            for (size_t j = 0; j < head->padded; j += VECTOR) {
+                float *at = out + i * head->padded + j;
+                vec_store(at, vec_load(at) * softmax->rescale[i]);
+            }
+}
+
+static void finish_rows(const struct softmax *softmax, const struct head *head, const float *out, size_t query,
+                        size_t n)
+{
+    const struct device_attention *op = head->op;
+    value *to = (value *)op->out + (head->row * op->n_tokens + query) * op->width + head->index * head->width;
+    float *log_sum_exp = op->log_sum_exp + (head->row * op->n_heads + head->index) * op->n_tokens + query;
+
+    for (size_t i = 0; i < n; i++, to += op->width, out += head->padded) {
+        const float sum = (float)vec_sum(vec_load(softmax->sums[i])), max = softmax->max[i] * head->to_log2;
+        for (size_t j = 0; j < head->width; j += VECTOR)
+            value_store_n(to + j, vec_load(out + j) / sum, head->width - j);
+        /* from the rounded maximum, which is what the exponentials were taken relative to */
+        log_sum_exp[i] = (float)((double)max * 0.6931471805599453 + (double)logf(sum));
+    }
+}
+
+/* The scratch of one head's forward pass. */
+struct forward {
+    float *transposed, *v; /* of all tokens: k by tiles, transposed; v packed */
+    float *q, *scores, *out;
+};
+
+static void forward_tile(const struct head *head, const struct forward *at, size_t query)
+{
+    const size_t n = cpu_smaller(TILE, head->n_tokens - query);
+    struct softmax softmax = {.max = {0}};
+
+    for (size_t i = 0; i < TILE; i++)
+        softmax.max[i] = -INFINITY;
+    pack(head, at->q, head->q + query * head->stride, head->stride, n);
+    for (size_t key = 0; key < keys_end(head, query); key += TILE) {
+        const size_t place[2] = {query, key};
+        const bool diagonal = is_diagonal(head, place);
+
+        tile_scores(head, at->scores, at->q, at->transposed + key * head->padded, n, diagonal);
+        update_max(&softmax, head, at->scores, n, place);
+        exponentiate(&softmax, head, at->scores, n, place);
+        if (key > 0)
+            rescale_rows(&softmax, head, at->out, n);
+        product(&(struct product){.a = at->scores,
+                                  .a_row = TILE,
+                                  .a_step = 1,
+                                  .b = at->v + key * head->padded,
+                                  .b_stride = head->padded,
+                                  .c = at->out,
+                                  .c_stride = head->padded,
+                                  .m = n,
+                                  .n = head->padded,
+                                  .depth = cpu_smaller(TILE, head->n_tokens - key),
+                                  .add = key > 0,
+                                  .shape = diagonal ? PRODUCT_DEPTH_TO_ROW : PRODUCT_WHOLE});
+    }
+    finish_rows(&softmax, head, at->out, query, n);
+}
+
+static void forward_head(const struct head *head)
+{
+    const size_t tokens = round_up(head->n_tokens, TILE);
+    struct forward at = {.transposed = head->scratch};
+
+    at.v = at.transposed + tokens * head->padded;
+    at.q = at.v + tokens * head->padded;
+    at.scores = at.q + TILE * head->padded;
+    at.out = at.scores + TILE * TILE;
+    for (size_t key = 0; key < head->n_tokens; key += TILE) {
+        const size_t n = cpu_smaller(TILE, head->n_tokens - key);
+        pack_tile(head, at.out, head->k + key * head->stride, head->stride, n);
+        transpose(head, at.transposed + key * head->padded, at.out);
+        pack(head, at.v + key * head->padded, head->v + key * head->stride, head->stride, n);
+    }
+    for (size_t query = 0; query < head->n_tokens; query += TILE)
+        forward_tile(head, &at, query);
+}
+
+/* The scratch of one head's backward pass. */
+struct backward {
+    float *q, *out_gradient, *q_gradient; /* of all tokens */
+    float *delta;                         /* sum over the head of out * its gradient, a number a token */
+    float *log2_sum;                      /* log_sum_exp in powers of 2 */
+    float *k, *k_transposed, *v_transposed, *k_gradient, *v_gradient; /* of one tile of keys */
+    float *scores, *score_gradient;
+    float *room;  /* for one tile; may be k_gradient */
+    bool is_next; /* not the first of the heads that share their keys: their gradients go on */
+};
+
+static void backward_prepare(const struct head *head, const struct backward *at)
+{
+    const struct device_attention *op = head->op;
+    const size_t first = head->row * op->n_tokens * op->width + head->index * head->width;
+    const float *log_sum_exp = op->log_sum_exp + (head->row * op->n_heads + head->index) * op->n_tokens;
+
+    pack(head, at->q, head->q, head->stride, head->n_tokens);
+    pack(head, at->out_gradient, (const value *)op->out_gradient + first, op->width, head->n_tokens);
+    for (size_t i = 0; i < head->n_tokens; i++) {
+        const value *out = (const value *)op->out + first + i * op->width;
+        const float *gradient = at->out_gradient + i * head->padded;
+        vec sum = {0};
+        for (size_t j = 0; j < head->width; j += VECTOR)
+            sum += value_load_n(out + j, head->width - j) * vec_load(gradient + j);
+        at->delta[i] = (float)vec_sum(sum);
+        at->log2_sum[i] = (float)((double)log_sum_exp[i] * 1.4426950408889634);
+    }
+}
+
+/* From scores and the gradient of the (dropped) probabilities: probabilities, dropped, and the gradient of scores. */
+static void softmax_backward(const struct head *head, const struct backward *at, size_t n, const size_t place[2])
+{
+    const bool diagonal = is_diagonal(head, place), drops = head->op->dropout.p > 0;
+
+    for (size_t i = 0; i < n; i++) {
+        float *row = at->scores + i * TILE, *gradient = at->score_gradient + i * TILE, factors[TILE];
+        const float log2_sum = at->log2_sum[place[0] + i], delta = at->delta[place[0] + i];
+        const size_t columns = tile_columns(i, diagonal);
+
+        for (size_t j = tile_seen(head, i, place); j < columns; j++)
+            row[j] = -INFINITY, gradient[j] = 0;
+        if (drops)
+            draw_factors(head, factors, place[0] + i, place[1]);
+        for (size_t j = 0; j < columns; j += VECTOR) {
+            vec p = math_exp2(vec_load(row + j) * head->to_log2 - log2_sum), dp = vec_load(gradient + j);
+            if (drops) {
+                vec factor = vec_load(factors + j);
+                vec_store(row + j, p * factor);
+                dp *= factor;
+            } else {
+                vec_store(row + j, p);
+            }
+            vec_store(gradient + j, p * (dp - delta) * head->op->scale);
+        }
+    }
+}
+
+static void backward_tile(const struct head *head, const struct backward *at, size_t query, size_t key)
+{
+    const size_t place[2] = {query, key};
+    const bool diagonal = is_diagonal(head, place), is_first = query == (head->op->full ? 0 : key) && !at->is_next;
+    const size_t n = cpu_smaller(TILE, head->n_tokens - query), n_keys = cpu_smaller(TILE, head->n_tokens - key);
+    const float *out_gradient = at->out_gradient + query * head->padded, *q = at->q + query * head->padded;
+    struct product sum = {.b_stride = head->padded, .c_stride = head->padded, .n = head->padded};
+
+    tile_scores(head, at->scores, q, at->k_transposed, n, diagonal);
+    tile_scores(head, at->score_gradient, out_gradient, at->v_transposed, n, diagonal);
+    softmax_backward(head, at, n, place);
+
+    sum.a = at->score_gradient, sum.a_row = TILE, sum.a_step = 1;
+    sum.b = at->k, sum.c = at->q_gradient + query * head->padded;
+    sum.m = n, sum.depth = n_keys, sum.add = key > 0;
+    sum.shape = diagonal ? PRODUCT_DEPTH_TO_ROW : PRODUCT_WHOLE;
+    product(&sum);
+
+    sum.a_row = 1, sum.a_step = TILE;
+    sum.b = q, sum.c = at->k_gradient;
+    sum.m = n_keys, sum.depth = n, sum.add = !is_first;
+    sum.shape = diagonal ? PRODUCT_DEPTH_FROM_ROW : PRODUCT_WHOLE;
+    product(&sum);
+
+    sum.a = at->scores;
+    sum.b = out_gradient, sum.c = at->v_gradient;
+    product(&sum);
+}
+
+/* Of a thread: where its scratch has what. */
+static struct backward lay_out(const struct head *head)
+{
+    const size_t tokens = round_up(head->n_tokens, TILE), whole = tokens * head->padded, tile = TILE * head->padded;
+    struct backward at = {.q = head->scratch};
+
+    at.out_gradient = at.q + whole, at.q_gradient = at.out_gradient + whole;
+    at.k = at.q_gradient + whole, at.k_transposed = at.k + tile, at.v_transposed = at.k_transposed + tile;
+    at.room = at.k_gradient = at.v_transposed + tile, at.v_gradient = at.k_gradient + tile;
+    at.scores = at.v_gradient + tile, at.score_gradient = at.scores + TILE * TILE;
+    at.delta = at.score_gradient + TILE * TILE, at.log2_sum = at.delta + tokens;
+    if (group_of(head->op) > 1)
+        at.k_gradient = at.log2_sum + tokens, at.v_gradient = at.k_gradient + whole;
+    return at;
+}
+
+/* A tile of n keys with all queries that see them; its gradients are there then. */
+static void backward_keys(const struct head *head, const struct backward *at, size_t key, size_t n)
+{
+    pack_tile(head, at->room, head->v + key * head->stride, head->stride, n); /* free until the first tile of queries */
+    transpose(head, at->v_transposed, at->room);
+    pack_tile(head, at->k, head->k + key * head->stride, head->stride, n);
+    transpose(head, at->k_transposed, at->k);
+    if (key < head->n_keys)
+        for (size_t query = head->op->full ? 0 : key; query < head->n_tokens; query += TILE)
+            backward_tile(head, at, query, key);
+    else if (!at->is_next) { /* nobody sees them */
+        memset(at->k_gradient, 0, n * head->padded * sizeof(float));
+        memset(at->v_gradient, 0, n * head->padded * sizeof(float));
+    }
+}
+
+/* The heads from this one on that share their keys. */
+static void backward_heads(const struct device_attention *op, size_t item, unsigned thread)
+{
+    const size_t group = group_of(op);
+
+    for (size_t i = 0; i < group; i++) {
+        const struct head head = find_head(op, item + i, thread);
+        const ptrdiff_t k = head.k - (const value *)op->qkv, q = head.q - (const value *)op->qkv;
+        struct backward at = lay_out(&head);
+        float *const k_gradient = at.k_gradient, *const v_gradient = at.v_gradient;
+
+        at.is_next = i > 0;
+        backward_prepare(&head, &at);
+        for (size_t key = 0; key < head.n_tokens; key += TILE) {
+            const size_t n = cpu_smaller(TILE, head.n_tokens - key);
+            value *to = (value *)op->qkv_gradient + k + key * head.stride;
+
+            if (group > 1)
+                at.k_gradient = k_gradient + key * head.padded, at.v_gradient = v_gradient + key * head.padded;
+            backward_keys(&head, &at, key, n);
+            if (i + 1 == group) {
+                unpack(&head, to, head.stride, at.k_gradient, n);
+                unpack(&head, to + head.kv_width, head.stride, at.v_gradient, n);
+            }
+        }
+        unpack(&head, (value *)op->qkv_gradient + q, head.stride, at.q_gradient, head.n_tokens);
+    }
+}
+
+static void forward(struct device *dev, const struct device_attention *op)
+{
+#pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
+    for (size_t item = 0; item < op->n_rows * op->n_heads; item++) {
+        const struct head head = find_head(op, item, cpu_thread());
+        device_count(dev->done);
+        forward_head(&head);
+    }
+}
+
+static void backward(struct device *dev, const struct device_attention *op)
+{
+#pragma omp parallel for num_threads(dev->n_threads) schedule(dynamic)
+    for (size_t item = 0; item < op->n_rows * op->n_heads; item += group_of(op)) {
+        device_count(dev->done);
+        backward_heads(op, item, cpu_thread());
+    }
+}
+
+const struct cpu_attention_kernels KERNEL_NAME(cpu_attention) = {.forward = forward, .backward = backward};

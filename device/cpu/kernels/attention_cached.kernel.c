@@ -1,0 +1,173 @@
+/* device/cpu/kernels/attention_cached.kernel.c - attention of a few queries over keys and values that are kept.
+ *
+ * The cache is laid out for reading: head after head, of each its keys by tiles of 64, transposed, then its values, token
+ * by token. So one query streams through memory from one end to the other, and neither transposes nor packs. Tiles are
+ * counted from position 0, and each query's sums run from there, so how tokens were cut into calls changes no bit. */
+#include "device/cpu/cpu.h"
+#include "device/cpu/kernels/math.h"
+#define PRODUCT_OF_VALUES
+#include "device/cpu/kernels/product.h"
+
+#include <math.h>
+
+enum {
+    TILE = PLAN_CPU_TILE,
+    ENOUGH = 1 << 15, /* keys and values, read by each query: less is done before a second thread is awake */
+};
+
+struct head {
+    const struct device_attention_cached *op;
+    size_t width, padded;          /* head width, and rounded up to 16 */
+    size_t stride;                 /* from token to token of qkv */
+    const value *q, *k, *v;        /* of the first token */
+    value *out;                    /* op->width to the next token's */
+    value *keys, *values;          /* in the cache */
+    float *packed, *scores, *sums; /* scratch: (TILE, padded), (TILE, TILE), (TILE, padded) */
+    float to_log2;                 /* score * to_log2 is the exponent of 2 */
+};
+
+static struct head find_head(const struct device_attention_cached *op, size_t index, unsigned thread)
+{
+    const size_t width = op->width / op->n_heads, padded = (width + 15) / 16 * 16;
+    const size_t n_kv_heads = device_kv_heads(op->n_heads, op->n_kv_heads), kv_width = n_kv_heads * width;
+    const size_t kept = plan_cpu_attention_kept(op->n_positions, width), of_keys = index / (op->n_heads / n_kv_heads);
+    float *scratch = (float *)op->scratch + thread * plan_cpu_attention_scratch(op->n_tokens, width, false);
+    const value *k = (const value *)op->qkv + op->width + of_keys * width;
+    value *cache = (value *)op->cache + 2 * of_keys * kept;
+
+    return (struct head){.op = op,
+                         .width = width,
+                         .padded = padded,
+                         .stride = op->width + 2 * kv_width,
+                         .q = (const value *)op->qkv + index * width,
+                         .k = k,
+                         .v = k + kv_width,
+                         .out = (value *)op->out + index * width,
+                         .keys = cache,
+                         .values = cache + kept,
+                         .packed = scratch,
+                         .scores = scratch + TILE * padded,
+                         .sums = scratch + TILE * padded + TILE * TILE,
+                         .to_log2 = (float)((double)op->scale * 1.4426950408889634)};
+}
+
+static void append(const struct head *head)
+{
+    const struct device_attention_cached *op = head->op;
+
+    for (size_t i = 0; i < op->n_tokens; i++) {
+        const value *k = head->k + i * head->stride, *v = head->v + i * head->stride;
+        const size_t position = op->first + i;
+        value *keys = head->keys + position / TILE * TILE * head->padded + position % TILE;
+
+        for (size_t d = 0; d < head->width; d++)
+            keys[d * TILE] = k[d];
+        memcpy(head->values + position * head->padded, v, head->width * sizeof *v);
+    }
+}
+
+/* Of one query: what the keys seen so far amount to. */
+struct softmax {
+    float max;
+    float sums[VECTOR]; /* of exponentials, lane by lane */
+};
+
+/* A row of scores, of which the first `visible` count, becomes exponentials. Returns what the sums before shrink by. */
+static float exponentiate(struct softmax *softmax, const struct head *head, float *row, size_t visible)
+{
+    vec max = vec_all(softmax->max), rescale, sum;
+
+    for (size_t j = visible; j < TILE; j++)
+        row[j] = -INFINITY;
+    for (size_t j = 0; j < TILE; j += VECTOR)
+        max = vec_max(vec_load(row + j), max);
+    const float before = softmax->max, now = vec_largest(max);
+    rescale = math_exp2(vec_all((before - now) * head->to_log2));
+    sum = vec_load(softmax->sums) * rescale;
+    for (size_t j = 0; j < TILE; j += VECTOR) {
+        const vec p = math_exp2(vec_load(row + j) * head->to_log2 - now * head->to_log2);
+        sum += p;
+        vec_store(row + j, p);
+    }
+    vec_store(softmax->sums, sum);
+    softmax->max = now;
+    return rescale[0];
+}
+
+/* n queries from `query` on against the keys of one tile. */
+static void attend_tile(const struct head *head, struct softmax *softmax, size_t query, size_t n, size_t key)
+{
+    const size_t position = head->op->first + query, end = position + n;
+
+    product(&(struct product){.a = head->packed,
+                              .a_row = head->padded,
+                              .a_step = 1,
+                              .b = head->keys + key * head->padded,
+                              .b_stride = TILE,
+                              .c = head->scores,
+                              .c_stride = TILE,
+                              .m = n,
+                              .n = TILE,
+                              .depth = head->width});
+    for (size_t i = 0; i < n; i++) {
+        const size_t seen = position + i + 1; /* keys */
+        const float rescale =
+            exponentiate(&softmax[i], head, head->scores + i * TILE, seen > key ? cpu_smaller(seen - key, TILE) : 0);
+        float *sums = head->sums + i * head->padded;
+        for (size_t j = 0; key > 0 && rescale != 1 && j < head->padded; j += VECTOR)
+            vec_store(sums + j, vec_load(sums + j) * rescale);
+    }
+    product(&(struct product){.a = head->scores,
+                              .a_row = TILE,
+                              .a_step = 1,
+                              .b = head->values + key * head->padded,
+                              .b_stride = head->padded,
+                              .c = head->sums,
+                              .c_stride = head->padded,
+                              .m = n,
+                              .n = head->padded,
+                              .depth = cpu_smaller(TILE, end - key),
+                              .add = key > 0});
+}
+
+static void attend(const struct head *head)
+{
+    const struct device_attention_cached *op = head->op;
+
+    for (size_t query = 0; query < op->n_tokens; query += TILE) {
+        const size_t n = cpu_smaller(TILE, op->n_tokens - query);
+        struct softmax softmax[TILE];
+
+        for (size_t i = 0; i < n; i++) {
+            softmax[i] = (struct softmax){.max = -INFINITY};
+            for (size_t j = 0; j < head->width; j += VECTOR)
+                vec_store(head->packed + i * head->padded + j,
+                          value_load_n(head->q + (query + i) * head->stride + j, head->width - j));
+        }
+        for (size_t key = 0; key < op->first + query + n; key += TILE)
+            attend_tile(head, softmax, query, n, key);
+        for (size_t i = 0; i < n; i++) {
+            const float sum = (float)vec_sum(vec_load(softmax[i].sums)), *from = head->sums + i * head->padded;
+            value *to = head->out + (query + i) * op->width;
+            for (size_t j = 0; j < head->width; j += VECTOR)
+                value_store_n(to + j, vec_load(from + j) / sum, head->width - j);
+        }
+    }
+}
+
+static void cached(struct device *dev, const struct device_attention_cached *op)
+{
+    const size_t group = op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads);
+
+#pragma omp parallel for num_threads(dev->n_threads)                                                                   \
+    schedule(dynamic) if (op->n_tokens * (op->first + op->n_tokens) * 2 * op->width > ENOUGH)
+    for (size_t first = 0; first < op->n_heads; first += group)
+        for (size_t i = 0; i < group; i++) {
+            const struct head head = find_head(op, first + i, cpu_thread());
+            if (i == 0)
+                append(&head);
+            attend(&head);
+        }
+}
+
+const struct cpu_attention_cached_kernels KERNEL_NAME(cpu_attention_cached) = {.forward = cached};

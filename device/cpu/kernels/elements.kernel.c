@@ -1,0 +1,165 @@
+/* device/cpu/kernels/elements.kernel.c - what is computed element by element: gated units, rotary positions, dropout.
+ *
+ * Sources: gated units - Shazeer, arXiv:2002.05202. Rotary positions - Su et al., arXiv:2104.09864. */
+#include "device/cpu/cpu.h"
+#include "device/cpu/kernels/dropout.h"
+#include "device/cpu/kernels/math.h"
+#include "device/cpu/kernels/value.h"
+#include "device/turn.h"
+
+#include <assert.h>
+#include <string.h>
+
+/* ---- act(gate) * up, and its gradients ---- */
+
+/* Inlined once per activation, which is then a constant. */
+VECTOR_INLINE void forward_row(enum model_activation activation, value *y, const value *gate, const value *up, size_t n)
+{
+    for (size_t j = 0; j < n; j += VECTOR)
+        value_store_n(y + j, math_activation(activation, value_load_n(gate + j, n - j)) * value_load_n(up + j, n - j),
+                      n - j);
+}
+
+/* Of row i. Both inputs are read before either gradient, which may lie there, is written. */
+VECTOR_INLINE void backward_row(enum model_activation activation, const struct device_glu *op, size_t i)
+{
+    const value *gate = (const value *)op->gate + i * op->stride, *up = (const value *)op->up + i * op->stride;
+    const value *dy = (const value *)op->y_gradient + i * op->n;
+    value *gate_gradient = (value *)op->gate_gradient + i * op->gradient_stride;
+    value *up_gradient = (value *)op->up_gradient + i * op->gradient_stride;
+
+    for (size_t j = 0; j < op->n; j += VECTOR) {
+        const size_t left = op->n - j;
+        const vec g = value_load_n(gate + j, left), u = value_load_n(up + j, left), d = value_load_n(dy + j, left);
+        value_store_n(gate_gradient + j, d * u * math_activation_gradient(activation, g), left);
+        value_store_n(up_gradient + j, d * math_activation(activation, g), left);
+    }
+}
+
+VECTOR_INLINE void run(enum model_activation activation, const struct device_glu *op, size_t i, bool is_backward)
+{
+    if (is_backward)
+        backward_row(activation, op, i);
+    else
+        forward_row(activation, (value *)op->y + i * op->n, (const value *)op->gate + i * op->stride,
+                    (const value *)op->up + i * op->stride, op->n);
+}
+
+VECTOR_INLINE void run_rows(struct device *dev, const struct device_glu *op, bool is_backward)
+{
+    assert(op->activation <= MODEL_SILU);
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->m > 1)
+    for (size_t i = 0; i < op->m; i++)
+        switch (op->activation) {
+        case MODEL_GELU_NEW:
+            run(MODEL_GELU_NEW, op, i, is_backward);
+            break;
+        case MODEL_GELU:
+            run(MODEL_GELU, op, i, is_backward);
+            break;
+        case MODEL_RELU:
+            run(MODEL_RELU, op, i, is_backward);
+            break;
+        case MODEL_SILU:
+            run(MODEL_SILU, op, i, is_backward);
+            break;
+        }
+}
+
+static void glu_forward(struct device *dev, const struct device_glu *op)
+{
+    run_rows(dev, op, false);
+}
+
+static void glu_backward(struct device *dev, const struct device_glu *op)
+{
+    run_rows(dev, op, true);
+}
+
+/* ---- rotary positions ---- */
+
+enum { PAIRS = DEVICE_MAX_ROTATED / 2 };
+
+/* Pair j of a head: columns j and n_pairs + j. */
+static void rotate(value *head, const float *cosine, const float *sine, size_t n_pairs)
+{
+    for (size_t j = 0; j < n_pairs; j += VECTOR) {
+        const size_t left = n_pairs - j;
+        const vec c = vec_load_n(cosine + j, left, 0), s = vec_load_n(sine + j, left, 0);
+        const vec x = value_load_n(head + j, left), y = value_load_n(head + n_pairs + j, left);
+        value_store_n(head + j, x * c - y * s, left);
+        value_store_n(head + n_pairs + j, y * c + x * s, left);
+    }
+}
+
+static void rope(struct device *dev, const struct device_rope *op)
+{
+    const size_t n_pairs = op->n_rotated / 2, m = op->n_rows * op->n_tokens;
+    uint64_t turns[PAIRS];
+
+    assert(op->n_rotated % 2 == 0 && op->n_rotated <= op->head_width && n_pairs <= PAIRS);
+    for (size_t j = 0; j < n_pairs; j++)
+        turns[j] = turn_of(op->frequencies[j], op->inverse);
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (m > 1)
+    for (size_t i = 0; i < m; i++) {
+        const uint64_t position = op->first + i % op->n_tokens;
+        value *x = (value *)op->x + i * op->stride;
+        float cosine[PAIRS], sine[PAIRS];
+
+        for (size_t j = 0; j < n_pairs; j++)
+            turn_circle(turns[j] * position, &cosine[j], &sine[j]);
+        for (size_t head = 0; head < op->n_heads; head++)
+            rotate(x + head * op->head_width, cosine, sine, n_pairs);
+    }
+}
+
+/* ---- dropout of activations, and the residual addition that goes with it ---- */
+
+/* y = x + factor * h, or factor * h if there is no x */
+static void apply(value *y, const value *x, const value *h, const float *factors, size_t n)
+{
+    for (size_t j = 0; j < n; j += VECTOR) {
+        const vec factor = vec_load_n(factors + j, n - j, 0), element = value_load_n(h + j, n - j);
+        value_store_n(y + j, x ? value_load_n(x + j, n - j) + factor * element : factor * element, n - j);
+    }
+}
+
+static void add_row(value *y, const value *x, const value *h, size_t n)
+{
+    if (x)
+        for (size_t j = 0; j < n; j += VECTOR)
+            value_store_n(y + j, value_load_n(x + j, n - j) + value_load_n(h + j, n - j), n - j);
+    else if (y != h)
+        memcpy(y, h, n * sizeof *y);
+}
+
+static void dropout_add(struct device *dev, const struct device_dropout_add *op)
+{
+    const struct device_dropout *dropout = &op->dropout;
+    const size_t m = op->n_rows * op->n_tokens, n = op->n;
+    value *y = op->y;
+    const value *x = op->x, *h = op->h;
+
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (m > 1)
+    for (size_t i = 0; i < m; i++) {
+        const uint64_t row = dropout->first_row + i / op->n_tokens, first = (uint64_t)(i % op->n_tokens) * n;
+        const size_t at = i * n;
+
+        if (dropout->p == 0) {
+            add_row(y + at, x ? x + at : NULL, h + at, n);
+            continue;
+        }
+        for (size_t j = 0; j < n; j += DROPOUT_PIECE) {
+            const size_t width = n - j < DROPOUT_PIECE ? n - j : DROPOUT_PIECE;
+            float factors[DROPOUT_PIECE];
+
+            dropout_factors(factors, first + j, width, row, dropout);
+            apply(y + at + j, x ? x + at + j : NULL, h + at + j, factors, width);
+        }
+    }
+}
+
+const struct cpu_element_kernels KERNEL_NAME(cpu_elements) = {.glu = glu_forward,
+                                                              .glu_backward = glu_backward,
+                                                              .rope = rope,
+                                                              .dropout_add = dropout_add};

@@ -1,0 +1,151 @@
+/* device/cpu/kernels/norm.kernel.c - layer and root-mean-square normalisation, row by row.
+ *
+ * Means and variances are summed in double: a row is in the first-level cache, so this costs nothing next to memory. */
+#include "device/cpu/cpu.h"
+#include "device/cpu/kernels/value.h"
+
+#include <math.h>
+
+struct row {
+    const value *x, *weight;
+    size_t n;
+    float mean, inverse; /* of the deviation */
+    bool centred;        /* not about 0, whatever the mean */
+};
+
+enum { COLUMNS = 128 }; /* columns that one thread sums at once: the sums stay in the first-level cache */
+
+static double row_mean(const value *x, size_t n)
+{
+    vec_double low = {0}, high = {0};
+
+    for (size_t j = 0; j < n; j += VECTOR) {
+        vec element = value_load_n(x + j, n - j);
+        low += vec_widen(vec_low(element));
+        high += vec_widen(vec_high(element));
+    }
+    return vec_double_sum(low + high) / (double)n;
+}
+
+static double row_variance(const value *x, size_t n, double mean)
+{
+    vec_double low = {0}, high = {0};
+    size_t j = 0;
+
+    for (; j + VECTOR <= n; j += VECTOR) {
+        vec element = value_load(x + j);
+        vec_double a = vec_widen(vec_low(element)) - mean, b = vec_widen(vec_high(element)) - mean;
+        low += a * a;
+        high += b * b;
+    }
+    double sum = vec_double_sum(low + high);
+    for (; j < n; j++)
+        sum += ((double)value_widen(x[j]) - mean) * ((double)value_widen(x[j]) - mean);
+    return sum / (double)n;
+}
+
+static void forward(struct device *dev, const struct device_norm *op)
+{
+    const value *x = op->x, *weight = op->weight, *bias = op->bias;
+    value *y = op->y;
+    const size_t n = op->n;
+
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->m > 1)
+    for (size_t i = 0; i < op->m; i++) {
+        const value *row = x + i * n;
+        const double mean = op->kind == DEVICE_LAYER_NORM ? row_mean(row, n) : 0;
+        const float inverse = (float)(1 / sqrt(row_variance(row, n, mean) + (double)op->epsilon)), shift = (float)mean;
+
+        op->statistics[2 * i] = shift;
+        op->statistics[2 * i + 1] = inverse;
+        for (size_t j = 0; j < n; j += VECTOR) {
+            vec z = (value_load_n(row + j, n - j) - shift) * inverse, scaled = z * value_load_n(weight + j, n - j);
+            value_store_n(y + i * n + j, bias ? scaled + value_load_n(bias + j, n - j) : scaled, n - j);
+        }
+    }
+}
+
+/* With z = (x - mean) * inverse and g = dy * weight: dx = inverse * (g - mean(g) - z * mean(g z)), without mean(g) where
+ * nothing was taken off. */
+static void row_backward(const struct row *row, value *dx, bool accumulate, const value *dy)
+{
+    vec_double sum = {0}, product = {0};
+    const size_t n = row->n;
+
+    for (size_t j = 0; j < n; j += VECTOR) {
+        /* weight is 0 beyond the end, so g is too */
+        vec g = value_load_n(dy + j, n - j) * value_load_n(row->weight + j, n - j);
+        vec gz = g * ((value_load_n(row->x + j, n - j) - row->mean) * row->inverse);
+        sum += vec_widen(vec_low(g)) + vec_widen(vec_high(g));
+        product += vec_widen(vec_low(gz)) + vec_widen(vec_high(gz));
+    }
+    const float mean_g = row->centred ? (float)(vec_double_sum(sum) / (double)n) : 0,
+                mean_gz = (float)(vec_double_sum(product) / (double)n);
+
+    for (size_t j = 0; j < n; j += VECTOR) {
+        vec g = value_load_n(dy + j, n - j) * value_load_n(row->weight + j, n - j);
+        vec z = (value_load_n(row->x + j, n - j) - row->mean) * row->inverse;
+        vec gradient = row->inverse * (g - mean_g - z * mean_gz);
+        if (accumulate)
+            gradient += value_load_n(dx + j, n - j);
+        value_store_n(dx + j, gradient, n - j);
+    }
+}
+
+/* total (2 * VECTOR / 2 doubles of one vector of columns) += x. */
+VECTOR_INLINE void add_double(double *total, vec x)
+{
+    vec_double low, high;
+
+    memcpy(&low, total, sizeof low);
+    memcpy(&high, total + VECTOR / 2, sizeof high);
+    low += vec_widen(vec_low(x));
+    high += vec_widen(vec_high(x));
+    memcpy(total, &low, sizeof low);
+    memcpy(total + VECTOR / 2, &high, sizeof high);
+}
+
+/* Sums over the rows, in double and in order, of dy and dy z for the columns from `first` on. */
+static void columns_backward(const struct device_norm *op, size_t first, size_t width)
+{
+    const value *dy = (const value *)op->y_gradient + first, *x = (const value *)op->x + first;
+    double bias[COLUMNS] = {0}, weight[COLUMNS] = {0};
+
+    for (size_t i = 0; i < op->m; i++) {
+        const float mean = op->statistics[2 * i], inverse = op->statistics[2 * i + 1];
+        for (size_t j = 0; j < width; j += VECTOR) {
+            vec g = value_load_n(dy + i * op->n + j, width - j);
+            vec z = (value_load_n(x + i * op->n + j, width - j) - mean) * inverse;
+            add_double(bias + j, g);
+            add_double(weight + j, g * z);
+        }
+    }
+    for (size_t j = 0; j < width && op->bias_gradient; j++)
+        op->bias_gradient[first + j] = (float)((double)op->bias_gradient[first + j] + bias[j]);
+    for (size_t j = 0; j < width && op->weight_gradient; j++)
+        op->weight_gradient[first + j] = (float)((double)op->weight_gradient[first + j] + weight[j]);
+}
+
+static void backward(struct device *dev, const struct device_norm *op)
+{
+    const value *dy = op->y_gradient, *x = op->x;
+    value *dx = op->x_gradient;
+    const size_t n = op->n;
+
+    /* First, since dx may be dy. */
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+    for (size_t j = 0; j < (op->weight_gradient || op->bias_gradient ? n : 0); j += COLUMNS)
+        columns_backward(op, j, n - j < COLUMNS ? n - j : COLUMNS);
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+    for (size_t i = 0; i < op->m; i++) {
+        const struct row row = {.x = x + i * n,
+                                .weight = op->weight,
+                                .n = n,
+                                .mean = op->statistics[2 * i],
+                                .inverse = op->statistics[2 * i + 1],
+                                .centred = op->kind == DEVICE_LAYER_NORM};
+        row_backward(&row, dx + i * n, op->accumulate, dy + i * n);
+    }
+}
+
+const struct cpu_norm_kernels KERNEL_NAME(cpu_norm) = {.forward = forward, .backward = backward};

@@ -1,0 +1,189 @@
+/* device/cpu/kernels/panel.h - parts of a matrix laid out as products read them.
+ *
+ * A panel holds, for each step along k, the elements of some rows of op(a), or columns of op(b), side by side in whole
+ * vectors: its lanes. The product then reads it from front to back, however the matrix lies in memory. An element is a
+ * float; or, where one instruction multiplies two bf16 and adds both products (AVX512_BF16), a pair of neighbours along
+ * k, the first in its lower half, 0 beyond the end of k. */
+#ifndef DEVICE_CPU_KERNELS_PANEL_H
+#define DEVICE_CPU_KERNELS_PANEL_H
+
+#include "device/cpu/kernels/value.h"
+
+#include <stdbool.h>
+
+#if defined(KERNEL_BF16) && defined(__AVX512BF16__)
+
+enum { PANEL_TERMS = 2 }; /* of k, in an element */
+
+/* c + a * b, element by element. */
+VECTOR_INLINE vec panel_multiply_add(vec a, vec b, vec c)
+{
+    return _mm512_dpbf16_ps(c, (__m512bh)a, (__m512bh)b);
+}
+
+/* One element in all lanes. */
+VECTOR_INLINE vec panel_all(const float *element)
+{
+    int32_t bits;
+
+    memcpy(&bits, element, sizeof bits);
+    return (vec)_mm512_set1_epi32(bits);
+}
+
+/* The element of values that lie side by side, of which n are left. */
+VECTOR_INLINE float panel_element(const value *x, size_t n)
+{
+    return number_from_pattern(x[0] | (n > 1 ? (uint32_t)x[1] << 16 : 0));
+}
+
+/* n elements of lanes that lie side by side, terms a stride apart, of which n_terms are left. */
+VECTOR_INLINE vec panel_load_n(const value *x, size_t stride, size_t n_terms, size_t n)
+{
+    vec_uint pairs = (vec_uint)value_load_n(x, n) >> 16;
+
+    if (n_terms > 1)
+        pairs |= (vec_uint)value_load_n(x + stride, n);
+    return (vec)pairs;
+}
+
+/* Group g of four lanes: four elements from p[4 * g] + offset. */
+VECTOR_INLINE vec panel_gather_fours(const value *const *p, size_t offset)
+{
+    const __m128i *x[4];
+
+    for (size_t g = 0; g < 4; g++)
+        x[g] = (const __m128i *)(const void *)(p[4 * g] + offset);
+    __m512i y = _mm512_castsi128_si512(_mm_loadu_si128(x[0]));
+    y = _mm512_inserti32x4(y, _mm_loadu_si128(x[1]), 1);
+    y = _mm512_inserti32x4(y, _mm_loadu_si128(x[2]), 2);
+    return (vec)_mm512_inserti32x4(y, _mm_loadu_si128(x[3]), 3);
+}
+
+#else
+
+enum { PANEL_TERMS = 1 };
+
+VECTOR_INLINE vec panel_multiply_add(vec a, vec b, vec c)
+{
+    return vec_multiply_add(a, b, c);
+}
+
+VECTOR_INLINE vec panel_all(const float *element)
+{
+    return vec_all(*element);
+}
+
+VECTOR_INLINE float panel_element(const value *x, size_t n)
+{
+    (void)n;
+    return value_widen(x[0]);
+}
+
+VECTOR_INLINE vec panel_load_n(const value *x, size_t stride, size_t n_terms, size_t n)
+{
+    (void)stride, (void)n_terms;
+    return value_load_n(x, n);
+}
+
+VECTOR_INLINE vec panel_gather_fours(const value *const *p, size_t offset)
+{
+    return value_gather_fours(p, offset);
+}
+
+#endif
+
+/* Where a panel comes from: element (lane, step) is at lane + step * stride, or at lane * stride + step (`across`). */
+struct panel_source {
+    const value *x;
+    size_t stride;
+    bool across;
+    size_t n, depth; /* lanes and steps that there are; further lanes of the panel get numbers that nobody reads */
+};
+
+/* One step, of terms a stride apart of which n_terms are left. */
+VECTOR_INLINE void panel_step(float *to, const size_t n_vectors, const value *x, size_t stride, size_t n_terms,
+                              size_t n)
+{
+#pragma GCC unroll 4
+    for (size_t v = 0; v < n_vectors; v++)
+        if (v * VECTOR < n)
+            vec_store(to + v * VECTOR, panel_load_n(x + v * VECTOR, stride, n_terms, n - v * VECTOR));
+}
+
+VECTOR_INLINE void panel_along(float *panel, const size_t n_vectors, const struct panel_source *from)
+{
+    const size_t lanes = n_vectors * VECTOR;
+
+    for (size_t p = 0; p < from->depth; p += PANEL_TERMS, panel += lanes)
+        if (from->n >= lanes)
+            panel_step(panel, n_vectors, from->x + p * from->stride, from->stride, from->depth - p, lanes);
+        else
+            panel_step(panel, n_vectors, from->x + p * from->stride, from->stride, from->depth - p, from->n);
+}
+
+/* Where VECTOR lanes begin, of which n are there; others repeat the last one. */
+VECTOR_INLINE void panel_lanes(const value **lanes, const value *x, size_t stride, size_t n)
+{
+    for (size_t i = 0; i < VECTOR; i++)
+        lanes[i] = x + (i < n ? i : n - 1) * stride;
+}
+
+/* Four steps of them from p: lanes of one group of four are rows of a 4 x 4 matrix. */
+VECTOR_INLINE void panel_four(vec row[4], const value *const *lanes, size_t p)
+{
+#pragma GCC unroll 4
+    for (size_t r = 0; r < 4; r++)
+        row[r] = panel_gather_fours(lanes + r, p);
+    vec_transpose(row);
+}
+
+/* One, of which n terms are left. */
+VECTOR_INLINE vec panel_one(const value *const *lanes, size_t p, size_t n)
+{
+    float x[VECTOR];
+
+    for (size_t i = 0; i < VECTOR; i++)
+        x[i] = panel_element(lanes[i] + p, n);
+    return vec_load(x);
+}
+
+VECTOR_INLINE void panel_vector_across(float *to, const size_t width, const struct panel_source *from, size_t first)
+{
+    const value *lanes[VECTOR];
+    size_t p = 0;
+
+    panel_lanes(lanes, from->x + first * from->stride, from->stride, from->n - first);
+    for (; p + 4 * PANEL_TERMS <= from->depth; p += 4 * PANEL_TERMS, to += 4 * width) {
+        vec row[4];
+        panel_four(row, lanes, p);
+#pragma GCC unroll 4
+        for (size_t r = 0; r < 4; r++)
+            vec_store(to + r * width, row[r]);
+    }
+    for (; p < from->depth; p += PANEL_TERMS, to += width)
+        vec_store(to, panel_one(lanes, p, from->depth - p));
+}
+
+/* Asks for part i of n of what a panel will be filled from, while something else is computed: its lines lie far apart,
+ * and a processor guesses no such pattern. */
+VECTOR_INLINE void panel_fetch(const struct panel_source *from, size_t lanes, size_t i, size_t n)
+{
+    const size_t width = from->n < lanes ? from->n : lanes;
+    const size_t n_rows = from->across ? width : from->depth, row = from->across ? from->depth : width;
+
+    for (size_t r = n_rows * i / n; r < n_rows * (i + 1) / n; r++)
+        for (size_t j = 0; j < row; j += 64 / sizeof(value))
+            __builtin_prefetch(from->x + r * from->stride + j, 0, 2);
+}
+
+/* Fills a panel of n_vectors vectors a step; n_vectors is a constant wherever this is inlined. */
+VECTOR_INLINE void panel_fill(float *panel, const size_t n_vectors, const struct panel_source *from)
+{
+    if (!from->across)
+        panel_along(panel, n_vectors, from);
+    else
+        for (size_t v = 0; v < n_vectors && v * VECTOR < from->n; v++)
+            panel_vector_across(panel + v * VECTOR, n_vectors * VECTOR, from, v * VECTOR);
+}
+
+#endif

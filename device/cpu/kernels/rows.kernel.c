@@ -1,0 +1,252 @@
+/* device/cpu/kernels/rows.kernel.c - sums over rows, table look-ups, and what a product's tile gets when it is done. */
+#include "device/cpu/cpu.h"
+#include "device/cpu/kernels/math.h"
+#include "device/cpu/kernels/value.h"
+
+#include <assert.h>
+
+enum { COLUMNS = 128 }; /* columns that one thread sums at once: its sums in double stay in the first-level cache */
+
+static void zero(struct device *dev, void *x, size_t bytes)
+{
+    enum { PIECE = 1 << 18 };
+
+#pragma omp parallel for num_threads(dev->n_threads) if (bytes > PIECE)
+    for (size_t i = 0; i < bytes; i += PIECE)
+        memset((char *)x + i, 0, cpu_smaller(PIECE, bytes - i));
+}
+
+/* sum (n) += the m rows of x at a stride. Added up in double from the first row to the last. */
+static void sum_rows(float *sum, const value *x, size_t stride, size_t m, size_t n)
+{
+    double total[COLUMNS + VECTOR] = {0};
+
+    assert(n <= COLUMNS);
+    for (size_t i = 0; i < m; i++) {
+        const value *row = x + i * stride;
+        for (size_t j = 0; j < n; j += VECTOR) {
+            vec element = value_load_n(row + j, n - j);
+            vec_double low, high;
+            memcpy(&low, total + j, sizeof low);
+            memcpy(&high, total + j + VECTOR / 2, sizeof high);
+            low += vec_widen(vec_low(element));
+            high += vec_widen(vec_high(element));
+            memcpy(total + j, &low, sizeof low);
+            memcpy(total + j + VECTOR / 2, &high, sizeof high);
+        }
+    }
+    for (size_t j = 0; j < n; j++)
+        sum[j] = (float)((double)sum[j] + total[j]);
+}
+
+static void reduce_rows(struct device *dev, float *sum, const void *x, size_t m, size_t n)
+{
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+    for (size_t j = 0; j < n; j += COLUMNS)
+        sum_rows(sum + j, (const value *)x + j, n, m, cpu_smaller(COLUMNS, n - j));
+}
+
+/* y += x, n elements */
+static void add_row(value *y, const value *x, size_t n)
+{
+    for (size_t i = 0; i < n; i += VECTOR)
+        value_store_n(y + i, value_load_n(y + i, n - i) + value_load_n(x + i, n - i), n - i);
+}
+
+static void add_to_sums(float *sum, const value *x, size_t n)
+{
+    for (size_t i = 0; i < n; i += VECTOR)
+        vec_store_n(sum + i, vec_load_n(sum + i, n - i, 0) + value_load_n(x + i, n - i), n - i);
+}
+
+/* The table's row of an id; n_table: it has none. */
+static size_t table_row(const struct device_embed *op, uint32_t id)
+{
+    return id >= op->first && id - op->first < op->n_table ? id - op->first : op->n_table;
+}
+
+static void embed(struct device *dev, const struct device_embed *op)
+{
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (op->m > 1)
+    for (size_t i = 0; i < op->m; i++) {
+        const size_t row = table_row(op, op->ids[i]);
+        if (row == op->n_table)
+            continue;
+        const value *from = (const value *)op->table + row * op->n;
+        value *to = (value *)op->y + i * op->n;
+        if (op->accumulate)
+            add_row(to, from, op->n);
+        else
+            memcpy(to, from, op->n * sizeof *to);
+    }
+}
+
+/* Threads share the columns, so that every row of the table gets its additions in order of i. */
+static void embed_backward(struct device *dev, const struct device_embed *op)
+{
+    const value *dy = op->y_gradient;
+
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+    for (size_t j = 0; j < op->n; j += COLUMNS)
+        for (size_t i = 0; i < op->m; i++) {
+            const size_t row = table_row(op, op->ids[i]);
+            if (row < op->n_table)
+                add_to_sums(op->table_gradient + row * op->n + j, dy + i * op->n + j, cpu_smaller(COLUMNS, op->n - j));
+        }
+}
+
+static void position(struct device *dev, const struct device_position *op)
+{
+    const size_t m = op->n_rows * op->n_tokens;
+
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (m > 1)
+    for (size_t i = 0; i < m; i++)
+        add_row((value *)op->y + i * op->n, (const value *)op->table + i % op->n_tokens * op->n, op->n);
+}
+
+static void position_backward(struct device *dev, const struct device_position *op)
+{
+    const value *dy = op->y_gradient;
+    const size_t n = op->n;
+
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+    for (size_t t = 0; t < op->n_tokens; t++)
+        for (size_t j = 0; j < n; j += COLUMNS)
+            sum_rows(op->table_gradient + t * n + j, dy + t * n + j, op->n_tokens * n, op->n_rows,
+                     cpu_smaller(COLUMNS, n - j));
+}
+
+/* Inlined once per epilogue and activation, which are then constants. */
+VECTOR_INLINE vec follow(enum device_epilogue epilogue, enum model_activation activation, vec x, const value *bias,
+                         value *pre, size_t j, size_t left)
+{
+    switch (epilogue) {
+    case DEVICE_NO_EPILOGUE:
+        break;
+    case DEVICE_BIAS:
+        return x + value_load_n(bias + j, left);
+    case DEVICE_BIAS_ACTIVATION:
+        x = value_as_stored(x + value_load_n(bias + j, left));
+        value_store_n(pre + j, x, left);
+        return math_activation(activation, x);
+    case DEVICE_ACTIVATION_GRADIENT:
+        return x * math_activation_gradient(activation, value_load_n(pre + j, left));
+    }
+    return x;
+}
+
+VECTOR_INLINE void finish_rows(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums,
+                               size_t stride, enum device_epilogue epilogue, enum model_activation activation)
+{
+    const value *bias = op->bias ? (const value *)op->bias + tile->column : NULL;
+
+    for (size_t i = 0; i < tile->m; i++) {
+        const size_t offset = (tile->row + i) * op->c_stride + tile->column;
+        value *c = (value *)op->c + offset, *pre = op->pre ? (value *)op->pre + offset : NULL;
+        for (size_t j = 0; j < tile->n; j += VECTOR) {
+            const size_t left = cpu_smaller(VECTOR, tile->n - j);
+            vec x = vec_load_n(sums + i * stride + j, left, 0);
+            if (op->beta != 0)
+                x += value_load_n(c + j, left);
+            value_store_n(c + j, follow(epilogue, activation, x, bias, pre, j, left), left);
+        }
+    }
+}
+
+/* Of a c that is fp32. */
+static void finish_wide(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums, size_t stride)
+{
+    for (size_t i = 0; i < tile->m; i++) {
+        float *c = (float *)op->c + (tile->row + i) * op->c_stride + tile->column;
+        for (size_t j = 0; j < tile->n; j += VECTOR) {
+            const size_t left = cpu_smaller(VECTOR, tile->n - j);
+            vec x = vec_load_n(sums + i * stride + j, left, 0);
+            if (op->beta != 0)
+                x += vec_load_n(c + j, left, 0);
+            vec_store_n(c + j, x, left);
+        }
+    }
+}
+
+VECTOR_INLINE void finish_activation(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums,
+                                     size_t stride, enum model_activation activation)
+{
+    if (op->epilogue == DEVICE_BIAS_ACTIVATION)
+        finish_rows(op, tile, sums, stride, DEVICE_BIAS_ACTIVATION, activation);
+    else
+        finish_rows(op, tile, sums, stride, DEVICE_ACTIVATION_GRADIENT, activation);
+}
+
+static void finish(const struct device_matmul *op, const struct cpu_tile *tile, const float *sums, size_t stride)
+{
+    if (op->wide) {
+        finish_wide(op, tile, sums, stride);
+        return;
+    }
+    if (op->epilogue == DEVICE_NO_EPILOGUE) {
+        finish_rows(op, tile, sums, stride, DEVICE_NO_EPILOGUE, MODEL_RELU);
+        return;
+    }
+    if (op->epilogue == DEVICE_BIAS) {
+        finish_rows(op, tile, sums, stride, DEVICE_BIAS, MODEL_RELU);
+        return;
+    }
+    assert(op->activation <= MODEL_SILU);
+    switch (op->activation) {
+    case MODEL_GELU_NEW:
+        finish_activation(op, tile, sums, stride, MODEL_GELU_NEW);
+        break;
+    case MODEL_GELU:
+        finish_activation(op, tile, sums, stride, MODEL_GELU);
+        break;
+    case MODEL_RELU:
+        finish_activation(op, tile, sums, stride, MODEL_RELU);
+        break;
+    case MODEL_SILU:
+        finish_activation(op, tile, sums, stride, MODEL_SILU);
+        break;
+    }
+}
+
+/* Inlined once per activation, which is then a constant. */
+VECTOR_INLINE void activate_piece(enum model_activation activation, value *y, const value *x, size_t n)
+{
+    for (size_t i = 0; i < n; i += VECTOR)
+        value_store_n(y + i, math_activation(activation, value_load_n(x + i, n - i)), n - i);
+}
+
+static void activate_values(struct device *dev, void *to, const void *from, size_t n, enum model_activation activation)
+{
+    enum { PIECE = 1 << 14 };
+    value *y = to;
+    const value *x = from;
+
+    assert(activation <= MODEL_SILU);
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static) if (n > PIECE)
+    for (size_t i = 0; i < n; i += PIECE)
+        switch (activation) {
+        case MODEL_GELU_NEW:
+            activate_piece(MODEL_GELU_NEW, y + i, x + i, cpu_smaller(PIECE, n - i));
+            break;
+        case MODEL_GELU:
+            activate_piece(MODEL_GELU, y + i, x + i, cpu_smaller(PIECE, n - i));
+            break;
+        case MODEL_RELU:
+            activate_piece(MODEL_RELU, y + i, x + i, cpu_smaller(PIECE, n - i));
+            break;
+        case MODEL_SILU:
+            activate_piece(MODEL_SILU, y + i, x + i, cpu_smaller(PIECE, n - i));
+            break;
+        }
+}
+
+const struct cpu_row_kernels KERNEL_NAME(cpu_rows) = {
+    .zero = zero,
+    .activate = activate_values,
+    .reduce_rows = reduce_rows,
+    .embed = embed,
+    .embed_backward = embed_backward,
+    .position = position,
+    .position_backward = position_backward,
+    .finish = finish,
+};

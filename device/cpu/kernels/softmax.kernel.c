@@ -1,0 +1,104 @@
+/* device/cpu/kernels/softmax.kernel.c - softmax and cross entropy over a vocabulary that comes in chunks. */
+#include "device/cpu/cpu.h"
+#include "device/cpu/kernels/math.h"
+#include "device/cpu/kernels/value.h"
+
+#include <math.h>
+
+enum { BLOCK = 512 }; /* terms summed in fp32, 32 or more a lane; blocks are added in double */
+
+static float row_max(const float *x, size_t n)
+{
+    vec max = vec_all(-INFINITY);
+
+    for (size_t j = 0; j < n; j += VECTOR)
+        max = vec_max(vec_load_n(x + j, n - j, -INFINITY), max);
+    return vec_largest(max);
+}
+
+/* Sum of exp(x - max). A NaN among x gives a NaN. */
+static double row_sum(const float *x, size_t n, float max)
+{
+    double sum = 0;
+
+    for (size_t first = 0; first < n; first += BLOCK) {
+        const size_t width = n - first < BLOCK ? n - first : BLOCK;
+        vec lanes = {0};
+        for (size_t j = 0; j < width; j += VECTOR)
+            lanes += math_exp(vec_load_n(x + first + j, width - j, -INFINITY) - max);
+        sum += vec_sum(lanes);
+    }
+    return sum;
+}
+
+static void log_sum_exp(struct device *dev, const struct device_cross_entropy *op)
+{
+    const size_t n = op->n;
+
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+    for (size_t i = 0; i < op->m; i++) {
+        const float *row = op->logits + i * op->logits_stride;
+        float *state = op->running + 3 * i;
+        float max = row_max(row, n);
+
+        if (op->start) {
+            state[0] = max;
+            state[1] = (float)row_sum(row, n, max);
+            state[2] = 0;
+        } else {
+            max = max > state[0] ? max : state[0];
+            state[1] = (float)((double)state[1] * exp((double)state[0] - (double)max) + row_sum(row, n, max));
+            state[0] = max;
+        }
+        if (op->labels[i] >= op->first && op->labels[i] - op->first < n)
+            state[2] = row[op->labels[i] - op->first];
+    }
+}
+
+static void loss(struct device *dev, double *loss, const float *running, const uint32_t *labels, size_t m)
+{
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+    for (size_t i = 0; i < m; i++) {
+        const float *state = running + 3 * i;
+        loss[i] = labels[i] == UINT32_MAX ? 0 : log((double)state[1]) + (double)state[0] - (double)state[2];
+    }
+}
+
+/* to (n) may begin where the logits do: it never runs ahead of them. label is in the row or at n or beyond. */
+static void gradient_row(value *to, const float *logits, const float running[3], size_t n, uint32_t label, float scale)
+{
+    const float max = running[0], factor = scale / running[1];
+    float piece[BLOCK];
+
+    for (size_t first = 0; first < n; first += BLOCK) {
+        const size_t width = n - first < BLOCK ? n - first : BLOCK;
+
+        for (size_t j = 0; j < width; j += VECTOR)
+            vec_store(piece + j, math_exp(vec_load_n(logits + first + j, width - j, 0) - max) * factor);
+        if (label >= first && label - first < width)
+            piece[label - first] -= scale;
+        for (size_t j = 0; j < width; j += VECTOR)
+            value_store_n(to + first + j, vec_load(piece + j), width - j);
+    }
+}
+
+static void gradient(struct device *dev, const struct device_cross_entropy *op)
+{
+#pragma omp parallel for num_threads(dev->n_threads) schedule(static)
+    for (size_t i = 0; i < op->m; i++) {
+        const float *row = op->logits + i * op->logits_stride;
+        value *to = (value *)op->logits + i * op->logits_stride * (sizeof(float) / sizeof(value));
+
+        if (op->labels[i] == UINT32_MAX)
+            memset(to, 0, op->n * sizeof *to);
+        else
+            gradient_row(to, row, op->running + 3 * i, op->n, op->labels[i] - op->first, op->scale);
+        memset(to + op->n, 0, (op->logits_stride - op->n) * sizeof *to);
+    }
+}
+
+const struct cpu_softmax_kernels KERNEL_NAME(cpu_softmax) = {
+    .log_sum_exp = log_sum_exp,
+    .loss = loss,
+    .gradient = gradient,
+};

@@ -1,0 +1,186 @@
+/* device/cpu/kernels/tile.kernel.c - one tile of a matrix product, on one thread.
+ *
+ * As Goto & van de Geijn, "Anatomy of high-performance matrix multiplication" (2008), and Van Zee & van de Geijn,
+ * "BLIS" (2015), have it: for each step of k (cpu_product_step), a's rows are packed into panels of ROWS, all of which
+ * stay in the second-level cache, and b's columns into one panel of COLUMNS, which stays in the first while every block
+ * of rows meets it. A block's sums fill the registers: 14 x 2 vectors of thirty-two with AVX-512, 6 x 2 of sixteen, each
+ * independent of the next, so that the multipliers never wait.
+ *
+ * Sums lie in scratch until the tile is done. So blocks are always whole vectors, c is touched once, and its type and
+ * what follows the product are one function's matter. An element's sum is one chain of multiplications and additions
+ * for each step of k, from 0, the chains added in order: whatever the block, the tile or the thread. */
+#include "device/cpu/cpu.h"
+#include "device/cpu/kernels/panel.h"
+
+enum {
+    ROWS = VECTOR == 16 ? 14 : 6, /* of a block */
+    ROW_VECTORS = (ROWS + VECTOR - 1) / VECTOR,
+    ROW_LANES = ROW_VECTORS * VECTOR,
+    COLUMN_VECTORS = 2,
+    COLUMNS = COLUMN_VECTORS * VECTOR,
+    BLOCKS = (PLAN_CPU_PRODUCT_HEIGHT + ROWS - 1) / ROWS,
+    TOGETHER = 4, /* blocks whose panels are filled together where a row of a has their elements side by side */
+    AHEAD = 8,    /* such rows are asked for before they are read */
+    LEFT_PANEL = ROW_LANES * PLAN_CPU_PRODUCT_DEPTH + 16, /* floats; a power of two would crowd a part of the cache */
+};
+/* Where scratch holds what, in floats. */
+enum {
+    SUMS = 0,
+    RIGHT = SUMS + PLAN_CPU_PRODUCT_HEIGHT * PLAN_CPU_PRODUCT_WIDTH,
+    LEFT = RIGHT + COLUMNS * PLAN_CPU_PRODUCT_DEPTH,
+    END = LEFT + BLOCKS * LEFT_PANEL,
+};
+_Static_assert(END * sizeof(float) <= PLAN_CPU_PRODUCT_SCRATCH, "scratch suffices with every instruction set");
+_Static_assert(PLAN_CPU_PRODUCT_SCRATCH % 4096 == 0, "and is whole pages");
+_Static_assert(PLAN_CPU_PRODUCT_WIDTH % COLUMNS == 0, "a tile's sums are whole panels");
+
+/* sums (rows, COLUMNS) = or += (add) left right; rows is a constant wherever this is inlined. */
+VECTOR_INLINE void block_of(const size_t rows, float *sums, bool add, const float *left, const float *right,
+                            size_t depth)
+{
+    vec sum[ROWS][COLUMN_VECTORS] = {{{0}}};
+
+    for (size_t p = 0; p < depth; p += PANEL_TERMS, left += ROW_LANES, right += COLUMNS) {
+        vec b[COLUMN_VECTORS];
+#pragma GCC unroll 2
+        for (size_t v = 0; v < COLUMN_VECTORS; v++)
+            b[v] = vec_load(right + v * VECTOR);
+#pragma GCC unroll 14
+        for (size_t r = 0; r < rows; r++) {
+            const vec a = panel_all(left + r);
+#pragma GCC unroll 2
+            for (size_t v = 0; v < COLUMN_VECTORS; v++)
+                sum[r][v] = panel_multiply_add(a, b[v], sum[r][v]);
+        }
+    }
+#pragma GCC unroll 14
+    for (size_t r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (size_t v = 0; v < COLUMN_VECTORS; v++) {
+            float *to = sums + r * PLAN_CPU_PRODUCT_WIDTH + v * VECTOR;
+            vec_store(to, add ? vec_load(to) + sum[r][v] : sum[r][v]);
+        }
+}
+
+static void block(size_t rows, float *sums, bool add, const float *left, const float *right, size_t depth)
+{
+    switch (rows) {
+#define BLOCK(n)                                                                                                       \
+    case n:                                                                                                            \
+        block_of(n, sums, add, left, right, depth);                                                                    \
+        break
+        BLOCK(1);
+        BLOCK(2);
+        BLOCK(3);
+        BLOCK(4);
+        BLOCK(5);
+        BLOCK(6);
+#if defined(__AVX512F__)
+        BLOCK(7);
+        BLOCK(8);
+        BLOCK(9);
+        BLOCK(10);
+        BLOCK(11);
+        BLOCK(12);
+        BLOCK(13);
+        BLOCK(14);
+#endif
+#undef BLOCK
+    }
+}
+
+/* A tile's m rows are shared out evenly among as few blocks as hold them. */
+static size_t blocks_of(size_t m)
+{
+    return (m + ROWS - 1) / ROWS;
+}
+
+static size_t block_start(size_t m, size_t i)
+{
+    return m * i / blocks_of(m);
+}
+
+/* Of op(a), rows from `row` to its end; of op(b), columns from `column` to its end: a panel takes the first of them. */
+static struct panel_source left_source(const struct device_matmul *op, size_t row, size_t from, size_t depth)
+{
+    const value *a = op->a;
+
+    return (struct panel_source){a + (op->transpose_a ? from * op->a_stride + row : row * op->a_stride + from),
+                                 op->a_stride, !op->transpose_a, op->m - row, depth};
+}
+
+static struct panel_source right_source(const struct device_matmul *op, size_t column, size_t from, size_t depth)
+{
+    const value *b = op->b;
+
+    return (struct panel_source){b + (op->transpose_b ? column * op->b_stride + from : from * op->b_stride + column),
+                                 op->b_stride, op->transpose_b, op->n - column, depth};
+}
+
+/* Panels of a transposed, n blocks from `first`: a row of it fills a step of each. As many as fill a few lines, each of
+ * which would otherwise be read for every block that it is a part of. */
+static void pack_left_along(float *left, const struct device_matmul *op, const struct cpu_tile *tile, size_t first,
+                            size_t n, size_t from, size_t depth)
+{
+    const value *x = (const value *)op->a + from * op->a_stride + tile->row;
+    const size_t end = op->m - tile->row;
+
+    for (size_t p = 0; p < depth; p += PANEL_TERMS, x += PANEL_TERMS * op->a_stride, left += ROW_LANES)
+        for (size_t i = first; i < first + n; i++) {
+            const size_t start = block_start(tile->m, i);
+            for (size_t t = AHEAD; t < AHEAD + PANEL_TERMS && p + t < depth; t++)
+                __builtin_prefetch(x + t * op->a_stride + start);
+            panel_step(left + i * LEFT_PANEL, ROW_VECTORS, x + start, op->a_stride, depth - p, end - start);
+        }
+}
+
+/* All of the tile's rows. */
+static void pack_left(float *left, const struct device_matmul *op, const struct cpu_tile *tile, size_t from,
+                      size_t depth)
+{
+    const size_t n_blocks = blocks_of(tile->m);
+
+    if (op->transpose_a) {
+        for (size_t i = 0; i < n_blocks; i += TOGETHER)
+            pack_left_along(left, op, tile, i, cpu_smaller(TOGETHER, n_blocks - i), from, depth);
+        return;
+    }
+    for (size_t i = 0; i < n_blocks; i++) {
+        const struct panel_source source = left_source(op, tile->row + block_start(tile->m, i), from, depth);
+        panel_fill(left + i * LEFT_PANEL, ROW_VECTORS, &source);
+    }
+}
+
+/* All of the tile's rows and one panel of columns, the next panel of which is asked for meanwhile. */
+static void multiply_panel(float *sums, bool add, const float *left, const float *right, size_t m, size_t depth,
+                           const struct panel_source *next)
+{
+    const size_t n_blocks = blocks_of(m);
+
+    for (size_t i = 0; i < n_blocks; i++) {
+        const size_t start = block_start(m, i), rows = block_start(m, i + 1) - start;
+
+        panel_fetch(next, COLUMNS, i, n_blocks);
+        block(rows, sums + start * PLAN_CPU_PRODUCT_WIDTH, add, left + i * LEFT_PANEL, right, depth);
+    }
+}
+
+static void multiply(const struct device_matmul *op, const struct cpu_tile *tile, float *scratch)
+{
+    float *left = scratch + LEFT, *right = scratch + RIGHT, *sums = scratch + SUMS;
+    const size_t step = cpu_product_step(op->k, PANEL_TERMS);
+
+    for (size_t from = 0; from < op->k; from += step) {
+        const size_t depth = cpu_smaller(step, op->k - from);
+        struct panel_source source = right_source(op, tile->column, from, depth);
+
+        pack_left(left, op, tile, from, depth);
+        for (size_t j = 0; j < tile->n; j += COLUMNS) {
+            panel_fill(right, COLUMN_VECTORS, &source);
+            source = right_source(op, cpu_smaller(tile->column + j + COLUMNS, op->n), from, depth);
+            multiply_panel(sums + j, from > 0, left, right, tile->m, depth, &source);
+        }
+    }
+}
+
+const struct cpu_tile_kernels KERNEL_NAME(cpu_tile) = {.multiply = multiply};

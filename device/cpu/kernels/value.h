@@ -1,0 +1,130 @@
+/* device/cpu/kernels/value.h - values of the number type that a kernel file is compiled for: widened to fp32 as they are read,
+ * rounded as they are written, to nearest, ties to even (proto/base/number.h). For fp32 both are nothing at all. */
+#ifndef DEVICE_CPU_KERNELS_VALUE_H
+#define DEVICE_CPU_KERNELS_VALUE_H
+
+#include "device/cpu/kernels/vector.h"
+#include "proto/base/number.h"
+
+#ifdef KERNEL_BF16
+
+typedef uint16_t value;
+typedef uint16_t vec_values __attribute__((vector_size(2 * VECTOR)));
+
+VECTOR_INLINE float value_widen(value x)
+{
+    return number_from_bf16(x);
+}
+
+VECTOR_INLINE vec value_widen_all(vec_values x)
+{
+    return (vec)(__builtin_convertvector(x, vec_uint) << 16);
+}
+
+VECTOR_INLINE vec_values value_round_all(vec x)
+{
+    const vec_int is_nan = x != x;
+    const vec_uint pattern = (vec_uint)x, nan = pattern | 0x00400000u;
+    const vec_uint rounded = pattern + 0x7fffu + (pattern >> 16 & 1); /* ties to even */
+
+    return __builtin_convertvector(((nan & (vec_uint)is_nan) | (rounded & ~(vec_uint)is_nan)) >> 16, vec_values);
+}
+
+VECTOR_INLINE vec value_load(const value *p)
+{
+    vec_values x;
+
+    memcpy(&x, p, sizeof x);
+    return value_widen_all(x);
+}
+
+VECTOR_INLINE void value_store(value *p, vec x)
+{
+    const vec_values rounded = value_round_all(x);
+
+    memcpy(p, &rounded, sizeof rounded);
+}
+
+/* What reading x again would give once it is written. */
+VECTOR_INLINE vec value_as_stored(vec x)
+{
+    return value_widen_all(value_round_all(x));
+}
+
+/* Group g of four lanes: four values from p[4 * g] + offset. */
+VECTOR_INLINE vec value_gather_fours(const value *const *p, size_t offset)
+{
+    value x[VECTOR];
+
+    for (size_t i = 0; i < VECTOR; i += 4)
+        memcpy(x + i, p[i] + offset, 4 * sizeof *x);
+    return value_load(x);
+}
+
+/* The first n <= VECTOR elements; 0 in the others. */
+VECTOR_INLINE vec value_load_n(const value *p, size_t n)
+{
+    vec_values x = {0};
+
+    if (n >= VECTOR)
+        return value_load(p);
+#if defined(__AVX512F__)
+    x = (vec_values)_mm256_maskz_loadu_epi16((__mmask16)((1u << n) - 1), p);
+#else
+    memcpy(&x, p, n * sizeof *p);
+#endif
+    return value_widen_all(x);
+}
+
+VECTOR_INLINE void value_store_n(value *p, vec x, size_t n)
+{
+    const vec_values rounded = value_round_all(x);
+
+    if (n >= VECTOR)
+        memcpy(p, &rounded, sizeof rounded);
+    else
+        memcpy(p, &rounded, n * sizeof *p);
+}
+
+#else
+
+typedef float value;
+
+VECTOR_INLINE float value_widen(value x)
+{
+    return x;
+}
+
+VECTOR_INLINE vec value_load(const value *p)
+{
+    return vec_load(p);
+}
+
+VECTOR_INLINE void value_store(value *p, vec x)
+{
+    vec_store(p, x);
+}
+
+VECTOR_INLINE vec value_as_stored(vec x)
+{
+    return x;
+}
+
+VECTOR_INLINE vec value_gather_fours(const value *const *p, size_t offset)
+{
+    return vec_gather_fours(p, offset);
+}
+
+VECTOR_INLINE vec value_load_n(const value *p, size_t n)
+{
+    return vec_load_n(p, n, 0);
+}
+
+VECTOR_INLINE void value_store_n(value *p, vec x, size_t n)
+{
+    vec_store_n(p, x, n);
+}
+
+#endif
+
+#endif

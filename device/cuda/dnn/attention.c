@@ -1,0 +1,270 @@
+/* Causal attention as the patterns of operations that cuDNN knows as fused attention, forward and backward. All between is
+ * virtual: no such tensor is in memory, but those that the caller gives room for. */
+#include "device/cuda/dnn/graph.h"
+
+#include <float.h>
+#include <math.h>
+
+/* (rows, heads, tokens, head width), or its transpose, of a buffer whose tokens are `stride` elements apart. */
+static void *add_values(struct dnn_graph *g, const struct dnn_shape *s, int64_t id, size_t stride, bool transposed)
+{
+    const int64_t head = (int64_t)s->head_width, tokens = (int64_t)s->n_tokens, apart = (int64_t)stride;
+    const struct dnn_array a = {
+        .id = id,
+        .type = DNN_BF16,
+        .shape = {(int64_t)s->n_rows, (int64_t)s->n_heads, transposed ? head : tokens, transposed ? tokens : head},
+        .strides = {tokens * apart, head, transposed ? 1 : apart, transposed ? apart : 1},
+        .is_virtual = id == DNN_ANONYMOUS,
+    };
+
+    return dnn_add_array(g, &a);
+}
+
+static void *add_scalar(struct dnn_graph *g, enum dnn_tensor id)
+{
+    const struct dnn_array a = {
+        .id = id, .type = DNN_FP32, .shape = {1, 1, 1, 1}, .strides = {1, 1, 1, 1}, .is_by_value = true};
+
+    return dnn_add_array(g, &a);
+}
+
+/* (rows, heads, tokens, n), virtual: scores, where n is the keys; n 1: what was reduced along them. */
+static void *add_scores(struct dnn_graph *g, const struct dnn_shape *s, enum dnn_type type, size_t n)
+{
+    const int64_t tokens = (int64_t)s->n_tokens, heads = (int64_t)s->n_heads, keys = (int64_t)n;
+    const struct dnn_array a = {
+        .type = type,
+        .shape = {(int64_t)s->n_rows, heads, tokens, keys},
+        .strides = {heads * tokens * keys, tokens * keys, keys, 1},
+        .is_virtual = true,
+    };
+
+    return dnn_add_array(g, &a);
+}
+
+/* (rows, heads, tokens, 1) fp32 in memory, among those of all heads. */
+static void *add_numbers(struct dnn_graph *g, const struct dnn_shape *s, enum dnn_tensor id)
+{
+    const int64_t tokens = (int64_t)s->n_tokens;
+    const struct dnn_array a = {
+        .id = id,
+        .type = DNN_FP32,
+        .shape = {(int64_t)s->n_rows, (int64_t)s->n_heads, tokens, 1},
+        .strides = {(int64_t)s->n_all_heads * tokens, tokens, 1, 1},
+    };
+
+    return dnn_add_array(g, &a);
+}
+
+static void *multiply(struct dnn_graph *g, const struct dnn_shape *s, const void *a, const void *b)
+{
+    void *product = add_scores(g, s, DNN_FP32, s->n_tokens);
+
+    dnn_add_matmul(g, a, b, product);
+    return product;
+}
+
+/* x and b of fp32 scores, or of one of them a scalar or numbers. */
+static void *combine(struct dnn_graph *g, const struct dnn_shape *s, enum dnn_pointwise mode, const void *x,
+                     const void *b, enum dnn_type type)
+{
+    void *y = add_scores(g, s, type, s->n_tokens);
+
+    dnn_add_pointwise(g, &(struct dnn_pointwise_operation){.mode = mode, .x = x, .b = b, .y = y});
+    return y;
+}
+
+/* Scores of keys that come after their query become DNN_MASKED. */
+static void *add_mask(struct dnn_graph *g, const struct dnn_shape *s, const void *scores)
+{
+    void *query = add_scores(g, s, DNN_INT32, s->n_tokens), *key = add_scores(g, s, DNN_INT32, s->n_tokens);
+    void *is_seen = add_scores(g, s, DNN_BOOLEAN, s->n_tokens), *masked = add_scores(g, s, DNN_FP32, s->n_tokens);
+
+    dnn_add_pointwise(g, &(struct dnn_pointwise_operation){.mode = DNN_INDEX, .x = scores, .y = query, .axis = 2});
+    dnn_add_pointwise(g, &(struct dnn_pointwise_operation){.mode = DNN_INDEX, .x = scores, .y = key, .axis = 3});
+    dnn_add_pointwise(g, &(struct dnn_pointwise_operation){.mode = DNN_NOT_LESS, .x = query, .b = key, .y = is_seen});
+    dnn_add_pointwise(g,
+                      &(struct dnn_pointwise_operation){
+                          .mode = DNN_SELECT, .x = scores, .b = add_scalar(g, DNN_MASKED), .t = is_seen, .y = masked});
+    return masked;
+}
+
+/* Probabilities in bf16; writes DNN_LOG_SUM_EXP. */
+static void *add_softmax(struct dnn_graph *g, const struct dnn_shape *s, const void *scores)
+{
+    void *most = add_scores(g, s, DNN_FP32, 1), *sum = add_scores(g, s, DNN_FP32, 1),
+         *log = add_scores(g, s, DNN_FP32, 1);
+
+    dnn_add_reduction(g, DNN_MAXIMUM, scores, most);
+    const void *less = combine(g, s, DNN_SUBTRACT, scores, most, DNN_FP32);
+    const void *exponential = combine(g, s, DNN_EXP, less, NULL, DNN_FP32);
+    dnn_add_reduction(g, DNN_SUM, exponential, sum);
+    dnn_add_pointwise(g, &(struct dnn_pointwise_operation){.mode = DNN_LOG, .x = sum, .y = log});
+    dnn_add_pointwise(g, &(struct dnn_pointwise_operation){
+                             .mode = DNN_ADD, .x = most, .b = log, .y = add_numbers(g, s, DNN_LOG_SUM_EXP)});
+    return combine(g, s, DNN_DIVIDE, exponential, sum, DNN_BF16);
+}
+
+/* scores = scale q k^T, later keys masked; their softmax, rounded to bf16, times v. */
+bool dnn_graph_attention(struct dnn_graph *g, const struct dnn_api *api, void *handle, const struct dnn_shape *s)
+{
+    const size_t width = s->n_all_heads * s->head_width;
+
+    *g = (struct dnn_graph){.api = api};
+    const void *q = add_values(g, s, DNN_Q, 3 * width, false), *k = add_values(g, s, DNN_K, 3 * width, true);
+    const void *v = add_values(g, s, DNN_V, 3 * width, false), *out = add_values(g, s, DNN_OUT, width, false);
+
+    const void *scores = combine(g, s, DNN_MULTIPLY, multiply(g, s, q, k), add_scalar(g, DNN_SCALE), DNN_FP32);
+    dnn_add_matmul(g, add_softmax(g, s, add_mask(g, s, scores)), v, out);
+    return dnn_graph_finish(g, handle);
+}
+
+/* The transpose of scores, in bf16. */
+static void *transpose(struct dnn_graph *g, const struct dnn_shape *s, const void *scores)
+{
+    const int64_t tokens = (int64_t)s->n_tokens, heads = (int64_t)s->n_heads;
+    const struct dnn_array a = {
+        .type = DNN_BF16,
+        .shape = {(int64_t)s->n_rows, heads, tokens, tokens},
+        .strides = {heads * tokens * tokens, tokens * tokens, 1, tokens},
+        .is_virtual = true,
+    };
+    void *transposed = dnn_add_array(g, &a);
+
+    dnn_add_view(g, scores, transposed);
+    return transposed;
+}
+
+/* DNN_DELTA = the sum over the head of out * out's gradient. */
+static void *add_delta(struct dnn_graph *g, const struct dnn_shape *s, const void *dy)
+{
+    const int64_t tokens = (int64_t)s->n_tokens, heads = (int64_t)s->n_heads, head = (int64_t)s->head_width;
+    const struct dnn_array a = {
+        .type = DNN_FP32,
+        .shape = {(int64_t)s->n_rows, heads, tokens, head},
+        .strides = {heads * tokens * head, tokens * head, heads * head, 1},
+        .is_virtual = true,
+    };
+    void *product = dnn_add_array(g, &a), *sum = add_scores(g, s, DNN_FP32, 1), *delta = add_numbers(g, s, DNN_DELTA);
+
+    dnn_add_pointwise(g, &(struct dnn_pointwise_operation){.mode = DNN_MULTIPLY,
+                                                           .x = dy,
+                                                           .b = add_values(g, s, DNN_OUT,
+                                                                           s->n_all_heads * s->head_width, false),
+                                                           .y = product});
+    dnn_add_reduction(g, DNN_SUM, product, sum);
+    dnn_add_pointwise(
+        g, &(struct dnn_pointwise_operation){.mode = DNN_MULTIPLY, .x = sum, .b = add_scalar(g, DNN_ONE), .y = delta});
+    return delta;
+}
+
+/* Queries' gradient, ds k: by a product of its own, or as sums in fp32 to which each block of keys adds. */
+static void add_query_gradient(struct dnn_graph *g, const struct dnn_shape *s, enum plan_attention way, const void *ds,
+                               const void *transposed_k)
+{
+    const int64_t tokens = (int64_t)s->n_tokens, heads = (int64_t)s->n_heads, head = (int64_t)s->head_width;
+    const size_t stride = 3 * s->n_all_heads * s->head_width;
+    void *k = add_values(g, s, DNN_ANONYMOUS, stride, false);
+    void *gradient = add_values(g, s, DNN_Q_GRADIENT, stride, false);
+
+    dnn_add_view(g, transposed_k, k);
+    if (way != PLAN_ATTENTION_ORDERED) {
+        dnn_add_matmul(g, ds, k, gradient);
+        return;
+    }
+    const struct dnn_array a = {
+        .id = DNN_Q_SUM,
+        .type = DNN_FP32,
+        .shape = {(int64_t)s->n_rows, heads, tokens, head},
+        .strides = {heads * tokens * head, tokens * head, head, 1},
+    };
+    void *sum = dnn_add_array(g, &a);
+    dnn_add_matmul(g, ds, k, sum);
+    dnn_add_pointwise(g, &(struct dnn_pointwise_operation){.mode = DNN_IDENTITY, .x = sum, .y = gradient});
+}
+
+/* p = exp(scale q k^T - log-sum-exp), 0 where masked; v's gradient = p^T dy. ds = scale p (dy v^T - delta); k's gradient =
+ * ds^T q, and q's = ds k. */
+bool dnn_graph_attention_backward(struct dnn_graph *g, const struct dnn_api *api, void *handle,
+                                  const struct dnn_shape *s, enum plan_attention way)
+{
+    const size_t width = s->n_all_heads * s->head_width;
+
+    *g = (struct dnn_graph){.api = api};
+    const void *q = add_values(g, s, DNN_Q, 3 * width, false), *k = add_values(g, s, DNN_K, 3 * width, true);
+    const void *v = add_values(g, s, DNN_V, 3 * width, true), *dy = add_values(g, s, DNN_OUT_GRADIENT, width, false);
+    const void *delta = add_delta(g, s, dy), *scale = add_scalar(g, DNN_SCALE);
+
+    const void *scores = combine(g, s, DNN_MULTIPLY, multiply(g, s, q, k), scale, DNN_FP32);
+    scores = combine(g, s, DNN_SUBTRACT, scores, add_numbers(g, s, DNN_LOG_SUM_EXP), DNN_FP32);
+    const void *p = combine(g, s, DNN_EXP, add_mask(g, s, scores), NULL, DNN_FP32);
+    dnn_add_matmul(g, transpose(g, s, p), dy, add_values(g, s, DNN_V_GRADIENT, 3 * width, false));
+
+    const void *ds = combine(g, s, DNN_SUBTRACT, multiply(g, s, dy, v), delta, DNN_FP32);
+    ds = combine(g, s, DNN_MULTIPLY, ds, p, DNN_FP32);
+    ds = combine(g, s, DNN_MULTIPLY, ds, scale, DNN_BF16);
+    dnn_add_matmul(g, transpose(g, s, ds), q, add_values(g, s, DNN_K_GRADIENT, 3 * width, false));
+    add_query_gradient(g, s, way, ds, k);
+    return dnn_graph_finish(g, handle);
+}
+
+/* Minus infinity from 9.10 on; for the kernels before, the least number, as the library's own frontend has it. */
+float dnn_masked(const struct dnn_api *api)
+{
+    return api->version() < 91000 ? -FLT_MAX : -INFINITY;
+}
+
+enum plan_attention dnn_backward_way(size_t version, int capability)
+{
+    if (version >= 91801 && (capability == 100 || capability == 103))
+        return PLAN_ATTENTION_TWICE;
+    if (version >= 92500 && capability == 90)
+        return PLAN_ATTENTION_ORDERED;
+    return version >= 91002 && capability >= 80 && capability <= 90 ? PLAN_ATTENTION_SCORES : PLAN_ATTENTION_OWN;
+}
+
+/* The engine of a way, from a version on, and what makes it keep an order: its stages. The other knobs say what the
+ * library's own proposal of this engine says, whose names changed once. */
+static const struct ordered {
+    enum plan_attention way;
+    size_t since;
+    int64_t engine;
+    unsigned n_knobs;
+    struct dnn_choice knobs[DNN_MAX_KNOBS];
+} ordered[] = {
+    {PLAN_ATTENTION_ORDERED,
+     92500,
+     6,
+     6,
+     {{DNN_KNOB_TILE_M, 2},
+      {DNN_KNOB_TILE_N, 1},
+      {DNN_KNOB_KERNEL, 2},
+      {DNN_KNOB_STREAM_K, 0},
+      {DNN_KNOB_CLUSTER_M, 0},
+      {DNN_KNOB_STAGES, 4}}},
+    {PLAN_ATTENTION_TWICE,
+     92300,
+     5,
+     6,
+     {{DNN_KNOB_TILE_M, 3},
+      {DNN_KNOB_TILE_N, 2},
+      {DNN_KNOB_KERNEL, 2},
+      {DNN_KNOB_STREAM_K, 0},
+      {DNN_KNOB_CLUSTER_M, 0},
+      {DNN_KNOB_STAGES, 2}}},
+    {PLAN_ATTENTION_TWICE, 91801, 5, 2, {{DNN_KNOB_KERNEL, 31}, {DNN_KNOB_STAGES, 2}}},
+};
+
+unsigned dnn_graph_backward_configs(struct dnn_graph *g, enum plan_attention way, void *properties,
+                                    void *configs[DNN_MAX_CONFIGS])
+{
+    const size_t version = g->api->version();
+
+    if (way == PLAN_ATTENTION_SCORES)
+        return dnn_graph_configs(g, properties, configs);
+    for (size_t i = 0; i < sizeof ordered / sizeof *ordered; i++)
+        if (ordered[i].way == way && version >= ordered[i].since)
+            return (configs[0] = dnn_graph_config(g, ordered[i].engine, properties, ordered[i].knobs,
+                                                  ordered[i].n_knobs)) != NULL;
+    return 0;
+}

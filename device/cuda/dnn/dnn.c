@@ -1,0 +1,363 @@
+/* Attention through cuDNN, where it is found and gives the same bits every time. Dropout is for our own kernels, as its bits
+ * must be ours.
+ *
+ * All is chosen and compiled before the first step (cuda_dnn_prepare), and run once: for the rows of a microbatch and, as a
+ * share may end with fewer, for single ones. Backward takes as many rows or heads at a time as its scratch is for. What then
+ * fails in a step is a fault: another kernel's bits would be others. */
+#include "device/cuda/dnn/dnn.h"
+
+#include "proto/base/process.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Of slices of so many rows, and the heads that the direction has. */
+struct plan {
+    size_t n_rows;
+    struct dnn_graph graph;
+    void *plan;
+};
+
+enum { N_PLANS = 2 /* rows of a slice, and one */ };
+
+struct direction {
+    size_t n_heads; /* of a slice */
+    struct plan plans[N_PLANS];
+    unsigned n; /* 0: our own kernels */
+};
+
+struct cuda_dnn {
+    struct dnn_api api; /* all NULL: there is none */
+    const char *missing;
+    void *handle;
+    size_t n_tokens, n_heads, width;       /* of the rows that it is prepared for */
+    struct plan_attention_scratch scratch; /* of backward */
+    struct direction forward, backward;
+};
+
+void cuda_dnn_open(struct device *dev)
+{
+    struct cuda_dnn *dnn = calloc(1, sizeof *dnn);
+
+    dev->dnn = dnn;
+    if (!dnn || !dnn_api_load(&dnn->api, &dnn->missing))
+        return;
+    if (dnn->api.create(&dnn->handle) == 0 && dnn->api.set_stream(dnn->handle, dev->queue.stream) == 0)
+        return;
+    dnn->missing = "cuDNN does not start: is there memory, and does the driver suit it?";
+    if (dnn->handle)
+        dnn->api.destroy(dnn->handle);
+    dnn->handle = NULL;
+}
+
+static void forget(const struct dnn_api *api, struct direction *d)
+{
+    for (unsigned i = 0; i < N_PLANS; i++) {
+        if (d->plans[i].plan)
+            api->destroy_descriptor(d->plans[i].plan);
+        dnn_graph_free(&d->plans[i].graph);
+    }
+    *d = (struct direction){.n = 0};
+}
+
+void cuda_dnn_close(struct device *dev)
+{
+    struct cuda_dnn *dnn = dev->dnn;
+
+    if (!dnn)
+        return;
+    forget(&dnn->api, &dnn->forward);
+    forget(&dnn->api, &dnn->backward);
+    if (dnn->handle)
+        dnn->api.destroy(dnn->handle);
+    /* the library stays: what it has registered with the driver would outlive it */
+    free(dnn);
+    dev->dnn = NULL;
+}
+
+/* A plan of this configuration that fits; NULL otherwise. */
+static void *make_plan(const struct cuda_dnn *dnn, void *config, int64_t most_bytes)
+{
+    const struct dnn_api *api = &dnn->api;
+    int64_t n = 0, bytes = 0;
+    void *plan = NULL;
+    int status = api->create_descriptor(DNN_PLAN, &plan);
+
+    if (status)
+        return NULL;
+    status = api->set(plan, DNN_PLAN_HANDLE, DNN_KIND_HANDLE, 1, &dnn->handle);
+    if (!status)
+        status = api->set(plan, DNN_PLAN_CONFIG, DNN_KIND_DESCRIPTOR, 1, &config);
+    if (!status)
+        status = api->finalize(plan);
+    if (!status)
+        status = api->get(plan, DNN_PLAN_WORKSPACE, DNN_KIND_INT64, 1, &n, &bytes);
+    if (!status && bytes <= most_bytes)
+        return plan;
+    api->destroy_descriptor(plan);
+    return NULL;
+}
+
+/* way: of backward; PLAN_ATTENTION_OWN: forward. */
+static bool add_plan(const struct cuda_dnn *dnn, struct direction *d, size_t n_rows, enum plan_attention way,
+                     uint64_t most_bytes)
+{
+    const struct dnn_shape shape = {n_rows, dnn->n_tokens, d->n_heads, dnn->width / dnn->n_heads, dnn->n_heads};
+    struct plan *p = &d->plans[d->n];
+    void *configs[DNN_MAX_CONFIGS];
+    unsigned n = 0;
+
+    if (way == PLAN_ATTENTION_OWN)
+        n = dnn_graph_attention(&p->graph, &dnn->api, dnn->handle, &shape) ? dnn_graph_configs(&p->graph, NULL, configs)
+                                                                           : 0;
+    else if (dnn_graph_attention_backward(&p->graph, &dnn->api, dnn->handle, &shape, way))
+        n = dnn_graph_backward_configs(&p->graph, way, NULL, configs);
+    for (unsigned i = 0; i < n && !p->plan; i++)
+        p->plan = make_plan(dnn, configs[i], (int64_t)most_bytes);
+    p->n_rows = n_rows;
+    d->n += p->plan != NULL;
+    return p->plan != NULL;
+}
+
+/* What a plan is given of the tensors, by their ids. */
+struct pack {
+    int64_t ids[DNN_TENSORS];
+    const void *pointers[DNN_TENSORS];
+    int64_t n;
+};
+
+static void give(struct pack *pack, enum dnn_tensor id, const void *pointer)
+{
+    pack->ids[pack->n] = id;
+    pack->pointers[pack->n++] = pointer;
+}
+
+/* 0, or the library's status. */
+static int execute(const struct cuda_dnn *dnn, const struct plan *p, const struct pack *given, const void *workspace)
+{
+    const struct dnn_api *api = &dnn->api;
+    void *pack = NULL;
+
+    int status = api->create_descriptor(DNN_VARIANT_PACK, &pack);
+    if (status)
+        return status;
+    status = api->set(pack, DNN_PACK_IDS, DNN_KIND_INT64, given->n, given->ids);
+    if (!status)
+        status = api->set(pack, DNN_PACK_POINTERS, DNN_KIND_POINTER, given->n, given->pointers);
+    if (!status)
+        status = api->set(pack, DNN_PACK_WORKSPACE, DNN_KIND_POINTER, 1, &workspace);
+    if (!status)
+        status = api->finalize(pack);
+    if (!status)
+        status = api->execute(dnn->handle, p->plan, pack);
+    api->destroy_descriptor(pack);
+    return status;
+}
+
+/* From a row and head on. */
+static int run_slice(const struct cuda_dnn *dnn, const struct plan *p, const struct device_attention *op, size_t row,
+                     size_t head, bool is_backward)
+{
+    const size_t width = op->width * sizeof(uint16_t), first = head * (width / op->n_heads);
+    const size_t numbers = (row * op->n_heads + head) * op->n_tokens;
+    const char *q = (const char *)op->qkv + row * op->n_tokens * 3 * width + first;
+    const char *out = (const char *)op->out + row * op->n_tokens * width + first;
+    const float scale = op->scale, masked = dnn_masked(&dnn->api), one = 1;
+    char *scratch = op->scratch;
+    struct pack pack = {.n = 0};
+
+    give(&pack, DNN_Q, q), give(&pack, DNN_K, q + width), give(&pack, DNN_V, q + 2 * width);
+    give(&pack, DNN_OUT, out), give(&pack, DNN_LOG_SUM_EXP, op->log_sum_exp + numbers);
+    give(&pack, DNN_SCALE, &scale), give(&pack, DNN_MASKED, &masked);
+    if (!is_backward)
+        return execute(dnn, p, &pack, scratch);
+    const char *dq = (const char *)op->qkv_gradient + (q - (const char *)op->qkv);
+    give(&pack, DNN_OUT_GRADIENT, (const char *)op->out_gradient + (out - (const char *)op->out));
+    give(&pack, DNN_Q_GRADIENT, dq), give(&pack, DNN_K_GRADIENT, dq + width);
+    give(&pack, DNN_V_GRADIENT, dq + 2 * width);
+    give(&pack, DNN_DELTA, (float *)(void *)scratch + numbers), give(&pack, DNN_ONE, &one);
+    if (dnn->scratch.way == PLAN_ATTENTION_ORDERED)
+        give(&pack, DNN_Q_SUM, scratch + dnn->scratch.sum);
+    return execute(dnn, p, &pack, scratch + dnn->scratch.workspace);
+}
+
+/* The last slice begins where it ends with the rows, or heads: what two compute is the same bits twice. */
+static size_t slice_at(size_t i, size_t n, size_t all)
+{
+    return i + n <= all ? i : all - n;
+}
+
+static int run(const struct cuda_dnn *dnn, const struct direction *d, const struct device_attention *op)
+{
+    const struct plan *p = &d->plans[op->n_rows < d->plans[0].n_rows];
+    int status = 0;
+
+    for (size_t row = 0; row < op->n_rows && !status; row += p->n_rows)
+        for (size_t head = 0; head < op->n_heads && !status; head += d->n_heads)
+            status = run_slice(dnn, p, op, slice_at(row, p->n_rows, op->n_rows),
+                               slice_at(head, d->n_heads, op->n_heads), d == &dnn->backward);
+    return status;
+}
+
+/* Plans for the operation's rows, and runs them once, on whatever is there. NULL, or why not: *d is then empty. */
+static const char *prepare(struct device *dev, struct direction *d, const struct device_attention *op, size_t n_rows,
+                           size_t n_heads, enum plan_attention way)
+{
+    const struct cuda_dnn *dnn = dev->dnn;
+    const uint64_t most = way == PLAN_ATTENTION_OWN ? plan_cuda_attention_scratch(1, op->n_tokens, op->n_heads)
+                                                    : dnn->scratch.workspace_bytes;
+    const char *why = NULL;
+
+    d->n_heads = n_heads;
+    if (!add_plan(dnn, d, n_rows, way, most) || (n_rows > 1 && !add_plan(dnn, d, 1, way, most)))
+        why = "it has no algorithm of fixed bits that fits";
+    for (unsigned i = 0; i < d->n && !why; i++) {
+        struct device_attention once = *op;
+        once.n_rows = d->plans[i].n_rows;
+        const int status = run(dnn, d, &once);
+        if (status)
+            why = dnn->api.error_string(status);
+    }
+    cuda_note(dev, cudaStreamSynchronize(dev->queue.stream));
+    if (why)
+        forget(&dnn->api, d);
+    return why;
+}
+
+/* As the graphs say of all arrays. */
+static bool is_aligned(const struct device_attention *op)
+{
+    const uintptr_t addresses = (uintptr_t)op->qkv | (uintptr_t)op->out | (uintptr_t)op->log_sum_exp |
+                                (uintptr_t)op->out_gradient | (uintptr_t)op->qkv_gradient | (uintptr_t)op->scratch;
+
+    return addresses % 16 == 0;
+}
+
+/* Causal, each head with keys of its own: all that the graphs say. */
+static bool is_plain(const struct device_attention *op)
+{
+    return !op->full && device_kv_heads(op->n_heads, op->n_kv_heads) == op->n_heads;
+}
+
+/* Why the library is not asked at all; NULL: it is. */
+static const char *cannot(const struct device *dev, const struct device_attention *op)
+{
+    if (dev->type != NUMBER_BF16)
+        return "cuDNN has none in fp32";
+    if (!dev->dnn)
+        return "there is no host memory for cuDNN";
+    if (dev->dnn->missing)
+        return dev->dnn->missing;
+    if (op->dropout.p > 0)
+        return "cuDNN's dropout has other bits";
+    if (!plan_attention_suits(op->n_rows, op->n_tokens, op->n_heads, op->width) || !is_aligned(op) || !is_plain(op))
+        return "cuDNN has none for this shape";
+    return NULL;
+}
+
+/* Why backward has no plan of the library's, from what it was planned for. */
+static const char *not_planned(const struct device *dev, const struct device_attention *op)
+{
+    enum plan_attention way = cuda_dnn_way(dev->index);
+    struct plan_attention_scratch scratch;
+
+    if (way == PLAN_ATTENTION_OWN)
+        return "this version has none of fixed bits for this device";
+    plan_attention_lay_out(&scratch, way, op->n_rows, op->n_tokens, op->n_heads, op->width);
+    return scratch.way == PLAN_ATTENTION_OWN ? "it has none for this shape" : "another worker of the job has it not";
+}
+
+static const char *prepare_backward(struct device *dev, const struct device_attention *op, enum plan_attention way)
+{
+    struct cuda_dnn *dnn = dev->dnn;
+
+    plan_attention_lay_out(&dnn->scratch, way, op->n_rows, op->n_tokens, op->n_heads, op->width);
+    if (dnn->scratch.way == PLAN_ATTENTION_OWN)
+        return not_planned(dev, op);
+    return prepare(dev, &dnn->backward, op, dnn->scratch.slice_rows, dnn->scratch.slice_heads, dnn->scratch.way);
+}
+
+static void tell(const struct device *dev, const struct device_attention *op, const char *why_not_backward,
+                 size_t taken, char told[DEVICE_TOLD])
+{
+    const size_t version = dev->dnn->api.version(), major = version / 10000, minor = version / 100 % 100;
+    char bytes[PROCESS_BYTES_TEXT], how[96] = "forward";
+
+    if (why_not_backward)
+        snprintf(how, sizeof how, "forward, our own kernels backward (%s)", why_not_backward);
+    else if (op->qkv_gradient && dev->dnn->backward.n_heads < op->n_heads)
+        snprintf(how, sizeof how, "forward and backward, there %zu heads at a time", dev->dnn->backward.n_heads);
+    else if (op->qkv_gradient)
+        snprintf(how, sizeof how, "forward and backward");
+    snprintf(told, DEVICE_TOLD, "attention: cuDNN %zu.%zu.%zu %s; it took %s", major, minor, version % 100, how,
+             process_format_bytes(bytes, taken));
+}
+
+void cuda_dnn_prepare(struct device *dev, const struct device_attention *op, enum plan_attention way,
+                      char told[DEVICE_TOLD])
+{
+    struct cuda_dnn *dnn = dev->dnn;
+    const char *why = cannot(dev, op), *why_not_backward = NULL;
+    size_t before = 0, after = 0, total;
+
+    if (!why) {
+        cuda_note(dev, cudaStreamSynchronize(dev->queue.stream)); /* with what was there before */
+        forget(&dnn->api, &dnn->forward);
+        forget(&dnn->api, &dnn->backward);
+        dnn->n_tokens = op->n_tokens, dnn->n_heads = op->n_heads, dnn->width = op->width;
+        cudaMemGetInfo(&before, &total);
+        why = prepare(dev, &dnn->forward, op, op->n_rows, op->n_heads, PLAN_ATTENTION_OWN);
+    }
+    if (why) {
+        snprintf(told, DEVICE_TOLD, "attention: our own kernels: %s", why);
+        return;
+    }
+    if (op->qkv_gradient)
+        why_not_backward = prepare_backward(dev, op, way);
+    cudaMemGetInfo(&after, &total);
+    tell(dev, op, why_not_backward, before > after ? before - after : 0, told);
+}
+
+enum plan_attention cuda_dnn_way(unsigned index)
+{
+    struct dnn_api api;
+    const char *why;
+    int major = 0, minor = 0;
+
+    if (cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, (int)index) != cudaSuccess ||
+        cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, (int)index) != cudaSuccess ||
+        !dnn_api_load(&api, &why))
+        return PLAN_ATTENTION_OWN;
+    return dnn_backward_way(api.version(), 10 * major + minor); /* the library stays, as in cuda_dnn_close */
+}
+
+/* Of rows that it was prepared for, and not of an operation that drops. */
+static bool is_prepared(const struct device *dev, const struct device_attention *op)
+{
+    const struct cuda_dnn *dnn = dev->dnn;
+
+    return dnn && dnn->forward.n > 0 && op->dropout.p == 0 && is_aligned(op) && is_plain(op) &&
+           op->n_tokens == dnn->n_tokens && op->n_heads == dnn->n_heads && op->width == dnn->width;
+}
+
+static bool attend(struct device *dev, const struct direction *d, const struct device_attention *op, const char *which)
+{
+    const int status = run(dev->dnn, d, op);
+
+    if (status && dev->failed == cudaSuccess)
+        snprintf(dev->failed_at, sizeof dev->failed_at, "cuda:%u, attention %s through cuDNN (%s)", dev->index, which,
+                 dev->dnn->api.error_string(status));
+    cuda_note(dev, status ? cudaErrorUnknown : cudaSuccess);
+    return true;
+}
+
+bool cuda_dnn_attention(struct device *dev, const struct device_attention *op)
+{
+    return is_prepared(dev, op) && attend(dev, &dev->dnn->forward, op, "forward");
+}
+
+bool cuda_dnn_attention_backward(struct device *dev, const struct device_attention *op)
+{
+    return is_prepared(dev, op) && dev->dnn->backward.n > 0 && attend(dev, &dev->dnn->backward, op, "backward");
+}

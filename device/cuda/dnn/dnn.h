@@ -1,0 +1,198 @@
+/* device/cuda/dnn/dnn.h - cuDNN as far as attention needs it, found at run time.
+ *
+ * Building needs no cuDNN: what is declared here are facts of its backend interface, which stand for all of its version
+ * 9. A computation is a graph of descriptors: tensors, operations on them, and what the library makes of these. */
+#ifndef DEVICE_CUDA_DNN_DNN_H
+#define DEVICE_CUDA_DNN_DNN_H
+
+#include "device/cuda/cuda.h"
+
+#include "proto/plan/attention.h"
+
+enum dnn_type { DNN_FP32 = 0, DNN_INT32 = 4, DNN_BF16 = 9, DNN_BOOLEAN = 11 };
+
+enum dnn_descriptor {
+    DNN_POINTWISE = 0,
+    DNN_ENGINE = 2,
+    DNN_ENGINE_CONFIG = 3,
+    DNN_HEURISTICS = 4,
+    DNN_PLAN = 5,
+    DNN_KNOB_CHOICE = 7,
+    DNN_OPERATION_POINTWISE = 13,
+    DNN_GRAPH = 15,
+    DNN_VARIANT_PACK = 16,
+    DNN_TENSOR = 17,
+    DNN_MATMUL = 18,
+    DNN_OPERATION_MATMUL = 19,
+    DNN_REDUCTION = 21,
+    DNN_OPERATION_REDUCTION = 22,
+    DNN_OPERATION_RESHAPE = 31,
+    DNN_DEVICE_PROPERTIES = 38, /* of a device that need not be there; from 9.8 on */
+};
+
+/* The type of an attribute's elements. */
+enum dnn_kind {
+    DNN_KIND_HANDLE = 0,
+    DNN_KIND_TYPE = 1,
+    DNN_KIND_BOOLEAN = 2,
+    DNN_KIND_INT64 = 3,
+    DNN_KIND_POINTER = 6,
+    DNN_KIND_HEURISTICS = 8,
+    DNN_KIND_KNOB = 9,
+    DNN_KIND_NOTE = 11,
+    DNN_KIND_POINTWISE = 14,
+    DNN_KIND_DESCRIPTOR = 15,
+    DNN_KIND_REDUCTION = 18,
+    DNN_KIND_CHAR = 24,
+};
+
+enum dnn_attribute {
+    DNN_POINTWISE_MODE = 0,
+    DNN_POINTWISE_PRECISION = 1,
+    DNN_POINTWISE_AXIS = 9,
+    DNN_HEURISTICS_MODE = 200,
+    DNN_HEURISTICS_GRAPH = 201,
+    DNN_HEURISTICS_RESULTS = 202,
+    DNN_HEURISTICS_PROPERTIES = 204,
+    DNN_CONFIG_ENGINE = 300,
+    DNN_CONFIG_KNOBS = 302,
+    DNN_CONFIG_WORKSPACE = 303,
+    DNN_PLAN_HANDLE = 400,
+    DNN_PLAN_CONFIG = 401,
+    DNN_PLAN_WORKSPACE = 402,
+    DNN_KNOB = 600,
+    DNN_KNOB_VALUE = 601,
+    DNN_OPERATION_POINTWISE_MODE = 750,
+    DNN_OPERATION_POINTWISE_X = 751,
+    DNN_OPERATION_POINTWISE_B = 752,
+    DNN_OPERATION_POINTWISE_Y = 753,
+    DNN_OPERATION_POINTWISE_T = 758,
+    DNN_GRAPH_HANDLE = 800,
+    DNN_GRAPH_OPERATIONS = 801,
+    DNN_TENSOR_ALIGNMENT = 900,
+    DNN_TENSOR_TYPE = 901,
+    DNN_TENSOR_SHAPE = 902,
+    DNN_TENSOR_STRIDES = 903,
+    DNN_TENSOR_ID = 906,
+    DNN_TENSOR_IS_VIRTUAL = 907,
+    DNN_TENSOR_IS_BY_VALUE = 908,
+    DNN_PACK_IDS = 1000,
+    DNN_PACK_POINTERS = 1001,
+    DNN_PACK_WORKSPACE = 1003,
+    DNN_ENGINE_GRAPH = 1300,
+    DNN_ENGINE_INDEX = 1301,
+    DNN_ENGINE_NOTES = 1303,
+    DNN_ENGINE_PROPERTIES = 1307,
+    DNN_MATMUL_PRECISION = 1500,
+    DNN_OPERATION_MATMUL_A = 1520,
+    DNN_OPERATION_MATMUL_B = 1521,
+    DNN_OPERATION_MATMUL_C = 1522,
+    DNN_OPERATION_MATMUL_MODE = 1523,
+    DNN_REDUCTION_OPERATOR = 1600,
+    DNN_REDUCTION_PRECISION = 1601,
+    DNN_OPERATION_REDUCTION_X = 1610,
+    DNN_OPERATION_REDUCTION_Y = 1611,
+    DNN_OPERATION_REDUCTION_MODE = 1612,
+    DNN_OPERATION_RESHAPE_X = 2200,
+    DNN_OPERATION_RESHAPE_Y = 2201,
+    DNN_PROPERTIES_JSON = 2702,
+};
+
+/* Of backward's engines. */
+enum dnn_knob {
+    DNN_KNOB_STAGES = 14,
+    DNN_KNOB_KERNEL = 24,
+    DNN_KNOB_CLUSTER_M = 27,
+    DNN_KNOB_STREAM_K = 38,
+    DNN_KNOB_TILE_M = 40,
+    DNN_KNOB_TILE_N = 41
+};
+
+enum { DNN_NOTE_NONDETERMINISTIC = 4, DNN_NOTES = 10, DNN_HEURISTICS_A = 3 };
+
+/* The library's functions; a status is 0 or an error. */
+struct dnn_api {
+    void *library;
+    size_t (*version)(void);
+    const char *(*error_string)(int status);
+    int (*create)(void **handle);
+    int (*destroy)(void *handle);
+    int (*set_stream)(void *handle, cudaStream_t stream);
+    int (*create_descriptor)(int descriptor, void **out);
+    int (*destroy_descriptor)(void *descriptor);
+    int (*set)(void *descriptor, int attribute, int kind, int64_t n, const void *elements);
+    int (*get)(const void *descriptor, int attribute, int kind, int64_t n, int64_t *n_got, void *elements);
+    int (*finalize)(void *descriptor);
+    int (*execute)(void *handle, void *plan, void *pack);
+};
+
+/* Loads the library from EPS_CUDNN=DIR or, if that is not set, from where the loader finds it and the toolkit's usual
+ * place; an empty EPS_CUDNN: not at all. False, and why (a constant). Undo: dnn_api_unload. */
+bool dnn_api_load(struct dnn_api *api, const char **why);
+void dnn_api_unload(struct dnn_api *api); /* safe on a zeroed one */
+
+/* Some rows of struct device_attention, and heads side by side of them. */
+struct dnn_shape {
+    size_t n_rows, n_tokens, n_heads, head_width;
+    size_t n_all_heads; /* of a row */
+};
+
+/* The tensors that the caller gives, by their ids in a variant pack: those of struct device_attention from the first row
+ * and head on. Scalars are fp32 of the host. */
+enum dnn_tensor {
+    DNN_Q = 1,
+    DNN_K,
+    DNN_V,
+    DNN_OUT,
+    DNN_LOG_SUM_EXP,
+    DNN_SCALE,
+    DNN_MASKED, /* what a score becomes whose key comes after its query */
+    /* Of backward alone: */
+    DNN_OUT_GRADIENT,
+    DNN_Q_GRADIENT,
+    DNN_K_GRADIENT,
+    DNN_V_GRADIENT,
+    DNN_DELTA, /* room for (n_rows, n_all_heads, n_tokens) fp32, from the first row and head on */
+    DNN_Q_SUM, /* room for (n_rows, n_heads, n_tokens, head_width) fp32; not where scores are kept */
+    DNN_ONE,   /* 1: the library's pattern has a place for dropout's scale */
+};
+
+enum { DNN_TENSORS = DNN_ONE };
+
+enum { DNN_MAX_DESCRIPTORS = 128, DNN_MAX_OPERATIONS = 32, DNN_MAX_CONFIGS = 8 };
+
+/* Descriptors, each owned; the last one made is the first to go. */
+struct dnn_graph {
+    const struct dnn_api *api;
+    void *descriptors[DNN_MAX_DESCRIPTORS];
+    unsigned n;
+    void *operations[DNN_MAX_OPERATIONS]; /* some of the above, in order */
+    unsigned n_operations;
+    int status;  /* the first error */
+    void *graph; /* of the operations: one of the above */
+};
+
+/* The graphs of causal attention in bf16 on a handle; with a NULL handle for whatever device dnn_graph_configs is told the
+ * properties of. False: api->error_string(graph->status). Undo in both cases: dnn_graph_free. */
+bool dnn_graph_attention(struct dnn_graph *graph, const struct dnn_api *api, void *handle,
+                         const struct dnn_shape *shape);
+/* way: not PLAN_ATTENTION_OWN. */
+bool dnn_graph_attention_backward(struct dnn_graph *graph, const struct dnn_api *api, void *handle,
+                                  const struct dnn_shape *shape, enum plan_attention way);
+void dnn_graph_free(struct dnn_graph *graph);
+
+/* The library's proposals for the graph, best first, that give the same bits every time; owned by the graph. At most
+ * DNN_MAX_CONFIGS; the number of them. properties: NULL, or those of the device that the graph is for. */
+unsigned dnn_graph_configs(struct dnn_graph *graph, void *properties, void *configs[DNN_MAX_CONFIGS]);
+
+/* The same of backward's graph. That an engine adds up in whatever order blocks come the library does not say of it, so two
+ * ways have one engine and its knobs by number; 0: the library has not got it. */
+unsigned dnn_graph_backward_configs(struct dnn_graph *graph, enum plan_attention way, void *properties,
+                                    void *configs[DNN_MAX_CONFIGS]);
+
+/* attention.c. What a score becomes whose key comes after its query. */
+float dnn_masked(const struct dnn_api *api);
+/* The way of backward of a device, by its compute capability (90: 9.0) and the library's version. */
+enum plan_attention dnn_backward_way(size_t version, int capability);
+
+#endif

@@ -1,0 +1,62 @@
+/* device/cuda/dnn/graph.h - graphs for cuDNN, written operation by operation.
+ *
+ * A graph remembers its first error, after which all calls do nothing: who writes one looks once, at its end. Descriptors
+ * belong to the graph; dnn_graph_free destroys them, the last one first. */
+#ifndef DEVICE_CUDA_DNN_GRAPH_H
+#define DEVICE_CUDA_DNN_GRAPH_H
+
+#include "device/cuda/dnn/dnn.h"
+
+enum { DNN_RANK = 4 };
+
+enum dnn_pointwise {
+    DNN_ADD = 0,
+    DNN_MULTIPLY = 1,
+    DNN_DIVIDE = 6,
+    DNN_SUBTRACT = 9,
+    DNN_EXP = 13,
+    DNN_LOG = 15,
+    DNN_IDENTITY = 21,
+    DNN_NOT_LESS = 303,
+    DNN_INDEX = 501,
+    DNN_SELECT = 601
+};
+enum dnn_reduction { DNN_SUM = 0, DNN_MAXIMUM = 3 };
+
+/* A tensor's elements are where its strides say. Virtual: between two operations, never in memory. */
+struct dnn_array {
+    int64_t id; /* DNN_ANONYMOUS: some number that nobody gives */
+    enum dnn_type type;
+    int64_t shape[DNN_RANK], strides[DNN_RANK];
+    bool is_virtual, is_by_value;
+};
+enum { DNN_ANONYMOUS = 0 };
+void *dnn_add_array(struct dnn_graph *graph, const struct dnn_array *array);
+
+/* y = mode(x, b), or t ? x : b; b and t may be NULL. */
+struct dnn_pointwise_operation {
+    enum dnn_pointwise mode;
+    const void *x, *b, *t, *y;
+    int64_t axis; /* of DNN_INDEX */
+};
+void dnn_add_pointwise(struct dnn_graph *graph, const struct dnn_pointwise_operation *operation);
+/* c = a b, added up in fp32. */
+void dnn_add_matmul(struct dnn_graph *graph, const void *a, const void *b, const void *c);
+/* y = x added up, or its largest, along the dimensions of which y has 1. */
+void dnn_add_reduction(struct dnn_graph *graph, enum dnn_reduction reduction, const void *x, const void *y);
+/* y: what is in x, looked at with other strides. */
+void dnn_add_view(struct dnn_graph *graph, const void *x, const void *y);
+
+/* After the last operation. handle may be NULL. False: graph->status is an error. */
+bool dnn_graph_finish(struct dnn_graph *graph, void *handle);
+
+/* One engine with knobs; NULL: the library has not got it for this graph. */
+struct dnn_choice {
+    enum dnn_knob knob;
+    int64_t value;
+};
+enum { DNN_MAX_KNOBS = 6 };
+void *dnn_graph_config(struct dnn_graph *graph, int64_t engine, void *properties, const struct dnn_choice *choices,
+                       unsigned n);
+
+#endif

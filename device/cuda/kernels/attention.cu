@@ -1,0 +1,260 @@
+/* device/cuda/kernels/attention.cu - attention, forward: tiles of queries by tiles of keys, no score matrix.
+ *
+ * Flash attention - Dao et al., arXiv:2205.14135; the division of work - Dao, arXiv:2307.08691. A block computes one tile
+ * of queries of one head of one row from end to end: scores against a tile of keys, of which the largest so far is taken
+ * off before they are exponentiated, and their products with the values, rescaled when the largest changes. So no block
+ * depends on another. Blocks with the most keys come first in each head. */
+#include "device/cuda/kernels/attention.cuh"
+
+/* A warp has 32 queries: each right factor that it loads from shared memory serves two products, as otherwise that
+ * memory, not the tensor cores, would be the limit. Shared memory: a tile of queries, and two stages of a tile of keys
+ * and one of values, 64 KiB at a head width of 128, so that two blocks fit a processor. */
+enum { WARPS = 4, THREADS = WARPS * WARP, TILE_QUERIES = WARPS * 32 };
+
+/* Keys of a tile: a thread's part of their scores and of the output are 128 to 160 of its 255 registers. With 64 keys
+ * and heads of 128 they would be 192, and the rest would not do for factors and addresses. */
+template <int HEAD> struct tile_keys {
+    enum { N = HEAD > 64 ? 32 : 64 };
+};
+
+template <int HEAD> struct warp_state {
+    float out[2][HEAD / 8][4];  /* of 16 queries each, as sums (fragment.cuh) */
+    float max[2][2], sum[2][2]; /* of queries lane/4 and lane/4 + 8; sum: this lane's part */
+};
+
+/* Scores become probabilities, relative to the largest so far; what was summed up before is rescaled. The first score
+ * is that of a key that lies `ahead` behind the warp's first query. */
+template <int HEAD, int TILE_KEYS>
+__device__ inline void exponentiate(warp_state<HEAD> *state, float (*scores)[TILE_KEYS / 8][4], float to_log2,
+                                    int ahead)
+{
+    const int lane = lane_index();
+
+    if (ahead > -TILE_KEYS) /* some key is behind some query */
+#pragma unroll
+        for (int i = 0; i < 2 * TILE_KEYS / 8 * 4; i++) {
+            const int m = i / (TILE_KEYS / 2), n = i / 4 % (TILE_KEYS / 8), place = i % 4;
+            if (ahead + n * 8 + lane % 4 * 2 + place % 2 > m * 16 + place / 2 * 8 + lane / 4)
+                scores[m][n][place] = -INFINITY;
+        }
+#pragma unroll
+    for (int row = 0; row < 4; row++) {
+        const int m = row / 2, half = row % 2;
+        float max = state->max[m][half], sum = 0;
+#pragma unroll
+        for (int n = 0; n < TILE_KEYS / 8; n++)
+            max = fmaxf(max, fmaxf(scores[m][n][2 * half], scores[m][n][2 * half + 1]));
+        max = fmaxf(max, __shfl_xor_sync(WHOLE_WARP, max, 1));
+        max = fmaxf(max, __shfl_xor_sync(WHOLE_WARP, max, 2));
+        /* 1 exactly where the largest stays: of a product less its own rounding, nvcc would leave what was rounded */
+        const float top = max * to_log2, rescale = power_of_2((state->max[m][half] - max) * to_log2);
+        state->max[m][half] = max;
+#pragma unroll
+        for (int n = 0; n < TILE_KEYS / 8; n++)
+#pragma unroll
+            for (int j = 2 * half; j < 2 * half + 2; j++) {
+                scores[m][n][j] = power_of_2(fmaf(scores[m][n][j], to_log2, -top));
+                sum += scores[m][n][j];
+            }
+        state->sum[m][half] = fmaf(state->sum[m][half], rescale, sum);
+#pragma unroll
+        for (int n = 0; n < HEAD / 8; n++) {
+            state->out[m][n][2 * half] *= rescale;
+            state->out[m][n][2 * half + 1] *= rescale;
+        }
+    }
+}
+
+/* Bit 4*n + i of kept[m]: of scores[m][n][i]. */
+template <int TILE_KEYS> __device__ inline void drop(float (*p)[TILE_KEYS / 8][4], const uint32_t kept[2])
+{
+#pragma unroll
+    for (int i = 0; i < TILE_KEYS; i++) {
+        const int m = i / (TILE_KEYS / 2), bit = i % (TILE_KEYS / 2);
+        if (!(kept[m] >> bit & 1))
+            p[m][bit / 4][bit % 4] = 0;
+    }
+}
+
+template <int HEAD>
+__device__ inline void finish(const attention &a, warp_state<HEAD> *state, unsigned char *tile, unsigned head, int row,
+                              int query)
+{
+    const int lane = lane_index();
+
+#pragma unroll
+    for (int m = 0; m < 2; m++) {
+        float scale[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int at = query + row + m * 16 + half * 8 + lane / 4;
+            float sum = state->sum[m][half];
+            sum += __shfl_xor_sync(WHOLE_WARP, sum, 1);
+            sum += __shfl_xor_sync(WHOLE_WARP, sum, 2);
+            scale[half] = a.kept_scale / sum;
+            if (lane % 4 == 0 && at < a.n_tokens)
+                a.op.log_sum_exp[(size_t)head * a.n_tokens + at] =
+                    fmaf(state->max[m][half] * a.to_log2, (float)LN_2, logf(sum));
+        }
+        tile_store<HEAD>(state->out[m], scale, tile, row + m * 16, out_of(a, (bf16 *)a.op.out, head),
+                         query + row + m * 16, a.n_tokens);
+    }
+}
+
+/* Two blocks leave a thread 255 registers; given these, ptxas plans for a few more than there are, and spills. */
+template <int HEAD, bool DROPS> __global__ void __maxnreg__(248) attend(const attention a)
+{
+    enum { TILE_KEYS = tile_keys<HEAD>::N, BYTES = TILE_KEYS * HEAD * 2 };
+    enum { KEEP = HEAD <= 64 && !DROPS }; /* queries in registers, where there are enough */
+    typedef tile_share<HEAD, THREADS> share;
+    const int n_tiles = (a.n_tokens + TILE_QUERIES - 1) / TILE_QUERIES;
+    const unsigned head = blockIdx.x / n_tiles;
+    const int query = (n_tiles - 1 - (int)(blockIdx.x % n_tiles)) * TILE_QUERIES; /* the block's first */
+    const int row = (int)threadIdx.x / WARP * 32, end = min(query + TILE_QUERIES, a.n_tokens);
+    const bf16 *qkv = (const bf16 *)a.op.qkv;
+    const size_t stride = a.stride;
+    const bf16 *keys = share::of(part_of<ANY_KIND>(a, qkv, head, KEYS), 0); /* values lie a.kv_width behind them */
+    unsigned char *room = shared_memory<unsigned char>();
+    const shared_address q = shared_at(room), stages = q + TILE_QUERIES * HEAD * 2;
+    warp_state<HEAD> state = {};
+    matrices kept[KEEP ? HEAD / 16 : 1][2];
+
+    for (int i = 0; i < 4; i++)
+        state.max[i / 2][i % 2] = -INFINITY;
+    tile_fetch<HEAD, TILE_QUERIES, THREADS>(q, part_of<ANY_KIND>(a, qkv, head, QUERIES), query, a.n_tokens);
+    share::template fetch<TILE_KEYS>(stages + BYTES, keys + a.kv_width, stride, a.n_tokens);
+    keys = share::template fetch<TILE_KEYS>(stages, keys, stride, a.n_tokens);
+    copy_commit();
+    for (int key = 0, stage = 0; key < end; key += TILE_KEYS, stage = !stage) {
+        const shared_address k = stages + stage * 2 * BYTES, v = k + BYTES;
+        uint32_t drawn[2] = {};
+        float scores[2][TILE_KEYS / 8][4] = {};
+
+        for (int m = 0; DROPS && m < 2; m++)
+            drawn[m] = draw<false, TILE_KEYS>(a, head, query + row + m * 16, key);
+        copy_wait<0>();
+        __syncthreads(); /* this stage is there, the other one is done with */
+        if (key + TILE_KEYS < end) {
+            const shared_address next = stages + !stage * 2 * BYTES;
+            const int left = a.n_tokens - key - TILE_KEYS;
+            share::template fetch<TILE_KEYS>(next + BYTES, keys + a.kv_width, stride, left);
+            keys = share::template fetch<TILE_KEYS>(next, keys, stride, left);
+            copy_commit();
+        }
+        if (KEEP && key == 0)
+#pragma unroll
+            for (int i = 0; i < 2 * HEAD / 16; i++)
+                kept[KEEP ? i / 2 : 0][i % 2] = tile_left<HEAD>(q, row + i % 2 * 16, i / 2);
+#pragma unroll
+        for (int step = 0; step < HEAD / 16; step++) {
+            matrices left[2];
+#pragma unroll
+            for (int m = 0; m < 2; m++)
+                left[m] = KEEP ? kept[KEEP ? step : 0][m] : tile_left<HEAD>(q, row + m * 16, step);
+            tile_multiply_transposed<HEAD, 2, TILE_KEYS>(scores, left, k, step);
+        }
+        exponentiate<HEAD, TILE_KEYS>(&state, scores, a.to_log2, key - query - row);
+        if (DROPS)
+            drop<TILE_KEYS>(scores, drawn);
+#pragma unroll
+        for (int n = 0; n < TILE_KEYS / 16; n++) {
+            const matrices left[2] = {left_of(scores[0] + 2 * n), left_of(scores[1] + 2 * n)};
+            tile_multiply<HEAD, 2>(state.out, left, v, n * 16);
+        }
+    }
+    finish<HEAD>(a, &state, room, head, row, query);
+}
+
+/* Any head and any keys: a block computes PLAIN queries, and PLAIN columns of their output; blocks of other columns compute the same
+ * scores again. */
+template <typename T, kind K, bool DROPS>
+__global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_plain(const attention a)
+{
+    const int n_columns = (a.head_width + PLAIN - 1) / PLAIN, n_tiles = (a.n_tokens + PLAIN - 1) / PLAIN;
+    const int column = (int)(blockIdx.x % n_columns) * PLAIN;
+    const int query = (n_tiles - 1 - (int)(blockIdx.x / n_columns % n_tiles)) * PLAIN;
+    const unsigned head = blockIdx.x / n_columns / n_tiles;
+    const int n_keys = keys_of<K>(a, head), end = is_full<K>(a) ? n_keys : query + 1;
+    const T *qkv = (const T *)a.op.qkv;
+    plain_room *room = shared_memory<plain_room>();
+    float max[4], sum[4] = {}, out[4][4] = {}, scale[4];
+
+    for (int i = 0; i < 4; i++)
+        max[i] = -INFINITY;
+    for (int key = 0; key < end; key += PLAIN) {
+        float p[4][4];
+
+        plain_products(p, room, a, part_of<K>(a, qkv, head, QUERIES), query, part_of<K>(a, qkv, head, KEYS), key);
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int at = query + plain_row() + i;
+            float top = max[i];
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                p[i][j] = key + plain_column() + j > (is_full<K>(a) ? n_keys - 1 : at) ? -INFINITY : p[i][j];
+                top = fmaxf(top, p[i][j]);
+            }
+            for (int far = 8; far > 0; far /= 2)
+                top = fmaxf(top, __shfl_xor_sync(WHOLE_WARP, top, far));
+            const float rescale = exp2f((max[i] - top) * a.to_log2);
+            max[i] = top;
+            sum[i] *= rescale;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                out[i][j] *= rescale;
+                p[i][j] = exp2f(p[i][j] * a.to_log2 - top * a.to_log2);
+                sum[i] += p[i][j];
+                if (DROPS && !is_kept(a, head, at, key + plain_column() + j))
+                    p[i][j] = 0;
+            }
+        }
+        plain_add(out, room, a, p, part_of<K>(a, qkv, head, VALUES), key, column);
+    }
+    for (int i = 0; i < 4; i++) {
+        const int at = query + plain_row() + i;
+        for (int far = 8; far > 0; far /= 2)
+            sum[i] += __shfl_xor_sync(WHOLE_WARP, sum[i], far);
+        scale[i] = a.kept_scale / sum[i];
+        if (column == 0 && plain_column() == 0 && at < a.n_tokens)
+            a.op.log_sum_exp[(size_t)head * a.n_tokens + at] =
+                (float)((double)(max[i] * a.to_log2) * LN_2 + (double)logf(sum[i]));
+    }
+    plain_store(out_of(a, (T *)a.op.out, head), a, query, column, out, scale);
+}
+
+template <typename T, kind K> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
+{
+    const size_t columns = (a.head_width + PLAIN - 1) / PLAIN, tiles = (a.n_tokens + PLAIN - 1) / PLAIN;
+    const auto kernel = a.op.dropout.p > 0 ? attend_plain<T, K, true> : attend_plain<T, K, false>;
+
+    return launch(kernel, dim3((unsigned)(columns * tiles * a.op.n_rows * a.op.n_heads)), PLAIN_THREADS,
+                  sizeof(plain_room), q->stream, a);
+}
+
+template <typename T> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
+{
+    return kind_of(a) == OWN_CAUSAL ? launch_plain<T, OWN_CAUSAL>(q, a) : launch_plain<T, ANY_KIND>(q, a);
+}
+
+template <int HEAD> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
+{
+    const size_t shared = (TILE_QUERIES + 4 * tile_keys<HEAD>::N) * HEAD * sizeof(bf16);
+    const size_t tiles = (a.n_tokens + TILE_QUERIES - 1) / TILE_QUERIES;
+    const auto kernel = a.op.dropout.p > 0 ? attend<HEAD, true> : attend<HEAD, false>;
+    const cudaError_t rc = allow_shared(kernel, shared);
+
+    if (rc != cudaSuccess)
+        return rc;
+    return launch(kernel, dim3((unsigned)(tiles * a.op.n_rows * a.op.n_heads)), THREADS, shared, q->stream, a);
+}
+
+extern "C" cudaError_t cuda_attention(const struct cuda_queue *q, const struct device_attention *op)
+{
+    const attention a = attention_of(op);
+
+    if (attention_is_fast(q, op, 64))
+        return launch_fast<64>(q, a);
+    if (attention_is_fast(q, op, 128))
+        return launch_fast<128>(q, a);
+    return q->type == NUMBER_BF16 ? launch_plain<bf16>(q, a) : launch_plain<float>(q, a);
+}

@@ -1,0 +1,371 @@
+/* device/cuda/kernels/attention.cuh - what attention's forward and backward pass share: views, dropout, and tiles in two ways.
+ *
+ * Tiles of bf16 lie in shared memory for the tensor cores (fragment.cuh): fast, for head widths known to the compiler.
+ * Tiles of fp32, staged a few columns at a time: for any head width, number type and address. */
+#ifndef DEVICE_CUDA_KERNELS_ATTENTION_CUH
+#define DEVICE_CUDA_KERNELS_ATTENTION_CUH
+
+#include "device/cuda/kernels/fragment.cuh"
+
+#define LOG2_E 1.4426950408889634
+#define LN_2   0.6931471805599453
+
+/* The operation, and what kernels would else derive from it each. */
+struct attention {
+    struct device_attention op;
+    int n_tokens, head_width;
+    unsigned n_heads, group; /* group: heads of queries to one of keys; unsigned divides faster than a size_t */
+    size_t kv_width, stride; /* columns of keys, or values; from token to token of qkv */
+    float to_log2;           /* score * to_log2 is the exponent of 2 */
+    uint32_t threshold;      /* of dropout */
+    float kept_scale;        /* 1/(1-p) */
+    float *delta;            /* scratch, (n_rows, n_heads, n_tokens): sum over the head of out * its gradient */
+    float *log2_sum;         /* scratch, the same shape: log_sum_exp in powers of 2 */
+};
+
+inline attention attention_of(const struct device_attention *op)
+{
+    const size_t n = op->n_rows * op->n_heads * op->n_tokens;
+    attention a = {};
+
+    a.op = *op;
+    a.n_tokens = (int)op->n_tokens;
+    a.head_width = (int)(op->width / op->n_heads);
+    a.n_heads = (unsigned)op->n_heads;
+    a.group = (unsigned)(op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads));
+    a.kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width);
+    a.stride = op->width + 2 * a.kv_width;
+    a.to_log2 = (float)((double)op->scale * LOG2_E);
+    a.threshold = random_threshold(op->dropout.p);
+    a.kept_scale = (float)(1 / (1 - (double)op->dropout.p));
+    a.delta = (float *)op->scratch;
+    a.log2_sum = a.delta + n;
+    return a;
+}
+
+/* Of this width, with all addresses and strides multiples of 16 bytes, and causal. */
+inline bool attention_is_fast(const struct cuda_queue *q, const struct device_attention *op, size_t head_width)
+{
+    const uintptr_t addresses =
+        (uintptr_t)op->qkv | (uintptr_t)op->out | (uintptr_t)op->out_gradient | (uintptr_t)op->qkv_gradient;
+
+    return q->type == NUMBER_BF16 && op->width == head_width * op->n_heads && addresses % 16 == 0 && !op->full;
+}
+
+/* Rows of a matrix. */
+template <typename T> struct view {
+    T *first;
+    size_t stride;
+};
+
+enum part { QUERIES, KEYS, VALUES };
+
+/* What plain kernels are compiled for: each head with keys of its own, which a query sees up to its own; or whatever the
+ * operation says, for which registers are fewer. */
+enum kind { OWN_CAUSAL, ANY_KIND };
+
+inline kind kind_of(const attention &a)
+{
+    return a.op.full || a.group > 1 ? ANY_KIND : OWN_CAUSAL;
+}
+
+template <kind K> __device__ inline bool is_full(const attention &a)
+{
+    return K == ANY_KIND && a.op.full;
+}
+
+/* One head's (of n_rows * n_heads) part of qkv or its gradient, and of out or its gradient. */
+template <kind K, typename T> __device__ inline view<T> part_of(const attention &a, T *qkv, unsigned head, part part)
+{
+    const size_t row = head / a.n_heads, width = a.op.width;
+    const size_t kv_width = K == ANY_KIND ? a.kv_width : width, stride = width + 2 * kv_width;
+    const size_t index = head % a.n_heads / (K == ANY_KIND && part != QUERIES ? a.group : 1);
+    const size_t column = part == QUERIES ? 0 : part == KEYS ? width : width + kv_width;
+
+    return {qkv + row * a.n_tokens * stride + column + index * a.head_width, stride};
+}
+
+/* Keys that count in a head's row. */
+template <kind K> __device__ inline int keys_of(const attention &a, unsigned head)
+{
+    return is_full<K>(a) && a.op.lengths ? (int)a.op.lengths[head / a.n_heads] : a.n_tokens;
+}
+
+template <typename T> __device__ inline view<T> out_of(const attention &a, T *out, unsigned head)
+{
+    const size_t row = head / a.n_heads, index = head % a.n_heads;
+
+    return {out + row * a.n_tokens * a.op.width + index * a.head_width, a.op.width};
+}
+
+/* Whether dropout keeps the probability. */
+__device__ inline bool is_kept(const attention &a, unsigned head, int query, int key)
+{
+    const uint64_t n = (uint64_t)a.n_tokens, element = (head % a.n_heads * n + query) * n + key;
+    uint32_t words[4];
+
+    device_random_quad(words, a.op.dropout.key, a.op.dropout.first_row + head / a.n_heads, element / 4);
+    const uint32_t low = element % 2 ? words[1] : words[0], high = element % 2 ? words[3] : words[2];
+    return (element % 4 < 2 ? low : high) >= a.threshold;
+}
+
+/* The same of those that a lane has of 16 x N sums (fragment.cuh), from (row, column) on; rows are queries, or keys. Bit
+ * 4*n + i: element i of sums n. Drawn before there are sums, so that these have the registers. */
+template <bool OF_KEYS, int N> __device__ inline uint32_t draw(const attention &a, unsigned head, int row, int column)
+{
+    const int lane = (int)threadIdx.x % WARP, first = row + lane / 4, second = column + lane % 4 * 2;
+    uint32_t kept = 0;
+
+    head = afresh(head);
+#pragma unroll 1
+    for (int i = 0; i < N / 2; i++) {
+        const int r = first + i / 2 % 2 * 8, c = second + i / 4 * 8 + i % 2;
+        kept |= (uint32_t)is_kept(a, head, OF_KEYS ? c : r, OF_KEYS ? r : c) << i;
+    }
+    return kept;
+}
+
+/* ---- tiles of bf16, rows of HEAD values ---- */
+
+/* Bytes to 8 values of a row. Their place in the row is exchanged with another's, so that the 8 rows of a matrix lie in
+ * all 32 banks. */
+template <int HEAD> __device__ inline unsigned tile_at(int row, int eight)
+{
+    static_assert(HEAD % 32 == 0, "rows of whole or half turns through the banks");
+    const int turn = HEAD % 64 == 0 ? row % 8 : row / 2 % 4;
+
+    return (unsigned)(row * HEAD + (eight ^ turn) * 8) * 2;
+}
+
+/* What a thread copies of each tile: 8 values of every so many rows. Of the address only what steps from tile to tile is
+ * kept, as registers are few. */
+template <int HEAD, int THREADS> struct tile_share {
+    enum { EIGHTS = HEAD / 8, AT_ONCE = THREADS / EIGHTS };
+    static_assert(AT_ONCE % 8 == 0, "each thread copies with one turn");
+
+    static __device__ inline int row()
+    {
+        return (int)threadIdx.x / EIGHTS;
+    }
+    /* Of the tile whose first row is `first`. */
+    static __device__ inline const bf16 *of(view<const bf16> from, int first)
+    {
+        return from.first + (size_t)(first + row()) * from.stride + (int)threadIdx.x % EIGHTS * 8;
+    }
+    /* Begins to copy ROWS rows; zeros from n_rows on. The share of what comes behind them. */
+    template <int ROWS>
+    static __device__ inline const bf16 *fetch(shared_address tile, const bf16 *source, size_t stride, int n_rows)
+    {
+        static_assert(ROWS % AT_ONCE == 0, "each thread copies as much");
+        const shared_address to = tile + tile_at<HEAD>(row(), (int)threadIdx.x % EIGHTS);
+        const size_t step = (size_t)AT_ONCE * afresh((unsigned)stride);
+
+#pragma unroll 4
+        for (int i = 0; i < ROWS; i += AT_ONCE, source += step)
+            copy_async<16>(to + i * HEAD * 2, source, i + row() < n_rows);
+        return source;
+    }
+};
+
+/* Begins to copy rows first .. first+ROWS-1; zeros from n_rows on. */
+template <int HEAD, int ROWS, int THREADS>
+__device__ inline void tile_fetch(shared_address tile, view<const bf16> from, int first, int n_rows)
+{
+    typedef tile_share<HEAD, THREADS> share;
+    share::template fetch<ROWS>(tile, share::of(from, first), from.stride, n_rows - first);
+}
+
+/* The same of row (a multiple of 16) + lane_row, column 16*step + 8*half. What depends on the lane alone is computed
+ * once for all rows and steps. */
+template <int HEAD> __device__ inline unsigned tile_lane_at(int row, int lane_row, int step, int half)
+{
+    static_assert((HEAD & (HEAD - 1)) == 0, "else the steps' bits are not those of their columns alone");
+    return (unsigned)(row * HEAD * 2) + (tile_at<HEAD>(lane_row, half) ^ (unsigned)(step * 32));
+}
+
+/* Left factor: 16 rows from `row` on, columns 16*step on. */
+template <int HEAD> __device__ inline matrices tile_left(shared_address tile, int row, int step)
+{
+    return load_matrices(tile + tile_lane_at<HEAD>(row, lane_index() % 16, step, lane_index() / 16));
+}
+
+/* Two right factors beside each other of a product with the tile's transpose: columns are its 16 rows from `row` on. */
+template <int HEAD> __device__ inline matrices tile_right_transposed(shared_address tile, int row, int step)
+{
+    const int lane = lane_index();
+
+    return load_matrices(tile + tile_lane_at<HEAD>(row, lane / 16 * 8 + lane % 8, step, lane / 8 % 2));
+}
+
+/* Two right factors beside each other: 16 rows from `row` on, columns 16*step on. */
+template <int HEAD> __device__ inline matrices tile_right(shared_address tile, int row, int step)
+{
+    return load_transposed(tile + tile_lane_at<HEAD>(row, lane_index() % 16, step, lane_index() / 16));
+}
+
+/* sums (M*16, N) += one step of left times the transpose of the tile's first N rows. */
+template <int HEAD, int M, int N>
+__device__ inline void tile_multiply_transposed(float (*sums)[N / 8][4], const matrices *left, shared_address tile,
+                                                int step)
+{
+#pragma unroll
+    for (int n = 0; n < N / 16; n++) {
+        const matrices right = tile_right_transposed<HEAD>(tile, n * 16, step);
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            multiply_add(sums[m][2 * n], left[m], right.pair[0], right.pair[1]);
+            multiply_add(sums[m][2 * n + 1], left[m], right.pair[2], right.pair[3]);
+        }
+    }
+}
+
+/* sums (M*16, HEAD) += left (M*16, 16) times 16 rows of the tile. */
+template <int HEAD, int M>
+__device__ inline void tile_multiply(float (*sums)[HEAD / 8][4], const matrices *left, shared_address tile, int row)
+{
+#pragma unroll
+    for (int step = 0; step < HEAD / 16; step++) {
+        const matrices right = tile_right<HEAD>(tile, row, step);
+#pragma unroll
+        for (int m = 0; m < M; m++) {
+            multiply_add(sums[m][2 * step], left[m], right.pair[0], right.pair[1]);
+            multiply_add(sums[m][2 * step + 1], left[m], right.pair[2], right.pair[3]);
+        }
+    }
+}
+
+/* A warp's 16 rows: sums * scale[half] rounded, through the tile's rows from `row` on, which no other warp uses, to
+ * rows first .. of which there are n_rows. */
+template <int HEAD>
+__device__ inline void tile_store(const float (*sums)[4], const float scale[2], unsigned char *tile, int row,
+                                  view<bf16> to, int first, int n_rows)
+{
+    enum { EIGHTS = HEAD / 8 };
+    const int lane = lane_index();
+
+    __syncwarp();
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int eight = 0; eight < EIGHTS; eight++) {
+            const uint32_t low = bf16_bits(sums[eight][2 * half] * scale[half]);
+            const uint32_t high = bf16_bits(sums[eight][2 * half + 1] * scale[half]);
+            *(uint32_t *)(tile + tile_at<HEAD>(row + 8 * half + lane / 4, eight) + lane % 4 * 4) = low | high << 16;
+        }
+    __syncwarp();
+    for (int i = lane; i < 16 * EIGHTS; i += WARP)
+        if (first + i / EIGHTS < n_rows)
+            *(uint4 *)(to.first + (size_t)(first + i / EIGHTS) * to.stride + i % EIGHTS * 8) =
+                *(const uint4 *)(tile + tile_at<HEAD>(row + i / EIGHTS, i % EIGHTS));
+}
+
+/* ---- tiles of fp32 for any head ---- */
+
+/* 64 x 64 sums by 256 threads: 4 x 4 each, rows and columns from plain_row(), plain_column() on. */
+enum { PLAIN = 64, PLAIN_STEP = 16, PLAIN_THREADS = 256, PLAIN_ROW = PLAIN + 4 };
+
+/* Shared memory: a few columns, or rows, of two factors; a tile with its columns as rows. */
+struct plain_room {
+    float left[PLAIN_STEP][PLAIN_ROW], right[PLAIN_STEP][PLAIN_ROW], tile[PLAIN][PLAIN_ROW];
+};
+
+__device__ inline int plain_row()
+{
+    return (int)threadIdx.x / 16 * 4;
+}
+
+__device__ inline int plain_column()
+{
+    return (int)threadIdx.x % 16 * 4;
+}
+
+__device__ inline void plain_zero(float sums[4][4])
+{
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        sums[i / 4][i % 4] = 0;
+}
+
+/* sums += left^T right, each PLAIN_STEP rows of PLAIN. */
+__device__ inline void plain_multiply(float sums[4][4], const float (*left)[PLAIN_ROW], const float (*right)[PLAIN_ROW])
+{
+#pragma unroll
+    for (int s = 0; s < PLAIN_STEP; s++) {
+        const float4 a = *(const float4 *)&left[s][plain_row()], b = *(const float4 *)&right[s][plain_column()];
+        const float x[4] = {a.x, a.y, a.z, a.w}, y[4] = {b.x, b.y, b.z, b.w};
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            sums[i / 4][i % 4] = fmaf(x[i / 4], y[i % 4], sums[i / 4][i % 4]);
+    }
+}
+
+/* PLAIN rows from `row` on of a head, columns from `column` on, as the rows of room; zeros where there is nothing. */
+template <typename T>
+__device__ inline void plain_stage_columns(float (*room)[PLAIN_ROW], const attention &a, view<const T> x, int row,
+                                           int column)
+{
+    for (int i = (int)threadIdx.x; i < PLAIN * PLAIN_STEP; i += PLAIN_THREADS) {
+        const int r = row + i / PLAIN_STEP, c = column + i % PLAIN_STEP;
+        const bool there = r < a.n_tokens && c < a.head_width;
+        room[i % PLAIN_STEP][i / PLAIN_STEP] = there ? to_float(x.first[r * x.stride + c]) : 0;
+    }
+}
+
+/* PLAIN_STEP rows from `row` on, PLAIN columns from `column` on. */
+template <typename T>
+__device__ inline void plain_stage_rows(float (*room)[PLAIN_ROW], const attention &a, view<const T> x, int row,
+                                        int column)
+{
+    for (int i = (int)threadIdx.x; i < PLAIN * PLAIN_STEP; i += PLAIN_THREADS) {
+        const int r = row + i / PLAIN, c = column + i % PLAIN;
+        const bool there = r < a.n_tokens && c < a.head_width;
+        room[i / PLAIN][i % PLAIN] = there ? to_float(x.first[r * x.stride + c]) : 0;
+    }
+}
+
+/* sums = x y^T: rows of x from `row` on with rows of y from `column` on, along the head. */
+template <typename T>
+__device__ inline void plain_products(float sums[4][4], plain_room *room, const attention &a, view<const T> x, int row,
+                                      view<const T> y, int column)
+{
+    plain_zero(sums);
+    for (int step = 0; step < a.head_width; step += PLAIN_STEP) {
+        __syncthreads();
+        plain_stage_columns(room->left, a, x, row, step);
+        plain_stage_columns(room->right, a, y, column, step);
+        __syncthreads();
+        plain_multiply(sums, room->left, room->right);
+    }
+}
+
+/* sums += tile y: y's rows from `row` on, columns from `column` on. The tile: what each thread holds of it. */
+template <typename T>
+__device__ inline void plain_add(float sums[4][4], plain_room *room, const attention &a, const float tile[4][4],
+                                 view<const T> y, int row, int column)
+{
+    __syncthreads();
+#pragma unroll
+    for (int i = 0; i < 16; i++)
+        room->tile[plain_column() + i % 4][plain_row() + i / 4] = tile[i / 4][i % 4];
+    for (int step = 0; step < PLAIN; step += PLAIN_STEP) {
+        __syncthreads();
+        plain_stage_rows(room->right, a, y, row + step, column);
+        __syncthreads();
+        plain_multiply(sums, room->tile + step, room->right);
+    }
+}
+
+/* Rows from `row` on, columns from `column` on = sums * scale[i]. */
+template <typename T>
+__device__ inline void plain_store(view<T> to, const attention &a, int row, int column, const float sums[4][4],
+                                   const float scale[4])
+{
+#pragma unroll
+    for (int i = 0; i < 16; i++) {
+        const int r = row + plain_row() + i / 4, c = column + plain_column() + i % 4;
+        if (r < a.n_tokens && c < a.head_width)
+            set(&to.first[r * to.stride + c], sums[i / 4][i % 4] * scale[i / 4]);
+    }
+}
+
+#endif

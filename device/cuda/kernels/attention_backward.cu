@@ -1,0 +1,311 @@
+/* device/cuda/kernels/attention_backward.cu - attention, backward: probabilities are computed again from log_sum_exp.
+ *
+ * Two kernels share one body. One holds a tile of keys, runs over the queries that see them, and sums up the gradients
+ * of keys and values; the other holds a tile of queries, runs over the keys they see, and sums up the gradient of
+ * queries. So scores are computed twice, seven products where five would do, but no sum has more than one owner: nothing
+ * is added atomically, and the order of a sum is that of the tiles. What is held makes the rows of the scores: keys by
+ * queries here, queries by keys there, so that both go from sums into the next product without leaving registers.
+ *
+ * With p the probabilities, g = out_gradient values^T: values' gradient = p^T out_gradient, and with
+ * s = p * (g - delta): queries' gradient = scale * s keys, keys' gradient = scale * s^T queries.
+ * Source: Dao et al., arXiv:2205.14135, Algorithm 4. */
+#include "device/cuda/kernels/attention.cuh"
+
+enum { WARPS = 4, THREADS = WARPS * WARP, TILE = WARPS * 16 };
+
+/* What a block of heads of this width has room for. A thread's part of what is summed up and of two tiles of scores is at
+ * most 160 of its 255 registers; what is left keeps left factors, of 4 each, that would else be loaded again for each
+ * tile. */
+template <int HEAD, bool OF_KEYS> struct plan {
+    enum { COMING = HEAD > 64 && OF_KEYS ? 32 : 64 };                     /* rows of a tile that comes */
+    enum { KEPT = HEAD <= 64 ? 2 * HEAD / 16 : OF_KEYS ? HEAD / 16 : 0 }; /* of the first tile held, then the second */
+};
+
+/* Shared memory: two tiles held, two stages of two tiles that come and two numbers a query; 97 KiB at most, at a head width
+ * of 128, which fits a block of any device from 8.6 on. */
+template <int HEAD, bool OF_KEYS> struct room {
+    enum { COMING = plan<HEAD, OF_KEYS>::COMING };
+    unsigned char held[2][TILE * HEAD * 2], coming[2][2][COMING * HEAD * 2];
+    float numbers[2][2][COMING]; /* of queries that come: log2_sum, delta */
+};
+
+/* delta and log2_sum: a group of threads each a query and head. */
+template <typename T, int GROUP> __global__ void __launch_bounds__(256) prepare(const attention a)
+{
+    const size_t n = a.op.n_rows * a.op.n_heads * a.n_tokens, item = (blockIdx.x * (size_t)256 + threadIdx.x) / GROUP;
+    const unsigned lane = threadIdx.x % GROUP;
+    float sum = 0;
+
+    if (item < n) {
+        const unsigned head = (unsigned)(item / a.n_tokens);
+        const view<const T> out = out_of(a, (const T *)a.op.out, head);
+        const view<const T> gradient = out_of(a, (const T *)a.op.out_gradient, head);
+        const T *x = out.first + item % a.n_tokens * out.stride, *y = gradient.first + item % a.n_tokens * out.stride;
+
+        for (int i = (int)lane; i < a.head_width; i += GROUP)
+            sum = fmaf(to_float(x[i]), to_float(y[i]), sum);
+    }
+    for (int far = GROUP / 2; far > 0; far /= 2)
+        sum += __shfl_xor_sync(WHOLE_WARP, sum, far);
+    if (item < n && lane == 0) {
+        a.delta[item] = sum;
+        a.log2_sum[item] = (float)((double)a.op.log_sum_exp[item] * LOG2_E);
+    }
+}
+
+/* The fast kernel of keys adds up no heads. */
+template <bool OF_KEYS> struct fast_kind {
+    static constexpr kind K = OF_KEYS ? OWN_CAUSAL : ANY_KIND;
+};
+
+/* What a block holds and what comes to it. */
+template <typename T, kind K, bool OF_KEYS> struct sides {
+    view<const T> held[2], coming[2]; /* keys, values; queries, out_gradient: or the other way round */
+
+    __device__ sides(const attention &a, unsigned head)
+    {
+        const T *qkv = (const T *)a.op.qkv;
+        const view<const T> queries[2] = {part_of<K>(a, qkv, head, QUERIES),
+                                          out_of(a, (const T *)a.op.out_gradient, head)};
+        const view<const T> keys[2] = {part_of<K>(a, qkv, head, KEYS), part_of<K>(a, qkv, head, VALUES)};
+
+        for (int i = 0; i < 2; i++) {
+            held[i] = OF_KEYS ? keys[i] : queries[i];
+            coming[i] = OF_KEYS ? queries[i] : keys[i];
+        }
+    }
+};
+
+/* A thread's share of what comes, which steps from tile to tile. */
+template <int HEAD, bool OF_KEYS> struct arrivals {
+    typedef tile_share<HEAD, THREADS> share;
+    enum { COMING = plan<HEAD, OF_KEYS>::COMING };
+    const bf16 *next[2];
+    size_t stride[2];
+    const float *number; /* of log2_sum, or delta */
+
+    __device__ arrivals(const attention &a, const sides<bf16, fast_kind<OF_KEYS>::K, OF_KEYS> &sides, unsigned head,
+                        int first)
+    {
+        for (int i = 0; i < 2; i++) {
+            next[i] = share::of(sides.coming[i], first);
+            stride[i] = sides.coming[i].stride;
+        }
+        number =
+            (threadIdx.x < COMING ? a.log2_sum : a.delta) + (size_t)head * a.n_tokens + first + threadIdx.x % COMING;
+    }
+    /* Begins to copy the next tile, of which there are `left` rows. */
+    __device__ inline void fetch(room<HEAD, OF_KEYS> *room, int stage, int left)
+    {
+        for (int i = 0; i < 2; i++)
+            next[i] = share::template fetch<COMING>(shared_at(room->coming[stage][i]), next[i], stride[i], left);
+        if (OF_KEYS && threadIdx.x < 2 * COMING)
+            copy_async<4>(shared_at(&room->numbers[stage][threadIdx.x / COMING][threadIdx.x % COMING]), number,
+                          (int)threadIdx.x % COMING < left);
+        number += COMING;
+        copy_commit();
+    }
+};
+
+/* From scores and g: p, for the values' gradient, and s. Element i of sums n is that of row lane/4 + i/2*8 and column
+ * n*8 + lane%4*2 + i%2; row, column: of the warp's first, of all tokens. */
+template <bool OF_KEYS, bool DROPS, int COMING>
+__device__ inline void softmax_backward(const attention &a, float (*p)[4], float (*g)[4],
+                                        const float (*numbers)[COMING], const float of_rows[2][2], const int place[2],
+                                        uint32_t kept)
+{
+    const int lane = lane_index(), row = place[0] + lane / 4, column = place[1] + lane % 4 * 2;
+    const bool masks = OF_KEYS ? place[0] + 15 > place[1] : place[1] + COMING - 1 > place[0];
+
+#pragma unroll
+    for (int n = 0; n < COMING / 8; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int at = n * 8 + lane % 4 * 2 + i % 2; /* column of the tile */
+            const int query = OF_KEYS ? column + n * 8 + i % 2 : row + i / 2 * 8;
+            const int key = OF_KEYS ? row + i / 2 * 8 : column + n * 8 + i % 2;
+            const float log2_sum = OF_KEYS ? numbers[0][at] : of_rows[0][i / 2];
+            const float delta = OF_KEYS ? numbers[1][at] : of_rows[1][i / 2];
+            float x = power_of_2(fmaf(p[n][i], a.to_log2, -log2_sum));
+
+            if (masks && key > query)
+                x = 0;
+            p[n][i] = x;
+            if (DROPS) {
+                p[n][i] = kept >> (n * 4 + i) & 1 ? x : 0;
+                g[n][i] = kept >> (n * 4 + i) & 1 ? g[n][i] * a.kept_scale : 0;
+            }
+            g[n][i] = x * (g[n][i] - delta);
+        }
+}
+
+template <int HEAD, bool OF_KEYS, bool DROPS>
+__global__ void __launch_bounds__(THREADS, 2) attend_backward(const attention a)
+{
+    enum { STEPS = HEAD / 16, COMING = plan<HEAD, OF_KEYS>::COMING, KEPT = plan<HEAD, OF_KEYS>::KEPT };
+    const int n_tiles = (a.n_tokens + TILE - 1) / TILE, tile = (int)(blockIdx.x % n_tiles);
+    const unsigned head = blockIdx.x / n_tiles;
+    const int first = (OF_KEYS ? tile : n_tiles - 1 - tile) * TILE; /* the longest runs begin first */
+    const int row = (int)threadIdx.x / WARP * 16, begin = OF_KEYS ? first : 0, end = OF_KEYS ? a.n_tokens : first + 1;
+    const sides<bf16, fast_kind<OF_KEYS>::K, OF_KEYS> sides(a, head);
+    room<HEAD, OF_KEYS> *shared = shared_memory<room<HEAD, OF_KEYS>>();
+    float sums[OF_KEYS ? 2 : 1][1][HEAD / 8][4] = {}; /* with 0: s, 1: p */
+    float of_rows[2][2] = {};
+    matrices kept[KEPT > 0 ? KEPT : 1]; /* of held[0], then of held[1] */
+
+    for (int i = 0; i < 2; i++)
+        tile_fetch<HEAD, TILE, THREADS>(shared_at(shared->held[i]), sides.held[i], first, a.n_tokens);
+    arrivals<HEAD, OF_KEYS> arrivals(a, sides, head, begin);
+    arrivals.fetch(shared, 0, a.n_tokens - begin);
+    for (int half = 0; !OF_KEYS && half < 2; half++) {
+        const int query = first + row + half * 8 + lane_index() / 4;
+        const size_t at = (size_t)head * a.n_tokens + query;
+        of_rows[0][half] = query < a.n_tokens ? a.log2_sum[at] : 0;
+        of_rows[1][half] = query < a.n_tokens ? a.delta[at] : 0;
+    }
+    for (int other = begin, stage = 0; other < end; other += COMING, stage = !stage) {
+        const int place[2] = {first + row, other};
+        const shared_address coming[2] = {shared_at(shared->coming[stage][0]), shared_at(shared->coming[stage][1])};
+        const uint32_t drawn = DROPS ? draw<OF_KEYS, COMING>(a, head, first + row, other) : 0;
+        float p[1][COMING / 8][4] = {}, g[1][COMING / 8][4] = {};
+
+        copy_wait<0>();
+        __syncthreads(); /* this stage is there, the other one is done with */
+        if (other + COMING < end)
+            arrivals.fetch(shared, !stage, a.n_tokens - other - COMING);
+        if (other == begin)
+#pragma unroll
+            for (int i = 0; i < KEPT; i++)
+                kept[i] = tile_left<HEAD>(shared_at(shared->held[i / STEPS]), row, i % STEPS);
+#pragma unroll
+        for (int i = 0; i < 2 * STEPS; i++) {
+            const matrices left =
+                i < KEPT ? kept[i < KEPT ? i : 0] : tile_left<HEAD>(shared_at(shared->held[i / STEPS]), row, i % STEPS);
+            tile_multiply_transposed<HEAD, 1, COMING>(i < STEPS ? p : g, &left, coming[i / STEPS], i % STEPS);
+        }
+        softmax_backward<OF_KEYS, DROPS, COMING>(a, p[0], g[0], shared->numbers[stage], of_rows, place, drawn);
+#pragma unroll
+        for (int n = 0; n < COMING / 16; n++) {
+            const matrices left[2] = {left_of(g[0] + 2 * n), left_of(p[0] + 2 * n)};
+            tile_multiply<HEAD, 1>(sums[0], &left[0], coming[0], n * 16);
+            if (OF_KEYS)
+                tile_multiply<HEAD, 1>(sums[OF_KEYS], &left[1], coming[1], n * 16);
+        }
+    }
+    const float scale[2] = {a.op.scale, a.op.scale}, kept_scale[2] = {a.kept_scale, a.kept_scale};
+    tile_store<HEAD>(sums[0][0], scale, shared->held[0], row,
+                     part_of<fast_kind<OF_KEYS>::K>(a, (bf16 *)a.op.qkv_gradient, head, OF_KEYS ? KEYS : QUERIES),
+                     first + row, a.n_tokens);
+    if (OF_KEYS)
+        tile_store<HEAD>(sums[OF_KEYS][0], kept_scale, shared->held[1], row,
+                         part_of<fast_kind<OF_KEYS>::K>(a, (bf16 *)a.op.qkv_gradient, head, VALUES), first + row,
+                         a.n_tokens);
+}
+
+/* Any head and any keys, as attend_plain of attention.cu. Heads that share their keys are gone through one after another
+ * by the block that holds these. */
+template <typename T, kind K, bool OF_KEYS, bool DROPS>
+__global__ void __launch_bounds__(PLAIN_THREADS, 1) attend_backward_plain(const attention a)
+{
+    const int n_columns = (a.head_width + PLAIN - 1) / PLAIN, n_tiles = (a.n_tokens + PLAIN - 1) / PLAIN;
+    const int column = (int)(blockIdx.x % n_columns) * PLAIN, tile = (int)(blockIdx.x / n_columns % n_tiles);
+    const unsigned group = OF_KEYS && K == ANY_KIND ? a.group : 1, from = blockIdx.x / n_columns / n_tiles * group;
+    const int n_keys = keys_of<K>(a, from), first = (OF_KEYS ? tile : n_tiles - 1 - tile) * PLAIN;
+    const int begin = OF_KEYS && !is_full<K>(a) ? first : 0;
+    const int end = OF_KEYS ? a.n_tokens : is_full<K>(a) ? n_keys : first + 1;
+    plain_room *room = shared_memory<plain_room>();
+    T *gradient = (T *)a.op.qkv_gradient;
+    float sums[2][4][4] = {}, scale[4], kept_scale[4];
+
+    for (unsigned member = 0; member < group; member++) {
+        const unsigned head = from + member;
+        const sides<T, K, OF_KEYS> sides(a, head);
+
+        for (int other = begin; other < end; other += PLAIN) {
+            float p[4][4], g[4][4];
+
+            plain_products(p, room, a, sides.held[0], first, sides.coming[0], other);
+            plain_products(g, room, a, sides.held[1], first, sides.coming[1], other);
+#pragma unroll
+            for (int i = 0; i < 16; i++) {
+                const int row = first + plain_row() + i / 4, at = other + plain_column() + i % 4;
+                const int query = OF_KEYS ? at : row, key = OF_KEYS ? row : at;
+                const size_t number = (size_t)head * a.n_tokens + query;
+                const bool takes_part = (is_full<K>(a) ? key < n_keys : key <= query) && query < a.n_tokens;
+                const float x = takes_part ? exp2f(p[i / 4][i % 4] * a.to_log2 - a.log2_sum[number]) : 0;
+                const float factor = !DROPS ? 1 : takes_part && is_kept(a, head, query, key) ? a.kept_scale : 0;
+
+                p[i / 4][i % 4] = x * factor;
+                g[i / 4][i % 4] = takes_part ? x * (g[i / 4][i % 4] * factor - a.delta[number]) : 0;
+            }
+            plain_add(sums[0], room, a, g, sides.coming[0], other, column);
+            if (OF_KEYS)
+                plain_add(sums[1], room, a, p, sides.coming[1], other, column);
+        }
+    }
+    for (int i = 0; i < 4; i++)
+        scale[i] = a.op.scale, kept_scale[i] = 1;
+    plain_store(part_of<K>(a, gradient, from, OF_KEYS ? KEYS : QUERIES), a, first, column, sums[0], scale);
+    if (OF_KEYS)
+        plain_store(part_of<K>(a, gradient, from, VALUES), a, first, column, sums[1], kept_scale);
+}
+
+template <typename T, int GROUP> static cudaError_t launch_prepare(const struct cuda_queue *q, const attention &a)
+{
+    const size_t n = a.op.n_rows * a.op.n_heads * a.n_tokens;
+
+    return launch(prepare<T, GROUP>, dim3((unsigned)((n * GROUP + 255) / 256)), 256, 0, q->stream, a);
+}
+
+template <int HEAD, bool OF_KEYS> static cudaError_t launch_fast(const struct cuda_queue *q, const attention &a)
+{
+    const auto kernel =
+        a.op.dropout.p > 0 ? attend_backward<HEAD, OF_KEYS, true> : attend_backward<HEAD, OF_KEYS, false>;
+    const size_t tiles = (a.n_tokens + TILE - 1) / TILE;
+    const cudaError_t rc = allow_shared(kernel, sizeof(room<HEAD, OF_KEYS>));
+
+    if (rc != cudaSuccess)
+        return rc;
+    return launch(kernel, dim3((unsigned)(tiles * a.op.n_rows * a.op.n_heads)), THREADS, sizeof(room<HEAD, OF_KEYS>),
+                  q->stream, a);
+}
+
+template <typename T, kind K, bool OF_KEYS>
+static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
+{
+    const auto kernel =
+        a.op.dropout.p > 0 ? attend_backward_plain<T, K, OF_KEYS, true> : attend_backward_plain<T, K, OF_KEYS, false>;
+    const size_t columns = (a.head_width + PLAIN - 1) / PLAIN, tiles = (a.n_tokens + PLAIN - 1) / PLAIN;
+    const size_t heads = a.op.n_rows * a.op.n_heads / (OF_KEYS ? a.group : 1);
+
+    return launch(kernel, dim3((unsigned)(columns * tiles * heads)), PLAIN_THREADS, sizeof(plain_room), q->stream, a);
+}
+
+template <typename T, bool OF_KEYS> static cudaError_t launch_plain(const struct cuda_queue *q, const attention &a)
+{
+    return kind_of(a) == OWN_CAUSAL ? launch_plain<T, OWN_CAUSAL, OF_KEYS>(q, a)
+                                    : launch_plain<T, ANY_KIND, OF_KEYS>(q, a);
+}
+
+template <bool OF_KEYS> static cudaError_t launch_gradient(const struct cuda_queue *q, const attention &a)
+{
+    const bool sums_heads = OF_KEYS && a.group > 1;
+
+    if (!sums_heads && attention_is_fast(q, &a.op, 64))
+        return launch_fast<64, OF_KEYS>(q, a);
+    if (!sums_heads && attention_is_fast(q, &a.op, 128))
+        return launch_fast<128, OF_KEYS>(q, a);
+    if (q->type == NUMBER_BF16)
+        return launch_plain<bf16, OF_KEYS>(q, a);
+    return launch_plain<float, OF_KEYS>(q, a);
+}
+
+extern "C" cudaError_t cuda_attention_backward(const struct cuda_queue *q, const struct device_attention *op)
+{
+    const attention a = attention_of(op);
+    cudaError_t rc = q->type == NUMBER_BF16 ? launch_prepare<bf16, 8>(q, a) : launch_prepare<float, 8>(q, a);
+
+    if (rc == cudaSuccess)
+        rc = launch_gradient<true>(q, a);
+    return rc == cudaSuccess ? launch_gradient<false>(q, a) : rc;
+}

@@ -1,0 +1,313 @@
+/* device/cuda/kernels/attention_cached.cu - attention of a few queries over keys and values that are kept.
+ *
+ * The cache is (2, n_kv_heads, n_positions, head_width): a head's keys, or values, are read from one end to the other. Its
+ * positions are attended to in chunks counted from 0; what a chunk amounts to is merged into what those before it do, in
+ * order. With few queries the chunks are blocks of their own, so that the whole device reads ("flash decoding", Dao et
+ * al., 2023), and a second kernel merges; with many, a block goes through all of them. Which of the two, and with which
+ * queries it is computed, changes no bit of a query's output: so how tokens were cut into calls does not.
+ *
+ * A call's own keys and values are read where they came from, so that the blocks that append them to the cache are
+ * waited for by nobody. */
+#include "device/cuda/kernels/kernel.cuh"
+
+enum { CHUNK = 128, THREADS = 128, WARPS = THREADS / WARP, LANES = 8, KEYS_AT_ONCE = CHUNK / (THREADS / LANES) };
+
+struct cached {
+    struct device_attention_cached op;
+    size_t head_width, group, kv_width, stride; /* as in attention.cuh */
+    float to_log2;
+    size_t n_chunks;
+    float *partial; /* (n_tokens, n_heads, n_chunks, head_width + 2): out, maximum, sum; NULL: blocks merge */
+};
+
+/* V values in one access. */
+template <typename T, int V> struct alignas(V * sizeof(T)) piece {
+    T at[V];
+};
+
+template <int V, typename T> __device__ inline piece<T, V> load(const T *from)
+{
+    return *(const piece<T, V> *)from;
+}
+
+/* Of one query: what the keys seen so far amount to, but for the outputs. */
+struct softmax {
+    float max, sum; /* of scores as exponents of 2; of exponentials relative to it */
+};
+
+/* What both parts are to be multiplied with when `chunk` is merged into `all`. */
+__device__ inline void merge(softmax *all, const softmax &chunk, float factors[2])
+{
+    const float max = fmaxf(all->max, chunk.max);
+
+    factors[0] = exp2f(all->max - max);
+    factors[1] = exp2f(chunk.max - max);
+    all->max = max;
+    all->sum = fmaf(chunk.sum, factors[1], all->sum * factors[0]);
+}
+
+/* Where the cache has keys (part 0) or values (1) of a head of them at a position. */
+__device__ inline size_t place(const cached &c, size_t head, size_t position, int part)
+{
+    return part * c.kv_width * c.op.n_positions + (head * c.op.n_positions + position) * c.head_width;
+}
+
+/* These keys or values. */
+template <typename T> __device__ inline const T *kept(const cached &c, size_t head, size_t position, int part)
+{
+    const struct device_attention_cached &op = c.op;
+
+    if (position >= op.first)
+        return (const T *)op.qkv + (position - op.first) * c.stride + op.width + part * c.kv_width +
+               head * c.head_width;
+    return (const T *)op.cache + place(c, head, position, part);
+}
+
+template <typename T, int V> __device__ inline void append(const cached &c, size_t head, size_t token)
+{
+    const size_t position = c.op.first + token;
+
+    for (size_t i = threadIdx.x * V; i < 2 * c.head_width; i += THREADS * V) {
+        const size_t part = i / c.head_width, at = i % c.head_width;
+        T *to = (T *)c.op.cache + place(c, head, position, (int)part) + at;
+        *(piece<T, V> *)to = load<V>(kept<T>(c, head, position, (int)part) + at);
+    }
+}
+
+/* A block's shared memory, by N queries. */
+template <int N> struct room {
+    float *q, *out,
+        *parts; /* (N, head_width), times to_log2; outputs so far; (THREADS, V) sums of one piece and some keys each */
+    float (*scores)[CHUNK];
+    softmax *all, *chunk; /* (N) */
+
+    __device__ room(unsigned char *bytes, size_t head_width)
+    {
+        scores = (float(*)[CHUNK])bytes;
+        all = (softmax *)(scores + N), chunk = all + N;
+        parts = (float *)(chunk + N);
+        q = parts + THREADS * 8, out = q + N * head_width;
+    }
+    static size_t bytes(size_t head_width)
+    {
+        return N * (CHUNK * sizeof(float) + 2 * sizeof(softmax)) + (THREADS * 8 + 2 * N * head_width) * sizeof(float);
+    }
+};
+
+/* Scores of the keys from `first` on, of which there are n: LANES threads each, and several keys a thread under way. */
+template <typename T, int V, int N>
+__device__ inline void score(const cached &c, room<N> *room, size_t head, size_t first, int n)
+{
+    const int group = (int)threadIdx.x / LANES, lane = (int)threadIdx.x % LANES;
+    float sums[KEYS_AT_ONCE][N] = {};
+
+    for (size_t at = lane * V; at < c.head_width; at += LANES * V) {
+        piece<T, V> keys[KEYS_AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < KEYS_AT_ONCE; i++)
+            keys[i] = load<V>(kept<T>(c, head, first + min(group * KEYS_AT_ONCE + i, n - 1), 0) + at);
+#pragma unroll
+        for (int v = 0; v < V; v++)
+#pragma unroll
+            for (int query = 0; query < N; query++) {
+                const float q = room->q[query * c.head_width + at + v];
+#pragma unroll
+                for (int i = 0; i < KEYS_AT_ONCE; i++)
+                    sums[i][query] = fmaf(q, to_float(keys[i].at[v]), sums[i][query]);
+            }
+    }
+#pragma unroll
+    for (int i = 0; i < KEYS_AT_ONCE; i++)
+#pragma unroll
+        for (int query = 0; query < N; query++) {
+            for (int far = LANES / 2; far > 0; far /= 2)
+                sums[i][query] += __shfl_xor_sync(WHOLE_WARP, sums[i][query], far);
+            if (lane == 0)
+                room->scores[query][group * KEYS_AT_ONCE + i] = sums[i][query];
+        }
+}
+
+/* Scores become exponentials, zeros where a query sees no key. seen: by the first query, one more by each after it. */
+template <int N> __device__ inline void exponentiate(room<N> *room, int seen)
+{
+    const int lane = (int)threadIdx.x % WARP;
+
+    for (int query = (int)threadIdx.x / WARP; query < N; query += WARPS) {
+        float x[CHUNK / WARP], max = -INFINITY, sum = 0;
+
+        for (int i = 0; i < CHUNK / WARP; i++) {
+            const int key = lane + i * WARP;
+            x[i] = key < seen + query ? room->scores[query][key] : -INFINITY;
+            max = fmaxf(max, x[i]);
+        }
+        max = warp_max(max);
+        for (int i = 0; i < CHUNK / WARP; i++) {
+            x[i] = exp2f(x[i] - max);
+            sum += x[i];
+            room->scores[query][lane + i * WARP] = x[i];
+        }
+        room->chunk[query] = {max, warp_sum(sum)};
+    }
+}
+
+/* The chunk's outputs, a piece a thread and as many threads as there are for each, then to `take`. */
+template <typename T, int V, int N, typename Take>
+__device__ inline void weigh(const cached &c, room<N> *room, size_t head, size_t first, int seen, int n, Take take)
+{
+    for (size_t begin = 0; begin < c.head_width; begin += THREADS * V) {
+        const int width = (int)min(c.head_width - begin, (size_t)THREADS * V), pieces = width / V;
+        const int groups = min(THREADS / pieces, CHUNK), group = (int)threadIdx.x / pieces;
+        const size_t at = begin + (int)threadIdx.x % pieces * V;
+        float sums[N][V] = {};
+
+#pragma unroll 4
+        for (int key = group; group < groups && key < n; key += groups) {
+            const piece<T, V> values = load<V>(kept<T>(c, head, first + key, 1) + at);
+#pragma unroll
+            for (int query = 0; query < N; query++)
+#pragma unroll
+                for (int v = 0; v < V; v++)
+                    if (key < seen + query) /* what it does not see may be a NaN */
+                        sums[query][v] = fmaf(room->scores[query][key], to_float(values.at[v]), sums[query][v]);
+        }
+#pragma unroll
+        for (int query = 0; query < N; query++) {
+            for (int v = 0; v < V; v++)
+                room->parts[threadIdx.x * V + v] = sums[query][v];
+            __syncthreads();
+            for (int i = (int)threadIdx.x; i < width; i += THREADS) {
+                float sum = 0;
+                for (int g = 0; g < groups; g++)
+                    sum += room->parts[g * width + i];
+                take(query, begin + i, sum);
+            }
+            __syncthreads();
+        }
+    }
+}
+
+/* N queries of a head: one chunk for the merging kernel, or all of them. */
+template <typename T, int V, int N> __global__ void __launch_bounds__(THREADS, 1) attend(const cached c)
+{
+    const bool splits = c.partial != NULL;
+    const size_t n_blocks = splits ? c.n_chunks : 1, of_chunks = blockIdx.x % n_blocks;
+    const size_t head = blockIdx.x / n_blocks % c.op.n_heads, query = blockIdx.x / n_blocks / c.op.n_heads * N;
+    const int n_queries = (int)min((size_t)N, c.op.n_tokens - query);
+    const size_t end = c.op.first + query + n_queries; /* of what the last one sees */
+    const size_t of_keys = head / c.group;
+    const T *q = (const T *)c.op.qkv + query * c.stride + head * c.head_width;
+    room<N> room(shared_memory<unsigned char>(), c.head_width);
+
+    for (int i = 0; of_chunks == 0 && head % c.group == 0 && i < n_queries; i++)
+        append<T, V>(c, of_keys, query + i);
+    for (size_t i = threadIdx.x; i < N * c.head_width; i += THREADS) {
+        const size_t of = i / c.head_width;
+        room.q[i] = of < (size_t)n_queries ? to_float(q[of * c.stride + i % c.head_width]) * c.to_log2 : 0;
+        room.out[i] = 0;
+    }
+    if (threadIdx.x < N)
+        room.all[threadIdx.x] = {-INFINITY, 0};
+    for (size_t chunk = of_chunks; chunk * CHUNK < end; chunk += n_blocks) {
+        const size_t first = chunk * CHUNK;
+        const int n = (int)min((size_t)CHUNK, end - first), seen = (int)(c.op.first + query + 1 - first);
+
+        __syncthreads();
+        score<T, V, N>(c, &room, of_keys, first, n);
+        __syncthreads();
+        exponentiate<N>(&room, seen);
+        __syncthreads();
+        weigh<T, V, N>(c, &room, of_keys, first, seen, n, [&](int of, size_t at, float x) {
+            softmax all = room.all[of];
+            float factors[2], *partial = c.partial;
+            if (of >= n_queries || seen + of <= 0)
+                return; /* nobody, or sees nothing of the chunk */
+            if (splits) {
+                partial += (((query + of) * c.op.n_heads + head) * c.n_chunks + chunk) * (c.head_width + 2);
+                partial[at] = x;
+                if (at == 0)
+                    partial[c.head_width] = room.chunk[of].max, partial[c.head_width + 1] = room.chunk[of].sum;
+                return;
+            }
+            merge(&all, room.chunk[of], factors);
+            float *out = &room.out[of * c.head_width + at];
+            *out = fmaf(x, factors[1], *out * factors[0]);
+        });
+        if (threadIdx.x < N && seen + (int)threadIdx.x > 0) {
+            float factors[2];
+            merge(&room.all[threadIdx.x], room.chunk[threadIdx.x], factors);
+        }
+    }
+    __syncthreads();
+    for (size_t i = threadIdx.x; !splits && i < n_queries * c.head_width; i += THREADS) {
+        const size_t of = i / c.head_width;
+        set((T *)c.op.out + (query + of) * c.op.width + head * c.head_width + i % c.head_width,
+            room.out[i] / room.all[of].sum);
+    }
+}
+
+/* One query of a head: its chunks in order. */
+template <typename T> __global__ void __launch_bounds__(THREADS) combine(const cached c)
+{
+    const size_t token = blockIdx.x / c.op.n_heads, head = blockIdx.x % c.op.n_heads;
+    const size_t n = (c.op.first + token) / CHUNK + 1, stride = c.head_width + 2;
+    const float *partial = c.partial + blockIdx.x * c.n_chunks * stride;
+
+    for (size_t at = threadIdx.x; at < c.head_width; at += THREADS) {
+        softmax all = {-INFINITY, 0};
+        float out = 0;
+
+        for (size_t i = 0; i < n; i++) {
+            const float *from = partial + i * stride;
+            float factors[2];
+            merge(&all, {from[c.head_width], from[c.head_width + 1]}, factors);
+            out = fmaf(from[at], factors[1], out * factors[0]);
+        }
+        set((T *)c.op.out + token * c.op.width + head * c.head_width + at, out / all.sum);
+    }
+}
+
+template <typename T, int V, int N> static cudaError_t launch_attend(const struct cuda_queue *q, const cached &c)
+{
+    const size_t shared = room<N>::bytes(c.head_width), groups = (c.op.n_tokens + N - 1) / N;
+    const size_t blocks = groups * c.op.n_heads * (c.partial ? c.n_chunks : 1);
+    const cudaError_t rc = allow_shared(attend<T, V, N>, shared);
+
+    if (rc != cudaSuccess)
+        return rc;
+    return launch(attend<T, V, N>, dim3((unsigned)blocks), THREADS, shared, q->stream, c);
+}
+
+template <typename T> static cudaError_t launch_cached(const struct cuda_queue *q, cached c)
+{
+    enum { V = 16 / sizeof(T), MANY = 4 };
+    const uintptr_t addresses = (uintptr_t)c.op.qkv | (uintptr_t)c.op.out | (uintptr_t)c.op.cache;
+    const size_t queries = c.op.n_tokens * c.op.n_heads,
+                 bytes = queries * c.n_chunks * (c.head_width + 2) * sizeof(float);
+    const bool vectors = addresses % 16 == 0 && c.head_width % V == 0;
+    cudaError_t rc;
+
+    /* two blocks a processor without splitting are enough */
+    if (c.n_chunks > 1 && queries < 2 * (size_t)q->n_processors * MANY && bytes <= PLAN_CUDA_SCRATCH_BYTES)
+        c.partial = (float *)q->scratch;
+    if (c.op.n_tokens == 1 || room<MANY>::bytes(c.head_width) > 48 << 10)
+        rc = vectors ? launch_attend<T, V, 1>(q, c) : launch_attend<T, 1, 1>(q, c);
+    else
+        rc = vectors ? launch_attend<T, V, MANY>(q, c) : launch_attend<T, 1, MANY>(q, c);
+    if (rc == cudaSuccess && c.partial)
+        rc = launch(combine<T>, dim3((unsigned)queries), THREADS, 0, q->stream, c);
+    return rc;
+}
+
+extern "C" cudaError_t cuda_attention_cached(const struct cuda_queue *q, const struct device_attention_cached *op)
+{
+    cached c = {};
+
+    c.op = *op;
+    c.head_width = op->width / op->n_heads;
+    c.group = op->n_heads / device_kv_heads(op->n_heads, op->n_kv_heads);
+    c.kv_width = device_kv_width(op->n_heads, op->n_kv_heads, op->width);
+    c.stride = op->width + 2 * c.kv_width;
+    c.to_log2 = (float)((double)op->scale * 1.4426950408889634);
+    c.n_chunks = (op->first + op->n_tokens + CHUNK - 1) / CHUNK;
+    return q->type == NUMBER_BF16 ? launch_cached<bf16>(q, c) : launch_cached<float>(q, c);
+}

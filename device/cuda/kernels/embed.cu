@@ -1,0 +1,301 @@
+/* device/cuda/kernels/embed.cu - the embedding's look-ups and their gradients.
+ *
+ * A token's gradient goes to the table row of its id, and ids repeat. So ids are sorted first, in order of i within each,
+ * and then every run of RUN equal ones is added up by one block: the first run of an id onto the table, others into
+ * lines of the scratch that are added to the table in turn. So an id that half of all tokens have is shared out too. The
+ * bits depend neither on other ids nor on how the table is cut; up to RUN tokens of an id, they are a plain loop's. */
+#include "device/cuda/kernels/pack.cuh"
+
+#include <assert.h>
+
+/* ---- look-ups: a warp copies a row, 512 bytes at a time: lines of 128, if the table is in the host's memory ---- */
+
+/* y += x, or = x. */
+template <typename T, int V> static __device__ inline void put(T *y, pack<T, V> x, bool accumulate)
+{
+    if (accumulate) {
+        const pack<T, V> was = load<V>(y);
+#pragma unroll
+        for (int v = 0; v < V; v++)
+            set(&x.at[v], to_float(was.at[v]) + to_float(x.at[v]));
+    }
+    store<V>(y, x);
+}
+
+template <typename T, int V> static __global__ void look_up(struct device_embed op)
+{
+    const size_t warps = (size_t)gridDim.x * blockDim.x / WARP, step = WARP * V;
+    const size_t first = (size_t)(threadIdx.x % WARP) * V;
+
+    for (size_t i = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) / WARP; i < op.m; i += warps) {
+        const uint32_t id = op.ids[i] - op.first;
+
+        if (op.ids[i] < op.first || id >= op.n_table)
+            continue;
+        for (size_t begin = first; begin < op.n; begin += PACKS * step) {
+            pack<T, V> held[PACKS];
+
+#pragma unroll
+            for (int k = 0; k < PACKS; k++)
+                if (begin + k * step < op.n)
+                    held[k] = load<V>((const T *)op.table + id * op.n + begin + k * step);
+#pragma unroll
+            for (int k = 0; k < PACKS; k++)
+                if (begin + k * step < op.n)
+                    put((T *)op.y + i * op.n + begin + k * step, held[k], op.accumulate);
+        }
+    }
+}
+
+template <typename T> static cudaError_t embed(const struct cuda_queue *q, const struct device_embed *op)
+{
+    const bool are_whole = is_whole((T *)op->y, op->n) && is_whole((const T *)op->table, op->n);
+    const size_t blocks = pieces(op->m, ROW_THREADS / WARP);
+
+    return launch(are_whole ? look_up<T, whole<T>::V> : look_up<T, 1>,
+                  dim3(smaller(blocks, (size_t)q->n_processors * BLOCKS)), ROW_THREADS, 0, q->stream, *op);
+}
+
+cudaError_t cuda_embed(const struct cuda_queue *q, const struct device_embed *op)
+{
+    if (op->m == 0 || op->n == 0)
+        return cudaSuccess;
+    return q->type == NUMBER_BF16 ? embed<bf16>(q, op) : embed<float>(q, op);
+}
+
+/* ---- gradients of look-ups: each value of dy read once, each row of the table that is met read and written ---- */
+
+enum {
+    SORT_THREADS = 1024,
+    SORT_IDS = 512,    /* of a block, at most */
+    SORT_ROWS = 32768, /* at once, at most: counts are 16 bits wide */
+    RUN = 128,
+    AHEAD = 8, /* rows of dy that are under way */
+    RUN_THREADS = 512,
+};
+
+/* One of the sorted tokens: its row of dy and, where a run of its id begins, how many are left of the id from there on;
+ * else 0. */
+struct place {
+    uint32_t row, left;
+};
+#define FIRST_RUN 0x80000000u /* set in left */
+
+struct sorted {
+    uint32_t *n_places;
+    struct place *places; /* (SORT_ROWS) */
+    float *lines;         /* (n_places / RUN, rounded up, n): of runs that are not the first, at their place / RUN */
+};
+
+struct ids {
+    const uint32_t *ids;
+    uint32_t m, first, n_table, n_block; /* ids of a block */
+};
+
+/* The lanes whose id is this lane's too, `mine` says whether it has any: f(lanes, id) once for each different one. */
+template <typename F> static __device__ inline void each_id(bool mine, uint32_t id, F f)
+{
+    for (unsigned left = __ballot_sync(WHOLE_WARP, mine); left;) {
+        const uint32_t one = __shfl_sync(WHOLE_WARP, id, __ffs((int)left) - 1);
+        const unsigned lanes = __ballot_sync(WHOLE_WARP, mine && id == one);
+
+        f(lanes, one);
+        left &= ~lanes;
+    }
+}
+
+/* x (n) becomes the sums of all before each; returns nothing less than a barrier: all threads call it. */
+static __device__ inline void sum_before(uint32_t *x, uint32_t n)
+{
+    for (uint32_t far = 1; far < n; far *= 2) {
+        const uint32_t i = threadIdx.x, was = i < n && i >= far ? x[i - far] : 0;
+
+        __syncthreads();
+        if (i < n)
+            x[i] += was;
+        __syncthreads();
+    }
+}
+
+/* Sorts the ids b * n_block .. of block b into places, which begin after those of all lower ids: the block counts these
+ * too, so that blocks need nothing of each other. Warps have consecutive rows, and count by themselves: a warp's first
+ * place of an id comes after those of the warps before it. At least as many threads as ids. */
+static __global__ void __launch_bounds__(SORT_THREADS) sort_ids(struct sorted to, struct ids op)
+{
+    uint32_t *lower = shared_memory<uint32_t>(), *ends = lower + WARP, *sizes = ends + op.n_block;
+    uint16_t *counts = (uint16_t *)(sizes + op.n_block); /* (warps, n_block) */
+    const uint32_t lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, n_warps = blockDim.x / WARP;
+    const uint32_t each = (op.m + blockDim.x - 1) / blockDim.x * WARP, begin = warp * each;
+    const uint32_t end = begin + each < op.m ? begin + each : op.m, from = blockIdx.x * op.n_block;
+    uint16_t *mine = counts + warp * op.n_block;
+    uint32_t below = 0;
+
+    for (uint32_t i = lane; i < op.n_block; i += WARP)
+        mine[i] = 0;
+    __syncwarp();
+    for (uint32_t i = begin; i < end; i += WARP) {
+        const uint32_t id = i + lane < end ? op.ids[i + lane] - op.first : UINT32_MAX;
+
+        below += (uint32_t)__popc(__ballot_sync(WHOLE_WARP, id < from));
+        each_id(id >= from && id < op.n_table && id - from < op.n_block, id - from, [&](unsigned lanes, uint32_t one) {
+            if (lane == 0)
+                mine[one] = (uint16_t)(mine[one] + __popc(lanes));
+        });
+    }
+    if (lane == 0)
+        lower[warp] = below;
+    __syncthreads();
+    if (threadIdx.x < op.n_block) { /* of an id: the warps' counts become where in it they begin */
+        uint32_t size = 0;
+        for (uint32_t w = 0; w < n_warps; w++) {
+            const uint32_t count = counts[w * op.n_block + threadIdx.x];
+            counts[w * op.n_block + threadIdx.x] = (uint16_t)size;
+            size += count;
+        }
+        sizes[threadIdx.x] = ends[threadIdx.x] = size;
+    }
+    __syncthreads();
+    sum_before(ends, op.n_block);
+    below = 0;
+    for (uint32_t w = 0; w < n_warps; w++)
+        below += lower[w];
+    for (uint32_t i = begin; i < end; i += WARP) {
+        const uint32_t id = i + lane < end ? op.ids[i + lane] - op.first : UINT32_MAX;
+
+        each_id(id >= from && id < op.n_table && id - from < op.n_block, id - from, [&](unsigned lanes, uint32_t one) {
+            uint32_t nth = 0;
+            if (lane == 0) {
+                nth = mine[one];
+                mine[one] = (uint16_t)(nth + (uint32_t)__popc(lanes));
+            }
+            nth = __shfl_sync(WHOLE_WARP, nth, 0) + (uint32_t)__popc(lanes & ((1u << lane) - 1));
+            if (lanes >> lane & 1) {
+                const uint32_t size = sizes[one], left = nth % RUN == 0 ? size - nth : 0;
+                const struct place place = {i + lane, nth == 0 ? left | FIRST_RUN : left};
+                to.places[below + ends[one] - size + nth] = place;
+            }
+        });
+    }
+    if (blockIdx.x == gridDim.x - 1 && threadIdx.x == 0)
+        *to.n_places = below + ends[op.n_block - 1];
+}
+
+/* One run after another: sum = what the table or nothing holds, plus dy's rows in their order. */
+template <typename T, int V>
+static __global__ void __launch_bounds__(RUN_THREADS, 1)
+    add_runs(float *table, struct sorted from, const uint32_t *ids, const T *dy, uint32_t first, size_t n)
+{
+    const uint32_t n_places = *from.n_places;
+
+    for (uint32_t at = blockIdx.x; at < n_places; at += gridDim.x) {
+        const struct place *run = from.places + at;
+        const bool is_first = run->left & FIRST_RUN;
+        const uint32_t left = run->left & ~FIRST_RUN, length = left < RUN ? left : (uint32_t)RUN;
+
+        if (length == 0)
+            continue;
+        float *to = is_first ? table + (size_t)(ids[run->row] - first) * n : from.lines + at / RUN * n;
+
+        for (size_t column = (size_t)threadIdx.x * V; column < n; column += (size_t)blockDim.x * V) {
+            float sum[V] = {};
+
+            if (is_first)
+                load_wide(sum, to + column);
+            for (uint32_t i = 0; i < length; i += AHEAD) {
+                pack<T, V> held[AHEAD];
+
+#pragma unroll
+                for (uint32_t k = 0; k < AHEAD; k++)
+                    if (i + k < length)
+                        held[k] = load<V>(dy + run[i + k].row * n + column);
+#pragma unroll
+                for (uint32_t k = 0; k < AHEAD; k++)
+#pragma unroll
+                    for (int v = 0; v < V; v++)
+                        if (i + k < length)
+                            sum[v] += to_float(held[k].at[v]);
+            }
+            store_wide(to + column, sum);
+        }
+    }
+}
+
+/* Ids of several runs: the others are added to the table in order. */
+static __global__ void add_lines(float *table, struct sorted from, const uint32_t *ids, uint32_t first, size_t n)
+{
+    const uint32_t n_places = *from.n_places;
+
+    for (uint32_t at = blockIdx.x; at < n_places; at += gridDim.x) {
+        const uint32_t left = from.places[at].left, size = left & ~FIRST_RUN;
+
+        if (!(left & FIRST_RUN) || size <= RUN)
+            continue;
+        float *to = table + (size_t)(ids[from.places[at].row] - first) * n;
+        for (size_t column = threadIdx.x; column < n; column += blockDim.x) {
+            float sum = to[column];
+#pragma unroll 8
+            for (uint32_t i = RUN; i < size; i += RUN)
+                sum += from.lines[(at + i) / RUN * n + column];
+            to[column] = sum;
+        }
+    }
+}
+
+static cudaError_t sort(const struct cuda_queue *q, const struct sorted &to, struct ids op)
+{
+    const uint32_t n_block = smaller(pieces(op.n_table, q->n_processors), SORT_IDS);
+    const uint32_t blocks = (uint32_t)pieces(op.n_table, n_block);
+    const unsigned threads = whole_warps(smaller(op.m > n_block ? op.m : n_block, SORT_THREADS));
+
+    op.n_block = n_block;
+    return launch(sort_ids, dim3(blocks), threads,
+                  (WARP + 2 * n_block) * sizeof(uint32_t) + threads / WARP * n_block * sizeof(uint16_t), q->stream, to,
+                  op);
+}
+
+/* dy's rows of these ids: at most SORT_ROWS, and what lines there are for */
+template <typename T>
+static cudaError_t add_some(const struct cuda_queue *q, float *table, const struct sorted &sorted, const struct ids &op,
+                            const T *dy, size_t n)
+{
+    const bool in_packs = is_whole(dy, n) && is_whole(table, n);
+    const unsigned threads = whole_warps(smaller(pieces(n, in_packs ? (int)whole<T>::V : 1), RUN_THREADS));
+    const dim3 grid(smaller(op.m, (size_t)q->n_processors * BLOCKS | 1)); /* odd: an id's runs meet all blocks */
+    cudaError_t rc = sort(q, sorted, op);
+
+    if (rc == cudaSuccess)
+        rc = launch(in_packs ? add_runs<T, whole<T>::V> : add_runs<T, 1>, grid, threads, 0, q->stream, table, sorted,
+                    op.ids, dy, op.first, n);
+    if (rc == cudaSuccess && op.m > RUN)
+        rc = launch(add_lines, grid, whole_warps(smaller(n, ROW_THREADS)), 0, q->stream, table, sorted, op.ids,
+                    op.first, n);
+    return rc;
+}
+
+template <typename T> static cudaError_t embed_backward(const struct cuda_queue *q, const struct device_embed *op)
+{
+    const size_t n = op->n;
+    char *scratch = (char *)q->scratch;
+    const size_t before = PACK_BYTES + SORT_ROWS * sizeof(struct place);
+    const size_t lines = (PLAN_CUDA_SCRATCH_BYTES - before) / (n * sizeof(float));
+    const size_t most = smaller(lines * RUN, SORT_ROWS);
+    const struct sorted sorted = {(uint32_t *)scratch, (struct place *)(scratch + PACK_BYTES),
+                                  (float *)(scratch + before)};
+    struct ids some = {op->ids, 0, op->first, op->n_table, 0};
+    cudaError_t rc = cudaSuccess;
+
+    assert(most > 0);
+    for (size_t i = 0; i < op->m && rc == cudaSuccess; i += most) {
+        some.m = smaller(most, op->m - i);
+        rc = add_some(q, op->table_gradient, sorted, some, (const T *)op->y_gradient + i * n, n);
+        some.ids += some.m;
+    }
+    return rc;
+}
+
+cudaError_t cuda_embed_backward(const struct cuda_queue *q, const struct device_embed *op)
+{
+    if (op->n == 0 || op->n_table == 0)
+        return cudaSuccess;
+    return q->type == NUMBER_BF16 ? embed_backward<bf16>(q, op) : embed_backward<float>(q, op);
+}

@@ -1,0 +1,185 @@
+/* device/cuda/kernels/fragment.cuh - tensor cores and asynchronous copies, as the threads of a warp see them.
+ *
+ * All of it exists from compute capability 8.0 on. A warp holds an 8 x 8 matrix of bf16 as one pair a lane: row lane/4,
+ * columns 2*(lane%4) and the next. The left factor of a product, 16 x 16, is four of these: rows 0-7 and 8-15 of its
+ * left half, then of its right half; the right factor, 16 x 8, is two, one below the other, each transposed. The sums,
+ * 16 x 8 of fp32, are laid out as the left factor's left half is: so sums, rounded to pairs, are the left factor of the
+ * next product, and nothing is exchanged between lanes.
+ *
+ * Source: PTX ISA, "Matrix fragments for mma.m16n8k16", ldmatrix, cp.async. Every thread of the warp takes part in what
+ * is said of matrices. */
+#ifndef DEVICE_CUDA_KERNELS_FRAGMENT_CUH
+#define DEVICE_CUDA_KERNELS_FRAGMENT_CUH
+
+#include "device/cuda/kernels/kernel.cuh"
+
+#ifdef CUDASIM
+typedef uintptr_t shared_address;
+#else
+typedef uint32_t shared_address; /* bytes into the block's shared memory */
+#endif
+
+/* Four 8 x 8 matrices. */
+struct matrices {
+    uint32_t pair[4];
+};
+
+__device__ inline int lane_index()
+{
+    return (int)(threadIdx.x % WARP);
+}
+
+/* x, of which the compiler knows nothing more: what follows from it is computed where it is said, and is not kept in
+ * registers from before a loop on. */
+__device__ inline unsigned afresh(unsigned x)
+{
+#ifndef CUDASIM
+    asm volatile("" : "+r"(x));
+#endif
+    return x;
+}
+
+__device__ inline shared_address shared_at(const void *p)
+{
+#ifdef CUDASIM
+    return (shared_address)p;
+#else
+    return (shared_address)__cvta_generic_to_shared(p);
+#endif
+}
+
+/* Lanes 8*i .. 8*i+7 give the addresses of the 8 rows of matrix i, 16 bytes each. */
+__device__ inline matrices load_matrices(shared_address row)
+{
+    matrices m;
+#ifdef CUDASIM
+    cudasim_load_matrices(m.pair, row, false);
+#else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m.pair[0]), "=r"(m.pair[1]), "=r"(m.pair[2]), "=r"(m.pair[3])
+                 : "r"(row)
+                 : "memory");
+#endif
+    return m;
+}
+
+/* The same, each matrix transposed. */
+__device__ inline matrices load_transposed(shared_address row)
+{
+    matrices m;
+#ifdef CUDASIM
+    cudasim_load_matrices(m.pair, row, true);
+#else
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(m.pair[0]), "=r"(m.pair[1]), "=r"(m.pair[2]), "=r"(m.pair[3])
+                 : "r"(row)
+                 : "memory");
+#endif
+    return m;
+}
+
+#ifdef CUDASIM
+struct cudasim_factors {
+    matrices left;
+    uint32_t right[2];
+};
+
+/* Number i (of two) of a pair. */
+static inline float cudasim_number(uint32_t pair, int i)
+{
+    return number_from_bf16((uint16_t)(pair >> 16 * i));
+}
+#endif
+
+/* sums (16, 8) += left (16, 16) right (16, 8). */
+__device__ inline void multiply_add(float sums[4], const matrices &left, uint32_t upper, uint32_t lower)
+{
+#ifdef CUDASIM
+    const cudasim_factors mine = {left, {upper, lower}};
+    cudasim_factors all[WARP];
+
+    cudasim_warp_exchange(&mine, sizeof mine, all);
+    for (int j = 0; j < 4; j++)
+        for (int k = 0; k < 16; k++) {
+            const int half = k / 8, holder = k / 2 % 4;
+            const cudasim_factors &a = all[lane_index() / 4 * 4 + holder];
+            const cudasim_factors &b = all[(lane_index() % 4 * 2 + j % 2) * 4 + holder];
+            sums[j] += cudasim_number(a.left.pair[2 * half + j / 2], k % 2) * cudasim_number(b.right[half], k % 2);
+        }
+#else
+    asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+                 "{%0, %1, %2, %3};"
+                 : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
+                 : "r"(left.pair[0]), "r"(left.pair[1]), "r"(left.pair[2]), "r"(left.pair[3]), "r"(upper), "r"(lower));
+#endif
+}
+
+/* Two numbers, rounded, as a pair; the first in the lower half. */
+__device__ inline uint32_t pair_of(float first, float second)
+{
+#ifdef CUDASIM
+    return number_to_bf16(first) | (uint32_t)number_to_bf16(second) << 16;
+#else
+    uint32_t pair;
+    asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(second), "f"(first));
+    return pair;
+#endif
+}
+
+/* Two tiles of sums beside each other, rounded, as a left factor. */
+__device__ inline matrices left_of(const float sums[2][4])
+{
+    return {{pair_of(sums[0][0], sums[0][1]), pair_of(sums[0][2], sums[0][3]), pair_of(sums[1][0], sums[1][1]),
+             pair_of(sums[1][2], sums[1][3])}};
+}
+
+/* 2^x within 2 units of fp32's last place; what is below 2^-126 becomes 0. */
+__device__ inline float power_of_2(float x)
+{
+#ifdef CUDASIM
+    return exp2f(x);
+#else
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+#endif
+}
+
+/* BYTES (4, 8, 16) from memory to shared memory, or zeros where there is nothing to copy (`from` is then not read); under
+ * way until copy_wait. */
+template <int BYTES> __device__ inline void copy_async(shared_address to, const void *from, bool there)
+{
+#ifdef CUDASIM
+    cudasim_copy((void *)to, from, BYTES, there ? BYTES : 0);
+#else
+    const int given = there ? BYTES : 0;
+
+    if constexpr (BYTES == 16)
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(given) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %3, %2;" ::"r"(to), "l"(from), "r"(given), "n"(BYTES)
+                     : "memory");
+#endif
+}
+
+/* Those since the last commit are a group. */
+__device__ inline void copy_commit()
+{
+#ifdef CUDASIM
+    cudasim_copy_commit();
+#else
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+/* Until at most LEFT of this thread's latest groups are under way; other threads see them after a barrier. */
+template <int LEFT> __device__ inline void copy_wait()
+{
+#ifdef CUDASIM
+    cudasim_copy_wait(LEFT);
+#else
+    asm volatile("cp.async.wait_group %0;" ::"n"(LEFT) : "memory");
+#endif
+}
+
+#endif

@@ -1,0 +1,109 @@
+/* device/cuda/kernels/kernel.cuh - what kernels share: launching, values of either type, sums over a warp and a block, random
+ * words.
+ *
+ * A kernel's source is also compiled for the host, where tests/sim stands in for the device. So what C++ cannot say
+ * is said here once: launch() instead of <<<>>>, shared_memory() for the bytes that a launch asks for. */
+#ifndef DEVICE_CUDA_KERNELS_KERNEL_CUH
+#define DEVICE_CUDA_KERNELS_KERNEL_CUH
+
+#include "device/cuda/kernels/kernels.h"
+
+enum { WARP = 32 };
+#define WHOLE_WARP 0xffffffffu
+
+/* A bf16 as it lies in memory. */
+struct bf16 {
+    uint16_t bits;
+};
+
+__device__ inline float to_float(float x)
+{
+    return x;
+}
+
+__device__ inline float to_float(bf16 x)
+{
+    return __uint_as_float((uint32_t)x.bits << 16);
+}
+
+/* As proto/base/number.h, and cvt.rn but for a NaN's payload: to nearest, ties to even. */
+__device__ inline uint16_t bf16_bits(float x)
+{
+    const uint32_t pattern = __float_as_uint(x);
+
+    return (uint16_t)((x != x ? pattern | 0x00400000u : pattern + 0x7fffu + (pattern >> 16 & 1)) >> 16);
+}
+
+__device__ inline void set(float *y, float x)
+{
+    *y = x;
+}
+
+__device__ inline void set(bf16 *y, float x)
+{
+    y->bits = bf16_bits(x);
+}
+
+/* The bytes that the launch asked for, 128-byte aligned. */
+template <typename T> __device__ inline T *shared_memory()
+{
+#ifdef CUDASIM
+    return (T *)cudasim_shared();
+#else
+    extern __shared__ __align__(128) unsigned char bytes[];
+    return (T *)bytes;
+#endif
+}
+
+template <typename T> struct as_given {
+    typedef T type;
+};
+
+/* `threads` of a block in one dimension. */
+template <typename... P>
+inline cudaError_t launch(void (*kernel)(P...), dim3 grid, unsigned threads, size_t shared, cudaStream_t stream,
+                          typename as_given<P>::type... p)
+{
+    void *args[] = {(void *)&p...};
+
+    return cudaLaunchKernel(kernel, grid, dim3(threads), args, shared, stream);
+}
+
+/* Before the first launch of a kernel with more than 48 KiB of such bytes. */
+template <typename... P> inline cudaError_t allow_shared(void (*kernel)(P...), size_t bytes)
+{
+    return cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)bytes);
+}
+
+__device__ inline float warp_sum(float x)
+{
+    for (int far = WARP / 2; far > 0; far /= 2)
+        x += __shfl_xor_sync(WHOLE_WARP, x, far);
+    return x;
+}
+
+__device__ inline float warp_max(float x)
+{
+    for (int far = WARP / 2; far > 0; far /= 2)
+        x = fmaxf(x, __shfl_xor_sync(WHOLE_WARP, x, far));
+    return x;
+}
+
+/* The four words of random_quad (proto/base/random.h), whose source is cited there. */
+__device__ inline void device_random_quad(uint32_t out[4], struct random_key key, uint64_t row, uint64_t quad)
+{
+    uint32_t c0 = (uint32_t)quad, c1 = (uint32_t)(quad >> 32), c2 = (uint32_t)row, c3 = (uint32_t)(row >> 32);
+
+    for (int round = 0; round < 10; round++) {
+        const uint64_t p0 = (uint64_t)0xD2511F53u * c0, p1 = (uint64_t)0xCD9E8D57u * c2;
+        c0 = (uint32_t)(p1 >> 32) ^ c1 ^ key.k[0];
+        c1 = (uint32_t)p1;
+        c2 = (uint32_t)(p0 >> 32) ^ c3 ^ key.k[1];
+        c3 = (uint32_t)p0;
+        key.k[0] += 0x9E3779B9u;
+        key.k[1] += 0xBB67AE85u;
+    }
+    out[0] = c0, out[1] = c1, out[2] = c2, out[3] = c3;
+}
+
+#endif

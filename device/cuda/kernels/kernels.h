@@ -1,0 +1,78 @@
+/* device/cuda/kernels/kernels.h - launchers of the CUDA kernels.
+ *
+ * Each queues one operation of device/device.h, whose comments say what it computes, on a stream, and returns what the
+ * launch did; it neither waits nor allocates. All of them are deterministic: no sum depends on which block comes first.
+ * Views whose address or stride is not a multiple of 16 bytes are computed too, more slowly.
+ *
+ * The launchers are in .cu files, for any C++ compiler that has the runtime's header: nvcc, or another one with the
+ * stand-in of tests/sim. */
+#ifndef DEVICE_CUDA_KERNELS_KERNELS_H
+#define DEVICE_CUDA_KERNELS_KERNELS_H
+
+#include "device/device.h"
+#include "proto/plan/backend.h"
+
+#include <cuda_runtime_api.h>
+
+struct cuda_queue {
+    cudaStream_t stream;
+    enum number_type type; /* of values */
+    unsigned n_processors; /* streaming multiprocessors */
+    /* (PLAN_CUDA_SCRATCH_BYTES) partial sums of kernels that add up over rows: one buffer of the device's, for kernels of
+     * the compute queue, which run one after another. */
+    void *scratch;
+};
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* elementwise.cu. What products need where cuBLASLt has no epilogue for it: c (m, n, stride c_stride), on values. */
+cudaError_t cuda_add_bias(const struct cuda_queue *q, void *c, size_t c_stride, const void *bias, size_t m, size_t n);
+/* c = act(pre), pre and c with one stride; pre has its bias already. */
+cudaError_t cuda_activate_rows(const struct cuda_queue *q, void *c, const void *pre, size_t stride, size_t m, size_t n,
+                               enum model_activation activation);
+/* c *= act'(pre). */
+cudaError_t cuda_activation_gradient(const struct cuda_queue *q, void *c, const void *pre, size_t stride, size_t m,
+                                     size_t n, enum model_activation activation);
+cudaError_t cuda_dropout_add(const struct cuda_queue *q, const struct device_dropout_add *op);
+/* to (n) = from (n) to bf16. */
+cudaError_t cuda_to_bf16(const struct cuda_queue *q, uint16_t *to, const float *from, size_t n);
+
+/* rows.cu */
+cudaError_t cuda_reduce_rows(const struct cuda_queue *q, float *sum, const void *x, size_t m, size_t n);
+
+/* norm.cu */
+cudaError_t cuda_norm(const struct cuda_queue *q, const struct device_norm *op);
+cudaError_t cuda_norm_backward(const struct cuda_queue *q, const struct device_norm *op);
+
+/* rope.cu */
+cudaError_t cuda_rope(const struct cuda_queue *q, const struct device_rope *op);
+
+/* elementwise.cu */
+cudaError_t cuda_glu(const struct cuda_queue *q, const struct device_glu *op);
+cudaError_t cuda_glu_backward(const struct cuda_queue *q, const struct device_glu *op);
+
+/* embed.cu. Tables must be readable by the device. */
+cudaError_t cuda_embed(const struct cuda_queue *q, const struct device_embed *op);
+cudaError_t cuda_embed_backward(const struct cuda_queue *q, const struct device_embed *op);
+
+/* Tokens first .. first + n_table - 1 of every row, by op's table, which holds just these. */
+cudaError_t cuda_position(const struct cuda_queue *q, const struct device_position *op, size_t first, size_t n_table);
+cudaError_t cuda_position_backward(const struct cuda_queue *q, const struct device_position *op);
+
+/* softmax.cu */
+cudaError_t cuda_log_sum_exp(const struct cuda_queue *q, const struct device_cross_entropy *op);
+cudaError_t cuda_loss(const struct cuda_queue *q, double *loss, const float *running, const uint32_t *labels, size_t m);
+cudaError_t cuda_cross_entropy_gradient(const struct cuda_queue *q, const struct device_cross_entropy *op);
+
+/* attention.cu, attention_backward.cu, attention_cached.cu */
+cudaError_t cuda_attention(const struct cuda_queue *q, const struct device_attention *op);
+cudaError_t cuda_attention_backward(const struct cuda_queue *q, const struct device_attention *op);
+cudaError_t cuda_attention_cached(const struct cuda_queue *q, const struct device_attention_cached *op);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

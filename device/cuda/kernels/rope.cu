@@ -1,0 +1,73 @@
+/* device/cuda/kernels/rope.cu - rotary positions: 2 values an element. Su et al., arXiv:2104.09864.
+ *
+ * A block has a token at a time. Its cosines and sines, one for each pair of columns, are computed once for all heads. */
+#include "device/cuda/kernels/pack.cuh"
+#include "device/turn.h"
+
+#include <assert.h>
+
+enum { ROPE_PAIRS = DEVICE_MAX_ROTATED / 2 };
+
+template <typename T> struct rotation {
+    T *x;
+    size_t n_tokens, stride, n_heads, head_width, m;
+    uint64_t first;
+    unsigned n_pairs;
+    uint64_t turns[ROPE_PAIRS]; /* of one position */
+};
+
+template <typename T, int V> static __global__ void __launch_bounds__(ROW_THREADS) rotate(struct rotation<T> op)
+{
+    __shared__ float cosines[ROPE_PAIRS], sines[ROPE_PAIRS];
+    const unsigned packs = op.n_pairs / V;
+
+    for (size_t i = blockIdx.x; i < op.m; i += gridDim.x) {
+        const uint64_t position = op.first + i % op.n_tokens;
+        T *token = op.x + i * op.stride;
+
+        for (unsigned j = threadIdx.x; j < op.n_pairs; j += blockDim.x)
+            turn_circle(op.turns[j] * position, &cosines[j], &sines[j]);
+        __syncthreads();
+        for (unsigned at = threadIdx.x; at < op.n_heads * packs; at += blockDim.x) {
+            const unsigned j = at % packs * V;
+            T *head = token + at / packs * op.head_width + j;
+            pack<T, V> x = load<V>(head), y = load<V>(head + op.n_pairs);
+
+#pragma unroll
+            for (int v = 0; v < V; v++) {
+                const float a = to_float(x.at[v]), b = to_float(y.at[v]), c = cosines[j + v], s = sines[j + v];
+                set(&x.at[v], a * c - b * s);
+                set(&y.at[v], b * c + a * s);
+            }
+            store<V>(head, x);
+            store<V>(head + op.n_pairs, y);
+        }
+        __syncthreads(); /* the next token's are written there again */
+    }
+}
+
+template <typename T> static cudaError_t rope(const struct cuda_queue *q, const struct device_rope *op)
+{
+    enum { V = whole<T>::V };
+    struct rotation<T> r = {
+    };
+
+    r.x = (T *)op->x, r.n_tokens = op->n_tokens, r.stride = op->stride, r.first = op->first;
+    r.n_heads = op->n_heads, r.head_width = op->head_width, r.m = op->n_rows * op->n_tokens;
+    r.n_pairs = (unsigned)(op->n_rotated / 2);
+    for (unsigned j = 0; j < r.n_pairs; j++)
+        r.turns[j] = turn_of(op->frequencies[j], op->inverse);
+    const bool are_whole = is_whole(r.x, op->stride) && is_whole(r.x, op->head_width) && r.n_pairs % V == 0;
+    const unsigned threads = whole_warps(smaller(op->n_heads * r.n_pairs / (are_whole ? V : 1), ROW_THREADS));
+
+    return launch(are_whole ? rotate<T, V> : rotate<T, 1>, dim3(smaller(r.m, (size_t)q->n_processors * BLOCKS)),
+                  threads, 0, q->stream, r);
+}
+
+cudaError_t cuda_rope(const struct cuda_queue *q, const struct device_rope *op)
+{
+    assert(op->n_rotated % 2 == 0 && op->n_rotated <= op->head_width && op->n_rotated <= DEVICE_MAX_ROTATED);
+    if (op->n_rows * op->n_tokens * op->n_heads * op->n_rotated == 0)
+        return cudaSuccess;
+    return q->type == NUMBER_BF16 ? rope<bf16>(q, op) : rope<float>(q, op);
+}

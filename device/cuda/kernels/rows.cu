@@ -1,0 +1,131 @@
+/* device/cuda/kernels/rows.cu - sums over rows, which are the gradients of biases; positions and their gradient, of which
+ * a thread has one pack of the table, read or written once, and goes through all rows. */
+#include "device/cuda/kernels/sum_rows.cuh"
+
+template <typename T, int V>
+static cudaError_t reduce_rows(const struct cuda_queue *q, float *sum, const T *x, size_t m, size_t n)
+{
+    const size_t across = pieces(n, WARP * V), room = PLAN_CUDA_SCRATCH_BYTES / (n * sizeof(double));
+    const size_t wanted = pieces((size_t)q->n_processors * 8, across);
+    const size_t rows = pieces(m, smaller(room, wanted)), lines = pieces(m, rows);
+    const struct to_lines partial = {(double *)q->scratch, n};
+    const struct onto_sums to = {sum, NULL, n};
+    cudaError_t rc;
+
+    rc = launch(sum_rows<T, V, struct to_lines>, dim3((unsigned)across, (unsigned)lines), SUM_WARPS * WARP, 0,
+                q->stream, partial, x, m, n, rows);
+    return rc == cudaSuccess ? add_lines<double, 1>(q, to, lines, n) : rc;
+}
+
+template <typename T>
+static cudaError_t reduce_either(const struct cuda_queue *q, float *sum, const T *x, size_t m, size_t n)
+{
+    return is_whole(x, n) ? reduce_rows<T, whole<T>::V>(q, sum, x, m, n) : reduce_rows<T, 1>(q, sum, x, m, n);
+}
+
+cudaError_t cuda_reduce_rows(const struct cuda_queue *q, float *sum, const void *x, size_t m, size_t n)
+{
+    if (m == 0 || n == 0)
+        return cudaSuccess;
+    return q->type == NUMBER_BF16 ? reduce_either(q, sum, (const bf16 *)x, m, n)
+                                  : reduce_either(q, sum, (const float *)x, m, n);
+}
+
+/* ---- positions ---- */
+
+template <typename T, int V>
+static __global__ void add_positions(struct device_position op, size_t first, size_t n_table)
+{
+    const size_t at = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * V, apart = op.n_tokens * op.n;
+
+    if (at >= n_table * op.n)
+        return;
+    const pack<T, V> x = load<V>((const T *)op.table + at);
+    T *y = (T *)op.y + first * op.n + at;
+    for (size_t row = 0; row < op.n_rows; row += PACKS) {
+        pack<T, V> held[PACKS];
+
+#pragma unroll
+        for (int k = 0; k < PACKS; k++)
+            if (row + k < op.n_rows)
+                held[k] = load<V>(y + (row + k) * apart);
+#pragma unroll
+        for (int k = 0; k < PACKS; k++)
+            if (row + k < op.n_rows) {
+#pragma unroll
+                for (int v = 0; v < V; v++)
+                    set(&held[k].at[v], to_float(held[k].at[v]) + to_float(x.at[v]));
+                store<V>(y + (row + k) * apart, held[k]);
+            }
+    }
+}
+
+template <typename T, int V>
+static __global__ void sum_positions(float *table, const T *dy, size_t n_rows, size_t apart)
+{
+    const size_t at = ((size_t)blockIdx.x * blockDim.x + threadIdx.x) * V;
+    struct compensated sum[V] = {};
+    float onto[V];
+
+    if (at >= apart)
+        return;
+    for (size_t row = 0; row < n_rows; row += PACKS) {
+        pack<T, V> held[PACKS];
+
+#pragma unroll
+        for (int k = 0; k < PACKS; k++)
+            if (row + k < n_rows)
+                held[k] = load<V>(dy + (row + k) * apart + at);
+#pragma unroll
+        for (int k = 0; k < PACKS; k++)
+#pragma unroll
+            for (int v = 0; v < V; v++)
+                if (row + k < n_rows)
+                    add(&sum[v], to_float(held[k].at[v]));
+    }
+    load_wide(onto, table + at);
+#pragma unroll
+    for (int v = 0; v < V; v++)
+        onto[v] = (float)((double)onto[v] + total(sum[v]));
+    store_wide(table + at, onto);
+}
+
+static dim3 blocks_over(size_t elements, size_t v)
+{
+    return dim3((unsigned)pieces(pieces(elements, v), ROW_THREADS));
+}
+
+template <typename T>
+static cudaError_t position(const struct cuda_queue *q, const struct device_position *op, size_t first, size_t n_table)
+{
+    enum { V = whole<T>::V };
+    const bool are_whole = is_whole((T *)op->y, op->n) && is_whole((const T *)op->table, op->n);
+
+    return launch(are_whole ? add_positions<T, V> : add_positions<T, 1>,
+                  blocks_over(n_table * op->n, are_whole ? V : 1), ROW_THREADS, 0, q->stream, *op, first, n_table);
+}
+
+cudaError_t cuda_position(const struct cuda_queue *q, const struct device_position *op, size_t first, size_t n_table)
+{
+    if (op->n_rows * n_table * op->n == 0)
+        return cudaSuccess;
+    return q->type == NUMBER_BF16 ? position<bf16>(q, op, first, n_table) : position<float>(q, op, first, n_table);
+}
+
+template <typename T> static cudaError_t position_backward(const struct cuda_queue *q, const struct device_position *op)
+{
+    enum { V = whole<T>::V };
+    const size_t apart = op->n_tokens * op->n;
+    const T *dy = (const T *)op->y_gradient;
+    const bool are_whole = is_whole(dy, apart) && is_whole(op->table_gradient, apart);
+
+    return launch(are_whole ? sum_positions<T, V> : sum_positions<T, 1>, blocks_over(apart, are_whole ? V : 1),
+                  ROW_THREADS, 0, q->stream, op->table_gradient, dy, op->n_rows, apart);
+}
+
+cudaError_t cuda_position_backward(const struct cuda_queue *q, const struct device_position *op)
+{
+    if (op->n_rows * op->n_tokens * op->n == 0)
+        return cudaSuccess;
+    return q->type == NUMBER_BF16 ? position_backward<bf16>(q, op) : position_backward<float>(q, op);
+}

@@ -1,0 +1,204 @@
+/* device/cuda/kernels/softmax.cu - softmax and cross entropy over a vocabulary that comes in chunks.
+ *
+ * A block has a row at a time. Four bytes an element are read for the sum, and four read and two or four written for the
+ * gradient: whole packs where the plan pads rows, whose length may well be odd; else element by element. */
+#include "device/cuda/kernels/pack.cuh"
+
+#include <float.h>
+
+enum { SOFTMAX_THREADS = 512, SOFTMAX_BLOCKS = 8 /* of a processor */, LOGITS = 4 /* of a pack */ };
+
+/* Elements of a thread that are under way. */
+template <int V> struct softmax_share {
+    enum { K = V == 1 ? 8 : PACKS };
+};
+
+/* Sum of exp(x - max). A maximum that nothing has reached is finite: minus infinity adds exp(-inf) = 0 then, too. */
+struct exponentials {
+    float max, sum;
+};
+
+static __device__ inline void join(struct exponentials *to, struct exponentials other)
+{
+    const float max = fmaxf(to->max, other.max);
+
+    to->sum = to->sum * expf(to->max - max) + other.sum * expf(other.max - max);
+    to->max = max;
+}
+
+/* N more logits. A NaN among them is no maximum, but makes the sum a NaN; so does infinity less infinity. */
+template <int N> static __device__ inline void add(struct exponentials *to, const float (&x)[N])
+{
+    float max = to->max, sum[4] = {0, 0, 0, 0};
+
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        max = fmaxf(max, x[i]);
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        sum[i % 4] += expf(x[i] - max);
+    to->sum = to->sum * expf(to->max - max) + (sum[0] + sum[1] + (sum[2] + sum[3]));
+    to->max = max;
+}
+
+/* The block's, in thread 0. */
+static __device__ inline struct exponentials join_block(struct exponentials mine)
+{
+    __shared__ struct exponentials of_warps[WARP];
+    const unsigned lane = threadIdx.x % WARP, n_warps = blockDim.x / WARP;
+
+    for (int far = WARP / 2; far > 0; far /= 2) {
+        const float max = __shfl_xor_sync(WHOLE_WARP, mine.max, far), sum = __shfl_xor_sync(WHOLE_WARP, mine.sum, far);
+        join(&mine, {max, sum});
+    }
+    if (lane == 0)
+        of_warps[threadIdx.x / WARP] = mine;
+    __syncthreads();
+    if (threadIdx.x == 0)
+        for (unsigned w = 1; w < n_warps; w++)
+            join(&mine, of_warps[w]);
+    __syncthreads(); /* the next row writes there again */
+    return mine;
+}
+
+/* A thread has the same elements whether the rows are whole packs or not: a sum's order depends on n alone. */
+template <bool WHOLE>
+static __global__ void __launch_bounds__(SOFTMAX_THREADS) log_sum_exp_rows(struct device_cross_entropy op)
+{
+    enum { V = LOGITS, K = softmax_share<V>::K };
+
+    for (size_t i = blockIdx.x; i < op.m; i += gridDim.x) {
+        const float *row = op.logits + i * op.logits_stride;
+        struct exponentials all = {-FLT_MAX, 0};
+
+        for (size_t begin = (size_t)threadIdx.x * V; begin < op.n; begin += (size_t)blockDim.x * V * K) {
+            float x[K * V];
+
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                const size_t column = begin + (size_t)k * blockDim.x * V;
+                pack<float, V> some;
+
+                if (WHOLE && column < op.n)
+                    some = load<V>(row + column);
+#pragma unroll
+                for (int v = 0; v < V; v++)
+                    x[k * V + v] = column + v >= op.n ? -INFINITY : WHOLE ? some.at[v] : row[column + v];
+            }
+            add(&all, x);
+        }
+        all = join_block(all);
+        if (threadIdx.x == 0) {
+            float *state = op.running + 3 * i;
+            const uint32_t at = op.labels[i] - op.first;
+
+            if (!op.start)
+                join(&all, {state[0], state[1]});
+            state[0] = all.max;
+            state[1] = all.sum;
+            if (op.labels[i] >= op.first && at < op.n)
+                state[2] = row[at];
+            else if (op.start)
+                state[2] = 0;
+        }
+    }
+}
+
+static unsigned softmax_threads(size_t n, int v, int k)
+{
+    return whole_warps(smaller(pieces(n, (size_t)v * (size_t)k), SOFTMAX_THREADS));
+}
+
+template <bool WHOLE> static cudaError_t log_sum_exp(const struct cuda_queue *q, const struct device_cross_entropy *op)
+{
+    enum { V = LOGITS };
+    const dim3 grid(smaller(op->m, (size_t)q->n_processors * SOFTMAX_BLOCKS));
+
+    return launch(log_sum_exp_rows<WHOLE>, grid, softmax_threads(op->n, V, softmax_share<V>::K), 0, q->stream, *op);
+}
+
+cudaError_t cuda_log_sum_exp(const struct cuda_queue *q, const struct device_cross_entropy *op)
+{
+    if (op->m == 0 || op->n == 0)
+        return cudaSuccess;
+    return is_whole(op->logits, op->logits_stride) ? log_sum_exp<true>(q, op) : log_sum_exp<false>(q, op);
+}
+
+static __global__ void losses(double *loss, const float *running, const uint32_t *labels, size_t m)
+{
+    const size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x;
+
+    if (i < m)
+        loss[i] = labels[i] == UINT32_MAX
+                      ? 0
+                      : log((double)running[3 * i + 1]) + (double)running[3 * i] - (double)running[3 * i + 2];
+}
+
+cudaError_t cuda_loss(const struct cuda_queue *q, double *loss, const float *running, const uint32_t *labels, size_t m)
+{
+    if (m == 0)
+        return cudaSuccess;
+    return launch(losses, dim3((unsigned)pieces(m, ROW_THREADS)), ROW_THREADS, 0, q->stream, loss, running, labels, m);
+}
+
+/* The gradient of a row is written from where its logits begin. In bf16 that is over logits that other threads read: the
+ * block reads K packs of all threads, meets, and writes those over what it has read by then, since the gradient's
+ * element j lies on logit j/2. What pads the row is written, too. */
+template <typename T, int V>
+static __global__ void __launch_bounds__(SOFTMAX_THREADS) gradient_rows(struct device_cross_entropy op)
+{
+    enum { K = softmax_share<V>::K };
+    const size_t step = (size_t)blockDim.x * V;
+
+    for (size_t i = blockIdx.x; i < op.m; i += gridDim.x) {
+        const float *row = op.logits + i * op.logits_stride;
+        const float max = op.running[3 * i], factor = op.scale / op.running[3 * i + 1];
+        const bool counts = op.labels[i] != UINT32_MAX;
+        const uint32_t label = op.labels[i] - op.first;
+        T *to = (T *)row;
+
+        for (size_t begin = 0; begin < op.logits_stride; begin += step * K) {
+            const size_t column = begin + threadIdx.x * V;
+            pack<float, V> x[K];
+
+#pragma unroll
+            for (int k = 0; k < K; k++)
+                if (counts && column + k * step < op.n)
+                    x[k] = load<V>(row + column + k * step);
+            if (sizeof(T) < sizeof(float))
+                __syncthreads();
+#pragma unroll
+            for (int k = 0; k < K; k++) {
+                const size_t at = column + k * step;
+                pack<T, V> gradient;
+
+#pragma unroll
+                for (int v = 0; v < V; v++)
+                    set(&gradient.at[v], counts && at + v < op.n
+                                             ? expf(x[k].at[v] - max) * factor - (at + v == label ? op.scale : 0)
+                                             : 0);
+                if (at < op.logits_stride)
+                    store<V>(to + at, gradient);
+            }
+        }
+    }
+}
+
+template <typename T, int V>
+static cudaError_t gradient(const struct cuda_queue *q, const struct device_cross_entropy *op)
+{
+    const dim3 grid(smaller(op->m, (size_t)q->n_processors * SOFTMAX_BLOCKS));
+
+    return launch(gradient_rows<T, V>, grid, softmax_threads(op->n, V, softmax_share<V>::K), 0, q->stream, *op);
+}
+
+cudaError_t cuda_cross_entropy_gradient(const struct cuda_queue *q, const struct device_cross_entropy *op)
+{
+    const bool are_whole = is_whole(op->logits, op->logits_stride);
+
+    if (op->m == 0 || op->n == 0)
+        return cudaSuccess;
+    if (q->type == NUMBER_BF16)
+        return are_whole ? gradient<bf16, 4>(q, op) : gradient<bf16, 1>(q, op);
+    return are_whole ? gradient<float, 4>(q, op) : gradient<float, 1>(q, op);
+}
